@@ -1,0 +1,87 @@
+// Package link emulates a point-to-point link in user space: real packets of
+// the kernel's own TCP enter on one side and leave on the other after the
+// delay, rate, loss and queue that were asked for.
+package link
+
+import "time"
+
+// Settings are those of one direction of a link. The zero value is a perfect
+// link: no delay, no bound on the rate, no loss.
+type Settings struct {
+	Delay  time.Duration // propagation delay, one way
+	Jitter time.Duration // each packet is delayed by a further uniform ±Jitter, and so may overtake
+
+	// RateBps is the bottleneck's rate in bits per second, counting whole IP
+	// packets; 0 means unlimited.
+	RateBps int64
+
+	Loss      Loss
+	LossPlace LossPlace
+
+	// QueueBytes bounds the bottleneck's queue; 0 means QueueBDP applies.
+	QueueBytes int
+	// QueueBDP bounds the queue in bandwidth-delay products, taken over
+	// RateBps and RTT (both directions' Delay); 0 with QueueBytes 0 means
+	// one BDP, and at least 64 full packets.
+	QueueBDP float64
+
+	// MTU is the largest IP packet that passes; larger ones are dropped and
+	// counted. 0 means 1500.
+	MTU int
+
+	Reorder Reorder
+
+	// Down is an outage: every packet that reaches the link is dropped and counted.
+	Down bool
+
+	// Seed makes the random choices repeatable: the same seed drops the
+	// same packet numbers.
+	Seed uint64
+}
+
+// Loss is random loss: Bernoulli if only Probability is set, and the
+// Gilbert-Elliott model if ToBad is.
+//
+// In the Gilbert-Elliott model (E. N. Elliott, "Estimates of error rates for
+// codes on burst-noise channels", BSTJ 1963) a two-state Markov chain makes
+// one step per packet: good to bad with probability ToBad, bad to good with
+// ToGood. A packet is lost with Probability in the good state and with
+// BadProbability in the bad one.
+type Loss struct {
+	Probability    float64 // in [0, 1]
+	ToBad          float64 // in [0, 1]
+	ToGood         float64 // in (0, 1] where ToBad is set
+	BadProbability float64 // in [0, 1]
+}
+
+// LossPlace says on which side of the bottleneck packets are lost.
+type LossPlace uint8
+
+// The places of loss. A packet lost before the bottleneck takes none of its
+// capacity; one lost after it has used its share.
+const (
+	LossBefore LossPlace = iota
+	LossAfter
+)
+
+// Reorder holds back a share of the packets, so that later ones overtake them.
+type Reorder struct {
+	Probability float64       // share of packets held back, in [0, 1]
+	Hold        time.Duration // for how much longer
+}
+
+// Counters are those of one direction since the link began.
+// Packets In = Delivered + Lost + QueueDrops + TooBig + Outage + in flight.
+type Counters struct {
+	PacketsIn, BytesIn               uint64
+	PacketsDelivered, BytesDelivered uint64
+	Lost                             uint64 // by the loss model
+	QueueDrops                       uint64 // the queue was full
+	TooBig                           uint64 // larger than the MTU
+	Outage                           uint64 // the link was down
+	Reordered                        uint64 // held back by Reorder
+	DeviceDrops                      uint64 // lost between the kernel and the emulator: should be zero, and is shown when not
+	WriteErrors                      uint64 // the receiving kernel refused the packet
+
+	QueueDelayP50, QueueDelayP95, QueueDelayP99, QueueDelayMax time.Duration
+}

@@ -1,0 +1,162 @@
+// Package relay is the split-TCP data path: it accepts a connection, admits
+// it, dials the next hop, moves the bytes of both directions with splice, and
+// ends both legs the way their peers ended them.
+//
+// Its promise about endings: a peer sees a clean end of stream only if the
+// other peer ended its stream cleanly and every byte before that end has been
+// handed over. Everything else, the death of this process included, reaches
+// the peer as a reset.
+package relay
+
+import (
+	"log/slog"
+	"net/netip"
+	"os"
+	"time"
+)
+
+// Options describe a relay. The zero value of every field is usable.
+type Options struct {
+	Tunnels []Tunnel
+
+	// Workers is the number of event loops; 0 means one per usable CPU.
+	Workers int
+
+	// HalfCloseTimeout reaps a flow of which one direction has ended and the
+	// other has been silent this long. 0 means the default of one hour;
+	// negative means never.
+	HalfCloseTimeout time.Duration
+
+	// ResetDrainTimeout bounds how long bytes that were received before a
+	// reset may take to reach the other peer, which is reset after them.
+	// 0 means 30 s.
+	ResetDrainTimeout time.Duration
+
+	// Log receives events of the relay (not of flows). Nil discards them.
+	Log *slog.Logger
+
+	// OnFlow is called once for each flow that has ended, and for each
+	// connection that was refused admission. It runs on an event loop: it
+	// must not block. Nil means nobody listens.
+	OnFlow func(FlowRecord)
+
+	// Resolve turns a host name into addresses; nil means the system's
+	// resolver. It is never called for literal addresses.
+	Resolve Resolver
+}
+
+// Tunnel is where a relay listens, who may use it and where it leads.
+type Tunnel struct {
+	// Name identifies the tunnel across reloads, in logs and in status.
+	Name string
+
+	// Listen are the listening addresses. Listen[i] leads to
+	// Forward[j].Port + (Listen[i].Port - lowest port of Listen): port
+	// ranges map one to one.
+	Listen []netip.AddrPort
+
+	// Inherited are listening sockets that somebody else has bound (systemd
+	// socket activation). The relay takes them over; it listens on them in
+	// place of the equal entry of Listen, or in addition to Listen.
+	Inherited []*os.File
+
+	// Forward are the next hops, tried in order until one accepts.
+	Forward []Target
+
+	// Allow are the source prefixes that may use the tunnel; empty allows
+	// everybody. A source in IPv4-mapped IPv6 form counts as IPv4.
+	Allow []netip.Prefix
+
+	// MaxFlows bounds concurrent flows; 0 means no bound.
+	MaxFlows int
+
+	// NewFlowsPerSecond bounds the rate of new flows with a burst of one
+	// second's worth; 0 means no bound.
+	NewFlowsPerSecond float64
+
+	ConnectTimeout time.Duration // over all targets and addresses; 0 means 10 s
+	IdleTimeout    time.Duration // reset a flow that moved no byte for this long; 0 means never
+
+	ProxyIn  ProxyIn
+	ProxyOut ProxyVersion
+
+	// Transport sets up the sockets of both legs. Nil leaves the kernel's
+	// defaults in place.
+	Transport Transport
+}
+
+// Target is a next hop: another relay, or the final target.
+type Target struct {
+	Host string // name or literal address
+	Port uint16
+}
+
+// ProxyIn says from whom a PROXY protocol header (v1 or v2) is required.
+// A connection of any other source is refused when Required is set.
+type ProxyIn struct {
+	Required bool
+	Trusted  []netip.Prefix // empty: every source that Allow admits
+}
+
+// ProxyVersion is the PROXY protocol version that is sent to the target.
+type ProxyVersion uint8
+
+// The PROXY protocol versions.
+const (
+	ProxyNone ProxyVersion = 0
+	ProxyV1   ProxyVersion = 1
+	ProxyV2   ProxyVersion = 2
+)
+
+// Transport sets the socket options of a leg. Implementations are called from
+// several event loops at once and must not block.
+type Transport interface {
+	// Prepare sets what must stand before the handshake, on a listening
+	// socket (dialed false) or on one that is about to connect.
+	Prepare(fd int, dialed bool) error
+
+	// Established sets what depends on the path once the handshake is done.
+	// It returns what it found the leg to be.
+	Established(fd int, dialed bool) LegSetup
+}
+
+// LegSetup is what a leg was set up as.
+type LegSetup struct {
+	Side string // "lan" or "wan"
+	// Degraded says in one clause what was asked for and could not be had;
+	// empty when the leg is as asked.
+	Degraded string
+}
+
+// FlowRecord is the account of one flow, written when it has ended.
+type FlowRecord struct {
+	Tunnel  string
+	Client  netip.AddrPort // the peer that connected (from the PROXY header where one was required)
+	Listen  netip.AddrPort // the address it connected to
+	Target  netip.AddrPort // the address that was dialed; zero if none was
+	Start   time.Time
+	Elapsed time.Duration
+
+	BytesUp   int64 // client to target, handed to the target's socket
+	BytesDown int64 // target to client
+
+	ClientLeg LegStats
+	TargetLeg LegStats
+
+	End EndReason
+	// Err is the system's error behind End, nil for a clean end.
+	Err error
+}
+
+// LegStats are the kernel's figures of one leg at its end.
+type LegStats struct {
+	Side              string // "lan" or "wan"
+	CongestionControl string
+	RTT               time.Duration // smoothed
+	MinRTT            time.Duration
+	Retransmits       uint32 // segments, over the connection's life
+	BytesRetrans      uint64
+	BytesAcked        uint64
+	BytesReceived     uint64
+	DeliveryRateBps   int64 // bits per second, the kernel's latest estimate
+}

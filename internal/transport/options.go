@@ -1,0 +1,50 @@
+// Package transport sets the socket options of a relayed flow's legs, so that
+// each leg can fill its path: congestion control, buffers, pacing, segment
+// size, keepalive, user timeout, DSCP.
+package transport
+
+import "time"
+
+// Options are the settings of one kind of leg. The zero value of a field
+// means that longhaul chooses, as the field's comment says.
+type Options struct {
+	// CongestionControl is the algorithm's name. Empty: on a WAN leg the best
+	// that this kernel offers, on a LAN leg the kernel's default.
+	CongestionControl string
+
+	// PathRateBps is what the path carries, in bits per second; it sizes the
+	// buffers. 0 means 1 Gb/s.
+	PathRateBps int64
+
+	// PacingRateBps caps the sending rate, in bits per second; 0 means no cap.
+	PacingRateBps int64
+
+	// SendBuffer and ReceiveBuffer are sizes in bytes as an application would
+	// pass them to SO_SNDBUF and SO_RCVBUF; 0 means sized for the path on a
+	// WAN leg, and left to the kernel's autotuning on a LAN leg.
+	SendBuffer    int
+	ReceiveBuffer int
+
+	// MSS is the largest segment in bytes that is announced and sent; 0 means
+	// what the route says.
+	MSS int
+
+	Keepalive Keepalive
+
+	// UserTimeout is how long sent data may stay unacknowledged (RFC 5482);
+	// 0 leaves it to the kernel's retransmission limit.
+	UserTimeout time.Duration
+
+	// DSCP is the differentiated services code point, 0 to 63 (RFC 2474).
+	// Nil leaves the mark alone.
+	DSCP *uint8
+}
+
+// Keepalive is how a silent peer is found dead. The zero value means the
+// defaults of 60 s idle, 10 s interval, 6 probes.
+type Keepalive struct {
+	Disabled bool
+	Idle     time.Duration
+	Interval time.Duration
+	Count    int
+}
