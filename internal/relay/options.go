@@ -116,16 +116,10 @@ type Transport interface {
 	Prepare(fd int, dialed bool) error
 
 	// Established sets what depends on the path once the handshake is done.
-	// It returns what it found the leg to be.
-	Established(fd int, dialed bool) LegSetup
-}
-
-// LegSetup is what a leg was set up as.
-type LegSetup struct {
-	Side string // "lan" or "wan"
-	// Degraded says in one clause what was asked for and could not be had;
+	// It returns what it found the leg to be: side is "lan" or "wan", and
+	// degraded says in one clause what was asked for and could not be had,
 	// empty when the leg is as asked.
-	Degraded string
+	Established(fd int, dialed bool) (side, degraded string)
 }
 
 // FlowRecord is the account of one flow, written when it has ended.
