@@ -1,0 +1,227 @@
+// Package sandbox runs the current program again inside namespaces of its own:
+// network, mount, PID, IPC and UTS, and a user namespace where the caller is
+// not root. Whatever is made inside, devices, further namespaces, processes
+// and mounts, is gone when the program ends, however it ends.
+//
+//	caller ── init (PID 1 inside) ── program
+//
+// The caller waits and forwards signals. Init reaps orphans and ends when the
+// program ends or when the caller dies, and its end makes the kernel kill
+// everything else in the PID namespace.
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// role is the environment variable that tells a process which of the three it is.
+const role = "LONGHAUL_SANDBOX"
+
+const (
+	roleInit    = "init"
+	roleProgram = "program"
+	roleUser    = "program-in-user-namespace"
+)
+
+// lifeline is the descriptor of init whose end of file says that the caller is gone.
+const lifeline = 3
+
+// forwarded are the signals that the caller passes on to the program.
+var forwarded = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2}
+
+// ErrUnavailable says that this process may not make namespaces.
+type ErrUnavailable struct {
+	Err    error  // the system's answer
+	Remedy string // what to do about it
+}
+
+func (e *ErrUnavailable) Error() string {
+	return fmt.Sprintf("cannot make namespaces: %v: %s", e.Err, e.Remedy)
+}
+
+func (e *ErrUnavailable) Unwrap() error { return e.Err }
+
+// Inside says whether this process is the program inside a sandbox.
+func Inside() bool { return strings.HasPrefix(os.Getenv(role), roleProgram) }
+
+// UserNamespace says whether the sandbox has a user namespace of its own, in
+// which a process that looks like root has no privilege over the machine.
+func UserNamespace() bool { return os.Getenv(role) == roleUser }
+
+// Init is to be called first thing by every program that uses Run. In the
+// process that is to be the sandbox's init it does not return.
+func Init() {
+	if os.Getenv(role) != roleInit {
+		return
+	}
+	code, err := initMain()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "longhaul: sandbox:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// Run runs this program with args inside a new sandbox and returns its exit
+// status, 128 plus the signal's number if a signal ended it. The error is an
+// *ErrUnavailable where namespaces cannot be had.
+func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+	var (
+		process *exec.Cmd
+		hold    *os.File
+		err     error
+	)
+	if os.Geteuid() == 0 {
+		process, hold, err = start(args, stdin, stdout, stderr, false)
+	}
+	if process == nil { // an ordinary user, or root without the capability
+		process, hold, err = start(args, stdin, stdout, stderr, true)
+	}
+	if err != nil {
+		return 0, &ErrUnavailable{Err: err, Remedy: remedy()}
+	}
+	defer hold.Close()
+
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, forwarded...)
+	defer signal.Stop(signals)
+	ended := make(chan error, 1)
+	go func() { ended <- process.Wait() }()
+	for {
+		select {
+		case sig := <-signals:
+			// The program may have ended meanwhile; then there is nothing to signal.
+			_ = process.Process.Signal(sig)
+		case err := <-ended:
+			if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+				return exitStatus(exit.Sys().(syscall.WaitStatus)), nil
+			}
+			return 0, err
+		}
+	}
+}
+
+// start starts init. The returned file is the write end of its lifeline.
+func start(args []string, stdin io.Reader, stdout, stderr io.Writer, userNamespace bool) (*exec.Cmd, *os.File, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer r.Close()
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
+	cmd.ExtraFiles = []*os.File{r}
+	cmd.Env = append(os.Environ(), role+"="+roleInit)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
+		// A group of its own, so that a terminal's interrupt reaches the
+		// program once, through the caller.
+		Setpgid: true,
+	}
+	if userNamespace {
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+		cmd.Env = append(cmd.Env, "LONGHAUL_SANDBOX_USER=1")
+	}
+	if err := cmd.Start(); err != nil {
+		w.Close()
+		return nil, nil, err
+	}
+	return cmd, w, nil
+}
+
+// initMain is the sandbox's PID 1.
+func initMain() (int, error) {
+	signals := make(chan os.Signal, 64)
+	signal.Notify(signals, append([]os.Signal{unix.SIGCHLD}, forwarded...)...)
+
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return 0, fmt.Errorf("cannot make mounts private: %w", err)
+	}
+	// Refused where the outer /proc has parts hidden, as in many containers;
+	// then tools inside see outer process numbers, which harms nothing.
+	_ = unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	if err := unix.Sethostname([]byte("longhaul-lab")); err != nil {
+		return 0, fmt.Errorf("cannot set the host name: %w", err)
+	}
+
+	next := roleProgram
+	if os.Getenv("LONGHAUL_SANDBOX_USER") != "" {
+		next = roleUser
+		os.Unsetenv("LONGHAUL_SANDBOX_USER")
+	}
+	os.Setenv(role, next)
+	program, err := os.StartProcess("/proc/self/exe", os.Args, &os.ProcAttr{
+		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("cannot start the program: %w", err)
+	}
+
+	orphaned := make(chan struct{})
+	go func() {
+		// Nothing is ever written: a read returns when the caller is gone.
+		_, _ = os.NewFile(lifeline, "lifeline").Read(make([]byte, 1))
+		close(orphaned)
+	}()
+	for {
+		select {
+		case <-orphaned:
+			return 1, nil
+		case sig := <-signals:
+			if sig != unix.SIGCHLD {
+				_ = program.Signal(sig)
+				continue
+			}
+			for {
+				var status syscall.WaitStatus
+				pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
+				if errors.Is(err, unix.EINTR) {
+					continue
+				}
+				if err != nil || pid <= 0 {
+					break
+				}
+				if pid == program.Pid {
+					return exitStatus(status), nil
+				}
+			}
+		}
+	}
+}
+
+// exitStatus is what a shell would report.
+func exitStatus(status syscall.WaitStatus) int {
+	if status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return status.ExitStatus()
+}
+
+// remedy names the setting that forbids user namespaces here.
+func remedy() string {
+	for _, knob := range []struct{ name, forbids, allows string }{
+		{"user.max_user_namespaces", "0", "15000"},
+		{"kernel.unprivileged_userns_clone", "0", "1"},
+		{"kernel.apparmor_restrict_unprivileged_userns", "1", "0"},
+	} {
+		value, err := os.ReadFile("/proc/sys/" + strings.ReplaceAll(knob.name, ".", "/"))
+		if err == nil && strings.TrimSpace(string(value)) == knob.forbids {
+			return "user namespaces are off here (" + knob.name + " is " + strconv.Quote(knob.forbids) +
+				"): run as root, or allow them with: sysctl -w " + knob.name + "=" + knob.allows
+		}
+	}
+	return "run as root, or where user namespaces are allowed (in a container: with --privileged or --security-opt seccomp=unconfined)"
+}

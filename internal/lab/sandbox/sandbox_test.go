@@ -1,0 +1,202 @@
+package sandbox_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/lab/sandbox"
+)
+
+// The test binary is the sandboxed program too: this variable says which.
+const behave = "SANDBOX_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	sandbox.Init()
+	if program := os.Getenv(behave); program != "" {
+		if !sandbox.Inside() {
+			code, err := sandbox.Run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+			if err != nil {
+				fmt.Println("unavailable:", err)
+				code = 77
+			}
+			os.Exit(code)
+		}
+		os.Exit(inside(program))
+	}
+	os.Exit(m.Run())
+}
+
+// inside is what the program does in the sandbox.
+func inside(program string) int {
+	switch program {
+	case "exit 7":
+		return 7
+	case "die":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	case "make a namespace":
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		return 0
+	case "orphan":
+		// A child that outlives its parent must not outlive the sandbox.
+		sleeper := exec.Command("sleep", "1000")
+		if err := sleeper.Start(); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		fallthrough
+	case "wait":
+		fmt.Println("ready")
+		select {}
+	}
+	return 1
+}
+
+func command(t *testing.T, program string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
+	cmd.Env = append(os.Environ(), behave+"="+program)
+	return cmd
+}
+
+func exitCode(t *testing.T, cmd *exec.Cmd) int {
+	t.Helper()
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	if cmd.ProcessState.ExitCode() == 77 {
+		skip(t, string(out))
+	}
+	return cmd.ProcessState.ExitCode()
+}
+
+func skip(t *testing.T, reason string) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatal(reason)
+	}
+	t.Skip(reason)
+}
+
+func TestExitStatus(t *testing.T) {
+	for program, want := range map[string]int{
+		"exit 7":           7,
+		"die":              128 + 9,
+		"make a namespace": 0,
+	} {
+		t.Run(program, func(t *testing.T) {
+			if got := exitCode(t, command(t, program)); got != want {
+				t.Errorf("exit status %d, want %d", got, want)
+			}
+		})
+	}
+}
+
+// startReady starts the program and waits until it says that it is ready.
+func startReady(t *testing.T, program string) *exec.Cmd {
+	t.Helper()
+	cmd := command(t, program)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, 256)
+	n, err := io.ReadAtLeast(stdout, line, len("ready\n"))
+	if err != nil || !bytes.HasPrefix(line[:n], []byte("ready")) {
+		_ = cmd.Wait()
+		skip(t, string(line[:n]))
+	}
+	return cmd
+}
+
+func TestSignalReachesProgram(t *testing.T) {
+	cmd := startReady(t, "wait")
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	if got := cmd.ProcessState.ExitCode(); got != 128+int(syscall.SIGTERM) {
+		t.Errorf("exit status %d, want %d", got, 128+int(syscall.SIGTERM))
+	}
+}
+
+func TestNothingOutlivesAKilledCaller(t *testing.T) {
+	cmd := startReady(t, "orphan")
+	inside := descendants(t, cmd.Process.Pid)
+	if len(inside) < 3 { // init, program, sleep
+		t.Fatalf("found only %d processes below the caller", len(inside))
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	deadline := time.Now().Add(10 * time.Second)
+	for _, pid := range inside {
+		for running(pid) {
+			if time.Now().After(deadline) {
+				t.Fatalf("process %d outlived its caller", pid)
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+}
+
+// descendants returns the processes below pid.
+func descendants(t *testing.T, pid int) []int {
+	t.Helper()
+	parents := map[int]int{}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		child, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		if fields := stat(child); len(fields) > 1 {
+			parents[child], _ = strconv.Atoi(fields[1])
+		}
+	}
+	var below []int
+	for child := range parents {
+		for p := parents[child]; p > 1; p = parents[p] {
+			if p == pid {
+				below = append(below, child)
+				break
+			}
+		}
+	}
+	return below
+}
+
+func running(pid int) bool {
+	fields := stat(pid)
+	return len(fields) > 0 && fields[0] != "Z"
+}
+
+// stat returns the fields of /proc/PID/stat after the command's name: state,
+// parent and so on.
+func stat(pid int) []string {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+}

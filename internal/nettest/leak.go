@@ -1,0 +1,67 @@
+package nettest
+
+import (
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// CheckLeaks fails the test if, once it and its cleanups registered later
+// have ended, more goroutines or descriptors are there than at the call. It
+// must not be used by parallel tests.
+func CheckLeaks(t testing.TB) {
+	t.Helper()
+	// The runtime opens its poller with the first pipe or socket and keeps it.
+	if r, w, err := os.Pipe(); err == nil {
+		r.Close()
+		w.Close()
+	}
+	goroutines, descriptors := runtime.NumGoroutine(), openDescriptors(t)
+	t.Cleanup(func() {
+		Eventually(t, 5*time.Second, func() bool {
+			return runtime.NumGoroutine() <= goroutines && len(openDescriptors(t)) <= len(descriptors)
+		}, func() string {
+			var b strings.Builder
+			for fd, target := range openDescriptors(t) {
+				if descriptors[fd] != target {
+					b.WriteString("descriptor " + fd + " -> " + target + "\n")
+				}
+			}
+			stacks := make([]byte, 1<<20)
+			return "leaked:\n" + b.String() + string(stacks[:runtime.Stack(stacks, true)])
+		})
+	})
+}
+
+// Eventually polls cond until it holds, and fails the test with what once
+// within has passed.
+func Eventually(t testing.TB, within time.Duration, cond func() bool, what func() string) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for !cond() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not so within %v: %s", within, what())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// openDescriptors maps this process's descriptors to what they refer to.
+func openDescriptors(t testing.TB) map[string]string {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := make(map[string]string, len(entries))
+	for _, entry := range entries {
+		target, err := os.Readlink("/proc/self/fd/" + entry.Name())
+		if err != nil { // the descriptor of this very listing
+			continue
+		}
+		open[entry.Name()] = target
+	}
+	return open
+}
