@@ -1,0 +1,136 @@
+// Package tcpinfo reads what the kernel knows about a TCP connection.
+//
+// The kernel's tcp_info has grown at its end for twenty years, and an older
+// kernel returns less of it. A field that was not returned, or for which the
+// kernel has no sample yet, is unknown: Info.Has says so, and the field's
+// value is then meaningless rather than zero.
+package tcpinfo
+
+import (
+	"fmt"
+	"math"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Unlimited is the value of a rate without a bound.
+const Unlimited int64 = math.MaxInt64
+
+// Info is the kernel's account of one connection at one moment. Counts of
+// packets are segments as the kernel sees them before segmentation offload
+// merges them. A comment names the first kernel that reports a field; those
+// without one are older than Linux 3.15.
+type Info struct {
+	State   State
+	CAState CAState
+	Options Options
+
+	Retransmits uint8 // retransmission timeouts in a row, now
+	Probes      uint8 // zero-window and keepalive probes unanswered, now
+	Backoff     uint8 // doublings of the timer, now
+
+	SndWScale uint8 // shift of the windows that the peer announces
+	RcvWScale uint8 // shift of the windows that this host announces
+
+	RTO time.Duration // retransmission timeout
+	ATO time.Duration // delayed acknowledgement timeout
+
+	SndMSS uint32 // largest payload sent, in bytes, without TCP options
+	RcvMSS uint32 // estimate of the largest payload the peer sends, in bytes
+	AdvMSS uint32 // announced to the peer, in bytes
+	PMTU   uint32 // path MTU as the route and ICMP have it, in bytes
+
+	Unacked    uint32 // packets sent and not yet acknowledged
+	Sacked     uint32 // of these, acknowledged selectively
+	Lost       uint32 // of these, taken for lost
+	Retrans    uint32 // of these, retransmitted and not acknowledged
+	Reordering uint32 // packets by which the path is thought to reorder
+
+	LastDataSent time.Duration // time since
+	LastDataRecv time.Duration // time since
+	LastAckRecv  time.Duration // time since
+
+	RTT    time.Duration // smoothed; unknown before the first sample
+	RTTVar time.Duration // mean deviation of the RTT
+	RcvRTT time.Duration // the receiver's estimate; unknown before the first sample
+	MinRTT time.Duration // least of the last 300 s by default; Linux 4.6
+
+	SndCwnd     uint32 // congestion window, in packets
+	SndSSThresh uint32 // slow start threshold, in packets; from 0x7fffffff up, none yet
+	RcvSSThresh uint32 // what the announced window may grow to now, in bytes
+	RcvSpace    uint32 // bytes read in the last RTT, for window autotuning
+	SndWnd      uint32 // the peer's announced window, scaled, in bytes; Linux 5.4
+	RcvWnd      uint32 // the window announced to the peer, scaled, in bytes; Linux 6.2
+
+	TotalRetrans uint32 // packets retransmitted over the connection's life
+
+	PacingRateBps    int64 // in bits per second, or Unlimited; Linux 3.15
+	MaxPacingRateBps int64 // SO_MAX_PACING_RATE in bits per second, or Unlimited; Linux 3.15
+
+	BytesAcked    uint64 // payload acknowledged by the peer, plus one for the SYN; Linux 4.1
+	BytesReceived uint64 // payload received in order; Linux 4.1
+	SegsOut       uint32 // Linux 4.2
+	SegsIn        uint32 // Linux 4.2
+
+	NotsentBytes uint32 // written, but not yet sent even once; Linux 4.6
+	DataSegsIn   uint32 // Linux 4.6
+	DataSegsOut  uint32 // with retransmissions; Linux 4.6
+
+	// DeliveryRateBps is the latest sample of the rate at which the peer
+	// acknowledges, in bits per second; Linux 4.9. Where
+	// DeliveryRateAppLimited is set, the application offered no more.
+	DeliveryRateBps        int64
+	DeliveryRateAppLimited bool
+
+	// Time with data to send, and the parts of it in which the peer's window
+	// and the send buffer were what held the sender back. The resolution is
+	// a tick of the kernel's clock (1 to 10 ms); Linux 4.10.
+	BusyTime      time.Duration
+	RwndLimited   time.Duration
+	SndbufLimited time.Duration
+
+	Delivered   uint32 // packets that the peer has, out of order ones included; Linux 4.18
+	DeliveredCE uint32 // of these, with an ECN mark; Linux 4.18
+
+	BytesSent    uint64 // payload with retransmissions; Linux 4.19
+	BytesRetrans uint64 // payload retransmitted; Linux 4.19
+	DSACKDups    uint32 // duplicate segments that the peer reported; Linux 4.19
+	ReordSeen    uint32 // events of reordering; Linux 4.19
+
+	RcvOOOPack uint32 // packets received out of order; Linux 5.4
+	Rehash     uint32 // changes of the flow's hash after timeouts; Linux 6.2
+
+	TotalRTO           uint16        // retransmission timeouts; Linux 6.7
+	TotalRTORecoveries uint16        // recoveries from a run of timeouts; Linux 6.7
+	TotalRTOTime       time.Duration // spent in those; Linux 6.7
+
+	known uint64 // bit per Field
+}
+
+// Has reports whether the kernel gave a value for the field.
+func (i *Info) Has(f Field) bool { return i.known&(1<<f) != 0 }
+
+// Get reads the kernel's account of the connection of a TCP socket.
+func Get(fd int) (Info, error) {
+	// The kernel fills in at most this much and reports how much it was, so a
+	// newer kernel's additions do no harm.
+	var buf [bufLen]byte
+	n := uint32(len(buf))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_TCP, unix.TCP_INFO,
+		uintptr(unsafe.Pointer(&buf[0])), uintptr(unsafe.Pointer(&n)), 0)
+	if errno != 0 {
+		return Info{}, fmt.Errorf("read TCP_INFO: %w", errno)
+	}
+	return parse(buf[:min(int(n), len(buf))], nativeOrder), nil
+}
+
+// CongestionControl is the name of the congestion control of a TCP socket.
+func CongestionControl(fd int) (string, error) {
+	name, err := unix.GetsockoptString(fd, unix.SOL_TCP, unix.TCP_CONGESTION)
+	if err != nil {
+		return "", fmt.Errorf("read TCP_CONGESTION: %w", err)
+	}
+	return name, nil
+}
