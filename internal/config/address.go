@@ -1,0 +1,223 @@
+package config
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxRange bounds a port range: every port costs a listening socket.
+const maxRange = 4096
+
+// mistake is a problem and its fix, before it has a position.
+type mistake struct{ problem, fix string }
+
+// splitAddress takes "host:port", "host:low-high", "[v6]:port" or ":port" apart.
+func splitAddress(s string) (host string, ports Ports, bad *mistake) {
+	colon := strings.LastIndexByte(s, ':')
+	if colon < 0 {
+		if _, err := strconv.ParseUint(s, 10, 16); err == nil {
+			return "", Ports{}, &mistake{fmt.Sprintf("%q has a port but no address", s), fmt.Sprintf("write \":%s\" for every address of this host, or HOST:%s", s, s)}
+		}
+		return "", Ports{}, &mistake{fmt.Sprintf("%q has no port", s), fmt.Sprintf("write \"%s:PORT\"", s)}
+	}
+	host = s[:colon]
+	switch {
+	case strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]"):
+		host = host[1 : len(host)-1]
+		if a, err := netip.ParseAddr(host); err != nil || !a.Is6() {
+			return "", Ports{}, &mistake{fmt.Sprintf("%q is not an IPv6 address", host), "brackets are for IPv6 addresses, such as [2001:db8::1]:6000"}
+		}
+	case strings.ContainsAny(host, "[]"):
+		return "", Ports{}, &mistake{fmt.Sprintf("the brackets of %q do not match", s), "write an IPv6 address as [2001:db8::1]:6000"}
+	case strings.Contains(host, ":"):
+		return "", Ports{}, &mistake{fmt.Sprintf("%q has several colons", s), "put an IPv6 address in brackets, such as [2001:db8::1]:6000"}
+	}
+	ports, bad = parsePorts(s[colon+1:])
+	return host, ports, bad
+}
+
+func parsePorts(s string) (Ports, *mistake) {
+	lowText, highText, isRange := strings.Cut(s, "-")
+	low, bad := parsePort(lowText)
+	if bad != nil {
+		return Ports{}, bad
+	}
+	if !isRange {
+		return Ports{low, low}, nil
+	}
+	high, bad := parsePort(highText)
+	switch {
+	case bad != nil:
+		return Ports{}, bad
+	case high < low:
+		return Ports{}, &mistake{fmt.Sprintf("port range %q runs backwards", s), fmt.Sprintf("write %d-%d", high, low)}
+	case int(high)-int(low) >= maxRange:
+		return Ports{}, &mistake{fmt.Sprintf("port range %q has %d ports, and at most %d are allowed", s, int(high)-int(low)+1, maxRange), "make it shorter, or split it into several tunnels"}
+	}
+	return Ports{low, high}, nil
+}
+
+func parsePort(s string) (uint16, *mistake) {
+	v, err := strconv.ParseUint(s, 10, 64)
+	switch {
+	case s == "":
+		return 0, &mistake{"the port is missing", "write it after the last colon, such as :6000"}
+	case err != nil && strings.Trim(s, "0123456789") != "":
+		return 0, &mistake{fmt.Sprintf("%q is not a port number", s), "use a number from 1 to 65535"}
+	case err != nil || v < 1 || v > 65535:
+		return 0, &mistake{fmt.Sprintf("port %s is out of range", s), "use a number from 1 to 65535"}
+	}
+	return uint16(v), nil
+}
+
+// checkHost refuses what can be neither a name nor a literal address. A
+// literal address is returned as such.
+func checkHost(host string) (addr netip.Addr, bad *mistake) {
+	if a, err := netip.ParseAddr(host); err == nil {
+		a = a.Unmap()
+		switch {
+		case a.IsMulticast():
+			return a, &mistake{fmt.Sprintf("%s is a multicast address", a), "TCP needs an address of one host"}
+		case a.Is6() && a.IsLinkLocalUnicast() && a.Zone() == "":
+			return a, &mistake{fmt.Sprintf("%s is a link-local address without its interface", a), fmt.Sprintf("write [%s%%eth0]", a)}
+		}
+		return a, nil
+	}
+	labels := strings.Split(strings.TrimSuffix(host, "."), ".")
+	last := labels[len(labels)-1]
+	if last != "" && strings.Trim(last, "0123456789") == "" {
+		return addr, &mistake{fmt.Sprintf("%q is not an IPv4 address", host), "an IPv4 address has four numbers from 0 to 255, such as 10.10.10.20"}
+	}
+	for _, label := range labels {
+		ok := label != "" && len(label) <= 63 && label[0] != '-'
+		for _, c := range label {
+			ok = ok && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_')
+		}
+		if !ok || len(host) > 253 {
+			return addr, &mistake{fmt.Sprintf("%q is neither a host name nor an address", host), "use a name of letters, digits, dots and hyphens, or a literal address"}
+		}
+	}
+	return addr, nil
+}
+
+// parseForward reads "host:port" or "host:low-high".
+func parseForward(s string) (Forward, *mistake) {
+	host, ports, bad := splitAddress(s)
+	if bad != nil {
+		return Forward{}, bad
+	}
+	if host == "" {
+		return Forward{}, &mistake{fmt.Sprintf("%q has no host to forward to", s), fmt.Sprintf("write HOST%s", s)}
+	}
+	addr, bad := checkHost(host)
+	if bad != nil {
+		return Forward{}, bad
+	}
+	if addr.IsValid() {
+		if addr.IsUnspecified() {
+			return Forward{}, &mistake{fmt.Sprintf("%s is no address to forward to", addr), "write the address of one host, such as 127.0.0.1"}
+		}
+		host = addr.String()
+	}
+	return Forward{Host: host, Ports: ports}, nil
+}
+
+// Resolver turns a host name into addresses.
+type Resolver func(ctx context.Context, host string) ([]netip.Addr, error)
+
+// SystemResolver asks the system for A and AAAA records.
+func SystemResolver(ctx context.Context, host string) ([]netip.Addr, error) {
+	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+}
+
+// parseListen reads a listening address. A name becomes one Listen for each of its addresses.
+func (l Loader) parseListen(ctx context.Context, s string) ([]Listen, *mistake) {
+	host, ports, bad := splitAddress(s)
+	if bad != nil {
+		return nil, bad
+	}
+	if host == "" {
+		if l.NoIPv6 {
+			return []Listen{{netip.IPv4Unspecified(), ports}}, nil
+		}
+		return []Listen{{netip.IPv6Unspecified(), ports}}, nil
+	}
+	addr, bad := checkHost(host)
+	if bad != nil {
+		return nil, bad
+	}
+	if addr.IsValid() {
+		return []Listen{{addr, ports}}, nil
+	}
+	addrs, err := l.Resolve(ctx, host)
+	if err != nil || len(addrs) == 0 {
+		// The resolver's own words differ between systems and name servers.
+		return nil, &mistake{fmt.Sprintf("%q has no address", host), "listen on a literal address, or add the name to DNS or /etc/hosts"}
+	}
+	var listens []Listen
+	for _, a := range addrs {
+		listens = append(listens, Listen{a.Unmap(), ports})
+	}
+	slices.SortFunc(listens, func(a, b Listen) int { return a.Addr.Compare(b.Addr) })
+	return slices.Compact(listens), nil
+}
+
+// String is the address as it would be written in a file.
+func (l Listen) String() string {
+	return net.JoinHostPort(l.Addr.String(), l.Ports.String())
+}
+
+// String is the forward as it would be written in a file.
+func (f Forward) String() string { return net.JoinHostPort(f.Host, f.Ports.String()) }
+
+// String is "low-high", or the one port.
+func (p Ports) String() string {
+	if p.Low == p.High {
+		return strconv.Itoa(int(p.Low))
+	}
+	return fmt.Sprintf("%d-%d", p.Low, p.High)
+}
+
+// overlaps reports whether one host cannot listen on both. The wildcard [::]
+// takes IPv4 connections as well.
+func (l Listen) overlaps(o Listen) bool {
+	if l.Ports.High < o.Ports.Low || o.Ports.High < l.Ports.Low {
+		return false
+	}
+	return l.Addr == o.Addr || covers(l.Addr, o.Addr) || covers(o.Addr, l.Addr)
+}
+
+func covers(wildcard, a netip.Addr) bool {
+	return wildcard == netip.IPv6Unspecified() || wildcard == netip.IPv4Unspecified() && a.Is4()
+}
+
+// parsePrefix reads "10.0.0.0/8" or a single address.
+func parsePrefix(s string) (netip.Prefix, *mistake) {
+	if a, err := netip.ParseAddr(s); err == nil {
+		if a.Zone() != "" {
+			return netip.Prefix{}, &mistake{fmt.Sprintf("%q names an interface", s), fmt.Sprintf("write %s", a.WithZone(""))}
+		}
+		a = a.Unmap()
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		return p, &mistake{fmt.Sprintf("%q is not an address or prefix", s), "write it as 10.10.0.0/16, 2001:db8::/32 or 10.10.10.7"}
+	}
+	if p.Addr().Is4In6() {
+		fix := "write it in IPv4 form"
+		if p.Bits() >= 96 {
+			fix = fmt.Sprintf("write %s", netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96).Masked())
+		}
+		return p, &mistake{fmt.Sprintf("%q is in IPv4-mapped form, which never matches", s), fix}
+	}
+	if p != p.Masked() {
+		return p, &mistake{fmt.Sprintf("%q has bits set after its first %d", s, p.Bits()), fmt.Sprintf("write %s for the network, or %s for the one host", p.Masked(), p.Addr())}
+	}
+	return p, nil
+}

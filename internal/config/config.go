@@ -1,0 +1,161 @@
+// Package config reads longhaul's configuration: a YAML file, or the flags of
+// a one-tunnel command line, which pass through the same parsing and checks.
+//
+// Loading starts from the defaults, decodes strictly and then validates. Every
+// mistake that can be found in one pass is reported, each with its file, line
+// and column (or its flag) and with what to write instead.
+package config
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Config is a whole, valid configuration.
+type Config struct {
+	// ControlSocket is the path of the control socket. Empty means the default
+	// place, [Off] means none.
+	ControlSocket string
+
+	// DrainTimeout is how long a stopping relay lets its flows finish;
+	// negative means for as long as they need.
+	DrainTimeout time.Duration
+
+	// HalfCloseTimeout reaps a flow of which one direction has ended and the
+	// other is silent this long; negative means never.
+	HalfCloseTimeout time.Duration
+
+	// ResetDrainTimeout bounds the delivery of what was received before a reset.
+	ResetDrainTimeout time.Duration
+
+	// Workers is the number of event loops; 0 means one per usable CPU.
+	Workers int
+
+	Log     Log
+	Tunnels []Tunnel
+}
+
+// Off is the word that switches a setting off.
+const Off = "off"
+
+// Log says how the log is written.
+type Log struct {
+	Format string // "logfmt" or "json"
+	Level  string // "debug", "info", "warn" or "error"
+}
+
+// Tunnel is where a relay listens and where that leads.
+type Tunnel struct {
+	Name    string
+	Listen  []Listen
+	Forward []Forward
+	Settings
+}
+
+// Ports is a range of ports, both ends included. One port has Low == High.
+type Ports struct{ Low, High uint16 }
+
+// Len is the number of ports.
+func (p Ports) Len() int { return int(p.High) - int(p.Low) + 1 }
+
+// Listen is one listening address with its ports.
+type Listen struct {
+	Addr  netip.Addr
+	Ports Ports
+}
+
+// Forward is a next hop. Ports has as many ports as every Listen of its tunnel,
+// to which they belong one to one.
+type Forward struct {
+	Host  string // name or literal address
+	Ports Ports
+}
+
+// Settings are what a tunnel may set and `defaults` may set for all.
+type Settings struct {
+	Allow             []netip.Prefix // empty: everybody
+	MaxFlows          int            // 0: no bound
+	NewFlowsPerSecond float64        // 0: no bound
+	ConnectTimeout    time.Duration
+	IdleTimeout       time.Duration // 0: never
+	ProxyIn           ProxyIn
+	ProxyOut          int // PROXY protocol version sent to the target: 0 (none), 1 or 2
+	Transport         TransportMode
+	WANSide           WANSide
+	LAN, WAN          Leg
+}
+
+// ProxyIn says whether a PROXY protocol header is required, and from whom.
+type ProxyIn struct {
+	Required bool
+	Trusted  []netip.Prefix // empty: every source that is allowed
+}
+
+// TransportMode says who sets the socket options of a tunnel's legs.
+type TransportMode string
+
+// The transport modes.
+const (
+	TransportAuto   TransportMode = "auto"   // longhaul does, per leg
+	TransportKernel TransportMode = "kernel" // nobody: the kernel's defaults stay
+)
+
+// WANSide says which of a tunnel's legs cross the WAN.
+type WANSide string
+
+// The WAN sides.
+const (
+	WANAuto    WANSide = "auto"
+	WANListen  WANSide = "listen"
+	WANForward WANSide = "forward"
+	WANBoth    WANSide = "both"
+	WANNone    WANSide = "none"
+)
+
+// Leg holds the socket settings of one kind of leg. The zero value of a field
+// means that longhaul chooses.
+type Leg struct {
+	CongestionControl string
+	Rate              Rate // what the path carries
+	PacingRate        Rate // cap of the sending rate
+	SendBuffer        Size
+	ReceiveBuffer     Size
+	MSS               int // bytes
+	Keepalive         Keepalive
+	UserTimeout       time.Duration
+	DSCP              *uint8
+}
+
+// Keepalive is how a silent peer is found dead; zero fields mean longhaul's defaults.
+type Keepalive struct {
+	Disabled bool
+	Idle     time.Duration
+	Interval time.Duration
+	Count    int
+}
+
+// Addresses lists every listening address, port by port.
+func (t Tunnel) Addresses() []netip.AddrPort {
+	var all []netip.AddrPort
+	for _, l := range t.Listen {
+		for port := int(l.Ports.Low); port <= int(l.Ports.High); port++ {
+			all = append(all, netip.AddrPortFrom(l.Addr, uint16(port)))
+		}
+	}
+	return all
+}
+
+// Default is the configuration that a file or the flags add to.
+func Default() Config {
+	return Config{
+		DrainTimeout:      time.Minute,
+		HalfCloseTimeout:  time.Hour,
+		ResetDrainTimeout: 30 * time.Second,
+		Log:               Log{Format: "logfmt", Level: "info"},
+	}
+}
+
+// DefaultSettings are those of a tunnel about which nothing else is said.
+func DefaultSettings() Settings {
+	return Settings{ConnectTimeout: 10 * time.Second, Transport: TransportAuto, WANSide: WANAuto}
+}

@@ -1,0 +1,255 @@
+package config
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// decoder gives nodes their types and collects every mistake on the way.
+type decoder struct {
+	ctx    context.Context
+	loader Loader
+	errs   Errors
+
+	// keys are the known keys of every kind of mapping met so far.
+	keys map[string][]string
+
+	listens []placedListen
+}
+
+func (d *decoder) errorf(n *node, fix, format string, args ...any) {
+	d.errs = append(d.errs, &Error{n.at, fmt.Sprintf(format, args...), fix})
+}
+
+func (d *decoder) mistake(n *node, m *mistake) {
+	d.errs = append(d.errs, &Error{n.at, m.problem, m.fix})
+}
+
+// field is a key of a mapping and what reads its value.
+type field struct {
+	key    string
+	decode func(*node)
+}
+
+// mapping reads a mapping strictly: unknown and repeated keys are mistakes.
+func (d *decoder) mapping(n *node, what string, fields ...field) {
+	known := make([]string, len(fields))
+	for i, f := range fields {
+		known[i] = f.key
+	}
+	d.keys[what] = known
+	if n.kind != mapping {
+		d.errorf(n, "write one of its keys below it: "+strings.Join(known, ", "), "%s must be a mapping, not %s", what, n.kind)
+		return
+	}
+	seen := map[string]Position{}
+	for _, e := range n.entries {
+		key := e.key.text
+		if at, again := seen[key]; again {
+			d.errorf(e.key, fmt.Sprintf("remove one; the other is on line %d", at.Line), "%s is set twice", key)
+			continue
+		}
+		seen[key] = e.key.at
+		i := slices.Index(known, key)
+		switch {
+		case i < 0:
+			fix := "known keys: " + strings.Join(known, ", ")
+			if meant := suggest(key, known); meant != "" {
+				fix = "did you mean " + meant + "?"
+			}
+			d.errorf(e.key, fix, "unknown key %s in %s", key, what)
+		case e.value.kind == null:
+			d.errorf(e.key, "give it one, or remove the line", "%s has no value", key)
+		default:
+			fields[i].decode(e.value)
+		}
+	}
+}
+
+// into makes a field that stores what read finds in a value of that key.
+func into[T any](key string, to *T, read func(*node, string) (T, bool)) field {
+	return field{key, func(n *node) {
+		if v, ok := read(n, key); ok {
+			*to = v
+		}
+	}}
+}
+
+// text reads one value as it was written.
+func (d *decoder) text(n *node, key string) (string, bool) {
+	if n.kind != scalar {
+		fix := "write one value after the colon"
+		if n.at.Flag != "" {
+			fix = "give the flag once"
+		}
+		d.errorf(n, fix, "%s must be a single value, not %s", key, n.kind)
+		return "", false
+	}
+	return n.text, true
+}
+
+// oneOf reads one of some words.
+func oneOf[T ~string](d *decoder, words ...T) func(*node, string) (T, bool) {
+	return func(n *node, key string) (T, bool) {
+		s, ok := d.text(n, key)
+		if !ok {
+			return "", false
+		}
+		if i := slices.Index(words, T(s)); i >= 0 {
+			return words[i], true
+		}
+		var all []string
+		for _, w := range words {
+			all = append(all, string(w))
+		}
+		d.errorf(n, "use one of "+strings.Join(all, ", "), "%s cannot be %q", key, s)
+		return "", false
+	}
+}
+
+// integer reads a whole number within bounds.
+func (d *decoder) integer(low, high int) func(*node, string) (int, bool) {
+	return func(n *node, key string) (int, bool) {
+		s, ok := d.text(n, key)
+		if !ok {
+			return 0, false
+		}
+		v, err := strconv.ParseInt(s, 10, 64)
+		switch {
+		case err != nil && strings.Trim(s, "0123456789") != "":
+			d.errorf(n, fmt.Sprintf("use a number from %d to %d", low, high), "%s must be a whole number, not %q", key, s)
+		case n.quoted:
+			d.errorf(n, "remove the quotes", "%s must be a number, not text", key)
+		case err != nil || v < int64(low) || v > int64(high):
+			d.errorf(n, fmt.Sprintf("use a number from %d to %d", low, high), "%s cannot be %s", key, s)
+		default:
+			return int(v), true
+		}
+		return 0, false
+	}
+}
+
+// duration reads a duration within bounds. Where off is not nil, the word
+// "off" stands for *off.
+func (d *decoder) duration(low, high time.Duration, off *time.Duration) func(*node, string) (time.Duration, bool) {
+	return func(n *node, key string) (time.Duration, bool) {
+		s, ok := d.text(n, key)
+		if !ok {
+			return 0, false
+		}
+		if off != nil && s == Off {
+			return *off, true
+		}
+		orOff := ""
+		if off != nil {
+			orOff = ", or off"
+		}
+		v, err := ParseDuration(s)
+		switch {
+		case strings.Trim(s, "0123456789.") == "" && s != "0":
+			d.errorf(n, fmt.Sprintf("write %ss for seconds%s", s, orOff), "%s is %s without a unit", key, s)
+		case err != nil:
+			d.errorf(n, "write it like 500ms, 30s, 5m, 1h30m or 2d"+orOff, "%s cannot be %q", key, s)
+		case v < low || v > high:
+			d.errorf(n, fmt.Sprintf("use %s to %s%s", short(low), short(high), orOff), "%s cannot be %s", key, s)
+		default:
+			return v, true
+		}
+		return 0, false
+	}
+}
+
+// short writes a duration without zero parts.
+func short(v time.Duration) string {
+	if day := 24 * time.Hour; v >= 2*day && v%day == 0 {
+		return fmt.Sprintf("%dd", v/day)
+	}
+	s := v.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+func (d *decoder) size(low, high Size) func(*node, string) (Size, bool) {
+	return func(n *node, key string) (Size, bool) {
+		s, ok := d.text(n, key)
+		if !ok {
+			return 0, false
+		}
+		v, err := ParseSize(s)
+		switch {
+		case err != nil:
+			d.errorf(n, "write it like 512KiB, 16MiB or 1048576", "%s cannot be %q", key, s)
+		case v < low || v > high:
+			d.errorf(n, fmt.Sprintf("use %s to %s", low, high), "%s cannot be %s", key, s)
+		default:
+			return v, true
+		}
+		return 0, false
+	}
+}
+
+func (d *decoder) rate(low, high Rate) func(*node, string) (Rate, bool) {
+	return func(n *node, key string) (Rate, bool) {
+		s, ok := d.text(n, key)
+		if !ok {
+			return 0, false
+		}
+		v, err := ParseRate(s)
+		switch {
+		case err == ErrByteRate:
+			d.errorf(n, "write it in bits per second, such as 800Mbit for 100 megabytes", "%s cannot be %q", key, s)
+		case err != nil:
+			d.errorf(n, "write it in bits per second, like 64kbit, 100Mbit or 2.5Gbit", "%s cannot be %q", key, s)
+		case v < low || v > high:
+			d.errorf(n, fmt.Sprintf("use %s to %s", low, high), "%s cannot be %s", key, s)
+		default:
+			return v, true
+		}
+		return 0, false
+	}
+}
+
+// each calls read for a single value, or for every value of a list.
+func (d *decoder) each(n *node, key string, read func(n *node, text string)) {
+	items := n.items
+	switch n.kind {
+	case scalar:
+		items = []*node{n}
+	case mapping:
+		d.errorf(n, "write one value, or a list with a dash before each", "%s must be a value or a list, not %s", key, n.kind)
+		return
+	}
+	if len(items) == 0 {
+		d.errorf(n, "add one, or remove the line", "%s is an empty list", key)
+	}
+	for _, item := range items {
+		if s, ok := d.text(item, key); ok {
+			read(item, s)
+		}
+	}
+}
+
+// prefixes reads a list of source addresses.
+func (d *decoder) prefixes(n *node, key string) ([]netip.Prefix, bool) {
+	before := len(d.errs)
+	var all []netip.Prefix
+	d.each(n, key, func(n *node, s string) {
+		p, bad := parsePrefix(s)
+		if bad != nil {
+			d.mistake(n, bad)
+			return
+		}
+		all = append(all, p)
+	})
+	return all, len(d.errs) == before
+}

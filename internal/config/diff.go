@@ -1,0 +1,56 @@
+package config
+
+import "reflect"
+
+// Changes names the tunnels in which two configurations differ.
+type Changes struct {
+	Added, Changed, Removed, Unchanged []string
+}
+
+// Diff compares the tunnels of two configurations by name.
+func Diff(before, after *Config) Changes {
+	var c Changes
+	old := map[string]Tunnel{}
+	for _, t := range before.Tunnels {
+		old[t.Name] = t
+	}
+	for _, t := range after.Tunnels {
+		was, known := old[t.Name]
+		delete(old, t.Name)
+		switch {
+		case !known:
+			c.Added = append(c.Added, t.Name)
+		case reflect.DeepEqual(was, t):
+			c.Unchanged = append(c.Unchanged, t.Name)
+		default:
+			c.Changed = append(c.Changed, t.Name)
+		}
+	}
+	for _, t := range before.Tunnels {
+		if _, gone := old[t.Name]; gone {
+			c.Removed = append(c.Removed, t.Name)
+		}
+	}
+	return c
+}
+
+// NeedsRestart names the settings that differ and that only a new process
+// takes up.
+func NeedsRestart(before, after *Config) []string {
+	var keys []string
+	for _, s := range []struct {
+		key     string
+		differs bool
+	}{
+		{"control_socket", before.ControlSocket != after.ControlSocket},
+		{"half_close_timeout", before.HalfCloseTimeout != after.HalfCloseTimeout},
+		{"reset_drain_timeout", before.ResetDrainTimeout != after.ResetDrainTimeout},
+		{"workers", before.Workers != after.Workers},
+		{"log.format", before.Log.Format != after.Log.Format},
+	} {
+		if s.differs {
+			keys = append(keys, s.key)
+		}
+	}
+	return keys
+}

@@ -1,0 +1,49 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Position is where a value was written: a place in a file (line and column
+// count from 1), or a flag of the command line.
+type Position struct {
+	File         string
+	Line, Column int
+	Flag         string
+}
+
+// String is "file:line:column", "file" where the whole file is meant, or the flag.
+func (p Position) String() string {
+	switch {
+	case p.Flag != "":
+		return p.Flag
+	case p.Line == 0:
+		return p.File
+	}
+	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
+}
+
+// Error is one mistake in a configuration.
+type Error struct {
+	At      Position
+	Problem string // what is wrong
+	Fix     string // what to do about it
+}
+
+// Error is the position, the problem and the fix on one line.
+func (e *Error) Error() string {
+	return e.At.String() + ": " + e.Problem + "; " + e.Fix
+}
+
+// Errors are all the mistakes that were found, in the order of the file.
+type Errors []*Error
+
+// Error joins the mistakes, one to a line.
+func (e Errors) Error() string {
+	lines := make([]string, len(e))
+	for i, err := range e {
+		lines[i] = err.Error()
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,145 @@
+package config
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Loader reads configurations. The zero value uses the system's resolver.
+type Loader struct {
+	// Resolve answers for the names in `listen`; nil means [SystemResolver].
+	Resolve Resolver
+
+	// NoIPv6 is set where the host has no IPv6: an address without a host,
+	// such as ":6000", then means IPv4 only.
+	NoIPv6 bool
+}
+
+// Flag is a flag of the command line, as one or more values of a key.
+type Flag struct {
+	Name   string   // as the user writes it, such as "--listen"
+	Key    string   // dotted, such as "log.format"; below "tunnel." it belongs to the one tunnel
+	Values []string // several make a list
+}
+
+// resolveTimeout bounds each look-up of a listening name.
+const resolveTimeout = 5 * time.Second
+
+// Load reads the file at path, with flags taking precedence over it, or the
+// flags alone if path is empty. The error is an [Errors] with every mistake
+// that was found.
+func (l Loader) Load(ctx context.Context, path string, flags ...Flag) (*Config, error) {
+	if path == "" {
+		return l.decode(ctx, fromFlags(flags))
+	}
+	data, err := readFile(path)
+	if err != nil {
+		fix := "check the path and its permissions"
+		var pathError *fs.PathError
+		if errors.As(err, &pathError) {
+			err = pathError.Err
+		}
+		return nil, Errors{{Position{File: path}, fmt.Sprintf("cannot be read: %v", err), fix}}
+	}
+	return l.Parse(ctx, path, data, flags...)
+}
+
+// Parse is Load for a file whose content is at hand.
+func (l Loader) Parse(ctx context.Context, path string, data []byte, flags ...Flag) (*Config, error) {
+	root, fault := parseYAML(path, bytes.TrimPrefix(data, []byte("\ufeff")))
+	if fault != nil {
+		return nil, Errors{fault}
+	}
+	if len(flags) > 0 && root.kind == mapping {
+		root.overlay(fromFlags(flags))
+	}
+	return l.decode(ctx, root)
+}
+
+// readFile reads no more than one byte above the bound, whatever the path leads to.
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+}
+
+func (l Loader) decode(ctx context.Context, root *node) (*Config, error) {
+	if l.Resolve == nil {
+		l.Resolve = SystemResolver
+	}
+	d := &decoder{ctx: ctx, loader: l, keys: map[string][]string{}}
+	c := d.config(root)
+	if len(d.errs) > 0 {
+		return nil, d.errs
+	}
+	return &c, nil
+}
+
+// mainTunnel names the one tunnel of a command line.
+const mainTunnel = "main"
+
+// fromFlags builds the tree that a file with the same settings would give.
+func fromFlags(flags []Flag) *node {
+	root := &node{kind: mapping, at: Position{Flag: "command line"}}
+	var tunnel *node
+	for _, f := range flags {
+		at := Position{Flag: f.Name}
+		parent, key := root, f.Key
+		if rest, ok := strings.CutPrefix(key, "tunnel."); ok {
+			if tunnel == nil {
+				tunnel = &node{kind: mapping, at: at}
+				root.set("tunnels", &node{kind: list, items: []*node{tunnel}, at: at})
+				tunnel.set("name", &node{kind: scalar, text: mainTunnel, at: at})
+			}
+			parent, key = tunnel, rest
+		}
+		for {
+			head, rest, nested := strings.Cut(key, ".")
+			if !nested {
+				break
+			}
+			child := parent.lookup(head)
+			if child == nil {
+				child = &node{kind: mapping, at: at}
+				parent.set(head, child)
+			}
+			parent, key = child, rest
+		}
+		value := &node{kind: list, at: at}
+		for _, v := range f.Values {
+			value.items = append(value.items, &node{kind: scalar, text: v, at: at})
+		}
+		if len(value.items) == 1 {
+			value = value.items[0]
+		}
+		parent.set(key, value)
+	}
+	return root
+}
+
+func (n *node) set(key string, value *node) {
+	n.entries = append(n.entries, entry{&node{kind: scalar, text: key, at: value.at}, value})
+}
+
+// checkText finds bytes that are not UTF-8.
+func checkText(file string, number int, line []byte) *Error {
+	for i := 0; i < len(line); {
+		r, size := utf8.DecodeRune(line[i:])
+		if r == utf8.RuneError && size == 1 {
+			return &Error{Position{File: file, Line: number, Column: i + 1}, fmt.Sprintf("byte 0x%02x is not UTF-8 text", line[i]), "save the file as UTF-8"}
+		}
+		i += size
+	}
+	return nil
+}
