@@ -70,8 +70,10 @@ type Reorder struct {
 	Hold        time.Duration // for how much longer
 }
 
-// Counters are those of one direction since the link began.
-// Packets In = Delivered + Lost + QueueDrops + TooBig + Outage + in flight.
+// Counters are those of one direction since the link began. Every packet is
+// accounted for: PacketsIn = PacketsDelivered + Lost + QueueDrops + TooBig +
+// Outage + WriteErrors + InFlight. Packets are those of the wire: a super-packet
+// of the kernel's segmentation offload counts as the packets it stands for.
 type Counters struct {
 	PacketsIn, BytesIn               uint64
 	PacketsDelivered, BytesDelivered uint64
@@ -82,6 +84,9 @@ type Counters struct {
 	Reordered                        uint64 // held back by Reorder
 	DeviceDrops                      uint64 // lost between the kernel and the emulator: should be zero, and is shown when not
 	WriteErrors                      uint64 // the receiving kernel refused the packet
+	InFlight                         uint64 // packets in the queue and on the way, at this moment
 
+	// Time spent waiting for the bottleneck, own transmission excluded; upper
+	// bounds of buckets 3 % wide. Zero while RateBps is 0.
 	QueueDelayP50, QueueDelayP95, QueueDelayP99, QueueDelayMax time.Duration
 }

@@ -1,0 +1,139 @@
+package link
+
+import "encoding/binary"
+
+// superPacket is one IP packet as the kernel handed it over. With TCP
+// segmentation offload it stands for several packets of the wire, its
+// segments; any other packet counts as its own only segment.
+type superPacket struct {
+	packet []byte // the IP packet
+	vnet   vnetHeader
+
+	segments     int
+	headerLen    int // IP and TCP headers, which every segment repeats; 0 if there is one segment
+	segmentBytes int // TCP payload of every segment but the last
+
+	slab *slab
+	refs int // segments that are still in the link
+}
+
+// maxHeaderLen bounds the headers of what is taken for a super-packet: IPv6
+// with extensions, and TCP with options.
+const maxHeaderLen = 256
+
+const (
+	tcpFlagsOffset = 13
+	tcpFIN         = 0x01
+	tcpPSH         = 0x08
+	tcpCWR         = 0x80
+	tcpCheckOffset = 16
+	tcpMinHeader   = 20
+	ipv4MinHeader  = 20
+	ipv6Header     = 40
+)
+
+// parse sets up a super-packet. What is not well-formed TCP that the kernel
+// left to be segmented passes as a single packet, as it is.
+func (s *superPacket) parse(packet []byte, h vnetHeader) {
+	*s = superPacket{packet: packet, vnet: h, segments: 1}
+	kind := h.gsoType &^ vnetGSOECN
+	if kind != vnetGSOTCPv4 && kind != vnetGSOTCPv6 || h.gsoSize == 0 || h.flags&vnetNeedsChecksum == 0 {
+		return
+	}
+	least, version := ipv4MinHeader, uint8(4)
+	if kind == vnetGSOTCPv6 {
+		least, version = ipv6Header, 6
+	}
+	tcp := int(h.csumStart)
+	if len(packet) < least || packet[0]>>4 != version || tcp < least || len(packet) < tcp+tcpMinHeader ||
+		h.csumOffset != tcpCheckOffset || version == 4 && int(packet[0]&0xf)*4 != tcp {
+		return
+	}
+	headerLen := tcp + int(packet[tcp+12]>>4)*4
+	if headerLen < tcp+tcpMinHeader || headerLen > min(maxHeaderLen, len(packet)) {
+		return
+	}
+	payload := len(packet) - headerLen
+	if payload <= int(h.gsoSize) {
+		return
+	}
+	s.headerLen = headerLen
+	s.segmentBytes = int(h.gsoSize)
+	s.segments = (payload + s.segmentBytes - 1) / s.segmentBytes
+}
+
+// segmentSize is the length in bytes of the IP packet that segment i stands for.
+func (s *superPacket) segmentSize(i int) int {
+	if s.segments == 1 {
+		return len(s.packet)
+	}
+	return s.headerLen + min(s.segmentBytes, len(s.packet)-s.headerLen-i*s.segmentBytes)
+}
+
+// slice describes the segments first to last as one packet: a super-packet
+// again if they are several. Its bytes are head followed by body; head is
+// written to the buffer, which holds maxHeaderLen bytes, body is shared with s.
+func (s *superPacket) slice(first, last int, buffer []byte) (h vnetHeader, head, body []byte) {
+	if first == 0 && last == s.segments-1 {
+		return s.vnet, nil, s.packet
+	}
+	from := s.headerLen + first*s.segmentBytes
+	to := min(s.headerLen+(last+1)*s.segmentBytes, len(s.packet))
+	head = buffer[:s.headerLen]
+	copy(head, s.packet)
+	body = s.packet[from:to]
+	h = s.vnet
+	h.hdrLen = uint16(s.headerLen)
+
+	tcp := head[h.csumStart:]
+	seq := binary.BigEndian.Uint32(tcp[4:]) + uint32(first*s.segmentBytes)
+	binary.BigEndian.PutUint32(tcp[4:], seq)
+	if last < s.segments-1 {
+		tcp[tcpFlagsOffset] &^= tcpFIN | tcpPSH
+	}
+	if first > 0 {
+		tcp[tcpFlagsOffset] &^= tcpCWR
+	}
+	// The checksum field holds the sum over the pseudo-header, of which only
+	// the TCP length changes.
+	wasLen, isLen := uint16(len(s.packet)-int(h.csumStart)), uint16(len(tcp)+len(body))
+	check := onesAdd(onesAdd(binary.BigEndian.Uint16(tcp[tcpCheckOffset:]), ^wasLen), isLen)
+	binary.BigEndian.PutUint16(tcp[tcpCheckOffset:], check)
+
+	if head[0]>>4 == 4 {
+		ip := head[:h.csumStart]
+		binary.BigEndian.PutUint16(ip[2:], uint16(len(head)+len(body)))
+		// Linux numbers the segments of a super-packet upwards.
+		binary.BigEndian.PutUint16(ip[4:], binary.BigEndian.Uint16(ip[4:])+uint16(first))
+		ip[10], ip[11] = 0, 0
+		binary.BigEndian.PutUint16(ip[10:], ^onesSum(ip))
+	} else {
+		binary.BigEndian.PutUint16(head[4:], uint16(len(head)-ipv6Header+len(body)))
+	}
+
+	if first > 0 {
+		h.gsoType &^= vnetGSOECN
+	}
+	if first == last || len(body) <= s.segmentBytes {
+		h.gsoType, h.gsoSize = vnetGSONone, 0
+	}
+	return h, head, body
+}
+
+// onesAdd is the addition of RFC 1071: the carry goes round.
+func onesAdd(a, b uint16) uint16 {
+	sum := uint32(a) + uint32(b)
+	return uint16(sum + sum>>16)
+}
+
+// onesSum adds up b, which has an even length, as RFC 1071 does.
+func onesSum(b []byte) uint16 {
+	var sum uint32
+	for i := 0; i+1 < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum&0xffff + sum>>16
+	}
+	return uint16(sum)
+}

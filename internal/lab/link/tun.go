@@ -1,0 +1,183 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	tunDevice = "/dev/net/tun"
+	// tunQueuePackets is how many packets the kernel holds for the emulator
+	// while this is not being scheduled. It drops what exceeds them.
+	tunQueuePackets = 65536
+)
+
+// tunPort is a TUN device. The kernel hands super-packets over whole and takes
+// them whole, checksums left out.
+type tunPort struct {
+	name   string
+	index  int
+	fd     int
+	writer *frameWriter
+	stats  deviceStats
+}
+
+// OpenTUN creates a TUN device in the network namespace of the calling thread.
+// It is down and has no address. The error wraps os.ErrPermission or
+// os.ErrNotExist where the machine does not let this process use TUN devices;
+// OpenVeth may serve then.
+func OpenTUN(name string, mtu int) (Port, error) {
+	if err := checkDevice(name, mtu); err != nil {
+		return nil, err
+	}
+	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w, give this user read and write access to it or use veth ports", tunDevice, err)
+	}
+	p := &tunPort{name: name, fd: fd, writer: newFrameWriter(fd, vnetHeaderLen)}
+	if err := p.setUp(mtu); err != nil {
+		p.Close()
+		return nil, fmt.Errorf("tun device %s: %w", name, err)
+	}
+	return p, nil
+}
+
+func checkDevice(name string, mtu int) error {
+	if name == "" || len(name) >= unix.IFNAMSIZ {
+		return fmt.Errorf("device name %q: give it 1 to %d bytes", name, unix.IFNAMSIZ-1)
+	}
+	if mtu < minMTU || mtu > maxMTU {
+		return fmt.Errorf("device %s: its MTU is %d, set it to between %d and %d", name, mtu, minMTU, maxMTU)
+	}
+	return nil
+}
+
+func (p *tunPort) setUp(mtu int) error {
+	request, err := unix.NewIfreq(p.name)
+	if err != nil {
+		return err
+	}
+	request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_TUN_EXCL)
+	if err := unix.IoctlIfreq(p.fd, unix.TUNSETIFF, request); err != nil {
+		return fmt.Errorf("create: %w", err)
+	}
+	// USO is left out: a UDP datagram stays what the application sent.
+	offload := unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6 | unix.TUN_F_TSO_ECN
+	if err := unix.IoctlSetInt(p.fd, unix.TUNSETOFFLOAD, offload); err != nil {
+		return fmt.Errorf("set offload: %w", err)
+	}
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	p.stats.sources = []statsSource{{handle: handle, dropped: func(s *netlink.LinkStatistics) uint64 {
+		return s.TxDropped
+	}}}
+	device, err := handle.LinkByName(p.name)
+	if err != nil {
+		return fmt.Errorf("look up: %w", err)
+	}
+	p.index = device.Attrs().Index
+	p.stats.sources[0].index = p.index
+	if err := handle.LinkSetMTU(device, mtu); err != nil {
+		return fmt.Errorf("set MTU: %w", err)
+	}
+	if err := handle.LinkSetTxQLen(device, tunQueuePackets); err != nil {
+		return fmt.Errorf("set queue length: %w", err)
+	}
+	quiet(handle, device)
+	p.stats.start()
+	return nil
+}
+
+func (p *tunPort) Name() string    { return p.name }
+func (p *tunPort) Index() int      { return p.index }
+func (p *tunPort) descriptor() int { return p.fd }
+func (p *tunPort) drops() uint64   { return p.stats.drops() }
+
+// Close removes the device, which lives as long as its descriptor.
+func (p *tunPort) Close() error {
+	p.stats.close()
+	return unix.Close(p.fd)
+}
+
+func (p *tunPort) receive(buffer []byte) (h vnetHeader, skip, n int, err error) {
+	n, err = readRaw(p.fd, buffer[:receiveRoom])
+	if err != nil {
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+			err = errAgain
+		}
+		return h, 0, 0, err
+	}
+	if n <= vnetHeaderLen {
+		return h, 0, 0, fmt.Errorf("tun device %s: read %d bytes, which is no packet", p.name, n)
+	}
+	h.decode(buffer)
+	return h, vnetHeaderLen, n, nil
+}
+
+func (p *tunPort) send(h vnetHeader, head, body []byte) error {
+	h.encode(p.writer.prefix)
+	return p.writer.send(head, body)
+}
+
+// quiet keeps the kernel from sending packets of its own accord (router
+// solicitations, multicast reports): they would take their part in the
+// numbering of lost packets. It is no matter where there is no IPv6.
+func quiet(handle *netlink.Handle, device netlink.Link) {
+	const addrGenModeNone = 1
+	_ = handle.LinkSetIP6AddrGenMode(device, addrGenModeNone)
+	_ = handle.LinkSetMulticastOff(device)
+}
+
+// deviceStats sums up what devices counted as dropped since start.
+type deviceStats struct {
+	mu      sync.Mutex
+	sources []statsSource
+	before  uint64
+	last    uint64
+}
+
+type statsSource struct {
+	handle  *netlink.Handle
+	index   int
+	dropped func(*netlink.LinkStatistics) uint64
+}
+
+func (d *deviceStats) start() { d.before = d.read() }
+
+// drops returns the last sum that could be read.
+func (d *deviceStats) drops() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if sum := d.read(); sum >= d.before+d.last {
+		d.last = sum - d.before
+	}
+	return d.last
+}
+
+func (d *deviceStats) read() uint64 {
+	var sum uint64
+	for _, s := range d.sources {
+		device, err := s.handle.LinkByIndex(s.index)
+		if err != nil || device.Attrs().Statistics == nil {
+			return 0 // the device or its namespace is gone
+		}
+		sum += s.dropped(device.Attrs().Statistics)
+	}
+	return sum
+}
+
+func (d *deviceStats) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, s := range d.sources {
+		s.handle.Close()
+	}
+	d.sources = nil
+}
+

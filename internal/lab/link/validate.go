@@ -1,0 +1,96 @@
+package link
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+const (
+	defaultMTU = 1500
+	minMTU     = 68    // RFC 791: what every link must carry
+	maxMTU     = 65535 // largest IPv4 packet
+
+	minRateBps = 1_000
+	maxRateBps = 1_000_000_000_000
+	maxDelay   = time.Hour
+
+	minQueuePackets = 64 // of the default queue limit, in full packets
+)
+
+// Validate says in one sentence which field holds a value that makes no sense,
+// and what it may hold.
+func (s Settings) Validate() error {
+	refuse := func(field string, value any, want string) error {
+		return fmt.Errorf("link settings: %s is %v, set it to %s", field, value, want)
+	}
+	share := func(v float64) bool { return v >= 0 && v <= 1 } // false for NaN
+
+	switch {
+	case s.Delay < 0 || s.Delay > maxDelay:
+		return refuse("Delay", s.Delay, fmt.Sprintf("between 0 and %v", maxDelay))
+	case s.Jitter < 0 || s.Jitter > s.Delay:
+		return refuse("Jitter", s.Jitter, fmt.Sprintf("between 0 and Delay, which is %v", s.Delay))
+	case s.RateBps != 0 && (s.RateBps < minRateBps || s.RateBps > maxRateBps):
+		return refuse("RateBps", s.RateBps, fmt.Sprintf("0 for no bound, or between %d and %d", minRateBps, int64(maxRateBps)))
+	case !share(s.Loss.Probability):
+		return refuse("Loss.Probability", s.Loss.Probability, "between 0 and 1")
+	case !share(s.Loss.ToBad):
+		return refuse("Loss.ToBad", s.Loss.ToBad, "between 0 and 1")
+	case !share(s.Loss.ToGood):
+		return refuse("Loss.ToGood", s.Loss.ToGood, "between 0 and 1")
+	case !share(s.Loss.BadProbability):
+		return refuse("Loss.BadProbability", s.Loss.BadProbability, "between 0 and 1")
+	case s.Loss.ToBad > 0 && s.Loss.ToGood == 0:
+		return refuse("Loss.ToGood", 0, "above 0, because Loss.ToBad is set and the bad state must end")
+	case s.Loss.ToBad == 0 && s.Loss.ToGood > 0:
+		return refuse("Loss.ToGood", s.Loss.ToGood, "0, or set Loss.ToBad as well")
+	case s.Loss.ToBad == 0 && s.Loss.BadProbability > 0:
+		return refuse("Loss.BadProbability", s.Loss.BadProbability, "0, or set Loss.ToBad as well")
+	case s.LossPlace > LossAfter:
+		return refuse("LossPlace", s.LossPlace, "LossBefore or LossAfter")
+	case s.MTU != 0 && (s.MTU < minMTU || s.MTU > maxMTU):
+		return refuse("MTU", s.MTU, fmt.Sprintf("0 for %d, or between %d and %d", defaultMTU, minMTU, maxMTU))
+	case s.QueueBytes < 0 || s.QueueBytes > 0 && s.QueueBytes < s.mtu():
+		return refuse("QueueBytes", s.QueueBytes, fmt.Sprintf("0, or at least the MTU of %d so that one packet fits", s.mtu()))
+	case !(s.QueueBDP >= 0) || math.IsInf(s.QueueBDP, 1):
+		return refuse("QueueBDP", s.QueueBDP, "0 or a positive number")
+	case s.QueueBytes > 0 && s.QueueBDP > 0:
+		return refuse("QueueBDP", s.QueueBDP, "0, because QueueBytes is set as well")
+	case !share(s.Reorder.Probability):
+		return refuse("Reorder.Probability", s.Reorder.Probability, "between 0 and 1")
+	case s.Reorder.Hold < 0 || s.Reorder.Hold > maxDelay:
+		return refuse("Reorder.Hold", s.Reorder.Hold, fmt.Sprintf("between 0 and %v", maxDelay))
+	case s.Reorder.Probability > 0 && s.Reorder.Hold == 0:
+		return refuse("Reorder.Hold", s.Reorder.Hold, "above 0, because Reorder.Probability is set")
+	}
+	return nil
+}
+
+func (s Settings) mtu() int {
+	if s.MTU == 0 {
+		return defaultMTU
+	}
+	return s.MTU
+}
+
+// QueueLimitBytes is the bound of the bottleneck's queue that the settings
+// mean when the other direction's delay is reverse. It is 0, for no bound,
+// where the rate has none.
+func (s Settings) QueueLimitBytes(reverse time.Duration) int {
+	if s.RateBps == 0 {
+		return 0
+	}
+	if s.QueueBytes > 0 {
+		return s.QueueBytes
+	}
+	bdp := float64(s.RateBps) / 8 * (s.Delay + reverse).Seconds()
+	if s.QueueBDP > 0 {
+		return clampBytes(bdp*s.QueueBDP, s.mtu())
+	}
+	return clampBytes(bdp, minQueuePackets*s.mtu())
+}
+
+func clampBytes(bytes float64, least int) int {
+	return int(min(max(math.Ceil(bytes), float64(least)), maxHeldBytes))
+}

@@ -1,0 +1,234 @@
+package link
+
+import (
+	"encoding/binary"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// minQuantum is the shortest time between two wake-ups under load. An
+	// idle link reacts at once.
+	minQuantum = 50 * time.Microsecond
+	// maxQuantum and quantumShare let a long link wake less often: never
+	// more than 1/64 of its delay late, nor more than this.
+	maxQuantum   = 250 * time.Microsecond
+	quantumShare = 64
+
+	// receiveBatch bounds how many packets are read before those that are
+	// due are delivered.
+	receiveBatch = 64
+)
+
+func quantum(delay time.Duration) time.Duration {
+	return min(max(delay/quantumShare, minQuantum), maxQuantum)
+}
+
+// worker carries the packets of one direction. A single thread does all of it
+// and shares nothing on the way but the published counters.
+type worker struct {
+	from, to Port
+	pipe     *pipe
+	arena    arena
+	head     [maxHeaderLen]byte
+
+	wakeFD int // eventfd that interrupts the wait
+
+	mu        sync.Mutex // guards what follows
+	published Counters
+	request   *change
+	stop      bool
+
+	done chan struct{} // closed when the thread has ended
+}
+
+// change is a request for other settings; applied is closed once they hold.
+type change struct {
+	settings   Settings
+	queueLimit int
+	applied    chan struct{}
+}
+
+func newWorker(from, to Port, s Settings, queueLimit int) (*worker, error) {
+	wakeFD, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	w := &worker{from: from, to: to, wakeFD: wakeFD, done: make(chan struct{})}
+	w.pipe = newPipe(s, queueLimit, w.arena.recycle)
+	return w, nil
+}
+
+// epoch is the origin of the path's clock, which is monotonic.
+var epoch = time.Now()
+
+func monotonic() int64 { return int64(time.Since(epoch)) }
+
+// run is the thread. It ends with the goroutine, because its timer slack and
+// its scheduling are no longer those of the others.
+func (w *worker) run() {
+	runtime.LockOSThread()
+	defer close(w.done)
+	preferLatency()
+
+	poll := [2]unix.PollFd{
+		{Fd: int32(w.wakeFD), Events: unix.POLLIN},
+		{Fd: int32(w.from.descriptor()), Events: unix.POLLIN},
+	}
+	sourceOpen, sourceFailed := true, false
+	for {
+		now := monotonic()
+		received := 0
+		if sourceOpen {
+			received, sourceOpen = w.receive()
+			sourceOpen = sourceOpen && !(sourceFailed && received == 0)
+		}
+		delivered := w.deliver()
+		if !w.sync() {
+			return
+		}
+		if received == receiveBatch {
+			continue
+		}
+
+		// Under load, sleep out the quantum deaf to the source. With nothing
+		// to do, wait for it or for the next packet that is due.
+		fds := poll[:1]
+		wait := time.Duration(-1)
+		if received+delivered > 0 {
+			wait = max(quantum(w.pipe.settings.Delay)-time.Duration(monotonic()-now), 0)
+		} else {
+			if due, some := w.pipe.next(); some {
+				wait = max(time.Duration(due-monotonic()), 0)
+			}
+			if sourceOpen {
+				fds = poll[:]
+			}
+		}
+		poll[0].Revents, poll[1].Revents = 0, 0
+		pollFor(fds, wait)
+		sourceFailed = poll[1].Revents&(unix.POLLERR|unix.POLLHUP|unix.POLLNVAL) != 0
+		if poll[0].Revents != 0 {
+			var count [8]byte
+			_, _ = readRaw(w.wakeFD, count[:])
+		}
+	}
+}
+
+// receive takes over what waits at the source, at most receiveBatch packets.
+// It returns false when the source has failed for good.
+func (w *worker) receive() (packets int, open bool) {
+	for packets < receiveBatch {
+		h, skip, n, err := w.from.receive(w.arena.room(receiveRoom))
+		if err == errAgain {
+			return packets, true
+		}
+		if err != nil {
+			return packets, false
+		}
+		w.pipe.arrive(monotonic(), w.arena.take(skip, n, h))
+		packets++
+	}
+	return packets, true
+}
+
+// deliver hands over what is due, consecutive segments of one super-packet as
+// one packet, and returns how many packets of the wire these were.
+func (w *worker) deliver() (packets int) {
+	now := monotonic()
+	w.pipe.advance(now)
+	next, some := w.pipe.pop(now)
+	for some {
+		super, first, last, size := next.super, next.index, next.index, int(next.size)
+		for {
+			next, some = w.pipe.pop(now)
+			if !some || next.super != super || next.index != last+1 {
+				break
+			}
+			last++
+			size += int(next.size)
+		}
+		h, head, body := super.slice(int(first), int(last), w.head[:])
+		count := int(last - first + 1)
+		w.pipe.done(super, count, size, w.to.send(h, head, body) == nil)
+		packets += count
+	}
+	return packets
+}
+
+// sync publishes the counters and takes up a request; it returns false when
+// the thread is to end.
+func (w *worker) sync() bool {
+	w.mu.Lock()
+	request, stop := w.request, w.stop
+	w.request = nil
+	if request != nil && !stop {
+		w.pipe.set(monotonic(), request.settings, request.queueLimit)
+	}
+	w.published = w.pipe.counters
+	w.published.InFlight = uint64(w.pipe.inFlight())
+	w.mu.Unlock()
+	if request != nil {
+		close(request.applied)
+	}
+	return !stop
+}
+
+// set has the thread take over other settings and waits until they hold.
+func (w *worker) set(s Settings, queueLimit int) {
+	c := &change{settings: s, queueLimit: queueLimit, applied: make(chan struct{})}
+	w.mu.Lock()
+	w.request = c
+	w.mu.Unlock()
+	w.wake()
+	select {
+	case <-c.applied:
+	case <-w.done:
+	}
+}
+
+// halt ends the thread and waits for it.
+func (w *worker) halt() {
+	w.mu.Lock()
+	w.stop = true
+	w.mu.Unlock()
+	w.wake()
+	<-w.done
+}
+
+func (w *worker) wake() {
+	_, _ = unix.Write(w.wakeFD, binary.NativeEndian.AppendUint64(nil, 1))
+}
+
+func (w *worker) counters() Counters {
+	w.mu.Lock()
+	c := w.published
+	w.mu.Unlock()
+	q := w.pipe.queueDelay.quantiles(0.50, 0.95, 0.99, 1)
+	c.QueueDelayP50, c.QueueDelayP95, c.QueueDelayP99, c.QueueDelayMax = q[0], q[1], q[2], q[3]
+	c.DeviceDrops = w.from.drops()
+	return c
+}
+
+// pollFor waits for an event or until the time has passed; for ever if it is
+// negative.
+func pollFor(fds []unix.PollFd, wait time.Duration) {
+	if wait == 0 {
+		return
+	}
+	var timeout *unix.Timespec
+	if wait > 0 {
+		t := unix.NsecToTimespec(int64(wait))
+		timeout = &t
+	}
+	_, _ = unix.Ppoll(fds, timeout, nil) // EINTR is as good as an event
+}
+
+// preferLatency asks the kernel to wake this thread on time. What it refuses
+// costs precision only.
+func preferLatency() {
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // ns
+}
