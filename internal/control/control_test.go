@@ -1,0 +1,243 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/nettest"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func TestStatusTravels(t *testing.T) {
+	nettest.CheckLeaks(t)
+	path := filepath.Join(t.TempDir(), "run", "control.sock")
+	l, err := Listen(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Serve(l, quiet, func() any { return map[string]int{"flows": 3} })
+	defer s.Close()
+
+	for file, want := range map[string]os.FileMode{path: os.ModeSocket | 0o600, filepath.Dir(path): os.ModeDir | 0o700} {
+		info, err := os.Stat(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode() != want {
+			t.Errorf("%s has mode %v, want %v", file, info.Mode(), want)
+		}
+	}
+	body, err := Status(t.Context(), path)
+	if err != nil || strings.TrimSpace(string(body)) != `{"flows":3}` {
+		t.Errorf("got %q, %v", body, err)
+	}
+	s.Close()
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+	if _, err := Status(t.Context(), path); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("a closed server gives %v", err)
+	}
+}
+
+func TestStaleSocketIsTakenOver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "control.sock")
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	dead.Close()
+	if _, err := Status(t.Context(), path); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("a dead socket gives %v", err)
+	}
+	l, err := Listen(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+
+	if _, err := Listen(t.Context(), path); !errors.Is(err, ErrInUse) {
+		t.Errorf("a second relay gets %v", err)
+	}
+}
+
+func TestPlacesThatAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	open := filepath.Join(dir, "open")
+	if err := os.Mkdir(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct{ name, path, want string }{
+		{"a file", file, "is not a socket"},
+		{"a directory for everybody", filepath.Join(open, "s"), "can be written by others"},
+		{"below a file", filepath.Join(file, "s"), "cannot make the directory"},
+	}
+	for _, tt := range tests {
+		if _, err := Listen(t.Context(), tt.path); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s gives %v", tt.name, err)
+		}
+	}
+}
+
+func TestOtherUsersAreTurnedAway(t *testing.T) {
+	nettest.RequireRoot(t)
+	dir := t.TempDir()
+	for d := dir; d != os.TempDir(); d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(dir, "control.sock")
+	l, err := Listen(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Serve(l, quiet, func() any { return "secret" })
+	defer s.Close()
+
+	// asNobody runs on a thread of its own, which dies with its identity.
+	asNobody := func(f func() error) error {
+		done := make(chan error)
+		go func() {
+			runtime.LockOSThread()
+			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
+				done <- errno
+				return
+			}
+			done <- f()
+		}()
+		return <-done
+	}
+	ask := func() error {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+			return err
+		}
+		unix.Write(fd, []byte("GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n"))
+		if n, _ := unix.Read(fd, make([]byte, 4096)); n > 0 {
+			return errors.New("answered")
+		}
+		return io.EOF
+	}
+	if err := asNobody(ask); !errors.Is(err, unix.EACCES) {
+		t.Errorf("the socket's mode lets others in: %v", err)
+	}
+	// Even where somebody has opened the file to all.
+	if err := os.Chmod(path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := asNobody(ask); err != io.EOF {
+		t.Errorf("another user gets %v", err)
+	}
+	if _, err := Status(t.Context(), path); err != nil {
+		t.Errorf("the owner gets %v", err)
+	}
+}
+
+func TestIdleClientsDoNotLockOthersOut(t *testing.T) {
+	nettest.CheckLeaks(t)
+	path := filepath.Join(t.TempDir(), "control.sock")
+	l, err := Listen(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(l, quiet, func() any { return 1 }, limits{200 * time.Millisecond, time.Second, time.Second})
+	defer s.Close()
+	for range 2 * maxClients {
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	if _, err := Status(t.Context(), path); err != nil {
+		t.Errorf("%d silent clients keep others out: %v", 2*maxClients, err)
+	}
+}
+
+func TestStuckRelayIsReported(t *testing.T) {
+	nettest.CheckLeaks(t)
+	path := filepath.Join(t.TempDir(), "control.sock")
+	l, err := Listen(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stuck := make(chan struct{})
+	s := serve(l, quiet, func() any { <-stuck; return 1 }, limits{time.Second, 50 * time.Millisecond, time.Second})
+	defer s.Close()
+	defer close(stuck)
+	for range maxStatusCalls + 2 {
+		_, err := Status(t.Context(), path)
+		if err == nil || !strings.Contains(err.Error(), "does not answer in time") {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+func TestOtherRequestsAreRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "control.sock")
+	l, err := Listen(context.Background(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Serve(l, quiet, func() any { return 1 })
+	defer s.Close()
+	for request, want := range map[string]string{
+		"GET / HTTP/1.1\r\nHost: x\r\n\r\n":               "404",
+		"POST /v1/status HTTP/1.1\r\nHost: x\r\n\r\n":     "405",
+		"garbage\r\n\r\n":                                 "400",
+		"GET /" + strings.Repeat("a", 20000) + "\r\n\r\n": "431",
+	} {
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.SetDeadline(time.Now().Add(10 * time.Second))
+		io.WriteString(conn, request)
+		reply := make([]byte, 256)
+		n, _ := conn.Read(reply)
+		conn.Close()
+		if !strings.Contains(string(reply[:n]), " "+want+" ") {
+			t.Errorf("%.20q gives %q, want %s", request, reply[:n], want)
+		}
+	}
+}
+
+func TestDefaultPath(t *testing.T) {
+	env := map[string]string{"RUNTIME_DIRECTORY": "/run/a:/run/b", "XDG_RUNTIME_DIR": "/run/user/7"}
+	if got := DefaultPath(func(k string) string { return env[k] }); got != "/run/a/control.sock" {
+		t.Errorf("under systemd: %s", got)
+	}
+	delete(env, "RUNTIME_DIRECTORY")
+	want := "/run/user/7/longhaul/control.sock"
+	if os.Geteuid() == 0 {
+		want = "/run/longhaul/control.sock"
+	}
+	if got := DefaultPath(func(k string) string { return env[k] }); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

@@ -1,0 +1,209 @@
+// Package control is the local door to a running relay: HTTP/1.1 over a unix
+// socket that only the relay's user and root can use.
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// SocketName is the name of the socket in its directory.
+const SocketName = "control.sock"
+
+// DefaultPath is where the socket is when nothing else is said: in systemd's
+// runtime directory of the unit, in /run/longhaul for root, and in the user's
+// runtime directory for others.
+func DefaultPath(getenv func(string) string) string {
+	if dir, _, _ := strings.Cut(getenv("RUNTIME_DIRECTORY"), ":"); dir != "" {
+		return filepath.Join(dir, SocketName)
+	}
+	if os.Geteuid() == 0 {
+		return filepath.Join("/run/longhaul", SocketName)
+	}
+	if dir := getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "longhaul", SocketName)
+	}
+	return filepath.Join(os.TempDir(), fmt.Sprintf("longhaul-%d", os.Geteuid()), SocketName)
+}
+
+// ErrInUse is returned by [Listen] when a living process answers on the socket.
+var ErrInUse = errors.New("another relay uses this control socket; stop it, or give this one its own with --control-socket PATH")
+
+// Listen makes the socket, readable by its owner only. A socket that a dead
+// process left behind is taken over; a living one gives [ErrInUse].
+func Listen(ctx context.Context, path string) (net.Listener, error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot make the directory of the control socket: %w", err)
+	}
+	if err := checkDirectory(dir); err != nil {
+		return nil, err
+	}
+	// Two starting relays must not both find the old socket dead and then
+	// remove each other's: the directory's lock covers the check and the bind.
+	unlock, err := lock(dir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot lock the directory of the control socket: %w", err)
+	}
+	defer unlock()
+	if err := removeStale(ctx, path); err != nil {
+		return nil, err
+	}
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		// The mode of an unbound socket becomes that of its file, so there
+		// is no moment at which others could connect.
+		var chmod error
+		if err := c.Control(func(fd uintptr) { chmod = unix.Fchmod(int(fd), 0o600) }); err != nil {
+			return err
+		}
+		return chmod
+	}}
+	l, err := lc.Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the control socket: %w", err)
+	}
+	return newGuard(l.(*net.UnixListener)), nil
+}
+
+// checkDirectory refuses a directory in which somebody else could replace the socket.
+func checkDirectory(dir string) error {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return fmt.Errorf("cannot look at the directory of the control socket: %w", err)
+	}
+	sticky := st.Mode&unix.S_ISVTX != 0
+	if owner := int(st.Uid); owner != 0 && owner != os.Geteuid() && !sticky {
+		return fmt.Errorf("the control socket's directory %s belongs to user %d; choose another with --control-socket PATH", dir, owner)
+	}
+	if st.Mode&0o022 != 0 && !sticky {
+		return fmt.Errorf("the control socket's directory %s can be written by others; run chmod 700 on it, or choose another with --control-socket PATH", dir)
+	}
+	return nil
+}
+
+func lock(dir string) (unlock func(), err error) {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { unix.Close(fd) }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Now().After(deadline) {
+			unix.Close(fd)
+			return nil, err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func removeStale(ctx context.Context, path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("cannot look at the control socket: %w", err)
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%s is not a socket; remove it, or choose another path with --control-socket PATH", path)
+	}
+	d := net.Dialer{Timeout: time.Second}
+	conn, err := d.DialContext(ctx, "unix", path)
+	if err == nil {
+		conn.Close()
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		// An answer, a full queue or a denial: somebody is there.
+		return fmt.Errorf("%s: %w", path, ErrInUse)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("cannot remove the control socket of a dead relay: %w", err)
+	}
+	return nil
+}
+
+// maxClients bounds the connections that are served at the same time.
+const maxClients = 16
+
+// guard accepts the relay's own user and root, a few at a time.
+type guard struct {
+	*net.UnixListener
+	places chan struct{}
+	closed chan struct{}
+	close  func() error
+}
+
+func newGuard(l *net.UnixListener) *guard {
+	g := &guard{UnixListener: l, places: make(chan struct{}, maxClients), closed: make(chan struct{})}
+	g.close = sync.OnceValue(func() error {
+		close(g.closed)
+		return l.Close()
+	})
+	return g
+}
+
+// Accept waits for a place, then for a client who is allowed in.
+func (g *guard) Accept() (net.Conn, error) {
+	select {
+	case g.places <- struct{}{}:
+	case <-g.closed:
+		return nil, net.ErrClosed
+	}
+	for {
+		conn, err := g.AcceptUnix()
+		if err != nil {
+			<-g.places
+			return nil, err
+		}
+		if allowed(conn) {
+			return &guest{UnixConn: conn, places: g.places}, nil
+		}
+		conn.Close()
+	}
+}
+
+// Close stops accepting and removes the socket.
+func (g *guard) Close() error { return g.close() }
+
+// guest gives its place back when it leaves.
+type guest struct {
+	*net.UnixConn
+	places chan struct{}
+}
+
+func (g *guest) Close() error {
+	err := g.UnixConn.Close()
+	if !errors.Is(err, net.ErrClosed) {
+		<-g.places
+	}
+	return err
+}
+
+// allowed checks who is at the other end, whatever the file's mode has become since.
+func allowed(conn *net.UnixConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var peer *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		peer, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil || credErr != nil {
+		return false
+	}
+	return peer.Uid == 0 || int(peer.Uid) == os.Geteuid()
+}
