@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -17,11 +18,10 @@ import (
 
 // host is a network namespace with one end of the link under test.
 type host struct {
-	ns       netns.NsHandle
-	v4, v6   net.IP
-	ifName   string
-	ifIndex  int
-	loopback bool
+	ns      netns.NsHandle
+	v4, v6  net.IP
+	ifName  string
+	ifIndex int
 }
 
 // inNamespace runs f on a thread of its own inside the namespace. The thread
@@ -72,6 +72,7 @@ var portKinds = []struct {
 	open func(t testing.TB, h *host, mtu int) Port
 }{
 	{"tun", openTUN},
+	{"veth", openVeth},
 }
 
 func openTUN(t testing.TB, h *host, mtu int) Port {
@@ -169,11 +170,25 @@ func (h *host) dial(t testing.TB, address string) net.Conn {
 	t.Helper()
 	var c net.Conn
 	h.do(t, func() (err error) {
-		dialer := net.Dialer{}
+		dialer := net.Dialer{Timeout: 5 * time.Second}
 		dialer.SetMultipathTCP(false)
 		c, err = dialer.Dial("tcp", address)
 		return err
 	})
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+func openVeth(t testing.TB, h *host, mtu int) Port {
+	t.Helper()
+	ns := newNamespace(t)
+	var p Port
+	err := inNamespace(ns, func() (err error) {
+		p, err = OpenVeth(fmt.Sprintf("near%d", h.v4[15]), "wan0", int(h.ns), mtu)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }

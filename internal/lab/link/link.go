@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -115,6 +116,13 @@ func (l *Link) Settings(dir Direction) Settings {
 // Counters returns those of one direction, a fraction of a millisecond old at
 // most while packets flow. After Close they are final.
 func (l *Link) Counters(dir Direction) Counters { return l.workers[dir].counters() }
+
+// CPUTime is what the threads of both directions have used. It includes the
+// hosts' kernels where these take a delivered packet at once, up to the
+// socket's queue.
+func (l *Link) CPUTime() time.Duration {
+	return l.workers[AToB].cpuTime() + l.workers[BToA].cpuTime()
+}
 
 // Close ends both directions, drops what is in flight, and removes the
 // devices of both ports. A second call changes nothing.

@@ -41,6 +41,8 @@ type worker struct {
 	published Counters
 	request   *change
 	stop      bool
+	thread    int           // its id, 0 while it does not run
+	cpu       time.Duration // of the thread once it has ended
 
 	done chan struct{} // closed when the thread has ended
 }
@@ -73,6 +75,14 @@ func (w *worker) run() {
 	runtime.LockOSThread()
 	defer close(w.done)
 	preferLatency()
+	w.mu.Lock()
+	w.thread = unix.Gettid()
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		w.cpu, w.thread = threadCPUTime(w.thread), 0
+		w.mu.Unlock()
+	}()
 
 	poll := [2]unix.PollFd{
 		{Fd: int32(w.wakeFD), Events: unix.POLLIN},
@@ -211,6 +221,25 @@ func (w *worker) counters() Counters {
 	c.QueueDelayP50, c.QueueDelayP95, c.QueueDelayP99, c.QueueDelayMax = q[0], q[1], q[2], q[3]
 	c.DeviceDrops = w.from.drops()
 	return c
+}
+
+func (w *worker) cpuTime() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.thread != 0 {
+		return threadCPUTime(w.thread)
+	}
+	return w.cpu
+}
+
+// threadCPUTime reads the CPU clock of a thread of this process.
+func threadCPUTime(thread int) time.Duration {
+	const perThread, scheduled = 4, 2 // CPUCLOCK_PERTHREAD_MASK, CPUCLOCK_SCHED
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^thread<<3|perThread|scheduled), &t); err != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
 }
 
 // pollFor waits for an event or until the time has passed; for ever if it is
