@@ -10,8 +10,10 @@ package relay
 
 import (
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"time"
 )
 
@@ -43,6 +45,9 @@ type Options struct {
 	// Resolve turns a host name into addresses; nil means the system's
 	// resolver. It is never called for literal addresses.
 	Resolve Resolver
+
+	// openPipe stands in for the making of pipes, in tests of their exhaustion.
+	openPipe func() *pipe
 }
 
 // Tunnel is where a relay listens, who may use it and where it leads.
@@ -89,6 +94,11 @@ type Tunnel struct {
 type Target struct {
 	Host string // name or literal address
 	Port uint16
+}
+
+// String is the target in the form host:port.
+func (t Target) String() string {
+	return net.JoinHostPort(t.Host, strconv.Itoa(int(t.Port)))
 }
 
 // ProxyIn says from whom a PROXY protocol header (v1 or v2) is required.

@@ -1,0 +1,166 @@
+package relay
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// acceptFrom takes what waits at a listener, up to one turn's worth.
+func (w *worker) acceptFrom(l *listener) {
+	for range acceptsPerTurn {
+		if w.paused || !w.acceptOne(l) {
+			return
+		}
+	}
+}
+
+// acceptOne takes one connection; it returns false when none waits.
+func (w *worker) acceptOne(l *listener) bool {
+	fd, errno := accept(l.fd, &w.from)
+	switch {
+	case errno == 0:
+		w.admit(l, fd, fromSockaddr(&w.from))
+		return true
+	case errno == unix.EAGAIN:
+		return false
+	case outOfResources(errno):
+		w.pauseAccepting(errno)
+		return false
+	default:
+		// accept also returns errors of the connection it would have
+		// returned, such as ECONNABORTED; the next one may be well.
+		l.route.Load().state.errors.Add(1)
+		return true
+	}
+}
+
+// admit begins a flow, or refuses it with a reset: listeners have the zero
+// linger armed, and sockets inherit it from them.
+func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
+	rt := l.route.Load()
+	t, st := rt.tunnel, rt.state
+	switch {
+	case !contains(t.Allow, from.Addr()):
+		st.denied.Add(1)
+		w.refuse(rt, fd, from, EndDenied, nil)
+		return
+	case t.ProxyIn.Required && !contains(t.ProxyIn.Trusted, from.Addr()):
+		st.denied.Add(1)
+		w.refuse(rt, fd, from, EndBadProxyHeader, errors.New("the source is not trusted to send a header"))
+		return
+	case !st.enter(t.MaxFlows):
+		st.limited.Add(1)
+		w.refuse(rt, fd, from, EndFlowLimit, nil)
+		return
+	case !st.bucket.take(t.NewFlowsPerSecond, w.now):
+		st.flows.Add(-1)
+		st.limited.Add(1)
+		w.refuse(rt, fd, from, EndRateLimit, nil)
+		return
+	}
+	f := &flow{
+		route:      rt,
+		client:     from,
+		start:      w.now,
+		active:     w.now,
+		timerIndex: -1,
+		opening:    &opening{},
+	}
+	f.legs[client].fd = int32(fd)
+	f.legs[target].fd = -1
+	w.place(f)
+	st.total.Add(1)
+	w.relay.live.Add(1)
+	if errno := w.watch(fd, f, client); errno != 0 {
+		w.abort(f, EndNoResources, errno)
+		return
+	}
+	if t.Transport != nil {
+		w.setUp(f, client, t.Transport)
+	}
+	if t.ProxyIn.Required {
+		w.timers.schedule(f, f.start+headerTimeout)
+		return // the header is read when its event comes
+	}
+	w.startDialing(f)
+}
+
+func (w *worker) refuse(rt *route, fd int, from netip.AddrPort, reason EndReason, err error) {
+	if w.relay.opts.OnFlow != nil {
+		listen := rt.listen
+		if listen.Addr().IsUnspecified() {
+			listen = localAddr(fd)
+		}
+		w.relay.opts.OnFlow(FlowRecord{
+			Tunnel: rt.tunnel.Name,
+			Client: from,
+			Listen: listen,
+			Start:  time.Now(),
+			End:    reason,
+			Err:    err,
+		})
+	}
+	closeFD(fd)
+}
+
+// pauseAccepting stops accepting for a while: a listener that cannot be
+// served would wake the loop without end.
+func (w *worker) pauseAccepting(errno unix.Errno) {
+	if w.paused {
+		return
+	}
+	w.paused = true
+	w.settledAt = 0
+	for _, l := range w.listeners {
+		epollDel(w.epfd, l.fd)
+	}
+	w.acceptAt = w.now + acceptRetry
+	w.relay.acceptPaused(errno)
+}
+
+func (w *worker) retryAccepting() {
+	w.acceptAt = w.now + acceptRetry
+	if !w.reserve() {
+		return
+	}
+	w.acceptAt = 0
+	w.paused = false
+	w.settledAt = w.now + acceptSettled
+	w.relay.acceptRetried()
+	for id, l := range w.listeners {
+		w.listen(id, l)
+	}
+}
+
+func (w *worker) listen(id int32, l *listener) unix.Errno {
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLEXCLUSIVE, Fd: id, Pad: kindListener}
+	return epollAdd(w.epfd, l.fd, &ev)
+}
+
+// addListener begins to accept from a listener. It runs in the loop.
+func (w *worker) addListener(l *listener) unix.Errno {
+	if !w.paused {
+		if errno := w.listen(l.id, l); errno != 0 {
+			return errno
+		}
+	}
+	w.listeners[l.id] = l
+	return 0
+}
+
+// dropListener ends accepting from a listener; what has been connected
+// already is still served. It runs in the loop.
+func (w *worker) dropListener(l *listener, sweep bool) {
+	if w.listeners[l.id] != l {
+		return
+	}
+	delete(w.listeners, l.id)
+	if !w.paused {
+		epollDel(w.epfd, l.fd)
+	}
+	for sweep && !w.paused && w.acceptOne(l) {
+	}
+}

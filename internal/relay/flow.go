@@ -1,0 +1,110 @@
+package relay
+
+import (
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// phase is how far a flow has come.
+type phase uint8
+
+const (
+	phaseHeader  phase = iota // reading the client's PROXY header
+	phaseDialing              // resolving and connecting
+	phaseMoving               // both legs stand
+	phaseGone                 // closed; the struct is garbage
+)
+
+// flow is one client's connection and its connection to the target. It
+// belongs to one worker, and only that worker's goroutine touches it. An idle
+// flow holds this struct and its two descriptors, nothing else.
+type flow struct {
+	route *route
+	legs  [2]leg
+	dirs  [2]direction
+	end   ending
+
+	phase  phase
+	queued bool   // on the worker's run list
+	slot   uint32 // index in the worker's table
+	gen    uint32 // of the slot
+
+	client netip.AddrPort
+	target netip.AddrPort
+	listen netip.AddrPort // zero: the listener's own address
+
+	start  int64 // all times are nanoseconds of the monotonic clock
+	active int64 // when a byte was last moved, to the precision of a loop turn
+
+	timerAt    int64 // when the worker will look at the flow's deadlines
+	timerIndex int32 // in the worker's heap, -1 when it is not there
+
+	opening *opening // while dialing
+	closing *closing // once something went wrong
+}
+
+// leg is one TCP connection of a flow.
+type leg struct {
+	fd       int32
+	readable bool       // until a read says otherwise
+	writable bool       // until a write says otherwise
+	urgent   bool       // urgent data was announced: short reads and splice mean nothing any more
+	hungUp   bool       // the peer has ended or reset: only a read that finds nothing tells that all is read
+	failed   unix.Errno // what a write took from the socket's error; the next read would find no error and call it an end
+	setup    *legSetup
+}
+
+// direction is what was read from one leg and is not yet written to the other.
+type direction struct {
+	pipe  *pipe  // holds held bytes, or is on loan for a burst
+	own   []byte // holds held bytes of a copied read
+	held  int    // bytes in either
+	bytes int64  // handed to the receiving leg's socket
+	bulk  bool   // the last reads were large: splice
+}
+
+// closing is kept for a flow that does not end cleanly.
+type closing struct {
+	reason   EndReason
+	err      error
+	deadline int64 // by when the bytes before a reset must be delivered
+	ackDelay int64 // until the peer's acknowledgement is looked for again
+}
+
+// fail notes why the flow ends. The first cause stands.
+func (f *flow) fail(reason EndReason, err error) {
+	c := f.close()
+	if c.reason == "" {
+		c.reason, c.err = reason, err
+	}
+}
+
+func (f *flow) close() *closing {
+	if f.closing == nil {
+		f.closing = new(closing)
+	}
+	return f.closing
+}
+
+// legFailure names the cause of a leg's error.
+func legFailure(s side, errno unix.Errno) EndReason {
+	switch errno {
+	case unix.ETIMEDOUT, unix.EHOSTUNREACH, unix.ENETUNREACH:
+		if s == client {
+			return EndClientTimeout
+		}
+		return EndTargetTimeout
+	}
+	if s == client {
+		return EndClientReset
+	}
+	return EndTargetReset
+}
+
+func errnoOrNil(errno unix.Errno) error {
+	if errno == 0 {
+		return nil
+	}
+	return errno
+}

@@ -1,0 +1,234 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"longhaul/internal/nettest"
+)
+
+const patience = 10 * time.Second // what a test waits for what has to happen
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(childRole); role != "" {
+		os.Exit(child(role))
+	}
+	nettest.Main(m)
+}
+
+var loopback = netip.MustParseAddr("127.0.0.1")
+
+// freePort asks for any port on the loopback address.
+var freePort = netip.AddrPortFrom(loopback, 0)
+
+// flowLog collects flow records.
+type flowLog struct {
+	mu      sync.Mutex
+	records []FlowRecord
+}
+
+func (l *flowLog) add(r FlowRecord) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.records = append(l.records, r)
+}
+
+func (l *flowLog) all() []FlowRecord {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]FlowRecord(nil), l.records...)
+}
+
+// one waits for the first record.
+func (l *flowLog) one(t testing.TB) FlowRecord {
+	t.Helper()
+	nettest.Eventually(t, patience, func() bool { return len(l.all()) > 0 },
+		func() string { return "no flow record was written" })
+	return l.all()[0]
+}
+
+// logText is a log's text that tests can wait for.
+type logText struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// rig is a relay with one tunnel to a listener that the test serves.
+type rig struct {
+	t      testing.TB
+	relay  *Relay
+	flows  *flowLog
+	log    *logText
+	target *net.TCPListener
+	addr   netip.AddrPort
+}
+
+// newRig starts a relay in front of a new target. change may alter the options.
+func newRig(t testing.TB, change func(*Options)) *rig {
+	t.Helper()
+	g := &rig{t: t, flows: &flowLog{}, log: &logText{}, target: listen(t)}
+	opts := Options{
+		Workers: 2,
+		OnFlow:  g.flows.add,
+		Log:     slog.New(slog.NewTextHandler(g.log, nil)),
+		Tunnels: []Tunnel{{Name: "t", Listen: []netip.AddrPort{freePort}, Forward: []Target{targetOf(g.target)}}},
+	}
+	if change != nil {
+		change(&opts)
+	}
+	r, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	g.relay = r
+	g.addr = r.Snapshot().Tunnels[0].Listen[0]
+	return g
+}
+
+func listen(t testing.TB) *net.TCPListener {
+	t.Helper()
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	l, err := lc.Listen(context.Background(), "tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l.(*net.TCPListener)
+}
+
+func addrOf(l net.Listener) netip.AddrPort { return l.Addr().(*net.TCPAddr).AddrPort() }
+
+func targetOf(l net.Listener) Target {
+	a := addrOf(l)
+	return Target{Host: a.Addr().String(), Port: a.Port()}
+}
+
+func dial(t testing.TB, to netip.AddrPort) *net.TCPConn {
+	t.Helper()
+	c, err := tryDial(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func tryDial(to netip.AddrPort) (*net.TCPConn, error) {
+	d := net.Dialer{Timeout: patience}
+	d.SetMultipathTCP(false)
+	c, err := d.Dial("tcp", to.String())
+	if err != nil {
+		return nil, err
+	}
+	tc := c.(*net.TCPConn)
+	tc.SetDeadline(time.Now().Add(6 * patience))
+	return tc, nil
+}
+
+func (g *rig) accept() *net.TCPConn {
+	g.t.Helper()
+	g.target.SetDeadline(time.Now().Add(patience))
+	c, err := g.target.AcceptTCP()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	c.SetDeadline(time.Now().Add(6 * patience))
+	g.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// pair opens a flow and returns its two ends.
+func (g *rig) pair() (client, target *net.TCPConn) {
+	g.t.Helper()
+	client = dial(g.t, g.addr)
+	return client, g.accept()
+}
+
+func reset(t testing.TB, c *net.TCPConn) {
+	t.Helper()
+	if err := errors.Join(c.SetLinger(0), c.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t testing.TB, c *net.TCPConn, p []byte) {
+	t.Helper()
+	if _, err := c.Write(p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// expect reads exactly these bytes.
+func expect(t testing.TB, c *net.TCPConn, want []byte) {
+	t.Helper()
+	got := make([]byte, len(want))
+	if n, err := io.ReadFull(c, got); err != nil {
+		t.Fatalf("after %d of %d bytes: %v", n, len(want), err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Fatalf("%d bytes differ from what was sent", len(want))
+	}
+}
+
+func expectEnd(t testing.TB, c *net.TCPConn) {
+	t.Helper()
+	if n, err := c.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		t.Fatalf("read %d bytes, %v; want a clean end", n, err)
+	}
+}
+
+func expectReset(t testing.TB, c *net.TCPConn) {
+	t.Helper()
+	if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, syscall.ECONNRESET) {
+		t.Fatalf("read %d bytes, %v; want a reset", n, err)
+	}
+}
+
+// pattern is bytes that differ at every place where a mistake would put them.
+func pattern(n int) []byte {
+	p := make([]byte, n)
+	x := uint32(2463534242)
+	for i := range p {
+		x ^= x << 13
+		x ^= x >> 17
+		x ^= x << 5
+		p[i] = byte(x)
+	}
+	return p
+}
+
+func (g *rig) expectReason(want EndReason) FlowRecord {
+	g.t.Helper()
+	r := g.flows.one(g.t)
+	if r.End != want {
+		g.t.Fatalf("the flow ended with %q (%v), want %q", r.End, r.Err, want)
+	}
+	return r
+}

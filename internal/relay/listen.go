@@ -1,0 +1,150 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+const listenBacklog = 4096 // the kernel takes the lesser of this and net.core.somaxconn
+
+// listener is one listening socket. Every worker has it in its epoll set.
+type listener struct {
+	id    int32
+	fd    int
+	key   listenKey
+	bound netip.AddrPort
+	route atomic.Pointer[route] // for new flows; a reload replaces it
+}
+
+// listenKey identifies a listener across reloads: the address as it is
+// configured. The ordinal tells several requests for a free port apart.
+type listenKey struct {
+	addr    netip.AddrPort
+	ordinal int
+}
+
+// route is a listener's tunnel as it was configured when a flow was accepted.
+type route struct {
+	tunnel  *Tunnel
+	state   *tunnelState
+	listen  netip.AddrPort
+	targets []routeTarget
+}
+
+type routeTarget struct {
+	host    string
+	literal netip.Addr    // of a host that is an address
+	one     [1]netip.Addr // the same
+	port    uint16
+}
+
+// newRoute maps the listening port, which is offset ports above the tunnel's
+// lowest, to the same offset above each target's port.
+func newRoute(t *Tunnel, st *tunnelState, bound netip.AddrPort, offset uint16) *route {
+	rt := &route{tunnel: t, state: st, listen: bound}
+	for _, f := range t.Forward {
+		rtt := routeTarget{host: f.Host, port: f.Port + offset}
+		if a, err := netip.ParseAddr(f.Host); err == nil {
+			rtt.literal = a.Unmap()
+			rtt.one[0] = rtt.literal
+		}
+		rt.targets = append(rt.targets, rtt)
+	}
+	return rt
+}
+
+// openListener binds and listens. IPV6_V6ONLY is set for every IPv6 address
+// but "::"; that one takes IPv4 as well, as people expect of a wildcard,
+// unless v6only says that an IPv4 wildcard has the same port.
+func openListener(key listenKey, v6only bool, tr Transport) (*listener, error) {
+	as := family(key.addr.Addr())
+	fd, errno := newSocket(as)
+	if errno != 0 {
+		return nil, listenError(key.addr, errno)
+	}
+	l := &listener{fd: fd, key: key}
+	setsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	if as == unix.AF_INET6 {
+		only := int32(1)
+		if key.addr.Addr().IsUnspecified() && !v6only {
+			only = 0
+		}
+		setsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, only)
+	}
+	if err := l.prepare(tr); err != nil {
+		closeFD(fd)
+		return nil, err
+	}
+	sa := toSockaddr(key.addr, as)
+	if errno = bind(fd, &sa); errno == 0 {
+		if err := unix.Listen(fd, listenBacklog); err != nil {
+			errno = err.(unix.Errno)
+		}
+	}
+	if errno != 0 {
+		closeFD(fd)
+		return nil, listenError(key.addr, errno)
+	}
+	l.bound = localAddr(fd)
+	return l, nil
+}
+
+// prepare sets what accepted sockets inherit.
+func (l *listener) prepare(tr Transport) error {
+	setLinger(l.fd, true)
+	setsockoptInt(l.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	if tr != nil {
+		if err := tr.Prepare(l.fd, false); err != nil {
+			return fmt.Errorf("cannot set up the listener on %s: %w", l.key.addr, err)
+		}
+	}
+	return nil
+}
+
+// inherit takes over a listening socket that somebody else has bound.
+func inherit(f *os.File) (*listener, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("cannot take over socket %s: %w", f.Name(), err)
+	}
+	fd := -1
+	var dupErr error
+	err = raw.Control(func(from uintptr) { fd, dupErr = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, 0) })
+	if err = errors.Join(err, dupErr); err != nil {
+		return nil, fmt.Errorf("cannot take over socket %s: %w", f.Name(), err)
+	}
+	l := &listener{fd: fd, bound: localAddr(fd)}
+	l.key.addr = l.bound
+	err = unix.SetNonblock(fd, true)
+	if accepts, e := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err == nil && (e != nil || accepts == 0 || !l.bound.IsValid()) {
+		err = errors.New("it is not a listening TCP socket; check the socket unit")
+	}
+	if err != nil {
+		closeFD(fd)
+		return nil, fmt.Errorf("cannot take over socket %s: %w", f.Name(), err)
+	}
+	return l, nil
+}
+
+// listenError names the address and what to do.
+func listenError(addr netip.AddrPort, errno unix.Errno) error {
+	remedy := ""
+	switch errno {
+	case unix.EADDRINUSE:
+		remedy = "; stop what listens there (ss -ltnp shows it) or choose another port"
+	case unix.EADDRNOTAVAIL:
+		remedy = "; give this machine the address first (ip addr shows what it has) or listen on another"
+	case unix.EACCES:
+		remedy = "; ports below net.ipv4.ip_unprivileged_port_start need CAP_NET_BIND_SERVICE or a systemd socket unit"
+	case unix.EAFNOSUPPORT:
+		remedy = "; IPv6 is switched off on this machine, listen on an IPv4 address"
+	case unix.EMFILE, unix.ENFILE:
+		remedy = "; raise the limit of open files (LimitNOFILE= in the unit)"
+	}
+	return fmt.Errorf("cannot listen on %s: %w%s", addr, errno, remedy)
+}

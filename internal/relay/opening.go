@@ -1,0 +1,317 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/proxyproto"
+)
+
+const (
+	headerTimeout = int64(5e9)  // ns that a client has for its PROXY header
+	socketRetry   = int64(20e6) // ns until a socket is tried again that the system had no room for
+)
+
+// opening is what a flow needs until both legs stand.
+type opening struct {
+	header   []byte // PROXY header read so far, then what came behind it
+	source   netip.AddrPort
+	dest     netip.AddrPort
+	next     int          // index of the target to try next
+	addrs    []netip.Addr // of the current target, those not tried yet
+	port     uint16
+	lookup   bool  // waiting for the resolver
+	starved  bool  // waiting for a descriptor
+	deadline int64 // over all attempts
+	attempt  int64 // deadline of the current one
+	reason   EndReason
+	err      error
+}
+
+// readHeader reads the PROXY header that a trusted source has to send.
+func (w *worker) readHeader(f *flow) {
+	o, leg := f.opening, &f.legs[client]
+	for leg.readable {
+		n, errno := recv(int(leg.fd), w.buf[:proxyproto.MaxLen])
+		switch {
+		case errno == unix.EAGAIN:
+			leg.readable = false
+			return
+		case errno == unix.EINTR:
+			continue
+		case errno != 0:
+			w.abort(f, EndBadProxyHeader, errno)
+			return
+		case n == 0:
+			w.abort(f, EndBadProxyHeader, errors.New("the connection ended within the header"))
+			return
+		}
+		o.header = append(o.header, w.buf[:n]...)
+		h, used, err := proxyproto.Parse(o.header)
+		switch {
+		case err == nil:
+			o.header = o.header[used:]
+			if !h.Local {
+				o.source, o.dest = h.Source, h.Destination
+			}
+			w.startDialing(f)
+			return
+		case !errors.Is(err, proxyproto.ErrIncomplete):
+			w.abort(f, EndBadProxyHeader, err)
+			return
+		}
+	}
+}
+
+func (w *worker) startDialing(f *flow) {
+	f.phase = phaseDialing
+	f.opening.deadline = w.now + int64(f.route.tunnel.ConnectTimeout)
+	w.dialNext(f)
+}
+
+// dialNext begins the next attempt, or ends the flow when none is left.
+func (w *worker) dialNext(f *flow) {
+	o, rt := f.opening, f.route
+	for {
+		if w.now >= o.deadline {
+			w.giveUp(f)
+			return
+		}
+		if len(o.addrs) == 0 {
+			if o.next == len(rt.targets) {
+				w.giveUp(f)
+				return
+			}
+			t := &rt.targets[o.next]
+			o.next++
+			o.port = t.port
+			if t.literal.IsValid() {
+				o.addrs = t.one[:]
+			} else {
+				addrs, err, known := w.relay.names.cached(t.host, w.now)
+				if !known {
+					o.lookup = true
+					o.attempt = o.share(w.now, len(rt.targets))
+					w.timers.schedule(f, o.attempt)
+					slot, gen, worker := f.slot, f.gen, w
+					w.relay.names.lookup(t.host, func(addrs []netip.Addr, err error) {
+						worker.post(func() { worker.resolved(slot, gen, addrs, err) })
+					})
+					return
+				}
+				o.take(addrs, err)
+				continue
+			}
+		}
+		to := netip.AddrPortFrom(o.addrs[0], o.port)
+		errno := w.dial(f, to)
+		switch {
+		case errno == 0:
+			o.addrs = o.addrs[1:]
+			o.attempt = o.share(w.now, len(rt.targets))
+			w.timers.schedule(f, o.attempt)
+			return
+		case outOfResources(errno):
+			// The client keeps waiting: descriptors may come back in time.
+			w.pauseAccepting(errno)
+			o.starved = true
+			o.reason, o.err = EndNoResources, errno
+			w.timers.schedule(f, min(w.now+socketRetry, o.deadline))
+			return
+		default:
+			o.addrs = o.addrs[1:]
+			o.failed(to, errno)
+		}
+	}
+}
+
+// share is the deadline of an attempt: what is left, divided fairly among this
+// attempt and those that may have to follow.
+func (o *opening) share(now int64, targets int) int64 {
+	return now + (o.deadline-now)/int64(1+len(o.addrs)+targets-o.next)
+}
+
+func (o *opening) take(addrs []netip.Addr, err error) {
+	if len(addrs) == 0 {
+		o.reason, o.err = EndTargetUnknown, err
+		return
+	}
+	o.addrs = addrs
+}
+
+// failed notes why an attempt failed.
+func (o *opening) failed(to netip.AddrPort, errno unix.Errno) {
+	switch errno {
+	case unix.ECONNREFUSED:
+		o.reason = EndTargetRefused
+	case unix.EADDRNOTAVAIL, unix.EAGAIN:
+		o.reason = EndNoLocalPort
+	default:
+		o.reason = EndTargetUnreached
+	}
+	o.err = fmt.Errorf("connect to %s: %w", to, errno)
+}
+
+func (w *worker) resolved(slot, gen uint32, addrs []netip.Addr, err error) {
+	f := w.lookup(slot, gen)
+	if f == nil || f.phase != phaseDialing || !f.opening.lookup {
+		return
+	}
+	f.opening.lookup = false
+	f.opening.take(addrs, err)
+	w.dialNext(f)
+}
+
+// dial begins to connect to one address. It returns zero when the outcome
+// will arrive as an event.
+func (w *worker) dial(f *flow, to netip.AddrPort) unix.Errno {
+	as := family(to.Addr())
+	fd, errno := newSocket(as)
+	if errno != 0 && outOfResources(errno) && w.spare >= 0 {
+		closeFD(w.spare)
+		w.spare = -1
+		w.pauseAccepting(errno)
+		fd, errno = newSocket(as)
+	}
+	if errno != 0 {
+		return errno
+	}
+	setLinger(fd, true)
+	setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	if tr := f.route.tunnel.Transport; tr != nil {
+		if err := tr.Prepare(fd, true); err != nil {
+			f.route.state.warnOnce(w.relay.log, "leg towards the target is not set up as asked", err.Error())
+		}
+	}
+	sa := toSockaddr(to, as)
+	errno = connect(fd, &sa)
+	if errno == 0 || errno == unix.EINPROGRESS {
+		f.target = to
+		f.legs[target] = leg{fd: int32(fd)}
+		errno = w.watch(fd, f, target)
+	}
+	if errno != 0 {
+		f.legs[target].fd = -1
+		closeFD(fd)
+	}
+	return errno
+}
+
+// dialed looks at the outcome of a connect after an event of the target leg.
+func (w *worker) dialed(f *flow, events uint32) {
+	o, leg := f.opening, &f.legs[target]
+	if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+		errno := socketError(int(leg.fd))
+		if errno != unix.ECONNRESET && errno != unix.EPIPE {
+			if errno == 0 {
+				errno = unix.ECONNREFUSED
+			}
+			w.dropAttempt(f)
+			o.failed(f.target, errno)
+			w.dialNext(f)
+			return
+		}
+		// It accepted, perhaps sent something, and then reset.
+		leg.failed = errno
+	} else if events&unix.EPOLLOUT == 0 {
+		return
+	}
+	if localAddr(int(leg.fd)) == f.target {
+		// Where nobody listens on a port of the ephemeral range, TCP's
+		// simultaneous open lets a socket connect to itself.
+		w.dropAttempt(f)
+		o.failed(f.target, unix.ECONNREFUSED)
+		w.dialNext(f)
+		return
+	}
+	w.established(f, events)
+}
+
+func (w *worker) dropAttempt(f *flow) {
+	closeFD(int(f.legs[target].fd))
+	f.legs[target] = leg{fd: -1}
+}
+
+// established begins to move bytes.
+func (w *worker) established(f *flow, events uint32) {
+	o := f.opening
+	f.opening = nil
+	f.phase = phaseMoving
+	f.active = w.now
+	l := &f.legs[target]
+	l.note(events)
+	l.writable = true
+	f.legs[client].writable = true
+	if tr := f.route.tunnel.Transport; tr != nil {
+		w.setUp(f, target, tr)
+	}
+	w.timers.remove(f)
+	w.schedule(f)
+
+	if version := f.route.tunnel.ProxyOut; version != ProxyNone {
+		h := proxyproto.Header{Source: f.client, Destination: w.listenAddr(f)}
+		if o.source.IsValid() {
+			h.Source, h.Destination = o.source, o.dest
+		}
+		header := proxyproto.AppendHeader(nil, int(version), h)
+		f.dirs[up].bytes = -int64(len(header)) // only payload counts
+		o.header = append(header, o.header...)
+	}
+	if len(o.header) > 0 {
+		f.dirs[up].own = o.header
+		f.dirs[up].held = len(o.header)
+	}
+	if o.source.IsValid() {
+		f.client = o.source
+	}
+	if l.failed != 0 {
+		w.writeFailed(f, target, l.failed)
+	}
+	if f.phase == phaseMoving {
+		w.run(f)
+	}
+}
+
+// openingDue handles a deadline of a flow that is not established.
+func (w *worker) openingDue(f *flow) {
+	o := f.opening
+	switch {
+	case f.phase == phaseHeader:
+		if w.now >= f.start+headerTimeout {
+			w.abort(f, EndBadProxyHeader, errors.New("no complete header within 5 s"))
+			return
+		}
+		w.timers.schedule(f, f.start+headerTimeout)
+	case o.starved:
+		o.starved = false
+		w.dialNext(f)
+	case w.now < o.attempt:
+		w.timers.schedule(f, o.attempt)
+	case o.lookup:
+		o.lookup = false
+		o.reason, o.err = EndTargetUnknown, fmt.Errorf("no answer about %s in time", f.route.targets[o.next-1].host)
+		w.dialNext(f)
+	default:
+		w.dropAttempt(f)
+		o.failed(f.target, unix.ETIMEDOUT)
+		w.dialNext(f)
+	}
+}
+
+// giveUp ends a flow for which no target could be had.
+func (w *worker) giveUp(f *flow) {
+	o := f.opening
+	if o.reason == "" {
+		o.reason, o.err = EndTargetUnreached, unix.ETIMEDOUT
+	}
+	w.abort(f, o.reason, o.err)
+}
+
+// abort resets both legs at once.
+func (w *worker) abort(f *flow, reason EndReason, err error) {
+	f.fail(reason, err)
+	w.apply(f, f.end.step(eventAbort, client))
+}

@@ -1,0 +1,291 @@
+package relay
+
+import "golang.org/x/sys/unix"
+
+const (
+	smallRead = 16 << 10  // bytes a direction reads by copying before it takes to splicing
+	largeRead = 128 << 10 // bytes it reads at once where no pipe can be had
+	turnBytes = 1 << 20   // bytes a direction may move before other flows get their turn
+)
+
+// run moves what can be moved in both directions of an established flow.
+func (w *worker) run(f *flow) {
+	more := w.pump(f, up)
+	if f.phase == phaseMoving {
+		more = w.pump(f, down) || more
+	}
+	if f.phase == phaseMoving && (more || f.restless()) {
+		w.again(f)
+	}
+}
+
+// restless says whether a direction that had been found idle has got a reason
+// to be looked at again while the other was pumped.
+func (f *flow) restless() bool {
+	for s := client; s <= target; s++ {
+		if f.end.broken[s] && f.end.in[s] == inputOpen && f.legs[s].readable && f.legs[s.other()].writable {
+			return true
+		}
+	}
+	return false
+}
+
+// pump moves bytes of one direction until there is nothing to read, no room
+// to write, or the turn is over; it returns true in the last case. A direction
+// reads only when all that it read before is written. So the pipe is empty
+// whenever a splice fills it, its EAGAIN can only mean an empty socket, and a
+// flow never holds more than one pipe or one buffer for each direction.
+func (w *worker) pump(f *flow, s side) (more bool) {
+	src, dst, dir := &f.legs[s], &f.legs[s.other()], &f.dirs[s]
+	for budget := turnBytes; ; {
+		if f.phase != phaseMoving || f.end.discarded[s] || f.end.drained[s] {
+			return false
+		}
+		if dir.held > 0 {
+			if !dst.writable {
+				return false
+			}
+			n, errno := w.flush(dir, dst)
+			if errno != 0 {
+				w.writeFailed(f, s.other(), errno)
+				return false
+			}
+			budget -= w.moved(f, dir, n)
+			continue
+		}
+		if f.end.in[s] != inputOpen {
+			w.release(dir)
+			w.apply(f, f.end.step(eventDrained, s))
+			return false
+		}
+		if !src.readable || !dst.writable || budget <= 0 {
+			w.release(dir)
+			return src.readable && dst.writable
+		}
+
+		var n int
+		var errno unix.Errno
+		if w.borrow(dir, src) {
+			n, errno = splice(int(src.fd), dir.pipe.w, dir.pipe.size)
+			if n > 0 && errno == 0 {
+				dir.held = n
+				dir.bulk = n >= smallRead
+				continue
+			}
+		} else {
+			limit := smallRead
+			if dir.bulk {
+				limit = largeRead
+			}
+			n, errno = recv(int(src.fd), w.buf[:limit])
+			if n > 0 && errno == 0 {
+				if n >= smallRead {
+					dir.bulk = true
+				} else {
+					dir.bulk = false
+				}
+				if n < limit && !src.hungUp && !src.urgent {
+					src.readable = false // a short read has emptied the socket
+				}
+				sent, errno := send(int(dst.fd), w.buf[:n])
+				if errno == unix.EAGAIN {
+					sent, errno = 0, 0
+				}
+				if errno != 0 {
+					w.writeFailed(f, s.other(), errno)
+					return false
+				}
+				if sent < n {
+					dst.writable = false
+					dir.own = append(w.buffer(), w.buf[sent:n]...)
+					dir.held = n - sent
+				}
+				budget -= w.moved(f, dir, sent)
+				continue
+			}
+		}
+		switch errno {
+		case 0:
+			w.readEnded(f, s)
+		case unix.EAGAIN:
+			src.readable = false
+		case unix.EINTR:
+		case unix.ENOMEM, unix.EINVAL, unix.EOPNOTSUPP:
+			if dir.pipe != nil {
+				src.urgent = true // copying may still work
+				continue
+			}
+			w.readFailed(f, s, errno)
+		default:
+			w.readFailed(f, s, errno)
+		}
+	}
+}
+
+// flush writes held bytes and returns how many it could.
+func (w *worker) flush(dir *direction, dst *leg) (int, unix.Errno) {
+	var n int
+	var errno unix.Errno
+	if dir.own != nil {
+		n, errno = send(int(dst.fd), dir.own[len(dir.own)-dir.held:])
+	} else {
+		n, errno = splice(dir.pipe.r, int(dst.fd), dir.held)
+	}
+	switch errno {
+	case 0:
+	case unix.EAGAIN:
+		dst.writable = false
+		return 0, 0
+	case unix.EINTR:
+		return 0, 0
+	default:
+		return 0, errno
+	}
+	dir.held -= n
+	if dir.held == 0 && dir.own != nil {
+		w.recycle(dir.own)
+		dir.own = nil
+	}
+	return n, 0
+}
+
+func (w *worker) moved(f *flow, dir *direction, n int) int {
+	if n > 0 {
+		dir.bytes += int64(n)
+		f.active = w.now
+	}
+	return n
+}
+
+// borrow sees to it that the direction has a pipe if it should splice.
+func (w *worker) borrow(dir *direction, src *leg) bool {
+	if !dir.bulk || src.urgent {
+		w.release(dir)
+		return false
+	}
+	if dir.pipe == nil {
+		dir.pipe = w.pipes.get(w.now)
+	}
+	return dir.pipe != nil
+}
+
+// release gives an empty pipe back.
+func (w *worker) release(dir *direction) {
+	if dir.pipe != nil && dir.held == 0 {
+		w.pipes.put(dir.pipe)
+		dir.pipe = nil
+	}
+}
+
+// discard forgets what the direction holds.
+func (w *worker) discard(dir *direction) {
+	switch {
+	case dir.pipe != nil && dir.held > 0 && dir.own == nil:
+		w.pipes.discard(dir.pipe)
+		dir.pipe = nil
+	case dir.own != nil:
+		w.recycle(dir.own)
+		dir.own = nil
+	}
+	dir.held = 0
+	w.release(dir)
+}
+
+func (w *worker) readEnded(f *flow, s side) {
+	f.active = w.now
+	ev := eventEnd
+	if failed := f.legs[s].failed; failed != 0 && failed != unix.EPIPE {
+		// The write that failed took the error which this read would have
+		// returned. EPIPE is what a reset leaves behind that came after the
+		// peer's end; then the end is real.
+		ev = eventReset
+	}
+	w.apply(f, f.end.step(ev, s))
+	if f.phase == phaseMoving && f.end.halfClosed() {
+		w.schedule(f)
+	}
+}
+
+func (w *worker) readFailed(f *flow, s side, errno unix.Errno) {
+	f.fail(legFailure(s, errno), errno)
+	w.apply(f, f.end.step(eventReset, s))
+}
+
+func (w *worker) writeFailed(f *flow, s side, errno unix.Errno) {
+	l := &f.legs[s]
+	if l.failed == 0 {
+		l.failed = errno
+	}
+	l.readable = true // until the rest of what it sent has been read
+	f.fail(legFailure(s, errno), errno)
+	w.apply(f, f.end.step(eventBroken, s))
+}
+
+// apply does what the state machine asks for.
+func (w *worker) apply(f *flow, a action) {
+	for a != 0 {
+		if a&(actionCloseClean.on(client)|actionCloseReset.on(client)) != 0 {
+			w.closeFlow(f, a)
+			return
+		}
+		var next action
+		if a.has(actionDeadline) {
+			f.close().deadline = w.now + int64(w.relay.opts.ResetDrainTimeout)
+			w.schedule(f)
+		}
+		for s := client; s <= target; s++ {
+			if a.hasOn(actionDiscard, s) {
+				w.discard(&f.dirs[s])
+			}
+			if a.hasOn(actionShutdown, s) {
+				if errno := shutdownWrite(int(f.legs[s].fd)); errno != 0 {
+					f.legs[s].readable = true
+					next |= f.end.step(eventBroken, s)
+				}
+			}
+			if a.hasOn(actionAwaitAck, s) {
+				if unacknowledged(int(f.legs[s].fd)) == 0 {
+					next |= f.end.step(eventAcked, s)
+				} else {
+					f.close().ackDelay = ackDelayFirst
+					w.schedule(f)
+				}
+			}
+		}
+		a = next
+	}
+}
+
+// closeFlow closes both legs and writes the flow's account.
+func (w *worker) closeFlow(f *flow, a action) {
+	w.settleReason(f)
+	w.account(f)
+	for s := client; s <= target; s++ {
+		w.discard(&f.dirs[s])
+		fd := int(f.legs[s].fd)
+		if fd < 0 {
+			continue
+		}
+		if a.hasOn(actionCloseClean, s) {
+			setLinger(fd, false)
+		}
+	}
+	for s := client; s <= target; s++ {
+		if fd := int(f.legs[s].fd); fd >= 0 {
+			closeFD(fd)
+			f.legs[s].fd = -1
+		}
+	}
+	w.forget(f)
+}
+
+// settleReason finds the cause of a failure that was seen only as an error
+// event, not by a read or write.
+func (w *worker) settleReason(f *flow) {
+	for s := client; s <= target; s++ {
+		if f.end.broken[s] && (f.closing == nil || f.closing.reason == "") {
+			errno := socketError(int(f.legs[s].fd))
+			f.fail(legFailure(s, errno), errnoOrNil(errno))
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package relay
+
+import (
+	"time"
+
+	"longhaul/internal/tcpinfo"
+)
+
+// account counts a flow that is about to be closed, and reports it.
+func (w *worker) account(f *flow) {
+	st := f.route.state
+	st.up.Add(max(0, f.dirs[up].bytes))
+	st.down.Add(max(0, f.dirs[down].bytes))
+	rec := FlowRecord{End: EndClean}
+	if f.closing != nil && f.closing.reason != "" {
+		rec.End, rec.Err = f.closing.reason, f.closing.err
+	}
+	switch rec.End {
+	case EndClean, EndIdle, EndHalfClosed, EndDrain:
+	case EndTargetRefused, EndTargetUnreached, EndTargetUnknown:
+		st.refused.Add(1)
+	case EndBadProxyHeader:
+		st.denied.Add(1)
+	default:
+		st.errors.Add(1)
+	}
+	if w.relay.opts.OnFlow == nil {
+		return
+	}
+	rec.Tunnel = f.route.tunnel.Name
+	rec.Client = f.client
+	rec.Listen = w.listenAddr(f)
+	rec.Target = f.target
+	rec.Elapsed = time.Duration(monotonic() - f.start)
+	rec.Start = time.Now().Add(-rec.Elapsed)
+	rec.BytesUp = max(0, f.dirs[up].bytes)
+	rec.BytesDown = max(0, f.dirs[down].bytes)
+	rec.ClientLeg = f.legs[client].stats()
+	if f.phase == phaseMoving {
+		rec.TargetLeg = f.legs[target].stats()
+	}
+	w.relay.opts.OnFlow(rec)
+}
+
+func (l *leg) stats() LegStats {
+	var s LegStats
+	if l.setup != nil {
+		s.Side = l.setup.side
+	}
+	if l.fd < 0 {
+		return s
+	}
+	s.CongestionControl, _ = tcpinfo.CongestionControl(int(l.fd))
+	info, err := tcpinfo.Get(int(l.fd))
+	if err != nil {
+		return s
+	}
+	s.RTT = info.RTT
+	s.MinRTT = info.MinRTT
+	s.Retransmits = info.TotalRetrans
+	s.BytesRetrans = info.BytesRetrans
+	s.BytesAcked = info.BytesAcked
+	s.BytesReceived = info.BytesReceived
+	s.DeliveryRateBps = info.DeliveryRateBps
+	return s
+}

@@ -1,0 +1,248 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Defaults of Options and Tunnel.
+const (
+	DefaultConnectTimeout    = 10 * time.Second
+	DefaultHalfCloseTimeout  = time.Hour
+	DefaultResetDrainTimeout = 30 * time.Second
+)
+
+// ErrClosed is returned by calls on a relay that was closed or drained.
+var ErrClosed = errors.New("the relay is closed")
+
+// Relay forwards the flows of its tunnels. Its methods may be called from any
+// goroutine.
+type Relay struct {
+	opts    Options
+	log     *slog.Logger
+	names   *names
+	workers []*worker
+
+	live       atomic.Int64 // flows
+	pipeBudget atomic.Int64 // pipes that may still be opened
+	pipesMost  int64
+	idle       chan struct{} // told when the last flow has ended
+
+	pausedWorkers atomic.Int32
+	pauseLogged   atomic.Bool
+
+	mu        sync.Mutex // holds reload, drain and close apart
+	started   bool
+	closed    bool
+	draining  atomic.Bool
+	table     atomic.Pointer[table]
+	nextID    int32
+	closeOnce sync.Once
+}
+
+// New checks the options and makes a relay that does nothing until Start.
+func New(opts Options) (*Relay, error) {
+	if opts.Workers <= 0 {
+		opts.Workers = runtime.GOMAXPROCS(0)
+	}
+	if opts.HalfCloseTimeout == 0 {
+		opts.HalfCloseTimeout = DefaultHalfCloseTimeout
+	}
+	if opts.ResetDrainTimeout <= 0 {
+		opts.ResetDrainTimeout = DefaultResetDrainTimeout
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	tunnels, err := checkTunnels(opts.Tunnels)
+	if err != nil {
+		return nil, err
+	}
+	opts.Tunnels = tunnels
+	r := &Relay{opts: opts, log: opts.Log, names: newNames(opts.Resolve), idle: make(chan struct{}, 1)}
+	r.table.Store(&table{})
+	return r, nil
+}
+
+// Start binds all listening addresses, or none, and begins to accept. The
+// error names the address and what to do about it.
+func (r *Relay) Start() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.started || r.closed {
+		return errors.New("the relay was started before; make a new one")
+	}
+	r.pipesMost = pipeLimit()
+	r.pipeBudget.Store(r.pipesMost)
+	for range r.opts.Workers {
+		w, err := newWorker(r)
+		if err != nil {
+			for _, w := range r.workers {
+				w.closeDescriptors()
+			}
+			r.workers = nil
+			return err
+		}
+		r.workers = append(r.workers, w)
+	}
+	for _, w := range r.workers {
+		go w.loop()
+	}
+	r.started = true
+	if err := r.install(r.opts.Tunnels); err != nil {
+		r.started = false
+		r.stopWorkers(EndDrain)
+		r.workers = nil
+		return err
+	}
+	return nil
+}
+
+// pipeLimit leaves most of the process's descriptors to flows: pipes make
+// bulk transfer cheap, but a flow works without.
+func pipeLimit() int64 {
+	var lim unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
+		return 64
+	}
+	return int64(max(4, min(lim.Cur/8, 8192)))
+}
+
+// Reload replaces the tunnels, all or none of them. A tunnel that is the same
+// as before is left alone. Where a changed one keeps a listening address it
+// keeps the socket, so no connection is refused; the change takes effect for
+// new flows. A removed one stops listening. No flow is ended.
+func (r *Relay) Reload(tunnels []Tunnel) error {
+	tunnels, err := checkTunnels(tunnels)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.started || r.closed || r.draining.Load() {
+		return ErrClosed
+	}
+	return r.install(tunnels)
+}
+
+// Drain stops accepting and waits until the last flow has ended. When the
+// context ends first it resets the flows that are left, and returns how many
+// these were along with the context's error.
+func (r *Relay) Drain(ctx context.Context) (left int, err error) {
+	r.mu.Lock()
+	if !r.started || r.closed {
+		r.mu.Unlock()
+		return 0, ErrClosed
+	}
+	r.draining.Store(true)
+	r.closeListeners()
+	workers := r.workers
+	r.mu.Unlock()
+
+	for r.live.Load() > 0 {
+		select {
+		case <-r.idle:
+			continue
+		case <-ctx.Done():
+		}
+		for _, w := range workers {
+			w.do(func() {
+				w.eachFlow(func(f *flow) {
+					left++
+					w.abort(f, EndDrain, nil)
+				})
+			})
+		}
+		return left, ctx.Err()
+	}
+	return 0, nil
+}
+
+// Close stops accepting, resets every flow and returns when nothing of the
+// relay is left.
+func (r *Relay) Close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	r.closed = true
+	r.draining.Store(true)
+	r.closeListeners()
+	r.stopWorkers(EndDrain)
+	r.names.close()
+}
+
+func (r *Relay) stopWorkers(reason EndReason) {
+	for _, w := range r.workers {
+		w.post(func() { w.stop(reason) })
+	}
+	for _, w := range r.workers {
+		<-w.done
+	}
+}
+
+func (r *Relay) flowGone(f *flow) {
+	f.route.state.flows.Add(-1)
+	if r.live.Add(-1) == 0 {
+		select {
+		case r.idle <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (r *Relay) acceptPaused(errno unix.Errno) {
+	r.pausedWorkers.Add(1)
+	if r.pauseLogged.CompareAndSwap(false, true) {
+		r.log.Warn("accepting is paused: the system has no room for more connections",
+			"error", errno, "flows", r.live.Load(),
+			"remedy", "raise the limit of open files (LimitNOFILE= in the unit) or lower max flows")
+	}
+}
+
+func (r *Relay) acceptRetried() { r.pausedWorkers.Add(-1) }
+
+func (r *Relay) acceptRecovered(*worker) {
+	if r.pausedWorkers.Load() == 0 && r.pauseLogged.CompareAndSwap(true, false) {
+		r.log.Info("accepting goes on", "flows", r.live.Load())
+	}
+}
+
+// checkTunnels returns the tunnels with their defaults filled in, as copies
+// that nobody else changes.
+func checkTunnels(tunnels []Tunnel) ([]Tunnel, error) {
+	names := map[string]bool{}
+	out := make([]Tunnel, 0, len(tunnels))
+	for _, t := range tunnels {
+		if names[t.Name] {
+			return nil, fmt.Errorf("two tunnels are named %q; give each its own name", t.Name)
+		}
+		names[t.Name] = true
+		if len(t.Listen) == 0 && len(t.Inherited) == 0 {
+			return nil, fmt.Errorf("tunnel %q has no listening address; add one", t.Name)
+		}
+		if len(t.Forward) == 0 {
+			return nil, fmt.Errorf("tunnel %q leads nowhere; add a target", t.Name)
+		}
+		if t.ProxyOut > ProxyV2 {
+			return nil, fmt.Errorf("tunnel %q asks for PROXY protocol version %d; use 1 or 2", t.Name, t.ProxyOut)
+		}
+		if t.ConnectTimeout <= 0 {
+			t.ConnectTimeout = DefaultConnectTimeout
+		}
+		t.Allow = unmapped(t.Allow)
+		t.ProxyIn.Trusted = unmapped(t.ProxyIn.Trusted)
+		t.Forward = append([]Target(nil), t.Forward...)
+		out = append(out, t)
+	}
+	return out, nil
+}

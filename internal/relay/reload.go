@@ -1,0 +1,215 @@
+package relay
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"reflect"
+
+	"golang.org/x/sys/unix"
+)
+
+// table is what the relay listens on and where it leads. It is replaced as a
+// whole and never changed, so that a snapshot needs no lock.
+type table struct {
+	tunnels   []*installed
+	listeners map[listenKey]*listener
+}
+
+// installed is a tunnel with its listeners.
+type installed struct {
+	tunnel    *Tunnel
+	state     *tunnelState
+	listeners []*listener
+}
+
+// plan is a table that is being built, and how to undo what that took.
+type plan struct {
+	next   *table
+	fresh  []*listener
+	routes map[*listener]*route
+	undo   []func()
+}
+
+func (p *plan) fail() {
+	for i := len(p.undo) - 1; i >= 0; i-- {
+		p.undo[i]()
+	}
+}
+
+// install makes the tunnels the relay's, or changes nothing.
+func (r *Relay) install(tunnels []Tunnel) error {
+	old := r.table.Load()
+	p := &plan{next: &table{listeners: map[listenKey]*listener{}}, routes: map[*listener]*route{}}
+	for i := range tunnels {
+		if err := r.planTunnel(p, old, &tunnels[i], tunnels); err != nil {
+			p.fail()
+			return err
+		}
+	}
+	// Listeners accept with their route in place.
+	for _, l := range p.fresh {
+		l.route.Store(p.routes[l])
+		for _, w := range r.workers {
+			var errno unix.Errno
+			w.do(func() { errno = w.addListener(l) })
+			if errno != 0 {
+				p.fail()
+				return fmt.Errorf("cannot accept on %s: %w", l.bound, errno)
+			}
+		}
+	}
+	for l, rt := range p.routes {
+		l.route.Store(rt)
+	}
+	r.table.Store(p.next)
+	for key, l := range old.listeners {
+		if p.next.listeners[key] != l {
+			r.closeListener(l)
+		}
+	}
+	return nil
+}
+
+func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
+	in := &installed{tunnel: t}
+	var was *installed
+	for _, o := range old.tunnels {
+		if o.tunnel.Name == t.Name {
+			was, in.state = o, o.state
+		}
+	}
+	if in.state == nil {
+		in.state = &tunnelState{name: t.Name}
+	}
+
+	taken := map[netip.AddrPort]*listener{}
+	addrs := append([]netip.AddrPort(nil), t.Listen...)
+	for _, f := range t.Inherited {
+		l, err := r.takeOver(p, old, f, t.Transport)
+		if err != nil {
+			return err
+		}
+		if !containsAddr(addrs, l.key.addr) {
+			addrs = append(addrs, l.key.addr)
+		}
+		taken[l.key.addr] = l
+	}
+	lowest := addrs[0].Port()
+	for _, a := range addrs {
+		lowest = min(lowest, a.Port())
+	}
+	same := was != nil && sameTunnel(was.tunnel, t)
+	if same {
+		in.tunnel = was.tunnel
+	}
+	for _, a := range addrs {
+		key := listenKey{addr: a}
+		for ; p.next.listeners[key] != nil; key.ordinal++ {
+			if a.Port() != 0 {
+				return fmt.Errorf("tunnel %q and tunnel %q both listen on %s; give each its own address",
+					p.routes[p.next.listeners[key]].tunnel.Name, t.Name, a)
+			}
+		}
+		l := taken[a]
+		if l == nil {
+			l = old.listeners[key]
+		}
+		switch {
+		case l == nil:
+			var err error
+			if l, err = openListener(key, hasIPv4Wildcard(all, a.Port()), t.Transport); err != nil {
+				return err
+			}
+			r.adopt(p, l)
+		case old.listeners[key] == l && l.route.Load().tunnel != in.tunnel:
+			before := l.route.Load().tunnel.Transport
+			p.undo = append(p.undo, func() { _ = l.prepare(before) })
+			if err := l.prepare(t.Transport); err != nil {
+				return err
+			}
+		}
+		p.next.listeners[key] = l
+		in.listeners = append(in.listeners, l)
+		p.routes[l] = newRoute(in.tunnel, in.state, l.bound, a.Port()-lowest)
+	}
+	p.next.tunnels = append(p.next.tunnels, in)
+	return nil
+}
+
+// takeOver returns the listener of an inherited socket, which may be one that
+// an earlier load took over.
+func (r *Relay) takeOver(p *plan, old *table, f *os.File, tr Transport) (*listener, error) {
+	l, err := inherit(f)
+	if err != nil {
+		return nil, err
+	}
+	if known := old.listeners[l.key]; known != nil {
+		closeFD(l.fd)
+		return known, nil
+	}
+	r.adopt(p, l)
+	return l, l.prepare(tr)
+}
+
+// adopt gives a new listener its number and makes sure that it goes if the
+// plan fails.
+func (r *Relay) adopt(p *plan, l *listener) {
+	r.nextID++
+	l.id = r.nextID
+	p.fresh = append(p.fresh, l)
+	p.undo = append(p.undo, func() {
+		for _, w := range r.workers {
+			w.do(func() { w.dropListener(l, false) })
+		}
+		closeFD(l.fd)
+	})
+}
+
+// closeListener takes a listener from every worker before it closes it: its
+// descriptor's number may be another socket's right after.
+func (r *Relay) closeListener(l *listener) {
+	for _, w := range r.workers {
+		w.do(func() { w.dropListener(l, true) })
+	}
+	closeFD(l.fd)
+}
+
+func (r *Relay) closeListeners() {
+	old := r.table.Load()
+	if len(old.listeners) == 0 {
+		return
+	}
+	next := &table{}
+	for _, in := range old.tunnels {
+		next.tunnels = append(next.tunnels, &installed{tunnel: in.tunnel, state: in.state})
+	}
+	r.table.Store(next)
+	for _, l := range old.listeners {
+		r.closeListener(l)
+	}
+}
+
+func sameTunnel(a, b *Tunnel) bool {
+	x, y := *a, *b
+	x.Inherited, y.Inherited = nil, nil // the sockets are compared by address
+	return reflect.DeepEqual(x, y)
+}
+
+func containsAddr(addrs []netip.AddrPort, a netip.AddrPort) bool {
+	for _, b := range addrs {
+		if a == b {
+			return true
+		}
+	}
+	return false
+}
+
+func hasIPv4Wildcard(tunnels []Tunnel, port uint16) bool {
+	for i := range tunnels {
+		if containsAddr(tunnels[i].Listen, netip.AddrPortFrom(netip.IPv4Unspecified(), port)) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,178 @@
+package relay
+
+import (
+	"net/netip"
+	"sort"
+	"time"
+)
+
+// Snapshot is what a relay is doing at one moment. Zero times and rates that
+// are not known are left out of its JSON form.
+type Snapshot struct {
+	Workers      int              `json:"workers"`
+	Draining     bool             `json:"draining"`
+	AcceptPaused bool             `json:"accept_paused"` // out of descriptors or memory
+	PipesOpen    int64            `json:"pipes_open"`
+	FlowsNow     int64            `json:"flows_now"`
+	Tunnels      []TunnelSnapshot `json:"tunnels"`
+	Flows        []FlowSnapshot   `json:"flows"`
+}
+
+// TunnelSnapshot is one tunnel's state and its counters since the relay was
+// started; they survive a reload.
+type TunnelSnapshot struct {
+	Name       string           `json:"name"`
+	State      string           `json:"state"` // listening, paused, draining or removed
+	Listen     []netip.AddrPort `json:"listen"`
+	Forward    []string         `json:"forward"`
+	FlowsNow   int64            `json:"flows_now"`
+	FlowsPeak  int64            `json:"flows_peak"`
+	FlowsLimit int              `json:"flows_limit,omitempty"`
+	FlowsTotal int64            `json:"flows_total"`
+	BytesUp    int64            `json:"bytes_up"`
+	BytesDown  int64            `json:"bytes_down"`
+	Denied     int64            `json:"denied_total"`  // source not allowed, bad PROXY header
+	Limited    int64            `json:"limited_total"` // by the limits on flows and on their rate
+	Refused    int64            `json:"refused_total"` // no target could be had
+	Errors     int64            `json:"errors_total"`  // ended by a reset, a timeout or lack of resources
+}
+
+// FlowSnapshot is one flow.
+type FlowSnapshot struct {
+	Tunnel      string         `json:"tunnel"`
+	State       string         `json:"state"` // header, dialing, open, client-ended, target-ended or resetting
+	Client      netip.AddrPort `json:"client"`
+	Listen      netip.AddrPort `json:"listen"`
+	Target      netip.AddrPort `json:"target"`
+	AgeSeconds  float64        `json:"age_seconds"`
+	IdleSeconds float64        `json:"idle_seconds"`
+	BytesUp     int64          `json:"bytes_up"`
+	BytesDown   int64          `json:"bytes_down"`
+	HeldUp      int            `json:"held_up_bytes"` // read, not yet taken by the target's socket
+	HeldDown    int            `json:"held_down_bytes"`
+	ClientLeg   LegSnapshot    `json:"client_leg"`
+	TargetLeg   LegSnapshot    `json:"target_leg"`
+}
+
+// LegSnapshot is what a leg was set up as.
+type LegSnapshot struct {
+	Side     string `json:"side,omitempty"` // lan or wan
+	Degraded string `json:"degraded,omitempty"`
+}
+
+// Snapshot describes the relay now. Flows are sorted by age, oldest first.
+func (r *Relay) Snapshot() Snapshot {
+	r.mu.Lock()
+	workers := r.workers
+	r.mu.Unlock()
+	s := Snapshot{
+		Workers:      len(workers),
+		Draining:     r.draining.Load(),
+		AcceptPaused: r.pausedWorkers.Load() > 0,
+		PipesOpen:    r.pipesMost - r.pipeBudget.Load(),
+		FlowsNow:     r.live.Load(),
+		Tunnels:      []TunnelSnapshot{},
+		Flows:        []FlowSnapshot{},
+	}
+	index := map[*tunnelState]int{}
+	add := func(st *tunnelState, t *Tunnel, state string) int {
+		i, ok := index[st]
+		if !ok {
+			i = len(s.Tunnels)
+			index[st] = i
+			s.Tunnels = append(s.Tunnels, tunnelSnapshot(st, t, state))
+		}
+		return i
+	}
+	for _, in := range r.table.Load().tunnels {
+		state := "listening"
+		switch {
+		case s.Draining:
+			state = "draining"
+		case s.AcceptPaused:
+			state = "paused"
+		}
+		i := add(in.state, in.tunnel, state)
+		for _, l := range in.listeners {
+			s.Tunnels[i].Listen = append(s.Tunnels[i].Listen, l.bound)
+		}
+	}
+	for _, w := range workers {
+		w.do(func() {
+			now := monotonic()
+			w.eachFlow(func(f *flow) {
+				fs := w.flowSnapshot(f, now)
+				i := add(f.route.state, f.route.tunnel, "removed")
+				s.Tunnels[i].BytesUp += fs.BytesUp
+				s.Tunnels[i].BytesDown += fs.BytesDown
+				s.Flows = append(s.Flows, fs)
+			})
+		})
+	}
+	sort.SliceStable(s.Flows, func(i, j int) bool { return s.Flows[i].AgeSeconds > s.Flows[j].AgeSeconds })
+	return s
+}
+
+func tunnelSnapshot(st *tunnelState, t *Tunnel, state string) TunnelSnapshot {
+	ts := TunnelSnapshot{
+		Name:       t.Name,
+		State:      state,
+		Listen:     []netip.AddrPort{},
+		Forward:    []string{},
+		FlowsNow:   st.flows.Load(),
+		FlowsPeak:  st.peak.Load(),
+		FlowsLimit: t.MaxFlows,
+		FlowsTotal: st.total.Load(),
+		BytesUp:    st.up.Load(),
+		BytesDown:  st.down.Load(),
+		Denied:     st.denied.Load(),
+		Limited:    st.limited.Load(),
+		Refused:    st.refused.Load(),
+		Errors:     st.errors.Load(),
+	}
+	for _, f := range t.Forward {
+		ts.Forward = append(ts.Forward, f.String())
+	}
+	return ts
+}
+
+func (w *worker) flowSnapshot(f *flow, now int64) FlowSnapshot {
+	return FlowSnapshot{
+		Tunnel:      f.route.tunnel.Name,
+		State:       f.state(),
+		Client:      f.client,
+		Listen:      w.listenAddr(f),
+		Target:      f.target,
+		AgeSeconds:  time.Duration(now - f.start).Seconds(),
+		IdleSeconds: time.Duration(now - f.active).Seconds(),
+		BytesUp:     max(0, f.dirs[up].bytes),
+		BytesDown:   max(0, f.dirs[down].bytes),
+		HeldUp:      f.dirs[up].held,
+		HeldDown:    f.dirs[down].held,
+		ClientLeg:   f.legs[client].snapshot(),
+		TargetLeg:   f.legs[target].snapshot(),
+	}
+}
+
+func (f *flow) state() string {
+	switch {
+	case f.phase == phaseHeader:
+		return "header"
+	case f.phase == phaseDialing:
+		return "dialing"
+	case f.end.deadline:
+		return "resetting"
+	case f.end.in[client] == inputEnded:
+		return "client-ended"
+	case f.end.in[target] == inputEnded:
+		return "target-ended"
+	}
+	return "open"
+}
+
+func (l *leg) snapshot() LegSnapshot {
+	if l.setup == nil {
+		return LegSnapshot{}
+	}
+	return LegSnapshot{Side: l.setup.side, Degraded: l.setup.degraded}
+}

@@ -1,0 +1,205 @@
+package relay
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The calls below never block on the descriptors they are given (all of them
+// non-blocking), so they skip the scheduler's bookkeeping of unix.Syscall.
+// That bookkeeping is a noticeable share of a small write.
+
+func recv(fd int, buf []byte) (int, unix.Errno) {
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd),
+		uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), 0, 0, 0)
+	return int(n), errno
+}
+
+func send(fd int, buf []byte) (int, unix.Errno) {
+	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd),
+		uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), unix.MSG_NOSIGNAL, 0, 0)
+	return int(n), errno
+}
+
+// splice moves up to n bytes between a socket and a pipe.
+func splice(from, to, n int) (int, unix.Errno) {
+	moved, _, errno := unix.RawSyscall6(unix.SYS_SPLICE, uintptr(from), 0, uintptr(to), 0,
+		uintptr(n), unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
+	return int(moved), errno
+}
+
+func accept(fd int, from *unix.RawSockaddrAny) (int, unix.Errno) {
+	size := uint32(unix.SizeofSockaddrAny)
+	conn, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), uintptr(unsafe.Pointer(from)),
+		uintptr(unsafe.Pointer(&size)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+	return int(conn), errno
+}
+
+func closeFD(fd int) {
+	_, _, _ = unix.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0)
+}
+
+func shutdownWrite(fd int) unix.Errno {
+	_, _, errno := unix.RawSyscall(unix.SYS_SHUTDOWN, uintptr(fd), unix.SHUT_WR, 0)
+	return errno
+}
+
+func setsockoptInt(fd, level, name int, value int32) unix.Errno {
+	_, _, errno := unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name),
+		uintptr(unsafe.Pointer(&value)), unsafe.Sizeof(value), 0)
+	return errno
+}
+
+// setLinger arms or disarms the zero linger: while it is armed, close resets
+// the connection, and so does the kernel when the process dies.
+func setLinger(fd int, armed bool) unix.Errno {
+	var l unix.Linger
+	if armed {
+		l.Onoff = 1
+	}
+	_, _, errno := unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_LINGER,
+		uintptr(unsafe.Pointer(&l)), unsafe.Sizeof(l), 0)
+	return errno
+}
+
+func socketError(fd int) unix.Errno {
+	v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	if err != nil {
+		return 0
+	}
+	return unix.Errno(v)
+}
+
+// unacknowledged returns how many bytes written to a socket its peer has not
+// acknowledged yet.
+func unacknowledged(fd int) int {
+	var n int32
+	_, _, errno := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCOUTQ, uintptr(unsafe.Pointer(&n)))
+	if errno != 0 {
+		return 0
+	}
+	return int(n)
+}
+
+func newSocket(family int) (int, unix.Errno) {
+	fd, _, errno := unix.RawSyscall(unix.SYS_SOCKET, uintptr(family),
+		unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	return int(fd), errno
+}
+
+func family(a netip.Addr) int {
+	if a.Is4() || a.Is4In6() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// rawSockaddr is the kernel's form of an address, with its length.
+type rawSockaddr struct {
+	any  unix.RawSockaddrAny
+	size uint32
+}
+
+func toSockaddr(ap netip.AddrPort, as int) rawSockaddr {
+	var s rawSockaddr
+	if as == unix.AF_INET {
+		in := (*unix.RawSockaddrInet4)(unsafe.Pointer(&s.any))
+		in.Family = unix.AF_INET
+		in.Port = networkOrder(ap.Port())
+		in.Addr = ap.Addr().Unmap().As4()
+		s.size = unix.SizeofSockaddrInet4
+		return s
+	}
+	in := (*unix.RawSockaddrInet6)(unsafe.Pointer(&s.any))
+	in.Family = unix.AF_INET6
+	in.Port = networkOrder(ap.Port())
+	in.Addr = ap.Addr().As16()
+	in.Scope_id = scopeOf(ap.Addr().Zone())
+	s.size = unix.SizeofSockaddrInet6
+	return s
+}
+
+func fromSockaddr(any *unix.RawSockaddrAny) netip.AddrPort {
+	switch any.Addr.Family {
+	case unix.AF_INET:
+		in := (*unix.RawSockaddrInet4)(unsafe.Pointer(any))
+		return netip.AddrPortFrom(netip.AddrFrom4(in.Addr), networkOrder(in.Port))
+	case unix.AF_INET6:
+		in := (*unix.RawSockaddrInet6)(unsafe.Pointer(any))
+		a := netip.AddrFrom16(in.Addr)
+		if a.Is4In6() {
+			a = a.Unmap()
+		} else if in.Scope_id != 0 {
+			a = a.WithZone(strconv.Itoa(int(in.Scope_id)))
+		}
+		return netip.AddrPortFrom(a, networkOrder(in.Port))
+	}
+	return netip.AddrPort{}
+}
+
+// networkOrder converts a port between the machine's order and big endian.
+func networkOrder(port uint16) uint16 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], port)
+	return binary.NativeEndian.Uint16(b[:])
+}
+
+func scopeOf(zone string) uint32 {
+	if zone == "" {
+		return 0
+	}
+	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
+		return uint32(n)
+	}
+	if ifc, err := net.InterfaceByName(zone); err == nil {
+		return uint32(ifc.Index)
+	}
+	return 0
+}
+
+func connect(fd int, to *rawSockaddr) unix.Errno {
+	_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&to.any)), uintptr(to.size))
+	return errno
+}
+
+func bind(fd int, to *rawSockaddr) unix.Errno {
+	_, _, errno := unix.RawSyscall(unix.SYS_BIND, uintptr(fd), uintptr(unsafe.Pointer(&to.any)), uintptr(to.size))
+	return errno
+}
+
+// localAddr is the address that a socket is bound to, or was connected to.
+func localAddr(fd int) netip.AddrPort {
+	var any unix.RawSockaddrAny
+	size := uint32(unix.SizeofSockaddrAny)
+	_, _, errno := unix.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd),
+		uintptr(unsafe.Pointer(&any)), uintptr(unsafe.Pointer(&size)))
+	if errno != 0 {
+		return netip.AddrPort{}
+	}
+	return fromSockaddr(&any)
+}
+
+// outOfResources says whether an error means that the system has no
+// descriptor, buffer or memory left for one more socket.
+func outOfResources(errno unix.Errno) bool {
+	switch errno {
+	case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM:
+		return true
+	}
+	return false
+}
+
+func epollAdd(epfd, fd int, ev *unix.EpollEvent) unix.Errno {
+	_, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(epfd), unix.EPOLL_CTL_ADD, uintptr(fd),
+		uintptr(unsafe.Pointer(ev)), 0, 0)
+	return errno
+}
+
+func epollDel(epfd, fd int) {
+	_, _, _ = unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(epfd), unix.EPOLL_CTL_DEL, uintptr(fd), 0, 0, 0)
+}
