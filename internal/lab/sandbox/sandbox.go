@@ -51,17 +51,23 @@ func (e *ErrUnavailable) Error() string {
 
 func (e *ErrUnavailable) Unwrap() error { return e.Err }
 
+// own is the role of this process, which Init has taken from the environment
+// so that the programs it starts do not believe it theirs.
+var own string
+
 // Inside says whether this process is the program inside a sandbox.
-func Inside() bool { return strings.HasPrefix(os.Getenv(role), roleProgram) }
+func Inside() bool { return own == roleProgram || own == roleUser }
 
 // UserNamespace says whether the sandbox has a user namespace of its own, in
 // which a process that looks like root has no privilege over the machine.
-func UserNamespace() bool { return os.Getenv(role) == roleUser }
+func UserNamespace() bool { return own == roleUser }
 
 // Init is to be called first thing by every program that uses Run. In the
 // process that is to be the sandbox's init it does not return.
 func Init() {
-	if os.Getenv(role) != roleInit {
+	own = os.Getenv(role)
+	os.Unsetenv(role)
+	if own != roleInit {
 		return
 	}
 	code, err := initMain()

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"longhaul/internal/config"
+	"longhaul/internal/lab"
+	"longhaul/internal/lab/link"
+)
+
+// conditionFlags are the flags of lab up and lab set that describe the WAN.
+// Each fills its part of c.
+func conditionFlags(flags *pflag.FlagSet, c *lab.Conditions) {
+	add := func(name, usage, shown string, set func(string) error) {
+		flags.Var(&conditionFlag{shown: shown, set: set}, name, usage)
+	}
+	add("rtt", "round-trip time of the WAN", c.RTT.String(), durationInto(&c.RTT))
+	add("jitter", "further delay of each packet, up to this much more or less", c.Jitter.String(), durationInto(&c.Jitter))
+	add("rate", "rate of the WAN each way, 0 for no bound", config.Rate(c.RateBps).String(), func(s string) error {
+		if s == "0" {
+			c.RateBps = 0
+			return nil
+		}
+		rate, err := config.ParseRate(s)
+		if err != nil {
+			return fmt.Errorf("%w: write it like 1Gbit or 100Mbit", err)
+		}
+		c.RateBps = int64(rate)
+		return nil
+	})
+	add("loss", "share of packets lost from site A to site B, like 10% or 0.1", "0", shareInto(&c.Loss.Probability))
+	add("loss-back", "share of packets lost from site B to site A", "0", shareInto(&c.LossBA.Probability))
+	add("loss-place", "where packets are lost: before the bottleneck, or after it", "before", func(s string) error {
+		switch s {
+		case "before":
+			c.LossPlace = link.LossBefore
+		case "after":
+			c.LossPlace = link.LossAfter
+		default:
+			return fmt.Errorf("%q is no place: choose before or after", s)
+		}
+		return nil
+	})
+	add("loss-burst", "mean length of a loss burst in packets (Gilbert-Elliott); 1 loses each packet by itself", "1", func(s string) error {
+		packets, err := strconv.ParseFloat(s, 64)
+		if err != nil || packets < 1 {
+			return fmt.Errorf("%q is no burst length: choose a number from 1", s)
+		}
+		c.LossBurstPackets = packets
+		return nil
+	})
+	add("queue", "room before the bottleneck, in bandwidth-delay products (1bdp) or bytes (256KiB)", "1bdp", func(s string) error {
+		if bdp, ok := strings.CutSuffix(s, "bdp"); ok {
+			products, err := strconv.ParseFloat(bdp, 64)
+			if err != nil || products <= 0 {
+				return fmt.Errorf("%q is no queue size: write it like 1bdp or 256KiB", s)
+			}
+			c.QueueBDP, c.QueueBytes = products, 0
+			return nil
+		}
+		size, err := config.ParseSize(s)
+		if err != nil || size < 1 {
+			return fmt.Errorf("%q is no queue size: write it like 1bdp or 256KiB", s)
+		}
+		c.QueueBDP, c.QueueBytes = 0, int(size)
+		return nil
+	})
+	add("mtu-ab", "largest packet from site A to site B, bytes", strconv.Itoa(c.MTUAB), mtuInto(&c.MTUAB))
+	add("mtu-ba", "largest packet from site B to site A, bytes", strconv.Itoa(c.MTUBA), mtuInto(&c.MTUBA))
+	add("reorder", "share of packets held back so that later ones overtake", "0", shareInto(&c.Reorder.Probability))
+	add("reorder-hold", "for how long they are held back", "0s", durationInto(&c.Reorder.Hold))
+	add("seed", "seed of the random choices: the same seed loses the same packets", strconv.FormatUint(c.Seed, 10), func(s string) error {
+		seed, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			return fmt.Errorf("%q is no seed: choose a whole number from 0", s)
+		}
+		c.Seed = seed
+		return nil
+	})
+	add("down", "an outage: which way packets are dropped, a-to-b, b-to-a, both or none", "none", func(s string) error {
+		switch s {
+		case "none":
+			c.DownAB, c.DownBA = false, false
+		case "a-to-b":
+			c.DownAB, c.DownBA = true, false
+		case "b-to-a":
+			c.DownAB, c.DownBA = false, true
+		case "both":
+			c.DownAB, c.DownBA = true, true
+		default:
+			return fmt.Errorf("%q is no outage: choose a-to-b, b-to-a, both or none", s)
+		}
+		return nil
+	})
+}
+
+// conditionFlag is a flag whose value is parsed into a field elsewhere.
+type conditionFlag struct {
+	shown string
+	set   func(string) error
+}
+
+func (f *conditionFlag) String() string { return f.shown }
+func (f *conditionFlag) Type() string   { return "value" }
+func (f *conditionFlag) Set(s string) error {
+	if err := f.set(s); err != nil {
+		return err
+	}
+	f.shown = s
+	return nil
+}
+
+func durationInto(d *time.Duration) func(string) error {
+	return func(s string) error {
+		value, err := config.ParseDuration(s)
+		if err != nil {
+			return fmt.Errorf("%w: write it like 63ms", err)
+		}
+		*d = value
+		return nil
+	}
+}
+
+func shareInto(share *float64) func(string) error {
+	return func(s string) error {
+		number, percent := strings.CutSuffix(s, "%")
+		value, err := strconv.ParseFloat(number, 64)
+		if percent {
+			value /= 100
+		}
+		if err != nil || !(value >= 0 && value <= 1) {
+			return fmt.Errorf("%q is no share: write it like 10%% or 0.1", s)
+		}
+		*share = value
+		return nil
+	}
+}
+
+// The least MTU is that of IPv4 (RFC 791), the largest what an IP packet can be.
+func mtuInto(mtu *int) func(string) error {
+	return func(s string) error {
+		value, err := strconv.Atoi(s)
+		if err != nil || value < 68 || value > 65535 {
+			return fmt.Errorf("%q is no MTU: choose a number of bytes from 68 to 65535", s)
+		}
+		*mtu = value
+		return nil
+	}
+}

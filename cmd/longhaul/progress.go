@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+
+	"longhaul/internal/lab"
+)
+
+// progress shows how far a run is: on a terminal by one line that is
+// rewritten, elsewhere by a line every few seconds.
+type progress struct {
+	w        io.Writer
+	terminal bool
+	shown    bool
+	last     time.Time
+}
+
+func newProgress(w io.Writer) *progress {
+	f, ok := w.(*os.File)
+	return &progress{w: w, terminal: ok && term.IsTerminal(int(f.Fd()))}
+}
+
+const (
+	barWidth       = 24
+	quietReporting = 5 * time.Second
+)
+
+func (p *progress) show(at lab.Progress) {
+	if !p.terminal {
+		if time.Since(p.last) < quietReporting {
+			return
+		}
+		p.last = time.Now()
+	}
+	share := float64(at.Received) / float64(at.Bytes)
+	name := at.Case
+	if at.Runs > 1 {
+		name = fmt.Sprintf("%s %d/%d", name, at.Run, at.Runs)
+	}
+	filled := int(share * barWidth)
+	line := fmt.Sprintf("%-26s %s%s %3.0f %%  %10s  %3.0f s", name,
+		strings.Repeat("█", filled), strings.Repeat("░", barWidth-filled), 100*share, bitsPerSecond(at.NowBps), at.Elapsed.Seconds())
+	if p.terminal {
+		fmt.Fprintf(p.w, "\r%s\x1b[K", line)
+		p.shown = true
+		return
+	}
+	fmt.Fprintln(p.w, line)
+}
+
+// note prints a line that stays.
+func (p *progress) note(format string, args ...any) {
+	p.clear()
+	fmt.Fprintf(p.w, "longhaul: "+format+"\n", args...)
+}
+
+// clear takes the progress line away.
+func (p *progress) clear() {
+	if p.shown {
+		fmt.Fprint(p.w, "\r\x1b[K")
+		p.shown = false
+	}
+}

@@ -1,0 +1,95 @@
+package lab
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoLab says that no lab of the calling user is up.
+var ErrNoLab = errors.New("no lab is up: start one in another shell with: longhaul lab up")
+
+// Call sends a request to the running lab and returns its answer. With a
+// request to start a program, streams become its standard input, output and
+// error, and what comes from signals is passed on to it.
+func Call(socket string, request Request, streams []*os.File, signals <-chan os.Signal) (Reply, error) {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
+		return Reply{}, ErrNoLab
+	}
+	if err != nil {
+		return Reply{}, err
+	}
+	defer conn.Close()
+	line, err := json.Marshal(request)
+	if err != nil {
+		return Reply{}, err
+	}
+	line = append(line, '\n')
+	var rights []byte
+	if len(streams) > 0 {
+		fds := make([]int, len(streams))
+		for i, f := range streams {
+			fds[i] = int(f.Fd())
+		}
+		rights = unix.UnixRights(fds...)
+	}
+	n, _, err := conn.WriteMsgUnix(line, rights, nil)
+	if err == nil && n < len(line) {
+		_, err = conn.Write(line[n:])
+	}
+	if err != nil {
+		return Reply{}, fmt.Errorf("cannot reach the lab: %w", err)
+	}
+
+	answered := make(chan struct{})
+	defer close(answered)
+	go func() {
+		for {
+			select {
+			case sig := <-signals:
+				if number, ok := sig.(syscall.Signal); ok {
+					_ = json.NewEncoder(conn).Encode(signalLine{int(number)})
+				}
+			case <-answered:
+				return
+			}
+		}
+	}()
+	var reply Reply
+	if err := json.NewDecoder(conn).Decode(&reply); err != nil {
+		return Reply{}, fmt.Errorf("the lab went down: %w", err)
+	}
+	if reply.Error != "" {
+		return Reply{}, errors.New(reply.Error)
+	}
+	return reply, nil
+}
+
+// lookPath finds a program as a root shell with the given environment would.
+func lookPath(name string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	path := ""
+	for _, variable := range env {
+		if value, ok := strings.CutPrefix(variable, "PATH="); ok {
+			path = value
+		}
+	}
+	for _, dir := range append(filepath.SplitList(path), "/usr/local/sbin", "/usr/sbin", "/sbin") {
+		candidate := filepath.Join(dir, name)
+		if info, err := os.Stat(candidate); err == nil && !info.IsDir() && info.Mode()&0o111 != 0 {
+			return candidate, nil
+		}
+	}
+	return "", fmt.Errorf("%s: %w", name, exec.ErrNotFound)
+}

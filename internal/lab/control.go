@@ -1,0 +1,287 @@
+package lab
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A running lab listens on a Unix socket, so that commands in other shells can
+// reach into it. A client sends one request, a line of JSON; with a request to
+// start a program come the three descriptors that are to be its standard
+// streams, and lines that each carry a signal may follow. The server answers
+// with one line. If the client goes away first, its program is killed.
+
+// Request is what a client asks of a running lab. One field is set.
+type Request struct {
+	Exec *ExecRequest      `json:"exec,omitempty"`
+	Set  map[string]string `json:"set,omitempty"`  // conditions to change, by flag name
+	Show bool              `json:"show,omitempty"` // what the lab is and has counted
+}
+
+// ExecRequest starts a program in a host.
+type ExecRequest struct {
+	Host     string   `json:"host"`
+	Args     []string `json:"args"`
+	Env      []string `json:"env"`
+	Dir      string   `json:"dir"`
+	Terminal bool     `json:"terminal"` // standard input is a terminal that becomes the controlling one
+}
+
+// Reply is a lab's answer.
+type Reply struct {
+	Error  string          `json:"error,omitempty"`
+	Status int             `json:"status"` // of the program, as a shell would report it
+	Show   json.RawMessage `json:"show,omitempty"`
+}
+
+type signalLine struct {
+	Signal int `json:"signal"`
+}
+
+// Server answers the requests that reach a lab's socket.
+type Server struct {
+	Lab *Lab
+	// Set changes conditions of the running lab; Show describes it.
+	Set  func(map[string]string) error
+	Show func() (any, error)
+}
+
+// SocketPath is where the lab of the calling user listens.
+func SocketPath() string {
+	dir := os.Getenv("XDG_RUNTIME_DIR")
+	switch {
+	case os.Geteuid() == 0:
+		dir = "/run"
+	case dir == "":
+		dir = filepath.Join(os.TempDir(), fmt.Sprintf("longhaul-%d", os.Getuid()))
+	}
+	return filepath.Join(dir, "longhaul", "lab.sock")
+}
+
+// Listen opens a lab's socket, readable by its owner only. A socket that a
+// killed lab has left behind is replaced.
+func Listen(path string) (*net.UnixListener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	if conn, err := net.Dial("unix", path); err == nil {
+		conn.Close()
+		return nil, errors.New("a lab is up already: stop it with an interrupt in its shell, or use it with longhaul lab exec")
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen for longhaul lab exec: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		listener.Close()
+		return nil, err
+	}
+	return listener, nil
+}
+
+// Serve answers requests until ctx ends, and then waits until the programs
+// that it has started are gone.
+func (s *Server) Serve(ctx context.Context, listener *net.UnixListener) error {
+	defer context.AfterFunc(ctx, func() { listener.Close() })()
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	for {
+		conn, err := listener.AcceptUnix()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		clients.Add(1)
+		go func() {
+			defer clients.Done()
+			defer conn.Close()
+			reply, err := s.answer(ctx, conn)
+			if err != nil {
+				reply.Error = err.Error()
+			}
+			_ = json.NewEncoder(conn).Encode(reply)
+		}()
+	}
+}
+
+func (s *Server) answer(ctx context.Context, conn *net.UnixConn) (Reply, error) {
+	if err := sameUser(conn); err != nil {
+		return Reply{}, err
+	}
+	request, streams, rest, err := readRequest(conn)
+	defer func() {
+		for _, f := range streams {
+			f.Close()
+		}
+	}()
+	if err != nil {
+		return Reply{}, err
+	}
+	switch {
+	case request.Exec != nil:
+		status, err := s.exec(ctx, *request.Exec, streams, rest)
+		return Reply{Status: status}, err
+	case request.Set != nil:
+		return Reply{}, s.Set(request.Set)
+	case request.Show:
+		shown, err := s.Show()
+		if err != nil {
+			return Reply{}, err
+		}
+		data, err := json.Marshal(shown)
+		return Reply{Show: data}, err
+	}
+	return Reply{}, errors.New("empty request")
+}
+
+// sameUser refuses clients of other users. In a user namespace, the lab's own
+// user counts as root, and others as nobody.
+func sameUser(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *unix.Ucred
+	var optErr error
+	if err := raw.Control(func(fd uintptr) {
+		peer, optErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return err
+	}
+	if optErr != nil {
+		return optErr
+	}
+	if int(peer.Uid) != os.Geteuid() {
+		return errors.New("the lab belongs to another user")
+	}
+	return nil
+}
+
+// requestBytes bounds a request; an environment can be large.
+const requestBytes = 4 << 20
+
+// readRequest reads the first line and the descriptors that come with it, and
+// returns the reader of what follows.
+func readRequest(conn *net.UnixConn) (request Request, streams []*os.File, rest io.Reader, err error) {
+	first := make([]byte, 64<<10)
+	oob := make([]byte, unix.CmsgSpace(3*4))
+	n, oobn, _, _, err := conn.ReadMsgUnix(first, oob)
+	if err != nil {
+		return request, nil, nil, err
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if err != nil {
+		return request, nil, nil, err
+	}
+	for _, message := range messages {
+		fds, err := unix.ParseUnixRights(&message)
+		if err != nil {
+			return request, streams, nil, err
+		}
+		for _, fd := range fds {
+			unix.CloseOnExec(fd)
+			streams = append(streams, os.NewFile(uintptr(fd), "stream"))
+		}
+	}
+	lines := bufio.NewReader(io.MultiReader(bytes.NewReader(first[:n]), conn))
+	line, err := readLine(lines)
+	if err != nil {
+		return request, streams, nil, err
+	}
+	return request, streams, lines, json.Unmarshal(line, &request)
+}
+
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		if err == nil {
+			return line, nil
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return nil, fmt.Errorf("incomplete request: %w", err)
+		}
+		if len(line) > requestBytes {
+			return nil, errors.New("request too large")
+		}
+	}
+}
+
+// exec runs a program until it ends, the client leaves or the lab goes down.
+func (s *Server) exec(ctx context.Context, request ExecRequest, streams []*os.File, signals io.Reader) (int, error) {
+	host := s.Lab.Host(request.Host)
+	if host == nil {
+		return 0, fmt.Errorf("the lab has no host %q: it has %v", request.Host, s.Lab.HostNames())
+	}
+	if len(request.Args) == 0 || len(streams) != 3 {
+		return 0, errors.New("a program and its three standard streams are needed")
+	}
+	path, err := lookPath(request.Args[0], request.Env)
+	if err != nil {
+		return 0, err
+	}
+	cmd := &exec.Cmd{
+		Path: path, Args: request.Args, Env: request.Env, Dir: request.Dir,
+		Stdin: streams[0], Stdout: streams[1], Stderr: streams[2],
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Setctty: request.Terminal},
+	}
+	if err := host.Start(cmd); err != nil {
+		return 0, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		decoder := json.NewDecoder(signals)
+		var line signalLine
+		for decoder.Decode(&line) == nil {
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.Signal(line.Signal))
+		}
+	}()
+	select {
+	case <-ended:
+	case <-left:
+		endGroup(cmd.Process.Pid, ended)
+	case <-ctx.Done():
+		endGroup(cmd.Process.Pid, ended)
+	}
+	<-ended
+	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
+		return 128 + int(status.Signal()), nil
+	}
+	return cmd.ProcessState.ExitCode(), nil
+}
+
+// endGroup hangs up on a program's process group, and kills it if that is not enough.
+func endGroup(pid int, ended <-chan struct{}) {
+	_ = syscall.Kill(-pid, syscall.SIGHUP)
+	select {
+	case <-ended:
+	case <-time.After(2 * time.Second):
+	}
+	_ = syscall.Kill(-pid, syscall.SIGKILL)
+}

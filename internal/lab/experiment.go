@@ -1,0 +1,355 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"sort"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/sandbox"
+)
+
+// Experiment is a published measurement that the lab repeats: one bulk
+// transfer from host-a to host-b in each of its cases.
+type Experiment struct {
+	Name       string
+	Summary    string // one line
+	Source     string // the published report
+	Conditions Conditions
+	Cases      []Case
+}
+
+// Case is one way of getting the data across.
+type Case struct {
+	Name  string
+	About string // what stands between the hosts, in a few words
+
+	// Reference is what the report says of this case, in its own units, and
+	// ReferenceBps the same as a range of goodput in bits per second. Both are
+	// empty where it says nothing.
+	Reference    string
+	ReferenceBps *[2]float64
+
+	Bytes, QuickBytes int64 // how much to send
+
+	// Missing says why the case cannot run on this machine; empty if it can.
+	// Nil means that it can.
+	Missing func() string
+
+	// Setup starts what the data goes through, and returns the address that
+	// the sender connects to.
+	Setup func(context.Context, *stage) (netip.AddrPort, error)
+}
+
+// Experiments are all that the lab knows, in the order of their reports.
+func Experiments() []Experiment { return []Experiment{mitre()} }
+
+// RunOptions are how an experiment is run.
+type RunOptions struct {
+	Program string   // the longhaul binary that relays run
+	Repeat  int      // runs of each case; 0 means 1
+	Quick   bool     // less data, for a first look
+	Seed    uint64   // of the link's random choices; 0 keeps the experiment's own
+	Cases   []string // names of the cases to run; empty means all
+
+	Progress func(Progress)       // called a few times a second; nil means nobody looks
+	Notef    func(string, ...any) // what the user should know, one line each; nil drops it
+}
+
+// Progress is how far a run is.
+type Progress struct {
+	Case            string
+	Run, Runs       int // of this case, from 1
+	Received, Bytes int64
+	Elapsed         time.Duration
+	NowBps          float64 // goodput since the last report
+}
+
+// Result is an experiment's outcome. Its JSON form is documented in docs/lab.md.
+type Result struct {
+	Experiment string         `json:"experiment"`
+	Conditions map[string]any `json:"conditions"`
+	Cases      []CaseResult   `json:"cases"`
+	Skipped    []Skipped      `json:"skipped,omitempty"`
+}
+
+// Skipped is a case that this machine cannot run.
+type Skipped struct {
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+}
+
+// CaseResult is the outcome of a case: medians over its runs.
+type CaseResult struct {
+	Name  string `json:"name"`
+	About string `json:"about"`
+
+	GoodputBps      float64     `json:"goodput_bps"`
+	GoodputMinBps   float64     `json:"goodput_min_bps"`
+	GoodputMaxBps   float64     `json:"goodput_max_bps"`
+	LimitBps        float64     `json:"limit_bps"`
+	Seconds         float64     `json:"seconds"`
+	Bytes           int64       `json:"bytes"`
+	Runs            int         `json:"runs"`
+	RetransmitRatio float64     `json:"retransmit_ratio"` // segments sent again ÷ segments sent, by the WAN's sender
+	RelayCPUPerGB   *float64    `json:"relay_cpu_seconds_per_gb"`
+	ReferenceBps    *[2]float64 `json:"reference_bps"`
+	Reference       string      `json:"reference"`
+}
+
+// sample is one run of a case.
+type sample struct {
+	transfer
+	retransmitRatio float64
+	relayCPU        time.Duration
+}
+
+// Run runs an experiment. The process must be inside a sandbox. The repeats
+// go through the cases in turn, so that a change of the machine's speed meets
+// all of them.
+func (e Experiment) Run(ctx context.Context, o RunOptions) (Result, error) {
+	if o.Repeat == 0 {
+		o.Repeat = 1
+	}
+	if o.Notef == nil {
+		o.Notef = func(string, ...any) {}
+	}
+	conditions := e.Conditions
+	if o.Seed != 0 {
+		conditions.Seed = o.Seed
+	}
+	result := Result{Experiment: e.Name, Conditions: conditions.describe(e)}
+	cases, err := e.choose(o.Cases)
+	if err != nil {
+		return result, err
+	}
+	cases = slices.DeleteFunc(cases, func(c Case) bool {
+		if c.Missing == nil {
+			return false
+		}
+		reason := c.Missing()
+		if reason == "" {
+			return false
+		}
+		o.Notef("%s: not run: %s", c.Name, reason)
+		result.Skipped = append(result.Skipped, Skipped{c.Name, reason})
+		return true
+	})
+
+	samples := make([][]sample, len(cases))
+	for run := 1; run <= o.Repeat; run++ {
+		for i, c := range cases {
+			if o.Quick {
+				c.Bytes = c.QuickBytes
+			}
+			s, err := e.runCase(ctx, c, conditions, run, o)
+			if err != nil {
+				return result, fmt.Errorf("%s, case %s: %w", e.Name, c.Name, err)
+			}
+			samples[i] = append(samples[i], s)
+		}
+	}
+	for i, c := range cases {
+		result.Cases = append(result.Cases, summarize(c, samples[i], conditions.limitBps()))
+	}
+	return result, nil
+}
+
+// Check refuses options that name no case of the experiment.
+func (e Experiment) Check(o RunOptions) error {
+	_, err := e.choose(o.Cases)
+	return err
+}
+
+// choose returns the cases of the given names, or all.
+func (e Experiment) choose(names []string) ([]Case, error) {
+	if len(names) == 0 {
+		return slices.Clone(e.Cases), nil
+	}
+	var chosen []Case
+	for _, name := range names {
+		i := slices.IndexFunc(e.Cases, func(c Case) bool { return c.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("%s has no case %q: it has %s", e.Name, name, strings.Join(e.caseNames(), ", "))
+		}
+		chosen = append(chosen, e.Cases[i])
+	}
+	return chosen, nil
+}
+
+func (e Experiment) caseNames() []string {
+	names := make([]string, len(e.Cases))
+	for i, c := range e.Cases {
+		names[i] = c.Name
+	}
+	return names
+}
+
+// runCase builds a lab of its own for one run, so that no run learns from
+// another.
+func (e Experiment) runCase(ctx context.Context, c Case, conditions Conditions, run int, o RunOptions) (s sample, err error) {
+	built, err := Build(TwoSites(conditions))
+	if err != nil {
+		return s, err
+	}
+	defer built.Close()
+	st := &stage{Lab: built, program: o.Program, notef: o.Notef}
+	defer st.stop()
+	addr, err := c.Setup(ctx, st)
+	if err != nil {
+		return s, err
+	}
+
+	var received atomic.Int64
+	watched := make(chan struct{})
+	finished := make(chan struct{})
+	go func() {
+		defer close(watched)
+		watch(c, run, o, &received, finished)
+	}()
+	sender := built.Host(st.wanSender())
+	before, err := sender.TCPSegments()
+	if err == nil {
+		s.transfer, err = bulk(ctx, built.Host("host-a"), built.Host("host-b"), addr, c.Bytes, &received)
+	}
+	close(finished)
+	<-watched
+	if err != nil {
+		return s, st.explain(err)
+	}
+	after, err := sender.TCPSegments()
+	if err != nil {
+		return s, err
+	}
+	if sent := after.Sent - before.Sent; sent > 0 {
+		s.retransmitRatio = float64(after.Retransmitted-before.Retransmitted) / float64(sent)
+	}
+	s.relayCPU = st.stop()
+	return s, nil
+}
+
+// watch reports progress until finished is closed.
+func watch(c Case, run int, o RunOptions, received *atomic.Int64, finished <-chan struct{}) {
+	if o.Progress == nil {
+		return
+	}
+	const every = 250 * time.Millisecond
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	start, last, lastBytes := time.Now(), time.Now(), int64(0)
+	for {
+		select {
+		case <-finished:
+			return
+		case now := <-ticker.C:
+			n := received.Load()
+			o.Progress(Progress{
+				Case: c.Name, Run: run, Runs: max(o.Repeat, 1),
+				Received: n, Bytes: c.Bytes, Elapsed: now.Sub(start),
+				NowBps: float64(n-lastBytes) * 8 / now.Sub(last).Seconds(),
+			})
+			last, lastBytes = now, n
+		}
+	}
+}
+
+func summarize(c Case, samples []sample, limitBps float64) CaseResult {
+	goodput := collect(samples, func(s sample) float64 { return s.goodputBps() })
+	r := CaseResult{
+		Name: c.Name, About: c.About, LimitBps: limitBps,
+		GoodputBps: median(goodput), GoodputMinBps: goodput[0], GoodputMaxBps: goodput[len(goodput)-1],
+		Seconds:         median(collect(samples, func(s sample) float64 { return s.Elapsed.Seconds() })),
+		Bytes:           samples[0].Bytes,
+		Runs:            len(samples),
+		RetransmitRatio: median(collect(samples, func(s sample) float64 { return s.retransmitRatio })),
+		ReferenceBps:    c.ReferenceBps, Reference: c.Reference,
+	}
+	cpu := median(collect(samples, func(s sample) float64 { return s.relayCPU.Seconds() * 1e9 / float64(s.Bytes) }))
+	if cpu > 0 {
+		r.RelayCPUPerGB = &cpu
+	}
+	return r
+}
+
+// collect returns one figure of each sample, in ascending order.
+func collect(samples []sample, figure func(sample) float64) []float64 {
+	values := make([]float64, len(samples))
+	for i, s := range samples {
+		values[i] = figure(s)
+	}
+	sort.Float64s(values)
+	return values
+}
+
+// median of values in ascending order.
+func median(sorted []float64) float64 {
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// Overheads of a full packet, in bytes.
+const (
+	ipv4HeaderBytes          = 20
+	tcpHeaderTimestampsBytes = 32 // 20, and the timestamps option padded to 12 (RFC 7323)
+)
+
+// limitBps is the most goodput that the WAN can carry from site A to site B:
+// the bottleneck's rate, times the payload's share of a full packet, times the
+// share of packets that survive a loss behind the bottleneck. A packet lost
+// before it takes none of its capacity. 0 means that there is no limit.
+func (c Conditions) limitBps() float64 {
+	limit := float64(c.RateBps) * float64(c.MTUAB-ipv4HeaderBytes-tcpHeaderTimestampsBytes) / float64(c.MTUAB)
+	if c.LossPlace == link.LossAfter {
+		limit *= 1 - c.Loss.Probability
+	}
+	return limit
+}
+
+// describe returns the conditions for a report.
+func (c Conditions) describe(e Experiment) map[string]any {
+	d := map[string]any{
+		"source":         e.Source,
+		"rtt_ms":         float64(c.RTT) / float64(time.Millisecond),
+		"rate_bps":       c.RateBps,
+		"loss_ab":        c.Loss.Probability,
+		"loss_ba":        c.LossBA.Probability,
+		"queue_bdp":      c.QueueBDP,
+		"mtu_ab":         c.MTUAB,
+		"mtu_ba":         c.MTUBA,
+		"seed":           c.Seed,
+		"relay_hosts":    "Linux's own defaults: cubic, tcp_rmem 4096 131072 6291456, tcp_wmem 4096 16384 4194304",
+		"kernel":         kernelRelease(),
+		"user_namespace": sandbox.UserNamespace(),
+	}
+	if c.ClassicEndHost {
+		d["end_hosts"] = fmt.Sprintf("NewReno, window %d bytes", ClassicWindowBytes)
+		d["window_bytes"] = ClassicWindowBytes
+		d["window_over_rtt_bps"] = ClassicWindowBytes * 8 / c.RTT.Seconds()
+	}
+	return d
+}
+
+func kernelRelease() string {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(name.Release[:])
+}
+
+// PrivateRun gives the sandbox a /run of its own, in memory, for the sockets
+// and keys of the programs in the lab.
+func PrivateRun() error {
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
+		return fmt.Errorf("cannot mount a /run for the lab: %w", err)
+	}
+	return os.Unsetenv("XDG_RUNTIME_DIR") // it lies below the one that is hidden now
+}

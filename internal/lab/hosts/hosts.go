@@ -1,0 +1,209 @@
+// Package hosts makes the lab's hosts: network namespaces with addresses,
+// routes and kernel settings of their own, in which sockets are opened and
+// programs are started. It is used inside a sandbox, whose end removes all.
+package hosts
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Host is a network namespace.
+type Host struct {
+	Name string
+
+	ns netns.NsHandle
+	nl *netlink.Handle
+}
+
+// New makes a host with nothing but a loopback device, which is up.
+func New(name string) (*Host, error) {
+	h := &Host{Name: name, ns: netns.None()}
+	err := onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		var err error
+		h.ns, err = netns.Get()
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot make host %s: %w", name, err)
+	}
+	if h.nl, err = netlink.NewHandleAt(h.ns); err != nil {
+		h.Close()
+		return nil, fmt.Errorf("cannot speak netlink to host %s: %w", name, err)
+	}
+	if err := h.Up("lo"); err != nil {
+		h.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// Close gives up the namespace. The kernel removes it with its devices once
+// no process and no socket is left in it.
+func (h *Host) Close() {
+	if h.nl != nil {
+		h.nl.Close()
+		h.nl = nil
+	}
+	if h.ns.IsOpen() {
+		h.ns.Close()
+	}
+}
+
+// Namespace is the descriptor of the host's network namespace.
+func (h *Host) Namespace() int { return int(h.ns) }
+
+// Do runs fn on a thread inside the host. Sockets that fn opens belong to the
+// host for good.
+func (h *Host) Do(fn func() error) error {
+	return onThread(func() error {
+		if err := netns.Set(h.ns); err != nil {
+			return fmt.Errorf("cannot enter host %s: %w", h.Name, err)
+		}
+		return fn()
+	})
+}
+
+// Start starts a program inside the host.
+func (h *Host) Start(cmd *exec.Cmd) error { return h.Do(cmd.Start) }
+
+// Sysctl sets one of the kernel settings that each network namespace has,
+// such as net.ipv4.tcp_wmem.
+func (h *Host) Sysctl(name, value string) error {
+	err := h.Do(func() error {
+		return os.WriteFile("/proc/sys/"+strings.ReplaceAll(name, ".", "/"), []byte(value), 0)
+	})
+	if err != nil {
+		return fmt.Errorf("cannot set %s on host %s: %w", name, h.Name, err)
+	}
+	return nil
+}
+
+// Cable joins two hosts by an Ethernet of the given MTU.
+func Cable(a *Host, deviceA string, b *Host, deviceB string, mtu int) error {
+	veth := &netlink.Veth{
+		LinkAttrs:     netlink.LinkAttrs{Name: deviceA, MTU: mtu},
+		PeerName:      deviceB,
+		PeerNamespace: netlink.NsFd(b.ns),
+	}
+	if err := a.nl.LinkAdd(veth); err != nil {
+		return fmt.Errorf("cannot join %s and %s: %w", a.Name, b.Name, err)
+	}
+	peer, err := b.nl.LinkByName(deviceB)
+	if err != nil {
+		return fmt.Errorf("cannot find %s on host %s: %w", deviceB, b.Name, err)
+	}
+	if err := b.nl.LinkSetMTU(peer, mtu); err != nil {
+		return fmt.Errorf("cannot set the MTU of %s on host %s: %w", deviceB, b.Name, err)
+	}
+	return errors.Join(a.Up(deviceA), b.Up(deviceB))
+}
+
+// Up brings a device of the host up.
+func (h *Host) Up(device string) error {
+	link, err := h.nl.LinkByName(device)
+	if err == nil {
+		err = h.nl.LinkSetUp(link)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot bring up %s on host %s: %w", device, h.Name, err)
+	}
+	return nil
+}
+
+// Address gives a device of the host an address.
+func (h *Host) Address(device string, prefix netip.Prefix) error {
+	link, err := h.nl.LinkByName(device)
+	if err == nil {
+		err = h.nl.AddrAdd(link, &netlink.Addr{
+			IPNet: ipNet(prefix),
+			// Duplicate address detection would keep an IPv6 address from
+			// being used for a second, and nobody else is on the wire.
+			Flags: unix.IFA_F_NODAD,
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("cannot give %s on host %s the address %s: %w", device, h.Name, prefix, err)
+	}
+	return nil
+}
+
+// Route is where packets of a host go.
+type Route struct {
+	To     netip.Prefix
+	Via    netip.Addr // zero: directly on Device
+	Device string     // empty: where Via lies
+	TCP    Metrics
+}
+
+// Metrics are what a route says to the connections along it. What is zero is
+// not set.
+type Metrics struct {
+	CongestionControl string // for sockets that choose none themselves
+	WindowBytes       int    // bound on the window that local sockets advertise
+	AdvMSS            int    // MSS that local sockets advertise, bytes
+	MTU               int    // bytes
+}
+
+// connectedPriority is the metric of the routes that the kernel makes for the
+// addresses of a device. A route replaces another only where the metrics agree.
+const connectedPriority = 256 // IPv6; it is 0 in IPv4
+
+// Route adds a route, or replaces the one that leads to the same prefix.
+func (h *Host) Route(r Route) error {
+	route := &netlink.Route{
+		Dst:      ipNet(r.To),
+		Congctl:  r.TCP.CongestionControl,
+		Window:   r.TCP.WindowBytes,
+		AdvMSS:   r.TCP.AdvMSS,
+		MTU:      r.TCP.MTU,
+		Protocol: unix.RTPROT_STATIC,
+	}
+	if r.Via.IsValid() {
+		route.Gw = r.Via.AsSlice()
+	} else {
+		route.Scope = netlink.SCOPE_LINK
+		if r.To.Addr().Is6() {
+			route.Priority = connectedPriority
+		}
+	}
+	if r.Device != "" {
+		link, err := h.nl.LinkByName(r.Device)
+		if err != nil {
+			return fmt.Errorf("cannot find %s on host %s: %w", r.Device, h.Name, err)
+		}
+		route.LinkIndex = link.Attrs().Index
+	}
+	if err := h.nl.RouteReplace(route); err != nil {
+		return fmt.Errorf("cannot route %s on host %s: %w", r.To, h.Name, err)
+	}
+	return nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// onThread runs fn on a thread of its own, which ends with fn: a namespace
+// that fn enters stays with that thread. The goroutine never unlocks it.
+func onThread(fn func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		done <- fn()
+	}()
+	return <-done
+}

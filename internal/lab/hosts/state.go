@@ -1,0 +1,84 @@
+package hosts
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// tcpListen is the state of a listening socket in /proc/net/tcp.
+const tcpListen = "0A"
+
+// Listening says whether any socket of the host listens on the TCP port.
+func (h *Host) Listening(port uint16) (bool, error) {
+	suffix := fmt.Sprintf(":%04X", port)
+	var found bool
+	err := h.Do(func() error {
+		for _, table := range []string{"tcp", "tcp6"} {
+			// Not /proc/net, which is that of the process's first thread.
+			f, err := os.Open("/proc/thread-self/net/" + table)
+			if os.IsNotExist(err) { // a kernel without IPv6
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			lines := bufio.NewScanner(f)
+			for lines.Scan() {
+				fields := strings.Fields(lines.Text())
+				if len(fields) > 3 && strings.HasSuffix(fields[1], suffix) && fields[3] == tcpListen {
+					found = true
+				}
+			}
+			f.Close()
+			if err := lines.Err(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return found, err
+}
+
+// Segments counts a host's TCP segments since it was made.
+type Segments struct{ Sent, Retransmitted uint64 }
+
+// TCPSegments reads the counters OutSegs and RetransSegs (RFC 4022) of all of
+// the host's connections together.
+func (h *Host) TCPSegments() (Segments, error) {
+	var s Segments
+	err := h.Do(func() error {
+		data, err := os.ReadFile("/proc/thread-self/net/snmp")
+		if err != nil {
+			return err
+		}
+		var names []string
+		for line := range strings.Lines(string(data)) {
+			fields := strings.Fields(line)
+			if len(fields) == 0 || fields[0] != "Tcp:" {
+				continue
+			}
+			if names == nil { // the first of the two lines has the names
+				names = fields
+				continue
+			}
+			for i, name := range names[:min(len(names), len(fields))] {
+				value, err := strconv.ParseUint(fields[i], 10, 64)
+				if err != nil {
+					continue // MaxConn is -1
+				}
+				switch name {
+				case "OutSegs":
+					s.Sent = value
+				case "RetransSegs":
+					s.Retransmitted = value
+				}
+			}
+			return nil
+		}
+		return fmt.Errorf("no TCP counters in /proc/net/snmp")
+	})
+	return s, err
+}

@@ -1,0 +1,134 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// stage is a lab with the programs that a case runs in it.
+type stage struct {
+	*Lab
+	program string // the longhaul binary
+	notef   func(string, ...any)
+
+	daemons []*daemon
+	cpu     time.Duration // of daemons that have ended
+}
+
+// wanSender is the host whose TCP sends into the WAN: host-a on the direct
+// path, relay-a where anything relays.
+func (s *stage) wanSender() string {
+	if len(s.daemons) > 0 {
+		return "relay-a"
+	}
+	return "host-a"
+}
+
+// daemon is a program that runs in a host until it is stopped.
+type daemon struct {
+	name   string
+	cmd    *exec.Cmd
+	output *tail
+	ended  chan struct{}
+}
+
+// start starts a program in a host and waits until it listens on port.
+func (s *stage) start(ctx context.Context, host string, port uint16, name string, args ...string) error {
+	d := &daemon{name: name + " on " + host, cmd: exec.Command(name, args...), output: &tail{}, ended: make(chan struct{})}
+	d.cmd.Stdout, d.cmd.Stderr = d.output, d.output
+	if err := s.Host(host).Start(d.cmd); err != nil {
+		return fmt.Errorf("cannot start %s: %w", d.name, err)
+	}
+	go func() {
+		_ = d.cmd.Wait() // the state is read from cmd
+		close(d.ended)
+	}()
+	s.daemons = append(s.daemons, d)
+
+	const patience = 10 * time.Second
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%s does not listen on port %d after %v", d.name, port, patience))
+	defer cancel()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		listening, err := s.Host(host).Listening(port)
+		if err != nil || listening {
+			return err
+		}
+		select {
+		case <-poll.C:
+		case <-d.ended:
+			return s.explain(fmt.Errorf("%s ended at once", d.name))
+		case <-ctx.Done():
+			return s.explain(context.Cause(ctx))
+		}
+	}
+}
+
+// stop ends the stage's programs and returns the CPU time that all of them
+// have used since the stage began.
+func (s *stage) stop() time.Duration {
+	for _, d := range s.daemons {
+		_ = d.cmd.Process.Signal(unix.SIGTERM)
+	}
+	for _, d := range s.daemons {
+		select {
+		case <-d.ended:
+		case <-time.After(5 * time.Second):
+			_ = d.cmd.Process.Kill()
+			<-d.ended
+		}
+		// The figures of the process and of the children it has waited for,
+		// which is where socat does its work.
+		if usage, ok := d.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+			s.cpu += time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+		}
+	}
+	s.daemons = nil
+	return s.cpu
+}
+
+// explain adds to an error what the stage's programs last said.
+func (s *stage) explain(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	for _, d := range s.daemons {
+		if said := d.output.String(); said != "" {
+			err = fmt.Errorf("%w\n%s said:\n%s", err, d.name, said)
+		}
+	}
+	return err
+}
+
+// tail keeps the last of what a program writes.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+const tailBytes = 2000
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p...)
+	if extra := len(t.buf) - tailBytes; extra > 0 {
+		t.buf = t.buf[:copy(t.buf, t.buf[extra:])]
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimSpace(string(t.buf))
+}

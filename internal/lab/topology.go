@@ -1,0 +1,230 @@
+// Package lab builds sites and WANs on one machine, with the kernel's own TCP
+// at every end, and runs the published experiments on them.
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"longhaul/internal/lab/hosts"
+	"longhaul/internal/lab/link"
+)
+
+// Topology describes a lab.
+type Topology struct {
+	Hosts  []HostSpec
+	Cables []Cable
+	Links  []LinkSpec
+}
+
+// HostSpec describes a host.
+type HostSpec struct {
+	Name    string
+	Address netip.Addr // the one that the host's name stands for
+	Sysctls []Sysctl
+	Routes  []hosts.Route
+	TCP     hosts.Metrics // of every route of the host, the connected ones included
+}
+
+// Sysctl is a kernel setting of one host.
+type Sysctl struct{ Name, Value string }
+
+// Endpoint is a device of a host.
+type Endpoint struct {
+	Host      string
+	Device    string
+	Addresses []netip.Prefix
+}
+
+// Cable is an Ethernet between two hosts that adds nothing to the path.
+type Cable struct {
+	A, B Endpoint
+	MTU  int
+}
+
+// LinkSpec is an emulated link between two hosts.
+type LinkSpec struct {
+	Name   string
+	A, B   Endpoint
+	AB, BA link.Settings
+}
+
+// Conditions are what a user asks of the two sites' WAN.
+type Conditions struct {
+	RTT     time.Duration
+	Jitter  time.Duration
+	RateBps int64
+	// Loss is that of each packet from site A to site B; LossBA of those on
+	// the way back.
+	Loss, LossBA link.Loss
+	LossPlace    link.LossPlace
+	// LossBurstPackets makes losses come in bursts of this mean length
+	// (Gilbert-Elliott) at the same mean loss; up to 1 they are independent.
+	LossBurstPackets float64
+	QueueBytes       int
+	QueueBDP         float64
+	MTUAB, MTUBA     int
+	Reorder          link.Reorder
+	Seed             uint64
+	LANMTU           int
+	DownAB, DownBA   bool // outages
+	ClassicEndHost   bool // end hosts as the AIX hosts of the mitre report
+}
+
+// MitreConditions are those of the report that the mitre experiment follows,
+// with a WAN of 1 Gb/s.
+func MitreConditions() Conditions {
+	return Conditions{RTT: 63 * time.Millisecond, RateBps: 1e9, QueueBDP: 1, MTUAB: 1500, MTUBA: 1500, LANMTU: 1500, Seed: 1}
+}
+
+// Directions are the settings of the WAN each way.
+func (c Conditions) Directions() (ab, ba link.Settings) {
+	one := func(loss link.Loss, mtu int, down bool, seed uint64) link.Settings {
+		return link.Settings{
+			Delay: c.RTT / 2, Jitter: c.Jitter, RateBps: c.RateBps,
+			Loss: inBursts(loss, c.LossBurstPackets), LossPlace: c.LossPlace,
+			QueueBytes: c.QueueBytes, QueueBDP: c.QueueBDP,
+			MTU: mtu, Reorder: c.Reorder, Down: down, Seed: seed,
+		}
+	}
+	return one(c.Loss, c.MTUAB, c.DownAB, c.Seed), one(c.LossBA, c.MTUBA, c.DownBA, c.Seed+1)
+}
+
+// inBursts turns independent loss into bursts of the given mean length with
+// the same mean: every packet of the bad state is lost, which the chain leaves
+// with probability 1/length and enters often enough to spend the share p of
+// its time there.
+func inBursts(loss link.Loss, length float64) link.Loss {
+	p := loss.Probability
+	if length <= 1 || p == 0 || p == 1 || loss.ToBad > 0 {
+		return loss
+	}
+	toGood := 1 / length
+	return link.Loss{ToBad: min(1, toGood*p/(1-p)), ToGood: toGood, BadProbability: 1}
+}
+
+// The addresses of the two sites. The first four are those of the mitre report.
+var (
+	HostA  = netip.MustParseAddr("10.10.10.10")
+	RelayA = netip.MustParseAddr("10.10.10.20")
+	HostB  = netip.MustParseAddr("10.20.20.10")
+	RelayB = netip.MustParseAddr("10.20.20.20")
+
+	HostA6  = netip.MustParseAddr("fd00:10::10")
+	RelayA6 = netip.MustParseAddr("fd00:10::20")
+	HostB6  = netip.MustParseAddr("fd00:20::10")
+	RelayB6 = netip.MustParseAddr("fd00:20::20")
+
+	wanA  = netip.MustParseAddr("10.30.30.1")
+	wanB  = netip.MustParseAddr("10.30.30.2")
+	wanA6 = netip.MustParseAddr("fd00:30::1")
+	wanB6 = netip.MustParseAddr("fd00:30::2")
+
+	siteA  = netip.MustParsePrefix("10.10.10.0/24")
+	siteB  = netip.MustParsePrefix("10.20.20.0/24")
+	siteA6 = netip.MustParsePrefix("fd00:10::/64")
+	siteB6 = netip.MustParsePrefix("fd00:20::/64")
+)
+
+// WAN is the name of the link between the two sites.
+const WAN = "wan"
+
+// ClassicWindowBytes is the window of the mitre report's end hosts: 256 KiB,
+// which at 63 ms allows the 3.6 MB/s (28.8 Mb/s) that was seen there and
+// little more.
+const ClassicWindowBytes = 256 << 10
+
+// TwoSites is the topology of the mitre report: at each site an end host and
+// a relay, which is also the site's router, and a WAN between the relays.
+//
+//	host-a ──LAN── relay-a ══WAN══ relay-b ──LAN── host-b
+func TwoSites(c Conditions) Topology {
+	ab, ba := c.Directions()
+	lanMTU := c.LANMTU
+	if lanMTU == 0 {
+		lanMTU = 1500
+	}
+	t := Topology{
+		Hosts: []HostSpec{
+			{Name: "host-a", Address: HostA, Sysctls: stockLinux, Routes: []hosts.Route{
+				{To: netip.MustParsePrefix("0.0.0.0/0"), Via: RelayA},
+				{To: netip.MustParsePrefix("::/0"), Via: RelayA6},
+			}},
+			{Name: "relay-a", Address: RelayA, Sysctls: router, Routes: []hosts.Route{
+				{To: siteB, Via: wanB},
+				{To: siteB6, Via: wanB6},
+			}},
+			{Name: "relay-b", Address: RelayB, Sysctls: router, Routes: []hosts.Route{
+				{To: siteA, Via: wanA},
+				{To: siteA6, Via: wanA6},
+			}},
+			{Name: "host-b", Address: HostB, Sysctls: stockLinux, Routes: []hosts.Route{
+				{To: netip.MustParsePrefix("0.0.0.0/0"), Via: RelayB},
+				{To: netip.MustParsePrefix("::/0"), Via: RelayB6},
+			}},
+		},
+		Cables: []Cable{
+			{MTU: lanMTU, A: endpoint("host-a", "lan", 24, HostA, HostA6), B: endpoint("relay-a", "lan", 24, RelayA, RelayA6)},
+			{MTU: lanMTU, A: endpoint("host-b", "lan", 24, HostB, HostB6), B: endpoint("relay-b", "lan", 24, RelayB, RelayB6)},
+		},
+		Links: []LinkSpec{{
+			Name: WAN,
+			A:    endpoint("relay-a", "wan", 30, wanA, wanA6),
+			B:    endpoint("relay-b", "wan", 30, wanB, wanB6),
+			AB:   ab,
+			BA:   ba,
+		}},
+	}
+	for i := range t.Hosts {
+		h := &t.Hosts[i]
+		h.TCP.CongestionControl = stockCongestionControl
+		if c.ClassicEndHost && (h.Name == "host-a" || h.Name == "host-b") {
+			h.makeClassic()
+		}
+	}
+	return t
+}
+
+// stockCongestionControl is what nearly every Linux host uses. It is set by
+// route, as a network namespace takes its default from the machine, and may
+// not be given every algorithm as its default.
+const stockCongestionControl = "cubic"
+
+// stockLinux are the kernel's own defaults of settings that distributions and
+// administrators change, so that a lab is the same on every machine.
+var stockLinux = []Sysctl{
+	{"net.ipv4.tcp_rmem", "4096 131072 6291456"},
+	{"net.ipv4.tcp_wmem", "4096 16384 4194304"},
+	{"net.ipv4.tcp_slow_start_after_idle", "1"},
+	{"net.ipv4.tcp_no_metrics_save", "1"}, // a run must not learn from the one before
+	{"net.ipv4.tcp_mtu_probing", "0"},
+}
+
+var router = append([]Sysctl{
+	{"net.ipv4.ip_forward", "1"},
+	{"net.ipv6.conf.all.forwarding", "1"},
+}, stockLinux...)
+
+// makeClassic gives a host the TCP of the mitre report's AIX hosts: NewReno,
+// and a window that neither grows nor is larger than 256 KiB.
+//
+// The bound comes from window scaling (RFC 7323): a route's window below
+// 2^18 makes the kernel offer a shift of 2, and 65535 << 2 is all that can
+// ever be advertised then. The route's window alone does not hold, as the
+// kernel lifts it again while it learns the overhead of the packets it gets.
+func (h *HostSpec) makeClassic() {
+	h.Sysctls = append(append([]Sysctl{}, h.Sysctls...),
+		Sysctl{"net.ipv4.tcp_moderate_rcvbuf", "0"},
+		Sysctl{"net.ipv4.tcp_rmem", fmt.Sprintf("4096 %d %[1]d", 4*ClassicWindowBytes)},
+	)
+	h.TCP = hosts.Metrics{CongestionControl: "reno", WindowBytes: ClassicWindowBytes - 1}
+}
+
+// endpoint is a device with an IPv4 address of the given prefix length and an
+// IPv6 address of a /64.
+func endpoint(host, device string, bits int, v4, v6 netip.Addr) Endpoint {
+	return Endpoint{Host: host, Device: device, Addresses: []netip.Prefix{
+		netip.PrefixFrom(v4, bits), netip.PrefixFrom(v6, 64),
+	}}
+}
