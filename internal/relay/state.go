@@ -124,7 +124,7 @@ func (e *ending) settle() action {
 			continue
 		}
 		o := s.other()
-		if e.broken[o] {
+		if e.broken[o] || e.drained[s] && (e.finished(o) || e.acked[o]) {
 			return a | e.close()
 		}
 		if !e.discarded[o] {
@@ -136,15 +136,9 @@ func (e *ending) settle() action {
 			e.deadline = true
 			a |= actionDeadline
 		}
-		switch {
-		case e.in[s] == inputOpen || !e.drained[s]:
-			// What it sent before it broke is still on its way.
-		case e.finished(o):
-			return a | e.close()
-		case e.acked[o]:
-			return a | e.close()
-		case !e.awaiting[o]:
-			// A reset overtakes what is still queued, so wait.
+		if e.drained[s] && !e.awaiting[o] {
+			// All that the broken leg sent is in the other's queue. A reset
+			// would overtake it, so wait.
 			e.awaiting[o] = true
 			a |= actionAwaitAck.on(o)
 		}

@@ -1,0 +1,254 @@
+package relay
+
+import (
+	"fmt"
+	"testing"
+)
+
+// world is a state machine together with what really happened to the bytes,
+// as its inputs tell it.
+type world struct {
+	e     ending
+	ended [2]bool // the leg's peer ended its stream cleanly
+	whole [2]bool // and every byte of it was handed over
+	shut  [2]bool // the leg's peer was shown that end
+}
+
+// move is one input of the state machine.
+type move struct {
+	ev event
+	s  side
+}
+
+func (m move) String() string {
+	return fmt.Sprintf("%s(%s)",
+		[...]string{"end", "reset", "broken", "drained", "acked", "abort"}[m.ev], [...]string{"client", "target"}[m.s])
+}
+
+// possible says whether an event loop can come upon the event: it reads no
+// leg whose bytes it discards and none that has nothing more to read.
+func (w *world) possible(m move) bool {
+	if w.e.closed {
+		return false
+	}
+	switch m.ev {
+	case eventEnd, eventReset:
+		return w.e.in[m.s] == inputOpen && !w.e.discarded[m.s]
+	case eventDrained:
+		return w.e.in[m.s] != inputOpen && !w.e.drained[m.s] && !w.e.discarded[m.s]
+	case eventAcked:
+		return w.e.awaiting[m.s] && !w.e.acked[m.s]
+	case eventBroken:
+		return !w.e.broken[m.s]
+	case eventAbort:
+		return m.s == client
+	}
+	return false
+}
+
+// step lets the event happen and checks what the state machine makes of it.
+func (w world) step(m move) (world, error) {
+	switch m.ev {
+	case eventEnd:
+		w.ended[m.s] = true
+	case eventDrained:
+		w.whole[m.s] = w.ended[m.s]
+	}
+	was := w.e
+	a := w.e.step(m.ev, m.s)
+	closing := 0
+	for s := client; s <= target; s++ {
+		o := s.other()
+		if a.hasOn(actionShutdown, s) {
+			if !w.whole[o] {
+				return w, fmt.Errorf("%v: leg %d is shown an end that the other side did not make, or not whole", m, s)
+			}
+			if w.shut[s] {
+				return w, fmt.Errorf("%v: leg %d is shown an end twice", m, s)
+			}
+			w.shut[s] = true
+		}
+		clean, reset := a.hasOn(actionCloseClean, s), a.hasOn(actionCloseReset, s)
+		if clean && reset {
+			return w, fmt.Errorf("%v: leg %d is closed in two ways", m, s)
+		}
+		if clean || reset {
+			closing++
+		}
+		if clean && !(w.whole[o] && w.ended[s] && w.shut[s]) {
+			return w, fmt.Errorf("%v: leg %d is closed cleanly without a clean end of both streams", m, s)
+		}
+		if reset && w.whole[client] && w.whole[target] && w.shut[s] {
+			return w, fmt.Errorf("%v: leg %d is reset though both streams ended well", m, s)
+		}
+		if reset && m.ev != eventAbort && !w.e.broken[s] && !(w.e.drained[o] && w.e.acked[s]) {
+			return w, fmt.Errorf("%v: leg %d is reset before its peer has all that came before", m, s)
+		}
+		if a.hasOn(actionDiscard, s) && !w.e.broken[o] {
+			return w, fmt.Errorf("%v: bytes of leg %d are dropped though the other leg can be written", m, s)
+		}
+		if a.hasOn(actionDiscard, s) && was.discarded[s] {
+			return w, fmt.Errorf("%v: bytes of leg %d are dropped twice", m, s)
+		}
+	}
+	if w.e.closed != (closing == 2) || closing == 1 {
+		return w, fmt.Errorf("%v: %d legs are closed", m, closing)
+	}
+	if w.e.closed && a.has(actionAwaitAck.on(client)|actionAwaitAck.on(target)|actionDeadline) {
+		return w, fmt.Errorf("%v: a closed flow waits", m)
+	}
+	broken := w.e.broken[client] || w.e.broken[target]
+	if broken && !w.e.closed && !w.e.deadline {
+		return w, fmt.Errorf("%v: a broken flow has no deadline", m)
+	}
+	return w, nil
+}
+
+var allMoves = func() (ms []move) {
+	for ev := eventEnd; ev <= eventAbort; ev++ {
+		ms = append(ms, move{ev, client}, move{ev, target})
+	}
+	return ms
+}()
+
+// TestEveryEnding walks every state that any sequence of events, of any
+// length, can reach, and takes every event in each of them.
+func TestEveryEnding(t *testing.T) {
+	type node struct {
+		w   world
+		via string
+	}
+	seen := map[world]bool{{}: true}
+	todo := []node{{}}
+	closed := 0
+	for len(todo) > 0 {
+		n := todo[0]
+		todo = todo[1:]
+		if n.w.e.closed {
+			closed++
+			for _, m := range allMoves {
+				after := n.w.e
+				if a := after.step(m.ev, m.s); a != 0 || after != n.w.e {
+					t.Errorf("after%s: %v does something to a closed flow", n.via, m)
+				}
+			}
+			continue
+		}
+		for _, m := range allMoves {
+			if !n.w.possible(m) {
+				continue
+			}
+			next, err := n.w.step(m)
+			if err != nil {
+				t.Fatalf("after%s: %v", n.via, err)
+			}
+			if !seen[next] {
+				seen[next] = true
+				todo = append(todo, node{next, n.via + " " + m.String()})
+			}
+		}
+		if end, ok := n.w.settled(); !ok {
+			t.Errorf("after%s: the flow never closes, it stays at %+v", n.via, end)
+		}
+	}
+	t.Logf("%d states, %d of them closed", len(seen), closed)
+	if len(seen) < 100 {
+		t.Errorf("only %d states were reached: the walk is broken", len(seen))
+	}
+}
+
+// settled lets everything happen that is bound to happen when both peers have
+// ended or a leg is broken, and says whether the flow closes.
+func (w world) settled() (ending, bool) {
+	broken := w.e.broken[client] || w.e.broken[target]
+	both := w.e.in[client] == inputEnded && w.e.in[target] == inputEnded
+	if !broken && !both {
+		return w.e, true // it may stay as long as it likes
+	}
+	for range 10 {
+		for s := client; s <= target; s++ {
+			for _, ev := range []event{eventReset, eventDrained, eventAcked} {
+				m := move{ev, s}
+				if ev == eventReset && !w.e.broken[s] {
+					continue // only a broken leg is bound to have its input end
+				}
+				if w.possible(m) {
+					w, _ = w.step(m)
+				}
+			}
+		}
+	}
+	return w.e, w.e.closed
+}
+
+// TestEndingSequences feeds every sequence of up to six events, impossible
+// ones included: whatever an event loop gets wrong, a peer is never shown an
+// end that was not made.
+func TestEndingSequences(t *testing.T) {
+	depth := 6
+	if testing.Short() {
+		depth = 4
+	}
+	count := 0
+	var walk func(e ending, made [2]bool, left int)
+	walk = func(e ending, made [2]bool, left int) {
+		for _, m := range allMoves {
+			next, madeNow := e, made
+			if m.ev == eventEnd && e.in[m.s] == inputOpen && !e.closed {
+				madeNow[m.s] = true
+			}
+			a := next.step(m.ev, m.s)
+			count++
+			for s := client; s <= target; s++ {
+				if (a.hasOn(actionShutdown, s) || a.hasOn(actionCloseClean, s)) && !madeNow[s.other()] {
+					t.Fatalf("%v in %+v shows leg %d an end that was not made", m, e, s)
+				}
+			}
+			if left > 1 {
+				walk(next, madeNow, left-1)
+			}
+		}
+	}
+	walk(ending{}, [2]bool{}, depth)
+	t.Logf("%d events", count)
+}
+
+// TestTextbookEndings follows the endings that have a name.
+func TestTextbookEndings(t *testing.T) {
+	c, s := client, target
+	tests := []struct {
+		name  string
+		moves []move
+		want  action // of the last move
+	}{
+		{"half-close up", []move{{eventEnd, c}, {eventDrained, c}}, actionShutdown.on(s)},
+		{"an end waits for its bytes", []move{{eventEnd, c}}, 0},
+		{"both end", []move{{eventEnd, c}, {eventDrained, c}, {eventEnd, s}, {eventDrained, s}},
+			actionShutdown.on(c) | actionCloseClean.on(c) | actionCloseClean.on(s)},
+		{"target resets", []move{{eventReset, s}}, actionDiscard.on(c) | actionDeadline},
+		{"its bytes are delivered first", []move{{eventReset, s}, {eventDrained, s}}, actionAwaitAck.on(c)},
+		{"then the client is reset", []move{{eventReset, s}, {eventDrained, s}, {eventAcked, c}},
+			actionCloseReset.on(c) | actionCloseReset.on(s)},
+		{"a write fails, what came before is still read", []move{{eventBroken, s}}, actionDiscard.on(c) | actionDeadline},
+		{"target ends, then resets while the client sends", []move{{eventEnd, s}, {eventDrained, s}, {eventBroken, s}},
+			actionDiscard.on(c) | actionDeadline | actionAwaitAck.on(c)},
+		{"and the client is reset after the end it saw", []move{{eventEnd, s}, {eventDrained, s}, {eventBroken, s}, {eventAcked, c}},
+			actionCloseReset.on(c) | actionCloseReset.on(s)},
+		{"a complete reply outlives the reset behind it", []move{{eventEnd, s}, {eventBroken, s}, {eventDrained, s}},
+			actionShutdown.on(c) | actionAwaitAck.on(c)},
+		{"both are gone", []move{{eventBroken, c}, {eventBroken, s}}, actionCloseReset.on(c) | actionCloseReset.on(s)},
+		{"abort", []move{{eventAbort, c}}, actionCloseReset.on(c) | actionCloseReset.on(s)},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var e ending
+			var got action
+			for _, m := range tt.moves {
+				got = e.step(m.ev, m.s)
+			}
+			if got != tt.want {
+				t.Errorf("got %b, want %b", got, tt.want)
+			}
+		})
+	}
+}
