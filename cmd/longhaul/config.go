@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/config"
+)
+
+func newConfig(env *env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "config",
+		Short:   "Check a configuration, or print an example",
+		Example: "  longhaul config check /etc/longhaul/longhaul.yaml",
+		Args:    cobra.ArbitraryArgs,
+		RunE:    needCommand,
+	}
+	cmd.AddCommand(&cobra.Command{
+		Use:   "check FILE",
+		Short: "Name every mistake in a configuration: file, line, column and the fix",
+		Long: `Loads FILE as the relay would, names in listen included, and names every
+mistake with file, line, column and the fix. Changes nothing.
+
+Exit codes: 0 the file is good, 2 it is not.`,
+		Example: "  longhaul config check /etc/longhaul/longhaul.yaml && systemctl reload longhaul",
+		Args:    exactArgs(1, "one FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := loader().Load(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(env.stdout, "%s: ok, %s\n", args[0], summary(c))
+			return err
+		},
+	})
+	cmd.AddCommand(&cobra.Command{
+		Use:     "example",
+		Short:   "Print a commented configuration to start from",
+		Example: "  longhaul config example > longhaul.yaml",
+		Args:    noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := env.stdout.Write(config.Example)
+			return err
+		},
+	})
+	return cmd
+}
+
+// loader reads configurations for this host.
+func loader() config.Loader {
+	return config.Loader{NoIPv6: !hasIPv6()}
+}
+
+// hasIPv6 reports whether the kernel can make IPv6 sockets.
+func hasIPv6() bool {
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	unix.Close(fd)
+	return true
+}
+
+// summary counts what a configuration has.
+func summary(c *config.Config) string {
+	listens, forwards := 0, 0
+	for _, t := range c.Tunnels {
+		listens += len(t.Addresses())
+		forwards += len(t.Forward)
+	}
+	return plural(len(c.Tunnels), "tunnel") + ", " + plural(listens, "listening address") + ", " + plural(forwards, "target")
+}
+
+func plural(n int, what string) string {
+	switch {
+	case n == 1:
+	case what[len(what)-1] == 's':
+		what += "es"
+	default:
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}

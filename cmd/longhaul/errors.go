@@ -1,0 +1,68 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"longhaul/internal/config"
+)
+
+// The exit codes of every command.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2 // a wrong command line or a bad configuration
+	exitDrained = 3 // relay: the drain deadline passed and flows were reset
+)
+
+// hintError is an error and what to do about it.
+type hintError struct {
+	error
+	hint string
+}
+
+func (e *hintError) Unwrap() error { return e.error }
+
+// exitError ends the program with a status. Without an error there is nothing
+// to print: whoever had something to say has said it.
+type exitError struct {
+	error
+	status int
+}
+
+func (e *exitError) Unwrap() error { return e.error }
+
+// usageError marks an error as one of the command line.
+func usageError(err error) error { return &exitError{err, exitUsage} }
+
+func exitCode(err error) int {
+	var exit *exitError
+	var bad config.Errors
+	switch {
+	case errors.As(err, &exit):
+		return exit.status
+	case errors.As(err, &bad):
+		return exitUsage
+	}
+	return exitFailure
+}
+
+// printError writes an error and its hint, each on a line with the program's name.
+func printError(w io.Writer, err error) {
+	if exit, ok := err.(*exitError); ok && exit.error == nil {
+		return
+	}
+	var bad config.Errors
+	if errors.As(err, &bad) {
+		for _, e := range bad {
+			fmt.Fprintf(w, "longhaul: %s: %s\nlonghaul: hint: %s\n", e.At, e.Problem, e.Fix)
+		}
+		return
+	}
+	fmt.Fprintf(w, "longhaul: %v\n", err)
+	var hinted *hintError
+	if errors.As(err, &hinted) {
+		fmt.Fprintf(w, "longhaul: hint: %s\n", hinted.hint)
+	}
+}

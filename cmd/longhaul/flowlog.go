@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"longhaul/internal/relay"
+)
+
+// flowLog writes a line for every ended flow, off the event loops that report
+// them. Refused connections come in floods, so of each kind one line is
+// written per refusalPause, with the number of those left out.
+type flowLog struct {
+	log     *slog.Logger
+	records chan relay.FlowRecord
+	dropped atomic.Uint64
+	now     func() time.Time
+
+	refusals map[refusal]*refusalCount
+	stop     chan struct{}
+	stopOnce sync.Once
+	done     chan struct{}
+}
+
+const (
+	flowQueue    = 4096
+	refusalPause = 10 * time.Second
+)
+
+type refusal struct {
+	tunnel string
+	reason relay.EndReason
+}
+
+type refusalCount struct {
+	last       time.Time
+	suppressed int
+}
+
+func newFlowLog(log *slog.Logger) *flowLog {
+	l := &flowLog{
+		log:      log,
+		records:  make(chan relay.FlowRecord, flowQueue),
+		now:      time.Now,
+		refusals: map[refusal]*refusalCount{},
+		stop:     make(chan struct{}),
+		done:     make(chan struct{}),
+	}
+	go l.loop()
+	return l
+}
+
+// add takes a record and never blocks; it is relay's OnFlow.
+func (l *flowLog) add(r relay.FlowRecord) {
+	select {
+	case l.records <- r:
+	default:
+		l.dropped.Add(1)
+	}
+}
+
+// close writes what is queued.
+func (l *flowLog) close() {
+	l.stopOnce.Do(func() { close(l.stop) })
+	<-l.done
+}
+
+func (l *flowLog) loop() {
+	defer close(l.done)
+	tick := time.NewTicker(refusalPause)
+	defer tick.Stop()
+	for {
+		select {
+		case r := <-l.records:
+			l.write(r)
+		case <-tick.C:
+			l.summarize()
+		case <-l.stop:
+			for {
+				select {
+				case r := <-l.records:
+					l.write(r)
+					continue
+				default:
+				}
+				l.refusalsLeft()
+				return
+			}
+		}
+	}
+}
+
+func (l *flowLog) write(r relay.FlowRecord) {
+	if n := l.dropped.Swap(0); n > 0 {
+		l.log.Warn("flow lines were dropped, flows end faster than they can be logged", "lines", n)
+	}
+	switch r.End {
+	case relay.EndDenied, relay.EndFlowLimit, relay.EndRateLimit, relay.EndBadProxyHeader:
+		l.refused(r)
+		return
+	}
+	level := slog.LevelInfo
+	if r.End == relay.EndNoResources || r.End == relay.EndNoLocalPort {
+		level = slog.LevelWarn
+	}
+	l.log.LogAttrs(context.Background(), level, "flow", flowAttrs(r)...)
+}
+
+// refused writes the first refusal of a kind, and then counts for a while.
+func (l *flowLog) refused(r relay.FlowRecord) {
+	key := refusal{r.Tunnel, r.End}
+	c := l.refusals[key]
+	if c == nil {
+		c = &refusalCount{}
+		l.refusals[key] = c
+	}
+	now := l.now()
+	if !c.last.IsZero() && now.Sub(c.last) < refusalPause {
+		c.suppressed++
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("tunnel", r.Tunnel),
+		slog.String("client", r.Client.String()),
+		slog.String("listen", r.Listen.String()),
+		slog.String("reason", string(r.End)),
+	}
+	if r.Err != nil {
+		attrs = append(attrs, slog.String("error", r.Err.Error()))
+	}
+	if c.suppressed > 0 {
+		attrs = append(attrs, slog.Int("suppressed", c.suppressed))
+	}
+	c.last, c.suppressed = now, 0
+	l.log.LogAttrs(context.Background(), slog.LevelWarn, "connection refused", attrs...)
+}
+
+// summarize reports what was suppressed by kinds that have gone quiet, and
+// forgets kinds of which nothing is left to say.
+func (l *flowLog) summarize() {
+	now := l.now()
+	for key, c := range l.refusals {
+		if now.Sub(c.last) < refusalPause {
+			continue
+		}
+		l.suppressed(key, c)
+		delete(l.refusals, key)
+	}
+}
+
+func (l *flowLog) refusalsLeft() {
+	for key, c := range l.refusals {
+		l.suppressed(key, c)
+	}
+}
+
+func (l *flowLog) suppressed(key refusal, c *refusalCount) {
+	if c.suppressed > 0 {
+		l.log.Warn("more connections refused", "tunnel", key.tunnel, "reason", string(key.reason), "suppressed", c.suppressed)
+	}
+}
+
+// flowAttrs are the fields of a flow's line. What is not known is left out.
+func flowAttrs(r relay.FlowRecord) []slog.Attr {
+	attrs := []slog.Attr{
+		slog.String("tunnel", r.Tunnel),
+		slog.String("client", r.Client.String()),
+	}
+	if r.Target.IsValid() {
+		attrs = append(attrs, slog.String("target", r.Target.String()))
+	}
+	seconds := r.Elapsed.Seconds()
+	attrs = append(attrs,
+		slog.Time("start", r.Start),
+		slog.Float64("elapsed_seconds", round(seconds, 1e6)),
+		slog.Int64("bytes_up", r.BytesUp),
+		slog.Int64("bytes_down", r.BytesDown),
+	)
+	if seconds > 0 {
+		attrs = append(attrs,
+			slog.Int64("goodput_up_bps", int64(float64(r.BytesUp)*8/seconds)),
+			slog.Int64("goodput_down_bps", int64(float64(r.BytesDown)*8/seconds)))
+	}
+	attrs = append(attrs, legAttrs("client_", r.ClientLeg)...)
+	attrs = append(attrs, legAttrs("target_", r.TargetLeg)...)
+	attrs = append(attrs, slog.String("end", string(r.End)), slog.String("ended_by", endedBy(r.End)))
+	if r.Err != nil {
+		attrs = append(attrs, slog.String("error", r.Err.Error()))
+	}
+	return attrs
+}
+
+func legAttrs(prefix string, s relay.LegStats) []slog.Attr {
+	var attrs []slog.Attr
+	if s.Side != "" {
+		attrs = append(attrs, slog.String(prefix+"side", s.Side))
+	}
+	if s.RTT > 0 {
+		attrs = append(attrs, slog.Float64(prefix+"rtt_ms", milliseconds(s.RTT)))
+	}
+	if s.MinRTT > 0 {
+		attrs = append(attrs, slog.Float64(prefix+"min_rtt_ms", milliseconds(s.MinRTT)))
+	}
+	if s.CongestionControl != "" { // the kernel's figures could be read
+		attrs = append(attrs,
+			slog.Uint64(prefix+"retransmits", uint64(s.Retransmits)),
+			slog.String(prefix+"cc", s.CongestionControl))
+	}
+	return attrs
+}
+
+func milliseconds(d time.Duration) float64 {
+	return round(float64(d)/float64(time.Millisecond), 1e3)
+}
+
+// round keeps a figure to 1/parts.
+func round(v, parts float64) float64 { return float64(int64(v*parts+0.5)) / parts }
+
+// endedBy says who brought a flow's end about.
+func endedBy(r relay.EndReason) string {
+	switch r {
+	case relay.EndClean:
+		return "both"
+	case relay.EndClientReset, relay.EndClientTimeout:
+		return "client"
+	case relay.EndTargetReset, relay.EndTargetTimeout, relay.EndTargetRefused, relay.EndTargetUnreached, relay.EndTargetUnknown:
+		return "target"
+	}
+	return "relay"
+}

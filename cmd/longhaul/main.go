@@ -1,0 +1,59 @@
+// Longhaul finds out why bulk TCP between far sites is slow, and fixes it
+// without touching the endpoints.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"longhaul/internal/lab/sandbox"
+)
+
+func main() {
+	sandbox.Init()
+	os.Exit(run(&env{
+		ctx:    context.Background(),
+		args:   os.Args[1:],
+		stdin:  os.Stdin,
+		stdout: os.Stdout,
+		stderr: os.Stderr,
+		getenv: os.Getenv,
+	}))
+}
+
+// env is what a command gets from the outside, so that tests can run the whole
+// program in their own process.
+type env struct {
+	ctx            context.Context
+	args           []string // without the program's name
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	getenv         func(string) string
+
+	// accepted is set once the command line has been found good and a
+	// command's own code runs.
+	accepted bool
+}
+
+// run executes one command line and returns its exit code.
+func run(env *env) int {
+	root := newRoot(env)
+	root.SetArgs(env.args)
+	err := root.ExecuteContext(env.ctx)
+	if err == nil {
+		return exitOK
+	}
+	printError(env.stderr, err)
+	if code := exitCode(err); code != exitFailure || env.accepted {
+		return code
+	}
+	return exitUsage // cobra found the mistake
+}
+
+// untilSignal ends the context at the first SIGINT or SIGTERM.
+func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+// newRoot assembles the command line.
+func newRoot(env *env) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "longhaul",
+		Short: "Make bulk TCP between far sites fill its link",
+		Long: `longhaul makes bulk TCP between far sites fill the link it pays for, without
+touching the endpoints.
+
+Exit codes: 0 done, 1 failed, 2 wrong command line or bad configuration,
+3 (relay) the drain deadline passed and flows were reset.`,
+		Example: `  longhaul demo
+  longhaul relay --listen 10.10.10.20:6000 --forward rhel-vm-2:6000
+  longhaul status`,
+		Version:       version(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE:          needCommand,
+		PersistentPreRun: func(*cobra.Command, []string) {
+			env.accepted = true
+		},
+	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetIn(env.stdin)
+	root.SetOut(env.stdout)
+	root.SetErr(env.stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError(&hintError{err, "see " + cmd.CommandPath() + " --help"})
+	})
+	root.AddCommand(
+		newDemo(env),
+		newLab(env),
+		newRelay(env),
+		newStatus(env),
+		newConfig(env),
+		newVersion(env),
+	)
+	return root
+}
+
+// noArgs refuses arguments.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError(&hintError{fmt.Errorf("%s takes no argument, and got %q", cmd.CommandPath(), args[0]), "see " + cmd.CommandPath() + " --help"})
+	}
+	return nil
+}
+
+// needCommand is the RunE of a command that only groups others.
+func needCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	hint := "see " + cmd.CommandPath() + " --help"
+	if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
+		hint = "did you mean " + cmd.CommandPath() + " " + meant[0] + "?"
+	}
+	return usageError(&hintError{fmt.Errorf("unknown command %q", cmd.CommandPath()+" "+args[0]), hint})
+}
+
+// exactArgs wants n arguments and says what they are.
+func exactArgs(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usageError(&hintError{fmt.Errorf("%s wants %s, and got %d arguments", cmd.CommandPath(), what, len(args)), "see " + cmd.CommandPath() + " --help"})
+		}
+		return nil
+	}
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"longhaul/internal/control"
+	"longhaul/internal/relay"
+)
+
+// topFlows is how many flows are listed unless all are asked for.
+const topFlows = 10
+
+func newStatus(env *env) *cobra.Command {
+	var (
+		asJSON, all bool
+		path, order string
+	)
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what the running relay does: tunnels, flows, last reload",
+		Long: `status asks the running relay through its control socket, which its own user
+and root may use. Goodput is the mean over the flow's life. A figure that is
+not known is shown as -, never as 0.`,
+		Example: `  longhaul status
+  longhaul status --sort bytes --all
+  longhaul status --json | jq '.tunnels[] | {name, flows_now}'`,
+		Args: noArgs,
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&asJSON, "json", false, "print everything as JSON")
+	flags.BoolVar(&all, "all", false, fmt.Sprintf("list every flow, not only the first %d", topFlows))
+	flags.StringVar(&order, "sort", "goodput", "order of the flows: goodput, bytes or age")
+	flags.StringVar(&path, "control-socket", "", "`PATH` of the relay's control socket (default: the usual place)")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		sortFlows, known := flowOrders[order]
+		if !known {
+			return usageError(&hintError{fmt.Errorf("cannot sort by %q", order), "sort by goodput, bytes or age"})
+		}
+		if path == "" {
+			path = control.DefaultPath(env.getenv)
+		}
+		body, err := control.Status(cmd.Context(), path)
+		switch {
+		case errors.Is(err, control.ErrNotRunning):
+			return &hintError{err, "start longhaul relay, or name its socket with --control-socket PATH"}
+		case errors.Is(err, control.ErrForbidden):
+			return &hintError{err, "run this as the relay's user or as root"}
+		case err != nil:
+			return err
+		}
+		if asJSON {
+			_, err := env.stdout.Write(body)
+			return err
+		}
+		var s relayStatus
+		if err := json.Unmarshal(body, &s); err != nil {
+			return &hintError{fmt.Errorf("cannot read the relay's answer: %w", err), "the relay may be of another version; try --json"}
+		}
+		sortFlows(s.Flows)
+		shown := s.Flows
+		if !all && len(shown) > topFlows {
+			shown = shown[:topFlows]
+		}
+		writeStatus(env.stdout, s, shown, time.Now())
+		return nil
+	}
+	return cmd
+}
+
+var flowOrders = map[string]func([]relay.FlowSnapshot){
+	"goodput": func(f []relay.FlowSnapshot) {
+		slices.SortStableFunc(f, func(a, b relay.FlowSnapshot) int { return cmp.Compare(goodput(b), goodput(a)) })
+	},
+	"bytes": func(f []relay.FlowSnapshot) {
+		slices.SortStableFunc(f, func(a, b relay.FlowSnapshot) int { return cmp.Compare(moved(b), moved(a)) })
+	},
+	"age": func(f []relay.FlowSnapshot) {
+		slices.SortStableFunc(f, func(a, b relay.FlowSnapshot) int { return cmp.Compare(b.AgeSeconds, a.AgeSeconds) })
+	},
+}
+
+func moved(f relay.FlowSnapshot) int64 { return f.BytesUp + f.BytesDown }
+
+// goodput is the mean rate of a flow in bits per second, both directions
+// together; negative where the flow is too young to have one.
+func goodput(f relay.FlowSnapshot) float64 {
+	if f.AgeSeconds < 0.001 {
+		return -1
+	}
+	return float64(moved(f)) * 8 / f.AgeSeconds
+}
+
+// writeStatus prints tables that fit a terminal of 80 columns.
+func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now time.Time) {
+	fmt.Fprintf(w, "%s\n", s.Version)
+	fmt.Fprintf(w, "pid %d, up %s, %s", s.PID, age(s.UptimeSeconds), plural(s.Workers, "worker"))
+	if s.ConfigFile != "" {
+		fmt.Fprintf(w, ", %s", s.ConfigFile)
+	}
+	fmt.Fprintln(w)
+	if s.Draining {
+		fmt.Fprintln(w, "draining: no new flows are accepted")
+	}
+	if s.AcceptPaused {
+		fmt.Fprintln(w, "accepting is paused: out of descriptors or memory")
+	}
+	writeReload(w, s.LastReload, now)
+	for _, l := range s.Lacks {
+		fmt.Fprintf(w, "lacking for %s: %s\n  remedy: %s\n", l.Tunnel, l.What, l.Remedy)
+	}
+	if s.LogLinesDropped > 0 {
+		fmt.Fprintf(w, "log lines dropped: %d\n", s.LogLinesDropped)
+	}
+
+	const tunnelRow = "%-14s %-9s %11s %8s %7s %7s %6s %6s %5s\n"
+	fmt.Fprintf(w, "\n"+tunnelRow, "TUNNEL", "STATE", "FLOWS/MAX", "TOTAL", "UP", "DOWN", "DENIED", "LIMIT", "FAIL")
+	for _, t := range s.Tunnels {
+		limit := "-"
+		if t.FlowsLimit > 0 {
+			limit = fmt.Sprint(t.FlowsLimit)
+		}
+		fmt.Fprintf(w, tunnelRow, shorten(t.Name, 14), shorten(t.State, 9), fmt.Sprintf("%d/%s", t.FlowsNow, limit),
+			quantity(t.FlowsTotal), quantity(t.BytesUp), quantity(t.BytesDown),
+			quantity(t.Denied), quantity(t.Limited), quantity(t.Refused+t.Errors))
+		if len(t.Listen) > 0 {
+			fmt.Fprintln(w, shorten("  "+listOf(t.Listen)+" -> "+strings.Join(t.Forward, " "), 80))
+		}
+	}
+	if len(s.Flows) == 0 {
+		fmt.Fprintln(w, "\nno flows")
+		return
+	}
+	const flowRow = "%-8s %-21s %-21s %4s %6s %8s %-6s\n"
+	fmt.Fprintf(w, "\n"+flowRow, "TUNNEL", "CLIENT", "TARGET", "AGE", "BYTES", "GOODPUT", "STATE")
+	for _, f := range flows {
+		target, rate := "-", "-"
+		if f.Target.IsValid() {
+			target = f.Target.String()
+		}
+		if g := goodput(f); g >= 0 {
+			rate = compactRate(g)
+		}
+		state := flowStates[f.State]
+		if state == "" {
+			state = f.State
+		}
+		fmt.Fprintf(w, flowRow, shorten(f.Tunnel, 8), shorten(f.Client.String(), 21), shorten(target, 21),
+			age(f.AgeSeconds), quantity(moved(f)), rate, shorten(state, 6))
+	}
+	if hidden := len(s.Flows) - len(flows); hidden > 0 {
+		fmt.Fprintf(w, "%d more; --all lists them\n", hidden)
+	}
+}
+
+// flowStates abbreviates the states of a flow.
+var flowStates = map[string]string{
+	"dialing": "dial", "client-ended": "c-end", "target-ended": "t-end", "resetting": "reset",
+}
+
+func writeReload(w io.Writer, r *reloadFact, now time.Time) {
+	switch {
+	case r == nil:
+		fmt.Fprintln(w, "last reload: none since the start")
+	case !r.OK:
+		fmt.Fprintf(w, "last reload: failed: %s\n  %s ago; the configuration before it is in force\n", r.Error, age(now.Sub(r.At).Seconds()))
+	default:
+		fmt.Fprintf(w, "last reload: ok, %s ago: %d added, %d changed, %d removed, %d unchanged\n", age(now.Sub(r.At).Seconds()),
+			len(r.Added), len(r.Changed), len(r.Removed), r.Unchanged)
+		if len(r.NeedsRestart) > 0 {
+			fmt.Fprintf(w, "  waiting for a restart: %s\n", strings.Join(r.NeedsRestart, ", "))
+		}
+	}
+}
+
+// listOf writes the first of some addresses and how many more there are.
+func listOf[T fmt.Stringer](all []T) string {
+	if len(all) == 1 {
+		return all[0].String()
+	}
+	return fmt.Sprintf("%s +%d", all[0], len(all)-1)
+}
+
+// shorten cuts the middle out of what is wider than its column.
+func shorten(s string, width int) string {
+	runes := []rune(s)
+	if len(runes) <= width {
+		return s
+	}
+	head := (width - 1) / 2
+	tail := width - 1 - head
+	return string(runes[:head]) + "…" + string(runes[len(runes)-tail:])
+}
+
+// age writes a time in at most four characters: 5s, 12m, 3h, 4d, 2y.
+func age(seconds float64) string {
+	for _, u := range []struct {
+		below, per float64
+		name       string
+	}{{100, 1, "s"}, {100 * 60, 60, "m"}, {100 * 3600, 3600, "h"}, {1000 * 86400, 86400, "d"}} {
+		if seconds < u.below {
+			return fmt.Sprintf("%d%s", int(seconds/u.per), u.name)
+		}
+	}
+	return fmt.Sprintf("%dy", int(seconds/86400/365))
+}
+
+// quantity writes a count in at most five characters, with decimal prefixes.
+func quantity(n int64) string {
+	v := float64(n)
+	for _, prefix := range []string{"", "k", "M", "G", "T", "P"} {
+		switch {
+		case v < 9.95 && prefix != "":
+			return fmt.Sprintf("%.1f%s", v, prefix)
+		case v < 999.5:
+			return fmt.Sprintf("%.0f%s", v, prefix)
+		}
+		v /= 1000
+	}
+	return fmt.Sprintf("%.0fE", v)
+}
+
+// compactRate writes bits per second in at most eight characters.
+func compactRate(bps float64) string {
+	return quantity(int64(bps)) + "b/s"
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	sd "github.com/coreos/go-systemd/v22/daemon"
+)
+
+// serviceManager tells systemd how the relay is. Without systemd
+// (NOTIFY_SOCKET) every call does nothing.
+type serviceManager struct {
+	log      *slog.Logger
+	watchdog time.Duration // 0: systemd does not watch
+}
+
+func newServiceManager(log *slog.Logger) *serviceManager {
+	interval, err := sd.SdWatchdogEnabled(false)
+	if err != nil {
+		log.Warn("the watchdog is off: its settings cannot be read", "error", err)
+	}
+	return &serviceManager{log: log, watchdog: interval}
+}
+
+func (s *serviceManager) send(state string) {
+	if _, err := sd.SdNotify(false, state); err != nil {
+		s.log.Warn("cannot notify systemd", "error", err)
+	}
+}
+
+func (s *serviceManager) ready(status string) {
+	s.send(sd.SdNotifyReady + "\nSTATUS=" + status)
+}
+
+// reloading must be followed by ready, whether or not the reload succeeds.
+func (s *serviceManager) reloading() {
+	s.send(sd.SdNotifyReloading + "\n" + sd.SdNotifyMonotonicUsec() + "STATUS=reloading")
+}
+
+func (s *serviceManager) status(status string) { s.send("STATUS=" + status) }
+
+// stopping announces the drain. systemd kills a unit after TimeoutStopSec
+// unless it is told that more time is needed.
+func (s *serviceManager) stopping(status string) {
+	s.send(sd.SdNotifyStopping + "\nSTATUS=" + status)
+	s.extend()
+}
+
+// drainExtension is how much more time each message of a drain asks for.
+const drainExtension = 30 * time.Second
+
+func (s *serviceManager) extend() {
+	s.send(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", drainExtension.Microseconds()))
+}
+
+func (s *serviceManager) alive() { s.send(sd.SdNotifyWatchdog) }
