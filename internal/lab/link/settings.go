@@ -3,7 +3,10 @@
 // delay, rate, loss and queue that were asked for.
 package link
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Settings are those of one direction of a link. The zero value is a perfect
 // link: no delay, no bound on the rate, no loss.
@@ -89,4 +92,31 @@ type Counters struct {
 	// Time spent waiting for the bottleneck, own transmission excluded; upper
 	// bounds of buckets 3 % wide. Zero while RateBps is 0.
 	QueueDelayP50, QueueDelayP95, QueueDelayP99, QueueDelayMax time.Duration
+}
+
+// Share is the share of packets that the model loses in the long run.
+func (l Loss) Share() float64 {
+	bad := l.badShare()
+	return (1-bad)*l.Probability + bad*l.BadProbability
+}
+
+// Sigma is the standard deviation of the share of n packets that is lost. The
+// correlation of the Gilbert-Elliott chain's states k packets apart is
+// (1-ToBad-ToGood)^k, summed up over all k.
+func (l Loss) Sigma(n int) float64 {
+	p := l.Share()
+	variance := p * (1 - p)
+	if l.ToBad > 0 {
+		bad, memory := l.badShare(), 1-l.ToBad-l.ToGood
+		contrast := l.BadProbability - l.Probability
+		variance += 2 * bad * (1 - bad) * contrast * contrast * memory / (1 - memory)
+	}
+	return math.Sqrt(max(variance, 0) / float64(n))
+}
+
+func (l Loss) badShare() float64 {
+	if l.ToBad == 0 {
+		return 0
+	}
+	return l.ToBad / (l.ToBad + l.ToGood)
 }

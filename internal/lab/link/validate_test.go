@@ -1,0 +1,72 @@
+package link
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+func TestValidate(t *testing.T) {
+	good := []Settings{
+		{},
+		{Delay: time.Hour, Jitter: time.Hour, RateBps: maxRateBps, Loss: Loss{Probability: 1}, LossPlace: LossAfter, MTU: maxMTU, QueueBytes: maxMTU},
+		{RateBps: minRateBps, QueueBDP: 0.001, Loss: Loss{ToBad: 1, ToGood: 1, BadProbability: 1}, MTU: minMTU},
+		{Reorder: Reorder{Probability: 1, Hold: 1}, Down: true, Seed: math.MaxUint64},
+	}
+	for _, s := range good {
+		if err := s.Validate(); err != nil {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+	for _, test := range []struct {
+		s    Settings
+		want string
+	}{
+		{Settings{Delay: -1}, "link settings: Delay is -1ns, set it to between 0 and 1h0m0s"},
+		{Settings{Delay: 1, Jitter: 2}, "link settings: Jitter is 2ns, set it to between 0 and Delay, which is 1ns"},
+		{Settings{RateBps: -5}, "link settings: RateBps is -5, set it to 0 for no bound, or between 1000 and 1000000000000"},
+		{Settings{RateBps: 999}, "link settings: RateBps is 999, set it to 0 for no bound, or between 1000 and 1000000000000"},
+		{Settings{Loss: Loss{Probability: 1.5}}, "link settings: Loss.Probability is 1.5, set it to between 0 and 1"},
+		{Settings{Loss: Loss{Probability: math.NaN()}}, "link settings: Loss.Probability is NaN, set it to between 0 and 1"},
+		{Settings{Loss: Loss{ToBad: -0.1}}, "link settings: Loss.ToBad is -0.1, set it to between 0 and 1"},
+		{Settings{Loss: Loss{ToBad: 0.1}}, "link settings: Loss.ToGood is 0, set it to above 0, because Loss.ToBad is set and the bad state must end"},
+		{Settings{Loss: Loss{ToGood: 2}}, "link settings: Loss.ToGood is 2, set it to between 0 and 1"},
+		{Settings{Loss: Loss{ToGood: 0.2}}, "link settings: Loss.ToGood is 0.2, set it to 0, or set Loss.ToBad as well"},
+		{Settings{Loss: Loss{BadProbability: 0.2}}, "link settings: Loss.BadProbability is 0.2, set it to 0, or set Loss.ToBad as well"},
+		{Settings{Loss: Loss{BadProbability: -1}}, "link settings: Loss.BadProbability is -1, set it to between 0 and 1"},
+		{Settings{LossPlace: 2}, "link settings: LossPlace is 2, set it to LossBefore or LossAfter"},
+		{Settings{MTU: 67}, "link settings: MTU is 67, set it to 0 for 1500, or between 68 and 65535"},
+		{Settings{QueueBytes: 1499}, "link settings: QueueBytes is 1499, set it to 0, or at least the MTU of 1500 so that one packet fits"},
+		{Settings{QueueBDP: math.Inf(1)}, "link settings: QueueBDP is +Inf, set it to 0 or a positive number"},
+		{Settings{QueueBDP: math.NaN()}, "link settings: QueueBDP is NaN, set it to 0 or a positive number"},
+		{Settings{QueueBytes: 1500, QueueBDP: 1}, "link settings: QueueBDP is 1, set it to 0, because QueueBytes is set as well"},
+		{Settings{Reorder: Reorder{Probability: 2}}, "link settings: Reorder.Probability is 2, set it to between 0 and 1"},
+		{Settings{Reorder: Reorder{Hold: -1}}, "link settings: Reorder.Hold is -1ns, set it to between 0 and 1h0m0s"},
+		{Settings{Reorder: Reorder{Probability: 0.1}}, "link settings: Reorder.Hold is 0s, set it to above 0, because Reorder.Probability is set"},
+	} {
+		err := test.s.Validate()
+		if err == nil || err.Error() != test.want {
+			t.Errorf("%+v:\n got %v\nwant %s", test.s, err, test.want)
+		}
+	}
+}
+
+func TestQueueLimitBytes(t *testing.T) {
+	const oneWay = 31500 * time.Microsecond
+	for _, test := range []struct {
+		s    Settings
+		want int
+	}{
+		{Settings{}, 0},
+		{Settings{RateBps: 1e9, Delay: oneWay}, 7_875_000},
+		{Settings{RateBps: 1e9, Delay: oneWay, QueueBDP: 2}, 15_750_000},
+		{Settings{RateBps: 1e9, Delay: oneWay, QueueBytes: 30000}, 30000},
+		{Settings{RateBps: 1e6, Delay: oneWay}, 64 * 1500},
+		{Settings{RateBps: 1e6, Delay: oneWay, MTU: 9000}, 64 * 9000},
+		{Settings{RateBps: 1e6, Delay: oneWay, QueueBDP: 0.01}, 1500},
+	} {
+		if got := test.s.QueueLimitBytes(oneWay); got != test.want {
+			t.Errorf("%+v: %d bytes, want %d", test.s, got, test.want)
+		}
+	}
+}
