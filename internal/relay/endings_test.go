@@ -1,11 +1,19 @@
 package relay
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"io"
 	"net"
+	"os"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/nettest"
 )
@@ -125,4 +133,299 @@ func halfClose(t *testing.T, targetFirst bool) {
 			}
 		})
 	}
+}
+
+// TestRelayKilled kills a relay's process at several stages of a flow. Both
+// peers have to see a reset; one that was shown an end before that has had
+// the whole of the other's stream.
+func TestRelayKilled(t *testing.T) {
+	nettest.CheckLeaks(t)
+	data := pattern(200_000)
+	tests := []struct {
+		name  string
+		stage func(t *testing.T, c, s *net.TCPConn)
+	}{
+		{"idle", func(*testing.T, *net.TCPConn, *net.TCPConn) {}},
+		{"after bytes", func(t *testing.T, c, s *net.TCPConn) {
+			write(t, c, data)
+			expect(t, s, data)
+			write(t, s, data)
+			expect(t, c, data)
+		}},
+		{"half-closed up", func(t *testing.T, c, s *net.TCPConn) {
+			write(t, c, data)
+			c.CloseWrite()
+			expect(t, s, data)
+			expectEnd(t, s)
+			write(t, s, data)
+			expect(t, c, data)
+		}},
+		{"half-closed down", func(t *testing.T, c, s *net.TCPConn) {
+			write(t, s, data)
+			s.CloseWrite()
+			expect(t, c, data)
+			expectEnd(t, c)
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			to := listen(t)
+			p := startProcess(t, to, 0)
+			g := &rig{t: t, target: to, addr: p.addr}
+			c, s := g.pair()
+			tt.stage(t, c, s)
+			if err := p.cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			for _, conn := range []*net.TCPConn{c, s} {
+				if err := awaitReset(conn); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// TestRelayKilledInTransfer kills it while bytes fly in both directions.
+func TestRelayKilledInTransfer(t *testing.T) {
+	nettest.CheckLeaks(t)
+	to := listen(t)
+	p := startProcess(t, to, 0)
+	g := &rig{t: t, target: to, addr: p.addr}
+	c, s := g.pair()
+	type outcome struct{ wrote, read error }
+	outcomes := make(chan outcome, 2)
+	var moved atomic.Int64
+	for _, conn := range []*net.TCPConn{c, s} {
+		go func() {
+			wrote := sendUntilError(conn, pattern(64<<10))
+			_, err := io.Copy(io.Discard, counted{conn, &moved})
+			outcomes <- outcome{<-wrote, err}
+		}()
+	}
+	nettest.Eventually(t, patience, func() bool { return moved.Load() > 20<<20 },
+		func() string { return "no bytes move" })
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if o := <-outcomes; !wasReset(o.wrote, o.read) {
+			t.Errorf("a peer saw a clean end: its write failed with %v, its read with %v", o.wrote, o.read)
+		}
+	}
+}
+
+// sendUntilError writes data again and again until that fails.
+func sendUntilError(c *net.TCPConn, data []byte) <-chan error {
+	failed := make(chan error, 1)
+	go func() {
+		for {
+			if _, err := c.Write(data); err != nil {
+				failed <- err
+				return
+			}
+		}
+	}()
+	return failed
+}
+
+// wasReset says whether a peer that both reads and writes was reset without
+// having been shown an end. The kernel tells a reset once, to whichever call
+// comes first. The reader may be left with an end of file, then the writer's
+// error decides: it is EPIPE if an end came before the reset.
+func wasReset(wrote, read error) bool {
+	return errors.Is(read, syscall.ECONNRESET) || (read == nil || read == io.EOF) && errors.Is(wrote, syscall.ECONNRESET)
+}
+
+type counted struct {
+	io.Reader
+	n *atomic.Int64
+}
+
+func (c counted) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// TestTargetResetsWhileClientSends: the relay learns of the reset from a
+// failed write, and must neither lose what the target had sent nor take the
+// end of file behind it for an end.
+func TestTargetResetsWhileClientSends(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, nil)
+	data := pattern(100_000)
+	for range 100 {
+		c, s := g.pair()
+		wrote := sendUntilError(c, data)
+		write(t, s, data)
+		if err := awaitSent(s); err != nil {
+			t.Fatal(err)
+		}
+		reset(t, s)
+		expect(t, c, data)
+		_, err := c.Read(make([]byte, 1))
+		if wrote := <-wrote; !wasReset(wrote, err) {
+			t.Fatalf("the client saw a clean end: its write failed with %v, its read with %v", wrote, err)
+		}
+		c.Close()
+	}
+}
+
+// TestCompleteReplyOutlivesReset: the target ends its stream and then resets,
+// while the client still sends. The reply is whole, its end is real, and the
+// client learns that its own bytes were lost.
+func TestCompleteReplyOutlivesReset(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, nil)
+	data := pattern(100_000)
+	for range 50 {
+		c, s := g.pair()
+		lost := sendUntilError(c, data)
+		write(t, s, data)
+		s.CloseWrite()
+		if err := awaitSent(s); err != nil {
+			t.Fatal(err)
+		}
+		reset(t, s)
+		expect(t, c, data)
+		expectEnd(t, c)
+		if err := <-lost; errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("the client was never told that its bytes were lost")
+		}
+		c.Close()
+	}
+}
+
+// TestResetWithFullQueue: the client does not read, every queue on the way is
+// full, and the target resets. Whatever reached the relay reaches the client.
+func TestResetWithFullQueue(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, nil)
+	c, s := g.pair()
+	sent, held := fill(t, s)
+	reset(t, s)
+	got, err := io.ReadAll(c)
+	if !errors.Is(err, syscall.ECONNRESET) {
+		t.Fatalf("after %d bytes: %v, want a reset", len(got), err)
+	}
+	if len(got) < sent-held {
+		t.Errorf("the client got %d bytes, the relay had %d", len(got), sent-held)
+	}
+	if !bytes.Equal(got, pattern(len(got))) {
+		t.Error("the bytes differ from what was sent")
+	}
+	g.expectReason(EndTargetReset)
+}
+
+// TestResetDrainTimeout: the same with a client that never reads again.
+func TestResetDrainTimeout(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, func(o *Options) { o.ResetDrainTimeout = 300 * time.Millisecond })
+	c, s := g.pair()
+	fill(t, s)
+	begin := time.Now()
+	reset(t, s)
+	r := g.expectReason(EndTargetReset)
+	if took := time.Since(begin); took < 250*time.Millisecond || took > 5*time.Second {
+		t.Errorf("the flow ended after %v, want 300 ms", took)
+	}
+	if _, err := io.ReadAll(c); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the client saw %v, want a reset (%d bytes were recorded)", err, r.BytesDown)
+	}
+}
+
+// TestEndBehindPausedReceiver: an end behind 50 MB that a receiver takes only
+// after a while comes after all of them, and the other direction goes on.
+func TestEndBehindPausedReceiver(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, nil)
+	c, s := g.pair()
+	const size = 50_000_000
+	go func() {
+		data := pattern(size)
+		if _, err := s.Write(data); err != nil {
+			t.Error(err)
+		}
+		s.CloseWrite()
+	}()
+	nettest.Eventually(t, patience, func() bool {
+		before := g.relay.Snapshot().Flows[0].BytesDown
+		return before > 0 && before == g.relay.Snapshot().Flows[0].BytesDown
+	}, func() string { return "the flow does not come to a halt" })
+	if held := g.relay.Snapshot().Flows[0].HeldDown; held > 2<<20 {
+		t.Errorf("the relay holds %d bytes, that is more than a pipe", held)
+	}
+	expect(t, c, pattern(size))
+	expectEnd(t, c)
+	write(t, c, []byte("still here"))
+	expect(t, s, []byte("still here"))
+	c.CloseWrite()
+	expectEnd(t, s)
+	g.expectReason(EndClean)
+}
+
+// TestConnectAndClose mirrors a connection without a byte.
+func TestConnectAndClose(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, nil)
+	c, s := g.pair()
+	c.Close()
+	expectEnd(t, s)
+	s.Close()
+	g.expectReason(EndClean)
+}
+
+// fill writes until nothing more fits between a sender and a peer that does
+// not read. It returns how many bytes that took, and how many of them are
+// still with the sender.
+func fill(t *testing.T, c *net.TCPConn) (sent, held int) {
+	t.Helper()
+	data := pattern(64 << 20)
+	for {
+		c.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
+		n, err := c.Write(data[sent:])
+		sent += n
+		if errors.Is(err, os.ErrDeadlineExceeded) && n == 0 {
+			break
+		}
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal(err)
+		}
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) { held = unacknowledged(int(fd)) }); err != nil {
+		t.Fatal(err)
+	}
+	return sent, held
+}
+
+// awaitReset waits until the connection's peer has reset it. It looks at the
+// socket's state, since a reset behind an end that was read is not told by
+// reading.
+func awaitReset(c *net.TCPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		var info *unix.TCPInfo
+		var infoErr error
+		if err := raw.Control(func(fd uintptr) {
+			info, infoErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		}); err != nil {
+			return err
+		}
+		if infoErr != nil {
+			return infoErr
+		}
+		const tcpClose = 7 // TCP_CLOSE of include/net/tcp_states.h
+		if info.State == tcpClose {
+			return nil
+		}
+	}
+	return fmt.Errorf("the connection from %s was not reset", c.LocalAddr())
 }

@@ -23,6 +23,7 @@ type opening struct {
 	next     int          // index of the target to try next
 	addrs    []netip.Addr // of the current target, those not tried yet
 	port     uint16
+	broken   bool  // the client has reset, but sent something before
 	lookup   bool  // waiting for the resolver
 	starved  bool  // waiting for a descriptor
 	deadline int64 // over all attempts
@@ -269,6 +270,9 @@ func (w *worker) established(f *flow, events uint32) {
 	}
 	if l.failed != 0 {
 		w.writeFailed(f, target, l.failed)
+	}
+	if o.broken && f.phase == phaseMoving {
+		w.apply(f, f.end.step(eventBroken, client))
 	}
 	if f.phase == phaseMoving {
 		w.run(f)

@@ -86,6 +86,16 @@ func unacknowledged(fd int) int {
 	return int(n)
 }
 
+// unread returns how many received bytes wait to be read.
+func unread(fd int) int {
+	var n int32
+	_, _, errno := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCINQ, uintptr(unsafe.Pointer(&n)))
+	if errno != 0 {
+		return 0
+	}
+	return int(n)
+}
+
 func newSocket(family int) (int, unix.Errno) {
 	fd, _, errno := unix.RawSyscall(unix.SYS_SOCKET, uintptr(family),
 		unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)

@@ -204,10 +204,15 @@ func (w *worker) legEvent(f *flow, s side, events uint32) {
 			return
 		}
 		l.note(events)
-		if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
-			errno := socketError(int(l.fd))
-			w.abort(f, legFailure(client, errno), errnoOrNil(errno))
+		if events&unix.EPOLLERR == 0 {
+			return
 		}
+		if len(f.opening.header) > 0 || unread(int(l.fd)) > 0 {
+			f.opening.broken = true // the target is still to get what came before
+			return
+		}
+		errno := socketError(int(l.fd))
+		w.abort(f, legFailure(client, errno), errnoOrNil(errno))
 	case phaseHeader:
 		l.note(events)
 		w.readHeader(f)
