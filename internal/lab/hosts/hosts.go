@@ -44,7 +44,16 @@ func New(name string) (*Host, error) {
 		h.Close()
 		return nil, fmt.Errorf("cannot speak netlink to host %s: %w", name, err)
 	}
-	if err := h.Up("lo"); err != nil {
+	err = h.Up("lo")
+	if _, statErr := os.Stat("/proc/sys/net/ipv6"); err == nil && statErr == nil {
+		// Nobody else is on the lab's wires: to wait for a duplicate of an
+		// address would only cost the first connections a second.
+		err = errors.Join(
+			h.Sysctl("net.ipv6.conf.all.accept_dad", "0"),
+			h.Sysctl("net.ipv6.conf.default.accept_dad", "0"),
+			h.Sysctl("net.ipv6.conf.default.router_solicitations", "0"))
+	}
+	if err != nil {
 		h.Close()
 		return nil, err
 	}
