@@ -87,6 +87,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	d.legs.keep()
 	for i := range tunnels {
 		tunnels[i].Inherited = inherited[tunnels[i].Name]
 	}
@@ -119,7 +120,6 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	for _, t := range d.config.Tunnels {
 		d.log.Info("listening", "tunnel", t.Name, "listen", join(t.Listen), "forward", join(t.Forward))
 	}
-	d.legs.announce()
 	d.manager.ready(d.statusLine())
 	d.log.Info("relay started", "version", version(), "pid", os.Getpid(), "tunnels", len(d.config.Tunnels), "workers", d.relay.Snapshot().Workers)
 
@@ -224,7 +224,7 @@ func (d *daemon) reload(ctx context.Context) {
 		d.mu.Unlock()
 		return
 	}
-	d.legs.keep(after)
+	d.legs.keep()
 	changes := config.Diff(before, after)
 	fact.OK = true
 	fact.Added, fact.Changed, fact.Removed, fact.Unchanged = changes.Added, changes.Changed, changes.Removed, len(changes.Unchanged)
@@ -240,7 +240,6 @@ func (d *daemon) reload(ctx context.Context) {
 	if len(fact.NeedsRestart) > 0 {
 		d.log.Warn("some changed settings wait for a restart", "settings", strings.Join(fact.NeedsRestart, ","))
 	}
-	d.legs.announce()
 }
 
 // drain stops accepting and lets the flows finish, until the deadline or a

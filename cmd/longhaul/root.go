@@ -60,6 +60,7 @@ func needCommand(cmd *cobra.Command, args []string) error {
 		return cmd.Help()
 	}
 	hint := "see " + cmd.CommandPath() + " --help"
+	cmd.SuggestionsMinimumDistance = 2
 	if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
 		hint = "did you mean " + cmd.CommandPath() + " " + meant[0] + "?"
 	}

@@ -115,7 +115,7 @@ func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now tim
 	}
 	writeReload(w, s.LastReload, now)
 	for _, l := range s.Lacks {
-		fmt.Fprintf(w, "lacking for %s: %s\n  remedy: %s\n", l.Tunnel, l.What, l.Remedy)
+		fmt.Fprintf(w, "lacking: %s\n  remedy: %s\n", l.What, l.Remedy)
 	}
 	if s.LogLinesDropped > 0 {
 		fmt.Fprintf(w, "log lines dropped: %d\n", s.LogLinesDropped)

@@ -1,34 +1,61 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
 
 	"longhaul/internal/config"
 	"longhaul/internal/relay"
+	"longhaul/internal/transport"
 )
 
-// lack is something that a tunnel's legs would need of this host, and do
-// without.
+// lack is something that legs should have and this host does not give.
 type lack struct {
-	Tunnel string `json:"tunnel"`
 	What   string `json:"what"`
 	Remedy string `json:"remedy"`
 }
 
-// transports makes the socket settings of the tunnels' legs, and keeps those
-// of tunnels whose settings a reload does not change.
+// transports makes the socket settings of the tunnels' legs. Tunnels with the
+// same settings share one, so what is lacking is said once.
 type transports struct {
 	log *slog.Logger
 
-	mu sync.Mutex
+	mu      sync.Mutex // guards current: status reads it from elsewhere
+	current map[transportKey]*legs
+	next    map[transportKey]*legs // of the last translate
+}
+
+// transportKey is what a tunnel says about its legs, as a value that compares.
+type transportKey struct {
+	lan, wan         transport.Options // without DSCP,
+	lanDSCP, wanDSCP int               // which is here; -1 leaves the mark alone
+	side             config.WANSide
+}
+
+// legs adapts a transport.Tunnel to what relay asks of its Transport. It has
+// functions in place of the tunnel itself, because relay compares tunnels
+// deeply when it reloads, and must not look into one that is in use.
+type legs struct {
+	prepare     func(fd int, dialed bool) error
+	established func(fd int, dialed bool) (side, degraded string)
+	lacks       func() []transport.Lack
+}
+
+func (l *legs) Prepare(fd int, dialed bool) error { return l.prepare(fd, dialed) }
+
+func (l *legs) Established(fd int, dialed bool) (side, degraded string) {
+	return l.established(fd, dialed)
 }
 
 func newTransports(log *slog.Logger) *transports { return &transports{log: log} }
 
-// translate turns a configuration into the relay's own terms.
+// translate turns a configuration into the relay's own terms. Transports in
+// use are kept, except those that lacked something: the host may have been
+// given it meanwhile.
 func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
+	t.next = map[transportKey]*legs{}
 	var out []relay.Tunnel
 	for _, tun := range c.Tunnels {
 		rt := relay.Tunnel{
@@ -45,11 +72,82 @@ func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
 		for _, f := range tun.Forward {
 			rt.Forward = append(rt.Forward, relay.Target{Host: f.Host, Port: f.Ports.Low})
 		}
+		if tun.Transport != config.TransportKernel {
+			l, err := t.legs(tun.Settings)
+			if err != nil {
+				return nil, fmt.Errorf("tunnel %s: %w", tun.Name, err)
+			}
+			rt.Transport = l
+		}
 		out = append(out, rt)
 	}
 	return out, nil
 }
 
-func (t *transports) keep(*config.Config) {}
-func (t *transports) announce()           {}
-func (t *transports) lacks() []lack       { return []lack{} }
+func (t *transports) legs(s config.Settings) (*legs, error) {
+	key := transportKey{lan: legOptions(s.LAN), wan: legOptions(s.WAN), lanDSCP: -1, wanDSCP: -1, side: s.WANSide}
+	if s.LAN.DSCP != nil {
+		key.lanDSCP = int(*s.LAN.DSCP)
+	}
+	if s.WAN.DSCP != nil {
+		key.wanDSCP = int(*s.WAN.DSCP)
+	}
+	if l := t.next[key]; l != nil {
+		return l, nil
+	}
+	l := t.current[key]
+	if l == nil || len(l.lacks()) > 0 {
+		lan, wan := key.lan, key.wan
+		lan.DSCP, wan.DSCP = s.LAN.DSCP, s.WAN.DSCP
+		tunnel, err := transport.New(lan, wan, transport.WANSide(s.WANSide), t.log)
+		if err != nil {
+			return nil, err
+		}
+		l = &legs{prepare: tunnel.Prepare, established: tunnel.Established, lacks: tunnel.Lacks}
+	}
+	t.next[key] = l
+	return l, nil
+}
+
+// keep makes the transports of the last translate the current ones.
+func (t *transports) keep() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.current, t.next = t.next, nil
+}
+
+// lacks lists what the tunnels' legs lack, each thing once.
+func (t *transports) lacks() []lack {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := []lack{}
+	for _, l := range t.current {
+		for _, missing := range l.lacks() {
+			if one := (lack{missing.What, missing.Remedy}); !slices.Contains(all, one) {
+				all = append(all, one)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b lack) int {
+		if a.What < b.What {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+func legOptions(l config.Leg) transport.Options {
+	return transport.Options{
+		CongestionControl: l.CongestionControl,
+		PathRateBps:       int64(l.Rate),
+		PacingRateBps:     int64(l.PacingRate),
+		SendBuffer:        int(l.SendBuffer),
+		ReceiveBuffer:     int(l.ReceiveBuffer),
+		MSS:               l.MSS,
+		Keepalive:         transport.Keepalive(l.Keepalive),
+		UserTimeout:       l.UserTimeout,
+	}
+}
+
+var _ relay.Transport = (*legs)(nil)

@@ -184,7 +184,7 @@ func (p Ports) String() string {
 }
 
 // overlaps reports whether one host cannot listen on both. The wildcard [::]
-// takes IPv4 connections as well.
+// takes IPv4 connections as well, unless 0.0.0.0 has the same port.
 func (l Listen) overlaps(o Listen) bool {
 	if l.Ports.High < o.Ports.Low || o.Ports.High < l.Ports.Low {
 		return false
@@ -193,7 +193,7 @@ func (l Listen) overlaps(o Listen) bool {
 }
 
 func covers(wildcard, a netip.Addr) bool {
-	return wildcard == netip.IPv6Unspecified() || wildcard == netip.IPv4Unspecified() && a.Is4()
+	return wildcard == netip.IPv6Unspecified() && a != netip.IPv4Unspecified() || wildcard == netip.IPv4Unspecified() && a.Is4()
 }
 
 // parsePrefix reads "10.0.0.0/8" or a single address.

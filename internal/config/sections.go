@@ -17,9 +17,9 @@ const (
 	maxWorkers     = 1024
 	maxFlows       = 10_000_000
 	minBuffer      = 4 << 10
-	maxBuffer      = 1 << 30 // SO_SNDBUF and SO_RCVBUF are doubled in an int
-	minMSS         = 88      // TCP_MAXSEG accepts no less,
-	maxMSS         = 32767   // and no more
+	maxBuffer      = 1023 << 20 // SO_SNDBUF and SO_RCVBUF are doubled in an int
+	minMSS         = 88         // TCP_MAXSEG accepts no less,
+	maxMSS         = 32767      // and no more
 	minRate        = Rate(8_000)
 	maxRate        = Rate(10_000_000_000_000)
 	maxKeepalive   = 32767 * time.Second // TCP_KEEPIDLE and TCP_KEEPINTVL
@@ -45,7 +45,6 @@ func (d *decoder) config(root *node) Config {
 	// Defaults first, wherever the file has them.
 	if n := root.lookup("defaults"); n != nil && n.kind != null {
 		d.mapping(n, "defaults", d.settingsFields(&base)...)
-		d.checkSettings(n, base)
 	} else {
 		d.mapping(&node{kind: mapping}, "defaults", d.settingsFields(&base)...)
 	}
@@ -419,7 +418,8 @@ func (d *decoder) checkClashes() {
 	}
 }
 
-// checkSettings finds settings of one mapping that contradict each other.
+// checkSettings finds settings of a tunnel that contradict each other. Those
+// it has from defaults may be without effect: other tunnels use them.
 func (d *decoder) checkSettings(n *node, s Settings) {
 	if s.Transport == TransportKernel {
 		for _, key := range []string{"lan", "wan", "wan_side"} {
@@ -434,12 +434,24 @@ func (d *decoder) checkSettings(n *node, s Settings) {
 	if v := n.lookup("lan"); v != nil && s.WANSide == WANBoth {
 		d.errorf(v, "remove lan, or choose another wan_side", "lan has no effect with wan_side: both")
 	}
+	if s.Transport == TransportAuto && s.WANSide == WANAuto && s.LAN.MSS != s.WAN.MSS {
+		at := n
+		for _, leg := range []string{"lan", "wan"} {
+			if v := n.lookup(leg).lookup("mss"); v != nil {
+				at = v
+			}
+		}
+		d.errorf(at, "say which side is the WAN with wan_side, or give lan and wan the same mss",
+			"lan and wan differ in mss, which is announced before the round-trip time tells them apart")
+	}
 	if len(s.Allow) > 0 {
 		for _, p := range s.ProxyIn.Trusted {
 			if !slices.ContainsFunc(s.Allow, func(a netip.Prefix) bool { return a.Overlaps(p) }) {
-				at := n.lookup("proxy_protocol")
-				if at == nil {
-					at = n.lookup("allow")
+				at := n // both may come from defaults
+				for _, key := range []string{"allow", "proxy_protocol"} {
+					if v := n.lookup(key); v != nil {
+						at = v
+					}
 				}
 				d.errorf(at, fmt.Sprintf("add %s to allow, or remove it from trusted", p), "trusted source %s is not allowed to connect", p)
 			}

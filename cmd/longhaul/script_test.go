@@ -1,0 +1,319 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"longhaul": main})
+}
+
+// TestScripts runs the end-to-end specs of testdata/script: the real program,
+// over real connections. The commands that they have beyond testscript's own:
+//
+//	start NAME ARG...       run longhaul in the background; its stderr goes to NAME.err
+//	signal NAME SIGNAL      send it a signal
+//	exits NAME CODE         wait for it to end, with this exit code
+//	logs NAME REGEX         wait for its stderr to match
+//	code CODE ARG...        run longhaul to its end, with this exit code
+//	until REGEX ARG...      run longhaul until its stdout matches
+//	port VAR...             find free ports
+//	echo VAR                start a target that sends back what it gets, NAME:PORT in VAR
+//	talk ADDRESS TEXT       send a text and an end through; the reply must be the same
+//	refused ADDRESS         a connection must be refused, or reset at once
+//	hold NAME ADDRESS       open a connection, and see that it echoes
+//	alive NAME              the held connection must still echo
+//	reset NAME              the held connection must have been reset
+//	release NAME            end the held connection cleanly, and see the peer's end
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			e.Values[worldKey{}] = &world{programs: map[string]*program{}, held: map[string]*net.TCPConn{}}
+			// A short path: the control socket's has at most 107 bytes.
+			run, err := os.MkdirTemp("", "lh")
+			if err != nil {
+				return err
+			}
+			e.Defer(func() { os.RemoveAll(run) })
+			e.Setenv("RUN", run)
+			e.Setenv("SOCKET", filepath.Join(run, "s"))
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"start": cmdStart, "signal": cmdSignal, "exits": cmdExits, "logs": cmdLogs, "code": cmdCode, "until": cmdUntil,
+			"port": cmdPort, "echo": cmdEcho, "talk": cmdTalk, "refused": cmdRefused,
+			"hold": cmdHold, "alive": cmdAlive, "reset": cmdReset, "release": cmdRelease,
+		},
+	})
+}
+
+// patience bounds every wait of a script.
+const patience = 15 * time.Second
+
+// world is what a script has running.
+type world struct {
+	programs map[string]*program
+	held     map[string]*net.TCPConn
+}
+
+type worldKey struct{}
+
+type program struct {
+	cmd    *exec.Cmd
+	stderr string
+	ended  chan struct{}
+	err    error
+}
+
+func worldOf(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*world) }
+
+func need(ts *testscript.TestScript, neg bool, args []string, n int) {
+	if neg || len(args) < n {
+		ts.Fatalf("wrong use of a command: see TestScripts")
+	}
+}
+
+// eventually polls cond until it holds.
+func eventually(ts *testscript.TestScript, cond func() bool, format string, args ...any) {
+	for deadline := time.Now().Add(patience); !cond(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			ts.Fatalf(format, args...)
+		}
+	}
+}
+
+func longhaul(ts *testscript.TestScript, args []string) *exec.Cmd {
+	path, err := exec.LookPath(filepath.Join(strings.Split(ts.Getenv("PATH"), string(os.PathListSeparator))[0], "longhaul"))
+	ts.Check(err)
+	cmd := exec.Command(path, args...)
+	cmd.Dir = ts.Getenv("WORK")
+	cmd.Env = append(os.Environ(), "HOME=/nonexistent", "XDG_RUNTIME_DIR="+ts.Getenv("RUN"))
+	return cmd
+}
+
+func cmdStart(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2)
+	p := &program{cmd: longhaul(ts, args[1:]), stderr: ts.MkAbs(args[0] + ".err"), ended: make(chan struct{})}
+	f, err := os.Create(p.stderr)
+	ts.Check(err)
+	defer f.Close()
+	p.cmd.Stderr = f
+	ts.Check(p.cmd.Start())
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	ts.Defer(func() {
+		p.cmd.Process.Kill()
+		<-p.ended
+		if b, err := os.ReadFile(p.stderr); err == nil {
+			ts.Logf("[stderr of %s]\n%s", args[0], b)
+		}
+	})
+	worldOf(ts).programs[args[0]] = p
+}
+
+func cmdSignal(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2)
+	sig, ok := map[string]os.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "HUP": syscall.SIGHUP, "KILL": syscall.SIGKILL}[args[1]]
+	if !ok {
+		ts.Fatalf("unknown signal %s", args[1])
+	}
+	ts.Check(worldOf(ts).programs[args[0]].cmd.Process.Signal(sig))
+}
+
+func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2)
+	p := worldOf(ts).programs[args[0]]
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		ts.Fatalf("%s did not end", args[0])
+	}
+	checkCode(ts, p.cmd.ProcessState.ExitCode(), args[1])
+}
+
+func checkCode(ts *testscript.TestScript, got int, want string) {
+	if strconv.Itoa(got) != want {
+		ts.Fatalf("exit code %d, want %s", got, want)
+	}
+}
+
+func cmdLogs(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2)
+	re := regexp.MustCompile("(?m)" + args[1])
+	p := worldOf(ts).programs[args[0]]
+	eventually(ts, func() bool {
+		b, _ := os.ReadFile(p.stderr)
+		return re.Match(b)
+	}, "%s does not log %q", args[0], args[1])
+}
+
+func cmdCode(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2)
+	cmd := longhaul(ts, args[1:])
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		ts.Fatalf("%v", err)
+	}
+	// Scripts compare these with cmp and grep.
+	ts.Check(os.WriteFile(ts.MkAbs("out"), stdout.Bytes(), 0o644))
+	ts.Check(os.WriteFile(ts.MkAbs("err"), stderr.Bytes(), 0o644))
+	ts.Logf("[out]\n%s[err]\n%s", stdout.String(), stderr.String())
+	checkCode(ts, cmd.ProcessState.ExitCode(), args[0])
+}
+
+func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2)
+	re := regexp.MustCompile("(?m)" + args[0])
+	var out []byte
+	eventually(ts, func() bool {
+		out, _ = longhaul(ts, args[1:]).Output()
+		return re.Match(out)
+	}, "no match for %q", args[0])
+	ts.Check(os.WriteFile(ts.MkAbs("out"), out, 0o644))
+}
+
+func cmdPort(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1)
+	for _, name := range args {
+		// Held until the script's end of this command, so that they differ.
+		l, err := net.Listen("tcp4", "127.0.0.1:0")
+		ts.Check(err)
+		defer l.Close()
+		ts.Setenv(name, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+	}
+}
+
+func cmdEcho(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1)
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	l, err := lc.Listen(context.Background(), "tcp4", "127.0.0.1:0")
+	ts.Check(err)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer conn.Close()
+				io.Copy(conn, conn)
+			})
+		}
+	})
+	ts.Defer(func() {
+		l.Close()
+		for _, c := range worldOf(ts).held {
+			c.Close()
+		}
+		for _, p := range worldOf(ts).programs {
+			p.cmd.Process.Kill()
+		}
+		all.Wait()
+	})
+	ts.Setenv(args[0], l.Addr().String())
+}
+
+func dial(address string) (*net.TCPConn, error) {
+	var d net.Dialer
+	d.SetMultipathTCP(false)
+	d.Timeout = patience
+	c, err := d.Dial("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	c.SetDeadline(time.Now().Add(patience))
+	return c.(*net.TCPConn), nil
+}
+
+func cmdTalk(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2)
+	c, err := dial(args[0])
+	ts.Check(err)
+	defer c.Close()
+	_, err = io.WriteString(c, args[1])
+	ts.Check(err)
+	ts.Check(c.CloseWrite())
+	got, err := io.ReadAll(c)
+	if err != nil || string(got) != args[1] {
+		ts.Fatalf("reply %q, %v", got, err)
+	}
+}
+
+func cmdRefused(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1)
+	c, err := dial(args[0])
+	if err == nil {
+		defer c.Close()
+		_, err = c.Read(make([]byte, 1))
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ECONNRESET) {
+		ts.Fatalf("%s is not refused: %v", args[0], err)
+	}
+}
+
+func echoes(c *net.TCPConn) error {
+	c.SetDeadline(time.Now().Add(patience))
+	if _, err := c.Write([]byte("?")); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(c, make([]byte, 1))
+	return err
+}
+
+func cmdHold(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2)
+	c, err := dial(args[1])
+	ts.Check(err)
+	worldOf(ts).held[args[0]] = c
+	ts.Check(echoes(c))
+}
+
+func cmdAlive(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1)
+	ts.Check(echoes(worldOf(ts).held[args[0]]))
+}
+
+func cmdReset(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1)
+	c := worldOf(ts).held[args[0]]
+	c.SetDeadline(time.Now().Add(patience))
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		ts.Fatalf("%s was not reset: %v", args[0], err)
+	}
+}
+
+func cmdRelease(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 1)
+	c := worldOf(ts).held[args[0]]
+	defer c.Close()
+	ts.Check(c.CloseWrite())
+	c.SetDeadline(time.Now().Add(patience))
+	if n, err := c.Read(make([]byte, 1)); err != io.EOF {
+		ts.Fatalf("%s ends with %d bytes, %v", args[0], n, err)
+	}
+}
