@@ -22,7 +22,7 @@ func newLab(env *env) *cobra.Command {
 		Example: `  longhaul lab run mitre
   longhaul lab up --rtt 300ms --rate 100Mbit --loss 10%
   longhaul lab exec host-a -- ping -c 3 host-b`,
-		Args: noArgs,
+		Args: cobra.ArbitraryArgs,
 		RunE: needCommand,
 	}
 	cmd.AddCommand(
@@ -109,7 +109,7 @@ sites of its own. The table gives medians over the repeats, and their spread.`,
 		Example: `  longhaul lab run mitre
   longhaul lab run mitre --repeat 5 --json > mitre.json
   longhaul lab run mitre --case direct --case relay --quick`,
-		Args: exactArgs(1, "the name of an experiment: see longhaul lab list"),
+		Args: exactArgs(1, "the name of one experiment"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// Refused here, so that a wrong name costs no sandbox.
 			experiment, err := experimentNamed(args[0])

@@ -8,7 +8,6 @@ import (
 	"io"
 	"sync"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -149,24 +148,49 @@ type directionState struct {
 	QueueBytes      int     `json:"queue_bytes"`
 	Down            bool    `json:"down"`
 
-	link.Counters
+	PacketsIn      uint64  `json:"packets_in"`
+	Delivered      uint64  `json:"packets_delivered"`
+	BytesDelivered uint64  `json:"bytes_delivered"`
+	Lost           uint64  `json:"packets_lost"`
+	QueueDrops     uint64  `json:"queue_drops"`
+	TooBig         uint64  `json:"packets_too_big"`
+	Outage         uint64  `json:"packets_lost_in_outages"`
+	Reordered      uint64  `json:"packets_reordered"`
+	Unasked        uint64  `json:"packets_lost_unasked"` // outside the emulation; 0 unless the machine is overloaded
+	QueueP50Ms     float64 `json:"queue_delay_p50_ms"`
+	QueueP95Ms     float64 `json:"queue_delay_p95_ms"`
+	QueueP99Ms     float64 `json:"queue_delay_p99_ms"`
+	QueueMaxMs     float64 `json:"queue_delay_max_ms"`
 }
 
 func (s *labServer) describe() labState {
 	wan := s.Lab.Link(lab.WAN)
 	var state labState
 	for _, dir := range []link.Direction{link.AToB, link.BToA} {
-		settings := wan.Settings(dir)
+		settings, counters := wan.Settings(dir), wan.Counters(dir)
 		state.Directions = append(state.Directions, directionState{
 			Direction:       dir.String(),
-			DelayMs:         float64(settings.Delay) / float64(time.Millisecond),
-			JitterMs:        float64(settings.Jitter) / float64(time.Millisecond),
+			DelayMs:         milliseconds(settings.Delay),
+			JitterMs:        milliseconds(settings.Jitter),
 			RateBps:         settings.RateBps,
 			LossProbability: settings.Loss.Mean(),
 			MTU:             settings.MTU,
 			QueueBytes:      settings.QueueLimitBytes(settings.Delay),
 			Down:            settings.Down,
-			Counters:        wan.Counters(dir),
+
+			PacketsIn:      counters.PacketsIn,
+			Delivered:      counters.PacketsDelivered,
+			BytesDelivered: counters.BytesDelivered,
+			Lost:           counters.Lost,
+			QueueDrops:     counters.QueueDrops,
+			TooBig:         counters.TooBig,
+			Outage:         counters.Outage,
+			Reordered:      counters.Reordered,
+			Unasked:        counters.DeviceDrops + counters.WriteErrors,
+			QueueP50Ms:     milliseconds(counters.QueueDelayP50),
+			QueueP95Ms:     milliseconds(counters.QueueDelayP95),
+			QueueP99Ms:     milliseconds(counters.QueueDelayP99),
+			QueueMaxMs:     milliseconds(counters.QueueDelayMax),
 		})
 	}
 	return state
@@ -199,15 +223,18 @@ func writeLab(w io.Writer, state labState) error {
 		both("outage", func(d directionState) string { return fmt.Sprint(d.Down) })
 	}
 	if ab.PacketsIn+ba.PacketsIn > 0 {
-		both("packets in", func(d directionState) string { return fmt.Sprint(d.PacketsIn) })
-		both("delivered", func(d directionState) string { return fmt.Sprint(d.PacketsDelivered) })
-		both("lost", func(d directionState) string { return fmt.Sprint(d.Lost) })
-		both("queue drops", func(d directionState) string { return fmt.Sprint(d.QueueDrops) })
-		both("too big", func(d directionState) string { return fmt.Sprint(d.TooBig) })
-		both("lost in outages", func(d directionState) string { return fmt.Sprint(d.Outage) })
-		both("lost unasked", func(d directionState) string { return fmt.Sprint(d.DeviceDrops + d.WriteErrors) })
-		both("queue delay p50", func(d directionState) string { return d.QueueDelayP50.Round(10 * time.Microsecond).String() })
-		both("queue delay p95", func(d directionState) string { return d.QueueDelayP95.Round(10 * time.Microsecond).String() })
+		count := func(what string, figure func(directionState) uint64) {
+			both(what, func(d directionState) string { return fmt.Sprint(figure(d)) })
+		}
+		count("packets in", func(d directionState) uint64 { return d.PacketsIn })
+		count("delivered", func(d directionState) uint64 { return d.Delivered })
+		count("lost", func(d directionState) uint64 { return d.Lost })
+		count("queue drops", func(d directionState) uint64 { return d.QueueDrops })
+		count("too big", func(d directionState) uint64 { return d.TooBig })
+		count("lost in outages", func(d directionState) uint64 { return d.Outage })
+		count("lost unasked", func(d directionState) uint64 { return d.Unasked })
+		both("queue delay p50", func(d directionState) string { return fmt.Sprintf("%.2f ms", d.QueueP50Ms) })
+		both("queue delay p95", func(d directionState) string { return fmt.Sprintf("%.2f ms", d.QueueP95Ms) })
 	}
 	return table.Flush()
 }

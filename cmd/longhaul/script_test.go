@@ -21,7 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"longhaul": main})
+	testscript.Main(m, map[string]func(){"longhaul": main, "longhaul-activated": activatedMain})
 }
 
 // TestScripts runs the end-to-end specs of testdata/script: the real program,
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 //	exits NAME CODE         wait for it to end, with this exit code
 //	logs NAME REGEX         wait for its stderr to match
 //	code CODE ARG...        run longhaul to its end, with this exit code
-//	until REGEX ARG...      run longhaul until its stdout matches
+//	until REGEX ARG...      run longhaul until its stdout or stderr matches
 //	port VAR...             find free ports
 //	echo VAR                start a target that sends back what it gets, NAME:PORT in VAR
 //	talk ADDRESS TEXT       send a text and an end through; the reply must be the same
@@ -57,12 +57,34 @@ func TestScripts(t *testing.T) {
 			e.Setenv("SOCKET", filepath.Join(run, "s"))
 			return nil
 		},
+		Condition: func(name string) (bool, error) {
+			if name != "namespaces" {
+				return false, errors.New("unknown condition " + name)
+			}
+			return canMakeNamespaces()
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"start": cmdStart, "signal": cmdSignal, "exits": cmdExits, "logs": cmdLogs, "code": cmdCode, "until": cmdUntil,
 			"port": cmdPort, "echo": cmdEcho, "talk": cmdTalk, "refused": cmdRefused,
 			"hold": cmdHold, "alive": cmdAlive, "reset": cmdReset, "release": cmdRelease,
 		},
 	})
+}
+
+// canMakeNamespaces says whether a lab can be built here. Under CI=true it is
+// an error that it cannot.
+func canMakeNamespaces() (bool, error) {
+	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}},
+	}
+	err := cmd.Run()
+	if err != nil && os.Getenv("CI") == "true" {
+		return false, err
+	}
+	return err == nil, nil
 }
 
 // patience bounds every wait of a script.
@@ -187,12 +209,16 @@ func cmdCode(ts *testscript.TestScript, neg bool, args []string) {
 func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2)
 	re := regexp.MustCompile("(?m)" + args[0])
-	var out []byte
+	var stdout, stderr bytes.Buffer
 	eventually(ts, func() bool {
-		out, _ = longhaul(ts, args[1:]).Output()
-		return re.Match(out)
+		stdout.Reset()
+		stderr.Reset()
+		cmd := longhaul(ts, args[1:])
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		_ = cmd.Run() // what it says is what counts
+		return re.Match(stdout.Bytes()) || re.Match(stderr.Bytes())
 	}, "no match for %q", args[0])
-	ts.Check(os.WriteFile(ts.MkAbs("out"), out, 0o644))
+	ts.Check(os.WriteFile(ts.MkAbs("out"), stdout.Bytes(), 0o644))
 }
 
 func cmdPort(ts *testscript.TestScript, neg bool, args []string) {
