@@ -217,6 +217,7 @@ func (w *worker) dialed(f *flow, events uint32) {
 		}
 		// It accepted, perhaps sent something, and then reset.
 		leg.failed = errno
+		leg.fin = errno == unix.EPIPE // what a reset leaves behind that came after an end
 	} else if events&unix.EPOLLOUT == 0 {
 		return
 	}

@@ -194,10 +194,9 @@ func (w *worker) discard(dir *direction) {
 func (w *worker) readEnded(f *flow, s side) {
 	f.active = w.now
 	ev := eventEnd
-	if failed := f.legs[s].failed; failed != 0 && failed != unix.EPIPE {
+	if l := &f.legs[s]; l.failed != 0 && !l.fin {
 		// The write that failed took the error which this read would have
-		// returned. EPIPE is what a reset leaves behind that came after the
-		// peer's end; then the end is real.
+		// returned, so nothing says that this is an end.
 		ev = eventReset
 	}
 	w.apply(f, f.end.step(ev, s))

@@ -230,6 +230,9 @@ func (l *leg) note(events uint32) {
 	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		l.hungUp = true
 	}
+	if events&unix.EPOLLRDHUP != 0 && events&(unix.EPOLLHUP|unix.EPOLLERR) == 0 {
+		l.fin = true // a reset says RDHUP too, but never alone
+	}
 	if events&unix.EPOLLPRI != 0 {
 		l.urgent = true
 	}

@@ -1,0 +1,219 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/nettest"
+)
+
+// silent returns the address of a listener that answers no more handshakes:
+// its queue is full.
+func silent(t *testing.T) netip.AddrPort {
+	t.Helper()
+	fd, errno := newSocket(unix.AF_INET)
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	t.Cleanup(func() { closeFD(fd) })
+	sa := toSockaddr(freePort, unix.AF_INET)
+	if errno := bind(fd, &sa); errno != 0 {
+		t.Fatal(errno)
+	}
+	if err := unix.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	addr := localAddr(fd)
+	for range 10 {
+		c, errno := newSocket(unix.AF_INET)
+		if errno != 0 {
+			t.Fatal(errno)
+		}
+		t.Cleanup(func() { closeFD(c) })
+		to := toSockaddr(addr, unix.AF_INET)
+		connect(c, &to)
+		poll := []unix.PollFd{{Fd: int32(c), Events: unix.POLLOUT}}
+		if n, err := unix.Poll(poll, 100); n == 0 && err == nil {
+			return addr
+		}
+	}
+	t.Fatal("a listener with a backlog of 0 goes on accepting")
+	return addr
+}
+
+func forward(to ...netip.AddrPort) (ts []Target) {
+	for _, a := range to {
+		ts = append(ts, Target{Host: a.Addr().String(), Port: a.Port()})
+	}
+	return ts
+}
+
+func TestConnectTimeout(t *testing.T) {
+	nettest.CheckLeaks(t)
+	to := silent(t)
+	g := newRig(t, func(o *Options) {
+		o.Tunnels[0].Forward = forward(to)
+		o.Tunnels[0].ConnectTimeout = 300 * time.Millisecond
+	})
+	begin := time.Now()
+	c := dial(t, g.addr)
+	write(t, c, []byte("early")) // waits in its socket
+	expectReset(t, c)
+	if took := time.Since(begin); took < 250*time.Millisecond || took > 5*time.Second {
+		t.Errorf("gave up after %v, want 300 ms", took)
+	}
+	r := g.expectReason(EndTargetUnreached)
+	if !errors.Is(r.Err, syscall.ETIMEDOUT) {
+		t.Errorf("the cause is %v", r.Err)
+	}
+	if n := g.relay.Snapshot().Tunnels[0].Refused; n != 1 {
+		t.Errorf("%d refused, want 1", n)
+	}
+}
+
+// TestTargetsInTurn: a silent and a refusing target cost their share of the
+// timeout, no more.
+func TestTargetsInTurn(t *testing.T) {
+	nettest.CheckLeaks(t)
+	dead := listen(t)
+	dead.Close()
+	quiet := silent(t)
+	g := newRig(t, func(o *Options) {
+		live := o.Tunnels[0].Forward[0]
+		o.Tunnels[0].Forward = append(forward(addrOf(dead), quiet), live)
+		o.Tunnels[0].ConnectTimeout = time.Second
+	})
+	begin := time.Now()
+	c, s := g.pair()
+	if took := time.Since(begin); took < 400*time.Millisecond || took > 950*time.Millisecond {
+		t.Errorf("the third target was reached after %v, want half of the timeout", took)
+	}
+	write(t, c, []byte("x"))
+	expect(t, s, []byte("x"))
+	if f := g.relay.Snapshot().Flows[0]; f.Target != addrOf(g.target) {
+		t.Errorf("the flow's target is %v", f.Target)
+	}
+}
+
+func TestClientLeavesWhileDialing(t *testing.T) {
+	nettest.CheckLeaks(t)
+	to := silent(t)
+	g := newRig(t, func(o *Options) { o.Tunnels[0].Forward = forward(to) })
+	c := dial(t, g.addr)
+	nettest.Eventually(t, patience, func() bool { return g.relay.Snapshot().FlowsNow == 1 },
+		func() string { return "no flow" })
+	if s := g.relay.Snapshot().Flows[0].State; s != "dialing" {
+		t.Fatalf("the flow is %s", s)
+	}
+	reset(t, c)
+	g.expectReason(EndClientReset)
+}
+
+func TestNames(t *testing.T) {
+	nettest.CheckLeaks(t)
+	var asked atomic.Int32
+	release := make(chan struct{})
+	g := newRig(t, func(o *Options) {
+		o.Tunnels[0].Forward[0].Host = "target.example"
+		o.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			if host != "target.example" {
+				t.Errorf("asked for %q", host)
+			}
+			asked.Add(1)
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+			// Nobody listens at the first address.
+			return []netip.Addr{netip.MustParseAddr("127.0.0.9"), loopback}, nil
+		}
+	})
+	const flows = 5
+	for range flows {
+		dial(t, g.addr)
+	}
+	nettest.Eventually(t, patience, func() bool { return g.relay.Snapshot().FlowsNow == flows },
+		func() string { return "the flows do not wait for their target's name" })
+	close(release)
+	for range flows {
+		g.accept()
+	}
+	g.pair()
+	if n := asked.Load(); n != 1 {
+		t.Errorf("the resolver was asked %d times, want once", n)
+	}
+}
+
+func TestUnknownName(t *testing.T) {
+	nettest.CheckLeaks(t)
+	for name, resolve := range map[string]Resolver{
+		"error":      func(context.Context, string) ([]netip.Addr, error) { return nil, errors.New("no such host") },
+		"no address": func(context.Context, string) ([]netip.Addr, error) { return nil, nil },
+		"no answer": func(ctx context.Context, _ string) ([]netip.Addr, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newRig(t, func(o *Options) {
+				o.Tunnels[0].Forward[0].Host = "nowhere.example"
+				o.Tunnels[0].ConnectTimeout = 200 * time.Millisecond
+				o.Resolve = resolve
+			})
+			if c, err := tryDial(g.addr); err == nil {
+				defer c.Close()
+				expectReset(t, c)
+			}
+			if r := g.expectReason(EndTargetUnknown); r.Err == nil {
+				t.Error("the record does not say why")
+			}
+		})
+	}
+}
+
+func TestIdleTimeout(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, func(o *Options) { o.Tunnels[0].IdleTimeout = 300 * time.Millisecond })
+	c, s := g.pair()
+	begin := time.Now()
+	for range 10 { // each byte starts it anew
+		write(t, c, []byte("x"))
+		expect(t, s, []byte("x"))
+		time.Sleep(50 * time.Millisecond)
+	}
+	expectReset(t, c)
+	expectReset(t, s)
+	if took := time.Since(begin); took < 700*time.Millisecond {
+		t.Errorf("the flow was ended after %v although it moved bytes until 500 ms", took)
+	}
+	g.expectReason(EndIdle)
+}
+
+func TestHalfCloseTimeout(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, func(o *Options) { o.HalfCloseTimeout = 300 * time.Millisecond })
+	quiet, quietTarget := g.pair() // no end: no timer
+	c, s := g.pair()
+	c.CloseWrite()
+	expectEnd(t, s)
+	begin := time.Now()
+	for range 10 {
+		write(t, s, []byte("x"))
+		expect(t, c, []byte("x"))
+		time.Sleep(50 * time.Millisecond)
+	}
+	expectReset(t, c)
+	if took := time.Since(begin); took < 700*time.Millisecond {
+		t.Errorf("the flow was ended after %v although it moved bytes until 500 ms", took)
+	}
+	g.expectReason(EndHalfClosed)
+	write(t, quiet, []byte("y"))
+	expect(t, quietTarget, []byte("y"))
+}
