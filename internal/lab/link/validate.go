@@ -6,10 +6,12 @@ import (
 	"time"
 )
 
+// DefaultMTU is the MTU in bytes that Settings.MTU of 0 means.
+const DefaultMTU = 1500
+
 const (
-	defaultMTU = 1500
-	minMTU     = 68    // RFC 791: what every link must carry
-	maxMTU     = 65535 // largest IPv4 packet
+	minMTU = 68    // RFC 791: what every link must carry
+	maxMTU = 65535 // largest IPv4 packet
 
 	minRateBps = 1_000
 	maxRateBps = 1_000_000_000_000
@@ -50,7 +52,7 @@ func (s Settings) Validate() error {
 	case s.LossPlace > LossAfter:
 		return refuse("LossPlace", s.LossPlace, "LossBefore or LossAfter")
 	case s.MTU != 0 && (s.MTU < minMTU || s.MTU > maxMTU):
-		return refuse("MTU", s.MTU, fmt.Sprintf("0 for %d, or between %d and %d", defaultMTU, minMTU, maxMTU))
+		return refuse("MTU", s.MTU, fmt.Sprintf("0 for %d, or between %d and %d", DefaultMTU, minMTU, maxMTU))
 	case s.QueueBytes < 0 || s.QueueBytes > 0 && s.QueueBytes < s.mtu():
 		return refuse("QueueBytes", s.QueueBytes, fmt.Sprintf("0, or at least the MTU of %d so that one packet fits", s.mtu()))
 	case !(s.QueueBDP >= 0) || math.IsInf(s.QueueBDP, 1):
@@ -69,7 +71,7 @@ func (s Settings) Validate() error {
 
 func (s Settings) mtu() int {
 	if s.MTU == 0 {
-		return defaultMTU
+		return DefaultMTU
 	}
 	return s.MTU
 }

@@ -109,6 +109,9 @@ func (p *vethPort) setUp(near string, hostNS, mtu int) (err error) {
 	if err := host.LinkSetGSOMaxSize(device, vethGSOBytes); err != nil {
 		return fmt.Errorf("bound super-packets: %w", err)
 	}
+	if err := keepSegmentation(netns.NsHandle(hostNS), p.name); err != nil {
+		return fmt.Errorf("limit offloads: %w", err)
+	}
 	// A socket that is bound to a device that is down starts with an error.
 	if err := p.home.LinkSetUp(p.near); err != nil {
 		return fmt.Errorf("bring %s up: %w", near, err)

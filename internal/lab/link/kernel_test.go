@@ -1,0 +1,241 @@
+package link_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/linktest"
+	"longhaul/internal/nettest"
+)
+
+func forEachKind(t *testing.T, f func(t *testing.T, kind linktest.Kind)) {
+	for _, kind := range linktest.Kinds {
+		t.Run(kind.Name, func(t *testing.T) { f(t, kind) })
+	}
+}
+
+// transfer sends random bytes from a to b and compares what arrives.
+func transfer(t *testing.T, a, b *linktest.Host, to netip.Addr, size int) {
+	t.Helper()
+	sender, receiver := linktest.Connect(t, a, b, to)
+	deadline := time.Now().Add(60 * time.Second)
+	if err := errors.Join(sender.SetDeadline(deadline), receiver.SetDeadline(deadline)); err != nil {
+		t.Fatal(err)
+	}
+	sent := make([]byte, size)
+	r := rand.NewChaCha8([32]byte{1})
+	if _, err := r.Read(sent); err != nil {
+		t.Fatal(err)
+	}
+	written := make(chan error, 1)
+	go func() {
+		_, err := sender.Write(sent)
+		written <- errors.Join(err, sender.Close())
+	}()
+	hash := sha256.New()
+	n, err := io.Copy(hash, receiver)
+	if err := errors.Join(err, <-written); err != nil {
+		t.Fatalf("after %d bytes: %v", n, err)
+	}
+	if want := sha256.Sum256(sent); n != int64(size) || !bytes.Equal(hash.Sum(nil), want[:]) {
+		t.Fatalf("%d bytes arrived, not the %d that were sent", n, size)
+	}
+}
+
+// settled waits until nothing is in flight and checks that the counters add up.
+func settled(t *testing.T, l *link.Link) (ab, ba link.Counters) {
+	t.Helper()
+	nettest.Eventually(t, 10*time.Second, func() bool {
+		ab, ba = l.Counters(link.AToB), l.Counters(link.BToA)
+		return ab.InFlight == 0 && ba.InFlight == 0
+	}, func() string { return "packets are still in flight" })
+	for _, c := range []link.Counters{ab, ba} {
+		if sum := c.PacketsDelivered + c.Lost + c.QueueDrops + c.TooBig + c.Outage + c.WriteErrors; sum != c.PacketsIn {
+			t.Errorf("%d packets came in, %d are accounted for: %+v", c.PacketsIn, sum, c)
+		}
+		if c.DeviceDrops != 0 || c.WriteErrors != 0 {
+			t.Errorf("lost beside the settings: %+v", c)
+		}
+	}
+	return ab, ba
+}
+
+// TestContentSurvives sends through links that cut super-packets apart in
+// every way there is.
+func TestContentSurvives(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		settings link.Settings
+		check    func(link.Counters) bool // that the settings had their effect
+	}{
+		{"perfect", link.Settings{}, func(c link.Counters) bool { return c.Lost == 0 && c.PacketsIn > 11_000 }},
+		{"loss", link.Settings{Delay: time.Millisecond, Loss: link.Loss{Probability: 0.01}},
+			func(c link.Counters) bool { return c.Lost > 0 }},
+		{"short queue", link.Settings{Delay: time.Millisecond, RateBps: 200_000_000, QueueBytes: 30_000},
+			func(c link.Counters) bool { return c.QueueDrops > 0 && c.QueueDelayMax > 0 }},
+		{"overtaking", link.Settings{Delay: time.Millisecond, Jitter: 200 * time.Microsecond,
+			Reorder: link.Reorder{Probability: 0.01, Hold: time.Millisecond}}, func(c link.Counters) bool { return c.Reordered > 0 }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+				a, b, l := linktest.New(t, kind, 1500, test.settings, test.settings)
+				transfer(t, a, b, b.V4, 16<<20)
+				transfer(t, b, a, a.V6, 16<<20)
+				ab, ba := settled(t, l)
+				if !test.check(ab) || !test.check(ba) {
+					t.Errorf("the settings had no effect:\n%+v\n%+v", ab, ba)
+				}
+			})
+		})
+	}
+}
+
+func TestECNSurvives(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		s := link.Settings{Loss: link.Loss{Probability: 0.01}}
+		a, b, _ := linktest.New(t, kind, 1500, s, link.Settings{})
+		a.Sysctl(t, "ipv4/tcp_ecn", "1")
+		b.Sysctl(t, "ipv4/tcp_ecn", "1")
+		transfer(t, a, b, b.V4, 16<<20)
+	})
+}
+
+// TestSetWhileRunning black-holes a connection and lets it go on.
+func TestSetWhileRunning(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		a, b, l := linktest.New(t, kind, 1500, link.Settings{}, link.Settings{})
+		sender, receiver := linktest.Connect(t, a, b, b.V4)
+		exchange := func(patience time.Duration) error {
+			if err := receiver.SetReadDeadline(time.Now().Add(patience)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := sender.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			_, err := receiver.Read(make([]byte, 1))
+			return err
+		}
+		if err := exchange(5 * time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Set(link.AToB, link.Settings{Down: true}); err != nil {
+			t.Fatal(err)
+		}
+		if err := exchange(100 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("read through an outage: %v", err)
+		}
+		if c := l.Counters(link.AToB); c.Outage == 0 {
+			t.Errorf("the outage counted nothing: %+v", c)
+		}
+		delay := link.Settings{Delay: 20 * time.Millisecond}
+		if err := l.Set(link.AToB, delay); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.Settings(link.AToB); got != delay {
+			t.Errorf("settings are %+v, want %+v", got, delay)
+		}
+		if err := exchange(20 * time.Second); err != nil {
+			t.Fatalf("after the outage: %v", err)
+		}
+		err := l.Set(link.BToA, link.Settings{MTU: 1})
+		if err == nil || !strings.HasPrefix(err.Error(), "b-to-a link settings: MTU is 1,") {
+			t.Errorf("nonsense was answered with %v", err)
+		}
+	})
+}
+
+// TestMTU asks for single packets to be measured, not super-packets, and for
+// the larger ones to be dropped.
+func TestMTU(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		a, b, l := linktest.New(t, kind, 1500, link.Settings{MTU: 1500}, link.Settings{MTU: 500})
+		transfer(t, a, b, b.V4, 4<<20) // acknowledgements are small
+		if c := l.Counters(link.AToB); c.TooBig != 0 {
+			t.Errorf("dropped by the MTU: %+v", c)
+		}
+		sender, receiver := linktest.Connect(t, b, a, a.V4)
+		if _, err := sender.Write(make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		nettest.Eventually(t, 5*time.Second, func() bool { return l.Counters(link.BToA).TooBig > 0 },
+			func() string { return "no packet was too big" })
+		receiver.Close()
+	})
+}
+
+func TestJumbo(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		s := link.Settings{MTU: 65535}
+		a, b, l := linktest.New(t, kind, 65535, s, s)
+		transfer(t, a, b, b.V4, 16<<20)
+		if c, _ := settled(t, l); c.TooBig != 0 || c.BytesIn/c.PacketsIn < 9000 {
+			t.Errorf("packets are small on a link with a large MTU: %+v", c)
+		}
+	})
+}
+
+func TestCloseLeavesNothing(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		nettest.RequireSandbox(t)
+		nettest.CheckLeaks(t)
+		s := link.Settings{Delay: 10 * time.Millisecond}
+		a, b, l := linktest.New(t, kind, 1500, s, s)
+		transfer(t, a, b, b.V4, 1<<20)
+		if l.CPUTime() <= 0 {
+			t.Error("the emulator used no CPU time")
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if l.CPUTime() <= 0 || l.Counters(link.AToB).PacketsIn == 0 {
+			t.Error("what was counted is gone after Close")
+		}
+		if err := l.Set(link.AToB, s); err == nil {
+			t.Error("a closed link took settings")
+		}
+		a.Do(t, func() error {
+			if _, err := os.Stat("/sys/class/net/wan0"); err == nil {
+				return errors.New("the device is still there")
+			}
+			return nil
+		})
+	})
+}
+
+func TestCloseBeforeStart(t *testing.T) {
+	nettest.RequireSandbox(t)
+	nettest.CheckLeaks(t)
+	a, b, l := linktest.New(t, linktest.Kinds[1], 1500, link.Settings{}, link.Settings{})
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, _, _ = a, b, l
+}
+
+func TestNewRefusesNonsense(t *testing.T) {
+	_, err := link.New(nil, nil, link.Settings{Delay: -1}, link.Settings{RateBps: -1})
+	if err == nil || !strings.Contains(err.Error(), "a-to-b link settings: Delay") || !strings.Contains(err.Error(), "b-to-a link settings: RateBps") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOpenRefusesNonsense(t *testing.T) {
+	if _, err := link.OpenTUN(strings.Repeat("x", 16), 1500); err == nil {
+		t.Error("a long name was taken")
+	}
+	if _, err := link.OpenVeth("near", "", -1, 1500); err == nil {
+		t.Error("an empty name was taken")
+	}
+	if _, err := link.OpenTUN("wan0", 67); err == nil {
+		t.Error("an MTU of 67 was taken")
+	}
+}

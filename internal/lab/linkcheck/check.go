@@ -1,0 +1,165 @@
+// Package linkcheck measures an emulated link from outside, with packets of
+// the hosts' kernels, and holds it against what it was asked to be.
+//
+// Nothing else must use the link meanwhile. Where a measurement would be
+// blurred by another setting (a rate by loss, a pattern by the queue) it takes
+// that setting out of the way and puts it back.
+package linkcheck
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"time"
+
+	"longhaul/internal/lab/link"
+)
+
+// Host is one end of the link.
+type Host struct {
+	Addr netip.Addr // on the link; both ends of one family
+	// Run runs a function in the host's network namespace, on a thread that
+	// no other goroutine uses.
+	Run func(func() error) error
+}
+
+// Path is a running link with the hosts at its ends.
+type Path struct {
+	Link *link.Link
+	A, B Host
+}
+
+// Row is one measured property beside what was asked.
+type Row struct {
+	What, Asked, Got string
+	OK               bool
+}
+
+// Tolerances of the checks.
+const (
+	RTTTolerance  = 500 * time.Microsecond
+	RateTolerance = 0.01 // share
+	LossSigmas    = 3
+	TCPShare      = 0.97 // of what full segments can carry
+)
+
+// LossPackets is how many packets a check of loss sends.
+const LossPackets = 100_000
+
+// All runs every check of both directions that the settings give a meaning to.
+// It takes some 20 s, most of it for 100 000 packets twice each way.
+func (p Path) All(ctx context.Context) ([]Row, error) {
+	row, err := p.IdleRTT(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows := []Row{row}
+	for _, dir := range []link.Direction{link.AToB, link.BToA} {
+		if p.Link.Settings(dir).RateBps > 0 {
+			row, err := p.Rate(ctx, dir)
+			if err != nil {
+				return rows, err
+			}
+			rows = append(rows, row)
+		}
+		lost, pattern, err := p.Loss(ctx, dir, LossPackets)
+		if err != nil {
+			return rows, err
+		}
+		rows = append(rows, lost, pattern)
+	}
+	return rows, nil
+}
+
+func (p Path) ends(dir link.Direction) (from, to Host) {
+	if dir == link.AToB {
+		return p.A, p.B
+	}
+	return p.B, p.A
+}
+
+// with runs f under changed settings of a direction.
+func (p Path) with(dir link.Direction, change func(*link.Settings), f func() error) (err error) {
+	was := p.Link.Settings(dir)
+	s := was
+	change(&s)
+	if err := p.Link.Set(dir, s); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Link.Set(dir, was)) }()
+	return f()
+}
+
+// Loss sends that many packets, counts those that do not arrive, and sends
+// them again under the same seed to see the same ones go missing. Afterwards
+// the direction's random choices begin anew.
+func (p Path) Loss(ctx context.Context, dir link.Direction, packets int) (loss, pattern Row, err error) {
+	var first, second arrivals
+	s := p.Link.Settings(dir)
+	isolate := func(s *link.Settings) { s.RateBps, s.QueueBytes, s.QueueBDP = 0, 0, 0 }
+	for _, got := range []*arrivals{&first, &second} {
+		// Another seed and back restarts the generators.
+		if err := p.with(dir, func(s *link.Settings) { s.Seed++ }, func() error { return nil }); err != nil {
+			return loss, pattern, err
+		}
+		err := p.with(dir, isolate, func() (err error) {
+			*got, err = p.numbered(ctx, dir, packets)
+			return err
+		})
+		if err != nil {
+			return loss, pattern, fmt.Errorf("loss %v: %w", dir, err)
+		}
+	}
+	want, sigma, got := s.Loss.Share(), s.Loss.Sigma(packets), 1-float64(first.count)/float64(packets)
+	loss = Row{
+		What:  fmt.Sprintf("loss %v", dir),
+		Asked: fmt.Sprintf("%.3f %% ± %.3f %%", want*100, LossSigmas*sigma*100),
+		Got:   fmt.Sprintf("%.3f %% of %d", got*100, packets),
+		OK:    math.Abs(got-want) <= LossSigmas*sigma+1e-12,
+	}
+	differ := 0
+	for i := range first.seen {
+		if first.seen[i] != second.seen[i] {
+			differ++
+		}
+	}
+	pattern = Row{
+		What:  fmt.Sprintf("same seed, same packets lost %v", dir),
+		Asked: "0 differ",
+		Got:   fmt.Sprintf("%d of %d differ", differ, packets),
+		OK:    differ == 0,
+	}
+	return loss, pattern, nil
+}
+
+// Rate sends faster than the bottleneck serves and times what arrives. The
+// packets are as large as the link carries, and count as whole IP packets.
+func (p Path) Rate(ctx context.Context, dir link.Direction) (Row, error) {
+	rate := p.Link.Settings(dir).RateBps
+	if rate == 0 {
+		return Row{}, fmt.Errorf("rate %v: it has no bound, so there is none to measure", dir)
+	}
+	var got float64
+	isolate := func(s *link.Settings) {
+		s.Loss, s.Reorder, s.Jitter, s.QueueBDP = link.Loss{}, link.Reorder{}, 0, 0
+		// The queue must bridge moments in which the sender is not scheduled.
+		s.QueueBytes = max(int(rate/8/5), 64*link.DefaultMTU, 8*s.MTU)
+	}
+	err := p.with(dir, isolate, func() (err error) {
+		got, err = p.flood(ctx, dir, float64(rate))
+		return err
+	})
+	if err != nil {
+		return Row{}, fmt.Errorf("rate %v: %w", dir, err)
+	}
+	return Row{
+		What:  fmt.Sprintf("rate %v", dir),
+		Asked: formatRate(float64(rate)),
+		Got:   fmt.Sprintf("%s (%+.2f %%)", formatRate(got), (got/float64(rate)-1)*100),
+		OK:    math.Abs(got/float64(rate)-1) <= RateTolerance,
+	}, nil
+}
+
+func formatRate(bps float64) string { return fmt.Sprintf("%.3f Mb/s", bps/1e6) }

@@ -1,0 +1,103 @@
+package linkcheck_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/linkcheck"
+	"longhaul/internal/lab/linktest"
+	"longhaul/internal/nettest"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+func newPath(t *testing.T, kind linktest.Kind, ab, ba link.Settings, v6 bool) linkcheck.Path {
+	t.Helper()
+	a, b, l := linktest.New(t, kind, 1500, ab, ba)
+	p := linkcheck.Path{Link: l, A: linkcheck.Host{Addr: a.V4, Run: a.Run}, B: linkcheck.Host{Addr: b.V4, Run: b.Run}}
+	if v6 {
+		p.A.Addr, p.B.Addr = a.V6, b.V6
+	}
+	return p
+}
+
+func expect(t *testing.T, row linkcheck.Row, err error, ok bool) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%-45s asked %-28s got %s", row.What, row.Asked, row.Got)
+	if row.OK != ok {
+		t.Errorf("%s: asked %s, got %s, OK is %v", row.What, row.Asked, row.Got, row.OK)
+	}
+}
+
+func forEachKind(t *testing.T, f func(t *testing.T, kind linktest.Kind)) {
+	for _, kind := range linktest.Kinds {
+		t.Run(kind.Name, func(t *testing.T) { f(t, kind) })
+	}
+}
+
+func TestIdleRTT(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		p := newPath(t, kind, link.Settings{}, link.Settings{}, kind.Name == "veth")
+		for _, rtt := range []time.Duration{0, 200 * time.Microsecond, 10 * time.Millisecond, 63 * time.Millisecond, 300 * time.Millisecond} {
+			for _, dir := range []link.Direction{link.AToB, link.BToA} {
+				if err := p.Link.Set(dir, link.Settings{Delay: rtt / 2, RateBps: 1e9}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			row, err := p.IdleRTT(context.Background())
+			expect(t, row, err, true)
+		}
+	})
+}
+
+func TestRate(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		p := newPath(t, kind, link.Settings{}, link.Settings{}, kind.Name == "veth")
+		for _, rate := range []int64{1e6, 10e6, 100e6, 1e9} {
+			if err := p.Link.Set(link.AToB, link.Settings{Delay: time.Millisecond, RateBps: rate}); err != nil {
+				t.Fatal(err)
+			}
+			row, err := p.Rate(context.Background(), link.AToB)
+			expect(t, row, err, true)
+		}
+	})
+}
+
+func TestLoss(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		p := newPath(t, kind, link.Settings{}, link.Settings{}, false)
+		for _, loss := range []link.Loss{
+			{},
+			{Probability: 0.01},
+			{Probability: 0.1},
+			{Probability: 0.001, ToBad: 0.005, ToGood: 0.2, BadProbability: 0.5},
+		} {
+			if err := p.Link.Set(link.BToA, link.Settings{Delay: time.Millisecond, Loss: loss, Seed: 42}); err != nil {
+				t.Fatal(err)
+			}
+			lost, pattern, err := p.Loss(context.Background(), link.BToA, linkcheck.LossPackets)
+			expect(t, lost, err, true)
+			expect(t, pattern, err, true)
+		}
+	})
+}
+
+func TestTCP(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		s := link.Settings{Delay: 31500 * time.Microsecond, RateBps: 1e9, Loss: link.Loss{Probability: 0.1}}
+		p := newPath(t, kind, s, s, false)
+		row, err := p.TCP(context.Background(), link.AToB, 5*time.Second)
+		expect(t, row, err, true)
+		if got := p.Link.Settings(link.AToB); got != s {
+			t.Errorf("the settings were left as %+v", got)
+		}
+		if c := p.Link.Counters(link.AToB); c.DeviceDrops != 0 || c.WriteErrors != 0 {
+			t.Errorf("lost beside the settings: %+v", c)
+		}
+	})
+}
