@@ -1,0 +1,82 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// bestOnWAN are the algorithms for a WAN leg, best first. BBR v1 does not take
+// random loss for congestion; CUBIC is what every kernel has.
+var bestOnWAN = []string{"bbr", "cubic"}
+
+// bestOnLAN are those for a LAN leg where the kernel's default is a kind of
+// BBR. At round trips of microseconds BBR is at the mercy of timers and of a
+// host that is short of CPU, and its estimate collapses. Reno is always
+// there and always allowed.
+var bestOnLAN = []string{"cubic", "reno"}
+
+// choice is a congestion control and how it came to be.
+type choice struct {
+	name     string
+	degraded string // what was wanted instead, in one clause; empty if nothing
+	lack     Lack   // zero if nothing
+}
+
+// chooseCC chooses the algorithm of a kind of leg: the wanted name if there
+// is one, else the best for the kind. try sets an algorithm on a socket that
+// will never be connected.
+func chooseCC(kind, wanted string, h host, try func(name string) error) choice {
+	var candidates []string
+	switch {
+	case wanted != "":
+		candidates = []string{wanted}
+	case kind == WAN:
+		candidates = bestOnWAN
+	case isBBR(h.defaultCC):
+		candidates = bestOnLAN
+	}
+	c := choice{name: h.defaultCC}
+	var first error
+	for _, name := range candidates {
+		err := try(name)
+		if err == nil {
+			c.name = name
+			break
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	// On a LAN leg any algorithm that is not BBR is as good, unless the
+	// operator named one.
+	if first != nil && (wanted != "" || kind == WAN) {
+		c.degraded = fmt.Sprintf("congestion control %s instead of %s", c.name, candidates[0])
+		c.lack = Lack{
+			What:   fmt.Sprintf("congestion control %s on %s legs (they use %s)", candidates[0], kind, c.name),
+			Remedy: ccRemedy(candidates[0], first),
+		}
+	}
+	return c
+}
+
+func ccRemedy(name string, err error) string {
+	if !errors.Is(err, unix.EPERM) {
+		return "modprobe tcp_" + name
+	}
+	allowed, readErr := readSysctl("tcp_allowed_congestion_control")
+	if readErr != nil {
+		allowed = "reno"
+	}
+	return fmt.Sprintf("sysctl -w net.ipv4.tcp_allowed_congestion_control='%s %s'", allowed, name)
+}
+
+// isBBR reports whether the algorithm is a version of BBR.
+func isBBR(name string) bool { return strings.HasPrefix(name, "bbr") }
+
+// windowSurvivesIdle reports whether the algorithm keeps its window over an
+// idle time whatever tcp_slow_start_after_idle says. The kernel exempts
+// algorithms that control the rate themselves.
+func windowSurvivesIdle(name string) bool { return isBBR(name) }

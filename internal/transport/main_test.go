@@ -1,0 +1,9 @@
+package transport
+
+import (
+	"testing"
+
+	"longhaul/internal/nettest"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
