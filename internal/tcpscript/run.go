@@ -1,0 +1,183 @@
+package tcpscript
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// Env is what a script runs against.
+type Env struct {
+	// Dial connects to the address under test; DialTo makes one. The
+	// connection must be TCP.
+	Dial func(context.Context) (net.Conn, error)
+	// Listen opens the socket to which what is under test leads; ListenOn
+	// makes one.
+	Listen func(context.Context) (net.Listener, error)
+	// Do are the functions that "does NAME" calls.
+	Do map[string]func() error
+	// Within is the time for steps that say none; 0 means 5 s.
+	Within time.Duration
+}
+
+// DialTo returns a function that connects to a TCP address.
+func DialTo(address string) func(context.Context) (net.Conn, error) {
+	return func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		d.SetMultipathTCP(false)
+		return d.DialContext(ctx, "tcp", address)
+	}
+}
+
+// ListenOn returns a function that listens on a TCP address.
+func ListenOn(address string) func(context.Context) (net.Listener, error) {
+	return func(ctx context.Context) (net.Listener, error) {
+		var lc net.ListenConfig
+		lc.SetMultipathTCP(false)
+		return lc.Listen(ctx, "tcp", address)
+	}
+}
+
+// Failure is a step that did not go as it must.
+type Failure struct {
+	Line int    // from 1
+	Step string // the line's text
+	Got  string // what happened instead
+}
+
+func (f *Failure) Error() string {
+	return fmt.Sprintf("line %d, %q: %s", f.Line, f.Step, f.Got)
+}
+
+// Run runs the script and leaves nothing open. The error is a *Failure where
+// a step failed; the steps after it are not run.
+func (s Script) Run(ctx context.Context, env Env) error {
+	if env.Within == 0 {
+		env.Within = 5 * time.Second
+	}
+	r := &run{env: env, ends: map[string]*end{}}
+	defer r.close()
+	for _, st := range s.steps {
+		if err := r.step(ctx, st); err != nil {
+			return &Failure{Line: st.line, Step: st.text, Got: err.Error()}
+		}
+	}
+	return nil
+}
+
+// run is a running script.
+type run struct {
+	env      Env
+	listener net.Listener
+	ends     map[string]*end
+}
+
+func (r *run) close() {
+	if r.listener != nil {
+		r.listener.Close()
+	}
+	for _, e := range r.ends {
+		e.abort()
+	}
+}
+
+func (r *run) step(ctx context.Context, st step) error {
+	within := st.within
+	if within == 0 {
+		within = r.env.Within
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+
+	switch st.verb {
+	case waits:
+		<-ctx.Done()
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return nil
+		}
+		return ctx.Err()
+	case does:
+		f, ok := r.env.Do[st.name]
+		if !ok {
+			return fmt.Errorf("the test has no function %q", st.name)
+		}
+		return f()
+	case listens:
+		return r.listen(ctx)
+	case connects:
+		c, err := r.env.Dial(ctx)
+		if err != nil {
+			return err
+		}
+		return r.add(st.actor, c, fromDialer, fromAcceptor)
+	case accepts:
+		c, err := r.accept(ctx)
+		if err != nil {
+			return err
+		}
+		return r.add(st.actor, c, fromAcceptor, fromDialer)
+	}
+
+	e, ok := r.ends[st.actor]
+	if !ok {
+		return fmt.Errorf("%s has no connection", st.actor)
+	}
+	switch st.verb {
+	case sends:
+		e.send(st.size)
+	case flushes:
+		return e.flush(ctx)
+	case ends:
+		e.finish()
+	case closes:
+		e.close()
+	case resets:
+		e.abort()
+	case expects:
+		deadline, _ := ctx.Deadline()
+		return e.expect(st.items, deadline)
+	}
+	return nil
+}
+
+func (r *run) listen(ctx context.Context) error {
+	if r.listener != nil {
+		return errors.New("somebody listens already")
+	}
+	l, err := r.env.Listen(ctx)
+	r.listener = l
+	return err
+}
+
+// accept takes the next connection. The listener is closed when the time is
+// over, which is the one way to stop waiting that every listener has.
+func (r *run) accept(ctx context.Context) (net.Conn, error) {
+	if r.listener == nil {
+		return nil, errors.New("nobody listens")
+	}
+	stop := context.AfterFunc(ctx, func() { r.listener.Close() })
+	c, err := r.listener.Accept()
+	if !stop() {
+		if c != nil {
+			c.Close()
+		}
+		return nil, errors.New("nobody connected")
+	}
+	return c, err
+}
+
+// add gives a connection to an actor. An earlier one must be over.
+func (r *run) add(actor string, c net.Conn, out, in stream) error {
+	if _, ok := r.ends[actor]; ok {
+		c.Close()
+		return fmt.Errorf("%s has a connection already", actor)
+	}
+	e, err := newEnd(c, out, in)
+	if err != nil {
+		return err
+	}
+	r.ends[actor] = e
+	return nil
+}
