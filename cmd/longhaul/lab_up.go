@@ -173,7 +173,7 @@ func (s *labServer) describe() labState {
 			DelayMs:         milliseconds(settings.Delay),
 			JitterMs:        milliseconds(settings.Jitter),
 			RateBps:         settings.RateBps,
-			LossProbability: settings.Loss.Mean(),
+			LossProbability: settings.Loss.Share(),
 			MTU:             settings.MTU,
 			QueueBytes:      settings.QueueLimitBytes(settings.Delay),
 			Down:            settings.Down,

@@ -116,8 +116,8 @@ var (
 	HostB6  = netip.MustParseAddr("fd00:20::10")
 	RelayB6 = netip.MustParseAddr("fd00:20::20")
 
-	wanA  = netip.MustParseAddr("10.30.30.1")
-	wanB  = netip.MustParseAddr("10.30.30.2")
+	WANA  = netip.MustParseAddr("10.30.30.1")
+	WANB  = netip.MustParseAddr("10.30.30.2")
 	wanA6 = netip.MustParseAddr("fd00:30::1")
 	wanB6 = netip.MustParseAddr("fd00:30::2")
 
@@ -152,11 +152,11 @@ func TwoSites(c Conditions) Topology {
 				{To: netip.MustParsePrefix("::/0"), Via: RelayA6},
 			}},
 			{Name: "relay-a", Address: RelayA, Sysctls: router, Routes: []hosts.Route{
-				{To: siteB, Via: wanB},
+				{To: siteB, Via: WANB},
 				{To: siteB6, Via: wanB6},
 			}},
 			{Name: "relay-b", Address: RelayB, Sysctls: router, Routes: []hosts.Route{
-				{To: siteA, Via: wanA},
+				{To: siteA, Via: WANA},
 				{To: siteA6, Via: wanA6},
 			}},
 			{Name: "host-b", Address: HostB, Sysctls: stockLinux, Routes: []hosts.Route{
@@ -170,8 +170,8 @@ func TwoSites(c Conditions) Topology {
 		},
 		Links: []LinkSpec{{
 			Name: WAN,
-			A:    endpoint("relay-a", "wan", 30, wanA, wanA6),
-			B:    endpoint("relay-b", "wan", 30, wanB, wanB6),
+			A:    endpoint("relay-a", "wan", 30, WANA, wanA6),
+			B:    endpoint("relay-b", "wan", 30, WANB, wanB6),
 			AB:   ab,
 			BA:   ba,
 		}},

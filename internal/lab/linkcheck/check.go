@@ -126,7 +126,7 @@ func (p Path) Loss(ctx context.Context, dir link.Direction, packets int) (loss, 
 		}
 	}
 	pattern = Row{
-		What:  fmt.Sprintf("same seed, same packets lost %v", dir),
+		What:  fmt.Sprintf("same seed, same loss %v", dir),
 		Asked: "0 differ",
 		Got:   fmt.Sprintf("%d of %d differ", differ, packets),
 		OK:    differ == 0,

@@ -54,7 +54,7 @@ func (p Path) TCP(ctx context.Context, dir link.Direction, during time.Duration)
 	return Row{
 		What:  fmt.Sprintf("TCP goodput %v", dir),
 		Asked: fmt.Sprintf("≥ %.0f %% of %s", TCPShare*100, formatRate(limit)),
-		Got:   fmt.Sprintf("%.2f %%, emulator %.2f CPU s/GB", goodput/limit*100, cpuPerGB),
+		Got:   fmt.Sprintf("%.2f %% (%.2f CPU s/GB)", goodput/limit*100, cpuPerGB),
 		OK:    goodput >= TCPShare*limit,
 	}, nil
 }
