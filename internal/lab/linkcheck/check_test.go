@@ -80,7 +80,7 @@ func TestLoss(t *testing.T) {
 			if err := p.Link.Set(link.BToA, link.Settings{Delay: time.Millisecond, Loss: loss, Seed: 42}); err != nil {
 				t.Fatal(err)
 			}
-			lost, pattern, err := p.Loss(context.Background(), link.BToA, linkcheck.LossPackets)
+			lost, pattern, err := p.Loss(context.Background(), link.BToA, 20_000)
 			expect(t, lost, err, true)
 			expect(t, pattern, err, true)
 		}
