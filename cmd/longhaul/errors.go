@@ -50,7 +50,8 @@ func exitCode(err error) int {
 
 // printError writes an error and its hint, each on a line with the program's name.
 func printError(w io.Writer, err error) {
-	if exit, ok := err.(*exitError); ok && exit.error == nil {
+	var exit *exitError
+	if errors.As(err, &exit) && exit.error == nil {
 		return
 	}
 	var bad config.Errors

@@ -79,7 +79,11 @@ func TestEveryMistakeHasItsMessage(t *testing.T) {
 			}
 			checkErrors(t, err)
 			golden(t, strings.TrimSuffix(file, "yaml")+"golden", err.Error()+"\n")
-			if n := len(err.(Errors)); n != 1 && name(file) != "several" {
+			var all Errors
+			if !errors.As(err, &all) {
+				t.Fatalf("%T has no positions", err)
+			}
+			if n := len(all); n != 1 && name(file) != "several" {
 				t.Errorf("one mistake gives %d errors:\n%v", n, err)
 			}
 		})

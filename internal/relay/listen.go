@@ -82,8 +82,8 @@ func openListener(key listenKey, v6only bool, tr Transport) (*listener, error) {
 	}
 	sa := toSockaddr(key.addr, as)
 	if errno = bind(fd, &sa); errno == 0 {
-		if err := unix.Listen(fd, listenBacklog); err != nil {
-			errno = err.(unix.Errno)
+		if err := unix.Listen(fd, listenBacklog); err != nil && !errors.As(err, &errno) {
+			errno = unix.EINVAL
 		}
 	}
 	if errno != 0 {

@@ -39,13 +39,12 @@ type Relay struct {
 	pausedWorkers atomic.Int32
 	pauseLogged   atomic.Bool
 
-	mu        sync.Mutex // holds reload, drain and close apart
-	started   bool
-	closed    bool
-	draining  atomic.Bool
-	table     atomic.Pointer[table]
-	nextID    int32
-	closeOnce sync.Once
+	mu       sync.Mutex // holds reload, drain and close apart
+	started  bool
+	closed   bool
+	draining atomic.Bool
+	table    atomic.Pointer[table]
+	nextID   int32
 }
 
 // New checks the options and makes a relay that does nothing until Start.
