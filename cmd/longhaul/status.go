@@ -121,7 +121,7 @@ func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now tim
 		fmt.Fprintf(w, "log lines dropped: %d\n", s.LogLinesDropped)
 	}
 
-	const tunnelRow = "%-14s %-9s %11s %8s %7s %7s %6s %6s %5s\n"
+	const tunnelRow = "%-14s %-9s %11s %7s %7s %7s %6s %6s %5s\n"
 	fmt.Fprintf(w, "\n"+tunnelRow, "TUNNEL", "STATE", "FLOWS/MAX", "TOTAL", "UP", "DOWN", "DENIED", "LIMIT", "FAIL")
 	for _, t := range s.Tunnels {
 		limit := "-"
@@ -216,7 +216,7 @@ func age(seconds float64) string {
 // quantity writes a count in at most five characters, with decimal prefixes.
 func quantity(n int64) string {
 	v := float64(n)
-	for _, prefix := range []string{"", "k", "M", "G", "T", "P"} {
+	for _, prefix := range []string{"", "k", "M", "G", "T", "P", "E"} {
 		switch {
 		case v < 9.95 && prefix != "":
 			return fmt.Sprintf("%.1f%s", v, prefix)
@@ -225,7 +225,7 @@ func quantity(n int64) string {
 		}
 		v /= 1000
 	}
-	return fmt.Sprintf("%.0fE", v)
+	return fmt.Sprintf("%.0fZ", v) // beyond what an int64 holds
 }
 
 // compactRate writes bits per second in at most eight characters.

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// TestEveryCommandHelps holds that every command says what it does, with an
+// example that names it, and that its help does not fail.
+func TestEveryCommandHelps(t *testing.T) {
+	var out bytes.Buffer
+	e := &env{ctx: context.Background(), stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }}
+	var walk func(*cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		path := cmd.CommandPath()
+		if cmd.Name() == "help" || strings.HasPrefix(path, "longhaul completion") {
+			return
+		}
+		if cmd.Short == "" || !strings.Contains(cmd.Example, "longhaul") {
+			t.Errorf("%s has no summary or no example", path)
+		}
+		out.Reset()
+		e.args = append(strings.Fields(path)[1:], "--help")
+		if code := run(e); code != exitOK || !strings.Contains(out.String(), "Examples:") {
+			t.Errorf("%s --help ends with %d: %s", path, code, out.String())
+		}
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+	}
+	walk(newRoot(e))
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"longhaul/internal/relay"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func flowOf(tunnel, client, target, state string, age float64, up, down int64) relay.FlowSnapshot {
+	f := relay.FlowSnapshot{Tunnel: tunnel, Client: netip.MustParseAddrPort(client), State: state, AgeSeconds: age, BytesUp: up, BytesDown: down}
+	if target != "" {
+		f.Target = netip.MustParseAddrPort(target)
+	}
+	return f
+}
+
+func TestStatusTable(t *testing.T) {
+	now := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
+	busy := relayStatus{
+		Version: "longhaul v1.0.0 go1.26 linux/amd64", PID: 4711, UptimeSeconds: 93784, ConfigFile: "/etc/longhaul/longhaul.yaml",
+		LastReload: &reloadFact{At: now.Add(-5 * time.Minute), Error: "longhaul.yaml:3:5: unknown key forwart in a tunnel; did you mean forward?"},
+		Lacks:      []lack{{"send buffer 24 MiB for 1 Gb/s at 63 ms", "sysctl -w net.core.wmem_max=25165824"}},
+		Snapshot: relay.Snapshot{
+			Workers: 2,
+			Tunnels: []relay.TunnelSnapshot{
+				{Name: "a-tunnel-with-a-long-name", State: "listening", FlowsNow: 1999, FlowsLimit: 2000, FlowsTotal: 123456789,
+					BytesUp: 999_400_000_000, BytesDown: 1_000_000_000_000, Denied: 12345, Limited: 99999, Refused: 7, Errors: 5,
+					Listen:  []netip.AddrPort{netip.MustParseAddrPort("[2001:db8:1234:5678:9abc:def0:1234:5678]:60000"), netip.MustParseAddrPort("10.0.0.1:60000")},
+					Forward: []string{"relay-b.some-long-site-name.example.net:60000", "relay-c.example.net:60000"}},
+				{Name: "quiet", State: "listening", Listen: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:1")}, Forward: []string{"h:1"}},
+			},
+			Flows: []relay.FlowSnapshot{
+				flowOf("a-tunnel-with-a-long-name", "255.255.255.255:65535", "[2001:db8:1234:5678:9abc:def0:1234:5678]:60000", "target-ended", 99999, 5e12, 7),
+				flowOf("quiet", "10.0.0.9:4000", "", "dialing", 0.0001, 0, 0),
+			},
+		},
+	}
+	idle := relayStatus{Version: "longhaul v1.0.0", PID: 1, Snapshot: relay.Snapshot{Workers: 1, Draining: true, AcceptPaused: true,
+		Tunnels: []relay.TunnelSnapshot{{Name: "a", State: "draining", Forward: []string{"h:1"}}}}}
+	for name, s := range map[string]relayStatus{"busy": busy, "idle": idle} {
+		var b bytes.Buffer
+		writeStatus(&b, s, s.Flows[:min(1, len(s.Flows))], now)
+		if name == "busy" {
+			b.Reset()
+			writeStatus(&b, s, s.Flows, now)
+		}
+		file := "testdata/status-" + name + ".golden"
+		if *update {
+			if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), b.String()); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", file, diff)
+		}
+		for line := range strings.Lines(b.String()) {
+			// Errors and remedies are for copying and are never cut.
+			free := strings.HasPrefix(line, "last reload") || strings.HasPrefix(line, "  remedy")
+			if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 80 && !free {
+				t.Errorf("%s: %d columns: %s", name, n, line)
+			}
+		}
+	}
+}
+
+func TestFlowOrders(t *testing.T) {
+	flows := []relay.FlowSnapshot{
+		flowOf("young", "10.0.0.1:1", "", "open", 1, 500, 0),
+		flowOf("old", "10.0.0.1:1", "", "open", 1000, 1000, 0),
+		flowOf("new", "10.0.0.1:1", "", "open", 0, 0, 0),
+	}
+	for order, want := range map[string]string{"goodput": "young old new", "bytes": "old young new", "age": "old young new"} {
+		f := append([]relay.FlowSnapshot{}, flows...)
+		flowOrders[order](f)
+		if got := f[0].Tunnel + " " + f[1].Tunnel + " " + f[2].Tunnel; got != want {
+			t.Errorf("by %s: %s, want %s", order, got, want)
+		}
+	}
+}
+
+func TestFiguresFitTheirColumns(t *testing.T) {
+	for n, want := range map[int64]string{
+		0: "0", 7: "7", 999: "999", 1000: "1.0k", 9949: "9.9k", 9951: "10k", 999_499: "999k", 999_500: "1.0M", 12_345_678: "12M",
+		1 << 40: "1.1T", 9_223_372_036_854_775_807: "9.2E",
+	} {
+		if got := quantity(n); got != want {
+			t.Errorf("quantity(%d) = %s, want %s", n, got, want)
+		}
+	}
+	for s, want := range map[float64]string{0: "0s", 99.9: "99s", 100: "1m", 5999: "99m", 6000: "1h", 359999: "99h", 360000: "4d", 86400 * 999: "999d", 86400 * 1000: "2y"} {
+		if got := age(s); got != want {
+			t.Errorf("age(%v) = %s, want %s", s, got, want)
+		}
+	}
+}

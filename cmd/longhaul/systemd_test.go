@@ -1,0 +1,435 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/config"
+	"longhaul/internal/nettest"
+	"longhaul/internal/relay"
+)
+
+// activatedMain is the program as systemd's socket activation starts it:
+// LISTEN_PID must be the process's own number, which its parent cannot know.
+func activatedMain() {
+	os.Setenv("LISTEN_PID", strconv.Itoa(os.Getpid()))
+	main()
+}
+
+// running is a longhaul process of a test.
+type running struct {
+	*exec.Cmd
+	stderr lockedBuffer
+	ended  chan struct{}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// startAs runs this test's binary as one of the programs of TestMain.
+func startAs(t *testing.T, program string, environ []string, files []*os.File, args ...string) *running {
+	t.Helper()
+	return start(t, program, nil, environ, files, args...)
+}
+
+// startWithStderr runs longhaul with a stderr of the test's own.
+func startWithStderr(t *testing.T, stderr *os.File, environ []string, args ...string) *running {
+	t.Helper()
+	return start(t, "longhaul", stderr, environ, nil, args...)
+}
+
+func start(t *testing.T, program string, stderr *os.File, environ []string, files []*os.File, args ...string) *running {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &running{Cmd: &exec.Cmd{Path: path, Args: append([]string{program}, args...), ExtraFiles: files}, ended: make(chan struct{})}
+	r.Env = append(os.Environ(), environ...)
+	r.Cmd.Stderr = &r.stderr
+	if stderr != nil {
+		r.Cmd.Stderr = stderr
+	}
+	if err := r.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		r.Wait()
+		close(r.ended)
+	}()
+	t.Cleanup(func() {
+		r.Process.Kill()
+		<-r.ended
+		if t.Failed() {
+			t.Logf("stderr of %s:\n%s", program, r.stderr.String())
+		}
+	})
+	return r
+}
+
+func (r *running) exitCode(t *testing.T) int {
+	t.Helper()
+	select {
+	case <-r.ended:
+	case <-time.After(patience):
+		t.Fatal("the program did not end")
+	}
+	return r.ProcessState.ExitCode()
+}
+
+func (r *running) waitLog(t *testing.T, pattern string) {
+	t.Helper()
+	re := regexp.MustCompile(pattern)
+	nettest.Eventually(t, patience, func() bool { return re.MatchString(r.stderr.String()) }, func() string {
+		return "the log does not match " + pattern
+	})
+}
+
+// freeAddress is a loopback address that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l := listenTCP(t, "127.0.0.1:0")
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func listenTCP(t *testing.T, address string) *net.TCPListener {
+	t.Helper()
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	l, err := lc.Listen(t.Context(), "tcp4", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.(*net.TCPListener)
+}
+
+// echoTarget sends back what it gets, until the test ends.
+func echoTarget(t *testing.T) string {
+	t.Helper()
+	l := listenTCP(t, "127.0.0.1:0")
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer conn.Close()
+				io.Copy(conn, conn)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		all.Wait()
+	})
+	return l.Addr().String()
+}
+
+// talk sends a text and an end, and wants the text back.
+func talk(t *testing.T, address, text string) {
+	t.Helper()
+	c, err := dial(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	io.WriteString(c, text)
+	c.CloseWrite()
+	if got, err := io.ReadAll(c); err != nil || string(got) != text {
+		t.Fatalf("reply %q, %v", got, err)
+	}
+}
+
+// notifySocket stands where systemd listens.
+func notifySocket(t *testing.T) (path string, next func(want string) string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path = filepath.Join(dir, "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	// next skips to the message that has want as one of its lines.
+	next = func(want string) string {
+		t.Helper()
+		conn.SetReadDeadline(time.Now().Add(patience))
+		buf := make([]byte, 4096)
+		for {
+			n, err := conn.Read(buf)
+			if err != nil {
+				t.Fatalf("systemd is not told %s: %v", want, err)
+			}
+			for line := range strings.Lines(string(buf[:n])) {
+				if strings.TrimSpace(line) == want {
+					return string(buf[:n])
+				}
+			}
+		}
+	}
+	return path, next
+}
+
+func TestSystemdIsToldEveryState(t *testing.T) {
+	path, next := notifySocket(t)
+	listen := freeAddress(t)
+	r := startAs(t, "longhaul", []string{"NOTIFY_SOCKET=" + path}, nil,
+		"relay", "--listen", listen, "--forward", echoTarget(t), "--control-socket", "off")
+	if msg := next("READY=1"); !strings.Contains(msg, "STATUS=1 tunnel, 0 flows") {
+		t.Errorf("ready says %q", msg)
+	}
+	talk(t, listen, "ready means that connections are accepted")
+
+	before := monotonicMicroseconds(t)
+	r.Process.Signal(syscall.SIGHUP)
+	msg := next("RELOADING=1")
+	stamp := regexp.MustCompile(`(?m)^MONOTONIC_USEC=(\d+)$`).FindStringSubmatch(msg)
+	if stamp == nil {
+		t.Fatalf("reloading has no time: %q", msg)
+	}
+	if at, _ := strconv.ParseInt(stamp[1], 10, 64); at < before || at > monotonicMicroseconds(t) {
+		t.Errorf("reloading at %d, which is not between the signal and now", at)
+	}
+	next("READY=1")
+
+	held, err := dial(listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if err := echoes(held); err != nil {
+		t.Fatal(err)
+	}
+	r.Process.Signal(syscall.SIGTERM)
+	if msg := next("STOPPING=1"); !strings.Contains(msg, "STATUS=draining, 1 flow left") {
+		t.Errorf("stopping says %q", msg)
+	}
+	next("EXTEND_TIMEOUT_USEC=30000000")
+	held.Close()
+	if code := r.exitCode(t); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func monotonicMicroseconds(t *testing.T) int64 {
+	t.Helper()
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		t.Fatal(err)
+	}
+	return ts.Nano() / 1000
+}
+
+func TestFailedReloadIsInTheStatusLine(t *testing.T) {
+	path, next := notifySocket(t)
+	file := filepath.Join(t.TempDir(), "longhaul.yaml")
+	good := "tunnels: [{name: a, listen: '" + freeAddress(t) + "', forward: '" + echoTarget(t) + "'}]\n"
+	if err := os.WriteFile(file, []byte(good), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := startAs(t, "longhaul", []string{"NOTIFY_SOCKET=" + path}, nil, "relay", "-c", file, "--control-socket", "off")
+	next("READY=1")
+	if err := os.WriteFile(file, []byte("tunnel: []\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.Process.Signal(syscall.SIGHUP)
+	next("RELOADING=1")
+	if msg := next("READY=1"); !strings.Contains(msg, "STATUS=1 tunnel, 0 flows, last reload: failed: "+file+":1:1: unknown key tunnel") {
+		t.Errorf("after a bad reload: %q", msg)
+	}
+}
+
+func TestWatchdogBeatsAtHalfTheInterval(t *testing.T) {
+	path, next := notifySocket(t)
+	startAs(t, "longhaul", []string{"NOTIFY_SOCKET=" + path, "WATCHDOG_USEC=400000"}, nil,
+		"relay", "--listen", freeAddress(t), "--forward", echoTarget(t), "--control-socket", "off")
+	next("READY=1")
+	next("WATCHDOG=1")
+	start := time.Now()
+	for range 5 {
+		next("WATCHDOG=1")
+	}
+	// Five beats of 200 ms. On a busy machine they come late, but never early.
+	if took := time.Since(start); took < 700*time.Millisecond {
+		t.Errorf("five beats within %v", took)
+	}
+}
+
+// TestWatchdogIsSilentWhileALoopIsStuck blocks the relay's only event loop
+// and sees the beats stop, and go on once the loop does.
+func TestWatchdogIsSilentWhileALoopIsStuck(t *testing.T) {
+	path, _ := notifySocket(t)
+	t.Setenv("NOTIFY_SOCKET", path)
+	os.Remove(path)
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	// beat waits for one beat, for no longer than within.
+	beat := func(within time.Duration) bool {
+		buf := make([]byte, 4096)
+		for deadline := time.Now().Add(within); ; {
+			socket.SetReadDeadline(deadline)
+			n, err := socket.Read(buf)
+			if err != nil {
+				return false
+			}
+			if string(buf[:n]) == "WATCHDOG=1" {
+				return true
+			}
+		}
+	}
+
+	listen := netip.MustParseAddrPort(freeAddress(t))
+	target := netip.MustParseAddrPort(echoTarget(t))
+	stuck, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	r, err := relay.New(relay.Options{
+		Workers: 1,
+		Tunnels: []relay.Tunnel{{Name: "a", Listen: []netip.AddrPort{listen}, Forward: []relay.Target{{Host: target.Addr().String(), Port: target.Port()}}}},
+		OnFlow: func(relay.FlowRecord) {
+			once.Do(func() { close(stuck) })
+			<-release
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	letGo := sync.OnceFunc(func() { close(release) })
+	defer letGo() // before the relay closes, which waits for its loop
+	log := slog.New(slog.DiscardHandler)
+	d := &daemon{log: log, relay: r, config: &config.Config{}, manager: &serviceManager{log: log, watchdog: 100 * time.Millisecond}}
+	stop := d.heartbeat()
+	defer stop()
+
+	if !beat(patience) {
+		t.Fatal("a healthy relay sends no beat")
+	}
+	talked := make(chan struct{})
+	go func() { // the flow's last step waits for the loop
+		defer close(talked)
+		talk(t, listen.String(), "x")
+	}()
+	defer func() { <-talked }()
+	defer letGo()
+	<-stuck
+	// An answer may have been under way; after that there is silence.
+	for beat(150 * time.Millisecond) {
+	}
+	if beat(500 * time.Millisecond) {
+		t.Error("the watchdog is fed while an event loop is stuck")
+	}
+	letGo()
+	if !beat(patience) {
+		t.Error("no beat after the loop went on")
+	}
+}
+
+func TestSocketActivation(t *testing.T) {
+	l := listenTCP(t, "127.0.0.1:0")
+	f, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	// Only the passed descriptor keeps the port: the relay could not bind it.
+	defer l.Close()
+	defer f.Close()
+	r := startAs(t, "longhaul-activated", []string{"LISTEN_FDS=1"}, []*os.File{f},
+		"relay", "--listen", address, "--forward", echoTarget(t), "--control-socket", "off")
+	talk(t, address, "before the relay is even up")
+	// A reload keeps the socket.
+	r.Process.Signal(syscall.SIGHUP)
+	r.waitLog(t, `msg=reloaded .*unchanged=1`)
+	talk(t, address, "after a reload")
+	r.Process.Signal(syscall.SIGTERM)
+	if code := r.exitCode(t); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestActivationBySocketsThatCannotServe(t *testing.T) {
+	tcp := listenTCP(t, "127.0.0.1:0")
+	defer tcp.Close()
+	stray, err := tcp.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stray.Close()
+	var lc net.ListenConfig
+	packets, err := lc.ListenPacket(context.Background(), "udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packets.Close()
+	udp, err := packets.(*net.UDPConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer udp.Close()
+
+	tests := []struct {
+		name string
+		file *os.File
+		code int
+		want string
+	}{
+		{"of no tunnel", stray, exitUsage, "longhaul: socket activation passed sockets that no tunnel listens on: " + tcp.Addr().String() +
+			"\nlonghaul: hint: give a tunnel the same address in listen, or remove ListenStream= from the socket unit\n"},
+		{"of datagrams", udp, exitFailure, "which cannot be used: it is not a listening TCP socket\n"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := startAs(t, "longhaul-activated", []string{"LISTEN_FDS=1"}, []*os.File{tt.file},
+				"relay", "--listen", freeAddress(t), "--forward", "127.0.0.1:9", "--control-socket", "off")
+			if code := r.exitCode(t); code != tt.code {
+				t.Errorf("exit code %d, want %d", code, tt.code)
+			}
+			if got := r.stderr.String(); !strings.Contains(got, tt.want) {
+				t.Errorf("stderr %q", got)
+			}
+		})
+	}
+}
