@@ -18,6 +18,10 @@ const (
 	maxQuantum   = 250 * time.Microsecond
 	quantumShare = 64
 
+	// maxLateness bounds how much before a packet is due a wait for it ends,
+	// to make up for the time that waking up takes.
+	maxLateness = 100 * time.Microsecond
+
 	// receiveBatch bounds how many packets are read before those that are
 	// due are delivered.
 	receiveBatch = 64
@@ -89,6 +93,7 @@ func (w *worker) run() {
 		{Fd: int32(w.from.descriptor()), Events: unix.POLLIN},
 	}
 	sourceOpen, sourceFailed := true, false
+	lateness := time.Duration(0) // by which timers have been late of late
 	for {
 		now := monotonic()
 		received := 0
@@ -108,18 +113,27 @@ func (w *worker) run() {
 		// to do, wait for it or for the next packet that is due.
 		fds := poll[:1]
 		wait := time.Duration(-1)
+		due, waiting := int64(0), false
 		if received+delivered > 0 {
 			wait = max(quantum(w.pipe.settings.Delay)-time.Duration(monotonic()-now), 0)
 		} else {
-			if due, some := w.pipe.next(); some {
-				wait = max(time.Duration(due-monotonic()), 0)
+			if due, waiting = w.pipe.next(); waiting {
+				wait = max(time.Duration(due-monotonic())-lateness, 0)
 			}
 			if sourceOpen {
 				fds = poll[:]
 			}
 		}
 		poll[0].Revents, poll[1].Revents = 0, 0
-		pollFor(fds, wait)
+		timedOut := pollFor(fds, wait)
+		if waiting && timedOut {
+			if wait > 0 {
+				late := time.Duration(monotonic()-due) + lateness
+				lateness = min(max(lateness+(late-lateness)/8, 0), maxLateness)
+			}
+			for monotonic() < due { // a moment: the sleep ended close before
+			}
+		}
 		sourceFailed = poll[1].Revents&(unix.POLLERR|unix.POLLHUP|unix.POLLNVAL) != 0
 		if poll[0].Revents != 0 {
 			var count [8]byte
@@ -242,18 +256,19 @@ func threadCPUTime(thread int) time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// pollFor waits for an event or until the time has passed; for ever if it is
-// negative.
-func pollFor(fds []unix.PollFd, wait time.Duration) {
+// pollFor waits for an event or until the time has passed, for ever if it is
+// negative. It returns true if no event came.
+func pollFor(fds []unix.PollFd, wait time.Duration) bool {
 	if wait == 0 {
-		return
+		return true
 	}
 	var timeout *unix.Timespec
 	if wait > 0 {
 		t := unix.NsecToTimespec(int64(wait))
 		timeout = &t
 	}
-	_, _ = unix.Ppoll(fds, timeout, nil) // EINTR is as good as an event
+	n, err := unix.Ppoll(fds, timeout, nil)
+	return n == 0 && err == nil // EINTR is as good as an event
 }
 
 // preferLatency asks the kernel to wake this thread on time. What it refuses
