@@ -84,13 +84,20 @@ var (
 	atHostB  = netip.AddrPortFrom(HostB, bulkPort)
 )
 
-// relays starts a longhaul relay at both sites with further arguments.
+// relays starts a longhaul relay at both sites, with further arguments, that
+// lead to the receiver of a bulk transfer.
 func (s *stage) relays(ctx context.Context, args ...string) (netip.AddrPort, error) {
+	return s.relaysTo(ctx, atHostB, args...)
+}
+
+// relaysTo starts a longhaul relay at both sites that lead to target, and
+// returns where they are entered.
+func (s *stage) relaysTo(ctx context.Context, target netip.AddrPort, args ...string) (netip.AddrPort, error) {
 	for _, hop := range []struct {
 		host            string
 		listen, forward netip.AddrPort
 	}{
-		{"relay-b", atRelayB, atHostB},
+		{"relay-b", atRelayB, target},
 		{"relay-a", atRelayA, atRelayB},
 	} {
 		err := s.start(ctx, hop.host, relayPort, s.program, append([]string{
@@ -137,18 +144,32 @@ func socats(ctx context.Context, s *stage) (netip.AddrPort, error) {
 
 // sshTunnel starts a real sshd at site B and a tunnel to it at site A.
 func sshTunnel(ctx context.Context, s *stage) (netip.AddrPort, error) {
-	dir, err := os.MkdirTemp("/run", "ssh-") // gone with the sandbox
+	key, err := s.sshd(ctx, "relay-b")
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
+	args := append([]string{"-N", "-L", atRelayA.String() + ":" + atHostB.String()}, sshOptions(key)...)
+	if err := s.start(ctx, "relay-a", relayPort, program("ssh"), append(args, "root@"+RelayB.String())...); err != nil {
+		return netip.AddrPort{}, err
+	}
+	return atRelayA, nil
+}
+
+// sshd starts a real sshd in a host, and returns the file of the private key
+// that root may log in with.
+func (s *stage) sshd(ctx context.Context, host string) (key string, err error) {
+	dir, err := os.MkdirTemp("/run", "ssh-") // gone with the sandbox
+	if err != nil {
+		return "", err
+	}
 	// Where sshd wants to lock its unprivileged half in.
 	if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
-		return netip.AddrPort{}, err
+		return "", err
 	}
 	for _, key := range []string{"host", "user"} {
 		out, err := exec.CommandContext(ctx, program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, key)).CombinedOutput()
 		if err != nil {
-			return netip.AddrPort{}, fmt.Errorf("ssh-keygen: %w: %s", err, out)
+			return "", fmt.Errorf("ssh-keygen: %w: %s", err, out)
 		}
 	}
 	config := strings.ReplaceAll(`Port 22
@@ -158,22 +179,21 @@ PermitRootLogin prohibit-password
 PasswordAuthentication no
 UsePAM no
 StrictModes no
+Subsystem sftp internal-sftp
 PidFile none
 `, "DIR", dir)
 	if err := os.WriteFile(filepath.Join(dir, "sshd_config"), []byte(config), 0o600); err != nil {
-		return netip.AddrPort{}, err
+		return "", err
 	}
-	if err := s.start(ctx, "relay-b", 22, program("sshd"), "-D", "-e", "-f", filepath.Join(dir, "sshd_config")); err != nil {
-		return netip.AddrPort{}, err
-	}
-	err = s.start(ctx, "relay-a", relayPort, program("ssh"), "-N", "-F", "none",
-		"-i", filepath.Join(dir, "user"), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
+	return filepath.Join(dir, "user"), s.start(ctx, host, 22, program("sshd"), "-D", "-e", "-f", filepath.Join(dir, "sshd_config"))
+}
+
+// sshOptions let ssh and scp log in with a key at a server they do not know.
+func sshOptions(key string) []string {
+	return []string{
+		"-F", "none", "-i", key, "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
 		"-o", "ExitOnForwardFailure=yes", "-o", "LogLevel=ERROR",
-		"-L", atRelayA.String()+":"+atHostB.String(), "root@"+RelayB.String())
-	if err != nil {
-		return netip.AddrPort{}, err
 	}
-	return atRelayA, nil
 }
 
 func missingSSH() string {
