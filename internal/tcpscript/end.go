@@ -23,6 +23,10 @@ type end struct {
 	out, in stream
 	got     int64 // bytes read
 
+	// stillborn: the connection was reset before connect had returned. There
+	// is no socket any more.
+	stillborn bool
+
 	// A writer in the background works off the queue.
 	mu     sync.Mutex
 	queue  []func() error
@@ -48,6 +52,9 @@ func newEnd(c net.Conn, out, in stream) (*end, error) {
 	e.ended.Go(e.write)
 	return e, nil
 }
+
+// newStillborn is the end of a connection that was reset at once.
+func newStillborn() *end { return &end{stillborn: true, closed: true, idle: closedChan()} }
 
 func closedChan() chan struct{} {
 	c := make(chan struct{})
@@ -132,6 +139,9 @@ func (e *end) flush(ctx context.Context) error {
 	case <-ctx.Done():
 		return errors.New("bytes are still waiting to be sent")
 	}
+	if e.stillborn {
+		return errReset
+	}
 	raw, err := e.tcp.SyscallConn()
 	if err != nil {
 		return err
@@ -188,8 +198,10 @@ func (e *end) abort() {
 // expect reads and compares with the items in turn. The error says what came
 // instead.
 func (e *end) expect(items []item, deadline time.Time) error {
-	if err := e.tcp.SetReadDeadline(deadline); err != nil {
-		return err
+	if !e.stillborn {
+		if err := e.tcp.SetReadDeadline(deadline); err != nil {
+			return err
+		}
 	}
 	start := e.got
 	for _, it := range items {
@@ -203,11 +215,19 @@ func (e *end) expect(items []item, deadline time.Time) error {
 			err = e.expectEvent(it.kind, len(items) > 1 && items[len(items)-2].kind == wantAny)
 		}
 		if err != nil {
-			return fmt.Errorf("%w after %d bytes", err, e.got-start)
+			return &unexpected{what: err, bytes: e.got - start}
 		}
 	}
 	return nil
 }
+
+// unexpected is what came in place of an item.
+type unexpected struct {
+	what  error
+	bytes int64 // that were read before it
+}
+
+func (u *unexpected) Error() string { return u.what.Error() }
 
 func (e *end) expectBytes(size int64) error {
 	buf := make([]byte, min(size, chunk))
@@ -228,7 +248,7 @@ func (e *end) expectEvent(kind itemKind, bytesBefore bool) error {
 	for {
 		n, err := e.read(buf)
 		if n > 0 && !bytesBefore {
-			return fmt.Errorf("got bytes")
+			return errBytes
 		}
 		if err == nil {
 			continue
@@ -240,17 +260,21 @@ func (e *end) expectEvent(kind itemKind, bytesBefore bool) error {
 	}
 }
 
-// What can happen on a connection instead of bytes.
+// What can happen on a connection in place of what is expected.
 var (
 	errEnd     = errors.New("got an end")
 	errReset   = errors.New("got a reset")
 	errSilence = errors.New("got nothing")
 	errWrong   = errors.New("got wrong bytes")
+	errBytes   = errors.New("got bytes")
 )
 
 // read reads some bytes and compares them with the stream. Its error is one
-// of the four above, or none of the kernel's usual ones.
+// of those above, or none of the kernel's usual ones.
 func (e *end) read(buf []byte) (int, error) {
+	if e.stillborn {
+		return 0, errReset
+	}
 	n, err := e.tcp.Read(buf)
 	if n > 0 {
 		want := make([]byte, n)

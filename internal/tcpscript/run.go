@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Env is what a script runs against.
@@ -42,13 +44,18 @@ func ListenOn(address string) func(context.Context) (net.Listener, error) {
 
 // Failure is a step that did not go as it must.
 type Failure struct {
-	Line int    // from 1
-	Step string // the line's text
-	Got  string // what happened instead
+	Line  int    // from 1
+	Step  string // the line's text
+	Actor string // empty for steps without one
+	Got   string // what happened instead: "got an end"
+	Bytes int64  // read by the step before that, where it is one that reads; else -1
 }
 
 func (f *Failure) Error() string {
-	return fmt.Sprintf("line %d, %q: %s", f.Line, f.Step, f.Got)
+	if f.Bytes < 0 {
+		return fmt.Sprintf("line %d, %q: %s", f.Line, f.Step, f.Got)
+	}
+	return fmt.Sprintf("line %d, %q: %s after %d bytes", f.Line, f.Step, f.Got, f.Bytes)
 }
 
 // Run runs the script and leaves nothing open. The error is a *Failure where
@@ -61,7 +68,12 @@ func (s Script) Run(ctx context.Context, env Env) error {
 	defer r.close()
 	for _, st := range s.steps {
 		if err := r.step(ctx, st); err != nil {
-			return &Failure{Line: st.line, Step: st.text, Got: err.Error()}
+			f := &Failure{Line: st.line, Step: st.text, Actor: st.actor, Got: err.Error(), Bytes: -1}
+			var u *unexpected
+			if errors.As(err, &u) {
+				f.Bytes = u.bytes
+			}
+			return f
 		}
 	}
 	return nil
@@ -108,6 +120,9 @@ func (r *run) step(ctx context.Context, st step) error {
 		return r.listen(ctx)
 	case connects:
 		c, err := r.env.Dial(ctx)
+		if errors.Is(err, unix.ECONNRESET) {
+			return r.put(st.actor, newStillborn())
+		}
 		if err != nil {
 			return err
 		}
@@ -168,15 +183,19 @@ func (r *run) accept(ctx context.Context) (net.Conn, error) {
 	return c, err
 }
 
-// add gives a connection to an actor. An earlier one must be over.
+// add gives a connection to an actor.
 func (r *run) add(actor string, c net.Conn, out, in stream) error {
-	if _, ok := r.ends[actor]; ok {
-		c.Close()
-		return fmt.Errorf("%s has a connection already", actor)
-	}
 	e, err := newEnd(c, out, in)
 	if err != nil {
 		return err
+	}
+	return r.put(actor, e)
+}
+
+func (r *run) put(actor string, e *end) error {
+	if _, ok := r.ends[actor]; ok {
+		e.abort()
+		return fmt.Errorf("%s has a connection already", actor)
 	}
 	r.ends[actor] = e
 	return nil

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/nettest"
 )
@@ -156,6 +159,23 @@ func TestRunWrongBytes(t *testing.T) {
 				t.Errorf("err = %v, want wrong bytes", err)
 			}
 		})
+	}
+}
+
+// A connection may be reset before connect returns. That is a reset like any
+// other, and not a refusal.
+func TestRunResetAtOnce(t *testing.T) {
+	nettest.CheckLeaks(t)
+	env := direct(t)
+	env.Dial = func(context.Context) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", unix.ECONNRESET)}
+	}
+	if err := MustParse("client connects\nclient sends 1\nclient ends\nclient expects reset").Run(t.Context(), env); err != nil {
+		t.Error(err)
+	}
+	err := MustParse("client connects\nclient expects 1, reset").Run(t.Context(), env)
+	if err == nil || !strings.HasSuffix(err.Error(), "got a reset after 0 bytes") {
+		t.Errorf("err = %v", err)
 	}
 }
 

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/tcpscript"
+)
+
+//go:embed sequences/*.tcp
+var sequenceFiles embed.FS
+
+// sequence is one way for a connection to end.
+type sequence struct {
+	name   string // the file's first line
+	script tcpscript.Script
+}
+
+func sequences() ([]sequence, error) {
+	entries, err := sequenceFiles.ReadDir("sequences")
+	if err != nil {
+		return nil, err
+	}
+	var list []sequence
+	for _, entry := range entries {
+		text, err := sequenceFiles.ReadFile("sequences/" + entry.Name())
+		if err != nil {
+			return nil, err
+		}
+		first, _, _ := strings.Cut(string(text), "\n")
+		script, err := tcpscript.Parse(string(text))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", entry.Name(), err)
+		}
+		list = append(list, sequence{strings.TrimPrefix(first, "# "), script})
+	}
+	return list, nil
+}
+
+// stepTime is how long a step may wait for what it expects.
+const stepTime = 3 * time.Second
+
+// measure runs every sequence against every relay, the relays side by side:
+// they mostly wait. What is not installed is skipped with a line on stderr.
+func measure(ctx context.Context, relays []relay, list []sequence, repeat int, dir string, stderr io.Writer) (result, error) {
+	res := result{Kernel: kernelRelease(), Repeat: repeat}
+	for _, s := range list {
+		res.Sequences = append(res.Sequences, s.name)
+	}
+	programs := make([]program, len(relays))
+	for i, r := range relays {
+		own := filepath.Join(dir, r.name)
+		if err := os.Mkdir(own, 0o755); err != nil {
+			return result{}, err
+		}
+		var err error
+		programs[i], err = r.prepare(ctx, own)
+		if errors.Is(err, errMissing) {
+			fmt.Fprintf(stderr, "endings: %s is skipped: %v\n", r.name, err)
+			continue
+		}
+		if err != nil {
+			return result{}, fmt.Errorf("%s: %w", r.name, err)
+		}
+	}
+
+	res.Relays = make([]relayResult, len(relays))
+	errs := make([]error, len(relays))
+	var all sync.WaitGroup
+	for i, r := range relays {
+		p := programs[i]
+		if p.command == nil {
+			continue
+		}
+		all.Go(func() {
+			runtime.LockOSThread() // which start asks for
+			defer runtime.UnlockOSThread()
+			res.Relays[i] = relayResult{Name: r.name, Version: p.version, Note: r.note}
+			res.Relays[i].Endings, errs[i] = measureRelay(ctx, p, filepath.Join(dir, r.name), i, list, repeat)
+			if errs[i] != nil {
+				errs[i] = fmt.Errorf("%s: %w", r.name, errs[i])
+			}
+		})
+	}
+	all.Wait()
+	res.Relays = slices.DeleteFunc(res.Relays, func(r relayResult) bool { return r.Name == "" })
+	return res, errors.Join(errs...)
+}
+
+// measureRelay runs every sequence against one relay, the number-th.
+func measureRelay(ctx context.Context, p program, dir string, number int, list []sequence, repeat int) ([]ending, error) {
+	listen, err := freeAddress(ctx, fmt.Sprintf("127.77.%d.1", number))
+	if err != nil {
+		return nil, err
+	}
+	target, err := freeAddress(ctx, fmt.Sprintf("127.77.%d.2", number))
+	if err != nil {
+		return nil, err
+	}
+	argv, err := p.command(dir, listen, target)
+	if err != nil {
+		return nil, err
+	}
+	var running *process
+	stop := func() error {
+		r := running
+		running = nil
+		return r.kill()
+	}
+	defer func() {
+		if running != nil {
+			stop()
+		}
+	}()
+	env := tcpscript.Env{
+		Dial:   tcpscript.DialTo(listen.String()),
+		Listen: tcpscript.ListenOn(target.String()),
+		Do:     map[string]func() error{"kill-relay": stop},
+		Within: stepTime,
+	}
+	var endings []ending
+	for _, s := range list {
+		e := ending{Sequence: s.name}
+		for range repeat {
+			if running == nil {
+				if running, err = start(ctx, argv, listen); err != nil {
+					return nil, err
+				}
+			}
+			forking.RLock()
+			err := s.script.Run(ctx, env)
+			forking.RUnlock()
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			if running != nil && running.gone() {
+				return nil, fmt.Errorf("it ended by itself (%v)\n%s", running.cmd.ProcessState, &running.output)
+			}
+			var f *tcpscript.Failure
+			switch {
+			case err == nil:
+				e.OK++
+			case errors.As(err, &f):
+				e.add(f)
+			default:
+				return nil, err
+			}
+		}
+		endings = append(endings, e)
+	}
+	return endings, nil
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

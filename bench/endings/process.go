@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// process is a running relay.
+type process struct {
+	cmd    *exec.Cmd
+	output bytes.Buffer
+	exited chan struct{}
+}
+
+// forking keeps scripts from running (read lock) while a relay is started
+// (write lock). Until the new process has executed its program it holds copies
+// of this one's sockets, which would keep a closed socket listening and a
+// reset from being sent.
+var forking sync.RWMutex
+
+// startWithin is how long a relay may take until it listens.
+const startWithin = 10 * time.Second
+
+// start runs a relay in a process group of its own and waits until it
+// listens. The relay is killed when the calling thread ends, so the caller
+// must be locked to one.
+func start(ctx context.Context, argv []string, listen address) (*process, error) {
+	p := &process{cmd: exec.Command(argv[0], argv[1:]...), exited: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	forking.Lock()
+	err := p.cmd.Start()
+	forking.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		p.cmd.Wait()
+		close(p.exited)
+	}()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	deadline := time.After(startWithin)
+	for {
+		up, err := listening(listen)
+		if err == nil && up {
+			return p, nil
+		}
+		select {
+		case <-poll.C:
+			continue
+		case <-p.exited:
+			err = errors.New("it exited")
+		case <-deadline:
+			if err == nil {
+				err = fmt.Errorf("it does not listen after %v", startWithin)
+			}
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		p.kill()
+		return nil, fmt.Errorf("start %s: %w\n%s", strings.Join(argv, " "), err, &p.output)
+	}
+}
+
+// gone reports whether the relay has ended.
+func (p *process) gone() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// kill ends the relay and its children by SIGKILL and waits until it is gone.
+func (p *process) kill() error {
+	err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+	<-p.exited
+	if errors.Is(err, syscall.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+// listening reads from the kernel's table whether somebody listens: a trial
+// connection would be forwarded.
+func listening(a address) (bool, error) {
+	table, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		return false, err
+	}
+	const listenState = "0A"
+	ip := netip.MustParseAddr(a.host).As4()
+	local := fmt.Sprintf("%08X:%04X", binary.NativeEndian.Uint32(ip[:]), a.port)
+	for line := range strings.Lines(string(table)) {
+		f := strings.Fields(line)
+		if len(f) > 3 && f[1] == local && f[3] == listenState {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// freeAddress is a loopback address on which nobody listens. Each host is
+// used for one purpose alone, and connections to it come from 127.0.0.1, so
+// that nothing takes the port in the moments when nobody listens there.
+func freeAddress(ctx context.Context, host string) (address, error) {
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	l, err := lc.Listen(ctx, "tcp4", net.JoinHostPort(host, "0"))
+	if err != nil {
+		return address{}, err
+	}
+	defer l.Close()
+	return address{host, l.Addr().(*net.TCPAddr).Port}, nil
+}
