@@ -141,7 +141,7 @@ sites of its own. The table gives medians over the repeats, and their spread.`,
 	flags.BoolVar(&asJSON, "json", false, "print the result as JSON")
 	flags.BoolVar(&options.Quick, "quick", false, "send less data: a first look, not a measurement")
 	flags.IntVar(&options.Repeat, "repeat", 1, "run each case this many times")
-	flags.Uint64Var(&options.Seed, "seed", 0, "seed of the link's random choices (0: the experiment's own)")
+	flags.Uint64Var(&options.Seed, "seed", 0, "seed of the random choices (0: the usual)")
 	flags.StringArrayVar(&options.Cases, "case", nil, "run only this case (may be given again)")
 	return cmd
 }

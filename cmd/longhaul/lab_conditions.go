@@ -20,8 +20,8 @@ func conditionFlags(flags *pflag.FlagSet, c *lab.Conditions) {
 		flags.Var(&conditionFlag{shown: shown, set: set}, name, usage)
 	}
 	add("rtt", "round-trip time of the WAN", c.RTT.String(), durationInto(&c.RTT))
-	add("jitter", "further delay of each packet, up to this much more or less", c.Jitter.String(), durationInto(&c.Jitter))
-	add("rate", "rate of the WAN each way, 0 for no bound", config.Rate(c.RateBps).String(), func(s string) error {
+	add("jitter", "each packet's delay varies by ± this", c.Jitter.String(), durationInto(&c.Jitter))
+	add("rate", "rate each way, 0 for no bound", config.Rate(c.RateBps).String(), func(s string) error {
 		if s == "0" {
 			c.RateBps = 0
 			return nil
@@ -33,9 +33,9 @@ func conditionFlags(flags *pflag.FlagSet, c *lab.Conditions) {
 		c.RateBps = int64(rate)
 		return nil
 	})
-	add("loss", "share of packets lost from site A to site B, like 10% or 0.1", "0", shareInto(&c.Loss.Probability))
-	add("loss-back", "share of packets lost from site B to site A", "0", shareInto(&c.LossBA.Probability))
-	add("loss-place", "where packets are lost: before the bottleneck, or after it", "before", func(s string) error {
+	add("loss", "share lost from site A to B, like 10% or 0.1", "0", shareInto(&c.Loss.Probability))
+	add("loss-back", "share lost from site B to A", "0", shareInto(&c.LossBA.Probability))
+	add("loss-place", "lost before or after bottleneck", "before", func(s string) error {
 		switch s {
 		case "before":
 			c.LossPlace = link.LossBefore
@@ -46,7 +46,7 @@ func conditionFlags(flags *pflag.FlagSet, c *lab.Conditions) {
 		}
 		return nil
 	})
-	add("loss-burst", "mean length of a loss burst in packets (Gilbert-Elliott); 1 loses each packet by itself", "1", func(s string) error {
+	add("loss-burst", "mean length of a loss burst, packets", "1", func(s string) error {
 		packets, err := strconv.ParseFloat(s, 64)
 		if err != nil || packets < 1 {
 			return fmt.Errorf("%q is no burst length: choose a number from 1", s)
@@ -54,7 +54,7 @@ func conditionFlags(flags *pflag.FlagSet, c *lab.Conditions) {
 		c.LossBurstPackets = packets
 		return nil
 	})
-	add("queue", "room before the bottleneck, in bandwidth-delay products (1bdp) or bytes (256KiB)", "1bdp", func(s string) error {
+	add("queue", "queue: in BDPs, or like 256KiB", "1bdp", func(s string) error {
 		if bdp, ok := strings.CutSuffix(s, "bdp"); ok {
 			products, err := strconv.ParseFloat(bdp, 64)
 			if err != nil || products <= 0 {
@@ -70,11 +70,11 @@ func conditionFlags(flags *pflag.FlagSet, c *lab.Conditions) {
 		c.QueueBDP, c.QueueBytes = 0, int(size)
 		return nil
 	})
-	add("mtu-ab", "largest packet from site A to site B, bytes", strconv.Itoa(c.MTUAB), mtuInto(&c.MTUAB))
-	add("mtu-ba", "largest packet from site B to site A, bytes", strconv.Itoa(c.MTUBA), mtuInto(&c.MTUBA))
-	add("reorder", "share of packets held back so that later ones overtake", "0", shareInto(&c.Reorder.Probability))
+	add("mtu-ab", "largest packet from A to B, bytes", strconv.Itoa(c.MTUAB), mtuInto(&c.MTUAB))
+	add("mtu-ba", "largest packet from B to A, bytes", strconv.Itoa(c.MTUBA), mtuInto(&c.MTUBA))
+	add("reorder", "share held back, so that others overtake", "0", shareInto(&c.Reorder.Probability))
 	add("reorder-hold", "for how long they are held back", "0s", durationInto(&c.Reorder.Hold))
-	add("seed", "seed of the random choices: the same seed loses the same packets", strconv.FormatUint(c.Seed, 10), func(s string) error {
+	add("seed", "same seed, same packets lost", strconv.FormatUint(c.Seed, 10), func(s string) error {
 		seed, err := strconv.ParseUint(s, 10, 64)
 		if err != nil {
 			return fmt.Errorf("%q is no seed: choose a whole number from 0", s)
@@ -82,7 +82,7 @@ func conditionFlags(flags *pflag.FlagSet, c *lab.Conditions) {
 		c.Seed = seed
 		return nil
 	})
-	add("down", "an outage: which way packets are dropped, a-to-b, b-to-a, both or none", "none", func(s string) error {
+	add("down", "outage: a-to-b, b-to-a, both or none", "none", func(s string) error {
 		switch s {
 		case "none":
 			c.DownAB, c.DownBA = false, false

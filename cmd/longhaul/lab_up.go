@@ -48,7 +48,7 @@ by these names.`,
 	flags := cmd.Flags()
 	conditionFlags(flags, &conditions)
 	flags.BoolVar(&conditions.ClassicEndHost, "classic", false, "end hosts with NewReno and 256 KiB windows")
-	flags.StringVar(&socket, "socket", "", "where to listen for longhaul lab exec (default: the user's runtime directory)")
+	flags.StringVar(&socket, "socket", "", "where to listen for longhaul lab exec")
 	return cmd
 }
 
@@ -245,7 +245,7 @@ func newLabSet(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set",
 		Short: "Change the WAN of the running lab",
-		Long:  `set changes what its flags name and leaves the rest of the running lab's WAN as it is.`,
+		Long:  `set changes what its flags name and leaves the rest of the WAN as it is.`,
 		Example: `  longhaul lab set --loss 5%
   longhaul lab set --down both`,
 		Args: noArgs,
