@@ -52,7 +52,7 @@ func transfer(t *testing.T, a, b *linktest.Host, to netip.Addr, size int) {
 }
 
 // settled waits until nothing is in flight and checks that the counters add up.
-func settled(t *testing.T, l *link.Link) (ab, ba link.Counters) {
+func settled(t *testing.T, kind linktest.Kind, l *link.Link) (ab, ba link.Counters) {
 	t.Helper()
 	nettest.Eventually(t, 10*time.Second, func() bool {
 		ab, ba = l.Counters(link.AToB), l.Counters(link.BToA)
@@ -62,7 +62,12 @@ func settled(t *testing.T, l *link.Link) (ab, ba link.Counters) {
 		if sum := c.PacketsDelivered + c.Lost + c.QueueDrops + c.TooBig + c.Outage + c.WriteErrors; sum != c.PacketsIn {
 			t.Errorf("%d packets came in, %d are accounted for: %+v", c.PacketsIn, sum, c)
 		}
-		if c.DeviceDrops != 0 || c.WriteErrors != 0 {
+		if c.WriteErrors != 0 {
+			t.Errorf("the receiving kernel refused packets: %+v", c)
+		}
+		// A veth port's ring is short: without a bottleneck the host can
+		// outrun the emulator, which counts what was lost.
+		if c.DeviceDrops != 0 && kind.Name != "veth" {
 			t.Errorf("lost beside the settings: %+v", c)
 		}
 	}
@@ -90,7 +95,7 @@ func TestContentSurvives(t *testing.T) {
 				a, b, l := linktest.New(t, kind, 1500, test.settings, test.settings)
 				transfer(t, a, b, b.V4, 16<<20)
 				transfer(t, b, a, a.V6, 16<<20)
-				ab, ba := settled(t, l)
+				ab, ba := settled(t, kind, l)
 				if !test.check(ab) || !test.check(ba) {
 					t.Errorf("the settings had no effect:\n%+v\n%+v", ab, ba)
 				}
@@ -177,7 +182,7 @@ func TestJumbo(t *testing.T) {
 		s := link.Settings{MTU: 65535}
 		a, b, l := linktest.New(t, kind, 65535, s, s)
 		transfer(t, a, b, b.V4, 16<<20)
-		if c, _ := settled(t, l); c.TooBig != 0 || c.BytesIn/c.PacketsIn < 9000 {
+		if c, _ := settled(t, kind, l); c.TooBig != 0 || c.BytesIn/c.PacketsIn < 9000 {
 			t.Errorf("packets are small on a link with a large MTU: %+v", c)
 		}
 	})

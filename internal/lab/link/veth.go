@@ -41,10 +41,10 @@ const (
 
 	// vethGSOBytes bounds the super-packets that the host sends, because every
 	// slot of the receive ring has room for the largest.
-	vethGSOBytes = 32 << 10
+	vethGSOBytes = 16 << 10
 	// vethQueueSlots is how many packets the ring holds for the emulator
 	// while this is not being scheduled. The kernel drops what exceeds them.
-	vethQueueSlots = 1024
+	vethQueueSlots = 2048
 )
 
 // OpenVeth creates a pair of Ethernet devices: near in the network namespace
