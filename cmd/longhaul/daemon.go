@@ -246,10 +246,12 @@ func (d *daemon) reload(ctx context.Context) {
 // second signal.
 func (d *daemon) drain(signals <-chan os.Signal) error {
 	ctx, cancel := context.WithCancel(context.Background())
-	if d.config.DrainTimeout >= 0 {
-		ctx, cancel = context.WithTimeout(context.Background(), d.config.DrainTimeout)
-	}
 	defer cancel()
+	if d.config.DrainTimeout >= 0 {
+		deadline, end := context.WithTimeout(ctx, d.config.DrainTimeout)
+		defer end()
+		ctx = deadline
+	}
 	d.manager.stopping("draining, " + plural(int(d.relay.Snapshot().FlowsNow), "flow") + " left")
 
 	type result struct {
