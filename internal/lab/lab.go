@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -93,6 +94,9 @@ func (l *Lab) buildLink(spec LinkSpec) error {
 	return nil
 }
 
+// nearEnds counts the near ends of Ethernet pairs, whose names must differ.
+var nearEnds atomic.Uint64
+
 // port opens the device through which a host reaches an emulated link: a TUN
 // device, or an Ethernet pair where /dev/net/tun may not be opened.
 func (l *Lab) port(end Endpoint, mtu int) (link.Port, error) {
@@ -103,7 +107,9 @@ func (l *Lab) port(end Endpoint, mtu int) (link.Port, error) {
 		return err
 	})
 	if err != nil && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV)) {
-		return link.OpenVeth(end.Device+"-"+end.Host, end.Device, host.Namespace(), mtu)
+		// The near ends of all labs share this process's namespace.
+		near := fmt.Sprintf("near%d", nearEnds.Add(1))
+		return link.OpenVeth(near, end.Device, host.Namespace(), mtu)
 	}
 	return port, err
 }
