@@ -16,32 +16,46 @@ type settingFlag struct {
 	many                    bool // may be given again, or hold several values with commas
 }
 
+// settingValue collects what a flag was given, word for word: the
+// configuration parses it.
+type settingValue struct {
+	values []string
+	kind   string // shown in the help
+}
+
+func (v *settingValue) String() string { return strings.Join(v.values, ",") }
+func (v *settingValue) Type() string   { return v.kind }
+func (v *settingValue) Set(s string) error {
+	v.values = append(v.values, s)
+	return nil
+}
+
 // tunnelFlags describe the one tunnel of a command line.
 var tunnelFlags = []settingFlag{
-	{name: "listen", key: "tunnel.listen", value: "ADDRESS:PORT", many: true, usage: "where to listen; a name, an address, or nothing for every address; PORT may be a range"},
-	{name: "forward", key: "tunnel.forward", value: "HOST:PORT", many: true, usage: "where to forward to; several are tried in order"},
-	{name: "allow", key: "tunnel.allow", value: "PREFIX", many: true, usage: "sources that may connect (default: all)"},
-	{name: "max-flows", key: "tunnel.max_flows", value: "N", usage: "flows at the same time (default: no bound)"},
-	{name: "new-flows-per-second", key: "tunnel.new_flows_per_second", value: "N", usage: "new flows in a second (default: no bound)"},
-	{name: "connect-timeout", key: "tunnel.connect_timeout", value: "TIME", usage: "for all targets together (default: 10s)"},
-	{name: "idle-timeout", key: "tunnel.idle_timeout", value: "TIME", usage: "reset flows that are silent this long (default: off)"},
-	{name: "wan-side", key: "tunnel.wan_side", value: "SIDE", usage: "which leg crosses the WAN: auto, listen, forward, both or none"},
-	{name: "wan-cc", key: "tunnel.wan.congestion_control", value: "NAME", usage: "congestion control of WAN legs (default: the best there is)"},
-	{name: "wan-rate", key: "tunnel.wan.rate", value: "RATE", usage: "what the WAN carries, to size buffers (default: 1Gbit)"},
-	{name: "wan-pacing-rate", key: "tunnel.wan.pacing_rate", value: "RATE", usage: "cap of each flow's sending rate (default: none)"},
-	{name: "lan-cc", key: "tunnel.lan.congestion_control", value: "NAME", usage: "congestion control of LAN legs (default: the kernel's)"},
-	{name: "proxy-in", key: "tunnel.proxy_protocol.in.trusted", value: "PREFIX", many: true, usage: "require a PROXY protocol header of these sources, or of any"},
-	{name: "proxy-out", key: "tunnel.proxy_protocol.out", value: "VERSION", usage: "send a PROXY protocol header: v1 or v2"},
-	{name: "transport", key: "tunnel.transport", value: "MODE", usage: "auto, or kernel to leave every socket option alone"},
+	{name: "listen", key: "tunnel.listen", value: "ADDRESS:PORT", many: true, usage: "where to listen; no ADDRESS: all of them"},
+	{name: "forward", key: "tunnel.forward", value: "HOST:PORT", many: true, usage: "next hop; several are tried in order"},
+	{name: "allow", key: "tunnel.allow", value: "PREFIX", many: true, usage: "sources that may connect (all)"},
+	{name: "max-flows", key: "tunnel.max_flows", value: "N", usage: "flows at the same time (no bound)"},
+	{name: "new-flows-per-second", key: "tunnel.new_flows_per_second", value: "N", usage: "new flows in a second (no bound)"},
+	{name: "connect-timeout", key: "tunnel.connect_timeout", value: "TIME", usage: "for all targets together (10s)"},
+	{name: "idle-timeout", key: "tunnel.idle_timeout", value: "TIME", usage: "reset flows silent this long (off)"},
+	{name: "wan-side", key: "tunnel.wan_side", value: "SIDE", usage: "auto, listen, forward, both, none (auto)"},
+	{name: "wan-cc", key: "tunnel.wan.congestion_control", value: "NAME", usage: "WAN congestion control (best there is)"},
+	{name: "wan-rate", key: "tunnel.wan.rate", value: "RATE", usage: "what the WAN carries (1Gbit)"},
+	{name: "wan-pacing-rate", key: "tunnel.wan.pacing_rate", value: "RATE", usage: "cap of a flow's sending rate (none)"},
+	{name: "lan-cc", key: "tunnel.lan.congestion_control", value: "NAME", usage: "LAN congestion control (the kernel's)"},
+	{name: "proxy-in", key: "tunnel.proxy_protocol.in.trusted", value: "PREFIX", many: true, usage: "sources that must send a PROXY header"},
+	{name: "proxy-out", key: "tunnel.proxy_protocol.out", value: "VERSION", usage: "send a PROXY header: v1 or v2 (none)"},
+	{name: "transport", key: "tunnel.transport", value: "MODE", usage: "auto, or kernel: set no socket option"},
 }
 
 // processFlags are those of the whole process; they override the file's.
 var processFlags = []settingFlag{
-	{name: "drain-timeout", key: "drain_timeout", value: "TIME", usage: "how long to let flows finish when stopping (default: 1m)"},
-	{name: "control-socket", key: "control_socket", value: "PATH", usage: "where longhaul status finds this relay, or off"},
-	{name: "log-format", key: "log.format", value: "FORMAT", usage: "logfmt or json (default: logfmt)"},
-	{name: "log-level", key: "log.level", value: "LEVEL", usage: "debug, info, warn or error (default: info)"},
-	{name: "workers", key: "workers", value: "N", usage: "event loops (default: one per CPU)"},
+	{name: "drain-timeout", key: "drain_timeout", value: "TIME", usage: "let flows finish this long (1m)"},
+	{name: "control-socket", key: "control_socket", value: "PATH", usage: "where status finds this relay, or off"},
+	{name: "log-format", key: "log.format", value: "FORMAT", usage: "logfmt or json (logfmt)"},
+	{name: "log-level", key: "log.level", value: "LEVEL", usage: "debug, info, warn or error (info)"},
+	{name: "workers", key: "workers", value: "N", usage: "event loops (one per CPU)"},
 }
 
 func newRelay(env *env) *cobra.Command {
@@ -65,10 +79,9 @@ or bad configuration, 3 stopped with flows reset at the drain deadline.`,
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVarP(&path, "config", "c", "", "configuration `FILE`, in place of the flags of one tunnel")
+	flags.StringVarP(&path, "config", "c", "", "configuration `FILE`, instead of the tunnel's flags")
 	for _, f := range append(append([]settingFlag{}, tunnelFlags...), processFlags...) {
-		flags.StringArray(f.name, nil, "`"+f.value+"`: "+f.usage)
-		flags.Lookup(f.name).DefValue = ""
+		flags.Var(&settingValue{kind: f.value}, f.name, f.usage)
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		tunnel, process := given(cmd, tunnelFlags), given(cmd, processFlags)
@@ -91,8 +104,7 @@ func given(cmd *cobra.Command, known []settingFlag) []config.Flag {
 		if !cmd.Flags().Changed(f.name) {
 			continue
 		}
-		// The error cannot happen: the flag was defined as an array above.
-		values, _ := cmd.Flags().GetStringArray(f.name)
+		values := cmd.Flags().Lookup(f.name).Value.(*settingValue).values
 		if f.many {
 			values = strings.Split(strings.Join(values, ","), ",")
 		}
