@@ -578,3 +578,40 @@ func (s *sites) dial(host string, addr netip.AddrPort) (net.Conn, error) {
 	})
 	return conn, err
 }
+
+// The headline, far below what an idle machine gives.
+func TestMitreGain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 15 s: left out with -short")
+	}
+	nettest.RequireSandbox(t)
+	if err := privateRun(); err != nil {
+		t.Fatal(err)
+	}
+	binary, err := longhaulBinary()
+	if err != nil {
+		t.Fatalf("cannot build longhaul: %v", err)
+	}
+	reports := 0
+	result, err := mitre().Run(t.Context(), RunOptions{
+		Program: binary, Quick: true, Cases: []string{"direct", "relay"}, Seed: 7,
+		Progress: func(Progress) { reports++ },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	direct, relay := result.Cases[0], result.Cases[1]
+	t.Logf("direct %.1f Mb/s, relay %.1f Mb/s", direct.GoodputBps/1e6, relay.GoodputBps/1e6)
+	if direct.GoodputBps > ClassicWindowBytes*8/0.063 {
+		t.Errorf("the direct path reaches %.1f Mb/s, more than its window allows", direct.GoodputBps/1e6)
+	}
+	if relay.GoodputBps < 5*direct.GoodputBps {
+		t.Errorf("the relays bring %.1f Mb/s, the direct path %.1f", relay.GoodputBps/1e6, direct.GoodputBps/1e6)
+	}
+	if relay.GoodputBps > relay.LimitBps || relay.RelayCPUPerGB == nil || result.Conditions["seed"] != uint64(7) {
+		t.Errorf("implausible: %+v under %v", relay, result.Conditions)
+	}
+	if reports == 0 {
+		t.Error("no progress was reported")
+	}
+}
