@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"sync"
 	"text/tabwriter"
 
@@ -58,7 +60,10 @@ func labUp(ctx context.Context, env *env, conditions lab.Conditions, socket stri
 	if err != nil {
 		return err
 	}
-	defer listener.Close()
+	defer func() {
+		listener.Close()
+		_ = os.Remove(filepath.Dir(socket)) // unless something else is in there
+	}()
 	built, err := lab.Build(lab.TwoSites(conditions))
 	if err != nil {
 		return err
