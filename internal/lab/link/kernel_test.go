@@ -62,12 +62,10 @@ func settled(t *testing.T, kind linktest.Kind, l *link.Link) (ab, ba link.Counte
 		if sum := c.PacketsDelivered + c.Lost + c.QueueDrops + c.TooBig + c.Outage + c.WriteErrors; sum != c.PacketsIn {
 			t.Errorf("%d packets came in, %d are accounted for: %+v", c.PacketsIn, sum, c)
 		}
-		if c.WriteErrors != 0 {
-			t.Errorf("the receiving kernel refused packets: %+v", c)
-		}
-		// A veth port's ring is short: without a bottleneck the host can
-		// outrun the emulator, which counts what was lost.
-		if c.DeviceDrops != 0 && kind.Name != "veth" {
+		// Without a bottleneck a host can outrun a veth port's ring, and the
+		// emulator counts what it lost.
+		outrun := kind.Name == "veth" && l.Settings(link.AToB).RateBps == 0
+		if c.DeviceDrops != 0 && !outrun || c.WriteErrors != 0 {
 			t.Errorf("lost beside the settings: %+v", c)
 		}
 	}

@@ -39,12 +39,14 @@ type vethPort struct {
 const (
 	ethernetHeader = 14
 
-	// vethGSOBytes bounds the super-packets that the host sends, because every
-	// slot of the receive ring has room for the largest.
-	vethGSOBytes = 16 << 10
+	// vethGSOBytes is the largest super-packet that the host sends, and every
+	// slot of the receive ring has room for it. A smaller bound would cost
+	// more than memory: the kernel cuts larger packets that are forwarded into
+	// single segments, and a burst of those, a slot each, overruns the ring.
+	vethGSOBytes = 64 << 10
 	// vethQueueSlots is how many packets the ring holds for the emulator
 	// while this is not being scheduled. The kernel drops what exceeds them.
-	vethQueueSlots = 2048
+	vethQueueSlots = 1024
 )
 
 // OpenVeth creates a pair of Ethernet devices: near in the network namespace
