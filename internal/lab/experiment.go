@@ -233,6 +233,9 @@ func (e Experiment) runCase(ctx context.Context, c Case, conditions Conditions, 
 		s.retransmitRatio = float64(after.Retransmitted-before.Retransmitted) / float64(sent)
 	}
 	s.relayCPU = st.stop()
+	if lost := built.lostUnasked(); lost > 0 {
+		o.Notef("%s: %d packets were lost beside the link's settings: the machine is too busy for this rate", c.Name, lost)
+	}
 	return s, nil
 }
 

@@ -136,6 +136,19 @@ func (l *Lab) Host(name string) *hosts.Host { return l.hosts[name] }
 // Link returns an emulated link by name, or nil.
 func (l *Lab) Link(name string) *link.Link { return l.links[name] }
 
+// lostUnasked counts the packets that were lost between the kernel and the
+// emulated links, in either direction: none, unless the machine is overloaded.
+func (l *Lab) lostUnasked() uint64 {
+	var lost uint64
+	for _, emulated := range l.links {
+		for _, dir := range []link.Direction{link.AToB, link.BToA} {
+			c := emulated.Counters(dir)
+			lost += c.DeviceDrops + c.WriteErrors
+		}
+	}
+	return lost
+}
+
 // Topology is what the lab was built from.
 func (l *Lab) Topology() Topology { return l.topology }
 
