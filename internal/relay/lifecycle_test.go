@@ -62,6 +62,36 @@ func TestStartBindsAllOrNone(t *testing.T) {
 	r.Close()
 }
 
+// TestWildcards: "::" takes IPv4 too, unless an IPv4 wildcard has its port.
+func TestWildcards(t *testing.T) {
+	nettest.CheckLeaks(t)
+	l := listen(t)
+	port := addrOf(l).Port()
+	l.Close()
+	v4 := netip.AddrPortFrom(netip.IPv4Unspecified(), port)
+	v6 := netip.AddrPortFrom(netip.IPv6Unspecified(), port)
+	for _, tt := range []struct {
+		name   string
+		listen []netip.AddrPort
+	}{{"one for both", []netip.AddrPort{v6}}, {"one each", []netip.AddrPort{v6, v4}}} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := newRig(t, func(o *Options) { o.Tunnels[0].Listen = tt.listen })
+			for _, to := range []netip.Addr{loopback, netip.IPv6Loopback()} {
+				g.addr = netip.AddrPortFrom(to, port)
+				c, s := g.pair()
+				write(t, c, []byte("x"))
+				expect(t, s, []byte("x"))
+				if f := g.relay.Snapshot().Flows; f[len(f)-1].Listen != g.addr || f[len(f)-1].Client.Addr() != to {
+					t.Errorf("the flow is %v to %v, want %v", f[len(f)-1].Client, f[len(f)-1].Listen, g.addr)
+				}
+				reset(t, c)
+				nettest.Eventually(t, patience, func() bool { return g.relay.Snapshot().FlowsNow == 0 },
+					func() string { return "the flow does not end" })
+			}
+		})
+	}
+}
+
 func (g *rig) reload(change func(*Tunnel)) error {
 	tunnels := []Tunnel{{Name: "t", Listen: []netip.AddrPort{g.addr}, Forward: []Target{targetOf(g.target)}}}
 	if change != nil {

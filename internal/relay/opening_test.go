@@ -3,7 +3,9 @@ package relay
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
+	"os"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -175,6 +177,44 @@ func TestUnknownName(t *testing.T) {
 				t.Error("the record does not say why")
 			}
 		})
+	}
+}
+
+// TestNoLocalPort leaves two ephemeral ports towards the target: the third
+// flow's failure has a reason of its own.
+func TestNoLocalPort(t *testing.T) {
+	nettest.RequireSandbox(t)
+	nettest.CheckLeaks(t)
+	const file = "/proc/sys/net/ipv4/ip_local_port_range"
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newRig(t, func(o *Options) { o.Workers = 1 })
+	if err := os.WriteFile(file, []byte("61000 61001"), 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(file, before, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	for i := range 3 {
+		// The client brings a port of its own.
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 5), Port: 20000 + i}}
+		d.SetMultipathTCP(false)
+		c, err := d.Dial("tcp4", g.addr.String())
+		if err == nil {
+			defer c.Close()
+		} else if i < 2 || !errors.Is(err, syscall.ECONNRESET) {
+			t.Fatal(err)
+		}
+		if i < 2 {
+			g.accept()
+		}
+	}
+	if r := g.expectReason(EndNoLocalPort); !errors.Is(r.Err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("the cause is %v", r.Err)
 	}
 }
 

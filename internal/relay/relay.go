@@ -160,7 +160,9 @@ func (r *Relay) Drain(ctx context.Context) (left int, err error) {
 				})
 			})
 		}
-		return left, ctx.Err()
+		if left > 0 {
+			return left, ctx.Err()
+		}
 	}
 	return 0, nil
 }
