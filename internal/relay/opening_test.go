@@ -201,7 +201,12 @@ func TestNoLocalPort(t *testing.T) {
 	})
 	for i := range 3 {
 		// The client brings a port of its own.
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 5), Port: 20000 + i}}
+		d := net.Dialer{
+			LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 5), Port: 20000 + i},
+			Control: func(_, _ string, raw syscall.RawConn) error { // it may linger from a run before
+				return raw.Control(func(fd uintptr) { setsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+			},
+		}
 		d.SetMultipathTCP(false)
 		c, err := d.Dial("tcp4", g.addr.String())
 		if err == nil {
