@@ -9,12 +9,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"longhaul/bench/peers"
 	"longhaul/internal/tcpscript"
 )
 
 // The test binary is the copy loop too.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 4 && os.Args[1] == copyLoopCommand {
+	if len(os.Args) == 4 && os.Args[1] == peers.CopyLoopCommand {
 		main()
 		return
 	}

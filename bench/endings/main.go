@@ -15,9 +15,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"slices"
-	"strings"
 	"syscall"
+
+	"longhaul/bench/peers"
 )
 
 func main() {
@@ -34,8 +34,8 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	if len(args) == 3 && args[0] == copyLoopCommand {
-		return copyLoop(ctx, args[1], args[2])
+	if len(args) == 3 && args[0] == peers.CopyLoopCommand {
+		return peers.CopyLoop(ctx, args[1], args[2])
 	}
 	flags := flag.NewFlagSet("endings", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := os.Chmod(dir, 0o755); err != nil { // nginx's worker is another user
 		return err
 	}
-	relays, err := pick("relay", allRelays(*binary), *only, func(r relay) string { return r.name })
+	relays, err := peers.Pick("relay", allRelays(*binary), *only, func(r peers.Relay) string { return r.Name })
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	picked, err := pick("ending", all, *endings, func(s sequence) string { return s.name })
+	picked, err := peers.Pick("ending", all, *endings, func(s sequence) string { return s.name })
 	if err != nil {
 		return err
 	}
@@ -85,23 +85,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return result.writeText(stdout)
 }
 
-// pick returns those of all with the given comma-separated names, all of them
-// where there are no names.
-func pick[T any](what string, all []T, names string, nameOf func(T) string) ([]T, error) {
-	if names == "" {
-		return all, nil
+// allRelays are the relays compared.
+func allRelays(longhaul string) []peers.Relay {
+	return []peers.Relay{
+		peers.Longhaul(longhaul),
+		peers.HAProxy, peers.HAProxyNolinger,
+		peers.Nginx, peers.NginxHalfClose,
+		peers.Socat, peers.SocatT,
+		peers.GoCopyLoop,
 	}
-	var picked []T
-	for _, name := range strings.Split(names, ",") {
-		i := slices.IndexFunc(all, func(t T) bool { return nameOf(t) == name })
-		if i < 0 {
-			var have []string
-			for _, t := range all {
-				have = append(have, nameOf(t))
-			}
-			return nil, fmt.Errorf("there is no %s %q: use %s", what, name, strings.Join(have, ", "))
-		}
-		picked = append(picked, all[i])
-	}
-	return picked, nil
 }

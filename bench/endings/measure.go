@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/bench/peers"
 	"longhaul/internal/tcpscript"
 )
 
@@ -54,25 +55,25 @@ const stepTime = 3 * time.Second
 
 // measure runs every sequence against every relay, the relays side by side:
 // they mostly wait. What is not installed is skipped with a line on stderr.
-func measure(ctx context.Context, relays []relay, list []sequence, repeat int, dir string, stderr io.Writer) (result, error) {
+func measure(ctx context.Context, relays []peers.Relay, list []sequence, repeat int, dir string, stderr io.Writer) (result, error) {
 	res := result{Kernel: kernelRelease(), Repeat: repeat}
 	for _, s := range list {
 		res.Sequences = append(res.Sequences, s.name)
 	}
-	programs := make([]program, len(relays))
+	programs := make([]peers.Program, len(relays))
 	for i, r := range relays {
-		own := filepath.Join(dir, r.name)
+		own := filepath.Join(dir, r.Name)
 		if err := os.Mkdir(own, 0o755); err != nil {
 			return result{}, err
 		}
 		var err error
-		programs[i], err = r.prepare(ctx, own)
-		if errors.Is(err, errMissing) {
-			fmt.Fprintf(stderr, "endings: %s is skipped: %v\n", r.name, err)
+		programs[i], err = r.Prepare(ctx, own)
+		if errors.Is(err, peers.ErrMissing) {
+			fmt.Fprintf(stderr, "endings: %s is skipped: %v\n", r.Name, err)
 			continue
 		}
 		if err != nil {
-			return result{}, fmt.Errorf("%s: %w", r.name, err)
+			return result{}, fmt.Errorf("%s: %w", r.Name, err)
 		}
 	}
 
@@ -81,16 +82,16 @@ func measure(ctx context.Context, relays []relay, list []sequence, repeat int, d
 	var all sync.WaitGroup
 	for i, r := range relays {
 		p := programs[i]
-		if p.command == nil {
+		if p.Command == nil {
 			continue
 		}
 		all.Go(func() {
 			runtime.LockOSThread() // which start asks for
 			defer runtime.UnlockOSThread()
-			res.Relays[i] = relayResult{Name: r.name, Version: p.version, Note: r.note}
-			res.Relays[i].Endings, errs[i] = measureRelay(ctx, p, filepath.Join(dir, r.name), i, list, repeat)
+			res.Relays[i] = relayResult{Name: r.Name, Version: p.Version, Note: r.Note}
+			res.Relays[i].Endings, errs[i] = measureRelay(ctx, p, filepath.Join(dir, r.Name), i, list, repeat)
 			if errs[i] != nil {
-				errs[i] = fmt.Errorf("%s: %w", r.name, errs[i])
+				errs[i] = fmt.Errorf("%s: %w", r.Name, errs[i])
 			}
 		})
 	}
@@ -100,24 +101,24 @@ func measure(ctx context.Context, relays []relay, list []sequence, repeat int, d
 }
 
 // measureRelay runs every sequence against one relay, the number-th.
-func measureRelay(ctx context.Context, p program, dir string, number int, list []sequence, repeat int) ([]ending, error) {
-	listen, err := freeAddress(ctx, fmt.Sprintf("127.77.%d.1", number))
+func measureRelay(ctx context.Context, p peers.Program, dir string, number int, list []sequence, repeat int) ([]ending, error) {
+	listen, err := peers.FreeAddress(ctx, fmt.Sprintf("127.77.%d.1", number))
 	if err != nil {
 		return nil, err
 	}
-	target, err := freeAddress(ctx, fmt.Sprintf("127.77.%d.2", number))
+	target, err := peers.FreeAddress(ctx, fmt.Sprintf("127.77.%d.2", number))
 	if err != nil {
 		return nil, err
 	}
-	argv, err := p.command(dir, listen, target)
+	argv, err := p.Command(dir, peers.Setup{Listen: listen, Target: target})
 	if err != nil {
 		return nil, err
 	}
-	var running *process
+	var running *peers.Process
 	stop := func() error {
 		r := running
 		running = nil
-		return r.kill()
+		return r.Kill()
 	}
 	defer func() {
 		if running != nil {
@@ -135,18 +136,18 @@ func measureRelay(ctx context.Context, p program, dir string, number int, list [
 		e := ending{Sequence: s.name}
 		for range repeat {
 			if running == nil {
-				if running, err = start(ctx, argv, listen); err != nil {
+				if running, err = peers.Start(ctx, argv, listen); err != nil {
 					return nil, err
 				}
 			}
-			forking.RLock()
+			peers.Forking.RLock()
 			err := s.script.Run(ctx, env)
-			forking.RUnlock()
+			peers.Forking.RUnlock()
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
-			if running != nil && running.gone() {
-				return nil, fmt.Errorf("it ended by itself (%v)\n%s", running.cmd.ProcessState, &running.output)
+			if running != nil && running.Gone() {
+				return nil, fmt.Errorf("it ended by itself: %v", running)
 			}
 			var f *tcpscript.Failure
 			switch {

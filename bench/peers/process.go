@@ -1,4 +1,4 @@
-package main
+package peers
 
 import (
 	"bytes"
@@ -16,32 +16,32 @@ import (
 	"time"
 )
 
-// process is a running relay.
-type process struct {
+// Process is a running relay.
+type Process struct {
 	cmd    *exec.Cmd
 	output bytes.Buffer
 	exited chan struct{}
 }
 
-// forking keeps scripts from running (read lock) while a relay is started
+// Forking keeps scripts from running (read lock) while a relay is started
 // (write lock). Until the new process has executed its program it holds copies
 // of this one's sockets, which would keep a closed socket listening and a
 // reset from being sent.
-var forking sync.RWMutex
+var Forking sync.RWMutex
 
 // startWithin is how long a relay may take until it listens.
 const startWithin = 10 * time.Second
 
-// start runs a relay in a process group of its own and waits until it
+// Start runs a relay in a process group of its own and waits until it
 // listens. The relay is killed when the calling thread ends, so the caller
 // must be locked to one.
-func start(ctx context.Context, argv []string, listen address) (*process, error) {
-	p := &process{cmd: exec.Command(argv[0], argv[1:]...), exited: make(chan struct{})}
+func Start(ctx context.Context, argv []string, listen Address) (*Process, error) {
+	p := &Process{cmd: exec.Command(argv[0], argv[1:]...), exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	forking.Lock()
+	Forking.Lock()
 	err := p.cmd.Start()
-	forking.Unlock()
+	Forking.Unlock()
 	if err != nil {
 		return nil, err
 	}
@@ -69,13 +69,21 @@ func start(ctx context.Context, argv []string, listen address) (*process, error)
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
-		p.kill()
+		p.Kill()
 		return nil, fmt.Errorf("start %s: %w\n%s", strings.Join(argv, " "), err, &p.output)
 	}
 }
 
-// gone reports whether the relay has ended.
-func (p *process) gone() bool {
+// String is how the relay ended, if it has, and what it wrote.
+func (p *Process) String() string {
+	if !p.Gone() {
+		return "running"
+	}
+	return fmt.Sprintf("%v\n%s", p.cmd.ProcessState, &p.output)
+}
+
+// Gone reports whether the relay has ended.
+func (p *Process) Gone() bool {
 	select {
 	case <-p.exited:
 		return true
@@ -84,8 +92,8 @@ func (p *process) gone() bool {
 	}
 }
 
-// kill ends the relay and its children by SIGKILL and waits until it is gone.
-func (p *process) kill() error {
+// Kill ends the relay and its children by SIGKILL and waits until it is gone.
+func (p *Process) Kill() error {
 	err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	<-p.exited
 	if errors.Is(err, syscall.ESRCH) {
@@ -96,14 +104,14 @@ func (p *process) kill() error {
 
 // listening reads from the kernel's table whether somebody listens: a trial
 // connection would be forwarded.
-func listening(a address) (bool, error) {
+func listening(a Address) (bool, error) {
 	table, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
 		return false, err
 	}
 	const listenState = "0A"
-	ip := netip.MustParseAddr(a.host).As4()
-	local := fmt.Sprintf("%08X:%04X", binary.NativeEndian.Uint32(ip[:]), a.port)
+	ip := netip.MustParseAddr(a.Host).As4()
+	local := fmt.Sprintf("%08X:%04X", binary.NativeEndian.Uint32(ip[:]), a.Port)
 	for line := range strings.Lines(string(table)) {
 		f := strings.Fields(line)
 		if len(f) > 3 && f[1] == local && f[3] == listenState {
@@ -113,16 +121,16 @@ func listening(a address) (bool, error) {
 	return false, nil
 }
 
-// freeAddress is a loopback address on which nobody listens. Each host is
+// FreeAddress is a loopback address on which nobody listens. Each host is
 // used for one purpose alone, and connections to it come from 127.0.0.1, so
 // that nothing takes the port in the moments when nobody listens there.
-func freeAddress(ctx context.Context, host string) (address, error) {
+func FreeAddress(ctx context.Context, host string) (Address, error) {
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
 	l, err := lc.Listen(ctx, "tcp4", net.JoinHostPort(host, "0"))
 	if err != nil {
-		return address{}, err
+		return Address{}, err
 	}
 	defer l.Close()
-	return address{host, l.Addr().(*net.TCPAddr).Port}, nil
+	return Address{host, l.Addr().(*net.TCPAddr).Port}, nil
 }

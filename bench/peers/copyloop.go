@@ -1,4 +1,4 @@
-package main
+package peers
 
 import (
 	"context"
@@ -7,10 +7,14 @@ import (
 	"sync"
 )
 
-// copyLoop is the relay that every Go programmer writes first, in its careful
+// CopyLoopCommand is the first argument by which a benchmark becomes the copy
+// loop itself; the two addresses follow.
+const CopyLoopCommand = "copy-loop"
+
+// CopyLoop is the relay that every Go programmer writes first, in its careful
 // form: two io.Copy for each connection, and each passes an end of stream on.
 // It returns when the context is done.
-func copyLoop(ctx context.Context, listen, target string) error {
+func CopyLoop(ctx context.Context, listen, target string) error {
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
 	l, err := lc.Listen(ctx, "tcp", listen)
