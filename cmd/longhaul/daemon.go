@@ -359,6 +359,7 @@ type relayStatus struct {
 	LastReload      *reloadFact `json:"last_reload"` // null: never reloaded
 	Lacks           []lack      `json:"lacks"`
 	LogLinesDropped uint64      `json:"log_lines_dropped"`
+	Process         processFact `json:"process"`
 	relay.Snapshot
 }
 
@@ -372,6 +373,7 @@ func (d *daemon) status() relayStatus {
 		ConfigFile:      d.path,
 		Lacks:           d.legs.lacks(),
 		LogLinesDropped: d.writer.total.Load(),
+		Process:         process(),
 		Snapshot:        d.relay.Snapshot(),
 	}
 	d.mu.Lock()
