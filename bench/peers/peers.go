@@ -101,7 +101,7 @@ func prepareHAProxy(option string) func(context.Context, string) (Program, error
 			if s.MaxFlows > 0 {
 				// It counts descriptors before it starts: without a bound of
 				// its own it reserves two for the pipe of every fourth flow.
-				fmt.Fprintf(&global, "    maxconn %d\n    maxpipes 128\n", s.MaxFlows)
+				fmt.Fprintf(&global, "    maxconn %d\n    maxpipes 32\n", s.MaxFlows)
 			}
 			config, err := writeConfig(dir, "haproxy.cfg", `
 global

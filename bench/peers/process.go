@@ -49,28 +49,36 @@ func Start(ctx context.Context, argv []string, listen Address) (*Process, error)
 		p.cmd.Wait()
 		close(p.exited)
 	}()
+	if err := WaitListening(ctx, listen, p.exited); err != nil {
+		p.Kill()
+		return nil, fmt.Errorf("start %s: %w\n%s", strings.Join(argv, " "), err, &p.output)
+	}
+	return p, nil
+}
+
+// WaitListening waits until somebody listens at an address, or until what was
+// to do so has exited.
+func WaitListening(ctx context.Context, listen Address, exited <-chan struct{}) error {
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
 	deadline := time.After(startWithin)
 	for {
 		up, err := listening(listen)
 		if err == nil && up {
-			return p, nil
+			return nil
 		}
 		select {
 		case <-poll.C:
-			continue
-		case <-p.exited:
-			err = errors.New("it exited")
+		case <-exited:
+			return errors.New("it exited")
 		case <-deadline:
 			if err == nil {
 				err = fmt.Errorf("it does not listen after %v", startWithin)
 			}
+			return err
 		case <-ctx.Done():
-			err = ctx.Err()
+			return ctx.Err()
 		}
-		p.Kill()
-		return nil, fmt.Errorf("start %s: %w\n%s", strings.Join(argv, " "), err, &p.output)
 	}
 }
 
