@@ -13,6 +13,9 @@ import (
 	"longhaul/internal/lab/link"
 )
 
+// defaultPoliceBurst is a policer's burst, in bytes, where none is given.
+const defaultPoliceBurst = 64 << 10
+
 // conditionFlags are the flags of lab up and lab set that describe the WAN.
 // Each fills its part of c.
 func conditionFlags(flags *pflag.FlagSet, c *lab.Conditions) {
@@ -74,6 +77,29 @@ func conditionFlags(flags *pflag.FlagSet, c *lab.Conditions) {
 	add("mtu-ba", "largest packet from B to A, bytes", strconv.Itoa(c.MTUBA), mtuInto(&c.MTUBA))
 	add("reorder", "share held back, so that others overtake", "0", shareInto(&c.Reorder.Probability))
 	add("reorder-hold", "for how long they are held back", "0s", durationInto(&c.Reorder.Hold))
+	add("police", "rate that a policer admits A to B, 0 for none", "0", func(s string) error {
+		if s == "0" {
+			c.Policer = link.Policer{}
+			return nil
+		}
+		rate, err := config.ParseRate(s)
+		if err != nil {
+			return fmt.Errorf("%w: write it like 50Mbit", err)
+		}
+		c.Policer.RateBps = int64(rate)
+		if c.Policer.BurstBytes == 0 {
+			c.Policer.BurstBytes = defaultPoliceBurst
+		}
+		return nil
+	})
+	add("police-burst", "what the policer admits after a pause", "64KiB", func(s string) error {
+		size, err := config.ParseSize(s)
+		if err != nil || size < 1 {
+			return fmt.Errorf("%q is no burst: write it like 64KiB", s)
+		}
+		c.Policer.BurstBytes = int(size)
+		return nil
+	})
 	add("seed", "same seed, same packets lost", strconv.FormatUint(c.Seed, 10), func(s string) error {
 		seed, err := strconv.ParseUint(s, 10, 64)
 		if err != nil {

@@ -157,6 +157,7 @@ type directionState struct {
 	Delivered      uint64  `json:"packets_delivered"`
 	BytesDelivered uint64  `json:"bytes_delivered"`
 	Lost           uint64  `json:"packets_lost"`
+	Policed        uint64  `json:"packets_policed"`
 	QueueDrops     uint64  `json:"queue_drops"`
 	TooBig         uint64  `json:"packets_too_big"`
 	Outage         uint64  `json:"packets_lost_in_outages"`
@@ -187,6 +188,7 @@ func (s *labServer) describe() labState {
 			Delivered:      counters.PacketsDelivered,
 			BytesDelivered: counters.BytesDelivered,
 			Lost:           counters.Lost,
+			Policed:        counters.Policed,
 			QueueDrops:     counters.QueueDrops,
 			TooBig:         counters.TooBig,
 			Outage:         counters.Outage,
@@ -234,6 +236,9 @@ func writeLab(w io.Writer, state labState) error {
 		count("packets in", func(d directionState) uint64 { return d.PacketsIn })
 		count("delivered", func(d directionState) uint64 { return d.Delivered })
 		count("lost", func(d directionState) uint64 { return d.Lost })
+		if ab.Policed+ba.Policed > 0 {
+			count("policed", func(d directionState) uint64 { return d.Policed })
+		}
 		count("queue drops", func(d directionState) uint64 { return d.QueueDrops })
 		count("too big", func(d directionState) uint64 { return d.TooBig })
 		count("lost in outages", func(d directionState) uint64 { return d.Outage })

@@ -66,6 +66,7 @@ type Conditions struct {
 	QueueBDP         float64
 	MTUAB, MTUBA     int
 	Reorder          link.Reorder
+	Policer          link.Policer // from site A to site B
 	Seed             uint64
 	LANMTU           int
 	DownAB, DownBA   bool // outages
@@ -88,7 +89,9 @@ func (c Conditions) Directions() (ab, ba link.Settings) {
 			MTU: mtu, Reorder: c.Reorder, Down: down, Seed: seed,
 		}
 	}
-	return one(c.Loss, c.MTUAB, c.DownAB, c.Seed), one(c.LossBA, c.MTUBA, c.DownBA, c.Seed+1)
+	ab, ba = one(c.Loss, c.MTUAB, c.DownAB, c.Seed), one(c.LossBA, c.MTUBA, c.DownBA, c.Seed+1)
+	ab.Policer = c.Policer
+	return ab, ba
 }
 
 // inBursts turns independent loss into bursts of the given mean length with

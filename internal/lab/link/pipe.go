@@ -8,11 +8,13 @@ const maxHeldBytes = 1 << 30
 // and no device: all methods take the time, in nanoseconds of any origin, and
 // it must never go backwards.
 //
-//	arrive -> outage? -> MTU? -> loss before? -> queue -> bottleneck -> loss after? -> delay line -> pop
+//	arrive -> outage? -> MTU? -> loss before? -> policer -> queue -> bottleneck -> loss after? -> delay line -> pop
 type pipe struct {
 	settings   Settings
 	queueLimit int // bytes; 0 is unbounded
 	dice       *dice
+
+	bucket bucket
 
 	queue       fifo[wirePacket]
 	queuedBytes int // of the queue, the packet in service included
@@ -84,6 +86,8 @@ func (p *pipe) arrive(now int64, super *superPacket) {
 			c.TooBig++
 		case s.LossPlace == LossBefore && p.dice.lose(&s.Loss):
 			c.Lost++
+		case s.Policer.RateBps > 0 && !p.bucket.admit(now, size, s.Policer):
+			c.Policed++
 		case s.RateBps > 0 && p.queuedBytes+size > p.queueLimit, p.heldBytes+size > maxHeldBytes:
 			c.QueueDrops++
 		default:

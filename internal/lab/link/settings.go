@@ -34,6 +34,8 @@ type Settings struct {
 
 	Reorder Reorder
 
+	Policer Policer
+
 	// Down is an outage: every packet that reaches the link is dropped and counted.
 	Down bool
 
@@ -73,14 +75,23 @@ type Reorder struct {
 	Hold        time.Duration // for how much longer
 }
 
+// Policer drops what exceeds a rate, before the bottleneck and without a
+// queue: a token bucket, such as access networks use to hold a customer to what
+// he pays for. The zero value lets everything through.
+type Policer struct {
+	RateBps    int64 // bits per second of whole IP packets
+	BurstBytes int   // depth of the bucket: what passes at once after a pause
+}
+
 // Counters are those of one direction since the link began. Every packet is
-// accounted for: PacketsIn = PacketsDelivered + Lost + QueueDrops + TooBig +
-// Outage + WriteErrors + InFlight. Packets are those of the wire: a super-packet
+// accounted for: PacketsIn = PacketsDelivered + Lost + Policed + QueueDrops +
+// TooBig + Outage + WriteErrors + InFlight. Packets are those of the wire: a super-packet
 // of the kernel's segmentation offload counts as the packets it stands for.
 type Counters struct {
 	PacketsIn, BytesIn               uint64
 	PacketsDelivered, BytesDelivered uint64
 	Lost                             uint64 // by the loss model
+	Policed                          uint64 // exceeded the policer's rate
 	QueueDrops                       uint64 // the queue was full
 	TooBig                           uint64 // larger than the MTU
 	Outage                           uint64 // the link was down
@@ -88,6 +99,7 @@ type Counters struct {
 	DeviceDrops                      uint64 // lost between the kernel and the emulator: should be zero, and is shown when not
 	WriteErrors                      uint64 // the receiving kernel refused the packet
 	InFlight                         uint64 // packets in the queue and on the way, at this moment
+	QueuedBytes                      int    // in the bottleneck's queue, at this moment
 
 	// Time spent waiting for the bottleneck, own transmission excluded; upper
 	// bounds of buckets 3 % wide. Zero while RateBps is 0.

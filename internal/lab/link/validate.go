@@ -65,6 +65,12 @@ func (s Settings) Validate() error {
 		return refuse("Reorder.Hold", s.Reorder.Hold, fmt.Sprintf("between 0 and %v", maxDelay))
 	case s.Reorder.Probability > 0 && s.Reorder.Hold == 0:
 		return refuse("Reorder.Hold", s.Reorder.Hold, "above 0, because Reorder.Probability is set")
+	case s.Policer.RateBps != 0 && (s.Policer.RateBps < minRateBps || s.Policer.RateBps > maxRateBps):
+		return refuse("Policer.RateBps", s.Policer.RateBps, fmt.Sprintf("0 for no policer, or between %d and %d", minRateBps, int64(maxRateBps)))
+	case s.Policer.RateBps != 0 && (s.Policer.BurstBytes < s.mtu() || s.Policer.BurstBytes > maxHeldBytes):
+		return refuse("Policer.BurstBytes", s.Policer.BurstBytes, fmt.Sprintf("at least the MTU of %d, so that a packet can pass, and at most %d", s.mtu(), maxHeldBytes))
+	case s.Policer.RateBps == 0 && s.Policer.BurstBytes != 0:
+		return refuse("Policer.BurstBytes", s.Policer.BurstBytes, "0, or set Policer.RateBps as well")
 	}
 	return nil
 }

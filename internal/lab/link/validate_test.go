@@ -12,6 +12,7 @@ func TestValidate(t *testing.T) {
 		{Delay: time.Hour, Jitter: time.Hour, RateBps: maxRateBps, Loss: Loss{Probability: 1}, LossPlace: LossAfter, MTU: maxMTU, QueueBytes: maxMTU},
 		{RateBps: minRateBps, QueueBDP: 0.001, Loss: Loss{ToBad: 1, ToGood: 1, BadProbability: 1}, MTU: minMTU},
 		{Reorder: Reorder{Probability: 1, Hold: 1}, Down: true, Seed: math.MaxUint64},
+		{Policer: Policer{RateBps: minRateBps, BurstBytes: DefaultMTU}},
 	}
 	for _, s := range good {
 		if err := s.Validate(); err != nil {
@@ -43,6 +44,9 @@ func TestValidate(t *testing.T) {
 		{Settings{Reorder: Reorder{Probability: 2}}, "link settings: Reorder.Probability is 2, set it to between 0 and 1"},
 		{Settings{Reorder: Reorder{Hold: -1}}, "link settings: Reorder.Hold is -1ns, set it to between 0 and 1h0m0s"},
 		{Settings{Reorder: Reorder{Probability: 0.1}}, "link settings: Reorder.Hold is 0s, set it to above 0, because Reorder.Probability is set"},
+		{Settings{Policer: Policer{RateBps: 1, BurstBytes: 1500}}, "link settings: Policer.RateBps is 1, set it to 0 for no policer, or between 1000 and 1000000000000"},
+		{Settings{Policer: Policer{RateBps: 1e6}}, "link settings: Policer.BurstBytes is 0, set it to at least the MTU of 1500, so that a packet can pass, and at most 1073741824"},
+		{Settings{Policer: Policer{BurstBytes: 1500}}, "link settings: Policer.BurstBytes is 1500, set it to 0, or set Policer.RateBps as well"},
 	} {
 		err := test.s.Validate()
 		if err == nil || err.Error() != test.want {

@@ -194,6 +194,7 @@ func (w *worker) sync() bool {
 	}
 	w.published = w.pipe.counters
 	w.published.InFlight = uint64(w.pipe.inFlight())
+	w.published.QueuedBytes = w.pipe.queuedBytes
 	w.mu.Unlock()
 	if request != nil {
 		close(request.applied)

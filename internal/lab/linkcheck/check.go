@@ -64,6 +64,13 @@ func (p Path) All(ctx context.Context) ([]Row, error) {
 			}
 			rows = append(rows, row)
 		}
+		if p.Link.Settings(dir).Policer.RateBps > 0 {
+			row, err := p.Policer(ctx, dir)
+			if err != nil {
+				return rows, err
+			}
+			rows = append(rows, row)
+		}
 		lost, pattern, err := p.Loss(ctx, dir, LossPackets)
 		if err != nil {
 			return rows, err
@@ -98,7 +105,9 @@ func (p Path) with(dir link.Direction, change func(*link.Settings), f func() err
 func (p Path) Loss(ctx context.Context, dir link.Direction, packets int) (loss, pattern Row, err error) {
 	var first, second arrivals
 	s := p.Link.Settings(dir)
-	isolate := func(s *link.Settings) { s.RateBps, s.QueueBytes, s.QueueBDP = 0, 0, 0 }
+	isolate := func(s *link.Settings) {
+		s.RateBps, s.QueueBytes, s.QueueBDP, s.Policer = 0, 0, 0, link.Policer{}
+	}
 	for _, got := range []*arrivals{&first, &second} {
 		// Another seed and back restarts the generators.
 		if err := p.with(dir, func(s *link.Settings) { s.Seed++ }, func() error { return nil }); err != nil {
@@ -143,7 +152,7 @@ func (p Path) Rate(ctx context.Context, dir link.Direction) (Row, error) {
 	}
 	var got float64
 	isolate := func(s *link.Settings) {
-		s.Loss, s.Reorder, s.Jitter, s.QueueBDP = link.Loss{}, link.Reorder{}, 0, 0
+		s.Loss, s.Reorder, s.Policer, s.Jitter, s.QueueBDP = link.Loss{}, link.Reorder{}, link.Policer{}, 0, 0
 		// The queue must bridge moments in which the sender is not scheduled.
 		s.QueueBytes = max(int(rate/8/5), 64*link.DefaultMTU, 8*s.MTU)
 	}
@@ -159,6 +168,34 @@ func (p Path) Rate(ctx context.Context, dir link.Direction) (Row, error) {
 		Asked: formatRate(float64(rate)),
 		Got:   fmt.Sprintf("%s (%+.2f %%)", formatRate(got), (got/float64(rate)-1)*100),
 		OK:    math.Abs(got/float64(rate)-1) <= RateTolerance,
+	}, nil
+}
+
+// Policer sends faster than the policer admits, over a bottleneck without
+// bound, and times what arrives. The bucket's depth comes on top of the rate.
+func (p Path) Policer(ctx context.Context, dir link.Direction) (Row, error) {
+	policer := p.Link.Settings(dir).Policer
+	if policer.RateBps == 0 {
+		return Row{}, fmt.Errorf("policer %v: there is none to measure", dir)
+	}
+	var got float64
+	isolate := func(s *link.Settings) {
+		s.Loss, s.Reorder, s.Jitter, s.RateBps, s.QueueBytes, s.QueueBDP = link.Loss{}, link.Reorder{}, 0, 0, 0, 0
+	}
+	err := p.with(dir, isolate, func() (err error) {
+		got, err = p.flood(ctx, dir, float64(policer.RateBps))
+		return err
+	})
+	if err != nil {
+		return Row{}, fmt.Errorf("policer %v: %w", dir, err)
+	}
+	rate := float64(policer.RateBps)
+	burst := float64(policer.BurstBytes) * 8 / (rate * floodTime.Seconds())
+	return Row{
+		What:  fmt.Sprintf("policer %v", dir),
+		Asked: fmt.Sprintf("%s + %.1f %%", formatRate(rate), burst*100),
+		Got:   fmt.Sprintf("%s (%+.2f %%)", formatRate(got), (got/rate-1)*100),
+		OK:    got/rate-1 >= -RateTolerance && got/rate-1 <= burst+RateTolerance,
 	}, nil
 }
 

@@ -84,6 +84,23 @@ func TestRate(t *testing.T) {
 	})
 }
 
+func TestPolicer(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		p := newPath(t, kind, link.Settings{}, link.Settings{}, kind.Name == "veth")
+		for _, rate := range []int64{5e6, 50e6} {
+			s := link.Settings{Delay: time.Millisecond, RateBps: 2 * rate, Policer: link.Policer{RateBps: rate, BurstBytes: 64 << 10}}
+			if err := p.Link.Set(link.AToB, s); err != nil {
+				t.Fatal(err)
+			}
+			before := p.Link.Counters(link.AToB)
+			settles(t, func() (linkcheck.Row, error) { return p.Policer(t.Context(), link.AToB) })
+			if c := p.Link.Counters(link.AToB); c.Policed == before.Policed || c.QueueDrops != before.QueueDrops {
+				t.Errorf("policed at %d bit/s: counters %+v, before %+v", rate, c, before)
+			}
+		}
+	})
+}
+
 func TestLoss(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
 		p := newPath(t, kind, link.Settings{}, link.Settings{}, false)

@@ -37,7 +37,7 @@ func (p Path) TCP(ctx context.Context, dir link.Direction, during time.Duration)
 
 	var goodput, cpuPerGB float64
 	isolate := func(s *link.Settings) {
-		s.Loss, s.Reorder, s.Jitter, s.QueueBDP = link.Loss{}, link.Reorder{}, 0, 0
+		s.Loss, s.Reorder, s.Policer, s.Jitter, s.QueueBDP = link.Loss{}, link.Reorder{}, link.Policer{}, 0, 0
 		s.QueueBytes = 2 * window
 	}
 	err := p.with(dir, isolate, func() error {
