@@ -1,34 +1,21 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync/atomic"
 	"time"
 
 	"longhaul/internal/lab/hosts"
+	"longhaul/internal/lab/pattern"
 )
 
 // bulkPort is where the receiver of a bulk transfer listens.
 const bulkPort = 5001
-
-// pattern is what a bulk transfer sends over and over, and what the receiver
-// compares with. Its length is odd in every sense, so that bytes lost,
-// repeated or moved by any power of two show.
-var pattern = func() []byte {
-	b := make([]byte, 1<<20-3)
-	rng := rand.New(rand.NewPCG(1, 2))
-	for i := range b {
-		b[i] = byte(rng.Uint32())
-	}
-	return b
-}()
 
 // transfer is a bulk transfer's outcome.
 type transfer struct {
@@ -107,9 +94,7 @@ func sendBulk(ctx context.Context, from *hosts.Host, addr netip.AddrPort, n int6
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
 	for sent := int64(0); sent < n; {
-		at := sent % int64(len(pattern))
-		chunk := pattern[at:min(int64(len(pattern)), at+256<<10, at+n-sent)]
-		w, err := conn.Write(chunk)
+		w, err := conn.Write(pattern.At(sent, min(256<<10, n-sent)))
 		if err != nil {
 			return fmt.Errorf("sender: %w", contextOr(ctx, err))
 		}
@@ -136,15 +121,10 @@ func receiveBulk(ctx context.Context, listener net.Listener, n int64, received *
 	buf := make([]byte, 256<<10)
 	for total := int64(0); ; {
 		r, err := conn.Read(buf)
-		for got := buf[:r]; len(got) > 0; {
-			at := total % int64(len(pattern))
-			want := pattern[at:min(len(pattern), int(at)+len(got))]
-			if !bytes.Equal(got[:len(want)], want) {
-				return time.Time{}, fmt.Errorf("receiver: the data differ within %d bytes of offset %d", len(want), total)
-			}
-			total += int64(len(want))
-			got = got[len(want):]
+		if !pattern.Match(total, buf[:r]) {
+			return time.Time{}, fmt.Errorf("receiver: the data differ within %d bytes of offset %d", r, total)
 		}
+		total += int64(r)
 		received.Store(total)
 		switch {
 		case total > n || (err == io.EOF && total < n):

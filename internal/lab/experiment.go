@@ -158,7 +158,7 @@ func (e Experiment) Run(ctx context.Context, o RunOptions) (Result, error) {
 		}
 	}
 	for i, c := range cases {
-		result.Cases = append(result.Cases, summarize(c, samples[i], conditions.limitBps()))
+		result.Cases = append(result.Cases, summarize(c, samples[i], conditions.LimitBps()))
 	}
 	return result, nil
 }
@@ -304,11 +304,11 @@ const (
 	tcpHeaderTimestampsBytes = 32 // 20, and the timestamps option padded to 12 (RFC 7323)
 )
 
-// limitBps is the most goodput that the WAN can carry from site A to site B:
+// LimitBps is the most goodput that the WAN can carry from site A to site B:
 // the bottleneck's rate, times the payload's share of a full packet, times the
 // share of packets that survive a loss behind the bottleneck. A packet lost
 // before it takes none of its capacity. 0 means that there is no limit.
-func (c Conditions) limitBps() float64 {
+func (c Conditions) LimitBps() float64 {
 	limit := float64(c.RateBps) * float64(c.MTUAB-ipv4HeaderBytes-tcpHeaderTimestampsBytes) / float64(c.MTUAB)
 	if c.LossPlace == link.LossAfter {
 		limit *= 1 - c.Loss.Probability
@@ -329,7 +329,7 @@ func (c Conditions) describe(e Experiment) map[string]any {
 		"mtu_ba":         c.MTUBA,
 		"seed":           c.Seed,
 		"relay_hosts":    "Linux's own defaults: cubic, tcp_rmem 4096 131072 6291456, tcp_wmem 4096 16384 4194304",
-		"kernel":         kernelRelease(),
+		"kernel":         KernelRelease(),
 		"user_namespace": sandbox.UserNamespace(),
 	}
 	if c.ClassicEndHost {
@@ -340,7 +340,8 @@ func (c Conditions) describe(e Experiment) map[string]any {
 	return d
 }
 
-func kernelRelease() string {
+// KernelRelease is that of the running kernel, as uname -r has it.
+func KernelRelease() string {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
 		return ""

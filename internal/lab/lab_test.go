@@ -55,7 +55,7 @@ func TestBulkArrivesWhole(t *testing.T) {
 		if got.Bytes != n || received.Load() != n {
 			t.Errorf("to %s: %d bytes sent and %d received, want %d", to, got.Bytes, received.Load(), n)
 		}
-		limit := fast().limitBps()
+		limit := fast().LimitBps()
 		if goodput := got.goodputBps(); goodput > limit || goodput < limit/10 {
 			t.Errorf("to %s: goodput %.0f bit/s on a path of %.0f", to, goodput, limit)
 		}
@@ -261,11 +261,11 @@ func TestExecEndsWithItsClient(t *testing.T) {
 
 func TestLimit(t *testing.T) {
 	c := Conditions{RateBps: 1e9, MTUAB: 1500, Loss: link.Loss{Probability: 0.1}}
-	if got, want := c.limitBps(), 1e9*1448/1500; math.Abs(got-want) > 1 {
+	if got, want := c.LimitBps(), 1e9*1448/1500; math.Abs(got-want) > 1 {
 		t.Errorf("loss before the bottleneck: limit %.0f, want %.0f", got, want)
 	}
 	c.LossPlace = link.LossAfter
-	if got, want := c.limitBps(), 0.9*1e9*1448/1500; math.Abs(got-want) > 1 {
+	if got, want := c.LimitBps(), 0.9*1e9*1448/1500; math.Abs(got-want) > 1 {
 		t.Errorf("loss after the bottleneck: limit %.0f, want %.0f", got, want)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/pattern"
 	"longhaul/internal/nettest"
 )
 
@@ -534,7 +535,7 @@ func talkUntilError(conn net.Conn) error {
 	wrote := make(chan error, 1)
 	go func() {
 		for {
-			if _, err := conn.Write(pattern[:64*kiB]); err != nil {
+			if _, err := conn.Write(pattern.At(0, 64*kiB)); err != nil {
 				wrote <- err
 				return
 			}

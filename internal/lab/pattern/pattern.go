@@ -1,0 +1,37 @@
+// Package pattern is the data that the lab's transfers send and compare: a
+// sequence that repeats with a length odd in every sense, so that bytes lost,
+// repeated or moved by any power of two show.
+package pattern
+
+import (
+	"bytes"
+	"math/rand/v2"
+)
+
+var period = func() []byte {
+	b := make([]byte, 1<<20-3)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range b {
+		b[i] = byte(rng.Uint32())
+	}
+	return b
+}()
+
+// At returns at least one and at most n bytes of the sequence, n above 0, from
+// an offset on. They must not be changed.
+func At(offset int64, n int64) []byte {
+	at := offset % int64(len(period))
+	return period[at:min(int64(len(period)), at+n)]
+}
+
+// Match says whether these are the sequence's bytes from an offset on.
+func Match(offset int64, got []byte) bool {
+	for len(got) > 0 {
+		want := At(offset, int64(len(got)))
+		if !bytes.Equal(got[:len(want)], want) {
+			return false
+		}
+		got, offset = got[len(want):], offset+int64(len(want))
+	}
+	return true
+}
