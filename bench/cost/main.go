@@ -22,9 +22,11 @@ import (
 	"time"
 
 	"longhaul/bench/peers"
+	"longhaul/internal/lab/sandbox"
 )
 
 func main() {
+	sandbox.Init()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
@@ -32,10 +34,15 @@ func main() {
 		return
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "cost:", err)
+		if !errors.Is(err, errReported) {
+			fmt.Fprintln(os.Stderr, "cost:", err)
+		}
 		os.Exit(1)
 	}
 }
+
+// errReported is a failure that the run inside the namespace has told.
+var errReported = errors.New("failed")
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	switch {
@@ -95,6 +102,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if b.measures, err = peers.Pick("measure", kinds, *onlyMeasures, func(m measure) string { return m.name }); err != nil {
+		return err
+	}
+	if !sandbox.Inside() {
+		status, err := sandbox.Run(args, os.Stdin, stdout, stderr)
+		if err != nil {
+			return fmt.Errorf("make a network namespace to measure in: %w", err)
+		}
+		if status != 0 {
+			return errReported
+		}
+		return nil
+	}
+	if err := prepareHost(); err != nil {
 		return err
 	}
 	b.dir, err = os.MkdirTemp("", "longhaul-cost-")

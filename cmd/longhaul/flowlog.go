@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"longhaul/internal/relay"
@@ -14,10 +13,13 @@ import (
 // them. Refused connections come in floods, so of each kind one line is
 // written per refusalPause, with the number of those left out.
 type flowLog struct {
-	log     *slog.Logger
-	records chan relay.FlowRecord
-	dropped atomic.Uint64
-	now     func() time.Time
+	log *slog.Logger
+	now func() time.Time
+
+	mu      sync.Mutex
+	records []relay.FlowRecord // not yet written
+	dropped uint64
+	some    chan struct{} // told when there are records again
 
 	refusals map[refusal]*refusalCount
 	stop     chan struct{}
@@ -27,6 +29,7 @@ type flowLog struct {
 
 const (
 	flowQueue    = 4096
+	flowPause    = 20 * time.Millisecond // between two writings: waking up for every flow costs more than its line
 	refusalPause = 10 * time.Second
 )
 
@@ -43,8 +46,8 @@ type refusalCount struct {
 func newFlowLog(log *slog.Logger) *flowLog {
 	l := &flowLog{
 		log:      log,
-		records:  make(chan relay.FlowRecord, flowQueue),
 		now:      time.Now,
+		some:     make(chan struct{}, 1),
 		refusals: map[refusal]*refusalCount{},
 		stop:     make(chan struct{}),
 		done:     make(chan struct{}),
@@ -53,12 +56,19 @@ func newFlowLog(log *slog.Logger) *flowLog {
 	return l
 }
 
-// add takes a record and never blocks; it is relay's OnFlow.
-func (l *flowLog) add(r relay.FlowRecord) {
-	select {
-	case l.records <- r:
-	default:
-		l.dropped.Add(1)
+// add takes records and never waits for the log; it is relay's OnFlows.
+func (l *flowLog) add(records []relay.FlowRecord) {
+	l.mu.Lock()
+	taken := min(len(records), flowQueue-len(l.records))
+	l.dropped += uint64(len(records) - taken)
+	first := len(l.records) == 0
+	l.records = append(l.records, records[:taken]...)
+	l.mu.Unlock()
+	if first {
+		select {
+		case l.some <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -72,31 +82,44 @@ func (l *flowLog) loop() {
 	defer close(l.done)
 	tick := time.NewTicker(refusalPause)
 	defer tick.Stop()
+	pause := time.NewTimer(flowPause)
+	pause.Stop()
+	defer pause.Stop()
+	var spare []relay.FlowRecord
 	for {
 		select {
-		case r := <-l.records:
-			l.write(r)
+		case <-l.some:
+			pause.Reset(flowPause)
+		case <-pause.C:
+			spare = l.writeAll(spare)
 		case <-tick.C:
 			l.summarize()
 		case <-l.stop:
-			for {
-				select {
-				case r := <-l.records:
-					l.write(r)
-					continue
-				default:
-				}
-				l.refusalsLeft()
-				return
-			}
+			l.writeAll(spare)
+			l.refusalsLeft()
+			return
 		}
 	}
 }
 
-func (l *flowLog) write(r relay.FlowRecord) {
-	if n := l.dropped.Swap(0); n > 0 {
-		l.log.Warn("flow lines were dropped, flows end faster than they can be logged", "lines", n)
+// writeAll writes what is queued, puts an empty slice in its place, and
+// returns the old one to be used next.
+func (l *flowLog) writeAll(spare []relay.FlowRecord) []relay.FlowRecord {
+	l.mu.Lock()
+	records, dropped := l.records, l.dropped
+	l.records, l.dropped = spare, 0
+	l.mu.Unlock()
+	for _, r := range records {
+		l.write(r)
 	}
+	if dropped > 0 {
+		l.log.Warn("flow lines were dropped, flows end faster than they can be logged", "lines", dropped)
+	}
+	clear(records)
+	return records[:0]
+}
+
+func (l *flowLog) write(r relay.FlowRecord) {
 	switch r.End {
 	case relay.EndDenied, relay.EndFlowLimit, relay.EndRateLimit, relay.EndBadProxyHeader:
 		l.refused(r)
@@ -106,7 +129,9 @@ func (l *flowLog) write(r relay.FlowRecord) {
 	if r.End == relay.EndNoResources || r.End == relay.EndNoLocalPort {
 		level = slog.LevelWarn
 	}
-	l.log.LogAttrs(context.Background(), level, "flow", flowAttrs(r)...)
+	if l.log.Enabled(context.Background(), level) {
+		l.log.LogAttrs(context.Background(), level, "flow", flowAttrs(r)...)
+	}
 }
 
 // refused writes the first refusal of a kind, and then counts for a while.

@@ -163,9 +163,8 @@ func logLines(t *testing.T, json bool, feed func(l *flowLog)) string {
 func TestLineOfAFlow(t *testing.T) {
 	nettest.CheckLeaks(t)
 	got := logLines(t, false, func(l *flowLog) {
-		l.add(record(relay.EndClean, nil))
-		l.add(record(relay.EndTargetReset, errors.New("connection reset by peer")))
-		l.add(relay.FlowRecord{Tunnel: "db", Client: netip.MustParseAddrPort("10.0.0.1:4000"), Start: time.Unix(0, 0).UTC(), End: relay.EndTargetUnknown})
+		l.add([]relay.FlowRecord{record(relay.EndClean, nil), record(relay.EndTargetReset, errors.New("connection reset by peer"))})
+		l.add([]relay.FlowRecord{{Tunnel: "db", Client: netip.MustParseAddrPort("10.0.0.1:4000"), Start: time.Unix(0, 0).UTC(), End: relay.EndTargetUnknown}})
 	})
 	want := `level=INFO msg=flow tunnel=db client=10.0.0.1:4000 target=[2001:db8::1]:6000 start=2030-01-02T03:04:05.000Z elapsed_seconds=2 bytes_up=1000000 bytes_down=500 goodput_up_bps=4000000 goodput_down_bps=2000 client_side=lan client_rtt_ms=0.15 client_min_rtt_ms=0.1 client_retransmits=0 client_cc=cubic target_side=wan target_rtt_ms=63 target_min_rtt_ms=62.5 target_retransmits=7 target_cc=bbr end=end ended_by=both
 level=INFO msg=flow tunnel=db client=10.0.0.1:4000 target=[2001:db8::1]:6000 start=2030-01-02T03:04:05.000Z elapsed_seconds=2 bytes_up=1000000 bytes_down=500 goodput_up_bps=4000000 goodput_down_bps=2000 client_side=lan client_rtt_ms=0.15 client_min_rtt_ms=0.1 client_retransmits=0 client_cc=cubic target_side=wan target_rtt_ms=63 target_min_rtt_ms=62.5 target_retransmits=7 target_cc=bbr end=target-reset ended_by=target error="connection reset by peer"
@@ -177,13 +176,31 @@ level=INFO msg=flow tunnel=db client=10.0.0.1:4000 start=1970-01-01T00:00:00.000
 }
 
 func TestJSONLineOfAFlow(t *testing.T) {
-	line := logLines(t, true, func(l *flowLog) { l.add(record(relay.EndClean, nil)) })
+	line := logLines(t, true, func(l *flowLog) { l.add([]relay.FlowRecord{record(relay.EndClean, nil)}) })
 	var got map[string]any
 	if err := json.Unmarshal([]byte(line), &got); err != nil {
 		t.Fatal(err)
 	}
 	if got["bytes_up"] != 1e6 || got["target_rtt_ms"] != 63.0 || got["end"] != "end" || got["start"] != "2030-01-02T03:04:05Z" {
 		t.Errorf("got %s", line)
+	}
+}
+
+// More flows than the queue holds end while the log is stuck: their lines are
+// dropped, and their number is told.
+func TestFlowLinesThatWereDropped(t *testing.T) {
+	nettest.CheckLeaks(t)
+	got := logLines(t, false, func(l *flowLog) {
+		l.mu.Lock()
+		l.records = make([]relay.FlowRecord, flowQueue-1)
+		l.mu.Unlock()
+		l.add([]relay.FlowRecord{record(relay.EndClean, nil), record(relay.EndClean, nil), record(relay.EndClean, nil)})
+	})
+	if lines := strings.Count(got, "msg=flow "); lines != flowQueue {
+		t.Errorf("%d lines of flows, want %d", lines, flowQueue)
+	}
+	if want := "were dropped, flows end faster than they can be logged\" lines=2"; !strings.Contains(got, want) {
+		t.Errorf("no line says %s", want)
 	}
 }
 

@@ -325,7 +325,7 @@ func TestWatchdogIsSilentWhileALoopIsStuck(t *testing.T) {
 	r, err := relay.New(relay.Options{
 		Workers: 1,
 		Tunnels: []relay.Tunnel{{Name: "a", Listen: []netip.AddrPort{listen}, Forward: []relay.Target{{Host: target.Addr().String(), Port: target.Port()}}}},
-		OnFlow: func(relay.FlowRecord) {
+		OnFlows: func([]relay.FlowRecord) {
 			once.Do(func() { close(stuck) })
 			<-release
 		},

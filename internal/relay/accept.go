@@ -73,7 +73,9 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	f.legs[target].fd = -1
 	w.place(f)
 	st.total.Add(1)
-	w.relay.live.Add(1)
+	if w.relay.live.Add(1) == 1 {
+		w.relay.memory.look()
+	}
 	if errno := w.watch(fd, f, client); errno != 0 {
 		w.abort(f, EndNoResources, errno)
 		return
@@ -89,12 +91,12 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 }
 
 func (w *worker) refuse(rt *route, fd int, from netip.AddrPort, reason EndReason, err error) {
-	if w.relay.opts.OnFlow != nil {
+	if w.relay.opts.OnFlows != nil {
 		listen := rt.listen
 		if listen.Addr().IsUnspecified() {
 			listen = localAddr(fd)
 		}
-		w.relay.opts.OnFlow(FlowRecord{
+		w.ended = append(w.ended, FlowRecord{
 			Tunnel: rt.tunnel.Name,
 			Client: from,
 			Listen: listen,
@@ -108,7 +110,7 @@ func (w *worker) refuse(rt *route, fd int, from netip.AddrPort, reason EndReason
 
 // pauseAccepting stops accepting for a while: a listener that cannot be
 // served would wake the loop without end.
-func (w *worker) pauseAccepting(errno unix.Errno) {
+func (w *worker) pauseAccepting(cause error) {
 	if w.paused {
 		return
 	}
@@ -118,12 +120,12 @@ func (w *worker) pauseAccepting(errno unix.Errno) {
 		epollDel(w.epfd, l.fd)
 	}
 	w.acceptAt = w.now + acceptRetry
-	w.relay.acceptPaused(errno)
+	w.relay.acceptPaused(cause)
 }
 
 func (w *worker) retryAccepting() {
 	w.acceptAt = w.now + acceptRetry
-	if !w.reserve() {
+	if !w.reserve() || w.relay.memory.full() {
 		return
 	}
 	w.acceptAt = 0

@@ -247,7 +247,7 @@ func TestConnThroughPair(t *testing.T) {
 }
 
 func BenchmarkBulk(b *testing.B) {
-	g := newRig(b, func(o *Options) { o.OnFlow = nil })
+	g := newRig(b, func(o *Options) { o.OnFlows = nil })
 	c, s := g.pair()
 	const chunk = 256 << 10
 	b.SetBytes(chunk)
@@ -277,7 +277,7 @@ func BenchmarkBulk(b *testing.B) {
 }
 
 func BenchmarkPingPong(b *testing.B) {
-	g := newRig(b, func(o *Options) { o.OnFlow = nil })
+	g := newRig(b, func(o *Options) { o.OnFlows = nil })
 	g.echo()
 	c := dial(b, g.addr)
 	buf := make([]byte, 64)
@@ -293,7 +293,7 @@ func BenchmarkPingPong(b *testing.B) {
 }
 
 func BenchmarkConnect(b *testing.B) {
-	g := newRig(b, func(o *Options) { o.OnFlow = nil })
+	g := newRig(b, func(o *Options) { o.OnFlows = nil })
 	g.echo()
 	one := []byte{1}
 	for range b.N {

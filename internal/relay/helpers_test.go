@@ -37,10 +37,10 @@ type flowLog struct {
 	records []FlowRecord
 }
 
-func (l *flowLog) add(r FlowRecord) {
+func (l *flowLog) add(records []FlowRecord) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.records = append(l.records, r)
+	l.records = append(l.records, records...)
 }
 
 func (l *flowLog) all() []FlowRecord {
@@ -91,7 +91,7 @@ func newRig(t testing.TB, change func(*Options)) *rig {
 	g := &rig{t: t, flows: &flowLog{}, log: &logText{}, target: listen(t)}
 	opts := Options{
 		Workers: 2,
-		OnFlow:  g.flows.add,
+		OnFlows: g.flows.add,
 		Log:     slog.New(slog.NewTextHandler(g.log, nil)),
 		Tunnels: []Tunnel{{Name: "t", Listen: []netip.AddrPort{freePort}, Forward: []Target{targetOf(g.target)}}},
 	}

@@ -34,13 +34,18 @@ type Options struct {
 	// 0 means 30 s.
 	ResetDrainTimeout time.Duration
 
+	// MemoryLimitBytes bounds what the flows' sockets and pipes hold, as the
+	// kernel counts; 0 means no bound. SetMemoryLimit changes it.
+	MemoryLimitBytes int64
+
 	// Log receives events of the relay (not of flows). Nil discards them.
 	Log *slog.Logger
 
-	// OnFlow is called once for each flow that has ended, and for each
-	// connection that was refused admission. It runs on an event loop: it
-	// must not block. Nil means nobody listens.
-	OnFlow func(FlowRecord)
+	// OnFlows is told of every flow that has ended and of every connection
+	// that was refused admission, each once, those of one turn of an event
+	// loop together. It runs on the loop: it must not block, and the slice is
+	// used again once it returns. Nil means nobody listens.
+	OnFlows func([]FlowRecord)
 
 	// Resolve turns a host name into addresses; nil means the system's
 	// resolver. It is never called for literal addresses.

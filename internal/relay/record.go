@@ -24,7 +24,7 @@ func (w *worker) account(f *flow) {
 	default:
 		st.errors.Add(1)
 	}
-	if w.relay.opts.OnFlow == nil {
+	if w.relay.opts.OnFlows == nil {
 		return
 	}
 	rec.Tunnel = f.route.tunnel.Name
@@ -39,7 +39,16 @@ func (w *worker) account(f *flow) {
 	if f.phase == phaseMoving {
 		rec.TargetLeg = f.legs[target].stats()
 	}
-	w.relay.opts.OnFlow(rec)
+	w.ended = append(w.ended, rec)
+}
+
+// report hands the records of a turn over.
+func (w *worker) report() {
+	if len(w.ended) > 0 {
+		w.relay.opts.OnFlows(w.ended)
+		clear(w.ended)
+		w.ended = w.ended[:0]
+	}
 }
 
 func (l *leg) stats() LegStats {

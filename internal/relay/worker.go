@@ -45,8 +45,9 @@ type worker struct {
 	timers    timers
 	queue     []*flow // have work left after their turn
 	pipes     pipePool
-	buf       []byte   // what is read here is written or kept before the next read
-	buffers   [][]byte // idle buffers for what could not be written
+	buf       []byte       // what is read here is written or kept before the next read
+	buffers   [][]byte     // idle buffers for what could not be written
+	ended     []FlowRecord // of this turn
 	events    []unix.EpollEvent
 	from      unix.RawSockaddrAny
 	listeners map[int32]*listener
@@ -145,6 +146,7 @@ func (w *worker) loop() {
 			w.settledAt = 0
 			w.relay.acceptRecovered(w)
 		}
+		w.report()
 	}
 	w.pipes.close()
 	w.closeDescriptors()
