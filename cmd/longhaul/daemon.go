@@ -96,6 +96,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		Workers:           d.config.Workers,
 		HalfCloseTimeout:  d.config.HalfCloseTimeout,
 		ResetDrainTimeout: d.config.ResetDrainTimeout,
+		MemoryLimitBytes:  int64(d.config.MemoryLimit),
 		Log:               d.log,
 		OnFlow:            d.flows.add,
 	})
@@ -225,6 +226,7 @@ func (d *daemon) reload(ctx context.Context) {
 		return
 	}
 	d.legs.keep()
+	d.relay.SetMemoryLimit(int64(after.MemoryLimit))
 	changes := config.Diff(before, after)
 	fact.OK = true
 	fact.Added, fact.Changed, fact.Removed, fact.Unchanged = changes.Added, changes.Changed, changes.Removed, len(changes.Unchanged)

@@ -55,6 +55,7 @@ var processFlags = []settingFlag{
 	{name: "control-socket", key: "control_socket", value: "PATH", usage: "where status finds this relay, or off"},
 	{name: "log-format", key: "log.format", value: "FORMAT", usage: "logfmt or json (logfmt)"},
 	{name: "log-level", key: "log.level", value: "LEVEL", usage: "debug, info, warn or error (info)"},
+	{name: "memory-limit", key: "memory_limit", value: "SIZE", usage: "of the flows' sockets and pipes (no bound)"},
 	{name: "workers", key: "workers", value: "N", usage: "event loops (one per CPU)"},
 }
 

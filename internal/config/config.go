@@ -28,6 +28,9 @@ type Config struct {
 	// ResetDrainTimeout bounds the delivery of what was received before a reset.
 	ResetDrainTimeout time.Duration
 
+	// MemoryLimit bounds what the flows' sockets and pipes hold; 0 means no bound.
+	MemoryLimit Size
+
 	// Workers is the number of event loops; 0 means one per usable CPU.
 	Workers int
 

@@ -18,8 +18,10 @@ const (
 	maxFlows       = 10_000_000
 	minBuffer      = 4 << 10
 	maxBuffer      = 1023 << 20 // SO_SNDBUF and SO_RCVBUF are doubled in an int
-	minMSS         = 88         // TCP_MAXSEG accepts no less,
-	maxMSS         = 32767      // and no more
+	minMemory      = 1 << 20
+	maxMemory      = 1 << 40
+	minMSS         = 88    // TCP_MAXSEG accepts no less,
+	maxMSS         = 32767 // and no more
 	minRate        = Rate(8_000)
 	maxRate        = Rate(10_000_000_000_000)
 	maxKeepalive   = 32767 * time.Second // TCP_KEEPIDLE and TCP_KEEPINTVL
@@ -55,6 +57,7 @@ func (d *decoder) config(root *node) Config {
 		into("drain_timeout", &c.DrainTimeout, d.duration(0, thirtyDs, &off)),
 		into("half_close_timeout", &c.HalfCloseTimeout, d.duration(time.Millisecond, thirtyDs, &off)),
 		into("reset_drain_timeout", &c.ResetDrainTimeout, d.duration(time.Millisecond, time.Hour, nil)),
+		into("memory_limit", &c.MemoryLimit, d.memoryLimit),
 		into("workers", &c.Workers, d.workers),
 		field{"log", func(n *node) {
 			d.mapping(n, "log",
@@ -105,6 +108,13 @@ func (d *decoder) socketPath(n *node, key string) (string, bool) {
 		return "", false
 	}
 	return s, true
+}
+
+func (d *decoder) memoryLimit(n *node, key string) (Size, bool) {
+	if n.kind == scalar && n.text == Off {
+		return 0, true
+	}
+	return d.size(minMemory, maxMemory)(n, key)
 }
 
 func (d *decoder) workers(n *node, key string) (int, bool) {

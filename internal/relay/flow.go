@@ -40,8 +40,9 @@ type flow struct {
 	timerAt    int64 // when the worker will look at the flow's deadlines
 	timerIndex int32 // in the worker's heap, -1 when it is not there
 
-	opening *opening // while dialing
-	closing *closing // once something went wrong
+	opening *opening       // while dialing
+	closing *closing       // once something went wrong
+	bounded *[2]queueSizes // by leg, while memory is short
 }
 
 // leg is one TCP connection of a flow.

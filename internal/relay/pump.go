@@ -66,7 +66,7 @@ func (w *worker) pump(f *flow, s side) (more bool) {
 		var n int
 		var errno unix.Errno
 		if w.borrow(dir, src) {
-			n, errno = splice(int(src.fd), dir.pipe.w, dir.pipe.size)
+			n, errno = splice(int(src.fd), dir.pipe.w, min(dir.pipe.size, w.spliceMost))
 			if n > 0 && errno == 0 {
 				dir.held = n
 				dir.bulk = n >= smallRead

@@ -38,6 +38,7 @@ type Relay struct {
 
 	pausedWorkers atomic.Int32
 	pauseLogged   atomic.Bool
+	memory        memoryGuard
 
 	mu       sync.Mutex // holds reload, drain and close apart
 	started  bool
@@ -67,6 +68,7 @@ func New(opts Options) (*Relay, error) {
 	}
 	opts.Tunnels = tunnels
 	r := &Relay{opts: opts, log: opts.Log, names: newNames(opts.Resolve), idle: make(chan struct{}, 1)}
+	r.memory.wake = make(chan struct{}, 1)
 	r.table.Store(&table{})
 	return r, nil
 }
@@ -102,6 +104,7 @@ func (r *Relay) Start() error {
 		r.workers = nil
 		return err
 	}
+	r.setMemoryLimit(r.opts.MemoryLimitBytes)
 	return nil
 }
 
@@ -178,6 +181,7 @@ func (r *Relay) Close() {
 	r.closed = true
 	r.draining.Store(true)
 	r.closeListeners()
+	r.stopGuard()
 	r.stopWorkers(EndDrain)
 	r.names.close()
 }
@@ -201,13 +205,17 @@ func (r *Relay) flowGone(f *flow) {
 	}
 }
 
-func (r *Relay) acceptPaused(errno unix.Errno) {
+func (r *Relay) acceptPaused(cause error) {
 	r.pausedWorkers.Add(1)
-	if r.pauseLogged.CompareAndSwap(false, true) {
-		r.log.Warn("accepting is paused: the system has no room for more connections",
-			"error", errno, "flows", r.live.Load(),
-			"remedy", "raise the limit of open files (LimitNOFILE= in the unit) or lower max flows")
+	if !r.pauseLogged.CompareAndSwap(false, true) {
+		return
 	}
+	remedy := "raise the limit of open files (LimitNOFILE= in the unit) or lower max_flows"
+	if cause == errMemoryLimit {
+		remedy = "raise memory_limit, or lower max_flows"
+	}
+	r.log.Warn("accepting is paused: there is no room for more connections",
+		"error", cause, "flows", r.live.Load(), "remedy", remedy)
 }
 
 func (r *Relay) acceptRetried() { r.pausedWorkers.Add(-1) }

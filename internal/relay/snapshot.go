@@ -13,9 +13,18 @@ type Snapshot struct {
 	Draining     bool             `json:"draining"`
 	AcceptPaused bool             `json:"accept_paused"` // out of descriptors or memory
 	PipesOpen    int64            `json:"pipes_open"`
+	Memory       *MemorySnapshot  `json:"memory"` // null: without a limit it is not measured
 	FlowsNow     int64            `json:"flows_now"`
 	Tunnels      []TunnelSnapshot `json:"tunnels"`
 	Flows        []FlowSnapshot   `json:"flows"`
+}
+
+// MemorySnapshot is what the flows' sockets and pipes hold, as the kernel
+// counts it.
+type MemorySnapshot struct {
+	LimitBytes int64 `json:"limit_bytes"`
+	UsedBytes  int64 `json:"used_bytes"`
+	Short      bool  `json:"short"` // senders are slowed down
 }
 
 // TunnelSnapshot is one tunnel's state and its counters since the relay was
@@ -73,6 +82,9 @@ func (r *Relay) Snapshot() Snapshot {
 		FlowsNow:     r.live.Load(),
 		Tunnels:      []TunnelSnapshot{},
 		Flows:        []FlowSnapshot{},
+	}
+	if limit := r.memory.limit.Load(); limit > 0 {
+		s.Memory = &MemorySnapshot{LimitBytes: limit, UsedBytes: r.memory.used.Load(), Short: r.memory.short.Load()}
 	}
 	index := map[*tunnelState]int{}
 	add := func(st *tunnelState, t *Tunnel, state string) int {

@@ -42,15 +42,16 @@ type worker struct {
 	free  []uint32
 	load  atomic.Int64 // flows
 
-	timers    timers
-	queue     []*flow // have work left after their turn
-	pipes     pipePool
-	buf       []byte       // what is read here is written or kept before the next read
-	buffers   [][]byte     // idle buffers for what could not be written
-	ended     []FlowRecord // of this turn
-	events    []unix.EpollEvent
-	from      unix.RawSockaddrAny
-	listeners map[int32]*listener
+	timers     timers
+	queue      []*flow // have work left after their turn
+	pipes      pipePool
+	spliceMost int          // bytes that a pipe may be given at once; less while memory is short
+	buf        []byte       // what is read here is written or kept before the next read
+	buffers    [][]byte     // idle buffers for what could not be written
+	ended      []FlowRecord // of this turn
+	events     []unix.EpollEvent
+	from       unix.RawSockaddrAny
+	listeners  map[int32]*listener
 
 	paused    bool
 	acceptAt  int64 // when accepting is tried again
@@ -75,16 +76,17 @@ type mailbox struct {
 
 func newWorker(r *Relay) (*worker, error) {
 	w := &worker{
-		relay:     r,
-		log:       r.log,
-		epfd:      -1,
-		wake:      -1,
-		spare:     -1,
-		now:       monotonic(),
-		buf:       make([]byte, largeRead),
-		events:    make([]unix.EpollEvent, eventsPerWait),
-		listeners: map[int32]*listener{},
-		done:      make(chan struct{}),
+		relay:      r,
+		log:        r.log,
+		epfd:       -1,
+		wake:       -1,
+		spliceMost: pipeWanted,
+		spare:      -1,
+		now:        monotonic(),
+		buf:        make([]byte, largeRead),
+		events:     make([]unix.EpollEvent, eventsPerWait),
+		listeners:  map[int32]*listener{},
+		done:       make(chan struct{}),
 	}
 	w.pipes = pipePool{open: r.opts.openPipe, budget: &r.pipeBudget}
 	if w.pipes.open == nil {

@@ -1,0 +1,199 @@
+package relay
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/nettest"
+)
+
+const mib = 1 << 20
+
+// TestMemoryLimit stops the readers of many flows. What the relay holds stays
+// below the limit, nobody new is accepted, and once the readers go on every
+// byte arrives, and those who waited are served.
+func TestMemoryLimit(t *testing.T) {
+	nettest.CheckLeaks(t)
+	const limit, flows, each = 16 * mib, 24, 2 * mib
+	g := newRig(t, func(o *Options) { o.MemoryLimitBytes = limit })
+	ethernet(t, g.target)
+	data := pattern(each)
+	want := sha256.Sum256(data)
+
+	var written atomic.Int64
+	var senders sync.WaitGroup
+	defer senders.Wait()
+	targets := make([]*net.TCPConn, flows)
+	for i := range targets {
+		c := dialAsOnEthernet(t, g.addr)
+		targets[i] = g.accept()
+		c.SetWriteBuffer(16 << 10)
+		senders.Go(func() {
+			pace := time.NewTicker(10 * time.Millisecond) // 40 MB/s, all of them together
+			defer pace.Stop()
+			for rest := data; len(rest) > 0; <-pace.C {
+				n, err := c.Write(rest[:min(len(rest), 16<<10)])
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				written.Add(int64(n))
+				rest = rest[n:]
+			}
+			c.CloseWrite()
+		})
+	}
+
+	var most int64
+	memory := func() MemorySnapshot {
+		m := *g.relay.Snapshot().Memory
+		most = max(most, m.UsedBytes)
+		return m
+	}
+	last, since := int64(-1), time.Now()
+	nettest.Eventually(t, 3*patience, func() bool {
+		memory()
+		if now := written.Load(); now != last {
+			last, since = now, time.Now()
+		}
+		return time.Since(since) > 500*time.Millisecond
+	}, func() string { return "the senders do not pause" })
+	m := memory()
+	if !m.Short || m.LimitBytes != limit {
+		t.Errorf("%+v; want it to be short of %d bytes", m, limit)
+	}
+	t.Logf("%d flows: %.1f MiB of %d MiB, at most %.1f; the senders wrote %.1f MiB",
+		flows, float64(m.UsedBytes)/mib, limit/mib, float64(most)/mib, float64(last)/mib)
+	if most > limit*5/4 {
+		t.Errorf("the flows held %d bytes, the limit is %d", most, limit)
+	}
+	if last >= flows*each {
+		t.Fatal("nobody was paused")
+	}
+
+	// A bound far below what is held: nobody is accepted any more.
+	g.relay.SetMemoryLimit(2 * mib)
+	nettest.Eventually(t, patience, func() bool { return g.relay.Snapshot().AcceptPaused },
+		func() string { return "accepting does not pause" })
+	late := dial(t, g.addr)
+	write(t, late, []byte("late"))
+	g.target.SetDeadline(time.Now().Add(300 * time.Millisecond))
+	if c, err := g.target.AcceptTCP(); err == nil {
+		c.Close()
+		t.Error("a flow began although the memory limit is reached")
+	}
+	if !strings.Contains(g.log.String(), "memory limit is reached") {
+		t.Errorf("the log does not say why nobody is accepted:\n%s", g.log)
+	}
+
+	var readers sync.WaitGroup
+	for i, c := range targets {
+		readers.Go(func() {
+			hash := sha256.New()
+			n, err := io.Copy(hash, c)
+			if err != nil || n != each || !bytes.Equal(hash.Sum(nil), want[:]) {
+				t.Errorf("flow %d: %d of %d bytes, %v", i, n, int64(each), err)
+			}
+			c.CloseWrite()
+		})
+	}
+	readers.Wait()
+	expect(t, g.accept(), []byte("late"))
+	nettest.Eventually(t, patience, func() bool { return !memory().Short && !g.relay.Snapshot().AcceptPaused },
+		func() string { return fmt.Sprintf("memory is still short: %+v", memory()) })
+}
+
+// TestMemoryGivenBack sees that a flow's queues have their old bounds after
+// memory was short, and are left to autotuning again where they had been.
+func TestMemoryGivenBack(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, nil)
+	c, _ := g.pair()
+	before := g.sockets()
+	g.relay.SetMemoryLimit(mib)
+	go c.Write(make([]byte, 64*mib)) // fails when the test ends
+	nettest.Eventually(t, patience, func() bool { m := g.relay.Snapshot().Memory; return m != nil && m.Short },
+		func() string { return "memory does not become short" })
+	short := g.sockets()
+	for s, q := range short {
+		if q.locks != unix.SOCK_SNDBUF_LOCK|unix.SOCK_RCVBUF_LOCK {
+			t.Errorf("leg %d: its queues are not bounded: %+v, before %+v", s, q, before[s])
+		}
+	}
+	g.relay.SetMemoryLimit(0)
+	nettest.Eventually(t, patience, func() bool { return !g.relay.memory.short.Load() },
+		func() string { return "memory is still short" })
+	for s, q := range g.sockets() {
+		if q.locks != before[s].locks || q.receive < short[s].receive || q.send < short[s].send {
+			t.Errorf("leg %d: %+v, while short %+v, before %+v", s, q, short[s], before[s])
+		}
+	}
+}
+
+// dialAsOnEthernet connects with segments of 1460 bytes. Those of the loopback
+// device are 64 KiB, and a queue of less than a few segments is never asked for.
+func dialAsOnEthernet(t *testing.T, to netip.AddrPort) *net.TCPConn {
+	t.Helper()
+	d := net.Dialer{Timeout: patience, Control: func(_, _ string, raw syscall.RawConn) error {
+		return smallSegments(raw)
+	}}
+	d.SetMultipathTCP(false)
+	c, err := d.DialContext(t.Context(), "tcp", to.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(6 * patience))
+	return c.(*net.TCPConn)
+}
+
+// ethernet makes a listener accept connections with segments of 1460 bytes.
+func ethernet(t *testing.T, l *net.TCPListener) {
+	t.Helper()
+	raw, err := l.SyscallConn()
+	if err == nil {
+		err = smallSegments(raw)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func smallSegments(raw syscall.RawConn) (err error) {
+	controlErr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_MAXSEG, 1460) })
+	return errors.Join(err, controlErr)
+}
+
+// sockets are the bounds of the only flow's queues.
+func (g *rig) sockets() (sizes [2]queueSizes) {
+	g.t.Helper()
+	for _, w := range g.relay.workers {
+		w.do(func() {
+			w.eachFlow(func(f *flow) {
+				for s := client; s <= target; s++ {
+					fd := int(f.legs[s].fd)
+					m, _ := socketMemory(fd)
+					locks, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUF_LOCK)
+					if err != nil {
+						g.t.Error(err)
+					}
+					sizes[s] = queueSizes{send: m[skSendBound], receive: m[skReceiveBound], locks: locks}
+				}
+			})
+		})
+	}
+	return sizes
+}
