@@ -98,7 +98,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		ResetDrainTimeout: d.config.ResetDrainTimeout,
 		MemoryLimitBytes:  int64(d.config.MemoryLimit),
 		Log:               d.log,
-		OnFlow:            d.flows.add,
+		OnFlows:           d.flows.add,
 	})
 	if err != nil {
 		return err
