@@ -38,25 +38,8 @@ func conditionFlags(flags *pflag.FlagSet, c *lab.Conditions) {
 	})
 	add("loss", "share lost from site A to B, like 10% or 0.1", "0", shareInto(&c.Loss.Probability))
 	add("loss-back", "share lost from site B to A", "0", shareInto(&c.LossBA.Probability))
-	add("loss-place", "lost before or after bottleneck", "before", func(s string) error {
-		switch s {
-		case "before":
-			c.LossPlace = link.LossBefore
-		case "after":
-			c.LossPlace = link.LossAfter
-		default:
-			return fmt.Errorf("%q is no place: choose before or after", s)
-		}
-		return nil
-	})
-	add("loss-burst", "mean length of a loss burst, packets", "1", func(s string) error {
-		packets, err := strconv.ParseFloat(s, 64)
-		if err != nil || packets < 1 {
-			return fmt.Errorf("%q is no burst length: choose a number from 1", s)
-		}
-		c.LossBurstPackets = packets
-		return nil
-	})
+	add("loss-place", "lost before or after bottleneck", "before", lossPlaceInto(&c.LossPlace))
+	add("loss-burst", "mean length of a loss burst, packets", "1", burstInto(&c.LossBurstPackets))
 	add("queue", "queue: in BDPs, or like 256KiB", "1bdp", func(s string) error {
 		if bdp, ok := strings.CutSuffix(s, "bdp"); ok {
 			products, err := strconv.ParseFloat(bdp, 64)
@@ -163,6 +146,31 @@ func shareInto(share *float64) func(string) error {
 			return fmt.Errorf("%q is no share: write it like 10%% or 0.1", s)
 		}
 		*share = value
+		return nil
+	}
+}
+
+func lossPlaceInto(place *link.LossPlace) func(string) error {
+	return func(s string) error {
+		switch s {
+		case "before":
+			*place = link.LossBefore
+		case "after":
+			*place = link.LossAfter
+		default:
+			return fmt.Errorf("%q is no place: choose before or after", s)
+		}
+		return nil
+	}
+}
+
+func burstInto(packets *float64) func(string) error {
+	return func(s string) error {
+		value, err := strconv.ParseFloat(s, 64)
+		if err != nil || !(value >= 1 && value <= 1e6) {
+			return fmt.Errorf("%q is no burst length: choose a number from 1", s)
+		}
+		*packets = value
 		return nil
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/term"
 
 	"longhaul/internal/lab"
+	"longhaul/internal/lab/congestion"
 )
 
 // progress shows how far a run is: on a terminal by one line that is
@@ -46,6 +47,26 @@ func (p *progress) show(at lab.Progress) {
 	filled := int(share * barWidth)
 	line := fmt.Sprintf("%-26s %s%s %3.0f %%  %10s  %3.0f s", name,
 		strings.Repeat("█", filled), strings.Repeat("░", barWidth-filled), 100*share, bitsPerSecond(at.NowBps), at.Elapsed.Seconds())
+	if p.terminal {
+		fmt.Fprintf(p.w, "\r%s\x1b[K", line)
+		p.shown = true
+		return
+	}
+	fmt.Fprintln(p.w, line)
+}
+
+// timed shows how far a run of a set time is.
+func (p *progress) timed(at congestion.Progress) {
+	if !p.terminal {
+		if time.Since(p.last) < quietReporting {
+			return
+		}
+		p.last = time.Now()
+	}
+	share := min(at.Elapsed.Seconds()/at.Total.Seconds(), 1)
+	filled := int(share * barWidth)
+	line := fmt.Sprintf("%-26s %s%s %3.0f s  %10s", fmt.Sprintf("%s %d/%d", at.Case, at.Run, at.Runs),
+		strings.Repeat("█", filled), strings.Repeat("░", barWidth-filled), at.Elapsed.Seconds(), bitsPerSecond(at.NowBps))
 	if p.terminal {
 		fmt.Fprintf(p.w, "\r%s\x1b[K", line)
 		p.shown = true

@@ -17,8 +17,13 @@ const (
 	edge       = 14.0 // free space around everything
 	gap        = 18.0 // between panels
 
-	singleWidth, singleHeight = 640.0, 340.0 // of the area between the axes
-	panelWidth, panelHeight   = 300.0, 190.0
+	// Of the area between the axes: of a single panel, of those in one column,
+	// and of those beside each other.
+	wideWidth    = 640.0
+	singleHeight = 340.0
+	columnHeight = 220.0
+	panelWidth   = 300.0
+	panelHeight  = 190.0
 
 	maxColumns = 3
 	// markerLimit is how many points of a series still get a marker each.
@@ -59,8 +64,11 @@ func (d drawing) figure(f Figure) {
 	}
 	columns = min(columns, len(f.Panels))
 	inner := [2]float64{panelWidth, panelHeight}
-	if len(f.Panels) == 1 {
-		inner = [2]float64{singleWidth, singleHeight}
+	switch {
+	case len(f.Panels) == 1:
+		inner = [2]float64{wideWidth, singleHeight}
+	case columns == 1:
+		inner = [2]float64{wideWidth, columnHeight}
 	}
 	frames := make([]frame, len(f.Panels))
 	left, right, top := 0.0, 0.0, 0.0

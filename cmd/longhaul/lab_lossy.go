@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"longhaul/internal/config"
+	"longhaul/internal/lab/congestion"
+	"longhaul/internal/plot"
+)
+
+// lossyLFN is the experiment on congestion control over lossy long fat paths.
+func lossyLFN() experiment {
+	cases, err := congestion.Available()
+	if err != nil {
+		cases = []string{"one for every congestion control of the kernel"}
+	}
+	return experiment{
+		name:    "lossy-lfn",
+		summary: "congestion control algorithms on a lossy long fat path: 100 Mb/s, 300 ms, 10 % loss",
+		source:  "DNS zone transfers to far name servers: 10 KB/s with CUBIC, 15-20 with Illinois, 60-80 with Hybla",
+		cases:   cases,
+		command: newLabRunLossy,
+	}
+}
+
+// lossyOptions are the flags of lab run lossy-lfn.
+type lossyOptions struct {
+	rates   list[int64]
+	rtts    list[time.Duration]
+	losses  list[float64]
+	buffers list[float64]
+
+	path       congestion.Path // what the lists do not say
+	algorithms []string
+	during     time.Duration
+	repeat     int
+	quick      bool
+	asJSON     bool
+	plot       string
+}
+
+func newLabRunLossy(env *env) *cobra.Command {
+	o := lossyOptions{path: congestion.LossyLFN()}
+	cmd := &cobra.Command{
+		Use:   "lossy-lfn",
+		Short: "Congestion control algorithms on a lossy long fat path",
+		Long: `lossy-lfn sends from host-a to host-b with each congestion control that the
+kernel has, all with equal buffers: 300 ms, 100 Mb/s, 10 % of the packets lost.`,
+		Example: `  longhaul lab run lossy-lfn
+  longhaul lab run lossy-lfn --algorithms cubic,bbr --repeat 5 --plot lossy.svg`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			run, err := o.experiment(cmd.Flags())
+			if err != nil {
+				return usageError(err)
+			}
+			return inSandbox(env, func(cmd *cobra.Command, _ []string) error {
+				ctx, stop := untilSignal(cmd.Context())
+				defer stop()
+				return o.show(ctx, env, run)
+			})(cmd, args)
+		},
+	}
+	o.flags(cmd.Flags())
+	return cmd
+}
+
+func (o *lossyOptions) flags(flags *pflag.FlagSet) {
+	o.rates.parse = func(s string) (int64, error) {
+		rate, err := config.ParseRate(s)
+		if err != nil {
+			return 0, fmt.Errorf("%w: write it like 100Mbit", err)
+		}
+		return int64(rate), nil
+	}
+	o.rtts.parse = func(s string) (d time.Duration, err error) { return d, durationInto(&d)(s) }
+	o.losses.parse = func(s string) (p float64, err error) { return p, shareInto(&p)(s) }
+	o.buffers.parse = func(s string) (float64, error) {
+		products, err := strconv.ParseFloat(strings.TrimSuffix(s, "bdp"), 64)
+		if err != nil || !(products > 0 && products <= 1000) {
+			return 0, fmt.Errorf("%q is no queue size: write it in bandwidth-delay products, like 0.5", s)
+		}
+		return products, nil
+	}
+	flags.Var(&o.rates, "rate", "bottleneck (100Mbit)")
+	flags.Var(&o.rtts, "rtt", "round-trip time (300ms)")
+	flags.Var(&o.losses, "loss", "share of packets lost on the way to the receiver (10%)")
+	flags.Var(&o.buffers, "buffer", "queue of the bottleneck, in BDP (1)")
+	path := &o.path
+	add := func(name, usage, shown string, set func(string) error) {
+		flags.Var(&conditionFlag{shown: shown, set: set}, name, usage)
+	}
+	add("loss-place", "lost before or after the bottleneck", "before", lossPlaceInto(&path.LossPlace))
+	add("loss-back", "share of ACKs lost", "0", shareInto(&path.LossBA.Probability))
+	add("loss-burst", "mean length of a loss burst, packets", "1", burstInto(&path.LossBurstPackets))
+	add("jitter", "each packet's delay varies by ± this", "0s", durationInto(&path.Jitter))
+	flags.Float64Var(&path.WindowBDP, "window", path.WindowBDP, "what the hosts' buffers hold, in BDP")
+	flags.StringSliceVar(&o.algorithms, "algorithms", nil, "congestion controls, like cubic,bbr (all of the kernel's)")
+	flags.DurationVar(&o.during, "time", 60*time.Second, "how long each run sends")
+	flags.IntVar(&o.repeat, "repeat", 1, "run each case this many times")
+	flags.BoolVar(&o.quick, "quick", false, "15 s each: a first look, not a measurement")
+	flags.Uint64Var(&path.Seed, "seed", path.Seed, "seed of the random choices")
+	flags.BoolVar(&o.asJSON, "json", false, "print the result as JSON")
+	flags.StringVar(&o.plot, "plot", "", "write a plot to this file, as SVG")
+}
+
+// quickTime is how long a run of --quick sends.
+const quickTime = 15 * time.Second
+
+// outcome is what an experiment on congestion control comes to.
+type outcome interface {
+	WriteTable(io.Writer) error
+	Plot() plot.Figure
+}
+
+// lossyRun runs one of the experiments, inside the sandbox.
+type lossyRun func(context.Context, congestion.Options) (outcome, error)
+
+// experiment checks the flags and returns what they ask for.
+func (o *lossyOptions) experiment(flags *pflag.FlagSet) (lossyRun, error) {
+	if o.quick && !flags.Changed("time") {
+		o.during = quickTime
+	}
+	switch {
+	case o.repeat < 1:
+		return nil, fmt.Errorf("--repeat %d: choose 1 or more", o.repeat)
+	case o.during < time.Second:
+		return nil, fmt.Errorf("--time %v: choose 1s or more", o.during)
+	}
+	for _, file := range []string{o.plot} {
+		if err := reachable(file); err != nil {
+			return nil, err
+		}
+	}
+	path, err := o.onePath()
+	if err != nil {
+		return nil, err
+	}
+	if err := path.Check(); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, options congestion.Options) (outcome, error) {
+		return congestion.Single(ctx, path, options)
+	}, nil
+}
+
+// onePath is the path that the flags describe, each list with one value.
+func (o *lossyOptions) onePath() (congestion.Path, error) {
+	path := o.path
+	err := errors.Join(
+		oneInto(&path.RateBps, o.rates, "rate"),
+		oneInto(&path.RTT, o.rtts, "rtt"),
+		oneInto(&path.Loss.Probability, o.losses, "loss"),
+		oneInto(&path.QueueBDP, o.buffers, "buffer"))
+	return path, err
+}
+
+// oneInto takes over a list's only value, if it has any.
+func oneInto[T any](field *T, l list[T], name string) error {
+	switch len(l.values) {
+	case 0:
+	case 1:
+		*field = l.values[0]
+	default:
+		return fmt.Errorf("--%s has %d values: choose one, or run the grid of all with --grid", name, len(l.values))
+	}
+	return nil
+}
+
+// reachable refuses a file that the sandbox would hide.
+func reachable(file string) error {
+	if file == "" {
+		return nil
+	}
+	path, err := filepath.Abs(file)
+	if err != nil {
+		return err
+	}
+	if strings.HasPrefix(path, "/run/") {
+		return fmt.Errorf("%s lies in /run, which the lab has one of its own of: choose another place", file)
+	}
+	return nil
+}
+
+// show runs the experiment and prints what came of it.
+func (o *lossyOptions) show(ctx context.Context, env *env, run lossyRun) error {
+	progress := newProgress(env.stderr)
+	result, err := run(ctx, congestion.Options{
+		Algorithms: o.algorithms, Time: o.during, Repeat: o.repeat,
+		Progress: progress.timed, Notef: progress.note,
+	})
+	progress.clear()
+	if err != nil {
+		if ctx.Err() != nil {
+			return errInterrupted
+		}
+		return err
+	}
+	if o.plot != "" {
+		if err := writePlot(o.plot, result.Plot()); err != nil {
+			return err
+		}
+	}
+	if o.asJSON {
+		return writeJSON(env.stdout, result)
+	}
+	return result.WriteTable(env.stdout)
+}
+
+func writePlot(path string, figure plot.Figure) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("cannot write the plot: %w", err)
+	}
+	if err := errors.Join(figure.SVG(f), f.Close()); err != nil {
+		return fmt.Errorf("cannot write the plot: %w", err)
+	}
+	return nil
+}
+
+// list is a flag with several values, separated by commas.
+type list[T any] struct {
+	values []T
+	text   string
+	parse  func(string) (T, error)
+}
+
+func (l *list[T]) String() string { return l.text }
+func (l *list[T]) Type() string   { return "list" }
+func (l *list[T]) Set(s string) error {
+	l.values, l.text = nil, s
+	for part := range strings.SplitSeq(s, ",") {
+		value, err := l.parse(strings.TrimSpace(part))
+		if err != nil {
+			return err
+		}
+		l.values = append(l.values, value)
+	}
+	return nil
+}

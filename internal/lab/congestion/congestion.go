@@ -1,0 +1,221 @@
+// Package congestion measures how congestion control algorithms do on emulated
+// paths: alone on a lossy long fat one, over a grid of paths, beside each
+// other, through faults, and on short transfers. Senders and receivers are the
+// kernel's own TCP; every algorithm gets the same buffers.
+//
+//	one run:  host-a ──LAN── relay-a ══WAN══ relay-b ──LAN── host-b
+//	          sender         router          router         receiver
+package congestion
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/lab"
+	"longhaul/internal/lab/link"
+)
+
+// Path is what lies between the sites, and what the hosts' TCP may use of it.
+type Path struct {
+	lab.Conditions
+	// WindowBDP bounds what a connection may have on the way, in
+	// bandwidth-delay products, by the buffers of both ends. Retransmissions
+	// that are lost again hold the window back: below 5 a sender that repairs
+	// 10 % loss perfectly does not fill the path.
+	WindowBDP float64
+}
+
+// LossyLFN is the path of the report on zone transfers to far name servers,
+// with a bottleneck of 100 Mb/s.
+func LossyLFN() Path {
+	return Path{WindowBDP: 6, Conditions: lab.Conditions{
+		RTT: 300 * time.Millisecond, RateBps: 100e6, Loss: link.Loss{Probability: 0.1},
+		QueueBDP: 1, MTUAB: 1500, MTUBA: 1500, LANMTU: 1500, Seed: 1,
+	}}
+}
+
+// BDPBytes is the path's bandwidth-delay product in bytes of IP packets.
+func (p Path) BDPBytes() float64 { return float64(p.RateBps) / 8 * p.RTT.Seconds() }
+
+// minBuffer keeps a path with a small product from being held back by its
+// buffers' granularity.
+const minBuffer = 1 << 20
+
+// bufferBytes is the size of the socket buffers for the path's window. The
+// kernel charges a packet's overhead to them, so that about half holds data.
+func (p Path) bufferBytes() int {
+	return int(min(max(2*p.WindowBDP*p.BDPBytes(), minBuffer), math.MaxInt32/2))
+}
+
+// unsentBytes bounds what the send buffer holds beyond what is on the way: a
+// quarter of a second's worth, so that a sender that is scheduled late does
+// not run dry.
+func (p Path) unsentBytes() int { return int(max(float64(p.RateBps)/8/4, 1<<18)) }
+
+// Check names what the path lacks for an experiment.
+func (p Path) Check() error {
+	switch {
+	case p.RateBps == 0:
+		return errors.New("the path has no bound on its rate: choose one, such as 100Mbit")
+	case p.RTT <= 0:
+		return errors.New("the path has no delay: choose an RTT, such as 300ms")
+	case !(p.WindowBDP > 0):
+		return fmt.Errorf("a window of %g bandwidth-delay products carries nothing: choose more than 0", p.WindowBDP)
+	}
+	ab, ba := p.Directions()
+	return errors.Join(ab.Validate(), ba.Validate())
+}
+
+// Options are how an experiment is run.
+type Options struct {
+	Algorithms []string      // congestion controls; empty means all that the kernel has
+	Time       time.Duration // of each run
+	Repeat     int           // runs of each case, from 1
+	Progress   func(Progress)
+	Notef      func(string, ...any) // what the user should know, one line each
+}
+
+// Progress is how far an experiment is.
+type Progress struct {
+	Case           string
+	Run, Runs      int // of all that will be made, from 1
+	Elapsed, Total time.Duration
+	NowBps         float64 // goodput of all flows since the last report
+}
+
+func (o Options) notef(format string, args ...any) {
+	if o.Notef != nil {
+		o.Notef(format, args...)
+	}
+}
+
+// usualOrder is that of the documents; what is not in it comes after.
+var usualOrder = []string{"cubic", "reno", "hybla", "illinois", "bbr", "brutal", "haul"}
+
+// Available are the congestion controls that the kernel has now.
+func Available() ([]string, error) {
+	data, err := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the kernel's congestion controls: %w", err)
+	}
+	names := strings.Fields(string(data))
+	place := func(name string) int {
+		if i := slices.Index(usualOrder, name); i >= 0 {
+			return i
+		}
+		return len(usualOrder)
+	}
+	slices.SortStableFunc(names, func(a, b string) int { return place(a) - place(b) })
+	return names, nil
+}
+
+// Choose returns the named algorithms, or all that the kernel has if none is
+// named, and refuses those that a socket cannot be given. A name that is not
+// loaded yet is asked for, which has a privileged kernel load its module.
+func Choose(names []string) ([]string, error) {
+	if len(names) == 0 {
+		return Available()
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open a socket: %w", err)
+	}
+	defer unix.Close(fd)
+	for i, name := range names {
+		if slices.Contains(names[:i], name) {
+			return nil, fmt.Errorf("%s is named twice: name each algorithm once", name)
+		}
+		if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name); err != nil {
+			available, listErr := Available()
+			if listErr != nil {
+				return nil, listErr
+			}
+			return nil, fmt.Errorf("this kernel has no congestion control %q: it has %s", name, strings.Join(available, ", "))
+		}
+	}
+	return names, nil
+}
+
+// rateIsTold says which algorithms send at a rate that they are told.
+func rateIsTold(algorithm string) bool { return algorithm == "brutal" }
+
+// conditions describes the path for a result.
+func (p Path) conditions(o Options) map[string]any {
+	loss := p.Loss.Probability
+	d := map[string]any{
+		"rtt_ms":       milliseconds(p.RTT),
+		"rate_bps":     p.RateBps,
+		"loss_ab":      loss,
+		"loss_ba":      p.LossBA.Probability,
+		"loss_place":   p.lossPlace(),
+		"queue_bdp":    p.QueueBDP,
+		"window_bdp":   p.WindowBDP,
+		"buffer_bytes": p.bufferBytes(),
+		"mtu":          p.MTUAB,
+		"jitter_ms":    milliseconds(p.Jitter),
+		"seed":         p.Seed,
+		"limit_bps":    p.LimitBps(),
+		"seconds":      o.Time.Seconds(),
+		"kernel":       lab.KernelRelease(),
+	}
+	if p.LossBurstPackets > 1 {
+		d["loss_burst_packets"] = p.LossBurstPackets
+	}
+	if p.QueueBytes > 0 {
+		d["queue_bytes"] = p.QueueBytes
+	}
+	return d
+}
+
+func (p Path) lossPlace() string {
+	if p.LossPlace == link.LossAfter {
+		return "after"
+	}
+	return "before"
+}
+
+// String describes the path as the tables' captions do.
+func (p Path) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, %g ms RTT, ", Rate(float64(p.RateBps)), milliseconds(p.RTT))
+	if p.Loss.Probability == 0 {
+		b.WriteString("no random loss")
+	} else {
+		fmt.Fprintf(&b, "%g %% lost %s the bottleneck", 100*p.Loss.Probability, p.lossPlace())
+		if p.LossBurstPackets > 1 {
+			fmt.Fprintf(&b, " in bursts of %g", p.LossBurstPackets)
+		}
+	}
+	if p.LossBA.Probability > 0 {
+		fmt.Fprintf(&b, ", %g %% of ACKs lost", 100*p.LossBA.Probability)
+	}
+	if p.Jitter > 0 {
+		fmt.Fprintf(&b, ", ±%g ms jitter", milliseconds(p.Jitter))
+	}
+	if p.QueueBytes > 0 {
+		fmt.Fprintf(&b, ", queue of %d bytes", p.QueueBytes)
+	} else {
+		fmt.Fprintf(&b, ", queue of %g BDP", p.QueueBDP)
+	}
+	return b.String()
+}
+
+// Rate writes a rate in bits per second with a unit.
+func Rate(bps float64) string {
+	switch {
+	case bps >= 1e9:
+		return fmt.Sprintf("%.4g Gb/s", bps/1e9)
+	case bps >= 1e6:
+		return fmt.Sprintf("%.4g Mb/s", bps/1e6)
+	}
+	return fmt.Sprintf("%.4g kb/s", bps/1e3)
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -1,0 +1,341 @@
+package congestion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/lab/hosts"
+	"longhaul/internal/lab/pattern"
+	"longhaul/internal/tcpinfo"
+)
+
+// sampleEvery is how often the state of a flow is recorded.
+const sampleEvery = 100 * time.Millisecond
+
+// flowSpec describes a TCP connection that sends as fast as it may.
+type flowSpec struct {
+	algorithm string
+	from, to  *hosts.Host
+	address   netip.Addr    // of to
+	start     time.Duration // after the run's beginning
+	bytes     int64         // to deliver; 0 means that it goes on until the run ends
+
+	maxPacingBps int64 // SO_MAX_PACING_RATE; 0 leaves it unset
+	unsentBytes  int   // TCP_NOTSENT_LOWAT
+}
+
+// flow is what became of a flowSpec. Times count from the run's beginning.
+type flow struct {
+	flowSpec
+	connected time.Duration // 0 if it never was
+	firstByte time.Duration // came in at the receiver; 0 if none
+	finished  time.Duration // when the receiver had all bytes; 0 if it goes on
+	samples   []sample
+	mss       int           // payload of a full segment, bytes
+	cpu       time.Duration // of the sending thread
+	err       error         // why the connection ended before its time
+}
+
+// sample is a flow's state at a moment.
+type sample struct {
+	at       time.Duration // since the run's beginning
+	received int64         // bytes that the receiving program has
+	// What the sender's kernel knows, in bytes of payload: sent with
+	// retransmissions, and delivered, out of order or not.
+	sent, retransmitted, delivered int64
+	timeouts                       int // -1 on kernels before 6.7, which do not tell
+	srtt                           time.Duration
+	cwnd                           int // packets
+}
+
+// running is a flow under way.
+type running struct {
+	*flow
+	listener net.Listener
+	received atomic.Int64
+	first    atomic.Int64 // time of the first byte since the run's beginning, ns
+	done     atomic.Int64 // of the last of a bounded flow
+
+	mu   sync.Mutex
+	conn *net.TCPConn // the sender's end, once connected
+}
+
+// runFlows runs flows side by side for a time, or until all of those with a
+// bound have been delivered if every one has a bound. each is called with
+// every sample's time, in turn with the sampling.
+func runFlows(ctx context.Context, specs []flowSpec, during time.Duration, each func(at time.Duration, all []*running)) ([]flow, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	all := make([]*running, len(specs))
+	bounded := true
+	for i, spec := range specs {
+		all[i] = &running{flow: &flow{flowSpec: spec}}
+		bounded = bounded && spec.bytes > 0
+		if err := all[i].listen(ctx); err != nil {
+			closeAll(all)
+			return nil, err
+		}
+	}
+	begin := time.Now()
+	var workers sync.WaitGroup
+	for _, r := range all {
+		workers.Go(func() { r.receive(begin) })
+		workers.Go(func() { r.send(ctx, begin) })
+	}
+	sampleUntil(ctx, begin, during, all, bounded, each)
+	err := context.Cause(ctx)
+	cancel()
+	closeAll(all)
+	workers.Wait()
+	if err != nil {
+		return nil, err
+	}
+	flows := make([]flow, len(all))
+	for i, r := range all {
+		r.firstByte, r.finished = time.Duration(r.first.Load()), time.Duration(r.done.Load())
+		flows[i] = *r.flow
+	}
+	return flows, nil
+}
+
+// sampleUntil samples the flows until the time is over.
+func sampleUntil(ctx context.Context, begin time.Time, during time.Duration, all []*running, bounded bool, each func(time.Duration, []*running)) {
+	ticker := time.NewTicker(sampleEvery)
+	defer ticker.Stop()
+	end := time.NewTimer(time.Until(begin.Add(during)))
+	defer end.Stop()
+	for over := false; !over; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-end.C:
+			over = true
+		case <-ticker.C:
+		}
+		at := time.Since(begin)
+		finished := 0
+		for _, r := range all {
+			r.sample(at)
+			if r.done.Load() > 0 {
+				finished++
+			}
+		}
+		if each != nil {
+			each(at, all)
+		}
+		over = over || bounded && finished == len(all)
+	}
+}
+
+// closeAll resets what is left of the connections: nothing waits for data that
+// no longer count.
+func closeAll(all []*running) {
+	for _, r := range all {
+		if r == nil || r.listener == nil {
+			continue
+		}
+		r.listener.Close()
+		r.mu.Lock()
+		if r.conn != nil {
+			_ = r.conn.SetLinger(0)
+			r.conn.Close()
+		}
+		r.mu.Unlock()
+	}
+}
+
+func (r *running) listen(ctx context.Context) error {
+	return r.to.Do(func() (err error) {
+		var config net.ListenConfig
+		config.SetMultipathTCP(false)
+		r.listener, err = config.Listen(ctx, "tcp", netip.AddrPortFrom(r.address, 0).String())
+		return err
+	})
+}
+
+// receive takes the flow's data until its end, and compares them.
+func (r *running) receive(begin time.Time) {
+	conn, err := r.listener.Accept()
+	if err != nil {
+		return // the run is over
+	}
+	defer conn.Close()
+	_ = conn.(*net.TCPConn).SetLinger(0)
+	buf := make([]byte, 256<<10)
+	for total := int64(0); ; {
+		n, err := conn.Read(buf)
+		if n > 0 {
+			if total == 0 {
+				r.first.Store(int64(time.Since(begin)))
+			}
+			if !pattern.Match(total, buf[:n]) {
+				r.fail(fmt.Errorf("receiver: the data differ within %d bytes of offset %d", n, total))
+				return
+			}
+			total += int64(n)
+			r.received.Store(total)
+			if r.bytes > 0 && total >= r.bytes {
+				r.done.Store(int64(time.Since(begin)))
+				return
+			}
+		}
+		if err != nil {
+			return // the sender says why
+		}
+	}
+}
+
+// send connects at the flow's time and sends until the run is over.
+func (r *running) send(ctx context.Context, begin time.Time) {
+	runtime.LockOSThread() // for the thread's CPU time; the thread ends with the goroutine
+	timer := time.NewTimer(time.Until(begin.Add(r.start)))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return
+	case <-timer.C:
+	}
+	if err := r.connect(ctx); err != nil {
+		if ctx.Err() == nil {
+			r.fail(fmt.Errorf("sender: %w", err))
+		}
+		return
+	}
+	r.connected = time.Since(begin)
+	for sent := int64(0); r.bytes == 0 || sent < r.bytes; {
+		next := int64(256 << 10)
+		if r.bytes > 0 {
+			next = min(next, r.bytes-sent)
+		}
+		n, err := r.conn.Write(pattern.At(sent, next))
+		if err != nil {
+			// The receiver of a bounded flow leaves when it has all of it.
+			if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) && r.done.Load() == 0 {
+				r.fail(fmt.Errorf("sender: %w", err))
+			}
+			break
+		}
+		sent += int64(n)
+	}
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_THREAD, &usage); err == nil {
+		r.cpu = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	}
+}
+
+func (r *running) connect(ctx context.Context) error {
+	var conn net.Conn
+	err := r.from.Do(func() (err error) {
+		var dialer net.Dialer
+		dialer.SetMultipathTCP(false)
+		dialer.Control = r.options
+		conn, err = dialer.DialContext(ctx, "tcp", r.listener.Addr().String())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.conn = conn.(*net.TCPConn)
+	got, err := congestionControl(r.conn)
+	if err == nil && got != r.algorithm {
+		err = fmt.Errorf("the connection uses congestion control %s, not %s: look for a route with congctl", got, r.algorithm)
+	}
+	if err != nil {
+		return err
+	}
+	if ctx.Err() != nil { // closeAll may have come before
+		r.conn.Close()
+		return ctx.Err()
+	}
+	return nil
+}
+
+func congestionControl(c *net.TCPConn) (name string, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return "", err
+	}
+	controlErr := raw.Control(func(fd uintptr) { name, err = tcpinfo.CongestionControl(int(fd)) })
+	return name, errors.Join(controlErr, err)
+}
+
+// options sets the sender's socket up before it connects.
+func (r *running) options(_, _ string, c syscall.RawConn) error {
+	var err error
+	controlErr := c.Control(func(fd uintptr) {
+		if err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, r.algorithm); err != nil {
+			err = fmt.Errorf("cannot use congestion control %s: %w", r.algorithm, err)
+			return
+		}
+		if r.unsentBytes > 0 {
+			if err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, r.unsentBytes); err != nil {
+				err = os.NewSyscallError("set TCP_NOTSENT_LOWAT", err)
+				return
+			}
+		}
+		if r.maxPacingBps > 0 {
+			err = os.NewSyscallError("set SO_MAX_PACING_RATE",
+				unix.SetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, uint64(r.maxPacingBps/8)))
+		}
+	})
+	return errors.Join(controlErr, err)
+}
+
+// fail records why the connection ended before its time.
+func (r *running) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		r.err = err
+	}
+}
+
+// sample records the flow's state.
+func (r *running) sample(at time.Duration) {
+	s := sample{at: at, received: r.received.Load()}
+	if len(r.samples) > 0 {
+		last := r.samples[len(r.samples)-1]
+		s.sent, s.retransmitted, s.delivered, s.timeouts = last.sent, last.retransmitted, last.delivered, last.timeouts
+		s.srtt, s.cwnd = last.srtt, last.cwnd
+	}
+	if info, err := r.info(); err == nil {
+		s.sent, s.retransmitted = int64(info.BytesSent), int64(info.BytesRetrans)
+		s.delivered = int64(info.Delivered) * int64(info.SndMSS)
+		s.srtt, s.cwnd = info.RTT, int(info.SndCwnd)
+		s.timeouts = -1
+		if info.Has(tcpinfo.FieldTotalRTO) {
+			s.timeouts = int(info.TotalRTO)
+		}
+		r.mss = int(info.SndMSS)
+	}
+	r.samples = append(r.samples, s)
+}
+
+// info is the sender's TCP_INFO, or an error while there is no connection.
+func (r *running) info() (info tcpinfo.Info, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.conn == nil {
+		return info, io.ErrClosedPipe
+	}
+	raw, err := r.conn.SyscallConn()
+	if err != nil {
+		return info, err
+	}
+	controlErr := raw.Control(func(fd uintptr) { info, err = tcpinfo.Get(int(fd)) })
+	return info, errors.Join(controlErr, err)
+}

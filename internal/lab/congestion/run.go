@@ -1,0 +1,233 @@
+package congestion
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/lab"
+	"longhaul/internal/lab/link"
+)
+
+// Run is one run of one flow.
+type Run struct {
+	Seed       uint64  `json:"seed"`
+	GoodputBps float64 `json:"goodput_bps"` // over the whole run, connecting included
+	SteadyBps  float64 `json:"steady_bps"`  // over its second half
+
+	// From the receiver's first byte until the rate of delivery was 50 and 90 %
+	// of the limit, as a mean over a second or two round trips. Delivery is what
+	// the sender learns of it: the receiving program sees data that came behind
+	// a gap only when it is closed.
+	SecondsTo50 Value `json:"seconds_to_50_percent"`
+	SecondsTo90 Value `json:"seconds_to_90_percent"`
+
+	QueueP50Ms float64 `json:"queue_delay_p50_ms"` // of the packets through the bottleneck, all of the run
+	QueueP95Ms float64 `json:"queue_delay_p95_ms"`
+
+	SentPerDelivered Value  `json:"sent_per_delivered"` // bytes, retransmissions included
+	RetransmitRatio  Value  `json:"retransmit_ratio"`   // bytes sent again ÷ bytes sent
+	Timeouts         Value  `json:"rto_count"`          // null before Linux 6.7
+	SenderCPUPerGB   Value  `json:"sender_cpu_seconds_per_gb"`
+	LabCPUPerGB      Value  `json:"lab_cpu_seconds_per_gb"` // sender, receiver and the emulated link
+	LostUnasked      uint64 `json:"packets_lost_unasked"`   // beside the link's settings: 0, or the machine was too busy
+
+	// Every SeriesSeconds: goodput at the receiver, which waits for gaps to be
+	// closed; delivery as the sender learns of it; and the bottleneck's queue.
+	GoodputSeriesBps  []float64 `json:"goodput_series_bps"`
+	DeliverySeriesBps []float64 `json:"delivery_series_bps"`
+	QueueSeriesMs     []float64 `json:"queue_series_ms"`
+}
+
+// SeriesSeconds is the interval of a run's series.
+const SeriesSeconds = 0.1
+
+// network is a lab that flows run in.
+type network struct {
+	*lab.Lab
+	path Path
+}
+
+// build makes the sites, with hosts whose buffers hold the path's window.
+func build(p Path, topology lab.Topology) (*network, error) {
+	for i := range topology.Hosts {
+		// A route's congestion control would replace the sockets' own.
+		topology.Hosts[i].TCP.CongestionControl = ""
+	}
+	built, err := lab.Build(topology)
+	if err != nil {
+		return nil, err
+	}
+	n := &network{built, p}
+	for _, name := range built.HostNames() {
+		// What a socket starts with, too: the window must not wait for the
+		// kernel to find out that it needs it.
+		size := fmt.Sprintf("4096 %d %[1]d", p.bufferBytes())
+		for _, sysctl := range []string{"net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"} {
+			if err := built.Host(name).Sysctl(sysctl, size); err != nil {
+				built.Close()
+				return nil, err
+			}
+		}
+	}
+	return n, nil
+}
+
+// flow is one from host-a to host-b.
+func (n *network) flow(algorithm string) flowSpec {
+	s := flowSpec{
+		algorithm: algorithm, from: n.Host("host-a"), to: n.Host("host-b"), address: lab.HostB,
+		unsentBytes: n.path.unsentBytes(),
+	}
+	if rateIsTold(algorithm) {
+		s.maxPacingBps = int64(n.path.lossless().LimitBps())
+	}
+	return s
+}
+
+// lossless is the path without its random loss.
+func (p Path) lossless() Path {
+	p.Loss = link.Loss{}
+	return p
+}
+
+// lostUnasked counts packets lost beside the links' settings.
+func (n *network) lostUnasked() uint64 {
+	wan := n.Link(lab.WAN)
+	ab, ba := wan.Counters(link.AToB), wan.Counters(link.BToA)
+	return ab.DeviceDrops + ab.WriteErrors + ba.DeviceDrops + ba.WriteErrors
+}
+
+// queueCurve records the bottleneck's queue.
+type queueCurve struct {
+	at []time.Duration
+	ms []float64
+}
+
+func (n *network) sampleQueue(q *queueCurve, at time.Duration) {
+	wan := n.Link(lab.WAN)
+	rate := wan.Settings(link.AToB).RateBps
+	if rate == 0 {
+		return
+	}
+	q.at = append(q.at, at)
+	q.ms = append(q.ms, float64(wan.Counters(link.AToB).QueuedBytes)*8e3/float64(rate))
+}
+
+func (q queueCurve) series(to, interval time.Duration) []float64 {
+	c := curve{q.at, q.ms}
+	var out []float64
+	for at := interval; at <= to; at += interval {
+		out = append(out, math.Round(100*c.when(at))/100)
+	}
+	return out
+}
+
+// progressOf makes a flows' sampling report progress.
+func (o Options) progressOf(name string, run, runs int, total time.Duration) func(time.Duration, []*running) {
+	var lastAt time.Duration
+	var lastBytes int64
+	return func(at time.Duration, all []*running) {
+		if o.Progress == nil || at-lastAt < 250*time.Millisecond {
+			return
+		}
+		var bytes int64
+		for _, r := range all {
+			bytes += r.received.Load()
+		}
+		now := float64(bytes-lastBytes) * 8 / (at - lastAt).Seconds()
+		o.Progress(Progress{Case: name, Run: run, Runs: runs, Elapsed: at, Total: total, NowBps: now})
+		lastAt, lastBytes = at, bytes
+	}
+}
+
+// oneFlow runs one flow alone, in a lab of its own.
+func oneFlow(ctx context.Context, p Path, algorithm string, o Options, run, runs int) (Run, error) {
+	n, err := build(p, lab.TwoSites(p.Conditions))
+	if err != nil {
+		return Run{}, err
+	}
+	defer n.Close()
+	var queue queueCurve
+	progress := o.progressOf(algorithm, run, runs, o.Time)
+	cpuBefore := processCPU()
+	flows, err := runFlows(ctx, []flowSpec{n.flow(algorithm)}, o.Time, func(at time.Duration, all []*running) {
+		n.sampleQueue(&queue, at)
+		progress(at, all)
+	})
+	if err != nil {
+		return Run{}, err
+	}
+	cpu := processCPU() - cpuBefore
+	f := flows[0]
+	if f.err != nil {
+		return Run{}, f.err
+	}
+	r := p.figures(f, o.Time)
+	counters := n.Link(lab.WAN).Counters(link.AToB)
+	r.QueueP50Ms, r.QueueP95Ms = milliseconds(counters.QueueDelayP50), milliseconds(counters.QueueDelayP95)
+	r.QueueSeriesMs = queue.series(o.Time, sampleEvery)
+	r.LabCPUPerGB = perGB(cpu, f)
+	if r.LostUnasked = n.lostUnasked(); r.LostUnasked > 0 {
+		o.notef("%s: %d packets were lost beside the link's settings: the machine is too busy for this rate", algorithm, r.LostUnasked)
+	}
+	return r, nil
+}
+
+// figures are those of a flow over a run of the given time.
+func (p Path) figures(f flow, during time.Duration) Run {
+	in, acked := curveOf(f, received), curveOf(f, delivered)
+	limit := p.LimitBps()
+	r := Run{
+		Seed:              p.Seed,
+		GoodputBps:        in.rateBps(f.start, during),
+		SteadyBps:         in.rateBps((f.start+during)/2, during),
+		SecondsTo50:       None,
+		SecondsTo90:       None,
+		SentPerDelivered:  sentPerDelivered(f),
+		RetransmitRatio:   None,
+		Timeouts:          None,
+		SenderCPUPerGB:    perGB(f.cpu, f),
+		GoodputSeriesBps:  in.series(f.start, during, sampleEvery),
+		DeliverySeriesBps: acked.series(f.start, during, sampleEvery),
+	}
+	if f.firstByte > 0 {
+		// Delivery reaches the sender's notice half a round trip later.
+		from := f.firstByte + p.RTT/2
+		for share, to := range map[float64]*Value{0.5: &r.SecondsTo50, 0.9: &r.SecondsTo90} {
+			if at, reached := acked.reaches(share*limit, from, p.RTT); reached {
+				*to = Value((at - from).Seconds())
+			}
+		}
+	}
+	if len(f.samples) > 0 {
+		last := f.samples[len(f.samples)-1]
+		if last.sent > 0 {
+			r.RetransmitRatio = Value(float64(last.retransmitted) / float64(last.sent))
+		}
+		if last.timeouts >= 0 {
+			r.Timeouts = Value(last.timeouts)
+		}
+	}
+	return r
+}
+
+func perGB(cpu time.Duration, f flow) Value {
+	if len(f.samples) == 0 || f.samples[len(f.samples)-1].received == 0 {
+		return None
+	}
+	return Value(cpu.Seconds() * 1e9 / float64(f.samples[len(f.samples)-1].received))
+}
+
+// processCPU is what this process has used: both ends of the flows and the
+// emulated link, with the work of the hosts' kernels that falls to them.
+func processCPU() time.Duration {
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+		return 0
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
