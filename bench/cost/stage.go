@@ -14,7 +14,7 @@ import (
 // enough for new connections at full speed.
 var hostSettings = map[string]string{
 	"/proc/sys/net/ipv4/tcp_congestion_control": "reno",
-	"/proc/sys/net/ipv4/ip_local_port_range":    "1024 65535",
+	"/proc/sys/net/ipv4/ip_local_port_range":    "10240 65535",
 }
 
 // prepareHost makes the fresh network namespace that this process is in one

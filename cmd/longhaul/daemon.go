@@ -99,6 +99,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		MemoryLimitBytes:  int64(d.config.MemoryLimit),
 		Log:               d.log,
 		OnFlows:           d.flows.add,
+		LegStats:          d.flows.wanted,
 	})
 	if err != nil {
 		return err

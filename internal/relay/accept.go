@@ -61,13 +61,14 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 		w.refuse(rt, fd, from, EndRateLimit, nil)
 		return
 	}
-	f := &flow{
+	f := w.flows.get()
+	*f = flow{
 		route:      rt,
 		client:     from,
 		start:      w.now,
 		active:     w.now,
 		timerIndex: -1,
-		opening:    &opening{},
+		opening:    w.openings.get(),
 	}
 	f.legs[client].fd = int32(fd)
 	f.legs[target].fd = -1

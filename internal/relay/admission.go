@@ -71,10 +71,12 @@ func (t *tunnelState) setup(s legSetup) *legSetup {
 			return known
 		}
 	}
+	kept := new(legSetup) // and not &s, which every call would have to allocate
+	*kept = s
 	if len(t.setups) < 64 {
-		t.setups = append(t.setups, &s)
+		t.setups = append(t.setups, kept)
 	}
-	return &s
+	return kept
 }
 
 // bucket is a token bucket over the monotonic clock.

@@ -59,11 +59,12 @@ type leg struct {
 
 // direction is what was read from one leg and is not yet written to the other.
 type direction struct {
-	pipe  *pipe  // holds held bytes, or is on loan for a burst
-	own   []byte // holds held bytes of a copied read
-	held  int    // bytes in either
-	bytes int64  // handed to the receiving leg's socket
-	bulk  bool   // the last reads were large: splice
+	pipe   *pipe  // holds held bytes, or is on loan for a burst
+	own    []byte // holds held bytes of a copied read
+	held   int    // bytes in either
+	bytes  int64  // handed to the receiving leg's socket
+	bulk   bool   // the last reads were large: splice
+	corked bool   // the last bytes wait in the socket for the end that comes behind them
 }
 
 // closing is kept for a flow that does not end cleanly.

@@ -181,11 +181,15 @@ func (w *worker) dial(f *flow, to netip.AddrPort) unix.Errno {
 		return errno
 	}
 	setLinger(fd, true)
-	setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
-	if tr := f.route.tunnel.Transport; tr != nil {
-		if err := tr.Prepare(fd, true); err != nil {
-			f.route.state.warnOnce(w.relay.log, "leg towards the target is not set up as asked", err.Error())
-		}
+	if tr := f.route.tunnel.Transport; tr == nil {
+		setNoDelay(fd)
+	} else if err := tr.Prepare(fd, true); err != nil {
+		f.route.state.warnOnce(w.relay.log, "leg towards the target is not set up as asked", err.Error())
+	}
+	if f.speaksFirst() {
+		// What is sent at once acknowledges the handshake as well: the
+		// target is woken once, with something to read.
+		setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
 	}
 	sa := toSockaddr(to, as)
 	errno = connect(fd, &sa)
@@ -199,6 +203,12 @@ func (w *worker) dial(f *flow, to netip.AddrPort) unix.Errno {
 		closeFD(fd)
 	}
 	return errno
+}
+
+// speaksFirst says whether there is something to send to the target as soon as
+// it has accepted.
+func (f *flow) speaksFirst() bool {
+	return f.route.tunnel.ProxyOut != ProxyNone || len(f.opening.header) > 0 || unread(int(f.legs[client].fd)) > 0
 }
 
 // dialed looks at the outcome of a connect after an event of the target leg.
@@ -221,9 +231,10 @@ func (w *worker) dialed(f *flow, events uint32) {
 	} else if events&unix.EPOLLOUT == 0 {
 		return
 	}
-	if localAddr(int(leg.fd)) == f.target {
-		// Where nobody listens on a port of the ephemeral range, TCP's
-		// simultaneous open lets a socket connect to itself.
+	if w.relay.localPorts.has(f.target.Port()) && localAddr(int(leg.fd)) == f.target {
+		// Where nobody listens on a port that the kernel gives out to
+		// sockets that connect, TCP's simultaneous open lets one of them
+		// connect to itself.
 		w.dropAttempt(f)
 		o.failed(f.target, unix.ECONNREFUSED)
 		w.dialNext(f)
@@ -241,6 +252,7 @@ func (w *worker) dropAttempt(f *flow) {
 func (w *worker) established(f *flow, events uint32) {
 	o := f.opening
 	f.opening = nil
+	defer w.openings.put(o)
 	f.phase = phaseMoving
 	f.active = w.now
 	l := &f.legs[target]

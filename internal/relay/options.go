@@ -47,6 +47,11 @@ type Options struct {
 	// used again once it returns. Nil means nobody listens.
 	OnFlows func([]FlowRecord)
 
+	// LegStats says whether somebody will look at the kernel's figures of the
+	// legs of a flow that ends now. They cost a short connection a tenth of
+	// its time. Nil means always.
+	LegStats func() bool
+
 	// Resolve turns a host name into addresses; nil means the system's
 	// resolver. It is never called for literal addresses.
 	Resolve Resolver

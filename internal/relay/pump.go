@@ -14,8 +14,16 @@ func (w *worker) run(f *flow) {
 	if f.phase == phaseMoving {
 		more = w.pump(f, down) || more
 	}
-	if f.phase == phaseMoving && (more || f.restless()) {
-		w.again(f)
+	if f.phase == phaseMoving {
+		for s := client; s <= target; s++ {
+			if f.dirs[s].corked { // no end came behind the last bytes after all
+				f.dirs[s].corked = false
+				setNoDelay(int(f.legs[s.other()].fd))
+			}
+		}
+		if more || f.restless() {
+			w.again(f)
+		}
 	}
 }
 
@@ -87,7 +95,14 @@ func (w *worker) pump(f *flow, s side) (more bool) {
 				if n < limit && !src.hungUp && !src.urgent {
 					src.readable = false // a short read has emptied the socket
 				}
-				sent, errno := send(int(dst.fd), w.buf[:n])
+				var flags uintptr
+				if src.fin && n < limit {
+					// These are its last bytes: they share a segment, and a
+					// wakeup of the peer, with the end that comes behind them.
+					flags = unix.MSG_MORE
+					dir.corked = true
+				}
+				sent, errno := send(int(dst.fd), w.buf[:n], flags)
 				if errno == unix.EAGAIN {
 					sent, errno = 0, 0
 				}
@@ -127,7 +142,7 @@ func (w *worker) flush(dir *direction, dst *leg) (int, unix.Errno) {
 	var n int
 	var errno unix.Errno
 	if dir.own != nil {
-		n, errno = send(int(dst.fd), dir.own[len(dir.own)-dir.held:])
+		n, errno = send(int(dst.fd), dir.own[len(dir.own)-dir.held:], 0)
 	} else {
 		n, errno = splice(dir.pipe.r, int(dst.fd), dir.held)
 	}
@@ -237,6 +252,7 @@ func (w *worker) apply(f *flow, a action) {
 				w.discard(&f.dirs[s])
 			}
 			if a.hasOn(actionShutdown, s) {
+				f.dirs[s.other()].corked = false
 				if errno := shutdownWrite(int(f.legs[s].fd)); errno != 0 {
 					f.legs[s].readable = true
 					next |= f.end.step(eventBroken, s)

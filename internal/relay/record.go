@@ -35,9 +35,11 @@ func (w *worker) account(f *flow) {
 	rec.Start = time.Now().Add(-rec.Elapsed)
 	rec.BytesUp = max(0, f.dirs[up].bytes)
 	rec.BytesDown = max(0, f.dirs[down].bytes)
-	rec.ClientLeg = f.legs[client].stats()
-	if f.phase == phaseMoving {
-		rec.TargetLeg = f.legs[target].stats()
+	if wanted := w.relay.opts.LegStats; wanted == nil || wanted() {
+		rec.ClientLeg = f.legs[client].stats()
+		if f.phase == phaseMoving {
+			rec.TargetLeg = f.legs[target].stats()
+		}
 	}
 	w.ended = append(w.ended, rec)
 }

@@ -36,6 +36,8 @@ type Relay struct {
 	pipesMost  int64
 	idle       chan struct{} // told when the last flow has ended
 
+	localPorts portRange // that the kernel gives out to sockets that connect
+
 	pausedWorkers atomic.Int32
 	pauseLogged   atomic.Bool
 	memory        memoryGuard
@@ -81,6 +83,7 @@ func (r *Relay) Start() error {
 	if r.started || r.closed {
 		return errors.New("the relay was started before; make a new one")
 	}
+	r.localPorts = localPortRange()
 	r.pipesMost = pipeLimit()
 	r.pipeBudget.Store(r.pipesMost)
 	for range r.opts.Workers {

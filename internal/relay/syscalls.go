@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -20,11 +22,15 @@ func recv(fd int, buf []byte) (int, unix.Errno) {
 	return int(n), errno
 }
 
-func send(fd int, buf []byte) (int, unix.Errno) {
+func send(fd int, buf []byte, flags uintptr) (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd),
-		uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), unix.MSG_NOSIGNAL, 0, 0)
+		uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), unix.MSG_NOSIGNAL|flags, 0, 0)
 	return int(n), errno
 }
+
+// setNoDelay ends the waiting of small segments, also of those that wait
+// because of MSG_MORE now.
+func setNoDelay(fd int) { setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) }
 
 // splice moves up to n bytes between a socket and a pipe.
 func splice(from, to, n int) (int, unix.Errno) {
@@ -180,6 +186,25 @@ func connect(fd int, to *rawSockaddr) unix.Errno {
 func bind(fd int, to *rawSockaddr) unix.Errno {
 	_, _, errno := unix.RawSyscall(unix.SYS_BIND, uintptr(fd), uintptr(unsafe.Pointer(&to.any)), uintptr(to.size))
 	return errno
+}
+
+// portRange is from the first to the last port.
+type portRange [2]uint16
+
+func (r portRange) has(port uint16) bool { return r[0] <= port && port <= r[1] }
+
+// localPortRange is what the kernel chooses from for a socket that connects:
+// every port where it does not say.
+func localPortRange() portRange {
+	text, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if f := strings.Fields(string(text)); len(f) == 2 {
+		first, err1 := strconv.ParseUint(f[0], 10, 16)
+		last, err2 := strconv.ParseUint(f[1], 10, 16)
+		if err1 == nil && err2 == nil {
+			return portRange{uint16(first), uint16(last)}
+		}
+	}
+	return portRange{0, 0xffff}
 }
 
 // localAddr is the address that a socket is bound to, or was connected to.

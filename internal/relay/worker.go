@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -12,7 +13,7 @@ import (
 
 const (
 	eventsPerWait  = 256
-	acceptsPerTurn = 64
+	acceptsPerTurn = 16
 	acceptRetry    = int64(100e6) // ns until accepting is tried again after the system ran out of something
 	acceptSettled  = int64(1e9)   // ns without trouble after which accepting counts as recovered
 	ackDelayFirst  = int64(1e6)   // ns until a leg's queue is looked at again, doubling
@@ -48,6 +49,8 @@ type worker struct {
 	spliceMost int          // bytes that a pipe may be given at once; less while memory is short
 	buf        []byte       // what is read here is written or kept before the next read
 	buffers    [][]byte     // idle buffers for what could not be written
+	flows      spares[flow] // closed ones; only the run list may still hold one
+	openings   spares[opening]
 	ended      []FlowRecord // of this turn
 	events     []unix.EpollEvent
 	from       unix.RawSockaddrAny
@@ -128,6 +131,8 @@ func (w *worker) closeDescriptors() {
 
 func (w *worker) loop() {
 	defer close(w.done)
+	runtime.LockOSThread() // else the scheduler moves a busy loop from thread to thread
+	defer runtime.UnlockOSThread()
 	for !w.stopped {
 		n, err := unix.EpollWait(w.epfd, w.events, w.timeout())
 		if err != nil && err != unix.EINTR {
@@ -270,7 +275,10 @@ func (w *worker) place(f *flow) {
 // forget takes a closed flow out of every table.
 func (w *worker) forget(f *flow) {
 	f.phase = phaseGone
-	f.opening = nil
+	if f.opening != nil {
+		w.openings.put(f.opening)
+		f.opening = nil
+	}
 	w.timers.remove(f)
 	s := &w.slots[f.slot]
 	s.flow = nil
@@ -281,6 +289,7 @@ func (w *worker) forget(f *flow) {
 		w.acceptAt = w.now
 	}
 	w.relay.flowGone(f)
+	w.flows.put(f)
 }
 
 // lookup finds a flow that has not ended since its slot and generation were

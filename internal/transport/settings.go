@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,10 +30,22 @@ func (s setting) set(fd int) error {
 	case s.long:
 		err = unix.SetsockoptUint64(fd, s.level, s.option, s.value)
 	default:
-		err = unix.SetsockoptInt(fd, s.level, s.option, int(s.value))
+		err = setInt(fd, s.level, s.option, int32(s.value))
 	}
 	if err != nil {
 		return fmt.Errorf("set %s of a socket: %w", s.what, err)
+	}
+	return nil
+}
+
+// setInt sets an option of the usual size. Such calls do not block, and a
+// connection has many of them: they skip what unix.SetsockoptInt tells the
+// scheduler.
+func setInt(fd, level, option int, value int32) error {
+	_, _, errno := unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
+		uintptr(unsafe.Pointer(&value)), unsafe.Sizeof(value), 0)
+	if errno != 0 {
+		return errno
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -348,8 +349,11 @@ func clause(err error) string {
 // kernel has no sample, because packets of the handshake were lost, the path
 // is hardly a LAN's.
 func handshakeRTT(fd int) time.Duration {
-	info, err := unix.GetsockoptTCPInfo(fd, unix.SOL_TCP, unix.TCP_INFO)
-	if err != nil || info.Rtt == 0 {
+	var info unix.TCPInfo
+	size := uint32(unsafe.Sizeof(info))
+	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_TCP, unix.TCP_INFO,
+		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 || info.Rtt == 0 {
 		return guessedRTT
 	}
 	return time.Duration(info.Rtt) * time.Microsecond

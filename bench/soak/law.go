@@ -1,0 +1,98 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+)
+
+// flow is one flow of the run, with what both of its sides did and saw.
+type flow struct {
+	plan    plan
+	began   time.Time
+	done    time.Time
+	refused error // why the client could not connect
+
+	client, target account
+}
+
+// fault is a time in which a relay was dead. Flows that it touches may be cut.
+type fault struct{ from, to time.Time }
+
+// judge holds a flow against the law and returns what it breaks. cut says that
+// the flow was touched by the death of a relay.
+//
+// The law: who saw a clean end has all bytes that the other sent before its
+// clean end; whoever saw anything else has a prefix of them; and a stream that
+// was not ended cleanly never ends cleanly. A flow in which nobody reset and no
+// relay died arrives whole.
+func (f *flow) judge(faults []fault) (violations []string, cut bool) {
+	for _, d := range faults {
+		cut = cut || f.began.Before(d.to) && f.done.After(d.from)
+	}
+	bad := func(format string, args ...any) {
+		violations = append(violations, fmt.Sprintf(format, args...))
+	}
+	if f.refused != nil {
+		if !cut {
+			bad("the client could not connect: %v", f.refused)
+		}
+		return violations, cut
+	}
+	if f.plan.ending == noByte { // of whose target's side nothing is known but that it is there
+		switch {
+		case f.client.saw == sawEnd && f.client.read == 0:
+		case cut && (f.client.saw == sawReset || f.client.saw == sawTimeout):
+		default:
+			bad("a client that ended without a byte saw a %s after %d bytes: %v", f.client.saw, f.client.read, f.client.readErr)
+		}
+		return violations, cut
+	}
+	for _, d := range []struct {
+		from, to string
+		sent     account
+		received account
+	}{{"client", "target", f.client, f.target}, {"target", "client", f.target, f.client}} {
+		s, r := d.sent, d.received
+		switch {
+		case r.differs >= 0:
+			bad("byte %d that the %s read is not what the %s sent", r.differs, d.to, d.from)
+		case r.read > s.wrote:
+			bad("the %s read %d bytes, the %s sent %d", d.to, r.read, d.from, s.wrote)
+		}
+		if r.saw == sawEnd {
+			switch {
+			case !s.ended:
+				bad("the %s saw a clean end after %d bytes, the %s (%d bytes) made none", d.to, r.read, d.from, s.wrote)
+			case r.read != s.wrote:
+				bad("the %s saw a clean end after %d of %d bytes", d.to, r.read, s.wrote)
+			case r.readSum != s.wroteSum:
+				bad("the %s read a stream with another hash", d.to)
+			}
+		}
+		if r.saw == sawStall || errors.Is(r.writeErr, os.ErrDeadlineExceeded) {
+			bad("the %s had neither bytes nor an end for %v", d.to, stallLimit)
+		}
+		if r.saw == sawError {
+			bad("the %s got an error: %v", d.to, r.readErr)
+		}
+		excused := cut || s.reset || r.reset || f.plan.ending == targetRefuses
+		if !excused && (r.saw == sawReset || r.saw == sawTimeout) {
+			bad("the %s saw a %s after %d of %d bytes, and nobody had reset", d.to, r.saw, r.read, s.wrote)
+		}
+		if !excused && r.saw == sawNothing {
+			bad("the flow never reached the %s", d.to)
+		}
+	}
+	return violations, cut
+}
+
+// whole says whether everything that was sent has arrived, both ways, with
+// its end.
+func (f *flow) whole() bool {
+	if f.plan.ending == noByte {
+		return f.client.saw == sawEnd
+	}
+	return f.client.saw == sawEnd && f.target.saw == sawEnd && f.client.read == f.target.wrote && f.target.read == f.client.wrote
+}

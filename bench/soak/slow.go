@@ -1,0 +1,237 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Of the slow reader: how many flows at once, and how fast each is read.
+const (
+	slowFlows     = 8
+	slowRead      = 4 << 10
+	slowReadEvery = 50 * time.Millisecond // 80 kB/s
+)
+
+// What counts as flat, between the highest and the lowest sample.
+const (
+	flatResident = 2 << 20 // bytes
+	flatQueues   = 0.25    // of the highest
+	slowWarmUp   = 1.0 / 4 // of the time, in which queues fill
+	sampleEvery  = time.Second / 10
+)
+
+// slowResult is what came of flows whose readers are slow.
+type slowResult struct {
+	Seconds    float64      `json:"seconds"`
+	Flows      int          `json:"flows"`
+	Bytes      int64        `json:"bytes"` // sent, and read
+	Relays     []slowMemory `json:"relays"`
+	Violations []string     `json:"violations"`
+}
+
+// slowMemory is what a relay held once the queues were full.
+type slowMemory struct {
+	Relay            string `json:"relay"`
+	ResidentMinBytes int64  `json:"resident_min_bytes"`
+	ResidentMaxBytes int64  `json:"resident_max_bytes"`
+	QueuesMinBytes   int64  `json:"queues_min_bytes"` // sockets and pipes, as the kernel counts
+	QueuesMaxBytes   int64  `json:"queues_max_bytes"`
+}
+
+// runSlow has clients send as fast as they can to targets that read slowly,
+// and watches the relays' memory. At the end the targets read the rest, and
+// every byte must be there.
+func runSlow(ctx context.Context, w *world, seed uint64, length time.Duration) (slowResult, error) {
+	result := slowResult{Flows: slowFlows, Violations: []string{}}
+	listener, err := w.listen(ctx)
+	if err != nil {
+		return result, err
+	}
+	defer listener.Close()
+	slow, stop := context.WithTimeout(ctx, length)
+	defer stop()
+
+	var sent, read atomic.Int64
+	sums := make([][sha256.Size]byte, slowFlows)
+	failures := make(chan error, 2*slowFlows)
+	var sides sync.WaitGroup
+	for i := range uint64(slowFlows) {
+		conn, err := w.dial(ctx, mainPort)
+		if err != nil {
+			return result, err
+		}
+		defer conn.Close()
+		accepted, err := listener.AcceptTCP()
+		if err != nil {
+			return result, err
+		}
+		defer accepted.Close()
+		sides.Go(func() {
+			n, sum, err := sendUntil(slow, conn, newPattern(seed, i, true))
+			sums[i] = sum
+			sent.Add(n)
+			failures <- err
+		})
+		sides.Go(func() {
+			n, err := readSlowly(slow, accepted)
+			read.Add(n)
+			failures <- err
+		})
+	}
+	began := time.Now()
+	for _, r := range []*relayProcess{w.near, w.far} {
+		result.Relays = append(result.Relays, slowMemory{Relay: r.name})
+	}
+	err = w.watch(slow, began.Add(time.Duration(slowWarmUp*float64(length))), result.Relays)
+	sides.Wait()
+	close(failures)
+	for failure := range failures {
+		if failure != nil {
+			result.Violations = append(result.Violations, failure.Error())
+		}
+	}
+	result.Seconds, result.Bytes = length.Seconds(), read.Load()
+	if sent.Load() != read.Load() {
+		result.Violations = append(result.Violations, fmt.Sprintf("%d bytes were sent, and %d read", sent.Load(), read.Load()))
+	}
+	for _, m := range result.Relays {
+		if grown := m.ResidentMaxBytes - m.ResidentMinBytes; grown > flatResident {
+			result.Violations = append(result.Violations, fmt.Sprintf("%s: its resident memory varies by %.1f MB", m.Relay, float64(grown)/1e6))
+		}
+		if grown := m.QueuesMaxBytes - m.QueuesMinBytes; float64(grown) > flatQueues*float64(m.QueuesMaxBytes) {
+			result.Violations = append(result.Violations, fmt.Sprintf("%s: what its sockets and pipes hold varies by %.1f of %.1f MB",
+				m.Relay, float64(grown)/1e6, float64(m.QueuesMaxBytes)/1e6))
+		}
+	}
+	return result, errors.Join(err, ctx.Err())
+}
+
+// sendUntil sends until the context ends, and then ends the stream with the
+// hash of all that was sent before.
+func sendUntil(ctx context.Context, conn *net.TCPConn, content *pattern) (n int64, sum [sha256.Size]byte, err error) {
+	hash := sha256.New()
+	for ctx.Err() == nil {
+		chunk := content.at(n, 64<<10)
+		// A write may wait behind the reader's own pace.
+		conn.SetWriteDeadline(time.Now().Add(10 * time.Minute))
+		m, err := conn.Write(chunk)
+		hash.Write(chunk[:m])
+		n += int64(m)
+		if err != nil {
+			return n, sum, fmt.Errorf("a client could not send: %w", err)
+		}
+	}
+	sum = [sha256.Size]byte(hash.Sum(nil))
+	tail := binary.BigEndian.AppendUint64(sum[:], uint64(n))
+	if _, err := conn.Write(tail); err != nil {
+		return n, sum, fmt.Errorf("a client could not send: %w", err)
+	}
+	return n, sum, conn.CloseWrite()
+}
+
+const tailBytes = sha256.Size + 8
+
+// readSlowly reads slowly until the context ends, and then the rest at once.
+// It returns how many bytes came before the tail, which must tell the same and
+// their hash.
+func readSlowly(ctx context.Context, conn *net.TCPConn) (int64, error) {
+	_ = conn.SetReadBuffer(64 << 10)
+	hash := sha256.New()
+	var n int64
+	last := make([]byte, 0, 2*slowRead) // not hashed yet: the tail may be in it
+	take := func(p []byte) {
+		last = append(last, p...)
+		if ripe := len(last) - tailBytes; ripe > 0 {
+			hash.Write(last[:ripe])
+			n += int64(ripe)
+			last = last[:copy(last, last[ripe:])]
+		}
+	}
+	buf := make([]byte, slowRead)
+	for {
+		if ctx.Err() == nil {
+			pause(ctx, slowReadEvery)
+		}
+		conn.SetReadDeadline(time.Now().Add(stallLimit))
+		m, err := conn.Read(buf)
+		take(buf[:m])
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return n, fmt.Errorf("a target could not read: %w", err)
+		}
+	}
+	conn.CloseWrite()
+	if len(last) != tailBytes || !bytes.Equal(last[:sha256.Size], hash.Sum(nil)) || binary.BigEndian.Uint64(last[sha256.Size:]) != uint64(n) {
+		return n, fmt.Errorf("a target read %d bytes, which are not what was sent", n)
+	}
+	return n, nil
+}
+
+// watch samples the relays' memory, from a time on, until the context ends.
+func (w *world) watch(ctx context.Context, from time.Time, into []slowMemory) error {
+	pause(ctx, time.Until(from))
+	ticker := time.NewTicker(sampleEvery)
+	defer ticker.Stop()
+	for first := true; ctx.Err() == nil; first = false {
+		for i, r := range []*relayProcess{w.near, w.far} {
+			resident, err := residentBytes(r.cmd.Process.Pid)
+			if err != nil {
+				return err
+			}
+			s, err := r.status(ctx)
+			if err != nil {
+				if ctx.Err() != nil {
+					return nil
+				}
+				return err
+			}
+			println(r.name, resident>>10, s.Memory.UsedBytes>>10)
+			m := &into[i]
+			if first {
+				m.ResidentMinBytes, m.QueuesMinBytes = resident, s.Memory.UsedBytes
+			}
+			m.ResidentMinBytes, m.ResidentMaxBytes = min(m.ResidentMinBytes, resident), max(m.ResidentMaxBytes, resident)
+			m.QueuesMinBytes, m.QueuesMaxBytes = min(m.QueuesMinBytes, s.Memory.UsedBytes), max(m.QueuesMaxBytes, s.Memory.UsedBytes)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+func residentBytes(pid int) (int64, error) {
+	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0, err
+	}
+	fields := bytes.Fields(statm)
+	if len(fields) < 2 {
+		return 0, fmt.Errorf("cannot read /proc/%d/statm: %q", pid, statm)
+	}
+	pages, err := strconv.ParseInt(string(fields[1]), 10, 64)
+	return pages * int64(os.Getpagesize()), err
+}
+
+func (r slowResult) write(w io.Writer) {
+	fmt.Fprintf(w, "%d readers of %.0f kB/s for %.0f s: %.1f MB sent and read\n", r.Flows, float64(slowRead)/slowReadEvery.Seconds()/1e3, r.Seconds, float64(r.Bytes)/1e6)
+	for _, m := range r.Relays {
+		fmt.Fprintf(w, "%s: resident %.1f to %.1f MB, sockets and pipes %.1f to %.1f MB\n", m.Relay,
+			float64(m.ResidentMinBytes)/1e6, float64(m.ResidentMaxBytes)/1e6, float64(m.QueuesMinBytes)/1e6, float64(m.QueuesMaxBytes)/1e6)
+	}
+	writeViolations(w, r.Violations)
+}
