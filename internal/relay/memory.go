@@ -266,8 +266,11 @@ const (
 	skCount
 )
 
+// held is what a socket holds. The reserve is a signed number that runs below
+// zero for moments.
 func (m meminfo) held() int64 {
-	return int64(m[skReceived]) + int64(m[skSendQueued]) + int64(m[skForward]) + int64(m[skBacklog])
+	reserve := max(0, int64(int32(m[skForward])))
+	return int64(m[skReceived]) + int64(m[skSendQueued]) + int64(m[skBacklog]) + reserve
 }
 
 func socketMemory(fd int) (m meminfo, ok bool) {

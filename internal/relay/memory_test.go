@@ -143,6 +143,18 @@ func TestMemoryGivenBack(t *testing.T) {
 	}
 }
 
+func TestSocketMemory(t *testing.T) {
+	m := meminfo{skReceived: 1000, skReceiveBound: 1 << 20, skSendQueued: 200, skForward: 30, skBacklog: 4, skDrops: 99}
+	if got := m.held(); got != 1234 {
+		t.Errorf("held %d bytes, want 1234", got)
+	}
+	reserve := int32(-4096) // seen with busy sockets
+	m[skForward] = uint32(reserve)
+	if got := m.held(); got != 1204 {
+		t.Errorf("with a reserve below zero: held %d bytes, want 1204", got)
+	}
+}
+
 // dialAsOnEthernet connects with segments of 1460 bytes. Those of the loopback
 // device are 64 KiB, and a queue of less than a few segments is never asked for.
 func dialAsOnEthernet(t *testing.T, to netip.AddrPort) *net.TCPConn {
