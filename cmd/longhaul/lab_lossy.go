@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -48,6 +49,14 @@ type lossyOptions struct {
 	quick      bool
 	asJSON     bool
 	plot       string
+
+	grid, sharing, safety, short bool // what to run; none: one path
+
+	out       string      // grid
+	against   []string    // sharing
+	scenarios []string    // sharing
+	faults    []string    // safety
+	sizes     list[int64] // short
 }
 
 func newLabRunLossy(env *env) *cobra.Command {
@@ -56,9 +65,17 @@ func newLabRunLossy(env *env) *cobra.Command {
 		Use:   "lossy-lfn",
 		Short: "Congestion control algorithms on a lossy long fat path",
 		Long: `lossy-lfn sends from host-a to host-b with each congestion control that the
-kernel has, all with equal buffers: 300 ms, 100 Mb/s, 10 % of the packets lost.`,
+kernel has, all with equal buffers: 300 ms, 100 Mb/s, 10 % of the packets lost.
+
+--grid runs a matrix of paths instead, --sharing has flows meet others,
+--safety puts them through faults, --short times transfers of a few sizes.
+What is not named is as in docs/lab.md.`,
 		Example: `  longhaul lab run lossy-lfn
-  longhaul lab run lossy-lfn --algorithms cubic,bbr --repeat 5 --plot lossy.svg`,
+  longhaul lab run lossy-lfn --algorithms cubic,bbr --repeat 5 --plot lossy.svg
+  longhaul lab run lossy-lfn --grid --rate 100Mbit --buffer 1 --out grid/
+  longhaul lab run lossy-lfn --sharing --buffer 0.5,1,4 --against cubic
+  longhaul lab run lossy-lfn --safety --fault outage,policer
+  longhaul lab run lossy-lfn --short --repeat 20`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			run, err := o.experiment(cmd.Flags())
@@ -113,6 +130,23 @@ func (o *lossyOptions) flags(flags *pflag.FlagSet) {
 	flags.Uint64Var(&path.Seed, "seed", path.Seed, "seed of the random choices")
 	flags.BoolVar(&o.asJSON, "json", false, "print the result as JSON")
 	flags.StringVar(&o.plot, "plot", "", "write a plot to this file, as SVG")
+
+	flags.BoolVar(&o.grid, "grid", false, "a matrix of paths: rate, rtt, loss and buffer take lists")
+	flags.StringVar(&o.out, "out", "", "grid: keep each run in this directory, and go on from there")
+	flags.BoolVar(&o.sharing, "sharing", false, "flows that meet others (100Mbit, 63ms, no loss)")
+	flags.StringSliceVar(&o.against, "against", nil, "sharing: the others (cubic,bbr,self)")
+	flags.StringSliceVar(&o.scenarios, "scenario", nil, "sharing: how they meet, like 1v1,late (all)")
+	flags.BoolVar(&o.safety, "safety", false, "faults of the path (100Mbit, 100ms, 1%)")
+	flags.StringSliceVar(&o.faults, "fault", nil, "safety: which, like outage,policer (all)")
+	flags.BoolVar(&o.short, "short", false, "time to complete short transfers")
+	o.sizes.parse = func(s string) (int64, error) {
+		bytes, err := parseDecimalSize(s)
+		if err != nil || bytes < 1 {
+			return 0, fmt.Errorf("%q is no size: write it like 100kB or 10MB", s)
+		}
+		return bytes, nil
+	}
+	flags.Var(&o.sizes, "size", "short: how much is sent (100kB,1MB,10MB)")
 }
 
 // quickTime is how long a run of --quick sends.
@@ -138,26 +172,147 @@ func (o *lossyOptions) experiment(flags *pflag.FlagSet) (lossyRun, error) {
 	case o.during < time.Second:
 		return nil, fmt.Errorf("--time %v: choose 1s or more", o.during)
 	}
-	for _, file := range []string{o.plot} {
+	if err := o.oneKind(flags); err != nil {
+		return nil, err
+	}
+	for _, file := range []string{o.plot, o.out} {
 		if err := reachable(file); err != nil {
 			return nil, err
 		}
 	}
-	path, err := o.onePath()
+	switch {
+	case o.grid:
+		return o.gridRun()
+	case o.sharing:
+		return o.sharingRun()
+	case o.safety:
+		return o.safetyRun(flags)
+	}
+	path, err := o.onePath(o.path)
 	if err != nil {
 		return nil, err
 	}
 	if err := path.Check(); err != nil {
 		return nil, err
 	}
+	if o.short {
+		sizes := or(o.sizes.values, congestion.ShortSizes())
+		return func(ctx context.Context, options congestion.Options) (outcome, error) {
+			return congestion.RunShort(ctx, path, sizes, options)
+		}, nil
+	}
 	return func(ctx context.Context, options congestion.Options) (outcome, error) {
 		return congestion.Single(ctx, path, options)
 	}, nil
 }
 
-// onePath is the path that the flags describe, each list with one value.
-func (o *lossyOptions) onePath() (congestion.Path, error) {
+// oneKind refuses flags that do not belong together.
+func (o *lossyOptions) oneKind(flags *pflag.FlagSet) error {
+	kinds := map[string]bool{"grid": o.grid, "sharing": o.sharing, "safety": o.safety, "short": o.short}
+	var chosen []string
+	for _, name := range []string{"grid", "sharing", "safety", "short"} {
+		if kinds[name] {
+			chosen = append(chosen, "--"+name)
+		}
+	}
+	if len(chosen) > 1 {
+		return fmt.Errorf("%s are different experiments: choose one", strings.Join(chosen, " and "))
+	}
+	for name, kind := range map[string]string{"out": "grid", "against": "sharing", "scenario": "sharing", "fault": "safety", "size": "short"} {
+		if flags.Changed(name) && !kinds[kind] {
+			return fmt.Errorf("--%s belongs to --%s: give both", name, kind)
+		}
+	}
+	return nil
+}
+
+// or is a list, or what stands for an empty one.
+func or[T any](values, usual []T) []T {
+	if len(values) == 0 {
+		return usual
+	}
+	return values
+}
+
+func (o *lossyOptions) gridRun() (lossyRun, error) {
+	full := congestion.FullGrid()
+	grid := congestion.Grid{
+		RatesBps: or(o.rates.values, full.RatesBps), RTTs: or(o.rtts.values, full.RTTs),
+		Losses: or(o.losses.values, full.Losses), BuffersBDP: or(o.buffers.values, full.BuffersBDP),
+	}
+	if err := grid.Check(o.path); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, options congestion.Options) (outcome, error) {
+		var store *congestion.Store
+		if o.out != "" {
+			var err error
+			if store, err = congestion.NewStore(o.out); err != nil {
+				return nil, err
+			}
+		}
+		return congestion.RunGrid(ctx, grid, o.path, options, store)
+	}, nil
+}
+
+func (o *lossyOptions) sharingRun() (lossyRun, error) {
 	path := o.path
+	usual := congestion.SharingPath()
+	path.RTT, path.Loss = usual.RTT, usual.Loss
+	sharing := congestion.SharingOptions{Against: o.against, Scenarios: o.scenarios, Buffers: o.buffers.values}
+	o.buffers.values = nil // each of them is run
+	path, err := o.onePath(path)
+	if err == nil {
+		err = errors.Join(path.Check(), congestion.CheckSharing(sharing))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, options congestion.Options) (outcome, error) {
+		return congestion.RunSharing(ctx, path, sharing, options)
+	}, nil
+}
+
+func (o *lossyOptions) safetyRun(flags *pflag.FlagSet) (lossyRun, error) {
+	for _, name := range []string{"time", "quick"} {
+		if flags.Changed(name) {
+			return nil, fmt.Errorf("--%s does not go with --safety: a run is as long as its fault needs", name)
+		}
+	}
+	path := o.path
+	usual := congestion.SafetyPath()
+	path.RTT, path.Loss = usual.RTT, usual.Loss
+	safety := congestion.SafetyOptions{Faults: o.faults}
+	path, err := o.onePath(path)
+	if err == nil {
+		err = congestion.CheckSafety(path, safety)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, options congestion.Options) (outcome, error) {
+		return congestion.RunSafety(ctx, path, safety, options)
+	}, nil
+}
+
+// parseDecimalSize reads a size as files have it, in powers of a thousand.
+func parseDecimalSize(s string) (int64, error) {
+	factor := int64(1)
+	for suffix, f := range map[string]int64{"kB": 1e3, "MB": 1e6, "GB": 1e9} {
+		if number, ok := strings.CutSuffix(s, suffix); ok {
+			s, factor = strings.TrimSpace(number), f
+			break
+		}
+	}
+	value, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || value > math.MaxInt64/factor {
+		return 0, strconv.ErrRange
+	}
+	return value * factor, nil
+}
+
+// onePath is a path with what the flags say of it, each list with one value.
+func (o *lossyOptions) onePath(path congestion.Path) (congestion.Path, error) {
 	err := errors.Join(
 		oneInto(&path.RateBps, o.rates, "rate"),
 		oneInto(&path.RTT, o.rtts, "rtt"),

@@ -37,9 +37,9 @@ type Run struct {
 
 	// Every SeriesSeconds: goodput at the receiver, which waits for gaps to be
 	// closed; delivery as the sender learns of it; and the bottleneck's queue.
-	GoodputSeriesBps  []float64 `json:"goodput_series_bps"`
-	DeliverySeriesBps []float64 `json:"delivery_series_bps"`
-	QueueSeriesMs     []float64 `json:"queue_series_ms"`
+	GoodputSeriesBps  []float64 `json:"goodput_series_bps,omitempty"`
+	DeliverySeriesBps []float64 `json:"delivery_series_bps,omitempty"`
+	QueueSeriesMs     []float64 `json:"queue_series_ms,omitempty"`
 }
 
 // SeriesSeconds is the interval of a run's series.

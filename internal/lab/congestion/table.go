@@ -114,3 +114,6 @@ func wrapped(parts ...string) string {
 	}
 	return b.String()
 }
+
+// tableOf is a table of words, which stand at the left.
+func tableOf(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }

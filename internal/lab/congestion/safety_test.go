@@ -1,0 +1,215 @@
+package congestion
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"longhaul/internal/nettest"
+)
+
+func faultNamed(t *testing.T, name string) Fault {
+	t.Helper()
+	f, err := chooseFaults([]string{name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f[0]
+}
+
+func TestFaultsAreValid(t *testing.T) {
+	for _, rate := range []int64{10e6, 100e6} {
+		p := SafetyPath()
+		p.RateBps = rate
+		if err := CheckSafety(p, SafetyOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, f := range Faults() {
+		base, bad := f.paths(SafetyPath())
+		if f.About == "" || (f.base == nil) == (f.during == nil) || (f.during == nil) != (f.lasts == 0) {
+			t.Errorf("fault %s is incomplete", f.Name)
+		}
+		if f.during != nil && base == bad {
+			t.Errorf("fault %s changes nothing", f.Name)
+		}
+	}
+	if err := CheckSafety(SafetyPath(), SafetyOptions{Faults: []string{"flood"}}); err == nil || !strings.Contains(err.Error(), "choose from outage, rate-cut") {
+		t.Errorf("got %v", err)
+	}
+	p := SafetyPath()
+	p.Loss.Probability = 3
+	if err := CheckSafety(p, SafetyOptions{}); err == nil || !strings.Contains(err.Error(), "fault outage: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A slower path keeps its queue's bytes, and so holds them for longer.
+func TestRateCutKeepsTheQueue(t *testing.T) {
+	base, bad := faultNamed(t, "rate-cut").paths(SafetyPath())
+	ab, ba := base.Directions()
+	cut, _ := bad.Directions()
+	if cut.RateBps != ab.RateBps/10 || cut.QueueLimitBytes(ba.Delay) != ab.QueueLimitBytes(ba.Delay) {
+		t.Errorf("a queue of %d bytes at %d bit/s became one of %d at %d", ab.QueueLimitBytes(ba.Delay), ab.RateBps, cut.QueueLimitBytes(ba.Delay), cut.RateBps)
+	}
+}
+
+// Flows whose course is known, before an outage of 5 s at 20 s and after it.
+func TestJudge(t *testing.T) {
+	f := faultNamed(t, "outage")
+	base, bad := f.paths(SafetyPath())
+	limit := base.LimitBps() / 8 // bytes/s
+	course := func(recovered, share float64) func(s float64) float64 {
+		return func(s float64) float64 {
+			v := limit * min(s, 20.1)
+			return v + share*limit*max(0, s-recovered)
+		}
+	}
+	for _, test := range []struct {
+		name      string
+		delivered func(float64) float64
+		sent      func(float64) float64
+		recovery  Value
+		stall     float64
+		excess    float64
+		broken    error
+		ok        bool
+	}{
+		{"back at once", course(25, 1), nil, 0, 0, 1, nil, true},
+		{"back after 4 s", course(29, 1), nil, 4, 0, 1, nil, true},
+		{"back after 7 s", course(32, 1), nil, 7, 0, 1, nil, false},
+		{"half as fast as before", course(25, 0.5), nil, None, 0, 1, nil, false},
+		{"never back", course(1000, 1), nil, None, 0, 1, nil, false},
+		{"stalls later on", func(s float64) float64 { return course(25, 1)(s) - limit*min(max(0, s-30), 3) }, nil, 0, 3, 1, nil, false},
+		{"floods", course(25, 1), func(s float64) float64 { return 4 * limit * s }, 0, 0, 4, nil, false},
+		{"is broken off", course(25, 1), nil, 0, 0, 1, errors.New("timed out"), false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if test.sent == nil {
+				test.sent = test.delivered
+			}
+			fl := flowOf(usualShape.time(f), 100*ms, test.sent, test.delivered)
+			fl.firstByte, fl.err = 100*ms, test.broken
+			r := f.judge(usualShape, fl, base, bad)
+			near(t, "the share before", float64(r.BeforeShare), 1, 0.02)
+			if r.DuringShare.Some() {
+				t.Errorf("%v of the limit were carried by a path that was down", r.DuringShare)
+			}
+			if r.RecoverySec.Some() != test.recovery.Some() {
+				t.Errorf("recovered after %v s, want %v", r.RecoverySec, test.recovery)
+			} else if test.recovery.Some() {
+				near(t, "the recovery", float64(r.RecoverySec), float64(test.recovery), 0.31)
+			}
+			if test.name != "never back" {
+				near(t, "the stall", r.StallSec, test.stall, 0.21)
+			}
+			if test.excess > 1 && r.Excess < test.excess || test.excess == 1 && r.Excess > 1.1 {
+				t.Errorf("the excess is %v, want %v", r.Excess, test.excess)
+			}
+			if r.OK != test.ok || (r.Broken != "") != (test.broken != nil) {
+				t.Errorf("judged %+v, want OK %v", r, test.ok)
+			}
+		})
+	}
+}
+
+func TestWorst(t *testing.T) {
+	a := FaultResult{BeforeShare: 0.9, DuringShare: None, RecoverySec: 1, Excess: 2, StallSec: 0.1, Timeouts: 3, OK: true}
+	b := FaultResult{BeforeShare: 0.8, DuringShare: None, RecoverySec: None, Excess: 1, StallSec: 0.4, Timeouts: 1}
+	got := worst([]FaultResult{a, b})
+	want := FaultResult{BeforeShare: 0.8, DuringShare: None, RecoverySec: None, Excess: 2, StallSec: 0.4, Timeouts: 3}
+	if got.BeforeShare != want.BeforeShare || got.RecoverySec != want.RecoverySec || got.Excess != want.Excess || got.StallSec != want.StallSec || got.Timeouts != want.Timeouts || got.OK {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// Real flows through shortened faults: the link changes when it should and
+// changes back.
+func TestFaultRuns(t *testing.T) {
+	nettest.RequireSandbox(t)
+	nettest.CheckLeaks(t)
+	p := quick()
+	p.RTT = 40 * ms
+	when := shape{at: 2500 * ms, after: 3 * time.Second}
+	names := []string{"outage", "rate-cut", "policer", "ack-loss"}
+	if testing.Short() {
+		names = names[:1]
+	}
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			f := faultNamed(t, name)
+			f.lasts = min(f.lasts, 2500*ms)
+			r, err := f.run(t.Context(), when, p, "cubic", options(0, "cubic"), 1, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("before %v, during %v, recovery %v, sent %.2f, stall %.2f s", r.BeforeShare, r.DuringShare, r.RecoverySec, r.Excess, r.StallSec)
+			during := func(from, to time.Duration) float64 {
+				return mean(r.delivery[from/sampleEvery:to/sampleEvery]) / p.LimitBps()
+			}
+			switch name {
+			case "outage":
+				near(t, "delivery in the outage", during(3500*ms, 5*time.Second), 0, 0.01)
+			case "rate-cut":
+				near(t, "delivery at a tenth of the rate", during(3500*ms, 5*time.Second), 0.1, 0.02)
+				near(t, "its share of what there is", float64(r.DuringShare), 1, 0.2)
+			case "policer":
+				if got := during(3500*ms, 5*time.Second); got > 0.55 {
+					t.Errorf("a policer at half of the rate let %.2f pass", got)
+				}
+			}
+			if name != "ack-loss" {
+				near(t, "delivery before", float64(r.BeforeShare), 0.9, 0.11)
+				if last := during(when.time(f)-time.Second, when.time(f)); last < 0.3 {
+					t.Errorf("at the end it delivers %.2f of the limit", last)
+				}
+			}
+			if r.Broken != "" || math.IsNaN(r.Excess) {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
+func TestSafetyTableAndPlot(t *testing.T) {
+	r := SafetyResult{path: SafetyPath()}
+	for i, name := range []string{"cubic", "illinois"} {
+		c := SafetyCase{Name: name}
+		for _, f := range Faults() {
+			result := FaultResult{Fault: f.Name, BeforeShare: 0.981, DuringShare: 0.0123, RecoverySec: 12.34, Excess: 1.26, StallSec: 10.04, Timeouts: 123,
+				begins: usualShape.at, lasts: f.lasts, delivery: slices.Repeat([]float64{1e6}, 600)}
+			switch {
+			case f.during == nil:
+				result.BeforeShare, result.RecoverySec = None, None
+			case i == 1:
+				result.RecoverySec = None
+			}
+			if f.Name == "loss-50" && i == 1 {
+				result.Broken = "connection timed out"
+			}
+			result.OK = i == 0
+			c.Faults = append(c.Faults, result)
+		}
+		r.Cases = append(r.Cases, c)
+	}
+	var b strings.Builder
+	if err := r.WriteTable(&b); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "safety.table", b.String())
+	f := r.Plot()
+	if len(f.Panels) != len(Faults()) || len(f.Panels[0].Series) != 2 || len(f.Panels[0].Spans) != 1 {
+		t.Errorf("%d panels", len(f.Panels))
+	}
+	if err := f.SVG(new(bytes.Buffer)); err != nil {
+		t.Error(err)
+	}
+	if _, err := json.Marshal(r); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,527 @@
+package congestion
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"longhaul/internal/lab"
+	"longhaul/internal/lab/hosts"
+	"longhaul/internal/lab/link"
+	"longhaul/internal/plot"
+)
+
+// Scenario is a way in which flows of an algorithm meet others at a
+// bottleneck.
+type Scenario struct {
+	Name   string
+	About  string
+	ours   int     // flows of the algorithm
+	theirs int     // flows of the other
+	joins  float64 // when ours begin, as a share of the run
+	slower side    // whose round trip is rttRatio times as long
+}
+
+// side is one of the two that meet.
+type side uint8
+
+const (
+	nobody side = iota
+	ourSide
+	theirSide
+)
+
+// rttRatio is between the round trips of the scenarios with two of them.
+const rttRatio = 6
+
+// Scenarios are all that there are.
+func Scenarios() []Scenario {
+	return []Scenario{
+		{Name: "1v1", About: "one flow beside one", ours: 1, theirs: 1},
+		{Name: "1v4", About: "one flow beside four", ours: 1, theirs: 4},
+		{Name: "4v4", About: "four flows beside four", ours: 4, theirs: 4},
+		{Name: "late", About: "one flow that joins one after a third of the time", ours: 1, theirs: 1, joins: 1.0 / 3},
+		{Name: "far-them", About: "one flow beside one whose round trip is 6 times as long", ours: 1, theirs: 1, slower: theirSide},
+		{Name: "far-ours", About: "one flow whose round trip is 6 times as long beside one", ours: 1, theirs: 1, slower: ourSide},
+		{Name: "4", About: "four flows among themselves", ours: 4},
+	}
+}
+
+// SharingPath is a path on which the flows of a sharing experiment have time
+// to settle: no random loss, so that every loss is one of congestion.
+func SharingPath() Path {
+	p := LossyLFN()
+	p.RTT, p.Loss = 63*time.Millisecond, link.Loss{}
+	return p
+}
+
+// SharingOptions say who meets whom.
+type SharingOptions struct {
+	Against   []string  // the others' algorithms; "self" is the algorithm itself
+	Scenarios []string  // names; empty means all
+	Buffers   []float64 // of the bottleneck, in BDP; empty means the path's
+}
+
+// Self stands for the algorithm itself among those that it is run against.
+const Self = "self"
+
+// SharingResult is the outcome of a sharing experiment.
+type SharingResult struct {
+	Experiment string         `json:"experiment"`
+	Conditions map[string]any `json:"conditions"`
+	Cases      []SharingCase  `json:"cases"`
+
+	path Path
+}
+
+// SharingCase is an algorithm's outcome in all scenarios.
+type SharingCase struct {
+	Name     string    `json:"name"` // of the algorithm
+	Meetings []Meeting `json:"meetings"`
+}
+
+// Meeting is one scenario against one other: medians over its runs, taken over
+// the last half of the run.
+type Meeting struct {
+	Scenario string  `json:"scenario"`
+	Against  string  `json:"against,omitempty"`
+	QueueBDP float64 `json:"queue_bdp"`
+	Flows    int     `json:"flows"`
+	Others   int     `json:"others"`
+
+	FlowBps  float64 `json:"flow_bps"`        // of the algorithm, the mean of its flows
+	OtherBps Value   `json:"other_bps"`       // of the others, the mean of their flows
+	OfFair   float64 `json:"of_fair_share"`   // FlowBps over the mean of all flows
+	Jain     float64 `json:"jain_index"`      // of all flows
+	Used     float64 `json:"share_of_limit"`  // all flows together
+	Harm     Value   `json:"harm"`            // to the others, against what they have without the algorithm's flows
+	HarmSelf Value   `json:"harm_among_them"` // what flows of their own kind in its place do to them
+	QueueP95 float64 `json:"queue_delay_p95_ms"`
+	// SecondsToShare is how long a late joiner takes until it has 60 % of its
+	// fair share.
+	SecondsToShare Value `json:"seconds_to_60_percent_of_share"`
+
+	// Goodput per flow as a share of the limit, every SeriesSeconds, of the
+	// first run: the algorithm's flows first.
+	Series [][]float64 `json:"series"`
+}
+
+// meetingRun is one run of a scenario.
+type meetingRun struct {
+	ours, theirs []float64 // goodput of each flow over the last half, bit/s
+	queueP95     float64
+	joined       Value
+	series       [][]float64
+}
+
+// party is what takes part in a scenario's run.
+type party struct {
+	scenario     Scenario
+	ours, theirs string // algorithms
+	withoutOurs  bool
+	queueBDP     float64
+}
+
+// key is the same for runs that are the same.
+func (m party) key() string {
+	if m.withoutOurs {
+		return fmt.Sprint(m.scenario.theirs, " ", m.theirs, " ", m.scenario.slower == theirSide, " ", m.queueBDP)
+	}
+	return fmt.Sprint(m.scenario.Name, " ", m.ours, " ", m.theirs, " ", m.queueBDP)
+}
+
+// RunSharing runs each algorithm against the others in the scenarios. Beside
+// those it runs what harm is held against: the others alone, and the others
+// with their own kind.
+func RunSharing(ctx context.Context, p Path, s SharingOptions, o Options) (SharingResult, error) {
+	result := SharingResult{Experiment: "lossy-lfn-sharing", Conditions: p.conditions(o), path: p}
+	algorithms, err := Choose(o.Algorithms)
+	if err != nil {
+		return result, err
+	}
+	scenarios, err := chooseScenarios(s.Scenarios)
+	if err != nil {
+		return result, err
+	}
+	against := s.Against
+	if len(against) == 0 {
+		against = []string{"cubic", "bbr", Self}
+		available, err := Available()
+		if err != nil {
+			return result, err
+		}
+		against = slices.DeleteFunc(against, func(name string) bool { return name != Self && !slices.Contains(available, name) })
+	}
+	others := slices.DeleteFunc(slices.Clone(against), func(name string) bool { return name == Self })
+	if len(others) > 0 {
+		if _, err := Choose(others); err != nil {
+			return result, err
+		}
+	}
+	if len(s.Buffers) == 0 {
+		s.Buffers = []float64{p.QueueBDP}
+	}
+	result.Conditions["queue_bdp"] = s.Buffers
+
+	// Every run that is needed, each once.
+	var plan []party
+	need := func(m party) {
+		if !slices.ContainsFunc(plan, func(known party) bool { return known.key() == m.key() }) {
+			plan = append(plan, m)
+		}
+	}
+	each := func(visit func(name, other string, sc Scenario, queue float64)) {
+		for _, name := range algorithms {
+			for _, queue := range s.Buffers {
+				for _, sc := range scenarios {
+					if sc.theirs == 0 {
+						visit(name, "", sc, queue)
+						continue
+					}
+					seen := []string{}
+					for _, other := range against {
+						if other == Self {
+							other = name
+						}
+						if !slices.Contains(seen, other) {
+							seen = append(seen, other)
+							visit(name, other, sc, queue)
+						}
+					}
+				}
+			}
+		}
+	}
+	each(func(name, other string, sc Scenario, queue float64) {
+		need(party{scenario: sc, ours: name, theirs: other, queueBDP: queue})
+		if sc.theirs > 0 {
+			need(party{scenario: sc, theirs: other, withoutOurs: true, queueBDP: queue})
+			need(party{scenario: sc, ours: other, theirs: other, queueBDP: queue})
+		}
+	})
+	total := len(plan) * o.Repeat
+	o.notef("%d runs of %v: about %s", total, o.Time, o.duration(total))
+	runs := map[string][]meetingRun{}
+	for repeat := range o.Repeat {
+		for i, m := range plan {
+			path := p
+			path.QueueBDP = m.queueBDP
+			path.Seed += uint64(repeat)
+			r, err := meet(ctx, path, m, o, repeat*len(plan)+i+1, total)
+			if err != nil {
+				return result, fmt.Errorf("%s: %w", m.name(), err)
+			}
+			runs[m.key()] = append(runs[m.key()], r)
+		}
+	}
+	byName := map[string]*SharingCase{}
+	for _, name := range algorithms {
+		byName[name] = &SharingCase{Name: name}
+	}
+	each(func(name, other string, sc Scenario, queue float64) {
+		of := func(ours string, without bool) []meetingRun {
+			return runs[party{scenario: sc, ours: ours, theirs: other, withoutOurs: without, queueBDP: queue}.key()]
+		}
+		m := p.meeting(sc, of(name, false), of("", true), of(other, false))
+		m.Against, m.QueueBDP = other, queue
+		byName[name].Meetings = append(byName[name].Meetings, m)
+	})
+	for _, name := range algorithms {
+		result.Cases = append(result.Cases, *byName[name])
+	}
+	return result, nil
+}
+
+func chooseScenarios(names []string) ([]Scenario, error) {
+	all := Scenarios()
+	if len(names) == 0 {
+		return all, nil
+	}
+	var chosen []Scenario
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(s Scenario) bool { return s.Name == name })
+		if i < 0 {
+			var known []string
+			for _, s := range all {
+				known = append(known, s.Name)
+			}
+			return nil, fmt.Errorf("there is no scenario %q: choose from %s", name, strings.Join(known, ", "))
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
+
+// CheckSharing refuses scenarios that there are not.
+func CheckSharing(s SharingOptions) error {
+	_, err := chooseScenarios(s.Scenarios)
+	return err
+}
+
+func (m party) name() string {
+	switch {
+	case m.withoutOurs:
+		return m.scenario.Name + " " + m.theirs + " alone"
+	case m.scenario.theirs == 0:
+		return m.scenario.Name + " " + m.ours
+	}
+	return m.scenario.Name + " " + m.ours + ":" + m.theirs
+}
+
+// far is a site beside site A, behind a link that makes its round trips
+// longer.
+//
+//	host-a ──LAN── relay-a ══WAN══ relay-b ──LAN── host-b
+//	far-a ══access══╯
+const (
+	farHost    = "far-a"
+	accessLink = "access"
+)
+
+var (
+	farAddress    = netip.MustParseAddr("10.10.11.2")
+	farGateway    = netip.MustParseAddr("10.10.11.1")
+	farSite       = netip.MustParsePrefix("10.10.11.0/30")
+	farPrefix     = netip.PrefixFrom(farAddress, 30)
+	gatewayPrefix = netip.PrefixFrom(farGateway, 30)
+)
+
+// withFarHost adds a host whose round trips are rttRatio times those of host-a.
+func withFarHost(t lab.Topology, rtt time.Duration) lab.Topology {
+	extra := link.Settings{MTU: t.Links[0].AB.MTU, Delay: (rttRatio - 1) * rtt / 2}
+	for i := range t.Hosts {
+		switch h := &t.Hosts[i]; h.Name {
+		case "host-a":
+			far := *h
+			far.Name, far.Address = farHost, farAddress
+			far.Routes = []hosts.Route{{To: netip.MustParsePrefix("0.0.0.0/0"), Via: farGateway}}
+			t.Hosts = append(t.Hosts, far)
+		case "relay-b":
+			h.Routes = append(slices.Clone(h.Routes), hosts.Route{To: farSite, Via: lab.WANA})
+		}
+	}
+	t.Links = append(t.Links, lab.LinkSpec{
+		Name: accessLink,
+		A:    lab.Endpoint{Host: farHost, Device: accessLink, Addresses: []netip.Prefix{farPrefix}},
+		B:    lab.Endpoint{Host: "relay-a", Device: accessLink, Addresses: []netip.Prefix{gatewayPrefix}},
+		AB:   extra, BA: extra,
+	})
+	return t
+}
+
+// meet makes one run of a scenario.
+func meet(ctx context.Context, p Path, m party, o Options, run, total int) (meetingRun, error) {
+	topology := lab.TwoSites(p.Conditions)
+	window := p
+	if m.scenario.slower != nobody {
+		topology = withFarHost(topology, p.RTT)
+		window.RTT *= rttRatio // for the buffers
+	}
+	n, err := build(window, topology)
+	if err != nil {
+		return meetingRun{}, err
+	}
+	defer n.Close()
+	flow := func(algorithm string, slow bool) flowSpec {
+		s := n.flow(algorithm)
+		if slow {
+			s.from = n.Host(farHost)
+		}
+		return s
+	}
+	var specs []flowSpec
+	ours := 0
+	if !m.withoutOurs {
+		ours = m.scenario.ours
+	}
+	joins := time.Duration(m.scenario.joins * float64(o.Time))
+	for range ours {
+		s := flow(m.ours, m.scenario.slower == ourSide)
+		s.start = joins
+		specs = append(specs, s)
+	}
+	for range m.scenario.theirs {
+		specs = append(specs, flow(m.theirs, m.scenario.slower == theirSide))
+	}
+	flows, err := runFlows(ctx, specs, o.Time, o.progressOf(m.name(), run, total, o.Time))
+	if err != nil {
+		return meetingRun{}, err
+	}
+	if lost := n.lostUnasked(); lost > 0 {
+		o.notef("%s: %d packets were lost beside the link's settings: the machine is too busy for this rate", m.name(), lost)
+	}
+	r := meetingRun{
+		queueP95: milliseconds(n.Link(lab.WAN).Counters(link.AToB).QueueDelayP95),
+		joined:   None,
+	}
+	limit := p.LimitBps()
+	for i, f := range flows {
+		if f.err != nil {
+			return r, f.err
+		}
+		in := curveOf(f, received)
+		mean := in.rateBps(o.Time/2, o.Time)
+		if i < ours {
+			r.ours = append(r.ours, mean)
+		} else {
+			r.theirs = append(r.theirs, mean)
+		}
+		r.series = append(r.series, scaled(in.series(0, o.Time, sampleEvery), 1/limit))
+	}
+	if joins > 0 && ours > 0 {
+		fair := limit / float64(len(flows))
+		if at, reached := curveOf(flows[0], delivered).reaches(joinedShare*fair, joins, p.RTT); reached {
+			r.joined = Value((at - joins).Seconds())
+		}
+	}
+	return r, nil
+}
+
+// joinedShare is the share of its fair share that a late joiner must reach.
+const joinedShare = 0.6
+
+// meeting sums runs of a scenario up: those of the algorithm with the others,
+// of the others alone, and of the others with their own kind.
+func (p Path) meeting(s Scenario, runs, alone, own []meetingRun) Meeting {
+	theirMean := func(r meetingRun) float64 { return mean(r.theirs) }
+	m := Meeting{
+		Scenario: s.Name, Flows: s.ours, Others: s.theirs,
+		FlowBps: median(runs, func(r meetingRun) float64 { return mean(r.ours) }),
+		OfFair: median(runs, func(r meetingRun) float64 {
+			return mean(r.ours) / mean(slices.Concat(r.ours, r.theirs))
+		}),
+		Jain: median(runs, func(r meetingRun) float64 { return jain(slices.Concat(r.ours, r.theirs)) }),
+		Used: median(runs, func(r meetingRun) float64 {
+			all := slices.Concat(r.ours, r.theirs)
+			return mean(all) * float64(len(all)) / p.LimitBps()
+		}),
+		QueueP95:       median(runs, func(r meetingRun) float64 { return r.queueP95 }),
+		SecondsToShare: Value(median(runs, func(r meetingRun) float64 { return float64(r.joined) })),
+		OtherBps:       None, Harm: None, HarmSelf: None,
+	}
+	if len(runs) > 0 {
+		m.Series = runs[0].series
+	}
+	if s.theirs > 0 {
+		solo := median(alone, theirMean)
+		m.OtherBps = Value(median(runs, theirMean))
+		m.Harm = Value(harm(solo, float64(m.OtherBps)))
+		m.HarmSelf = Value(harm(solo, median(own, theirMean)))
+	}
+	return m
+}
+
+func mean(values []float64) float64 {
+	if len(values) == 0 {
+		return math.NaN()
+	}
+	total := 0.0
+	for _, v := range values {
+		total += v
+	}
+	return total / float64(len(values))
+}
+
+// WriteTable writes a line for every meeting.
+func (r SharingResult) WriteTable(w io.Writer) error {
+	table := newTable(w)
+	fmt.Fprint(table, "scenario\tsender\tbeside\tbuf\tMb/s\ttheirs\tfair\tJain\tused\tharm\town\tp95\tlate\t\n")
+	for _, c := range r.Cases {
+		for _, m := range c.Meetings {
+			other := m.Against
+			if other == "" {
+				other = "-"
+			}
+			theirs := "-"
+			if m.OtherBps.Some() {
+				theirs = digits(float64(m.OtherBps) / 1e6)
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\t%g\t%s\t%s\t%s\t%.2f\t%s\t%s\t%s\t%.0f\t%s\t\n",
+				m.Scenario, c.Name, other, m.QueueBDP, digits(m.FlowBps/1e6), theirs, percent(m.OfFair), m.Jain, percent(m.Used),
+				m.Harm.format("%.2f"), m.HarmSelf.format("%.2f"), m.QueueP95, m.SecondsToShare.format("%.1f"))
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	path := r.path
+	queue := ", buf: the queue in BDP"
+	caption, _, _ := strings.Cut(path.String(), ", queue")
+	_, err := fmt.Fprintf(w, "%s\n%s\n", wrapped(caption, queue, fmt.Sprintf("; runs of %v s.", r.Conditions["seconds"])), wrapped(
+		"All figures are of the last half of a run. Mb/s, theirs: goodput per flow; fair: of an equal share for each flow; used: of the limit, ",
+		r.path.limitInWords(), "; harm: what they lose by the sender, (alone - shared)/alone; own: by their own kind in its place; ",
+		"p95: queue delay, ms; late: seconds until a flow that joins has 60 % of its share."))
+	return err
+}
+
+// Plot is the flows' shares of the limit over time, a panel for each meeting.
+func (r SharingResult) Plot() plot.Figure {
+	f := plot.Figure{Title: "Shares of the bottleneck over time",
+		Note: "one run of each; mean of each side's flows, with the range between them; " + strings.Split(r.path.String(), ", queue")[0]}
+	for _, c := range r.Cases {
+		for _, m := range c.Meetings {
+			p := plot.Panel{X: timeAxis, Y: plot.Axis{Label: "goodput ÷ limit", Unit: "%", Max: 100}}
+			p.Title = fmt.Sprintf("%s: %d %s", m.Scenario, m.Flows, c.Name)
+			other := m.Against
+			if m.Others > 0 {
+				p.Title += fmt.Sprintf(", %d %s", m.Others, other)
+				p.Levels = []plot.Level{{Name: "fair", Y: 100 / float64(m.Flows+m.Others)}}
+			} else {
+				p.Levels = []plot.Level{{Name: "fair", Y: 100 / float64(m.Flows)}}
+			}
+			p.Title += fmt.Sprintf(", queue %g", m.QueueBDP)
+			if other == c.Name {
+				other += " (others)"
+			}
+			ours := scaledAll(m.Series[:m.Flows], 100)
+			p.Series = append(p.Series, clip(flowsOverTime(c.Name, ours), 100))
+			if m.Others > 0 {
+				p.Series = append(p.Series, clip(flowsOverTime(other, scaledAll(m.Series[m.Flows:], 100)), 100))
+			}
+			f.Panels = append(f.Panels, p)
+		}
+	}
+	return f
+}
+
+// flowsOverTime is overTime with the mean of the flows in place of the median:
+// shares add up.
+func flowsOverTime(name string, flows [][]float64) plot.Series {
+	s := overTime(name, flows, plotEvery)
+	means := make([]float64, 0)
+	for i := range flows[0] {
+		column := make([]float64, len(flows))
+		for j := range flows {
+			column[j] = flows[j][i]
+		}
+		means = append(means, mean(column))
+	}
+	line := overTime(name, [][]float64{means}, plotEvery)
+	for i := range s.Points {
+		s.Points[i].Y = line.Points[i].Y
+	}
+	return s
+}
+
+// clip keeps a line within its panel: over a second, a receiver may get what
+// has waited for a gap on top of the rate.
+func clip(s plot.Series, top float64) plot.Series {
+	for i := range s.Points {
+		p := &s.Points[i]
+		p.Y, p.Lo, p.Hi = min(p.Y, top), min(p.Lo, top), min(p.Hi, top)
+	}
+	return s
+}
+
+func scaledAll(series [][]float64, by float64) [][]float64 {
+	out := make([][]float64, len(series))
+	for i, values := range series {
+		out[i] = scaled(values, by)
+	}
+	return out
+}

@@ -1,0 +1,167 @@
+package congestion
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"longhaul/internal/lab"
+	"longhaul/internal/nettest"
+)
+
+func TestMeetingFigures(t *testing.T) {
+	p := quick()
+	limit := p.LimitBps()
+	share := func(parts ...float64) []float64 { return scaled(parts, limit) }
+	m := p.meeting(Scenario{Name: "1v4", ours: 1, theirs: 4},
+		[]meetingRun{{ours: share(0.4), theirs: share(0.1, 0.1, 0.2, 0.2), queueP95: 12, joined: None}},
+		[]meetingRun{{theirs: share(0.25, 0.25, 0.25, 0.25)}},
+		[]meetingRun{{ours: share(0.2), theirs: share(0.2, 0.2, 0.2, 0.2)}})
+	near(t, "the flow's goodput", m.FlowBps, 0.4*limit, 1)
+	near(t, "the others' goodput", float64(m.OtherBps), 0.15*limit, 1)
+	near(t, "the share of a fair one", m.OfFair, 2, 1e-9)
+	near(t, "Jain's index", m.Jain, 1/(5*(0.16+0.02+0.08)), 1e-9)
+	near(t, "what is used", m.Used, 1, 1e-9)
+	near(t, "harm", float64(m.Harm), 0.4, 1e-9)
+	near(t, "harm by their own kind", float64(m.HarmSelf), 0.2, 1e-9)
+	if m.SecondsToShare.Some() {
+		t.Errorf("a flow that did not join late has its share after %v s", m.SecondsToShare)
+	}
+
+	m = p.meeting(Scenario{Name: "4", ours: 4}, []meetingRun{{ours: share(0.3, 0.3, 0.3, 0.1)}}, nil, nil)
+	near(t, "the share of a fair one among themselves", m.OfFair, 1, 1e-9)
+	if m.Harm.Some() || m.OtherBps.Some() {
+		t.Errorf("harm %v to others that there are not", m.Harm)
+	}
+}
+
+func TestRunSharing(t *testing.T) {
+	nettest.RequireSandbox(t)
+	nettest.CheckLeaks(t)
+	p := quick()
+	o := options(2*time.Second, "reno")
+	runs := map[int]string{}
+	o.Progress = func(at Progress) { runs[at.Run] = at.Case }
+	result, err := RunSharing(t.Context(), p, SharingOptions{Against: []string{"cubic", Self}, Scenarios: []string{"1v1", "late", "4"}}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 1v1 and late: reno beside cubic, beside reno, cubic beside cubic; cubic
+	// and reno alone; four of reno.
+	if len(runs) != 3+3+2+1 {
+		t.Errorf("the runs were %v", runs)
+	}
+	meetings := result.Cases[0].Meetings
+	if len(meetings) != 5 {
+		t.Fatalf("meetings %+v", meetings)
+	}
+	for _, m := range meetings {
+		if m.Used < 0.8 || m.Used > 1.1 || m.Jain < 1/float64(m.Flows+m.Others) || m.Jain > 1 {
+			t.Errorf("%s beside %s: used %.2f, Jain %.2f", m.Scenario, m.Against, m.Used, m.Jain)
+		}
+		if m.Against == "reno" && m.Scenario == "1v1" {
+			near(t, "the harm of reno to reno", float64(m.Harm), float64(m.HarmSelf), 0)
+			near(t, "the harm of reno to reno", float64(m.Harm), 0.5, 0.4)
+		}
+		if (m.Scenario == "late") != m.SecondsToShare.Some() && m.Scenario != "late" {
+			t.Errorf("%s: joined after %v s", m.Scenario, m.SecondsToShare)
+		}
+		if m.Scenario == "late" {
+			early := 0.0
+			for _, share := range m.Series[0][:6] {
+				early += share
+			}
+			if early != 0 {
+				t.Errorf("the late flow was there from the beginning: %v", m.Series[0])
+			}
+		}
+	}
+	var b bytes.Buffer
+	if err := result.WriteTable(&b); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("\n" + b.String())
+	for line := range strings.Lines(b.String()) {
+		if len([]rune(line)) > 81 {
+			t.Errorf("%d columns: %s", len([]rune(line))-1, line)
+		}
+	}
+	f := result.Plot()
+	if len(f.Panels) != 5 {
+		t.Errorf("%d panels", len(f.Panels))
+	}
+	if err := f.SVG(&b); err != nil {
+		t.Error(err)
+	}
+	if _, err := json.Marshal(result); err != nil {
+		t.Error(err)
+	}
+}
+
+// The far host's round trips are six times those of the near one, and its
+// connection crosses the same bottleneck.
+func TestFarHost(t *testing.T) {
+	nettest.RequireSandbox(t)
+	nettest.CheckLeaks(t)
+	p := quick()
+	n, err := build(p, withFarHost(lab.TwoSites(p.Conditions), p.RTT))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	near, far := n.flow("reno"), n.flow("reno")
+	near.bytes, far.bytes = 1000, 1000
+	far.from = n.Host(farHost)
+	flows, err := runFlows(t.Context(), []flowSpec{near, far}, 10*time.Second, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []time.Duration{p.RTT, rttRatio * p.RTT} {
+		// connect takes a round trip, at least.
+		if got := flows[i].connected; got < want || got > want+p.RTT {
+			t.Errorf("flow %d connected after %v, want a round trip of %v", i, got, want)
+		}
+		if flows[i].finished == 0 || flows[i].err != nil {
+			t.Errorf("flow %d finished after %v: %v", i, flows[i].finished, flows[i].err)
+		}
+	}
+}
+
+func TestScenarios(t *testing.T) {
+	if err := CheckSharing(SharingOptions{Scenarios: []string{"1v1", "far-ours"}}); err != nil {
+		t.Error(err)
+	}
+	if err := CheckSharing(SharingOptions{Scenarios: []string{"2v2"}}); err == nil || !strings.Contains(err.Error(), "choose from 1v1, 1v4, 4v4, late") {
+		t.Errorf("got %v", err)
+	}
+	if !math.IsNaN(mean(nil)) {
+		t.Error("nothing has a mean")
+	}
+}
+
+func TestSharingTable(t *testing.T) {
+	r := SharingResult{path: SharingPath(), Conditions: SharingPath().conditions(Options{Time: time.Minute})}
+	for _, name := range []string{"haul", "illinois"} {
+		c := SharingCase{Name: name}
+		for _, s := range Scenarios() {
+			m := Meeting{Scenario: s.Name, Against: "illinois", QueueBDP: 0.5, Flows: s.ours, Others: s.theirs, FlowBps: 11.23e6, OtherBps: 95.1e6,
+				OfFair: 1.09, Jain: 0.987, Used: 0.998, Harm: -0.02, HarmSelf: -0.123, QueueP95: 123.4, SecondsToShare: None}
+			if s.theirs == 0 {
+				m.Against, m.OtherBps, m.Harm, m.HarmSelf = "", None, None, None
+			}
+			if s.joins > 0 {
+				m.SecondsToShare = 12.345
+			}
+			c.Meetings = append(c.Meetings, m)
+		}
+		r.Cases = append(r.Cases, c)
+	}
+	var b strings.Builder
+	if err := r.WriteTable(&b); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "sharing.table", b.String())
+}

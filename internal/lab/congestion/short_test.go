@@ -1,0 +1,78 @@
+package congestion
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"longhaul/internal/nettest"
+)
+
+func TestCompletion(t *testing.T) {
+	p := LossyLFN()
+	during := 10 * time.Second
+	slow := flowOf(during, 300*ms, func(s float64) float64 { return 1e4 * s }, func(s float64) float64 { return 1e4 * s })
+	s := p.completion(1e6, []flow{{finished: 2 * time.Second}, slow, {flowSpec: flowSpec{start: time.Second}, finished: 2 * time.Second}}, during)
+	if s.Transfers != 3 || s.Unfinished != 1 || s.SecondsP50 != 2 || s.SecondsMin != 1 || s.SecondsMax.Some() || s.SecondsP90.Some() {
+		t.Errorf("got %+v", s)
+	}
+	near(t, "the rate of what is not finished", float64(s.UnfinishedBps), 8e4, 100)
+	near(t, "the ideal", s.SecondsIdeal, 0.45+8/96.533, 1e-3)
+	if s := p.completion(1, []flow{{finished: 1}}, during); s.UnfinishedBps.Some() || s.Unfinished != 0 {
+		t.Errorf("got %+v", s)
+	}
+}
+
+func TestRunShort(t *testing.T) {
+	nettest.RequireSandbox(t)
+	nettest.CheckLeaks(t)
+	p := quick()
+	o := options(2*time.Second, "reno")
+	o.Repeat = 2
+	result, err := RunShort(t.Context(), p, []int64{100e3, 100e6}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sizes := result.Cases[0].Sizes
+	if s := sizes[0]; s.Unfinished != 0 || float64(s.SecondsMin) < s.SecondsIdeal || s.SecondsMax > 1 || s.SecondsP50 > s.SecondsP90 {
+		t.Errorf("100 kB: %+v", s)
+	}
+	// 100 MB take 41 s at this rate.
+	if s := sizes[1]; s.Unfinished != 2 || s.SecondsMin.Some() || float64(s.UnfinishedBps) < 0.7*p.LimitBps() {
+		t.Errorf("100 MB: %+v", s)
+	}
+	var b bytes.Buffer
+	if err := result.WriteTable(&b); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(b.String(), "2 of 2 at ") || !strings.Contains(b.String(), "> 2 s") {
+		t.Error(b.String())
+	}
+	if err := result.Plot().SVG(&b); err != nil {
+		t.Error(err)
+	}
+	if _, err := json.Marshal(result); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestShortTable(t *testing.T) {
+	p := LossyLFN()
+	o := Options{Time: time.Minute, Repeat: 20}
+	r := ShortResult{path: p, o: o}
+	for _, name := range []string{"cubic", "illinois"} {
+		c := ShortCase{Name: name}
+		for _, bytes := range ShortSizes() {
+			c.Sizes = append(c.Sizes, ShortSize{Bytes: bytes, Transfers: 20, SecondsP50: 12.345, SecondsP90: None, SecondsMin: 9.876, SecondsMax: None,
+				SecondsIdeal: 0.53, Unfinished: 12, UnfinishedBps: 123456})
+		}
+		r.Cases = append(r.Cases, c)
+	}
+	var b strings.Builder
+	if err := r.WriteTable(&b); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "short.table", b.String())
+}

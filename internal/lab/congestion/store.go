@@ -1,0 +1,102 @@
+package congestion
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+)
+
+// Store keeps runs in a directory, a file for each, so that a grid can be gone
+// on with after an interruption. A nil Store keeps nothing.
+type Store struct{ dir string }
+
+// NewStore makes the directory if it is not there.
+func NewStore(dir string) (*Store, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("cannot keep results: %w", err)
+	}
+	return &Store{dir}, nil
+}
+
+// stored is a run with what it was made under.
+type stored struct {
+	Algorithm  string         `json:"algorithm"`
+	Conditions map[string]any `json:"conditions"`
+	Run        Run            `json:"run"`
+}
+
+// file names a run by what a grid varies.
+func (s *Store) file(p Path, algorithm string) string {
+	return filepath.Join(s.dir, fmt.Sprintf("%gMbit-%gms-%gpct-%s-%gbdp-%s-seed%d.json",
+		float64(p.RateBps)/1e6, milliseconds(p.RTT), 100*p.Loss.Probability, p.lossPlace(), p.QueueBDP, algorithm, p.Seed))
+}
+
+// load returns a run that was made before, or nil. One that was made under
+// other conditions is refused, as it would not be comparable.
+func (s *Store) load(p Path, algorithm string, o Options) (*Run, error) {
+	if s == nil {
+		return nil, nil
+	}
+	file := s.file(p, algorithm)
+	data, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read a result: %w", err)
+	}
+	var kept stored
+	if err := json.Unmarshal(data, &kept); err != nil {
+		return nil, fmt.Errorf("%s is no result: remove it: %w", file, err)
+	}
+	want, err := asJSON(p.conditions(o))
+	if err != nil {
+		return nil, err
+	}
+	names := []string{}
+	for name := range want {
+		names = append(names, name)
+	}
+	for name := range kept.Conditions {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if !reflect.DeepEqual(want[name], kept.Conditions[name]) {
+			return nil, fmt.Errorf("%s was measured with %s %v, not %v: choose another directory", file, name, kept.Conditions[name], want[name])
+		}
+	}
+	return &kept.Run, nil
+}
+
+// asJSON makes values comparable with those read back.
+func asJSON(conditions map[string]any) (out map[string]any, err error) {
+	data, err := json.Marshal(conditions)
+	if err == nil {
+		err = json.Unmarshal(data, &out)
+	}
+	return out, err
+}
+
+// save keeps a run. A reader sees all of it or nothing.
+func (s *Store) save(p Path, algorithm string, o Options, r Run) error {
+	if s == nil {
+		return nil
+	}
+	data, err := json.Marshal(stored{algorithm, p.conditions(o), r})
+	if err != nil {
+		return err
+	}
+	file := s.file(p, algorithm)
+	if err := os.WriteFile(file+".part", data, 0o644); err != nil {
+		return fmt.Errorf("cannot keep a result: %w", err)
+	}
+	if err := os.Rename(file+".part", file); err != nil {
+		return fmt.Errorf("cannot keep a result: %w", err)
+	}
+	return nil
+}
