@@ -41,12 +41,17 @@ type event struct {
 	loss  float64
 }
 
-// schedule draws the events of a run, in order.
+// schedule draws the events of a run, in order. A short run has each kind
+// several times, too.
 func schedule(seed uint64, length time.Duration) []event {
 	r := rand.New(rand.NewPCG(seed, 1<<63))
+	gap := func(kind int) time.Duration {
+		every := min(eventKinds[kind].every, length/4)
+		return time.Duration((0.5 + r.Float64()) * float64(every))
+	}
 	next := make([]time.Duration, len(eventKinds))
-	for i, k := range eventKinds {
-		next[i] = time.Duration(r.ExpFloat64() * float64(k.every))
+	for i := range next {
+		next[i] = gap(i)
 	}
 	var all []event
 	for {
@@ -60,7 +65,7 @@ func schedule(seed uint64, length time.Duration) []event {
 			return all
 		}
 		e := event{kind: eventKinds[first].kind, at: next[first], far: r.IntN(2) == 0}
-		next[first] += time.Duration(r.ExpFloat64() * float64(eventKinds[first].every))
+		next[first] += gap(first)
 		switch e.kind {
 		case outageEvent:
 			e.lasts = 100*time.Millisecond + time.Duration(r.Int64N(int64(2900*time.Millisecond)))

@@ -123,3 +123,34 @@ func TestPattern(t *testing.T) {
 		}
 	}
 }
+
+func TestSchedule(t *testing.T) {
+	const length = time.Hour
+	counts, last := map[eventKind]int{}, time.Duration(0)
+	for _, e := range schedule(3, length) {
+		if e.at < last || e.at >= length {
+			t.Fatalf("an event at %v after one at %v", e.at, last)
+		}
+		last = e.at
+		counts[e.kind]++
+		if long := e.kind == outageEvent || e.kind == lossEvent; (e.lasts > 0) != long || (e.loss > 0) != (e.kind == lossEvent) {
+			t.Errorf("%+v", e)
+		}
+	}
+	for _, k := range eventKinds {
+		if n, want := counts[k.kind], int(length/k.every); n < want*3/4 || n > want*5/4 {
+			t.Errorf("%s: %d in %v, want about %d", k.kind, n, length, want)
+		}
+	}
+	for seed := range uint64(20) {
+		few := map[eventKind]int{}
+		for _, e := range schedule(seed, 10*time.Second) {
+			few[e.kind]++
+		}
+		for _, k := range eventKinds {
+			if few[k.kind] < 2 {
+				t.Errorf("seed %d: %s: %d in 10 s", seed, k.kind, few[k.kind])
+			}
+		}
+	}
+}

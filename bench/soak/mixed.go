@@ -259,3 +259,13 @@ func (m *mixedRun) note(format string, args ...any) {
 	defer m.mu.Unlock()
 	m.strange = append(m.strange, fmt.Sprintf(format, args...))
 }
+
+// running counts the flows of which a side is running.
+func (m *mixedRun) running() (n int) {
+	for _, f := range m.open {
+		if !f.clientIn || f.came {
+			n++
+		}
+	}
+	return n
+}

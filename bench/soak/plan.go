@@ -134,13 +134,13 @@ func logUniform(r *rand.Rand, low, high int64) int64 {
 	return int64(math.Exp(l + (h-l)*r.Float64()))
 }
 
-// limitSlow keeps a slow reader from having more to read than it can in half
-// a minute.
+// limitSlow keeps a slow reader from having more to read than it can in ten
+// seconds.
 func (p *plan) limitSlow() {
 	for _, d := range []struct{ from, to *sidePlan }{{&p.client, &p.target}, {&p.target, &p.client}} {
 		if d.to.readEvery > 0 {
 			perSecond := int64(d.to.readSize) * int64(time.Second/d.to.readEvery)
-			d.from.send = min(d.from.send, 30*perSecond)
+			d.from.send = min(d.from.send, 10*perSecond)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func (p mixedProgress) String() string {
 func (m *mixedRun) progress(began time.Time, d *director) mixedProgress {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return mixedProgress{since: time.Since(began), flows: int(m.next.Load()), open: len(m.open), bytes: m.moved.Load(), events: d.count()}
+	return mixedProgress{since: time.Since(began), flows: int(m.next.Load()), open: m.running(), bytes: m.moved.Load(), events: d.count()}
 }
 
 func (d *director) count() map[eventKind]int {

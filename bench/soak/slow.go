@@ -25,10 +25,10 @@ const (
 
 // What counts as flat, between the highest and the lowest sample.
 const (
-	flatResident = 2 << 20 // bytes
-	flatQueues   = 0.25    // of the highest
-	slowWarmUp   = 1.0 / 4 // of the time, in which queues fill
-	sampleEvery  = time.Second / 10
+	flatResident = 4 << 20         // bytes: to so much garbage Go lets a heap grow before it collects
+	flatQueues   = 0.25            // of the highest
+	slowWarmUp   = 1.0 / 4         // of the time, in which queues fill
+	sampleEvery  = time.Second / 2 // each costs the relay some garbage
 )
 
 // slowResult is what came of flows whose readers are slow.
@@ -198,7 +198,6 @@ func (w *world) watch(ctx context.Context, from time.Time, into []slowMemory) er
 				}
 				return err
 			}
-			println(r.name, resident>>10, s.Memory.UsedBytes>>10)
 			m := &into[i]
 			if first {
 				m.ResidentMinBytes, m.QueuesMinBytes = resident, s.Memory.UsedBytes
