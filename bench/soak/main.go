@@ -197,6 +197,9 @@ func run(ctx context.Context, o options, stderr io.Writer) (result, error) {
 			c, err = runChurn(ctx, w, o.seed, o.connections, o.reloads)
 			r.Churn = &c
 		}
+		if err == nil {
+			err = w.stop(ctx)
+		}
 		w.close()
 		if err != nil {
 			return r, fmt.Errorf("%s: %w", part, err)

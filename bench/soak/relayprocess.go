@@ -26,7 +26,6 @@ type relayProcess struct {
 	host   *hosts.Host
 	binary string
 	dir    string
-	port   uint16 // on which it listens once it is up
 
 	cmd    *exec.Cmd
 	log    *logTail

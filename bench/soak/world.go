@@ -72,6 +72,16 @@ func newWorld(ctx context.Context, binary string, seed uint64) (*world, error) {
 	return w, nil
 }
 
+// stop has both relays stop, which must leave nothing to reset.
+func (w *world) stop(ctx context.Context) error {
+	for _, r := range []*relayProcess{w.near, w.far} {
+		if status, err := r.stop(ctx); err != nil || status != 0 {
+			return errors.Join(err, fmt.Errorf("%s stopped with status %d\n%s", r.name, status, r.log))
+		}
+	}
+	return nil
+}
+
 func (w *world) close() {
 	for _, r := range []*relayProcess{w.near, w.far} {
 		if r.cmd != nil && r.exited != nil {
