@@ -1,25 +1,93 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"longhaul/internal/plot"
+)
 
 // growthReply is the reply of the growth measures: large enough that moving
 // it is most of the work, small enough that 10 000 of them fit the machine.
 const growthReply = 64 << 10
 
+var (
+	growthFlows   = []int{100, 1000, 10_000}
+	growthThreads = []int{1, 2}
+)
+
 // growthMeasures put more and more busy flows on one and two threads.
 var growthMeasures = func() (list []measure) {
-	for _, threads := range []int{1, 2} {
-		for _, flows := range []int{100, 1000, 10_000} {
+	for _, threads := range growthThreads {
+		for _, flows := range growthFlows {
 			list = append(list, measure{
-				name:    fmt.Sprintf("%dx%d", flows, threads),
+				name:    fmt.Sprintf("%d-flows-%d-threads", flows, threads),
 				title:   fmt.Sprintf("%d busy flows, threads: %d", flows, threads),
 				threads: threads,
 				load:    load{clients: flows, reply: growthReply},
-				metrics: []metric{goodput, cpuPerGB, p50, p99, memory},
+				metrics: []metric{goodput, cpuPerGB, p99, memory},
 			})
 		}
 	}
 	return list
 }()
 
-func plotGrowth(dir string, r *result) error { return fmt.Errorf("not yet") }
+// growthPlots are the figures that are drawn, one file each.
+var growthPlots = []struct {
+	metric   metric
+	file     string
+	y        plot.Axis
+	perScale float64
+}{
+	{goodput, "growth-throughput.svg", plot.Axis{Label: "throughput", Unit: "GB/s"}, 1e-9},
+	{cpuPerGB, "growth-cpu.svg", plot.Axis{Label: "processor time of the relay", Unit: "s/GB"}, 1},
+	{p99, "growth-p99.svg", plot.Axis{Label: "99th percentile of a reply", Unit: "ms", Scale: plot.Log10}, 1e3},
+	{memory, "growth-memory.svg", plot.Axis{Label: "resident memory of the relay", Unit: "MB"}, 1e-6},
+}
+
+// plotGrowth draws each metric against the flows, a line for each relay and
+// number of threads.
+func plotGrowth(dir string, r *result) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, p := range growthPlots {
+		var lines []plot.Series
+		for _, relay := range r.Relays {
+			for _, threads := range growthThreads {
+				s := plot.Series{Name: fmt.Sprintf("%s, %d threads", relay.Name, threads)}
+				if threads == 1 {
+					s.Name = relay.Name + ", 1 thread"
+				}
+				for _, m := range r.Measures {
+					if m.Threads != threads {
+						continue
+					}
+					mid, least, most := median(m.valuesOf(relay.Name, p.metric.Name))
+					s.Points = append(s.Points, plot.Point{X: float64(m.Flows), Y: mid * p.perScale, Lo: least * p.perScale, Hi: most * p.perScale})
+				}
+				lines = append(lines, s)
+			}
+		}
+		figure := plot.Lines("Growth: requests for 64 KiB on every flow, all the time", r.conditions(),
+			plot.Axis{Label: "busy flows", Scale: plot.Log10}, p.y, lines...)
+		if err := writePlot(filepath.Join(dir, p.file), figure); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writePlot(path string, figure plot.Figure) (err error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := f.Close(); err == nil {
+			err = e
+		}
+	}()
+	return figure.SVG(f)
+}

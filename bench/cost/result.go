@@ -69,10 +69,23 @@ func (r *result) addRelay(relay peers.Relay, p peers.Program) {
 
 // add notes one sample of a relay.
 func (r *result) add(m, relay int, kind measure, s sample) {
+	r.Measures[m].Flows = s.flows // as many as the limits of this machine allow
 	values := r.Measures[m].Relays[relay].Values
 	for k, metric := range kind.metrics {
 		values[k] = append(values[k], metric.read(s))
 	}
+}
+
+// valuesOf are the values of one metric of one relay.
+func (m *measureResult) valuesOf(relay, metric string) []float64 {
+	for _, row := range m.Relays {
+		for k, have := range m.Metrics {
+			if row.Name == relay && have.Name == metric {
+				return row.Values[k]
+			}
+		}
+	}
+	return nil
 }
 
 // median is the middle of the values, with the least and the most.
@@ -111,8 +124,14 @@ func (r *result) title(name string) string {
 }
 
 func (r *result) conditions() string {
-	return fmt.Sprintf("%s, %d CPUs, Linux %s, relay threads %d, loopback; medians of %d runs of %g s (least–most).",
-		r.Machine, r.CPUs, r.Kernel, r.Threads, r.Repeat, r.TimeS)
+	threads := fmt.Sprintf("relay threads %d, ", r.Threads)
+	for _, m := range r.Measures {
+		if m.Threads != r.Threads {
+			threads = ""
+		}
+	}
+	return fmt.Sprintf("%s, %d CPUs, Linux %s, %sloopback; medians of %d runs of %g s (least–most).",
+		r.Machine, r.CPUs, r.Kernel, threads, r.Repeat, r.TimeS)
 }
 
 func (r *result) writeJSON(w io.Writer) error {

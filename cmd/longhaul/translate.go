@@ -40,6 +40,7 @@ type transportKey struct {
 type legs struct {
 	prepare     func(fd int, dialed bool) error
 	established func(fd int, dialed bool) (side, degraded string)
+	lasting     func(fd int, side string) error
 	lacks       func() []transport.Lack
 }
 
@@ -48,6 +49,8 @@ func (l *legs) Prepare(fd int, dialed bool) error { return l.prepare(fd, dialed)
 func (l *legs) Established(fd int, dialed bool) (side, degraded string) {
 	return l.established(fd, dialed)
 }
+
+func (l *legs) Lasting(fd int, side string) error { return l.lasting(fd, side) }
 
 func newTransports(log *slog.Logger) *transports { return &transports{log: log} }
 
@@ -103,7 +106,7 @@ func (t *transports) legs(s config.Settings) (*legs, error) {
 		if err != nil {
 			return nil, err
 		}
-		l = &legs{prepare: tunnel.Prepare, established: tunnel.Established, lacks: tunnel.Lacks}
+		l = &legs{prepare: tunnel.Prepare, established: tunnel.Established, lasting: tunnel.Lasting, lacks: tunnel.Lacks}
 	}
 	t.next[key] = l
 	return l, nil

@@ -27,6 +27,7 @@ type flow struct {
 
 	phase  phase
 	queued bool   // on the worker's run list
+	young  bool   // the leg towards the target lacks what only a lasting one needs
 	slot   uint32 // index in the worker's table
 	gen    uint32 // of the slot
 

@@ -443,3 +443,33 @@ func (namedSides) Established(_ int, dialed bool) (side, degraded string) {
 	}
 	return "lan", ""
 }
+
+func (namedSides) Lasting(int, string) error { return nil }
+
+// A leg that outlives its first second gets what only such a leg needs, once.
+func TestLastingLeg(t *testing.T) {
+	lasting := make(chan string, 8)
+	g := newRig(t, func(o *Options) { o.Tunnels[0].Transport = lastingSides{lasting: lasting} })
+	g.pair()
+	select {
+	case side := <-lasting:
+		if side != "wan" {
+			t.Errorf("the leg was said to be on the side %q", side)
+		}
+	case <-time.After(patience):
+		t.Fatal("nothing was set")
+	}
+	if n := len(lasting); n > 0 {
+		t.Errorf("set %d more times", n)
+	}
+}
+
+type lastingSides struct {
+	namedSides
+	lasting chan<- string
+}
+
+func (l lastingSides) Lasting(_ int, side string) error {
+	l.lasting <- side
+	return nil
+}

@@ -261,6 +261,7 @@ func (w *worker) established(f *flow, events uint32) {
 	f.legs[client].writable = true
 	if tr := f.route.tunnel.Transport; tr != nil {
 		w.setUp(f, target, tr)
+		f.young = true
 	}
 	w.timers.remove(f)
 	w.schedule(f)

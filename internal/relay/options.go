@@ -140,6 +140,10 @@ type Transport interface {
 	// degraded says in one clause what was asked for and could not be had,
 	// empty when the leg is as asked.
 	Established(fd int, dialed bool) (side, degraded string)
+
+	// Lasting sets, on a leg that was dialed, what only a connection needs
+	// that outlives its first second. side is what Established returned.
+	Lasting(fd int, side string) error
 }
 
 // FlowRecord is the account of one flow, written when it has ended.

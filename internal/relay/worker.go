@@ -16,6 +16,7 @@ const (
 	acceptsPerTurn = 16
 	acceptRetry    = int64(100e6) // ns until accepting is tried again after the system ran out of something
 	acceptSettled  = int64(1e9)   // ns without trouble after which accepting counts as recovered
+	youth          = int64(1e9)   // ns after which a flow counts as one that lasts
 	ackDelayFirst  = int64(1e6)   // ns until a leg's queue is looked at again, doubling
 	ackDelayMost   = int64(64e6)
 )
@@ -359,6 +360,9 @@ func (w *worker) nextDeadline(f *flow) (at int64) {
 		}
 		return at
 	}
+	if f.young {
+		sooner(f.start + youth)
+	}
 	if idle := f.route.tunnel.IdleTimeout; idle > 0 {
 		sooner(f.active + int64(idle))
 	}
@@ -373,6 +377,13 @@ func (w *worker) due(f *flow) {
 	if f.phase != phaseMoving {
 		w.openingDue(f)
 		return
+	}
+	if f.young && w.now >= f.start+youth {
+		f.young = false
+		l := &f.legs[target]
+		if err := f.route.tunnel.Transport.Lasting(int(l.fd), l.setup.side); err != nil {
+			f.route.state.warnOnce(w.log, "leg towards the target is not set up as asked", err.Error())
+		}
 	}
 	half := w.relay.opts.HalfCloseTimeout
 	idle := f.route.tunnel.IdleTimeout

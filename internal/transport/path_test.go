@@ -143,7 +143,14 @@ func newLeg(t *testing.T, c net.Conn, tunnel *Tunnel, dialed bool) leg {
 	l := leg{TCPConn: c.(*net.TCPConn)}
 	t.Cleanup(func() { c.Close() })
 	if tunnel != nil {
-		l.fd(t, func(fd int) { l.side, l.degraded = tunnel.Established(fd, dialed) })
+		l.fd(t, func(fd int) {
+			l.side, l.degraded = tunnel.Established(fd, dialed)
+			if dialed {
+				if err := tunnel.Lasting(fd, l.side); err != nil {
+					t.Error(err)
+				}
+			}
+		})
 	}
 	return l
 }

@@ -20,6 +20,7 @@ type setting struct {
 	long     bool   // the option takes 64 bits
 	text     string // value of an option that takes a string
 	fallback bool   // the value is what a new socket has anyway
+	lasting  bool   // only a connection that lasts needs it
 }
 
 func (s setting) set(fd int) error {
@@ -134,10 +135,10 @@ func (k Keepalive) settings() []setting {
 		on = 0
 	}
 	return []setting{
-		{what: "the keepalive idle time", level: unix.SOL_TCP, option: unix.TCP_KEEPIDLE, value: seconds(k.Idle, keepaliveIdle), fallback: k.Disabled},
-		{what: "the keepalive interval", level: unix.SOL_TCP, option: unix.TCP_KEEPINTVL, value: seconds(k.Interval, keepaliveInterval), fallback: k.Disabled},
-		{what: "the keepalive count", level: unix.SOL_TCP, option: unix.TCP_KEEPCNT, value: count, fallback: k.Disabled},
-		{what: "keepalive", level: unix.SOL_SOCKET, option: unix.SO_KEEPALIVE, value: on, fallback: k.Disabled},
+		{what: "the keepalive idle time", level: unix.SOL_TCP, option: unix.TCP_KEEPIDLE, value: seconds(k.Idle, keepaliveIdle), fallback: k.Disabled, lasting: true},
+		{what: "the keepalive interval", level: unix.SOL_TCP, option: unix.TCP_KEEPINTVL, value: seconds(k.Interval, keepaliveInterval), fallback: k.Disabled, lasting: true},
+		{what: "the keepalive count", level: unix.SOL_TCP, option: unix.TCP_KEEPCNT, value: count, fallback: k.Disabled, lasting: true},
+		{what: "keepalive", level: unix.SOL_SOCKET, option: unix.SO_KEEPALIVE, value: on, fallback: k.Disabled, lasting: true},
 	}
 }
 
@@ -156,13 +157,14 @@ func difference(a, b []setting) []setting {
 	return list
 }
 
-// changed returns the settings that a new socket does not have anyway.
-func changed(all []setting) []setting {
-	var list []setting
+// partition divides the settings into those that pass a test and the rest.
+func partition(all []setting, test func(setting) bool) (pass, rest []setting) {
 	for _, s := range all {
-		if !s.fallback {
-			list = append(list, s)
+		if test(s) {
+			pass = append(pass, s)
+		} else {
+			rest = append(rest, s)
 		}
 	}
-	return list
+	return pass, rest
 }

@@ -24,8 +24,9 @@ type Tunnel struct {
 	log  *slog.Logger
 
 	lan, wan profile
-	// upgrade is what a WAN leg needs that was prepared as a LAN leg.
-	upgrade []setting
+	// upgrade is what a WAN leg needs that was prepared as a LAN leg: an
+	// accepted one, and a dialed one at once.
+	upgrade, upgradeDialed []setting
 
 	mu    sync.Mutex
 	lacks map[string]Lack // by what they are about
@@ -38,7 +39,8 @@ type profile struct {
 	options Options
 	cc      choice
 	all     []setting // for a listening socket, which may have been set up before
-	changed []setting // for a new socket
+	first   []setting // for a new socket
+	lasting []setting // for a new socket whose connection lasts
 }
 
 // New works out the settings of both kinds of leg. It tries out what the
@@ -67,6 +69,7 @@ func newTunnel(lan, wan Options, side WANSide, h host, try func(string) error, l
 	t.lan = t.profile(LAN, lan, try)
 	t.wan = t.profile(WAN, wan, try)
 	t.upgrade = difference(t.lan.all, t.wan.all)
+	_, t.upgradeDialed = partition(t.upgrade, isLasting)
 	for _, p := range []*profile{&t.lan, &t.wan} {
 		if t.uses(p.kind) {
 			t.reportLacks(p)
@@ -78,9 +81,12 @@ func newTunnel(lan, wan Options, side WANSide, h host, try func(string) error, l
 func (t *Tunnel) profile(kind string, o Options, try func(string) error) profile {
 	p := profile{kind: kind, options: o, cc: chooseCC(kind, o.CongestionControl, t.host, try)}
 	p.all = o.settings(kind, p.cc, t.host)
-	p.changed = changed(p.all)
+	_, changed := partition(p.all, func(s setting) bool { return s.fallback })
+	p.lasting, p.first = partition(changed, isLasting)
 	return p
 }
+
+func isLasting(s setting) bool { return s.lasting }
 
 // tryCC tries an algorithm on a socket that is then thrown away.
 func tryCC(name string) error {
@@ -184,7 +190,7 @@ func (t *Tunnel) of(kind string) *profile {
 // be prepared again, by another Tunnel too.
 func (t *Tunnel) Prepare(fd int, dialed bool) error {
 	p := t.of(t.fixed(dialed))
-	list := p.changed
+	list := p.first
 	if !dialed {
 		list = p.all
 	}
@@ -199,6 +205,13 @@ func (t *Tunnel) Prepare(fd int, dialed bool) error {
 		return unlockReceive(fd, t.host)
 	}
 	return nil
+}
+
+// Lasting sets, on a dialed leg, what only a connection needs that lasts:
+// keepalive. An accepted leg has it from its listener. side is what
+// Established returned.
+func (t *Tunnel) Lasting(fd int, side string) error {
+	return apply(fd, t.of(side).lasting)
 }
 
 // receiveBefore is the size that the receive buffer must have at the
@@ -239,7 +252,11 @@ func (t *Tunnel) Established(fd int, dialed bool) (side, degraded string) {
 		kind = LAN
 		if rtt > wanRTT {
 			kind = WAN
-			if err := apply(fd, t.upgrade); err != nil {
+			upgrade := t.upgrade
+			if dialed {
+				upgrade = t.upgradeDialed
+			}
+			if err := apply(fd, upgrade); err != nil {
 				problems = append(problems, err.Error())
 			}
 		}
