@@ -54,8 +54,8 @@ type side struct {
 	moved *atomic.Int64 // bytes read, for progress
 
 	account
-	hasEnded atomic.Bool // as account.ended, for the reader
-	readOK   chan struct{}
+	sentAll atomic.Bool // no write has failed, and none will follow
+	readOK  chan struct{}
 }
 
 // run does all that the plan says and returns the account. The first already
@@ -76,7 +76,6 @@ func (s *side) run(ctx context.Context, already []byte) account {
 	})
 	both.Wait()
 	s.conn.Close()
-	s.account.ended = s.hasEnded.Load()
 	return s.account
 }
 
@@ -98,10 +97,11 @@ func (s *side) write(ctx context.Context) {
 		return
 	}
 	if s.plan.end {
+		s.sentAll.Store(true)
 		if s.writeErr = s.conn.CloseWrite(); s.writeErr != nil {
 			return
 		}
-		s.hasEnded.Store(true)
+		s.ended = true
 	}
 	if s.plan.reset {
 		pause(ctx, s.plan.resetWait)
@@ -169,8 +169,8 @@ func (s *side) take(sum hash.Hash, got []byte) {
 // meaning is what a read's error says about the other's stream.
 func (s *side) meaning(err error) outcome {
 	switch {
-	case err == io.EOF && !s.hasEnded.Load() && dead(s.conn):
-		// The kernel tells of a reset once, and the writer was told.
+	case err == io.EOF && !s.sentAll.Load() && dead(s.conn):
+		// The kernel tells of a reset once, and it told a write.
 		return sawReset
 	case err == io.EOF:
 		return sawEnd
