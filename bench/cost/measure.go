@@ -26,6 +26,7 @@ type bench struct {
 	idleFlows int
 	dir       string
 	progress  io.Writer
+	begun     int // measurements
 }
 
 // contender is a relay with what bounds the flows it can hold here.
@@ -65,6 +66,7 @@ type measure struct {
 	title   string
 	threads int // 0: as the command line says
 	idle    bool
+	place   placement
 	load    load
 	metrics []metric
 }
@@ -116,7 +118,14 @@ var measures = []measure{
 		metrics: []metric{rate, cpuEach, p50, p99},
 	},
 	{
-		name: "pingpong", title: "64 bytes there and back, one flow",
+		name: "pingpong", title: "64 bytes there and back, one flow, all on one CPU",
+		place:   together,
+		load:    load{clients: 1, reply: requestSize},
+		metrics: []metric{p50, p99, cpuEach},
+	},
+	{
+		name: "pingpong-apart", title: "64 bytes there and back, one flow, the relay on a CPU of its own",
+		place:   apart,
 		load:    load{clients: 1, reply: requestSize},
 		metrics: []metric{p50, p99, cpuEach},
 	},
@@ -191,11 +200,20 @@ const (
 
 // measure starts a target and a relay and puts them under one kind of load.
 func (b *bench) measure(ctx context.Context, c contender, p peers.Program, kind measure) (s sample, err error) {
-	listen, target := peers.Address{Host: "127.78.0.1", Port: 6000}, peers.Address{Host: "127.78.0.2", Port: 6000}
+	// Addresses of its own for each measurement: connections of the one before
+	// linger in TIME_WAIT.
+	b.begun++
+	host := func(n int) string { return fmt.Sprintf("127.78.%d.%d", b.begun%256, n) }
+	listen, target := peers.Address{Host: host(1), Port: 6000}, peers.Address{Host: host(2), Port: 6000}
 	self, err := os.Executable()
 	if err != nil {
 		return s, err
 	}
+	unpin, err := kind.place.pinLoad()
+	if err != nil {
+		return s, err
+	}
+	defer unpin()
 	server, err := startTarget(ctx, self, target)
 	if err != nil {
 		return s, err
@@ -225,7 +243,13 @@ func (b *bench) measure(ctx context.Context, c contender, p peers.Program, kind 
 		if err != nil {
 			return s, err
 		}
+		if err := kind.place.pinRelay(); err != nil {
+			return s, err
+		}
 		if relay, err = peers.Start(ctx, argv, listen); err != nil {
+			return s, err
+		}
+		if _, err := kind.place.pinLoad(); err != nil {
 			return s, err
 		}
 		defer relay.Kill()
