@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// What a BPF program needs of the compiler and of the kernel's BPF interface:
+// integer names, sections, map definitions, helpers, and relocated reads.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef signed int s32;
+typedef signed long long s64;
+typedef u8 bool;
+enum { false, true };
+
+#define SEC(name) __attribute__((section(name), used))
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
+// The licence string decides which helpers the kernel lets a program use;
+// struct_ops wants one that is compatible with the GPL.
+#define LICENSE char _license[] SEC("license") = "Dual BSD/GPL"
+
+// Map definitions are types that only BTF sees: a number becomes the length of
+// an array, a type what a pointer points to.
+#define MAP_INT(name, value) int(*name)[value]
+#define MAP_TYPE(name, type) typeof(type) *name
+
+enum {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_LPM_TRIE = 11,
+	BPF_MAP_TYPE_SK_STORAGE = 24,
+
+	BPF_F_NO_PREALLOC = 1 << 0, // map flag
+
+	BPF_SK_STORAGE_GET_F_CREATE = 1 << 0, // of sk_storage_get
+
+	// Value of the map attribute "pinning": the loader pins the map under
+	// its own name, and finds it there the next time.
+	PIN_BY_NAME = 1,
+};
+
+struct bpf_spin_lock {
+	u32 val;
+};
+
+// Helpers are called by number.
+static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
+static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
+static long (*bpf_spin_lock)(struct bpf_spin_lock *lock) = (void *)93;
+static long (*bpf_spin_unlock)(struct bpf_spin_lock *lock) = (void *)94;
+static void *(*bpf_sk_storage_get)(void *map, void *sk, void *value, u64 flags) = (void *)107;
+
+// Records of the kernel are declared with the fields that are used and no
+// others; the loader fixes their offsets for the running kernel.
+#define KERNEL_RECORDS_BEGIN \
+	_Pragma("clang attribute push(__attribute__((preserve_access_index)), apply_to = record)")
+#define KERNEL_RECORDS_END _Pragma("clang attribute pop")
+
+// EXISTS tells whether the running kernel has a field.
+#define EXISTS(field) __builtin_preserve_field_info(field, 2)
+
+// READ_BITS reads a bit field, whose place and size in its bytes differ
+// between kernels, from a record that a pointer of the kernel leads to.
+#define READ_BITS(p, field)                                                          \
+	({                                                                           \
+		const void *at_ = (const void *)(p) +                                \
+				  __builtin_preserve_field_info((p)->field, 0);      \
+		u64 bits_ = 0;                                                       \
+		switch (__builtin_preserve_field_info((p)->field, 1)) {              \
+		case 1:                                                              \
+			bits_ = *(const u8 *)at_;                                    \
+			break;                                                       \
+		case 2:                                                              \
+			bits_ = *(const u16 *)at_;                                   \
+			break;                                                       \
+		case 4:                                                              \
+			bits_ = *(const u32 *)at_;                                   \
+			break;                                                       \
+		case 8:                                                              \
+			bits_ = *(const u64 *)at_;                                   \
+			break;                                                       \
+		}                                                                    \
+		bits_ <<= __builtin_preserve_field_info((p)->field, 4);              \
+		bits_ >>= __builtin_preserve_field_info((p)->field, 5);              \
+		bits_;                                                               \
+	})

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"longhaul/internal/cc"
+	"longhaul/internal/kernel"
+)
+
+func newCC(env *env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cc",
+		Short: "Congestion control: bring algorithms to the kernel, and choose where they are used",
+		Long: `cc loads longhaul's congestion control algorithms into the running kernel, with
+no kernel module and no reboot. Any TCP program can use them then, and only the
+sending side needs them. What is loaded stays until unload or a reboot.`,
+		Example: `  longhaul cc list
+  longhaul cc load haul
+  longhaul cc use --to 203.0.113.0/24 haul
+  longhaul cc unload`,
+		Args: cobra.ArbitraryArgs,
+		RunE: needCommand,
+	}
+	cmd.AddCommand(newCCList(env), newCCLoad(env), newCCUnload(env))
+	return cmd
+}
+
+// ccHost is the machine's algorithms, from the objects in a directory if one
+// is given.
+func ccHost(objects string) *cc.Host {
+	host := cc.NewHost()
+	if objects != "" {
+		host.Objects = os.DirFS(objects)
+	}
+	return host
+}
+
+// ccFlags adds what list and load have in common.
+func ccFlags(flags *pflag.FlagSet, objects *string) {
+	flags.StringVar(objects, "objects", "", "`DIR` of compiled algorithms, for their development (default: those built in)")
+}
+
+// ccError adds what to do about an error of the loader.
+func ccError(err error) error {
+	var lacking *kernel.ErrUnsupported
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &lacking):
+		return &hintError{err, "the kernel's own algorithms work without it: see longhaul cc list"}
+	case errors.Is(err, cc.ErrUnknown):
+		return &hintError{err, "see longhaul cc list"}
+	case errors.Is(err, cc.ErrTaken):
+		return &hintError{err, "use that one, or remove it first"}
+	}
+	return err
+}
+
+func newCCList(env *env) *cobra.Command {
+	var (
+		asJSON  bool
+		objects string
+	)
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the kernel's algorithms and ours: which are loaded, which could be, and why not",
+		Long: `list shows every congestion control that a socket can have now, and those of
+longhaul that could be loaded. What is registered is the same for the whole
+machine; default and connections are of this network namespace.`,
+		Example: `  longhaul cc list
+  longhaul cc list --json | jq -r '.algorithms[] | select(.state == "ready").name'`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			algorithms, err := ccHost(objects).List(true)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				encoder := json.NewEncoder(env.stdout)
+				encoder.SetIndent("", "  ")
+				return encoder.Encode(map[string]any{"algorithms": algorithms})
+			}
+			writeAlgorithms(env.stdout, algorithms, time.Now())
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print everything as JSON")
+	ccFlags(cmd.Flags(), &objects)
+	return cmd
+}
+
+// writeAlgorithms prints a table that fits a terminal of 80 columns, but for
+// the last column where it gives reasons.
+func writeAlgorithms(w io.Writer, algorithms []cc.Algorithm, now time.Time) {
+	const row = "%-15s  %-8s  %-11s  %11s  %s"
+	line := func(values ...any) {
+		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf(row, values...), " "))
+	}
+	line("NAME", "FROM", "STATE", "CONNECTIONS", "")
+	for _, a := range algorithms {
+		connections := "-"
+		if a.Sockets != nil {
+			connections = fmt.Sprint(*a.Sockets)
+		}
+		line(a.Name, a.Origin, a.State, connections, strings.Join(algorithmRemarks(a, now), ", "))
+	}
+}
+
+func algorithmRemarks(a cc.Algorithm, now time.Time) (remarks []string) {
+	if a.Default {
+		remarks = append(remarks, "default")
+	}
+	if a.Restricted {
+		remarks = append(remarks, "restricted to CAP_NET_ADMIN")
+	}
+	if a.LoadedAt != nil {
+		remarks = append(remarks, "loaded "+age(now.Sub(*a.LoadedAt).Seconds())+" ago")
+	}
+	if a.Algorithm != "" {
+		remarks = append(remarks, "is "+a.Algorithm)
+	}
+	if a.Outdated {
+		remarks = append(remarks, "by another build: load it again to replace it")
+	}
+	if a.Why != "" {
+		return append(remarks, a.Why)
+	}
+	if a.Summary != "" && a.LoadedAt == nil {
+		remarks = append(remarks, a.Summary)
+	}
+	return remarks
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"longhaul/internal/cc"
+)
+
+// ccLoaded is one algorithm's part of what load prints.
+type ccLoaded struct {
+	Name    string     `json:"name"`
+	Outcome cc.Outcome `json:"outcome"`
+	Default bool       `json:"default,omitempty"`
+	Notes   []string   `json:"notes,omitempty"`
+}
+
+func newCCLoad(env *env) *cobra.Command {
+	var (
+		asJSON, asDefault bool
+		objects, as       string
+	)
+	cmd := &cobra.Command{
+		Use:   "load NAME...",
+		Short: "Load algorithms into the kernel",
+		Long: `load registers algorithms with the kernel, where every program can choose them
+by name. They stay after the command has ended. Loading what is loaded already
+changes nothing; another build of it is replaced, and connections keep the one
+they began with.
+
+It takes root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN with a BPF filesystem
+that the user may write to.`,
+		Example: `  longhaul cc load haul
+  longhaul cc load haul --default
+  longhaul cc load hybla illinois`,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			switch {
+			case len(names) == 0:
+				return usageError(&hintError{errors.New("longhaul cc load wants the name of an algorithm"), "see longhaul cc list"})
+			case asDefault && len(names) > 1:
+				return usageError(&hintError{errors.New("only one algorithm can be the default"), "load the others by a command of their own"})
+			case as != "" && len(names) > 1:
+				return usageError(&hintError{errors.New("--as names one algorithm, and several are given"), "load the others by a command of their own"})
+			}
+			host := ccHost(objects)
+			var done []ccLoaded
+			for _, algorithm := range names {
+				name := algorithm
+				if as != "" {
+					name = as
+				}
+				loaded, err := loadCC(cmd, host, algorithm, name, asDefault)
+				if err != nil {
+					if log := cc.VerifierLog(err); log != "" && objects != "" {
+						fmt.Fprintln(env.stderr, log)
+					}
+					return ccError(err)
+				}
+				done = append(done, loaded)
+				for _, note := range loaded.Notes {
+					fmt.Fprintln(env.stderr, "longhaul: note:", note)
+				}
+				if asJSON {
+					continue
+				}
+				fmt.Fprintf(env.stdout, "%s: %s", name, loaded.Outcome)
+				if loaded.Default {
+					fmt.Fprint(env.stdout, ", the default of this network namespace")
+				}
+				fmt.Fprintln(env.stdout)
+			}
+			if asJSON {
+				return json.NewEncoder(env.stdout).Encode(map[string]any{"loaded": done})
+			}
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&asJSON, "json", false, "print the outcome as JSON")
+	flags.BoolVar(&asDefault, "default", false, "make it the default of this network namespace as well; unload puts the former one back")
+	flags.StringVar(&as, "as", "", "register it under another `NAME`, to have two builds side by side")
+	ccFlags(flags, &objects)
+	return cmd
+}
+
+func loadCC(cmd *cobra.Command, host *cc.Host, algorithm, name string, asDefault bool) (ccLoaded, error) {
+	result, err := host.Load(cmd.Context(), algorithm, name)
+	if err != nil {
+		return ccLoaded{}, err
+	}
+	if asDefault {
+		if err := host.SetDefault(name); err != nil {
+			return ccLoaded{}, err
+		}
+	}
+	return ccLoaded{Name: name, Outcome: result.Outcome, Default: asDefault, Notes: result.Notes}, nil
+}
+
+// ccUnloaded is one algorithm's part of what unload prints.
+type ccUnloaded struct {
+	Name            string     `json:"name"`
+	Outcome         cc.Outcome `json:"outcome"`
+	Connections     int        `json:"connections,omitempty"`
+	Default         string     `json:"default,omitempty"`
+	StillRegistered bool       `json:"still_registered,omitempty"`
+}
+
+func newCCUnload(env *env) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "unload [NAME...]",
+		Short: "Take algorithms out of the kernel again",
+		Long: `unload undoes load: of all algorithms that longhaul has loaded if none is
+named. The default goes back to what it was. Connections that use an algorithm
+keep it until they end, and so do other network namespaces that made it their
+default.`,
+		Example: `  longhaul cc unload haul
+  longhaul cc unload`,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			host := cc.NewHost()
+			if len(names) == 0 {
+				all, err := host.LoadedNames()
+				if err != nil {
+					return fmt.Errorf("cannot see what is loaded: %w", err)
+				}
+				names = all
+			}
+			done := []ccUnloaded{}
+			for _, name := range names {
+				result, err := host.Unload(cmd.Context(), name)
+				if err != nil {
+					return ccError(err)
+				}
+				u := ccUnloaded{name, result.Outcome, result.Sockets, result.Default, result.StillRegistered}
+				done = append(done, u)
+				if asJSON {
+					continue
+				}
+				fmt.Fprintf(env.stdout, "%s: %s", name, u.Outcome)
+				if u.Connections > 0 {
+					fmt.Fprintf(env.stdout, ", %s keep it", plural(u.Connections, "connection"))
+				}
+				if u.Default != "" {
+					fmt.Fprintf(env.stdout, ", the default is %s again", u.Default)
+				}
+				if u.StillRegistered {
+					fmt.Fprint(env.stdout, ", still registered by another process that holds it")
+				}
+				fmt.Fprintln(env.stdout)
+			}
+			if asJSON {
+				return json.NewEncoder(env.stdout).Encode(map[string]any{"unloaded": done})
+			}
+			if len(names) == 0 {
+				fmt.Fprintln(env.stdout, "nothing was loaded")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the outcome as JSON")
+	return cmd
+}

@@ -1,0 +1,105 @@
+// Package cc brings longhaul's congestion control algorithms to a stock kernel
+// as BPF programs: no kernel module, no reboot, and any TCP program can use
+// them. The kernel has one table of algorithms for the whole machine, so what
+// is loaded here is there in every network namespace.
+//
+// A loaded algorithm outlives the process that loaded it. It is held by pins
+// on the BPF filesystem, all of them in one directory:
+//
+//	/sys/fs/bpf/longhaul/cc/haul/     nothing is loaded without this directory
+//	    build       which object was loaded, and when
+//	    ...         maps that are shared with user space, links of further programs
+//	    link        made last and removed first: the registration itself
+//
+// So a crash at any point leaves either a registered algorithm with its pins,
+// or a directory without a registration, which [Host.List] shows as incomplete
+// and which the next load or unload clears. Every change is made under a lock
+// that the kernel releases with its holder.
+package cc
+
+//go:generate ../../bpf/build
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"longhaul/internal/kernel"
+)
+
+// Where things are on a usual host.
+const (
+	DefaultBPFFS = "/sys/fs/bpf"
+	DefaultUndo  = "/run/longhaul-undo"
+)
+
+// Host is the machine whose kernel gets the algorithms. Its methods may be
+// called from several processes at once.
+type Host struct {
+	BPFFS   string // where the BPF filesystem is, or is to be mounted
+	Undo    string // the directory that remembers the settings to go back to
+	Objects fs.FS  // compiled algorithms, NAME_bpfel.o and NAME_bpfeb.o
+}
+
+// NewHost is this machine, with the algorithms that are built into the program.
+func NewHost() *Host {
+	return &Host{BPFFS: DefaultBPFFS, Undo: DefaultUndo, Objects: builtIn()}
+}
+
+// Errors that callers tell apart. Each comes wrapped in a sentence.
+var (
+	// ErrTaken: an algorithm of this name is registered, and not by longhaul.
+	ErrTaken = errors.New("the kernel has an algorithm of this name already")
+	// ErrUnknown: there is no such algorithm.
+	ErrUnknown = errors.New("no such congestion control")
+	// ErrNoBPFFS: there is no place to pin to.
+	ErrNoBPFFS = errors.New("no BPF filesystem")
+)
+
+// maxName is how long a name may be: the kernel's TCP_CA_NAME_MAX less the
+// terminating zero.
+const maxName = 15
+
+// checkName refuses names that the kernel, or the BPF filesystem, would refuse.
+func checkName(name string) error {
+	bad := func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_')
+	}
+	switch {
+	case name == "":
+		return errors.New("a congestion control needs a name")
+	case len(name) > maxName:
+		return fmt.Errorf("%s is too long for a congestion control: use at most %d characters", name, maxName)
+	case strings.ContainsFunc(name, bad):
+		return fmt.Errorf("%q is no name for a congestion control: use letters, digits and _", name)
+	}
+	return nil
+}
+
+const sysctls = "/proc/sys/net/ipv4/"
+
+func readNames(sysctl string) ([]string, error) {
+	b, err := os.ReadFile(sysctls + sysctl)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the sysctl net.ipv4.%s: %w", sysctl, err)
+	}
+	return strings.Fields(string(b)), nil
+}
+
+// Available are the algorithms that the kernel has registered, whoever
+// registered them.
+func Available() ([]string, error) { return readNames("tcp_available_congestion_control") }
+
+// registered says whether the kernel has an algorithm of this name.
+func registered(name string) (bool, error) {
+	names, err := Available()
+	return slices.Contains(names, name), err
+}
+
+// unsupported is what an algorithm needs and this kernel or process lacks.
+func unsupported(name, needs string) error {
+	return &kernel.ErrUnsupported{Feature: "loading congestion control " + name, Needs: needs}
+}

@@ -1,0 +1,162 @@
+package cc
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"longhaul/internal/kernel"
+)
+
+// defaultSysctl is the algorithm of sockets that do not choose one. Each
+// network namespace has its own.
+const defaultSysctl = sysctls + "tcp_congestion_control"
+
+// ReadDefault is the default algorithm of the calling thread's network namespace.
+func ReadDefault() (string, error) {
+	b, err := os.ReadFile(defaultSysctl)
+	if err != nil {
+		return "", fmt.Errorf("cannot read the default congestion control: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+func writeDefault(name string) error {
+	if err := os.WriteFile(defaultSysctl, []byte(name), 0); err != nil {
+		return fmt.Errorf("cannot make %s the default congestion control: %w", name, err)
+	}
+	return nil
+}
+
+// formerDefault remembers what a namespace's default was before longhaul
+// changed it.
+type formerDefault struct {
+	Former string `json:"former"`
+	Now    string `json:"now"`
+}
+
+func (h *Host) defaultRecord() (string, error) {
+	cookie, err := kernel.NetNSCookie()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(h.Undo, fmt.Sprintf("default-%d.json", cookie)), nil
+}
+
+func readFormerDefault(path string) (formerDefault, error) {
+	var record formerDefault
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return record, err
+	}
+	if err := json.Unmarshal(b, &record); err != nil {
+		return record, fmt.Errorf("%s is damaged: remove it: %w", path, err)
+	}
+	return record, nil
+}
+
+// SetDefault makes a registered algorithm the default of the calling thread's
+// network namespace, and remembers the one before it, which [Host.Unload] puts
+// back.
+func (h *Host) SetDefault(name string) error {
+	now, err := ReadDefault()
+	if err != nil || now == name {
+		return err
+	}
+	path, err := h.defaultRecord()
+	if err != nil {
+		return err
+	}
+	record, err := readFormerDefault(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	// A second algorithm in a row does not become what to go back to; one that
+	// somebody else has chosen meanwhile does.
+	if err != nil || record.Now != now {
+		record.Former = now
+	}
+	record.Now = name
+	b, err := json.Marshal(record)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(path, b); err != nil {
+		return fmt.Errorf("cannot remember the default congestion control: %w", err)
+	}
+	return writeDefault(name)
+}
+
+// leaveDefault puts the former default back if name is the default. It returns
+// what is the default now, empty if nothing was changed.
+func (h *Host) leaveDefault(name string) (string, error) {
+	now, err := ReadDefault()
+	if err != nil {
+		return "", err
+	}
+	path, err := h.defaultRecord()
+	if err != nil {
+		return "", err
+	}
+	record, err := readFormerDefault(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	known := err == nil
+	if now == name {
+		if now, err = backTo(record.Former, name); err != nil {
+			return "", err
+		}
+		if err := writeDefault(now); err != nil {
+			return "", err
+		}
+	} else {
+		now = ""
+	}
+	if known && record.Now == name {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return now, err
+		}
+	}
+	return now, nil
+}
+
+// backTo chooses a default other than leaving: the former one if it is still
+// there, else what Linux comes with.
+func backTo(former, leaving string) (string, error) {
+	names, err := Available()
+	if err != nil {
+		return "", err
+	}
+	for _, name := range []string{former, "cubic"} {
+		if name != leaving && slices.Contains(names, name) {
+			return name, nil
+		}
+	}
+	return "reno", nil // always there
+}
+
+// writeFile replaces a file in one step, and makes its directory.
+func writeFile(path string, b []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}

@@ -1,0 +1,275 @@
+package cc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/kernel"
+)
+
+// Outcome is what [Host.Load] or [Host.Unload] found and did.
+type Outcome string
+
+// The outcomes.
+const (
+	Loaded   Outcome = "loaded"
+	Already  Outcome = "already loaded" // by this very build
+	Replaced Outcome = "replaced"       // another build; its connections keep it
+	Unloaded Outcome = "unloaded"
+	Cleared  Outcome = "cleared" // what an interrupted load had left
+	Nothing  Outcome = "not loaded"
+)
+
+// LoadResult is what became of a [Host.Load].
+type LoadResult struct {
+	Outcome Outcome
+	// Notes are what is not as it could be, a sentence each.
+	Notes []string
+}
+
+// Load registers an algorithm under a name, usually its own, and pins it. An
+// older or newer build of it under that name is replaced in one step: new
+// connections get the new one, existing ones keep what they have. The error is
+// an [*kernel.ErrUnsupported] where the kernel or the privilege does not allow
+// it, and [ErrTaken] where the name belongs to somebody else.
+func (h *Host) Load(ctx context.Context, algorithm, name string) (LoadResult, error) {
+	if err := checkName(name); err != nil {
+		return LoadResult{}, err
+	}
+	o, err := h.object(algorithm)
+	if err != nil {
+		return LoadResult{}, err
+	}
+	if err := o.check(); err != nil {
+		return LoadResult{}, err
+	}
+	if err := h.mountBPFFS(); err != nil {
+		return LoadResult{}, err
+	}
+	unlock, err := h.lock(ctx)
+	if err != nil {
+		return LoadResult{}, err
+	}
+	defer unlock()
+	return h.load(o, name)
+}
+
+// check says what the kernel or the process lacks, short of loading the object.
+func (o *object) check() error {
+	if err := kernel.CheckBPF("loading congestion control "+o.name, o.capabilities()...); err != nil {
+		return err
+	}
+	_, err := readKernelTypes()
+	return err
+}
+
+// load registers and pins. The caller holds the lock.
+func (h *Host) load(o *object, name string) (result LoadResult, err error) {
+	isPinned, err := exists(h.dir(name, linkPin))
+	if err != nil {
+		return LoadResult{}, err
+	}
+	isRegistered, err := registered(name)
+	if err != nil {
+		return LoadResult{}, err
+	}
+	switch {
+	case isPinned && isRegistered:
+		was, err := h.readBuild(name)
+		if err == nil && was.sum == o.sum && was.algorithm == o.name {
+			return LoadResult{Outcome: Already}, nil
+		}
+		if err == nil && was.algorithm != o.name {
+			return LoadResult{}, fmt.Errorf("%s is loaded as %s: unload it first", was.algorithm, name)
+		}
+		result.Outcome = Replaced
+	case isRegistered:
+		return LoadResult{}, fmt.Errorf("%s: %w: it is a kernel module, or another program loaded it", name, ErrTaken)
+	default:
+		// What an interrupted load has left, or a link that was cut from
+		// outside.
+		if err := h.clear(name); err != nil {
+			return LoadResult{}, err
+		}
+		result.Outcome = Loaded
+	}
+
+	if err := os.MkdirAll(h.dir(name), 0o700); err != nil {
+		return LoadResult{}, fmt.Errorf("cannot make the directory of pins: %w", err)
+	}
+	if result.Outcome == Loaded {
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, h.clear(name))
+			}
+		}()
+	}
+	if err := o.rename(name); err != nil {
+		return LoadResult{}, err
+	}
+	collection, err := o.intoKernel(h.dir(name))
+	if err != nil {
+		return LoadResult{}, err
+	}
+	defer collection.Close()
+
+	result.Notes, err = h.attachRest(o, name, collection)
+	if err != nil {
+		return LoadResult{}, err
+	}
+	if err := h.register(name, collection.Maps[o.ops], result.Outcome, build{o.name, o.sum, time.Now()}); err != nil {
+		return LoadResult{}, err
+	}
+	return result, nil
+}
+
+// register puts the table into force, for the first time or in place of another.
+func (h *Host) register(name string, ops *ebpf.Map, outcome Outcome, b build) error {
+	if outcome == Replaced {
+		if err := replaceOps(h.dir(name, linkPin), ops); err != nil {
+			return fmt.Errorf("cannot replace %s: %w: unload it first", name, err)
+		}
+		return h.writeBuild(name, b)
+	}
+	if err := h.writeBuild(name, b); err != nil {
+		return err
+	}
+	l, err := link.AttachStructOps(link.StructOpsOptions{Map: ops})
+	if errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("%s: %w: somebody registered it just now", name, ErrTaken)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot register %s: %w", name, err)
+	}
+	defer l.Close()
+	if err := l.Pin(h.dir(name, linkPin)); err != nil {
+		return fmt.Errorf("cannot pin %s: %w", name, err)
+	}
+	return nil
+}
+
+// intoKernel has the verifier check the programs and makes the maps, those
+// that are shared with user space pinned in dir, or found there.
+func (o *object) intoKernel(dir string) (*ebpf.Collection, error) {
+	types, err := readKernelTypes()
+	if err != nil {
+		return nil, err
+	}
+	if err := o.chooseVariants(types.arguments); err != nil {
+		return nil, err
+	}
+	collection, err := ebpf.NewCollectionWithOptions(o.spec, ebpf.CollectionOptions{
+		Maps:  ebpf.MapOptions{PinPath: dir},
+		Cache: types.cache,
+	})
+	var rejected *ebpf.VerifierError
+	switch {
+	case err == nil:
+		return collection, nil
+	case errors.Is(err, ebpf.ErrMapIncompatible):
+		return nil, fmt.Errorf("the loaded %s keeps data of another form: unload it first", o.name)
+	case errors.As(err, &rejected):
+		return nil, &rejectedError{unsupported(o.name, "a kernel whose BPF verifier accepts it (Linux 6.4 or newer should): "+verdict(rejected)), rejected}
+	case errors.Is(err, ebpf.ErrNotSupported):
+		return nil, unsupported(o.name, "another kernel: "+err.Error())
+	}
+	return nil, fmt.Errorf("cannot load %s: %w", o.name, err)
+}
+
+// rejectedError is a refusal by the verifier, with its whole log for %+v.
+type rejectedError struct {
+	error
+	verifier *ebpf.VerifierError
+}
+
+func (e *rejectedError) Unwrap() error { return e.error }
+
+// VerifierLog is what the BPF verifier had to say when it refused a program,
+// empty if err is not about that.
+func VerifierLog(err error) string {
+	var rejected *rejectedError
+	if !errors.As(err, &rejected) {
+		return ""
+	}
+	return strings.Join(rejected.verifier.Log, "\n")
+}
+
+// verdict is the line of the verifier's log that says why: the last one before
+// its statistics.
+func verdict(err *ebpf.VerifierError) string {
+	for i := len(err.Log) - 1; i >= 0; i-- {
+		line := strings.TrimSpace(err.Log[i])
+		if line != "" && !strings.HasPrefix(line, "processed ") && !strings.HasPrefix(line, "verification time") {
+			return line
+		}
+	}
+	return err.Error()
+}
+
+// attachRest attaches the programs of an object that are not operations of the
+// table. That they cannot be attached does not keep the algorithm from working.
+func (h *Host) attachRest(o *object, name string, collection *ebpf.Collection) (notes []string, err error) {
+	for program, spec := range o.spec.Programs {
+		if spec.Type != ebpf.CGroupSockopt {
+			continue
+		}
+		note := func(err error) {
+			notes = append(notes, fmt.Sprintf("%s works without %s: %v", name, program, err))
+		}
+		root, err := kernel.Cgroup2()
+		if err != nil {
+			note(err)
+			continue
+		}
+		if err := attachCgroup(h.dir(name, program), root, spec.AttachType, collection.Programs[program]); err != nil {
+			note(err)
+		}
+	}
+	return notes, nil
+}
+
+// attachCgroup attaches a program to a control group, or updates the link that
+// is pinned already.
+func attachCgroup(pin, cgroup string, attach ebpf.AttachType, program *ebpf.Program) error {
+	old, err := link.LoadPinnedLink(pin, nil)
+	if err == nil {
+		defer old.Close()
+		return old.Update(program)
+	}
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: attach, Program: program})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	return l.Pin(pin)
+}
+
+// replaceOps puts another table in the place of the pinned link's, which the
+// library has no call for.
+func replaceOps(pin string, ops *ebpf.Map) error {
+	l, err := link.LoadPinnedLink(pin, nil)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	raw, ok := l.(interface{ FD() int })
+	if !ok {
+		return errors.New("its link has no descriptor")
+	}
+	// Fields of the system call's argument for BPF_LINK_UPDATE.
+	attr := struct{ linkFD, newMapFD, flags, oldMapFD uint32 }{linkFD: uint32(raw.FD()), newMapFD: uint32(ops.FD())}
+	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_LINK_UPDATE, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}

@@ -1,0 +1,11 @@
+//go:build mips || mips64 || ppc64 || s390x
+
+package cc
+
+import "embed"
+
+// byteOrder marks the objects for this machine.
+const byteOrder = "bpfeb"
+
+//go:embed objects/*_bpfeb.o
+var embedded embed.FS

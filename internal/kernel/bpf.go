@@ -1,0 +1,96 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// BTFPath is where the kernel describes its own types.
+const BTFPath = "/sys/kernel/btf/vmlinux"
+
+// JITPath is the sysctl that turns the BPF compiler on.
+const JITPath = "/proc/sys/net/core/bpf_jit_enable"
+
+// CheckBPF says what a process lacks to load BPF programs that hook into the
+// kernel's own types: nil, or an [*ErrUnsupported] about the feature. It is
+// the first of these that is missing: BTF, the JIT compiler, privilege.
+func CheckBPF(feature string, capabilities ...Capability) error {
+	if _, err := os.Stat(BTFPath); err != nil {
+		return &ErrUnsupported{feature, "a kernel with BTF (CONFIG_DEBUG_INFO_BTF), and " + BTFPath + " is not there"}
+	}
+	jit, err := os.ReadFile(JITPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		// Absent, too, in network namespaces other than the first.
+		err, jit = nil, []byte("1")
+	}
+	if err == nil && strings.TrimSpace(string(jit)) == "0" {
+		return &ErrUnsupported{feature, "the BPF compiler, which is turned off: sysctl -w net.core.bpf_jit_enable=1"}
+	}
+	missing, err := Missing(capabilities...)
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return &ErrUnsupported{feature, List(missing) + ": run it as root, or grant it"}
+	}
+	if !InitialUserNamespace() {
+		return &ErrUnsupported{feature, "privilege over the machine, which this user namespace does not give: run it outside"}
+	}
+	if Lockdown() == "confidentiality" {
+		return &ErrUnsupported{feature, "a kernel that is not locked down to confidentiality: see " + lockdownPath}
+	}
+	return nil
+}
+
+const lockdownPath = "/sys/kernel/security/lockdown"
+
+// Lockdown is the mode of kernel lockdown: "none", "integrity",
+// "confidentiality", or empty where it cannot be known.
+func Lockdown() string {
+	b, err := os.ReadFile(lockdownPath)
+	if err != nil {
+		return ""
+	}
+	// The mode in force stands in brackets: none [integrity] confidentiality
+	_, rest, _ := strings.Cut(string(b), "[")
+	mode, _, _ := strings.Cut(rest, "]")
+	return mode
+}
+
+// IsBPFFS says whether the path lies on a BPF filesystem.
+func IsBPFFS(path string) bool { return isFS(path, unix.BPF_FS_MAGIC) }
+
+func isFS(path string, magic int64) bool {
+	var s unix.Statfs_t
+	return unix.Statfs(path, &s) == nil && int64(uint32(s.Type)) == int64(uint32(magic))
+}
+
+// Cgroup2 is the mount point of the unified control group hierarchy.
+func Cgroup2() (string, error) {
+	for _, path := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		if isFS(path, unix.CGROUP2_SUPER_MAGIC) {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("no cgroup2 file system is mounted at /sys/fs/cgroup")
+}
+
+// NetNSCookie is a number for the calling thread's network namespace that no
+// other one has had since the machine started.
+func NetNSCookie() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("cannot open a socket to tell the network namespace by: %w", err)
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0, &ErrUnsupported{"telling network namespaces apart", "SO_NETNS_COOKIE (Linux 5.14)"}
+	}
+	return cookie, nil
+}
