@@ -74,9 +74,7 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	f.legs[target].fd = -1
 	w.place(f)
 	st.total.Add(1)
-	if w.relay.live.Add(1) == 1 {
-		w.relay.memory.look()
-	}
+	w.relay.live.Add(1)
 	if errno := w.watch(fd, f, client); errno != 0 {
 		w.abort(f, EndNoResources, errno)
 		return

@@ -3,7 +3,6 @@ package relay
 import (
 	"errors"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -17,12 +16,21 @@ const (
 )
 
 const (
-	leastQueue     = 16 << 10              // bytes, as the kernel counts, that a queue may always hold
-	leastSegments  = 8                     // the same in segments: a window of less than a few stalls the sender
-	memoryLook     = 20 * time.Millisecond // between two looks while there are flows
-	memoryLookBusy = 2 * time.Millisecond  // the same while more than an eighth of the limit is used
-	memoryLookFlow = 50 * time.Microsecond // the same for each flow, of which a look takes about 1 µs
-	memoryLogPause = 10 * time.Second
+	leastQueue    = 16 << 10 // bytes, as the kernel counts, that a queue may always hold
+	leastSegments = 8        // the same in segments: a window of less than a few stalls the sender
+
+	memoryLogPause = int64(10e9) // ns
+)
+
+// How often a loop looks at what its flows hold, in ns: before memoryIntake
+// could fill an eighth of what is left, within bounds. A loop in which nothing
+// happens looks once a second while its flows hold anything.
+const (
+	memoryIntake    = int64(1250e6) // bytes a second: 10 Gb/s
+	memoryLookLeast = int64(2e6)
+	memoryLookMost  = int64(100e6)
+	memoryLookIdle  = int64(1e9)
+	memoryLookFlow  = int64(50e3) // at least so much for each flow, of which a look takes about 1 µs
 )
 
 // errMemoryLimit is why accepting pauses when the flows hold what they may.
@@ -33,15 +41,24 @@ var errMemoryLimit = errors.New("the memory limit is reached")
 // only by an equal part of what is left, so that windows close and senders
 // wait, and at the limit no connection is accepted.
 type memoryGuard struct {
-	limit atomic.Int64 // bytes; 0: none
-	used  atomic.Int64 // bytes, at the last look; 0 while there is no limit
-	short atomic.Bool
+	limit  atomic.Int64 // bytes; 0: none
+	used   atomic.Int64 // bytes, as each loop found at its last look
+	queues atomic.Int64 // queues of sockets, the same
+	short  atomic.Bool
+	warned atomic.Int64 // when it was last said that memory is short
+}
 
-	wake chan struct{} // told when the limit was changed and when the first flow begins
-	stop chan struct{}
-	done chan struct{} // nil until there was a limit
+func (g *memoryGuard) watching() bool { return g.limit.Load() > 0 || g.short.Load() }
 
-	warned time.Time
+func (g *memoryGuard) full() bool {
+	limit := g.limit.Load()
+	return limit > 0 && g.used.Load() >= limit
+}
+
+// interval is how long a loop may go without a look.
+func (g *memoryGuard) interval() int64 {
+	left := float64(g.limit.Load()-g.used.Load()) / 8
+	return min(max(int64(left/float64(memoryIntake)*1e9), memoryLookLeast), memoryLookMost)
 }
 
 // SetMemoryLimit bounds what the flows' sockets and pipes hold, in bytes as
@@ -50,119 +67,90 @@ type memoryGuard struct {
 func (r *Relay) SetMemoryLimit(bytes int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.started && !r.closed {
-		r.setMemoryLimit(bytes)
+	r.memory.limit.Store(max(0, bytes))
+	r.lookAtMemory()
+}
+
+// lookAtMemory has every loop look at what its flows hold.
+func (r *Relay) lookAtMemory() {
+	for _, w := range r.workers {
+		w.post(func() { w.lookAt = w.now })
 	}
 }
 
-func (r *Relay) setMemoryLimit(bytes int64) {
-	g := &r.memory
-	g.limit.Store(max(0, bytes))
-	if g.done == nil {
-		if bytes <= 0 {
-			return
-		}
-		g.stop, g.done = make(chan struct{}), make(chan struct{})
-		go r.guardMemory(r.workers)
-	}
-	g.look()
-}
-
-// look has the guard look now.
-func (g *memoryGuard) look() {
-	select {
-	case g.wake <- struct{}{}:
-	default:
-	}
-}
-
-// stopGuard ends the guard's goroutine, if there is one.
-func (r *Relay) stopGuard() {
-	if r.memory.done != nil {
-		close(r.memory.stop)
-		<-r.memory.done
-	}
-}
-
-func (g *memoryGuard) full() bool {
-	limit := g.limit.Load()
-	return limit > 0 && g.used.Load() >= limit
-}
-
-// guardMemory looks at the flows' queues from time to time.
-func (r *Relay) guardMemory(workers []*worker) {
-	g := &r.memory
-	defer close(g.done)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-g.stop:
-			return
-		case <-g.wake:
-		case <-timer.C:
-		}
-		limit := g.limit.Load()
-		if limit == 0 && !g.short.Load() {
-			g.used.Store(0)
-			continue
-		}
-		r.lookAtMemory(workers)
-		next := memoryLook
-		if g.used.Load() > limit/8 {
-			next = memoryLookBusy
-		}
-		if flows := r.live.Load(); flows > 0 || g.short.Load() {
-			timer.Reset(max(next, time.Duration(flows)*memoryLookFlow))
-		}
-	}
-}
-
-// lookAtMemory adds up what all flows hold and acts on it.
-func (r *Relay) lookAtMemory(workers []*worker) {
-	g := &r.memory
-	limit := g.limit.Load()
-	var used, queues int64
-	for _, w := range workers {
-		w.do(func() {
-			w.eachFlow(func(f *flow) {
-				held, n := f.memory()
-				used += held
-				queues += n
-			})
-		})
-	}
-	g.used.Store(used)
-	switch short := g.short.Load(); {
-	case !short && float64(used) >= memoryShort*float64(limit) && limit > 0:
-		g.short.Store(true)
-		if time.Since(g.warned) > memoryLogPause {
-			g.warned = time.Now()
-			r.log.Warn("memory is short: senders are slowed down", "used_bytes", used, "limit_bytes", limit, "flows", r.live.Load(),
-				"remedy", "raise memory_limit, or lower max_flows")
-		}
-	case short && (limit == 0 || float64(used) < memoryEase*float64(limit)):
-		g.short.Store(false)
-		for _, w := range workers {
-			w.do(func() {
-				w.spliceMost = pipeWanted
-				w.eachFlow((*flow).unbound)
-			})
-		}
-	}
-	if !g.short.Load() {
+// stirred notes that something has happened in a loop, so that its flows may
+// hold more than they did.
+func (w *worker) stirred() {
+	g := &w.relay.memory
+	if !g.watching() {
 		return
 	}
-	room := max(0, limit-used) / max(1, queues)
-	for _, w := range workers {
-		w.do(func() {
-			w.spliceMost = int(min(max(leastQueue, room), pipeWanted))
-			w.eachFlow(func(f *flow) { f.bound(room) })
-			if g.full() {
-				w.pauseAccepting(errMemoryLimit)
-			}
-		})
+	w.stir = true
+	if next := w.now + max(g.interval(), w.load.Load()*memoryLookFlow); w.lookAt == 0 || next < w.lookAt {
+		w.lookAt = next
 	}
+}
+
+// lookAtMemory adds up what the loop's flows hold, and acts on what all hold.
+func (w *worker) lookAtMemory() {
+	g := &w.relay.memory
+	if !g.watching() && !w.bounding {
+		w.lookAt = 0
+		g.used.Add(-w.held)
+		g.queues.Add(-w.queues)
+		w.held, w.queues = 0, 0
+		return
+	}
+	var held, queues int64
+	w.eachFlow(func(f *flow) {
+		h, n := f.memory()
+		held += h
+		queues += n
+	})
+	used := g.used.Add(held - w.held)
+	all := g.queues.Add(queues - w.queues)
+	w.held, w.queues = held, queues
+
+	limit := g.limit.Load()
+	switch short := g.short.Load(); {
+	case !short && limit > 0 && float64(used) >= memoryShort*float64(limit):
+		if g.short.CompareAndSwap(false, true) {
+			w.relay.lookAtMemory()
+			if last := g.warned.Load(); last == 0 || w.now-last > memoryLogPause {
+				g.warned.Store(w.now)
+				w.log.Warn("memory is short: senders are slowed down", "used_bytes", used, "limit_bytes", limit, "flows", w.relay.live.Load(),
+					"remedy", "raise memory_limit, or lower max_flows")
+			}
+		}
+	case short && (limit == 0 || float64(used) < memoryEase*float64(limit)):
+		if g.short.CompareAndSwap(true, false) {
+			w.relay.lookAtMemory()
+		}
+	}
+	switch {
+	case g.short.Load():
+		room := max(0, limit-used) / max(1, all)
+		w.bounding = true
+		w.spliceMost = int(min(max(leastQueue, room), pipeWanted))
+		w.eachFlow(func(f *flow) { f.bound(room) })
+		if g.full() {
+			w.pauseAccepting(errMemoryLimit)
+		}
+		w.lookAt = w.now + max(memoryLookLeast, w.load.Load()*memoryLookFlow)
+	default:
+		if w.bounding {
+			w.bounding = false
+			w.spliceMost = pipeWanted
+			w.eachFlow((*flow).unbound)
+		}
+		w.lookAt = 0
+		if w.stir {
+			w.stirred()
+		} else if held > 0 {
+			w.lookAt = w.now + memoryLookIdle
+		}
+	}
+	w.stir = false
 }
 
 // queueSizes are the bounds that a leg's socket had before memory was short;

@@ -70,7 +70,7 @@ func New(opts Options) (*Relay, error) {
 	}
 	opts.Tunnels = tunnels
 	r := &Relay{opts: opts, log: opts.Log, names: newNames(opts.Resolve), idle: make(chan struct{}, 1)}
-	r.memory.wake = make(chan struct{}, 1)
+	r.memory.limit.Store(max(0, opts.MemoryLimitBytes))
 	r.table.Store(&table{})
 	return r, nil
 }
@@ -107,7 +107,6 @@ func (r *Relay) Start() error {
 		r.workers = nil
 		return err
 	}
-	r.setMemoryLimit(r.opts.MemoryLimitBytes)
 	return nil
 }
 
@@ -184,7 +183,6 @@ func (r *Relay) Close() {
 	r.closed = true
 	r.draining.Store(true)
 	r.closeListeners()
-	r.stopGuard()
 	r.stopWorkers(EndDrain)
 	r.names.close()
 }

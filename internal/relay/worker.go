@@ -61,6 +61,11 @@ type worker struct {
 	acceptAt  int64 // when accepting is tried again
 	settledAt int64 // when it counts as recovered; 0: nothing to recover from
 
+	lookAt       int64 // when the loop looks at what its flows hold; 0: not before something happens
+	stir         bool  // something has happened since it looked
+	bounding     bool  // its flows' queues are bounded
+	held, queues int64 // what it found
+
 	mail    mailbox
 	stopped bool
 	done    chan struct{}
@@ -140,12 +145,18 @@ func (w *worker) loop() {
 			panic(fmt.Sprintf("epoll_wait: %v", err)) // the descriptor is ours: a bug
 		}
 		w.now = monotonic()
+		if n > 0 || len(w.queue) > 0 {
+			w.stirred()
+		}
 		for i := 0; i < n; i++ {
 			w.dispatch(&w.events[i])
 		}
 		w.turnQueue()
 		for f := w.timers.due(w.now); f != nil; f = w.timers.due(w.now) {
 			w.due(f)
+		}
+		if w.lookAt != 0 && w.now >= w.lookAt {
+			w.lookAtMemory()
 		}
 		if w.acceptAt != 0 && w.now >= w.acceptAt {
 			w.retryAccepting()
@@ -167,7 +178,7 @@ func (w *worker) timeout() int {
 		return 0
 	}
 	at := int64(0)
-	for _, t := range [...]int64{w.timers.first(), w.acceptAt, w.settledAt} {
+	for _, t := range [...]int64{w.timers.first(), w.acceptAt, w.settledAt, w.lookAt} {
 		if t != 0 && (at == 0 || t < at) {
 			at = t
 		}
