@@ -18,6 +18,10 @@ type mistake struct{ problem, fix string }
 
 // splitAddress takes "host:port", "host:low-high", "[v6]:port" or ":port" apart.
 func splitAddress(s string) (host string, ports Ports, bad *mistake) {
+	if at := strings.LastIndexByte(s, '@'); at >= 0 {
+		// Not quoted: what stands before the sign may be a password.
+		return "", Ports{}, &mistake{"an address has no user or password", fmt.Sprintf("write %q; the endpoints log in through the relay by themselves", s[at+1:])}
+	}
 	colon := strings.LastIndexByte(s, ':')
 	if colon < 0 {
 		if _, err := strconv.ParseUint(s, 10, 16); err == nil {
