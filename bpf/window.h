@@ -29,6 +29,13 @@ static inline bool window_used(bool slow_start, u32 cwnd, u32 max_packets_out, b
 	return cwnd_limited || (slow_start && cwnd < 2 * (u64)max_packets_out);
 }
 
+// Standard slow start: one segment for each acknowledged, up to ssthresh.
+static inline u32 window_slow_start(u32 cwnd, u32 ssthresh, u32 acked, u32 clamp)
+{
+	u64 wanted = (u64)cwnd + acked;
+	return window_bound(wanted < ssthresh ? wanted : ssthresh, clamp);
+}
+
 // Additive increase: gain_q16 / cwnd segments for each segment acknowledged.
 // What is less than a segment is kept in credit_q16. Returns the new window.
 static inline u32 window_increase(u32 cwnd, u64 *credit_q16, u64 gain_q16, u32 acked, u32 clamp)
