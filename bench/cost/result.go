@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -183,6 +184,8 @@ func (r *result) writeText(w io.Writer) error {
 	return t.Flush()
 }
 
+var versionNumber = regexp.MustCompile(`^[0-9.]+`)
+
 func machine() string {
 	text, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(text)) {
@@ -198,5 +201,6 @@ func kernelRelease() string {
 	if err := unix.Uname(&u); err != nil {
 		return "Linux"
 	}
-	return unix.ByteSliceToString(u.Release[:])
+	// The version alone: what a vendor appends says nothing about speed.
+	return versionNumber.FindString(unix.ByteSliceToString(u.Release[:]))
 }
