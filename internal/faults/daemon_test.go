@@ -1,0 +1,268 @@
+package faults
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"longhaul/internal/control"
+	"longhaul/internal/lab/hosts"
+	"longhaul/internal/nettest"
+)
+
+// daemon is a `longhaul relay` that runs with a configuration file.
+type daemon struct {
+	t          *testing.T
+	cmd        *exec.Cmd
+	log        *logText
+	dir        string
+	exited     chan struct{}
+	supervisor *supervisor
+}
+
+// supervision says what stands between the relay and the kernel.
+type supervision uint8
+
+const (
+	unsupervised supervision = iota
+	clockSupervised
+	errorsSupervised
+)
+
+// startDaemon starts a relay on a host, nil for the test's own, and waits until
+// it listens. It is killed when the test ends. The text SOCKET in the
+// configuration stands for the path of its control socket.
+func startDaemon(t *testing.T, host *hosts.Host, how supervision, config string) *daemon {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lh") // short: a socket's path has 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	d := &daemon{t: t, log: &logText{}, dir: dir, exited: make(chan struct{})}
+	d.write(config)
+	d.cmd = exec.Command(longhaul(t), "relay", "--config", d.file())
+	d.cmd.Stderr = d.log
+	start := d.cmd.Start
+	switch {
+	case how != unsupervised:
+		start = func() error {
+			d.supervisor = supervise(t, d.cmd, how == errorsSupervised)
+			return nil
+		}
+	case host != nil:
+		start = func() error { return host.Start(d.cmd) }
+	}
+	if err := start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = d.cmd.Wait()
+		close(d.exited)
+	}()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the relay's log:\n%s", d.log)
+		}
+		_ = d.cmd.Process.Kill()
+		<-d.exited
+		if d.supervisor != nil {
+			<-d.supervisor.served
+		}
+	})
+	d.expectLog(`msg="relay started"`)
+	return d
+}
+
+func (d *daemon) file() string   { return filepath.Join(d.dir, "longhaul.yaml") }
+func (d *daemon) socket() string { return filepath.Join(d.dir, "s") }
+
+func (d *daemon) write(config string) {
+	d.t.Helper()
+	config = strings.ReplaceAll(config, "SOCKET", d.socket())
+	if err := os.WriteFile(d.file(), []byte(config), 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// expectLog waits until the log matches.
+func (d *daemon) expectLog(pattern string) {
+	d.t.Helper()
+	re := regexp.MustCompile(pattern)
+	nettest.Eventually(d.t, patience, func() bool {
+		select {
+		case <-d.exited:
+			return true
+		default:
+			return re.MatchString(d.log.String())
+		}
+	}, func() string { return "the log does not say " + pattern + "\n" + d.log.String() })
+	if !re.MatchString(d.log.String()) {
+		d.t.Fatalf("the relay ended (%v), and the log does not say %s\n%s", d.cmd.ProcessState, pattern, d.log)
+	}
+}
+
+func (d *daemon) signal(sig syscall.Signal) {
+	d.t.Helper()
+	if err := d.cmd.Process.Signal(sig); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// reload gives the relay a configuration and waits until the log says how that
+// went.
+func (d *daemon) reload(config string) {
+	d.t.Helper()
+	d.write(config)
+	before := d.log.count("msg=reloaded")
+	d.signal(syscall.SIGHUP)
+	nettest.Eventually(d.t, patience, func() bool { return d.log.count("msg=reloaded") > before },
+		func() string { return "the relay does not reload\n" + d.log.String() })
+}
+
+// expectExit waits for the relay's end and checks its exit status.
+func (d *daemon) expectExit(status int) {
+	d.t.Helper()
+	select {
+	case <-d.exited:
+	case <-time.After(patience):
+		d.t.Fatalf("the relay does not end\n%s", d.log)
+	}
+	if got := d.cmd.ProcessState.ExitCode(); got != status {
+		d.t.Errorf("exit status %d, want %d\n%s", got, status, d.log)
+	}
+}
+
+// daemonStatus is what the cases need of `longhaul status --json`.
+type daemonStatus struct {
+	Process struct {
+		Goroutines    int   `json:"goroutines"`
+		Descriptors   int   `json:"descriptors"`
+		ResidentBytes int64 `json:"resident_bytes"`
+	} `json:"process"`
+	LastReload *struct {
+		OK    bool   `json:"ok"`
+		Error string `json:"error"`
+	} `json:"last_reload"`
+	Lacks []struct {
+		What string `json:"what"`
+	} `json:"lacks"`
+	AcceptPaused bool  `json:"accept_paused"`
+	PipesOpen    int   `json:"pipes_open"`
+	FlowsNow     int64 `json:"flows_now"`
+	Memory       struct {
+		LimitBytes int64 `json:"limit_bytes"`
+		UsedBytes  int64 `json:"used_bytes"`
+		Short      bool  `json:"short"`
+	} `json:"memory"`
+	Tunnels []tunnelStatus `json:"tunnels"`
+	Flows   []struct {
+		Tunnel  string `json:"tunnel"`
+		State   string `json:"state"`
+		BytesUp int64  `json:"bytes_up"`
+	} `json:"flows"`
+}
+
+type tunnelStatus struct {
+	Name       string `json:"name"`
+	FlowsNow   int64  `json:"flows_now"`
+	FlowsTotal int64  `json:"flows_total"`
+	Limited    int64  `json:"limited_total"`
+	Refused    int64  `json:"refused_total"`
+	Errors     int64  `json:"errors_total"`
+}
+
+func (d *daemon) status() daemonStatus {
+	d.t.Helper()
+	var s daemonStatus
+	body, err := control.Status(d.t.Context(), d.socket())
+	if err == nil {
+		err = json.Unmarshal(body, &s)
+	}
+	if err != nil {
+		d.t.Fatalf("status: %v\n%s", err, d.log)
+	}
+	return s
+}
+
+func (s daemonStatus) tunnel(name string) tunnelStatus {
+	for _, t := range s.Tunnels {
+		if t.Name == name {
+			return t
+		}
+	}
+	return tunnelStatus{}
+}
+
+// command runs another longhaul command to its end.
+func command(t *testing.T, args ...string) (output string, status int) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), longhaul(t), args...).CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	if exit != nil {
+		status = exit.ExitCode()
+	}
+	return string(out), status
+}
+
+var built = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "longhaul-faults-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "longhaul")
+	if out, err := exec.Command("go", "build", "-o", path, "longhaul/cmd/longhaul").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build longhaul: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// longhaul builds longhaul once and returns its path.
+func longhaul(t *testing.T) string {
+	t.Helper()
+	if path := os.Getenv("LONGHAUL_BINARY"); path != "" {
+		return path
+	}
+	path, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// logText is a log that tests can wait for.
+type logText struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func (l *logText) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Count(l.buf.Bytes(), []byte(text))
+}
