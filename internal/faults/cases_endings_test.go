@@ -1,0 +1,348 @@
+package faults
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"longhaul/internal/nettest"
+	"longhaul/internal/tcpscript"
+)
+
+// sequences are the endings that bench/endings compares relays by.
+const sequences = "../../bench/endings/sequences/"
+
+// scripted are the cases that a script says all of. Each runs through one
+// relay over IPv4, through one over IPv6, and through two in a row.
+var scripted = []struct {
+	number int
+	file   string
+	ends   string // in the log of the (first) relay; "" for one that is not asked for
+}{
+	{1, sequences + "1-target-resets.tcp", "target-reset"},
+	{1, "testdata/01-reset-after-end.tcp", ""},
+	{2, "testdata/02-reset-behind-full-queue.tcp", "target-reset"},
+	{2, "testdata/02-reset-and-nobody-reads.tcp", "target-reset"},
+	{3, sequences + "3-client-resets.tcp", "client-reset"},
+	{3, "testdata/03-client-resets-upload.tcp", "client-reset"},
+	{4, sequences + "4-half-close-up.tcp", "end"},
+	{5, sequences + "5-half-close-down.tcp", "end"},
+	{6, "testdata/06-both-end.tcp", "end"},
+	{7, "testdata/07-end-behind-50M.tcp", "end"},
+	{8, "testdata/08-half-closed-for-ever.tcp", ""}, // of two relays in a row, one comes first
+	{10, sequences + "2-target-refuses.tcp", ""},
+	{12, "testdata/12-no-byte.tcp", "end"},
+	{12, "testdata/12-no-byte-target-first.tcp", "end"},
+	{17, "testdata/17-idle-but-alive.tcp", "end"},
+	{19, "testdata/19-target-says-nothing-client-resets.tcp", "client-reset"},
+	{19, "testdata/19-target-says-nothing-client-closes.tcp", ""},
+	{19, "testdata/19-target-never-accepts.tcp", "client-reset"},
+}
+
+func TestScriptedCases(t *testing.T) {
+	t.Parallel()
+	for _, c := range scripted {
+		text, err := os.ReadFile(c.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		script, err := tcpscript.Parse(string(text))
+		if err != nil {
+			t.Fatalf("%s: %v", c.file, err)
+		}
+		name := fmt.Sprintf("%02d-%s", c.number, strings.TrimLeft(strings.TrimSuffix(filepath.Base(c.file), ".tcp"), "0123456789-"))
+		t.Run(name, func(t *testing.T) {
+			for _, w := range ways {
+				t.Run(w.name, func(t *testing.T) {
+					t.Parallel()
+					ch := w.start(t)
+					if err := script.Run(t.Context(), ch.env()); err != nil {
+						t.Fatal(err)
+					}
+					if c.ends != "" {
+						ch.relays[0].expectLog(`msg=flow .*\bend=` + c.ends + ` `)
+					}
+					ch.expectNothingLeft()
+				})
+			}
+		})
+	}
+}
+
+// way is how a client reaches its target.
+type way struct {
+	name   string
+	host   string // an address of the loopback
+	relays int
+}
+
+var ways = []way{
+	{"one relay, IPv4", "127.79.0.1", 1},
+	{"one relay, IPv6", "::1", 1},
+	{"two relays", "127.79.0.1", 2},
+}
+
+// chain is a row of relays on the loopback, and the target's address behind.
+type chain struct {
+	t      *testing.T
+	relays []*daemon // the client's first
+	first  string
+	target string
+	before []daemonStatus
+}
+
+// quick has the time limits of cases that wait for them.
+const quick = `half_close_timeout: 2s
+reset_drain_timeout: 2s
+`
+
+const quickLegs = `    lan: {keepalive: {idle: 1s, interval: 1s, count: 3}}
+    wan: {keepalive: {idle: 1s, interval: 1s, count: 3}}
+`
+
+func (w way) start(t *testing.T) *chain {
+	t.Helper()
+	c := &chain{t: t, target: freeAddress(t, w.host)}
+	to := c.target
+	for range w.relays {
+		listen := freeAddress(t, w.host)
+		d := startDaemon(t, nil, unsupervised, fmt.Sprintf("control_socket: SOCKET\nworkers: 1\n%stunnels:\n  - name: main\n    listen: %q\n    forward: %q\n%s",
+			quick, listen, to, quickLegs))
+		c.relays = append([]*daemon{d}, c.relays...)
+		to = listen
+	}
+	c.first = to
+	for _, d := range c.relays {
+		c.before = append(c.before, d.status())
+	}
+	return c
+}
+
+func (c *chain) env() tcpscript.Env {
+	return tcpscript.Env{
+		Dial:   tcpscript.DialTo(c.first),
+		Listen: tcpscript.ListenOn(c.target),
+		Do: map[string]func() error{
+			"expect-no-flows": c.expectNoFlows,
+			"kill-relay": func() error {
+				d := c.relays[rand.IntN(len(c.relays))]
+				err := d.cmd.Process.Kill()
+				<-d.exited
+				return err
+			},
+		},
+		Within: patience,
+	}
+}
+
+// expectNoFlows waits until no relay has a flow.
+func (c *chain) expectNoFlows() error {
+	for _, d := range c.relays {
+		for end := time.Now().Add(patience); d.status().FlowsNow > 0; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				return fmt.Errorf("a relay still has flows\n%s", d.log)
+			}
+		}
+	}
+	return nil
+}
+
+// expectNothingLeft checks that the relays hold what they held before, but
+// for the pipes that they keep.
+func (c *chain) expectNothingLeft() {
+	c.t.Helper()
+	if err := c.expectNoFlows(); err != nil {
+		c.t.Error(err)
+	}
+	for i, d := range c.relays {
+		nettest.Eventually(c.t, patience, func() bool {
+			now := d.status()
+			return now.Process.Descriptors-2*now.PipesOpen <= c.before[i].Process.Descriptors && now.Process.Goroutines <= c.before[i].Process.Goroutines
+		}, func() string {
+			return fmt.Sprintf("before: %+v\nafter: %+v, pipes %d", c.before[i].Process, d.status().Process, d.status().PipesOpen)
+		})
+	}
+}
+
+// freeAddress is a loopback address on which nobody listens.
+func freeAddress(t *testing.T, host string) string {
+	t.Helper()
+	l, err := tcpscript.ListenOn(net.JoinHostPort(host, "0"))(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Case 9: SIGKILL at any moment is a reset for both ends, never an end.
+func TestCase09RelayIsKilled(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(sequences + "6-relay-killed.tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	moments := 20
+	if testing.Short() {
+		moments = 4
+	}
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			for range moments {
+				before := fmt.Sprintf("waits %dus\ndoes kill-relay", 1+rand.IntN(20_000))
+				script := tcpscript.MustParse(strings.Replace(string(text), "does kill-relay", before, 1))
+				if err := script.Run(t.Context(), w.start(t).env()); err != nil {
+					t.Fatalf("%s: %v", before, err)
+				}
+			}
+		})
+	}
+}
+
+// Case 11: a million writes of one byte arrive as the bytes they were, and the
+// relay sleeps when there is nothing more to do.
+func TestCase11OneByteWrites(t *testing.T) {
+	t.Parallel()
+	writes := 1_000_000
+	if testing.Short() {
+		writes = 100_000
+	}
+	c := ways[0].start(t)
+	client, target := c.connect()
+	got := make(chan error, 1)
+	go func() {
+		buf := make([]byte, 64<<10)
+		for at := 0; at < writes; {
+			n, err := target.Read(buf)
+			for i, b := range buf[:n] {
+				if b != oneByte(at+i) {
+					got <- fmt.Errorf("byte %d is %d, want %d", at+i, b, oneByte(at+i))
+					return
+				}
+			}
+			if at += n; err != nil && at < writes {
+				got <- fmt.Errorf("after %d bytes: %w", at, err)
+				return
+			}
+		}
+		got <- nil
+	}()
+	for i := range writes {
+		if _, err := client.Write([]byte{oneByte(i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+	expectSleep(t, c.relays[0], "after the last byte")
+	client.CloseWrite()
+	if n, err := target.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		t.Fatalf("read %d bytes, %v; want the end", n, err)
+	}
+	expectSleep(t, c.relays[0], "half-closed")
+	target.Close()
+	c.expectNothingLeft()
+}
+
+// oneByte is the i-th byte: no run of writes looks like another.
+func oneByte(i int) byte { return byte(i ^ i>>8 ^ i>>16) }
+
+// expectSleep checks that a relay without work uses no processor time.
+func expectSleep(t *testing.T, d *daemon, when string) {
+	t.Helper()
+	const watched, most = 500 * time.Millisecond, 50 * time.Millisecond
+	before := d.cpu()
+	time.Sleep(watched) // the time over which is measured
+	if used := d.cpu() - before; used > most {
+		t.Errorf("%s, the relay used %v of the processor in %v", when, used, watched)
+	}
+}
+
+// cpu is the processor time that the relay has used, to 10 ms.
+func (d *daemon) cpu() time.Duration {
+	d.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.cmd.Process.Pid))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	var ticks int64
+	for _, f := range fields[11:13] { // utime and stime, counted from the state
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
+
+// connect opens a flow and returns its two ends.
+func (c *chain) connect() (client, target *net.TCPConn) {
+	c.t.Helper()
+	l, err := tcpscript.ListenOn(c.target)(c.t.Context())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer l.Close()
+	a, err := tcpscript.DialTo(c.first)(c.t.Context())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { a.Close() })
+	l.(*net.TCPListener).SetDeadline(time.Now().Add(patience))
+	b, err := l.Accept()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { b.Close() })
+	return a.(*net.TCPConn), b.(*net.TCPConn)
+}
+
+// Case 12, more of it: connections that end at once, many of them, leave
+// nothing behind.
+func TestCase12ManyWithoutAByte(t *testing.T) {
+	t.Parallel()
+	c := ways[2].start(t)
+	l, err := tcpscript.ListenOn(c.target)(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var accepted atomic.Int64
+	go func() {
+		for {
+			s, err := l.Accept()
+			if err != nil {
+				return
+			}
+			accepted.Add(1)
+			io.Copy(io.Discard, s)
+			s.Close()
+		}
+	}()
+	const many = 300
+	for i := range many {
+		client, err := tcpscript.DialTo(c.first)(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%3 == 0 {
+			client.(*net.TCPConn).SetLinger(0)
+		}
+		client.Close()
+	}
+	c.expectNothingLeft()
+	if n := accepted.Load(); n < many*2/3 {
+		t.Errorf("the target saw %d of %d connections", n, many)
+	}
+}
