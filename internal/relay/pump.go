@@ -54,6 +54,10 @@ func (w *worker) pump(f *flow, s side) (more bool) {
 				return false
 			}
 			n, errno := w.flush(dir, dst)
+			if errno != 0 && dir.own == nil && noSplice(errno) && w.unsplice(dir) {
+				src.urgent = true // from here on by copying
+				continue
+			}
 			if errno != 0 {
 				w.writeFailed(f, s.other(), errno)
 				return false
@@ -119,18 +123,14 @@ func (w *worker) pump(f *flow, s side) (more bool) {
 				continue
 			}
 		}
-		switch errno {
-		case 0:
+		switch {
+		case errno == 0:
 			w.readEnded(f, s)
-		case unix.EAGAIN:
+		case errno == unix.EAGAIN:
 			src.readable = false
-		case unix.EINTR:
-		case unix.ENOMEM, unix.EINVAL, unix.EOPNOTSUPP:
-			if dir.pipe != nil {
-				src.urgent = true // copying may still work
-				continue
-			}
-			w.readFailed(f, s, errno)
+		case errno == unix.EINTR:
+		case dir.pipe != nil && noSplice(errno):
+			src.urgent = true // copying may still work
 		default:
 			w.readFailed(f, s, errno)
 		}
@@ -162,6 +162,34 @@ func (w *worker) flush(dir *direction, dst *leg) (int, unix.Errno) {
 		dir.own = nil
 	}
 	return n, 0
+}
+
+// noSplice says whether an error of splice says nothing about the connection.
+func noSplice(errno unix.Errno) bool {
+	switch errno {
+	case unix.ENOMEM, unix.ENOBUFS, unix.EINVAL, unix.EOPNOTSUPP:
+		return true
+	}
+	return false
+}
+
+// unsplice takes what the pipe holds into a buffer, to be copied from there.
+func (w *worker) unsplice(dir *direction) bool {
+	own := make([]byte, dir.held)
+	for got := 0; got < len(own); {
+		n, err := unix.Read(dir.pipe.r, own[got:])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n == 0 {
+			return false // bytes are lost: the connection must fail
+		}
+		got += n
+	}
+	dir.own = own
+	w.pipes.put(dir.pipe)
+	dir.pipe = nil
+	return true
 }
 
 func (w *worker) moved(f *flow, dir *direction, n int) int {
