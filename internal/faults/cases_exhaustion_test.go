@@ -1,0 +1,396 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/nettest"
+	"longhaul/internal/tcpscript"
+)
+
+// single is the configuration of a relay with one tunnel.
+func single(listen, forward, more string) string {
+	return fmt.Sprintf("control_socket: SOCKET\ntunnels:\n  - name: main\n    listen: %q\n    forward: %q\n    %s\n", listen, forward, more)
+}
+
+// Case 20: descriptors are used up. Accepting pauses, running flows live, and
+// those who wait are served as soon as descriptors are given back.
+func TestCase20OutOfDescriptors(t *testing.T) {
+	t.Parallel()
+	listen := freeAddress(t, "127.0.0.1")
+	relay := startDaemon(t, nil, unsupervised, single(listen, echo(t, "127.0.0.1:0"), "connect_timeout: 1m"))
+	dial := tcpscript.DialTo(listen)
+	running := []held{hold(t, dial), hold(t, dial)}
+	before := relay.status()
+	files := uint64(before.Process.Descriptors + 10)
+	if err := unix.Prlimit(relay.cmd.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: files}, nil); err != nil {
+		t.Fatal(err)
+	}
+
+	const clients = 30
+	var served atomic.Int64
+	release := make(chan struct{})
+	failed := make(chan error, clients)
+	for range clients {
+		go func() {
+			h, err := tryHold(context.Background(), dial, 4*patience)
+			if err == nil {
+				served.Add(1)
+				<-release
+				err = h.ping(patience)
+				h.Close()
+			}
+			failed <- err
+		}()
+	}
+	relay.expectLog(`msg="accepting is paused: there is no room for more connections" error="too many open files"`)
+	cpu := relay.cpu()
+	for range 10 {
+		for _, h := range running {
+			h.alive(t, "while descriptors are used up")
+		}
+		time.Sleep(100 * time.Millisecond) // a second, to see what waiting costs
+	}
+	if used := relay.cpu() - cpu; used > 200*time.Millisecond {
+		t.Errorf("the relay used %v of CPU time in a second of waiting", used)
+	}
+	if n := served.Load(); n == 0 || n > 6 {
+		t.Errorf("%d clients were served with 10 more descriptors", n)
+	}
+	if n := relay.log.count("accepting is paused"); n != 1 {
+		t.Errorf("%d lines about the pause", n)
+	}
+	close(release)
+	for range clients {
+		if err := <-failed; err != nil {
+			t.Error("a client that waited: ", err)
+		}
+	}
+	relay.expectLog(`msg="accepting goes on"`)
+	for _, h := range running {
+		h.release(t)
+	}
+	nettest.Eventually(t, patience, func() bool { return relay.status().FlowsNow == 0 }, func() string { return "flows are left" })
+	if s := relay.status(); s.AcceptPaused || s.tunnel("main").Errors > 0 || s.tunnel("main").FlowsTotal != clients+2 {
+		t.Errorf("%+v", s.tunnel("main"))
+	}
+}
+
+// Case 21: the kernel has no buffers or no memory for a further socket. Only
+// new flows are shed, and only once their time to connect is over.
+//
+// These errors cannot be had from a healthy kernel (a memory limit of a
+// control group kills instead, and tcp_mem is the whole machine's), so they are
+// put in between the program and the kernel: see supervisor.
+func TestCase21NoBuffers(t *testing.T) {
+	t.Parallel()
+	for _, errno := range []unix.Errno{unix.ENOBUFS, unix.ENOMEM} {
+		for _, tt := range []struct {
+			name  string
+			call  uintptr
+			waits bool // new clients wait; else they are reset
+		}{
+			{"socket", unix.SYS_SOCKET, false},
+			{"connect", unix.SYS_CONNECT, false},
+			{"accept", unix.SYS_ACCEPT4, true},
+			{"epoll_ctl", unix.SYS_EPOLL_CTL, false},
+		} {
+			t.Run(tt.name+" "+unix.ErrnoName(errno), func(t *testing.T) {
+				t.Parallel()
+				listen := freeAddress(t, "127.0.0.1")
+				relay := startDaemon(t, nil, errorsSupervised, single(listen, echo(t, "127.0.0.1:0"), "connect_timeout: 1s"))
+				dial := tcpscript.DialTo(listen)
+				running := hold(t, dial)
+				relay.supervisor.fail(tt.call, errno)
+				waited := make(chan error, 1)
+				if tt.waits {
+					go func() {
+						h, err := tryHold(context.Background(), dial, 2*patience)
+						if err == nil {
+							h.Close()
+						}
+						waited <- err
+					}()
+					relay.expectLog(`msg="accepting is paused`)
+				} else {
+					expectReset(t, dial, patience)
+					relay.expectLog(`level=WARN msg=flow .*end=no-resources ended_by=relay`)
+				}
+				if relay.supervisor.failures(tt.call) == 0 {
+					t.Error("the call never failed")
+				}
+				running.alive(t, "meanwhile")
+				relay.supervisor.fail(tt.call, 0)
+				if tt.waits {
+					if err := <-waited; err != nil {
+						t.Error("a client that waited: ", err)
+					}
+				}
+				hold(t, dial).release(t)
+				running.release(t)
+			})
+		}
+	}
+}
+
+// Case 21 for the memory that moving bytes takes: where there is none for
+// pipes or for splicing, running flows copy.
+func TestCase21NoMemoryToSplice(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		call  uintptr
+		errno unix.Errno
+	}{
+		{"pipe2 ENFILE", unix.SYS_PIPE2, unix.ENFILE},
+		{"pipe2 ENOMEM", unix.SYS_PIPE2, unix.ENOMEM},
+		{"splice ENOMEM", unix.SYS_SPLICE, unix.ENOMEM},
+		{"splice ENOBUFS", unix.SYS_SPLICE, unix.ENOBUFS},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			const size = 64 << 20
+			listen := freeAddress(t, "127.0.0.1")
+			relay := startDaemon(t, nil, errorsSupervised, single(listen, echo(t, "127.0.0.1:0"), ""))
+			h := hold(t, tcpscript.DialTo(listen))
+			h.SetDeadline(time.Now().Add(4 * patience))
+			sent, got := sha256.New(), sha256.New()
+			var sending sync.WaitGroup
+			sending.Go(func() {
+				source := rand.NewChaCha8([32]byte{21})
+				if _, err := io.CopyN(io.MultiWriter(h, sent), source, size); err != nil {
+					t.Error(err)
+				}
+				h.CloseWrite()
+			})
+			// With bytes in the pipes.
+			if _, err := io.CopyN(got, h, size/4); err != nil {
+				t.Fatal(err)
+			}
+			relay.supervisor.fail(tt.call, tt.errno)
+			n, err := io.Copy(got, h)
+			sending.Wait()
+			if err != nil || size/4+n != size || !bytes.Equal(sent.Sum(nil), got.Sum(nil)) {
+				t.Errorf("%d of %d bytes came back, or others: %v", size/4+n, size, err)
+			}
+			if tt.call == unix.SYS_SPLICE && relay.supervisor.failures(tt.call) == 0 {
+				t.Error("the call never failed")
+			}
+		})
+	}
+}
+
+// Case 22: the memory limit is reached. Windows shrink, accepting stops, and
+// not a byte that was accepted is dropped.
+func TestCase22MemoryLimit(t *testing.T) {
+	t.Parallel()
+	const limit, flows, each = 16 << 20, 24, 2 << 20
+	p := newPath(t)
+	relay := p.relay(fmt.Sprintf("control_socket: SOCKET\nmemory_limit: %d\ntunnels:\n  - {name: main, listen: %s:%d, forward: %s:%d}\n",
+		limit, relayNear, listenPort, targetAddress, targetPort))
+	resident := relay.status().Process.ResidentBytes
+	listener := p.listen(targetPort)
+	dial := p.dialTo(listenPort)
+
+	data := make([]byte, each)
+	rand.NewChaCha8([32]byte{22}).Read(data)
+	want := sha256.Sum256(data)
+	var written atomic.Int64
+	var senders sync.WaitGroup
+	defer senders.Wait()
+	var targets []*net.TCPConn
+	for range flows {
+		c, err := dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		targets = append(targets, accept(t, listener))
+		c.SetDeadline(time.Now().Add(8 * patience))
+		_ = c.(*net.TCPConn).SetWriteBuffer(16 << 10)
+		senders.Go(func() {
+			pace := time.NewTicker(10 * time.Millisecond) // 40 MB/s, all of them together
+			defer pace.Stop()
+			for rest := data; len(rest) > 0; <-pace.C {
+				n, err := c.Write(rest[:min(len(rest), 16<<10)])
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				written.Add(int64(n))
+				rest = rest[n:]
+			}
+			c.(*net.TCPConn).CloseWrite()
+		})
+	}
+	var most int64
+	last, since := int64(-1), time.Now()
+	nettest.Eventually(t, 3*patience, func() bool {
+		most = max(most, relay.status().Memory.UsedBytes)
+		if now := written.Load(); now != last {
+			last, since = now, time.Now()
+		}
+		return time.Since(since) > 500*time.Millisecond
+	}, func() string { return "the senders do not pause" })
+	s := relay.status()
+	t.Logf("%.1f of %d MiB, at most %.1f; the clients wrote %.1f of %d MiB; resident memory %+.1f MiB",
+		float64(s.Memory.UsedBytes)/(1<<20), limit>>20, float64(most)/(1<<20), float64(last)/(1<<20), flows*each>>20,
+		float64(s.Process.ResidentBytes-resident)/(1<<20))
+	if !s.Memory.Short || most > limit*5/4 || last >= flows*each {
+		t.Errorf("%+v, at most %d", s.Memory, most)
+	}
+	relay.expectLog(`msg="memory is short: senders are slowed down"`)
+
+	// A limit below what is held: nobody is accepted, nobody is reset.
+	relay.reload(fmt.Sprintf("control_socket: SOCKET\nmemory_limit: 4MiB\ntunnels:\n  - {name: main, listen: %s:%d, forward: %s:%d}\n",
+		relayNear, listenPort, targetAddress, targetPort))
+	relay.expectLog(`msg="accepting is paused: there is no room for more connections" error="the memory limit is reached"`)
+	late := make(chan error, 1)
+	go func() {
+		c, err := dial(context.Background())
+		if err == nil {
+			_, err = c.Write([]byte("late"))
+			defer c.Close()
+		}
+		late <- err
+	}()
+	listener.SetDeadline(time.Now().Add(500 * time.Millisecond))
+	if c, err := listener.AcceptTCP(); err == nil {
+		c.Close()
+		t.Error("a flow began although the memory limit is reached")
+	}
+
+	var readers sync.WaitGroup
+	for i, c := range targets {
+		readers.Go(func() {
+			c.SetDeadline(time.Now().Add(8 * patience))
+			hash := sha256.New()
+			n, err := io.Copy(hash, c)
+			if err != nil || n != each || !bytes.Equal(hash.Sum(nil), want[:]) {
+				t.Errorf("flow %d: %d of %d bytes, or others: %v", i, n, int64(each), err)
+			}
+			c.CloseWrite()
+		})
+	}
+	readers.Wait()
+	if err := <-late; err != nil {
+		t.Error("a client that waited: ", err)
+	}
+	accept(t, listener).Close()
+	nettest.Eventually(t, patience, func() bool { s := relay.status(); return !s.Memory.Short && !s.AcceptPaused },
+		func() string { return fmt.Sprintf("memory is still short: %+v", relay.status().Memory) })
+}
+
+// Case 23: the local ports towards a target are used up. That has an error of
+// its own, only further flows to that very target have it, and a port is taken
+// for each target anew: sockets are not bound before they connect.
+func TestCase23OutOfLocalPorts(t *testing.T) {
+	t.Parallel()
+	const ports = 16
+	p := newPath(t)
+	if err := p.Host("relay").Sysctl("net.ipv4.ip_local_port_range", "40000 40015"); err != nil {
+		t.Fatal(err)
+	}
+	relay := p.relay(fmt.Sprintf(`control_socket: SOCKET
+tunnels:
+  - {name: first, listen: %s:6000, forward: %s:5000}
+  - {name: second, listen: %[1]s:6001, forward: %s:5001}
+`, relayNear, targetAddress, targetAddress))
+	for _, port := range []uint16{5000, 5001} {
+		serveEcho(t, p.listen(port))
+	}
+	first, second := p.dialTo(6000), p.dialTo(6001)
+	var running []held
+	for range ports {
+		running = append(running, hold(t, first))
+	}
+	expectReset(t, first, patience)
+	relay.expectLog(`level=WARN msg=flow tunnel=first .*end=no-local-port ended_by=relay error="connect to 10.2.0.2:5000: cannot assign requested address"`)
+	if n := relay.status().tunnel("first").Errors; n != 1 {
+		t.Errorf("%d errors counted, want 1", n)
+	}
+	for range ports {
+		running = append(running, hold(t, second))
+	}
+	for _, h := range running {
+		h.alive(t, "with all ports in use")
+	}
+	// A port that is given back can be used; the side that ends first keeps it
+	// for a while, so the target does.
+	running[0].SetLinger(0)
+	running[0].Close()
+	nettest.Eventually(t, patience, func() bool {
+		h, err := tryHold(t.Context(), first, patience)
+		if err != nil {
+			return false
+		}
+		h.Close()
+		return true
+	}, func() string { return "a free port is not used\n" + relay.log.String() })
+}
+
+// Case 24: a tunnel has all the flows it may. Further ones are reset and
+// counted, and there is room again when one ends.
+func TestCase24FlowLimit(t *testing.T) {
+	t.Parallel()
+	listen := freeAddress(t, "127.0.0.1")
+	relay := startDaemon(t, nil, unsupervised, single(listen, echo(t, "127.0.0.1:0"), "max_flows: 2"))
+	dial := tcpscript.DialTo(listen)
+	a, b := hold(t, dial), hold(t, dial)
+	for range 3 {
+		expectReset(t, dial, patience)
+	}
+	relay.expectLog(`level=WARN msg="connection refused" tunnel=main .*reason=flow-limit`)
+	if s := relay.status().tunnel("main"); s.Limited != 3 || s.FlowsNow != 2 || s.FlowsTotal != 2 {
+		t.Errorf("%+v; want 3 limited, 2 flows", s)
+	}
+	a.alive(t, "at the limit")
+	a.release(t)
+	nettest.Eventually(t, patience, func() bool { return relay.status().FlowsNow == 1 }, func() string { return "the flow is still there" })
+	hold(t, dial).release(t)
+	b.release(t)
+}
+
+// listen opens a socket on the target's host.
+func (p *path) listen(port uint16) *net.TCPListener {
+	p.t.Helper()
+	var l net.Listener
+	err := p.Host("target").Do(func() (err error) {
+		l, err = tcpscript.ListenOn(netip.AddrPortFrom(targetAddress, port).String())(p.t.Context())
+		return err
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { l.Close() })
+	return l.(*net.TCPListener)
+}
+
+// dialTo returns a function that connects from the client's host to a port of
+// the relay.
+func (p *path) dialTo(port uint16) dialFunc {
+	return func(ctx context.Context) (net.Conn, error) { return p.dial(ctx, netip.AddrPortFrom(relayNear, port)) }
+}
+
+func accept(t *testing.T, l *net.TCPListener) *net.TCPConn {
+	t.Helper()
+	l.SetDeadline(time.Now().Add(patience))
+	c, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
