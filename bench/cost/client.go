@@ -54,8 +54,11 @@ type clients struct {
 // errShort says that a relay ended a connection before the reply was complete.
 var errShort = errors.New("the connection ended before its reply was complete")
 
-// connect begins all connections. A target or relay that cannot take so many
-// at once is given them in portions.
+// portion is how many connections are begun at once.
+const portion = 100
+
+// connect begins all connections, in portions; of those that ask once, a
+// portion has its replies before the next begins.
 func connect(l load, to peers.Address) (*clients, error) {
 	c := &clients{load: l, to: to, list: make([]client, l.clients), block: make([]byte, blockSize),
 		events: make([]unix.EpollEvent, eventsPerWait), base: time.Now()}
@@ -76,7 +79,7 @@ func connect(l load, to peers.Address) (*clients, error) {
 			c.close()
 			return nil, fmt.Errorf("connection %d of %d: %w", i+1, l.clients, err)
 		}
-		if i%100 == 99 { // and before the next portion, these
+		for wait := i%portion == portion-1; wait; wait = l.once && i+1-c.idle > portion {
 			if err := c.turn(time.Millisecond); err != nil {
 				c.close()
 				return nil, fmt.Errorf("connection %d of %d: %w", i+1, l.clients, err)
