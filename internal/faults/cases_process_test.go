@@ -1,0 +1,384 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"longhaul/internal/nettest"
+	"longhaul/internal/tcpscript"
+)
+
+// Case 30: reloads under load. No connection fails, no byte is wrong, and the
+// process holds afterwards what it held before.
+func TestCase30ReloadsUnderLoad(t *testing.T) {
+	t.Parallel()
+	reloads := 1000
+	if testing.Short() {
+		reloads = 200
+	}
+	listen, target := freeAddress(t, "127.0.0.1"), hashTarget(t)
+	var extra []string
+	for range 4 {
+		extra = append(extra, freeAddress(t, "127.0.0.1"))
+	}
+	// Variants differ in limits, timeouts and buffers of the tunnel in use,
+	// and in tunnels that come, go and change places.
+	config := func(i int) string {
+		text := fmt.Sprintf("control_socket: SOCKET\nlog: {level: %s}\nmemory_limit: %dMiB\ntunnels:\n", []string{"info", "debug"}[i%2], 256+i%3)
+		for n := range i % 4 {
+			text += fmt.Sprintf("  - {name: extra-%d, listen: %q, forward: %q}\n", n, extra[(n+i)%4], target)
+		}
+		return text + fmt.Sprintf("  - {name: main, listen: %q, forward: [%q%s], max_flows: %d, connect_timeout: %ds, lan: {receive_buffer: %dKiB}}\n",
+			listen, target, []string{"", `, "127.0.0.1:9"`}[i/2%2], 100+i, 10+i%5, 128+64*(i%2))
+	}
+	relay := startDaemon(t, nil, unsupervised, config(0))
+	dial := tcpscript.DialTo(listen)
+	if err := exchangeHash(t.Context(), dial, 1); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, patience, func() bool { return relay.status().FlowsNow == 0 }, func() string { return "a flow is left" })
+	before := relay.status()
+
+	var clients sync.WaitGroup
+	var connections, failed atomic.Int64
+	done := make(chan struct{})
+	for worker := range 3 {
+		clients.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				connections.Add(1)
+				if err := exchangeHash(t.Context(), dial, uint64(worker)<<32|uint64(i)); err != nil && failed.Add(1) <= 3 {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	began := time.Now()
+	for i := range reloads {
+		relay.reload(config(i + 1))
+	}
+	took := time.Since(began)
+	close(done)
+	clients.Wait()
+	relay.reload(config(0))
+	nettest.Eventually(t, patience, func() bool {
+		now := relay.status()
+		return now.FlowsNow == 0 && now.Process.Goroutines <= before.Process.Goroutines &&
+			now.Process.Descriptors-2*now.PipesOpen <= before.Process.Descriptors-2*before.PipesOpen
+	}, func() string {
+		return fmt.Sprintf("before: %+v, pipes %d; after: %+v", before.Process, before.PipesOpen, relay.status())
+	})
+	t.Logf("%d reloads in %v, %d connections, %d failed", reloads, took.Round(time.Millisecond), connections.Load(), failed.Load())
+	if s := relay.status(); s.tunnel("main").FlowsTotal != connections.Load()+1 || s.tunnel("main").Limited+s.tunnel("main").Refused+s.tunnel("main").Errors > 0 {
+		t.Errorf("%+v, and there were %d connections", s.tunnel("main"), connections.Load()+1)
+	}
+	if n := relay.log.count("msg=reloaded"); n != reloads+1 {
+		t.Errorf("%d reloads are in the log, want %d", n, reloads+1)
+	}
+}
+
+// hashTarget starts a target that reads to the end and replies with the hash.
+func hashTarget(t *testing.T) string {
+	t.Helper()
+	l, err := tcpscript.ListenOn("127.0.0.1:0")(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() {
+				defer c.Close()
+				c.SetDeadline(time.Now().Add(patience))
+				hash := sha256.New()
+				if _, err := io.Copy(hash, c); err == nil {
+					_, _ = c.Write(hash.Sum(nil))
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		serving.Wait()
+	})
+	return l.Addr().String()
+}
+
+// exchangeHash sends some bytes, ends, and compares the reply with their hash.
+func exchangeHash(ctx context.Context, dial dialFunc, seed uint64) error {
+	c, err := dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	r := rand.New(rand.NewPCG(seed, 30))
+	data := make([]byte, 1+r.IntN(32<<10))
+	for i := range data {
+		data[i] = byte(r.Uint32())
+	}
+	if _, err := c.Write(data); err != nil {
+		return err
+	}
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		return err
+	}
+	reply, err := io.ReadAll(c)
+	if want := sha256.Sum256(data); err == nil && !bytes.Equal(reply, want[:]) {
+		return fmt.Errorf("a reply of %d bytes is not the hash of %d", len(reply), len(data))
+	}
+	return err
+}
+
+// Case 31: a broken new configuration. The old one stays, flows and listeners
+// included; the log and status say what is wrong and where; the command that
+// checks says the same and ends with 2.
+func TestCase31BrokenConfiguration(t *testing.T) {
+	t.Parallel()
+	listen, other, target := freeAddress(t, "127.0.0.1"), freeAddress(t, "127.0.0.1"), echo(t, "127.0.0.1:0")
+	good := single(listen, target, "")
+	relay := startDaemon(t, nil, unsupervised, good)
+	dial := tcpscript.DialTo(listen)
+	running := hold(t, dial)
+	for _, tt := range []struct {
+		name, config string
+		log          string // what the log must say
+		check        string // what the check must say; empty where it cannot know
+	}{
+		{"no YAML", "tunnels: [", "reload failed, the old configuration stays", "longhaul.yaml:1:"},
+		{"unknown key", strings.Replace(good, "forward:", "forwart:", 1), `hint="did you mean forward\?"`, "unknown key forwart in a tunnel"},
+		{"empty", "", "reload failed, the old configuration stays", "the file is empty"},
+		{"an address that is taken", good + fmt.Sprintf("  - {name: taken, listen: %q, forward: %q}\n", target, listen), "cannot listen on " + target + ": address already in use", ""},
+		{"one tunnel good, one not", good + fmt.Sprintf("  - {name: new, listen: %q, forward: %q}\n  - {name: bad, listen: nowhere, forward: %q}\n", other, target, target),
+			"reload failed, the old configuration stays", "longhaul.yaml:"},
+	} {
+		before := relay.log.count("reload failed, the old configuration stays")
+		relay.write(tt.config)
+		output, status := command(t, "config", "check", relay.file())
+		if tt.check != "" && (status != 2 || !strings.Contains(output, tt.check) || !strings.Contains(output, "hint: ")) {
+			t.Errorf("%s: config check ends with %d and says %s", tt.name, status, output)
+		}
+		relay.signal(syscall.SIGHUP)
+		nettest.Eventually(t, patience, func() bool { return relay.log.count("reload failed, the old configuration stays") > before },
+			func() string { return tt.name + ": the log does not say that the reload failed\n" + relay.log.String() })
+		relay.expectLog(tt.log)
+		if s := relay.status(); s.LastReload == nil || s.LastReload.OK || s.LastReload.Error == "" || len(s.Tunnels) != 1 {
+			t.Errorf("%s: %+v, %+v", tt.name, s.LastReload, s.Tunnels)
+		}
+		running.alive(t, tt.name)
+		hold(t, dial).release(t)
+		if c, err := net.Dial("tcp", other); err == nil {
+			c.Close()
+			t.Errorf("%s: a tunnel of the broken configuration listens", tt.name)
+		}
+	}
+	relay.reload(good)
+	if s := relay.status(); !s.LastReload.OK {
+		t.Errorf("after a good one: %+v", s.LastReload)
+	}
+	running.release(t)
+	relay.signal(syscall.SIGTERM)
+	relay.expectExit(0)
+
+	// A relay that starts with a broken one does not run at all.
+	bad := startBroken(t, strings.Replace(good, "forward:", "forwart:", 1))
+	if !strings.Contains(bad, "unknown key forwart in a tunnel") {
+		t.Errorf("a relay that starts with a broken file says %s", bad)
+	}
+}
+
+// startBroken runs a relay that must refuse its configuration with status 2.
+func startBroken(t *testing.T, config string) string {
+	t.Helper()
+	file := t.TempDir() + "/longhaul.yaml"
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(config, "SOCKET", "off")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	output, status := command(t, "relay", "--config", file)
+	if status != 2 {
+		t.Errorf("exit status %d, want 2", status)
+	}
+	return output
+}
+
+// Case 34: the drain deadline passes. What is left is reset, and the exit
+// status tells it from a stop in which every flow had ended.
+func TestCase34DrainDeadline(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		stays  bool // a flow that does not end
+		status int
+	}{
+		{"flows are left", true, 3},
+		{"every flow has ended", false, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			listen := freeAddress(t, "127.0.0.1")
+			relay := startDaemon(t, nil, unsupervised, "drain_timeout: 2s\n"+single(listen, echo(t, "127.0.0.1:0"), ""))
+			dial := tcpscript.DialTo(listen)
+			ends, stays := hold(t, dial), hold(t, dial)
+			began := time.Now()
+			relay.signal(syscall.SIGTERM)
+			nettest.Eventually(t, patience, func() bool {
+				_, err := tryHold(t.Context(), dial, patience)
+				return errors.Is(err, syscall.ECONNREFUSED)
+			}, func() string { return "the relay still accepts" })
+			ends.alive(t, "while the relay drains")
+			ends.release(t)
+			if !tt.stays {
+				stays.release(t)
+				relay.expectExit(0)
+				return
+			}
+			stays.SetReadDeadline(time.Now().Add(patience))
+			if n, err := stays.Read(make([]byte, 1)); n > 0 || !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("%d bytes, %v; want a reset", n, err)
+			}
+			if took := time.Since(began); took < 2*time.Second {
+				t.Errorf("reset after %v, before the deadline", took)
+			}
+			relay.expectExit(3)
+			relay.expectLog(`msg=flow .*end=drain-timeout ended_by=relay`)
+			relay.expectLog(`1 flow did not end in time and were reset`)
+		})
+	}
+}
+
+// Case 35: the wall clock jumps by an hour, forwards and back. Nothing times
+// out because of it, nothing lives longer, and nothing is refused.
+//
+// The clock that jumps is the one that this relay sees: whenever it reads
+// CLOCK_REALTIME it is told another time (see supervisor), and a timer that it
+// would arm on that clock is noticed. The machine's clock stays as it is, and
+// the kernel's own timers of TCP do not run on it.
+func TestCase35ClockJumps(t *testing.T) {
+	t.Parallel()
+	const idle, halfClosed = 3 * time.Second, 4 * time.Second
+	listen, quick, target := freeAddress(t, "127.0.0.1"), freeAddress(t, "127.0.0.1"), echo(t, "127.0.0.1:0")
+	silent := silentTarget(t)
+	half := freeAddress(t, "127.0.0.1")
+	relay := startDaemon(t, nil, clockSupervised, fmt.Sprintf(`control_socket: SOCKET
+half_close_timeout: %v
+drain_timeout: 30m
+tunnels:
+  - {name: main, listen: %q, forward: %q, idle_timeout: 30m, new_flows_per_second: 100}
+  - {name: quick, listen: %q, forward: %q, idle_timeout: %v}
+  - {name: half, listen: %q, forward: %q, new_flows_per_second: 1}
+`, halfClosed, listen, target, quick, target, idle, half, silent))
+	main, quickly, toSilent := tcpscript.DialTo(listen), tcpscript.DialTo(quick), tcpscript.DialTo(half)
+	var running []held
+	for range 30 {
+		running = append(running, hold(t, main))
+	}
+	allAlive := func(when string) {
+		t.Helper()
+		for _, h := range running {
+			h.alive(t, when)
+		}
+		hold(t, main).release(t) // and new ones come in
+		if s := relay.status(); s.tunnel("main").FlowsNow < int64(len(running)) || s.tunnel("main").Errors > 0 || s.tunnel("main").Limited > 0 {
+			t.Errorf("%s: %+v", when, s.tunnel("main"))
+		}
+	}
+	allAlive("before")
+	for _, jump := range []struct {
+		when  string
+		ahead time.Duration
+	}{{"an hour ahead", time.Hour}, {"back again", 0}, {"an hour behind", -time.Hour}} {
+		// Timers that are running take their own time, jump or not.
+		began := time.Now()
+		idler := hold(t, quickly)
+		ended, err := toSilent(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ended.Close()
+		ended.(*net.TCPConn).CloseWrite()
+		reads := relay.supervisor.wallReads.Load()
+		relay.supervisor.jump(jump.ahead)
+		allAlive(jump.when)
+		for _, timer := range []struct {
+			what string
+			c    net.Conn
+			time time.Duration
+		}{{"idle timeout", idler, idle}, {"half-close timeout", ended, halfClosed}} {
+			timer.c.SetReadDeadline(time.Now().Add(patience))
+			_, err := timer.c.Read(make([]byte, 1))
+			took := time.Since(began)
+			if !errors.Is(err, syscall.ECONNRESET) || took < timer.time || took > timer.time+2*time.Second {
+				t.Errorf("%s: the %s of %v: %v after %v", jump.when, timer.what, timer.time, err, took)
+			}
+		}
+		// The relay did see that clock: its log has it.
+		if relay.supervisor.wallReads.Load() == reads {
+			t.Errorf("%s: the relay never read the wall clock", jump.when)
+		}
+		relay.expectLog(time.Now().Add(jump.ahead).UTC().Format("time=2006-01-02T15:") + `.*end=half-close-timeout`)
+		allAlive(jump.when + ", a while later")
+	}
+	// A drain that has begun goes on for its own time, too.
+	relay.signal(syscall.SIGTERM)
+	relay.expectLog(`msg=stopping`)
+	relay.supervisor.jump(time.Hour)
+	for _, h := range running {
+		h.alive(t, "draining, an hour ahead")
+		h.release(t)
+	}
+	relay.expectExit(0)
+	if n := relay.supervisor.wallWaits.Load(); n > 0 {
+		t.Errorf("the relay asked %d times for a timer of the wall clock", n)
+	}
+}
+
+// silentTarget starts a target that reads and never answers, nor ends.
+func silentTarget(t *testing.T) string {
+	t.Helper()
+	l, err := tcpscript.ListenOn("127.0.0.1:0")(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			stop := context.AfterFunc(t.Context(), func() { c.Close() })
+			serving.Go(func() {
+				defer stop()
+				_, _ = io.Copy(io.Discard, c)
+				<-t.Context().Done()
+				c.Close()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		serving.Wait()
+	})
+	return l.Addr().String()
+}
