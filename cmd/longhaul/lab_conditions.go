@@ -24,18 +24,7 @@ func conditionFlags(flags *pflag.FlagSet, c *lab.Conditions) {
 	}
 	add("rtt", "round-trip time of the WAN", c.RTT.String(), durationInto(&c.RTT))
 	add("jitter", "each packet's delay varies by ± this", c.Jitter.String(), durationInto(&c.Jitter))
-	add("rate", "rate each way, 0 for no bound", config.Rate(c.RateBps).String(), func(s string) error {
-		if s == "0" {
-			c.RateBps = 0
-			return nil
-		}
-		rate, err := config.ParseRate(s)
-		if err != nil {
-			return fmt.Errorf("%w: write it like 1Gbit or 100Mbit", err)
-		}
-		c.RateBps = int64(rate)
-		return nil
-	})
+	add("rate", "rate each way, 0 for no bound", config.Rate(c.RateBps).String(), rateInto(&c.RateBps))
 	add("loss", "share lost from site A to B, like 10% or 0.1", "0", shareInto(&c.Loss.Probability))
 	add("loss-back", "share lost from site B to A", "0", shareInto(&c.LossBA.Probability))
 	add("loss-place", "lost before or after bottleneck", "before", lossPlaceInto(&c.LossPlace))
@@ -146,6 +135,22 @@ func shareInto(share *float64) func(string) error {
 			return fmt.Errorf("%q is no share: write it like 10%% or 0.1", s)
 		}
 		*share = value
+		return nil
+	}
+}
+
+// rateInto reads a rate in bits per second, 0 for no bound.
+func rateInto(rateBps *int64) func(string) error {
+	return func(s string) error {
+		if s == "0" {
+			*rateBps = 0
+			return nil
+		}
+		rate, err := config.ParseRate(s)
+		if err != nil {
+			return fmt.Errorf("%w: write it like 1Gbit or 100Mbit", err)
+		}
+		*rateBps = int64(rate)
 		return nil
 	}
 }

@@ -30,7 +30,7 @@ func experiments() []experiment {
 		listed.command = func(env *env) *cobra.Command { return newLabRunTransfers(env, e) }
 		all = append(all, listed)
 	}
-	return append(all, lossyLFN())
+	return append(all, lossyLFN(), zoneTransfer())
 }
 
 func newLabList(env *env) *cobra.Command {

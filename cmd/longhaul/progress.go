@@ -75,6 +75,23 @@ func (p *progress) timed(at congestion.Progress) {
 	fmt.Fprintln(p.w, line)
 }
 
+// zone shows how far a zone transfer is.
+func (p *progress) zone(at lab.ZoneProgress) {
+	if !p.terminal {
+		if time.Since(p.last) < quietReporting {
+			return
+		}
+		p.last = time.Now()
+	}
+	line := fmt.Sprintf("%-16s %-10s %6.1f MB  %3.0f s", at.Case, at.What, float64(at.Bytes)/1e6, at.Elapsed.Seconds())
+	if p.terminal {
+		fmt.Fprintf(p.w, "\r%s\x1b[K", line)
+		p.shown = true
+		return
+	}
+	fmt.Fprintln(p.w, line)
+}
+
 // note prints a line that stays.
 func (p *progress) note(format string, args ...any) {
 	p.clear()

@@ -187,6 +187,11 @@ func (l *Lab) Close() error {
 func (l *Lab) NameHosts() error {
 	var b strings.Builder
 	b.WriteString("127.0.0.1 localhost\n::1 localhost\n")
+	// Many a program looks its host's own name up, and would wait for a name
+	// server that is not there.
+	if name, err := os.Hostname(); err == nil {
+		fmt.Fprintf(&b, "127.0.0.1 %s\n", name)
+	}
 	for _, spec := range l.topology.Hosts {
 		fmt.Fprintf(&b, "%s %s\n", spec.Address, spec.Name)
 	}
@@ -201,6 +206,12 @@ func (l *Lab) NameHosts() error {
 	err = errors.Join(err, f.Chmod(0o644), f.Close())
 	if err == nil {
 		err = unix.Mount(f.Name(), "/etc/hosts", "", unix.MS_BIND, "")
+		if errors.Is(err, unix.ENOENT) {
+			// That of a lab before: nothing can be mounted on a file that has
+			// been removed.
+			_ = unix.Unmount("/etc/hosts", unix.MNT_DETACH)
+			err = unix.Mount(f.Name(), "/etc/hosts", "", unix.MS_BIND, "")
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("cannot name the lab's hosts in /etc/hosts: %w", err)

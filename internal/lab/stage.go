@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -79,21 +80,30 @@ func (s *stage) stop() time.Duration {
 	for _, d := range s.daemons {
 		_ = d.cmd.Process.Signal(unix.SIGTERM)
 	}
-	for _, d := range s.daemons {
-		select {
-		case <-d.ended:
-		case <-time.After(5 * time.Second):
-			_ = d.cmd.Process.Kill()
-			<-d.ended
-		}
-		// The figures of the process and of the children it has waited for,
-		// which is where socat does its work.
-		if usage, ok := d.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-			s.cpu += time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
-		}
+	for len(s.daemons) > 0 {
+		s.end(s.daemons[0])
 	}
-	s.daemons = nil
 	return s.cpu
+}
+
+// end ends one of the stage's programs.
+func (s *stage) end(d *daemon) {
+	if !slices.Contains(s.daemons, d) {
+		return // it has been ended before
+	}
+	_ = d.cmd.Process.Signal(unix.SIGTERM)
+	select {
+	case <-d.ended:
+	case <-time.After(5 * time.Second):
+		_ = d.cmd.Process.Kill()
+		<-d.ended
+	}
+	// The figures of the process and of the children it has waited for,
+	// which is where socat does its work.
+	if usage, ok := d.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		s.cpu += time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	}
+	s.daemons = slices.DeleteFunc(s.daemons, func(other *daemon) bool { return other == d })
 }
 
 // explain adds to an error what the stage's programs last said.

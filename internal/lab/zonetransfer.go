@@ -1,0 +1,604 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"longhaul/internal/lab/hosts"
+	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/sandbox"
+)
+
+// ZoneTransfer is the experiment of the report on far name servers: a primary
+// at site A and a secondary at site B, with a lossy long path between them.
+type ZoneTransfer struct {
+	Conditions Conditions
+	Names      int // hosts in the zone: about 340 bytes of a transfer each, signed
+	Changes    int // incremental ones, of changedNames addresses each
+	// Patience is how long a transfer may take before it counts as unfinished.
+	Patience time.Duration
+	// Algorithms are the congestion controls of the primary that are run
+	// without relays.
+	Algorithms []string
+	// WindowBDP, if above 0, gives the name servers' hosts buffers for a window
+	// of so many bandwidth-delay products; else they have the kernel's own.
+	WindowBDP float64
+	Cases     []string // names of those to run; empty means all
+	Repeat    int
+	Program   string // the longhaul binary
+
+	Progress func(ZoneProgress)
+	Notef    func(string, ...any)
+}
+
+// ZoneProgress is how far a run is.
+type ZoneProgress struct {
+	Case    string
+	What    string // such as AXFR
+	Elapsed time.Duration
+	Bytes   uint64 // carried over the WAN towards the secondary
+}
+
+// changedNames is how many names get another address by an incremental change.
+const changedNames = 100
+
+// FullZoneNames makes a signed zone of 50 MB; QuickZoneNames one of 5 MB.
+const (
+	FullZoneNames  = 150_000
+	QuickZoneNames = 15_000
+)
+
+// LossyConditions are those of the report, with a bottleneck of 100 Mb/s.
+func LossyConditions() Conditions {
+	return Conditions{RTT: 300 * time.Millisecond, RateBps: 100e6, Loss: link.Loss{Probability: 0.1},
+		QueueBDP: 1, MTUAB: 1500, MTUBA: 1500, LANMTU: 1500, Seed: 1}
+}
+
+// ZoneResult is the outcome. Its JSON form is documented in docs/lab.md.
+type ZoneResult struct {
+	Experiment string         `json:"experiment"`
+	Conditions map[string]any `json:"conditions"`
+	Zone       ZoneSize       `json:"zone"`
+	Cases      []ZoneCase     `json:"cases"`
+}
+
+// ZoneSize describes the zone.
+type ZoneSize struct {
+	Names          int     `json:"names"`
+	TransferBytes  int64   `json:"transfer_bytes"` // of a full transfer; 0 if none was finished
+	Changes        int     `json:"changes"`
+	ChangedNames   int     `json:"changed_names_each"`
+	SigningSeconds float64 `json:"signing_seconds"`
+}
+
+// ZoneCase is the outcome of a way across: medians over its runs.
+type ZoneCase struct {
+	Name  string `json:"name"`
+	About string `json:"about"`
+
+	// Full transfer (RFC 5936).
+	AXFRFinished     bool     `json:"axfr_finished"` // in every run
+	AXFRSeconds      *float64 `json:"axfr_seconds"`  // from the first packet until the secondary serves the zone
+	AXFRMinSeconds   *float64 `json:"axfr_min_seconds"`
+	AXFRMaxSeconds   *float64 `json:"axfr_max_seconds"`
+	AXFRWireSeconds  *float64 `json:"axfr_wire_seconds"`      // the transfer alone, as the secondary logs it
+	AXFRBps          float64  `json:"axfr_bps"`               // while it lasted; of what had come in if it was not finished
+	AXFRSecondsTotal *float64 `json:"axfr_seconds_estimated"` // for the whole zone at that rate
+
+	// Incremental transfers (RFC 1995), one for each change: from the moment the
+	// secondary is told to refresh until it serves the change.
+	IXFRSecondsP50 *float64 `json:"ixfr_seconds_p50"`
+	IXFRSecondsMax *float64 `json:"ixfr_seconds_max"`
+	IXFRUnfinished int      `json:"ixfr_unfinished"` // changes that took longer than the patience
+	IXFRBytes      int64    `json:"ixfr_bytes"`      // of one change, median
+	IXFRFull       int      `json:"ixfr_full"`       // changes that came as a full transfer
+
+	Identical bool `json:"identical"` // the secondary's zone is the primary's, after each kind of transfer
+	Runs      int  `json:"runs"`
+}
+
+// zoneRun is one run of a case.
+type zoneRun struct {
+	axfrSeconds, axfrWire float64 // 0 if unfinished
+	axfrBps               float64
+	axfrBytes             int64 // 0 if unfinished
+	ixfrSeconds           []float64
+	ixfrBytes             []int64
+	ixfrUnfinished        int
+	ixfrFull              int
+	identical             bool
+}
+
+// zoneCase is a way across.
+type zoneCase struct {
+	name, about string
+	congctl     string // of host-a's routes; empty: stock
+	viaRelays   bool
+}
+
+func (z ZoneTransfer) cases() []zoneCase {
+	var all []zoneCase
+	for _, name := range z.Algorithms {
+		all = append(all, zoneCase{name: "direct-" + name, about: "host to host, " + name + " on the primary", congctl: name})
+	}
+	return append(all, zoneCase{name: "relay", about: "through a longhaul pair as it sets itself up", viaRelays: true})
+}
+
+// CaseNames are all that there are.
+func (z ZoneTransfer) CaseNames() []string {
+	var names []string
+	for _, c := range z.cases() {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// Check names what makes no sense, or what the machine lacks.
+func (z ZoneTransfer) Check() error {
+	for _, name := range z.Cases {
+		if !slices.Contains(z.CaseNames(), name) {
+			return fmt.Errorf("zone-transfer has no case %q: it has %s", name, strings.Join(z.CaseNames(), ", "))
+		}
+	}
+	switch {
+	case z.Names < 1 || z.Names > 5_000_000:
+		return fmt.Errorf("a zone of %d names: choose 1 to 5000000", z.Names)
+	case z.Changes < 0 || z.Changes > 1000:
+		return fmt.Errorf("%d changes: choose 0 to 1000", z.Changes)
+	case z.Repeat < 1:
+		return fmt.Errorf("%d runs: choose 1 or more", z.Repeat)
+	case z.Patience < time.Second:
+		return fmt.Errorf("a patience of %v: choose 1s or more", z.Patience)
+	case z.Conditions.RateBps == 0 || z.Conditions.RTT <= 0:
+		return errors.New("the path has no rate or no delay: choose both")
+	}
+	ab, ba := z.Conditions.Directions()
+	return errors.Join(ab.Validate(), ba.Validate())
+}
+
+// Missing says why the experiment cannot run here; empty if it can.
+func (z ZoneTransfer) Missing() string {
+	for _, name := range []string{"knotd", "knotc"} {
+		if reason := needs(name, "knot"); reason != "" {
+			return reason
+		}
+	}
+	return ""
+}
+
+// Run runs the experiment. The process must be inside a sandbox. A repeat has
+// sites and a primary of its own, through which its cases go in turn, each with
+// a secondary of its own and the same sequence of losses.
+func (z ZoneTransfer) Run(ctx context.Context) (ZoneResult, error) {
+	result := ZoneResult{Experiment: "zone-transfer", Conditions: z.describe(), Zone: ZoneSize{Names: z.Names, Changes: z.Changes, ChangedNames: min(changedNames, z.Names)}}
+	if err := z.Check(); err != nil {
+		return result, err
+	}
+	if reason := z.Missing(); reason != "" {
+		return result, errors.New(reason)
+	}
+	if z.Notef == nil {
+		z.Notef = func(string, ...any) {}
+	}
+	cases := slices.DeleteFunc(z.cases(), func(c zoneCase) bool { return len(z.Cases) > 0 && !slices.Contains(z.Cases, c.name) })
+	runs := make([][]zoneRun, len(cases))
+	for repeat := range z.Repeat {
+		if err := z.round(ctx, repeat, cases, runs, &result.Zone); err != nil {
+			return result, err
+		}
+	}
+	for i, c := range cases {
+		result.Cases = append(result.Cases, summarizeZone(c, runs[i], result.Zone.TransferBytes))
+	}
+	return result, nil
+}
+
+// round makes one run of each case.
+func (z ZoneTransfer) round(ctx context.Context, repeat int, cases []zoneCase, runs [][]zoneRun, size *ZoneSize) error {
+	conditions := z.Conditions
+	conditions.Seed += uint64(repeat)
+	built, err := Build(TwoSites(conditions))
+	if err != nil {
+		return err
+	}
+	defer built.Close()
+	if err := built.NameHosts(); err != nil {
+		return err
+	}
+	if z.WindowBDP > 0 {
+		// The kernel charges packets' overhead to the buffers, so that half
+		// of them holds data.
+		bytes := min(int(2*z.WindowBDP*float64(conditions.RateBps)/8*conditions.RTT.Seconds()), 1<<30)
+		for _, name := range []string{"host-a", "host-b"} {
+			err := errors.Join(
+				built.Host(name).Sysctl("net.ipv4.tcp_rmem", fmt.Sprintf("4096 131072 %d", max(bytes, 6<<20))),
+				built.Host(name).Sysctl("net.ipv4.tcp_wmem", fmt.Sprintf("4096 16384 %d", max(bytes, 4<<20))))
+			if err != nil {
+				return err
+			}
+		}
+	}
+	st := &stage{Lab: built, program: z.Program, notef: z.Notef}
+	defer st.stop()
+	if repeat == 0 {
+		z.Notef("signing a zone of %d names", z.Names)
+	}
+	rng := rand.New(rand.NewPCG(conditions.Seed, 0x7a6f6e65))
+	begin := time.Now()
+	primary, err := st.startServer(ctx, "host-a", HostA, primaryConfig, func(dir string) error {
+		f, err := os.Create(filepath.Join(dir, "zone"))
+		if err != nil {
+			return err
+		}
+		return errors.Join(writeZone(f, z.Names, rng), f.Close())
+	})
+	if err != nil {
+		return err
+	}
+	serial, _, err := primary.await(ctx, func(uint32) bool { return true })
+	if err != nil {
+		return err
+	}
+	size.SigningSeconds = time.Since(begin).Seconds()
+	for i, c := range cases {
+		t := &zoneRunner{ZoneTransfer: z, stage: st, primary: primary, serial: serial, rng: rng, conditions: conditions, zoneCase: c}
+		r, err := t.run(ctx)
+		if err != nil {
+			return fmt.Errorf("zone-transfer, case %s: %w", c.name, err)
+		}
+		serial = t.serial
+		if r.axfrBytes > 0 {
+			size.TransferBytes = r.axfrBytes
+		}
+		runs[i] = append(runs[i], r)
+	}
+	if lost := built.lostUnasked(); lost > 0 {
+		z.Notef("%d packets were lost beside the link's settings: the machine is too busy for this rate", lost)
+	}
+	return nil
+}
+
+// zoneRunner makes one run of a case.
+type zoneRunner struct {
+	ZoneTransfer
+	*stage
+	zoneCase
+	primary    *nameServer
+	serial     uint32 // of the primary's zone
+	rng        *rand.Rand
+	conditions Conditions
+}
+
+func (t *zoneRunner) run(ctx context.Context) (r zoneRun, err error) {
+	if err := t.routesOf("host-a", t.congctl); err != nil {
+		return r, err
+	}
+	remote := netip.AddrPortFrom(HostA, dnsPort)
+	if t.viaRelays {
+		if err := t.allowBuffers(); err != nil {
+			return r, err
+		}
+		relays := len(t.daemons)
+		if remote, err = t.relaysBack(ctx, remote); err != nil {
+			return r, err
+		}
+		defer func() {
+			for len(t.daemons) > relays {
+				t.end(t.daemons[len(t.daemons)-1])
+			}
+		}()
+	}
+	// The same losses for every case.
+	ab, ba := t.conditions.Directions()
+	for dir, s := range map[link.Direction]link.Settings{link.AToB: ab, link.BToA: ba} {
+		other := s
+		other.Seed += 1000
+		if err := errors.Join(t.Link(WAN).Set(dir, other), t.Link(WAN).Set(dir, s)); err != nil {
+			return r, err
+		}
+	}
+	config := strings.ReplaceAll(secondaryConfig, "PRIMARY", fmt.Sprintf("%s@%d", remote.Addr(), remote.Port()))
+	secondary, err := t.full(ctx, config, &r)
+	if err != nil {
+		return r, err
+	}
+	defer func() { secondary.stop() }()
+	if r.axfrSeconds == 0 {
+		// The secondary gets the zone by hand, so that it can be kept current.
+		secondary.stop()
+		zone, err := t.primary.dump(ctx)
+		if err != nil {
+			return r, err
+		}
+		secondary, err = t.startServer(ctx, "host-b", HostB, config, func(dir string) error {
+			return os.Link(zone, filepath.Join(dir, "zone"))
+		})
+		if err != nil {
+			return r, err
+		}
+		if _, _, err := secondary.await(ctx, t.isCurrent); err != nil {
+			return r, err
+		}
+		r.identical = true // so far: the copy was not transferred
+	} else if r.identical, err = t.same(ctx, secondary); err != nil {
+		return r, err
+	}
+	if err := t.incremental(ctx, secondary, &r); err != nil {
+		return r, err
+	}
+	if t.Changes > 0 && r.ixfrUnfinished == 0 {
+		same, err := t.same(ctx, secondary)
+		if err != nil {
+			return r, err
+		}
+		r.identical = r.identical && same
+	}
+	return r, nil
+}
+
+// isCurrent says whether a serial number is that of the primary.
+func (t *zoneRunner) isCurrent(serial uint32) bool { return serial == t.serial }
+
+// full starts an empty secondary and times how it gets the zone.
+func (t *zoneRunner) full(ctx context.Context, config string, r *zoneRun) (*nameServer, error) {
+	wan := t.Link(WAN)
+	before, asked := wan.Counters(link.AToB), wan.Counters(link.BToA).PacketsIn
+	secondary, err := t.startServer(ctx, "host-b", HostB, config, func(string) error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	patient, cancel := context.WithTimeoutCause(ctx, t.Patience, errImpatient)
+	defer cancel()
+	begin, err := firstPacket(patient, wan, asked)
+	if err != nil {
+		return secondary, secondary.explain(err)
+	}
+	stop := t.watch("AXFR", begin, before.BytesDelivered)
+	_, at, err := secondary.await(patient, t.isCurrent)
+	stop()
+	carried := wan.Counters(link.AToB).BytesDelivered - before.BytesDelivered
+	switch {
+	case errors.Is(err, errImpatient):
+		// About: retransmissions that were not needed are in it too.
+		payload := float64(t.conditions.MTUAB-ipv4HeaderBytes-tcpHeaderTimestampsBytes) / float64(t.conditions.MTUAB)
+		r.axfrBps = float64(carried) * payload * 8 / time.Since(begin).Seconds()
+		return secondary, nil
+	case err != nil:
+		return secondary, err
+	}
+	transfers, err := secondary.transfers()
+	if err != nil {
+		return secondary, err
+	}
+	if len(transfers) == 0 || transfers[len(transfers)-1].kind != "AXFR" {
+		return secondary, secondary.explain(errors.New("the secondary serves the zone but logged no full transfer"))
+	}
+	last := transfers[len(transfers)-1]
+	r.axfrSeconds, r.axfrWire, r.axfrBytes = at.Sub(begin).Seconds(), last.duration.Seconds(), last.bytes
+	r.axfrBps = float64(last.bytes) * 8 / last.duration.Seconds()
+	return secondary, nil
+}
+
+// errImpatient is why a transfer that takes too long is given up.
+var errImpatient = errors.New("the transfer takes too long")
+
+// firstPacket waits until site B sends into the WAN, and returns when it did.
+func firstPacket(ctx context.Context, wan *link.Link, before uint64) (time.Time, error) {
+	poll := time.NewTicker(2 * time.Millisecond)
+	defer poll.Stop()
+	for wan.Counters(link.BToA).PacketsIn == before {
+		select {
+		case <-ctx.Done():
+			if errors.Is(context.Cause(ctx), errImpatient) {
+				return time.Time{}, errors.New("the secondary does not ask for the zone")
+			}
+			return time.Time{}, context.Cause(ctx)
+		case <-poll.C:
+		}
+	}
+	return time.Now(), nil
+}
+
+// incremental changes the zone over and over, and times how the secondary
+// gets each change.
+func (t *zoneRunner) incremental(ctx context.Context, secondary *nameServer, r *zoneRun) error {
+	known, err := secondary.transfers()
+	if err != nil {
+		return err
+	}
+	for change := range t.Changes {
+		if err := t.change(ctx); err != nil {
+			return err
+		}
+		before := t.Link(WAN).Counters(link.AToB).BytesDelivered
+		begin := time.Now()
+		if err := secondary.control(ctx, "zone-refresh", zoneOrigin); err != nil {
+			return err
+		}
+		patient, cancel := context.WithTimeoutCause(ctx, t.Patience, errImpatient)
+		stop := t.watch(fmt.Sprintf("IXFR %d/%d", change+1, t.Changes), begin, before)
+		_, at, err := secondary.await(patient, t.isCurrent)
+		stop()
+		cancel()
+		if errors.Is(err, errImpatient) {
+			// The rest would take as long.
+			r.ixfrUnfinished = t.Changes - change
+			break
+		}
+		if err != nil {
+			return err
+		}
+		r.ixfrSeconds = append(r.ixfrSeconds, at.Sub(begin).Seconds())
+	}
+	all, err := secondary.transfers()
+	if err != nil {
+		return err
+	}
+	for _, transfer := range all[min(len(known), len(all)):] {
+		if transfer.kind == "AXFR" {
+			r.ixfrFull++
+			continue
+		}
+		r.ixfrBytes = append(r.ixfrBytes, transfer.bytes)
+	}
+	return nil
+}
+
+// change gives some names of the zone other addresses, and waits until the
+// primary has signed them.
+func (t *zoneRunner) change(ctx context.Context) error {
+	var changes []addressChange
+	for range min(changedNames, t.Names) {
+		changes = append(changes, addressChange{hostName(t.rng.IntN(t.Names)), randomAddress(t.rng)})
+	}
+	message, err := updateMessage(zoneName, changes)
+	if err != nil {
+		return err
+	}
+	if err := dynamicUpdate(ctx, t.Host("host-a"), HostA, message); err != nil {
+		return t.primary.explain(err)
+	}
+	was := t.serial
+	t.serial, _, err = t.primary.await(ctx, func(serial uint32) bool { return serial != was })
+	return err
+}
+
+// same compares the zones of both servers.
+func (t *zoneRunner) same(ctx context.Context, secondary *nameServer) (bool, error) {
+	left, err := t.primary.dump(ctx)
+	if err != nil {
+		return false, err
+	}
+	right, err := secondary.dump(ctx)
+	if err != nil {
+		return false, err
+	}
+	difference, err := firstDifference(left, right)
+	if difference != "" {
+		t.Notef("%s: the secondary's zone is not the primary's: %s", t.name, difference)
+	}
+	return difference == "", err
+}
+
+// watch reports progress until the returned function is called.
+func (t *zoneRunner) watch(what string, begin time.Time, before uint64) (stop func()) {
+	if t.Progress == nil {
+		return func() {}
+	}
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(250 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case now := <-ticker.C:
+				t.Progress(ZoneProgress{Case: t.name, What: what, Elapsed: now.Sub(begin), Bytes: t.Link(WAN).Counters(link.AToB).BytesDelivered - before})
+			}
+		}
+	}()
+	return func() { close(done); <-ended }
+}
+
+// routesOf gives all routes of a host a congestion control.
+func (s *stage) routesOf(host, congctl string) error {
+	if congctl == "" {
+		congctl = stockCongestionControl
+	}
+	spec := s.spec(host)
+	for _, r := range spec.Routes {
+		r.TCP = hosts.Metrics{CongestionControl: congctl}
+		if err := s.Host(host).Route(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// relaysBack starts a longhaul relay at both sites that lead from site B to
+// target, and returns where they are entered.
+func (s *stage) relaysBack(ctx context.Context, target netip.AddrPort) (netip.AddrPort, error) {
+	for _, hop := range []struct {
+		host            string
+		listen, forward netip.AddrPort
+	}{
+		{"relay-a", atRelayA, target},
+		{"relay-b", atRelayB, atRelayA},
+	} {
+		err := s.start(ctx, hop.host, relayPort, s.program,
+			"relay", "--listen", hop.listen.String(), "--forward", hop.forward.String(),
+			"--control-socket", filepath.Join("/run", hop.host, "control.sock"))
+		if err != nil {
+			return netip.AddrPort{}, err
+		}
+	}
+	return atRelayB, nil
+}
+
+func (z ZoneTransfer) describe() map[string]any {
+	c := z.Conditions
+	place := "before"
+	if c.LossPlace == link.LossAfter {
+		place = "after"
+	}
+	return map[string]any{
+		"source":         "DNS zone transfers to far name servers over a path of 300 ms and 10 % loss",
+		"rtt_ms":         float64(c.RTT) / float64(time.Millisecond),
+		"rate_bps":       c.RateBps,
+		"loss_ab":        c.Loss.Probability,
+		"loss_ba":        c.LossBA.Probability,
+		"loss_place":     place,
+		"queue_bdp":      c.QueueBDP,
+		"limit_bps":      c.LimitBps(),
+		"window_bdp":     z.WindowBDP,
+		"patience_s":     z.Patience.Seconds(),
+		"seed":           c.Seed,
+		"kernel":         KernelRelease(),
+		"user_namespace": sandbox.UserNamespace(),
+	}
+}
+
+func summarizeZone(c zoneCase, runs []zoneRun, zoneBytes int64) ZoneCase {
+	z := ZoneCase{Name: c.name, About: c.about, Runs: len(runs), AXFRFinished: true, Identical: true}
+	var axfr, wire, bps, ixfr, bytes []float64
+	for _, r := range runs {
+		z.AXFRFinished = z.AXFRFinished && r.axfrSeconds > 0
+		z.Identical = z.Identical && r.identical
+		axfr, wire, bps = append(axfr, r.axfrSeconds), append(wire, r.axfrWire), append(bps, r.axfrBps)
+		ixfr = append(ixfr, r.ixfrSeconds...)
+		for _, b := range r.ixfrBytes {
+			bytes = append(bytes, float64(b))
+		}
+		z.IXFRUnfinished += r.ixfrUnfinished
+		z.IXFRFull += r.ixfrFull
+	}
+	for _, values := range [][]float64{axfr, wire, bps, ixfr, bytes} {
+		slices.Sort(values)
+	}
+	z.AXFRBps = median(bps)
+	if z.AXFRFinished {
+		mid, lo, hi, wireMid := median(axfr), axfr[0], axfr[len(axfr)-1], median(wire)
+		z.AXFRSeconds, z.AXFRMinSeconds, z.AXFRMaxSeconds, z.AXFRWireSeconds = &mid, &lo, &hi, &wireMid
+	} else if zoneBytes > 0 && z.AXFRBps > 0 {
+		estimate := float64(zoneBytes) * 8 / z.AXFRBps
+		z.AXFRSecondsTotal = &estimate
+	}
+	if len(ixfr) > 0 {
+		mid, most := median(ixfr), ixfr[len(ixfr)-1]
+		z.IXFRSecondsP50, z.IXFRSecondsMax = &mid, &most
+	}
+	if len(bytes) > 0 {
+		z.IXFRBytes = int64(median(bytes))
+	}
+	return z
+}
