@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"longhaul/bench/peers"
+	"longhaul/internal/lab/sandbox"
+)
+
+// The test binary is the program too: in the sandbox, and as target and copy
+// loop.
+func TestMain(m *testing.M) {
+	if role := os.Getenv("COST_TEST_ROLE"); role != "" {
+		main()
+		return
+	}
+	sandbox.Init()
+	os.Exit(m.Run())
+}
+
+// Every measure yields plausible figures. What they are is not tested: that is
+// what the program is for.
+func TestMeasures(t *testing.T) {
+	t.Setenv("COST_TEST_ROLE", "program")
+	var stdout, stderr bytes.Buffer
+	err := run(t.Context(), []string{"--json", "--repeat", "1", "--time", "200ms", "--idle-flows", "100", "--relays", "direct,longhaul"}, &stdout, &stderr)
+	if err != nil {
+		if strings.Contains(stderr.String(), "ot permitted") || strings.Contains(err.Error(), "namespace") {
+			t.Skip("namespaces cannot be had here: ", err, stderr.String())
+		}
+		t.Fatal(err, stderr.String())
+	}
+	var res result
+	if err := json.Unmarshal(stdout.Bytes(), &res); err != nil {
+		t.Fatal(err, stdout.String())
+	}
+	if len(res.Measures) != len(measures) || len(res.Relays) != 2 {
+		t.Fatalf("%d measures of %d relays", len(res.Measures), len(res.Relays))
+	}
+	for _, m := range res.Measures {
+		for _, row := range m.Relays {
+			for k, metric := range m.Metrics {
+				values := row.Values[k]
+				// What is read of a relay's processes has no value without one,
+				// and CPU time is counted in steps of 10 ms.
+				if row.Name == "direct" || strings.HasPrefix(metric.Name, "cpu") {
+					continue
+				}
+				if len(values) != 1 || !(values[0] > 0) {
+					t.Errorf("%s of %s: %s is %v", m.Name, row.Name, metric.Name, values)
+				}
+			}
+		}
+		if m.Name != "idle" {
+			continue
+		}
+		for _, row := range m.Relays {
+			if d := row.Values[len(m.Metrics)-1]; row.Name == "longhaul" && (d[0] < 1.9 || d[0] > 2.1) {
+				t.Errorf("an idle flow of longhaul has %v descriptors, want 2", d)
+			}
+		}
+	}
+}
+
+func TestHistogram(t *testing.T) {
+	var h histogram
+	if q := h.quantile(0.5); q != 0 {
+		t.Errorf("the median of nothing is %v", q)
+	}
+	for i := 1; i <= 1000; i++ {
+		h.add(time.Duration(i) * time.Microsecond)
+	}
+	for q, want := range map[float64]time.Duration{0: time.Microsecond, 0.5: 500 * time.Microsecond, 0.99: 990 * time.Microsecond, 0.999: time.Millisecond} {
+		got := h.quantile(q)
+		if off := float64(got)/float64(want) - 1; off > 0.002 || off < -1.0/64 {
+			t.Errorf("quantile %v is %v, want %v to 1/64", q, got, want)
+		}
+	}
+	for _, ns := range []uint64{0, 1, 63, 64, 65, 127, 128, 1 << 20, 1<<40 + 12345} {
+		b := bucket(ns)
+		if low, next := lowest(b), lowest(b+1); ns < low || ns >= next {
+			t.Errorf("%d ns is in the bucket from %d to %d", ns, low, next)
+		}
+	}
+}
+
+func TestTables(t *testing.T) {
+	b := &bench{repeat: 3, time: time.Second, threads: 1, measures: []measure{{name: "bulk", title: "One flow", metrics: []metric{goodput, cpuPerGB}}}}
+	r := newResult(b)
+	r.Machine, r.Kernel, r.CPUs = "machine", "6.18", 2
+	r.addRelay(peers.Relay{Name: "a", Note: "-x"}, peers.Program{Version: "1.2"})
+	for _, gb := range []int64{2e9, 1e9, 3e9} {
+		r.add(0, 0, b.measures[0], sample{counted: counted{bytes: gb}, elapsed: time.Second, cpu: 500 * time.Millisecond, flows: 1})
+	}
+	var out strings.Builder
+	if err := r.writeMarkdown(&out); err != nil {
+		t.Fatal(err)
+	}
+	want := `**One flow**
+
+| relay | GB/s | CPU s/GB |
+|---|---|---|
+| a 1.2 (-x) | 2.00 (1.00–3.00) | 0.250 (0.167–0.500) |
+
+machine, 2 CPUs, Linux 6.18, relay threads 1, loopback; medians of 3 runs of 1 s (least–most).
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"--relays envoy":        `there is no relay "envoy": use direct, longhaul`,
+		"--measures x":          `there is no measure "x": use bulk, bulk16`,
+		"--repeat 0":            "take 1 or more",
+		"--time 1ms":            "too short",
+		"--plots dir":           "--plots goes with --growth",
+		"--growth --measures x": `there is no measure "x": use 100-flows-1-threads`,
+		"extra":                 `there is no argument "extra"`,
+	} {
+		var stdout, stderr bytes.Buffer
+		err := run(t.Context(), strings.Fields(args), &stdout, &stderr)
+		if err == nil || errors.Is(err, errReported) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: err = %v, want %s", args, err, want)
+		}
+	}
+}
+
+func TestPlotGrowth(t *testing.T) {
+	b := &bench{repeat: 2, time: time.Second, measures: growthMeasures}
+	r := newResult(b)
+	r.addRelay(peers.Relay{Name: "a"}, peers.Program{})
+	for m, kind := range growthMeasures {
+		for i := range 2 {
+			s := sample{counted: counted{bytes: 1e9}, elapsed: time.Second, cpu: time.Second, flows: kind.load.clients}
+			s.latency.add(time.Duration(i+1) * time.Millisecond)
+			s.after.Memory = 1e7
+			r.add(m, 0, kind, s)
+		}
+	}
+	dir := t.TempDir()
+	if err := plotGrowth(dir, r); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range growthPlots {
+		svg, err := os.ReadFile(dir + "/" + p.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"a, 1 thread<", "a, 2 threads<", p.y.Label} {
+			if !strings.Contains(string(svg), want) {
+				t.Errorf("%s has no %q", p.file, want)
+			}
+		}
+	}
+}
