@@ -1,0 +1,61 @@
+package faults
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var numbers = regexp.MustCompile(`^TestCase(\d\d)`)
+
+// Every case of docs/faults.md has a test by its number here, and every test
+// has its case there.
+func TestEveryCaseHasATest(t *testing.T) {
+	page, err := os.ReadFile("../../docs/faults.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[int]bool{}
+	for _, row := range regexp.MustCompile(`(?m)^\| (\d+) \|`).FindAllStringSubmatch(string(page), -1) {
+		n, err := strconv.Atoi(row[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed[n] = true
+	}
+	tested := map[int]bool{}
+	for _, c := range scripted {
+		tested[c.number] = true
+	}
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		if !strings.HasSuffix(entry.Name(), "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), entry.Name(), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range file.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok {
+				if m := numbers.FindStringSubmatch(f.Name.Name); m != nil {
+					n, _ := strconv.Atoi(m[1])
+					tested[n] = true
+				}
+			}
+		}
+	}
+	for n := 1; n <= 35; n++ {
+		if listed[n] != tested[n] {
+			t.Errorf("case %d: listed %v, tested %v", n, listed[n], tested[n])
+		}
+	}
+}
