@@ -57,11 +57,13 @@ func TestCase30ReloadsUnderLoad(t *testing.T) {
 	done := make(chan struct{})
 	for worker := range 3 {
 		clients.Go(func() {
+			pace := time.NewTicker(2 * time.Millisecond) // 1500 connections a second, all of them together
+			defer pace.Stop()
 			for i := 0; ; i++ {
 				select {
 				case <-done:
 					return
-				default:
+				case <-pace.C:
 				}
 				connections.Add(1)
 				if err := exchangeHash(t.Context(), dial, uint64(worker)<<32|uint64(i)); err != nil && failed.Add(1) <= 3 {
@@ -243,7 +245,10 @@ func TestCase34DrainDeadline(t *testing.T) {
 			began := time.Now()
 			relay.signal(syscall.SIGTERM)
 			nettest.Eventually(t, patience, func() bool {
-				_, err := tryHold(t.Context(), dial, patience)
+				h, err := tryHold(t.Context(), dial, patience)
+				if err == nil { // it came before the signal had its effect
+					h.release(t)
+				}
 				return errors.Is(err, syscall.ECONNREFUSED)
 			}, func() string { return "the relay still accepts" })
 			ends.alive(t, "while the relay drains")
