@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"longhaul/internal/control"
+	"longhaul/internal/lab"
 	"longhaul/internal/lab/hosts"
 	"longhaul/internal/nettest"
 )
@@ -218,21 +219,24 @@ func command(t *testing.T, args ...string) (output string, status int) {
 	return string(out), status
 }
 
+// built builds longhaul in the sandbox's own /run, which goes with it.
 var built = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "longhaul-faults-")
-	if err != nil {
+	const path = "/run/longhaul-under-test"
+	if err := lab.PrivateRun(); err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, "longhaul")
-	if out, err := exec.Command("go", "build", "-o", path, "longhaul/cmd/longhaul").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build longhaul: %w\n%s", err, out)
+	out, err := exec.Command("go", "build", "-o", path, "longhaul/cmd/longhaul").CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("build longhaul: %w\n%s", err, out)
 	}
-	return path, nil
+	return path, err
 })
 
-// longhaul builds longhaul once and returns its path.
+// longhaul builds longhaul once and returns its path. LONGHAUL_BINARY names
+// another to test.
 func longhaul(t *testing.T) string {
 	t.Helper()
+	nettest.RequireSandbox(t)
 	if path := os.Getenv("LONGHAUL_BINARY"); path != "" {
 		return path
 	}

@@ -314,8 +314,11 @@ func receiveDescriptor(from *os.File) (int, error) {
 		return 0, err
 	}
 	messages, err := unix.ParseSocketControlMessage(oob[:n])
-	if err != nil || len(messages) != 1 {
-		return 0, fmt.Errorf("no descriptor came: %v", err)
+	if err == nil && len(messages) != 1 {
+		err = errors.New("no descriptor came")
+	}
+	if err != nil {
+		return 0, err
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil {
