@@ -1,0 +1,311 @@
+package route
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// message is a route as the kernel tells it, with every attribute as it came,
+// so that a route can be changed in one respect and stays the same in all
+// others, known to us or not.
+type message struct {
+	header     unix.RtMsg
+	attributes []attribute
+}
+
+type attribute struct {
+	kind  uint16 // RTA_...
+	value []byte
+}
+
+var errShort = errors.New("the kernel's description of a route is cut short")
+
+func parseMessage(b []byte) (message, error) {
+	if len(b) < unix.SizeofRtMsg {
+		return message{}, errShort
+	}
+	m := message{header: unix.RtMsg{
+		Family: b[0], Dst_len: b[1], Src_len: b[2], Tos: b[3],
+		Table: b[4], Protocol: b[5], Scope: b[6], Type: b[7],
+		Flags: binary.NativeEndian.Uint32(b[8:]),
+	}}
+	var err error
+	m.attributes, err = parseAttributes(b[unix.SizeofRtMsg:])
+	return m, err
+}
+
+func parseAttributes(b []byte) (all []attribute, err error) {
+	for len(b) >= unix.SizeofRtAttr {
+		length := int(binary.NativeEndian.Uint16(b))
+		if length < unix.SizeofRtAttr || length > len(b) {
+			return nil, errShort
+		}
+		kind := binary.NativeEndian.Uint16(b[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+		all = append(all, attribute{kind, slices.Clone(b[unix.SizeofRtAttr:length])})
+		b = b[min(align(length), len(b)):]
+	}
+	return all, nil
+}
+
+func align(n int) int { return (n + unix.RTA_ALIGNTO - 1) &^ (unix.RTA_ALIGNTO - 1) }
+
+func appendAttributes(b []byte, all []attribute) []byte {
+	for _, a := range all {
+		b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+len(a.value)))
+		b = binary.NativeEndian.AppendUint16(b, a.kind)
+		b = append(b, a.value...)
+		b = append(b, make([]byte, align(len(a.value))-len(a.value))...)
+	}
+	return b
+}
+
+// Len and Serialize make a message the data of a netlink request.
+func (m message) Len() int { return len(m.Serialize()) }
+
+func (m message) Serialize() []byte {
+	h := m.header
+	b := []byte{h.Family, h.Dst_len, h.Src_len, h.Tos, h.Table, h.Protocol, h.Scope, h.Type}
+	b = binary.NativeEndian.AppendUint32(b, h.Flags)
+	return appendAttributes(b, m.attributes)
+}
+
+func (m message) clone() message {
+	m.attributes = slices.Clone(m.attributes)
+	for i := range m.attributes {
+		m.attributes[i].value = slices.Clone(m.attributes[i].value)
+	}
+	return m
+}
+
+// get is the value of an attribute, nil if there is none.
+func (m message) get(kind uint16) []byte {
+	for _, a := range m.attributes {
+		if a.kind == kind {
+			return a.value
+		}
+	}
+	return nil
+}
+
+func (m message) uint32(kind uint16) uint32 {
+	if v := m.get(kind); len(v) >= 4 {
+		return binary.NativeEndian.Uint32(v)
+	}
+	return 0
+}
+
+// set replaces or adds an attribute, or removes it if the value is nil.
+func (m *message) set(kind uint16, value []byte) {
+	m.attributes = setAttribute(m.attributes, kind, value)
+}
+
+func setAttribute(all []attribute, kind uint16, value []byte) []attribute {
+	i := slices.IndexFunc(all, func(a attribute) bool { return a.kind == kind })
+	switch {
+	case value == nil && i >= 0:
+		return slices.Delete(all, i, i+1)
+	case value == nil:
+		return all
+	case i >= 0:
+		all[i].value = value
+		return all
+	}
+	return append(all, attribute{kind, value})
+}
+
+// destination is the prefix that the route is for.
+func (m message) destination() (netip.Prefix, bool) {
+	var address netip.Addr
+	switch dst := m.get(unix.RTA_DST); {
+	case dst == nil && m.header.Family == unix.AF_INET:
+		address = netip.IPv4Unspecified()
+	case dst == nil && m.header.Family == unix.AF_INET6:
+		address = netip.IPv6Unspecified()
+	default:
+		var ok bool
+		if address, ok = netip.AddrFromSlice(dst); !ok {
+			return netip.Prefix{}, false
+		}
+	}
+	prefix := netip.PrefixFrom(address, int(m.header.Dst_len))
+	return prefix, prefix.IsValid()
+}
+
+func (m *message) setDestination(prefix netip.Prefix) {
+	m.header.Dst_len = uint8(prefix.Bits())
+	if prefix.Bits() == 0 {
+		m.set(unix.RTA_DST, nil)
+		return
+	}
+	m.set(unix.RTA_DST, prefix.Addr().AsSlice())
+}
+
+// table is the routing table that the route is in.
+func (m message) table() uint32 {
+	if m.get(unix.RTA_TABLE) != nil {
+		return m.uint32(unix.RTA_TABLE)
+	}
+	return uint32(m.header.Table)
+}
+
+// priority is the route's metric: of two routes to one prefix the lower wins.
+func (m message) priority() uint32 { return m.uint32(unix.RTA_PRIORITY) }
+
+// rtaNHID is RTA_NH_ID, which x/sys does not have.
+const rtaNHID = 30
+
+// forKernel removes what the kernel tells and does not take.
+func (m *message) forKernel() {
+	m.header.Flags &= unix.RTNH_F_ONLINK
+	for _, kind := range []uint16{unix.RTA_CACHEINFO, unix.RTA_EXPIRES} {
+		m.set(kind, nil)
+	}
+	if m.get(rtaNHID) != nil {
+		// The next hop is an object of its own, spelled out for old programs.
+		for _, kind := range []uint16{unix.RTA_OIF, unix.RTA_GATEWAY, unix.RTA_VIA, unix.RTA_MULTIPATH} {
+			m.set(kind, nil)
+		}
+		m.header.Flags = 0
+	}
+	// Each next hop of several begins with its length and its flags.
+	for hops := m.get(unix.RTA_MULTIPATH); len(hops) >= unix.SizeofRtNexthop; {
+		hops[2] &= unix.RTNH_F_ONLINK
+		length := align(int(binary.NativeEndian.Uint16(hops)))
+		if length < unix.SizeofRtNexthop || length > len(hops) {
+			break
+		}
+		hops = hops[length:]
+	}
+}
+
+// expires says whether the route is one of those that go away by themselves
+// unless a router or a program renews them.
+func (m message) expires() bool {
+	if m.header.Protocol == unix.RTPROT_RA || m.get(unix.RTA_EXPIRES) != nil {
+		return true
+	}
+	// struct rta_cacheinfo: clntref, lastuse, expires, ...
+	info := m.get(unix.RTA_CACHEINFO)
+	return m.header.Family == unix.AF_INET6 && len(info) >= 12 && binary.NativeEndian.Uint32(info[8:]) != 0
+}
+
+// lockOf is the bit in RTAX_LOCK that keeps applications from overriding the
+// congestion control.
+const lockOf = 1 << unix.RTAX_CC_ALGO
+
+// congctl is the route's congestion control, empty if it has none, and whether
+// applications are kept from overriding it.
+func (m message) congctl() (name string, locked bool) {
+	metrics, err := parseAttributes(m.get(unix.RTA_METRICS))
+	if err != nil {
+		return "", false
+	}
+	for _, a := range metrics {
+		switch {
+		case a.kind == unix.RTAX_CC_ALGO:
+			name = nl.BytesToString(a.value)
+		case a.kind == unix.RTAX_LOCK && len(a.value) >= 4:
+			locked = binary.NativeEndian.Uint32(a.value)&lockOf != 0
+		}
+	}
+	return name, locked
+}
+
+// setCongctl changes the route's congestion control, and removes it if the
+// name is empty. Other metrics and their locks stay.
+func (m *message) setCongctl(name string, locked bool) error {
+	metrics, err := parseAttributes(m.get(unix.RTA_METRICS))
+	if err != nil {
+		return err
+	}
+	var algorithm []byte
+	if name != "" {
+		algorithm = append([]byte(name), 0)
+	}
+	metrics = setAttribute(metrics, unix.RTAX_CC_ALGO, algorithm)
+
+	var locks uint32
+	for _, a := range metrics {
+		if a.kind == unix.RTAX_LOCK && len(a.value) >= 4 {
+			locks = binary.NativeEndian.Uint32(a.value)
+		}
+	}
+	locks &^= lockOf
+	if locked {
+		locks |= lockOf
+	}
+	var lock []byte
+	if locks != 0 {
+		lock = binary.NativeEndian.AppendUint32(nil, locks)
+	}
+	metrics = setAttribute(metrics, unix.RTAX_LOCK, lock)
+
+	if len(metrics) == 0 {
+		m.set(unix.RTA_METRICS, nil)
+		return nil
+	}
+	m.set(unix.RTA_METRICS, appendAttributes(nil, metrics))
+	return nil
+}
+
+// familyOf is the address family of a prefix.
+func familyOf(prefix netip.Prefix) uint8 {
+	if prefix.Addr().Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// dump lists the unicast routes of the main table, of one family.
+func dump(family uint8) ([]message, error) {
+	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+	request.AddData(message{header: unix.RtMsg{Family: family, Table: unix.RT_TABLE_MAIN}})
+	answers, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the routes: %w", err)
+	}
+	var routes []message
+	for _, answer := range answers {
+		m, err := parseMessage(answer)
+		if err != nil {
+			return nil, err
+		}
+		_, ok := m.destination()
+		if ok && m.table() == unix.RT_TABLE_MAIN && m.header.Type == unix.RTN_UNICAST && m.header.Flags&unix.RTM_F_CLONED == 0 && m.header.Tos == 0 {
+			routes = append(routes, m)
+		}
+	}
+	return routes, nil
+}
+
+// lookup asks the kernel which route a packet to an address takes.
+func lookup(address netip.Addr) (message, error) {
+	m := message{header: unix.RtMsg{Family: familyOf(netip.PrefixFrom(address, 0)), Dst_len: uint8(address.BitLen())}}
+	m.set(unix.RTA_DST, address.AsSlice())
+	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_REQUEST)
+	request.AddData(m)
+	answers, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE)
+	if err != nil {
+		return message{}, err
+	}
+	if len(answers) == 0 {
+		return message{}, unix.ENETUNREACH
+	}
+	return parseMessage(answers[0])
+}
+
+// change sends a route to the kernel.
+func change(kind, flags int, m message) error {
+	m = m.clone()
+	m.forKernel()
+	request := nl.NewNetlinkRequest(kind, flags|unix.NLM_F_ACK)
+	request.AddData(m)
+	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
