@@ -169,8 +169,10 @@ func (s *side) take(sum hash.Hash, got []byte) {
 // meaning is what a read's error says about the other's stream.
 func (s *side) meaning(err error) outcome {
 	switch {
-	case err == io.EOF && !s.sentAll.Load() && dead(s.conn):
-		// The kernel tells of a reset once, and it told a write.
+	case err == io.EOF && dead(s.conn) && !s.sentAll.Load():
+		// The kernel tells of a reset once, and it told a write. In this
+		// order: the end that this side makes meanwhile closes the connection
+		// as well.
 		return sawReset
 	case err == io.EOF:
 		return sawEnd
