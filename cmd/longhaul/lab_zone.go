@@ -87,7 +87,7 @@ longhaul relays; and compares the zones of both servers after each.`,
 	add("loss-back", "share lost on the way to the primary", "0", shareInto(&c.LossBA.Probability))
 	add("loss-place", "lost before or after the bottleneck", "before", lossPlaceInto(&c.LossPlace))
 	flags.Uint64Var(&c.Seed, "seed", c.Seed, "seed of the random choices")
-	flags.IntVar(&z.Names, "names", lab.FullZoneNames, "hosts in the zone, about 340 bytes of a transfer each")
+	flags.IntVar(&z.Names, "names", lab.FullZoneNames, "hosts in the zone, about 276 bytes of a transfer each")
 	flags.IntVar(&z.Changes, "changes", 10, "incremental transfers")
 	flags.DurationVar(&z.Patience, "patience", time.Minute, "a transfer that takes longer is unfinished")
 	flags.Float64Var(&z.WindowBDP, "window", 0, "raise the name servers' buffers to so many BDP (0: the kernel's own)")

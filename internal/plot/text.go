@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// textWidth estimates the width in pixels of text in a usual sans-serif font:
-// layout needs it, and no font is at hand.
+// textWidth estimates the width in pixels of text in a usual sans-serif font,
+// a wide one such as DejaVu Sans: layout needs it, and no font is at hand.
 func textWidth(s string, size float64) float64 {
 	width := 0.0
 	for _, r := range s {
 		switch {
 		case strings.ContainsRune("ijltfrI.,:;|!'()[] ", r):
-			width += 0.33
+			width += 0.36
 		case strings.ContainsRune("mwMW@%", r):
-			width += 0.87
+			width += 0.95
 		case r >= 'A' && r <= 'Z':
-			width += 0.69
+			width += 0.72
 		default:
-			width += 0.56
+			width += 0.62
 		}
 	}
 	return width * size
