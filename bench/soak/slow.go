@@ -23,12 +23,16 @@ const (
 	slowReadEvery = 50 * time.Millisecond // 80 kB/s
 )
 
-// What counts as flat, between the highest and the lowest sample.
+// What counts as flat, between the highest and the lowest sample, and how
+// often they are taken. What the queues hold is asked of the relay, to which
+// each answer costs some garbage of its own.
 const (
-	flatResident = 4 << 20         // bytes: to so much garbage Go lets a heap grow before it collects
-	flatQueues   = 0.25            // of the highest
-	slowWarmUp   = 1.0 / 4         // of the time, in which queues fill
-	sampleEvery  = time.Second / 2 // each costs the relay some garbage
+	flatResident   = 2 << 20 // bytes
+	flatQueues     = 0.25    // of the highest
+	slowWarmUp     = 0.25    // of the time, in which queues fill for certain
+	slowWarmUpMost = 0.6     // of the time, by which they must be full
+	residentEvery  = time.Second / 10
+	queuesEveryNth = 20 // sample of the resident memory
 )
 
 // slowResult is what came of flows whose readers are slow.
@@ -93,7 +97,11 @@ func runSlow(ctx context.Context, w *world, seed uint64, length time.Duration) (
 	for _, r := range []*relayProcess{w.near, w.far} {
 		result.Relays = append(result.Relays, slowMemory{Relay: r.name})
 	}
-	err = w.watch(slow, began.Add(time.Duration(slowWarmUp*float64(length))), result.Relays)
+	pause(slow, time.Duration(slowWarmUp*float64(length)))
+	err = w.watchFill(slow, began.Add(time.Duration(slowWarmUpMost*float64(length))))
+	if err == nil {
+		err = w.watch(slow, result.Relays)
+	}
 	sides.Wait()
 	close(failures)
 	for failure := range failures {
@@ -180,16 +188,44 @@ func readSlowly(ctx context.Context, conn *net.TCPConn) (int64, error) {
 	return n, nil
 }
 
-// watch samples the relays' memory, from a time on, until the context ends.
-func (w *world) watch(ctx context.Context, from time.Time, into []slowMemory) error {
-	pause(ctx, time.Until(from))
-	ticker := time.NewTicker(sampleEvery)
+// watchFill waits until what the relays' queues hold grows no more, or until a
+// time.
+func (w *world) watchFill(ctx context.Context, until time.Time) error {
+	const between, steady = time.Second / 2, 0.02
+	for last := int64(0); time.Now().Before(until); pause(ctx, between) {
+		var held int64
+		for _, r := range []*relayProcess{w.near, w.far} {
+			s, err := r.status(ctx)
+			if err != nil {
+				return err
+			}
+			held += s.Memory.UsedBytes
+		}
+		if last > 0 && float64(held-last) < steady*float64(last) {
+			return nil
+		}
+		last = held
+	}
+	return nil
+}
+
+// watch samples the relays' memory until the context ends.
+func (w *world) watch(ctx context.Context, into []slowMemory) error {
+	ticker := time.NewTicker(residentEvery)
 	defer ticker.Stop()
-	for first := true; ctx.Err() == nil; first = false {
+	for n := 0; ctx.Err() == nil; n++ {
 		for i, r := range []*relayProcess{w.near, w.far} {
+			m := &into[i]
 			resident, err := residentBytes(r.cmd.Process.Pid)
 			if err != nil {
 				return err
+			}
+			if n == 0 {
+				m.ResidentMinBytes = resident
+			}
+			m.ResidentMinBytes, m.ResidentMaxBytes = min(m.ResidentMinBytes, resident), max(m.ResidentMaxBytes, resident)
+			if n%queuesEveryNth != 0 {
+				continue
 			}
 			s, err := r.status(ctx)
 			if err != nil {
@@ -198,11 +234,9 @@ func (w *world) watch(ctx context.Context, from time.Time, into []slowMemory) er
 				}
 				return err
 			}
-			m := &into[i]
-			if first {
-				m.ResidentMinBytes, m.QueuesMinBytes = resident, s.Memory.UsedBytes
+			if n == 0 {
+				m.QueuesMinBytes = s.Memory.UsedBytes
 			}
-			m.ResidentMinBytes, m.ResidentMaxBytes = min(m.ResidentMinBytes, resident), max(m.ResidentMaxBytes, resident)
 			m.QueuesMinBytes, m.QueuesMaxBytes = min(m.QueuesMinBytes, s.Memory.UsedBytes), max(m.QueuesMaxBytes, s.Memory.UsedBytes)
 		}
 		select {
