@@ -49,6 +49,7 @@ func newWorld(ctx context.Context, binary string, seed uint64) (*world, error) {
 	if binary == "" {
 		binary = filepath.Join(dir, "longhaul")
 		if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "longhaul/cmd/longhaul").CombinedOutput(); err != nil {
+			os.RemoveAll(dir)
 			return nil, fmt.Errorf("build longhaul: %w\n%s", err, out)
 		}
 	}
@@ -56,6 +57,7 @@ func newWorld(ctx context.Context, binary string, seed uint64) (*world, error) {
 	c.RTT, c.RateBps, c.Seed = wanRTT, wanRateBps, seed
 	built, err := lab.Build(lab.TwoSites(c))
 	if err != nil {
+		os.RemoveAll(dir)
 		return nil, err
 	}
 	w := &world{
