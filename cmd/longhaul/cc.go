@@ -13,7 +13,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/config"
 	"longhaul/internal/kernel"
+	"longhaul/internal/route"
 )
 
 func newCC(env *env) *cobra.Command {
@@ -30,7 +32,7 @@ sending side needs them. What is loaded stays until unload or a reboot.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: needCommand,
 	}
-	cmd.AddCommand(newCCList(env), newCCLoad(env), newCCUnload(env))
+	cmd.AddCommand(newCCList(env), newCCLoad(env), newCCUnload(env), newCCUse(env))
 	return cmd
 }
 
@@ -84,12 +86,17 @@ machine; default and connections are of this network namespace.`,
 			if err != nil {
 				return err
 			}
+			uses, err := ccUses()
+			if err != nil {
+				return err
+			}
 			if asJSON {
 				encoder := json.NewEncoder(env.stdout)
 				encoder.SetIndent("", "  ")
-				return encoder.Encode(map[string]any{"algorithms": algorithms})
+				return encoder.Encode(map[string]any{"algorithms": algorithms, "uses": uses})
 			}
 			writeAlgorithms(env.stdout, algorithms, time.Now())
+			writeUses(env.stdout, uses)
 			return nil
 		},
 	}
@@ -138,4 +145,51 @@ func algorithmRemarks(a cc.Algorithm, now time.Time) (remarks []string) {
 		remarks = append(remarks, a.Summary)
 	}
 	return remarks
+}
+
+// ccPrefix is a prefix that was given an algorithm, and perhaps a rate.
+type ccPrefix struct {
+	route.Use
+	RateBps int64 `json:"rate_bits_per_second,omitempty"`
+}
+
+// ccUses are the prefixes of this network namespace.
+func ccUses() ([]ccPrefix, error) {
+	uses, err := routeTable().CongestionControlUses()
+	if err != nil {
+		return nil, err
+	}
+	all := make([]ccPrefix, len(uses))
+	for i, use := range uses {
+		all[i].Use = use
+		rates, err := cc.NewHost().Rates(use.Algorithm)
+		if err != nil { // has none, or is for root to see
+			continue
+		}
+		prefixes, err := rates.Prefixes()
+		rates.Close()
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range prefixes {
+			if p.Prefix == use.Prefix {
+				all[i].RateBps = p.Rate.BitsPerSecond
+			}
+		}
+	}
+	return all, nil
+}
+
+func writeUses(w io.Writer, uses []ccPrefix) {
+	if len(uses) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\n%-40s  %s\n", "DESTINATIONS", "USE")
+	for _, use := range uses {
+		fmt.Fprintf(w, "%-40s  %s", use.Prefix, use.Algorithm)
+		if use.RateBps > 0 {
+			fmt.Fprintf(w, ", together at %s", config.Rate(use.RateBps))
+		}
+		fmt.Fprintln(w)
+	}
 }

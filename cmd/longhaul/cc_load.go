@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/route"
 )
 
 // ccLoaded is one algorithm's part of what load prints.
@@ -101,11 +102,12 @@ func loadCC(cmd *cobra.Command, host *cc.Host, algorithm, name string, asDefault
 
 // ccUnloaded is one algorithm's part of what unload prints.
 type ccUnloaded struct {
-	Name            string     `json:"name"`
-	Outcome         cc.Outcome `json:"outcome"`
-	Connections     int        `json:"connections,omitempty"`
-	Default         string     `json:"default,omitempty"`
-	StillRegistered bool       `json:"still_registered,omitempty"`
+	Name            string      `json:"name"`
+	Outcome         cc.Outcome  `json:"outcome"`
+	Connections     int         `json:"connections,omitempty"`
+	Default         string      `json:"default,omitempty"`
+	Undone          []route.Use `json:"undone,omitempty"`
+	StillRegistered bool        `json:"still_registered,omitempty"`
 }
 
 func newCCUnload(env *env) *cobra.Command {
@@ -113,15 +115,16 @@ func newCCUnload(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "unload [NAME...]",
 		Short: "Take algorithms out of the kernel again",
-		Long: `unload undoes load: of all algorithms that longhaul has loaded if none is
-named. The default goes back to what it was. Connections that use an algorithm
-keep it until they end, and so do other network namespaces that made it their
-default.`,
+		Long: `unload undoes load; if no algorithm is named, it undoes all that load and use
+have done. The default goes back to what it was, and so do the routes that use it.
+Connections that have an algorithm keep it until they end; other network
+namespaces that made it their default keep it until they choose another.`,
 		Example: `  longhaul cc unload haul
   longhaul cc unload`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			host := cc.NewHost()
-			if len(names) == 0 {
+			everything := len(names) == 0
+			if everything {
 				all, err := host.LoadedNames()
 				if err != nil {
 					return fmt.Errorf("cannot see what is loaded: %w", err)
@@ -130,11 +133,15 @@ default.`,
 			}
 			done := []ccUnloaded{}
 			for _, name := range names {
+				undone, err := undoUsesOf(name)
+				if err != nil {
+					return err
+				}
 				result, err := host.Unload(cmd.Context(), name)
 				if err != nil {
 					return ccError(err)
 				}
-				u := ccUnloaded{name, result.Outcome, result.Sockets, result.Default, result.StillRegistered}
+				u := ccUnloaded{name, result.Outcome, result.Sockets, result.Default, undone, result.StillRegistered}
 				done = append(done, u)
 				if asJSON {
 					continue
@@ -150,11 +157,24 @@ default.`,
 					fmt.Fprint(env.stdout, ", still registered by another process that holds it")
 				}
 				fmt.Fprintln(env.stdout)
+				for _, use := range undone {
+					fmt.Fprintln(env.stdout, undoneLine(use))
+				}
+			}
+			var undone []route.Use
+			if everything { // routes may use the kernel's own algorithms
+				var err error
+				if undone, err = undoUsesOf(""); err != nil {
+					return err
+				}
 			}
 			if asJSON {
-				return json.NewEncoder(env.stdout).Encode(map[string]any{"unloaded": done})
+				return json.NewEncoder(env.stdout).Encode(map[string]any{"unloaded": done, "undone": undone})
 			}
-			if len(names) == 0 {
+			for _, use := range undone {
+				fmt.Fprintln(env.stdout, undoneLine(use))
+			}
+			if len(names) == 0 && len(undone) == 0 {
 				fmt.Fprintln(env.stdout, "nothing was loaded")
 			}
 			return nil
