@@ -113,6 +113,13 @@ func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now tim
 	if s.AcceptPaused {
 		fmt.Fprintln(w, "accepting is paused: out of descriptors or memory")
 	}
+	if m := s.Memory; m != nil {
+		short := ""
+		if m.Short {
+			short = ", senders are slowed down"
+		}
+		fmt.Fprintf(w, "memory: %s of %s%s\n", quantity(m.UsedBytes), quantity(m.LimitBytes), short)
+	}
 	writeReload(w, s.LastReload, now)
 	for _, l := range s.Lacks {
 		fmt.Fprintf(w, "lacking: %s\n  remedy: %s\n", l.What, l.Remedy)

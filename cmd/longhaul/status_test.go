@@ -33,6 +33,7 @@ func TestStatusTable(t *testing.T) {
 		Lacks:      []lack{{"send buffer 24 MiB for 1 Gb/s at 63 ms", "sysctl -w net.core.wmem_max=25165824"}},
 		Snapshot: relay.Snapshot{
 			Workers: 2,
+			Memory:  &relay.MemorySnapshot{LimitBytes: 512 << 20, UsedBytes: 400 << 20, Short: true},
 			Tunnels: []relay.TunnelSnapshot{
 				{Name: "a-tunnel-with-a-long-name", State: "listening", FlowsNow: 1999, FlowsLimit: 2000, FlowsTotal: 123456789,
 					BytesUp: 999_400_000_000, BytesDown: 1_000_000_000_000, Denied: 12345, Limited: 99999, Refused: 7, Errors: 5,
