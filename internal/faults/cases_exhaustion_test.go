@@ -9,6 +9,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -91,9 +95,10 @@ func TestCase20OutOfDescriptors(t *testing.T) {
 // Case 21: the kernel has no buffers or no memory for a further socket. Only
 // new flows are shed, and only once their time to connect is over.
 //
-// These errors cannot be had from a healthy kernel (a memory limit of a
-// control group kills instead, and tcp_mem is the whole machine's), so they are
-// put in between the program and the kernel: see supervisor.
+// These errors cannot be had from a healthy kernel without harm to others (a
+// memory limit of a control group kills instead, and tcp_mem is the whole
+// machine's), so they are put in between the program and the kernel: see
+// supervisor.
 func TestCase21NoBuffers(t *testing.T) {
 	t.Parallel()
 	for _, errno := range []unix.Errno{unix.ENOBUFS, unix.ENOMEM} {
@@ -190,6 +195,98 @@ func TestCase21NoMemoryToSplice(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Case 21, provoked for real: the pages of pipes that an ordinary user may have
+// are used up, so that every new pipe has two. Flows copy, and go back to
+// splicing when there are pages again.
+func TestCase21PipePagesUsedUp(t *testing.T) {
+	nettest.RequireRoot(t) // to be somebody else
+	free := usePipePages(t)
+	listen := freeAddress(t, "127.0.0.1")
+	relay := startDaemon(t, nil, ordinaryUser, single(listen, echo(t, "127.0.0.1:0"), ""))
+	bulk := func() {
+		t.Helper()
+		const size = 32 << 20
+		h := hold(t, tcpscript.DialTo(listen))
+		h.SetDeadline(time.Now().Add(4 * patience))
+		sent, got := sha256.New(), sha256.New()
+		var sending sync.WaitGroup
+		sending.Go(func() {
+			if _, err := io.CopyN(io.MultiWriter(h, sent), rand.NewChaCha8([32]byte{21}), size); err != nil {
+				t.Error(err)
+			}
+			h.CloseWrite()
+		})
+		n, err := io.Copy(got, h)
+		sending.Wait()
+		if err != nil || n != size || !bytes.Equal(sent.Sum(nil), got.Sum(nil)) {
+			t.Errorf("%d of %d bytes came back, or others: %v", n, size, err)
+		}
+	}
+	bulk()
+	if n := relay.status().PipesOpen; n != 0 {
+		t.Errorf("%d pipes are open; the pages were not used up", n)
+	}
+	free()
+	nettest.Eventually(t, patience, func() bool {
+		bulk()
+		return relay.status().PipesOpen > 0
+	}, func() string { return "the relay does not go back to splicing" })
+}
+
+// usePipePages takes all pages of pipes that nobody may have, until the
+// returned function is called.
+func usePipePages(t *testing.T) (free func()) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/sys/fs/pipe-user-pages-soft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pages == 0 {
+		t.Skip("fs.pipe-user-pages-soft is 0: no bound")
+	}
+	var fds []int
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread, which becomes nobody, ends with the goroutine
+		done <- func() error {
+			// Go's own Setuid would take every thread along.
+			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); errno != 0 {
+				return errno
+			}
+			for taken := 0; taken < pages; {
+				var p [2]int
+				if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+					return err
+				}
+				fds = append(fds, p[0], p[1])
+				size, err := unix.FcntlInt(uintptr(p[0]), unix.F_SETPIPE_SZ, 1<<20)
+				if err != nil { // there are not so many left
+					if size, err = unix.FcntlInt(uintptr(p[0]), unix.F_GETPIPE_SZ, 0); err != nil {
+						return err
+					}
+				}
+				taken += size / os.Getpagesize()
+			}
+			return nil
+		}()
+	}()
+	err = <-done
+	free = sync.OnceFunc(func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	})
+	t.Cleanup(free)
+	if err != nil {
+		t.Fatal("use up the pages of pipes: ", err)
+	}
+	return free
 }
 
 // Case 22: the memory limit is reached. Windows shrink, accepting stops, and

@@ -38,7 +38,11 @@ const (
 	unsupervised supervision = iota
 	clockSupervised
 	errorsSupervised
+	ordinaryUser // nothing does, but the relay runs as nobody
 )
+
+// nobody is the uid and gid of ordinaryUser.
+const nobody = 65534
 
 // startDaemon starts a relay on a host, nil for the test's own, and waits until
 // it listens. It is killed when the test ends. The text SOCKET in the
@@ -56,6 +60,13 @@ func startDaemon(t *testing.T, host *hosts.Host, how supervision, config string)
 	d.cmd.Stderr = d.log
 	start := d.cmd.Start
 	switch {
+	case how == ordinaryUser:
+		d.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		for _, path := range []string{d.dir, d.file()} {
+			if err := os.Chown(path, nobody, nobody); err != nil {
+				t.Fatal(err)
+			}
+		}
 	case how != unsupervised:
 		start = func() error {
 			d.supervisor = supervise(t, d.cmd, how == errorsSupervised)
