@@ -214,9 +214,9 @@ func (z ZoneTransfer) round(ctx context.Context, repeat int, cases []zoneCase, r
 		return err
 	}
 	if z.WindowBDP > 0 {
-		// The kernel charges packets' overhead to the buffers, so that half
-		// of them holds data.
-		bytes := min(int(2*z.WindowBDP*float64(conditions.RateBps)/8*conditions.RTT.Seconds()), 1<<30)
+		// The kernel charges packets' overhead to the buffers: behind gaps, a
+		// quarter of them holds data.
+		bytes := min(int(4*z.WindowBDP*float64(conditions.RateBps)/8*conditions.RTT.Seconds()), 1<<30)
 		for _, name := range []string{"host-a", "host-b"} {
 			err := errors.Join(
 				built.Host(name).Sysctl("net.ipv4.tcp_rmem", fmt.Sprintf("4096 131072 %d", max(bytes, 6<<20))),

@@ -49,9 +49,12 @@ func (p Path) BDPBytes() float64 { return float64(p.RateBps) / 8 * p.RTT.Seconds
 const minBuffer = 1 << 20
 
 // bufferBytes is the size of the socket buffers for the path's window. The
-// kernel charges a packet's overhead to them, so that about half holds data.
+// kernel charges a packet's overhead to them. What waits in a receiver behind
+// gaps lies there packet by packet and is charged several times its payload:
+// with twice the window, 10 % loss at 300 ms held a sender back by the
+// receiver's window for 13 % of the time, with four times for 1 %.
 func (p Path) bufferBytes() int {
-	return int(min(max(2*p.WindowBDP*p.BDPBytes(), minBuffer), math.MaxInt32/2))
+	return int(min(max(4*p.WindowBDP*p.BDPBytes(), minBuffer), math.MaxInt32/2))
 }
 
 // unsentBytes bounds what the send buffer holds beyond what is on the way: a

@@ -2,6 +2,7 @@ package congestion
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -32,8 +33,8 @@ type flowSpec struct {
 	start     time.Duration // after the run's beginning
 	bytes     int64         // to deliver; 0 means that it goes on until the run ends
 
-	maxPacingBps int64 // SO_MAX_PACING_RATE; 0 leaves it unset
-	unsentBytes  int   // TCP_NOTSENT_LOWAT
+	toldBps     int64 // rate of payload that the algorithm is told to hold; 0 tells none
+	unsentBytes int   // TCP_NOTSENT_LOWAT
 }
 
 // flow is what became of a flowSpec. Times count from the run's beginning.
@@ -57,7 +58,10 @@ type sample struct {
 	sent, retransmitted, delivered int64
 	timeouts                       int // -1 on kernels before 6.7, which do not tell
 	srtt                           time.Duration
-	cwnd                           int // packets
+	// Time with data to send, and what of it the receiver's window and the send
+	// buffer held up.
+	busy, windowLimited, bufferLimited time.Duration
+	cwnd                               int // packets
 }
 
 // running is a flow under way.
@@ -287,12 +291,26 @@ func (r *running) options(_, _ string, c syscall.RawConn) error {
 				return
 			}
 		}
-		if r.maxPacingBps > 0 {
-			err = os.NewSyscallError("set SO_MAX_PACING_RATE",
-				unix.SetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, uint64(r.maxPacingBps/8)))
+		if r.toldBps > 0 {
+			err = tellRate(int(fd), r.toldBps)
 		}
 	})
 	return errors.Join(controlErr, err)
+}
+
+// tellRate sets the socket option of the brutal algorithm: the rate in bytes of
+// payload per second, and the window over rate × round trip in tenths.
+func tellRate(fd int, bps int64) error {
+	const (
+		optionBrutal = 23301
+		gainTenths   = 20
+	)
+	value := binary.NativeEndian.AppendUint64(nil, uint64(bps/8))
+	value = binary.NativeEndian.AppendUint32(value, gainTenths)
+	if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, optionBrutal, string(value)); err != nil {
+		return fmt.Errorf("cannot tell the algorithm its rate by socket option %d: %w", optionBrutal, err)
+	}
+	return nil
 }
 
 // fail records why the connection ended before its time.
@@ -311,11 +329,13 @@ func (r *running) sample(at time.Duration) {
 		last := r.samples[len(r.samples)-1]
 		s.sent, s.retransmitted, s.delivered, s.timeouts = last.sent, last.retransmitted, last.delivered, last.timeouts
 		s.srtt, s.cwnd = last.srtt, last.cwnd
+		s.busy, s.windowLimited, s.bufferLimited = last.busy, last.windowLimited, last.bufferLimited
 	}
 	if info, err := r.info(); err == nil {
 		s.sent, s.retransmitted = int64(info.BytesSent), int64(info.BytesRetrans)
 		s.delivered = int64(info.Delivered) * int64(info.SndMSS)
 		s.srtt, s.cwnd = info.RTT, int(info.SndCwnd)
+		s.busy, s.windowLimited, s.bufferLimited = info.BusyTime, info.RwndLimited, info.SndbufLimited
 		s.timeouts = -1
 		if info.Has(tcpinfo.FieldTotalRTO) {
 			s.timeouts = int(info.TotalRTO)

@@ -33,6 +33,8 @@ type Run struct {
 	Timeouts         Value  `json:"rto_count"`          // null before Linux 6.7
 	SenderCPUPerGB   Value  `json:"sender_cpu_seconds_per_gb"`
 	LabCPUPerGB      Value  `json:"lab_cpu_seconds_per_gb"` // sender, receiver and the emulated link
+	WindowLimited    Value  `json:"rwnd_limited_share"`     // of the time with data to send, held up by the receiver's window
+	BufferLimited    Value  `json:"sndbuf_limited_share"`   // by the send buffer
 	LostUnasked      uint64 `json:"packets_lost_unasked"`   // beside the link's settings: 0, or the machine was too busy
 
 	// Every SeriesSeconds: goodput at the receiver, which waits for gaps to be
@@ -83,7 +85,7 @@ func (n *network) flow(algorithm string) flowSpec {
 		unsentBytes: n.path.unsentBytes(),
 	}
 	if rateIsTold(algorithm) {
-		s.maxPacingBps = int64(n.path.lossless().LimitBps())
+		s.toldBps = int64(n.path.lossless().LimitBps())
 	}
 	return s
 }
@@ -144,6 +146,10 @@ func (o Options) progressOf(name string, run, runs int, total time.Duration) fun
 	}
 }
 
+// heldBack is the share of the time beyond which the buffers, and not the
+// algorithm, may be what is measured.
+const heldBack = 0.05
+
 // oneFlow runs one flow alone, in a lab of its own.
 func oneFlow(ctx context.Context, p Path, algorithm string, o Options, run, runs int) (Run, error) {
 	n, err := build(p, lab.TwoSites(p.Conditions))
@@ -171,6 +177,9 @@ func oneFlow(ctx context.Context, p Path, algorithm string, o Options, run, runs
 	r.QueueP50Ms, r.QueueP95Ms = milliseconds(counters.QueueDelayP50), milliseconds(counters.QueueDelayP95)
 	r.QueueSeriesMs = queue.series(o.Time, sampleEvery)
 	r.LabCPUPerGB = perGB(cpu, f)
+	if held := max(r.WindowLimited, r.BufferLimited); held.Some() && held > heldBack {
+		o.notef("%s: the buffers held the sender back for %.0f %% of the time: raise --window", algorithm, 100*float64(held))
+	}
 	if r.LostUnasked = n.lostUnasked(); r.LostUnasked > 0 {
 		o.notef("%s: %d packets were lost beside the link's settings: the machine is too busy for this rate", algorithm, r.LostUnasked)
 	}
@@ -190,6 +199,8 @@ func (p Path) figures(f flow, during time.Duration) Run {
 		SentPerDelivered:  sentPerDelivered(f),
 		RetransmitRatio:   None,
 		Timeouts:          None,
+		WindowLimited:     None,
+		BufferLimited:     None,
 		SenderCPUPerGB:    perGB(f.cpu, f),
 		GoodputSeriesBps:  in.series(f.start, during, sampleEvery),
 		DeliverySeriesBps: acked.series(f.start, during, sampleEvery),
@@ -207,6 +218,10 @@ func (p Path) figures(f flow, during time.Duration) Run {
 		last := f.samples[len(f.samples)-1]
 		if last.sent > 0 {
 			r.RetransmitRatio = Value(float64(last.retransmitted) / float64(last.sent))
+		}
+		if last.busy > 0 {
+			r.WindowLimited = Value(last.windowLimited.Seconds() / last.busy.Seconds())
+			r.BufferLimited = Value(last.bufferLimited.Seconds() / last.busy.Seconds())
 		}
 		if last.timeouts >= 0 {
 			r.Timeouts = Value(last.timeouts)

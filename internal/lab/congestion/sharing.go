@@ -327,8 +327,9 @@ func meet(ctx context.Context, p Path, m party, o Options, run, total int) (meet
 		return meetingRun{}, err
 	}
 	defer n.Close()
-	flow := func(algorithm string, slow bool) flowSpec {
+	flow := func(algorithm string, slow bool, of int) flowSpec {
 		s := n.flow(algorithm)
+		s.toldBps /= int64(of) // what a side is told is one rate for all of its flows
 		if slow {
 			s.from = n.Host(farHost)
 		}
@@ -341,12 +342,12 @@ func meet(ctx context.Context, p Path, m party, o Options, run, total int) (meet
 	}
 	joins := time.Duration(m.scenario.joins * float64(o.Time))
 	for range ours {
-		s := flow(m.ours, m.scenario.slower == ourSide)
+		s := flow(m.ours, m.scenario.slower == ourSide, m.scenario.ours)
 		s.start = joins
 		specs = append(specs, s)
 	}
 	for range m.scenario.theirs {
-		specs = append(specs, flow(m.theirs, m.scenario.slower == theirSide))
+		specs = append(specs, flow(m.theirs, m.scenario.slower == theirSide, m.scenario.theirs))
 	}
 	flows, err := runFlows(ctx, specs, o.Time, o.progressOf(m.name(), run, total, o.Time))
 	if err != nil {

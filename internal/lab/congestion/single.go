@@ -33,6 +33,8 @@ type CaseResult struct {
 	SentPerDelivered Value `json:"sent_per_delivered"`
 	RetransmitRatio  Value `json:"retransmit_ratio"`
 	Timeouts         Value `json:"rto_count"`
+	WindowLimited    Value `json:"rwnd_limited_share"`
+	BufferLimited    Value `json:"sndbuf_limited_share"`
 	SenderCPUPerGB   Value `json:"sender_cpu_seconds_per_gb"`
 	LabCPUPerGB      Value `json:"lab_cpu_seconds_per_gb"`
 
@@ -89,6 +91,8 @@ func summarize(name string, limitBps float64, runs []Run) CaseResult {
 		SentPerDelivered: of(func(r Run) Value { return r.SentPerDelivered }),
 		RetransmitRatio:  of(func(r Run) Value { return r.RetransmitRatio }),
 		Timeouts:         of(func(r Run) Value { return r.Timeouts }),
+		WindowLimited:    of(func(r Run) Value { return r.WindowLimited }),
+		BufferLimited:    of(func(r Run) Value { return r.BufferLimited }),
 		SenderCPUPerGB:   of(func(r Run) Value { return r.SenderCPUPerGB }),
 		LabCPUPerGB:      of(func(r Run) Value { return r.LabCPUPerGB }),
 	}

@@ -35,7 +35,7 @@ func options(during time.Duration, algorithms ...string) Options {
 func TestBuffersHoldTheWindow(t *testing.T) {
 	p := LossyLFN()
 	near(t, "the bandwidth-delay product", p.BDPBytes(), 3.75e6, 1)
-	near(t, "the buffer", float64(p.bufferBytes()), 45e6, 1)
+	near(t, "the buffer", float64(p.bufferBytes()), 90e6, 1)
 	p.RTT, p.RateBps = time.Millisecond, 1e6
 	near(t, "the least buffer", float64(p.bufferBytes()), minBuffer, 0)
 	p.RTT, p.RateBps = time.Hour, 1e12
