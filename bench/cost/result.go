@@ -5,13 +5,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"text/tabwriter"
-
-	"golang.org/x/sys/unix"
 
 	"longhaul/bench/peers"
 )
@@ -50,7 +47,7 @@ type relayRow struct {
 }
 
 func newResult(b *bench) *result {
-	r := &result{Machine: machine(), Kernel: kernelRelease(), CPUs: runtime.NumCPU(), Threads: b.threads, Repeat: b.repeat, TimeS: b.time.Seconds()}
+	r := &result{Machine: machine(), Kernel: peers.KernelVersion(), CPUs: runtime.NumCPU(), Threads: b.threads, Repeat: b.repeat, TimeS: b.time.Seconds()}
 	for _, m := range b.measures {
 		threads := m.threads
 		if threads == 0 {
@@ -184,8 +181,6 @@ func (r *result) writeText(w io.Writer) error {
 	return t.Flush()
 }
 
-var versionNumber = regexp.MustCompile(`^[0-9.]+`)
-
 func machine() string {
 	text, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(text)) {
@@ -194,13 +189,4 @@ func machine() string {
 		}
 	}
 	return runtime.GOARCH
-}
-
-func kernelRelease() string {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return "Linux"
-	}
-	// The version alone: what a vendor appends says nothing about speed.
-	return versionNumber.FindString(unix.ByteSliceToString(u.Release[:]))
 }

@@ -14,8 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"longhaul/bench/peers"
 	"longhaul/internal/tcpscript"
 )
@@ -56,7 +54,7 @@ const stepTime = 3 * time.Second
 // measure runs every sequence against every relay, the relays side by side:
 // they mostly wait. What is not installed is skipped with a line on stderr.
 func measure(ctx context.Context, relays []peers.Relay, list []sequence, repeat int, dir string, stderr io.Writer) (result, error) {
-	res := result{Kernel: kernelRelease(), Repeat: repeat}
+	res := result{Kernel: peers.KernelVersion(), Repeat: repeat}
 	for _, s := range list {
 		res.Sequences = append(res.Sequences, s.name)
 	}
@@ -162,12 +160,4 @@ func measureRelay(ctx context.Context, p peers.Program, dir string, number int, 
 		endings = append(endings, e)
 	}
 	return endings, nil
-}
-
-func kernelRelease() string {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return "unknown"
-	}
-	return unix.ByteSliceToString(u.Release[:])
 }
