@@ -24,6 +24,7 @@ type opening struct {
 	addrs    []netip.Addr // of the current target, those not tried yet
 	port     uint16
 	broken   bool  // the client has reset, but sent something before
+	ackHeld  bool  // the handshake's acknowledgement waits for the first bytes
 	lookup   bool  // waiting for the resolver
 	starved  bool  // waiting for a descriptor
 	deadline int64 // over all attempts
@@ -186,7 +187,8 @@ func (w *worker) dial(f *flow, to netip.AddrPort) unix.Errno {
 	} else if err := tr.Prepare(fd, true); err != nil {
 		f.route.state.warnOnce(w.relay.log, "leg towards the target is not set up as asked", err.Error())
 	}
-	if f.speaksFirst() {
+	f.opening.ackHeld = f.speaksFirst()
+	if f.opening.ackHeld {
 		// What is sent at once acknowledges the handshake as well: the
 		// target is woken once, with something to read.
 		setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
@@ -290,6 +292,12 @@ func (w *worker) established(f *flow, events uint32) {
 	}
 	if f.phase == phaseMoving {
 		w.run(f)
+	}
+	if o.ackHeld && f.phase == phaseMoving {
+		// The first segments of the reply are acknowledged at once, as on any
+		// new connection: its sender's slow start depends on them. If there
+		// was nothing to send after all, the handshake's goes out now.
+		setsockoptInt(int(l.fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
 	}
 }
 
