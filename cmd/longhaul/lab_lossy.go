@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -65,7 +66,8 @@ func newLabRunLossy(env *env) *cobra.Command {
 		Use:   "lossy-lfn",
 		Short: "Congestion control algorithms on a lossy long fat path",
 		Long: `lossy-lfn sends from host-a to host-b with each congestion control that the
-kernel has, all with equal buffers: 300 ms, 100 Mb/s, 10 % of the packets lost.
+kernel has, and with longhaul's own where they can be loaded, all with equal
+buffers: 300 ms, 100 Mb/s, 10 % of the packets lost.
 
 --grid runs a matrix of paths instead, --sharing has flows meet others,
 --safety puts them through faults, --short times transfers of a few sizes.
@@ -82,11 +84,16 @@ What is not named is as in docs/lab.md.`,
 			if err != nil {
 				return usageError(err)
 			}
-			return inSandbox(env, func(cmd *cobra.Command, _ []string) error {
+			inside := inSandbox(env, func(cmd *cobra.Command, _ []string) error {
 				ctx, stop := untilSignal(cmd.Context())
 				defer stop()
 				return o.show(ctx, env, run)
-			})(cmd, args)
+			})
+			wanted := o.algorithms
+			if len(wanted) > 0 {
+				wanted = slices.Concat(wanted, o.against)
+			}
+			return withOwnCC(cmd.Context(), env, wanted, func() error { return inside(cmd, args) })
 		},
 	}
 	o.flags(cmd.Flags())
@@ -123,7 +130,7 @@ func (o *lossyOptions) flags(flags *pflag.FlagSet) {
 	add("loss-burst", "mean length of a loss burst, packets", "1", burstInto(&path.LossBurstPackets))
 	add("jitter", "each packet's delay varies by ± this", "0s", durationInto(&path.Jitter))
 	flags.Float64Var(&path.WindowBDP, "window", path.WindowBDP, "what the hosts' buffers hold, in BDP")
-	flags.StringSliceVar(&o.algorithms, "algorithms", nil, "congestion controls, like cubic,bbr (all of the kernel's)")
+	flags.StringSliceVar(&o.algorithms, "algorithms", nil, "congestion controls, like cubic,bbr (all there are)")
 	flags.DurationVar(&o.during, "time", 60*time.Second, "how long each run sends")
 	flags.IntVar(&o.repeat, "repeat", 1, "run each case this many times")
 	flags.BoolVar(&o.quick, "quick", false, "15 s each: a first look, not a measurement")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -40,8 +41,9 @@ func newLabRunZone(env *env) *cobra.Command {
 		Long: `zone-transfer runs a primary name server at site A and a secondary at site B
 (Knot DNS, both), with a generated and signed zone of 50 MB. It times the full
 transfer to an empty secondary and a series of incremental ones, without relays
-under each congestion control that the kernel has, and through a pair of
-longhaul relays; and compares the zones of both servers after each.`,
+under each congestion control that the kernel has and each of longhaul's own, and
+through a pair of longhaul relays; and compares the zones of both servers after
+each.`,
 		Example: `  longhaul lab run zone-transfer
   longhaul lab run zone-transfer --quick --case relay --case direct-cubic`,
 		Args: noArgs,
@@ -58,22 +60,33 @@ longhaul relays; and compares the zones of both servers after each.`,
 					z.Patience = 20 * time.Second
 				}
 			}
-			chosen, err := congestion.Choose(algorithms)
+			// Refused here, so that a mistake loads nothing and costs no sandbox.
+			wanted, err := zoneAlgorithms(algorithms, z.Cases)
 			if err != nil {
-				return err
+				return usageError(err)
 			}
-			z.Algorithms = chosen
+			z.Algorithms = wanted
 			if err := z.Check(); err != nil {
 				return usageError(err)
 			}
 			if reason := z.Missing(); reason != "" {
 				return errors.New("zone-transfer cannot run here: " + reason)
 			}
-			return inSandbox(env, func(cmd *cobra.Command, _ []string) error {
+			inside := inSandbox(env, func(cmd *cobra.Command, _ []string) error {
 				ctx, stop := untilSignal(cmd.Context())
 				defer stop()
 				return runZone(ctx, env, z, asJSON)
-			})(cmd, args)
+			})
+			if wanted == nil && len(z.Cases) > 0 {
+				return inside(cmd, args) // relays only
+			}
+			return withOwnCC(cmd.Context(), env, wanted, func() error {
+				var err error
+				if z.Algorithms, err = congestion.Choose(wanted); err != nil {
+					return err
+				}
+				return inside(cmd, args)
+			})
 		},
 	}
 	flags := cmd.Flags()
@@ -97,6 +110,25 @@ longhaul relays; and compares the zones of both servers after each.`,
 	flags.BoolVar(&quick, "quick", false, "a zone of 5 MB, 3 changes, 20 s of patience")
 	flags.BoolVar(&asJSON, "json", false, "print the result as JSON")
 	return cmd
+}
+
+// zoneAlgorithms are the congestion controls that the named cases run, those
+// that are named if no case is, or nil for all.
+func zoneAlgorithms(named, cases []string) ([]string, error) {
+	var wanted []string
+	for _, name := range cases {
+		algorithm, direct := strings.CutPrefix(name, "direct-")
+		switch {
+		case direct:
+			wanted = append(wanted, algorithm)
+		case name != "relay":
+			return nil, fmt.Errorf("zone-transfer has no case %q: it has relay, and direct-NAME for every congestion control", name)
+		}
+	}
+	if len(cases) > 0 {
+		return wanted, nil
+	}
+	return named, nil
 }
 
 func runZone(ctx context.Context, env *env, z lab.ZoneTransfer, asJSON bool) error {
