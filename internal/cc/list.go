@@ -171,7 +171,7 @@ func (h *Host) whyNot(name string, tryOut bool) error {
 	if err != nil {
 		return err
 	}
-	if err := o.check(); err != nil {
+	if err := o.prepare(); err != nil {
 		return err
 	}
 	if !tryOut {

@@ -49,7 +49,7 @@ func (h *Host) Load(ctx context.Context, algorithm, name string) (LoadResult, er
 	if err != nil {
 		return LoadResult{}, err
 	}
-	if err := o.check(); err != nil {
+	if err := o.prepare(); err != nil {
 		return LoadResult{}, err
 	}
 	if err := h.mountBPFFS(); err != nil {
@@ -63,13 +63,17 @@ func (h *Host) Load(ctx context.Context, algorithm, name string) (LoadResult, er
 	return h.load(o, name)
 }
 
-// check says what the kernel or the process lacks, short of loading the object.
-func (o *object) check() error {
+// prepare fits the object to the kernel, and says what the kernel or the
+// process lacks, short of loading it.
+func (o *object) prepare() error {
 	if err := kernel.CheckBPF("loading congestion control "+o.name, o.capabilities()...); err != nil {
 		return err
 	}
-	_, err := readKernelTypes()
-	return err
+	types, err := readKernelTypes()
+	if err != nil {
+		return err
+	}
+	return o.chooseVariants(types.arguments)
 }
 
 // load registers and pins. The caller holds the lock.
@@ -157,14 +161,11 @@ func (h *Host) register(name string, ops *ebpf.Map, outcome Outcome, b build) er
 	return nil
 }
 
-// intoKernel has the verifier check the programs and makes the maps, those
+// intoKernel has the verifier check a prepared object and makes the maps, those
 // that are shared with user space pinned in dir, or found there.
 func (o *object) intoKernel(dir string) (*ebpf.Collection, error) {
 	types, err := readKernelTypes()
 	if err != nil {
-		return nil, err
-	}
-	if err := o.chooseVariants(types.arguments); err != nil {
 		return nil, err
 	}
 	collection, err := ebpf.NewCollectionWithOptions(o.spec, ebpf.CollectionOptions{

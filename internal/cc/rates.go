@@ -207,6 +207,9 @@ type PrefixRate struct {
 
 // key is the map's key for a prefix in the calling thread's network namespace.
 func key(prefix netip.Prefix) (prefixKey, error) {
+	if !prefix.IsValid() || prefix.Addr().Is4In6() || prefix != prefix.Masked() {
+		return prefixKey{}, fmt.Errorf("%s is no prefix that connections can be told by", prefix)
+	}
 	cookie, err := kernel.NetNSCookie()
 	if err != nil {
 		return prefixKey{}, err

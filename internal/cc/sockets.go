@@ -59,14 +59,15 @@ func congestionOf(answer []byte) string {
 	if len(answer) < inetDiagMessageLen {
 		return ""
 	}
-	attributes, err := nl.ParseRouteAttr(answer[inetDiagMessageLen:])
-	if err != nil {
-		return ""
-	}
-	for _, a := range attributes {
-		if a.Attr.Type == inetDiagCongestion {
-			return nl.BytesToString(a.Value)
+	for b := answer[inetDiagMessageLen:]; len(b) >= unix.SizeofRtAttr; {
+		length := int(binary.NativeEndian.Uint16(b))
+		if length < unix.SizeofRtAttr || length > len(b) {
+			return ""
 		}
+		if binary.NativeEndian.Uint16(b[2:]) == inetDiagCongestion {
+			return nl.BytesToString(b[unix.SizeofRtAttr:length])
+		}
+		b = b[min((length+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1), len(b)):]
 	}
 	return ""
 }

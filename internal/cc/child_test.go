@@ -1,0 +1,223 @@
+package cc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/kernel"
+)
+
+var loopback = netip.MustParseAddr("127.0.0.1")
+
+// childRole names the environment variable that makes the test binary run as a
+// child of a test; its arguments are the BPF filesystem, the undo directory
+// and a name.
+const childRole = "LONGHAUL_CC_TEST_CHILD"
+
+// child is the child's main. Roles: "churn" loads and unloads until it is
+// killed, "load" loads once and prints the error, "list" prints the list.
+func child(role string) int {
+	h := NewHost()
+	h.BPFFS, h.Undo = os.Args[1], os.Args[2]
+	name := os.Args[3]
+	if role == "list" {
+		all, err := h.List(true)
+		if err != nil {
+			fmt.Print(err)
+			return 1
+		}
+		return exitCode(json.NewEncoder(os.Stdout).Encode(all))
+	}
+	if role == "load" {
+		_, err := h.Load(context.Background(), "hybla", name)
+		fmt.Print(err)
+		var lacking *kernel.ErrUnsupported
+		if errors.As(err, &lacking) {
+			fmt.Print(" [unsupported]")
+		}
+		return 0
+	}
+	for {
+		if _, err := h.Load(context.Background(), "brutal", name); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		if err := h.SetDefault(name); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		if _, err := h.Unload(context.Background(), name); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+	}
+}
+
+func exitCode(err error) int {
+	if err != nil {
+		return 1
+	}
+	return 0
+}
+
+func childCommand(h *Host, role, name string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", h.BPFFS, h.Undo, name)
+	cmd.Env = append(os.Environ(), childRole+"="+role)
+	return cmd
+}
+
+// TestKilled kills a process that loads and unloads, at any point, and holds
+// that unload clears whatever is left.
+func TestKilled(t *testing.T) {
+	h := testHost(t)
+	before, err := ReadDefault()
+	must(t, err)
+	rounds := 40
+	if testing.Short() {
+		rounds = 8
+	}
+	outcomes := map[Outcome]int{}
+	for range rounds {
+		name := testName()
+		cmd := childCommand(h, "churn", name)
+		var out strings.Builder
+		cmd.Stdout = &out
+		must(t, cmd.Start())
+		// Any moment is as good as any other: a load takes some 40 ms.
+		time.Sleep(time.Duration(rand.Int64N(int64(250 * time.Millisecond))))
+		must(t, cmd.Process.Signal(syscall.SIGKILL))
+		_ = cmd.Wait() // it was killed
+		if out.Len() > 0 {
+			t.Fatalf("the child fails: %s", out.String())
+		}
+		if _, err := h.List(false); err != nil {
+			t.Error("list:", err)
+		}
+		result, err := h.Unload(context.Background(), name)
+		if errors.Is(err, ErrUnknown) { // killed before it began, or between
+			result, err = UnloadResult{Outcome: Nothing}, nil
+		}
+		if err != nil {
+			t.Error("unload:", err)
+		}
+		outcomes[result.Outcome]++
+		if isRegistered(t, name) {
+			t.Errorf("%s is still registered after %+v", name, result)
+		}
+		if now, _ := ReadDefault(); now != before {
+			t.Errorf("the default is %s", now)
+			must(t, writeDefault(before))
+		}
+		// A default that was remembered and not set any more.
+		if path, err := h.defaultRecord(); err == nil {
+			_ = os.Remove(path)
+		}
+	}
+	t.Logf("killed with it %v", outcomes)
+}
+
+// TestUnsupported holds that each thing that can be missing is said in one
+// sentence of its own.
+func TestUnsupported(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		prepare func(t *testing.T, h *Host, cmd *exec.Cmd)
+		want    string
+	}{
+		{"no capabilities", func(t *testing.T, _ *Host, cmd *exec.Cmd) {
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		}, "loading congestion control hybla needs CAP_BPF and CAP_PERFMON: run it as root, or grant it [unsupported]"},
+		{"user namespace", func(t *testing.T, _ *Host, cmd *exec.Cmd) {
+			cmd.SysProcAttr = &syscall.SysProcAttr{
+				Cloneflags:  unix.CLONE_NEWUSER,
+				UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}},
+				GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}},
+			}
+		}, "loading congestion control hybla needs privilege over the machine, which this user namespace does not give: run it outside [unsupported]"},
+		{"no BTF", func(t *testing.T, _ *Host, _ *exec.Cmd) {
+			must(t, unix.Mount("none", "/sys/kernel/btf", "tmpfs", 0, ""))
+			t.Cleanup(func() { must(t, unix.Unmount("/sys/kernel/btf", 0)) })
+		}, "loading congestion control hybla needs a kernel with BTF (CONFIG_DEBUG_INFO_BTF), and /sys/kernel/btf/vmlinux is not there [unsupported]"},
+		{"no BPF filesystem", func(t *testing.T, h *Host, cmd *exec.Cmd) {
+			h.BPFFS = t.TempDir()
+			cmd.Args[1] = h.BPFFS
+			// As "ip netns exec" does.
+			cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+		}, "no BPF filesystem at "},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			h := testHost(t)
+			own := *h
+			cmd := childCommand(&own, "load", testName())
+			cmd.Args[0] = "cc"
+			test.prepare(t, &own, cmd)
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			if !strings.HasPrefix(string(out), test.want) {
+				t.Errorf("got  %s\nwant %s", out, test.want)
+			}
+			if strings.Contains(string(out), "\n") {
+				t.Errorf("more than one line: %q", out)
+			}
+		})
+	}
+}
+
+// TestMounted holds that a BPF filesystem is mounted where there is none.
+func TestMounted(t *testing.T) {
+	h := testHost(t)
+	own := *h
+	own.BPFFS = t.TempDir()
+	t.Cleanup(func() { must(t, unix.Unmount(own.BPFFS, 0)) })
+	if list, err := own.LoadedNames(); err != nil || len(list) > 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+	load(t, &own, "hybla")
+	if !kernel.IsBPFFS(own.BPFFS) {
+		t.Error("not mounted")
+	}
+}
+
+// TestListWithoutPrivilege lists as an ordinary user what root has loaded.
+func TestListWithoutPrivilege(t *testing.T) {
+	h := testHost(t)
+	name := load(t, h, "hybla")
+	must(t, os.Chmod(h.BPFFS, 0o700))
+	cmd := childCommand(h, "list", name)
+	cmd.Args[0] = "cc"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var all []Algorithm
+	if err := json.Unmarshal(out, &all); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	seen := false
+	for _, a := range all {
+		if a.Name == name {
+			seen = a.State == Ready && a.LoadedAt == nil
+		}
+		if a.State == Loadable {
+			t.Errorf("an ordinary user is told that he can load %+v", a)
+		}
+	}
+	if !seen {
+		t.Errorf("%s is not among %s", name, out)
+	}
+}

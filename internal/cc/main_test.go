@@ -1,0 +1,182 @@
+package cc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/nettest"
+)
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(childRole); role != "" {
+		os.Exit(child(role))
+	}
+	nettest.Main(m)
+}
+
+// testHost is this machine with a BPF filesystem of the test's own, at whose
+// end nothing may be left.
+func testHost(t testing.TB) *Host {
+	t.Helper()
+	nettest.RequireRoot(t)
+	nettest.RequireSandbox(t)
+	h := NewHost()
+	h.BPFFS, h.Undo = t.TempDir(), t.TempDir()
+	must(t, os.Chmod(filepath.Dir(h.BPFFS), 0o755)) // as /sys/fs is
+	must(t, unix.Mount("bpf", h.BPFFS, "bpf", 0, ""))
+	t.Cleanup(func() {
+		if left, err := filepath.Glob(h.BPFFS + "/longhaul*"); err != nil || len(left) > 0 {
+			t.Errorf("left on the BPF filesystem: %v, %v", left, err)
+		}
+		if left, err := filepath.Glob(h.Undo + "/*"); err != nil || len(left) > 0 {
+			t.Errorf("left to undo: %v, %v", left, err)
+		}
+		must(t, unix.Unmount(h.BPFFS, 0))
+	})
+	return h
+}
+
+// testName is a name that nothing on this machine has. The kernel's table is
+// one for all of it, so tests do not use the real names.
+func testName() string { return fmt.Sprintf("t%08x", rand.Uint32()) }
+
+// load loads an algorithm under a test's name, until the test ends.
+func load(t testing.TB, h *Host, algorithm string) (name string) {
+	t.Helper()
+	name = testName()
+	result, err := h.Load(context.Background(), algorithm, name)
+	must(t, err)
+	if result.Outcome != Loaded {
+		t.Fatalf("%s: %s", name, result.Outcome)
+	}
+	t.Cleanup(func() {
+		// Unless the test has done so.
+		if _, err := h.Unload(context.Background(), name); err != nil && !errors.Is(err, ErrUnknown) {
+			t.Error(err)
+		}
+	})
+	return name
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func isRegistered(t testing.TB, name string) bool {
+	t.Helper()
+	is, err := registered(name)
+	must(t, err)
+	return is
+}
+
+// describe finds an algorithm in the list.
+func describe(t testing.TB, h *Host, name string) (Algorithm, bool) {
+	t.Helper()
+	all, err := h.List(false)
+	must(t, err)
+	i := slices.IndexFunc(all, func(a Algorithm) bool { return a.Name == name })
+	if i < 0 {
+		return Algorithm{}, false
+	}
+	return all[i], true
+}
+
+// withAlgorithm is a dialer's or listener's control function.
+func withAlgorithm(name string, more ...func(fd int) error) func(string, string, syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if raw := c.Control(func(fd uintptr) {
+			if name != "" {
+				err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+			}
+			for _, f := range more {
+				err = errors.Join(err, f(int(fd)))
+			}
+		}); raw != nil {
+			return raw
+		}
+		return err
+	}
+}
+
+// algorithmOf asks a connection.
+func algorithmOf(t testing.TB, conn net.Conn) (name string) {
+	t.Helper()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	must(t, err)
+	must(t, raw.Control(func(fd uintptr) {
+		name, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+	}))
+	must(t, err)
+	return name
+}
+
+// listen opens a socket that takes everything in and counts it.
+func listen(t testing.TB, address netip.Addr, control func(string, string, syscall.RawConn) error) (net.Listener, *atomic.Int64) {
+	t.Helper()
+	lc := net.ListenConfig{Control: control}
+	lc.SetMultipathTCP(false)
+	l, err := lc.Listen(context.Background(), "tcp", netip.AddrPortFrom(address, 0).String())
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	var got atomic.Int64
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				buffer := make([]byte, 1<<18)
+				for {
+					n, err := conn.Read(buffer)
+					got.Add(int64(n))
+					if err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return l, &got
+}
+
+// dial connects on the calling goroutine's thread.
+func dial(address string, control func(string, string, syscall.RawConn) error) (net.Conn, error) {
+	d := net.Dialer{Control: control, Timeout: 20 * time.Second}
+	d.SetMultipathTCP(false)
+	return d.Dial("tcp", address)
+}
+
+// pump sends until the time is over, or the connection is.
+func pump(conn net.Conn, d time.Duration) error {
+	data := make([]byte, 1<<16)
+	if err := conn.SetDeadline(time.Now().Add(d)); err != nil {
+		return err
+	}
+	for {
+		if _, err := conn.Write(data); err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return nil
+			}
+			return err
+		}
+	}
+}
