@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"longhaul/internal/lab"
@@ -39,10 +40,16 @@ const (
 	wanRateBps = 300e6
 )
 
+var privateRun = sync.OnceValue(lab.PrivateRun)
+
 // newWorld builds the lab and starts both relays. The process must be inside
 // a sandbox.
 func newWorld(ctx context.Context, binary string, seed uint64) (*world, error) {
-	dir, err := os.MkdirTemp("", "soak-")
+	// In a /run that goes with the sandbox, however that ends.
+	if err := privateRun(); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("/run", "soak-")
 	if err != nil {
 		return nil, err
 	}
