@@ -105,6 +105,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	if !sandbox.Inside() {
+		if *binary == "" {
+			if err := peers.Fetch(ctx); err != nil {
+				return err
+			}
+		}
 		status, err := sandbox.Run(args, os.Stdin, stdout, stderr)
 		if err != nil {
 			return fmt.Errorf("make a network namespace to measure in: %w", err)

@@ -214,3 +214,14 @@ func writeConfig(dir, name, format string, args ...any) (string, error) {
 	path := filepath.Join(dir, name)
 	return path, os.WriteFile(path, []byte(fmt.Sprintf(format, args...)), 0o644)
 }
+
+// Fetch has the go command fetch and compile what longhaul of this tree is
+// built from. A program that builds it inside a namespace without a network
+// calls this before.
+func Fetch(ctx context.Context) error {
+	build := exec.CommandContext(ctx, "go", "build", "-o", os.DevNull, "longhaul/cmd/longhaul")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build longhaul: %w\n%s", err, out)
+	}
+	return nil
+}

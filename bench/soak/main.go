@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"time"
 
+	"longhaul/bench/peers"
 	"longhaul/internal/lab/sandbox"
 )
 
@@ -98,6 +99,11 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		return err
 	}
 	if !sandbox.Inside() {
+		if o.binary == "" {
+			if err := peers.Fetch(ctx); err != nil {
+				return err
+			}
+		}
 		status, err := sandbox.Run(args, os.Stdin, stdout, stderr)
 		if err == nil && status != 0 {
 			err = errInside
