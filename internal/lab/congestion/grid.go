@@ -195,7 +195,9 @@ func RunGrid(ctx context.Context, g Grid, base Path, o Options, s *Store) (GridR
 func withoutSeries(runs []Run) []Run {
 	out := slices.Clone(runs)
 	for i := range out {
-		out[i].GoodputSeriesBps, out[i].DeliverySeriesBps, out[i].QueueSeriesMs = nil, nil, nil
+		r := &out[i]
+		r.GoodputSeriesBps, r.DeliverySeriesBps, r.SentSeriesBps = nil, nil, nil
+		r.QueueSeriesMs, r.RTTSeriesMs, r.CwndSeries = nil, nil, nil
 	}
 	return out
 }

@@ -38,10 +38,14 @@ type Run struct {
 	LostUnasked      uint64 `json:"packets_lost_unasked"`   // beside the link's settings: 0, or the machine was too busy
 
 	// Every SeriesSeconds: goodput at the receiver, which waits for gaps to be
-	// closed; delivery as the sender learns of it; and the bottleneck's queue.
+	// closed; delivery as the sender learns of it; what is sent, again or not;
+	// the bottleneck's queue; and the sender's own state.
 	GoodputSeriesBps  []float64 `json:"goodput_series_bps,omitempty"`
 	DeliverySeriesBps []float64 `json:"delivery_series_bps,omitempty"`
+	SentSeriesBps     []float64 `json:"sent_series_bps,omitempty"`
 	QueueSeriesMs     []float64 `json:"queue_series_ms,omitempty"`
+	RTTSeriesMs       []float64 `json:"srtt_series_ms,omitempty"`
+	CwndSeries        []float64 `json:"cwnd_series_packets,omitempty"`
 }
 
 // SeriesSeconds is the interval of a run's series.
@@ -103,26 +107,21 @@ func (n *network) lostUnasked() uint64 {
 	return ab.DeviceDrops + ab.WriteErrors + ba.DeviceDrops + ba.WriteErrors
 }
 
-// queueCurve records the bottleneck's queue.
-type queueCurve struct {
-	at []time.Duration
-	ms []float64
-}
-
-func (n *network) sampleQueue(q *queueCurve, at time.Duration) {
+// sampleQueue records the delay that the bottleneck's queue means now, in ms.
+func (n *network) sampleQueue(q *curve, at time.Duration) {
 	wan := n.Link(lab.WAN)
 	rate := wan.Settings(link.AToB).RateBps
 	if rate == 0 {
 		return
 	}
 	q.at = append(q.at, at)
-	q.ms = append(q.ms, float64(wan.Counters(link.AToB).QueuedBytes)*8e3/float64(rate))
+	q.value = append(q.value, float64(wan.Counters(link.AToB).QueuedBytes)*8e3/float64(rate))
 }
 
-func (q queueCurve) series(to, interval time.Duration) []float64 {
-	c := curve{q.at, q.ms}
+// stateSeries are a curve's values every SeriesSeconds.
+func stateSeries(c curve, to time.Duration) []float64 {
 	var out []float64
-	for at := interval; at <= to; at += interval {
+	for at := sampleEvery; at <= to; at += sampleEvery {
 		out = append(out, math.Round(100*c.when(at))/100)
 	}
 	return out
@@ -157,7 +156,7 @@ func oneFlow(ctx context.Context, p Path, algorithm string, o Options, run, runs
 		return Run{}, err
 	}
 	defer n.Close()
-	var queue queueCurve
+	var queue curve
 	progress := o.progressOf(algorithm, run, runs, o.Time)
 	cpuBefore := processCPU()
 	flows, err := runFlows(ctx, []flowSpec{n.flow(algorithm)}, o.Time, func(at time.Duration, all []*running) {
@@ -175,7 +174,13 @@ func oneFlow(ctx context.Context, p Path, algorithm string, o Options, run, runs
 	r := p.figures(f, o.Time)
 	counters := n.Link(lab.WAN).Counters(link.AToB)
 	r.QueueP50Ms, r.QueueP95Ms = milliseconds(counters.QueueDelayP50), milliseconds(counters.QueueDelayP95)
-	r.QueueSeriesMs = queue.series(o.Time, sampleEvery)
+	r.QueueSeriesMs = stateSeries(queue, o.Time)
+	srtt, cwnd := curve{}, curve{}
+	for _, s := range f.samples {
+		srtt.at, srtt.value = append(srtt.at, s.at), append(srtt.value, milliseconds(s.srtt))
+		cwnd.at, cwnd.value = append(cwnd.at, s.at), append(cwnd.value, float64(s.cwnd))
+	}
+	r.RTTSeriesMs, r.CwndSeries = stateSeries(srtt, o.Time), stateSeries(cwnd, o.Time)
 	r.LabCPUPerGB = perGB(cpu, f)
 	if held := max(r.WindowLimited, r.BufferLimited); held.Some() && held > heldBack {
 		o.notef("%s: the buffers held the sender back for %.0f %% of the time: raise --window", algorithm, 100*float64(held))
@@ -204,6 +209,7 @@ func (p Path) figures(f flow, during time.Duration) Run {
 		SenderCPUPerGB:    perGB(f.cpu, f),
 		GoodputSeriesBps:  in.series(f.start, during, sampleEvery),
 		DeliverySeriesBps: acked.series(f.start, during, sampleEvery),
+		SentSeriesBps:     curveOf(f, sent).series(f.start, during, sampleEvery),
 	}
 	if f.firstByte > 0 {
 		// Delivery reaches the sender's notice half a round trip later.

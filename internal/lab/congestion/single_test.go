@@ -86,8 +86,14 @@ func TestSingle(t *testing.T) {
 				mean += bps / float64(len(r.GoodputSeriesBps))
 			}
 			near(t, "the mean of the series", mean, r.GoodputBps, 0.05*r.GoodputBps)
-			if n := len(r.QueueSeriesMs); n != len(r.GoodputSeriesBps) || n != 30 {
-				t.Errorf("series of %d and %d points, want 30", n, len(r.GoodputSeriesBps))
+			for _, series := range [][]float64{r.GoodputSeriesBps, r.DeliverySeriesBps, r.SentSeriesBps, r.QueueSeriesMs, r.RTTSeriesMs, r.CwndSeries} {
+				if len(series) != 30 {
+					t.Errorf("a series of %d points, want 30", len(series))
+				}
+			}
+			// The smoothed round trip is the path's, with the queue on top.
+			if rtt := r.RTTSeriesMs[29]; rtt < 20 || rtt > 60 || r.CwndSeries[29] < 10 {
+				t.Errorf("at the end the round trip is %v ms and the window %v packets", rtt, r.CwndSeries[29])
 			}
 		}
 	}
