@@ -62,7 +62,7 @@ func ccError(err error) error {
 	case errors.Is(err, cc.ErrUnknown):
 		return &hintError{err, "see longhaul cc list"}
 	case errors.Is(err, cc.ErrTaken):
-		return &hintError{err, "use that one, or remove it first"}
+		return &hintError{err, "only what longhaul has loaded can be loaded anew or unloaded; see longhaul cc list"}
 	}
 	return err
 }

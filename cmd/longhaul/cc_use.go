@@ -92,11 +92,15 @@ func parseDestination(s string) ([]netip.Prefix, error) {
 		return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}, nil
 	}
 	if address, err := netip.ParseAddr(s); err == nil && address.Zone() == "" {
+		address = address.Unmap()
 		return []netip.Prefix{netip.PrefixFrom(address, address.BitLen())}, nil
 	}
 	prefix, err := netip.ParsePrefix(s)
 	if err != nil {
 		return nil, &hintError{fmt.Errorf("%q is no prefix", s), "write it like 203.0.113.0/24 or 2001:db8::/32"}
+	}
+	if prefix.Addr().Is4In6() {
+		return nil, &hintError{fmt.Errorf("%s is an IPv4 prefix in IPv6 form", prefix), "write it as IPv4"}
 	}
 	if prefix != prefix.Masked() {
 		return nil, &hintError{fmt.Errorf("%s has bits beyond its length", prefix), fmt.Sprintf("did you mean %s?", prefix.Masked())}
@@ -182,8 +186,8 @@ func useOne(host *cc.Host, prefix netip.Prefix, name string, bps int64) (used cc
 	}
 	used = ccUsed{Use: &result.Use, Changed: result.Changed || bps > 0, Effective: &result.Effective, Elsewhere: result.Elsewhere, RateBps: bps}
 	if len(result.Elsewhere) > 0 {
-		used.Notes = append(used.Notes, fmt.Sprintf("%s within %s have routes of their own, which keep their settings: %s",
-			plural(len(result.Elsewhere), "prefix"), prefix, listOf(result.Elsewhere)))
+		used.Notes = append(used.Notes, fmt.Sprintf("within %s, longer prefixes have routes of their own, which keep their settings: %s",
+			prefix, listOf(result.Elsewhere)))
 	}
 	if !result.Effective {
 		used.Notes = append(used.Notes, fmt.Sprintf("packets to %s do not take its route in the main table: see ip rule, and ip route get", prefix))

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"longhaul/internal/kernel"
 )
 
 func TestMain(m *testing.M) {
@@ -58,10 +60,13 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
-			if name != "namespaces" {
-				return false, errors.New("unknown condition " + name)
+			switch name {
+			case "namespaces":
+				return canMakeNamespaces()
+			case "machine-root":
+				return isMachineRoot()
 			}
-			return canMakeNamespaces()
+			return false, errors.New("unknown condition " + name)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"start": cmdStart, "signal": cmdSignal, "exits": cmdExits, "logs": cmdLogs, "code": cmdCode, "until": cmdUntil,
@@ -81,6 +86,19 @@ func canMakeNamespaces() (bool, error) {
 		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}},
 	}
 	err := cmd.Run()
+	if err != nil && os.Getenv("CI") == "true" {
+		return false, err
+	}
+	return err == nil, nil
+}
+
+// isMachineRoot says whether this is root over the whole machine, who may load
+// BPF. Under CI=true it is an error that it is not.
+func isMachineRoot() (bool, error) {
+	err := error(nil)
+	if os.Geteuid() != 0 || !kernel.InitialUserNamespace() {
+		err = errors.New("not root over the machine")
+	}
 	if err != nil && os.Getenv("CI") == "true" {
 		return false, err
 	}

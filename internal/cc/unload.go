@@ -99,7 +99,7 @@ func (h *Host) notOurs(name string) error {
 		return err
 	}
 	if is {
-		return fmt.Errorf("%s is not longhaul's to unload: %w", name, ErrTaken)
+		return fmt.Errorf("%s: %w, and longhaul has not loaded it", name, ErrTaken)
 	}
 	known, err := h.Names()
 	if err != nil || slices.Contains(known, name) {

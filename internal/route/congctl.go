@@ -41,7 +41,7 @@ type UseResult struct {
 	Use
 	Changed bool // false: it was so already
 	// Elsewhere are longer prefixes within, whose own routes keep their
-	// settings.
+	// settings, which are others.
 	Elsewhere []netip.Prefix
 	// Effective: a packet to the prefix takes the route. It does not where
 	// policy routing decides otherwise.
@@ -86,7 +86,7 @@ func (t *Table) UseCongestionControl(prefix netip.Prefix, algorithm string) (Use
 	default:
 		use.FormerAlgorithm, use.FormerLocked = former, formerLocked
 	}
-	result := UseResult{Use: use, Elsewhere: within(routes, prefix)}
+	result := UseResult{Use: use, Elsewhere: within(routes, prefix, algorithm)}
 	result.Changed = former != algorithm || !formerLocked || flags != unix.NLM_F_REPLACE
 	if result.Changed || use.Made {
 		// First the record, so that no change is ever without one.
@@ -242,9 +242,13 @@ func needNetAdmin() error {
 	return nil
 }
 
-// within are the longer prefixes of routes that lie in prefix.
-func within(routes []message, prefix netip.Prefix) (longer []netip.Prefix) {
+// within are the longer prefixes that lie in prefix and have routes without the
+// algorithm.
+func within(routes []message, prefix netip.Prefix, algorithm string) (longer []netip.Prefix) {
 	for _, m := range routes {
+		if name, locked := m.congctl(); name == algorithm && locked {
+			continue
+		}
 		dst, _ := m.destination()
 		if dst.Bits() > prefix.Bits() && prefix.Contains(dst.Addr()) && !slices.Contains(longer, dst) {
 			longer = append(longer, dst)
