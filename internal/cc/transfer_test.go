@@ -2,8 +2,10 @@ package cc
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -89,21 +91,25 @@ func TestAlgorithmsOverLoss(t *testing.T) {
 	}{
 		// rho is 8: eight times Reno's.
 		{"hybla", 50e6, 200 * time.Millisecond, 0.01, 3},
-		// The window of Illinois at this loss is seven times Reno's.
-		{"illinois", 20e6, 200 * time.Millisecond, 5e-4, 1.6},
+		// The window of Illinois at this loss is seven times Reno's. The round trip
+		// is short enough for many losses in a run: few are a matter of luck.
+		{"illinois", 50e6, 60 * time.Millisecond, 0.002, 2},
 	} {
 		t.Run(test.algorithm, func(t *testing.T) {
 			name := load(t, h, test.algorithm)
 			p := newPath(t, test.rateBps, test.rtt, test.loss, false)
-			reno := p.send(t, 6*time.Second, withAlgorithm("reno"))
-			ours := p.send(t, 6*time.Second, withAlgorithm(name))
-			t.Logf("reno %.2f Mb/s, %s %.2f Mb/s", reno/1e6, test.algorithm, ours/1e6)
-			if ours < test.times*reno {
-				t.Errorf("%s has %.2f Mb/s, less than %.1f × reno's %.2f", test.algorithm, ours/1e6, test.times, reno/1e6)
-			}
-			if limit := float64(test.rateBps) * payload; ours > limit*1.01 {
-				t.Errorf("%.2f Mb/s are more than the path carries: the test measures wrongly", ours/1e6)
-			}
+			nettest.Settles(t, func() error {
+				reno := p.send(t, 6*time.Second, withAlgorithm("reno"))
+				ours := p.send(t, 6*time.Second, withAlgorithm(name))
+				t.Logf("reno %.2f Mb/s, %s %.2f Mb/s", reno/1e6, test.algorithm, ours/1e6)
+				if ours < test.times*reno {
+					return fmt.Errorf("%s has %.2f Mb/s, less than %.1f × reno's %.2f", test.algorithm, ours/1e6, test.times, reno/1e6)
+				}
+				if limit := float64(test.rateBps) * payload; ours > limit*1.01 {
+					return fmt.Errorf("%.2f Mb/s are more than the path carries: the test measures wrongly", ours/1e6)
+				}
+				return nil
+			})
 		})
 	}
 }
@@ -124,17 +130,25 @@ func TestBrutal(t *testing.T) {
 	must(t, err)
 	defer rates.Close()
 	const rtt = 100 * time.Millisecond
-	within := func(t *testing.T, got, low, high float64) {
+	within := func(t *testing.T, low, high float64, measure func() float64) {
 		t.Helper()
-		t.Logf("%.2f Mb/s", got/1e6)
-		if got < low || got > high {
-			t.Errorf("%.2f Mb/s, want %.2f to %.2f", got/1e6, low/1e6, high/1e6)
-		}
+		nettest.Settles(t, func() error {
+			got := measure()
+			t.Logf("%.2f Mb/s", got/1e6)
+			if got < low || got > high {
+				return fmt.Errorf("%.2f Mb/s, want %.2f to %.2f", got/1e6, low/1e6, high/1e6)
+			}
+			return nil
+		})
+	}
+	sends := func(t *testing.T, p testPath, low, high float64, control func(string, string, syscall.RawConn) error) {
+		t.Helper()
+		within(t, low, high, func() float64 { return p.send(t, 2*time.Second, control) })
 	}
 
 	t.Run("option", func(t *testing.T) {
 		p := newPath(t, 40e6, rtt, 0.1, false)
-		within(t, p.send(t, 2*time.Second, withAlgorithm(name, brutalOption(2e6))), 0.9*16e6, 1.03*16e6)
+		sends(t, p, 0.9*16e6, 1.03*16e6, withAlgorithm(name, brutalOption(2e6)))
 	})
 	t.Run("max pacing rate", func(t *testing.T) {
 		if testing.Short() {
@@ -143,15 +157,15 @@ func TestBrutal(t *testing.T) {
 		p := newPath(t, 40e6, rtt, 0.1, false)
 		limit := func(fd int) error { return unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, 2e6) }
 		// It is a limit: nothing makes up for what is lost.
-		within(t, p.send(t, 2*time.Second, withAlgorithm(name, limit)), 0.85*0.9*16e6, 1.03*0.9*16e6)
-		within(t, p.send(t, 2*time.Second, withAlgorithm(name, limit, brutalOption(20e6))), 0.85*0.9*16e6, 1.03*0.9*16e6)
+		sends(t, p, 0.85*0.9*16e6, 1.03*0.9*16e6, withAlgorithm(name, limit))
+		sends(t, p, 0.85*0.9*16e6, 1.03*0.9*16e6, withAlgorithm(name, limit, brutalOption(20e6)))
 	})
 	t.Run("untold", func(t *testing.T) {
 		if testing.Short() {
 			t.Skip("takes some seconds")
 		}
 		p := newPath(t, 40e6, rtt, 0, false)
-		within(t, p.send(t, 2*time.Second, withAlgorithm(name)), 0.8*1e6, 1.2*1e6)
+		sends(t, p, 0.8*1e6, 1.2*1e6, withAlgorithm(name))
 	})
 	for _, six := range []bool{false, true} {
 		if six && testing.Short() {
@@ -167,17 +181,23 @@ func TestBrutal(t *testing.T) {
 				_, err := rates.SetPrefix(prefix, Rate{BitsPerSecond: 20e6})
 				return err
 			})
-			within(t, p.send(t, 2*time.Second, withAlgorithm(name)), 0.9*20e6*payload, 1.03*20e6*payload)
+			sends(t, p, 0.9*20e6*payload, 1.03*20e6*payload, withAlgorithm(name))
 			// Of two connections each has its part, and together they keep to it.
-			parts := p.together(t, 3, 3*time.Second, withAlgorithm(name))
-			sum := 0.0
-			for _, part := range parts {
-				sum += part
-				if part < 20e6*payload/3*0.8 {
-					t.Errorf("one of three has %.2f Mb/s", part/1e6)
+			nettest.Settles(t, func() error {
+				parts := p.together(t, 3, 3*time.Second, withAlgorithm(name))
+				sum := 0.0
+				for _, part := range parts {
+					sum += part
 				}
-			}
-			within(t, sum, 0.9*20e6*payload, 1.05*20e6*payload)
+				t.Logf("%.2f Mb/s in all, of which each has %.2f", sum/1e6, parts)
+				if least := slices.Min(parts); least < 20e6*payload/3*0.8 {
+					return fmt.Errorf("one of three has %.2f Mb/s", least/1e6)
+				}
+				if sum < 0.9*20e6*payload || sum > 1.05*20e6*payload {
+					return fmt.Errorf("three together have %.2f Mb/s of 20 Mb/s of packets", sum/1e6)
+				}
+				return nil
+			})
 			p.a.Do(t, func() error { return rates.ClearPrefix(prefix) })
 			if left, err := rates.Prefixes(); err != nil || len(left) > 0 {
 				t.Errorf("left: %v, %v", left, err)
@@ -192,7 +212,7 @@ func TestBrutal(t *testing.T) {
 		id, err := rates.NewBudget(Rate{BitsPerSecond: 10e6})
 		must(t, err)
 		join := func(fd int) error { return rates.Join(uintptr(fd), id) }
-		within(t, p.send(t, 2*time.Second, withAlgorithm(name, join)), 0.9*10e6*payload, 1.03*10e6*payload)
+		sends(t, p, 0.9*10e6*payload, 1.03*10e6*payload, withAlgorithm(name, join))
 
 		// A change counts for connections that are there.
 		conn := p.dial(t, withAlgorithm(name, join))
@@ -200,7 +220,7 @@ func TestBrutal(t *testing.T) {
 		must(t, pump(conn, time.Second))
 		must(t, rates.SetBudget(id, Rate{BitsPerSecond: 30e6}))
 		must(t, pump(conn, time.Second))
-		within(t, p.goodput(t, conn, 2*time.Second), 0.9*30e6*payload, 1.05*30e6*payload)
+		within(t, 0.9*30e6*payload, 1.05*30e6*payload, func() float64 { return p.goodput(t, conn, 2*time.Second) })
 		must(t, rates.RemoveBudget(id))
 	})
 }

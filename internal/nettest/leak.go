@@ -48,6 +48,23 @@ func Eventually(t testing.TB, within time.Duration, cond func() bool, what func(
 	}
 }
 
+// Settles expects a measurement to hold in one of a few tries: on a machine that
+// does other work meanwhile, a single one says nothing of what is measured.
+func Settles(t testing.TB, measure func() error) {
+	t.Helper()
+	const tries = 4
+	for try := 1; ; try++ {
+		err := measure()
+		if err == nil {
+			return
+		}
+		if try == tries {
+			t.Fatalf("%v, in the last of %d tries", err, tries)
+		}
+		t.Logf("%v: trying again", err)
+	}
+}
+
 // openDescriptors maps this process's descriptors to what they refer to.
 func openDescriptors(t testing.TB) map[string]string {
 	t.Helper()

@@ -1,7 +1,7 @@
 package linkcheck_test
 
 import (
-	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -23,39 +23,30 @@ func newPath(t *testing.T, kind linktest.Kind, ab, ba link.Settings, v6 bool) li
 	return p
 }
 
-func expect(t *testing.T, row linkcheck.Row, err error, ok bool) {
+// settles expects every row of a measurement to hold.
+func settles(t *testing.T, measure func() ([]linkcheck.Row, error)) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%-45s asked %-28s got %s", row.What, row.Asked, row.Got)
-	if row.OK != ok {
-		t.Errorf("%s: asked %s, got %s, OK is %v", row.What, row.Asked, row.Got, row.OK)
-	}
+	nettest.Settles(t, func() error {
+		rows, err := measure()
+		for _, row := range rows {
+			t.Logf("%-45s asked %-28s got %s", row.What, row.Asked, row.Got)
+			if !row.OK && err == nil {
+				err = fmt.Errorf("%s: asked %s, got %s", row.What, row.Asked, row.Got)
+			}
+		}
+		return err
+	})
+}
+
+// one makes a measurement of one row one of several.
+func one(row linkcheck.Row, err error) ([]linkcheck.Row, error) {
+	return []linkcheck.Row{row}, err
 }
 
 func forEachKind(t *testing.T, f func(t *testing.T, kind linktest.Kind)) {
 	for _, kind := range linktest.Kinds {
 		t.Run(kind.Name, func(t *testing.T) { f(t, kind) })
 	}
-}
-
-// tries is how often a measurement of time may miss before a test fails: on a
-// machine that does other work meanwhile, one alone says nothing of the link.
-const tries = 4
-
-// settles expects a measurement of time to hold in one of a few tries.
-func settles(t *testing.T, measure func() (linkcheck.Row, error)) {
-	t.Helper()
-	for range tries - 1 {
-		row, err := measure()
-		if err == nil && row.OK {
-			return
-		}
-		t.Logf("%s: asked %s, got %s, %v: trying again", row.What, row.Asked, row.Got, err)
-	}
-	row, err := measure()
-	expect(t, row, err, true)
 }
 
 func TestIdleRTT(t *testing.T) {
@@ -67,7 +58,7 @@ func TestIdleRTT(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			settles(t, func() (linkcheck.Row, error) { return p.IdleRTT(t.Context()) })
+			settles(t, func() ([]linkcheck.Row, error) { return one(p.IdleRTT(t.Context())) })
 		}
 	})
 }
@@ -79,7 +70,7 @@ func TestRate(t *testing.T) {
 			if err := p.Link.Set(link.AToB, link.Settings{Delay: time.Millisecond, RateBps: rate}); err != nil {
 				t.Fatal(err)
 			}
-			settles(t, func() (linkcheck.Row, error) { return p.Rate(t.Context(), link.AToB) })
+			settles(t, func() ([]linkcheck.Row, error) { return one(p.Rate(t.Context(), link.AToB)) })
 		}
 	})
 }
@@ -93,7 +84,7 @@ func TestPolicer(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := p.Link.Counters(link.AToB)
-			settles(t, func() (linkcheck.Row, error) { return p.Policer(t.Context(), link.AToB) })
+			settles(t, func() ([]linkcheck.Row, error) { return one(p.Policer(t.Context(), link.AToB)) })
 			if c := p.Link.Counters(link.AToB); c.Policed == before.Policed || c.QueueDrops != before.QueueDrops {
 				t.Errorf("policed at %d bit/s: counters %+v, before %+v", rate, c, before)
 			}
@@ -113,9 +104,10 @@ func TestLoss(t *testing.T) {
 			if err := p.Link.Set(link.BToA, link.Settings{Delay: time.Millisecond, Loss: loss, Seed: 42}); err != nil {
 				t.Fatal(err)
 			}
-			lost, pattern, err := p.Loss(context.Background(), link.BToA, 20_000)
-			expect(t, lost, err, true)
-			expect(t, pattern, err, true)
+			settles(t, func() ([]linkcheck.Row, error) {
+				lost, pattern, err := p.Loss(t.Context(), link.BToA, 20_000)
+				return []linkcheck.Row{lost, pattern}, err
+			})
 		}
 	})
 }
@@ -125,7 +117,7 @@ func TestTCP(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
 		s := link.Settings{Delay: 10 * time.Millisecond, RateBps: 100e6, Loss: link.Loss{Probability: 0.1}}
 		p := newPath(t, kind, s, s, false)
-		settles(t, func() (linkcheck.Row, error) { return p.TCP(t.Context(), link.AToB, 2*time.Second) })
+		settles(t, func() ([]linkcheck.Row, error) { return one(p.TCP(t.Context(), link.AToB, 2*time.Second)) })
 		if got := p.Link.Settings(link.AToB); got != s {
 			t.Errorf("the settings were left as %+v", got)
 		}
