@@ -27,10 +27,9 @@ const (
 // often they are taken. What the queues hold is asked of the relay, to which
 // each answer costs some garbage of its own.
 const (
-	flatResident   = 2 << 20 // bytes
-	flatQueues     = 0.25    // of the highest
-	slowWarmUp     = 0.25    // of the time, in which queues fill for certain
-	slowWarmUpMost = 0.6     // of the time, by which they must be full
+	flatResident   = 2 << 20     // bytes
+	flatQueues     = 0.25        // of the highest
+	slowFillMost   = time.Minute // by which the queues must be full
 	residentEvery  = time.Second / 10
 	queuesEveryNth = 20 // sample of the resident memory
 )
@@ -53,8 +52,8 @@ type slowMemory struct {
 	QueuesMaxBytes   int64  `json:"queues_max_bytes"`
 }
 
-// runSlow has clients send as fast as they can to targets that read slowly,
-// and watches the relays' memory. At the end the targets read the rest, and
+// runSlow has clients send as fast as they can to targets that read slowly.
+// Once the queues are full it watches the relays' memory for a time. At the end the targets read the rest, and
 // every byte must be there.
 func runSlow(ctx context.Context, w *world, seed uint64, length time.Duration) (slowResult, error) {
 	result := slowResult{Flows: slowFlows, Violations: []string{}}
@@ -63,7 +62,7 @@ func runSlow(ctx context.Context, w *world, seed uint64, length time.Duration) (
 		return result, err
 	}
 	defer listener.Close()
-	slow, stop := context.WithTimeout(ctx, length)
+	slow, stop := context.WithCancel(ctx)
 	defer stop()
 
 	var sent, read atomic.Int64
@@ -93,15 +92,16 @@ func runSlow(ctx context.Context, w *world, seed uint64, length time.Duration) (
 			failures <- err
 		})
 	}
-	began := time.Now()
 	for _, r := range []*relayProcess{w.near, w.far} {
 		result.Relays = append(result.Relays, slowMemory{Relay: r.name})
 	}
-	pause(slow, time.Duration(slowWarmUp*float64(length)))
-	err = w.watchFill(slow, began.Add(time.Duration(slowWarmUpMost*float64(length))))
+	err = w.watchFill(slow)
 	if err == nil {
-		err = w.watch(slow, result.Relays)
+		watched, end := context.WithTimeout(slow, length)
+		err = w.watch(watched, result.Relays)
+		end()
 	}
+	stop()
 	sides.Wait()
 	close(failures)
 	for failure := range failures {
@@ -188,25 +188,26 @@ func readSlowly(ctx context.Context, conn *net.TCPConn) (int64, error) {
 	return n, nil
 }
 
-// watchFill waits until what the relays' queues hold grows no more, or until a
-// time.
-func (w *world) watchFill(ctx context.Context, until time.Time) error {
-	const between, steady = time.Second / 2, 0.02
-	for last := int64(0); time.Now().Before(until); pause(ctx, between) {
-		var held int64
+// watchFill waits until what the relays' queues hold has not grown for some
+// seconds.
+func (w *world) watchFill(ctx context.Context) error {
+	const between, looks, steady = time.Second / 2, 6, 0.02
+	var held []int64
+	for began := time.Now(); time.Since(began) < slowFillMost; pause(ctx, between) {
+		var now int64
 		for _, r := range []*relayProcess{w.near, w.far} {
 			s, err := r.status(ctx)
 			if err != nil {
 				return err
 			}
-			held += s.Memory.UsedBytes
+			now += s.Memory.UsedBytes
 		}
-		if last > 0 && float64(held-last) < steady*float64(last) {
+		if n := len(held); n >= looks && float64(now) < (1+steady)*float64(held[n-looks]) {
 			return nil
 		}
-		last = held
+		held = append(held, now)
 	}
-	return nil
+	return fmt.Errorf("the queues were not full within %v", slowFillMost)
 }
 
 // watch samples the relays' memory until the context ends.

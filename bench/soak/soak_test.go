@@ -66,7 +66,7 @@ func TestMixed(t *testing.T) {
 }
 
 func TestSlowReader(t *testing.T) {
-	o := options{parts: []string{partSlow}, seed: 1, slow: 10 * time.Second}
+	o := options{parts: []string{partSlow}, seed: 1, slow: 5 * time.Second}
 	if s := runPart(t, o).Slow; s.Bytes == 0 {
 		t.Error("nothing was read")
 	}
