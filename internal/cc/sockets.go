@@ -65,7 +65,7 @@ func congestionOf(answer []byte) string {
 			return ""
 		}
 		if binary.NativeEndian.Uint16(b[2:]) == inetDiagCongestion {
-			return nl.BytesToString(b[unix.SizeofRtAttr:length])
+			return unix.ByteSliceToString(b[unix.SizeofRtAttr:length])
 		}
 		b = b[min((length+unix.RTA_ALIGNTO-1)&^(unix.RTA_ALIGNTO-1), len(b)):]
 	}
