@@ -15,6 +15,11 @@ enum { false, true };
 #define SEC(name) __attribute__((section(name), used))
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
+// The verifier looks at a global function once, whatever it is called with:
+// what has many ways through it and is called in many places must be one. It
+// takes any pointer for one that may be null.
+#define GLOBAL __attribute__((noinline))
+
 // The licence string decides which helpers the kernel lets a program use;
 // struct_ops wants one that is compatible with the GPL.
 #define LICENSE char _license[] SEC("license") = "Dual BSD/GPL"

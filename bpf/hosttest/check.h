@@ -17,6 +17,7 @@ typedef unsigned long long u64;
 typedef int s32;
 typedef long long s64;
 #define ALWAYS_INLINE inline __attribute__((always_inline))
+#define GLOBAL static
 
 static int checks, failures;
 

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+// Haul: congestion control for long paths that lose packets.
+//
+// An algorithm of our own; docs/design/haul.md has its reasons and figures. It
+// finds the bandwidth by itself, takes loss for congestion only if it depends
+// on how fast is sent, and keeps a short queue.
+//
+// What it is built from:
+//   - the model of a path by its delivery rate and least round trip, and pacing
+//     by it: N. Cardwell et al., "BBR: Congestion-Based Congestion Control",
+//     ACM Queue 14(5), 2016. Unlike BBR, the rate follows the length of the
+//     queue at every round trip instead of a cycle of gains, and loss that is
+//     the path's own is made up for.
+//   - a queue to keep that is shorter for faster flows, so that flows that see
+//     the same queue come to the same rate: V. Arun and H. Balakrishnan, "Copa",
+//     NSDI 2018, whose mode for paths with buffer-filling rivals also is the
+//     example of ours.
+//   - beside such a rival, CUBIC's window: RFC 9438.
+//   - leaving start-up when the delay rises: HyStart++, RFC 9406.
+
+#include "tcp.h"
+
+#include "haul.h"
+
+LICENSE;
+
+// The state does not fit what the kernel keeps for an algorithm.
+struct {
+	MAP_INT(type, BPF_MAP_TYPE_SK_STORAGE);
+	MAP_INT(map_flags, BPF_F_NO_PREALLOC);
+	MAP_TYPE(key, int);
+	MAP_TYPE(value, struct haul);
+} flows SEC(".maps");
+
+// chrono_type while the receiver's window or the send buffer holds us back.
+enum {
+	CHRONO_RWND_LIMITED = 2,
+	CHRONO_SNDBUF_LIMITED = 3,
+};
+
+static ALWAYS_INLINE void look(struct tcp_sock *tp, struct haul_ack *a)
+{
+	u32 chrono = READ_BITS(tp, chrono_type);
+	a->now_us = tp->tcp_mstamp;
+	a->delivered = tp->delivered;
+	a->lost = tp->lost;
+	a->srtt_us = srtt_us(tp);
+	a->in_flight = tp->packets_out - tp->sacked_out - tp->lost_out + tp->retrans_out;
+	a->mss = tp->mss_cache;
+	a->clamp = tp->snd_cwnd_clamp;
+	a->limited = tp->app_limited || chrono == CHRONO_RWND_LIMITED || chrono == CHRONO_SNDBUF_LIMITED;
+	a->timeout = READ_BITS(&tp->inet_conn, icsk_ca_state) == TCP_CA_Loss;
+}
+
+static ALWAYS_INLINE void apply(struct tcp_sock *tp, const struct haul *h)
+{
+	struct sock *sk = sk_of(tp);
+	sk->sk_pacing_rate = haul_min(h->pace, sk->sk_max_pacing_rate);
+	tp->snd_cwnd = h->cwnd;
+}
+
+static ALWAYS_INLINE struct haul *begin(struct tcp_sock *tp)
+{
+	struct haul *h = bpf_sk_storage_get(&flows, tp, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!h)
+		return 0;
+	struct haul_ack a = {};
+	look(tp, &a);
+	haul_init(h, &a, tp->snd_cwnd);
+	return h;
+}
+
+SEC("struct_ops") void haul_tcp_init(u64 *ctx)
+{
+	struct tcp_sock *tp = tcp_arg(ctx);
+	struct haul *h = begin(tp);
+	want_pacing(tp);
+	if (h)
+		sk_of(tp)->sk_pacing_rate = haul_min(h->pace, sk_of(tp)->sk_max_pacing_rate);
+}
+
+static ALWAYS_INLINE void control(struct tcp_sock *tp, const struct rate_sample *rs)
+{
+	struct haul *h = bpf_sk_storage_get(&flows, tp, 0, 0);
+	if (!h && !(h = begin(tp))) // no memory: the window stays as it is
+		return;
+	struct haul_ack a = {};
+	look(tp, &a);
+	long interval_us = rs->interval_us, rtt_us = rs->rtt_us;
+	s32 delivered = rs->delivered;
+	if (interval_us > 0 && delivered > 0) {
+		a.sample_us = interval_us;
+		a.sample_delivered = delivered;
+		a.prior_delivered = rs->prior_delivered;
+	}
+	if (rtt_us > 0)
+		a.rtt_us = rtt_us;
+	a.limited |= rs->is_app_limited;
+	haul_update(h, &a);
+	apply(tp, h);
+}
+
+SEC("struct_ops") void haul_cong_control(u64 *ctx)
+{
+	control(tcp_arg(ctx), (const struct rate_sample *)ctx[3]);
+}
+
+SEC("struct_ops") void haul_cong_control_before_6_10(u64 *ctx)
+{
+	control(tcp_arg(ctx), (const struct rate_sample *)ctx[1]);
+}
+
+SEC("struct_ops") u32 haul_ssthresh(u64 *ctx)
+{
+	return tcp_arg(ctx)->snd_ssthresh; // the window does not follow from losses
+}
+
+SEC("struct_ops") u32 haul_undo_cwnd(u64 *ctx)
+{
+	return tcp_arg(ctx)->snd_cwnd;
+}
+
+// What is on the way is up to one and a half round trips' worth, and what was
+// lost two or three times holds the window back for as many more.
+SEC("struct_ops") u32 haul_sndbuf_expand(u64 *ctx)
+{
+	(void)ctx;
+	return 7;
+}
+
+SEC(".struct_ops.link") struct tcp_congestion_ops haul = {
+	.name = "haul",
+	.flags = TCP_CONG_NON_RESTRICTED,
+	.init = (void *)haul_tcp_init,
+	.cong_control = (void *)haul_cong_control,
+	.ssthresh = (void *)haul_ssthresh,
+	.undo_cwnd = (void *)haul_undo_cwnd,
+	.sndbuf_expand = (void *)haul_sndbuf_expand,
+};
