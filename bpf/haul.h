@@ -66,6 +66,8 @@ struct haul {
 	u32 epoch_us, epoch_delivered, epoch_lost, epoch_sent;
 	u32 round_delivered; // the round ends when what was sent beyond this is acknowledged
 	u32 rtt_low_us;	     // least round trip of the epoch, ~0 if none
+	u32 took_us, got, missed; // of the last epoch: time, packets delivered and lost
+	u32 queue_before_us;	     // at the end of the epoch before
 	u32 queue_us;	     // at the end of the last epoch
 	u32 queue_low_us;    // the least in it
 	u32 last_ack_us;
@@ -320,11 +322,13 @@ static inline void haul_leave_startup(struct haul *h)
 	haul_enter(h, HAUL_DRAIN);
 }
 
-static inline void haul_startup_epoch(struct haul *h, const struct haul_ack *a)
+GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a)
 {
+	if (!h || !a)
+		return 0;
 	h->bw = haul_max(h->bw, h->delivery);
 	if (h->limited)
-		return;
+		return 0;
 	if (h->bw >= haul_scale(h->full_bw, HAUL_STARTUP_GROWTH_Q16)) {
 		h->full_bw = h->bw;
 		h->flat = 0;
@@ -335,10 +339,13 @@ static inline void haul_startup_epoch(struct haul *h, const struct haul_ack *a)
 		haul_leave_startup(h);
 	}
 	h->rate = haul_made_up(h->bw, h->floor_q16);
+	return 0;
 }
 
-static inline void haul_meet_rival(struct haul *h, const struct haul_ack *a)
+GLOBAL int haul_meet_rival(struct haul *h, const struct haul_ack *a)
 {
+	if (!h || !a)
+		return 0;
 	h->full = 0;
 	if (h->floor_q16 >= HAUL_LOSS_LONELY_Q16) {
 		// Nobody who takes loss for congestion fills the queue of a path that
@@ -348,7 +355,7 @@ static inline void haul_meet_rival(struct haul *h, const struct haul_ack *a)
 		h->rate = h->bw = h->bw_before = haul_min(h->full_bw, 4 * h->delivery);
 		h->over = false;
 		haul_enter(h, HAUL_CRUISE);
-		return;
+		return 0;
 	}
 	haul_enter(h, HAUL_RIVAL);
 	h->had_rival = true;
@@ -356,18 +363,20 @@ static inline void haul_meet_rival(struct haul *h, const struct haul_ack *a)
 	h->cut_lost = a->lost;
 	u32 window = haul_segments(haul_min(h->full_bw, 2 * h->delivery), a->srtt_us, a->mss);
 	haul_cubic_start(h, a->now_us, haul_max(window, HAUL_WINDOW_MIN));
+	return 0;
 }
 
 // Counts epochs with a queue that does not yield although we send less. The
 // rate when it began is kept in full_bw.
-static inline bool haul_is_crowded(struct haul *h, u32 queue_us, u32 before_us, u32 us, u32 gain_q16)
+static inline bool haul_is_crowded(struct haul *h, u32 gain_q16)
 {
+	u32 queue_us = h->queue_us;
 	if (queue_us < haul_congested_us(h, h->had_rival ? 2 : 4)) {
 		h->full = 0;
 		return false;
 	}
-	u32 ours = (u64)us * (HAUL_ONE - haul_min(gain_q16, HAUL_ONE)) >> 16;
-	if (queue_us + ours / 2 < before_us)
+	u32 ours = (u64)h->took_us * (HAUL_ONE - haul_min(gain_q16, HAUL_ONE)) >> 16;
+	if (queue_us + ours / 2 < h->queue_before_us)
 		return false;
 	// Nor is it anybody else's while we send much more than arrives.
 	if (haul_made_up(h->delivery, h->floor_q16) < haul_scale(h->sent, 49152)) { // 0.75
@@ -383,23 +392,24 @@ static inline void haul_probe(struct haul *h)
 	haul_enter(h, HAUL_PROBE);
 }
 
-static inline void haul_cruise_epoch(struct haul *h, const struct haul_ack *a, u32 us, u32 resolved, u32 before_us)
+GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 {
+	if (!h || !a)
+		return 0;
 	u32 target = haul_target_us(h->min_rtt_us, h->rate, a->mss) + h->noise_us, queue = h->queue_us;
 	u64 base = haul_made_up(haul_max(h->bw, h->bw_before), h->floor_q16);
 	u32 horizon = 3 * h->min_rtt_us;
-	(void)resolved;
 
 	if (h->loss_q16 > h->floor_q16 + haul_margin_q16(h->floor_q16)) {
 		// More is lost than the path's own share: is it us?
 		if (queue <= target) {
 			haul_probe(h);
-			return;
+			return 0;
 		}
 		h->rate = haul_min(h->rate, haul_scale(base, 55706)); // 0.85
 		h->loss_q16 = h->floor_q16;
 		h->calm = 0;
-		return;
+		return 0;
 	}
 	if (haul_since(a->now_us, h->rival_us) > 30000000)
 		h->had_rival = false;
@@ -410,19 +420,19 @@ static inline void haul_cruise_epoch(struct haul *h, const struct haul_ack *a, u
 		u32 less = haul_min(((u64)(queue - target) << 16) / horizon, HAUL_ONE / 2);
 		h->calm = 0;
 		h->streak /= 2;
-		if (haul_is_crowded(h, queue, before_us, us, HAUL_ONE - less)) {
+		if (haul_is_crowded(h, HAUL_ONE - less)) {
 			haul_meet_rival(h, a);
-			return;
+			return 0;
 		}
 		if (h->full > 2) // it does not help
-			return;
+			return 0;
 		h->rate = haul_scale(base, HAUL_ONE - less);
-		return;
+		return 0;
 	}
 	h->full = 0;
 	h->over = false;
 	if (h->limited)
-		return;
+		return 0;
 	// Room: send a little more, by what fills the queue. Where more arrives the
 	// path has become wider: follow it faster as long as it does.
 	h->peak = haul_max(base, h->peak - h->peak / 512); // of what it carried lately
@@ -442,19 +452,22 @@ static inline void haul_cruise_epoch(struct haul *h, const struct haul_ack *a, u
 	h->rate = haul_max(haul_scale(base, HAUL_ONE + more), haul_min(h->rate, haul_scale(base, 81920)));
 	u32 busy_us = haul_since(a->now_us, h->low_us);
 	// Others empty the queue now: take part, or nobody sees the path without it.
-	if (busy_us > HAUL_PROBE_INTERVAL_US || (busy_us > HAUL_PROBE_INTERVAL_US / 3 * 2 && queue < before_us && queue < target / 3 * 2) ||
+	if (busy_us > HAUL_PROBE_INTERVAL_US || (busy_us > HAUL_PROBE_INTERVAL_US / 3 * 2 && queue < h->queue_before_us && queue < target / 3 * 2) ||
 	    (h->loss_q16 >= HAUL_LOSS_SMALL_Q16 / 2 && haul_since(a->now_us, h->floor_us) > HAUL_PROBE_INTERVAL_US))
 		haul_probe(h);
+	return 0;
 }
 
-static inline void haul_probe_epoch(struct haul *h, const struct haul_ack *a, u32 us, u32 lost, u32 delivered, u32 before_us)
+GLOBAL int haul_probe_epoch(struct haul *h, const struct haul_ack *a)
 {
+	if (!h || !a)
+		return 0;
 	if (h->phase == 0) { // what was sent at the lower rate is on the way
 		h->phase = 1;
-		return;
+		return 0;
 	}
 	// It has arrived.
-	u32 n = lost + delivered, share = haul_share_q16(lost, delivered);
+	u32 n = h->missed + h->got, share = haul_share_q16(h->missed, h->got);
 	u32 weight = haul_min(n, 512);
 	u32 floor = ((u64)h->floor_q16 * (512 - weight) + (u64)share * weight) >> 9;
 	floor = haul_min(floor, HAUL_LOSS_MAX_Q16);
@@ -467,8 +480,9 @@ static inline void haul_probe_epoch(struct haul *h, const struct haul_ack *a, u3
 		h->rate = haul_min(h->rate, haul_scale(haul_made_up(h->delivery, floor), 62259)); // 0.95
 	h->calm = 0;
 	h->low_us = a->now_us; // if the path was not empty now, it was tried
-	if (haul_is_crowded(h, h->queue_us, before_us, us, HAUL_PROBE_GAIN_Q16))
+	if (haul_is_crowded(h, HAUL_PROBE_GAIN_Q16))
 		haul_meet_rival(h, a);
+	return 0;
 }
 
 static inline void haul_leave_rival(struct haul *h, const struct haul_ack *a)
@@ -481,13 +495,13 @@ static inline void haul_leave_rival(struct haul *h, const struct haul_ack *a)
 	h->over = false;
 }
 
-static inline void haul_rival_epoch(struct haul *h, const struct haul_ack *a, u32 lost, u32 delivered)
+GLOBAL int haul_rival_epoch(struct haul *h, const struct haul_ack *a)
 {
-	(void)lost;
-	(void)delivered;
+	if (!h || !a)
+		return 0;
 	if (h->mode == HAUL_TRIAL) {
 		if (++h->phase < 3)
-			return;
+			return 0;
 		if (h->queue_us < haul_congested_us(h, 2)) {
 			haul_leave_rival(h, a);
 		} else {
@@ -495,7 +509,7 @@ static inline void haul_rival_epoch(struct haul *h, const struct haul_ack *a, u3
 			h->rival_us = a->now_us;
 			h->cut_lost = a->lost;
 		}
-		return;
+		return 0;
 	}
 	if (h->queue_us < haul_congested_us(h, 1)) {
 		if (++h->calm >= 8)
@@ -503,17 +517,20 @@ static inline void haul_rival_epoch(struct haul *h, const struct haul_ack *a, u3
 	} else {
 		h->calm = 0;
 	}
+	return 0;
 }
 
 // The largest delivery of the last epochs; where the queue was never empty, it
 // is what the path carries, and nothing else counts.
-static inline void haul_see_bw(struct haul *h, const struct haul_ack *a)
+GLOBAL int haul_see_bw(struct haul *h, const struct haul_ack *a)
 {
+	if (!h || !a)
+		return 0;
 	u32 busy_us = 2000 + haul_target_us(h->min_rtt_us, h->rate, a->mss) / 4 + h->noise_us;
 	if (!h->limited && !h->was_limited && h->queue_low_us > busy_us) {
 		h->bw = h->bw_before = h->delivery;
 		h->period = 0;
-		return;
+		return 0;
 	}
 	if (h->delivery > h->bw)
 		h->bw = h->delivery;
@@ -522,6 +539,7 @@ static inline void haul_see_bw(struct haul *h, const struct haul_ack *a)
 		h->bw = h->delivery;
 		h->period = 0;
 	}
+	return 0;
 }
 
 static inline u32 haul_queue_us(const struct haul *h, u32 rtt_us)
@@ -536,13 +554,15 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	u32 us = haul_since(a->now_us, h->epoch_us);
 	u32 delivered = haul_counted(a->delivered, h->epoch_delivered);
 	u32 lost = haul_counted(a->lost, h->epoch_lost);
-	u32 before_us = h->queue_us;
 
+	h->took_us = us;
+	h->got = delivered;
+	h->missed = lost;
+	h->queue_before_us = h->queue_us;
 	// More than was sent comes only out of a queue, or over a path that has just
 	// become shorter: the path does not carry it.
 	h->delivery = haul_min(haul_rate_of(delivered, a->mss, us), haul_max(h->pace, h->pace_before));
 	h->pace_before = h->pace;
-	u64 resolved = haul_rate_of(delivered + lost, a->mss, us);
 	haul_pool_loss(h, (s32)(a->lost - h->epoch_lost), delivered, a->delivered);
 	h->queue_low_us = haul_queue_us(h, h->rtt_low_us);
 	if (h->rtt_low_us != ~0u)
@@ -578,23 +598,25 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 			haul_enter(h, HAUL_CRUISE);
 		break;
 	case HAUL_CRUISE:
-		haul_cruise_epoch(h, a, us, resolved, before_us);
+		haul_cruise_epoch(h, a);
 		break;
 	case HAUL_PROBE:
-		haul_probe_epoch(h, a, us, lost, delivered, before_us);
+		haul_probe_epoch(h, a);
 		break;
 	default:
-		haul_rival_epoch(h, a, lost, delivered);
+		haul_rival_epoch(h, a);
 	}
 	haul_begin_epoch(h, a);
 	return 0;
 }
 
-static inline void haul_see_rtt(struct haul *h, const struct haul_ack *a)
+GLOBAL int haul_see_rtt(struct haul *h, const struct haul_ack *a)
 {
+	if (!h || !a)
+		return 0;
 	u32 rtt = a->rtt_us;
 	if (!rtt)
-		return;
+		return 0;
 	if (rtt < h->rtt_low_us)
 		h->rtt_low_us = rtt;
 	if (haul_since(a->now_us, h->min_rtt_start_us) > (h->mode == HAUL_RIVAL ? 6 : 2) * HAUL_PROBE_INTERVAL_US) {
@@ -614,7 +636,7 @@ static inline void haul_see_rtt(struct haul *h, const struct haul_ack *a)
 	h->quarter_samples++;
 	h->quarter_sum_us += rtt;
 	if (h->quarter_samples < HAUL_QUARTER_SAMPLES || haul_since(a->now_us, h->quarter_start_us) < h->min_rtt_us / 4)
-		return;
+		return 0;
 	u32 spread_us = h->quarter_sum_us / h->quarter_samples - h->quarter_low_us;
 	h->noise_us = h->noise_us ? (7ull * h->noise_us + spread_us / 3) / 8 : spread_us / 3;
 	h->recent_low_us = h->quarter_low_us;
@@ -624,6 +646,7 @@ static inline void haul_see_rtt(struct haul *h, const struct haul_ack *a)
 	h->quarter_start_us = a->now_us;
 	if (h->mode == HAUL_STARTUP && h->recent_low_us > h->min_rtt_us + haul_max(8000, h->min_rtt_us / 8) + h->noise_us)
 		haul_leave_startup(h);
+	return 0;
 }
 
 // A probe sends so much less for a round trip that the queue gets empty.
@@ -634,8 +657,10 @@ static inline u32 haul_probe_gain_q16(const struct haul *h)
 }
 
 // Pace and window by what is known now.
-static inline void haul_apply(struct haul *h, const struct haul_ack *a)
+GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 {
+	if (!h || !a)
+		return 0;
 	u32 gain = HAUL_ONE;
 	u32 rtt = h->min_rtt_us;
 	u64 window;
@@ -644,7 +669,7 @@ static inline void haul_apply(struct haul *h, const struct haul_ack *a)
 		u32 w = h->mode == HAUL_TRIAL ? h->window / 2 : h->window;
 		h->cwnd = window_bound(haul_max(w, HAUL_WINDOW_MIN), a->clamp);
 		h->pace = haul_scale(haul_rate_of(h->cwnd, a->mss, a->srtt_us), 81920);
-		return;
+		return 0;
 	}
 	if (h->mode == HAUL_STARTUP)
 		gain = HAUL_STARTUP_GAIN_Q16;
@@ -661,6 +686,7 @@ static inline void haul_apply(struct haul *h, const struct haul_ack *a)
 	window = haul_segments(h->rate, rtt + haul_min(jitter, rtt), a->mss);
 	window = h->mode == HAUL_STARTUP ? 3 * window : window + window / 2;
 	h->cwnd = window_bound(haul_max(window, HAUL_WINDOW_MIN) + 3 * haul_max(2, haul_min(h->pace / 1000, 65536) / (a->mss ? a->mss : 1)), a->clamp);
+	return 0;
 }
 
 static inline void haul_init(struct haul *h, const struct haul_ack *a, u32 cwnd)
