@@ -44,6 +44,8 @@ static ALWAYS_INLINE void look(struct tcp_sock *tp, struct haul_ack *a)
 	a->now_us = tp->tcp_mstamp;
 	a->delivered = tp->delivered;
 	a->lost = tp->lost;
+	a->spurious = tp->dsack_dups;
+	a->sent = tp->data_segs_out;
 	a->srtt_us = srtt_us(tp);
 	a->in_flight = tp->packets_out - tp->sacked_out - tp->lost_out + tp->retrans_out;
 	a->mss = tp->mss_cache;

@@ -63,7 +63,7 @@ struct haul {
 
 
 	// The epoch under way: counters at its start.
-	u32 epoch_us, epoch_delivered, epoch_lost, epoch_sent;
+	u32 epoch_us, epoch_delivered, epoch_lost, epoch_spurious, epoch_sent;
 	u32 round_delivered; // the round ends when what was sent beyond this is acknowledged
 	u32 rtt_low_us;	     // least round trip of the epoch, ~0 if none
 	u32 took_us, got, missed; // of the last epoch: time, packets delivered and lost
@@ -79,6 +79,7 @@ struct haul {
 	u32 loss_q16;  // recent share
 	u32 floor_q16; // of it that does not depend on how fast we send
 	u32 floor_us;  // when it was last measured
+	u32 waste_q16; // packets that were sent again in vain, for each delivered
 
 	// CUBIC's, beside a rival.
 	u32 window, window_max, window_cut, k_ms, cut_us, rival_us, cut_lost;
@@ -111,6 +112,7 @@ struct haul {
 struct haul_ack {
 	u32 now_us;
 	u32 delivered, lost, sent; // packets, ever; wrap
+	u32 spurious;		   // of those taken for lost, that were there after all
 	u32 prior_delivered;	   // when the packet acknowledged was sent
 	u32 sample_delivered;	   // packets over
 	u32 sample_us;		   // 0 if there is no sample
@@ -237,6 +239,14 @@ static inline u32 haul_congested_us(const struct haul *h, u32 quarters)
 	return haul_max(20000, h->min_rtt_us / 8) / 4 * quarters + h->noise_us;
 }
 
+// The rate to send at so that some rate arrives, with what is sent in vain;
+// with a long queue, sending less in vain is the cure.
+static inline u64 haul_needed(const struct haul *h, u64 delivery)
+{
+	u32 waste_q16 = h->queue_us > haul_congested_us(h, 4) ? 0 : haul_min(h->waste_q16, HAUL_ONE / 4);
+	return haul_made_up(delivery, h->floor_q16 + waste_q16);
+}
+
 // Loss that is more than chance of a floor: four standard deviations of the pool.
 static inline u32 haul_margin_q16(u32 floor_q16)
 {
@@ -249,6 +259,7 @@ static inline void haul_begin_epoch(struct haul *h, const struct haul_ack *a)
 	h->epoch_us = a->now_us;
 	h->epoch_delivered = a->delivered;
 	h->epoch_lost = a->lost;
+	h->epoch_spurious = a->spurious;
 	h->epoch_sent = a->sent;
 	h->round_delivered = a->delivered;
 	h->rtt_low_us = ~0u;
@@ -318,7 +329,7 @@ static inline void haul_pool_loss(struct haul *h, s32 lost, u32 delivered, u32 e
 
 static inline void haul_leave_startup(struct haul *h)
 {
-	h->rate = haul_made_up(h->bw, h->floor_q16);
+	h->rate = haul_needed(h, h->bw);
 	haul_enter(h, HAUL_DRAIN);
 }
 
@@ -338,7 +349,7 @@ GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a)
 	} else if (++h->flat >= HAUL_STARTUP_FLAT_ROUNDS) {
 		haul_leave_startup(h);
 	}
-	h->rate = haul_made_up(h->bw, h->floor_q16);
+	h->rate = haul_needed(h, h->bw);
 	return 0;
 }
 
@@ -379,7 +390,7 @@ static inline bool haul_is_crowded(struct haul *h, u32 gain_q16)
 	if (queue_us + ours / 2 < h->queue_before_us)
 		return false;
 	// Nor is it anybody else's while we send much more than arrives.
-	if (haul_made_up(h->delivery, h->floor_q16) < haul_scale(h->sent, 49152)) { // 0.75
+	if (haul_needed(h, h->delivery) < haul_scale(h->sent, 49152)) { // 0.75
 		h->full = 0;
 		return false;
 	}
@@ -397,10 +408,10 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 	if (!h || !a)
 		return 0;
 	u32 target = haul_target_us(h->min_rtt_us, h->rate, a->mss) + h->noise_us, queue = h->queue_us;
-	u64 base = haul_made_up(haul_max(h->bw, h->bw_before), h->floor_q16);
+	u64 base = haul_needed(h, haul_max(h->bw, h->bw_before));
 	u32 horizon = 3 * h->min_rtt_us;
 
-	if (h->loss_q16 > h->floor_q16 + haul_margin_q16(h->floor_q16)) {
+	if (h->loss_q16 > h->floor_q16 + haul_margin_q16(h->floor_q16) + h->waste_q16) {
 		// More is lost than the path's own share: is it us?
 		if (queue <= target) {
 			haul_probe(h);
@@ -468,7 +479,7 @@ GLOBAL int haul_probe_epoch(struct haul *h, const struct haul_ack *a)
 	}
 	// It has arrived.
 	u32 n = h->missed + h->got, share = haul_share_q16(h->missed, h->got);
-	u32 weight = haul_min(n, 512);
+	u32 weight = haul_min(n, 512) >> (h->waste_q16 > HAUL_ONE / 20 ? 2 : 0); // what is spurious is known late
 	u32 floor = ((u64)h->floor_q16 * (512 - weight) + (u64)share * weight) >> 9;
 	floor = haul_min(floor, HAUL_LOSS_MAX_Q16);
 	bool ours = h->loss_q16 > floor + haul_margin_q16(floor) && share < h->loss_q16;
@@ -477,7 +488,7 @@ GLOBAL int haul_probe_epoch(struct haul *h, const struct haul_ack *a)
 	h->loss_q16 = floor;
 	haul_enter(h, HAUL_CRUISE);
 	if (ours)
-		h->rate = haul_min(h->rate, haul_scale(haul_made_up(h->delivery, floor), 62259)); // 0.95
+		h->rate = haul_min(h->rate, haul_scale(haul_needed(h, h->delivery), 62259)); // 0.95
 	h->calm = 0;
 	h->low_us = a->now_us; // if the path was not empty now, it was tried
 	if (haul_is_crowded(h, HAUL_PROBE_GAIN_Q16))
@@ -553,7 +564,9 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 		return 0;
 	u32 us = haul_since(a->now_us, h->epoch_us);
 	u32 delivered = haul_counted(a->delivered, h->epoch_delivered);
-	u32 lost = haul_counted(a->lost, h->epoch_lost);
+	u32 spurious = haul_counted(a->spurious, h->epoch_spurious);
+	s32 net = (s32)(a->lost - h->epoch_lost - spurious);
+	u32 lost = net > 0 ? net : 0;
 
 	h->took_us = us;
 	h->got = delivered;
@@ -563,7 +576,9 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	// become shorter: the path does not carry it.
 	h->delivery = haul_min(haul_rate_of(delivered, a->mss, us), haul_max(h->pace, h->pace_before));
 	h->pace_before = h->pace;
-	haul_pool_loss(h, (s32)(a->lost - h->epoch_lost), delivered, a->delivered);
+	haul_pool_loss(h, net, delivered, a->delivered);
+	u32 waste = haul_min(((u64)spurious << 16) / (delivered + 1), HAUL_ONE);
+	h->waste_q16 = (7 * h->waste_q16 + waste) / 8;
 	h->queue_low_us = haul_queue_us(h, h->rtt_low_us);
 	if (h->rtt_low_us != ~0u)
 		h->queue_us = haul_queue_us(h, haul_max(h->rtt_low_us, haul_min(h->recent_low_us, h->quarter_low_us)));
@@ -593,7 +608,7 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 		haul_startup_epoch(h, a);
 		break;
 	case HAUL_DRAIN:
-		h->rate = haul_max(h->rate, haul_made_up(h->delivery, h->floor_q16));
+		h->rate = haul_max(h->rate, haul_needed(h, h->delivery));
 		if (++h->phase >= 4)
 			haul_enter(h, HAUL_CRUISE);
 		break;
@@ -677,8 +692,6 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 		gain = HAUL_DRAIN_GAIN_Q16;
 	else if (h->mode == HAUL_PROBE && h->phase == 0)
 		gain = haul_probe_gain_q16(h);
-	if (a->timeout)
-		gain /= 2;
 	h->pace = haul_max(haul_scale(h->rate, gain), a->mss);
 
 	// What the path holds, with what it jitters, and half as much again.
@@ -719,7 +732,7 @@ static inline void haul_update(struct haul *h, const struct haul_ack *a)
 		u64 bw = haul_rate_of(a->sample_delivered, a->mss, a->sample_us);
 		if (bw > h->bw) {
 			h->bw = bw;
-			h->rate = haul_made_up(bw, h->floor_q16);
+			h->rate = haul_needed(h, bw);
 		}
 	}
 	if (h->mode == HAUL_DRAIN && a->in_flight <= haul_segments(h->rate, h->min_rtt_us + h->min_rtt_us / 16, a->mss)) {

@@ -60,6 +60,7 @@ static void nonsense(void)
 			.now_us = any() % 4 ? a.now_us + any_up_to(1u << 22) : (u32)any(),
 			.delivered = a.delivered + any_up_to(1u << 24),
 			.lost = a.lost + any_up_to(1u << 24) - any_up_to(1u << 20),
+			.spurious = a.spurious + any_up_to(1u << 24),
 			.sent = a.sent + any_up_to(1u << 24),
 			.prior_delivered = a.delivered - any_up_to(1u << 24),
 			.sample_delivered = any_up_to(~0u),

@@ -12,6 +12,7 @@ static struct haul_ack haul_ack_of(struct flow *f, u32 rtt_us)
 		.now_us = sim.now / 1000,
 		.delivered = f->delivered,
 		.lost = f->lost,
+		.spurious = f->duplicates,
 		.sent = f->sent,
 		.prior_delivered = f->sample.prior_delivered,
 		.sample_delivered = f->sample.delivered,

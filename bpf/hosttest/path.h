@@ -359,7 +359,9 @@ static void acknowledge(u32 flow, u32 upto)
 		}
 		if (!p->again)
 			rtt_us = (sim.now - p->sent) / 1000;
-		if (p->sent >= f->rack_sent && !p->lost) {
+		// What is acknowledged too soon after it was sent again had arrived before.
+		bool doubtful = p->again && (sim.now - p->sent) / 1000 < f->min_rtt_us;
+		if (p->sent >= f->rack_sent && !p->lost && !doubtful) {
 			f->rack_sent = p->sent;
 			f->rack_rtt_us = (sim.now - p->sent) / 1000;
 		}
