@@ -199,17 +199,30 @@ func (m message) expires() bool {
 // congestion control.
 const lockOf = 1 << unix.RTAX_CC_ALGO
 
+// metrics are the route's, each at most once.
+func (m message) metrics() ([]attribute, error) {
+	metrics, err := parseAttributes(m.get(unix.RTA_METRICS))
+	seen := map[uint16]bool{}
+	for _, a := range metrics {
+		if seen[a.kind] {
+			return nil, fmt.Errorf("a route has the metric %d twice", a.kind)
+		}
+		seen[a.kind] = true
+	}
+	return metrics, err
+}
+
 // congctl is the route's congestion control, empty if it has none, and whether
 // applications are kept from overriding it.
 func (m message) congctl() (name string, locked bool) {
-	metrics, err := parseAttributes(m.get(unix.RTA_METRICS))
+	metrics, err := m.metrics()
 	if err != nil {
 		return "", false
 	}
 	for _, a := range metrics {
 		switch {
 		case a.kind == unix.RTAX_CC_ALGO:
-			name = nl.BytesToString(a.value)
+			name = unix.ByteSliceToString(a.value)
 		case a.kind == unix.RTAX_LOCK && len(a.value) >= 4:
 			locked = binary.NativeEndian.Uint32(a.value)&lockOf != 0
 		}
@@ -220,7 +233,7 @@ func (m message) congctl() (name string, locked bool) {
 // setCongctl changes the route's congestion control, and removes it if the
 // name is empty. Other metrics and their locks stay.
 func (m *message) setCongctl(name string, locked bool) error {
-	metrics, err := parseAttributes(m.get(unix.RTA_METRICS))
+	metrics, err := m.metrics()
 	if err != nil {
 		return err
 	}
