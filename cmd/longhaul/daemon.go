@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"longhaul/internal/cc"
 	"longhaul/internal/config"
 	"longhaul/internal/control"
 	"longhaul/internal/relay"
@@ -92,6 +93,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	d.flows = newFlowLog(d.log)
 	defer d.flows.close()
 	d.legs = newTransports(d.log)
+	loadNamedCC(ctx, cc.NewHost(), d.config, d.log)
 	tunnels, err := d.legs.translate(d.config)
 	if err != nil {
 		return err
@@ -216,6 +218,7 @@ func (d *daemon) reload(ctx context.Context) {
 	after, err := loader().Load(ctx, d.path, d.flags...)
 	var tunnels []relay.Tunnel
 	if err == nil {
+		loadNamedCC(ctx, cc.NewHost(), after, d.log)
 		tunnels, err = d.legs.translate(after)
 	}
 	if err == nil {
@@ -370,6 +373,7 @@ type relayStatus struct {
 	ConfigFile      string      `json:"config_file,omitempty"`
 	LastReload      *reloadFact `json:"last_reload"` // null: never reloaded
 	Lacks           []lack      `json:"lacks"`
+	Host            hostChanges `json:"host_changes"`
 	LogLinesDropped uint64      `json:"log_lines_dropped"`
 	Process         processFact `json:"process"`
 	relay.Snapshot
@@ -384,6 +388,7 @@ func (d *daemon) status() relayStatus {
 		UptimeSeconds:   time.Since(d.started).Seconds(),
 		ConfigFile:      d.path,
 		Lacks:           d.legs.lacks(),
+		Host:            findHostChanges(),
 		LogLinesDropped: d.writer.total.Load(),
 		Process:         process(),
 		Snapshot:        d.relay.Snapshot(),

@@ -15,7 +15,13 @@ import (
 // loaded that it names, or with all that can be if it names none, and takes
 // those out again that were not there before. It does so outside the sandbox:
 // the kernel has one table of algorithms for the whole machine.
-func withOwnCC(ctx context.Context, env *env, names []string, run func() error) (err error) {
+func withOwnCC(ctx context.Context, env *env, names []string, run func() error) error {
+	return withCC(ctx, env, names, len(names) > 0, run)
+}
+
+// withCC does so, and makes it an error if one that is named cannot be loaded,
+// or only says so.
+func withCC(ctx context.Context, env *env, names []string, must bool, run func() error) (err error) {
 	if sandbox.Inside() {
 		return run()
 	}
@@ -32,7 +38,7 @@ func withOwnCC(ctx context.Context, env *env, names []string, run func() error) 
 		result, loadErr := host.Load(ctx, name, name)
 		switch {
 		case errors.Is(loadErr, cc.ErrTaken): // a kernel module's: that one is run
-		case loadErr != nil && len(names) > 0:
+		case loadErr != nil && must:
 			return ccError(loadErr)
 		case loadErr != nil:
 			refused = append(refused, name)

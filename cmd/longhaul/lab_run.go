@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -115,7 +116,7 @@ func newLabRunTransfers(env *env, experiment lab.Experiment) *cobra.Command {
 			if err := experiment.Check(options); err != nil {
 				return usageError(err)
 			}
-			return inSandbox(env, func(cmd *cobra.Command, _ []string) error {
+			inside := inSandbox(env, func(cmd *cobra.Command, _ []string) error {
 				ctx, stop := untilSignal(cmd.Context())
 				defer stop()
 				result, err := runExperiment(ctx, env, experiment, options)
@@ -127,7 +128,12 @@ func newLabRunTransfers(env *env, experiment lab.Experiment) *cobra.Command {
 				}
 				writeResultTable(env.stdout, result)
 				return nil
-			})(cmd, args)
+			})
+			if len(options.Cases) > 0 && !slices.Contains(options.Cases, "haul") {
+				return inside(cmd, args)
+			}
+			// Where it cannot be loaded, its case says so.
+			return withCC(cmd.Context(), env, []string{"haul"}, false, func() error { return inside(cmd, args) })
 		},
 	}
 	flags := cmd.Flags()

@@ -124,6 +124,7 @@ func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now tim
 	for _, l := range s.Lacks {
 		fmt.Fprintf(w, "lacking: %s\n  remedy: %s\n", l.What, l.Remedy)
 	}
+	s.Host.write(w)
 	if s.LogLinesDropped > 0 {
 		fmt.Fprintf(w, "log lines dropped: %d\n", s.LogLinesDropped)
 	}

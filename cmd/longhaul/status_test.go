@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"longhaul/internal/relay"
+	"longhaul/internal/route"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -28,6 +29,10 @@ func flowOf(tunnel, client, target, state string, age float64, up, down int64) r
 func TestStatusTable(t *testing.T) {
 	now := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 	busy := relayStatus{
+		Host: hostChanges{
+			CongestionControls: []string{"haul", "hybla"},
+			Routes:             []route.Use{{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Algorithm: "haul"}},
+		},
 		Version: "longhaul v1.0.0 go1.26 linux/amd64", PID: 4711, UptimeSeconds: 93784, ConfigFile: "/etc/longhaul/longhaul.yaml",
 		LastReload: &reloadFact{At: now.Add(-5 * time.Minute), Error: "longhaul.yaml:3:5: unknown key forwart in a tunnel; did you mean forward?"},
 		Lacks:      []lack{{"send buffer 24 MiB for 1 Gb/s at 63 ms", "sysctl -w net.core.wmem_max=25165824"}},

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"longhaul/internal/lab/sandbox"
@@ -51,14 +52,26 @@ func mitre() Experiment {
 					return s.relays(ctx, "--transport", "kernel")
 				},
 			}, {
-				Name: "relay", About: "longhaul pair as it sets itself up",
+				Name: "relay", About: "longhaul pair, the best of the kernel's own (BBR)",
 				Reference: "26 MB/s, 7 to 10 times direct (a CUBIC relay pair)", ReferenceBps: times(7, 10),
 				Bytes: 2048 * MiB, QuickBytes: 1024 * MiB,
 				Setup: func(ctx context.Context, s *stage) (netip.AddrPort, error) {
 					if err := s.allowBuffers(); err != nil {
 						return netip.AddrPort{}, err
 					}
-					return s.relays(ctx)
+					// Named, since it would be haul where that is loaded.
+					return s.relays(ctx, "--wan-cc", "bbr")
+				},
+			}, {
+				Name: "haul", About: "longhaul pair with congestion control haul",
+				Reference: "26 MB/s, 7 to 10 times direct (a CUBIC relay pair)", ReferenceBps: times(7, 10),
+				Bytes: 2048 * MiB, QuickBytes: 1024 * MiB,
+				Missing: func() string { return needsCC("haul") },
+				Setup: func(ctx context.Context, s *stage) (netip.AddrPort, error) {
+					if err := s.allowBuffers(); err != nil {
+						return netip.AddrPort{}, err
+					}
+					return s.relays(ctx, "--wan-cc", "haul")
 				},
 			}, {
 				Name: "socat", About: "socat pair, the report's own relays",
@@ -218,6 +231,16 @@ func needs(name, debianPackage string) string {
 		return "needs " + name + " (Debian package " + debianPackage + ")"
 	}
 	return ""
+}
+
+// needsCC says what it takes to have a congestion control, nothing if it is
+// there.
+func needsCC(name string) string {
+	names, err := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
+	if err == nil && slices.Contains(strings.Fields(string(names)), name) {
+		return ""
+	}
+	return "needs congestion control " + name + ", which root can load"
 }
 
 // program finds a program also where an ordinary user's PATH does not look.

@@ -20,19 +20,21 @@ func TestChooseCC(t *testing.T) {
 		degraded string
 		remedy   string
 	}{
-		{name: "wan", kind: WAN, host: "cubic", want: "bbr"},
-		{name: "wan without bbr", kind: WAN, host: "reno", errs: map[string]error{"bbr": unix.ENOENT}, want: "cubic",
+		{name: "wan", kind: WAN, host: "cubic", want: "haul"},
+		{name: "wan without haul", kind: WAN, host: "cubic", errs: map[string]error{"haul": unix.ENOENT}, want: "bbr"},
+		{name: "wan without bbr", kind: WAN, host: "reno", errs: map[string]error{"haul": unix.ENOENT, "bbr": unix.ENOENT}, want: "cubic",
 			degraded: "congestion control cubic instead of bbr", remedy: "modprobe tcp_bbr"},
-		{name: "wan with bbr forbidden", kind: WAN, host: "cubic", errs: map[string]error{"bbr": unix.EPERM}, want: "cubic",
+		{name: "wan with bbr forbidden", kind: WAN, host: "cubic", errs: map[string]error{"haul": unix.ENOENT, "bbr": unix.EPERM}, want: "cubic",
 			degraded: "congestion control cubic instead of bbr", remedy: "tcp_allowed_congestion_control='"},
-		{name: "wan with nothing", kind: WAN, host: "reno", errs: map[string]error{"bbr": unix.ENOENT, "cubic": unix.ENOENT}, want: "reno",
+		{name: "wan with nothing", kind: WAN, host: "reno", errs: map[string]error{"haul": unix.ENOENT, "bbr": unix.ENOENT, "cubic": unix.ENOENT}, want: "reno",
 			degraded: "congestion control reno instead of bbr", remedy: "modprobe tcp_bbr"},
 		{name: "wan asked", kind: WAN, wanted: "reno", host: "cubic", want: "reno"},
 		{name: "wan asked in vain", kind: WAN, wanted: "hybla", host: "cubic", errs: map[string]error{"hybla": unix.ENOENT}, want: "cubic",
-			degraded: "congestion control cubic instead of hybla", remedy: "modprobe tcp_hybla"},
+			degraded: "congestion control cubic instead of hybla", remedy: "longhaul cc load hybla"},
 		{name: "lan", kind: LAN, host: "cubic", want: "cubic"},
 		{name: "lan, and the default is bbr", kind: LAN, host: "bbr", want: "cubic"},
 		{name: "lan, the default is bbr and cubic forbidden", kind: LAN, host: "bbr", errs: map[string]error{"cubic": unix.EPERM}, want: "reno"},
+		{name: "lan, and the default is haul", kind: LAN, host: "haul", want: "cubic"},
 		{name: "lan asked for bbr", kind: LAN, wanted: "bbr", host: "cubic", want: "bbr"},
 		{name: "lan asked in vain", kind: LAN, wanted: "dctcp", host: "cubic", errs: map[string]error{"dctcp": unix.ENOENT}, want: "cubic",
 			degraded: "congestion control cubic instead of dctcp", remedy: "modprobe tcp_dctcp"},
@@ -44,6 +46,31 @@ func TestChooseCC(t *testing.T) {
 				t.Errorf("%+v", c)
 			}
 		})
+	}
+}
+
+// A congestion control that is unloaded while a tunnel names it costs no flow.
+func TestUnloadedMeanwhile(t *testing.T) {
+	h, err := probeHost()
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := func(string) error { return nil }
+	tunnel := newTunnel(Options{}, Options{CongestionControl: "was_here"}, WANBoth, h, there, slog.New(slog.DiscardHandler))
+	fd, err := scratchSocket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := tunnel.Prepare(fd, true); err != nil {
+		t.Error(err)
+	}
+	lacks := tunnel.Lacks()
+	if len(lacks) != 1 || !strings.Contains(lacks[0].What, "was_here") {
+		t.Errorf("lacks: %v", lacks)
+	}
+	if noDelay, err := unix.GetsockoptInt(fd, unix.SOL_TCP, unix.TCP_NODELAY); err != nil || noDelay == 0 {
+		t.Errorf("the other settings are not there: %d, %v", noDelay, err)
 	}
 }
 

@@ -3,20 +3,26 @@ package transport
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// bestOnWAN are the algorithms for a WAN leg, best first. BBR v1 does not take
-// random loss for congestion; CUBIC is what every kernel has.
-var bestOnWAN = []string{"bbr", "cubic"}
+// bestOnWAN are the algorithms for a WAN leg, best first: docs/design/haul.md
+// has the figures. Haul is there once somebody has loaded it; a relay that was
+// not told to does not change the host's kernel. BBR v1 does not take random
+// loss for congestion; CUBIC is what every kernel has.
+var bestOnWAN = []string{"haul", "bbr", "cubic"}
 
-// bestOnLAN are those for a LAN leg where the kernel's default is a kind of
-// BBR. At round trips of microseconds BBR is at the mercy of timers and of a
-// host that is short of CPU, and its estimate collapses. Reno is always
-// there and always allowed.
+// bestOnLAN are those for a LAN leg where the kernel's default paces by a model
+// of the path. At round trips of microseconds that is at the mercy of timers
+// and of a host that is short of CPU, and BBR's estimate collapses. Reno is
+// always there and always allowed.
 var bestOnLAN = []string{"cubic", "reno"}
+
+// ours are the algorithms that longhaul can load.
+var ours = []string{"brutal", "haul", "hybla", "illinois"}
 
 // choice is a congestion control and how it came to be.
 type choice struct {
@@ -35,11 +41,15 @@ func chooseCC(kind, wanted string, h host, try func(name string) error) choice {
 		candidates = []string{wanted}
 	case kind == WAN:
 		candidates = bestOnWAN
-	case isBBR(h.defaultCC):
+	case paces(h.defaultCC):
 		candidates = bestOnLAN
 	}
 	c := choice{name: h.defaultCC}
 	var first error
+	if wanted == "" && kind == WAN && errors.Is(try("haul"), unix.ENOENT) {
+		// Not loaded is not lacking: nobody asked for it.
+		candidates = bestOnWAN[1:]
+	}
 	for _, name := range candidates {
 		err := try(name)
 		if err == nil {
@@ -63,7 +73,10 @@ func chooseCC(kind, wanted string, h host, try func(name string) error) choice {
 }
 
 func ccRemedy(name string, err error) string {
-	if !errors.Is(err, unix.EPERM) {
+	switch {
+	case !errors.Is(err, unix.EPERM) && slices.Contains(ours, name):
+		return "longhaul cc load " + name + " (as root), then reload the relay"
+	case !errors.Is(err, unix.EPERM):
 		return "modprobe tcp_" + name
 	}
 	allowed, readErr := readSysctl("tcp_allowed_congestion_control")
@@ -73,10 +86,13 @@ func ccRemedy(name string, err error) string {
 	return fmt.Sprintf("sysctl -w net.ipv4.tcp_allowed_congestion_control='%s %s'", allowed, name)
 }
 
-// isBBR reports whether the algorithm is a version of BBR.
-func isBBR(name string) bool { return strings.HasPrefix(name, "bbr") }
+// paces reports whether the algorithm sets the sending rate itself, and not by
+// way of the window.
+func paces(name string) bool {
+	return strings.HasPrefix(name, "bbr") || name == "haul" || name == "brutal"
+}
 
 // windowSurvivesIdle reports whether the algorithm keeps its window over an
 // idle time whatever tcp_slow_start_after_idle says. The kernel exempts
 // algorithms that control the rate themselves.
-func windowSurvivesIdle(name string) bool { return isBBR(name) }
+func windowSurvivesIdle(name string) bool { return paces(name) }

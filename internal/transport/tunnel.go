@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -194,7 +195,7 @@ func (t *Tunnel) Prepare(fd int, dialed bool) error {
 	if !dialed {
 		list = p.all
 	}
-	if err := apply(fd, list); err != nil {
+	if err := t.apply(fd, list); err != nil {
 		return err
 	}
 	if size := t.receiveBefore(dialed); size > 0 {
@@ -211,7 +212,7 @@ func (t *Tunnel) Prepare(fd int, dialed bool) error {
 // keepalive. An accepted leg has it from its listener. side is what
 // Established returned.
 func (t *Tunnel) Lasting(fd int, side string) error {
-	return apply(fd, t.of(side).lasting)
+	return t.apply(fd, t.of(side).lasting)
 }
 
 // receiveBefore is the size that the receive buffer must have at the
@@ -256,7 +257,7 @@ func (t *Tunnel) Established(fd int, dialed bool) (side, degraded string) {
 			if dialed {
 				upgrade = t.upgradeDialed
 			}
-			if err := apply(fd, upgrade); err != nil {
+			if err := t.apply(fd, upgrade); err != nil {
 				problems = append(problems, err.Error())
 			}
 		}
@@ -387,12 +388,21 @@ func unlockReceive(fd int, h host) error {
 
 // apply sets the settings in turn. A socket that is not IPv6 has no traffic
 // class, and one that is carries IPv4 too and needs both marks.
-func apply(fd int, list []setting) error {
+func (t *Tunnel) apply(fd int, list []setting) error {
 	for _, s := range list {
 		if s.level == unix.SOL_IPV6 && !isIPv6(fd) {
 			continue
 		}
-		if err := s.set(fd); err != nil {
+		err := s.set(fd)
+		if s.option == unix.TCP_CONGESTION && s.level == unix.SOL_TCP && errors.Is(err, unix.ENOENT) {
+			// It was there when the tunnel was made. A flow is worth more.
+			t.lack("unloaded "+s.text, Lack{
+				What:   fmt.Sprintf("congestion control %s, which was unloaded meanwhile (new legs use %s)", s.text, t.host.defaultCC),
+				Remedy: ccRemedy(s.text, err),
+			})
+			continue
+		}
+		if err != nil {
 			return err
 		}
 	}
