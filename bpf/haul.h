@@ -21,6 +21,8 @@
 #define HAUL_STARTUP_GROWTH_Q16 81920u // 1.25: a round that grows by less is flat
 #define HAUL_STARTUP_FLAT_ROUNDS 3u
 #define HAUL_QUARTER_SAMPLES 12u // round trips that tell the queue as it is now, at least
+#define HAUL_LATE_MAX 4u       // eighths
+#define HAUL_LATE_PACKETS 256u // in an epoch: with fewer, bursts blur what is sent
 #define HAUL_BW_EPOCHS 5u // that a largest delivery is kept for, once or twice
 
 #define HAUL_STARTUP_PACKETS 128u // delivered, before their loss is made up for
@@ -96,6 +98,7 @@ struct haul {
 	u8 calm;   // epochs without a queue, and without more delivery or beside a rival
 	u8 streak; // times that delivery rose since the last of them
 	u8 full;   // epochs with a queue that does not yield
+	u8 late;   // eighths that the pace is raised by, since it is kept late
 	u8 vain;   // epochs in which most was lost
 	bool over; // the queue is longer than wanted; full_bw is the rate before
 	bool had_rival;
@@ -553,6 +556,20 @@ GLOBAL int haul_see_bw(struct haul *h, const struct haul_ack *a)
 	return 0;
 }
 
+// A sender short of CPU paces late, and sends less than it wants although the
+// window has room. It then paces faster, until what it sends is the rate.
+static inline void haul_see_lateness(struct haul *h, const struct haul_ack *a, u64 sent)
+{
+	if (h->mode != HAUL_CRUISE || h->limited || h->got < HAUL_LATE_PACKETS || a->in_flight + a->in_flight / 8 > h->cwnd) {
+		h->late = 0;
+		return;
+	}
+	if (sent >= haul_scale(h->rate, 63570)) // 0.97
+		h->late /= 2;
+	else if (sent < haul_scale(h->rate, 60293) && h->late < HAUL_LATE_MAX) // 0.92
+		h->late++;
+}
+
 static inline u32 haul_queue_us(const struct haul *h, u32 rtt_us)
 {
 	return rtt_us != ~0u && rtt_us > h->min_rtt_us ? rtt_us - h->min_rtt_us : 0;
@@ -587,6 +604,7 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	// Whoever could not send what the rate allows does not see the path's.
 	u64 sent = haul_rate_of(haul_counted(a->sent, h->epoch_sent), a->mss, us);
 	bool limited = h->limited || sent < haul_scale(h->pace, 55706); // 0.85
+	haul_see_lateness(h, a, sent);
 	if (h->mode != HAUL_STARTUP)
 		haul_see_bw(h, a);
 	h->was_limited = limited;
@@ -692,6 +710,8 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 		gain = HAUL_DRAIN_GAIN_Q16;
 	else if (h->mode == HAUL_PROBE && h->phase == 0)
 		gain = haul_probe_gain_q16(h);
+	else
+		gain += HAUL_ONE / 8 * h->late;
 	h->pace = haul_max(haul_scale(h->rate, gain), a->mss);
 
 	// What the path holds, with what it jitters, and half as much again.
