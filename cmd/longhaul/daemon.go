@@ -92,8 +92,10 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	}
 	d.flows = newFlowLog(d.log)
 	defer d.flows.close()
-	d.legs = newTransports(d.log)
-	loadNamedCC(ctx, cc.NewHost(), d.config, d.log)
+	host := cc.NewHost()
+	d.legs = newTransports(host, d.log)
+	defer d.legs.budgets.close()
+	loadNamedCC(ctx, host, d.config, d.log)
 	tunnels, err := d.legs.translate(d.config)
 	if err != nil {
 		return err

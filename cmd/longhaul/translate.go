@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"longhaul/internal/cc"
 	"longhaul/internal/config"
 	"longhaul/internal/relay"
 	"longhaul/internal/transport"
@@ -20,7 +21,8 @@ type lack struct {
 // transports makes the socket settings of the tunnels' legs. Tunnels with the
 // same settings share one, so what is lacking is said once.
 type transports struct {
-	log *slog.Logger
+	log     *slog.Logger
+	budgets *budgets
 
 	mu      sync.Mutex // guards current: status reads it from elsewhere
 	current map[transportKey]*legs
@@ -32,6 +34,7 @@ type transportKey struct {
 	lan, wan         transport.Options // without DSCP,
 	lanDSCP, wanDSCP int               // which is here; -1 leaves the mark alone
 	side             config.WANSide
+	tunnel           string // set if its connections share a rate of their own
 }
 
 // legs adapts a transport.Tunnel to what relay asks of its Transport. It has
@@ -42,6 +45,7 @@ type legs struct {
 	established func(fd int, dialed bool) (side, degraded string)
 	lasting     func(fd int, side string) error
 	lacks       func() []transport.Lack
+	rates       *cc.Rates // that its connections join, nil for none
 }
 
 func (l *legs) Prepare(fd int, dialed bool) error { return l.prepare(fd, dialed) }
@@ -52,13 +56,16 @@ func (l *legs) Established(fd int, dialed bool) (side, degraded string) {
 
 func (l *legs) Lasting(fd int, side string) error { return l.lasting(fd, side) }
 
-func newTransports(log *slog.Logger) *transports { return &transports{log: log} }
+func newTransports(host *cc.Host, log *slog.Logger) *transports {
+	return &transports{log: log, budgets: newBudgets(host, log)}
+}
 
 // translate turns a configuration into the relay's own terms. Transports in
 // use are kept, except those that lacked something: the host may have been
 // given it meanwhile.
 func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
 	t.next = map[transportKey]*legs{}
+	t.budgets.begin(c)
 	var out []relay.Tunnel
 	for _, tun := range c.Tunnels {
 		rt := relay.Tunnel{
@@ -76,7 +83,7 @@ func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
 			rt.Forward = append(rt.Forward, relay.Target{Host: f.Host, Port: f.Ports.Low})
 		}
 		if tun.Transport != config.TransportKernel {
-			l, err := t.legs(tun.Settings)
+			l, err := t.legs(tun.Name, tun.Settings)
 			if err != nil {
 				return nil, fmt.Errorf("tunnel %s: %w", tun.Name, err)
 			}
@@ -87,7 +94,7 @@ func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
 	return out, nil
 }
 
-func (t *transports) legs(s config.Settings) (*legs, error) {
+func (t *transports) legs(tunnelName string, s config.Settings) (*legs, error) {
 	key := transportKey{lan: legOptions(s.LAN), wan: legOptions(s.WAN), lanDSCP: -1, wanDSCP: -1, side: s.WANSide}
 	if s.LAN.DSCP != nil {
 		key.lanDSCP = int(*s.LAN.DSCP)
@@ -95,11 +102,15 @@ func (t *transports) legs(s config.Settings) (*legs, error) {
 	if s.WAN.DSCP != nil {
 		key.wanDSCP = int(*s.WAN.DSCP)
 	}
+	shared := wantedBudgets(s)
+	if len(shared) > 0 {
+		key.tunnel = tunnelName
+	}
 	if l := t.next[key]; l != nil {
 		return l, nil
 	}
 	l := t.current[key]
-	if l == nil || len(l.lacks()) > 0 {
+	if l == nil || len(l.lacks()) > 0 || (len(shared) > 0 && l.rates != t.budgets.rates) {
 		lan, wan := key.lan, key.wan
 		lan.DSCP, wan.DSCP = s.LAN.DSCP, s.WAN.DSCP
 		tunnel, err := transport.New(lan, wan, transport.WANSide(s.WANSide), t.log)
@@ -107,6 +118,9 @@ func (t *transports) legs(s config.Settings) (*legs, error) {
 			return nil, err
 		}
 		l = &legs{prepare: tunnel.Prepare, established: tunnel.Established, lasting: tunnel.Lasting, lacks: tunnel.Lacks}
+		if len(shared) > 0 {
+			l = t.budgets.share(tunnelName, shared, l)
+		}
 	}
 	t.next[key] = l
 	return l, nil
@@ -117,6 +131,7 @@ func (t *transports) keep() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.current, t.next = t.next, nil
+	t.budgets.keep()
 }
 
 // lacks lists what the tunnels' legs lack, each thing once.

@@ -91,6 +91,19 @@ func (h *Host) Rates(name string) (*Rates, error) {
 	return r, nil
 }
 
+// Same reports whether both are the rates of one loaded algorithm, and not of
+// one that was unloaded and its successor.
+func (r *Rates) Same(other *Rates) bool {
+	a, errA := r.budgets.Info()
+	b, errB := other.budgets.Info()
+	if errA != nil || errB != nil {
+		return false
+	}
+	idA, knownA := a.ID()
+	idB, knownB := b.ID()
+	return knownA && knownB && idA == idB
+}
+
 // Close closes the descriptors. What was told stays.
 func (r *Rates) Close() {
 	for _, m := range []*ebpf.Map{r.budgets, r.prefixes, r.sockets, r.accounts} {

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"longhaul/internal/cc"
+	"longhaul/internal/config"
+)
+
+// TestTunnelSharesARate sends on two connections of a tunnel that uses brutal:
+// together they have its rate, which a reload changes for both.
+func TestTunnelSharesARate(t *testing.T) {
+	if ok, err := isMachineRoot(); err != nil {
+		t.Fatal(err)
+	} else if !ok {
+		t.Skip("only root over the machine may load BPF")
+	}
+	host := cc.NewHost()
+	result, err := host.Load(t.Context(), toldRate, toldRate)
+	if errors.Is(err, cc.ErrTaken) {
+		t.Skip("another program's brutal is loaded")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result.Outcome != cc.Already {
+		t.Cleanup(func() {
+			if _, err := host.Unload(t.Context(), toldRate); err != nil && !errors.Is(err, cc.ErrUnknown) {
+				t.Error(err)
+			}
+		})
+	}
+
+	all := newTransports(host, slog.New(slog.DiscardHandler))
+	defer all.budgets.close()
+	shared := func(rate string) *legs {
+		t.Helper()
+		tunnels, err := all.translate(budgetConfig(t, rate))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.keep()
+		if tunnels[0].Transport == tunnels[1].Transport {
+			t.Error("two tunnels share one rate")
+		}
+		return tunnels[0].Transport.(*legs)
+	}
+	l := shared("80Mbit")
+	if again := shared("80Mbit"); again != l {
+		t.Error("a reload without a change makes the tunnel another")
+	}
+	var received atomic.Int64
+	address := sink(t, &received)
+	for range 2 {
+		pumpThrough(t, l, address)
+	}
+	rateIs := func(bps float64) {
+		t.Helper()
+		var got float64
+		for range 5 { // a busy machine may keep the rate down for a while
+			from, begun := received.Load(), time.Now()
+			<-time.After(time.Second) // what is measured
+			got = float64(received.Load()-from) * 8 / time.Since(begun).Seconds()
+			if got > 0.8*bps && got < 1.1*bps {
+				return
+			}
+		}
+		t.Errorf("two connections have %.1f Mb/s together, of %.1f", got/1e6, bps/1e6)
+	}
+	rateIs(80e6)
+	shared("40Mbit")
+	rateIs(40e6)
+}
+
+// TestTunnelWithoutARate is what status says where there is no brutal that
+// this relay may tell a rate.
+func TestTunnelWithoutARate(t *testing.T) {
+	var log bytes.Buffer
+	all := newTransports(&cc.Host{BPFFS: t.TempDir()}, slog.New(slog.NewTextHandler(&log, nil)))
+	defer all.budgets.close()
+	if _, err := all.translate(budgetConfig(t, "80Mbit")); err != nil {
+		t.Fatal(err)
+	}
+	all.keep()
+	want := lack{"a rate that the flows of a share with brutal", "longhaul cc load brutal (as root), then reload the relay"}
+	found := false
+	for _, l := range all.lacks() {
+		found = found || l == want
+	}
+	if !found || !strings.Contains(log.String(), want.What) {
+		t.Errorf("lacks %v, log %s", all.lacks(), log.String())
+	}
+}
+
+func budgetConfig(t *testing.T, rate string) *config.Config {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "longhaul.yaml")
+	text := "tunnels:\n"
+	for i, name := range []string{"a", "b"} {
+		text += fmt.Sprintf("  - name: %s\n    listen: 127.0.0.1:%d\n    forward: 127.0.0.1:9\n    wan_side: forward\n    wan: {congestion_control: brutal, rate: %s}\n", name, 6000+i, rate)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := loader().Load(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// sink takes everything in and counts it.
+func sink(t *testing.T, received *atomic.Int64) string {
+	t.Helper()
+	listenConfig := net.ListenConfig{}
+	listenConfig.SetMultipathTCP(false)
+	l, err := listenConfig.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	t.Cleanup(func() { l.Close(); all.Wait() })
+	all.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer conn.Close()
+				buf := make([]byte, 64<<10)
+				for {
+					n, err := conn.Read(buf)
+					received.Add(int64(n))
+					if err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	return l.Addr().String()
+}
+
+// pumpThrough sends on a leg as fast as it takes, until the test ends.
+func pumpThrough(t *testing.T, l *legs, address string) {
+	t.Helper()
+	var setUp error
+	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		return errors.Join(c.Control(func(fd uintptr) { setUp = l.Prepare(int(fd), true) }), setUp)
+	}}
+	dialer.SetMultipathTCP(false)
+	conn, err := dialer.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) {
+		if _, degraded := l.Established(int(fd), true); degraded != "" {
+			t.Error(degraded)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(conn, endless{}) // until it is closed
+	}()
+	t.Cleanup(func() { conn.Close(); <-done })
+}
+
+// endless is a source without an end.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
