@@ -70,25 +70,32 @@ func (b *budgets) begin(c *config.Config) {
 	b.rates, b.has = now, map[budgetKey]uint32{}
 }
 
-// share lets the connections of a tunnel's legs share the wanted rates.
-func (b *budgets) share(tunnel string, wanted map[string]cc.Rate, l *legs) *legs {
-	if b.err != nil {
-		return b.without(tunnel, l, b.err)
+// find returns a budget for each of a tunnel's wanted rates, by kind of leg.
+func (b *budgets) find(tunnel string, wanted map[string]cc.Rate) (ids map[string]uint32, err error) {
+	switch {
+	case len(wanted) == 0:
+		return nil, nil
+	case b.err != nil:
+		return nil, b.err
 	}
-	ids := map[string]uint32{}
+	ids = map[string]uint32{}
 	for kind, rate := range wanted {
 		key := budgetKey{tunnel, kind}
 		id, ok := b.has[key]
 		if !ok {
-			var err error
 			if id, err = b.rates.NewBudget(rate); err != nil {
-				return b.without(tunnel, l, err)
+				return nil, err
 			}
 			b.has[key] = id
 		}
 		ids[kind] = id
 		b.next[key] = rate
 	}
+	return ids, nil
+}
+
+// share puts the legs' connections into the budgets of their kind.
+func (b *budgets) share(ids map[string]uint32, l *legs) *legs {
 	rates, shared := b.rates, *l
 	shared.rates = rates
 	shared.established = func(fd int, dialed bool) (side, degraded string) {
@@ -106,7 +113,7 @@ func (b *budgets) share(tunnel string, wanted map[string]cc.Rate, l *legs) *legs
 // without is a tunnel that cannot have a rate which its connections share.
 func (b *budgets) without(tunnel string, l *legs, err error) *legs {
 	missing := transport.Lack{
-		What:   fmt.Sprintf("a rate that the flows of %s share with %s", tunnel, toldRate),
+		What:   fmt.Sprintf("a rate that the flows of %s share with %s; they use another congestion control", tunnel, toldRate),
 		Remedy: "longhaul cc use --to PREFIX brutal --rate RATE (as root), where the next hop is; or give the relay CAP_BPF",
 	}
 	if errors.Is(err, cc.ErrNoRates) {

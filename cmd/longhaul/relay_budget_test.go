@@ -9,12 +9,15 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
@@ -64,6 +67,11 @@ func TestTunnelSharesARate(t *testing.T) {
 	}
 	var received atomic.Int64
 	address := sink(t, &received)
+	conn := dialLeg(t, l, address)
+	defer conn.Close()
+	if name := algorithmOf(t, conn); name != toldRate {
+		t.Fatalf("a leg uses %s", name)
+	}
 	for range 2 {
 		pumpThrough(t, l, address)
 	}
@@ -95,12 +103,16 @@ func TestTunnelWithoutARate(t *testing.T) {
 		t.Fatal(err)
 	}
 	all.keep()
-	want := lack{"a rate that the flows of a share with brutal", "longhaul cc load brutal (as root), then reload the relay"}
-	found := false
-	for _, l := range all.lacks() {
-		found = found || l == want
+	want := lack{"a rate that the flows of a share with brutal; they use another congestion control", "longhaul cc load brutal (as root), then reload the relay"}
+	// Told nothing it would send 1 Mb/s, even where it is loaded.
+	for key, l := range all.current {
+		conn := dialLeg(t, l, sink(t, new(atomic.Int64)))
+		if name := algorithmOf(t, conn); name == toldRate {
+			t.Errorf("tunnel %s uses %s", key.tunnel, name)
+		}
+		conn.Close()
 	}
-	if !found || !strings.Contains(log.String(), want.What) {
+	if !slices.Contains(all.lacks(), want) || !strings.Contains(log.String(), want.What) {
 		t.Errorf("lacks %v, log %s", all.lacks(), log.String())
 	}
 }
@@ -158,32 +170,55 @@ func sink(t *testing.T, received *atomic.Int64) string {
 // pumpThrough sends on a leg as fast as it takes, until the test ends.
 func pumpThrough(t *testing.T, l *legs, address string) {
 	t.Helper()
-	var setUp error
-	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
-		return errors.Join(c.Control(func(fd uintptr) { setUp = l.Prepare(int(fd), true) }), setUp)
-	}}
-	dialer.SetMultipathTCP(false)
-	conn, err := dialer.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := conn.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := raw.Control(func(fd uintptr) {
-		if _, degraded := l.Established(int(fd), true); degraded != "" {
-			t.Error(degraded)
-		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	conn := dialLeg(t, l, address)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		_, _ = io.Copy(conn, endless{}) // until it is closed
 	}()
 	t.Cleanup(func() { conn.Close(); <-done })
+}
+
+// dialLeg makes a connection as the relay makes its dialed legs.
+func dialLeg(t *testing.T, l *legs, address string) *net.TCPConn {
+	t.Helper()
+	var setUp error
+	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		return errors.Join(c.Control(func(fd uintptr) { setUp = l.Prepare(int(fd), true) }), setUp)
+	}}
+	dialer.SetMultipathTCP(false)
+	conn, err := dialer.DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	withFD(t, conn.(*net.TCPConn), func(fd int) {
+		if _, degraded := l.Established(fd, true); degraded != "" {
+			t.Error(degraded)
+		}
+	})
+	return conn.(*net.TCPConn)
+}
+
+func algorithmOf(t *testing.T, conn *net.TCPConn) (name string) {
+	t.Helper()
+	withFD(t, conn, func(fd int) {
+		var err error
+		if name, err = unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION); err != nil {
+			t.Error(err)
+		}
+	})
+	return name
+}
+
+func withFD(t *testing.T, conn *net.TCPConn, f func(fd int)) {
+	t.Helper()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) { f(int(fd)) }); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // endless is a source without an end.

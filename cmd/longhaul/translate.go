@@ -113,13 +113,25 @@ func (t *transports) legs(tunnelName string, s config.Settings) (*legs, error) {
 	if l == nil || len(l.lacks()) > 0 || (len(shared) > 0 && l.rates != t.budgets.rates) {
 		lan, wan := key.lan, key.wan
 		lan.DSCP, wan.DSCP = s.LAN.DSCP, s.WAN.DSCP
+		ids, noRate := t.budgets.find(tunnelName, shared)
+		if noRate != nil {
+			// Brutal that was told nothing all but stands still.
+			for kind, leg := range map[string]*transport.Options{transport.LAN: &lan, transport.WAN: &wan} {
+				if _, ok := shared[kind]; ok && leg.PacingRateBps == 0 {
+					leg.CongestionControl = ""
+				}
+			}
+		}
 		tunnel, err := transport.New(lan, wan, transport.WANSide(s.WANSide), t.log)
 		if err != nil {
 			return nil, err
 		}
 		l = &legs{prepare: tunnel.Prepare, established: tunnel.Established, lasting: tunnel.Lasting, lacks: tunnel.Lacks}
-		if len(shared) > 0 {
-			l = t.budgets.share(tunnelName, shared, l)
+		switch {
+		case noRate != nil:
+			l = t.budgets.without(tunnelName, l, noRate)
+		case len(ids) > 0:
+			l = t.budgets.share(ids, l)
 		}
 	}
 	t.next[key] = l
