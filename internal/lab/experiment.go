@@ -50,7 +50,7 @@ type Case struct {
 }
 
 // Experiments are all that the lab knows, in the order of their reports.
-func Experiments() []Experiment { return []Experiment{mitre()} }
+func Experiments() []Experiment { return []Experiment{mitre(), lossyRelay()} }
 
 // RunOptions are how an experiment is run.
 type RunOptions struct {

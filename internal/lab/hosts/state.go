@@ -8,15 +8,17 @@ import (
 	"strings"
 )
 
-// tcpListen is the state of a listening socket in /proc/net/tcp.
-const tcpListen = "0A"
+// listenStates are those of sockets that take what comes from anybody, in the
+// tables of /proc/net: TCP_LISTEN, and a UDP socket that is not connected.
+var listenStates = map[string]string{"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}
 
-// Listening says whether any socket of the host listens on the TCP port.
+// Listening says whether any socket of the host listens on the TCP port, or
+// takes datagrams on the UDP port of that number.
 func (h *Host) Listening(port uint16) (bool, error) {
 	suffix := fmt.Sprintf(":%04X", port)
 	var found bool
 	err := h.Do(func() error {
-		for _, table := range []string{"tcp", "tcp6"} {
+		for table, state := range listenStates {
 			// Not /proc/net, which is that of the process's first thread.
 			f, err := os.Open("/proc/thread-self/net/" + table)
 			if os.IsNotExist(err) { // a kernel without IPv6
@@ -28,7 +30,7 @@ func (h *Host) Listening(port uint16) (bool, error) {
 			lines := bufio.NewScanner(f)
 			for lines.Scan() {
 				fields := strings.Fields(lines.Text())
-				if len(fields) > 3 && strings.HasSuffix(fields[1], suffix) && fields[3] == tcpListen {
+				if len(fields) > 3 && strings.HasSuffix(fields[1], suffix) && fields[3] == state {
 					found = true
 				}
 			}
