@@ -47,12 +47,18 @@ func loadNamedCC(ctx context.Context, host *cc.Host, c *config.Config, log *slog
 		result, err := host.Load(ctx, name, name)
 		switch {
 		case errors.Is(err, cc.ErrTaken): // a kernel module's: that one is used
+		case err != nil && isAvailable(name): // loaded before, by somebody who may
 		case err != nil:
 			log.Warn("cannot load a congestion control", "name", name, "error", err)
 		case result.Outcome != cc.Already:
 			log.Info("loaded a congestion control", "name", name, "undo", "longhaul cc unload "+name)
 		}
 	}
+}
+
+func isAvailable(name string) bool {
+	available, err := cc.Available()
+	return err == nil && slices.Contains(available, name)
 }
 
 // hostChanges are what longhaul has changed on this host, by whichever command.

@@ -57,6 +57,11 @@ func TestScripts(t *testing.T) {
 			e.Defer(func() { os.RemoveAll(run) })
 			e.Setenv("RUN", run)
 			e.Setenv("SOCKET", filepath.Join(run, "s"))
+			packaging, err := filepath.Abs("../../packaging")
+			if err != nil {
+				return err
+			}
+			e.Setenv("PACKAGING", packaging)
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
