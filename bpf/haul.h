@@ -20,15 +20,15 @@
 #define HAUL_STARTUP_GAIN_Q16 181680u // 2.772
 #define HAUL_STARTUP_GROWTH_Q16 81920u // 1.25: a round that grows by less is flat
 #define HAUL_STARTUP_FLAT_ROUNDS 3u
-#define HAUL_QUARTER_SAMPLES 12u // round trips that tell the queue as it is now, at least
-#define HAUL_LATE_MAX 4u       // eighths
-#define HAUL_LATE_PACKETS 256u // in an epoch: with fewer, bursts blur what is sent
-#define HAUL_BW_EPOCHS 5u // that a largest delivery is kept for, once or twice
-
 #define HAUL_STARTUP_PACKETS 128u // delivered, before their loss is made up for
 
 #define HAUL_DRAIN_GAIN_Q16 32768u // 0.5
 #define HAUL_PROBE_GAIN_Q16 58982u // 0.9
+
+#define HAUL_QUARTER_SAMPLES 12u // round trips that tell the queue as it is now, at least
+#define HAUL_BW_EPOCHS 5u	 // that a largest delivery is kept for, once or twice
+#define HAUL_LATE_MAX 4u	 // eighths
+#define HAUL_LATE_PACKETS 256u	 // in an epoch: with fewer, bursts blur what is sent
 
 // Loss below this share is not made up for.
 #define HAUL_LOSS_SMALL_Q16 1311u // 0.02
@@ -41,7 +41,8 @@
 
 #define HAUL_PROBE_INTERVAL_US 10000000u
 #define HAUL_RIVAL_EPOCHS 6u // with a queue that does not yield: somebody fills it
-#define HAUL_RIVAL_MIN_US 10000000u
+#define HAUL_RIVAL_MIN_US 10000000u  // before the first trial
+#define HAUL_RIVAL_KEPT_US 30000000u // that a rival is remembered for
 
 enum haul_mode {
 	HAUL_STARTUP, // double until the path is full
@@ -54,25 +55,23 @@ enum haul_mode {
 
 // haul is the state of a connection.
 struct haul {
-	u64 rate; // to send at, what gets lost included
-	u64 bw;   // of delivery, the largest of start-up
-	u64 full_bw;
-	u64 peak;
-	u64 delivery; // of the last epoch
-	u64 pace_before; // in the epoch before
-	u64 sent;	 // rate of sending in the last epoch
-	u64 bw_before; // the largest delivery of the period before the current one
-
+	u64 rate;	   // to send at, what gets lost included
+	u64 bw, bw_before; // the largest delivery of this period, and of the one before
+	u64 full_bw;	   // what growth is held against; with a long queue, the rate before it
+	u64 peak;	   // of what the path carried lately
+	u64 delivery, sent; // in the last epoch
+	u64 pace_before;    // in the epoch before
 
 	// The epoch under way: counters at its start.
 	u32 epoch_us, epoch_delivered, epoch_lost, epoch_spurious, epoch_sent;
 	u32 round_delivered; // the round ends when what was sent beyond this is acknowledged
 	u32 rtt_low_us;	     // least round trip of the epoch, ~0 if none
-	u32 took_us, got, missed; // of the last epoch: time, packets delivered and lost
-	u32 queue_before_us;	     // at the end of the epoch before
-	u32 queue_us;	     // at the end of the last epoch
-	u32 queue_low_us;    // the least in it
 	u32 last_ack_us;
+
+	// The last epoch: time, packets delivered and lost; the queue at the end of
+	// the one before, at its own end, and the least in it.
+	u32 took_us, got, missed;
+	u32 queue_before_us, queue_us, queue_low_us;
 
 	// Least round trip: of the current and of the previous period.
 	u32 min_rtt_us, min_rtt_next_us, min_rtt_start_us;
@@ -90,8 +89,9 @@ struct haul {
 	u32 quarter_low_us, recent_low_us, quarter_start_us, quarter_samples;
 	u64 quarter_sum_us;
 	u32 noise_us; // by which the least of a quarter exceeds the path's, without a queue
-	u8 period; // epochs of the bandwidth's period
+
 	u8 mode;
+	u8 period; // epochs of the bandwidth's period
 	u8 rounds; // of the epoch
 	u8 phase;  // epochs in this mode
 	u8 flat;   // rounds of start-up without growth
@@ -100,11 +100,11 @@ struct haul {
 	u8 full;   // epochs with a queue that does not yield
 	u8 late;   // eighths that the pace is raised by, since it is kept late
 	u8 vain;   // epochs in which most was lost
-	bool over; // the queue is longer than wanted; full_bw is the rate before
-	bool had_rival;
-	bool limited; // by the application or the receiver, in this epoch
+	bool over;	  // the queue is longer than wanted
+	bool had_rival;	  // not long ago
+	bool limited;	  // by the application or the receiver, in this epoch
 	bool was_limited; // or by anything else, in the one before
-	bool was_lost; // in recovery from a timeout
+	bool timeout;	  // in recovery from one
 
 	// What comes of it.
 	u64 pace;
@@ -401,11 +401,6 @@ static inline bool haul_is_crowded(struct haul *h, u32 gain_q16)
 	return h->full >= (h->had_rival ? 2 : HAUL_RIVAL_EPOCHS);
 }
 
-static inline void haul_probe(struct haul *h)
-{
-	haul_enter(h, HAUL_PROBE);
-}
-
 GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 {
 	if (!h || !a)
@@ -417,7 +412,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 	if (h->loss_q16 > h->floor_q16 + haul_margin_q16(h->floor_q16) + h->waste_q16) {
 		// More is lost than the path's own share: is it us?
 		if (queue <= target) {
-			haul_probe(h);
+			haul_enter(h, HAUL_PROBE);
 			return 0;
 		}
 		h->rate = haul_min(h->rate, haul_scale(base, 55706)); // 0.85
@@ -425,7 +420,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 		h->calm = 0;
 		return 0;
 	}
-	if (haul_since(a->now_us, h->rival_us) > 30000000)
+	if (haul_since(a->now_us, h->rival_us) > HAUL_RIVAL_KEPT_US)
 		h->had_rival = false;
 	if (queue > target) {
 		if (!h->over)
@@ -449,7 +444,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 		return 0;
 	// Room: send a little more, by what fills the queue. Where more arrives the
 	// path has become wider: follow it faster as long as it does.
-	h->peak = haul_max(base, h->peak - h->peak / 512); // of what it carried lately
+	h->peak = haul_max(base, h->peak - h->peak / 512);
 	u32 more = haul_max(((u64)(target - queue) << 16) / horizon, 512);
 	if (base >= haul_scale(h->full_bw, HAUL_ONE + HAUL_ONE / 12)) {
 		if (h->streak < 3) // 1/16, 1/8, 1/4
@@ -468,7 +463,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 	// Others empty the queue now: take part, or nobody sees the path without it.
 	if (busy_us > HAUL_PROBE_INTERVAL_US || (busy_us > HAUL_PROBE_INTERVAL_US / 3 * 2 && queue < h->queue_before_us && queue < target / 3 * 2) ||
 	    (h->loss_q16 >= HAUL_LOSS_SMALL_Q16 / 2 && haul_since(a->now_us, h->floor_us) > HAUL_PROBE_INTERVAL_US))
-		haul_probe(h);
+		haul_enter(h, HAUL_PROBE);
 	return 0;
 }
 
@@ -743,9 +738,9 @@ static inline void haul_update(struct haul *h, const struct haul_ack *a)
 	h->last_ack_us = a->now_us;
 	h->limited |= a->limited;
 	haul_see_rtt(h, a);
-	if (a->timeout != h->was_lost || silent > 2 * a->srtt_us + 100000) {
+	if (a->timeout != h->timeout || silent > 2 * a->srtt_us + 100000) {
 		// What was measured across a silence says nothing.
-		h->was_lost = a->timeout;
+		h->timeout = a->timeout;
 		haul_begin_epoch(h, a);
 	}
 	if (h->mode == HAUL_STARTUP && a->sample_us && a->sample_delivered) {
@@ -760,7 +755,7 @@ static inline void haul_update(struct haul *h, const struct haul_ack *a)
 		haul_begin_epoch(h, a);
 	}
 	if (h->mode == HAUL_RIVAL) {
-		bool tried = haul_since(a->now_us, h->rival_us) > 2 * HAUL_RIVAL_MIN_US;
+		bool try = haul_since(a->now_us, h->rival_us) > 2 * HAUL_RIVAL_MIN_US;
 		// Random loss of the path's own is none of the rival's.
 		u32 lost = haul_counted(a->lost, h->cut_lost);
 		if (lost && haul_since(a->now_us, h->cut_us) > a->srtt_us + a->srtt_us / 2) {
@@ -768,12 +763,12 @@ static inline void haul_update(struct haul *h, const struct haul_ack *a)
 			h->cut_lost = a->lost;
 			if (congestion) {
 				haul_cubic_cut(h, a->now_us);
-				tried = haul_since(a->now_us, h->rival_us) > HAUL_RIVAL_MIN_US;
+				try = haul_since(a->now_us, h->rival_us) > HAUL_RIVAL_MIN_US;
 			}
 		} else if (lost) {
 			h->cut_lost = a->lost;
 		}
-		if (tried) {
+		if (try) {
 			haul_enter(h, HAUL_TRIAL);
 			haul_begin_epoch(h, a);
 		} else {
