@@ -19,6 +19,10 @@ const (
 	// receiveBDP is the size of a fixed receive buffer. It is less, because a
 	// slow reader downstream fills all of it.
 	receiveBDP = 4
+	// lossyReceiveBDP is what the peer of a sender that does not slow down for
+	// loss must hold: what has arrived behind gaps waits for a packet that is
+	// lost two or three times.
+	lossyReceiveBDP = 6
 	// fillBDP fills a clean path. A receive buffer that autotuning can bring
 	// this far is left to it, for it grows no further than the reader keeps up.
 	fillBDP = 2
@@ -101,8 +105,14 @@ func sendWant(pathRateBps int64, rtt time.Duration) want {
 	return want{size: size, atEase: size, fill: pathSize(pathRateBps, rtt, fillBDP)}
 }
 
-func receiveWant(pathRateBps int64, rtt time.Duration) want {
+// receiveWant goes by the congestion control of this end: the other end of the
+// path is most likely one of ours with the same.
+func receiveWant(pathRateBps int64, rtt time.Duration, cc string) want {
 	fill := pathSize(pathRateBps, rtt, fillBDP)
+	if fillsLossyPaths(cc) {
+		size := pathSize(pathRateBps, rtt, lossyReceiveBDP)
+		return want{size: size, atEase: size, fill: fill}
+	}
 	return want{size: pathSize(pathRateBps, rtt, receiveBDP), atEase: fill, fill: fill}
 }
 

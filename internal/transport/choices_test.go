@@ -55,6 +55,7 @@ func TestUnloadedMeanwhile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	h.slowStartAfterIdle = false // it would be a lack as well
 	there := func(string) error { return nil }
 	tunnel := newTunnel(Options{}, Options{CongestionControl: "was_here"}, WANBoth, h, there, slog.New(slog.DiscardHandler))
 	fd, err := scratchSocket()
@@ -114,6 +115,27 @@ func TestPathSize(t *testing.T) {
 	} {
 		if got := pathSize(tt.rate, tt.rtt, tt.n); got != tt.want {
 			t.Errorf("%d × %d b/s × %v: %d, want %d", tt.n, tt.rate, tt.rtt, got, tt.want)
+		}
+	}
+}
+
+// A receive buffer at 100 Mb/s and 300 ms, by who sends and what autotuning
+// may reach.
+func TestReceiveBuffer(t *testing.T) {
+	for _, tt := range []struct {
+		cc            string
+		autotuneLimit int
+		want          sizing
+	}{
+		{"bbr", 32 << 20, sizing{way: autotune, size: 16 << 20}},
+		{"bbr", 6 << 20, sizing{way: force, size: 15_000_000}},
+		{"haul", 32 << 20, sizing{way: force, size: 22_500_000}},
+		{"haul", 64 << 20, sizing{way: autotune, size: 32 << 20}},
+		{"brutal", 6 << 20, sizing{way: force, size: 22_500_000}},
+	} {
+		got := ladder(receiveWant(100e6, 300*time.Millisecond, tt.cc), tt.autotuneLimit, 4<<20, true)
+		if got != tt.want {
+			t.Errorf("%s, autotuning to %d MiB: %+v, want %+v", tt.cc, tt.autotuneLimit>>20, got, tt.want)
 		}
 	}
 }

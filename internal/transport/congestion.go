@@ -92,6 +92,10 @@ func paces(name string) bool {
 	return strings.HasPrefix(name, "bbr") || name == "haul" || name == "brutal"
 }
 
+// fillsLossyPaths reports whether the algorithm sends on at the path's rate
+// where a tenth of the packets is lost.
+func fillsLossyPaths(name string) bool { return name == "haul" || name == "brutal" }
+
 // windowSurvivesIdle reports whether the algorithm keeps its window over an
 // idle time whatever tcp_slow_start_after_idle says. The kernel exempts
 // algorithms that control the rate themselves.

@@ -298,7 +298,7 @@ func (t *Tunnel) receiveAfter(fd int, p *profile, rtt time.Duration, before int)
 		}
 		return t.setAsked(fd, receiving, asked, p)
 	case p.kind == WAN:
-		w := receiveWant(p.options.PathRateBps, rtt)
+		w := receiveWant(p.options.PathRateBps, rtt, p.cc.name)
 		s := ladder(w, t.host.tcpRmem[2], t.host.rmemMax, t.host.canForce)
 		if s.way == autotune && before > 0 && !t.host.canUnlock {
 			s = sizing{way: force, size: w.size}
