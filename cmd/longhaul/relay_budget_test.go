@@ -39,7 +39,7 @@ func TestTunnelSharesARate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if result.Outcome != cc.Already {
+	if result.Outcome == cc.Loaded { // and not found there, of whichever build
 		t.Cleanup(func() {
 			if _, err := host.Unload(t.Context(), toldRate); err != nil && !errors.Is(err, cc.ErrUnknown) {
 				t.Error(err)
