@@ -371,11 +371,13 @@ GLOBAL int haul_meet_rival(struct haul *h, const struct haul_ack *a)
 		haul_enter(h, HAUL_CRUISE);
 		return 0;
 	}
+	// The first time with the rate before the queue grew, unless that is long ago.
+	u64 rate = h->had_rival ? h->delivery : haul_min(h->full_bw, 2 * h->delivery);
+	u32 window = haul_segments(rate, a->srtt_us, a->mss);
 	haul_enter(h, HAUL_RIVAL);
 	h->had_rival = true;
 	h->rival_us = a->now_us;
 	h->cut_lost = a->lost;
-	u32 window = haul_segments(haul_min(h->full_bw, 2 * h->delivery), a->srtt_us, a->mss);
 	haul_cubic_start(h, a->now_us, haul_max(window, HAUL_WINDOW_MIN));
 	return 0;
 }
@@ -422,6 +424,13 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 	}
 	if (haul_since(a->now_us, h->rival_us) > HAUL_RIVAL_KEPT_US)
 		h->had_rival = false;
+	if (h->had_rival && h->missed && h->floor_q16 < HAUL_LOSS_LONELY_Q16) {
+		// It is back, or was never gone: it takes this loss for congestion.
+		h->full_bw = h->rate;
+		haul_meet_rival(h, a);
+		haul_cubic_cut(h, a->now_us);
+		return 0;
+	}
 	if (queue > target) {
 		if (!h->over)
 			h->full_bw = h->rate;
@@ -456,7 +465,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 		h->full_bw = base;
 		h->calm = 0;
 	}
-	if (h->streak)
+	if (h->streak && !h->had_rival) // what a rival has left is not ours alone
 		more = haul_max(more, 2 * base < h->peak ? HAUL_ONE / 4 : HAUL_ONE / 32 << h->streak);
 	h->rate = haul_max(haul_scale(base, HAUL_ONE + more), haul_min(h->rate, haul_scale(base, 81920)));
 	u32 busy_us = haul_since(a->now_us, h->low_us);
