@@ -105,10 +105,14 @@ machine; default and connections are of this network namespace.`,
 	return cmd
 }
 
-// writeAlgorithms prints a table that fits a terminal of 80 columns, but for
-// the last column where it gives reasons.
+// writeAlgorithms prints a table that fits a terminal of 80 columns, with
+// remarks that are too long for it on a line of their own.
 func writeAlgorithms(w io.Writer, algorithms []cc.Algorithm, now time.Time) {
-	const row = "%-15s  %-8s  %-11s  %11s  %s"
+	const (
+		row   = "%-15s  %-8s  %-11s  %11s  %s"
+		left  = 80 - (15 + 2 + 8 + 2 + 11 + 2 + 11 + 2)
+		below = "  "
+	)
 	line := func(values ...any) {
 		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf(row, values...), " "))
 	}
@@ -118,7 +122,12 @@ func writeAlgorithms(w io.Writer, algorithms []cc.Algorithm, now time.Time) {
 		if a.Sockets != nil {
 			connections = fmt.Sprint(*a.Sockets)
 		}
-		line(a.Name, a.Origin, a.State, connections, strings.Join(algorithmRemarks(a, now), ", "))
+		remarks, more := strings.Join(algorithmRemarks(a, now), ", "), ""
+		if len(remarks) > left {
+			remarks, more = "", below+remarks+"\n"
+		}
+		line(a.Name, a.Origin, a.State, connections, remarks)
+		fmt.Fprint(w, more)
 	}
 }
 
