@@ -108,7 +108,7 @@ func TestForwardingGoesOnWithoutALogReader(t *testing.T) {
 			defer w.Close()
 			tt.prepare(r, w)
 			notify, next := notifySocket(t)
-			listen := freeAddress(t)
+			listen := nettest.FreeAddress(t, "127.0.0.1")
 			p := startWithStderr(t, w, []string{"NOTIFY_SOCKET=" + notify},
 				"relay", "--listen", listen, "--forward", echoTarget(t), "--control-socket", "off")
 			next("READY=1")

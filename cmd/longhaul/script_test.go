@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"longhaul/internal/kernel"
+	"longhaul/internal/nettest"
 )
 
 func TestMain(m *testing.M) {
@@ -247,11 +249,9 @@ func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
 func cmdPort(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1)
 	for _, name := range args {
-		// Held until the script's end of this command, so that they differ.
-		l, err := net.Listen("tcp4", "127.0.0.1:0")
+		port, err := nettest.FreePort(netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 		ts.Check(err)
-		defer l.Close()
-		ts.Setenv(name, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+		ts.Setenv(name, strconv.Itoa(int(port)))
 	}
 }
 

@@ -115,14 +115,6 @@ func (r *running) waitLog(t *testing.T, pattern string) {
 	})
 }
 
-// freeAddress is a loopback address that nobody listens on.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l := listenTCP(t, "127.0.0.1:0")
-	defer l.Close()
-	return l.Addr().String()
-}
-
 func listenTCP(t *testing.T, address string) *net.TCPListener {
 	t.Helper()
 	var lc net.ListenConfig
@@ -209,7 +201,7 @@ func notifySocket(t *testing.T) (path string, next func(want string) string) {
 
 func TestSystemdIsToldEveryState(t *testing.T) {
 	path, next := notifySocket(t)
-	listen := freeAddress(t)
+	listen := nettest.FreeAddress(t, "127.0.0.1")
 	r := startAs(t, "longhaul", []string{"NOTIFY_SOCKET=" + path}, nil,
 		"relay", "--listen", listen, "--forward", echoTarget(t), "--control-socket", "off")
 	if msg := next("READY=1"); !strings.Contains(msg, "STATUS=1 tunnel, 0 flows") {
@@ -260,7 +252,7 @@ func monotonicMicroseconds(t *testing.T) int64 {
 func TestFailedReloadIsInTheStatusLine(t *testing.T) {
 	path, next := notifySocket(t)
 	file := filepath.Join(t.TempDir(), "longhaul.yaml")
-	good := "tunnels: [{name: a, listen: '" + freeAddress(t) + "', forward: '" + echoTarget(t) + "'}]\n"
+	good := "tunnels: [{name: a, listen: '" + nettest.FreeAddress(t, "127.0.0.1") + "', forward: '" + echoTarget(t) + "'}]\n"
 	if err := os.WriteFile(file, []byte(good), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +271,7 @@ func TestFailedReloadIsInTheStatusLine(t *testing.T) {
 func TestWatchdogBeatsAtHalfTheInterval(t *testing.T) {
 	path, next := notifySocket(t)
 	startAs(t, "longhaul", []string{"NOTIFY_SOCKET=" + path, "WATCHDOG_USEC=400000"}, nil,
-		"relay", "--listen", freeAddress(t), "--forward", echoTarget(t), "--control-socket", "off")
+		"relay", "--listen", nettest.FreeAddress(t, "127.0.0.1"), "--forward", echoTarget(t), "--control-socket", "off")
 	next("READY=1")
 	next("WATCHDOG=1")
 	start := time.Now()
@@ -318,7 +310,7 @@ func TestWatchdogIsSilentWhileALoopIsStuck(t *testing.T) {
 		}
 	}
 
-	listen := netip.MustParseAddrPort(freeAddress(t))
+	listen := netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1"))
 	target := netip.MustParseAddrPort(echoTarget(t))
 	stuck, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -423,7 +415,7 @@ func TestActivationBySocketsThatCannotServe(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := startAs(t, "longhaul-activated", []string{"LISTEN_FDS=1"}, []*os.File{tt.file},
-				"relay", "--listen", freeAddress(t), "--forward", "127.0.0.1:9", "--control-socket", "off")
+				"relay", "--listen", nettest.FreeAddress(t, "127.0.0.1"), "--forward", "127.0.0.1:9", "--control-socket", "off")
 			if code := r.exitCode(t); code != tt.code {
 				t.Errorf("exit code %d, want %d", code, tt.code)
 			}

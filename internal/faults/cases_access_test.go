@@ -71,7 +71,7 @@ func exchange(t *testing.T, from, to string, sends []byte) (reply []byte, err er
 // that is not trusted ends in a reset, and the target is never dialed.
 func TestCase26ProxyHeader(t *testing.T) {
 	t.Parallel()
-	listen := freeAddress(t, "127.79.1.2")
+	listen := nettest.FreeAddress(t, "127.79.1.2")
 	d := startTunnel(t, listen, "    proxy_protocol:\n      in: {trusted: [127.0.0.1/32]}\n")
 	const good = "PROXY TCP4 192.0.2.1 192.0.2.2 1000 2000\r\n"
 	v2 := "\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\xc0\x00\x02\x01\xc0\x00\x02\x02\x03\xe8\x07\xd0"
@@ -112,7 +112,7 @@ func TestCase26ProxyHeader(t *testing.T) {
 // not waited for long.
 func TestCase26HeaderThatStops(t *testing.T) {
 	t.Parallel()
-	listen := freeAddress(t, "127.79.1.3")
+	listen := nettest.FreeAddress(t, "127.79.1.3")
 	startTunnel(t, listen, "    proxy_protocol:\n      in: {trusted: [127.0.0.0/8]}\n")
 	c, err := tcpscript.DialTo(listen)(t.Context())
 	if err != nil {
@@ -149,7 +149,7 @@ func TestCase27Access(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			host, _, _ := net.SplitHostPort(tt.listen)
-			listen := freeAddress(t, host)
+			listen := nettest.FreeAddress(t, host)
 			d := startTunnel(t, listen, "    allow: ["+tt.allow+"]\n")
 			_, port, _ := net.SplitHostPort(listen)
 			to := listen
@@ -178,7 +178,7 @@ func TestCase27Access(t *testing.T) {
 // the log has one line for the lot.
 func TestCase28Garbage(t *testing.T) {
 	t.Parallel()
-	listen := freeAddress(t, "127.79.3.1")
+	listen := nettest.FreeAddress(t, "127.79.3.1")
 	d := startTunnel(t, listen, "    proxy_protocol:\n      in: {trusted: [127.0.0.0/8]}\n")
 	garbage := bytes.Repeat([]byte{0x16, 0x03, 0x01, 0xff, 0x00, 'P', 'R'}, 1000)
 	const many = 50
@@ -218,7 +218,7 @@ func TestCase28Garbage(t *testing.T) {
 func TestCase29Secrets(t *testing.T) {
 	const secret = "hunter2-LxP0"
 	t.Setenv("LONGHAUL_TOKEN", secret)
-	listen := freeAddress(t, "127.79.4.1")
+	listen := nettest.FreeAddress(t, "127.79.4.1")
 	d := startTunnel(t, listen, "")
 	if reply, err := exchange(t, "", listen, []byte(secret)); err != nil || string(reply) != secret {
 		t.Fatalf("got %q, %v", reply, err)

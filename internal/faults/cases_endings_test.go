@@ -110,10 +110,10 @@ const quickLegs = `    lan: {keepalive: {idle: 1s, interval: 1s, count: 3}}
 
 func (w way) start(t *testing.T) *chain {
 	t.Helper()
-	c := &chain{t: t, target: freeAddress(t, w.host)}
+	c := &chain{t: t, target: nettest.FreeAddress(t, w.host)}
 	to := c.target
 	for range w.relays {
-		listen := freeAddress(t, w.host)
+		listen := nettest.FreeAddress(t, w.host)
 		d := startDaemon(t, nil, unsupervised, fmt.Sprintf("control_socket: SOCKET\nworkers: 1\n%stunnels:\n  - name: main\n    listen: %q\n    forward: %q\n%s",
 			quick, listen, to, quickLegs))
 		c.relays = append([]*daemon{d}, c.relays...)
@@ -170,17 +170,6 @@ func (c *chain) expectNothingLeft() {
 			return fmt.Sprintf("before: %+v\nafter: %+v, pipes %d", c.before[i].Process, d.status().Process, d.status().PipesOpen)
 		})
 	}
-}
-
-// freeAddress is a loopback address on which nobody listens.
-func freeAddress(t *testing.T, host string) string {
-	t.Helper()
-	l, err := tcpscript.ListenOn(net.JoinHostPort(host, "0"))(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // Case 9: SIGKILL at any moment is a reset for both ends, never an end.

@@ -33,7 +33,7 @@ func single(listen, forward, more string) string {
 // those who wait are served as soon as descriptors are given back.
 func TestCase20OutOfDescriptors(t *testing.T) {
 	t.Parallel()
-	listen := freeAddress(t, "127.0.0.1")
+	listen := nettest.FreeAddress(t, "127.0.0.1")
 	relay := startDaemon(t, nil, unsupervised, single(listen, echo(t, "127.0.0.1:0"), "connect_timeout: 1m"))
 	dial := tcpscript.DialTo(listen)
 	running := []held{hold(t, dial), hold(t, dial)}
@@ -114,7 +114,7 @@ func TestCase21NoBuffers(t *testing.T) {
 		} {
 			t.Run(tt.name+" "+unix.ErrnoName(errno), func(t *testing.T) {
 				t.Parallel()
-				listen := freeAddress(t, "127.0.0.1")
+				listen := nettest.FreeAddress(t, "127.0.0.1")
 				relay := startDaemon(t, nil, errorsSupervised, single(listen, echo(t, "127.0.0.1:0"), "connect_timeout: 1s"))
 				dial := tcpscript.DialTo(listen)
 				running := hold(t, dial)
@@ -167,7 +167,7 @@ func TestCase21NoMemoryToSplice(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			const size = 64 << 20
-			listen := freeAddress(t, "127.0.0.1")
+			listen := nettest.FreeAddress(t, "127.0.0.1")
 			relay := startDaemon(t, nil, errorsSupervised, single(listen, echo(t, "127.0.0.1:0"), ""))
 			h := hold(t, tcpscript.DialTo(listen))
 			h.SetDeadline(time.Now().Add(4 * patience))
@@ -203,7 +203,7 @@ func TestCase21NoMemoryToSplice(t *testing.T) {
 func TestCase21PipePagesUsedUp(t *testing.T) {
 	nettest.RequireRoot(t) // to be somebody else
 	free := usePipePages(t)
-	listen := freeAddress(t, "127.0.0.1")
+	listen := nettest.FreeAddress(t, "127.0.0.1")
 	relay := startDaemon(t, nil, ordinaryUser, single(listen, echo(t, "127.0.0.1:0"), ""))
 	bulk := func() {
 		t.Helper()
@@ -442,7 +442,7 @@ tunnels:
 // counted, and there is room again when one ends.
 func TestCase24FlowLimit(t *testing.T) {
 	t.Parallel()
-	listen := freeAddress(t, "127.0.0.1")
+	listen := nettest.FreeAddress(t, "127.0.0.1")
 	relay := startDaemon(t, nil, unsupervised, single(listen, echo(t, "127.0.0.1:0"), "max_flows: 2"))
 	dial := tcpscript.DialTo(listen)
 	a, b := hold(t, dial), hold(t, dial)

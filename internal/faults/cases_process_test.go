@@ -29,10 +29,10 @@ func TestCase30ReloadsUnderLoad(t *testing.T) {
 	if testing.Short() {
 		reloads = 200
 	}
-	listen, target := freeAddress(t, "127.0.0.1"), hashTarget(t)
+	listen, target := nettest.FreeAddress(t, "127.0.0.1"), hashTarget(t)
 	var extra []string
 	for range 4 {
-		extra = append(extra, freeAddress(t, "127.0.0.1"))
+		extra = append(extra, nettest.FreeAddress(t, "127.0.0.1"))
 	}
 	// Variants differ in limits, timeouts and buffers of the tunnel in use,
 	// and in tunnels that come, go and change places.
@@ -158,7 +158,7 @@ func exchangeHash(ctx context.Context, dial dialFunc, seed uint64) error {
 // checks says the same and ends with 2.
 func TestCase31BrokenConfiguration(t *testing.T) {
 	t.Parallel()
-	listen, other, target := freeAddress(t, "127.0.0.1"), freeAddress(t, "127.0.0.1"), echo(t, "127.0.0.1:0")
+	listen, other, target := nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "127.0.0.1"), echo(t, "127.0.0.1:0")
 	good := single(listen, target, "")
 	relay := startDaemon(t, nil, unsupervised, good)
 	dial := tcpscript.DialTo(listen)
@@ -238,7 +238,7 @@ func TestCase34DrainDeadline(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			listen := freeAddress(t, "127.0.0.1")
+			listen := nettest.FreeAddress(t, "127.0.0.1")
 			relay := startDaemon(t, nil, unsupervised, "drain_timeout: 2s\n"+single(listen, echo(t, "127.0.0.1:0"), ""))
 			dial := tcpscript.DialTo(listen)
 			ends, stays := hold(t, dial), hold(t, dial)
@@ -282,9 +282,9 @@ func TestCase34DrainDeadline(t *testing.T) {
 func TestCase35ClockJumps(t *testing.T) {
 	t.Parallel()
 	const idle, halfClosed = 3 * time.Second, 4 * time.Second
-	listen, quick, target := freeAddress(t, "127.0.0.1"), freeAddress(t, "127.0.0.1"), echo(t, "127.0.0.1:0")
+	listen, quick, target := nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "127.0.0.1"), echo(t, "127.0.0.1:0")
 	silent := silentTarget(t)
-	half := freeAddress(t, "127.0.0.1")
+	half := nettest.FreeAddress(t, "127.0.0.1")
 	relay := startDaemon(t, nil, clockSupervised, fmt.Sprintf(`control_socket: SOCKET
 half_close_timeout: %v
 drain_timeout: 30m
