@@ -70,7 +70,9 @@ func TestCase20OutOfDescriptors(t *testing.T) {
 	if used := relay.cpu() - cpu; used > 200*time.Millisecond {
 		t.Errorf("the relay used %v of CPU time in a second of waiting", used)
 	}
-	if n := served.Load(); n == 0 || n > 6 {
+	// Two descriptors each; a few more than ten are free, since those of a pipe
+	// and of the question itself were counted.
+	if n := served.Load(); n == 0 || n > 8 {
 		t.Errorf("%d clients were served with 10 more descriptors", n)
 	}
 	if n := relay.log.count("accepting is paused"); n != 1 {
