@@ -19,6 +19,10 @@ func (w *worker) acceptFrom(l *listener) {
 
 // acceptOne takes one connection; it returns false when none waits.
 func (w *worker) acceptOne(l *listener) bool {
+	if w.relay.starved.Load() > 0 {
+		w.pauseAccepting(unix.EMFILE)
+		return false
+	}
 	fd, errno := accept(l.fd, &w.from)
 	switch {
 	case errno == 0:
@@ -124,7 +128,7 @@ func (w *worker) pauseAccepting(cause error) {
 
 func (w *worker) retryAccepting() {
 	w.acceptAt = w.now + acceptRetry
-	if !w.reserve() || w.relay.memory.full() {
+	if !w.reserve() || w.relay.memory.full() || w.relay.starved.Load() > 0 {
 		return
 	}
 	w.acceptAt = 0

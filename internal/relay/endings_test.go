@@ -231,10 +231,10 @@ func sendUntilError(c *net.TCPConn, data []byte) <-chan error {
 
 // wasReset says whether a peer that both reads and writes was reset without
 // having been shown an end. The kernel tells a reset once, to whichever call
-// comes first. The reader may be left with an end of file, then the writer's
-// error decides: it is EPIPE if an end came before the reset.
+// comes first; what is left for a reader is an end of file, or nothing to wait
+// for. A writer that is told EPIPE had been shown an end before.
 func wasReset(wrote, read error) bool {
-	return errors.Is(read, syscall.ECONNRESET) || (read == nil || read == io.EOF) && errors.Is(wrote, syscall.ECONNRESET)
+	return errors.Is(read, syscall.ECONNRESET) || errors.Is(wrote, syscall.ECONNRESET)
 }
 
 type counted struct {

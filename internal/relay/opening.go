@@ -112,6 +112,7 @@ func (w *worker) dialNext(f *flow) {
 		errno := w.dial(f, to)
 		switch {
 		case errno == 0:
+			w.fed(o)
 			o.addrs = o.addrs[1:]
 			o.attempt = o.share(w.now, len(rt.targets))
 			w.timers.schedule(f, o.attempt)
@@ -119,14 +120,32 @@ func (w *worker) dialNext(f *flow) {
 		case outOfResources(errno):
 			// The client keeps waiting: descriptors may come back in time.
 			w.pauseAccepting(errno)
-			o.starved = true
+			w.starve(o)
 			o.reason, o.err = EndNoResources, errno
 			w.timers.schedule(f, min(w.now+socketRetry, o.deadline))
 			return
 		default:
+			w.fed(o)
 			o.addrs = o.addrs[1:]
 			o.failed(to, errno)
 		}
+	}
+}
+
+// starve notes that a flow waits for a descriptor. As long as one does, no
+// worker accepts: what comes free would go to clients that came later.
+func (w *worker) starve(o *opening) {
+	if !o.starved {
+		o.starved = true
+		w.relay.starved.Add(1)
+	}
+}
+
+// fed notes that a flow does not wait for a descriptor any more.
+func (w *worker) fed(o *opening) {
+	if o.starved {
+		o.starved = false
+		w.relay.starved.Add(-1)
 	}
 }
 
@@ -312,7 +331,6 @@ func (w *worker) openingDue(f *flow) {
 		}
 		w.timers.schedule(f, f.start+headerTimeout)
 	case o.starved:
-		o.starved = false
 		w.dialNext(f)
 	case w.now < o.attempt:
 		w.timers.schedule(f, o.attempt)

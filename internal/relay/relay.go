@@ -39,6 +39,7 @@ type Relay struct {
 	localPorts portRange // that the kernel gives out to sockets that connect
 
 	pausedWorkers atomic.Int32
+	starved       atomic.Int32 // flows that wait for a descriptor
 	pauseLogged   atomic.Bool
 	memory        memoryGuard
 

@@ -288,6 +288,7 @@ func (w *worker) place(f *flow) {
 func (w *worker) forget(f *flow) {
 	f.phase = phaseGone
 	if f.opening != nil {
+		w.fed(f.opening)
 		w.openings.put(f.opening)
 		f.opening = nil
 	}
