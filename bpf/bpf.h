@@ -33,6 +33,7 @@ enum {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_LPM_TRIE = 11,
+	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_SK_STORAGE = 24,
 
 	BPF_F_NO_PREALLOC = 1 << 0, // map flag
@@ -52,9 +53,14 @@ struct bpf_spin_lock {
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
 static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
+static long (*bpf_skb_store_bytes)(void *skb, u32 at, const void *from, u32 bytes, u64 flags) = (void *)9;
+static long (*bpf_l4_csum_replace)(void *skb, u32 at, u64 from, u64 to, u64 flags) = (void *)11;
+static long (*bpf_skb_load_bytes)(const void *skb, u32 at, void *to, u32 bytes) = (void *)26;
+static long (*bpf_fib_lookup)(void *skb, void *lookup, int bytes, u32 flags) = (void *)69;
 static long (*bpf_spin_lock)(struct bpf_spin_lock *lock) = (void *)93;
 static long (*bpf_spin_unlock)(struct bpf_spin_lock *lock) = (void *)94;
 static void *(*bpf_sk_storage_get)(void *map, void *sk, void *value, u64 flags) = (void *)107;
+static u64 (*bpf_ktime_get_boot_ns)(void) = (void *)125;
 
 // Records of the kernel are declared with the fields that are used and no
 // others; the loader fixes their offsets for the running kernel.

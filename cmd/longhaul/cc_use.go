@@ -91,21 +91,30 @@ func parseDestination(s string) ([]netip.Prefix, error) {
 	if s == "default" {
 		return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}, nil
 	}
+	prefix, err := parsePrefix(s)
+	if err != nil {
+		return nil, err
+	}
+	return []netip.Prefix{prefix}, nil
+}
+
+// parsePrefix reads a prefix, or an address that stands for itself alone.
+func parsePrefix(s string) (netip.Prefix, error) {
 	if address, err := netip.ParseAddr(s); err == nil && address.Zone() == "" {
 		address = address.Unmap()
-		return []netip.Prefix{netip.PrefixFrom(address, address.BitLen())}, nil
+		return netip.PrefixFrom(address, address.BitLen()), nil
 	}
 	prefix, err := netip.ParsePrefix(s)
 	if err != nil {
-		return nil, &hintError{fmt.Errorf("%q is no prefix", s), "write it like 203.0.113.0/24 or 2001:db8::/32"}
+		return prefix, &hintError{fmt.Errorf("%q is no prefix", s), "write it like 203.0.113.0/24 or 2001:db8::/32"}
 	}
 	if prefix.Addr().Is4In6() {
-		return nil, &hintError{fmt.Errorf("%s is an IPv4 prefix in IPv6 form", prefix), "write it as IPv4"}
+		return prefix, &hintError{fmt.Errorf("%s is an IPv4 prefix in IPv6 form", prefix), "write it as IPv4"}
 	}
 	if prefix != prefix.Masked() {
-		return nil, &hintError{fmt.Errorf("%s has bits beyond its length", prefix), fmt.Sprintf("did you mean %s?", prefix.Masked())}
+		return prefix, &hintError{fmt.Errorf("%s has bits beyond its length", prefix), fmt.Sprintf("did you mean %s?", prefix.Masked())}
 	}
-	return []netip.Prefix{prefix}, nil
+	return prefix, nil
 }
 
 func ccUse(cmd *cobra.Command, env *env, prefixes []netip.Prefix, name string, bps int64, asJSON bool) error {
@@ -186,11 +195,10 @@ func useOne(host *cc.Host, prefix netip.Prefix, name string, bps int64) (used cc
 	}
 	used = ccUsed{Use: &result.Use, Changed: result.Changed || bps > 0, Effective: &result.Effective, Elsewhere: result.Elsewhere, RateBps: bps}
 	if len(result.Elsewhere) > 0 {
-		used.Notes = append(used.Notes, fmt.Sprintf("within %s, longer prefixes have routes of their own, which keep their settings: %s",
-			prefix, listOf(result.Elsewhere)))
+		used.Notes = append(used.Notes, elsewhereNote(prefix, result.Elsewhere))
 	}
 	if !result.Effective {
-		used.Notes = append(used.Notes, fmt.Sprintf("packets to %s do not take its route in the main table: see ip rule, and ip route get", prefix))
+		used.Notes = append(used.Notes, ineffectiveNote(prefix))
 	}
 	return used, nil
 }
@@ -248,12 +256,17 @@ func undoUse(prefix netip.Prefix) (route.Use, error) {
 	if err != nil {
 		return undone, err
 	}
-	rated, err := cc.NewHost().Rates(undone.Algorithm)
-	if err != nil { // the algorithm has none, or is not loaded any more
-		return undone, nil
+	return undone, forgetRate(prefix, undone.Algorithm)
+}
+
+// forgetRate takes away the rate that an algorithm was told for a prefix.
+func forgetRate(prefix netip.Prefix, algorithm string) error {
+	rated, err := cc.NewHost().Rates(algorithm)
+	if err != nil { // it has none, or is not loaded any more
+		return nil
 	}
 	defer rated.Close()
-	return undone, rated.ClearPrefix(prefix)
+	return rated.ClearPrefix(prefix)
 }
 
 func undoneLine(u route.Use) string {

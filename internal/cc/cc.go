@@ -27,12 +27,13 @@ import (
 	"slices"
 	"strings"
 
+	"longhaul/internal/bpffs"
 	"longhaul/internal/kernel"
 )
 
 // Where things are on a usual host.
 const (
-	DefaultBPFFS = "/sys/fs/bpf"
+	DefaultBPFFS = bpffs.DefaultRoot
 	DefaultUndo  = "/run/longhaul-undo"
 )
 
@@ -55,8 +56,6 @@ var (
 	ErrTaken = errors.New("the kernel has an algorithm of this name already")
 	// ErrUnknown: there is no such algorithm.
 	ErrUnknown = errors.New("no such congestion control")
-	// ErrNoBPFFS: there is no place to pin to.
-	ErrNoBPFFS = errors.New("no BPF filesystem")
 )
 
 // maxName is how long a name may be: the kernel's TCP_CA_NAME_MAX less the

@@ -133,7 +133,7 @@ func (h *Host) describeLoaded(name string, registered bool) Algorithm {
 		a.State, a.Why = Incomplete, "a load was interrupted: load it again, or unload it"
 		return a
 	}
-	if isPinned, err := exists(h.dir(name, linkPin)); err == nil && !isPinned {
+	if isPinned, err := h.pins().Exists(name, linkPin); err == nil && !isPinned {
 		// Registered by somebody else while our own load was interrupted.
 		a.Origin, a.Why = FromKernel, "pins of an interrupted load are left: unload clears them"
 		return a

@@ -52,10 +52,10 @@ func (h *Host) Load(ctx context.Context, algorithm, name string) (LoadResult, er
 	if err := o.prepare(); err != nil {
 		return LoadResult{}, err
 	}
-	if err := h.mountBPFFS(); err != nil {
+	if err := h.pins().Mount("an algorithm is there in every network namespace"); err != nil {
 		return LoadResult{}, err
 	}
-	unlock, err := h.lock(ctx)
+	unlock, err := h.pins().Lock(ctx)
 	if err != nil {
 		return LoadResult{}, err
 	}
@@ -66,7 +66,11 @@ func (h *Host) Load(ctx context.Context, algorithm, name string) (LoadResult, er
 // prepare fits the object to the kernel, and says what the kernel or the
 // process lacks, short of loading it.
 func (o *object) prepare() error {
-	if err := kernel.CheckBPF("loading congestion control "+o.name, o.capabilities()...); err != nil {
+	feature := "loading congestion control " + o.name
+	if err := kernel.CheckBTF(feature); err != nil {
+		return err
+	}
+	if err := kernel.CheckBPF(feature, o.capabilities()...); err != nil {
 		return err
 	}
 	types, err := readKernelTypes()
@@ -78,7 +82,7 @@ func (o *object) prepare() error {
 
 // load registers and pins. The caller holds the lock.
 func (h *Host) load(o *object, name string) (result LoadResult, err error) {
-	isPinned, err := exists(h.dir(name, linkPin))
+	isPinned, err := h.pins().Exists(name, linkPin)
 	if err != nil {
 		return LoadResult{}, err
 	}

@@ -444,7 +444,7 @@ func TestRejected(t *testing.T) {
 	}
 	must(t, o.prepare())
 	name := testName()
-	unlock, err := h.lock(context.Background())
+	unlock, err := h.pins().Lock(context.Background())
 	must(t, err)
 	_, err = h.load(o, name)
 	unlock()

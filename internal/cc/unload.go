@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"longhaul/internal/kernel"
 )
 
 // UnloadResult is what became of a [Host.Unload].
@@ -37,23 +35,23 @@ func (h *Host) Unload(ctx context.Context, name string) (UnloadResult, error) {
 		return UnloadResult{}, err
 	}
 	var result UnloadResult
-	if !kernel.IsBPFFS(h.BPFFS) {
+	if !h.pins().Mounted() {
 		return UnloadResult{Outcome: Nothing}, h.notOurs(name)
 	}
-	unlock, err := h.lock(ctx)
+	unlock, err := h.pins().Lock(ctx)
 	if err != nil {
 		return UnloadResult{}, err
 	}
 	defer unlock()
 
-	names, err := h.pinned()
+	names, err := h.pins().Names()
 	if err != nil {
 		return UnloadResult{}, err
 	}
 	if !slices.Contains(names, name) {
 		return UnloadResult{Outcome: Nothing}, h.notOurs(name)
 	}
-	isPinned, err := exists(h.dir(name, linkPin))
+	isPinned, err := h.pins().Exists(name, linkPin)
 	if err != nil {
 		return UnloadResult{}, err
 	}
@@ -110,8 +108,8 @@ func (h *Host) notOurs(name string) error {
 
 // LoadedNames are the algorithms that longhaul has loaded, or has begun to.
 func (h *Host) LoadedNames() ([]string, error) {
-	if !kernel.IsBPFFS(h.BPFFS) {
+	if !h.pins().Mounted() {
 		return nil, nil
 	}
-	return h.pinned()
+	return h.pins().Names()
 }

@@ -16,13 +16,19 @@ const BTFPath = "/sys/kernel/btf/vmlinux"
 // JITPath is the sysctl that turns the BPF compiler on.
 const JITPath = "/proc/sys/net/core/bpf_jit_enable"
 
-// CheckBPF says what a process lacks to load BPF programs that hook into the
-// kernel's own types: nil, or an [*ErrUnsupported] about the feature. It is
-// the first of these that is missing: BTF, the JIT compiler, privilege.
-func CheckBPF(feature string, capabilities ...Capability) error {
+// CheckBTF says, by an [*ErrUnsupported] about the feature, that the kernel
+// does not describe its own types, which programs that hook into them need.
+func CheckBTF(feature string) error {
 	if _, err := os.Stat(BTFPath); err != nil {
 		return &ErrUnsupported{feature, "a kernel with BTF (CONFIG_DEBUG_INFO_BTF), and " + BTFPath + " is not there"}
 	}
+	return nil
+}
+
+// CheckBPF says what a process lacks to load BPF programs: nil, or an
+// [*ErrUnsupported] about the feature. It is the first of these that is
+// missing: the JIT compiler, privilege.
+func CheckBPF(feature string, capabilities ...Capability) error {
 	jit, err := os.ReadFile(JITPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		// Absent, too, in network namespaces other than the first.

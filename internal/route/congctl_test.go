@@ -283,6 +283,16 @@ func congestionTowards(t *testing.T, address, ask string) (name string) {
 	return name
 }
 
+// congctl is the algorithm of a route.
+func (m message) congctl() (name string, locked bool) {
+	v := m.metric(CongestionControl)
+	return v.Name, v.Locked
+}
+
+func (m *message) setCongctl(name string, locked bool) error {
+	return m.setMetric(CongestionControl, Value{Name: name, Locked: locked})
+}
+
 // namespace is another network namespace, entered by a thread that dies with it.
 type namespace struct{ run chan func() }
 
@@ -444,14 +454,16 @@ func TestInterrupted(t *testing.T) {
 	before := routes(t)
 	r, err := table.open()
 	must(t, err)
-	r.uses = []Use{
-		{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Algorithm: "reno", Made: true},
-		{Prefix: netip.MustParsePrefix("198.51.100.0/24"), Algorithm: "reno"},
-		{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Algorithm: "reno", Replaces: "cubic", FormerAlgorithm: "cubic"},
+	reno, cubic := Value{Name: "reno", Locked: true}, Value{Name: "cubic"}
+	done := func(d Done) map[Metric]*Done { return map[Metric]*Done{CongestionControl: &d} }
+	r.settings = []Setting{
+		{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Made: true, Metrics: done(Done{Set: reno})},
+		{Prefix: netip.MustParsePrefix("198.51.100.0/24"), Metrics: done(Done{Set: reno})},
+		{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Metrics: done(Done{Set: reno, Replaces: &cubic, Former: cubic})},
 	}
 	must(t, r.write())
 	r.close()
-	for _, use := range r.uses {
+	for _, use := range r.settings {
 		_, err := table.UndoCongestionControl(use.Prefix)
 		must(t, err)
 	}

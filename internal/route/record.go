@@ -5,35 +5,77 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/kernel"
 )
 
-// Use is a congestion control that a prefix was given.
-type Use struct {
-	Prefix    netip.Prefix `json:"prefix"`
-	Algorithm string       `json:"algorithm"`
-	Priority  uint32       `json:"priority"` // the route's metric
-	// Made: the route was made for this, a copy of the one that covered the
-	// prefix. Else it was there, with the former settings.
-	Made            bool   `json:"made"`
-	FormerAlgorithm string `json:"former_algorithm,omitempty"`
-	FormerLocked    bool   `json:"former_locked,omitempty"`
-	// Replaces is what the prefix was given before Algorithm, in case that the
-	// change to it was interrupted.
-	Replaces string `json:"replaces,omitempty"`
+// Setting is what longhaul has set for a prefix.
+type Setting struct {
+	Prefix   netip.Prefix `json:"prefix"`
+	Priority uint32       `json:"priority"` // the route's metric
+	// Made: the route was made for this, by the one that covered the prefix.
+	// Else it was there.
+	Made    bool             `json:"made"`
+	Metrics map[Metric]*Done `json:"metrics"`
+}
+
+// Done is what was done to one metric.
+type Done struct {
+	Set    Value `json:"set"`
+	Former Value `json:"former"` // what there was before the first time
+	// Replaces is what was set before Set, in case that the change to it was
+	// interrupted.
+	Replaces *Value `json:"replaces,omitempty"`
+}
+
+// note adds what is about to be done to a metric.
+func (s *Setting) note(name Metric, value, now Value) {
+	if s.Metrics == nil {
+		s.Metrics = map[Metric]*Done{}
+	}
+	done := &Done{Set: value, Former: now}
+	if before := s.Metrics[name]; before != nil {
+		// What to go back to is what was there before the first time.
+		done.Former = before.Former
+		if before.Set != value {
+			done.Replaces = &before.Set
+		}
+	}
+	s.Metrics[name] = done
+}
+
+func (s Setting) clone() Setting {
+	s.Metrics = maps.Clone(s.Metrics)
+	return s
+}
+
+// split parts a setting into what concerns some metrics, all if none is named,
+// and the rest.
+func (s Setting) split(names []Metric) (some, rest Setting) {
+	some, rest = s, s
+	some.Metrics, rest.Metrics = map[Metric]*Done{}, map[Metric]*Done{}
+	for name, done := range s.Metrics {
+		if len(names) == 0 || slices.Contains(names, name) {
+			some.Metrics[name] = done
+		} else {
+			rest.Metrics[name] = done
+		}
+	}
+	return some, rest
 }
 
 // records is the file that remembers what was changed in a network namespace.
 type records struct {
-	path string
-	lock *os.File
-	uses []Use
+	path     string
+	lock     *os.File
+	settings []Setting
 }
 
 // open reads the records of the calling thread's namespace and keeps other
@@ -57,7 +99,7 @@ func (t *Table) open() (*records, error) {
 	}
 	r := &records{path: path, lock: lock}
 	if err == nil {
-		r.uses, err = readUses(r.path)
+		r.settings, err = readSettings(r.path)
 	}
 	if err != nil {
 		r.close()
@@ -77,7 +119,7 @@ func (t *Table) path() (string, error) {
 
 func (r *records) close() { r.lock.Close() }
 
-func readUses(path string) ([]Use, error) {
+func readSettings(path string) ([]Setting, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -85,23 +127,23 @@ func readUses(path string) ([]Use, error) {
 	if err != nil {
 		return nil, err
 	}
-	var uses []Use
-	if err := json.Unmarshal(b, &uses); err != nil {
+	var settings []Setting
+	if err := json.Unmarshal(b, &settings); err != nil {
 		return nil, fmt.Errorf("%s is damaged: remove it: %w", path, err)
 	}
-	return uses, nil
+	return settings, nil
 }
 
 // write replaces the file in one step, and removes it if nothing is left to
 // remember.
 func (r *records) write() error {
-	if len(r.uses) == 0 {
+	if len(r.settings) == 0 {
 		if err := os.Remove(r.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		return nil
 	}
-	b, err := json.MarshalIndent(r.uses, "", "  ")
+	b, err := json.MarshalIndent(r.settings, "", "  ")
 	if err != nil {
 		return err
 	}

@@ -111,14 +111,22 @@ func Cable(a *Host, deviceA string, b *Host, deviceB string, mtu int) error {
 	if err := a.nl.LinkAdd(veth); err != nil {
 		return fmt.Errorf("cannot join %s and %s: %w", a.Name, b.Name, err)
 	}
-	peer, err := b.nl.LinkByName(deviceB)
-	if err != nil {
-		return fmt.Errorf("cannot find %s on host %s: %w", deviceB, b.Name, err)
-	}
-	if err := b.nl.LinkSetMTU(peer, mtu); err != nil {
-		return fmt.Errorf("cannot set the MTU of %s on host %s: %w", deviceB, b.Name, err)
+	if err := b.MTU(deviceB, mtu); err != nil {
+		return err
 	}
 	return errors.Join(a.Up(deviceA), b.Up(deviceB))
+}
+
+// MTU changes the MTU of a device of the host, bytes.
+func (h *Host) MTU(device string, mtu int) error {
+	link, err := h.nl.LinkByName(device)
+	if err == nil {
+		err = h.nl.LinkSetMTU(link, mtu)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot set the MTU of %s on host %s: %w", device, h.Name, err)
+	}
+	return nil
 }
 
 // Up brings a device of the host up.
@@ -165,6 +173,9 @@ type Metrics struct {
 	WindowBytes       int    // bound on the window that local sockets advertise
 	AdvMSS            int    // MSS that local sockets advertise, bytes
 	MTU               int    // bytes
+	// LockMTU has the MTU count for forwarded packets as well, and keeps path
+	// MTU discovery from changing it. Local packets are sent without DF then.
+	LockMTU bool
 }
 
 // connectedPriority is the metric of the routes that the kernel makes for the
@@ -179,6 +190,7 @@ func (h *Host) Route(r Route) error {
 		Window:   r.TCP.WindowBytes,
 		AdvMSS:   r.TCP.AdvMSS,
 		MTU:      r.TCP.MTU,
+		MTULock:  r.TCP.LockMTU,
 		Protocol: unix.RTPROT_STATIC,
 	}
 	if r.Via.IsValid() {

@@ -1,0 +1,417 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"longhaul/internal/cc"
+	"longhaul/internal/config"
+	"longhaul/internal/route"
+)
+
+func newRoute(env *env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "route",
+		Short: "TCP's settings per destination: segment size, windows, algorithm",
+		Long: `route sets the metrics that the kernel's own TCP takes from the route to a
+destination. It changes the route that is in force, keeps all else of it,
+remembers what was there, and puts it back.`,
+		Example: `  longhaul route set 203.0.113.0/24 --advmss 1460 --initcwnd 40
+  longhaul route show
+  longhaul route undo 203.0.113.0/24`,
+		Args: cobra.ArbitraryArgs,
+		RunE: needCommand,
+	}
+	cmd.AddCommand(newRouteSet(env), newRouteShow(env), newRouteUndo(env))
+	return cmd
+}
+
+// routeFlags are the flags of set, in the order in which help and show have
+// their metrics.
+var routeFlags = []struct {
+	flag   string
+	metric route.Metric
+}{
+	{"mtu", route.MTU}, {"advmss", route.AdvMSS}, {"congctl", route.CongestionControl}, {"initcwnd", route.InitCwnd},
+	{"initrwnd", route.InitRwnd}, {"window", route.Window}, {"quickack", route.QuickACK}, {"rto-min", route.RTOMin},
+}
+
+// routeSet is what set was asked to do.
+type routeSet struct {
+	mtu, advmss, initcwnd, initrwnd uint32
+	congctl, window, via, device    string
+	quickack, lock, json            bool
+	rtoMin                          time.Duration
+	namespace                       string
+}
+
+func newRouteSet(env *env) *cobra.Command {
+	var s routeSet
+	cmd := &cobra.Command{
+		Use:   "set PREFIX [--advmss BYTES] [--mtu BYTES] ...",
+		Short: "Set metrics of the route to a prefix",
+		Long: `set changes the prefix's own route; if it has none, one is made with the next
+hop that covers it now, or with --via and --dev. New connections go by it, those
+that are there mostly do not. Metrics that are not given stay.`,
+		Example: `  longhaul route set 203.0.113.0/24 --advmss 1460
+  longhaul route set 203.0.113.9 --mtu 1400 --lock
+  longhaul route set 2001:db8:5::/48 --congctl haul --lock --initcwnd 40
+  longhaul route set 198.51.100.0/24 --via 192.0.2.1 --mtu 9000`,
+		Args: exactArgs(1, "a prefix"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			change, err := s.change(cmd, args[0])
+			if err != nil {
+				return usageError(err)
+			}
+			if err := enterNamespace(s.namespace); err != nil {
+				return err
+			}
+			return s.run(cmd, env, change)
+		},
+	}
+	flags := cmd.Flags()
+	flags.Uint32Var(&s.mtu, "mtu", 0, "largest packet that is sent there, `BYTES` of IP")
+	flags.Uint32Var(&s.advmss, "advmss", 0, "MSS that this host announces there: bounds what comes from there, `BYTES`")
+	flags.StringVar(&s.congctl, "congctl", "", "congestion control of what is sent there, a `NAME` of longhaul cc list")
+	flags.Uint32Var(&s.initcwnd, "initcwnd", 0, "first congestion window, `SEGMENTS`")
+	flags.Uint32Var(&s.initrwnd, "initrwnd", 0, "first receive window that is advertised, `SEGMENTS`")
+	flags.StringVar(&s.window, "window", "", "bound on the receive window at first, a `SIZE` like 256KiB")
+	flags.BoolVar(&s.quickack, "quickack", false, "acknowledge every segment at once")
+	flags.DurationVar(&s.rtoMin, "rto-min", 0, "least retransmission timeout (the kernel's own is 200ms)")
+	flags.BoolVar(&s.lock, "lock", false, "keep others from overriding mtu (path MTU discovery) and congctl (programs)")
+	flags.StringVar(&s.via, "via", "", "next hop for a route that has to be made, an `ADDRESS`")
+	flags.StringVar(&s.device, "dev", "", "`DEVICE` for a route that has to be made")
+	flags.BoolVar(&s.json, "json", false, "print the outcome as JSON")
+	namespaceFlag(flags, &s.namespace)
+	return cmd
+}
+
+// change puts the flags together.
+func (s *routeSet) change(cmd *cobra.Command, to string) (route.Change, error) {
+	prefix, err := parseRoutePrefix(to)
+	if err != nil {
+		return route.Change{}, err
+	}
+	c := route.Change{Prefix: prefix, Device: s.device, Metrics: map[route.Metric]route.Value{}}
+	if s.via != "" {
+		if c.Via, err = netip.ParseAddr(s.via); err != nil {
+			return c, &hintError{fmt.Errorf("--via wants an address, and got %q", s.via), "write it like 192.0.2.1"}
+		}
+		c.Via = c.Via.Unmap()
+	}
+	lockable := map[route.Metric]bool{route.MTU: true, route.CongestionControl: true}
+	locked := false
+	for _, f := range routeFlags {
+		if !cmd.Flags().Changed(f.flag) {
+			continue
+		}
+		v := route.Value{Locked: s.lock && lockable[f.metric]}
+		switch f.metric {
+		case route.MTU:
+			v.Number = s.mtu
+		case route.AdvMSS:
+			v.Number = s.advmss
+		case route.CongestionControl:
+			v.Name = s.congctl
+		case route.InitCwnd:
+			v.Number = s.initcwnd
+		case route.InitRwnd:
+			v.Number = s.initrwnd
+		case route.Window:
+			size, err := config.ParseSize(s.window)
+			if err != nil || size > math.MaxUint32 {
+				return c, &hintError{fmt.Errorf("--window %s is no size", s.window), "write it like 256KiB"}
+			}
+			v.Number = uint32(size)
+		case route.QuickACK:
+			if s.quickack {
+				v.Number = 1
+			}
+		case route.RTOMin:
+			if s.rtoMin != s.rtoMin.Truncate(time.Millisecond) || s.rtoMin < time.Millisecond || s.rtoMin > 2*time.Minute {
+				return c, &hintError{fmt.Errorf("--rto-min %v is out of range", s.rtoMin), "use whole milliseconds, from 1ms to 2m"}
+			}
+			v.Number, v.Locked = uint32(s.rtoMin/time.Millisecond), true // else the kernel ignores it
+		}
+		if err := route.CheckValue(f.metric, v, prefix); err != nil {
+			return c, err
+		}
+		locked = locked || s.lock && lockable[f.metric]
+		c.Metrics[f.metric] = v
+	}
+	switch {
+	case len(c.Metrics) == 0:
+		return c, &hintError{errors.New("longhaul route set wants to know what to set"), "add --advmss, --mtu, --congctl or another; see longhaul route set --help"}
+	case s.lock && !locked:
+		return c, &hintError{errors.New("--lock is for mtu and congctl, and neither is given"), "leave it out"}
+	}
+	return c, nil
+}
+
+// parseRoutePrefix reads a prefix. The words default and default6 stand for
+// the default route of a family.
+func parseRoutePrefix(s string) (netip.Prefix, error) {
+	switch s {
+	case "default":
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0), nil
+	case "default6":
+		return netip.PrefixFrom(netip.IPv6Unspecified(), 0), nil
+	}
+	return parsePrefix(s)
+}
+
+// routeDone is what set and undo print as JSON.
+type routeDone struct {
+	Route     route.Setting  `json:"route"`
+	Changed   bool           `json:"changed"`
+	Effective *bool          `json:"effective,omitempty"`
+	Elsewhere []netip.Prefix `json:"elsewhere,omitempty"`
+	Notes     []string       `json:"notes,omitempty"`
+}
+
+func (s *routeSet) run(cmd *cobra.Command, env *env, c route.Change) error {
+	var notes []string
+	if name := c.Metrics[route.CongestionControl].Name; name != "" {
+		note, err := ensureLoaded(cmd, cc.NewHost(), name)
+		if err != nil {
+			return ccError(err)
+		}
+		if note != "" {
+			notes = append(notes, note)
+		}
+	}
+	result, err := routeTable().Set(c)
+	if err != nil {
+		return routeError(err)
+	}
+	notes = append(notes, routeNotes(c)...)
+	if len(result.Elsewhere) > 0 {
+		notes = append(notes, elsewhereNote(c.Prefix, result.Elsewhere))
+	}
+	if !result.Effective {
+		notes = append(notes, ineffectiveNote(c.Prefix))
+	}
+	if s.json {
+		return json.NewEncoder(env.stdout).Encode(routeDone{result.Setting, result.Changed, &result.Effective, result.Elsewhere, notes})
+	}
+	for _, note := range notes {
+		fmt.Fprintln(env.stderr, "longhaul: note:", note)
+	}
+	is := ""
+	if !result.Changed {
+		is = " (already)"
+	}
+	fmt.Fprintf(env.stdout, "the route to %s has %s%s\n", c.Prefix, metricsText(c.Metrics), is)
+	return nil
+}
+
+func elsewhereNote(prefix netip.Prefix, longer []netip.Prefix) string {
+	return fmt.Sprintf("within %s, longer prefixes have routes of their own, which keep their settings: %s", prefix, listOf(longer))
+}
+
+func ineffectiveNote(prefix netip.Prefix) string {
+	return fmt.Sprintf("packets to %s do not take its route in the main table: see ip rule, and ip route get", prefix)
+}
+
+// routeNotes say where the kernel does not do what a metric seems to promise.
+func routeNotes(c route.Change) (notes []string) {
+	for _, f := range routeFlags {
+		v, given := c.Metrics[f.metric]
+		if !given {
+			continue
+		}
+		switch f.metric {
+		case route.MTU:
+			if v.Locked {
+				notes = append(notes, "a locked mtu has packets sent without DF: they may be fragmented on the way, and path MTU discovery is off")
+			} else {
+				notes = append(notes, "mtu is for connections of this host; forwarded packets go by the device's unless it is locked")
+			}
+		case route.AdvMSS:
+			notes = append(notes, "advmss is what peers may send here, so the way from there must carry it; what is sent there goes by mtu")
+		case route.CongestionControl:
+			if !v.Locked {
+				notes = append(notes, "a program that asks for another congestion control gets it, unless this one is locked: --lock")
+			}
+		case route.InitRwnd:
+			notes = append(notes, "initrwnd is bounded by what tcp_rmem, or the program's SO_RCVBUF, has room for")
+		case route.Window:
+			notes = append(notes, "window bounds what is advertised at first; autotuning and SO_RCVBUF go beyond it")
+		}
+	}
+	return notes
+}
+
+// metricsText lists metrics as ip route does.
+func metricsText(values map[route.Metric]route.Value) string {
+	var parts []string
+	for _, f := range routeFlags {
+		if v, ok := values[f.metric]; ok {
+			parts = append(parts, string(f.metric)+" "+v.Text(f.metric))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func routeError(err error) error {
+	switch {
+	case errors.Is(err, route.ErrExpires):
+		return &hintError{err, "use a longer prefix, such as 2000::/3 instead of default6"}
+	case errors.Is(err, route.ErrNoRoute):
+		return &hintError{err, "add --via or --dev, or add one with ip route"}
+	case errors.Is(err, route.ErrNotUsed):
+		return &hintError{err, "see longhaul route show"}
+	case errors.Is(err, route.ErrOtherHop):
+		return &hintError{err, "leave --via and --dev out, or change it with ip route"}
+	}
+	return err
+}
+
+func newRouteShow(env *env) *cobra.Command {
+	var (
+		asJSON    bool
+		namespace string
+	)
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "List what longhaul has set, and what was there before",
+		Example: `  longhaul route show
+  longhaul route show --json | jq -r '.routes[].prefix'`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if err := enterNamespace(namespace); err != nil {
+				return err
+			}
+			settings, err := routeTable().Settings()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				encoder := json.NewEncoder(env.stdout)
+				encoder.SetIndent("", "  ")
+				if settings == nil {
+					settings = []route.Setting{}
+				}
+				return encoder.Encode(map[string]any{"routes": settings})
+			}
+			for _, s := range settings {
+				is, was := map[route.Metric]route.Value{}, map[route.Metric]route.Value{}
+				for name, done := range s.Metrics {
+					is[name] = done.Set
+					if !s.Made && done.Former != (route.Value{}) {
+						was[name] = done.Former
+					}
+				}
+				fmt.Fprintf(env.stdout, "%s  %s\n", s.Prefix, metricsText(is))
+				switch {
+				case s.Made:
+					fmt.Fprintln(env.stdout, "    had no route of its own")
+				case len(was) > 0:
+					fmt.Fprintf(env.stdout, "    before: %s\n", metricsText(was))
+				}
+			}
+			if len(settings) == 0 {
+				fmt.Fprintln(env.stdout, "nothing is set")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print everything as JSON")
+	namespaceFlag(cmd.Flags(), &namespace)
+	return cmd
+}
+
+func newRouteUndo(env *env) *cobra.Command {
+	var (
+		asJSON, all bool
+		namespace   string
+	)
+	cmd := &cobra.Command{
+		Use:   "undo PREFIX... | --all",
+		Short: "Put routes back as they were",
+		Long: `undo puts back all that longhaul has set for the prefixes, longhaul cc use
+included. What somebody else has changed since stays.`,
+		Example: `  longhaul route undo 203.0.113.0/24
+  longhaul route undo --all`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if all == (len(args) > 0) {
+				return usageError(&hintError{errors.New("longhaul route undo wants prefixes, or --all"), "see longhaul route show"})
+			}
+			var prefixes []netip.Prefix
+			for _, arg := range args {
+				prefix, err := parseRoutePrefix(arg)
+				if err != nil {
+					return usageError(err)
+				}
+				prefixes = append(prefixes, prefix)
+			}
+			if err := enterNamespace(namespace); err != nil {
+				return err
+			}
+			if all {
+				settings, err := routeTable().Settings()
+				if err != nil {
+					return err
+				}
+				for _, s := range settings {
+					prefixes = append(prefixes, s.Prefix)
+				}
+			}
+			return undoRoutes(env, prefixes, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "everything that longhaul has set in this network namespace")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print what was undone as JSON")
+	namespaceFlag(cmd.Flags(), &namespace)
+	return cmd
+}
+
+// undoRoute puts the route back, and takes the rate away that was told with it.
+func undoRoute(prefix netip.Prefix) (route.Setting, error) {
+	undone, err := routeTable().Unset(prefix)
+	if err != nil {
+		return undone, err
+	}
+	if done := undone.Metrics[route.CongestionControl]; done != nil {
+		err = forgetRate(prefix, done.Set.Name)
+	}
+	return undone, err
+}
+
+func undoRoutes(env *env, prefixes []netip.Prefix, asJSON bool) error {
+	done := []routeDone{}
+	for _, prefix := range prefixes {
+		undone, err := undoRoute(prefix)
+		if err != nil {
+			return routeError(err)
+		}
+		done = append(done, routeDone{Route: undone, Changed: true})
+		switch {
+		case asJSON:
+		case undone.Made:
+			fmt.Fprintf(env.stdout, "the route to %s is gone again\n", prefix)
+		default:
+			var names []string
+			for _, name := range slices.Sorted(maps.Keys(undone.Metrics)) {
+				names = append(names, string(name))
+			}
+			fmt.Fprintf(env.stdout, "the route to %s has the former %s again\n", prefix, strings.Join(names, ", "))
+		}
+	}
+	if asJSON {
+		return json.NewEncoder(env.stdout).Encode(map[string]any{"undone": done})
+	}
+	if len(done) == 0 {
+		fmt.Fprintln(env.stdout, "nothing is set")
+	}
+	return nil
+}

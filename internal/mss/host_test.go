@@ -1,0 +1,585 @@
+package mss
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/lab/hosts"
+	"longhaul/internal/nettest"
+)
+
+// testHost is this machine with a BPF filesystem of the test's own, at whose
+// end nothing may be left.
+func testHost(t testing.TB) *Host {
+	t.Helper()
+	nettest.RequireRoot(t)
+	nettest.RequireSandbox(t)
+	h := NewHost()
+	h.BPFFS = t.TempDir()
+	must(t, os.Chmod(filepath.Dir(h.BPFFS), 0o755))
+	must(t, unix.Mount("bpf", h.BPFFS, "bpf", 0, ""))
+	t.Cleanup(func() {
+		if left, err := filepath.Glob(h.BPFFS + "/longhaul*"); err != nil || len(left) > 0 {
+			t.Errorf("left on the BPF filesystem: %v, %v", left, err)
+		}
+		must(t, unix.Unmount(h.BPFFS, 0))
+	})
+	return h
+}
+
+// site is three hosts in a row, of which the middle one forwards:
+// a --- 10.77.1.0/24 --- r --- 10.77.2.0/24 --- b, and the same in IPv6.
+type site struct{ a, r, b *hosts.Host }
+
+func newSite(t testing.TB) site {
+	t.Helper()
+	host := func(name string) *hosts.Host {
+		h, err := hosts.New(name)
+		must(t, err)
+		t.Cleanup(h.Close)
+		return h
+	}
+	s := site{host("a"), host("r"), host("b")}
+	must(t, hosts.Cable(s.a, "eth0", s.r, "left", 1500))
+	must(t, hosts.Cable(s.r, "right", s.b, "eth0", 1500))
+	for _, x := range []struct {
+		h                 *hosts.Host
+		device            string
+		ipv4, ipv6        string
+		gateway, gateway6 string
+	}{
+		{s.a, "eth0", "10.77.1.2/24", "fd00:1::2/64", "10.77.1.1", "fd00:1::1"},
+		{s.r, "left", "10.77.1.1/24", "fd00:1::1/64", "", ""},
+		{s.r, "right", "10.77.2.1/24", "fd00:2::1/64", "", ""},
+		{s.b, "eth0", "10.77.2.2/24", "fd00:2::2/64", "10.77.2.1", "fd00:2::1"},
+	} {
+		must(t, x.h.Address(x.device, netip.MustParsePrefix(x.ipv4)))
+		must(t, x.h.Address(x.device, netip.MustParsePrefix(x.ipv6)))
+		if x.gateway != "" {
+			must(t, x.h.Route(hosts.Route{To: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr(x.gateway)}))
+			must(t, x.h.Route(hosts.Route{To: netip.MustParsePrefix("::/0"), Via: netip.MustParseAddr(x.gateway6)}))
+		}
+	}
+	must(t, s.r.Sysctl("net.ipv4.ip_forward", "1"))
+	must(t, s.r.Sysctl("net.ipv6.conf.all.forwarding", "1"))
+	return s
+}
+
+// segments makes a connection from a to b and tells the MSS, less the room for
+// timestamps, that each end may send with.
+func (s site) segments(t testing.TB, address string) (fromA, fromB int) {
+	t.Helper()
+	var l net.Listener
+	must(t, s.b.Do(func() (err error) {
+		l, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(address, "0"))
+		return err
+	}))
+	defer l.Close()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			close(accepted)
+			return
+		}
+		accepted <- c
+	}()
+	var c net.Conn
+	must(t, s.a.Do(func() (err error) {
+		c, err = net.DialTimeout("tcp", l.Addr().String(), 5*time.Second)
+		return err
+	}))
+	defer c.Close()
+	far, ok := <-accepted
+	if !ok {
+		t.Fatal("nobody was accepted")
+	}
+	defer far.Close()
+	return maxSegment(t, c), maxSegment(t, far)
+}
+
+func maxSegment(t testing.TB, c net.Conn) (mss int) {
+	t.Helper()
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	must(t, err)
+	must(t, raw.Control(func(fd uintptr) {
+		mss, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG)
+	}))
+	must(t, err)
+	return mss
+}
+
+const timestampBytes = 12
+
+// eachHook runs a test with links, and with filters in their place.
+func eachHook(t *testing.T, f func(t *testing.T, h *Host, hook string)) {
+	for _, hook := range []string{hookTCX, hookClsact} {
+		t.Run(hook, func(t *testing.T) {
+			h := testHost(t)
+			h.Clsact = hook == hookClsact
+			f(t, h, hook)
+		})
+	}
+}
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// TestForwarded sets rules on the host in the middle, and connects through it.
+func TestForwarded(t *testing.T) {
+	eachHook(t, func(t *testing.T, h *Host, hook string) {
+		s := newSite(t)
+		ctx := context.Background()
+		in := func(f func() error) { t.Helper(); must(t, s.r.Do(f)) }
+		in(func() error {
+			// The SYN from a bounds what b sends: data from b.
+			_, err := h.Set(ctx, Rule{Device: "right", From: prefix("10.77.2.0/24"), Action: Clamp, MSS: 1000})
+			return err
+		})
+		in(func() error {
+			result, err := h.Set(ctx, Rule{Device: "left", Toward: prefix("fd00:2::2/128"), Action: Clamp, MSS: 1220})
+			if result.Hook != hook || !result.Changed {
+				t.Errorf("the result is %+v", result)
+			}
+			return err
+		})
+		if a, b := s.segments(t, "10.77.2.2"); a != 1460-timestampBytes || b != 1000-timestampBytes {
+			t.Errorf("IPv4: a sends %d, b sends %d", a, b)
+		}
+		if a, b := s.segments(t, "fd00:2::2"); a != 1220-timestampBytes || b != 1440-timestampBytes {
+			t.Errorf("IPv6: a sends %d, b sends %d", a, b)
+		}
+		var list []Status
+		in(func() (err error) { list, err = h.Show(false); return err })
+		if len(list) != 2 || list[0].Device != "left" || list[0].LastOld != 1440 || list[0].LastNew != 1220 || list[0].Rewritten != 1 ||
+			list[1].LastOld != 1460 || list[1].LastNew != 1000 || list[1].Hook != hook || list[1].Problem != "" {
+			t.Errorf("the rules are %+v", list)
+		}
+		in(func() error {
+			cleared, err := h.Clear(ctx, false, func(r Rule, _ uint32) bool { return r.Device == "left" })
+			if len(cleared.Rules) != 1 || cleared.Leftovers != 0 {
+				t.Errorf("cleared %+v", cleared)
+			}
+			return err
+		})
+		if a, b := s.segments(t, "fd00:2::2"); a != 1440-timestampBytes || b != 1440-timestampBytes {
+			t.Errorf("IPv6, cleared: a sends %d, b sends %d", a, b)
+		}
+		if _, b := s.segments(t, "10.77.2.2"); b != 1000-timestampBytes {
+			t.Errorf("the other rule has gone as well: b sends %d", b)
+		}
+		in(func() error { _, err := h.Clear(ctx, false, anyRule); return err })
+		s.nothingAttached(t)
+	})
+}
+
+func anyRule(Rule, uint32) bool { return true }
+
+// nothingAttached checks the devices of r.
+func (s site) nothingAttached(t testing.TB) {
+	t.Helper()
+	must(t, s.r.Do(func() error {
+		for _, name := range []string{"left", "right"} {
+			l, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			if has, err := hasClsact(l.Attrs().Index); err != nil || has {
+				t.Errorf("%s has a clsact qdisc left: %v", name, err)
+			}
+			if xdp := l.Attrs().Xdp; xdp != nil && xdp.Attached {
+				t.Errorf("%s has a program left", name)
+			}
+		}
+		return nil
+	}))
+	if a, b := s.segments(t, "10.77.2.2"); a != 1460-timestampBytes || b != 1460-timestampBytes {
+		t.Errorf("a sends %d, b sends %d, and nothing should be in force", a, b)
+	}
+}
+
+// TestClampToRoutes: the MTU comes from the route's metric, and from the device.
+func TestClampToRoutes(t *testing.T) {
+	eachHook(t, func(t *testing.T, h *Host, _ string) {
+		s := newSite(t)
+		ctx := context.Background()
+		// The way to b is narrow, the way back is not.
+		must(t, s.r.Route(hosts.Route{To: prefix("10.77.2.2/32"), Device: "right", TCP: hosts.Metrics{MTU: 1300, LockMTU: true}}))
+		must(t, s.r.Route(hosts.Route{To: prefix("fd00:2::2/128"), Device: "right", TCP: hosts.Metrics{MTU: 1280, LockMTU: true}}))
+		set := func(a Action) {
+			t.Helper()
+			must(t, s.r.Do(func() error { _, err := h.Set(ctx, Rule{Device: "left", Action: a}); return err }))
+		}
+		set(ClampToRoute)
+		if a, b := s.segments(t, "10.77.2.2"); a != 1260-timestampBytes || b != 1460-timestampBytes {
+			t.Errorf("to the route: a sends %d, b sends %d", a, b)
+		}
+		if a, b := s.segments(t, "fd00:2::2"); a != 1220-timestampBytes || b != 1440-timestampBytes {
+			t.Errorf("to the route, IPv6: a sends %d, b sends %d", a, b)
+		}
+		set(ClampToPMTU)
+		if a, b := s.segments(t, "10.77.2.2"); a != 1260-timestampBytes || b != 1260-timestampBytes {
+			t.Errorf("to the path MTU: a sends %d, b sends %d", a, b)
+		}
+		if a, b := s.segments(t, "fd00:2::2"); a != 1220-timestampBytes || b != 1220-timestampBytes {
+			t.Errorf("to the path MTU, IPv6: a sends %d, b sends %d", a, b)
+		}
+		must(t, s.r.Do(func() error { _, err := h.Clear(ctx, false, anyRule); return err }))
+		s.nothingAttached(t)
+	})
+}
+
+// TestDataSurvives sends data through a host that raised the MSS, with whatever
+// the devices do about checksums and segmentation.
+func TestDataSurvives(t *testing.T) {
+	h := testHost(t)
+	s := newSite(t)
+	must(t, s.b.Route(hosts.Route{To: prefix("10.77.1.0/24"), Via: netip.MustParseAddr("10.77.2.1"), TCP: hosts.Metrics{AdvMSS: 460}}))
+	must(t, s.r.Do(func() error {
+		_, err := h.Set(context.Background(), Rule{Device: "right", Toward: prefix("10.77.2.0/24"), Action: Raise, MSS: 1460})
+		return err
+	}))
+	var l net.Listener
+	must(t, s.b.Do(func() (err error) { l, err = net.Listen("tcp4", "10.77.2.2:0"); return err }))
+	defer l.Close()
+	got := make(chan int64, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			got <- -1
+			return
+		}
+		defer c.Close()
+		n, _ := io.Copy(io.Discard, c)
+		got <- n
+	}()
+	var c net.Conn
+	must(t, s.a.Do(func() (err error) { c, err = net.Dial("tcp4", l.Addr().String()); return err }))
+	if mss := maxSegment(t, c); mss != 1460-timestampBytes {
+		t.Errorf("a sends %d", mss)
+	}
+	const size = 20 << 20
+	_, err := c.Write(make([]byte, size))
+	must(t, err)
+	c.Close()
+	if n := <-got; n != size {
+		t.Errorf("%d bytes of %d arrived", n, size)
+	}
+	must(t, s.r.Do(func() error { _, err := h.Clear(context.Background(), false, anyRule); return err }))
+}
+
+func TestReplace(t *testing.T) {
+	h := testHost(t)
+	s := newSite(t)
+	ctx := context.Background()
+	must(t, s.r.Do(func() error {
+		rule := Rule{Device: "left", Toward: prefix("10.77.2.0/24"), Port: 80, Action: Clamp, MSS: 1000}
+		if _, err := h.Set(ctx, rule); err != nil {
+			return err
+		}
+		result, err := h.Set(ctx, rule)
+		if err != nil || result.Changed || result.Replaced != nil {
+			t.Errorf("the same again: %+v, %v", result, err)
+		}
+		other := rule
+		other.Action, other.MSS = Raise, 1400
+		result, err = h.Set(ctx, other)
+		if err != nil || !result.Changed || result.Replaced == nil || *result.Replaced != rule {
+			t.Errorf("another action: %+v, %v", result, err)
+		}
+		list, err := h.Show(false)
+		if err != nil || len(list) != 1 || list[0].Rule != other {
+			t.Errorf("the rules are %+v, %v", list, err)
+		}
+		for i := range maxRules - 1 {
+			rule.Port = uint16(1000 + i)
+			if _, err := h.Set(ctx, rule); err != nil {
+				return err
+			}
+		}
+		rule.Port = 9
+		if _, err := h.Set(ctx, rule); !errors.Is(err, ErrFull) {
+			t.Errorf("one rule too many: %v", err)
+		}
+		cleared, err := h.Clear(ctx, false, anyRule)
+		if len(cleared.Rules) != maxRules {
+			t.Errorf("cleared %d rules", len(cleared.Rules))
+		}
+		return err
+	}))
+}
+
+func TestRefusals(t *testing.T) {
+	h := testHost(t)
+	s := newSite(t)
+	for _, tt := range []struct {
+		rule Rule
+		want string
+	}{
+		{Rule{Device: "left", Action: Raise, MSS: 87}, "too small: the least for IPv4 is 88"},
+		{Rule{Device: "left", Action: Clamp, MSS: -5}, "too small"},
+		{Rule{Device: "left", Action: Clamp, MSS: 1219, Toward: prefix("fd00::/16")}, "the least for IPv6 is 1220"},
+		{Rule{Device: "left", Action: Raise, MSS: 70000}, "too large"},
+		{Rule{Device: "left", Action: Raise, MSS: 1461}, "does not fit the MTU of left, 1500: use at most 1460"},
+		{Rule{Device: "left", Action: Raise, MSS: 1441, From: prefix("::/0")}, "use at most 1440"},
+		{Rule{Device: "nowhere0", Action: Raise, MSS: 1000}, "no such device: nowhere0"},
+		{Rule{Device: "left"}, "either raises or clamps"},
+		{Rule{Device: "left", Action: ClampToPMTU, MSS: 1000}, "takes no value"},
+		{Rule{Device: "left", Action: Raise, MSS: 1000, Toward: netip.PrefixFrom(netip.MustParseAddr("10.0.0.1"), 8)}, "did you mean 10.0.0.0/8?"},
+		{Rule{Device: "left", Action: Raise, MSS: 1000, Toward: prefix("::ffff:10.0.0.0/120")}, "write it as IPv4"},
+		{Rule{Device: "left", Action: Raise, MSS: 1000, Toward: prefix("10.0.0.0/8"), From: prefix("fd00::/16")}, "use prefixes of one IP version"},
+	} {
+		must(t, s.r.Do(func() error {
+			if _, err := h.Set(context.Background(), tt.rule); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("%+v: the error is %v, want one with %q", tt.rule, err, tt.want)
+			}
+			return nil
+		}))
+	}
+	if left, _ := filepath.Glob(h.BPFFS + "/longhaul*"); len(left) > 0 {
+		t.Errorf("refused rules left %v", left)
+	}
+}
+
+// TestInterrupted: what a crash leaves at any point is shown, completed by the
+// next set, and removed by clear.
+func TestInterrupted(t *testing.T) {
+	rule := Rule{Device: "left", Action: Clamp, MSS: 1000}
+	for _, tt := range []struct {
+		name   string
+		remove []string // pins, as if set had ended before making them
+	}{
+		{"after the directory", []string{"ingress", "egress", tablesName, countersName}},
+		{"after one map", []string{"ingress", "egress", countersName}},
+		{"after the maps", []string{"ingress", "egress"}},
+		{"after one link", []string{"ingress"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := testHost(t)
+			s := newSite(t)
+			ctx := context.Background()
+			crash := func() {
+				must(t, s.r.Do(func() error { _, err := h.Set(ctx, rule); return err }))
+				for _, pin := range tt.remove {
+					found, err := filepath.Glob(h.pins().Path("*", pin))
+					if err != nil || len(found) != 1 {
+						t.Fatalf("the pins %s are %v, %v", pin, found, err)
+					}
+					must(t, os.Remove(found[0]))
+				}
+			}
+			crash()
+			must(t, s.r.Do(func() error {
+				list, err := h.Show(false)
+				if err != nil || len(list) != 1 || list[0].Device != "left" || list[0].Problem == "" {
+					t.Errorf("shown is %+v, %v", list, err)
+				}
+				_, err = h.Clear(ctx, false, anyRule)
+				return err
+			}))
+			s.nothingAttached(t)
+			crash()
+			must(t, s.r.Do(func() error {
+				if _, err := h.Set(ctx, rule); err != nil {
+					return err
+				}
+				list, err := h.Show(false)
+				if err != nil || len(list) != 1 || list[0].Problem != "" || list[0].Hook != hookTCX {
+					t.Errorf("set again, shown is %+v, %v", list, err)
+				}
+				return nil
+			}))
+			if a, b := s.segments(t, "10.77.2.2"); a != 1000-timestampBytes || b != 1000-timestampBytes {
+				t.Errorf("set again: a sends %d, b sends %d", a, b)
+			}
+			must(t, s.r.Do(func() error { _, err := h.Clear(ctx, false, anyRule); return err }))
+			s.nothingAttached(t)
+		})
+	}
+}
+
+// TestDeviceGone: the pins of a device that was deleted, and of a namespace
+// that has ended, are shown and cleared.
+func TestDeviceGone(t *testing.T) {
+	eachHook(t, func(t *testing.T, h *Host, _ string) {
+		s := newSite(t)
+		ctx := context.Background()
+		must(t, s.r.Do(func() error {
+			if _, err := h.Set(ctx, Rule{Device: "left", Action: Clamp, MSS: 1000}); err != nil {
+				return err
+			}
+			l, err := netlink.LinkByName("left")
+			if err != nil {
+				return err
+			}
+			if err := netlink.LinkDel(l); err != nil {
+				return err
+			}
+			list, err := h.Show(false)
+			if err != nil || len(list) != 1 || !strings.Contains(list[0].Problem, "gone") {
+				t.Errorf("shown is %+v, %v", list, err)
+			}
+			if list, err := h.Show(true); err != nil || len(list) != 1 {
+				t.Errorf("of all, shown is %+v, %v", list, err)
+			}
+			cleared, err := h.Clear(ctx, false, anyRule)
+			if len(cleared.Rules) != 1 {
+				t.Errorf("cleared %+v", cleared)
+			}
+			return err
+		}))
+	})
+}
+
+func TestOtherNamespaces(t *testing.T) {
+	h := testHost(t)
+	s := newSite(t)
+	ctx := context.Background()
+	must(t, s.r.Do(func() error { _, err := h.Set(ctx, Rule{Device: "left", Action: Clamp, MSS: 1000}); return err }))
+	must(t, s.a.Do(func() error {
+		if list, err := h.Show(false); err != nil || len(list) != 0 {
+			t.Errorf("shown elsewhere is %+v, %v", list, err)
+		}
+		if list, err := h.Show(true); err != nil || len(list) != 1 || list[0].MSS != 1000 {
+			t.Errorf("of all, shown elsewhere is %+v, %v", list, err)
+		}
+		if cleared, err := h.Clear(ctx, false, anyRule); err != nil || len(cleared.Rules) != 0 {
+			t.Errorf("cleared from elsewhere: %+v, %v", cleared, err)
+		}
+		cleared, err := h.Clear(ctx, true, anyRule)
+		if len(cleared.Rules) != 1 {
+			t.Errorf("cleared of all: %+v", cleared)
+		}
+		return err
+	}))
+	nettest.Eventually(t, 5*time.Second, func() bool { _, b := s.segments(t, "10.77.2.2"); return b == 1460-timestampBytes },
+		func() string { return "the rule is still in force" })
+}
+
+// TestOthersFilters: a clsact qdisc that others made or use stays.
+func TestOthersFilters(t *testing.T) {
+	h := testHost(t)
+	h.Clsact = true
+	s := newSite(t)
+	ctx := context.Background()
+	must(t, s.r.Do(func() error {
+		l, err := netlink.LinkByName("left")
+		if err != nil {
+			return err
+		}
+		index := l.Attrs().Index
+		if err := netlink.QdiscAdd(clsact(index)); err != nil {
+			return err
+		}
+		p := testProgram(t, ethernetHeader)
+		other := &netlink.BpfFilter{
+			FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_INGRESS, Protocol: unix.ETH_P_ALL},
+			Fd:          p.program.FD(), Name: "somebody_else", DirectAction: true,
+		}
+		if err := netlink.FilterAdd(other); err != nil {
+			return err
+		}
+		if _, err := h.Set(ctx, Rule{Device: "left", Action: Clamp, MSS: 1000}); err != nil {
+			return err
+		}
+		if _, err := h.Clear(ctx, false, anyRule); err != nil {
+			return err
+		}
+		all, err := allFilters(index, directions[1])
+		if err != nil || len(all) != 1 {
+			t.Errorf("the filters are %v, %v", all, err)
+		}
+		if has, err := hasClsact(index); err != nil || !has {
+			t.Errorf("the qdisc of others has gone: %v", err)
+		}
+		return nil
+	}))
+}
+
+// TestConcurrently: several commands at once.
+func TestConcurrently(t *testing.T) {
+	h := testHost(t)
+	s := newSite(t)
+	ctx := context.Background()
+	var group sync.WaitGroup
+	for i := range 8 {
+		group.Go(func() {
+			err := s.r.Do(func() error {
+				_, err := h.Set(ctx, Rule{Device: "left", Port: uint16(1 + i), Action: Clamp, MSS: 1000})
+				if err == nil && i%2 == 1 {
+					_, err = h.Clear(ctx, false, func(r Rule, _ uint32) bool { return r.Port == uint16(1+i) })
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	must(t, s.r.Do(func() error {
+		list, err := h.Show(false)
+		if err != nil || len(list) != 4 {
+			t.Errorf("shown is %+v, %v", list, err)
+		}
+		_, err = h.Clear(ctx, false, anyRule)
+		return err
+	}))
+}
+
+// TestFastOpen: a SYN with data is changed, and its data stays.
+func TestFastOpen(t *testing.T) {
+	h := testHost(t)
+	s := newSite(t)
+	for _, x := range []*hosts.Host{s.a, s.b} {
+		must(t, x.Sysctl("net.ipv4.tcp_fastopen", "1027")) // both roles, without a cookie
+	}
+	must(t, s.r.Do(func() error {
+		_, err := h.Set(context.Background(), Rule{Device: "left", Action: Clamp, MSS: 1000})
+		return err
+	}))
+	var l net.Listener
+	must(t, s.b.Do(func() (err error) { l, err = net.Listen("tcp4", "10.77.2.2:0"); return err }))
+	defer l.Close()
+	to := l.Addr().(*net.TCPAddr).AddrPort()
+	must(t, s.a.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.Sendto(fd, []byte("with the SYN"), unix.MSG_FASTOPEN, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
+	}))
+	must(t, l.(*net.TCPListener).SetDeadline(time.Now().Add(10*time.Second)))
+	c, err := l.Accept()
+	must(t, err)
+	defer c.Close()
+	got, err := io.ReadAll(c)
+	if err != nil && !errors.Is(err, syscall.ECONNRESET) || string(got) != "with the SYN" {
+		t.Errorf("received %q, %v", got, err)
+	}
+	if mss := maxSegment(t, c); mss != 1000-timestampBytes && mss != 1000 {
+		t.Errorf("b sends %d", mss)
+	}
+	must(t, s.r.Do(func() error {
+		list, err := h.Show(false)
+		if err == nil && (len(list) != 1 || list[0].Rewritten < 1) {
+			err = fmt.Errorf("the rules are %+v", list)
+		}
+		_, clearErr := h.Clear(context.Background(), false, anyRule)
+		return errors.Join(err, clearErr)
+	}))
+}

@@ -1,0 +1,8 @@
+//go:build mips || mips64 || ppc64 || s390x
+
+package mss
+
+import _ "embed"
+
+//go:embed objects/mss_bpfeb.o
+var object []byte

@@ -1,0 +1,224 @@
+package mss
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/kernel"
+)
+
+// Names in the object.
+const (
+	programName  = "mss"
+	tablesName   = "mss_tables"
+	countersName = "mss_counters"
+)
+
+// maxRules is how many a table has room for.
+const maxRules = 64
+
+// program is the program of a device with its maps, or its maps alone.
+type program struct {
+	program  *ebpf.Program
+	tables   *ebpf.Map
+	counters *ebpf.Map
+}
+
+func (p *program) Close() {
+	p.program.Close()
+	p.tables.Close()
+	p.counters.Close()
+}
+
+func parseObject() (*ebpf.CollectionSpec, error) {
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the program's object: %w", err)
+	}
+	return spec, nil
+}
+
+// loadProgram brings the program into the kernel, with the maps that are pinned
+// in the directory, or which it pins there. Nothing is pinned if dir is empty.
+func loadProgram(dir string, d device) (*program, error) {
+	spec, err := parseObject()
+	if err != nil {
+		return nil, err
+	}
+	if err := spec.Variables["link_header_bytes"].Set(d.linkHeader); err != nil {
+		return nil, err
+	}
+	if dir != "" {
+		spec.Maps[tablesName].Pinning = ebpf.PinByName
+		spec.Maps[countersName].Pinning = ebpf.PinByName
+	}
+	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}})
+	switch {
+	case errors.Is(err, ebpf.ErrMapIncompatible):
+		return nil, fmt.Errorf("the rules of %s were set by another version of longhaul: clear them and set them anew", d.name)
+	case errors.Is(err, ebpf.ErrNotSupported):
+		return nil, &kernel.ErrUnsupported{Feature: feature, Needs: "another kernel: " + err.Error()}
+	case err != nil:
+		return nil, fmt.Errorf("cannot load the program that rewrites the MSS: %w", err)
+	}
+	defer collection.Close()
+	return &program{
+		collection.DetachProgram(programName),
+		collection.DetachMap(tablesName),
+		collection.DetachMap(countersName),
+	}, nil
+}
+
+// openMaps opens what is pinned in the directory.
+func openMaps(dir string) (*program, error) {
+	tables, err := ebpf.LoadPinnedMap(filepath.Join(dir, tablesName), nil)
+	if err != nil {
+		return nil, err
+	}
+	counters, err := ebpf.LoadPinnedMap(filepath.Join(dir, countersName), nil)
+	if err != nil {
+		tables.Close()
+		return nil, err
+	}
+	return &program{nil, tables, counters}, nil
+}
+
+// rules reads the table in force. There is none if no rule was ever put in.
+func (p *program) rules(device string) ([]numbered, error) {
+	var table *ebpf.Map
+	err := p.tables.Lookup(uint32(0), &table)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the rules: %w", err)
+	}
+	defer table.Close()
+	var rules []numbered
+	for i := range uint32(maxRules) {
+		var r record
+		if err := table.Lookup(i, &r); err != nil {
+			return nil, fmt.Errorf("cannot read the rules: %w", err)
+		}
+		if r.ID == 0 {
+			break
+		}
+		n, err := r.numbered(device)
+		if err != nil {
+			return nil, err
+		}
+		rules = append(rules, n)
+	}
+	return rules, nil
+}
+
+// counters are what the program counted for a rule: struct counters in
+// bpf/mss.bpf.c.
+type counters struct {
+	Matched, Rewritten uint64
+	LastNS             uint64 // of CLOCK_BOOTTIME; 0 if never
+	Last               uint32 // old << 16 | new
+	_                  uint32
+}
+
+// put replaces the table in one step. Counters of rules that are in both go on.
+func (p *program) put(rules []numbered) error {
+	rules = slices.Clone(rules)
+	slices.SortFunc(rules, compare)
+	table, err := ebpf.NewMap(&ebpf.MapSpec{
+		Name: "mss_rules", Type: ebpf.Array, KeySize: 4, ValueSize: uint32(binary.Size(record{})), MaxEntries: maxRules,
+	})
+	if err != nil {
+		return fmt.Errorf("cannot make a table of rules: %w", err)
+	}
+	defer table.Close()
+	for i, n := range rules {
+		if err := table.Put(uint32(i), n.record()); err != nil {
+			return fmt.Errorf("cannot fill a table of rules: %w", err)
+		}
+		// Where there are counters already, they stay.
+		if err := p.counters.Update(n.id, counters{}, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+			return fmt.Errorf("cannot make a rule's counters: %w", err)
+		}
+	}
+	if err := p.tables.Put(uint32(0), table); err != nil {
+		return fmt.Errorf("cannot put the rules into force: %w", err)
+	}
+	return p.forget(rules)
+}
+
+// forget removes the counters of rules that are no longer there.
+func (p *program) forget(rules []numbered) error {
+	var (
+		id   uint32
+		c    counters
+		gone []uint32
+	)
+	for all := p.counters.Iterate(); all.Next(&id, &c); {
+		if !slices.ContainsFunc(rules, func(n numbered) bool { return n.id == id }) {
+			gone = append(gone, id)
+		}
+	}
+	for _, id := range gone {
+		if err := p.counters.Delete(id); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("cannot remove a rule's counters: %w", err)
+		}
+	}
+	return nil
+}
+
+// show lists the rules of a device.
+func (h *Host) show(a attachment) ([]Status, error) {
+	name := a.deviceName()
+	hook, problem := h.hook(a)
+	p, err := openMaps(h.pins().Path(a.dir))
+	var rules []numbered
+	if err == nil {
+		defer p.Close()
+		rules, err = p.rules(name)
+	} else if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		hook, problem = "", err.Error()
+	}
+	if len(rules) == 0 {
+		if problem == "" {
+			problem = "left by a command that did not come to its end: clear it"
+		}
+		return []Status{{Rule: Rule{Device: name}, Namespace: a.namespace, Hook: hook, Problem: problem}}, nil
+	}
+	var list []Status
+	for _, n := range rules {
+		s := Status{Rule: n.rule, ID: n.id, Namespace: a.namespace, Hook: hook, Problem: problem}
+		var c counters
+		if err := p.counters.Lookup(n.id, &c); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil, fmt.Errorf("cannot read the counters: %w", err)
+		}
+		s.Matched, s.Rewritten = c.Matched, c.Rewritten
+		if c.LastNS != 0 {
+			s.LastOld, s.LastNew = int(c.Last>>16), int(c.Last&0xffff)
+			s.LastAgo = sinceBoot() - time.Duration(c.LastNS)
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// sinceBoot is CLOCK_BOOTTIME.
+func sinceBoot() time.Duration {
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
+		return 0
+	}
+	return time.Duration(now.Nano())
+}

@@ -1,0 +1,223 @@
+package mss
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// Action is what a rule does to the MSS of a SYN.
+type Action string
+
+// The actions.
+const (
+	Raise Action = "raise" // to a value, if it is lower
+	Clamp Action = "clamp" // to a value, if it is higher
+	// ClampToRoute: to what fits the MTU of the route that the data takes: its
+	// mtu metric if that is locked (the kernel does not apply an unlocked one
+	// to what it forwards), or what path MTU discovery has learned, or the
+	// device's.
+	ClampToRoute Action = "clamp-to-route"
+	// ClampToPMTU: to what fits the routes of both directions, as the clamping
+	// of iptables and nftables does.
+	ClampToPMTU Action = "clamp-to-pmtu"
+)
+
+// needsValue says whether the action goes by a value of the rule.
+func (a Action) needsValue() bool { return a == Raise || a == Clamp }
+
+// Rule bounds or raises the size of segments of data. It is named by the
+// direction of the data: the MSS that bounds data is in the SYN, or SYN-ACK,
+// of its receiver, which the rule changes on its way through the device, in
+// whichever direction that passes.
+type Rule struct {
+	Device string `json:"device"`
+	// Toward is where the data is sent, From where it comes from. Either may
+	// be the zero prefix, for any.
+	Toward netip.Prefix `json:"toward,omitzero"`
+	From   netip.Prefix `json:"from,omitzero"`
+	Port   uint16       `json:"port,omitempty"` // TCP port of either end, 0 for any
+	Action Action       `json:"action"`
+	MSS    int          `json:"mss,omitempty"` // bytes of payload, for Raise and Clamp
+}
+
+// The headers that an MSS leaves out: IP's without extensions, and TCP's
+// without options (RFC 6691).
+const (
+	ipv4Headers = 20 + 20
+	ipv6Headers = 40 + 20
+)
+
+// The least MSS of a rule. Linux uses no less than 88 bytes. IPv6 has no links
+// with less than 1280 bytes.
+const (
+	leastIPv4 = 88
+	leastIPv6 = 1280 - ipv6Headers
+)
+
+// ipVersion is 4 or 6, or 0 if the rule is for both.
+func (r Rule) ipVersion() uint8 {
+	for _, p := range []netip.Prefix{r.Toward, r.From} {
+		switch {
+		case p.IsValid() && p.Addr().Is4():
+			return 4
+		case p.IsValid():
+			return 6
+		}
+	}
+	return 0
+}
+
+// headers is what the device's MTU has to hold besides the MSS.
+func (r Rule) headers() int {
+	if r.ipVersion() == 6 {
+		return ipv6Headers
+	}
+	return ipv4Headers
+}
+
+// PacketBytes is the size of the IP packets with full segments under the rule.
+func (r Rule) PacketBytes() int { return r.MSS + r.headers() }
+
+// Check says what is wrong with a rule, whatever its device.
+func (r Rule) Check() error {
+	for _, p := range []netip.Prefix{r.Toward, r.From} {
+		switch {
+		case !p.IsValid():
+		case p.Addr().Is4In6():
+			return fmt.Errorf("%s is an IPv4 prefix in IPv6 form: write it as IPv4", p)
+		case p != p.Masked():
+			return fmt.Errorf("%s has bits beyond its length: did you mean %s?", p, p.Masked())
+		}
+	}
+	if r.Toward.IsValid() && r.From.IsValid() && r.Toward.Addr().Is4() != r.From.Addr().Is4() {
+		return fmt.Errorf("data from %s never goes to %s: use prefixes of one IP version", r.From, r.Toward)
+	}
+	switch r.Action {
+	case Raise, Clamp:
+		least := leastIPv4
+		if r.ipVersion() == 6 {
+			least = leastIPv6
+		}
+		if r.MSS < least {
+			return fmt.Errorf("an MSS of %d is too small: the least for IPv%d is %d", r.MSS, max(r.ipVersion(), 4), least)
+		}
+		if r.MSS > 0xffff {
+			return fmt.Errorf("an MSS of %d is too large: the option holds up to 65535", r.MSS)
+		}
+	case ClampToRoute, ClampToPMTU:
+		if r.MSS != 0 {
+			return fmt.Errorf("%s takes no value", r.Action)
+		}
+	default:
+		return errors.New("a rule either raises or clamps the MSS")
+	}
+	return nil
+}
+
+// checkOn says what is wrong with a rule on its device.
+func (r Rule) checkOn(d device) error {
+	if most := d.mtu - r.headers(); r.Action.needsValue() && r.MSS > most {
+		return fmt.Errorf("an MSS of %d does not fit the MTU of %s, %d: use at most %d", r.MSS, d.name, d.mtu, most)
+	}
+	return nil
+}
+
+// sameData says whether two rules of a device are for the same connections.
+func (r Rule) sameData(other Rule) bool {
+	return r.Toward == other.Toward && r.From == other.From && r.Port == other.Port
+}
+
+// compare orders the rules of a device: the first that matches decides, so
+// those for less come first.
+func compare(a, b numbered) int {
+	weight := func(r Rule) int {
+		w := 0
+		if r.Port != 0 {
+			w += 1000
+		}
+		for _, p := range []netip.Prefix{r.Toward, r.From} {
+			if p.IsValid() {
+				w += 1 + p.Bits()
+			}
+		}
+		return w
+	}
+	if wa, wb := weight(a.rule), weight(b.rule); wa != wb {
+		return wb - wa
+	}
+	return int(a.id) - int(b.id)
+}
+
+// numbered is a rule as a table has it.
+type numbered struct {
+	id   uint32 // its counters have it too; never 0
+	rule Rule
+}
+
+// record is a rule as the program sees it: struct rule in bpf/mss.bpf.c.
+type record struct {
+	ID                 uint32
+	MSS, Port          uint16
+	IPVersion, Action  uint8
+	HasPrefix          uint16 // bit 0: Toward is set, bit 1: From is
+	Toward, TowardMask [16]byte
+	From, FromMask     [16]byte
+}
+
+var actionNumbers = map[Action]uint8{Raise: 1, Clamp: 2, ClampToRoute: 3, ClampToPMTU: 4}
+
+func (n numbered) record() record {
+	r := record{
+		ID: n.id, MSS: uint16(n.rule.MSS), Port: n.rule.Port,
+		IPVersion: n.rule.ipVersion(), Action: actionNumbers[n.rule.Action],
+	}
+	if n.rule.Toward.IsValid() {
+		r.HasPrefix |= 1
+		fillPrefix(&r.Toward, &r.TowardMask, n.rule.Toward)
+	}
+	if n.rule.From.IsValid() {
+		r.HasPrefix |= 2
+		fillPrefix(&r.From, &r.FromMask, n.rule.From)
+	}
+	return r
+}
+
+func fillPrefix(address, mask *[16]byte, p netip.Prefix) {
+	copy(address[:], p.Masked().Addr().AsSlice())
+	for i := range p.Bits() {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+}
+
+func (r record) numbered(device string) (numbered, error) {
+	rule := Rule{Device: device, Port: r.Port, MSS: int(r.MSS)}
+	for action, number := range actionNumbers {
+		if number == r.Action {
+			rule.Action = action
+		}
+	}
+	if r.HasPrefix&1 != 0 {
+		rule.Toward = prefixOf(r.Toward, r.TowardMask, r.IPVersion)
+	}
+	if r.HasPrefix&2 != 0 {
+		rule.From = prefixOf(r.From, r.FromMask, r.IPVersion)
+	}
+	if rule.Check() != nil {
+		return numbered{}, errors.New("the table of rules is of another version of longhaul: clear the device's rules and set them anew")
+	}
+	return numbered{r.ID, rule}, nil
+}
+
+func prefixOf(address, mask [16]byte, version uint8) netip.Prefix {
+	bits := 0
+	for _, b := range mask {
+		for ; b != 0; b <<= 1 {
+			bits++
+		}
+	}
+	if version == 4 {
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte(address[:4])), bits)
+	}
+	return netip.PrefixFrom(netip.AddrFrom16(address), bits)
+}
