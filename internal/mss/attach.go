@@ -280,7 +280,7 @@ func (a attachment) deviceName() string {
 // pins of what tells what there is go last.
 func (h *Host) remove(a attachment) error {
 	for _, at := range directions {
-		if err := os.Remove(h.pins().Path(a.dir, at.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := detachLink(h.pins().Path(a.dir, at.name)); err != nil {
 			return fmt.Errorf("cannot detach from device %d: %w", a.index, err)
 		}
 	}
@@ -291,4 +291,21 @@ func (h *Host) remove(a attachment) error {
 		return fmt.Errorf("cannot remove the pins of device %d: %w", a.index, err)
 	}
 	return nil
+}
+
+// detachLink ends a pinned link, if there is one. It is detached first: without
+// its pin the kernel would let go of it some time later.
+func detachLink(pin string) error {
+	l, err := link.LoadPinnedLink(pin, nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		defer l.Close()
+		err = l.Detach()
+		if errors.Is(err, unix.ENOLINK) { // the device is gone
+			err = nil
+		}
+	}
+	return errors.Join(err, os.Remove(pin))
 }

@@ -465,8 +465,7 @@ func TestOtherNamespaces(t *testing.T) {
 		}
 		return err
 	}))
-	nettest.Eventually(t, 5*time.Second, func() bool { _, b := s.segments(t, "10.77.2.2"); return b == 1460-timestampBytes },
-		func() string { return "the rule is still in force" })
+	s.nothingAttached(t)
 }
 
 // TestOthersFilters: a clsact qdisc that others made or use stays.

@@ -191,7 +191,7 @@ func (s syn) build(t testing.TB) []byte {
 	// Header, options and payload in one, with the checksum over all of it.
 	header := gopacket.NewSerializeBuffer()
 	must(t, gopacket.SerializeLayers(header, gopacket.SerializeOptions{FixLengths: true}, tcp))
-	whole := gopacket.Payload(slices.Concat(header.Bytes(), padded, payload))
+	whole := slices.Concat(header.Bytes(), padded, payload)
 	whole[12] = byte((20 + len(padded)) / 4 << 4)
 	buffer := gopacket.NewSerializeBuffer()
 	must(t, gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{ComputeChecksums: true}, append(all, whole)...))
