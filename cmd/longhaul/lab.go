@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -86,36 +88,96 @@ func writeResultTable(w io.Writer, r lab.Result) {
 			direct = c.GoodputBps
 		}
 	}
+	captured := slices.ContainsFunc(r.Cases, func(c lab.CaseResult) bool { return c.Segments != nil })
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(table, "case\tgoodput\tspread\tof limit\t× direct\tretrans\tCPU s/GB\treport\t\n")
-	for _, c := range r.Cases {
-		spread, times, cpu, report := "-", "-", "-", "-"
-		if c.Runs > 1 {
-			spread = fmt.Sprintf("±%.1f%%", 50*(c.GoodputMaxBps-c.GoodputMinBps)/c.GoodputBps)
-		}
-		if direct > 0 {
-			times = fmt.Sprintf("%.1f", c.GoodputBps/direct)
-		}
-		if c.RelayCPUPerGB != nil {
-			cpu = fmt.Sprintf("%.2f", *c.RelayCPUPerGB)
-		}
-		if c.ReferenceBps != nil {
-			report = fmt.Sprintf("%.0f", c.ReferenceBps[0]/1e6)
-			if c.ReferenceBps[1] != c.ReferenceBps[0] {
-				report += fmt.Sprintf("-%.0f", c.ReferenceBps[1]/1e6)
+	// What is of no case's interest has no column: there are 80 characters.
+	columns := []resultColumn{
+		{"case", true, func(c lab.CaseResult) string { return shortCase(c.Name) }},
+		{"goodput", true, func(c lab.CaseResult) string { return fmt.Sprintf("%.1f", c.GoodputBps/1e6) }},
+		{"spread", !captured || r.Cases[0].Runs > 1, func(c lab.CaseResult) string {
+			if c.Runs == 1 {
+				return "-"
 			}
+			return fmt.Sprintf("±%.1f%%", 50*(c.GoodputMaxBps-c.GoodputMinBps)/c.GoodputBps)
+		}},
+		{"of limit", true, func(c lab.CaseResult) string { return fmt.Sprintf("%.1f%%", 100*c.GoodputBps/c.LimitBps) }},
+		{"× direct", !captured, func(c lab.CaseResult) string {
+			if direct == 0 {
+				return "-"
+			}
+			return fmt.Sprintf("%.1f", c.GoodputBps/direct)
+		}},
+		{"retrans", true, func(c lab.CaseResult) string { return fmt.Sprintf("%.2f%%", 100*c.RetransmitRatio) }},
+		{"CPU s/GB", !captured, func(c lab.CaseResult) string {
+			if c.RelayCPUPerGB == nil {
+				return "-"
+			}
+			return fmt.Sprintf("%.2f", *c.RelayCPUPerGB)
+		}},
+		{"MSS A", captured, ofSegments(func(s lab.Segments) int { return s.MSSOfA })},
+		{"MSS B", captured, ofSegments(func(s lab.Segments) int { return s.MSSOfB })},
+		{"sent", captured, ofSegments(func(s lab.Segments) int { return s.Sent })},
+		{"report", true, func(c lab.CaseResult) string {
+			switch {
+			case c.ReferenceBps == nil:
+				return "-"
+			case c.ReferenceBps[1] != c.ReferenceBps[0]:
+				return fmt.Sprintf("%.0f-%.0f", c.ReferenceBps[0]/1e6, c.ReferenceBps[1]/1e6)
+			}
+			return fmt.Sprintf("%.0f", c.ReferenceBps[0]/1e6)
+		}},
+	}
+	columns = slices.DeleteFunc(columns, func(c resultColumn) bool { return !c.shown })
+	for _, c := range columns {
+		fmt.Fprint(table, c.head, "\t")
+	}
+	fmt.Fprintln(table)
+	for _, result := range r.Cases {
+		for _, c := range columns {
+			fmt.Fprint(table, c.cell(result), "\t")
 		}
-		fmt.Fprintf(table, "%s\t%.1f\t%s\t%.1f%%\t%s\t%.2f%%\t%s\t%s\t\n",
-			shortCase(c.Name), c.GoodputBps/1e6, spread, 100*c.GoodputBps/c.LimitBps, times, 100*c.RetransmitRatio, cpu, report)
+		fmt.Fprintln(table)
 	}
 	table.Flush()
-	fmt.Fprintf(w, "goodput and the report's figures in Mb/s; the limit is %s", bitsPerSecond(r.Cases[0].LimitBps))
+	least, most := r.Cases[0].LimitBps, r.Cases[0].LimitBps
+	for _, c := range r.Cases {
+		least, most = min(least, c.LimitBps), max(most, c.LimitBps)
+	}
+	fmt.Fprintf(w, "goodput and the report's figures in Mb/s; the limit is %s", bitsPerSecond(least))
+	if most > least {
+		fmt.Fprintf(w, " to %s", bitsPerSecond(most))
+	}
 	if n := r.Cases[0].Runs; n > 1 {
 		fmt.Fprintf(w, "; medians of %d runs", n)
 	}
 	fmt.Fprintln(w)
+	if captured {
+		fmt.Fprintln(w, "captured at A: the MSS that each end announced, and the bytes of most segments")
+	}
+	for _, c := range r.Cases {
+		if c.Hung > 0 {
+			fmt.Fprintf(w, "%s hung, and was broken off\n", c.Name)
+		}
+	}
 	for _, s := range r.Skipped {
 		fmt.Fprintf(w, "%s was not run: %s\n", s.Name, s.Reason)
+	}
+}
+
+// resultColumn is one column of the table of results.
+type resultColumn struct {
+	head  string
+	shown bool
+	cell  func(lab.CaseResult) string
+}
+
+// ofSegments is a cell of what was captured.
+func ofSegments(figure func(lab.Segments) int) func(lab.CaseResult) string {
+	return func(c lab.CaseResult) string {
+		if c.Segments == nil || figure(*c.Segments) == 0 {
+			return "-"
+		}
+		return strconv.Itoa(figure(*c.Segments))
 	}
 }
 

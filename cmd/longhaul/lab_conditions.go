@@ -72,6 +72,22 @@ func conditionFlags(flags *pflag.FlagSet, c *lab.Conditions) {
 		c.Policer.BurstBytes = int(size)
 		return nil
 	})
+	add("packet-rate", "most packets per second each way, 0 for no bound", "0", func(s string) error {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || n < 0 {
+			return fmt.Errorf("%q is no number of packets: write it like 5000", s)
+		}
+		c.PacketsPerSecond = n
+		return nil
+	})
+	add("atm", "the rate is that of ATM cells, 53 bytes for 48: on or off", "off", func(s string) error {
+		switch s {
+		case "on", "off":
+			c.ATM = s == "on"
+			return nil
+		}
+		return fmt.Errorf("%q is neither on nor off", s)
+	})
 	add("seed", "same seed, same packets lost", strconv.FormatUint(c.Seed, 10), func(s string) error {
 		seed, err := strconv.ParseUint(s, 10, 64)
 		if err != nil {

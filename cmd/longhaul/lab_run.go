@@ -129,7 +129,11 @@ func newLabRunTransfers(env *env, experiment lab.Experiment) *cobra.Command {
 				writeResultTable(env.stdout, result)
 				return nil
 			})
-			if len(options.Cases) > 0 && !slices.Contains(options.Cases, "haul") {
+			cases := options.Cases
+			if len(cases) == 0 {
+				cases = experiment.CaseNames()
+			}
+			if !slices.Contains(cases, "haul") {
 				return inside(cmd, args)
 			}
 			// Where it cannot be loaded, its case says so.

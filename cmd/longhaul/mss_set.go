@@ -67,7 +67,9 @@ this host go by their routes anyway.`,
 			if err := enterNamespace(s.namespace); err != nil {
 				return err
 			}
-			return s.run(cmd.Context(), env, rule)
+			ctx, stop := untilSignal(cmd.Context())
+			defer stop()
+			return s.run(ctx, env, rule)
 		},
 	}
 	flags := cmd.Flags()
@@ -124,25 +126,34 @@ func (s *mssSet) rule(cmd *cobra.Command) (mss.Rule, error) {
 
 func (s *mssSet) run(ctx context.Context, env *env, rule mss.Rule) error {
 	host := mss.NewHost()
-	if err := host.CheckSet(rule); err != nil {
-		return mssError(err)
-	}
 	out := mssOutcome{Rule: rule}
-	var p *pathProbe
+	var (
+		p *pathProbe
+		o mss.SetOptions
+	)
 	if rule.Action == mss.Raise && !s.noProbe {
 		var err error
 		if p, err = s.choose(rule); err != nil {
 			return err
 		}
+		o.Arrives = p.from
+	}
+	if err := host.CheckSet(rule, o); err != nil {
+		return mssError(err)
+	}
+	if p != nil {
 		if !s.json {
 			fmt.Fprintf(env.stderr, "probing whether packets of %d bytes get %s\n", p.size, p)
 		}
 		if err := p.need(ctx); err != nil {
+			if ctx.Err() != nil {
+				return errors.New("interrupted: nothing was changed")
+			}
 			return err
 		}
 		out.Probed = p.address.String()
 	}
-	result, err := host.Set(ctx, rule)
+	result, err := host.Set(ctx, rule, o)
 	if err != nil {
 		return mssError(err)
 	}
@@ -293,7 +304,7 @@ const badProbes = 2
 func (s *mssSet) watchPath(ctx context.Context, env *env, host *mss.Host, p *pathProbe, rule mss.Rule, set mss.SetResult) error {
 	revert := func() error {
 		if set.Replaced != nil {
-			_, err := host.Set(context.WithoutCancel(ctx), *set.Replaced)
+			_, err := host.Set(context.WithoutCancel(ctx), *set.Replaced, mss.SetOptions{Arrives: true})
 			return err
 		}
 		_, err := host.Clear(context.WithoutCancel(ctx), false, func(r mss.Rule, _ uint32) bool { return r == rule })

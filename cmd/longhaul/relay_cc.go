@@ -11,6 +11,7 @@ import (
 
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
+	"longhaul/internal/mss"
 	"longhaul/internal/route"
 )
 
@@ -64,16 +65,24 @@ func isAvailable(name string) bool {
 // hostChanges are what longhaul has changed on this host, by whichever command.
 // What this process may not see is left out.
 type hostChanges struct {
-	CongestionControls []string    `json:"congestion_controls,omitempty"` // loaded
-	Routes             []route.Use `json:"routes,omitempty"`              // of this network namespace
+	CongestionControls []string        `json:"congestion_controls,omitempty"` // loaded
+	Routes             []route.Setting `json:"routes,omitempty"`              // of this network namespace
+	MSS                []mss.Rule      `json:"mss,omitempty"`                 // of this network namespace
 }
 
 func findHostChanges() (h hostChanges) {
 	if names, err := cc.NewHost().LoadedNames(); err == nil {
 		h.CongestionControls = names
 	}
-	if uses, err := routeTable().CongestionControlUses(); err == nil {
-		h.Routes = uses
+	if settings, err := routeTable().Settings(); err == nil {
+		h.Routes = settings
+	}
+	if rules, err := mss.NewHost().Show(false); err == nil {
+		for _, r := range rules {
+			if r.Action != "" {
+				h.MSS = append(h.MSS, r.Rule)
+			}
+		}
 	}
 	return h
 }
@@ -82,7 +91,10 @@ func (h hostChanges) write(w io.Writer) {
 	if len(h.CongestionControls) > 0 {
 		fmt.Fprintf(w, "loaded: congestion control %s\n  undo: longhaul cc unload\n", strings.Join(h.CongestionControls, ", "))
 	}
-	for _, use := range h.Routes {
-		fmt.Fprintf(w, "changed: route to %s uses %s\n  undo: longhaul cc use --to %[1]s --undo\n", use.Prefix, use.Algorithm)
+	for _, s := range h.Routes {
+		fmt.Fprintf(w, "changed: the route to %s has %s\n  undo: longhaul route undo %[1]s\n", s.Prefix, metricsText(s.Values()))
+	}
+	for _, r := range h.MSS {
+		fmt.Fprintf(w, "changed: MSS on %s, %s\n  undo: longhaul mss clear --dev %[1]s\n", r.Device, ruleText(r))
 	}
 }

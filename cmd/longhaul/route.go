@@ -304,14 +304,13 @@ func newRouteShow(env *env) *cobra.Command {
 				return encoder.Encode(map[string]any{"routes": settings})
 			}
 			for _, s := range settings {
-				is, was := map[route.Metric]route.Value{}, map[route.Metric]route.Value{}
+				was := map[route.Metric]route.Value{}
 				for name, done := range s.Metrics {
-					is[name] = done.Set
 					if !s.Made && done.Former != (route.Value{}) {
 						was[name] = done.Former
 					}
 				}
-				fmt.Fprintf(env.stdout, "%s  %s\n", s.Prefix, metricsText(is))
+				fmt.Fprintf(env.stdout, "%s  %s\n", s.Prefix, metricsText(s.Values()))
 				switch {
 				case s.Made:
 					fmt.Fprintln(env.stdout, "    had no route of its own")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"longhaul/internal/mss"
 	"longhaul/internal/relay"
 	"longhaul/internal/route"
 )
@@ -31,7 +32,10 @@ func TestStatusTable(t *testing.T) {
 	busy := relayStatus{
 		Host: hostChanges{
 			CongestionControls: []string{"haul", "hybla"},
-			Routes:             []route.Use{{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Algorithm: "haul"}},
+			Routes: []route.Setting{{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Metrics: map[route.Metric]*route.Done{
+				route.CongestionControl: {Set: route.Value{Name: "haul", Locked: true}}, route.AdvMSS: {Set: route.Value{Number: 1460}},
+			}}},
+			MSS: []mss.Rule{{Device: "eth0", Toward: netip.MustParsePrefix("203.0.113.0/24"), Port: 5432, Action: mss.Raise, MSS: 1460}},
 		},
 		Version: "longhaul v1.0.0 go1.26 linux/amd64", PID: 4711, UptimeSeconds: 93784, ConfigFile: "/etc/longhaul/longhaul.yaml",
 		LastReload: &reloadFact{At: now.Add(-5 * time.Minute), Error: "longhaul.yaml:3:5: unknown key forwart in a tunnel; did you mean forward?"},

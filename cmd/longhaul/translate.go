@@ -175,6 +175,7 @@ func legOptions(l config.Leg) transport.Options {
 		SendBuffer:        int(l.SendBuffer),
 		ReceiveBuffer:     int(l.ReceiveBuffer),
 		MSS:               l.MSS,
+		MTUProbing:        l.MTUProbing,
 		Keepalive:         transport.Keepalive(l.Keepalive),
 		UserTimeout:       l.UserTimeout,
 	}

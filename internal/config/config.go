@@ -124,6 +124,7 @@ type Leg struct {
 	SendBuffer        Size
 	ReceiveBuffer     Size
 	MSS               int // bytes
+	MTUProbing        bool
 	Keepalive         Keepalive
 	UserTimeout       time.Duration
 	DSCP              *uint8

@@ -134,6 +134,23 @@ func (d *decoder) integer(low, high int) func(*node, string) (int, bool) {
 	}
 }
 
+// boolean reads true or false.
+func (d *decoder) boolean(n *node, key string) (bool, bool) {
+	text, ok := d.text(n, key)
+	if !ok {
+		return false, false
+	}
+	switch {
+	case text != "true" && text != "false":
+		d.errorf(n, "use true or false", "%s cannot be %q", key, text)
+	case n.quoted:
+		d.errorf(n, "remove the quotes", "%s must be true or false, not text", key)
+	default:
+		return text == "true", true
+	}
+	return false, false
+}
+
 // duration reads a duration within bounds. Where off is not nil, the word
 // "off" stands for *off.
 func (d *decoder) duration(low, high time.Duration, off *time.Duration) func(*node, string) (time.Duration, bool) {

@@ -110,6 +110,10 @@ func (root *schema) check(s *schema, at string, v any) error {
 			n < s.MinLength || s.MaxLength > 0 && n > s.MaxLength || !regexp.MustCompile(s.Pattern).MatchString(v) {
 			return bad
 		}
+	case bool:
+		if s.Type != "boolean" {
+			return bad
+		}
 	default:
 		var number float64
 		if _, err := fmt.Sscan(fmt.Sprint(v), &number); err != nil {
@@ -202,7 +206,7 @@ func TestSchemaFindsMistakes(t *testing.T) {
 		"name-missing", "name-invalid", "listen-missing", "forward-missing", "listen-empty-list", "listen-mapping",
 		"max-flows-word", "max-flows-zero", "max-flows-quoted", "max-flows-list", "new-flows-negative", "new-flows-zero",
 		"duration-no-unit", "duration-bad", "idle-timeout-bad", "proxy-out-version", "proxy-in-untrusted", "wan-side",
-		"congestion-control-long", "congestion-control-empty", "rate-bytes", "rate-no-unit", "size-bad", "mss-small", "mss-large",
+		"congestion-control-long", "congestion-control-empty", "rate-bytes", "rate-no-unit", "size-bad", "mss-small", "mss-large", "mtu-probing",
 		"keepalive-word", "keepalive-count", "dscp-range", "dscp-name", "log-format", "log-level", "log-scalar",
 		"control-socket-relative", "control-socket-long", "workers-range", "drain-timeout-negative", "defaults-name",
 	} {

@@ -285,6 +285,7 @@ func (d *decoder) leg(n *node, what string, l *Leg) {
 		into("send_buffer", &l.SendBuffer, d.size(minBuffer, maxBuffer)),
 		into("receive_buffer", &l.ReceiveBuffer, d.size(minBuffer, maxBuffer)),
 		into("mss", &l.MSS, d.integer(minMSS, maxMSS)),
+		into("mtu_probing", &l.MTUProbing, d.boolean),
 		field{"keepalive", func(n *node) { d.keepalive(n, &l.Keepalive) }},
 		into("user_timeout", &l.UserTimeout, d.duration(time.Second, maxUserTimeout, nil)),
 		into("dscp", &l.DSCP, d.dscp),

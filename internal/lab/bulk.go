@@ -8,7 +8,10 @@ import (
 	"net"
 	"net/netip"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/pattern"
@@ -16,6 +19,44 @@ import (
 
 // bulkPort is where the receiver of a bulk transfer listens.
 const bulkPort = 5001
+
+// Sockets are options of a bulk transfer's sockets. What is zero is not set.
+type Sockets struct {
+	PacingBps   int64 // rate that the sender keeps below, bits per second
+	WindowBytes int   // most that the receiver advertises
+}
+
+// sender sets the options of a sending socket.
+func (o Sockets) sender(fd int) error {
+	if o.PacingBps == 0 {
+		return nil
+	}
+	return unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, uint64(o.PacingBps/8))
+}
+
+// receiver sets the options of a listening socket. A buffer of fixed size keeps
+// autotuning from lifting the bound, and is large enough for the overhead of
+// small packets.
+func (o Sockets) receiver(fd int) error {
+	if o.WindowBytes == 0 {
+		return nil
+	}
+	err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8*o.WindowBytes)
+	if err != nil { // not root over the machine
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 8*o.WindowBytes)
+	}
+	return errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, o.WindowBytes))
+}
+
+// control makes an option setter one for dialers and listeners.
+func control(set func(fd int) error) func(network, address string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) (err error) {
+		if controlErr := c.Control(func(fd uintptr) { err = set(int(fd)) }); controlErr != nil {
+			return controlErr
+		}
+		return err
+	}
+}
 
 // transfer is a bulk transfer's outcome.
 type transfer struct {
@@ -29,13 +70,13 @@ func (t transfer) goodputBps() float64 { return float64(t.Bytes) * 8 / t.Elapsed
 // address or that of a relay which leads there, and returns once the receiver
 // has read and compared every one of them and the clean end behind them.
 // received is kept up to date meanwhile.
-func bulk(ctx context.Context, from, to *hosts.Host, addr netip.AddrPort, n int64, received *atomic.Int64) (transfer, error) {
+func bulk(ctx context.Context, from, to *hosts.Host, addr netip.AddrPort, n int64, o Sockets, received *atomic.Int64) (transfer, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
 	var listener net.Listener
 	err := to.Do(func() (err error) {
-		var config net.ListenConfig
+		config := net.ListenConfig{Control: control(o.receiver)}
 		config.SetMultipathTCP(false)
 		listener, err = config.Listen(ctx, "tcp", fmt.Sprintf(":%d", bulkPort))
 		return err
@@ -61,7 +102,7 @@ func bulk(ctx context.Context, from, to *hosts.Host, addr netip.AddrPort, n int6
 	}()
 
 	start := time.Now()
-	sendErr := sendBulk(ctx, from, addr, n)
+	sendErr := sendBulk(ctx, from, addr, n, o)
 	if sendErr != nil {
 		cancel()
 	}
@@ -78,12 +119,12 @@ func bulk(ctx context.Context, from, to *hosts.Host, addr netip.AddrPort, n int6
 	return transfer{Bytes: n, Elapsed: end.at.Sub(start)}, nil
 }
 
-func sendBulk(ctx context.Context, from *hosts.Host, addr netip.AddrPort, n int64) error {
+func sendBulk(ctx context.Context, from *hosts.Host, addr netip.AddrPort, n int64, o Sockets) error {
 	var conn net.Conn
 	err := from.Do(func() (err error) {
 		// A literal address is dialed on the calling thread, and so from
 		// this host.
-		var dialer net.Dialer
+		dialer := net.Dialer{Control: control(o.sender)}
 		dialer.SetMultipathTCP(false)
 		conn, err = dialer.DialContext(ctx, "tcp", addr.String())
 		return err

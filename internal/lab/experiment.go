@@ -1,7 +1,9 @@
 package lab
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -13,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/sandbox"
 )
@@ -44,13 +47,38 @@ type Case struct {
 	// Nil means that it can.
 	Missing func() string
 
+	// Adjust makes the experiment's conditions those of the case; nil leaves
+	// them.
+	Adjust func(*Conditions)
+	// From and To are the hosts that send and receive; host-a and host-b if
+	// they are empty.
+	From, To string
+	Sockets  Sockets
+	// GiveUp ends a case that is expected to hang, with what has arrived by
+	// then; 0 waits for the end.
+	GiveUp time.Duration
+	// Capture has the handshake and the segments on the WAN read, at site A.
+	Capture bool
+
 	// Setup starts what the data goes through, and returns the address that
 	// the sender connects to.
 	Setup func(context.Context, *stage) (netip.AddrPort, error)
 }
 
+// conditions are those of the case.
+func (c Case) conditions(of Conditions) Conditions {
+	if c.Adjust != nil {
+		c.Adjust(&of)
+	}
+	return of
+}
+
+func (c Case) hosts() (from, to string) { return cmp.Or(c.From, "host-a"), cmp.Or(c.To, "host-b") }
+
 // Experiments are all that the lab knows, in the order of their reports.
-func Experiments() []Experiment { return []Experiment{mitre(), lossyRelay()} }
+func Experiments() []Experiment {
+	return []Experiment{mitre(), asymmetricMTU(), segmentSize(), lossyRelay()}
+}
 
 // RunOptions are how an experiment is run.
 type RunOptions struct {
@@ -103,6 +131,26 @@ type CaseResult struct {
 	RelayCPUPerGB   *float64    `json:"relay_cpu_seconds_per_gb"`
 	ReferenceBps    *[2]float64 `json:"reference_bps"`
 	Reference       string      `json:"reference"`
+	Segments        *Segments   `json:"segments,omitempty"`
+	// What the case adds to the experiment's conditions, or has in their place.
+	RTTMs            float64 `json:"rtt_ms"`
+	PacketsPerSecond int64   `json:"packet_rate,omitempty"`
+	WindowBytes      int     `json:"window_bytes,omitempty"`
+	PacingBps        int64   `json:"pacing_bps,omitempty"`
+	// Hung is how many of the runs did not come to an end.
+	Hung int `json:"hung,omitempty"`
+}
+
+// Segments is what a capture on the WAN saw of a case's last run, at site A.
+type Segments struct {
+	// What the ends announced, as it left or reached site A. A program at that
+	// device changes what arrives behind the place where it is captured.
+	MSSOfA int `json:"mss_of_a"`
+	MSSOfB int `json:"mss_of_b"`
+	// Sent is the size of the segments that carried most of the data, bytes of
+	// data, and Share the share of all segments that had it.
+	Sent  int     `json:"sent"`
+	Share float64 `json:"share"`
 }
 
 // sample is one run of a case.
@@ -110,6 +158,7 @@ type sample struct {
 	transfer
 	retransmitRatio float64
 	relayCPU        time.Duration
+	segments        *Segments
 }
 
 // Run runs an experiment. The process must be inside a sandbox. The repeats
@@ -150,7 +199,7 @@ func (e Experiment) Run(ctx context.Context, o RunOptions) (Result, error) {
 			if o.Quick {
 				c.Bytes = c.QuickBytes
 			}
-			s, err := e.runCase(ctx, c, conditions, run, o)
+			s, err := e.runCase(ctx, c, c.conditions(conditions), run, o)
 			if err != nil {
 				return result, fmt.Errorf("%s, case %s: %w", e.Name, c.Name, err)
 			}
@@ -158,7 +207,7 @@ func (e Experiment) Run(ctx context.Context, o RunOptions) (Result, error) {
 		}
 	}
 	for i, c := range cases {
-		result.Cases = append(result.Cases, summarize(c, samples[i], conditions.LimitBps()))
+		result.Cases = append(result.Cases, summarize(c, samples[i], c.conditions(conditions)))
 	}
 	return result, nil
 }
@@ -178,14 +227,15 @@ func (e Experiment) choose(names []string) ([]Case, error) {
 	for _, name := range names {
 		i := slices.IndexFunc(e.Cases, func(c Case) bool { return c.Name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("%s has no case %q: it has %s", e.Name, name, strings.Join(e.caseNames(), ", "))
+			return nil, fmt.Errorf("%s has no case %q: it has %s", e.Name, name, strings.Join(e.CaseNames(), ", "))
 		}
 		chosen = append(chosen, e.Cases[i])
 	}
 	return chosen, nil
 }
 
-func (e Experiment) caseNames() []string {
+// CaseNames are the names of all cases.
+func (e Experiment) CaseNames() []string {
 	names := make([]string, len(e.Cases))
 	for i, c := range e.Cases {
 		names[i] = c.Name
@@ -201,7 +251,8 @@ func (e Experiment) runCase(ctx context.Context, c Case, conditions Conditions, 
 		return s, err
 	}
 	defer built.Close()
-	st := &stage{Lab: built, program: o.Program, notef: o.Notef}
+	from, to := c.hosts()
+	st := &stage{Lab: built, program: o.Program, notef: o.Notef, from: from}
 	defer st.stop()
 	addr, err := c.Setup(ctx, st)
 	if err != nil {
@@ -217,8 +268,15 @@ func (e Experiment) runCase(ctx context.Context, c Case, conditions Conditions, 
 	}()
 	sender := built.Host(st.wanSender())
 	before, err := sender.TCPSegments()
+	var stopCapture func() *Segments
+	if err == nil && c.Capture {
+		stopCapture, err = st.capture()
+	}
 	if err == nil {
-		s.transfer, err = bulk(ctx, built.Host("host-a"), built.Host("host-b"), addr, c.Bytes, &received)
+		s.transfer, err = c.transfer(ctx, built.Host(from), built.Host(to), addr, &received)
+	}
+	if stopCapture != nil {
+		s.segments = stopCapture()
 	}
 	close(finished)
 	<-watched
@@ -237,6 +295,23 @@ func (e Experiment) runCase(ctx context.Context, c Case, conditions Conditions, 
 		o.Notef("%s: %d packets were lost beside the link's settings: the machine is too busy for this rate", c.Name, lost)
 	}
 	return s, nil
+}
+
+// errHangs is why a case is ended that does not come to an end.
+var errHangs = errors.New("the transfer hangs")
+
+// transfer moves the case's data.
+func (c Case) transfer(ctx context.Context, from, to *hosts.Host, addr netip.AddrPort, received *atomic.Int64) (transfer, error) {
+	if c.GiveUp > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, c.GiveUp, errHangs)
+		defer cancel()
+	}
+	t, err := bulk(ctx, from, to, addr, c.Bytes, c.Sockets, received)
+	if errors.Is(err, errHangs) {
+		return transfer{Bytes: received.Load(), Elapsed: c.GiveUp}, nil
+	}
+	return t, err
 }
 
 // watch reports progress until finished is closed.
@@ -264,16 +339,24 @@ func watch(c Case, run int, o RunOptions, received *atomic.Int64, finished <-cha
 	}
 }
 
-func summarize(c Case, samples []sample, limitBps float64) CaseResult {
+func summarize(c Case, samples []sample, conditions Conditions) CaseResult {
 	goodput := collect(samples, func(s sample) float64 { return s.goodputBps() })
 	r := CaseResult{
-		Name: c.Name, About: c.About, LimitBps: limitBps,
+		Name: c.Name, About: c.About, LimitBps: conditions.LimitBps(),
 		GoodputBps: median(goodput), GoodputMinBps: goodput[0], GoodputMaxBps: goodput[len(goodput)-1],
 		Seconds:         median(collect(samples, func(s sample) float64 { return s.Elapsed.Seconds() })),
 		Bytes:           samples[0].Bytes,
 		Runs:            len(samples),
 		RetransmitRatio: median(collect(samples, func(s sample) float64 { return s.retransmitRatio })),
 		ReferenceBps:    c.ReferenceBps, Reference: c.Reference,
+		Segments: samples[len(samples)-1].segments,
+		RTTMs:    float64(conditions.RTT) / float64(time.Millisecond), PacketsPerSecond: conditions.PacketsPerSecond,
+		WindowBytes: c.Sockets.WindowBytes, PacingBps: c.Sockets.PacingBps,
+	}
+	for _, s := range samples {
+		if c.GiveUp > 0 && s.Elapsed == c.GiveUp {
+			r.Hung++
+		}
 	}
 	cpu := median(collect(samples, func(s sample) float64 { return s.relayCPU.Seconds() * 1e9 / float64(s.Bytes) }))
 	if cpu > 0 {
@@ -305,11 +388,16 @@ const (
 )
 
 // LimitBps is the most goodput that the WAN can carry from site A to site B:
-// the bottleneck's rate, times the payload's share of a full packet, times the
+// the bottleneck's rate, times the payload's share of what a full packet takes
+// of it, or the payload of as many packets as it carries in a second, times the
 // share of packets that survive a loss behind the bottleneck. A packet lost
 // before it takes none of its capacity. 0 means that there is no limit.
 func (c Conditions) LimitBps() float64 {
-	limit := float64(c.RateBps) * float64(c.MTUAB-ipv4HeaderBytes-tcpHeaderTimestampsBytes) / float64(c.MTUAB)
+	ab, _ := c.Directions()
+	if c.RateBps == 0 {
+		return 0
+	}
+	limit := ab.CarriesBps(c.MTUAB) * float64(c.MTUAB-ipv4HeaderBytes-tcpHeaderTimestampsBytes) / float64(c.MTUAB)
 	if c.LossPlace == link.LossAfter {
 		limit *= 1 - c.Loss.Probability
 	}
@@ -325,6 +413,8 @@ func (c Conditions) describe(e Experiment) map[string]any {
 		"loss_ab":        c.Loss.Probability,
 		"loss_ba":        c.LossBA.Probability,
 		"queue_bdp":      c.QueueBDP,
+		"atm":            c.ATM,
+		"packet_rate":    c.PacketsPerSecond,
 		"mtu_ab":         c.MTUAB,
 		"mtu_ba":         c.MTUBA,
 		"seed":           c.Seed,

@@ -48,7 +48,7 @@ func TestBulkArrivesWhole(t *testing.T) {
 	for _, to := range []netip.Addr{HostB, HostB6} {
 		var received atomic.Int64
 		const n = 5<<20 + 7
-		got, err := bulk(t.Context(), built.Host("host-a"), built.Host("host-b"), netip.AddrPortFrom(to, bulkPort), n, &received)
+		got, err := bulk(t.Context(), built.Host("host-a"), built.Host("host-b"), netip.AddrPortFrom(to, bulkPort), n, Sockets{}, &received)
 		if err != nil {
 			t.Fatalf("to %s: %v", to, err)
 		}
@@ -80,7 +80,7 @@ func TestBulkEndsWithItsContext(t *testing.T) {
 		}
 		cancel(why)
 	}()
-	_, err := bulk(ctx, built.Host("host-a"), built.Host("host-b"), netip.AddrPortFrom(HostB, bulkPort), 1<<40, &received)
+	_, err := bulk(ctx, built.Host("host-a"), built.Host("host-b"), netip.AddrPortFrom(HostB, bulkPort), 1<<40, Sockets{}, &received)
 	if !errors.Is(err, why) && !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want the reason of the cancellation", err)
 	}
@@ -96,7 +96,7 @@ func TestClassicEndHosts(t *testing.T) {
 		c.ClassicEndHost = classic
 		built := build(t, c)
 		var received atomic.Int64
-		got, err := bulk(t.Context(), built.Host("host-a"), built.Host("host-b"), netip.AddrPortFrom(HostB, bulkPort), 16<<20, &received)
+		got, err := bulk(t.Context(), built.Host("host-a"), built.Host("host-b"), netip.AddrPortFrom(HostB, bulkPort), 16<<20, Sockets{}, &received)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -262,13 +262,22 @@ func TestExecEndsWithItsClient(t *testing.T) {
 }
 
 func TestLimit(t *testing.T) {
-	c := Conditions{RateBps: 1e9, MTUAB: 1500, Loss: link.Loss{Probability: 0.1}}
-	if got, want := c.LimitBps(), 1e9*1448/1500; math.Abs(got-want) > 1 {
-		t.Errorf("loss before the bottleneck: limit %.0f, want %.0f", got, want)
-	}
-	c.LossPlace = link.LossAfter
-	if got, want := c.LimitBps(), 0.9*1e9*1448/1500; math.Abs(got-want) > 1 {
-		t.Errorf("loss after the bottleneck: limit %.0f, want %.0f", got, want)
+	tenth := link.Loss{Probability: 0.1}
+	for _, test := range []struct {
+		c    Conditions
+		want float64
+	}{
+		{Conditions{MTUAB: 1500}, 0},
+		{Conditions{RateBps: 100e6, MTUAB: 1500}, 100e6 * 1448 / 1500},
+		{Conditions{RateBps: 100e6, MTUAB: 9180, ATM: true}, 100e6 * 9128 / (192 * 53)},
+		{Conditions{RateBps: 100e6, MTUAB: 1500, PacketsPerSecond: 1000}, 1000 * 1448 * 8},
+		{Conditions{RateBps: 1e6, MTUAB: 1500, PacketsPerSecond: 1000}, 1e6 * 1448 / 1500.},
+		{Conditions{RateBps: 1e9, MTUAB: 1500, Loss: tenth}, 1e9 * 1448 / 1500},
+		{Conditions{RateBps: 1e9, MTUAB: 1500, Loss: tenth, LossPlace: link.LossAfter}, 0.9 * 1e9 * 1448 / 1500},
+	} {
+		if got := test.c.LimitBps(); math.Abs(got-test.want) > 1 {
+			t.Errorf("%+v: the limit is %.0f, want %.0f", test.c, got, test.want)
+		}
 	}
 }
 
@@ -288,7 +297,7 @@ func TestSummary(t *testing.T) {
 	second := func(bytes int64, seconds float64, ratio float64) sample {
 		return sample{transfer: transfer{bytes, time.Duration(seconds * float64(time.Second))}, retransmitRatio: ratio, relayCPU: time.Second}
 	}
-	r := summarize(Case{Name: "x"}, []sample{second(1e9, 8, 0.3), second(1e9, 4, 0.1), second(1e9, 10, 0.2)}, 2e9)
+	r := summarize(Case{Name: "x"}, []sample{second(1e9, 8, 0.3), second(1e9, 4, 0.1), second(1e9, 10, 0.2)}, fast())
 	if r.GoodputBps != 1e9 || r.GoodputMinBps != 0.8e9 || r.GoodputMaxBps != 2e9 || r.Seconds != 8 || r.RetransmitRatio != 0.2 || *r.RelayCPUPerGB != 1 {
 		t.Errorf("got %+v", r)
 	}
@@ -304,7 +313,7 @@ func TestSummary(t *testing.T) {
 
 func TestExperimentsAreWellFormed(t *testing.T) {
 	for _, e := range Experiments() {
-		names := e.caseNames()
+		names := e.CaseNames()
 		slices.Sort(names)
 		if len(names) == 0 || len(slices.Compact(names)) != len(e.Cases) {
 			t.Errorf("%s: cases %v", e.Name, names)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os/exec"
 	"slices"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/lab/capture"
 )
 
 // stage is a lab with the programs that a case runs in it.
@@ -19,18 +22,71 @@ type stage struct {
 	*Lab
 	program string // the longhaul binary
 	notef   func(string, ...any)
+	from    string // the host that sends
 
 	daemons []*daemon
 	cpu     time.Duration // of daemons that have ended
 }
 
-// wanSender is the host whose TCP sends into the WAN: host-a on the direct
+// wanSender is the host whose TCP sends into the WAN: the sender on the direct
 // path, relay-a where anything relays.
 func (s *stage) wanSender() string {
 	if len(s.daemons) > 0 {
 		return "relay-a"
 	}
-	return "host-a"
+	return s.from
+}
+
+// wanPort is the port to which the WAN's sender connects.
+func (s *stage) wanPort() uint16 {
+	if len(s.daemons) > 0 {
+		return relayPort
+	}
+	return bulkPort
+}
+
+// run runs longhaul in a host, to its end.
+func (s *stage) run(ctx context.Context, host string, args ...string) error {
+	cmd := exec.CommandContext(ctx, s.program, args...)
+	said := &tail{}
+	cmd.Stdout, cmd.Stderr = said, said
+	err := s.Host(host).Start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		return fmt.Errorf("longhaul %s on %s: %w\n%s", strings.Join(args, " "), host, contextOr(ctx, err), said)
+	}
+	return nil
+}
+
+// capture begins to read the WAN at site A.
+func (s *stage) capture() (stop func() *Segments, err error) {
+	var c *capture.Capture
+	err = s.Host("relay-a").Do(func() error {
+		device, err := net.InterfaceByName("wan")
+		if err == nil {
+			c, err = capture.Start(device.Index, s.wanPort())
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func() *Segments {
+		seen := c.Stop()
+		if seen.Missed > 0 {
+			s.notef("the capture missed %d packets", seen.Missed)
+		}
+		all, usual := uint64(0), seen.Usual()
+		for _, n := range seen.Segments {
+			all += n
+		}
+		return &Segments{
+			MSSOfA: seen.MSSOfClient, MSSOfB: seen.MSSOfServer,
+			Sent: usual, Share: float64(seen.Segments[usual]) / float64(max(all, 1)),
+		}
+	}, nil
 }
 
 // daemon is a program that runs in a host until it is stopped.

@@ -5,6 +5,7 @@ package lab
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"longhaul/internal/lab/hosts"
@@ -67,6 +68,8 @@ type Conditions struct {
 	MTUAB, MTUBA     int
 	Reorder          link.Reorder
 	Policer          link.Policer // from site A to site B
+	ATM              bool         // the bottleneck carries cells
+	PacketsPerSecond int64        // that the bottleneck carries at most, each way; 0 is no bound
 	Seed             uint64
 	LANMTU           int
 	DownAB, DownBA   bool // outages
@@ -87,6 +90,7 @@ func (c Conditions) Directions() (ab, ba link.Settings) {
 			Loss: inBursts(loss, c.LossBurstPackets), LossPlace: c.LossPlace,
 			QueueBytes: c.QueueBytes, QueueBDP: c.QueueBDP,
 			MTU: mtu, Reorder: c.Reorder, Down: down, Seed: seed,
+			ATM: c.ATM, PacketsPerSecond: c.PacketsPerSecond,
 		}
 	}
 	ab, ba = one(c.Loss, c.MTUAB, c.DownAB, c.Seed), one(c.LossBA, c.MTUBA, c.DownBA, c.Seed+1)
@@ -179,6 +183,9 @@ func TwoSites(c Conditions) Topology {
 			BA:   ba,
 		}},
 	}
+	if min(c.MTUAB, c.MTUBA) < leastIPv6MTU {
+		t.withoutIPv6OverWAN()
+	}
 	for i := range t.Hosts {
 		h := &t.Hosts[i]
 		h.TCP.CongestionControl = stockCongestionControl
@@ -187,6 +194,22 @@ func TwoSites(c Conditions) Topology {
 		}
 	}
 	return t
+}
+
+// leastIPv6MTU is what a link must carry for IPv6 (RFC 8200, 5).
+const leastIPv6MTU = 1280
+
+// withoutIPv6OverWAN leaves IPv6 to the two LANs.
+func (t *Topology) withoutIPv6OverWAN() {
+	is6 := func(p netip.Prefix) bool { return p.Addr().Is6() }
+	for i := range t.Links {
+		for _, end := range []*Endpoint{&t.Links[i].A, &t.Links[i].B} {
+			end.Addresses = slices.DeleteFunc(end.Addresses, is6)
+		}
+	}
+	for i := range t.Hosts {
+		t.Hosts[i].Routes = slices.DeleteFunc(t.Hosts[i].Routes, func(r hosts.Route) bool { return r.Via == wanA6 || r.Via == wanB6 })
+	}
 }
 
 // stockCongestionControl is what nearly every Linux host uses. It is set by

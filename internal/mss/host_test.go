@@ -146,11 +146,11 @@ func TestForwarded(t *testing.T) {
 		in := func(f func() error) { t.Helper(); must(t, s.r.Do(f)) }
 		in(func() error {
 			// The SYN from a bounds what b sends: data from b.
-			_, err := h.Set(ctx, Rule{Device: "right", From: prefix("10.77.2.0/24"), Action: Clamp, MSS: 1000})
+			_, err := h.Set(ctx, Rule{Device: "right", From: prefix("10.77.2.0/24"), Action: Clamp, MSS: 1000}, SetOptions{})
 			return err
 		})
 		in(func() error {
-			result, err := h.Set(ctx, Rule{Device: "left", Toward: prefix("fd00:2::2/128"), Action: Clamp, MSS: 1220})
+			result, err := h.Set(ctx, Rule{Device: "left", Toward: prefix("fd00:2::2/128"), Action: Clamp, MSS: 1220}, SetOptions{})
 			if result.Hook != hook || !result.Changed {
 				t.Errorf("the result is %+v", result)
 			}
@@ -221,7 +221,7 @@ func TestClampToRoutes(t *testing.T) {
 		must(t, s.r.Route(hosts.Route{To: prefix("fd00:2::2/128"), Device: "right", TCP: hosts.Metrics{MTU: 1280, LockMTU: true}}))
 		set := func(a Action) {
 			t.Helper()
-			must(t, s.r.Do(func() error { _, err := h.Set(ctx, Rule{Device: "left", Action: a}); return err }))
+			must(t, s.r.Do(func() error { _, err := h.Set(ctx, Rule{Device: "left", Action: a}, SetOptions{}); return err }))
 		}
 		set(ClampToRoute)
 		if a, b := s.segments(t, "10.77.2.2"); a != 1260-timestampBytes || b != 1460-timestampBytes {
@@ -249,7 +249,7 @@ func TestDataSurvives(t *testing.T) {
 	s := newSite(t)
 	must(t, s.b.Route(hosts.Route{To: prefix("10.77.1.0/24"), Via: netip.MustParseAddr("10.77.2.1"), TCP: hosts.Metrics{AdvMSS: 460}}))
 	must(t, s.r.Do(func() error {
-		_, err := h.Set(context.Background(), Rule{Device: "right", Toward: prefix("10.77.2.0/24"), Action: Raise, MSS: 1460})
+		_, err := h.Set(context.Background(), Rule{Device: "right", Toward: prefix("10.77.2.0/24"), Action: Raise, MSS: 1460}, SetOptions{})
 		return err
 	}))
 	var l net.Listener
@@ -287,16 +287,16 @@ func TestReplace(t *testing.T) {
 	ctx := context.Background()
 	must(t, s.r.Do(func() error {
 		rule := Rule{Device: "left", Toward: prefix("10.77.2.0/24"), Port: 80, Action: Clamp, MSS: 1000}
-		if _, err := h.Set(ctx, rule); err != nil {
+		if _, err := h.Set(ctx, rule, SetOptions{}); err != nil {
 			return err
 		}
-		result, err := h.Set(ctx, rule)
+		result, err := h.Set(ctx, rule, SetOptions{})
 		if err != nil || result.Changed || result.Replaced != nil {
 			t.Errorf("the same again: %+v, %v", result, err)
 		}
 		other := rule
 		other.Action, other.MSS = Raise, 1400
-		result, err = h.Set(ctx, other)
+		result, err = h.Set(ctx, other, SetOptions{})
 		if err != nil || !result.Changed || result.Replaced == nil || *result.Replaced != rule {
 			t.Errorf("another action: %+v, %v", result, err)
 		}
@@ -306,12 +306,12 @@ func TestReplace(t *testing.T) {
 		}
 		for i := range maxRules - 1 {
 			rule.Port = uint16(1000 + i)
-			if _, err := h.Set(ctx, rule); err != nil {
+			if _, err := h.Set(ctx, rule, SetOptions{}); err != nil {
 				return err
 			}
 		}
 		rule.Port = 9
-		if _, err := h.Set(ctx, rule); !errors.Is(err, ErrFull) {
+		if _, err := h.Set(ctx, rule, SetOptions{}); !errors.Is(err, ErrFull) {
 			t.Errorf("one rule too many: %v", err)
 		}
 		cleared, err := h.Clear(ctx, false, anyRule)
@@ -343,7 +343,7 @@ func TestRefusals(t *testing.T) {
 		{Rule{Device: "left", Action: Raise, MSS: 1000, Toward: prefix("10.0.0.0/8"), From: prefix("fd00::/16")}, "use prefixes of one IP version"},
 	} {
 		must(t, s.r.Do(func() error {
-			if _, err := h.Set(context.Background(), tt.rule); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if _, err := h.Set(context.Background(), tt.rule, SetOptions{}); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%+v: the error is %v, want one with %q", tt.rule, err, tt.want)
 			}
 			return nil
@@ -352,6 +352,12 @@ func TestRefusals(t *testing.T) {
 	if left, _ := filepath.Glob(h.BPFFS + "/longhaul*"); len(left) > 0 {
 		t.Errorf("refused rules left %v", left)
 	}
+	// What is seen to arrive is not bounded by what the device sends.
+	must(t, s.r.Do(func() error {
+		_, err := h.Set(context.Background(), Rule{Device: "left", Action: Raise, MSS: 8960, From: prefix("10.77.1.0/24")}, SetOptions{Arrives: true})
+		_, clearErr := h.Clear(context.Background(), false, anyRule)
+		return errors.Join(err, clearErr)
+	}))
 }
 
 // TestInterrupted: what a crash leaves at any point is shown, completed by the
@@ -372,7 +378,7 @@ func TestInterrupted(t *testing.T) {
 			s := newSite(t)
 			ctx := context.Background()
 			crash := func() {
-				must(t, s.r.Do(func() error { _, err := h.Set(ctx, rule); return err }))
+				must(t, s.r.Do(func() error { _, err := h.Set(ctx, rule, SetOptions{}); return err }))
 				for _, pin := range tt.remove {
 					found, err := filepath.Glob(h.pins().Path("*", pin))
 					if err != nil || len(found) != 1 {
@@ -393,7 +399,7 @@ func TestInterrupted(t *testing.T) {
 			s.nothingAttached(t)
 			crash()
 			must(t, s.r.Do(func() error {
-				if _, err := h.Set(ctx, rule); err != nil {
+				if _, err := h.Set(ctx, rule, SetOptions{}); err != nil {
 					return err
 				}
 				list, err := h.Show(false)
@@ -418,7 +424,7 @@ func TestDeviceGone(t *testing.T) {
 		s := newSite(t)
 		ctx := context.Background()
 		must(t, s.r.Do(func() error {
-			if _, err := h.Set(ctx, Rule{Device: "left", Action: Clamp, MSS: 1000}); err != nil {
+			if _, err := h.Set(ctx, Rule{Device: "left", Action: Clamp, MSS: 1000}, SetOptions{}); err != nil {
 				return err
 			}
 			l, err := netlink.LinkByName("left")
@@ -448,7 +454,10 @@ func TestOtherNamespaces(t *testing.T) {
 	h := testHost(t)
 	s := newSite(t)
 	ctx := context.Background()
-	must(t, s.r.Do(func() error { _, err := h.Set(ctx, Rule{Device: "left", Action: Clamp, MSS: 1000}); return err }))
+	must(t, s.r.Do(func() error {
+		_, err := h.Set(ctx, Rule{Device: "left", Action: Clamp, MSS: 1000}, SetOptions{})
+		return err
+	}))
 	must(t, s.a.Do(func() error {
 		if list, err := h.Show(false); err != nil || len(list) != 0 {
 			t.Errorf("shown elsewhere is %+v, %v", list, err)
@@ -491,7 +500,7 @@ func TestOthersFilters(t *testing.T) {
 		if err := netlink.FilterAdd(other); err != nil {
 			return err
 		}
-		if _, err := h.Set(ctx, Rule{Device: "left", Action: Clamp, MSS: 1000}); err != nil {
+		if _, err := h.Set(ctx, Rule{Device: "left", Action: Clamp, MSS: 1000}, SetOptions{}); err != nil {
 			return err
 		}
 		if _, err := h.Clear(ctx, false, anyRule); err != nil {
@@ -517,7 +526,7 @@ func TestConcurrently(t *testing.T) {
 	for i := range 8 {
 		group.Go(func() {
 			err := s.r.Do(func() error {
-				_, err := h.Set(ctx, Rule{Device: "left", Port: uint16(1 + i), Action: Clamp, MSS: 1000})
+				_, err := h.Set(ctx, Rule{Device: "left", Port: uint16(1 + i), Action: Clamp, MSS: 1000}, SetOptions{})
 				if err == nil && i%2 == 1 {
 					_, err = h.Clear(ctx, false, func(r Rule, _ uint32) bool { return r.Port == uint16(1+i) })
 				}
@@ -547,7 +556,7 @@ func TestFastOpen(t *testing.T) {
 		must(t, x.Sysctl("net.ipv4.tcp_fastopen", "1027")) // both roles, without a cookie
 	}
 	must(t, s.r.Do(func() error {
-		_, err := h.Set(context.Background(), Rule{Device: "left", Action: Clamp, MSS: 1000})
+		_, err := h.Set(context.Background(), Rule{Device: "left", Action: Clamp, MSS: 1000}, SetOptions{})
 		return err
 	}))
 	var l net.Listener

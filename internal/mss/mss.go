@@ -74,14 +74,21 @@ type SetResult struct {
 	Hook     string // how the program is attached: "tcx" or "clsact"
 }
 
+// SetOptions are what [Host.Set] is told besides the rule.
+type SetOptions struct {
+	// Arrives: full packets were seen to arrive, so that the MTU of the
+	// device, which bounds what it sends, is no bound for the value.
+	Arrives bool
+}
+
 // CheckSet says what would keep [Host.Set] from putting a rule into force,
 // without doing anything.
-func (h *Host) CheckSet(rule Rule) error {
-	_, err := h.checkSet(rule)
+func (h *Host) CheckSet(rule Rule, o SetOptions) error {
+	_, err := h.checkSet(rule, o)
 	return err
 }
 
-func (h *Host) checkSet(rule Rule) (device, error) {
+func (h *Host) checkSet(rule Rule, o SetOptions) (device, error) {
 	if err := rule.Check(); err != nil {
 		return device{}, err
 	}
@@ -89,7 +96,7 @@ func (h *Host) checkSet(rule Rule) (device, error) {
 	if err != nil {
 		return device{}, err
 	}
-	if err := rule.checkOn(d); err != nil {
+	if err := rule.checkOn(d); err != nil && !o.Arrives {
 		return device{}, err
 	}
 	return d, needPrivilege()
@@ -98,8 +105,8 @@ func (h *Host) checkSet(rule Rule) (device, error) {
 // Set puts a rule into force, in place of one for the same data if there is
 // one. The error is an [*kernel.ErrUnsupported] where the kernel or the
 // privilege does not allow it.
-func (h *Host) Set(ctx context.Context, rule Rule) (SetResult, error) {
-	d, err := h.checkSet(rule)
+func (h *Host) Set(ctx context.Context, rule Rule, o SetOptions) (SetResult, error) {
+	d, err := h.checkSet(rule, o)
 	if err != nil {
 		return SetResult{}, err
 	}

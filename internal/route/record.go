@@ -35,6 +35,15 @@ type Done struct {
 	Replaces *Value `json:"replaces,omitempty"`
 }
 
+// Values are those that were set.
+func (s Setting) Values() map[Metric]Value {
+	values := map[Metric]Value{}
+	for name, done := range s.Metrics {
+		values[name] = done.Set
+	}
+	return values
+}
+
 // note adds what is about to be done to a metric.
 func (s *Setting) note(name Metric, value, now Value) {
 	if s.Metrics == nil {

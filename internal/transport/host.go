@@ -31,6 +31,7 @@ type host struct {
 
 	retries2           int  // tcp_retries2
 	slowStartAfterIdle bool // tcp_slow_start_after_idle
+	mtuProbing         bool // tcp_mtu_probing
 }
 
 // rtoMaxOption is TCP_RTO_MAX_MS, which x/sys does not have yet.
@@ -62,6 +63,11 @@ func probeHost() (host, error) {
 		return host{}, err
 	}
 	h.slowStartAfterIdle = idle != 0
+	probing, err := sysctlInt("tcp_mtu_probing")
+	if err != nil {
+		return host{}, err
+	}
+	h.mtuProbing = probing != 0
 
 	// The caps are not readable in every namespace, but asking for too much
 	// yields just what is allowed. The kernel doubles what it is asked for.

@@ -36,6 +36,12 @@ type Options struct {
 	// known, so with WANAuto both kinds of leg must have the same.
 	MSS int
 
+	// MTUProbing has the sender find out by itself how large segments the
+	// path carries, where full ones vanish and no router tells (RFC 4821).
+	// The kernel has one setting for it in each network namespace; where that
+	// is off, Tunnel.Lacks says so.
+	MTUProbing bool
+
 	Keepalive Keepalive
 
 	// UserTimeout is how long sent data may stay unacknowledged (RFC 5482)

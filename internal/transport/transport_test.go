@@ -404,7 +404,7 @@ func TestLacks(t *testing.T) {
 		return unix.ENOENT
 	}
 	var log bytes.Buffer
-	tunnel := newTunnel(Options{}, Options{UserTimeout: 10 * time.Second}, WANAuto, h, refuse, slog.New(slog.NewTextHandler(&log, nil)))
+	tunnel := newTunnel(Options{MTUProbing: true}, Options{MTUProbing: true, UserTimeout: 10 * time.Second}, WANAuto, h, refuse, slog.New(slog.NewTextHandler(&log, nil)))
 
 	// Lacks that depend on the path come with the first flow, from any thread.
 	dialed, _, _ := connectLocal(t, "127.0.0.1:0", nil)
@@ -421,14 +421,15 @@ func TestLacks(t *testing.T) {
 	wg.Wait()
 	got := tunnel.Lacks()
 	want := []Lack{
+		{"path MTU probing on lan legs", "sysctl -w net.ipv4.tcp_mtu_probing=1"},
 		{"congestion control bbr on wan legs (they use cubic)", "modprobe tcp_bbr"},
 		{"a congestion window that outlives an idle second on wan legs, which use cubic", "sysctl -w net.ipv4.tcp_slow_start_after_idle=0"},
 		{"a user timeout of 10s on wan legs that spares a peer which lives but does not read", "run Linux 6.15 or newer and set a user timeout of 15.4s or more"},
 		{"send buffer 45 MiB for 1 Gb/s at 63 ms", "sysctl -w net.ipv4.tcp_wmem='4096 16384 134217728'"},
 		{"receive buffer 30 MiB for 1 Gb/s at 63 ms", "sysctl -w net.ipv4.tcp_rmem='4096 131072 67108864'"},
 	}
-	if len(got) == len(want) && strings.HasPrefix(got[3].What, "receive") {
-		got[3], got[4] = got[4], got[3] // whichever thread came first
+	if len(got) == len(want) && strings.HasPrefix(got[4].What, "receive") {
+		got[4], got[5] = got[5], got[4] // whichever thread came first
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("lacks (-want +got):\n%s", diff)

@@ -110,6 +110,12 @@ func (t *Tunnel) reportLacks(p *profile) {
 			Remedy: "sysctl -w net.ipv4.tcp_slow_start_after_idle=0",
 		})
 	}
+	if p.options.MTUProbing && !t.host.mtuProbing {
+		t.lack("mtu probing", Lack{
+			What:   fmt.Sprintf("path MTU probing on %s legs", p.kind),
+			Remedy: "sysctl -w net.ipv4.tcp_mtu_probing=1",
+		})
+	}
 	if p.options.endsClosedWindows(t.host) {
 		t.lack(p.kind+" user timeout", Lack{
 			What:   fmt.Sprintf("a user timeout of %v on %s legs that spares a peer which lives but does not read", p.options.UserTimeout, p.kind),

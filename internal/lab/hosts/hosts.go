@@ -214,6 +214,18 @@ func (h *Host) Route(r Route) error {
 	return nil
 }
 
+// BlockICMP has the host send and forward no ICMP over IPv4, as many a firewall
+// does: path MTU discovery then learns nothing from it.
+func (h *Host) BlockICMP() error {
+	rule := netlink.NewRule()
+	rule.Family, rule.Priority = unix.AF_INET, 1
+	rule.IPProto, rule.Type = unix.IPPROTO_ICMP, unix.FR_ACT_BLACKHOLE
+	if err := h.nl.RuleAdd(rule); err != nil {
+		return fmt.Errorf("cannot block ICMP on host %s: %w", h.Name, err)
+	}
+	return nil
+}
+
 func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

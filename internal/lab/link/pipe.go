@@ -26,6 +26,7 @@ type pipe struct {
 	startAt          int64
 	finishAt, freeAt int64
 	fraction         int64 // in 1/rate ns
+	packetFraction   int64 // in 1/PacketsPerSecond ns
 
 	line      delayLine
 	heldBytes int
@@ -56,7 +57,8 @@ func (p *pipe) set(now int64, s Settings, queueLimit int) {
 		if s.RateBps == 0 {
 			left = 0
 		} else {
-			// No overflow: the product is what is left of size*8e9.
+			// No overflow: the product is what is left of size*8e9, or of a
+			// second's share.
 			left = left * p.settings.RateBps / s.RateBps
 		}
 		p.finishAt = now + left
@@ -128,13 +130,20 @@ func (p *pipe) advance(now int64) {
 func (p *pipe) serve(packet *wirePacket) {
 	p.startAt = p.freeAt
 	if packet.at > p.freeAt {
-		p.startAt, p.fraction = packet.at, 0
+		p.startAt, p.fraction, p.packetFraction = packet.at, 0, 0
 	}
 	p.finishAt = p.startAt
 	if rate := p.settings.RateBps; rate > 0 {
-		work := int64(packet.size)*8e9 + p.fraction
+		work := int64(p.settings.wireBytes(int(packet.size)))*8e9 + p.fraction
 		p.finishAt += work / rate
 		p.fraction = work % rate
+	}
+	if rate := p.settings.PacketsPerSecond; rate > 0 {
+		work := int64(1e9) + p.packetFraction
+		if finish := p.startAt + work/rate; finish > p.finishAt {
+			p.finishAt = finish
+			p.packetFraction = work % rate
+		}
 	}
 	p.serving = true
 }

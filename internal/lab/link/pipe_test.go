@@ -117,6 +117,47 @@ func TestPipeRateIsExact(t *testing.T) {
 	}
 }
 
+// TestPipeCells: a packet takes whole cells, trailers included.
+func TestPipeCells(t *testing.T) {
+	for _, test := range []struct{ packet, cells int }{
+		{1, 1}, {32, 1}, {33, 2}, {40, 2}, {80, 2}, {81, 3}, {576, 13}, {1500, 32}, {9180, 192},
+	} {
+		s := Settings{RateBps: 8e9, ATM: true, MTU: 9180, QueueBytes: 20_000}
+		if got := s.wireBytes(test.packet); got != test.cells*53 {
+			t.Errorf("%d bytes take %d, want %d cells", test.packet, got, test.cells)
+		}
+		b := newBench(s)
+		b.send(test.packet)
+		b.run(ms)
+		if len(b.out) != 1 || b.out[0].At != int64(test.cells*53) {
+			t.Errorf("%d bytes leave as %v, want after %d ns", test.packet, b.out, test.cells*53)
+		}
+	}
+}
+
+// TestPipePacketRate: small packets are bound by their number, large ones by
+// the rate, and the number is exact over any time.
+func TestPipePacketRate(t *testing.T) {
+	const packets = 3000
+	for _, test := range []struct {
+		size, perSecond, rate int64
+		want                  time.Duration
+	}{
+		{100, 3000, 1e9, time.Second},
+		{100, 7000, 1e9, packets * time.Second / 7000},
+		{1500, 7000, 36e6, time.Second},
+	} {
+		b := newBench(Settings{RateBps: test.rate, PacketsPerSecond: test.perSecond, QueueBytes: packets * 1500})
+		for range packets {
+			b.send(int(test.size))
+		}
+		b.run(time.Minute.Nanoseconds())
+		if last := b.out[len(b.out)-1].At; len(b.out) != packets || last != int64(test.want) {
+			t.Errorf("%+v: %d packets left, the last after %v", test, len(b.out), time.Duration(last))
+		}
+	}
+}
+
 func TestPipeServesAtMaxOfArrivalAndFree(t *testing.T) {
 	b := newBench(Settings{RateBps: 12_000_000}) // 1 ms for 1500 bytes
 	b.send(1500)

@@ -18,6 +18,14 @@ type Settings struct {
 	// packets; 0 means unlimited.
 	RateBps int64
 
+	// ATM has the bottleneck carry packets in cells: each takes 53 bytes of the
+	// rate for 48 of what it carries (see CarriesBps).
+	ATM bool
+	// PacketsPerSecond bounds the bottleneck as well, as a host does whose CPU
+	// takes the same time for a packet of any size; 0 means unlimited. It
+	// needs RateBps.
+	PacketsPerSecond int64
+
 	Loss      Loss
 	LossPlace LossPlace
 
@@ -104,6 +112,34 @@ type Counters struct {
 	// Time spent waiting for the bottleneck, own transmission excluded; upper
 	// bounds of buckets 3 % wide. Zero while RateBps is 0.
 	QueueDelayP50, QueueDelayP95, QueueDelayP99, QueueDelayMax time.Duration
+}
+
+// The parts of ATM (RFC 2684, 5.1: LLC encapsulation in AAL5).
+const (
+	cellBytes        = 53
+	cellPayloadBytes = 48
+	atmTrailerBytes  = 8 + 8 // of AAL5 and of LLC/SNAP, in a whole number of cells
+)
+
+// CarriesBps is the rate of packets of a size that the bottleneck carries, in
+// bits per second of whole IP packets; +Inf without a bound.
+func (s Settings) CarriesBps(packet int) float64 {
+	carries := math.Inf(1)
+	if s.RateBps > 0 {
+		carries = float64(s.RateBps) * float64(packet) / float64(s.wireBytes(packet))
+	}
+	if s.PacketsPerSecond > 0 {
+		carries = min(carries, float64(s.PacketsPerSecond)*float64(packet)*8)
+	}
+	return carries
+}
+
+// wireBytes is what a packet takes of the bottleneck's rate, in bytes.
+func (s Settings) wireBytes(packet int) int {
+	if !s.ATM {
+		return packet
+	}
+	return (packet + atmTrailerBytes + cellPayloadBytes - 1) / cellPayloadBytes * cellBytes
 }
 
 // Share is the share of packets that the model loses in the long run.

@@ -17,6 +17,8 @@ const (
 	maxRateBps = 1_000_000_000_000
 	maxDelay   = time.Hour
 
+	maxPacketsPerSecond = 100_000_000
+
 	minQueuePackets = 64 // of the default queue limit, in full packets
 )
 
@@ -35,6 +37,12 @@ func (s Settings) Validate() error {
 		return refuse("Jitter", s.Jitter, fmt.Sprintf("between 0 and Delay, which is %v", s.Delay))
 	case s.RateBps != 0 && (s.RateBps < minRateBps || s.RateBps > maxRateBps):
 		return refuse("RateBps", s.RateBps, fmt.Sprintf("0 for no bound, or between %d and %d", minRateBps, int64(maxRateBps)))
+	case s.PacketsPerSecond != 0 && (s.PacketsPerSecond < 1 || s.PacketsPerSecond > maxPacketsPerSecond):
+		return refuse("PacketsPerSecond", s.PacketsPerSecond, fmt.Sprintf("0 for no bound, or between 1 and %d", maxPacketsPerSecond))
+	case s.PacketsPerSecond != 0 && s.RateBps == 0:
+		return refuse("PacketsPerSecond", s.PacketsPerSecond, "0, or set RateBps as well")
+	case s.ATM && s.RateBps == 0:
+		return refuse("ATM", s.ATM, "false, or set RateBps as well")
 	case !share(s.Loss.Probability):
 		return refuse("Loss.Probability", s.Loss.Probability, "between 0 and 1")
 	case !share(s.Loss.ToBad):

@@ -7,6 +7,7 @@
 package linkcheck
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -106,7 +107,8 @@ func (p Path) Loss(ctx context.Context, dir link.Direction, packets int) (loss, 
 	var first, second arrivals
 	s := p.Link.Settings(dir)
 	isolate := func(s *link.Settings) {
-		s.RateBps, s.QueueBytes, s.QueueBDP, s.Policer = 0, 0, 0, link.Policer{}
+		noBottleneck(s)
+		s.Policer = link.Policer{}
 	}
 	for _, got := range []*arrivals{&first, &second} {
 		// Another seed and back restarts the generators.
@@ -143,13 +145,19 @@ func (p Path) Loss(ctx context.Context, dir link.Direction, packets int) (loss, 
 	return loss, pattern, nil
 }
 
+// noBottleneck leaves a link without bounds on what it carries.
+func noBottleneck(s *link.Settings) {
+	s.RateBps, s.PacketsPerSecond, s.ATM, s.QueueBytes, s.QueueBDP = 0, 0, false, 0, 0
+}
+
 // Rate sends faster than the bottleneck serves and times what arrives. The
 // packets are as large as the link carries, and count as whole IP packets.
 func (p Path) Rate(ctx context.Context, dir link.Direction) (Row, error) {
-	rate := p.Link.Settings(dir).RateBps
-	if rate == 0 {
+	s := p.Link.Settings(dir)
+	if s.RateBps == 0 {
 		return Row{}, fmt.Errorf("rate %v: it has no bound, so there is none to measure", dir)
 	}
+	rate := s.CarriesBps(cmp.Or(s.MTU, link.DefaultMTU))
 	var got float64
 	isolate := func(s *link.Settings) {
 		s.Loss, s.Reorder, s.Policer, s.Jitter, s.QueueBDP = link.Loss{}, link.Reorder{}, link.Policer{}, 0, 0
@@ -157,7 +165,7 @@ func (p Path) Rate(ctx context.Context, dir link.Direction) (Row, error) {
 		s.QueueBytes = max(int(rate/8/5), 64*link.DefaultMTU, 8*s.MTU)
 	}
 	err := p.with(dir, isolate, func() (err error) {
-		got, err = p.flood(ctx, dir, float64(rate))
+		got, err = p.flood(ctx, dir, rate)
 		return err
 	})
 	if err != nil {
@@ -165,9 +173,9 @@ func (p Path) Rate(ctx context.Context, dir link.Direction) (Row, error) {
 	}
 	return Row{
 		What:  fmt.Sprintf("rate %v", dir),
-		Asked: formatRate(float64(rate)),
-		Got:   fmt.Sprintf("%s (%+.2f %%)", formatRate(got), (got/float64(rate)-1)*100),
-		OK:    math.Abs(got/float64(rate)-1) <= RateTolerance,
+		Asked: formatRate(rate),
+		Got:   fmt.Sprintf("%s (%+.2f %%)", formatRate(got), (got/rate-1)*100),
+		OK:    math.Abs(got/rate-1) <= RateTolerance,
 	}, nil
 }
 
@@ -180,7 +188,8 @@ func (p Path) Policer(ctx context.Context, dir link.Direction) (Row, error) {
 	}
 	var got float64
 	isolate := func(s *link.Settings) {
-		s.Loss, s.Reorder, s.Jitter, s.RateBps, s.QueueBytes, s.QueueBDP = link.Loss{}, link.Reorder{}, 0, 0, 0, 0
+		noBottleneck(s)
+		s.Loss, s.Reorder, s.Jitter = link.Loss{}, link.Reorder{}, 0
 	}
 	err := p.with(dir, isolate, func() (err error) {
 		got, err = p.flood(ctx, dir, float64(policer.RateBps))

@@ -35,7 +35,7 @@ func (p Path) IdleRTT(ctx context.Context) (Row, error) {
 	tolerance := RTTTolerance + ab.Jitter + ba.Jitter
 	for _, s := range []link.Settings{ab, ba} {
 		if s.RateBps > 0 {
-			asked += time.Duration(math.Round(float64(size) * 8e9 / float64(s.RateBps)))
+			asked += time.Duration(math.Round(float64(size) * 8e9 / s.CarriesBps(size)))
 		}
 	}
 	var trips []time.Duration

@@ -33,7 +33,7 @@ func (p Path) TCP(ctx context.Context, dir link.Direction, during time.Duration)
 	if from.Addr.Is6() {
 		headers += 20
 	}
-	limit := float64(s.RateBps) * float64(mtu-headers) / float64(mtu)
+	limit := s.CarriesBps(mtu) * float64(mtu-headers) / float64(mtu)
 
 	var goodput, cpuPerGB float64
 	isolate := func(s *link.Settings) {
