@@ -59,6 +59,8 @@ static long (*bpf_skb_load_bytes)(const void *skb, u32 at, void *to, u32 bytes) 
 static long (*bpf_fib_lookup)(void *skb, void *lookup, int bytes, u32 flags) = (void *)69;
 static long (*bpf_spin_lock)(struct bpf_spin_lock *lock) = (void *)93;
 static long (*bpf_spin_unlock)(struct bpf_spin_lock *lock) = (void *)94;
+static long (*bpf_setsockopt)(void *sk, int level, int option, void *value, int bytes) = (void *)49;
+static long (*bpf_getsockopt)(void *sk, int level, int option, void *value, int bytes) = (void *)57;
 static void *(*bpf_sk_storage_get)(void *map, void *sk, void *value, u64 flags) = (void *)107;
 static u64 (*bpf_ktime_get_boot_ns)(void) = (void *)125;
 

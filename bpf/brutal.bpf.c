@@ -31,22 +31,6 @@
 
 LICENSE;
 
-KERNEL_RECORDS_BEGIN
-
-struct net {
-	u64 net_cookie;
-};
-
-typedef struct {
-	struct net *net;
-} possible_net_t;
-
-struct sock_common___net {
-	possible_net_t skc_net;
-};
-
-KERNEL_RECORDS_END
-
 // A rate that several connections share. Written by user space.
 struct brutal_budget {
 	u64 rate;        // of IP packets, bytes per second
@@ -132,9 +116,7 @@ static ALWAYS_INLINE u32 budget_of_destination(struct tcp_sock *tp)
 {
 	struct sock_common *common = &sk_of(tp)->__sk_common;
 	struct brutal_prefix key = {.length = 8 * (sizeof(key.netns) + sizeof(key.address))};
-	struct sock_common___net *with_net = (void *)common;
-	struct net *net = with_net->skc_net.net;
-	u64 cookie = net->net_cookie;
+	u64 cookie = common->skc_net.net->net_cookie;
 
 	key.netns[0] = cookie >> 32;
 	key.netns[1] = cookie;

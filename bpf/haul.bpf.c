@@ -72,10 +72,19 @@ static ALWAYS_INLINE struct haul *begin(struct tcp_sock *tp)
 	return h;
 }
 
+// What is kept beside the flow's state: see haul_set_state.
+struct timer {
+	bool bounded;
+};
+
+CHECK_CA_PRIV(struct timer);
+
 SEC("struct_ops") void haul_tcp_init(u64 *ctx)
 {
 	struct tcp_sock *tp = tcp_arg(ctx);
 	struct haul *h = begin(tp);
+	struct timer *t = ca_priv(tp);
+	t->bounded = false;
 	want_pacing(tp);
 	if (h)
 		sk_of(tp)->sk_pacing_rate = haul_min(h->pace, sk_of(tp)->sk_max_pacing_rate);
@@ -130,10 +139,63 @@ SEC("struct_ops") u32 haul_sndbuf_expand(u64 *ctx)
 	return 7;
 }
 
+// The timer that ends an outage. A path that comes back is seen when the kernel
+// sends the first lost segment again, and it waits twice as long each time, up to
+// two minutes. While it does, the wait is bounded (less than RFC 6298, 2.5, has
+// it), so that no path stays unused for longer than that; and the time after which a connection is given up, which
+// the kernel would cut in proportion, is held where it was (RFC 9293, 3.8.3; in
+// Linux by tcp_retries2). A socket that has settings of its own keeps them.
+enum {
+	IPPROTO_TCP = 6,
+	TCP_USER_TIMEOUT = 18,
+	TCP_RTO_MAX_MS = 44,
+
+	RTO_MIN_MS = 200,
+	RTO_MAX_MS = 120000,
+	RTO_MAX_IN_OUTAGE_MS = 4000,
+};
+
+// give_up_ms is how long the kernel goes on with no answer: as many timeouts
+// from the least one, each twice the one before up to the largest.
+static ALWAYS_INLINE u32 give_up_ms(u32 retries)
+{
+	const u32 doublings = 9; // from RTO_MIN_MS to what is just below RTO_MAX_MS
+	if (retries <= doublings)
+		return ((2u << retries) - 1) * RTO_MIN_MS;
+	return ((2u << doublings) - 1) * RTO_MIN_MS + (retries - doublings) * RTO_MAX_MS;
+}
+
+static ALWAYS_INLINE bool set_timer(struct tcp_sock *tp, int rto_max_ms, int user_timeout_ms)
+{
+	return bpf_setsockopt(tp, IPPROTO_TCP, TCP_RTO_MAX_MS, &rto_max_ms, sizeof(rto_max_ms)) == 0 &&
+	       bpf_setsockopt(tp, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof(user_timeout_ms)) == 0;
+}
+
+SEC("struct_ops") void haul_set_state(u64 *ctx)
+{
+	struct tcp_sock *tp = tcp_arg(ctx);
+	u8 state = ctx[1];
+	struct timer *t = ca_priv(tp);
+	if ((state == TCP_CA_Loss) == t->bounded)
+		return;
+	if (t->bounded) {
+		t->bounded = false;
+		set_timer(tp, RTO_MAX_MS, 0);
+		return;
+	}
+	int rto_max_ms = 0, user_timeout_ms = 1;
+	if (bpf_getsockopt(tp, IPPROTO_TCP, TCP_RTO_MAX_MS, &rto_max_ms, sizeof(rto_max_ms)) || rto_max_ms != RTO_MAX_MS ||
+	    bpf_getsockopt(tp, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof(user_timeout_ms)) || user_timeout_ms)
+		return;
+	u32 retries = sk_of(tp)->__sk_common.skc_net.net->ipv4.sysctl_tcp_retries2;
+	t->bounded = set_timer(tp, RTO_MAX_IN_OUTAGE_MS, give_up_ms(retries));
+}
+
 SEC(".struct_ops.link") struct tcp_congestion_ops haul = {
 	.name = "haul",
 	.flags = TCP_CONG_NON_RESTRICTED,
 	.init = (void *)haul_tcp_init,
+	.set_state = (void *)haul_set_state,
 	.cong_control = (void *)haul_cong_control,
 	.ssthresh = (void *)haul_ssthresh,
 	.undo_cwnd = (void *)haul_undo_cwnd,

@@ -14,7 +14,21 @@ struct in6_addr {
 	} in6_u;
 };
 
+struct netns_ipv4 {
+	u8 sysctl_tcp_retries2;
+};
+
+struct net {
+	u64 net_cookie;
+	struct netns_ipv4 ipv4;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
 struct sock_common {
+	possible_net_t skc_net;
 	u32 skc_daddr; // network byte order
 	u16 skc_family;
 	struct in6_addr skc_v6_daddr;

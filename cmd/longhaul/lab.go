@@ -95,7 +95,7 @@ func writeResultTable(w io.Writer, r lab.Result) {
 		{"case", true, func(c lab.CaseResult) string { return shortCase(c.Name) }},
 		{"goodput", true, func(c lab.CaseResult) string { return fmt.Sprintf("%.1f", c.GoodputBps/1e6) }},
 		{"spread", !captured || r.Cases[0].Runs > 1, func(c lab.CaseResult) string {
-			if c.Runs == 1 {
+			if c.Runs == 1 || c.GoodputBps == 0 {
 				return "-"
 			}
 			return fmt.Sprintf("±%.1f%%", 50*(c.GoodputMaxBps-c.GoodputMinBps)/c.GoodputBps)

@@ -24,6 +24,7 @@ type testPath struct {
 	a        *linktest.Host
 	listener net.Listener
 	got      *atomic.Int64
+	link     *link.Link
 }
 
 // newPath makes a link with a queue of one bandwidth-delay product, on which
@@ -31,8 +32,8 @@ type testPath struct {
 func newPath(t *testing.T, rateBps int64, rtt time.Duration, loss float64, six bool) testPath {
 	t.Helper()
 	ab := link.Settings{Delay: rtt / 2, RateBps: rateBps, QueueBDP: 1, Loss: link.Loss{Probability: loss}, Seed: 1}
-	a, b, _ := linktest.New(t, linktest.Kinds[0], 1500, ab, link.Settings{Delay: rtt / 2})
-	p := testPath{a: a}
+	a, b, l := linktest.New(t, linktest.Kinds[0], 1500, ab, link.Settings{Delay: rtt / 2})
+	p := testPath{a: a, link: l}
 	b.Do(t, func() error {
 		address := b.V4
 		if six {
@@ -112,6 +113,73 @@ func TestAlgorithmsOverLoss(t *testing.T) {
 				}
 				return nil
 			})
+		})
+	}
+}
+
+// TestHaulTimer holds that the retransmission timer is bounded in an outage and
+// at no other time, that a connection is not given up sooner for it, and that a
+// program's own settings stay.
+func TestHaulTimer(t *testing.T) {
+	const (
+		rtoMax      = 44 // TCP_RTO_MAX_MS, which x/sys does not have yet
+		userTimeout = unix.TCP_USER_TIMEOUT
+	)
+	h := testHost(t)
+	name := load(t, h, "haul")
+	p := newPath(t, 20e6, 20*time.Millisecond, 0, false)
+	settings := p.link.Settings(link.AToB)
+	for _, test := range []struct {
+		name                           string
+		set                            func(fd int) error
+		rtoMax, rtoMaxDown             int // ms
+		userTimeout, userTimeoutOfDown int // ms
+	}{
+		// 924.6 s are the kernel's own with 15 retries, from 200 ms to 2 minutes.
+		{"default", func(int) error { return nil }, 120_000, 4000, 0, 924_600},
+		{"user timeout", func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, userTimeout, 60_000) }, 120_000, 120_000, 60_000, 60_000},
+		{"bound", func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, rtoMax, 30_000) }, 30_000, 30_000, 0, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			conn := p.dial(t, withAlgorithm(name))
+			defer conn.Close()
+			raw, err := conn.(*net.TCPConn).SyscallConn()
+			must(t, err)
+			must(t, raw.Control(func(fd uintptr) { err = test.set(int(fd)) }))
+			if errors.Is(err, unix.ENOPROTOOPT) {
+				t.Skip("needs TCP_RTO_MAX_MS (Linux 6.15)")
+			}
+			must(t, err)
+			got := func() (max, timeout int) {
+				must(t, raw.Control(func(fd uintptr) {
+					max, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, rtoMax)
+					if err == nil {
+						timeout, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, userTimeout)
+					}
+				}))
+				must(t, err)
+				return max, timeout
+			}
+			is := func(wantMax, wantTimeout int, when string) {
+				t.Helper()
+				var max, timeout int
+				nettest.Eventually(t, 20*time.Second, func() bool {
+					max, timeout = got()
+					return max == wantMax && timeout == wantTimeout
+				}, func() string {
+					return fmt.Sprintf("%s: the timer is bounded to %d ms and the user timeout is %d ms, want %d and %d", when, max, timeout, wantMax, wantTimeout)
+				})
+			}
+			must(t, pump(conn, 300*time.Millisecond))
+			is(test.rtoMax, test.userTimeout, "before")
+			down := settings
+			down.Down = true
+			must(t, p.link.Set(link.AToB, down))
+			must(t, pump(conn, time.Second)) // several timeouts
+			is(test.rtoMaxDown, test.userTimeoutOfDown, "down")
+			must(t, p.link.Set(link.AToB, settings))
+			must(t, pump(conn, 2*time.Second))
+			is(test.rtoMax, test.userTimeout, "after")
 		})
 	}
 }
