@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/lab/hosts"
+	"longhaul/internal/lab/linktest"
 	"longhaul/internal/nettest"
 )
 
@@ -41,42 +42,12 @@ func testHost(t testing.TB) *Host {
 	return h
 }
 
-// site is three hosts in a row, of which the middle one forwards:
-// a --- 10.77.1.0/24 --- r --- 10.77.2.0/24 --- b, and the same in IPv6.
-type site struct{ a, r, b *hosts.Host }
+// site is three hosts in a row, of which the middle one has the rules.
+type site struct{ linktest.Row }
 
 func newSite(t testing.TB) site {
 	t.Helper()
-	host := func(name string) *hosts.Host {
-		h, err := hosts.New(name)
-		must(t, err)
-		t.Cleanup(h.Close)
-		return h
-	}
-	s := site{host("a"), host("r"), host("b")}
-	must(t, hosts.Cable(s.a, "eth0", s.r, "left", 1500))
-	must(t, hosts.Cable(s.r, "right", s.b, "eth0", 1500))
-	for _, x := range []struct {
-		h                 *hosts.Host
-		device            string
-		ipv4, ipv6        string
-		gateway, gateway6 string
-	}{
-		{s.a, "eth0", "10.77.1.2/24", "fd00:1::2/64", "10.77.1.1", "fd00:1::1"},
-		{s.r, "left", "10.77.1.1/24", "fd00:1::1/64", "", ""},
-		{s.r, "right", "10.77.2.1/24", "fd00:2::1/64", "", ""},
-		{s.b, "eth0", "10.77.2.2/24", "fd00:2::2/64", "10.77.2.1", "fd00:2::1"},
-	} {
-		must(t, x.h.Address(x.device, netip.MustParsePrefix(x.ipv4)))
-		must(t, x.h.Address(x.device, netip.MustParsePrefix(x.ipv6)))
-		if x.gateway != "" {
-			must(t, x.h.Route(hosts.Route{To: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr(x.gateway)}))
-			must(t, x.h.Route(hosts.Route{To: netip.MustParsePrefix("::/0"), Via: netip.MustParseAddr(x.gateway6)}))
-		}
-	}
-	must(t, s.r.Sysctl("net.ipv4.ip_forward", "1"))
-	must(t, s.r.Sysctl("net.ipv6.conf.all.forwarding", "1"))
-	return s
+	return site{linktest.NewRow(t, 1500)}
 }
 
 // segments makes a connection from a to b and tells the MSS, less the room for
@@ -84,7 +55,7 @@ func newSite(t testing.TB) site {
 func (s site) segments(t testing.TB, address string) (fromA, fromB int) {
 	t.Helper()
 	var l net.Listener
-	must(t, s.b.Do(func() (err error) {
+	must(t, s.B.Do(func() (err error) {
 		l, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(address, "0"))
 		return err
 	}))
@@ -99,7 +70,7 @@ func (s site) segments(t testing.TB, address string) (fromA, fromB int) {
 		accepted <- c
 	}()
 	var c net.Conn
-	must(t, s.a.Do(func() (err error) {
+	must(t, s.A.Do(func() (err error) {
 		c, err = net.DialTimeout("tcp", l.Addr().String(), 5*time.Second)
 		return err
 	}))
@@ -143,23 +114,23 @@ func TestForwarded(t *testing.T) {
 	eachHook(t, func(t *testing.T, h *Host, hook string) {
 		s := newSite(t)
 		ctx := context.Background()
-		in := func(f func() error) { t.Helper(); must(t, s.r.Do(f)) }
+		in := func(f func() error) { t.Helper(); must(t, s.R.Do(f)) }
 		in(func() error {
 			// The SYN from a bounds what b sends: data from b.
-			_, err := h.Set(ctx, Rule{Device: "right", From: prefix("10.77.2.0/24"), Action: Clamp, MSS: 1000}, SetOptions{})
+			_, err := h.Set(ctx, Rule{Device: "right", From: prefix("10.9.2.0/24"), Action: Clamp, MSS: 1000}, SetOptions{})
 			return err
 		})
 		in(func() error {
-			result, err := h.Set(ctx, Rule{Device: "left", Toward: prefix("fd00:2::2/128"), Action: Clamp, MSS: 1220}, SetOptions{})
+			result, err := h.Set(ctx, Rule{Device: "left", Toward: prefix("fd09:2::2/128"), Action: Clamp, MSS: 1220}, SetOptions{})
 			if result.Hook != hook || !result.Changed {
 				t.Errorf("the result is %+v", result)
 			}
 			return err
 		})
-		if a, b := s.segments(t, "10.77.2.2"); a != 1460-timestampBytes || b != 1000-timestampBytes {
+		if a, b := s.segments(t, "10.9.2.2"); a != 1460-timestampBytes || b != 1000-timestampBytes {
 			t.Errorf("IPv4: a sends %d, b sends %d", a, b)
 		}
-		if a, b := s.segments(t, "fd00:2::2"); a != 1220-timestampBytes || b != 1440-timestampBytes {
+		if a, b := s.segments(t, "fd09:2::2"); a != 1220-timestampBytes || b != 1440-timestampBytes {
 			t.Errorf("IPv6: a sends %d, b sends %d", a, b)
 		}
 		var list []Status
@@ -175,10 +146,10 @@ func TestForwarded(t *testing.T) {
 			}
 			return err
 		})
-		if a, b := s.segments(t, "fd00:2::2"); a != 1440-timestampBytes || b != 1440-timestampBytes {
+		if a, b := s.segments(t, "fd09:2::2"); a != 1440-timestampBytes || b != 1440-timestampBytes {
 			t.Errorf("IPv6, cleared: a sends %d, b sends %d", a, b)
 		}
-		if _, b := s.segments(t, "10.77.2.2"); b != 1000-timestampBytes {
+		if _, b := s.segments(t, "10.9.2.2"); b != 1000-timestampBytes {
 			t.Errorf("the other rule has gone as well: b sends %d", b)
 		}
 		in(func() error { _, err := h.Clear(ctx, false, anyRule); return err })
@@ -191,7 +162,7 @@ func anyRule(Rule, uint32) bool { return true }
 // nothingAttached checks the devices of r.
 func (s site) nothingAttached(t testing.TB) {
 	t.Helper()
-	must(t, s.r.Do(func() error {
+	must(t, s.R.Do(func() error {
 		for _, name := range []string{"left", "right"} {
 			l, err := netlink.LinkByName(name)
 			if err != nil {
@@ -206,7 +177,7 @@ func (s site) nothingAttached(t testing.TB) {
 		}
 		return nil
 	}))
-	if a, b := s.segments(t, "10.77.2.2"); a != 1460-timestampBytes || b != 1460-timestampBytes {
+	if a, b := s.segments(t, "10.9.2.2"); a != 1460-timestampBytes || b != 1460-timestampBytes {
 		t.Errorf("a sends %d, b sends %d, and nothing should be in force", a, b)
 	}
 }
@@ -217,27 +188,27 @@ func TestClampToRoutes(t *testing.T) {
 		s := newSite(t)
 		ctx := context.Background()
 		// The way to b is narrow, the way back is not.
-		must(t, s.r.Route(hosts.Route{To: prefix("10.77.2.2/32"), Device: "right", TCP: hosts.Metrics{MTU: 1300, LockMTU: true}}))
-		must(t, s.r.Route(hosts.Route{To: prefix("fd00:2::2/128"), Device: "right", TCP: hosts.Metrics{MTU: 1280, LockMTU: true}}))
+		must(t, s.R.Route(hosts.Route{To: prefix("10.9.2.2/32"), Device: "right", TCP: hosts.Metrics{MTU: 1300, LockMTU: true}}))
+		must(t, s.R.Route(hosts.Route{To: prefix("fd09:2::2/128"), Device: "right", TCP: hosts.Metrics{MTU: 1280, LockMTU: true}}))
 		set := func(a Action) {
 			t.Helper()
-			must(t, s.r.Do(func() error { _, err := h.Set(ctx, Rule{Device: "left", Action: a}, SetOptions{}); return err }))
+			must(t, s.R.Do(func() error { _, err := h.Set(ctx, Rule{Device: "left", Action: a}, SetOptions{}); return err }))
 		}
 		set(ClampToRoute)
-		if a, b := s.segments(t, "10.77.2.2"); a != 1260-timestampBytes || b != 1460-timestampBytes {
+		if a, b := s.segments(t, "10.9.2.2"); a != 1260-timestampBytes || b != 1460-timestampBytes {
 			t.Errorf("to the route: a sends %d, b sends %d", a, b)
 		}
-		if a, b := s.segments(t, "fd00:2::2"); a != 1220-timestampBytes || b != 1440-timestampBytes {
+		if a, b := s.segments(t, "fd09:2::2"); a != 1220-timestampBytes || b != 1440-timestampBytes {
 			t.Errorf("to the route, IPv6: a sends %d, b sends %d", a, b)
 		}
 		set(ClampToPMTU)
-		if a, b := s.segments(t, "10.77.2.2"); a != 1260-timestampBytes || b != 1260-timestampBytes {
+		if a, b := s.segments(t, "10.9.2.2"); a != 1260-timestampBytes || b != 1260-timestampBytes {
 			t.Errorf("to the path MTU: a sends %d, b sends %d", a, b)
 		}
-		if a, b := s.segments(t, "fd00:2::2"); a != 1220-timestampBytes || b != 1220-timestampBytes {
+		if a, b := s.segments(t, "fd09:2::2"); a != 1220-timestampBytes || b != 1220-timestampBytes {
 			t.Errorf("to the path MTU, IPv6: a sends %d, b sends %d", a, b)
 		}
-		must(t, s.r.Do(func() error { _, err := h.Clear(ctx, false, anyRule); return err }))
+		must(t, s.R.Do(func() error { _, err := h.Clear(ctx, false, anyRule); return err }))
 		s.nothingAttached(t)
 	})
 }
@@ -247,13 +218,13 @@ func TestClampToRoutes(t *testing.T) {
 func TestDataSurvives(t *testing.T) {
 	h := testHost(t)
 	s := newSite(t)
-	must(t, s.b.Route(hosts.Route{To: prefix("10.77.1.0/24"), Via: netip.MustParseAddr("10.77.2.1"), TCP: hosts.Metrics{AdvMSS: 460}}))
-	must(t, s.r.Do(func() error {
-		_, err := h.Set(context.Background(), Rule{Device: "right", Toward: prefix("10.77.2.0/24"), Action: Raise, MSS: 1460}, SetOptions{})
+	must(t, s.B.Route(hosts.Route{To: prefix("10.9.1.0/24"), Via: netip.MustParseAddr("10.9.2.1"), TCP: hosts.Metrics{AdvMSS: 460}}))
+	must(t, s.R.Do(func() error {
+		_, err := h.Set(context.Background(), Rule{Device: "right", Toward: prefix("10.9.2.0/24"), Action: Raise, MSS: 1460}, SetOptions{})
 		return err
 	}))
 	var l net.Listener
-	must(t, s.b.Do(func() (err error) { l, err = net.Listen("tcp4", "10.77.2.2:0"); return err }))
+	must(t, s.B.Do(func() (err error) { l, err = net.Listen("tcp4", "10.9.2.2:0"); return err }))
 	defer l.Close()
 	got := make(chan int64, 1)
 	go func() {
@@ -267,7 +238,7 @@ func TestDataSurvives(t *testing.T) {
 		got <- n
 	}()
 	var c net.Conn
-	must(t, s.a.Do(func() (err error) { c, err = net.Dial("tcp4", l.Addr().String()); return err }))
+	must(t, s.A.Do(func() (err error) { c, err = net.Dial("tcp4", l.Addr().String()); return err }))
 	if mss := maxSegment(t, c); mss != 1460-timestampBytes {
 		t.Errorf("a sends %d", mss)
 	}
@@ -278,15 +249,15 @@ func TestDataSurvives(t *testing.T) {
 	if n := <-got; n != size {
 		t.Errorf("%d bytes of %d arrived", n, size)
 	}
-	must(t, s.r.Do(func() error { _, err := h.Clear(context.Background(), false, anyRule); return err }))
+	must(t, s.R.Do(func() error { _, err := h.Clear(context.Background(), false, anyRule); return err }))
 }
 
 func TestReplace(t *testing.T) {
 	h := testHost(t)
 	s := newSite(t)
 	ctx := context.Background()
-	must(t, s.r.Do(func() error {
-		rule := Rule{Device: "left", Toward: prefix("10.77.2.0/24"), Port: 80, Action: Clamp, MSS: 1000}
+	must(t, s.R.Do(func() error {
+		rule := Rule{Device: "left", Toward: prefix("10.9.2.0/24"), Port: 80, Action: Clamp, MSS: 1000}
 		if _, err := h.Set(ctx, rule, SetOptions{}); err != nil {
 			return err
 		}
@@ -342,7 +313,7 @@ func TestRefusals(t *testing.T) {
 		{Rule{Device: "left", Action: Raise, MSS: 1000, Toward: prefix("::ffff:10.0.0.0/120")}, "write it as IPv4"},
 		{Rule{Device: "left", Action: Raise, MSS: 1000, Toward: prefix("10.0.0.0/8"), From: prefix("fd00::/16")}, "use prefixes of one IP version"},
 	} {
-		must(t, s.r.Do(func() error {
+		must(t, s.R.Do(func() error {
 			if _, err := h.Set(context.Background(), tt.rule, SetOptions{}); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%+v: the error is %v, want one with %q", tt.rule, err, tt.want)
 			}
@@ -353,8 +324,8 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("refused rules left %v", left)
 	}
 	// What is seen to arrive is not bounded by what the device sends.
-	must(t, s.r.Do(func() error {
-		_, err := h.Set(context.Background(), Rule{Device: "left", Action: Raise, MSS: 8960, From: prefix("10.77.1.0/24")}, SetOptions{Arrives: true})
+	must(t, s.R.Do(func() error {
+		_, err := h.Set(context.Background(), Rule{Device: "left", Action: Raise, MSS: 8960, From: prefix("10.9.1.0/24")}, SetOptions{Arrives: true})
 		_, clearErr := h.Clear(context.Background(), false, anyRule)
 		return errors.Join(err, clearErr)
 	}))
@@ -378,7 +349,7 @@ func TestInterrupted(t *testing.T) {
 			s := newSite(t)
 			ctx := context.Background()
 			crash := func() {
-				must(t, s.r.Do(func() error { _, err := h.Set(ctx, rule, SetOptions{}); return err }))
+				must(t, s.R.Do(func() error { _, err := h.Set(ctx, rule, SetOptions{}); return err }))
 				for _, pin := range tt.remove {
 					found, err := filepath.Glob(h.pins().Path("*", pin))
 					if err != nil || len(found) != 1 {
@@ -388,7 +359,7 @@ func TestInterrupted(t *testing.T) {
 				}
 			}
 			crash()
-			must(t, s.r.Do(func() error {
+			must(t, s.R.Do(func() error {
 				list, err := h.Show(false)
 				if err != nil || len(list) != 1 || list[0].Device != "left" || list[0].Problem == "" {
 					t.Errorf("shown is %+v, %v", list, err)
@@ -398,7 +369,7 @@ func TestInterrupted(t *testing.T) {
 			}))
 			s.nothingAttached(t)
 			crash()
-			must(t, s.r.Do(func() error {
+			must(t, s.R.Do(func() error {
 				if _, err := h.Set(ctx, rule, SetOptions{}); err != nil {
 					return err
 				}
@@ -408,10 +379,10 @@ func TestInterrupted(t *testing.T) {
 				}
 				return nil
 			}))
-			if a, b := s.segments(t, "10.77.2.2"); a != 1000-timestampBytes || b != 1000-timestampBytes {
+			if a, b := s.segments(t, "10.9.2.2"); a != 1000-timestampBytes || b != 1000-timestampBytes {
 				t.Errorf("set again: a sends %d, b sends %d", a, b)
 			}
-			must(t, s.r.Do(func() error { _, err := h.Clear(ctx, false, anyRule); return err }))
+			must(t, s.R.Do(func() error { _, err := h.Clear(ctx, false, anyRule); return err }))
 			s.nothingAttached(t)
 		})
 	}
@@ -423,7 +394,7 @@ func TestDeviceGone(t *testing.T) {
 	eachHook(t, func(t *testing.T, h *Host, _ string) {
 		s := newSite(t)
 		ctx := context.Background()
-		must(t, s.r.Do(func() error {
+		must(t, s.R.Do(func() error {
 			if _, err := h.Set(ctx, Rule{Device: "left", Action: Clamp, MSS: 1000}, SetOptions{}); err != nil {
 				return err
 			}
@@ -454,11 +425,11 @@ func TestOtherNamespaces(t *testing.T) {
 	h := testHost(t)
 	s := newSite(t)
 	ctx := context.Background()
-	must(t, s.r.Do(func() error {
+	must(t, s.R.Do(func() error {
 		_, err := h.Set(ctx, Rule{Device: "left", Action: Clamp, MSS: 1000}, SetOptions{})
 		return err
 	}))
-	must(t, s.a.Do(func() error {
+	must(t, s.A.Do(func() error {
 		if list, err := h.Show(false); err != nil || len(list) != 0 {
 			t.Errorf("shown elsewhere is %+v, %v", list, err)
 		}
@@ -483,7 +454,7 @@ func TestOthersFilters(t *testing.T) {
 	h.Clsact = true
 	s := newSite(t)
 	ctx := context.Background()
-	must(t, s.r.Do(func() error {
+	must(t, s.R.Do(func() error {
 		l, err := netlink.LinkByName("left")
 		if err != nil {
 			return err
@@ -525,7 +496,7 @@ func TestConcurrently(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 8 {
 		group.Go(func() {
-			err := s.r.Do(func() error {
+			err := s.R.Do(func() error {
 				_, err := h.Set(ctx, Rule{Device: "left", Port: uint16(1 + i), Action: Clamp, MSS: 1000}, SetOptions{})
 				if err == nil && i%2 == 1 {
 					_, err = h.Clear(ctx, false, func(r Rule, _ uint32) bool { return r.Port == uint16(1+i) })
@@ -538,7 +509,7 @@ func TestConcurrently(t *testing.T) {
 		})
 	}
 	group.Wait()
-	must(t, s.r.Do(func() error {
+	must(t, s.R.Do(func() error {
 		list, err := h.Show(false)
 		if err != nil || len(list) != 4 {
 			t.Errorf("shown is %+v, %v", list, err)
@@ -552,18 +523,18 @@ func TestConcurrently(t *testing.T) {
 func TestFastOpen(t *testing.T) {
 	h := testHost(t)
 	s := newSite(t)
-	for _, x := range []*hosts.Host{s.a, s.b} {
+	for _, x := range []*hosts.Host{s.A, s.B} {
 		must(t, x.Sysctl("net.ipv4.tcp_fastopen", "1027")) // both roles, without a cookie
 	}
-	must(t, s.r.Do(func() error {
+	must(t, s.R.Do(func() error {
 		_, err := h.Set(context.Background(), Rule{Device: "left", Action: Clamp, MSS: 1000}, SetOptions{})
 		return err
 	}))
 	var l net.Listener
-	must(t, s.b.Do(func() (err error) { l, err = net.Listen("tcp4", "10.77.2.2:0"); return err }))
+	must(t, s.B.Do(func() (err error) { l, err = net.Listen("tcp4", "10.9.2.2:0"); return err }))
 	defer l.Close()
 	to := l.Addr().(*net.TCPAddr).AddrPort()
-	must(t, s.a.Do(func() error {
+	must(t, s.A.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
@@ -582,7 +553,7 @@ func TestFastOpen(t *testing.T) {
 	if mss := maxSegment(t, c); mss != 1000-timestampBytes && mss != 1000 {
 		t.Errorf("b sends %d", mss)
 	}
-	must(t, s.r.Do(func() error {
+	must(t, s.R.Do(func() error {
 		list, err := h.Show(false)
 		if err == nil && (len(list) != 1 || list[0].Rewritten < 1) {
 			err = fmt.Errorf("the rules are %+v", list)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/lab/hosts"
+	"longhaul/internal/lab/linktest"
 	"longhaul/internal/nettest"
 )
 
@@ -23,42 +24,15 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// row is three hosts in a row, of which the middle one forwards.
-type row struct{ a, r, b *hosts.Host }
+// row is three hosts in a row.
+type row struct{ linktest.Row }
 
 // newRow makes them with the MTU of the devices of r and b that face each other.
 func newRow(t *testing.T, mtuOfR, mtuOfB int) row {
 	t.Helper()
-	nettest.RequireSandbox(t)
-	host := func(name string) *hosts.Host {
-		h, err := hosts.New(name)
-		must(t, err)
-		t.Cleanup(h.Close)
-		return h
-	}
-	h := row{host("a"), host("r"), host("b")}
-	must(t, hosts.Cable(h.a, "eth0", h.r, "left", 9000))
-	must(t, hosts.Cable(h.b, "eth0", h.r, "right", mtuOfB))
-	must(t, h.r.MTU("right", mtuOfR))
-	for _, x := range []struct {
-		h                        *hosts.Host
-		device, ipv4, ipv6       string
-		gatewayIPv4, gatewayIPv6 string
-	}{
-		{h.a, "eth0", "10.78.1.2/24", "fd00:1::2/64", "10.78.1.1", "fd00:1::1"},
-		{h.r, "left", "10.78.1.1/24", "fd00:1::1/64", "", ""},
-		{h.r, "right", "10.78.2.1/24", "fd00:2::1/64", "", ""},
-		{h.b, "eth0", "10.78.2.2/24", "fd00:2::2/64", "10.78.2.1", "fd00:2::1"},
-	} {
-		must(t, x.h.Address(x.device, netip.MustParsePrefix(x.ipv4)))
-		must(t, x.h.Address(x.device, netip.MustParsePrefix(x.ipv6)))
-		if x.gatewayIPv4 != "" {
-			must(t, x.h.Route(hosts.Route{To: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr(x.gatewayIPv4)}))
-			must(t, x.h.Route(hosts.Route{To: netip.MustParsePrefix("::/0"), Via: netip.MustParseAddr(x.gatewayIPv6)}))
-		}
-	}
-	must(t, h.r.Sysctl("net.ipv4.ip_forward", "1"))
-	must(t, h.r.Sysctl("net.ipv6.conf.all.forwarding", "1"))
+	h := row{linktest.NewRow(t, 9000)}
+	must(t, h.R.MTU("right", mtuOfR))
+	must(t, h.B.MTU("eth0", mtuOfB))
 	return h
 }
 
@@ -67,8 +41,8 @@ var quick = Options{Tries: 2, Wait: 300 * time.Millisecond}
 // probed probes from a, in both directions, with both versions of IP.
 func (h row) probed(t *testing.T, back bool, size int, want Result) {
 	t.Helper()
-	for _, address := range []string{"10.78.2.2", "fd00:2::2"} {
-		must(t, h.a.Do(func() error {
+	for _, address := range []string{"10.9.2.2", "fd09:2::2"} {
+		must(t, h.A.Do(func() error {
 			call := Toward
 			if back {
 				call = From
@@ -111,23 +85,23 @@ func TestBlackHole(t *testing.T) {
 // The way there may be narrow.
 func TestWayBack(t *testing.T) {
 	h := newRow(t, 1500, 1500)
-	for _, to := range []string{"10.78.2.2/32", "fd00:2::2/128"} {
-		must(t, h.r.Route(hosts.Route{To: netip.MustParsePrefix(to), Device: "right", TCP: hosts.Metrics{MTU: 1300, LockMTU: true}}))
+	for _, to := range []string{"10.9.2.2/32", "fd09:2::2/128"} {
+		must(t, h.R.Route(hosts.Route{To: netip.MustParsePrefix(to), Device: "right", TCP: hosts.Metrics{MTU: 1300, LockMTU: true}}))
 	}
 	h.probed(t, false, 1301, Result{TooBig, 1300})
 	h.probed(t, true, 1500, Result{Verdict: Carries})
-	must(t, h.b.Route(hosts.Route{To: netip.MustParsePrefix("10.78.1.0/24"), Via: netip.MustParseAddr("10.78.2.1"), TCP: hosts.Metrics{MTU: 1300, LockMTU: true}}))
+	must(t, h.B.Route(hosts.Route{To: netip.MustParsePrefix("10.9.1.0/24"), Via: netip.MustParseAddr("10.9.2.1"), TCP: hosts.Metrics{MTU: 1300, LockMTU: true}}))
 	h.probed(t, true, 1300, Result{Verdict: Carries})
 	// IPv6 has a fragment header, and all fragments but the last end at a
 	// multiple of eight.
-	must(t, h.b.Route(hosts.Route{To: netip.MustParsePrefix("fd00:1::/64"), Via: netip.MustParseAddr("fd00:2::1"), TCP: hosts.Metrics{MTU: 1296, LockMTU: true}}))
-	h.tooBigBack(t, "10.78.2.2", 1300)
-	h.tooBigBack(t, "fd00:2::2", 1296)
+	must(t, h.B.Route(hosts.Route{To: netip.MustParsePrefix("fd09:1::/64"), Via: netip.MustParseAddr("fd09:2::1"), TCP: hosts.Metrics{MTU: 1296, LockMTU: true}}))
+	h.tooBigBack(t, "10.9.2.2", 1300)
+	h.tooBigBack(t, "fd09:2::2", 1296)
 }
 
 func (h row) tooBigBack(t *testing.T, address string, mtu int) {
 	t.Helper()
-	must(t, h.a.Do(func() error {
+	must(t, h.A.Do(func() error {
 		got, err := From(context.Background(), netip.MustParseAddr(address), 1500, quick)
 		if got != (Result{TooBig, mtu}) {
 			t.Errorf("%s: %+v, want an MTU of %d", address, got, mtu)
@@ -138,8 +112,8 @@ func (h row) tooBigBack(t *testing.T, address string, mtu int) {
 
 func TestNobodyAnswers(t *testing.T) {
 	h := newRow(t, 1500, 1500)
-	must(t, h.a.Do(func() error {
-		got, err := Toward(context.Background(), netip.MustParseAddr("10.78.2.99"), 1500, quick)
+	must(t, h.A.Do(func() error {
+		got, err := Toward(context.Background(), netip.MustParseAddr("10.9.2.99"), 1500, quick)
 		if got.Verdict != Silent {
 			t.Errorf("the result is %+v", got)
 		}
@@ -150,10 +124,10 @@ func TestNobodyAnswers(t *testing.T) {
 func TestInterruption(t *testing.T) {
 	h := newRow(t, 1500, 1500)
 	ctx, cancel := context.WithCancel(context.Background())
-	must(t, h.a.Do(func() error {
+	must(t, h.A.Do(func() error {
 		time.AfterFunc(50*time.Millisecond, cancel)
 		begin := time.Now()
-		_, err := Toward(ctx, netip.MustParseAddr("10.78.2.99"), 1500, Options{})
+		_, err := Toward(ctx, netip.MustParseAddr("10.9.2.99"), 1500, Options{})
 		if !errors.Is(err, context.Canceled) || time.Since(begin) > 2*time.Second {
 			t.Errorf("%v after %v", err, time.Since(begin))
 		}

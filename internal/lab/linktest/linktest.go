@@ -1,4 +1,4 @@
-// Package linktest makes pairs of hosts with a link between them, for tests of
+// Package linktest makes hosts with a link, or a router, between them, for tests of
 // the emulator with the kernel's own protocols.
 package linktest
 
