@@ -421,10 +421,22 @@ static ALWAYS_INLINE bool rewrite(struct __sk_buff *skb, const struct syn *s, u3
 static ALWAYS_INLINE bool is_data(struct __sk_buff *skb)
 {
 	u8 *ip = (u8 *)(long)skb->data + link_header_bytes, *end = (u8 *)(long)skb->data_end;
+	u16 type = 0;
+	if (link_header_bytes) {
+		if (ip > end)
+			return false;
+		type = *(u16 *)(ip - sizeof(type));
+		if (type == NETWORK16(ETH_8021Q)) {
+			ip += VLAN_BYTES;
+			if (ip > end)
+				return false;
+			type = *(u16 *)(ip - sizeof(type));
+		}
+		type = NETWORK16(type);
+	}
 	u8 *tcp = ip + sizeof(struct ipv4_header);
 	if (tcp + sizeof(struct tcp_header) > end)
 		return false;
-	u16 type = link_header_bytes ? NETWORK16(*(u16 *)(ip - sizeof(u16))) : 0;
 	if (ip[0] == 0x45 && (!link_header_bytes || type == ETH_IPV4)) {
 		if (((struct ipv4_header *)ip)->protocol != IP_TCP)
 			return true;

@@ -562,3 +562,48 @@ func TestFastOpen(t *testing.T) {
 		return errors.Join(err, clearErr)
 	}))
 }
+
+// TestTagged puts connections into a VLAN over the device with the rule, whose
+// tags lie beside the packet or in it as the device likes.
+func TestTagged(t *testing.T) {
+	h := testHost(t)
+	s := newSite(t)
+	ctx := context.Background()
+	for _, end := range []struct {
+		host           *hosts.Host
+		device, prefix string
+	}{{s.A, "eth0", "10.9.7.2/24"}, {s.R, "left", "10.9.7.1/24"}} {
+		err := end.host.Do(func() error {
+			lower, err := netlink.LinkByName(end.device)
+			if err != nil {
+				return err
+			}
+			vlan := &netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: "vlan7", ParentIndex: lower.Attrs().Index}, VlanId: 7}
+			if err := netlink.LinkAdd(vlan); err != nil {
+				return err
+			}
+			return netlink.LinkSetUp(vlan)
+		})
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			t.Skip("this kernel has no VLAN devices (8021q)")
+		}
+		must(t, err)
+		must(t, end.host.Address("vlan7", netip.MustParsePrefix(end.prefix)))
+	}
+	must(t, s.A.Route(hosts.Route{To: prefix("10.9.2.0/24"), Via: netip.MustParseAddr("10.9.7.1")}))
+	must(t, s.R.Do(func() error {
+		_, err := h.Set(ctx, Rule{Device: "left", Action: Clamp, MSS: 1000}, SetOptions{})
+		return err
+	}))
+	if a, b := s.segments(t, "10.9.2.2"); a != 1000-timestampBytes || b != 1000-timestampBytes {
+		t.Errorf("a sends %d, b sends %d", a, b)
+	}
+	must(t, s.R.Do(func() error {
+		list, err := h.Show(false)
+		if err == nil && (len(list) != 1 || list[0].Rewritten < 2) {
+			err = fmt.Errorf("the rules are %+v", list)
+		}
+		_, clearErr := h.Clear(ctx, false, anyRule)
+		return errors.Join(err, clearErr)
+	}))
+}
