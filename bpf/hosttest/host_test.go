@@ -23,10 +23,11 @@ func TestArithmetic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Every algorithm has its test.
+	// Every algorithm has its test. What rewrites packets is tested with them,
+	// in internal/mss.
 	for _, algorithm := range algorithms {
 		name := strings.TrimSuffix(filepath.Base(algorithm), ".bpf.c")
-		if !slices.Contains(programs, name+".c") {
+		if name != "mss" && !slices.Contains(programs, name+".c") {
 			t.Errorf("bpf/hosttest/%s.c is missing", name)
 		}
 	}

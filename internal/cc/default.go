@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"longhaul/internal/kernel"
+	"longhaul/internal/undo"
 )
 
 // defaultSysctl is the algorithm of sockets that do not choose one. Each
@@ -72,6 +73,11 @@ func (h *Host) SetDefault(name string) error {
 	if err != nil {
 		return err
 	}
+	unlock, err := undo.Lock(h.Undo)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	record, err := readFormerDefault(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -86,8 +92,8 @@ func (h *Host) SetDefault(name string) error {
 	if err != nil {
 		return err
 	}
-	if err := writeFile(path, b); err != nil {
-		return fmt.Errorf("cannot remember the default congestion control: %w", err)
+	if err := undo.Write(path, b); err != nil {
+		return err
 	}
 	return writeDefault(name)
 }
@@ -118,12 +124,18 @@ func (h *Host) leaveDefault(name string) (string, error) {
 	} else {
 		now = ""
 	}
-	if known && record.Now == name {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return now, err
-		}
+	if known && record.Now != name {
+		return now, nil
 	}
-	return now, nil
+	if _, err := os.Stat(h.Undo); errors.Is(err, fs.ErrNotExist) {
+		return now, nil
+	}
+	unlock, err := undo.Lock(h.Undo)
+	if err != nil {
+		return now, err
+	}
+	defer unlock()
+	return now, undo.Remove(path)
 }
 
 // backTo chooses a default other than leaving: the former one if it is still
@@ -139,24 +151,4 @@ func backTo(former, leaving string) (string, error) {
 		}
 	}
 	return "reno", nil // always there
-}
-
-// writeFile replaces a file in one step, and makes its directory.
-func writeFile(path string, b []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
 }

@@ -11,9 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"longhaul/internal/kernel"
+	"longhaul/internal/undo"
 )
 
 // Setting is what longhaul has set for a prefix.
@@ -83,7 +82,7 @@ func (s Setting) split(names []Metric) (some, rest Setting) {
 // records is the file that remembers what was changed in a network namespace.
 type records struct {
 	path     string
-	lock     *os.File
+	close    func() // ends the lock
 	settings []Setting
 }
 
@@ -94,27 +93,16 @@ func (t *Table) open() (*records, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(t.Undo, 0o755); err != nil {
-		return nil, fmt.Errorf("cannot remember the routes: %w", err)
-	}
-	lock, err := os.Open(t.Undo)
+	unlock, err := undo.Lock(t.Undo)
 	if err != nil {
-		return nil, fmt.Errorf("cannot remember the routes: %w", err)
-	}
-	for {
-		if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	r := &records{path: path, lock: lock}
-	if err == nil {
-		r.settings, err = readSettings(r.path)
-	}
-	if err != nil {
-		r.close()
 		return nil, err
 	}
-	return r, nil
+	settings, err := readSettings(path)
+	if err != nil {
+		unlock()
+		return nil, err
+	}
+	return &records{path: path, close: unlock, settings: settings}, nil
 }
 
 // path is the file of the calling thread's namespace.
@@ -125,8 +113,6 @@ func (t *Table) path() (string, error) {
 	}
 	return filepath.Join(t.Undo, fmt.Sprintf("routes-%d.json", cookie)), nil
 }
-
-func (r *records) close() { r.lock.Close() }
 
 func readSettings(path string) ([]Setting, error) {
 	b, err := os.ReadFile(path)
@@ -143,26 +129,14 @@ func readSettings(path string) ([]Setting, error) {
 	return settings, nil
 }
 
-// write replaces the file in one step, and removes it if nothing is left to
-// remember.
+// write replaces the file, and removes it if nothing is left to remember.
 func (r *records) write() error {
 	if len(r.settings) == 0 {
-		if err := os.Remove(r.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
+		return undo.Remove(r.path)
 	}
 	b, err := json.MarshalIndent(r.settings, "", "  ")
 	if err != nil {
 		return err
 	}
-	fresh := r.path + ".new" // one writer at a time, by the lock
-	err = os.WriteFile(fresh, append(b, '\n'), 0o644)
-	if err == nil {
-		err = os.Rename(fresh, r.path)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot remember the routes: %w", err)
-	}
-	return nil
+	return undo.Write(r.path, append(b, '\n'))
 }

@@ -268,7 +268,7 @@ func (t *Table) Unset(prefix netip.Prefix, names ...Metric) (Setting, error) {
 	if len(undone.Metrics) == 0 {
 		return Setting{}, fmt.Errorf("%s: %w", prefix, ErrNotUsed)
 	}
-	if err := undo(undone, len(left.Metrics) == 0); err != nil {
+	if err := putBack(undone, len(left.Metrics) == 0); err != nil {
 		return Setting{}, fmt.Errorf("cannot put the route to %s back: %w", prefix, err)
 	}
 	if len(left.Metrics) > 0 {
@@ -280,9 +280,9 @@ func (t *Table) Unset(prefix netip.Prefix, names ...Metric) (Setting, error) {
 	return undone, r.write()
 }
 
-// undo puts back what a setting says, and removes the route if it was made for
+// putBack puts back what a setting says, and removes the route if it was made for
 // nothing else.
-func undo(s Setting, last bool) error {
+func putBack(s Setting, last bool) error {
 	routes, err := dump(familyOf(s.Prefix))
 	if err != nil {
 		return err

@@ -66,8 +66,12 @@ func TestIdleRTT(t *testing.T) {
 func TestRate(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
 		p := newPath(t, kind, link.Settings{}, link.Settings{}, kind.Name == "veth")
-		for _, rate := range []int64{1e6, 10e6, 100e6} {
-			if err := p.Link.Set(link.AToB, link.Settings{Delay: time.Millisecond, RateBps: rate}); err != nil {
+		for _, s := range []link.Settings{
+			{RateBps: 1e6}, {RateBps: 10e6}, {RateBps: 100e6},
+			{RateBps: 20e6, ATM: true}, {RateBps: 100e6, PacketsPerSecond: 2000},
+		} {
+			s.Delay = time.Millisecond
+			if err := p.Link.Set(link.AToB, s); err != nil {
 				t.Fatal(err)
 			}
 			settles(t, func() ([]linkcheck.Row, error) { return one(p.Rate(t.Context(), link.AToB)) })
