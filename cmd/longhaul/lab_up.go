@@ -148,6 +148,8 @@ type directionState struct {
 	DelayMs         float64 `json:"delay_ms"`
 	JitterMs        float64 `json:"jitter_ms"`
 	RateBps         int64   `json:"rate_bps"`
+	ATM             bool    `json:"atm"`
+	PacketRate      int64   `json:"packet_rate"` // packets per second, 0 for no bound
 	LossProbability float64 `json:"loss_probability"`
 	MTU             int     `json:"mtu"`
 	QueueBytes      int     `json:"queue_bytes"`
@@ -179,6 +181,8 @@ func (s *labServer) describe() labState {
 			DelayMs:         milliseconds(settings.Delay),
 			JitterMs:        milliseconds(settings.Jitter),
 			RateBps:         settings.RateBps,
+			ATM:             settings.ATM,
+			PacketRate:      settings.PacketsPerSecond,
 			LossProbability: settings.Loss.Share(),
 			MTU:             settings.MTU,
 			QueueBytes:      settings.QueueLimitBytes(settings.Delay),
@@ -221,8 +225,14 @@ func writeLab(w io.Writer, state labState) error {
 		if d.RateBps == 0 {
 			return "unbounded"
 		}
+		if d.ATM {
+			return bitsPerSecond(float64(d.RateBps)) + " of cells"
+		}
 		return bitsPerSecond(float64(d.RateBps))
 	})
+	if ab.PacketRate+ba.PacketRate > 0 {
+		both("packet rate", func(d directionState) string { return fmt.Sprintf("%d/s", d.PacketRate) })
+	}
 	both("loss", func(d directionState) string { return fmt.Sprintf("%g%%", 100*d.LossProbability) })
 	both("queue", func(d directionState) string { return config.Size(d.QueueBytes).String() })
 	both("MTU", func(d directionState) string { return fmt.Sprint(d.MTU) })
