@@ -207,7 +207,7 @@ func newMSSClear(env *env) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "clear",
-		Short: "Remove rules, and with the last of a device all that was attached to it",
+		Short: "Remove rules; with the last of a device all that was attached",
 		Long: `clear removes the rules that fit all the flags given; without flags those of
 every device. It also removes what a command that did not come to its end, or
 a device that is gone, has left.`,

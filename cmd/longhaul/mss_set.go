@@ -55,7 +55,7 @@ they no longer do, or when it is interrupted.
 
 Clamping to the route or the path MTU is for forwarded connections; those of
 this host go by their routes anyway.`,
-		Example: `  longhaul mss set --dev eth0 --toward 203.0.113.0/24 --raise 1460 --probe 203.0.113.9
+		Example: `  longhaul mss set --dev eth0 --toward 203.0.113.9 --raise 1460
   longhaul mss set --dev eth0 --from 2001:db8:5::/48 --port 5432 --clamp 1300
   longhaul mss set --dev tun0 --clamp-to-pmtu`,
 		Args: noArgs,
@@ -76,11 +76,11 @@ this host go by their routes anyway.`,
 	s.register(flags)
 	flags.IntVar(&s.raise, "raise", 0, "raise an MSS below this to it, `BYTES`")
 	flags.IntVar(&s.clamp, "clamp", 0, "lower an MSS above this to it, `BYTES`")
-	flags.BoolVar(&s.clampToPMTU, "clamp-to-pmtu", false, "lower it to what the routes of both directions carry")
+	flags.BoolVar(&s.clampToPMTU, "clamp-to-pmtu", false, "lower it to what the routes both ways carry")
 	flags.BoolVar(&s.clampToRoute, "clamp-to-route", false, "lower it to what the route of the data carries")
-	flags.StringVar(&s.probe, "probe", "", "host that answers packets of the new size, an `ADDRESS` (default: the prefix, if it is one address)")
-	flags.BoolVar(&s.noProbe, "no-probe", false, "raise without knowing whether the path carries it")
-	flags.BoolVar(&s.watch, "watch", false, "stay, and take the rule back when the path no longer carries it")
+	flags.StringVar(&s.probe, "probe", "", "`ADDRESS` that answers full packets (the prefix, if one)")
+	flags.BoolVar(&s.noProbe, "no-probe", false, "raise without knowing what the path carries")
+	flags.BoolVar(&s.watch, "watch", false, "stay, and take it back when the path fails it")
 	flags.DurationVar(&s.every, "every", 10*time.Second, "time between two probes of --watch")
 	flags.BoolVar(&s.json, "json", false, "print the outcome as JSON")
 	namespaceFlag(flags, &s.namespace)

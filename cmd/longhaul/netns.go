@@ -10,7 +10,7 @@ import (
 )
 
 func namespaceFlag(flags *pflag.FlagSet, name *string) {
-	flags.StringVar(name, "netns", "", "in the network namespace `NAME` of ip netns, or the one at a path")
+	flags.StringVar(name, "netns", "", "network namespace: a `NAME` of ip netns, or a path")
 }
 
 // enterNamespace has the rest of the command, which must stay on this
