@@ -1,0 +1,292 @@
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+)
+
+// Summary is the outcome of a test, in the client's words.
+type Summary struct {
+	Options  Options
+	Start    time.Time
+	Elapsed  time.Duration // that counts
+	Local    net.Addr
+	Remote   net.Addr
+	Streams  []StreamSummary
+	SentBps  float64 // from here, as the server received it; 0 if nothing was to be sent
+	RecvBps  float64 // as this side received it
+	LocalCPU float64 // share of one CPU, in percent
+	// RemoteCPU is what the server says of itself, in percent of one CPU.
+	RemoteCPU float64
+}
+
+// StreamSummary is a stream over the whole time that counts.
+type StreamSummary struct {
+	ID            int
+	Sends         bool // from here
+	SentBytes     int64
+	ReceivedBytes int64
+	Retransmits   int64 // of the sender, -1 if unknown
+	Sample        Sample
+}
+
+// Run measures to a server, and calls report, if it is not nil, at every
+// interval. It takes as long as the test does.
+func Run(ctx context.Context, server string, o Options, version string, report func(Interval)) (Summary, error) {
+	if err := o.Check(); err != nil {
+		return Summary{}, err
+	}
+	o = o.withDefaults()
+	c := &client{options: o, test: test{parameters: o.parameters(version)}, server: server, cookie: newCookie()}
+	summary, err := c.run(ctx, report)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return summary, err
+}
+
+type client struct {
+	test
+	options Options
+	server  string
+	cookie  cookie
+}
+
+func (c *client) dial(ctx context.Context, options bool) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: controlPatience}
+	dialer.SetMultipathTCP(false)
+	if options {
+		dialer.Control = func(_, _ string, raw syscall.RawConn) (err error) {
+			if controlErr := raw.Control(func(fd uintptr) { err = setOptions(int(fd), c.parameters) }); controlErr != nil {
+				return controlErr
+			}
+			return err
+		}
+	}
+	conn, err := dialer.DialContext(ctx, "tcp", c.server)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Write(c.cookie[:]); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (c *client) run(ctx context.Context, report func(Interval)) (Summary, error) {
+	control, err := c.dial(ctx, false)
+	if err != nil {
+		return Summary{}, err
+	}
+	defer control.Close()
+	c.control = control
+	defer context.AfterFunc(ctx, func() {
+		_ = control.SetWriteDeadline(time.Now().Add(time.Second))
+		_ = writeState(control, clientTerminate)
+		control.Close()
+	})()
+	if err := c.begin(ctx); err != nil {
+		return Summary{}, err
+	}
+	defer c.streams.close()
+	cpu := startCPU()
+	elapsed, err := c.move(ctx, report)
+	if err != nil {
+		return Summary{}, err
+	}
+	own := c.streams.results(elapsed)
+	own.CPUTotal, own.CPUUser, own.CPUSystem = cpu.percent()
+	theirs, err := c.finish(own)
+	if err != nil {
+		return Summary{}, err
+	}
+	return c.summary(elapsed, own, theirs), nil
+}
+
+// begin agrees on the test and makes its streams.
+func (c *client) begin(ctx context.Context) error {
+	if err := c.expect(paramExchange, controlPatience); err != nil {
+		return err
+	}
+	if err := writeMessage(c.control, c.parameters); err != nil {
+		return err
+	}
+	if err := c.expect(createStreams, controlPatience); err != nil {
+		return err
+	}
+	var sent *budget
+	if c.options.Bytes > 0 {
+		sent = &budget{}
+		sent.left.Store(c.options.Bytes)
+	}
+	directions := []bool{c.options.Direction != Receive}
+	if c.options.Direction == Both {
+		directions = []bool{true, false}
+	}
+	for _, sends := range directions {
+		for range c.options.Streams {
+			conn, err := c.dial(ctx, true)
+			if err != nil {
+				c.streams.close()
+				return fmt.Errorf("cannot connect a stream: %w", err)
+			}
+			s, err := newStream(streamID(len(c.streams)), sends, conn, c.parameters)
+			if err != nil {
+				conn.Close()
+				c.streams.close()
+				return err
+			}
+			s.budget = sent
+			c.streams = append(c.streams, s)
+		}
+	}
+	err := c.expect(testStart, controlPatience)
+	if err == nil {
+		err = c.expect(testRunning, controlPatience)
+	}
+	if err != nil {
+		c.streams.close()
+	}
+	return err
+}
+
+// move has data go for as long as the test lasts.
+func (c *client) move(ctx context.Context, report func(Interval)) (elapsed time.Duration, err error) {
+	running, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	c.ready()
+	watched := make(chan struct{})
+	watching, endWatch := context.WithCancel(running)
+	go func() {
+		defer close(watched)
+		c.watch(watching, c.options.Interval, report)
+	}()
+	ended := c.streams.run(cancel)
+	over := (<-chan time.Time)(nil)
+	if c.options.Duration > 0 {
+		timer := time.NewTimer(c.options.Omit + c.options.Duration)
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case <-over:
+	case <-c.enough(running):
+	case <-running.Done():
+		err = context.Cause(running)
+	}
+	if err == nil && c.options.Bytes > 0 {
+		c.streams.flush(running)
+	}
+	endWatch()
+	<-watched
+	elapsed = time.Since(c.start)
+	// What is on the way of a stream that sends still arrives: the server
+	// reads until it has been told of the end.
+	c.streams.stop()
+	<-ended
+	if err == nil && context.Cause(running) != nil {
+		err = context.Cause(running)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return elapsed, writeState(c.control, testEnd)
+}
+
+// enough is closed when a test of an amount has moved it.
+func (c *client) enough(ctx context.Context) <-chan struct{} {
+	if c.options.Bytes == 0 {
+		return nil
+	}
+	moved := make(chan struct{})
+	go func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			var sent, received int64
+			for _, s := range c.streams {
+				if s.sends {
+					sent += s.bytes.Load()
+				} else {
+					received += s.bytes.Load()
+				}
+			}
+			if (c.options.Direction == Receive || sent >= c.options.Bytes) && (c.options.Direction == Send || received >= c.options.Bytes) {
+				close(moved)
+				return
+			}
+		}
+	}()
+	return moved
+}
+
+// finish exchanges what both sides counted.
+func (c *client) finish(own results) (theirs results, err error) {
+	if err := c.expect(exchangeResults, controlPatience); err != nil {
+		return theirs, err
+	}
+	if err := c.control.SetDeadline(time.Now().Add(controlPatience)); err != nil {
+		return theirs, err
+	}
+	if err := writeMessage(c.control, own); err != nil {
+		return theirs, err
+	}
+	if err := readMessage(c.control, &theirs); err != nil {
+		return theirs, fmt.Errorf("reading what the server counted: %w", err)
+	}
+	if err := c.expect(displayResults, controlPatience); err != nil {
+		return theirs, err
+	}
+	return theirs, writeState(c.control, done)
+}
+
+func (c *client) summary(elapsed time.Duration, own, theirs results) Summary {
+	s := Summary{
+		Options: c.options, Start: c.start, Elapsed: elapsed,
+		Local: c.control.LocalAddr(), Remote: c.control.RemoteAddr(),
+		LocalCPU: own.CPUTotal, RemoteCPU: theirs.CPUTotal,
+	}
+	counted := map[int]streamResult{}
+	for _, t := range theirs.Streams {
+		counted[t.ID] = t
+	}
+	for i, st := range c.streams {
+		other := counted[st.id]
+		one := StreamSummary{ID: st.id, Sends: st.sends, Retransmits: -1, Sample: st.sample()}
+		if st.sends {
+			one.SentBytes, one.ReceivedBytes, one.Retransmits = own.Streams[i].Bytes, other.Bytes, int64(own.Streams[i].Retransmits)
+			s.SentBps += float64(one.ReceivedBytes) * 8 / elapsed.Seconds()
+		} else {
+			one.SentBytes, one.ReceivedBytes, one.Retransmits = other.Bytes, own.Streams[i].Bytes, int64(other.Retransmits)
+			s.RecvBps += float64(one.ReceivedBytes) * 8 / elapsed.Seconds()
+		}
+		s.Streams = append(s.Streams, one)
+	}
+	return s
+}
+
+// Explain says in a sentence what an error of [Run] means for the user.
+func Explain(server string, err error) error {
+	var dns *net.DNSError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &dns):
+		return fmt.Errorf("cannot find the address of %s: %s", dns.Name, dns.Err)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("nobody listens at %s", server)
+	case errors.Is(err, errNotIperf):
+		return fmt.Errorf("%s: %w", server, err)
+	}
+	return fmt.Errorf("measuring to %s: %w", server, err)
+}

@@ -1,0 +1,65 @@
+package measure
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/tcpinfo"
+)
+
+// setOptions sets what parameters ask of a stream's socket, before it connects
+// or on the listener that accepts it.
+func setOptions(fd int, p Parameters) error {
+	set := func(what string, err error) error {
+		if err != nil {
+			return fmt.Errorf("cannot set %s: %w", what, err)
+		}
+		return nil
+	}
+	var errs []error
+	if p.MSS > 0 {
+		errs = append(errs, set(fmt.Sprintf("an MSS of %d", p.MSS), unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, p.MSS)))
+	}
+	if p.Window > 0 {
+		errs = append(errs,
+			set("the send buffer", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, p.Window)),
+			set("the receive buffer", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, p.Window)))
+	}
+	if p.Congestion != "" {
+		errs = append(errs, set("congestion control "+p.Congestion, unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, p.Congestion)))
+	}
+	if p.FQRate > 0 {
+		errs = append(errs, set("the pacing rate", unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, uint64(p.FQRate/8))))
+	}
+	if p.NoDelay {
+		errs = append(errs, set("no delay", unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)))
+	}
+	return errors.Join(errs...)
+}
+
+// unacknowledged is how much of what was written the other side has not got.
+func unacknowledged(fd int) int {
+	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func fillSample(fd int, s *Sample) {
+	s.CongestionControl, _ = tcpinfo.CongestionControl(fd)
+	info, err := tcpinfo.Get(fd)
+	if err != nil {
+		return
+	}
+	s.Info = &info
+	s.Retransmits = int64(info.TotalRetrans)
+	s.CwndBytes = int64(info.SndCwnd) * int64(info.SndMSS)
+	s.RTT, s.RTTVar = info.RTT, info.RTTVar
+	if info.Has(tcpinfo.FieldMinRTT) {
+		s.MinRTT = info.MinRTT
+	}
+	s.PMTU, s.MSS = int64(info.PMTU), int64(info.SndMSS)
+}

@@ -1,0 +1,31 @@
+//go:build !linux
+
+package measure
+
+import (
+	"errors"
+	"syscall"
+)
+
+// setOptions sets what parameters ask of a stream's socket, as far as every
+// Unix can.
+func setOptions(fd int, p Parameters) error {
+	var errs []error
+	if p.Window > 0 {
+		errs = append(errs,
+			syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, p.Window),
+			syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, p.Window))
+	}
+	if p.NoDelay {
+		errs = append(errs, syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1))
+	}
+	if p.MSS > 0 || p.Congestion != "" || p.FQRate > 0 {
+		errs = append(errs, errors.New("an MSS, a congestion control and a pacing rate can be chosen on Linux only"))
+	}
+	return errors.Join(errs...)
+}
+
+// unacknowledged is not known here.
+func unacknowledged(int) int { return 0 }
+
+func fillSample(int, *Sample) {}

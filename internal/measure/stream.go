@@ -1,0 +1,212 @@
+package measure
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// stream is one connection that carries data.
+type stream struct {
+	id      int
+	sends   bool // data goes from here; else it comes here
+	conn    *net.TCPConn
+	raw     syscall.RawConn
+	bytes   atomic.Int64 // that count
+	writes  int          // bytes of each write, or room of each read
+	budget  *budget      // nil: no bound
+	omitted Sample       // what there was when the start that does not count ended
+}
+
+func newStream(id int, sends bool, conn net.Conn, p Parameters) (*stream, error) {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return nil, errors.New("not a TCP connection")
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	return &stream{id: id, sends: sends, conn: tcp, raw: raw, writes: p.Length}, nil
+}
+
+// budget is an amount that several streams send together.
+type budget struct{ left atomic.Int64 }
+
+// take takes up to n bytes.
+func (b *budget) take(n int) int {
+	if b == nil {
+		return n
+	}
+	left := b.left.Add(int64(-n)) + int64(n) // before
+	return int(min(int64(n), max(left, 0)))
+}
+
+// run moves data until the stream is stopped, its budget is used up, or the
+// other side ends it. It returns nil for all of these.
+func (s *stream) run() error {
+	if s.sends {
+		return s.send()
+	}
+	return s.receive()
+}
+
+func (s *stream) send() error {
+	data := make([]byte, s.writes)
+	for i := range data {
+		data[i] = byte('0' + i%10) // as iperf3's: text that may be compressed
+	}
+	for {
+		n := s.budget.take(len(data))
+		if n == 0 {
+			return nil
+		}
+		written, err := s.conn.Write(data[:n])
+		s.bytes.Add(int64(written))
+		if err != nil {
+			return stopped(err)
+		}
+	}
+}
+
+func (s *stream) receive() error {
+	buffer := make([]byte, max(s.writes, 64<<10))
+	for {
+		n, err := s.conn.Read(buffer)
+		s.bytes.Add(int64(n))
+		if err != nil {
+			return stopped(err)
+		}
+	}
+}
+
+// stopped is nil for the errors that a stream ends with when it is told to.
+func stopped(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) || err == io.EOF {
+		return nil
+	}
+	return err
+}
+
+// stop has run return.
+func (s *stream) stop() { _ = s.conn.SetDeadline(time.Unix(1, 0)) }
+
+// streams are those of a test.
+type streams []*stream
+
+// run runs all of them, and cancels the context with the error of the first
+// that fails. The channel is closed when all have ended.
+func (all streams) run(cancel context.CancelCauseFunc) <-chan struct{} {
+	var group sync.WaitGroup
+	for _, s := range all {
+		group.Go(func() {
+			if err := s.run(); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	ended := make(chan struct{})
+	go func() {
+		group.Wait()
+		close(ended)
+	}()
+	return ended
+}
+
+func (all streams) stop() {
+	for _, s := range all {
+		s.stop()
+	}
+}
+
+// drainPatience bounds the wait for what a test of an amount has on the way.
+const drainPatience = 10 * time.Second
+
+// flush waits until everything that was written has reached the other side.
+func (all streams) flush(ctx context.Context) {
+	all.wait(ctx, func(s *stream) bool {
+		queued := 0
+		if s.sends {
+			_ = s.raw.Control(func(fd uintptr) { queued = unacknowledged(int(fd)) })
+		}
+		return queued == 0
+	})
+}
+
+// drain waits until the amount of the test has arrived, if it is one of an
+// amount: its end is announced on another connection, and may come first.
+func (all streams) drain(amount int64) {
+	if amount == 0 {
+		return
+	}
+	all.wait(context.Background(), func(*stream) bool {
+		arrived, receives := int64(0), false
+		for _, s := range all {
+			if !s.sends {
+				arrived, receives = arrived+s.bytes.Load(), true
+			}
+		}
+		return !receives || arrived >= amount
+	})
+}
+
+// wait waits until something holds for every stream, for a time at most.
+func (all streams) wait(ctx context.Context, holds func(*stream) bool) {
+	deadline := time.Now().Add(drainPatience)
+	for _, s := range all {
+		for !holds(s) && time.Now().Before(deadline) && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+func (all streams) close() {
+	for _, s := range all {
+		s.conn.Close()
+	}
+}
+
+// results are what this side counted over a time.
+func (all streams) results(elapsed time.Duration) results {
+	r := results{HasRetransmits: -1}
+	for _, s := range all {
+		now := s.sample()
+		one := streamResult{ID: s.id, Bytes: now.Bytes - s.omitted.Bytes, Retransmits: -1, EndTime: elapsed.Seconds()}
+		if s.sends && now.Retransmits >= 0 {
+			one.Retransmits = number(now.Retransmits - max(s.omitted.Retransmits, 0))
+			r.HasRetransmits = 1
+		}
+		if r.Congestion == "" {
+			r.Congestion = now.CongestionControl
+		}
+		r.Streams = append(r.Streams, one)
+	}
+	return r
+}
+
+// Sample is a stream at one moment. What this system does not tell is -1, or
+// empty.
+type Sample struct {
+	Bytes             int64 // written or read since the start
+	Retransmits       int64
+	CwndBytes         int64
+	RTT, RTTVar       time.Duration
+	MinRTT            time.Duration
+	PMTU              int64 // bytes
+	MSS               int64 // bytes of the largest payload sent
+	CongestionControl string
+	Info              any // all that the kernel says: a *tcpinfo.Info on Linux
+}
+
+func (s *stream) sample() Sample {
+	sample := Sample{Retransmits: -1, CwndBytes: -1, RTT: -1, RTTVar: -1, MinRTT: -1, PMTU: -1, MSS: -1}
+	_ = s.raw.Control(func(fd uintptr) { fillSample(int(fd), &sample) })
+	sample.Bytes = s.bytes.Load()
+	return sample
+}

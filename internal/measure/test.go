@@ -1,0 +1,137 @@
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// test is one under way, on either side.
+type test struct {
+	parameters Parameters
+	control    net.Conn
+	streams    streams
+	begun      time.Time // when data began to move
+	start      time.Time // of what counts
+}
+
+// Interval is what happened between two reports.
+type Interval struct {
+	Start, End time.Duration // since the start that counts; negative in what does not
+	Omitted    bool
+	Streams    []IntervalStream
+}
+
+// IntervalStream is a stream's part of an interval.
+type IntervalStream struct {
+	ID          int
+	Sends       bool
+	Bytes       int64
+	Retransmits int64 // -1 if unknown
+	Sample      Sample
+}
+
+// ready notes where the streams stand before anything moves.
+func (t *test) ready() {
+	t.begun = time.Now()
+	t.start = t.begun.Add(time.Duration(t.parameters.Omit) * time.Second)
+	for _, s := range t.streams {
+		s.omitted = s.sample()
+	}
+}
+
+// watch reports intervals until the context ends, and forgets the start that
+// does not count.
+func (t *test) watch(ctx context.Context, every time.Duration, report func(Interval)) {
+	begin, omit := t.begun, t.start.Sub(t.begun)
+	before := make([]Sample, len(t.streams))
+	for i, s := range t.streams {
+		before[i] = s.omitted
+	}
+	last := begin
+	tell := func(now time.Time, omitted bool) {
+		if now.Sub(last) <= 0 {
+			return
+		}
+		interval := Interval{Start: last.Sub(t.start), End: now.Sub(t.start), Omitted: omitted}
+		for i, s := range t.streams {
+			sample := s.sample()
+			one := IntervalStream{ID: s.id, Sends: s.sends, Bytes: sample.Bytes - before[i].Bytes, Retransmits: -1, Sample: sample}
+			if sample.Retransmits >= 0 && s.sends {
+				one.Retransmits = sample.Retransmits - max(before[i].Retransmits, 0)
+			}
+			interval.Streams = append(interval.Streams, one)
+			before[i] = sample
+		}
+		last = now
+		if report != nil {
+			report(interval)
+		}
+	}
+	omitting := omit > 0
+	next := begin.Add(every)
+	for {
+		due := next
+		if omitting && t.start.Before(due) {
+			due = t.start
+		}
+		timer := time.NewTimer(time.Until(due))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			tell(time.Now(), omitting)
+			return
+		case <-timer.C:
+		}
+		now := time.Now()
+		tell(now, omitting)
+		if omitting && !now.Before(t.start) {
+			omitting = false
+			for i, s := range t.streams {
+				s.omitted = before[i]
+			}
+			next = now
+		}
+		for !next.After(now) {
+			next = next.Add(every)
+		}
+	}
+}
+
+// expect reads states until the wanted one comes. What ends the test becomes an
+// error.
+func (t *test) expect(want state, within time.Duration) error {
+	if err := t.control.SetReadDeadline(time.Now().Add(within)); err != nil {
+		return err
+	}
+	defer t.control.SetReadDeadline(time.Time{})
+	for {
+		got, err := readState(t.control)
+		if err != nil {
+			return fmt.Errorf("waiting for the other side's next step: %w", err)
+		}
+		switch got {
+		case want:
+			return nil
+		case accessDenied:
+			return ErrBusy
+		case serverTerminate, clientTerminate:
+			return errEnded
+		case serverError:
+			var codes [8]byte // iperf3's error number, and the system's
+			_, _ = t.control.Read(codes[:])
+			return fmt.Errorf("the server refuses the test: its error %d", int32(codes[3])|int32(codes[2])<<8)
+		default:
+			return fmt.Errorf("%w: step %d where %d was due", errNotIperf, got, want)
+		}
+	}
+}
+
+// Errors that callers tell apart.
+var (
+	// ErrBusy: the server is running another test.
+	ErrBusy  = errors.New("the server is busy with another test")
+	errEnded = errors.New("the other side ended the test")
+)
