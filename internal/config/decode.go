@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // decoder gives nodes their types and collects every mistake on the way.
@@ -23,11 +24,29 @@ type decoder struct {
 }
 
 func (d *decoder) errorf(n *node, fix, format string, args ...any) {
-	d.errs = append(d.errs, &Error{n.at, fmt.Sprintf(format, args...), fix})
+	d.errs = append(d.errs, &Error{n.at, oneLine(fmt.Sprintf(format, args...)), oneLine(fix)})
 }
 
 func (d *decoder) mistake(n *node, m *mistake) {
-	d.errs = append(d.errs, &Error{n.at, m.problem, m.fix})
+	d.errs = append(d.errs, &Error{n.at, oneLine(m.problem), oneLine(m.fix)})
+}
+
+// oneLine writes out the line breaks, and whatever else moves a terminal's
+// cursor, that a message has from the file.
+func oneLine(s string) string {
+	if !strings.ContainsFunc(s, unicode.IsControl) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			quoted := strconv.QuoteRune(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
 }
 
 // field is a key of a mapping and what reads its value.
