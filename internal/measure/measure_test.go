@@ -319,3 +319,15 @@ func FuzzMessage(f *testing.F) {
 		_ = readMessage(bytes.NewReader(b), &r)
 	})
 }
+
+// TestOrderOfStreams: both sides must agree which stream goes which way, however
+// the server's connections are scheduled.
+func TestOrderOfStreams(t *testing.T) {
+	nettest.CheckLeaks(t)
+	address, ended := serve(t)
+	for range 100 {
+		_, err := Run(t.Context(), address, Options{Direction: Both, Streams: 3, Bytes: 60_000}, "test", nil)
+		must(t, err)
+		must(t, <-ended)
+	}
+}

@@ -37,6 +37,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer l.Close()
 	var group sync.WaitGroup
 	defer group.Wait()
+	before := make(chan struct{}) // closed when the connection before is placed
+	close(before)
 	for {
 		conn, err := l.Accept()
 		switch {
@@ -54,17 +56,24 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			}
 			continue
 		}
-		group.Go(func() { s.serve(ctx, conn) })
+		earlier, placed := before, make(chan struct{})
+		before = placed
+		group.Go(func() { s.serve(ctx, conn, earlier, sync.OnceFunc(func() { close(placed) })) })
 	}
 }
 
-// serve finds out what a connection is for.
-func (s *Server) serve(ctx context.Context, conn net.Conn) {
+// serve finds out what a connection is for. The streams of a test are told
+// apart by the order in which they were accepted, so each waits until the one
+// before has its place.
+func (s *Server) serve(ctx context.Context, conn net.Conn, earlier <-chan struct{}, placed func()) {
+	defer placed()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	var c cookie
 	_ = conn.SetReadDeadline(time.Now().Add(cookiePatience))
-	if _, err := io.ReadFull(conn, c[:]); err != nil || !c.valid() {
+	_, err := io.ReadFull(conn, c[:])
+	<-earlier // which has no more patience than this one
+	if err != nil || !c.valid() {
 		conn.Close()
 		return
 	}
@@ -76,6 +85,7 @@ func (s *Server) serve(ctx context.Context, conn net.Conn) {
 		t = &serverTest{cookie: c, arrived: make(chan net.Conn), test: test{control: conn}}
 		s.current = t
 		s.mu.Unlock()
+		placed()
 		err := t.run(ctx, s)
 		s.mu.Lock()
 		s.current = nil
