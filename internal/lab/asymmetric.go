@@ -1,9 +1,11 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
@@ -89,13 +91,27 @@ func asymmetricMTU() Experiment {
 			if !c.relayed {
 				added.From, added.To = "relay-a", "relay-b"
 			}
-			if c.needsBPF {
-				added.Missing = needsBPF
+			switch {
+			case c.needsBPF:
+				added.Missing = func() string { return cmp.Or(needsTUN(), needsBPF()) }
+			case c.name != "negotiated":
+				added.Missing = needsTUN
 			}
 			e.Cases = append(e.Cases, added)
 		}
 	}
 	return e
+}
+
+// needsTUN says why large packets cannot arrive at a device with a small MTU:
+// an Ethernet pair, which stands in for TUN devices, drops them.
+func needsTUN() string {
+	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+	if err != nil {
+		return "needs /dev/net/tun, which this user may not open"
+	}
+	f.Close()
+	return ""
 }
 
 // needsBPF says what it takes to attach programs to the lab's devices. Where
