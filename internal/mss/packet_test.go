@@ -3,6 +3,7 @@ package mss
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/lab/sandbox"
 	"longhaul/internal/nettest"
@@ -45,16 +47,18 @@ func testProgram(t testing.TB, linkHeader uint32, rules ...Rule) *program {
 // run has the kernel run the program on a packet.
 func (p *program) run(t testing.TB, packet []byte) []byte {
 	t.Helper()
-	out := make([]byte, len(packet)+256)
-	options := ebpf.RunOptions{Data: packet, DataOut: out}
+	out, err := p.try(packet)
+	must(t, err)
+	return out
+}
+
+func (p *program) try(packet []byte) ([]byte, error) {
+	options := ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256)}
 	verdict, err := p.program.Run(&options)
-	if err != nil {
-		t.Fatal(err)
+	if err == nil && int32(verdict) != -1 {
+		err = fmt.Errorf("the verdict is %d, which ends the packet's way", int32(verdict))
 	}
-	if int32(verdict) != -1 {
-		t.Fatalf("the verdict is %d, which ends the packet's way", int32(verdict))
-	}
-	return options.DataOut
+	return options.DataOut, err
 }
 
 // syn describes a packet to build.
@@ -488,7 +492,11 @@ func FuzzPacket(f *testing.F) {
 		if len(packet) < ethernetHeader+1 || len(packet) > 4000 {
 			t.Skip("the kernel's test wants a frame that fits a page")
 		}
-		out := programs[raw].run(t, packet)
+		out, err := programs[raw].try(packet)
+		if errors.Is(err, unix.EINVAL) {
+			t.Skip("the kernel's test refuses frames that end within an IP header")
+		}
+		must(t, err)
 		if bytes.Equal(packet, out) {
 			return
 		}
