@@ -1,0 +1,90 @@
+package tcpinfo
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// names are the JSON names of the fields, in the order of Field: those of Info
+// in snake case, with the unit where there is one.
+var names = func() (names [fieldCount]string) {
+	info := reflect.TypeFor[Info]()
+	for i := range names {
+		f := info.Field(i)
+		name := strings.Replace(snakeCase(f.Name), "w_scale", "wscale", 1)
+		if f.Type == reflect.TypeFor[time.Duration]() {
+			name += "_us"
+		}
+		names[i] = name
+	}
+	return names
+}()
+
+// snakeCase turns SndMSS into snd_mss: a capital letter begins a word unless it
+// goes on with capitals.
+func snakeCase(s string) string {
+	var b strings.Builder
+	letters := []rune(s)
+	for i, r := range letters {
+		begins := i > 0 && unicode.IsUpper(r) && (unicode.IsLower(letters[i-1]) || i+1 < len(letters) && unicode.IsLower(letters[i+1]))
+		if begins {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
+
+// MarshalJSON gives the fields that are known, times in whole microseconds.
+func (i Info) MarshalJSON() ([]byte, error) {
+	values := map[string]any{}
+	v := reflect.ValueOf(i)
+	for f := range fieldCount {
+		if !i.Has(f) {
+			continue
+		}
+		value := v.Field(int(f)).Interface()
+		if d, ok := value.(time.Duration); ok {
+			value = d.Microseconds()
+		}
+		values[names[f]] = value
+	}
+	return json.Marshal(values)
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote. A name that it does not know is
+// of a later version, and left out.
+func (i *Info) UnmarshalJSON(b []byte) error {
+	var values map[string]json.RawMessage
+	if err := json.Unmarshal(b, &values); err != nil {
+		return err
+	}
+	*i = Info{}
+	v := reflect.ValueOf(i).Elem()
+	for f := range fieldCount {
+		raw, ok := values[names[f]]
+		if !ok {
+			continue
+		}
+		field := v.Field(int(f))
+		if err := json.Unmarshal(raw, field.Addr().Interface()); err != nil {
+			return fmt.Errorf("%s: %w", names[f], err)
+		}
+		if d, ok := field.Addr().Interface().(*time.Duration); ok {
+			*d *= time.Microsecond
+		}
+		i.Know(f)
+	}
+	return nil
+}
+
+// Know marks fields as known, for an Info that does not come from a kernel.
+func (i *Info) Know(fields ...Field) {
+	for _, f := range fields {
+		i.known |= 1 << f
+	}
+}
