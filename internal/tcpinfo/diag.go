@@ -1,0 +1,244 @@
+package tcpinfo
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Diag asks the kernel about the TCP connections of a network namespace. It
+// needs no privileges. Its methods may be called by several goroutines.
+type Diag struct {
+	mu     sync.Mutex
+	fd     int
+	seq    uint32
+	buf    []byte
+	parser connectionParser
+}
+
+const (
+	sockDiagByFamily = 20 // SOCK_DIAG_BY_FAMILY
+
+	// The kernel fills no more than 32 KiB with one part of a list.
+	diagBufferLen = 64 << 10
+
+	// maxDumps is how often a list is asked for that the kernel says it could
+	// not give whole.
+	maxDumps = 3
+)
+
+// Errors of a list.
+var (
+	errInterrupted = errors.New("connections come and go faster than they can be listed")
+	errNoModule    = errors.New("the kernel has no module tcp_diag, or may not load it")
+	errMalformed   = errors.New("the kernel's answer cannot be read")
+)
+
+// OpenDiag asks about the network namespace of the calling thread, also when
+// other threads use what it returns.
+func OpenDiag() (*Diag, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+	if err != nil {
+		return nil, fmt.Errorf("cannot ask the kernel for TCP connections: %w", err)
+	}
+	return &Diag{fd: fd, buf: make([]byte, diagBufferLen), parser: connectionParser{order: nativeOrder}}, nil
+}
+
+// Close gives the socket back. No other method may be running, or be called
+// afterwards.
+func (d *Diag) Close() error { return unix.Close(d.fd) }
+
+// Each calls visit for every connection in one of the states; listening
+// sockets and connections in TIME-WAIT have no tcp_info and are left out. The
+// *Connection is valid during the call only. The list is not of one moment,
+// and where the kernel could not give it whole it is asked for again, so that a
+// connection may be visited twice: its Cookie tells.
+func (d *Diag) Each(states StateSet, visit func(*Connection)) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, family := range []uint8{familyINET, familyINET6} {
+		if err := d.dump(family, states&Connections, visit); err != nil {
+			return fmt.Errorf("cannot list TCP connections: %w", err)
+		}
+	}
+	return nil
+}
+
+// dump lists one family.
+func (d *Diag) dump(family uint8, states StateSet, visit func(*Connection)) error {
+	for range maxDumps {
+		err := d.ask(diagRequest(family, states), unix.NLM_F_DUMP, visit)
+		if err == unix.ENOENT {
+			return errNoModule
+		}
+		if err != errInterrupted {
+			return err
+		}
+	}
+	return errInterrupted
+}
+
+// Get finds the connection of these addresses, or returns ErrNoConnection.
+// Zones of addresses are not compared.
+func (d *Diag) Get(local, remote netip.AddrPort) (Connection, error) {
+	local, remote = plainAddress(local), plainAddress(remote)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var found Connection
+	ok := false
+	keep := func(c *Connection) {
+		if c.Local == local && c.Remote == remote {
+			found, ok = *c, true
+		}
+	}
+	// Without a connection the kernel answers with who listens on the port.
+	err := d.ask(diagRequestFor(local, remote), 0, keep)
+	if !ok && (err == nil || err == unix.ENOENT) {
+		// One that is bound to a device is found only by who names the device.
+		err = nil
+		for _, family := range []uint8{familyINET, familyINET6} {
+			err = errors.Join(err, d.dump(family, Connections, keep))
+		}
+	}
+	switch {
+	case ok:
+		return found, nil
+	case err != nil:
+		return Connection{}, fmt.Errorf("cannot look up the connection %v to %v: %w", local, remote, err)
+	}
+	return Connection{}, fmt.Errorf("%v to %v: %w", local, remote, ErrNoConnection)
+}
+
+func plainAddress(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
+}
+
+// ask sends a request and visits the connections of the answer.
+func (d *Diag) ask(body [diagRequestLen]byte, flags uint16, visit func(*Connection)) error {
+	d.seq++
+	var request [unix.SizeofNlMsghdr + diagRequestLen]byte
+	binary.NativeEndian.PutUint32(request[0:], uint32(len(request)))
+	binary.NativeEndian.PutUint16(request[4:], sockDiagByFamily)
+	binary.NativeEndian.PutUint16(request[6:], unix.NLM_F_REQUEST|flags)
+	binary.NativeEndian.PutUint32(request[8:], d.seq)
+	copy(request[unix.SizeofNlMsghdr:], body[:])
+	err := retryInterrupted(func() error { return unix.Sendto(d.fd, request[:], 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}) })
+	if err != nil {
+		return err
+	}
+	answer := diagAnswer{seq: d.seq, dump: flags&unix.NLM_F_DUMP != 0, parser: &d.parser, visit: visit}
+	for !answer.complete {
+		n, err := d.receive()
+		if err != nil {
+			return err
+		}
+		// After a mistake the rest is read too: the kernel begins no list
+		// before the last one was taken.
+		answer.read(d.buf[:min(n, len(d.buf))])
+		if n > len(d.buf) {
+			answer.fail(errMalformed)
+		}
+	}
+	return answer.err
+}
+
+// receive reads a datagram. Its length may be more than the buffer's, which
+// has then only the beginning. (A raw call: recvfrom of x/sys makes an address
+// of every datagram.)
+func (d *Diag) receive() (int, error) {
+	n := 0
+	err := retryInterrupted(func() error {
+		r, _, errno := unix.Syscall6(unix.SYS_RECVFROM, uintptr(d.fd), uintptr(unsafe.Pointer(&d.buf[0])), uintptr(len(d.buf)), unix.MSG_TRUNC, 0, 0)
+		if errno != 0 {
+			return errno
+		}
+		n = int(r)
+		return nil
+	})
+	return n, err
+}
+
+func retryInterrupted(call func() error) error {
+	for {
+		if err := call(); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// diagAnswer is what has been read of an answer.
+type diagAnswer struct {
+	seq      uint32
+	dump     bool // a list, which a message of its own ends
+	parser   *connectionParser
+	visit    func(*Connection)
+	current  Connection
+	complete bool
+	err      error // the first
+}
+
+// fail notes a mistake. What is not a list has no more parts to wait for.
+func (a *diagAnswer) fail(err error) {
+	if a.err == nil {
+		a.err = err
+	}
+	a.complete = a.complete || !a.dump
+}
+
+// read takes the messages of one datagram.
+func (a *diagAnswer) read(b []byte) {
+	if len(b) < unix.SizeofNlMsghdr {
+		a.fail(errMalformed)
+		a.complete = true // what sends this is not to be waited for
+		return
+	}
+	order := a.parser.order
+	for len(b) >= unix.SizeofNlMsghdr && !a.complete {
+		length := int(order.Uint32(b))
+		if length < unix.SizeofNlMsghdr || length > len(b) {
+			a.fail(errMalformed)
+			return
+		}
+		kind, flags, seq := order.Uint16(b[4:]), order.Uint16(b[6:]), order.Uint32(b[8:])
+		body := b[unix.SizeofNlMsghdr:length]
+		b = b[min((length+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1), len(b)):]
+		if seq != a.seq {
+			continue // of a request that was given up
+		}
+		if flags&unix.NLM_F_DUMP_INTR != 0 {
+			a.fail(errInterrupted)
+		}
+		switch kind {
+		case unix.NLMSG_ERROR:
+			a.complete = true
+			a.fail(netlinkError(body, order))
+		case unix.NLMSG_DONE:
+			a.complete = true
+			// The kernel may end a list with an error.
+			if len(body) >= 4 && order.Uint32(body) != 0 {
+				a.fail(netlinkError(body, order))
+			}
+		case sockDiagByFamily:
+			a.complete = !a.dump
+			if a.parser.parse(body, &a.current) {
+				a.visit(&a.current)
+			}
+		}
+	}
+}
+
+// netlinkError is the error at the begin of a message, a negative errno.
+func netlinkError(body []byte, order binary.ByteOrder) error {
+	if len(body) < 4 {
+		return errMalformed
+	}
+	if n := int32(order.Uint32(body)); n < 0 {
+		return unix.Errno(-n)
+	}
+	return errMalformed // an acknowledgement, which was not asked for
+}
