@@ -1,9 +1,10 @@
 // Package doctor names what limits a TCP connection, says by which figures it
 // knows, and predicts what each remedy would bring.
 //
-// What was seen of a connection is an Observation: samples of the kernel's
-// account of it, taken while it runs. Figures are computed from that once
-// (Measure), and every finding's rule is a pure function of the figures.
+// What was seen of a connection is an [Observation]: samples of the kernel's
+// account of it, taken while it runs, and what is known of its path. Figures
+// are computed from that once ([Observation.Figures]), and every finding's rule
+// is a pure function of the figures ([Diagnose]).
 package doctor
 
 import (
@@ -37,6 +38,12 @@ const (
 	Unexplained    Cause = "unexplained"
 )
 
+// Causes are all of them.
+func Causes() []Cause {
+	return []Cause{Healthy, Application, ReceiverWindow, WindowScaling, SendBuffer, RandomLoss, Congestion, Policer,
+		Reordering, SegmentSize, BlackHole, AsymmetricMTU, Pacing, ShortFlow, CPU, Unexplained}
+}
+
 // Sample is what is known of a connection's sending end at one moment. What is
 // not known of the fields beside Info is negative.
 type Sample struct {
@@ -47,17 +54,36 @@ type Sample struct {
 	// is used of it; bytes.
 	SendBuffer int64 `json:"send_buffer"`
 	SendQueued int64 `json:"send_queued"`
-	// CPU is how long the busiest thread of the sending program has been
-	// running, or waiting for a CPU.
+	// RecvQueue is what has arrived and was not read by the program, bytes.
+	RecvQueue int64 `json:"recv_queue"`
+	// CPU is how long the busiest thread of the program has been running, or
+	// waiting for a CPU.
 	CPU time.Duration `json:"cpu_ns"`
 }
 
 // Observation is what was seen of one connection.
 type Observation struct {
-	Local, Remote     netip.AddrPort
-	CongestionControl string
-	Samples           []Sample // of the end that sends, in the order of time
-	Path              Path
+	Local             netip.AddrPort `json:"local"`
+	Remote            netip.AddrPort `json:"remote"`
+	Program           string         `json:"program,omitempty"`
+	CongestionControl string         `json:"congestion_control,omitempty"`
+	Samples           []Sample       `json:"samples"` // in the order of time
+	// Ended: the connection was closed while it was observed.
+	Ended bool `json:"ended,omitempty"`
+	// FromStart: the first sample is of the connection's first moments.
+	FromStart bool `json:"from_start,omitempty"`
+	// Connections is how many connections with data there were between the two
+	// addresses while they were observed; this is the one that moved the most.
+	// TotalBytes is what all of them moved, and Time how long it was observed.
+	Connections int           `json:"connections,omitempty"`
+	TotalBytes  int64         `json:"total_bytes,omitempty"`
+	Time        time.Duration `json:"time_ns,omitempty"`
+
+	Path        Path `json:"path"`
+	// Capacity is what several connections at once got across, after the
+	// observation, and SmallSegments what they did with half the segment size.
+	Capacity      *Trial `json:"capacity,omitempty"`
+	SmallSegments *Trial `json:"small_segments,omitempty"`
 }
 
 // Path is what is known of the way between the two hosts, in bytes of whole IP
@@ -66,4 +92,17 @@ type Path struct {
 	MTU        int `json:"mtu,omitempty"`         // largest packet that gets to the receiver
 	ReverseMTU int `json:"reverse_mtu,omitempty"` // largest packet that gets back
 	DeviceMTU  int `json:"device_mtu,omitempty"`  // of the sender's device
+	// Answers: small packets were answered while the connection stood still.
+	Answers bool `json:"answers,omitempty"`
+}
+
+// Trial is what a test found on the same path.
+type Trial struct {
+	Streams           int           `json:"streams"`
+	CongestionControl string        `json:"congestion_control"`
+	MSS               int           `json:"mss"`         // of the segments sent, bytes
+	GoodputBps        float64       `json:"goodput_bps"` // of all together, once they were up to speed
+	LossShare         float64       `json:"loss_share"`  // segments sent again ÷ segments sent
+	MinRTT            time.Duration `json:"min_rtt_ns"`
+	RTT               time.Duration `json:"rtt_ns"` // median of the smoothed
 }

@@ -26,18 +26,18 @@ type Sockets struct {
 	WindowBytes int   // most that the receiver advertises
 }
 
-// sender sets the options of a sending socket.
-func (o Sockets) sender(fd int) error {
+// Sender sets the options of a sending socket.
+func (o Sockets) Sender(fd int) error {
 	if o.PacingBps == 0 {
 		return nil
 	}
 	return unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, uint64(o.PacingBps/8))
 }
 
-// receiver sets the options of a listening socket. A buffer of fixed size keeps
+// Receiver sets the options of a listening socket. A buffer of fixed size keeps
 // autotuning from lifting the bound, and is large enough for the overhead of
 // small packets.
-func (o Sockets) receiver(fd int) error {
+func (o Sockets) Receiver(fd int) error {
 	if o.WindowBytes == 0 {
 		return nil
 	}
@@ -76,7 +76,7 @@ func bulk(ctx context.Context, from, to *hosts.Host, addr netip.AddrPort, n int6
 
 	var listener net.Listener
 	err := to.Do(func() (err error) {
-		config := net.ListenConfig{Control: control(o.receiver)}
+		config := net.ListenConfig{Control: control(o.Receiver)}
 		config.SetMultipathTCP(false)
 		listener, err = config.Listen(ctx, "tcp", fmt.Sprintf(":%d", bulkPort))
 		return err
@@ -124,7 +124,7 @@ func sendBulk(ctx context.Context, from *hosts.Host, addr netip.AddrPort, n int6
 	err := from.Do(func() (err error) {
 		// A literal address is dialed on the calling thread, and so from
 		// this host.
-		dialer := net.Dialer{Control: control(o.sender)}
+		dialer := net.Dialer{Control: control(o.Sender)}
 		dialer.SetMultipathTCP(false)
 		conn, err = dialer.DialContext(ctx, "tcp", addr.String())
 		return err

@@ -1,0 +1,201 @@
+package doctor
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// Finding is a cause that the figures speak for.
+type Finding struct {
+	Cause    Cause    `json:"cause"`
+	Evidence []string `json:"evidence"` // a clause each, with figures
+	// BoundBps is what the cause lets through, bits per second of data; what
+	// the others let through is what removing it brings.
+	BoundBps float64 `json:"bound_bps,omitempty"`
+	// PredictedBps is the goodput to expect once the cause is removed, and Next
+	// what limits it then. 0 is unknown: nothing shows what the path carries.
+	PredictedBps float64 `json:"predicted_bps,omitempty"`
+	Next         string  `json:"next_limit,omitempty"`
+}
+
+// Report is what the doctor has to say.
+type Report struct {
+	Observation Observation `json:"-"`
+	Figures     Figures     `json:"figures"`
+
+	GoodputBps float64 `json:"goodput_bps"`
+	Cause      Cause   `json:"cause"`
+	// Findings are all causes that were found, that of the verdict first.
+	Findings []Finding `json:"findings"`
+	Remedies []Remedy  `json:"remedies,omitempty"`
+	// Certain is false where another cause would show the same figures, and
+	// Doubt says what would tell them apart.
+	Certain bool   `json:"certain"`
+	Doubt   string `json:"doubt,omitempty"`
+}
+
+// ErrTooLittle says that what was seen bears no verdict.
+type ErrTooLittle struct{ Seen, Needed string }
+
+func (e *ErrTooLittle) Error() string {
+	return fmt.Sprintf("too little was seen for a verdict: %s; it takes %s", e.Seen, e.Needed)
+}
+
+// worthwhile is the gain from which a remedy is one, and a cause the cause.
+const worthwhile = 1.2
+
+// Diagnose says what limits the connection. The error is an *ErrTooLittle.
+func Diagnose(o Observation) (Report, error) {
+	f := o.Figures()
+	r := Report{Observation: o, Figures: f, GoodputBps: zeroIfNaN(f.GoodputBps), Certain: true}
+	if err := enough(o, f); err != nil {
+		return r, err
+	}
+	c := newCase(o, f)
+	r.GoodputBps = c.goodput
+	for _, rule := range rules {
+		if finding := rule(c); finding != nil {
+			r.Findings = append(r.Findings, *finding)
+		}
+	}
+	c.predict(r.Findings)
+	r.Findings = c.rank(r.Findings)
+	if len(r.Findings) == 0 {
+		r.Findings = []Finding{{Cause: Unexplained, Evidence: []string{"no figure stands out"}}}
+	}
+	r.Cause = r.Findings[0].Cause
+	r.Doubt = c.doubt(r.Cause)
+	r.Certain = r.Doubt == ""
+	r.Remedies = c.remedies(r.Findings)
+	return r, nil
+}
+
+// enough says whether there is a verdict in the samples: some seconds, and some
+// round trips.
+func enough(o Observation, f Figures) error {
+	needed := max(minTime, minRoundTrips*f.RTT)
+	if o.shortConnections(f) || f.Stalled >= stallTime(f) {
+		return nil
+	}
+	wanted := fmt.Sprintf("%.1f s with data under way", needed.Seconds())
+	switch {
+	case f.Samples < minSamples || f.Time < needed:
+		seen := fmt.Sprintf("%.1f s of a connection", f.Time.Seconds())
+		if o.Ended {
+			seen += " that ended meanwhile"
+		}
+		return &ErrTooLittle{seen, wanted}
+	case math.IsNaN(f.GoodputBps):
+		return &ErrTooLittle{"this kernel does not count what was acknowledged", "Linux 4.1 or later"}
+	case f.GoodputBps == 0 && f.Received == 0:
+		return &ErrTooLittle{fmt.Sprintf("no data moved in %.1f s", f.Time.Seconds()), "a transfer that is under way"}
+	}
+	return nil
+}
+
+const (
+	minSamples    = 10
+	minTime       = 1500 * time.Millisecond
+	minRoundTrips = 8
+)
+
+// stallTime is from when on nothing acknowledged means that nothing gets
+// through: several timeouts in a row.
+func stallTime(f Figures) time.Duration { return max(2*time.Second, 4*f.RTT) }
+
+// patient is a connection with what bounds it.
+type patient struct {
+	o       Observation
+	f       Figures
+	goodput float64 // bits per second, of all connections of the service
+	// capacity is what the path carries, as far as a trial showed; +Inf if
+	// nothing did.
+	capacity float64
+	lost     float64 // share of segments that really were lost; 0 if unknown
+}
+
+func newCase(o Observation, f Figures) *patient {
+	c := &patient{o: o, f: f, goodput: zeroIfNaN(f.GoodputBps), capacity: math.Inf(1)}
+	if o.shortConnections(f) && o.Time > 0 {
+		c.goodput = float64(o.TotalBytes) * 8 / o.Time.Seconds()
+	}
+	if o.Capacity != nil && o.Capacity.GoodputBps > 0 {
+		c.capacity = max(o.Capacity.GoodputBps, c.goodput)
+	}
+	c.lost = zeroIfNaN(f.LossShare) * (1 - min(zeroIfNaN(f.SpuriousShare), 1))
+	return c
+}
+
+// predict fills in what the removal of each cause brings: the least of what the
+// others, the losses, the windows and the path let through.
+func (c *patient) predict(findings []Finding) {
+	for k := range findings {
+		finding := &findings[k]
+		if finding.Cause.isNone() || finding.PredictedBps != 0 {
+			continue
+		}
+		least, next := c.capacity, "the path"
+		lower := func(bps float64, name string) {
+			if bps < least {
+				least, next = bps, name
+			}
+		}
+		for j, other := range findings {
+			if j != k && other.BoundBps > 0 {
+				lower(other.BoundBps, string(other.Cause))
+			}
+		}
+		if finding.Cause != RandomLoss && finding.Cause != Policer && finding.Cause != Reordering {
+			lower(c.lossBound(), "loss")
+		}
+		if math.IsInf(least, 1) {
+			continue
+		}
+		finding.PredictedBps, finding.Next = max(least, c.goodput), next
+	}
+}
+
+// lossBound is what the losses leave to the connection's congestion control.
+func (c *patient) lossBound() float64 {
+	return lossBoundBps(c.o.CongestionControl, c.f.MSS, c.f.RTT, c.lost)
+}
+
+// isNone says whether there is nothing to remove.
+func (c Cause) isNone() bool { return c == Healthy || c == Congestion || c == Unexplained }
+
+// rank puts the findings in order: first the cause whose removal brings the
+// most. A cause whose removal brings little is none where the path is full.
+func (c *patient) rank(findings []Finding) []Finding {
+	slices.SortStableFunc(findings, func(a, b Finding) int {
+		return compareGains(c.gain(b), c.gain(a))
+	})
+	return findings
+}
+
+// compareGains takes gains that differ by little for the same, so that the order
+// of the rules decides.
+func compareGains(a, b float64) int {
+	switch {
+	case a > 1.1*b:
+		return 1
+	case b > 1.1*a:
+		return -1
+	}
+	return 0
+}
+
+// gain is what a finding's removal brings, as a factor. Where the prediction is
+// unknown, so is what is worth more: all that have none rank alike.
+func (c *patient) gain(f Finding) float64 {
+	switch {
+	case f.Cause.isNone():
+		return worthwhile
+	case f.PredictedBps == 0:
+		return math.Inf(1)
+	case c.goodput == 0:
+		return math.Inf(1)
+	}
+	return f.PredictedBps / c.goodput
+}

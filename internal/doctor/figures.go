@@ -1,0 +1,298 @@
+package doctor
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"longhaul/internal/tcpinfo"
+)
+
+// unknown is the value of a figure that could not be had.
+var unknown = math.NaN()
+
+// Figures are what the rules look at. A figure that could not be had is NaN,
+// and no comparison with it holds; times that could not be had are zero.
+type Figures struct {
+	Time       time.Duration // that the samples span
+	Samples    int
+	GoodputBps float64 // of data acknowledged by the peer
+	Received   float64 // bits per second that came the other way
+
+	// Shares of Time, of the sender's clocks.
+	Busy   float64 // it had data to send, or not yet acknowledged
+	Rwnd   float64 // the peer's window held it back
+	Sndbuf float64 // the send buffer did
+
+	RTT, MinRTT time.Duration // median of the smoothed, and the least
+	RTTSpread   float64       // (95th - 5th percentile of the smoothed) ÷ MinRTT
+	Queue       float64       // (RTT - MinRTT) ÷ MinRTT
+
+	MSS             int     // data of a full segment, bytes
+	Headers         int     // of IP and TCP, bytes, of a full segment
+	LossShare       float64 // segments sent again ÷ segments sent
+	SpuriousShare   float64 // of those, the share that the receiver already had (RFC 2883)
+	LossEvents      int     // samples in which recovery began, or went on after a window was cut
+	LossEventRate   float64 // per segment delivered
+	Reordered       float64 // events of reordering per 1000 segments
+	Reordering      float64 // segments by which the path is thought to reorder, the most
+	Timeouts        int
+	Stalled         time.Duration // longest time with data under way in which nothing was acknowledged
+	StalledAtTheEnd bool
+
+	Cwnd          float64 // segments, median
+	InFlight      float64 // segments, median
+	CwndUsed      float64 // share of samples with a congestion window in use
+	NotSent       float64 // bytes waiting to be sent, median
+	Idle          float64 // share of samples with nothing waiting and room in the congestion window
+	PeerWindow    float64 // bytes, median
+	PeerWindowMin float64
+	PeerWindowMax float64
+	ZeroWindow    float64 // share of samples in which the peer's window held less than two segments
+	BufferUsed    float64 // of the send buffer, median share
+	SlowStart     bool    // no loss has ended the start yet
+	PacedBps      float64 // what SO_MAX_PACING_RATE lets through, of data; +Inf without
+	Variation     float64 // coefficient of variation of the goodput over seconds
+	CPU           float64 // share of Time in which the busiest thread ran or waited for a CPU
+	RecvQueue     float64 // bytes that this end's program has not read, median
+
+	WindowScaling bool // agreed on by both ends; true if unknown
+	Timestamps    bool
+	SACK          bool
+	Bytes         int64 // acknowledged since the connection began
+}
+
+// rtoInfinite is from where on a slow start threshold means that there is none
+// yet.
+const infiniteThreshold = 0x7fffffff
+
+// Figures computes what the rules look at.
+func (o Observation) Figures() Figures {
+	f := Figures{
+		Samples: len(o.Samples), Rwnd: unknown, Sndbuf: unknown, Busy: unknown, LossShare: unknown, SpuriousShare: unknown,
+		Reordered: unknown, PacedBps: math.Inf(1), CPU: unknown, Variation: unknown, NotSent: unknown, BufferUsed: unknown,
+		PeerWindow: unknown, PeerWindowMin: unknown, PeerWindowMax: unknown, GoodputBps: unknown, LossEventRate: unknown,
+		Idle: unknown, Reordering: unknown, RecvQueue: unknown, ZeroWindow: unknown, WindowScaling: true,
+	}
+	if len(o.Samples) == 0 {
+		return f
+	}
+	first, last := &o.Samples[0], &o.Samples[len(o.Samples)-1]
+	f.Time = last.At - first.At
+	seconds := f.Time.Seconds()
+	f.header(o, last)
+	if seconds <= 0 {
+		return f
+	}
+	has := func(field tcpinfo.Field) bool { return first.Info.Has(field) && last.Info.Has(field) }
+	share := func(field tcpinfo.Field, now, then time.Duration) float64 {
+		if !has(field) {
+			return unknown
+		}
+		return (now - then).Seconds() / seconds
+	}
+	a, b := &first.Info, &last.Info
+	f.Busy = share(tcpinfo.FieldBusyTime, b.BusyTime, a.BusyTime)
+	f.Rwnd = share(tcpinfo.FieldRwndLimited, b.RwndLimited, a.RwndLimited)
+	f.Sndbuf = share(tcpinfo.FieldSndbufLimited, b.SndbufLimited, a.SndbufLimited)
+	if has(tcpinfo.FieldBytesAcked) {
+		f.GoodputBps = float64(b.BytesAcked-a.BytesAcked) * 8 / seconds
+		f.Bytes = int64(b.BytesAcked)
+	}
+	if has(tcpinfo.FieldBytesReceived) {
+		f.Received = float64(b.BytesReceived-a.BytesReceived) * 8 / seconds
+	}
+	if first.CPU >= 0 && last.CPU >= 0 {
+		f.CPU = (last.CPU - first.CPU).Seconds() / seconds
+	}
+	f.losses(a, b)
+	f.rtts(o.Samples)
+	f.windows(o.Samples)
+	f.course(o.Samples)
+	return f
+}
+
+// header takes in what does not change.
+func (f *Figures) header(o Observation, last *Sample) {
+	i := &last.Info
+	f.MSS = int(i.SndMSS)
+	ip := 20
+	if o.Remote.Addr().Is6() && !o.Remote.Addr().Is4In6() {
+		ip = 40
+	}
+	f.Headers = ip + 20
+	if i.Has(tcpinfo.FieldOptions) {
+		f.Timestamps = i.Options&tcpinfo.OptTimestamps != 0
+		f.SACK = i.Options&tcpinfo.OptSACK != 0
+		f.WindowScaling = i.Options&tcpinfo.OptWScale != 0
+	}
+	if f.Timestamps {
+		f.Headers += 12
+	}
+	f.SlowStart = i.Has(tcpinfo.FieldSndSSThresh) && i.SndSSThresh >= infiniteThreshold
+	if i.Has(tcpinfo.FieldMaxPacingRateBps) && i.MaxPacingRateBps != tcpinfo.Unlimited && f.MSS > 0 {
+		// The kernel paces whole packets, Ethernet header included.
+		f.PacedBps = float64(i.MaxPacingRateBps) * float64(f.MSS) / float64(f.MSS+f.Headers+14)
+	}
+}
+
+// losses takes in what was sent again.
+func (f *Figures) losses(a, b *tcpinfo.Info) {
+	f.Timeouts = int(b.TotalRTO - a.TotalRTO)
+	sent := float64(b.DataSegsOut - a.DataSegsOut)
+	if !b.Has(tcpinfo.FieldDataSegsOut) || sent <= 0 {
+		return
+	}
+	again := float64(b.TotalRetrans - a.TotalRetrans)
+	f.LossShare = again / sent
+	if b.Has(tcpinfo.FieldDSACKDups) && again > 0 {
+		f.SpuriousShare = float64(b.DSACKDups-a.DSACKDups) / again
+	}
+	if b.Has(tcpinfo.FieldReordSeen) {
+		f.Reordered = float64(b.ReordSeen-a.ReordSeen) * 1000 / sent
+	}
+}
+
+func (f *Figures) rtts(samples []Sample) {
+	var smoothed []float64
+	for _, s := range samples {
+		if s.Info.Has(tcpinfo.FieldRTT) {
+			smoothed = append(smoothed, s.Info.RTT.Seconds())
+		}
+		if s.Info.Has(tcpinfo.FieldMinRTT) && s.Info.MinRTT > 0 && (f.MinRTT == 0 || s.Info.MinRTT < f.MinRTT) {
+			f.MinRTT = s.Info.MinRTT
+		}
+	}
+	if len(smoothed) == 0 {
+		return
+	}
+	slices.Sort(smoothed)
+	f.RTT = time.Duration(quantile(smoothed, 0.5) * float64(time.Second))
+	if f.MinRTT == 0 {
+		f.MinRTT = time.Duration(smoothed[0] * float64(time.Second))
+	}
+	if least := f.MinRTT.Seconds(); least > 0 {
+		f.RTTSpread = (quantile(smoothed, 0.95) - quantile(smoothed, 0.05)) / least
+		f.Queue = max(f.RTT.Seconds()-least, 0) / least
+	}
+}
+
+// windows takes in what was allowed to be under way, and what was.
+func (f *Figures) windows(samples []Sample) {
+	var cwnd, inFlight, notSent, peer, used, received []float64
+	var cwndUsed, idle, zero, counted float64
+	for _, s := range samples {
+		i := &s.Info
+		flying := float64(i.Unacked) - float64(i.Sacked) - float64(i.Lost) + float64(i.Retrans)
+		cwnd, inFlight = append(cwnd, float64(i.SndCwnd)), append(inFlight, float64(i.Unacked))
+		counted++
+		full := flying >= 0.9*float64(i.SndCwnd)-1
+		if full {
+			cwndUsed++
+		}
+		if i.Has(tcpinfo.FieldNotsentBytes) {
+			notSent = append(notSent, float64(i.NotsentBytes))
+			if i.NotsentBytes < i.SndMSS && !full && i.CAState == tcpinfo.CAOpen {
+				idle++
+			}
+		}
+		if i.Has(tcpinfo.FieldSndWnd) {
+			peer = append(peer, float64(i.SndWnd))
+			if i.SndWnd < 2*i.SndMSS {
+				zero++
+			}
+		}
+		if i.Has(tcpinfo.FieldReordering) {
+			f.Reordering = math.Max(float64(i.Reordering), zeroIfNaN(f.Reordering))
+		}
+		if s.SendBuffer > 0 && s.SendQueued >= 0 {
+			used = append(used, float64(s.SendQueued)/float64(s.SendBuffer))
+		}
+		if s.RecvQueue >= 0 {
+			received = append(received, float64(s.RecvQueue))
+		}
+	}
+	f.Cwnd, f.InFlight, f.CwndUsed = median(cwnd), median(inFlight), cwndUsed/counted
+	if len(notSent) > 0 {
+		f.NotSent, f.Idle = median(notSent), idle/counted
+	}
+	if len(peer) > 0 {
+		f.PeerWindow, f.PeerWindowMin, f.PeerWindowMax = median(peer), slices.Min(peer), slices.Max(peer)
+		f.ZeroWindow = zero / float64(len(peer))
+	}
+	if len(used) > 0 {
+		f.BufferUsed = median(used)
+	}
+	if len(received) > 0 {
+		f.RecvQueue = median(received)
+	}
+}
+
+// course takes in how things went on: losses, standstills, the swings of the
+// goodput.
+func (f *Figures) course(samples []Sample) {
+	var rates []float64
+	begin := samples[0]
+	progress := samples[0]
+	recovering := false
+	for k := 1; k < len(samples); k++ {
+		s, before := samples[k], samples[k-1]
+		lost := s.Info.TotalRetrans > before.Info.TotalRetrans
+		if lost && !recovering {
+			f.LossEvents++
+		}
+		// What is sent again in the round trip after a loss belongs to it.
+		recovering = lost && s.At-before.At < f.RTT || s.Info.CAState >= tcpinfo.CARecovery
+		if s.Info.BytesAcked > before.Info.BytesAcked || s.Info.Unacked == 0 {
+			progress = s
+			f.StalledAtTheEnd = false
+		} else if still := s.At - progress.At; still > f.Stalled {
+			f.Stalled, f.StalledAtTheEnd = still, true
+		}
+		if s.At-begin.At >= time.Second {
+			rates = append(rates, float64(s.Info.BytesAcked-begin.Info.BytesAcked)/(s.At-begin.At).Seconds())
+			begin = s
+		}
+	}
+	first, last := &samples[0].Info, &samples[len(samples)-1].Info
+	if delivered := float64(last.Delivered - first.Delivered); delivered > 0 {
+		f.LossEventRate = float64(f.LossEvents) / delivered
+	}
+	if len(rates) >= 3 {
+		f.Variation = deviation(rates)
+	}
+}
+
+func zeroIfNaN(v float64) float64 {
+	if math.IsNaN(v) {
+		return 0
+	}
+	return v
+}
+
+// quantile of values in ascending order.
+func quantile(sorted []float64, q float64) float64 {
+	return sorted[int(math.Round(q*float64(len(sorted)-1)))]
+}
+
+func median(values []float64) float64 {
+	values = slices.Clone(values)
+	slices.Sort(values)
+	return quantile(values, 0.5)
+}
+
+// deviation is the standard deviation over the mean.
+func deviation(values []float64) float64 {
+	var sum, squares float64
+	for _, v := range values {
+		sum += v
+	}
+	mean := sum / float64(len(values))
+	if mean == 0 {
+		return unknown
+	}
+	for _, v := range values {
+		squares += (v - mean) * (v - mean)
+	}
+	return math.Sqrt(squares/float64(len(values))) / mean
+}

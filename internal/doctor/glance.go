@@ -1,0 +1,31 @@
+package doctor
+
+import "longhaul/internal/tcpinfo"
+
+// Glance names what limits a connection between two samples of it, as far as
+// these alone show. Where no figure stands out it is empty, and where nothing
+// was sent, too. It tells no healthy connection from one that loses segments
+// without need to: that takes Diagnose.
+func Glance(before, after Sample) Cause {
+	o := Observation{Samples: []Sample{before, after}}
+	f := o.Figures()
+	c := newCase(o, f)
+	switch {
+	case f.Busy < 0.02 || f.GoodputBps == 0 && after.Info.Unacked == 0:
+		return ""
+	case after.Info.Unacked > 0 && f.GoodputBps == 0 && after.Info.Has(tcpinfo.FieldBackoff) && after.Info.Backoff >= 2:
+		return BlackHole
+	}
+	for _, rule := range []rule{pacing, cpu, slowReader, windowScaling, receiverWindow, sendBuffer, application, reordering} {
+		if finding := rule(c); finding != nil {
+			return finding.Cause
+		}
+	}
+	switch {
+	case f.Queue > 0.5:
+		return Congestion
+	case c.lost > 0.0005:
+		return RandomLoss
+	}
+	return ""
+}

@@ -1,0 +1,66 @@
+package doctor
+
+import (
+	"math"
+	"time"
+)
+
+// cubicC and cubicBeta are CUBIC's constants (RFC 9438, 4.1 and 4.6), the first
+// in segments per second cubed.
+const (
+	cubicC    = 0.4
+	cubicBeta = 0.7
+)
+
+// renoBps is the goodput of a connection under NewReno which meets loss events
+// at a rate per segment: mss/RTT·sqrt(3/2)/sqrt(p) (M. Mathis et al., "The
+// macroscopic behavior of the TCP congestion avoidance algorithm", 1997).
+func renoBps(mss int, rtt time.Duration, p float64) float64 {
+	return bps(mss, rtt) * math.Sqrt(1.5/p)
+}
+
+// cubicBps is that of CUBIC: its average window in its own region is
+// (C·(3+β)/(4·(1-β)))^¼ · (RTT/p)^¾ segments (RFC 9438, 5.1), and never less than
+// Reno's (4.3).
+func cubicBps(mss int, rtt time.Duration, p float64) float64 {
+	window := math.Pow(cubicC*(3+cubicBeta)/(4*(1-cubicBeta)), 0.25) * math.Pow(rtt.Seconds()/p, 0.75)
+	return max(bps(mss, rtt)*window, renoBps(mss, rtt, p))
+}
+
+// lossBoundBps is what an algorithm reaches at a rate of loss events, +Inf for
+// one that does not take loss for congestion.
+func lossBoundBps(algorithm string, mss int, rtt time.Duration, p float64) float64 {
+	if p <= 0 || rtt <= 0 {
+		return math.Inf(1)
+	}
+	switch algorithm {
+	case "bbr", "haul", "brutal":
+		return math.Inf(1)
+	case "cubic", "":
+		return cubicBps(mss, rtt, p)
+	}
+	return renoBps(mss, rtt, p)
+}
+
+// bps is the rate of one unit of bytes per round trip, in bits per second.
+func bps(bytes int, rtt time.Duration) float64 { return float64(bytes) * 8 / rtt.Seconds() }
+
+// slowStartTime is how long a transfer takes that begins with a window of a
+// number of segments and doubles it every round trip (RFC 5681, 3.1): one round
+// trip for the handshake, and one for every window that it takes, the last one
+// included, and what the path's rate adds once the window reaches it.
+func slowStartTime(bytes int64, mss, initialWindow int, rtt time.Duration, capacityBps float64) time.Duration {
+	elapsed := rtt // the handshake
+	window := float64(initialWindow * mss)
+	left := float64(bytes)
+	for left > 0 {
+		if capacityBps > 0 && bps(int(window), rtt) >= capacityBps {
+			// The path sends without a pause from here on.
+			return elapsed + time.Duration(left*8/capacityBps*float64(time.Second)) + rtt
+		}
+		left -= window
+		elapsed += rtt
+		window *= 2
+	}
+	return elapsed
+}

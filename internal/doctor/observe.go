@@ -1,0 +1,146 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"longhaul/internal/tcpinfo"
+)
+
+// ErrNothingSeen says that there was no connection to observe.
+var ErrNothingSeen = errors.New("there is no such connection")
+
+// Watch says what to observe, and how long.
+type Watch struct {
+	// Wanted picks connections. Several of the same two hosts and service are
+	// taken for the work of one program, one connection after the other.
+	Wanted func(*tcpinfo.Connection) bool
+	For    time.Duration
+	Every  time.Duration // between two samples
+	// CPU tells how long the busiest thread of the program that has a socket
+	// has been running or waiting for a CPU; negative if that cannot be told.
+	// Nil tells nothing.
+	CPU func(*tcpinfo.Connection) time.Duration
+	// Each lists the connections there are.
+	Each func(visit func(*tcpinfo.Connection)) error
+}
+
+// series is a connection while it is watched.
+type series struct {
+	connection tcpinfo.Connection
+	samples    []Sample
+	since      time.Duration // of the first sample
+	last       time.Duration
+}
+
+// moved is how many bytes went while it was watched, both ways.
+func (s *series) moved(fromStart bool) (sent, received int64) {
+	first, last := &s.samples[0].Info, &s.samples[len(s.samples)-1].Info
+	sent, received = int64(last.BytesAcked), int64(last.BytesReceived)
+	if !fromStart {
+		sent, received = sent-int64(first.BytesAcked), received-int64(first.BytesReceived)
+	}
+	return sent, received
+}
+
+// Observe watches the connections that are wanted, and returns what it saw of
+// the one that moved the most. It changes nothing about them. It ends early once
+// the context does.
+func Observe(ctx context.Context, w Watch) (Observation, error) {
+	seen := map[uint64]*series{}
+	begin := time.Now()
+	ticker := time.NewTicker(w.Every)
+	defer ticker.Stop()
+	var at time.Duration
+	for {
+		at = time.Since(begin)
+		err := w.Each(func(c *tcpinfo.Connection) {
+			if !w.Wanted(c) {
+				return
+			}
+			one := seen[c.Cookie]
+			if one == nil {
+				one = &series{since: at}
+				seen[c.Cookie] = one
+			}
+			one.add(c, at, w.CPU)
+		})
+		if err != nil {
+			return Observation{}, err
+		}
+		if at >= w.For {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return Observation{}, context.Cause(ctx)
+		case <-ticker.C:
+		}
+	}
+	return pick(seen, at)
+}
+
+func (s *series) add(c *tcpinfo.Connection, at time.Duration, cpu func(*tcpinfo.Connection) time.Duration) {
+	if len(s.samples) > 0 && s.last == at {
+		return // told twice in one list
+	}
+	sample := Sample{At: at, Info: c.Info, SendBuffer: -1, SendQueued: -1, RecvQueue: int64(c.RecvQueue), CPU: -1}
+	if c.Memory.Known {
+		sample.SendBuffer, sample.SendQueued = int64(c.Memory.SndBuf), int64(c.Memory.SndQueued)
+	}
+	if cpu != nil {
+		sample.CPU = cpu(c)
+	}
+	s.connection, s.last = *c, at
+	s.samples = append(s.samples, sample)
+}
+
+// pick makes an observation of the connection that moved the most.
+func pick(seen map[uint64]*series, at time.Duration) (Observation, error) {
+	all := make([]*series, 0, len(seen))
+	for _, s := range seen {
+		all = append(all, s)
+	}
+	if len(all) == 0 {
+		return Observation{}, ErrNothingSeen
+	}
+	amount := func(s *series) int64 {
+		sent, received := s.moved(s.since > 0)
+		return max(sent, received)
+	}
+	slices.SortFunc(all, func(a, b *series) int {
+		return cmp.Or(cmp.Compare(amount(b), amount(a)), cmp.Compare(a.connection.Cookie, b.connection.Cookie))
+	})
+	most := all[0]
+	o := Observation{
+		Local: most.connection.Local, Remote: most.connection.Remote, CongestionControl: most.connection.CongestionControl,
+		Samples: most.samples, FromStart: most.since > 0, Ended: most.last < at, Time: at,
+	}
+	for _, s := range all {
+		if n := amount(s); n > 0 && sameService(&s.connection, &most.connection) {
+			o.Connections++
+			o.TotalBytes += n
+		}
+	}
+	return o, nil
+}
+
+// sameService says whether two connections are of the same two hosts and to the
+// same port of one of them.
+func sameService(a, b *tcpinfo.Connection) bool {
+	return a.Local.Addr() == b.Local.Addr() && a.Remote.Addr() == b.Remote.Addr() &&
+		(a.Local.Port() == b.Local.Port() || a.Remote.Port() == b.Remote.Port())
+}
+
+// Between makes a choice of connections by their addresses. An address or a
+// port that is zero is any.
+func Between(local, remote netip.AddrPort) func(*tcpinfo.Connection) bool {
+	fits := func(want, have netip.AddrPort) bool {
+		return (!want.Addr().IsValid() || want.Addr().IsUnspecified() || want.Addr().Unmap() == have.Addr()) && (want.Port() == 0 || want.Port() == have.Port())
+	}
+	return func(c *tcpinfo.Connection) bool { return fits(local, c.Local) && fits(remote, c.Remote) }
+}

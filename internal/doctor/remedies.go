@@ -1,0 +1,170 @@
+package doctor
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+)
+
+// Place is where a remedy is applied.
+type Place string
+
+// The places.
+const (
+	Here     Place = "this host"
+	FarHost  Place = "the far host"
+	Program  Place = "the program"
+	BothEnds Place = "a relay at each site"
+)
+
+// Remedy is a way to remove a cause.
+type Remedy struct {
+	Cause  Cause  `json:"cause"`
+	Action string `json:"action"` // what it does, a clause
+	Place  Place  `json:"place"`
+	// Command is what to type there; empty if it is for a person to do.
+	Command string `json:"command,omitempty"`
+	// Apply are the arguments of the longhaul command that does it on this
+	// host, and Undo of the one that takes it back. Empty where it is not for
+	// this host, or not longhaul's to do.
+	Apply []string `json:"apply,omitempty"`
+	Undo  []string `json:"undo,omitempty"`
+	// Others are commands for the same on other systems.
+	Others []string `json:"others,omitempty"`
+	// PredictedBps is the goodput to expect, Gain the factor that it is of
+	// today's, and Next what limits it then. 0 is unknown.
+	PredictedBps float64 `json:"predicted_bps,omitempty"`
+	Gain         float64 `json:"gain,omitempty"`
+	Next         string  `json:"next_limit,omitempty"`
+}
+
+// remedies are those of all findings, in the findings' order. What would bring
+// less than a fifth is none.
+func (c *patient) remedies(findings []Finding) []Remedy {
+	var all []Remedy
+	for _, finding := range findings {
+		gain := 0.0
+		if finding.PredictedBps > 0 && c.goodput > 0 {
+			gain = finding.PredictedBps / c.goodput
+			if gain < worthwhile {
+				continue
+			}
+		}
+		for _, r := range c.against(finding.Cause) {
+			r.Cause, r.PredictedBps, r.Gain, r.Next = finding.Cause, finding.PredictedBps, gain, finding.Next
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// against are the remedies of a cause, the usual one first.
+func (c *patient) against(cause Cause) []Remedy {
+	far := c.o.Remote.Addr()
+	host := far.String()
+	prefix := netip.PrefixFrom(far, far.BitLen()).String()
+	window := c.windowNeeded()
+	relays := Remedy{Action: "split the connection with a longhaul relay at each site: neither host is touched", Place: BothEnds, Command: "longhaul relay --help"}
+	haul := Remedy{
+		Action: "send there with haul, which does not take every loss for congestion", Place: Here,
+		Command: "longhaul cc use --to " + host + " haul",
+		Apply:   []string{"cc", "use", "--to", host, "haul"}, Undo: []string{"cc", "use", "--to", host, "--undo"},
+		Others: []string{"Linux without longhaul: sysctl -w net.ipv4.tcp_congestion_control=bbr"},
+	}
+	switch cause {
+	case ReceiverWindow:
+		return []Remedy{{
+			Action: fmt.Sprintf("let the receiver's window grow to %s", quantity(float64(window))), Place: FarHost,
+			Command: fmt.Sprintf("sysctl -w net.ipv4.tcp_rmem=\"4096 131072 %d\"", 2*window),
+			Others: []string{
+				fmt.Sprintf("AIX: no -o rfc1323=1 -o tcp_recvspace=%d -o sb_max=%d", window, 4*window),
+				"a program that sets SO_RCVBUF itself: have it set none, or this much",
+			},
+		}, relays}
+	case WindowScaling:
+		return []Remedy{{
+			Action: "turn window scaling on, at both hosts", Place: FarHost,
+			Command: "sysctl -w net.ipv4.tcp_window_scaling=1",
+			Others:  []string{"AIX: no -o rfc1323=1", "a firewall that strips the option from SYNs: have it pass"},
+		}, relays}
+	case SendBuffer:
+		return []Remedy{{
+			Action: "let the send buffer grow: have the program set no SO_SNDBUF, or " + quantity(float64(window)), Place: Program,
+			Others: []string{
+				fmt.Sprintf("Linux's bound on what grows by itself: sysctl -w net.ipv4.tcp_wmem=\"4096 16384 %d\"", 2*window),
+				fmt.Sprintf("AIX: no -o tcp_sendspace=%d -o sb_max=%d", window, 4*window),
+			},
+		}, relays}
+	case RandomLoss, Reordering:
+		return []Remedy{haul, relays}
+	case Policer:
+		held := math.Round(0.97*zeroIfInf(c.capacity)*float64(c.f.MSS+c.f.Headers)/float64(max(c.f.MSS, 1))/1e4) / 100
+		if held == 0 {
+			return []Remedy{haul}
+		}
+		return []Remedy{{
+			Action: fmt.Sprintf("send at %.2f Mb/s, just below what the policer lets through", held), Place: Here,
+			Command: fmt.Sprintf("longhaul cc use --to %s brutal --rate %.2fMbit", host, held),
+			Apply:   []string{"cc", "use", "--to", host, "brutal", "--rate", fmt.Sprintf("%.2fMbit", held)},
+			Undo:    []string{"cc", "use", "--to", host, "--undo"},
+			Others:  []string{"Linux without longhaul: tc qdisc replace dev DEVICE root fq maxrate " + fmt.Sprintf("%.2fmbit", held)},
+		}}
+	case SegmentSize, AsymmetricMTU:
+		mss := c.o.Path.MTU - c.headersOfSYN()
+		return []Remedy{{
+			Action: fmt.Sprintf("have the receiver announce an MSS of %d", mss), Place: FarHost,
+			Command: fmt.Sprintf("longhaul route set %s --advmss %d", netip.PrefixFrom(c.o.Local.Addr(), c.o.Local.Addr().BitLen()), mss),
+		}, {
+			Action: "raise the MSS that the receiver announces, where it comes by", Place: Here,
+			Command: fmt.Sprintf("longhaul mss set --dev DEVICE --toward %s --raise %d", prefix, mss),
+			Others:  []string{"AIX, towards other networks: no -o tcp_mssdflt=" + fmt.Sprint(mss)},
+		}}
+	case BlackHole:
+		mss := 1220 // of IPv6's least MTU, which every path carries
+		if c.o.Path.MTU > 0 {
+			mss = c.o.Path.MTU - c.headersOfSYN()
+		}
+		return []Remedy{{
+			Action: fmt.Sprintf("send smaller packets there: %d bytes", mss+c.headersOfSYN()), Place: Here,
+			Command: fmt.Sprintf("longhaul route set %s --mtu %d", host, mss+c.headersOfSYN()),
+			Apply:   []string{"route", "set", host, "--mtu", fmt.Sprint(mss + c.headersOfSYN())},
+			Undo:    []string{"route", "undo", host},
+			Others: []string{
+				"Linux finds the size by itself with: sysctl -w net.ipv4.tcp_mtu_probing=1",
+				fmt.Sprintf("for all connections that a router forwards: longhaul mss set --dev DEVICE --toward %s --clamp %d", prefix, mss),
+			},
+		}}
+	case Pacing:
+		return []Remedy{{Action: "have the program pace higher, or not at all (SO_MAX_PACING_RATE)", Place: Program}}
+	case Application:
+		return []Remedy{{Action: "have the program keep data ready: larger writes, more requests under way, several connections, reading and writing at once", Place: Program}}
+	case CPU:
+		return []Remedy{{Action: "take work off the program's busy thread: a cheaper cipher or compression, or several threads", Place: Program}}
+	case ShortFlow:
+		return []Remedy{{
+			Action: fmt.Sprintf("begin with %d segments", largeInitialWindow), Place: Here,
+			Command: fmt.Sprintf("longhaul route set %s --initcwnd %d", host, largeInitialWindow),
+			Apply:   []string{"route", "set", host, "--initcwnd", fmt.Sprint(largeInitialWindow)}, Undo: []string{"route", "undo", host},
+		}, {Action: "have the program keep its connections, and use them again", Place: Program}}
+	}
+	return nil
+}
+
+// headersOfSYN is what an MSS leaves out of a packet: the headers without
+// options (RFC 6691).
+func (c *patient) headersOfSYN() int {
+	if c.f.Timestamps {
+		return c.f.Headers - 12
+	}
+	return c.f.Headers
+}
+
+// windowNeeded is the bandwidth-delay product, twice, in whole MiB.
+func (c *patient) windowNeeded() int64 {
+	const MiB = 1 << 20
+	capacity := c.capacity
+	if math.IsInf(capacity, 1) {
+		capacity = 4 * c.goodput // nothing is known but that it is more
+	}
+	return max(int64(math.Ceil(2*capacity/8*c.f.RTT.Seconds()/MiB)), 1) * MiB
+}

@@ -1,0 +1,338 @@
+package doctor
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// rule looks for one cause, and gives nil if the figures do not speak for it.
+// Comparisons are written so that an unknown figure speaks for nothing.
+type rule func(*patient) *Finding
+
+// rules are in the order in which they count where their remedies promise the
+// same.
+var rules = []rule{
+	blackHole, shortFlow, pacing, cpu, slowReader, windowScaling, receiverWindow, sendBuffer, application,
+	segmentSize, reordering, policer, congestion, randomLoss, healthy,
+}
+
+// blackHole: the handshake got through, and full segments never do. Large
+// packets are lost silently where path MTU discovery is blocked (RFC 2923, 2.1).
+func blackHole(c *patient) *Finding {
+	f, o := c.f, c.o
+	if !(f.Stalled >= stallTime(f) && f.StalledAtTheEnd) {
+		return nil
+	}
+	size := f.MSS + f.Headers
+	stalled := fmt.Sprintf("nothing was acknowledged for %s, though data were sent again", seconds(f.Stalled))
+	switch {
+	case o.Path.MTU > 0 && o.Path.MTU < size:
+		return &Finding{Cause: BlackHole, Evidence: []string{stalled,
+			fmt.Sprintf("the path carries packets of %d bytes, and the connection's have %d", o.Path.MTU, size)}}
+	case o.Path.Answers && o.Path.MTU == 0:
+		return &Finding{Cause: BlackHole, Evidence: []string{stalled,
+			fmt.Sprintf("the far host answers small packets meanwhile; the connection's have %d bytes", size)}}
+	}
+	return nil
+}
+
+// shortFlow: the connections end before slow start does, so what they move is
+// bounded by round trips and not by the path's rate.
+func shortFlow(c *patient) *Finding {
+	if !c.o.shortConnections(c.f) {
+		return nil
+	}
+	o := c.o
+	mean := float64(o.TotalBytes) / float64(max(o.Connections, 1))
+	finding := &Finding{Cause: ShortFlow, BoundBps: c.goodput, Evidence: []string{
+		fmt.Sprintf("%d connections in %s moved %s each, and none left slow start", o.Connections, seconds(o.Time), quantity(mean)),
+	}}
+	now := slowStartTime(int64(mean), c.f.MSS, initialWindow, c.f.MinRTT, zeroIfInf(c.capacity))
+	then := slowStartTime(int64(mean), c.f.MSS, largeInitialWindow, c.f.MinRTT, zeroIfInf(c.capacity))
+	finding.PredictedBps, finding.Next = c.goodput*float64(now)/float64(then), "round trips"
+	return finding
+}
+
+// The initial windows, in segments: Linux's (RFC 6928), and the one that the
+// remedy sets. It is below the 64 KiB that a receiver announces at first.
+const (
+	initialWindow      = 10
+	largeInitialWindow = 40
+)
+
+// shortConnections says whether the work is done in connections that come and
+// go within slow start.
+func (o Observation) shortConnections(f Figures) bool {
+	return o.Connections >= 3 && o.Ended && o.FromStart && f.SlowStart && f.MSS > 0 && f.MinRTT > 0 && zeroIfNaN(f.LossShare) < 0.01
+}
+
+// pacing: the socket may not send faster (SO_MAX_PACING_RATE).
+func pacing(c *patient) *Finding {
+	if !(c.goodput > 0.9*c.f.PacedBps) {
+		return nil
+	}
+	return &Finding{Cause: Pacing, BoundBps: c.f.PacedBps, Evidence: []string{
+		fmt.Sprintf("the program holds the socket to %s of data (SO_MAX_PACING_RATE), and it gets %s", rate(c.f.PacedBps), rate(c.goodput)),
+	}}
+}
+
+// cpu: the program's busiest thread has no time left.
+func cpu(c *patient) *Finding {
+	if !(c.f.CPU > 0.85) || !c.idle() {
+		return nil
+	}
+	return &Finding{Cause: CPU, BoundBps: c.goodput, Evidence: []string{
+		fmt.Sprintf("one thread of the program is busy %s of the time", percent(c.f.CPU)),
+		"the connection waits for it: " + c.idleEvidence(),
+	}}
+}
+
+// idle says whether the connection could send more than the program gives it.
+func (c *patient) idle() bool {
+	f := c.f
+	return f.Busy < 0.8 || f.Idle > 0.6 && !(f.Rwnd > 0.15) && !c.bufferFull()
+}
+
+func (c *patient) idleEvidence() string {
+	if c.f.Busy < 0.8 {
+		return fmt.Sprintf("it had nothing to send %s of the time", percent(1-c.f.Busy))
+	}
+	return fmt.Sprintf("in %s of the samples nothing waited to be sent, and the congestion window had room", percent(c.f.Idle))
+}
+
+// application: the connection waits for the program that writes.
+func application(c *patient) *Finding {
+	if !c.idle() || c.f.CPU > 0.85 {
+		return nil
+	}
+	return &Finding{Cause: Application, BoundBps: c.goodput, Evidence: []string{c.idleEvidence()}}
+}
+
+// slowReader: the receiving program does not read as fast as data come: its
+// window closes again and again, and is not merely small.
+func slowReader(c *patient) *Finding {
+	f := c.f
+	if !(f.Rwnd > 0.15 && f.ZeroWindow > 0.05 && f.PeerWindowMax > 3*f.PeerWindowMin) {
+		return nil
+	}
+	return &Finding{Cause: Application, BoundBps: c.goodput, Evidence: []string{
+		fmt.Sprintf("the receiver's window was shut in %s of the samples, and held the sender back %s of the time: the receiving program reads slowly", percent(f.ZeroWindow), percent(f.Rwnd)),
+	}}
+}
+
+// maxUnscaled is the largest window without window scaling (RFC 7323, 2.1).
+const maxUnscaled = 65535
+
+// windowScaling: the window is small because it may not be written larger.
+func windowScaling(c *patient) *Finding {
+	f := c.f
+	if f.WindowScaling || !c.windowLimited() || !(f.PeerWindowMax <= maxUnscaled) {
+		return nil
+	}
+	return &Finding{Cause: WindowScaling, BoundBps: c.windowBound(), Evidence: append([]string{
+		"the two hosts agreed on no window scaling, which bounds the window to 65535 bytes"}, c.windowEvidence()...)}
+}
+
+// receiverWindow: the receiver's window is smaller than the bandwidth-delay
+// product.
+func receiverWindow(c *patient) *Finding {
+	f := c.f
+	if !c.windowLimited() || slowReader(c) != nil || windowScaling(c) != nil {
+		return nil
+	}
+	return &Finding{Cause: ReceiverWindow, BoundBps: c.windowBound(), Evidence: append([]string{
+		fmt.Sprintf("the receiver's window of %s held the sender back %s of the time", quantity(f.PeerWindowMax), percent(f.Rwnd))}, c.windowEvidence()...)}
+}
+
+func (c *patient) windowLimited() bool {
+	return c.f.Rwnd > 0.15
+}
+
+// windowBound is a window per round trip.
+func (c *patient) windowBound() float64 {
+	return c.f.PeerWindowMax * 8 / c.f.MinRTT.Seconds()
+}
+
+func (c *patient) windowEvidence() []string {
+	return []string{fmt.Sprintf("%s per round trip of %s are %s; the connection gets %s", quantity(c.f.PeerWindowMax), milliseconds(c.f.MinRTT), rate(c.windowBound()), rate(c.goodput))}
+}
+
+// bufferFull says whether all that the send buffer holds is under way, and the
+// congestion window has room for more.
+func (c *patient) bufferFull() bool {
+	f := c.f
+	return f.Sndbuf > 0.1 || f.BufferUsed > 0.6 && f.NotSent < 4*float64(f.MSS) && f.CwndUsed < 0.5 && !(f.Rwnd > 0.15)
+}
+
+// sendBuffer: the socket's buffer is smaller than the bandwidth-delay product.
+func sendBuffer(c *patient) *Finding {
+	f := c.f
+	if !c.bufferFull() || f.Busy < 0.8 {
+		return nil
+	}
+	evidence := []string{fmt.Sprintf("the send buffer held the sender back %s of the time", percent(f.Sndbuf))}
+	if !(f.Sndbuf > 0.1) {
+		evidence = []string{fmt.Sprintf("all that the send buffer holds is under way, %s of %.0f segments that the congestion window allows", count(f.InFlight), f.Cwnd)}
+	}
+	return &Finding{Cause: SendBuffer, BoundBps: c.goodput, Evidence: evidence}
+}
+
+// segmentSize: segments are smaller than the path carries, and it is packets
+// that count on it, or losses.
+func segmentSize(c *patient) *Finding {
+	f, o := c.f, c.o
+	size := f.MSS + f.Headers
+	mtu := o.Path.MTU
+	if f.MSS == 0 || mtu == 0 || float64(size) >= 0.95*float64(mtu) {
+		return nil
+	}
+	larger := float64(mtu-f.Headers) / float64(f.MSS)
+	finding := &Finding{Cause: SegmentSize, Evidence: []string{
+		fmt.Sprintf("packets have %d bytes, and the path carries %d", size, mtu),
+	}}
+	if o.Path.ReverseMTU > 0 && o.Path.ReverseMTU < mtu {
+		finding.Cause = AsymmetricMTU
+		finding.Evidence = append(finding.Evidence, fmt.Sprintf("the way back carries %d: the receiver asks for what it could send itself", o.Path.ReverseMTU))
+	}
+	// How goodput goes with the size of segments was tried with half of it.
+	if t := o.SmallSegments; t != nil && o.Capacity != nil && t.GoodputBps > 0 && t.MSS > 0 && t.MSS < o.Capacity.MSS {
+		exponent := math.Log(o.Capacity.GoodputBps/t.GoodputBps) / math.Log(float64(o.Capacity.MSS)/float64(t.MSS))
+		finding.Evidence = append(finding.Evidence, fmt.Sprintf("segments of %d bytes in place of %d got %s in place of %s", t.MSS, o.Capacity.MSS, rate(t.GoodputBps), rate(o.Capacity.GoodputBps)))
+		finding.PredictedBps = c.goodput * math.Pow(larger, min(max(exponent, 0), 1))
+		finding.Next = "the path"
+	}
+	return finding
+}
+
+// reordering: segments that overtook others are taken for lost ones.
+func reordering(c *patient) *Finding {
+	f := c.f
+	if !(f.SpuriousShare > 0.3 && f.LossShare > 0.001) {
+		return nil
+	}
+	return &Finding{Cause: Reordering, BoundBps: c.goodput, Evidence: []string{
+		fmt.Sprintf("%s of the segments were sent again, and the receiver had %s of those already (DSACK)", percent(f.LossShare), percent(f.SpuriousShare)),
+	}}
+}
+
+// policer: what exceeds a rate is dropped, without a queue before it.
+func policer(c *patient) *Finding {
+	f, t := c.f, c.o.Capacity
+	if t == nil || !(c.lost > 0) || f.Queue > 0.25 {
+		return nil
+	}
+	if !(t.LossShare > 2*c.lost && t.LossShare > 0.01 && trialQueue(t) < 0.15) {
+		return nil
+	}
+	return &Finding{Cause: Policer, BoundBps: c.goodput, Evidence: []string{
+		fmt.Sprintf("%s of the segments are lost at %s, and %s at %s, without a queue: something drops what exceeds a rate", percent(c.lost), rate(c.goodput), percent(t.LossShare), rate(t.GoodputBps)),
+	}}
+}
+
+func trialQueue(t *Trial) float64 {
+	if t.MinRTT <= 0 {
+		return 0
+	}
+	return float64(t.RTT-t.MinRTT) / float64(t.MinRTT)
+}
+
+// congestion: there is a queue that is not the connection's own.
+func congestion(c *patient) *Finding {
+	f := c.f
+	if !(f.Queue > 0.25 && c.goodput < 0.8*c.capacity && !math.IsInf(c.capacity, 1)) {
+		return nil
+	}
+	return &Finding{Cause: Congestion, Evidence: []string{
+		fmt.Sprintf("packets wait %s in a queue, at %s of the %s that the path carries: others fill it", milliseconds(f.RTT-f.MinRTT), rate(c.goodput), rate(c.capacity)),
+	}}
+}
+
+// randomLoss: segments are lost where no queue is full.
+func randomLoss(c *patient) *Finding {
+	f := c.f
+	if !(c.lost > 0 && f.Queue < 0.25) || f.SlowStart || reordering(c) != nil || policer(c) != nil || c.idle() {
+		return nil
+	}
+	return &Finding{Cause: RandomLoss, BoundBps: c.goodput, Evidence: []string{
+		fmt.Sprintf("%s of the segments are lost while packets hardly wait (%s at least, %s usually)", percent(c.lost), milliseconds(f.MinRTT), milliseconds(f.RTT)),
+		fmt.Sprintf("%s reaches %s with that, by its model", orDefault(c.o.CongestionControl, "the congestion control"), rate(c.lossBound())),
+	}}
+}
+
+// healthy: the connection gets what the path carries.
+func healthy(c *patient) *Finding {
+	f := c.f
+	switch {
+	case c.goodput >= c.capacity/worthwhile:
+		return &Finding{Cause: Healthy, Evidence: []string{
+			fmt.Sprintf("it gets %s; several connections at once get %s", rate(c.goodput), rate(c.capacity)),
+		}}
+	case math.IsInf(c.capacity, 1) && f.Queue > 0.1 && f.CwndUsed > 0.5:
+		return &Finding{Cause: Healthy, Evidence: []string{
+			fmt.Sprintf("it fills the path: packets wait %s in its queue", milliseconds(f.RTT-f.MinRTT)),
+		}}
+	}
+	return nil
+}
+
+// doubt says what would make a verdict certain.
+func (c *patient) doubt(cause Cause) string {
+	if c.o.Capacity == nil && (cause == RandomLoss || cause == Healthy || cause == Congestion || cause == Unexplained) {
+		return "what the path carries was not tried: run longhaul measure --serve at the far end, and add --test"
+	}
+	return ""
+}
+
+func zeroIfInf(v float64) float64 {
+	if math.IsInf(v, 0) {
+		return 0
+	}
+	return v
+}
+
+func orDefault(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
+
+func milliseconds(d time.Duration) string {
+	return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
+}
+
+func count(v float64) string { return fmt.Sprintf("%.0f", v) }
+
+func percent(share float64) string {
+	switch p := 100 * share; {
+	case p >= 10:
+		return fmt.Sprintf("%.0f %%", p)
+	case p >= 1:
+		return fmt.Sprintf("%.1f %%", p)
+	default:
+		return fmt.Sprintf("%.2g %%", p)
+	}
+}
+
+func rate(bps float64) string {
+	return scaled(bps, 1000, []string{"b/s", "kb/s", "Mb/s", "Gb/s"})
+}
+
+func quantity(bytes float64) string {
+	return scaled(bytes, 1024, []string{"B", "KiB", "MiB", "GiB"})
+}
+
+func scaled(v, base float64, units []string) string {
+	k := 0
+	for v >= base && k < len(units)-1 {
+		v /= base
+		k++
+	}
+	if v >= 100 || k == 0 {
+		return fmt.Sprintf("%.0f %s", v, units[k])
+	}
+	return fmt.Sprintf("%.3g %s", v, units[k])
+}
