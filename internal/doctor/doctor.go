@@ -79,7 +79,7 @@ type Observation struct {
 	TotalBytes  int64         `json:"total_bytes,omitempty"`
 	Time        time.Duration `json:"time_ns,omitempty"`
 
-	Path        Path `json:"path"`
+	Path Path `json:"path"`
 	// Capacity is what several connections at once got across, after the
 	// observation, and SmallSegments what they did with half the segment size.
 	Capacity      *Trial `json:"capacity,omitempty"`
