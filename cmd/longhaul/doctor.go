@@ -28,6 +28,7 @@ type doctorFlags struct {
 	test          bool
 	testPort      uint16
 	noProbe       bool
+	receive       bool
 	json          bool
 }
 
@@ -72,6 +73,7 @@ carries (--no-probe: none), and with --test data, to find out how much.`,
 	flags.StringVar(&f.local, "local", "", "watch connections with this near end, `[ADDRESS]:PORT`")
 	flags.IntVar(&f.pid, "pid", 0, "watch connections of this process")
 	flags.DurationVar(&f.during, "for", 6*time.Second, "how long to watch")
+	flags.BoolVar(&f.receive, "receive", false, "with HOST: have that host send")
 	flags.BoolVar(&f.test, "test", false, "send data to a longhaul measure or iperf3 there, too")
 	flags.Uint16Var(&f.testPort, "test-port", measure.DefaultPort, "the port of that")
 	flags.BoolVar(&f.noProbe, "no-probe", false, "send no packets to find out what sizes get through")

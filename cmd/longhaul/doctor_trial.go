@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -17,31 +18,42 @@ import (
 // and few enough to leave each a share of a small queue.
 const trialStreams = 4
 
-// try finds out what the path carries, by several connections at once, while
-// the observed one goes on.
-func (f *doctorFlags) try(ctx context.Context, env *env, o *doctor.Observation, diag *tcpinfo.Diag) error {
-	server := net.JoinHostPort(o.Remote.Addr().String(), strconv.Itoa(int(f.testPort)))
-	own := func() float64 {
-		c, err := diag.Get(o.Local, o.Remote)
-		if err != nil {
-			return 0
-		}
-		return float64(c.Info.BytesAcked)
-	}
+// manyStreams are enough where each is held to a small window.
+const manyStreams = 16
+
+// trial says how to find out what a path carries.
+type trial struct {
+	server    string
+	direction measure.Direction
+	mss       int // 0 is what the ends agree on
+	rtt       time.Duration
+	// streams are the connections; 0 is the usual number.
+	streams int
+	// own tells of an observed connection, which goes on meanwhile: the bytes
+	// that it has got across, and the segments. Nil if there is none.
+	own func() (bytes, segments float64)
+}
+
+// try finds out what the path of an observation carries.
+func (f *doctorFlags) try(ctx context.Context, o *doctor.Observation, t trial) error {
 	figures := o.Figures()
-	mss := 0
+	t.rtt = figures.RTT
 	if figures.Stalled > time.Second {
-		mss = smallMSS
+		t.mss = smallMSS
 	}
-	trial, err := runTrial(ctx, server, mss, figures.RTT, own)
+	if figures.Rwnd > 0.1 || !figures.WindowScaling {
+		t.streams = manyStreams // each is held to its window
+	}
+	got, err := t.run(ctx)
 	if err != nil {
-		return &hintError{fmt.Errorf("cannot try what the path carries: %w", measure.Explain(server, err)), "run longhaul measure --serve or iperf3 -s there, or leave --test out"}
+		return &hintError{fmt.Errorf("cannot try what the path carries: %w", measure.Explain(t.server, err)), "run longhaul measure --serve or iperf3 -s there"}
 	}
-	o.Capacity = &trial
-	if f := o.Figures(); o.Path.MTU > 0 && float64(f.MSS+f.Headers) < 0.95*float64(o.Path.MTU) {
-		small, err := runTrial(ctx, server, max(f.MSS/2, 88), f.RTT, own)
+	o.Capacity = &got
+	if o.Path.MTU > 0 && float64(figures.MSS+figures.Headers) < 0.95*float64(o.Path.MTU) {
+		t.mss = max((figures.MSS+figures.Headers-40)/2, 88)
+		small, err := t.run(ctx)
 		if err != nil {
-			return &hintError{fmt.Errorf("cannot try smaller segments: %w", measure.Explain(server, err)), "leave --test out"}
+			return fmt.Errorf("cannot try smaller segments: %w", measure.Explain(t.server, err))
 		}
 		o.SmallSegments = &small
 	}
@@ -51,59 +63,70 @@ func (f *doctorFlags) try(ctx context.Context, env *env, o *doctor.Observation, 
 // smallMSS fits into every path: it is IPv6's least MTU less its headers.
 const smallMSS = 1220
 
-// runTrial sends with several connections at once. own tells how much an
-// observed connection has sent by now, which counts.
-func runTrial(ctx context.Context, server string, mss int, rtt time.Duration, own func() float64) (doctor.Trial, error) {
-	options := measure.Options{Streams: trialStreams, MSS: mss, Interval: 100 * time.Millisecond}
-	// Bandwidth is found within some ten round trips from the start.
-	options.Duration = min(max(3*time.Second, 16*rtt), 5*time.Second).Truncate(time.Second)
-	if isAvailable("bbr") {
+// run sends with several connections at once.
+func (t trial) run(ctx context.Context) (doctor.Trial, error) {
+	options := measure.Options{
+		Direction: t.direction, Streams: cmp.Or(t.streams, trialStreams), MSS: t.mss, Version: "longhaul " + version(),
+		// The rate is found within some ten round trips from the start.
+		Duration: min(max(3*time.Second, 16*t.rtt), 5*time.Second).Truncate(time.Second),
+	}
+	if mayUse("bbr") {
 		options.CongestionControl = "bbr"
 	}
-	type moment struct {
-		at                      time.Duration
-		acked, own, again, sent float64
-		rtt                     []float64
-	}
-	var moments []moment
-	trial := doctor.Trial{Streams: options.Streams, CongestionControl: options.CongestionControl}
-	_, err := measure.Run(ctx, server, options, "longhaul "+version(), func(i measure.Interval) {
-		m := moment{at: i.End, own: own()}
-		for _, s := range i.Streams {
-			info, ok := s.Sample.Info.(*tcpinfo.Info)
-			if !ok {
-				continue
-			}
-			m.acked += float64(info.BytesAcked)
-			m.again += float64(info.TotalRetrans)
-			m.sent += float64(info.DataSegsOut)
-			m.rtt = append(m.rtt, info.RTT.Seconds())
-			trial.MSS = int(info.SndMSS)
-			if trial.MinRTT == 0 || info.MinRTT < trial.MinRTT {
-				trial.MinRTT = info.MinRTT
-			}
+	// The second half counts: what the observed connection does in it, too.
+	var ownBytes, ownSegments []float64
+	if t.own != nil {
+		options.Interval = options.Duration / 2
+		options.Report = func(measure.Interval) {
+			bytes, segments := t.own()
+			ownBytes, ownSegments = append(ownBytes, bytes), append(ownSegments, segments)
 		}
-		moments = append(moments, m)
-	})
+	}
+	summary, err := measure.Run(ctx, t.server, options)
 	if err != nil {
-		return trial, err
+		return doctor.Trial{}, err
 	}
-	if len(moments) < 4 {
-		return trial, fmt.Errorf("the test ended after %d samples", len(moments))
+	result := doctor.Trial{Streams: options.Streams}
+	var bytes, sent, again float64
+	var rtts []time.Duration
+	for _, s := range summary.Streams {
+		counted := s.Samples
+		for len(counted) > 0 && counted[0].At < options.Duration/2 {
+			counted = counted[1:]
+		}
+		if len(counted) < 2 {
+			return result, fmt.Errorf("the far end does not tell how its test went: it takes a longhaul measure --serve")
+		}
+		first, last := counted[0], counted[len(counted)-1]
+		bytes += float64(last.Info.BytesAcked - first.Info.BytesAcked)
+		result.GoodputBps += float64(last.Info.BytesAcked-first.Info.BytesAcked) * 8 / (last.At - first.At).Seconds()
+		result.CongestionControl = s.CongestionControl
+		again += float64(last.Info.TotalRetrans - first.Info.TotalRetrans)
+		sent += float64(last.Info.DataSegsOut - first.Info.DataSegsOut)
+		if last.Info.Has(tcpinfo.FieldMinRTT) && (result.MinRTT == 0 || last.Info.MinRTT < result.MinRTT) {
+			result.MinRTT = last.Info.MinRTT
+		}
+		for _, one := range counted {
+			rtts = append(rtts, one.Info.RTT)
+		}
 	}
-	first, last := moments[len(moments)/2], moments[len(moments)-1]
-	passed := (last.at - first.at).Seconds()
-	trial.GoodputBps = (last.acked - first.acked + max(last.own-first.own, 0)) * 8 / passed
-	if sent := last.sent - first.sent; sent > 0 {
-		trial.LossShare = (last.again - first.again) / sent
+	if sent > 0 {
+		result.LossShare = again / sent
 	}
-	var rtts []float64
-	for _, m := range moments[len(moments)/2:] {
-		rtts = append(rtts, m.rtt...)
+	segments := sent - again
+	if len(ownBytes) >= 2 && ownBytes[1] > ownBytes[0] {
+		bytes, segments = bytes+ownBytes[1]-ownBytes[0], segments+ownSegments[1]-ownSegments[0]
+		result.GoodputBps += (ownBytes[1] - ownBytes[0]) * 8 / (options.Duration / 2).Seconds()
 	}
-	if len(rtts) > 0 {
-		slices.Sort(rtts)
-		trial.RTT = time.Duration(rtts[len(rtts)/2] * float64(time.Second))
+	if segments > 0 {
+		result.SegmentBytes = bytes / segments
 	}
-	return trial, nil
+	slices.Sort(rtts)
+	result.RTT = rtts[len(rtts)/2]
+	return result, nil
+}
+
+// testServer is where the far end of a test listens.
+func (f *doctorFlags) testServer(host string) string {
+	return net.JoinHostPort(host, strconv.Itoa(int(f.testPort)))
 }

@@ -42,6 +42,7 @@ func (f *doctorFlags) watch(ctx context.Context, env *env) (doctor.Observation, 
 		return doctor.Observation{}, err
 	}
 	busy := &busyThreads{}
+	progressNote(env, "watching connections %s for %v", f.what(), f.during)
 	watch := doctor.Watch{
 		Wanted: wanted, For: f.during, Every: sampleEvery, CPU: busy.of,
 		Each: func(visit func(*tcpinfo.Connection)) error { return diag.Each(withData, visit) },
@@ -63,7 +64,15 @@ func (f *doctorFlags) watch(ctx context.Context, env *env) (doctor.Observation, 
 		}
 	}
 	if f.test {
-		if err := f.try(ctx, env, &o, diag); err != nil {
+		progressNote(env, "trying what the path carries")
+		own := func() (bytes, segments float64) {
+			c, err := diag.Get(o.Local, o.Remote)
+			if err != nil {
+				return 0, 0
+			}
+			return float64(c.Info.BytesAcked), float64(c.Info.DataSegsOut) - float64(c.Info.TotalRetrans)
+		}
+		if err := f.try(ctx, &o, trial{server: f.testServer(o.Remote.Addr().String()), own: own}); err != nil {
 			return o, err
 		}
 	}
@@ -131,7 +140,9 @@ func (b *busyThreads) of(c *tcpinfo.Connection) time.Duration {
 			if _, err := b.owners.Refresh(time.Now()); err != nil {
 				return -1
 			}
-			return -1
+			if owner, ok = b.owners.Of(c.Inode); !ok {
+				return -1
+			}
 		}
 		b.pid, b.inode = owner.PID, c.Inode
 	}

@@ -65,30 +65,37 @@ The table has how often doctor was right, and what it took each cause for.`,
 					return err
 				}
 			}
-			return inSandbox(env, func(cmd *cobra.Command, _ []string) error {
-				ctx, stop := untilSignal(cmd.Context())
-				defer stop()
-				program, err := ownProgram()
-				if err != nil {
-					return err
-				}
-				progress := newProgress(env.stderr)
-				outcome, err := diagnosis.Run(ctx, diagnosis.Draw(sample, seed, kinds), diagnosis.Options{
-					Program: program, Parallel: parallel, Keep: keep,
-					Progress: progress.scenario, Notef: progress.note,
-				})
-				progress.clear()
-				if err != nil {
-					if ctx.Err() != nil {
-						return errInterrupted
+			// The remedy of losses is haul; where it cannot be loaded, it is bbr.
+			return withCC(cmd.Context(), env, []string{"haul"}, false, func() error {
+				return inSandbox(env, func(cmd *cobra.Command, _ []string) error {
+					ctx, stop := untilSignal(cmd.Context())
+					defer stop()
+					program, err := ownProgram()
+					if err != nil {
+						return err
 					}
-					return err
-				}
-				if asJSON {
-					return writeJSON(env.stdout, outcome)
-				}
-				return outcome.WriteTable(env.stdout)
-			})(cmd, args)
+					progress := newProgress(env.stderr)
+					tolerant := "bbr"
+					if isAvailable("haul") {
+						tolerant = "haul"
+					}
+					outcome, err := diagnosis.Run(ctx, diagnosis.Draw(sample, seed, kinds), diagnosis.Options{
+						Program: program, Parallel: parallel, Keep: keep, Tolerant: tolerant,
+						Progress: progress.scenario, Notef: progress.note,
+					})
+					progress.clear()
+					if err != nil {
+						if ctx.Err() != nil {
+							return errInterrupted
+						}
+						return err
+					}
+					if asJSON {
+						return writeJSON(env.stdout, outcome)
+					}
+					return outcome.WriteTable(env.stdout)
+				})(cmd, args)
+			})
 		},
 	}
 	flags := cmd.Flags()

@@ -62,6 +62,15 @@ func isAvailable(name string) bool {
 	return err == nil && slices.Contains(available, name)
 }
 
+// mayUse says whether a program of this user may choose an algorithm.
+func mayUse(name string) bool {
+	if os.Geteuid() == 0 {
+		return isAvailable(name)
+	}
+	allowed, err := cc.Allowed()
+	return err == nil && slices.Contains(allowed, name)
+}
+
 // hostChanges are what longhaul has changed on this host, by whichever command.
 // What this process may not see is left out.
 type hostChanges struct {

@@ -89,6 +89,16 @@ func (c *client) dial(ctx context.Context, options bool) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A route may have a congestion control of its own, which connecting sets.
+	if raw, ok := conn.(syscall.Conn); ok && options && c.parameters.Congestion != "" {
+		if socket, rawErr := raw.SyscallConn(); rawErr == nil {
+			err = control("", "", socket)
+		}
+		if err != nil {
+			conn.Close()
+			return nil, err
+		}
+	}
 	if _, err := conn.Write(c.cookie[:]); err != nil {
 		conn.Close()
 		return nil, err

@@ -85,7 +85,7 @@ func (d dice) scenario(kind string) Scenario {
 	case "healthy":
 		s := Scenario{setup: d.path(40e3)}
 		if d.Float64() < 0.25 {
-			s.traffic.CongestionControl = tolerant
+			s.traffic.CongestionControl = "bbr"
 		}
 		return s
 	case "mixed":

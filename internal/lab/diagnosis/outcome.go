@@ -15,9 +15,12 @@ const worthwhile = 1.2
 
 // Outcome is how often the doctor was right.
 type Outcome struct {
-	Scenarios int     `json:"scenarios"`
-	Failed    int     `json:"failed"` // without a verdict
-	Accuracy  float64 `json:"accuracy"`
+	Scenarios int `json:"scenarios"`
+	Failed    int `json:"failed"` // without a verdict
+	// NoSingle counts those in which two hindrances hold back to the same
+	// extent: removing one brings nothing, and no verdict is right or wrong.
+	NoSingle int     `json:"no_single_cause"`
+	Accuracy float64 `json:"accuracy"`
 	// Recall is the share of each cause's scenarios in which it was named.
 	Recall map[doctor.Cause]float64 `json:"recall"`
 	// Confusion counts verdicts by cause.
@@ -67,6 +70,10 @@ func summarize(results []Result) Outcome {
 			o.Failed++
 			continue
 		}
+		if len(r.Hindrances) > 1 && len(r.Causes) == 0 {
+			o.NoSingle++
+			continue
+		}
 		truth := r.truth()
 		total[truth]++
 		verdict := r.Verdict
@@ -86,7 +93,7 @@ func summarize(results []Result) Outcome {
 			}
 		}
 	}
-	o.Accuracy = float64(right) / float64(max(len(results), 1))
+	o.Accuracy = float64(right) / float64(max(len(results)-o.NoSingle, 1))
 	o.GainWithinBand = float64(within) / float64(max(o.Gains, 1))
 	for cause, n := range total {
 		o.Recall[cause] = float64(found[cause]) / float64(n)
@@ -96,7 +103,7 @@ func summarize(results []Result) Outcome {
 
 // WriteTable prints the confusion matrix and the cases that went wrong.
 func (o Outcome) WriteTable(w io.Writer) error {
-	fmt.Fprintf(w, "%d scenarios: %.1f %% named right, %d without a verdict\n", o.Scenarios, 100*o.Accuracy, o.Failed)
+	fmt.Fprintf(w, "%d scenarios: %.1f %% named right, %d without a verdict, %d without a single cause\n", o.Scenarios, 100*o.Accuracy, o.Failed, o.NoSingle)
 	fmt.Fprintf(w, "first remedies within 0.8 to 1.25 of what was predicted: %.1f %% of %d\n\n", 100*o.GainWithinBand, o.Gains)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "cause\tscenarios\tnamed\ttaken for")

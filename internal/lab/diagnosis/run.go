@@ -25,6 +25,8 @@ import (
 type Options struct {
 	Program  string // the longhaul binary
 	Parallel int    // scenarios at once
+	// Tolerant is the congestion control that the remedy of losses sets.
+	Tolerant string
 	Keep     string // directory for what the doctor saw; empty keeps nothing
 	Progress func(done, of int, last Result)
 	Notef    func(string, ...any)
@@ -72,6 +74,9 @@ func Run(ctx context.Context, scenarios []Scenario, o Options) (Outcome, error) 
 	var done atomic.Int32
 	var mu sync.Mutex // of progress
 	var processor sync.Mutex
+	for i := range scenarios {
+		scenarios[i].tolerant = o.Tolerant
+	}
 	for range max(o.Parallel, 1) {
 		workers.Go(func() {
 			for i := range next {

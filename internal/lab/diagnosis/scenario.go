@@ -36,6 +36,8 @@ type setup struct {
 	others        int   // bulk connections on the same path
 	initialWindow int   // segments; 0 is what Linux does
 	betweenRouter bool  // the ends of the path itself send and receive
+
+	tolerant string // congestion control that the remedy of losses sets
 }
 
 // without is the setup with a hindrance removed, as its remedy does.
@@ -50,7 +52,7 @@ func (s setup) without(cause doctor.Cause) setup {
 	case doctor.SendBuffer:
 		s.traffic.SendBufferBytes = 0
 	case doctor.RandomLoss, doctor.Reordering:
-		s.traffic.CongestionControl = tolerant
+		s.traffic.CongestionControl = s.tolerant
 	case doctor.Policer:
 		s.traffic.PacingBps = int64(0.97 * float64(s.conditions.Policer.RateBps))
 	case doctor.SegmentSize, doctor.AsymmetricMTU:
@@ -66,10 +68,6 @@ func (s setup) without(cause doctor.Cause) setup {
 	}
 	return s
 }
-
-// tolerant is the congestion control that the remedy of losses sets. Every
-// kernel has it; haul, which the doctor names first, must be loaded.
-const tolerant = "bbr"
 
 // topology is the lab of the setup.
 func (s setup) topology() lab.Topology {
