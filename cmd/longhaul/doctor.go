@@ -29,6 +29,8 @@ type doctorFlags struct {
 	testPort      uint16
 	noProbe       bool
 	receive       bool
+	apply, yes    bool
+	undo          bool
 	json          bool
 }
 
@@ -51,6 +53,12 @@ carries (--no-probe: none), and with --test data, to find out how much.`,
   longhaul doctor --pid 4711 --for 20s`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.undo {
+				if cmd.Flags().NFlag() > 1 || len(args) > 0 {
+					return usageError(errors.New("--undo goes alone: it takes back what --apply has done"))
+				}
+				return undoApplied(env)
+			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			observation, err := f.observe(ctx, env, args)
@@ -79,6 +87,9 @@ carries (--no-probe: none), and with --test data, to find out how much.`,
 	flags.BoolVar(&f.noProbe, "no-probe", false, "send no packets to find out what sizes get through")
 	flags.StringVar(&f.record, "record", "", "keep what was seen in this `FILE`")
 	flags.StringVar(&f.replay, "replay", "", "look at what --record kept in this `FILE`")
+	flags.BoolVar(&f.apply, "apply", false, "perform the remedies for this host, after asking")
+	flags.BoolVar(&f.yes, "yes", false, "with --apply: do not ask")
+	flags.BoolVar(&f.undo, "undo", false, "take back what --apply has done")
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 	return cmd
 }

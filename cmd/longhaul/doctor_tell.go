@@ -28,10 +28,14 @@ func (f *doctorFlags) tell(env *env, o doctor.Observation) error {
 		return &hintError{err, "watch longer with --for, while data are moving"}
 	}
 	if f.json {
-		return writeJSON(env.stdout, report)
+		err = writeJSON(env.stdout, report)
+	} else {
+		writeReport(env.stdout, report)
 	}
-	writeReport(env.stdout, report)
-	return nil
+	if err == nil && f.apply {
+		err = applyRemedies(env, report, f.yes)
+	}
+	return err
 }
 
 // textWidth is that of the report, in columns.
