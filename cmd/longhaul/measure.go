@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +23,7 @@ type measureFlags struct {
 	pacing, rate              string
 	rateBps                   float64 // of the link; 0 if it is not known
 	serve                     bool
+	tokens, token             string // files
 	port                      uint16
 	listen                    string
 	duration, omit, reporting time.Duration
@@ -44,6 +46,12 @@ ordinary iperf3 -s, and an ordinary iperf3 -c measures to --serve.`,
 			if f.serve == (len(args) > 0) {
 				return usageError(&hintError{errors.New("longhaul measure wants a host, or --serve"), "see longhaul measure --help"})
 			}
+			if f.serve && f.token != "" {
+				return usageError(&hintError{errors.New("--token is the client's"), "the server's is --tokens"})
+			}
+			if !f.serve && f.tokens != "" {
+				return usageError(&hintError{errors.New("--tokens is the server's"), "the client's is --token"})
+			}
 			if f.serve {
 				return f.runServer(cmd, env)
 			}
@@ -54,8 +62,10 @@ ordinary iperf3 -s, and an ordinary iperf3 -c measures to --serve.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&f.serve, "serve", false, "be the server, one test at a time")
+	flags.BoolVar(&f.serve, "serve", false, "be the server, one test at a time (for each token)")
 	flags.StringVar(&f.listen, "listen", "", "with --serve: `ADDRESS` to listen on (all)")
+	flags.StringVar(&f.tokens, "tokens", "", "with --serve: `FILE` of names and secrets, one for each client")
+	flags.StringVar(&f.token, "token", "", "`FILE` with a name and a secret, for such a server")
 	flags.Uint16Var(&f.port, "port", measure.DefaultPort, "the server's port")
 	flags.BoolVar(&f.receive, "receive", false, "have the server send")
 	flags.BoolVar(&f.both, "both", false, "send both ways at once")
@@ -136,6 +146,27 @@ func (f *measureFlags) complete(cmd *cobra.Command) error {
 	return f.options.Check()
 }
 
+// readTokens reads a file of tokens, which is for its owner alone.
+func readTokens(path string) ([]measure.Token, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the tokens: %w", err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the tokens: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, &hintError{fmt.Errorf("%s has secrets, and others may read it", path), "chmod 600 " + path}
+	}
+	tokens, err := measure.ReadTokens(file)
+	if err != nil {
+		return nil, &hintError{fmt.Errorf("%s: %w", path, err), "write a name and a secret on a line; openssl rand -hex 16 makes one"}
+	}
+	return tokens, nil
+}
+
 // address adds the port to a host that has none.
 func (f *measureFlags) address(host string) string {
 	if _, _, err := net.SplitHostPort(host); err == nil {
@@ -150,6 +181,16 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 	}
 	if name := f.options.CongestionControl; name != "" && f.options.Direction != measure.Receive && !isAvailable(name) {
 		return &hintError{fmt.Errorf("this kernel has no congestion control %s", name), "longhaul cc load brings haul, hybla, illinois and brutal; see longhaul cc list"}
+	}
+	if f.token != "" {
+		tokens, err := readTokens(f.token)
+		if err != nil {
+			return usageError(err)
+		}
+		if len(tokens) > 1 {
+			return usageError(&hintError{fmt.Errorf("%s has %d tokens, and a client is one", f.token, len(tokens)), "leave one of them in it"})
+		}
+		f.options.Token = tokens[0]
 	}
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()

@@ -11,6 +11,13 @@ import (
 )
 
 func (f *measureFlags) runServer(cmd *cobra.Command, env *env) error {
+	var tokens []measure.Token
+	if f.tokens != "" {
+		var err error
+		if tokens, err = readTokens(f.tokens); err != nil {
+			return usageError(err)
+		}
+	}
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
 	var config net.ListenConfig
@@ -22,6 +29,7 @@ func (f *measureFlags) runServer(cmd *cobra.Command, env *env) error {
 	fmt.Fprintf(env.stderr, "serving tests on %s\n", l.Addr())
 	server := &measure.Server{
 		Version: version(),
+		Tokens:  tokens,
 		Started: func(client net.Addr, p measure.Parameters) {
 			fmt.Fprintf(env.stderr, "test from %s: %s, %d s\n", client, plural(p.Parallel, "stream"), p.Time)
 		},

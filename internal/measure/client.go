@@ -141,13 +141,23 @@ func (c *client) run(ctx context.Context) (Summary, error) {
 
 // begin agrees on the test and makes its streams.
 func (c *client) begin(ctx context.Context) error {
-	if err := c.expect(paramExchange, controlPatience); err != nil {
+	if _, err := c.expect(controlPatience, paramExchange); err != nil {
 		return err
 	}
 	if err := writeMessage(c.control, c.parameters); err != nil {
 		return err
 	}
-	if err := c.expect(createStreams, controlPatience); err != nil {
+	asked := []state{createStreams}
+	if c.options.Token.Name != "" {
+		asked = append(asked, showToken)
+	}
+	step, err := c.expect(controlPatience, asked...)
+	if err == nil && step == showToken {
+		if err = c.showToken(); err == nil {
+			_, err = c.expect(controlPatience, createStreams)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	var sent *budget
@@ -176,9 +186,9 @@ func (c *client) begin(ctx context.Context) error {
 			c.streams = append(c.streams, s)
 		}
 	}
-	err := c.expect(testStart, controlPatience)
+	_, err = c.expect(controlPatience, testStart)
 	if err == nil {
-		err = c.expect(testRunning, controlPatience)
+		_, err = c.expect(controlPatience, testRunning)
 	}
 	if err != nil {
 		c.streams.close()
@@ -257,7 +267,7 @@ func (c *client) enough(ctx context.Context) <-chan struct{} {
 
 // finish exchanges what both sides counted.
 func (c *client) finish(own results) (theirs results, err error) {
-	if err := c.expect(exchangeResults, controlPatience); err != nil {
+	if _, err := c.expect(controlPatience, exchangeResults); err != nil {
 		return theirs, err
 	}
 	if err := c.control.SetDeadline(time.Now().Add(controlPatience)); err != nil {
@@ -266,10 +276,10 @@ func (c *client) finish(own results) (theirs results, err error) {
 	if err := writeMessage(c.control, own); err != nil {
 		return theirs, err
 	}
-	if err := readMessage(c.control, &theirs); err != nil {
+	if err := readMessage(c.control, maxResults, &theirs); err != nil {
 		return theirs, fmt.Errorf("reading what the server counted: %w", err)
 	}
-	if err := c.expect(displayResults, controlPatience); err != nil {
+	if _, err := c.expect(controlPatience, displayResults); err != nil {
 		return theirs, err
 	}
 	return theirs, writeState(c.control, done)

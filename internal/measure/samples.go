@@ -220,7 +220,8 @@ func (p *packed) UnmarshalJSON(text []byte) error {
 // longhaulParameters are what a longhaul asks of another besides. Others pass
 // over them.
 type longhaulParameters struct {
-	SampleEvery int `json:"sample_every_ms"`
+	SampleEvery int    `json:"sample_every_ms"`
+	Token       string `json:"token,omitempty"` // the name of the one that it can show
 }
 
 // longhaulResults are what a longhaul answers to them.
