@@ -94,8 +94,10 @@ func (s *Server) admit(conn net.Conn) {
 	s.unplaced = append(s.unplaced, conn)
 }
 
-// place takes a connection out of the count. It holds the lock.
+// place takes a connection out of the count.
 func (s *Server) place(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if i := slices.Index(s.unplaced, conn); i >= 0 {
 		s.unplaced = slices.Delete(s.unplaced, i, i+1)
 	}
@@ -108,11 +110,21 @@ func (s *Server) serve(ctx context.Context, a arrival) {
 	_, err := io.ReadFull(a.conn, c[:])
 	_ = a.conn.SetReadDeadline(time.Time{})
 
-	s.mu.Lock()
-	t := s.tests[c]
-	switch {
-	case err != nil || !c.valid():
+	if err != nil || !c.valid() {
 		a.conn.Close()
+	} else if !s.join(a, c) {
+		s.serveTest(ctx, a.conn, c)
+		return
+	}
+	s.place(a.conn)
+}
+
+// join hands a connection to the test that it belongs to, and says whether that
+// is settled: else it asks for a test.
+func (s *Server) join(a arrival, c cookie) (settled bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch t := s.tests[c]; {
 	case t != nil:
 		select {
 		case t.arrived <- a: // the test's now
@@ -122,12 +134,9 @@ func (s *Server) serve(ctx context.Context, a arrival) {
 	case len(s.Tokens) == 0 && len(s.tests) > 0:
 		deny(a.conn)
 	default:
-		s.mu.Unlock()
-		s.serveTest(ctx, a.conn, c)
-		return
+		return false
 	}
-	s.place(a.conn)
-	s.mu.Unlock()
+	return true
 }
 
 // deny says that there is another test.
@@ -144,15 +153,14 @@ func (s *Server) serveTest(ctx context.Context, conn net.Conn, c cookie) {
 	if err == nil {
 		err = s.start(t)
 	}
-	s.mu.Lock()
 	s.place(conn)
-	s.mu.Unlock()
 	if err == nil {
 		if s.Started != nil {
 			s.Started(conn.RemoteAddr(), t.parameters)
 		}
 		err = t.run(ctx, s)
 		s.end(t)
+		s.place(conn)
 	}
 	conn.Close()
 	if s.Ended != nil && !errors.Is(err, ErrBusy) {
@@ -177,12 +185,15 @@ func (s *Server) start(t *serverTest) error {
 	return nil
 }
 
-// end makes room for the next test.
+// end makes room for the next test, once.
 func (s *Server) end(t *serverTest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.tests[t.cookie] != t {
+		return
+	}
 	delete(s.tests, t.cookie)
-	close(t.arrived) // serve sends with the lock held, to tests of the map
+	close(t.arrived) // join sends with the lock held, to tests of the map
 	for late := range t.arrived {
 		late.conn.Close()
 	}
@@ -217,6 +228,10 @@ func (t *serverTest) run(ctx context.Context, s *Server) error {
 	if err := writeMessage(t.control, own); err != nil {
 		return err
 	}
+	// The client's next test may come as soon as it hears that this is over.
+	t.streams.close()
+	s.end(t)
+	s.admit(t.control)
 	if err := writeState(t.control, displayResults); err != nil {
 		return err
 	}
