@@ -104,7 +104,8 @@ type Trial struct {
 	CongestionControl string        `json:"congestion_control"`
 	SegmentBytes      float64       `json:"segment_bytes"` // of data in a segment, mean of all that the path carried
 	GoodputBps        float64       `json:"goodput_bps"`   // of all together, once they were up to speed
-	LossShare         float64       `json:"loss_share"`    // segments sent again ÷ segments sent
+	PacketsPerSecond  float64       `json:"packets_per_second"`
+	LossShare         float64       `json:"loss_share"` // segments sent again ÷ segments sent
 	MinRTT            time.Duration `json:"min_rtt_ns"`
 	RTT               time.Duration `json:"rtt_ns"` // median of the smoothed
 }

@@ -159,10 +159,11 @@ func (c *patient) windowEvidence() []string {
 }
 
 // bufferFull says whether all that the send buffer holds is under way, and the
-// congestion window has room for more.
+// congestion window has room for more. A writer that waits for room is woken
+// when a third of the buffer is free, so that it never holds much less.
 func (c *patient) bufferFull() bool {
 	f := c.f
-	return f.Sndbuf > 0.1 || f.BufferUsed > 0.6 && f.NotSent < 4*float64(f.MSS) && f.CwndUsed < 0.5 && !(f.Rwnd > 0.15)
+	return f.Sndbuf > 0.1 || f.BufferLow > 0.65 && f.BufferHigh > 0.85 && f.NotSent < 4*float64(f.MSS) && f.CwndUsed < 0.5 && !(f.Rwnd > 0.15)
 }
 
 // sendBuffer: the socket's buffer is smaller than the bandwidth-delay product.
@@ -254,7 +255,7 @@ func randomLoss(c *patient) *Finding {
 	if !(c.lost > 0 && f.Queue < 0.25) || f.SlowStart || reordering(c) != nil || policer(c) != nil || c.idle() {
 		return nil
 	}
-	return &Finding{Cause: RandomLoss, BoundBps: c.goodput, Evidence: []string{
+	return &Finding{Cause: RandomLoss, BoundBps: max(c.goodput, c.lossBound()), Evidence: []string{
 		fmt.Sprintf("%s of the segments are lost while packets hardly wait (%s at least, %s usually)", percent(c.lost), milliseconds(f.MinRTT), milliseconds(f.RTT)),
 		fmt.Sprintf("%s reaches %s with that, by its model", orDefault(c.o.CongestionControl, "the congestion control"), rate(c.lossBound())),
 	}}
