@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -64,6 +65,22 @@ func (f *doctorFlags) try(ctx context.Context, o *doctor.Observation, t trial) e
 	return nil
 }
 
+// patiently tries again for some seconds while the far end is busy: it may be
+// with what this host's own last test has left.
+func patiently(ctx context.Context, run func() (measure.Summary, error)) (measure.Summary, error) {
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		summary, err := run()
+		if !errors.Is(err, measure.ErrBusy) || time.Now().After(deadline) {
+			return summary, err
+		}
+		select {
+		case <-ctx.Done():
+			return summary, context.Cause(ctx)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
 // smallMSS fits into every path: it is IPv6's least MTU less its headers.
 const smallMSS = 1220
 
@@ -86,7 +103,7 @@ func (t trial) run(ctx context.Context) (doctor.Trial, error) {
 			ownBytes, ownSegments = append(ownBytes, bytes), append(ownSegments, segments)
 		}
 	}
-	summary, err := measure.Run(ctx, t.server, options)
+	summary, err := patiently(ctx, func() (measure.Summary, error) { return measure.Run(ctx, t.server, options) })
 	if err != nil {
 		return doctor.Trial{}, err
 	}
@@ -102,10 +119,11 @@ func (t trial) run(ctx context.Context) (doctor.Trial, error) {
 			return result, fmt.Errorf("the far end does not tell how its test went: it takes a longhaul measure --serve")
 		}
 		first, last := counted[0], counted[len(counted)-1]
-		bytes += float64(last.Info.BytesAcked - first.Info.BytesAcked)
-		result.GoodputBps += float64(last.Info.BytesAcked-first.Info.BytesAcked) * 8 / (last.At - first.At).Seconds()
+		// Not what was acknowledged in order, which waits for what was lost.
+		segments := float64(last.Info.Delivered - first.Info.Delivered)
+		result.GoodputBps += segments * float64(last.Info.SndMSS) * 8 / (last.At - first.At).Seconds()
+		delivered, bytes = delivered+segments, bytes+segments*float64(last.Info.SndMSS)
 		result.CongestionControl = s.CongestionControl
-		delivered += float64(last.Info.Delivered - first.Info.Delivered)
 		again += float64(last.Info.TotalRetrans - first.Info.TotalRetrans)
 		sent += float64(last.Info.DataSegsOut - first.Info.DataSegsOut)
 		if last.Info.Has(tcpinfo.FieldMinRTT) && (result.MinRTT == 0 || last.Info.MinRTT < result.MinRTT) {

@@ -141,8 +141,9 @@ func (f *Figures) header(o Observation, last *Sample) {
 	}
 	f.SlowStart = i.Has(tcpinfo.FieldSndSSThresh) && i.SndSSThresh >= infiniteThreshold
 	if i.Has(tcpinfo.FieldMaxPacingRateBps) && i.MaxPacingRateBps != tcpinfo.Unlimited && f.MSS > 0 {
-		// The kernel paces whole packets, Ethernet header included.
-		f.PacedBps = float64(i.MaxPacingRateBps) * float64(f.MSS) / float64(f.MSS+f.Headers+14)
+		// TCP's own pacing counts data; that of the fq queue discipline counts
+		// packets, which is a few percent less.
+		f.PacedBps = float64(i.MaxPacingRateBps)
 	}
 }
 
