@@ -166,6 +166,7 @@ func probePath(ctx context.Context, o doctor.Observation) (doctor.Path, error) {
 		return path, err
 	}
 	path.DeviceMTU = device
+	device = min(device, 65535) // the largest packet there is, which a loopback device exceeds
 	last := &o.Samples[len(o.Samples)-1].Info
 	patience := max(300*time.Millisecond, 3*last.RTT)
 	if last.State == tcpinfo.Established && last.Backoff > 0 {
