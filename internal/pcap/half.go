@@ -69,7 +69,7 @@ type half struct {
 
 // counts are totals since the capture began.
 type counts struct {
-	packets, bytesOnWire    int64
+	packets                 int64
 	segsOut, dataSegsOut    int64
 	segsIn, dataSegsIn      int64
 	bytesSent               int64
@@ -197,6 +197,7 @@ func (h *half) sent(p *packet, t int64) {
 		h.probeEnd = start + 1
 		return
 	}
+	h.resume(start+p.space(), t)
 	if p.payload > 0 {
 		c.dataSegsOut += packets
 		c.bytesSent += int64(p.payload)
@@ -207,7 +208,6 @@ func (h *half) sent(p *packet, t int64) {
 	if p.fin {
 		h.finSent, h.finEnd = true, start+p.space()
 	}
-	h.begunSending(start+p.space(), t)
 	h.place(p, start, start+p.space(), t)
 	h.flew(t)
 }
@@ -273,14 +273,11 @@ func (h *half) packets(bytes int64) int64 {
 	return (bytes + size - 1) / size
 }
 
-// begunSending ends a pause. One of less than a round trip is taken for the
+// resume ends a pause. One of less than a round trip is taken for the
 // sender's own, as it is one in which the peer's window was shut until less
 // than a round trip ago.
-func (h *half) begunSending(end, t int64) {
+func (h *half) resume(end, t int64) {
 	if end <= h.nxt || h.idleSince < 0 {
-		return
-	}
-	if h.outstandingSYN() {
 		return
 	}
 	pause := t - h.idleSince
@@ -293,8 +290,6 @@ func (h *half) begunSending(end, t int64) {
 	}
 	h.idleSince, h.shutAt, h.openedAt = -1, -1, -1
 }
-
-func (h *half) outstandingSYN() bool { return h.isnKnown && h.una == h.isn && h.nxt > h.una }
 
 // place enters what was sent among what is outstanding.
 func (h *half) place(p *packet, start, end, t int64) {
