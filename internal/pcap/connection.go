@@ -157,15 +157,10 @@ func (c *connection) syn(p *packet, from int, t int64) {
 	if !h.begun {
 		h.begin(p.seq)
 	}
-	if p.hasAck {
-		c.client = 1 - from
-		if c.synAckAt < 0 {
-			c.synAckAt = t
-		}
-	} else if c.synAt < 0 {
-		c.client, c.synAt = from, t
+	if !h.isnKnown {
+		h.isn, h.isnKnown, h.answers = h.number(p.seq), true, p.hasAck
+		c.opens(p, from, t)
 	}
-	h.isn, h.isnKnown, h.answers = h.number(p.seq), true, p.hasAck
 	if p.payload > 0 {
 		h.synData = h.isn + 1 + int64(p.payload)
 	}
@@ -178,6 +173,19 @@ func (c *connection) syn(p *packet, from int, t int64) {
 	}
 	if a, b := &c.half[0].offer, &c.half[1].offer; a.Seen && b.Seen {
 		c.agree(a, b)
+	}
+}
+
+// opens notes who connects: the end whose SYN comes first, or gets an answer.
+func (c *connection) opens(p *packet, from int, t int64) {
+	if p.hasAck {
+		c.synAckAt = t
+		from = 1 - from
+	} else if c.synAt < 0 {
+		c.synAt = t
+	}
+	if c.client < 0 {
+		c.client = from
 	}
 }
 
@@ -267,9 +275,7 @@ func (c *connection) place(of int) Place {
 
 // finish makes the account of the connection.
 func (c *connection) finish(began time.Time) *Connection {
-	c.sampleUntil(c.last)
 	for i := range c.half {
-		c.half[i].run(c.last)
 		c.samples[i] = append(c.samples[i], c.snapshot(i, c.last))
 	}
 	client := c.client

@@ -565,9 +565,7 @@ func (h *half) selective(p *packet, ack, t int64, r *rates) {
 			h.count.deliveredSegs += n // the kernel counts what was delivered twice
 			continue
 		}
-		if b.start < h.una || b.end > h.nxt {
-			continue
-		}
+		b.start, b.end = max(b.start, h.una), min(b.end, h.nxt)
 		h.news(b, len(h.known), func(b sackRange) { h.mark(b, t, r) })
 		h.known[h.knownNext] = b
 		h.knownNext = (h.knownNext + 1) % len(h.known)

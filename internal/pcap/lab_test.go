@@ -64,6 +64,7 @@ type transfer struct {
 	client     netip.AddrPort
 	atSender   Result
 	atReceiver Result
+	twice      Result // where every packet comes in and goes out again
 	bytes      int64
 }
 
@@ -76,9 +77,10 @@ func transferIn(t *testing.T, c lab.Conditions, to netip.Addr, bytes int64, paus
 	t.Cleanup(func() { built.Close() })
 	a, b := built.Host("host-a"), built.Host("host-b")
 	dir := t.TempDir()
-	files := []string{filepath.Join(dir, "sender.pcap"), filepath.Join(dir, "receiver.pcap")}
+	files := []string{filepath.Join(dir, "sender.pcap"), filepath.Join(dir, "receiver.pcap"), filepath.Join(dir, "any.pcap")}
 	tcpdump(t, a, "lan", files[0])
 	tcpdump(t, b, "lan", files[1])
+	tcpdump(t, built.Host("relay-a"), "any", files[2])
 
 	var listener net.Listener
 	must(t, b.Do(func() (err error) {
@@ -128,7 +130,7 @@ func transferIn(t *testing.T, c lab.Conditions, to netip.Addr, bytes int64, paus
 		return out.info.Unacked == 0 && out.info.NotsentBytes == 0 && out.info.LastAckRecv > max(5*c.RTT, 3*leastInterval)
 	}, func() string { return fmt.Sprintf("acknowledged: %+v", out.info) })
 	must(t, conn.Close())
-	for i, result := range []*Result{&out.atSender, &out.atReceiver} {
+	for i, result := range []*Result{&out.atSender, &out.atReceiver, &out.twice} {
 		nettest.Eventually(t, 20*time.Second, func() bool {
 			*result = readFile(t, files[i])
 			return len(result.Connections) == 1 && closed(result.Connections[0])
@@ -204,6 +206,7 @@ func TestAgainstKernel(t *testing.T) {
 			got := transferIn(t, test.conditions, test.to, test.bytes, test.pause)
 			checkAtSender(t, &got)
 			checkAtReceiver(t, &got)
+			checkTwice(t, &got)
 		})
 	}
 }
@@ -270,7 +273,21 @@ func checkAtReceiver(t *testing.T, got *transfer) {
 	}
 	// A retransmission that is lost, too, is not seen there.
 	within(t, "at the receiver, segments sent again", float64(info.TotalRetrans), float64(want.TotalRetrans), 0.25, 2)
+	within(t, "at the receiver, reordering seen", float64(info.ReordSeen), float64(want.ReordSeen), 0.15, 2)
 	within(t, "at the receiver, bytes sent", float64(info.BytesSent), float64(want.BytesSent), 0.01, 0)
 	within(t, "at the receiver, least RTT µs", float64(info.MinRTT.Microseconds()), float64(want.MinRTT.Microseconds()), 0.05, 0)
 	t.Logf("at the receiver: lost before %d, reordered %d", d.LostBefore, d.Reordered)
+}
+
+// checkTwice is about a capture on all devices of a router near the sender.
+func checkTwice(t *testing.T, got *transfer) {
+	t.Helper()
+	want := &got.info
+	d := &got.twice.Connections[0].Directions[0]
+	info := lastInfo(&got.twice, 0)
+	if got.twice.LeftOut.Duplicates == 0 || d.Missing || d.Delivered != got.bytes || d.Place != AtSender {
+		t.Errorf("captured twice: %d duplicates, missing %d, delivered %d, at %q", got.twice.LeftOut.Duplicates, d.MissingBytes, d.Delivered, d.Place)
+	}
+	within(t, "captured twice, bytes sent", float64(info.BytesSent), float64(want.BytesSent), 0.002, 0)
+	within(t, "captured twice, bytes sent again", float64(info.BytesRetrans), float64(want.BytesRetrans), 0.02, 1500)
 }

@@ -176,7 +176,7 @@ func Read(r io.Reader, o Options) (Result, error) {
 	if o.MaxConnections <= 0 {
 		o.MaxConnections = DefaultConnections
 	}
-	t := &table{options: o, open: map[key]*connection{}}
+	t := &table{options: o, open: map[key]*connection{}, leftOut: map[key]struct{}{}}
 	err = t.read(f)
 	result := t.result(f.counted.n)
 	if len(result.Connections) > 0 {
@@ -201,9 +201,9 @@ type table struct {
 	packets   int64
 	left      LeftOut
 	linkError *LinkTypeError
-	// leftOut are the connections that found no room, up to a bound of its
-	// own, and then only counted by their SYNs.
+	// leftOut are the connections that found no room, up to a bound.
 	leftOut map[key]struct{}
+	pruneAt int64 // not to be tried before, ns since the capture's first packet
 }
 
 // key is a connection's two ends, the lesser address first.
@@ -268,7 +268,7 @@ func (t *table) record(r record, d *decoder, p *packet) {
 		t.left.Unwanted++
 		return
 	}
-	p.at = int64(r.at.Sub(t.began))
+	p.at = max(0, int64(r.at.Sub(t.began)))
 	t.packet(p)
 }
 
@@ -308,18 +308,22 @@ func (t *table) packet(p *packet) {
 	}
 }
 
-// admit makes room for a connection, and gives nil where there is none.
+// admit makes room for a connection, and gives nil where there is none. One
+// that found none is left out up to its end.
 func (t *table) admit(k key, p *packet) *connection {
-	if len(t.open)+len(t.ended) >= t.options.MaxConnections {
+	if _, ok := t.leftOut[k]; ok {
+		if !p.syn || p.hasAck {
+			return nil
+		}
+		delete(t.leftOut, k)
+	}
+	if t.full() && p.at >= t.pruneAt {
 		t.prune(p.at)
 	}
-	if len(t.open)+len(t.ended) >= t.options.MaxConnections {
-		if t.leftOut == nil {
-			t.leftOut = map[key]struct{}{}
-		}
-		if _, ok := t.leftOut[k]; !ok && len(t.leftOut) < maxLeftOut {
+	if t.full() {
+		t.left.Connections++
+		if len(t.leftOut) < maxLeftOut {
 			t.leftOut[k] = struct{}{}
-			t.left.Connections++
 		}
 		return nil
 	}
@@ -328,12 +332,17 @@ func (t *table) admit(k key, p *packet) *connection {
 	return c
 }
 
+func (t *table) full() bool { return len(t.open)+len(t.ended) >= t.options.MaxConnections }
+
 const (
-	// maxLeftOut bounds the connections without room that are told apart.
+	// maxLeftOut bounds the connections without room that are told apart: of
+	// those beyond, every packet counts as one.
 	maxLeftOut = 1 << 16
 	// idleAfter is when a connection without FIN or RST is taken for ended,
 	// where there is no room.
 	idleAfter = int64(time.Minute)
+	// pruneAgain is how long prune is not tried again that found nothing.
+	pruneAgain = int64(time.Second)
 )
 
 // prune removes a quarter of the connections, of those that have ended: the
@@ -346,6 +355,10 @@ func (t *table) prune(now int64) {
 			all = append(all, c)
 			delete(t.open, k)
 		}
+	}
+	if len(all) == 0 {
+		t.pruneAt = now + pruneAgain
+		return
 	}
 	slices.SortFunc(all, func(a, b *connection) int { return cmp.Compare(b.carried(), a.carried()) })
 	keep := max(0, len(all)-max(1, t.options.MaxConnections/4))

@@ -512,6 +512,31 @@ func TestSYN(t *testing.T) {
 			t.Errorf("%+v", info)
 		}
 	})
+	t.Run("captured between", func(t *testing.T) {
+		c := newCapture(t).add(
+			seg{ms: 0, from: client, flags: "S"},
+			seg{ms: 60, from: server, flags: "SA", ack: 1},
+			seg{ms: 100, from: client, flags: "A", seq: 1, ack: 1, bytes: 10},
+			seg{ms: 160, from: server, flags: "A", seq: 1, ack: 11},
+		).read()
+		info := end(c, client)
+		if c.Directions[0].Place != Between || c.Directions[1].Place != Between || info.MinRTT != 100*time.Millisecond || c.Handshake.RTT != 100*time.Millisecond || info.Has(tcpinfo.FieldRTT) {
+			t.Errorf("%+v %+v", c, info)
+		}
+	})
+	t.Run("both connect at once", func(t *testing.T) {
+		c := newCapture(t).add(
+			seg{ms: 0, from: client, flags: "S"},
+			seg{ms: 10, from: server, flags: "S"},
+			seg{ms: 10.1, from: client, flags: "SA", ack: 1},
+			seg{ms: 100, from: server, flags: "SA", ack: 1},
+			seg{ms: 110, from: client, flags: "A", seq: 1, ack: 1, bytes: 10},
+			seg{ms: 210, from: server, flags: "A", seq: 1, ack: 11},
+		).read()
+		if c.Client.Port() != 40000 || c.Directions[client].Delivered != 10 || !c.Handshake.Complete() || end(c, server).State != tcpinfo.Established {
+			t.Errorf("%+v", c)
+		}
+	})
 	t.Run("ports used again", func(t *testing.T) {
 		c := newCapture(t).handshake().add(
 			seg{ms: 110, from: client, flags: "PA", seq: 1, ack: 1, bytes: 10},
@@ -826,6 +851,45 @@ func seeds(t testing.TB) map[string][]byte {
 	return all
 }
 
+// TestBegunBefore reads real captures without their beginning: what the SYNs
+// would have said is unknown, and the timestamps tell where it was taken.
+func TestBegunBefore(t *testing.T) {
+	for name, place := range map[string]Place{"window-sender.pcap": AtSender, "reordering-sender.pcap": AtSender, "loss-receiver.pcap": AtReceiver} {
+		whole := seeds(t)[name]
+		r, err := pcapgo.NewReader(bytes.NewReader(whole))
+		must(t, err)
+		var b bytes.Buffer
+		w := pcapgo.NewWriter(&b)
+		must(t, w.WriteFileHeader(128, r.LinkType()))
+		for n := 0; ; n++ {
+			data, ci, err := r.ReadPacketData()
+			if err == io.EOF {
+				break
+			}
+			must(t, err)
+			if n >= 100 {
+				must(t, w.WritePacket(ci, data))
+			}
+		}
+		var ends [2]*tcpinfo.Info
+		for i, file := range [][]byte{whole, b.Bytes()} {
+			result, err := Read(bytes.NewReader(file), Options{})
+			must(t, err)
+			c := result.Connections[0]
+			if d := c.Directions[client]; d.Place != place || d.Missing || c.Handshake.Complete() != (i == 0) {
+				t.Errorf("%s: at %q, missing %d, handshake %+v", name, d.Place, d.MissingBytes, c.Handshake)
+			}
+			ends[i] = end(c, client)
+		}
+		all, part := ends[0], ends[1]
+		if part.Has(tcpinfo.FieldSndWnd) || part.Has(tcpinfo.FieldOptions) || part.Has(tcpinfo.FieldRTT) != (place == AtSender) ||
+			part.SndMSS != all.SndMSS || part.BytesSent >= all.BytesSent || part.TotalRetrans > all.TotalRetrans || part.Unacked != all.Unacked ||
+			float64(part.MinRTT) < 0.95*float64(all.MinRTT) || float64(part.MinRTT) > 1.1*float64(all.MinRTT) {
+			t.Errorf("%s: whole %+v\nwithout its beginning %+v", name, all, part)
+		}
+	}
+}
+
 // TestJSON gives what a program reads of a result.
 func TestJSON(t *testing.T) {
 	for name, data := range seeds(t) {
@@ -849,6 +913,18 @@ func FuzzRead(f *testing.F) {
 	for _, data := range seeds(f) {
 		f.Add(data)
 	}
+	for link := range readable {
+		for _, six := range []bool{false, true} {
+			c := newCapture(f)
+			c.link, c.six = link, six
+			f.Add(c.handshake().add(
+				seg{ms: 110, from: client, flags: "A", seq: 1, ack: 1, bytes: 20},
+				seg{ms: 111, from: client, flags: "A", seq: 41, ack: 1, bytes: 20},
+				seg{ms: 210, from: server, flags: "A", seq: 1, ack: 1, options: []layers.TCPOption{c.sackOption(server, 41, 61)}},
+				seg{ms: 211, from: client, flags: "A", seq: 21, ack: 1, bytes: 20},
+			).file(128))
+		}
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		result, err := Read(io.LimitReader(bytes.NewReader(data), 1<<20), Options{MaxConnections: 4})
 		if err == nil && len(result.Connections) == 0 {
@@ -862,4 +938,19 @@ func FuzzRead(f *testing.F) {
 			}
 		}
 	})
+}
+
+func BenchmarkRead(b *testing.B) {
+	for name, data := range seeds(b) {
+		b.Run(strings.TrimSuffix(name, ".pcap"), func(b *testing.B) {
+			b.ReportAllocs()
+			var packets int64
+			for b.Loop() {
+				result, err := Read(bytes.NewReader(data), Options{})
+				must(b, err)
+				packets += result.Packets
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(packets), "ns/packet")
+		})
+	}
 }
