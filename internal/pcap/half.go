@@ -127,7 +127,7 @@ const (
 )
 
 func newHalf(at int64) half {
-	return half{clock: at, idleSince: at, shutAt: -1, openedAt: -1}
+	return half{sizes: sizes{usual: ethernetSegment4}, clock: at, idleSince: at, shutAt: -1, openedAt: -1}
 }
 
 // begin takes a sequence number for the first.
@@ -181,6 +181,7 @@ func (h *half) sent(p *packet, t int64) {
 		}
 	}
 	h.stamped(p, t)
+	h.sizes.usual = usualSegment(p)
 	if p.payload > 0 {
 		h.sizes.saw(p.payload, p.push)
 	}
@@ -210,6 +211,21 @@ func (h *half) sent(p *packet, t int64) {
 	}
 	h.place(p, start, start+p.space(), t)
 	h.flew(t)
+}
+
+// The largest segments on an Ethernet, of IPv4 and IPv6.
+const ethernetSegment4, ethernetSegment6 = 1460, 1440
+
+// usualSegment is the size of full segments on an Ethernet.
+func usualSegment(p *packet) int {
+	size := ethernetSegment4
+	if p.src.Addr().Is6() {
+		size = ethernetSegment6
+	}
+	if p.timestamps {
+		size -= timestampBytes
+	}
+	return size
 }
 
 func far(a, b int64) bool { return a-b > farAway || b-a > farAway }
@@ -716,6 +732,7 @@ func (h *half) run(t int64) {
 // the bound, unless what is sent shows that the path carries less.
 type sizes struct {
 	bound int // by the MSS that the two ends announced; 0 where unknown
+	usual int // taken for the bound where it is unknown
 	size  int // found; 0 where nothing was
 	max   int // largest payload of one segment
 	// burst is the largest payload of the last packets.
@@ -727,9 +744,8 @@ type sizes struct {
 }
 
 const (
-	usualSegment = 1460 // of an Ethernet
-	leastSegment = 256  // smaller common divisors are those of chance
-	sizesOver    = 32   // packets
+	leastSegment = 256 // smaller common divisors are those of chance
+	sizesOver    = 32  // packets
 )
 
 // limit is the bound, or what is taken for it.
@@ -737,7 +753,7 @@ func (s *sizes) limit() int {
 	if s.bound > 0 {
 		return s.bound
 	}
-	return usualSegment
+	return s.usual
 }
 
 // segment is the size, in bytes of payload.
@@ -761,13 +777,16 @@ func (s *sizes) saw(payload int, push bool) {
 	}
 	s.last[s.seen] = payload
 	if s.seen++; s.seen == sizesOver {
-		s.size = s.found()
+		if size := s.found(); size > 0 {
+			s.size = size
+		}
 		s.seen = 0
 	}
 }
 
 // found is the size of which most of the last packets are whole multiples: the
-// bound, the largest packet below it, or what goes into all of them.
+// bound, the largest packet below it, or what goes into all of them; 0 where
+// they show none.
 func (s *sizes) found() int {
 	largest, common := 0, 0
 	for _, n := range s.last {
@@ -776,7 +795,7 @@ func (s *sizes) found() int {
 			largest = max(largest, n)
 		}
 	}
-	best, most := s.segment(), sizesOver/4
+	best, most := 0, sizesOver/4
 	for _, size := range []int{s.limit(), largest, common, common / max(1, (common+s.limit()-1)/s.limit())} {
 		if size < leastSegment || s.bound > 0 && size > s.bound {
 			continue
