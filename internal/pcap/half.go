@@ -188,14 +188,10 @@ func (h *half) sent(p *packet, t int64) {
 	packets := h.packets(int64(p.payload))
 	c.segsOut += max(1, packets)
 	switch {
-	case p.space() == 0:
-		if start == h.una-1 {
-			c.probes++ // keepalive, or of a closed window
-		}
-		return
 	case h.isProbe(p, start):
-		c.probes++
-		h.probeEnd = start + 1
+		h.probe(start+int64(p.payload), t)
+		return
+	case p.space() == 0:
 		return
 	}
 	h.resume(start+p.space(), t)
@@ -230,14 +226,26 @@ func usualSegment(p *packet) int {
 
 func far(a, b int64) bool { return a-b > farAway || b-a > farAway }
 
-// isProbe recognises what asks the peer for a sign of life: one byte before
-// the first that is outstanding (RFC 9293, 3.8.4), or one beyond a window of 0
-// (3.8.6.1).
+// isProbe recognises what asks the peer for a sign of life: the number before
+// the first that is outstanding, with a byte or without (RFC 9293, 3.8.4), or a
+// byte beyond a window of 0 (3.8.6.1).
 func (h *half) isProbe(p *packet, start int64) bool {
-	if p.payload != 1 || p.syn || p.fin {
+	if p.payload > 1 || p.syn || p.fin || !h.answered {
 		return false
 	}
-	return start == h.una-1 && h.una == h.nxt || h.answered && h.wndRaw == 0 && start == h.una
+	return start == h.una-1 && (h.una == h.nxt || p.payload == 0) || h.wndRaw == 0 && start == h.una && p.payload == 1
+}
+
+// probe counts one. While the window is shut, it says that there are data to
+// send.
+func (h *half) probe(end, t int64) {
+	h.count.probes++
+	h.probeEnd = end
+	if h.idleSince >= 0 && h.shutAt >= 0 && h.openedAt < 0 {
+		h.busy += t - h.idleSince
+		h.rwndLimited += t - max(h.shutAt, h.idleSince)
+		h.idleSince, h.shutAt = t, t
+	}
 }
 
 // stamped notes when a timestamp was first seen.
@@ -349,15 +357,17 @@ func (h *half) segment(p *packet, start, end, t int64) segment {
 
 func (h *half) add(i int, s segment) {
 	h.unacked += s.packets
-	if len(h.segs) >= maxSegments {
-		h.count.merged++
-		if i > 0 {
-			last := &h.segs[i-1]
-			last.end, last.packets = max(last.end, s.end), last.packets+s.packets
-			return
-		}
+	if len(h.segs) < maxSegments {
+		h.segs = slices.Insert(h.segs, i, s)
+		return
 	}
-	h.segs = slices.Insert(h.segs, i, s)
+	h.count.merged++
+	last := &h.segs[max(0, i-1)]
+	last.start, last.end = min(last.start, s.start), max(last.end, s.end)
+	last.packets += s.packets
+	if last.sacked {
+		h.sacked += s.packets
+	}
 }
 
 // resent counts what was seen before. A SYN and a FIN are packets without
@@ -384,10 +394,10 @@ func (h *half) again(p *packet, i int, start, end, t int64) {
 }
 
 // cut splits segment i at a sequence number, and gives the index of the part
-// that begins there.
+// that begins there: i itself where there are too many parts already.
 func (h *half) cut(i int, at int64) int {
 	s := h.segs[i]
-	if at <= s.start || at >= s.end {
+	if at <= s.start || at >= s.end || len(h.segs) >= 2*maxSegments {
 		return i
 	}
 	head, tail := s, s
@@ -572,7 +582,7 @@ func (h *half) deliver(s *segment, t int64, r *rates) {
 func (h *half) selective(p *packet, ack, t int64, r *rates) {
 	for i := range p.sacks {
 		b := sackRange{h.number(p.sack[i].start), h.number(p.sack[i].end)}
-		if b.end <= b.start || far(b.end, h.nxt) {
+		if b.end <= b.start || far(b.start, h.nxt) || far(b.end, h.nxt) {
 			continue
 		}
 		if i == 0 && h.isDSACK(p, b, ack) {
@@ -738,14 +748,14 @@ type sizes struct {
 	// burst is the largest payload of the last packets.
 	burst, burstNow int
 
-	last  [sizesOver]int // payloads of the last packets without PSH
+	last  [sizesOver]int // payloads of the last packets that may be full
 	seen  int
 	total int
 }
 
 const (
 	leastSegment = 256 // smaller common divisors are those of chance
-	sizesOver    = 32  // packets
+	sizesOver    = 16  // packets
 )
 
 // limit is the bound, or what is taken for it.
@@ -764,23 +774,24 @@ func (s *sizes) segment() int {
 	return s.limit()
 }
 
-// saw takes in the payload of a packet. One with PSH ends what the program
-// wrote, and may be of any size.
+// saw takes in the payload of a packet. A small one with PSH ends what the
+// program wrote, and may be of any size.
 func (s *sizes) saw(payload int, push bool) {
 	s.max = max(s.max, min(payload, s.limit()))
 	s.burstNow = max(s.burstNow, payload)
 	if s.total++; s.total%sizesOver == 0 {
 		s.burst, s.burstNow = s.burstNow, 0
 	}
-	if push {
+	if push && payload <= s.limit() {
 		return
 	}
-	s.last[s.seen] = payload
-	if s.seen++; s.seen == sizesOver {
-		if size := s.found(); size > 0 {
-			s.size = size
-		}
-		s.seen = 0
+	s.last[s.seen%sizesOver] = payload
+	s.seen++
+	if s.seen < sizesOver || s.seen%(sizesOver/2) != 0 {
+		return
+	}
+	if size := s.found(); size > 0 {
+		s.size = size
 	}
 }
 

@@ -72,6 +72,7 @@ type transfer struct {
 func transferIn(t *testing.T, c lab.Conditions, to netip.Addr, bytes int64, pause time.Duration) transfer {
 	t.Helper()
 	nettest.RequireSandbox(t)
+	nettest.CheckLeaks(t)
 	built, err := lab.Build(lab.TwoSites(c))
 	must(t, err)
 	t.Cleanup(func() { built.Close() })
@@ -194,18 +195,21 @@ func TestAgainstKernel(t *testing.T) {
 		to         netip.Addr
 		bytes      int64
 		pause      time.Duration
+		// lostAgain is the share of retransmissions that may be lost, too, and
+		// are not seen at the receiver.
+		lostAgain float64
 	}{
 		"window":      {conditions: conditions(func(c *lab.Conditions) { c.ClassicEndHost = true; c.RTT = 60 * time.Millisecond; c.RateBps = 1e9 }), to: lab.HostB, bytes: 10 << 20},
-		"loss":        {conditions: conditions(func(c *lab.Conditions) { c.Loss.Probability = 0.01 }), to: lab.HostB, bytes: 8 << 20},
+		"loss":        {conditions: conditions(func(c *lab.Conditions) { c.Loss.Probability = 0.01 }), to: lab.HostB, bytes: 4 << 20},
 		"queue":       {conditions: conditions(func(c *lab.Conditions) { c.RateBps = 20e6; c.QueueBDP = 2 }), to: lab.HostB6, bytes: 6 << 20},
 		"reordering":  {conditions: conditions(func(c *lab.Conditions) { c.Reorder = link.Reorder{Probability: 0.01, Hold: 8 * time.Millisecond} }), to: lab.HostB, bytes: 8 << 20},
 		"application": {conditions: conditions(func(*lab.Conditions) {}), to: lab.HostB6, bytes: 1 << 20, pause: 100 * time.Millisecond},
-		"segment":     {conditions: conditions(func(c *lab.Conditions) { c.MTUAB, c.MTUBA = 1400, 1400 }), to: lab.HostB, bytes: 4 << 20},
+		"segment":     {conditions: conditions(func(c *lab.Conditions) { c.MTUAB, c.MTUBA = 1400, 1400 }), to: lab.HostB, bytes: 4 << 20, lostAgain: 0.7},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := transferIn(t, test.conditions, test.to, test.bytes, test.pause)
 			checkAtSender(t, &got)
-			checkAtReceiver(t, &got)
+			checkAtReceiver(t, &got, max(0.1, test.lostAgain))
 			checkTwice(t, &got)
 		})
 	}
@@ -254,7 +258,7 @@ func checkAtSender(t *testing.T, got *transfer) {
 	t.Logf("cwnd %d, kernel %d; ssthresh %v %d; rttvar %v, kernel %v", info.SndCwnd, want.SndCwnd, info.Has(tcpinfo.FieldSndSSThresh), want.SndSSThresh, info.RTTVar, want.RTTVar)
 }
 
-func checkAtReceiver(t *testing.T, got *transfer) {
+func checkAtReceiver(t *testing.T, got *transfer, lostAgain float64) {
 	t.Helper()
 	want := &got.info
 	c := got.atReceiver.Connections[0]
@@ -271,8 +275,7 @@ func checkAtReceiver(t *testing.T, got *transfer) {
 			t.Errorf("field %d is known at the receiver", f)
 		}
 	}
-	// A retransmission that is lost, too, is not seen there.
-	within(t, "at the receiver, segments sent again", float64(info.TotalRetrans), float64(want.TotalRetrans), 0.25, 2)
+	within(t, "at the receiver, segments sent again", float64(info.TotalRetrans), float64(want.TotalRetrans), lostAgain, 2)
 	within(t, "at the receiver, reordering seen", float64(info.ReordSeen), float64(want.ReordSeen), 0.15, 2)
 	within(t, "at the receiver, bytes sent", float64(info.BytesSent), float64(want.BytesSent), 0.01, 0)
 	within(t, "at the receiver, least RTT µs", float64(info.MinRTT.Microseconds()), float64(want.MinRTT.Microseconds()), 0.05, 0)

@@ -323,6 +323,17 @@ func TestRules(t *testing.T) {
 			return d.ZeroWindows == 1 && d.Probes == 2 && info.TotalRetrans == 0 && info.TotalRTO == 0 && info.BytesSent == 2448 &&
 				info.BusyTime == 1201*time.Millisecond && info.RwndLimited == time.Second && !d.Missing
 		}},
+		"reader that stopped": {segs: func(*capture) []seg {
+			return []seg{
+				{ms: 110, from: client, flags: "A", seq: 1, ack: 1, bytes: 1000},
+				{ms: 210, from: server, flags: "A", seq: 1, ack: 1001, window: 0},
+				{ms: 510, from: client, flags: "A", seq: 1000, ack: 1},
+				{ms: 610, from: server, flags: "A", seq: 1, ack: 1001, window: 0},
+				{ms: 1110, from: client, flags: "A", seq: 1000, ack: 1},
+			}
+		}, check: func(_ *Connection, d *Direction, info *tcpinfo.Info) bool {
+			return d.Probes == 2 && info.BusyTime == time.Second && info.RwndLimited == 900*time.Millisecond
+		}},
 		"probe taken": {segs: func(*capture) []seg {
 			return []seg{
 				{ms: 110, from: client, flags: "A", seq: 1, ack: 1, bytes: 1000},
