@@ -258,6 +258,9 @@ func (c *connection) handshake(t int64) {
 // place says where the capture was taken, for the data of an end: by how much
 // of the round trip lies on either side.
 func (c *connection) place(of int) Place {
+	if c.key.a.Addr() == c.key.b.Addr() {
+		return AtSender // both ends are here
+	}
 	toPeer, toSender := c.half[of].toPeer(), c.half[1-of].toPeer()
 	if toPeer == 0 || toSender == 0 {
 		return PlaceUnknown

@@ -26,7 +26,7 @@ var ErrNoTCP = errors.New("no TCP packet is in the capture")
 // was read until there stands in the Result beside it.
 type TruncatedError struct {
 	Packets int64 // that were read
-	Bytes   int64 // of the file, uncompressed, up to the end of those
+	Bytes   int64 // of the file, uncompressed, that were read
 	Err     error // what the reader met
 }
 

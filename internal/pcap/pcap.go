@@ -149,7 +149,8 @@ type Direction struct {
 	// Delivered are the bytes of data that the other end acknowledged.
 	Delivered int64 `json:"delivered"`
 	// Retransmitted are segments that came again, LostBefore those of them that
-	// had been lost before they came to the place of the capture.
+	// had been lost before they came to the place of the capture, or were
+	// missed by it.
 	Retransmitted int64 `json:"retransmitted"`
 	LostBefore    int64 `json:"lost_before"`
 	Reordered     int64 `json:"reordered"`     // segments that came late, but in their first transmission
@@ -166,8 +167,10 @@ type Direction struct {
 	Merged int64 `json:"merged"`
 }
 
-// Read reads a capture. With a *TruncatedError, the Result holds what was read
-// until then.
+// Read reads a capture, in memory that is bounded by Options.MaxConnections.
+// With a *TruncatedError, the Result holds what was read until then. Other
+// errors are ErrNotCapture, ErrNoTCP, a *LinkTypeError where nothing could be
+// read for that, and those of r.
 func Read(r io.Reader, o Options) (Result, error) {
 	f, err := open(r)
 	if err != nil {

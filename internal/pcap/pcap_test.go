@@ -535,6 +535,20 @@ func TestSYN(t *testing.T) {
 			t.Errorf("%+v %+v", c, info)
 		}
 	})
+	t.Run("loopback", func(t *testing.T) {
+		saved := addresses[0]
+		defer func() { addresses[0] = saved }()
+		addresses[0] = [2]netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:40000"), netip.MustParseAddrPort("127.0.0.1:80")}
+		c := newCapture(t).add(
+			seg{ms: 0, from: client, flags: "S"},
+			seg{ms: 0.009, from: server, flags: "SA", ack: 1},
+			seg{ms: 0.017, from: client, flags: "A", seq: 1, ack: 1, bytes: 10},
+			seg{ms: 0.030, from: server, flags: "A", seq: 1, ack: 11},
+		).read()
+		if c.Directions[client].Place != AtSender || c.Directions[server].Place != AtSender || !end(c, client).Has(tcpinfo.FieldRTT) {
+			t.Errorf("%+v", c)
+		}
+	})
 	t.Run("both connect at once", func(t *testing.T) {
 		c := newCapture(t).add(
 			seg{ms: 0, from: client, flags: "S"},

@@ -86,6 +86,7 @@ func (c *connection) snapshot(of int, at int64) snapshot {
 	h, peer := &c.half[of], &c.half[1-of]
 	n := &h.count
 	segment := int64(h.sizes.segment())
+	// What filled a gap was sent once more than the capture shows.
 	info := tcpinfo.Info{
 		State:        c.state(of),
 		Options:      c.agreed(),
