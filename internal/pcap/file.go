@@ -32,11 +32,10 @@ type TruncatedError struct {
 
 // Error says how far the capture goes.
 func (e *TruncatedError) Error() string {
-	how := "is damaged"
 	if errors.Is(e.Err, io.ErrUnexpectedEOF) {
-		how = "breaks off"
+		return fmt.Sprintf("the capture breaks off after %d packets (%d bytes)", e.Packets, e.Bytes)
 	}
-	return fmt.Sprintf("the capture %s after %d packets (%d bytes)", how, e.Packets, e.Bytes)
+	return fmt.Sprintf("the capture cannot be read any further after %d packets (%d bytes): %v", e.Packets, e.Bytes, e.Err)
 }
 
 // Unwrap gives what the reader met.

@@ -169,8 +169,8 @@ type Direction struct {
 
 // Read reads a capture, in memory that is bounded by Options.MaxConnections.
 // With a *TruncatedError, the Result holds what was read until then. Other
-// errors are ErrNotCapture, ErrNoTCP, a *LinkTypeError where nothing could be
-// read for that, and those of r.
+// errors are ErrNotCapture, ErrNoTCP, and a *LinkTypeError where nothing could be
+// read for that.
 func Read(r io.Reader, o Options) (Result, error) {
 	f, err := open(r)
 	if err != nil {
