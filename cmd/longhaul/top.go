@@ -71,20 +71,20 @@ process's name or of the cause.`,
 		if err != nil {
 			return usageError(err)
 		}
-		ctx, stop := untilSignal(cmd.Context())
-		defer stop()
 		live := !f.json && f.count == 0
 		if live && !(isTerminal(env.stdin) && isTerminal(env.stdout)) {
 			return usageError(&hintError{errors.New("what is live needs a terminal"), "use --once, --count N or --json"})
 		}
-		w, err := f.watch(ctx, env)
+		w, err := f.watch(cmd.Context(), env)
 		if err != nil {
 			return err
 		}
 		defer w.close()
 		if live {
-			return runTopLive(ctx, env, newTopLive(w, f.interval, order, filter))
+			return runTopLive(cmd.Context(), env, newTopLive(w, f.interval, order, filter))
 		}
+		ctx, stop := untilSignal(cmd.Context())
+		defer stop()
 		return f.print(ctx, env.stdout, w, order, filter)
 	}
 	return cmd
@@ -278,15 +278,11 @@ func printTop(out io.Writer, w *watcher, selected []*top.Connection) error {
 	return err
 }
 
-// runTopLive shows the view until the user ends it.
+// runTopLive shows the view until the user or a signal ends it.
 func runTopLive(ctx context.Context, env *env, view *topLive) error {
 	program := tea.NewProgram(view, tea.WithContext(ctx), tea.WithInput(env.stdin), tea.WithOutput(env.stdout), tea.WithFPS(topFrames))
-	_, err := program.Run()
-	if view.err != nil {
-		return view.err
-	}
-	if errors.Is(err, tea.ErrProgramPanic) || ctx.Err() == nil && !errors.Is(err, tea.ErrInterrupted) {
+	if _, err := program.Run(); err != nil && !errors.Is(err, tea.ErrInterrupted) {
 		return err
 	}
-	return nil // a signal ends it like q
+	return view.err
 }

@@ -98,16 +98,18 @@ func (v *topLive) refresh() tea.Cmd {
 	return v.tick(max(v.interval-time.Since(started), v.interval/2))
 }
 
-// sort makes the rows anew, and finds the cursor's again.
+// sort makes the rows anew, and finds the cursor's again. A connection that is
+// only filtered out stays selected: the next letter of the filter may have it.
 func (v *topLive) sort() {
 	v.rows = v.watcher.table.Select(v.filter, v.order)
-	if v.selected != nil {
-		if i := slices.Index(v.rows, v.selected); i >= 0 {
-			v.cursor = i
-			return
-		}
+	if v.selected == nil || v.selected.Ended() {
+		v.move(v.cursor)
+		return
 	}
-	v.move(v.cursor)
+	if i := slices.Index(v.rows, v.selected); i >= 0 {
+		v.cursor = i
+	}
+	v.cursor = max(0, min(v.cursor, len(v.rows)-1))
 }
 
 // move puts the cursor on a row, or the nearest that there is.
@@ -313,20 +315,23 @@ func (v *topLive) detailed() []string {
 	spark := func(name, now string, course []float64) string {
 		return fmt.Sprintf("%-9s %9s %s", name, now, sparkline(course, min(top.HistoryLen, max(0, v.width-20))))
 	}
-	text := []string{
-		styled(styleBold, cut(fmt.Sprintf("%v -> %v  %s", c.Local, c.Remote, state), v.width)),
-		fmt.Sprintf("%s  uid %d  %s", processText(c, true), c.UID, c.CongestionControl),
+	title := []string{fmt.Sprintf("%v -> %v", c.Local, c.Remote)}
+	if len(title[0]) > v.width {
+		title = []string{c.Local.String(), "-> " + c.Remote.String()}
+	}
+	text := append(title,
+		fmt.Sprintf("%s  %s  uid %d  %s", state, processText(c, true), c.UID, c.CongestionControl),
 		"",
 		spark("sent", detailRate(c.SentBps), c.History.SentBps()),
 		spark("received", detailRate(c.ReceivedBps), c.History.ReceivedBps()),
 		spark("RTT", durationText(c.RTT()), c.History.RTT()),
 		spark("again", shareText(c.Retransmitted), c.History.Retransmitted()),
 		"",
-		"cause     " + causeText(c),
+		"cause     "+causeText(c),
 		fmt.Sprintf("limited   by the peer's window %s, by the send buffer %s of the time", shareText(c.WindowLimited), shareText(c.BufferLimited)),
 		fmt.Sprintf("busy      %s of the time with data to send", shareText(c.Busy)),
 		fmt.Sprintf("RTT       least %s, deviation %s, timeout %s",
-			has(tcpinfo.FieldMinRTT, "%s", durationText(i.MinRTT.Seconds())), has(tcpinfo.FieldRTTVar, "%s", durationText(i.RTTVar.Seconds())), durationText(i.RTO.Seconds())),
+			has(tcpinfo.FieldMinRTT, "%s", durationText(i.MinRTT.Seconds())), has(tcpinfo.FieldRTTVar, "%s", durationText(i.RTTVar.Seconds())), has(tcpinfo.FieldRTO, "%s", durationText(i.RTO.Seconds()))),
 		fmt.Sprintf("windows   congestion %sB (%d segments), peer's %s, announced %s", quantity(int64(i.SndCwnd)*int64(i.SndMSS)), i.SndCwnd,
 			has(tcpinfo.FieldSndWnd, "%sB", quantity(int64(i.SndWnd))), has(tcpinfo.FieldRcvWnd, "%sB", quantity(int64(i.RcvWnd)))),
 		fmt.Sprintf("in flight %d segments, %d acknowledged selectively, %d taken for lost", i.Unacked, i.Sacked, i.Lost),
@@ -336,9 +341,12 @@ func (v *topLive) detailed() []string {
 		memoryText(c.Memory),
 		fmt.Sprintf("totals    %s acknowledged, %s received, %d segments sent again",
 			has(tcpinfo.FieldBytesAcked, "%sB", quantity(int64(i.BytesAcked))), has(tcpinfo.FieldBytesReceived, "%sB", quantity(int64(i.BytesReceived))), i.TotalRetrans),
-	}
-	for n := 1; n < len(text); n++ {
+	)
+	for n := range text {
 		text[n] = cut(text[n], v.width)
+		if n < len(title) {
+			text[n] = styled(styleBold, text[n])
+		}
 	}
 	return text
 }

@@ -19,9 +19,10 @@ const (
 	leastProcess = 7
 )
 
-// fixedColumns are the others: their format, and their width with separators.
+// fixedColumns are the others: their format, and their width with separators and
+// the longest cause.
 const (
-	fixedColumns      = " %5s %5s %5s %4s %4s %-15s"
+	fixedColumns      = " %5s %5s %5s %4s %4s %s"
 	fixedColumnsWidth = 44
 )
 
@@ -68,8 +69,8 @@ func (l topLayout) header() string {
 
 func (l topLayout) row(c *top.Connection) string {
 	return l.line(l.localText(c.Local), c.Remote.String(), processText(c, l.fullProcess)) +
-		strings.TrimRight(fmt.Sprintf(fixedColumns, rateText(c.SentBps), rateText(c.ReceivedBps), durationText(c.RTT()),
-			shareText(c.Retransmitted), shareText(c.Limited()), causeText(c)), " ")
+		fmt.Sprintf(fixedColumns, rateText(c.SentBps), rateText(c.ReceivedBps), durationText(c.RTT()),
+			shareText(c.Retransmitted), shareText(c.Limited()), causeText(c))
 }
 
 func (l topLayout) line(local, remote, process string) string {
