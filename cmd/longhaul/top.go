@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -48,9 +49,10 @@ the names of other users' processes are for root.
               held the sender back
   CAUSE       what limits this end as a sender, in the last seconds
 
-A filter is words that must all match: an address or a prefix (10.0.0.0/8), a
-port (:22), a number (a port or a PID), or a part of an address, of the
-process's name or of the cause.`,
+It is sorted by goodput (of both directions together), retransmissions, limited
+or rtt, the most first. A filter is words that must all match: an address or a
+prefix (10.0.0.0/8), a port (:22), a number (a port or a PID), or a part of an
+address, of the process's name or of the cause.`,
 		Example: `  longhaul top
   longhaul top --filter ':22 receiver-window' --sort limited
   longhaul top --once --json | jq '.connections[] | {remote, cause}'`,
@@ -58,7 +60,7 @@ process's name or of the cause.`,
 	}
 	flags := cmd.Flags()
 	flags.DurationVar(&f.interval, "interval", time.Second, "time between two refreshes")
-	flags.StringVar(&f.order, "sort", string(top.ByGoodput), "goodput, retransmissions, limited or rtt")
+	flags.StringVar(&f.order, "sort", string(top.ByGoodput), "an `ORDER`, see above")
 	flags.StringVar(&f.filter, "filter", "", "only connections that match `WORDS`")
 	flags.BoolVar(&f.once, "once", false, "print one table after one interval, and exit")
 	flags.IntVar(&f.count, "count", 0, "print `N` tables, one each interval, and exit")
@@ -85,7 +87,7 @@ process's name or of the cause.`,
 		}
 		ctx, stop := untilSignal(cmd.Context())
 		defer stop()
-		return f.print(ctx, env.stdout, w, order, filter)
+		return f.print(ctx, env, w, order, filter)
 	}
 	return cmd
 }
@@ -218,7 +220,7 @@ func (w *watcher) lack() string {
 }
 
 // print writes a table or an object for each interval.
-func (f *topFlags) print(ctx context.Context, out io.Writer, w *watcher, order top.Order, filter top.Filter) error {
+func (f *topFlags) print(ctx context.Context, env *env, w *watcher, order top.Order, filter top.Filter) error {
 	if err := w.refresh(); err != nil {
 		return err
 	}
@@ -238,23 +240,26 @@ func (f *topFlags) print(ctx context.Context, out io.Writer, w *watcher, order t
 		}
 		selected := w.table.Select(filter, order)
 		if f.json {
-			if err := json.NewEncoder(out).Encode(topJSON(w, selected, time.Now())); err != nil {
+			if err := json.NewEncoder(env.stdout).Encode(topJSON(w, selected, time.Now())); err != nil {
 				return err
 			}
 			continue
 		}
 		if n > 0 {
-			fmt.Fprintln(out)
+			fmt.Fprintln(env.stdout)
 		}
-		if err := printTop(out, w, selected); err != nil {
+		if err := printTop(env.stdout, selected); err != nil {
 			return err
+		}
+		if lack := w.lack(); lack != "" && n == 0 {
+			fmt.Fprintln(env.stderr, "longhaul: "+lack)
 		}
 	}
 	return nil
 }
 
 // printTop writes the table, in the terminal's width if there is one.
-func printTop(out io.Writer, w *watcher, selected []*top.Connection) error {
+func printTop(out io.Writer, selected []*top.Connection) error {
 	width := 0
 	if f, ok := out.(*os.File); ok {
 		if columns, _, err := term.GetSize(int(f.Fd())); err == nil {
@@ -262,20 +267,12 @@ func printTop(out io.Writer, w *watcher, selected []*top.Connection) error {
 		}
 	}
 	layout := newTopLayout(selected, width)
-	var err error
-	line := func(s string) {
-		if err == nil {
-			_, err = fmt.Fprintln(out, s)
-		}
-	}
-	line(layout.header())
+	buffered := bufio.NewWriter(out)
+	fmt.Fprintln(buffered, layout.header())
 	for _, c := range selected {
-		line(layout.row(c))
+		fmt.Fprintln(buffered, layout.row(c))
 	}
-	if lack := w.lack(); lack != "" {
-		line(lack)
-	}
-	return err
+	return buffered.Flush()
 }
 
 // runTopLive shows the view until the user or a signal ends it.

@@ -261,6 +261,28 @@ func TestTopDetailsOfWhatHasEnded(t *testing.T) {
 	has("0 connections")
 }
 
+// Whoever watches a relay is told of its end.
+func TestTopOfARelayThatEnds(t *testing.T) {
+	cmd := exec.Command("sleep", "60") // a process is all that it takes
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	diag, err := tcpinfo.OpenDiag()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &watcher{diag: diag, started: time.Now(), table: top.NewTable(doctor.Glance), relay: process.Process{PID: cmd.Process.Pid}}
+	defer w.close()
+	if err := w.refresh(); err != nil || len(w.table.Connections()) > 0 {
+		t.Errorf("%v, %d connections", err, len(w.table.Connections()))
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	if err := w.refresh(); err == nil || err.Error() != "the relay has ended" {
+		t.Errorf("after its end: %v", err)
+	}
+}
+
 // terminalProgram is longhaul in a terminal.
 type terminalProgram struct {
 	cmd              *exec.Cmd
