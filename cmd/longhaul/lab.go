@@ -35,6 +35,7 @@ func newLab(env *env) *cobra.Command {
 		newLabList(env),
 		newLabRun(env),
 		newLabCheck(env),
+		newLabTraffic(env),
 	)
 	return cmd
 }

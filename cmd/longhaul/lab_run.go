@@ -31,7 +31,7 @@ func experiments() []experiment {
 		listed.command = func(env *env) *cobra.Command { return newLabRunTransfers(env, e) }
 		all = append(all, listed)
 	}
-	return append(all, lossyLFN(), zoneTransfer())
+	return append(all, lossyLFN(), zoneTransfer(), diagnosisExperiment())
 }
 
 func newLabList(env *env) *cobra.Command {

@@ -143,7 +143,8 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 	defer stop()
 	address := f.address(host)
 	var intervals []measure.Interval
-	report := func(i measure.Interval) {
+	f.options.Version = "longhaul " + version()
+	f.options.Report = func(i measure.Interval) {
 		if f.json {
 			intervals = append(intervals, i)
 			return
@@ -152,7 +153,7 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 			writeInterval(env.stdout, i)
 		}
 	}
-	summary, err := measure.Run(ctx, address, f.options, "longhaul "+version(), report)
+	summary, err := measure.Run(ctx, address, f.options)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return errors.New("interrupted before the end: nothing was counted")
@@ -247,6 +248,7 @@ func (f *measureFlags) runServer(cmd *cobra.Command, env *env) error {
 	}
 	fmt.Fprintf(env.stderr, "serving tests on %s\n", l.Addr())
 	server := &measure.Server{
+		Version: "longhaul " + version(),
 		Started: func(client net.Addr, p measure.Parameters) {
 			fmt.Fprintf(env.stderr, "test from %s: %s, %d s\n", client, plural(p.Parallel, "stream"), p.Time)
 		},

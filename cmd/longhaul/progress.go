@@ -11,6 +11,7 @@ import (
 
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/congestion"
+	"longhaul/internal/lab/diagnosis"
 )
 
 // progress shows how far a run is: on a terminal by one line that is
@@ -104,4 +105,22 @@ func (p *progress) clear() {
 		fmt.Fprint(p.w, "\r\x1b[K")
 		p.shown = false
 	}
+}
+
+// scenario shows how many scenarios are done, and what became of the last.
+func (p *progress) scenario(done, of int, last diagnosis.Result) {
+	said := "right"
+	switch {
+	case last.Error != "":
+		said = last.Error
+	case !last.Right:
+		said = "wrong"
+	}
+	line := fmt.Sprintf("%4d/%d  %-22s %-16s %s", done, of, last.Name, last.Verdict, said)
+	if p.terminal {
+		fmt.Fprintf(p.w, "\r%s\x1b[K", line)
+		p.shown = true
+		return
+	}
+	fmt.Fprintln(p.w, line)
 }

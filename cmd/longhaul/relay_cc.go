@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 
@@ -60,6 +61,15 @@ func loadNamedCC(ctx context.Context, host *cc.Host, c *config.Config, log *slog
 func isAvailable(name string) bool {
 	available, err := cc.Available()
 	return err == nil && slices.Contains(available, name)
+}
+
+// mayUse says whether a program of this user may choose an algorithm.
+func mayUse(name string) bool {
+	if os.Geteuid() == 0 {
+		return isAvailable(name)
+	}
+	allowed, err := cc.Allowed()
+	return err == nil && slices.Contains(allowed, name)
 }
 
 // hostChanges are what longhaul has changed on this host, by whichever command.

@@ -68,7 +68,7 @@ func (h *Host) List(tryOut bool) ([]Algorithm, error) {
 	if err != nil {
 		return nil, err
 	}
-	allowed, err := readNames("tcp_allowed_congestion_control")
+	allowed, err := Allowed()
 	if err != nil { // not there in every namespace
 		allowed = available
 	}
@@ -192,3 +192,6 @@ func (o *object) tryOut() error {
 	collection.Close()
 	return nil
 }
+
+// Allowed are the algorithms that sockets of any user may choose.
+func Allowed() ([]string, error) { return readNames("tcp_allowed_congestion_control") }

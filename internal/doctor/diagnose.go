@@ -59,6 +59,9 @@ func Diagnose(o Observation) (Report, error) {
 		if finding := rule(c); finding != nil {
 			r.Findings = append(r.Findings, *finding)
 		}
+		if c.stands() {
+			break // the others are about connections that move
+		}
 	}
 	c.predict(r.Findings)
 	r.Findings = c.rank(r.Findings)
@@ -75,7 +78,7 @@ func Diagnose(o Observation) (Report, error) {
 // enough says whether there is a verdict in the samples: some seconds, and some
 // round trips.
 func enough(o Observation, f Figures) error {
-	needed := max(minTime, minRoundTrips*f.RTT)
+	needed := max(minTime, minRoundTrips*f.MinRTT)
 	if o.shortConnections(f) || f.Stalled >= stallTime(f) {
 		return nil
 	}
@@ -147,8 +150,11 @@ func (c *patient) predict(findings []Finding) {
 				lower(other.BoundBps, string(other.Cause))
 			}
 		}
-		if finding.Cause != RandomLoss && finding.Cause != Policer && finding.Cause != Reordering {
+		if finding.Cause != RandomLoss && finding.Cause != Policer && finding.Cause != Reordering && finding.Cause != BlackHole {
 			lower(c.lossBound(), "loss")
+		}
+		if finding.Cause != ReceiverWindow && finding.Cause != WindowScaling && c.smallWindow() {
+			lower(c.windowBound(), "the receiver's window")
 		}
 		if math.IsInf(least, 1) {
 			continue
@@ -161,6 +167,15 @@ func (c *patient) predict(findings []Finding) {
 func (c *patient) lossBound() float64 {
 	return lossBoundBps(c.o.CongestionControl, c.f.MSS, c.f.RTT, c.lost)
 }
+
+// smallWindow says whether the peer's window is a bound that does not move: less
+// than what systems announce before they know how much is needed.
+func (c *patient) smallWindow() bool {
+	return c.f.PeerWindowMax < 60000 && c.f.PeerWindowMin > 0.9*c.f.PeerWindowMax
+}
+
+// stands says whether the connection has come to a standstill.
+func (c *patient) stands() bool { return c.f.Stalled >= stallTime(c.f) && c.f.StalledAtTheEnd }
 
 // isNone says whether there is nothing to remove.
 func (c Cause) isNone() bool { return c == Healthy || c == Congestion || c == Unexplained }

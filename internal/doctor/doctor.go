@@ -79,7 +79,9 @@ type Observation struct {
 	TotalBytes  int64         `json:"total_bytes,omitempty"`
 	Time        time.Duration `json:"time_ns,omitempty"`
 
-	Path        Path `json:"path"`
+	// FarSends: the far host sends, so that Local is its end.
+	FarSends bool `json:"far_sends,omitempty"`
+	Path     Path `json:"path"`
 	// Capacity is what several connections at once got across, after the
 	// observation, and SmallSegments what they did with half the segment size.
 	Capacity      *Trial `json:"capacity,omitempty"`
@@ -100,9 +102,9 @@ type Path struct {
 type Trial struct {
 	Streams           int           `json:"streams"`
 	CongestionControl string        `json:"congestion_control"`
-	MSS               int           `json:"mss"`         // of the segments sent, bytes
-	GoodputBps        float64       `json:"goodput_bps"` // of all together, once they were up to speed
-	LossShare         float64       `json:"loss_share"`  // segments sent again ÷ segments sent
+	SegmentBytes      float64       `json:"segment_bytes"` // of data in a segment, mean of all that the path carried
+	GoodputBps        float64       `json:"goodput_bps"`   // of all together, once they were up to speed
+	LossShare         float64       `json:"loss_share"`    // segments sent again ÷ segments sent
 	MinRTT            time.Duration `json:"min_rtt_ns"`
 	RTT               time.Duration `json:"rtt_ns"` // median of the smoothed
 }

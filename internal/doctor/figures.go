@@ -102,14 +102,23 @@ func (o Observation) Figures() Figures {
 	if has(tcpinfo.FieldBytesReceived) {
 		f.Received = float64(b.BytesReceived-a.BytesReceived) * 8 / seconds
 	}
-	if first.CPU >= 0 && last.CPU >= 0 {
-		f.CPU = (last.CPU - first.CPU).Seconds() / seconds
-	}
+	f.CPU = cpuShare(o.Samples)
 	f.losses(a, b)
 	f.rtts(o.Samples)
 	f.windows(o.Samples)
 	f.course(o.Samples)
 	return f
+}
+
+// cpuShare is the share of the time in which the busiest thread ran or waited
+// for a CPU, from the first sample on that tells it.
+func cpuShare(samples []Sample) float64 {
+	known := slices.DeleteFunc(slices.Clone(samples), func(s Sample) bool { return s.CPU < 0 })
+	if len(known) < 2 {
+		return unknown
+	}
+	first, last := known[0], known[len(known)-1]
+	return float64(last.CPU-first.CPU) / float64(last.At-first.At)
 }
 
 // header takes in what does not change.

@@ -113,7 +113,7 @@ func pick(seen map[uint64]*series, at time.Duration) (Observation, error) {
 		return max(sent, received)
 	}
 	slices.SortFunc(all, func(a, b *series) int {
-		return cmp.Or(cmp.Compare(amount(b), amount(a)), cmp.Compare(a.connection.Cookie, b.connection.Cookie))
+		return cmp.Or(cmp.Compare(amount(b), amount(a)), cmp.Compare(len(b.samples), len(a.samples)), cmp.Compare(a.connection.Cookie, b.connection.Cookie))
 	})
 	most := all[0]
 	o := Observation{

@@ -52,10 +52,24 @@ func (c *patient) remedies(findings []Finding) []Remedy {
 		}
 		for _, r := range c.against(finding.Cause) {
 			r.Cause, r.PredictedBps, r.Gain, r.Next = finding.Cause, finding.PredictedBps, gain, finding.Next
+			if c.o.FarSends {
+				r.swap()
+			}
 			all = append(all, r)
 		}
 	}
 	return all
+}
+
+// swap makes a remedy one for the other host.
+func (r *Remedy) swap() {
+	switch r.Place {
+	case Here:
+		r.Place = FarHost
+	case FarHost:
+		r.Place = Here
+	}
+	r.Apply, r.Undo = nil, nil
 }
 
 // against are the remedies of a cause, the usual one first.

@@ -21,7 +21,7 @@ var rules = []rule{
 // packets are lost silently where path MTU discovery is blocked (RFC 2923, 2.1).
 func blackHole(c *patient) *Finding {
 	f, o := c.f, c.o
-	if !(f.Stalled >= stallTime(f) && f.StalledAtTheEnd) {
+	if !c.stands() {
 		return nil
 	}
 	size := f.MSS + f.Headers
@@ -64,7 +64,7 @@ const (
 // shortConnections says whether the work is done in connections that come and
 // go within slow start.
 func (o Observation) shortConnections(f Figures) bool {
-	return o.Connections >= 3 && o.Ended && o.FromStart && f.SlowStart && f.MSS > 0 && f.MinRTT > 0 && zeroIfNaN(f.LossShare) < 0.01
+	return o.Connections >= 3 && f.SlowStart && f.MSS > 0 && f.MinRTT > 0 && zeroIfNaN(f.LossShare) < 0.01
 }
 
 // pacing: the socket may not send faster (SO_MAX_PACING_RATE).
@@ -79,7 +79,7 @@ func pacing(c *patient) *Finding {
 
 // cpu: the program's busiest thread has no time left.
 func cpu(c *patient) *Finding {
-	if !(c.f.CPU > 0.85) || !c.idle() {
+	if !(c.f.CPU > 0.85 && (c.f.Busy < 0.8 || c.f.Idle > 0.6)) {
 		return nil
 	}
 	return &Finding{Cause: CPU, BoundBps: c.goodput, Evidence: []string{
@@ -113,11 +113,11 @@ func application(c *patient) *Finding {
 // window closes again and again, and is not merely small.
 func slowReader(c *patient) *Finding {
 	f := c.f
-	if !(f.Rwnd > 0.15 && f.ZeroWindow > 0.05 && f.PeerWindowMax > 3*f.PeerWindowMin) {
+	if !(f.Rwnd > 0.15 && f.PeerWindowMin < 0.85*f.PeerWindowMax && c.goodput < 0.8*c.windowBound()) {
 		return nil
 	}
 	return &Finding{Cause: Application, BoundBps: c.goodput, Evidence: []string{
-		fmt.Sprintf("the receiver's window was shut in %s of the samples, and held the sender back %s of the time: the receiving program reads slowly", percent(f.ZeroWindow), percent(f.Rwnd)),
+		fmt.Sprintf("the receiver's window held the sender back %s of the time, and went between %s and %s: the receiving program reads slowly", percent(f.Rwnd), quantity(f.PeerWindowMin), quantity(f.PeerWindowMax)),
 	}}
 }
 
@@ -168,7 +168,7 @@ func (c *patient) bufferFull() bool {
 // sendBuffer: the socket's buffer is smaller than the bandwidth-delay product.
 func sendBuffer(c *patient) *Finding {
 	f := c.f
-	if !c.bufferFull() || f.Busy < 0.8 {
+	if !c.bufferFull() || f.Busy < 0.8 || f.CPU > 0.85 {
 		return nil
 	}
 	evidence := []string{fmt.Sprintf("the send buffer held the sender back %s of the time", percent(f.Sndbuf))}
@@ -196,9 +196,9 @@ func segmentSize(c *patient) *Finding {
 		finding.Evidence = append(finding.Evidence, fmt.Sprintf("the way back carries %d: the receiver asks for what it could send itself", o.Path.ReverseMTU))
 	}
 	// How goodput goes with the size of segments was tried with half of it.
-	if t := o.SmallSegments; t != nil && o.Capacity != nil && t.GoodputBps > 0 && t.MSS > 0 && t.MSS < o.Capacity.MSS {
-		exponent := math.Log(o.Capacity.GoodputBps/t.GoodputBps) / math.Log(float64(o.Capacity.MSS)/float64(t.MSS))
-		finding.Evidence = append(finding.Evidence, fmt.Sprintf("segments of %d bytes in place of %d got %s in place of %s", t.MSS, o.Capacity.MSS, rate(t.GoodputBps), rate(o.Capacity.GoodputBps)))
+	if t := o.SmallSegments; t != nil && o.Capacity != nil && t.GoodputBps > 0 && t.SegmentBytes > 0 && t.SegmentBytes < o.Capacity.SegmentBytes {
+		exponent := math.Log(o.Capacity.GoodputBps/t.GoodputBps) / math.Log(o.Capacity.SegmentBytes/t.SegmentBytes)
+		finding.Evidence = append(finding.Evidence, fmt.Sprintf("segments of %.0f bytes in place of %.0f, in the mean, got %s in place of %s", t.SegmentBytes, o.Capacity.SegmentBytes, rate(t.GoodputBps), rate(o.Capacity.GoodputBps)))
 		finding.PredictedBps = c.goodput * math.Pow(larger, min(max(exponent, 0), 1))
 		finding.Next = "the path"
 	}
@@ -240,7 +240,7 @@ func trialQueue(t *Trial) float64 {
 // congestion: there is a queue that is not the connection's own.
 func congestion(c *patient) *Finding {
 	f := c.f
-	if !(f.Queue > 0.25 && c.goodput < 0.8*c.capacity && !math.IsInf(c.capacity, 1)) {
+	if !(f.Queue > 0.25 && c.goodput < ownQueue*c.capacity && !math.IsInf(c.capacity, 1)) {
 		return nil
 	}
 	return &Finding{Cause: Congestion, Evidence: []string{
@@ -260,11 +260,16 @@ func randomLoss(c *patient) *Finding {
 	}}
 }
 
+// ownQueue is the share of what a path carries from which on a queue there is
+// taken for the connection's own work: a congestion control that fills a queue
+// until it overflows leaves the path idle at times, alone as it may be.
+const ownQueue = 0.65
+
 // healthy: the connection gets what the path carries.
 func healthy(c *patient) *Finding {
 	f := c.f
 	switch {
-	case c.goodput >= c.capacity/worthwhile:
+	case c.goodput >= c.capacity/worthwhile || c.goodput >= ownQueue*c.capacity && f.Queue+f.RTTSpread > 0.25:
 		return &Finding{Cause: Healthy, Evidence: []string{
 			fmt.Sprintf("it gets %s; several connections at once get %s", rate(c.goodput), rate(c.capacity)),
 		}}

@@ -22,6 +22,10 @@ type Summary struct {
 	LocalCPU float64 // share of one CPU, in percent
 	// RemoteCPU is what the server says of itself, in percent of one CPU.
 	RemoteCPU float64
+
+	// The processes' user and system time over the test. The server's is -1
+	// where it is no longhaul.
+	LocalCPUTime, RemoteCPUTime time.Duration
 }
 
 // StreamSummary is a stream over the whole time that counts.
@@ -30,19 +34,28 @@ type StreamSummary struct {
 	Sends         bool // from here
 	SentBytes     int64
 	ReceivedBytes int64
-	Retransmits   int64 // of the sender, -1 if unknown
-	Sample        Sample
+	Retransmits   int64  // of the sender, -1 if unknown
+	Sample        Sample // of this end, after the test
+
+	// What the sending end's system said during the test, and how that end
+	// controls congestion. Of a stream that a server sends, only another
+	// longhaul's tells; Samples are empty where nothing is known.
+	Samples           []Timed
+	CongestionControl string
+	// Receiver is the receiving end when the test ended; nil if it is not
+	// known.
+	Receiver *Timed
 }
 
-// Run measures to a server, and calls report, if it is not nil, at every
-// interval. It takes as long as the test does.
-func Run(ctx context.Context, server string, o Options, version string, report func(Interval)) (Summary, error) {
+// Run measures to a server, an address with a port. It takes as long as the
+// test does.
+func Run(ctx context.Context, server string, o Options) (Summary, error) {
 	if err := o.Check(); err != nil {
 		return Summary{}, err
 	}
 	o = o.withDefaults()
-	c := &client{options: o, test: test{parameters: o.parameters(version)}, server: server, cookie: newCookie()}
-	summary, err := c.run(ctx, report)
+	c := &client{options: o, test: test{parameters: o.parameters()}, server: server, cookie: newCookie()}
+	summary, err := c.run(ctx)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -57,19 +70,34 @@ type client struct {
 }
 
 func (c *client) dial(ctx context.Context, options bool) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: controlPatience}
-	dialer.SetMultipathTCP(false)
+	var control Control
 	if options {
-		dialer.Control = func(_, _ string, raw syscall.RawConn) (err error) {
+		control = func(_, _ string, raw syscall.RawConn) (err error) {
 			if controlErr := raw.Control(func(fd uintptr) { err = setOptions(int(fd), c.parameters) }); controlErr != nil {
 				return controlErr
 			}
 			return err
 		}
 	}
-	conn, err := dialer.DialContext(ctx, "tcp", c.server)
+	ctx, cancel := context.WithTimeout(ctx, controlPatience)
+	defer cancel()
+	dial := c.options.Dialer
+	if dial == nil {
+		dial = dialDirectly
+	}
+	conn, err := dial(ctx, "tcp", c.server, control)
 	if err != nil {
 		return nil, err
+	}
+	// A route may have a congestion control of its own, which connecting sets.
+	if raw, ok := conn.(syscall.Conn); ok && options && c.parameters.Congestion != "" {
+		if socket, rawErr := raw.SyscallConn(); rawErr == nil {
+			err = control("", "", socket)
+		}
+		if err != nil {
+			conn.Close()
+			return nil, err
+		}
 	}
 	if _, err := conn.Write(c.cookie[:]); err != nil {
 		conn.Close()
@@ -78,7 +106,13 @@ func (c *client) dial(ctx context.Context, options bool) (net.Conn, error) {
 	return conn, nil
 }
 
-func (c *client) run(ctx context.Context, report func(Interval)) (Summary, error) {
+func dialDirectly(ctx context.Context, network, address string, control Control) (net.Conn, error) {
+	dialer := net.Dialer{Control: control}
+	dialer.SetMultipathTCP(false)
+	return dialer.DialContext(ctx, network, address)
+}
+
+func (c *client) run(ctx context.Context) (Summary, error) {
 	control, err := c.dial(ctx, false)
 	if err != nil {
 		return Summary{}, err
@@ -95,17 +129,18 @@ func (c *client) run(ctx context.Context, report func(Interval)) (Summary, error
 	}
 	defer c.streams.close()
 	cpu := startCPU()
-	elapsed, err := c.move(ctx, report)
+	elapsed, err := c.move(ctx)
 	if err != nil {
 		return Summary{}, err
 	}
 	own := c.streams.results(elapsed)
 	own.CPUTotal, own.CPUUser, own.CPUSystem = cpu.percent()
+	used := cpu.used()
 	theirs, err := c.finish(own)
 	if err != nil {
 		return Summary{}, err
 	}
-	return c.summary(elapsed, own, theirs), nil
+	return c.summary(elapsed, used, own, theirs), nil
 }
 
 // begin agrees on the test and makes its streams.
@@ -156,16 +191,11 @@ func (c *client) begin(ctx context.Context) error {
 }
 
 // move has data go for as long as the test lasts.
-func (c *client) move(ctx context.Context, report func(Interval)) (elapsed time.Duration, err error) {
+func (c *client) move(ctx context.Context) (elapsed time.Duration, err error) {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	c.ready()
-	watched := make(chan struct{})
-	watching, endWatch := context.WithCancel(running)
-	go func() {
-		defer close(watched)
-		c.watch(watching, c.options.Interval, report)
-	}()
+	endWatch := c.watchBoth(running, c.options.Interval, c.options.SampleEvery, c.options.Report)
 	ended := c.streams.run(cancel)
 	over := (<-chan time.Time)(nil)
 	if c.options.Duration > 0 {
@@ -183,7 +213,6 @@ func (c *client) move(ctx context.Context, report func(Interval)) (elapsed time.
 		c.streams.flush(running)
 	}
 	endWatch()
-	<-watched
 	elapsed = time.Since(c.start)
 	// What is on the way of a stream that sends still arrives: the server
 	// reads until it has been told of the end.
@@ -250,11 +279,18 @@ func (c *client) finish(own results) (theirs results, err error) {
 	return theirs, writeState(c.control, done)
 }
 
-func (c *client) summary(elapsed time.Duration, own, theirs results) Summary {
+func (c *client) summary(elapsed, used time.Duration, own, theirs results) Summary {
 	s := Summary{
 		Options: c.options, Start: c.start, Elapsed: elapsed,
 		Local: c.control.LocalAddr(), Remote: c.control.RemoteAddr(),
-		LocalCPU: own.CPUTotal, RemoteCPU: theirs.CPUTotal,
+		LocalCPU: own.CPUTotal, RemoteCPU: theirs.CPUTotal, LocalCPUTime: used, RemoteCPUTime: -1,
+	}
+	told := map[int]longhaulStream{}
+	if theirs.Longhaul != nil {
+		s.RemoteCPUTime = time.Duration(theirs.Longhaul.CPU) * time.Microsecond
+		for _, t := range theirs.Longhaul.Streams {
+			told[t.ID] = t
+		}
 	}
 	counted := map[int]streamResult{}
 	for _, t := range theirs.Streams {
@@ -265,9 +301,11 @@ func (c *client) summary(elapsed time.Duration, own, theirs results) Summary {
 		one := StreamSummary{ID: st.id, Sends: st.sends, Retransmits: -1, Sample: st.sample()}
 		if st.sends {
 			one.SentBytes, one.ReceivedBytes, one.Retransmits = own.Streams[i].Bytes, other.Bytes, int64(own.Streams[i].Retransmits)
+			one.Samples, one.CongestionControl, one.Receiver = st.series.kept, one.Sample.CongestionControl, told[st.id].Last
 			s.SentBps += float64(one.ReceivedBytes) * 8 / elapsed.Seconds()
 		} else {
 			one.SentBytes, one.ReceivedBytes, one.Retransmits = other.Bytes, own.Streams[i].Bytes, int64(other.Retransmits)
+			one.Samples, one.CongestionControl, one.Receiver = told[st.id].Samples, told[st.id].CongestionControl, st.last
 			s.RecvBps += float64(one.ReceivedBytes) * 8 / elapsed.Seconds()
 		}
 		s.Streams = append(s.Streams, one)

@@ -9,6 +9,7 @@ import (
 type cpuTime struct {
 	at           time.Time
 	user, system time.Duration
+	known        bool
 }
 
 func startCPU() cpuTime {
@@ -16,7 +17,13 @@ func startCPU() cpuTime {
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return cpuTime{at: time.Now()}
 	}
-	return cpuTime{time.Now(), time.Duration(u.Utime.Nano()), time.Duration(u.Stime.Nano())}
+	return cpuTime{time.Now(), time.Duration(u.Utime.Nano()), time.Duration(u.Stime.Nano()), true}
+}
+
+// used is what was used since then.
+func (c cpuTime) used() time.Duration {
+	now := startCPU()
+	return now.user - c.user + now.system - c.system
 }
 
 // percent is what was used since then, in percent of one CPU.

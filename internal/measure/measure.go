@@ -7,8 +7,11 @@
 package measure
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
+	"syscall"
 	"time"
 )
 
@@ -42,7 +45,22 @@ type Options struct {
 	CongestionControl string
 	NoDelay           bool
 	Title             string
+
+	// SampleEvery is the time between two samples of what the kernels of both
+	// sides say of the streams they send; 100 ms if zero.
+	SampleEvery time.Duration
+
+	Version string         // of the program, for the server
+	Report  func(Interval) // called at every interval, if it is not nil
+
+	// Dialer makes the connections, in another network namespace perhaps, and
+	// calls control with each socket before it connects, as a [net.Dialer]
+	// does. If it is nil a [net.Dialer] makes them.
+	Dialer func(ctx context.Context, network, address string, control Control) (net.Conn, error)
 }
+
+// Control prepares a socket; see [net.Dialer].
+type Control = func(network, address string, c syscall.RawConn) error
 
 // Bounds of what a client may ask for.
 const (
@@ -67,6 +85,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.WriteBytes == 0 {
 		o.WriteBytes = 128 << 10
+	}
+	if o.SampleEvery == 0 {
+		o.SampleEvery = 100 * time.Millisecond
 	}
 	return o
 }
@@ -93,6 +114,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("a window of %d bytes: use up to %d", o.WindowBytes, maxWindow)
 	case o.MSS != 0 && (o.MSS < 88 || o.MSS > 32767):
 		return fmt.Errorf("an MSS of %d bytes: use 88 to 32767", o.MSS)
+	case o.SampleEvery < minSampling || o.SampleEvery > maxSampling:
+		return fmt.Errorf("a sample every %v: use %v to %v", o.SampleEvery, minSampling, maxSampling)
 	case o.PacingBps < 0:
 		return fmt.Errorf("a pacing rate of %d bit/s", o.PacingBps)
 	}
@@ -100,12 +123,12 @@ func (o Options) Check() error {
 }
 
 // parameters are the options as the protocol has them.
-func (o Options) parameters(version string) Parameters {
-	p := Parameters{
+func (o Options) parameters() Parameters {
+	return Parameters{
 		TCP: true, Omit: int(o.Omit / time.Second), Time: int(o.Duration / time.Second), Bytes: o.Bytes,
 		MSS: o.MSS, NoDelay: o.NoDelay, Parallel: o.Streams, Reverse: o.Direction == Receive,
 		Window: o.WindowBytes, Length: o.WriteBytes, FQRate: o.PacingBps, PacingTimer: 1000,
-		Congestion: o.CongestionControl, Title: o.Title, Version: version, Bidirectional: o.Direction == Both,
+		Congestion: o.CongestionControl, Title: o.Title, Version: o.Version, Bidirectional: o.Direction == Both,
+		Longhaul: &longhaulParameters{SampleEvery: int(o.SampleEvery.Milliseconds())},
 	}
-	return p
 }

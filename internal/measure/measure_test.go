@@ -97,7 +97,8 @@ func TestOurOwn(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			kind.o.PacingBps, kind.o.Interval = testRate, 200*time.Millisecond
 			var intervals []Interval
-			s, err := Run(t.Context(), address, kind.o, "test", func(i Interval) { intervals = append(intervals, i) })
+			kind.o.Report = func(i Interval) { intervals = append(intervals, i) }
+			s, err := Run(t.Context(), address, kind.o)
 			must(t, err)
 			must(t, <-ended)
 			check(t, kind.o, s)
@@ -154,7 +155,7 @@ func TestIperf3Server(t *testing.T) {
 			var s Summary
 			var err error
 			nettest.Eventually(t, 10*time.Second, func() bool {
-				s, err = Run(t.Context(), address, kind.o, "test", nil)
+				s, err = Run(t.Context(), address, kind.o)
 				return err == nil || !strings.Contains(err.Error(), "refused")
 			}, func() string { return "iperf3 does not listen" })
 			if err != nil {
@@ -217,12 +218,12 @@ func TestBusy(t *testing.T) {
 	started := make(chan struct{}, 100)
 	first := make(chan error, 1)
 	go func() {
-		_, err := Run(t.Context(), address, Options{Duration: 2 * time.Second, PacingBps: testRate, Interval: 100 * time.Millisecond}, "test",
-			func(Interval) { started <- struct{}{} })
+		_, err := Run(t.Context(), address, Options{Duration: 2 * time.Second, PacingBps: testRate, Interval: 100 * time.Millisecond,
+			Report: func(Interval) { started <- struct{}{} }})
 		first <- err
 	}()
 	<-started
-	if _, err := Run(t.Context(), address, Options{}, "test", nil); !errors.Is(err, ErrBusy) {
+	if _, err := Run(t.Context(), address, Options{}); !errors.Is(err, ErrBusy) {
 		t.Errorf("the second: %v", err)
 	}
 	must(t, <-first)
@@ -258,14 +259,14 @@ func TestServerSurvives(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := Run(ctx, address, Options{Duration: 10 * time.Second, PacingBps: testRate, Interval: 50 * time.Millisecond}, "test", func(Interval) { cancel() })
+	_, err := Run(ctx, address, Options{Duration: 10 * time.Second, PacingBps: testRate, Interval: 50 * time.Millisecond, Report: func(Interval) { cancel() }})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("the client that was interrupted: %v", err)
 	}
 	if err := <-ended; err == nil {
 		t.Error("an interrupted test ended well")
 	}
-	_, err = Run(t.Context(), address, Options{Bytes: 100_000}, "test", nil)
+	_, err = Run(t.Context(), address, Options{Bytes: 100_000})
 	must(t, err)
 	must(t, <-ended)
 }
@@ -285,12 +286,12 @@ func TestClientSurvives(t *testing.T) {
 			_, _ = io.ReadFull(conn, make([]byte, cookieBytes))
 			_, _ = io.WriteString(conn, said)
 		}()
-		if s, err := Run(t.Context(), l.Addr().String(), Options{Duration: time.Second}, "test", nil); err == nil {
+		if s, err := Run(t.Context(), l.Addr().String(), Options{Duration: time.Second}); err == nil {
 			t.Errorf("%q was taken for a server: %+v", said, s)
 		}
 		l.Close()
 	}
-	if _, err := Run(t.Context(), nettest.FreeAddress(t, "127.0.0.1"), Options{}, "test", nil); err == nil {
+	if _, err := Run(t.Context(), nettest.FreeAddress(t, "127.0.0.1"), Options{}); err == nil {
 		t.Error("nobody listens, and that is no error")
 	}
 }
@@ -326,7 +327,7 @@ func TestOrderOfStreams(t *testing.T) {
 	nettest.CheckLeaks(t)
 	address, ended := serve(t)
 	for range 100 {
-		_, err := Run(t.Context(), address, Options{Direction: Both, Streams: 3, Bytes: 60_000}, "test", nil)
+		_, err := Run(t.Context(), address, Options{Direction: Both, Streams: 3, Bytes: 60_000})
 		must(t, err)
 		must(t, <-ended)
 	}

@@ -3,6 +3,7 @@ package measure
 import (
 	"errors"
 	"fmt"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -46,6 +47,25 @@ func unacknowledged(fd int) int {
 		return 0
 	}
 	return n
+}
+
+// fillTimed asks the kernel for all but the bytes and the time.
+func fillTimed(fd int, t *Timed) (ok bool) {
+	info, err := tcpinfo.Get(fd)
+	if err != nil {
+		return false
+	}
+	t.Info = info
+	// What SO_MEMINFO tells, in the kernel's order (linux/sock_diag.h).
+	const sendBound, sendQueued = 3, 5
+	var memory [9]uint32
+	size := uint32(unsafe.Sizeof(memory))
+	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
+		uintptr(unsafe.Pointer(&memory)), uintptr(unsafe.Pointer(&size)), 0)
+	if errno == 0 { // Linux 4.12
+		t.SendBuffer, t.SendQueued = int64(memory[sendBound]), int64(memory[sendQueued])
+	}
+	return true
 }
 
 func fillSample(fd int, s *Sample) {

@@ -28,4 +28,7 @@ func setOptions(fd int, p Parameters) error {
 // unacknowledged is not known here.
 func unacknowledged(int) int { return 0 }
 
+// fillTimed has nothing to ask.
+func fillTimed(int, *Timed) bool { return false }
+
 func fillSample(int, *Sample) {}

@@ -17,6 +17,8 @@ type Server struct {
 	Started func(client net.Addr, p Parameters)
 	Ended   func(client net.Addr, p Parameters, err error)
 
+	Version string // of the program, for clients
+
 	mu      sync.Mutex
 	current *serverTest
 }
@@ -125,6 +127,9 @@ func (t *serverTest) run(ctx context.Context, s *Server) error {
 	}
 	own := t.streams.results(elapsed)
 	own.CPUTotal, own.CPUUser, own.CPUSystem = cpu.percent()
+	if t.parameters.Longhaul != nil {
+		own.Longhaul = t.streams.longhaulResults(s.Version, cpu.used())
+	}
 	if err := t.control.SetDeadline(time.Now().Add(controlPatience)); err != nil {
 		return err
 	}
@@ -157,10 +162,20 @@ func (p Parameters) check() error {
 		return fmt.Errorf("a window of %d bytes: up to %d are served", p.Window, maxWindow)
 	case p.Time < 0 || time.Duration(p.Time)*time.Second > maxDuration || p.Omit < 0 || p.Omit > 60:
 		return fmt.Errorf("a test of %d s: up to %v are served", p.Time, maxDuration)
+	case p.Longhaul != nil && (p.sampling() < minSampling || p.sampling() > maxSampling):
+		return fmt.Errorf("a sample every %v: %v to %v are served", p.sampling(), minSampling, maxSampling)
 	case p.Bytes < 0 || p.Blocks < 0:
 		return errors.New("a test of less than nothing")
 	}
 	return nil
+}
+
+// sampling is the time between two samples.
+func (p Parameters) sampling() time.Duration {
+	if p.Longhaul == nil {
+		return maxSampling // nobody asks for them
+	}
+	return time.Duration(p.Longhaul.SampleEvery) * time.Millisecond
 }
 
 // begin agrees on the test and waits for its streams.
@@ -228,12 +243,7 @@ func (t *serverTest) move(ctx context.Context) (time.Duration, error) {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	t.ready()
-	watching, endWatch := context.WithCancel(running)
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		t.watch(watching, time.Hour, nil)
-	}()
+	endWatch := t.watchBoth(running, time.Hour, t.parameters.sampling(), nil)
 	// A stream that fails is the client's to notice: it may have ended it.
 	ended := t.streams.run(func(error) {})
 	patience := maxDuration
@@ -242,7 +252,6 @@ func (t *serverTest) move(ctx context.Context) (time.Duration, error) {
 	}
 	err := t.expect(testEnd, patience)
 	endWatch()
-	<-watched
 	elapsed := time.Since(t.start)
 	if err == nil {
 		t.streams.drain(t.parameters.Bytes)

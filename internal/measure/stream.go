@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"longhaul/internal/tcpinfo"
 )
 
 // stream is one connection that carries data.
@@ -22,6 +24,8 @@ type stream struct {
 	writes  int          // bytes of each write, or room of each read
 	budget  *budget      // nil: no bound
 	omitted Sample       // what there was when the start that does not count ended
+	series  *series      // what the kernel said while it went on
+	last    *Timed       // what it said at the end; nil where it says nothing
 }
 
 func newStream(id int, sends bool, conn net.Conn, p Parameters) (*stream, error) {
@@ -201,7 +205,7 @@ type Sample struct {
 	PMTU              int64 // bytes
 	MSS               int64 // bytes of the largest payload sent
 	CongestionControl string
-	Info              any // all that the kernel says: a *tcpinfo.Info on Linux
+	Info              *tcpinfo.Info // all that the kernel says; nil where it says nothing
 }
 
 func (s *stream) sample() Sample {

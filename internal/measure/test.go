@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"time"
 )
 
@@ -97,6 +98,19 @@ func (t *test) watch(ctx context.Context, every time.Duration, report func(Inter
 		for !next.After(now) {
 			next = next.Add(every)
 		}
+	}
+}
+
+// watchBoth watches the streams and what the kernel says of them until end is
+// called or the context ends. It returns when all has been reported.
+func (t *test) watchBoth(ctx context.Context, every, sampling time.Duration, report func(Interval)) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	group.Go(func() { t.watch(ctx, every, report) })
+	group.Go(func() { t.watchKernel(ctx, sampling) })
+	return func() {
+		cancel()
+		group.Wait()
 	}
 }
 

@@ -82,6 +82,8 @@ type Parameters struct {
 	Title         string `json:"title,omitempty"`
 	AuthToken     string `json:"authtoken,omitempty"`
 	Version       string `json:"client_version"`
+
+	Longhaul *longhaulParameters `json:"longhaul,omitempty"`
 }
 
 // results are what each side tells the other at the end.
@@ -92,6 +94,8 @@ type results struct {
 	HasRetransmits number         `json:"sender_has_retransmits"` // 1, 0, or -1 for a receiver
 	Congestion     string         `json:"congestion_used,omitempty"`
 	Streams        []streamResult `json:"streams"`
+
+	Longhaul *longhaulResults `json:"longhaul,omitempty"`
 }
 
 // streamResult is a stream's part of results. What a sender does not know of
@@ -133,8 +137,8 @@ func streamID(i int) int {
 	return i + 2
 }
 
-// maxMessage bounds a message of the control connection. Results of a hundred
-// streams take some 20 kB.
+// maxMessage bounds a message of the control connection. Results of a
+// hundred streams take some 20 kB, and all samples of a test some 700 kB.
 const maxMessage = 1 << 20
 
 // errNotIperf: what answers is no server of this protocol.

@@ -105,14 +105,21 @@ func (m *message) set(kind uint16, value []byte) {
 	m.attributes = setAttribute(m.attributes, kind, value)
 }
 
+// setAttribute leaves at most one attribute of the kind, where the first was.
 func setAttribute(all []attribute, kind uint16, value []byte) []attribute {
-	i := slices.IndexFunc(all, func(a attribute) bool { return a.kind == kind })
-	switch {
-	case value == nil && i >= 0:
-		return slices.Delete(all, i, i+1)
-	case value == nil:
+	set := value == nil
+	all = slices.DeleteFunc(all, func(a attribute) bool {
+		if a.kind != kind {
+			return false
+		}
+		again := set
+		set = true
+		return again
+	})
+	if value == nil {
 		return all
-	case i >= 0:
+	}
+	if i := slices.IndexFunc(all, func(a attribute) bool { return a.kind == kind }); i >= 0 {
 		all[i].value = value
 		return all
 	}

@@ -1,4 +1,5 @@
-// Package tcpinfo reads what the kernel knows about a TCP connection.
+// Package tcpinfo reads what the kernel knows about a TCP connection. Only Linux
+// is asked; what was read there can be looked at on any system.
 //
 // The kernel's tcp_info has grown at its end for twenty years, and an older
 // kernel returns less of it. A field that was not returned, or for which the
@@ -7,12 +8,8 @@
 package tcpinfo
 
 import (
-	"fmt"
 	"math"
 	"time"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // Unlimited is the value of a rate without a bound.
@@ -111,26 +108,3 @@ type Info struct {
 
 // Has reports whether the kernel gave a value for the field.
 func (i *Info) Has(f Field) bool { return i.known&(1<<f) != 0 }
-
-// Get reads the kernel's account of the connection of a TCP socket.
-func Get(fd int) (Info, error) {
-	// The kernel fills in at most this much and reports how much it was, so a
-	// newer kernel's additions do no harm. The call does not block.
-	var buf [bufLen]byte
-	n := uint32(len(buf))
-	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_TCP, unix.TCP_INFO,
-		uintptr(unsafe.Pointer(&buf[0])), uintptr(unsafe.Pointer(&n)), 0)
-	if errno != 0 {
-		return Info{}, fmt.Errorf("read TCP_INFO: %w", errno)
-	}
-	return parse(buf[:min(int(n), len(buf))], nativeOrder), nil
-}
-
-// CongestionControl is the name of the congestion control of a TCP socket.
-func CongestionControl(fd int) (string, error) {
-	name, err := unix.GetsockoptString(fd, unix.SOL_TCP, unix.TCP_CONGESTION)
-	if err != nil {
-		return "", fmt.Errorf("read TCP_CONGESTION: %w", err)
-	}
-	return name, nil
-}

@@ -57,6 +57,12 @@ func (t Traffic) transfer(ctx context.Context) error {
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+	// The route's congestion control came with the connection.
+	if raw, err := conn.(syscall.Conn).SyscallConn(); err == nil {
+		if err := t.control("", "", raw); err != nil {
+			return err
+		}
+	}
 	if err := t.write(ctx, conn); err != nil {
 		return err
 	}

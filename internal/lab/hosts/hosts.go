@@ -173,6 +173,7 @@ type Metrics struct {
 	WindowBytes       int    // bound on the window that local sockets advertise
 	AdvMSS            int    // MSS that local sockets advertise, bytes
 	MTU               int    // bytes
+	InitialWindow     int    // first congestion window, segments
 	// LockMTU has the MTU count for forwarded packets as well, and keeps path
 	// MTU discovery from changing it. Local packets are sent without DF then.
 	LockMTU bool
@@ -191,6 +192,7 @@ func (h *Host) Route(r Route) error {
 		AdvMSS:   r.TCP.AdvMSS,
 		MTU:      r.TCP.MTU,
 		MTULock:  r.TCP.LockMTU,
+		InitCwnd: r.TCP.InitialWindow,
 		Protocol: unix.RTPROT_STATIC,
 	}
 	if r.Via.IsValid() {

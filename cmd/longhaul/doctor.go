@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"longhaul/internal/doctor"
+	"longhaul/internal/measure"
+)
+
+// doctorFlags are what the doctor was asked to look at.
+type doctorFlags struct {
+	local, remote string
+	pid           int
+	replay        string
+	record        string
+	during        time.Duration
+	test          bool
+	testPort      uint16
+	noProbe       bool
+	receive       bool
+	json          bool
+}
+
+func newDoctor(env *env) *cobra.Command {
+	var f doctorFlags
+	cmd := &cobra.Command{
+		Use:   "doctor [HOST[:PORT]]",
+		Short: "Name what limits a connection, and what would help",
+		Long: `doctor watches TCP connections that are there, or makes one of its own to a
+longhaul measure --serve or iperf3 -s at the far end, and says what limits them:
+the program, a window or buffer, loss, segment sizes, the path, or nothing. It
+names the figures by which it knows, and the remedies with what each would
+bring.
+
+With --remote, --local or --pid it only looks, and changes nothing about the
+connections. It sends some packets of its own to find out what sizes the path
+carries (--no-probe: none), and with --test data, to find out how much.`,
+		Example: `  longhaul doctor far.example.net
+  longhaul doctor --remote 203.0.113.9:5432 --test
+  longhaul doctor --pid 4711 --for 20s`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, stop := untilSignal(cmd.Context())
+			defer stop()
+			observation, err := f.observe(ctx, env, args)
+			if err != nil {
+				if ctx.Err() != nil {
+					return errors.New("interrupted before there was a verdict")
+				}
+				return err
+			}
+			if f.record != "" {
+				if err := writeObservation(f.record, observation); err != nil {
+					return err
+				}
+			}
+			return f.tell(env, observation)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.remote, "remote", "", "watch connections with this far end, `ADDRESS[:PORT]`")
+	flags.StringVar(&f.local, "local", "", "watch connections with this near end, `[ADDRESS]:PORT`")
+	flags.IntVar(&f.pid, "pid", 0, "watch connections of this process")
+	flags.DurationVar(&f.during, "for", 6*time.Second, "how long to watch")
+	flags.BoolVar(&f.receive, "receive", false, "with HOST: have that host send")
+	flags.BoolVar(&f.test, "test", false, "send data to a longhaul measure or iperf3 there, too")
+	flags.Uint16Var(&f.testPort, "test-port", measure.DefaultPort, "the port of that")
+	flags.BoolVar(&f.noProbe, "no-probe", false, "send no packets to find out what sizes get through")
+	flags.StringVar(&f.record, "record", "", "keep what was seen in this `FILE`")
+	flags.StringVar(&f.replay, "replay", "", "look at what --record kept in this `FILE`")
+	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
+	return cmd
+}
+
+// observe looks at what the user named.
+func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doctor.Observation, error) {
+	passive := f.remote != "" || f.local != "" || f.pid != 0
+	ways := 0
+	for _, chosen := range []bool{len(args) > 0, passive, f.replay != ""} {
+		if chosen {
+			ways++
+		}
+	}
+	if ways != 1 || len(args) > 1 {
+		return doctor.Observation{}, usageError(&hintError{errors.New("longhaul doctor wants one host, or connections to watch"), "see longhaul doctor --help"})
+	}
+	switch {
+	case f.replay != "":
+		return readObservation(f.replay)
+	case passive:
+		return f.watch(ctx, env)
+	}
+	return f.active(ctx, env, args[0])
+}
+
+func writeObservation(path string, o doctor.Observation) error {
+	b, err := json.Marshal(o)
+	if err == nil {
+		err = os.WriteFile(path, append(b, '\n'), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot keep what was seen: %w", err)
+	}
+	return nil
+}
+
+func readObservation(path string) (o doctor.Observation, err error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return o, err
+	}
+	if err := json.Unmarshal(b, &o); err != nil || len(o.Samples) == 0 {
+		return o, &hintError{fmt.Errorf("%s is no record of longhaul doctor", path), "longhaul doctor --record FILE makes one"}
+	}
+	return o, nil
+}
+
+// endpoint reads an address, a port, or both.
+func endpoint(flag, text string) (netip.AddrPort, error) {
+	if text == "" {
+		return netip.AddrPort{}, nil
+	}
+	if address, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
+		return netip.AddrPortFrom(address, 0), nil
+	}
+	if both, err := netip.ParseAddrPort(text); err == nil {
+		return both, nil
+	}
+	bad := usageError(&hintError{fmt.Errorf("--%s %q is neither an address nor an address and a port", flag, text), "write it like 203.0.113.9:5432, [2001:db8::9]:5432 or :5432"})
+	host, portText, err := net.SplitHostPort(text)
+	if err != nil {
+		return netip.AddrPort{}, bad
+	}
+	port, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil || host != "" {
+		return netip.AddrPort{}, bad
+	}
+	return netip.AddrPortFrom(netip.Addr{}, uint16(port)), nil
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"longhaul/internal/doctor"
+	"longhaul/internal/measure"
+)
+
+// active makes a connection of its own to a measure server, and observes it.
+func (f *doctorFlags) active(ctx context.Context, env *env, host string) (doctor.Observation, error) {
+	if name, port, err := net.SplitHostPort(host); err == nil {
+		n, err := net.DefaultResolver.LookupPort(ctx, "tcp", port)
+		if err != nil {
+			return doctor.Observation{}, usageError(fmt.Errorf("%q has no port that is one", host))
+		}
+		host, f.testPort = name, uint16(n)
+	}
+	server := f.testServer(host)
+	options := measure.Options{Duration: f.during.Truncate(time.Second), SampleEvery: sampleEvery, Version: "longhaul " + version()}
+	if f.receive {
+		options.Direction = measure.Receive
+	}
+	if options.Duration < 2*time.Second {
+		return doctor.Observation{}, usageError(fmt.Errorf("--for %v is too short for a test: use 2s or more", f.during))
+	}
+	progressNote(env, "sending to %s for %v", server, options.Duration)
+	summary, err := measure.Run(ctx, server, options)
+	if err != nil {
+		return doctor.Observation{}, f.unserved(ctx, env, server, err)
+	}
+	o, err := observed(summary)
+	if err != nil {
+		return o, err
+	}
+	if !f.noProbe {
+		if o.Path, err = probePath(ctx, o); err != nil {
+			note(env, err)
+		}
+	}
+	progressNote(env, "trying what the path carries")
+	err = f.try(ctx, &o, trial{server: server, direction: options.Direction})
+	return o, err
+}
+
+// observed makes an observation of a test's one stream.
+func observed(s measure.Summary) (doctor.Observation, error) {
+	var o doctor.Observation
+	if len(s.Streams) != 1 || len(s.Streams[0].Samples) == 0 {
+		return o, &hintError{errors.New("the far end does not tell how it sent"), "it takes a longhaul measure --serve there: an iperf3 -s only counts"}
+	}
+	stream := s.Streams[0]
+	local, remote := addrPort(s.Local), addrPort(s.Remote)
+	if !stream.Sends {
+		o.FarSends = true
+		local, remote = remote, local
+	}
+	o.Local, o.Remote, o.CongestionControl, o.Time = local, remote, stream.CongestionControl, s.Elapsed
+	// What the start does is not what limits a long transfer.
+	last := stream.Samples[len(stream.Samples)-1]
+	start := min(max(time.Second, 10*last.Info.RTT), s.Elapsed/2)
+	for _, t := range stream.Samples {
+		if t.At < start {
+			continue
+		}
+		o.Samples = append(o.Samples, doctor.Sample{At: t.At, Info: t.Info, SendBuffer: t.SendBuffer, SendQueued: t.SendQueued, RecvQueue: -1, CPU: -1})
+	}
+	if len(o.Samples) == 0 {
+		return o, errors.New("the test was too short to say anything")
+	}
+	return o, nil
+}
+
+func addrPort(a net.Addr) netip.AddrPort {
+	if tcp, ok := a.(*net.TCPAddr); ok {
+		both := tcp.AddrPort()
+		return netip.AddrPortFrom(both.Addr().Unmap(), both.Port())
+	}
+	return netip.AddrPort{}
+}
+
+// unserved says what can be said of a path without a far end that takes data.
+func (f *doctorFlags) unserved(ctx context.Context, env *env, server string, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	return &hintError{measure.Explain(server, err), "run longhaul measure --serve there, or watch a connection that is there: longhaul doctor --remote ADDRESS"}
+}

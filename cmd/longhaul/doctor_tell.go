@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/term"
+
+	"longhaul/internal/doctor"
+)
+
+// note tells of what could not be done.
+func note(env *env, err error) { fmt.Fprintf(env.stderr, "longhaul: %v\n", err) }
+
+// progressNote tells somebody who waits what is being done.
+func progressNote(env *env, format string, args ...any) {
+	if f, ok := env.stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		fmt.Fprintf(env.stderr, format+" ...\n", args...)
+	}
+}
+
+// tell prints the report.
+func (f *doctorFlags) tell(env *env, o doctor.Observation) error {
+	report, err := doctor.Diagnose(o)
+	if err != nil {
+		return &hintError{err, "watch longer with --for, while data are moving"}
+	}
+	if f.json {
+		return writeJSON(env.stdout, report)
+	}
+	writeReport(env.stdout, report)
+	return nil
+}
+
+// textWidth is that of the report, in columns.
+const textWidth = 78
+
+// writeReport prints the verdict, what it is known by, and what would help.
+func writeReport(w io.Writer, r doctor.Report) {
+	wrap(w, "", r.Sentence())
+	fmt.Fprintln(w)
+	for i, finding := range r.Findings {
+		switch i {
+		case 0:
+			fmt.Fprintln(w, "Known by:")
+		case 1:
+			fmt.Fprintln(w, "Also found:")
+		}
+		for _, clause := range finding.Evidence {
+			wrap(w, "  - ", clause)
+		}
+	}
+	if len(r.Remedies) > 0 {
+		fmt.Fprintln(w, "\nWhat would help, the most first:")
+	}
+	for i, remedy := range r.Remedies {
+		wrap(w, fmt.Sprintf("%3d. ", i+1), remedy.Action+outlook(remedy))
+		if remedy.Command != "" {
+			fmt.Fprintf(w, "     on %s:\n       %s\n", remedy.Place, remedy.Command)
+		}
+		for _, other := range remedy.Others {
+			wrap(w, "     ", other)
+		}
+	}
+	if r.Doubt != "" {
+		fmt.Fprintln(w)
+		wrap(w, "Not certain: ", r.Doubt)
+	}
+}
+
+// outlook says what a remedy is expected to bring.
+func outlook(r doctor.Remedy) string {
+	if r.PredictedBps == 0 {
+		return ""
+	}
+	return fmt.Sprintf(": about %s, %.1f × today's, then limited by %s", bitsPerSecond(r.PredictedBps), r.Gain, r.Next)
+}
+
+// wrap prints words in lines of textWidth, the first after a lead and the
+// others as deep.
+func wrap(w io.Writer, lead, text string) {
+	indent := strings.Repeat(" ", len(lead))
+	line := lead
+	for i, word := range strings.Fields(text) {
+		if i > 0 && len([]rune(line))+1+len([]rune(word)) > textWidth {
+			fmt.Fprintln(w, line)
+			line = indent + word
+			continue
+		}
+		if i > 0 {
+			line += " "
+		}
+		line += word
+	}
+	fmt.Fprintln(w, line)
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"longhaul/internal/doctor"
+	"longhaul/internal/measure"
+	"longhaul/internal/tcpinfo"
+)
+
+// trialStreams are enough to fill a path where a window or losses hold one back,
+// and few enough to leave each a share of a small queue.
+const trialStreams = 4
+
+// manyStreams are enough where each is held to a small window.
+const manyStreams = 16
+
+// trial says how to find out what a path carries.
+type trial struct {
+	server    string
+	direction measure.Direction
+	mss       int // 0 is what the ends agree on
+	rtt       time.Duration
+	// streams are the connections; 0 is the usual number.
+	streams int
+	// own tells of an observed connection, which goes on meanwhile: the bytes
+	// that it has got across, and the segments. Nil if there is none.
+	own func() (bytes, segments float64)
+}
+
+// try finds out what the path of an observation carries.
+func (f *doctorFlags) try(ctx context.Context, o *doctor.Observation, t trial) error {
+	figures := o.Figures()
+	t.rtt = figures.RTT
+	if figures.Stalled > time.Second {
+		t.mss = smallMSS
+	}
+	if figures.Rwnd > 0.1 || !figures.WindowScaling {
+		t.streams = manyStreams // each is held to its window
+	}
+	got, err := t.run(ctx)
+	if err != nil {
+		return &hintError{fmt.Errorf("cannot try what the path carries: %w", measure.Explain(t.server, err)), "run longhaul measure --serve or iperf3 -s there"}
+	}
+	o.Capacity = &got
+	if o.Path.MTU > 0 && float64(figures.MSS+figures.Headers) < 0.95*float64(o.Path.MTU) {
+		t.mss = max((figures.MSS+figures.Headers-40)/2, 88)
+		small, err := t.run(ctx)
+		if err != nil {
+			return fmt.Errorf("cannot try smaller segments: %w", measure.Explain(t.server, err))
+		}
+		o.SmallSegments = &small
+	}
+	return nil
+}
+
+// smallMSS fits into every path: it is IPv6's least MTU less its headers.
+const smallMSS = 1220
+
+// run sends with several connections at once.
+func (t trial) run(ctx context.Context) (doctor.Trial, error) {
+	options := measure.Options{
+		Direction: t.direction, Streams: cmp.Or(t.streams, trialStreams), MSS: t.mss, Version: "longhaul " + version(),
+		// The rate is found within some ten round trips from the start.
+		Duration: min(max(3*time.Second, 16*t.rtt), 5*time.Second).Truncate(time.Second),
+	}
+	if mayUse("bbr") {
+		options.CongestionControl = "bbr"
+	}
+	// The second half counts: what the observed connection does in it, too.
+	var ownBytes, ownSegments []float64
+	if t.own != nil {
+		options.Interval = options.Duration / 2
+		options.Report = func(measure.Interval) {
+			bytes, segments := t.own()
+			ownBytes, ownSegments = append(ownBytes, bytes), append(ownSegments, segments)
+		}
+	}
+	summary, err := measure.Run(ctx, t.server, options)
+	if err != nil {
+		return doctor.Trial{}, err
+	}
+	result := doctor.Trial{Streams: options.Streams}
+	var bytes, sent, again float64
+	var rtts []time.Duration
+	for _, s := range summary.Streams {
+		counted := s.Samples
+		for len(counted) > 0 && counted[0].At < options.Duration/2 {
+			counted = counted[1:]
+		}
+		if len(counted) < 2 {
+			return result, fmt.Errorf("the far end does not tell how its test went: it takes a longhaul measure --serve")
+		}
+		first, last := counted[0], counted[len(counted)-1]
+		bytes += float64(last.Info.BytesAcked - first.Info.BytesAcked)
+		result.GoodputBps += float64(last.Info.BytesAcked-first.Info.BytesAcked) * 8 / (last.At - first.At).Seconds()
+		result.CongestionControl = s.CongestionControl
+		again += float64(last.Info.TotalRetrans - first.Info.TotalRetrans)
+		sent += float64(last.Info.DataSegsOut - first.Info.DataSegsOut)
+		if last.Info.Has(tcpinfo.FieldMinRTT) && (result.MinRTT == 0 || last.Info.MinRTT < result.MinRTT) {
+			result.MinRTT = last.Info.MinRTT
+		}
+		for _, one := range counted {
+			rtts = append(rtts, one.Info.RTT)
+		}
+	}
+	if sent > 0 {
+		result.LossShare = again / sent
+	}
+	segments := sent - again
+	if len(ownBytes) >= 2 && ownBytes[1] > ownBytes[0] {
+		bytes, segments = bytes+ownBytes[1]-ownBytes[0], segments+ownSegments[1]-ownSegments[0]
+		result.GoodputBps += (ownBytes[1] - ownBytes[0]) * 8 / (options.Duration / 2).Seconds()
+	}
+	if segments > 0 {
+		result.SegmentBytes = bytes / segments
+	}
+	slices.Sort(rtts)
+	result.RTT = rtts[len(rtts)/2]
+	return result, nil
+}
+
+// testServer is where the far end of a test listens.
+func (f *doctorFlags) testServer(host string) string {
+	return net.JoinHostPort(host, strconv.Itoa(int(f.testPort)))
+}

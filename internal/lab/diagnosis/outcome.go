@@ -1,0 +1,125 @@
+package diagnosis
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+
+	"longhaul/internal/doctor"
+)
+
+// worthwhile is the gain from which a hindrance is the cause.
+const worthwhile = 1.2
+
+// Outcome is how often the doctor was right.
+type Outcome struct {
+	Scenarios int `json:"scenarios"`
+	Failed    int `json:"failed"` // without a verdict
+	// NoSingle counts those in which two hindrances hold back to the same
+	// extent: removing one brings nothing, and no verdict is right or wrong.
+	NoSingle int     `json:"no_single_cause"`
+	Accuracy float64 `json:"accuracy"`
+	// Recall is the share of each cause's scenarios in which it was named.
+	Recall map[doctor.Cause]float64 `json:"recall"`
+	// Confusion counts verdicts by cause.
+	Confusion map[doctor.Cause]map[doctor.Cause]int `json:"confusion"`
+	// GainWithinBand is the share of first remedies which bring between 0.8 and
+	// 1.25 of the goodput that was predicted.
+	GainWithinBand float64  `json:"gain_within_band"`
+	Gains          int      `json:"gains"` // how many those are
+	Cases          []Result `json:"cases"`
+}
+
+// judge says what the causes were, and whether the verdict is right.
+func (r *Result) judge() {
+	r.Causes = []doctor.Cause{}
+	for cause, bps := range r.Without {
+		if bps >= worthwhile*r.GoodputBps && bps > 0 {
+			r.Causes = append(r.Causes, cause)
+		}
+	}
+	slices.SortFunc(r.Causes, func(a, b doctor.Cause) int {
+		return cmp.Or(cmp.Compare(r.Without[b], r.Without[a]), cmp.Compare(a, b))
+	})
+	r.AchievedBps = r.Without[r.Verdict]
+	truth := r.truth()
+	// Of two hindrances whose removal brings nearly the same, either is right.
+	r.Right = r.Verdict == truth || slices.Contains(r.Causes, r.Verdict) && r.Without[r.Verdict] >= 0.9*r.Without[truth]
+}
+
+// truth is the cause.
+func (r *Result) truth() doctor.Cause {
+	switch {
+	case len(r.Causes) > 0:
+		return r.Causes[0]
+	case slices.Contains(r.Hindrances, doctor.Congestion):
+		return doctor.Congestion
+	}
+	return doctor.Healthy
+}
+
+func summarize(results []Result) Outcome {
+	o := Outcome{Scenarios: len(results), Recall: map[doctor.Cause]float64{}, Confusion: map[doctor.Cause]map[doctor.Cause]int{}, Cases: results}
+	right, within := 0, 0
+	total, found := map[doctor.Cause]int{}, map[doctor.Cause]int{}
+	for i := range results {
+		r := &results[i]
+		if r.Error != "" {
+			o.Failed++
+			continue
+		}
+		if len(r.Hindrances) > 1 && len(r.Causes) == 0 {
+			o.NoSingle++
+			continue
+		}
+		truth := r.truth()
+		total[truth]++
+		verdict := r.Verdict
+		if r.Right {
+			right++
+			found[truth]++
+			verdict = truth
+		}
+		if o.Confusion[truth] == nil {
+			o.Confusion[truth] = map[doctor.Cause]int{}
+		}
+		o.Confusion[truth][verdict]++
+		if r.PredictedBps > 0 && r.AchievedBps > 0 {
+			o.Gains++
+			if ratio := r.PredictedBps / r.AchievedBps; ratio >= 0.8 && ratio <= 1.25 {
+				within++
+			}
+		}
+	}
+	o.Accuracy = float64(right) / float64(max(len(results)-o.NoSingle, 1))
+	o.GainWithinBand = float64(within) / float64(max(o.Gains, 1))
+	for cause, n := range total {
+		o.Recall[cause] = float64(found[cause]) / float64(n)
+	}
+	return o
+}
+
+// WriteTable prints the confusion matrix and the cases that went wrong.
+func (o Outcome) WriteTable(w io.Writer) error {
+	fmt.Fprintf(w, "%d scenarios: %.1f %% named right, %d without a verdict, %d without a single cause\n", o.Scenarios, 100*o.Accuracy, o.Failed, o.NoSingle)
+	fmt.Fprintf(w, "first remedies within 0.8 to 1.25 of what was predicted: %.1f %% of %d\n\n", 100*o.GainWithinBand, o.Gains)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "cause\tscenarios\tnamed\ttaken for")
+	for _, cause := range doctor.Causes() {
+		verdicts := o.Confusion[cause]
+		if len(verdicts) == 0 {
+			continue
+		}
+		n, wrong := 0, ""
+		for _, verdict := range doctor.Causes() {
+			n += verdicts[verdict]
+			if verdict != cause && verdicts[verdict] > 0 {
+				wrong += fmt.Sprintf("%s %d  ", verdict, verdicts[verdict])
+			}
+		}
+		fmt.Fprintf(table, "%s\t%d\t%.0f %%\t%s\n", cause, n, 100*o.Recall[cause], wrong)
+	}
+	return table.Flush()
+}

@@ -1,0 +1,327 @@
+package diagnosis
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"longhaul/internal/doctor"
+	"longhaul/internal/lab"
+	"longhaul/internal/measure"
+)
+
+// Options are how scenarios are run.
+type Options struct {
+	Program  string // the longhaul binary
+	Parallel int    // scenarios at once
+	// Tolerant is the congestion control that the remedy of losses sets.
+	Tolerant string
+	Keep     string // directory for what the doctor saw; empty keeps nothing
+	Progress func(done, of int, last Result)
+	Notef    func(string, ...any)
+}
+
+// Result is what became of a scenario.
+type Result struct {
+	Name       string         `json:"name"`
+	Setup      string         `json:"setup"`
+	Hindrances []doctor.Cause `json:"hindrances"`
+	GoodputBps float64        `json:"goodput_bps"`
+	// Without is the goodput once a hindrance was removed.
+	Without map[doctor.Cause]float64 `json:"without_bps,omitempty"`
+	// Causes are the hindrances whose removal brings at least a fifth more, the
+	// one that brings the most first. None: it was healthy.
+	Causes []doctor.Cause `json:"causes"`
+	// Verdict is what the doctor said, and Predicted what it expected of the
+	// first remedy; 0 if it expected nothing.
+	Verdict      doctor.Cause `json:"verdict"`
+	PredictedBps float64      `json:"predicted_bps,omitempty"`
+	AchievedBps  float64      `json:"achieved_bps,omitempty"`
+	Right        bool         `json:"right"`
+	Error        string       `json:"error,omitempty"`
+}
+
+// Ports of the hosts' programs.
+const (
+	trafficPort = 5001
+	othersPort  = 5002
+)
+
+// watched is how long the doctor looks.
+const watched = 5 * time.Second
+
+// warmUp is how long a connection goes on before it is looked at.
+func (s setup) warmUp() time.Duration {
+	return max(2500*time.Millisecond, 25*s.conditions.RTT)
+}
+
+// Run runs scenarios. The process must be inside a sandbox.
+func Run(ctx context.Context, scenarios []Scenario, o Options) (Outcome, error) {
+	results := make([]Result, len(scenarios))
+	next := make(chan int)
+	var workers sync.WaitGroup
+	var done atomic.Int32
+	var mu sync.Mutex // of progress
+	var processor sync.Mutex
+	for i := range scenarios {
+		scenarios[i].tolerant = o.Tolerant
+	}
+	for range max(o.Parallel, 1) {
+		workers.Go(func() {
+			for i := range next {
+				if slices.Contains(scenarios[i].Hindrances, doctor.CPU) {
+					processor.Lock() // one of these at a time leaves the others a CPU
+				}
+				results[i] = run(ctx, scenarios[i], o)
+				if slices.Contains(scenarios[i].Hindrances, doctor.CPU) {
+					processor.Unlock()
+				}
+				mu.Lock()
+				if o.Progress != nil && ctx.Err() == nil {
+					o.Progress(int(done.Add(1)), len(scenarios), results[i])
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for i := range scenarios {
+		select {
+		case next <- i:
+		case <-ctx.Done():
+		}
+	}
+	close(next)
+	workers.Wait()
+	if ctx.Err() != nil {
+		return Outcome{}, context.Cause(ctx)
+	}
+	return summarize(results), nil
+}
+
+// run has the doctor look at a scenario, and finds out what its hindrances and
+// the doctor's remedy are worth.
+func run(ctx context.Context, s Scenario, o Options) Result {
+	r := Result{Name: s.Name, Setup: s.String(), Hindrances: s.Hindrances, Without: map[doctor.Cause]float64{}}
+	report, goodput, err := s.examine(ctx, o)
+	if err != nil {
+		r.Error = err.Error()
+		return r
+	}
+	r.GoodputBps, r.Verdict = goodput, report.Cause
+	if len(report.Remedies) > 0 {
+		r.PredictedBps = report.Remedies[0].PredictedBps
+	}
+	removed := s.Hindrances
+	if first := report.Cause; !slices.Contains(removed, first) && !none(first) {
+		removed = append(slices.Clone(removed), first)
+	}
+	for _, cause := range removed {
+		if none(cause) {
+			continue // no remedy
+		}
+		without, err := s.without(cause).goodput(ctx)
+		if err != nil {
+			r.Error = fmt.Sprintf("without %s: %v", cause, err)
+			return r
+		}
+		r.Without[cause] = without
+	}
+	r.judge()
+	return r
+}
+
+// none says whether a verdict is that nothing is to be removed.
+func none(cause doctor.Cause) bool {
+	return cause == doctor.Healthy || cause == doctor.Congestion || cause == doctor.Unexplained
+}
+
+// stage is a scenario's lab with its traffic.
+type stage struct {
+	*lab.Lab
+	setup
+	received atomic.Int64
+	closers  []func()
+}
+
+// open builds the lab and starts the traffic.
+func (s setup) open(ctx context.Context) (st *stage, err error) {
+	st = &stage{setup: s}
+	st.Lab, err = lab.Build(s.topology())
+	if err != nil {
+		return nil, err
+	}
+	st.closers = append(st.closers, func() { st.Lab.Close() })
+	if s.blockICMP {
+		err = errors.Join(st.Host("relay-a").BlockICMP(), st.Host("relay-b").BlockICMP())
+	}
+	if err == nil {
+		err = st.start(ctx)
+	}
+	if err != nil {
+		st.close()
+		return nil, err
+	}
+	return st, nil
+}
+
+func (st *stage) close() {
+	for _, c := range slices.Backward(st.closers) {
+		c()
+	}
+}
+
+// far is where the receiving end is.
+func (s setup) far() netip.Addr {
+	if s.betweenRouter {
+		return lab.WANB
+	}
+	return lab.HostB
+}
+
+// start starts the receiver, the others, and the sender, which is a program of
+// its own.
+func (st *stage) start(ctx context.Context) error {
+	from, to := st.ends()
+	ends := lab.Sockets{WindowBytes: st.windowBytes}
+	listen := func(port uint16, sockets lab.Sockets, readBps int64, count func(int)) error {
+		var l net.Listener
+		err := st.Host(to).Do(func() (err error) {
+			l, err = listenWith(ctx, port, sockets)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		st.closers = append(st.closers, func() { l.Close() })
+		r := &receiver{listener: l, readBps: readBps, count: count}
+		go r.run()
+		return nil
+	}
+	if err := listen(trafficPort, ends, st.readBps, func(n int) { st.received.Add(int64(n)) }); err != nil {
+		return err
+	}
+	if st.others > 0 {
+		if err := listen(othersPort, lab.Sockets{}, 0, func(int) {}); err != nil {
+			return err
+		}
+		for range st.others {
+			if err := st.send(ctx, from, Traffic{To: netip.AddrPortFrom(st.far(), othersPort)}, false); err != nil {
+				return err
+			}
+		}
+	}
+	traffic := st.traffic
+	traffic.To = netip.AddrPortFrom(st.far(), trafficPort)
+	return st.send(ctx, from, traffic, true)
+}
+
+// sender is the program that sends in a scenario: this one, with arguments that
+// cmd gives a meaning.
+var sender = []string{"/proc/self/exe", "lab", "traffic"}
+
+// send starts a program that sends, or sends from this one.
+func (st *stage) send(ctx context.Context, from string, t Traffic, asProgram bool) error {
+	if !asProgram {
+		ctx, cancel := context.WithCancel(ctx)
+		st.closers = append(st.closers, cancel)
+		go func() { _ = st.Host(from).Do(func() error { return t.Send(ctx) }) }()
+		return nil
+	}
+	what, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(sender[0], sender[1:]...)
+	cmd.Stdin = bytes.NewReader(what)
+	if err := st.Host(from).Start(cmd); err != nil {
+		return err
+	}
+	st.closers = append(st.closers, func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return nil
+}
+
+func listenWith(ctx context.Context, port uint16, sockets lab.Sockets) (net.Listener, error) {
+	config := net.ListenConfig{Control: sockets.Control(lab.Sockets.Receiver)}
+	config.SetMultipathTCP(false)
+	return config.Listen(ctx, "tcp", fmt.Sprintf(":%d", port))
+}
+
+// goodput is what the receiver gets in the time in which the doctor would look,
+// bits per second.
+func (s setup) goodput(ctx context.Context) (float64, error) {
+	st, err := s.open(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer st.close()
+	if err := sleepUntil(ctx, time.Now().Add(s.warmUp())); err != nil {
+		return 0, err
+	}
+	return st.during(ctx, watched)
+}
+
+// during is the goodput over a time.
+func (st *stage) during(ctx context.Context, d time.Duration) (float64, error) {
+	begin, before := time.Now(), st.received.Load()
+	if err := sleepUntil(ctx, begin.Add(d)); err != nil {
+		return 0, err
+	}
+	return float64(st.received.Load()-before) * 8 / time.Since(begin).Seconds(), nil
+}
+
+// examine has the doctor look at the scenario's connection.
+func (s Scenario) examine(ctx context.Context, o Options) (report doctor.Report, goodput float64, err error) {
+	st, err := s.open(ctx)
+	if err != nil {
+		return report, 0, err
+	}
+	defer st.close()
+	from, to := s.ends()
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	err = st.Host(to).Do(func() error {
+		l, err := listenWith(ctx, measure.DefaultPort, lab.Sockets{})
+		if err == nil {
+			go func() { _ = (&measure.Server{}).Serve(serving, l) }()
+		}
+		return err
+	})
+	if err != nil {
+		return report, 0, err
+	}
+	if err := sleepUntil(ctx, time.Now().Add(s.warmUp())); err != nil {
+		return report, 0, err
+	}
+	args := []string{"doctor", "--remote", netip.AddrPortFrom(s.far(), trafficPort).String(), "--for", watched.String(), "--test", "--json"}
+	if o.Keep != "" {
+		args = append(args, "--record", filepath.Join(o.Keep, s.Name+".json"))
+	}
+	cmd := exec.CommandContext(ctx, o.Program, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := st.Host(from).Start(cmd); err != nil {
+		return report, 0, err
+	}
+	goodput, err = st.during(ctx, watched)
+	if waitErr := cmd.Wait(); waitErr != nil && err == nil {
+		err = fmt.Errorf("%w: %s", waitErr, strings.TrimSpace(stderr.String()))
+	}
+	if err == nil {
+		err = json.Unmarshal(stdout.Bytes(), &report)
+	}
+	return report, goodput, err
+}
