@@ -2,6 +2,9 @@
 // live view, refreshed each second in a pseudo terminal.
 //
 //	go run ./bench/top --connections 10000 --time 30s
+//	go run ./bench/top -- --filter receiver-window
+//
+// Arguments are those of longhaul top.
 package main
 
 import (
@@ -51,6 +54,7 @@ type bench struct {
 	time        time.Duration
 	bytes       int // that each pair of them sends a second
 	binary      string
+	args        []string // for longhaul top
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -64,9 +68,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	b.args = flags.Args()
 	switch {
-	case flags.NArg() > 0:
-		return fmt.Errorf("there is no argument %q; see --help", flags.Arg(0))
 	case b.connections < 2 || b.time < time.Second || b.bytes < 0:
 		return errors.New("--connections takes 2 or more, --time 1s or more, --bytes 0 or more")
 	}
@@ -192,7 +195,7 @@ func (b bench) watch(ctx context.Context) (used time.Duration, memory int64, err
 	if err := pty.Resize(terminal, 80, 24); err != nil {
 		return 0, 0, err
 	}
-	cmd := exec.CommandContext(ctx, b.binary, "top", "--interval", "1s")
+	cmd := exec.CommandContext(ctx, b.binary, append([]string{"top", "--interval", "1s"}, b.args...)...)
 	cmd.Env = append(os.Environ(), "TERM=xterm-256color")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = terminal, terminal, os.Stderr
 	err = cmd.Start()
