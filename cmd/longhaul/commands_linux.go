@@ -24,6 +24,7 @@ func commands(env *env) []*cobra.Command {
 		newRoute(env),
 		newMeasure(env),
 		newDoctor(env),
+		newTop(env),
 		newStatus(env),
 		newConfig(env),
 		newVersion(env),

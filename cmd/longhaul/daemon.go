@@ -394,7 +394,7 @@ func (d *daemon) status() relayStatus {
 		Lacks:           d.legs.lacks(),
 		Host:            findHostChanges(),
 		LogLinesDropped: d.writer.total.Load(),
-		Process:         process(),
+		Process:         ownProcess(),
 		Snapshot:        d.relay.Snapshot(),
 	}
 	d.mu.Lock()

@@ -59,7 +59,7 @@ func observed(s measure.Summary) (doctor.Observation, error) {
 	stream := s.Streams[0]
 	local, remote := addrPort(s.Local), addrPort(s.Remote)
 	if !stream.Sends {
-		o.FarSends = true
+		o.Elsewhere = true
 		local, remote = remote, local
 	}
 	o.Local, o.Remote, o.CongestionControl, o.Time = local, remote, stream.CongestionControl, s.Elapsed

@@ -69,7 +69,7 @@ func bar(share float64) string {
 	return strings.Repeat("█", filled) + strings.Repeat("░", width-filled)
 }
 
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -18,8 +18,8 @@ type processFact struct {
 	ResidentBytes int64 `json:"resident_bytes,omitempty"` // sockets' queues are the kernel's and not in it
 }
 
-// process asks the runtime and /proc. What cannot be read is left out.
-func process() processFact {
+// ownProcess asks the runtime and /proc. What cannot be read is left out.
+func ownProcess() processFact {
 	f := processFact{Goroutines: runtime.NumGoroutine()}
 	if open, err := os.ReadDir("/proc/self/fd"); err == nil {
 		f.Descriptors = len(open) - 1 // one is that of this very listing

@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,16 +48,8 @@ not known is shown as -, never as 0.`,
 		if !known {
 			return usageError(&hintError{fmt.Errorf("cannot sort by %q", order), "sort by goodput, bytes or age"})
 		}
-		if path == "" {
-			path = control.DefaultPath(env.getenv)
-		}
-		body, err := control.Status(cmd.Context(), path)
-		switch {
-		case errors.Is(err, control.ErrNotRunning):
-			return &hintError{err, "start longhaul relay, or name its socket with --control-socket PATH"}
-		case errors.Is(err, control.ErrForbidden):
-			return &hintError{err, "run this as the relay's user or as root"}
-		case err != nil:
+		body, err := askRelay(cmd.Context(), env, path)
+		if err != nil {
 			return err
 		}
 		if asJSON {
@@ -76,6 +69,22 @@ not known is shown as -, never as 0.`,
 		return nil
 	}
 	return cmd
+}
+
+// askRelay fetches the status of the relay with this control socket; an empty
+// path stands for the usual place.
+func askRelay(ctx context.Context, env *env, path string) ([]byte, error) {
+	if path == "" {
+		path = control.DefaultPath(env.getenv)
+	}
+	body, err := control.Status(ctx, path)
+	switch {
+	case errors.Is(err, control.ErrNotRunning):
+		return nil, &hintError{err, "start longhaul relay, or name its socket with --control-socket PATH"}
+	case errors.Is(err, control.ErrForbidden):
+		return nil, &hintError{err, "run this as the relay's user or as root"}
+	}
+	return body, err
 }
 
 var flowOrders = map[string]func([]relay.FlowSnapshot){

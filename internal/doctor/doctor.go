@@ -67,7 +67,7 @@ type Observation struct {
 	Remote            netip.AddrPort `json:"remote"`
 	Program           string         `json:"program,omitempty"`
 	CongestionControl string         `json:"congestion_control,omitempty"`
-	Samples           []Sample       `json:"samples"` // in the order of time
+	Samples           []Sample       `json:"samples,omitempty"` // in the order of time
 	// Ended: the connection was closed while it was observed.
 	Ended bool `json:"ended,omitempty"`
 	// FromStart: the first sample is of the connection's first moments.
@@ -79,9 +79,9 @@ type Observation struct {
 	TotalBytes  int64         `json:"total_bytes,omitempty"`
 	Time        time.Duration `json:"time_ns,omitempty"`
 
-	// FarSends: the far host sends, so that Local is its end.
-	FarSends bool `json:"far_sends,omitempty"`
-	Path     Path `json:"path"`
+	// Elsewhere: another host sends than this one. Local is its end.
+	Elsewhere bool `json:"elsewhere,omitempty"`
+	Path      Path `json:"path"`
 	// Capacity is what several connections at once got across, after the
 	// observation, and SmallSegments what they did with half the segment size.
 	Capacity      *Trial `json:"capacity,omitempty"`

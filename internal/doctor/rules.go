@@ -225,10 +225,12 @@ func reordering(c *patient) *Finding {
 // policer: what exceeds a rate is dropped, without a queue before it.
 func policer(c *patient) *Finding {
 	f, t := c.f, c.o.Capacity
-	if t == nil || !(c.lost > 0) || f.Queue > 0.25 {
+	// With few segments under way, acknowledgements that wait for a second
+	// segment look like a queue.
+	if t == nil || !(c.lost > 0) || f.Queue > 0.5 {
 		return nil
 	}
-	if !(t.LossShare > 2*c.lost && t.LossShare > 0.01 && trialQueue(t) < 0.15) {
+	if !(t.LossShare > 2*c.lost && t.LossShare > 0.01 && trialQueue(t) < 0.25) {
 		return nil
 	}
 	return &Finding{Cause: Policer, BoundBps: c.goodput, PredictedBps: max(0.95*c.capacity, c.goodput), Next: "the policer", Evidence: []string{
@@ -246,7 +248,7 @@ func trialQueue(t *Trial) float64 {
 // congestion: there is a queue that is not the connection's own.
 func congestion(c *patient) *Finding {
 	f := c.f
-	if !(f.Queue > 0.25 && f.CwndUsed > 0.5 && c.goodput < ownQueue*c.capacity && !math.IsInf(c.capacity, 1)) {
+	if policer(c) != nil || !(f.Queue > 0.25 && f.CwndUsed > 0.5 && c.goodput < ownQueue*c.capacity && !math.IsInf(c.capacity, 1)) {
 		return nil
 	}
 	return &Finding{Cause: Congestion, Evidence: []string{

@@ -1,0 +1,384 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"longhaul/internal/tcpinfo"
+	"longhaul/internal/top"
+)
+
+// topFrames is how many times a second the screen may change: often enough for
+// keys to feel immediate.
+const topFrames = 20
+
+// The lines of the list's screen that are not rows: title, note, header, keys.
+const topFrameLines = 4
+
+const (
+	topKeys     = "s sort  / filter  space pause  enter details  ↑↓ move  q quit"
+	editKeys    = "enter keep  esc as it was     10.0.0.0/8  :22  4711  scp  receiver-window"
+	detailsKeys = "esc back  space pause  q quit"
+)
+
+// topLive is the live view. The list is read in Update, not beside it: nothing
+// is then written that is being shown, and 10 000 connections take some
+// hundredths of a second.
+type topLive struct {
+	watcher  *watcher
+	interval time.Duration
+	order    top.Order
+	filter   top.Filter
+	err      error // that ended the view
+
+	width, height int
+	rows          []*top.Connection
+	offset        int             // of the first row on the screen
+	cursor        int             // among rows
+	selected      *top.Connection // the cursor stays with it; nil: with the first row
+	details       bool            // of the one at the cursor
+	subject       *top.Connection // of details
+	paused        bool
+	ticks         int // those of before a pause are ignored
+
+	editing bool // the filter
+	typed   string
+	before  top.Filter // of the editing
+	wrong   string     // with what is typed
+}
+
+// topTick asks for a refresh.
+type topTick int
+
+func newTopLive(w *watcher, interval time.Duration, order top.Order, filter top.Filter) *topLive {
+	return &topLive{watcher: w, interval: interval, order: order, filter: filter}
+}
+
+// Init begins the refreshes.
+func (v *topLive) Init() tea.Cmd { return v.tick(0) }
+
+func (v *topLive) tick(after time.Duration) tea.Cmd {
+	n := topTick(v.ticks)
+	return tea.Tick(after, func(time.Time) tea.Msg { return n })
+}
+
+// Update takes a key, a change of the terminal's size or the time for a refresh.
+func (v *topLive) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case tea.WindowSizeMsg:
+		v.width, v.height = msg.Width, msg.Height
+	case topTick:
+		if v.paused || int(msg) != v.ticks {
+			return v, nil
+		}
+		return v, v.refresh()
+	case tea.KeyPressMsg:
+		return v, v.press(msg)
+	case tea.PasteMsg:
+		if v.editing {
+			v.edit(v.typed + strings.Join(strings.Fields(msg.Content), " "))
+		}
+	}
+	return v, nil
+}
+
+func (v *topLive) refresh() tea.Cmd {
+	started := time.Now()
+	if err := v.watcher.refresh(); err != nil {
+		v.err = err
+		return tea.Quit
+	}
+	v.sort()
+	// Keys have at least half of the time, however many connections there are.
+	return v.tick(max(v.interval-time.Since(started), v.interval/2))
+}
+
+// sort makes the rows anew, and finds the cursor's again. A connection that is
+// only filtered out stays selected: the next letter of the filter may have it.
+func (v *topLive) sort() {
+	v.rows = v.watcher.table.Select(v.filter, v.order)
+	if v.selected == nil || v.selected.Ended() {
+		v.move(v.cursor)
+		return
+	}
+	if i := slices.Index(v.rows, v.selected); i >= 0 {
+		v.cursor = i
+	}
+	v.cursor = max(0, min(v.cursor, len(v.rows)-1))
+}
+
+// move puts the cursor on a row, or the nearest that there is.
+func (v *topLive) move(to int) {
+	v.cursor = max(0, min(to, len(v.rows)-1))
+	v.selected = nil
+	if v.cursor > 0 {
+		v.selected = v.rows[v.cursor]
+	}
+}
+
+func (v *topLive) press(key tea.KeyPressMsg) tea.Cmd {
+	if key.String() == "ctrl+c" {
+		return tea.Quit
+	}
+	if v.editing {
+		v.pressEditing(key)
+		return nil
+	}
+	page := max(1, v.height-topFrameLines)
+	switch key.String() {
+	case "q":
+		return tea.Quit
+	case "ctrl+z":
+		return tea.Suspend
+	case "space":
+		return v.pause()
+	case "esc", "backspace":
+		switch {
+		case v.details:
+			v.details, v.subject = false, nil
+		default:
+			v.filter = top.Filter{}
+			v.sort()
+		}
+	}
+	if v.details {
+		return nil
+	}
+	switch key.String() {
+	case "enter":
+		if len(v.rows) > 0 {
+			v.details, v.subject = true, v.rows[v.cursor]
+		}
+	case "/":
+		v.editing, v.typed, v.before, v.wrong = true, v.filter.String(), v.filter, ""
+	case "s":
+		v.order = v.order.Next()
+		v.sort()
+	case "up", "k":
+		v.move(v.cursor - 1)
+	case "down", "j":
+		v.move(v.cursor + 1)
+	case "pgup":
+		v.move(v.cursor - page)
+	case "pgdown":
+		v.move(v.cursor + page)
+	case "home", "g":
+		v.move(0)
+	case "end", "G":
+		v.move(len(v.rows) - 1)
+	}
+	return nil
+}
+
+// pause stops the refreshes, or begins them again. The first one after a pause
+// begins an interval: its figures would be means over the pause.
+func (v *topLive) pause() tea.Cmd {
+	v.paused = !v.paused
+	if v.paused {
+		return nil
+	}
+	v.ticks++
+	v.watcher.table.Restart()
+	return v.tick(0)
+}
+
+func (v *topLive) pressEditing(key tea.KeyPressMsg) {
+	switch key.String() {
+	case "enter":
+		v.editing = v.wrong != ""
+	case "esc":
+		v.editing, v.filter = false, v.before
+		v.sort()
+	case "backspace":
+		if runes := []rune(v.typed); len(runes) > 0 {
+			v.edit(string(runes[:len(runes)-1]))
+		}
+	case "ctrl+u":
+		v.edit("")
+	default:
+		v.edit(v.typed + key.Text)
+	}
+}
+
+// edit changes the filter, which shows at once if it can be read.
+func (v *topLive) edit(typed string) {
+	v.typed, v.wrong = typed, ""
+	filter, err := top.ParseFilter(typed)
+	if err != nil {
+		v.wrong = err.Error()
+		return
+	}
+	v.filter = filter
+	v.sort()
+}
+
+const (
+	styleBold    = "\x1b[1m"
+	styleReverse = "\x1b[7m"
+	styleFaint   = "\x1b[2m"
+	styleOff     = "\x1b[m"
+)
+
+// View is the screen.
+func (v *topLive) View() tea.View {
+	view := tea.View{AltScreen: true}
+	if v.width == 0 {
+		return view // before the terminal's size is known
+	}
+	lines, keys := v.list(), topKeys
+	switch {
+	case v.details:
+		lines, keys = v.detailed(), detailsKeys
+	case v.editing:
+		keys = editKeys
+	}
+	lines = slices.Grow(lines, v.height)
+	for len(lines) < v.height-1 {
+		lines = append(lines, "")
+	}
+	lines = append(lines[:max(0, v.height-1)], styled(styleFaint, cut(keys, v.width)))
+	view.Content = strings.Join(lines, "\n")
+	return view
+}
+
+// title says what is shown, and how.
+func (v *topLive) title() string {
+	sent, received := v.watcher.table.Totals()
+	all := len(v.watcher.table.Connections())
+	shown := ""
+	if len(v.rows) != all {
+		shown = fmt.Sprintf("%d of ", len(v.rows))
+	}
+	title := fmt.Sprintf("%s%s  sent %s  received %s  by %s", shown, plural(all, "connection"), compactRate(sent), compactRate(received), v.order)
+	if v.paused {
+		title += "  PAUSED"
+	}
+	return title
+}
+
+// note is the line below the title: the filter, or what could not be seen.
+func (v *topLive) note() string {
+	switch {
+	case v.editing && v.wrong != "":
+		return "filter: " + v.typed + "█  " + v.wrong
+	case v.editing:
+		return "filter: " + v.typed + "█"
+	case v.filter.String() != "":
+		return "filter: " + v.filter.String() + "  (esc: none)"
+	}
+	return v.watcher.lack()
+}
+
+func (v *topLive) list() []string {
+	visible := max(0, v.height-topFrameLines)
+	v.offset = max(min(v.offset, v.cursor), v.cursor-visible+1, 0)
+	v.offset = min(v.offset, max(0, len(v.rows)-visible))
+	rows := v.rows[min(v.offset, len(v.rows)):min(v.offset+visible, len(v.rows))]
+	layout := newTopLayout(rows, v.width)
+	lines := []string{
+		styled(styleBold, cut(v.title(), v.width)),
+		cut(v.note(), v.width),
+		styled(styleBold, cut(layout.header(), v.width)),
+	}
+	for i, c := range rows {
+		line := cut(layout.row(c), v.width)
+		if v.offset+i == v.cursor {
+			line = styled(styleReverse, fmt.Sprintf("%-*s", v.width, line))
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// detailed is the screen of one connection.
+func (v *topLive) detailed() []string {
+	c := v.subject
+	i := &c.Info
+	state := i.State.String()
+	if c.Ended() {
+		state = "ended; as it was last seen"
+	}
+	if v.paused {
+		state += "  PAUSED"
+	}
+	has := func(f tcpinfo.Field, format string, args ...any) string {
+		if !i.Has(f) {
+			return "-"
+		}
+		return fmt.Sprintf(format, args...)
+	}
+	spark := func(name, now string, course []float64) string {
+		return fmt.Sprintf("%-9s %9s %s", name, now, sparkline(course, min(top.HistoryLen, max(0, v.width-20))))
+	}
+	title := []string{fmt.Sprintf("%v -> %v", c.Local, c.Remote)}
+	if len(title[0]) > v.width {
+		title = []string{c.Local.String(), "-> " + c.Remote.String()}
+	}
+	text := append(title,
+		fmt.Sprintf("%s  %s  uid %d  %s", state, processText(c, true), c.UID, c.CongestionControl),
+		"",
+		spark("sent", detailRate(c.SentBps), c.History.SentBps()),
+		spark("received", detailRate(c.ReceivedBps), c.History.ReceivedBps()),
+		spark("RTT", durationText(c.RTT()), c.History.RTT()),
+		spark("again", shareText(c.Retransmitted), c.History.Retransmitted()),
+		"",
+		"cause     "+causeText(c),
+		fmt.Sprintf("limited   by the peer's window %s, by the send buffer %s of the time", shareText(c.WindowLimited), shareText(c.BufferLimited)),
+		fmt.Sprintf("busy      %s of the time with data to send", shareText(c.Busy)),
+		fmt.Sprintf("RTT       least %s, deviation %s, timeout %s",
+			has(tcpinfo.FieldMinRTT, "%s", durationText(i.MinRTT.Seconds())), has(tcpinfo.FieldRTTVar, "%s", durationText(i.RTTVar.Seconds())), has(tcpinfo.FieldRTO, "%s", durationText(i.RTO.Seconds()))),
+		fmt.Sprintf("windows   congestion %sB (%d segments), peer's %s, announced %s", quantity(int64(i.SndCwnd)*int64(i.SndMSS)), i.SndCwnd,
+			has(tcpinfo.FieldSndWnd, "%sB", quantity(int64(i.SndWnd))), has(tcpinfo.FieldRcvWnd, "%sB", quantity(int64(i.RcvWnd)))),
+		fmt.Sprintf("in flight %d segments, %d acknowledged selectively, %d taken for lost", i.Unacked, i.Sacked, i.Lost),
+		fmt.Sprintf("segments  MSS %d, the peer's %d, path MTU %d", i.SndMSS, i.RcvMSS, i.PMTU),
+		fmt.Sprintf("pacing    %s, delivery %s", has(tcpinfo.FieldPacingRateBps, "%s", limitText(i.PacingRateBps)), has(tcpinfo.FieldDeliveryRateBps, "%s", limitText(i.DeliveryRateBps))),
+		fmt.Sprintf("queues    %sB written and not acknowledged, %sB not read", quantity(int64(c.SendQueue)), quantity(int64(c.RecvQueue))),
+		memoryText(c.Memory),
+		fmt.Sprintf("totals    %s acknowledged, %s received, %d segments sent again",
+			has(tcpinfo.FieldBytesAcked, "%sB", quantity(int64(i.BytesAcked))), has(tcpinfo.FieldBytesReceived, "%sB", quantity(int64(i.BytesReceived))), i.TotalRetrans),
+	)
+	for n := range text {
+		text[n] = cut(text[n], v.width)
+		if n < len(title) {
+			text[n] = styled(styleBold, text[n])
+		}
+	}
+	return text
+}
+
+func memoryText(m tcpinfo.Memory) string {
+	if !m.Known {
+		return "memory    -"
+	}
+	return fmt.Sprintf("memory    send buffer %sB of %sB, receive buffer %sB of %sB", quantity(int64(m.SndQueued)), quantity(int64(m.SndBuf)),
+		quantity(int64(m.RcvAlloc)), quantity(int64(m.RcvBuf)))
+}
+
+func detailRate(bps float64) string {
+	if math.IsNaN(bps) {
+		return "-"
+	}
+	return compactRate(bps)
+}
+
+func limitText(bps int64) string {
+	if bps == tcpinfo.Unlimited {
+		return "unlimited"
+	}
+	return compactRate(float64(bps))
+}
+
+// cut leaves what fits the width.
+func cut(s string, width int) string {
+	runes := []rune(s)
+	return string(runes[:min(len(runes), max(width, 0))])
+}
+
+func styled(style, s string) string { return style + s + styleOff }
