@@ -188,6 +188,9 @@ func (c *patient) rank(findings []Finding) []Finding {
 	slices.SortStableFunc(findings, func(a, b Finding) int {
 		return compareGains(c.gain(b), c.gain(a))
 	})
+	if len(findings) > 0 && c.gain(findings[0]) == 0 {
+		findings = append([]Finding{{Cause: Healthy, Evidence: []string{"nothing that was found would bring a fifth more if it were removed"}}}, findings...)
+	}
 	return findings
 }
 
@@ -214,5 +217,8 @@ func (c *patient) gain(f Finding) float64 {
 	case c.goodput == 0:
 		return math.Inf(1)
 	}
-	return f.PredictedBps / c.goodput
+	if gain := f.PredictedBps / c.goodput; gain >= worthwhile {
+		return gain
+	}
+	return 0 // less than nothing to fix
 }

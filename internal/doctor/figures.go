@@ -26,7 +26,10 @@ type Figures struct {
 
 	RTT, MinRTT time.Duration // median of the smoothed, and the least
 	RTTSpread   float64       // (95th - 5th percentile of the smoothed) ÷ MinRTT
-	Queue       float64       // (RTT - MinRTT) ÷ MinRTT
+	// Queue is how much longer than at least packets are under way at most
+	// times, ÷ MinRTT: the first quartile of the smoothed, since what is not a
+	// queue (an acknowledgement that waits for a second segment) comes and goes.
+	Queue float64
 
 	MSS             int     // data of a full segment, bytes
 	Headers         int     // of IP and TCP, bytes, of a full segment
@@ -184,7 +187,7 @@ func (f *Figures) rtts(samples []Sample) {
 	}
 	if least := f.MinRTT.Seconds(); least > 0 {
 		f.RTTSpread = (quantile(smoothed, 0.95) - quantile(smoothed, 0.05)) / least
-		f.Queue = max(f.RTT.Seconds()-least, 0) / least
+		f.Queue = max(quantile(smoothed, 0.25)-least, 0) / least
 	}
 }
 

@@ -61,10 +61,15 @@ const (
 	largeInitialWindow = 40
 )
 
+// startRoundTrips is how many round trips slow start takes at most: ten double
+// a window a thousandfold, and the handshake and the end come to it.
+const startRoundTrips = 15
+
 // shortConnections says whether the work is done in connections that come and
 // go within slow start.
 func (o Observation) shortConnections(f Figures) bool {
-	return o.Connections >= 3 && f.SlowStart && f.MSS > 0 && f.MinRTT > 0 && zeroIfNaN(f.LossShare) < 0.01
+	return o.Connections >= 3 && (o.FromStart || o.Ended) && f.MSS > 0 && f.MinRTT > 0 && zeroIfNaN(f.LossShare) < 0.01 &&
+		(f.SlowStart || f.Time < startRoundTrips*f.MinRTT)
 }
 
 // pacing: the socket may not send faster (SO_MAX_PACING_RATE).
@@ -113,7 +118,7 @@ func application(c *patient) *Finding {
 // window closes again and again, and is not merely small.
 func slowReader(c *patient) *Finding {
 	f := c.f
-	if !(f.Rwnd > 0.15 && f.PeerWindowMin < 0.92*f.PeerWindowMax && c.goodput < 0.95*f.PeerWindowMax*8/f.RTT.Seconds()) {
+	if !(f.Rwnd > 0.15 && f.PeerWindow < 0.97*f.PeerWindowMax && c.goodput < 0.95*f.PeerWindowMax*8/f.RTT.Seconds()) {
 		return nil
 	}
 	return &Finding{Cause: Application, BoundBps: c.goodput, Evidence: []string{
@@ -245,10 +250,13 @@ func trialQueue(t *Trial) float64 {
 	return float64(t.RTT-t.MinRTT) / float64(t.MinRTT)
 }
 
+// queued is from which Queue on there is one.
+const queued = 0.27
+
 // congestion: there is a queue that is not the connection's own.
 func congestion(c *patient) *Finding {
 	f := c.f
-	if policer(c) != nil || !(f.Queue > 0.25 && f.CwndUsed > 0.5 && c.goodput < ownQueue*c.capacity && !math.IsInf(c.capacity, 1)) {
+	if policer(c) != nil || !(f.Queue > queued && f.CwndUsed > 0.5 && c.goodput < ownQueue*c.capacity && !math.IsInf(c.capacity, 1)) {
 		return nil
 	}
 	return &Finding{Cause: Congestion, Evidence: []string{
@@ -259,7 +267,7 @@ func congestion(c *patient) *Finding {
 // randomLoss: segments are lost where no queue is full.
 func randomLoss(c *patient) *Finding {
 	f := c.f
-	if !(c.lost > 0 && f.Queue < 0.25) || f.SlowStart || reordering(c) != nil || policer(c) != nil || c.idle() {
+	if !(c.lost > 0 && f.Queue < queued) || f.SlowStart || reordering(c) != nil || policer(c) != nil || c.idle() || math.IsInf(c.lossBound(), 1) {
 		return nil
 	}
 	return &Finding{Cause: RandomLoss, BoundBps: max(c.goodput, c.lossBound()), Evidence: []string{
