@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -71,15 +73,4 @@ func summary(c *config.Config) string {
 		forwards += len(t.Forward)
 	}
 	return plural(len(c.Tunnels), "tunnel") + ", " + plural(listens, "listening address") + ", " + plural(forwards, "target")
-}
-
-func plural(n int, what string) string {
-	switch {
-	case n == 1:
-	case what[len(what)-1] == 's':
-		what += "es"
-	default:
-		what += "s"
-	}
-	return fmt.Sprintf("%d %s", n, what)
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -22,13 +24,15 @@ import (
 type doctorFlags struct {
 	local, remote string
 	pid           int
-	replay        string
+	replay, pcap  string
 	record        string
 	during        time.Duration
 	test          bool
 	testPort      uint16
 	noProbe       bool
 	receive       bool
+	apply, yes    bool
+	undo          bool
 	json          bool
 }
 
@@ -48,9 +52,16 @@ connections. It sends some packets of its own to find out what sizes the path
 carries (--no-probe: none), and with --test data, to find out how much.`,
 		Example: `  longhaul doctor far.example.net
   longhaul doctor --remote 203.0.113.9:5432 --test
-  longhaul doctor --pid 4711 --for 20s`,
+  longhaul doctor --pid 4711 --for 20s
+  longhaul doctor --pcap sender.pcap`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.undo {
+				if cmd.Flags().NFlag() > 1 || len(args) > 0 {
+					return usageError(errors.New("--undo goes alone: it takes back what --apply has done"))
+				}
+				return undoApplied(env)
+			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			observation, err := f.observe(ctx, env, args)
@@ -69,25 +80,29 @@ carries (--no-probe: none), and with --test data, to find out how much.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.remote, "remote", "", "watch connections with this far end, `ADDRESS[:PORT]`")
-	flags.StringVar(&f.local, "local", "", "watch connections with this near end, `[ADDRESS]:PORT`")
+	flags.StringVar(&f.remote, "remote", "", "watch connections to this far end, `ADDRESS`[:PORT]")
+	flags.StringVar(&f.local, "local", "", "watch connections of this near end, [ADDRESS]:`PORT`")
 	flags.IntVar(&f.pid, "pid", 0, "watch connections of this process")
 	flags.DurationVar(&f.during, "for", 6*time.Second, "how long to watch")
 	flags.BoolVar(&f.receive, "receive", false, "with HOST: have that host send")
-	flags.BoolVar(&f.test, "test", false, "send data to a longhaul measure or iperf3 there, too")
+	flags.BoolVar(&f.test, "test", false, "send data, too, to a longhaul measure there")
 	flags.Uint16Var(&f.testPort, "test-port", measure.DefaultPort, "the port of that")
-	flags.BoolVar(&f.noProbe, "no-probe", false, "send no packets to find out what sizes get through")
+	flags.BoolVar(&f.noProbe, "no-probe", false, "do not find out what sizes get through")
+	flags.StringVar(&f.pcap, "pcap", "", "look at a capture in this `FILE`, taken elsewhere")
 	flags.StringVar(&f.record, "record", "", "keep what was seen in this `FILE`")
 	flags.StringVar(&f.replay, "replay", "", "look at what --record kept in this `FILE`")
+	flags.BoolVar(&f.apply, "apply", false, "perform the remedies for this host, after asking")
+	flags.BoolVar(&f.yes, "yes", false, "with --apply: do not ask")
+	flags.BoolVar(&f.undo, "undo", false, "take back what --apply has done")
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 	return cmd
 }
 
 // observe looks at what the user named.
 func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doctor.Observation, error) {
-	passive := f.remote != "" || f.local != "" || f.pid != 0
+	passive := f.pcap == "" && (f.remote != "" || f.local != "" || f.pid != 0)
 	ways := 0
-	for _, chosen := range []bool{len(args) > 0, passive, f.replay != ""} {
+	for _, chosen := range []bool{len(args) > 0, passive, f.replay != "", f.pcap != ""} {
 		if chosen {
 			ways++
 		}
@@ -96,6 +111,8 @@ func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doc
 		return doctor.Observation{}, usageError(&hintError{errors.New("longhaul doctor wants one host, or connections to watch"), "see longhaul doctor --help"})
 	}
 	switch {
+	case f.pcap != "":
+		return f.fromCapture(ctx, env)
 	case f.replay != "":
 		return readObservation(f.replay)
 	case passive:

@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -26,8 +28,8 @@ func (f *doctorFlags) active(ctx context.Context, env *env, host string) (doctor
 	if f.receive {
 		options.Direction = measure.Receive
 	}
-	if options.Duration < 2*time.Second {
-		return doctor.Observation{}, usageError(fmt.Errorf("--for %v is too short for a test: use 2s or more", f.during))
+	if options.Duration < 4*time.Second {
+		return doctor.Observation{}, usageError(fmt.Errorf("--for %v is too short for a test: use 4s or more", f.during))
 	}
 	progressNote(env, "sending to %s for %v", server, options.Duration)
 	summary, err := measure.Run(ctx, server, options)
@@ -57,7 +59,7 @@ func observed(s measure.Summary) (doctor.Observation, error) {
 	stream := s.Streams[0]
 	local, remote := addrPort(s.Local), addrPort(s.Remote)
 	if !stream.Sends {
-		o.FarSends = true
+		o.Elsewhere = true
 		local, remote = remote, local
 	}
 	o.Local, o.Remote, o.CongestionControl, o.Time = local, remote, stream.CongestionControl, s.Elapsed
@@ -68,7 +70,7 @@ func observed(s measure.Summary) (doctor.Observation, error) {
 		if t.At < start {
 			continue
 		}
-		o.Samples = append(o.Samples, doctor.Sample{At: t.At, Info: t.Info, SendBuffer: t.SendBuffer, SendQueued: t.SendQueued, RecvQueue: -1, CPU: -1})
+		o.Samples = append(o.Samples, doctor.Sample{At: t.At, Info: t.Info, SendBuffer: t.SendBuffer, SendQueued: t.SendQueued, RecvQueue: -1, CPU: t.CPU})
 	}
 	if len(o.Samples) == 0 {
 		return o, errors.New("the test was too short to say anything")

@@ -1,12 +1,11 @@
+//go:build linux
+
 package main
 
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
-
-	"golang.org/x/term"
 
 	"longhaul/internal/doctor"
 )
@@ -16,7 +15,7 @@ func note(env *env, err error) { fmt.Fprintf(env.stderr, "longhaul: %v\n", err) 
 
 // progressNote tells somebody who waits what is being done.
 func progressNote(env *env, format string, args ...any) {
-	if f, ok := env.stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if isTerminal(env.stderr) {
 		fmt.Fprintf(env.stderr, format+" ...\n", args...)
 	}
 }
@@ -28,10 +27,14 @@ func (f *doctorFlags) tell(env *env, o doctor.Observation) error {
 		return &hintError{err, "watch longer with --for, while data are moving"}
 	}
 	if f.json {
-		return writeJSON(env.stdout, report)
+		err = writeJSON(env.stdout, report)
+	} else {
+		writeReport(env.stdout, report)
 	}
-	writeReport(env.stdout, report)
-	return nil
+	if err == nil && f.apply {
+		err = applyRemedies(env, report, f.yes)
+	}
+	return err
 }
 
 // textWidth is that of the report, in columns.
@@ -58,7 +61,7 @@ func writeReport(w io.Writer, r doctor.Report) {
 	for i, remedy := range r.Remedies {
 		wrap(w, fmt.Sprintf("%3d. ", i+1), remedy.Action+outlook(remedy))
 		if remedy.Command != "" {
-			fmt.Fprintf(w, "     on %s:\n       %s\n", remedy.Place, remedy.Command)
+			fmt.Fprintf(w, "     %s:\n       %s\n", where(remedy.Place, r.Observation.Elsewhere), remedy.Command)
 		}
 		for _, other := range remedy.Others {
 			wrap(w, "     ", other)
@@ -68,6 +71,19 @@ func writeReport(w io.Writer, r doctor.Report) {
 		fmt.Fprintln(w)
 		wrap(w, "Not certain: ", r.Doubt)
 	}
+}
+
+// where names a remedy's place.
+func where(p doctor.Place, elsewhere bool) string {
+	switch {
+	case p == doctor.Sender && !elsewhere:
+		return "on this host"
+	case p == doctor.Sender:
+		return "on the host that sends"
+	case p == doctor.Receiver:
+		return "on the host that receives"
+	}
+	return "at both sites"
 }
 
 // outlook says what a remedy is expected to bring.

@@ -1,8 +1,11 @@
+//go:build linux
+
 package main
 
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -18,7 +21,8 @@ import (
 // and few enough to leave each a share of a small queue.
 const trialStreams = 4
 
-// manyStreams are enough where each is held to a small window.
+// manyStreams are enough where each is held to a small window, and where what
+// they do must outweigh an observed connection that goes on.
 const manyStreams = 16
 
 // trial says how to find out what a path carries.
@@ -41,23 +45,40 @@ func (f *doctorFlags) try(ctx context.Context, o *doctor.Observation, t trial) e
 	if figures.Stalled > time.Second {
 		t.mss = smallMSS
 	}
-	if figures.Rwnd > 0.1 || !figures.WindowScaling {
-		t.streams = manyStreams // each is held to its window
+	small := o.Path.MTU > 0 && float64(figures.MSS+figures.Headers) < 0.95*float64(o.Path.MTU)
+	if figures.Rwnd > 0.1 || !figures.WindowScaling || small {
+		t.streams = manyStreams
 	}
 	got, err := t.run(ctx)
 	if err != nil {
 		return &hintError{fmt.Errorf("cannot try what the path carries: %w", measure.Explain(t.server, err)), "run longhaul measure --serve or iperf3 -s there"}
 	}
 	o.Capacity = &got
-	if o.Path.MTU > 0 && float64(figures.MSS+figures.Headers) < 0.95*float64(o.Path.MTU) {
+	if small {
 		t.mss = max((figures.MSS+figures.Headers-40)/2, 88)
-		small, err := t.run(ctx)
+		half, err := t.run(ctx)
 		if err != nil {
 			return fmt.Errorf("cannot try smaller segments: %w", measure.Explain(t.server, err))
 		}
-		o.SmallSegments = &small
+		o.SmallSegments = &half
 	}
 	return nil
+}
+
+// patiently tries again for some seconds while the far end is busy: it may be
+// with what this host's own last test has left.
+func patiently(ctx context.Context, run func() (measure.Summary, error)) (measure.Summary, error) {
+	for deadline := time.Now().Add(5 * time.Second); ; {
+		summary, err := run()
+		if !errors.Is(err, measure.ErrBusy) || time.Now().After(deadline) {
+			return summary, err
+		}
+		select {
+		case <-ctx.Done():
+			return summary, context.Cause(ctx)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }
 
 // smallMSS fits into every path: it is IPv6's least MTU less its headers.
@@ -82,12 +103,12 @@ func (t trial) run(ctx context.Context) (doctor.Trial, error) {
 			ownBytes, ownSegments = append(ownBytes, bytes), append(ownSegments, segments)
 		}
 	}
-	summary, err := measure.Run(ctx, t.server, options)
+	summary, err := patiently(ctx, func() (measure.Summary, error) { return measure.Run(ctx, t.server, options) })
 	if err != nil {
 		return doctor.Trial{}, err
 	}
 	result := doctor.Trial{Streams: options.Streams}
-	var bytes, sent, again float64
+	var bytes, delivered, sent, again float64
 	var rtts []time.Duration
 	for _, s := range summary.Streams {
 		counted := s.Samples
@@ -98,8 +119,10 @@ func (t trial) run(ctx context.Context) (doctor.Trial, error) {
 			return result, fmt.Errorf("the far end does not tell how its test went: it takes a longhaul measure --serve")
 		}
 		first, last := counted[0], counted[len(counted)-1]
-		bytes += float64(last.Info.BytesAcked - first.Info.BytesAcked)
-		result.GoodputBps += float64(last.Info.BytesAcked-first.Info.BytesAcked) * 8 / (last.At - first.At).Seconds()
+		// Not what was acknowledged in order, which waits for what was lost.
+		segments := float64(last.Info.Delivered - first.Info.Delivered)
+		result.GoodputBps += segments * float64(last.Info.SndMSS) * 8 / (last.At - first.At).Seconds()
+		delivered, bytes = delivered+segments, bytes+segments*float64(last.Info.SndMSS)
 		result.CongestionControl = s.CongestionControl
 		again += float64(last.Info.TotalRetrans - first.Info.TotalRetrans)
 		sent += float64(last.Info.DataSegsOut - first.Info.DataSegsOut)
@@ -113,13 +136,13 @@ func (t trial) run(ctx context.Context) (doctor.Trial, error) {
 	if sent > 0 {
 		result.LossShare = again / sent
 	}
-	segments := sent - again
+	passed := (options.Duration / 2).Seconds()
 	if len(ownBytes) >= 2 && ownBytes[1] > ownBytes[0] {
-		bytes, segments = bytes+ownBytes[1]-ownBytes[0], segments+ownSegments[1]-ownSegments[0]
-		result.GoodputBps += (ownBytes[1] - ownBytes[0]) * 8 / (options.Duration / 2).Seconds()
+		bytes, delivered = bytes+ownBytes[1]-ownBytes[0], delivered+ownSegments[1]-ownSegments[0]
+		result.GoodputBps += (ownBytes[1] - ownBytes[0]) * 8 / passed
 	}
-	if segments > 0 {
-		result.SegmentBytes = bytes / segments
+	if delivered > 0 {
+		result.SegmentBytes, result.PacketsPerSecond = bytes/delivered, delivered/passed
 	}
 	slices.Sort(rtts)
 	result.RTT = rtts[len(rtts)/2]

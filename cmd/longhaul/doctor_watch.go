@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -70,7 +72,7 @@ func (f *doctorFlags) watch(ctx context.Context, env *env) (doctor.Observation, 
 			if err != nil {
 				return 0, 0
 			}
-			return float64(c.Info.BytesAcked), float64(c.Info.DataSegsOut) - float64(c.Info.TotalRetrans)
+			return float64(c.Info.BytesAcked), float64(c.Info.Delivered)
 		}
 		if err := f.try(ctx, &o, trial{server: f.testServer(o.Remote.Addr().String()), own: own}); err != nil {
 			return o, err
@@ -164,6 +166,7 @@ func probePath(ctx context.Context, o doctor.Observation) (doctor.Path, error) {
 		return path, err
 	}
 	path.DeviceMTU = device
+	device = min(device, 65535) // the largest packet there is, which a loopback device exceeds
 	last := &o.Samples[len(o.Samples)-1].Info
 	patience := max(300*time.Millisecond, 3*last.RTT)
 	if last.State == tcpinfo.Established && last.Backoff > 0 {

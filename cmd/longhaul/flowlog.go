@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -240,13 +242,6 @@ func legAttrs(prefix string, s relay.LegStats) []slog.Attr {
 	}
 	return attrs
 }
-
-func milliseconds(d time.Duration) float64 {
-	return round(float64(d)/float64(time.Millisecond), 1e3)
-}
-
-// round keeps a figure to 1/parts.
-func round(v, parts float64) float64 { return float64(int64(v*parts+0.5)) / parts }
 
 // endedBy says who brought a flow's end about.
 func endedBy(r relay.EndReason) string {

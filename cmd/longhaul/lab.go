@@ -1,8 +1,9 @@
+//go:build linux
+
 package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -184,21 +185,3 @@ func ofSegments(figure func(lab.Segments) int) func(lab.CaseResult) string {
 
 // shortCase keeps the table within 80 columns.
 func shortCase(name string) string { return strings.Replace(name, "kernel-defaults", "kernel", 1) }
-
-// bitsPerSecond writes a rate with three digits or so.
-func bitsPerSecond(bps float64) string {
-	switch {
-	case bps >= 1e9:
-		return fmt.Sprintf("%.2f Gb/s", bps/1e9)
-	case bps >= 1e6:
-		return fmt.Sprintf("%.1f Mb/s", bps/1e6)
-	default:
-		return fmt.Sprintf("%.1f kb/s", bps/1e3)
-	}
-}
-
-func writeJSON(w io.Writer, v any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(v)
-}

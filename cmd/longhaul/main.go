@@ -8,12 +8,10 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-
-	"longhaul/internal/lab/sandbox"
 )
 
 func main() {
-	sandbox.Init()
+	prepare()
 	os.Exit(run(&env{
 		ctx:    context.Background(),
 		args:   os.Args[1:],

@@ -1,11 +1,10 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -19,10 +18,12 @@ import (
 // measureFlags are what the client was asked to do.
 type measureFlags struct {
 	options                   measure.Options
-	receive, both, json       bool
+	receive, both, json, csv  bool
 	amount, window, write     string
-	pacing                    string
+	pacing, rate              string
+	rateBps                   float64 // of the link; 0 if it is not known
 	serve                     bool
+	tokens, token             string // files
 	port                      uint16
 	listen                    string
 	duration, omit, reporting time.Duration
@@ -45,6 +46,12 @@ ordinary iperf3 -s, and an ordinary iperf3 -c measures to --serve.`,
 			if f.serve == (len(args) > 0) {
 				return usageError(&hintError{errors.New("longhaul measure wants a host, or --serve"), "see longhaul measure --help"})
 			}
+			if f.serve && f.token != "" {
+				return usageError(&hintError{errors.New("--token is the client's"), "the server's is --tokens"})
+			}
+			if !f.serve && f.tokens != "" {
+				return usageError(&hintError{errors.New("--tokens is the server's"), "the client's is --token"})
+			}
 			if f.serve {
 				return f.runServer(cmd, env)
 			}
@@ -55,8 +62,10 @@ ordinary iperf3 -s, and an ordinary iperf3 -c measures to --serve.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&f.serve, "serve", false, "be the server, one test at a time")
+	flags.BoolVar(&f.serve, "serve", false, "be the server, one test at a time (for each token)")
 	flags.StringVar(&f.listen, "listen", "", "with --serve: `ADDRESS` to listen on (all)")
+	flags.StringVar(&f.tokens, "tokens", "", "with --serve: `FILE` of names and secrets, one for each client")
+	flags.StringVar(&f.token, "token", "", "`FILE` with a name and a secret, for such a server")
 	flags.Uint16Var(&f.port, "port", measure.DefaultPort, "the server's port")
 	flags.BoolVar(&f.receive, "receive", false, "have the server send")
 	flags.BoolVar(&f.both, "both", false, "send both ways at once")
@@ -71,7 +80,9 @@ ordinary iperf3 -s, and an ordinary iperf3 -c measures to --serve.`,
 	flags.StringVar(&f.pacing, "pacing-rate", "", "`RATE` that each stream keeps below")
 	flags.StringVar(&f.options.CongestionControl, "congestion-control", "", "a `NAME` of longhaul cc list")
 	flags.BoolVar(&f.options.NoDelay, "no-delay", false, "send small writes at once")
+	flags.StringVar(&f.rate, "rate", "", "the link's `RATE`, to see what share of it was reached")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object, under iperf3's names")
+	flags.BoolVar(&f.csv, "csv", false, "print a line of values per interval and stream")
 	return cmd
 }
 
@@ -94,13 +105,21 @@ func (f *measureFlags) complete(cmd *cobra.Command) error {
 		return err
 	}
 	f.options.WindowBytes, f.options.WriteBytes = int(window), int(write)
-	if f.pacing != "" {
-		rate, err := config.ParseRate(f.pacing)
-		if err != nil {
-			return &hintError{fmt.Errorf("--pacing-rate: %w", err), "write it like 200Mbit"}
+	rate := func(text, flag string, into *config.Rate) error {
+		if text == "" {
+			return nil
 		}
-		f.options.PacingBps = int64(rate)
+		var err error
+		if *into, err = config.ParseRate(text); err != nil {
+			return &hintError{fmt.Errorf("--%s: %w", flag, err), "write it like 200Mbit"}
+		}
+		return nil
 	}
+	var pacing, link config.Rate
+	if err := errors.Join(rate(f.pacing, "pacing-rate", &pacing), rate(f.rate, "rate", &link)); err != nil {
+		return err
+	}
+	f.options.PacingBps, f.rateBps = int64(pacing), float64(link)
 	f.options.Duration, f.options.Omit, f.options.Interval = f.duration, f.omit, f.reporting
 	switch {
 	case f.options.Bytes > 0 && cmd.Flags().Changed("time"):
@@ -118,10 +137,34 @@ func (f *measureFlags) complete(cmd *cobra.Command) error {
 	case f.both:
 		f.options.Direction = measure.Both
 	}
+	if f.json && f.csv {
+		return &hintError{errors.New("--json and --csv are two forms of the same"), "leave one of them out"}
+	}
 	if f.reporting < 100*time.Millisecond {
 		return fmt.Errorf("--interval %v is too short: use 100ms or more", f.reporting)
 	}
 	return f.options.Check()
+}
+
+// readTokens reads a file of tokens, which is for its owner alone.
+func readTokens(path string) ([]measure.Token, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the tokens: %w", err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the tokens: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, &hintError{fmt.Errorf("%s has secrets, and others may read it", path), "chmod 600 " + path}
+	}
+	tokens, err := measure.ReadTokens(file)
+	if err != nil {
+		return nil, &hintError{fmt.Errorf("%s: %w", path, err), "write a name and a secret on a line; openssl rand -hex 16 makes one"}
+	}
+	return tokens, nil
 }
 
 // address adds the port to a host that has none.
@@ -139,21 +182,24 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 	if name := f.options.CongestionControl; name != "" && f.options.Direction != measure.Receive && !isAvailable(name) {
 		return &hintError{fmt.Errorf("this kernel has no congestion control %s", name), "longhaul cc load brings haul, hybla, illinois and brutal; see longhaul cc list"}
 	}
+	if f.token != "" {
+		tokens, err := readTokens(f.token)
+		if err != nil {
+			return usageError(err)
+		}
+		if len(tokens) > 1 {
+			return usageError(&hintError{fmt.Errorf("%s has %d tokens, and a client is one", f.token, len(tokens)), "leave one of them in it"})
+		}
+		f.options.Token = tokens[0]
+	}
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
 	address := f.address(host)
-	var intervals []measure.Interval
-	f.options.Version = "longhaul " + version()
-	f.options.Report = func(i measure.Interval) {
-		if f.json {
-			intervals = append(intervals, i)
-			return
-		}
-		if i.End-i.Start > f.reporting/10 { // else it is what was left at the end
-			writeInterval(env.stdout, i)
-		}
-	}
+	out := f.output(env)
+	f.options.Version = version()
+	f.options.Report = out.interval
 	summary, err := measure.Run(ctx, address, f.options)
+	out.clear()
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return errors.New("interrupted before the end: nothing was counted")
@@ -162,101 +208,5 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 	case err != nil:
 		return &hintError{measure.Explain(address, err), "is longhaul measure --serve, or iperf3 -s, running there, and the port open?"}
 	}
-	if f.json {
-		encoder := json.NewEncoder(env.stdout)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(measureJSON(summary, intervals, version()))
-	}
-	writeSummary(env.stdout, summary)
-	return nil
-}
-
-// writeInterval prints a line for each direction of an interval.
-func writeInterval(w io.Writer, i measure.Interval) {
-	for _, sends := range []bool{true, false} {
-		var bytes, retransmits, cwnd int64
-		var rtt time.Duration
-		streams := 0
-		for _, s := range i.Streams {
-			if s.Sends != sends {
-				continue
-			}
-			streams++
-			bytes += s.Bytes
-			retransmits += max(s.Retransmits, 0)
-			cwnd += max(s.Sample.CwndBytes, 0)
-			rtt = max(rtt, s.Sample.RTT)
-		}
-		if streams == 0 {
-			continue
-		}
-		way := "received"
-		if sends {
-			way = "sent"
-		}
-		fmt.Fprintf(w, "%6.1f-%-6.1f s  %-8s  %10s", i.Start.Seconds(), i.End.Seconds(), way,
-			bitsPerSecond(float64(bytes)*8/(i.End-i.Start).Seconds()))
-		if sends {
-			fmt.Fprintf(w, "  %5d again  window %-7s  RTT %.1f ms", retransmits, quantity(cwnd), milliseconds(rtt))
-		}
-		if i.Omitted {
-			fmt.Fprint(w, "  (start)")
-		}
-		fmt.Fprintln(w)
-	}
-}
-
-// writeSummary prints what counts.
-func writeSummary(w io.Writer, s measure.Summary) {
-	fmt.Fprintln(w)
-	for _, sends := range []bool{true, false} {
-		var sent, arrived, again int64
-		streams := 0
-		var sample measure.Sample
-		for _, st := range s.Streams {
-			if st.Sends == sends {
-				streams++
-				sent, arrived, again = sent+st.SentBytes, arrived+st.ReceivedBytes, again+max(st.Retransmits, 0)
-				sample = st.Sample
-			}
-		}
-		if streams == 0 {
-			continue
-		}
-		way, bps := "received", s.RecvBps
-		if sends {
-			way, bps = "sent", s.SentBps
-		}
-		fmt.Fprintf(w, "%s %s in %.1f s over %s: %s\n", way, quantity(arrived)+"B", s.Elapsed.Seconds(), plural(streams, "stream"), bitsPerSecond(bps))
-		fmt.Fprintf(w, "  %d segments again", again)
-		if sends && sample.MinRTT > 0 {
-			fmt.Fprintf(w, ", RTT %.1f ms (least %.1f), MSS %d, path MTU %d, %s", milliseconds(sample.RTT), milliseconds(sample.MinRTT), sample.MSS, sample.PMTU, sample.CongestionControl)
-		}
-		fmt.Fprintln(w)
-	}
-	fmt.Fprintf(w, "CPU: %.0f %% here, %.0f %% there\n", s.LocalCPU, s.RemoteCPU)
-}
-
-func (f *measureFlags) runServer(cmd *cobra.Command, env *env) error {
-	ctx, stop := untilSignal(cmd.Context())
-	defer stop()
-	var config net.ListenConfig
-	config.SetMultipathTCP(false)
-	l, err := config.Listen(ctx, "tcp", net.JoinHostPort(f.listen, strconv.Itoa(int(f.port))))
-	if err != nil {
-		return &hintError{fmt.Errorf("cannot listen: %w", err), "choose another port with --port; an iperf3 -s may have this one"}
-	}
-	fmt.Fprintf(env.stderr, "serving tests on %s\n", l.Addr())
-	server := &measure.Server{
-		Version: "longhaul " + version(),
-		Started: func(client net.Addr, p measure.Parameters) {
-			fmt.Fprintf(env.stderr, "test from %s: %s, %d s\n", client, plural(p.Parallel, "stream"), p.Time)
-		},
-		Ended: func(client net.Addr, _ measure.Parameters, err error) {
-			if err != nil {
-				fmt.Fprintf(env.stderr, "longhaul: the test from %s failed: %v\n", client, err)
-			}
-		},
-	}
-	return server.Serve(ctx, l)
+	return out.summary(summary)
 }

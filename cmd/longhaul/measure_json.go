@@ -1,9 +1,12 @@
 package main
 
 import (
+	"encoding/json"
+	"net"
 	"time"
 
 	"longhaul/internal/measure"
+	"longhaul/internal/tcpinfo"
 )
 
 // The names are iperf3's, so that what reads its JSON reads this; what the
@@ -26,6 +29,7 @@ type (
 		RTT     *int64 `json:"rtt,omitempty"`      // µs, as all times
 		RTTVar  *int64 `json:"rttvar,omitempty"`
 		PMTU    *int64 `json:"pmtu,omitempty"`
+		SndWnd  *int64 `json:"snd_wnd,omitempty"` // bytes
 		TCPInfo any    `json:"tcp_info,omitempty"`
 	}
 	jsonInterval struct {
@@ -33,8 +37,16 @@ type (
 		Sum     *jsonSum     `json:"sum,omitempty"`
 		Reverse *jsonSum     `json:"sum_bidir_reverse,omitempty"`
 	}
+	jsonSender struct {
+		jsonStream
+		MaxSndCwnd *int64 `json:"max_snd_cwnd,omitempty"`
+		MaxSndWnd  *int64 `json:"max_snd_wnd,omitempty"`
+		MaxRTT     *int64 `json:"max_rtt,omitempty"`
+		MinRTT     *int64 `json:"min_rtt,omitempty"`
+		MeanRTT    *int64 `json:"mean_rtt,omitempty"`
+	}
 	jsonEndStream struct {
-		Sender   jsonStream `json:"sender"`
+		Sender   jsonSender `json:"sender"`
 		Receiver jsonStream `json:"receiver"`
 	}
 )
@@ -77,63 +89,174 @@ func (s *jsonSum) add(other jsonSum) *jsonSum {
 	return s
 }
 
+// tcpInfo is what the kernel says of a stream's end, and what follows from the
+// samples.
+func tcpInfo(at *measure.Timed, f *measure.Figures) any {
+	info := map[string]any{}
+	if at != nil {
+		// Its JSON has the fields that are known.
+		if b, err := json.Marshal(at.Info); err == nil {
+			_ = json.Unmarshal(b, &info)
+		}
+	}
+	if f != nil {
+		for name, d := range map[string]time.Duration{"rtt_median_us": f.RTTMedian, "rtt_p99_us": f.RTTP99} {
+			if d >= 0 {
+				info[name] = d.Microseconds()
+			}
+		}
+		if f.CongestionEvents >= 0 {
+			info["congestion_events"] = f.CongestionEvents
+		}
+		if f.DeliveryBps >= 0 {
+			info["delivery_rate_median_bps"] = int64(f.DeliveryBps)
+		}
+	}
+	if len(info) == 0 {
+		return nil
+	}
+	return info
+}
+
 // measureJSON is the result in iperf3's form.
-func measureJSON(s measure.Summary, intervals []measure.Interval, version string) map[string]any {
-	o := s.Options
-	both := o.Direction == measure.Both
+func measureJSON(s measure.Summary, intervals []measure.Interval, linkBps float64) map[string]any {
 	told := []jsonInterval{}
 	for _, i := range intervals {
-		var one jsonInterval
-		for _, st := range i.Streams {
-			sum := newSum(i.Start, i.End, st.Bytes, st.Retransmits, st.Sends)
-			sum.Omitted = &i.Omitted
-			stream := jsonStream{Socket: st.ID, jsonSum: sum, TCPInfo: st.Sample.Info}
-			if st.Sends {
-				stream.SndCwnd, stream.PMTU = known(st.Sample.CwndBytes), known(st.Sample.PMTU)
-				stream.RTT, stream.RTTVar = microseconds(st.Sample.RTT), microseconds(st.Sample.RTTVar)
-			}
-			one.Streams = append(one.Streams, stream)
-			if both && !st.Sends {
-				one.Reverse = one.Reverse.add(sum)
-			} else {
-				one.Sum = one.Sum.add(sum)
+		told = append(told, intervalJSON(s.Options, i))
+	}
+	return map[string]any{
+		"start":     startJSON(s),
+		"intervals": told,
+		"end":       endJSON(s, linkBps),
+	}
+}
+
+func startJSON(s measure.Summary) map[string]any {
+	o := s.Options
+	connected := []map[string]any{}
+	for _, st := range s.Streams {
+		local, remote := hostPort(st.Local), hostPort(st.Remote)
+		connected = append(connected, map[string]any{
+			"socket": st.ID, "local_host": local.host, "local_port": local.port, "remote_host": remote.host, "remote_port": remote.port,
+		})
+	}
+	to := hostPort(s.Remote)
+	return map[string]any{
+		"connected":     connected,
+		"version":       version(),
+		"timestamp":     map[string]any{"time": s.Start.UTC().Format(timeFormat), "timesecs": s.Start.Unix()},
+		"connecting_to": map[string]any{"host": to.host, "port": to.port},
+		"sock_bufsize":  o.WindowBytes,
+		"test_start": map[string]any{
+			"protocol": "TCP", "num_streams": o.Streams, "blksize": o.WriteBytes, "omit": int(o.Omit / time.Second),
+			"duration": int(o.Duration / time.Second), "bytes": o.Bytes, "blocks": 0,
+			"reverse": number(o.Direction == measure.Receive), "bidir": number(o.Direction == measure.Both),
+			"tos": 0, "target_bitrate": 0, "fqrate": o.PacingBps,
+		},
+	}
+}
+
+// timeFormat is how iperf3 writes a time.
+const timeFormat = "Mon, 02 Jan 2006 15:04:05 GMT"
+
+func number(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// address is a host and a port apart.
+type address struct {
+	host string
+	port int
+}
+
+func hostPort(a net.Addr) address {
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok {
+		return address{host: a.String()}
+	}
+	return address{tcp.IP.String(), tcp.Port}
+}
+
+func intervalJSON(o measure.Options, i measure.Interval) (one jsonInterval) {
+	for _, st := range i.Streams {
+		sum := newSum(i.Start, i.End, st.Bytes, st.Retransmits, st.Sends)
+		sum.Omitted = &i.Omitted
+		stream := jsonStream{Socket: st.ID, jsonSum: sum}
+		if info := st.Sample.Info; info != nil {
+			stream.TCPInfo = info
+		}
+		if st.Sends {
+			stream.SndCwnd, stream.PMTU = known(st.Sample.CwndBytes), known(st.Sample.PMTU)
+			stream.RTT, stream.RTTVar = microseconds(st.Sample.RTT), microseconds(st.Sample.RTTVar)
+			if info := st.Sample.Info; info != nil && info.Has(tcpinfo.FieldSndWnd) {
+				stream.SndWnd = known(int64(info.SndWnd))
 			}
 		}
-		told = append(told, one)
+		one.Streams = append(one.Streams, stream)
+		if o.Direction == measure.Both && !st.Sends {
+			one.Reverse = one.Reverse.add(sum)
+		} else {
+			one.Sum = one.Sum.add(sum)
+		}
 	}
-	var streams []jsonEndStream
+	return one
+}
+
+func endJSON(s measure.Summary, linkBps float64) map[string]any {
+	both := s.Options.Direction == measure.Both
+	streams := []jsonEndStream{}
 	sums := map[string]*jsonSum{}
 	for _, st := range s.Streams {
+		f := st.Figures()
 		sent := newSum(0, s.Elapsed, st.SentBytes, st.Retransmits, st.Sends)
 		received := newSum(0, s.Elapsed, st.ReceivedBytes, -1, st.Sends)
-		streams = append(streams, jsonEndStream{jsonStream{Socket: st.ID, jsonSum: sent, TCPInfo: st.Sample.Info}, jsonStream{Socket: st.ID, jsonSum: received}})
-		end := ""
-		if both && !st.Sends {
-			end = "_bidir_reverse"
+		sender := jsonSender{
+			jsonStream: jsonStream{Socket: st.ID, jsonSum: sent},
+			MaxSndCwnd: known(f.MaxCwndBytes), MaxSndWnd: known(f.MaxSndWndBytes),
+			MaxRTT: microseconds(f.RTTMax), MinRTT: microseconds(f.RTTMin), MeanRTT: microseconds(f.RTTMean),
 		}
-		sums["sum_sent"+end] = sums["sum_sent"+end].add(sent)
-		sums["sum_received"+end] = sums["sum_received"+end].add(received)
+		if n := len(st.Samples); n > 0 {
+			sender.TCPInfo = tcpInfo(&st.Samples[n-1], &f)
+		}
+		receiver := jsonStream{Socket: st.ID, jsonSum: received}
+		if st.Receiver != nil {
+			receiver.TCPInfo = tcpInfo(st.Receiver, nil)
+		}
+		streams = append(streams, jsonEndStream{sender, receiver})
+		suffix := ""
+		if both && !st.Sends {
+			suffix = "_bidir_reverse"
+		}
+		sums["sum_sent"+suffix] = sums["sum_sent"+suffix].add(sent)
+		sums["sum_received"+suffix] = sums["sum_received"+suffix].add(received)
 	}
 	end := map[string]any{
 		"streams": streams,
 		"cpu_utilization_percent": map[string]float64{
-			"host_total": s.LocalCPU, "remote_total": s.RemoteCPU,
+			"host_total": s.LocalCPU.Total, "host_user": s.LocalCPU.User, "host_system": s.LocalCPU.System,
+			"remote_total": s.RemoteCPU.Total, "remote_user": s.RemoteCPU.User, "remote_system": s.RemoteCPU.System,
 		},
 	}
 	for name, sum := range sums {
 		end[name] = sum
 	}
-	return map[string]any{
-		"start": map[string]any{
-			"version":   "longhaul " + version,
-			"timestamp": map[string]any{"time": s.Start.UTC().Format(time.RFC1123), "timesecs": s.Start.Unix()},
-			"connected": []map[string]any{{"local": s.Local.String(), "remote": s.Remote.String()}},
-			"test_start": map[string]any{
-				"protocol": "TCP", "num_streams": o.Streams, "blksize": o.WriteBytes, "omit": int(o.Omit / time.Second),
-				"duration": int(o.Duration / time.Second), "bytes": o.Bytes, "reverse": o.Direction == measure.Receive, "bidir": both,
-			},
-		},
-		"intervals": told,
-		"end":       end,
+	local := s.Streams[0].Sample.CongestionControl
+	sender, receiver := local, s.RemoteCongestionControl
+	if s.Options.Direction == measure.Receive {
+		sender, receiver = receiver, local
 	}
+	for name, algorithm := range map[string]string{"sender_tcp_congestion": sender, "receiver_tcp_congestion": receiver} {
+		if algorithm != "" {
+			end[name] = algorithm
+		}
+	}
+	if linkBps > 0 {
+		if limit := s.Figures(s.Streams[0].Sends).LimitBps(linkBps); limit > 0 {
+			end["limit_bits_per_second"] = limit
+		}
+	}
+	return end
 }

@@ -1,13 +1,11 @@
+//go:build linux
+
 package main
 
 import (
 	"fmt"
 	"io"
-	"os"
-	"strings"
 	"time"
-
-	"golang.org/x/term"
 
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/congestion"
@@ -24,14 +22,10 @@ type progress struct {
 }
 
 func newProgress(w io.Writer) *progress {
-	f, ok := w.(*os.File)
-	return &progress{w: w, terminal: ok && term.IsTerminal(int(f.Fd()))}
+	return &progress{w: w, terminal: isTerminal(w)}
 }
 
-const (
-	barWidth       = 24
-	quietReporting = 5 * time.Second
-)
+const quietReporting = 5 * time.Second
 
 func (p *progress) show(at lab.Progress) {
 	if !p.terminal {
@@ -45,9 +39,8 @@ func (p *progress) show(at lab.Progress) {
 	if at.Runs > 1 {
 		name = fmt.Sprintf("%s %d/%d", name, at.Run, at.Runs)
 	}
-	filled := int(share * barWidth)
-	line := fmt.Sprintf("%-26s %s%s %3.0f %%  %10s  %3.0f s", name,
-		strings.Repeat("█", filled), strings.Repeat("░", barWidth-filled), 100*share, bitsPerSecond(at.NowBps), at.Elapsed.Seconds())
+	line := fmt.Sprintf("%-26s %s %3.0f %%  %10s  %3.0f s", name,
+		bar(share), 100*share, bitsPerSecond(at.NowBps), at.Elapsed.Seconds())
 	if p.terminal {
 		fmt.Fprintf(p.w, "\r%s\x1b[K", line)
 		p.shown = true
@@ -65,9 +58,8 @@ func (p *progress) timed(at congestion.Progress) {
 		p.last = time.Now()
 	}
 	share := min(at.Elapsed.Seconds()/at.Total.Seconds(), 1)
-	filled := int(share * barWidth)
-	line := fmt.Sprintf("%-26s %s%s %3.0f s  %10s", fmt.Sprintf("%s %d/%d", at.Case, at.Run, at.Runs),
-		strings.Repeat("█", filled), strings.Repeat("░", barWidth-filled), at.Elapsed.Seconds(), bitsPerSecond(at.NowBps))
+	line := fmt.Sprintf("%-26s %s %3.0f s  %10s", fmt.Sprintf("%s %d/%d", at.Case, at.Run, at.Runs),
+		bar(share), at.Elapsed.Seconds(), bitsPerSecond(at.NowBps))
 	if p.terminal {
 		fmt.Fprintf(p.w, "\r%s\x1b[K", line)
 		p.shown = true

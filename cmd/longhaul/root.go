@@ -16,9 +16,7 @@ touching the endpoints.
 
 Exit codes: 0 done, 1 failed, 2 wrong command line or bad configuration,
 3 (relay) the drain deadline passed and flows were reset.`,
-		Example: `  longhaul demo
-  longhaul relay --listen 10.10.10.20:6000 --forward rhel-vm-2:6000
-  longhaul status`,
+		Example:       rootExample,
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -35,20 +33,7 @@ Exit codes: 0 done, 1 failed, 2 wrong command line or bad configuration,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError(&hintError{err, "see " + cmd.CommandPath() + " --help"})
 	})
-	root.AddCommand(
-		newDemo(env),
-		newLab(env),
-		newRelay(env),
-		newCC(env),
-		newMSS(env),
-		newRoute(env),
-		newMeasure(env),
-		newDoctor(env),
-		newTop(env),
-		newStatus(env),
-		newConfig(env),
-		newVersion(env),
-	)
+	root.AddCommand(commands(env)...)
 	return root
 }
 

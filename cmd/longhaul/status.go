@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -228,21 +230,6 @@ func age(seconds float64) string {
 		}
 	}
 	return fmt.Sprintf("%dy", int(seconds/86400/365))
-}
-
-// quantity writes a count in at most five characters, with decimal prefixes.
-func quantity(n int64) string {
-	v := float64(n)
-	for _, prefix := range []string{"", "k", "M", "G", "T", "P", "E"} {
-		switch {
-		case v < 9.95 && prefix != "":
-			return fmt.Sprintf("%.1f%s", v, prefix)
-		case v < 999.5:
-			return fmt.Sprintf("%.0f%s", v, prefix)
-		}
-		v /= 1000
-	}
-	return fmt.Sprintf("%.0fZ", v) // beyond what an int64 holds
 }
 
 // compactRate writes bits per second in at most eight characters.

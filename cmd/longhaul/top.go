@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -115,11 +117,6 @@ func (f *topFlags) check(cmd *cobra.Command) (top.Order, top.Filter, error) {
 		f.count = 1
 	}
 	return order, filter, nil
-}
-
-func isTerminal(stream any) bool {
-	f, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // watcher keeps a table of the connections of a network namespace.

@@ -22,7 +22,8 @@ type Finding struct {
 
 // Report is what the doctor has to say.
 type Report struct {
-	Observation Observation `json:"-"`
+	// Observation is what it is about, without the samples.
+	Observation Observation `json:"observation"`
 	Figures     Figures     `json:"figures"`
 
 	GoodputBps float64 `json:"goodput_bps"`
@@ -49,7 +50,8 @@ const worthwhile = 1.2
 // Diagnose says what limits the connection. The error is an *ErrTooLittle.
 func Diagnose(o Observation) (Report, error) {
 	f := o.Figures()
-	r := Report{Observation: o, Figures: f, GoodputBps: zeroIfNaN(f.GoodputBps), Certain: true}
+	r := Report{Observation: o, Figures: f, GoodputBps: zeroIfNaN(f.GoodputBps)}
+	r.Observation.Samples = nil
 	if err := enough(o, f); err != nil {
 		return r, err
 	}

@@ -67,7 +67,7 @@ type Observation struct {
 	Remote            netip.AddrPort `json:"remote"`
 	Program           string         `json:"program,omitempty"`
 	CongestionControl string         `json:"congestion_control,omitempty"`
-	Samples           []Sample       `json:"samples"` // in the order of time
+	Samples           []Sample       `json:"samples,omitempty"` // in the order of time
 	// Ended: the connection was closed while it was observed.
 	Ended bool `json:"ended,omitempty"`
 	// FromStart: the first sample is of the connection's first moments.
@@ -79,9 +79,9 @@ type Observation struct {
 	TotalBytes  int64         `json:"total_bytes,omitempty"`
 	Time        time.Duration `json:"time_ns,omitempty"`
 
-	// FarSends: the far host sends, so that Local is its end.
-	FarSends bool `json:"far_sends,omitempty"`
-	Path     Path `json:"path"`
+	// Elsewhere: another host sends than this one. Local is its end.
+	Elsewhere bool `json:"elsewhere,omitempty"`
+	Path      Path `json:"path"`
 	// Capacity is what several connections at once got across, after the
 	// observation, and SmallSegments what they did with half the segment size.
 	Capacity      *Trial `json:"capacity,omitempty"`
@@ -104,7 +104,8 @@ type Trial struct {
 	CongestionControl string        `json:"congestion_control"`
 	SegmentBytes      float64       `json:"segment_bytes"` // of data in a segment, mean of all that the path carried
 	GoodputBps        float64       `json:"goodput_bps"`   // of all together, once they were up to speed
-	LossShare         float64       `json:"loss_share"`    // segments sent again ÷ segments sent
+	PacketsPerSecond  float64       `json:"packets_per_second"`
+	LossShare         float64       `json:"loss_share"` // segments sent again ÷ segments sent
 	MinRTT            time.Duration `json:"min_rtt_ns"`
 	RTT               time.Duration `json:"rtt_ns"` // median of the smoothed
 }

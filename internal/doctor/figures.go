@@ -49,7 +49,8 @@ type Figures struct {
 	PeerWindowMin float64
 	PeerWindowMax float64
 	ZeroWindow    float64 // share of samples in which the peer's window held less than two segments
-	BufferUsed    float64 // of the send buffer, median share
+	BufferLow     float64 // 10th percentile of the share of the send buffer in use
+	BufferHigh    float64 // 90th
 	SlowStart     bool    // no loss has ended the start yet
 	PacedBps      float64 // what SO_MAX_PACING_RATE lets through, of data; +Inf without
 	Variation     float64 // coefficient of variation of the goodput over seconds
@@ -70,7 +71,7 @@ const infiniteThreshold = 0x7fffffff
 func (o Observation) Figures() Figures {
 	f := Figures{
 		Samples: len(o.Samples), Rwnd: unknown, Sndbuf: unknown, Busy: unknown, LossShare: unknown, SpuriousShare: unknown,
-		Reordered: unknown, PacedBps: math.Inf(1), CPU: unknown, Variation: unknown, NotSent: unknown, BufferUsed: unknown,
+		Reordered: unknown, PacedBps: math.Inf(1), CPU: unknown, Variation: unknown, NotSent: unknown, BufferLow: unknown, BufferHigh: unknown,
 		PeerWindow: unknown, PeerWindowMin: unknown, PeerWindowMax: unknown, GoodputBps: unknown, LossEventRate: unknown,
 		Idle: unknown, Reordering: unknown, RecvQueue: unknown, ZeroWindow: unknown, WindowScaling: true,
 	}
@@ -140,8 +141,9 @@ func (f *Figures) header(o Observation, last *Sample) {
 	}
 	f.SlowStart = i.Has(tcpinfo.FieldSndSSThresh) && i.SndSSThresh >= infiniteThreshold
 	if i.Has(tcpinfo.FieldMaxPacingRateBps) && i.MaxPacingRateBps != tcpinfo.Unlimited && f.MSS > 0 {
-		// The kernel paces whole packets, Ethernet header included.
-		f.PacedBps = float64(i.MaxPacingRateBps) * float64(f.MSS) / float64(f.MSS+f.Headers+14)
+		// TCP's own pacing counts data; that of the fq queue discipline counts
+		// packets, which is a few percent less.
+		f.PacedBps = float64(i.MaxPacingRateBps)
 	}
 }
 
@@ -230,7 +232,8 @@ func (f *Figures) windows(samples []Sample) {
 		f.ZeroWindow = zero / float64(len(peer))
 	}
 	if len(used) > 0 {
-		f.BufferUsed = median(used)
+		slices.Sort(used)
+		f.BufferLow, f.BufferHigh = quantile(used, 0.1), quantile(used, 0.9)
 	}
 	if len(received) > 0 {
 		f.RecvQueue = median(received)
@@ -255,7 +258,7 @@ func (f *Figures) course(samples []Sample) {
 		if s.Info.BytesAcked > before.Info.BytesAcked || s.Info.Unacked == 0 {
 			progress = s
 			f.StalledAtTheEnd = false
-		} else if still := s.At - progress.At; still > f.Stalled {
+		} else if still := s.At - progress.At; still > f.Stalled && s.Info.Has(tcpinfo.FieldBytesAcked) {
 			f.Stalled, f.StalledAtTheEnd = still, true
 		}
 		if s.At-begin.At >= time.Second {

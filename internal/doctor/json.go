@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"math"
 	"reflect"
-	"strings"
 	"time"
-	"unicode"
+
+	"longhaul/internal/tcpinfo"
 )
 
 // MarshalJSON gives the figures that are known, under their names in snake case
@@ -15,7 +15,7 @@ func (f Figures) MarshalJSON() ([]byte, error) {
 	values := map[string]any{}
 	v := reflect.ValueOf(f)
 	for i := range v.NumField() {
-		name, value := snakeCase(v.Type().Field(i).Name), v.Field(i).Interface()
+		name, value := tcpinfo.SnakeCase(v.Type().Field(i).Name), v.Field(i).Interface()
 		switch value := value.(type) {
 		case float64:
 			if math.IsNaN(value) || math.IsInf(value, 0) {
@@ -28,16 +28,4 @@ func (f Figures) MarshalJSON() ([]byte, error) {
 		values[name] = value
 	}
 	return json.Marshal(values)
-}
-
-func snakeCase(s string) string {
-	var b strings.Builder
-	letters := []rune(s)
-	for i, r := range letters {
-		if i > 0 && unicode.IsUpper(r) && (unicode.IsLower(letters[i-1]) || i+1 < len(letters) && unicode.IsLower(letters[i+1])) {
-			b.WriteByte('_')
-		}
-		b.WriteRune(unicode.ToLower(r))
-	}
-	return b.String()
 }

@@ -110,6 +110,9 @@ func pick(seen map[uint64]*series, at time.Duration) (Observation, error) {
 	}
 	amount := func(s *series) int64 {
 		sent, received := s.moved(s.since > 0)
+		if s.last < at {
+			sent += int64(s.connection.SendQueue) // it went before the connection ended
+		}
 		return max(sent, received)
 	}
 	slices.SortFunc(all, func(a, b *series) int {

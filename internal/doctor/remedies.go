@@ -11,10 +11,10 @@ type Place string
 
 // The places.
 const (
-	Here     Place = "this host"
-	FarHost  Place = "the far host"
-	Program  Place = "the program"
-	BothEnds Place = "a relay at each site"
+	Sender    Place = "sender"   // the host that sends
+	Receiver  Place = "receiver" // the host that receives
+	InProgram Place = "program"  // that sends
+	BothSites Place = "sites"
 )
 
 // Remedy is a way to remove a cause.
@@ -25,8 +25,8 @@ type Remedy struct {
 	// Command is what to type there; empty if it is for a person to do.
 	Command string `json:"command,omitempty"`
 	// Apply are the arguments of the longhaul command that does it on this
-	// host, and Undo of the one that takes it back. Empty where it is not for
-	// this host, or not longhaul's to do.
+	// host, and Undo of the one that takes it back. Empty where this host does
+	// not send, or where it is not longhaul's to do.
 	Apply []string `json:"apply,omitempty"`
 	Undo  []string `json:"undo,omitempty"`
 	// Others are commands for the same on other systems.
@@ -52,24 +52,13 @@ func (c *patient) remedies(findings []Finding) []Remedy {
 		}
 		for _, r := range c.against(finding.Cause) {
 			r.Cause, r.PredictedBps, r.Gain, r.Next = finding.Cause, finding.PredictedBps, gain, finding.Next
-			if c.o.FarSends {
-				r.swap()
+			if c.o.Elsewhere {
+				r.Apply, r.Undo = nil, nil
 			}
 			all = append(all, r)
 		}
 	}
 	return all
-}
-
-// swap makes a remedy one for the other host.
-func (r *Remedy) swap() {
-	switch r.Place {
-	case Here:
-		r.Place = FarHost
-	case FarHost:
-		r.Place = Here
-	}
-	r.Apply, r.Undo = nil, nil
 }
 
 // against are the remedies of a cause, the usual one first.
@@ -78,9 +67,9 @@ func (c *patient) against(cause Cause) []Remedy {
 	host := far.String()
 	prefix := netip.PrefixFrom(far, far.BitLen()).String()
 	window := c.windowNeeded()
-	relays := Remedy{Action: "split the connection with a longhaul relay at each site: neither host is touched", Place: BothEnds, Command: "longhaul relay --help"}
+	relays := Remedy{Action: "split the connection with a longhaul relay at each site: neither host is touched", Place: BothSites, Command: "longhaul relay --help"}
 	haul := Remedy{
-		Action: "send there with haul, which does not take every loss for congestion", Place: Here,
+		Action: "send there with haul, which does not take every loss for congestion", Place: Sender,
 		Command: "longhaul cc use --to " + host + " haul",
 		Apply:   []string{"cc", "use", "--to", host, "haul"}, Undo: []string{"cc", "use", "--to", host, "--undo"},
 		Others: []string{"Linux without longhaul: sysctl -w net.ipv4.tcp_congestion_control=bbr"},
@@ -88,7 +77,7 @@ func (c *patient) against(cause Cause) []Remedy {
 	switch cause {
 	case ReceiverWindow:
 		return []Remedy{{
-			Action: fmt.Sprintf("let the receiver's window grow to %s", quantity(float64(window))), Place: FarHost,
+			Action: fmt.Sprintf("let the receiver's window grow to %s", quantity(float64(window))), Place: Receiver,
 			Command: fmt.Sprintf("sysctl -w net.ipv4.tcp_rmem=\"4096 131072 %d\"", 2*window),
 			Others: []string{
 				fmt.Sprintf("AIX: no -o rfc1323=1 -o tcp_recvspace=%d -o sb_max=%d", window, 4*window),
@@ -97,13 +86,13 @@ func (c *patient) against(cause Cause) []Remedy {
 		}, relays}
 	case WindowScaling:
 		return []Remedy{{
-			Action: "turn window scaling on, at both hosts", Place: FarHost,
+			Action: "turn window scaling on, at both hosts", Place: Receiver,
 			Command: "sysctl -w net.ipv4.tcp_window_scaling=1",
 			Others:  []string{"AIX: no -o rfc1323=1", "a firewall that strips the option from SYNs: have it pass"},
 		}, relays}
 	case SendBuffer:
 		return []Remedy{{
-			Action: "let the send buffer grow: have the program set no SO_SNDBUF, or " + quantity(float64(window)), Place: Program,
+			Action: "let the send buffer grow: have the program set no SO_SNDBUF, or " + quantity(float64(window)), Place: InProgram,
 			Others: []string{
 				fmt.Sprintf("Linux's bound on what grows by itself: sysctl -w net.ipv4.tcp_wmem=\"4096 16384 %d\"", 2*window),
 				fmt.Sprintf("AIX: no -o tcp_sendspace=%d -o sb_max=%d", window, 4*window),
@@ -117,7 +106,7 @@ func (c *patient) against(cause Cause) []Remedy {
 			return []Remedy{haul}
 		}
 		return []Remedy{{
-			Action: fmt.Sprintf("send at %.2f Mb/s, just below what the policer lets through", held), Place: Here,
+			Action: fmt.Sprintf("send at %.2f Mb/s, just below what the policer lets through", held), Place: Sender,
 			Command: fmt.Sprintf("longhaul cc use --to %s brutal --rate %.2fMbit", host, held),
 			Apply:   []string{"cc", "use", "--to", host, "brutal", "--rate", fmt.Sprintf("%.2fMbit", held)},
 			Undo:    []string{"cc", "use", "--to", host, "--undo"},
@@ -126,10 +115,10 @@ func (c *patient) against(cause Cause) []Remedy {
 	case SegmentSize, AsymmetricMTU:
 		mss := c.o.Path.MTU - c.headersOfSYN()
 		return []Remedy{{
-			Action: fmt.Sprintf("have the receiver announce an MSS of %d", mss), Place: FarHost,
+			Action: fmt.Sprintf("have the receiver announce an MSS of %d", mss), Place: Receiver,
 			Command: fmt.Sprintf("longhaul route set %s --advmss %d", netip.PrefixFrom(c.o.Local.Addr(), c.o.Local.Addr().BitLen()), mss),
 		}, {
-			Action: "raise the MSS that the receiver announces, where it comes by", Place: Here,
+			Action: "raise the MSS that the receiver announces, where it comes by", Place: Sender,
 			Command: fmt.Sprintf("longhaul mss set --dev DEVICE --toward %s --raise %d", prefix, mss),
 			Others:  []string{"AIX, towards other networks: no -o tcp_mssdflt=" + fmt.Sprint(mss)},
 		}}
@@ -139,7 +128,7 @@ func (c *patient) against(cause Cause) []Remedy {
 			mss = c.o.Path.MTU - c.headersOfSYN()
 		}
 		return []Remedy{{
-			Action: fmt.Sprintf("send smaller packets there: %d bytes", mss+c.headersOfSYN()), Place: Here,
+			Action: fmt.Sprintf("send smaller packets there: %d bytes", mss+c.headersOfSYN()), Place: Sender,
 			Command: fmt.Sprintf("longhaul route set %s --mtu %d", host, mss+c.headersOfSYN()),
 			Apply:   []string{"route", "set", host, "--mtu", fmt.Sprint(mss + c.headersOfSYN())},
 			Undo:    []string{"route", "undo", host},
@@ -149,17 +138,17 @@ func (c *patient) against(cause Cause) []Remedy {
 			},
 		}}
 	case Pacing:
-		return []Remedy{{Action: "have the program pace higher, or not at all (SO_MAX_PACING_RATE)", Place: Program}}
+		return []Remedy{{Action: "have the program pace higher, or not at all (SO_MAX_PACING_RATE)", Place: InProgram}}
 	case Application:
-		return []Remedy{{Action: "have the program keep data ready: larger writes, more requests under way, several connections, reading and writing at once", Place: Program}}
+		return []Remedy{{Action: "have the program keep data ready: larger writes, more requests under way, several connections, reading and writing at once", Place: InProgram}}
 	case CPU:
-		return []Remedy{{Action: "take work off the program's busy thread: a cheaper cipher or compression, or several threads", Place: Program}}
+		return []Remedy{{Action: "take work off the program's busy thread: a cheaper cipher or compression, or several threads", Place: InProgram}}
 	case ShortFlow:
 		return []Remedy{{
-			Action: fmt.Sprintf("begin with %d segments", largeInitialWindow), Place: Here,
+			Action: fmt.Sprintf("begin with %d segments", largeInitialWindow), Place: Sender,
 			Command: fmt.Sprintf("longhaul route set %s --initcwnd %d", host, largeInitialWindow),
 			Apply:   []string{"route", "set", host, "--initcwnd", fmt.Sprint(largeInitialWindow)}, Undo: []string{"route", "undo", host},
-		}, {Action: "have the program keep its connections, and use them again", Place: Program}}
+		}, {Action: "have the program keep its connections, and use them again", Place: InProgram}}
 	}
 	return nil
 }

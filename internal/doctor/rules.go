@@ -113,7 +113,7 @@ func application(c *patient) *Finding {
 // window closes again and again, and is not merely small.
 func slowReader(c *patient) *Finding {
 	f := c.f
-	if !(f.Rwnd > 0.15 && f.PeerWindowMin < 0.85*f.PeerWindowMax && c.goodput < 0.8*c.windowBound()) {
+	if !(f.Rwnd > 0.15 && f.PeerWindowMin < 0.92*f.PeerWindowMax && c.goodput < 0.95*f.PeerWindowMax*8/f.RTT.Seconds()) {
 		return nil
 	}
 	return &Finding{Cause: Application, BoundBps: c.goodput, Evidence: []string{
@@ -159,10 +159,11 @@ func (c *patient) windowEvidence() []string {
 }
 
 // bufferFull says whether all that the send buffer holds is under way, and the
-// congestion window has room for more.
+// congestion window has room for more. A writer that waits for room is woken
+// when a third of the buffer is free, so that it never holds much less.
 func (c *patient) bufferFull() bool {
 	f := c.f
-	return f.Sndbuf > 0.1 || f.BufferUsed > 0.6 && f.NotSent < 4*float64(f.MSS) && f.CwndUsed < 0.5 && !(f.Rwnd > 0.15)
+	return f.Sndbuf > 0.1 || f.BufferLow > 0.65 && f.BufferHigh > 0.85 && f.NotSent < 4*float64(f.MSS) && f.CwndUsed < 0.5 && !(f.Rwnd > 0.15)
 }
 
 // sendBuffer: the socket's buffer is smaller than the bandwidth-delay product.
@@ -208,24 +209,31 @@ func segmentSize(c *patient) *Finding {
 // reordering: segments that overtook others are taken for lost ones.
 func reordering(c *patient) *Finding {
 	f := c.f
-	if !(f.SpuriousShare > 0.3 && f.LossShare > 0.001) {
+	if !(f.SpuriousShare > 0.3 && f.LossShare > 0.001 || f.Reordered > 3) {
 		return nil
 	}
-	return &Finding{Cause: Reordering, BoundBps: c.goodput, Evidence: []string{
-		fmt.Sprintf("%s of the segments were sent again, and the receiver had %s of those already (DSACK)", percent(f.LossShare), percent(f.SpuriousShare)),
-	}}
+	finding := &Finding{Cause: Reordering, BoundBps: c.goodput}
+	if f.Reordered > 0 {
+		finding.Evidence = append(finding.Evidence, fmt.Sprintf("%.0f of a thousand segments overtook others, by up to %.0f", f.Reordered, f.Reordering))
+	}
+	if f.SpuriousShare > 0 {
+		finding.Evidence = append(finding.Evidence, fmt.Sprintf("%s of the segments were sent again, and the receiver had %s of those already (DSACK)", percent(f.LossShare), percent(f.SpuriousShare)))
+	}
+	return finding
 }
 
 // policer: what exceeds a rate is dropped, without a queue before it.
 func policer(c *patient) *Finding {
 	f, t := c.f, c.o.Capacity
-	if t == nil || !(c.lost > 0) || f.Queue > 0.25 {
+	// With few segments under way, acknowledgements that wait for a second
+	// segment look like a queue.
+	if t == nil || !(c.lost > 0) || f.Queue > 0.5 {
 		return nil
 	}
-	if !(t.LossShare > 2*c.lost && t.LossShare > 0.01 && trialQueue(t) < 0.15) {
+	if !(t.LossShare > 2*c.lost && t.LossShare > 0.01 && trialQueue(t) < 0.25) {
 		return nil
 	}
-	return &Finding{Cause: Policer, BoundBps: c.goodput, Evidence: []string{
+	return &Finding{Cause: Policer, BoundBps: c.goodput, PredictedBps: max(0.95*c.capacity, c.goodput), Next: "the policer", Evidence: []string{
 		fmt.Sprintf("%s of the segments are lost at %s, and %s at %s, without a queue: something drops what exceeds a rate", percent(c.lost), rate(c.goodput), percent(t.LossShare), rate(t.GoodputBps)),
 	}}
 }
@@ -240,7 +248,7 @@ func trialQueue(t *Trial) float64 {
 // congestion: there is a queue that is not the connection's own.
 func congestion(c *patient) *Finding {
 	f := c.f
-	if !(f.Queue > 0.25 && c.goodput < ownQueue*c.capacity && !math.IsInf(c.capacity, 1)) {
+	if policer(c) != nil || !(f.Queue > 0.25 && f.CwndUsed > 0.5 && c.goodput < ownQueue*c.capacity && !math.IsInf(c.capacity, 1)) {
 		return nil
 	}
 	return &Finding{Cause: Congestion, Evidence: []string{
@@ -254,7 +262,7 @@ func randomLoss(c *patient) *Finding {
 	if !(c.lost > 0 && f.Queue < 0.25) || f.SlowStart || reordering(c) != nil || policer(c) != nil || c.idle() {
 		return nil
 	}
-	return &Finding{Cause: RandomLoss, BoundBps: c.goodput, Evidence: []string{
+	return &Finding{Cause: RandomLoss, BoundBps: max(c.goodput, c.lossBound()), Evidence: []string{
 		fmt.Sprintf("%s of the segments are lost while packets hardly wait (%s at least, %s usually)", percent(c.lost), milliseconds(f.MinRTT), milliseconds(f.RTT)),
 		fmt.Sprintf("%s reaches %s with that, by its model", orDefault(c.o.CongestionControl, "the congestion control"), rate(c.lossBound())),
 	}}

@@ -48,11 +48,6 @@ func (o Sockets) Receiver(fd int) error {
 	return errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, o.WindowBytes))
 }
 
-// Control makes one of the options' setters one for dialers and listeners.
-func (o Sockets) Control(set func(o Sockets, fd int) error) func(network, address string, c syscall.RawConn) error {
-	return control(func(fd int) error { return set(o, fd) })
-}
-
 // control makes an option setter one for dialers and listeners.
 func control(set func(fd int) error) func(network, address string, c syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) (err error) {

@@ -11,27 +11,32 @@ import (
 
 // Summary is the outcome of a test, in the client's words.
 type Summary struct {
-	Options  Options
-	Start    time.Time
-	Elapsed  time.Duration // that counts
-	Local    net.Addr
-	Remote   net.Addr
-	Streams  []StreamSummary
-	SentBps  float64 // from here, as the server received it; 0 if nothing was to be sent
-	RecvBps  float64 // as this side received it
-	LocalCPU float64 // share of one CPU, in percent
-	// RemoteCPU is what the server says of itself, in percent of one CPU.
-	RemoteCPU float64
+	Options   Options
+	Start     time.Time
+	Elapsed   time.Duration // that counts
+	Local     net.Addr
+	Remote    net.Addr
+	Streams   []StreamSummary
+	SentBps   float64 // from here, as the server received it; 0 if nothing was to be sent
+	RecvBps   float64 // as this side received it
+	LocalCPU  CPUShare
+	RemoteCPU CPUShare // as the server says of itself
+
+	RemoteCongestionControl string // empty if the server does not say
 
 	// The processes' user and system time over the test. The server's is -1
 	// where it is no longhaul.
 	LocalCPUTime, RemoteCPUTime time.Duration
 }
 
+// CPUShare is what a process used over the test, in percent of one CPU.
+type CPUShare struct{ Total, User, System float64 }
+
 // StreamSummary is a stream over the whole time that counts.
 type StreamSummary struct {
 	ID            int
 	Sends         bool // from here
+	Local, Remote net.Addr
 	SentBytes     int64
 	ReceivedBytes int64
 	Retransmits   int64  // of the sender, -1 if unknown
@@ -42,6 +47,7 @@ type StreamSummary struct {
 	// longhaul's tells; Samples are empty where nothing is known.
 	Samples           []Timed
 	CongestionControl string
+	CongestionEvents  int64 // that were seen of it, in what counts; see congestionEvent
 	// Receiver is the receiving end when the test ended; nil if it is not
 	// known.
 	Receiver *Timed
@@ -145,13 +151,23 @@ func (c *client) run(ctx context.Context) (Summary, error) {
 
 // begin agrees on the test and makes its streams.
 func (c *client) begin(ctx context.Context) error {
-	if err := c.expect(paramExchange, controlPatience); err != nil {
+	if _, err := c.expect(controlPatience, paramExchange); err != nil {
 		return err
 	}
 	if err := writeMessage(c.control, c.parameters); err != nil {
 		return err
 	}
-	if err := c.expect(createStreams, controlPatience); err != nil {
+	asked := []state{createStreams}
+	if c.options.Token.Name != "" {
+		asked = append(asked, showToken)
+	}
+	step, err := c.expect(controlPatience, asked...)
+	if err == nil && step == showToken {
+		if err = c.showToken(); err == nil {
+			_, err = c.expect(controlPatience, createStreams)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	var sent *budget
@@ -180,9 +196,9 @@ func (c *client) begin(ctx context.Context) error {
 			c.streams = append(c.streams, s)
 		}
 	}
-	err := c.expect(testStart, controlPatience)
+	_, err = c.expect(controlPatience, testStart)
 	if err == nil {
-		err = c.expect(testRunning, controlPatience)
+		_, err = c.expect(controlPatience, testRunning)
 	}
 	if err != nil {
 		c.streams.close()
@@ -261,7 +277,7 @@ func (c *client) enough(ctx context.Context) <-chan struct{} {
 
 // finish exchanges what both sides counted.
 func (c *client) finish(own results) (theirs results, err error) {
-	if err := c.expect(exchangeResults, controlPatience); err != nil {
+	if _, err := c.expect(controlPatience, exchangeResults); err != nil {
 		return theirs, err
 	}
 	if err := c.control.SetDeadline(time.Now().Add(controlPatience)); err != nil {
@@ -270,10 +286,10 @@ func (c *client) finish(own results) (theirs results, err error) {
 	if err := writeMessage(c.control, own); err != nil {
 		return theirs, err
 	}
-	if err := readMessage(c.control, &theirs); err != nil {
+	if err := readMessage(c.control, maxResults, &theirs); err != nil {
 		return theirs, fmt.Errorf("reading what the server counted: %w", err)
 	}
-	if err := c.expect(displayResults, controlPatience); err != nil {
+	if _, err := c.expect(controlPatience, displayResults); err != nil {
 		return theirs, err
 	}
 	return theirs, writeState(c.control, done)
@@ -283,7 +299,10 @@ func (c *client) summary(elapsed, used time.Duration, own, theirs results) Summa
 	s := Summary{
 		Options: c.options, Start: c.start, Elapsed: elapsed,
 		Local: c.control.LocalAddr(), Remote: c.control.RemoteAddr(),
-		LocalCPU: own.CPUTotal, RemoteCPU: theirs.CPUTotal, LocalCPUTime: used, RemoteCPUTime: -1,
+		LocalCPU:                CPUShare{own.CPUTotal, own.CPUUser, own.CPUSystem},
+		RemoteCPU:               CPUShare{theirs.CPUTotal, theirs.CPUUser, theirs.CPUSystem},
+		RemoteCongestionControl: theirs.Congestion,
+		LocalCPUTime:            used, RemoteCPUTime: -1,
 	}
 	told := map[int]longhaulStream{}
 	if theirs.Longhaul != nil {
@@ -298,14 +317,16 @@ func (c *client) summary(elapsed, used time.Duration, own, theirs results) Summa
 	}
 	for i, st := range c.streams {
 		other := counted[st.id]
-		one := StreamSummary{ID: st.id, Sends: st.sends, Retransmits: -1, Sample: st.sample()}
+		one := StreamSummary{ID: st.id, Sends: st.sends, Local: st.conn.LocalAddr(), Remote: st.conn.RemoteAddr(), Retransmits: -1, Sample: st.sample()}
 		if st.sends {
 			one.SentBytes, one.ReceivedBytes, one.Retransmits = own.Streams[i].Bytes, other.Bytes, int64(own.Streams[i].Retransmits)
-			one.Samples, one.CongestionControl, one.Receiver = st.series.kept, one.Sample.CongestionControl, told[st.id].Last
+			one.Samples, one.CongestionEvents = st.series.kept, st.series.events
+			one.CongestionControl, one.Receiver = one.Sample.CongestionControl, told[st.id].Last
 			s.SentBps += float64(one.ReceivedBytes) * 8 / elapsed.Seconds()
 		} else {
 			one.SentBytes, one.ReceivedBytes, one.Retransmits = other.Bytes, own.Streams[i].Bytes, int64(other.Retransmits)
-			one.Samples, one.CongestionControl, one.Receiver = told[st.id].Samples, told[st.id].CongestionControl, st.last
+			one.Samples, one.CongestionEvents = told[st.id].Samples, told[st.id].CongestionEvents
+			one.CongestionControl, one.Receiver = theirs.Congestion, st.last
 			s.RecvBps += float64(one.ReceivedBytes) * 8 / elapsed.Seconds()
 		}
 		s.Streams = append(s.Streams, one)

@@ -50,6 +50,9 @@ type Options struct {
 	// sides say of the streams they send; 100 ms if zero.
 	SampleEvery time.Duration
 
+	// Token is shown to a server that asks for one.
+	Token Token
+
 	Version string         // of the program, for the server
 	Report  func(Interval) // called at every interval, if it is not nil
 
@@ -129,6 +132,6 @@ func (o Options) parameters() Parameters {
 		MSS: o.MSS, NoDelay: o.NoDelay, Parallel: o.Streams, Reverse: o.Direction == Receive,
 		Window: o.WindowBytes, Length: o.WriteBytes, FQRate: o.PacingBps, PacingTimer: 1000,
 		Congestion: o.CongestionControl, Title: o.Title, Version: o.Version, Bidirectional: o.Direction == Both,
-		Longhaul: &longhaulParameters{SampleEvery: int(o.SampleEvery.Milliseconds())},
+		Longhaul: &longhaulParameters{int(o.SampleEvery.Milliseconds()), o.Token.Name},
 	}
 }

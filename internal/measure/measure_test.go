@@ -28,10 +28,10 @@ func must(t testing.TB, err error) {
 }
 
 // serve runs a server until the test ends, and tells how tests ended.
-func serve(t testing.TB) (address string, ended chan error) {
+func serve(t testing.TB, tokens ...Token) (address string, ended chan error) {
 	t.Helper()
-	ended = make(chan error, 10)
-	s := &Server{Ended: func(_ net.Addr, _ Parameters, err error) { ended <- err }}
+	ended = make(chan error, 1000)
+	s := &Server{Tokens: tokens, Ended: func(_ net.Addr, _ Parameters, err error) { ended <- err }}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -313,11 +313,11 @@ func FuzzMessage(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x20{\"tcp\":true,\"parallel\":1000000}  "))
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		var p Parameters
-		if readMessage(bytes.NewReader(b), &p) == nil {
+		if readMessage(bytes.NewReader(b), maxRequest, &p) == nil {
 			_ = p.check()
 		}
 		var r results
-		_ = readMessage(bytes.NewReader(b), &r)
+		_ = readMessage(bytes.NewReader(b), maxResults, &r)
 	})
 }
 

@@ -67,6 +67,9 @@ type series struct {
 	kept   []Timed
 	stride int // of so many samples one is kept
 	seen   int
+
+	before *Timed // the one before, kept or not
+	events int64  // congestion events in what counts
 }
 
 func newSeries(streams int) *series {
@@ -74,6 +77,7 @@ func newSeries(streams int) *series {
 }
 
 func (s *series) add(t Timed) {
+	s.count(t)
 	if s.seen%s.stride == 0 {
 		if len(s.kept) == s.room {
 			for i := range (s.room + 1) / 2 {
@@ -89,8 +93,17 @@ func (s *series) add(t Timed) {
 	s.seen++
 }
 
+// count looks for a congestion event since the sample before.
+func (s *series) count(t Timed) {
+	if s.before != nil && s.before.At >= 0 && congestionEvent(&s.before.Info, &t.Info) {
+		s.events++
+	}
+	s.before = &t
+}
+
 // end adds the last sample, which is kept in any case.
 func (s *series) end(t Timed) {
+	s.count(t)
 	if len(s.kept) == s.room {
 		s.kept = s.kept[:s.room-1]
 	}
@@ -207,7 +220,8 @@ func (p *packed) UnmarshalJSON(text []byte) error {
 // longhaulParameters are what a longhaul asks of another besides. Others pass
 // over them.
 type longhaulParameters struct {
-	SampleEvery int `json:"sample_every_ms"`
+	SampleEvery int    `json:"sample_every_ms"`
+	Token       string `json:"token,omitempty"` // the name of the one that it can show
 }
 
 // longhaulResults are what a longhaul answers to them.
@@ -218,17 +232,17 @@ type longhaulResults struct {
 }
 
 type longhaulStream struct {
-	ID                int    `json:"id"`
-	CongestionControl string `json:"congestion_control,omitempty"`
-	Last              *Timed `json:"last,omitempty"`    // of a stream either way
-	Samples           packed `json:"samples,omitempty"` // of a stream that was sent from there
+	ID               int    `json:"id"`
+	Last             *Timed `json:"last,omitempty"`    // of a stream either way
+	Samples          packed `json:"samples,omitempty"` // of a stream that was sent from there
+	CongestionEvents int64  `json:"congestion_events"` // of such a stream
 }
 
 // longhaulResults are what this side tells of its ends.
 func (all streams) longhaulResults(version string, cpu time.Duration) *longhaulResults {
 	r := &longhaulResults{Version: version, CPU: cpu.Microseconds()}
 	for _, s := range all {
-		r.Streams = append(r.Streams, longhaulStream{s.id, s.sample().CongestionControl, s.last, s.series.kept})
+		r.Streams = append(r.Streams, longhaulStream{s.id, s.last, s.series.kept, s.series.events})
 	}
 	return r
 }

@@ -91,7 +91,7 @@ func TestSamplesFitIntoAMessage(t *testing.T) {
 	must(t, writeMessage(&b, r))
 	t.Logf("%d bytes", b.Len())
 	var got results
-	must(t, readMessage(&b, &got))
+	must(t, readMessage(&b, maxResults, &got))
 	if !reflect.DeepEqual(got, r) {
 		t.Error("what arrived is not what was sent")
 	}

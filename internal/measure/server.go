@@ -6,32 +6,50 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
 )
 
-// Server serves one test at a time.
+// Server serves one test at a time, or with tokens one at a time for each.
 type Server struct {
-	// Started and Ended are told of tests, if they are not nil.
+	// Started and Ended are told of tests, if they are not nil; Ended also of
+	// those that were refused before they started.
 	Started func(client net.Addr, p Parameters)
 	Ended   func(client net.Addr, p Parameters, err error)
 
 	Version string // of the program, for clients
 
-	mu      sync.Mutex
-	current *serverTest
+	// Tokens are what a client must show one of, if there are any.
+	Tokens []Token
+
+	mu       sync.Mutex
+	tests    map[cookie]*serverTest // that have been agreed on
+	unplaced []net.Conn             // not known yet to belong to a test, the oldest first
 }
 
-// serverTest is the test under way.
+// serverTest is a test that was asked for.
 type serverTest struct {
 	test
 	cookie  cookie
-	arrived chan net.Conn // connections with the test's cookie
+	token   string
+	arrived chan arrival // connections with the test's cookie
+}
+
+// arrival is a connection, with its place in the order in which they came.
+type arrival struct {
+	conn net.Conn
+	n    int
 }
 
 // cookiePatience bounds the wait for a connection to say which test it is for.
 const cookiePatience = 5 * time.Second
+
+// maxUnplaced bounds the connections that are not known to belong to a test.
+// The oldest gives way to the next: one that means it is soon placed.
+const maxUnplaced = 64
 
 // Serve accepts tests until the context ends. It closes the listener.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
@@ -39,9 +57,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer l.Close()
 	var group sync.WaitGroup
 	defer group.Wait()
-	before := make(chan struct{}) // closed when the connection before is placed
-	close(before)
-	for {
+	for n := 0; ; n++ {
 		conn, err := l.Accept()
 		switch {
 		case ctx.Err() != nil:
@@ -58,66 +74,135 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			}
 			continue
 		}
-		earlier, placed := before, make(chan struct{})
-		before = placed
-		group.Go(func() { s.serve(ctx, conn, earlier, sync.OnceFunc(func() { close(placed) })) })
+		s.admit(conn)
+		group.Go(func() {
+			stop := context.AfterFunc(ctx, func() { conn.Close() })
+			defer stop()
+			s.serve(ctx, arrival{conn, n})
+		})
 	}
 }
 
-// serve finds out what a connection is for. The streams of a test are told
-// apart by the order in which they were accepted, so each waits until the one
-// before has its place.
-func (s *Server) serve(ctx context.Context, conn net.Conn, earlier <-chan struct{}, placed func()) {
-	defer placed()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
-	var c cookie
-	_ = conn.SetReadDeadline(time.Now().Add(cookiePatience))
-	_, err := io.ReadFull(conn, c[:])
-	<-earlier // which has no more patience than this one
-	if err != nil || !c.valid() {
-		conn.Close()
-		return
-	}
-	_ = conn.SetReadDeadline(time.Time{})
-
+// admit counts a connection that has not been placed.
+func (s *Server) admit(conn net.Conn) {
 	s.mu.Lock()
-	t := s.current
-	if t == nil {
-		t = &serverTest{cookie: c, arrived: make(chan net.Conn), test: test{control: conn}}
-		s.current = t
-		s.mu.Unlock()
-		placed()
-		err := t.run(ctx, s)
-		s.mu.Lock()
-		s.current = nil
-		s.mu.Unlock()
-		if s.Ended != nil {
-			s.Ended(conn.RemoteAddr(), t.parameters, err)
-		}
-		return
+	defer s.mu.Unlock()
+	if len(s.unplaced) == maxUnplaced {
+		s.unplaced[0].Close()
+		s.unplaced = s.unplaced[1:]
 	}
-	s.mu.Unlock()
-	if c != t.cookie {
-		_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
-		_ = writeState(conn, accessDenied)
-		conn.Close()
-		return
-	}
-	select {
-	case t.arrived <- conn: // the test's now
-	case <-time.After(cookiePatience):
-		conn.Close()
-	case <-ctx.Done():
-		conn.Close()
+	s.unplaced = append(s.unplaced, conn)
+}
+
+// place takes a connection out of the count.
+func (s *Server) place(conn net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.unplaced, conn); i >= 0 {
+		s.unplaced = slices.Delete(s.unplaced, i, i+1)
 	}
 }
 
-// run is a test from its first step to its last.
+// serve finds out what a connection is for.
+func (s *Server) serve(ctx context.Context, a arrival) {
+	var c cookie
+	_ = a.conn.SetReadDeadline(time.Now().Add(cookiePatience))
+	_, err := io.ReadFull(a.conn, c[:])
+	_ = a.conn.SetReadDeadline(time.Time{})
+
+	if err != nil || !c.valid() {
+		a.conn.Close()
+	} else if !s.join(a, c) {
+		s.serveTest(ctx, a.conn, c)
+		return
+	}
+	s.place(a.conn)
+}
+
+// join hands a connection to the test that it belongs to, and says whether that
+// is settled: else it asks for a test.
+func (s *Server) join(a arrival, c cookie) (settled bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch t := s.tests[c]; {
+	case t != nil:
+		select {
+		case t.arrived <- a: // the test's now
+		default: // it has more than enough
+			a.conn.Close()
+		}
+	case len(s.Tokens) == 0 && len(s.tests) > 0:
+		deny(a.conn)
+	default:
+		return false
+	}
+	return true
+}
+
+// deny says that there is another test.
+func deny(conn net.Conn) {
+	_ = conn.SetWriteDeadline(time.Now().Add(time.Second)) // there is room for a byte: it does not wait
+	_ = writeState(conn, accessDenied)
+	conn.Close()
+}
+
+// serveTest serves the test that a connection asks for.
+func (s *Server) serveTest(ctx context.Context, conn net.Conn, c cookie) {
+	t := &serverTest{cookie: c, arrived: make(chan arrival, 2*maxStreams), test: test{control: conn}}
+	err := t.agree(s)
+	if err == nil {
+		err = s.start(t)
+	}
+	s.place(conn)
+	if err == nil {
+		if s.Started != nil {
+			s.Started(conn.RemoteAddr(), t.parameters)
+		}
+		err = t.run(ctx, s)
+		s.end(t)
+		s.place(conn)
+	}
+	conn.Close()
+	if s.Ended != nil && !errors.Is(err, ErrBusy) {
+		s.Ended(conn.RemoteAddr(), t.parameters, err)
+	}
+}
+
+// start has a test be one of those under way.
+func (s *Server) start(t *serverTest) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, other := range s.tests {
+		if other.cookie == t.cookie || other.token == t.token {
+			deny(t.control)
+			return ErrBusy
+		}
+	}
+	if s.tests == nil {
+		s.tests = map[cookie]*serverTest{}
+	}
+	s.tests[t.cookie] = t
+	return nil
+}
+
+// end makes room for the next test, once.
+func (s *Server) end(t *serverTest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tests[t.cookie] != t {
+		return
+	}
+	delete(s.tests, t.cookie)
+	close(t.arrived) // join sends with the lock held, to tests of the map
+	for late := range t.arrived {
+		late.conn.Close()
+	}
+}
+
+// run is a test from its streams to its last step.
 func (t *serverTest) run(ctx context.Context, s *Server) error {
-	defer t.control.Close()
 	defer func() { t.streams.close() }()
-	if err := t.begin(ctx, s); err != nil {
+	if err := t.begin(ctx); err != nil {
 		return err
 	}
 	cpu := startCPU()
@@ -136,36 +221,62 @@ func (t *serverTest) run(ctx context.Context, s *Server) error {
 	if err := writeState(t.control, exchangeResults); err != nil {
 		return err
 	}
-	var theirs results
-	if err := readMessage(t.control, &theirs); err != nil {
+	var theirs struct{} // what the client counted is the client's to show
+	if err := readMessage(t.control, maxRequest, &theirs); err != nil {
 		return err
 	}
 	if err := writeMessage(t.control, own); err != nil {
 		return err
 	}
+	// The client's next test may come as soon as it hears that this is over.
+	t.streams.close()
+	s.end(t)
+	s.admit(t.control)
 	if err := writeState(t.control, displayResults); err != nil {
 		return err
 	}
-	return t.expect(done, controlPatience)
+	_, err = t.expect(controlPatience, done)
+	return err
 }
+
+// refusal is why a server does not serve a test, with iperf3's number for it.
+type refusal struct {
+	error
+	number byte
+}
+
+func (r *refusal) Unwrap() error { return r.error }
+
+// The numbers of iperf3's errors that fit, as its client prints them.
+const (
+	iperfTooLong       = 5   // "test duration too long"
+	iperfStreams       = 6   // "number of parallel streams too large"
+	iperfBlockSize     = 7   // "block size too large"
+	iperfBuffer        = 8   // "socket buffer size too large"
+	iperfUnimplemented = 13  // "an option you are trying to set is not implemented yet"
+	iperfUnauthorized  = 142 // "test authorization failed"
+)
 
 // check refuses what a server does not do, or not so much of.
 func (p Parameters) check() error {
+	refuse := func(number byte, format string, args ...any) error {
+		return &refusal{fmt.Errorf(format, args...), number}
+	}
 	switch {
 	case p.UDP || p.SCTP || !p.TCP:
-		return errors.New("only TCP is measured")
+		return refuse(iperfUnimplemented, "only TCP is measured")
 	case p.Parallel < 1 || p.Parallel > maxStreams:
-		return fmt.Errorf("%d streams: up to %d are served", p.Parallel, maxStreams)
+		return refuse(iperfStreams, "%d streams: up to %d are served", p.Parallel, maxStreams)
 	case p.Length < 1 || p.Length > maxWriteBytes:
-		return fmt.Errorf("writes of %d bytes: up to %d are served", p.Length, maxWriteBytes)
+		return refuse(iperfBlockSize, "writes of %d bytes: up to %d are served", p.Length, maxWriteBytes)
 	case p.Window < 0 || p.Window > maxWindow:
-		return fmt.Errorf("a window of %d bytes: up to %d are served", p.Window, maxWindow)
-	case p.Time < 0 || time.Duration(p.Time)*time.Second > maxDuration || p.Omit < 0 || p.Omit > 60:
-		return fmt.Errorf("a test of %d s: up to %v are served", p.Time, maxDuration)
+		return refuse(iperfBuffer, "a window of %d bytes: up to %d are served", p.Window, maxWindow)
+	case p.Time < 0 || p.Time > int(maxDuration/time.Second) || p.Omit < 0 || p.Omit > 60:
+		return refuse(iperfTooLong, "a test of %d s: up to %v are served", p.Time, maxDuration)
 	case p.Longhaul != nil && (p.sampling() < minSampling || p.sampling() > maxSampling):
-		return fmt.Errorf("a sample every %v: %v to %v are served", p.sampling(), minSampling, maxSampling)
+		return refuse(iperfUnimplemented, "a sample every %v: %v to %v are served", p.sampling(), minSampling, maxSampling)
 	case p.Bytes < 0 || p.Blocks < 0:
-		return errors.New("a test of less than nothing")
+		return refuse(iperfUnimplemented, "a test of less than nothing")
 	}
 	return nil
 }
@@ -178,25 +289,40 @@ func (p Parameters) sampling() time.Duration {
 	return time.Duration(p.Longhaul.SampleEvery) * time.Millisecond
 }
 
-// begin agrees on the test and waits for its streams.
-func (t *serverTest) begin(ctx context.Context, s *Server) error {
+// agree finds out what the client wants, and whether it may have it.
+func (t *serverTest) agree(s *Server) error {
+	if err := t.control.SetDeadline(time.Now().Add(controlPatience)); err != nil {
+		return err
+	}
 	if err := writeState(t.control, paramExchange); err != nil {
 		return err
 	}
-	if err := t.control.SetReadDeadline(time.Now().Add(controlPatience)); err != nil {
+	if err := readMessage(t.control, maxRequest, &t.parameters); err != nil {
 		return err
 	}
-	if err := readMessage(t.control, &t.parameters); err != nil {
+	err := t.parameters.check()
+	if err == nil && len(s.Tokens) > 0 {
+		if t.token, err = s.askForToken(t.control, t.cookie, t.parameters); errors.Is(err, errNoToken) || errors.Is(err, errWrongToken) {
+			err = &refusal{err, iperfUnauthorized}
+		}
+	}
+	var refused *refusal
+	if errors.As(err, &refused) {
+		// iperf3 reads its error's number and the system's, and says what it
+		// knows of them; a longhaul reads on.
+		_, _ = t.control.Write([]byte{byte(0xff & int(serverError)), 0, 0, 0, refused.number, 0, 0, 0, 0})
+		if t.parameters.Longhaul != nil {
+			_, _ = io.WriteString(t.control, err.Error())
+		}
+	}
+	if err != nil {
 		return err
 	}
-	if err := t.parameters.check(); err != nil {
-		// iperf3 would read an error's number; ours says what it is in its log.
-		_, _ = t.control.Write([]byte{byte(0xff & int(serverError)), 0, 0, 0, 0, 0, 0, 0, 0})
-		return err
-	}
-	if s.Started != nil {
-		s.Started(t.control.RemoteAddr(), t.parameters)
-	}
+	return t.control.SetDeadline(time.Time{})
+}
+
+// begin waits for the test's streams.
+func (t *serverTest) begin(ctx context.Context) error {
 	if err := writeState(t.control, createStreams); err != nil {
 		return err
 	}
@@ -209,33 +335,62 @@ func (t *serverTest) begin(ctx context.Context, s *Server) error {
 		sent = &budget{}
 		sent.left.Store(t.parameters.Bytes)
 	}
-	deadline := time.NewTimer(controlPatience)
-	defer deadline.Stop()
-	for _, sends := range directions {
-		for range t.parameters.Parallel {
-			select {
-			case conn := <-t.arrived:
-				st, err := newStream(streamID(len(t.streams)), sends, conn, t.parameters)
-				if err != nil {
-					conn.Close()
-					return err
-				}
-				st.budget = sent
-				t.streams = append(t.streams, st)
-				// What cannot be had on this side is the client's to see: the
-				// test goes on without.
-				_ = st.raw.Control(func(fd uintptr) { _ = setOptions(int(fd), t.parameters) })
-			case <-deadline.C:
-				return fmt.Errorf("%d of the streams came within %v", len(t.streams), controlPatience)
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
+	conns, err := t.await(ctx, len(directions)*t.parameters.Parallel)
+	for i, a := range conns {
+		var st *stream
+		if err == nil {
+			st, err = newStream(streamID(i), directions[i/t.parameters.Parallel], a.conn, t.parameters)
 		}
+		if err != nil {
+			a.conn.Close()
+			continue
+		}
+		st.budget = sent
+		t.streams = append(t.streams, st)
+		// What cannot be had on this side is the client's to see: the test goes
+		// on without.
+		_ = st.raw.Control(func(fd uintptr) { _ = setOptions(int(fd), t.parameters) })
+	}
+	if err != nil {
+		return err
 	}
 	if err := writeState(t.control, testStart); err != nil {
 		return err
 	}
 	return writeState(t.control, testRunning)
+}
+
+// await waits for the connections of the test's streams. They are told apart by
+// the order in which they came, and may say what they are for in another.
+func (t *serverTest) await(ctx context.Context, n int) (conns []arrival, err error) {
+	// Whatever the control connection says now, or its end, is the end.
+	gone := make(chan error, 1)
+	_ = t.control.SetReadDeadline(time.Now().Add(controlPatience))
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		_, err := readState(t.control)
+		gone <- err
+	})
+	defer func() {
+		_ = t.control.SetReadDeadline(time.Unix(1, 0))
+		reading.Wait()
+		_ = t.control.SetReadDeadline(time.Time{})
+	}()
+	for len(conns) < n {
+		select {
+		case a := <-t.arrived:
+			conns = append(conns, a)
+		case err := <-gone:
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return conns, fmt.Errorf("%d of %d streams came within %v", len(conns), n, controlPatience)
+			}
+			return conns, errEnded
+		case <-ctx.Done():
+			return conns, context.Cause(ctx)
+		}
+	}
+	slices.SortFunc(conns, func(a, b arrival) int { return a.n - b.n })
+	return conns, nil
 }
 
 // move has data go until the client says that it is enough.
@@ -246,11 +401,7 @@ func (t *serverTest) move(ctx context.Context) (time.Duration, error) {
 	endWatch := t.watchBoth(running, time.Hour, t.parameters.sampling(), nil)
 	// A stream that fails is the client's to notice: it may have ended it.
 	ended := t.streams.run(func(error) {})
-	patience := maxDuration
-	if t.parameters.Time > 0 {
-		patience = time.Duration(t.parameters.Time+t.parameters.Omit)*time.Second + controlPatience
-	}
-	err := t.expect(testEnd, patience)
+	err := t.awaitEnd()
 	endWatch()
 	elapsed := time.Since(t.start)
 	if err == nil {
@@ -258,12 +409,32 @@ func (t *serverTest) move(ctx context.Context) (time.Duration, error) {
 	}
 	t.streams.stop()
 	<-ended
-	var timeout net.Error
-	switch {
-	case errors.As(err, &timeout) && timeout.Timeout():
-		err = fmt.Errorf("the client did not end its test within %v", patience)
-	case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
-		err = errEnded
-	}
 	return elapsed, err
+}
+
+// stallPatience bounds the time in which nothing moves in a test that has no
+// other end than an amount.
+const stallPatience = 60 * time.Second
+
+// awaitEnd waits for the client to say that it is enough.
+func (t *serverTest) awaitEnd() error {
+	patience := stallPatience
+	if t.parameters.Time > 0 {
+		patience = time.Duration(t.parameters.Time+t.parameters.Omit)*time.Second + controlPatience
+	}
+	for before := int64(-1); ; {
+		_, err := t.expect(patience, testEnd)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			moved := t.streams.moved()
+			if t.parameters.Time == 0 && moved > before {
+				before = moved
+				continue
+			}
+			return fmt.Errorf("the client did not end its test within %v", patience)
+		case errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET):
+			return errEnded
+		}
+		return err
+	}
 }

@@ -123,6 +123,14 @@ func (all streams) run(cancel context.CancelCauseFunc) <-chan struct{} {
 	return ended
 }
 
+// moved is what all of them have moved since the start, in bytes.
+func (all streams) moved() (sum int64) {
+	for _, s := range all {
+		sum += s.bytes.Load()
+	}
+	return sum
+}
+
 func (all streams) stop() {
 	for _, s := range all {
 		s.stop()

@@ -2,9 +2,12 @@ package measure
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -114,33 +117,49 @@ func (t *test) watchBoth(ctx context.Context, every, sampling time.Duration, rep
 	}
 }
 
-// expect reads states until the wanted one comes. What ends the test becomes an
-// error.
-func (t *test) expect(want state, within time.Duration) error {
+// expect reads the next state, which is to be one of those wanted. What ends the
+// test becomes an error.
+func (t *test) expect(within time.Duration, want ...state) (state, error) {
 	if err := t.control.SetReadDeadline(time.Now().Add(within)); err != nil {
-		return err
+		return 0, err
 	}
 	defer t.control.SetReadDeadline(time.Time{})
-	for {
-		got, err := readState(t.control)
-		if err != nil {
-			return fmt.Errorf("waiting for the other side's next step: %w", err)
-		}
-		switch got {
-		case want:
-			return nil
-		case accessDenied:
-			return ErrBusy
-		case serverTerminate, clientTerminate:
-			return errEnded
-		case serverError:
-			var codes [8]byte // iperf3's error number, and the system's
-			_, _ = t.control.Read(codes[:])
-			return fmt.Errorf("the server refuses the test: its error %d", int32(codes[3])|int32(codes[2])<<8)
-		default:
-			return fmt.Errorf("%w: step %d where %d was due", errNotIperf, got, want)
+	got, err := readState(t.control)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("waiting for the other side's next step: %w", err)
+	case slices.Contains(want, got):
+		return got, nil
+	case got == accessDenied:
+		return 0, ErrBusy
+	case got == serverTerminate || got == clientTerminate:
+		return 0, errEnded
+	case got == serverError:
+		return 0, t.readRefusal()
+	}
+	return 0, fmt.Errorf("%w: step %d where %d was due", errNotIperf, got, want[0])
+}
+
+// readRefusal reads why a server serves no test: iperf3's error number, the
+// system's, and what another longhaul says of it.
+func (t *test) readRefusal() error {
+	var numbers [8]byte
+	if _, err := io.ReadFull(t.control, numbers[:]); err != nil {
+		return fmt.Errorf("%w: it refuses without a reason", errNotIperf)
+	}
+	text, _ := io.ReadAll(io.LimitReader(t.control, 300))
+	for i, b := range text {
+		if b < ' ' || b > '~' {
+			text[i] = '?'
 		}
 	}
+	if len(text) > 0 {
+		return fmt.Errorf("the server refuses the test: %s", text)
+	}
+	if number := binary.BigEndian.Uint32(numbers[:]); number != iperfUnauthorized {
+		return fmt.Errorf("the server refuses the test: iperf3's error %d", number)
+	}
+	return errors.New("the server refuses the test: it is not authorized")
 }
 
 // Errors that callers tell apart.

@@ -28,6 +28,10 @@ const (
 	done            state = 16
 	accessDenied    state = -1
 	serverError     state = -2
+
+	// showToken is longhaul's own, and said only to a client that has a token:
+	// a challenge follows.
+	showToken state = 64
 )
 
 // cookieBytes is the length of what marks the connections of one test, its
@@ -137,21 +141,26 @@ func streamID(i int) int {
 	return i + 2
 }
 
-// maxMessage bounds a message of the control connection. Results of a
-// hundred streams take some 20 kB, and all samples of a test some 700 kB.
-const maxMessage = 1 << 20
+// Bounds of the control connection's messages: of a client, whose results of 256
+// streams take some 40 kB, and of a server's results, of which all samples of a
+// test take some 700 kB.
+const (
+	maxRequest = 256 << 10
+	maxResults = 1 << 20
+)
 
 // errNotIperf: what answers is no server of this protocol.
 var errNotIperf = errors.New("it does not speak iperf3's protocol")
 
-// readMessage reads a message: its length in four bytes, and JSON.
-func readMessage(r io.Reader, into any) error {
+// readMessage reads a message of at most so many bytes: its length in four
+// bytes, and JSON.
+func readMessage(r io.Reader, most uint32, into any) error {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return err
 	}
 	n := binary.BigEndian.Uint32(head[:])
-	if n > maxMessage {
+	if n > most {
 		return fmt.Errorf("%w: a message of %d bytes", errNotIperf, n)
 	}
 	b := make([]byte, n)

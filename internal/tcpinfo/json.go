@@ -15,7 +15,7 @@ var names = func() (names [fieldCount]string) {
 	info := reflect.TypeFor[Info]()
 	for i := range names {
 		f := info.Field(i)
-		name := strings.Replace(snakeCase(f.Name), "w_scale", "wscale", 1)
+		name := strings.Replace(SnakeCase(f.Name), "w_scale", "wscale", 1)
 		if f.Type == reflect.TypeFor[time.Duration]() {
 			name += "_us"
 		}
@@ -24,9 +24,9 @@ var names = func() (names [fieldCount]string) {
 	return names
 }()
 
-// snakeCase turns SndMSS into snd_mss: a capital letter begins a word unless it
+// SnakeCase turns SndMSS into snd_mss: a capital letter begins a word unless it
 // goes on with capitals.
-func snakeCase(s string) string {
+func SnakeCase(s string) string {
 	var b strings.Builder
 	letters := []rune(s)
 	for i, r := range letters {

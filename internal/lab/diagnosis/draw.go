@@ -130,15 +130,20 @@ func (d dice) hinder(s *setup, cause doctor.Cause, low, high float64) {
 			s.readBps = int64(share * rate)
 		}
 	case doctor.ReceiverWindow:
-		s.windowBytes = int(max(share*s.bdp(), 8e3))
+		if d.IntN(2) == 0 {
+			s.windowBytes = int(max(share*s.bdp(), 8e3))
+		} else {
+			s.receiveBufferBytes = int(min(max(share*s.bdp(), 8e3), 200e3)) // what any program may have
+		}
 	case doctor.WindowScaling:
 		s.noScaling = true
 	case doctor.SendBuffer:
 		// The kernel doubles it, and half of that holds data.
 		s.traffic.SendBufferBytes = int(max(share*s.bdp(), 8e3))
 	case doctor.RandomLoss:
-		// CUBIC gets about that share then (RFC 9438, 5.1).
-		segments := share * s.bdp() / 1500
+		// CUBIC gets about that share in the long run (RFC 9438, 5.1), and more
+		// in its first seconds.
+		segments := 0.6 * share * s.bdp() / 1500
 		p := max(c.RTT.Seconds()/math.Pow(segments/1.17, 4./3), 1e-5)
 		if reno := 1.5 / (segments * segments); reno > p {
 			p = reno // where CUBIC does as Reno
@@ -151,7 +156,7 @@ func (d dice) hinder(s *setup, cause doctor.Cause, low, high float64) {
 		held := share * rate
 		c.Policer = link.Policer{RateBps: int64(held), BurstBytes: int(max(d.across(0.03, 0.3)*held/8*c.RTT.Seconds(), 12e3))}
 	case doctor.Reordering:
-		c.Reorder = link.Reorder{Probability: d.across(0.005, 0.1), Hold: time.Duration(d.between(0.3, 1.2) * float64(c.RTT))}
+		c.Reorder = link.Reorder{Probability: d.across(0.02, 0.3), Hold: time.Duration(d.between(0.3, 1.5) * float64(c.RTT))}
 	case doctor.SegmentSize, doctor.AsymmetricMTU:
 		mss := int(d.between(400, 900))
 		c.PacketsPerSecond = int64(rate / 8 / 1500)

@@ -14,7 +14,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/doctor"
 	"longhaul/internal/lab"
@@ -193,11 +196,10 @@ func (s setup) far() netip.Addr {
 // its own.
 func (st *stage) start(ctx context.Context) error {
 	from, to := st.ends()
-	ends := lab.Sockets{WindowBytes: st.windowBytes}
-	listen := func(port uint16, sockets lab.Sockets, readBps int64, count func(int)) error {
+	listen := func(port uint16, options setup, readBps int64, count func(int)) error {
 		var l net.Listener
 		err := st.Host(to).Do(func() (err error) {
-			l, err = listenWith(ctx, port, sockets)
+			l, err = options.listen(ctx, port)
 			return err
 		})
 		if err != nil {
@@ -208,11 +210,11 @@ func (st *stage) start(ctx context.Context) error {
 		go r.run()
 		return nil
 	}
-	if err := listen(trafficPort, ends, st.readBps, func(n int) { st.received.Add(int64(n)) }); err != nil {
+	if err := listen(trafficPort, st.setup, st.readBps, func(n int) { st.received.Add(int64(n)) }); err != nil {
 		return err
 	}
 	if st.others > 0 {
-		if err := listen(othersPort, lab.Sockets{}, 0, func(int) {}); err != nil {
+		if err := listen(othersPort, setup{}, 0, func(int) {}); err != nil {
 			return err
 		}
 		for range st.others {
@@ -254,8 +256,18 @@ func (st *stage) send(ctx context.Context, from string, t Traffic, asProgram boo
 	return nil
 }
 
-func listenWith(ctx context.Context, port uint16, sockets lab.Sockets) (net.Listener, error) {
-	config := net.ListenConfig{Control: sockets.Control(lab.Sockets.Receiver)}
+// listen listens as the receiving program does.
+func (s setup) listen(ctx context.Context, port uint16) (net.Listener, error) {
+	config := net.ListenConfig{Control: func(network, address string, c syscall.RawConn) (err error) {
+		controlErr := c.Control(func(fd uintptr) {
+			if s.receiveBufferBytes > 0 {
+				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, s.receiveBufferBytes)
+			} else {
+				err = lab.Sockets{WindowBytes: s.windowBytes}.Receiver(int(fd))
+			}
+		})
+		return errors.Join(controlErr, err)
+	}}
 	config.SetMultipathTCP(false)
 	return config.Listen(ctx, "tcp", fmt.Sprintf(":%d", port))
 }
@@ -294,7 +306,7 @@ func (s Scenario) examine(ctx context.Context, o Options) (report doctor.Report,
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	err = st.Host(to).Do(func() error {
-		l, err := listenWith(ctx, measure.DefaultPort, lab.Sockets{})
+		l, err := setup{}.listen(ctx, measure.DefaultPort)
 		if err == nil {
 			go func() { _ = (&measure.Server{}).Serve(serving, l) }()
 		}

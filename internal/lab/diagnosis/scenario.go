@@ -28,14 +28,17 @@ type setup struct {
 	conditions lab.Conditions
 	traffic    Traffic
 
-	readBps       int64 // that the receiving program takes; 0 is all
-	windowBytes   int   // most that the receiver announces; 0 is what Linux does
-	noScaling     bool  // the receiver knows no window scaling
-	announcedMSS  int   // by the receiver; 0 is what its device carries
-	blockICMP     bool  // at the routers
-	others        int   // bulk connections on the same path
-	initialWindow int   // segments; 0 is what Linux does
-	betweenRouter bool  // the ends of the path itself send and receive
+	readBps     int64 // that the receiving program takes; 0 is all
+	windowBytes int   // most that the receiver announces; 0 is what Linux does
+	// receiveBufferBytes is the receiving program's SO_RCVBUF.
+	receiveBufferBytes int
+
+	noScaling     bool // the receiver knows no window scaling
+	announcedMSS  int  // by the receiver; 0 is what its device carries
+	blockICMP     bool // at the routers
+	others        int  // bulk connections on the same path
+	initialWindow int  // segments; 0 is what Linux does
+	betweenRouter bool // the ends of the path itself send and receive
 
 	tolerant string // congestion control that the remedy of losses sets
 }
@@ -46,7 +49,7 @@ func (s setup) without(cause doctor.Cause) setup {
 	case doctor.Application:
 		s.traffic.OfferBps, s.traffic.ChunkBytes, s.readBps = 0, 0, 0
 	case doctor.ReceiverWindow:
-		s.windowBytes = 0
+		s.windowBytes, s.receiveBufferBytes = 0, 0
 	case doctor.WindowScaling:
 		s.noScaling = false
 	case doctor.SendBuffer:
@@ -54,7 +57,8 @@ func (s setup) without(cause doctor.Cause) setup {
 	case doctor.RandomLoss, doctor.Reordering:
 		s.traffic.CongestionControl = s.tolerant
 	case doctor.Policer:
-		s.traffic.PacingBps = int64(0.97 * float64(s.conditions.Policer.RateBps))
+		// Pacing counts data, and the policer packets.
+		s.traffic.PacingBps = int64(0.93 * float64(s.conditions.Policer.RateBps))
 	case doctor.SegmentSize, doctor.AsymmetricMTU:
 		s.announcedMSS = s.conditions.MTUAB - 40
 	case doctor.BlackHole:
@@ -112,6 +116,7 @@ func (s Scenario) String() string {
 	add(c.MTUAB != 1500 || c.MTUBA != 1500, "MTU %d and back %d", c.MTUAB, c.MTUBA)
 	add(s.blockICMP, "no ICMP")
 	add(s.windowBytes > 0, "window %d kB", s.windowBytes/1000)
+	add(s.receiveBufferBytes > 0, "SO_RCVBUF %d kB", s.receiveBufferBytes/1000)
 	add(s.noScaling, "no window scaling")
 	add(s.announcedMSS > 0, "MSS %d", s.announcedMSS)
 	add(s.readBps > 0, "read at %.1f Mb/s", float64(s.readBps)/1e6)

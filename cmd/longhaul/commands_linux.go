@@ -1,0 +1,32 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"longhaul/internal/lab/sandbox"
+)
+
+// prepare is what comes first in the program. In a process that a sandbox
+// started it does not return.
+func prepare() { sandbox.Init() }
+
+const rootExample = `  longhaul demo
+  longhaul relay --listen 10.10.10.20:6000 --forward rhel-vm-2:6000
+  longhaul status`
+
+func commands(env *env) []*cobra.Command {
+	return []*cobra.Command{
+		newDemo(env),
+		newLab(env),
+		newRelay(env),
+		newCC(env),
+		newMSS(env),
+		newRoute(env),
+		newMeasure(env),
+		newDoctor(env),
+		newTop(env),
+		newStatus(env),
+		newConfig(env),
+		newVersion(env),
+	}
+}

@@ -1,0 +1,19 @@
+//go:build !linux
+
+package main
+
+import "github.com/spf13/cobra"
+
+func prepare() {}
+
+const rootExample = `  longhaul measure far.example.net
+  longhaul measure --serve`
+
+// commands are those that every Unix has: a host that cannot be changed can
+// still be measured from.
+func commands(env *env) []*cobra.Command {
+	return []*cobra.Command{newMeasure(env), newVersion(env)}
+}
+
+// isAvailable leaves the answer to the socket.
+func isAvailable(string) bool { return true }

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"longhaul/internal/measure"
+)
+
+// measureOutput is what becomes of a test's intervals and its summary: text,
+// JSON or CSV, and on a terminal a line that says how far the test is.
+type measureOutput struct {
+	w, terminal io.Writer // terminal is nil where nobody watches
+	flags       *measureFlags
+	moved       int64 // bytes, in a test of an amount, whichever way is behind
+	intervals   []measure.Interval
+	csv         *measureCSV
+}
+
+func (f *measureFlags) output(env *env) *measureOutput {
+	o := &measureOutput{w: env.stdout, flags: f}
+	if isTerminal(env.stderr) {
+		o.terminal = env.stderr
+	}
+	if f.csv {
+		o.csv = newMeasureCSV(env.stdout)
+	}
+	return o
+}
+
+// interval reports what happened since the last one.
+func (o *measureOutput) interval(i measure.Interval) {
+	share := o.share(i)
+	o.clear()
+	switch {
+	case o.flags.json:
+		o.intervals = append(o.intervals, i)
+	case o.flags.csv:
+		o.csv.interval(i)
+	case i.End-i.Start > o.flags.reporting/10: // else it is what was left at the end
+		writeInterval(o.w, i, share)
+	}
+	if o.terminal != nil {
+		fmt.Fprintf(o.terminal, "\r%s %3.0f %%\x1b[K", bar(share), 100*share)
+	}
+}
+
+// share is how much of the test is over.
+func (o *measureOutput) share(i measure.Interval) float64 {
+	options := &o.flags.options
+	if options.Bytes == 0 {
+		return min(1, float64(i.End+options.Omit)/float64(options.Duration+options.Omit))
+	}
+	sums := map[bool]int64{}
+	for _, s := range i.Streams {
+		sums[s.Sends] += s.Bytes
+	}
+	least := int64(-1)
+	for _, n := range sums {
+		if least < 0 || n < least {
+			least = n
+		}
+	}
+	o.moved += max(least, 0)
+	return min(1, float64(o.moved)/float64(options.Bytes))
+}
+
+// clear takes the line that says how far the test is away.
+func (o *measureOutput) clear() {
+	if o.terminal != nil {
+		fmt.Fprint(o.terminal, "\r\x1b[K")
+	}
+}
+
+func (o *measureOutput) summary(s measure.Summary) error {
+	switch {
+	case o.flags.json:
+		return writeJSON(o.w, measureJSON(s, o.intervals, o.flags.rateBps))
+	case o.flags.csv:
+		return o.csv.summary(s)
+	}
+	writeSummary(o.w, s, o.flags.rateBps)
+	return nil
+}
+
+// writeInterval prints a line for each direction of an interval.
+func writeInterval(w io.Writer, i measure.Interval, share float64) {
+	for _, sends := range []bool{true, false} {
+		var bytes, retransmits, cwnd int64
+		var rtt time.Duration
+		streams := 0
+		for _, s := range i.Streams {
+			if s.Sends != sends {
+				continue
+			}
+			streams++
+			bytes += s.Bytes
+			retransmits += max(s.Retransmits, 0)
+			cwnd += max(s.Sample.CwndBytes, 0)
+			rtt = max(rtt, s.Sample.RTT)
+		}
+		if streams == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "%5.1f-%-5.1f s %3.0f %% %-8s %10s", i.Start.Seconds(), i.End.Seconds(), 100*share, way(sends),
+			bitsPerSecond(float64(bytes)*8/(i.End-i.Start).Seconds()))
+		if sends && rtt > 0 { // else this system says nothing of it
+			fmt.Fprintf(w, "  %4s retrans  cwnd %-4s  RTT %s", quantity(retransmits), quantity(cwnd), shortTime(rtt))
+		}
+		if i.Omitted {
+			fmt.Fprint(w, " *")
+		}
+		fmt.Fprintln(w)
+	}
+}
+
+func way(sends bool) string {
+	if sends {
+		return "sent"
+	}
+	return "received"
+}
+
+// writeSummary prints what counts.
+func writeSummary(w io.Writer, s measure.Summary, linkBps float64) {
+	var gigabytes float64
+	for _, sends := range []bool{true, false} {
+		var arrived, again int64
+		streams, known := 0, true
+		for _, st := range s.Streams {
+			if st.Sends == sends {
+				streams++
+				arrived, again = arrived+st.ReceivedBytes, again+st.Retransmits
+				known = known && st.Retransmits >= 0
+			}
+		}
+		if streams == 0 {
+			continue
+		}
+		gigabytes += float64(arrived) / 1e9
+		bps := s.RecvBps
+		if sends {
+			bps = s.SentBps
+		}
+		fmt.Fprintf(w, "\n%s %s in %.1f s over %s: %s\n", way(sends), quantity(arrived)+"B", s.Elapsed.Seconds(), plural(streams, "stream"), bitsPerSecond(bps))
+		f := s.Figures(sends)
+		if limit := f.LimitBps(linkBps); linkBps > 0 && limit > 0 {
+			summaryLine(w, "limit", fmt.Sprintf("%s of payload on %s; %.1f %% of it was reached", bitsPerSecond(limit), bitsPerSecond(linkBps), 100*bps/limit))
+		}
+		if !known {
+			summaryLine(w, "retransmitted", "not told by the sender")
+		} else if f.CongestionEvents >= 0 {
+			summaryLine(w, "retransmitted", plural(int(again), "segment")+" in "+plural(int(f.CongestionEvents), "congestion event"))
+		} else {
+			summaryLine(w, "retransmitted", plural(int(again), "segment"))
+		}
+		if f.RTTMin >= 0 && f.RTTMedian >= 0 {
+			summaryLine(w, "RTT", fmt.Sprintf("min %s, median %s, p99 %s", shortTime(f.RTTMin), shortTime(f.RTTMedian), shortTime(f.RTTP99)))
+		}
+		if f.DeliveryBps > 0 {
+			summaryLine(w, "delivery rate", bitsPerSecond(f.DeliveryBps)+" (median)")
+		}
+		if f.Busy > 0 {
+			share := func(d time.Duration) float64 { return 100 * float64(d) / float64(f.Busy) }
+			summaryLine(w, "limited by", fmt.Sprintf("receiver's window %.0f %%, send buffer %.0f %% of %.1f s busy", share(f.RwndLimited), share(f.SndbufLimited), f.Busy.Seconds()))
+		}
+		var sizes []string
+		for _, size := range []struct {
+			format string
+			bytes  int64
+		}{{"MSS %d", f.SndMSS}, {"receiver sees %d", f.RcvMSS}, {"path MTU %d", f.PMTU}, {"back %d", f.ReversePMTU}} {
+			if size.bytes > 0 {
+				sizes = append(sizes, fmt.Sprintf(size.format, size.bytes))
+			}
+		}
+		if len(sizes) > 0 {
+			summaryLine(w, "segment bytes", strings.Join(sizes, ", "))
+		}
+		if f.CongestionControl != "" {
+			summaryLine(w, "algorithm", f.CongestionControl)
+		}
+	}
+	fmt.Fprintf(w, "\nCPU: %.0f %% here, %.0f %% there", s.LocalCPU.Total, s.RemoteCPU.Total)
+	if s.RemoteCPUTime >= 0 && gigabytes > 0 && s.Options.Omit == 0 { // else more was moved
+		fmt.Fprintf(w, "; %.2f and %.2f s/GB", s.LocalCPUTime.Seconds()/gigabytes, s.RemoteCPUTime.Seconds()/gigabytes)
+	}
+	fmt.Fprintln(w)
+}
+
+// shortTime writes milliseconds with two digits or more that say something.
+func shortTime(d time.Duration) string {
+	if d < time.Millisecond {
+		return fmt.Sprintf("%.3f ms", milliseconds(d))
+	}
+	return fmt.Sprintf("%.1f ms", milliseconds(d))
+}
+
+func summaryLine(w io.Writer, name, text string) { fmt.Fprintf(w, "  %-14s %s\n", name, text) }

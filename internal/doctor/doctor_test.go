@@ -1,0 +1,308 @@
+package doctor
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"longhaul/internal/tcpinfo"
+)
+
+var update = flag.Bool("update", false, "write what the doctor says of the records to testdata")
+
+// TestRecords has the doctor look at what was seen of real connections, of
+// which the lab knew what limits them: the file's name says it.
+func TestRecords(t *testing.T) {
+	records, err := filepath.Glob("testdata/*.json")
+	if err != nil || len(records) == 0 {
+		t.Fatalf("no records: %v", err)
+	}
+	seen := map[Cause]bool{}
+	for _, path := range records {
+		name := strings.TrimSuffix(filepath.Base(path), ".json")
+		t.Run(name, func(t *testing.T) {
+			r, err := Diagnose(readRecord(t, path))
+			if err != nil {
+				t.Fatal(err)
+			}
+			cause, _, _ := strings.Cut(name, "@")
+			if r.Cause != Cause(cause) {
+				t.Errorf("verdict %s", r.Cause)
+			}
+			seen[r.Cause] = true
+			r.Figures = Figures{} // they are tested beside
+			got, err := json.MarshalIndent(struct {
+				Sentence string
+				Findings []Finding
+				Remedies []Remedy
+				Doubt    string
+			}{r.Sentence(), r.Findings, r.Remedies, r.Doubt}, "", "  ")
+			if err != nil {
+				t.Fatal(err)
+			}
+			golden := strings.TrimSuffix(path, ".json") + ".want"
+			if *update {
+				if err := os.WriteFile(golden, append(got, '\n'), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(strings.TrimSpace(string(want)), string(got)); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", golden, diff)
+			}
+		})
+	}
+	for _, cause := range Causes() {
+		if cause != Unexplained && !seen[cause] {
+			t.Errorf("there is no record of %s", cause)
+		}
+	}
+}
+
+func readRecord(t *testing.T, path string) (o Observation) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(b, &o)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// bulk is what is seen of a healthy connection at 10 Mb/s, in the middle of a
+// transfer, over 50 ms: a sample every 100 ms for 5 s, which change changes.
+func bulk(change func(k int, s *Sample)) Observation {
+	o := Observation{CongestionControl: "cubic"}
+	const perSample = 125_000 // bytes
+	for k := range 51 {
+		s := Sample{At: time.Duration(k) * 100 * time.Millisecond, SendBuffer: 1 << 20, SendQueued: 900_000, RecvQueue: 0, CPU: time.Duration(k) * time.Millisecond}
+		segments := uint32(k * perSample / 1448)
+		s.Info = tcpinfo.Info{
+			State: tcpinfo.Established, Options: tcpinfo.OptTimestamps | tcpinfo.OptSACK | tcpinfo.OptWScale,
+			SndMSS: 1448, RTT: 60 * time.Millisecond, MinRTT: 50 * time.Millisecond, SndCwnd: 52, SndSSThresh: 40, Unacked: 52,
+			SndWnd: 3 << 20, BytesAcked: uint64(k * perSample), BytesSent: uint64(k * perSample), DataSegsOut: segments, Delivered: segments,
+			NotsentBytes: 500_000, MaxPacingRateBps: tcpinfo.Unlimited, BusyTime: s.At, Reordering: 3,
+		}
+		for f := tcpinfo.FieldState; f <= tcpinfo.FieldTotalRTOTime; f++ {
+			s.Info.Know(f)
+		}
+		if change != nil {
+			change(k, &s)
+		}
+		o.Samples = append(o.Samples, s)
+	}
+	return o
+}
+
+func TestRules(t *testing.T) {
+	capacity := func(mbps float64) func(*Observation) {
+		return func(o *Observation) {
+			o.Capacity = &Trial{Streams: 4, GoodputBps: mbps * 1e6, MinRTT: 50 * time.Millisecond, RTT: 75 * time.Millisecond, SegmentBytes: 1448}
+		}
+	}
+	for _, test := range []struct {
+		name      string
+		change    func(k int, s *Sample)
+		beside    func(*Observation)
+		cause     Cause
+		predicted float64 // Mb/s; 0 is none
+	}{
+		{"fills what several fill", nil, capacity(10.5), Healthy, 0},
+		{"several get no more, and wait", func(_ int, s *Sample) { s.Info.RTT = 90 * time.Millisecond }, capacity(14), Healthy, 0},
+		{"others fill the queue", func(_ int, s *Sample) { s.Info.RTT = 90 * time.Millisecond }, capacity(40), Congestion, 0},
+		{"losses without a queue", lose(10), capacity(40), RandomLoss, 40},
+		{"losses without a queue, nothing tried", lose(10), nil, RandomLoss, 0},
+		{"losses that were none", func(k int, s *Sample) { lose(30)(k, s); s.Info.DSACKDups = s.Info.TotalRetrans }, capacity(40), Reordering, 40},
+		{"losses that grow with the rate, and no queue", lose(5), func(o *Observation) {
+			capacity(14)(o)
+			o.Capacity.LossShare, o.Capacity.RTT = 0.08, 52*time.Millisecond
+		}, Policer, 14},
+		{"window all the time", func(_ int, s *Sample) { s.Info.SndWnd, s.Info.RwndLimited = 62500, s.At }, capacity(40), ReceiverWindow, 40},
+		{"window, and losses that bound what comes next", func(k int, s *Sample) {
+			s.Info.TotalRetrans, s.Info.RTT = uint32(k/50), 52*time.Millisecond
+			s.Info.SndWnd, s.Info.RwndLimited = 62500, s.At
+		}, capacity(400), ReceiverWindow, 17.9}, // one segment in 4316, by Mathis
+		{"window that goes up and down", func(k int, s *Sample) {
+			s.Info.SndWnd, s.Info.RwndLimited = 100_000+uint32(k%2)*100_000, s.At
+		}, capacity(40), Application, 40},
+		{"no window scaling", func(_ int, s *Sample) {
+			s.Info.Options &^= tcpinfo.OptWScale
+			s.Info.SndWnd, s.Info.RwndLimited = 65535, s.At
+		}, capacity(40), WindowScaling, 40},
+		{"no window scaling, and no need of it", func(_ int, s *Sample) {
+			s.Info.Options &^= tcpinfo.OptWScale
+			s.Info.SndWnd = 65535
+		}, capacity(10.5), Healthy, 0},
+		{"send buffer", func(_ int, s *Sample) {
+			s.Info.SndCwnd, s.Info.NotsentBytes, s.SendBuffer = 200, 0, 900_000
+		}, capacity(40), SendBuffer, 40},
+		{"nothing to send", func(_ int, s *Sample) {
+			s.Info.SndCwnd, s.Info.NotsentBytes, s.SendQueued = 200, 0, 100_000
+		}, capacity(40), Application, 40},
+		{"nothing to send for half of the time", func(_ int, s *Sample) { s.Info.BusyTime /= 2 }, capacity(40), Application, 40},
+		{"nothing to send, and no CPU time", func(_ int, s *Sample) {
+			s.Info.SndCwnd, s.Info.NotsentBytes, s.SendQueued, s.CPU = 200, 0, 100_000, s.At
+		}, capacity(40), CPU, 40},
+		{"busy, and filling the path", func(_ int, s *Sample) { s.CPU = s.At }, capacity(10.5), Healthy, 0},
+		{"paced", func(_ int, s *Sample) { s.Info.MaxPacingRateBps = 10_600_000 }, capacity(40), Pacing, 40},
+		{"a pacing rate far above", func(_ int, s *Sample) { s.Info.MaxPacingRateBps = 100_000_000 }, capacity(10.5), Healthy, 0},
+		{"small segments, which halved get half", small, segments(5), SegmentSize, 27.2},
+		{"small segments, which halved get the same", small, segments(10), Healthy, 0},
+		{"small segments as the way back needs them", small, func(o *Observation) { segments(5)(o); o.Path.ReverseMTU = 588 }, AsymmetricMTU, 27.2},
+		{"large packets vanish", vanish, func(o *Observation) { o.Path = Path{MTU: 1400, DeviceMTU: 1500} }, BlackHole, 0},
+		{"large packets vanish, and nobody says at what size", vanish, func(o *Observation) { o.Path.Answers = true }, BlackHole, 0},
+		{"everything vanishes", vanish, nil, Unexplained, 0},
+		{"no sign of anything", func(_ int, s *Sample) { s.Info.RTT = 50 * time.Millisecond }, nil, Unexplained, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			o := bulk(test.change)
+			if test.beside != nil {
+				test.beside(&o)
+			}
+			r, err := Diagnose(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Cause != test.cause {
+				t.Fatalf("verdict %s, want %s: %+v", r.Cause, test.cause, r.Findings)
+			}
+			if predicted := r.Findings[0].PredictedBps / 1e6; math.Abs(predicted-test.predicted) > 0.05*test.predicted+0.01 {
+				t.Errorf("predicted %.2f Mb/s, want %.2f", predicted, test.predicted)
+			}
+			if (len(r.Remedies) > 0) == test.cause.isNone() {
+				t.Errorf("%d remedies", len(r.Remedies))
+			}
+		})
+	}
+}
+
+// lose has one segment lost of so many in each sample, and no queue.
+func lose(per10000 uint32) func(int, *Sample) {
+	return func(k int, s *Sample) {
+		s.Info.TotalRetrans = s.Info.DataSegsOut * per10000 / 10000
+		s.Info.RTT = 52 * time.Millisecond
+	}
+}
+
+// small has segments of 536 bytes.
+func small(_ int, s *Sample) {
+	s.Info.SndMSS = 536
+	s.Info.DataSegsOut = uint32(s.Info.BytesAcked / 536)
+}
+
+// segments has a trial with full segments, and one with halves.
+func segments(halfMbps float64) func(*Observation) {
+	return func(o *Observation) {
+		o.Path = Path{MTU: 1500, ReverseMTU: 1500, DeviceMTU: 1500}
+		o.Capacity = &Trial{GoodputBps: 10e6, SegmentBytes: 536}
+		o.SmallSegments = &Trial{GoodputBps: halfMbps * 1e6, SegmentBytes: 268}
+	}
+}
+
+// vanish has all data sent again and again.
+func vanish(k int, s *Sample) {
+	s.Info.BytesAcked, s.Info.Delivered, s.Info.DataSegsOut = 1, 0, uint32(10+k/10)
+	s.Info.TotalRetrans, s.Info.Backoff = uint32(k/10), uint8(k/10)
+}
+
+func TestTooLittle(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		cut    func(*Observation)
+		reason string
+	}{
+		{"no time", func(o *Observation) { o.Samples = o.Samples[:5] }, "0.4 s of a connection"},
+		{"it ended", func(o *Observation) { o.Samples, o.Ended = o.Samples[:5], true }, "ended meanwhile"},
+		{"nothing moved", func(o *Observation) {
+			for k := range o.Samples {
+				o.Samples[k].Info.BytesAcked, o.Samples[k].Info.Unacked = 1000, 0
+			}
+		}, "no data moved"},
+		{"an old kernel", func(o *Observation) {
+			for k := range o.Samples {
+				b, _ := json.Marshal(o.Samples[k].Info)
+				var fields map[string]any
+				_ = json.Unmarshal(b, &fields)
+				delete(fields, "bytes_acked")
+				b, _ = json.Marshal(fields)
+				_ = json.Unmarshal(b, &o.Samples[k].Info)
+			}
+		}, "does not count"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			o := bulk(nil)
+			test.cut(&o)
+			_, err := Diagnose(o)
+			var little *ErrTooLittle
+			if !errors.As(err, &little) || !strings.Contains(err.Error(), test.reason) {
+				t.Errorf("%v, want one with %q", err, test.reason)
+			}
+		})
+	}
+}
+
+func TestGlance(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(int, *Sample)
+		cause  Cause
+	}{
+		{"at work", nil, ""},
+		{"idle", func(_ int, s *Sample) { s.Info.BusyTime, s.Info.BytesAcked, s.Info.Unacked = 0, 1, 0 }, ""},
+		{"window", func(_ int, s *Sample) { s.Info.SndWnd, s.Info.RwndLimited = 62500, s.At }, ReceiverWindow},
+		{"losses", lose(100), RandomLoss},
+		{"nothing gets through", vanish, BlackHole},
+	} {
+		o := bulk(test.change)
+		if got := Glance(o.Samples[30], o.Samples[40]); got != test.cause {
+			t.Errorf("%s: %q, want %q", test.name, got, test.cause)
+		}
+	}
+}
+
+// The figures are those of the papers: Mathis et al. (1997) give 1.22·mss/RTT·
+// p^-½, and RFC 9438's table 1 (5.1) has CUBIC's window at an RTT of 0.1 s.
+func TestModels(t *testing.T) {
+	for _, test := range []struct{ p, segments float64 }{{1e-3, 38}, {1e-4, 187}, {1e-5, 1054}, {1e-6, 5926}} {
+		got := cubicBps(1, 100*time.Millisecond, test.p) * 0.1 / 8
+		if math.Abs(got-test.segments) > 0.03*test.segments {
+			t.Errorf("CUBIC at %g: %.0f segments, want %.0f", test.p, got, test.segments)
+		}
+	}
+	if got := renoBps(1460, 100*time.Millisecond, 0.01); math.Abs(got-1.43e6) > 0.01e6 {
+		t.Errorf("Reno: %.0f b/s", got)
+	}
+	// 10 + 20 segments in two round trips after the handshake's.
+	if got := slowStartTime(30*1000, 1000, 10, 100*time.Millisecond, 0); got != 300*time.Millisecond {
+		t.Errorf("slow start takes %v", got)
+	}
+	if !math.IsInf(lossBoundBps("bbr", 1448, 50*time.Millisecond, 0.01), 1) || !math.IsInf(lossBoundBps("cubic", 1448, 50*time.Millisecond, 0), 1) {
+		t.Error("a bound where there is none")
+	}
+}
+
+func TestUnknownFigures(t *testing.T) {
+	b, err := json.Marshal(Observation{}.Figures())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(b), "rwnd") {
+		t.Errorf("an unknown figure is told: %s", b)
+	}
+	if _, err := Diagnose(Observation{}); err == nil {
+		t.Error("a verdict from nothing")
+	}
+}

@@ -1,0 +1,333 @@
+package measure
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"longhaul/internal/nettest"
+)
+
+// abuser speaks to a server in whatever way a test has it.
+type abuser struct {
+	t       *testing.T
+	address string
+	cookie  cookie
+}
+
+func newAbuser(t *testing.T, address string) *abuser { return &abuser{t, address, newCookie()} }
+
+// dial connects and says so many bytes of the cookie.
+func (a *abuser) dial(cookieBytes int) net.Conn {
+	a.t.Helper()
+	conn, err := net.Dial("tcp", a.address)
+	must(a.t, err)
+	must(a.t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	_, err = conn.Write(a.cookie[:cookieBytes])
+	must(a.t, err)
+	return conn
+}
+
+// reach takes a test up to a step, and returns its connections, the control
+// connection first.
+func (a *abuser) reach(step string, o Options) (conns []net.Conn) {
+	a.t.Helper()
+	control := a.dial(cookieBytes)
+	conns = []net.Conn{control}
+	if step == "cookie" {
+		return conns
+	}
+	readStates(a.t, control, paramExchange)
+	if step == "parameters asked" {
+		return conns
+	}
+	b, err := json.Marshal(o.withDefaults().parameters())
+	must(a.t, err)
+	b = append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
+	if step == "half the parameters" {
+		_, err := control.Write(b[:len(b)/2])
+		must(a.t, err)
+		return conns
+	}
+	_, err = control.Write(b)
+	must(a.t, err)
+	readStates(a.t, control, createStreams)
+	if step == "streams asked" {
+		return conns
+	}
+	conns = append(conns, a.dial(cookieBytes))
+	if step == "one stream of two" {
+		return conns
+	}
+	conns = append(conns, a.dial(cookieBytes))
+	readStates(a.t, control, testStart, testRunning)
+	if o.Direction != Receive {
+		_, err = conns[1].Write(make([]byte, 10_000))
+		must(a.t, err)
+	}
+	if step == "running" {
+		return conns
+	}
+	must(a.t, writeState(control, testEnd))
+	readStates(a.t, control, exchangeResults)
+	if step == "results asked" {
+		return conns
+	}
+	must(a.t, writeMessage(control, results{}))
+	if step == "results told" {
+		return conns
+	}
+	var theirs results
+	must(a.t, readMessage(control, maxResults, &theirs))
+	readStates(a.t, control, displayResults)
+	return conns
+}
+
+var steps = []string{
+	"cookie", "parameters asked", "half the parameters", "streams asked", "one stream of two",
+	"running", "results asked", "results told", "results read",
+}
+
+// serves fails the test unless a good test goes through at once.
+func serves(t *testing.T, address string, token Token) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := Run(ctx, address, Options{Bytes: 100_000, Streams: 3, Direction: Both, Token: token}); err != nil {
+		t.Fatalf("a good test: %v", err)
+	}
+}
+
+// free waits until the server has given up the tests before.
+func free(t *testing.T, ended <-chan error) {
+	t.Helper()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the server goes on with a test whose client is gone")
+	}
+}
+
+// TestVanishingClients: at every step, with an end and with a reset.
+func TestVanishingClients(t *testing.T) {
+	nettest.CheckLeaks(t)
+	address, ended := serve(t)
+	for _, step := range steps {
+		for _, reset := range []bool{false, true} {
+			for _, direction := range []Direction{Send, Receive} {
+				conns := newAbuser(t, address).reach(step, Options{Streams: 2, Direction: direction, PacingBps: testRate})
+				for _, conn := range conns {
+					if reset {
+						must(t, conn.(*net.TCPConn).SetLinger(0))
+					}
+					must(t, conn.Close())
+				}
+				free(t, ended)
+			}
+		}
+		serves(t, address, Token{})
+		free(t, ended)
+	}
+}
+
+// TestHalfOpenConnections: more connections than are kept, each silent at some
+// point before it has a test, hold up nobody and are let go.
+func TestHalfOpenConnections(t *testing.T) {
+	nettest.CheckLeaks(t)
+	address, _ := serve(t)
+	var idle []net.Conn
+	for i := range 3 * maxUnplaced {
+		a := newAbuser(t, address)
+		switch i % 3 {
+		case 0:
+			idle = append(idle, a.dial(0))
+		case 1:
+			idle = append(idle, a.dial(cookieBytes/2))
+		case 2:
+			idle = append(idle, a.reach("half the parameters", Options{Duration: time.Second})...)
+		}
+		if i%maxUnplaced == 0 {
+			serves(t, address, Token{})
+		}
+	}
+	serves(t, address, Token{})
+	// Those that gave way have been closed, and the others are.
+	closed := 0
+	for _, conn := range idle[:2*maxUnplaced] {
+		must(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+		_, err := io.Copy(io.Discard, conn)
+		if timeout, ok := err.(net.Error); !ok || !timeout.Timeout() {
+			closed++
+		}
+	}
+	if closed < 2*maxUnplaced {
+		t.Errorf("%d of %d connections that gave way were closed", closed, 2*maxUnplaced)
+	}
+	for _, conn := range idle {
+		conn.Close()
+	}
+}
+
+// TestSilentClientsBeforeATest: as many tests as are asked for and not begun, and
+// no token is used up by them.
+func TestSilentClientsWithTokens(t *testing.T) {
+	nettest.CheckLeaks(t)
+	token := Token{"a", goodSecret}
+	address, _ := serve(t, token)
+	var idle []net.Conn
+	for range maxUnplaced / 2 {
+		control := newAbuser(t, address).dial(cookieBytes)
+		readStates(t, control, paramExchange)
+		must(t, writeMessage(control, Options{Duration: time.Second, Token: token}.withDefaults().parameters()))
+		readStates(t, control, showToken) // and there it stays
+		idle = append(idle, control)
+	}
+	serves(t, address, token)
+	for _, conn := range idle {
+		conn.Close()
+	}
+}
+
+// TestTooManyStreams: connections beyond those of a test, with its cookie, are
+// closed with it.
+func TestTooManyStreams(t *testing.T) {
+	nettest.CheckLeaks(t)
+	address, ended := serve(t)
+	a := newAbuser(t, address)
+	conns := a.reach("running", Options{Streams: 2})
+	var more []net.Conn
+	for range 3 * maxStreams {
+		more = append(more, a.dial(cookieBytes))
+	}
+	for _, conn := range conns {
+		conn.Close()
+	}
+	free(t, ended)
+	for _, conn := range more {
+		if _, err := io.Copy(io.Discard, conn); err != nil && isTimeout(err) {
+			t.Fatal("a connection too many is still open")
+		}
+		conn.Close()
+	}
+	serves(t, address, Token{})
+}
+
+func isTimeout(err error) bool {
+	timeout, ok := err.(net.Error)
+	return ok && timeout.Timeout()
+}
+
+// TestGarbage: random bytes, alone and in the place of every message, and
+// messages that say they are huge.
+func TestGarbage(t *testing.T) {
+	nettest.CheckLeaks(t)
+	address, _ := serve(t)
+	random := rand.New(rand.NewPCG(1, 2))
+	garbage := func(n int) []byte {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(random.Uint32())
+		}
+		return b
+	}
+	send := func(conn net.Conn, b []byte) {
+		_, _ = conn.Write(b) // the server may have had enough of it
+		_ = conn.(*net.TCPConn).CloseWrite()
+		if _, err := io.Copy(io.Discard, conn); err != nil && isTimeout(err) {
+			t.Error("the server keeps a connection that says nothing of use")
+		}
+		conn.Close()
+	}
+	for range 50 {
+		send(newAbuser(t, address).dial(0), garbage(random.IntN(3000)))
+	}
+	for _, message := range [][]byte{
+		garbage(500),
+		{0xff, 0xff, 0xff, 0xff, '{'},
+		append([]byte{0, 4, 0, 1}, bytes.Repeat([]byte{'['}, maxRequest+1)...),
+		append([]byte{0, 4, 0, 0}, bytes.Repeat([]byte{'['}, maxRequest)...),
+		append([]byte{0, 4, 0, 0}, bytes.Repeat([]byte(`{"longhaul":`), maxRequest/12)...),
+	} {
+		for _, step := range []string{"parameters asked", "running", "results asked"} {
+			conns := newAbuser(t, address).reach(step, Options{Streams: 2, Duration: time.Second})
+			send(conns[0], message)
+			for _, conn := range conns[1:] {
+				conn.Close()
+			}
+		}
+		nettest.Eventually(t, 5*time.Second, func() bool {
+			_, err := Run(t.Context(), address, Options{Bytes: 1000})
+			return err == nil
+		}, func() string { return "no good test goes through" })
+	}
+}
+
+// TestSlowSenders: bytes that come one by one do not keep a connection beyond
+// its time, and meanwhile others are served.
+func TestSlowSenders(t *testing.T) {
+	nettest.CheckLeaks(t)
+	address, _ := serve(t)
+	stop := make(chan struct{})
+	var group sync.WaitGroup
+	for range 10 {
+		conn := newAbuser(t, address).dial(0)
+		group.Go(func() {
+			defer conn.Close()
+			every := time.NewTicker(300 * time.Millisecond) // 37 bytes would take 11 s
+			defer every.Stop()
+			for {
+				select {
+				case <-stop:
+					return
+				case <-every.C:
+				}
+				if _, err := conn.Write([]byte{'a'}); err != nil {
+					return
+				}
+			}
+		})
+	}
+	for range 5 {
+		serves(t, address, Token{})
+	}
+	begun := time.Now()
+	group.Wait() // they are closed before their time
+	if passed := time.Since(begun); passed > 2*cookiePatience {
+		t.Errorf("the last was closed after %v", passed)
+	}
+	close(stop)
+}
+
+// TestConnectionsAtOnce: many clients at once, of which one at a time is served
+// and the others learn that it is.
+func TestConnectionsAtOnce(t *testing.T) {
+	nettest.CheckLeaks(t)
+	address, _ := serve(t)
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	served, others := 0, []error{}
+	for range 30 {
+		group.Go(func() {
+			_, err := Run(t.Context(), address, Options{Bytes: 100_000, Streams: 4})
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				served++
+			} else if err != ErrBusy {
+				others = append(others, err)
+			}
+		})
+	}
+	group.Wait()
+	if served == 0 || len(others) > 0 {
+		t.Errorf("%d were served; errors other than that the server is busy: %v", served, others)
+	}
+	serves(t, address, Token{})
+}

@@ -1,0 +1,353 @@
+package pcap
+
+import (
+	"net/netip"
+	"time"
+)
+
+// connection is one that is being read. Its halves are those of key.a and of
+// key.b.
+type connection struct {
+	key         key
+	first, last int64 // ns since the capture's first packet
+	half        [2]half
+	client      int // index of the end that connected, -1 where it was not seen
+
+	closer int // index of the end whose FIN or RST came first, -1: none yet
+	reset  bool
+
+	synAt, synAckAt int64 // first transmissions; negative: not seen
+	handshakeRTT    int64 // 0: not known
+
+	recent     [recentPackets]fingerprint
+	recentNext int
+
+	next, every int64 // the next sample is due, and the interval
+	samples     [2][]snapshot
+}
+
+// fingerprint is what two captures of one packet have in common.
+type fingerprint struct {
+	at       int64
+	from     int8
+	seq, ack uint32
+	tsval    uint32
+	payload  int
+	window   uint16
+	ipID     uint16
+	flags    uint8
+	device   int
+}
+
+const (
+	recentPackets = 32
+	// A packet that is captured twice on one interface follows itself; on its
+	// way through a host it may wait.
+	sameDevice  = int64(time.Millisecond)
+	otherDevice = int64(500 * time.Millisecond)
+)
+
+func newConnection(k key, at int64) *connection {
+	return &connection{
+		key: k, first: at, last: at, half: [2]half{newHalf(at), newHalf(at)},
+		client: -1, closer: -1, synAt: -1, synAckAt: -1, next: at, every: int64(leastInterval),
+	}
+}
+
+// isReuse says whether a packet begins another connection between the same
+// ports.
+func (c *connection) isReuse(p *packet, from int) bool {
+	h := &c.half[from]
+	if !p.syn || !h.begun {
+		return false
+	}
+	isn := h.number(p.seq)
+	if h.isnKnown {
+		return isn != h.isn
+	}
+	return h.sends || isn != h.una-1 // not the SYN whose acknowledgement stands before it in the file
+}
+
+// over says whether the connection has ended.
+func (c *connection) over() bool {
+	return c.reset || c.half[0].finAcked() && c.half[1].finAcked()
+}
+
+func (h *half) finAcked() bool { return h.finSent && h.una >= h.finEnd }
+
+// carried is what the connection moved, for the order of connections.
+func (c *connection) carried() int64 {
+	moved := func(h *half) int64 { return max(h.count.bytesSent, h.acknowledged()) }
+	return moved(&c.half[0]) + moved(&c.half[1])
+}
+
+// packet takes in a packet of end from. It reports false for one that was
+// captured before.
+func (c *connection) packet(p *packet, from int) bool {
+	// Packets of several queues may stand in the file in another order than
+	// that of their times.
+	t := max(p.at, c.last)
+	if c.isCopy(p, from, t) {
+		return false
+	}
+	c.sampleUntil(t)
+	c.last = t
+	a, b := &c.half[from], &c.half[1-from]
+	a.run(t)
+	b.run(t)
+	if p.syn {
+		c.syn(p, from, t)
+	}
+	if p.fin || p.rst {
+		c.closes(p, from)
+	}
+	b.heard(p, t, c.shift(from))
+	a.path = a.toPeer() + b.toPeer()
+	a.sent(p, t)
+	n := a.packets(int64(p.payload))
+	b.count.dataSegsIn += n
+	b.count.segsIn += max(1, n)
+	if c.synAckAt >= 0 && c.handshakeRTT == 0 && p.hasAck && !p.syn && from == c.client {
+		c.handshake(t)
+	}
+	return true
+}
+
+// isCopy recognises a packet that was captured twice: on several interfaces,
+// or on its way in and out of the loopback device. A retransmission has another
+// timestamp, or another identification of IPv4.
+func (c *connection) isCopy(p *packet, from int, t int64) bool {
+	f := fingerprint{
+		at: t, from: int8(from), seq: p.seq, ack: p.ack, tsval: p.tsval, payload: p.payload,
+		window: p.window, ipID: p.ipID, flags: p.flags(), device: p.device,
+	}
+	for i := range c.recent {
+		r := &c.recent[i]
+		within := sameDevice
+		if r.device != f.device {
+			within = otherDevice
+		} else if f.ipID == 0 && (f.payload == 0 || !p.timestamps) {
+			continue // a duplicate acknowledgement looks like it, or a retransmission
+		}
+		was := *r
+		was.at, was.device = f.at, f.device
+		if was == f && r.flags != 0 && t-r.at <= within {
+			return true
+		}
+	}
+	c.recent[c.recentNext] = f
+	c.recentNext = (c.recentNext + 1) % recentPackets
+	return false
+}
+
+// flags are those of the header, and one that is always set.
+func (p *packet) flags() uint8 {
+	f := uint8(1)
+	for i, set := range []bool{p.syn, p.fin, p.rst, p.hasAck, p.push, p.ece, p.cwr} {
+		if set {
+			f |= 2 << i
+		}
+	}
+	return f
+}
+
+// syn takes in what an end offers.
+func (c *connection) syn(p *packet, from int, t int64) {
+	h := &c.half[from]
+	if !h.begun {
+		h.begin(p.seq)
+	}
+	if !h.isnKnown {
+		h.isn, h.isnKnown, h.answers = h.number(p.seq), true, p.hasAck
+		c.opens(p, from, t)
+	}
+	if p.payload > 0 {
+		h.synData = h.isn + 1 + int64(p.payload)
+	}
+	if h.offer.Seen || p.optionsCut {
+		return
+	}
+	h.offer = Offer{
+		Seen: true, MSS: p.mss, WScale: p.wscale, SACK: p.sackPermitted, Timestamps: p.timestamps,
+		ECN: p.ece && p.cwr != p.hasAck, // RFC 3168, 6.1.1
+	}
+	if a, b := &c.half[0].offer, &c.half[1].offer; a.Seen && b.Seen {
+		c.agree(a, b)
+	}
+}
+
+// opens notes who connects: the end whose SYN comes first, or gets an answer.
+func (c *connection) opens(p *packet, from int, t int64) {
+	if p.hasAck {
+		c.synAckAt = t
+		from = 1 - from
+	} else if c.synAt < 0 {
+		c.synAt = t
+	}
+	if c.client < 0 {
+		c.client = from
+	}
+}
+
+// Without the option, the MSS is that of hosts that know nothing of each other
+// (RFC 9293, 3.7.1).
+const (
+	defaultMSS4, defaultMSS6 = 536, 1220
+	timestampBytes           = 12 // with padding (RFC 7323, appendix A)
+)
+
+// agree bounds both ends' segments.
+func (c *connection) agree(a, b *Offer) {
+	other := defaultMSS4
+	if c.key.a.Addr().Is6() {
+		other = defaultMSS6
+	}
+	mss := func(o *Offer) int {
+		if o.MSS == 0 {
+			return other
+		}
+		return o.MSS
+	}
+	// An end announces what it can receive; what it can send is no more,
+	// where it has one device.
+	bound := min(mss(a), mss(b)) - c.optionBytes()
+	for i := range c.half {
+		c.half[i].sizes.bound = max(bound, 1)
+	}
+}
+
+// optionBytes is what options take of every segment.
+func (c *connection) optionBytes() int {
+	if c.half[0].offer.Timestamps && c.half[1].offer.Timestamps {
+		return timestampBytes
+	}
+	return 0
+}
+
+// shift is that of the windows that an end announces, -1 where it is unknown
+// (RFC 7323, 2.2): scaling takes both ends.
+func (c *connection) shift(of int) int {
+	mine, peers := &c.half[of].offer, &c.half[1-of].offer
+	switch {
+	case mine.Seen && mine.WScale < 0, peers.Seen && peers.WScale < 0:
+		return 0
+	case mine.Seen && peers.Seen:
+		return mine.WScale
+	}
+	return -1
+}
+
+// closes notes who ended the connection.
+func (c *connection) closes(p *packet, from int) {
+	if c.closer < 0 {
+		c.closer = from
+	}
+	if p.rst && !c.over() {
+		c.reset = true
+	}
+}
+
+// handshake measures the round trip at the end of a handshake. Where a SYN had
+// to be sent again it is not known which of the two was answered.
+func (c *connection) handshake(t int64) {
+	if c.synAt >= 0 && c.half[0].count.segsResent+c.half[1].count.segsResent == 0 {
+		c.handshakeRTT = t - c.synAt
+	}
+}
+
+// place says where the capture was taken, for the data of an end: by how much
+// of the round trip lies on either side.
+func (c *connection) place(of int) Place {
+	if c.key.a.Addr() == c.key.b.Addr() {
+		return AtSender // both ends are here
+	}
+	toPeer, toSender := c.half[of].toPeer(), c.half[1-of].toPeer()
+	if toPeer == 0 || toSender == 0 {
+		return PlaceUnknown
+	}
+	total := toPeer + toSender
+	switch near := min(toPeer, toSender); {
+	// The host itself takes a part of a very short round trip.
+	case near*10 > total && total > int64(time.Millisecond):
+		return Between
+	case toSender <= toPeer:
+		return AtSender
+	}
+	return AtReceiver
+}
+
+// finish makes the account of the connection.
+func (c *connection) finish(began time.Time) *Connection {
+	for i := range c.half {
+		c.samples[i] = append(c.samples[i], c.snapshot(i, c.last))
+	}
+	client := c.client
+	if client < 0 {
+		client = 0
+		if c.key.a.Port() < c.key.b.Port() {
+			client = 1
+		}
+	}
+	ends := [2]int{client, 1 - client}
+	addresses := [2]netip.AddrPort{c.key.a, c.key.b}
+	out := &Connection{
+		Client: addresses[client], Server: addresses[1-client],
+		Start: began.Add(time.Duration(c.first)), End: began.Add(time.Duration(c.last)),
+		Handshake: Handshake{Client: c.half[client].offer, Server: c.half[1-client].offer, RTT: time.Duration(c.handshakeRTT)},
+		Reset:     c.reset,
+	}
+	switch c.closer {
+	case client:
+		out.ClosedBy = Client
+	case 1 - client:
+		out.ClosedBy = Server
+	}
+	for i, end := range ends {
+		out.Directions[i] = c.direction(end)
+		out.Directions[i].Observation.Local = addresses[end]
+		out.Directions[i].Observation.Remote = addresses[1-end]
+	}
+	return out
+}
+
+// direction makes the account of the data of an end.
+func (c *connection) direction(of int) Direction {
+	h := &c.half[of]
+	n := &h.count
+	d := Direction{
+		Place: c.place(of), Packets: n.packets, Bytes: n.bytesSent,
+		Delivered:     h.dataAcknowledged(),
+		Retransmitted: n.segsResent + n.segsFilled, LostBefore: n.segsFilled, Reordered: n.reordered,
+		ZeroWindows: n.zeroWindows, Probes: n.probes, SuperPackets: n.superPackets,
+		Missing: n.missing > 0, MissingBytes: n.missing, Stray: n.stray, Merged: n.merged,
+	}
+	known := c.known(of, d.Place)
+	for _, s := range c.samples[of] {
+		d.Observation.Samples = append(d.Observation.Samples, s.sample(known, d.Place, c.half[1-of].toPeer(), c.first))
+	}
+	return d
+}
+
+// acknowledged are the bytes that the peer acknowledged, as the kernel counts
+// them: with the SYN of the end that connects, and with the FIN.
+func (h *half) acknowledged() int64 {
+	if !h.begun {
+		return 0
+	}
+	if !h.isnKnown {
+		return h.una - h.began
+	}
+	return max(0, h.una-h.base())
+}
+
+// dataAcknowledged leaves out the SYN and the FIN.
+func (h *half) dataAcknowledged() int64 {
+	n := h.acknowledged()
+	if h.isnKnown && !h.answers && n > 0 {
+		n--
+	}
+	if h.finAcked() {
+		n--
+	}
+	return max(0, n)
+}

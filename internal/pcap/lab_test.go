@@ -1,0 +1,296 @@
+package pcap
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"longhaul/internal/lab"
+	"longhaul/internal/lab/hosts"
+	"longhaul/internal/lab/link"
+	"longhaul/internal/nettest"
+	"longhaul/internal/tcpinfo"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tcpdump captures on a host's device until the test's end.
+func tcpdump(t testing.TB, h *hosts.Host, device, file string, options ...string) {
+	t.Helper()
+	program := nettest.RequireProgram(t, "tcpdump", "tcpdump")
+	arguments := append([]string{"-i", device, "-s", "128", "-U", "--immediate-mode", "-B", "16384", "-n", "-Z", "root", "-w", file, "tcp"}, options...)
+	cmd := exec.Command(program, arguments...)
+	stderr, err := cmd.StderrPipe()
+	must(t, err)
+	must(t, h.Start(cmd))
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait()
+	})
+	says := bufio.NewScanner(stderr)
+	for says.Scan() {
+		if strings.Contains(says.Text(), "listening on") {
+			go func() { _, _ = io.Copy(io.Discard, stderr) }()
+			return
+		}
+	}
+	t.Fatal("tcpdump does not capture")
+}
+
+// transfer is bulk data from one host to another, with what the sender's kernel
+// says of it when all of it was acknowledged.
+type transfer struct {
+	info       tcpinfo.Info
+	client     netip.AddrPort
+	atSender   Result
+	atReceiver Result
+	twice      Result // where every packet comes in and goes out again
+	bytes      int64
+}
+
+// transferIn moves data from host-a to host-b, and captures at both.
+func transferIn(t *testing.T, c lab.Conditions, to netip.Addr, bytes int64, pause time.Duration) transfer {
+	t.Helper()
+	nettest.RequireSandbox(t)
+	nettest.CheckLeaks(t)
+	built, err := lab.Build(lab.TwoSites(c))
+	must(t, err)
+	t.Cleanup(func() { built.Close() })
+	a, b := built.Host("host-a"), built.Host("host-b")
+	dir := t.TempDir()
+	files := []string{filepath.Join(dir, "sender.pcap"), filepath.Join(dir, "receiver.pcap"), filepath.Join(dir, "any.pcap")}
+	tcpdump(t, a, "lan", files[0])
+	tcpdump(t, b, "lan", files[1])
+	tcpdump(t, built.Host("relay-a"), "any", files[2])
+
+	var listener net.Listener
+	must(t, b.Do(func() (err error) {
+		var lc net.ListenConfig
+		lc.SetMultipathTCP(false)
+		listener, err = lc.Listen(context.Background(), "tcp", netip.AddrPortFrom(to, 0).String())
+		return err
+	}))
+	defer listener.Close()
+	var receiver sync.WaitGroup
+	defer receiver.Wait()
+	receiver.Go(func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_, _ = io.Copy(io.Discard, conn)
+	})
+	var conn net.Conn
+	must(t, a.Do(func() (err error) {
+		var d net.Dialer
+		d.SetMultipathTCP(false)
+		conn, err = d.Dial("tcp", listener.Addr().String())
+		return err
+	}))
+	defer conn.Close()
+	out := transfer{bytes: bytes, client: conn.LocalAddr().(*net.TCPAddr).AddrPort()}
+	buf := make([]byte, 64<<10)
+	ticker := time.NewTicker(max(pause, 1))
+	defer ticker.Stop()
+	for sent := int64(0); sent < bytes; {
+		n, err := conn.Write(buf[:min(int64(len(buf)), bytes-sent)])
+		must(t, err)
+		sent += int64(n)
+		if pause > 0 {
+			<-ticker.C
+		}
+	}
+	raw, err := conn.(syscall.Conn).SyscallConn()
+	must(t, err)
+	nettest.Eventually(t, 20*time.Second, func() bool {
+		must(t, raw.Control(func(fd uintptr) { out.info, err = tcpinfo.Get(int(fd)) }))
+		must(t, err)
+		// Windows are announced as long as the receiver reads, and the pause
+		// has a sample.
+		return out.info.Unacked == 0 && out.info.NotsentBytes == 0 && out.info.LastAckRecv > max(5*c.RTT, 3*leastInterval)
+	}, func() string { return fmt.Sprintf("acknowledged: %+v", out.info) })
+	must(t, conn.Close())
+	for i, result := range []*Result{&out.atSender, &out.atReceiver, &out.twice} {
+		nettest.Eventually(t, 20*time.Second, func() bool {
+			*result = readFile(t, files[i])
+			return len(result.Connections) == 1 && closed(result.Connections[0])
+		}, func() string {
+			return fmt.Sprintf("the end of the connection is in %s: %+v", files[i], result.Connections)
+		})
+	}
+	return out
+}
+
+// readFile reads a capture that may still be written.
+func readFile(t testing.TB, name string) Result {
+	t.Helper()
+	f, err := os.Open(name)
+	must(t, err)
+	defer f.Close()
+	result, err := Read(f, Options{})
+	if truncated := (*TruncatedError)(nil); err != nil && !errors.As(err, &truncated) && !errors.Is(err, ErrNoTCP) && !errors.Is(err, ErrNotCapture) {
+		t.Fatal(err)
+	}
+	return result
+}
+
+// closed says whether both ends of a connection have closed it.
+func closed(c *Connection) bool {
+	samples := c.Directions[1].Observation.Samples
+	return samples[len(samples)-1].Info.State == tcpinfo.Closed
+}
+
+// lastInfo is the account of the end of one of the directions, before the
+// connection was closed.
+func lastInfo(r *Result, direction int) *tcpinfo.Info {
+	samples := r.Connections[0].Directions[direction].Observation.Samples
+	for i := len(samples) - 1; i >= 0; i-- {
+		if samples[i].Info.State == tcpinfo.Established {
+			return &samples[i].Info
+		}
+	}
+	return &tcpinfo.Info{}
+}
+
+func within(t *testing.T, what string, got, want, share, slack float64) {
+	t.Helper()
+	if math.Abs(got-want) > share*want+slack {
+		t.Errorf("%s is %g, the kernel says %g", what, got, want)
+	}
+	t.Logf("%s %g, kernel %g", what, got, want)
+}
+
+// TestAgainstKernel compares captures of real transfers with the account of
+// the sender's kernel.
+func TestAgainstKernel(t *testing.T) {
+	conditions := func(change func(*lab.Conditions)) lab.Conditions {
+		c := lab.MitreConditions()
+		c.RTT, c.RateBps = 20*time.Millisecond, 100e6
+		change(&c)
+		return c
+	}
+	for name, test := range map[string]struct {
+		conditions lab.Conditions
+		to         netip.Addr
+		bytes      int64
+		pause      time.Duration
+		// lostAgain is the share of retransmissions that may be lost, too, and
+		// are not seen at the receiver.
+		lostAgain float64
+	}{
+		"window":      {conditions: conditions(func(c *lab.Conditions) { c.ClassicEndHost = true; c.RTT = 60 * time.Millisecond; c.RateBps = 1e9 }), to: lab.HostB, bytes: 10 << 20},
+		"loss":        {conditions: conditions(func(c *lab.Conditions) { c.Loss.Probability = 0.01 }), to: lab.HostB, bytes: 4 << 20},
+		"queue":       {conditions: conditions(func(c *lab.Conditions) { c.RateBps = 20e6; c.QueueBDP = 2 }), to: lab.HostB6, bytes: 6 << 20},
+		"reordering":  {conditions: conditions(func(c *lab.Conditions) { c.Reorder = link.Reorder{Probability: 0.01, Hold: 8 * time.Millisecond} }), to: lab.HostB, bytes: 8 << 20},
+		"application": {conditions: conditions(func(*lab.Conditions) {}), to: lab.HostB6, bytes: 1 << 20, pause: 100 * time.Millisecond},
+		"segment":     {conditions: conditions(func(c *lab.Conditions) { c.MTUAB, c.MTUBA = 1400, 1400 }), to: lab.HostB, bytes: 4 << 20, lostAgain: 0.7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := transferIn(t, test.conditions, test.to, test.bytes, test.pause)
+			checkAtSender(t, &got)
+			checkAtReceiver(t, &got, max(0.1, test.lostAgain))
+			checkTwice(t, &got)
+		})
+	}
+}
+
+func checkAtSender(t *testing.T, got *transfer) {
+	t.Helper()
+	want := &got.info
+	c := got.atSender.Connections[0]
+	d := &c.Directions[0]
+	info := lastInfo(&got.atSender, 0)
+	if c.Client != got.client || d.Place != AtSender || c.Directions[1].Place != AtReceiver || d.Missing || d.Delivered != got.bytes || c.ClosedBy != Client || c.Reset || !c.Handshake.Complete() {
+		t.Errorf("at the sender: client %v, places %q %q, delivered %d, missing %d, reset %v, handshake %+v",
+			c.Client, d.Place, c.Directions[1].Place, d.Delivered, d.MissingBytes, c.Reset, c.Handshake)
+	}
+	if info.BytesAcked != want.BytesAcked {
+		t.Errorf("acknowledged %d, the kernel says %d", info.BytesAcked, want.BytesAcked)
+	}
+	if info.SndWnd != want.SndWnd || info.SndWScale != want.SndWScale || info.RcvWScale != want.RcvWScale || info.SndMSS != want.SndMSS ||
+		info.AdvMSS != want.AdvMSS || info.Options&^tcpinfo.OptECNSeen != want.Options&^tcpinfo.OptECNSeen {
+		t.Errorf("window %d, shifts %d %d, MSS %d %d, options %b; the kernel says %d, %d %d, %d %d, %b",
+			info.SndWnd, info.SndWScale, info.RcvWScale, info.SndMSS, info.AdvMSS, info.Options,
+			want.SndWnd, want.SndWScale, want.RcvWScale, want.SndMSS, want.AdvMSS, want.Options)
+	}
+	for _, f := range []tcpinfo.Field{tcpinfo.FieldRTT, tcpinfo.FieldSndWnd, tcpinfo.FieldBusyTime, tcpinfo.FieldRwndLimited, tcpinfo.FieldSndCwnd, tcpinfo.FieldTotalRTO} {
+		if !info.Has(f) {
+			t.Errorf("field %d is not known at the sender", f)
+		}
+	}
+	within(t, "bytes sent", float64(info.BytesSent), float64(want.BytesSent), 0.002, 0)
+	within(t, "bytes sent again", float64(info.BytesRetrans), float64(want.BytesRetrans), 0.02, 1500)
+	within(t, "segments sent again", float64(info.TotalRetrans), float64(want.TotalRetrans), 0.02, 1)
+	within(t, "segments of data", float64(info.DataSegsOut), float64(want.DataSegsOut), 0.01, 2)
+	within(t, "segments", float64(info.SegsOut), float64(want.SegsOut), 0.01, 2)
+	within(t, "segments in", float64(info.SegsIn), float64(want.SegsIn), 0.01, 2)
+	within(t, "delivered", float64(info.Delivered), float64(want.Delivered), 0.01, 0)
+	within(t, "least RTT µs", float64(info.MinRTT.Microseconds()), float64(want.MinRTT.Microseconds()), 0.05, 0)
+	within(t, "DSACKs", float64(info.DSACKDups), float64(want.DSACKDups), 0.05, 1)
+	within(t, "reordering seen", float64(info.ReordSeen), float64(want.ReordSeen), 0.15, 2)
+	within(t, "timeouts", float64(info.TotalRTO), float64(want.TotalRTO), 0, 0)
+	within(t, "smoothed RTT µs", float64(info.RTT.Microseconds()), float64(want.RTT.Microseconds()), 0.15, 500)
+	within(t, "busy ms", float64(info.BusyTime.Milliseconds()), float64(want.BusyTime.Milliseconds()), 0.05, 50)
+	share := func(i *tcpinfo.Info) float64 { return float64(i.RwndLimited) / float64(i.BusyTime) }
+	within(t, "limited by the window", share(info), share(want), 0, 0.1)
+	within(t, "delivery rate", float64(info.DeliveryRateBps), float64(want.DeliveryRateBps), 0.5, 0) // the kernel keeps an older sample where the program offers no more
+	t.Logf("cwnd %d, kernel %d; ssthresh %v %d; rttvar %v, kernel %v", info.SndCwnd, want.SndCwnd, info.Has(tcpinfo.FieldSndSSThresh), want.SndSSThresh, info.RTTVar, want.RTTVar)
+}
+
+func checkAtReceiver(t *testing.T, got *transfer, lostAgain float64) {
+	t.Helper()
+	want := &got.info
+	c := got.atReceiver.Connections[0]
+	d := &c.Directions[0]
+	info := lastInfo(&got.atReceiver, 0)
+	if d.Place != AtReceiver || c.Directions[1].Place != AtSender || d.Missing || d.Delivered != got.bytes {
+		t.Errorf("at the receiver: places %q %q, delivered %d, missing %d", d.Place, c.Directions[1].Place, d.Delivered, d.MissingBytes)
+	}
+	if info.BytesAcked != want.BytesAcked || info.SndWnd != want.SndWnd {
+		t.Errorf("acknowledged %d, window %d, the kernel says %d, %d", info.BytesAcked, info.SndWnd, want.BytesAcked, want.SndWnd)
+	}
+	for _, f := range []tcpinfo.Field{tcpinfo.FieldRTT, tcpinfo.FieldUnacked, tcpinfo.FieldBusyTime, tcpinfo.FieldRwndLimited, tcpinfo.FieldSndCwnd, tcpinfo.FieldTotalRTO} {
+		if info.Has(f) {
+			t.Errorf("field %d is known at the receiver", f)
+		}
+	}
+	within(t, "at the receiver, segments sent again", float64(info.TotalRetrans), float64(want.TotalRetrans), lostAgain, 2)
+	within(t, "at the receiver, reordering seen", float64(info.ReordSeen), float64(want.ReordSeen), 0.15, 2)
+	within(t, "at the receiver, bytes sent", float64(info.BytesSent), float64(want.BytesSent), 0.01, 0)
+	within(t, "at the receiver, least RTT µs", float64(info.MinRTT.Microseconds()), float64(want.MinRTT.Microseconds()), 0.05, 0)
+	t.Logf("at the receiver: lost before %d, reordered %d", d.LostBefore, d.Reordered)
+}
+
+// checkTwice is about a capture on all devices of a router near the sender.
+func checkTwice(t *testing.T, got *transfer) {
+	t.Helper()
+	want := &got.info
+	d := &got.twice.Connections[0].Directions[0]
+	info := lastInfo(&got.twice, 0)
+	if got.twice.LeftOut.Duplicates == 0 || d.Missing || d.Delivered != got.bytes || d.Place != AtSender {
+		t.Errorf("captured twice: %d duplicates, missing %d, delivered %d, at %q", got.twice.LeftOut.Duplicates, d.MissingBytes, d.Delivered, d.Place)
+	}
+	within(t, "captured twice, bytes sent", float64(info.BytesSent), float64(want.BytesSent), 0.002, 0)
+	within(t, "captured twice, bytes sent again", float64(info.BytesRetrans), float64(want.BytesRetrans), 0.02, 1500)
+}
