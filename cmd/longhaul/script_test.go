@@ -25,7 +25,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"longhaul": main, "longhaul-activated": activatedMain})
+	testscript.Main(m, map[string]func(){"longhaul": main, "longhaul-activated": activatedMain, "longhaul-panics": topPanicsMain})
 }
 
 // TestScripts runs the end-to-end specs of testdata/script: the real program,

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -274,8 +276,12 @@ func printTop(out io.Writer, selected []*top.Connection) error {
 
 // runTopLive shows the view until the user or a signal ends it.
 func runTopLive(ctx context.Context, env *env, view *topLive) error {
-	program := tea.NewProgram(view, tea.WithContext(ctx), tea.WithInput(env.stdin), tea.WithOutput(env.stdout), tea.WithFPS(topFrames))
-	if _, err := program.Run(); err != nil && !errors.Is(err, tea.ErrInterrupted) {
+	program := tea.NewProgram(view, tea.WithContext(ctx), tea.WithInput(env.stdin), tea.WithOutput(env.stdout),
+		tea.WithFPS(topFrames), tea.WithoutSignalHandler())
+	signalled, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	defer stop()
+	defer context.AfterFunc(signalled, program.Quit)()
+	if _, err := program.Run(); err != nil {
 		return err
 	}
 	return view.err

@@ -474,9 +474,3 @@ func FuzzBuild(f *testing.F) {
 		}
 	})
 }
-
-func FuzzCongestionOf(f *testing.F) {
-	f.Add(make([]byte, inetDiagMessageLen))
-	f.Add(append(make([]byte, inetDiagMessageLen), 9, 0, 4, 0, 'r', 'e', 'n', 'o', 0))
-	f.Fuzz(func(t *testing.T, b []byte) { congestionOf(b) })
-}
