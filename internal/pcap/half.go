@@ -306,7 +306,10 @@ func (h *half) resume(end, t int64) {
 	}
 	pause := t - h.idleSince
 	switch {
-	case h.shutAt >= 0 && h.openedAt >= 0 && t-h.openedAt <= h.srtt:
+	case h.shutAt >= 0 && h.openedAt < 0: // what is sent is all that the window has room for
+		h.busy += pause
+		h.rwndLimited += t - max(h.shutAt, h.idleSince)
+	case h.shutAt >= 0 && t-h.openedAt <= h.srtt:
 		h.busy += pause
 		h.rwndLimited += h.openedAt - max(h.shutAt, h.idleSince)
 	case h.count.bytesSent > 0 && pause < h.srtt && h.shutAt < 0:

@@ -295,8 +295,7 @@ func checkAtSender(t *testing.T, got *transfer) {
 	}
 	within(t, "smoothed RTT µs", float64(info.RTT.Microseconds()), float64(want.RTT.Microseconds()), 0.15, 500)
 	within(t, "busy ms", float64(info.BusyTime.Milliseconds()), float64(want.BusyTime.Milliseconds()), 0.05, 50)
-	share := func(i *tcpinfo.Info) float64 { return float64(i.RwndLimited) / float64(i.BusyTime) }
-	within(t, "limited by the window", share(info), share(want), 0, 0.1)
+	within(t, "limited by the window, ms", float64(info.RwndLimited.Milliseconds()), float64(want.RwndLimited.Milliseconds()), 0, float64(want.BusyTime.Milliseconds())/10+50)
 	within(t, "delivery rate", float64(info.DeliveryRateBps), float64(want.DeliveryRateBps), 0.5, 0) // the kernel keeps an older sample where the program offers no more
 	t.Logf("cwnd %d, kernel %d; ssthresh %v %d; rttvar %v, kernel %v", info.SndCwnd, want.SndCwnd, info.Has(tcpinfo.FieldSndSSThresh), want.SndSSThresh, info.RTTVar, want.RTTVar)
 }
@@ -320,7 +319,7 @@ func checkAtReceiver(t *testing.T, got *transfer, lostAgain float64) {
 	}
 	within(t, "at the receiver, segments sent again", float64(info.TotalRetrans), float64(want.TotalRetrans), lostAgain, 2)
 	within(t, "at the receiver, reordering seen", float64(info.ReordSeen), float64(want.ReordSeen), 0.15, 2)
-	within(t, "at the receiver, bytes sent", float64(info.BytesSent), float64(want.BytesSent), 0.01, 0)
+	within(t, "at the receiver, bytes sent", float64(info.BytesSent), float64(want.BytesSent), 0.001, lostAgain*float64(want.BytesRetrans)+3000)
 	within(t, "at the receiver, least RTT µs", float64(info.MinRTT.Microseconds()), float64(want.MinRTT.Microseconds()), 0.05, 0)
 	t.Logf("at the receiver: lost before %d, reordered %d", d.LostBefore, d.Reordered)
 }
