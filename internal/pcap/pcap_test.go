@@ -334,6 +334,16 @@ func TestRules(t *testing.T) {
 		}, check: func(_ *Connection, d *Direction, info *tcpinfo.Info) bool {
 			return d.Probes == 2 && info.BusyTime == time.Second && info.RwndLimited == 900*time.Millisecond
 		}},
+		"window of less than a segment": {segs: func(*capture) []seg {
+			return []seg{
+				{ms: 110, from: client, flags: "A", seq: 1, ack: 1, bytes: 1000},
+				{ms: 210, from: server, flags: "A", seq: 1, ack: 1001, window: 100},
+				{ms: 510, from: client, flags: "A", seq: 1001, ack: 1, bytes: 400},
+				{ms: 610, from: server, flags: "A", seq: 1, ack: 1401, window: 16000},
+			}
+		}, check: func(_ *Connection, d *Direction, info *tcpinfo.Info) bool {
+			return d.Probes == 0 && info.BusyTime == 500*time.Millisecond && info.RwndLimited == 400*time.Millisecond
+		}},
 		"probe taken": {segs: func(*capture) []seg {
 			return []seg{
 				{ms: 110, from: client, flags: "A", seq: 1, ack: 1, bytes: 1000},

@@ -1,0 +1,258 @@
+package pcap
+
+import "sort"
+
+// heard takes in what a packet of the peer says of this end's data. shift is
+// that of the peer's window, negative where it is unknown.
+func (h *half) heard(p *packet, t int64, shift int) {
+	h.echoed(p, t)
+	if !p.hasAck || p.rst {
+		return
+	}
+	if !h.begun {
+		h.begin(p.ack)
+	}
+	ack := h.number(p.ack)
+	if far(ack, h.nxt) {
+		h.count.stray++
+		return
+	}
+	h.answered = true
+	if ack > h.nxt {
+		h.unseen(ack)
+	}
+	r := rates{before: h.highSacked, firstAt: -1, lastAt: -1, sackedAt: -1}
+	if ack > h.una {
+		h.pop(p, ack, t, &r)
+	}
+	h.selective(p, ack, t, &r)
+	if r.newly || h.isDuplicate(p, ack) {
+		h.progress = t
+	}
+	if r.reordered {
+		h.count.reordSeen++
+	}
+	h.measure(p, t, &r)
+	if ack >= h.una {
+		h.window(p, t, shift)
+	}
+}
+
+// isDuplicate recognises an acknowledgement that says that something arrived,
+// where that is not told by SACK (RFC 5681, 2).
+func (h *half) isDuplicate(p *packet, ack int64) bool {
+	return !h.offer.SACK && ack == h.una && p.window == h.wndRaw && p.payload == 0 && !p.syn && !p.fin && h.outstanding()
+}
+
+// unseen is about data that the capture missed, or the byte of a probe that the
+// peer has taken.
+func (h *half) unseen(ack int64) {
+	if ack != h.probeEnd {
+		h.count.missing += ack - h.nxt
+	}
+	h.nxt = ack
+}
+
+// rates gathers what one acknowledgement tells.
+type rates struct {
+	before          int64 // highSacked before it
+	newly           bool
+	reordered       bool
+	firstAt, lastAt int64 // transmissions of the first and last segment that was never resent
+	sackedAt        int64
+	resent          bool // it acknowledges something resent
+	resentSeg       segment
+	newest          segment // the one sent last
+}
+
+// pop takes away what is acknowledged.
+func (h *half) pop(p *packet, ack, t int64, r *rates) {
+	cursor, n := h.una, 0
+	for n < len(h.segs) && h.segs[n].start < ack {
+		if h.segs[n].end > ack {
+			h.cut(n, ack)
+		}
+		s := &h.segs[n]
+		if s.start > cursor {
+			h.count.missing += s.start - cursor
+		}
+		cursor = s.end
+		h.unacked -= s.packets
+		switch {
+		case s.sacked:
+			h.sacked -= s.packets
+		default:
+			h.deliver(s, t, r)
+			r.reordered = r.reordered || !s.resent && s.end <= r.before
+		}
+		if s.resent {
+			r.resent, r.resentSeg = true, *s
+		} else if !s.sacked {
+			if r.firstAt < 0 {
+				r.firstAt = s.at
+			}
+			r.lastAt = s.at
+		}
+		n++
+	}
+	h.segs = h.segs[n:]
+	if len(h.segs) == 0 {
+		h.segs = nil
+	}
+	if h.synData > 0 && h.una == h.isn {
+		h.synDataAcked = ack >= h.synData
+	}
+	h.una, r.newly = ack, true
+	h.highSacked = max(h.highSacked, ack)
+	if h.una == h.nxt {
+		h.idleSince = t
+	}
+}
+
+// deliver counts a segment that the peer has got.
+func (h *half) deliver(s *segment, t int64, r *rates) {
+	h.count.deliveredSegs += s.packets
+	h.delivered += s.end - s.start
+	h.deliveredAt = t
+	if s.data && (r.newest.end == 0 || s.at >= r.newest.at) {
+		r.newest = *s
+	}
+}
+
+// selective takes in the blocks of SACK (RFC 2018, RFC 2883).
+func (h *half) selective(p *packet, ack, t int64, r *rates) {
+	for i := range p.sacks {
+		b := sackRange{h.number(p.sack[i].start), h.number(p.sack[i].end)}
+		if b.end <= b.start || far(b.start, h.nxt) || far(b.end, h.nxt) {
+			continue
+		}
+		if i == 0 && h.isDSACK(p, b, ack) {
+			n := max(1, h.packets(b.end-b.start))
+			h.count.dsackSegs += n
+			h.count.deliveredSegs += n // the kernel counts what was delivered twice
+			continue
+		}
+		b.start, b.end = max(b.start, h.una), min(b.end, h.nxt)
+		h.news(b, len(h.known), func(b sackRange) { h.mark(b, t, r) })
+		h.known[h.knownNext] = b
+		h.knownNext = (h.knownNext + 1) % len(h.known)
+	}
+}
+
+// isDSACK says whether the first block is about data that came twice: below
+// the acknowledgement, or inside of the second block (RFC 2883, 4).
+func (h *half) isDSACK(p *packet, b sackRange, ack int64) bool {
+	if b.end <= ack {
+		return true
+	}
+	return p.sacks > 1 && b.start >= h.number(p.sack[1].start) && b.end <= h.number(p.sack[1].end)
+}
+
+// news gives the parts of a block that are in none of the first n known ones. A
+// receiver repeats its blocks in acknowledgement after acknowledgement.
+func (h *half) news(b sackRange, n int, fn func(sackRange)) {
+	if b.start >= b.end {
+		return
+	}
+	if n == 0 {
+		fn(b)
+		return
+	}
+	k := h.known[n-1]
+	if k.end <= b.start || k.start >= b.end {
+		h.news(b, n-1, fn)
+		return
+	}
+	h.news(sackRange{b.start, min(b.end, k.start)}, n-1, fn)
+	h.news(sackRange{max(b.start, k.end), b.end}, n-1, fn)
+}
+
+// mark notes that a block has arrived.
+func (h *half) mark(b sackRange, t int64, r *rates) {
+	i := sort.Search(len(h.segs), func(i int) bool { return h.segs[i].end > b.start })
+	for ; i < len(h.segs) && h.segs[i].start < b.end; i++ {
+		if h.segs[i].sacked {
+			continue
+		}
+		i = h.cut(i, b.start)
+		if h.segs[i].end > b.end {
+			h.cut(i, b.end)
+		}
+		s := &h.segs[i]
+		s.sacked, r.newly = true, true
+		h.sacked += s.packets
+		h.deliver(s, t, r)
+		if !s.resent {
+			r.reordered = r.reordered || s.end <= r.before
+			if r.sackedAt < 0 {
+				r.sackedAt = s.at
+			}
+		}
+	}
+	h.highSacked = max(h.highSacked, b.end)
+}
+
+// measure takes round trips and the rate of delivery from an acknowledgement.
+func (h *half) measure(p *packet, t int64, r *rates) {
+	sample := int64(-1)
+	switch {
+	case r.firstAt >= 0 && !r.resent:
+		sample = t - r.firstAt
+		h.minRTT = lesser(h.minRTT, t-r.lastAt)
+	case r.resent && p.timestamps && p.tsecr == r.resentSeg.tsval && r.resentSeg.tsval != r.resentSeg.firstTS:
+		sample = t - r.resentSeg.at // the echo says which transmission it was (RFC 7323, 4)
+	case r.sackedAt >= 0:
+		sample = t - r.sackedAt
+	}
+	if sample >= 0 {
+		h.estimate(sample)
+	}
+	if r.newest.end == 0 {
+		return
+	}
+	h.firstSent = r.newest.at
+	interval := max(r.newest.at-r.newest.firstSent, t-r.newest.deliveredAt)
+	if interval >= max(h.minRTT, 1) {
+		h.rateBps = int64(float64(h.delivered-r.newest.delivered) * 8e9 / float64(interval))
+	}
+}
+
+// estimate smooths the round trip (RFC 6298, 2).
+func (h *half) estimate(sample int64) {
+	sample = max(sample, 1)
+	if h.srtt == 0 {
+		h.srtt, h.rttvar = sample, sample/2
+		return
+	}
+	off := h.srtt - sample
+	if off < 0 {
+		off = -off
+	}
+	h.rttvar += (off - h.rttvar) / 4
+	h.srtt += (sample - h.srtt) / 8
+}
+
+// window takes in the peer's window.
+func (h *half) window(p *packet, t int64, shift int) {
+	if p.syn {
+		shift = 0 // RFC 7323, 2.2
+	}
+	if p.window == 0 && h.wndRaw != 0 {
+		h.count.zeroWindows++
+	}
+	h.wndRaw = p.window
+	h.wndKnown = shift >= 0
+	h.wnd = int64(p.window) << max(shift, 0)
+	if h.idleSince < 0 || !h.wndKnown {
+		return
+	}
+	switch {
+	case h.shut():
+		if h.shutAt < 0 {
+			h.shutAt = t
+		}
+		h.openedAt = -1
+	case h.shutAt >= 0 && h.openedAt < 0:
+		h.openedAt = t
+	}
+}
