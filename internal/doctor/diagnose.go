@@ -31,6 +31,9 @@ type Report struct {
 	// Findings are all causes that were found, that of the verdict first.
 	Findings []Finding `json:"findings"`
 	Remedies []Remedy  `json:"remedies,omitempty"`
+	// Together: several causes hold the connection to about the same rate, so
+	// that removing one alone brings little.
+	Together bool `json:"together,omitempty"`
 	// Certain is false where another cause would show the same figures, and
 	// Doubt says what would tell them apart.
 	Certain bool   `json:"certain"`
@@ -71,6 +74,7 @@ func Diagnose(o Observation) (Report, error) {
 		r.Findings = []Finding{{Cause: Unexplained, Evidence: []string{"no figure stands out"}}}
 	}
 	r.Cause = r.Findings[0].Cause
+	r.Together = c.gain(r.Findings[0]) == 0
 	r.Doubt = c.doubt(r.Cause)
 	r.Certain = r.Doubt == ""
 	r.Remedies = c.remedies(r.Findings)
@@ -158,6 +162,9 @@ func (c *patient) predict(findings []Finding) {
 		if finding.Cause != ReceiverWindow && finding.Cause != WindowScaling && c.smallWindow() {
 			lower(c.windowBound(), "the receiver's window")
 		}
+		if (finding.Cause == ReceiverWindow || finding.Cause == WindowScaling) && c.f.SendBufferFixed {
+			lower(c.bufferBound(), "the send buffer")
+		}
 		if math.IsInf(least, 1) {
 			continue
 		}
@@ -165,15 +172,36 @@ func (c *patient) predict(findings []Finding) {
 	}
 }
 
+// eventRTT is from which round trip time on loss events can be told apart in
+// the samples, and longestBurst how many losses one is taken for at most.
+const (
+	eventRTT     = 50 * time.Millisecond
+	longestBurst = 5
+)
+
 // lossBound is what the losses leave to the connection's congestion control.
 func (c *patient) lossBound() float64 {
-	return lossBoundBps(c.o.CongestionControl, c.f.MSS, c.f.RTT, c.lost)
+	p := c.lost
+	if c.f.RTT >= eventRTT && c.f.LossEvents > 0 {
+		// Losses come in bursts, of which the congestion control makes one
+		// event each. Those are counted where samples come more often.
+		p = min(p, max(c.f.LossEventRate, c.lost/longestBurst))
+	}
+	return lossBoundBps(c.o.CongestionControl, c.f.MSS, c.f.RTT, p)
 }
 
-// smallWindow says whether the peer's window is a bound that does not move: less
-// than what systems announce before they know how much is needed.
+// smallWindow says whether the peer's window is a bound that does not move: it
+// holds the sender back at times, or is less than what systems announce before
+// they know how much is needed.
 func (c *patient) smallWindow() bool {
-	return c.f.PeerWindowMax < 60000 && c.f.PeerWindowMin > 0.9*c.f.PeerWindowMax
+	f := c.f
+	return f.PeerWindowMin > 0.9*f.PeerWindowMax && (f.Rwnd > 0.02 || f.PeerWindowMax < 60000)
+}
+
+// bufferBound is about what a send buffer lets through: a little more than half
+// of it is data, and a write of 64 KiB may exceed it.
+func (c *patient) bufferBound() float64 {
+	return (0.6*c.f.SendBuffer + 25_000) * 8 / c.f.RTT.Seconds()
 }
 
 // stands says whether the connection has come to a standstill.
@@ -188,7 +216,7 @@ func (c *patient) rank(findings []Finding) []Finding {
 	slices.SortStableFunc(findings, func(a, b Finding) int {
 		return compareGains(c.gain(b), c.gain(a))
 	})
-	if len(findings) > 0 && c.gain(findings[0]) == 0 {
+	if len(findings) > 0 && c.gain(findings[0]) == 0 && c.goodput >= ownQueue*c.capacity {
 		findings = append([]Finding{{Cause: Healthy, Evidence: []string{"nothing that was found would bring a fifth more if it were removed"}}}, findings...)
 	}
 	return findings

@@ -26,9 +26,9 @@ type Figures struct {
 
 	RTT, MinRTT time.Duration // median of the smoothed, and the least
 	RTTSpread   float64       // (95th - 5th percentile of the smoothed) ÷ MinRTT
-	// Queue is how much longer than at least packets are under way at most
-	// times, ÷ MinRTT: the first quartile of the smoothed, since what is not a
-	// queue (an acknowledgement that waits for a second segment) comes and goes.
+	// Queue is how much longer than at least packets are under way, ÷ MinRTT:
+	// by the median, or with few segments under way by the first quartile,
+	// since then acknowledgements that wait for a second segment look like one.
 	Queue float64
 
 	MSS             int     // data of a full segment, bytes
@@ -54,11 +54,15 @@ type Figures struct {
 	ZeroWindow    float64 // share of samples in which the peer's window held less than two segments
 	BufferLow     float64 // 10th percentile of the share of the send buffer in use
 	BufferHigh    float64 // 90th
-	SlowStart     bool    // no loss has ended the start yet
-	PacedBps      float64 // what SO_MAX_PACING_RATE lets through, of data; +Inf without
-	Variation     float64 // coefficient of variation of the goodput over seconds
-	CPU           float64 // share of Time in which the busiest thread ran or waited for a CPU
-	RecvQueue     float64 // bytes that this end's program has not read, median
+	SendBuffer    float64 // bytes at the end
+	// SendBufferFixed: it is less than the kernel makes of a buffer that it
+	// sizes itself, which has room for two congestion windows and overhead.
+	SendBufferFixed bool
+	SlowStart       bool    // no loss has ended the start yet
+	PacedBps        float64 // what SO_MAX_PACING_RATE lets through, of data; +Inf without
+	Variation       float64 // coefficient of variation of the goodput over seconds
+	CPU             float64 // share of Time in which the busiest thread ran or waited for a CPU
+	RecvQueue       float64 // bytes that this end's program has not read, median
 
 	WindowScaling bool // agreed on by both ends; true if unknown
 	Timestamps    bool
@@ -108,8 +112,8 @@ func (o Observation) Figures() Figures {
 	}
 	f.CPU = cpuShare(o.Samples)
 	f.losses(a, b)
-	f.rtts(o.Samples)
 	f.windows(o.Samples)
+	f.rtts(o.Samples)
 	f.course(o.Samples)
 	return f
 }
@@ -167,6 +171,9 @@ func (f *Figures) losses(a, b *tcpinfo.Info) {
 	}
 }
 
+// fewSegments is how many under way make acknowledgements regular.
+const fewSegments = 20
+
 func (f *Figures) rtts(samples []Sample) {
 	var smoothed []float64
 	for _, s := range samples {
@@ -187,7 +194,11 @@ func (f *Figures) rtts(samples []Sample) {
 	}
 	if least := f.MinRTT.Seconds(); least > 0 {
 		f.RTTSpread = (quantile(smoothed, 0.95) - quantile(smoothed, 0.05)) / least
-		f.Queue = max(quantile(smoothed, 0.25)-least, 0) / least
+		usual := f.RTT.Seconds()
+		if f.Cwnd < fewSegments {
+			usual = quantile(smoothed, 0.25)
+		}
+		f.Queue = max(usual-least, 0) / least
 	}
 }
 
@@ -237,6 +248,8 @@ func (f *Figures) windows(samples []Sample) {
 	if len(used) > 0 {
 		slices.Sort(used)
 		f.BufferLow, f.BufferHigh = quantile(used, 0.1), quantile(used, 0.9)
+		f.SendBuffer = float64(samples[len(samples)-1].SendBuffer)
+		f.SendBufferFixed = f.SendBuffer < 2*slices.Max(cwnd)*float64(f.MSS)
 	}
 	if len(received) > 0 {
 		f.RecvQueue = median(received)

@@ -45,22 +45,32 @@ func lossBoundBps(algorithm string, mss int, rtt time.Duration, p float64) float
 // bps is the rate of one unit of bytes per round trip, in bits per second.
 func bps(bytes int, rtt time.Duration) float64 { return float64(bytes) * 8 / rtt.Seconds() }
 
+// firstPeerWindow is what a Linux receiver announces at first, in bytes, and
+// does not exceed in the second round trip either. Then it doubles.
+const firstPeerWindow = 65535
+
 // slowStartTime is how long a transfer takes that begins with a window of a
-// number of segments and doubles it every round trip (RFC 5681, 3.1): one round
-// trip for the handshake, and one for every window that it takes, the last one
-// included, and what the path's rate adds once the window reaches it.
+// number of segments and doubles it every round trip (RFC 5681, 3.1), as far as
+// the receiver's window goes: one round trip for the handshake, and one for
+// every window that it takes, the last one included, and what the path's rate
+// adds once the window reaches it.
 func slowStartTime(bytes int64, mss, initialWindow int, rtt time.Duration, capacityBps float64) time.Duration {
 	elapsed := rtt // the handshake
-	window := float64(initialWindow * mss)
+	begun := float64(initialWindow * mss)
 	left := float64(bytes)
-	for left > 0 {
+	for round := 1; left > 0; round++ {
+		peer := float64(firstPeerWindow)
+		if round > 2 {
+			peer = math.Ldexp(peer, round-2)
+		}
+		window := min(begun, peer)
 		if capacityBps > 0 && bps(int(window), rtt) >= capacityBps {
 			// The path sends without a pause from here on.
 			return elapsed + time.Duration(left*8/capacityBps*float64(time.Second)) + rtt
 		}
 		left -= window
 		elapsed += rtt
-		window *= 2
+		begun *= 2
 	}
 	return elapsed
 }

@@ -46,7 +46,7 @@ func (c *patient) remedies(findings []Finding) []Remedy {
 		gain := 0.0
 		if finding.PredictedBps > 0 && c.goodput > 0 {
 			gain = finding.PredictedBps / c.goodput
-			if gain < worthwhile {
+			if gain < worthwhile && c.gain(findings[0]) > 0 {
 				continue
 			}
 		}
@@ -105,7 +105,7 @@ func (c *patient) against(cause Cause) []Remedy {
 		if held == 0 {
 			return []Remedy{haul}
 		}
-		return []Remedy{{
+		return []Remedy{haul, {
 			Action: fmt.Sprintf("send at %.2f Mb/s, just below what the policer lets through", held), Place: Sender,
 			Command: fmt.Sprintf("longhaul cc use --to %s brutal --rate %.2fMbit", host, held),
 			Apply:   []string{"cc", "use", "--to", host, "brutal", "--rate", fmt.Sprintf("%.2fMbit", held)},

@@ -50,7 +50,7 @@ func shortFlow(c *patient) *Finding {
 	}}
 	now := slowStartTime(int64(mean), c.f.MSS, initialWindow, c.f.MinRTT, zeroIfInf(c.capacity))
 	then := slowStartTime(int64(mean), c.f.MSS, largeInitialWindow, c.f.MinRTT, zeroIfInf(c.capacity))
-	finding.PredictedBps, finding.Next = c.goodput*float64(now)/float64(then), "round trips"
+	finding.PredictedBps, finding.Next = c.goodput*float64(now)/float64(then), "round trips, and the window that receivers begin with"
 	return finding
 }
 
@@ -74,7 +74,7 @@ func (o Observation) shortConnections(f Figures) bool {
 
 // pacing: the socket may not send faster (SO_MAX_PACING_RATE).
 func pacing(c *patient) *Finding {
-	if !(c.goodput > 0.9*c.f.PacedBps) {
+	if !(c.goodput > 0.85*c.f.PacedBps) {
 		return nil
 	}
 	return &Finding{Cause: Pacing, BoundBps: c.f.PacedBps, Evidence: []string{

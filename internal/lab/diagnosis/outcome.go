@@ -32,13 +32,21 @@ type Outcome struct {
 	Cases          []Result `json:"cases"`
 }
 
-// judge says what the causes were, and whether the verdict is right.
+// judge says what the causes were, and whether the verdict is right. Where
+// nothing that was put in the way is the cause, what the doctor named may be.
 func (r *Result) judge() {
 	r.Causes = []doctor.Cause{}
-	for cause, bps := range r.Without {
-		if bps >= worthwhile*r.GoodputBps && bps > 0 {
+	lifts := func(cause doctor.Cause) bool {
+		bps := r.Without[cause]
+		return bps >= worthwhile*r.GoodputBps && bps > 0
+	}
+	for _, cause := range r.Hindrances {
+		if lifts(cause) {
 			r.Causes = append(r.Causes, cause)
 		}
+	}
+	if len(r.Causes) == 0 && lifts(r.Verdict) {
+		r.Causes = append(r.Causes, r.Verdict)
 	}
 	slices.SortFunc(r.Causes, func(a, b doctor.Cause) int {
 		return cmp.Or(cmp.Compare(r.Without[b], r.Without[a]), cmp.Compare(a, b))

@@ -54,11 +54,8 @@ func (s setup) without(cause doctor.Cause) setup {
 		s.noScaling = false
 	case doctor.SendBuffer:
 		s.traffic.SendBufferBytes = 0
-	case doctor.RandomLoss, doctor.Reordering:
+	case doctor.RandomLoss, doctor.Reordering, doctor.Policer:
 		s.traffic.CongestionControl = s.tolerant
-	case doctor.Policer:
-		// Pacing counts data, and the policer packets.
-		s.traffic.PacingBps = int64(0.93 * float64(s.conditions.Policer.RateBps))
 	case doctor.SegmentSize, doctor.AsymmetricMTU:
 		s.announcedMSS = s.conditions.MTUAB - 40
 	case doctor.BlackHole:
