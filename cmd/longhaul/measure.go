@@ -74,6 +74,7 @@ ordinary iperf3 -s, and an ordinary iperf3 -c measures to --serve.`,
 	flags.StringVar(&f.amount, "bytes", "", "how much to send instead, a `SIZE` like 1GiB")
 	flags.DurationVar(&f.omit, "omit", 0, "start that does not count, whole seconds")
 	flags.DurationVar(&f.reporting, "interval", time.Second, "time between two lines")
+	flags.DurationVar(&f.options.Patience, "timeout", 15*time.Second, "how long the server may take to answer")
 	flags.StringVar(&f.window, "window", "", "socket buffers of both sides, a `SIZE`")
 	flags.StringVar(&f.write, "write", "128KiB", "`SIZE` of each write")
 	flags.IntVar(&f.options.MSS, "mss", 0, "largest segment, `BYTES`")
@@ -203,10 +204,12 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return errors.New("interrupted before the end: nothing was counted")
-	case errors.Is(err, measure.ErrBusy):
-		return &hintError{fmt.Errorf("%s: %w", address, err), "try again when it has ended"}
 	case err != nil:
-		return &hintError{measure.Explain(address, err), "is longhaul measure --serve, or iperf3 -s, running there, and the port open?"}
+		explained, hint := measure.Explain(address, err)
+		if hint == "" {
+			return explained
+		}
+		return &hintError{explained, hint}
 	}
 	return out.summary(summary)
 }
