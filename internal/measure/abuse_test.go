@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -169,7 +170,7 @@ func TestHalfOpenConnections(t *testing.T) {
 	for _, conn := range idle[:2*maxUnplaced] {
 		must(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
 		_, err := io.Copy(io.Discard, conn)
-		if timeout, ok := err.(net.Error); !ok || !timeout.Timeout() {
+		if !isTimeout(err) {
 			closed++
 		}
 	}
@@ -224,8 +225,7 @@ func TestTooManyStreams(t *testing.T) {
 }
 
 func isTimeout(err error) bool {
-	timeout, ok := err.(net.Error)
-	return ok && timeout.Timeout()
+	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // TestGarbage: random bytes, alone and in the place of every message, and
@@ -321,7 +321,7 @@ func TestConnectionsAtOnce(t *testing.T) {
 			defer mu.Unlock()
 			if err == nil {
 				served++
-			} else if err != ErrBusy {
+			} else if !errors.Is(err, ErrBusy) {
 				others = append(others, err)
 			}
 		})

@@ -380,28 +380,28 @@ func rootOf(err error) error {
 
 // Explain says in a sentence what an error of [Run] means for the user, and what
 // to do about it where that is known.
-func Explain(server string, err error) (explained error, hint string) {
+func Explain(server string, err error) (hint string, explained error) {
 	const running = "is longhaul measure --serve, or iperf3 -s, running there, and the port open?"
 	var dns *net.DNSError
 	switch {
 	case err == nil:
-		return nil, ""
+		return "", nil
 	case errors.As(err, &dns):
-		return fmt.Errorf("cannot find the address of %s: %s", dns.Name, dns.Err), "is the name right?"
+		return "is the name right?", fmt.Errorf("cannot find the address of %s: %s", dns.Name, dns.Err)
 	case errors.Is(err, ErrBusy):
-		return fmt.Errorf("%s: %w", server, err), "try again when it has ended"
+		return "try again when it has ended", fmt.Errorf("%s: %w", server, err)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("nobody listens at %s", server), running
+		return running, fmt.Errorf("nobody listens at %s", server)
 	case errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH):
-		return fmt.Errorf("there is no way to %s: %w", server, rootOf(err)), "see ip route get, or ask a router on the way"
+		return "see ip route get, or ask a router on the way", fmt.Errorf("there is no way to %s: %w", server, rootOf(err))
 	case errors.Is(err, errUnanswered):
-		return fmt.Errorf("%s: %w", server, err), "is the host up, and does a firewall on the way drop what goes to the port?"
+		return "is the host up, and does a firewall on the way drop what goes to the port?", fmt.Errorf("%s: %w", server, err)
 	case errors.Is(err, errNotIperf) || errors.Is(err, errSilent) || errors.Is(err, errNoWord):
-		return fmt.Errorf("%s: %w", server, err), running
+		return running, fmt.Errorf("%s: %w", server, err)
 	case isClosed(err):
-		return fmt.Errorf("%s ended the test before its time", server), "what does the server's log say?"
+		return "what does the server's log say?", fmt.Errorf("%s ended the test before its time", server)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("%s said nothing more in the middle of the test", server), "is the way there still open?"
+		return "is the way there still open?", fmt.Errorf("%s said nothing more in the middle of the test", server)
 	}
-	return fmt.Errorf("%s: %w", server, err), ""
+	return "", fmt.Errorf("%s: %w", server, err)
 }

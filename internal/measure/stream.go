@@ -97,9 +97,10 @@ func (s *stream) receive() error {
 
 // lowWater is how much is to be there before a receiving stream is woken, bytes.
 // At rates where packets come one by one a wake for each would take three times
-// the processor time. It is less than what the smallest receive buffer that the
-// kernel starts with holds, so that it changes no window.
-const lowWater = 16 << 10
+// the processor time. It is less than what the receive buffer that the kernel
+// starts with holds, and the kernel keeps it below half of one that was asked for,
+// so that it changes no window.
+const lowWater = 32 << 10
 
 // sweep reads what is there and was too little to wake for.
 func (s *stream) sweep(buffer []byte) {
