@@ -205,11 +205,11 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 	case err != nil && ctx.Err() != nil:
 		return errors.New("interrupted before the end: nothing was counted")
 	case err != nil:
-		hint, explained := measure.Explain(address, err)
-		if hint == "" {
-			return explained
+		explained := measure.Explain(address, err)
+		if hint := measure.Hint(err); hint != "" {
+			return &hintError{explained, hint}
 		}
-		return &hintError{explained, hint}
+		return explained
 	}
 	return out.summary(summary)
 }

@@ -378,30 +378,45 @@ func rootOf(err error) error {
 	}
 }
 
-// Explain says in a sentence what an error of [Run] means for the user, and what
-// to do about it where that is known.
-func Explain(server string, err error) (hint string, explained error) {
-	const running = "is longhaul measure --serve, or iperf3 -s, running there, and the port open?"
+// Explain says in a sentence what an error of [Run] means for the user.
+func Explain(server string, err error) error {
 	var dns *net.DNSError
 	switch {
 	case err == nil:
-		return "", nil
+		return nil
 	case errors.As(err, &dns):
-		return "is the name right?", fmt.Errorf("cannot find the address of %s: %s", dns.Name, dns.Err)
-	case errors.Is(err, ErrBusy):
-		return "try again when it has ended", fmt.Errorf("%s: %w", server, err)
+		return fmt.Errorf("cannot find the address of %s: %s", dns.Name, dns.Err)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return running, fmt.Errorf("nobody listens at %s", server)
+		return fmt.Errorf("nobody listens at %s", server)
 	case errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH):
-		return "see ip route get, or ask a router on the way", fmt.Errorf("there is no way to %s: %w", server, rootOf(err))
-	case errors.Is(err, errUnanswered):
-		return "is the host up, and does a firewall on the way drop what goes to the port?", fmt.Errorf("%s: %w", server, err)
-	case errors.Is(err, errNotIperf) || errors.Is(err, errSilent) || errors.Is(err, errNoWord):
-		return running, fmt.Errorf("%s: %w", server, err)
+		return fmt.Errorf("there is no way to %s: %w", server, rootOf(err))
 	case isClosed(err):
-		return "what does the server's log say?", fmt.Errorf("%s ended the test before its time", server)
+		return fmt.Errorf("%s ended the test before its time", server)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return "is the way there still open?", fmt.Errorf("%s said nothing more in the middle of the test", server)
+		return fmt.Errorf("%s said nothing more in the middle of the test", server)
 	}
-	return "", fmt.Errorf("%s: %w", server, err)
+	return fmt.Errorf("%s: %w", server, err)
+}
+
+// Hint says what to do about an error of [Run]; it is empty where that is not
+// known.
+func Hint(err error) string {
+	var dns *net.DNSError
+	switch {
+	case errors.As(err, &dns):
+		return "is the name right?"
+	case errors.Is(err, ErrBusy):
+		return "try again when it has ended"
+	case errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH):
+		return "see ip route get, or ask a router on the way"
+	case errors.Is(err, errUnanswered):
+		return "is the host up, and does a firewall on the way drop what goes to the port?"
+	case errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errNotIperf) || errors.Is(err, errSilent) || errors.Is(err, errNoWord):
+		return "is longhaul measure --serve, or iperf3 -s, running there, and the port open?"
+	case isClosed(err):
+		return "what does the server's log say?"
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return "is the way there still open?"
+	}
+	return ""
 }

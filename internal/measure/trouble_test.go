@@ -78,7 +78,7 @@ func TestTrouble(t *testing.T) {
 			if err == nil {
 				t.Fatal("it was taken for a server")
 			}
-			_, explained := Explain(test.address, err)
+			explained := Explain(test.address, err)
 			if !strings.Contains(explained.Error(), test.want) {
 				t.Errorf("%v, want %q", explained, test.want)
 			}
@@ -92,7 +92,7 @@ func TestNoWay(t *testing.T) {
 	nettest.CheckLeaks(t)
 	const far = "192.0.2.1:5201"
 	_, err := Run(t.Context(), far, Options{})
-	if _, explained := Explain(far, err); explained == nil || explained.Error() != "there is no way to 192.0.2.1:5201: network is unreachable" {
+	if explained := Explain(far, err); explained == nil || explained.Error() != "there is no way to 192.0.2.1:5201: network is unreachable" {
 		t.Errorf("%v", explained)
 	}
 }
@@ -116,7 +116,7 @@ func TestFiltered(t *testing.T) {
 		}
 	}
 	_, err = Run(t.Context(), address, Options{Patience: shortPatience})
-	if _, explained := Explain(address, err); explained == nil || explained.Error() != address+": it does not answer within 700ms" {
+	if explained := Explain(address, err); explained == nil || explained.Error() != address+": it does not answer within 700ms" {
 		t.Errorf("%v", explained)
 	}
 }
@@ -150,7 +150,7 @@ func TestServerGoes(t *testing.T) {
 		close(gone)
 		select {
 		case err := <-result:
-			if _, explained := Explain(address, err); explained == nil || explained.Error() != address+" ended the test before its time" {
+			if explained := Explain(address, err); explained == nil || explained.Error() != address+" ended the test before its time" {
 				t.Errorf("%s: %v", direction, explained)
 			}
 		case <-time.After(10 * time.Second):
