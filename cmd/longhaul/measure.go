@@ -62,10 +62,10 @@ ordinary iperf3 -s, and an ordinary iperf3 -c measures to --serve.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&f.serve, "serve", false, "be the server, one test at a time (for each token)")
+	flags.BoolVar(&f.serve, "serve", false, "be the server, one test at a time")
 	flags.StringVar(&f.listen, "listen", "", "with --serve: `ADDRESS` to listen on (all)")
-	flags.StringVar(&f.tokens, "tokens", "", "with --serve: `FILE` of names and secrets, one for each client")
-	flags.StringVar(&f.token, "token", "", "`FILE` with a name and a secret, for such a server")
+	flags.StringVar(&f.tokens, "tokens", "", "with --serve: `FILE` of names and secrets")
+	flags.StringVar(&f.token, "token", "", "`FILE` with a name and secret, for --tokens")
 	flags.Uint16Var(&f.port, "port", measure.DefaultPort, "the server's port")
 	flags.BoolVar(&f.receive, "receive", false, "have the server send")
 	flags.BoolVar(&f.both, "both", false, "send both ways at once")
@@ -74,13 +74,14 @@ ordinary iperf3 -s, and an ordinary iperf3 -c measures to --serve.`,
 	flags.StringVar(&f.amount, "bytes", "", "how much to send instead, a `SIZE` like 1GiB")
 	flags.DurationVar(&f.omit, "omit", 0, "start that does not count, whole seconds")
 	flags.DurationVar(&f.reporting, "interval", time.Second, "time between two lines")
+	flags.DurationVar(&f.options.Patience, "timeout", 15*time.Second, "wait for the server's answer")
 	flags.StringVar(&f.window, "window", "", "socket buffers of both sides, a `SIZE`")
 	flags.StringVar(&f.write, "write", "128KiB", "`SIZE` of each write")
 	flags.IntVar(&f.options.MSS, "mss", 0, "largest segment, `BYTES`")
 	flags.StringVar(&f.pacing, "pacing-rate", "", "`RATE` that each stream keeps below")
 	flags.StringVar(&f.options.CongestionControl, "congestion-control", "", "a `NAME` of longhaul cc list")
 	flags.BoolVar(&f.options.NoDelay, "no-delay", false, "send small writes at once")
-	flags.StringVar(&f.rate, "rate", "", "the link's `RATE`, to see what share of it was reached")
+	flags.StringVar(&f.rate, "rate", "", "the link's `RATE`, to see the share reached")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object, under iperf3's names")
 	flags.BoolVar(&f.csv, "csv", false, "print a line of values per interval and stream")
 	return cmd
@@ -203,10 +204,12 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return errors.New("interrupted before the end: nothing was counted")
-	case errors.Is(err, measure.ErrBusy):
-		return &hintError{fmt.Errorf("%s: %w", address, err), "try again when it has ended"}
 	case err != nil:
-		return &hintError{measure.Explain(address, err), "is longhaul measure --serve, or iperf3 -s, running there, and the port open?"}
+		explained := measure.Explain(address, err)
+		if hint := measure.Hint(err); hint != "" {
+			return &hintError{explained, hint}
+		}
+		return explained
 	}
 	return out.summary(summary)
 }

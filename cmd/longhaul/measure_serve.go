@@ -26,12 +26,23 @@ func (f *measureFlags) runServer(cmd *cobra.Command, env *env) error {
 	if err != nil {
 		return &hintError{fmt.Errorf("cannot listen: %w", err), "choose another port with --port; an iperf3 -s may have this one"}
 	}
-	fmt.Fprintf(env.stderr, "serving tests on %s\n", l.Addr())
+	to := ""
+	if len(tokens) > 0 {
+		to = " to " + plural(len(tokens), "token")
+	}
+	fmt.Fprintf(env.stderr, "serving tests on %s%s\n", l.Addr(), to)
 	server := &measure.Server{
 		Version: version(),
 		Tokens:  tokens,
 		Started: func(client net.Addr, p measure.Parameters) {
-			fmt.Fprintf(env.stderr, "test from %s: %s, %d s\n", client, plural(p.Parallel, "stream"), p.Time)
+			who, long := client.String(), fmt.Sprintf("%d s", p.Time)
+			if len(tokens) > 0 {
+				who += " (" + p.Longhaul.Token + ")"
+			}
+			if p.Time == 0 {
+				long = quantity(p.Bytes) + "B"
+			}
+			fmt.Fprintf(env.stderr, "test from %s: %s, %s\n", who, plural(p.Parallel, "stream"), long)
 		},
 		Ended: func(client net.Addr, _ measure.Parameters, err error) {
 			if err != nil {

@@ -39,6 +39,7 @@ func TestMain(m *testing.M) {
 //	until REGEX ARG...      run longhaul until its stdout or stderr matches
 //	port VAR...             find free ports
 //	echo VAR                start a target that sends back what it gets, NAME:PORT in VAR
+//	greeter VAR TEXT        start a server that says a text to whoever connects, and no more
 //	talk ADDRESS TEXT       send a text and an end through; the reply must be the same
 //	refused ADDRESS         a connection must be refused, or reset at once
 //	hold NAME ADDRESS       open a connection, and see that it echoes
@@ -77,7 +78,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"start": cmdStart, "signal": cmdSignal, "exits": cmdExits, "logs": cmdLogs, "code": cmdCode, "until": cmdUntil,
-			"port": cmdPort, "echo": cmdEcho, "talk": cmdTalk, "refused": cmdRefused,
+			"port": cmdPort, "echo": cmdEcho, "greeter": cmdGreeter, "talk": cmdTalk, "refused": cmdRefused,
 			"hold": cmdHold, "alive": cmdAlive, "reset": cmdReset, "release": cmdRelease,
 		},
 	})
@@ -257,6 +258,20 @@ func cmdPort(ts *testscript.TestScript, neg bool, args []string) {
 
 func cmdEcho(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1)
+	target(ts, args[0], func(conn net.Conn) { io.Copy(conn, conn) })
+}
+
+func cmdGreeter(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2)
+	target(ts, args[0], func(conn net.Conn) {
+		io.WriteString(conn, args[1])
+		io.Copy(io.Discard, conn)
+	})
+}
+
+// target starts a server that serves every connection in the same way, and puts
+// its address into a variable.
+func target(ts *testscript.TestScript, variable string, serve func(net.Conn)) {
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
 	l, err := lc.Listen(context.Background(), "tcp4", "127.0.0.1:0")
@@ -270,7 +285,7 @@ func cmdEcho(ts *testscript.TestScript, neg bool, args []string) {
 			}
 			all.Go(func() {
 				defer conn.Close()
-				io.Copy(conn, conn)
+				serve(conn)
 			})
 		}
 	})
@@ -284,7 +299,7 @@ func cmdEcho(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		all.Wait()
 	})
-	ts.Setenv(args[0], l.Addr().String())
+	ts.Setenv(variable, l.Addr().String())
 }
 
 func dial(address string) (*net.TCPConn, error) {

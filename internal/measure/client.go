@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -85,13 +88,16 @@ func (c *client) dial(ctx context.Context, options bool) (net.Conn, error) {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, controlPatience)
+	ctx, cancel := context.WithTimeout(ctx, c.options.Patience)
 	defer cancel()
 	dial := c.options.Dialer
 	if dial == nil {
 		dial = dialDirectly
 	}
 	conn, err := dial(ctx, "tcp", c.server, control)
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.ETIMEDOUT) {
+		return nil, fmt.Errorf("%w within %v", errUnanswered, c.options.Patience)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +157,14 @@ func (c *client) run(ctx context.Context) (Summary, error) {
 
 // begin agrees on the test and makes its streams.
 func (c *client) begin(ctx context.Context) error {
-	if _, err := c.expect(controlPatience, paramExchange); err != nil {
+	switch first, err := c.expect(c.options.Patience, paramExchange); {
+	case errors.Is(err, errNotIperf):
+		return c.greeting(first)
+	case isClosed(err):
+		return errNoWord
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("%w for %v", errSilent, c.options.Patience)
+	case err != nil:
 		return err
 	}
 	if err := writeMessage(c.control, c.parameters); err != nil {
@@ -161,10 +174,10 @@ func (c *client) begin(ctx context.Context) error {
 	if c.options.Token.Name != "" {
 		asked = append(asked, showToken)
 	}
-	step, err := c.expect(controlPatience, asked...)
+	step, err := c.expect(c.options.Patience, asked...)
 	if err == nil && step == showToken {
 		if err = c.showToken(); err == nil {
-			_, err = c.expect(controlPatience, createStreams)
+			_, err = c.expect(c.options.Patience, createStreams)
 		}
 	}
 	if err != nil {
@@ -196,9 +209,9 @@ func (c *client) begin(ctx context.Context) error {
 			c.streams = append(c.streams, s)
 		}
 	}
-	_, err = c.expect(controlPatience, testStart)
+	_, err = c.expect(c.options.Patience, testStart)
 	if err == nil {
-		_, err = c.expect(controlPatience, testRunning)
+		_, err = c.expect(c.options.Patience, testRunning)
 	}
 	if err != nil {
 		c.streams.close()
@@ -206,11 +219,27 @@ func (c *client) begin(ctx context.Context) error {
 	return err
 }
 
+// greeting is what another protocol's server says first, as an error.
+func (c *client) greeting(first state) error {
+	said := make([]byte, 60)
+	said[0] = byte(first)
+	_ = c.control.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	n, _ := c.control.Read(said[1:])
+	line, _, _ := strings.Cut(string(said[:1+n]), "\n")
+	return fmt.Errorf("%w: it begins with %q", errNotIperf, strings.TrimRight(line, "\r"))
+}
+
 // move has data go for as long as the test lasts.
 func (c *client) move(ctx context.Context) (elapsed time.Duration, err error) {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	c.ready()
+	gone, endListening := c.listen()
+	go func() {
+		if err, ended := <-gone; ended {
+			cancel(err)
+		}
+	}()
 	endWatch := c.watchBoth(running, c.options.Interval, c.options.SampleEvery, c.options.Report)
 	ended := c.streams.run(cancel)
 	over := (<-chan time.Time)(nil)
@@ -230,6 +259,7 @@ func (c *client) move(ctx context.Context) (elapsed time.Duration, err error) {
 	}
 	endWatch()
 	elapsed = time.Since(c.start)
+	endListening()
 	// What is on the way of a stream that sends still arrives: the server
 	// reads until it has been told of the end.
 	c.streams.stop()
@@ -277,10 +307,10 @@ func (c *client) enough(ctx context.Context) <-chan struct{} {
 
 // finish exchanges what both sides counted.
 func (c *client) finish(own results) (theirs results, err error) {
-	if _, err := c.expect(controlPatience, exchangeResults); err != nil {
+	if _, err := c.expect(c.options.Patience, exchangeResults); err != nil {
 		return theirs, err
 	}
-	if err := c.control.SetDeadline(time.Now().Add(controlPatience)); err != nil {
+	if err := c.control.SetDeadline(time.Now().Add(c.options.Patience)); err != nil {
 		return theirs, err
 	}
 	if err := writeMessage(c.control, own); err != nil {
@@ -289,7 +319,7 @@ func (c *client) finish(own results) (theirs results, err error) {
 	if err := readMessage(c.control, maxResults, &theirs); err != nil {
 		return theirs, fmt.Errorf("reading what the server counted: %w", err)
 	}
-	if _, err := c.expect(controlPatience, displayResults); err != nil {
+	if _, err := c.expect(c.options.Patience, displayResults); err != nil {
 		return theirs, err
 	}
 	return theirs, writeState(c.control, done)
@@ -334,6 +364,30 @@ func (c *client) summary(elapsed, used time.Duration, own, theirs results) Summa
 	return s
 }
 
+// Errors of a client that [Explain] knows more of.
+var (
+	errUnanswered = errors.New("it does not answer")
+	errSilent     = errors.New("it accepts the connection, and then says nothing")
+	errNoWord     = errors.New("it accepts the connection, and closes it without a word")
+)
+
+// isClosed says whether an error is the other side's end of a connection.
+func isClosed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE) || errors.Is(err, errEnded)
+}
+
+// rootOf is the innermost error, which is the system's.
+func rootOf(err error) error {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err
+		}
+		err = inner
+	}
+}
+
 // Explain says in a sentence what an error of [Run] means for the user.
 func Explain(server string, err error) error {
 	var dns *net.DNSError
@@ -344,8 +398,35 @@ func Explain(server string, err error) error {
 		return fmt.Errorf("cannot find the address of %s: %s", dns.Name, dns.Err)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("nobody listens at %s", server)
-	case errors.Is(err, errNotIperf):
-		return fmt.Errorf("%s: %w", server, err)
+	case errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH):
+		return fmt.Errorf("there is no way to %s: %w", server, rootOf(err))
+	case isClosed(err):
+		return fmt.Errorf("%s ended the test before its time", server)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("%s said nothing more in the middle of the test", server)
 	}
-	return fmt.Errorf("measuring to %s: %w", server, err)
+	return fmt.Errorf("%s: %w", server, err)
+}
+
+// Hint says what to do about an error of [Run]; it is empty where that is not
+// known.
+func Hint(err error) string {
+	var dns *net.DNSError
+	switch {
+	case errors.As(err, &dns):
+		return "is the name right?"
+	case errors.Is(err, ErrBusy):
+		return "try again when it has ended"
+	case errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH):
+		return "see ip route get, or ask a router on the way"
+	case errors.Is(err, errUnanswered):
+		return "is the host up, and does a firewall on the way drop what goes to the port?"
+	case errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errNotIperf) || errors.Is(err, errSilent) || errors.Is(err, errNoWord):
+		return "is longhaul measure --serve, or iperf3 -s, running there, and the port open?"
+	case isClosed(err):
+		return "what does the server's log say?"
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return "is the way there still open?"
+	}
+	return ""
 }

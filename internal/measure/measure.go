@@ -50,6 +50,10 @@ type Options struct {
 	// sides say of the streams they send; 100 ms if zero.
 	SampleEvery time.Duration
 
+	// Patience bounds the wait for the server's next step, besides the time
+	// that the test itself takes; 15 s if zero.
+	Patience time.Duration
+
 	// Token is shown to a server that asks for one.
 	Token Token
 
@@ -89,6 +93,9 @@ func (o Options) withDefaults() Options {
 	if o.WriteBytes == 0 {
 		o.WriteBytes = 128 << 10
 	}
+	if o.Patience == 0 {
+		o.Patience = controlPatience
+	}
 	if o.SampleEvery == 0 {
 		o.SampleEvery = 100 * time.Millisecond
 	}
@@ -117,6 +124,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("a window of %d bytes: use up to %d", o.WindowBytes, maxWindow)
 	case o.MSS != 0 && (o.MSS < 88 || o.MSS > 32767):
 		return fmt.Errorf("an MSS of %d bytes: use 88 to 32767", o.MSS)
+	case o.Patience < 100*time.Millisecond || o.Patience > time.Hour:
+		return fmt.Errorf("a wait of %v for the server: use 100ms to 1h", o.Patience)
 	case o.SampleEvery < minSampling || o.SampleEvery > maxSampling:
 		return fmt.Errorf("a sample every %v: use %v to %v", o.SampleEvery, minSampling, maxSampling)
 	case o.PacingBps < 0:

@@ -40,6 +40,12 @@ func setOptions(fd int, p Parameters) error {
 	return errors.Join(errs...)
 }
 
+// setLowWater sets how much wakes a reader (SO_RCVLOWAT). The kernel keeps it
+// below half the receive buffer, and wakes for less where the window closes.
+func setLowWater(fd, bytes int) {
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVLOWAT, bytes)
+}
+
 // unacknowledged is how much of what was written the other side has not got.
 func unacknowledged(fd int) int {
 	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)

@@ -25,6 +25,9 @@ func setOptions(fd int, p Parameters) error {
 	return errors.Join(errs...)
 }
 
+// setLowWater leaves it to the system when a reader is woken.
+func setLowWater(int, int) {}
+
 // unacknowledged is not known here.
 func unacknowledged(int) int { return 0 }
 

@@ -363,28 +363,18 @@ func (t *serverTest) begin(ctx context.Context) error {
 // await waits for the connections of the test's streams. They are told apart by
 // the order in which they came, and may say what they are for in another.
 func (t *serverTest) await(ctx context.Context, n int) (conns []arrival, err error) {
-	// Whatever the control connection says now, or its end, is the end.
-	gone := make(chan error, 1)
-	_ = t.control.SetReadDeadline(time.Now().Add(controlPatience))
-	var reading sync.WaitGroup
-	reading.Go(func() {
-		_, err := readState(t.control)
-		gone <- err
-	})
-	defer func() {
-		_ = t.control.SetReadDeadline(time.Unix(1, 0))
-		reading.Wait()
-		_ = t.control.SetReadDeadline(time.Time{})
-	}()
+	gone, endListening := t.listen()
+	defer endListening()
+	deadline := time.NewTimer(controlPatience)
+	defer deadline.Stop()
 	for len(conns) < n {
 		select {
 		case a := <-t.arrived:
 			conns = append(conns, a)
 		case err := <-gone:
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				return conns, fmt.Errorf("%d of %d streams came within %v", len(conns), n, controlPatience)
-			}
-			return conns, errEnded
+			return conns, err
+		case <-deadline.C:
+			return conns, fmt.Errorf("%d of %d streams came within %v", len(conns), n, controlPatience)
 		case <-ctx.Done():
 			return conns, context.Cause(ctx)
 		}

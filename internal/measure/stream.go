@@ -22,6 +22,7 @@ type stream struct {
 	raw     syscall.RawConn
 	bytes   atomic.Int64 // that count
 	writes  int          // bytes of each write, or room of each read
+	byTime  bool         // the test ends after a time
 	budget  *budget      // nil: no bound
 	omitted Sample       // what there was when the start that does not count ended
 	series  *series      // what the kernel said while it went on
@@ -37,7 +38,7 @@ func newStream(id int, sends bool, conn net.Conn, p Parameters) (*stream, error)
 	if err != nil {
 		return nil, err
 	}
-	return &stream{id: id, sends: sends, conn: tcp, raw: raw, writes: p.Length}, nil
+	return &stream{id: id, sends: sends, conn: tcp, raw: raw, writes: p.Length, byTime: p.Time > 0}, nil
 }
 
 // budget is an amount that several streams send together.
@@ -81,13 +82,37 @@ func (s *stream) send() error {
 
 func (s *stream) receive() error {
 	buffer := make([]byte, max(s.writes, 64<<10))
+	if s.byTime { // else the last bytes are waited for
+		_ = s.raw.Control(func(fd uintptr) { setLowWater(int(fd), lowWater) })
+	}
 	for {
 		n, err := s.conn.Read(buffer)
 		s.bytes.Add(int64(n))
 		if err != nil {
+			s.sweep(buffer)
 			return stopped(err)
 		}
 	}
+}
+
+// lowWater is how much is to be there before a receiving stream is woken, bytes.
+// At rates where packets come one by one a wake for each would take three times
+// the processor time. It is less than what the receive buffer that the kernel
+// starts with holds, and the kernel keeps it below half of one that was asked for,
+// so that it changes no window.
+const lowWater = 32 << 10
+
+// sweep reads what is there and was too little to wake for.
+func (s *stream) sweep(buffer []byte) {
+	_ = s.raw.Control(func(fd uintptr) {
+		for {
+			n, err := syscall.Read(int(fd), buffer) // does not block: the runtime's sockets do not
+			if n <= 0 || err != nil {
+				return
+			}
+			s.bytes.Add(int64(n))
+		}
+	})
 }
 
 // stopped is nil for the errors that a stream ends with when it is told to.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -137,7 +138,28 @@ func (t *test) expect(within time.Duration, want ...state) (state, error) {
 	case got == serverError:
 		return 0, t.readRefusal()
 	}
-	return 0, fmt.Errorf("%w: step %d where %d was due", errNotIperf, got, want[0])
+	return got, fmt.Errorf("%w: step %d where %d was due", errNotIperf, got, want[0])
+}
+
+// listen reads the control connection while nothing is to come there: what does
+// come, or its end, is the end of the test, and is told as an error once. The
+// channel is closed by end, after which the connection is to be read as before.
+func (t *test) listen() (gone <-chan error, end func()) {
+	told := make(chan error, 1)
+	done := make(chan struct{})
+	_ = t.control.SetReadDeadline(time.Time{})
+	go func() {
+		defer close(done)
+		defer close(told)
+		if _, err := readState(t.control); !errors.Is(err, os.ErrDeadlineExceeded) {
+			told <- errEnded
+		}
+	}()
+	return told, func() {
+		_ = t.control.SetReadDeadline(time.Unix(1, 0))
+		<-done
+		_ = t.control.SetReadDeadline(time.Time{})
+	}
 }
 
 // readRefusal reads why a server serves no test: iperf3's error number, the
@@ -154,12 +176,12 @@ func (t *test) readRefusal() error {
 		}
 	}
 	if len(text) > 0 {
-		return fmt.Errorf("the server refuses the test: %s", text)
+		return fmt.Errorf("it refuses the test: %s", text)
 	}
 	if number := binary.BigEndian.Uint32(numbers[:]); number != iperfUnauthorized {
-		return fmt.Errorf("the server refuses the test: iperf3's error %d", number)
+		return fmt.Errorf("it refuses the test: iperf3's error %d", number)
 	}
-	return errors.New("the server refuses the test: it is not authorized")
+	return errors.New("it refuses the test: we are not authorized")
 }
 
 // Errors that callers tell apart.
