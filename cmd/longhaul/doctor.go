@@ -83,7 +83,7 @@ carries (--no-probe: none), and with --test data, to find out how much.`,
 	flags.StringVar(&f.remote, "remote", "", "watch connections to this far end, `ADDRESS`[:PORT]")
 	flags.StringVar(&f.local, "local", "", "watch connections of this near end, [ADDRESS]:`PORT`")
 	flags.IntVar(&f.pid, "pid", 0, "watch connections of this process")
-	flags.DurationVar(&f.during, "for", 6*time.Second, "how long to watch")
+	flags.DurationVar(&f.during, "for", 5*time.Second, "how long to watch")
 	flags.BoolVar(&f.receive, "receive", false, "with HOST: have that host send")
 	flags.BoolVar(&f.test, "test", false, "send data, too, to a longhaul measure there")
 	flags.Uint16Var(&f.testPort, "test-port", measure.DefaultPort, "the port of that")

@@ -102,6 +102,9 @@ func (f *doctorFlags) choose(env *env, result pcap.Result) (doctor.Observation, 
 	case most.Place != pcap.AtSender:
 		note(env, fmt.Errorf("the capture was not taken at the host that sends: what limits it there is not all to be seen"))
 	}
+	if !most.connection.Handshake.Complete() {
+		note(env, errors.New("the capture lacks the handshake, without which the windows are not known: capture from the connection's start"))
+	}
 	if most.Missing {
 		note(env, fmt.Errorf("the capture lacks %d bytes that were acknowledged", most.MissingBytes))
 	}

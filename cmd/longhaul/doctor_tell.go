@@ -83,7 +83,7 @@ func where(p doctor.Place, elsewhere bool) string {
 	case p == doctor.Receiver:
 		return "on the host that receives"
 	}
-	return "at both sites"
+	return "on a host beside it"
 }
 
 // outlook says what a remedy is expected to bring.

@@ -25,6 +25,10 @@ const trialStreams = 4
 // they do must outweigh an observed connection that goes on.
 const manyStreams = 16
 
+// fastBps is from where on a path is taken for one on which four times as many
+// do no harm, and are needed.
+const fastBps = 10e6
+
 // trial says how to find out what a path carries.
 type trial struct {
 	server    string
@@ -48,6 +52,9 @@ func (f *doctorFlags) try(ctx context.Context, o *doctor.Observation, t trial) e
 	small := o.Path.MTU > 0 && float64(figures.MSS+figures.Headers) < 0.95*float64(o.Path.MTU)
 	if figures.Rwnd > 0.1 || !figures.WindowScaling || small {
 		t.streams = manyStreams
+		if figures.GoodputBps > fastBps {
+			t.streams = 4 * manyStreams
+		}
 	}
 	got, err := t.run(ctx)
 	if err != nil {
@@ -109,6 +116,7 @@ func (t trial) run(ctx context.Context) (doctor.Trial, error) {
 	}
 	result := doctor.Trial{Streams: options.Streams}
 	var bytes, delivered, sent, again float64
+	var windowLimited time.Duration
 	var rtts []time.Duration
 	for _, s := range summary.Streams {
 		counted := s.Samples
@@ -124,6 +132,7 @@ func (t trial) run(ctx context.Context) (doctor.Trial, error) {
 		result.GoodputBps += segments * float64(last.Info.SndMSS) * 8 / (last.At - first.At).Seconds()
 		delivered, bytes = delivered+segments, bytes+segments*float64(last.Info.SndMSS)
 		result.CongestionControl = s.CongestionControl
+		windowLimited += last.Info.RwndLimited - first.Info.RwndLimited
 		again += float64(last.Info.TotalRetrans - first.Info.TotalRetrans)
 		sent += float64(last.Info.DataSegsOut - first.Info.DataSegsOut)
 		if last.Info.Has(tcpinfo.FieldMinRTT) && (result.MinRTT == 0 || last.Info.MinRTT < result.MinRTT) {
@@ -133,6 +142,7 @@ func (t trial) run(ctx context.Context) (doctor.Trial, error) {
 			rtts = append(rtts, one.Info.RTT)
 		}
 	}
+	result.WindowLimited = windowLimited.Seconds() > 0.3*float64(options.Streams)*(options.Duration/2).Seconds()
 	if sent > 0 {
 		result.LossShare = again / sent
 	}

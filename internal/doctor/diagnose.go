@@ -146,6 +146,9 @@ func (c *patient) predict(findings []Finding) {
 			continue
 		}
 		least, next := c.capacity, "the path"
+		if c.o.Capacity != nil && c.o.Capacity.WindowLimited {
+			next = "no more than what was tried"
+		}
 		lower := func(bps float64, name string) {
 			if bps < least {
 				least, next = bps, name

@@ -100,12 +100,15 @@ type Path struct {
 
 // Trial is what a test found on the same path.
 type Trial struct {
-	Streams           int           `json:"streams"`
-	CongestionControl string        `json:"congestion_control"`
-	SegmentBytes      float64       `json:"segment_bytes"` // of data in a segment, mean of all that the path carried
-	GoodputBps        float64       `json:"goodput_bps"`   // of all together, once they were up to speed
-	PacketsPerSecond  float64       `json:"packets_per_second"`
-	LossShare         float64       `json:"loss_share"` // segments sent again ÷ segments sent
-	MinRTT            time.Duration `json:"min_rtt_ns"`
-	RTT               time.Duration `json:"rtt_ns"` // median of the smoothed
+	Streams           int     `json:"streams"`
+	CongestionControl string  `json:"congestion_control"`
+	SegmentBytes      float64 `json:"segment_bytes"` // of data in a segment, mean of all that the path carried
+	GoodputBps        float64 `json:"goodput_bps"`   // of all together, once they were up to speed
+	PacketsPerSecond  float64 `json:"packets_per_second"`
+	LossShare         float64 `json:"loss_share"` // segments sent again ÷ segments sent
+	// WindowLimited: the peers' windows held the connections back, so that the
+	// path may carry more.
+	WindowLimited bool          `json:"window_limited,omitempty"`
+	MinRTT        time.Duration `json:"min_rtt_ns"`
+	RTT           time.Duration `json:"rtt_ns"` // median of the smoothed
 }

@@ -67,7 +67,12 @@ func (c *patient) against(cause Cause) []Remedy {
 	host := far.String()
 	prefix := netip.PrefixFrom(far, far.BitLen()).String()
 	window := c.windowNeeded()
-	relays := Remedy{Action: "split the connection with a longhaul relay at each site: neither host is touched", Place: BothSites, Command: "longhaul relay --help"}
+	service := fmt.Sprint(c.o.Remote.Port())
+	relays := Remedy{
+		Action: "split the connection with a longhaul relay at each site: neither host is touched", Place: BothSites,
+		Command: "longhaul relay --listen :6000 --forward " + c.o.Remote.String(),
+		Others:  []string{"that is the one beside the host that receives; beside the host that sends: longhaul relay --listen :" + service + " --forward FAR-RELAY:6000"},
+	}
 	haul := Remedy{
 		Action: "send there with haul, which does not take every loss for congestion", Place: Sender,
 		Command: "longhaul cc use --to " + host + " haul",
