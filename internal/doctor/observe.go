@@ -55,9 +55,8 @@ func Observe(ctx context.Context, w Watch) (Observation, error) {
 	begin := time.Now()
 	ticker := time.NewTicker(w.Every)
 	defer ticker.Stop()
-	var at time.Duration
+	var at time.Duration // of what is there at first, exactly 0
 	for {
-		at = time.Since(begin)
 		err := w.Each(func(c *tcpinfo.Connection) {
 			if !w.Wanted(c) {
 				return
@@ -80,6 +79,7 @@ func Observe(ctx context.Context, w Watch) (Observation, error) {
 			return Observation{}, context.Cause(ctx)
 		case <-ticker.C:
 		}
+		at = time.Since(begin)
 	}
 	return pick(seen, at)
 }
