@@ -218,6 +218,10 @@ func reordering(c *patient) *Finding {
 		return nil
 	}
 	finding := &Finding{Cause: Reordering, BoundBps: c.goodput}
+	if c.o.Capacity != nil {
+		// Those of the trial suffer from it, too.
+		finding.PredictedBps, finding.Next = max(1.05*c.capacity, c.goodput), "the path"
+	}
 	if f.Reordered > 0 {
 		finding.Evidence = append(finding.Evidence, fmt.Sprintf("%.0f of a thousand segments overtook others, by up to %.0f", f.Reordered, f.Reordering))
 	}
@@ -232,11 +236,14 @@ func policer(c *patient) *Finding {
 	f, t := c.f, c.o.Capacity
 	// With few segments under way, acknowledgements that wait for a second
 	// segment look like a queue.
-	if t == nil || !(c.lost > 0) || f.Queue > 0.5 {
+	if t == nil || f.Queue > 0.5 || f.SlowStart || !(f.CwndUsed > 0.5) {
 		return nil
 	}
 	if !(t.LossShare > 2*c.lost && t.LossShare > 0.01 && trialQueue(t) < 0.25) {
 		return nil
+	}
+	if c.lost == 0 && !(t.LossShare > 0.1 && trialQueue(t) < 0.1) {
+		return nil // it takes more than the one sign
 	}
 	return &Finding{Cause: Policer, BoundBps: c.goodput, PredictedBps: max(0.95*c.capacity, c.goodput), Next: "the policer", Evidence: []string{
 		fmt.Sprintf("%s of the segments are lost at %s, and %s at %s, without a queue: something drops what exceeds a rate", percent(c.lost), rate(c.goodput), percent(t.LossShare), rate(t.GoodputBps)),
