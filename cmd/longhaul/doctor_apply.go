@@ -106,16 +106,20 @@ func undoApplied(env *env) error {
 	if len(commands) == 0 {
 		return errors.New("doctor has applied nothing on this host that is still in force")
 	}
+	var left [][]string // that could not be taken back
 	for len(commands) > 0 {
 		last := commands[len(commands)-1]
 		fmt.Fprintf(env.stderr, "longhaul %s\n", strings.Join(last, " "))
 		if err := runSelf(env, last); err != nil {
-			return err
+			left = append([][]string{last}, left...)
 		}
 		commands = commands[:len(commands)-1]
-		if err := a.write(commands); err != nil {
+		if err := a.write(slices.Concat(commands, left)); err != nil {
 			return err
 		}
+	}
+	if len(left) > 0 {
+		return &hintError{fmt.Errorf("%d of them could not be taken back", len(left)), "if that was done by hand, remove " + a.path()}
 	}
 	return nil
 }

@@ -65,6 +65,11 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			e.Setenv("PACKAGING", packaging)
+			records, err := filepath.Abs("../../internal/doctor/testdata")
+			if err != nil {
+				return err
+			}
+			e.Setenv("RECORDS", records)
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
