@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"longhaul/internal/doctor"
@@ -24,7 +25,7 @@ func (f *doctorFlags) active(ctx context.Context, env *env, host string) (doctor
 		host, f.testPort = name, uint16(n)
 	}
 	server := f.testServer(host)
-	options := measure.Options{Duration: f.during.Truncate(time.Second), SampleEvery: sampleEvery, Version: "longhaul " + version()}
+	options := measure.Options{Duration: f.during.Truncate(time.Second), SampleEvery: sampleEvery, Patience: 5 * time.Second, Version: "longhaul " + version()}
 	if f.receive {
 		options.Direction = measure.Receive
 	}
@@ -86,10 +87,26 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// unserved says what can be said of a path without a far end that takes data.
+// unserved says what can be said of a path without a far end that takes data,
+// if there is a host at all.
 func (f *doctorFlags) unserved(ctx context.Context, env *env, server string, err error) error {
-	if ctx.Err() != nil {
-		return err
+	var dns *net.DNSError
+	explained := &hintError{measure.Explain(server, err), "run longhaul measure --serve there, or watch a connection that is there: longhaul doctor --remote ADDRESS"}
+	if ctx.Err() != nil || errors.As(err, &dns) || errors.Is(err, measure.ErrBusy) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) {
+		return explained
 	}
-	return &hintError{measure.Explain(server, err), "run longhaul measure --serve there, or watch a connection that is there: longhaul doctor --remote ADDRESS"}
+	s, surveyErr := f.runSurvey(ctx, env, server)
+	if surveyErr != nil || s.Info == nil && s.Path.MTU == 0 {
+		return explained
+	}
+	note(env, explained.error)
+	if f.json {
+		surveyErr = writeJSON(env.stdout, s)
+	} else {
+		writeSurvey(env.stdout, s)
+	}
+	if surveyErr != nil {
+		return surveyErr
+	}
+	return &hintError{errNoVerdict, explained.hint}
 }

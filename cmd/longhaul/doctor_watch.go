@@ -165,8 +165,8 @@ func probePath(ctx context.Context, o doctor.Observation) (doctor.Path, error) {
 	if err != nil {
 		return path, err
 	}
-	path.DeviceMTU = device
 	device = min(device, 65535) // the largest packet there is, which a loopback device exceeds
+	path.DeviceMTU = device
 	last := &o.Samples[len(o.Samples)-1].Info
 	patience := max(300*time.Millisecond, 3*last.RTT)
 	if last.State == tcpinfo.Established && last.Backoff > 0 {

@@ -306,3 +306,33 @@ func TestUnknownFigures(t *testing.T) {
 		t.Error("a verdict from nothing")
 	}
 }
+
+func TestBounds(t *testing.T) {
+	info := bulk(nil).Samples[0].Info
+	unscaled := info
+	unscaled.Options = tcpinfo.OptTimestamps
+	for _, test := range []struct {
+		name string
+		path Path
+		info *tcpinfo.Info
+		want []string // parts of each
+	}{
+		{"nothing known", Path{}, nil, nil},
+		{"nothing wrong", Path{MTU: 1500, ReverseMTU: 1500, DeviceMTU: 1500}, &info, nil},
+		{"a tunnel", Path{MTU: 1400, ReverseMTU: 1400, DeviceMTU: 1500}, nil, []string{"less than this host's device"}},
+		{"two ways", Path{MTU: 1500, ReverseMTU: 576, DeviceMTU: 1500}, nil, []string{"different sizes"}},
+		{"options", Path{}, &unscaled, []string{"8.74 Mb/s at most", "selective"}},
+		{"small segments", Path{MTU: 9000, ReverseMTU: 9000, DeviceMTU: 9000}, &info, []string{"1448 bytes of data"}},
+	} {
+		got := Bounds(test.path, test.info)
+		if len(got) != len(test.want) {
+			t.Errorf("%s: %q", test.name, got)
+			continue
+		}
+		for i := range got {
+			if !strings.Contains(got[i], test.want[i]) {
+				t.Errorf("%s: %q, want one with %q", test.name, got[i], test.want[i])
+			}
+		}
+	}
+}
