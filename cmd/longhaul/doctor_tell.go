@@ -67,6 +67,10 @@ func writeReport(w io.Writer, r doctor.Report) {
 			wrap(w, "     ", other)
 		}
 	}
+	if r.Together {
+		fmt.Fprintln(w)
+		wrap(w, "", "Several causes hold it to about the same rate: removing one alone brings little.")
+	}
 	if r.Doubt != "" {
 		fmt.Fprintln(w)
 		wrap(w, "Not certain: ", r.Doubt)

@@ -83,7 +83,7 @@ The table has how often doctor was right, and what it took each cause for.`,
 					}
 					outcome, err := diagnosis.Run(ctx, diagnosis.Draw(sample, seed, kinds), diagnosis.Options{
 						Program: program, Parallel: parallel, Keep: keep, Tolerant: tolerant,
-						Progress: progress.scenario, Notef: progress.note,
+						Progress: progress.scenario,
 					})
 					progress.clear()
 					if err != nil {

@@ -60,6 +60,9 @@ func Diagnose(o Observation) (Report, error) {
 	}
 	c := newCase(o, f)
 	r.GoodputBps = c.goodput
+	if c.receives() {
+		return c.diagnoseReceiver(r), nil
+	}
 	for _, rule := range rules {
 		if finding := rule(c); finding != nil {
 			r.Findings = append(r.Findings, *finding)
@@ -76,7 +79,7 @@ func Diagnose(o Observation) (Report, error) {
 	r.Cause = r.Findings[0].Cause
 	r.Together = c.gain(r.Findings[0]) == 0
 	r.Doubt = c.doubt(r.Cause)
-	r.Certain = r.Doubt == ""
+	r.Certain = r.Doubt == "" && r.Cause != Unexplained
 	r.Remedies = c.remedies(r.Findings)
 	return r, nil
 }

@@ -218,6 +218,37 @@ func vanish(k int, s *Sample) {
 	s.Info.TotalRetrans, s.Info.Backoff = uint32(k/10), uint8(k/10)
 }
 
+// TestReceiver looks at connections at the end to which data come.
+func TestReceiver(t *testing.T) {
+	receiving := func(change func(*Sample)) Observation {
+		return bulk(func(k int, s *Sample) {
+			s.Info.BytesReceived, s.Info.BytesAcked = s.Info.BytesAcked, 1
+			s.Info.BusyTime, s.Info.Unacked, s.Info.NotsentBytes = 0, 0, 0
+			s.Info.RcvWnd = 3 << 20
+			change(s)
+		})
+	}
+	for _, test := range []struct {
+		name     string
+		change   func(*Sample)
+		cause    Cause
+		certain  bool
+		remedies bool
+	}{
+		{"in time", func(*Sample) {}, Unexplained, false, false},
+		{"read slowly", func(s *Sample) { s.RecvQueue = 1 << 20 }, Application, true, true},
+		{"window", func(s *Sample) { s.Info.RcvWnd = 80_000 }, ReceiverWindow, true, true},
+	} {
+		r, err := Diagnose(receiving(test.change))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Cause != test.cause || r.Certain != test.certain || (len(r.Remedies) > 0) != test.remedies || math.Abs(r.GoodputBps-10e6) > 1e5 {
+			t.Errorf("%s: %s at %.0f b/s, certain %v, %d remedies", test.name, r.Cause, r.GoodputBps, r.Certain, len(r.Remedies))
+		}
+	}
+}
+
 func TestTooLittle(t *testing.T) {
 	for _, test := range []struct {
 		name   string

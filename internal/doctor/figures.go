@@ -63,6 +63,7 @@ type Figures struct {
 	Variation       float64 // coefficient of variation of the goodput over seconds
 	CPU             float64 // share of Time in which the busiest thread ran or waited for a CPU
 	RecvQueue       float64 // bytes that this end's program has not read, median
+	Announced       float64 // bytes of the window that this end announces, median
 
 	WindowScaling bool // agreed on by both ends; true if unknown
 	Timestamps    bool
@@ -80,7 +81,7 @@ func (o Observation) Figures() Figures {
 		Samples: len(o.Samples), Rwnd: unknown, Sndbuf: unknown, Busy: unknown, LossShare: unknown, SpuriousShare: unknown,
 		Reordered: unknown, PacedBps: math.Inf(1), CPU: unknown, Variation: unknown, NotSent: unknown, BufferLow: unknown, BufferHigh: unknown,
 		PeerWindow: unknown, PeerWindowMin: unknown, PeerWindowMax: unknown, GoodputBps: unknown, LossEventRate: unknown,
-		Idle: unknown, Reordering: unknown, RecvQueue: unknown, ZeroWindow: unknown, WindowScaling: true,
+		Idle: unknown, Reordering: unknown, RecvQueue: unknown, Announced: unknown, ZeroWindow: unknown, WindowScaling: true,
 	}
 	if len(o.Samples) == 0 {
 		return f
@@ -204,7 +205,7 @@ func (f *Figures) rtts(samples []Sample) {
 
 // windows takes in what was allowed to be under way, and what was.
 func (f *Figures) windows(samples []Sample) {
-	var cwnd, inFlight, notSent, peer, used, received []float64
+	var cwnd, inFlight, notSent, peer, used, received, announced []float64
 	var cwndUsed, idle, zero, counted float64
 	for _, s := range samples {
 		i := &s.Info
@@ -233,6 +234,9 @@ func (f *Figures) windows(samples []Sample) {
 		if s.SendBuffer > 0 && s.SendQueued >= 0 {
 			used = append(used, float64(s.SendQueued)/float64(s.SendBuffer))
 		}
+		if i.Has(tcpinfo.FieldRcvWnd) {
+			announced = append(announced, float64(i.RcvWnd))
+		}
 		if s.RecvQueue >= 0 {
 			received = append(received, float64(s.RecvQueue))
 		}
@@ -250,6 +254,9 @@ func (f *Figures) windows(samples []Sample) {
 		f.BufferLow, f.BufferHigh = quantile(used, 0.1), quantile(used, 0.9)
 		f.SendBuffer = float64(samples[len(samples)-1].SendBuffer)
 		f.SendBufferFixed = f.SendBuffer < 2*slices.Max(cwnd)*float64(f.MSS)
+	}
+	if len(announced) > 0 {
+		f.Announced = median(announced)
 	}
 	if len(received) > 0 {
 		f.RecvQueue = median(received)

@@ -15,8 +15,9 @@ const worthwhile = 1.2
 
 // Outcome is how often the doctor was right.
 type Outcome struct {
-	Scenarios int `json:"scenarios"`
-	Failed    int `json:"failed"` // without a verdict
+	Scenarios int    `json:"scenarios"`
+	Tolerant  string `json:"loss_tolerant"` // congestion control of the remedies of loss
+	Failed    int    `json:"failed"`        // without a verdict
 	// NoSingle counts those in which two hindrances hold back to the same
 	// extent: removing one brings nothing, and no verdict is right or wrong.
 	NoSingle int     `json:"no_single_cause"`

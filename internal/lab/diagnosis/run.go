@@ -32,7 +32,6 @@ type Options struct {
 	Tolerant string
 	Keep     string // directory for what the doctor saw; empty keeps nothing
 	Progress func(done, of int, last Result)
-	Notef    func(string, ...any)
 }
 
 // Result is what became of a scenario.
@@ -109,7 +108,9 @@ func Run(ctx context.Context, scenarios []Scenario, o Options) (Outcome, error) 
 	if ctx.Err() != nil {
 		return Outcome{}, context.Cause(ctx)
 	}
-	return summarize(results), nil
+	outcome := summarize(results)
+	outcome.Tolerant = o.Tolerant
+	return outcome, nil
 }
 
 // run has the doctor look at a scenario, and finds out what its hindrances and
@@ -212,9 +213,7 @@ func (st *stage) start(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		st.closers = append(st.closers, func() { l.Close() })
-		r := &receiver{listener: l, readBps: readBps, count: count}
-		go r.run()
+		st.closers = append(st.closers, receive(l, readBps, count).close)
 		return nil
 	}
 	if err := listen(trafficPort, st.setup, st.readBps, func(n int) { st.received.Add(int64(n)) }); err != nil {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
 
@@ -153,6 +154,28 @@ type receiver struct {
 	listener net.Listener
 	readBps  int64
 	count    func(int)
+
+	mu    sync.Mutex
+	open  map[net.Conn]bool // nil once it is closed
+	taken sync.WaitGroup
+}
+
+func receive(l net.Listener, readBps int64, count func(int)) *receiver {
+	r := &receiver{listener: l, readBps: readBps, count: count, open: map[net.Conn]bool{}}
+	r.taken.Go(r.run)
+	return r
+}
+
+// close ends all connections: nobody may be left to end them from afar.
+func (r *receiver) close() {
+	r.listener.Close()
+	r.mu.Lock()
+	for conn := range r.open {
+		conn.Close()
+	}
+	r.open = nil
+	r.mu.Unlock()
+	r.taken.Wait()
 }
 
 func (r *receiver) run() {
@@ -161,12 +184,24 @@ func (r *receiver) run() {
 		if err != nil {
 			return
 		}
-		go r.take(conn)
+		r.mu.Lock()
+		if r.open == nil {
+			conn.Close()
+		} else {
+			r.open[conn] = true
+			r.taken.Go(func() { r.take(conn) })
+		}
+		r.mu.Unlock()
 	}
 }
 
 func (r *receiver) take(conn net.Conn) {
-	defer conn.Close()
+	defer func() {
+		conn.Close()
+		r.mu.Lock()
+		delete(r.open, conn)
+		r.mu.Unlock()
+	}()
 	buffer := make([]byte, 64<<10)
 	if r.readBps > 0 {
 		buffer = buffer[:8<<10]

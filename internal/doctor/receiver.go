@@ -1,0 +1,38 @@
+package doctor
+
+import "fmt"
+
+// receives says whether data mostly come to this end. Then the clocks and
+// windows of its sending are silent about what limits them.
+func (c *patient) receives() bool { return c.f.Received > 3*c.goodput }
+
+// diagnoseReceiver says what the receiving end shows: its own program, and its
+// own window. All else the sender knows.
+func (c *patient) diagnoseReceiver(r Report) Report {
+	f := c.f
+	c.goodput, r.GoodputBps = f.Received, f.Received
+	r.Observation.Elsewhere, r.Certain = true, true
+	window := f.Announced * 8 / f.RTT.Seconds()
+	switch {
+	case f.RecvQueue > 16*float64(f.MSS) && f.RecvQueue > 0.1*f.Announced:
+		r.Findings = []Finding{{Cause: Application, BoundBps: f.Received, Evidence: []string{
+			fmt.Sprintf("%s that have arrived wait to be read, at most times: the program of this end reads slowly", quantity(f.RecvQueue)),
+		}}}
+		r.Remedies = []Remedy{{Place: InProgram, Action: "have the program of this end read faster: larger reads, reading and writing at once, several connections"}}
+	case f.Received > 0.8*window:
+		r.Findings = []Finding{{Cause: ReceiverWindow, BoundBps: window, Evidence: []string{
+			fmt.Sprintf("this end announces a window of %s; per round trip of %s that is %s, and %s come", quantity(f.Announced), milliseconds(f.RTT), rate(window), rate(f.Received)),
+		}}}
+		r.Remedies = c.against(ReceiverWindow)[:1]
+	default:
+		r.Findings = []Finding{{Cause: Unexplained, Evidence: []string{
+			"data come to this end, which reads them in time, and its window has room for more",
+		}}}
+		r.Certain, r.Doubt = false, "the far host sends, and knows why not faster: run doctor there, or longhaul doctor HOST --receive here"
+	}
+	r.Cause = r.Findings[0].Cause
+	for i := range r.Remedies {
+		r.Remedies[i].Cause = r.Cause
+	}
+	return r
+}
