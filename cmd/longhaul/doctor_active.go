@@ -33,22 +33,55 @@ func (f *doctorFlags) active(ctx context.Context, env *env, host string) (doctor
 		return doctor.Observation{}, usageError(fmt.Errorf("--for %v is too short for a test: use 4s or more", f.during))
 	}
 	progressNote(env, "sending to %s for %v", server, options.Duration)
+	probing, stop := context.WithCancel(ctx)
+	defer stop()
+	probed := f.probeBeside(probing, server)
 	summary, err := measure.Run(ctx, server, options)
 	if err != nil {
+		stop()
+		<-probed
 		return doctor.Observation{}, f.unserved(ctx, env, server, err)
 	}
 	o, err := observed(summary)
 	if err != nil {
 		return o, err
 	}
-	if !f.noProbe {
-		if o.Path, err = probePath(ctx, o); err != nil {
-			note(env, err)
-		}
+	found := <-probed
+	o.Path = found.path
+	if o.Elsewhere { // so that the way of the data is the other one
+		o.Path = doctor.Path{MTU: found.path.ReverseMTU, ReverseMTU: found.path.MTU}
+	}
+	if found.err != nil {
+		note(env, found.err)
 	}
 	progressNote(env, "trying what the path carries")
 	err = f.try(ctx, &o, trial{server: server, direction: options.Direction})
 	return o, err
+}
+
+// probed is what came of probing a path.
+type probed struct {
+	path doctor.Path
+	err  error
+}
+
+// probeBeside probes the path to a server while something else goes on.
+func (f *doctorFlags) probeBeside(ctx context.Context, server string) <-chan probed {
+	result := make(chan probed, 1)
+	go func() {
+		if f.noProbe {
+			result <- probed{}
+			return
+		}
+		here, there, err := addressesTo(ctx, server)
+		if err != nil {
+			result <- probed{err: err}
+			return
+		}
+		path, err := probePath(ctx, here, there.Addr(), 0)
+		result <- probed{path, err}
+	}()
+	return result
 }
 
 // observed makes an observation of a test's one stream.

@@ -53,26 +53,36 @@ func (f *doctorFlags) runSurvey(ctx context.Context, env *env, server string) (s
 			}
 		})
 	} else {
-		// A datagram socket knows the addresses, too, and sends nothing.
-		probe, udpErr := dialer.DialContext(ctx, "udp", server)
-		if udpErr != nil {
+		here, there, addressErr := addressesTo(ctx, server)
+		if addressErr != nil {
 			return s, err
 		}
-		probe.Close()
-		local, remote := probe.LocalAddr().(*net.UDPAddr).AddrPort(), probe.RemoteAddr().(*net.UDPAddr).AddrPort()
-		s.Local, s.Remote = netip.AddrPortFrom(local.Addr().Unmap(), 0), netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
+		s.Local, s.Remote = netip.AddrPortFrom(here, 0), there
 	}
 	if !f.noProbe {
-		o := doctor.Observation{Local: s.Local, Remote: s.Remote, Samples: []doctor.Sample{{}}}
+		rtt := time.Duration(0)
 		if s.Info != nil {
-			o.Samples[0].Info = *s.Info
+			rtt = s.Info.RTT
 		}
-		if s.Path, err = probePath(ctx, o); err != nil {
+		if s.Path, err = probePath(ctx, s.Local.Addr(), s.Remote.Addr(), rtt); err != nil {
 			note(env, err)
 		}
 	}
 	s.Bounds = doctor.Bounds(s.Path, s.Info)
 	return s, nil
+}
+
+// addressesTo are this host's address towards a server, and the server's. A
+// datagram socket knows them, and sends nothing.
+func addressesTo(ctx context.Context, server string) (here netip.Addr, there netip.AddrPort, err error) {
+	var dialer net.Dialer
+	socket, err := dialer.DialContext(ctx, "udp", server)
+	if err != nil {
+		return here, there, err
+	}
+	defer socket.Close()
+	local, remote := socket.LocalAddr().(*net.UDPAddr).AddrPort(), socket.RemoteAddr().(*net.UDPAddr).AddrPort()
+	return local.Addr().Unmap(), netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()), nil
 }
 
 func writeSurvey(w io.Writer, s survey) {

@@ -21,6 +21,13 @@ import (
 // and few enough to leave each a share of a small queue.
 const trialStreams = 4
 
+// farStreams are enough where every one more costs a long round trip to make,
+// from farRTT on.
+const (
+	farStreams = 3
+	farRTT     = 200 * time.Millisecond
+)
+
 // manyStreams are enough where each is held to a small window, and where what
 // they do must outweigh an observed connection that goes on.
 const manyStreams = 16
@@ -48,6 +55,9 @@ func (f *doctorFlags) try(ctx context.Context, o *doctor.Observation, t trial) e
 	t.rtt = figures.RTT
 	if figures.Stalled > time.Second {
 		t.mss = smallMSS
+	}
+	if t.rtt > farRTT {
+		t.streams = farStreams
 	}
 	small := o.Path.MTU > 0 && float64(figures.MSS+figures.Headers) < 0.95*float64(o.Path.MTU)
 	if figures.Rwnd > 0.1 || !figures.WindowScaling || small {
@@ -95,8 +105,10 @@ const smallMSS = 1220
 func (t trial) run(ctx context.Context) (doctor.Trial, error) {
 	options := measure.Options{
 		Direction: t.direction, Streams: cmp.Or(t.streams, trialStreams), MSS: t.mss, Version: "longhaul " + version(),
-		// The rate is found within some ten round trips from the start.
-		Duration: min(max(3*time.Second, 16*t.rtt), 5*time.Second).Truncate(time.Second),
+		Duration: 3 * time.Second,
+	}
+	if t.rtt > farRTT { // the rate is found within some ten round trips from the start
+		options.Duration = 4 * time.Second
 	}
 	if mayUse("bbr") {
 		options.CongestionControl = "bbr"

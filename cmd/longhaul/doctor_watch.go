@@ -60,9 +60,13 @@ func (f *doctorFlags) watch(ctx context.Context, env *env) (doctor.Observation, 
 		o.Program = owner.Command
 	}
 	if !f.noProbe {
-		o.Path, err = probePath(ctx, o)
+		last := &o.Samples[len(o.Samples)-1].Info
+		o.Path, err = probePath(ctx, o.Local.Addr(), o.Remote.Addr(), last.RTT)
 		if err != nil {
 			note(env, err)
+		}
+		if last.State == tcpinfo.Established && last.Backoff > 0 {
+			o.Path.Answers = answers(ctx, o.Remote)
 		}
 	}
 	if f.test {
@@ -158,22 +162,22 @@ func (b *busyThreads) of(c *tcpinfo.Connection) time.Duration {
 	return proc.Busiest(b.before, now)
 }
 
-// probePath finds out what packets get to the far host and back.
-func probePath(ctx context.Context, o doctor.Observation) (doctor.Path, error) {
+// probePath finds out what packets get from this host to the far one, and back.
+// The round trip time, if it is known, says how long to wait for answers.
+func probePath(ctx context.Context, here, far netip.Addr, rtt time.Duration) (doctor.Path, error) {
 	var path doctor.Path
-	device, err := deviceMTU(o.Local.Addr())
+	device, err := deviceMTU(here)
 	if err != nil {
 		return path, err
 	}
 	device = min(device, 65535) // the largest packet there is, which a loopback device exceeds
 	path.DeviceMTU = device
-	last := &o.Samples[len(o.Samples)-1].Info
-	patience := max(300*time.Millisecond, 3*last.RTT)
-	if last.State == tcpinfo.Established && last.Backoff > 0 {
-		path.Answers = answers(ctx, o.Remote)
+	patience := time.Second
+	if rtt > 0 {
+		patience = min(patience, max(300*time.Millisecond, 3*rtt))
 	}
-	options := pathmtu.Options{Tries: 3, Wait: min(patience, time.Second)}
-	forward, err := pathmtu.Toward(ctx, o.Remote.Addr(), device, options)
+	options := pathmtu.Options{Tries: 3, Wait: patience}
+	forward, err := pathmtu.Toward(ctx, far, device, options)
 	var unsupported *kernel.ErrUnsupported
 	if errors.As(err, &unsupported) {
 		return path, fmt.Errorf("cannot find out what packets the path carries: it takes %s", unsupported.Needs)
@@ -185,7 +189,7 @@ func probePath(ctx context.Context, o doctor.Observation) (doctor.Path, error) {
 	if forward.Verdict == pathmtu.Silent {
 		return path, nil
 	}
-	back, err := pathmtu.From(ctx, o.Remote.Addr(), device, options)
+	back, err := pathmtu.From(ctx, far, device, options)
 	if err != nil {
 		return path, err
 	}

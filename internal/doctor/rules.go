@@ -239,7 +239,7 @@ func policer(c *patient) *Finding {
 	if t == nil || f.Queue > 0.5 || f.SlowStart || !(f.CwndUsed > 0.5) {
 		return nil
 	}
-	if !(t.LossShare > 2*c.lost && t.LossShare > 0.01 && trialQueue(t) < 0.25) {
+	if !(t.LossShare > 2*c.lost && t.LossShare > 0.01 && trialQueue(t) < 0.25 && t.RTT-t.MinRTT < noQueue+t.MinRTT/30) {
 		return nil
 	}
 	if c.lost == 0 && !(t.LossShare > 0.1 && trialQueue(t) < 0.1) {
@@ -249,6 +249,10 @@ func policer(c *patient) *Finding {
 		fmt.Sprintf("%s of the segments are lost at %s, and %s at %s, without a queue: something drops what exceeds a rate", percent(c.lost), rate(c.goodput), percent(t.LossShare), rate(t.GoodputBps)),
 	}}
 }
+
+// noQueue is what a round trip may take longer than at least where no queue is:
+// acknowledgements wait for a second segment, and connections for each other.
+const noQueue = 10 * time.Millisecond
 
 func trialQueue(t *Trial) float64 {
 	if t.MinRTT <= 0 {
