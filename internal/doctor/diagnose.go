@@ -165,6 +165,9 @@ func (c *patient) predict(findings []Finding) {
 		if finding.Cause != RandomLoss && finding.Cause != Policer && finding.Cause != Reordering && finding.Cause != BlackHole {
 			lower(c.lossBound(), "loss")
 		}
+		if finding.Cause != Pacing {
+			lower(c.f.PacedBps, "the program's pacing")
+		}
 		if finding.Cause != ReceiverWindow && finding.Cause != WindowScaling && c.smallWindow() {
 			lower(c.windowBound(), "the receiver's window")
 		}
