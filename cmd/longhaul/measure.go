@@ -17,16 +17,16 @@ import (
 
 // measureFlags are what the client was asked to do.
 type measureFlags struct {
-	options                   measure.Options
-	receive, both, json, csv  bool
-	amount, window, write     string
-	pacing, rate              string
-	rateBps                   float64 // of the link; 0 if it is not known
-	serve                     bool
-	tokens, token             string // files
-	port                      uint16
-	listen                    string
-	duration, omit, reporting time.Duration
+	options                          measure.Options
+	receive, both, inTurn, json, csv bool
+	amount, window, write            string
+	pacing, rate                     string
+	rateBps                          float64 // of the link; 0 if it is not known
+	serve                            bool
+	tokens, token                    string // files
+	port                             uint16
+	listen                           string
+	duration, omit, reporting        time.Duration
 }
 
 func newMeasure(env *env) *cobra.Command {
@@ -69,6 +69,7 @@ ordinary iperf3 -s, and an ordinary iperf3 -c measures to --serve.`,
 	flags.Uint16Var(&f.port, "port", measure.DefaultPort, "the server's port")
 	flags.BoolVar(&f.receive, "receive", false, "have the server send")
 	flags.BoolVar(&f.both, "both", false, "send both ways at once")
+	flags.BoolVar(&f.inTurn, "in-turn", false, "send, and then have the server send")
 	flags.IntVar(&f.options.Streams, "streams", 1, "connections, each way")
 	flags.DurationVar(&f.duration, "time", 10*time.Second, "how long, in whole seconds")
 	flags.StringVar(&f.amount, "bytes", "", "how much to send instead, a `SIZE` like 1GiB")
@@ -133,6 +134,8 @@ func (f *measureFlags) complete(cmd *cobra.Command) error {
 	switch {
 	case f.receive && f.both:
 		return &hintError{errors.New("--receive is one way, and --both is two"), "leave one of them out"}
+	case f.inTurn && (f.receive || f.both):
+		return &hintError{errors.New("--in-turn is both ways, one after the other"), "leave --receive and --both out"}
 	case f.receive:
 		f.options.Direction = measure.Receive
 	case f.both:
@@ -199,17 +202,32 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 	out := f.output(env)
 	f.options.Version = version()
 	f.options.Report = out.interval
-	summary, err := measure.Run(ctx, address, f.options)
-	out.clear()
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return errors.New("interrupted before the end: nothing was counted")
-	case err != nil:
-		explained := measure.Explain(address, err)
-		if hint := measure.Hint(err); hint != "" {
-			return &hintError{explained, hint}
-		}
-		return explained
+	directions := []measure.Direction{f.options.Direction}
+	if f.inTurn {
+		directions = []measure.Direction{measure.Send, measure.Receive}
 	}
-	return out.summary(summary)
+	for _, f.options.Direction = range directions {
+		out.begin()
+		summary, err := measure.Run(ctx, address, f.options)
+		out.clear()
+		if err != nil && ctx.Err() != nil {
+			return errors.New("interrupted before the end: nothing was counted")
+		}
+		if err != nil {
+			return explainMeasure(address, err)
+		}
+		if err := out.summary(summary); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// explainMeasure says in the user's words why a test failed.
+func explainMeasure(address string, err error) error {
+	explained := measure.Explain(address, err)
+	if hint := measure.Hint(err); hint != "" {
+		return &hintError{explained, hint}
+	}
+	return explained
 }

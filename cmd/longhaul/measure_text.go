@@ -30,6 +30,9 @@ func (f *measureFlags) output(env *env) *measureOutput {
 	return o
 }
 
+// begin forgets a test before.
+func (o *measureOutput) begin() { o.moved, o.intervals = 0, nil }
+
 // interval reports what happened since the last one.
 func (o *measureOutput) interval(i measure.Interval) {
 	share := o.share(i)
