@@ -29,6 +29,8 @@ type doctorFlags struct {
 	during        time.Duration
 	test          bool
 	testPort      uint16
+	tokenFile     string
+	token         measure.Token
 	noProbe       bool
 	receive       bool
 	apply, yes    bool
@@ -62,6 +64,10 @@ carries (--no-probe: none), and with --test data, to find out how much.`,
 				}
 				return undoApplied(env)
 			}
+			var err error
+			if f.token, err = readToken(f.tokenFile); err != nil {
+				return err
+			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			observation, err := f.observe(ctx, env, args)
@@ -87,6 +93,7 @@ carries (--no-probe: none), and with --test data, to find out how much.`,
 	flags.BoolVar(&f.receive, "receive", false, "with HOST: have that host send")
 	flags.BoolVar(&f.test, "test", false, "send data, too, to a longhaul measure there")
 	flags.Uint16Var(&f.testPort, "test-port", measure.DefaultPort, "the port of that")
+	flags.StringVar(&f.tokenFile, "token", "", "`FILE` with the token that it asks for")
 	flags.BoolVar(&f.noProbe, "no-probe", false, "do not find out what sizes get through")
 	flags.StringVar(&f.pcap, "pcap", "", "look at a capture in this `FILE`, taken elsewhere")
 	flags.StringVar(&f.record, "record", "", "keep what was seen in this `FILE`")

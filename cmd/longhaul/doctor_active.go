@@ -25,7 +25,7 @@ func (f *doctorFlags) active(ctx context.Context, env *env, host string) (doctor
 		host, f.testPort = name, uint16(n)
 	}
 	server := f.testServer(host)
-	options := measure.Options{Duration: f.during.Truncate(time.Second), SampleEvery: sampleEvery, Patience: 5 * time.Second, Version: "longhaul " + version()}
+	options := measure.Options{Duration: f.during.Truncate(time.Second), SampleEvery: sampleEvery, Patience: 5 * time.Second, Token: f.token, Version: "longhaul " + version()}
 	if f.receive {
 		options.Direction = measure.Receive
 	}
@@ -55,7 +55,7 @@ func (f *doctorFlags) active(ctx context.Context, env *env, host string) (doctor
 		note(env, found.err)
 	}
 	progressNote(env, "trying what the path carries")
-	err = f.try(ctx, &o, trial{server: server, direction: options.Direction})
+	err = f.try(ctx, &o, trial{server: server, token: f.token, direction: options.Direction})
 	return o, err
 }
 

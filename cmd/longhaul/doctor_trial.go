@@ -39,6 +39,7 @@ const fastBps = 10e6
 // trial says how to find out what a path carries.
 type trial struct {
 	server    string
+	token     measure.Token
 	direction measure.Direction
 	mss       int // 0 is what the ends agree on
 	rtt       time.Duration
@@ -104,7 +105,7 @@ const smallMSS = 1220
 // run sends with several connections at once.
 func (t trial) run(ctx context.Context) (doctor.Trial, error) {
 	options := measure.Options{
-		Direction: t.direction, Streams: cmp.Or(t.streams, trialStreams), MSS: t.mss, Version: "longhaul " + version(),
+		Direction: t.direction, Streams: cmp.Or(t.streams, trialStreams), MSS: t.mss, Token: t.token, Version: "longhaul " + version(),
 		Duration: 3 * time.Second,
 	}
 	if t.rtt > farRTT { // the rate is found within some ten round trips from the start

@@ -78,7 +78,7 @@ func (f *doctorFlags) watch(ctx context.Context, env *env) (doctor.Observation, 
 			}
 			return float64(c.Info.BytesAcked), float64(c.Info.Delivered)
 		}
-		if err := f.try(ctx, &o, trial{server: f.testServer(o.Remote.Addr().String()), own: own}); err != nil {
+		if err := f.try(ctx, &o, trial{server: f.testServer(o.Remote.Addr().String()), token: f.token, own: own}); err != nil {
 			return o, err
 		}
 	}

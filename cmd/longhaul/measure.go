@@ -171,6 +171,21 @@ func readTokens(path string) ([]measure.Token, error) {
 	return tokens, nil
 }
 
+// readToken reads a client's token; without a file there is none.
+func readToken(path string) (measure.Token, error) {
+	if path == "" {
+		return measure.Token{}, nil
+	}
+	tokens, err := readTokens(path)
+	if err != nil {
+		return measure.Token{}, usageError(err)
+	}
+	if len(tokens) > 1 {
+		return measure.Token{}, usageError(&hintError{fmt.Errorf("%s has %d tokens, and a client is one", path, len(tokens)), "leave one of them in it"})
+	}
+	return tokens[0], nil
+}
+
 // address adds the port to a host that has none.
 func (f *measureFlags) address(host string) string {
 	if _, _, err := net.SplitHostPort(host); err == nil {
@@ -186,15 +201,9 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 	if name := f.options.CongestionControl; name != "" && f.options.Direction != measure.Receive && !isAvailable(name) {
 		return &hintError{fmt.Errorf("this kernel has no congestion control %s", name), "longhaul cc load brings haul, hybla, illinois and brutal; see longhaul cc list"}
 	}
-	if f.token != "" {
-		tokens, err := readTokens(f.token)
-		if err != nil {
-			return usageError(err)
-		}
-		if len(tokens) > 1 {
-			return usageError(&hintError{fmt.Errorf("%s has %d tokens, and a client is one", f.token, len(tokens)), "leave one of them in it"})
-		}
-		f.options.Token = tokens[0]
+	var err error
+	if f.options.Token, err = readToken(f.token); err != nil {
+		return err
 	}
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
