@@ -46,6 +46,16 @@ func setLowWater(fd, bytes int) {
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVLOWAT, bytes)
 }
 
+// receiveBuffer is the size of a socket's receive buffer, bytes, overhead included;
+// 0 if it is not known.
+func receiveBuffer(fd int) int {
+	n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 // unacknowledged is how much of what was written the other side has not got.
 func unacknowledged(fd int) int {
 	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)

@@ -82,10 +82,11 @@ func (s *stream) send() error {
 
 func (s *stream) receive() error {
 	buffer := make([]byte, max(s.writes, 64<<10))
-	if s.byTime { // else the last bytes are waited for
-		_ = s.raw.Control(func(fd uintptr) { setLowWater(int(fd), lowWater) })
-	}
+	low := lowWater{}
 	for {
+		if s.byTime { // else the last bytes are waited for
+			low.adapt(s.raw, s.bytes.Load())
+		}
 		n, err := s.conn.Read(buffer)
 		s.bytes.Add(int64(n))
 		if err != nil {
@@ -95,12 +96,40 @@ func (s *stream) receive() error {
 	}
 }
 
-// lowWater is how much is to be there before a receiving stream is woken, bytes.
-// At rates where packets come one by one a wake for each would take three times
-// the processor time. It is less than what the receive buffer that the kernel
-// starts with holds, and the kernel keeps it below half of one that was asked for,
-// so that it changes no window.
-const lowWater = 32 << 10
+// lowWater is how much is to be there before a receiving stream is woken. At
+// rates where packets come one by one a wake for each would take several times
+// the processor time.
+type lowWater struct {
+	bytes int
+	next  int64 // what is to have arrived before the buffer is looked at again
+}
+
+// The least is less than what the receive buffer that the kernel starts with
+// holds, and the kernel keeps it below half of one that was asked for. The most is
+// set once the buffer has grown to many times that. So neither changes a window.
+const (
+	leastLowWater = 32 << 10  // bytes
+	mostLowWater  = 128 << 10 // bytes
+	amplyBuffered = 8 * mostLowWater
+	lookAgain     = 1 << 20 // bytes
+)
+
+// adapt sets it for a stream to which so many bytes have come.
+func (l *lowWater) adapt(raw syscall.RawConn, arrived int64) {
+	if l.bytes == mostLowWater || arrived < l.next {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		wanted := leastLowWater
+		if receiveBuffer(int(fd)) >= amplyBuffered {
+			wanted = mostLowWater
+		}
+		if wanted != l.bytes {
+			setLowWater(int(fd), wanted)
+		}
+		l.bytes, l.next = wanted, arrived+lookAgain
+	})
+}
 
 // sweep reads what is there and was too little to wake for.
 func (s *stream) sweep(buffer []byte) {
