@@ -77,7 +77,7 @@ func Run(ctx context.Context, scenarios []Scenario, o Options) (Outcome, error) 
 	var mu sync.Mutex // of progress
 	var processor sync.Mutex
 	for i := range scenarios {
-		scenarios[i].tolerant = o.Tolerant
+		scenarios[i].tolerant, scenarios[i].program = o.Tolerant, o.Program
 	}
 	for range max(o.Parallel, 1) {
 		workers.Go(func() {
@@ -234,9 +234,9 @@ func (st *stage) start(ctx context.Context) error {
 	return st.send(ctx, from, traffic, true)
 }
 
-// sender is the program that sends in a scenario: this one, with arguments that
-// cmd gives a meaning.
-var sender = []string{"/proc/self/exe", "lab", "traffic"}
+// sender are the arguments with which longhaul is the program that sends in a
+// scenario.
+var sender = []string{"lab", "traffic"}
 
 // send starts a program that sends, or sends from this one.
 func (st *stage) send(ctx context.Context, from string, t Traffic, asProgram bool) error {
@@ -250,7 +250,7 @@ func (st *stage) send(ctx context.Context, from string, t Traffic, asProgram boo
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(sender[0], sender[1:]...)
+	cmd := exec.Command(st.program, sender...)
 	cmd.Stdin = bytes.NewReader(what)
 	if err := st.Host(from).Start(cmd); err != nil {
 		return err

@@ -41,6 +41,7 @@ type setup struct {
 	betweenRouter bool // the ends of the path itself send and receive
 
 	tolerant string // congestion control that the remedy of losses sets
+	program  string // the longhaul binary
 }
 
 // without is the setup with a hindrance removed, as its remedy does.
