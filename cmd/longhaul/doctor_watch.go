@@ -76,7 +76,7 @@ func (f *doctorFlags) watch(ctx context.Context, env *env) (doctor.Observation, 
 			if err != nil {
 				return 0, 0
 			}
-			return float64(c.Info.BytesAcked), float64(c.Info.Delivered)
+			return float64(c.Info.Delivered) * float64(c.Info.SndMSS), float64(c.Info.Delivered)
 		}
 		if err := f.try(ctx, &o, trial{server: f.testServer(o.Remote.Addr().String()), token: f.token, own: own}); err != nil {
 			return o, err

@@ -131,15 +131,17 @@ func (l *lowWater) adapt(raw syscall.RawConn, arrived int64) {
 	})
 }
 
-// sweep reads what is there and was too little to wake for.
+// sweep reads what is there and was too little to wake for. It reads no more
+// than that: the other side may go on sending.
 func (s *stream) sweep(buffer []byte) {
 	_ = s.raw.Control(func(fd uintptr) {
-		for {
-			n, err := syscall.Read(int(fd), buffer) // does not block: the runtime's sockets do not
+		for left := mostLowWater; left > 0; {
+			n, err := syscall.Read(int(fd), buffer[:min(left, len(buffer))]) // does not block: the runtime's sockets do not
 			if n <= 0 || err != nil {
 				return
 			}
 			s.bytes.Add(int64(n))
+			left -= n
 		}
 	})
 }
