@@ -40,7 +40,7 @@ func (f *doctorFlags) fromCapture(ctx context.Context, env *env) (doctor.Observa
 	case err != nil:
 		return doctor.Observation{}, fmt.Errorf("%s: %w", f.pcap, err)
 	}
-	return f.choose(env, result)
+	return chooseCaptured(env, result)
 }
 
 // untilDone is a file that ends with a context.
@@ -71,9 +71,9 @@ func (f *doctorFlags) captureEnds() (ends [2]pcap.End, err error) {
 	return ends, nil
 }
 
-// choose picks the direction that carried the most, and counts the connections
-// like it.
-func (f *doctorFlags) choose(env *env, result pcap.Result) (doctor.Observation, error) {
+// chooseCaptured picks the direction that carried the most, and counts the
+// connections like it.
+func chooseCaptured(env *env, result pcap.Result) (doctor.Observation, error) {
 	type way struct {
 		connection *pcap.Connection
 		*pcap.Direction
@@ -88,10 +88,9 @@ func (f *doctorFlags) choose(env *env, result pcap.Result) (doctor.Observation, 
 	o := most.Observation
 	o.Elsewhere = true
 	o.Time = result.End.Sub(result.Start)
-	service := func(c *pcap.Connection) netip.AddrPort { return c.Server }
 	for _, w := range ways {
 		if w.Delivered > 0 && w.Observation.Local.Addr() == o.Local.Addr() && w.Observation.Remote.Addr() == o.Remote.Addr() &&
-			service(w.connection) == service(most.connection) {
+			w.connection.Server == most.connection.Server {
 			o.Connections++
 			o.TotalBytes += w.Delivered
 		}
