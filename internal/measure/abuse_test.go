@@ -281,7 +281,7 @@ func TestSlowSenders(t *testing.T) {
 		conn := newAbuser(t, address).dial(0)
 		group.Go(func() {
 			defer conn.Close()
-			every := time.NewTicker(300 * time.Millisecond) // 37 bytes would take 11 s
+			every := time.NewTicker(600 * time.Millisecond) // 37 bytes would take 22 s
 			defer every.Stop()
 			for {
 				select {

@@ -44,8 +44,10 @@ type arrival struct {
 	n    int
 }
 
-// cookiePatience bounds the wait for a connection to say which test it is for.
-const cookiePatience = 5 * time.Second
+// cookiePatience bounds the wait for a connection to say which test it is for. On
+// a path that is full what says it may be lost three times, which takes 7 s
+// (RFC 6298, 2.4 and 5.5).
+const cookiePatience = 12 * time.Second
 
 // maxUnplaced bounds the connections that are not known to belong to a test.
 // The oldest gives way to the next: one that means it is soon placed.
