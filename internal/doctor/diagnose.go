@@ -67,8 +67,8 @@ func Diagnose(o Observation) (Report, error) {
 		if finding := rule(c); finding != nil {
 			r.Findings = append(r.Findings, *finding)
 		}
-		if c.stands() {
-			break // the others are about connections that move
+		if c.stands() || len(r.Findings) > 0 && r.Findings[0].Cause == ShortFlow {
+			break // the others are about connections that move, and go on
 		}
 	}
 	c.predict(r.Findings)

@@ -84,7 +84,7 @@ func pacing(c *patient) *Finding {
 
 // cpu: the program's busiest thread has no time left.
 func cpu(c *patient) *Finding {
-	if !(c.f.CPU > 0.85 && (c.f.Busy < 0.8 || c.f.Idle > 0.6)) {
+	if !(c.f.CPU > 0.85 && (c.f.Busy < 0.8 || c.f.Idle > 0.6 || c.runsDry())) {
 		return nil
 	}
 	return &Finding{Cause: CPU, BoundBps: c.goodput, Evidence: []string{
@@ -96,12 +96,19 @@ func cpu(c *patient) *Finding {
 // idle says whether the connection could send more than the program gives it.
 func (c *patient) idle() bool {
 	f := c.f
-	return f.Busy < 0.8 || f.Idle > 0.6 && !(f.Rwnd > 0.15) && !c.bufferFull()
+	return f.Busy < 0.8 || f.Idle > 0.6 && !(f.Rwnd > 0.15) && !c.bufferFull() || c.runsDry()
 }
 
+// runsDry says whether the program lets the send buffer run low at times. One that
+// has more to send waits for room, and keeps two thirds of it in use.
+func (c *patient) runsDry() bool { return c.f.BufferLow < 0.4 }
+
 func (c *patient) idleEvidence() string {
-	if c.f.Busy < 0.8 {
+	switch {
+	case c.f.Busy < 0.8:
 		return fmt.Sprintf("it had nothing to send %s of the time", percent(1-c.f.Busy))
+	case !(c.f.Idle > 0.6):
+		return fmt.Sprintf("the program lets the send buffer run low: a tenth of the samples have less than %s of it in use", percent(c.f.BufferLow))
 	}
 	return fmt.Sprintf("in %s of the samples nothing waited to be sent, and the congestion window had room", percent(c.f.Idle))
 }
@@ -115,10 +122,11 @@ func application(c *patient) *Finding {
 }
 
 // slowReader: the receiving program does not read as fast as data come: its
-// window closes again and again, and is not merely small.
+// window closes again and again, and is not merely small. Where segments are
+// lost, those behind them take up the window, too.
 func slowReader(c *patient) *Finding {
 	f := c.f
-	if !(f.Rwnd > 0.15 && f.PeerWindow < 0.97*f.PeerWindowMax && c.goodput < 0.95*f.PeerWindowMax*8/f.RTT.Seconds()) {
+	if !(f.Rwnd > 0.15 && c.lost < 0.002 && f.PeerWindow < 0.97*f.PeerWindowMax && c.goodput < 0.95*f.PeerWindowMax*8/f.RTT.Seconds()) {
 		return nil
 	}
 	return &Finding{Cause: Application, BoundBps: c.goodput, Evidence: []string{
@@ -168,7 +176,7 @@ func (c *patient) windowEvidence() []string {
 // when a third of the buffer is free, so that it never holds much less.
 func (c *patient) bufferFull() bool {
 	f := c.f
-	return f.Sndbuf > 0.1 || f.BufferLow > 0.65 && f.BufferHigh > 0.85 && f.NotSent < 4*float64(f.MSS) && f.CwndUsed < 0.5 && !(f.Rwnd > 0.15)
+	return f.Sndbuf > 0.1 || f.BufferLow > 0.65 && f.BufferHigh > 0.85 && f.NotSent < 4*float64(f.MSS) && f.CwndUsed < 0.9 && !(f.Rwnd > 0.15)
 }
 
 // sendBuffer: the socket's buffer is smaller than the bandwidth-delay product.
