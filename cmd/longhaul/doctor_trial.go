@@ -21,12 +21,8 @@ import (
 // and few enough to leave each a share of a small queue.
 const trialStreams = 4
 
-// farStreams are enough where every one more costs a long round trip to make,
-// from farRTT on.
-const (
-	farStreams = 3
-	farRTT     = 200 * time.Millisecond
-)
+// farRTT is from which round trip time on a trial takes longer to come to speed.
+const farRTT = 200 * time.Millisecond
 
 // manyStreams are enough where each is held to a small window, and where what
 // they do must outweigh an observed connection that goes on.
@@ -57,15 +53,12 @@ func (f *doctorFlags) try(ctx context.Context, o *doctor.Observation, t trial) e
 	if figures.Stalled > time.Second {
 		t.mss = smallMSS
 	}
-	if t.rtt > farRTT {
-		t.streams = farStreams
-	}
 	small := o.Path.MTU > 0 && float64(figures.MSS+figures.Headers) < 0.95*float64(o.Path.MTU)
-	if figures.Rwnd > 0.1 || !figures.WindowScaling || small {
+	switch held := figures.Rwnd > 0.1 || !figures.WindowScaling; {
+	case held && figures.GoodputBps > fastBps:
+		t.streams = 4 * manyStreams
+	case held || small:
 		t.streams = manyStreams
-		if figures.GoodputBps > fastBps {
-			t.streams = 4 * manyStreams
-		}
 	}
 	got, err := t.run(ctx)
 	if err != nil {
@@ -105,7 +98,7 @@ const smallMSS = 1220
 // run sends with several connections at once.
 func (t trial) run(ctx context.Context) (doctor.Trial, error) {
 	options := measure.Options{
-		Direction: t.direction, Streams: cmp.Or(t.streams, trialStreams), MSS: t.mss, Token: t.token, Version: "longhaul " + version(),
+		Direction: t.direction, Streams: cmp.Or(t.streams, trialStreams), MSS: t.mss, AtOnce: true, Token: t.token, Version: "longhaul " + version(),
 		Duration: 3 * time.Second,
 	}
 	if t.rtt > farRTT { // the rate is found within some ten round trips from the start

@@ -192,22 +192,22 @@ func (c *client) begin(ctx context.Context) error {
 	if c.options.Direction == Both {
 		directions = []bool{true, false}
 	}
-	for _, sends := range directions {
-		for range c.options.Streams {
-			conn, err := c.dial(ctx, true)
-			if err != nil {
-				c.streams.close()
-				return fmt.Errorf("cannot connect a stream: %w", err)
-			}
-			s, err := newStream(streamID(len(c.streams)), sends, conn, c.parameters)
-			if err != nil {
-				conn.Close()
-				c.streams.close()
-				return err
-			}
-			s.budget = sent
-			c.streams = append(c.streams, s)
+	conns, err := c.dialAll(ctx, len(directions)*c.options.Streams)
+	for i, conn := range conns {
+		var s *stream
+		if err == nil {
+			s, err = newStream(streamID(i), directions[i/c.options.Streams], conn, c.parameters)
 		}
+		if err != nil {
+			conn.Close()
+			continue
+		}
+		s.budget = sent
+		c.streams = append(c.streams, s)
+	}
+	if err != nil {
+		c.streams.close()
+		return fmt.Errorf("cannot connect a stream: %w", err)
 	}
 	_, err = c.expect(c.options.Patience, testStart)
 	if err == nil {
@@ -217,6 +217,41 @@ func (c *client) begin(ctx context.Context) error {
 		c.streams.close()
 	}
 	return err
+}
+
+// dialAll makes the streams' connections, one after the other, or all at once.
+// After an error it returns those that were made.
+func (c *client) dialAll(ctx context.Context, n int) (conns []net.Conn, err error) {
+	if !c.options.AtOnce {
+		for len(conns) < n {
+			conn, err := c.dial(ctx, true)
+			if err != nil {
+				return conns, err
+			}
+			conns = append(conns, conn)
+		}
+		return conns, nil
+	}
+	type made struct {
+		conn net.Conn
+		err  error
+	}
+	all := make(chan made)
+	for range n {
+		go func() {
+			conn, err := c.dial(ctx, true)
+			all <- made{conn, err}
+		}()
+	}
+	for range n {
+		one := <-all
+		if one.err != nil {
+			err = one.err
+			continue
+		}
+		conns = append(conns, one.conn)
+	}
+	return conns, err
 }
 
 // greeting is what another protocol's server says first, as an error.

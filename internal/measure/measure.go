@@ -46,6 +46,12 @@ type Options struct {
 	NoDelay           bool
 	Title             string
 
+	// AtOnce has the streams' connections made all at once, and not one after
+	// the other, which takes a round trip each. The server tells streams apart
+	// by their order: it is then not known which of its figures is of which. It
+	// is for tests of one direction.
+	AtOnce bool
+
 	// SampleEvery is the time between two samples of what the kernels of both
 	// sides say of the streams they send; 100 ms if zero.
 	SampleEvery time.Duration
@@ -114,6 +120,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("a test of %v: use whole seconds up to %v", o.Duration, maxDuration)
 	case o.Omit < 0 || o.Omit > time.Minute || o.Omit%time.Second != 0:
 		return fmt.Errorf("a start of %v that does not count: use whole seconds up to a minute", o.Omit)
+	case o.AtOnce && o.Direction == Both:
+		return errors.New("the streams of both directions at once are told apart by their order")
 	case o.Bytes < 0:
 		return errors.New("a test of less than no bytes")
 	case o.Duration > 0 && o.Bytes > 0:

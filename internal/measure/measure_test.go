@@ -132,6 +132,28 @@ func TestOurOwn(t *testing.T) {
 	}
 }
 
+// TestAtOnce makes many connections at the same time, either way.
+func TestAtOnce(t *testing.T) {
+	nettest.CheckLeaks(t)
+	address, _ := serve(t)
+	for _, direction := range []Direction{Send, Receive} {
+		summary, err := Run(t.Context(), address, Options{Direction: direction, Streams: 64, Bytes: 10_000_000, AtOnce: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var received int64
+		for _, s := range summary.Streams {
+			received += s.ReceivedBytes
+		}
+		if len(summary.Streams) != 64 || received < 10_000_000 {
+			t.Errorf("%s: %d streams with %d bytes", direction, len(summary.Streams), received)
+		}
+	}
+	if err := (Options{Direction: Both, AtOnce: true}).Check(); err == nil {
+		t.Error("both directions at once, without an order")
+	}
+}
+
 // TestIperf3Server measures to an ordinary iperf3.
 func TestIperf3Server(t *testing.T) {
 	program := nettest.RequireProgram(t, "iperf3", "iperf3")
