@@ -6,22 +6,25 @@ package pattern
 import (
 	"bytes"
 	"math/rand/v2"
+	"sync"
 )
 
-var period = func() []byte {
+// period is made when it is first needed: most commands are not the lab's.
+var period = sync.OnceValue(func() []byte {
 	b := make([]byte, 1<<20-3)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range b {
 		b[i] = byte(rng.Uint32())
 	}
 	return b
-}()
+})
 
 // At returns at least one and at most n bytes of the sequence, n above 0, from
 // an offset on. They must not be changed.
 func At(offset int64, n int64) []byte {
-	at := offset % int64(len(period))
-	return period[at:min(int64(len(period)), at+n)]
+	data := period()
+	at := offset % int64(len(data))
+	return data[at:min(int64(len(data)), at+n)]
 }
 
 // Match says whether these are the sequence's bytes from an offset on.
