@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"longhaul/bench/peers"
+	"longhaul/bench/program"
 	"longhaul/internal/lab/sandbox"
 )
 
@@ -129,7 +130,7 @@ func TestUsage(t *testing.T) {
 	} {
 		var stdout, stderr bytes.Buffer
 		err := run(t.Context(), strings.Fields(args), &stdout, &stderr)
-		if err == nil || errors.Is(err, errReported) || !strings.Contains(err.Error(), want) {
+		if err == nil || errors.Is(err, program.ErrReported) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: err = %v, want %s", args, err, want)
 		}
 	}

@@ -15,34 +15,16 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"longhaul/bench/peers"
+	"longhaul/bench/program"
 	"longhaul/internal/lab/sandbox"
 )
 
-func main() {
-	sandbox.Init()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		if !errors.Is(err, errReported) {
-			fmt.Fprintln(os.Stderr, "cost:", err)
-		}
-		os.Exit(1)
-	}
-}
-
-// errReported is a failure that the run inside the namespace has told.
-var errReported = errors.New("failed")
+func main() { program.Main("cost", run) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	switch {
@@ -110,14 +92,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 				return err
 			}
 		}
-		status, err := sandbox.Run(args, os.Stdin, stdout, stderr)
-		if err != nil {
-			return fmt.Errorf("make a network namespace to measure in: %w", err)
-		}
-		if status != 0 {
-			return errReported
-		}
-		return nil
+		return program.InSandbox(args, stdout, stderr)
 	}
 	if err := prepareHost(); err != nil {
 		return err

@@ -15,40 +15,22 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
 	"longhaul/bench/peers"
+	"longhaul/bench/program"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/sandbox"
 )
 
-func main() {
-	sandbox.Init()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		if !errors.Is(err, errReported) {
-			fmt.Fprintln(os.Stderr, "measure:", err)
-		}
-		os.Exit(1)
-	}
-}
-
-// errReported is a failure that the run inside the namespace has told.
-var errReported = errors.New("failed")
+func main() { program.Main("measure", run) }
 
 // bench is what is run.
 type bench struct {
@@ -139,14 +121,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if err := peers.Fetch(ctx); err != nil {
 			return err
 		}
-		status, err := sandbox.Run(args, os.Stdin, stdout, stderr)
-		if err != nil {
-			return fmt.Errorf("make a network namespace to measure in: %w", err)
-		}
-		if status != 0 {
-			return errReported
-		}
-		return nil
+		return program.InSandbox(args, stdout, stderr)
 	}
 	iperf3, err := exec.LookPath("iperf3")
 	if err != nil {

@@ -17,7 +17,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -25,28 +24,12 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"longhaul/bench/peers"
+	"longhaul/bench/program"
 	"longhaul/internal/lab/sandbox"
 	"longhaul/internal/pty"
 )
 
-func main() {
-	sandbox.Init()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		if !errors.Is(err, errReported) {
-			fmt.Fprintln(os.Stderr, "top:", err)
-		}
-		os.Exit(1)
-	}
-}
-
-// errReported is a failure that the run inside the namespace has told.
-var errReported = errors.New("failed")
+func main() { program.Main("top", run) }
 
 // bench is what to measure.
 type bench struct {
@@ -79,14 +62,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 				return err
 			}
 		}
-		status, err := sandbox.Run(args, os.Stdin, stdout, stderr)
-		if err != nil {
-			return fmt.Errorf("make a network namespace to measure in: %w", err)
-		}
-		if status != 0 {
-			return errReported
-		}
-		return nil
+		return program.InSandbox(args, stdout, stderr)
 	}
 	lo, err := netlink.LinkByName("lo")
 	if err == nil {

@@ -47,8 +47,8 @@ func (e *ErrTooLittle) Error() string {
 	return fmt.Sprintf("too little was seen for a verdict: %s; it takes %s", e.Seen, e.Needed)
 }
 
-// worthwhile is the gain from which a remedy is one, and a cause the cause.
-const worthwhile = 1.2
+// Worthwhile is the gain from which a remedy is one, and a cause the cause.
+const Worthwhile = 1.2
 
 // Diagnose says what limits the connection. The error is an *ErrTooLittle.
 func Diagnose(o Observation) (Report, error) {
@@ -58,7 +58,7 @@ func Diagnose(o Observation) (Report, error) {
 	if err := enough(o, f); err != nil {
 		return r, err
 	}
-	c := newCase(o, f)
+	c := newPatient(o, f)
 	r.GoodputBps = c.goodput
 	if c.receives() {
 		return c.diagnoseReceiver(r), nil
@@ -128,7 +128,7 @@ type patient struct {
 	lost     float64 // share of segments that really were lost; 0 if unknown
 }
 
-func newCase(o Observation, f Figures) *patient {
+func newPatient(o Observation, f Figures) *patient {
 	c := &patient{o: o, f: f, goodput: zeroIfNaN(f.GoodputBps), capacity: math.Inf(1)}
 	if o.shortConnections(f) && o.Time > 0 {
 		c.goodput = float64(o.TotalBytes) * 8 / o.Time.Seconds()
@@ -145,7 +145,7 @@ func newCase(o Observation, f Figures) *patient {
 func (c *patient) predict(findings []Finding) {
 	for k := range findings {
 		finding := &findings[k]
-		if finding.Cause.isNone() || finding.PredictedBps != 0 {
+		if finding.Cause.IsNone() || finding.PredictedBps != 0 {
 			continue
 		}
 		least, next := c.capacity, "the path"
@@ -216,8 +216,8 @@ func (c *patient) bufferBound() float64 {
 // stands says whether the connection has come to a standstill.
 func (c *patient) stands() bool { return c.f.Stalled >= stallTime(c.f) && c.f.StalledAtTheEnd }
 
-// isNone says whether there is nothing to remove.
-func (c Cause) isNone() bool { return c == Healthy || c == Congestion || c == Unexplained }
+// IsNone says whether there is nothing to remove.
+func (c Cause) IsNone() bool { return c == Healthy || c == Congestion || c == Unexplained }
 
 // rank puts the findings in order: first the cause whose removal brings the
 // most. A cause whose removal brings little is none where the path is full.
@@ -247,14 +247,14 @@ func compareGains(a, b float64) int {
 // unknown, so is what is worth more: all that have none rank alike.
 func (c *patient) gain(f Finding) float64 {
 	switch {
-	case f.Cause.isNone():
-		return worthwhile
+	case f.Cause.IsNone():
+		return Worthwhile
 	case f.PredictedBps == 0:
 		return math.Inf(1)
 	case c.goodput == 0:
 		return math.Inf(1)
 	}
-	if gain := f.PredictedBps / c.goodput; gain >= worthwhile {
+	if gain := f.PredictedBps / c.goodput; gain >= Worthwhile {
 		return gain
 	}
 	return 0 // less than nothing to fix

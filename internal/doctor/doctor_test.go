@@ -182,7 +182,7 @@ func TestRules(t *testing.T) {
 			if predicted := r.Findings[0].PredictedBps / 1e6; math.Abs(predicted-test.predicted) > 0.05*test.predicted+0.01 {
 				t.Errorf("predicted %.2f Mb/s, want %.2f", predicted, test.predicted)
 			}
-			if (len(r.Remedies) > 0) == test.cause.isNone() {
+			if (len(r.Remedies) > 0) == test.cause.IsNone() {
 				t.Errorf("%d remedies", len(r.Remedies))
 			}
 		})

@@ -9,7 +9,7 @@ import "longhaul/internal/tcpinfo"
 func Glance(before, after Sample) Cause {
 	o := Observation{Samples: []Sample{before, after}}
 	f := o.Figures()
-	c := newCase(o, f)
+	c := newPatient(o, f)
 	switch {
 	case f.Busy < 0.02 || f.GoodputBps == 0 && after.Info.Unacked == 0:
 		return ""

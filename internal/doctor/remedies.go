@@ -46,7 +46,7 @@ func (c *patient) remedies(findings []Finding) []Remedy {
 		gain := 0.0
 		if finding.PredictedBps > 0 && c.goodput > 0 {
 			gain = finding.PredictedBps / c.goodput
-			if gain < worthwhile && c.gain(findings[0]) > 0 {
+			if gain < Worthwhile && c.gain(findings[0]) > 0 {
 				continue
 			}
 		}

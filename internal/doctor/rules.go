@@ -304,7 +304,7 @@ const ownQueue = 0.65
 func healthy(c *patient) *Finding {
 	f := c.f
 	switch {
-	case c.goodput >= c.capacity/worthwhile || c.goodput >= ownQueue*c.capacity && f.Queue+f.RTTSpread > 0.25:
+	case c.goodput >= c.capacity/Worthwhile || c.goodput >= ownQueue*c.capacity && f.Queue+f.RTTSpread > 0.25:
 		return &Finding{Cause: Healthy, Evidence: []string{
 			fmt.Sprintf("it gets %s; several connections at once get %s", rate(c.goodput), rate(c.capacity)),
 		}}

@@ -6,7 +6,7 @@ import "fmt"
 func (r Report) Sentence() string {
 	gets := rate(r.GoodputBps)
 	could := ""
-	if len(r.Findings) > 0 && r.Findings[0].PredictedBps >= worthwhile*r.GoodputBps {
+	if len(r.Findings) > 0 && r.Findings[0].PredictedBps >= Worthwhile*r.GoodputBps {
 		could = fmt.Sprintf(" It could be about %s.", rate(r.Findings[0].PredictedBps))
 	}
 	var text string

@@ -104,7 +104,8 @@ func (c *client) dial(ctx context.Context, options bool) (net.Conn, error) {
 	// A route may have a congestion control of its own, which connecting sets.
 	if raw, ok := conn.(syscall.Conn); ok && options && c.parameters.Congestion != "" {
 		if socket, rawErr := raw.SyscallConn(); rawErr == nil {
-			err = control("", "", socket)
+			controlErr := socket.Control(func(fd uintptr) { err = setCongestion(int(fd), c.parameters.Congestion) })
+			err = errors.Join(controlErr, err)
 		}
 		if err != nil {
 			conn.Close()

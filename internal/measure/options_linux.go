@@ -29,7 +29,7 @@ func setOptions(fd int, p Parameters) error {
 			set("the receive buffer", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, p.Window)))
 	}
 	if p.Congestion != "" {
-		errs = append(errs, set("congestion control "+p.Congestion, unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, p.Congestion)))
+		errs = append(errs, setCongestion(fd, p.Congestion))
 	}
 	if p.FQRate > 0 {
 		errs = append(errs, set("the pacing rate", unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, uint64(p.FQRate/8))))
@@ -54,6 +54,14 @@ func receiveBuffer(fd int) int {
 		return 0
 	}
 	return n
+}
+
+// setCongestion sets the congestion control of a socket.
+func setCongestion(fd int, name string) error {
+	if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name); err != nil {
+		return fmt.Errorf("cannot set congestion control %s: %w", name, err)
+	}
+	return nil
 }
 
 // unacknowledged is how much of what was written the other side has not got.

@@ -25,6 +25,9 @@ func setOptions(fd int, p Parameters) error {
 	return errors.Join(errs...)
 }
 
+// setCongestion has nothing to set: setOptions has refused before.
+func setCongestion(int, string) error { return nil }
+
 // setLowWater leaves it to the system when a reader is woken.
 func setLowWater(int, int) {}
 

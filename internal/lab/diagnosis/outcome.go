@@ -10,9 +10,6 @@ import (
 	"longhaul/internal/doctor"
 )
 
-// worthwhile is the gain from which a hindrance is the cause.
-const worthwhile = 1.2
-
 // Outcome is how often the doctor was right.
 type Outcome struct {
 	Scenarios int    `json:"scenarios"`
@@ -39,7 +36,7 @@ func (r *Result) judge() {
 	r.Causes = []doctor.Cause{}
 	lifts := func(cause doctor.Cause) bool {
 		bps := r.Without[cause]
-		return bps >= worthwhile*r.GoodputBps && bps > 0
+		return bps >= doctor.Worthwhile*r.GoodputBps && bps > 0
 	}
 	for _, cause := range r.Hindrances {
 		if lifts(cause) {

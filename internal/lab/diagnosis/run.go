@@ -127,11 +127,11 @@ func run(ctx context.Context, s Scenario, o Options) Result {
 		r.PredictedBps = report.Remedies[0].PredictedBps
 	}
 	removed := s.Hindrances
-	if first := report.Cause; !slices.Contains(removed, first) && !none(first) {
+	if first := report.Cause; !slices.Contains(removed, first) && !first.IsNone() {
 		removed = append(slices.Clone(removed), first)
 	}
 	for _, cause := range removed {
-		if none(cause) {
+		if cause.IsNone() {
 			continue // no remedy
 		}
 		without, err := s.without(cause).goodput(ctx)
@@ -150,11 +150,6 @@ func run(ctx context.Context, s Scenario, o Options) Result {
 	}
 	r.judge()
 	return r
-}
-
-// none says whether a verdict is that nothing is to be removed.
-func none(cause doctor.Cause) bool {
-	return cause == doctor.Healthy || cause == doctor.Congestion || cause == doctor.Unexplained
 }
 
 // stage is a scenario's lab with its traffic.
