@@ -36,6 +36,7 @@ func (v *settingValue) Set(s string) error {
 var tunnelFlags = []settingFlag{
 	{name: "listen", key: "tunnel.listen", value: "ADDRESS:PORT", many: true, usage: "where to listen; no ADDRESS: all of them"},
 	{name: "forward", key: "tunnel.forward", value: "HOST:PORT", many: true, usage: "next hop; several are tried in order"},
+	{name: "balance", key: "tunnel.balance", value: "WAY", usage: "ordered, least-flows, round-robin, source"},
 	{name: "allow", key: "tunnel.allow", value: "PREFIX", many: true, usage: "sources that may connect (all)"},
 	{name: "max-flows", key: "tunnel.max_flows", value: "N", usage: "flows at the same time (no bound)"},
 	{name: "new-flows-per-second", key: "tunnel.new_flows_per_second", value: "N", usage: "new flows in a second (no bound)"},

@@ -153,6 +153,7 @@ func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now tim
 		if len(t.Listen) > 0 {
 			fmt.Fprintln(w, shorten("  "+listOf(t.Listen)+" -> "+strings.Join(t.Forward, " "), 80))
 		}
+		writeHops(w, t.Hops)
 	}
 	if len(s.Flows) == 0 {
 		fmt.Fprintln(w, "\nno flows")
@@ -177,6 +178,24 @@ func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now tim
 	}
 	if hidden := len(s.Flows) - len(flows); hidden > 0 {
 		fmt.Fprintf(w, "%d more; --all lists them\n", hidden)
+	}
+}
+
+// writeHops lists a tunnel's hops, but not the only one of a tunnel that is well.
+func writeHops(w io.Writer, hops []relay.HopSnapshot) {
+	if len(hops) == 1 && hops[0].State == relay.HopUp {
+		return
+	}
+	for _, h := range hops {
+		since := ""
+		if h.SinceSeconds != nil {
+			since = " for " + age(*h.SinceSeconds)
+		}
+		fmt.Fprintf(w, "  hop %-27s %-18s %6s now %6s total %5s failed\n", shorten(h.Hop, 27), string(h.State)+since,
+			quantity(h.FlowsNow), quantity(h.FlowsTotal), quantity(h.Failed))
+		if h.LastError != "" && h.State != relay.HopUp {
+			fmt.Fprintln(w, shorten("    "+h.LastError, 80))
+		}
 	}
 }
 

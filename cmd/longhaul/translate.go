@@ -78,11 +78,13 @@ func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
 			NewFlowsPerSecond: tun.NewFlowsPerSecond,
 			ConnectTimeout:    tun.ConnectTimeout,
 			IdleTimeout:       tun.IdleTimeout,
+			Balance:           relay.Balance(tun.Balance),
+			Health:            health(tun.Health),
 			ProxyIn:           relay.ProxyIn{Required: tun.ProxyIn.Required, Trusted: slices.Clone(tun.ProxyIn.Trusted)},
 			ProxyOut:          relay.ProxyVersion(tun.ProxyOut),
 		}
 		for _, f := range tun.Forward {
-			rt.Forward = append(rt.Forward, relay.Target{Host: f.Host, Port: f.Ports.Low})
+			rt.Forward = append(rt.Forward, relay.Target{Host: f.Host, Port: f.Ports.Low, Weight: f.Weight, Priority: f.Priority})
 		}
 		if tun.Transport != config.TransportKernel {
 			l, err := t.legs(tun.Name, tun.Settings)
@@ -167,6 +169,23 @@ func (t *transports) lacks() []lack {
 		return 1
 	})
 	return all
+}
+
+// health turns what the configuration says about hops into the relay's terms.
+func health(h config.Health) relay.Health {
+	out := relay.Health{
+		Interval:   h.Interval,
+		Timeout:    h.Timeout,
+		Rise:       h.Rise,
+		Fall:       h.Fall,
+		EjectAfter: h.EjectAfter,
+		EjectFor:   h.EjectFor,
+		SlowReturn: h.SlowReturn,
+	}
+	if h.Check == config.HealthConnect {
+		out.Probe = relay.ConnectProbe{}
+	}
+	return out
 }
 
 func legOptions(l config.Leg) transport.Options {

@@ -128,7 +128,7 @@ func parseForward(s string) (Forward, *mistake) {
 		}
 		host = addr.String()
 	}
-	return Forward{Host: host, Ports: ports}, nil
+	return Forward{Host: host, Ports: ports, Weight: 1, Priority: 1}, nil
 }
 
 // Resolver turns a host name into addresses.

@@ -70,9 +70,43 @@ type Listen struct {
 // Forward is a next hop. Ports has as many ports as every Listen of its tunnel,
 // to which they belong one to one.
 type Forward struct {
-	Host  string // name or literal address
-	Ports Ports
+	Host     string // name or literal address
+	Ports    Ports
+	Weight   int // of its share among those of the same priority
+	Priority int // the least is chosen first
 }
+
+// Balance says how flows are spread over hops of the same priority.
+type Balance string
+
+// The ways of spreading flows.
+const (
+	BalanceOrdered    Balance = "ordered"
+	BalanceLeastFlows Balance = "least-flows"
+	BalanceRoundRobin Balance = "round-robin"
+	BalanceSource     Balance = "source"
+)
+
+// Health says when a hop is left out of the choice. Zero durations and counts
+// mean the relay's defaults.
+type Health struct {
+	Check      HealthCheck
+	Interval   time.Duration
+	Timeout    time.Duration
+	Rise, Fall int
+	EjectAfter int // negative: never
+	EjectFor   time.Duration
+	SlowReturn time.Duration // negative: at once
+}
+
+// HealthCheck is how a hop is asked whether it can be used.
+type HealthCheck string
+
+// The health checks.
+const (
+	HealthOff     HealthCheck = "off"
+	HealthConnect HealthCheck = "connect"
+)
 
 // Settings are what a tunnel may set and `defaults` may set for all.
 type Settings struct {
@@ -81,6 +115,8 @@ type Settings struct {
 	NewFlowsPerSecond float64        // 0: no bound
 	ConnectTimeout    time.Duration
 	IdleTimeout       time.Duration // 0: never
+	Balance           Balance
+	Health            Health
 	ProxyIn           ProxyIn
 	ProxyOut          int // PROXY protocol version sent to the target: 0 (none), 1 or 2
 	Transport         TransportMode
@@ -161,5 +197,11 @@ func Default() Config {
 
 // DefaultSettings are those of a tunnel about which nothing else is said.
 func DefaultSettings() Settings {
-	return Settings{ConnectTimeout: 10 * time.Second, Transport: TransportAuto, WANSide: WANAuto}
+	return Settings{
+		ConnectTimeout: 10 * time.Second,
+		Balance:        BalanceOrdered,
+		Health:         Health{Check: HealthOff},
+		Transport:      TransportAuto,
+		WANSide:        WANAuto,
+	}
 }

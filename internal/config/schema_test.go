@@ -145,7 +145,7 @@ func TestSchemaHasExactlyTheKnownKeys(t *testing.T) {
 	sections := map[string]*schema{
 		"the configuration": root, "defaults": root.Properties["defaults"], "a tunnel": tunnel, "log": root.Properties["log"],
 		"proxy_protocol": proxy, "proxy_protocol.in": proxy.Properties["in"], "lan": root.Defs["leg"], "wan": root.Defs["leg"],
-		"keepalive": root.Defs["keepalive"].AnyOf[1],
+		"keepalive": root.Defs["keepalive"].AnyOf[1], "a hop of forward": root.Defs["hop"].AnyOf[1], "health": root.Defs["health"].AnyOf[1],
 	}
 	for section, known := range d.keys {
 		s := sections[section]

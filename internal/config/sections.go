@@ -144,17 +144,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 				}
 			})
 		}},
-		{"forward", func(n *node) {
-			d.each(n, "forward", func(n *node, s string) {
-				f, bad := parseForward(s)
-				if bad != nil {
-					d.mistake(n, bad)
-					return
-				}
-				t.Forward = append(t.Forward, f)
-				forwards = append(forwards, n)
-			})
-		}},
+		{"forward", func(n *node) { t.Forward, forwards = d.forwards(n) }},
 	}
 	before := len(d.errs)
 	d.mapping(n, "a tunnel", append(fields, d.settingsFields(&t.Settings)...)...)
@@ -218,6 +208,8 @@ func (d *decoder) settingsFields(s *Settings) []field {
 		into("new_flows_per_second", &s.NewFlowsPerSecond, d.perSecond),
 		into("connect_timeout", &s.ConnectTimeout, d.duration(time.Millisecond, time.Hour, nil)),
 		into("idle_timeout", &s.IdleTimeout, d.duration(time.Millisecond, thirtyDs, &off)),
+		into("balance", &s.Balance, oneOf(d, BalanceOrdered, BalanceLeastFlows, BalanceRoundRobin, BalanceSource)),
+		{"health", func(n *node) { d.health(n, &s.Health) }},
 		{"proxy_protocol", func(n *node) { d.proxyProtocol(n, s) }},
 		into("transport", &s.Transport, oneOf(d, TransportAuto, TransportKernel)),
 		into("wan_side", &s.WANSide, oneOf(d, WANAuto, WANListen, WANForward, WANBoth, WANNone)),

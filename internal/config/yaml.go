@@ -181,7 +181,11 @@ func (c *converter) convert(n ast.Node) *node {
 	case *ast.SequenceNode:
 		l := &node{kind: list, at: c.at(n.GetToken())}
 		for _, v := range n.Values {
-			l.items = append(l.items, c.convert(v))
+			if address := c.adjacent(v); address != nil {
+				l.items = append(l.items, address)
+			} else {
+				l.items = append(l.items, c.convert(v))
+			}
 		}
 		return l
 	case *ast.AnchorNode, *ast.AliasNode:
@@ -190,6 +194,31 @@ func (c *converter) convert(n ast.Node) *node {
 		return c.fail(n, "YAML tags are not read", "remove the tag")
 	}
 	return c.fail(n, fmt.Sprintf("a YAML %s is not read here", strings.ToLower(n.Type().String())), "write plain keys and values")
+}
+
+// adjacent reads an item such as host:6000 of a list in brackets. A colon with
+// no space behind it is part of a plain word (YAML 1.2.2, 7.3.3); the parser
+// takes it for that of a mapping where the list is within braces.
+func (c *converter) adjacent(n ast.Node) *node {
+	m, ok := n.(*ast.MappingNode)
+	if ok && len(m.Values) == 1 && !m.IsFlowStyle {
+		n = m.Values[0]
+	}
+	v, ok := n.(*ast.MappingValueNode)
+	if !ok {
+		return nil
+	}
+	key, value, colon := v.Key.GetToken(), v.Value.GetToken(), v.Start
+	if key == nil || value == nil || colon == nil || colon.Position == nil || value.Position == nil ||
+		key.Type == token.SingleQuoteType || key.Type == token.DoubleQuoteType ||
+		value.Position.Line != colon.Position.Line || value.Position.Column != colon.Position.Column+1 {
+		return nil
+	}
+	switch v.Value.(type) {
+	case *ast.StringNode, *ast.IntegerNode, *ast.FloatNode:
+		return &node{kind: scalar, text: key.Value + ":" + value.Value, at: c.at(key)}
+	}
+	return nil
 }
 
 func (c *converter) entry(m *node, v *ast.MappingValueNode) {

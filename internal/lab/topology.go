@@ -123,6 +123,12 @@ var (
 	HostB6  = netip.MustParseAddr("fd00:20::10")
 	RelayB6 = netip.MustParseAddr("fd00:20::20")
 
+	// Of the second relay at site B, where there is one.
+	RelayB2   = netip.MustParseAddr("10.20.21.20")
+	HostBOnB2 = netip.MustParseAddr("10.20.21.10") // host-b, as relay-b2 reaches it
+	WANA2     = netip.MustParseAddr("10.30.31.1")
+	WANB2     = netip.MustParseAddr("10.30.31.2")
+
 	WANA  = netip.MustParseAddr("10.30.30.1")
 	WANB  = netip.MustParseAddr("10.30.30.2")
 	wanA6 = netip.MustParseAddr("fd00:30::1")
@@ -134,8 +140,12 @@ var (
 	siteB6 = netip.MustParsePrefix("fd00:20::/64")
 )
 
-// WAN is the name of the link between the two sites.
-const WAN = "wan"
+// WAN is the name of the link between the two sites, and WAN2 that of the one
+// to the second relay at site B.
+const (
+	WAN  = "wan"
+	WAN2 = "wan2"
+)
 
 // ClassicWindowBytes is the window of the mitre report's end hosts: 256 KiB,
 // which at 63 ms allows the 3.6 MB/s (28.8 Mb/s) that was seen there and
@@ -193,6 +203,37 @@ func TwoSites(c Conditions) Topology {
 			h.makeClassic()
 		}
 	}
+	return t
+}
+
+// TwoFarRelays has a second relay at site B, on a WAN of its own with the same
+// conditions. host-b has an address on each of the two LANs.
+//
+//	                      ╔═wan══ relay-b ──LAN──┐
+//	host-a ──LAN── relay-a                       host-b
+//	                      ╚═wan2═ relay-b2 ─LAN──┘
+func TwoFarRelays(c Conditions) Topology {
+	t := TwoSites(c)
+	c.Seed += 2
+	ab, ba := c.Directions()
+	one := func(host, device string, bits int, a netip.Addr) Endpoint {
+		return Endpoint{Host: host, Device: device, Addresses: []netip.Prefix{netip.PrefixFrom(a, bits)}}
+	}
+	second := HostSpec{Name: "relay-b2", Address: RelayB2, Sysctls: router, Routes: []hosts.Route{{To: siteA, Via: WANA2}}}
+	second.TCP.CongestionControl = stockCongestionControl
+	t.Hosts = append(t.Hosts, second)
+	t.Cables = append(t.Cables, Cable{
+		MTU: t.Cables[1].MTU,
+		A:   one("host-b", "lan2", 24, HostBOnB2),
+		B:   one("relay-b2", "lan", 24, RelayB2),
+	})
+	t.Links = append(t.Links, LinkSpec{
+		Name: WAN2,
+		A:    one("relay-a", "wan2", 30, WANA2),
+		B:    one("relay-b2", "wan", 30, WANB2),
+		AB:   ab,
+		BA:   ba,
+	})
 	return t
 }
 

@@ -21,6 +21,7 @@ const (
 // flow holds this struct and its two descriptors, nothing else.
 type flow struct {
 	route *route
+	hop   *hop // that it connects to or is connected to
 	legs  [2]leg
 	dirs  [2]direction
 	end   ending
@@ -44,6 +45,30 @@ type flow struct {
 	opening *opening       // while dialing
 	closing *closing       // once something went wrong
 	bounded *[2]queueSizes // by leg, while memory is short
+}
+
+// joinHop counts the flow as one of a hop's.
+func (f *flow) joinHop(h *hop) {
+	if f.hop != h {
+		f.leaveHop()
+		f.hop = h
+		h.flows.Add(1)
+	}
+}
+
+func (f *flow) leaveHop() {
+	if f.hop != nil {
+		f.hop.flows.Add(-1)
+		f.hop = nil
+	}
+}
+
+// hopName is the hop as it is configured, empty before there is one.
+func (f *flow) hopName() string {
+	if f.hop == nil {
+		return ""
+	}
+	return f.hop.name
 }
 
 // leg is one TCP connection of a flow.

@@ -19,7 +19,7 @@ import (
 )
 
 func TestNewRejects(t *testing.T) {
-	ok := Tunnel{Name: "a", Listen: []netip.AddrPort{freePort}, Forward: []Target{{"127.0.0.1", 1}}}
+	ok := Tunnel{Name: "a", Listen: []netip.AddrPort{freePort}, Forward: []Target{{Host: "127.0.0.1", Port: 1}}}
 	for _, tt := range []struct {
 		tunnels []Tunnel
 		want    string

@@ -33,7 +33,8 @@ type route struct {
 	tunnel  *Tunnel
 	state   *tunnelState
 	listen  netip.AddrPort
-	targets []routeTarget
+	targets []routeTarget // as many as
+	hops    []*hop        // there are hops
 }
 
 type routeTarget struct {
@@ -45,8 +46,8 @@ type routeTarget struct {
 
 // newRoute maps the listening port, which is offset ports above the tunnel's
 // lowest, to the same offset above each target's port.
-func newRoute(t *Tunnel, st *tunnelState, bound netip.AddrPort, offset uint16) *route {
-	rt := &route{tunnel: t, state: st, listen: bound}
+func newRoute(t *Tunnel, st *tunnelState, hops []*hop, bound netip.AddrPort, offset uint16) *route {
+	rt := &route{tunnel: t, state: st, listen: bound, hops: hops}
 	for _, f := range t.Forward {
 		rtt := routeTarget{host: f.Host, port: f.Port + offset}
 		if a, err := netip.ParseAddr(f.Host); err == nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -20,8 +21,11 @@ type opening struct {
 	header   []byte // PROXY header read so far, then what came behind it
 	source   netip.AddrPort
 	dest     netip.AddrPort
-	next     int          // index of the target to try next
-	addrs    []netip.Addr // of the current target, those not tried yet
+	order    []uint16        // indices of the hops to try
+	few      [fewHops]uint16 // room for order
+	next     int             // how many of them have been begun
+	blamed   bool            // an attempt at the current one failed, and not for this host's own reasons
+	addrs    []netip.Addr    // of the current one, those not tried yet
 	port     uint16
 	broken   bool  // the client has reset, but sent something before
 	ackHeld  bool  // the handshake's acknowledgement waits for the first bytes
@@ -69,8 +73,10 @@ func (w *worker) readHeader(f *flow) {
 }
 
 func (w *worker) startDialing(f *flow) {
+	o := f.opening
 	f.phase = phaseDialing
-	f.opening.deadline = w.now + int64(f.route.tunnel.ConnectTimeout)
+	o.deadline = w.now + int64(f.route.tunnel.ConnectTimeout)
+	o.order = f.route.order(o.few[:0], f.source(), w.now)
 	w.dialNext(f)
 }
 
@@ -78,16 +84,20 @@ func (w *worker) startDialing(f *flow) {
 func (w *worker) dialNext(f *flow) {
 	o, rt := f.opening, f.route
 	for {
+		if len(o.addrs) == 0 {
+			w.blame(f)
+		}
 		if w.now >= o.deadline {
 			w.giveUp(f)
 			return
 		}
 		if len(o.addrs) == 0 {
-			if o.next == len(rt.targets) {
+			if o.next == len(o.order) {
 				w.giveUp(f)
 				return
 			}
-			t := &rt.targets[o.next]
+			t := &rt.targets[o.order[o.next]]
+			f.joinHop(rt.hops[o.order[o.next]])
 			o.next++
 			o.port = t.port
 			if t.literal.IsValid() {
@@ -96,7 +106,7 @@ func (w *worker) dialNext(f *flow) {
 				addrs, err, known := w.relay.names.cached(t.host, w.now)
 				if !known {
 					o.lookup = true
-					o.attempt = o.share(w.now, len(rt.targets))
+					o.attempt = o.share(w.now)
 					w.timers.schedule(f, o.attempt)
 					slot, gen, worker := f.slot, f.gen, w
 					w.relay.names.lookup(t.host, func(addrs []netip.Addr, err error) {
@@ -104,7 +114,7 @@ func (w *worker) dialNext(f *flow) {
 					})
 					return
 				}
-				o.take(addrs, err)
+				o.take(addrs, err, f)
 				continue
 			}
 		}
@@ -114,7 +124,7 @@ func (w *worker) dialNext(f *flow) {
 		case errno == 0:
 			w.fed(o)
 			o.addrs = o.addrs[1:]
-			o.attempt = o.share(w.now, len(rt.targets))
+			o.attempt = o.share(w.now)
 			w.timers.schedule(f, o.attempt)
 			return
 		case outOfResources(errno):
@@ -151,27 +161,74 @@ func (w *worker) fed(o *opening) {
 
 // share is the deadline of an attempt: what is left, divided fairly among this
 // attempt and those that may have to follow.
-func (o *opening) share(now int64, targets int) int64 {
-	return now + (o.deadline-now)/int64(1+len(o.addrs)+targets-o.next)
+func (o *opening) share(now int64) int64 {
+	return now + (o.deadline-now)/int64(1+len(o.addrs)+len(o.order)-o.next)
 }
 
-func (o *opening) take(addrs []netip.Addr, err error) {
+// take begins with another address of a name for every flow, or, where clients
+// stay on their hops, with the client's own.
+func (o *opening) take(addrs []netip.Addr, err error, f *flow) {
 	if len(addrs) == 0 {
-		o.reason, o.err = EndTargetUnknown, err
+		o.reason, o.err, o.blamed = EndTargetUnknown, err, true
 		return
 	}
 	o.addrs = addrs
+	if len(addrs) < 2 {
+		return
+	}
+	first := int(f.hop.turn.Add(1)-1) % len(addrs)
+	if f.route.tunnel.Balance == BalanceSource {
+		first = int(draw(f.source(), f.hop.name) * float64(len(addrs)-1))
+	}
+	if first > 0 {
+		o.addrs = slices.Concat(addrs[first:], addrs[:first])
+	}
+}
+
+// source is the address of the client that the flow is for.
+func (f *flow) source() netip.Addr {
+	if f.opening != nil && f.opening.source.IsValid() {
+		return f.opening.source.Addr()
+	}
+	return f.client.Addr()
+}
+
+// blame counts a hop's failure to take a flow, once all of its addresses have
+// been tried or the flow leaves it for another.
+func (w *worker) blame(f *flow) {
+	o := f.opening
+	if f.hop == nil || !o.blamed {
+		return
+	}
+	o.blamed = false
+	if span := f.hop.connectFailed(w.now, &f.route.tunnel.Health, o.err); span > 0 {
+		w.relay.hopLeft(f.route.tunnel.Name, f.hop, "connects of flows failed one after another", o.err, "for", span)
+	}
+}
+
+// moveOn takes a flow that is still connecting from a hop that has left the
+// choice to the next one, if that can be used.
+func (w *worker) moveOn(f *flow, from *hop) {
+	o := f.opening
+	if f.phase != phaseDialing || f.hop != from || o.lookup || o.starved || f.legs[target].fd < 0 ||
+		o.next == len(o.order) || !f.route.hops[o.order[o.next]].usable(w.now) {
+		return
+	}
+	w.dropAttempt(f)
+	o.addrs, o.blamed = nil, false
+	o.reason, o.err = EndTargetUnreached, fmt.Errorf("%s went down", from.name)
+	w.dialNext(f)
 }
 
 // failed notes why an attempt failed.
 func (o *opening) failed(to netip.AddrPort, errno unix.Errno) {
 	switch errno {
 	case unix.ECONNREFUSED:
-		o.reason = EndTargetRefused
+		o.reason, o.blamed = EndTargetRefused, true
 	case unix.EADDRNOTAVAIL, unix.EAGAIN:
 		o.reason = EndNoLocalPort
 	default:
-		o.reason = EndTargetUnreached
+		o.reason, o.blamed = EndTargetUnreached, true
 	}
 	o.err = fmt.Errorf("connect to %s: %w", to, errno)
 }
@@ -182,7 +239,7 @@ func (w *worker) resolved(slot, gen uint32, addrs []netip.Addr, err error) {
 		return
 	}
 	f.opening.lookup = false
-	f.opening.take(addrs, err)
+	f.opening.take(addrs, err, f)
 	w.dialNext(f)
 }
 
@@ -274,6 +331,7 @@ func (w *worker) established(f *flow, events uint32) {
 	o := f.opening
 	f.opening = nil
 	defer w.openings.put(o)
+	f.hop.connected()
 	f.phase = phaseMoving
 	f.active = w.now
 	l := &f.legs[target]
@@ -336,7 +394,8 @@ func (w *worker) openingDue(f *flow) {
 		w.timers.schedule(f, o.attempt)
 	case o.lookup:
 		o.lookup = false
-		o.reason, o.err = EndTargetUnknown, fmt.Errorf("no answer about %s in time", f.route.targets[o.next-1].host)
+		o.reason, o.blamed = EndTargetUnknown, true
+		o.err = fmt.Errorf("no answer about %s in time", f.route.targets[o.order[o.next-1]].host)
 		w.dialNext(f)
 	default:
 		w.dropAttempt(f)
@@ -348,7 +407,12 @@ func (w *worker) openingDue(f *flow) {
 // giveUp ends a flow for which no target could be had.
 func (w *worker) giveUp(f *flow) {
 	o := f.opening
-	if o.reason == "" {
+	w.blame(f)
+	switch {
+	case o.reason != "":
+	case len(o.order) == 0:
+		o.reason, o.err = EndNoHop, errors.New("every hop of the tunnel is drained; longhaul resume puts one back")
+	default:
 		o.reason, o.err = EndTargetUnreached, unix.ETIMEDOUT
 	}
 	w.abort(f, o.reason, o.err)

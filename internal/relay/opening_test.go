@@ -124,7 +124,7 @@ func TestNames(t *testing.T) {
 	release := make(chan struct{})
 	g := newRig(t, func(o *Options) {
 		o.Tunnels[0].Forward[0].Host = "target.example"
-		o.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
+		o.Resolve = func(ctx context.Context, host string) (Answer, error) {
 			if host != "target.example" {
 				t.Errorf("asked for %q", host)
 			}
@@ -134,7 +134,7 @@ func TestNames(t *testing.T) {
 			case <-ctx.Done():
 			}
 			// Nobody listens at the first address.
-			return []netip.Addr{netip.MustParseAddr("127.0.0.9"), loopback}, nil
+			return Answer{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.9"), loopback}}, nil
 		}
 	})
 	const flows = 5
@@ -156,11 +156,11 @@ func TestNames(t *testing.T) {
 func TestUnknownName(t *testing.T) {
 	nettest.CheckLeaks(t)
 	for name, resolve := range map[string]Resolver{
-		"error":      func(context.Context, string) ([]netip.Addr, error) { return nil, errors.New("no such host") },
-		"no address": func(context.Context, string) ([]netip.Addr, error) { return nil, nil },
-		"no answer": func(ctx context.Context, _ string) ([]netip.Addr, error) {
+		"error":      func(context.Context, string) (Answer, error) { return Answer{}, errors.New("no such host") },
+		"no address": func(context.Context, string) (Answer, error) { return Answer{}, nil },
+		"no answer": func(ctx context.Context, _ string) (Answer, error) {
 			<-ctx.Done()
-			return nil, ctx.Err()
+			return Answer{}, ctx.Err()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,6 +9,7 @@
 package relay
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -75,8 +76,11 @@ type Tunnel struct {
 	// place of the equal entry of Listen, or in addition to Listen.
 	Inherited []*os.File
 
-	// Forward are the next hops, tried in order until one accepts.
+	// Forward are the next hops. A flow's connect is tried on one after the
+	// other, by priority and Balance, until one accepts.
 	Forward []Target
+	Balance Balance // empty means ordered
+	Health  Health
 
 	// Allow are the source prefixes that may use the tunnel; empty allows
 	// everybody. A source in IPv4-mapped IPv6 form counts as IPv4.
@@ -102,8 +106,10 @@ type Tunnel struct {
 
 // Target is a next hop: another relay, or the final target.
 type Target struct {
-	Host string // name or literal address
-	Port uint16
+	Host     string // name or literal address
+	Port     uint16
+	Weight   int // of its share among hops of the same priority; 0 means 1
+	Priority int // the least is chosen first; 0 means 1
 }
 
 // String is the target in the form host:port.
@@ -127,6 +133,14 @@ const (
 	ProxyV1   ProxyVersion = 1
 	ProxyV2   ProxyVersion = 2
 )
+
+// Prober asks a hop whether it can be used. Implementations are called from
+// several goroutines at once, and compared with ==.
+type Prober interface {
+	// Probe returns why flows should not go to the address, nil if they
+	// should, and how long the answer took. It returns when the context ends.
+	Probe(ctx context.Context, to netip.AddrPort) (rtt time.Duration, err error)
+}
 
 // Transport sets the socket options of a leg. Implementations are called from
 // several event loops at once and must not block.
@@ -152,6 +166,7 @@ type FlowRecord struct {
 	Client  netip.AddrPort // the peer that connected (from the PROXY header where one was required)
 	Listen  netip.AddrPort // the address it connected to
 	Target  netip.AddrPort // the address that was dialed; zero if none was
+	Hop     string         // what Target belongs to, as it is configured; empty if nothing was dialed
 	Start   time.Time
 	Elapsed time.Duration
 

@@ -13,6 +13,7 @@ const (
 	EndTargetRefused   EndReason = "target-refused"    // no target accepted
 	EndTargetUnreached EndReason = "target-unreached"  // no route, or no answer within the connect timeout
 	EndTargetUnknown   EndReason = "target-unresolved" // the target's name has no address
+	EndNoHop           EndReason = "no-hop"            // every hop was taken out of service
 	EndNoLocalPort     EndReason = "no-local-port"     // ephemeral ports towards the target are used up
 	EndNoResources     EndReason = "no-resources"      // the system is out of descriptors or memory
 	EndIdle            EndReason = "idle-timeout"

@@ -17,7 +17,7 @@ func (w *worker) account(f *flow) {
 	}
 	switch rec.End {
 	case EndClean, EndIdle, EndHalfClosed, EndDrain:
-	case EndTargetRefused, EndTargetUnreached, EndTargetUnknown:
+	case EndTargetRefused, EndTargetUnreached, EndTargetUnknown, EndNoHop:
 		st.refused.Add(1)
 	case EndBadProxyHeader:
 		st.denied.Add(1)
@@ -31,6 +31,7 @@ func (w *worker) account(f *flow) {
 	rec.Client = f.client
 	rec.Listen = w.listenAddr(f)
 	rec.Target = f.target
+	rec.Hop = f.hopName()
 	rec.Elapsed = time.Duration(monotonic() - f.start)
 	rec.Start = time.Now().Add(-rec.Elapsed)
 	rec.BytesUp = max(0, f.dirs[up].bytes)

@@ -29,6 +29,7 @@ type Relay struct {
 	opts    Options
 	log     *slog.Logger
 	names   *names
+	probes  *probes
 	workers []*worker
 
 	live       atomic.Int64 // flows
@@ -71,6 +72,7 @@ func New(opts Options) (*Relay, error) {
 	}
 	opts.Tunnels = tunnels
 	r := &Relay{opts: opts, log: opts.Log, names: newNames(opts.Resolve), idle: make(chan struct{}, 1)}
+	r.probes = newProbes(r)
 	r.memory.limit.Store(max(0, opts.MemoryLimitBytes))
 	r.table.Store(&table{})
 	return r, nil
@@ -185,6 +187,7 @@ func (r *Relay) Close() {
 	r.draining.Store(true)
 	r.closeListeners()
 	r.stopWorkers(EndDrain)
+	r.probes.close()
 	r.names.close()
 }
 
@@ -198,6 +201,7 @@ func (r *Relay) stopWorkers(reason EndReason) {
 }
 
 func (r *Relay) flowGone(f *flow) {
+	f.leaveHop()
 	f.route.state.flows.Add(-1)
 	if r.live.Add(-1) == 0 {
 		select {
@@ -253,6 +257,23 @@ func checkTunnels(tunnels []Tunnel) ([]Tunnel, error) {
 		t.Allow = unmapped(t.Allow)
 		t.ProxyIn.Trusted = unmapped(t.ProxyIn.Trusted)
 		t.Forward = append([]Target(nil), t.Forward...)
+		for i := range t.Forward {
+			f := &t.Forward[i]
+			f.Weight, f.Priority = max(1, f.Weight), max(1, f.Priority)
+			for _, other := range t.Forward[:i] {
+				if other.String() == f.String() {
+					return nil, fmt.Errorf("tunnel %q has the hop %s twice; give it a weight instead", t.Name, f)
+				}
+			}
+		}
+		switch t.Balance {
+		case "":
+			t.Balance = BalanceOrdered
+		case BalanceOrdered, BalanceLeastFlows, BalanceRoundRobin, BalanceSource:
+		default:
+			return nil, fmt.Errorf("tunnel %q balances by %q; use ordered, least-flows, round-robin or source", t.Name, t.Balance)
+		}
+		t.Health = t.Health.withDefaults()
 		out = append(out, t)
 	}
 	return out, nil

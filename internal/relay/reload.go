@@ -20,7 +20,22 @@ type table struct {
 type installed struct {
 	tunnel    *Tunnel
 	state     *tunnelState
+	hops      []*hop // of tunnel.Forward
 	listeners []*listener
+}
+
+// hopsFor returns the hops of a tunnel, those that it had before as they are.
+func hopsFor(t *Tunnel, was *installed) []*hop {
+	hops := make([]*hop, len(t.Forward))
+	for i, f := range t.Forward {
+		hops[i] = &hop{name: f.String()}
+		for j := 0; was != nil && j < len(was.hops); j++ {
+			if was.hops[j].name == hops[i].name {
+				hops[i] = was.hops[j]
+			}
+		}
+	}
+	return hops
 }
 
 // plan is a table that is being built, and how to undo what that took.
@@ -63,6 +78,7 @@ func (r *Relay) install(tunnels []Tunnel) error {
 		l.route.Store(rt)
 	}
 	r.table.Store(p.next)
+	r.probes.follow(p.next)
 	for key, l := range old.listeners {
 		if p.next.listeners[key] != l {
 			r.closeListener(l)
@@ -103,6 +119,7 @@ func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
 	if same {
 		in.tunnel = was.tunnel
 	}
+	in.hops = hopsFor(t, was)
 	for _, a := range addrs {
 		key := listenKey{addr: a}
 		for ; p.next.listeners[key] != nil; key.ordinal++ {
@@ -131,7 +148,7 @@ func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
 		}
 		p.next.listeners[key] = l
 		in.listeners = append(in.listeners, l)
-		p.routes[l] = newRoute(in.tunnel, in.state, l.bound, a.Port()-lowest)
+		p.routes[l] = newRoute(in.tunnel, in.state, in.hops, l.bound, a.Port()-lowest)
 	}
 	p.next.tunnels = append(p.next.tunnels, in)
 	return nil
@@ -182,7 +199,7 @@ func (r *Relay) closeListeners() {
 	}
 	next := &table{}
 	for _, in := range old.tunnels {
-		next.tunnels = append(next.tunnels, &installed{tunnel: in.tunnel, state: in.state})
+		next.tunnels = append(next.tunnels, &installed{tunnel: in.tunnel, state: in.state, hops: in.hops})
 	}
 	r.table.Store(next)
 	for _, l := range old.listeners {

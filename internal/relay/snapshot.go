@@ -34,6 +34,8 @@ type TunnelSnapshot struct {
 	State      string           `json:"state"` // listening, paused, draining or removed
 	Listen     []netip.AddrPort `json:"listen"`
 	Forward    []string         `json:"forward"`
+	Balance    Balance          `json:"balance"`
+	Hops       []HopSnapshot    `json:"hops"`
 	FlowsNow   int64            `json:"flows_now"`
 	FlowsPeak  int64            `json:"flows_peak"`
 	FlowsLimit int              `json:"flows_limit,omitempty"`
@@ -53,6 +55,7 @@ type FlowSnapshot struct {
 	Client      netip.AddrPort `json:"client"`
 	Listen      netip.AddrPort `json:"listen"`
 	Target      netip.AddrPort `json:"target"`
+	Hop         string         `json:"hop,omitempty"` // what target belongs to, as it is configured
 	AgeSeconds  float64        `json:"age_seconds"`
 	IdleSeconds float64        `json:"idle_seconds"`
 	BytesUp     int64          `json:"bytes_up"`
@@ -87,12 +90,13 @@ func (r *Relay) Snapshot() Snapshot {
 		s.Memory = &MemorySnapshot{LimitBytes: limit, UsedBytes: r.memory.used.Load(), Short: r.memory.short.Load()}
 	}
 	index := map[*tunnelState]int{}
-	add := func(st *tunnelState, t *Tunnel, state string) int {
+	now := monotonic()
+	add := func(st *tunnelState, t *Tunnel, hops []*hop, state string) int {
 		i, ok := index[st]
 		if !ok {
 			i = len(s.Tunnels)
 			index[st] = i
-			s.Tunnels = append(s.Tunnels, tunnelSnapshot(st, t, state))
+			s.Tunnels = append(s.Tunnels, tunnelSnapshot(st, t, hops, state, now))
 		}
 		return i
 	}
@@ -104,7 +108,7 @@ func (r *Relay) Snapshot() Snapshot {
 		case s.AcceptPaused:
 			state = "paused"
 		}
-		i := add(in.state, in.tunnel, state)
+		i := add(in.state, in.tunnel, in.hops, state)
 		for _, l := range in.listeners {
 			s.Tunnels[i].Listen = append(s.Tunnels[i].Listen, l.bound)
 		}
@@ -114,7 +118,7 @@ func (r *Relay) Snapshot() Snapshot {
 			now := monotonic()
 			w.eachFlow(func(f *flow) {
 				fs := w.flowSnapshot(f, now)
-				i := add(f.route.state, f.route.tunnel, "removed")
+				i := add(f.route.state, f.route.tunnel, f.route.hops, "removed")
 				s.Tunnels[i].BytesUp += fs.BytesUp
 				s.Tunnels[i].BytesDown += fs.BytesDown
 				s.Flows = append(s.Flows, fs)
@@ -125,12 +129,14 @@ func (r *Relay) Snapshot() Snapshot {
 	return s
 }
 
-func tunnelSnapshot(st *tunnelState, t *Tunnel, state string) TunnelSnapshot {
+func tunnelSnapshot(st *tunnelState, t *Tunnel, hops []*hop, state string, now int64) TunnelSnapshot {
 	ts := TunnelSnapshot{
 		Name:       t.Name,
 		State:      state,
 		Listen:     []netip.AddrPort{},
 		Forward:    []string{},
+		Balance:    t.Balance,
+		Hops:       []HopSnapshot{},
 		FlowsNow:   st.flows.Load(),
 		FlowsPeak:  st.peak.Load(),
 		FlowsLimit: t.MaxFlows,
@@ -142,8 +148,10 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel, state string) TunnelSnapshot {
 		Refused:    st.refused.Load(),
 		Errors:     st.errors.Load(),
 	}
-	for _, f := range t.Forward {
+	for i := range t.Forward {
+		f := &t.Forward[i]
 		ts.Forward = append(ts.Forward, f.String())
+		ts.Hops = append(ts.Hops, hops[i].snapshot(f, t.Health.SlowReturn, now))
 	}
 	return ts
 }
@@ -155,6 +163,7 @@ func (w *worker) flowSnapshot(f *flow, now int64) FlowSnapshot {
 		Client:      f.client,
 		Listen:      w.listenAddr(f),
 		Target:      f.target,
+		Hop:         f.hopName(),
 		AgeSeconds:  time.Duration(now - f.start).Seconds(),
 		IdleSeconds: time.Duration(now - f.active).Seconds(),
 		BytesUp:     max(0, f.dirs[up].bytes),

@@ -1,4 +1,4 @@
-package main
+package soak
 
 import (
 	"strings"
@@ -66,8 +66,8 @@ func TestJudge(t *testing.T) {
 // The death of a relay excuses a reset, and nothing else.
 func TestJudgeCut(t *testing.T) {
 	f := good()
-	touching := []fault{{f.began.Add(-time.Second), f.began.Add(time.Millisecond)}}
-	before := []fault{{f.began.Add(-time.Second), f.began.Add(-time.Millisecond)}}
+	touching := []fault{{"relay-b", f.began.Add(-time.Second), f.began.Add(time.Millisecond)}}
+	before := []fault{{"relay-b", f.began.Add(-time.Second), f.began.Add(-time.Millisecond)}}
 	f.client.saw, f.client.read = sawReset, 20
 	if got, cut := f.judge(touching); len(got) > 0 || !cut {
 		t.Errorf("%v, cut: %v", got, cut)
@@ -133,12 +133,19 @@ func TestSchedule(t *testing.T) {
 		}
 		last = e.at
 		counts[e.kind]++
-		if long := e.kind == outageEvent || e.kind == lossEvent; (e.lasts > 0) != long || (e.loss > 0) != (e.kind == lossEvent) {
+		if e.kind == killNearEvent && e.at > length/mortalShare {
+			t.Errorf("the near relay dies at %v", e.at)
+		}
+		if long := e.kind == outageEvent || e.kind == lossEvent || e.kind == targetEvent; (e.lasts > 0) != long || (e.loss > 0) != (e.kind == lossEvent) {
 			t.Errorf("%+v", e)
 		}
 	}
 	for _, k := range eventKinds {
-		if n, want := counts[k.kind], int(length/k.every); n < want*3/4 || n > want*5/4 {
+		span := length
+		if k.kind == killNearEvent {
+			span /= mortalShare
+		}
+		if n, want := counts[k.kind], int(span/k.every); n < want*3/4 || n > want*5/4 {
 			t.Errorf("%s: %d in %v, want about %d", k.kind, n, length, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package soak
 
 import (
 	"context"
@@ -29,7 +29,11 @@ type mixedRun struct {
 	strange  []string // what no flow can be blamed for
 	nothing  int      // connections that ended cleanly without a byte
 
-	targets sync.WaitGroup
+	targets  sync.WaitGroup
+	acceptor sync.WaitGroup
+	listener *net.TCPListener          // guarded by mu
+	held     map[*net.TCPConn]struct{} // the target's connections, guarded by mu
+	samples  []Sample                  // of what the near relay holds
 }
 
 // liveFlow is a flow of which a side is running, or may still come.
@@ -48,23 +52,25 @@ const lateTarget = 35 * time.Second
 
 // runMixed runs flows for a time, lets them finish, and returns what came of
 // it. report is told how it goes.
-func runMixed(ctx context.Context, w *world, seed uint64, length time.Duration, parallel int, report func(mixedProgress)) (mixedResult, error) {
-	m := &mixedRun{world: w, seed: seed, open: map[uint64]*liveFlow{}}
-	before, err := w.bothStatus(ctx)
+func runMixed(ctx context.Context, w *world, seed uint64, length time.Duration, parallel int, report func(mixedProgress)) (MixedResult, error) {
+	m := &mixedRun{world: w, seed: seed, open: map[uint64]*liveFlow{}, held: map[*net.TCPConn]struct{}{}}
+	before, err := w.statuses(ctx)
 	if err != nil {
-		return mixedResult{}, err
+		return MixedResult{}, err
 	}
-	listener, err := w.listen(ctx)
-	if err != nil {
-		return mixedResult{}, err
+	if err := m.newTarget(ctx); err != nil {
+		return MixedResult{}, err
 	}
-	var acceptor sync.WaitGroup
-	acceptor.Go(func() { m.accept(ctx, listener) })
 
 	began := time.Now()
 	running, stop := context.WithTimeout(ctx, length)
 	defer stop()
-	d := &director{world: w, counts: map[eventKind]int{}}
+	d := &director{
+		world: w, counts: map[eventKind]int{},
+		killTarget: m.killTarget,
+		// Even if the run ends now: flows that are under way need it.
+		newTarget: func() error { return m.newTarget(context.WithoutCancel(ctx)) },
+	}
 	events := make(chan error, 1)
 	go func() {
 		err := d.run(running, began, schedule(seed, length))
@@ -81,7 +87,7 @@ func runMixed(ctx context.Context, w *world, seed uint64, length time.Duration, 
 			}
 		})
 	}
-	ticker := time.NewTicker(progressEvery)
+	ticker := time.NewTicker(min(progressEvery, length/10))
 	defer ticker.Stop()
 	done := make(chan struct{})
 	go func() {
@@ -92,6 +98,9 @@ func runMixed(ctx context.Context, w *world, seed uint64, length time.Duration, 
 		select {
 		case <-ticker.C:
 			report(m.progress(began, d))
+			if since := time.Since(began); since > length/mortalShare && since < length {
+				m.sample(ctx, since)
+			}
 		case <-done:
 			waiting = false
 		}
@@ -100,34 +109,67 @@ func runMixed(ctx context.Context, w *world, seed uint64, length time.Duration, 
 	var left []string
 	if err == nil {
 		// A flow whose reset was lost on the WAN is found by keepalive.
-		for i, r := range []*relayProcess{w.near, w.far} {
-			if err = r.reload(ctx, w.config(r, 0)); err != nil {
+		for i, r := range w.all() {
+			if err = r.Reload(ctx, w.config(r, 0)); err != nil {
 				break
 			}
-			if _, err := r.settled(ctx, before[i], lateTarget); err != nil {
+			if _, err := r.Settled(ctx, before[i], lateTarget); err != nil {
 				left = append(left, err.Error())
 			}
 		}
 	}
-	listener.Close()
-	acceptor.Wait()
+	m.mu.Lock()
+	m.listener.Close()
+	m.mu.Unlock()
+	m.acceptor.Wait()
 	m.targets.Wait()
 	if err = errors.Join(err, ctx.Err()); err != nil {
-		return mixedResult{}, err
+		return MixedResult{}, err
 	}
 	result := m.result(d, time.Since(began))
 	result.Violations = append(result.Violations, left...)
 	return result, nil
 }
 
-// bothStatus asks both relays.
-func (w *world) bothStatus(ctx context.Context) (both [2]status, err error) {
-	for i, r := range []*relayProcess{w.near, w.far} {
-		if both[i], err = r.status(ctx); err != nil {
-			return both, err
-		}
+// newTarget begins to accept on host-b.
+func (m *mixedRun) newTarget(ctx context.Context) error {
+	l, err := m.world.listen(ctx)
+	if err != nil {
+		return err
 	}
-	return both, nil
+	m.mu.Lock()
+	m.listener = l
+	m.mu.Unlock()
+	m.acceptor.Go(func() { m.accept(ctx, l) })
+	return nil
+}
+
+// killTarget has the target end as a program does that is killed with data in
+// its sockets: every connection is reset, and nobody listens.
+func (m *mixedRun) killTarget() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for conn := range m.held {
+		_ = conn.SetLinger(0)
+		_ = conn.Close()
+	}
+	return m.listener.Close()
+}
+
+// sample notes what the near relay holds. A relay that does not answer is
+// found by other means.
+func (m *mixedRun) sample(ctx context.Context, since time.Duration) {
+	s, err := m.world.near.Status(ctx)
+	if err != nil {
+		return
+	}
+	m.samples = append(m.samples, Sample{
+		Seconds:       since.Seconds(),
+		Flows:         s.FlowsNow,
+		ResidentBytes: s.Process.ResidentBytes,
+		Descriptors:   s.OpenBeyondPipes(),
+		Goroutines:    s.Process.Goroutines,
+	})
 }
 
 // one runs the client's side of a flow, and waits for the target's if that
@@ -152,6 +194,7 @@ func (m *mixedRun) one(ctx context.Context, number uint64) {
 	case err != nil:
 		f.refused = err
 	default:
+		f.from = conn.LocalAddr().(*net.TCPAddr).AddrPort()
 		s := &side{
 			conn: conn, plan: p.client, moved: &m.moved,
 			out: newPattern(m.seed, number, true), in: newPattern(m.seed, number, false),
@@ -195,7 +238,20 @@ func (m *mixedRun) accept(ctx context.Context, l *net.TCPListener) {
 		if err != nil {
 			return
 		}
-		m.targets.Go(func() { m.target(ctx, conn) })
+		m.mu.Lock()
+		if m.listener == l { // and not of a target that has just been killed
+			m.held[conn] = struct{}{}
+		} else {
+			_ = conn.SetLinger(0)
+			_ = conn.Close()
+		}
+		m.mu.Unlock()
+		m.targets.Go(func() {
+			m.target(ctx, conn)
+			m.mu.Lock()
+			delete(m.held, conn)
+			m.mu.Unlock()
+		})
 	}
 }
 
@@ -207,12 +263,13 @@ func (m *mixedRun) target(ctx context.Context, conn *net.TCPConn) {
 	if err != nil {
 		defer conn.Close()
 		switch s := (&side{conn: conn}); s.meaning(unwrapEOF(err)) {
-		case sawReset, sawTimeout:
+		case sawReset, sawTimeout, sawOwn:
 		case sawEnd:
 			_ = conn.CloseWrite()
 			m.mu.Lock()
-			m.nothing++
-			if n > 0 {
+			if n == 0 {
+				m.nothing++
+			} else if header[0] != garbageMark {
 				m.strange = append(m.strange, fmt.Sprintf("a connection ended cleanly after %d bytes %x, and no client ends there", n, header[:n]))
 			}
 			m.mu.Unlock()
@@ -221,6 +278,11 @@ func (m *mixedRun) target(ctx context.Context, conn *net.TCPConn) {
 				m.note("a connection that reached the target had neither bytes nor an end: %v", err)
 			}
 		}
+		return
+	}
+	if header[0] == garbageMark {
+		_, _ = io.Copy(io.Discard, conn)
+		conn.Close()
 		return
 	}
 	number := binary.BigEndian.Uint64(header[:])

@@ -1,9 +1,8 @@
-package main
+package soak
 
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -16,6 +15,7 @@ import (
 
 	"longhaul/bench/peers"
 	"longhaul/internal/control"
+	"longhaul/internal/lab/relays"
 	"longhaul/internal/nettest"
 )
 
@@ -27,7 +27,9 @@ func TestMixedFindsLies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := run(t.Context(), options{parts: []string{partMixed}, seed: 5, time: 4 * time.Second, flows: 32, binary: self}, io.Discard)
+	o := options(PartMixed)
+	o.Program, o.Seed, o.Time = self, 5, 4*time.Second
+	r, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +48,7 @@ func TestMixedFindsLies(t *testing.T) {
 }
 
 var (
-	configTunnel = regexp.MustCompile(`name: (?:main|refused), listen: ([^,}]+), forward: ([^,}]+)`)
+	configTunnel = regexp.MustCompile(`name: (?:main|refused), listen: ([^,}]+), forward: \[?([^,}\]]+)`)
 	configSocket = regexp.MustCompile(`control_socket: (\S+)`)
 )
 
@@ -65,7 +67,7 @@ func lie(config string) error {
 	if err != nil {
 		return err
 	}
-	defer control.Serve(socket, slog.New(slog.DiscardHandler), func() any { return status{} }).Close()
+	defer control.Serve(socket, slog.New(slog.DiscardHandler), func() any { return relays.Status{} }).Close()
 	failed := make(chan error)
 	for _, tunnel := range configTunnel.FindAllStringSubmatch(string(text), -1) {
 		go func() { failed <- peers.CopyLoop(ctx, tunnel[1], tunnel[2]) }()

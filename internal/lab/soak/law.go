@@ -1,8 +1,9 @@
-package main
+package soak
 
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"time"
 )
@@ -10,6 +11,7 @@ import (
 // flow is one flow of the run, with what both of its sides did and saw.
 type flow struct {
 	plan    plan
+	from    netip.AddrPort // the client's address, zero: it never connected
 	began   time.Time
 	done    time.Time
 	refused error // why the client could not connect
@@ -17,8 +19,15 @@ type flow struct {
 	client, target account
 }
 
-// fault is a time in which a relay was dead. Flows that it touches may be cut.
-type fault struct{ from, to time.Time }
+// fault is a time in which a relay or the target was dead. Flows that it
+// touches may be cut.
+type fault struct {
+	what     string
+	from, to time.Time
+}
+
+// touches says whether a flow lived within the time.
+func (d fault) touches(f *flow) bool { return f.began.Before(d.to) && f.done.After(d.from) }
 
 // judge holds a flow against the law and returns what it breaks. cut says that
 // the flow was touched by the death of a relay.
@@ -29,7 +38,7 @@ type fault struct{ from, to time.Time }
 // relay died arrives whole.
 func (f *flow) judge(faults []fault) (violations []string, cut bool) {
 	for _, d := range faults {
-		cut = cut || f.began.Before(d.to) && f.done.After(d.from)
+		cut = cut || d.touches(f)
 	}
 	bad := func(format string, args ...any) {
 		violations = append(violations, fmt.Sprintf(format, args...))
@@ -95,4 +104,15 @@ func (f *flow) whole() bool {
 		return f.client.saw == sawEnd
 	}
 	return f.client.saw == sawEnd && f.target.saw == sawEnd && f.client.read == f.target.wrote && f.target.read == f.client.wrote
+}
+
+// mustBeLogged says whether relay-a has to have said why the flow ended: it
+// lived all the while and cut the client off, which had not reset.
+func (f *flow) mustBeLogged(faults []fault) bool {
+	for _, d := range faults {
+		if d.what == "relay-a" && d.touches(f) {
+			return false
+		}
+	}
+	return f.from.IsValid() && !f.client.reset && f.client.saw == sawReset
 }

@@ -1,4 +1,4 @@
-package main
+package soak
 
 import (
 	"bytes"
@@ -34,17 +34,17 @@ const (
 	queuesEveryNth = 20 // sample of the resident memory
 )
 
-// slowResult is what came of flows whose readers are slow.
-type slowResult struct {
+// SlowResult is what came of flows whose readers are slow.
+type SlowResult struct {
 	Seconds    float64      `json:"seconds"`
 	Flows      int          `json:"flows"`
 	Bytes      int64        `json:"bytes"` // sent, and read
-	Relays     []slowMemory `json:"relays"`
+	Relays     []SlowMemory `json:"relays"`
 	Violations []string     `json:"violations"`
 }
 
-// slowMemory is what a relay held once the queues were full.
-type slowMemory struct {
+// SlowMemory is what a relay held once the queues were full.
+type SlowMemory struct {
 	Relay            string `json:"relay"`
 	ResidentMinBytes int64  `json:"resident_min_bytes"`
 	ResidentMaxBytes int64  `json:"resident_max_bytes"`
@@ -55,8 +55,8 @@ type slowMemory struct {
 // runSlow has clients send as fast as they can to targets that read slowly.
 // Once the queues are full it watches the relays' memory for a time. At the end the targets read the rest, and
 // every byte must be there.
-func runSlow(ctx context.Context, w *world, seed uint64, length time.Duration) (slowResult, error) {
-	result := slowResult{Flows: slowFlows, Violations: []string{}}
+func runSlow(ctx context.Context, w *world, seed uint64, length time.Duration) (SlowResult, error) {
+	result := SlowResult{Flows: slowFlows, Violations: []string{}}
 	listener, err := w.listen(ctx)
 	if err != nil {
 		return result, err
@@ -92,8 +92,8 @@ func runSlow(ctx context.Context, w *world, seed uint64, length time.Duration) (
 			failures <- err
 		})
 	}
-	for _, r := range []*relayProcess{w.near, w.far} {
-		result.Relays = append(result.Relays, slowMemory{Relay: r.name})
+	for _, r := range w.all() {
+		result.Relays = append(result.Relays, SlowMemory{Relay: r.Name})
 	}
 	err = w.watchFill(slow)
 	if err == nil {
@@ -195,8 +195,8 @@ func (w *world) watchFill(ctx context.Context) error {
 	var held []int64
 	for began := time.Now(); time.Since(began) < slowFillMost; pause(ctx, between) {
 		var now int64
-		for _, r := range []*relayProcess{w.near, w.far} {
-			s, err := r.status(ctx)
+		for _, r := range w.all() {
+			s, err := r.Status(ctx)
 			if err != nil {
 				return err
 			}
@@ -211,13 +211,13 @@ func (w *world) watchFill(ctx context.Context) error {
 }
 
 // watch samples the relays' memory until the context ends.
-func (w *world) watch(ctx context.Context, into []slowMemory) error {
+func (w *world) watch(ctx context.Context, into []SlowMemory) error {
 	ticker := time.NewTicker(residentEvery)
 	defer ticker.Stop()
 	for n := 0; ctx.Err() == nil; n++ {
-		for i, r := range []*relayProcess{w.near, w.far} {
+		for i, r := range w.all() {
 			m := &into[i]
-			resident, err := residentBytes(r.cmd.Process.Pid)
+			resident, err := residentBytes(r.PID())
 			if err != nil {
 				return err
 			}
@@ -228,7 +228,7 @@ func (w *world) watch(ctx context.Context, into []slowMemory) error {
 			if n%queuesEveryNth != 0 {
 				continue
 			}
-			s, err := r.status(ctx)
+			s, err := r.Status(ctx)
 			if err != nil {
 				if ctx.Err() != nil {
 					return nil
@@ -261,7 +261,7 @@ func residentBytes(pid int) (int64, error) {
 	return pages * int64(os.Getpagesize()), err
 }
 
-func (r slowResult) write(w io.Writer) {
+func (r SlowResult) write(w io.Writer) {
 	fmt.Fprintf(w, "%d readers of %.0f kB/s for %.0f s: %.1f MB sent and read\n", r.Flows, float64(slowRead)/slowReadEvery.Seconds()/1e3, r.Seconds, float64(r.Bytes)/1e6)
 	for _, m := range r.Relays {
 		fmt.Fprintf(w, "%s: resident %.1f to %.1f MB, sockets and pipes %.1f to %.1f MB\n", m.Relay,

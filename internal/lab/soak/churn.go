@@ -1,4 +1,4 @@
-package main
+package soak
 
 import (
 	"bytes"
@@ -14,23 +14,24 @@ import (
 	"time"
 
 	"longhaul/internal/lab"
+	"longhaul/internal/lab/relays"
 )
 
 const churnClients = 16 // at once
 
-// churnResult is what came of many short connections and reloads.
-type churnResult struct {
+// ChurnResult is what came of many short connections and reloads.
+type ChurnResult struct {
 	Seconds     float64       `json:"seconds"`
 	Connections int64         `json:"connections"`
-	Reloads     int           `json:"reloads"` // of both relays together
+	Reloads     int           `json:"reloads"` // of all relays together
 	Failed      int64         `json:"failed"`  // connections that could not be made, or brought other bytes
 	Bytes       int64         `json:"bytes"`   // read by targets and clients
-	Relays      []churnCounts `json:"relays"`
+	Relays      []ChurnCounts `json:"relays"`
 	Violations  []string      `json:"violations"`
 }
 
-// churnCounts is what a relay holds before and after.
-type churnCounts struct {
+// ChurnCounts is what a relay holds before and after.
+type ChurnCounts struct {
 	Relay             string `json:"relay"`
 	DescriptorsBefore int    `json:"descriptors_before"` // without pipes kept for later
 	DescriptorsAfter  int    `json:"descriptors_after"`
@@ -42,15 +43,15 @@ type churnCounts struct {
 }
 
 // runChurn makes short connections, each with some bytes up and their hash
-// back, while both relays are reloaded again and again.
-func runChurn(ctx context.Context, w *world, seed uint64, connections int64, reloads int) (churnResult, error) {
-	result := churnResult{Violations: []string{}}
+// back, while the relays are reloaded again and again.
+func runChurn(ctx context.Context, w *world, seed uint64, connections int64, reloads int) (ChurnResult, error) {
+	result := ChurnResult{Violations: []string{}}
 	for _, host := range w.lab.HostNames() { // ports in TIME_WAIT cannot be used again for a minute
 		if err := w.lab.Host(host).Sysctl("net.ipv4.ip_local_port_range", "10000 65535"); err != nil {
 			return result, err
 		}
 	}
-	before, err := w.bothStatus(ctx)
+	before, err := w.statuses(ctx)
 	if err != nil {
 		return result, err
 	}
@@ -79,11 +80,8 @@ func runChurn(ctx context.Context, w *world, seed uint64, connections int64, rel
 	reloading.Go(func() {
 		defer busy.Store(false)
 		for i := range reloads {
-			r := w.near
-			if i%2 == 1 {
-				r = w.far
-			}
-			if err := r.reload(ctx, w.config(r, 1+i/2)); err != nil {
+			r := w.all()[i%3]
+			if err := r.Reload(ctx, w.config(r, 1+i/3)); err != nil {
 				reloaded <- err
 				return
 			}
@@ -119,36 +117,27 @@ func runChurn(ctx context.Context, w *world, seed uint64, connections int64, rel
 	if e := firstFailure.Load(); e != nil {
 		result.Violations = append(result.Violations, fmt.Sprintf("%d connections failed; the first: %v", result.Failed, *e))
 	}
-	for i, r := range []*relayProcess{w.near, w.far} {
-		if err := r.reload(ctx, w.config(r, 0)); err != nil {
+	for i, r := range w.all() {
+		if err := r.Reload(ctx, w.config(r, 0)); err != nil {
 			return result, err
 		}
-		after, err := r.settled(ctx, before[i], patience)
+		after, err := r.Settled(ctx, before[i], relays.Patience)
 		if err != nil {
 			result.Violations = append(result.Violations, err.Error())
 		}
-		c := churnCounts{
-			Relay:             r.name,
-			DescriptorsBefore: before[i].openBeyondPipes(), DescriptorsAfter: after.openBeyondPipes(),
+		c := ChurnCounts{
+			Relay:             r.Name,
+			DescriptorsBefore: before[i].OpenBeyondPipes(), DescriptorsAfter: after.OpenBeyondPipes(),
 			GoroutinesBefore: before[i].Process.Goroutines, GoroutinesAfter: after.Process.Goroutines,
 			ResidentBefore: before[i].Process.ResidentBytes, ResidentAfter: after.Process.ResidentBytes,
-			Flows: after.flowsTotal("main") - before[i].flowsTotal("main"),
+			Flows: after.FlowsTotal("main") - before[i].FlowsTotal("main"),
 		}
 		result.Relays = append(result.Relays, c)
-		if c.Flows != result.Connections {
-			result.Violations = append(result.Violations, fmt.Sprintf("%s counted %d flows, and there were %d", r.name, c.Flows, result.Connections))
-		}
+	}
+	if near, far := result.Relays[0].Flows, result.Relays[1].Flows+result.Relays[2].Flows; near != result.Connections || far != near {
+		result.Violations = append(result.Violations, fmt.Sprintf("the near relay counted %d flows, the far ones %d, and there were %d", near, far, result.Connections))
 	}
 	return result, nil
-}
-
-func (s status) flowsTotal(tunnel string) int64 {
-	for _, t := range s.Tunnels {
-		if t.Name == tunnel {
-			return t.FlowsTotal
-		}
-	}
-	return 0
 }
 
 // answerWithHash is the target's side: it reads to the end and sends the hash.
@@ -190,7 +179,7 @@ func askForHash(ctx context.Context, content *pattern) (int64, error) {
 	return int64(len(data) + len(reply)), nil
 }
 
-func (r churnResult) write(w io.Writer) {
+func (r ChurnResult) write(w io.Writer) {
 	fmt.Fprintf(w, "%d short connections, %d reloads in %.1f s: %d failed, %.1f MB\n", r.Connections, r.Reloads, r.Seconds, r.Failed, float64(r.Bytes)/1e6)
 	for _, c := range r.Relays {
 		fmt.Fprintf(w, "%s: descriptors %d before, %d after; goroutines %d, %d; resident %.1f MB, %.1f MB\n", c.Relay,

@@ -1,0 +1,114 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Bounds of hops.
+const (
+	maxHops     = 64
+	maxWeight   = 1000
+	maxPriority = 100
+	maxInRow    = 1000
+)
+
+// forwards reads the hops of a tunnel, with the place of each. A hop is an
+// address, or a mapping with the address in `to`.
+func (d *decoder) forwards(n *node) (all []Forward, places []*node) {
+	items := n.items
+	if n.kind != list {
+		items = []*node{n}
+	} else if len(items) == 0 {
+		d.errorf(n, "add one, or remove the line", "forward is an empty list")
+	}
+	for _, item := range items {
+		f, ok := d.forward(item)
+		if !ok {
+			continue
+		}
+		same := func(o Forward) bool { return o.Host == f.Host && o.Ports == f.Ports }
+		if slices.ContainsFunc(all, same) {
+			d.errorf(item, "remove one; for a greater share write {to: "+f.String()+", weight: 2}", "forward has %s twice", f)
+			continue
+		}
+		all = append(all, f)
+		places = append(places, item)
+	}
+	if len(all) > maxHops {
+		d.errorf(n, "use a name with several addresses, or a second tunnel", "forward has %d hops, and at most %d are allowed", len(all), maxHops)
+	}
+	return all, places
+}
+
+func (d *decoder) forward(n *node) (f Forward, ok bool) {
+	address := n
+	weight, priority := 1, 1
+	before := len(d.errs)
+	if n.kind == mapping {
+		address = nil
+		d.mapping(n, "a hop of forward",
+			field{"to", func(n *node) { address = n }},
+			into("weight", &weight, d.integer(1, maxWeight)),
+			into("priority", &priority, d.integer(1, maxPriority)),
+		)
+		if address == nil && n.lookup("to") == nil {
+			d.errorf(n, "add where it leads, such as to: relay-b:6000", "the hop has no to")
+		}
+		if len(d.errs) > before {
+			return f, false
+		}
+	}
+	text, ok := d.text(address, "forward")
+	if !ok {
+		return f, false
+	}
+	f, bad := parseForward(text)
+	if bad != nil {
+		d.mistake(address, bad)
+		return f, false
+	}
+	f.Weight, f.Priority = weight, priority
+	return f, true
+}
+
+// health reads the `health` mapping.
+func (d *decoder) health(n *node, h *Health) {
+	if n.kind == scalar && n.text == Off {
+		*h = Health{Check: HealthOff, EjectAfter: -1}
+		return
+	}
+	if n.kind == scalar {
+		d.errorf(n, "write off, or a mapping such as {check: connect, interval: 2s}", "health cannot be %q", n.text)
+		return
+	}
+	atOnce := time.Duration(-1)
+	d.mapping(n, "health",
+		into("check", &h.Check, oneOf(d, HealthOff, HealthConnect)),
+		into("interval", &h.Interval, d.duration(100*time.Millisecond, time.Hour, nil)),
+		into("timeout", &h.Timeout, d.duration(10*time.Millisecond, time.Minute, nil)),
+		into("rise", &h.Rise, d.integer(1, maxInRow)),
+		into("fall", &h.Fall, d.integer(1, maxInRow)),
+		into("eject_after", &h.EjectAfter, d.offOr(-1, d.integer(1, maxInRow))),
+		into("eject_for", &h.EjectFor, d.duration(100*time.Millisecond, 24*time.Hour, nil)),
+		into("slow_return", &h.SlowReturn, d.duration(time.Second, time.Hour, &atOnce)),
+	)
+	if n.kind == mapping && h.Check == HealthOff {
+		for _, key := range []string{"interval", "timeout", "rise", "fall"} {
+			if v := n.lookup(key); v != nil {
+				d.errorf(v, fmt.Sprintf("add check: connect, or remove %s", key), "%s has no effect without a check", key)
+			}
+		}
+	}
+}
+
+// offOr reads what read does, or "off" for a value of its own.
+func (d *decoder) offOr(off int, read func(*node, string) (int, bool)) func(*node, string) (int, bool) {
+	return func(n *node, key string) (int, bool) {
+		if n.kind == scalar && n.text == Off {
+			return off, true
+		}
+		return read(n, key)
+	}
+}

@@ -1,0 +1,241 @@
+// Package failover has one of two far relays die under a stream of new
+// connections, and counts whom that hurts.
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"longhaul/internal/lab"
+	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/relays"
+)
+
+// The ways in which a relay dies.
+const (
+	CaseProcess = "process" // killed by SIGKILL: its host answers with resets
+	CaseHost    = "host"    // its WAN is cut: nothing answers any more
+)
+
+// Cases are all of them.
+func Cases() []string { return []string{CaseProcess, CaseHost} }
+
+// Options say what is run.
+type Options struct {
+	Program   string // the longhaul binary
+	PerSecond int    // new connections
+	Standing  int    // connections that stand all the while, on both relays together
+	Before    time.Duration
+	After     time.Duration // the death; each at least a second
+
+	Say func(string) // told how it goes; nil means nobody listens
+}
+
+// Result is what one death did.
+type Result struct {
+	Case      string `json:"case"`
+	Flows     int    `json:"flows"`       // new connections in all
+	FlowsOnB2 int    `json:"flows_on_b2"` // of them, those that the other relay served
+
+	// Failed connections by when they were begun: before the death, in the
+	// second after it, and later.
+	FailedBefore      int `json:"failed_before"`
+	FailedFirstSecond int `json:"failed_first_second"`
+	FailedLater       int `json:"failed_later"`
+
+	// The slowest of those that did not fail, from connect to the last byte of the reply.
+	SlowestBeforeSeconds      float64 `json:"slowest_before_seconds"`
+	SlowestFirstSecondSeconds float64 `json:"slowest_first_second_seconds"`
+	SlowestLaterSeconds       float64 `json:"slowest_later_seconds"`
+
+	Standing          int     `json:"standing"`            // on the relay that lives
+	Disturbed         int     `json:"disturbed"`           // of them, those that were cut or brought other bytes
+	LongestGapSeconds float64 `json:"longest_gap_seconds"` // between two of their replies
+	Lost              int     `json:"lost"`                // of those on the relay that died, those that saw a reset
+
+	FirstError string `json:"first_error,omitempty"`
+}
+
+// The ports, and the path.
+const (
+	port       = 6000
+	targetPort = 5000
+	rtt        = 20 * time.Millisecond
+	rateBps    = 300e6
+)
+
+// patience bounds each connection.
+const patience = 15 * time.Second
+
+var privateRun = sync.OnceValue(lab.PrivateRun)
+
+// Run has a relay die in one way. The process must be inside a sandbox.
+func Run(ctx context.Context, name string, o Options) (Result, error) {
+	r := Result{Case: name}
+	w, err := newWorld(ctx, o.Program)
+	if err != nil {
+		return r, err
+	}
+	defer w.close()
+	standing, err := w.stand(ctx, o.Standing)
+	if err != nil {
+		return r, err
+	}
+	stopStanding := standing.begin(ctx)
+	defer stopStanding()
+
+	var death time.Time
+	died := make(chan error, 1)
+	timer := time.AfterFunc(o.Before, func() {
+		death = time.Now()
+		died <- w.die(name)
+	})
+	defer timer.Stop()
+	flows := w.stream(ctx, o)
+	if err := errors.Join(<-died, ctx.Err()); err != nil {
+		return r, err
+	}
+	stopStanding()
+	r.count(flows, death)
+	r.countStanding(standing)
+	return r, nil
+}
+
+// count sorts the new connections by when they were begun.
+func (r *Result) count(flows []attempt, death time.Time) {
+	r.Flows = len(flows)
+	for _, f := range flows {
+		failed, slowest := &r.FailedBefore, &r.SlowestBeforeSeconds
+		switch since := f.began.Sub(death); {
+		case since >= time.Second:
+			failed, slowest = &r.FailedLater, &r.SlowestLaterSeconds
+		case since >= 0:
+			failed, slowest = &r.FailedFirstSecond, &r.SlowestFirstSecondSeconds
+		}
+		if f.err != nil {
+			*failed++
+			if r.FirstError == "" {
+				r.FirstError = fmt.Sprintf("%+.3f s: %v", f.began.Sub(death).Seconds(), f.err)
+			}
+			continue
+		}
+		if f.relay == 2 {
+			r.FlowsOnB2++
+		}
+		*slowest = max(*slowest, f.took.Seconds())
+	}
+}
+
+func (r *Result) countStanding(s *standing) {
+	for _, f := range s.flows {
+		switch {
+		case f.relay == 1 && f.err != nil:
+			r.Lost++
+		case f.relay == 2:
+			r.Standing++
+			if f.err != nil {
+				r.Disturbed++
+			}
+			r.LongestGapSeconds = max(r.LongestGapSeconds, f.longest.Seconds())
+		}
+	}
+}
+
+// world is the lab with its relays and the target.
+type world struct {
+	lab      *lab.Lab
+	dir      string
+	relays   []*relays.Process // relay-b, relay-b2, relay-a
+	listener *net.TCPListener
+	serving  sync.WaitGroup
+}
+
+func newWorld(ctx context.Context, program string) (*world, error) {
+	// In a /run that goes with the sandbox, however that ends.
+	if err := privateRun(); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("/run", "failover-")
+	if err != nil {
+		return nil, err
+	}
+	c := lab.MitreConditions()
+	c.RTT, c.RateBps = rtt, rateBps
+	built, err := lab.Build(lab.TwoFarRelays(c))
+	if err != nil {
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	w := &world{lab: built, dir: dir}
+	if err := w.start(ctx, program); err != nil {
+		w.close()
+		return nil, err
+	}
+	return w, nil
+}
+
+func (w *world) start(ctx context.Context, program string) error {
+	err := w.lab.Host("host-b").Do(func() error {
+		var lc net.ListenConfig
+		lc.SetMultipathTCP(false)
+		l, err := lc.Listen(ctx, "tcp4", fmt.Sprintf(":%d", targetPort))
+		if err == nil {
+			w.listener = l.(*net.TCPListener)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	w.serving.Go(w.serve)
+	to := netip.AddrPortFrom
+	for _, one := range []struct{ name, tunnel string }{
+		{"relay-b", fmt.Sprintf("listen: %v, forward: %v", to(lab.WANB, port), to(lab.HostB, targetPort))},
+		{"relay-b2", fmt.Sprintf("listen: %v, forward: %v", to(lab.WANB2, port), to(lab.HostBOnB2, targetPort))},
+		{"relay-a", fmt.Sprintf("listen: %v, forward: [%v, %v], balance: least-flows, health: {check: connect, interval: 500ms, timeout: 500ms}",
+			to(lab.RelayA, port), to(lab.WANB, port), to(lab.WANB2, port))},
+	} {
+		r := &relays.Process{Name: one.name, Host: w.lab.Host(one.name), Program: program, Dir: w.dir}
+		w.relays = append(w.relays, r)
+		text := fmt.Sprintf("control_socket: %s\nlog: {level: info}\ntunnels:\n  - {name: main, %s}\n", r.Socket(), one.tunnel)
+		if err := r.Start(ctx, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// die ends relay-b.
+func (w *world) die(name string) error {
+	if name == CaseProcess {
+		return w.relays[0].Kill()
+	}
+	wan := w.lab.Link(lab.WAN)
+	var errs []error
+	for _, dir := range []link.Direction{link.AToB, link.BToA} {
+		s := wan.Settings(dir)
+		s.Down = true
+		errs = append(errs, wan.Set(dir, s))
+	}
+	return errors.Join(errs...)
+}
+
+func (w *world) close() {
+	if w.listener != nil {
+		w.listener.Close()
+	}
+	for _, r := range w.relays {
+		if r.Running() {
+			_ = r.Kill()
+		}
+	}
+	w.serving.Wait()
+	w.lab.Close()
+	os.RemoveAll(w.dir)
+}

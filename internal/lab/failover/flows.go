@@ -1,0 +1,224 @@
+package failover
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"longhaul/internal/lab"
+)
+
+// The target's two services. It begins each reply with the number of the
+// relay that the connection came from.
+const (
+	serviceHash = 'H' // the hash of all up to the end
+	serviceEcho = 'E' // what comes in
+)
+
+// serve is the target on host-b.
+func (w *world) serve() {
+	for {
+		conn, err := w.listener.AcceptTCP()
+		if err != nil {
+			return
+		}
+		w.serving.Go(func() {
+			defer conn.Close()
+			relay := byte(1)
+			if conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap() == lab.RelayB2 {
+				relay = 2
+			}
+			var service [1]byte
+			_ = conn.SetDeadline(time.Now().Add(time.Minute))
+			if _, err := io.ReadFull(conn, service[:]); err != nil {
+				return // a check, or a client that has gone
+			}
+			if service[0] == serviceEcho {
+				if _, err := conn.Write([]byte{relay}); err == nil {
+					_, _ = io.Copy(conn, conn)
+				}
+				return
+			}
+			sum := sha256.New()
+			if _, err := io.Copy(sum, conn); err == nil {
+				_, _ = conn.Write(append([]byte{relay}, sum.Sum(nil)...))
+			}
+		})
+	}
+}
+
+// attempt is one new connection.
+type attempt struct {
+	began time.Time
+	took  time.Duration
+	relay byte // that served it
+	err   error
+}
+
+// stream begins connections at an even rate and waits for all of them.
+func (w *world) stream(ctx context.Context, o Options) []attempt {
+	var (
+		mu  sync.Mutex
+		all []attempt
+		wg  sync.WaitGroup
+	)
+	every := time.Second / time.Duration(o.PerSecond)
+	began := time.Now()
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	total := int((o.Before + o.After) / every)
+	for n := 0; n < total && ctx.Err() == nil; {
+		// As many as are due: a machine that is busy skips ticks.
+		for due := int(time.Since(began) / every); n <= due && n < total; n++ {
+			wg.Go(func() {
+				a := attempt{began: time.Now()}
+				a.relay, a.err = w.ask(ctx)
+				a.took = time.Since(a.began)
+				mu.Lock()
+				all = append(all, a)
+				mu.Unlock()
+			})
+		}
+		if o.Say != nil && n%o.PerSecond == 0 {
+			o.Say(fmt.Sprintf("%3.0f s: %d connections", time.Since(began).Seconds(), n))
+		}
+		<-tick.C
+	}
+	wg.Wait()
+	return all
+}
+
+func (w *world) dial(ctx context.Context) (conn *net.TCPConn, err error) {
+	err = w.lab.Host("host-a").Do(func() error {
+		d := net.Dialer{Timeout: patience}
+		d.SetMultipathTCP(false)
+		c, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(lab.RelayA, port).String())
+		if err == nil {
+			conn = c.(*net.TCPConn)
+			err = conn.SetDeadline(time.Now().Add(patience))
+		}
+		return err
+	})
+	return conn, err
+}
+
+// ask sends some bytes and compares the hash that comes back.
+func (w *world) ask(ctx context.Context) (relay byte, err error) {
+	conn, err := w.dial(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	content := make([]byte, 100+rand.IntN(2000))
+	for i := range content {
+		content[i] = byte(rand.Uint32())
+	}
+	if _, err := conn.Write(append([]byte{serviceHash}, content...)); err != nil {
+		return 0, err
+	}
+	if err := conn.CloseWrite(); err != nil {
+		return 0, err
+	}
+	reply, err := io.ReadAll(conn)
+	if err != nil {
+		return 0, err
+	}
+	sum := sha256.Sum256(content)
+	if len(reply) != 1+len(sum) || !bytes.Equal(reply[1:], sum[:]) {
+		return 0, fmt.Errorf("%d bytes came back, which are not the hash of what was sent", len(reply))
+	}
+	return reply[0], nil
+}
+
+// standing are connections that stand while the relay dies.
+type standing struct{ flows []*standingFlow }
+
+type standingFlow struct {
+	conn    *net.TCPConn
+	relay   byte
+	longest time.Duration // between two replies
+	err     error
+}
+
+// standingEvery is how often a standing connection sends something.
+const standingEvery = 50 * time.Millisecond
+
+// stand opens the connections and learns which relay each is on.
+func (w *world) stand(ctx context.Context, n int) (*standing, error) {
+	s := &standing{}
+	var on [3]int
+	for range n {
+		conn, err := w.dial(ctx)
+		if err != nil {
+			return nil, err
+		}
+		f := &standingFlow{conn: conn}
+		s.flows = append(s.flows, f)
+		var relay [1]byte
+		if _, err := conn.Write([]byte{serviceEcho}); err != nil {
+			return nil, err
+		}
+		if _, err := io.ReadFull(conn, relay[:]); err != nil {
+			return nil, err
+		}
+		f.relay = relay[0]
+		on[f.relay]++
+	}
+	if on[1] == 0 || on[2] == 0 {
+		return nil, fmt.Errorf("of %d standing connections %d are on relay-b and %d on relay-b2", n, on[1], on[2])
+	}
+	return s, nil
+}
+
+// begin has every connection talk until the returned function is called, which
+// waits for all and may be called again.
+func (s *standing) begin(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for _, f := range s.flows {
+		wg.Go(func() {
+			defer f.conn.Close()
+			f.talk(ctx)
+		})
+	}
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+func (f *standingFlow) talk(ctx context.Context) {
+	out, in := make([]byte, 500), make([]byte, 500)
+	last := time.Now()
+	for ctx.Err() == nil {
+		for i := range out {
+			out[i] = byte(rand.Uint32())
+		}
+		_ = f.conn.SetDeadline(time.Now().Add(patience))
+		_, err := f.conn.Write(out)
+		if err == nil {
+			_, err = io.ReadFull(f.conn, in)
+		}
+		if err == nil && !bytes.Equal(in, out) {
+			err = errors.New("other bytes came back than were sent")
+		}
+		if err != nil {
+			f.err = err
+			return
+		}
+		f.longest = max(f.longest, time.Since(last))
+		last = time.Now()
+		select {
+		case <-time.After(standingEvery):
+		case <-ctx.Done():
+		}
+	}
+}

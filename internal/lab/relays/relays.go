@@ -1,0 +1,289 @@
+// Package relays runs real longhaul relays on the hosts of a lab.
+package relays
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"longhaul/internal/control"
+	"longhaul/internal/lab/hosts"
+)
+
+// Patience bounds every wait for something that a relay does at once.
+const Patience = 15 * time.Second
+
+// Process is one `longhaul relay` on a host of the lab.
+type Process struct {
+	Name    string
+	Host    *hosts.Host
+	Program string // the longhaul binary
+	Dir     string // of its configuration and its control socket
+
+	// Line is told every line of the log; nil means nobody listens.
+	Line func(string)
+
+	cmd    *exec.Cmd
+	log    *log
+	exited chan struct{}
+}
+
+func (r *Process) configFile() string { return filepath.Join(r.Dir, r.Name+".yaml") }
+
+// Socket is the control socket that the relay's configuration must name.
+func (r *Process) Socket() string { return filepath.Join(r.Dir, r.Name+".sock") }
+
+// PID is the process's, 0 before it was started.
+func (r *Process) PID() int {
+	if r.cmd == nil || r.cmd.Process == nil {
+		return 0
+	}
+	return r.cmd.Process.Pid
+}
+
+// Start starts the relay with a configuration and waits until it listens.
+func (r *Process) Start(ctx context.Context, config string) error {
+	if err := os.WriteFile(r.configFile(), []byte(config), 0o600); err != nil {
+		return err
+	}
+	r.cmd = exec.Command(r.Program, "relay", "--config", r.configFile())
+	r.log = &log{line: r.Line}
+	r.cmd.Stderr = r.log
+	if err := r.Host.Start(r.cmd); err != nil {
+		return fmt.Errorf("cannot start %s: %w", r.Name, err)
+	}
+	cmd, exited := r.cmd, make(chan struct{})
+	r.exited = exited
+	go func() {
+		_ = cmd.Wait() // how it ended is read from cmd
+		close(exited)
+	}()
+	return r.until(ctx, func() (bool, error) { return r.log.count(logStarted) > 0, nil }, "does not start")
+}
+
+// until polls a condition that the relay is to bring about.
+func (r *Process) until(ctx context.Context, cond func() (bool, error), otherwise string) error {
+	ctx, cancel := context.WithTimeout(ctx, Patience)
+	defer cancel()
+	poll := time.NewTicker(2 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		ok, err := cond()
+		if ok || err != nil {
+			return err
+		}
+		select {
+		case <-poll.C:
+		case <-r.exited:
+			return fmt.Errorf("%s %s: it ended (%v)\n%s", r.Name, otherwise, r.cmd.ProcessState, r.log)
+		case <-ctx.Done():
+			return fmt.Errorf("%s %s: %w\n%s", r.Name, otherwise, ctx.Err(), r.log)
+		}
+	}
+}
+
+// Reload gives the relay another configuration and waits until it is in force.
+func (r *Process) Reload(ctx context.Context, config string) error {
+	if err := os.WriteFile(r.configFile(), []byte(config), 0o600); err != nil {
+		return err
+	}
+	before := r.log.count(logReloaded)
+	if err := r.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		return err
+	}
+	return r.until(ctx, func() (bool, error) {
+		if r.log.count(logReloadFailed) > 0 {
+			return false, fmt.Errorf("%s refused a configuration\n%s", r.Name, r.log)
+		}
+		return r.log.count(logReloaded) > before, nil
+	}, "does not reload")
+}
+
+// Kill ends the relay by SIGKILL.
+func (r *Process) Kill() error {
+	err := r.cmd.Process.Kill()
+	<-r.exited
+	return err
+}
+
+// Running says whether the relay was started and has not ended.
+func (r *Process) Running() bool {
+	if r.exited == nil {
+		return false
+	}
+	select {
+	case <-r.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// Log is the end of the relay's log.
+func (r *Process) Log() string {
+	if r.log == nil {
+		return ""
+	}
+	return r.log.String()
+}
+
+// Stop ends the relay by SIGTERM and returns its exit status.
+func (r *Process) Stop(ctx context.Context) (int, error) {
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, Patience)
+	defer cancel()
+	select {
+	case <-r.exited:
+		return r.cmd.ProcessState.ExitCode(), nil
+	case <-ctx.Done():
+		return 0, errors.Join(fmt.Errorf("%s does not stop: %w\n%s", r.Name, ctx.Err(), r.log), r.Kill())
+	}
+}
+
+// Status is what `longhaul status --json` says of the things that must not
+// pile up.
+type Status struct {
+	Process struct {
+		Goroutines    int   `json:"goroutines"`
+		Threads       int   `json:"threads"`
+		Descriptors   int   `json:"descriptors"`
+		ResidentBytes int64 `json:"resident_bytes"`
+	} `json:"process"`
+	PipesOpen int   `json:"pipes_open"`
+	FlowsNow  int64 `json:"flows_now"`
+	Memory    struct {
+		UsedBytes int64 `json:"used_bytes"`
+	} `json:"memory"`
+	Tunnels []struct {
+		Name       string `json:"name"`
+		State      string `json:"state"`
+		FlowsTotal int64  `json:"flows_total"`
+		BytesUp    int64  `json:"bytes_up"`
+		BytesDown  int64  `json:"bytes_down"`
+		Refused    int64  `json:"refused_total"`
+		Errors     int64  `json:"errors_total"`
+	} `json:"tunnels"`
+}
+
+// FlowsTotal is how many flows a tunnel has had, -1 where there is no such tunnel.
+func (s Status) FlowsTotal(tunnel string) int64 {
+	for _, t := range s.Tunnels {
+		if t.Name == tunnel {
+			return t.FlowsTotal
+		}
+	}
+	return -1
+}
+
+func (r *Process) Status(ctx context.Context) (Status, error) {
+	var s Status
+	body, err := control.Status(ctx, r.Socket())
+	if err == nil {
+		err = json.Unmarshal(body, &s)
+	}
+	return s, err
+}
+
+// Settled waits until the relay has no flow left and holds no more goroutines
+// and descriptors than before, with the same configuration, and returns what
+// it holds.
+func (r *Process) Settled(ctx context.Context, before Status, within time.Duration) (Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	poll := time.NewTicker(50 * time.Millisecond)
+	defer poll.Stop()
+	var last Status
+	for {
+		now, err := r.Status(ctx)
+		if err == nil {
+			last = now
+			if now.FlowsNow == 0 && now.Process.Goroutines <= before.Process.Goroutines && now.OpenBeyondPipes() <= before.OpenBeyondPipes() {
+				return now, nil
+			}
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return last, fmt.Errorf("%s holds %d flows, %d goroutines (%d before) and %d descriptors besides pipes (%d before)", r.Name,
+				last.FlowsNow, last.Process.Goroutines, before.Process.Goroutines, last.OpenBeyondPipes(), before.OpenBeyondPipes())
+		}
+	}
+}
+
+// OpenBeyondPipes counts descriptors without the pipes that are kept for
+// later, two for each.
+func (s Status) OpenBeyondPipes() int { return s.Process.Descriptors - 2*s.PipesOpen }
+
+// log keeps the last of a relay's log and counts the lines of interest.
+type log struct {
+	mu      sync.Mutex
+	line    func(string)
+	partial []byte
+	tail    []byte
+	counts  map[string]int
+}
+
+const logTailBytes = 4000
+
+// The texts whose lines are counted.
+const (
+	logStarted      = "relay started"
+	logReloaded     = "msg=reloaded"
+	logReloadFailed = "reload failed"
+)
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.partial = append(l.partial, p...)
+	for {
+		line, rest, whole := bytes.Cut(l.partial, []byte{'\n'})
+		if !whole {
+			break
+		}
+		l.take(string(line))
+		l.partial = append(l.partial[:0], rest...)
+	}
+	l.tail = append(l.tail, p...)
+	if extra := len(l.tail) - logTailBytes; extra > 0 {
+		l.tail = l.tail[:copy(l.tail, l.tail[extra:])]
+	}
+	return len(p), nil
+}
+
+func (l *log) take(line string) {
+	if l.counts == nil {
+		l.counts = map[string]int{}
+	}
+	for _, text := range []string{logStarted, logReloaded, logReloadFailed} {
+		if strings.Contains(line, text) {
+			l.counts[text]++
+		}
+	}
+	if l.line != nil {
+		l.line(line)
+	}
+}
+
+func (l *log) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.counts[text]
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.tail)
+}

@@ -1,0 +1,224 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"longhaul/internal/lab"
+	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/relays"
+)
+
+// eventKind is what happens to a relay, to a WAN, to the target or to the
+// relays' ports during the mixed run.
+type eventKind string
+
+const (
+	reloadEvent   eventKind = "reload"
+	killFarEvent  eventKind = "kill of a far relay"
+	killNearEvent eventKind = "kill of the near relay"
+	targetEvent   eventKind = "kill of the target"
+	outageEvent   eventKind = "outage"
+	lossEvent     eventKind = "loss"
+	halfOpenEvent eventKind = "half-open flood"
+	garbageEvent  eventKind = "garbage"
+)
+
+// eventKinds lists them with the mean time between two of a kind.
+var eventKinds = []struct {
+	kind  eventKind
+	every time.Duration
+	by    int // who makes it happen, one after the other
+}{
+	{reloadEvent, 700 * time.Millisecond, byRelays},
+	{killFarEvent, 10 * time.Second, byRelays},
+	{killNearEvent, 12 * time.Second, byRelays},
+	{targetEvent, 10 * time.Second, byTarget},
+	{outageEvent, 10 * time.Second, byWAN},
+	{lossEvent, 10 * time.Second, byWAN},
+	{halfOpenEvent, 10 * time.Second, byStrangers},
+	{garbageEvent, 10 * time.Second, byStrangers},
+}
+
+const (
+	byRelays = iota
+	byTarget
+	byWAN
+	byStrangers
+	causes
+)
+
+// The near relay is killed in the first part of a run only: in the rest of it
+// what it holds must not grow.
+const mortalShare = 4 // the first quarter
+
+// event is one of them.
+type event struct {
+	kind  eventKind
+	at    time.Duration // since the run began
+	which int           // of the relays, or of the WANs
+	lasts time.Duration // of an outage, a lossy spell, or the target's death
+	loss  float64
+}
+
+// schedule draws the events of a run, in order. A short run has each kind
+// several times, too.
+func schedule(seed uint64, length time.Duration) []event {
+	r := rand.New(rand.NewPCG(seed, 1<<63))
+	gap := func(kind int) time.Duration {
+		span := length
+		if eventKinds[kind].kind == killNearEvent {
+			span = length / mortalShare
+		}
+		return time.Duration((0.5 + r.Float64()) * float64(min(eventKinds[kind].every, span/4)))
+	}
+	next := make([]time.Duration, len(eventKinds))
+	for i := range next {
+		next[i] = gap(i)
+	}
+	var all []event
+	for {
+		first := 0
+		for i := range next {
+			if next[i] < next[first] {
+				first = i
+			}
+		}
+		if next[first] >= length {
+			return all
+		}
+		e := event{kind: eventKinds[first].kind, at: next[first]}
+		next[first] += gap(first)
+		switch e.kind {
+		case reloadEvent:
+			e.which = r.IntN(3)
+		case killNearEvent:
+			if e.at > length/mortalShare {
+				next[first] = length
+				continue
+			}
+		case killFarEvent:
+			e.which = 1 + r.IntN(2)
+		case targetEvent:
+			e.lasts = 100*time.Millisecond + time.Duration(r.Int64N(int64(900*time.Millisecond)))
+		case outageEvent:
+			e.which = r.IntN(2)
+			e.lasts = 100*time.Millisecond + time.Duration(r.Int64N(int64(2900*time.Millisecond)))
+		case lossEvent:
+			e.which = r.IntN(2)
+			e.lasts = time.Second + time.Duration(r.Int64N(int64(4*time.Second)))
+			e.loss = 0.002 + 0.08*r.Float64()
+		}
+		all = append(all, e)
+	}
+}
+
+// director makes the events happen.
+type director struct {
+	world      *world
+	killTarget func() error // and
+	newTarget  func() error
+	variants   [3]int // of the relays' configurations
+	strangers  strangers
+
+	mu     sync.Mutex
+	faults []fault
+	counts map[eventKind]int
+}
+
+// run follows the schedule, what happens to one part beside what happens to
+// the others.
+func (d *director) run(ctx context.Context, began time.Time, events []event) error {
+	var parts [causes][]event
+	for _, e := range events {
+		for _, k := range eventKinds {
+			if k.kind == e.kind {
+				parts[k.by] = append(parts[k.by], e)
+			}
+		}
+	}
+	ended := make(chan error)
+	for _, some := range parts {
+		go func() { ended <- d.follow(ctx, began, some) }()
+	}
+	var errs []error
+	for range parts {
+		errs = append(errs, <-ended)
+	}
+	return errors.Join(errs...)
+}
+
+func (d *director) follow(ctx context.Context, began time.Time, events []event) error {
+	for _, e := range events {
+		pause(ctx, time.Until(began.Add(e.at)))
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err := d.do(ctx, e); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("%s at %v: %w", e.kind, e.at.Round(time.Millisecond), err)
+		}
+		d.mu.Lock()
+		d.counts[e.kind]++
+		d.mu.Unlock()
+	}
+	return nil
+}
+
+func (d *director) do(ctx context.Context, e event) error {
+	wan := []string{lab.WAN, lab.WAN2}[e.which%2]
+	switch e.kind {
+	case reloadEvent:
+		d.variants[e.which]++
+		r := d.world.all()[e.which]
+		return r.Reload(ctx, d.world.config(r, d.variants[e.which]))
+	case killFarEvent, killNearEvent:
+		return d.kill(ctx, d.world.all()[e.which], d.variants[e.which])
+	case targetEvent:
+		return d.during(fault{what: "target"}, func() error {
+			err := d.killTarget()
+			pause(ctx, e.lasts)
+			return errors.Join(err, d.newTarget())
+		})
+	case halfOpenEvent:
+		return d.strangers.halfOpen(ctx, d.world)
+	case garbageEvent:
+		return d.strangers.garbage(ctx, d.world)
+	}
+	change := func(s *link.Settings) { s.Down = true }
+	back := func(s *link.Settings) { s.Down = false }
+	if e.kind == lossEvent {
+		change = func(s *link.Settings) { s.Loss.Probability = e.loss }
+		back = func(s *link.Settings) { s.Loss.Probability = 0 }
+	}
+	if err := d.world.setWAN(wan, change); err != nil {
+		return err
+	}
+	pause(ctx, e.lasts)
+	return d.world.setWAN(wan, back)
+}
+
+// kill ends a relay by SIGKILL and starts it again.
+func (d *director) kill(ctx context.Context, r *relays.Process, variant int) error {
+	return d.during(fault{what: r.Name}, func() error {
+		if err := r.Kill(); err != nil {
+			return err
+		}
+		// Even if the run ends now: flows that are under way need it.
+		return r.Start(context.WithoutCancel(ctx), d.world.config(r, variant))
+	})
+}
+
+// during notes a time in which flows may be cut.
+func (d *director) during(f fault, do func() error) error {
+	f.from = time.Now()
+	err := do()
+	f.to = time.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.faults = append(d.faults, f)
+	return err
+}

@@ -1,0 +1,129 @@
+// Package soak runs relays for a long time under everything at once, and
+// checks that they never lie about an ending and that they hold no more at
+// the end than before.
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"time"
+)
+
+// The parts of a soak.
+const (
+	PartMixed = "mixed"
+	PartSlow  = "slow-reader"
+	PartChurn = "churn"
+)
+
+// Parts are all of them.
+func Parts() []string { return []string{PartMixed, PartSlow, PartChurn} }
+
+// Options say what is run. All of them are required, but for Seed.
+type Options struct {
+	Program     string // the longhaul binary that is tested
+	Parts       []string
+	Seed        uint64        // of the flows and of what happens to the relays; 0 draws one
+	Time        time.Duration // of mixed: for how long flows are begun
+	Flows       int           // of mixed: at the same time
+	Slow        time.Duration // of slow-reader: for how long it is slow
+	Connections int64         // of churn
+	Reloads     int           // of churn, of all relays together
+
+	Say func(string) // told how it goes, a line each time; nil means nobody listens
+}
+
+// Check says what of the options makes no sense.
+func (o Options) Check() error {
+	if o.Time <= 0 || o.Slow <= 0 || o.Flows < 1 || o.Connections < 1 || o.Reloads < 1 {
+		return errors.New("times and numbers must be above 0")
+	}
+	return nil
+}
+
+// Result is what came of a soak: of the parts that were run.
+type Result struct {
+	Mixed *MixedResult `json:"mixed,omitempty"`
+	Slow  *SlowResult  `json:"slow_reader,omitempty"`
+	Churn *ChurnResult `json:"churn,omitempty"`
+}
+
+// Violations counts those of all parts.
+func (r Result) Violations() (n int) {
+	if r.Mixed != nil {
+		n += len(r.Mixed.Violations)
+	}
+	if r.Slow != nil {
+		n += len(r.Slow.Violations)
+	}
+	if r.Churn != nil {
+		n += len(r.Churn.Violations)
+	}
+	return n
+}
+
+// Write prints the tables.
+func (r Result) Write(w io.Writer) {
+	if r.Mixed != nil {
+		r.Mixed.write(w)
+	}
+	if r.Slow != nil {
+		r.Slow.write(w)
+	}
+	if r.Churn != nil {
+		r.Churn.write(w)
+	}
+}
+
+// Run runs the parts, each with relays of its own. The process must be inside
+// a sandbox.
+func Run(ctx context.Context, o Options) (Result, error) {
+	var r Result
+	if err := o.Check(); err != nil {
+		return r, err
+	}
+	if o.Seed == 0 {
+		o.Seed = 1 + rand.Uint64()%1_000_000
+	}
+	say := func(format string, args ...any) {
+		if o.Say != nil {
+			o.Say(fmt.Sprintf(format, args...))
+		}
+	}
+	for _, part := range o.Parts {
+		w, err := newWorld(ctx, o.Program, o.Seed, part == PartMixed)
+		if err != nil {
+			return r, err
+		}
+		switch part {
+		case PartMixed:
+			say("%s: %v, %d flows at the same time, seed %d", part, o.Time, o.Flows, o.Seed)
+			var m MixedResult
+			m, err = runMixed(ctx, w, o.Seed, o.Time, o.Flows, func(p mixedProgress) { say("%s", p) })
+			r.Mixed = &m
+		case PartSlow:
+			say("%s: %v", part, o.Slow)
+			var s SlowResult
+			s, err = runSlow(ctx, w, o.Seed, o.Slow)
+			r.Slow = &s
+		case PartChurn:
+			say("%s: %d connections, %d reloads", part, o.Connections, o.Reloads)
+			var c ChurnResult
+			c, err = runChurn(ctx, w, o.Seed, o.Connections, o.Reloads)
+			r.Churn = &c
+		default:
+			err = errors.New("there is no such part")
+		}
+		if err == nil {
+			err = w.stop(ctx)
+		}
+		w.close()
+		if err != nil {
+			return r, fmt.Errorf("%s: %w", part, err)
+		}
+	}
+	return r, nil
+}

@@ -1,0 +1,272 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"longhaul/internal/nettest"
+)
+
+// twoHops is a rig whose tunnel has a second target, for the same flows.
+func twoHops(t *testing.T, change func(*Options)) (g *rig, second *net.TCPListener) {
+	t.Helper()
+	second = listen(t)
+	g = newRig(t, func(o *Options) {
+		o.Tunnels[0].Forward = append(o.Tunnels[0].Forward, targetOf(second))
+		if change != nil {
+			change(o)
+		}
+	})
+	return g, second
+}
+
+// takes has a flow go through and returns which of the listeners got it.
+func (g *rig) takes(listeners ...*net.TCPListener) int {
+	g.t.Helper()
+	c := dial(g.t, g.addr)
+	write(g.t, c, []byte("x"))
+	accepted := make(chan int, len(listeners))
+	for i, l := range listeners {
+		_ = l.SetDeadline(time.Now().Add(patience))
+		go func() {
+			if s, err := l.AcceptTCP(); err == nil {
+				g.t.Cleanup(func() { s.Close() })
+				accepted <- i
+			} else {
+				accepted <- -1
+			}
+		}()
+	}
+	got := -1
+	for range listeners {
+		if i := <-accepted; i >= 0 {
+			got = i
+			for _, l := range listeners {
+				_ = l.SetDeadline(time.Now()) // wakes the others
+			}
+		}
+	}
+	if got < 0 {
+		g.t.Fatal("no target got the flow")
+	}
+	return got
+}
+
+func (g *rig) hop(i int) HopSnapshot { return g.relay.Snapshot().Tunnels[0].Hops[i] }
+
+// TestHopIsEjectedByItsFlows kills the first of two hops: flows go on to the
+// other, at first after a refusal and then without.
+func TestHopIsEjectedByItsFlows(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, second := twoHops(t, func(o *Options) {
+		o.Tunnels[0].Health = Health{EjectAfter: 3, EjectFor: time.Hour}
+	})
+	if i := g.takes(g.target, second); i != 0 {
+		t.Fatalf("the first flow went to hop %d", i)
+	}
+	g.target.Close()
+	for range 5 {
+		g.takes(second)
+	}
+	first := g.hop(0)
+	if first.State != HopEjected || first.Failed != 3 || first.FlowsTotal != 1 || first.FlowsNow != 1 || !strings.Contains(first.LastError, "refused") {
+		t.Errorf("the hop that was killed is %+v", first)
+	}
+	if s := g.hop(1); s.State != HopUp || s.FlowsTotal != 5 || s.FlowsNow != 5 {
+		t.Errorf("the other is %+v", s)
+	}
+	if text := g.log.String(); strings.Count(text, "hop left the choice") != 1 {
+		t.Errorf("the log says:\n%s", text)
+	}
+	// A reload that changes something else keeps what is known of the hops.
+	tunnels := []Tunnel{*g.relay.table.Load().tunnels[0].tunnel}
+	tunnels[0].MaxFlows = 100
+	if err := g.relay.Reload(tunnels); err != nil {
+		t.Fatal(err)
+	}
+	if s := g.hop(0); s.State != HopEjected {
+		t.Errorf("after a reload it is %s", s.State)
+	}
+	for _, f := range g.relay.Snapshot().Flows {
+		if f.Hop == "" {
+			t.Errorf("the flow %+v has no hop", f)
+		}
+	}
+}
+
+// TestAllHopsOut tries even an ejected hop where there is no other: the
+// target may be back.
+func TestAllHopsOut(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, func(o *Options) { o.Tunnels[0].Health = Health{EjectAfter: 1, EjectFor: time.Hour} })
+	at := addrOf(g.target)
+	g.target.Close()
+	if c, err := tryDial(g.addr); err == nil {
+		defer c.Close()
+		expectReset(t, c)
+	}
+	g.expectReason(EndTargetRefused)
+	if s := g.hop(0).State; s != HopEjected {
+		t.Fatalf("the hop is %s", s)
+	}
+	back, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(at))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer back.Close()
+	g.takes(back)
+}
+
+// probeSays is a Prober that says what the test wants.
+type probeSays struct {
+	mu   sync.Mutex
+	down map[netip.AddrPort]bool
+}
+
+func (p *probeSays) Probe(_ context.Context, to netip.AddrPort) (time.Duration, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.down[to] {
+		return 0, errors.New("it says no")
+	}
+	return time.Millisecond, nil
+}
+
+func (p *probeSays) set(to netip.AddrPort, down bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.down == nil {
+		p.down = map[netip.AddrPort]bool{}
+	}
+	p.down[to] = down
+}
+
+func (g *rig) becomes(i int, want HopState) {
+	g.t.Helper()
+	nettest.Eventually(g.t, patience, func() bool { return g.hop(i).State == want },
+		func() string {
+			return "hop " + g.hop(i).Hop + " is " + string(g.hop(i).State) + ", not " + string(want)
+		})
+}
+
+// TestCheckedHop lets checks take a hop away and bring it back, and a flow
+// that is connecting to it at that moment move on.
+func TestCheckedHop(t *testing.T) {
+	nettest.CheckLeaks(t)
+	hole := silent(t)
+	says := &probeSays{}
+	live := listen(t)
+	g := newRig(t, func(o *Options) {
+		o.Tunnels[0].Forward = append(forward(hole), targetOf(live))
+		o.Tunnels[0].ConnectTimeout = time.Hour
+		o.Tunnels[0].Health = Health{Probe: says, Interval: 10 * time.Millisecond, Timeout: patience, SlowReturn: -1}
+	})
+	nettest.Eventually(t, patience, func() bool { return g.hop(0).Checked }, func() string { return "the hop is never checked" })
+	c := dial(t, g.addr)
+	write(t, c, []byte("x"))
+	nettest.Eventually(t, patience, func() bool { return g.hop(0).FlowsNow == 1 },
+		func() string { return "the flow does not connect to the first hop" })
+	says.set(hole, true)
+	// It would connect to the silent hop for half an hour.
+	_ = live.SetDeadline(time.Now().Add(patience))
+	s, err := live.Accept()
+	if err != nil {
+		t.Fatalf("the flow did not move on: %v", err)
+	}
+	defer s.Close()
+	expect(t, s.(*net.TCPConn), []byte("x"))
+	g.becomes(0, HopDown)
+	if h := g.hop(0); h.FlowsNow != 0 || h.Failed != 0 || h.LastError != "it says no" {
+		t.Errorf("the hop is %+v", h)
+	}
+	g.takes(live)
+	says.set(hole, false)
+	g.becomes(0, HopUp)
+	if text := g.log.String(); !strings.Contains(text, "hop is back") {
+		t.Errorf("the log says:\n%s", text)
+	}
+	// Without checks nothing is down.
+	says.set(hole, true)
+	g.becomes(0, HopDown)
+	tunnels := []Tunnel{*g.relay.table.Load().tunnels[0].tunnel}
+	tunnels[0].Health.Probe = nil
+	if err := g.relay.Reload(tunnels); err != nil {
+		t.Fatal(err)
+	}
+	g.becomes(0, HopUp)
+}
+
+func TestConnectProbe(t *testing.T) {
+	nettest.CheckLeaks(t)
+	l := listen(t)
+	rtt, err := ConnectProbe{}.Probe(t.Context(), addrOf(l))
+	if err != nil || rtt <= 0 {
+		t.Errorf("a listener answers %v after %v", err, rtt)
+	}
+	c, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	expectReset(t, c)
+	l.Close()
+	if _, err := (ConnectProbe{}).Probe(t.Context(), addrOf(l)); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("a closed port answers %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := (ConnectProbe{}).Probe(ctx, silent(t)); err == nil || !strings.Contains(err.Error(), "no answer in time") {
+		t.Errorf("a silent host answers %v", err)
+	}
+}
+
+func TestDrainedHop(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, second := twoHops(t, nil)
+	name := targetOf(g.target).String()
+	if tunnels, err := g.relay.DrainHop("", name, true); err != nil || len(tunnels) != 1 || tunnels[0] != "t" {
+		t.Fatalf("draining says %v, %v", tunnels, err)
+	}
+	g.becomes(0, HopDrained)
+	if i := g.takes(g.target, second); i != 1 {
+		t.Errorf("a flow went to the drained hop")
+	}
+	if _, err := g.relay.DrainHop("t", targetOf(second).String(), true); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := tryDial(g.addr); err == nil {
+		defer c.Close()
+		expectReset(t, c)
+	}
+	g.expectReason(EndNoHop)
+	if _, err := g.relay.DrainHop("t", name, false); err != nil {
+		t.Fatal(err)
+	}
+	g.takes(g.target)
+	var unknown *UnknownHopError
+	if _, err := g.relay.DrainHop("t", "elsewhere:1", true); !errors.As(err, &unknown) || len(unknown.Known) != 2 {
+		t.Errorf("an unknown hop gives %v", err)
+	}
+	if _, err := g.relay.DrainHop("other", name, true); err == nil {
+		t.Error("a hop of an unknown tunnel can be drained")
+	}
+}
+
+func TestBadHops(t *testing.T) {
+	for name, change := range map[string]func(*Tunnel){
+		"twice":   func(t *Tunnel) { t.Forward = append(t.Forward, t.Forward[0]) },
+		"balance": func(t *Tunnel) { t.Balance = "leastconn" },
+	} {
+		tunnel := Tunnel{Name: "t", Listen: []netip.AddrPort{freePort}, Forward: []Target{{Host: "a", Port: 1}}}
+		change(&tunnel)
+		if _, err := New(Options{Tunnels: []Tunnel{tunnel}}); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

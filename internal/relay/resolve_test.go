@@ -1,0 +1,343 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/nettest"
+)
+
+// nameServer answers for names with what the test says.
+type nameServer struct {
+	mu    sync.Mutex
+	asked int
+	delay time.Duration
+	found Answer
+	err   error
+}
+
+func (s *nameServer) resolve(ctx context.Context, _ string) (Answer, error) {
+	s.mu.Lock()
+	s.asked++
+	delay, found, err := s.delay, s.found, s.err
+	s.mu.Unlock()
+	select {
+	case <-time.After(delay):
+		return found, err
+	case <-ctx.Done():
+		return Answer{}, ctx.Err()
+	}
+}
+
+func (s *nameServer) set(change func(*nameServer)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s)
+}
+
+func (s *nameServer) questions() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked
+}
+
+var (
+	oldAddr = netip.MustParseAddr("192.0.2.1")
+	newAddr = netip.MustParseAddr("192.0.2.2")
+)
+
+// TestNamesLiveByTheirTTL goes through a name's life on a clock of its own.
+func TestNamesLiveByTheirTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &nameServer{found: Answer{[]netip.Addr{oldAddr}, 100 * time.Second}}
+		n := newNames(s.resolve)
+		defer n.close()
+		expect := func(want netip.Addr, questions int) {
+			t.Helper()
+			began := time.Now()
+			addrs, err := n.wait(t.Context(), "x")
+			if err != nil || len(addrs) != 1 || addrs[0] != want {
+				t.Fatalf("the addresses are %v (%v), want %v", addrs, err, want)
+			}
+			if waited := time.Since(began); waited > nameStaleAfter {
+				t.Errorf("it took %v", waited)
+			}
+			synctest.Wait()
+			if got := s.questions(); got != questions {
+				t.Errorf("%d questions, want %d", got, questions)
+			}
+		}
+		expect(oldAddr, 1)
+		time.Sleep(79 * time.Second)
+		expect(oldAddr, 1)
+		// In its last fifth it is asked for again, and served meanwhile.
+		s.set(func(s *nameServer) { s.found.Addrs = []netip.Addr{newAddr} })
+		time.Sleep(2 * time.Second)
+		expect(oldAddr, 2)
+		expect(newAddr, 2)
+		// Not asked for: it runs out, and the next one waits for an answer.
+		time.Sleep(200 * time.Second)
+		s.set(func(s *nameServer) { s.found.Addrs, s.delay = []netip.Addr{oldAddr}, time.Second })
+		expect(oldAddr, 3)
+		// Nobody answers: the old answer serves.
+		time.Sleep(200 * time.Second)
+		s.set(func(s *nameServer) { s.err = errors.New("no server") })
+		expect(oldAddr, 4)
+		expect(oldAddr, 4) // and is not asked for each time
+		time.Sleep(2 * time.Second)
+		// The server hangs: nobody waits longer than for a while.
+		s.set(func(s *nameServer) { s.delay = time.Hour })
+		expect(oldAddr, 5)
+		// Until it is too old.
+		s.set(func(s *nameServer) { s.delay = 0 })
+		time.Sleep(2*time.Hour + nameStaleMost)
+		if addrs, err := n.wait(t.Context(), "x"); err == nil {
+			t.Errorf("a day later the addresses are still %v", addrs)
+		}
+	})
+}
+
+// TestTTLBounds keeps what nobody said how long to keep, and nothing for ever.
+func TestTTLBounds(t *testing.T) {
+	for ttl, want := range map[time.Duration]time.Duration{
+		0: nameKept, time.Millisecond: nameKeptLeast, time.Minute: time.Minute, 48 * time.Hour: nameKeptMost,
+	} {
+		if a := fresh(Answer{TTL: ttl}, 0); a.until != int64(want) || a.refresh >= a.until {
+			t.Errorf("a TTL of %v keeps it %v, asks again after %v", ttl, time.Duration(a.until), time.Duration(a.refresh))
+		}
+	}
+}
+
+// TestEveryAddressIsUsed begins with another address of a name each time.
+func TestEveryAddressIsUsed(t *testing.T) {
+	nettest.CheckLeaks(t)
+	var listeners []*net.TCPListener
+	answer := Answer{}
+	for i := range 3 {
+		addr := netip.AddrFrom4([4]byte{127, 0, 0, byte(2 + i)})
+		at := netip.AddrPortFrom(addr, 0)
+		if i > 0 {
+			at = netip.AddrPortFrom(addr, addrOf(listeners[0]).Port())
+		}
+		l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		listeners = append(listeners, l)
+		answer.Addrs = append(answer.Addrs, addr)
+	}
+	g := newRig(t, func(o *Options) {
+		o.Tunnels[0].Forward = []Target{{Host: "many.example", Port: addrOf(listeners[0]).Port()}}
+		o.Resolve = func(context.Context, string) (Answer, error) { return answer, nil }
+	})
+	for i := range 9 {
+		dial(t, g.addr)
+		l := listeners[i%3]
+		_ = l.SetDeadline(time.Now().Add(patience))
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatalf("flow %d did not come to address %d: %v", i, i%3, err)
+		}
+		defer c.Close()
+	}
+}
+
+// TestSystemResolver has the system's resolver ask a name server of its own,
+// over UDP and, where the answer does not fit, over TCP.
+func TestSystemResolver(t *testing.T) {
+	nettest.RequireSandbox(t)
+	nettest.CheckLeaks(t)
+	const file = "/etc/resolv.conf"
+	own := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := os.WriteFile(own, []byte("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(own, file, "", unix.MS_BIND, ""); err != nil { // the sandbox's mounts are its own
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(file, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	udp, err := net.ListenPacket("udp4", "127.0.0.1:53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer udp.Close()
+	tcp, err := net.Listen("tcp4", "127.0.0.1:53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	var overTCP atomic.Int32
+	go func() {
+		buf := make([]byte, 1500)
+		for {
+			n, from, err := udp.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if reply := answerTo(buf[:n], false); reply != nil {
+				_, _ = udp.WriteTo(reply, from)
+			}
+		}
+	}()
+	go func() {
+		for {
+			c, err := tcp.Accept()
+			if err != nil {
+				return
+			}
+			overTCP.Add(1)
+			serveTCP(c)
+		}
+	}()
+	for name, want := range map[string]time.Duration{
+		"alias.test.": 7 * time.Second, // the alias's TTL is less than the address's
+		"plain.test.": 300 * time.Second,
+		"large.test.": 60 * time.Second, // over TCP
+		"zero.test.":  time.Millisecond,
+	} {
+		found, err := systemResolver(t.Context(), name)
+		if err != nil || len(found.Addrs) == 0 || found.Addrs[0].Unmap() != oldAddr || found.TTL != want {
+			t.Errorf("%s: %v for %v, %v; want %v for %v", name, found.Addrs, found.TTL, err, oldAddr, want)
+		}
+	}
+	if overTCP.Load() == 0 {
+		t.Error("nothing was asked over TCP")
+	}
+	if found, err := systemResolver(t.Context(), "localhost"); err != nil || found.TTL != 0 {
+		t.Errorf("localhost: %v for %v, %v; want a TTL that nobody said", found.Addrs, found.TTL, err)
+	}
+	if _, err := systemResolver(t.Context(), "missing.test."); err == nil {
+		t.Error("a name that does not exist has an address")
+	}
+}
+
+func serveTCP(c net.Conn) {
+	defer c.Close()
+	head := make([]byte, 2)
+	for {
+		if _, err := c.Read(head); err != nil {
+			return
+		}
+		question := make([]byte, int(head[0])<<8|int(head[1]))
+		if _, err := c.Read(question); err != nil {
+			return
+		}
+		reply := answerTo(question, true)
+		_, _ = c.Write(append([]byte{byte(len(reply) >> 8), byte(len(reply))}, reply...))
+	}
+}
+
+// answerTo answers questions about the names of TestSystemResolver.
+func answerTo(question []byte, stream bool) []byte {
+	var p dnsmessage.Parser
+	h, err := p.Start(question)
+	if err != nil {
+		return nil
+	}
+	q, err := p.Question()
+	if err != nil {
+		return nil
+	}
+	m := dnsmessage.Message{
+		Header:    dnsmessage.Header{ID: h.ID, Response: true, RecursionAvailable: true},
+		Questions: []dnsmessage.Question{q},
+	}
+	a := func(ttl uint32) {
+		if q.Type == dnsmessage.TypeA {
+			m.Answers = append(m.Answers, dnsmessage.Resource{
+				Header: dnsmessage.ResourceHeader{Name: q.Name, Class: dnsmessage.ClassINET, TTL: ttl},
+				Body:   &dnsmessage.AResource{A: oldAddr.As4()},
+			})
+		}
+	}
+	switch q.Name.String() {
+	case "alias.test.":
+		to := dnsmessage.MustNewName("plain.test.")
+		m.Answers = append(m.Answers, dnsmessage.Resource{
+			Header: dnsmessage.ResourceHeader{Name: q.Name, Class: dnsmessage.ClassINET, TTL: 7},
+			Body:   &dnsmessage.CNAMEResource{CNAME: to},
+		})
+		q.Name = to
+		a(300)
+	case "plain.test.":
+		a(300)
+	case "large.test.":
+		if stream {
+			a(60)
+		} else {
+			m.Truncated = true
+		}
+	case "zero.test.":
+		a(0)
+	default:
+		m.RCode = dnsmessage.RCodeNameError
+	}
+	reply, err := m.Pack()
+	if err != nil {
+		panic(err)
+	}
+	return reply
+}
+
+// FuzzTTL reads what a name server, or somebody who says to be one, sends.
+func FuzzTTL(f *testing.F) {
+	name := dnsmessage.MustNewName("alias.test.")
+	question, err := (&dnsmessage.Message{Questions: []dnsmessage.Question{{Name: name, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}}).Pack()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(answerTo(question, false), 1)
+	f.Add([]byte("not DNS"), 3)
+	f.Fuzz(func(t *testing.T, data []byte, piece int) {
+		var whole leastTTL
+		whole.message(data)
+		if len(data) > 0xffff {
+			return
+		}
+		// As a stream, in pieces of any size, it says the same.
+		var pieces leastTTL
+		stream := append([]byte{byte(len(data) >> 8), byte(len(data))}, data...)
+		c := &overhearTCP{Conn: &bytesConn{data: stream}, heard: &pieces}
+		buf := make([]byte, 1+(piece&0xff))
+		for {
+			if _, err := c.Read(buf); err != nil {
+				break
+			}
+		}
+		if whole.ttl() != pieces.ttl() {
+			t.Errorf("a datagram says %v, a stream %v", whole.ttl(), pieces.ttl())
+		}
+	})
+}
+
+// bytesConn is a connection that has only bytes to read.
+type bytesConn struct {
+	net.Conn
+	data []byte
+}
+
+func (c *bytesConn) Read(b []byte) (int, error) {
+	if len(c.data) == 0 {
+		return 0, os.ErrClosed
+	}
+	n := copy(b, c.data)
+	c.data = c.data[n:]
+	return n, nil
+}
