@@ -107,6 +107,9 @@ func (t trial) run(ctx context.Context) (doctor.Trial, error) {
 	if mayUse("bbr") {
 		options.CongestionControl = "bbr"
 	}
+	// The samples of all connections cross the path in the end, which with many
+	// of them took longer than the test.
+	options.SampleEvery = 100 * time.Millisecond * time.Duration(max(1, options.Streams/8))
 	// The second half counts: what the observed connection does in it, too.
 	var ownBytes, ownSegments []float64
 	if t.own != nil {

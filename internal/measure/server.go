@@ -362,21 +362,28 @@ func (t *serverTest) begin(ctx context.Context) error {
 	return writeState(t.control, testRunning)
 }
 
+// streamsPatience bounds the wait for all of a test's streams together.
+const streamsPatience = 2 * time.Minute
+
 // await waits for the connections of the test's streams. They are told apart by
 // the order in which they came, and may say what they are for in another.
 func (t *serverTest) await(ctx context.Context, n int) (conns []arrival, err error) {
 	gone, endListening := t.listen()
 	defer endListening()
+	// Made one after the other, each takes a round trip.
+	ctx, cancel := context.WithTimeoutCause(ctx, streamsPatience, fmt.Errorf("%d streams did not come within %v", n, streamsPatience))
+	defer cancel()
 	deadline := time.NewTimer(controlPatience)
 	defer deadline.Stop()
 	for len(conns) < n {
 		select {
 		case a := <-t.arrived:
 			conns = append(conns, a)
+			deadline.Reset(controlPatience)
 		case err := <-gone:
 			return conns, err
 		case <-deadline.C:
-			return conns, fmt.Errorf("%d of %d streams came within %v", len(conns), n, controlPatience)
+			return conns, fmt.Errorf("%d of %d streams came, and no other for %v", len(conns), n, controlPatience)
 		case <-ctx.Done():
 			return conns, context.Cause(ctx)
 		}
