@@ -203,6 +203,9 @@ func flowAttrs(r relay.FlowRecord) []slog.Attr {
 	if r.Target.IsValid() {
 		attrs = append(attrs, slog.String("target", r.Target.String()))
 	}
+	if r.Hop != "" && r.Hop != r.Target.String() { // a name, of which target is one address
+		attrs = append(attrs, slog.String("hop", r.Hop))
+	}
 	seconds := r.Elapsed.Seconds()
 	attrs = append(attrs,
 		slog.Time("start", r.Start),
