@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"runtime"
@@ -19,7 +20,9 @@ import (
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
 	"longhaul/internal/control"
+	"longhaul/internal/httpd"
 	"longhaul/internal/relay"
+	"longhaul/internal/resources"
 )
 
 // daemon is the running `longhaul relay`.
@@ -38,6 +41,8 @@ type daemon struct {
 	manager *serviceManager
 	relay   *relay.Relay
 	legs    *transports
+	shedder *shedder
+	web     *web
 	started time.Time
 
 	mu         sync.Mutex // guards what follows: status reads it from elsewhere
@@ -120,8 +125,18 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer d.relay.Close()
+	d.shedder = newShedder(d.relay, d.log, d.config.Limits)
+	defer d.shedder.monitor.Close()
 
-	server, err := d.openControl(ctx)
+	checks := d.health().handler()
+	d.web = newWeb(d.log, checks)
+	defer d.web.close()
+	pages, err := d.web.prepare(ctx, d.config.HTTPListen)
+	if err != nil {
+		return err
+	}
+	defer pages.abandon()
+	server, err := d.openControl(ctx, checks)
 	if err != nil {
 		return err
 	}
@@ -131,6 +146,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	if err := d.relay.Start(); err != nil {
 		return err
 	}
+	pages.apply()
 	for _, s := range sockets {
 		s.file.Close() // the relay has its own descriptors of them
 	}
@@ -138,7 +154,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		d.log.Info("listening", "tunnel", t.Name, "listen", join(t.Listen), "forward", join(t.Forward))
 	}
 	d.manager.ready(d.statusLine())
-	d.log.Info("relay started", "version", version(), "pid", os.Getpid(), "tunnels", len(d.config.Tunnels), "workers", d.relay.Snapshot().Workers)
+	d.log.Info("relay started", "version", version(), "pid", os.Getpid(), "tunnels", len(d.config.Tunnels), "workers", workers)
 
 	stopBeat := d.heartbeat()
 	defer stopBeat()
@@ -192,7 +208,7 @@ func (d *daemon) setLevel(name string) {
 
 // openControl opens the control socket. Where nobody asked for a place and
 // the usual one cannot be had, the relay does without: forwarding matters more.
-func (d *daemon) openControl(ctx context.Context) (*control.Server, error) {
+func (d *daemon) openControl(ctx context.Context, checks http.Handler) (*httpd.Server, error) {
 	path := d.config.ControlSocket
 	if path == config.Off {
 		return nil, nil
@@ -204,7 +220,11 @@ func (d *daemon) openControl(ctx context.Context) (*control.Server, error) {
 	l, err := control.Listen(ctx, path)
 	switch {
 	case err == nil:
-		return control.Serve(l, d.log, func() any { return d.status() }), nil
+		var more []control.Endpoint
+		for _, target := range healthTargets {
+			more = append(more, control.Endpoint{Pattern: target, Handler: checks})
+		}
+		return control.Serve(l, d.log, func() any { return d.status() }, more...), nil
 	case asked || errors.Is(err, control.ErrInUse):
 		return nil, err
 	}
@@ -225,8 +245,14 @@ func (d *daemon) reload(ctx context.Context) {
 		loadNamedCC(ctx, cc.NewHost(), after, d.log)
 		tunnels, err = d.legs.translate(after)
 	}
+	var pages *webChange
 	if err == nil {
-		err = d.relay.Reload(tunnels)
+		pages, err = d.web.prepare(ctx, after.HTTPListen)
+	}
+	if err == nil {
+		if err = d.relay.Reload(tunnels); err != nil {
+			pages.abandon()
+		}
 	}
 	if err != nil {
 		fact.Error = err.Error()
@@ -243,7 +269,9 @@ func (d *daemon) reload(ctx context.Context) {
 		return
 	}
 	d.legs.keep()
+	pages.apply()
 	d.relay.SetMemoryLimit(int64(after.MemoryLimit))
+	d.shedder.setLimits(after.Limits)
 	changes := config.Diff(before, after)
 	fact.OK = true
 	fact.Added, fact.Changed, fact.Removed, fact.Unchanged = changes.Added, changes.Changed, changes.Removed, len(changes.Unchanged)
@@ -271,7 +299,7 @@ func (d *daemon) drain(signals <-chan os.Signal) error {
 		defer end()
 		ctx = deadline
 	}
-	d.manager.stopping("draining, " + plural(int(d.relay.Snapshot().FlowsNow), "flow") + " left")
+	d.manager.stopping("draining, " + plural(int(d.relay.FlowsNow()), "flow") + " left")
 
 	type result struct {
 		left int
@@ -346,9 +374,11 @@ func (d *daemon) heartbeat() (stop func()) {
 	}
 }
 
-// statusLine is what `systemctl status` shows. It asks every event loop.
+// statusLine is what `systemctl status` shows. It waits for every event loop.
 func (d *daemon) statusLine() string {
-	s := d.relay.Snapshot()
+	// An error says that the loops have ended, and there is nothing to wait for.
+	_, _ = d.relay.Responsive(context.Background())
+	s := d.relay.Overview()
 	line := plural(len(s.Tunnels), "tunnel") + ", " + plural(int(s.FlowsNow), "flow")
 	if s.Draining {
 		line = "draining, " + plural(int(s.FlowsNow), "flow") + " left"
@@ -369,17 +399,18 @@ func firstLine(s string) string {
 // relayStatus is the JSON of GET /v1/status: facts about the process and what
 // the relay is doing.
 type relayStatus struct {
-	Version         string      `json:"version"`
-	GoVersion       string      `json:"go_version"`
-	PID             int         `json:"pid"`
-	StartedAt       time.Time   `json:"started_at"`
-	UptimeSeconds   float64     `json:"uptime_seconds"`
-	ConfigFile      string      `json:"config_file,omitempty"`
-	LastReload      *reloadFact `json:"last_reload"` // null: never reloaded
-	Lacks           []lack      `json:"lacks"`
-	Host            hostChanges `json:"host_changes"`
-	LogLinesDropped uint64      `json:"log_lines_dropped"`
-	Process         processFact `json:"process"`
+	Version         string            `json:"version"`
+	GoVersion       string            `json:"go_version"`
+	PID             int               `json:"pid"`
+	StartedAt       time.Time         `json:"started_at"`
+	UptimeSeconds   float64           `json:"uptime_seconds"`
+	ConfigFile      string            `json:"config_file,omitempty"`
+	LastReload      *reloadFact       `json:"last_reload"` // null: never reloaded
+	Lacks           []lack            `json:"lacks"`
+	Host            hostChanges       `json:"host_changes"`
+	LogLinesDropped uint64            `json:"log_lines_dropped"`
+	Process         resources.Process `json:"process"`
+	Resources       *resources.State  `json:"resources"`
 	relay.Snapshot
 }
 
@@ -394,11 +425,24 @@ func (d *daemon) status() relayStatus {
 		Lacks:           d.legs.lacks(),
 		Host:            findHostChanges(),
 		LogLinesDropped: d.writer.total.Load(),
-		Process:         ownProcess(),
+		Process:         resources.Own(),
 		Snapshot:        d.relay.Snapshot(),
+	}
+	if d.shedder != nil {
+		state := d.shedder.monitor.State()
+		s.Resources = &state
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.LastReload = d.lastReload
 	return s
+}
+
+// health answers for the daemon's relay.
+func (d *daemon) health() *health {
+	return &health{
+		overview:   d.relay.Overview,
+		responsive: d.relay.Responsive,
+		shedding:   func() []resources.Resource { return d.shedder.monitor.State().Shedding },
+	}
 }

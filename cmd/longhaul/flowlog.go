@@ -127,7 +127,7 @@ func (l *flowLog) writeAll(spare []relay.FlowRecord) []relay.FlowRecord {
 
 func (l *flowLog) write(r relay.FlowRecord) {
 	switch r.End {
-	case relay.EndDenied, relay.EndFlowLimit, relay.EndRateLimit, relay.EndBadProxyHeader:
+	case relay.EndDenied, relay.EndFlowLimit, relay.EndRateLimit, relay.EndShed, relay.EndBadProxyHeader:
 		l.refused(r)
 		return
 	}

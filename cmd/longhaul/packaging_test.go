@@ -28,3 +28,17 @@ func TestUnitStartsTheRelay(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, out.String())
 	}
 }
+
+// TestExamplesLoad checks every configuration of packaging/examples.
+func TestExamplesLoad(t *testing.T) {
+	files, err := filepath.Glob("../../packaging/examples/*/longhaul*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	for _, file := range files {
+		var out bytes.Buffer
+		if code := run(&env{ctx: t.Context(), args: []string{"config", "check", file}, stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: os.Getenv}); code != exitOK {
+			t.Errorf("%s: exit code %d: %s", file, code, out.String())
+		}
+	}
+}

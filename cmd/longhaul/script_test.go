@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -45,6 +46,7 @@ func TestMain(m *testing.M) {
 //	hold NAME ADDRESS       open a connection, and see that it echoes
 //	alive NAME              the held connection must still echo
 //	reset NAME              the held connection must have been reset
+//	http CODE METHOD URL    ask over HTTP; what comes is in out, its header in head
 //	release NAME            end the held connection cleanly, and see the peer's end
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -84,7 +86,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"start": cmdStart, "signal": cmdSignal, "exits": cmdExits, "logs": cmdLogs, "code": cmdCode, "until": cmdUntil,
 			"port": cmdPort, "echo": cmdEcho, "greeter": cmdGreeter, "talk": cmdTalk, "refused": cmdRefused,
-			"hold": cmdHold, "alive": cmdAlive, "reset": cmdReset, "release": cmdRelease,
+			"http": cmdHTTP, "hold": cmdHold, "alive": cmdAlive, "reset": cmdReset, "release": cmdRelease,
 		},
 	})
 }
@@ -360,6 +362,25 @@ func cmdHold(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	worldOf(ts).held[args[0]] = c
 	ts.Check(echoes(c))
+}
+
+func cmdHTTP(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 3)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, args[1], args[2], nil)
+	ts.Check(err)
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	ts.Check(err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	ts.Check(err)
+	var head bytes.Buffer
+	ts.Check(resp.Header.Write(&head))
+	ts.Check(os.WriteFile(ts.MkAbs("out"), body, 0o644))
+	ts.Check(os.WriteFile(ts.MkAbs("head"), head.Bytes(), 0o644))
+	ts.Logf("[head]\n%s[out]\n%s", head.Bytes(), body)
+	checkCode(ts, resp.StatusCode, args[0])
 }
 
 func cmdAlive(ts *testscript.TestScript, neg bool, args []string) {

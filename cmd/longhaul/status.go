@@ -78,13 +78,18 @@ func askRelay(ctx context.Context, env *env, path string) ([]byte, error) {
 		path = control.DefaultPath(env.getenv)
 	}
 	body, err := control.Status(ctx, path)
+	return body, explainControl(err)
+}
+
+// explainControl adds to an error of the control socket what to do about it.
+func explainControl(err error) error {
 	switch {
 	case errors.Is(err, control.ErrNotRunning):
-		return nil, &hintError{err, "start longhaul relay, or name its socket with --control-socket PATH"}
+		return &hintError{err, "start longhaul relay, or name its socket with --control-socket PATH"}
 	case errors.Is(err, control.ErrForbidden):
-		return nil, &hintError{err, "run this as the relay's user or as root"}
+		return &hintError{err, "run this as the relay's user or as root"}
 	}
-	return body, err
+	return err
 }
 
 var flowOrders = map[string]func([]relay.FlowSnapshot){
@@ -131,6 +136,8 @@ func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now tim
 		}
 		fmt.Fprintf(w, "memory: %s of %s%s\n", quantity(m.UsedBytes), quantity(m.LimitBytes), short)
 	}
+	writeResources(w, s.Resources, now)
+	writeQueues(w, s.Tunnels)
 	writeReload(w, s.LastReload, now)
 	for _, l := range s.Lacks {
 		fmt.Fprintf(w, "lacking: %s\n  remedy: %s\n", l.What, l.Remedy)
@@ -149,7 +156,7 @@ func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now tim
 		}
 		fmt.Fprintf(w, tunnelRow, shorten(t.Name, 14), shorten(t.State, 9), fmt.Sprintf("%d/%s", t.FlowsNow, limit),
 			quantity(t.FlowsTotal), quantity(t.BytesUp), quantity(t.BytesDown),
-			quantity(t.Denied), quantity(t.Limited), quantity(t.Refused+t.Errors))
+			quantity(t.Denied), quantity(t.Limited+t.Shed), quantity(t.Refused+t.Errors))
 		if len(t.Listen) > 0 {
 			fmt.Fprintln(w, shorten("  "+listOf(t.Listen)+" -> "+strings.Join(t.Forward, " "), 80))
 		}

@@ -31,6 +31,12 @@ type Config struct {
 	// MemoryLimit bounds what the flows' sockets and pipes hold; 0 means no bound.
 	MemoryLimit Size
 
+	// Limits say from where on new flows are refused.
+	Limits Limits
+
+	// HTTPListen are the addresses that answer to health checks; empty means none.
+	HTTPListen []netip.AddrPort
+
 	// Workers is the number of event loops; 0 means one per usable CPU.
 	Workers int
 
@@ -191,6 +197,7 @@ func Default() Config {
 		DrainTimeout:      time.Minute,
 		HalfCloseTimeout:  time.Hour,
 		ResetDrainTimeout: 30 * time.Second,
+		Limits:            DefaultLimits(),
 		Log:               Log{Format: "logfmt", Level: "info"},
 	}
 }

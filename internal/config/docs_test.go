@@ -24,13 +24,13 @@ func TestPageNamesEveryKey(t *testing.T) {
 	}
 	d := &decoder{ctx: t.Context(), loader: testLoader(), keys: map[string][]string{}}
 	d.config(tree)
-	within := map[string]string{"log": "log.", "proxy_protocol": "proxy_protocol.", "proxy_protocol.in": "proxy_protocol.in.", "health": "health."}
+	within := map[string]string{"log": "log.", "limits": "limits.", "proxy_protocol": "proxy_protocol.", "proxy_protocol.in": "proxy_protocol.in.", "health": "health."}
 	for section, keys := range d.keys {
 		for _, key := range keys {
 			switch {
 			case section == "keepalive", section == "a hop of forward": // one row shows all of them
 				key += ":"
-			case key == "log", key == "proxy_protocol", key == "health", section == "proxy_protocol" && key == "in": // their keys are there
+			case key == "log", key == "limits", key == "proxy_protocol", key == "health", section == "proxy_protocol" && key == "in": // their keys are there
 				continue
 			default:
 				key = "`" + within[section] + key + "`"

@@ -58,6 +58,8 @@ func (d *decoder) config(root *node) Config {
 		into("half_close_timeout", &c.HalfCloseTimeout, d.duration(time.Millisecond, thirtyDs, &off)),
 		into("reset_drain_timeout", &c.ResetDrainTimeout, d.duration(time.Millisecond, time.Hour, nil)),
 		into("memory_limit", &c.MemoryLimit, d.memoryLimit),
+		field{"limits", func(n *node) { d.limits(n, &c.Limits) }},
+		into("http_listen", &c.HTTPListen, d.httpListen),
 		into("workers", &c.Workers, d.workers),
 		field{"log", func(n *node) {
 			d.mapping(n, "log",
@@ -354,7 +356,7 @@ func (d *decoder) dscp(n *node, key string) (*uint8, bool) {
 type placedListen struct {
 	Listen
 	at     *node
-	tunnel *string
+	tunnel *string // its name; nil: of http_listen
 }
 
 // checkPorts holds a tunnel's ranges against each other: every listening
@@ -403,9 +405,13 @@ func (d *decoder) checkClashes() {
 			if !l.overlaps(o.Listen) {
 				continue
 			}
-			other := fmt.Sprintf("of tunnel %s", *o.tunnel)
-			if o.tunnel == l.tunnel {
+			other := "of http_listen"
+			switch {
+			case o.tunnel == nil:
+			case o.tunnel == l.tunnel:
 				other = "of the same tunnel"
+			default:
+				other = fmt.Sprintf("of tunnel %s", *o.tunnel)
 			}
 			where := ""
 			if o.at.at.Line > 0 {

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"strings"
 	"syscall"
 	"time"
+
+	"longhaul/internal/httpd"
 )
 
 // maxReply bounds a reply: a status with 100 000 flows has about 60 MB.
@@ -24,37 +25,31 @@ var ErrForbidden = errors.New("the control socket belongs to another user")
 
 // Status fetches the JSON of GET /v1/status from the socket at path.
 func Status(ctx context.Context, path string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	transport := &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		},
+	status, body, err := Get(ctx, path, "/v1/status")
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("%s: the relay answered %d %s: %s", path, status, http.StatusText(status), strings.TrimSpace(string(body)))
 	}
-	defer transport.CloseIdleConnections()
-	// The host is a placeholder: the address is the socket's path.
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://longhaul/v1/status", nil)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := (&http.Client{Transport: transport}).Do(req)
+	return body, nil
+}
+
+// Get fetches a target from the socket at path, with its HTTP status.
+func Get(ctx context.Context, path, target string) (status int, body []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	status, body, err = httpd.Get(ctx, "unix", path, target, maxReply)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fmt.Errorf("%s: %w", path, ErrNotRunning)
+		return 0, nil, fmt.Errorf("%s: %w", path, ErrNotRunning)
+	case errors.Is(err, httpd.ErrCut):
+		return 0, nil, fmt.Errorf("%s: %w", path, err)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		// A relay that does not trust the caller hangs up without a word.
-		return nil, fmt.Errorf("%s: %w", path, ErrForbidden)
+		return 0, nil, fmt.Errorf("%s: %w", path, ErrForbidden)
 	case err != nil:
-		return nil, fmt.Errorf("%s: the relay did not answer: %w", path, err)
+		return 0, nil, fmt.Errorf("%s: the relay did not answer: %w", path, err)
 	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
-	if err != nil {
-		return nil, fmt.Errorf("%s: the relay's answer was cut short: %w", path, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: the relay answered %s: %s", path, resp.Status, strings.TrimSpace(string(body)))
-	}
-	return body, nil
+	return status, body, nil
 }

@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"longhaul/internal/httpd"
 )
 
 // Bounds of one request.
@@ -19,20 +21,24 @@ type limits struct{ request, status, reply time.Duration }
 
 var defaultLimits = limits{request: 5 * time.Second, status: 5 * time.Second, reply: 20 * time.Second}
 
-// Server answers on a control socket.
-type Server struct {
-	http *http.Server
-	done chan struct{}
+// Endpoint is something else that the socket answers to.
+type Endpoint struct {
+	Pattern string // of http.ServeMux
+	Handler http.Handler
 }
 
-// Serve answers GET /v1/status with what status returns, as JSON, until Close.
-// Failures of single connections go to log at debug level.
-func Serve(l net.Listener, log *slog.Logger, status func() any) *Server {
-	return serve(l, log, status, defaultLimits)
+// Serve answers GET /v1/status with what status returns, as JSON, and further
+// endpoints, until the server is closed. Failures of single connections go to
+// log at debug level.
+func Serve(l net.Listener, log *slog.Logger, status func() any, more ...Endpoint) *httpd.Server {
+	return serve(l, log, status, defaultLimits, more...)
 }
 
-func serve(l net.Listener, log *slog.Logger, status func() any, limits limits) *Server {
+func serve(l net.Listener, log *slog.Logger, status func() any, limits limits, more ...Endpoint) *httpd.Server {
 	mux := http.NewServeMux()
+	for _, e := range more {
+		mux.Handle(e.Pattern, e.Handler)
+	}
 	// A status that takes long must not pile up.
 	calls := make(chan struct{}, maxStatusCalls)
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
@@ -63,28 +69,5 @@ func serve(l net.Listener, log *slog.Logger, status func() any, limits limits) *
 			http.Error(w, "the relay does not answer in time", http.StatusServiceUnavailable)
 		}
 	})
-	s := &Server{
-		http: &http.Server{
-			Handler:           http.MaxBytesHandler(mux, 0),
-			ReadHeaderTimeout: limits.request,
-			ReadTimeout:       limits.request,
-			WriteTimeout:      limits.reply,
-			MaxHeaderBytes:    maxHeaderBytes,
-			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		},
-		done: make(chan struct{}),
-	}
-	// One request a connection: nobody holds a place between requests.
-	s.http.SetKeepAlivesEnabled(false)
-	go func() {
-		defer close(s.done)
-		s.http.Serve(l)
-	}()
-	return s
-}
-
-// Close ends all connections, removes the socket and waits until it is gone.
-func (s *Server) Close() {
-	s.http.Close()
-	<-s.done
+	return httpd.Serve(l, mux, log, httpd.Limits{Request: limits.request, Reply: limits.reply, HeaderBytes: maxHeaderBytes})
 }

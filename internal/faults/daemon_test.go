@@ -54,6 +54,22 @@ func startDaemon(t *testing.T, host *hosts.Host, how supervision, config string)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
+	return launchDaemon(t, host, how, dir, config)
+}
+
+// restartDaemon starts a relay that has ended again, as it was.
+func restartDaemon(t *testing.T, host *hosts.Host, was *daemon) *daemon {
+	t.Helper()
+	<-was.exited
+	config, err := os.ReadFile(was.file())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return launchDaemon(t, host, unsupervised, was.dir, string(config))
+}
+
+func launchDaemon(t *testing.T, host *hosts.Host, how supervision, dir, config string) *daemon {
+	t.Helper()
 	d := &daemon{t: t, log: &logText{}, dir: dir, exited: make(chan struct{})}
 	d.write(config)
 	d.cmd = exec.Command(longhaul(t), "relay", "--config", d.file())
@@ -101,9 +117,13 @@ func (d *daemon) socket() string { return filepath.Join(d.dir, "s") }
 
 func (d *daemon) write(config string) {
 	d.t.Helper()
-	config = strings.ReplaceAll(config, "SOCKET", d.socket())
-	if err := os.WriteFile(d.file(), []byte(config), 0o600); err != nil {
-		d.t.Fatal(err)
+	writeFile(d.t, d.file(), strings.ReplaceAll(config, "SOCKET", d.socket()))
+}
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -177,9 +197,11 @@ type daemonStatus struct {
 		UsedBytes  int64 `json:"used_bytes"`
 		Short      bool  `json:"short"`
 	} `json:"memory"`
-	Tunnels []tunnelStatus `json:"tunnels"`
-	Flows   []struct {
+	Resources resourcesStatus `json:"resources"`
+	Tunnels   []tunnelStatus  `json:"tunnels"`
+	Flows     []struct {
 		Tunnel  string `json:"tunnel"`
+		Client  string `json:"client"`
 		State   string `json:"state"`
 		BytesUp int64  `json:"bytes_up"`
 	} `json:"flows"`
@@ -190,6 +212,7 @@ type tunnelStatus struct {
 	FlowsNow   int64  `json:"flows_now"`
 	FlowsTotal int64  `json:"flows_total"`
 	Limited    int64  `json:"limited_total"`
+	Shed       int64  `json:"shed_total"`
 	Refused    int64  `json:"refused_total"`
 	Errors     int64  `json:"errors_total"`
 }

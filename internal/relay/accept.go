@@ -46,6 +46,7 @@ func (w *worker) acceptOne(l *listener) bool {
 func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	rt := l.route.Load()
 	t, st := rt.tunnel, rt.state
+	shed := w.relay.shedsFor()
 	switch {
 	case !contains(t.Allow, from.Addr()):
 		st.denied.Add(1)
@@ -54,6 +55,10 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	case t.ProxyIn.Required && !contains(t.ProxyIn.Trusted, from.Addr()):
 		st.denied.Add(1)
 		w.refuse(rt, fd, from, EndBadProxyHeader, errors.New("the source is not trusted to send a header"))
+		return
+	case shed != nil:
+		st.shed.Add(1)
+		w.refuse(rt, fd, from, EndShed, shed.err)
 		return
 	case !st.enter(t.MaxFlows):
 		st.limited.Add(1)

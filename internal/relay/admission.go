@@ -17,6 +17,7 @@ type tunnelState struct {
 	up, down atomic.Int64 // bytes of flows that have ended
 	denied   atomic.Int64 // source not allowed, or PROXY header not as required
 	limited  atomic.Int64 // by the limits on flows and on their rate
+	shed     atomic.Int64 // because something is short
 	refused  atomic.Int64 // no target could be had
 	errors   atomic.Int64 // ended by a reset, a timeout or a lack of resources
 

@@ -22,5 +22,6 @@ const (
 	EndDenied          EndReason = "denied"        // source not allowed
 	EndFlowLimit       EndReason = "flow-limit"
 	EndRateLimit       EndReason = "rate-limit"
+	EndShed            EndReason = "shed" // a limit on the process's or the host's resources is reached
 	EndBadProxyHeader  EndReason = "bad-proxy-header"
 )

@@ -43,6 +43,9 @@ type Relay struct {
 	starved       atomic.Int32 // flows that wait for a descriptor
 	pauseLogged   atomic.Bool
 	memory        memoryGuard
+	shed          atomic.Pointer[shedding]
+
+	loops atomic.Pointer[[]*worker] // workers, for those who must not wait for mu
 
 	mu       sync.Mutex // holds reload, drain and close apart
 	started  bool
@@ -103,9 +106,12 @@ func (r *Relay) Start() error {
 	for _, w := range r.workers {
 		go w.loop()
 	}
+	workers := r.workers
+	r.loops.Store(&workers)
 	r.started = true
 	if err := r.install(r.opts.Tunnels); err != nil {
 		r.started = false
+		r.loops.Store(nil)
 		r.stopWorkers(EndDrain)
 		r.workers = nil
 		return err

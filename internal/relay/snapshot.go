@@ -12,7 +12,9 @@ type Snapshot struct {
 	Workers      int              `json:"workers"`
 	Draining     bool             `json:"draining"`
 	AcceptPaused bool             `json:"accept_paused"` // out of descriptors or memory
+	Shedding     string           `json:"shedding"`      // why new flows are refused; empty: they are not
 	PipesOpen    int64            `json:"pipes_open"`
+	PipesLimit   int64            `json:"pipes_limit"`
 	Memory       *MemorySnapshot  `json:"memory"` // null: without a limit it is not measured
 	FlowsNow     int64            `json:"flows_now"`
 	Tunnels      []TunnelSnapshot `json:"tunnels"`
@@ -31,7 +33,7 @@ type MemorySnapshot struct {
 // started; they survive a reload.
 type TunnelSnapshot struct {
 	Name       string           `json:"name"`
-	State      string           `json:"state"` // listening, paused, draining or removed
+	State      string           `json:"state"` // listening, shedding, paused, draining or removed
 	Listen     []netip.AddrPort `json:"listen"`
 	Forward    []string         `json:"forward"`
 	Balance    Balance          `json:"balance"`
@@ -44,8 +46,11 @@ type TunnelSnapshot struct {
 	BytesDown  int64            `json:"bytes_down"`
 	Denied     int64            `json:"denied_total"`  // source not allowed, bad PROXY header
 	Limited    int64            `json:"limited_total"` // by the limits on flows and on their rate
+	Shed       int64            `json:"shed_total"`    // because something was short
 	Refused    int64            `json:"refused_total"` // no target could be had
 	Errors     int64            `json:"errors_total"`  // ended by a reset, a timeout or lack of resources
+
+	AcceptQueues []AcceptQueue `json:"accept_queues"`
 }
 
 // FlowSnapshot is one flow.
@@ -75,50 +80,28 @@ type LegSnapshot struct {
 // Snapshot describes the relay now. Flows are sorted by age, oldest first.
 func (r *Relay) Snapshot() Snapshot {
 	r.mu.Lock()
-	workers := r.workers
+	workers, queues := r.workers, r.acceptQueues()
 	r.mu.Unlock()
-	s := Snapshot{
-		Workers:      len(workers),
-		Draining:     r.draining.Load(),
-		AcceptPaused: r.pausedWorkers.Load() > 0,
-		PipesOpen:    r.pipesMost - r.pipeBudget.Load(),
-		FlowsNow:     r.live.Load(),
-		Tunnels:      []TunnelSnapshot{},
-		Flows:        []FlowSnapshot{},
+	s, index := r.overview()
+	for i := range s.Tunnels {
+		s.Tunnels[i].AcceptQueues = append(s.Tunnels[i].AcceptQueues, queues[s.Tunnels[i].Name]...)
 	}
-	if limit := r.memory.limit.Load(); limit > 0 {
-		s.Memory = &MemorySnapshot{LimitBytes: limit, UsedBytes: r.memory.used.Load(), Short: r.memory.short.Load()}
-	}
-	index := map[*tunnelState]int{}
 	now := monotonic()
-	add := func(st *tunnelState, t *Tunnel, hops []*hop, state string) int {
+	add := func(st *tunnelState, t *Tunnel, hops []*hop) int {
 		i, ok := index[st]
 		if !ok {
 			i = len(s.Tunnels)
 			index[st] = i
-			s.Tunnels = append(s.Tunnels, tunnelSnapshot(st, t, hops, state, now))
+			s.Tunnels = append(s.Tunnels, tunnelSnapshot(st, t, hops, "removed", now))
 		}
 		return i
-	}
-	for _, in := range r.table.Load().tunnels {
-		state := "listening"
-		switch {
-		case s.Draining:
-			state = "draining"
-		case s.AcceptPaused:
-			state = "paused"
-		}
-		i := add(in.state, in.tunnel, in.hops, state)
-		for _, l := range in.listeners {
-			s.Tunnels[i].Listen = append(s.Tunnels[i].Listen, l.bound)
-		}
 	}
 	for _, w := range workers {
 		w.do(func() {
 			now := monotonic()
 			w.eachFlow(func(f *flow) {
 				fs := w.flowSnapshot(f, now)
-				i := add(f.route.state, f.route.tunnel, f.route.hops, "removed")
+				i := add(f.route.state, f.route.tunnel, f.route.hops)
 				s.Tunnels[i].BytesUp += fs.BytesUp
 				s.Tunnels[i].BytesDown += fs.BytesDown
 				s.Flows = append(s.Flows, fs)
@@ -127,6 +110,56 @@ func (r *Relay) Snapshot() Snapshot {
 	}
 	sort.SliceStable(s.Flows, func(i, j int) bool { return s.Flows[i].AgeSeconds > s.Flows[j].AgeSeconds })
 	return s
+}
+
+// Overview is a Snapshot that asks no event loop and waits for nobody, however
+// many flows there are: it lists none, tunnels that were removed are not in
+// it, the bytes are those of flows that have ended, and queues are left out.
+func (r *Relay) Overview() Snapshot {
+	s, _ := r.overview()
+	return s
+}
+
+// overview is Overview, with the places of the tunnels in it.
+func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
+	s = Snapshot{
+		Workers:      r.opts.Workers,
+		Draining:     r.draining.Load(),
+		AcceptPaused: r.pausedWorkers.Load() > 0,
+		FlowsNow:     r.live.Load(),
+		Tunnels:      []TunnelSnapshot{},
+		Flows:        []FlowSnapshot{},
+	}
+	if r.loops.Load() != nil {
+		s.PipesLimit = r.pipesMost
+		s.PipesOpen = r.pipesMost - r.pipeBudget.Load()
+	}
+	if shed := r.shedsFor(); shed != nil {
+		s.Shedding = shed.reason
+	}
+	if limit := r.memory.limit.Load(); limit > 0 {
+		s.Memory = &MemorySnapshot{LimitBytes: limit, UsedBytes: r.memory.used.Load(), Short: r.memory.short.Load()}
+	}
+	state := "listening"
+	switch {
+	case s.Draining:
+		state = "draining"
+	case s.AcceptPaused:
+		state = "paused"
+	case s.Shedding != "":
+		state = "shedding"
+	}
+	now := monotonic()
+	index = map[*tunnelState]int{}
+	for _, in := range r.table.Load().tunnels {
+		t := tunnelSnapshot(in.state, in.tunnel, in.hops, state, now)
+		for _, l := range in.listeners {
+			t.Listen = append(t.Listen, l.bound)
+		}
+		index[in.state] = len(s.Tunnels)
+		s.Tunnels = append(s.Tunnels, t)
+	}
+	return s, index
 }
 
 func tunnelSnapshot(st *tunnelState, t *Tunnel, hops []*hop, state string, now int64) TunnelSnapshot {
@@ -145,8 +178,11 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel, hops []*hop, state string, now i
 		BytesDown:  st.down.Load(),
 		Denied:     st.denied.Load(),
 		Limited:    st.limited.Load(),
+		Shed:       st.shed.Load(),
 		Refused:    st.refused.Load(),
 		Errors:     st.errors.Load(),
+
+		AcceptQueues: []AcceptQueue{},
 	}
 	for i := range t.Forward {
 		f := &t.Forward[i]

@@ -67,6 +67,7 @@ type worker struct {
 	held, queues int64 // what it found
 
 	mail    mailbox
+	pulse   pulse
 	stopped bool
 	done    chan struct{}
 }

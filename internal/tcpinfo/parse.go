@@ -170,3 +170,13 @@ func (r *reader) bitFields(offset int) (sndWScale, rcvWScale uint8, appLimited b
 	}
 	return scales & 0xf, scales >> 4, flags&1 != 0
 }
+
+// parseQueue reads of a listening socket what waits in its accept queue, and
+// the queue's bound. The kernel tells them in fields that count segments of
+// connections.
+func parseQueue(raw []byte, order binary.ByteOrder) (waiting, limit uint32, ok bool) {
+	r := reader{raw: raw, order: order}
+	state := State(r.u8(FieldState, 0))
+	waiting, limit = r.u32(FieldUnacked, 24), r.u32(FieldSacked, 28)
+	return waiting, limit, state == Listen && len(raw) >= 32
+}

@@ -182,6 +182,36 @@ func TestGetListener(t *testing.T) {
 	}
 }
 
+func TestAcceptQueue(t *testing.T) {
+	lc := net.ListenConfig{}
+	lc.SetMultipathTCP(false)
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	const waits = 3
+	var clients []*net.TCPConn
+	for range waits {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		clients = append(clients, c.(*net.TCPConn))
+	}
+	withFD(t, l.(*net.TCPListener), func(fd int) {
+		if waiting, limit, err := AcceptQueue(fd); waiting != waits || limit < waits || err != nil {
+			t.Errorf("%d of %d wait, %v", waiting, limit, err)
+		}
+	})
+	withFD(t, clients[0], func(fd int) {
+		if _, _, err := AcceptQueue(fd); err == nil {
+			t.Error("a connection has an accept queue")
+		}
+	})
+}
+
 func TestGetMaxPacingRate(t *testing.T) {
 	client, _ := connect(t, "127.0.0.1:0")
 	const bytesPerSecond = 10 << 30 / 8 // over 32 bits once in bits
@@ -362,6 +392,9 @@ func FuzzParse(f *testing.F) {
 		i := parse(raw, order)
 		if i.PacingRateBps < 0 || i.DeliveryRateBps < 0 || i.MaxPacingRateBps < 0 {
 			t.Fatalf("negative rate: %+v", i)
+		}
+		if _, _, ok := parseQueue(raw, order); ok && (i.State != Listen || len(raw) < 32) {
+			t.Fatal("a queue is read from what has none")
 		}
 		if len(raw) == 0 && i.known != 0 {
 			t.Fatal("something is known from nothing")

@@ -117,6 +117,28 @@ func Cable(a *Host, deviceA string, b *Host, deviceB string, mtu int) error {
 	return errors.Join(a.Up(deviceA), b.Up(deviceB))
 }
 
+// Switch joins devices of the host to one Ethernet, as a switch does.
+func (h *Host) Switch(name string, ports ...string) error {
+	err := h.nl.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}})
+	if err != nil {
+		return fmt.Errorf("cannot make switch %s on host %s: %w", name, h.Name, err)
+	}
+	bridge, err := h.nl.LinkByName(name)
+	for _, port := range ports {
+		var link netlink.Link
+		if err == nil {
+			link, err = h.nl.LinkByName(port)
+		}
+		if err == nil {
+			err = h.nl.LinkSetMaster(link, bridge)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("cannot join devices to switch %s on host %s: %w", name, h.Name, err)
+	}
+	return h.Up(name)
+}
+
 // MTU changes the MTU of a device of the host, bytes.
 func (h *Host) MTU(device string, mtu int) error {
 	link, err := h.nl.LinkByName(device)
@@ -137,6 +159,18 @@ func (h *Host) Up(device string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("cannot bring up %s on host %s: %w", device, h.Name, err)
+	}
+	return nil
+}
+
+// Down takes a device of the host down, as if its cable were pulled.
+func (h *Host) Down(device string) error {
+	link, err := h.nl.LinkByName(device)
+	if err == nil {
+		err = h.nl.LinkSetDown(link)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot take down %s on host %s: %w", device, h.Name, err)
 	}
 	return nil
 }

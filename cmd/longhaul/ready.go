@@ -1,0 +1,142 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"longhaul/internal/control"
+	"longhaul/internal/httpd"
+)
+
+// maxHealth bounds the answer of a health check, in bytes.
+const maxHealth = 4 << 10
+
+func newReady(env *env) *cobra.Command {
+	var (
+		asJSON         bool
+		socket, remote string
+		ignore         string
+		timeout        time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "ready [TUNNEL]",
+		Short: "Say by the exit code whether the relay serves new flows",
+		Long: `ready asks the running relay whether new flows of a tunnel, or of every
+tunnel, are served: it listens, is not draining, sheds no flows, and its
+event loops answer. It is for the check scripts of keepalived and others.
+
+Exit codes: 0 ready, 1 not ready or no relay there, 2 wrong command line.`,
+		Example: `  longhaul ready
+  longhaul ready to-site-b --ignore shedding
+  longhaul ready --http 10.10.10.20:9463 --timeout 500ms`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usageError(&hintError{fmt.Errorf("%s takes one tunnel, and got %d", cmd.CommandPath(), len(args)), "see " + cmd.CommandPath() + " --help"})
+			}
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&asJSON, "json", false, "print the answer as JSON")
+	flags.StringVar(&socket, "control-socket", "", "`PATH` of the relay's control socket (default: the usual place)")
+	flags.StringVar(&remote, "http", "", "ask at this `ADDRESS:PORT` of http_listen instead")
+	flags.StringVar(&ignore, "ignore", "", "`WHAT` does not matter: shedding")
+	flags.DurationVar(&timeout, "timeout", 2*time.Second, "how long the answer may take")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		target := "/readyz"
+		if len(args) == 1 {
+			target += "/" + url.PathEscape(args[0])
+		}
+		switch ignore {
+		case "":
+		case "shedding":
+			target += "?" + ignoreShedding
+		default:
+			return usageError(&hintError{fmt.Errorf("cannot ignore %q", ignore), "the only thing to ignore is shedding"})
+		}
+		if timeout <= 0 {
+			return usageError(&hintError{fmt.Errorf("the timeout cannot be %v", timeout), "give a time such as 500ms or 2s"})
+		}
+		if remote != "" {
+			if _, err := netip.ParseAddrPort(remote); err != nil {
+				return usageError(&hintError{fmt.Errorf("%q is not an address with a port", remote), "write it like 127.0.0.1:9463 or [::1]:9463"})
+			}
+			if socket != "" {
+				return usageError(&hintError{errors.New("--http and --control-socket are two ways to ask"), "leave one of them out"})
+			}
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+		defer cancel()
+		status, reason, err := askHealth(ctx, env, remote, socket, target)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = &hintError{fmt.Errorf("the relay did not answer within %v", timeout), "its log, and longhaul status, may say why"}
+		}
+		switch {
+		case err == nil && status == http.StatusNotFound && strings.HasPrefix(reason, "404"):
+			err = &hintError{errors.New("what answers is not a relay"), "give the address of http_listen"}
+		case err == nil && status != http.StatusOK && status != http.StatusServiceUnavailable && status != http.StatusNotFound:
+			err = &hintError{fmt.Errorf("the answer was %d: %s", status, reason), "the relay may be of another version, or not be one"}
+		}
+		if asJSON {
+			a := readyAnswer{Ready: err == nil && status == http.StatusOK}
+			switch {
+			case err != nil:
+				a.Reason = err.Error()
+			case !a.Ready:
+				a.Reason = reason
+			}
+			if err := writeJSON(env.stdout, a); err != nil {
+				return err
+			}
+			if !a.Ready {
+				return &exitError{nil, exitFailure}
+			}
+			return nil
+		}
+		switch {
+		case err != nil:
+			return err
+		case status != http.StatusOK:
+			return &exitError{errors.New("not ready: " + reason), exitFailure}
+		}
+		_, err = fmt.Fprintln(env.stdout, "ready")
+		return err
+	}
+	return cmd
+}
+
+// readyAnswer is the JSON of `longhaul ready`.
+type readyAnswer struct {
+	Ready  bool   `json:"ready"`
+	Reason string `json:"reason,omitempty"` // why it is not
+}
+
+// askHealth asks over HTTP where there is an address, or else through the
+// control socket, and returns the status and the line that came with it.
+func askHealth(ctx context.Context, env *env, remote, socket, target string) (status int, line string, err error) {
+	var body []byte
+	if remote != "" {
+		status, body, err = httpd.Get(ctx, "tcp", remote, target, maxHealth)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			err = &hintError{fmt.Errorf("nobody answers at %s", remote), "start longhaul relay with http_listen: " + remote}
+		}
+	} else {
+		if socket == "" {
+			socket = control.DefaultPath(env.getenv)
+		}
+		status, body, err = control.Get(ctx, socket, target)
+		err = explainControl(err)
+	}
+	return status, strings.TrimSpace(string(body)), err
+}

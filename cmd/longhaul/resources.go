@@ -1,0 +1,228 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"longhaul/internal/config"
+	"longhaul/internal/relay"
+	"longhaul/internal/resources"
+)
+
+// descriptorsPerFlow are those of its two connections.
+const descriptorsPerFlow = 2
+
+// shedder has the relay refuse new flows while something is short.
+type shedder struct {
+	log     *slog.Logger
+	relay   *relay.Relay
+	monitor *resources.Monitor
+
+	// Of the monitor's goroutine alone.
+	flows    int64 // that stood before the descriptors were counted
+	most     int64 // flows that the descriptors are enough for; negative: any number
+	overflow resources.Amount
+	dropped  int64 // connections, from the relay's own accept queues
+	warnedAt time.Time
+}
+
+func newShedder(r *relay.Relay, log *slog.Logger, limits config.Limits) *shedder {
+	s := &shedder{log: log, relay: r, most: -1, overflow: resources.Unknown}
+	s.monitor = resources.Start(resources.Options{Limits: resourceLimits(limits), LoopDelay: s.loopDelay, OnState: s.act})
+	return s
+}
+
+func (s *shedder) setLimits(l config.Limits) { s.monitor.SetLimits(resourceLimits(l)) }
+
+func resourceLimits(l config.Limits) resources.Limits {
+	limits := resources.Limits{}
+	for r, one := range map[resources.Resource]config.Limit{
+		resources.Descriptors: l.Descriptors, resources.Memory: l.Memory, resources.CgroupMemory: l.CgroupMemory,
+		resources.TCPMemory: l.TCPMemory, resources.CPU: l.CPU,
+	} {
+		limits[r] = resources.Limit{Share: one.Share, Amount: float64(one.Amount)}
+	}
+	return limits
+}
+
+// loopDelay comes before each sample.
+func (s *shedder) loopDelay() resources.Amount {
+	ctx, cancel := context.WithTimeout(context.Background(), loopPatience)
+	defer cancel()
+	delay, err := s.relay.Responsive(ctx)
+	s.flows = s.relay.FlowsNow()
+	if err != nil {
+		return resources.Unknown
+	}
+	return resources.Amount(delay.Seconds())
+}
+
+// act makes a state the relay's.
+func (s *shedder) act(state resources.State, changes []resources.Change) {
+	s.shed(state)
+	for _, c := range changes {
+		s.tell(c)
+	}
+	s.watchQueues(state)
+}
+
+// shed refuses every new flow while a limit is reached of which nobody can say
+// how many flows it is. Of the descriptors that is known ahead, so that not
+// even a flood between two samples uses them up, and nobody is refused for
+// whom there is room.
+func (s *shedder) shed(state resources.State) {
+	if room, ok := state.DescriptorRoom(); ok {
+		s.most = s.flows + (room+descriptorsPerFlow-1)/descriptorsPerFlow
+	} else if !state.Figure(resources.Descriptors).Limit.Known() {
+		s.most = -1
+	}
+	var short []resources.Resource
+	for _, r := range state.Shedding {
+		if r != resources.Descriptors {
+			short = append(short, r)
+		}
+	}
+	switch {
+	case len(short) > 0:
+		s.relay.Shed(words(short), 0)
+	case s.most >= 0:
+		s.relay.Shed(string(resources.Descriptors), s.most)
+	default:
+		s.relay.Shed("", 0)
+	}
+}
+
+// remedies say what to do about a limit that is reached.
+var remedies = map[resources.Resource]string{
+	resources.Descriptors:  "raise the limit of open files (LimitNOFILE= in the unit), or lower max_flows",
+	resources.Memory:       "raise limits.memory, or lower max_flows",
+	resources.CgroupMemory: "raise MemoryMax= of the unit (or the container's limit), or set memory_limit",
+	resources.TCPMemory:    "set memory_limit, or raise net.ipv4.tcp_mem",
+	resources.CPU:          "give the relay more CPUs, or some of its tunnels to another",
+}
+
+func (s *shedder) tell(c resources.Change) {
+	f := c.Figure
+	attrs := []any{"resource", f.Resource, "used", figureText(f, f.Used), "limit", figureText(f, f.Limit), "flows", s.relay.FlowsNow()}
+	if c.Reached {
+		s.log.Warn("new flows are shed: a limit is reached", append(attrs, "remedy", remedies[f.Resource])...)
+		return
+	}
+	s.log.Info("a limit is no longer reached", append(attrs, "after_seconds", round(c.For.Seconds(), 10))...)
+}
+
+// queuePause is between two warnings of full accept queues.
+const queuePause = 10 * time.Second
+
+// watchQueues warns of connections that the kernel dropped from a queue of the
+// relay's. Its counter for all programs says when to look.
+func (s *shedder) watchQueues(state resources.State) {
+	before := s.overflow
+	s.overflow = state.AcceptOverflows
+	if before == state.AcceptOverflows || state.At.Sub(s.warnedAt) < queuePause {
+		return
+	}
+	var dropped int64
+	var worst relay.AcceptQueue
+	for _, q := range s.relay.AcceptQueues() {
+		dropped += int64(q.Dropped)
+		if q.Dropped > worst.Dropped {
+			worst = q
+		}
+	}
+	more := dropped - s.dropped
+	s.dropped = dropped
+	if more <= 0 || !before.Known() {
+		return // another program's, or from before this one watched
+	}
+	s.warnedAt = state.At
+	s.log.Warn("connections came faster than they were accepted: the kernel dropped some, which try again",
+		"dropped", more, "listen", worst.Listen, "queue", worst.Limit, "event_loop_delay_seconds", state.LoopDelay,
+		"remedy", "raise net.core.somaxconn, or set new_flows_per_second where a single client floods")
+}
+
+// words lists resources.
+func words(all []resources.Resource) string {
+	list := make([]string, len(all))
+	for i, r := range all {
+		list[i] = string(r)
+	}
+	return strings.Join(list, ", ")
+}
+
+// figureText writes an amount of a figure for people; - is unknown.
+func figureText(f resources.Figure, a resources.Amount) string {
+	switch {
+	case !a.Known():
+		return "-"
+	case f.Resource == resources.CPU:
+		return fmt.Sprintf("%.2f", float64(a))
+	}
+	return quantity(int64(math.Round(float64(a))))
+}
+
+// resourceNames are those of the status, where they differ.
+var resourceNames = map[resources.Resource]string{resources.CgroupMemory: "cgroup", resources.TCPMemory: "TCP"}
+
+// writeResources prints what is used and from where on that is too much, in
+// lines that fit a terminal of 80 columns.
+func writeResources(w io.Writer, s *resources.State, now time.Time) {
+	if s == nil {
+		return
+	}
+	line := "resources:"
+	add := func(part string) {
+		if utf8.RuneCountInString(line)+1+utf8.RuneCountInString(part) > 79 {
+			fmt.Fprintln(w, line)
+			line = " "
+		}
+		line += " " + part
+	}
+	var parts []string
+	for _, f := range s.Figures {
+		if !f.Used.Known() {
+			continue
+		}
+		name := resourceNames[f.Resource]
+		if name == "" {
+			name = strings.ReplaceAll(string(f.Resource), "_", " ")
+		}
+		part := name + " " + figureText(f, f.Used)
+		if f.Limit.Known() {
+			part += " of " + figureText(f, f.Limit)
+		}
+		parts = append(parts, part)
+	}
+	for i, part := range parts {
+		if i < len(parts)-1 {
+			part += ","
+		}
+		add(part)
+	}
+	fmt.Fprintln(w, line)
+	for _, f := range s.Figures {
+		if f.SheddingSince != nil {
+			fmt.Fprintf(w, "new flows are shed: %s at its limit for %s\n  remedy: %s\n", f.Resource,
+				age(now.Sub(*f.SheddingSince).Seconds()), remedies[f.Resource])
+		}
+	}
+}
+
+// writeQueues names the accept queues that are, or were, too short.
+func writeQueues(w io.Writer, tunnels []relay.TunnelSnapshot) {
+	for _, t := range tunnels {
+		for _, q := range t.AcceptQueues {
+			if q.Dropped > 0 || q.Limit > 0 && q.Waiting >= q.Limit {
+				fmt.Fprintf(w, "accept queue of %s: %d of %d wait, %s dropped\n", q.Listen, q.Waiting, q.Limit, quantity(int64(q.Dropped)))
+			}
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Limit is from where on a resource is short: a share of what there is, or an
+// amount. The zero value is no limit.
+type Limit struct {
+	Share  float64 // above 0, at most 1
+	Amount int64   // descriptors, or bytes
+}
+
+// Limits say from where on new flows are refused because something is short.
+type Limits struct {
+	Descriptors  Limit // of the process, against its limit of open files
+	Memory       Limit // resident, of the process
+	CgroupMemory Limit // of its control groups, against their limits
+	TCPMemory    Limit // of the machine, against net.ipv4.tcp_mem
+	CPU          Limit // of the process, against the CPUs that it may use
+}
+
+// DefaultLimits stay out of the way of everything but what would do harm: a
+// process without descriptors can accept nobody, one at the end of its control
+// group's memory is killed with every flow, and at the end of TCP's memory the
+// kernel drops segments of flows that stand. Much resident memory and busy
+// CPUs may be just what somebody wants.
+func DefaultLimits() Limits {
+	const most = 0.9
+	return Limits{Descriptors: Limit{Share: most}, CgroupMemory: Limit{Share: most}, TCPMemory: Limit{Share: most}}
+}
+
+// Bounds of the limits that are amounts.
+const (
+	minDescriptors = 64
+	maxDescriptors = 1 << 30
+	minResident    = 16 << 20 // the program alone takes some
+)
+
+func (d *decoder) limits(n *node, l *Limits) {
+	d.mapping(n, "limits",
+		into("descriptors", &l.Descriptors, d.limit("90% or 50000", true, func(n *node, key string) (int64, bool) {
+			v, ok := d.integer(minDescriptors, maxDescriptors)(n, key)
+			return int64(v), ok
+		})),
+		into("memory", &l.Memory, d.limit("512MiB", false, d.bytes(minResident))),
+		into("cgroup_memory", &l.CgroupMemory, d.limit("90%", true, nil)),
+		into("tcp_memory", &l.TCPMemory, d.limit("90% or 2GiB", true, d.bytes(minMemory))),
+		into("cpu", &l.CPU, d.limit("95%", true, nil)),
+	)
+}
+
+func (d *decoder) bytes(low Size) func(*node, string) (int64, bool) {
+	return func(n *node, key string) (int64, bool) {
+		v, ok := d.size(low, maxMemory)(n, key)
+		return int64(v), ok
+	}
+}
+
+// limit reads off, a share where there is one, or an amount where amount reads it.
+func (d *decoder) limit(example string, shares bool, amount func(*node, string) (int64, bool)) func(*node, string) (Limit, bool) {
+	return func(n *node, key string) (Limit, bool) {
+		s, ok := d.text(n, key)
+		if !ok {
+			return Limit{}, false
+		}
+		if s == Off {
+			return Limit{}, true
+		}
+		number, percent := strings.CutSuffix(s, "%")
+		switch {
+		case percent && shares:
+			v, err := strconv.ParseFloat(number, 64)
+			switch {
+			case err != nil || math.IsNaN(v) || strings.Trim(number, "0123456789.") != "":
+				d.errorf(n, "write it like "+example+", or off", "%s cannot be %q", key, s)
+			case v < 1 || v > 100:
+				d.errorf(n, "use 1% to 100%, or off", "%s cannot be %s", key, s)
+			default:
+				return Limit{Share: v / 100}, true
+			}
+			return Limit{}, false
+		case percent || amount == nil:
+			d.errorf(n, "write it like "+example+", or off", "%s cannot be %q", key, s)
+			return Limit{}, false
+		}
+		v, ok := amount(n, key)
+		return Limit{Amount: v}, ok
+	}
+}
+
+// httpListen reads the addresses of the HTTP server.
+func (d *decoder) httpListen(n *node, key string) ([]netip.AddrPort, bool) {
+	if n.kind == scalar && n.text == Off {
+		return nil, true
+	}
+	before := len(d.errs)
+	var all []netip.AddrPort
+	d.each(n, key, func(n *node, s string) {
+		found, bad := d.listen(s)
+		if bad == nil && found[0].Ports.Len() > 1 {
+			bad = &mistake{fmt.Sprintf("%s takes one port, not %s", key, found[0].Ports), "write one, such as 127.0.0.1:9463"}
+		}
+		if bad != nil {
+			d.mistake(n, bad)
+			return
+		}
+		for _, l := range found {
+			d.listens = append(d.listens, placedListen{l, n, nil})
+			all = append(all, netip.AddrPortFrom(l.Addr, l.Ports.Low))
+		}
+	})
+	return all, len(d.errs) == before
+}

@@ -1,0 +1,402 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/httpd"
+	"longhaul/internal/nettest"
+	"longhaul/internal/tcpscript"
+)
+
+// resourcesStatus is what the cases need of the resources in a status.
+type resourcesStatus struct {
+	Shedding []string `json:"shedding"`
+	Figures  []struct {
+		Resource string  `json:"resource"`
+		Used     float64 `json:"used"`
+		Limit    float64 `json:"limit"`
+		Capacity float64 `json:"capacity"`
+	} `json:"figures"`
+}
+
+func (s resourcesStatus) of(resource string) (used, limit, capacity float64) {
+	for _, f := range s.Figures {
+		if f.Resource == resource {
+			return f.Used, f.Limit, f.Capacity
+		}
+	}
+	return -1, -1, -1
+}
+
+// watched are flows that are used all the time until they are released.
+type watched struct {
+	flows []held
+	slow  atomic.Int64 // the longest echo, ns
+	errs  chan error
+	stop  chan struct{}
+	all   sync.WaitGroup
+}
+
+// watchFlows opens flows and echoes through all of them, over and over.
+func watchFlows(t *testing.T, dial dialFunc, n int) *watched {
+	t.Helper()
+	w := &watched{errs: make(chan error, n), stop: make(chan struct{})}
+	for range n {
+		w.flows = append(w.flows, hold(t, dial))
+	}
+	for _, h := range w.flows {
+		w.all.Go(func() {
+			pace := time.NewTicker(5 * time.Millisecond)
+			defer pace.Stop()
+			for {
+				begin := time.Now()
+				if err := h.ping(patience); err != nil {
+					w.errs <- err
+					return
+				}
+				took := int64(time.Since(begin))
+				for old := w.slow.Load(); took > old && !w.slow.CompareAndSwap(old, took); {
+					old = w.slow.Load()
+				}
+				select {
+				case <-w.stop:
+					return
+				case <-pace.C:
+				}
+			}
+		})
+	}
+	return w
+}
+
+// end checks that none of the flows failed, and releases them.
+func (w *watched) end(t *testing.T) (slowest time.Duration) {
+	t.Helper()
+	close(w.stop)
+	w.all.Wait()
+	select {
+	case err := <-w.errs:
+		t.Error("a flow that stood: ", err)
+	default:
+	}
+	for _, h := range w.flows {
+		h.release(t)
+	}
+	return time.Duration(w.slow.Load())
+}
+
+// flood opens so many flows as fast as it can, and holds those that are served.
+func flood(dial dialFunc, n int) (served []held, reset int, others []error) {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			h, err := tryHold(context.Background(), dial, 4*patience)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				served = append(served, h)
+			case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+				reset++
+			default:
+				others = append(others, err)
+			}
+		})
+	}
+	all.Wait()
+	return served, reset, others
+}
+
+// healthOf asks a relay's HTTP server.
+func healthOf(t *testing.T, address, target string) (int, string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	status, body, err := httpd.Get(ctx, "tcp", address, target, 4096)
+	if err != nil {
+		t.Errorf("%s: %v", target, err)
+	}
+	return status, string(body)
+}
+
+// Case 20: descriptors run short. New flows are reset before they are used up,
+// as many are served as there is room for, flows that stand do not notice, and
+// when descriptors are given back all is as before.
+func TestCase20ShedsBeforeDescriptorsAreUsedUp(t *testing.T) {
+	t.Parallel()
+	const most, standing, clients = 512, 8, 600
+	listen, web := nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "127.0.0.1")
+	relay := startDaemon(t, nil, unsupervised, fmt.Sprintf("limits: {descriptors: 80%%}\nhttp_listen: %s\n", web)+single(listen, echo(t, "127.0.0.1:0"), ""))
+	if err := unix.Prlimit(relay.cmd.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}, nil); err != nil {
+		t.Fatal(err)
+	}
+	dial := tcpscript.DialTo(listen)
+	steady := watchFlows(t, dial, standing)
+	nettest.Eventually(t, patience, func() bool {
+		_, limit, capacity := relay.status().Resources.of("descriptors")
+		return capacity == most && limit > 0
+	}, func() string { return "the limit is not seen" })
+	if status, text := healthOf(t, web, "/readyz/main"); status != 200 {
+		t.Errorf("before the flood: %d %s", status, text)
+	}
+
+	begin := time.Now()
+	served, reset, others := flood(dial, clients)
+	took := time.Since(begin)
+	for _, err := range others {
+		t.Error("a client that was neither served nor reset: ", err)
+	}
+	s := relay.status()
+	used, limit, _ := s.Resources.of("descriptors")
+	t.Logf("%d of %d clients served, %d reset, within %v; %v descriptors in use, limit %v of %d", len(served), clients, reset, took.Round(time.Millisecond), s.Process.Descriptors, limit, most)
+	// Two descriptors each. Those that wait for a moment, for pipes or for
+	// status, are a few.
+	if room := int(limit)/2 - standing; len(served) < room-30 || len(served) > room {
+		t.Errorf("%d clients were served, and there was room for about %d", len(served), room)
+	}
+	if s.Process.Descriptors > most*9/10 {
+		t.Errorf("%d descriptors of %d are in use (%v as sampled)", s.Process.Descriptors, most, used)
+	}
+	if tun := s.tunnel("main"); tun.Shed != int64(reset) || tun.Errors != 0 {
+		t.Errorf("%d clients were reset: %+v", reset, tun)
+	}
+	relay.expectLog(`level=WARN msg="new flows are shed: a limit is reached" resource=descriptors used=4\d\d limit=410 .*remedy=`)
+	relay.expectLog(`level=WARN msg="connection refused" tunnel=main .*reason=shed error=descriptors`)
+	if n := relay.log.count("accepting is paused"); n != 0 {
+		t.Error("descriptors were used up nevertheless")
+	}
+	nettest.Eventually(t, patience, func() bool { status, _ := healthOf(t, web, "/readyz/main"); return status == 503 }, func() string { return "it is ready while it sheds" })
+	if status, text := healthOf(t, web, "/readyz/main?ignore=shedding"); status != 200 {
+		t.Errorf("apart from shedding: %d %s", status, text)
+	}
+	if status, text := healthOf(t, web, "/healthz"); status != 200 {
+		t.Errorf("healthz: %d %s", status, text)
+	}
+
+	begin = time.Now()
+	for _, h := range served {
+		h.Close()
+	}
+	nettest.Eventually(t, patience, func() bool { status, _ := healthOf(t, web, "/readyz/main"); return status == 200 }, func() string { return "it does not recover" })
+	t.Logf("ready again %v after the flood", time.Since(begin).Round(time.Millisecond))
+	hold(t, dial).release(t)
+	relay.expectLog(`level=INFO msg="a limit is no longer reached" resource=descriptors`)
+	t.Logf("the slowest echo of a flow that stood took %v", steady.end(t))
+	if s := relay.status(); len(s.Resources.Shedding) != 0 || s.tunnel("main").Shed != int64(reset) {
+		t.Errorf("%+v, %+v", s.Resources, s.tunnel("main"))
+	}
+}
+
+// A flood of short connections at the limit: as many as fit are served all the
+// time; shedding does not stop the service.
+func TestCase20ServesWhileItSheds(t *testing.T) {
+	t.Parallel()
+	const most = 256
+	listen := nettest.FreeAddress(t, "127.0.0.1")
+	relay := startDaemon(t, nil, unsupervised, "limits: {descriptors: 50%}\n"+single(listen, echo(t, "127.0.0.1:0"), ""))
+	if err := unix.Prlimit(relay.cmd.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}, nil); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, patience, func() bool { _, limit, _ := relay.status().Resources.of("descriptors"); return limit == most/2 }, func() string { return "the limit is not seen" })
+	dial := tcpscript.DialTo(listen)
+	long, _, others := flood(dial, most)
+	for _, err := range others {
+		t.Error(err)
+	}
+	if len(long) < 20 {
+		t.Fatalf("only %d flows fit", len(long))
+	}
+	// Those who go make room for as many at once, without waiting for a look.
+	for round := range 5 {
+		for range 5 {
+			long[0].release(t)
+			long = long[1:]
+		}
+		nettest.Eventually(t, patience, func() bool { return relay.status().FlowsNow == int64(len(long)) }, func() string { return "flows that were released are still there" })
+		for i := range 5 {
+			h, err := tryHold(t.Context(), dial, patience)
+			if err != nil {
+				t.Fatalf("round %d: %d flows were released, and flow %d after them is not served: %v", round, 5, i+1, err)
+			}
+			long = append(long, h)
+		}
+	}
+	for _, h := range long {
+		h.Close()
+	}
+}
+
+// tcpPages reads how many pages the machine's TCP sockets hold.
+func tcpPages(t *testing.T) int64 {
+	t.Helper()
+	data, err := os.ReadFile("/proc/self/net/sockstat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^TCP: .* mem (\d+)`).FindSubmatch(data)
+	if m == nil {
+		t.Fatalf("no memory in %s", data)
+	}
+	pages, _ := strconv.ParseInt(string(m[1]), 10, 64)
+	return pages
+}
+
+// Case 21: the memory that the kernel has for TCP runs short. New flows are
+// reset, and those that stand move on.
+func TestCase21ShedsWhenTCPMemoryRunsShort(t *testing.T) {
+	// Not parallel: the figure is the machine's.
+	const flows = 24
+	base := tcpPages(t) * int64(os.Getpagesize())
+	limit := base + base/4 + 64<<20 // nine tenths of it are above what there was
+	listen := nettest.FreeAddress(t, "127.0.0.1")
+	silent := nettest.FreeAddress(t, "127.0.0.1")
+	relay := startDaemon(t, nil, unsupervised, fmt.Sprintf("limits: {tcp_memory: %d}\n", limit)+single(listen, echo(t, "127.0.0.1:0"), "")+
+		fmt.Sprintf("  - {name: silent, listen: %q, forward: %q}\n", silent, listener(t)))
+	dial := tcpscript.DialTo(listen)
+	steady := watchFlows(t, dial, 4)
+	// Senders to a target that does not read fill every queue on the way.
+	var filling sync.WaitGroup
+	var senders []net.Conn
+	for range flows {
+		c, err := tcpscript.DialTo(silent)(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		senders = append(senders, c)
+		filling.Go(func() {
+			block := make([]byte, 1<<20)
+			for {
+				if _, err := c.Write(block); err != nil {
+					return // closed below
+				}
+			}
+		})
+	}
+	relay.expectLog(`level=WARN msg="new flows are shed: a limit is reached" resource=tcp_memory .*remedy="set memory_limit, or raise net.ipv4.tcp_mem"`)
+	t.Logf("TCP memory %d MiB at the beginning, %d now, limit %d", base>>20, tcpPages(t)*int64(os.Getpagesize())>>20, limit>>20)
+	expectReset(t, dial, patience)
+	s := relay.status()
+	if s.tunnel("main").Shed == 0 || len(s.Resources.Shedding) != 1 || s.Resources.Shedding[0] != "tcp_memory" {
+		t.Errorf("%+v, %+v", s.Resources, s.tunnel("main"))
+	}
+	for _, c := range senders {
+		c.(*net.TCPConn).SetLinger(0)
+		c.Close()
+	}
+	filling.Wait()
+	relay.expectLog(`level=INFO msg="a limit is no longer reached" resource=tcp_memory`)
+	hold(t, dial).release(t)
+	t.Logf("the slowest echo of a flow that stood took %v", steady.end(t))
+}
+
+// listener takes connections and reads nothing from them.
+func listener(t *testing.T) string {
+	t.Helper()
+	l, err := tcpscript.ListenOn("127.0.0.1:0")(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	var conns []net.Conn
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conns = append(conns, c)
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		all.Wait()
+		for _, c := range conns {
+			c.Close()
+		}
+	})
+	return l.Addr().String()
+}
+
+// Case 22: the process's own memory runs short.
+func TestCase22ShedsWhenResidentMemoryRunsShort(t *testing.T) {
+	const (
+		room    = 6 << 20
+		atOnce  = 250
+		clients = 8000
+	)
+	listen := nettest.FreeAddress(t, "127.0.0.1")
+	target := echo(t, "127.0.0.1:0")
+	relay := startDaemon(t, nil, unsupervised, single(listen, target, ""))
+	dial := tcpscript.DialTo(listen)
+	steady := watchFlows(t, dial, 4)
+	resident := relay.status().Process.ResidentBytes
+	limit := resident + room
+	relay.reload(fmt.Sprintf("limits: {memory: %d, descriptors: off}\n", limit) + single(listen, target, ""))
+
+	var served []held
+	reset := 0
+	for reset == 0 && len(served) < clients {
+		more, refused, others := flood(dial, atOnce)
+		served = append(served, more...)
+		reset += refused
+		for _, err := range others {
+			t.Fatal("a client that was neither served nor reset: ", err)
+		}
+	}
+	s := relay.status()
+	t.Logf("%d flows were served, %d reset; resident memory %.1f MiB at the beginning, %.1f now, limit %.1f",
+		len(served), reset, float64(resident)/(1<<20), float64(s.Process.ResidentBytes)/(1<<20), float64(limit)/(1<<20))
+	if reset == 0 || s.tunnel("main").Shed < int64(reset) {
+		t.Fatalf("nobody was shed: %+v, %+v", s.Resources, s.tunnel("main"))
+	}
+	// What comes between two looks may exceed the limit a little.
+	if s.Process.ResidentBytes > limit+room {
+		t.Errorf("%d bytes are resident", s.Process.ResidentBytes)
+	}
+	relay.expectLog(`level=WARN msg="new flows are shed: a limit is reached" resource=memory `)
+	for _, h := range served {
+		h.Close()
+	}
+	nettest.Eventually(t, 4*patience, func() bool { return len(relay.status().Resources.Shedding) == 0 }, func() string {
+		s := relay.status()
+		return fmt.Sprintf("it does not recover: %+v, %d flows, %d bytes resident", s.Resources, s.FlowsNow, s.Process.ResidentBytes)
+	})
+	hold(t, dial).release(t)
+	t.Logf("the slowest echo of a flow that stood took %v", steady.end(t))
+}
+
+// The relay's event loops are held up from outside: it is alive no more, and
+// whoever asks is told so in time.
+func TestStuckRelayIsNotReady(t *testing.T) {
+	t.Parallel()
+	listen, web := nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "127.0.0.1")
+	relay := startDaemon(t, nil, unsupervised, "http_listen: "+web+"\n"+single(listen, echo(t, "127.0.0.1:0"), ""))
+	if out, code := command(t, "ready", "--http", web); code != 0 {
+		t.Errorf("%d %s", code, out)
+	}
+	relay.signal(syscall.SIGSTOP)
+	begin := time.Now()
+	out, code := command(t, "ready", "main", "--http", web, "--timeout", "300ms")
+	if code != 1 || !regexp.MustCompile(`did not answer within 300ms`).MatchString(out) {
+		t.Errorf("a stopped relay: %d %s", code, out)
+	}
+	if took := time.Since(begin); took > patience/3 {
+		t.Errorf("that took %v", took)
+	}
+	relay.signal(syscall.SIGCONT)
+	nettest.Eventually(t, patience, func() bool { _, code := command(t, "ready", "--control-socket", relay.socket()); return code == 0 }, func() string { return "it does not become ready again" })
+}

@@ -1,0 +1,161 @@
+package faults
+
+import (
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"longhaul/internal/nettest"
+)
+
+// balanced are two relays behind HAProxy.
+type balanced struct {
+	*site
+	relays  map[string]*daemon
+	haproxy *peer
+}
+
+func newBalanced(t *testing.T) *balanced {
+	t.Helper()
+	haproxy := nettest.RequireProgram(t, "haproxy", "haproxy")
+	b := &balanced{site: newSite(t, true), relays: map[string]*daemon{}}
+	for _, name := range pairNames {
+		b.relays[name] = b.relay(name, "longhaul-behind-haproxy.yaml")
+	}
+	file := filepath.Join(t.TempDir(), "haproxy.cfg")
+	writeFile(t, file, example(t, "haproxy.cfg"))
+	b.haproxy = b.start("balancer", haproxy, "-db", "-f", file)
+	b.servedAfter(time.Now())
+	return b
+}
+
+// total is how many flows a relay has had.
+func (b *balanced) total(name string) int64 {
+	return b.relays[name].status().tunnel("to-site-b").FlowsTotal
+}
+
+// serve opens some flows, one after the other, each of which must be served,
+// and returns the longest time that it took.
+func (b *balanced) serve(n int, when string) (slowest time.Duration) {
+	b.t.Helper()
+	for i := range n {
+		begin := time.Now()
+		h, err := tryHold(b.t.Context(), b.dial(patience), patience)
+		if err != nil {
+			b.t.Fatalf("%s: new flow %d: %v", when, i+1, err)
+		}
+		slowest = max(slowest, time.Since(begin))
+		h.release(b.t)
+	}
+	return slowest
+}
+
+// through opens a flow and returns the relay that has it.
+func (b *balanced) through() (held, string) {
+	b.t.Helper()
+	before := map[string]int64{}
+	for _, name := range pairNames {
+		before[name] = b.relays[name].status().tunnel("to-site-b").FlowsNow
+	}
+	h := hold(b.t, b.dial(patience))
+	for _, name := range pairNames {
+		if b.relays[name].status().tunnel("to-site-b").FlowsNow > before[name] {
+			return h, name
+		}
+	}
+	b.t.Fatal("no relay has the flow")
+	return h, ""
+}
+
+// HAProxy spreads flows over two relays. One is killed: its flows end, every
+// new one is served by the other, and when it is back it is used again.
+func TestHAProxyRelayKilled(t *testing.T) {
+	t.Parallel()
+	b := newBalanced(t)
+	b.serve(20, "with both relays")
+	for _, name := range pairNames {
+		if b.total(name) < 5 {
+			t.Errorf("%s had %d flows of 20", name, b.total(name))
+		}
+	}
+	first, killed := b.through()
+	second, left := b.through()
+	if left == killed {
+		t.Fatalf("both flows go through %s", left)
+	}
+	// The relay knows the client, not the balancer.
+	if s := b.relays[left].status(); len(s.Flows) == 0 || s.Flows[0].Client[:12] != "10.10.10.10:" {
+		t.Errorf("the relay's flows: %+v", s.Flows)
+	}
+	b.relays[killed].signal(syscall.SIGKILL)
+	slowest := b.serve(50, "after the kill")
+	t.Logf("50 flows after the kill, each served, the slowest within %v", slowest.Round(time.Millisecond))
+	if slowest > failoverBound {
+		t.Errorf("a new flow waited %v", slowest)
+	}
+	second.alive(t, "through the relay that is left")
+	if err := first.ping(patience); err == nil {
+		t.Error("a flow through the relay that was killed lives")
+	}
+	b.haproxy.expectLog(t, "relays/"+killed+" is DOWN")
+	b.relays[killed] = restartDaemon(t, b.hosts[killed], b.relays[killed])
+	b.haproxy.expectLog(t, "relays/"+killed+" is UP")
+	b.serve(20, "with both again")
+	if b.total(killed) == 0 {
+		t.Errorf("%s is not used again", killed)
+	}
+	second.alive(t, "at the end")
+}
+
+// A relay is stopped while it has a flow: that goes on, new ones go to the
+// other, and it ends with its last flow.
+func TestHAProxyRelayDrains(t *testing.T) {
+	t.Parallel()
+	b := newBalanced(t)
+	h, stopped := b.through()
+	left := other(stopped)
+	before := b.total(left)
+	b.relays[stopped].signal(syscall.SIGTERM)
+	b.relays[stopped].expectLog("msg=stopping")
+	slowest := b.serve(50, "while one relay drains")
+	t.Logf("50 flows while one relay drains, each served, the slowest within %v", slowest.Round(time.Millisecond))
+	if n := b.total(left) - before; n != 50 {
+		t.Errorf("%s had %d of them", left, n)
+	}
+	b.haproxy.expectLog(t, "relays/"+stopped+" is DOWN")
+	h.alive(t, "through the relay that drains")
+	if ended(b.relays[stopped]) {
+		t.Error("the relay did not wait for its flow")
+	}
+	h.release(t)
+	b.relays[stopped].expectExit(0)
+}
+
+// A relay that sheds gets no new flows from HAProxy; those it has go on.
+func TestHAProxyRelaySheds(t *testing.T) {
+	t.Parallel()
+	b := newBalanced(t)
+	h, short := b.through()
+	left := other(short)
+	config := "control_socket: SOCKET\nlimits: {descriptors: 64}\n" + example(t, "longhaul-behind-haproxy.yaml", "relay-b.example.net", "10.10.10.30")
+	b.relays[short].reload(config)
+	var more []held
+	// leastconn fills both until one sheds.
+	nettest.Eventually(t, 4*patience, func() bool {
+		more = append(more, hold(t, b.dial(patience)))
+		return len(b.relays[short].status().Resources.Shedding) > 0
+	}, func() string { return "the relay does not shed" })
+	b.haproxy.expectLog(t, "relays/"+short+" is DOWN")
+	before, total := b.total(left), b.total(short)
+	b.serve(20, "while one relay sheds")
+	if b.total(left)-before != 20 || b.total(short) != total {
+		t.Errorf("%s had %d of 20 flows", left, b.total(left)-before)
+	}
+	h.alive(t, "through the relay that sheds")
+	for _, f := range more {
+		f.alive(t, "that began before")
+		f.Close()
+	}
+	b.haproxy.expectLog(t, "relays/"+short+" is UP")
+}

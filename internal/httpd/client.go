@@ -1,0 +1,48 @@
+package httpd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+)
+
+// ErrCut is returned for an answer that ended before its end, or was too long.
+var ErrCut = errors.New("the answer was cut short")
+
+// Get asks whoever listens at an address of a network ("tcp" or "unix") for a
+// target such as /readyz, and returns the status and at most so many bytes.
+func Get(ctx context.Context, network, address, target string, most int64) (status int, body []byte, err error) {
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			d.SetMultipathTCP(false)
+			return d.DialContext(ctx, network, address)
+		},
+	}
+	defer transport.CloseIdleConnections()
+	host := address
+	if network == "unix" {
+		host = "longhaul" // a placeholder: the address is a path
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+target, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	body, err = io.ReadAll(io.LimitReader(resp.Body, most+1))
+	if err == nil && int64(len(body)) > most {
+		err = fmt.Errorf("it has more than %d bytes", most)
+	}
+	if err != nil {
+		return 0, nil, fmt.Errorf("%w: %w", ErrCut, err)
+	}
+	return resp.StatusCode, body, nil
+}

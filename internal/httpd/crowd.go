@@ -1,0 +1,121 @@
+package httpd
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+)
+
+// crowd bounds the connections of a listener. Nobody waits for a place: where
+// all are taken, somebody is let go for who comes. That is a connection of the
+// source that has the most of them; of these first one that has not asked
+// anything yet, and the oldest. So a flood from one source hurts that source
+// alone, and one from many must be renewed faster than a request is answered.
+type crowd struct {
+	net.Listener
+	most int
+
+	mu     sync.Mutex
+	last   uint64 // number of the last guest
+	guests map[*guest]struct{}
+}
+
+// guest is a connection that has a place.
+type guest struct {
+	net.Conn
+	crowd  *crowd
+	source netip.Addr
+	number uint64 // in the order of arrival
+	asked  atomic.Bool
+}
+
+// Accept makes room where there is none.
+func (c *crowd) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	g := &guest{Conn: conn, crowd: c, source: sourceOf(conn)}
+	c.mu.Lock()
+	var leaves *guest
+	if len(c.guests) >= c.most {
+		leaves = c.chosen()
+		delete(c.guests, leaves)
+	}
+	c.last++
+	g.number = c.last
+	c.guests[g] = struct{}{}
+	c.mu.Unlock()
+	if leaves != nil {
+		leaves.Conn.Close()
+	}
+	return g, nil
+}
+
+// chosen is who has to leave.
+func (c *crowd) chosen() *guest {
+	count := map[netip.Addr]int{}
+	for g := range c.guests {
+		count[g.source]++
+	}
+	var leaves *guest
+	for g := range c.guests {
+		if leaves == nil || g.leavesBefore(leaves, count) {
+			leaves = g
+		}
+	}
+	return leaves
+}
+
+func (g *guest) leavesBefore(other *guest, count map[netip.Addr]int) bool {
+	if a, b := count[g.source], count[other.source]; a != b {
+		return a > b
+	}
+	if a, b := g.asked.Load(), other.asked.Load(); a != b {
+		return b
+	}
+	return g.number < other.number
+}
+
+// Close gives the place back.
+func (g *guest) Close() error {
+	g.crowd.mu.Lock()
+	delete(g.crowd.guests, g)
+	g.crowd.mu.Unlock()
+	return g.Conn.Close()
+}
+
+// sourceOf is who a connection comes from, as far as it makes a difference:
+// whoever has an IPv6 address has all of its /64.
+func sourceOf(conn interface{ RemoteAddr() net.Addr }) netip.Addr {
+	at, err := netip.ParseAddrPort(conn.RemoteAddr().String())
+	if err != nil {
+		return netip.Addr{}
+	}
+	a := at.Addr().Unmap().WithZone("")
+	if a.Is6() {
+		if p, err := a.Prefix(64); err == nil {
+			return p.Addr()
+		}
+	}
+	return a
+}
+
+type guestKey struct{}
+
+func withGuest(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, guestKey{}, conn)
+}
+
+// note remembers whose request has come.
+func (c *crowd) note(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if g, ok := r.Context().Value(guestKey{}).(*guest); ok {
+			g.asked.Store(true)
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,255 @@
+package httpd
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"longhaul/internal/nettest"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+const patience = 10 * time.Second
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// serveOn starts a server on a free port and returns its address.
+func serveOn(t *testing.T, host string, handler http.Handler, limits Limits) string {
+	t.Helper()
+	l, err := Listen(t.Context(), netip.MustParseAddrPort(nettest.FreeAddress(t, host)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := Serve(l, handler, quiet, limits)
+	t.Cleanup(s.Close)
+	return l.Addr().String()
+}
+
+var hello = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello") })
+
+func get(t *testing.T, address string) (int, string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	status, body, err := Get(ctx, "tcp", address, "/", 100)
+	return status, string(body), err
+}
+
+func dial(t *testing.T, address string) net.Conn {
+	t.Helper()
+	var d net.Dialer
+	d.SetMultipathTCP(false)
+	c, err := d.DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(patience))
+	return c
+}
+
+// gone says whether the server has closed the connection.
+func gone(c net.Conn) bool {
+	_, err := c.Read(make([]byte, 1))
+	return err == io.EOF || errors.Is(err, syscall.ECONNRESET)
+}
+
+func TestAnswers(t *testing.T) {
+	nettest.CheckLeaks(t)
+	address := serveOn(t, "127.0.0.1", hello, DefaultLimits)
+	if status, body, err := get(t, address); status != 200 || body != "hello" || err != nil {
+		t.Errorf("%d %q %v", status, body, err)
+	}
+	// One request a connection.
+	c := dial(t, address)
+	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	all, err := io.ReadAll(c)
+	if n := strings.Count(string(all), "hello"); n != 1 || err != nil {
+		t.Errorf("%d answers on a connection, %v", n, err)
+	}
+}
+
+func TestAnswerThatIsTooLong(t *testing.T) {
+	address := serveOn(t, "127.0.0.1", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, strings.Repeat("x", 101))
+	}), DefaultLimits)
+	if _, _, err := get(t, address); !errors.Is(err, ErrCut) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSlowAndHugeRequests(t *testing.T) {
+	nettest.CheckLeaks(t)
+	limits := Limits{Request: 100 * time.Millisecond, Reply: patience, HeaderBytes: 1 << 10, Connections: 8}
+	address := serveOn(t, "127.0.0.1", hello, limits)
+	for name, request := range map[string]string{
+		"nothing":       "",
+		"a line":        "GET / HTTP/1.1\r\n",
+		"half a header": "GET / HTTP/1.1\r\nHost: x\r\nX: y",
+	} {
+		c := dial(t, address)
+		fmt.Fprint(c, request)
+		if answer, err := io.ReadAll(c); strings.Contains(string(answer), "hello") || err != nil && !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%s: %q, %v", name, answer, err)
+		}
+	}
+	c := dial(t, address)
+	fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: x\r\nX: %s\r\n\r\n", strings.Repeat("y", 100<<10))
+	if line, err := bufio.NewReader(c).ReadString('\n'); !strings.HasPrefix(line, "HTTP/1.1 431 ") && !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("a header of 100 KiB: %q, %v", line, err)
+	}
+	if status, _, err := get(t, address); status != 200 {
+		t.Errorf("after these: %d, %v", status, err)
+	}
+}
+
+func TestSlowReader(t *testing.T) {
+	nettest.CheckLeaks(t)
+	failed := make(chan error, 1)
+	address := serveOn(t, "127.0.0.1", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		block := make([]byte, 1<<20)
+		for {
+			if _, err := w.Write(block); err != nil {
+				failed <- err
+				return
+			}
+		}
+	}), Limits{Request: time.Second, Reply: 200 * time.Millisecond})
+	c := dial(t, address)
+	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	select {
+	case <-failed:
+	case <-time.After(patience):
+		t.Error("a reader that does not read holds its place for ever")
+	}
+}
+
+// A flood that asks nothing keeps nobody out: the flood's own connections give way.
+func TestFloodOfSilentConnections(t *testing.T) {
+	nettest.CheckLeaks(t)
+	const places = 4
+	address := serveOn(t, "127.0.0.1", hello, Limits{Request: time.Minute, Reply: time.Minute, Connections: places})
+	var flood []net.Conn
+	for range 10 * places {
+		flood = append(flood, dial(t, address))
+	}
+	if status, _, err := get(t, address); status != 200 {
+		t.Fatalf("a request among them: %d, %v", status, err)
+	}
+	left := 0
+	for i, c := range flood {
+		if i < len(flood)-places {
+			if !gone(c) {
+				t.Errorf("connection %d is still there", i)
+			}
+			continue
+		}
+		c.SetDeadline(time.Now().Add(10 * time.Millisecond))
+		if !gone(c) {
+			left++
+		}
+	}
+	if left == 0 || left > places {
+		t.Errorf("%d connections of %d places are left", left, places)
+	}
+}
+
+// Of two sources it is the one with more connections that gives way, although
+// the other's is older and has not asked either.
+func TestFloodHurtsItsSource(t *testing.T) {
+	nettest.RequireSandbox(t)
+	const places = 4
+	address := serveOn(t, "127.0.0.1", hello, Limits{Request: time.Minute, Reply: time.Minute, Connections: places})
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	d.SetMultipathTCP(false)
+	slow, err := d.DialContext(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	slow.SetDeadline(time.Now().Add(patience))
+	fmt.Fprint(slow, "GET / HTTP/1.1\r\n")
+	var first net.Conn
+	for range 10 * places {
+		if c := dial(t, address); first == nil {
+			first = c
+		}
+	}
+	if !gone(first) {
+		t.Error("the flood's first connection still has its place")
+	}
+	fmt.Fprint(slow, "Host: x\r\n\r\n")
+	if answer, err := io.ReadAll(slow); !strings.Contains(string(answer), "hello") || err != nil {
+		t.Errorf("the other source's request: %q, %v", answer, err)
+	}
+}
+
+// Who has asked is let go last.
+func TestRequestsBeforeSilence(t *testing.T) {
+	const places = 4
+	begun, finish := make(chan struct{}), make(chan struct{})
+	var waiting atomic.Int32
+	address := serveOn(t, "127.0.0.1", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if waiting.Add(1) == 1 {
+			close(begun)
+		}
+		<-finish
+		fmt.Fprint(w, "hello")
+	}), Limits{Request: time.Minute, Reply: time.Minute, Connections: places})
+	c := dial(t, address)
+	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	<-begun
+	for range 10 * places {
+		dial(t, address)
+	}
+	close(finish)
+	if answer, err := io.ReadAll(c); !strings.Contains(string(answer), "hello") || err != nil {
+		t.Errorf("%q, %v", answer, err)
+	}
+}
+
+func TestListenSaysWhatToDo(t *testing.T) {
+	at := netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1"))
+	l, err := Listen(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := Listen(t.Context(), at); err == nil || !strings.Contains(err.Error(), "address already in use; stop what listens there") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := Listen(t.Context(), netip.MustParseAddrPort("192.0.2.1:80")); err == nil || !strings.Contains(err.Error(), "give this machine the address first") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSourceOf(t *testing.T) {
+	for remote, want := range map[string]string{
+		"127.0.0.1:5": "127.0.0.1", "[::ffff:10.0.0.1]:5": "10.0.0.1", "[2001:db8:1:2:3:4:5:6]:5": "2001:db8:1:2::", "@": "invalid IP",
+	} {
+		if got := sourceOf(fakeConn{remote}).String(); got != want {
+			t.Errorf("%s comes from %s, want %s", remote, got, want)
+		}
+	}
+}
+
+type fakeConn struct{ remote string }
+
+func (f fakeConn) RemoteAddr() net.Addr { return fakeAddr(f.remote) }
+
+type fakeAddr string
+
+func (fakeAddr) Network() string  { return "tcp" }
+func (f fakeAddr) String() string { return string(f) }

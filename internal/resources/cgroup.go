@@ -1,0 +1,85 @@
+package resources
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// cgroups are the control groups that bound the process's memory and CPU time:
+// its own first, then those above it, as far as they can be seen.
+type cgroups struct {
+	dirs []string
+	// The files in which a group of this version of the hierarchy says what it
+	// uses, may use, and could give back.
+	current, most, stat, cache string
+}
+
+// findCgroups finds the groups of the process. Where both versions are there,
+// the one with the memory controller counts.
+func findCgroups(f *files) cgroups {
+	unified, memory := parseCgroups(f.read("/proc/self/cgroup"))
+	mounts, _ := os.ReadFile("/proc/self/mountinfo") // of any length; without it no group is found
+	unifiedMount, memoryMount := parseCgroupMounts(mounts)
+	if memory != "" && memoryMount.point != "" {
+		return cgroups{memoryMount.upFrom(memory), "memory.usage_in_bytes", "memory.limit_in_bytes", "memory.stat", "total_inactive_file"}
+	}
+	if unified != "" && unifiedMount.point != "" {
+		return cgroups{unifiedMount.upFrom(unified), "memory.current", "memory.max", "memory.stat", "inactive_file"}
+	}
+	return cgroups{}
+}
+
+// upFrom lists the directories of a group and of those above it.
+func (m cgroupMount) upFrom(group string) []string {
+	below, ok := strings.CutPrefix(group, m.root)
+	if !ok || m.root != "/" && below != "" && below[0] != '/' {
+		below = "" // a mount of another part of the tree: what it shows is all there is to see
+	}
+	dir := filepath.Join(m.point, below)
+	if dir != m.point && !strings.HasPrefix(dir, strings.TrimSuffix(m.point, "/")+"/") {
+		dir = m.point // a path with ".." in it, of a group outside the namespace
+	}
+	dirs := []string{dir}
+	for dir != m.point {
+		dir = filepath.Dir(dir)
+		dirs = append(dirs, dir)
+	}
+	return dirs
+}
+
+// cacheMatters is the share of its limit from which on a group's page cache is
+// looked up: the kernel has to add that up over all CPUs.
+const cacheMatters = 0.5
+
+// memory is what the group uses that is nearest to its limit. Cached files
+// that the kernel would drop first do not count.
+func (c cgroups) memory(f *files) Usage {
+	found := Usage{Unknown, Unknown}
+	for _, dir := range c.dirs {
+		u := Usage{amountOf(f.field(dir + "/" + c.current)), parseMemoryMax(f.read(dir + "/" + c.most))}
+		if !u.Used.Known() || u.Capacity <= 0 {
+			continue
+		}
+		if u.Used > cacheMatters*u.Capacity {
+			if cache := parseKeyed(f.read(dir+"/"+c.stat), c.cache); cache.Known() {
+				u.Used = max(0, u.Used-cache)
+			}
+		}
+		if !found.Capacity.Known() || u.Used/u.Capacity > found.Used/found.Capacity {
+			found = u
+		}
+	}
+	return found
+}
+
+// cpus is the least that a group may use of the CPUs; unknown is no bound.
+func (c cgroups) cpus(f *files) Amount {
+	least := Unknown
+	for _, dir := range c.dirs {
+		if n := parseCPUMax(f.read(dir + "/cpu.max")); n.Known() && (!least.Known() || n < least) {
+			least = n
+		}
+	}
+	return least
+}

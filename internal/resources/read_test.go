@@ -1,0 +1,166 @@
+package resources
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/nettest"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+// The figures of this very process, as far as another way to know them leads.
+func TestSample(t *testing.T) {
+	r := newReader()
+	s := r.sample(time.Now())
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if used := s.Figure(Descriptors).Used; used != Amount(len(open)-1) {
+		t.Errorf("%v descriptors, and the directory has %d", used, len(open)-1)
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Figure(Descriptors).Capacity; got != Amount(limit.Cur) {
+		t.Errorf("%v descriptors are allowed, not %v", limit.Cur, got)
+	}
+	if used := s.Figure(Memory).Used; used < 1<<20 || used > 1<<40 {
+		t.Errorf("%v bytes are resident", used)
+	}
+	if !s.Figure(TCPMemory).Used.Known() || !s.TCPSockets.Known() || !s.AcceptOverflows.Known() || !s.ListenDrops.Known() {
+		t.Errorf("figures of the kernel are missing: %+v", s)
+	}
+	if cpu := s.Figure(CPU); cpu.Used.Known() || cpu.Capacity <= 0 || cpu.Capacity > Amount(runtime.NumCPU()) {
+		t.Errorf("CPU after one sample: %+v", cpu)
+	}
+	own := Own()
+	if own.Goroutines < 1 || own.Threads < 1 || own.Descriptors != len(open)-1 || own.ResidentBytes < 1<<20 || own.CPUSeconds <= 0 {
+		t.Errorf("%+v", own)
+	}
+}
+
+func TestCountEntries(t *testing.T) {
+	dir := t.TempDir()
+	const files = 3000 // more than one call returns
+	for i := range files {
+		if err := os.WriteFile(filepath.Join(dir, string(rune('a'+i%26))+time.Duration(i).String()), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := countEntries(dir); n != files || err != nil {
+		t.Errorf("%d entries, %v", n, err)
+	}
+	if _, err := countEntries(filepath.Join(dir, "absent")); err == nil {
+		t.Error("a directory that is not there has entries")
+	}
+}
+
+func TestCPUIsAMeanOverItsWindow(t *testing.T) {
+	r := &reader{cpus: 4}
+	begin := time.Now()
+	at := func(seconds float64, used float64) Amount {
+		return r.cpu(begin.Add(time.Duration(seconds*1e9)), time.Duration(used*1e9)).Used
+	}
+	if got := at(0, 10); got.Known() {
+		t.Errorf("%v CPUs after one sample", got)
+	}
+	if got := at(0.1, 10.1); got.Known() {
+		t.Errorf("%v CPUs after a tenth of a second", got)
+	}
+	if got := at(2, 12); got < 0.999 || got > 1.001 {
+		t.Errorf("%v CPUs, want 1", got)
+	}
+	for s := 3.0; s <= 20; s++ {
+		at(s, 12) // nothing more is used
+	}
+	if got := at(21, 12); got != 0 {
+		t.Errorf("%v CPUs after a long rest", got)
+	}
+	if len(r.cpuTimes) > 8 {
+		t.Errorf("%d samples are kept", len(r.cpuTimes))
+	}
+}
+
+func TestDescriptorsAreNotCountedAllTheTime(t *testing.T) {
+	r := newReader()
+	now := time.Now()
+	if _, fresh := r.descriptors(now); !fresh {
+		t.Error("the first count is none")
+	}
+	r.counted.took = 20 * time.Millisecond // of very many descriptors
+	if u, fresh := r.descriptors(now.Add(time.Second)); fresh || !u.Used.Known() {
+		t.Error("counted again although that takes too long")
+	}
+	if _, fresh := r.descriptors(now.Add(2 * time.Second)); !fresh {
+		t.Error("never counted again")
+	}
+}
+
+// write makes the files of a control group.
+func write(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestCgroupMemory(t *testing.T) {
+	root := t.TempDir()
+	slice, unit := filepath.Join(root, "slice"), filepath.Join(root, "slice", "unit")
+	write(t, root, map[string]string{"cgroup.procs": ""}) // the real root has no limit at all
+	write(t, slice, map[string]string{"memory.current": "900\n", "memory.max": "1000\n", "memory.stat": "anon 5\ninactive_file 200\n", "cpu.max": "200000 100000\n"})
+	write(t, unit, map[string]string{"memory.current": "300\n", "memory.max": "max\n", "cpu.max": "max 100000\n"})
+	groups := cgroups{cgroupMount{"/", root}.upFrom("/slice/unit"), "memory.current", "memory.max", "memory.stat", "inactive_file"}
+	f := &files{}
+	if got, want := groups.memory(f), (Usage{700, 1000}); got != want {
+		t.Errorf("the slice's limit: %+v, want %+v", got, want)
+	}
+	if got := groups.cpus(f); got != 2 {
+		t.Errorf("%v CPUs", got)
+	}
+	// The unit comes nearer to a limit of its own.
+	write(t, unit, map[string]string{"memory.max": "310\n", "memory.stat": "inactive_file 10\n"})
+	if got, want := groups.memory(f), (Usage{290, 310}); got != want {
+		t.Errorf("the unit's limit: %+v, want %+v", got, want)
+	}
+	if got := (cgroups{}).memory(f); got != (Usage{Unknown, Unknown}) {
+		t.Errorf("without groups: %+v", got)
+	}
+}
+
+// TestCgroupOfThisProcess finds the group that the kernel says this is in.
+func TestCgroupOfThisProcess(t *testing.T) {
+	groups := findCgroups(&files{})
+	if len(groups.dirs) == 0 {
+		t.Skip("no hierarchy of control groups is mounted here")
+	}
+	if _, err := os.Stat(groups.dirs[len(groups.dirs)-1]); err != nil {
+		t.Error(err)
+	}
+	u := groups.memory(&files{})
+	t.Logf("%v: %+v", groups.dirs, u)
+	if u.Capacity.Known() && (u.Used <= 0 || u.Used > u.Capacity) {
+		t.Errorf("%v of %v bytes", u.Used, u.Capacity)
+	}
+}
+
+func BenchmarkSample(b *testing.B) {
+	r := newReader()
+	b.ReportAllocs()
+	for b.Loop() {
+		r.sample(time.Now())
+	}
+}
