@@ -38,7 +38,7 @@ func DefaultLimits() Limits {
 const (
 	minDescriptors = 64
 	maxDescriptors = 1 << 30
-	minResident    = 16 << 20 // the program alone takes some
+	minResident    = 4 << 20 // the program alone takes half of it
 )
 
 func (d *decoder) limits(n *node, l *Limits) {

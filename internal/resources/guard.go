@@ -2,10 +2,15 @@ package resources
 
 import "time"
 
-// resume is the share of a limit below which the use must fall until it no
-// longer counts as reached: what has just been turned away would come back at
-// once otherwise, and with it the shortage.
-const resume = 0.9
+// A limit that was reached counts as reached until the use has fallen below
+// the share resume of it, or has stayed below it for as long as settled: what
+// has just been turned away would come back at once otherwise, and with it the
+// shortage. The second is for what does not fall any further, such as resident
+// memory of which little is the flows'.
+const (
+	resume  = 0.9
+	settled = 10 * time.Second
+)
 
 // Change is a limit that has been reached, or one that no longer is.
 type Change struct {
@@ -15,44 +20,70 @@ type Change struct {
 }
 
 // guard remembers which limits are reached.
-type guard struct{ since map[Resource]time.Time }
+type guard struct{ reached map[Resource]*shortage }
+
+type shortage struct {
+	since time.Time
+	below time.Time // since when the use is below the limit; zero: it is not
+}
 
 // judge puts the limits into a state's figures, says which of them are
 // reached, and returns what has changed since the last state.
 func (g *guard) judge(s *State, limits Limits) (changes []Change) {
-	if g.since == nil {
-		g.since = map[Resource]time.Time{}
+	if g.reached == nil {
+		g.reached = map[Resource]*shortage{}
 	}
 	s.Shedding = []Resource{}
 	for i := range s.Figures {
 		f := &s.Figures[i]
 		f.Limit = limits[f.Resource].of(f.Capacity)
-		since, reached := g.since[f.Resource]
-		level := f.Limit
-		if reached {
-			level *= resume
-		}
-		switch now := f.Limit.Known() && f.Used.Known() && f.Used >= level; {
-		case now && !reached:
-			since = s.At
-			g.since[f.Resource] = since
-			f.SheddingSince = &since
-			changes = append(changes, Change{Figure: *f, Reached: true})
-		case !now && reached:
-			delete(g.since, f.Resource)
-			changes = append(changes, Change{Figure: *f, For: s.At.Sub(since)})
-			continue
-		case !now:
+		before := g.reached[f.Resource]
+		now := before.next(*f, s.At)
+		if now == nil {
+			if before != nil {
+				delete(g.reached, f.Resource)
+				changes = append(changes, Change{Figure: *f, For: s.At.Sub(before.since)})
+			}
 			continue
 		}
+		g.reached[f.Resource] = now
+		since := now.since
 		f.SheddingSince = &since
 		s.Shedding = append(s.Shedding, f.Resource)
+		if before == nil {
+			changes = append(changes, Change{Figure: *f, Reached: true})
+		}
 	}
 	return changes
 }
 
-// near says whether a limit may be reached before long, so that it is worth
-// looking more often. The CPUs' mean moves slowly.
+// next is what a figure makes of a shortage; nil is none.
+func (s *shortage) next(f Figure, at time.Time) *shortage {
+	if !f.Limit.Known() || !f.Used.Known() {
+		return nil
+	}
+	full := f.Used >= f.Limit
+	switch {
+	case s == nil && full:
+		return &shortage{since: at}
+	case s == nil:
+		return nil
+	case full:
+		return &shortage{since: s.since}
+	case f.Used < resume*f.Limit, !s.below.IsZero() && at.Sub(s.below) >= settled:
+		return nil
+	case s.below.IsZero():
+		return &shortage{since: s.since, below: at}
+	}
+	return s
+}
+
+// nearShare is the share of a limit from which on it may be reached before
+// long.
+const nearShare = 0.5
+
+// near says whether it is worth looking more often. The CPUs' mean moves
+// slowly.
 func (s State) near() bool {
 	for _, f := range s.Figures {
 		if f.Resource != CPU && f.Limit.Known() && f.Used > nearShare*f.Limit {
@@ -61,5 +92,3 @@ func (s State) near() bool {
 	}
 	return false
 }
-
-const nearShare = 0.75

@@ -89,6 +89,34 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// What stays below its limit, though not by much, is not short for ever.
+func TestJudgeSettles(t *testing.T) {
+	limits := Limits{Memory: {Amount: 1000}}
+	begin := time.Now()
+	var g guard
+	for _, step := range []struct {
+		after    time.Duration
+		used     Amount
+		shedding bool
+	}{
+		{0, 1000, true},
+		{time.Second, 950, true},
+		{8 * time.Second, 950, true},
+		{9 * time.Second, 1001, true},
+		{10 * time.Second, 950, true},
+		{12 * time.Second, 950, true},
+		{19 * time.Second, 950, true},
+		{20 * time.Second, 950, false},
+		{21 * time.Second, 999, false},
+		{22 * time.Second, 1000, true},
+	} {
+		s := State{At: begin.Add(step.after), Figures: []Figure{figure(Memory, step.used, Unknown)}}
+		if g.judge(&s, limits); (len(s.Shedding) > 0) != step.shedding {
+			t.Errorf("after %v: %v", step.after, s.Shedding)
+		}
+	}
+}
+
 func TestDescriptorRoom(t *testing.T) {
 	for _, tt := range []struct {
 		used, limit Amount

@@ -1,8 +1,6 @@
 package resources
 
 import (
-	"math"
-	"os"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -142,10 +140,7 @@ func (m *Monitor) look() {
 func (m *Monitor) limitRuntime(l Limits) {
 	limit := m.goLimit
 	if bytes := l[Memory].Amount; bytes > 0 {
-		_, files, _ := parseResident(new(files).read("/proc/self/statm"))
-		// The program's own text is resident as well, and not the runtime's.
-		own := resume*bytes - float64(files*int64(os.Getpagesize()))
-		limit = min(limit, int64(math.Max(own, bytes/2)))
+		limit = min(limit, int64(resume*bytes))
 	}
 	debug.SetMemoryLimit(limit)
 }

@@ -85,8 +85,9 @@ func (r *reader) sample(now time.Time) State {
 	var descriptors, memory, tcp Usage
 	descriptors, s.fresh = r.descriptors(now)
 	memory = Usage{Unknown, Unknown}
-	if pages, _, ok := parseResident(r.files.read("/proc/self/statm")); ok {
-		memory.Used = Amount(pages) * page
+	if pages, files, ok := parseResident(r.files.read("/proc/self/statm")); ok {
+		// The kernel takes the pages of files back whenever it needs them.
+		memory.Used = Amount(max(0, pages-files)) * page
 	}
 	// A network namespace other than the machine's first does not show tcp_mem.
 	tcp = Usage{times(sockets.pages, page), times(parseTCPMem(r.files.read("/proc/sys/net/ipv4/tcp_mem")), page)}

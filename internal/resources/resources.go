@@ -17,7 +17,7 @@ type Resource string
 // The resources.
 const (
 	Descriptors  Resource = "descriptors"   // of the process, against RLIMIT_NOFILE
-	Memory       Resource = "memory"        // resident, of the process
+	Memory       Resource = "memory"        // resident and the process's own: not the program's file
 	CgroupMemory Resource = "cgroup_memory" // of the control group, or one above it, that is nearest to its limit
 	TCPMemory    Resource = "tcp_memory"    // of all TCP sockets of the machine, against tcp_mem
 	CPU          Resource = "cpu"           // of the process, a mean over some seconds
