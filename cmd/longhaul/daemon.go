@@ -443,6 +443,6 @@ func (d *daemon) health() *health {
 	return &health{
 		overview:   d.relay.Overview,
 		responsive: d.relay.Responsive,
-		shedding:   func() []resources.Resource { return d.shedder.monitor.State().Shedding },
+		tight:      func() []resources.Resource { return d.shedder.monitor.State().Tight },
 	}
 }

@@ -23,7 +23,7 @@ const loopPatience = time.Second
 type health struct {
 	overview   func() relay.Snapshot
 	responsive func(context.Context) (time.Duration, error)
-	shedding   func() []resources.Resource // what is short
+	tight      func() []resources.Resource // what is short, or soon will be
 }
 
 // errNoTunnel is returned for a name that no tunnel has.
@@ -98,8 +98,8 @@ func (h *health) ready(ctx context.Context, tunnel string, ignoreShedding bool) 
 	case first != nil:
 		return first
 	}
-	if short := h.shedding(); len(short) > 0 && !ignoreShedding {
-		return fmt.Errorf("new flows are shed: %s", words(short))
+	if short := h.tight(); len(short) > 0 && !ignoreShedding {
+		return fmt.Errorf("at the limit: %s", words(short))
 	}
 	return h.alive(ctx)
 }

@@ -25,14 +25,14 @@ func TestHealth(t *testing.T) {
 	}
 	stuck := errors.New("event loop 1 of 2 does not answer: context deadline exceeded")
 	for _, tt := range []struct {
-		name     string
-		method   string
-		target   string
-		relay    relay.Snapshot
-		stuck    error
-		shedding []resources.Resource
-		status   int
-		text     string
+		name   string
+		method string
+		target string
+		relay  relay.Snapshot
+		stuck  error
+		tight  []resources.Resource
+		status int
+		text   string
 	}{
 		{"alive", "GET", "/healthz", tunnels("draining"), nil, nil, 200, "ok"},
 		{"not alive", "GET", "/healthz", tunnels("listening"), stuck, nil, 503, "event loop 1 of 2 does not answer"},
@@ -46,7 +46,7 @@ func TestHealth(t *testing.T) {
 		{"loops are stuck", "GET", "/readyz/a", tunnels("listening"), stuck, nil, 503, "event loop 1 of 2"},
 		{"everything is shed", "GET", "/readyz/a", tunnels("shedding"), nil, []resources.Resource{resources.Memory}, 503, "tunnel a is shedding"},
 		{"which does not matter", "GET", "/readyz/a?ignore=shedding", tunnels("shedding"), nil, []resources.Resource{resources.Memory}, 200, "ready"},
-		{"some are shed", "GET", "/readyz", tunnels("listening"), nil, []resources.Resource{resources.Descriptors, resources.CPU}, 503, "new flows are shed: descriptors, cpu"},
+		{"near a limit", "GET", "/readyz", tunnels("listening"), nil, []resources.Resource{resources.Descriptors, resources.CPU}, 503, "at the limit: descriptors, cpu"},
 		{"which does not matter either", "GET", "/readyz?ignore=shedding", tunnels("listening"), nil, []resources.Resource{resources.Descriptors}, 200, "ready"},
 		{"draining does", "GET", "/readyz?ignore=shedding", tunnels("draining"), nil, nil, 503, "tunnel a is draining"},
 		{"another query", "GET", "/readyz?ignore=hops", tunnels("listening"), nil, nil, 400, "the only query is ignore=shedding"},
@@ -57,7 +57,7 @@ func TestHealth(t *testing.T) {
 			h := &health{
 				overview:   func() relay.Snapshot { return tt.relay },
 				responsive: func(context.Context) (time.Duration, error) { return time.Millisecond, tt.stuck },
-				shedding:   func() []resources.Resource { return tt.shedding },
+				tight:      func() []resources.Resource { return tt.tight },
 			}
 			w := httptest.NewRecorder()
 			h.handler().ServeHTTP(w, httptest.NewRequest(tt.method, tt.target, nil))

@@ -1,7 +1,9 @@
 package faults
 
 import (
+	"fmt"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -89,6 +91,7 @@ func TestHAProxyRelayKilled(t *testing.T) {
 		t.Errorf("the relay's flows: %+v", s.Flows)
 	}
 	b.relays[killed].signal(syscall.SIGKILL)
+	<-b.relays[killed].exited // until then its kernel takes connections that nobody will serve
 	slowest := b.serve(50, "after the kill")
 	t.Logf("50 flows after the kill, each served, the slowest within %v", slowest.Round(time.Millisecond))
 	if slowest > failoverBound {
@@ -132,28 +135,37 @@ func TestHAProxyRelayDrains(t *testing.T) {
 	b.relays[stopped].expectExit(0)
 }
 
-// A relay that sheds gets no new flows from HAProxy; those it has go on.
-func TestHAProxyRelaySheds(t *testing.T) {
+// A relay that comes near a limit gets no new flows from HAProxy before it
+// sheds any; those it has go on, and it is used again when it has room.
+func TestHAProxyRelayNearItsLimit(t *testing.T) {
 	t.Parallel()
 	b := newBalanced(t)
 	h, short := b.through()
 	left := other(short)
-	config := "control_socket: SOCKET\nlimits: {descriptors: 64}\n" + example(t, "longhaul-behind-haproxy.yaml", "relay-b.example.net", "10.10.10.30")
-	b.relays[short].reload(config)
-	var more []held
-	// leastconn fills both until one sheds.
-	nettest.Eventually(t, 4*patience, func() bool {
-		more = append(more, hold(t, b.dial(patience)))
-		return len(b.relays[short].status().Resources.Shedding) > 0
-	}, func() string { return "the relay does not shed" })
-	b.haproxy.expectLog(t, "relays/"+short+" is DOWN")
-	before, total := b.total(left), b.total(short)
-	b.serve(20, "while one relay sheds")
-	if b.total(left)-before != 20 || b.total(short) != total {
-		t.Errorf("%s had %d of 20 flows", left, b.total(left)-before)
+	const limit = 400
+	b.relays[short].reload(fmt.Sprintf("control_socket: SOCKET\nlimits: {descriptors: %d}\n", limit) + example(t, "longhaul-behind-haproxy.yaml", "relay-b.example.net", "10.10.10.30"))
+	down := "relays/" + short + " is DOWN"
+	var flows []held
+	for used := 0; !strings.Contains(b.haproxy.log.String(), down); used = b.relays[short].status().Process.Descriptors {
+		if used > limit*92/100 {
+			time.Sleep(200 * time.Millisecond) // in the time of a check come fewer flows than there is room for
+		}
+		flows = append(flows, hold(t, b.dial(patience)))
+		if len(flows) > limit {
+			t.Fatal("HAProxy does not notice that the relay is short of descriptors")
+		}
 	}
-	h.alive(t, "through the relay that sheds")
-	for _, f := range more {
+	t.Logf("HAProxy uses the other relay alone after %d flows", len(flows))
+	before, total := b.total(left), b.total(short)
+	b.serve(50, "while one relay is at its limit")
+	if b.total(left)-before != 50 || b.total(short) != total {
+		t.Errorf("%s had %d of 50 flows", left, b.total(left)-before)
+	}
+	if n := b.relays[short].status().tunnel("to-site-b").Shed; n != 0 {
+		t.Errorf("%d flows were shed", n)
+	}
+	h.alive(t, "through the relay at its limit")
+	for _, f := range flows {
 		f.alive(t, "that began before")
 		f.Close()
 	}

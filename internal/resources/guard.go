@@ -2,6 +2,11 @@ package resources
 
 import "time"
 
+// tight is the share of a limit from which on others should send new flows
+// elsewhere: those who look now and then would learn too late of a limit that is
+// reached, and whoever resets at once looks like the least busy of all.
+const tight = 0.95
+
 // A limit that was reached counts as reached until the use has fallen below
 // the share resume of it, or has stayed below it for as long as settled: what
 // has just been turned away would come back at once otherwise, and with it the
@@ -19,8 +24,8 @@ type Change struct {
 	For     time.Duration // how long it was reached; 0 while it is
 }
 
-// guard remembers which limits are reached.
-type guard struct{ reached map[Resource]*shortage }
+// guard remembers which limits are reached, and which all but are.
+type guard struct{ reached, tight map[Resource]*shortage }
 
 type shortage struct {
 	since time.Time
@@ -31,14 +36,17 @@ type shortage struct {
 // reached, and returns what has changed since the last state.
 func (g *guard) judge(s *State, limits Limits) (changes []Change) {
 	if g.reached == nil {
-		g.reached = map[Resource]*shortage{}
+		g.reached, g.tight = map[Resource]*shortage{}, map[Resource]*shortage{}
 	}
-	s.Shedding = []Resource{}
+	s.Shedding, s.Tight = []Resource{}, []Resource{}
 	for i := range s.Figures {
 		f := &s.Figures[i]
 		f.Limit = limits[f.Resource].of(f.Capacity)
+		if g.tight[f.Resource] = g.tight[f.Resource].next(*f, tight, s.At); g.tight[f.Resource] != nil {
+			s.Tight = append(s.Tight, f.Resource)
+		}
 		before := g.reached[f.Resource]
-		now := before.next(*f, s.At)
+		now := before.next(*f, 1, s.At)
 		if now == nil {
 			if before != nil {
 				delete(g.reached, f.Resource)
@@ -57,12 +65,13 @@ func (g *guard) judge(s *State, limits Limits) (changes []Change) {
 	return changes
 }
 
-// next is what a figure makes of a shortage; nil is none.
-func (s *shortage) next(f Figure, at time.Time) *shortage {
+// next is what a figure makes of a shortage that begins at a share of its
+// limit; nil is none.
+func (s *shortage) next(f Figure, share Amount, at time.Time) *shortage {
 	if !f.Limit.Known() || !f.Used.Known() {
 		return nil
 	}
-	full := f.Used >= f.Limit
+	full := f.Used >= share*f.Limit
 	switch {
 	case s == nil && full:
 		return &shortage{since: at}

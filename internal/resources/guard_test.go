@@ -38,17 +38,19 @@ func TestJudge(t *testing.T) {
 	for i, step := range []struct {
 		name                string
 		descriptors, memory Amount
-		shedding            []Resource
+		shedding, tight     []Resource
 		reached, left       []Resource
 	}{
-		{"at rest", 10, 100, nil, nil, nil},
-		{"just below", 79.9, 999, nil, nil, nil},
-		{"one reached", 80, 999, []Resource{Descriptors}, []Resource{Descriptors}, nil},
-		{"a little less is not enough", 73, 999, []Resource{Descriptors}, nil, nil},
-		{"both", 73, 1001, []Resource{Descriptors, Memory}, []Resource{Memory}, nil},
-		{"one left", 71, 901, []Resource{Memory}, nil, []Resource{Descriptors}},
-		{"what is not known is not short", 71, Unknown, nil, nil, []Resource{Memory}},
-		{"known again", 71, 950, nil, nil, nil},
+		{"at rest", 10, 100, nil, nil, nil, nil},
+		{"near", 75, 949, nil, nil, nil, nil},
+		{"nearer", 76, 949, nil, []Resource{Descriptors}, nil, nil},
+		{"just below", 79.9, 999, nil, []Resource{Descriptors, Memory}, nil, nil},
+		{"one reached", 80, 999, []Resource{Descriptors}, []Resource{Descriptors, Memory}, []Resource{Descriptors}, nil},
+		{"a little less is not enough", 73, 999, []Resource{Descriptors}, []Resource{Descriptors, Memory}, nil, nil},
+		{"both", 73, 1001, []Resource{Descriptors, Memory}, []Resource{Descriptors, Memory}, []Resource{Memory}, nil},
+		{"one left", 71, 901, []Resource{Memory}, []Resource{Memory}, nil, []Resource{Descriptors}},
+		{"what is not known is not short", 71, Unknown, nil, nil, nil, []Resource{Memory}},
+		{"known again", 71, 940, nil, nil, nil, nil},
 	} {
 		s := State{At: begin.Add(time.Duration(i) * time.Second), Figures: []Figure{
 			figure(Descriptors, step.descriptors, 100), figure(Memory, step.memory, Unknown), figure(CPU, 2, 2),
@@ -64,6 +66,9 @@ func TestJudge(t *testing.T) {
 					t.Errorf("%s: reached for %v", step.name, c.For)
 				}
 			}
+		}
+		if !slices.Equal(s.Tight, step.tight) {
+			t.Errorf("%s: tight %v", step.name, s.Tight)
 		}
 		if !slices.Equal(s.Shedding, step.shedding) || !slices.Equal(reached, step.reached) || !slices.Equal(left, step.left) {
 			t.Errorf("%s: shedding %v, reached %v, left %v", step.name, s.Shedding, reached, left)

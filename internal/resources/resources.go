@@ -101,6 +101,7 @@ func (f Figure) Room() Amount {
 type State struct {
 	At              time.Time  `json:"sampled_at"`
 	Shedding        []Resource `json:"shedding"` // whose limits are reached
+	Tight           []Resource `json:"tight"`    // whose limits are reached, or all but
 	Figures         []Figure   `json:"figures"`
 	TCPSockets      Amount     `json:"tcp_sockets"`                // of the network namespace, in use
 	TCPOrphans      Amount     `json:"tcp_orphans"`                // of the machine: closed, with bytes still to send
