@@ -170,7 +170,7 @@ func figureText(f resources.Figure, a resources.Amount) string {
 }
 
 // resourceNames are those of the status, where they differ.
-var resourceNames = map[resources.Resource]string{resources.CgroupMemory: "cgroup", resources.TCPMemory: "TCP"}
+var resourceNames = map[resources.Resource]string{resources.Memory: "own memory", resources.CgroupMemory: "cgroup", resources.TCPMemory: "TCP"}
 
 // writeResources prints what is used and from where on that is too much, in
 // lines that fit a terminal of 80 columns.
@@ -193,7 +193,7 @@ func writeResources(w io.Writer, s *resources.State, now time.Time) {
 		}
 		name := resourceNames[f.Resource]
 		if name == "" {
-			name = strings.ReplaceAll(string(f.Resource), "_", " ")
+			name = string(f.Resource)
 		}
 		part := name + " " + figureText(f, f.Used)
 		if f.Limit.Known() {
@@ -221,7 +221,7 @@ func writeQueues(w io.Writer, tunnels []relay.TunnelSnapshot) {
 	for _, t := range tunnels {
 		for _, q := range t.AcceptQueues {
 			if q.Dropped > 0 || q.Limit > 0 && q.Waiting >= q.Limit {
-				fmt.Fprintf(w, "accept queue of %s: %d of %d wait, %s dropped\n", q.Listen, q.Waiting, q.Limit, quantity(int64(q.Dropped)))
+				fmt.Fprintf(w, "accept queue of %s: %d of %d wait, %s dropped\n", shorten(q.Listen.String(), 30), q.Waiting, q.Limit, quantity(int64(q.Dropped)))
 			}
 		}
 	}

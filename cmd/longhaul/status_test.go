@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/mss"
 	"longhaul/internal/relay"
+	"longhaul/internal/resources"
 	"longhaul/internal/route"
 )
 
@@ -29,7 +30,18 @@ func flowOf(tunnel, client, target, state string, age float64, up, down int64) r
 
 func TestStatusTable(t *testing.T) {
 	now := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
+	since := now.Add(-12 * time.Second)
 	busy := relayStatus{
+		Resources: &resources.State{
+			Shedding: []resources.Resource{resources.Descriptors},
+			Figures: []resources.Figure{
+				{Resource: resources.Descriptors, Used: 943_720, Limit: 943_718.4, Capacity: 1 << 20, SheddingSince: &since},
+				{Resource: resources.Memory, Used: 540 << 20, Limit: 600 << 20, Capacity: resources.Unknown},
+				{Resource: resources.CgroupMemory, Used: 3 << 30, Limit: 8 << 30, Capacity: 9 << 30},
+				{Resource: resources.TCPMemory, Used: 1200 << 20, Limit: resources.Unknown, Capacity: resources.Unknown},
+				{Resource: resources.CPU, Used: resources.Unknown, Limit: resources.Unknown, Capacity: 2},
+			},
+		},
 		Host: hostChanges{
 			CongestionControls: []string{"haul", "hybla"},
 			Routes: []route.Setting{{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Metrics: map[route.Metric]*route.Done{
@@ -45,9 +57,13 @@ func TestStatusTable(t *testing.T) {
 			Memory:  &relay.MemorySnapshot{LimitBytes: 512 << 20, UsedBytes: 400 << 20, Short: true},
 			Tunnels: []relay.TunnelSnapshot{
 				{Name: "a-tunnel-with-a-long-name", State: "listening", FlowsNow: 1999, FlowsLimit: 2000, FlowsTotal: 123456789,
-					BytesUp: 999_400_000_000, BytesDown: 1_000_000_000_000, Denied: 12345, Limited: 99999, Refused: 7, Errors: 5,
+					BytesUp: 999_400_000_000, BytesDown: 1_000_000_000_000, Denied: 12345, Limited: 90000, Shed: 9999, Refused: 7, Errors: 5,
 					Listen:  []netip.AddrPort{netip.MustParseAddrPort("[2001:db8:1234:5678:9abc:def0:1234:5678]:60000"), netip.MustParseAddrPort("10.0.0.1:60000")},
-					Forward: []string{"relay-b.some-long-site-name.example.net:60000", "relay-c.example.net:60000"}},
+					Forward: []string{"relay-b.some-long-site-name.example.net:60000", "relay-c.example.net:60000"},
+					AcceptQueues: []relay.AcceptQueue{
+						{Listen: netip.MustParseAddrPort("[2001:db8:1234:5678:9abc:def0:1234:5678]:60000"), Waiting: 4097, Limit: 4096, Dropped: 123456},
+						{Listen: netip.MustParseAddrPort("10.0.0.1:60000"), Waiting: 12, Limit: 4096},
+					}},
 				{Name: "quiet", State: "listening", Listen: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:1")}, Forward: []string{"h:1"}},
 			},
 			Flows: []relay.FlowSnapshot{

@@ -213,8 +213,14 @@ type tunnelStatus struct {
 	FlowsTotal int64  `json:"flows_total"`
 	Limited    int64  `json:"limited_total"`
 	Shed       int64  `json:"shed_total"`
-	Refused    int64  `json:"refused_total"`
-	Errors     int64  `json:"errors_total"`
+
+	AcceptQueues []struct {
+		Waiting int `json:"waiting"`
+		Limit   int `json:"limit"`
+		Dropped int `json:"dropped_total"`
+	} `json:"accept_queues"`
+	Refused int64 `json:"refused_total"`
+	Errors  int64 `json:"errors_total"`
 }
 
 func (d *daemon) status() daemonStatus {
