@@ -111,6 +111,33 @@ func TestHAProxyRelayKilled(t *testing.T) {
 	second.alive(t, "at the end")
 }
 
+// The host of a relay dies: connections to it get no answer.
+func TestHAProxyHostKilled(t *testing.T) {
+	t.Parallel()
+	b := newBalanced(t)
+	h, killed := b.through()
+	left := other(killed)
+	h.release(t)
+	standing, with := b.through()
+	for with != left {
+		standing, with = b.through()
+	}
+	begin := time.Now()
+	if err := b.sw.Down(killed); err != nil {
+		t.Fatal(err)
+	}
+	slowest := b.serve(20, "after the host's death")
+	b.haproxy.expectLog(t, "relays/"+killed+" is DOWN")
+	noticed := time.Since(begin)
+	again := b.serve(20, "once that is known")
+	t.Logf("20 flows after the host's death, each served, the slowest within %v; noticed within %v, and then the slowest within %v",
+		slowest.Round(time.Millisecond), noticed.Round(time.Millisecond), again.Round(time.Millisecond))
+	if slowest > failoverBound {
+		t.Errorf("a new flow waited %v", slowest)
+	}
+	standing.alive(t, "through the relay that is left")
+}
+
 // A relay is stopped while it has a flow: that goes on, new ones go to the
 // other, and it ends with its last flow.
 func TestHAProxyRelayDrains(t *testing.T) {

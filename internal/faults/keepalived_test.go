@@ -24,13 +24,21 @@ type pair struct {
 
 var pairNames = []string{"relay-a1", "relay-a2"}
 
-func newPair(t *testing.T) *pair {
+// newPair starts them, listening on the virtual address alone or on all.
+func newPair(t *testing.T, virtualAlone bool) *pair {
 	t.Helper()
 	nettest.RequireRoot(t) // keepalived makes addresses and raw sockets
 	nettest.RequireProgram(t, "keepalived", "keepalived")
 	p := &pair{site: newSite(t, false), relays: map[string]*daemon{}, keepaliveds: map[string]*peer{}}
 	for _, name := range pairNames {
-		p.startRelay(name)
+		var otherWords []string
+		if virtualAlone {
+			if err := p.hosts[name].Sysctl("net.ipv4.ip_nonlocal_bind", "1"); err != nil {
+				t.Fatal(err)
+			}
+			otherWords = []string{`":6000"`, service.String()}
+		}
+		p.relays[name] = p.relay(name, "longhaul.yaml", otherWords...)
 	}
 	for _, name := range pairNames {
 		p.startKeepalived(name)
@@ -38,8 +46,6 @@ func newPair(t *testing.T) *pair {
 	p.servedAfter(time.Now())
 	return p
 }
-
-func (p *pair) startRelay(name string) { p.relays[name] = p.relay(name, "longhaul.yaml") }
 
 func (p *pair) startKeepalived(name string) {
 	p.t.Helper()
@@ -107,7 +113,7 @@ func trials() int {
 // there.
 func TestKeepalivedRelayKilled(t *testing.T) {
 	t.Parallel()
-	p := newPair(t)
+	p := newPair(t, false)
 	var took []time.Duration
 	for range trials() {
 		active := p.active()
@@ -142,12 +148,12 @@ func (p *pair) restart(name string) *daemon {
 }
 
 // The same when the whole host dies: nothing leaves it any more, no word of
-// goodbye either.
+// goodbye either. These relays listen on the virtual address alone.
 func TestKeepalivedHostKilled(t *testing.T) {
 	t.Parallel()
 	var took, patient []time.Duration
 	for range trials() {
-		p := newPair(t)
+		p := newPair(t, true)
 		active := p.active()
 		h := hold(t, p.dial(patience))
 		begin := time.Now()

@@ -27,13 +27,10 @@ import (
 // relay-b stands for the way to the other site: it echoes. Where there is no
 // balancer its address is virtual.
 type site struct {
-	t      *testing.T
-	hosts  map[string]*hosts.Host
-	sw     *hosts.Host
-	target string
+	t     *testing.T
+	hosts map[string]*hosts.Host
+	sw    *hosts.Host
 }
-
-const servicePort = 6000
 
 var service = netip.MustParseAddrPort("10.10.10.20:6000")
 
@@ -101,10 +98,12 @@ func example(t *testing.T, name string, other ...string) string {
 	return text
 }
 
-// relay starts a relay of the site with an example as its configuration.
-func (s *site) relay(name, config string) *daemon {
+// relay starts a relay of the site with an example as its configuration, and
+// other words in place of some.
+func (s *site) relay(name, config string, otherWords ...string) *daemon {
 	s.t.Helper()
-	return startDaemon(s.t, s.hosts[name], unsupervised, "control_socket: SOCKET\n"+example(s.t, config, "relay-b.example.net", "10.10.10.30"))
+	text := example(s.t, config, append(otherWords, "relay-b.example.net", "10.10.10.30")...)
+	return startDaemon(s.t, s.hosts[name], unsupervised, "control_socket: SOCKET\n"+text)
 }
 
 // peer is a program of others that runs on a host of the site.
