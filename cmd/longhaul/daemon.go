@@ -128,7 +128,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	d.shedder = newShedder(d.relay, d.log, d.config.Limits)
 	defer d.shedder.monitor.Close()
 
-	checks := d.health().handler()
+	checks := d.readiness().handler()
 	d.web = newWeb(d.log, checks)
 	defer d.web.close()
 	pages, err := d.web.prepare(ctx, d.config.HTTPListen)
@@ -438,9 +438,9 @@ func (d *daemon) status() relayStatus {
 	return s
 }
 
-// health answers for the daemon's relay.
-func (d *daemon) health() *health {
-	return &health{
+// readiness answers for the daemon's relay.
+func (d *daemon) readiness() *readiness {
+	return &readiness{
 		overview:   d.relay.Overview,
 		responsive: d.relay.Responsive,
 		tight:      func() []resources.Resource { return d.shedder.monitor.State().Tight },

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"longhaul/internal/relay"
@@ -17,10 +18,10 @@ import (
 // stuck. The longest turns are those of a status with very many flows.
 const loopPatience = time.Second
 
-// health answers whether the relay lives and whether its tunnels can be used,
+// readiness answers whether the relay lives and whether its tunnels can be used,
 // for those who decide where connections go. No answer costs more for many
 // flows.
-type health struct {
+type readiness struct {
 	overview   func() relay.Snapshot
 	responsive func(context.Context) (time.Duration, error)
 	tight      func() []resources.Resource // what is short, or soon will be
@@ -29,24 +30,44 @@ type health struct {
 // errNoTunnel is returned for a name that no tunnel has.
 var errNoTunnel = errors.New("no tunnel has this name")
 
-// ignoreShedding is the query with which a relay that sheds counts as ready.
-// Those ask so who would take a relay's standing flows away with its new ones.
-const ignoreShedding = "ignore=shedding"
+// ignored is what does not make a relay unready, as asked by ?ignore=. Those
+// ask so with whose answer a relay's standing flows would go.
+type ignored struct{ shedding, hops bool }
+
+// ignorable are the words of it.
+const ignorable = "shedding, hops"
+
+// parseIgnored reads words with commas between them.
+func parseIgnored(text string) (ignored, error) {
+	var i ignored
+	for word := range strings.SplitSeq(text, ",") {
+		switch word {
+		case "":
+		case "shedding":
+			i.shedding = true
+		case "hops":
+			i.hops = true
+		default:
+			return i, fmt.Errorf("cannot ignore %q", word)
+		}
+	}
+	return i, nil
+}
 
 // handler answers GET and HEAD of /healthz, /readyz and /readyz/TUNNEL with
 // 200, 503 or 404 and a line of text.
-func (h *health) handler() http.Handler {
+func (h *readiness) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
 		answer(w, "ok", h.alive(r.Context()))
 	})
 	ready := func(w http.ResponseWriter, r *http.Request) {
-		ignore := r.URL.RawQuery
-		if ignore != "" && ignore != ignoreShedding {
-			http.Error(w, "the only query is "+ignoreShedding, http.StatusBadRequest)
+		ignore, err := parseIgnored(r.URL.Query().Get("ignore"))
+		if err != nil {
+			http.Error(w, err.Error()+"; what can be ignored: "+ignorable, http.StatusBadRequest)
 			return
 		}
-		answer(w, "ready", h.ready(r.Context(), r.PathValue("tunnel"), ignore != ""))
+		answer(w, "ready", h.ready(r.Context(), r.PathValue("tunnel"), ignore))
 	}
 	mux.HandleFunc("GET /readyz", ready)
 	mux.HandleFunc("GET /readyz/{tunnel}", ready)
@@ -70,7 +91,7 @@ func answer(w http.ResponseWriter, well string, err error) {
 }
 
 // alive says why the event loops do not do their work; nil if they do.
-func (h *health) alive(ctx context.Context) error {
+func (h *readiness) alive(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, loopPatience)
 	defer cancel()
 	_, err := h.responsive(ctx)
@@ -79,7 +100,7 @@ func (h *health) alive(ctx context.Context) error {
 
 // ready says why new flows of a tunnel, or of any if it has no name, would not
 // be served; nil if they would.
-func (h *health) ready(ctx context.Context, tunnel string, ignoreShedding bool) error {
+func (h *readiness) ready(ctx context.Context, tunnel string, ignore ignored) error {
 	s := h.overview()
 	found := tunnel == ""
 	var first error
@@ -88,7 +109,7 @@ func (h *health) ready(ctx context.Context, tunnel string, ignoreShedding bool) 
 			continue
 		}
 		found = true
-		if err := usable(t, ignoreShedding); err != nil && first == nil {
+		if err := usable(t, ignore); err != nil && first == nil {
 			first = err
 		}
 	}
@@ -98,17 +119,30 @@ func (h *health) ready(ctx context.Context, tunnel string, ignoreShedding bool) 
 	case first != nil:
 		return first
 	}
-	if short := h.tight(); len(short) > 0 && !ignoreShedding {
+	if short := h.tight(); len(short) > 0 && !ignore.shedding {
 		return fmt.Errorf("at the limit: %s", words(short))
 	}
 	return h.alive(ctx)
 }
 
-// usable says why a tunnel takes no new flow; nil if it does.
-func usable(t relay.TunnelSnapshot, ignoreShedding bool) error {
+// usable says why a tunnel takes no new flow, or has nowhere to lead it; nil if
+// it has.
+func usable(t relay.TunnelSnapshot, ignore ignored) error {
 	switch {
-	case t.State == "listening", t.State == "shedding" && ignoreShedding:
+	case t.State == "listening", t.State == "shedding" && ignore.shedding:
+	default:
+		return fmt.Errorf("tunnel %s is %s", t.Name, t.State)
+	}
+	if ignore.hops {
 		return nil
 	}
-	return fmt.Errorf("tunnel %s is %s", t.Name, t.State)
+	var states []string
+	for _, h := range t.Hops {
+		switch h.State {
+		case relay.HopUp, relay.HopReturning:
+			return nil
+		}
+		states = append(states, h.Hop+" is "+string(h.State))
+	}
+	return fmt.Errorf("tunnel %s has no hop: %s", t.Name, strings.Join(states, ", "))
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -19,9 +20,16 @@ func TestHealth(t *testing.T) {
 	tunnels := func(states ...string) relay.Snapshot {
 		var s relay.Snapshot
 		for i, state := range states {
-			s.Tunnels = append(s.Tunnels, relay.TunnelSnapshot{Name: string(rune('a' + i)), State: state})
+			s.Tunnels = append(s.Tunnels, relay.TunnelSnapshot{Name: string(rune('a' + i)), State: state, Hops: []relay.HopSnapshot{{Hop: "b:1", State: relay.HopUp}}})
 		}
 		return s
+	}
+	hops := func(states ...relay.HopState) relay.Snapshot {
+		t := relay.TunnelSnapshot{Name: "a", State: "listening"}
+		for i, state := range states {
+			t.Hops = append(t.Hops, relay.HopSnapshot{Hop: fmt.Sprintf("b%d:1", i+1), State: state})
+		}
+		return relay.Snapshot{Tunnels: []relay.TunnelSnapshot{t}}
 	}
 	stuck := errors.New("event loop 1 of 2 does not answer: context deadline exceeded")
 	for _, tt := range []struct {
@@ -49,12 +57,18 @@ func TestHealth(t *testing.T) {
 		{"near a limit", "GET", "/readyz", tunnels("listening"), nil, []resources.Resource{resources.Descriptors, resources.CPU}, 503, "at the limit: descriptors, cpu"},
 		{"which does not matter either", "GET", "/readyz?ignore=shedding", tunnels("listening"), nil, []resources.Resource{resources.Descriptors}, 200, "ready"},
 		{"draining does", "GET", "/readyz?ignore=shedding", tunnels("draining"), nil, nil, 503, "tunnel a is draining"},
-		{"another query", "GET", "/readyz?ignore=hops", tunnels("listening"), nil, nil, 400, "the only query is ignore=shedding"},
+		{"a hop is left", "GET", "/readyz/a", hops(relay.HopDown, relay.HopReturning), nil, nil, 200, "ready"},
+		{"no hop is left", "GET", "/readyz/a", hops(relay.HopDown, relay.HopEjected, relay.HopDrained), nil, nil, 503, "tunnel a has no hop: b1:1 is down, b2:1 is ejected, b3:1 is drained"},
+		{"which may not matter", "GET", "/readyz/a?ignore=hops", hops(relay.HopDown), nil, nil, 200, "ready"},
+		{"both do not matter", "GET", "/readyz/a?ignore=shedding,hops", hops(relay.HopDown), nil, []resources.Resource{resources.Memory}, 200, "ready"},
+		{"one of them does", "GET", "/readyz/a?ignore=hops", hops(relay.HopDown), nil, []resources.Resource{resources.Memory}, 503, "at the limit: memory"},
+		{"something else cannot be ignored", "GET", "/readyz?ignore=draining", tunnels("listening"), nil, nil, 400, `cannot ignore "draining"; what can be ignored: shedding, hops`},
+		{"another query", "GET", "/readyz?verbose", tunnels("listening"), nil, nil, 200, "ready"},
 		{"another method", "POST", "/readyz", tunnels("listening"), nil, nil, 405, "Method Not Allowed"},
 		{"another path", "GET", "/metrics", tunnels("listening"), nil, nil, 404, "404 page not found"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			h := &health{
+			h := &readiness{
 				overview:   func() relay.Snapshot { return tt.relay },
 				responsive: func(context.Context) (time.Duration, error) { return time.Millisecond, tt.stuck },
 				tight:      func() []resources.Resource { return tt.tight },

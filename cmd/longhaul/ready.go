@@ -34,11 +34,12 @@ func newReady(env *env) *cobra.Command {
 		Short: "Say by the exit code whether the relay serves new flows",
 		Long: `ready asks the running relay whether new flows of a tunnel, or of every
 tunnel, are served: it listens, is not draining, sheds no flows, and its
-event loops answer. It is for the check scripts of keepalived and others.
+event loops answer, and a hop can be used. It is for the check scripts of
+keepalived and others.
 
 Exit codes: 0 ready, 1 not ready or no relay there, 2 wrong command line.`,
 		Example: `  longhaul ready
-  longhaul ready to-site-b --ignore shedding
+  longhaul ready to-site-b --ignore shedding,hops
   longhaul ready --http 10.10.10.20:9463 --timeout 500ms`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -51,19 +52,18 @@ Exit codes: 0 ready, 1 not ready or no relay there, 2 wrong command line.`,
 	flags.BoolVar(&asJSON, "json", false, "print the answer as JSON")
 	flags.StringVar(&socket, "control-socket", "", "`PATH` of the relay's control socket (default: the usual place)")
 	flags.StringVar(&remote, "http", "", "ask at this `ADDRESS:PORT` of http_listen instead")
-	flags.StringVar(&ignore, "ignore", "", "`WHAT` does not matter: shedding")
+	flags.StringVar(&ignore, "ignore", "", "`WHAT` does not matter: shedding, hops, or both")
 	flags.DurationVar(&timeout, "timeout", 2*time.Second, "how long the answer may take")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		target := "/readyz"
 		if len(args) == 1 {
 			target += "/" + url.PathEscape(args[0])
 		}
-		switch ignore {
-		case "":
-		case "shedding":
-			target += "?" + ignoreShedding
-		default:
-			return usageError(&hintError{fmt.Errorf("cannot ignore %q", ignore), "the only thing to ignore is shedding"})
+		if _, err := parseIgnored(ignore); err != nil {
+			return usageError(&hintError{err, "what can be ignored: " + ignorable})
+		}
+		if ignore != "" {
+			target += "?ignore=" + ignore
 		}
 		if timeout <= 0 {
 			return usageError(&hintError{fmt.Errorf("the timeout cannot be %v", timeout), "give a time such as 500ms or 2s"})

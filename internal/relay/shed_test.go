@@ -130,7 +130,7 @@ func TestResponsive(t *testing.T) {
 	if _, err := g.relay.Responsive(t.Context()); !errors.Is(err, ErrClosed) {
 		t.Errorf("of a closed relay: %v", err)
 	}
-	idle, err := New(Options{Tunnels: []Tunnel{{Name: "t", Listen: []netip.AddrPort{freePort}, Forward: []Target{{"127.0.0.1", 9}}}}})
+	idle, err := New(Options{Tunnels: []Tunnel{{Name: "t", Listen: []netip.AddrPort{freePort}, Forward: []Target{{Host: "127.0.0.1", Port: 9}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
