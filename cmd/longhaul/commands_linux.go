@@ -26,6 +26,9 @@ func commands(env *env) []*cobra.Command {
 		newDoctor(env),
 		newTop(env),
 		newStatus(env),
+		newDrain(env),
+		newResume(env),
+		newUpgrade(env),
 		newConfig(env),
 		newVersion(env),
 	}

@@ -19,12 +19,14 @@ import (
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
 	"longhaul/internal/control"
+	"longhaul/internal/handover"
 	"longhaul/internal/relay"
 )
 
 // daemon is the running `longhaul relay`.
 //
 //	load → control socket → listen → READY ─┬─ SIGHUP: reload, all or nothing
+//	                                        ├─ upgrade: another process follows → drain → exit
 //	                                        └─ SIGTERM, SIGINT: drain → exit
 type daemon struct {
 	env   *env
@@ -40,9 +42,27 @@ type daemon struct {
 	legs    *transports
 	started time.Time
 
+	logTo   io.Writer
+	program string          // what an upgrade starts
+	server  *control.Server // nil: nobody can ask
+	socket  string          // its path
+
+	predecessor *handover.Predecessor // while this process gets ready to follow another
+	inherited   inheritance
+	elders      elders
+
+	upgrades  chan upgradeRequest
+	finishing chan finishRequest
+	ending    chan struct{} // closed once the relay stops
+
 	mu         sync.Mutex // guards what follows: status reads it from elsewhere
 	config     *config.Config
 	lastReload *reloadFact
+	stage      stage
+	successor  int // the process that has taken over
+	replacedAt time.Time
+	within     time.Duration // of the flows that stayed behind; negative: no bound
+	endsAt     time.Time     // when flows are reset; zero: never
 }
 
 // reloadFact is how the last reload went.
@@ -68,12 +88,19 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	signal.Ignore(syscall.SIGPIPE)
 	defer signal.Reset(syscall.SIGPIPE)
 
+	d.program, d.logTo = ownProgram(), d.env.stderr
+	d.upgrades, d.finishing, d.ending = make(chan upgradeRequest), make(chan finishRequest), make(chan struct{})
+	if err := d.follow(ctx); err != nil {
+		return err
+	}
+	defer d.predecessor.Close()
 	if d.config, err = loader().Load(ctx, d.path, d.flags...); err != nil {
 		return err
 	}
 	d.openLog()
 	defer d.writer.close(2 * time.Second)
 	d.manager = newServiceManager(d.log)
+	d.manager.silent.Store(d.predecessor != nil)
 
 	workers := d.config.Workers
 	if workers == 0 {
@@ -115,18 +142,22 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		Log:               d.log,
 		OnFlows:           d.flows.add,
 		LegStats:          d.flows.wanted,
+		Listeners:         d.handedOver(),
+		Drained:           d.inherited.Drained,
 	})
 	if err != nil {
 		return err
 	}
 	defer d.relay.Close()
 
-	server, err := d.openControl(ctx)
-	if err != nil {
+	if err := d.openControl(ctx); err != nil {
 		return err
 	}
-	if server != nil {
-		defer server.Close()
+	if d.server != nil {
+		defer d.server.Close()
+	}
+	if err := d.introduce(ctx); err != nil {
+		return err
 	}
 	if err := d.relay.Start(); err != nil {
 		return err
@@ -137,6 +168,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	for _, t := range d.config.Tunnels {
 		d.log.Info("listening", "tunnel", t.Name, "listen", join(t.Listen), "forward", join(t.Forward))
 	}
+	d.takeOver(ctx)
 	d.manager.ready(d.statusLine())
 	d.log.Info("relay started", "version", version(), "pid", os.Getpid(), "tunnels", len(d.config.Tunnels), "workers", d.relay.Snapshot().Workers)
 
@@ -152,6 +184,18 @@ func (d *daemon) run(ctx context.Context) (err error) {
 				return d.drain(signals)
 			}
 			d.reload(ctx)
+		case r := <-d.upgrades:
+			done, stop := d.upgrade(ctx, signals, r)
+			switch {
+			case done && stop != nil:
+				_ = syscall.Kill(d.successor, stop.(syscall.Signal)) // it was for the service
+				return d.outlive(signals)
+			case done:
+				return d.outlive(signals)
+			case stop != nil:
+				d.log.Info("stopping", "signal", stop.String())
+				return d.drain(signals)
+			}
 		}
 	}
 }
@@ -168,8 +212,8 @@ func join[T fmt.Stringer](all []T) string {
 func (d *daemon) openLog() {
 	d.level = new(slog.LevelVar)
 	d.setLevel(d.config.Log.Level)
-	direct := newLogger(d.env.stderr, d.config.Log.Format, d.level)
-	d.writer = newAsyncWriter(d.env.stderr, func(n uint64) {
+	direct := newLogger(d.logTo, d.config.Log.Format, d.level)
+	d.writer = newAsyncWriter(d.logTo, func(n uint64) {
 		direct.Warn("log lines were dropped: the log was not read fast enough", "lines", n)
 	})
 	d.log = newLogger(d.writer, d.config.Log.Format, d.level)
@@ -192,29 +236,35 @@ func (d *daemon) setLevel(name string) {
 
 // openControl opens the control socket. Where nobody asked for a place and
 // the usual one cannot be had, the relay does without: forwarding matters more.
-func (d *daemon) openControl(ctx context.Context) (*control.Server, error) {
+func (d *daemon) openControl(ctx context.Context) error {
 	path := d.config.ControlSocket
 	if path == config.Off {
-		return nil, nil
+		return nil
 	}
 	asked := path != ""
 	if !asked {
 		path = control.DefaultPath(d.env.getenv)
 	}
-	l, err := control.Listen(ctx, path)
+	listen := control.Listen
+	if d.predecessor != nil && path == d.inherited.ControlSocket {
+		listen = control.ListenAside
+	}
+	l, err := listen(ctx, path)
 	switch {
 	case err == nil:
-		return control.Serve(l, d.log, control.Handlers{Status: func() any { return d.status() }, Do: d.do}), nil
+		d.socket = path
+		d.server = control.Serve(l, d.log, control.Handlers{Status: func() any { return d.status() }, Do: d.do})
+		return nil
 	case asked || errors.Is(err, control.ErrInUse):
-		return nil, err
+		return err
 	}
 	d.log.Warn("longhaul status is not available", "error", err, "remedy", "give a path with --control-socket, or off")
-	return nil, nil
+	return nil
 }
 
 // reload takes the configuration up again. A bad one changes nothing.
 func (d *daemon) reload(ctx context.Context) {
-	d.manager.reloading()
+	d.manager.reloading("reloading")
 	defer func() { d.manager.ready(d.statusLine()) }()
 
 	fact := &reloadFact{At: time.Now()}
@@ -258,52 +308,6 @@ func (d *daemon) reload(ctx context.Context) {
 		"removed", strings.Join(changes.Removed, ","), "unchanged", len(changes.Unchanged))
 	if len(fact.NeedsRestart) > 0 {
 		d.log.Warn("some changed settings wait for a restart", "settings", strings.Join(fact.NeedsRestart, ","))
-	}
-}
-
-// drain stops accepting and lets the flows finish, until the deadline or a
-// second signal.
-func (d *daemon) drain(signals <-chan os.Signal) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	if d.config.DrainTimeout >= 0 {
-		deadline, end := context.WithTimeout(ctx, d.config.DrainTimeout)
-		defer end()
-		ctx = deadline
-	}
-	d.manager.stopping("draining, " + plural(int(d.relay.Snapshot().FlowsNow), "flow") + " left")
-
-	type result struct {
-		left int
-		err  error
-	}
-	ended := make(chan result, 1)
-	go func() {
-		left, err := d.relay.Drain(ctx)
-		ended <- result{left, err}
-	}()
-	extend := time.NewTicker(drainExtension / 3)
-	defer extend.Stop()
-	for {
-		select {
-		case r := <-ended:
-			if r.left > 0 {
-				d.log.Warn("stopped, flows were reset", "flows", r.left)
-				return &exitError{fmt.Errorf("%s did not end in time and were reset", plural(r.left, "flow")), exitDrained}
-			}
-			if r.err != nil && !errors.Is(r.err, context.DeadlineExceeded) && !errors.Is(r.err, context.Canceled) {
-				return r.err
-			}
-			d.log.Info("stopped, every flow had ended")
-			return nil
-		case sig := <-signals:
-			if sig != syscall.SIGHUP {
-				d.log.Warn("a second signal ends the drain", "signal", sig.String())
-				cancel()
-			}
-		case <-extend.C:
-			d.manager.extend()
-		}
 	}
 }
 
@@ -380,6 +384,8 @@ type relayStatus struct {
 	Host            hostChanges `json:"host_changes"`
 	LogLinesDropped uint64      `json:"log_lines_dropped"`
 	Process         processFact `json:"process"`
+	ReplacedBy      int         `json:"replaced_by,omitempty"` // the process that has taken over from this one
+	OlderProcesses  []elderFact `json:"older_processes"`       // that finish their flows
 	relay.Snapshot
 }
 
@@ -394,11 +400,15 @@ func (d *daemon) status() relayStatus {
 		Lacks:           d.legs.lacks(),
 		Host:            findHostChanges(),
 		LogLinesDropped: d.writer.total.Load(),
+		OlderProcesses:  d.elders.ask(context.Background()),
 		Process:         ownProcess(),
 		Snapshot:        d.relay.Snapshot(),
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.LastReload = d.lastReload
+	if d.stage == replaced {
+		s.ReplacedBy = d.successor
+	}
 	return s
 }

@@ -108,9 +108,13 @@ func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now tim
 		fmt.Fprintf(w, ", %s", s.ConfigFile)
 	}
 	fmt.Fprintln(w)
-	if s.Draining {
+	switch {
+	case s.ReplacedBy > 0:
+		fmt.Fprintf(w, "replaced by process %d: no new flows are accepted\n", s.ReplacedBy)
+	case s.Draining:
 		fmt.Fprintln(w, "draining: no new flows are accepted")
 	}
+	writeElders(w, s.OlderProcesses)
 	if s.AcceptPaused {
 		fmt.Fprintln(w, "accepting is paused: out of descriptors or memory")
 	}

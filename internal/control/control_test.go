@@ -62,7 +62,7 @@ func TestVerbs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waiting, told := make(chan struct{}), make(chan error, 1)
+	waiting, told := make(chan struct{}, 1), make(chan error, 2)
 	s := serve(l, quiet, Handlers{Do: func(ctx context.Context, verb string, arguments url.Values) (any, error) {
 		switch verb {
 		case "repeat":
@@ -72,7 +72,7 @@ func TestVerbs(t *testing.T) {
 		case "fail":
 			return nil, errors.New("it broke")
 		case "wait":
-			close(waiting)
+			waiting <- struct{}{}
 			<-ctx.Done()
 			told <- ctx.Err()
 			return "told", nil
@@ -116,7 +116,6 @@ func TestVerbs(t *testing.T) {
 	if err := <-told; !errors.Is(err, context.Canceled) {
 		t.Errorf("the relay is told %v", err)
 	}
-	waiting = make(chan struct{})
 	go func() { <-waiting; s.Close() }()
 	if body, err := Do(t.Context(), path, "wait", nil); err != nil || strings.TrimSpace(string(body)) != `"told"` {
 		t.Errorf("the last words of a server that closes: %s, %v", body, err)

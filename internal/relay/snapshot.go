@@ -31,7 +31,7 @@ type MemorySnapshot struct {
 // started; they survive a reload.
 type TunnelSnapshot struct {
 	Name       string           `json:"name"`
-	State      string           `json:"state"` // listening, paused, draining or removed
+	State      string           `json:"state"` // listening, paused, drained, draining or removed
 	Listen     []netip.AddrPort `json:"listen"`
 	Forward    []string         `json:"forward"`
 	Balance    Balance          `json:"balance"`
@@ -105,6 +105,8 @@ func (r *Relay) Snapshot() Snapshot {
 		switch {
 		case s.Draining:
 			state = "draining"
+		case in.state.drained.Load():
+			state = "drained"
 		case s.AcceptPaused:
 			state = "paused"
 		}
