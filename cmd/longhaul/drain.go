@@ -313,7 +313,7 @@ func (d *daemon) count(ctx context.Context, answer *drained) {
 
 // summaryVerb is what a process that has taken over shows of this one.
 func (d *daemon) summaryVerb(context.Context, url.Values) (any, error) {
-	s := summary{Version: version(), FlowsNow: d.relay.Flows(), Tunnels: d.relay.FlowsByTunnel()}
+	s := elderSummary{Version: version(), FlowsNow: d.relay.Flows(), Tunnels: d.relay.FlowsByTunnel()}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.stage == replaced {

@@ -35,8 +35,8 @@ type elderFact struct {
 	flowsOfTunnel map[string]int64
 }
 
-// summary is what an older process answers to the one that followed it.
-type summary struct {
+// elderSummary is what an older process answers to the one that followed it.
+type elderSummary struct {
 	Version     string           `json:"version"`
 	ReplacedFor float64          `json:"replaced_seconds"`
 	FlowsNow    int64            `json:"flows_now"`
@@ -89,7 +89,7 @@ func (e *elders) ask(ctx context.Context) []elderFact {
 	for i, one := range all {
 		asking.Go(func() {
 			facts[i] = elderFact{elder: one}
-			var s summary
+			var s elderSummary
 			body, err := control.Do(ctx, one.ControlSocket, "summary", nil)
 			if err == nil {
 				err = json.Unmarshal(body, &s)

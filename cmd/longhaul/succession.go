@@ -356,10 +356,10 @@ func (d *daemon) handedOver() []relay.Listener {
 	return all
 }
 
-// ownProgram is the path at which this program was started, links and all: what
+// startedAs is the path at which this program was started, links and all: what
 // lies there at an upgrade is what is started. Where that cannot be known it is
 // the file itself.
-func ownProgram() string {
+func startedAs() string {
 	running, err := os.Stat("/proc/self/exe")
 	path := os.Args[0]
 	if !strings.Contains(path, "/") {

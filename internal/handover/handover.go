@@ -79,10 +79,10 @@ func address(fd int) (addr netip.AddrPort, err error) {
 		return addr, err
 	}
 	if kind != unix.SOCK_STREAM || protocol != unix.IPPROTO_TCP {
-		return addr, errors.New("it is not a TCP socket")
+		return addr, errors.New("it is not a listening TCP socket")
 	}
 	if _, err := unix.Getpeername(fd); !errors.Is(err, unix.ENOTCONN) {
-		return addr, errors.New("it is not a listening socket but a connection")
+		return addr, errors.New("it is not a listening TCP socket but a connection")
 	}
 	name, err := unix.Getsockname(fd)
 	if err != nil {

@@ -55,7 +55,7 @@ func Start(ctx context.Context, p Program, offer Offer, log io.Writer) (*Success
 	stderr.Close()
 	if err != nil {
 		ours.Close()
-		said.wait()
+		said.wait(time.Second)
 		return nil, startError(p.Path, err)
 	}
 	s := &Successor{process: process, channel: ours, said: said}
@@ -128,7 +128,7 @@ func (s *Successor) Kill() {
 	_ = s.channel.SetDeadline(time.Now().Add(killPatience))
 	_, _ = io.Copy(io.Discard, s.channel) // until the kernel closes the other end
 	_ = s.channel.Close()
-	s.said.wait()
+	s.said.wait(time.Second)
 	_ = s.process.Release()
 }
 
@@ -139,6 +139,9 @@ const killPatience = 5 * time.Second
 // fail ends the process, and says what went wrong.
 func (s *Successor) fail(what string, err error) error {
 	pid := s.PID()
+	if gone(err) {
+		s.said.wait(2 * time.Second) // it is about to say why
+	}
 	s.Kill()
 	f := &Failure{LastWords: s.said.String()}
 	switch {
@@ -188,12 +191,12 @@ func (l *lastWords) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// wait waits until nothing more can be written, for a while: a process that
-// was started in turn may hold the pipe.
-func (l *lastWords) wait() {
+// wait waits until nothing more can be written, but not for longer than within:
+// a process that was started in turn may hold the pipe.
+func (l *lastWords) wait(within time.Duration) {
 	select {
 	case <-l.done:
-	case <-time.After(time.Second):
+	case <-time.After(within):
 	}
 }
 
