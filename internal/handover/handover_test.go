@@ -235,9 +235,8 @@ func TestAnotherProcessTakesOver(t *testing.T) {
 				written, _ := os.ReadFile(log)
 				return fmt.Sprintf("the log has %q, and %q was passed on", written, &said)
 			})
-			if got := said.String(); got != "about to serve\n" {
-				t.Errorf("before it served it said %q", got)
-			}
+			nettest.Eventually(t, patience, func() bool { return said.String() == "about to serve\n" },
+				func() string { return fmt.Sprintf("before it served it said %q", &said) })
 		})
 	}
 }

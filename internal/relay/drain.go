@@ -12,7 +12,9 @@ var ErrNoTunnel = errors.New("no such tunnel")
 // DrainTunnel takes a tunnel out of service: new connections are answered as if
 // nobody listened, and its flows go on. It stays so, whatever a reload changes
 // about the tunnel, until ResumeTunnel. What has been connected already is
-// served. Draining a drained tunnel does nothing.
+// served. Draining a drained tunnel does nothing. (A listener that asked for
+// port 0 gets another port when it is resumed: the kernel keeps only a port that
+// was asked for.)
 func (r *Relay) DrainTunnel(name string) error {
 	return r.withTunnel(name, func(in *installed) error {
 		in.state.drained.Store(true)

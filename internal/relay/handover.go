@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -111,14 +112,14 @@ func (r *Relay) handedOver(key listenKey, tr Transport) (*listener, error) {
 	for i, h := range r.opts.Listeners {
 		same := h.Configured == key.addr ||
 			key.addr.Port() != 0 && h.Bound.Port() == key.addr.Port() && h.Bound.Addr().WithZone("") == key.addr.Addr().WithZone("")
-		if h.File == nil || !same {
+		if !same {
 			continue
 		}
 		l, err := inherit(h.File)
 		if err != nil {
 			return nil, err
 		}
-		r.opts.Listeners[i].File = nil // for one listener only
+		r.opts.Listeners = slices.Delete(r.opts.Listeners, i, i+1) // for one listener only
 		l.key, l.inherited = key, h.Inherited
 		if err := l.prepare(tr); err != nil {
 			closeFD(l.fd)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -71,6 +72,7 @@ func New(opts Options) (*Relay, error) {
 		return nil, err
 	}
 	opts.Tunnels = tunnels
+	opts.Listeners = slices.Clone(opts.Listeners)
 	r := &Relay{opts: opts, log: opts.Log, names: newNames(opts.Resolve), idle: make(chan struct{}, 1)}
 	r.probes = newProbes(r)
 	r.memory.limit.Store(max(0, opts.MemoryLimitBytes))
