@@ -204,10 +204,13 @@ func (d *daemon) setDrained(name string, out bool) (*drained, error) {
 		set, word = d.relay.DrainTunnel, "drained"
 	}
 	answer := &drained{Drained: out}
+	was := slices.Contains(d.relay.Drained(), name)
 	switch err := set(name); {
 	case err == nil:
 		answer.Tunnel = name
-		d.log.Info("tunnel "+word, "tunnel", name)
+		if was != out {
+			d.log.Info("tunnel "+word, "tunnel", name)
+		}
 		return answer, nil
 	case !errors.Is(err, relay.ErrNoTunnel):
 		return nil, err
