@@ -27,7 +27,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"longhaul": main, "longhaul-activated": activatedMain, "longhaul-panics": topPanicsMain})
+	testscript.Main(m, map[string]func(){"longhaul": main, "longhaul-activated": activatedMain, "longhaul-watched": watchedMain, "longhaul-linked": linkedMain, "longhaul-panics": topPanicsMain})
 }
 
 // TestScripts runs the end-to-end specs of testdata/script: the real program,

@@ -253,13 +253,11 @@ func successorEnvironment(environment []string) []string {
 // failedUpgrade says why to whoever asked.
 func failedUpgrade(err error) error {
 	text := fmt.Sprintf("the upgrade failed, process %d goes on: %v", os.Getpid(), err)
-	hint := "the running relay's log may say more"
 	var failure *handover.Failure
 	if errors.As(err, &failure) && failure.LastWords != "" {
 		text += "; its last words:\n" + failure.LastWords
-		hint = "put that right, and try again"
 	}
-	return &hintError{errors.New(text), hint}
+	return &hintError{errors.New(text), "put that right, and try again"}
 }
 
 // aside is where this process answers once another one has taken its place.

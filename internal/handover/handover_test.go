@@ -263,14 +263,14 @@ func TestProcessesThatDoNotTakeOver(t *testing.T) {
 		problem string // in it
 		words   string // its last words have
 	}{
-		{"ends at once", "ended and", "follow: the configuration is bad"},
-		{"panics", "ended and", "panic: a bug"},
-		{"talks too much", "ended and", "follow: the end"},
+		{"ends at once", "ended before", "follow: the configuration is bad"},
+		{"panics", "ended before", "panic: a bug"},
+		{"talks too much", "ended before", "follow: the end"},
 		{"hangs", "was not ready in time", ""},
-		{"stops short of ready", "ended and was not ready", "follow: it lost heart"},
+		{"stops short of ready", "ended before it was ready", "follow: it lost heart"},
 		{"says something else", `was not ready: got the message "serving" in place of "ready"`, ""},
-		{"ends the handover", "ended and was not ready", ""},
-		{"does not begin", "ended and did not begin to accept", "follow: an address is in use"},
+		{"ends the handover", "ended before it was ready", ""},
+		{"does not begin", "ended before it accepted", "follow: an address is in use"},
 	} {
 		t.Run(tt.how, func(t *testing.T) {
 			p, _ := program(t, tt.how)

@@ -64,7 +64,7 @@ func Start(ctx context.Context, p Program, offer Offer, log io.Writer) (*Success
 	lift := s.channel.within(ctx)
 	err = s.channel.sendOffer(offer)
 	if cause := lift(); err != nil {
-		return nil, s.fail("did not take the sockets", errors.Join(cause, err))
+		return nil, s.fail("did not take the sockets", "it took the sockets", errors.Join(cause, err))
 	}
 	return s, nil
 }
@@ -95,7 +95,7 @@ func (s *Successor) Ready(ctx context.Context) (state []byte, err error) {
 	lift := s.channel.within(ctx)
 	state, err = s.channel.expect(kindReady)
 	if cause := lift(); err != nil || cause != nil {
-		return nil, s.fail("was not ready", errors.Join(cause, err))
+		return nil, s.fail("was not ready", "it was ready", errors.Join(cause, err))
 	}
 	return state, nil
 }
@@ -109,7 +109,7 @@ func (s *Successor) Serve(ctx context.Context) error {
 		_, err = s.channel.expect(kindServing)
 	}
 	if cause := lift(); err != nil {
-		return s.fail("did not begin to accept", errors.Join(cause, err))
+		return s.fail("did not begin to accept", "it accepted", errors.Join(cause, err))
 	}
 	return nil
 }
@@ -136,8 +136,8 @@ func (s *Successor) Kill() {
 // unless a disk or a file server holds it.
 const killPatience = 5 * time.Second
 
-// fail ends the process, and says what went wrong.
-func (s *Successor) fail(what string, err error) error {
+// fail ends the process, and says what it did not, and before what it ended.
+func (s *Successor) fail(didNot, before string, err error) error {
 	pid := s.PID()
 	if gone(err) {
 		s.said.wait(2 * time.Second) // it is about to say why
@@ -146,13 +146,13 @@ func (s *Successor) fail(what string, err error) error {
 	f := &Failure{LastWords: s.said.String()}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		f.Problem = fmt.Sprintf("the new process %d %s in time", pid, what)
+		f.Problem = fmt.Sprintf("the new process %d %s in time", pid, didNot)
 	case errors.Is(err, context.Canceled):
 		f.Problem = fmt.Sprintf("broken off before the new process %d served", pid)
 	case gone(err):
-		f.Problem = fmt.Sprintf("the new process %d ended and %s", pid, what)
+		f.Problem = fmt.Sprintf("the new process %d ended before %s", pid, before)
 	default:
-		f.Problem = fmt.Sprintf("the new process %d %s: %v", pid, what, err)
+		f.Problem = fmt.Sprintf("the new process %d %s: %v", pid, didNot, err)
 	}
 	return f
 }
