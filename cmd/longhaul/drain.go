@@ -18,11 +18,6 @@ import (
 	"longhaul/internal/relay"
 )
 
-// hopDrainer takes hops out of the choice of the tunnels that have them.
-type hopDrainer interface {
-	DrainHop(tunnel, hop string, drained bool) (tunnels []string, err error)
-}
-
 // drained is what POST /v1/drain and /v1/resume answer.
 type drained struct {
 	Tunnel   string   `json:"tunnel,omitempty"`
@@ -134,19 +129,20 @@ func tellDrain(ctx context.Context, env *env, path, verb string, arguments url.V
 	return err
 }
 
+// what names the tunnel or the hop.
+func (d drained) what() string {
+	if d.Hop != "" {
+		return "hop " + d.Hop + " of " + strings.Join(d.Tunnels, ", ")
+	}
+	return "tunnel " + d.Tunnel
+}
+
 // String is the outcome in a line.
 func (d drained) String() string {
-	what := "tunnel " + d.Tunnel
-	if d.Hop != "" {
-		what = "hop " + d.Hop + " of " + strings.Join(d.Tunnels, ", ")
-	}
 	if !d.Drained {
-		return what + " is in service"
+		return d.what() + " is in service"
 	}
-	if d.FlowsNow == nil && d.Hop != "" {
-		return what + " is drained"
-	}
-	text := what + " is drained, " + flowsText(d.FlowsNow) + " left"
+	text := d.what() + " is drained, " + flowsText(d.FlowsNow) + " left"
 	if len(d.Silent) > 0 {
 		text += fmt.Sprintf("; older processes that do not answer: %s", strings.Trim(fmt.Sprint(d.Silent), "[]"))
 	}
@@ -165,11 +161,10 @@ func (d *daemon) drainVerb(ctx context.Context, arguments url.Values) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	switch wait := arguments.Get("wait"); {
-	case answer.Tunnel == "":
-	case wait == "":
+	switch wait := arguments.Get("wait"); wait {
+	case "":
 		d.count(ctx, answer)
-	case wait == forever:
+	case forever:
 		err = d.awaitDrained(ctx, answer)
 	default:
 		within, parseErr := time.ParseDuration(wait)
@@ -185,7 +180,7 @@ func (d *daemon) drainVerb(ctx context.Context, arguments url.Values) (any, erro
 
 func (d *daemon) resumeVerb(ctx context.Context, arguments url.Values) (any, error) {
 	answer, err := d.setDrained(arguments.Get("name"), false)
-	if err == nil && answer.Tunnel != "" {
+	if err == nil {
 		d.count(ctx, answer)
 	}
 	return answer, err
@@ -216,11 +211,10 @@ func (d *daemon) setDrained(name string, out bool) (*drained, error) {
 		return nil, err
 	}
 	tunnel, hop, ok := findHop(d.config.Tunnels, name)
-	hops, can := any(d.relay).(hopDrainer)
-	if !ok || !can {
+	if !ok {
 		return nil, unknownName(d.config.Tunnels, name)
 	}
-	tunnels, err := hops.DrainHop(tunnel, hop, out)
+	tunnels, err := d.relay.DrainHop(tunnel, hop, out)
 	if err != nil {
 		return nil, err
 	}
@@ -229,16 +223,20 @@ func (d *daemon) setDrained(name string, out bool) (*drained, error) {
 	return answer, nil
 }
 
-// findHop finds the hop that a name stands for: its text in the file, which
-// stands for it in every tunnel, or TUNNEL/HOP.
+// findHop finds the hop that a name stands for: its text in the file or in the
+// status, which stands for it in every tunnel, or TUNNEL/HOP. The relay knows a
+// hop with a range of ports by the first.
 func findHop(tunnels []config.Tunnel, name string) (tunnel, hop string, found bool) {
 	for _, t := range tunnels {
 		for _, f := range t.Forward {
-			switch name {
-			case f.String():
-				return "", name, true
-			case t.Name + "/" + f.String():
-				return t.Name, f.String(), true
+			known := relay.Target{Host: f.Host, Port: f.Ports.Low}.String()
+			for _, text := range []string{f.String(), known} {
+				switch name {
+				case text:
+					return "", known, true
+				case t.Name + "/" + text:
+					return t.Name, known, true
+				}
 			}
 		}
 	}
@@ -269,7 +267,7 @@ func unknownName(tunnels []config.Tunnel, name string) error {
 // drainPoll is how often a wait looks at the number of flows.
 const drainPoll = 100 * time.Millisecond
 
-// awaitDrained waits until a tunnel's flows have ended, or ctx has.
+// awaitDrained waits until the flows have ended, or ctx has.
 func (d *daemon) awaitDrained(ctx context.Context, answer *drained) error {
 	began := time.Now()
 	tick := time.NewTicker(drainPoll)
@@ -280,8 +278,8 @@ func (d *daemon) awaitDrained(ctx context.Context, answer *drained) error {
 		switch {
 		case answer.FlowsNow != nil && *answer.FlowsNow == 0:
 			return nil
-		case !slices.Contains(d.relay.Drained(), answer.Tunnel):
-			return &hintError{fmt.Errorf("tunnel %s was resumed or removed while its flows were waited for", answer.Tunnel), "see longhaul status"}
+		case !d.isDrained(answer):
+			return &hintError{fmt.Errorf("%s was resumed or removed while its flows were waited for", answer.what()), "see longhaul status"}
 		}
 		select {
 		case <-tick.C:
@@ -295,28 +293,57 @@ func (d *daemon) awaitDrained(ctx context.Context, answer *drained) error {
 	}
 }
 
-// count looks how many flows a tunnel has, in older processes as well.
+// isDrained says whether what was drained still is.
+func (d *daemon) isDrained(answer *drained) bool {
+	if answer.Hop == "" {
+		return slices.Contains(d.relay.Drained(), answer.Tunnel)
+	}
+	now := d.relay.DrainedHops()
+	return !slices.ContainsFunc(answer.Tunnels, func(tunnel string) bool {
+		return !slices.Contains(now, relay.HopName{Tunnel: tunnel, Hop: answer.Hop})
+	})
+}
+
+// count looks how many flows a tunnel or a hop has, in older processes as well.
 func (d *daemon) count(ctx context.Context, answer *drained) {
 	answer.FlowsNow, answer.Silent = nil, nil
-	n, err := d.relay.TunnelFlows(answer.Tunnel)
-	if err != nil {
-		return
-	}
+	n := answer.flowsIn(d.flowCounts())
 	for _, older := range d.elders.ask(ctx) {
 		if older.FlowsNow == nil {
 			answer.Silent = append(answer.Silent, older.PID)
 			continue
 		}
-		n += older.flowsOfTunnel[answer.Tunnel]
+		n += answer.flowsIn(older.counts)
 	}
 	if len(answer.Silent) == 0 {
 		answer.FlowsNow = &n
 	}
 }
 
+// flowCounts are the flows of a process by tunnel, and by TUNNEL/HOP.
+type flowCounts map[string]int64
+
+func (d *daemon) flowCounts() flowCounts {
+	counts := flowCounts(d.relay.FlowsByTunnel())
+	for name, n := range d.relay.HopFlows() {
+		counts[name.Tunnel+"/"+name.Hop] = n
+	}
+	return counts
+}
+
+func (d *drained) flowsIn(counts flowCounts) (n int64) {
+	if d.Hop == "" {
+		return counts[d.Tunnel]
+	}
+	for _, tunnel := range d.Tunnels {
+		n += counts[tunnel+"/"+d.Hop]
+	}
+	return n
+}
+
 // summaryVerb is what a process that has taken over shows of this one.
 func (d *daemon) summaryVerb(context.Context, url.Values) (any, error) {
-	s := elderSummary{Version: version(), FlowsNow: d.relay.Flows(), Tunnels: d.relay.FlowsByTunnel()}
+	s := elderSummary{Version: version(), FlowsNow: d.relay.Flows(), Flows: d.flowCounts()}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.stage == replaced {

@@ -28,20 +28,20 @@ type elder struct {
 // elderFact is what status says of one. What it did not answer is null.
 type elderFact struct {
 	elder
-	Version       string   `json:"version,omitempty"`
-	ReplacedFor   *float64 `json:"replaced_seconds"` // how long ago
-	FlowsNow      *int64   `json:"flows_now"`
-	SecondsLeft   *float64 `json:"seconds_left,omitempty"` // until flows are reset
-	flowsOfTunnel map[string]int64
+	Version     string   `json:"version,omitempty"`
+	ReplacedFor *float64 `json:"replaced_seconds"` // how long ago
+	FlowsNow    *int64   `json:"flows_now"`
+	SecondsLeft *float64 `json:"seconds_left,omitempty"` // until flows are reset
+	counts      flowCounts
 }
 
 // elderSummary is what an older process answers to the one that followed it.
 type elderSummary struct {
-	Version     string           `json:"version"`
-	ReplacedFor float64          `json:"replaced_seconds"`
-	FlowsNow    int64            `json:"flows_now"`
-	SecondsLeft *float64         `json:"seconds_left,omitempty"`
-	Tunnels     map[string]int64 `json:"tunnels"` // flows of each
+	Version     string     `json:"version"`
+	ReplacedFor float64    `json:"replaced_seconds"`
+	FlowsNow    int64      `json:"flows_now"`
+	SecondsLeft *float64   `json:"seconds_left,omitempty"`
+	Flows       flowCounts `json:"flows"`
 }
 
 // elderPatience is how long an older process may take to say how it is.
@@ -102,7 +102,7 @@ func (e *elders) ask(ctx context.Context) []elderFact {
 			case err != nil:
 				return // it is shown with what is known
 			}
-			facts[i].Version, facts[i].SecondsLeft, facts[i].flowsOfTunnel = s.Version, s.SecondsLeft, s.Tunnels
+			facts[i].Version, facts[i].SecondsLeft, facts[i].counts = s.Version, s.SecondsLeft, s.Flows
 			facts[i].ReplacedFor, facts[i].FlowsNow = &s.ReplacedFor, &s.FlowsNow
 		})
 	}

@@ -46,17 +46,6 @@ func (r *Relay) ResumeTunnel(name string) error {
 // Flows is how many flows there are.
 func (r *Relay) Flows() int64 { return r.live.Load() }
 
-// TunnelFlows is how many flows a tunnel has, drained or not.
-func (r *Relay) TunnelFlows(name string) (flows int64, err error) {
-	err = ErrNoTunnel
-	for _, in := range r.table.Load().tunnels {
-		if in.tunnel.Name == name {
-			return in.state.flows.Load(), nil
-		}
-	}
-	return 0, err
-}
-
 // FlowsByTunnel is how many flows each tunnel has.
 func (r *Relay) FlowsByTunnel() map[string]int64 {
 	flows := map[string]int64{}
@@ -64,6 +53,36 @@ func (r *Relay) FlowsByTunnel() map[string]int64 {
 		flows[in.tunnel.Name] = in.state.flows.Load()
 	}
 	return flows
+}
+
+// HopName says which hop of which tunnel.
+type HopName struct {
+	Tunnel string `json:"tunnel"`
+	Hop    string `json:"hop"`
+}
+
+// HopFlows is how many flows each hop has, those that connect to it included.
+func (r *Relay) HopFlows() map[HopName]int64 {
+	flows := map[HopName]int64{}
+	for _, in := range r.table.Load().tunnels {
+		for _, h := range in.hops {
+			flows[HopName{in.tunnel.Name, h.name}] = h.flows.Load()
+		}
+	}
+	return flows
+}
+
+// DrainedHops are the hops that are out of service.
+func (r *Relay) DrainedHops() []HopName {
+	var names []HopName
+	for _, in := range r.table.Load().tunnels {
+		for _, h := range in.hops {
+			if h.drained.Load() {
+				names = append(names, HopName{in.tunnel.Name, h.name})
+			}
+		}
+	}
+	return names
 }
 
 // Drained are the names of the tunnels that are out of service.

@@ -44,8 +44,10 @@ type Options struct {
 	// anew; the files are the caller's to close once the relay was started.
 	Listeners []Listener
 
-	// Drained are the names of tunnels that are drained from the start.
-	Drained []string
+	// Drained are the names of tunnels, and DrainedHops the hops, that are
+	// drained from the start.
+	Drained     []string
+	DrainedHops []HopName
 
 	// Log receives events of the relay (not of flows). Nil discards them.
 	Log *slog.Logger

@@ -152,6 +152,11 @@ func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
 		in.tunnel = was.tunnel
 	}
 	in.hops = hopsFor(t, was)
+	for _, h := range in.hops {
+		if slices.Contains(r.opts.DrainedHops, HopName{t.Name, h.name}) {
+			h.drain(true)
+		}
+	}
 	for _, a := range addrs {
 		key := listenKey{addr: a}
 		for ; p.next.listeners[key] != nil; key.ordinal++ {
