@@ -37,8 +37,16 @@ var ErrGone = errors.New("the relay ended before it answered")
 func Status(ctx context.Context, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
-	return ask(ctx, path, http.MethodGet, "status", nil)
+	for try := 1; ; try++ {
+		body, err := ask(ctx, path, http.MethodGet, "status", nil)
+		// One that ended meanwhile may have been followed by another.
+		if try == statusTries || !errors.Is(err, ErrGone) {
+			return body, err
+		}
+	}
 }
+
+const statusTries = 3
 
 // Do has the relay carry out a verb and returns the JSON that it answers. It
 // waits for as long as ctx lasts; when ctx ends the relay learns it. What the
@@ -64,13 +72,17 @@ func ask(ctx context.Context, path, method, what string, arguments url.Values) (
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
 	resp, err := (&http.Client{Transport: transport}).Do(req)
+	var dialing *net.OpError
 	switch {
+	case err == nil:
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return nil, fmt.Errorf("%s: %w", path, ErrNotRunning)
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return nil, fmt.Errorf("%s: %w", path, hungUp(path, err))
-	case err != nil:
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("%s: %w", path, ErrForbidden)
+	case ctx.Err() != nil, errors.As(err, &dialing) && dialing.Op == "dial":
 		return nil, fmt.Errorf("%s: the relay did not answer: %w", path, err)
+	default:
+		return nil, fmt.Errorf("%s: %w", path, hungUp(path))
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
@@ -93,12 +105,9 @@ func ask(ctx context.Context, path, method, what string, arguments url.Values) (
 	return nil, fmt.Errorf("%s: the relay answered %s: %s", path, resp.Status, strings.TrimSpace(string(body)))
 }
 
-// hungUp tells why there was no answer: a relay that does not trust the caller
-// says nothing at all.
-func hungUp(path string, err error) error {
-	if errors.Is(err, fs.ErrPermission) {
-		return ErrForbidden
-	}
+// hungUp tells why a connection ended without an answer: a relay that does not
+// trust the caller says nothing at all.
+func hungUp(path string) error {
 	var socket unix.Stat_t
 	if unix.Stat(path, &socket) == nil && os.Geteuid() != 0 && int(socket.Uid) != os.Geteuid() {
 		return ErrForbidden

@@ -50,7 +50,7 @@ type limits struct{ request, status, reply time.Duration }
 
 var defaultLimits = limits{request: 5 * time.Second, status: 5 * time.Second, reply: 20 * time.Second}
 
-// lastWords is how long a closing server lets verbs answer that have ended.
+// lastWords is how long a closing server lets those answer whom somebody asked.
 const lastWords = time.Second
 
 // Server answers on a control socket.
@@ -64,7 +64,7 @@ type Server struct {
 
 	statusCalls chan struct{} // a status that takes long must not pile up
 	verbs       chan struct{}
-	running     sync.WaitGroup // verbs
+	running     sync.WaitGroup // requests
 	mu          sync.Mutex     // guards running's Add against closed
 	closed      bool
 	cancel      context.CancelFunc // of the running verbs
@@ -112,6 +112,11 @@ func serve(l net.Listener, log *slog.Logger, handlers Handlers, limits limits) *
 }
 
 func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
+	if !s.begin() {
+		http.Error(w, "the relay is stopping", http.StatusServiceUnavailable)
+		return
+	}
+	defer s.running.Done()
 	const late = "the relay does not answer in time"
 	deadline := time.NewTimer(s.limits.status)
 	defer deadline.Stop()
@@ -130,6 +135,7 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 	select {
 	case status := <-ended:
 		writeJSON(w, http.StatusOK, status)
+		_ = http.NewResponseController(w).Flush()
 	case <-deadline.C:
 		http.Error(w, late, http.StatusServiceUnavailable)
 	}
@@ -200,7 +206,7 @@ func writeJSON(w http.ResponseWriter, status int, value any) {
 	_, _ = w.Write(body)
 }
 
-// begin counts a verb unless the server is closed.
+// begin counts a request unless the server is closed.
 func (s *Server) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,7 +218,7 @@ func (s *Server) begin() bool {
 }
 
 // Close ends all connections, removes the socket and waits until it is gone.
-// Verbs are told to end, and have a moment to say how they did.
+// Verbs are told to end; all requests have a moment to be answered.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true

@@ -60,6 +60,7 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	if err := removeStale(ctx, path); err != nil {
 		return nil, err
 	}
+	removeFollowed(ctx, path)
 	return bind(ctx, path)
 }
 

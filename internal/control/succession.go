@@ -8,7 +8,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -42,15 +44,29 @@ func ListenAside(ctx context.Context, path string) (net.Listener, error) {
 	return bind(ctx, aside)
 }
 
+// removeFollowed removes what relays have left behind that had been followed at
+// path and then were killed.
+func removeFollowed(ctx context.Context, path string) {
+	dir, base := filepath.Split(path)
+	entries, _ := os.ReadDir(filepath.Clean(dir))
+	for _, e := range entries {
+		number, found := strings.CutPrefix(e.Name(), base+".")
+		if _, err := strconv.ParseUint(number, 10, 32); found && err == nil {
+			_ = removeStale(ctx, dir+e.Name()) // one that lives stays
+		}
+	}
+}
+
 // StepAside lets clients find the server under its process's number as well.
 // It comes before another relay takes its place at path.
 func (s *Server) StepAside(path string) error {
 	return s.socket.names.link(path, PathOf(path, os.Getpid()))
 }
 
-// StepBack undoes [Server.StepAside].
+// StepBack undoes [Server.StepAside], after the one that was to follow has
+// ended: it may have taken the place already.
 func (s *Server) StepBack(path string) error {
-	return s.socket.names.remove(PathOf(path, os.Getpid()))
+	return s.socket.names.back(PathOf(path, os.Getpid()), path)
 }
 
 // LeavePlace gives path up, whether or not another relay has taken it by now.
@@ -129,6 +145,17 @@ func (n *names) rename(from, to string) error {
 	})
 }
 
+// back leaves one name of two, whichever is there.
+func (n *names) back(from, to string) error {
+	return n.locked(func() error {
+		if n.isOurs(to) {
+			return n.unlink(from)
+		}
+		n.forget(from)
+		return os.Rename(from, to)
+	})
+}
+
 func (n *names) remove(path string) error {
 	return n.locked(func() error { return n.unlink(path) })
 }
@@ -136,7 +163,7 @@ func (n *names) remove(path string) error {
 func (n *names) removeAll() error {
 	return n.locked(func() error {
 		var all error
-		for _, path := range append([]string(nil), n.paths...) {
+		for _, path := range slices.Clone(n.paths) {
 			all = errors.Join(all, n.unlink(path))
 		}
 		return all
@@ -144,15 +171,14 @@ func (n *names) removeAll() error {
 }
 
 func (n *names) unlink(path string) error {
-	for i, known := range n.paths {
-		if known != path {
-			continue
-		}
-		n.paths = append(n.paths[:i], n.paths[i+1:]...)
-		if !n.isOurs(path) {
-			return nil
-		}
-		return os.Remove(path)
+	if !n.forget(path) || !n.isOurs(path) {
+		return nil
 	}
-	return nil
+	return os.Remove(path)
+}
+
+func (n *names) forget(path string) (known bool) {
+	before := len(n.paths)
+	n.paths = slices.DeleteFunc(n.paths, func(p string) bool { return p == path })
+	return len(n.paths) < before
 }
