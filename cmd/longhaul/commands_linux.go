@@ -27,6 +27,9 @@ func commands(env *env) []*cobra.Command {
 		newTop(env),
 		newStatus(env),
 		newReady(env),
+		newDrain(env),
+		newResume(env),
+		newUpgrade(env),
 		newConfig(env),
 		newVersion(env),
 	}

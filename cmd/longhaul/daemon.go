@@ -20,7 +20,7 @@ import (
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
 	"longhaul/internal/control"
-	"longhaul/internal/httpd"
+	"longhaul/internal/handover"
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
 )
@@ -28,6 +28,7 @@ import (
 // daemon is the running `longhaul relay`.
 //
 //	load → control socket → listen → READY ─┬─ SIGHUP: reload, all or nothing
+//	                                        ├─ upgrade: another process follows → drain → exit
 //	                                        └─ SIGTERM, SIGINT: drain → exit
 type daemon struct {
 	env   *env
@@ -45,9 +46,27 @@ type daemon struct {
 	web     *web
 	started time.Time
 
+	logTo   io.Writer
+	program string          // what an upgrade starts
+	server  *control.Server // nil: nobody can ask
+	socket  string          // its path
+
+	predecessor *handover.Predecessor // while this process gets ready to follow another
+	inherited   inheritance
+	elders      elders
+
+	upgrades  chan upgradeRequest
+	finishing chan finishRequest
+	ending    chan struct{} // closed once the relay stops
+
 	mu         sync.Mutex // guards what follows: status reads it from elsewhere
 	config     *config.Config
 	lastReload *reloadFact
+	stage      stage
+	successor  int // the process that has taken over
+	replacedAt time.Time
+	within     time.Duration // of the flows that stayed behind; negative: no bound
+	endsAt     time.Time     // when flows are reset; zero: never
 }
 
 // reloadFact is how the last reload went.
@@ -73,12 +92,19 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	signal.Ignore(syscall.SIGPIPE)
 	defer signal.Reset(syscall.SIGPIPE)
 
+	d.program, d.logTo = startedAs(), d.env.stderr
+	d.upgrades, d.finishing, d.ending = make(chan upgradeRequest), make(chan finishRequest), make(chan struct{})
+	if err := d.follow(ctx); err != nil {
+		return err
+	}
+	defer d.predecessor.Close()
 	if d.config, err = loader().Load(ctx, d.path, d.flags...); err != nil {
 		return err
 	}
 	d.openLog()
 	defer d.writer.close(2 * time.Second)
 	d.manager = newServiceManager(d.log)
+	d.manager.silent.Store(d.predecessor != nil)
 
 	workers := d.config.Workers
 	if workers == 0 {
@@ -120,6 +146,9 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		Log:               d.log,
 		OnFlows:           d.flows.add,
 		LegStats:          d.flows.wanted,
+		Listeners:         d.handedOver(),
+		Drained:           d.inherited.Drained,
+		DrainedHops:       d.inherited.DrainedHops,
 	})
 	if err != nil {
 		return err
@@ -136,12 +165,14 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer pages.abandon()
-	server, err := d.openControl(ctx, checks)
-	if err != nil {
+	if err := d.openControl(ctx, checks); err != nil {
 		return err
 	}
-	if server != nil {
-		defer server.Close()
+	if d.server != nil {
+		defer d.server.Close()
+	}
+	if err := d.introduce(ctx); err != nil {
+		return err
 	}
 	if err := d.relay.Start(); err != nil {
 		return err
@@ -153,6 +184,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	for _, t := range d.config.Tunnels {
 		d.log.Info("listening", "tunnel", t.Name, "listen", join(t.Listen), "forward", join(t.Forward))
 	}
+	d.takeOver(ctx)
 	d.manager.ready(d.statusLine())
 	d.log.Info("relay started", "version", version(), "pid", os.Getpid(), "tunnels", len(d.config.Tunnels), "workers", workers)
 
@@ -168,6 +200,18 @@ func (d *daemon) run(ctx context.Context) (err error) {
 				return d.drain(signals)
 			}
 			d.reload(ctx)
+		case r := <-d.upgrades:
+			done, stop := d.upgrade(ctx, signals, r)
+			switch {
+			case done && stop != nil:
+				_ = syscall.Kill(d.successor, stop.(syscall.Signal)) // it was for the service
+				return d.outlive(signals)
+			case done:
+				return d.outlive(signals)
+			case stop != nil:
+				d.log.Info("stopping", "signal", stop.String())
+				return d.drain(signals)
+			}
 		}
 	}
 }
@@ -184,8 +228,8 @@ func join[T fmt.Stringer](all []T) string {
 func (d *daemon) openLog() {
 	d.level = new(slog.LevelVar)
 	d.setLevel(d.config.Log.Level)
-	direct := newLogger(d.env.stderr, d.config.Log.Format, d.level)
-	d.writer = newAsyncWriter(d.env.stderr, func(n uint64) {
+	direct := newLogger(d.logTo, d.config.Log.Format, d.level)
+	d.writer = newAsyncWriter(d.logTo, func(n uint64) {
 		direct.Warn("log lines were dropped: the log was not read fast enough", "lines", n)
 	})
 	d.log = newLogger(d.writer, d.config.Log.Format, d.level)
@@ -208,33 +252,39 @@ func (d *daemon) setLevel(name string) {
 
 // openControl opens the control socket. Where nobody asked for a place and
 // the usual one cannot be had, the relay does without: forwarding matters more.
-func (d *daemon) openControl(ctx context.Context, checks http.Handler) (*httpd.Server, error) {
+func (d *daemon) openControl(ctx context.Context, checks http.Handler) error {
 	path := d.config.ControlSocket
 	if path == config.Off {
-		return nil, nil
+		return nil
 	}
 	asked := path != ""
 	if !asked {
 		path = control.DefaultPath(d.env.getenv)
 	}
-	l, err := control.Listen(ctx, path)
+	listen := control.Listen
+	if d.predecessor != nil && path == d.inherited.ControlSocket {
+		listen = control.ListenAside
+	}
+	l, err := listen(ctx, path)
 	switch {
 	case err == nil:
-		var more []control.Endpoint
+		handlers := control.Handlers{Status: func() any { return d.status() }, Do: d.do}
 		for _, target := range healthTargets {
-			more = append(more, control.Endpoint{Pattern: target, Handler: checks})
+			handlers.More = append(handlers.More, control.Endpoint{Pattern: target, Handler: checks})
 		}
-		return control.Serve(l, d.log, func() any { return d.status() }, more...), nil
+		d.socket = path
+		d.server = control.Serve(l, d.log, handlers)
+		return nil
 	case asked || errors.Is(err, control.ErrInUse):
-		return nil, err
+		return err
 	}
 	d.log.Warn("longhaul status is not available", "error", err, "remedy", "give a path with --control-socket, or off")
-	return nil, nil
+	return nil
 }
 
 // reload takes the configuration up again. A bad one changes nothing.
 func (d *daemon) reload(ctx context.Context) {
-	d.manager.reloading()
+	d.manager.reloading("reloading")
 	defer func() { d.manager.ready(d.statusLine()) }()
 
 	fact := &reloadFact{At: time.Now()}
@@ -286,52 +336,6 @@ func (d *daemon) reload(ctx context.Context) {
 		"removed", strings.Join(changes.Removed, ","), "unchanged", len(changes.Unchanged))
 	if len(fact.NeedsRestart) > 0 {
 		d.log.Warn("some changed settings wait for a restart", "settings", strings.Join(fact.NeedsRestart, ","))
-	}
-}
-
-// drain stops accepting and lets the flows finish, until the deadline or a
-// second signal.
-func (d *daemon) drain(signals <-chan os.Signal) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	if d.config.DrainTimeout >= 0 {
-		deadline, end := context.WithTimeout(ctx, d.config.DrainTimeout)
-		defer end()
-		ctx = deadline
-	}
-	d.manager.stopping("draining, " + plural(int(d.relay.FlowsNow()), "flow") + " left")
-
-	type result struct {
-		left int
-		err  error
-	}
-	ended := make(chan result, 1)
-	go func() {
-		left, err := d.relay.Drain(ctx)
-		ended <- result{left, err}
-	}()
-	extend := time.NewTicker(drainExtension / 3)
-	defer extend.Stop()
-	for {
-		select {
-		case r := <-ended:
-			if r.left > 0 {
-				d.log.Warn("stopped, flows were reset", "flows", r.left)
-				return &exitError{fmt.Errorf("%s did not end in time and were reset", plural(r.left, "flow")), exitDrained}
-			}
-			if r.err != nil && !errors.Is(r.err, context.DeadlineExceeded) && !errors.Is(r.err, context.Canceled) {
-				return r.err
-			}
-			d.log.Info("stopped, every flow had ended")
-			return nil
-		case sig := <-signals:
-			if sig != syscall.SIGHUP {
-				d.log.Warn("a second signal ends the drain", "signal", sig.String())
-				cancel()
-			}
-		case <-extend.C:
-			d.manager.extend()
-		}
 	}
 }
 
@@ -411,6 +415,8 @@ type relayStatus struct {
 	LogLinesDropped uint64            `json:"log_lines_dropped"`
 	Process         resources.Process `json:"process"`
 	Resources       *resources.State  `json:"resources"`
+	ReplacedBy      int               `json:"replaced_by,omitempty"` // the process that has taken over from this one
+	OlderProcesses  []elderFact       `json:"older_processes"`       // that finish their flows
 	relay.Snapshot
 }
 
@@ -426,6 +432,7 @@ func (d *daemon) status() relayStatus {
 		Host:            findHostChanges(),
 		LogLinesDropped: d.writer.total.Load(),
 		Process:         resources.Own(),
+		OlderProcesses:  d.elders.ask(context.Background()),
 		Snapshot:        d.relay.Snapshot(),
 	}
 	if d.shedder != nil {
@@ -435,6 +442,9 @@ func (d *daemon) status() relayStatus {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.LastReload = d.lastReload
+	if d.stage == replaced {
+		s.ReplacedBy = d.successor
+	}
 	return s
 }
 

@@ -136,7 +136,7 @@ func askHealth(ctx context.Context, env *env, remote, socket, target string) (st
 			socket = control.DefaultPath(env.getenv)
 		}
 		status, body, err = control.Get(ctx, socket, target)
-		err = explainControl(err)
+		err = controlError(err)
 	}
 	return status, strings.TrimSpace(string(body)), err
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -21,12 +22,13 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"longhaul/internal/control"
 	"longhaul/internal/kernel"
 	"longhaul/internal/nettest"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"longhaul": main, "longhaul-activated": activatedMain, "longhaul-panics": topPanicsMain})
+	testscript.Main(m, map[string]func(){"longhaul": main, "longhaul-activated": activatedMain, "longhaul-watched": watchedMain, "longhaul-linked": linkedMain, "longhaul-panics": topPanicsMain})
 }
 
 // TestScripts runs the end-to-end specs of testdata/script: the real program,
@@ -35,6 +37,7 @@ func TestMain(m *testing.M) {
 //	start NAME ARG...       run longhaul in the background; its stderr goes to NAME.err
 //	signal NAME SIGNAL      send it a signal
 //	exits NAME CODE         wait for it to end, with this exit code
+//	adopt NAME SOCKET       give a name to the relay that answers there, which an upgrade started
 //	logs NAME REGEX         wait for its stderr to match
 //	code CODE ARG...        run longhaul to its end, with this exit code
 //	until REGEX ARG...      run longhaul until its stdout or stderr matches
@@ -59,7 +62,10 @@ func TestScripts(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			e.Defer(func() { os.RemoveAll(run) })
+			e.Defer(func() {
+				killWhoHas("XDG_RUNTIME_DIR=" + run) // relays that upgrades started
+				os.RemoveAll(run)
+			})
 			e.Setenv("RUN", run)
 			e.Setenv("SOCKET", filepath.Join(run, "s"))
 			packaging, err := filepath.Abs("../../packaging")
@@ -84,7 +90,7 @@ func TestScripts(t *testing.T) {
 			return false, errors.New("unknown condition " + name)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"start": cmdStart, "signal": cmdSignal, "exits": cmdExits, "logs": cmdLogs, "code": cmdCode, "until": cmdUntil,
+			"start": cmdStart, "adopt": cmdAdopt, "signal": cmdSignal, "exits": cmdExits, "logs": cmdLogs, "code": cmdCode, "until": cmdUntil,
 			"port": cmdPort, "echo": cmdEcho, "greeter": cmdGreeter, "talk": cmdTalk, "refused": cmdRefused,
 			"http": cmdHTTP, "hold": cmdHold, "alive": cmdAlive, "reset": cmdReset, "release": cmdRelease,
 		},
@@ -132,10 +138,33 @@ type world struct {
 type worldKey struct{}
 
 type program struct {
-	cmd    *exec.Cmd
-	stderr string
-	ended  chan struct{}
-	err    error
+	process *os.Process
+	stderr  string
+	ended   chan struct{}
+	state   *os.ProcessState // once it has ended
+}
+
+// wait takes note of the program's end.
+func (p *program) wait() {
+	p.state, _ = p.process.Wait()
+	close(p.ended)
+}
+
+// killWhoHas kills the processes that have a variable in their environment.
+func killWhoHas(variable string) {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		environ, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		pid, notAProcess := strconv.Atoi(e.Name())
+		if err != nil || notAProcess != nil || pid == os.Getpid() {
+			continue
+		}
+		for _, one := range strings.Split(string(environ), "\x00") {
+			if one == variable {
+				syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+	}
 }
 
 func worldOf(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*world) }
@@ -166,22 +195,42 @@ func longhaul(ts *testscript.TestScript, args []string) *exec.Cmd {
 
 func cmdStart(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2)
-	p := &program{cmd: longhaul(ts, args[1:]), stderr: ts.MkAbs(args[0] + ".err"), ended: make(chan struct{})}
-	f, err := os.Create(p.stderr)
+	cmd := longhaul(ts, args[1:])
+	p := &program{stderr: ts.MkAbs(args[0] + ".err"), ended: make(chan struct{})}
+	// What follows it in an upgrade writes to the same file.
+	f, err := os.OpenFile(p.stderr, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	ts.Check(err)
 	defer f.Close()
-	p.cmd.Stderr = f
-	ts.Check(p.cmd.Start())
-	go func() {
-		p.err = p.cmd.Wait()
-		close(p.ended)
-	}()
+	cmd.Stderr = f
+	ts.Check(cmd.Start())
+	p.process = cmd.Process
+	go p.wait()
 	ts.Defer(func() {
-		p.cmd.Process.Kill()
+		p.process.Kill()
 		<-p.ended
 		if b, err := os.ReadFile(p.stderr); err == nil {
 			ts.Logf("[stderr of %s]\n%s", args[0], b)
 		}
+	})
+	worldOf(ts).programs[args[0]] = p
+}
+
+func cmdAdopt(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2)
+	body, err := control.Status(context.Background(), args[1])
+	ts.Check(err)
+	var status struct {
+		PID int `json:"pid"`
+	}
+	ts.Check(json.Unmarshal(body, &status))
+	p := &program{ended: make(chan struct{})}
+	// An upgrade makes it a child of who started the first one: of this process.
+	p.process, err = os.FindProcess(status.PID)
+	ts.Check(err)
+	go p.wait()
+	ts.Defer(func() {
+		p.process.Kill()
+		<-p.ended
 	})
 	worldOf(ts).programs[args[0]] = p
 }
@@ -192,7 +241,7 @@ func cmdSignal(ts *testscript.TestScript, neg bool, args []string) {
 	if !ok {
 		ts.Fatalf("unknown signal %s", args[1])
 	}
-	ts.Check(worldOf(ts).programs[args[0]].cmd.Process.Signal(sig))
+	ts.Check(worldOf(ts).programs[args[0]].process.Signal(sig))
 }
 
 func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
@@ -203,7 +252,7 @@ func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
 	case <-time.After(patience):
 		ts.Fatalf("%s did not end", args[0])
 	}
-	checkCode(ts, p.cmd.ProcessState.ExitCode(), args[1])
+	checkCode(ts, p.state.ExitCode(), args[1])
 }
 
 func checkCode(ts *testscript.TestScript, got int, want string) {
@@ -302,7 +351,7 @@ func target(ts *testscript.TestScript, variable string, serve func(net.Conn)) {
 			c.Close()
 		}
 		for _, p := range worldOf(ts).programs {
-			p.cmd.Process.Kill()
+			p.process.Kill()
 		}
 		all.Wait()
 	})

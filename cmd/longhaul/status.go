@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -74,22 +73,8 @@ not known is shown as -, never as 0.`,
 // askRelay fetches the status of the relay with this control socket; an empty
 // path stands for the usual place.
 func askRelay(ctx context.Context, env *env, path string) ([]byte, error) {
-	if path == "" {
-		path = control.DefaultPath(env.getenv)
-	}
-	body, err := control.Status(ctx, path)
-	return body, explainControl(err)
-}
-
-// explainControl adds to an error of the control socket what to do about it.
-func explainControl(err error) error {
-	switch {
-	case errors.Is(err, control.ErrNotRunning):
-		return &hintError{err, "start longhaul relay, or name its socket with --control-socket PATH"}
-	case errors.Is(err, control.ErrForbidden):
-		return &hintError{err, "run this as the relay's user or as root"}
-	}
-	return err
+	body, err := control.Status(ctx, controlPath(env, path))
+	return body, controlError(err)
 }
 
 var flowOrders = map[string]func([]relay.FlowSnapshot){
@@ -123,9 +108,13 @@ func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now tim
 		fmt.Fprintf(w, ", %s", s.ConfigFile)
 	}
 	fmt.Fprintln(w)
-	if s.Draining {
+	switch {
+	case s.ReplacedBy > 0:
+		fmt.Fprintf(w, "replaced by process %d: no new flows are accepted\n", s.ReplacedBy)
+	case s.Draining:
 		fmt.Fprintln(w, "draining: no new flows are accepted")
 	}
+	writeElders(w, s.OlderProcesses)
 	if s.AcceptPaused {
 		fmt.Fprintln(w, "accepting is paused: out of descriptors or memory")
 	}

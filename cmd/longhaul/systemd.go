@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
@@ -15,6 +16,7 @@ import (
 type serviceManager struct {
 	log      *slog.Logger
 	watchdog time.Duration // 0: systemd does not watch
+	silent   atomic.Bool   // another process is the one that systemd listens to
 }
 
 func newServiceManager(log *slog.Logger) *serviceManager {
@@ -26,6 +28,9 @@ func newServiceManager(log *slog.Logger) *serviceManager {
 }
 
 func (s *serviceManager) send(state string) {
+	if s.silent.Load() {
+		return
+	}
 	if _, err := sd.SdNotify(false, state); err != nil {
 		s.log.Warn("cannot notify systemd", "error", err)
 	}
@@ -35,10 +40,21 @@ func (s *serviceManager) ready(status string) {
 	s.send(sd.SdNotifyReady + "\nSTATUS=" + status)
 }
 
-// reloading must be followed by ready, whether or not the reload succeeds.
-func (s *serviceManager) reloading() {
-	s.send(sd.SdNotifyReloading + "\n" + sd.SdNotifyMonotonicUsec() + "STATUS=reloading")
+// reloading must be followed by ready, whether or not the reload succeeds. An
+// upgrade is a reload to systemd; the process that follows says ready.
+func (s *serviceManager) reloading(status string) {
+	s.send(sd.SdNotifyReloading + "\n" + sd.SdNotifyMonotonicUsec() + "STATUS=" + status)
 }
+
+// passOn makes another process the one that systemd listens to and watches, and
+// is the last that it hears of this one.
+func (s *serviceManager) passOn(pid int) {
+	s.send(fmt.Sprintf("MAINPID=%d", pid))
+	s.silent.Store(true)
+}
+
+// begin is the first that systemd hears of a process that was passed on to.
+func (s *serviceManager) begin() { s.silent.Store(false) }
 
 func (s *serviceManager) status(status string) { s.send("STATUS=" + status) }
 

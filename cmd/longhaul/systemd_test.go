@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -35,25 +34,17 @@ func activatedMain() {
 // running is a longhaul process of a test.
 type running struct {
 	*exec.Cmd
-	stderr lockedBuffer
+	stderr logFile
 	ended  chan struct{}
 }
 
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
+// logFile is what a process, and those that follow it, write. A pipe would keep
+// the first one's end back until all of them have ended.
+type logFile string
 
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+func (l logFile) String() string {
+	text, _ := os.ReadFile(string(l))
+	return string(text)
 }
 
 // startAs runs this test's binary as one of the programs of TestMain.
@@ -74,11 +65,26 @@ func start(t *testing.T, program string, stderr *os.File, environ []string, file
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &running{Cmd: &exec.Cmd{Path: path, Args: append([]string{program}, args...), ExtraFiles: files}, ended: make(chan struct{})}
+	r := &running{Cmd: &exec.Cmd{Path: path, Args: append([]string{program}, args...), ExtraFiles: files}}
 	r.Env = append(os.Environ(), environ...)
-	r.Cmd.Stderr = &r.stderr
 	if stderr != nil {
 		r.Cmd.Stderr = stderr
+	}
+	r.start(t)
+	return r
+}
+
+// start runs a command until the test ends.
+func (r *running) start(t *testing.T) {
+	t.Helper()
+	r.ended = make(chan struct{})
+	if r.Cmd.Stderr == nil {
+		f, err := os.CreateTemp(t.TempDir(), "stderr")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		r.stderr, r.Cmd.Stderr = logFile(f.Name()), f
 	}
 	if err := r.Start(); err != nil {
 		t.Fatal(err)
@@ -91,10 +97,9 @@ func start(t *testing.T, program string, stderr *os.File, environ []string, file
 		r.Process.Kill()
 		<-r.ended
 		if t.Failed() {
-			t.Logf("stderr of %s:\n%s", program, r.stderr.String())
+			t.Logf("stderr of %s:\n%s", r.Args[0], r.stderr.String())
 		}
 	})
-	return r
 }
 
 func (r *running) exitCode(t *testing.T) int {

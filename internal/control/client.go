@@ -2,14 +2,20 @@ package control
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/httpd"
 )
@@ -17,39 +23,113 @@ import (
 // maxReply bounds a reply: a status with 100 000 flows has about 60 MB.
 const maxReply = 256 << 20
 
+// statusPatience is how long a status may take.
+const statusPatience = 30 * time.Second
+
 // ErrNotRunning is returned when nobody answers on the socket.
 var ErrNotRunning = errors.New("no relay answers here")
 
 // ErrForbidden is returned when the socket belongs to another user.
 var ErrForbidden = errors.New("the control socket belongs to another user")
 
+// ErrGone is returned when the relay ended before it answered.
+var ErrGone = errors.New("the relay ended before it answered")
+
 // Status fetches the JSON of GET /v1/status from the socket at path.
 func Status(ctx context.Context, path string) ([]byte, error) {
-	status, body, err := Get(ctx, path, "/v1/status")
-	if err == nil && status != http.StatusOK {
-		err = fmt.Errorf("%s: the relay answered %d %s: %s", path, status, http.StatusText(status), strings.TrimSpace(string(body)))
+	ctx, cancel := context.WithTimeout(ctx, statusPatience)
+	defer cancel()
+	for try := 1; ; try++ {
+		body, err := ask(ctx, path, http.MethodGet, "status", nil)
+		// One that ended meanwhile may have been followed by another.
+		if try == statusTries || !errors.Is(err, ErrGone) {
+			return body, err
+		}
 	}
+}
+
+const statusTries = 3
+
+// Do has the relay carry out a verb and returns the JSON that it answers. It
+// waits for as long as ctx lasts; when ctx ends the relay learns it. What the
+// relay refuses is a [*Refusal].
+func Do(ctx context.Context, path, verb string, arguments url.Values) ([]byte, error) {
+	return ask(ctx, path, http.MethodPost, verb, arguments)
+}
+
+func ask(ctx context.Context, path, method, what string, arguments url.Values) ([]byte, error) {
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		},
+	}
+	defer transport.CloseIdleConnections()
+	// The host is a placeholder: the address is the socket's path.
+	req, err := http.NewRequestWithContext(ctx, method, "http://longhaul/v1/"+url.PathEscape(what), strings.NewReader(arguments.Encode()))
 	if err != nil {
 		return nil, err
 	}
-	return body, nil
+	if method == http.MethodPost {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return nil, unanswered(ctx, path, err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
+	if err != nil {
+		return nil, fmt.Errorf("%s: the relay's answer was cut short: %w", path, err)
+	}
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return body, nil
+	case http.StatusUnprocessableEntity:
+		var refusal Refusal
+		if json.Unmarshal(body, &refusal) == nil && refusal.Problem != "" {
+			return nil, &refusal
+		}
+	case http.StatusNotFound, http.StatusMethodNotAllowed:
+		if method == http.MethodPost {
+			return nil, &Refusal{"the running relay does not know " + what, "it is of an older version: restart it with this one"}
+		}
+	}
+	return nil, fmt.Errorf("%s: the relay answered %s: %s", path, resp.Status, strings.TrimSpace(string(body)))
 }
 
-// Get fetches a target from the socket at path, with its HTTP status.
-func Get(ctx context.Context, path, target string) (status int, body []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	status, body, err = httpd.Get(ctx, "unix", path, target, maxReply)
+// unanswered explains the error of a request that nobody answered.
+func unanswered(ctx context.Context, path string, err error) error {
+	var dialing *net.OpError
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return 0, nil, fmt.Errorf("%s: %w", path, ErrNotRunning)
-	case errors.Is(err, httpd.ErrCut):
-		return 0, nil, fmt.Errorf("%s: %w", path, err)
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		// A relay that does not trust the caller hangs up without a word.
-		return 0, nil, fmt.Errorf("%s: %w", path, ErrForbidden)
-	case err != nil:
-		return 0, nil, fmt.Errorf("%s: the relay did not answer: %w", path, err)
+		return fmt.Errorf("%s: %w", path, ErrNotRunning)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s: %w", path, ErrForbidden)
+	case ctx.Err() != nil, errors.As(err, &dialing) && dialing.Op == "dial":
+		return fmt.Errorf("%s: the relay did not answer: %w", path, err)
 	}
-	return status, body, nil
+	return fmt.Errorf("%s: %w", path, hungUp(path))
+}
+
+// hungUp tells why a connection ended without an answer: a relay that does not
+// trust the caller says nothing at all.
+func hungUp(path string) error {
+	var socket unix.Stat_t
+	if unix.Stat(path, &socket) == nil && os.Geteuid() != 0 && int(socket.Uid) != os.Geteuid() {
+		return ErrForbidden
+	}
+	return ErrGone
+}
+
+// Get fetches another target, such as /readyz, from the socket at path, with
+// its HTTP status.
+func Get(ctx context.Context, path, target string) (status int, body []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, statusPatience)
+	defer cancel()
+	status, body, err = httpd.Get(ctx, "unix", path, target, maxReply)
+	if err != nil && !errors.Is(err, httpd.ErrCut) {
+		return 0, nil, unanswered(ctx, path, err)
+	}
+	return status, body, err
 }

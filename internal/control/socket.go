@@ -60,6 +60,15 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	if err := removeStale(ctx, path); err != nil {
 		return nil, err
 	}
+	removeFollowed(ctx, path)
+	return bind(ctx, path)
+}
+
+// bind makes the socket's file. The caller has the directory's lock.
+func bind(ctx context.Context, path string) (net.Listener, error) {
+	if len(path) > maxPath {
+		return nil, fmt.Errorf("the control socket's path %s is longer than %d bytes; choose a shorter one with --control-socket PATH", path, maxPath)
+	}
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		// The mode of an unbound socket becomes that of its file, so there
 		// is no moment at which others could connect.
@@ -73,8 +82,11 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the control socket: %w", err)
 	}
-	return newGuard(l.(*net.UnixListener)), nil
+	return newGuard(l.(*net.UnixListener), path)
 }
+
+// maxPath is the most that the kernel takes as a socket's path.
+const maxPath = len(unix.RawSockaddrUnix{}.Path) - 1
 
 // checkDirectory refuses a directory in which somebody else could replace the socket.
 func checkDirectory(dir string) error {
@@ -141,18 +153,25 @@ const maxClients = 16
 // guard accepts the relay's own user and root, a few at a time.
 type guard struct {
 	*net.UnixListener
+	names  *names
 	places chan struct{}
 	closed chan struct{}
 	close  func() error
 }
 
-func newGuard(l *net.UnixListener) *guard {
-	g := &guard{UnixListener: l, places: make(chan struct{}, maxClients), closed: make(chan struct{})}
+func newGuard(l *net.UnixListener, path string) (*guard, error) {
+	names, err := newNames(path)
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // by then the file may be another relay's
+	g := &guard{UnixListener: l, names: names, places: make(chan struct{}, maxClients), closed: make(chan struct{})}
 	g.close = sync.OnceValue(func() error {
 		close(g.closed)
-		return l.Close()
+		return errors.Join(l.Close(), names.removeAll())
 	})
-	return g
+	return g, nil
 }
 
 // Accept waits for a place, then for a client who is allowed in.

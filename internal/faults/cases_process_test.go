@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -222,6 +223,146 @@ func startBroken(t *testing.T, config string) string {
 		t.Errorf("exit status %d, want 2", status)
 	}
 	return output
+}
+
+// Case 32: two upgrades one after the other while a flow of the first process
+// stays open. Neither waits for it, the flow goes on, no connection is refused,
+// and when the service is stopped, all of its processes are.
+func TestCase32UpgradesDoNotWaitForFlows(t *testing.T) {
+	t.Parallel()
+	listen := nettest.FreeAddress(t, "127.0.0.1")
+	relay := startDaemon(t, nil, unsupervised, "drain_timeout: 1s\n"+single(listen, echo(t, "127.0.0.1:0"), ""))
+	dial := tcpscript.DialTo(listen)
+	var flows []held
+	processes := []int{relay.cmd.Process.Pid}
+	done := make(chan struct{})
+	var clients sync.WaitGroup
+	var connections atomic.Int64
+	for range 2 {
+		clients.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				h, err := tryHold(t.Context(), dial, patience)
+				if err != nil {
+					t.Errorf("connection %d: %v", connections.Load(), err)
+					return
+				}
+				h.CloseWrite()
+				_, _ = io.Copy(io.Discard, h)
+				h.Close()
+				connections.Add(1)
+			}
+		})
+	}
+	for range 2 {
+		flows = append(flows, hold(t, dial))
+		began := time.Now()
+		pid, err := relay.upgrade("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		processes = append(processes, pid)
+		t.Logf("upgraded after %v", time.Since(began).Round(time.Millisecond))
+		for _, f := range flows {
+			f.alive(t, "after an upgrade")
+		}
+	}
+	flows = append(flows, hold(t, dial))
+	close(done)
+	clients.Wait()
+	t.Logf("%d connections meanwhile", connections.Load())
+	var s daemonStatus
+	nettest.Eventually(t, patience, func() bool {
+		s = relay.status()
+		return s.PID == processes[2] && s.FlowsNow == 1 && len(s.Older) == 2 &&
+			s.Older[0].FlowsNow != nil && *s.Older[0].FlowsNow == 1 && s.Older[1].FlowsNow != nil && *s.Older[1].FlowsNow == 1
+	}, func() string { return fmt.Sprintf("%v: %+v", processes, s) })
+	for i, older := range s.Older {
+		if older.PID != processes[i] {
+			t.Errorf("older processes %+v, want %v", s.Older, processes[:2])
+		}
+	}
+	// The first one's flow ends, and so does it. The others are reset at the
+	// deadline of the last.
+	flows[0].release(t)
+	relay.expectExit(0)
+	_ = syscall.Kill(processes[2], syscall.SIGTERM)
+	for _, f := range flows[1:] {
+		f.SetReadDeadline(time.Now().Add(patience))
+		if n, err := f.Read(make([]byte, 1)); n > 0 || !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%d bytes, %v; want a reset", n, err)
+		}
+	}
+	nettest.Eventually(t, patience, func() bool { return relay.log.count(`msg="stopped, flows were reset" flows=2`) == 1 },
+		func() string {
+			return "the last process does not count the flows of the one before\n" + relay.log.String()
+		})
+}
+
+// Case 33: the new program crashes, hangs, or is none; its configuration is
+// bad. The old process goes on, with what it had.
+func TestCase33UpgradeToWhatDoesNotRun(t *testing.T) {
+	t.Parallel()
+	listen, target := nettest.FreeAddress(t, "127.0.0.1"), echo(t, "127.0.0.1:0")
+	good := single(listen, target, "")
+	relay := startDaemon(t, nil, unsupervised, good)
+	dial := tcpscript.DialTo(listen)
+	running := hold(t, dial)
+	install := func(name, script string) string {
+		path := filepath.Join(relay.dir, name)
+		if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	cases := []struct {
+		name, program, config string
+		want                  string // of what is said
+	}{
+		{"it crashes", install("crash", "#!/bin/sh\necho oh no >&2; kill -SEGV $$\n"), good, "ended before it was ready; its last words:\noh no"},
+		{"it ends without a word", install("silent", "#!/bin/sh\nexit 0\n"), good, "ended before it was ready"},
+		{"it is another program", "/bin/cat", good, "ended before it was ready; its last words:\n/bin/cat: "},
+		{"it is no program", install("text", "hello"), good, "no program of this machine's architecture"},
+		{"it is not there", filepath.Join(relay.dir, "absent"), good, "no such file or directory"},
+		{"the configuration is bad", "", strings.Replace(good, "forward:", "forwart:", 1), "unknown key forwart in a tunnel"},
+		{"an address is taken", "", good + fmt.Sprintf("  - {name: taken, listen: %q, forward: %q}\n", target, listen), "ended before it accepted; its last words:\nlonghaul: cannot listen on " + target + ": address already in use"},
+		{"it hangs", install("hang", "#!/bin/sh\nexec sleep 1000\n"), good, "was not ready in time"},
+	}
+	if testing.Short() { // it takes the relay 30 s to lose patience
+		cases = cases[:len(cases)-1]
+	}
+	before := relay.status()
+	for _, tt := range cases {
+		relay.write(tt.config)
+		began := time.Now()
+		_, err := relay.upgrade(tt.program)
+		if want := fmt.Sprintf("process %d goes on: ", before.PID); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: got %v", tt.name, err)
+		}
+		if took := time.Since(began); took > 45*time.Second {
+			t.Errorf("%s: it took %v to say so", tt.name, took)
+		}
+		running.alive(t, tt.name)
+		hold(t, dial).release(t)
+	}
+	nettest.Eventually(t, patience, func() bool {
+		now := relay.status()
+		return now.PID == before.PID && now.Process.Goroutines <= before.Process.Goroutines &&
+			now.Process.Descriptors-2*now.PipesOpen <= before.Process.Descriptors-2*before.PipesOpen
+	}, func() string { return fmt.Sprintf("before: %+v, after: %+v", before.Process, relay.status().Process) })
+	// And one that runs follows all the same.
+	relay.write(good)
+	pid, err := relay.upgrade("")
+	if err != nil || relay.status().PID != pid {
+		t.Fatalf("%d, %v", pid, err)
+	}
+	running.alive(t, "after an upgrade that succeeded")
+	running.release(t)
+	relay.expectExit(0)
 }
 
 // Case 34: the drain deadline passes. What is left is reset, and the exit

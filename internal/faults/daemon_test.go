@@ -1,10 +1,10 @@
 package faults
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -70,10 +70,15 @@ func restartDaemon(t *testing.T, host *hosts.Host, was *daemon) *daemon {
 
 func launchDaemon(t *testing.T, host *hosts.Host, how supervision, dir, config string) *daemon {
 	t.Helper()
-	d := &daemon{t: t, log: &logText{}, dir: dir, exited: make(chan struct{})}
+	d := &daemon{t: t, log: &logText{filepath.Join(dir, "log")}, dir: dir, exited: make(chan struct{})}
 	d.write(config)
 	d.cmd = exec.Command(longhaul(t), "relay", "--config", d.file())
-	d.cmd.Stderr = d.log
+	stderr, err := os.Create(d.log.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stderr.Close()
+	d.cmd.Stderr = stderr
 	start := d.cmd.Start
 	switch {
 	case how == ordinaryUser:
@@ -175,8 +180,39 @@ func (d *daemon) expectExit(status int) {
 	}
 }
 
+// upgrade has the relay replaced by a program, empty for its own, and returns
+// the number of the process that follows.
+func (d *daemon) upgrade(program string) (pid int, err error) {
+	d.t.Helper()
+	arguments := url.Values{}
+	if program != "" {
+		arguments.Set("binary", program)
+	}
+	body, err := control.Do(d.t.Context(), d.socket(), "upgrade", arguments)
+	if err != nil {
+		return 0, err
+	}
+	var answer struct {
+		PID int `json:"new_pid"`
+	}
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return 0, err
+	}
+	d.t.Cleanup(func() { // it is a child of this process
+		_ = syscall.Kill(answer.PID, syscall.SIGKILL)
+		_, _ = syscall.Wait4(answer.PID, nil, 0, nil)
+	})
+	return answer.PID, nil
+}
+
 // daemonStatus is what the cases need of `longhaul status --json`.
 type daemonStatus struct {
+	PID   int `json:"pid"`
+	Older []struct {
+		PID      int    `json:"pid"`
+		Socket   string `json:"control_socket"`
+		FlowsNow *int64 `json:"flows_now"`
+	} `json:"older_processes"`
 	Process struct {
 		Goroutines    int   `json:"goroutines"`
 		Descriptors   int   `json:"descriptors"`
@@ -287,26 +323,14 @@ func longhaul(t *testing.T) string {
 	return path
 }
 
-// logText is a log that tests can wait for.
-type logText struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logText) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
+// logText is a log that tests can wait for. It is a file, and not a pipe: a
+// relay that follows another in an upgrade writes to it as well, and the end of
+// the first is to be seen before the other's.
+type logText struct{ path string }
 
 func (l *logText) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
+	text, _ := os.ReadFile(l.path)
+	return string(text)
 }
 
-func (l *logText) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return bytes.Count(l.buf.Bytes(), []byte(text))
-}
+func (l *logText) count(text string) int { return strings.Count(l.String(), text) }

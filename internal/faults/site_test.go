@@ -115,8 +115,13 @@ type peer struct {
 
 func (s *site) start(host, path string, args ...string) *peer {
 	s.t.Helper()
-	p := &peer{cmd: exec.Command(path, args...), log: &logText{}, exited: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	p := &peer{cmd: exec.Command(path, args...), log: &logText{filepath.Join(s.t.TempDir(), "log")}, exited: make(chan struct{})}
+	output, err := os.Create(p.log.path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer output.Close()
+	p.cmd.Stdout, p.cmd.Stderr = output, output
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it has processes of its own
 	if err := s.hosts[host].Start(p.cmd); err != nil {
 		s.t.Fatal(err)

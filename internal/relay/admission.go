@@ -21,7 +21,8 @@ type tunnelState struct {
 	refused  atomic.Int64 // no target could be had
 	errors   atomic.Int64 // ended by a reset, a timeout or a lack of resources
 
-	bucket bucket
+	bucket  bucket
+	drained atomic.Bool // new connections are refused
 
 	mu     sync.Mutex
 	warned map[string]bool

@@ -19,6 +19,9 @@ type listener struct {
 	key   listenKey
 	bound netip.AddrPort
 	route atomic.Pointer[route] // for new flows; a reload replaces it
+
+	silent    bool // bound, but not listening: its tunnel is drained
+	inherited bool // somebody else has the socket, too
 }
 
 // listenKey identifies a listener across reloads: the address as it is
@@ -119,10 +122,13 @@ func inherit(f *os.File) (*listener, error) {
 	if err = errors.Join(err, dupErr); err != nil {
 		return nil, fmt.Errorf("cannot take over socket %s: %w", f.Name(), err)
 	}
-	l := &listener{fd: fd, bound: localAddr(fd)}
+	l := &listener{fd: fd, bound: localAddr(fd), inherited: true}
 	l.key.addr = l.bound
 	err = unix.SetNonblock(fd, true)
-	if accepts, e := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err == nil && (e != nil || accepts == 0 || !l.bound.IsValid()) {
+	// One that listens no more was left so by a process that had drained its
+	// tunnel and was killed; a connection never listened.
+	l.silent = !listens(fd)
+	if _, connected := unix.Getpeername(fd); err == nil && (l.bound.Port() == 0 || l.silent && connected == nil) {
 		err = errors.New("it is not a listening TCP socket; check the socket unit")
 	}
 	if err != nil {

@@ -39,6 +39,16 @@ type Options struct {
 	// kernel counts; 0 means no bound. SetMemoryLimit changes it.
 	MemoryLimitBytes int64
 
+	// Listeners are sockets that another process has handed over. One that
+	// stands for an address of Listen is taken over in place of binding that
+	// anew; the files are the caller's to close once the relay was started.
+	Listeners []Listener
+
+	// Drained are the names of tunnels, and DrainedHops the hops, that are
+	// drained from the start.
+	Drained     []string
+	DrainedHops []HopName
+
 	// Log receives events of the relay (not of flows). Nil discards them.
 	Log *slog.Logger
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -74,6 +75,7 @@ func New(opts Options) (*Relay, error) {
 		return nil, err
 	}
 	opts.Tunnels = tunnels
+	opts.Listeners = slices.Clone(opts.Listeners)
 	r := &Relay{opts: opts, log: opts.Log, names: newNames(opts.Resolve), idle: make(chan struct{}, 1)}
 	r.probes = newProbes(r)
 	r.memory.limit.Store(max(0, opts.MemoryLimitBytes))
@@ -116,6 +118,7 @@ func (r *Relay) Start() error {
 		r.workers = nil
 		return err
 	}
+	r.opts.Listeners, r.opts.Drained, r.opts.DrainedHops = nil, nil, nil // what a reload adds is new
 	return nil
 }
 

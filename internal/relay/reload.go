@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -65,13 +66,15 @@ func (r *Relay) install(tunnels []Tunnel) error {
 	// Listeners accept with their route in place.
 	for _, l := range p.fresh {
 		l.route.Store(p.routes[l])
-		for _, w := range r.workers {
-			var errno unix.Errno
-			w.do(func() { errno = w.addListener(l) })
-			if errno != 0 {
-				p.fail()
-				return fmt.Errorf("cannot accept on %s: %w", l.bound, errno)
-			}
+		if err := r.attune(p, l, true); err != nil {
+			p.fail()
+			return err
+		}
+	}
+	for l := range p.routes {
+		if err := r.attune(p, l, false); err != nil {
+			p.fail()
+			return err
 		}
 	}
 	for l, rt := range p.routes {
@@ -87,6 +90,34 @@ func (r *Relay) install(tunnels []Tunnel) error {
 	return nil
 }
 
+// attune has a listener accept, or not if its tunnel is drained.
+func (r *Relay) attune(p *plan, l *listener, fresh bool) error {
+	drained := p.routes[l].state.drained.Load()
+	switch {
+	case drained && !l.silent:
+		p.undo = append(p.undo, func() { _ = r.wake(l) })
+		r.silence(l)
+	case !drained && l.silent:
+		p.undo = append(p.undo, func() { r.silence(l) })
+		return r.wake(l)
+	case !drained && fresh:
+		return r.attach(l)
+	}
+	return nil
+}
+
+// attach has every worker accept from a listener.
+func (r *Relay) attach(l *listener) error {
+	for _, w := range r.workers {
+		var errno unix.Errno
+		w.do(func() { errno = w.addListener(l) })
+		if errno != 0 {
+			return fmt.Errorf("cannot accept on %s: %w", l.bound, errno)
+		}
+	}
+	return nil
+}
+
 func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
 	in := &installed{tunnel: t}
 	var was *installed
@@ -97,6 +128,7 @@ func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
 	}
 	if in.state == nil {
 		in.state = &tunnelState{name: t.Name}
+		in.state.drained.Store(slices.Contains(r.opts.Drained, t.Name))
 	}
 
 	taken := map[netip.AddrPort]*listener{}
@@ -120,6 +152,11 @@ func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
 		in.tunnel = was.tunnel
 	}
 	in.hops = hopsFor(t, was)
+	for _, h := range in.hops {
+		if slices.Contains(r.opts.DrainedHops, HopName{t.Name, h.name}) {
+			h.drain(true)
+		}
+	}
 	for _, a := range addrs {
 		key := listenKey{addr: a}
 		for ; p.next.listeners[key] != nil; key.ordinal++ {
@@ -135,7 +172,10 @@ func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
 		switch {
 		case l == nil:
 			var err error
-			if l, err = openListener(key, hasIPv4Wildcard(all, a.Port()), t.Transport); err != nil {
+			if l, err = r.handedOver(key, t.Transport); l == nil && err == nil {
+				l, err = openListener(key, hasIPv4Wildcard(all, a.Port()), t.Transport)
+			}
+			if err != nil {
 				return err
 			}
 			r.adopt(p, l)
@@ -189,22 +229,30 @@ func (r *Relay) closeListener(l *listener) {
 	for _, w := range r.workers {
 		w.do(func() { w.dropListener(l, true) })
 	}
+	if l.silent && l.inherited { // as it was when it came
+		l.listenAgain()
+	}
 	closeFD(l.fd)
 }
 
 func (r *Relay) closeListeners() {
+	for _, l := range r.emptyTable() {
+		r.closeListener(l)
+	}
+}
+
+// emptyTable leaves the tunnels without listeners, and returns those.
+func (r *Relay) emptyTable() map[listenKey]*listener {
 	old := r.table.Load()
 	if len(old.listeners) == 0 {
-		return
+		return nil
 	}
 	next := &table{}
 	for _, in := range old.tunnels {
 		next.tunnels = append(next.tunnels, &installed{tunnel: in.tunnel, state: in.state, hops: in.hops})
 	}
 	r.table.Store(next)
-	for _, l := range old.listeners {
-		r.closeListener(l)
-	}
+	return old.listeners
 }
 
 func sameTunnel(a, b *Tunnel) bool {

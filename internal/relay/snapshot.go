@@ -33,7 +33,7 @@ type MemorySnapshot struct {
 // started; they survive a reload.
 type TunnelSnapshot struct {
 	Name       string           `json:"name"`
-	State      string           `json:"state"` // listening, shedding, paused, draining or removed
+	State      string           `json:"state"` // listening, shedding, paused, drained, draining or removed
 	Listen     []netip.AddrPort `json:"listen"`
 	Forward    []string         `json:"forward"`
 	Balance    Balance          `json:"balance"`
@@ -140,18 +140,20 @@ func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
 	if limit := r.memory.limit.Load(); limit > 0 {
 		s.Memory = &MemorySnapshot{LimitBytes: limit, UsedBytes: r.memory.used.Load(), Short: r.memory.short.Load()}
 	}
-	state := "listening"
-	switch {
-	case s.Draining:
-		state = "draining"
-	case s.AcceptPaused:
-		state = "paused"
-	case s.Shedding != "":
-		state = "shedding"
-	}
 	now := monotonic()
 	index = map[*tunnelState]int{}
 	for _, in := range r.table.Load().tunnels {
+		state := "listening"
+		switch {
+		case s.Draining:
+			state = "draining"
+		case in.state.drained.Load():
+			state = "drained"
+		case s.AcceptPaused:
+			state = "paused"
+		case s.Shedding != "":
+			state = "shedding"
+		}
 		t := tunnelSnapshot(in.state, in.tunnel, in.hops, state, now)
 		for _, l := range in.listeners {
 			t.Listen = append(t.Listen, l.bound)

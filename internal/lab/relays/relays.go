@@ -22,7 +22,8 @@ import (
 // Patience bounds every wait for something that a relay does at once.
 const Patience = 15 * time.Second
 
-// Process is one `longhaul relay` on a host of the lab.
+// Process is one `longhaul relay` on a host of the lab, with the processes that
+// have followed it in upgrades.
 type Process struct {
 	Name    string
 	Host    *hosts.Host
@@ -32,9 +33,10 @@ type Process struct {
 	// Line is told every line of the log; nil means nobody listens.
 	Line func(string)
 
-	cmd    *exec.Cmd
-	log    *log
-	exited chan struct{}
+	cmd       *exec.Cmd
+	log       *log
+	exited    chan struct{} // closed once all of them have ended: all write to the log
+	followers []*follower
 }
 
 func (r *Process) configFile() string { return filepath.Join(r.Dir, r.Name+".yaml") }
@@ -42,12 +44,22 @@ func (r *Process) configFile() string { return filepath.Join(r.Dir, r.Name+".yam
 // Socket is the control socket that the relay's configuration must name.
 func (r *Process) Socket() string { return filepath.Join(r.Dir, r.Name+".sock") }
 
-// PID is the process's, 0 before it was started.
+// PID is the newest process's, 0 before it was started.
 func (r *Process) PID() int {
-	if r.cmd == nil || r.cmd.Process == nil {
-		return 0
+	if p := r.newest(); p != nil {
+		return p.Pid
 	}
-	return r.cmd.Process.Pid
+	return 0
+}
+
+func (r *Process) newest() *os.Process {
+	if n := len(r.followers); n > 0 {
+		return r.followers[n-1].process
+	}
+	if r.cmd == nil {
+		return nil
+	}
+	return r.cmd.Process
 }
 
 // Start starts the relay with a configuration and waits until it listens.
@@ -62,7 +74,7 @@ func (r *Process) Start(ctx context.Context, config string) error {
 		return fmt.Errorf("cannot start %s: %w", r.Name, err)
 	}
 	cmd, exited := r.cmd, make(chan struct{})
-	r.exited = exited
+	r.exited, r.followers = exited, nil
 	go func() {
 		_ = cmd.Wait() // how it ended is read from cmd
 		close(exited)
@@ -97,7 +109,7 @@ func (r *Process) Reload(ctx context.Context, config string) error {
 		return err
 	}
 	before := r.log.count(logReloaded)
-	if err := r.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+	if err := r.newest().Signal(syscall.SIGHUP); err != nil {
 		return err
 	}
 	return r.until(ctx, func() (bool, error) {
@@ -108,9 +120,13 @@ func (r *Process) Reload(ctx context.Context, config string) error {
 	}, "does not reload")
 }
 
-// Kill ends the relay by SIGKILL.
+// Kill ends the relay by SIGKILL, and all of its older processes.
 func (r *Process) Kill() error {
-	err := r.cmd.Process.Kill()
+	err := r.newest().Kill()
+	_ = r.cmd.Process.Kill() // it may have ended
+	for _, f := range r.followers {
+		_ = f.process.Kill()
+	}
 	<-r.exited
 	return err
 }
@@ -136,15 +152,20 @@ func (r *Process) Log() string {
 	return r.log.String()
 }
 
-// Stop ends the relay by SIGTERM and returns its exit status.
+// Stop ends the relay by SIGTERM and returns its exit status. Its older
+// processes end with it.
 func (r *Process) Stop(ctx context.Context) (int, error) {
-	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := r.newest().Signal(syscall.SIGTERM); err != nil {
 		return 0, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
 	select {
 	case <-r.exited:
+		if n := len(r.followers); n > 0 {
+			<-r.followers[n-1].ended
+			return r.followers[n-1].state.ExitCode(), nil
+		}
 		return r.cmd.ProcessState.ExitCode(), nil
 	case <-ctx.Done():
 		return 0, errors.Join(fmt.Errorf("%s does not stop: %w\n%s", r.Name, ctx.Err(), r.log), r.Kill())

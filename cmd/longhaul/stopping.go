@@ -1,0 +1,163 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"syscall"
+	"time"
+)
+
+// finished is how a drain ended.
+type finished struct {
+	Reset int   `json:"flows_reset"`
+	err   error // of the relay itself
+}
+
+// elderGrace is how long after the deadline an older process may take to end.
+const elderGrace = 5 * time.Second
+
+// finishRequest asks a drain to end within a time.
+type finishRequest struct {
+	within time.Duration // negative: as long as it takes
+	answer chan finished
+}
+
+// finishVerb is for a process that another one has followed: that one stops.
+func (d *daemon) finishVerb(ctx context.Context, arguments url.Values) (any, error) {
+	within, err := time.ParseDuration(arguments.Get("within"))
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	finishing := d.stage == replaced
+	d.mu.Unlock()
+	if !finishing {
+		return nil, &hintError{fmt.Errorf("no process has taken over from %d", os.Getpid()), "stop it with SIGTERM"}
+	}
+	r := finishRequest{within, make(chan finished, 1)}
+	select {
+	case d.finishing <- r:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	// The answer comes with the end of the process, which ends ctx as well.
+	return <-r.answer, nil
+}
+
+// drain stops accepting and lets the flows finish, those of older processes as
+// well, until the deadline or a second signal.
+func (d *daemon) drain(signals <-chan os.Signal) error {
+	_ = d.enter(stopping)
+	close(d.ending)
+	d.manager.stopping("draining, " + plural(int(d.relay.Flows()), "flow") + " left")
+	return d.finish(signals, d.config.DrainTimeout, true)
+}
+
+// outlive lets the flows finish after another process has taken over, for as
+// long as the upgrade has said. A signal sets the usual deadline.
+func (d *daemon) outlive(signals <-chan os.Signal) error {
+	d.mu.Lock()
+	within := d.within
+	d.mu.Unlock()
+	return d.finish(signals, within, false)
+}
+
+// finish lets the flows finish within a time, negative for as long as they
+// need. With stopping set the first signal has come, and older processes are to
+// finish, too.
+func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping bool) error {
+	ctx, reset := context.WithCancel(context.Background())
+	defer reset()
+	own := make(chan finished, 1)
+	go func() {
+		left, err := d.relay.Drain(ctx)
+		own <- finished{left, err}
+	}()
+	// Older processes keep to the deadline by themselves; one that does not
+	// answer then is not waited for.
+	askCtx, giveUp := context.WithCancel(context.Background())
+	defer giveUp()
+	older := make(chan finished, 1)
+	if stopping {
+		go func() {
+			left, err := d.elders.finish(askCtx, within)
+			older <- finished{left, err}
+		}()
+	} else {
+		older <- finished{}
+	}
+
+	var at time.Time
+	var deadline <-chan time.Time
+	limit := func(within time.Duration) {
+		if end := time.Now().Add(within); within >= 0 && (at.IsZero() || end.Before(at)) {
+			at, deadline = end, time.After(within)
+			time.AfterFunc(within+elderGrace, giveUp)
+		}
+		d.mu.Lock()
+		d.endsAt = at
+		d.mu.Unlock()
+	}
+	limit(within)
+	extend := time.NewTicker(drainExtension / 3)
+	defer extend.Stop()
+	var askers []finishRequest
+	var all finished
+	for waiting := 2; waiting > 0; {
+		var r finished
+		select {
+		case r = <-own:
+			waiting--
+			own = nil
+		case r = <-older:
+			waiting--
+			older = nil
+		case <-deadline:
+			deadline = nil
+			reset()
+			continue
+		case sig := <-signals:
+			switch {
+			case sig == syscall.SIGHUP:
+			case stopping:
+				d.log.Warn("a second signal ends the drain", "signal", sig.String())
+				limit(0)
+				go d.elders.finish(askCtx, 0) // the first request gets the answer
+			default:
+				d.log.Info("stopping", "signal", sig.String())
+				stopping = true
+				limit(d.config.DrainTimeout)
+			}
+			continue
+		case r := <-d.finishing:
+			askers = append(askers, r)
+			stopping = true
+			limit(r.within)
+			continue
+		case <-extend.C:
+			d.manager.extend()
+			continue
+		}
+		all.Reset += r.Reset
+		if r.err != nil && !errors.Is(r.err, context.DeadlineExceeded) && !errors.Is(r.err, context.Canceled) {
+			all.err = errors.Join(all.err, r.err)
+		}
+	}
+	for _, r := range askers {
+		r.answer <- all
+	}
+	switch {
+	case all.Reset > 0:
+		d.log.Warn("stopped, flows were reset", "flows", all.Reset)
+		return &exitError{fmt.Errorf("%s did not end in time and were reset", plural(all.Reset, "flow")), exitDrained}
+	case all.err != nil:
+		return all.err
+	}
+	d.log.Info("stopped, every flow had ended")
+	return nil
+}

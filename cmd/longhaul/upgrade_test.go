@@ -1,0 +1,412 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/control"
+	"longhaul/internal/nettest"
+)
+
+// watchedMain is the program as systemd starts it with a watchdog, and with
+// sockets where LISTEN_FDS says so.
+func watchedMain() {
+	os.Setenv("WATCHDOG_PID", strconv.Itoa(os.Getpid()))
+	activatedMain()
+}
+
+// linkedMain is the program with the name that it was started by, which
+// testscript shortens.
+func linkedMain() {
+	line, err := os.ReadFile("/proc/self/cmdline")
+	if err != nil {
+		panic(err)
+	}
+	os.Args[0], _, _ = strings.Cut(string(line), "\x00")
+	main()
+}
+
+// told is a message to systemd and who sent it.
+type told struct {
+	pid  int
+	text string
+}
+
+func (m told) has(line string) bool {
+	for l := range strings.Lines(m.text) {
+		if strings.TrimSpace(l) == line {
+			return true
+		}
+	}
+	return false
+}
+
+// systemd stands where systemd listens, and knows who speaks.
+func systemd(t *testing.T) (path string, next func() told) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path = filepath.Join(dir, "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path, func() told {
+		t.Helper()
+		conn.SetReadDeadline(time.Now().Add(patience))
+		text, rights := make([]byte, 4096), make([]byte, unix.CmsgSpace(unix.SizeofUcred))
+		n, nr, _, _, err := conn.ReadMsgUnix(text, rights)
+		if err != nil {
+			t.Fatalf("systemd is told nothing more: %v", err)
+		}
+		messages, err := unix.ParseSocketControlMessage(rights[:nr])
+		if err != nil || len(messages) != 1 {
+			t.Fatalf("%d control messages, %v", len(messages), err)
+		}
+		who, err := unix.ParseUnixCredentials(&messages[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return told{int(who.Pid), string(text[:n])}
+	}
+}
+
+// upgradeAt has the relay behind a control socket replaced.
+func upgradeAt(t *testing.T, socket string) upgraded {
+	t.Helper()
+	body, err := control.Do(t.Context(), socket, "upgrade", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var u upgraded
+	if err := json.Unmarshal(body, &u); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if p, err := os.FindProcess(u.NewPID); err == nil { // a child of this process
+			p.Kill()
+			p.Wait()
+		}
+	})
+	return u
+}
+
+// TestSystemdFollowsAnUpgrade: it hears of the new process from the old one,
+// then from the new one alone, whose watchdog beats; and the sockets that it
+// passed to the first serve the last.
+func TestSystemdFollowsAnUpgrade(t *testing.T) {
+	path, next := systemd(t)
+	socket := filepath.Join(filepath.Dir(path), "s")
+	l := listenTCP(t, nettest.FreeAddress(t, "127.0.0.1"))
+	f, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	defer f.Close() // as systemd keeps it
+	const interval = 400 * time.Millisecond
+	r := startAs(t, "longhaul-watched", []string{"NOTIFY_SOCKET=" + path, fmt.Sprintf("WATCHDOG_USEC=%d", interval.Microseconds()), "LISTEN_FDS=1", "LISTEN_FDNAMES=x"}, []*os.File{f},
+		"relay", "--listen", address, "--forward", echoTarget(t), "--control-socket", socket)
+	main := r.Process.Pid
+	until := func(what string, want func(told) bool) told {
+		t.Helper()
+		for {
+			m := next()
+			if m.pid != main {
+				t.Fatalf("process %d says %q before it is the main one, %d", m.pid, m.text, main)
+			}
+			if want(m) {
+				return m
+			}
+		}
+	}
+	says := func(line string) func(told) bool { return func(m told) bool { return m.has(line) } }
+	until("it is ready", says("READY=1"))
+	until("it beats", says("WATCHDOG=1"))
+	held, err := dial(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	for range 3 {
+		before := monotonicMicroseconds(t)
+		u := upgradeAt(t, socket)
+		m := until("it reloads", says("RELOADING=1"))
+		stamp := regexp.MustCompile(`(?m)^MONOTONIC_USEC=(\d+)$`).FindStringSubmatch(m.text)
+		if stamp == nil || !m.has("STATUS=upgrading") {
+			t.Fatalf("reloading says %q", m.text)
+		}
+		if at, _ := strconv.ParseInt(stamp[1], 10, 64); at < before || at > monotonicMicroseconds(t) {
+			t.Errorf("reloading at %d, which is not between the request and now", at)
+		}
+		until("there is another", func(m told) bool {
+			var pid int
+			if n, _ := fmt.Sscanf(m.text, "MAINPID=%d", &pid); n == 1 {
+				main = pid
+				return true
+			}
+			return false
+		})
+		if u.NewPID != main {
+			t.Fatalf("systemd hears of %d, and %d has taken over", main, u.NewPID)
+		}
+		// From here on the old one, which still has the flow, is silent.
+		until("it is ready", says("READY=1"))
+		for range 3 {
+			until("it beats", says("WATCHDOG=1"))
+		}
+		if err := echoes(held); err != nil {
+			t.Fatal(err)
+		}
+		talk(t, address, "the passed socket serves")
+	}
+	// One that fails is the end of the reload, too.
+	if _, err := control.Do(t.Context(), socket, "upgrade", map[string][]string{"binary": {"/nonexistent"}}); err == nil {
+		t.Fatal("a program that is not there was started")
+	}
+	until("it reloads", says("RELOADING=1"))
+	until("it is ready", says("READY=1"))
+
+	// systemd stops the main process alone; what is left then it kills.
+	syscall.Kill(main, syscall.SIGTERM)
+	if m := until("it stops", says("STOPPING=1")); !strings.Contains(m.text, "STATUS=draining, 0 flows left") {
+		t.Errorf("stopping says %q", m.text)
+	}
+	until("it needs time", says("EXTEND_TIMEOUT_USEC=30000000"))
+	if err := echoes(held); err != nil {
+		t.Errorf("the oldest process's flow: %v", err)
+	}
+	held.Close()
+	if code := r.exitCode(t); code != exitOK {
+		t.Errorf("the oldest process ends with %d", code)
+	}
+	nettest.Eventually(t, patience, func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", main))
+		return err != nil || strings.Contains(string(stat), ") Z ")
+	}, func() string { return "the main process does not end" })
+}
+
+// TestUpgradePath: what is started is what lies now where the relay was
+// started from, be it by a link.
+func TestUpgradePath(t *testing.T) {
+	dir, err := os.MkdirTemp("", "lh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	install := func(name string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path+".new", content, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	link := filepath.Join(dir, "longhaul-linked")
+	point := func(to string) {
+		os.Remove(link)
+		if err := os.Symlink(to, link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	point(install("v1"))
+	socket := filepath.Join(dir, "s")
+	listen := nettest.FreeAddress(t, "127.0.0.1")
+	r := &running{Cmd: exec.Command(link, "relay", "--listen", listen, "--forward", echoTarget(t), "--control-socket", socket)}
+	r.start(t)
+	r.waitLog(t, "relay started")
+
+	runs := func(pid int) string {
+		target, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Base(target)
+	}
+	if got := runs(r.Process.Pid); got != "v1" {
+		t.Fatalf("%s runs", got)
+	}
+	point(install("v2"))
+	if got := runs(upgradeAt(t, socket).NewPID); got != "v2" {
+		t.Errorf("after the link leads to v2 %s runs", got)
+	}
+	install("v2") // replaced: the running one's file is deleted
+	if got := runs(upgradeAt(t, socket).NewPID); got != "v2" {
+		t.Errorf("after v2 was replaced %s runs", got)
+	}
+	talk(t, listen, "served")
+	os.Remove(filepath.Join(dir, "v2"))
+	if _, err := control.Do(t.Context(), socket, "upgrade", nil); err == nil || !strings.Contains(err.Error(), link) {
+		t.Errorf("without a program: %v", err)
+	}
+	talk(t, listen, "still served")
+}
+
+// TestControlSocketMoves: the control socket's path is another one
+// after an upgrade, and then there is none.
+func TestControlSocketMoves(t *testing.T) {
+	dir, err := os.MkdirTemp("", "lh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	listen, target := nettest.FreeAddress(t, "127.0.0.1"), echoTarget(t)
+	file := filepath.Join(dir, "longhaul.yaml")
+	write := func(socket string) {
+		text := fmt.Sprintf("control_socket: %q\ntunnels: [{name: a, listen: %q, forward: %q}]\n", socket, listen, target)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	write(one)
+	r := startAs(t, "longhaul", nil, nil, "relay", "-c", file)
+	r.waitLog(t, "relay started")
+	held, err := dial(listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if err := echoes(held); err != nil {
+		t.Fatal(err)
+	}
+	write(two)
+	u := upgradeAt(t, one)
+	if _, err := os.Lstat(one); !os.IsNotExist(err) {
+		t.Errorf("the old place still has a socket: %v", err)
+	}
+	var s relayStatus
+	body, err := control.Status(t.Context(), two)
+	if err == nil {
+		err = json.Unmarshal(body, &s)
+	}
+	if err != nil || s.PID != u.NewPID || len(s.OlderProcesses) != 1 || s.OlderProcesses[0].PID != r.Process.Pid || *s.OlderProcesses[0].FlowsNow != 1 {
+		t.Errorf("%v: %s", err, body)
+	}
+	// Without a socket: the older processes end with their flows all the same.
+	write("off")
+	u = upgradeAt(t, two)
+	if _, err := os.Lstat(two); !os.IsNotExist(err) {
+		t.Errorf("the old place still has a socket: %v", err)
+	}
+	talk(t, listen, "served")
+	if err := echoes(held); err != nil {
+		t.Fatal(err)
+	}
+	syscall.Kill(u.NewPID, syscall.SIGTERM)
+	held.Close()
+	if code := r.exitCode(t); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestUpgradeUnderFire opens connections one after the other and many at a
+// time while relays replace each other: none is refused, none is reset.
+func TestUpgradeUnderFire(t *testing.T) {
+	dir, err := os.MkdirTemp("", "lh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "s")
+	listen := netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1"))
+	r := startAs(t, "longhaul", nil, nil, "relay", "--listen", listen.String(), "--forward", echoTarget(t), "--control-socket", socket, "--log-level", "warn")
+	nettest.Eventually(t, patience, func() bool {
+		_, err := control.Status(t.Context(), socket)
+		return err == nil
+	}, func() string { return "the relay does not start" })
+	ctx, cancel := context.WithCancel(t.Context())
+	failures := make(chan error, 8)
+	count := make(chan int, 8)
+	for range cap(count) {
+		go func() {
+			n := 0
+			for ; ctx.Err() == nil; n++ {
+				if err := exchangeOnce(listen.String()); err != nil {
+					failures <- err
+					break
+				}
+			}
+			count <- n
+		}()
+	}
+	upgrades := 20
+	if testing.Short() {
+		upgrades = 5
+	}
+	for range upgrades {
+		upgradeAt(t, socket)
+	}
+	cancel()
+	all := 0
+	for range cap(count) {
+		all += <-count
+	}
+	select {
+	case err := <-failures:
+		t.Errorf("a connection failed: %v", err)
+	default:
+	}
+	t.Logf("%d connections over %d upgrades", all, upgrades)
+	if code := r.exitCode(t); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func exchangeOnce(address string) error {
+	c, err := dial(address)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	text := strings.Repeat("x", 2000)
+	if _, err := io.WriteString(c, text); err != nil {
+		return err
+	}
+	if err := c.CloseWrite(); err != nil {
+		return err
+	}
+	got, err := io.ReadAll(c)
+	if err == nil && string(got) != text {
+		err = fmt.Errorf("got %d bytes", len(got))
+	}
+	return err
+}

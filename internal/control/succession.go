@@ -1,0 +1,184 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// How one relay follows another at the same path without a moment in which
+// nobody answers there: the old one gives its socket a second name, with its
+// process's number behind it; the new one has made its socket under such a name
+// of its own, and renames that to the path.
+
+// PathOf is where a relay is found that another one has followed at path.
+func PathOf(path string, pid int) string { return path + "." + strconv.Itoa(pid) }
+
+// ListenAside is [Listen] for a relay that is to follow the one that answers at
+// path: the socket is at the path of this process, until [Server.TakePlace].
+func ListenAside(ctx context.Context, path string) (net.Listener, error) {
+	dir := filepath.Dir(path)
+	if err := checkDirectory(dir); err != nil {
+		return nil, err
+	}
+	unlock, err := lock(dir)
+	if err != nil {
+		return nil, fmt.Errorf("cannot lock the directory of the control socket: %w", err)
+	}
+	defer unlock()
+	aside := PathOf(path, os.Getpid())
+	// What is there is of a dead process that had this one's number.
+	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("cannot remove the control socket of a dead relay: %w", err)
+	}
+	return bind(ctx, aside)
+}
+
+// removeFollowed removes what relays have left behind that had been followed at
+// path and then were killed.
+func removeFollowed(ctx context.Context, path string) {
+	dir, base := filepath.Split(path)
+	entries, _ := os.ReadDir(filepath.Clean(dir))
+	for _, e := range entries {
+		number, found := strings.CutPrefix(e.Name(), base+".")
+		if _, err := strconv.ParseUint(number, 10, 32); found && err == nil {
+			_ = removeStale(ctx, dir+e.Name()) // one that lives stays
+		}
+	}
+}
+
+// StepAside lets clients find the server under its process's number as well.
+// It comes before another relay takes its place at path.
+func (s *Server) StepAside(path string) error {
+	return s.socket.names.link(path, PathOf(path, os.Getpid()))
+}
+
+// StepBack undoes [Server.StepAside], after the one that was to follow has
+// ended: it may have taken the place already.
+func (s *Server) StepBack(path string) error {
+	return s.socket.names.back(PathOf(path, os.Getpid()), path)
+}
+
+// LeavePlace gives path up, whether or not another relay has taken it by now.
+func (s *Server) LeavePlace(path string) error { return s.socket.names.remove(path) }
+
+// TakePlace makes a server that listens aside the one that answers at path.
+func (s *Server) TakePlace(path string) error {
+	return s.socket.names.rename(PathOf(path, os.Getpid()), path)
+}
+
+// names are the files of one socket. A file of the same name that is not this
+// socket is left alone.
+type names struct {
+	dir string
+
+	mu       sync.Mutex
+	paths    []string
+	dev, ino uint64
+}
+
+func newNames(path string) (*names, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return nil, fmt.Errorf("cannot look at the control socket: %w", err)
+	}
+	return &names{dir: filepath.Dir(path), paths: []string{path}, dev: uint64(st.Dev), ino: st.Ino}, nil
+}
+
+// locked runs f while no other relay changes files in the directory.
+func (n *names) locked(f func() error) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	unlock, err := lock(n.dir)
+	if err != nil {
+		return fmt.Errorf("cannot lock the directory of the control socket: %w", err)
+	}
+	defer unlock()
+	return f()
+}
+
+func (n *names) isOurs(path string) bool {
+	var st unix.Stat_t
+	return unix.Lstat(path, &st) == nil && uint64(st.Dev) == n.dev && st.Ino == n.ino
+}
+
+func (n *names) link(from, to string) error {
+	return n.locked(func() error {
+		if len(to) > maxPath {
+			return fmt.Errorf("the control socket's path %s is longer than %d bytes; choose a shorter one with --control-socket PATH", to, maxPath)
+		}
+		if n.isOurs(to) {
+			return nil
+		}
+		if err := os.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := os.Link(from, to); err != nil {
+			return fmt.Errorf("cannot give the control socket a second name: %w", err)
+		}
+		n.paths = append(n.paths, to)
+		return nil
+	})
+}
+
+func (n *names) rename(from, to string) error {
+	return n.locked(func() error {
+		if err := os.Rename(from, to); err != nil {
+			return fmt.Errorf("cannot take the control socket's place: %w", err)
+		}
+		for i, path := range n.paths {
+			if path == from {
+				n.paths[i] = to
+			}
+		}
+		return nil
+	})
+}
+
+// back leaves one name of two, whichever is there.
+func (n *names) back(from, to string) error {
+	return n.locked(func() error {
+		if n.isOurs(to) {
+			return n.unlink(from)
+		}
+		n.forget(from)
+		return os.Rename(from, to)
+	})
+}
+
+func (n *names) remove(path string) error {
+	return n.locked(func() error { return n.unlink(path) })
+}
+
+func (n *names) removeAll() error {
+	return n.locked(func() error {
+		var all error
+		for _, path := range slices.Clone(n.paths) {
+			all = errors.Join(all, n.unlink(path))
+		}
+		return all
+	})
+}
+
+func (n *names) unlink(path string) error {
+	if !n.forget(path) || !n.isOurs(path) {
+		return nil
+	}
+	return os.Remove(path)
+}
+
+func (n *names) forget(path string) (known bool) {
+	before := len(n.paths)
+	n.paths = slices.DeleteFunc(n.paths, func(p string) bool { return p == path })
+	return len(n.paths) < before
+}

@@ -1,0 +1,197 @@
+package upgrade
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"longhaul/internal/lab"
+)
+
+// talkEvery is how often an open flow sends something and waits for the echo.
+const talkEvery = 2 * time.Second
+
+// crowd is many flows that come, say something now and then, and go.
+type crowd struct {
+	wg sync.WaitGroup
+
+	mu       sync.Mutex
+	all      []visit
+	open     int
+	openMost int
+}
+
+// visit is the account of one flow.
+type visit struct {
+	began time.Time
+	first time.Duration // from connect to the first echo; 0: it came to none
+	stage string        // at which it failed
+	err   error
+}
+
+// errWrong is the end of a flow that brought other bytes than were sent.
+var errWrong = errors.New("other bytes came back than were sent")
+
+// startCrowd begins flows at an even rate until ctx ends; then those that are
+// open end as ever, only sooner.
+func (w *world) startCrowd(ctx context.Context, o Options) *crowd {
+	c := &crowd{}
+	every := time.Second / time.Duration(o.PerSecond)
+	c.wg.Go(func() {
+		began := time.Now()
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for n := 0; ctx.Err() == nil; {
+			// As many as are due: a machine that is busy skips ticks.
+			for due := int(time.Since(began) / every); n <= due; n++ {
+				c.wg.Go(func() { c.note(w.visit(ctx, c, o.Life())) })
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+	})
+	return c
+}
+
+func (c *crowd) wait() { c.wg.Wait() }
+
+func (c *crowd) note(v visit) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, v)
+}
+
+func (c *crowd) enter(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open += n
+	c.openMost = max(c.openMost, c.open)
+}
+
+// dial connects from host-a.
+func (w *world) dial(to netip.AddrPort) (conn *net.TCPConn, err error) {
+	err = w.lab.Host("host-a").Do(func() error {
+		d := net.Dialer{Timeout: patience}
+		d.SetMultipathTCP(false)
+		c, err := d.Dial("tcp", to.String())
+		if err == nil {
+			conn = c.(*net.TCPConn)
+		}
+		return err
+	})
+	return conn, err
+}
+
+// visit is one flow from its connect to the end of both directions.
+func (w *world) visit(ctx context.Context, c *crowd, life time.Duration) visit {
+	v := visit{began: time.Now()}
+	conn, err := w.dial(netip.AddrPortFrom(lab.RelayA, port))
+	if err != nil {
+		v.stage, v.err = "connect", err
+		return v
+	}
+	defer conn.Close()
+	c.enter(1)
+	defer c.enter(-1)
+	buffer := make([]byte, 2*2000)
+	if err := talk(conn, buffer, 100+rand.IntN(1900)); err != nil {
+		v.stage, v.err = "first echo", err
+		return v
+	}
+	v.first = time.Since(v.began)
+	over := time.NewTimer(life - v.first)
+	defer over.Stop()
+	again := time.NewTicker(talkEvery)
+	defer again.Stop()
+	for open := true; open; {
+		select {
+		case <-again.C:
+			if err := talk(conn, buffer, 64); err != nil {
+				v.stage, v.err = "echo", err
+				return v
+			}
+		case <-over.C:
+			open = false
+		case <-ctx.Done():
+			open = false
+		}
+	}
+	if err := errors.Join(conn.SetDeadline(time.Now().Add(patience)), conn.CloseWrite()); err != nil {
+		v.stage, v.err = "end", err
+		return v
+	}
+	if n, err := conn.Read(buffer); n > 0 || err != io.EOF {
+		v.stage, v.err = "end", fmt.Errorf("%d bytes, %w", n, err)
+	}
+	return v
+}
+
+// talk sends n random bytes and compares what comes back.
+func talk(conn *net.TCPConn, buffer []byte, n int) error {
+	out, in := buffer[:n], buffer[len(buffer)/2:][:n]
+	for i := range out {
+		out[i] = byte(rand.Uint32())
+	}
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if _, err := conn.Write(out); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(conn, in); err != nil {
+		return err
+	}
+	if !bytes.Equal(in, out) {
+		return errWrong
+	}
+	return nil
+}
+
+// echo is the target of the crowd.
+func echo(conn *net.TCPConn) { _, _ = io.Copy(conn, conn) }
+
+// count sorts the flows by how they ended.
+func (r *Result) count(c *crowd, fill *bulk, upgrades []time.Time) {
+	note := func(began time.Time, stage string, err error) {
+		switch {
+		case err == nil:
+			return
+		case errors.Is(err, errWrong):
+			r.Wrong++
+		case stage == "connect" && !errors.Is(err, syscall.ECONNRESET):
+			r.Refused++
+		default:
+			r.Reset++
+		}
+		if r.FirstError == "" {
+			r.FirstError = fmt.Sprintf("%s: %v", stage, err)
+			if len(upgrades) > 0 {
+				r.FirstError = fmt.Sprintf("%+.3f s from the first upgrade, %s", began.Sub(upgrades[0]).Seconds(), r.FirstError)
+			}
+		}
+	}
+	r.Flows, r.OpenMost = len(c.all), c.openMost
+	for _, v := range c.all {
+		note(v.began, v.stage, v.err)
+		slowest := &r.SlowestElseSeconds
+		for _, at := range upgrades {
+			if since := v.began.Sub(at); since > -time.Second && since < time.Second {
+				slowest = &r.SlowestFirstSecondSeconds
+			}
+		}
+		*slowest = max(*slowest, v.first.Seconds())
+	}
+	for _, f := range fill.flows {
+		note(f.began, "bulk", f.err)
+	}
+}

@@ -1,0 +1,265 @@
+// Package upgrade has the relays of a pair replaced by new processes, again and
+// again, under thousands of flows, and counts whom that hurts.
+package upgrade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"longhaul/internal/lab"
+	"longhaul/internal/lab/relays"
+)
+
+// Options say what is run.
+type Options struct {
+	Program   string        // the longhaul binary
+	Flows     int           // open at the same time, beside the bulk ones
+	PerSecond int           // new ones
+	Bulk      int           // flows that fill the WAN
+	Upgrades  int           // of one relay and the other in turn
+	Every     time.Duration // from one upgrade to the next; at least a second
+
+	Say func(string) // told how it goes; nil means nobody listens
+}
+
+// Life is how long a flow that is not bulk stays open.
+func (o Options) Life() time.Duration {
+	return time.Duration(float64(o.Flows) / float64(o.PerSecond) * float64(time.Second))
+}
+
+// Result is what the upgrades did.
+type Result struct {
+	RTTSeconds float64 `json:"rtt_seconds"`
+	RateBps    int64   `json:"rate_bps"`
+	Flows      int     `json:"flows"`     // beside the bulk ones, in all
+	OpenMost   int     `json:"open_most"` // at the same time
+	BulkFlows  int     `json:"bulk_flows"`
+
+	Refused    int    `json:"refused"` // connects that were refused or got no answer
+	Reset      int    `json:"reset"`   // flows that were reset, or ended early
+	Wrong      int    `json:"wrong"`   // flows that brought other bytes than were sent
+	FirstError string `json:"first_error,omitempty"`
+
+	// How long the slowest flow took from connect to its first echo, of those
+	// that were begun within a second of an upgrade, and of the others.
+	SlowestFirstSecondSeconds float64 `json:"slowest_first_second_seconds"`
+	SlowestElseSeconds        float64 `json:"slowest_else_seconds"`
+
+	// Null where the bulk flows did not move before the first upgrade: this
+	// machine is too busy for them.
+	GoodputBps *float64 `json:"goodput_bps"` // before the first upgrade: the median of its bins
+	Quiet      *Dip     `json:"quiet"`       // what that time has of dips by itself
+	Worst      *Dip     `json:"worst"`       // of the upgrades, the worst in each respect
+	Upgrades   []Replay `json:"upgrades"`
+}
+
+// Replay is one upgrade.
+type Replay struct {
+	Relay     string  `json:"relay"`
+	AtSeconds float64 `json:"at_seconds"`
+	Seconds   float64 `json:"seconds"`    // it took
+	FlowsLeft int64   `json:"flows_left"` // to the old process
+	Dip       *Dip    `json:"dip"`        // of the goodput from here to the next
+}
+
+// The ports, and the path.
+const (
+	port       = 6000
+	targetPort = 5000
+	bulkPort   = 6001
+	sinkPort   = 5001
+	rtt        = 20 * time.Millisecond
+	rateBps    = int64(1e9)
+)
+
+// patience bounds every step of a flow.
+const patience = 15 * time.Second
+
+// settle is how long the bulk flows run at their full number of other flows
+// before the first upgrade; the goodput of this time is what the others are
+// compared with.
+const settle = 5 * time.Second
+
+var privateRun = sync.OnceValue(lab.PrivateRun)
+
+// Run runs the experiment. The process must be inside a sandbox.
+func Run(ctx context.Context, o Options) (r Result, err error) {
+	r = Result{RTTSeconds: rtt.Seconds(), RateBps: rateBps, BulkFlows: o.Bulk}
+	w, err := newWorld(ctx, o.Program)
+	if err != nil {
+		return r, err
+	}
+	defer w.close()
+	say := o.Say
+	if say == nil {
+		say = func(string) {}
+	}
+
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	fill := w.startBulk(running, o.Bulk)
+	defer fill.wait()
+	crowd := w.startCrowd(running, o)
+	defer crowd.wait()
+	defer stop()
+
+	say(fmt.Sprintf("%d flows come to be open, %d each second", o.Flows, o.PerSecond))
+	if err := pause(ctx, o.Life()); err != nil {
+		return r, err
+	}
+	say("before the first upgrade")
+	quiet := time.Now()
+	if err := pause(ctx, settle); err != nil {
+		return r, err
+	}
+	var began []time.Time
+	for n := range o.Upgrades {
+		relay := w.relays[(n+1)%len(w.relays)] // the one near the clients first
+		at := time.Now()
+		u, err := relay.Upgrade(ctx)
+		if err != nil {
+			return r, err
+		}
+		began = append(began, at)
+		r.Upgrades = append(r.Upgrades, Replay{Relay: relay.Name, AtSeconds: at.Sub(quiet).Seconds(), Seconds: u.Seconds, FlowsLeft: u.FlowsLeft})
+		say(fmt.Sprintf("upgrade %d of %d: %s, %d flows stay with process %d", n+1, o.Upgrades, relay.Name, u.FlowsLeft, u.OldPID))
+		if err := pause(ctx, time.Until(at.Add(o.Every))); err != nil {
+			return r, err
+		}
+	}
+	end := time.Now()
+	stop()
+	fill.wait()
+	crowd.wait()
+	r.count(crowd, fill, began)
+	r.measure(fill, quiet, began, end)
+	return r, w.stop(ctx)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(max(0, d)):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// world is the lab with its relays and the target.
+type world struct {
+	lab       *lab.Lab
+	dir       string
+	relays    []*relays.Process // relay-b, relay-a
+	listeners []*net.TCPListener
+	bulk      *bulk
+	serving   sync.WaitGroup
+}
+
+func newWorld(ctx context.Context, program string) (*world, error) {
+	// In a /run that goes with the sandbox, however that ends.
+	if err := privateRun(); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("/run", "upgrade-")
+	if err != nil {
+		return nil, err
+	}
+	c := lab.MitreConditions()
+	c.RTT, c.RateBps = rtt, rateBps
+	built, err := lab.Build(lab.TwoSites(c))
+	if err != nil {
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	w := &world{lab: built, dir: dir, bulk: &bulk{start: time.Now()}}
+	if err := w.start(ctx, program); err != nil {
+		w.close()
+		return nil, err
+	}
+	return w, nil
+}
+
+func (w *world) start(ctx context.Context, program string) error {
+	for p, serve := range map[int]func(*net.TCPConn){targetPort: echo, sinkPort: w.bulk.sink} {
+		err := w.lab.Host("host-b").Do(func() error {
+			var lc net.ListenConfig
+			lc.SetMultipathTCP(false)
+			l, err := lc.Listen(ctx, "tcp4", fmt.Sprintf(":%d", p))
+			if err != nil {
+				return err
+			}
+			w.listeners = append(w.listeners, l.(*net.TCPListener))
+			w.serving.Go(func() { w.serve(l.(*net.TCPListener), serve) })
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	to := netip.AddrPortFrom
+	for _, one := range []struct {
+		name   string
+		listen netip.Addr
+		next   netip.Addr
+		ports  [2]int // of the next
+	}{
+		{"relay-b", lab.WANB, lab.HostB, [2]int{targetPort, sinkPort}},
+		{"relay-a", lab.RelayA, lab.WANB, [2]int{port, bulkPort}},
+	} {
+		r := &relays.Process{Name: one.name, Host: w.lab.Host(one.name), Program: program, Dir: w.dir}
+		w.relays = append(w.relays, r)
+		text := fmt.Sprintf("control_socket: %s\ntunnels:\n  - {name: main, listen: %v, forward: %v}\n  - {name: bulk, listen: %v, forward: %v}\n", r.Socket(),
+			to(one.listen, port), to(one.next, uint16(one.ports[0])), to(one.listen, bulkPort), to(one.next, uint16(one.ports[1])))
+		if err := r.Start(ctx, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *world) serve(l *net.TCPListener, serve func(*net.TCPConn)) {
+	for {
+		conn, err := l.AcceptTCP()
+		if err != nil {
+			return
+		}
+		w.serving.Go(func() {
+			defer conn.Close()
+			serve(conn)
+		})
+	}
+}
+
+// stop ends the relays as an operator would. All of their processes must end
+// well: no flow is left that they would have to reset.
+func (w *world) stop(ctx context.Context) error {
+	var all error
+	for i := len(w.relays) - 1; i >= 0; i-- {
+		status, err := w.relays[i].Stop(ctx)
+		if err == nil && status != 0 {
+			err = fmt.Errorf("%s ends with status %d\n%s", w.relays[i].Name, status, w.relays[i].Log())
+		}
+		all = errors.Join(all, err)
+	}
+	return all
+}
+
+func (w *world) close() {
+	for _, l := range w.listeners {
+		l.Close()
+	}
+	for _, r := range w.relays {
+		if r.Running() {
+			_ = r.Kill()
+		}
+	}
+	w.serving.Wait()
+	w.lab.Close()
+	os.RemoveAll(w.dir)
+}

@@ -1,0 +1,170 @@
+package relay
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoTunnel is returned for a name that no tunnel has.
+var ErrNoTunnel = errors.New("no such tunnel")
+
+// DrainTunnel takes a tunnel out of service: new connections are answered as if
+// nobody listened, and its flows go on. It stays so, whatever a reload changes
+// about the tunnel, until ResumeTunnel. What has been connected already is
+// served. Draining a drained tunnel does nothing. (A listener that asked for
+// port 0 gets another port when it is resumed: the kernel keeps only a port that
+// was asked for.)
+func (r *Relay) DrainTunnel(name string) error {
+	return r.withTunnel(name, func(in *installed) error {
+		in.state.drained.Store(true)
+		for _, l := range in.listeners {
+			r.silence(l)
+		}
+		return nil
+	})
+}
+
+// ResumeTunnel puts a drained tunnel back into service.
+func (r *Relay) ResumeTunnel(name string) error {
+	return r.withTunnel(name, func(in *installed) error {
+		for i, l := range in.listeners {
+			if err := r.wake(l); err != nil {
+				for _, l := range in.listeners[:i] {
+					if in.state.drained.Load() {
+						r.silence(l)
+					}
+				}
+				return err
+			}
+		}
+		in.state.drained.Store(false)
+		return nil
+	})
+}
+
+// Flows is how many flows there are.
+func (r *Relay) Flows() int64 { return r.live.Load() }
+
+// FlowsByTunnel is how many flows each tunnel has.
+func (r *Relay) FlowsByTunnel() map[string]int64 {
+	flows := map[string]int64{}
+	for _, in := range r.table.Load().tunnels {
+		flows[in.tunnel.Name] = in.state.flows.Load()
+	}
+	return flows
+}
+
+// HopName says which hop of which tunnel.
+type HopName struct {
+	Tunnel string `json:"tunnel"`
+	Hop    string `json:"hop"`
+}
+
+// HopFlows is how many flows each hop has, those that connect to it included.
+func (r *Relay) HopFlows() map[HopName]int64 {
+	flows := map[HopName]int64{}
+	for _, in := range r.table.Load().tunnels {
+		for _, h := range in.hops {
+			flows[HopName{in.tunnel.Name, h.name}] = h.flows.Load()
+		}
+	}
+	return flows
+}
+
+// DrainedHops are the hops that are out of service.
+func (r *Relay) DrainedHops() []HopName {
+	var names []HopName
+	for _, in := range r.table.Load().tunnels {
+		for _, h := range in.hops {
+			if h.drained.Load() {
+				names = append(names, HopName{in.tunnel.Name, h.name})
+			}
+		}
+	}
+	return names
+}
+
+// Drained are the names of the tunnels that are out of service.
+func (r *Relay) Drained() []string {
+	var names []string
+	for _, in := range r.table.Load().tunnels {
+		if in.state.drained.Load() {
+			names = append(names, in.tunnel.Name)
+		}
+	}
+	return names
+}
+
+func (r *Relay) withTunnel(name string, f func(*installed) error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.started || r.closed || r.draining.Load() {
+		return ErrClosed
+	}
+	for _, in := range r.table.Load().tunnels {
+		if in.tunnel.Name == name {
+			return f(in)
+		}
+	}
+	return ErrNoTunnel
+}
+
+// silence makes a listener answer as if nobody listened, after what waits in
+// its queue has been taken. The socket stays bound to its address, so that wake
+// cannot fail for want of it, and is still that of whoever else has it.
+func (r *Relay) silence(l *listener) {
+	if l.silent {
+		return
+	}
+	l.silent = true
+	for i, w := range r.workers {
+		w.do(func() {
+			w.dropListener(l, true)
+			if i == len(r.workers)-1 { // nothing else runs in between
+				l.shut()
+			}
+		})
+	}
+}
+
+// wake lets a silent listener accept again, or leaves it silent.
+func (r *Relay) wake(l *listener) error {
+	if !l.silent {
+		return nil
+	}
+	if errno := l.listenAgain(); errno != 0 {
+		return listenError(l.bound, errno)
+	}
+	l.silent = false
+	if err := r.attach(l); err != nil {
+		r.silence(l)
+		return err
+	}
+	return nil
+}
+
+// shut ends listening. The kernel resets what is still in the queue. While the
+// socket is bound but does not listen, any other that allows the reuse of the
+// address could take it, if this one does, too; those that have been accepted
+// keep theirs.
+func (l *listener) shut() {
+	_ = unix.Shutdown(l.fd, unix.SHUT_RDWR)
+	setsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0)
+}
+
+func (l *listener) listenAgain() unix.Errno {
+	setsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	err := unix.Listen(l.fd, listenBacklog)
+	var errno unix.Errno
+	if err != nil && !errors.As(err, &errno) {
+		errno = unix.EINVAL
+	}
+	return errno
+}
+
+// listens says whether the kernel takes connections for a socket.
+func listens(fd int) bool {
+	accepts, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	return err == nil && accepts != 0
+}

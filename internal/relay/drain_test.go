@@ -1,0 +1,325 @@
+package relay
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/nettest"
+)
+
+// expectRefused wants an address to answer as if nobody listened.
+func expectRefused(t testing.TB, addr netip.AddrPort, when string) {
+	t.Helper()
+	c, err := tryDial(addr)
+	if err == nil {
+		c.Close()
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("%s: dialing %v gave %v", when, addr, err)
+	}
+}
+
+func (g *rig) state(name string) string {
+	for _, t := range g.relay.Snapshot().Tunnels {
+		if t.Name == name {
+			return t.State
+		}
+	}
+	return "gone"
+}
+
+func TestDrainTunnel(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := fixed(t)
+	c, s := g.pair()
+	alive := func(when string) {
+		t.Helper()
+		write(t, c, []byte(when))
+		expect(t, s, []byte(when))
+	}
+	for range 3 {
+		for range 2 { // the second time changes nothing
+			if err := g.relay.DrainTunnel("t"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expectRefused(t, g.addr, "drained")
+		if state := g.state("t"); state != "drained" || !slices.Equal(g.relay.Drained(), []string{"t"}) {
+			t.Errorf("the tunnel is %s, drained are %v", state, g.relay.Drained())
+		}
+		if n := g.relay.FlowsByTunnel()["t"]; n != 1 {
+			t.Errorf("%d flows", n)
+		}
+		alive("drained")
+		// Nobody else gets the address meanwhile, and a reload changes nothing.
+		if fd, err := bindTo(g.addr); !errors.Is(err, unix.EADDRINUSE) {
+			unix.Close(fd)
+			t.Errorf("another one could bind the address: %v", err)
+		}
+		if err := g.reload(func(tu *Tunnel) { tu.MaxFlows = 5 }); err != nil {
+			t.Fatal(err)
+		}
+		expectRefused(t, g.addr, "drained and reloaded")
+		for range 2 {
+			if err := g.relay.ResumeTunnel("t"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c2, s2 := g.pair()
+		write(t, c2, []byte("new"))
+		expect(t, s2, []byte("new"))
+		reset(t, c2)
+		expectReset(t, s2)
+		s2.Close()
+		if state := g.state("t"); state != "listening" || len(g.relay.Drained()) > 0 {
+			t.Errorf("the tunnel is %s, drained are %v", state, g.relay.Drained())
+		}
+		alive("resumed")
+	}
+	for _, f := range []func(string) error{g.relay.DrainTunnel, g.relay.ResumeTunnel} {
+		if err := f("x"); !errors.Is(err, ErrNoTunnel) {
+			t.Errorf("an unknown name gave %v", err)
+		}
+	}
+	g.relay.Close()
+	if err := g.relay.DrainTunnel("t"); !errors.Is(err, ErrClosed) {
+		t.Errorf("a closed relay gave %v", err)
+	}
+}
+
+// bindTo binds a socket that allows the reuse of its address.
+func bindTo(addr netip.AddrPort) (int, error) {
+	fd, errno := newSocket(unix.AF_INET)
+	if errno != 0 {
+		return -1, errno
+	}
+	setsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	sa := toSockaddr(addr, unix.AF_INET)
+	if errno := bind(fd, &sa); errno != 0 {
+		unix.Close(fd)
+		return -1, errno
+	}
+	return fd, nil
+}
+
+// TestDrainServesWhatWaits: what the kernel has accepted is served.
+func TestDrainServesWhatWaits(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := fixed(t)
+	g.echo()
+	release := make(chan struct{})
+	for _, w := range g.relay.workers {
+		w.post(func() { <-release })
+	}
+	var waiting []*net.TCPConn
+	for range 50 {
+		waiting = append(waiting, dial(t, g.addr))
+	}
+	drained := make(chan error, 1)
+	go func() { drained <- g.relay.DrainTunnel("t") }()
+	close(release)
+	if err := <-drained; err != nil {
+		t.Fatal(err)
+	}
+	expectRefused(t, g.addr, "drained")
+	for i, c := range waiting {
+		write(t, c, []byte("hello"))
+		got := make([]byte, 5)
+		if _, err := io.ReadFull(c, got); err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+		c.Close()
+	}
+}
+
+// TestDrainedTunnelsAndReloads moves addresses between tunnels of which one is
+// drained. The state is the tunnel's, by its name.
+func TestDrainedTunnelsAndReloads(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := fixed(t)
+	other := listen(t)
+	second := addrOf(other)
+	other.Close()
+	served := func(addr netip.AddrPort, when string) {
+		t.Helper()
+		c := dial(t, addr)
+		s := g.accept()
+		write(t, c, []byte(when))
+		expect(t, s, []byte(when))
+		reset(t, c)
+		s.Close()
+	}
+	tunnel := func(name string, listen ...netip.AddrPort) Tunnel {
+		return Tunnel{Name: name, Listen: listen, Forward: []Target{targetOf(g.target)}}
+	}
+	reload := func(tunnels ...Tunnel) {
+		t.Helper()
+		if err := g.relay.Reload(tunnels); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.relay.DrainTunnel("t"); err != nil {
+		t.Fatal(err)
+	}
+	reload(tunnel("t", g.addr, second))
+	expectRefused(t, g.addr, "the old address of a drained tunnel")
+	expectRefused(t, second, "the new address of a drained tunnel")
+	reload(tunnel("t", second), tunnel("u", g.addr))
+	expectRefused(t, second, "what the drained tunnel has left")
+	served(g.addr, "what another tunnel has got from a drained one")
+	reload(tunnel("t", g.addr), tunnel("u", second))
+	expectRefused(t, g.addr, "what a drained tunnel has got from another one")
+	served(second, "what a drained tunnel gave away")
+
+	// A reload that fails leaves both as they were.
+	taken := listen(t)
+	err := g.relay.Reload([]Tunnel{tunnel("t", second), tunnel("u", g.addr), tunnel("v", addrOf(taken))})
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		t.Fatalf("got %v", err)
+	}
+	expectRefused(t, g.addr, "after a reload that failed")
+	served(second, "after a reload that failed")
+
+	if err := g.relay.ResumeTunnel("t"); err != nil {
+		t.Fatal(err)
+	}
+	served(g.addr, "resumed")
+	// A tunnel that goes and comes again is another one.
+	if err := g.relay.DrainTunnel("t"); err != nil {
+		t.Fatal(err)
+	}
+	reload(tunnel("u", second))
+	reload(tunnel("u", second), tunnel("t", g.addr))
+	served(g.addr, "a tunnel that was removed and added")
+}
+
+// TestResumeThatCannotBe leaves the tunnel drained. Somebody who may do
+// everything to the socket can take the address from it.
+func TestResumeThatCannotBe(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := fixed(t)
+	if err := g.relay.DrainTunnel("t"); err != nil {
+		t.Fatal(err)
+	}
+	l := g.relay.table.Load().tunnels[0].listeners[0]
+	setsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	thief, err := bindTo(g.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { unix.Close(thief) }()
+	if err := unix.Listen(thief, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.relay.ResumeTunnel("t"); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "stop what listens there") {
+		t.Errorf("got %v", err)
+	}
+	if state := g.state("t"); state != "drained" {
+		t.Errorf("the tunnel is %s", state)
+	}
+	unix.Close(thief)
+	thief = -1
+	if err := g.relay.ResumeTunnel("t"); err != nil {
+		t.Fatal(err)
+	}
+	g.pair()
+}
+
+// TestDrainedSocketOfAServiceManager: it listens again once the relay ends,
+// and where a relay was killed before it could, the next one sees to it.
+func TestDrainedSocketOfAServiceManager(t *testing.T) {
+	nettest.CheckLeaks(t)
+	spare := listen(t)
+	addr := addrOf(spare) // asked for by its number, as a manager does
+	spare.Close()
+	fd, err := bindTo(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "manager's")
+	defer f.Close()
+	if err := unix.Listen(fd, 10); err != nil {
+		t.Fatal(err)
+	}
+	inherits := func() *rig {
+		return newRig(t, func(o *Options) {
+			o.Tunnels[0].Listen = []netip.AddrPort{addr}
+			o.Tunnels[0].Inherited = []*os.File{f}
+		})
+	}
+	g := inherits()
+	if err := g.relay.DrainTunnel("t"); err != nil {
+		t.Fatal(err)
+	}
+	expectRefused(t, addr, "drained")
+	g.relay.Close()
+	dial(t, addr).Close() // the manager's socket takes it
+
+	if err := unix.Shutdown(int(f.Fd()), unix.SHUT_RDWR); err != nil {
+		t.Fatal(err)
+	}
+	inherits().pair()
+}
+
+// TestDrainUnderLoad drains and resumes while clients come: each is served in
+// full or refused, none is cut short.
+func TestDrainUnderLoad(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := fixed(t)
+	g.echo()
+	stop := make(chan struct{})
+	var clients sync.WaitGroup
+	var served, refused sync.Map
+	for i := range 4 {
+		clients.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				err := exchange(g.addr, uint64(i), 5_000)
+				switch {
+				case err == nil:
+					served.Store([2]int{i, n}, nil)
+				case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+					refused.Store([2]int{i, n}, nil)
+				default:
+					t.Errorf("a client got %v", err)
+					return
+				}
+			}
+		})
+	}
+	for range 100 {
+		if err := g.relay.DrainTunnel("t"); err != nil {
+			t.Fatal(err)
+		}
+		expectRefused(t, g.addr, "drained")
+		if err := g.relay.ResumeTunnel("t"); err != nil {
+			t.Fatal(err)
+		}
+		if err := exchange(g.addr, 9, 1000); err != nil {
+			t.Fatalf("resumed: %v", err)
+		}
+	}
+	close(stop)
+	clients.Wait()
+	count := func(m *sync.Map) (n int) {
+		m.Range(func(any, any) bool { n++; return true })
+		return n
+	}
+	if count(&served) == 0 {
+		t.Errorf("%d served, %d refused", count(&served), count(&refused))
+	}
+}

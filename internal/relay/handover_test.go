@@ -1,0 +1,236 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/nettest"
+)
+
+// follow starts a relay that takes the sockets of another over, as a process
+// that follows it would, and leaves them to it.
+func (g *rig) follow(t *testing.T, tunnels []Tunnel) *Relay {
+	t.Helper()
+	handed, err := g.relay.Listeners()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := New(Options{Workers: 2, Tunnels: tunnels, Listeners: handed, Drained: g.relay.Drained(), OnFlows: g.flows.add})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(next.Close)
+	for _, l := range handed {
+		l.File.Close()
+	}
+	if err := g.relay.Relinquish(); err != nil {
+		t.Fatal(err)
+	}
+	next.Sweep()
+	return next
+}
+
+// TestHandOverUnderLoad: relays follow each other while clients come and go,
+// and a flow of each one moves bytes. Nobody notices.
+func TestHandOverUnderLoad(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := fixed(t)
+	g.echo()
+	tunnels := []Tunnel{{Name: "t", Listen: []netip.AddrPort{g.addr}, Forward: []Target{targetOf(g.target)}}}
+	stop := make(chan struct{})
+	var clients, draining sync.WaitGroup
+	var served atomic.Int64
+	for i := range 4 {
+		clients.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := exchange(g.addr, uint64(i), 3_000); err != nil {
+					t.Errorf("a client failed: %v", err)
+					return
+				}
+				served.Add(1)
+			}
+		})
+	}
+	data := pattern(10_000)
+	long := dial(t, g.addr)
+	write(t, long, data)
+	expect(t, long, data)
+	rounds := 100
+	if testing.Short() {
+		rounds = 30
+	}
+	for range rounds {
+		old := g.relay
+		g.relay = g.follow(t, tunnels)
+		if _, err := old.Listeners(); !errors.Is(err, ErrClosed) {
+			t.Fatalf("a relay that has left its sockets says %v", err)
+		}
+		draining.Go(func() {
+			if left, err := old.Drain(context.Background()); left > 0 || err != nil {
+				t.Errorf("%d flows are left, %v", left, err)
+			}
+			old.Close()
+		})
+		// One client at a time finds out whether a connection is forgotten in
+		// the queue: no later one wakes anybody up.
+		if err := exchange(g.addr, 9, 100); err != nil {
+			t.Fatal(err)
+		}
+		write(t, long, data)
+		expect(t, long, data)
+	}
+	close(stop)
+	clients.Wait()
+	long.Close()
+	draining.Wait()
+	runtime.GC() // the clients' splicing keeps pipes until it finds them
+	runtime.GC()
+	t.Logf("%d clients were served by %d relays in turn", served.Load(), rounds+1)
+	if served.Load() < int64(rounds) {
+		t.Errorf("only %d clients were served", served.Load())
+	}
+}
+
+// TestHandOverLosesNoConnection: what waits in the queue while nobody accepts
+// is the next relay's.
+func TestHandOverLosesNoConnection(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := fixed(t)
+	release := make(chan struct{})
+	for _, w := range g.relay.workers {
+		w.post(func() { <-release })
+	}
+	handed, err := g.relay.Listeners()
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting := dial(t, g.addr) // the kernel tells a loop that is not looking
+	next, err := New(Options{
+		Workers: 1, Listeners: handed,
+		Tunnels: []Tunnel{{Name: "renamed", Listen: []netip.AddrPort{g.addr}, Forward: []Target{targetOf(g.target)}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan error, 1)
+	go func() { left <- g.relay.Relinquish() }()
+	// Its loops drop their listeners before they see any event.
+	close(release)
+	if err := <-left; err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	for _, l := range handed {
+		l.File.Close()
+	}
+	next.Sweep()
+	s := g.accept()
+	write(t, waiting, []byte("x"))
+	expect(t, s, []byte("x"))
+}
+
+// TestHandOverOfOtherAddresses: the next relay takes what it has a tunnel for,
+// binds what is new, and the rest ends with the files.
+func TestHandOverOfOtherAddresses(t *testing.T) {
+	nettest.CheckLeaks(t)
+	spare := listen(t)
+	fresh := addrOf(spare)
+	spare.Close()
+	gone := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.3"), fresh.Port())
+	g := newRig(t, func(o *Options) {
+		o.Tunnels[0].Listen = append(o.Tunnels[0].Listen, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), 0))
+		o.Tunnels = append(o.Tunnels,
+			Tunnel{Name: "gone", Listen: []netip.AddrPort{gone}, Forward: o.Tunnels[0].Forward},
+			Tunnel{Name: "drained", Listen: []netip.AddrPort{{}}, Forward: o.Tunnels[0].Forward})
+		o.Tunnels[2].Listen[0] = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.4"), fresh.Port())
+	})
+	if err := g.relay.DrainTunnel("drained"); err != nil {
+		t.Fatal(err)
+	}
+	before := g.relay.Snapshot()
+	drained := before.Tunnels[2].Listen[0]
+	forward := []Target{targetOf(g.target)}
+	old := g.relay
+	g.relay = g.follow(t, []Tunnel{
+		{Name: "t", Listen: []netip.AddrPort{freePort, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), 0)}, Forward: forward},
+		{Name: "new", Listen: []netip.AddrPort{fresh}, Forward: forward},
+		{Name: "drained", Listen: []netip.AddrPort{drained}, Forward: forward},
+	})
+	old.Close()
+	after := g.relay.Snapshot()
+	for i := range 2 {
+		if before.Tunnels[0].Listen[i] != after.Tunnels[0].Listen[i] {
+			t.Errorf("a free port was %v and is %v", before.Tunnels[0].Listen[i], after.Tunnels[0].Listen[i])
+		}
+	}
+	for _, addr := range append(after.Tunnels[0].Listen, fresh) {
+		c := dial(t, addr)
+		s := g.accept()
+		write(t, c, []byte("x"))
+		expect(t, s, []byte("x"))
+	}
+	expectRefused(t, gone, "a tunnel that is gone")
+	expectRefused(t, drained, "a tunnel that was drained before")
+	if err := g.relay.ResumeTunnel("drained"); err != nil {
+		t.Fatal(err)
+	}
+	dial(t, drained)
+	g.accept()
+}
+
+// TestReclaim puts right what another process did to the shared sockets.
+func TestReclaim(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := fixed(t)
+	handed, err := g.relay.Listeners()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd := int(handed[0].File.Fd())
+	defer handed[0].File.Close()
+	setLinger(fd, false)
+	if err := unix.Shutdown(fd, unix.SHUT_RDWR); err != nil {
+		t.Fatal(err)
+	}
+	expectRefused(t, g.addr, "another process has shut it")
+	if err := g.relay.Reclaim(); err != nil {
+		t.Fatal(err)
+	}
+	c, s := g.pair()
+	reset(t, s) // the zero linger is armed again
+	expectReset(t, c)
+
+	if err := g.relay.DrainTunnel("t"); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(fd, 1); err != nil {
+		t.Fatal(err)
+	}
+	dial(t, g.addr)
+	if err := g.relay.Reclaim(); err != nil {
+		t.Fatal(err)
+	}
+	expectRefused(t, g.addr, "drained, and another process had it listen")
+	if err := g.relay.ResumeTunnel("t"); err != nil {
+		t.Fatal(err)
+	}
+	g.pair()
+}
