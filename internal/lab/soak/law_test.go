@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -158,6 +159,38 @@ func TestSchedule(t *testing.T) {
 			if few[k.kind] < 2 {
 				t.Errorf("seed %d: %s: %d in 10 s", seed, k.kind, few[k.kind])
 			}
+		}
+	}
+}
+
+func TestMustBeLogged(t *testing.T) {
+	f := good()
+	f.from = netip.MustParseAddrPort("10.10.10.10:4711")
+	f.client.saw = sawReset
+	death := func(what string, after time.Duration) []fault {
+		return []fault{{what, f.done.Add(after), f.done.Add(after + time.Second)}}
+	}
+	reset, ended, unseen := f, f, f
+	reset.client.reset = true
+	ended.client.saw = sawEnd
+	unseen.from = netip.AddrPort{}
+	for _, c := range []struct {
+		name   string
+		flow   flow
+		faults []fault
+		want   bool
+	}{
+		{"cut off", f, nil, true},
+		{"a far relay's death", f, death("relay-b", -time.Millisecond), true},
+		{"its own death", f, death("relay-a", -time.Millisecond), false},
+		{"its own death before the line is written", f, death("relay-a", 20*time.Millisecond), false},
+		{"its own death later", f, death("relay-a", time.Second), true},
+		{"the client reset", reset, nil, false},
+		{"the client saw an end", ended, nil, false},
+		{"it never connected", unseen, nil, false},
+	} {
+		if got := c.flow.mustBeLogged(c.faults); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
 		}
 	}
 }
