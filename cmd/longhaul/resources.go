@@ -50,6 +50,9 @@ func resourceLimits(l config.Limits) resources.Limits {
 	} {
 		limits[r] = resources.Limit{Share: one.Share, Amount: float64(one.Amount)}
 	}
+	d := limits[resources.Descriptors]
+	d.Grain = descriptorsPerFlow
+	limits[resources.Descriptors] = d
 	return limits
 }
 
@@ -80,7 +83,7 @@ func (s *shedder) act(state resources.State, changes []resources.Change) {
 // whom there is room.
 func (s *shedder) shed(state resources.State) {
 	if room, ok := state.DescriptorRoom(); ok {
-		s.most = s.flows + (room+descriptorsPerFlow-1)/descriptorsPerFlow
+		s.most = s.flows + room/descriptorsPerFlow
 	} else if !state.Figure(resources.Descriptors).Limit.Known() {
 		s.most = -1
 	}

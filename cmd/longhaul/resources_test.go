@@ -80,7 +80,7 @@ func TestFullAcceptQueueOfOthers(t *testing.T) {
 func TestResourceLimits(t *testing.T) {
 	got := resourceLimits(config.Limits{Descriptors: config.Limit{Share: 0.9}, Memory: config.Limit{Amount: 1 << 20}})
 	for r, want := range map[resources.Resource]resources.Limit{
-		resources.Descriptors: {Share: 0.9}, resources.Memory: {Amount: 1 << 20}, resources.CgroupMemory: {}, resources.TCPMemory: {}, resources.CPU: {},
+		resources.Descriptors: {Share: 0.9, Grain: 2}, resources.Memory: {Amount: 1 << 20}, resources.CgroupMemory: {}, resources.TCPMemory: {}, resources.CPU: {},
 	} {
 		if got[r] != want {
 			t.Errorf("%s: %+v, want %+v", r, got[r], want)

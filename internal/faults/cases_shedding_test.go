@@ -161,7 +161,17 @@ func TestCase20ShedsBeforeDescriptorsAreUsedUp(t *testing.T) {
 	if tun := s.tunnel("main"); tun.Shed != int64(reset) || tun.Errors != 0 {
 		t.Errorf("%d clients were reset: %+v", reset, tun)
 	}
-	relay.expectLog(`level=WARN msg="new flows are shed: a limit is reached" resource=descriptors used=4\d\d limit=410 .*remedy=`)
+	// What was open for a moment when the room was measured is free now.
+	nettest.Eventually(t, patience, func() bool {
+		h, err := tryHold(t.Context(), dial, patience)
+		if err == nil {
+			served = append(served, h)
+		} else {
+			reset++
+		}
+		return relay.log.count(`msg="new flows are shed: a limit is reached" resource=descriptors`) > 0
+	}, func() string { return "the log does not say that it sheds" })
+	relay.expectLog(`level=WARN .* resource=descriptors used=4\d\d limit=410 .*remedy=`)
 	relay.expectLog(`level=WARN msg="connection refused" tunnel=main .*reason=shed error=descriptors`)
 	if n := relay.log.count("accepting is paused"); n != 0 {
 		t.Error("descriptors were used up nevertheless")
@@ -260,6 +270,9 @@ func TestCase21ShedsWhenTCPMemoryRunsShort(t *testing.T) {
 	var senders []net.Conn
 	for range flows {
 		c, err := tcpscript.DialTo(silent)(t.Context())
+		if errors.Is(err, syscall.ECONNRESET) {
+			break // it is short already
+		}
 		if err != nil {
 			t.Fatal(err)
 		}

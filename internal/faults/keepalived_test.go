@@ -139,6 +139,19 @@ func TestKeepalivedRelayKilled(t *testing.T) {
 		staying.release(t)
 	}
 	report(t, "kill -9 of longhaul", took)
+
+	// The address can be moved on purpose.
+	active := p.active()
+	begin := time.Now()
+	if err := p.keepaliveds[active].cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-p.keepaliveds[active].exited
+	moved := p.servedAfter(begin)
+	t.Logf("keepalived is stopped: served again after %v", moved.Round(time.Millisecond))
+	if now := p.active(); now == active || moved > failoverBound {
+		t.Errorf("%s serves after %v", now, moved)
+	}
 }
 
 // restart starts a relay again with the same control socket.

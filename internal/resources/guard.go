@@ -42,11 +42,11 @@ func (g *guard) judge(s *State, limits Limits) (changes []Change) {
 	for i := range s.Figures {
 		f := &s.Figures[i]
 		f.Limit = limits[f.Resource].of(f.Capacity)
-		if g.tight[f.Resource] = g.tight[f.Resource].next(*f, tight, s.At); g.tight[f.Resource] != nil {
+		if g.tight[f.Resource] = g.tight[f.Resource].next(*f, f.Used >= tight*f.Limit, s.At); g.tight[f.Resource] != nil {
 			s.Tight = append(s.Tight, f.Resource)
 		}
 		before := g.reached[f.Resource]
-		now := before.next(*f, 1, s.At)
+		now := before.next(*f, f.Used >= f.Limit || f.Used+Amount(limits[f.Resource].Grain) > f.Limit, s.At)
 		if now == nil {
 			if before != nil {
 				delete(g.reached, f.Resource)
@@ -65,13 +65,12 @@ func (g *guard) judge(s *State, limits Limits) (changes []Change) {
 	return changes
 }
 
-// next is what a figure makes of a shortage that begins at a share of its
-// limit; nil is none.
-func (s *shortage) next(f Figure, share Amount, at time.Time) *shortage {
+// next is what a figure makes of a shortage, or of none: nil. Full says whether
+// one begins with it.
+func (s *shortage) next(f Figure, full bool, at time.Time) *shortage {
 	if !f.Limit.Known() || !f.Used.Known() {
 		return nil
 	}
-	full := f.Used >= share*f.Limit
 	switch {
 	case s == nil && full:
 		return &shortage{since: at}

@@ -94,6 +94,17 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// With no room for what comes next a limit counts as reached.
+func TestJudgeByTheGrain(t *testing.T) {
+	limits := Limits{Descriptors: {Amount: 100.5, Grain: 1}}
+	for used, want := range map[Amount]bool{98: false, 99: false, 99.5: false, 99.6: true, 100: true} {
+		s := State{At: time.Now(), Figures: []Figure{figure(Descriptors, used, Unknown)}}
+		if new(guard).judge(&s, limits); (len(s.Shedding) > 0) != want {
+			t.Errorf("%v: %v", used, s.Shedding)
+		}
+	}
+}
+
 // What stays below its limit, though not by much, is not short for ever.
 func TestJudgeSettles(t *testing.T) {
 	limits := Limits{Memory: {Amount: 1000}}
@@ -130,7 +141,7 @@ func TestDescriptorRoom(t *testing.T) {
 		ok          bool
 	}{
 		{10, 100, true, 90, true},
-		{10, 100.5, true, 91, true},
+		{10, 100.5, true, 90, true},
 		{110, 100, true, 0, true},
 		{10, 100, false, 0, false},
 		{10, Unknown, true, 0, false},

@@ -7,7 +7,6 @@ package resources
 
 import (
 	"encoding/json"
-	"math"
 	"time"
 )
 
@@ -63,6 +62,7 @@ type Usage struct{ Used, Capacity Amount }
 type Limit struct {
 	Share  float64 // 0 to 1
 	Amount float64
+	Grain  float64 // what comes next takes so much: with less room the limit counts as reached
 }
 
 // of is the limit where there is so much; unknown where there is none.
@@ -125,5 +125,5 @@ func (s State) Figure(r Resource) Figure {
 // It is false where that is not known, or where they were not counted anew.
 func (s State) DescriptorRoom() (int64, bool) {
 	room := s.Figure(Descriptors).Room()
-	return int64(math.Ceil(float64(room))), s.fresh && room.Known()
+	return int64(room), s.fresh && room.Known()
 }
