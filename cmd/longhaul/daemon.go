@@ -148,7 +148,8 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		LegStats:          d.flows.wanted,
 		Listeners:         d.handedOver(),
 		Drained:           d.inherited.Drained,
-		DrainedHops:       d.inherited.DrainedHops,
+		Hops:              d.inherited.Hops,
+		Names:             d.inherited.Names,
 	})
 	if err != nil {
 		return err
