@@ -65,7 +65,7 @@ func lie(config string) error {
 	if err != nil {
 		return err
 	}
-	defer control.Serve(socket, slog.New(slog.DiscardHandler), func() any { return status{} }).Close()
+	defer control.Serve(socket, slog.New(slog.DiscardHandler), control.Handlers{Status: func() any { return status{} }}).Close()
 	failed := make(chan error)
 	for _, tunnel := range configTunnel.FindAllStringSubmatch(string(text), -1) {
 		go func() { failed <- peers.CopyLoop(ctx, tunnel[1], tunnel[2]) }()

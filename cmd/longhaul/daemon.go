@@ -204,7 +204,7 @@ func (d *daemon) openControl(ctx context.Context) (*control.Server, error) {
 	l, err := control.Listen(ctx, path)
 	switch {
 	case err == nil:
-		return control.Serve(l, d.log, func() any { return d.status() }), nil
+		return control.Serve(l, d.log, control.Handlers{Status: func() any { return d.status() }, Do: d.do}), nil
 	case asked || errors.Is(err, control.ErrInUse):
 		return nil, err
 	}

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -74,17 +73,8 @@ not known is shown as -, never as 0.`,
 // askRelay fetches the status of the relay with this control socket; an empty
 // path stands for the usual place.
 func askRelay(ctx context.Context, env *env, path string) ([]byte, error) {
-	if path == "" {
-		path = control.DefaultPath(env.getenv)
-	}
-	body, err := control.Status(ctx, path)
-	switch {
-	case errors.Is(err, control.ErrNotRunning):
-		return nil, &hintError{err, "start longhaul relay, or name its socket with --control-socket PATH"}
-	case errors.Is(err, control.ErrForbidden):
-		return nil, &hintError{err, "run this as the relay's user or as root"}
-	}
-	return body, err
+	body, err := control.Status(ctx, controlPath(env, path))
+	return body, controlError(err)
 }
 
 var flowOrders = map[string]func([]relay.FlowSnapshot){

@@ -3,13 +3,16 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,7 +30,7 @@ func TestStatusTravels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := Serve(l, quiet, func() any { return map[string]int{"flows": 3} })
+	s := Serve(l, quiet, Handlers{Status: func() any { return map[string]int{"flows": 3} }})
 	defer s.Close()
 
 	for file, want := range map[string]os.FileMode{path: os.ModeSocket | 0o600, filepath.Dir(path): os.ModeDir | 0o700} {
@@ -50,6 +53,109 @@ func TestStatusTravels(t *testing.T) {
 	if _, err := Status(t.Context(), path); !errors.Is(err, ErrNotRunning) {
 		t.Errorf("a closed server gives %v", err)
 	}
+}
+
+func TestVerbs(t *testing.T) {
+	nettest.CheckLeaks(t)
+	path := filepath.Join(t.TempDir(), "control.sock")
+	l, err := Listen(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting, told := make(chan struct{}), make(chan error, 1)
+	s := serve(l, quiet, Handlers{Do: func(ctx context.Context, verb string, arguments url.Values) (any, error) {
+		switch verb {
+		case "repeat":
+			return arguments, nil
+		case "refuse":
+			return nil, fmt.Errorf("wrapped: %w", &Refusal{"there is no tunnel x", "choose from a, b"})
+		case "fail":
+			return nil, errors.New("it broke")
+		case "wait":
+			close(waiting)
+			<-ctx.Done()
+			told <- ctx.Err()
+			return "told", nil
+		case "rest": // longer than an idle client may
+			time.Sleep(300 * time.Millisecond)
+			return "rested", ctx.Err()
+		}
+		return nil, ErrUnknownVerb
+	}}, limits{request: 100 * time.Millisecond, status: time.Second, reply: 100 * time.Millisecond})
+	defer s.Close()
+
+	body, err := Do(t.Context(), path, "repeat", url.Values{"name": {"to b&c"}, "wait": {""}})
+	if want := `{"name":["to b\u0026c"],"wait":[""]}`; err != nil || strings.TrimSpace(string(body)) != want {
+		t.Errorf("got %s, %v, want %s", body, err, want)
+	}
+	if body, err := Do(t.Context(), path, "rest", nil); err != nil || strings.TrimSpace(string(body)) != `"rested"` {
+		t.Errorf("a verb that takes its time: %s, %v", body, err)
+	}
+	for verb, want := range map[string]Refusal{
+		"refuse": {"there is no tunnel x", "choose from a, b"},
+		"fail":   {"it broke", ""},
+		"dance":  {"the running relay does not know dance", "it is of an older version: restart it with this one"},
+		"status": {"the running relay does not know status", "it is of an older version: restart it with this one"},
+	} {
+		_, err := Do(t.Context(), path, verb, nil)
+		var got *Refusal
+		if !errors.As(err, &got) || *got != want {
+			t.Errorf("%s: got %v, want %+v", verb, err, want)
+		}
+	}
+	if _, err := Do(t.Context(), path, "repeat", url.Values{"name": {strings.Repeat("x", maxArgumentBytes)}}); err == nil {
+		t.Error("arguments without bound are taken")
+	}
+
+	// A client that goes away is noticed, as is the end of the server.
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-waiting; cancel() }()
+	if _, err := Do(ctx, path, "wait", nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("a client that gives up gets %v", err)
+	}
+	if err := <-told; !errors.Is(err, context.Canceled) {
+		t.Errorf("the relay is told %v", err)
+	}
+	waiting = make(chan struct{})
+	go func() { <-waiting; s.Close() }()
+	if body, err := Do(t.Context(), path, "wait", nil); err != nil || strings.TrimSpace(string(body)) != `"told"` {
+		t.Errorf("the last words of a server that closes: %s, %v", body, err)
+	}
+}
+
+// Verbs that wait leave room for others.
+func TestVerbsHaveABound(t *testing.T) {
+	nettest.CheckLeaks(t)
+	path := filepath.Join(t.TempDir(), "control.sock")
+	l, err := Listen(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := make(chan struct{})
+	s := Serve(l, quiet, Handlers{
+		Status: func() any { return "well" },
+		Do: func(ctx context.Context, _ string, _ url.Values) (any, error) {
+			begun <- struct{}{}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+	})
+	defer s.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	for range maxVerbs {
+		waiting.Go(func() { _, _ = Do(ctx, path, "wait", nil) })
+		<-begun
+	}
+	var busy *Refusal
+	if _, err := Do(t.Context(), path, "wait", nil); !errors.As(err, &busy) || !strings.Contains(busy.Problem, "busy") {
+		t.Errorf("one more gets %v", err)
+	}
+	if _, err := Status(t.Context(), path); err != nil {
+		t.Errorf("status beside them: %v", err)
+	}
+	cancel()
+	waiting.Wait()
 }
 
 func TestStaleSocketIsTakenOver(t *testing.T) {
@@ -112,7 +218,7 @@ func TestOtherUsersAreTurnedAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := Serve(l, quiet, func() any { return "secret" })
+	s := Serve(l, quiet, Handlers{Status: func() any { return "secret" }})
 	defer s.Close()
 
 	// asNobody runs on a thread of its own, which dies with its identity.
@@ -165,7 +271,7 @@ func TestIdleClientsDoNotLockOthersOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := serve(l, quiet, func() any { return 1 }, limits{200 * time.Millisecond, time.Second, time.Second})
+	s := serve(l, quiet, Handlers{Status: func() any { return 1 }}, limits{200 * time.Millisecond, time.Second, time.Second})
 	defer s.Close()
 	for range 2 * maxClients {
 		conn, err := net.Dial("unix", path)
@@ -187,7 +293,7 @@ func TestStuckRelayIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	stuck := make(chan struct{})
-	s := serve(l, quiet, func() any { <-stuck; return 1 }, limits{time.Second, 50 * time.Millisecond, time.Second})
+	s := serve(l, quiet, Handlers{Status: func() any { <-stuck; return 1 }}, limits{time.Second, 50 * time.Millisecond, time.Second})
 	defer s.Close()
 	defer close(stuck)
 	for range maxStatusCalls + 2 {
@@ -204,7 +310,7 @@ func TestOtherRequestsAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := Serve(l, quiet, func() any { return 1 })
+	s := Serve(l, quiet, Handlers{Status: func() any { return 1 }})
 	defer s.Close()
 	for request, want := range map[string]string{
 		"GET / HTTP/1.1\r\nHost: x\r\n\r\n":               "404",

@@ -1,78 +1,106 @@
 package control
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
 	"time"
 )
 
-// Bounds of one request.
+// Bounds of requests.
 const (
-	maxHeaderBytes = 8 << 10
-	maxStatusCalls = 2
+	maxHeaderBytes   = 8 << 10
+	maxArgumentBytes = 16 << 10
+	maxStatusCalls   = 2
+	maxVerbs         = 8 // at the same time; fewer than there are places for clients
 )
+
+// Handlers are what a relay answers with.
+type Handlers struct {
+	// Status returns what GET /v1/status answers, as JSON.
+	Status func() any
+
+	// Do carries out POST /v1/VERB and returns what it answers, as JSON. It
+	// may take its time: ctx ends when the client goes away or the server is
+	// closed. An error that is a [*Refusal] reaches the client as it is;
+	// [ErrUnknownVerb] says that there is no such verb. Nil knows none.
+	Do func(ctx context.Context, verb string, arguments url.Values) (any, error)
+}
+
+// ErrUnknownVerb is returned by [Handlers].Do for a verb that it does not know.
+var ErrUnknownVerb = errors.New("no such verb")
+
+// Refusal is why a relay did not do what it was asked for, and what to do.
+type Refusal struct {
+	Problem string `json:"error"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+func (r *Refusal) Error() string { return r.Problem }
 
 // limits are how long a client, and the relay behind the server, may take.
 type limits struct{ request, status, reply time.Duration }
 
 var defaultLimits = limits{request: 5 * time.Second, status: 5 * time.Second, reply: 20 * time.Second}
 
+// lastWords is how long a closing server lets verbs answer that have ended.
+const lastWords = time.Second
+
 // Server answers on a control socket.
 type Server struct {
-	http *http.Server
-	done chan struct{}
+	handlers Handlers
+	limits   limits
+	log      *slog.Logger
+	socket   *guard
+	http     *http.Server
+	done     chan struct{}
+
+	statusCalls chan struct{} // a status that takes long must not pile up
+	verbs       chan struct{}
+	running     sync.WaitGroup // verbs
+	mu          sync.Mutex     // guards running's Add against closed
+	closed      bool
+	cancel      context.CancelFunc // of the running verbs
 }
 
-// Serve answers GET /v1/status with what status returns, as JSON, until Close.
+// Serve answers on a listener that [Listen] or [ListenAside] made, until Close.
 // Failures of single connections go to log at debug level.
-func Serve(l net.Listener, log *slog.Logger, status func() any) *Server {
-	return serve(l, log, status, defaultLimits)
+func Serve(l net.Listener, log *slog.Logger, handlers Handlers) *Server {
+	return serve(l, log, handlers, defaultLimits)
 }
 
-func serve(l net.Listener, log *slog.Logger, status func() any, limits limits) *Server {
-	mux := http.NewServeMux()
-	// A status that takes long must not pile up.
-	calls := make(chan struct{}, maxStatusCalls)
-	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case calls <- struct{}{}:
-		case <-time.After(limits.status):
-			http.Error(w, "the relay does not answer in time", http.StatusServiceUnavailable)
-			return
-		}
-		reply := make(chan []byte, 1)
-		failed := make(chan error, 1)
-		go func() {
-			defer func() { <-calls }()
-			body, err := json.Marshal(status())
-			if err != nil {
-				failed <- err
-				return
-			}
-			reply <- body
-		}()
-		select {
-		case body := <-reply:
-			w.Header().Set("Content-Type", "application/json")
-			w.Write(append(body, '\n'))
-		case err := <-failed:
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-		case <-time.After(limits.status):
-			http.Error(w, "the relay does not answer in time", http.StatusServiceUnavailable)
-		}
-	})
+func serve(l net.Listener, log *slog.Logger, handlers Handlers, limits limits) *Server {
+	ctx, cancel := context.WithCancel(context.Background())
 	s := &Server{
-		http: &http.Server{
-			Handler:           http.MaxBytesHandler(mux, 0),
-			ReadHeaderTimeout: limits.request,
-			ReadTimeout:       limits.request,
-			WriteTimeout:      limits.reply,
-			MaxHeaderBytes:    maxHeaderBytes,
-			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		},
-		done: make(chan struct{}),
+		handlers: handlers, limits: limits, log: log,
+		done:        make(chan struct{}),
+		statusCalls: make(chan struct{}, maxStatusCalls),
+		verbs:       make(chan struct{}, maxVerbs),
+		cancel:      cancel,
+	}
+	s.socket, _ = l.(*guard)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", s.status)
+	mux.HandleFunc("POST /v1/{verb}", s.verb)
+	mux.HandleFunc("POST /v1/status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "status is asked for with GET", http.StatusMethodNotAllowed)
+	})
+	s.http = &http.Server{
+		Handler:           http.MaxBytesHandler(mux, maxArgumentBytes),
+		ReadHeaderTimeout: limits.request,
+		ReadTimeout:       limits.request,
+		WriteTimeout:      limits.reply,
+		MaxHeaderBytes:    maxHeaderBytes,
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	// One request a connection: nobody holds a place between requests.
 	s.http.SetKeepAlivesEnabled(false)
@@ -83,8 +111,122 @@ func serve(l net.Listener, log *slog.Logger, status func() any, limits limits) *
 	return s
 }
 
+func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
+	const late = "the relay does not answer in time"
+	deadline := time.NewTimer(s.limits.status)
+	defer deadline.Stop()
+	select {
+	case s.statusCalls <- struct{}{}:
+	case <-deadline.C:
+		http.Error(w, late, http.StatusServiceUnavailable)
+		return
+	}
+	ended := make(chan any, 1)
+	go func() {
+		defer func() { <-s.statusCalls }()
+		ended <- s.handlers.Status()
+	}()
+	deadline.Reset(s.limits.status)
+	select {
+	case status := <-ended:
+		writeJSON(w, http.StatusOK, status)
+	case <-deadline.C:
+		http.Error(w, late, http.StatusServiceUnavailable)
+	}
+}
+
+// verb answers one POST. Refusals have status 422, so that a client can tell
+// them from what a server of another version, or HTTP itself, has to say.
+func (s *Server) verb(w http.ResponseWriter, r *http.Request) {
+	if err := r.ParseForm(); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if !s.begin() {
+		refuse(w, &Refusal{Problem: "the relay is stopping"})
+		return
+	}
+	defer s.running.Done()
+	select {
+	case s.verbs <- struct{}{}:
+		defer func() { <-s.verbs }()
+	default:
+		refuse(w, &Refusal{fmt.Sprintf("the relay is busy with %d other requests", maxVerbs), "try again when they are done"})
+		return
+	}
+	// The client may wait as long as the verb takes; that it hung up is still
+	// noticed, and ends the request's context.
+	controller := http.NewResponseController(w)
+	_ = controller.SetReadDeadline(time.Time{})
+	answer, err := s.do(r)
+	_ = controller.SetWriteDeadline(time.Now().Add(s.limits.reply))
+
+	var refusal *Refusal
+	switch {
+	case errors.Is(err, ErrUnknownVerb):
+		http.Error(w, err.Error(), http.StatusNotFound)
+	case errors.As(err, &refusal):
+		refuse(w, refusal)
+	case err != nil:
+		refuse(w, &Refusal{Problem: err.Error()})
+	default:
+		writeJSON(w, http.StatusOK, answer)
+	}
+	// Gone before the verb counts as done: the process may end right after.
+	_ = controller.Flush()
+}
+
+func (s *Server) do(r *http.Request) (any, error) {
+	if s.handlers.Do == nil {
+		return nil, ErrUnknownVerb
+	}
+	return s.handlers.Do(r.Context(), r.PathValue("verb"), r.Form)
+}
+
+func refuse(w http.ResponseWriter, refusal *Refusal) {
+	writeJSON(w, http.StatusUnprocessableEntity, refusal)
+}
+
+func writeJSON(w http.ResponseWriter, status int, value any) {
+	body, err := json.Marshal(value)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	body = append(body, '\n')
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body))) // whole even if it is flushed
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}
+
+// begin counts a verb unless the server is closed.
+func (s *Server) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.running.Add(1)
+	return true
+}
+
 // Close ends all connections, removes the socket and waits until it is gone.
+// Verbs are told to end, and have a moment to say how they did.
 func (s *Server) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.running.Wait()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(lastWords):
+	}
 	s.http.Close()
 	<-s.done
 }

@@ -1,0 +1,56 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"net/url"
+
+	"longhaul/internal/control"
+)
+
+// verbs are what a running relay can be asked to do through its control socket.
+var verbs = map[string]func(*daemon, context.Context, url.Values) (any, error){}
+
+// do carries out one of them. An error's hint reaches whoever asked.
+func (d *daemon) do(ctx context.Context, verb string, arguments url.Values) (any, error) {
+	carryOut := verbs[verb]
+	if carryOut == nil {
+		return nil, control.ErrUnknownVerb
+	}
+	answer, err := carryOut(d, ctx, arguments)
+	var hinted *hintError
+	if errors.As(err, &hinted) {
+		return nil, &control.Refusal{Problem: err.Error(), Hint: hinted.hint}
+	}
+	return answer, err
+}
+
+// tellRelay has the relay with this control socket carry out a verb and returns
+// the JSON that it answers; an empty path stands for the usual place.
+func tellRelay(ctx context.Context, env *env, path, verb string, arguments url.Values) ([]byte, error) {
+	body, err := control.Do(ctx, controlPath(env, path), verb, arguments)
+	return body, controlError(err)
+}
+
+func controlPath(env *env, path string) string {
+	if path == "" {
+		return control.DefaultPath(env.getenv)
+	}
+	return path
+}
+
+// controlError adds what to do about an error of the control socket.
+func controlError(err error) error {
+	var refusal *control.Refusal
+	switch {
+	case errors.Is(err, control.ErrNotRunning):
+		return &hintError{err, "start longhaul relay, or name its socket with --control-socket PATH"}
+	case errors.Is(err, control.ErrForbidden):
+		return &hintError{err, "run this as the relay's user or as root"}
+	case errors.As(err, &refusal) && refusal.Hint != "":
+		return &hintError{err, refusal.Hint}
+	}
+	return err
+}
