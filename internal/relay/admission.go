@@ -21,6 +21,7 @@ type tunnelState struct {
 	errors   atomic.Int64 // ended by a reset, a timeout or a lack of resources
 
 	bucket bucket
+	checks checkCounts
 
 	mu     sync.Mutex
 	warned map[string]bool

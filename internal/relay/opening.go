@@ -27,6 +27,7 @@ type opening struct {
 	ackHeld  bool  // the handshake's acknowledgement waits for the first bytes
 	lookup   bool  // waiting for the resolver
 	starved  bool  // waiting for a descriptor
+	awaited  bool  // no target could be had, but the client may be a check
 	deadline int64 // over all attempts
 	attempt  int64 // deadline of the current one
 	reason   EndReason
@@ -37,7 +38,7 @@ type opening struct {
 func (w *worker) readHeader(f *flow) {
 	o, leg := f.opening, &f.legs[client]
 	for leg.readable {
-		n, errno := recv(int(leg.fd), w.buf[:proxyproto.MaxLen])
+		n, errno := w.recvHeader(f)
 		switch {
 		case errno == unix.EAGAIN:
 			leg.readable = false
@@ -71,6 +72,9 @@ func (w *worker) readHeader(f *flow) {
 func (w *worker) startDialing(f *flow) {
 	f.phase = phaseDialing
 	f.opening.deadline = w.now + int64(f.route.tunnel.ConnectTimeout)
+	if f.look != lookNever && f.legs[client].readable {
+		w.lookWhileDialing(f)
+	}
 	w.dialNext(f)
 }
 
@@ -303,6 +307,10 @@ func (w *worker) established(f *flow, events uint32) {
 	if o.source.IsValid() {
 		f.client = o.source
 	}
+	if f.look == lookCheck {
+		w.takeOver(f)
+		return
+	}
 	if l.failed != 0 {
 		w.writeFailed(f, target, l.failed)
 	}
@@ -330,6 +338,8 @@ func (w *worker) openingDue(f *flow) {
 			return
 		}
 		w.timers.schedule(f, f.start+headerTimeout)
+	case o.awaited:
+		w.abort(f, o.reason, o.err)
 	case o.starved:
 		w.dialNext(f)
 	case w.now < o.attempt:
@@ -350,6 +360,9 @@ func (w *worker) giveUp(f *flow) {
 	o := f.opening
 	if o.reason == "" {
 		o.reason, o.err = EndTargetUnreached, unix.ETIMEDOUT
+	}
+	if f.look != lookNever && w.awaitHello(f) {
+		return
 	}
 	w.abort(f, o.reason, o.err)
 }

@@ -42,6 +42,7 @@ type Relay struct {
 	starved       atomic.Int32 // flows that wait for a descriptor
 	pauseLogged   atomic.Bool
 	memory        memoryGuard
+	checks        sync.WaitGroup // that are being answered
 
 	mu       sync.Mutex // holds reload, drain and close apart
 	started  bool
@@ -185,6 +186,7 @@ func (r *Relay) Close() {
 	r.draining.Store(true)
 	r.closeListeners()
 	r.stopWorkers(EndDrain)
+	r.checks.Wait()
 	r.names.close()
 }
 

@@ -44,6 +44,7 @@ type TunnelSnapshot struct {
 	Limited    int64            `json:"limited_total"` // by the limits on flows and on their rate
 	Refused    int64            `json:"refused_total"` // no target could be had
 	Errors     int64            `json:"errors_total"`  // ended by a reset, a timeout or lack of resources
+	Checks     int64            `json:"checks_total"`  // integrity checks that came, which flows_total counts as well
 }
 
 // FlowSnapshot is one flow.
@@ -141,6 +142,7 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel, state string) TunnelSnapshot {
 		Limited:    st.limited.Load(),
 		Refused:    st.refused.Load(),
 		Errors:     st.errors.Load(),
+		Checks:     st.checks.total.Load(),
 	}
 	for _, f := range t.Forward {
 		ts.Forward = append(ts.Forward, f.String())
@@ -172,6 +174,8 @@ func (f *flow) state() string {
 		return "header"
 	case f.phase == phaseDialing:
 		return "dialing"
+	case f.phase == phaseChecked:
+		return "check"
 	case f.end.deadline:
 		return "resetting"
 	case f.end.in[client] == inputEnded:
