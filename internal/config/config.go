@@ -83,6 +83,7 @@ type Settings struct {
 	IdleTimeout       time.Duration // 0: never
 	ProxyIn           ProxyIn
 	ProxyOut          int // PROXY protocol version sent to the target: 0 (none), 1 or 2
+	Check             Check
 	Transport         TransportMode
 	WANSide           WANSide
 	LAN, WAN          Leg
@@ -161,5 +162,5 @@ func Default() Config {
 
 // DefaultSettings are those of a tunnel about which nothing else is said.
 func DefaultSettings() Settings {
-	return Settings{ConnectTimeout: 10 * time.Second, Transport: TransportAuto, WANSide: WANAuto}
+	return Settings{ConnectTimeout: 10 * time.Second, Check: defaultCheck(), Transport: TransportAuto, WANSide: WANAuto}
 }

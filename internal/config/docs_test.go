@@ -30,7 +30,9 @@ func TestPageNamesEveryKey(t *testing.T) {
 			switch {
 			case section == "keepalive": // one row shows all of them
 				key += ":"
-			case key == "log", key == "proxy_protocol", section == "proxy_protocol" && key == "in": // their keys are there
+			case section == "check":
+				key = "`check." + key + "`"
+			case key == "log", key == "proxy_protocol", key == "check", section == "proxy_protocol" && key == "in": // their keys are there
 				continue
 			default:
 				key = "`" + within[section] + key + "`"
