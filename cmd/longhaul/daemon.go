@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/check"
 	"longhaul/internal/config"
 	"longhaul/internal/control"
 	"longhaul/internal/relay"
@@ -38,6 +39,7 @@ type daemon struct {
 	manager *serviceManager
 	relay   *relay.Relay
 	legs    *transports
+	checks  *checks
 	started time.Time
 
 	mu         sync.Mutex // guards what follows: status reads it from elsewhere
@@ -103,6 +105,10 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		return err
 	}
 	d.legs.keep()
+	d.checks = newChecks(d.log)
+	if err := d.checks.equip(d.config, tunnels); err != nil {
+		return err
+	}
 	for i := range tunnels {
 		tunnels[i].Inherited = inherited[tunnels[i].Name]
 	}
@@ -137,6 +143,8 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	for _, t := range d.config.Tunnels {
 		d.log.Info("listening", "tunnel", t.Name, "listen", join(t.Listen), "forward", join(t.Forward))
 	}
+	d.checks.keep()
+	defer d.checks.close()
 	d.manager.ready(d.statusLine())
 	d.log.Info("relay started", "version", version(), "pid", os.Getpid(), "tunnels", len(d.config.Tunnels), "workers", d.relay.Snapshot().Workers)
 
@@ -226,6 +234,9 @@ func (d *daemon) reload(ctx context.Context) {
 		tunnels, err = d.legs.translate(after)
 	}
 	if err == nil {
+		err = d.checks.equip(after, tunnels)
+	}
+	if err == nil {
 		err = d.relay.Reload(tunnels)
 	}
 	if err != nil {
@@ -243,6 +254,7 @@ func (d *daemon) reload(ctx context.Context) {
 		return
 	}
 	d.legs.keep()
+	d.checks.keep()
 	d.relay.SetMemoryLimit(int64(after.MemoryLimit))
 	changes := config.Diff(before, after)
 	fact.OK = true
@@ -369,17 +381,18 @@ func firstLine(s string) string {
 // relayStatus is the JSON of GET /v1/status: facts about the process and what
 // the relay is doing.
 type relayStatus struct {
-	Version         string      `json:"version"`
-	GoVersion       string      `json:"go_version"`
-	PID             int         `json:"pid"`
-	StartedAt       time.Time   `json:"started_at"`
-	UptimeSeconds   float64     `json:"uptime_seconds"`
-	ConfigFile      string      `json:"config_file,omitempty"`
-	LastReload      *reloadFact `json:"last_reload"` // null: never reloaded
-	Lacks           []lack      `json:"lacks"`
-	Host            hostChanges `json:"host_changes"`
-	LogLinesDropped uint64      `json:"log_lines_dropped"`
-	Process         processFact `json:"process"`
+	Version         string         `json:"version"`
+	GoVersion       string         `json:"go_version"`
+	PID             int            `json:"pid"`
+	StartedAt       time.Time      `json:"started_at"`
+	UptimeSeconds   float64        `json:"uptime_seconds"`
+	ConfigFile      string         `json:"config_file,omitempty"`
+	LastReload      *reloadFact    `json:"last_reload"` // null: never reloaded
+	Lacks           []lack         `json:"lacks"`
+	Host            hostChanges    `json:"host_changes"`
+	LogLinesDropped uint64         `json:"log_lines_dropped"`
+	Process         processFact    `json:"process"`
+	Checks          []check.Report `json:"checks"` // the last of each tunnel
 	relay.Snapshot
 }
 
@@ -395,6 +408,7 @@ func (d *daemon) status() relayStatus {
 		Host:            findHostChanges(),
 		LogLinesDropped: d.writer.total.Load(),
 		Process:         ownProcess(),
+		Checks:          d.checks.reports(),
 		Snapshot:        d.relay.Snapshot(),
 	}
 	d.mu.Lock()

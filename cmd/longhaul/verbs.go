@@ -11,7 +11,9 @@ import (
 )
 
 // verbs are what a running relay can be asked to do through its control socket.
-var verbs = map[string]func(*daemon, context.Context, url.Values) (any, error){}
+var verbs = map[string]func(*daemon, context.Context, url.Values) (any, error){
+	"check": (*daemon).checkVerb,
+}
 
 // do carries out one of them. An error's hint reaches whoever asked.
 func (d *daemon) do(ctx context.Context, verb string, arguments url.Values) (any, error) {
