@@ -33,7 +33,7 @@ func experiments() []experiment {
 		listed.command = func(env *env) *cobra.Command { return newLabRunTransfers(env, e) }
 		all = append(all, listed)
 	}
-	return append(all, lossyLFN(), zoneTransfer(), diagnosisExperiment())
+	return append(all, lossyLFN(), zoneTransfer(), diagnosisExperiment(), checkExperiment())
 }
 
 func newLabList(env *env) *cobra.Command {
