@@ -30,6 +30,7 @@ func commands(env *env) []*cobra.Command {
 		newDrain(env),
 		newResume(env),
 		newUpgrade(env),
+		newCheck(env),
 		newConfig(env),
 		newVersion(env),
 	}

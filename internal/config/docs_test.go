@@ -30,7 +30,9 @@ func TestPageNamesEveryKey(t *testing.T) {
 			switch {
 			case section == "keepalive", section == "a hop of forward": // one row shows all of them
 				key += ":"
-			case key == "log", key == "limits", key == "proxy_protocol", key == "health", section == "proxy_protocol" && key == "in": // their keys are there
+			case section == "check":
+				key = "`check." + key + "`"
+			case key == "log", key == "limits", key == "proxy_protocol", section != "health" && key == "check", key == "health", section == "proxy_protocol" && key == "in": // their keys are there
 				continue
 			default:
 				key = "`" + within[section] + key + "`"

@@ -70,6 +70,7 @@ func TestHopIsEjectedByItsFlows(t *testing.T) {
 	if i := g.takes(g.target, second); i != 0 {
 		t.Fatalf("the first flow went to hop %d", i)
 	}
+	nettest.Eventually(t, patience, func() bool { return g.hop(0).FlowsTotal == 1 }, func() string { return "its success is not counted" })
 	g.target.Close()
 	for range 5 {
 		g.takes(second)

@@ -45,6 +45,7 @@ type Relay struct {
 	pauseLogged   atomic.Bool
 	memory        memoryGuard
 	shed          atomic.Pointer[shedding]
+	checks        sync.WaitGroup // that are being answered
 
 	loops atomic.Pointer[[]*worker] // workers, for those who must not wait for mu
 
@@ -198,6 +199,7 @@ func (r *Relay) Close() {
 	r.closeListeners()
 	r.stopWorkers(EndDrain)
 	r.probes.close()
+	r.checks.Wait()
 	r.names.close()
 }
 
