@@ -3,16 +3,15 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"strings"
 
 	"github.com/coreos/go-systemd/v22/activation"
-	"golang.org/x/sys/unix"
 
 	"longhaul/internal/config"
+	"longhaul/internal/handover"
 )
 
 // inheritedSocket is a listening socket that systemd has bound for us.
@@ -25,49 +24,13 @@ type inheritedSocket struct {
 func inheritedSockets() ([]inheritedSocket, error) {
 	var all []inheritedSocket
 	for _, f := range activation.Files(true) {
-		addr, err := listeningAddress(f)
+		addr, err := handover.Address(f)
 		if err != nil {
 			return nil, &hintError{fmt.Errorf("socket activation passed %s, which cannot be used: %w", f.Name(), err), "use ListenStream= with an address and a port in the socket unit"}
 		}
 		all = append(all, inheritedSocket{f, addr})
 	}
 	return all, nil
-}
-
-func listeningAddress(f *os.File) (addr netip.AddrPort, err error) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return addr, err
-	}
-	control := raw.Control(func(fd uintptr) {
-		var accepts, kind, protocol int
-		var name unix.Sockaddr
-		if kind, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TYPE); err != nil {
-			return
-		}
-		if protocol, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PROTOCOL); err != nil {
-			return
-		}
-		if accepts, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil {
-			return
-		}
-		if kind != unix.SOCK_STREAM || protocol != unix.IPPROTO_TCP || accepts == 0 {
-			err = errors.New("it is not a listening TCP socket")
-			return
-		}
-		if name, err = unix.Getsockname(int(fd)); err != nil {
-			return
-		}
-		switch a := name.(type) {
-		case *unix.SockaddrInet4:
-			addr = netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
-		case *unix.SockaddrInet6:
-			addr = netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
-		default:
-			err = errors.New("it has no IP address")
-		}
-	})
-	return addr, errors.Join(err, control)
 }
 
 // matchSockets finds the tunnel of every inherited socket by its address.

@@ -148,7 +148,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		LegStats:          d.flows.wanted,
 		Listeners:         d.handedOver(),
 		Drained:           d.inherited.Drained,
-		DrainedHops:       d.inherited.DrainedHops,
+		Hops:              d.inherited.Hops,
 	})
 	if err != nil {
 		return err

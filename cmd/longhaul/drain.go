@@ -298,9 +298,8 @@ func (d *daemon) isDrained(answer *drained) bool {
 	if answer.Hop == "" {
 		return slices.Contains(d.relay.Drained(), answer.Tunnel)
 	}
-	now := d.relay.DrainedHops()
 	return !slices.ContainsFunc(answer.Tunnels, func(tunnel string) bool {
-		return !slices.Contains(now, relay.HopName{Tunnel: tunnel, Hop: answer.Hop})
+		return !d.relay.HopIsDrained(relay.HopName{Tunnel: tunnel, Hop: answer.Hop})
 	})
 }
 

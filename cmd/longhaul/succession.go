@@ -29,10 +29,10 @@ const (
 
 // inheritance is what passes to the process that follows, beside the sockets.
 type inheritance struct {
-	ControlSocket string          `json:"control_socket,omitempty"` // where the old one answers until then
-	Elders        []elder         `json:"elders,omitempty"`         // the old one itself is the last
-	Drained       []string        `json:"drained,omitempty"`        // tunnels
-	DrainedHops   []relay.HopName `json:"drained_hops,omitempty"`
+	ControlSocket string            `json:"control_socket,omitempty"` // where the old one answers until then
+	Elders        []elder           `json:"elders,omitempty"`         // the old one itself is the last
+	Drained       []string          `json:"drained,omitempty"`        // tunnels
+	Hops          []relay.HopMemory `json:"hops,omitempty"`
 }
 
 // introduction is what a process that is ready to follow says of itself.
@@ -193,7 +193,7 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 	if program != "" {
 		p.Path, p.Args[0] = program, program
 	}
-	bequest := inheritance{Drained: d.relay.Drained(), DrainedHops: d.relay.DrainedHops(), Elders: d.elders.living()}
+	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Elders: d.elders.living()}
 	if d.server != nil {
 		if err := d.server.StepAside(d.socket); err != nil {
 			return nil, about, err

@@ -92,7 +92,7 @@ func newNames(path string) (*names, error) {
 	if err := unix.Lstat(path, &st); err != nil {
 		return nil, fmt.Errorf("cannot look at the control socket: %w", err)
 	}
-	return &names{dir: filepath.Dir(path), paths: []string{path}, dev: uint64(st.Dev), ino: st.Ino}, nil
+	return &names{dir: filepath.Dir(path), paths: []string{path}, dev: st.Dev, ino: st.Ino}, nil
 }
 
 // locked runs f while no other relay changes files in the directory.
@@ -109,7 +109,7 @@ func (n *names) locked(f func() error) error {
 
 func (n *names) isOurs(path string) bool {
 	var st unix.Stat_t
-	return unix.Lstat(path, &st) == nil && uint64(st.Dev) == n.dev && st.Ino == n.ino
+	return unix.Lstat(path, &st) == nil && st.Dev == n.dev && st.Ino == n.ino
 }
 
 func (n *names) link(from, to string) error {

@@ -55,36 +55,6 @@ func (r *Relay) FlowsByTunnel() map[string]int64 {
 	return flows
 }
 
-// HopName says which hop of which tunnel.
-type HopName struct {
-	Tunnel string `json:"tunnel"`
-	Hop    string `json:"hop"`
-}
-
-// HopFlows is how many flows each hop has, those that connect to it included.
-func (r *Relay) HopFlows() map[HopName]int64 {
-	flows := map[HopName]int64{}
-	for _, in := range r.table.Load().tunnels {
-		for _, h := range in.hops {
-			flows[HopName{in.tunnel.Name, h.name}] = h.flows.Load()
-		}
-	}
-	return flows
-}
-
-// DrainedHops are the hops that are out of service.
-func (r *Relay) DrainedHops() []HopName {
-	var names []HopName
-	for _, in := range r.table.Load().tunnels {
-		for _, h := range in.hops {
-			if h.drained.Load() {
-				names = append(names, HopName{in.tunnel.Name, h.name})
-			}
-		}
-	}
-	return names
-}
-
 // Drained are the names of the tunnels that are out of service.
 func (r *Relay) Drained() []string {
 	var names []string

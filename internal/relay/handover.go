@@ -42,9 +42,10 @@ func (r *Relay) Listeners() ([]Listener, error) {
 	return all, nil
 }
 
-// Relinquish stops accepting for good and leaves the listening sockets to the
-// process that has them as well: they go on listening, and what waits in their
-// queues is that process's to accept. Flows go on; Drain waits for them.
+// Relinquish stops accepting and checking hops for good, and leaves the
+// listening sockets to the process that has them as well: they go on listening,
+// and what waits in their queues is that process's to accept. Flows go on;
+// Drain waits for them.
 func (r *Relay) Relinquish() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,6 +59,7 @@ func (r *Relay) Relinquish() error {
 		}
 		closeFD(l.fd)
 	}
+	r.probes.close()
 	return nil
 }
 

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"net/netip"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -194,6 +196,85 @@ func TestHandOverOfOtherAddresses(t *testing.T) {
 	}
 	dial(t, drained)
 	g.accept()
+}
+
+// TestHopMemory: the next relay does not try hops first that this one knows to
+// be of no use, and takes them back as this one would.
+func TestHopMemory(t *testing.T) {
+	nettest.CheckLeaks(t)
+	good := listen(t)
+	refusing := listen(t)
+	dead := addrOf(refusing)
+	refusing.Close()
+	to := func(a netip.AddrPort) Target { return Target{Host: a.Addr().String(), Port: a.Port()} }
+	tunnels := func() []Tunnel {
+		checked := Health{Probe: ConnectProbe{}, Interval: 20 * time.Millisecond, Timeout: time.Second, Fall: 1, Rise: 1}
+		unchecked := Health{EjectAfter: 1, EjectFor: time.Hour}
+		second := addrOf(good)
+		return []Tunnel{
+			{Name: "checked", Listen: []netip.AddrPort{freePort}, Forward: []Target{to(dead), to(second)}, Health: checked},
+			{Name: "ejected", Listen: []netip.AddrPort{freePort}, Forward: []Target{to(dead), to(second)}, Health: unchecked},
+			{Name: "drained", Listen: []netip.AddrPort{freePort}, Forward: []Target{to(dead), to(second)}, Health: unchecked},
+		}
+	}
+	g := newRig(t, func(o *Options) { o.Tunnels = tunnels() })
+	g.target = good
+	if _, err := g.relay.DrainHop("drained", to(dead).String(), true); err != nil {
+		t.Fatal(err)
+	}
+	states := func() string {
+		var all []string
+		for _, tunnel := range g.relay.Snapshot().Tunnels {
+			all = append(all, string(tunnel.Hops[0].State))
+		}
+		return strings.Join(all, " ")
+	}
+	g.addr = g.relay.Snapshot().Tunnels[1].Listen[0]
+	g.pair() // which finds out that the first hop refuses
+	nettest.Eventually(t, patience, func() bool { return states() == "down ejected drained" }, states)
+
+	knew := g.relay.Hops()
+	old := g.relay
+	handed, err := old.Listeners()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := tunnels()
+	next[0].Health.Interval = time.Hour // so that it cannot find out by itself
+	if g.relay, err = New(Options{Workers: 1, Tunnels: next, Listeners: handed, Hops: knew}); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.relay.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.relay.Close)
+	for _, l := range handed {
+		l.File.Close()
+	}
+	if got := states(); got != "down ejected drained" {
+		t.Errorf("the next relay begins with %s", got)
+	}
+	if again := g.relay.Hops(); len(again) != 3 || again[1].Ejections != 1 || again[1].EjectedFor <= 0 || again[1].EjectedFor > knew[1].EjectedFor || again[0].Reason == "" {
+		t.Errorf("knows %+v of %+v", again, knew)
+	}
+	if err := old.Relinquish(); err != nil {
+		t.Fatal(err)
+	}
+	old.Close()
+
+	// Without checks nobody would take the hop back: it is not down.
+	next[0].Health.Probe = nil
+	other, err := New(Options{Workers: 1, Tunnels: next[:1], Hops: knew})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if s := other.Snapshot().Tunnels[0].Hops[0].State; s != HopUp {
+		t.Errorf("without checks the hop is %s", s)
+	}
 }
 
 // TestReclaim puts right what another process did to the shared sockets.

@@ -44,10 +44,11 @@ type Options struct {
 	// anew; the files are the caller's to close once the relay was started.
 	Listeners []Listener
 
-	// Drained are the names of tunnels, and DrainedHops the hops, that are
-	// drained from the start.
-	Drained     []string
-	DrainedHops []HopName
+	// Drained are the names of tunnels that are drained from the start.
+	Drained []string
+
+	// Hops is what another relay knew of hops that could not be used.
+	Hops []HopMemory
 
 	// Log receives events of the relay (not of flows). Nil discards them.
 	Log *slog.Logger

@@ -118,7 +118,7 @@ func (r *Relay) Start() error {
 		r.workers = nil
 		return err
 	}
-	r.opts.Listeners, r.opts.Drained, r.opts.DrainedHops = nil, nil, nil // what a reload adds is new
+	r.opts.Listeners, r.opts.Drained, r.opts.Hops = nil, nil, nil // what a reload adds is new
 	return nil
 }
 

@@ -153,9 +153,7 @@ func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
 	}
 	in.hops = hopsFor(t, was)
 	for _, h := range in.hops {
-		if slices.Contains(r.opts.DrainedHops, HopName{t.Name, h.name}) {
-			h.drain(true)
-		}
+		h.remember(t, r.opts.Hops)
 	}
 	for _, a := range addrs {
 		key := listenKey{addr: a}
