@@ -149,6 +149,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		Listeners:         d.handedOver(),
 		Drained:           d.inherited.Drained,
 		Hops:              d.inherited.Hops,
+		Names:             d.inherited.Names,
 	})
 	if err != nil {
 		return err

@@ -29,10 +29,11 @@ const (
 
 // inheritance is what passes to the process that follows, beside the sockets.
 type inheritance struct {
-	ControlSocket string            `json:"control_socket,omitempty"` // where the old one answers until then
-	Elders        []elder           `json:"elders,omitempty"`         // the old one itself is the last
-	Drained       []string          `json:"drained,omitempty"`        // tunnels
-	Hops          []relay.HopMemory `json:"hops,omitempty"`
+	ControlSocket string             `json:"control_socket,omitempty"` // where the old one answers until then
+	Elders        []elder            `json:"elders,omitempty"`         // the old one itself is the last
+	Drained       []string           `json:"drained,omitempty"`        // tunnels
+	Hops          []relay.HopMemory  `json:"hops,omitempty"`
+	Names         []relay.NameMemory `json:"names,omitempty"`
 }
 
 // introduction is what a process that is ready to follow says of itself.
@@ -193,7 +194,7 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 	if program != "" {
 		p.Path, p.Args[0] = program, program
 	}
-	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Elders: d.elders.living()}
+	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Names: d.relay.Names(), Elders: d.elders.living()}
 	if d.server != nil {
 		if err := d.server.StepAside(d.socket); err != nil {
 			return nil, about, err

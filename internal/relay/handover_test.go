@@ -277,6 +277,60 @@ func TestHopMemory(t *testing.T) {
 	}
 }
 
+// TestNameMemory: the next relay knows the names of this one, even where no
+// name server answers any more.
+func TestNameMemory(t *testing.T) {
+	nettest.CheckLeaks(t)
+	to := listen(t)
+	asked := atomic.Int64{}
+	forward := []Target{{Host: "far.example", Port: addrOf(to).Port()}}
+	tunnels := []Tunnel{{Name: "t", Listen: []netip.AddrPort{freePort}, Forward: forward}}
+	g := newRig(t, func(o *Options) {
+		o.Tunnels = tunnels
+		o.Resolve = func(context.Context, string) (Answer, error) {
+			asked.Add(1)
+			return Answer{Addrs: []netip.Addr{loopback}, TTL: time.Minute}, nil
+		}
+	})
+	g.target = to
+	g.pair()
+	knew := g.relay.Names()
+	if len(knew) != 1 || knew[0].Host != "far.example" || knew[0].Until > time.Minute || knew[0].Until <= 0 || asked.Load() != 1 {
+		t.Fatalf("after %d questions it knows %+v", asked.Load(), knew)
+	}
+	for _, runOut := range []bool{false, true} {
+		if runOut {
+			knew[0].Refresh, knew[0].Until = -time.Minute, -time.Second
+		}
+		next, err := New(Options{Workers: 1, Tunnels: tunnels, Names: knew, Resolve: func(context.Context, string) (Answer, error) {
+			return Answer{}, errors.New("no name server answers")
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := next.Start(); err != nil {
+			t.Fatal(err)
+		}
+		g.addr = next.Snapshot().Tunnels[0].Listen[0]
+		c, s := g.pair()
+		write(t, c, []byte("x"))
+		expect(t, s, []byte("x"))
+		next.Close()
+	}
+	// What is too old, or empty, is worth nothing.
+	n := newNames(func(context.Context, string) (Answer, error) { return Answer{}, errors.New("no name server answers") })
+	defer n.close()
+	n.remember([]NameMemory{{Host: "empty", Until: time.Hour}, {Host: "old", Addrs: []netip.Addr{loopback}, Until: -time.Second, Stale: -time.Millisecond}, {Host: "far-fetched", Addrs: []netip.Addr{loopback}, Until: 1 << 62}})
+	for _, host := range []string{"empty", "old"} {
+		if addrs, err := n.wait(t.Context(), host); err == nil {
+			t.Errorf("%s gives %v", host, addrs)
+		}
+	}
+	if until := n.known["far-fetched"].until; until > monotonic()+int64(nameKeptMost) {
+		t.Errorf("an answer holds for %v", time.Duration(until-monotonic()))
+	}
+}
+
 // TestReclaim puts right what another process did to the shared sockets.
 func TestReclaim(t *testing.T) {
 	nettest.CheckLeaks(t)

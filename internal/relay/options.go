@@ -47,8 +47,10 @@ type Options struct {
 	// Drained are the names of tunnels that are drained from the start.
 	Drained []string
 
-	// Hops is what another relay knew of hops that could not be used.
-	Hops []HopMemory
+	// Hops is what another relay knew of hops that could not be used, and Names
+	// what it knew of names.
+	Hops  []HopMemory
+	Names []NameMemory
 
 	// Log receives events of the relay (not of flows). Nil discards them.
 	Log *slog.Logger

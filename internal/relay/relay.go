@@ -78,6 +78,7 @@ func New(opts Options) (*Relay, error) {
 	opts.Listeners = slices.Clone(opts.Listeners)
 	r := &Relay{opts: opts, log: opts.Log, names: newNames(opts.Resolve), idle: make(chan struct{}, 1)}
 	r.probes = newProbes(r)
+	r.names.remember(opts.Names)
 	r.memory.limit.Store(max(0, opts.MemoryLimitBytes))
 	r.table.Store(&table{})
 	return r, nil
@@ -118,7 +119,7 @@ func (r *Relay) Start() error {
 		r.workers = nil
 		return err
 	}
-	r.opts.Listeners, r.opts.Drained, r.opts.Hops = nil, nil, nil // what a reload adds is new
+	r.opts.Listeners, r.opts.Drained, r.opts.Hops, r.opts.Names = nil, nil, nil, nil // what a reload adds is new
 	return nil
 }
 
