@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -27,8 +28,10 @@ var DefaultLimits = Limits{Request: 5 * time.Second, Reply: 20 * time.Second, He
 
 // Server answers until it is closed.
 type Server struct {
-	http *http.Server
-	done chan struct{}
+	http     *http.Server
+	listener net.Listener
+	clients  sync.WaitGroup
+	done     chan struct{}
 }
 
 // Listen listens on an address. The error says what to do.
@@ -55,6 +58,7 @@ func Listen(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
 // level.
 func Serve(l net.Listener, handler http.Handler, log *slog.Logger, limits Limits) *Server {
 	s := &Server{
+		listener: l,
 		http: &http.Server{
 			Handler:           http.MaxBytesHandler(handler, 0),
 			ReadHeaderTimeout: limits.Request,
@@ -64,6 +68,14 @@ func Serve(l net.Listener, handler http.Handler, log *slog.Logger, limits Limits
 			ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		},
 		done: make(chan struct{}),
+	}
+	s.http.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			s.clients.Add(1)
+		case http.StateClosed:
+			s.clients.Done()
+		}
 	}
 	s.http.SetKeepAlivesEnabled(false)
 	if limits.Connections > 0 {
@@ -77,6 +89,25 @@ func Serve(l net.Listener, handler http.Handler, log *slog.Logger, limits Limits
 		s.http.Serve(l)
 	}()
 	return s
+}
+
+// Finish stops accepting, and waits until the clients that it has are answered,
+// or ctx ends. A listener that another process has as well goes on listening.
+func (s *Server) Finish(ctx context.Context) {
+	// Not http.Server's Shutdown: that drops a request that is still on its way.
+	s.listener.Close()
+	<-s.done
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		s.clients.Wait()
+	}()
+	select {
+	case <-answered:
+	case <-ctx.Done():
+	}
+	s.Close()
+	<-answered
 }
 
 // Close ends all connections and waits until nobody listens any more.
