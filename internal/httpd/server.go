@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -30,7 +29,7 @@ var DefaultLimits = Limits{Request: 5 * time.Second, Reply: 20 * time.Second, He
 type Server struct {
 	http     *http.Server
 	listener net.Listener
-	clients  sync.WaitGroup
+	clients  Clients
 	done     chan struct{}
 }
 
@@ -69,14 +68,7 @@ func Serve(l net.Listener, handler http.Handler, log *slog.Logger, limits Limits
 		},
 		done: make(chan struct{}),
 	}
-	s.http.ConnState = func(_ net.Conn, state http.ConnState) {
-		switch state {
-		case http.StateNew:
-			s.clients.Add(1)
-		case http.StateClosed:
-			s.clients.Done()
-		}
-	}
+	s.clients.Count(s.http)
 	s.http.SetKeepAlivesEnabled(false)
 	if limits.Connections > 0 {
 		c := &crowd{Listener: l, most: limits.Connections, guests: map[*guest]struct{}{}}
@@ -94,20 +86,9 @@ func Serve(l net.Listener, handler http.Handler, log *slog.Logger, limits Limits
 // Finish stops accepting, and waits until the clients that it has are answered,
 // or ctx ends. A listener that another process has as well goes on listening.
 func (s *Server) Finish(ctx context.Context) {
-	// Not http.Server's Shutdown: that drops a request that is still on its way.
 	s.listener.Close()
 	<-s.done
-	answered := make(chan struct{})
-	go func() {
-		defer close(answered)
-		s.clients.Wait()
-	}()
-	select {
-	case <-answered:
-	case <-ctx.Done():
-	}
-	s.Close()
-	<-answered
+	s.clients.Finish(ctx, s.http)
 }
 
 // Close ends all connections and waits until nobody listens any more.
