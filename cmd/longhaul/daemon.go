@@ -167,6 +167,9 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	checks := d.readiness().handler()
 	d.web = newWeb(d.log, checks)
 	defer d.web.close()
+	if d.predecessor != nil {
+		d.web.handed = d.predecessor.Sockets
+	}
 	pages, err := d.web.prepare(ctx, d.config.HTTPListen)
 	if err != nil {
 		return err

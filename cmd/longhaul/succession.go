@@ -219,7 +219,12 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 	for _, l := range listeners {
 		offer.Sockets = append(offer.Sockets, handover.Socket(l))
 	}
-	defer handover.CloseAll(offer.Sockets)
+	defer func() { handover.CloseAll(offer.Sockets) }()
+	pages, err := d.web.sockets()
+	if err != nil {
+		return nil, about, err
+	}
+	offer.Sockets = append(offer.Sockets, pages...)
 
 	ready, cancel := context.WithTimeout(ctx, readyPatience)
 	defer cancel()
@@ -275,6 +280,9 @@ func (d *daemon) handOver(successor *handover.Successor) {
 	d.mu.Lock()
 	d.stage, d.successor, d.replacedAt = replaced, successor.PID(), time.Now()
 	d.mu.Unlock()
+	// Whoever asks for its health is answered by the new one, and not with a
+	// word about this one's end.
+	d.web.leave(time.Second)
 	if err := d.relay.Relinquish(); err != nil {
 		d.log.Error("cannot stop accepting", "error", err)
 	}
@@ -339,7 +347,7 @@ func (d *daemon) takeOver(ctx context.Context) {
 		d.log.Warn("the process that this one follows may still accept", "error", err)
 	}
 	p.Close()
-	d.predecessor = nil
+	d.predecessor, d.web.handed = nil, nil
 	d.relay.Sweep()
 	d.manager.begin()
 }

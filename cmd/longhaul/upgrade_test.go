@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/control"
+	"longhaul/internal/httpd"
 	"longhaul/internal/nettest"
 )
 
@@ -335,6 +337,61 @@ func TestControlSocketMoves(t *testing.T) {
 	held.Close()
 	if code := r.exitCode(t); code != exitOK {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestHealthChecksSeeNoUpgrade asks over HTTP, as a load balancer does, while
+// relays replace each other.
+func TestHealthChecksSeeNoUpgrade(t *testing.T) {
+	dir, err := os.MkdirTemp("", "lh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket, file := filepath.Join(dir, "s"), filepath.Join(dir, "longhaul.yaml")
+	pages := []string{nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "127.0.0.1")}
+	write := func(pages ...string) {
+		t.Helper()
+		text := fmt.Sprintf("control_socket: %q\nhttp_listen: [%s]\ntunnels: [{name: a, listen: %q, forward: %q}]\n",
+			socket, strings.Join(pages, ", "), nettest.FreeAddress(t, "127.0.0.1"), echoTarget(t))
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(pages[0])
+	r := startAs(t, "longhaul", nil, nil, "relay", "-c", file)
+	r.waitLog(t, "relay started")
+	ready := func(page string) error {
+		status, body, err := httpd.Get(t.Context(), "tcp", page, "/readyz", 1000)
+		if err == nil && status != 200 {
+			err = fmt.Errorf("%d: %s", status, body)
+		}
+		return err
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	asked := make(chan int)
+	go func() {
+		n := 0
+		for ; ctx.Err() == nil; n++ {
+			if err := ready(pages[0]); err != nil {
+				t.Errorf("check %d: %v", n, err)
+			}
+		}
+		asked <- n
+	}()
+	for range 5 {
+		upgradeAt(t, socket)
+	}
+	cancel()
+	t.Logf("%d checks over 5 upgrades", <-asked)
+	// Another address comes with an upgrade, and one goes.
+	write(pages[1])
+	upgradeAt(t, socket)
+	if err := ready(pages[1]); err != nil {
+		t.Error(err)
+	}
+	if err := ready(pages[0]); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("an address that is gone: %v", err)
 	}
 }
 

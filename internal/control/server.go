@@ -9,9 +9,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
-	"sync"
 	"time"
+
+	"longhaul/internal/httpd"
 )
 
 // Bounds of requests.
@@ -67,14 +67,12 @@ type Server struct {
 	limits   limits
 	log      *slog.Logger
 	socket   *guard
+	clients  httpd.Clients
 	http     *http.Server
 	done     chan struct{}
 
 	statusCalls chan struct{} // a status that takes long must not pile up
 	verbs       chan struct{}
-	running     sync.WaitGroup // requests
-	mu          sync.Mutex     // guards running's Add against closed
-	closed      bool
 	cancel      context.CancelFunc // of the running verbs
 }
 
@@ -93,7 +91,7 @@ func serve(l net.Listener, log *slog.Logger, handlers Handlers, limits limits) *
 		verbs:       make(chan struct{}, maxVerbs),
 		cancel:      cancel,
 	}
-	s.socket, _ = l.(*guard)
+	s.socket = l.(*guard)
 	mux := http.NewServeMux()
 	for _, e := range handlers.More {
 		mux.Handle(e.Pattern, e.Handler)
@@ -113,6 +111,7 @@ func serve(l net.Listener, log *slog.Logger, handlers Handlers, limits limits) *
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+	s.clients.Count(s.http)
 	// One request a connection: nobody holds a place between requests.
 	s.http.SetKeepAlivesEnabled(false)
 	go func() {
@@ -123,11 +122,6 @@ func serve(l net.Listener, log *slog.Logger, handlers Handlers, limits limits) *
 }
 
 func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
-	if !s.begin() {
-		http.Error(w, "the relay is stopping", http.StatusServiceUnavailable)
-		return
-	}
-	defer s.running.Done()
 	const late = "the relay does not answer in time"
 	deadline := time.NewTimer(s.limits.status)
 	defer deadline.Stop()
@@ -146,7 +140,6 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 	select {
 	case status := <-ended:
 		writeJSON(w, http.StatusOK, status)
-		_ = http.NewResponseController(w).Flush()
 	case <-deadline.C:
 		http.Error(w, late, http.StatusServiceUnavailable)
 	}
@@ -159,11 +152,6 @@ func (s *Server) verb(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	if !s.begin() {
-		refuse(w, &Refusal{Problem: "the relay is stopping"})
-		return
-	}
-	defer s.running.Done()
 	select {
 	case s.verbs <- struct{}{}:
 		defer func() { <-s.verbs }()
@@ -189,8 +177,6 @@ func (s *Server) verb(w http.ResponseWriter, r *http.Request) {
 	default:
 		writeJSON(w, http.StatusOK, answer)
 	}
-	// Gone before the verb counts as done: the process may end right after.
-	_ = controller.Flush()
 }
 
 func (s *Server) do(r *http.Request) (any, error) {
@@ -212,38 +198,17 @@ func writeJSON(w http.ResponseWriter, status int, value any) {
 	}
 	body = append(body, '\n')
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(body))) // whole even if it is flushed
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
 }
 
-// begin counts a request unless the server is closed.
-func (s *Server) begin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return false
-	}
-	s.running.Add(1)
-	return true
-}
-
 // Close ends all connections, removes the socket and waits until it is gone.
-// Verbs are told to end; all requests have a moment to be answered.
+// Verbs are told to end; whoever has asked has a moment to be answered.
 func (s *Server) Close() {
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
-	s.cancel()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		s.running.Wait()
-	}()
-	select {
-	case <-ended:
-	case <-time.After(lastWords):
-	}
-	s.http.Close()
+	s.socket.Close()
 	<-s.done
+	s.cancel()
+	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
+	defer cancel()
+	s.clients.Finish(ctx, s.http)
 }

@@ -81,6 +81,52 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestFinish answers whoever has connected before, and nobody after.
+func TestFinish(t *testing.T) {
+	nettest.CheckLeaks(t)
+	l, err := Listen(t.Context(), netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, goOn := make(chan struct{}), make(chan struct{})
+	s := Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked <- struct{}{}
+		<-goOn
+		fmt.Fprint(w, "hello")
+	}), quiet, DefaultLimits)
+	address := l.Addr().String()
+	busy, slow, silent := dial(t, address), dial(t, address), dial(t, address)
+	fmt.Fprint(busy, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	<-asked
+	fmt.Fprint(slow, "GET / HTTP/1.1\r\n")
+	ctx, cancel := context.WithCancel(t.Context())
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		s.Finish(ctx)
+	}()
+	nettest.Eventually(t, patience, func() bool {
+		c, err := net.Dial("tcp", address)
+		if err == nil {
+			c.Close()
+		}
+		return errors.Is(err, syscall.ECONNREFUSED)
+	}, func() string { return "it still listens" })
+	fmt.Fprint(slow, "Host: x\r\n\r\n") // the rest of its request
+	<-asked
+	close(goOn)
+	for name, c := range map[string]net.Conn{"busy": busy, "slow": slow} {
+		if reply, err := io.ReadAll(c); err != nil || !strings.HasSuffix(string(reply), "hello") {
+			t.Errorf("the %s client gets %q, %v", name, reply, err)
+		}
+	}
+	cancel() // nobody waits longer for who says nothing
+	<-finished
+	if !gone(silent) {
+		t.Error("a client that says nothing is still there")
+	}
+}
+
 func TestAnswerThatIsTooLong(t *testing.T) {
 	address := serveOn(t, "127.0.0.1", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, strings.Repeat("x", 101))

@@ -27,8 +27,10 @@ var DefaultLimits = Limits{Request: 5 * time.Second, Reply: 20 * time.Second, He
 
 // Server answers until it is closed.
 type Server struct {
-	http *http.Server
-	done chan struct{}
+	http     *http.Server
+	listener net.Listener
+	clients  Clients
+	done     chan struct{}
 }
 
 // Listen listens on an address. The error says what to do.
@@ -55,6 +57,7 @@ func Listen(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
 // level.
 func Serve(l net.Listener, handler http.Handler, log *slog.Logger, limits Limits) *Server {
 	s := &Server{
+		listener: l,
 		http: &http.Server{
 			Handler:           http.MaxBytesHandler(handler, 0),
 			ReadHeaderTimeout: limits.Request,
@@ -65,6 +68,7 @@ func Serve(l net.Listener, handler http.Handler, log *slog.Logger, limits Limits
 		},
 		done: make(chan struct{}),
 	}
+	s.clients.Count(s.http)
 	s.http.SetKeepAlivesEnabled(false)
 	if limits.Connections > 0 {
 		c := &crowd{Listener: l, most: limits.Connections, guests: map[*guest]struct{}{}}
@@ -77,6 +81,14 @@ func Serve(l net.Listener, handler http.Handler, log *slog.Logger, limits Limits
 		s.http.Serve(l)
 	}()
 	return s
+}
+
+// Finish stops accepting, and waits until the clients that it has are answered,
+// or ctx ends. A listener that another process has as well goes on listening.
+func (s *Server) Finish(ctx context.Context) {
+	s.listener.Close()
+	<-s.done
+	s.clients.Finish(ctx, s.http)
 }
 
 // Close ends all connections and waits until nobody listens any more.
