@@ -143,6 +143,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	for i := range tunnels {
 		tunnels[i].Inherited = inherited[tunnels[i].Name]
 	}
+	listeners, servers := d.handedOver()
 	d.relay, err = relay.New(relay.Options{
 		Tunnels:           tunnels,
 		Workers:           workers,
@@ -152,7 +153,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		Log:               d.log,
 		OnFlows:           d.flows.add,
 		LegStats:          d.flows.wanted,
-		Listeners:         d.handedOver(),
+		Listeners:         listeners,
 		Drained:           d.inherited.Drained,
 		Hops:              d.inherited.Hops,
 		Names:             d.inherited.Names,
@@ -167,7 +168,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	checks := d.readiness().handler()
 	d.web = newWeb(d.log, checks)
 	defer d.web.close()
-	pages, err := d.web.prepare(ctx, d.config.HTTPListen)
+	pages, err := d.web.prepare(ctx, d.config.HTTPListen, servers)
 	if err != nil {
 		return err
 	}
@@ -306,7 +307,7 @@ func (d *daemon) reload(ctx context.Context) {
 	}
 	var pages *webChange
 	if err == nil {
-		pages, err = d.web.prepare(ctx, after.HTTPListen)
+		pages, err = d.web.prepare(ctx, after.HTTPListen, nil)
 	}
 	if err == nil {
 		if err = d.checks.equip(after, tunnels); err == nil {

@@ -4,12 +4,15 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
+	"time"
 
+	"longhaul/internal/handover"
 	"longhaul/internal/httpd"
 )
 
@@ -17,11 +20,16 @@ import (
 type web struct {
 	log     *slog.Logger
 	handler http.Handler
-	serving map[netip.AddrPort]*httpd.Server
+	serving map[netip.AddrPort]served
+}
+
+type served struct {
+	listener net.Listener
+	server   *httpd.Server
 }
 
 func newWeb(log *slog.Logger, handler http.Handler) *web {
-	return &web{log: log, handler: handler, serving: map[netip.AddrPort]*httpd.Server{}}
+	return &web{log: log, handler: handler, serving: map[netip.AddrPort]served{}}
 }
 
 // webChange is a set of addresses that can be had, and is not in force yet.
@@ -32,13 +40,20 @@ type webChange struct {
 }
 
 // prepare listens on every address on which nothing is served yet, or on none.
-func (w *web) prepare(ctx context.Context, wanted []netip.AddrPort) (*webChange, error) {
+// Sockets that another process has handed over are used in place of new ones.
+func (w *web) prepare(ctx context.Context, wanted []netip.AddrPort, handed []handover.Socket) (*webChange, error) {
 	c := &webChange{web: w, wanted: wanted, fresh: map[netip.AddrPort]net.Listener{}}
 	for _, at := range wanted {
-		if w.serving[at] != nil || c.fresh[at] != nil {
+		if w.serving[at].server != nil || c.fresh[at] != nil {
 			continue
 		}
-		l, err := httpd.Listen(ctx, at)
+		var l net.Listener
+		var err error
+		if i := slices.IndexFunc(handed, func(s handover.Socket) bool { return s.Configured == at }); i >= 0 {
+			l, err = net.FileListener(handed[i].File)
+		} else {
+			l, err = httpd.Listen(ctx, at)
+		}
 		if err != nil {
 			c.abandon()
 			return nil, err
@@ -60,21 +75,46 @@ func (c *webChange) abandon() {
 func (c *webChange) apply() {
 	w := c.web
 	for at, l := range c.fresh {
-		w.serving[at] = httpd.Serve(l, w.handler, w.log, httpd.DefaultLimits)
+		w.serving[at] = served{l, httpd.Serve(l, w.handler, w.log, httpd.DefaultLimits)}
 		w.log.Info("serving http", "address", at)
 	}
 	c.fresh = nil
 	for at, s := range w.serving {
 		if !slices.Contains(c.wanted, at) {
-			s.Close()
+			s.server.Close()
 			delete(w.serving, at)
 			w.log.Info("no longer serving http", "address", at)
 		}
 	}
 }
 
+// sockets are those that pass to a process which follows. The files are the
+// caller's to close.
+func (w *web) sockets() (all []handover.Socket, err error) {
+	for at, s := range w.serving {
+		f, err := s.listener.(*net.TCPListener).File()
+		if err != nil {
+			handover.CloseAll(all)
+			return nil, fmt.Errorf("cannot hand over the listener on %s: %w; raise the limit of open files", at, err)
+		}
+		all = append(all, handover.Socket{Configured: at, Bound: at, File: f})
+	}
+	return all, nil
+}
+
+// leave ends the service here: another process has the sockets. Requests that
+// have come are answered.
+func (w *web) leave() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	for at, s := range w.serving {
+		s.server.Leave(ctx)
+		delete(w.serving, at)
+	}
+}
+
 func (w *web) close() {
 	for _, s := range w.serving {
-		s.Close()
+		s.server.Close()
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"os"
 	"os/exec"
@@ -34,6 +35,7 @@ type inheritance struct {
 	Drained       []string           `json:"drained,omitempty"`        // tunnels
 	Hops          []relay.HopMemory  `json:"hops,omitempty"`
 	Names         []relay.NameMemory `json:"names,omitempty"`
+	HTTPListen    []netip.AddrPort   `json:"http_listen,omitempty"` // whose sockets are not the relay's
 }
 
 // introduction is what a process that is ready to follow says of itself.
@@ -207,19 +209,24 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 		bequest.ControlSocket = d.socket
 		bequest.Elders = append(bequest.Elders, elder{os.Getpid(), d.aside()})
 	}
-	state, err := json.Marshal(bequest)
-	if err != nil {
+	var offer handover.Offer
+	defer func() { handover.CloseAll(offer.Sockets) }()
+	if offer.Sockets, err = d.web.sockets(); err != nil {
 		return nil, about, err
+	}
+	for _, s := range offer.Sockets {
+		bequest.HTTPListen = append(bequest.HTTPListen, s.Configured)
 	}
 	listeners, err := d.relay.Listeners()
 	if err != nil {
 		return nil, about, err
 	}
-	offer := handover.Offer{State: state}
 	for _, l := range listeners {
 		offer.Sockets = append(offer.Sockets, handover.Socket(l))
 	}
-	defer handover.CloseAll(offer.Sockets)
+	if offer.State, err = json.Marshal(bequest); err != nil {
+		return nil, about, err
+	}
 
 	ready, cancel := context.WithTimeout(ctx, readyPatience)
 	defer cancel()
@@ -288,6 +295,7 @@ func (d *daemon) handOver(successor *handover.Successor) {
 			d.log.Warn("the old control socket is still there", "path", d.socket, "error", err)
 		}
 	}
+	d.web.leave()
 }
 
 // follow takes what the process hands over that this one is to follow, if
@@ -344,16 +352,20 @@ func (d *daemon) takeOver(ctx context.Context) {
 	d.manager.begin()
 }
 
-// handedOver are the relay's listeners of the process before.
-func (d *daemon) handedOver() []relay.Listener {
+// handedOver are the listeners of the process before: the relay's, and those of
+// http_listen.
+func (d *daemon) handedOver() (listeners []relay.Listener, pages []handover.Socket) {
 	if d.predecessor == nil {
-		return nil
+		return nil, nil
 	}
-	var all []relay.Listener
 	for _, s := range d.predecessor.Sockets {
-		all = append(all, relay.Listener(s))
+		if slices.Contains(d.inherited.HTTPListen, s.Configured) {
+			pages = append(pages, s)
+		} else {
+			listeners = append(listeners, relay.Listener(s))
+		}
 	}
-	return all
+	return listeners, pages
 }
 
 // startedAs is the path at which this program was started, links and all: what

@@ -85,6 +85,13 @@ func (s *Server) Close() {
 	<-s.done
 }
 
+// Leave stops listening, answers the requests that have come, and ends the other
+// connections once the context ends.
+func (s *Server) Leave(ctx context.Context) {
+	_ = s.http.Shutdown(ctx) // what is left then is ended
+	s.Close()
+}
+
 // listenError adds what to do about an error of a listening address.
 func listenError(err error) error {
 	for errno, remedy := range map[syscall.Errno]string{
