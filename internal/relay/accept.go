@@ -91,6 +91,9 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	if t.Transport != nil {
 		w.setUp(f, client, t.Transport)
 	}
+	if t.Checker != nil {
+		f.look = lookFirst
+	}
 	if t.ProxyIn.Required {
 		w.timers.schedule(f, f.start+headerTimeout)
 		return // the header is read when its event comes

@@ -23,6 +23,7 @@ type tunnelState struct {
 
 	bucket  bucket
 	drained atomic.Bool // new connections are refused
+	checks  checkCounts
 
 	mu     sync.Mutex
 	warned map[string]bool

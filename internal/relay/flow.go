@@ -13,6 +13,7 @@ const (
 	phaseHeader  phase = iota // reading the client's PROXY header
 	phaseDialing              // resolving and connecting
 	phaseMoving               // both legs stand
+	phaseChecked              // the checker has the sockets
 	phaseGone                 // closed; the struct is garbage
 )
 
@@ -26,11 +27,13 @@ type flow struct {
 	dirs  [2]direction
 	end   ending
 
-	phase  phase
-	queued bool   // on the worker's run list
-	young  bool   // the leg towards the target lacks what only a lasting one needs
-	slot   uint32 // index in the worker's table
-	gen    uint32 // of the slot
+	phase   phase
+	look    looking
+	isCheck bool   // or was one
+	queued  bool   // on the worker's run list
+	young   bool   // the leg towards the target lacks what only a lasting one needs
+	slot    uint32 // index in the worker's table
+	gen     uint32 // of the slot
 
 	client netip.AddrPort
 	target netip.AddrPort
@@ -42,7 +45,10 @@ type flow struct {
 	timerAt    int64 // when the worker will look at the flow's deadlines
 	timerIndex int32 // in the worker's heap, -1 when it is not there
 
+	holdUntil int64 // how long the beginning of what may be a check waits for the rest
+
 	opening *opening       // while dialing
+	checked *checked       // while it is a check
 	closing *closing       // once something went wrong
 	bounded *[2]queueSizes // by leg, while memory is short
 }

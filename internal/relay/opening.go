@@ -31,6 +31,7 @@ type opening struct {
 	ackHeld  bool  // the handshake's acknowledgement waits for the first bytes
 	lookup   bool  // waiting for the resolver
 	starved  bool  // waiting for a descriptor
+	awaited  bool  // no target could be had, but the client may be a check
 	deadline int64 // over all attempts
 	attempt  int64 // deadline of the current one
 	reason   EndReason
@@ -41,7 +42,7 @@ type opening struct {
 func (w *worker) readHeader(f *flow) {
 	o, leg := f.opening, &f.legs[client]
 	for leg.readable {
-		n, errno := recv(int(leg.fd), w.buf[:proxyproto.MaxLen])
+		n, errno := w.recvHeader(f)
 		switch {
 		case errno == unix.EAGAIN:
 			leg.readable = false
@@ -77,6 +78,9 @@ func (w *worker) startDialing(f *flow) {
 	f.phase = phaseDialing
 	o.deadline = w.now + int64(f.route.tunnel.ConnectTimeout)
 	o.order = f.route.order(o.few[:0], f.source(), w.now)
+	if f.look != lookNever && f.legs[client].readable {
+		w.lookWhileDialing(f)
+	}
 	w.dialNext(f)
 }
 
@@ -197,7 +201,7 @@ func (f *flow) source() netip.Addr {
 // been tried or the flow leaves it for another.
 func (w *worker) blame(f *flow) {
 	o := f.opening
-	if f.hop == nil || !o.blamed {
+	if f.hop == nil || !o.blamed || f.look == lookCheck { // which waits less long
 		return
 	}
 	o.blamed = false
@@ -361,6 +365,10 @@ func (w *worker) established(f *flow, events uint32) {
 	if o.source.IsValid() {
 		f.client = o.source
 	}
+	if f.look == lookCheck {
+		w.takeOver(f)
+		return
+	}
 	if l.failed != 0 {
 		w.writeFailed(f, target, l.failed)
 	}
@@ -388,6 +396,8 @@ func (w *worker) openingDue(f *flow) {
 			return
 		}
 		w.timers.schedule(f, f.start+headerTimeout)
+	case o.awaited:
+		w.abort(f, o.reason, o.err)
 	case o.starved:
 		w.dialNext(f)
 	case w.now < o.attempt:
@@ -414,6 +424,9 @@ func (w *worker) giveUp(f *flow) {
 		o.reason, o.err = EndNoHop, errors.New("every hop of the tunnel is drained; longhaul resume puts one back")
 	default:
 		o.reason, o.err = EndTargetUnreached, unix.ETIMEDOUT
+	}
+	if f.look != lookNever && w.awaitHello(f) {
+		return
 	}
 	w.abort(f, o.reason, o.err)
 }

@@ -115,6 +115,9 @@ type Tunnel struct {
 	// Transport sets up the sockets of both legs. Nil leaves the kernel's
 	// defaults in place.
 	Transport Transport
+
+	// Checker answers integrity checks. Nil forwards them as any other bytes.
+	Checker Checker
 }
 
 // Target is a next hop: another relay, or the final target.

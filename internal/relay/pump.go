@@ -74,6 +74,9 @@ func (w *worker) pump(f *flow, s side) (more bool) {
 			w.release(dir)
 			return src.readable && dst.writable
 		}
+		if s == up && f.look != lookNever && w.undecided(f) {
+			return false
+		}
 
 		var n int
 		var errno unix.Errno
@@ -303,6 +306,9 @@ func (w *worker) apply(f *flow, a action) {
 func (w *worker) closeFlow(f *flow, a action) {
 	w.settleReason(f)
 	w.account(f)
+	if f.checked != nil {
+		f.checked.close()
+	}
 	for s := client; s <= target; s++ {
 		w.discard(&f.dirs[s])
 		fd := int(f.legs[s].fd)

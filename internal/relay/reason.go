@@ -19,6 +19,7 @@ const (
 	EndIdle            EndReason = "idle-timeout"
 	EndHalfClosed      EndReason = "half-close-timeout"
 	EndDrain           EndReason = "drain-timeout" // the relay stopped before the flow had ended
+	EndCheck           EndReason = "check"         // it was an integrity check
 	EndDenied          EndReason = "denied"        // source not allowed
 	EndFlowLimit       EndReason = "flow-limit"
 	EndRateLimit       EndReason = "rate-limit"

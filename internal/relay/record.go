@@ -15,8 +15,11 @@ func (w *worker) account(f *flow) {
 	if f.closing != nil && f.closing.reason != "" {
 		rec.End, rec.Err = f.closing.reason, f.closing.err
 	}
+	if f.isCheck {
+		rec.End = EndCheck
+	}
 	switch rec.End {
-	case EndClean, EndIdle, EndHalfClosed, EndDrain:
+	case EndClean, EndIdle, EndHalfClosed, EndDrain, EndCheck:
 	case EndTargetRefused, EndTargetUnreached, EndTargetUnknown, EndNoHop:
 		st.refused.Add(1)
 	case EndBadProxyHeader:

@@ -46,7 +46,8 @@ type Relay struct {
 	memory        memoryGuard
 	shed          atomic.Pointer[shedding]
 
-	loops atomic.Pointer[[]*worker] // workers, for those who must not wait for mu
+	loops  atomic.Pointer[[]*worker] // workers, for those who must not wait for mu
+	checks sync.WaitGroup            // that are being answered
 
 	mu       sync.Mutex // holds reload, drain and close apart
 	started  bool
@@ -198,6 +199,7 @@ func (r *Relay) Close() {
 	r.closeListeners()
 	r.stopWorkers(EndDrain)
 	r.probes.close()
+	r.checks.Wait()
 	r.names.close()
 }
 

@@ -49,6 +49,7 @@ type TunnelSnapshot struct {
 	Shed       int64            `json:"shed_total"`    // because something was short
 	Refused    int64            `json:"refused_total"` // no target could be had
 	Errors     int64            `json:"errors_total"`  // ended by a reset, a timeout or lack of resources
+	Checks     int64            `json:"checks_total"`  // integrity checks that came, which flows_total counts as well
 
 	AcceptQueues []AcceptQueue `json:"accept_queues"`
 }
@@ -183,6 +184,7 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel, hops []*hop, state string, now i
 		Shed:       st.shed.Load(),
 		Refused:    st.refused.Load(),
 		Errors:     st.errors.Load(),
+		Checks:     st.checks.total.Load(),
 
 		AcceptQueues: []AcceptQueue{},
 	}
@@ -219,6 +221,8 @@ func (f *flow) state() string {
 		return "header"
 	case f.phase == phaseDialing:
 		return "dialing"
+	case f.phase == phaseChecked:
+		return "check"
 	case f.end.deadline:
 		return "resetting"
 	case f.end.in[client] == inputEnded:

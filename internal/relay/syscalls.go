@@ -22,6 +22,13 @@ func recv(fd int, buf []byte) (int, unix.Errno) {
 	return int(n), errno
 }
 
+// peek reads and leaves what it reads to be read again.
+func peek(fd int, buf []byte) (int, unix.Errno) {
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd),
+		uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), unix.MSG_PEEK, 0, 0)
+	return int(n), errno
+}
+
 func send(fd int, buf []byte, flags uintptr) (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd),
 		uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), unix.MSG_NOSIGNAL|flags, 0, 0)

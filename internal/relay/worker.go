@@ -227,6 +227,9 @@ func (w *worker) legEvent(f *flow, s side, events uint32) {
 		}
 		l.note(events)
 		if events&unix.EPOLLERR == 0 {
+			if f.look != lookNever {
+				w.lookWhileDialing(f)
+			}
 			return
 		}
 		if len(f.opening.header) > 0 || unread(int(l.fd)) > 0 {
@@ -288,6 +291,7 @@ func (w *worker) place(f *flow) {
 // forget takes a closed flow out of every table.
 func (w *worker) forget(f *flow) {
 	f.phase = phaseGone
+	w.checkGone(f)
 	if f.opening != nil {
 		w.fed(f.opening)
 		w.openings.put(f.opening)
@@ -382,6 +386,9 @@ func (w *worker) nextDeadline(f *flow) (at int64) {
 	if half := w.relay.opts.HalfCloseTimeout; half > 0 && f.end.halfClosed() {
 		sooner(f.active + int64(half))
 	}
+	if f.look == lookFirst && f.holdUntil != 0 {
+		sooner(f.holdUntil)
+	}
 	return at
 }
 
@@ -396,6 +403,13 @@ func (w *worker) due(f *flow) {
 		l := &f.legs[target]
 		if err := f.route.tunnel.Transport.Lasting(int(l.fd), l.setup.side); err != nil {
 			f.route.state.warnOnce(w.log, "leg towards the target is not set up as asked", err.Error())
+		}
+	}
+	if f.look == lookFirst && f.holdUntil != 0 && w.now >= f.holdUntil {
+		f.look = lookNever
+		w.run(f)
+		if f.phase != phaseMoving {
+			return
 		}
 	}
 	half := w.relay.opts.HalfCloseTimeout

@@ -1,0 +1,341 @@
+package check
+
+import (
+	"errors"
+	"io"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// What an asker waits for.
+const (
+	replyWithin  = 3 * time.Second // the reply to a hello
+	answerWithin = 3 * time.Second
+	legWithin    = 2*exchangeEnd + replyWithin + answerWithin // another relay's check of its next leg
+)
+
+// Answer is what a relay says of itself and of what is behind it.
+type Answer struct {
+	Version  string         `json:"version"`
+	Host     string         `json:"host"`
+	Tunnel   string         `json:"tunnel"`
+	Instance string         `json:"instance"` // tells running relays apart
+	Local    netip.AddrPort `json:"local"`    // of the connection on which it was asked
+	Peer     netip.AddrPort `json:"peer"`
+	Next     Next           `json:"next"`
+	Forward  string         `json:"forward"` // the hop that was chosen, as it is configured
+	Dialed   netip.AddrPort `json:"dialed"`  // zero: none
+	RTT      time.Duration  `json:"rtt_ns"`  // to there; 0: not known
+	// Reason says why nothing could be had there, empty if it accepted.
+	Reason Reason `json:"reason,omitempty"`
+	Detail string `json:"detail,omitempty"`
+}
+
+// bound makes an answer harmless.
+func (a *Answer) bound() error {
+	for _, s := range []*string{&a.Version, &a.Host, &a.Tunnel, &a.Instance, &a.Forward, &a.Detail, (*string)(&a.Reason)} {
+		*s = clean(*s)
+	}
+	a.RTT = max(a.RTT, 0)
+	if a.Next != NextRelay && a.Next != NextTarget {
+		return errProtocol
+	}
+	return nil
+}
+
+// leg is what was found of a connection to a relay. One relay sends it to
+// another that had it look.
+type leg struct {
+	Dialed     netip.AddrPort `json:"dialed"`
+	Local      netip.AddrPort `json:"local"` // this side's address
+	Connect    time.Duration  `json:"connect_ns"`
+	RTT        time.Duration  `json:"rtt_ns"`
+	AnswerTime time.Duration  `json:"answer_ns"`
+	Answer     *Answer        `json:"answer"`
+	Passes     []pass         `json:"passes"`
+	Trouble    *trouble       `json:"trouble"`
+}
+
+// pass is one exchange.
+type pass struct {
+	Up       received `json:"up"`
+	Down     received `json:"down"`
+	UpSent   sent     `json:"up_sent"`
+	DownSent sent     `json:"down_sent"`
+}
+
+// trouble is what is wrong with a leg.
+type trouble struct {
+	Reason    Reason `json:"reason"`
+	Detail    string `json:"detail,omitempty"`
+	Direction string `json:"direction,omitempty"`
+	Offset    int64  `json:"offset,omitempty"`
+	Within    int    `json:"within,omitempty"` // 0: the offset is not known
+	Altered   int64  `json:"altered,omitempty"`
+}
+
+// The directions of a trouble.
+const (
+	upwards   = "up"
+	downwards = "down"
+	bothWays  = "both"
+)
+
+func (l *leg) bound() error {
+	if len(l.Passes) > 2 {
+		return errProtocol
+	}
+	l.Connect, l.RTT, l.AnswerTime = max(l.Connect, 0), max(l.RTT, 0), max(l.AnswerTime, 0)
+	for i := range l.Passes {
+		p := &l.Passes[i]
+		if most := (order{Bytes: MaxBytes}); !p.Up.valid(most) || !p.Down.valid(most) {
+			return errProtocol
+		}
+	}
+	if t := l.Trouble; t != nil {
+		t.Reason, t.Detail, t.Direction = Reason(clean(string(t.Reason))), clean(t.Detail), clean(t.Direction)
+	}
+	if l.Answer != nil {
+		return l.Answer.bound()
+	}
+	if l.Trouble == nil {
+		return errProtocol
+	}
+	return nil
+}
+
+// greet sends a hello and waits for the reply.
+func greet(conn Conn, key *Key) (*session, *trouble) {
+	_ = conn.SetDeadline(time.Now().Add(replyWithin))
+	mine := newNonce()
+	if _, err := conn.Write(key.hello(mine)); err != nil {
+		return nil, troubleOf(err, Silent)
+	}
+	var got []byte
+	b := make([]byte, 4<<10)
+	for {
+		n, err := conn.Read(b)
+		got = append(got, b[:n]...)
+		if r, d, start, ok := key.findReply(mine, got); ok {
+			s := newSession(conn, key, mine, r.nonce, false)
+			s.in.offset += int64(start)
+			switch {
+			case len(got) > start+allReplyBytes || d.count > 0:
+				return s, &trouble{Reason: Altered, Direction: downwards, Offset: int64(start + d.first), Within: 1, Altered: int64(max(d.count, 1))}
+			case r.hello.count > 0:
+				return s, &trouble{Reason: Altered, Direction: upwards, Offset: int64(r.hello.first), Within: 1, Altered: int64(r.hello.count)}
+			}
+			return s, nil
+		}
+		switch {
+		case err != nil && len(got) > 0, len(got) > foreignMost+allReplyBytes:
+			return nil, foreign(got)
+		case err != nil:
+			return nil, troubleOf(err, Silent)
+		}
+	}
+}
+
+// foreign is the trouble with an answer that is no reply.
+func foreign(got []byte) *trouble {
+	t := &trouble{Reason: Foreign, Detail: "it sent " + quote(got)}
+	for i := 0; i+magicBytes <= len(got); i++ {
+		if resembles(got[i:], replyMagic) {
+			return &trouble{Reason: Altered, Direction: downwards, Offset: int64(i), Within: allReplyBytes}
+		}
+	}
+	return t
+}
+
+// resembles says whether most bytes of a magic are there.
+func resembles(b []byte, magic string) bool {
+	same := 0
+	for i := 0; i < len(magic) && i < len(b); i++ {
+		if b[i] == magic[i] {
+			same++
+		}
+	}
+	return same >= 5
+}
+
+// Resembles says whether the first bytes of a connection look like a hello,
+// though they are none under a key: it is of another key, or was altered.
+func Resembles(first []byte) bool { return resembles(first, helloMagic) }
+
+// quote shows the beginning of foreign bytes.
+func quote(b []byte) string {
+	const most = 40
+	more := ""
+	if len(b) > most {
+		b, more = b[:most], "…"
+	}
+	return "\"" + clean(string(b)) + more + "\""
+}
+
+// ask asks a relay who it is and what is behind it.
+func (s *session) ask() (*Answer, error) {
+	s.setDeadline(time.Now().Add(answerWithin))
+	if err := s.send(kindAsk, nil); err != nil {
+		return nil, err
+	}
+	a := &Answer{}
+	if err := s.expect(kindAnswer, a); err != nil {
+		return nil, err
+	}
+	return a, a.bound()
+}
+
+// next has a relay look at its next leg.
+func (s *session) next(o order) (*leg, error) {
+	s.setDeadline(time.Now().Add(legWithin))
+	if err := s.send(kindNext, o); err != nil {
+		return nil, err
+	}
+	l := &leg{}
+	if err := s.expect(kindLeg, l); err != nil {
+		return nil, err
+	}
+	return l, l.bound()
+}
+
+// goOn has a relay treat the connection as that of any flow from here on.
+func (s *session) goOn() error {
+	s.setDeadline(time.Now().Add(answerWithin))
+	if err := s.send(kindGoOn, nil); err != nil {
+		return err
+	}
+	return s.expect(kindGoing, nil)
+}
+
+// look finds out what there is to know of a leg. The session is nil where none
+// could be had, or where it is of no more use.
+func look(conn Conn, key *Key, o order, l *leg) *session {
+	l.Local = localAddr(conn)
+	s, t := greet(conn, key)
+	if s == nil {
+		l.Trouble = t
+		l.RTT = figuresOf(conn).minRTT()
+		return nil
+	}
+	defer func() { l.RTT = s.figures().minRTT() }()
+	asked := time.Now()
+	answer, err := s.ask()
+	l.AnswerTime = time.Since(asked)
+	l.Answer = answer
+	if t == nil && err != nil {
+		t = troubleOf(err, Silent)
+	}
+	if t != nil {
+		l.Trouble = t
+		return nil
+	}
+	l.Trouble = l.exchange(s, o)
+	if l.Trouble == nil && l.suspect() {
+		// Whether the loss is the path's, or came of filling it: at half the
+		// rate only the former stays.
+		if pace := l.Passes[0].goodput() / 2; pace > 0 {
+			l.Trouble = l.exchange(s, order{Bytes: o.Bytes, PaceBps: int64(pace)})
+		}
+	}
+	if l.Trouble != nil {
+		return nil
+	}
+	return s
+}
+
+// exchange adds a pass to what is known of the leg.
+func (l *leg) exchange(s *session, o order) *trouble {
+	out, err := s.exchange(o)
+	p, t := out.judge(err)
+	l.Passes = append(l.Passes, p)
+	return t
+}
+
+// judge says what is wrong after an exchange, if anything is.
+func (o *outcome) judge(err error) (pass, *trouble) {
+	p := pass{Up: o.up, Down: o.down, UpSent: o.upSent, DownSent: sent{-1, -1}}
+	if o.downSent != nil {
+		p.DownSent = *o.downSent
+	}
+	altered := func(r *received, direction string) *trouble {
+		return &trouble{Reason: Altered, Direction: direction, Offset: r.First, Within: r.Within, Altered: r.Altered}
+	}
+	switch {
+	case o.upKnown && o.up.Altered > 0:
+		return p, altered(&o.up, upwards)
+	case o.down.Altered > 0:
+		return p, altered(&o.down, downwards)
+	case o.upKnown && o.up.Stalled:
+		return p, &trouble{Reason: Stalled, Direction: upwards, Offset: o.up.Bytes}
+	case o.down.Stalled:
+		return p, &trouble{Reason: Stalled, Direction: downwards, Offset: o.down.Bytes}
+	case err != nil:
+		return p, troubleOf(err, Stalled)
+	}
+	return p, nil
+}
+
+// troubleOf says what an error means for a leg; late is what it is when the
+// other end took too long.
+func troubleOf(err error, late Reason) *trouble {
+	var here *AlteredError
+	var there *alteredThere
+	var refused *refusedError
+	t := &trouble{Reason: Failed, Detail: detail(err)}
+	switch {
+	case errors.As(err, &here):
+		return &trouble{Reason: Altered, Direction: downwards, Offset: here.Offset, Within: here.Within}
+	case errors.As(err, &there):
+		return &trouble{Reason: Altered, Direction: upwards, Offset: max(there.Offset, 0), Within: max(there.Within, 0)}
+	case errors.As(err, &refused):
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		t.Reason, t.Detail = late, ""
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		t.Reason, t.Detail = Closed, ""
+	case errors.Is(err, unix.ECONNRESET), errors.Is(err, unix.EPIPE):
+		t.Reason, t.Detail = Reset, ""
+	default:
+		if reason := ReasonOf(err); reason != Failed {
+			t.Reason = reason
+		}
+	}
+	return t
+}
+
+// ReasonOf says why a connection could not be made.
+func ReasonOf(err error) Reason {
+	for reason, errnos := range map[Reason][]unix.Errno{
+		Refused:     {unix.ECONNREFUSED},
+		TimedOut:    {unix.ETIMEDOUT},
+		Unreachable: {unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENETDOWN, unix.EACCES, unix.EPERM, unix.EINVAL, unix.EAFNOSUPPORT},
+		NoLocalPort: {unix.EADDRNOTAVAIL, unix.EAGAIN},
+		NoResources: {unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM},
+		Reset:       {unix.ECONNRESET, unix.EPIPE},
+	} {
+		for _, errno := range errnos {
+			if errors.Is(err, errno) {
+				return reason
+			}
+		}
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) || os.IsTimeout(err) {
+		return TimedOut
+	}
+	return Failed
+}
+
+// detail is the system's word for an error, without what this package says
+// itself.
+func detail(err error) string {
+	var errno unix.Errno
+	switch {
+	case errors.As(err, &errno):
+		return errno.Error()
+	case errors.Is(err, os.ErrDeadlineExceeded), os.IsTimeout(err):
+		return ""
+	}
+	return clean(err.Error())
+}

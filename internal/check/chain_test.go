@@ -1,0 +1,204 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"longhaul/internal/nettest"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+const patience = 15 * time.Second
+
+// stand is a place for relays, targets and middles on the loopback device.
+type stand struct {
+	t       *testing.T
+	running sync.WaitGroup
+	mu      sync.Mutex
+	closers []io.Closer
+	closed  bool
+}
+
+func newStand(t *testing.T) *stand {
+	t.Helper()
+	nettest.CheckLeaks(t)
+	s := &stand{t: t}
+	t.Cleanup(func() {
+		s.mu.Lock()
+		s.closed = true
+		for _, c := range s.closers {
+			c.Close()
+		}
+		s.mu.Unlock()
+		s.running.Wait()
+	})
+	return s
+}
+
+// keep has something closed at the end.
+func (s *stand) keep(c io.Closer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		c.Close()
+	}
+	s.closers = append(s.closers, c)
+}
+
+// listen serves every connection in a goroutine, and closes it afterwards.
+func (s *stand) listen(serve func(*net.TCPConn)) netip.AddrPort {
+	s.t.Helper()
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	l, err := lc.Listen(s.t.Context(), "tcp4", "127.0.0.1:0")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.keep(l)
+	s.running.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s.keep(conn)
+			s.running.Go(func() {
+				defer conn.Close()
+				serve(conn.(*net.TCPConn))
+			})
+		}
+	})
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+func (s *stand) target() netip.AddrPort {
+	return s.listen(func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+}
+
+// nobody is an address on which nobody listens.
+func (s *stand) nobody() netip.AddrPort {
+	return netip.MustParseAddrPort(nettest.FreeAddress(s.t, "127.0.0.1"))
+}
+
+// relay answers checks and forwards what goes on, as a relay does.
+func (s *stand) relay(server Server, to netip.AddrPort) netip.AddrPort {
+	server.Dial = dialTCP
+	return s.listen(func(client *net.TCPConn) {
+		f := Flow{
+			Client: client, Forward: to.String(), Dialed: to,
+			Local: client.LocalAddr().(*net.TCPAddr).AddrPort(), Peer: client.RemoteAddr().(*net.TCPAddr).AddrPort(),
+		}
+		target, err := dialTCP(s.t.Context(), to)
+		if err != nil {
+			f.Reason = ReasonOf(err)
+		} else {
+			s.keep(target)
+			defer target.Close()
+			f.Target, f.Since = target, time.Now()
+		}
+		if !server.Serve(s.t.Context(), f) {
+			return
+		}
+		_ = client.SetDeadline(time.Time{})
+		_ = target.SetDeadline(time.Time{})
+		s.copyBoth(client, target.(*net.TCPConn), nil)
+	})
+}
+
+func dialTCP(ctx context.Context, to netip.AddrPort) (Conn, error) {
+	var d net.Dialer
+	d.SetMultipathTCP(false)
+	conn, err := d.DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.TCPConn), nil
+}
+
+// meddle may change what passes in a direction; offset is that of its first
+// byte.
+type meddle func(direction string, offset int64, b []byte) []byte
+
+func (s *stand) copyBoth(client, target *net.TCPConn, m meddle) {
+	var both sync.WaitGroup
+	one := func(from, to *net.TCPConn, direction string) {
+		defer to.CloseWrite()
+		b := make([]byte, 32<<10)
+		for offset := int64(0); ; {
+			n, err := from.Read(b)
+			out := b[:n]
+			if m != nil && n > 0 {
+				out = m(direction, offset, out)
+			}
+			offset += int64(n)
+			if _, err := to.Write(out); err != nil {
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}
+	both.Go(func() { one(client, target, upwards) })
+	one(target, client, downwards)
+	both.Wait()
+}
+
+// middle is a proxy that knows nothing of checks.
+func (s *stand) middle(to netip.AddrPort, m meddle) netip.AddrPort {
+	return s.listen(func(client *net.TCPConn) {
+		target, err := dialTCP(s.t.Context(), to)
+		if err != nil {
+			return
+		}
+		s.keep(target)
+		defer target.Close()
+		s.copyBoth(client, target.(*net.TCPConn), m)
+	})
+}
+
+// flip alters one byte of a direction.
+func flip(direction string, at int64) meddle {
+	return func(d string, offset int64, b []byte) []byte {
+		if i := at - offset; d == direction && i >= 0 && i < int64(len(b)) {
+			b[i] ^= 0x20
+		}
+		return b
+	}
+}
+
+var testKey = NewKey()
+
+func server(name string, next Next) Server {
+	return Server{Identity: Identity{Version: "test", Host: name, Tunnel: "t", Instance: name}, Key: testKey, Next: next}
+}
+
+// walk checks a chain that begins at an address.
+func (s *stand) walk(to netip.AddrPort, next Next, bytes int64) Chain {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	return Walk{
+		Self: Identity{Host: "here", Instance: "here"}, Forward: to.String(), Next: next, Key: testKey, Bytes: bytes,
+		Dial: func(ctx context.Context) (Conn, netip.AddrPort, error) {
+			conn, err := dialTCP(ctx, to)
+			return conn, to, err
+		},
+	}.Run(ctx)
+}
+
+func kinds(c Chain) (all []Kind) {
+	for _, h := range c.Hops {
+		all = append(all, h.Kind)
+	}
+	return all
+}
+
+var errNotSo = errors.New("not so")

@@ -1,0 +1,124 @@
+package check
+
+import (
+	"math"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/tcpinfo"
+)
+
+// unsentMost is how much of an exchange may wait in a socket: what is sent when
+// time is up has to arrive, however slow the path.
+const unsentMost = 32 << 10
+
+// figures are what the kernel knows about a connection at one moment.
+type figures struct {
+	known bool
+	tcpinfo.Info
+}
+
+func (s *session) figures() figures { return figuresOf(s.conn) }
+
+func figuresOf(conn Conn) (f figures) {
+	onSocket(conn, func(fd int) {
+		info, err := tcpinfo.Get(fd)
+		f = figures{err == nil, info}
+	})
+	return f
+}
+
+// onSocket runs a function on the descriptor of a connection that has one.
+func onSocket(conn Conn, do func(fd int)) {
+	if c, ok := conn.(syscall.Conn); ok {
+		if raw, err := c.SyscallConn(); err == nil {
+			_ = raw.Control(func(fd uintptr) { do(int(fd)) })
+		}
+	}
+}
+
+func (f figures) has(fields ...tcpinfo.Field) bool {
+	for _, field := range fields {
+		if !f.Has(field) {
+			return false
+		}
+	}
+	return f.known
+}
+
+// lost is what was sent between two moments, and what of it had to be sent
+// again. What had only seemed to be lost, as the receiver says (RFC 2883), does
+// not count.
+func lost(before, after figures) sent {
+	if !before.has(tcpinfo.FieldDataSegsOut, tcpinfo.FieldTotalRetrans) || !after.has(tcpinfo.FieldDataSegsOut, tcpinfo.FieldTotalRetrans) {
+		return sent{-1, -1}
+	}
+	again := int64(after.TotalRetrans) - int64(before.TotalRetrans)
+	if before.has(tcpinfo.FieldDSACKDups) && after.has(tcpinfo.FieldDSACKDups) {
+		again -= int64(after.DSACKDups) - int64(before.DSACKDups)
+	}
+	return sent{int64(after.DataSegsOut) - int64(before.DataSegsOut), max(again, 0)}
+}
+
+// receivedSince is how many segments came since an earlier moment, and how many
+// of these were out of order; negative where the kernel does not say.
+func (f figures) receivedSince(before figures) (segments, outOfOrder int64) {
+	if !before.has(tcpinfo.FieldDataSegsIn, tcpinfo.FieldRcvOOOPack) || !f.has(tcpinfo.FieldDataSegsIn, tcpinfo.FieldRcvOOOPack) {
+		return -1, -1
+	}
+	return int64(f.DataSegsIn) - int64(before.DataSegsIn), int64(f.RcvOOOPack) - int64(before.RcvOOOPack)
+}
+
+// minRTT is the least round-trip time of a connection, 0 if it is not known.
+func (f figures) minRTT() time.Duration {
+	switch {
+	case f.has(tcpinfo.FieldMinRTT):
+		return f.MinRTT
+	case f.has(tcpinfo.FieldRTT):
+		return f.RTT
+	}
+	return 0
+}
+
+// pace sets a socket up for an exchange: little waits in it unsent, and it
+// sends no faster than bps where that is not 0.
+func (s *session) pace(bps int64) (restore func()) {
+	was := uint64(math.MaxUint64)
+	onSocket(s.conn, func(fd int) {
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsentMost)
+		if bps > 0 {
+			if set, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE); err == nil {
+				was = set
+			}
+			_ = unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, min(was, uint64(bps/8)))
+		}
+	})
+	return func() {
+		onSocket(s.conn, func(fd int) {
+			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, 0)
+			if bps > 0 {
+				_ = unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, was)
+			}
+		})
+	}
+}
+
+// localAddr is the address of this side of a connection; zero if it has none.
+func localAddr(conn Conn) (a netip.AddrPort) {
+	onSocket(conn, func(fd int) {
+		name, err := unix.Getsockname(fd)
+		if err != nil {
+			return
+		}
+		switch name := name.(type) {
+		case *unix.SockaddrInet4:
+			a = netip.AddrPortFrom(netip.AddrFrom4(name.Addr), uint16(name.Port))
+		case *unix.SockaddrInet6:
+			a = netip.AddrPortFrom(netip.AddrFrom16(name.Addr).Unmap(), uint16(name.Port))
+		}
+	})
+	return a
+}

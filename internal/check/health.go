@@ -1,0 +1,49 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// healthBytes pass each way in a health check.
+const healthBytes = 16 << 10
+
+// Health asks a relay whether flows can pass it: it must answer, some bytes must
+// pass both ways, and what it leads to must accept. It can be compared.
+type Health struct {
+	Key      Key
+	Preamble string // what has to be sent before all else: a PROXY header
+}
+
+// Probe asks the relay at an address and returns the round-trip time to it.
+func (h Health) Probe(ctx context.Context, to netip.AddrPort) (time.Duration, error) {
+	w := &walker{Walk: Walk{
+		Self: Identity{Host: "this relay"}, Forward: to.String(), Next: NextRelay, Key: h.Key, Bytes: healthBytes,
+		Dial: func(ctx context.Context) (Conn, netip.AddrPort, error) {
+			var d net.Dialer
+			d.SetMultipathTCP(false)
+			conn, err := d.DialContext(ctx, "tcp", to.String())
+			if err != nil {
+				return nil, to, err
+			}
+			_, err = conn.Write([]byte(h.Preamble))
+			return conn.(*net.TCPConn), to, err
+		},
+	}}
+	w.one = true
+	w.run(ctx)
+	if ctx.Err() != nil {
+		return 0, errors.New("no answer in time")
+	}
+	if f := w.chain.Fault; f != nil && f.Reason != Losing {
+		return 0, errors.New(f.Text)
+	}
+	var rtt time.Duration
+	if measured := w.chain.Hops[0].RTTMs; measured != nil {
+		rtt = time.Duration(*measured * float64(time.Millisecond))
+	}
+	return rtt, nil
+}

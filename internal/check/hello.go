@@ -1,0 +1,185 @@
+package check
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+)
+
+// A hello opens a check, and a reply answers it:
+//
+//	hello  magic 8 | nonce 16 | tag 16
+//	reply  magic 8 | nonce 16 | bytes before it 8 | first altered 2 | altered 2 | tag 16
+//
+// Each is sent three times over. One whole copy, or what two of three say of
+// each byte, is enough to read it: so a middle that alters a byte of it is
+// found out by those at its two ends, instead of making the one look like a
+// stranger to the other.
+const (
+	helloMagic = "\xf1lhcheck"
+	replyMagic = "\xf1lhreply"
+	magicBytes = 8
+	nonceBytes = 16
+	tagBytes   = 16
+	copies     = 3
+	helloBytes = magicBytes + nonceBytes + tagBytes
+	replyBytes = magicBytes + nonceBytes + 8 + 2 + 2 + tagBytes
+
+	// HelloBytes is the length of a hello with all its copies.
+	HelloBytes = copies * helloBytes
+
+	allReplyBytes = copies * replyBytes
+
+	// foreignMost is how much of a target's greeting may come before a reply.
+	foreignMost = 256 << 10
+)
+
+type nonce [nonceBytes]byte
+
+func newNonce() (n nonce) {
+	_, _ = rand.Read(n[:]) // it never fails
+	return n
+}
+
+// damage is how many bytes of a message came altered, and which was the first.
+type damage struct {
+	first, count int
+}
+
+// Recognition is what the first bytes of a connection may be.
+type Recognition uint8
+
+// The recognitions.
+const (
+	NoHello    Recognition = iota
+	MaybeHello             // with more bytes
+	IsHello
+)
+
+// Recognize says whether a connection begins with a hello under this key. It
+// needs no more than [HelloBytes].
+func (k *Key) Recognize(first []byte) Recognition {
+	if len(first) < HelloBytes {
+		n := min(len(first), magicBytes)
+		if string(first[:n]) == helloMagic[:n] {
+			return MaybeHello
+		}
+		return NoHello
+	}
+	if _, _, ok := k.openHello(first[:HelloBytes]); ok {
+		return IsHello
+	}
+	return NoHello
+}
+
+func (k *Key) hello(n nonce) []byte {
+	b := append([]byte(helloMagic), n[:]...)
+	return bytes.Repeat(append(b, k.tag("hello", n, b)...), copies)
+}
+
+// openHello reads a hello of HelloBytes.
+func (k *Key) openHello(b []byte) (n nonce, d damage, ok bool) {
+	whole, ok := repair(b, helloBytes, helloMagic, func(one []byte) bool {
+		body := one[:helloBytes-tagBytes]
+		return hmac.Equal(one[len(body):], k.tag("hello", nonce(body[magicBytes:]), body))
+	})
+	if !ok {
+		return n, d, false
+	}
+	return nonce(whole[magicBytes:]), compare(b, bytes.Repeat(whole, copies)), true
+}
+
+// reply is what a relay says to a hello.
+type reply struct {
+	nonce  nonce
+	before uint64 // bytes that it had sent on the connection: its target's greeting
+	hello  damage // how the hello came
+}
+
+func (k *Key) reply(to nonce, r reply) []byte {
+	b := append([]byte(replyMagic), r.nonce[:]...)
+	b = binary.BigEndian.AppendUint64(b, r.before)
+	b = binary.BigEndian.AppendUint16(b, uint16(r.hello.first))
+	b = binary.BigEndian.AppendUint16(b, uint16(r.hello.count))
+	return bytes.Repeat(append(b, k.tag("reply", to, b)...), copies)
+}
+
+// findReply looks for the reply to a hello in what has come back. start is
+// where it begins; the rest of b, if any, lies behind it.
+func (k *Key) findReply(to nonce, b []byte) (r reply, d damage, start int, ok bool) {
+	valid := func(one []byte) bool {
+		body := one[:replyBytes-tagBytes]
+		return hmac.Equal(one[len(body):], k.tag("reply", to, body))
+	}
+	var whole []byte
+	for at := 0; ; at++ {
+		next := bytes.Index(b[at:], []byte(replyMagic))
+		if next < 0 || at+next+replyBytes > len(b) {
+			break
+		}
+		at += next
+		if one := b[at : at+replyBytes]; valid(one) {
+			whole = one
+			break
+		}
+	}
+	if whole == nil && len(b) >= allReplyBytes {
+		whole, _ = repair(b[:allReplyBytes], replyBytes, replyMagic, valid)
+	}
+	if whole == nil {
+		return r, d, 0, false
+	}
+	body := whole[magicBytes:]
+	r.nonce = nonce(body)
+	r.before = binary.BigEndian.Uint64(body[nonceBytes:])
+	r.hello.first = int(binary.BigEndian.Uint16(body[nonceBytes+8:]))
+	r.hello.count = int(binary.BigEndian.Uint16(body[nonceBytes+10:]))
+	if r.before > foreignMost || uint64(len(b)) < r.before+allReplyBytes {
+		return r, d, 0, false // not all of it is there yet
+	}
+	start = int(r.before)
+	return r, compare(b[start:start+allReplyBytes], bytes.Repeat(whole, copies)), start, true
+}
+
+// tag authenticates a message of a kind that belongs to a hello.
+func (k *Key) tag(kind string, to nonce, message []byte) []byte {
+	m := hmac.New(sha256.New, k.auth[:])
+	m.Write([]byte(kind))
+	m.Write(to[:])
+	m.Write(message)
+	return m.Sum(nil)[:tagBytes]
+}
+
+// repair finds what was sent three times over, in a copy that is whole, or in
+// what most of them say.
+func repair(b []byte, size int, magic string, valid func([]byte) bool) ([]byte, bool) {
+	for at := 0; at < len(b); at += size {
+		if one := b[at : at+size]; string(one[:len(magic)]) == magic && valid(one) {
+			return one, true
+		}
+	}
+	most := make([]byte, size)
+	for i := range most {
+		x, y, z := b[i], b[i+size], b[i+2*size]
+		most[i] = x&y | y&z | x&z
+	}
+	return most, string(most[:len(magic)]) == magic && valid(most)
+}
+
+// compare counts the bytes in which two texts of one length differ.
+func compare(got, want []byte) (d damage) {
+	if bytes.Equal(got, want) {
+		return d
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			if d.count == 0 {
+				d.first = i
+			}
+			d.count++
+		}
+	}
+	return d
+}

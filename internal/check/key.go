@@ -1,0 +1,166 @@
+package check
+
+import (
+	"bytes"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+)
+
+const (
+	secretBytes = 32
+	keyPrefix   = "longhaul-check-1:"
+	maxKeyFile  = 4096
+)
+
+// Key is the secret that the relays of a chain share. Nobody without it can
+// have a relay answer a check.
+type Key struct {
+	secret [secretBytes]byte
+	auth   [secretBytes]byte // of hellos and their replies
+}
+
+// String keeps the secret out of logs.
+func (Key) String() string { return "(secret)" }
+
+// GoString does the same for %#v.
+func (Key) GoString() string { return "(secret)" }
+
+// IsZero says whether this is no key at all.
+func (k Key) IsZero() bool { return k == Key{} }
+
+// NewKey makes a key.
+func NewKey() Key {
+	var secret [secretBytes]byte
+	_, _ = rand.Read(secret[:]) // it never fails
+	return keyOf(secret)
+}
+
+func keyOf(secret [secretBytes]byte) Key {
+	k := Key{secret: secret}
+	copy(k.auth[:], k.derive(nil, "hello", secretBytes))
+	return k
+}
+
+// derive makes a key for one purpose (HKDF with SHA-256, RFC 5869).
+func (k *Key) derive(salt []byte, purpose string, n int) []byte {
+	derived, err := hkdf.Key(sha256.New, k.secret[:], salt, "longhaul check 1 "+purpose, n)
+	if err != nil {
+		panic("check: " + err.Error()) // only for lengths that nobody asks for
+	}
+	return derived
+}
+
+// KeyError is what is wrong with a key file, and what to do about it.
+type KeyError struct{ Problem, Fix string }
+
+func (e *KeyError) Error() string { return e.Problem + "; " + e.Fix }
+
+// Create writes the key to a new file that only its owner can read.
+func (k Key) Create(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return &KeyError{path + " exists", "choose another name, or remove it first: relays that use it would no longer understand each other"}
+	case err != nil:
+		return err
+	}
+	_, err = fmt.Fprintf(f, "# Key of longhaul's checks. Every relay of a chain has the same; nobody else may read it.\n%s%s\n",
+		keyPrefix, base64.RawURLEncoding.EncodeToString(k.secret[:]))
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		_ = os.Remove(path)
+		return err
+	}
+	return nil
+}
+
+// Credentials is where systemd puts what LoadCredential= names. It lets the
+// service's user in by an access control list, which shows as the group's bits.
+const Credentials = "/run/credentials/"
+
+// LoadKey reads a key file. The error is a [*KeyError] unless the file cannot
+// be read at all.
+func LoadKey(path string) (Key, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Key{}, &KeyError{"there is no key file " + path, "make one with longhaul check --new-key " + path + ", and copy it to every relay of the chain"}
+	}
+	if err != nil {
+		return Key{}, unreadable(path, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return Key{}, unreadable(path, err)
+	}
+	others := fs.FileMode(0o077)
+	if strings.HasPrefix(path, Credentials) {
+		others = 0o007
+	}
+	switch {
+	case !info.Mode().IsRegular():
+		return Key{}, &KeyError{path + " is no file", "name the file with the key"}
+	case info.Mode()&others != 0:
+		return Key{}, &KeyError{
+			fmt.Sprintf("the key file %s is open to others (mode %#o)", path, info.Mode().Perm()),
+			"run chmod 600 " + path + "; if others could read it meanwhile, make a new key for all relays",
+		}
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
+	if err != nil {
+		return Key{}, unreadable(path, err)
+	}
+	k, err := parseKey(text)
+	if err != nil {
+		return Key{}, &KeyError{path + " holds no key: " + err.Error(), "make one with longhaul check --new-key FILE, and copy that file as it is"}
+	}
+	return k, nil
+}
+
+func unreadable(path string, err error) error {
+	var pathError *fs.PathError
+	if errors.As(err, &pathError) {
+		err = pathError.Err
+	}
+	fix := "check the path"
+	if errors.Is(err, fs.ErrPermission) {
+		fix = "give it to the relay's user (chown), or hand it over with LoadCredential= in the unit"
+	}
+	return &KeyError{fmt.Sprintf("the key file %s cannot be read: %v", path, err), fix}
+}
+
+// parseKey reads what Create wrote: one line with a key, others are comments.
+func parseKey(text []byte) (Key, error) {
+	if len(text) > maxKeyFile {
+		return Key{}, fmt.Errorf("it has more than %d bytes", maxKeyFile)
+	}
+	var key Key
+	for line := range bytes.Lines(text) {
+		word := strings.TrimSpace(string(line))
+		if word == "" || strings.HasPrefix(word, "#") {
+			continue
+		}
+		encoded, ok := strings.CutPrefix(word, keyPrefix)
+		secret, err := base64.RawURLEncoding.DecodeString(encoded)
+		switch {
+		case !ok:
+			return Key{}, errors.New("a line begins with neither " + keyPrefix + " nor #")
+		case err != nil || len(secret) != secretBytes:
+			return Key{}, fmt.Errorf("what follows %s are not %d bytes in base64url", keyPrefix, secretBytes)
+		case !key.IsZero():
+			return Key{}, errors.New("it has two keys")
+		}
+		key = keyOf([secretBytes]byte(secret))
+	}
+	if key.IsZero() {
+		return Key{}, errors.New("no line begins with " + keyPrefix)
+	}
+	return key, nil
+}

@@ -1,0 +1,224 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/netip"
+	"time"
+)
+
+// What a relay grants an asker.
+const (
+	helloWithin   = 5 * time.Second  // for a hello that has begun
+	requestWithin = 90 * time.Second // between requests: the asker may be looking at other legs
+	maxRequests   = 64               // of one connection
+	settled       = 100 * time.Millisecond
+)
+
+// Identity is who takes part in a check.
+type Identity struct {
+	Version  string
+	Host     string
+	Tunnel   string
+	Instance string // unique among running relays
+}
+
+// Server answers checks on the connections of a tunnel.
+type Server struct {
+	Identity
+	Key  Key
+	Next Next
+
+	// Dial makes a connection to the tunnel's next hop, for when the flow's
+	// own is no more.
+	Dial func(ctx context.Context, to netip.AddrPort) (Conn, error)
+}
+
+// Flow is a connection that begins with a hello, and what became of the one to
+// the next hop.
+type Flow struct {
+	Client  Conn
+	Target  Conn // nil: none could be had
+	Local   netip.AddrPort
+	Peer    netip.AddrPort
+	Forward string         // the hop that was chosen, as it is configured
+	Dialed  netip.AddrPort // zero: none
+	Since   time.Time      // when the target accepted
+	Reason  Reason         // why there is no target
+	Detail  string
+
+	Before   int64  // bytes that the client was sent so far
+	ToClient []byte // what it is to be sent before all else: a greeting of the target
+	ToTarget []byte // the same towards the target: a PROXY header
+}
+
+// Serve answers a check on a flow, and returns whether the flow is to go on as
+// any other: the hello and all requests are read then, and nothing else.
+func (s *Server) Serve(ctx context.Context, f Flow) (goOn bool) {
+	_ = f.Client.SetDeadline(time.Now().Add(helloWithin))
+	if len(f.ToClient) > 0 {
+		if _, err := f.Client.Write(f.ToClient); err != nil {
+			return false
+		}
+		f.Before += int64(len(f.ToClient))
+	}
+	if len(f.ToTarget) > 0 && f.Target != nil {
+		_ = f.Target.SetDeadline(time.Now().Add(helloWithin))
+		if _, err := f.Target.Write(f.ToTarget); err != nil {
+			f.Target, f.Reason = nil, troubleOf(err, Silent).Reason
+		}
+	}
+	for requests := 0; requests < maxRequests; {
+		hello := make([]byte, HelloBytes)
+		if _, err := io.ReadFull(f.Client, hello); err != nil {
+			return false
+		}
+		asker, damage, ok := s.Key.openHello(hello)
+		if !ok {
+			return false
+		}
+		mine := newNonce()
+		if _, err := f.Client.Write(s.Key.reply(asker, reply{mine, uint64(f.Before), damage})); err != nil {
+			return false
+		}
+		f.Before = 0
+		session := newSession(f.Client, &s.Key, asker, mine, true)
+		again := false
+		for ; requests < maxRequests && !again; requests++ {
+			session.setDeadline(time.Now().Add(requestWithin))
+			k, length, err := session.readHead()
+			if err == nil {
+				switch k {
+				case kindAgain:
+					again = length == 0
+					err = nil
+				case kindGoOn:
+					if length == 0 && s.Next == NextRelay && f.Target != nil {
+						return session.send(kindGoing, nil) == nil
+					}
+					err = session.send(kindRefused, refusedError{"this relay leads to no other"})
+				default:
+					err = s.request(ctx, session, &f, k, length)
+				}
+			}
+			var altered *AlteredError
+			if errors.As(err, &altered) {
+				session.setDeadline(time.Now().Add(answerWithin))
+				if session.send(kindAltered, altered) == nil {
+					session.drain()
+				}
+			}
+			if err != nil {
+				return false
+			}
+		}
+		_ = f.Client.SetDeadline(time.Now().Add(requestWithin))
+	}
+	return false
+}
+
+// request carries out one request.
+func (s *Server) request(ctx context.Context, session *session, f *Flow, k kind, length int) error {
+	var o order
+	switch k {
+	case kindAsk:
+		if length != 0 {
+			return errProtocol
+		}
+		return session.send(kindAnswer, s.answer(ctx, f))
+	case kindExchange, kindNext:
+		if err := session.readBody(length, &o); err != nil {
+			return err
+		}
+		if !o.valid() {
+			return session.send(kindRefused, refusedError{"so much cannot be asked for"})
+		}
+		if k == kindExchange {
+			return session.serveExchange(o)
+		}
+		if s.Next != NextRelay {
+			return session.send(kindRefused, refusedError{"this relay leads to no other"})
+		}
+		l := s.next(ctx, f, o)
+		session.setDeadline(time.Now().Add(answerWithin))
+		return session.send(kindLeg, l)
+	case kindBye:
+		return io.EOF
+	}
+	return errProtocol
+}
+
+// answer says who this is and what is behind it.
+func (s *Server) answer(ctx context.Context, f *Flow) Answer {
+	a := Answer{
+		Version: s.Version, Host: s.Host, Tunnel: s.Tunnel, Instance: s.Instance, Local: f.Local, Peer: f.Peer,
+		Next: s.Next, Forward: f.Forward, Dialed: f.Dialed, Reason: f.Reason, Detail: clean(f.Detail),
+	}
+	if f.Target == nil {
+		return a
+	}
+	a.RTT = figuresOf(f.Target).minRTT()
+	if s.Next == NextTarget {
+		if t := settle(ctx, f.Target, f.Since); t != nil {
+			a.Reason, a.Detail = t.Reason, t.Detail
+		}
+	}
+	return a
+}
+
+// settle waits until a target that accepted has had a moment to think better of
+// it: a proxy often accepts for one that is down. What it says is thrown away.
+func settle(ctx context.Context, target Conn, since time.Time) *trouble {
+	_ = target.SetReadDeadline(since.Add(settled))
+	if time.Since(since) >= settled {
+		_ = target.SetReadDeadline(time.Now().Add(time.Millisecond))
+	}
+	greeting := make([]byte, 4<<10)
+	n, err := target.Read(greeting)
+	if n > 0 || err == nil || ctx.Err() != nil {
+		return nil
+	}
+	if t := troubleOf(err, ""); t.Reason != "" {
+		return t
+	}
+	return nil
+}
+
+// next looks at the leg to the next relay.
+func (s *Server) next(ctx context.Context, f *Flow, o order) *leg {
+	l := &leg{Dialed: f.Dialed}
+	if f.Target == nil {
+		l.Trouble = &trouble{Reason: f.Reason, Detail: clean(f.Detail)}
+		return l
+	}
+	if session := look(f.Target, &s.Key, o, l); session != nil {
+		if err := session.send(kindAgain, nil); err != nil {
+			l.Trouble = troubleOf(err, Stalled)
+		}
+		return l
+	}
+	if l.Answer == nil && l.Trouble != nil && (l.Trouble.Reason == Reset || l.Trouble.Reason == Closed) && s.Dial != nil {
+		// A relay that reaches nothing behind it resets what leads to it, but
+		// for a hello that comes at once.
+		f.Target, f.Reason = nil, l.Trouble.Reason
+		dialing, cancel := context.WithTimeout(ctx, ConnectWithin)
+		conn, err := s.Dial(dialing, f.Dialed)
+		cancel()
+		if err != nil {
+			l.Trouble = &trouble{Reason: ReasonOf(err), Detail: detail(err)}
+			return l
+		}
+		defer conn.Close()
+		defer context.AfterFunc(ctx, func() { conn.Close() })()
+		first := l.Trouble
+		*l = leg{Dialed: f.Dialed}
+		if session := look(conn, &s.Key, o, l); session != nil {
+			_ = session.send(kindBye, nil)
+			if l.Answer.Reason == "" {
+				l.Trouble = first // it works now: the first connection was cut all the same
+			}
+		}
+	}
+	return l
+}

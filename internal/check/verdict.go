@@ -1,0 +1,211 @@
+package check
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// fault notes what is wrong with the hop that was added last. What breaks the
+// chain takes the place of what does not.
+func (w *walker) fault(t *trouble) {
+	n := len(w.chain.Hops)
+	hop := &w.chain.Hops[n-1]
+	f := &Fault{Reason: t.Reason, Hop: n, From: w.Self.Host, To: hop.name(), Detail: t.Detail, Direction: t.Direction, AlteredBytes: t.Altered}
+	for _, before := range w.chain.Hops[:n-1] {
+		if before.Kind == KindRelay {
+			f.From = before.name()
+		}
+	}
+	if t.Within > 0 || t.Reason == Stalled {
+		f.OffsetBytes, f.WithinBytes = &t.Offset, t.Within
+	}
+	w.chain.State = Broken
+	if t.Reason == Losing {
+		w.chain.State = Lossy
+	} else {
+		hop.State = Broken
+	}
+	f.tell(hop)
+	w.chain.Fault = f
+}
+
+// tell puts a fault into words.
+func (f *Fault) tell(hop *Hop) {
+	var b strings.Builder
+	say := func(format string, args ...any) { fmt.Fprintf(&b, format, args...) }
+	accepted := fmt.Sprintf("%s accepted the connection of %s", f.To, f.From)
+	relayHint := "is a relay there whose tunnel has check with this key_file and, if it is to be asked, next: relay here? Its log may tell"
+	switch f.Reason {
+	case Refused:
+		say("%s refuses the connection of %s", f.To, f.From)
+		f.Hint = "start what should listen there; ss -ltn shows who does"
+	case TimedOut:
+		say("%s does not answer %s", f.To, f.From)
+		f.Hint = "is its host up, and does a firewall let the connection pass?"
+	case Unreachable:
+		say("%s has no way to %s", f.From, f.To)
+		f.Hint = "look at the routes and firewalls between them"
+	case Unresolved:
+		say("%s finds no address of %s", f.From, f.To)
+		f.Hint = "look at the name in forward, and at the name servers of that relay"
+	case NoLocalPort:
+		say("%s has no port left for a connection to %s", f.From, f.To)
+		f.Hint = "raise net.ipv4.ip_local_port_range there, or lower max_flows"
+	case NoResources:
+		say("%s is out of descriptors or memory for a connection to %s", f.From, f.To)
+		f.Hint = "raise its limit of open files (LimitNOFILE= in the unit), or lower max_flows"
+	case Reset:
+		say("%s and then reset it", accepted)
+		f.Hint = "a relay does so if it does not allow the source, has no room, or reaches nothing behind it and has no check with this key; its log tells"
+	case Closed:
+		say("%s and then ended it", accepted)
+		f.Hint = "what is there may reach nothing behind it; " + relayHint
+	case Silent:
+		say("%s and does not answer", accepted)
+		f.Hint = relayHint + "; if the bytes were altered on the way, it would not know the check either"
+	case Foreign:
+		say("%s and is no relay with this key", accepted)
+		f.Hint = relayHint
+	case Altered:
+		f.tellAltered(&b)
+		f.Hint = "something on this way changes what it carries: look at firewalls and proxies that inspect TCP, and at the network cards' offloads (ethtool -K)"
+	case Stalled:
+		say("%d bytes pass from %s, and no more", *f.OffsetBytes, f.way())
+		f.Hint = "full segments may vanish on this way: longhaul doctor and docs/mss.md tell how to find out"
+	case Losing:
+		say("segments are lost between %s and %s%s", f.From, f.To, lossOf(hop, f.Direction))
+		f.Hint = "look at the links of this way; longhaul doctor tells what it costs"
+	case Loop:
+		say("the chain leads back into itself at %s", f.To)
+		f.Hint = "look at forward of this relay and those before it"
+	case TooLong:
+		say("the chain has more than %d relays", maxRelays)
+		f.Hint = "look for a loop in forward"
+	default:
+		say("the check failed between %s and %s", f.From, f.To)
+		f.Hint = "look at the logs of both"
+	}
+	if f.Detail != "" && !strings.EqualFold(f.Detail, "connection "+string(f.Reason)) {
+		say(": %s", f.Detail)
+	}
+	f.Text = b.String()
+}
+
+// way is in which direction something went.
+func (f *Fault) way() string {
+	if f.Direction == downwards {
+		return f.To + " to " + f.From
+	}
+	return f.From + " to " + f.To
+}
+
+func (f *Fault) tellAltered(b *strings.Builder) {
+	switch f.AlteredBytes {
+	case 0:
+		b.WriteString("bytes are altered")
+	case 1:
+		b.WriteString("1 byte is altered")
+	default:
+		fmt.Fprintf(b, "%d bytes are altered", f.AlteredBytes)
+	}
+	fmt.Fprintf(b, " on the way from %s", f.way())
+	if f.OffsetBytes == nil {
+		return
+	}
+	first := ""
+	if f.AlteredBytes != 1 {
+		first = "the first "
+	}
+	if f.WithinBytes == 1 {
+		fmt.Fprintf(b, ", %sat byte %d of the connection", first, *f.OffsetBytes)
+	} else {
+		fmt.Fprintf(b, ", %sin bytes %d to %d of the connection", first, *f.OffsetBytes, *f.OffsetBytes+int64(f.WithinBytes)-1)
+	}
+}
+
+// inside says of a fault that each leg alone was well: it showed in what the
+// relays between carried.
+func (f *Fault) inside(c *Chain) {
+	f.From = c.Hops[0].name()
+	var between string
+	for _, h := range c.Hops[:f.Hop-1] {
+		if h.Kind == KindRelay {
+			between = h.name()
+		}
+	}
+	f.Text = fmt.Sprintf("through %s, though the legs on both sides of it are well by themselves: %s", between, f.Text)
+	f.Hint = "look at " + between + " itself; " + f.Hint
+}
+
+// lossOf tells how much a lossy leg loses.
+func lossOf(h *Hop, direction string) string {
+	var parts []string
+	for _, d := range []struct {
+		name string
+		*Direction
+	}{{upwards, h.Up}, {downwards, h.Down}} {
+		if direction != d.name && direction != bothWays || d.Direction == nil {
+			continue
+		}
+		share := d.LossRatio()
+		switch {
+		case share > 0:
+			parts = append(parts, fmt.Sprintf("%.1f %% %s (%d of %d)", 100*share, d.name, *d.LostSegments, *d.Segments))
+		case d.OutOfOrder != nil:
+			parts = append(parts, fmt.Sprintf("%s (%d arrived out of order)", d.name, *d.OutOfOrder))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(parts, ", ")
+}
+
+// NewReport sums up the chains of a tunnel.
+func NewReport(tunnel string, begin time.Time, chains []Chain) Report {
+	r := Report{Tunnel: tunnel, At: begin, ElapsedSeconds: time.Since(begin).Seconds(), State: Whole, Chains: chains}
+	worse := map[State]int{Whole: 0, Lossy: 1, Broken: 2}
+	var worst *Chain
+	whole := 0
+	for i := range chains {
+		c := &chains[i]
+		if c.State != Broken {
+			whole++
+		}
+		if worst == nil || worse[c.State] > worse[worst.State] {
+			worst = c
+		}
+	}
+	if worst == nil {
+		return r
+	}
+	r.State = worst.State
+	if worst.Fault != nil {
+		r.Summary, r.Hint = worst.Fault.Text, worst.Fault.Hint
+	} else {
+		r.Summary = worst.well()
+	}
+	if len(chains) > 1 && whole < len(chains) {
+		r.Summary += fmt.Sprintf(" (%d of %d ways are whole)", whole, len(chains))
+	}
+	return r
+}
+
+// well describes a chain without a fault.
+func (c *Chain) well() string {
+	last := &c.Hops[len(c.Hops)-1]
+	relays := 0
+	for _, h := range c.Hops {
+		if h.Kind == KindRelay {
+			relays++
+		}
+	}
+	switch relays {
+	case 0:
+		return last.name() + " accepts"
+	case 1:
+		return fmt.Sprintf("one relay on, %s accepts, and all bytes pass unaltered", last.name())
+	}
+	return fmt.Sprintf("%d relays on, %s accepts, and all bytes pass unaltered", relays, last.name())
+}

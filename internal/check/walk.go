@@ -1,0 +1,223 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+const (
+	// ConnectWithin is how long a check tries to connect.
+	ConnectWithin = 2 * time.Second
+
+	maxRelays = 16
+
+	throughTime      = time.Second            // what is sent through relays takes about so long
+	throughTimeLossy = 300 * time.Millisecond // where a leg is lossy: there is enough to tell
+)
+
+// Walk describes a check of one hop of a tunnel.
+type Walk struct {
+	Self Identity // of the relay that asks
+
+	// Forward is the hop, as it is configured.
+	Forward string
+	Next    Next
+	Key     Key   // of no use with [NextTarget]
+	Bytes   int64 // that are exchanged each way
+
+	// Dial connects to the hop, as a flow would. It says which address it tried
+	// last.
+	Dial func(ctx context.Context) (Conn, netip.AddrPort, error)
+}
+
+// walker is a walk under way.
+type walker struct {
+	Walk
+	chain   Chain
+	slowest float64  // of the legs, bits per second; 0: not known
+	worst   float64  // share of segments that the lossiest leg loses
+	seen    []string // relays
+	one     bool     // ask no further than the first relay
+}
+
+// Run walks the chain. It ends soon after ctx does.
+func (w Walk) Run(ctx context.Context) Chain {
+	k := &walker{Walk: w, chain: Chain{Forward: w.Forward, State: Whole, Hops: []Hop{}}}
+	k.seen = []string{w.Self.Instance + "/" + w.Self.Tunnel}
+	k.run(ctx)
+	return k.chain
+}
+
+func (w *walker) run(ctx context.Context) {
+	dialing, cancel := context.WithTimeout(ctx, ConnectWithin)
+	begin := time.Now()
+	conn, address, err := w.Dial(dialing)
+	cancel()
+	l := &leg{Dialed: address, Connect: time.Since(begin)}
+	if err != nil {
+		h := Hop{Kind: KindUnknown, Address: address, State: Broken}
+		if w.Next == NextTarget {
+			h.Kind = KindTarget
+		}
+		if !address.IsValid() {
+			h.Host = w.Forward
+		}
+		w.hop(h)
+		w.fault(&trouble{Reason: ReasonOf(err), Detail: detail(err)})
+		return
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+
+	if w.Next == NextTarget {
+		h := w.hop(Hop{Kind: KindTarget, Address: address, State: Whole, ConnectMs: ms(l.Connect), RTTMs: ms(figuresOf(conn).minRTT())})
+		if t := settle(ctx, conn, time.Now()); t != nil {
+			h.State = Broken
+			w.fault(t)
+		}
+		return
+	}
+	o := order{Bytes: w.Bytes}
+	s := look(conn, &w.Key, o, l)
+	if !w.leg(l) {
+		return
+	}
+	for !w.end(l) && !w.one {
+		if l, err = s.next(o); err != nil {
+			w.hop(Hop{Kind: KindUnknown, State: Broken})
+			w.fault(troubleOf(err, Silent))
+			return
+		}
+		if !w.leg(l) {
+			return
+		}
+		if l.Answer.Reason == "" {
+			if s = w.through(conn, s, l, o); s == nil {
+				return
+			}
+		}
+	}
+	_ = s.send(kindBye, nil)
+}
+
+// hop adds a hop.
+func (w *walker) hop(h Hop) *Hop {
+	w.chain.Hops = append(w.chain.Hops, h)
+	return &w.chain.Hops[len(w.chain.Hops)-1]
+}
+
+// leg adds the relay at the end of a leg. It returns whether there is one, and
+// whether it is well.
+func (w *walker) leg(l *leg) bool {
+	a := l.Answer
+	h := Hop{Kind: KindUnknown, Address: l.Dialed, State: Whole, ConnectMs: ms(l.Connect), RTTMs: ms(l.RTT)}
+	if a != nil {
+		if a.Local.IsValid() && a.Local != l.Dialed {
+			// Who answers is not who was dialed: something stands in between.
+			w.hop(Hop{Kind: KindOther, Address: l.Dialed, State: Whole, ConnectMs: h.ConnectMs, RTTMs: h.RTTMs})
+			h.Address, h.ConnectMs, h.RTTMs = a.Local, nil, nil
+		}
+		h.Kind, h.Host, h.Tunnel, h.Version, h.AnswerMs = KindRelay, a.Host, a.Tunnel, a.Version, ms(l.AnswerTime)
+	}
+	h.Up, h.Down = l.directions()
+	if bps := l.goodput(); bps > 0 && (w.slowest == 0 || bps < w.slowest) {
+		w.slowest = bps
+	}
+	if l.Trouble != nil {
+		h.State = Broken
+		w.hop(h)
+		w.fault(l.Trouble)
+		return false
+	}
+	if direction, share := l.loses(); direction != "" {
+		h.State = Lossy
+		w.hop(h)
+		if share > w.worst {
+			w.worst = share
+			w.fault(&trouble{Reason: Losing, Direction: direction})
+		}
+	} else {
+		w.hop(h)
+	}
+	self := a.Instance + "/" + a.Tunnel
+	switch {
+	case slices.Contains(w.seen, self):
+		w.fault(&trouble{Reason: Loop})
+		return false
+	case len(w.seen) > maxRelays:
+		w.fault(&trouble{Reason: TooLong})
+		return false
+	}
+	w.seen = append(w.seen, self)
+	return true
+}
+
+// end adds what is behind the relay at the end of a leg, if that is the end of
+// the chain or cannot be reached.
+func (w *walker) end(l *leg) bool {
+	a := l.Answer
+	if a.Next == NextRelay && a.Reason == "" {
+		return false
+	}
+	h := Hop{Kind: KindTarget, Address: a.Dialed, State: Whole, RTTMs: ms(a.RTT)}
+	if !a.Dialed.IsValid() {
+		h.Host = a.Forward
+	}
+	if a.Next == NextRelay {
+		h.Kind = KindUnknown
+	}
+	if a.Reason == "" {
+		w.hop(h)
+		return true
+	}
+	h.State = Broken
+	w.hop(h)
+	w.fault(&trouble{Reason: a.Reason, Detail: a.Detail})
+	return true
+}
+
+// through goes on to the relay that was added last, by way of the data path of
+// the one before it, and exchanges bytes with it. It returns nil where
+// something is wrong.
+func (w *walker) through(conn Conn, s *session, l *leg, o order) *session {
+	h := &w.chain.Hops[len(w.chain.Hops)-1]
+	wrong := func(t *trouble) *session {
+		h.State = Broken
+		w.fault(t)
+		w.chain.Fault.inside(&w.chain)
+		return nil
+	}
+	if err := s.goOn(); err != nil {
+		return wrong(troubleOf(err, Silent))
+	}
+	s, t := greet(conn, &w.Key)
+	if t != nil {
+		return wrong(t)
+	}
+	there, err := s.ask()
+	if err == nil && there.Instance != l.Answer.Instance {
+		err = errors.New("another relay answers than before")
+	}
+	if err != nil {
+		return wrong(troubleOf(err, Silent))
+	}
+	within := throughTime
+	if w.worst > 0 {
+		within = throughTimeLossy
+	}
+	out, err := s.exchange(order{Bytes: throughBytes(o.Bytes, w.slowest, within)})
+	p, t := out.judge(err)
+	h.Through = &Through{Up: throughDirection(p.Up), Down: throughDirection(p.Down)}
+	if t != nil {
+		return wrong(t)
+	}
+	return s
+}
+
+func throughDirection(r received) Direction {
+	r.OutOfOrder = -1 // of the last leg, and counted there
+	return *direction([]received{r}, []sent{{-1, -1}})
+}
