@@ -270,6 +270,8 @@ func (o *outcome) judge(err error) (pass, *trouble) {
 		return p, altered(&o.down, downwards)
 	case o.upKnown && o.up.Stalled:
 		return p, &trouble{Reason: Stalled, Direction: upwards, Offset: o.up.Bytes}
+	case o.down.Stalled && o.down.Bytes == 0:
+		return p, &trouble{Reason: Stalled} // or what asked for it did not arrive
 	case o.down.Stalled:
 		return p, &trouble{Reason: Stalled, Direction: downwards, Offset: o.down.Bytes}
 	case err != nil:

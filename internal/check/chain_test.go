@@ -2,7 +2,6 @@ package check
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -201,4 +200,3 @@ func kinds(c Chain) (all []Kind) {
 	return all
 }
 
-var errNotSo = errors.New("not so")

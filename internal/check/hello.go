@@ -126,7 +126,10 @@ func (k *Key) findReply(to nonce, b []byte) (r reply, d damage, start int, ok bo
 		}
 	}
 	if whole == nil && len(b) >= allReplyBytes {
-		whole, _ = repair(b[:allReplyBytes], replyBytes, replyMagic, valid)
+		whole, ok = repair(b[:allReplyBytes], replyBytes, replyMagic, valid)
+		if !ok {
+			return r, d, 0, false
+		}
 	}
 	if whole == nil {
 		return r, d, 0, false

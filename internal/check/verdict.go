@@ -17,7 +17,7 @@ func (w *walker) fault(t *trouble) {
 			f.From = before.name()
 		}
 	}
-	if t.Within > 0 || t.Reason == Stalled {
+	if t.Within > 0 || t.Reason == Stalled && t.Direction != "" {
 		f.OffsetBytes, f.WithinBytes = &t.Offset, t.Within
 	}
 	w.chain.State = Broken
@@ -65,13 +65,17 @@ func (f *Fault) tell(hop *Hop) {
 		say("%s and does not answer", accepted)
 		f.Hint = relayHint + "; if the bytes were altered on the way, it would not know the check either"
 	case Foreign:
-		say("%s and is no relay with this key", accepted)
+		say("%s, but is no relay with this key", accepted)
 		f.Hint = relayHint
 	case Altered:
 		f.tellAltered(&b)
 		f.Hint = "something on this way changes what it carries: look at firewalls and proxies that inspect TCP, and at the network cards' offloads (ethtool -K)"
 	case Stalled:
-		say("%d bytes pass from %s, and no more", *f.OffsetBytes, f.way())
+		if f.Direction == "" {
+			say("little passes between %s and %s, and no more", f.From, f.To)
+		} else {
+			say("%d bytes pass from %s, and no more", *f.OffsetBytes, f.way())
+		}
 		f.Hint = "full segments may vanish on this way: longhaul doctor and docs/mss.md tell how to find out"
 	case Losing:
 		say("segments are lost between %s and %s%s", f.From, f.To, lossOf(hop, f.Direction))

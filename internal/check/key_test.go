@@ -1,0 +1,83 @@
+package check
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestKeyFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "key")
+	key := NewKey()
+	if err := key.Create(path); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	got, err := LoadKey(path)
+	if err != nil || got != key {
+		t.Errorf("got another key, %v", err)
+	}
+	if err := NewKey().Create(path); err == nil || !strings.Contains(err.Error(), "exists") {
+		t.Errorf("a key file is written over: %v", err)
+	}
+	for _, mode := range []os.FileMode{0o640, 0o604, 0o660, 0o602, 0o777} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		var bad *KeyError
+		if _, err := LoadKey(path); !errors.As(err, &bad) || !strings.Contains(bad.Problem, "open to others") || !strings.Contains(bad.Fix, "chmod 600 "+path) {
+			t.Errorf("mode %v: %v", mode, err)
+		}
+	}
+}
+
+func TestKeyFileMistakes(t *testing.T) {
+	secret := base64.RawURLEncoding.EncodeToString(make([]byte, secretBytes-1))
+	good := keyPrefix + base64.RawURLEncoding.EncodeToString([]byte(strings.Repeat("k", secretBytes)))
+	for text, want := range map[string]string{
+		"":                       "no line begins with",
+		"# nothing\n":            "no line begins with",
+		"secret":                 "a line begins with neither",
+		keyPrefix + secret:       "are not 32 bytes",
+		keyPrefix + "%%%":        "are not 32 bytes",
+		good + "\n" + good:       "two keys",
+		strings.Repeat("#", 5e3): "more than 4096 bytes",
+	} {
+		path := filepath.Join(t.TempDir(), "key")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var bad *KeyError
+		if _, err := LoadKey(path); !errors.As(err, &bad) || !strings.Contains(bad.Problem, want) || bad.Fix == "" {
+			t.Errorf("%.20q: %v, want %q", text, err, want)
+		}
+	}
+	for path, want := range map[string]string{"/nonexistent/key": "there is no key file", t.TempDir(): "is no file"} {
+		if _, err := LoadKey(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if _, err := parseKey([]byte("# comment\n\n  " + good + "  \r\n")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestKeyIsNotTold(t *testing.T) {
+	key := NewKey()
+	var log strings.Builder
+	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "key", key, "in", Server{Key: key})
+	for _, text := range []string{fmt.Sprint(key), fmt.Sprintf("%v %+v %#v %s", key, key, key, key), fmt.Sprintf("%+v", Server{Key: key}), log.String()} {
+		if strings.Contains(text, fmt.Sprint(key.secret[:4])[1:10]) || strings.Contains(text, fmt.Sprintf("%x", key.secret[:4])) || !strings.Contains(text, "secret") {
+			t.Errorf("told: %s", text)
+		}
+	}
+}
