@@ -199,4 +199,3 @@ func kinds(c Chain) (all []Kind) {
 	}
 	return all
 }
-

@@ -1,0 +1,457 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"longhaul/internal/nettest"
+	"longhaul/internal/proxyproto"
+)
+
+// testHello begins a check.
+const testHello = "CHECK-ME"
+
+// testChecker has the test answer checks.
+type testChecker struct {
+	came chan *testCheck
+}
+
+// testCheck is a check that waits for the test's verdict.
+type testCheck struct {
+	Checked
+	ctx  context.Context
+	goOn chan bool
+}
+
+func newChecker() *testChecker { return &testChecker{make(chan *testCheck, 100)} }
+
+func (*testChecker) Recognize(first []byte) Recognition {
+	n := min(len(first), len(testHello))
+	switch {
+	case string(first[:n]) != testHello[:n]:
+		return NotCheck
+	case n < len(testHello):
+		return MaybeCheck
+	}
+	return IsCheck
+}
+
+func (c *testChecker) Serve(ctx context.Context, flow Checked) bool {
+	check := &testCheck{Checked: flow, ctx: ctx, goOn: make(chan bool, 1)}
+	c.came <- check
+	select {
+	case goOn := <-check.goOn:
+		return goOn
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// next waits for a check.
+func (c *testChecker) next(t *testing.T) *testCheck {
+	t.Helper()
+	select {
+	case check := <-c.came:
+		_ = check.Client.SetDeadline(time.Now().Add(patience))
+		if check.Target != nil {
+			_ = check.Target.SetDeadline(time.Now().Add(patience))
+		}
+		return check
+	case <-time.After(patience):
+		t.Fatal("no check came")
+		return nil
+	}
+}
+
+func checkRig(t *testing.T, change func(*Options)) (*rig, *testChecker) {
+	t.Helper()
+	checker := newChecker()
+	return newRig(t, func(o *Options) {
+		o.Tunnels[0].Checker = checker
+		if change != nil {
+			change(o)
+		}
+	}), checker
+}
+
+func readFile(t *testing.T, f *os.File, want string) {
+	t.Helper()
+	got := make([]byte, len(want))
+	if n, err := io.ReadFull(f, got); err != nil || string(got) != want {
+		t.Fatalf("read %q, %v, want %q", got[:n], err, want)
+	}
+}
+
+func TestCheckIsServed(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, checker := checkRig(t, nil)
+	c, s := g.pair()
+	write(t, c, []byte(testHello+"?"))
+	check := checker.next(t)
+	if check.From != c.LocalAddr().(*net.TCPAddr).AddrPort() || check.Listen != g.addr || check.Dialed != addrOf(g.target) ||
+		check.Forward != addrOf(g.target).String() || check.End != "" || check.Sent != 0 || check.ToClient != nil || check.ToTarget != nil {
+		t.Errorf("%+v", check.Checked)
+	}
+	readFile(t, check.Client, testHello+"?")
+	if _, err := check.Client.WriteString("well"); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, c, []byte("well"))
+	if flows := g.relay.Snapshot().Flows; len(flows) != 1 || flows[0].State != "check" {
+		t.Errorf("flows: %+v", flows)
+	}
+	check.goOn <- false
+	expectEnd(t, c) // and the target sees an end, after no byte
+	expectEnd(t, s)
+	r := g.expectReason(EndCheck)
+	if r.Err != nil || r.BytesUp != 0 || r.BytesDown != 0 {
+		t.Errorf("%+v", r)
+	}
+	if ts := g.relay.Snapshot().Tunnels[0]; ts.Errors+ts.Refused+ts.Denied+ts.Limited != 0 || ts.Checks != 1 || ts.FlowsNow != 0 {
+		t.Errorf("counters: %+v", ts)
+	}
+}
+
+func TestCheckGoesOn(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, checker := checkRig(t, nil)
+	c, s := g.pair()
+	write(t, c, []byte(testHello))
+	check := checker.next(t)
+	readFile(t, check.Client, testHello)
+	check.goOn <- true
+
+	// A second hello is a flow's bytes like any other, and bulk is spliced.
+	data := append([]byte(testHello), pattern(3<<20)...)
+	var both sync.WaitGroup
+	for _, ends := range [][2]*net.TCPConn{{c, s}, {s, c}} {
+		both.Go(func() { _, _ = ends[0].Write(data); ends[0].CloseWrite() })
+		both.Go(func() {
+			got, err := io.ReadAll(ends[1])
+			if err != nil || !bytes.Equal(got, data) {
+				t.Errorf("%d bytes, %v, want %d", len(got), err, len(data))
+			}
+		})
+	}
+	both.Wait()
+	if r := g.expectReason(EndCheck); r.BytesUp != int64(len(data)) || r.BytesDown != int64(len(data)) {
+		t.Errorf("%+v", r)
+	}
+}
+
+// What only begins like a check reaches the target as it was sent, and soon.
+func TestNoCheck(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, checker := checkRig(t, nil)
+	for _, text := range []string{"hello", "C", "CHECK-", "CHECK-YOU", strings.Repeat("CHECK-", 100)} {
+		c, s := g.pair()
+		write(t, c, []byte(text))
+		expect(t, s, []byte(text))
+		write(t, c, []byte(testHello)) // too late to be one
+		expect(t, s, []byte(testHello))
+		write(t, s, []byte("reply"))
+		expect(t, c, []byte("reply"))
+		c.Close()
+	}
+	// In pieces, and with the end right behind.
+	c, s := g.pair()
+	for _, b := range []byte("CHECK-YOU") {
+		write(t, c, []byte{b})
+	}
+	expect(t, s, []byte("CHECK-YOU"))
+	c, s = g.pair()
+	write(t, c, []byte("CHEC"))
+	if err := c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, s, []byte("CHEC"))
+	expectEnd(t, s)
+	c, s = g.pair()
+	if err := c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	expectEnd(t, s)
+	if len(checker.came) != 0 {
+		t.Error("one of them was taken for a check")
+	}
+}
+
+func TestCheckInPieces(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, checker := checkRig(t, nil)
+	c, _ := g.pair()
+	for _, b := range []byte(testHello) {
+		write(t, c, []byte{b})
+	}
+	check := checker.next(t)
+	readFile(t, check.Client, testHello)
+	check.goOn <- false
+	expectEnd(t, c)
+}
+
+// The target speaks first: nobody waits for the client, and a check that comes
+// later finds in order what was said before.
+func TestCheckBehindGreeting(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, checker := checkRig(t, nil)
+	c, s := g.pair()
+	write(t, s, []byte("220 ready\r\n"))
+	expect(t, c, []byte("220 ready\r\n"))
+	write(t, c, []byte(testHello))
+	check := checker.next(t)
+	if check.Sent != 11 || len(check.ToClient) != 0 {
+		t.Errorf("%+v", check.Checked)
+	}
+	check.goOn <- true
+	write(t, s, []byte("still there"))
+	expect(t, c, []byte("still there"))
+	expect(t, s, []byte(testHello)) // nobody has read it
+}
+
+// The target floods a client that does not read: what the relay holds of it is
+// for the client, before all else.
+func TestCheckBehindFlood(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, checker := checkRig(t, nil)
+	c, s := g.pair()
+	data := pattern(64 << 20)
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		_, _ = s.Write(data)
+		_ = s.CloseWrite()
+	}()
+	nettest.Eventually(t, patience, func() bool { return g.relay.Snapshot().Flows[0].HeldDown > 0 },
+		func() string { return "the relay holds nothing" })
+	write(t, c, []byte(testHello))
+	check := checker.next(t)
+	if len(check.ToClient) == 0 || check.Sent == 0 {
+		t.Fatalf("%d bytes were sent, and %d are held", check.Sent, len(check.ToClient))
+	}
+	go func() {
+		_, _ = check.Client.Write(check.ToClient)
+		check.goOn <- true
+	}()
+	expect(t, c, data)
+	expectEnd(t, c)
+	<-sent
+}
+
+func TestCheckOfWhatCannotBeReached(t *testing.T) {
+	nettest.CheckLeaks(t)
+	dead := listen(t)
+	dead.Close()
+	quiet := silent(t)
+	for _, tt := range []struct {
+		name   string
+		change func(*Tunnel, *Options)
+		want   EndReason
+		err    error
+	}{
+		{"refused", func(tn *Tunnel, _ *Options) { tn.Forward = forward(addrOf(dead)) }, EndTargetRefused, syscall.ECONNREFUSED},
+		{"silent", func(tn *Tunnel, _ *Options) { tn.Forward = forward(quiet) }, EndTargetUnreached, syscall.ETIMEDOUT},
+		{"unresolved", func(tn *Tunnel, o *Options) {
+			tn.Forward = []Target{{Host: "nowhere.test", Port: 1}}
+			o.Resolve = func(ctx context.Context, _ string) ([]netip.Addr, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+		}, EndTargetUnknown, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g, checker := checkRig(t, func(o *Options) { tt.change(&o.Tunnels[0], o) })
+			begin := time.Now()
+			c := dial(t, g.addr)
+			write(t, c, []byte(testHello))
+			check := checker.next(t)
+			if took := time.Since(begin); took > 4*time.Second {
+				t.Errorf("it was answered after %v", took)
+			}
+			if check.Target != nil || check.End != tt.want || check.Err == nil || tt.err != nil && !errors.Is(check.Err, tt.err) {
+				t.Errorf("%+v", check.Checked)
+			}
+			readFile(t, check.Client, testHello)
+			check.goOn <- true // which it cannot
+			expectEnd(t, c)
+			g.expectReason(EndCheck)
+			if ts := g.relay.Snapshot().Tunnels[0]; ts.Refused+ts.Errors != 0 {
+				t.Errorf("counters: %+v", ts)
+			}
+		})
+	}
+	// Others are reset: at once if they have said something, and soon if not.
+	g, checker := checkRig(t, func(o *Options) { o.Tunnels[0].Forward = forward(addrOf(dead)) })
+	for _, text := range []string{"", "hello", "CHEC"} {
+		c := dial(t, g.addr)
+		if text != "" {
+			write(t, c, []byte(text))
+		}
+		expectReset(t, c)
+	}
+	nettest.Eventually(t, patience, func() bool { return g.relay.Snapshot().Tunnels[0].Refused == 3 },
+		func() string { return fmt.Sprintf("%+v", g.relay.Snapshot().Tunnels[0]) })
+	if len(checker.came) != 0 {
+		t.Error("one of them was taken for a check")
+	}
+}
+
+// Clients that could still be checks do not pile up where no target can be had.
+func TestAwaitedChecksHaveABound(t *testing.T) {
+	nettest.CheckLeaks(t)
+	dead := listen(t)
+	dead.Close()
+	g, _ := checkRig(t, func(o *Options) { o.Tunnels[0].Forward = forward(addrOf(dead)) })
+	awaited := &g.relay.table.Load().tunnels[0].state.checks.awaited
+	awaited.Store(mostAwaited)
+	begin := time.Now()
+	c, err := tryDial(g.addr)
+	if err == nil {
+		_, err = c.Read(make([]byte, 1))
+		c.Close()
+	}
+	if took := time.Since(begin); !errors.Is(err, syscall.ECONNRESET) || took >= time.Duration(helloAwaited) {
+		t.Errorf("%v after %v, want a reset at once", err, took)
+	}
+	awaited.Store(0)
+	dial(t, g.addr)
+	nettest.Eventually(t, patience, func() bool { return awaited.Load() == 1 }, func() string { return "it is not awaited" })
+	nettest.Eventually(t, patience, func() bool { return awaited.Load() == 0 }, func() string { return "it is awaited for ever" })
+}
+
+// A target that accepts and resets may do so before the hello is seen, or after.
+func TestCheckOfTargetThatResets(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, checker := checkRig(t, nil)
+	c, s := g.pair()
+	reset(t, s)
+	write(t, c, []byte(testHello))
+	nettest.Eventually(t, patience, func() bool { return len(g.flows.all()) > 0 || len(checker.came) > 0 },
+		func() string { return "nothing happens" })
+	if len(checker.came) == 0 {
+		g.expectReason(EndTargetReset) // it was passed on first
+		return
+	}
+	check := checker.next(t)
+	if check.Target == nil && check.End != EndTargetReset {
+		t.Errorf("%+v", check.Checked)
+	}
+	check.goOn <- false
+}
+
+func TestCheckBehindProxyHeader(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, checker := checkRig(t, func(o *Options) {
+		o.Tunnels[0].ProxyIn = ProxyIn{Required: true}
+		o.Tunnels[0].ProxyOut = ProxyV2
+	})
+	header := proxyproto.AppendHeader(nil, 1, proxyproto.Header{
+		Source: netip.MustParseAddrPort("192.0.2.1:1234"), Destination: netip.MustParseAddrPort("192.0.2.2:5678"),
+	})
+	onward := proxyproto.AppendHeader(nil, 2, proxyproto.Header{
+		Source: netip.MustParseAddrPort("192.0.2.1:1234"), Destination: netip.MustParseAddrPort("192.0.2.2:5678"),
+	})
+	for _, pieces := range [][]string{
+		{string(header) + testHello},
+		{string(header), testHello},
+		{string(header[:9]), string(header[9:]) + testHello[:3], testHello[3:]},
+	} {
+		c := dial(t, g.addr)
+		for _, p := range pieces {
+			write(t, c, []byte(p))
+		}
+		s := g.accept()
+		check := checker.next(t)
+		if check.From != netip.MustParseAddrPort("192.0.2.1:1234") {
+			t.Errorf("from %v", check.From)
+		}
+		readFile(t, check.Client, testHello)
+		if _, err := check.Target.Write(check.ToTarget); err != nil {
+			t.Fatal(err)
+		}
+		check.goOn <- true
+		write(t, c, []byte("data"))
+		expect(t, s, append(bytes.Clone(onward), "data"...)) // the header once
+		c.Close()
+	}
+	// A header with bytes of a flow behind it.
+	c := dial(t, g.addr)
+	write(t, c, append(bytes.Clone(header), "data"...))
+	expect(t, g.accept(), append(bytes.Clone(onward), "data"...))
+}
+
+func TestChecksHaveABound(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, checker := checkRig(t, nil)
+	var running []*testCheck
+	for range mostChecks {
+		c, _ := g.pair()
+		write(t, c, []byte(testHello))
+		running = append(running, checker.next(t))
+	}
+	c, _ := g.pair()
+	write(t, c, []byte(testHello))
+	expectReset(t, c)
+	if r := g.expectReason(EndCheck); !errors.Is(r.Err, errTooManyChecks) {
+		t.Errorf("%+v", r)
+	}
+	// Flows are not concerned.
+	c, s := g.pair()
+	write(t, c, []byte("flow"))
+	expect(t, s, []byte("flow"))
+	for _, check := range running {
+		check.goOn <- false
+	}
+	nettest.Eventually(t, patience, func() bool { return g.relay.Snapshot().FlowsNow == 1 }, func() string { return "checks stay" })
+	c, _ = g.pair()
+	write(t, c, []byte(testHello))
+	checker.next(t).goOn <- false
+}
+
+// The end of the relay is the end of its checks.
+func TestCloseEndsChecks(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, checker := checkRig(t, nil)
+	c, s := g.pair()
+	write(t, c, []byte(testHello))
+	check := checker.next(t)
+	g.relay.Close()
+	<-check.ctx.Done()
+	expectReset(t, c)
+	expectReset(t, s)
+	if r := g.expectReason(EndCheck); r.Tunnel != "t" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A drain waits for a check as for any flow, and its deadline ends it.
+func TestDrainWaitsForChecks(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, checker := checkRig(t, nil)
+	c, _ := g.pair()
+	write(t, c, []byte(testHello))
+	check := checker.next(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	drained := make(chan int)
+	go func() {
+		left, _ := g.relay.Drain(ctx)
+		drained <- left
+	}()
+	nettest.Eventually(t, patience, func() bool { return g.relay.Snapshot().Draining }, func() string { return "it does not drain" })
+	cancel()
+	if left := <-drained; left != 1 {
+		t.Errorf("%d were left", left)
+	}
+	<-check.ctx.Done()
+	expectReset(t, c)
+}
