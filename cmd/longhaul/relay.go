@@ -49,6 +49,8 @@ var tunnelFlags = []settingFlag{
 	{name: "lan-cc", key: "tunnel.lan.congestion_control", value: "NAME", usage: "LAN congestion control (the kernel's)"},
 	{name: "proxy-in", key: "tunnel.proxy_protocol.in.trusted", value: "PREFIX", many: true, usage: "sources that must send a PROXY header"},
 	{name: "proxy-out", key: "tunnel.proxy_protocol.out", value: "VERSION", usage: "send a PROXY header: v1 or v2 (none)"},
+	{name: "check-key", key: "tunnel.check.key_file", value: "FILE", usage: "key of integrity checks (none)"},
+	{name: "check-next", key: "tunnel.check.next", value: "KIND", usage: "what --forward is: relay or target (target)"},
 	{name: "transport", key: "tunnel.transport", value: "MODE", usage: "auto, or kernel: set no socket option"},
 }
 

@@ -12,7 +12,7 @@ import (
 
 // Bounds of an exchange.
 const (
-	MinBytes     = 1 << 10
+	MinBytes     = 4 << 10
 	MaxBytes     = 256 << 20
 	DefaultBytes = 1 << 20
 

@@ -125,6 +125,7 @@ type Settings struct {
 	Health            Health
 	ProxyIn           ProxyIn
 	ProxyOut          int // PROXY protocol version sent to the target: 0 (none), 1 or 2
+	Check             Check
 	Transport         TransportMode
 	WANSide           WANSide
 	LAN, WAN          Leg
@@ -208,6 +209,7 @@ func DefaultSettings() Settings {
 		ConnectTimeout: 10 * time.Second,
 		Balance:        BalanceOrdered,
 		Health:         Health{Check: HealthOff},
+		Check:          defaultCheck(),
 		Transport:      TransportAuto,
 		WANSide:        WANAuto,
 	}

@@ -18,6 +18,10 @@ type Loader struct {
 	// Resolve answers for the names in `listen`; nil means [SystemResolver].
 	Resolve Resolver
 
+	// CheckKey says what is wrong with a key file and what to do about it,
+	// empty if it is well. Nil asks nobody.
+	CheckKey func(path string) (problem, fix string)
+
 	// NoIPv6 is set where the host has no IPv6: an address without a host,
 	// such as ":6000", then means IPv4 only.
 	NoIPv6 bool

@@ -145,7 +145,7 @@ func TestSchemaHasExactlyTheKnownKeys(t *testing.T) {
 	sections := map[string]*schema{
 		"the configuration": root, "defaults": root.Properties["defaults"], "a tunnel": tunnel, "log": root.Properties["log"], "limits": root.Properties["limits"],
 		"proxy_protocol": proxy, "proxy_protocol.in": proxy.Properties["in"], "lan": root.Defs["leg"], "wan": root.Defs["leg"],
-		"keepalive": root.Defs["keepalive"].AnyOf[1], "a hop of forward": root.Defs["hop"].AnyOf[1], "health": root.Defs["health"].AnyOf[1],
+		"keepalive": root.Defs["keepalive"].AnyOf[1], "a hop of forward": root.Defs["hop"].AnyOf[1], "health": root.Defs["health"].AnyOf[1], "check": root.Defs["check"].AnyOf[1],
 	}
 	for section, known := range d.keys {
 		s := sections[section]
@@ -207,7 +207,7 @@ func TestSchemaFindsMistakes(t *testing.T) {
 		"max-flows-word", "max-flows-zero", "max-flows-quoted", "max-flows-list", "new-flows-negative", "new-flows-zero",
 		"duration-no-unit", "duration-bad", "idle-timeout-bad", "proxy-out-version", "proxy-in-untrusted", "wan-side",
 		"congestion-control-long", "congestion-control-empty", "rate-bytes", "rate-no-unit", "size-bad", "mss-small", "mss-large", "mtu-probing",
-		"keepalive-word", "keepalive-count", "dscp-range", "dscp-name", "log-format", "log-level", "log-scalar",
+		"keepalive-word", "keepalive-count", "check-word", "check-next", "check-key-relative", "check-interval", "check-unknown-key", "dscp-range", "dscp-name", "log-format", "log-level", "log-scalar",
 		"control-socket-relative", "control-socket-long", "workers-range", "limits-share-bad", "limits-share-range", "limits-no-amount", "limits-no-share", "limits-unknown", "drain-timeout-negative", "defaults-name",
 	} {
 		data, err := os.ReadFile("testdata/bad/" + name + ".yaml")

@@ -213,6 +213,7 @@ func (d *decoder) settingsFields(s *Settings) []field {
 		into("balance", &s.Balance, oneOf(d, BalanceOrdered, BalanceLeastFlows, BalanceRoundRobin, BalanceSource)),
 		{"health", func(n *node) { d.health(n, &s.Health) }},
 		{"proxy_protocol", func(n *node) { d.proxyProtocol(n, s) }},
+		{"check", func(n *node) { d.check(n, &s.Check) }},
 		into("transport", &s.Transport, oneOf(d, TransportAuto, TransportKernel)),
 		into("wan_side", &s.WANSide, oneOf(d, WANAuto, WANListen, WANForward, WANBoth, WANNone)),
 		{"lan", func(n *node) { d.leg(n, "lan", &s.LAN) }},
@@ -430,6 +431,7 @@ func (d *decoder) checkClashes() {
 // checkSettings finds settings of a tunnel that contradict each other. Those
 // it has from defaults may be without effect: other tunnels use them.
 func (d *decoder) checkSettings(n *node, s Settings) {
+	d.checkSettingsOfCheck(n, s.Check)
 	if s.Transport == TransportKernel {
 		for _, key := range []string{"lan", "wan", "wan_side"} {
 			if v := n.lookup(key); v != nil {

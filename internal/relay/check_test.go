@@ -334,10 +334,10 @@ func TestCheckOfTargetThatResets(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g, checker := checkRig(t, nil)
 	for range 20 {
+		n := len(g.flows.all())
 		c := dial(t, g.addr)
 		_, _ = c.Write([]byte(testHello)) // the reset may have been passed on already
 		reset(t, g.accept())
-		n := len(g.flows.all())
 		nettest.Eventually(t, patience, func() bool { return len(g.flows.all()) > n || len(checker.came) > 0 },
 			func() string { return "nothing happens" })
 		if len(checker.came) == 0 {

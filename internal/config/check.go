@@ -1,0 +1,85 @@
+package config
+
+import (
+	"path/filepath"
+	"time"
+)
+
+// Check says how a tunnel takes part in integrity checks.
+type Check struct {
+	Enabled  bool
+	KeyFile  string // empty: nobody may ask this relay, and it asks no other
+	Next     CheckNext
+	Interval time.Duration // 0: only when somebody asks for one
+	Bytes    Size          // that are exchanged each way
+}
+
+// CheckNext says what a tunnel leads to.
+type CheckNext string
+
+// The kinds of a next hop.
+const (
+	CheckNextTarget CheckNext = "target"
+	CheckNextRelay  CheckNext = "relay"
+)
+
+// Bounds of a check.
+const (
+	minCheckInterval = time.Second
+	maxCheckInterval = 24 * time.Hour
+	minCheckBytes    = 4 << 10
+	maxCheckBytes    = 256 << 20
+)
+
+func defaultCheck() Check { return Check{Next: CheckNextTarget, Bytes: 1 << 20} }
+
+// check reads the `check` mapping.
+func (d *decoder) check(n *node, c *Check) {
+	if n.kind == scalar && n.text == Off {
+		*c = defaultCheck()
+		return
+	}
+	if n.kind == scalar {
+		d.errorf(n, "write off, or a mapping such as {key_file: /etc/longhaul/check.key, next: relay}", "check cannot be %q", n.text)
+		return
+	}
+	off := never
+	c.Enabled = true
+	d.mapping(n, "check",
+		into("key_file", &c.KeyFile, d.keyFile),
+		into("next", &c.Next, oneOf(d, CheckNextRelay, CheckNextTarget)),
+		into("interval", &c.Interval, d.duration(minCheckInterval, maxCheckInterval, &off)),
+		into("bytes", &c.Bytes, d.size(minCheckBytes, maxCheckBytes)),
+	)
+}
+
+func (d *decoder) keyFile(n *node, key string) (string, bool) {
+	s, ok := d.text(n, key)
+	if !ok {
+		return "", false
+	}
+	if !filepath.IsAbs(s) {
+		d.errorf(n, "use an absolute path such as /etc/longhaul/check.key", "%s cannot be %q", key, s)
+		return "", false
+	}
+	if d.loader.CheckKey != nil {
+		if problem, fix := d.loader.CheckKey(s); problem != "" {
+			d.errorf(n, fix, "%s", problem)
+			return "", false
+		}
+	}
+	return s, true
+}
+
+// checkSettingsOfCheck finds what a tunnel's check lacks.
+func (d *decoder) checkSettingsOfCheck(n *node, c Check) {
+	if !c.Enabled || c.Next != CheckNextRelay || c.KeyFile != "" {
+		return
+	}
+	at := n // it may come from defaults
+	if v := n.lookup("check"); v != nil {
+		at = v
+	}
+	d.errorf(at, "add key_file, the same for all relays of the chain; longhaul check --new-key FILE makes one",
+		"check with next: relay has no key_file")
+}
