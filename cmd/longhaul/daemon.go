@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/check"
 	"longhaul/internal/config"
 	"longhaul/internal/control"
 	"longhaul/internal/handover"
@@ -44,6 +45,7 @@ type daemon struct {
 	legs    *transports
 	shedder *shedder
 	web     *web
+	checks  *checks
 	started time.Time
 
 	logTo   io.Writer
@@ -134,6 +136,10 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		return err
 	}
 	d.legs.keep()
+	d.checks = newChecks(d.log)
+	if err := d.checks.equip(d.config, tunnels); err != nil {
+		return err
+	}
 	for i := range tunnels {
 		tunnels[i].Inherited = inherited[tunnels[i].Name]
 	}
@@ -186,6 +192,8 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		d.log.Info("listening", "tunnel", t.Name, "listen", join(t.Listen), "forward", join(t.Forward))
 	}
 	d.takeOver(ctx)
+	d.checks.keep()
+	defer d.checks.close()
 	d.manager.ready(d.statusLine())
 	d.log.Info("relay started", "version", version(), "pid", os.Getpid(), "tunnels", len(d.config.Tunnels), "workers", workers)
 
@@ -298,6 +306,9 @@ func (d *daemon) reload(ctx context.Context) {
 	}
 	var pages *webChange
 	if err == nil {
+		err = d.checks.equip(after, tunnels)
+	}
+	if err == nil {
 		pages, err = d.web.prepare(ctx, after.HTTPListen)
 	}
 	if err == nil {
@@ -321,6 +332,7 @@ func (d *daemon) reload(ctx context.Context) {
 	}
 	d.legs.keep()
 	pages.apply()
+	d.checks.keep()
 	d.relay.SetMemoryLimit(int64(after.MemoryLimit))
 	d.shedder.setLimits(after.Limits)
 	changes := config.Diff(before, after)
@@ -418,6 +430,7 @@ type relayStatus struct {
 	Resources       *resources.State  `json:"resources"`
 	ReplacedBy      int               `json:"replaced_by,omitempty"` // the process that has taken over from this one
 	OlderProcesses  []elderFact       `json:"older_processes"`       // that finish their flows
+	Checks          []check.Report    `json:"checks"`                // the last of each tunnel
 	relay.Snapshot
 }
 
@@ -434,6 +447,7 @@ func (d *daemon) status() relayStatus {
 		LogLinesDropped: d.writer.total.Load(),
 		Process:         resources.Own(),
 		OlderProcesses:  d.elders.ask(context.Background()),
+		Checks:          d.checks.reports(),
 		Snapshot:        d.relay.Snapshot(),
 	}
 	if d.shedder != nil {

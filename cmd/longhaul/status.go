@@ -150,6 +150,7 @@ func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now tim
 			fmt.Fprintln(w, shorten("  "+listOf(t.Listen)+" -> "+strings.Join(t.Forward, " "), 80))
 		}
 		writeHops(w, t.Hops)
+		writeLastCheck(w, s.Checks, t.Name, now)
 	}
 	if len(s.Flows) == 0 {
 		fmt.Fprintln(w, "\nno flows")

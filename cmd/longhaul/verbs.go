@@ -17,6 +17,7 @@ var verbs = map[string]func(*daemon, context.Context, url.Values) (any, error){
 	"upgrade": (*daemon).upgradeVerb,
 	"finish":  (*daemon).finishVerb,  // asked by the process that has taken over
 	"summary": (*daemon).summaryVerb, // the same
+	"check":   (*daemon).checkVerb,
 }
 
 // do carries out one of them. An error's hint reaches whoever asked.

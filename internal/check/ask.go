@@ -3,6 +3,7 @@ package check
 import (
 	"errors"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"time"
@@ -246,6 +247,11 @@ func look(conn Conn, key *Key, o order, l *leg) *session {
 	return s
 }
 
+// cutOff says whether the connection was ended before the relay answered.
+func (l *leg) cutOff() bool {
+	return l.Answer == nil && l.Trouble != nil && (l.Trouble.Reason == Reset || l.Trouble.Reason == Closed)
+}
+
 // exchange adds a pass to what is known of the leg.
 func (l *leg) exchange(s *session, o order) *trouble {
 	out, err := s.exchange(o)
@@ -323,7 +329,11 @@ func ReasonOf(err error) Reason {
 			}
 		}
 	}
-	if errors.Is(err, os.ErrDeadlineExceeded) || os.IsTimeout(err) {
+	var name *net.DNSError
+	switch {
+	case errors.As(err, &name):
+		return Unresolved
+	case errors.Is(err, os.ErrDeadlineExceeded), os.IsTimeout(err):
 		return TimedOut
 	}
 	return Failed

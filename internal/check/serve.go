@@ -190,15 +190,13 @@ func (s *Server) next(ctx context.Context, f *Flow, o order) *leg {
 	l := &leg{Dialed: f.Dialed}
 	if f.Target == nil {
 		l.Trouble = &trouble{Reason: f.Reason, Detail: clean(f.Detail)}
-		return l
-	}
-	if session := look(f.Target, &s.Key, o, l); session != nil {
+	} else if session := look(f.Target, &s.Key, o, l); session != nil {
 		if err := session.send(kindAgain, nil); err != nil {
 			l.Trouble = troubleOf(err, Stalled)
 		}
 		return l
 	}
-	if l.Answer == nil && l.Trouble != nil && (l.Trouble.Reason == Reset || l.Trouble.Reason == Closed) && s.Dial != nil {
+	if l.cutOff() && s.Dial != nil {
 		// A relay that reaches nothing behind it resets what leads to it, but
 		// for a hello that comes at once.
 		f.Target, f.Reason = nil, l.Trouble.Reason
@@ -209,8 +207,7 @@ func (s *Server) next(ctx context.Context, f *Flow, o order) *leg {
 			l.Trouble = &trouble{Reason: ReasonOf(err), Detail: detail(err)}
 			return l
 		}
-		defer conn.Close()
-		defer context.AfterFunc(ctx, func() { conn.Close() })()
+		defer closeWith(ctx, conn)()
 		first := l.Trouble
 		*l = leg{Dialed: f.Dialed}
 		if session := look(conn, &s.Key, o, l); session != nil {

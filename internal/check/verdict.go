@@ -90,6 +90,9 @@ func (f *Fault) tell(hop *Hop) {
 		say("the check failed between %s and %s", f.From, f.To)
 		f.Hint = "look at the logs of both"
 	}
+	if hop.Kind == KindTarget && (f.Reason == Reset || f.Reason == Closed) {
+		f.Hint = "is the program well that listens there, and does it let " + f.From + " in?"
+	}
 	if f.Detail != "" && !strings.EqualFold(f.Detail, "connection "+string(f.Reason)) {
 		say(": %s", f.Detail)
 	}

@@ -52,28 +52,23 @@ func (w Walk) Run(ctx context.Context) Chain {
 }
 
 func (w *walker) run(ctx context.Context) {
-	dialing, cancel := context.WithTimeout(ctx, ConnectWithin)
-	begin := time.Now()
-	conn, address, err := w.Dial(dialing)
-	cancel()
-	l := &leg{Dialed: address, Connect: time.Since(begin)}
+	conn, l, err := w.dial(ctx)
 	if err != nil {
-		h := Hop{Kind: KindUnknown, Address: address, State: Broken}
+		h := Hop{Kind: KindUnknown, Address: l.Dialed, State: Broken}
 		if w.Next == NextTarget {
 			h.Kind = KindTarget
 		}
-		if !address.IsValid() {
+		if !l.Dialed.IsValid() {
 			h.Host = w.Forward
 		}
 		w.hop(h)
 		w.fault(&trouble{Reason: ReasonOf(err), Detail: detail(err)})
 		return
 	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	defer closeWith(ctx, conn)()
 
 	if w.Next == NextTarget {
-		h := w.hop(Hop{Kind: KindTarget, Address: address, State: Whole, ConnectMs: ms(l.Connect), RTTMs: ms(figuresOf(conn).minRTT())})
+		h := w.hop(Hop{Kind: KindTarget, Address: l.Dialed, State: Whole, ConnectMs: ms(l.Connect), RTTMs: ms(figuresOf(conn).minRTT())})
 		if t := settle(ctx, conn, time.Now()); t != nil {
 			h.State = Broken
 			w.fault(t)
@@ -82,6 +77,15 @@ func (w *walker) run(ctx context.Context) {
 	}
 	o := order{Bytes: w.Bytes}
 	s := look(conn, &w.Key, o, l)
+	if l.cutOff() {
+		// Where what is behind the relay ends a connection at once, that end
+		// may have overtaken the hello.
+		if second, again, err := w.dial(ctx); err == nil {
+			defer closeWith(ctx, second)()
+			conn, l = second, again
+			s = look(conn, &w.Key, o, l)
+		}
+	}
 	if !w.leg(l) {
 		return
 	}
@@ -101,6 +105,25 @@ func (w *walker) run(ctx context.Context) {
 		}
 	}
 	_ = s.send(kindBye, nil)
+}
+
+// closeWith closes a connection once ctx ends, or when what it returns is
+// called.
+func closeWith(ctx context.Context, conn Conn) func() {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	return func() {
+		stop()
+		conn.Close()
+	}
+}
+
+// dial connects to the first hop.
+func (w *walker) dial(ctx context.Context) (Conn, *leg, error) {
+	ctx, cancel := context.WithTimeout(ctx, ConnectWithin)
+	defer cancel()
+	begin := time.Now()
+	conn, address, err := w.Dial(ctx)
+	return conn, &leg{Dialed: address, Connect: time.Since(begin)}, err
 }
 
 // hop adds a hop.
