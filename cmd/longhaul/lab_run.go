@@ -33,7 +33,7 @@ func experiments() []experiment {
 		listed.command = func(env *env) *cobra.Command { return newLabRunTransfers(env, e) }
 		all = append(all, listed)
 	}
-	return append(all, lossyLFN(), zoneTransfer(), diagnosisExperiment(), failoverExperiment(), upgradeExperiment(), soakExperiment())
+	return append(all, lossyLFN(), zoneTransfer(), diagnosisExperiment(), checkExperiment(), failoverExperiment(), upgradeExperiment(), soakExperiment())
 }
 
 func newLabList(env *env) *cobra.Command {

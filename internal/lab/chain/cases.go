@@ -1,0 +1,119 @@
+// Package chain breaks a chain of three relays in known ways, and has longhaul
+// check say how.
+package chain
+
+import (
+	"fmt"
+	"time"
+
+	"longhaul/internal/check"
+	"longhaul/internal/lab/link"
+)
+
+// Case is a chain with something in its way, and what a check should say of it:
+//
+//	relay-a ══ab══ relay-b ══bc══ relay-c ══ct══ target
+type Case struct {
+	Name string
+	want Verdict
+
+	down   string     // what does not run: relay-b, relay-c or target
+	cut    string     // the link that carries nothing
+	resets bool       // the target accepts and resets
+	proxy  bool       // the relays hand PROXY headers on
+	alter  alteration // what a program between two relays does to the bytes
+	loss   map[string][2]link.Loss
+	socat  string // the leg in which a socat stands: bc
+}
+
+// Verdict is where a check found what.
+type Verdict struct {
+	State  check.State  `json:"state"`
+	Reason check.Reason `json:"reason,omitempty"`
+	// From and To are the hosts between which it is.
+	From      string `json:"from,omitempty"`
+	To        string `json:"to,omitempty"`
+	Direction string `json:"direction,omitempty"`
+}
+
+func (v Verdict) String() string {
+	if v.Reason == "" {
+		return string(v.State)
+	}
+	s := fmt.Sprintf("%s: %s, %s to %s", v.State, v.Reason, v.From, v.To)
+	if v.Direction != "" {
+		s += ", " + v.Direction
+	}
+	return s
+}
+
+// alteration is what a program in the way does.
+type alteration struct {
+	leg       string // ab or bc; empty: there is no such program
+	direction string // up, down or both
+	at        int64  // the offset of the byte that it flips; negative: one in
+	every     int64  // so many bytes, on average
+}
+
+// The paths of the chain.
+var (
+	pathAB = link.Settings{Delay: 10 * time.Millisecond, RateBps: 500e6, MTU: 1500}
+	pathBC = link.Settings{Delay: 15 * time.Millisecond, RateBps: 200e6, MTU: 1500}
+	pathCT = link.Settings{Delay: 200 * time.Microsecond, RateBps: 1e9, MTU: 1500}
+)
+
+func broken(reason check.Reason, from, to string) Verdict {
+	return Verdict{State: check.Broken, Reason: reason, From: from, To: to}
+}
+
+func altered(leg, direction string) Verdict {
+	v := broken(check.Altered, "relay-a", "relay-b")
+	if leg == "bc" {
+		v = broken(check.Altered, "relay-b", "relay-c")
+	}
+	v.Direction = direction
+	return v
+}
+
+func losing(leg, direction string) Verdict {
+	v := altered(leg, direction)
+	v.State, v.Reason = check.Lossy, check.Losing
+	return v
+}
+
+// Cases are all of them.
+func Cases() []Case {
+	whole := Verdict{State: check.Whole}
+	percent := func(ab, ba float64) [2]link.Loss {
+		return [2]link.Loss{{Probability: ab / 100}, {Probability: ba / 100}}
+	}
+	on := func(leg string, loss [2]link.Loss) map[string][2]link.Loss {
+		return map[string][2]link.Loss{leg: loss}
+	}
+	return []Case{
+		{Name: "whole", want: whole},
+		{Name: "whole-proxy-headers", want: whole, proxy: true},
+		{Name: "whole-socat", want: whole, socat: "bc"},
+
+		{Name: "relay-b-down", want: broken(check.Refused, "relay-a", "relay-b"), down: "relay-b"},
+		{Name: "relay-c-down", want: broken(check.Refused, "relay-b", "relay-c"), down: "relay-c"},
+		{Name: "link-ab-cut", want: broken(check.TimedOut, "relay-a", "relay-b"), cut: "ab"},
+		{Name: "link-bc-cut", want: broken(check.TimedOut, "relay-b", "relay-c"), cut: "bc"},
+
+		{Name: "target-down", want: broken(check.Refused, "relay-c", "target"), down: "target"},
+		{Name: "link-ct-cut", want: broken(check.TimedOut, "relay-c", "target"), cut: "ct"},
+		{Name: "target-resets", want: broken(check.Reset, "relay-c", "target"), resets: true},
+
+		{Name: "altered-ab-hello", want: altered("ab", "up"), alter: alteration{leg: "ab", direction: "up", at: 20}},
+		{Name: "altered-ab-data", want: altered("ab", "down"), alter: alteration{leg: "ab", direction: "down", at: 700_000}},
+		{Name: "altered-bc-frame", want: altered("bc", "down"), alter: alteration{leg: "bc", direction: "down", at: 170}},
+		{Name: "altered-bc-data", want: altered("bc", "up"), alter: alteration{leg: "bc", direction: "up", at: 500_000}},
+		{Name: "altered-bc-now-and-then", want: altered("bc", "up"), alter: alteration{leg: "bc", direction: "both", at: -1, every: 50_000}},
+
+		{Name: "lossy-ab-up", want: losing("ab", "up"), loss: on("ab", percent(1, 0))},
+		{Name: "lossy-ab-both", want: losing("ab", "both"), loss: on("ab", percent(1.5, 1.5))},
+		{Name: "lossy-bc-up", want: losing("bc", "up"), loss: on("bc", percent(2, 0))},
+		{Name: "lossy-bc-down", want: losing("bc", "down"), loss: on("bc", percent(0, 1))},
+		{Name: "lossy-bc-bursts", want: losing("bc", "up"), loss: on("bc", [2]link.Loss{{ToBad: 0.004, ToGood: 0.3, BadProbability: 1}, {}})},
+	}
+}
