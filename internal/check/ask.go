@@ -235,10 +235,9 @@ func look(conn Conn, key *Key, o order, l *leg) *session {
 	}
 	l.Trouble = l.exchange(s, o)
 	if l.Trouble == nil && l.suspect() {
-		// Whether the loss is the path's, or came of filling it: at half the
-		// rate only the former stays.
-		if pace := l.Passes[0].goodput() / 2; pace > 0 {
-			l.Trouble = l.exchange(s, order{Bytes: o.Bytes, PaceBps: int64(pace)})
+		// Whether the loss is the path's, or came of filling it.
+		if bps := l.Passes[0].goodput(); bps > 0 {
+			l.Trouble = l.exchange(s, order{Bytes: min(calmBytes*o.Bytes, MaxBytes), PaceBps: int64(calmRate * bps)})
 		}
 	}
 	if l.Trouble != nil {

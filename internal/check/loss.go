@@ -2,23 +2,27 @@ package check
 
 import "time"
 
-// A leg is called lossy that loses lossyLeast segments or more in an exchange,
-// and lossyShare of them. Of the 724 segments of 1 MiB, a path that loses 1 %
-// loses at least three in 97.5 % of exchanges, in one direction or the other in
-// 99.9 %; one that loses 0.01 % does so once in 16 000. Because an exchange
-// fills the path it may lose segments to a full queue or a policer, which is no
-// fault: so a leg is called lossy only if it goes on losing that share at half
-// the rate.
+// An exchange of 1 MiB is some 724 segments, so a path that loses 1 % loses
+// seven of them, and fewer than two once in 170 exchanges. But an exchange
+// fills the path, and may lose segments to a full queue, which is no fault. So a
+// leg that loses any to speak of is tried again, with twice as much at three
+// quarters of the rate that came through: no queue fills then. It is called
+// lossy if it still loses, not much less, and lossyShare of all that was sent. A
+// path that loses 0.01 % is so called once in 40 000 checks.
 const (
-	lossyLeast = 3
-	lossyShare = 0.002
+	lossyLeast = 2      // segments, in each exchange
+	lossyAgain = 0.001  // share of the second exchange,
+	lossyStill = 1. / 4 // of the first one's
+	lossyShare = 0.002  // of both
+	calmRate   = 3.0 / 4
+	calmBytes  = 2
 )
 
 // suspect says whether the first exchange lost so much that a second has to
 // tell why.
 func (l *leg) suspect() bool {
 	first := &l.Passes[0]
-	return lossy(first.lostUp(), lossyLeast) || lossy(first.lostDown(), lossyLeast)
+	return loses(first.lostUp(), lossyShare) || loses(first.lostDown(), lossyShare)
 }
 
 // loses says which direction of the leg is lossy, empty for none, and which share
@@ -28,18 +32,15 @@ func (l *leg) loses() (direction string, share float64) {
 		return "", 0
 	}
 	first, last := &l.Passes[0], &l.Passes[len(l.Passes)-1]
-	least := lossyLeast
-	if len(l.Passes) > 1 {
-		least = 1
-	}
 	for _, d := range []struct {
 		name        string
 		first, last sent
 	}{{upwards, first.lostUp(), last.lostUp()}, {downwards, first.lostDown(), last.lostDown()}} {
-		if !lossy(d.first, lossyLeast) || !lossy(d.last, least) {
+		all := sent{d.first.Segments + d.last.Segments, d.first.Lost + d.last.Lost}
+		if !loses(d.first, lossyShare) || !loses(d.last, max(lossyAgain, lossyStill*d.first.share())) || !loses(all, lossyShare) {
 			continue
 		}
-		share = max(share, float64(d.last.Lost)/float64(d.last.Segments))
+		share = max(share, all.share())
 		if direction == "" {
 			direction = d.name
 		} else {
@@ -49,9 +50,12 @@ func (l *leg) loses() (direction string, share float64) {
 	return direction, share
 }
 
-func lossy(s sent, least int) bool {
-	return s.Segments > 0 && s.Lost >= int64(least) && float64(s.Lost) >= lossyShare*float64(s.Segments)
+func loses(s sent, share float64) bool {
+	return s.Segments > 0 && s.Lost >= lossyLeast && s.share() >= share
 }
+
+// share is that of the segments that were lost.
+func (s sent) share() float64 { return float64(s.Lost) / float64(max(s.Segments, 1)) }
 
 // lostUp is what was lost on the way up, as the sender saw it. Where a proxy
 // stands in the leg the sender saw nothing of what lies behind that, and the
@@ -64,7 +68,7 @@ func hiddenLoss(s sent, r received) sent {
 	if s.Lost == 0 && r.Segments > 0 && r.OutOfOrder > 0 {
 		// One lost segment puts all those out of order that were on their way
 		// behind it: it counts as one, as how many there were is not known.
-		if there := (sent{r.Segments, r.OutOfOrder}); lossy(there, lossyLeast) {
+		if there := (sent{r.Segments, r.OutOfOrder}); loses(there, lossyShare) {
 			return there
 		}
 	}

@@ -163,12 +163,14 @@ func TestLoss(t *testing.T) {
 		want   string
 	}{
 		{"none", []pass{{UpSent: sentOf(0, 724), DownSent: sentOf(0, 724)}}, ""},
-		{"two are chance", []pass{{UpSent: sentOf(2, 724), DownSent: sentOf(2, 724)}}, ""},
+		{"one is chance", []pass{{UpSent: sentOf(1, 724), DownSent: sentOf(1, 724)}}, ""},
+		{"two are chance, if there are no more", []pass{{UpSent: sentOf(2, 724)}, {UpSent: sentOf(1, 1448)}}, ""},
 		{"1 %", []pass{{UpSent: sentOf(7, 724)}, {UpSent: sentOf(6, 724)}}, upwards},
-		{"gone at half the rate", []pass{{UpSent: sentOf(40, 724)}, {UpSent: sentOf(0, 724)}}, ""},
+		{"gone in a calm exchange", []pass{{UpSent: sentOf(40, 724)}, {UpSent: sentOf(0, 724)}}, ""},
 		{"nearly gone", []pass{{DownSent: sentOf(40, 7240)}, {DownSent: sentOf(1, 7240)}}, ""},
 		{"both ways", []pass{{UpSent: sentOf(8, 724), DownSent: sentOf(9, 724)}, {UpSent: sentOf(3, 400), DownSent: sentOf(2, 400)}}, bothWays},
 		{"not known", []pass{{UpSent: sentOf(-1, -1), DownSent: sentOf(-1, -1)}}, ""},
+		{"few of many", []pass{{DownSent: sentOf(20, 72400)}, {DownSent: sentOf(40, 144800)}}, ""},
 		{"behind a proxy", []pass{{UpSent: sentOf(0, 724), Up: received{Segments: 724, OutOfOrder: 90}}, {UpSent: sentOf(0, 724), Up: received{Segments: 724, OutOfOrder: 30}}}, upwards},
 	} {
 		l := leg{Passes: tt.passes}

@@ -15,7 +15,7 @@ const (
 	maxRelays = 16
 
 	throughTime      = time.Second            // what is sent through relays takes about so long
-	throughTimeLossy = 300 * time.Millisecond // where a leg is lossy: there is enough to tell
+	throughTimeLossy = 100 * time.Millisecond // where a leg is lossy: there is enough to tell
 )
 
 // Walk describes a check of one hop of a tunnel.

@@ -23,6 +23,7 @@ type Case struct {
 	proxy  bool       // the relays hand PROXY headers on
 	alter  alteration // what a program between two relays does to the bytes
 	loss   map[string][2]link.Loss
+	queue  int    // bytes of bc's queue, which overflows; 0: it does not
 	socat  string // the leg in which a socat stands: bc
 }
 
@@ -94,6 +95,7 @@ func Cases() []Case {
 		{Name: "whole", want: whole},
 		{Name: "whole-proxy-headers", want: whole, proxy: true},
 		{Name: "whole-socat", want: whole, socat: "bc"},
+		{Name: "whole-shallow-queue", want: whole, queue: 45_000},
 
 		{Name: "relay-b-down", want: broken(check.Refused, "relay-a", "relay-b"), down: "relay-b"},
 		{Name: "relay-c-down", want: broken(check.Refused, "relay-b", "relay-c"), down: "relay-c"},
@@ -114,6 +116,6 @@ func Cases() []Case {
 		{Name: "lossy-ab-both", want: losing("ab", "both"), loss: on("ab", percent(1.5, 1.5))},
 		{Name: "lossy-bc-up", want: losing("bc", "up"), loss: on("bc", percent(2, 0))},
 		{Name: "lossy-bc-down", want: losing("bc", "down"), loss: on("bc", percent(0, 1))},
-		{Name: "lossy-bc-bursts", want: losing("bc", "up"), loss: on("bc", [2]link.Loss{{ToBad: 0.004, ToGood: 0.3, BadProbability: 1}, {}})},
+		{Name: "lossy-bc-bursts", want: losing("bc", "up"), loss: on("bc", [2]link.Loss{{ToBad: 0.008, ToGood: 0.4, BadProbability: 1}, {}})},
 	}
 }

@@ -42,6 +42,8 @@ type Result struct {
 	Said    string  `json:"said"`
 	Skipped string  `json:"skipped,omitempty"` // why it was not run
 	Error   string  `json:"error,omitempty"`
+
+	Report *check.Report `json:"report"` // null: there is none
 }
 
 // Outcome is what checks said of all cases.
@@ -181,6 +183,9 @@ func (c Case) topology(seed uint64) lab.Topology {
 	}
 	for i, s := range []link.Settings{pathAB, pathBC, pathCT} {
 		l := &t.Links[i]
+		if l.Name == "bc" && c.queue > 0 {
+			s.QueueBytes = c.queue
+		}
 		l.AB, l.BA = each(l.Name, s, uint64(10*i))
 	}
 	return t
@@ -336,7 +341,7 @@ func (w *world) check(ctx context.Context, r *Result) error {
 	if want := map[check.State]int{check.Whole: 0, check.Broken: 1, check.Lossy: 3}[report.State]; cmd.ProcessState.ExitCode() != want {
 		return fmt.Errorf("longhaul check ends with %d for a tunnel that is %s", cmd.ProcessState.ExitCode(), report.State)
 	}
-	r.Got, r.Said = verdictOf(report), report.Summary
+	r.Got, r.Said, r.Report = verdictOf(report), report.Summary, &report
 	if w.socat != "" && (len(report.Chains[0].Hops) != 4 || report.Chains[0].Hops[1].Kind != check.KindOther) {
 		return errors.New("longhaul check does not see the socat")
 	}
