@@ -28,11 +28,11 @@ func newCheck(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check (TUNNEL | --new-key FILE)",
 		Short: "Walk a tunnel's relays to its target: is each up, does data pass whole",
-		Long: `check has the running relay walk the chain that begins with TUNNEL: from relay to
-relay, as a flow would, to what the last one leads to. It says whether each hop
-is up, whether the target accepts, and whether bytes pass every leg and every
-relay unaltered in both directions, with round-trip time, goodput and loss.
-The target is connected to, and sent nothing.
+		Long: `check has the running relay walk the chain that begins with TUNNEL: from relay
+to relay, as a flow would, to what the last one leads to. It says whether each
+hop is up, whether the target accepts, and whether bytes pass every leg and
+every relay unaltered in both directions, with round-trip time, goodput and
+loss. The target is connected to, and sent nothing.
 
 The relays of a chain share a key (check.key_file in their configuration), which
 --new-key makes; nobody else can have them answer.
@@ -46,10 +46,10 @@ line, 3 whole, but a leg loses segments.`,
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&size, "bytes", "", "send this `SIZE` each way over every leg (check.bytes: 1MiB)")
+	flags.StringVar(&size, "bytes", "", "send `SIZE` each way over every leg (check.bytes)")
 	flags.BoolVar(&asJSON, "json", false, "print everything as JSON")
-	flags.StringVar(&socket, "control-socket", "", "`PATH` of the relay's control socket (default: the usual place)")
-	flags.StringVar(&newTo, "new-key", "", "make a key in a new `FILE`, which only its owner can read")
+	flags.StringVar(&socket, "control-socket", "", "`PATH` of the relay's control socket")
+	flags.StringVar(&newTo, "new-key", "", "make a key in a new `FILE`")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case newTo != "" && len(args) > 0:

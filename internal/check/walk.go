@@ -14,7 +14,7 @@ const (
 
 	maxRelays = 16
 
-	throughTime      = time.Second            // what is sent through relays takes about so long
+	throughTime      = 500 * time.Millisecond // what is sent through relays takes about so long
 	throughTimeLossy = 100 * time.Millisecond // where a leg is lossy: there is enough to tell
 )
 

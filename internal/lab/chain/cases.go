@@ -23,7 +23,7 @@ type Case struct {
 	proxy  bool       // the relays hand PROXY headers on
 	alter  alteration // what a program between two relays does to the bytes
 	loss   map[string][2]link.Loss
-	queue  int    // bytes of bc's queue, which overflows; 0: it does not
+	narrow bool   // bc is a link whose queue overflows
 	socat  string // the leg in which a socat stands: bc
 }
 
@@ -60,6 +60,8 @@ type alteration struct {
 var (
 	pathAB = link.Settings{Delay: 10 * time.Millisecond, RateBps: 500e6, MTU: 1500}
 	pathBC = link.Settings{Delay: 15 * time.Millisecond, RateBps: 200e6, MTU: 1500}
+	// narrow is filled by what an exchange sends, and its queue overflows.
+	narrow = link.Settings{Delay: 15 * time.Millisecond, RateBps: 40e6, QueueBytes: 100_000, MTU: 1500}
 	pathCT = link.Settings{Delay: 200 * time.Microsecond, RateBps: 1e9, MTU: 1500}
 )
 
@@ -95,7 +97,7 @@ func Cases() []Case {
 		{Name: "whole", want: whole},
 		{Name: "whole-proxy-headers", want: whole, proxy: true},
 		{Name: "whole-socat", want: whole, socat: "bc"},
-		{Name: "whole-shallow-queue", want: whole, queue: 45_000},
+		{Name: "whole-narrow", want: whole, narrow: true},
 
 		{Name: "relay-b-down", want: broken(check.Refused, "relay-a", "relay-b"), down: "relay-b"},
 		{Name: "relay-c-down", want: broken(check.Refused, "relay-b", "relay-c"), down: "relay-c"},

@@ -183,8 +183,8 @@ func (c Case) topology(seed uint64) lab.Topology {
 	}
 	for i, s := range []link.Settings{pathAB, pathBC, pathCT} {
 		l := &t.Links[i]
-		if l.Name == "bc" && c.queue > 0 {
-			s.QueueBytes = c.queue
+		if l.Name == "bc" && c.narrow {
+			s = narrow
 		}
 		l.AB, l.BA = each(l.Name, s, uint64(10*i))
 	}
