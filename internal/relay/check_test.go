@@ -458,3 +458,33 @@ func TestDrainWaitsForChecks(t *testing.T) {
 	<-check.ctx.Done()
 	expectReset(t, c)
 }
+
+// BenchmarkLook is what a tunnel with a checker costs each of its flows.
+func BenchmarkLook(b *testing.B) {
+	g := newRig(b, nil)
+	l := listen(b)
+	c := dial(b, addrOf(l))
+	server, err := l.AcceptTCP()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer server.Close()
+	write(b, c, pattern(64))
+	raw, err := server.SyscallConn()
+	if err != nil {
+		b.Fatal(err)
+	}
+	w := g.relay.workers[0]
+	var f flow
+	f.route = &route{tunnel: &Tunnel{Checker: newChecker()}}
+	_ = raw.Control(func(fd uintptr) { f.legs[client].fd = int32(fd) })
+	w.do(func() {
+		for b.Loop() {
+			f.look = lookFirst
+			w.look(&f)
+		}
+	})
+	if f.look != lookNever {
+		b.Error("it may be a check")
+	}
+}
