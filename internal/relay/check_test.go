@@ -263,9 +263,9 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 		{"silent", func(tn *Tunnel, _ *Options) { tn.Forward = forward(quiet) }, EndTargetUnreached, syscall.ETIMEDOUT},
 		{"unresolved", func(tn *Tunnel, o *Options) {
 			tn.Forward = []Target{{Host: "nowhere.test", Port: 1}}
-			o.Resolve = func(ctx context.Context, _ string) ([]netip.Addr, error) {
+			o.Resolve = func(ctx context.Context, _ string) (Answer, error) {
 				<-ctx.Done()
-				return nil, ctx.Err()
+				return Answer{}, ctx.Err()
 			}
 		}, EndTargetUnknown, nil},
 	} {
