@@ -309,6 +309,9 @@ func (d *daemon) reload(ctx context.Context) {
 	}
 	var pages *webChange
 	if err == nil {
+		err = d.checks.equip(after, tunnels)
+	}
+	if err == nil {
 		pages, err = d.web.prepare(ctx, after.HTTPListen)
 	}
 	if err == nil {

@@ -17,7 +17,7 @@ const (
 	DefaultBytes = 1 << 20
 
 	patternFrame = 16 << 10                // bytes
-	exchangeMost = 1500 * time.Millisecond // what is not sent by then is left out
+	exchangeMost = 1300 * time.Millisecond // what is not sent by then is left out
 	stalledAfter = 2 * time.Second         // without a byte
 	exchangeEnd  = 15 * time.Second        // however slowly bytes come
 

@@ -10,7 +10,8 @@ import "time"
 // lossy if it still loses, not much less, and lossyShare of all that was sent. A
 // path that loses 0.01 % is so called once in 40 000 checks.
 const (
-	lossyLeast = 2      // segments, in each exchange
+	lossyLeast = 2      // segments, in each exchange,
+	lossyFew   = 1000   // but one in a second exchange of no more than so many
 	lossyAgain = 0.001  // share of the second exchange,
 	lossyStill = 1. / 4 // of the first one's
 	lossyShare = 0.002  // of both
@@ -37,7 +38,7 @@ func (l *leg) loses() (direction string, share float64) {
 		first, last sent
 	}{{upwards, first.lostUp(), last.lostUp()}, {downwards, first.lostDown(), last.lostDown()}} {
 		all := sent{d.first.Segments + d.last.Segments, d.first.Lost + d.last.Lost}
-		if !loses(d.first, lossyShare) || !loses(d.last, max(lossyAgain, lossyStill*d.first.share())) || !loses(all, lossyShare) {
+		if !loses(d.first, lossyShare) || !d.last.stillLoses(d.first) || !loses(all, lossyShare) {
 			continue
 		}
 		share = max(share, all.share())
@@ -52,6 +53,12 @@ func (l *leg) loses() (direction string, share float64) {
 
 func loses(s sent, share float64) bool {
 	return s.Segments > 0 && s.Lost >= lossyLeast && s.share() >= share
+}
+
+// stillLoses says whether a second exchange lost much as the first did.
+func (s sent) stillLoses(first sent) bool {
+	return s.Lost >= lossyLeast-1 && (s.Lost >= lossyLeast || s.Segments <= lossyFew) &&
+		s.share() >= max(lossyAgain, lossyStill*first.share())
 }
 
 // share is that of the segments that were lost.

@@ -166,6 +166,7 @@ func TestLoss(t *testing.T) {
 		{"one is chance", []pass{{UpSent: sentOf(1, 724), DownSent: sentOf(1, 724)}}, ""},
 		{"two are chance, if there are no more", []pass{{UpSent: sentOf(2, 724)}, {UpSent: sentOf(1, 1448)}}, ""},
 		{"1 %", []pass{{UpSent: sentOf(7, 724)}, {UpSent: sentOf(6, 724)}}, upwards},
+		{"one of few", []pass{{UpSent: sentOf(4, 400)}, {UpSent: sentOf(1, 300)}}, upwards},
 		{"gone in a calm exchange", []pass{{UpSent: sentOf(40, 724)}, {UpSent: sentOf(0, 724)}}, ""},
 		{"nearly gone", []pass{{DownSent: sentOf(40, 7240)}, {DownSent: sentOf(1, 7240)}}, ""},
 		{"both ways", []pass{{UpSent: sentOf(8, 724), DownSent: sentOf(9, 724)}, {UpSent: sentOf(3, 400), DownSent: sentOf(2, 400)}}, bothWays},

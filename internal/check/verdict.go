@@ -27,6 +27,9 @@ func (w *walker) fault(t *trouble) {
 		hop.State = Broken
 	}
 	f.tell(hop)
+	if n > 1 && w.chain.Hops[n-2].Kind == KindOther {
+		f.Text += "; between them stands " + w.chain.Hops[n-2].Address.String() + ", which is no relay"
+	}
 	w.chain.Fault = f
 }
 

@@ -32,7 +32,9 @@ func TestPageNamesEveryKey(t *testing.T) {
 				key += ":"
 			case section == "check":
 				key = "`check." + key + "`"
-			case key == "log", key == "limits", key == "proxy_protocol", section != "health" && key == "check", key == "health", section == "proxy_protocol" && key == "in": // their keys are there
+			case key == "check" && section != "health":
+				continue // its keys are there
+			case key == "log", key == "limits", key == "proxy_protocol", key == "health", section == "proxy_protocol" && key == "in": // their keys are there
 				continue
 			default:
 				key = "`" + within[section] + key + "`"

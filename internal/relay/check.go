@@ -194,7 +194,7 @@ func (w *worker) takeOver(f *flow) {
 	c := Checked{
 		From:    f.client,
 		Listen:  w.listenAddr(f),
-		Forward: f.forward(),
+		Forward: f.hopName(),
 		Dialed:  f.target,
 		Sent:    max(0, f.dirs[down].bytes),
 	}
@@ -252,14 +252,6 @@ func (w *worker) takeHeld(dir *direction) (held []byte, whole bool) {
 	}
 	w.discard(dir)
 	return held, true
-}
-
-// forward is the target as it is configured.
-func (f *flow) forward() string {
-	if t := f.route.tunnel.Forward; len(t) == 1 {
-		return t[0].String()
-	}
-	return f.target.String()
 }
 
 // served goes on with a flow whose check has been answered.

@@ -201,7 +201,7 @@ func (f *flow) source() netip.Addr {
 // been tried or the flow leaves it for another.
 func (w *worker) blame(f *flow) {
 	o := f.opening
-	if f.hop == nil || !o.blamed {
+	if f.hop == nil || !o.blamed || f.look == lookCheck { // which waits less long
 		return
 	}
 	o.blamed = false

@@ -18,8 +18,8 @@ import (
 
 	"longhaul/internal/check"
 	"longhaul/internal/lab"
-	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/relays"
 )
 
 // Within is how long a check may take.
@@ -129,16 +129,23 @@ type world struct {
 	lab     *lab.Lab
 	program string
 	dir     string
-	relays  []*process
+	relays  []*relays.Process
 	closers []func()
 }
 
 func (w *world) close() {
-	for _, p := range w.relays {
-		p.kill()
-	}
+	w.kill()
 	for _, c := range slices.Backward(w.closers) {
 		c()
+	}
+}
+
+// kill ends the relays.
+func (w *world) kill() {
+	for _, p := range w.relays {
+		if p.Running() {
+			_ = p.Kill() // it cannot fail in a way that leaves it running
+		}
 	}
 }
 
@@ -226,7 +233,7 @@ func (w *world) start(ctx context.Context, seed uint64) error {
 	if w.proxy {
 		headers = [3]string{"proxy_protocol: {out: v2}", "proxy_protocol: {in: {trusted: any}, out: v1}", "proxy_protocol: {in: {trusted: any}}"}
 	}
-	for i, r := range []struct {
+	for _, r := range []struct {
 		name     string
 		listen   netip.Addr
 		to       netip.AddrPort
@@ -239,12 +246,12 @@ func (w *world) start(ctx context.Context, seed uint64) error {
 		if w.down == r.name {
 			continue
 		}
-		p := &process{name: r.name, host: w.lab.Host(r.name), program: w.program, dir: w.dir}
+		p := &relays.Process{Name: r.name, Host: w.lab.Host(r.name), Program: w.program, Dir: w.dir}
 		w.relays = append(w.relays, p)
 		config := fmt.Sprintf("control_socket: %s\nworkers: 1\ntunnels:\n  - name: main\n    listen: %v\n    forward: %v\n    check: {key_file: %s, next: %s}\n    %s\n",
-			p.socket(), to(r.listen, relayPort), r.to, key, r.next, r.on)
-		if err := p.start(ctx, config); err != nil {
-			return fmt.Errorf("relay %d: %w", i, err)
+			p.Socket(), to(r.listen, relayPort), r.to, key, r.next, r.on)
+		if err := p.Start(ctx, config); err != nil {
+			return err
 		}
 	}
 	if w.cut != "" {
@@ -296,9 +303,7 @@ func (w *world) serveTarget(ctx context.Context) error {
 	})
 	w.closers = append(w.closers, func() {
 		l.Close()
-		for _, p := range w.relays {
-			p.kill() // their ends are the ends of what is served
-		}
+		w.kill() // their ends are the ends of what is served
 		serving.Wait()
 	})
 	return nil
@@ -322,7 +327,7 @@ func (w *world) check(ctx context.Context, r *Result) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, w.program, "check", "main", "--json", "--control-socket", w.relays[0].socket())
+	cmd := exec.CommandContext(ctx, w.program, "check", "main", "--json", "--control-socket", w.relays[0].Socket())
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	begin := time.Now()
 	err := w.lab.Host("relay-a").Start(cmd)
@@ -363,51 +368,6 @@ func verdictOf(r check.Report) Verdict {
 		}
 	}
 	return v
-}
-
-// process is a relay of the chain.
-type process struct {
-	name    string
-	host    *hosts.Host
-	program string
-	dir     string
-	cmd     *exec.Cmd
-	log     bytes.Buffer // to be read once it has ended
-	exited  chan struct{}
-}
-
-func (p *process) socket() string { return filepath.Join(p.dir, p.name+".sock") }
-
-func (p *process) start(ctx context.Context, config string) error {
-	path := filepath.Join(p.dir, p.name+".yaml")
-	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
-		return err
-	}
-	p.cmd = exec.Command(p.program, "relay", "--config", path)
-	p.cmd.Stderr = &p.log
-	if err := p.host.Start(p.cmd); err != nil {
-		return err
-	}
-	p.exited = make(chan struct{})
-	go func() {
-		_ = p.cmd.Wait()
-		close(p.exited)
-	}()
-	return until(ctx, p.name+" does not listen", func() (bool, error) {
-		select {
-		case <-p.exited:
-			return false, fmt.Errorf("%s ended: %s", p.name, p.log.String())
-		default:
-		}
-		return p.host.Listening(relayPort)
-	})
-}
-
-func (p *process) kill() {
-	if p.exited != nil {
-		_ = p.cmd.Process.Kill()
-		<-p.exited
-	}
 }
 
 // until polls a condition for a while.
