@@ -27,6 +27,9 @@ func commands(env *env) []*cobra.Command {
 		newTop(env),
 		newStatus(env),
 		newConfig(env),
+		newService(env),
+		newCompletion(env),
+		newGenDocs(env),
 		newVersion(env),
 	}
 }

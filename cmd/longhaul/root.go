@@ -33,7 +33,9 @@ Exit codes: 0 done, 1 failed, 2 wrong command line or bad configuration,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError(&hintError{err, "see " + cmd.CommandPath() + " --help"})
 	})
+	root.CompletionOptions.DisableDefaultCmd = true // commands has one that helps as the others do
 	root.AddCommand(commands(env)...)
+	completeValues(root)
 	return root
 }
 

@@ -4,15 +4,22 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
 
-// version says which build this is: the module's version or the commit, the
-// compiler and the platform.
+// What packaging/build tells the linker; empty in other builds.
+var release, commit string
+
+// version says which build this is: the release or the module's version, the
+// commit, the compiler and the platform.
 func version() string {
-	release, commit, dirty := "unknown", "", ""
-	if info, ok := debug.ReadBuildInfo(); ok {
+	release, commit, dirty := release, commit, ""
+	if commit != "" {
+		commit = " " + commit
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && release == "" {
 		release = info.Main.Version
 		for _, s := range info.Settings {
 			switch {
@@ -23,8 +30,14 @@ func version() string {
 			}
 		}
 	}
+	if release == "" {
+		release = "unknown"
+	}
 	return fmt.Sprintf("longhaul %s%s%s %s %s/%s", release, commit, dirty, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
+
+// releaseName is the release alone.
+func releaseName() string { return strings.Fields(version())[1] }
 
 func newVersion(env *env) *cobra.Command {
 	return &cobra.Command{
