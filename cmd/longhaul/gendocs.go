@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"longhaul/docs"
 	"longhaul/internal/manpage"
 	"longhaul/packaging"
 )
@@ -64,11 +65,12 @@ func manPages(root *cobra.Command) map[string][]byte {
 
 func pageName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
+func pageTitle(name string, section int, summary string) manpage.Title {
+	return manpage.Title{Name: name, Section: section, Date: releaseDate(), Source: "longhaul " + releaseName(), Summary: summary}
+}
+
 func manPage(cmd *cobra.Command) manpage.Page {
-	p := manpage.Page{
-		Name: pageName(cmd), Section: 1, Source: "longhaul " + releaseName(), Summary: lowerFirst(cmd.Short),
-		Description: cmd.Long, Examples: cmd.Example,
-	}
+	p := manpage.Page{Title: pageTitle(pageName(cmd), 1, lowerFirst(cmd.Short)), Description: cmd.Long, Examples: cmd.Example}
 	if cmd.HasSubCommands() {
 		p.Synopsis = append(p.Synopsis, cmd.CommandPath()+" COMMAND [FLAGS]")
 	} else {
@@ -100,6 +102,9 @@ func manPage(cmd *cobra.Command) manpage.Page {
 	}
 	if cmd.HasParent() {
 		p.SeeAlso = append([]string{pageName(cmd.Parent()) + "(1)"}, p.SeeAlso...)
+	}
+	if cmd.Flags().Lookup("config") != nil || strings.HasPrefix(pageName(cmd), "longhaul-config") {
+		p.SeeAlso = append(p.SeeAlso, "longhaul.yaml(5)")
 	}
 	return p
 }
@@ -139,5 +144,6 @@ func sharedFiles(outer *env) (map[string][]byte, error) {
 	for name, page := range manPages(root) {
 		all["man/man1/"+name] = page
 	}
+	all["man/man5/longhaul.yaml.5"] = manpage.FromMarkdown(pageTitle("longhaul.yaml", 5, "configuration of longhaul relay"), docs.Configuration)
 	return all, nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -115,23 +116,41 @@ func serviceError(err error) error {
 
 // verbs are what a step is called once it is done.
 var verbs = map[service.Verb]string{
-	service.Make: "made", service.Write: "wrote", service.Replace: "replaced", service.Link: "linked", service.Remove: "removed",
+	service.Write: "wrote", service.Replace: "replaced", service.Link: "linked", service.Remove: "removed",
 	service.Keep: "kept",
 }
 
-// writeSteps lists changes, and what was left alone and why.
+// writeSteps lists changes, and what was left alone and why. The many files of
+// share are counted.
 func writeSteps(env *env, steps []service.Step, dryRun bool) {
-	for _, s := range steps {
-		verb := verbs[s.Verb]
+	name := func(verb service.Verb) string {
 		if dryRun {
-			verb = "would " + string(s.Verb)
+			return "would " + string(verb)
 		}
+		return verbs[verb]
+	}
+	type group struct {
+		verb service.Verb
+		dir  string
+	}
+	counts := map[group]int{}
+	var groups []group
+	for _, s := range steps {
+		dir, _, shared := strings.Cut(s.Path, "/share/")
 		switch {
-		case s.Verb == service.Present, s.Verb == service.Make:
+		case s.Verb == service.Present, s.Verb == service.Make, s.Verb == service.Unmake:
+		case shared && s.Verb != service.Keep:
+			g := group{s.Verb, dir + "/share"}
+			if counts[g]++; counts[g] == 1 {
+				groups = append(groups, g)
+			}
 		case s.Why != "":
-			fmt.Fprintf(env.stdout, "%s %s: %s\n", verb, s.Path, s.Why)
+			fmt.Fprintf(env.stdout, "%s %s: %s\n", name(s.Verb), s.Path, s.Why)
 		default:
-			fmt.Fprintf(env.stdout, "%s %s\n", verb, s.Path)
+			fmt.Fprintf(env.stdout, "%s %s\n", name(s.Verb), s.Path)
 		}
+	}
+	for _, g := range groups {
+		fmt.Fprintf(env.stdout, "%s %s below %s: manual pages, completion, examples\n", name(g.verb), plural(counts[g], "file"), g.dir)
 	}
 }

@@ -73,8 +73,7 @@ interrupted, run it again, or uninstall.`,
 	flags.StringVar(&s.config, "config", "", "copy `FILE` to /etc/longhaul/longhaul.yaml")
 	flags.BoolVar(&s.now, "now", false, "start the service as well")
 	flags.BoolVar(&s.dryRun, "dry-run", false, "only say what would be done")
-	flags.StringSliceVar(&s.grants, "grant", nil, "a `LIST` of drop-ins beyond those that the configuration\nneeds, or none at all (none): "+
-		strings.Join(allGrants[:2], ", ")+",\n"+strings.Join(allGrants[2:], ", "))
+	flags.StringSliceVar(&s.grants, "grant", nil, "a `LIST` of drop-ins beyond those that the configuration needs, or none at all (none): "+strings.Join(allGrants, ", "))
 	flags.StringVar(&s.prefix, "prefix", defaultPrefix, "where bin and share are: a `DIR`")
 	rootFlag(flags, &s.root)
 	flags.BoolVar(&s.json, "json", false, "print what was done as JSON")

@@ -10,7 +10,7 @@ import (
 )
 
 // What packaging/build tells the linker; empty in other builds.
-var release, commit string
+var release, commit, date string
 
 // version says which build this is: the release or the module's version, the
 // commit, the compiler and the platform.
@@ -38,6 +38,19 @@ func version() string {
 
 // releaseName is the release alone.
 func releaseName() string { return strings.Fields(version())[1] }
+
+// releaseDate is the day of the commit; empty if that is not known.
+func releaseDate() string {
+	day := date
+	if info, ok := debug.ReadBuildInfo(); ok && day == "" {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.time" {
+				day, _, _ = strings.Cut(s.Value, "T")
+			}
+		}
+	}
+	return day
+}
 
 func newVersion(env *env) *cobra.Command {
 	return &cobra.Command{

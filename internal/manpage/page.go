@@ -6,12 +6,18 @@ import (
 	"strings"
 )
 
+// Title is what a page is about.
+type Title struct {
+	Name    string // of the page: "longhaul-relay"
+	Section int
+	Date    string // of the release: "2026-11-21"
+	Source  string // what it belongs to, with its version
+	Summary string // one line
+}
+
 // Page is a manual page of a command.
 type Page struct {
-	Name     string // of the page: "longhaul-relay"
-	Section  int
-	Source   string // what it belongs to, with its version
-	Summary  string // one line
+	Title
 	Synopsis []string
 	// Description is text as help shows it: paragraphs, between them blank
 	// lines; indented lines stay as they are.
@@ -32,11 +38,7 @@ type Option struct {
 // Roff is the page's source.
 func (p Page) Roff() []byte {
 	var b strings.Builder
-	fmt.Fprintf(&b, ".TH %s %d \"\" %s\n", quoted(strings.ToUpper(p.Name)), p.Section, quoted(p.Source))
-	// Without hyphenation and ragged: names of flags stay whole.
-	b.WriteString(".nh\n.ad l\n")
-	section(&b, "NAME")
-	fmt.Fprintf(&b, "%s \\- %s\n", escape(p.Name), escape(p.Summary))
+	p.write(&b)
 	if len(p.Synopsis) > 0 {
 		section(&b, "SYNOPSIS")
 		for i, line := range p.Synopsis {
@@ -68,6 +70,14 @@ func (p Page) Roff() []byte {
 		}
 	}
 	return []byte(b.String())
+}
+
+// write begins a page. Lines are neither hyphenated nor justified: names of
+// flags stay whole.
+func (t Title) write(b *strings.Builder) {
+	fmt.Fprintf(b, ".TH %s %d %s %s\n.nh\n.ad l\n", quoted(strings.ToUpper(t.Name)), t.Section, quoted(t.Date), quoted(t.Source))
+	section(b, "NAME")
+	fmt.Fprintf(b, "%s \\- %s\n", escape(t.Name), escape(t.Summary))
 }
 
 func section(b *strings.Builder, title string) { fmt.Fprintf(b, ".SH %s\n", title) }
@@ -138,9 +148,13 @@ func lines(b *strings.Builder, s string) {
 
 var escapes = strings.NewReplacer(`\`, `\e`, `-`, `\-`, `'`, `\(aq`, "`", `\(ga`, `^`, `\(ha`, `~`, `\(ti`)
 
-// escape makes text mean itself.
+// escapeAll makes text mean itself, but for what it is at the beginning of a
+// line.
+func escapeAll(s string) string { return escapes.Replace(s) }
+
+// escape makes a line mean itself.
 func escape(s string) string {
-	s = escapes.Replace(s)
+	s = escapeAll(s)
 	if strings.HasPrefix(s, ".") {
 		s = `\&` + s
 	}

@@ -20,7 +20,8 @@ const (
 	Replace Verb = "replace" // a file that was made here before
 	Link    Verb = "link"    // a symbolic link
 	Remove  Verb = "remove"
-	Keep    Verb = "keep" // it is not what was made here; Why says more
+	Unmake  Verb = "unmake" // a directory
+	Keep    Verb = "keep"   // it is not what was made here; Why says more
 	Present Verb = "present"
 )
 

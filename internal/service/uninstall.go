@@ -56,7 +56,7 @@ func (h Host) Removal(r *Record, purge bool, private []string) (*Removal, error)
 				m.keepDir(e, left)
 				continue
 			}
-			m.step(Remove, e.Path, "")
+			m.step(Unmake, e.Path, "")
 		case !purge && !slices.Contains(e.Digests, digest):
 			m.step(Keep, e.Path, changedSince)
 			m.kept = append(m.kept, e)
@@ -137,7 +137,7 @@ func (m *Removal) Apply() error {
 		}
 	}
 	for _, s := range m.Steps {
-		if s.Verb != Remove {
+		if s.Verb != Remove && s.Verb != Unmake {
 			continue
 		}
 		at, err := m.host.place(s.Path)
@@ -157,7 +157,11 @@ func (m *Removal) Apply() error {
 		return m.forget()
 	}
 	// A later purge finds what is still here.
-	slices.Reverse(m.kept)
+	for _, e := range m.record.Entries {
+		if e.isDir() && strings.HasPrefix(m.host.Dir+"/", e.Path+"/") {
+			m.kept = append(m.kept, e)
+		}
+	}
 	left := *m.record
 	left.Program, left.Entries, left.Complete = "", m.kept, true
 	return m.host.save(&left)
@@ -169,7 +173,7 @@ func (m *Removal) forget() error {
 		return err
 	}
 	for _, s := range m.Steps {
-		if e := m.record.find(s.Path); s.Verb == Remove && e != nil && e.isDir() {
+		if s.Verb == Unmake {
 			at, err := m.host.place(s.Path)
 			if err != nil {
 				return err
