@@ -122,7 +122,7 @@ func (s *serviceInstall) run(ctx context.Context, env *env) (err error) {
 	if err != nil {
 		return err
 	}
-	plan, err := s.host.Plan(files, version(), s.program)
+	plan, err := s.host.Plan(service.Wanted{Files: files, Program: s.program, Version: version(), Loads: loaded(grants, c)})
 	if err != nil {
 		return serviceError(err)
 	}
@@ -163,6 +163,19 @@ func (s *serviceInstall) write(env *env, out serviceInstalled, changes bool) err
 		fmt.Fprintln(env.stdout, "note: "+note)
 	}
 	return nil
+}
+
+// loaded are the algorithms that the service will load.
+func loaded(grants []grant, c *config.Config) (names []string) {
+	for _, g := range grants {
+		switch g.Name {
+		case grantLoadCC:
+			names = append(names, g.load...)
+		case grantCC:
+			names = append(names, namedCC(c)...)
+		}
+	}
+	return names
 }
 
 // loader reads the configuration as the host will.

@@ -140,11 +140,12 @@ func (s *serviceUninstall) apply(ctx context.Context, host service.Host, record 
 // unloadServiceCC takes the algorithms out of the kernel that the service has
 // loaded, and says what else longhaul has changed on this host.
 func unloadServiceCC(ctx context.Context, record *service.Record) (notes []string, err error) {
-	var named []string
-	if record.Has(dropInDir+"/"+grantLoadCC+".conf") || record.Has(dropInDir+"/"+grantCC+".conf") {
-		// A configuration that cannot be read names none: then the note does.
+	named := record.Loads
+	if record.Has(dropInDir + "/" + grantCC + ".conf") {
+		// A reload may have named more. A configuration that cannot be read
+		// names none; then the note does.
 		if c, err := loader().Load(ctx, configFile); err == nil {
-			named = namedCC(c)
+			named = append(named, namedCC(c)...)
 		}
 	}
 	for _, name := range findHostChanges().CongestionControls {

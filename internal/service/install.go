@@ -50,7 +50,7 @@ func (p *Plan) Changes() bool { return len(p.files)+len(p.drop) > 0 }
 const changedSince = "changed since it was installed"
 
 // Plan compares the host with what ought to be there. It changes nothing.
-func (h Host) Plan(want []File, version, program string) (*Plan, error) {
+func (h Host) Plan(want Wanted) (*Plan, error) {
 	before, err := h.Load()
 	if err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (h Host) Plan(want []File, version, program string) (*Plan, error) {
 		before = &Record{}
 	}
 	p := &Plan{host: h}
-	p.during = Record{Program: program, Version: version, At: time.Now().UTC().Truncate(time.Second)}
+	p.during = Record{Program: want.Program, Version: want.Version, At: time.Now().UTC().Truncate(time.Second), Loads: union(before.Loads, want.Loads)}
 	p.after = p.during
 	p.after.Complete = true
 	for _, e := range before.Entries {
@@ -72,13 +72,13 @@ func (h Host) Plan(want []File, version, program string) (*Plan, error) {
 	if err := p.parents(filepath.Join(h.Dir, recordName)); err != nil {
 		return nil, err
 	}
-	for _, f := range want {
+	for _, f := range want.Files {
 		if err := p.file(f, before.find(f.Path)); err != nil {
 			return nil, err
 		}
 	}
 	for _, e := range before.Entries {
-		wanted := slices.ContainsFunc(want, func(f File) bool { return f.Path == e.Path })
+		wanted := slices.ContainsFunc(want.Files, func(f File) bool { return f.Path == e.Path })
 		if wanted || e.isDir() {
 			continue
 		}
@@ -96,6 +96,12 @@ func (h Host) Plan(want []File, version, program string) (*Plan, error) {
 		}
 	}
 	return p, nil
+}
+
+func union(a, b []string) []string {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 func (p *Plan) step(verb Verb, path, why string) {

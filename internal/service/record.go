@@ -27,6 +27,10 @@ type Record struct {
 	// Complete: nothing interrupted the last change.
 	Complete bool    `json:"complete"`
 	Entries  []Entry `json:"entries"`
+
+	// Loads is what the service may have loaded into the kernel, ever since it
+	// was installed. It is for the caller, who knows how to unload it.
+	Loads []string `json:"loads,omitempty"`
 }
 
 // Entry is a file, a symbolic link or a directory that was made.

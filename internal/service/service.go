@@ -42,6 +42,14 @@ type File struct {
 	Vital bool
 }
 
+// Wanted is an installation as it ought to be.
+type Wanted struct {
+	Files   []File
+	Program string   // what the unit starts
+	Version string   // of it
+	Loads   []string // see [Record]
+}
+
 func (f File) digest() string {
 	if f.Link != "" {
 		return linkDigest(f.Link)

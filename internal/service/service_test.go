@@ -75,7 +75,7 @@ func tree(t *testing.T, h Host) map[string]string {
 
 func install(t *testing.T, h Host, files []File) *Plan {
 	t.Helper()
-	p, err := h.Plan(files, "v1", "/usr/local/bin/program")
+	p, err := h.Plan(Wanted{Files: files})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestUninstallLeavesNothing(t *testing.T) {
 			t.Errorf("%s is %q, want %q", path, got, want)
 		}
 	}
-	again, err := h.Plan(first, "v1", "")
+	again, err := h.Plan(Wanted{Files: first})
 	if err != nil || again.Changes() {
 		t.Errorf("a second installation would change %v, %v", again.Steps, err)
 	}
@@ -149,7 +149,7 @@ func TestWhatOthersMadeIsLeftAlone(t *testing.T) {
 		h := newHost(t)
 		write(t, h, f.Path, "somebody's")
 		before := tree(t, h)
-		_, err := h.Plan(first, "v1", "")
+		_, err := h.Plan(Wanted{Files: first})
 		var conflict *ErrConflict
 		if !errors.As(err, &conflict) || conflict.Path != f.Path || conflict.Changed {
 			t.Errorf("%s in the way gives %v", f.Path, err)
@@ -225,7 +225,7 @@ func TestAChangedProgramIsNotReplaced(t *testing.T) {
 	h := newHost(t)
 	install(t, h, first)
 	write(t, h, "/usr/local/bin/program", "by hand")
-	_, err := h.Plan(second, "v2", "")
+	_, err := h.Plan(Wanted{Files: second})
 	var conflict *ErrConflict
 	if !errors.As(err, &conflict) || !conflict.Changed {
 		t.Errorf("got %v", err)
@@ -300,7 +300,7 @@ func TestInterruptedAnywhere(t *testing.T) {
 				if step.before != nil {
 					install(t, h, step.before)
 				}
-				p, err := h.Plan(step.files, "v1", "")
+				p, err := h.Plan(Wanted{Files: step.files})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -336,7 +336,7 @@ func TestLinksLeadNowhereElse(t *testing.T) {
 	if err := os.Symlink(elsewhere, h.Root+"/etc"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Plan(first, "v1", ""); err == nil || !strings.Contains(err.Error(), "leads out of") {
+	if _, err := h.Plan(Wanted{Files: first}); err == nil || !strings.Contains(err.Error(), "leads out of") {
 		t.Errorf("got %v", err)
 	}
 	// Inside the image they are as good as directories.
@@ -363,7 +363,7 @@ func TestDamagedRecords(t *testing.T) {
 		if _, err := h.Load(); err == nil || !strings.Contains(err.Error(), "is damaged") {
 			t.Errorf("%s gives %v", name, err)
 		}
-		if _, err := h.Plan(first, "v1", ""); err == nil {
+		if _, err := h.Plan(Wanted{Files: first}); err == nil {
 			t.Errorf("%s: something is planned on it", name)
 		}
 	}
