@@ -59,7 +59,7 @@ func rootFlag(flags *pflag.FlagSet, root *string) {
 // serviceHost is this machine or an image.
 func serviceHost(root string) (service.Host, error) {
 	h := service.Host{Dir: serviceRecords}
-	if root == "" || root == "/" {
+	if root == "" {
 		return h, nil
 	}
 	absolute, err := filepath.Abs(root)

@@ -58,11 +58,11 @@ func (m *markdown) block(rows []string) int {
 		return 1
 	case strings.HasPrefix(row, "```"):
 		n := until(func(row string) bool { return strings.HasPrefix(row, "```") })
-		literal(m.out, rows[1:n])
+		literal(m.out, rows[1:n], fresh)
 		return min(n+1, len(rows))
 	case strings.HasPrefix(row, "    "):
 		n := until(func(row string) bool { return !strings.HasPrefix(row, "    ") })
-		literal(m.out, rows[:n])
+		literal(m.out, rows[:n], fresh)
 		return n
 	case strings.HasPrefix(row, "|"):
 		n := until(func(row string) bool { return !strings.HasPrefix(row, "|") })

@@ -56,7 +56,7 @@ func (p Page) Roff() []byte {
 	options(&b, "OPTIONS", p.Options)
 	if p.Examples != "" {
 		section(&b, "EXAMPLES")
-		literal(&b, strings.Split(strings.Trim(p.Examples, "\n"), "\n"))
+		literal(&b, strings.Split(strings.Trim(p.Examples, "\n"), "\n"), true)
 	}
 	if len(p.SeeAlso) > 0 {
 		section(&b, "SEE ALSO")
@@ -105,7 +105,7 @@ func text(b *strings.Builder, s string) {
 		for len(rows) > 0 {
 			n := run(rows)
 			if strings.HasPrefix(rows[0], " ") {
-				literal(b, rows[:n])
+				literal(b, rows[:n], first)
 			} else {
 				if !first {
 					b.WriteString(".PP\n")
@@ -129,9 +129,12 @@ func run(rows []string) int {
 	return len(rows)
 }
 
-// literal writes lines as they are.
-func literal(b *strings.Builder, rows []string) {
-	b.WriteString(".PP\n.RS 2\n.nf\n")
+// literal writes lines as they are; after a heading nothing sets them apart.
+func literal(b *strings.Builder, rows []string, afterHeading bool) {
+	if !afterHeading {
+		b.WriteString(".PP\n")
+	}
+	b.WriteString(".RS 2\n.nf\n")
 	indent := strings.Repeat(" ", len(rows[0])-len(strings.TrimLeft(rows[0], " ")))
 	for _, row := range rows {
 		lines(b, strings.TrimPrefix(row, indent))

@@ -18,8 +18,9 @@ import (
 
 // Host is where files go.
 type Host struct {
-	// Root is the root directory of an image; empty for this machine. Paths
-	// are always those that the running host will see.
+	// Root is the root directory of an image; empty for this machine, and "/"
+	// for this machine's files alone. Paths are always those that the running
+	// host will see.
 	Root string
 
 	// Dir holds the record, below Root.
@@ -73,7 +74,7 @@ func (e *ErrConflict) Error() string {
 // place is where a path of the host is seen by this process. It refuses to
 // leave the root directory by a symbolic link.
 func (h Host) place(path string) (string, error) {
-	if h.Root == "" {
+	if h.Root == "" || h.Root == "/" {
 		return path, nil
 	}
 	root, err := filepath.EvalSymlinks(h.Root)
