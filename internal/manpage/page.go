@@ -75,7 +75,7 @@ func (p Page) Roff() []byte {
 // write begins a page. Lines are neither hyphenated nor justified: names of
 // flags stay whole.
 func (t Title) write(b *strings.Builder) {
-	fmt.Fprintf(b, ".TH %s %d %s %s\n.nh\n.ad l\n", quoted(strings.ToUpper(t.Name)), t.Section, quoted(t.Date), quoted(t.Source))
+	fmt.Fprintf(b, ".TH %s %d %q %s\n.nh\n.ad l\n", quoted(strings.ToUpper(t.Name)), t.Section, t.Date, quoted(t.Source))
 	section(b, "NAME")
 	fmt.Fprintf(b, "%s \\- %s\n", escape(t.Name), escape(t.Summary))
 }
