@@ -123,7 +123,7 @@ func cells(row string) []string {
 	return parts
 }
 
-var spans = regexp.MustCompile("`([^`]+)`|\\*\\*([^*]+)\\*\\*|\\*([^*]+)\\*|\\[([^\\]]+)\\]\\(([^)]*)\\)")
+var spans = regexp.MustCompile("`([^`]+)`|\\*\\*([^*\\s][^*]*)\\*\\*|\\*([^*\\s][^*]*)\\*|\\[([^\\]]+)\\]\\(([^)]*)\\)")
 
 // inline writes text with its code, emphasis and links. Of a link to another
 // page of docs/ its words stay.

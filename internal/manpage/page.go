@@ -131,6 +131,9 @@ func run(rows []string) int {
 
 // literal writes lines as they are; after a heading nothing sets them apart.
 func literal(b *strings.Builder, rows []string, afterHeading bool) {
+	if len(rows) == 0 {
+		return
+	}
 	if !afterHeading {
 		b.WriteString(".PP\n")
 	}

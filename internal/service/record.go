@@ -90,13 +90,21 @@ func (h Host) Load() (*Record, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read what was installed: %w", err)
 	}
+	r, err := parseRecord(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s, which says what was installed, is damaged: %w", at, err)
+	}
+	return r, nil
+}
+
+func parseRecord(b []byte) (*Record, error) {
 	var r Record
 	if err := json.Unmarshal(b, &r); err != nil {
-		return nil, fmt.Errorf("%s, which says what was installed, is damaged: %w", at, err)
+		return nil, err
 	}
 	for _, e := range r.Entries {
 		if !filepath.IsAbs(e.Path) || filepath.Clean(e.Path) != e.Path || e.Path == "/" {
-			return nil, fmt.Errorf("%s, which says what was installed, is damaged: %q is no path of a file", at, e.Path)
+			return nil, fmt.Errorf("%q is no path of a file", e.Path)
 		}
 	}
 	return &r, nil

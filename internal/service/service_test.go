@@ -371,10 +371,9 @@ func TestDamagedRecords(t *testing.T) {
 
 func FuzzRecord(f *testing.F) {
 	f.Add(`{"complete":true,"entries":[{"path":"/etc/a","digests":["link:b"]},{"path":"/etc"}]}`)
+	h := Host{Root: f.TempDir(), Dir: recordDir}
 	f.Fuzz(func(t *testing.T, text string) {
-		h := newHost(t)
-		write(t, h, recordDir+"/"+recordName, text)
-		r, err := h.Load()
+		r, err := parseRecord([]byte(text))
 		if err != nil {
 			return
 		}
@@ -382,9 +381,6 @@ func FuzzRecord(f *testing.F) {
 			if at, err := h.place(e.Path); err == nil && !strings.HasPrefix(at, h.Root+"/") {
 				t.Errorf("%q is at %q", e.Path, at)
 			}
-		}
-		if _, err := h.Removal(r, true, private); err != nil {
-			return
 		}
 	})
 }
