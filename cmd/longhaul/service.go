@@ -106,6 +106,8 @@ func serviceError(err error) error {
 	switch {
 	case errors.As(err, &conflict) && conflict.Changed:
 		return &hintError{err, "move it away, or remove everything first: longhaul service uninstall --purge"}
+	case errors.As(err, &conflict) && conflict.Path == unitFile:
+		return &hintError{err, "move it away"}
 	case errors.As(err, &conflict):
 		return &hintError{err, "move it away, or choose another place with --prefix DIR"}
 	case errors.Is(err, os.ErrPermission):

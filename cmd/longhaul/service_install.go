@@ -284,7 +284,7 @@ func (s *serviceInstall) tell(ctx context.Context, plan *service.Plan, edited bo
 	}
 	running := unit.Active == "active" || unit.Active == "reloading"
 	if running && plan.Changes() {
-		out.Notes = append(out.Notes, "what has changed takes effect when the relay starts anew: systemctl restart longhaul")
+		out.Notes = append(out.Notes, "the running relay goes on as it is: longhaul upgrade gives way to a new program, systemctl restart longhaul to all that has changed")
 	}
 	if !s.now || !edited || running {
 		out.Started = running

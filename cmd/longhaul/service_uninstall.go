@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,8 +17,8 @@ import (
 
 // serviceUninstall is what uninstall was asked to do.
 type serviceUninstall struct {
-	root                string
-	purge, dryRun, json bool
+	root                            string
+	purge, keepConfig, dryRun, json bool
 }
 
 // serviceUninstalled is what uninstall prints as JSON.
@@ -49,6 +50,7 @@ commands have changed on this host is named with what undoes it.`,
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.BoolVar(&s.purge, "purge", false, "remove what was changed since as well, and all of /etc/longhaul")
+	flags.BoolVar(&s.keepConfig, "keep-config", false, "keep "+configFile+", changed or not")
 	flags.BoolVar(&s.dryRun, "dry-run", false, "only say what would be done")
 	rootFlag(flags, &s.root)
 	flags.BoolVar(&s.json, "json", false, "print what was done as JSON")
@@ -56,6 +58,13 @@ commands have changed on this host is named with what undoes it.`,
 }
 
 func (s *serviceUninstall) run(ctx context.Context, env *env) error {
+	var keep []string
+	if s.keepConfig {
+		keep = append(keep, configFile)
+		if s.purge {
+			return usageError(&hintError{errors.New("--purge and --keep-config contradict each other"), "leave one of them out"})
+		}
+	}
 	host, err := serviceHost(s.root)
 	if err != nil {
 		return err
@@ -70,8 +79,13 @@ func (s *serviceUninstall) run(ctx context.Context, env *env) error {
 	out := serviceUninstalled{DryRun: s.dryRun, Steps: []service.Step{}, Notes: []string{}}
 	if record == nil {
 		out.Notes = append(out.Notes, "service install has made nothing here")
+		if !s.dryRun {
+			if err := host.Clear(); err != nil {
+				return serviceError(err)
+			}
+		}
 	} else {
-		removal, err := host.Removal(record, s.purge, ownDirs)
+		removal, err := host.Removal(record, s.purge, ownDirs, keep)
 		if err != nil {
 			return err
 		}

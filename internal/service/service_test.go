@@ -91,7 +91,7 @@ func uninstall(t *testing.T, h Host, purge bool) *Removal {
 	if err != nil || r == nil {
 		t.Fatalf("no record: %v", err)
 	}
-	m, err := h.Removal(r, purge, private)
+	m, err := h.Removal(r, purge, private, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,6 +218,44 @@ func TestWhatWasChangedSinceIsKept(t *testing.T) {
 	uninstall(t, h, true)
 	if left := tree(t, h); len(left) > 0 {
 		t.Errorf("a purge leaves %v", left)
+	}
+}
+
+func TestWhatIsToBeKept(t *testing.T) {
+	h := newHost(t)
+	install(t, h, first)
+	r, err := h.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := h.Removal(r, false, private, []string{"/etc/program/program.yaml"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Apply(); err != nil {
+		t.Fatal(err)
+	}
+	if left := tree(t, h); left["/etc/program/program.yaml"] == "" || left["/usr/local/bin/program"] != "" {
+		t.Errorf("left are %v", left)
+	}
+	uninstall(t, h, false)
+	if left := tree(t, h); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestInterruptedBeforeTheRecord(t *testing.T) {
+	h := newHost(t)
+	if err := os.MkdirAll(h.Root+"/var/lib", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	before := tree(t, h)
+	write(t, h, recordDir+"/"+recordName+".new", "{")
+	if err := h.Clear(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, tree(t, h)); diff != "" {
+		t.Error(diff)
 	}
 }
 

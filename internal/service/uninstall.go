@@ -23,8 +23,9 @@ type Removal struct {
 
 // Removal plans to remove what the record names. What somebody has changed
 // since is kept, unless purge is set; then the private directories go with all
-// that is in them, where they were made here.
-func (h Host) Removal(r *Record, purge bool, private []string) (*Removal, error) {
+// that is in them, where they were made here. The files of keep stay in any
+// case.
+func (h Host) Removal(r *Record, purge bool, private, keep []string) (*Removal, error) {
 	m := &Removal{host: h, record: r, purge: purge, private: private}
 	// Files first, then directories from the innermost on.
 	entries := slices.Clone(r.Entries)
@@ -57,6 +58,10 @@ func (h Host) Removal(r *Record, purge bool, private []string) (*Removal, error)
 				continue
 			}
 			m.step(Unmake, e.Path, "")
+		case slices.Contains(keep, e.Path):
+			m.step(Keep, e.Path, "asked for")
+			m.kept = append(m.kept, e)
+			continue
 		case !purge && !slices.Contains(e.Digests, digest):
 			m.step(Keep, e.Path, changedSince)
 			m.kept = append(m.kept, e)
@@ -165,6 +170,20 @@ func (m *Removal) Apply() error {
 	left := *m.record
 	left.Program, left.Entries, left.Complete = "", m.kept, true
 	return m.host.save(&left)
+}
+
+// Clear removes what an installation has left that was interrupted before its
+// record was there, and so before anything else was.
+func (h Host) Clear() error {
+	if !h.Exists(h.Dir) {
+		return nil
+	}
+	unlock, err := h.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return h.forget()
 }
 
 // forget removes the record, and then the directories that had to be made for it.
