@@ -81,7 +81,7 @@ func newCCList(env *env) *cobra.Command {
 longhaul that could be loaded. What is registered is the same for the whole
 machine; default and connections are of this network namespace.`,
 		Example: `  longhaul cc list
-  longhaul cc list --json | jq -r '.algorithms[] | select(.state == "ready").name'`,
+  longhaul cc list --json | jq -r '.algorithms[] | select(.default).name'`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			algorithms, err := ccHost(objects).List(true)

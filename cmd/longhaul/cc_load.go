@@ -118,7 +118,7 @@ func newCCUnload(env *env) *cobra.Command {
 		Use:   "unload [NAME...]",
 		Short: "Take algorithms out of the kernel again",
 		Long: `unload undoes load; if no algorithm is named, it undoes all that load and use
-have done. The default goes back to what it was, and so do the routes that use it.
+have done. The default goes back to what it was, and so do routes that use it.
 Connections that have an algorithm keep it until they end; other network
 namespaces that made it their default keep it until they choose another.`,
 		Example: `  longhaul cc unload haul

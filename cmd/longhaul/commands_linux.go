@@ -33,6 +33,9 @@ func commands(env *env) []*cobra.Command {
 		newUpgrade(env),
 		newCheck(env),
 		newConfig(env),
+		newService(env),
+		newCompletion(env),
+		newGenDocs(env),
 		newVersion(env),
 	}
 }

@@ -12,8 +12,11 @@ const rootExample = `  longhaul measure far.example.net
 // commands are those that every Unix has: a host that cannot be changed can
 // still be measured from.
 func commands(env *env) []*cobra.Command {
-	return []*cobra.Command{newMeasure(env), newVersion(env)}
+	return []*cobra.Command{newMeasure(env), newCompletion(env), newVersion(env)}
 }
 
 // isAvailable leaves the answer to the socket.
 func isAvailable(string) bool { return true }
+
+// completeValues has nothing to add to names of commands and flags.
+func completeValues(*cobra.Command) {}

@@ -5,7 +5,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"strings"
 
 	"longhaul/internal/doctor"
 )
@@ -101,18 +100,5 @@ func outlook(r doctor.Remedy) string {
 // wrap prints words in lines of textWidth, the first after a lead and the
 // others as deep.
 func wrap(w io.Writer, lead, text string) {
-	indent := strings.Repeat(" ", len(lead))
-	line := lead
-	for i, word := range strings.Fields(text) {
-		if i > 0 && len([]rune(line))+1+len([]rune(word)) > textWidth {
-			fmt.Fprintln(w, line)
-			line = indent + word
-			continue
-		}
-		if i > 0 {
-			line += " "
-		}
-		line += word
-	}
-	fmt.Fprintln(w, line)
+	fmt.Fprintln(w, lead+fold(text, textWidth, len(lead)))
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 )
@@ -47,6 +48,28 @@ func bitsPerSecond(bps float64) string {
 	default:
 		return fmt.Sprintf("%.1f kb/s", bps/1e3)
 	}
+}
+
+// fold breaks a text between words so that it fits into a width, of which all
+// lines but the first are indented; the first is so by what comes before it.
+func fold(text string, width, indent int) string {
+	var b strings.Builder
+	column := indent
+	for i, word := range strings.Fields(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case column+1+n > width:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			column = indent
+		default:
+			b.WriteString(" ")
+			column++
+		}
+		b.WriteString(word)
+		column += n
+	}
+	return b.String()
 }
 
 func milliseconds(d time.Duration) float64 {

@@ -115,7 +115,7 @@ func newLabTraffic(env *env) *cobra.Command {
 	return &cobra.Command{
 		Use: "traffic", Hidden: true, Args: noArgs,
 		Short:   "Send what standard input says, for lab run diagnosis",
-		Example: `  echo '{"to": "10.20.20.10:5001", "transfer_bytes": 100000}' | longhaul lab traffic`,
+		Example: `  echo '{"to":"10.20.20.10:5001","transfer_bytes":10000}' | longhaul lab traffic`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var traffic diagnosis.Traffic
 			if err := json.NewDecoder(env.stdin).Decode(&traffic); err != nil {

@@ -105,7 +105,7 @@ func newLabRunTransfers(env *env, experiment lab.Experiment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   experiment.Name,
 		Short: experiment.Summary,
-		Long:  fmt.Sprintf("After %s.\n\nThe table gives medians over the repeats, and their spread.", experiment.Source),
+		Long:  fmt.Sprintf("%s\n\nThe table gives medians over the repeats, and their spread.", fold("After "+experiment.Source+".", helpWidth, 0)),
 		Example: fmt.Sprintf(`  longhaul lab run %[1]s
   longhaul lab run %[1]s --repeat 5 --json > %[1]s.json
   longhaul lab run %[1]s --case %[2]s --quick`, experiment.Name, experiment.Cases[0].Name),

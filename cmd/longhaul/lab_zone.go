@@ -43,9 +43,9 @@ func newLabRunZone(env *env) *cobra.Command {
 		Long: `zone-transfer runs a primary name server at site A and a secondary at site B
 (Knot DNS, both), with a generated and signed zone of 50 MB. It times the full
 transfer to an empty secondary and a series of incremental ones, without relays
-under each congestion control that the kernel has and each of longhaul's own, and
-through a pair of longhaul relays; and compares the zones of both servers after
-each.`,
+under each congestion control that the kernel has and each of longhaul's own,
+and through a pair of longhaul relays; and compares the zones of both servers
+after each.`,
 		Example: `  longhaul lab run zone-transfer
   longhaul lab run zone-transfer --quick --case relay --case direct-cubic`,
 		Args: noArgs,

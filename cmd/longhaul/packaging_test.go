@@ -1,12 +1,27 @@
+//go:build linux
+
 package main
 
 import (
 	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"longhaul/internal/config"
+	"longhaul/internal/nettest"
+	"longhaul/internal/service"
+	"longhaul/packaging"
 )
 
 // TestUnitStartsTheRelay runs the unit's command line as far as reading the
@@ -29,16 +44,223 @@ func TestUnitStartsTheRelay(t *testing.T) {
 	}
 }
 
-// TestExamplesLoad checks every configuration of packaging/examples.
-func TestExamplesLoad(t *testing.T) {
-	files, err := filepath.Glob("../../packaging/examples/*/longhaul*.yaml")
+// TestExposureOfTheUnit holds what docs/install.md says of the unit and its
+// drop-ins.
+func TestExposureOfTheUnit(t *testing.T) {
+	nettest.RequireProgram(t, "systemd-analyze", "systemd")
+	page, err := os.ReadFile("../../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		dropIns []string
+		most    float64
+	}{
+		{nil, 1.3},
+		{[]string{grantLowPorts}, 1.5},
+		{[]string{grantNetAdmin}, 1.5},
+		{[]string{grantLoadCC}, 1.3},
+		{[]string{grantCC}, 2.0},
+		{[]string{grantLowPorts, grantNetAdmin, grantLoadCC}, 1.6},
+		{[]string{grantLowPorts, grantCC}, 2.1},
+	} {
+		h := service.Host{Root: t.TempDir(), Dir: serviceRecords}
+		files := []string{unitName}
+		for _, d := range test.dropIns {
+			files = append(files, unitName+".d/"+d+".conf")
+		}
+		for _, name := range files {
+			b, err := packaging.File(name, packaging.PackagedProgram)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(h.Root, "etc/systemd/system", name)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, b, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := service.Exposure(t.Context(), h.Root, unitName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got > test.most {
+			t.Errorf("with %v the exposure is %.1f, more than %.1f", test.dropIns, got, test.most)
+		}
+		if len(test.dropIns) == 1 {
+			row := regexp.MustCompile(fmt.Sprintf("(?m)`%s` \\|.*\\| %.1f \\|$", test.dropIns[0], test.most))
+			if !row.Match(page) {
+				t.Errorf("docs/install.md does not say %.1f for %s", test.most, test.dropIns[0])
+			}
+		}
+	}
+}
+
+// TestExamples holds that the two files of every example belong together:
+// where one leads, the other listens and lets it in.
+func TestExamples(t *testing.T) {
+	nears, err := filepath.Glob("../../packaging/examples/*-near.yaml")
+	if err != nil || len(nears) < 5 {
+		t.Fatalf("%d examples, %v", len(nears), err)
+	}
+	page, err := os.ReadFile("../../docs/install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range nears {
+		name := filepath.Base(path)
+		t.Run(strings.TrimSuffix(name, "-near.yaml"), func(t *testing.T) {
+			near, far := loadExample(t, path), loadExample(t, strings.TrimSuffix(path, "-near.yaml")+"-far.yaml")
+			if !bytes.Contains(page, []byte(name)) {
+				t.Error("docs/install.md does not name it")
+			}
+			if len(near.Tunnels) != len(far.Tunnels) {
+				t.Fatalf("%d and %d tunnels", len(near.Tunnels), len(far.Tunnels))
+			}
+			for i, n := range near.Tunnels {
+				f := far.Tunnels[i]
+				switch {
+				case n.Name != f.Name:
+					t.Errorf("tunnel %s is %s on the other side", n.Name, f.Name)
+				case n.WANSide == config.WANForward && f.WANSide == config.WANListen:
+					checkLeads(t, n, f)
+				case n.WANSide == config.WANListen && f.WANSide == config.WANForward:
+					checkLeads(t, f, n)
+				default:
+					t.Errorf("tunnel %s has the WAN on sides %s and %s", n.Name, n.WANSide, f.WANSide)
+				}
+			}
+		})
+	}
+}
+
+// TestExamplesOfAvailabilityLoad checks those that internal/faults runs.
+func TestExamplesOfAvailabilityLoad(t *testing.T) {
+	files, err := filepath.Glob("../../packaging/examples/ha/longhaul*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no examples: %v", err)
 	}
 	for _, file := range files {
+		loadExample(t, file)
+	}
+}
+
+func loadExample(t *testing.T, path string) *config.Config {
+	t.Helper()
+	c, err := loader().Load(t.Context(), path)
+	if err != nil {
 		var out bytes.Buffer
-		if code := run(&env{ctx: t.Context(), args: []string{"config", "check", file}, stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: os.Getenv}); code != exitOK {
-			t.Errorf("%s: exit code %d: %s", file, code, out.String())
+		printError(&out, err)
+		t.Fatal(out.String())
+	}
+	return c
+}
+
+// checkLeads holds that from leads to where to listens, and is let in.
+func checkLeads(t *testing.T, from, to config.Tunnel) {
+	t.Helper()
+	hop, listen := from.Forward[0], to.Listen[0]
+	if hop.Host != listen.Addr.String() || hop.Ports != listen.Ports {
+		t.Errorf("tunnel %s leads to %v, and the other side listens on %v", from.Name, hop, listen)
+	}
+	if !slices.ContainsFunc(to.Allow, func(p netip.Prefix) bool { return p.Contains(from.Listen[0].Addr) }) {
+		t.Errorf("tunnel %s does not let %s in", to.Name, from.Listen[0].Addr)
+	}
+}
+
+func testRoot(t *testing.T) *cobra.Command {
+	t.Helper()
+	var out bytes.Buffer
+	return newRoot(&env{ctx: context.Background(), stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: os.Getenv})
+}
+
+// TestManPagesNameEveryFlag renders the pages as man does, and finds the
+// words of every command's help on them.
+func TestManPagesNameEveryFlag(t *testing.T) {
+	nettest.RequireProgram(t, "groff", "groff-base")
+	root := testRoot(t)
+	pages := manPages(root)
+	var walk func(*cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		if cmd.Hidden || cmd.Name() == "help" {
+			return
+		}
+		name := pageName(cmd) + ".1"
+		text := render(t, name, pages[name])
+		cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden && !strings.Contains(text, "--"+f.Name) {
+				t.Errorf("%s lacks --%s", name, f.Name)
+			}
+		})
+		words := strings.Join(strings.Fields(text), " ")
+		for _, part := range []string{cmd.Short[1:], cmd.Long, cmd.Example} {
+			if part = strings.Join(strings.Fields(part), " "); !strings.Contains(words, part) {
+				t.Errorf("%s lacks %q; it has\n%s", name, part, text)
+			}
+		}
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+	}
+	walk(root)
+}
+
+// render formats a page for a terminal, on which groff finds nothing wrong.
+func render(t *testing.T, name string, page []byte) string {
+	t.Helper()
+	cmd := exec.Command("groff", "-t", "-man", "-Kutf8", "-Tutf8", "-ww", "-P-cbou", "-rLL=78n")
+	cmd.Stdin = bytes.NewReader(page)
+	var out, complaints bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaints
+	if err := cmd.Run(); err != nil || complaints.Len() > 0 {
+		t.Fatalf("groff on %s: %v %s", name, err, complaints.String())
+	}
+	return out.String()
+}
+
+// TestCompletionScriptsAreSound has each shell that is there read its script.
+func TestCompletionScriptsAreSound(t *testing.T) {
+	scripts, err := completionScripts(testRoot(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range shells {
+		t.Run(s.name, func(t *testing.T) {
+			nettest.RequireProgram(t, s.name, s.name)
+			cmd := exec.Command(s.name, "-n")
+			cmd.Stdin = bytes.NewReader(scripts[s.path])
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+}
+
+func TestCompletionOfValues(t *testing.T) {
+	for _, test := range []struct{ line, want string }{
+		{"status --sort ", "goodput bytes age"},
+		{"relay --wan-side f", "forward"},
+		{"cc load h", "haul hybla"},
+		{"cc load haul h", "hybla"},
+		{"service install --grant ", strings.Join(allGrants, " ") + " none"},
+		{"completion ", "bash zsh fish"},
+		{"config check ", "yaml yml"}, // the endings of files
+	} {
+		var out, errs bytes.Buffer
+		words := strings.Split(test.line, " ")
+		code := run(&env{ctx: t.Context(), args: append([]string{cobra.ShellCompNoDescRequestCmd}, words...), stdin: strings.NewReader(""), stdout: &out, stderr: &errs, getenv: os.Getenv})
+		offered, _, _ := strings.Cut(out.String(), ":")
+		var got []string
+		last := words[len(words)-1]
+		for _, word := range strings.Fields(offered) {
+			if strings.HasPrefix(word, last) { // the shell sorts out the rest
+				got = append(got, word)
+			}
+		}
+		if code != exitOK || strings.Join(got, " ") != test.want {
+			t.Errorf("longhaul %s: %q, want %q (exit code %d, %s)", test.line, got, test.want, code, errs.String())
 		}
 	}
 }

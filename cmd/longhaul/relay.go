@@ -68,7 +68,10 @@ var processFlags = []settingFlag{
 func newRelay(env *env) *cobra.Command {
 	var path string
 	cmd := &cobra.Command{
-		Use:   "relay (--listen ADDRESS:PORT --forward HOST:PORT | --config FILE)",
+		Use: "relay (--listen ADDRESS:PORT --forward HOST:PORT | --config FILE)",
+
+		DisableFlagsInUseLine: true,
+
 		Short: "Run the relay: split-TCP tunnels with the right transport on every leg",
 		Long: `relay accepts connections, connects each to its target, and moves the bytes,
 with buffers, congestion control and keepalive that fit each leg. Flags
@@ -80,7 +83,7 @@ accepting and let flows finish until --drain-timeout; a second one ends at once.
 Exit codes: 0 stopped with every flow finished, 1 failed, 2 wrong command line
 or bad configuration, 3 stopped with flows reset at the drain deadline.`,
 		Example: `  longhaul relay --listen 10.10.10.20:6000 --forward rhel-vm-2:6000
-  longhaul relay --listen :6000-6010 --forward relay-b:6000-6010 --allow 10.10.10.0/24
+  longhaul relay --listen :6000-6010 --forward far:6000-6010 --allow 10.0.0.0/8
   longhaul relay --config /etc/longhaul/longhaul.yaml`,
 		Args: noArgs,
 	}

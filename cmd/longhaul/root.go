@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -33,8 +34,25 @@ Exit codes: 0 done, 1 failed, 2 wrong command line or bad configuration,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError(&hintError{err, "see " + cmd.CommandPath() + " --help"})
 	})
+	root.CompletionOptions.DisableDefaultCmd = true // commands has one that helps as the others do
+	root.SetUsageTemplate(usageTemplate(root.UsageTemplate()))
 	root.AddCommand(commands(env)...)
+	completeValues(root)
 	return root
+}
+
+// helpWidth is what the help fits into.
+const helpWidth = 80
+
+// usageTemplate is cobra's, with lines that are not too long.
+func usageTemplate(cobras string) string {
+	cobra.AddTemplateFunc("wrapSummary", func(padding int, text string) string {
+		return fold(text, helpWidth, len("  ")+padding+len(" "))
+	})
+	return strings.NewReplacer(
+		".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth),
+		"{{rpad .Name .NamePadding }} {{.Short}}", "{{rpad .Name .NamePadding }} {{wrapSummary .NamePadding .Short}}",
+	).Replace(cobras)
 }
 
 // noArgs refuses arguments.

@@ -4,15 +4,22 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
 
-// version says which build this is: the module's version or the commit, the
-// compiler and the platform.
+// What packaging/build tells the linker; empty in other builds.
+var release, commit, date string
+
+// version says which build this is: the release or the module's version, the
+// commit, the compiler and the platform.
 func version() string {
-	release, commit, dirty := "unknown", "", ""
-	if info, ok := debug.ReadBuildInfo(); ok {
+	release, commit, dirty := release, commit, ""
+	if commit != "" {
+		commit = " " + commit
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && release == "" {
 		release = info.Main.Version
 		for _, s := range info.Settings {
 			switch {
@@ -23,7 +30,26 @@ func version() string {
 			}
 		}
 	}
+	if release == "" {
+		release = "unknown"
+	}
 	return fmt.Sprintf("longhaul %s%s%s %s %s/%s", release, commit, dirty, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+// releaseName is the release alone.
+func releaseName() string { return strings.Fields(version())[1] }
+
+// releaseDate is the day of the commit; empty if that is not known.
+func releaseDate() string {
+	day := date
+	if info, ok := debug.ReadBuildInfo(); ok && day == "" {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.time" {
+				day, _, _ = strings.Cut(s.Value, "T")
+			}
+		}
+	}
+	return day
 }
 
 func newVersion(env *env) *cobra.Command {

@@ -1,0 +1,154 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"longhaul/internal/cc"
+	"longhaul/internal/config"
+)
+
+// The drop-ins of packaging/longhaul.service.d.
+const (
+	grantLowPorts = "low-ports"
+	grantNetAdmin = "net-admin"
+	grantLoadCC   = "load-congestion-control"
+	grantCC       = "congestion-control"
+)
+
+var allGrants = []string{grantLowPorts, grantNetAdmin, grantLoadCC, grantCC}
+
+// grant is a drop-in of the unit and what asks for it.
+type grant struct {
+	Name string   `json:"name"`
+	Why  string   `json:"why"`
+	load []string // algorithms
+}
+
+// hostLimits are what a relay without privilege may have.
+type hostLimits struct {
+	lowestPort       int
+	sendBuffer       config.Size
+	receiveBuffer    config.Size
+	congestionChoice []string // free to choose
+}
+
+// usualLimits are those of a kernel of which nothing is known.
+func usualLimits() hostLimits {
+	return hostLimits{lowestPort: 1024, sendBuffer: 212992, receiveBuffer: 212992, congestionChoice: []string{"reno", "cubic", "bbr", "dctcp"}}
+}
+
+// readLimits asks the kernel; what it does not say is as usual.
+func readLimits() hostLimits {
+	l := usualLimits()
+	number := func(sysctl string, usual int) int {
+		b, err := os.ReadFile("/proc/sys/net/" + sysctl)
+		if err != nil {
+			return usual
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+		if err != nil {
+			return usual
+		}
+		return n
+	}
+	l.lowestPort = number("ipv4/ip_unprivileged_port_start", l.lowestPort)
+	l.sendBuffer = config.Size(number("core/wmem_max", int(l.sendBuffer)))
+	l.receiveBuffer = config.Size(number("core/rmem_max", int(l.receiveBuffer)))
+	if allowed, err := cc.Allowed(); err == nil {
+		l.congestionChoice = allowed
+	}
+	return l
+}
+
+// findGrants says what a configuration needs beyond what everybody may do.
+func findGrants(c *config.Config, l hostLimits, own []string) []grant {
+	found := map[string]*grant{}
+	add := func(name, format string, args ...any) *grant {
+		if found[name] == nil {
+			found[name] = &grant{Name: name, Why: fmt.Sprintf(format, args...)}
+		}
+		return found[name]
+	}
+	for _, t := range c.Tunnels {
+		for _, a := range t.Addresses() {
+			if int(a.Port()) < l.lowestPort {
+				add(grantLowPorts, "tunnel %s listens on port %d", t.Name, a.Port())
+				break
+			}
+		}
+		if t.Transport == config.TransportKernel {
+			continue
+		}
+		for _, leg := range []config.Leg{t.LAN, t.WAN} {
+			name := leg.CongestionControl
+			switch {
+			case name == "brutal":
+				add(grantCC, "tunnel %s uses brutal and tells it the rate", t.Name)
+			case slices.Contains(own, name):
+				g := add(grantLoadCC, "tunnel %s uses %s", t.Name, name)
+				if !slices.Contains(g.load, name) {
+					g.load = append(g.load, name)
+				}
+			case name != "" && !slices.Contains(l.congestionChoice, name):
+				add(grantNetAdmin, "tunnel %s uses %s, which the kernel restricts", t.Name, name)
+			}
+			if leg.SendBuffer > l.sendBuffer || leg.ReceiveBuffer > l.receiveBuffer {
+				add(grantNetAdmin, "tunnel %s has buffers beyond net.core.wmem_max or rmem_max", t.Name)
+			}
+		}
+	}
+	var all []grant
+	for _, name := range allGrants {
+		if g := found[name]; g != nil {
+			all = append(all, *g)
+		}
+	}
+	return all
+}
+
+// chosenGrants are what --grant asks for: what the configuration needs, and
+// more, or nothing.
+func chosenGrants(words []string, needed []grant) ([]grant, error) {
+	all := slices.Clone(needed)
+	for _, word := range words {
+		switch {
+		case word == "none":
+			if len(words) > 1 {
+				return nil, &hintError{fmt.Errorf("--grant none goes with no other"), "leave the others out"}
+			}
+			return nil, nil
+		case !slices.Contains(allGrants, word):
+			return nil, &hintError{fmt.Errorf("--grant: there is no %q", word), "there are none, " + strings.Join(allGrants, ", ")}
+		case slices.ContainsFunc(all, func(g grant) bool { return g.Name == word }):
+		default:
+			all = append(all, grant{Name: word, Why: "asked for by --grant", load: []string{"haul"}})
+		}
+	}
+	// What is in the one is in the other.
+	if slices.ContainsFunc(all, func(g grant) bool { return g.Name == grantCC }) {
+		all = slices.DeleteFunc(all, func(g grant) bool { return g.Name == grantLoadCC || g.Name == grantNetAdmin })
+	}
+	return all, nil
+}
+
+// anyAddress stands for the names in listen where nobody can be asked: in an
+// image. Every name gets an address of its own, so that none clash.
+func anyAddress() config.Resolver {
+	known := map[string]netip.Addr{}
+	next := netip.MustParseAddr("127.1.0.0")
+	return func(_ context.Context, host string) ([]netip.Addr, error) {
+		if !known[host].IsValid() {
+			next = next.Next()
+			known[host] = next
+		}
+		return []netip.Addr{known[host]}, nil
+	}
+}

@@ -1,0 +1,9 @@
+// Package docs has the pages of which the program makes manual pages.
+package docs
+
+import _ "embed"
+
+// Configuration is configuration.md.
+//
+//go:embed configuration.md
+var Configuration string

@@ -1,0 +1,231 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// Verb is what is done to a path.
+type Verb string
+
+// The verbs.
+const (
+	Make    Verb = "make"    // a directory
+	Write   Verb = "write"   // a file that was not there
+	Replace Verb = "replace" // a file that was made here before
+	Link    Verb = "link"    // a symbolic link
+	Remove  Verb = "remove"
+	Unmake  Verb = "unmake" // a directory
+	Keep    Verb = "keep"   // it is not what was made here; Why says more
+	Present Verb = "present"
+)
+
+// Step is one change, or the reason why there is none.
+type Step struct {
+	Verb Verb   `json:"do"`
+	Path string `json:"path"`
+	Why  string `json:"why,omitempty"`
+}
+
+// Plan is what it takes for some files to be on a host.
+type Plan struct {
+	Steps []Step
+
+	host  Host
+	dirs  []string
+	files []File
+	drop  []string
+	// The record while the plan is carried out, and after it.
+	during, after Record
+}
+
+// Changes says whether there is anything to do.
+func (p *Plan) Changes() bool { return len(p.files)+len(p.drop) > 0 }
+
+const changedSince = "changed since it was installed"
+
+// Plan compares the host with what ought to be there. It changes nothing.
+func (h Host) Plan(want Wanted) (*Plan, error) {
+	before, err := h.Load()
+	if err != nil {
+		return nil, err
+	}
+	if before == nil {
+		before = &Record{}
+	}
+	p := &Plan{host: h}
+	p.during = Record{Program: want.Program, Version: want.Version, At: time.Now().UTC().Truncate(time.Second), Loads: union(before.Loads, want.Loads)}
+	p.after = p.during
+	p.after.Complete = true
+	for _, e := range before.Entries {
+		p.during.Entries = append(p.during.Entries, Entry{e.Path, slices.Clone(e.Digests)})
+		if e.isDir() {
+			p.after.add(e.Path, "")
+		}
+	}
+	// The record's own directory comes first of all.
+	if err := p.parents(filepath.Join(h.Dir, recordName)); err != nil {
+		return nil, err
+	}
+	for _, f := range want.Files {
+		if err := p.file(f, before.find(f.Path)); err != nil {
+			return nil, err
+		}
+	}
+	for _, e := range before.Entries {
+		wanted := slices.ContainsFunc(want.Files, func(f File) bool { return f.Path == e.Path })
+		if wanted || e.isDir() {
+			continue
+		}
+		digest, _, err := h.look(e.Path)
+		switch {
+		case err != nil:
+			return nil, err
+		case digest == "":
+		case slices.Contains(e.Digests, digest):
+			p.drop = append(p.drop, e.Path)
+			p.step(Remove, e.Path, "no longer needed")
+		default:
+			p.after.Entries = append(p.after.Entries, e)
+			p.step(Keep, e.Path, changedSince)
+		}
+	}
+	return p, nil
+}
+
+func union(a, b []string) []string {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func (p *Plan) step(verb Verb, path, why string) {
+	p.Steps = append(p.Steps, Step{verb, path, why})
+}
+
+// file plans one file; ours is its entry in the record, nil if there is none.
+func (p *Plan) file(f File, ours *Entry) error {
+	digest, mode, err := p.host.look(f.Path)
+	if err != nil {
+		return err
+	}
+	want := f.digest()
+	same := digest == want && (f.Link != "" || mode.Perm() == f.Mode.Perm())
+	verb := Write
+	switch {
+	case digest == "":
+		if err := p.parents(f.Path); err != nil {
+			return err
+		}
+	case same:
+		if ours != nil {
+			p.after.add(f.Path, want)
+		}
+		p.step(Present, f.Path, f.Why)
+		return nil
+	case ours != nil && slices.Contains(ours.Digests, digest) && !f.Seed:
+		verb = Replace
+	case f.Vital:
+		return &ErrConflict{f.Path, ours != nil}
+	default:
+		why := "was there already"
+		if ours != nil {
+			p.after.Entries = append(p.after.Entries, *ours)
+			if why = changedSince; slices.Contains(ours.Digests, digest) {
+				why = "installed before"
+			}
+		}
+		p.step(Keep, f.Path, why)
+		return nil
+	}
+	if f.Link != "" && verb == Write {
+		verb = Link
+	}
+	p.files = append(p.files, f)
+	p.during.add(f.Path, want)
+	p.after.add(f.Path, want)
+	p.step(verb, f.Path, f.Why)
+	return nil
+}
+
+// parents plans the directories that are missing above a path.
+func (p *Plan) parents(path string) error {
+	var missing []string
+	for dir := filepath.Dir(path); dir != "/" && !slices.Contains(p.dirs, dir); dir = filepath.Dir(dir) {
+		at, err := p.host.place(dir)
+		if err != nil {
+			return err
+		}
+		info, err := os.Stat(at)
+		if err == nil && info.IsDir() {
+			break
+		}
+		if err == nil {
+			return fmt.Errorf("%s is no directory", dir)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		missing = append(missing, dir)
+	}
+	slices.Reverse(missing)
+	for _, dir := range missing {
+		p.dirs = append(p.dirs, dir)
+		p.during.add(dir, "")
+		p.after.add(dir, "")
+		p.step(Make, dir, "")
+	}
+	return nil
+}
+
+// Apply carries the plan out. The host must be as it was when the plan was
+// made; what has come to be there meanwhile is not overwritten.
+func (p *Plan) Apply() error {
+	unlock, err := p.host.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := p.host.save(&p.during); err != nil {
+		return err
+	}
+	for _, dir := range p.dirs {
+		at, err := p.host.place(dir)
+		if err != nil {
+			return err
+		}
+		if err := os.Mkdir(at, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if err := os.Chmod(at, 0o755); err != nil { // whatever the umask
+			return err
+		}
+	}
+	for _, f := range p.files {
+		digest, _, err := p.host.look(f.Path)
+		if err != nil {
+			return err
+		}
+		if digest != "" && !slices.Contains(p.during.find(f.Path).Digests, digest) {
+			return &ErrConflict{Path: f.Path}
+		}
+		if err := p.host.write(f); err != nil {
+			return err
+		}
+	}
+	for _, path := range p.drop {
+		at, err := p.host.place(path)
+		if err != nil {
+			return err
+		}
+		if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return p.host.save(&p.after)
+}
