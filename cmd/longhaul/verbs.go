@@ -10,8 +10,8 @@ import (
 	"longhaul/internal/control"
 )
 
-// verbs are what a running relay can be asked to do through its control socket.
-var verbs = map[string]func(*daemon, context.Context, url.Values) (any, error){
+// relayVerbs are what a running relay can be asked to do through its control socket.
+var relayVerbs = map[string]func(*daemon, context.Context, url.Values) (any, error){
 	"drain":   (*daemon).drainVerb,
 	"resume":  (*daemon).resumeVerb,
 	"upgrade": (*daemon).upgradeVerb,
@@ -22,7 +22,7 @@ var verbs = map[string]func(*daemon, context.Context, url.Values) (any, error){
 
 // do carries out one of them. An error's hint reaches whoever asked.
 func (d *daemon) do(ctx context.Context, verb string, arguments url.Values) (any, error) {
-	carryOut := verbs[verb]
+	carryOut := relayVerbs[verb]
 	if carryOut == nil {
 		return nil, control.ErrUnknownVerb
 	}
