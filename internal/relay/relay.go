@@ -47,7 +47,7 @@ type Relay struct {
 	shed          atomic.Pointer[shedding]
 	checks        sync.WaitGroup // that are being answered
 
-	loops  atomic.Pointer[[]*worker] // workers, for those who must not wait for mu
+	loops atomic.Pointer[[]*worker] // workers, for those who must not wait for mu
 
 	mu       sync.Mutex // holds reload, drain and close apart
 	started  bool
