@@ -68,11 +68,6 @@ type outcome struct {
 	upKnown  bool  // up was told by the other end
 }
 
-// whole says whether the session can go on after it.
-func (o *outcome) whole() bool {
-	return o.upKnown && o.downSent != nil
-}
-
 // exchange asks for an exchange and takes part in it. The outcome counts even
 // beside an error.
 func (s *session) exchange(o order) (out outcome, err error) {

@@ -160,7 +160,7 @@ func parseKey(text []byte) (Key, error) {
 		key = keyOf([secretBytes]byte(secret))
 	}
 	if key.IsZero() {
-		return Key{}, errors.New("no line begins with " + keyPrefix)
+		return Key{}, fmt.Errorf("no line begins with %s", keyPrefix)
 	}
 	return key, nil
 }
