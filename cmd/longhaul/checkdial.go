@@ -62,12 +62,20 @@ func (t *tunnelCheck) dialAddress(ctx context.Context, to netip.AddrPort) (check
 			_ = raw.Control(func(fd uintptr) { t.transport.Established(int(fd), true) })
 		}
 	}
-	if t.proxyOut != relay.ProxyNone {
-		// The relay speaks for itself, and for no client.
-		if _, err := conn.Write(proxyproto.AppendHeader(nil, int(t.proxyOut), proxyproto.Header{})); err != nil {
+	if preamble := checkPreamble(t.proxyOut); len(preamble) > 0 {
+		if _, err := conn.Write(preamble); err != nil {
 			conn.Close()
 			return nil, err
 		}
 	}
 	return conn, nil
+}
+
+// checkPreamble is what a hop wants to get before all else: a PROXY header, by
+// which the relay speaks for itself and for no client.
+func checkPreamble(version relay.ProxyVersion) []byte {
+	if version == relay.ProxyNone {
+		return nil
+	}
+	return proxyproto.AppendHeader(nil, int(version), proxyproto.Header{})
 }

@@ -102,6 +102,9 @@ func (c *checks) equip(from *config.Config, tunnels []relay.Tunnel) error {
 		if one.checker != nil {
 			t.Checker = one.checker
 		}
+		if from.Tunnels[i].Health.Check == config.HealthEndToEnd {
+			t.Health.Probe = check.Health{Key: settings.key, Preamble: string(checkPreamble(t.ProxyOut))}
+		}
 		c.next[t.Name] = one
 	}
 	return nil

@@ -315,10 +315,7 @@ func (d *daemon) reload(ctx context.Context) {
 		pages, err = d.web.prepare(ctx, after.HTTPListen)
 	}
 	if err == nil {
-		if err = d.checks.equip(after, tunnels); err == nil {
-			err = d.relay.Reload(tunnels)
-		}
-		if err != nil {
+		if err = d.relay.Reload(tunnels); err != nil {
 			pages.abandon()
 		}
 	}

@@ -112,6 +112,9 @@ type HealthCheck string
 const (
 	HealthOff     HealthCheck = "off"
 	HealthConnect HealthCheck = "connect"
+
+	// HealthEndToEnd asks the relay there, with the key of the tunnel's checks.
+	HealthEndToEnd HealthCheck = "end-to-end"
 )
 
 // Settings are what a tunnel may set and `defaults` may set for all.

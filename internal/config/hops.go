@@ -85,7 +85,7 @@ func (d *decoder) health(n *node, h *Health) {
 	}
 	atOnce := time.Duration(-1)
 	d.mapping(n, "health",
-		into("check", &h.Check, oneOf(d, HealthOff, HealthConnect)),
+		into("check", &h.Check, oneOf(d, HealthOff, HealthConnect, HealthEndToEnd)),
 		into("interval", &h.Interval, d.duration(100*time.Millisecond, time.Hour, nil)),
 		into("timeout", &h.Timeout, d.duration(10*time.Millisecond, time.Minute, nil)),
 		into("rise", &h.Rise, d.integer(1, maxInRow)),
@@ -101,6 +101,19 @@ func (d *decoder) health(n *node, h *Health) {
 			}
 		}
 	}
+}
+
+// checkHealth finds an end-to-end check that cannot be made.
+func (d *decoder) checkHealth(n *node, s Settings) {
+	if s.Health.Check != HealthEndToEnd || s.Check.Enabled && s.Check.Next == CheckNextRelay && s.Check.KeyFile != "" {
+		return
+	}
+	at := n // both may come from defaults
+	if v := n.lookup("health"); v != nil {
+		at = v
+	}
+	d.errorf(at, "add check: {key_file: /etc/longhaul/check.key, next: relay}, or use check: connect",
+		"an end-to-end health check asks a relay, and the tunnel's check does not say that its hops are relays with a key")
 }
 
 // offOr reads what read does, or "off" for a value of its own.

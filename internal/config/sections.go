@@ -432,6 +432,7 @@ func (d *decoder) checkClashes() {
 // it has from defaults may be without effect: other tunnels use them.
 func (d *decoder) checkSettings(n *node, s Settings) {
 	d.checkSettingsOfCheck(n, s.Check)
+	d.checkHealth(n, s)
 	if s.Transport == TransportKernel {
 		for _, key := range []string{"lan", "wan", "wan_side"} {
 			if v := n.lookup(key); v != nil {
