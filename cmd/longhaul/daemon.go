@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -60,6 +61,7 @@ type daemon struct {
 	upgrades  chan upgradeRequest
 	finishing chan finishRequest
 	ending    chan struct{} // closed once the relay stops
+	waits     atomic.Int32  // for flows to end
 
 	mu         sync.Mutex // guards what follows: status reads it from elsewhere
 	config     *config.Config

@@ -267,8 +267,17 @@ func unknownName(tunnels []config.Tunnel, name string) error {
 // drainPoll is how often a wait looks at the number of flows.
 const drainPoll = 100 * time.Millisecond
 
+// maxDrainWaits is how many can wait at a time: others must get through to the
+// control socket beside them.
+const maxDrainWaits = 4
+
 // awaitDrained waits until the flows have ended, or ctx has.
 func (d *daemon) awaitDrained(ctx context.Context, answer *drained) error {
+	if d.waits.Add(1) > maxDrainWaits {
+		d.waits.Add(-1)
+		return &hintError{fmt.Errorf("%s is drained; %d others wait for flows to end already", answer.what(), maxDrainWaits), "watch longhaul status instead"}
+	}
+	defer d.waits.Add(-1)
 	began := time.Now()
 	tick := time.NewTicker(drainPoll)
 	defer tick.Stop()

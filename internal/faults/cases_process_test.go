@@ -363,6 +363,12 @@ func TestCase33UpgradeToWhatDoesNotRun(t *testing.T) {
 	running.alive(t, "after an upgrade that succeeded")
 	running.release(t)
 	relay.expectExit(0)
+
+	// The first process of a container takes all others with it.
+	first := startDaemon(t, nil, firstProcess, single(nettest.FreeAddress(t, "127.0.0.1"), target, ""))
+	if _, err := first.upgrade(""); err == nil || !strings.Contains(err.Error(), "the first process of its container") {
+		t.Errorf("got %v", err)
+	}
 }
 
 // Case 34: the drain deadline passes. What is left is reset, and the exit

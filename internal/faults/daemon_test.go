@@ -39,6 +39,7 @@ const (
 	clockSupervised
 	errorsSupervised
 	ordinaryUser // nothing does, but the relay runs as nobody
+	firstProcess // nothing does, but the relay is the first process of a PID namespace
 )
 
 // nobody is the uid and gid of ordinaryUser.
@@ -88,6 +89,8 @@ func launchDaemon(t *testing.T, host *hosts.Host, how supervision, dir, config s
 				t.Fatal(err)
 			}
 		}
+	case how == firstProcess:
+		d.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 	case how != unsupervised:
 		start = func() error {
 			d.supervisor = supervise(t, d.cmd, how == errorsSupervised)
