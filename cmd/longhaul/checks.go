@@ -364,7 +364,7 @@ func keyHint(err error) error {
 
 // checkKeyFile is what the configuration asks about a key file.
 func checkKeyFile(path string) (problem, fix string) {
-	_, err := check.LoadKey(path)
+	_, err := check.LoadKey(keyFileNow(path))
 	var bad *check.KeyError
 	if errors.As(err, &bad) {
 		return bad.Problem, bad.Fix

@@ -31,7 +31,6 @@ func commands(env *env) []*cobra.Command {
 		newDrain(env),
 		newResume(env),
 		newUpgrade(env),
-		newCheck(env),
 		newConfig(env),
 		newService(env),
 		newCompletion(env),

@@ -3,12 +3,18 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
+	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/config"
+	"longhaul/internal/control"
 )
 
 // flagValues are the values that the flags of commands take, where those are
@@ -17,7 +23,9 @@ var flagValues = map[string]map[string][]string{
 	"longhaul relay": {
 		"log-format": {"logfmt", "json"}, "log-level": {"debug", "info", "warn", "error"},
 		"wan-side": {"auto", "listen", "forward", "both", "none"}, "transport": {"auto", "kernel"}, "proxy-out": {"v1", "v2"},
+		"balance": {"ordered", "least-flows", "round-robin", "source"}, "check-next": {"relay", "target"},
 	},
+	"longhaul ready":           {"ignore": {"shedding", "hops"}},
 	"longhaul status":          {"sort": {"goodput", "bytes", "age"}},
 	"longhaul top":             {"sort": {"goodput", "retransmissions", "limited", "rtt"}},
 	"longhaul service install": {"grant": append(slices.Clone(allGrants), "none")},
@@ -41,12 +49,41 @@ func completeValues(cmd *cobra.Command) {
 		cmd.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
 		}
+	case "longhaul check", "longhaul drain", "longhaul ready", "longhaul resume":
+		cmd.ValidArgsFunction = completeTunnels
 	case "longhaul cc load", "longhaul cc unload", "longhaul cc use":
 		cmd.ValidArgsFunction = completeAlgorithms
 	}
 	for _, sub := range cmd.Commands() {
 		completeValues(sub)
 	}
+}
+
+// completeTunnels offers the tunnels of the running relay, or, where none
+// answers, of the service's configuration.
+func completeTunnels(cmd *cobra.Command, given []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+	if len(given) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	path := control.DefaultPath(os.Getenv)
+	if f := cmd.Flags().Lookup("control-socket"); f != nil && f.Value.String() != "" {
+		path = f.Value.String()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	var status struct {
+		Tunnels []struct{ Name string }
+	}
+	if body, err := control.Status(ctx, path); err == nil && json.Unmarshal(body, &status) == nil {
+		for _, t := range status.Tunnels {
+			names = append(names, t.Name)
+		}
+	} else if c, err := (config.Loader{Resolve: anyAddress()}).Load(ctx, configFile); err == nil {
+		for _, t := range c.Tunnels {
+			names = append(names, t.Name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeAlgorithms offers those of longhaul's own that are not named yet.

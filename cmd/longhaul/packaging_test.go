@@ -61,6 +61,7 @@ func TestExposureOfTheUnit(t *testing.T) {
 		{[]string{grantNetAdmin}, 1.5},
 		{[]string{grantLoadCC}, 1.3},
 		{[]string{grantCC}, 2.0},
+		{[]string{grantKeys}, 1.3},
 		{[]string{grantLowPorts, grantNetAdmin, grantLoadCC}, 1.6},
 		{[]string{grantLowPorts, grantCC}, 2.1},
 	} {
@@ -245,6 +246,7 @@ func TestCompletionOfValues(t *testing.T) {
 		{"cc load h", "haul hybla"},
 		{"cc load haul h", "hybla"},
 		{"service install --grant ", strings.Join(allGrants, " ") + " none"},
+		{"relay --balance ", "ordered least-flows round-robin source"},
 		{"completion ", "bash zsh fish"},
 		{"config check ", "yaml yml"}, // the endings of files
 	} {

@@ -170,7 +170,8 @@ func loaded(grants []grant, c *config.Config) (names []string) {
 	for _, g := range grants {
 		switch g.Name {
 		case grantLoadCC:
-			names = append(names, g.load...)
+			names = append(names, "haul") // if it was asked for by --grant
+			names = append(names, g.of...)
 		case grantCC:
 			names = append(names, namedCC(c)...)
 		}
@@ -180,10 +181,12 @@ func loaded(grants []grant, c *config.Config) (names []string) {
 
 // loader reads the configuration as the host will.
 func (s *serviceInstall) loader() config.Loader {
-	if s.host.Root == "" {
-		return loader()
+	l := loader()
+	if s.host.Root != "" {
+		l = config.Loader{Resolve: anyAddress()}
 	}
-	return config.Loader{Resolve: anyAddress()}
+	l.CheckKey = checkServiceKey(s.host)
+	return l
 }
 
 // unit is the file of the unit that will be in force.
@@ -258,12 +261,9 @@ func (s *serviceInstall) files(env *env, text []byte, grants []grant, enable boo
 	}
 	add(seed)
 	for _, g := range grants {
-		dropIn, err := packaging.File(unitName+".d/"+g.Name+".conf", s.program)
+		dropIn, err := g.dropIn(s.program)
 		if err != nil {
 			return nil, err
-		}
-		if g.Name == grantLoadCC {
-			dropIn = bytes.Replace(dropIn, []byte("cc load haul"), []byte("cc load "+strings.Join(g.load, " ")), 1)
 		}
 		add(service.File{Path: dropInDir + "/" + g.Name + ".conf", Content: dropIn, Why: g.Why})
 	}

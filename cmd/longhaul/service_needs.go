@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
+	"longhaul/packaging"
 )
 
 // The drop-ins of packaging/longhaul.service.d.
@@ -21,15 +23,35 @@ const (
 	grantNetAdmin = "net-admin"
 	grantLoadCC   = "load-congestion-control"
 	grantCC       = "congestion-control"
+	grantKeys     = "credentials"
 )
 
-var allGrants = []string{grantLowPorts, grantNetAdmin, grantLoadCC, grantCC}
+var allGrants = []string{grantLowPorts, grantNetAdmin, grantLoadCC, grantCC, grantKeys}
 
 // grant is a drop-in of the unit and what asks for it.
 type grant struct {
 	Name string   `json:"name"`
 	Why  string   `json:"why"`
-	load []string // algorithms
+	of   []string // the algorithms or keys that it is about
+}
+
+// dropIn is the drop-in's text.
+func (g grant) dropIn(program string) ([]byte, error) {
+	text, err := packaging.File(unitName+".d/"+g.Name+".conf", program)
+	if err != nil || len(g.of) == 0 {
+		return text, err
+	}
+	var lines []string
+	switch g.Name {
+	case grantLoadCC:
+		return bytes.Replace(text, []byte("cc load haul"), []byte("cc load "+strings.Join(g.of, " ")), 1), nil
+	case grantKeys:
+		for _, name := range g.of {
+			lines = append(lines, strings.ReplaceAll("LoadCredential=NAME:/etc/longhaul/NAME", "NAME", name))
+		}
+		return bytes.Replace(text, []byte("LoadCredential=check.key:/etc/longhaul/check.key"), []byte(strings.Join(lines, "\n")), 1), nil
+	}
+	return text, nil
 }
 
 // hostLimits are what a relay without privilege may have.
@@ -77,6 +99,15 @@ func findGrants(c *config.Config, l hostLimits, own []string) []grant {
 		}
 		return found[name]
 	}
+	for _, a := range c.HTTPListen {
+		if int(a.Port()) < l.lowestPort {
+			add(grantLowPorts, "http_listen has port %d", a.Port())
+		}
+	}
+	if keys := keyFiles(c); len(keys) > 0 {
+		slices.Sort(keys)
+		add(grantKeys, "only root can read the key of checks").of = slices.Compact(keys)
+	}
 	for _, t := range c.Tunnels {
 		for _, a := range t.Addresses() {
 			if int(a.Port()) < l.lowestPort {
@@ -94,8 +125,8 @@ func findGrants(c *config.Config, l hostLimits, own []string) []grant {
 				add(grantCC, "tunnel %s uses brutal and tells it the rate", t.Name)
 			case slices.Contains(own, name):
 				g := add(grantLoadCC, "tunnel %s uses %s", t.Name, name)
-				if !slices.Contains(g.load, name) {
-					g.load = append(g.load, name)
+				if !slices.Contains(g.of, name) {
+					g.of = append(g.of, name)
 				}
 			case name != "" && !slices.Contains(l.congestionChoice, name):
 				add(grantNetAdmin, "tunnel %s uses %s, which the kernel restricts", t.Name, name)
@@ -129,7 +160,11 @@ func chosenGrants(words []string, needed []grant) ([]grant, error) {
 			return nil, &hintError{fmt.Errorf("--grant: there is no %q", word), "there are none, " + strings.Join(allGrants, ", ")}
 		case slices.ContainsFunc(all, func(g grant) bool { return g.Name == word }):
 		default:
-			all = append(all, grant{Name: word, Why: "asked for by --grant", load: []string{"haul"}})
+			g := grant{Name: word, Why: "asked for by --grant"}
+			if word == grantLoadCC {
+				g.of = []string{"haul"}
+			}
+			all = append(all, g)
 		}
 	}
 	// What is in the one is in the other.

@@ -1,0 +1,65 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"longhaul/internal/check"
+	"longhaul/internal/config"
+	"longhaul/internal/service"
+)
+
+// credentialSource is the file that systemd hands to the service under a path
+// of [check.Credentials].
+func credentialSource(path string) (source string, ok bool) {
+	name, ok := strings.CutPrefix(path, check.Credentials+unitName+"/")
+	if !ok || name == "" || strings.ContainsAny(name, "/:%") {
+		return "", false
+	}
+	return filepath.Join(filepath.Dir(configFile), name), true
+}
+
+// keyFileNow is what there is to read of a key file: where the service is not
+// running, what it will be handed.
+func keyFileNow(path string) string {
+	if source, ok := credentialSource(path); ok {
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			return source
+		}
+	}
+	return path
+}
+
+// checkServiceKey says what is wrong with a key file of the service, whose
+// user cannot read what only root can, nor own a file.
+func checkServiceKey(host service.Host) func(path string) (problem, fix string) {
+	return func(path string) (problem, fix string) {
+		source, ok := credentialSource(path)
+		switch {
+		case !ok:
+			return "the service's user cannot read the key file " + path,
+				"put it at /etc/longhaul/" + filepath.Base(path) + " and name it " + check.Credentials + unitName + "/" + filepath.Base(path) + " here: longhaul service install has systemd hand it over"
+		case host.Root == "":
+			return checkKeyFile(source)
+		case !host.Exists(source):
+			return "there is no " + source + " in the image", "make it with longhaul check --new-key, or copy it from another relay"
+		}
+		return "", ""
+	}
+}
+
+// keyFiles are those of a configuration that systemd is to hand over, by their
+// names as credentials.
+func keyFiles(c *config.Config) (names []string) {
+	for _, t := range c.Tunnels {
+		if source, ok := credentialSource(t.Check.KeyFile); ok {
+			names = append(names, filepath.Base(source))
+		}
+	}
+	return names
+}
