@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	checkMost      = time.Minute      // what a check may take
+	checkMost      = time.Minute      // what a check of one chain may take
 	strangerPause  = 10 * time.Second // between two lines about checks of another key
 	checkInstances = 1 << 62
 )
@@ -225,13 +225,11 @@ func (t *tunnelCheck) repeat(ctx context.Context) {
 // run checks the tunnel through each of its hops; 0 bytes stand for what is
 // configured.
 func (t *tunnelCheck) run(ctx context.Context, bytes int64) (*check.Report, error) {
-	ctx, cancel := context.WithTimeout(ctx, checkMost)
-	defer cancel()
 	select {
 	case t.turn <- struct{}{}:
 		defer func() { <-t.turn }()
 	case <-ctx.Done():
-		return nil, errors.New("another check of the tunnel goes on and on")
+		return nil, context.Cause(ctx)
 	}
 	if bytes == 0 {
 		bytes = int64(t.check.Bytes)
@@ -239,10 +237,12 @@ func (t *tunnelCheck) run(ctx context.Context, bytes int64) (*check.Report, erro
 	begin := time.Now()
 	chains := make([]check.Chain, len(t.hops))
 	for i, hop := range t.hops {
+		within, cancel := context.WithTimeout(ctx, checkMost)
 		chains[i] = check.Walk{
 			Self: t.self, Forward: hop.String(), Next: check.Next(t.check.Next), Key: t.key, Bytes: bytes,
 			Dial: func(ctx context.Context) (check.Conn, netip.AddrPort, error) { return t.dial(ctx, hop) },
-		}.Run(ctx)
+		}.Run(within)
+		cancel()
 	}
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("the check was broken off: %w", context.Cause(ctx))

@@ -10,9 +10,10 @@ import (
 
 // What a relay grants an asker.
 const (
-	helloWithin   = 5 * time.Second  // for a hello that has begun
+	helloWithin   = 5 * time.Second  // for a hello that has begun, and for the first request
 	requestWithin = 90 * time.Second // between requests: the asker may be looking at other legs
-	maxRequests   = 64               // of one connection
+	maxSessions   = 8                // of one connection
+	maxRequests   = 16               // of one session
 	settled       = 100 * time.Millisecond
 )
 
@@ -56,6 +57,33 @@ type Flow struct {
 // Serve answers a check on a flow, and returns whether the flow is to go on as
 // any other: the hello and all requests are read then, and nothing else.
 func (s *Server) Serve(ctx context.Context, f Flow) (goOn bool) {
+	within := helloWithin
+	if !f.deliver() {
+		return false
+	}
+	for range maxSessions {
+		_ = f.Client.SetDeadline(time.Now().Add(within))
+		session := s.welcome(&f)
+		if session == nil {
+			return false
+		}
+		goOn, again := s.converse(ctx, session, &f)
+		if !again {
+			return goOn
+		}
+		within = requestWithin // it has shown that it has the key
+	}
+	return false
+}
+
+// deliver sends what either side is to be sent before all else.
+func (f *Flow) deliver() bool {
+	if len(f.ToTarget) > 0 && f.Target != nil {
+		_ = f.Target.SetDeadline(time.Now().Add(helloWithin))
+		if _, err := f.Target.Write(f.ToTarget); err != nil {
+			f.Target, f.Reason = nil, troubleOf(err, Silent).Reason
+		}
+	}
 	_ = f.Client.SetDeadline(time.Now().Add(helloWithin))
 	if len(f.ToClient) > 0 {
 		if _, err := f.Client.Write(f.ToClient); err != nil {
@@ -63,59 +91,58 @@ func (s *Server) Serve(ctx context.Context, f Flow) (goOn bool) {
 		}
 		f.Before += int64(len(f.ToClient))
 	}
-	if len(f.ToTarget) > 0 && f.Target != nil {
-		_ = f.Target.SetDeadline(time.Now().Add(helloWithin))
-		if _, err := f.Target.Write(f.ToTarget); err != nil {
-			f.Target, f.Reason = nil, troubleOf(err, Silent).Reason
+	return true
+}
+
+// welcome reads a hello and replies. It returns nil if there is none.
+func (s *Server) welcome(f *Flow) *session {
+	hello := make([]byte, HelloBytes)
+	if _, err := io.ReadFull(f.Client, hello); err != nil {
+		return nil
+	}
+	asker, damage, ok := s.Key.openHello(hello)
+	if !ok {
+		return nil
+	}
+	mine := newNonce()
+	if _, err := f.Client.Write(s.Key.reply(asker, reply{mine, uint64(f.Before), damage})); err != nil {
+		return nil
+	}
+	f.Before = 0
+	return newSession(f.Client, &s.Key, asker, mine, true)
+}
+
+// converse carries out the requests of a session, until the flow is to go on,
+// or another hello is to come, or neither.
+func (s *Server) converse(ctx context.Context, session *session, f *Flow) (goOn, again bool) {
+	within := helloWithin // the first request shows that the hello was not recorded
+	for range maxRequests {
+		session.setDeadline(time.Now().Add(within))
+		within = requestWithin
+		k, length, err := session.readHead()
+		switch {
+		case err != nil:
+		case k == kindAgain && length == 0:
+			return false, true
+		case k == kindGoOn && length == 0 && s.Next == NextRelay && f.Target != nil:
+			return session.send(kindGoing, nil) == nil, false
+		case k == kindGoOn:
+			err = session.send(kindRefused, refusedError{"this relay leads to no other"})
+		default:
+			err = s.request(ctx, session, f, k, length)
+		}
+		var altered *AlteredError
+		if errors.As(err, &altered) {
+			session.setDeadline(time.Now().Add(answerWithin))
+			if session.send(kindAltered, altered) == nil {
+				session.drain()
+			}
+		}
+		if err != nil {
+			return false, false
 		}
 	}
-	for requests := 0; requests < maxRequests; {
-		hello := make([]byte, HelloBytes)
-		if _, err := io.ReadFull(f.Client, hello); err != nil {
-			return false
-		}
-		asker, damage, ok := s.Key.openHello(hello)
-		if !ok {
-			return false
-		}
-		mine := newNonce()
-		if _, err := f.Client.Write(s.Key.reply(asker, reply{mine, uint64(f.Before), damage})); err != nil {
-			return false
-		}
-		f.Before = 0
-		session := newSession(f.Client, &s.Key, asker, mine, true)
-		again := false
-		for ; requests < maxRequests && !again; requests++ {
-			session.setDeadline(time.Now().Add(requestWithin))
-			k, length, err := session.readHead()
-			if err == nil {
-				switch k {
-				case kindAgain:
-					again = length == 0
-					err = nil
-				case kindGoOn:
-					if length == 0 && s.Next == NextRelay && f.Target != nil {
-						return session.send(kindGoing, nil) == nil
-					}
-					err = session.send(kindRefused, refusedError{"this relay leads to no other"})
-				default:
-					err = s.request(ctx, session, &f, k, length)
-				}
-			}
-			var altered *AlteredError
-			if errors.As(err, &altered) {
-				session.setDeadline(time.Now().Add(answerWithin))
-				if session.send(kindAltered, altered) == nil {
-					session.drain()
-				}
-			}
-			if err != nil {
-				return false
-			}
-		}
-		_ = f.Client.SetDeadline(time.Now().Add(requestWithin))
-	}
-	return false
+	return false, false
 }
 
 // request carries out one request.

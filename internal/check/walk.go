@@ -43,11 +43,14 @@ type walker struct {
 	one     bool     // ask no further than the first relay
 }
 
-// Run walks the chain. It ends soon after ctx does.
+// Run walks the chain. It ends soon after ctx does, with a chain that is broken.
 func (w Walk) Run(ctx context.Context) Chain {
 	k := &walker{Walk: w, chain: Chain{Forward: w.Forward, State: Whole, Hops: []Hop{}}}
 	k.seen = []string{w.Self.Instance + "/" + w.Self.Tunnel}
 	k.run(ctx)
+	if f := k.chain.Fault; f != nil && f.Reason == Failed && ctx.Err() != nil {
+		k.fault(&trouble{Reason: Failed, Detail: "it took longer than it may"})
+	}
 	return k.chain
 }
 
@@ -138,7 +141,7 @@ func (w *walker) leg(l *leg) bool {
 	a := l.Answer
 	h := Hop{Kind: KindUnknown, Address: l.Dialed, State: Whole, ConnectMs: ms(l.Connect), RTTMs: ms(l.RTT)}
 	if a != nil {
-		if a.Local.IsValid() && a.Local != l.Dialed {
+		if a.Local.IsValid() && !same(a.Local, l.Dialed) {
 			// Who answers is not who was dialed: something stands in between.
 			w.hop(Hop{Kind: KindOther, Address: l.Dialed, State: Whole, ConnectMs: h.ConnectMs, RTTMs: h.RTTMs})
 			h.Address, h.ConnectMs, h.RTTMs = a.Local, nil, nil
@@ -176,6 +179,11 @@ func (w *walker) leg(l *leg) bool {
 	}
 	w.seen = append(w.seen, self)
 	return true
+}
+
+// same compares addresses as they are on the wire.
+func same(a, b netip.AddrPort) bool {
+	return a.Port() == b.Port() && a.Addr().Unmap().WithZone("") == b.Addr().Unmap().WithZone("")
 }
 
 // end adds what is behind the relay at the end of a leg, if that is the end of
