@@ -64,7 +64,7 @@ func Start(ctx context.Context, p Program, offer Offer, log io.Writer) (*Success
 	lift := s.channel.within(ctx)
 	err = s.channel.sendOffer(offer)
 	if cause := lift(); err != nil {
-		return nil, s.fail("did not take the sockets", "it took the sockets", errors.Join(cause, err))
+		return nil, s.fail("did not take the sockets", "it was ready", errors.Join(cause, err))
 	}
 	return s, nil
 }
