@@ -40,15 +40,16 @@ var eventKinds = []struct {
 	{targetEvent, 10 * time.Second, byTarget},
 	{outageEvent, 10 * time.Second, byWAN},
 	{lossEvent, 10 * time.Second, byWAN},
-	{halfOpenEvent, 10 * time.Second, byStrangers},
-	{garbageEvent, 10 * time.Second, byStrangers},
+	{halfOpenEvent, 10 * time.Second, byFlood},
+	{garbageEvent, 10 * time.Second, byGarbage},
 }
 
 const (
 	byRelays = iota
 	byTarget
 	byWAN
-	byStrangers
+	byFlood
+	byGarbage
 	causes
 )
 

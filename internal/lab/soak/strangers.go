@@ -24,6 +24,10 @@ const (
 	garbageEach    = 20   // connections of one spell to each port
 )
 
+// spell is how long strangers go on at the most: a relay or a WAN that is dead
+// at the moment may hold each of their connections up.
+const spell = 3 * time.Second
+
 // strangers are those who want nothing of the relays.
 type strangers struct {
 	syns, silent, garbled atomic.Int64
@@ -52,6 +56,8 @@ func (w *world) ports() (all []struct {
 // halfOpen sends SYNs from addresses of which nobody ever answers, and makes
 // connections that stay silent and then are gone.
 func (s *strangers) halfOpen(ctx context.Context, w *world) error {
+	ctx, cancel := context.WithTimeout(ctx, spell)
+	defer cancel()
 	to := netip.AddrPortFrom(lab.RelayA, mainPort)
 	err := w.lab.Host("host-a").Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
@@ -126,6 +132,8 @@ func synSegment(from, to netip.AddrPort, sequence uint32) []byte {
 
 // garbage sends random bytes to every port, and leaves by an end or a reset.
 func (s *strangers) garbage(ctx context.Context, w *world) error {
+	ctx, cancel := context.WithTimeout(ctx, spell)
+	defer cancel()
 	for _, p := range w.ports() {
 		for range garbageEach {
 			conn, err := w.dialTo(ctx, p.from, p.to)
