@@ -135,6 +135,9 @@ func (l *flowLog) write(r relay.FlowRecord) {
 	if r.End == relay.EndNoResources || r.End == relay.EndNoLocalPort {
 		level = slog.LevelWarn
 	}
+	if r.End == relay.EndCheck {
+		level = slog.LevelDebug // health checks come every second
+	}
 	if l.log.Enabled(context.Background(), level) {
 		l.log.LogAttrs(context.Background(), level, "flow", flowAttrs(r)...)
 	}
