@@ -284,7 +284,7 @@ func (s *serviceInstall) tell(ctx context.Context, plan *service.Plan, edited bo
 	}
 	running := unit.Active == "active" || unit.Active == "reloading"
 	if running && plan.Changes() {
-		out.Notes = append(out.Notes, "the running relay goes on as it is: longhaul upgrade gives way to a new program, systemctl restart longhaul to all that has changed")
+		out.Notes = append(out.Notes, "the running relay is the one before: longhaul upgrade changes to a new program and cuts no flow, systemctl restart longhaul takes up everything")
 	}
 	if !s.now || !edited || running {
 		out.Started = running
