@@ -101,8 +101,9 @@ func (b *bulk) between(from, to time.Time) []int64 {
 	return slices.Clone(b.bins[first:last])
 }
 
-// measure compares the goodput after each upgrade with that before the first.
-func (r *Result) measure(b *bulk, quiet time.Time, upgrades []time.Time, end time.Time) {
+// measure compares the goodput after each upgrade with that before the first,
+// of which it looks at pieces of the same length.
+func (r *Result) measure(b *bulk, quiet time.Time, upgrades []time.Time, end time.Time, every time.Duration) {
 	if len(upgrades) == 0 {
 		return
 	}
@@ -115,7 +116,14 @@ func (r *Result) measure(b *bulk, quiet time.Time, upgrades []time.Time, end tim
 	if usual == 0 {
 		return
 	}
-	goodput, quietDip, worst := usual*8/bin.Seconds(), dipOf(before, usual), Dip{}
+	goodput, quietDip, worst := usual*8/bin.Seconds(), Dip{}, Dip{}
+	for at := quiet; at.Before(upgrades[0]); at = at.Add(every) {
+		until := at.Add(every)
+		if until.After(upgrades[0]) {
+			until = upgrades[0]
+		}
+		quietDip = quietDip.worst(dipOf(b.between(at, until), usual))
+	}
 	r.GoodputBps, r.Quiet, r.Worst = &goodput, &quietDip, &worst
 	for i, at := range upgrades {
 		until := end

@@ -54,7 +54,7 @@ type Result struct {
 	// Null where the bulk flows did not move before the first upgrade: this
 	// machine is too busy for them.
 	GoodputBps *float64 `json:"goodput_bps"` // before the first upgrade: the median of its bins
-	Quiet      *Dip     `json:"quiet"`       // what that time has of dips by itself
+	Quiet      *Dip     `json:"quiet"`       // the worst that such a time has of dips by itself
 	Worst      *Dip     `json:"worst"`       // of the upgrades, the worst in each respect
 	Upgrades   []Replay `json:"upgrades"`
 }
@@ -81,10 +81,10 @@ const (
 // patience bounds every step of a flow.
 const patience = 15 * time.Second
 
-// settle is how long the bulk flows run at their full number of other flows
-// before the first upgrade; the goodput of this time is what the others are
-// compared with.
-const settle = 5 * time.Second
+// quietTimes is for how many times Every the bulk flows run, at their full
+// number of other flows, before the first upgrade. What that has of dips shows
+// what of those after an upgrade is due to the upgrade.
+const quietTimes = 3
 
 var privateRun = sync.OnceValue(lab.PrivateRun)
 
@@ -115,7 +115,7 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 	}
 	say("before the first upgrade")
 	quiet := time.Now()
-	if err := pause(ctx, settle); err != nil {
+	if err := pause(ctx, quietTimes*o.Every); err != nil {
 		return r, err
 	}
 	var began []time.Time
@@ -138,7 +138,7 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 	fill.wait()
 	crowd.wait()
 	r.count(crowd, fill, began)
-	r.measure(fill, quiet, began, end)
+	r.measure(fill, quiet, began, end, o.Every)
 	return r, w.stop(ctx)
 }
 

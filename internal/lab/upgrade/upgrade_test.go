@@ -89,14 +89,14 @@ func TestMeasure(t *testing.T) {
 		b.bins = append(b.bins, n)
 	}
 	r := Result{Upgrades: make([]Replay, 2)}
-	r.measure(b, at(1.05), []time.Time{at(3.05), at(4.1)}, at(7))
+	r.measure(b, at(1.05), []time.Time{at(3.05), at(4.1)}, at(7), time.Second)
 	if *r.GoodputBps != 80e6 || r.Quiet.LongestSeconds != 0.1 || r.Upgrades[0].Dip.LongestSeconds != 0 ||
 		fmt.Sprintf("%.1f", r.Upgrades[1].Dip.LongestSeconds) != "0.3" || *r.Worst != *r.Upgrades[1].Dip {
 		t.Errorf("%+v", r)
 	}
 	// Without goodput there is nothing to compare with.
 	r = Result{Upgrades: make([]Replay, 1)}
-	r.measure(&bulk{start: start, bins: make([]int64, 80)}, at(1), []time.Time{at(3)}, at(7))
+	r.measure(&bulk{start: start, bins: make([]int64, 80)}, at(1), []time.Time{at(3)}, at(7), time.Second)
 	if r.GoodputBps != nil || r.Quiet != nil || r.Worst != nil || r.Upgrades[0].Dip != nil {
 		t.Errorf("%+v", r)
 	}
