@@ -28,7 +28,7 @@ var flagValues = map[string]map[string][]string{
 	"longhaul ready":           {"ignore": {"shedding", "hops"}},
 	"longhaul status":          {"sort": {"goodput", "bytes", "age"}},
 	"longhaul top":             {"sort": {"goodput", "retransmissions", "limited", "rtt"}},
-	"longhaul service install": {"grant": append(slices.Clone(allGrants), "none")},
+	"longhaul service install": {"grant": append(slices.Clone(allGrants), "auto", "none")},
 }
 
 // completeValues adds what the shell can complete beyond names of commands

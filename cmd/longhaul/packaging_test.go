@@ -245,7 +245,7 @@ func TestCompletionOfValues(t *testing.T) {
 		{"relay --wan-side f", "forward"},
 		{"cc load h", "haul hybla"},
 		{"cc load haul h", "hybla"},
-		{"service install --grant ", strings.Join(allGrants, " ") + " none"},
+		{"service install --grant ", strings.Join(allGrants, " ") + " auto none"},
 		{"relay --balance ", "ordered least-flows round-robin source"},
 		{"completion ", "bash zsh fish"},
 		{"config check ", "yaml yml"}, // the endings of files

@@ -26,6 +26,8 @@ const (
 	wantsLink      = "/etc/systemd/system/multi-user.target.wants/" + unitName
 	serviceRecords = "/var/lib/longhaul-service"
 	defaultPrefix  = "/usr/local"
+
+	programBelowPrefix = "bin/longhaul"
 )
 
 // packagedUnits is where packages put the unit.

@@ -73,15 +73,15 @@ interrupted, run it again, or uninstall.`,
 	flags.StringVar(&s.config, "config", "", "copy `FILE` to /etc/longhaul/longhaul.yaml")
 	flags.BoolVar(&s.now, "now", false, "start the service as well")
 	flags.BoolVar(&s.dryRun, "dry-run", false, "only say what would be done")
-	flags.StringSliceVar(&s.grants, "grant", nil, "a `LIST` of drop-ins beyond those that the configuration needs, or none at all (none): "+strings.Join(allGrants, ", "))
-	flags.StringVar(&s.prefix, "prefix", defaultPrefix, "where bin and share are: a `DIR`")
+	flags.StringSliceVar(&s.grants, "grant", nil, "a `LIST` of drop-ins beyond those that the configuration needs (auto, or as before), or none: "+strings.Join(allGrants, ", "))
+	flags.StringVar(&s.prefix, "prefix", "", "where bin and share are: a `DIR` ("+defaultPrefix+", or as before)")
 	rootFlag(flags, &s.root)
 	flags.BoolVar(&s.json, "json", false, "print what was done as JSON")
 	return cmd
 }
 
 func (s *serviceInstall) run(ctx context.Context, env *env) (err error) {
-	if !filepath.IsAbs(s.prefix) {
+	if s.prefix != "" && !filepath.IsAbs(s.prefix) {
 		return usageError(&hintError{fmt.Errorf("--prefix %s is no absolute path", s.prefix), "write it like " + defaultPrefix})
 	}
 	if s.host, err = serviceHost(s.root); err != nil {
@@ -93,7 +93,8 @@ func (s *serviceInstall) run(ctx context.Context, env *env) (err error) {
 	if s.record, err = s.host.Load(); err != nil {
 		return err
 	}
-	s.program = filepath.Join(s.prefix, "bin/longhaul")
+	s.remember()
+	s.program = filepath.Join(s.prefix, programBelowPrefix)
 	if s.packaged = packagedUnit(s.host); s.packaged != "" {
 		s.program = packaging.PackagedProgram
 	}
@@ -122,7 +123,7 @@ func (s *serviceInstall) run(ctx context.Context, env *env) (err error) {
 	if err != nil {
 		return err
 	}
-	plan, err := s.host.Plan(service.Wanted{Files: files, Program: s.program, Version: version(), Loads: loaded(grants, c)})
+	plan, err := s.host.Plan(service.Wanted{Files: files, Program: s.program, Version: version(), Loads: loaded(grants, c), Choices: s.grants})
 	if err != nil {
 		return serviceError(err)
 	}
@@ -145,6 +146,19 @@ func (s *serviceInstall) run(ctx context.Context, env *env) (err error) {
 		return &hintError{errors.New(configFile + " is still the example, so that nothing was started"), "edit it, then run longhaul service install --now again"}
 	}
 	return nil
+}
+
+// remember takes what is not said now as it was said before.
+func (s *serviceInstall) remember() {
+	if s.prefix == "" {
+		s.prefix = defaultPrefix
+		if r := s.record; r != nil && r.Has(r.Program) {
+			s.prefix = filepath.Join("/", strings.TrimSuffix(r.Program, programBelowPrefix))
+		}
+	}
+	if len(s.grants) == 0 && s.record != nil {
+		s.grants = s.record.Choices
+	}
 }
 
 // write says what was done.
@@ -170,7 +184,6 @@ func loaded(grants []grant, c *config.Config) (names []string) {
 	for _, g := range grants {
 		switch g.Name {
 		case grantLoadCC:
-			names = append(names, "haul") // if it was asked for by --grant
 			names = append(names, g.of...)
 		case grantCC:
 			names = append(names, namedCC(c)...)

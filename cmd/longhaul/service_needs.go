@@ -151,10 +151,10 @@ func chosenGrants(words []string, needed []grant) ([]grant, error) {
 	all := slices.Clone(needed)
 	for _, word := range words {
 		switch {
+		case (word == "none" || word == "auto") && len(words) > 1:
+			return nil, &hintError{fmt.Errorf("--grant %s goes with no other", word), "leave the others out"}
+		case word == "auto":
 		case word == "none":
-			if len(words) > 1 {
-				return nil, &hintError{fmt.Errorf("--grant none goes with no other"), "leave the others out"}
-			}
 			return nil, nil
 		case !slices.Contains(allGrants, word):
 			return nil, &hintError{fmt.Errorf("--grant: there is no %q", word), "there are none, " + strings.Join(allGrants, ", ")}

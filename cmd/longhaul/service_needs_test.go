@@ -72,7 +72,7 @@ func TestGrantForHealthChecks(t *testing.T) {
 func TestChosenGrants(t *testing.T) {
 	needed := []grant{{Name: grantLowPorts}}
 	for words, want := range map[string]string{
-		"": "low-ports", "net-admin": "low-ports net-admin", "low-ports": "low-ports", "none": "",
+		"": "low-ports", "net-admin": "low-ports net-admin", "low-ports": "low-ports", "none": "", "auto": "low-ports",
 		"congestion-control,net-admin": "low-ports congestion-control",
 	} {
 		var list []string
@@ -88,7 +88,7 @@ func TestChosenGrants(t *testing.T) {
 			t.Errorf("--grant %s: %v, %v", words, names, err)
 		}
 	}
-	for _, words := range [][]string{{"everything"}, {"none", "low-ports"}} {
+	for _, words := range [][]string{{"everything"}, {"none", "low-ports"}, {"auto", "none"}} {
 		var hinted *hintError
 		if _, err := chosenGrants(words, needed); !errors.As(err, &hinted) {
 			t.Errorf("--grant %v gives %v", words, err)

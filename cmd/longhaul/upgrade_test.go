@@ -23,6 +23,7 @@ import (
 	"longhaul/internal/control"
 	"longhaul/internal/httpd"
 	"longhaul/internal/nettest"
+	"longhaul/internal/resources"
 )
 
 // watchedMain is the program as systemd starts it with a watchdog, and with
@@ -340,6 +341,20 @@ func TestControlSocketMoves(t *testing.T) {
 	}
 }
 
+// holds is what the process behind a control socket uses.
+func holds(t *testing.T, socket string) resources.Process {
+	t.Helper()
+	var s relayStatus
+	body, err := control.Status(t.Context(), socket)
+	if err == nil {
+		err = json.Unmarshal(body, &s)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Process
+}
+
 // TestHealthChecksSeeNoUpgrade asks over HTTP, as a load balancer does, while
 // relays replace each other.
 func TestHealthChecksSeeNoUpgrade(t *testing.T) {
@@ -368,6 +383,10 @@ func TestHealthChecksSeeNoUpgrade(t *testing.T) {
 		}
 		return err
 	}
+	if err := ready(pages[0]); err != nil {
+		t.Fatal(err)
+	}
+	before := holds(t, socket)
 	ctx, cancel := context.WithCancel(t.Context())
 	asked := make(chan int)
 	go func() {
@@ -384,6 +403,13 @@ func TestHealthChecksSeeNoUpgrade(t *testing.T) {
 	}
 	cancel()
 	t.Logf("%d checks over 5 upgrades", <-asked)
+	// Nothing piles up from process to process. The first has no descriptor of
+	// its own for the log.
+	var after resources.Process
+	nettest.Eventually(t, patience, func() bool {
+		after = holds(t, socket)
+		return after.Goroutines <= before.Goroutines && after.Descriptors <= before.Descriptors+1
+	}, func() string { return fmt.Sprintf("before: %+v, after: %+v", before, after) })
 	// Another address comes with an upgrade, and one goes.
 	write(pages[1])
 	upgradeAt(t, socket)

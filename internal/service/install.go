@@ -59,7 +59,7 @@ func (h Host) Plan(want Wanted) (*Plan, error) {
 		before = &Record{}
 	}
 	p := &Plan{host: h}
-	p.during = Record{Program: want.Program, Version: want.Version, At: time.Now().UTC().Truncate(time.Second), Loads: union(before.Loads, want.Loads)}
+	p.during = Record{Program: want.Program, Version: want.Version, At: time.Now().UTC().Truncate(time.Second), Loads: union(before.Loads, want.Loads), Choices: want.Choices}
 	p.after = p.during
 	p.after.Complete = true
 	for _, e := range before.Entries {

@@ -31,6 +31,9 @@ type Record struct {
 	// Loads is what the service may have loaded into the kernel, ever since it
 	// was installed. It is for the caller, who knows how to unload it.
 	Loads []string `json:"loads,omitempty"`
+
+	// Choices are the caller's, for the next time.
+	Choices []string `json:"choices,omitempty"`
 }
 
 // Entry is a file, a symbolic link or a directory that was made.

@@ -48,7 +48,8 @@ type Wanted struct {
 	Files   []File
 	Program string   // what the unit starts
 	Version string   // of it
-	Loads   []string // see [Record]
+	Loads   []string // see [Record], and so
+	Choices []string
 }
 
 func (f File) digest() string {

@@ -3,6 +3,7 @@ package soak
 import (
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -85,6 +86,10 @@ const (
 	grownBytes       = 4 << 20
 	grownDescriptors = 20
 	grownGoroutines  = 3
+
+	// A process fills its heap, its caches and its kept pipes at first: samples
+	// over less than this say nothing about its memory.
+	memoryTime = time.Minute
 )
 
 // growth says what of the samples has grown.
@@ -101,13 +106,19 @@ func growth(samples []Sample) (grown []string) {
 		return values[len(values)/2]
 	}
 	early, late := samples[:len(samples)/2], samples[len(samples)/2:]
+	short := samples[len(samples)-1].Seconds-samples[0].Seconds < memoryTime.Seconds()
 	for _, c := range []struct {
 		name   string
 		what   func(Sample) float64
 		beyond func(early float64) float64
 	}{
 		{"its resident memory", func(s Sample) float64 { return float64(s.ResidentBytes) },
-			func(e float64) float64 { return max(grownBytes, grownResident*e) }},
+			func(e float64) float64 {
+				if short {
+					return math.Inf(1)
+				}
+				return max(grownBytes, grownResident*e)
+			}},
 		{"the number of its descriptors beside those of flows", func(s Sample) float64 { return float64(s.Descriptors) - 2*float64(s.Flows) },
 			func(float64) float64 { return grownDescriptors }},
 		{"the number of its goroutines", func(s Sample) float64 { return float64(s.Goroutines) },

@@ -118,7 +118,7 @@ func TestGrowth(t *testing.T) {
 	series := func(bytes, descriptors, goroutines func(i int) int) []Sample {
 		var all []Sample
 		for i := range 20 {
-			all = append(all, Sample{ResidentBytes: int64(bytes(i)), Descriptors: descriptors(i), Goroutines: goroutines(i), Flows: int64(i % 7)})
+			all = append(all, Sample{Seconds: float64(10 * i), ResidentBytes: int64(bytes(i)), Descriptors: descriptors(i), Goroutines: goroutines(i), Flows: int64(i % 7)})
 		}
 		return all
 	}
@@ -133,6 +133,7 @@ func TestGrowth(t *testing.T) {
 		{"memory", series(func(i int) int { return 50e6 + i*1e6 }, ofFlows, flat(12)), "resident memory"},
 		{"descriptors", series(flat(50e6), func(i int) int { return ofFlows(i) + 4*i }, flat(12)), "descriptors"},
 		{"goroutines", series(flat(50e6), ofFlows, func(i int) int { return 12 + i }), "goroutines"},
+		{"too short", series(func(i int) int { return 50e6 + i*1e6 }, ofFlows, flat(12))[:6], ""},
 		{"too few", series(func(i int) int { return i * 1e9 }, ofFlows, flat(1))[:3], ""},
 	} {
 		got := strings.Join(growth(c.samples), "; ")
