@@ -26,6 +26,9 @@ func (w *worker) acceptOne(l *listener) bool {
 	fd, errno := accept(l.fd, &w.from)
 	switch {
 	case errno == 0:
+		if l.settling.Load() {
+			takeSYNs(fd)
+		}
 		w.admit(l, fd, fromSockaddr(&w.from))
 		return true
 	case errno == unix.EAGAIN:

@@ -92,8 +92,12 @@ func (w *worker) look(f *flow) {
 		return
 	case errno == unix.EINTR:
 		return
-	case errno != 0 || n == 0:
-		f.look = lookNever // an end: whoever reads will find it
+	case errno != 0:
+		l.failed = errno // looking has taken the error: what is left reads as an end
+		f.look = lookNever
+		return
+	case n == 0:
+		f.look = lookNever // whoever reads will find the end
 		return
 	}
 	switch f.route.tunnel.Checker.Recognize(w.buf[:n]) {

@@ -187,6 +187,34 @@ func TestNoCheck(t *testing.T) {
 	}
 }
 
+// TestResetUnderLook has a client reset while its first bytes are looked for.
+// Looking at a socket takes its error away like reading it, and what is left
+// reads as an end.
+func TestResetUnderLook(t *testing.T) {
+	nettest.CheckLeaks(t)
+	for _, tt := range []struct{ name, first string }{{"nothing", ""}, {"part of a hello", testHello[:3]}} {
+		t.Run(tt.name, func(t *testing.T) {
+			g, _ := checkRig(t, nil)
+			for range 50 {
+				c, s := g.pair()
+				write(t, c, []byte(tt.first))
+				reset(t, c)
+				s.SetReadDeadline(time.Now().Add(patience))
+				if got, err := io.ReadAll(s); !errors.Is(err, syscall.ECONNRESET) {
+					t.Fatalf("the target read %q and then %v", got, err)
+				}
+				s.Close()
+			}
+			nettest.Eventually(t, patience, func() bool { return len(g.flows.all()) == 50 }, func() string { return "flows are left" })
+			for _, rec := range g.flows.all() {
+				if rec.End != EndClientReset {
+					t.Fatalf("%+v", rec)
+				}
+			}
+		})
+	}
+}
+
 func TestCheckInPieces(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g, checker := checkRig(t, nil)

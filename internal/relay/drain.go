@@ -18,6 +18,7 @@ var ErrNoTunnel = errors.New("no such tunnel")
 func (r *Relay) DrainTunnel(name string) error {
 	return r.withTunnel(name, func(in *installed) error {
 		in.state.drained.Store(true)
+		r.settle(in.listeners...)
 		for _, l := range in.listeners {
 			r.silence(l)
 		}
@@ -107,6 +108,7 @@ func (r *Relay) wake(l *listener) error {
 		return listenError(l.bound, errno)
 	}
 	l.silent = false
+	l.settling.Store(false)
 	if err := r.attach(l); err != nil {
 		r.silence(l)
 		return err
@@ -120,6 +122,7 @@ func (r *Relay) wake(l *listener) error {
 // keep theirs.
 func (l *listener) shut() {
 	_ = unix.Shutdown(l.fd, unix.SHUT_RDWR)
+	takeSYNs(l.fd)
 	setsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0)
 }
 

@@ -85,7 +85,7 @@ type leg struct {
 	urgent   bool       // urgent data was announced: short reads and splice mean nothing any more
 	hungUp   bool       // the peer has ended or reset: only a read that finds nothing tells that all is read
 	fin      bool       // the peer's end was seen while the connection was whole
-	failed   unix.Errno // what a write took from the socket's error; the next read would find no error and call it an end
+	failed   unix.Errno // what a write or a look took from the socket's error; the next read would find no error and call it an end
 	setup    *legSetup
 }
 

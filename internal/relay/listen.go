@@ -22,6 +22,8 @@ type listener struct {
 
 	silent    bool // bound, but not listening: its tunnel is drained
 	inherited bool // somebody else has the socket, too
+
+	settling atomic.Bool // it takes no new SYNs, see settle
 }
 
 // listenKey identifies a listener across reloads: the address as it is

@@ -241,8 +241,10 @@ func (w *worker) readEnded(f *flow, s side) {
 	f.active = w.now
 	ev := eventEnd
 	if l := &f.legs[s]; l.failed != 0 && !l.fin {
-		// The write that failed took the error which this read would have
-		// returned, so nothing says that this is an end.
+		// The write that failed, or the look at its first bytes, took the error
+		// which this read would have returned, so nothing says that this is an
+		// end.
+		f.fail(legFailure(s, l.failed), l.failed)
 		ev = eventReset
 	}
 	w.apply(f, f.end.step(ev, s))

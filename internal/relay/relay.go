@@ -161,7 +161,7 @@ func (r *Relay) Drain(ctx context.Context) (left int, err error) {
 		return 0, ErrClosed
 	}
 	r.draining.Store(true)
-	r.closeListeners()
+	r.closeListeners(r.emptyTable())
 	workers := r.workers
 	r.mu.Unlock()
 
@@ -196,7 +196,7 @@ func (r *Relay) Close() {
 	}
 	r.closed = true
 	r.draining.Store(true)
-	r.closeListeners()
+	r.closeListeners(r.emptyTable())
 	r.stopWorkers(EndDrain)
 	r.probes.close()
 	r.checks.Wait()

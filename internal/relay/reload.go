@@ -2,6 +2,7 @@ package relay
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"reflect"
@@ -82,11 +83,13 @@ func (r *Relay) install(tunnels []Tunnel) error {
 	}
 	r.table.Store(p.next)
 	r.probes.follow(p.next)
+	var gone []*listener
 	for key, l := range old.listeners {
 		if p.next.listeners[key] != l {
-			r.closeListener(l)
+			gone = append(gone, l)
 		}
 	}
+	r.closeListeners(gone)
 	return nil
 }
 
@@ -233,14 +236,15 @@ func (r *Relay) closeListener(l *listener) {
 	closeFD(l.fd)
 }
 
-func (r *Relay) closeListeners() {
-	for _, l := range r.emptyTable() {
+func (r *Relay) closeListeners(all []*listener) {
+	r.settle(all...)
+	for _, l := range all {
 		r.closeListener(l)
 	}
 }
 
 // emptyTable leaves the tunnels without listeners, and returns those.
-func (r *Relay) emptyTable() map[listenKey]*listener {
+func (r *Relay) emptyTable() []*listener {
 	old := r.table.Load()
 	if len(old.listeners) == 0 {
 		return nil
@@ -250,7 +254,7 @@ func (r *Relay) emptyTable() map[listenKey]*listener {
 		next.tunnels = append(next.tunnels, &installed{tunnel: in.tunnel, state: in.state, hops: in.hops})
 	}
 	r.table.Store(next)
-	return old.listeners
+	return slices.Collect(maps.Values(old.listeners))
 }
 
 func sameTunnel(a, b *Tunnel) bool {

@@ -236,7 +236,10 @@ func (w *worker) legEvent(f *flow, s side, events uint32) {
 			f.opening.broken = true // the target is still to get what came before
 			return
 		}
-		errno := socketError(int(l.fd))
+		errno := l.failed
+		if errno == 0 {
+			errno = socketError(int(l.fd))
+		}
 		w.abort(f, legFailure(client, errno), errnoOrNil(errno))
 	case phaseHeader:
 		l.note(events)

@@ -114,6 +114,9 @@ type connectionParser struct {
 	// names are those of the congestion controls that were met, so that a
 	// connection costs no allocation.
 	names map[string]string
+	// handshakes has it read connections that are being made as well: there is
+	// no tcp_info of them.
+	handshakes bool
 }
 
 // parse fills in c. It reports whether the message describes a connection: one
@@ -136,7 +139,7 @@ func (p *connectionParser) parse(b []byte, c *Connection) bool {
 	c.UID = p.order.Uint32(b[64:])
 	c.Inode = p.order.Uint32(b[68:])
 
-	found := false
+	found, state := false, State(b[1])
 	for b = b[diagMessageLen:]; len(b) >= attributeHeaderLen; {
 		length := int(p.order.Uint16(b))
 		if length < attributeHeaderLen || length > len(b) {
@@ -152,6 +155,9 @@ func (p *connectionParser) parse(b []byte, c *Connection) bool {
 			c.Memory = parseMemory(value, p.order)
 		}
 		b = b[min((length+3)&^3, len(b)):]
+	}
+	if p.handshakes && state == SynReceived {
+		return true
 	}
 	return found && c.Info.Has(FieldState) && c.Info.State != Listen
 }

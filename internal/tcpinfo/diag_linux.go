@@ -71,6 +71,22 @@ func (d *Diag) Each(states StateSet, visit func(*Connection)) error {
 	return nil
 }
 
+// Handshakes calls visit with this host's address of every connection that
+// somebody has asked for with a SYN, and that is not made yet.
+func (d *Diag) Handshakes(visit func(local netip.AddrPort)) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.parser.handshakes = true
+	defer func() { d.parser.handshakes = false }()
+	for _, family := range []uint8{familyINET, familyINET6} {
+		err := d.dump(family, States(SynReceived), func(c *Connection) { visit(c.Local) })
+		if err != nil {
+			return fmt.Errorf("cannot list connections that are being made: %w", err)
+		}
+	}
+	return nil
+}
+
 // dump lists one family.
 func (d *Diag) dump(family uint8, states StateSet, visit func(*Connection)) error {
 	for range maxDumps {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +27,10 @@ const (
 	lossEvent     eventKind = "loss"
 	halfOpenEvent eventKind = "half-open flood"
 	garbageEvent  eventKind = "garbage"
+	upgradeEvent  eventKind = "upgrade of a far relay"
+	upgradeNear   eventKind = "upgrade of the near relay"
+	drainHopEvent eventKind = "drain of a hop"
+	drainEvent    eventKind = "drain of a far relay's tunnel"
 )
 
 // eventKinds lists them with the mean time between two of a kind.
@@ -42,6 +47,10 @@ var eventKinds = []struct {
 	{lossEvent, 10 * time.Second, byWAN},
 	{halfOpenEvent, 10 * time.Second, byFlood},
 	{garbageEvent, 10 * time.Second, byGarbage},
+	{upgradeEvent, 10 * time.Second, byRelays},
+	{upgradeNear, 12 * time.Second, byRelays},
+	{drainHopEvent, 10 * time.Second, byRelays},
+	{drainEvent, 10 * time.Second, byRelays},
 }
 
 const (
@@ -53,9 +62,12 @@ const (
 	causes
 )
 
-// The near relay is killed in the first part of a run only: in the rest of it
-// what it holds must not grow.
+// The near relay is killed and upgraded in the first part of a run only: in the
+// rest of it what it holds must not grow.
 const mortalShare = 4 // the first quarter
+
+// early says whether a kind belongs into that part.
+func (k eventKind) early() bool { return k == killNearEvent || k == upgradeNear }
 
 // event is one of them.
 type event struct {
@@ -72,7 +84,7 @@ func schedule(seed uint64, length time.Duration) []event {
 	r := rand.New(rand.NewPCG(seed, 1<<63))
 	gap := func(kind int) time.Duration {
 		span := length
-		if eventKinds[kind].kind == killNearEvent {
+		if eventKinds[kind].kind.early() {
 			span = length / mortalShare
 		}
 		return time.Duration((0.5 + r.Float64()) * float64(min(eventKinds[kind].every, span/4)))
@@ -94,16 +106,18 @@ func schedule(seed uint64, length time.Duration) []event {
 		}
 		e := event{kind: eventKinds[first].kind, at: next[first]}
 		next[first] += gap(first)
+		if e.kind.early() && e.at > length/mortalShare {
+			next[first] = length
+			continue
+		}
 		switch e.kind {
 		case reloadEvent:
 			e.which = r.IntN(3)
-		case killNearEvent:
-			if e.at > length/mortalShare {
-				next[first] = length
-				continue
-			}
-		case killFarEvent:
+		case killFarEvent, upgradeEvent:
 			e.which = 1 + r.IntN(2)
+		case drainHopEvent, drainEvent:
+			e.which = 1 + r.IntN(2)
+			e.lasts = 100*time.Millisecond + time.Duration(r.Int64N(int64(1900*time.Millisecond)))
 		case targetEvent:
 			e.lasts = 100*time.Millisecond + time.Duration(r.Int64N(int64(900*time.Millisecond)))
 		case outageEvent:
@@ -128,6 +142,7 @@ type director struct {
 
 	mu     sync.Mutex
 	faults []fault
+	all    []fault // whatever happened, for those who ask what a flow has met
 	counts map[eventKind]int
 }
 
@@ -159,10 +174,12 @@ func (d *director) follow(ctx context.Context, began time.Time, events []event) 
 		if ctx.Err() != nil {
 			return nil
 		}
+		from := time.Now()
 		if err := d.do(ctx, e); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("%s at %v: %w", e.kind, e.at.Round(time.Millisecond), err)
 		}
 		d.mu.Lock()
+		d.all = append(d.all, fault{fmt.Sprintf("%s %d", e.kind, e.which), from, time.Now()})
 		d.counts[e.kind]++
 		d.mu.Unlock()
 	}
@@ -176,6 +193,13 @@ func (d *director) do(ctx context.Context, e event) error {
 		d.variants[e.which]++
 		r := d.world.all()[e.which]
 		return r.Reload(ctx, d.world.config(r, d.variants[e.which]))
+	case upgradeEvent, upgradeNear:
+		_, err := d.world.all()[e.which].Upgrade(ctx)
+		return err
+	case drainHopEvent:
+		return d.drained(ctx, d.world.near, d.world.hopOf(e.which-1), e.lasts)
+	case drainEvent:
+		return d.drained(ctx, d.world.all()[e.which], "main", e.lasts)
 	case killFarEvent, killNearEvent:
 		return d.kill(ctx, d.world.all()[e.which], d.variants[e.which])
 	case targetEvent:
@@ -202,6 +226,16 @@ func (d *director) do(ctx context.Context, e event) error {
 	return d.world.setWAN(wan, back)
 }
 
+// drained takes a tunnel or a hop of a relay out of service for a while. No flow
+// may notice: there is another far relay.
+func (d *director) drained(ctx context.Context, r *relays.Process, name string, lasts time.Duration) error {
+	if err := r.Drain(ctx, name); err != nil {
+		return err
+	}
+	pause(ctx, lasts)
+	return r.Resume(context.WithoutCancel(ctx), name)
+}
+
 // kill ends a relay by SIGKILL and starts it again.
 func (d *director) kill(ctx context.Context, r *relays.Process, variant int) error {
 	return d.during(fault{what: r.Name}, func() error {
@@ -211,6 +245,17 @@ func (d *director) kill(ctx context.Context, r *relays.Process, variant int) err
 		// Even if the run ends now: flows that are under way need it.
 		return r.Start(context.WithoutCancel(ctx), d.world.config(r, variant))
 	})
+}
+
+// met says what happened while a flow lived, and when, seen from its beginning.
+func (d *director) met(f *flow) string {
+	var all []string
+	for _, e := range d.all {
+		if e.touches(f) {
+			all = append(all, fmt.Sprintf("%s (%+.3f to %+.3f s)", e.what, e.from.Sub(f.began).Seconds(), e.to.Sub(f.began).Seconds()))
+		}
+	}
+	return fmt.Sprintf("in %.3f s it met: %s", f.done.Sub(f.began).Seconds(), strings.Join(all, ", "))
 }
 
 // during notes a time in which flows may be cut.

@@ -2,6 +2,7 @@ package soak
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -134,16 +135,17 @@ func TestSchedule(t *testing.T) {
 		}
 		last = e.at
 		counts[e.kind]++
-		if e.kind == killNearEvent && e.at > length/mortalShare {
-			t.Errorf("the near relay dies at %v", e.at)
+		if e.kind.early() && e.at > length/mortalShare {
+			t.Errorf("%s at %v", e.kind, e.at)
 		}
-		if long := e.kind == outageEvent || e.kind == lossEvent || e.kind == targetEvent; (e.lasts > 0) != long || (e.loss > 0) != (e.kind == lossEvent) {
+		long := slices.Contains([]eventKind{outageEvent, lossEvent, targetEvent, drainHopEvent, drainEvent}, e.kind)
+		if (e.lasts > 0) != long || (e.loss > 0) != (e.kind == lossEvent) {
 			t.Errorf("%+v", e)
 		}
 	}
 	for _, k := range eventKinds {
 		span := length
-		if k.kind == killNearEvent {
+		if k.kind.early() {
 			span /= mortalShare
 		}
 		if n, want := counts[k.kind], int(span/k.every); n < want*3/4 || n > want*5/4 {

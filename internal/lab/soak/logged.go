@@ -18,19 +18,21 @@ func (w *world) nearSays(line string) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.reasons[from]++
+	_, why, _ := strings.Cut(line, " end=")
+	w.reasons[from] = append(w.reasons[from], why)
 }
 
-// logged takes one line about a client's flow, if there is one left: a client's
-// port is used again by later flows.
-func (w *world) logged(client netip.AddrPort) bool {
+// logged takes what one line says of the end of a client's flow, if there is one
+// left: a client's port is used again by later flows.
+func (w *world) logged(client netip.AddrPort) (why string, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.reasons[client] == 0 {
-		return false
+	all := w.reasons[client]
+	if len(all) == 0 {
+		return "", false
 	}
-	w.reasons[client]--
-	return true
+	w.reasons[client] = all[1:]
+	return all[0], true
 }
 
 // field is the value of a key in a line of logfmt, as far as it needs no quotes.

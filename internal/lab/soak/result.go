@@ -171,16 +171,21 @@ func (m *mixedRun) result(d *director, took time.Duration) MixedResult {
 		}
 		if f.mustBeLogged(d.faults) {
 			r.CutOff++
-			if m.world.logged(f.from) {
-				r.CutLogged++
-			} else {
+			why, ok := m.world.logged(f.from)
+			switch {
+			case !ok:
 				found = append(found, fmt.Sprintf("relay-a cut off the client %v and its log does not say why", f.from))
+			case len(found) > 0:
+				found = append(found, "relay-a says "+why)
+			}
+			if ok {
+				r.CutLogged++
 			}
 		}
 		switch {
 		case len(found) > 0:
 			row.Violations += len(found)
-			r.Violations = append(r.Violations, fmt.Sprintf("%s\n  %s", strings.Join(found, "; "), f.plan))
+			r.Violations = append(r.Violations, fmt.Sprintf("%s\n  %s\n  %s", strings.Join(found, "; "), f.plan, d.met(f)))
 		case f.whole():
 			row.Whole++
 		case cut:
@@ -189,8 +194,11 @@ func (m *mixedRun) result(d *director, took time.Duration) MixedResult {
 			row.Reset++
 		}
 	}
-	if m.nothing > ended {
-		r.Violations = append(r.Violations, fmt.Sprintf("%d connections ended cleanly without a byte, and %d clients did so", m.nothing, ended))
+	// An integrity check connects to the target through each far relay, and ends
+	// without a byte.
+	checks := len(m.world.far) * (int(took/checkInterval) + 1)
+	if m.nothing > ended+checks {
+		r.Violations = append(r.Violations, fmt.Sprintf("%d connections ended cleanly without a byte, %d clients and at most %d checks did so", m.nothing, ended, checks))
 	}
 	for _, e := range endings {
 		r.Flows += rows[e.ending].Flows

@@ -144,14 +144,17 @@ func TestGrowth(t *testing.T) {
 }
 
 func TestLoggedReasons(t *testing.T) {
-	w := &world{reasons: map[netip.AddrPort]int{}}
+	w := &world{reasons: map[netip.AddrPort][]string{}}
 	w.nearSays(`time=2026-01-02T03:04:05Z level=INFO msg=flow tunnel=main client=10.10.10.10:4711 target=10.30.30.2:6000 bytes_up=3 end=target-reset ended_by=target error="connection reset by peer"`)
 	w.nearSays(`time=2026-01-02T03:04:05Z level=INFO msg=flow tunnel=main client=10.10.10.10:4712 end=end ended_by=both`)
 	w.nearSays(`time=2026-01-02T03:04:05Z level=INFO msg=listening tunnel=main client=10.10.10.10:4713 end=idle-timeout`)
-	for port, want := range map[string][2]bool{"4711": {true, false}, "4712": {}, "4713": {}} {
+	for port, want := range map[string]string{"4711": `target-reset ended_by=target error="connection reset by peer"`, "4712": "", "4713": ""} {
 		client := netip.MustParseAddrPort("10.10.10.10:" + port)
-		if first, second := w.logged(client), w.logged(client); first != want[0] || second != want[1] {
-			t.Errorf("port %s: %v and then %v", port, first, second)
+		if why, ok := w.logged(client); why != want || ok != (want != "") {
+			t.Errorf("port %s: %q, %v", port, why, ok)
+		}
+		if why, ok := w.logged(client); ok {
+			t.Errorf("port %s: %q again", port, why)
 		}
 	}
 }

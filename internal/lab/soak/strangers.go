@@ -39,7 +39,7 @@ func (w *world) ports() (all []struct {
 	from string
 	to   netip.AddrPort
 }) {
-	for _, p := range []uint16{mainPort, refusedPort, extraPort} {
+	for _, p := range []uint16{mainPort, refusedPort, extraPort, httpPort} {
 		for _, one := range []struct {
 			from string
 			to   netip.Addr

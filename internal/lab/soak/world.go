@@ -7,9 +7,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
+	"longhaul/internal/check"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/relays"
@@ -27,12 +29,12 @@ type world struct {
 	near *relays.Process    // relay-a
 	far  [2]*relays.Process // relay-b, relay-b2
 
-	// checks are made of the far relays. The target sees them as connections
-	// without a byte, which not every part's target expects.
+	// checks are made of the far relays, and of the whole chain. The target sees
+	// them as connections without a byte, which not every part's target expects.
 	checks bool
 
 	mu      sync.Mutex
-	reasons map[netip.AddrPort]int // how many lines relay-a wrote about cut flows, by client
+	reasons map[netip.AddrPort][]string // what relay-a's log says of the ends of cut flows, by client
 }
 
 // The ports. Each is the same on all relays.
@@ -40,6 +42,7 @@ const (
 	mainPort    = 6000 // leads to the target
 	refusedPort = 6001 // leads to where nobody listens
 	extraPort   = 6010 // and following: tunnels that come and go
+	httpPort    = 6080 // answers to health checks, on the address of the tunnels
 	targetPort  = 5000
 	nobodyPort  = 5999
 )
@@ -49,6 +52,9 @@ const (
 	wanRTT     = 10 * time.Millisecond
 	wanRateBps = 300e6
 )
+
+// checkInterval lies between two integrity checks of the chain.
+const checkInterval = 2 * time.Second
 
 var privateRun = sync.OnceValue(lab.PrivateRun)
 
@@ -70,12 +76,16 @@ func newWorld(ctx context.Context, program string, seed uint64, checks bool) (*w
 		os.RemoveAll(dir)
 		return nil, err
 	}
-	w := &world{lab: built, dir: dir, checks: checks, reasons: map[netip.AddrPort]int{}}
+	w := &world{lab: built, dir: dir, checks: checks, reasons: map[netip.AddrPort][]string{}}
 	one := func(name string) *relays.Process {
 		return &relays.Process{Name: name, Host: built.Host(name), Program: program, Dir: dir}
 	}
 	w.near, w.far = one("relay-a"), [2]*relays.Process{one("relay-b"), one("relay-b2")}
 	w.near.Line = w.nearSays
+	if err := check.NewKey().Create(w.keyFile()); err != nil {
+		w.close()
+		return nil, err
+	}
 	// The far ones first: the near one checks them at once.
 	for _, r := range []*relays.Process{w.far[0], w.far[1], w.near} {
 		if err := r.Start(ctx, w.config(r, 0)); err != nil {
@@ -136,27 +146,40 @@ func (w *world) config(r *relays.Process, variant int) string {
 			refusedTo = netip.AddrPortFrom(address[1], nobodyPort).String()
 		}
 	}
-	health := "off"
+	health, checked := "off", "off"
+	if w.checks {
+		checked = fmt.Sprintf("{key_file: %s, bytes: 64KiB}", w.keyFile())
+	}
 	if r == w.near && w.checks {
+		checked = fmt.Sprintf("{key_file: %s, bytes: 64KiB, next: relay, interval: %v}", w.keyFile(), checkInterval)
 		health = fmt.Sprintf("{check: connect, interval: 1s, timeout: 500ms, eject_for: 1s, slow_return: %ds}", 1+variant%3)
 	}
 	text := fmt.Sprintf(`control_socket: %s
 drain_timeout: 5s
 memory_limit: %dMiB
+http_listen: %s
 log: {level: %s}
 defaults:
   connect_timeout: 30s
   balance: least-flows
   wan: {keepalive: {idle: 5s, interval: 2s, count: 5}}
 tunnels:
-  - {name: main, listen: %s:%d, forward: %s, max_flows: %d, health: %s}
+  - {name: main, listen: %s:%d, forward: %s, max_flows: %d, health: %s, check: %s}
   - {name: refused, listen: %s:%d, forward: %s, idle_timeout: %ds}
-`, r.Socket(), 1024+variant%2, []string{"info", "debug"}[variant%2],
-		listen, mainPort, mainTo, 30000+variant, health, listen, refusedPort, refusedTo, 600+variant%7)
+`, r.Socket(), 1024+variant%2, netip.AddrPortFrom(listen, httpPort), []string{"info", "debug"}[variant%2],
+		listen, mainPort, mainTo, 30000+variant, health, checked, listen, refusedPort, refusedTo, 600+variant%7)
 	for i := range variant % 4 {
 		text += fmt.Sprintf("  - {name: extra-%d, listen: %s:%d, forward: %s}\n", i, listen, extraPort+(i+variant)%5, mainTo)
 	}
 	return text
+}
+
+// keyFile holds the secret of the relays' integrity checks.
+func (w *world) keyFile() string { return filepath.Join(w.dir, "check.key") }
+
+// hopOf is the near relay's hop that leads to a far one.
+func (w *world) hopOf(far int) string {
+	return "main/" + netip.AddrPortFrom([2]netip.Addr{lab.WANB, lab.WANB2}[far], mainPort).String()
 }
 
 // dial connects from host-a to a port of relay-a.

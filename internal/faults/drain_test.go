@@ -1,0 +1,120 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"longhaul/internal/lab/link"
+)
+
+// newcomers connect all the time, each with a byte that must come back.
+type newcomers struct {
+	served, refused atomic.Int64
+	stop            context.CancelFunc
+	all             sync.WaitGroup
+
+	mu     sync.Mutex
+	broken []error // connections that stood, and were cut
+}
+
+func startNewcomers(t *testing.T, every time.Duration, dial dialFunc) *newcomers {
+	ctx, cancel := context.WithCancel(t.Context())
+	n := &newcomers{stop: cancel}
+	n.all.Go(func() {
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			<-tick.C
+			n.all.Go(func() {
+				if err := n.one(t.Context(), dial); err != nil {
+					n.mu.Lock()
+					n.broken = append(n.broken, err)
+					n.mu.Unlock()
+				}
+			})
+		}
+	})
+	return n
+}
+
+func (n *newcomers) one(ctx context.Context, dial dialFunc) error {
+	began := time.Now()
+	c, err := dial(ctx)
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		n.refused.Add(1)
+		return nil
+	case err != nil:
+		return err
+	}
+	defer c.Close()
+	stood := time.Since(began)
+	_ = c.SetDeadline(time.Now().Add(patience))
+	var b [1]byte
+	if _, err := c.Write([]byte{'?'}); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(c, b[:]); err != nil {
+		return fmt.Errorf("connected after %v and then %w", stood, err)
+	}
+	n.served.Add(1)
+	return nil
+}
+
+func (n *newcomers) expectWhole(t *testing.T) {
+	t.Helper()
+	n.stop()
+	n.all.Wait()
+	t.Logf("%d served, %d refused", n.served.Load(), n.refused.Load())
+	if len(n.broken) > 0 {
+		t.Errorf("%d connections stood and were cut, the first: %v", len(n.broken), n.broken[0])
+	}
+	if n.served.Load() == 0 || n.refused.Load() == 0 {
+		t.Error("nothing was tested")
+	}
+}
+
+// TestHandshakesOutliveListener has clients connect over a slow path while
+// tunnels stop listening: drained, taken away by a reload, or with the relay.
+// Who has a connection keeps it, though the relay learns of it only a round trip
+// after it has answered.
+func TestHandshakesOutliveListener(t *testing.T) {
+	t.Parallel()
+	const oneWay, rounds = 60 * time.Millisecond, 2
+	p := newPath(t)
+	for _, dir := range []link.Direction{link.AToB, link.BToA} {
+		s := p.Link("near").Settings(dir)
+		s.Delay = oneWay
+		if err := p.Link("near").Set(dir, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	serveEcho(t, p.listen(targetPort))
+	with := p.config("") + fmt.Sprintf("  - {name: other, listen: %s:%d, forward: %s:%d}\n", relayNear, listenPort+1, targetAddress, targetPort)
+	without := p.config("")
+	relay := p.relay(with)
+	atMain, atOther := startNewcomers(t, 5*time.Millisecond, p.dialTo(listenPort)), startNewcomers(t, 5*time.Millisecond, p.dialTo(listenPort+1))
+	for range rounds {
+		for _, verb := range []string{"drain", "resume"} {
+			if out, status := command(t, verb, "main", "--control-socket", relay.socket()); status != 0 {
+				t.Fatalf("%s: status %d: %s", verb, status, out)
+			}
+			time.Sleep(4 * oneWay) // for clients to come
+		}
+		for _, config := range []string{without, with} {
+			relay.reload(config)
+			time.Sleep(4 * oneWay)
+		}
+	}
+	relay.signal(syscall.SIGTERM)
+	relay.expectExit(0)
+	atMain.expectWhole(t)
+	atOther.expectWhole(t)
+}
