@@ -3,10 +3,10 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -52,43 +52,20 @@ Exit codes: 0 each case is right and took 5 s at the most, 1 one is not.`,
   longhaul lab run check --case altered-bc-data --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cases := chain.Cases()
-			for _, name := range names {
-				if !slices.Contains(chainCases(), name) {
-					return usageError(&hintError{fmt.Errorf("there is no case %q", name), "choose from " + strings.Join(chainCases(), ", ")})
-				}
+			if err := knownCases(names, chainCases()); err != nil {
+				return err
 			}
+			cases := chain.Cases()
 			if len(names) > 0 {
 				cases = slices.DeleteFunc(cases, func(c chain.Case) bool { return !slices.Contains(names, c.Name) })
 			}
-			return inSandbox(env, func(cmd *cobra.Command, _ []string) error {
-				ctx, stop := untilSignal(cmd.Context())
-				defer stop()
-				program, err := ownProgram()
-				if err != nil {
-					return err
-				}
+			return labRun(env, &asJSON, func(ctx context.Context, program string) (chain.Outcome, error) {
 				progress := newProgress(env.stderr)
-				outcome, err := chain.Run(ctx, cases, chain.Options{Program: program, Seed: seed, Progress: func(done, of int, last chain.Result) {
+				defer progress.clear()
+				return chain.Run(ctx, cases, chain.Options{Program: program, Seed: seed, Progress: func(done, of int, last chain.Result) {
 					progress.note("%d/%d %s, %.2f s", done, of, last.Case, last.Seconds)
 				}})
-				progress.clear()
-				if ctx.Err() != nil {
-					return errInterrupted
-				}
-				if err != nil {
-					return err
-				}
-				if asJSON {
-					err = writeJSON(env.stdout, outcome)
-				} else {
-					err = writeChains(env.stdout, outcome)
-				}
-				if err == nil && outcome.Right < outcome.Run {
-					err = &exitError{status: exitFailure}
-				}
-				return err
-			})(cmd, args)
+			}, writeChains, judgeChains)(cmd, args)
 		},
 	}
 	flags := cmd.Flags()
@@ -96,6 +73,13 @@ Exit codes: 0 each case is right and took 5 s at the most, 1 one is not.`,
 	flags.Uint64Var(&seed, "seed", 1, "seed of what is lost and altered")
 	flags.BoolVar(&asJSON, "json", false, "print the result as JSON")
 	return cmd
+}
+
+func judgeChains(o chain.Outcome) error {
+	if o.Right < o.Run {
+		return &exitError{status: exitFailure}
+	}
+	return nil
 }
 
 func writeChains(w io.Writer, o chain.Outcome) error {

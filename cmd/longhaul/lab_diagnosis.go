@@ -3,12 +3,12 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -54,10 +54,8 @@ The table has how often doctor was right, and what it took each cause for.`,
 			case parallel < 1 || parallel > 64:
 				return usageError(fmt.Errorf("--parallel %d: choose 1 to 64", parallel))
 			}
-			for _, kind := range kinds {
-				if !slices.Contains(diagnosis.Kinds(), kind) {
-					return usageError(&hintError{fmt.Errorf("there is no case %q", kind), "choose from " + strings.Join(diagnosis.Kinds(), ", ")})
-				}
+			if err := knownCases(kinds, diagnosis.Kinds()); err != nil {
+				return err
 			}
 			if err := reachable(keep); err != nil {
 				return usageError(err)
@@ -69,34 +67,18 @@ The table has how often doctor was right, and what it took each cause for.`,
 			}
 			// The remedy of losses is haul; where it cannot be loaded, it is bbr.
 			return withCC(cmd.Context(), env, []string{"haul"}, false, func() error {
-				return inSandbox(env, func(cmd *cobra.Command, _ []string) error {
-					ctx, stop := untilSignal(cmd.Context())
-					defer stop()
-					program, err := ownProgram()
-					if err != nil {
-						return err
-					}
+				return labRun(env, &asJSON, func(ctx context.Context, program string) (diagnosis.Outcome, error) {
 					progress := newProgress(env.stderr)
+					defer progress.clear()
 					tolerant := "bbr"
 					if isAvailable("haul") {
 						tolerant = "haul"
 					}
-					outcome, err := diagnosis.Run(ctx, diagnosis.Draw(sample, seed, kinds), diagnosis.Options{
+					return diagnosis.Run(ctx, diagnosis.Draw(sample, seed, kinds), diagnosis.Options{
 						Program: program, Parallel: parallel, Keep: keep, Tolerant: tolerant,
 						Progress: progress.scenario,
 					})
-					progress.clear()
-					if err != nil {
-						if ctx.Err() != nil {
-							return errInterrupted
-						}
-						return err
-					}
-					if asJSON {
-						return writeJSON(env.stdout, outcome)
-					}
-					return outcome.WriteTable(env.stdout)
-				})(cmd, args)
+				}, writeDiagnosis, nil)(cmd, args)
 			})
 		},
 	}
@@ -109,6 +91,8 @@ The table has how often doctor was right, and what it took each cause for.`,
 	flags.BoolVar(&asJSON, "json", false, "print the result as JSON")
 	return cmd
 }
+
+func writeDiagnosis(w io.Writer, o diagnosis.Outcome) error { return o.WriteTable(w) }
 
 // newLabTraffic is the program that sends in a scenario. It is not for users.
 func newLabTraffic(env *env) *cobra.Command {

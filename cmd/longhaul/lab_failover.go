@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -45,26 +43,16 @@ the death, in the second after it, and later.`,
   longhaul lab run failover --case host --per-second 500 --json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			for _, name := range cases {
-				if !slices.Contains(failover.Cases(), name) {
-					return usageError(&hintError{fmt.Errorf("there is no case %q", name), "choose from " + strings.Join(failover.Cases(), ", ")})
-				}
+			if err := knownCases(cases, failover.Cases()); err != nil {
+				return err
 			}
 			if o.PerSecond < 1 || o.PerSecond > 10_000 || o.Standing < 2 || o.After < time.Second {
 				return usageError(fmt.Errorf("choose --per-second from 1 to 10000, --standing of 2 or more, --after of 1s or more"))
 			}
-			return inSandbox(env, func(cmd *cobra.Command, _ []string) error {
-				ctx, stop := untilSignal(cmd.Context())
-				defer stop()
-				results, err := runFailover(ctx, env, o, cases)
-				if err != nil {
-					return err
-				}
-				if asJSON {
-					return writeJSON(env.stdout, results)
-				}
-				return writeFailover(env.stdout, results)
-			})(cmd, args)
+			return labRun(env, &asJSON, func(ctx context.Context, program string) ([]failover.Result, error) {
+				o.Program = program
+				return runFailover(ctx, env, o, cases)
+			}, writeFailover, nil)(cmd, args)
 		},
 	}
 	flags := cmd.Flags()
@@ -77,17 +65,10 @@ the death, in the second after it, and later.`,
 }
 
 func runFailover(ctx context.Context, env *env, o failover.Options, cases []string) ([]failover.Result, error) {
-	var err error
-	if o.Program, err = ownProgram(); err != nil {
-		return nil, err
-	}
 	var results []failover.Result
 	for _, name := range cases {
 		o.Say = func(line string) { fmt.Fprintf(env.stderr, "%s, %s\n", name, line) }
 		r, err := failover.Run(ctx, name, o)
-		if ctx.Err() != nil {
-			return nil, errInterrupted
-		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}

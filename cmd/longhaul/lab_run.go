@@ -3,8 +3,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -149,6 +151,46 @@ func newLabRunTransfers(env *env, experiment lab.Experiment) *cobra.Command {
 	flags.Uint64Var(&options.Seed, "seed", 0, "seed of the random choices (0: the usual)")
 	flags.StringArrayVar(&options.Cases, "case", nil, "run only this case (may be given again)")
 	return cmd
+}
+
+// labRun makes the RunE of an experiment that this program's relays take part
+// in. Its result is printed as a table, or as JSON; then judge, which may be nil,
+// says whether it is as it should be.
+func labRun[R any](env *env, asJSON *bool, run func(ctx context.Context, program string) (R, error), write func(io.Writer, R) error, judge func(R) error) func(*cobra.Command, []string) error {
+	return inSandbox(env, func(cmd *cobra.Command, _ []string) error {
+		ctx, stop := untilSignal(cmd.Context())
+		defer stop()
+		program, err := ownProgram()
+		if err != nil {
+			return err
+		}
+		result, err := run(ctx, program)
+		if ctx.Err() != nil {
+			return errInterrupted
+		}
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			err = writeJSON(env.stdout, result)
+		} else {
+			err = write(env.stdout, result)
+		}
+		if err == nil && judge != nil {
+			err = judge(result)
+		}
+		return err
+	})
+}
+
+// knownCases refuses names that are not among all.
+func knownCases(names, all []string) error {
+	for _, name := range names {
+		if !slices.Contains(all, name) {
+			return usageError(&hintError{fmt.Errorf("there is no case %q", name), "choose from " + strings.Join(all, ", ")})
+		}
+	}
+	return nil
 }
 
 // errInterrupted is how an experiment ends that the user breaks off.

@@ -3,10 +3,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,8 +37,9 @@ func newLabRunSoak(env *env) *cobra.Command {
 		Long: `soak runs flows of random sizes and endings through a relay at site A and two
 at site B, while things happen, most of them every ten seconds: relays and the
 target are killed and start again, a WAN is cut or loses packets, half-open
-connections flood the relay, garbage comes in at every port, and the relays are
-reloaded. Some readers are slow.
+connections flood the relay, garbage comes in at every port, relays are
+reloaded and upgraded, a hop or a far relay's tunnel is drained. Some readers
+are slow.
 
 Every byte is compared at both ends, and every flow is held against the law:
 who saw a clean end has all that the other sent before its clean end. What the
@@ -55,36 +56,14 @@ Other parts: slow-reader (memory stays bounded behind slow readers) and churn
 			if err := o.Check(); err != nil {
 				return usageError(err)
 			}
-			for _, part := range o.Parts {
-				if !slices.Contains(soak.Parts(), part) {
-					return usageError(&hintError{fmt.Errorf("there is no case %q", part), "choose from " + strings.Join(soak.Parts(), ", ")})
-				}
-			}
-			return inSandbox(env, func(cmd *cobra.Command, _ []string) error {
-				ctx, stop := untilSignal(cmd.Context())
-				defer stop()
-				var err error
-				if o.Program, err = ownProgram(); err != nil {
-					return err
-				}
-				o.Say = func(line string) { fmt.Fprintln(env.stderr, line) }
-				result, err := soak.Run(ctx, o)
-				if err != nil {
-					if ctx.Err() != nil {
-						return errInterrupted
-					}
-					return err
-				}
-				if asJSON {
-					err = writeJSON(env.stdout, result)
-				} else {
-					result.Write(env.stdout)
-				}
-				if err == nil && result.Violations() > 0 {
-					err = errors.New("the relays broke a rule: see the violations")
-				}
+			if err := knownCases(o.Parts, soak.Parts()); err != nil {
 				return err
-			})(cmd, args)
+			}
+			return labRun(env, &asJSON, func(ctx context.Context, program string) (soak.Result, error) {
+				o.Program = program
+				o.Say = func(line string) { fmt.Fprintln(env.stderr, line) }
+				return soak.Run(ctx, o)
+			}, writeSoak, judgeSoak)(cmd, args)
 		},
 	}
 	flags := cmd.Flags()
@@ -97,4 +76,16 @@ Other parts: slow-reader (memory stays bounded behind slow readers) and churn
 	flags.IntVar(&o.Reloads, "reloads", 1000, "of churn, of all relays together")
 	flags.BoolVar(&asJSON, "json", false, "print the result as JSON")
 	return cmd
+}
+
+func writeSoak(w io.Writer, r soak.Result) error {
+	r.Write(w)
+	return nil
+}
+
+func judgeSoak(r soak.Result) error {
+	if r.Violations() > 0 {
+		return errors.New("the relays broke a rule: see the violations")
+	}
+	return nil
 }

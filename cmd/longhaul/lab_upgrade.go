@@ -45,18 +45,11 @@ time before the first upgrade has of this by itself.`,
 			if o.PerSecond < 1 || o.PerSecond > 10_000 || o.Flows < o.PerSecond || o.Flows > 100_000 || o.Bulk < 1 || o.Upgrades < 1 || o.Every < time.Second {
 				return usageError(fmt.Errorf("choose --per-second from 1 to 10000, --flows from that to 100000, --bulk and --upgrades of 1 or more, --every of 1s or more"))
 			}
-			return inSandbox(env, func(cmd *cobra.Command, _ []string) error {
-				ctx, stop := untilSignal(cmd.Context())
-				defer stop()
-				r, err := runUpgrade(ctx, env, o)
-				if err != nil {
-					return err
-				}
-				if asJSON {
-					return writeJSON(env.stdout, r)
-				}
-				return writeUpgrade(env.stdout, r)
-			})(cmd, args)
+			return labRun(env, &asJSON, func(ctx context.Context, program string) (upgrade.Result, error) {
+				o.Program = program
+				o.Say = func(line string) { fmt.Fprintln(env.stderr, line) }
+				return upgrade.Run(ctx, o)
+			}, writeUpgrade, nil)(cmd, args)
 		},
 	}
 	flags := cmd.Flags()
@@ -67,18 +60,6 @@ time before the first upgrade has of this by itself.`,
 	flags.DurationVar(&o.Every, "every", 5*time.Second, "from one upgrade to the next")
 	flags.BoolVar(&asJSON, "json", false, "print the result as JSON")
 	return cmd
-}
-
-func runUpgrade(ctx context.Context, env *env, o upgrade.Options) (r upgrade.Result, err error) {
-	if o.Program, err = ownProgram(); err != nil {
-		return r, err
-	}
-	o.Say = func(line string) { fmt.Fprintln(env.stderr, line) }
-	r, err = upgrade.Run(ctx, o)
-	if ctx.Err() != nil {
-		return r, errInterrupted
-	}
-	return r, err
 }
 
 func writeUpgrade(w io.Writer, r upgrade.Result) error {

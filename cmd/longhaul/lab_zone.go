@@ -74,11 +74,12 @@ after each.`,
 			if reason := z.Missing(); reason != "" {
 				return errors.New("zone-transfer cannot run here: " + reason)
 			}
-			inside := inSandbox(env, func(cmd *cobra.Command, _ []string) error {
-				ctx, stop := untilSignal(cmd.Context())
-				defer stop()
-				return runZone(ctx, env, z, asJSON)
-			})
+			inside := labRun(env, &asJSON, func(ctx context.Context, program string) (lab.ZoneResult, error) {
+				progress := newProgress(env.stderr)
+				defer progress.clear()
+				z.Program, z.Notef, z.Progress = program, progress.note, progress.zone
+				return z.Run(ctx)
+			}, writeZoneTable, judgeZone)
 			if wanted == nil && len(z.Cases) > 0 {
 				return inside(cmd, args) // relays only
 			}
@@ -133,30 +134,8 @@ func zoneAlgorithms(named, cases []string) ([]string, error) {
 	return named, nil
 }
 
-func runZone(ctx context.Context, env *env, z lab.ZoneTransfer, asJSON bool) error {
-	program, err := ownProgram()
-	if err != nil {
-		return err
-	}
-	progress := newProgress(env.stderr)
-	z.Program, z.Notef, z.Progress = program, progress.note, progress.zone
-	result, err := z.Run(ctx)
-	progress.clear()
-	if err != nil {
-		if ctx.Err() != nil {
-			return errInterrupted
-		}
-		return err
-	}
-	if asJSON {
-		err = writeJSON(env.stdout, result)
-	} else {
-		err = writeZoneTable(env.stdout, result)
-	}
-	if err != nil {
-		return err
-	}
-	if slices.ContainsFunc(result.Cases, func(c lab.ZoneCase) bool { return !c.Identical }) {
+func judgeZone(r lab.ZoneResult) error {
+	if slices.ContainsFunc(r.Cases, func(c lab.ZoneCase) bool { return !c.Identical }) {
 		return errors.New("a secondary's zone is not the primary's: look at the case")
 	}
 	return nil

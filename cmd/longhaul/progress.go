@@ -27,12 +27,32 @@ func newProgress(w io.Writer) *progress {
 
 const quietReporting = 5 * time.Second
 
+// due says whether it is time to show something again: on a terminal it always
+// is.
+func (p *progress) due() bool {
+	if p.terminal {
+		return true
+	}
+	if time.Since(p.last) < quietReporting {
+		return false
+	}
+	p.last = time.Now()
+	return true
+}
+
+// line shows a line in the place of the last.
+func (p *progress) line(text string) {
+	if p.terminal {
+		fmt.Fprintf(p.w, "\r%s\x1b[K", text)
+		p.shown = true
+		return
+	}
+	fmt.Fprintln(p.w, text)
+}
+
 func (p *progress) show(at lab.Progress) {
-	if !p.terminal {
-		if time.Since(p.last) < quietReporting {
-			return
-		}
-		p.last = time.Now()
+	if !p.due() {
+		return
 	}
 	share := float64(at.Received) / float64(at.Bytes)
 	name := at.Case
@@ -41,48 +61,27 @@ func (p *progress) show(at lab.Progress) {
 	}
 	line := fmt.Sprintf("%-26s %s %3.0f %%  %10s  %3.0f s", name,
 		bar(share), 100*share, bitsPerSecond(at.NowBps), at.Elapsed.Seconds())
-	if p.terminal {
-		fmt.Fprintf(p.w, "\r%s\x1b[K", line)
-		p.shown = true
-		return
-	}
-	fmt.Fprintln(p.w, line)
+	p.line(line)
 }
 
 // timed shows how far a run of a set time is.
 func (p *progress) timed(at congestion.Progress) {
-	if !p.terminal {
-		if time.Since(p.last) < quietReporting {
-			return
-		}
-		p.last = time.Now()
+	if !p.due() {
+		return
 	}
 	share := min(at.Elapsed.Seconds()/at.Total.Seconds(), 1)
 	line := fmt.Sprintf("%-26s %s %3.0f s  %10s", fmt.Sprintf("%s %d/%d", at.Case, at.Run, at.Runs),
 		bar(share), at.Elapsed.Seconds(), bitsPerSecond(at.NowBps))
-	if p.terminal {
-		fmt.Fprintf(p.w, "\r%s\x1b[K", line)
-		p.shown = true
-		return
-	}
-	fmt.Fprintln(p.w, line)
+	p.line(line)
 }
 
 // zone shows how far a zone transfer is.
 func (p *progress) zone(at lab.ZoneProgress) {
-	if !p.terminal {
-		if time.Since(p.last) < quietReporting {
-			return
-		}
-		p.last = time.Now()
-	}
-	line := fmt.Sprintf("%-16s %-10s %6.1f MB  %3.0f s", at.Case, at.What, float64(at.Bytes)/1e6, at.Elapsed.Seconds())
-	if p.terminal {
-		fmt.Fprintf(p.w, "\r%s\x1b[K", line)
-		p.shown = true
+	if !p.due() {
 		return
 	}
-	fmt.Fprintln(p.w, line)
+	line := fmt.Sprintf("%-16s %-10s %6.1f MB  %3.0f s", at.Case, at.What, float64(at.Bytes)/1e6, at.Elapsed.Seconds())
+	p.line(line)
 }
 
 // note prints a line that stays.
@@ -109,10 +108,5 @@ func (p *progress) scenario(done, of int, last diagnosis.Result) {
 		said = "wrong"
 	}
 	line := fmt.Sprintf("%4d/%d  %-22s %-16s %s", done, of, last.Name, last.Verdict, said)
-	if p.terminal {
-		fmt.Fprintf(p.w, "\r%s\x1b[K", line)
-		p.shown = true
-		return
-	}
-	fmt.Fprintln(p.w, line)
+	p.line(line)
 }

@@ -25,11 +25,11 @@ type mixedProgress struct {
 }
 
 func (p mixedProgress) String() string {
-	var events []string
-	for _, k := range eventKinds {
-		events = append(events, fmt.Sprintf("%s %d", k.kind, p.events[k.kind]))
+	events := 0
+	for _, n := range p.events {
+		events += n
 	}
-	return fmt.Sprintf("%4.0fs  %d flows, %d open, %.2f GB; %s", p.since.Seconds(), p.flows, p.open, float64(p.bytes)/1e9, strings.Join(events, ", "))
+	return fmt.Sprintf("%4.0fs  %d flows, %d open, %.2f GB, %d events", p.since.Seconds(), p.flows, p.open, float64(p.bytes)/1e9, events)
 }
 
 func (m *mixedRun) progress(began time.Time, d *director) mixedProgress {
