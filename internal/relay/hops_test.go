@@ -259,6 +259,40 @@ func TestDrainedHop(t *testing.T) {
 	}
 }
 
+// TestResumedHopIsTried has the only other hop refuse a flow that began while the
+// first was drained, and that is back meanwhile.
+func TestResumedHopIsTried(t *testing.T) {
+	nettest.CheckLeaks(t)
+	asked, answer := make(chan struct{}), make(chan struct{})
+	gone := listen(t)
+	port := addrOf(gone).Port()
+	gone.Close()
+	g := newRig(t, func(o *Options) {
+		o.Tunnels[0].Forward = append(o.Tunnels[0].Forward, Target{Host: "slow.example", Port: port})
+		o.Resolve = func(ctx context.Context, _ string) (Answer, error) {
+			close(asked)
+			select {
+			case <-answer:
+			case <-ctx.Done():
+			}
+			return Answer{Addrs: []netip.Addr{addrOf(gone).Addr()}}, nil
+		}
+	})
+	name := targetOf(g.target).String()
+	if _, err := g.relay.DrainHop("t", name, true); err != nil {
+		t.Fatal(err)
+	}
+	c := dial(t, g.addr)
+	<-asked
+	if _, err := g.relay.DrainHop("t", name, false); err != nil {
+		t.Fatal(err)
+	}
+	close(answer)
+	s := g.accept()
+	write(t, c, []byte("x"))
+	expect(t, s, []byte("x"))
+}
+
 func TestBadHops(t *testing.T) {
 	for name, change := range map[string]func(*Tunnel){
 		"twice":   func(t *Tunnel) { t.Forward = append(t.Forward, t.Forward[0]) },

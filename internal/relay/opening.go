@@ -96,7 +96,7 @@ func (w *worker) dialNext(f *flow) {
 			return
 		}
 		if len(o.addrs) == 0 {
-			if o.next == len(o.order) {
+			if o.next == len(o.order) && !o.orderMore(rt, f.source(), w.now) {
 				w.giveUp(f)
 				return
 			}
@@ -222,6 +222,17 @@ func (w *worker) moveOn(f *flow, from *hop) {
 	o.addrs, o.blamed = nil, false
 	o.reason, o.err = EndTargetUnreached, fmt.Errorf("%s went down", from.name)
 	w.dialNext(f)
+}
+
+// orderMore adds hops that have come into service since the order was made.
+func (o *opening) orderMore(rt *route, source netip.Addr, now int64) bool {
+	var few [fewHops]uint16
+	for _, i := range rt.order(few[:0], source, now) {
+		if !slices.Contains(o.order, i) {
+			o.order = append(o.order, i)
+		}
+	}
+	return o.next < len(o.order)
 }
 
 // failed notes why an attempt failed.

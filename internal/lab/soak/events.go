@@ -247,11 +247,16 @@ func (d *director) kill(ctx context.Context, r *relays.Process, variant int) err
 	})
 }
 
-// met says what happened while a flow lived, and when, seen from its beginning.
+// aftermath is for how long something may have consequences, to those who look
+// for a reason.
+const aftermath = 3 * time.Second
+
+// met says what happened while a flow lived or shortly before, and when, seen
+// from its beginning.
 func (d *director) met(f *flow) string {
 	var all []string
 	for _, e := range d.all {
-		if e.touches(f) {
+		if late := (fault{from: e.from, to: e.to.Add(aftermath)}); late.touches(f) {
 			all = append(all, fmt.Sprintf("%s (%+.3f to %+.3f s)", e.what, e.from.Sub(f.began).Seconds(), e.to.Sub(f.began).Seconds()))
 		}
 	}
