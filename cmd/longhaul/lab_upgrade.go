@@ -67,7 +67,12 @@ func writeUpgrade(w io.Writer, r upgrade.Result) error {
 	if r.FirstError != "" {
 		fmt.Fprintf(w, "first error: %s\n", r.FirstError)
 	}
-	fmt.Fprintf(w, "slowest first echo: %.0f ms within a second of an upgrade, %.0f ms else\n", 1e3*r.SlowestFirstSecondSeconds, 1e3*r.SlowestElseSeconds)
+	for _, s := range []struct {
+		when string
+		upgrade.Spread
+	}{{"within a second of an upgrade", r.FirstEchoNear}, {"else", r.FirstEchoElse}} {
+		fmt.Fprintf(w, "first echo of a flow %s: median %.0f ms, p99 %.0f ms, at most %.0f ms\n", s.when, 1e3*s.MedianSeconds, 1e3*s.P99Seconds, 1e3*s.MaxSeconds)
+	}
 	goodput := "-"
 	if r.GoodputBps != nil {
 		goodput = bitsPerSecond(*r.GoodputBps)

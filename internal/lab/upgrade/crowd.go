@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -181,16 +182,19 @@ func (r *Result) count(c *crowd, fill *bulk, upgrades []time.Time) {
 		}
 	}
 	r.Flows, r.OpenMost = len(c.all), c.openMost
+	var near, others []time.Duration
 	for _, v := range c.all {
 		note(v.began, v.stage, v.err)
-		slowest := &r.SlowestElseSeconds
-		for _, at := range upgrades {
-			if since := v.began.Sub(at); since > -time.Second && since < time.Second {
-				slowest = &r.SlowestFirstSecondSeconds
-			}
+		if v.first == 0 {
+			continue
 		}
-		*slowest = max(*slowest, v.first.Seconds())
+		if slices.ContainsFunc(upgrades, func(at time.Time) bool { return v.began.Sub(at).Abs() < time.Second }) {
+			near = append(near, v.first)
+		} else {
+			others = append(others, v.first)
+		}
 	}
+	r.FirstEchoNear, r.FirstEchoElse = spread(near), spread(others)
 	for _, f := range fill.flows {
 		note(f.began, "bulk", f.err)
 	}

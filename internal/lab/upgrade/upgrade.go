@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,10 +47,10 @@ type Result struct {
 	Wrong      int    `json:"wrong"`   // flows that brought other bytes than were sent
 	FirstError string `json:"first_error,omitempty"`
 
-	// How long the slowest flow took from connect to its first echo, of those
-	// that were begun within a second of an upgrade, and of the others.
-	SlowestFirstSecondSeconds float64 `json:"slowest_first_second_seconds"`
-	SlowestElseSeconds        float64 `json:"slowest_else_seconds"`
+	// How long flows took from connect to their first echo: those that were
+	// begun within a second of an upgrade, and the others.
+	FirstEchoNear Spread `json:"first_echo_near"`
+	FirstEchoElse Spread `json:"first_echo_else"`
 
 	// Null where the bulk flows did not move before the first upgrade: this
 	// machine is too busy for them.
@@ -57,6 +58,23 @@ type Result struct {
 	Quiet      *Dip     `json:"quiet"`       // the worst that such a time has of dips by itself
 	Worst      *Dip     `json:"worst"`       // of the upgrades, the worst in each respect
 	Upgrades   []Replay `json:"upgrades"`
+}
+
+// Spread is that of times. Those of no flow are 0.
+type Spread struct {
+	Flows         int     `json:"flows"`
+	MedianSeconds float64 `json:"median_seconds"`
+	P99Seconds    float64 `json:"p99_seconds"`
+	MaxSeconds    float64 `json:"max_seconds"`
+}
+
+func spread(times []time.Duration) Spread {
+	if len(times) == 0 {
+		return Spread{}
+	}
+	slices.Sort(times)
+	at := func(share float64) float64 { return times[int(share*float64(len(times)-1))].Seconds() }
+	return Spread{len(times), at(0.5), at(0.99), at(1)}
 }
 
 // Replay is one upgrade.

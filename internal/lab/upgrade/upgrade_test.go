@@ -113,7 +113,7 @@ func TestCount(t *testing.T) {
 	}}
 	var r Result
 	r.count(c, &bulk{flows: []*bulkFlow{{}, {began: upgrade, err: syscall.ECONNRESET}}}, []time.Time{upgrade})
-	want := Result{Flows: 7, OpenMost: 3, Refused: 2, Reset: 4, Wrong: 1, SlowestFirstSecondSeconds: 1, SlowestElseSeconds: 10,
+	want := Result{Flows: 7, OpenMost: 3, Refused: 2, Reset: 4, Wrong: 1, FirstEchoNear: Spread{5, 1, 1, 1}, FirstEchoElse: Spread{2, 5, 5, 10},
 		FirstError: "-0.500 s from the first upgrade, connect: dial: connection refused"}
 	if fmt.Sprintf("%+v", r) != fmt.Sprintf("%+v", want) {
 		t.Errorf("%+v, want %+v", r, want)
