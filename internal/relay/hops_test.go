@@ -10,7 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/nettest"
+	"longhaul/internal/tcpinfo"
 )
 
 // twoHops is a rig whose tunnel has a second target, for the same flows.
@@ -99,6 +102,67 @@ func TestHopIsEjectedByItsFlows(t *testing.T) {
 			t.Errorf("the flow %+v has no hop", f)
 		}
 	}
+}
+
+// TestLateRefusalIsNotTheNextHops has a hop's refusal come just when the flow has
+// been moved on to the next one: the event is the first hop's.
+func TestLateRefusalIsNotTheNextHops(t *testing.T) {
+	nettest.CheckLeaks(t)
+	// A listener whose queue is full answers no SYN, and one that is closed
+	// refuses the next.
+	full, address := fullListener(t)
+	var second *net.TCPListener
+	g := newRig(t, func(o *Options) {
+		second = listen(t)
+		o.Workers = 1
+		o.Tunnels[0].Forward = []Target{{Host: address.Addr().String(), Port: address.Port()}, targetOf(second)}
+	})
+	c := dial(t, g.addr)
+	w := g.relay.workers[0]
+	var connecting int
+	nettest.Eventually(t, patience, func() bool {
+		w.do(func() {
+			w.eachFlow(func(f *flow) {
+				if f.phase == phaseDialing {
+					connecting = int(f.legs[target].fd)
+				}
+			})
+		})
+		return connecting > 0
+	}, func() string { return "no flow connects" })
+	blocked, release := make(chan struct{}), make(chan struct{})
+	w.post(func() { close(blocked); <-release })
+	<-blocked
+	w.post(func() { w.eachFlow(func(f *flow) { w.moveOn(f, f.hop) }) })
+	closeFD(full)
+	nettest.Eventually(t, patience, func() bool {
+		info, err := tcpinfo.Get(connecting)
+		return err == nil && info.State == tcpinfo.Closed
+	}, func() string { return "the closed listener does not refuse" })
+	close(release)
+	_ = second.SetDeadline(time.Now().Add(patience))
+	s, err := second.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	write(t, c, []byte("x"))
+	expect(t, s, []byte("x"))
+}
+
+// fullListener is a listening socket that takes no more connections.
+func fullListener(t *testing.T) (fd int, address netip.AddrPort) {
+	t.Helper()
+	fd, errno := newSocket(unix.AF_INET)
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	address = localAddr(fd)
+	dial(t, address) // all that it takes
+	return fd, address
 }
 
 // TestAllHopsOut tries even an ejected hop where there is no other: the

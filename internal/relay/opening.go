@@ -27,13 +27,14 @@ type opening struct {
 	blamed   bool            // an attempt at the current one failed, and not for this host's own reasons
 	addrs    []netip.Addr    // of the current one, those not tried yet
 	port     uint16
-	broken   bool  // the client has reset, but sent something before
-	ackHeld  bool  // the handshake's acknowledgement waits for the first bytes
-	lookup   bool  // waiting for the resolver
-	starved  bool  // waiting for a descriptor
-	awaited  bool  // no target could be had, but the client may be a check
-	deadline int64 // over all attempts
-	attempt  int64 // deadline of the current one
+	broken   bool   // the client has reset, but sent something before
+	ackHeld  bool   // the handshake's acknowledgement waits for the first bytes
+	lookup   bool   // waiting for the resolver
+	starved  bool   // waiting for a descriptor
+	awaited  bool   // no target could be had, but the client may be a check
+	deadline int64  // over all attempts
+	attempt  int64  // deadline of the current one
+	batch    uint64 // of events, in or after which it was begun
 	reason   EndReason
 	err      error
 }
@@ -288,7 +289,7 @@ func (w *worker) dial(f *flow, to netip.AddrPort) unix.Errno {
 	errno = connect(fd, &sa)
 	if errno == 0 || errno == unix.EINPROGRESS {
 		f.target = to
-		f.legs[target] = leg{fd: int32(fd)}
+		f.legs[target], f.opening.batch = leg{fd: int32(fd)}, w.batch
 		errno = w.watch(fd, f, target)
 	}
 	if errno != 0 {

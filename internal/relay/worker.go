@@ -39,6 +39,7 @@ type worker struct {
 	wake  int // eventfd
 	spare int // a descriptor in reserve, so that a client that was accepted can also be connected
 	now   int64
+	batch uint64 // of events, the one that is being dispatched or was last
 
 	slots []slot
 	free  []uint32
@@ -149,6 +150,7 @@ func (w *worker) loop() {
 		if n > 0 || len(w.queue) > 0 {
 			w.stirred()
 		}
+		w.batch++
 		for i := 0; i < n; i++ {
 			w.dispatch(&w.events[i])
 		}
@@ -222,7 +224,9 @@ func (w *worker) legEvent(f *flow, s side, events uint32) {
 		}
 	case phaseDialing:
 		if s == target {
-			w.dialed(f, events)
+			if f.opening.batch != w.batch { // else it is of the attempt before, which this batch has ended
+				w.dialed(f, events)
+			}
 			return
 		}
 		l.note(events)
