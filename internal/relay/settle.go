@@ -9,10 +9,11 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// settleWithin bounds how long a listener that is to end waits for handshakes:
-// two round trips of a path around the world.
+// settleWithin bounds how long a listener that is to end waits for handshakes.
+// One whose last segment was lost takes a second and a round trip more: the
+// answer to the SYN is sent again after a second (RFC 6298, 2.1).
 const (
-	settleWithin = 600 * time.Millisecond
+	settleWithin = 1400 * time.Millisecond
 	settlePoll   = 5 * time.Millisecond
 )
 
