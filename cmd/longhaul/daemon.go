@@ -23,6 +23,7 @@ import (
 	"longhaul/internal/config"
 	"longhaul/internal/control"
 	"longhaul/internal/handover"
+	"longhaul/internal/monitor"
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
 )
@@ -41,6 +42,8 @@ type daemon struct {
 	level   *slog.LevelVar
 	writer  *asyncWriter
 	flows   *flowLog
+	monitor *monitor.Monitor
+	states  map[string]tunnelSince // of tunnels, as the monitor saw them
 	manager *serviceManager
 	relay   *relay.Relay
 	legs    *transports
@@ -145,6 +148,8 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	for i := range tunnels {
 		tunnels[i].Inherited = inherited[tunnels[i].Name]
 	}
+	d.monitor = d.newMonitor()
+	defer d.monitor.Close()
 	d.relay, err = relay.New(relay.Options{
 		Tunnels:           tunnels,
 		Workers:           workers,
@@ -152,8 +157,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		ResetDrainTimeout: d.config.ResetDrainTimeout,
 		MemoryLimitBytes:  int64(d.config.MemoryLimit),
 		Log:               d.log,
-		OnFlows:           d.flows.add,
-		LegStats:          d.flows.wanted,
+		OnFlows:           d.flowsEnded,
 		Listeners:         d.handedOver(),
 		Drained:           d.inherited.Drained,
 		Hops:              d.inherited.Hops,
@@ -189,6 +193,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	if err := d.relay.Start(); err != nil {
 		return err
 	}
+	d.monitor.Start()
 	pages.apply()
 	for _, s := range sockets {
 		s.file.Close() // the relay has its own descriptors of them

@@ -29,6 +29,9 @@ type FlowSample struct {
 	Start     time.Time
 	BytesUp   int64 // client to target, handed to the target's socket
 	BytesDown int64
+	// Unchanged: nothing has moved on either leg since the sample before, and
+	// nothing was under way. The legs' figures are left out.
+	Unchanged bool
 	ClientLeg LegSample
 	TargetLeg LegSample
 }
@@ -148,6 +151,7 @@ type Process struct {
 
 	LastReload      *Reload `json:"last_reload"` // nil: never
 	LogLinesDropped uint64  `json:"log_lines_dropped"`
+	RecordsDropped  uint64  `json:"records_dropped"` // flows that ended so fast that there is no record of them
 
 	// AcceptErrors counts failed accepts since the start by errno (EMFILE, …).
 	AcceptErrors map[string]int64 `json:"accept_errors"`
@@ -231,9 +235,9 @@ type Hop struct {
 	Flows    int64     `json:"flows_total"`
 	Failures int64     `json:"failures_total"`
 	Error    string    `json:"error,omitempty"` // the last one
-	// RTT is the median of the target legs that go there, RetransmittedShare
-	// what of their data was sent again in the last interval (negative: nothing
-	// was sent).
+	// RTT is the median of the target legs that go there, or where there are none
+	// what the last probe took; RetransmittedShare is what of their data was sent
+	// again in the last interval (negative: nothing was sent).
 	RTT                time.Duration `json:"rtt_ns,omitempty"`
 	RetransmittedShare float64       `json:"retransmitted_share"`
 }
