@@ -74,7 +74,6 @@ func (l *flowLog) add(records []relay.FlowRecord) {
 	}
 }
 
-
 // close writes what is queued.
 func (l *flowLog) close() {
 	l.stopOnce.Do(func() { close(l.stop) })
