@@ -43,6 +43,7 @@ type daemon struct {
 	writer  *asyncWriter
 	flows   *flowLog
 	monitor *monitor.Monitor
+	metrics http.Handler
 	states  map[string]tunnelSince // of tunnels, as the monitor saw them
 	manager *serviceManager
 	relay   *relay.Relay
@@ -171,7 +172,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	defer d.shedder.monitor.Close()
 
 	checks := d.readiness().handler()
-	d.web = newWeb(d.log, checks)
+	d.web = newWeb(d.log, d.withMetrics(checks))
 	defer d.web.close()
 	if d.predecessor != nil {
 		d.web.handed = d.predecessor.Sockets

@@ -3,11 +3,13 @@
 package main
 
 import (
+	"net/http"
 	"os"
 	"time"
 
 	"longhaul/internal/check"
 	"longhaul/internal/monitor"
+	"longhaul/internal/monitor/metrics"
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
 )
@@ -28,6 +30,17 @@ func (d *daemon) newMonitor() *monitor.Monitor {
 		Log:      d.log,
 	})
 }
+
+// withMetrics answers for /metrics, and has next answer all else.
+func (d *daemon) withMetrics(next http.Handler) http.Handler {
+	d.metrics = metrics.Handler(metrics.Options{Snapshot: d.monitor.Totals, Log: d.log})
+	mux := http.NewServeMux()
+	mux.Handle("GET "+metricsTarget, d.metrics)
+	mux.Handle("/", next)
+	return mux
+}
+
+const metricsTarget = "/metrics"
 
 // flowsEnded is relay's OnFlows.
 func (d *daemon) flowsEnded(flows []relay.FlowRecord) {
@@ -183,6 +196,7 @@ func (d *daemon) toTunnel(s *relay.TunnelSnapshot, now time.Time) monitor.Tunnel
 		Denied:     s.Denied,
 		Limited:    s.Limited,
 		Shed:       s.Shed,
+		ShedBy:     s.ShedBy,
 		Refused:    s.Refused,
 		Errors:     s.Errors,
 		Closed:     make([]monitor.Closed, 0, len(s.Ended)),

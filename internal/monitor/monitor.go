@@ -128,6 +128,7 @@ type Snapshot struct {
 	At       time.Time     `json:"at"`
 	Interval time.Duration `json:"interval_ns"` // over which rates are taken
 	Sequence uint64        `json:"sequence"`    // of samples
+	Took     time.Duration `json:"took_ns"`     // to look at all flows
 
 	Process  Process  `json:"process"`
 	FlowsNow int64    `json:"flows_now"`
@@ -188,7 +189,8 @@ type Tunnel struct {
 	Refused    int64 `json:"refused_total"`
 	Errors     int64 `json:"errors_total"`
 
-	Closed []Closed `json:"closed"` // sorted by EndedBy and Reason
+	ShedBy map[string]int64 `json:"shed_by_reason"` // Shed, by what was short
+	Closed []Closed         `json:"closed"`         // sorted by EndedBy and Reason
 
 	UpBps   float64 `json:"up_bps"`
 	DownBps float64 `json:"down_bps"`
@@ -240,6 +242,9 @@ type Hop struct {
 	// again in the last interval (negative: nothing was sent).
 	RTT                time.Duration `json:"rtt_ns,omitempty"`
 	RetransmittedShare float64       `json:"retransmitted_share"`
+	// Since the start, of the target legs that go there; negative: not known.
+	BytesSent          int64 `json:"bytes_sent"`
+	BytesRetransmitted int64 `json:"bytes_retransmitted"`
 }
 
 // Check is the last integrity check of a tunnel.

@@ -75,18 +75,19 @@ type Monitor struct {
 		some    chan struct{}
 	}
 
-	mu       sync.Mutex // guards what follows
-	flows    map[FlowID]*flowTrack
-	tunnels  map[string]*tunnelTrack
-	all      points // of all tunnels together
-	pass     uint64
-	at       time.Duration // of the last pass
-	turn     uint64        // of the flows whose cause is looked for; see glances
-	groups   uint64
-	subs     map[chan *Snapshot]struct{}
-	stopping chan struct{}
-	stopOnce sync.Once
-	done     chan struct{} // nil before Start
+	mu        sync.Mutex // guards what follows
+	flows     map[FlowID]*flowTrack
+	tunnels   map[string]*tunnelTrack
+	all       points // of all tunnels together
+	pass      uint64
+	at        time.Duration // of the last pass
+	passBegan time.Duration
+	turn      uint64 // of the flows whose cause is looked for; see glances
+	groups    uint64
+	subs      map[chan *Snapshot]struct{}
+	stopping  chan struct{}
+	stopOnce  sync.Once
+	done      chan struct{} // nil before Start
 }
 
 // New makes a monitor that does nothing until Start but to take what Ended is

@@ -24,7 +24,7 @@ type tunnelTrack struct {
 	flows                int64
 	liveUp, liveDown     int64
 	causes               map[doctor.Cause]int
-	hops                 map[string]*hopInterval
+	hops                 map[string]*hopTrack // by name
 }
 
 // legTotals are all legs of one kind of a tunnel.
@@ -37,16 +37,17 @@ type legTotals struct {
 	least             time.Duration
 }
 
-// hopInterval is what the legs towards a hop did in the interval.
-type hopInterval struct {
-	sent, again int64
-	rtts        []time.Duration
+// hopTrack is what the legs towards a hop have done.
+type hopTrack struct {
+	sent, again       int64
+	sentNow, againNow int64 // in the interval
+	rtts              []time.Duration
 }
 
 func (m *Monitor) tunnel(name string) *tunnelTrack {
 	t := m.tunnels[name]
 	if t == nil {
-		t = &tunnelTrack{last: Tunnel{Name: name, State: "removed"}, causes: map[doctor.Cause]int{}, hops: map[string]*hopInterval{}}
+		t = &tunnelTrack{last: Tunnel{Name: name, State: "removed"}, causes: map[doctor.Cause]int{}, hops: map[string]*hopTrack{}}
 		m.tunnels[name] = t
 	}
 	return t
@@ -65,10 +66,10 @@ func (t *tunnelTrack) sent(i int, leg *legTrack, info *tcpinfo.Info) {
 	l.sentNow, l.againNow = l.sentNow+leg.newSent, l.againNow+leg.newAgn
 }
 
-func (t *tunnelTrack) hop(name string) *hopInterval {
+func (t *tunnelTrack) hop(name string) *hopTrack {
 	h := t.hops[name]
 	if h == nil {
-		h = &hopInterval{}
+		h = &hopTrack{}
 		t.hops[name] = h
 	}
 	return h
@@ -78,6 +79,7 @@ func (t *tunnelTrack) hopSent(name string, leg *legTrack) {
 	if name != "" && leg.newSent > 0 {
 		h := t.hop(name)
 		h.sent, h.again = h.sent+leg.newSent, h.again+leg.newAgn
+		h.sentNow, h.againNow = h.sentNow+leg.newSent, h.againNow+leg.newAgn
 	}
 }
 
@@ -94,6 +96,7 @@ func (t *tunnelTrack) limitedSeconds(i int, cause doctor.Cause, span time.Durati
 // beginPass begins to count an interval.
 func (m *Monitor) beginPass(o *Overview) {
 	m.pass++
+	m.passBegan = m.now()
 	m.turn = m.pass % m.groups
 	for _, t := range m.tunnels {
 		t.here = false
@@ -110,7 +113,7 @@ func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
 	at := m.now()
 	span := at - m.at
 	m.at = at
-	s := &Snapshot{At: time.Now(), Interval: span, Sequence: m.pass, Process: o.Process, FlowsNow: o.FlowsNow, Flows: []Flow{}}
+	s := &Snapshot{At: time.Now(), Interval: span, Sequence: m.pass, Took: at - m.passBegan, Process: o.Process, FlowsNow: o.FlowsNow, Flows: []Flow{}}
 	active := 0
 	for id, f := range m.flows {
 		if whole && m.pass-f.pass > 1 {
@@ -221,7 +224,11 @@ func (t *tunnelTrack) snapshot(span time.Duration) Tunnel {
 			if rtt := quantile(now.rtts, 0.5); rtt > 0 {
 				h.RTT = rtt
 			}
-			h.RetransmittedShare = share(now.again, now.sent)
+			h.RetransmittedShare = share(now.againNow, now.sentNow)
+			h.BytesSent, h.BytesRetransmitted = now.sent, now.again
+		}
+		if t.legs[1].unknown {
+			h.BytesSent, h.BytesRetransmitted = -1, -1
 		}
 	}
 	slices.SortFunc(out.Closed, func(a, b Closed) int {
@@ -236,10 +243,11 @@ func (t *tunnelTrack) next() {
 	t.flows, t.liveUp, t.liveDown = 0, 0, 0
 	clear(t.causes)
 	for name, h := range t.hops {
-		if len(h.rtts) == 0 && h.sent == 0 {
+		// One that the configuration has no more is forgotten with its flows.
+		if len(h.rtts) == 0 && !slices.ContainsFunc(t.last.Hops, func(c Hop) bool { return c.Name == name }) {
 			delete(t.hops, name)
 		}
-		h.rtts, h.sent, h.again = h.rtts[:0], 0, 0
+		h.rtts, h.sentNow, h.againNow = h.rtts[:0], 0, 0
 	}
 	for i := range t.legs {
 		l := &t.legs[i]

@@ -59,7 +59,7 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 		w.refuse(rt, fd, from, EndBadProxyHeader, errors.New("the source is not trusted to send a header"))
 		return
 	case shed != nil:
-		st.shed.Add(1)
+		st.shedFor(shed.reason)
 		w.refuse(rt, fd, from, EndShed, shed.err)
 		return
 	case !st.enter(t.MaxFlows):

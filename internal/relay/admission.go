@@ -27,6 +27,7 @@ type tunnelState struct {
 	checks  checkCounts
 
 	mu     sync.Mutex
+	sheds  map[string]int64 // by reason
 	warned map[string]bool
 	setups []*legSetup
 }

@@ -52,8 +52,9 @@ type TunnelSnapshot struct {
 	Errors     int64            `json:"errors_total"`  // ended by a reset, a timeout or lack of resources
 	Checks     int64            `json:"checks_total"`  // integrity checks that came, which flows_total counts as well
 
-	Ended        []Ended       `json:"ended"` // flows that were admitted and have ended
-	AcceptQueues []AcceptQueue `json:"accept_queues"`
+	ShedBy       map[string]int64 `json:"shed_by_reason"`
+	Ended        []Ended          `json:"ended"` // flows that were admitted and have ended
+	AcceptQueues []AcceptQueue    `json:"accept_queues"`
 }
 
 // FlowSnapshot is one flow.
@@ -190,6 +191,7 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel, hops []*hop, state string, now i
 		Errors:     st.errors.Load(),
 		Checks:     st.checks.total.Load(),
 
+		ShedBy:       st.shedByReason(),
 		Ended:        st.ended.list(),
 		AcceptQueues: []AcceptQueue{},
 	}
