@@ -77,6 +77,7 @@ func toSample(f *relay.FlowSample, s *monitor.FlowSample) {
 		BytesUp:   f.BytesUp,
 		BytesDown: f.BytesDown,
 		Unchanged: f.Quiet,
+		Skipped:   f.Skipped,
 	}
 	toLegSample(&f.ClientLeg, &s.ClientLeg)
 	toLegSample(&f.TargetLeg, &s.TargetLeg)
