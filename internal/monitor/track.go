@@ -86,7 +86,7 @@ func (m *Monitor) visit(s *FlowSample, at time.Duration) {
 		f.tunnel.sent(i, &f.legs[i], leg.Info)
 	}
 	if !s.Skipped {
-		f.underWay = !s.Unchanged && (s.ClientLeg.underWay() || s.TargetLeg.underWay())
+		f.underWay = !s.Unchanged && (s.ClientLeg.unacked() > 0 || s.TargetLeg.unacked() > 0)
 	}
 	f.moved = up+down > 0 || f.underWay
 	switch {
@@ -139,8 +139,13 @@ func (t *legTrack) quiet() {
 	t.base, t.next = nil, nil
 }
 
-// underWay says whether a leg waits for its peer to acknowledge something.
-func (l *LegSample) underWay() bool { return l.Info != nil && l.Info.Unacked > 0 }
+// unacked is how many segments wait for the peer's acknowledgement.
+func (l *LegSample) unacked() uint32 {
+	if l.Info == nil {
+		return 0
+	}
+	return l.Info.Unacked
+}
 
 // update takes in the sample of a leg.
 func (t *legTrack) update(leg *FlowLeg, s *LegSample) {
@@ -186,7 +191,7 @@ func (f *flowTrack) unlimited() {
 }
 
 // judge tells from its samples what limits a flow: the cause of the leg that
-// sends the most.
+// sends the most, or where none sends, has the most under way.
 func (f *flowTrack) judge(s *FlowSample, at time.Duration, glance glance) {
 	f.unlimited()
 	f.judged = false
@@ -198,7 +203,7 @@ func (f *flowTrack) judge(s *FlowSample, at time.Duration, glance glance) {
 		}
 	}
 	most := 0
-	if f.legs[1].newSent > f.legs[0].newSent {
+	if a, b := f.legs[0].newSent, f.legs[1].newSent; b > a || a == b && s.TargetLeg.unacked() > s.ClientLeg.unacked() {
 		most = 1
 	}
 	if f.flow.Cause = f.flow.Legs[most].Cause; f.flow.Cause != "" {
