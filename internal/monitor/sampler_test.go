@@ -25,8 +25,9 @@ type script struct {
 func (s *script) sample(visit func(*FlowSample)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var f FlowSample
 	for i := range s.flows {
-		f := s.flows[i]
+		f = s.flows[i]
 		visit(&f)
 	}
 	return s.err
