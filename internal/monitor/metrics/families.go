@@ -35,11 +35,12 @@ type state struct {
 type vocabularies struct{ reasons, errnos, sheds vocabulary }
 
 func newVocabularies() *vocabularies {
-	errnos := vocabulary{most: mostWords, words: map[string]bool{}}
+	v := &vocabularies{reasons: vocabulary{most: mostReasons}, errnos: vocabulary{most: mostWords}, sheds: vocabulary{most: mostWords}}
+	v.errnos.words = map[string]bool{}
 	for _, errno := range commonErrnos {
-		errnos.words[errno] = true
+		v.errnos.words[errno] = true
 	}
-	return &vocabularies{reasons: vocabulary{most: mostReasons}, errnos: errnos, sheds: vocabulary{most: mostWords}}
+	return v
 }
 
 // family is a metric with all its labels.
