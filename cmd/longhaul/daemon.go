@@ -45,6 +45,7 @@ type daemon struct {
 	monitor *monitor.Monitor
 	metrics http.Handler
 	states  map[string]tunnelSince // of tunnels, as the monitor saw them
+	glances atomic.Int64           // of short flows' legs, that may be taken until the next sample
 	manager *serviceManager
 	relay   *relay.Relay
 	legs    *transports
@@ -159,6 +160,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		MemoryLimitBytes:  int64(d.config.MemoryLimit),
 		Log:               d.log,
 		OnFlows:           d.flowsEnded,
+		LegStats:          d.legsWanted,
 		Listeners:         d.handedOver(),
 		Drained:           d.inherited.Drained,
 		Hops:              d.inherited.Hops,
@@ -194,7 +196,9 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	if err := d.relay.Start(); err != nil {
 		return err
 	}
-	d.monitor.Start()
+	if monitoring {
+		d.monitor.Start()
+	}
 	pages.apply()
 	for _, s := range sockets {
 		s.file.Close() // the relay has its own descriptors of them

@@ -41,7 +41,7 @@ func (w *worker) account(f *flow) {
 	rec.Start = time.Now().Add(-rec.Elapsed)
 	rec.BytesUp = max(0, f.dirs[up].bytes)
 	rec.BytesDown = max(0, f.dirs[down].bytes)
-	if wanted := w.relay.opts.LegStats; wanted == nil || wanted() {
+	if wanted := w.relay.opts.LegStats; wanted == nil || wanted(rec.Elapsed) {
 		rec.ClientLeg = f.legs[client].stats(&w.algorithms[client])
 		if f.phase == phaseMoving {
 			rec.TargetLeg = f.legs[target].stats(&w.algorithms[target])
