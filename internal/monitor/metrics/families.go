@@ -35,12 +35,11 @@ type state struct {
 type vocabularies struct{ reasons, errnos, sheds vocabulary }
 
 func newVocabularies() *vocabularies {
-	v := &vocabularies{reasons: vocabulary{most: mostReasons}, errnos: vocabulary{most: mostWords}, sheds: vocabulary{most: mostWords}}
-	v.errnos.words = map[string]bool{}
-	for _, errno := range commonErrnos {
-		v.errnos.words[errno] = true
+	return &vocabularies{
+		reasons: vocabulary{most: mostReasons},
+		errnos:  vocabulary{most: mostWords, common: commonErrnos},
+		sheds:   vocabulary{most: mostWords, common: commonSheds},
 	}
-	return v
 }
 
 // family is a metric with all its labels.
@@ -61,6 +60,7 @@ var (
 	tunnelStates = []string{"listening", "shedding", "paused", "drained", "draining", "removed"}
 	hopStates    = []string{"up", "returning", "down", "ejected", "drained"}
 	commonErrnos = []string{"ECONNABORTED", "EMFILE", "ENFILE", "ENOBUFS", "ENOMEM"}
+	commonSheds  = []string{"descriptors", "memory", "cgroup_memory", "tcp_memory", "cpu"}
 )
 
 var families = slices.Concat(processFamilies, tunnelFamilies, legFamilies, hopFamilies, checkFamilies)
@@ -104,12 +104,7 @@ var processFamilies = []family{
 	})},
 	{"accept_errors_total", "Accepts that failed, by the system's error.", counter, []string{"errno"},
 		func(s *state, emit func(float64, ...string)) {
-			counts := map[string]int64{}
-			for _, errno := range commonErrnos {
-				counts[errno] = 0 // an increase from nothing is not seen
-			}
-			maps.Copy(counts, s.Process.AcceptErrors)
-			for word, n := range s.errnos.fold(counts) {
+			for word, n := range s.errnos.fold(s.Process.AcceptErrors) {
 				emit(float64(n), word)
 			}
 		}},
@@ -323,24 +318,28 @@ func truth(v bool) float64 {
 
 func unix(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
-// vocabulary is the words of one label: the first ones that were seen. Of others
-// nothing is known but how many they are together.
+// vocabulary is the words of one label: common ones, and the first others that
+// were seen. Of those after them nothing is known but how many they are together.
 type vocabulary struct {
-	most  int
-	mu    sync.Mutex
-	words map[string]bool
+	most   int
+	common []string // that are shown as 0, too: an increase from nothing is not seen
+	mu     sync.Mutex
+	words  map[string]bool
 }
 
 // fold counts what is not of the vocabulary as other.
 func (v *vocabulary) fold(counts map[string]int64) map[string]int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	out := make(map[string]int64, len(counts))
+	if v.words == nil {
+		v.words = map[string]bool{}
+	}
+	out := make(map[string]int64, len(counts)+len(v.common))
+	for _, word := range v.common {
+		v.words[word], out[word] = true, 0
+	}
 	for _, word := range slices.Sorted(maps.Keys(counts)) {
 		if !v.words[word] && len(v.words) < v.most {
-			if v.words == nil {
-				v.words = map[string]bool{}
-			}
 			v.words[word] = true
 		}
 		if v.words[word] {
