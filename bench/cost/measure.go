@@ -55,7 +55,7 @@ func (c contender) flows(asked int) int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
 		const others = 300 // listeners, logs, pipes
-		asked = min(asked, int(limit.Max-others)/max(1, c.descriptors))
+		asked = min(asked, int(limit.Max*9/10-others)/max(1, c.descriptors)) // longhaul sheds from nine tenths on
 	}
 	return asked
 }
@@ -254,6 +254,14 @@ func (b *bench) measure(ctx context.Context, c contender, p peers.Program, kind 
 		}
 		defer relay.Kill()
 		to = listen
+		if c.Scraped {
+			stop := scrape(ctx, listen)
+			defer func() {
+				if failed := stop(); failed != nil && err == nil {
+					err = fmt.Errorf("its metrics could not be had: %w", failed)
+				}
+			}()
+		}
 	}
 	explain := func(err error) error {
 		if err != nil && relay != nil && relay.Gone() {

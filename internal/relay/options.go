@@ -62,9 +62,9 @@ type Options struct {
 	OnFlows func([]FlowRecord)
 
 	// LegStats says whether somebody will look at the kernel's figures of the
-	// legs of a flow that ends now. They cost a short connection a tenth of
-	// its time. Nil means always.
-	LegStats func() bool
+	// legs of a flow that ends now, having lasted so long. They cost a short
+	// connection a tenth of its time. Nil means always. It runs on the loop.
+	LegStats func(lasted time.Duration) bool
 
 	// Resolve turns a host name into addresses; nil means the system's
 	// resolver. It is never called for literal addresses.
@@ -178,6 +178,7 @@ type Transport interface {
 
 // FlowRecord is the account of one flow, written when it has ended.
 type FlowRecord struct {
+	ID      uint64 // of this relay's flows, from 1; 0: the connection was refused admission
 	Tunnel  string
 	Client  netip.AddrPort // the peer that connected (from the PROXY header where one was required)
 	Listen  netip.AddrPort // the address it connected to
@@ -201,9 +202,11 @@ type FlowRecord struct {
 type LegStats struct {
 	Side              string // "lan" or "wan"
 	CongestionControl string
+	Known             bool          // what follows could be read
 	RTT               time.Duration // smoothed
 	MinRTT            time.Duration
 	Retransmits       uint32 // segments, over the connection's life
+	BytesSent         uint64 // data, retransmissions included
 	BytesRetrans      uint64
 	BytesAcked        uint64
 	BytesReceived     uint64
