@@ -164,6 +164,7 @@ func (v *view) chart(p Period, tunnel string) (Chart, error) {
 		step = max(step, hour)
 	}
 	chart.Step = time.Duration(step) * time.Second
+	fromHours := step >= hour && (!whole || p.MinBytes <= 1)
 	from, to := c.seconds(step)
 	points := make([]struct {
 		up, down int64
@@ -190,7 +191,7 @@ func (v *view) chart(p Period, tunnel string) (Chart, error) {
 			return nil
 		})
 	case step >= hour:
-		err = v.hours(c, !whole, func(second, up, down int64, ended []byte) error {
+		err = v.hours(c, fromHours, func(second, up, down int64, ended []byte) error {
 			carry(second, up, down)
 			if i := at(second); len(ended) > 0 && i >= 0 && i < len(points) {
 				return points[i].ended.read(ended)
@@ -198,7 +199,7 @@ func (v *view) chart(p Period, tunnel string) (Chart, error) {
 			return nil
 		})
 	}
-	if err == nil && whole {
+	if err == nil && !fromHours {
 		c.span = span{from * 1000, to * 1000}
 		err = v.scan(c, func(f *facts) {
 			points[at(floor(f.endMs, 1000)/1000)].ended.add(f, p.MinBytes)
