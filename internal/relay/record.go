@@ -18,6 +18,7 @@ func (w *worker) account(f *flow) {
 	if f.isCheck {
 		rec.End = EndCheck
 	}
+	st.ended.add(rec.End)
 	switch rec.End {
 	case EndClean, EndIdle, EndHalfClosed, EndDrain, EndCheck:
 	case EndTargetRefused, EndTargetUnreached, EndTargetUnknown, EndNoHop:
@@ -30,6 +31,7 @@ func (w *worker) account(f *flow) {
 	if w.relay.opts.OnFlows == nil {
 		return
 	}
+	rec.ID = f.id
 	rec.Tunnel = f.route.tunnel.Name
 	rec.Client = f.client
 	rec.Listen = w.listenAddr(f)
@@ -40,9 +42,9 @@ func (w *worker) account(f *flow) {
 	rec.BytesUp = max(0, f.dirs[up].bytes)
 	rec.BytesDown = max(0, f.dirs[down].bytes)
 	if wanted := w.relay.opts.LegStats; wanted == nil || wanted() {
-		rec.ClientLeg = f.legs[client].stats()
+		rec.ClientLeg = f.legs[client].stats(&w.algorithms[client])
 		if f.phase == phaseMoving {
-			rec.TargetLeg = f.legs[target].stats()
+			rec.TargetLeg = f.legs[target].stats(&w.algorithms[target])
 		}
 	}
 	w.ended = append(w.ended, rec)
@@ -57,7 +59,9 @@ func (w *worker) report() {
 	}
 }
 
-func (l *leg) stats() LegStats {
+// stats asks the kernel about a leg. last is the congestion control of the leg
+// before, which is likely this one's.
+func (l *leg) stats(last *string) LegStats {
 	var s LegStats
 	if l.setup != nil {
 		s.Side = l.setup.side
@@ -65,14 +69,19 @@ func (l *leg) stats() LegStats {
 	if l.fd < 0 {
 		return s
 	}
-	s.CongestionControl, _ = tcpinfo.CongestionControl(int(l.fd))
+	s.CongestionControl, _ = tcpinfo.LikelyCongestionControl(int(l.fd), *last)
+	*last = s.CongestionControl
 	info, err := tcpinfo.Get(int(l.fd))
 	if err != nil {
 		return s
 	}
+	s.Known = true
 	s.RTT = info.RTT
-	s.MinRTT = info.MinRTT
+	if info.Has(tcpinfo.FieldMinRTT) {
+		s.MinRTT = info.MinRTT
+	}
 	s.Retransmits = info.TotalRetrans
+	s.BytesSent = info.BytesSent
 	s.BytesRetrans = info.BytesRetrans
 	s.BytesAcked = info.BytesAcked
 	s.BytesReceived = info.BytesReceived
