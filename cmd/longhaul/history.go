@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/config"
-	"longhaul/internal/control"
 	"longhaul/internal/doctor"
 	"longhaul/internal/monitor/history"
 )
@@ -25,12 +24,13 @@ const servicesHistory = "/var/lib/longhaul/history.db"
 
 // historySelection is what the commands have in common that select records.
 type historySelection struct {
-	file, since, until, tunnel, cause, minBytes string
-	now                                         time.Time
+	file, socket, since, until, tunnel, cause, minBytes string
+	now                                                 time.Time
 }
 
 func (s *historySelection) addFile(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.file, "file", "", "`FILE` of the records (default: that of the running relay)")
+	cmd.Flags().StringVar(&s.socket, "control-socket", "", "`PATH` of that relay's control socket (default: the usual place)")
 }
 
 func (s *historySelection) add(cmd *cobra.Command) {
@@ -86,7 +86,7 @@ func (s *historySelection) open(ctx context.Context, env *env) (*history.Reader,
 	path := s.file
 	if path == "" {
 		var err error
-		if path, err = findHistory(ctx, env); err != nil {
+		if path, err = findHistory(ctx, env, s.socket); err != nil {
 			return nil, err
 		}
 	}
@@ -105,11 +105,11 @@ func (s *historySelection) open(ctx context.Context, env *env) (*history.Reader,
 }
 
 // findHistory asks the running relay, or else takes the service's.
-func findHistory(ctx context.Context, env *env) (string, error) {
+func findHistory(ctx context.Context, env *env, socket string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	keep := "have the relay keep records: history: {file: " + servicesHistory + "} in its configuration, or --history; or name a file with --file"
-	body, err := control.Status(ctx, control.DefaultPath(env.getenv))
+	body, err := askRelay(ctx, env, socket)
 	if err == nil {
 		var status struct {
 			History *struct {
@@ -123,6 +123,9 @@ func findHistory(ctx context.Context, env *env) (string, error) {
 			return "", &hintError{errors.New("the running relay keeps no records of its flows"), keep}
 		}
 		return status.History.File, nil
+	}
+	if socket != "" {
+		return "", err
 	}
 	if _, statErr := os.Stat(servicesHistory); statErr == nil || errors.Is(statErr, os.ErrPermission) {
 		return servicesHistory, nil

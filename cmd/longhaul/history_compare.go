@@ -26,7 +26,7 @@ func newHistoryCompare(env *env) *cobra.Command {
 		asJSON                  bool
 	)
 	cmd := &cobra.Command{
-		Use:   "compare (--at TIME [--span TIME] | --before PERIOD --after PERIOD)",
+		Use:   "compare (--at TIME | --before PERIOD --after PERIOD)",
 		Short: "Compare the transfers of two periods, before and after a change",
 
 		DisableFlagsInUseLine: true,
@@ -81,6 +81,9 @@ since then.`,
 				}
 			}
 			writeComparison(env.stdout, c, courses)
+			if c.Before.Flows+c.After.Flows == 0 {
+				return writeNone(ctx, env.stdout, r)
+			}
 			return nil
 		})
 	}

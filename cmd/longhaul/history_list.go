@@ -28,11 +28,7 @@ type historyList struct {
 // writeHistory prints a table that fits 80 columns, or a wider terminal.
 func writeHistory(w io.Writer, records []monitor.Record, q history.Query, e history.Extent, now time.Time) {
 	if len(records) == 0 {
-		fmt.Fprintf(w, "no such flows; the history has %s", plural(int(e.Records), "record"))
-		if !e.Oldest.IsZero() {
-			fmt.Fprintf(w, ", from %s on", e.Oldest.Local().Format("2006-01-02 15:04"))
-		}
-		fmt.Fprintln(w)
+		writeHeld(w, e)
 		return
 	}
 	width := helpWidth
@@ -76,6 +72,24 @@ func writeHistory(w io.Writer, records []monitor.Record, q history.Query, e hist
 	}
 }
 
+// writeHeld says what there is, where nothing of it is selected.
+func writeHeld(w io.Writer, e history.Extent) {
+	fmt.Fprintf(w, "no such flows; the history has %s", plural(int(e.Records), "record"))
+	if !e.Oldest.IsZero() {
+		fmt.Fprintf(w, ", from %s on", e.Oldest.Local().Format("2006-01-02 15:04"))
+	}
+	fmt.Fprintln(w)
+}
+
+func writeNone(ctx context.Context, w io.Writer, r *history.Reader) error {
+	e, err := r.Extent(ctx)
+	if err == nil {
+		fmt.Fprintln(w)
+		writeHeld(w, e)
+	}
+	return err
+}
+
 func hostText(a monitor.Address) string {
 	if !a.IsValid() {
 		return "-"
@@ -88,6 +102,8 @@ func lengthText(d time.Duration) string {
 	switch {
 	case d < 0:
 		return "-"
+	case d < time.Millisecond:
+		return fmt.Sprintf("%dµs", d.Microseconds())
 	case d < time.Second:
 		return fmt.Sprintf("%dms", d.Milliseconds())
 	case d < 9950*time.Millisecond:

@@ -119,14 +119,14 @@ func legText(l *monitor.LegRecord) string {
 	if l.RTT > 0 {
 		text := fmt.Sprintf("RTT %s", rttText(l.RTT))
 		if l.MinRTT > 0 {
-			text += fmt.Sprintf(" (least %s)", rttText(l.MinRTT))
+			text += fmt.Sprintf(" (least %.3g)", milliseconds(l.MinRTT))
 		}
 		parts = append(parts, text)
 	}
 	if l.BytesSent >= 0 {
 		text := "sent " + bytesText(l.BytesSent)
 		if l.BytesRetransmitted >= 0 && l.BytesSent > 0 {
-			text += fmt.Sprintf(", %.2g %% of it again", 100*float64(l.BytesRetransmitted)/float64(l.BytesSent))
+			text += fmt.Sprintf(", %.2g %% again", 100*float64(l.BytesRetransmitted)/float64(l.BytesSent))
 		}
 		parts = append(parts, text)
 	}
