@@ -546,9 +546,130 @@ func records(t *testing.T, path string) int64 {
 	return e.Records
 }
 
-// TestReadersOfOtherUsers reads as another user.
+// TestLogIsBounded has somebody read for so long that SQLite's log cannot be
+// taken into the file.
+func TestLogIsBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history.db")
+	s, said := opened(t, path, Options{})
+	add(t, s, made(100, time.Second, noon))
+	db, err := sql.Open("sqlite", dsn(path, "ro", 1000, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	tx, err := db.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	if err := tx.QueryRow("SELECT count(*) FROM records").Scan(&n); err != nil || n != 100 {
+		t.Fatal(n, err)
+	}
+	all := made(4000, time.Second, noon)
+	nettest.Eventually(t, patience, func() bool {
+		s.Add(append([]monitor.Record(nil), all...))
+		return s.State().Problem != ""
+	}, func() string { return fmt.Sprint(s.State()) })
+	if _, wal := size(path); wal > logBound+4<<20 {
+		t.Errorf("the log has %d bytes", wal)
+	}
+	nettest.Eventually(t, patience, func() bool { return strings.Contains(said.String(), "reading the history for so long") }, said.String)
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, patience, func() bool { state := s.State(); return state.Problem == "" && state.Waiting == 0 }, func() string { return fmt.Sprint(s.State()) })
+	nettest.Eventually(t, patience, func() bool { _, wal := size(path); return wal <= 8<<20 }, func() string { _, wal := size(path); return fmt.Sprint(wal) })
+}
+
+const otherUser = "LONGHAUL_HISTORY_READ"
+
+// readAsOther is the child of TestReadersOfOtherUsers.
+func readAsOther(path string) {
+	r, err := OpenReader(path)
+	if err != nil {
+		panic(err)
+	}
+	switch records, err := r.Query(context.Background(), Query{}); {
+	case errors.Is(err, ErrForbidden):
+		fmt.Print("forbidden")
+	case err != nil:
+		fmt.Print(err)
+	default:
+		fmt.Print(len(records), " records")
+	}
+	os.Exit(0)
+}
+
+// TestReadersOfOtherUsers reads as another user, who may read the file and
+// write nothing, or not even that.
 func TestReadersOfOtherUsers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to become another user")
+	nettest.RequireRoot(t)
+	dir, err := os.MkdirTemp("", "history") // others may not enter that of the test
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// The test's own file lies where others may not go, either.
+	program, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := filepath.Join(dir, "test")
+	if err := os.WriteFile(self, program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "history.db")
+	ask := func() string {
+		cmd := exec.Command(self, "-test.run=^$")
+		cmd.Env = append(os.Environ(), otherUser+"="+path)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	mode := func(mode os.FileMode) {
+		for _, end := range []string{"", "-wal", "-shm"} {
+			if err := os.Chmod(path+end, mode); err != nil && !os.IsNotExist(err) {
+				t.Fatal(err)
+			}
+		}
+	}
+	s, _ := opened(t, path, Options{})
+	add(t, s, made(10, time.Second, noon))
+	if got := ask(); got != "forbidden" {
+		t.Errorf("as it is made: %s", got)
+	}
+	mode(0o644)
+	if got := ask(); got != "10 records" {
+		t.Errorf("while it is written: %s", got)
+	}
+	add(t, s, made(10, time.Second, noon))
+	if got := ask(); got != "20 records" {
+		t.Errorf("while it is written, later: %s", got)
+	}
+	s.Close()
+	if got := ask(); got != "20 records" {
+		t.Errorf("when nobody writes: %s", got)
+	}
+
+	// What a kill leaves.
+	cmd := exec.Command("/proc/self/exe", "-test.run=^$")
+	cmd.Env = append(os.Environ(), childFile+"="+path)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, patience, func() bool { return records(t, path) > 20 }, func() string { return "the child writes nothing" })
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if _, err := os.Stat(path + "-wal"); err != nil {
+		t.Fatal(err)
+	}
+	if got := ask(); got != "50 records" {
+		t.Errorf("after a kill: %s", got)
 	}
 }

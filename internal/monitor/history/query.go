@@ -30,7 +30,7 @@ const DefaultMinBytes = 1 << 20
 // Limits of a list.
 const (
 	DefaultLimit = 50
-	MaxLimit     = 10_000
+	MaxLimit     = 1000
 )
 
 // Query selects records. The zero value selects the newest ones.

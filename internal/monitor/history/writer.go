@@ -102,6 +102,9 @@ func (w *writer) take() {
 	rest := copy(w.queue, w.queue[n:])
 	clear(w.queue[rest:])
 	w.queue = w.queue[:rest]
+	if rest == 0 && cap(w.queue) > batchLen {
+		w.queue = nil // what a flood took is given back
+	}
 }
 
 // attempt does something with the file and says whether that has worked.
