@@ -25,15 +25,16 @@ func (d *daemon) newMonitor() *monitor.Monitor {
 				visit(&s)
 			})
 		},
-		Overview: d.overview,
-		Recorded: func(r *monitor.Record) bool { return r.Reason != string(relay.EndCheck) },
-		Log:      d.log,
+		Overview:  d.overview,
+		Recorded:  func(r *monitor.Record) bool { return r.Reason != string(relay.EndCheck) },
+		OnRecords: d.history.add,
+		Log:       d.log,
 	})
 }
 
 // withMetrics answers for /metrics, and has next answer all else.
 func (d *daemon) withMetrics(next http.Handler) http.Handler {
-	d.metrics = metrics.Handler(metrics.Options{Snapshot: d.monitor.Totals, Log: d.log})
+	d.metrics = metrics.Handler(metrics.Options{Snapshot: d.monitor.Totals, History: d.history.metrics, Log: d.log})
 	mux := http.NewServeMux()
 	mux.Handle("GET "+metricsTarget, d.metrics)
 	mux.Handle("/", next)

@@ -189,7 +189,7 @@ func longhaul(ts *testscript.TestScript, args []string) *exec.Cmd {
 	ts.Check(err)
 	cmd := exec.Command(path, args...)
 	cmd.Dir = ts.Getenv("WORK")
-	cmd.Env = append(os.Environ(), "HOME=/nonexistent", "XDG_RUNTIME_DIR="+ts.Getenv("RUN"))
+	cmd.Env = append(os.Environ(), "HOME=/nonexistent", "XDG_RUNTIME_DIR="+ts.Getenv("RUN"), "STATE_DIRECTORY="+ts.Getenv("STATE_DIRECTORY"))
 	return cmd
 }
 

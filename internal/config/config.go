@@ -37,6 +37,9 @@ type Config struct {
 	// HTTPListen are the addresses that answer to health checks; empty means none.
 	HTTPListen []netip.AddrPort
 
+	// History says where the records of ended flows are kept.
+	History History
+
 	// Workers is the number of event loops; 0 means one per usable CPU.
 	Workers int
 
@@ -202,6 +205,7 @@ func Default() Config {
 		HalfCloseTimeout:  time.Hour,
 		ResetDrainTimeout: 30 * time.Second,
 		Limits:            DefaultLimits(),
+		History:           DefaultHistory(),
 		Log:               Log{Format: "logfmt", Level: "info"},
 	}
 }

@@ -60,6 +60,7 @@ func (d *decoder) config(root *node) Config {
 		into("memory_limit", &c.MemoryLimit, d.memoryLimit),
 		field{"limits", func(n *node) { d.limits(n, &c.Limits) }},
 		into("http_listen", &c.HTTPListen, d.httpListen),
+		field{"history", func(n *node) { d.history(n, &c.History) }},
 		into("workers", &c.Workers, d.workers),
 		field{"log", func(n *node) {
 			d.mapping(n, "log",
