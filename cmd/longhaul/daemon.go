@@ -23,6 +23,7 @@ import (
 	"longhaul/internal/config"
 	"longhaul/internal/control"
 	"longhaul/internal/handover"
+	"longhaul/internal/monitor"
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
 )
@@ -41,6 +42,9 @@ type daemon struct {
 	level   *slog.LevelVar
 	writer  *asyncWriter
 	flows   *flowLog
+	monitor *monitor.Monitor
+	metrics http.Handler
+	states  map[string]tunnelSince // of tunnels, as the monitor saw them
 	manager *serviceManager
 	relay   *relay.Relay
 	legs    *transports
@@ -145,6 +149,8 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	for i := range tunnels {
 		tunnels[i].Inherited = inherited[tunnels[i].Name]
 	}
+	d.monitor = d.newMonitor()
+	defer d.monitor.Close()
 	d.relay, err = relay.New(relay.Options{
 		Tunnels:           tunnels,
 		Workers:           workers,
@@ -152,8 +158,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		ResetDrainTimeout: d.config.ResetDrainTimeout,
 		MemoryLimitBytes:  int64(d.config.MemoryLimit),
 		Log:               d.log,
-		OnFlows:           d.flows.add,
-		LegStats:          d.flows.wanted,
+		OnFlows:           d.flowsEnded,
 		Listeners:         d.handedOver(),
 		Drained:           d.inherited.Drained,
 		Hops:              d.inherited.Hops,
@@ -167,7 +172,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	defer d.shedder.monitor.Close()
 
 	checks := d.readiness().handler()
-	d.web = newWeb(d.log, checks)
+	d.web = newWeb(d.log, d.withMetrics(checks))
 	defer d.web.close()
 	if d.predecessor != nil {
 		d.web.handed = d.predecessor.Sockets
@@ -189,6 +194,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	if err := d.relay.Start(); err != nil {
 		return err
 	}
+	d.monitor.Start()
 	pages.apply()
 	for _, s := range sockets {
 		s.file.Close() // the relay has its own descriptors of them

@@ -74,10 +74,6 @@ func (l *flowLog) add(records []relay.FlowRecord) {
 	}
 }
 
-// wanted says whether flows that end without trouble are logged; it is
-// relay's LegStats.
-func (l *flowLog) wanted() bool { return l.log.Enabled(context.Background(), slog.LevelInfo) }
-
 // close writes what is queued.
 func (l *flowLog) close() {
 	l.stopOnce.Do(func() { close(l.stop) })
@@ -223,7 +219,7 @@ func flowAttrs(r relay.FlowRecord) []slog.Attr {
 	}
 	attrs = append(attrs, legAttrs("client_", r.ClientLeg)...)
 	attrs = append(attrs, legAttrs("target_", r.TargetLeg)...)
-	attrs = append(attrs, slog.String("end", string(r.End)), slog.String("ended_by", endedBy(r.End)))
+	attrs = append(attrs, slog.String("end", string(r.End)), slog.String("ended_by", r.End.EndedBy()))
 	if r.Err != nil {
 		attrs = append(attrs, slog.String("error", r.Err.Error()))
 	}
@@ -247,17 +243,4 @@ func legAttrs(prefix string, s relay.LegStats) []slog.Attr {
 			slog.String(prefix+"cc", s.CongestionControl))
 	}
 	return attrs
-}
-
-// endedBy says who brought a flow's end about.
-func endedBy(r relay.EndReason) string {
-	switch r {
-	case relay.EndClean:
-		return "both"
-	case relay.EndClientReset, relay.EndClientTimeout:
-		return "client"
-	case relay.EndTargetReset, relay.EndTargetTimeout, relay.EndTargetRefused, relay.EndTargetUnreached, relay.EndTargetUnknown:
-		return "target"
-	}
-	return "relay"
 }

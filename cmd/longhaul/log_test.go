@@ -241,7 +241,7 @@ func TestEveryEndReasonSaysWho(t *testing.T) {
 		relay.EndNoLocalPort: "relay", relay.EndNoResources: "relay", relay.EndIdle: "relay",
 		relay.EndHalfClosed: "relay", relay.EndDrain: "relay",
 	} {
-		if got := endedBy(reason); got != want {
+		if got := reason.EndedBy(); got != want {
 			t.Errorf("%s was ended by %s, want %s", reason, got, want)
 		}
 	}

@@ -29,6 +29,9 @@ type FlowSample struct {
 	Start     time.Time
 	BytesUp   int64 // client to target, handed to the target's socket
 	BytesDown int64
+	// Unchanged: nothing has moved on either leg since the sample before, and
+	// nothing was under way. The legs' figures are left out.
+	Unchanged bool
 	ClientLeg LegSample
 	TargetLeg LegSample
 }
@@ -125,6 +128,7 @@ type Snapshot struct {
 	At       time.Time     `json:"at"`
 	Interval time.Duration `json:"interval_ns"` // over which rates are taken
 	Sequence uint64        `json:"sequence"`    // of samples
+	Took     time.Duration `json:"took_ns"`     // to look at all flows
 
 	Process  Process  `json:"process"`
 	FlowsNow int64    `json:"flows_now"`
@@ -148,6 +152,7 @@ type Process struct {
 
 	LastReload      *Reload `json:"last_reload"` // nil: never
 	LogLinesDropped uint64  `json:"log_lines_dropped"`
+	RecordsDropped  uint64  `json:"records_dropped"` // flows that ended so fast that there is no record of them
 
 	// AcceptErrors counts failed accepts since the start by errno (EMFILE, …).
 	AcceptErrors map[string]int64 `json:"accept_errors"`
@@ -184,7 +189,8 @@ type Tunnel struct {
 	Refused    int64 `json:"refused_total"`
 	Errors     int64 `json:"errors_total"`
 
-	Closed []Closed `json:"closed"` // sorted by EndedBy and Reason
+	ShedBy map[string]int64 `json:"shed_by_reason"` // Shed, by what was short
+	Closed []Closed         `json:"closed"`         // sorted by EndedBy and Reason
 
 	UpBps   float64 `json:"up_bps"`
 	DownBps float64 `json:"down_bps"`
@@ -231,11 +237,14 @@ type Hop struct {
 	Flows    int64     `json:"flows_total"`
 	Failures int64     `json:"failures_total"`
 	Error    string    `json:"error,omitempty"` // the last one
-	// RTT is the median of the target legs that go there, RetransmittedShare
-	// what of their data was sent again in the last interval (negative: nothing
-	// was sent).
+	// RTT is the median of the target legs that go there, or where there are none
+	// what the last probe took; RetransmittedShare is what of their data was sent
+	// again in the last interval (negative: nothing was sent).
 	RTT                time.Duration `json:"rtt_ns,omitempty"`
 	RetransmittedShare float64       `json:"retransmitted_share"`
+	// Since the start, of the target legs that go there; negative: not known.
+	BytesSent          int64 `json:"bytes_sent"`
+	BytesRetransmitted int64 `json:"bytes_retransmitted"`
 }
 
 // Check is the last integrity check of a tunnel.

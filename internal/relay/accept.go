@@ -31,11 +31,13 @@ func (w *worker) acceptOne(l *listener) bool {
 	case errno == unix.EAGAIN:
 		return false
 	case outOfResources(errno):
+		w.relay.acceptErrors.add(errno)
 		w.pauseAccepting(errno)
 		return false
 	default:
 		// accept also returns errors of the connection it would have
 		// returned, such as ECONNABORTED; the next one may be well.
+		w.relay.acceptErrors.add(errno)
 		l.route.Load().state.errors.Add(1)
 		return true
 	}
@@ -57,7 +59,7 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 		w.refuse(rt, fd, from, EndBadProxyHeader, errors.New("the source is not trusted to send a header"))
 		return
 	case shed != nil:
-		st.shed.Add(1)
+		st.shedFor(shed.reason)
 		w.refuse(rt, fd, from, EndShed, shed.err)
 		return
 	case !st.enter(t.MaxFlows):
@@ -72,6 +74,7 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	}
 	f := w.flows.get()
 	*f = flow{
+		id:         w.relay.flowIDs.Add(1),
 		route:      rt,
 		client:     from,
 		start:      w.now,

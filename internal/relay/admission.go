@@ -20,12 +20,14 @@ type tunnelState struct {
 	shed     atomic.Int64 // because something is short
 	refused  atomic.Int64 // no target could be had
 	errors   atomic.Int64 // ended by a reset, a timeout or a lack of resources
+	ended    endCounts
 
 	bucket  bucket
 	drained atomic.Bool // new connections are refused
 	checks  checkCounts
 
 	mu     sync.Mutex
+	sheds  map[string]int64 // by reason
 	warned map[string]bool
 	setups []*legSetup
 }

@@ -39,6 +39,9 @@ type flow struct {
 	target netip.AddrPort
 	listen netip.AddrPort // zero: the listener's own address
 
+	id      uint64
+	settled int64 // shortly before the last sample, if nothing was under way then; else 0
+
 	start  int64 // all times are nanoseconds of the monotonic clock
 	active int64 // when a byte was last moved, to the precision of a loop turn
 

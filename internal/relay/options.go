@@ -178,6 +178,7 @@ type Transport interface {
 
 // FlowRecord is the account of one flow, written when it has ended.
 type FlowRecord struct {
+	ID      uint64 // of this relay's flows, from 1; 0: the connection was refused admission
 	Tunnel  string
 	Client  netip.AddrPort // the peer that connected (from the PROXY header where one was required)
 	Listen  netip.AddrPort // the address it connected to
@@ -201,9 +202,11 @@ type FlowRecord struct {
 type LegStats struct {
 	Side              string // "lan" or "wan"
 	CongestionControl string
+	Known             bool          // what follows could be read
 	RTT               time.Duration // smoothed
 	MinRTT            time.Duration
 	Retransmits       uint32 // segments, over the connection's life
+	BytesSent         uint64 // data, retransmissions included
 	BytesRetrans      uint64
 	BytesAcked        uint64
 	BytesReceived     uint64

@@ -1,5 +1,13 @@
 package relay
 
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
 // EndReason says why a flow ended, and by whom.
 type EndReason string
 
@@ -26,3 +34,86 @@ const (
 	EndShed            EndReason = "shed" // a limit on the process's or the host's resources is reached
 	EndBadProxyHeader  EndReason = "bad-proxy-header"
 )
+
+// endReasons are all of them, in the order of their names.
+var endReasons = func() []EndReason {
+	all := []EndReason{EndClean, EndClientReset, EndTargetReset, EndClientTimeout, EndTargetTimeout, EndTargetRefused,
+		EndTargetUnreached, EndTargetUnknown, EndNoHop, EndNoLocalPort, EndNoResources, EndIdle, EndHalfClosed, EndDrain,
+		EndCheck, EndDenied, EndFlowLimit, EndRateLimit, EndShed, EndBadProxyHeader}
+	slices.Sort(all)
+	return all
+}()
+
+// EndReasons are all reasons, in the order of their names.
+func EndReasons() []EndReason { return slices.Clone(endReasons) }
+
+// EndedBy says who brought such an end about: client, target, both or relay.
+func (r EndReason) EndedBy() string {
+	switch r {
+	case EndClean:
+		return "both"
+	case EndClientReset, EndClientTimeout:
+		return "client"
+	case EndTargetReset, EndTargetTimeout, EndTargetRefused, EndTargetUnreached, EndTargetUnknown:
+		return "target"
+	}
+	return "relay"
+}
+
+// Ended counts flows that ended for the same reason.
+type Ended struct {
+	Reason  EndReason `json:"reason"`
+	EndedBy string    `json:"ended_by"`
+	Flows   int64     `json:"flows"`
+}
+
+const mostReasons = 32
+
+// endCounts counts the ended flows of a tunnel by the index of their reason.
+type endCounts [mostReasons]atomic.Int64
+
+func (c *endCounts) add(r EndReason) {
+	if i, ok := slices.BinarySearch(endReasons, r); ok {
+		c[i].Add(1)
+	}
+}
+
+// list leaves out reasons for which no flow has ended.
+func (c *endCounts) list() []Ended {
+	all := []Ended{}
+	for i, r := range endReasons {
+		if n := c[i].Load(); n > 0 {
+			all = append(all, Ended{r, r.EndedBy(), n})
+		}
+	}
+	return all
+}
+
+// errnoCounts counts errors by number; they are rare.
+type errnoCounts struct {
+	mu     sync.Mutex
+	counts map[unix.Errno]int64
+}
+
+func (c *errnoCounts) add(errno unix.Errno) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counts == nil {
+		c.counts = map[unix.Errno]int64{}
+	}
+	c.counts[errno]++
+}
+
+func (c *errnoCounts) byName() map[string]int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	named := make(map[string]int64, len(c.counts))
+	for errno, n := range c.counts {
+		name := unix.ErrnoName(errno)
+		if name == "" {
+			name = "unknown"
+		}
+		named[name] += n
+	}
+	return named
+}

@@ -18,6 +18,7 @@ func (w *worker) account(f *flow) {
 	if f.isCheck {
 		rec.End = EndCheck
 	}
+	st.ended.add(rec.End)
 	switch rec.End {
 	case EndClean, EndIdle, EndHalfClosed, EndDrain, EndCheck:
 	case EndTargetRefused, EndTargetUnreached, EndTargetUnknown, EndNoHop:
@@ -30,6 +31,7 @@ func (w *worker) account(f *flow) {
 	if w.relay.opts.OnFlows == nil {
 		return
 	}
+	rec.ID = f.id
 	rec.Tunnel = f.route.tunnel.Name
 	rec.Client = f.client
 	rec.Listen = w.listenAddr(f)
@@ -70,9 +72,13 @@ func (l *leg) stats() LegStats {
 	if err != nil {
 		return s
 	}
+	s.Known = true
 	s.RTT = info.RTT
-	s.MinRTT = info.MinRTT
+	if info.Has(tcpinfo.FieldMinRTT) {
+		s.MinRTT = info.MinRTT
+	}
 	s.Retransmits = info.TotalRetrans
+	s.BytesSent = info.BytesSent
 	s.BytesRetrans = info.BytesRetrans
 	s.BytesAcked = info.BytesAcked
 	s.BytesReceived = info.BytesReceived

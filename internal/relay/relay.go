@@ -44,6 +44,10 @@ type Relay struct {
 	starved       atomic.Int32 // flows that wait for a descriptor
 	pauseLogged   atomic.Bool
 	memory        memoryGuard
+	flowIDs       atomic.Uint64 // the last one given out
+	acceptErrors  errnoCounts
+	sampling      sync.Mutex // one sample at a time
+	samples       []FlowSample
 	shed          atomic.Pointer[shedding]
 	checks        sync.WaitGroup // that are being answered
 

@@ -1,6 +1,9 @@
 package relay
 
-import "errors"
+import (
+	"errors"
+	"maps"
+)
 
 // shedding is why new flows are refused, and from how many standing ones on.
 type shedding struct {
@@ -26,6 +29,25 @@ func (r *Relay) shedsFor() *shedding {
 		return s
 	}
 	return nil
+}
+
+func (t *tunnelState) shedFor(reason string) {
+	t.shed.Add(1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sheds == nil {
+		t.sheds = map[string]int64{}
+	}
+	t.sheds[reason]++
+}
+
+func (t *tunnelState) shedByReason() map[string]int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.sheds) == 0 {
+		return map[string]int64{}
+	}
+	return maps.Clone(t.sheds)
 }
 
 // FlowsNow is how many flows stand or are being connected.

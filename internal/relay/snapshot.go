@@ -17,6 +17,7 @@ type Snapshot struct {
 	PipesLimit   int64            `json:"pipes_limit"`
 	Memory       *MemorySnapshot  `json:"memory"` // null: without a limit it is not measured
 	FlowsNow     int64            `json:"flows_now"`
+	AcceptErrors map[string]int64 `json:"accept_errors"` // since the start, by errno
 	Tunnels      []TunnelSnapshot `json:"tunnels"`
 	Flows        []FlowSnapshot   `json:"flows"`
 }
@@ -51,11 +52,14 @@ type TunnelSnapshot struct {
 	Errors     int64            `json:"errors_total"`  // ended by a reset, a timeout or lack of resources
 	Checks     int64            `json:"checks_total"`  // integrity checks that came, which flows_total counts as well
 
-	AcceptQueues []AcceptQueue `json:"accept_queues"`
+	ShedBy       map[string]int64 `json:"shed_by_reason"`
+	Ended        []Ended          `json:"ended"` // flows that were admitted and have ended
+	AcceptQueues []AcceptQueue    `json:"accept_queues"`
 }
 
 // FlowSnapshot is one flow.
 type FlowSnapshot struct {
+	ID          uint64         `json:"id"` // of this process
 	Tunnel      string         `json:"tunnel"`
 	State       string         `json:"state"` // header, dialing, open, client-ended, target-ended or resetting
 	Client      netip.AddrPort `json:"client"`
@@ -128,6 +132,7 @@ func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
 		Draining:     r.draining.Load(),
 		AcceptPaused: r.pausedWorkers.Load() > 0,
 		FlowsNow:     r.live.Load(),
+		AcceptErrors: r.acceptErrors.byName(),
 		Tunnels:      []TunnelSnapshot{},
 		Flows:        []FlowSnapshot{},
 	}
@@ -186,6 +191,8 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel, hops []*hop, state string, now i
 		Errors:     st.errors.Load(),
 		Checks:     st.checks.total.Load(),
 
+		ShedBy:       st.shedByReason(),
+		Ended:        st.ended.list(),
 		AcceptQueues: []AcceptQueue{},
 	}
 	for i := range t.Forward {
@@ -198,6 +205,7 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel, hops []*hop, state string, now i
 
 func (w *worker) flowSnapshot(f *flow, now int64) FlowSnapshot {
 	return FlowSnapshot{
+		ID:          f.id,
 		Tunnel:      f.route.tunnel.Name,
 		State:       f.state(),
 		Client:      f.client,

@@ -1,0 +1,99 @@
+package monitor
+
+import (
+	"math"
+	"time"
+)
+
+// series adds up what a flow moves by steps of its life. The zero value has no
+// step yet; see add.
+type series struct {
+	step     time.Duration
+	up, down []float32 // bytes of each step; those after the last are 0
+}
+
+// add counts what was moved between two times of the flow's life, as if at one
+// rate.
+func (s *series) add(first, from, to time.Duration, up, down int64) {
+	if up == 0 && down == 0 {
+		return
+	}
+	if s.step == 0 {
+		s.step = first
+	}
+	from = max(0, min(from, to))
+	s.fit(to)
+	begin, end := int(from/s.step), s.steps(to)-1
+	for len(s.up) <= max(begin, end) {
+		s.up, s.down = append(s.up, 0), append(s.down, 0)
+	}
+	span := float64(to - from)
+	for i := begin; i <= end; i++ {
+		share := 1.0
+		if begin < end {
+			part := min(to, time.Duration(i+1)*s.step) - max(from, time.Duration(i)*s.step)
+			share = float64(part) / span
+		}
+		s.up[i] += float32(share * float64(up))
+		s.down[i] += float32(share * float64(down))
+	}
+}
+
+// steps is how many there are in a life.
+func (s *series) steps(life time.Duration) int {
+	return max(1, int((life+s.step-1)/s.step))
+}
+
+// fit merges neighbours until a life has no more than SeriesLen steps.
+func (s *series) fit(life time.Duration) {
+	for s.steps(life) > SeriesLen && s.step < math.MaxInt64/4 {
+		s.step *= 2
+		s.up, s.down = merged(s.up), merged(s.down)
+	}
+}
+
+// merged adds up neighbours, in place.
+func merged(v []float32) []float32 {
+	n := 0
+	for i := 0; i < len(v); i += 2 {
+		sum := v[i]
+		if i+1 < len(v) {
+			sum += v[i+1]
+		}
+		v[n] = sum
+		n++
+	}
+	return v[:n]
+}
+
+// leastRest is the share of a step from which on the rest of a life is a step of
+// its own: a rate over less says little.
+const leastRest = 0.1
+
+// view is the series of a flow that has lived for so long.
+func (s *series) view(life time.Duration) Series {
+	if s.step == 0 || life <= 0 {
+		return Series{Step: s.step, UpBps: []float32{}, DownBps: []float32{}}
+	}
+	s.fit(life)
+	n := s.steps(life)
+	rest := life - time.Duration(n-1)*s.step
+	if n > 1 && float64(rest) < leastRest*float64(s.step) {
+		n--
+		rest += s.step
+	}
+	return Series{Step: s.step, UpBps: rates(s.up, n, s.step, rest), DownBps: rates(s.down, n, s.step, rest)}
+}
+
+// rates are n in bits per second, the last of which takes in all that is left.
+func rates(bytes []float32, n int, step, rest time.Duration) []float32 {
+	out := make([]float32, n)
+	for i, b := range bytes {
+		out[min(i, n-1)] += b * 8
+	}
+	for i := range out[:n-1] {
+		out[i] /= float32(step.Seconds())
+	}
+	out[n-1] /= float32(rest.Seconds())
+	return out
+}

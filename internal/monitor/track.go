@@ -1,0 +1,297 @@
+package monitor
+
+import (
+	"time"
+
+	"longhaul/internal/doctor"
+	"longhaul/internal/tcpinfo"
+)
+
+// flowTrack is what the monitor remembers of a flow that lasts.
+type flowTrack struct {
+	flow   Flow
+	tunnel *tunnelTrack
+	pass   uint64        // that has seen it last
+	born   time.Duration // times are of the monitor's clock
+	seen   time.Duration // when bytes and legs were sampled last
+	legs   [2]legTrack
+	series series
+
+	moved  bool          // data in the last interval, or has some under way
+	judged bool          // there were two samples to tell a cause from
+	moving time.Duration // that it moved data, while judged
+	causes []causeTime
+}
+
+// legTrack is what the monitor remembers of a leg.
+type legTrack struct {
+	sent, again     int64 // at the last sample; negative: not known
+	newSent, newAgn int64 // in the last interval
+
+	// The samples that the cause is told from: base is between one and two
+	// spans old, and next will take its place. Nil while nothing is sent.
+	base, next *doctor.Sample
+}
+
+// causeTime is how long a flow was limited so.
+type causeTime struct {
+	leg   Leg
+	cause doctor.Cause
+	time  time.Duration
+}
+
+// leastSpan is the shortest time that a cause is told from once a leg has been
+// seen for so long, and spanRTTs how many of its round trips.
+const (
+	leastSpan = 2 * time.Second
+	spanRTTs  = 20
+)
+
+// glancesMost bounds how many flows' causes are looked for in a pass. Where more
+// move data at the same time, each has its turn every second or third pass, and
+// what is found counts for the time since the last one.
+const glancesMost = 2000
+
+var legNames = [2]Leg{ClientLeg, TargetLeg}
+
+// visit takes in the sample of a flow.
+func (m *Monitor) visit(s *FlowSample, at time.Duration) {
+	f := m.flows[s.ID]
+	if f == nil {
+		f = m.begun(s, at)
+	}
+	f.pass = m.pass
+	span := at - f.seen
+	flow := &f.flow
+	flow.State = s.State
+	if flow.Target.AddrPort != s.Target {
+		flow.Target.AddrPort, flow.Hop = s.Target, s.Hop
+	}
+	flow.Client.AddrPort = s.Client // of a PROXY header, once that has come
+	up, down := max(0, s.BytesUp-flow.BytesUp), max(0, s.BytesDown-flow.BytesDown)
+	flow.BytesUp, flow.BytesDown = s.BytesUp, s.BytesDown
+	flow.UpBps, flow.DownBps = bps(up, span), bps(down, span)
+	f.tunnel.moved(up, down)
+	f.series.add(m.opts.Interval, f.seen-f.born, at-f.born, up, down)
+	for i := range f.legs {
+		leg := &s.ClientLeg
+		if i == 1 {
+			leg = &s.TargetLeg
+		}
+		if s.Unchanged {
+			f.legs[i].quiet(&flow.Legs[i])
+			continue
+		}
+		f.legs[i].update(&flow.Legs[i], leg)
+		f.tunnel.sent(i, &f.legs[i], leg.Info)
+	}
+	f.moved = up+down > 0 || !s.Unchanged && (s.ClientLeg.underWay() || s.TargetLeg.underWay())
+	switch {
+	case !f.moved:
+		f.unlimited()
+	case uint64(s.ID)%m.groups == m.turn:
+		f.judge(s, at, m.opts.Glance)
+	}
+	if f.moved && f.judged {
+		f.moving += span
+		f.limited(flow.CauseLeg, flow.Cause, span)
+		for i := range f.legs {
+			f.tunnel.limitedSeconds(i, flow.Legs[i].Cause, span)
+		}
+	}
+	f.seen = at
+}
+
+func (m *Monitor) begun(s *FlowSample, at time.Duration) *flowTrack {
+	f := &flowTrack{tunnel: m.tunnel(s.Tunnel)}
+	f.born = at - max(0, time.Since(s.Start))
+	f.seen = f.born
+	f.flow = Flow{
+		ID:     s.ID,
+		Tunnel: s.Tunnel,
+		Client: Address{s.Client},
+		Listen: Address{s.Listen},
+		Target: Address{s.Target},
+		Hop:    s.Hop,
+		Start:  s.Start,
+	}
+	for i := range f.legs {
+		f.legs[i].sent, f.legs[i].again = -1, -1
+		f.flow.Legs[i] = FlowLeg{BytesSent: -1, BytesRetransmitted: -1}
+	}
+	m.flows[s.ID] = f
+	return f
+}
+
+func bps(bytes int64, span time.Duration) float64 {
+	if span <= 0 {
+		return 0
+	}
+	return float64(bytes) * 8 / span.Seconds()
+}
+
+// quiet notes that nothing has happened on a leg.
+func (t *legTrack) quiet(leg *FlowLeg) {
+	t.newSent, t.newAgn = 0, 0
+	t.base, t.next = nil, nil
+}
+
+// underWay says whether a leg waits for its peer to acknowledge something.
+func (l *LegSample) underWay() bool { return l.Info != nil && l.Info.Unacked > 0 }
+
+// update takes in the sample of a leg.
+func (t *legTrack) update(leg *FlowLeg, s *LegSample) {
+	t.newSent, t.newAgn = 0, 0
+	if s.Side != "" {
+		leg.Side = s.Side
+	}
+	if s.CongestionControl != "" {
+		leg.CongestionControl = s.CongestionControl
+	}
+	if s.Info == nil {
+		t.base, t.next = nil, nil
+		return
+	}
+	if s.Info.Has(tcpinfo.FieldRTT) {
+		leg.RTT = s.Info.RTT
+	}
+	if s.Info.Has(tcpinfo.FieldMinRTT) {
+		leg.MinRTT = s.Info.MinRTT
+	}
+	if s.Info.Has(tcpinfo.FieldBytesSent) {
+		t.count(int64(s.Info.BytesSent), int64(s.Info.BytesRetrans))
+		leg.BytesSent, leg.BytesRetransmitted = t.sent, t.again
+	}
+}
+
+// count takes in a leg's counters, negative where they are not known. One that
+// goes backwards counts from there.
+func (t *legTrack) count(sent, again int64) {
+	if sent < 0 || again < 0 {
+		return
+	}
+	t.newSent, t.newAgn = max(0, sent-max(0, t.sent)), max(0, again-max(0, t.again))
+	t.sent, t.again = sent, again
+}
+
+// unlimited notes that a flow moves nothing.
+func (f *flowTrack) unlimited() {
+	f.flow.Cause, f.flow.CauseLeg = "", ""
+	for i := range f.flow.Legs {
+		f.flow.Legs[i].Cause = ""
+	}
+}
+
+// judge tells from its samples what limits a flow: the cause of the leg that
+// sends the most.
+func (f *flowTrack) judge(s *FlowSample, at time.Duration, glance glance) {
+	f.unlimited()
+	f.judged = false
+	for i, leg := range [2]*LegSample{&s.ClientLeg, &s.TargetLeg} {
+		if leg.Info != nil {
+			cause, ok := f.legs[i].look(leg, at, glance)
+			f.flow.Legs[i].Cause = cause
+			f.judged = f.judged || ok
+		}
+	}
+	most := 0
+	if f.legs[1].newSent > f.legs[0].newSent {
+		most = 1
+	}
+	if f.flow.Cause = f.flow.Legs[most].Cause; f.flow.Cause != "" {
+		f.flow.CauseLeg = legNames[most]
+	}
+}
+
+// glance names what limits a sender between two samples.
+type glance func(before, after doctor.Sample) doctor.Cause
+
+// look names what limits the sender of a leg. It returns false for the first
+// sample of one.
+func (t *legTrack) look(s *LegSample, at time.Duration, glance glance) (cause doctor.Cause, ok bool) {
+	now := doctor.Sample{At: at, Info: *s.Info, SendBuffer: s.SendBuffer, SendQueued: s.SendQueued, RecvQueue: -1, CPU: -1}
+	if t.base == nil {
+		t.base = new(doctor.Sample)
+		*t.base = now
+		t.next = t.base
+		return "", false
+	}
+	if at > t.base.At && s.Info.BusyTime > t.base.Info.BusyTime {
+		cause = glance(*t.base, now)
+	}
+	if at-t.next.At >= max(leastSpan, spanRTTs*s.Info.RTT) {
+		old := t.base
+		if old == t.next {
+			old = new(doctor.Sample)
+		}
+		*old = now
+		t.base, t.next = t.next, old
+	}
+	return cause, true
+}
+
+// limited adds to the time for which a flow was limited so.
+func (f *flowTrack) limited(leg Leg, cause doctor.Cause, span time.Duration) {
+	for i := range f.causes {
+		if c := &f.causes[i]; c.leg == leg && c.cause == cause {
+			c.time += span
+			return
+		}
+	}
+	f.causes = append(f.causes, causeTime{leg, cause, span})
+}
+
+// finish completes the record of a flow, and forgets the flow.
+func (m *Monitor) finish(r *Record) {
+	r.End = r.Start.Add(r.Elapsed)
+	f := m.flows[r.Flow]
+	if f == nil {
+		// It began and ended between two samples.
+		f = &flowTrack{tunnel: m.tunnel(r.Tunnel)}
+		for i := range f.legs {
+			f.legs[i].sent, f.legs[i].again = -1, -1
+		}
+	} else {
+		delete(m.flows, r.Flow)
+		r.Start = f.flow.Start
+	}
+	up, down := max(0, r.BytesUp-f.flow.BytesUp), max(0, r.BytesDown-f.flow.BytesDown)
+	f.tunnel.moved(up, down)
+	f.series.add(m.opts.Interval, f.seen-f.born, r.Elapsed, up, down)
+	r.Goodput = f.series.view(r.Elapsed)
+	for i, leg := range [2]*LegRecord{&r.ClientLeg, &r.TargetLeg} {
+		f.legs[i].newSent, f.legs[i].newAgn = 0, 0
+		f.legs[i].count(leg.BytesSent, leg.BytesRetransmitted)
+		f.tunnel.sent(i, &f.legs[i], nil)
+		if leg.BytesSent < 0 {
+			f.remember(i, leg)
+		}
+	}
+	f.tunnel.hopSent(r.Hop, &f.legs[1])
+	var most causeTime
+	for _, c := range f.causes {
+		if c.time > most.time {
+			most = c
+		}
+	}
+	if most.cause != "" && f.moving > 0 {
+		r.Cause, r.CauseLeg = most.cause, most.leg
+		r.CauseShare = min(1, most.time.Seconds()/f.moving.Seconds())
+	}
+}
+
+// remember gives a record what the last sample knew of a leg whose end could not
+// be read.
+func (f *flowTrack) remember(i int, r *LegRecord) {
+	leg := &f.flow.Legs[i]
+	r.BytesSent, r.BytesRetransmitted = f.legs[i].sent, f.legs[i].again
+	if r.Side == "" {
+		r.Side = leg.Side
+	}
+	if r.CongestionControl == "" {
+		r.CongestionControl = leg.CongestionControl
+	}
+	if r.RTT == 0 {
+		r.RTT, r.MinRTT = leg.RTT, leg.MinRTT
+	}
+}

@@ -1,0 +1,293 @@
+package monitor
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"longhaul/internal/doctor"
+	"longhaul/internal/tcpinfo"
+)
+
+// tunnelTrack is what the monitor adds up about a tunnel.
+type tunnelTrack struct {
+	last     Tunnel // as the overview had it
+	here     bool   // in the last overview
+	pass     uint64 // that has seen one of its flows last
+	up, down int64  // moved by all its flows so far
+	legs     [2]legTotals
+	points   points
+
+	// Of the interval.
+	upBefore, downBefore int64
+	flows                int64
+	liveUp, liveDown     int64
+	causes               map[doctor.Cause]int
+	hops                 map[string]*hopTrack // by name
+}
+
+// legTotals are all legs of one kind of a tunnel.
+type legTotals struct {
+	sent, again       int64
+	sentNow, againNow int64 // in the interval
+	unknown           bool  // the kernel does not count what is sent
+	limited           map[doctor.Cause]time.Duration
+	rtts              []time.Duration
+	least             time.Duration
+}
+
+// hopTrack is what the legs towards a hop have done.
+type hopTrack struct {
+	sent, again       int64
+	sentNow, againNow int64 // in the interval
+	rtts              []time.Duration
+}
+
+func (m *Monitor) tunnel(name string) *tunnelTrack {
+	t := m.tunnels[name]
+	if t == nil {
+		t = &tunnelTrack{last: Tunnel{Name: name, State: "removed"}, causes: map[doctor.Cause]int{}, hops: map[string]*hopTrack{}}
+		m.tunnels[name] = t
+	}
+	return t
+}
+
+// moved counts bytes of a flow.
+func (t *tunnelTrack) moved(up, down int64) { t.up, t.down = t.up+up, t.down+down }
+
+// sent counts what a leg has sent in the last interval.
+func (t *tunnelTrack) sent(i int, leg *legTrack, info *tcpinfo.Info) {
+	l := &t.legs[i]
+	if info != nil && !info.Has(tcpinfo.FieldBytesSent) {
+		l.unknown = true
+	}
+	l.sent, l.again = l.sent+leg.newSent, l.again+leg.newAgn
+	l.sentNow, l.againNow = l.sentNow+leg.newSent, l.againNow+leg.newAgn
+}
+
+func (t *tunnelTrack) hop(name string) *hopTrack {
+	h := t.hops[name]
+	if h == nil {
+		h = &hopTrack{}
+		t.hops[name] = h
+	}
+	return h
+}
+
+func (t *tunnelTrack) hopSent(name string, leg *legTrack) {
+	if name != "" && leg.newSent > 0 {
+		h := t.hop(name)
+		h.sent, h.again = h.sent+leg.newSent, h.again+leg.newAgn
+		h.sentNow, h.againNow = h.sentNow+leg.newSent, h.againNow+leg.newAgn
+	}
+}
+
+func (t *tunnelTrack) limitedSeconds(i int, cause doctor.Cause, span time.Duration) {
+	if cause == "" {
+		return
+	}
+	if t.legs[i].limited == nil {
+		t.legs[i].limited = map[doctor.Cause]time.Duration{}
+	}
+	t.legs[i].limited[cause] += span
+}
+
+// beginPass begins to count an interval.
+func (m *Monitor) beginPass(o *Overview) {
+	m.pass++
+	m.passBegan = m.now()
+	m.turn = m.pass % m.groups
+	for _, t := range m.tunnels {
+		t.here = false
+	}
+	for i := range o.Tunnels {
+		t := m.tunnel(o.Tunnels[i].Name)
+		t.here, t.last = true, o.Tunnels[i]
+	}
+}
+
+// endPass makes a snapshot of what the samples have shown. whole says whether
+// all flows were visited.
+func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
+	at := m.now()
+	span := at - m.at
+	m.at = at
+	s := &Snapshot{At: time.Now(), Interval: span, Sequence: m.pass, Took: at - m.passBegan, Process: o.Process, FlowsNow: o.FlowsNow, Flows: []Flow{}}
+	active := 0
+	for id, f := range m.flows {
+		if whole && m.pass-f.pass > 1 {
+			delete(m.flows, id) // its end was not told
+			continue
+		}
+		f.tally()
+		if f.moved {
+			active++
+		}
+	}
+	m.groups = uint64(active/glancesMost + 1)
+	order := make([]string, 0, len(m.tunnels))
+	for i := range o.Tunnels {
+		order = append(order, o.Tunnels[i].Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.tunnels)) {
+		t := m.tunnels[name]
+		switch {
+		case t.here:
+		case t.flows == 0:
+			delete(m.tunnels, name)
+		default:
+			t.last.State, t.last.Listen, t.last.Hops = "removed", nil, nil
+			order = append(order, name)
+		}
+	}
+	var sum moment
+	for _, name := range order {
+		t := m.tunnels[name]
+		q := t.moment(at, span)
+		s.Tunnels = append(s.Tunnels, t.snapshot(span))
+		t.points.add(q)
+		t.next()
+		sum.up, sum.down = sum.up+q.up, sum.down+q.down
+		sum.sent, sum.again = sum.sent+q.sent, sum.again+q.again
+		sum.flows += q.flows
+	}
+	if s.Tunnels == nil {
+		s.Tunnels = []Tunnel{}
+	}
+	sum.at, sum.span = at, float32(span.Seconds())
+	m.all.add(sum)
+	return s
+}
+
+// tally counts a flow of the moment among its tunnel's.
+func (f *flowTrack) tally() {
+	t := f.tunnel
+	t.flows++
+	t.liveUp, t.liveDown = t.liveUp+f.flow.BytesUp, t.liveDown+f.flow.BytesDown
+	if f.moved && f.flow.Cause != "" {
+		t.causes[f.flow.Cause]++
+	}
+	for i := range f.flow.Legs {
+		leg, totals := &f.flow.Legs[i], &t.legs[i]
+		if leg.RTT > 0 {
+			totals.rtts = append(totals.rtts, leg.RTT)
+		}
+		if leg.MinRTT > 0 && (totals.least == 0 || leg.MinRTT < totals.least) {
+			totals.least = leg.MinRTT
+		}
+	}
+	if f.flow.Hop == "" {
+		return
+	}
+	t.hopSent(f.flow.Hop, &f.legs[1])
+	if rtt := f.flow.Legs[1].RTT; rtt > 0 {
+		h := t.hop(f.flow.Hop)
+		h.rtts = append(h.rtts, rtt)
+	}
+}
+
+func (t *tunnelTrack) moment(at, span time.Duration) moment {
+	t.settle()
+	return moment{
+		at: at, span: float32(span.Seconds()),
+		up: float32(t.up - t.upBefore), down: float32(t.down - t.downBefore),
+		sent: float32(t.legs[0].sentNow + t.legs[1].sentNow), again: float32(t.legs[0].againNow + t.legs[1].againNow),
+		flows: int32(t.last.FlowsNow),
+	}
+}
+
+// settle makes up for flows whose end was not told. What has been added up and
+// what the relay counts are both at most the truth.
+func (t *tunnelTrack) settle() {
+	if t.here {
+		t.up, t.down = max(t.up, t.last.BytesUp+t.liveUp), max(t.down, t.last.BytesDown+t.liveDown)
+	} else {
+		t.last.FlowsNow = t.flows
+	}
+}
+
+func (t *tunnelTrack) snapshot(span time.Duration) Tunnel {
+	out := t.last
+	out.BytesUp, out.BytesDown = t.up, t.down
+	out.UpBps, out.DownBps = bps(t.up-t.upBefore, span), bps(t.down-t.downBefore, span)
+	out.Causes = maps.Clone(t.causes)
+	for i := range t.legs {
+		out.Legs[i] = t.legs[i].snapshot(legNames[i])
+	}
+	out.Hops = slices.Clone(out.Hops)
+	for i := range out.Hops {
+		h := &out.Hops[i]
+		h.RetransmittedShare = -1
+		if now := t.hops[h.Name]; now != nil {
+			slices.Sort(now.rtts)
+			if rtt := quantile(now.rtts, 0.5); rtt > 0 {
+				h.RTT = rtt
+			}
+			h.RetransmittedShare = share(now.againNow, now.sentNow)
+			h.BytesSent, h.BytesRetransmitted = now.sent, now.again
+		}
+		if t.legs[1].unknown {
+			h.BytesSent, h.BytesRetransmitted = -1, -1
+		}
+	}
+	slices.SortFunc(out.Closed, func(a, b Closed) int {
+		return cmp.Or(cmp.Compare(a.EndedBy, b.EndedBy), cmp.Compare(a.Reason, b.Reason))
+	})
+	return out
+}
+
+// next begins the next interval.
+func (t *tunnelTrack) next() {
+	t.upBefore, t.downBefore = t.up, t.down
+	t.flows, t.liveUp, t.liveDown = 0, 0, 0
+	clear(t.causes)
+	for name, h := range t.hops {
+		// One that the configuration has no more is forgotten with its flows.
+		if len(h.rtts) == 0 && !slices.ContainsFunc(t.last.Hops, func(c Hop) bool { return c.Name == name }) {
+			delete(t.hops, name)
+		}
+		h.rtts, h.sentNow, h.againNow = h.rtts[:0], 0, 0
+	}
+	for i := range t.legs {
+		l := &t.legs[i]
+		l.rtts, l.least, l.sentNow, l.againNow = l.rtts[:0], 0, 0, 0
+	}
+}
+
+func (l *legTotals) snapshot(leg Leg) LegTotals {
+	slices.Sort(l.rtts)
+	out := LegTotals{
+		Leg:                leg,
+		BytesSent:          l.sent,
+		BytesRetransmitted: l.again,
+		RetransmittedShare: share(l.againNow, l.sentNow),
+		MinRTT:             l.least,
+		MedianRTT:          quantile(l.rtts, 0.5),
+		P99RTT:             quantile(l.rtts, 0.99),
+		LimitedSeconds:     make(map[doctor.Cause]float64, len(l.limited)),
+	}
+	if l.unknown {
+		out.BytesSent, out.BytesRetransmitted = -1, -1
+	}
+	for cause, t := range l.limited {
+		out.LimitedSeconds[cause] = t.Seconds()
+	}
+	return out
+}
+
+// share is a part of a whole, negative if there is none.
+func share(part, whole int64) float64 {
+	if whole <= 0 {
+		return -1
+	}
+	return min(1, float64(part)/float64(whole))
+}
+
+// quantile of values in ascending order, 0 of none.
+func quantile(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[int(q*float64(len(sorted)-1)+0.5)]
+}

@@ -1,0 +1,143 @@
+package relay
+
+import (
+	"net/netip"
+	"time"
+
+	"longhaul/internal/tcpinfo"
+)
+
+// FlowSample is what is known of a flow at one moment.
+type FlowSample struct {
+	ID     uint64 // never used twice by a relay
+	Tunnel string
+	State  string // as in FlowSnapshot
+	Client netip.AddrPort
+	Listen netip.AddrPort
+	Target netip.AddrPort // zero: not dialed yet
+	Hop    string
+	Start  time.Time
+
+	BytesUp   int64 // client to target, handed to the target's socket
+	BytesDown int64
+
+	// Quiet: nothing was under way at the sample before, and nothing has moved
+	// since. The kernel was not asked again, and the figures of the legs are
+	// left out.
+	Quiet     bool
+	ClientLeg LegSample
+	TargetLeg LegSample
+}
+
+// LegSample is one connection of a flow.
+type LegSample struct {
+	Side              string // lan or wan; empty: not known yet
+	CongestionControl string
+	Known             bool // Info could be read
+	Info              tcpinfo.Info
+	SendBuffer        int64 // bound of the send queue in bytes as the kernel counts; negative: not known
+	SendQueued        int64
+}
+
+// A portion of flows is sampled in one turn of an event loop, which does nothing
+// else meanwhile: until so many are, or so much time has passed.
+const (
+	portionFlows = 128
+	portionTime  = int64(50e3) // ns
+)
+
+// EachFlow visits every flow once. Those that begin or end meanwhile may be
+// left out. An event loop is asked for a portion of its flows at a time, and
+// moves bytes in between; visit runs outside of it, and the sample is used again
+// once visit returns. FlowSample.Quiet is about the last EachFlow, whoever
+// called it.
+func (r *Relay) EachFlow(visit func(*FlowSample)) error {
+	r.sampling.Lock()
+	defer r.sampling.Unlock()
+	loops := r.loops.Load()
+	if loops == nil {
+		return ErrClosed
+	}
+	if r.samples == nil {
+		r.samples = make([]FlowSample, portionFlows)
+	}
+	for _, w := range *loops {
+		for next := 0; next >= 0; {
+			n := 0
+			if !w.do(func() { n, next = w.sample(next, r.samples) }) {
+				return ErrClosed
+			}
+			for i := range r.samples[:n] {
+				visit(&r.samples[i])
+			}
+		}
+	}
+	return nil
+}
+
+// sample fills in samples of the flows from a slot on. It returns how many, and
+// the slot to go on with, negative after the last.
+func (w *worker) sample(from int, into []FlowSample) (n, next int) {
+	now, wall := monotonic(), time.Now().Round(0)
+	for at := from; at < len(w.slots); at++ {
+		f := w.slots[at].flow
+		if f == nil {
+			continue
+		}
+		if n == len(into) || n > 0 && monotonic()-now >= portionTime {
+			return n, at
+		}
+		w.sampleFlow(f, &into[n], now, wall)
+		n++
+	}
+	return n, -1
+}
+
+func (w *worker) sampleFlow(f *flow, s *FlowSample, now int64, wall time.Time) {
+	s.ID = f.id
+	s.Tunnel = f.route.tunnel.Name
+	s.State = f.state()
+	s.Client, s.Listen, s.Target = f.client, w.listenAddr(f), f.target
+	s.Hop = f.hopName()
+	s.Start = wall.Add(time.Duration(f.start - now))
+	s.BytesUp, s.BytesDown = max(0, f.dirs[up].bytes), max(0, f.dirs[down].bytes)
+	s.Quiet = f.phase == phaseMoving && f.settled != 0 && f.active <= f.settled
+	if s.Quiet {
+		s.ClientLeg.Known, s.TargetLeg.Known = false, false
+		return
+	}
+	f.legs[client].sample(&s.ClientLeg)
+	if f.phase == phaseMoving {
+		f.legs[target].sample(&s.TargetLeg)
+	} else {
+		s.TargetLeg = LegSample{SendBuffer: -1, SendQueued: -1}
+	}
+	f.settled = 0
+	if f.phase == phaseMoving && f.dirs[up].held == 0 && f.dirs[down].held == 0 && s.ClientLeg.settled() && s.TargetLeg.settled() {
+		f.settled = w.now - 1 // what moves later in this turn has this turn's time
+	}
+}
+
+// settled says whether the leg's peer has acknowledged everything.
+func (l *LegSample) settled() bool {
+	return l.Known && l.Info.Unacked == 0 && l.Info.NotsentBytes == 0
+}
+
+func (l *leg) sample(s *LegSample) {
+	s.Side, s.CongestionControl, s.Known, s.SendBuffer, s.SendQueued = "", "", false, -1, -1
+	if l.setup != nil {
+		s.Side = l.setup.side
+	}
+	if l.fd < 0 {
+		return
+	}
+	var err error
+	if s.Info, err = tcpinfo.Get(int(l.fd)); err != nil {
+		return
+	}
+	s.Known = true
+	s.CongestionControl, _ = tcpinfo.CongestionControl(int(l.fd))
+	if m, ok := socketMemory(int(l.fd)); ok {
+		s.SendBuffer, s.SendQueued = int64(m[skSendBound]), int64(m[skSendQueued])
+	}
+}
