@@ -1,0 +1,218 @@
+// Command history measures the history of flows: it fills one with records such
+// as a relay's flows leave, and times every question that the command line and
+// the dashboard ask of it.
+//
+//	go run ./bench/history
+//	go run ./bench/history --records 100000 --runs 5
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"longhaul/bench/program"
+	"longhaul/internal/doctor"
+	"longhaul/internal/monitor"
+	"longhaul/internal/monitor/history"
+	"longhaul/internal/monitor/history/synthetic"
+)
+
+func main() { program.Main("history", run) }
+
+// bound is what any question may take.
+const bound = 200 * time.Millisecond
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	var (
+		records, runs int
+		over          time.Duration
+		file          string
+	)
+	flags := flag.NewFlagSet("history", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.IntVar(&records, "records", 1_000_000, "how many")
+	flags.DurationVar(&over, "over", 30*24*time.Hour, "time in which they ended, until now")
+	flags.IntVar(&runs, "runs", 7, "of each question; the median and the longest are printed")
+	flags.StringVar(&file, "file", "", "history to use; it is filled if there is none, and stays (default: one that goes away)")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if records < 1 || runs < 1 || over < time.Minute {
+		return errors.New("--records and --runs take 1 or more, --over 1m or more")
+	}
+	if file == "" {
+		dir, err := os.MkdirTemp("", "longhaul-history")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		file = filepath.Join(dir, "history.db")
+	}
+	if _, err := os.Stat(file); err != nil {
+		if err := fill(ctx, file, records, over, stdout); err != nil {
+			return err
+		}
+	}
+	return ask(ctx, file, over, runs, stdout)
+}
+
+// fill writes the records as a relay would.
+func fill(ctx context.Context, file string, records int, over time.Duration, stdout io.Writer) error {
+	store, err := history.Open(file, history.Options{MaxBytes: 4 << 30})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	maker := synthetic.NewMaker(1)
+	begin, step := time.Now().Add(-over), over/time.Duration(records)
+	started, cpu := time.Now(), cpuTime()
+	var making time.Duration
+	for done := 0; done < records; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		state := store.State()
+		if state.Problem != "" {
+			return errors.New(state.Problem)
+		}
+		if state.Waiting > 8000 {
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		before := cpuTime()
+		batch := make([]monitor.Record, min(1000, records-done))
+		for i := range batch {
+			batch[i] = maker.Record(begin.Add(time.Duration(done+i+1) * step))
+		}
+		making += cpuTime() - before
+		store.Add(batch)
+		done += len(batch)
+	}
+	if err := store.Close(); err != nil {
+		return err
+	}
+	took, cpu := time.Since(started), cpuTime()-cpu-making
+	state := store.State()
+	info, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "%d records written in %.1f s (%.0f a second, some %.0f µs of a processor each), %d dropped\n",
+		state.Written, took.Seconds(), float64(state.Written)/took.Seconds(), float64(cpu.Microseconds())/float64(records), state.Dropped)
+	fmt.Fprintf(stdout, "%.1f MB on disk, %.0f bytes a record\n\n", float64(info.Size())/1e6, float64(info.Size())/float64(records))
+	return nil
+}
+
+func cpuTime() time.Duration {
+	var usage syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// ask times every question.
+func ask(ctx context.Context, file string, over time.Duration, runs int, stdout io.Writer) error {
+	reader, err := history.OpenReader(file)
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	extent, err := reader.Extent(ctx)
+	if err != nil {
+		return err
+	}
+	newest := extent.Newest.Add(time.Second)
+	ago := func(share float64) time.Time { return newest.Add(-time.Duration(share * float64(over))) }
+	rare, common := synthetic.Tunnel(synthetic.Tunnels-1), synthetic.Tunnel(0)
+	type question struct {
+		name string
+		ask  func() (int, error)
+	}
+	list := func(name string, q history.Query) question {
+		return question{name, func() (int, error) {
+			all, err := reader.Query(ctx, q)
+			return len(all), err
+		}}
+	}
+	summary := func(name string, p history.Period, tunnel string) question {
+		return question{name, func() (int, error) {
+			s, err := reader.Summary(ctx, p, tunnel)
+			return int(s.Flows), err
+		}}
+	}
+	chart := func(name string, p history.Period, tunnel string) question {
+		return question{name, func() (int, error) {
+			c, err := reader.Series(ctx, p, tunnel)
+			return len(c.Points), err
+		}}
+	}
+	questions := []question{
+		{"extent", func() (int, error) { e, err := reader.Extent(ctx); return int(e.Records), err }},
+		{"get", func() (int, error) { _, err := reader.Get(ctx, extent.Records/2); return 1, err }},
+	}
+	for _, order := range history.Orders() {
+		questions = append(questions,
+			list(string(order), history.Query{Order: order}),
+			list(string(order)+", tunnel of every 128th", history.Query{Order: order, Tunnel: rare}),
+			list(string(order)+", cause, last tenth", history.Query{Order: order, Cause: doctor.RandomLoss, Since: ago(.1)}),
+			list(string(order)+", tunnel, cause, first half", history.Query{Order: order, Tunnel: common, Cause: doctor.Policer, Until: ago(.5)}),
+			list(string(order)+", 1000 records", history.Query{Order: order, Limit: 1000}))
+		page, err := reader.Query(ctx, history.Query{Order: order})
+		if err != nil {
+			return err
+		}
+		questions = append(questions, list(string(order)+", second page", history.Query{Order: order, After: page[len(page)-1].ID}))
+	}
+	questions = append(questions,
+		list("newest, a tunnel that does not occur", history.Query{Tunnel: "none"}),
+		list("newest, cause that no flow has", history.Query{Cause: doctor.BlackHole, Tunnel: common}),
+		summary("summary of all", history.Period{}, ""),
+		summary("summary of a tunnel", history.Period{}, common),
+		summary("summary of the last tenth", history.Period{Since: ago(.1)}, ""),
+		summary("summary, transfers of 10 MB and more", history.Period{MinBytes: 10e6}, ""),
+		question{"two halves compared", func() (int, error) {
+			c, err := reader.Compare(ctx, history.Period{Since: ago(1), Until: ago(.5)}, history.Period{Since: ago(.5)}, "")
+			return int(c.Before.Flows + c.After.Flows), err
+		}},
+		question{"two days compared, of a tunnel", func() (int, error) {
+			day := 24 * time.Hour
+			c, err := reader.Compare(ctx, history.Period{Since: newest.Add(-2 * day), Until: newest.Add(-day)}, history.Period{Since: newest.Add(-day)}, common)
+			return int(c.Before.Flows + c.After.Flows), err
+		}},
+		chart("chart of all", history.Period{Since: ago(1), Until: newest}, ""),
+		chart("chart of a tunnel", history.Period{Since: ago(1), Until: newest}, common),
+		chart("chart of the last day", history.Period{Since: newest.Add(-24 * time.Hour), Until: newest}, ""),
+		chart("chart of an hour long ago", history.Period{Since: ago(.8), Until: ago(.8).Add(time.Hour)}, ""),
+	)
+	fmt.Fprintf(stdout, "%-44s %9s %10s %10s\n", "question", "answers", "median ms", "longest ms")
+	var worst time.Duration
+	for _, q := range questions {
+		var times []time.Duration
+		var n int
+		for range runs {
+			began := time.Now()
+			if n, err = q.ask(); err != nil {
+				return fmt.Errorf("%s: %w", q.name, err)
+			}
+			times = append(times, time.Since(began))
+		}
+		slices.Sort(times)
+		longest := times[len(times)-1]
+		worst = max(worst, longest)
+		fmt.Fprintf(stdout, "%-44s %9d %10.1f %10.1f\n", q.name, n, ms(times[len(times)/2]), ms(longest))
+	}
+	fmt.Fprintf(stdout, "\nlongest of all: %.1f ms\n", ms(worst))
+	if worst > bound {
+		return fmt.Errorf("a question took %.0f ms, more than %v", ms(worst), bound)
+	}
+	return nil
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -1,0 +1,199 @@
+package history
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+)
+
+// Distribution is of a positive quantity. All is zero if Count is.
+type Distribution struct {
+	Count int64   `json:"count"`
+	Min   float64 `json:"min"`
+	P10   float64 `json:"p10"`
+	P25   float64 `json:"p25"`
+	P50   float64 `json:"p50"`
+	P75   float64 `json:"p75"`
+	P90   float64 `json:"p90"`
+	P95   float64 `json:"p95"`
+	P99   float64 `json:"p99"`
+	Max   float64 `json:"max"`
+	Mean  float64 `json:"mean"`
+	Bins  []Bin   `json:"bins"` // from the least to the largest value, empty ones between included
+}
+
+// Bin counts the values from From to below To. Bins have the bounds 1, 2, 5,
+// 10, … times a power of ten, the same for every distribution.
+type Bin struct {
+	From  float64 `json:"from"`
+	To    float64 `json:"to"`
+	Count int64   `json:"count"`
+}
+
+// tally counts values in bins whose width is a share of the value: the top bits
+// of a float32 are its logarithm, near enough, and cost nothing.
+type tally struct {
+	shift    uint // how many bits of the float32 are let go
+	count    int64
+	sum      float64
+	min, max float32
+	bins     []uint32
+}
+
+// How fine a tally is. A quantile is the middle of its bin, so it is wrong by
+// half a bin at most: 0.4 %, or 3.2 % for what is kept and charted.
+const (
+	fine   = 16
+	coarse = 19
+)
+
+func newTally(shift uint) *tally { return &tally{shift: shift} }
+
+func (t *tally) add(v float64) { t.addMany(float32(v), 1) }
+
+func (t *tally) addMany(v float32, n uint32) {
+	if !(v > 0) || math.IsInf(float64(v), 0) {
+		return
+	}
+	if t.bins == nil {
+		t.bins = make([]uint32, 0x7f800000>>t.shift)
+	}
+	if t.count == 0 || v < t.min {
+		t.min = v
+	}
+	t.max = max(t.max, v)
+	t.count += int64(n)
+	t.sum += float64(v) * float64(n)
+	t.bins[math.Float32bits(v)>>t.shift] += n
+}
+
+// merge adds another one of the same fineness.
+func (t *tally) merge(o *tally) {
+	if o.count == 0 {
+		return
+	}
+	if t.bins == nil {
+		t.bins = make([]uint32, len(o.bins))
+	}
+	if t.count == 0 || o.min < t.min {
+		t.min = o.min
+	}
+	t.max = max(t.max, o.max)
+	t.count += o.count
+	t.sum += o.sum
+	for i, n := range o.bins {
+		t.bins[i] += n
+	}
+}
+
+// middle of a bin.
+func (t *tally) middle(bin int) float64 {
+	return float64(math.Float32frombits(uint32(bin)<<t.shift | 1<<(t.shift-1)))
+}
+
+// quantile is negative where there are no values.
+func (t *tally) quantile(q float64) float64 {
+	if t.count == 0 {
+		return -1
+	}
+	rank := int64(math.Ceil(q * float64(t.count)))
+	var seen int64
+	for i, n := range t.bins {
+		if seen += int64(n); n > 0 && seen >= rank {
+			return min(max(t.middle(i), float64(t.min)), float64(t.max))
+		}
+	}
+	return float64(t.max)
+}
+
+func (t *tally) distribution() Distribution {
+	d := Distribution{Count: t.count, Bins: []Bin{}}
+	if t.count == 0 {
+		return d
+	}
+	d.Min, d.Max, d.Mean = float64(t.min), float64(t.max), t.sum/float64(t.count)
+	d.P10, d.P25, d.P50, d.P75 = t.quantile(.10), t.quantile(.25), t.quantile(.50), t.quantile(.75)
+	d.P90, d.P95, d.P99 = t.quantile(.90), t.quantile(.95), t.quantile(.99)
+	edge := edgeBelow(d.Min)
+	d.Bins = append(d.Bins, Bin{From: edgeValue(edge), To: edgeValue(edge + 1)})
+	for i, n := range t.bins {
+		if n == 0 {
+			continue
+		}
+		v := min(max(t.middle(i), d.Min), d.Max)
+		for v >= d.Bins[len(d.Bins)-1].To {
+			edge++
+			d.Bins = append(d.Bins, Bin{From: edgeValue(edge), To: edgeValue(edge + 1)})
+		}
+		d.Bins[len(d.Bins)-1].Count += int64(n)
+	}
+	return d
+}
+
+// edgeValue is the bound number i: 1, 2, 5, 10, 20, … from i = 0.
+func edgeValue(i int) float64 {
+	decade := int(math.Floor(float64(i) / 3))
+	return [3]float64{1, 2, 5}[i-3*decade] * math.Pow10(decade)
+}
+
+// edgeBelow is the number of the largest bound that is not above v.
+func edgeBelow(v float64) int {
+	i := 3 * int(math.Floor(math.Log10(v)))
+	for edgeValue(i+1) <= v {
+		i++
+	}
+	for edgeValue(i) > v {
+		i--
+	}
+	return i
+}
+
+var errBlob = errors.New("a stored value cannot be understood")
+
+// append writes the tally: its bins that are not empty as distances and counts.
+func (t *tally) append(b []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(t.count))
+	if t.count == 0 {
+		return b
+	}
+	b = binary.LittleEndian.AppendUint64(b, math.Float64bits(t.sum))
+	b = binary.LittleEndian.AppendUint32(b, math.Float32bits(t.min))
+	b = binary.LittleEndian.AppendUint32(b, math.Float32bits(t.max))
+	last := 0
+	for i, n := range t.bins {
+		if n > 0 {
+			b = binary.AppendUvarint(b, uint64(i-last))
+			b = binary.AppendUvarint(b, uint64(n))
+			last = i
+		}
+	}
+	return b
+}
+
+// read is the inverse of append for a new tally.
+func (t *tally) read(r *blobReader) {
+	t.count = r.count()
+	if t.count == 0 {
+		return
+	}
+	t.sum, t.min, t.max = math.Float64frombits(r.uint64()), math.Float32frombits(r.uint32()), math.Float32frombits(r.uint32())
+	if !(t.min > 0) || !(t.max >= t.min) || math.IsInf(float64(t.max), 0) || !(t.sum > 0 && t.sum <= math.MaxFloat64) {
+		r.fail()
+		return
+	}
+	t.bins = make([]uint32, 0x7f800000>>t.shift)
+	var at, seen uint64
+	for seen < uint64(t.count) && !r.failed {
+		at += r.uvarint()
+		n := r.uvarint()
+		if at >= uint64(len(t.bins)) || n == 0 || n > math.MaxUint32 {
+			r.fail()
+			return
+		}
+		t.bins[at] += uint32(n)
+		seen += n
+	}
+	if seen != uint64(t.count) {
+		r.fail()
+	}
+}

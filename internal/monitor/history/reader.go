@@ -1,0 +1,270 @@
+package history
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"longhaul/internal/monitor"
+)
+
+// ErrNoRecord says that there is no record with an ID.
+var ErrNoRecord = errors.New("there is no such record")
+
+// Reader reads a history, whether or not a relay writes it. It may be used by
+// several goroutines.
+type Reader struct {
+	path string
+
+	mu   sync.Mutex // guards what follows
+	pool *sql.DB
+	file fs.FileInfo
+}
+
+// OpenReader looks at a history. That there is no file yet is an error of the
+// questions, not of this.
+func OpenReader(path string) (*Reader, error) {
+	if err := CheckPath(path); err != nil {
+		return nil, err
+	}
+	return &Reader{path: path}, nil
+}
+
+// Close ends the reading.
+func (r *Reader) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pool == nil {
+		return nil
+	}
+	err := r.pool.Close()
+	r.pool, r.file = nil, nil
+	return err
+}
+
+// Path is the file's.
+func (r *Reader) Path() string { return r.path }
+
+// readers is how many questions are answered at once.
+const readers = 2
+
+// open gives a pool of connections to the file that is there now.
+func (r *Reader) open(ctx context.Context) (*sql.DB, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	file, err := os.Stat(r.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: %s", ErrNoFile, r.path)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("%w: %s", ErrForbidden, r.path)
+	case err != nil:
+		return nil, err
+	}
+	if r.pool != nil && os.SameFile(file, r.file) {
+		return r.pool, nil
+	}
+	if r.pool != nil {
+		r.pool.Close() // the file was set aside
+		r.pool = nil
+	}
+	pool, err := openReadOnly(ctx, r.path)
+	if err != nil {
+		return nil, err
+	}
+	r.pool, r.file = pool, file
+	return pool, nil
+}
+
+func openReadOnly(ctx context.Context, path string) (*sql.DB, error) {
+	if err := readable(path); err != nil {
+		return nil, err
+	}
+	// A file that nobody writes may lie where nothing may be written: the lock
+	// file beside it cannot be made then, and is not needed.
+	ways := []string{"", "&immutable=1"}
+	if _, err := os.Stat(path + "-wal"); err == nil {
+		ways = ways[:1]
+	}
+	var err error
+	for _, way := range ways {
+		var pool *sql.DB
+		if pool, err = sql.Open("sqlite", dsn(path, "ro", 1000, "&_pragma=query_only(1)&_pragma=cache_size(-4000)"+way)); err != nil {
+			return nil, err
+		}
+		pool.SetMaxOpenConns(readers)
+		pool.SetConnMaxIdleTime(time.Minute)
+		var conn *sql.Conn
+		if conn, err = pool.Conn(ctx); err == nil {
+			var version int
+			version, err = fileVersion(ctx, conn)
+			conn.Close()
+			if err == nil && version == 0 {
+				err = fmt.Errorf("%w: %s is empty", ErrNoFile, path)
+			}
+			if err == nil {
+				return pool, nil
+			}
+		}
+		pool.Close()
+		if code := resultCode(err); code != sqliteCantOpen && code != sqliteReadonly {
+			break
+		}
+	}
+	switch resultCode(err) {
+	case sqliteCantOpen, sqliteReadonly, sqliteAuth:
+		return nil, fmt.Errorf("%w: %s: %w", ErrForbidden, path, err)
+	}
+	return nil, classify(err)
+}
+
+// readable asks the system, whose answer is clearer than SQLite's. The file is
+// not opened: to close it again would end the locks of this process.
+func readable(path string) error {
+	for _, end := range []string{"", "-wal", "-shm"} {
+		if err := access(path + end); errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("%w: %s", ErrForbidden, path+end)
+		}
+	}
+	return nil
+}
+
+// view is the history as it is at one moment.
+type view struct {
+	ctx   context.Context
+	tx    *sql.Tx
+	words map[int64]string
+	ids   map[string]int64
+}
+
+// look calls do with a view of the history.
+func (r *Reader) look(ctx context.Context, do func(*view) error) error {
+	pool, err := r.open(ctx)
+	if err != nil {
+		return err
+	}
+	tx, err := pool.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return classify(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	v := &view{ctx, tx, map[int64]string{}, map[string]int64{}}
+	err = v.each("SELECT id, word FROM words", nil, func(row scanner) error {
+		var id int64
+		var word string
+		if err := row.Scan(&id, &word); err != nil {
+			return err
+		}
+		v.words[id], v.ids[word] = word, id
+		return nil
+	})
+	if err == nil {
+		err = do(v)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return classify(err)
+}
+
+// each calls row with every row of an answer.
+func (v *view) each(query string, args []any, row func(scanner) error) error {
+	rows, err := v.tx.QueryContext(v.ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// id of a word; -1, which is nobody's, if it does not occur.
+func (v *view) id(word string) int64 {
+	if id, known := v.ids[word]; known {
+		return id
+	}
+	return -1
+}
+
+// Get is the record with an ID.
+func (r *Reader) Get(ctx context.Context, id int64) (monitor.Record, error) {
+	var record monitor.Record
+	err := r.look(ctx, func(v *view) (err error) {
+		record, err = scanRecord(v.tx.QueryRowContext(ctx, "SELECT "+columns+" FROM records WHERE id = ?", id), v.words)
+		return err
+	})
+	if errors.Is(err, sql.ErrNoRows) {
+		return record, fmt.Errorf("%w: %d", ErrNoRecord, id)
+	}
+	return record, err
+}
+
+// Extent is what the history holds.
+func (r *Reader) Extent(ctx context.Context) (Extent, error) {
+	var e Extent
+	err := r.look(ctx, func(v *view) error {
+		var segments, tail int64
+		var oldest, newest, tailOldest, tailNewest, hours *int64
+		err := v.tx.QueryRowContext(ctx, `SELECT ifnull(sum(records), 0), min(min_end_ms), max(max_end_ms), (SELECT min(at) FROM hours) FROM segments`).Scan(&segments, &oldest, &newest, &hours)
+		if err != nil {
+			return err
+		}
+		err = v.tx.QueryRowContext(ctx, `SELECT count(*), min(end_ms), max(end_ms) FROM records WHERE id > (SELECT ifnull(max(last), 0) FROM segments)`).Scan(&tail, &tailOldest, &tailNewest)
+		if err != nil {
+			return err
+		}
+		e.Records = segments + tail
+		for _, at := range []*int64{oldest, tailOldest} {
+			if at != nil && (e.Oldest.IsZero() || *at < e.Oldest.UnixMilli()) {
+				e.Oldest = time.UnixMilli(*at).UTC()
+			}
+		}
+		for _, at := range []*int64{newest, tailNewest} {
+			if at != nil && (e.Newest.IsZero() || *at > e.Newest.UnixMilli()) {
+				e.Newest = time.UnixMilli(*at).UTC()
+			}
+		}
+		if hours != nil {
+			e.SummariesSince = time.Unix(*hours, 0).UTC()
+		}
+		e.Tunnels = []string{}
+		return v.each("SELECT DISTINCT tunnel FROM hours", nil, func(row scanner) error {
+			var id int64
+			if err := row.Scan(&id); err != nil {
+				return err
+			}
+			e.Tunnels = append(e.Tunnels, v.words[id])
+			return nil
+		})
+	})
+	file, wal := size(r.path)
+	e.Bytes = file + wal
+	return e, err
+}
+
+// Check looks through the whole file for damage, which takes seconds. Its error
+// is [ErrUnsound] if there is any.
+func Check(ctx context.Context, path string) error {
+	pool, err := openReadOnly(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	var verdict string
+	if err := pool.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict); err != nil {
+		return classify(err)
+	}
+	if verdict != "ok" {
+		return fmt.Errorf("%w: %s", ErrUnsound, verdict)
+	}
+	return nil
+}

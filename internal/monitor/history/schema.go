@@ -1,0 +1,271 @@
+package history
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"modernc.org/sqlite"
+)
+
+// schemaVersion is the file's user_version. A process writes no file of a newer
+// one.
+const schemaVersion = 1
+
+// applicationID marks the file as longhaul's.
+const applicationID = 0x6c68_686c
+
+// suffix of every history file: a file that is not sound is moved away, and
+// that must never happen to another program's.
+const suffix = ".db"
+
+// schema is what a new file begins with. IDs of records are never used twice.
+var schema = fmt.Sprintf(`
+CREATE TABLE words (id INTEGER PRIMARY KEY, word TEXT NOT NULL UNIQUE);
+
+CREATE TABLE records (
+	id INTEGER PRIMARY KEY,
+	end_ms INTEGER NOT NULL, start_ms INTEGER NOT NULL, elapsed_us INTEGER NOT NULL,
+	flow INTEGER NOT NULL, tunnel INTEGER NOT NULL, client BLOB, target BLOB, hop INTEGER,
+	bytes_up INTEGER NOT NULL, bytes_down INTEGER NOT NULL,
+	cause INTEGER, cause_leg INTEGER, cause_permille INTEGER,
+	reason INTEGER, ended_by INTEGER, error TEXT,
+	client_side INTEGER, client_cc INTEGER, client_rtt_us INTEGER, client_min_rtt_us INTEGER,
+	client_sent INTEGER, client_retransmitted INTEGER, client_retransmits INTEGER,
+	target_side INTEGER, target_cc INTEGER, target_rtt_us INTEGER, target_min_rtt_us INTEGER,
+	target_sent INTEGER, target_retransmitted INTEGER, target_retransmits INTEGER,
+	series BLOB
+);
+
+CREATE TABLE segments (
+	last INTEGER PRIMARY KEY,
+	records INTEGER NOT NULL, min_end_ms INTEGER NOT NULL, max_end_ms INTEGER NOT NULL,
+	digest BLOB NOT NULL
+);
+
+CREATE TABLE minutes (
+	at INTEGER NOT NULL, tunnel INTEGER NOT NULL,
+	bytes_up INTEGER NOT NULL, bytes_down INTEGER NOT NULL,
+	PRIMARY KEY (at, tunnel)
+) WITHOUT ROWID;
+
+CREATE TABLE hours (
+	at INTEGER NOT NULL, tunnel INTEGER NOT NULL,
+	bytes_up INTEGER NOT NULL, bytes_down INTEGER NOT NULL, ended BLOB,
+	PRIMARY KEY (at, tunnel)
+) WITHOUT ROWID;
+
+CREATE TABLE state (last_id INTEGER NOT NULL, writer INTEGER NOT NULL); -- a PID; 0: it has closed the file
+INSERT INTO state VALUES (0, 0);
+
+CREATE VIEW flows AS SELECT r.id, t.word AS tunnel,
+	strftime('%%Y-%%m-%%dT%%H:%%M:%%fZ', start_ms / 1000.0, 'unixepoch') AS start,
+	strftime('%%Y-%%m-%%dT%%H:%%M:%%fZ', end_ms / 1000.0, 'unixepoch') AS end,
+	elapsed_us / 1e6 AS seconds, bytes_up, bytes_down,
+	client_rtt_us / 1e3 AS client_rtt_ms, target_rtt_us / 1e3 AS target_rtt_ms,
+	client_sent, client_retransmitted, target_sent, target_retransmitted,
+	c.word AS cause, e.word AS reason, b.word AS ended_by, error
+FROM records r LEFT JOIN words t ON t.id = r.tunnel LEFT JOIN words c ON c.id = r.cause
+	LEFT JOIN words e ON e.id = r.reason LEFT JOIN words b ON b.id = r.ended_by;
+
+PRAGMA application_id = %d;
+PRAGMA user_version = %d;
+`, applicationID, schemaVersion)
+
+// Errors that a caller may want to tell apart.
+var (
+	// ErrNewer says that a newer version of longhaul has made the file.
+	ErrNewer = errors.New("the history was written by a newer version of longhaul")
+	// ErrForeign says that the file belongs to another program.
+	ErrForeign = errors.New("the file is the database of another program")
+	// ErrUnsound says that the file is damaged.
+	ErrUnsound = errors.New("the history file is not sound")
+	// ErrNoFile says that there is no such file.
+	ErrNoFile = errors.New("there is no history file")
+	// ErrForbidden says that the file may not be read.
+	ErrForbidden = errors.New("the history file may not be read by this user")
+	// ErrBusy says that another program has locked the file.
+	ErrBusy = errors.New("the history file is locked by another program")
+)
+
+// CheckPath says why a path cannot be a history's.
+func CheckPath(path string) error {
+	switch {
+	case !filepath.IsAbs(path):
+		return fmt.Errorf("the path of the history must be absolute, not %q", path)
+	case filepath.Ext(path) != suffix || filepath.Base(path) == suffix:
+		return fmt.Errorf("the name of the history file must end in %s, unlike %q", suffix, path)
+	}
+	return nil
+}
+
+// dsn is how SQLite is told of a file. busyMs is how long to wait for locks.
+func dsn(path, mode string, busyMs int, more string) string {
+	u := url.URL{Scheme: "file", OmitHost: true, Path: path}
+	return fmt.Sprintf("%s?mode=%s&_pragma=busy_timeout(%d)%s", u.String(), mode, busyMs, more)
+}
+
+// database is the writer's connection.
+type database struct {
+	pool *sql.DB
+	conn *sql.Conn
+	file fs.FileInfo // which file that is
+	path string
+}
+
+// openDatabase opens the file for writing, and makes it first if there is none.
+func openDatabase(ctx context.Context, path string) (*database, error) {
+	// SQLite gives the files beside it the same permissions. Addresses of
+	// clients are not for everybody.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o640)
+	switch {
+	case err == nil:
+		f.Close()
+	case !errors.Is(err, fs.ErrExist):
+		return nil, err
+	}
+	pool, err := sql.Open("sqlite", dsn(path, "rw", 250, ""))
+	if err != nil {
+		return nil, err
+	}
+	pool.SetMaxOpenConns(1)
+	d := &database{pool: pool, path: path}
+	if err := d.begin(ctx); err != nil {
+		d.close()
+		return nil, classify(err)
+	}
+	return d, nil
+}
+
+func (d *database) begin(ctx context.Context) (err error) {
+	if d.file, err = os.Stat(d.path); err != nil {
+		return err
+	}
+	if !d.file.Mode().IsRegular() {
+		return fmt.Errorf("%s is not a regular file", d.path)
+	}
+	if d.conn, err = d.pool.Conn(ctx); err != nil {
+		return err
+	}
+	if _, err := d.version(ctx); err != nil {
+		return err
+	}
+	for _, pragma := range []string{
+		"auto_vacuum = INCREMENTAL", // before the first table
+		"journal_mode = WAL",
+		"synchronous = NORMAL", // a kill loses nothing then; a power cut, what is not yet in the file
+		"journal_size_limit = 4194304",
+		"cache_size = -4000",
+		"temp_store = MEMORY",
+	} {
+		rows, err := d.conn.QueryContext(ctx, "PRAGMA "+pragma)
+		if err != nil {
+			return err
+		}
+		for rows.Next() { // some say nothing, some say what they are now
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return err
+		}
+	}
+	return d.transact(ctx, func() error {
+		// Another process may have made the tables meanwhile.
+		if version, err := d.version(ctx); version > 0 || err != nil {
+			return err
+		}
+		_, err := d.conn.ExecContext(ctx, schema)
+		return err
+	})
+}
+
+// version is that of the schema, 0 in a file that has none yet.
+func (d *database) version(ctx context.Context) (int, error) { return fileVersion(ctx, d.conn) }
+
+func fileVersion(ctx context.Context, conn *sql.Conn) (int, error) {
+	var version, id, tables int
+	if err := conn.QueryRowContext(ctx, "SELECT (SELECT * FROM pragma_user_version), (SELECT * FROM pragma_application_id), count(*) FROM sqlite_schema").Scan(&version, &id, &tables); err != nil {
+		return 0, err
+	}
+	switch {
+	case tables == 0:
+		return 0, nil
+	case id != applicationID:
+		return 0, ErrForeign
+	case version > schemaVersion:
+		return 0, ErrNewer
+	}
+	return version, nil
+}
+
+// transact is a transaction that writes.
+func (d *database) transact(ctx context.Context, do func() error) error {
+	if _, err := d.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+		return err
+	}
+	err := do()
+	if err == nil {
+		_, err = d.conn.ExecContext(ctx, "COMMIT")
+	}
+	if err != nil {
+		// SQLite may have rolled back already, and says so then.
+		_, _ = d.conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
+	}
+	return err
+}
+
+// replaced is whether another file, or none, has come into the file's place.
+func (d *database) replaced() bool {
+	now, err := os.Stat(d.path)
+	return err != nil || !os.SameFile(now, d.file)
+}
+
+func (d *database) close() {
+	if d.conn != nil {
+		d.conn.Close()
+	}
+	d.pool.Close()
+}
+
+// Primary result codes of SQLite.
+const (
+	sqliteBusy       = 5
+	sqliteLocked     = 6
+	sqliteReadonly   = 8
+	sqliteIOErr      = 10
+	sqliteCorrupt    = 11
+	sqliteFull       = 13
+	sqliteCantOpen   = 14
+	sqliteTooBig     = 18
+	sqliteConstraint = 19
+	sqliteMismatch   = 20
+	sqliteAuth       = 23
+	sqliteNotADB     = 26
+)
+
+// resultCode is SQLite's, 0 for other errors.
+func resultCode(err error) int {
+	var e *sqlite.Error
+	if errors.As(err, &e) {
+		return e.Code() & 0xff
+	}
+	return 0
+}
+
+// classify gives errors of SQLite a name that a reader of logs understands.
+func classify(err error) error {
+	switch resultCode(err) {
+	case sqliteCorrupt, sqliteNotADB:
+		return fmt.Errorf("%w: %w", ErrUnsound, err)
+	case sqliteBusy, sqliteLocked:
+		return fmt.Errorf("%w: %w", ErrBusy, err)
+	}
+	if errors.Is(err, errBlob) {
+		return fmt.Errorf("%w: %w", ErrUnsound, err)
+	}
+	return err
+}
