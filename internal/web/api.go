@@ -3,15 +3,18 @@ package web
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"longhaul/internal/doctor"
 	"longhaul/internal/monitor"
+	"longhaul/internal/monitor/history"
 )
 
 // Bounds of what a request can ask for.
@@ -32,6 +35,8 @@ func (e *requestError) Error() string { return e.text }
 func wrong(text string) error { return &requestError{http.StatusBadRequest, text} }
 
 func missing(text string) error { return &requestError{http.StatusNotFound, text} }
+
+var errNoHistory = missing("this relay keeps no history: set history in its configuration")
 
 var errNoSample = &requestError{http.StatusServiceUnavailable, "the relay has just started: there is no sample yet"}
 
@@ -59,7 +64,7 @@ func (d *Dashboard) json(answer func(*http.Request) (any, error)) http.HandlerFu
 			reply(w, http.StatusOK, v)
 		case errors.As(err, &bad):
 			fail(w, bad.status, bad.text)
-		case errors.Is(err, ErrNoRecord):
+		case errors.Is(err, history.ErrNoRecord):
 			fail(w, http.StatusNotFound, "the history has no such record")
 		default:
 			d.log.Warn("the dashboard cannot answer", "path", r.URL.Path, "error", err)
@@ -69,7 +74,7 @@ func (d *Dashboard) json(answer func(*http.Request) (any, error)) http.HandlerFu
 }
 
 func (d *Dashboard) snapshot() (*monitor.Snapshot, error) {
-	if s := d.monitor.Snapshot(); s != nil {
+	if s := d.monitor.Snapshot(); s.Sequence > 0 {
 		return s, nil
 	}
 	return nil, errNoSample
@@ -113,15 +118,11 @@ func (d *Dashboard) tunnelsOf(*http.Request) (any, error) {
 }
 
 func (d *Dashboard) pointsOf(r *http.Request) (any, error) {
-	s, err := d.snapshot()
+	within, err := parseAgo(r.URL.Query().Get("since"), chartTime)
 	if err != nil {
 		return nil, err
 	}
-	within, err := parseAgo(r.URL.Query().Get("since"), 10*time.Minute)
-	if err != nil {
-		return nil, err
-	}
-	return d.points(s, r.URL.Query().Get("tunnel"), time.Now().Add(-within)), nil
+	return d.points(r.URL.Query().Get("tunnel"), time.Now().Add(-within)), nil
 }
 
 // recordsOf answers with records: of the history, or of what is remembered.
@@ -131,13 +132,14 @@ func (d *Dashboard) recordsOf(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	want := Query{Period: p, Tunnel: q.Get("tunnel"), Cause: doctor.Cause(q.Get("cause")), Order: Order(q.Get("order")), Limit: usualRecords}
-	switch want.Order {
-	case "":
-		want.Order = Newest
-	case Newest, Slowest, Longest, Largest, Retransmissions:
-	default:
-		return nil, wrong("order is one of newest, slowest, longest, largest, retransmissions")
+	want := history.Query{
+		Since: p.Since, Until: p.Until, Tunnel: q.Get("tunnel"), Cause: doctor.Cause(q.Get("cause")), Order: history.Order(q.Get("order")), Limit: usualRecords,
+	}
+	if want.Order == "" {
+		want.Order = history.Newest
+	}
+	if !slices.Contains(history.Orders(), want.Order) {
+		return nil, wrong(fmt.Sprintf("order is one of %q", history.Orders()))
 	}
 	if text := q.Get("limit"); text != "" {
 		if want.Limit, err = strconv.Atoi(text); err != nil || want.Limit < 1 || want.Limit > maxRecords {
@@ -154,7 +156,7 @@ func (d *Dashboard) recordsOf(r *http.Request) (any, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return records{false, append([]monitor.Record{}, d.ended.query(want)...)}, nil
+	return records{false, d.ended.query(want)}, nil
 }
 
 func (d *Dashboard) recordOf(r *http.Request) (any, error) {
@@ -164,7 +166,7 @@ func (d *Dashboard) recordOf(r *http.Request) (any, error) {
 	}
 	h := d.past()
 	if h == nil {
-		return nil, missing("this relay keeps no history")
+		return nil, errNoHistory
 	}
 	return h.Get(r.Context(), id)
 }
@@ -175,36 +177,32 @@ func (d *Dashboard) summaryOf(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d.summary(r, p, q.Get("tunnel"))
-}
-
-func (d *Dashboard) summary(r *http.Request, p Period, tunnel string) (*Summary, error) {
 	h := d.past()
 	if h == nil {
-		return nil, missing("this relay keeps no history: set history in its configuration")
+		return nil, errNoHistory
 	}
-	s, err := h.Summary(r.Context(), p, tunnel)
-	return &s, err
+	return h.Summary(r.Context(), p, q.Get("tunnel"))
 }
 
 // compareOf sets two periods side by side.
 func (d *Dashboard) compareOf(r *http.Request) (any, error) {
 	q := r.URL.Query()
-	var both [2]*Summary
+	var both [2]history.Period
 	for i, which := range []string{"before", "after"} {
-		p, err := parsePeriod(q.Get(which+"_since"), q.Get(which+"_until"), 0)
-		if err != nil {
-			return nil, err
-		}
-		if both[i], err = d.summary(r, p, q.Get("tunnel")); err != nil {
+		var err error
+		if both[i], err = parsePeriod(q.Get(which+"_since"), q.Get(which+"_until"), 0); err != nil {
 			return nil, err
 		}
 	}
-	return map[string]*Summary{"before": both[0], "after": both[1]}, nil
+	h := d.past()
+	if h == nil {
+		return nil, errNoHistory
+	}
+	return h.Compare(r.Context(), both[0], both[1], q.Get("tunnel"))
 }
 
 // parsePeriod reads two times, each as RFC 3339 or as how long ago it was.
-func parsePeriod(since, until string, usual time.Duration) (p Period, err error) {
+func parsePeriod(since, until string, usual time.Duration) (p history.Period, err error) {
 	now := time.Now()
 	if since == "" && usual == 0 {
 		return p, wrong("say since when: a time such as 2026-01-31T12:00:00Z, or how long ago, such as 24h or 7d")

@@ -44,9 +44,6 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 	if !out.send("retry: 1000\n\n") {
 		return
 	}
-	if s := d.monitor.Snapshot(); s != nil && !out.event(v, s) {
-		return
-	}
 	alive := time.NewTicker(beat)
 	defer alive.Stop()
 	for {
@@ -56,7 +53,7 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 		case <-leave:
 			return
 		case s, ok := <-updates:
-			if !ok || !out.event(v, s) {
+			if !ok || s.Sequence > 0 && !out.event(v, s) {
 				return
 			}
 		case <-alive.C:

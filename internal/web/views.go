@@ -69,7 +69,7 @@ func (m *weighted) mean() float64 {
 
 // overview is the first page: all tunnels, and what is new of the charts.
 func (d *Dashboard) overview() view {
-	var shown time.Time
+	var course course
 	return func(s *monitor.Snapshot) (any, error) {
 		v := struct {
 			Head    head            `json:"head"`
@@ -77,10 +77,7 @@ func (d *Dashboard) overview() view {
 			Tunnels []overviewRow   `json:"tunnels"`
 			Points  columns         `json:"points"` // since the last event; at first of ten minutes
 		}{Head: d.headOf(s), Process: s.Process, Tunnels: make([]overviewRow, 0, len(s.Tunnels))}
-		first := shown.IsZero()
-		if first {
-			shown = s.At.Add(-10 * time.Minute)
-		}
+		first := course.shown.IsZero()
 		for i := range s.Tunnels {
 			row := overviewRow{Tunnel: s.Tunnels[i]}
 			row.Closed, row.Listen = nil, nil
@@ -89,8 +86,7 @@ func (d *Dashboard) overview() view {
 			}
 			v.Tunnels = append(v.Tunnels, row)
 		}
-		v.Points = d.points(s, "", shown)
-		shown = s.At
+		v.Points = course.next(d, s, "")
 		return v, nil
 	}
 }
@@ -118,64 +114,50 @@ type columns struct {
 	Flows         []int64    `json:"flows"`
 }
 
-// points are those of a tunnel, or of all together, that ended after a moment.
-func (d *Dashboard) points(s *monitor.Snapshot, tunnel string, since time.Time) columns {
-	type sum struct {
-		up, down float64
-		flows    int64
-		shares   weighted
+// points are the course of a tunnel, or of all together, since a moment.
+func (d *Dashboard) points(tunnel string, since time.Time) columns {
+	all := d.monitor.Points(tunnel, since)
+	c := columns{
+		At: make([]float64, len(all)), UpBps: make([]float64, len(all)), DownBps: make([]float64, len(all)),
+		Retransmitted: make([]*float64, len(all)), Flows: make([]int64, len(all)),
 	}
-	sums := map[int64]*sum{}
-	for i := range s.Tunnels {
-		name := s.Tunnels[i].Name
-		if tunnel != "" && tunnel != name {
-			continue
+	for i, p := range all {
+		c.At[i] = float64(p.At.UnixMilli()) / 1000
+		c.UpBps[i], c.DownBps[i], c.Flows[i] = whole(p.UpBps), whole(p.DownBps), p.Flows
+		if p.RetransmittedShare >= 0 {
+			c.Retransmitted[i] = &all[i].RetransmittedShare
 		}
-		for _, p := range d.monitor.Points(name, since) {
-			if !p.At.After(since) {
-				continue
-			}
-			at := p.At.UnixMilli()
-			if sums[at] == nil {
-				sums[at] = &sum{}
-			}
-			sums[at].up += p.UpBps
-			sums[at].down += p.DownBps
-			sums[at].flows += p.Flows
-			sums[at].shares.add(p.RetransmittedShare, p.UpBps+p.DownBps)
-		}
-	}
-	c := columns{At: []float64{}, UpBps: []float64{}, DownBps: []float64{}, Retransmitted: []*float64{}, Flows: []int64{}}
-	moments := make([]int64, 0, len(sums))
-	for at := range sums {
-		moments = append(moments, at)
-	}
-	slices.Sort(moments)
-	for _, at := range moments {
-		one := sums[at]
-		c.At = append(c.At, float64(at)/1000)
-		c.UpBps = append(c.UpBps, whole(one.up))
-		c.DownBps = append(c.DownBps, whole(one.down))
-		c.Flows = append(c.Flows, one.flows)
-		var share *float64
-		if m := one.shares.mean(); m >= 0 {
-			share = &m
-		}
-		c.Retransmitted = append(c.Retransmitted, share)
 	}
 	return c
 }
 
+// chartTime is how far back a chart begins: a little less than the time of which
+// the monitor has every second.
+const chartTime = 10*time.Minute - 10*time.Second
+
+// course is what a reader has got of a chart.
+type course struct{ shown time.Time }
+
+// next are the points that are new. A moment may differ by a little between two
+// looks, so what comes less than half a step after the last one is that one.
+func (c *course) next(d *Dashboard, s *monitor.Snapshot, tunnel string) columns {
+	if c.shown.IsZero() {
+		c.shown = s.At.Add(-chartTime)
+	}
+	p := d.points(tunnel, c.shown)
+	if n := len(p.At); n > 0 {
+		c.shown = time.UnixMilli(int64(p.At[n-1] * 1000)).Add(s.Interval / 2)
+	}
+	return p
+}
+
 // tunnel is a tunnel's page.
 func (d *Dashboard) tunnel(name string) view {
-	var shown time.Time
+	var course course
 	return func(s *monitor.Snapshot) (any, error) {
 		i := slices.IndexFunc(s.Tunnels, func(t monitor.Tunnel) bool { return t.Name == name })
 		if i < 0 {
 			return nil, missing("there is no tunnel " + strconv.Quote(name) + " now")
-		}
-		if shown.IsZero() {
-			shown = s.At.Add(-10 * time.Minute)
 		}
 		top := selection{Tunnel: name, order: "rate", descending: true, Page: 1, Size: 10}.of(s)
 		v := struct {
@@ -183,8 +165,7 @@ func (d *Dashboard) tunnel(name string) view {
 			Tunnel monitor.Tunnel `json:"tunnel"`
 			Points columns        `json:"points"`
 			Flows  []monitor.Flow `json:"flows"` // the ten fastest
-		}{d.headOf(s), s.Tunnels[i], d.points(s, name, shown), top.Flows}
-		shown = s.At
+		}{d.headOf(s), s.Tunnels[i], course.next(d, s, name), top.Flows}
 		return v, nil
 	}
 }
@@ -208,14 +189,14 @@ func (d *Dashboard) flow(text, start string) (view, error) {
 	}
 	return func(s *monitor.Snapshot) (any, error) {
 		v := shown{Head: d.headOf(s)}
-		if f, series, ok := d.monitor.Flow(id); ok && (began.IsZero() || f.Start.Sub(began).Abs() < 2*time.Millisecond) {
+		if f, series, ok := d.monitor.Flow(id); ok && sameMoment(f.Start, began) {
 			v.Flow, v.Series = &f, &series
 			return v, nil
 		}
 		d.mu.Lock()
-		v.Record = d.ended.find(id)
+		v.Record = d.ended.find(id, began)
 		d.mu.Unlock()
-		if v.Record == nil || !startedAt(v.Record, began) {
+		if v.Record == nil {
 			return nil, missing("there is no flow " + text + " now; if it has ended, Transfers and History may have it")
 		}
 		return v, nil

@@ -12,82 +12,36 @@ package web
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/http"
 	"sync"
 	"time"
 
-	"longhaul/internal/doctor"
+	"longhaul/internal/httpd"
 	"longhaul/internal/monitor"
+	"longhaul/internal/monitor/history"
 )
 
 // Monitor is what the dashboard knows of the present.
 type Monitor interface {
-	// Snapshot is the last one; nil: there is none yet.
+	// Snapshot is the last one; before the first its Sequence is 0.
 	Snapshot() *monitor.Snapshot
-	// Subscribe delivers each snapshot from now on until ctx ends. A slow
-	// reader gets the newest.
+	// Subscribe delivers the last snapshot and then each new one, until ctx
+	// ends. A slow reader gets the newest.
 	Subscribe(ctx context.Context) <-chan *monitor.Snapshot
 	Flow(monitor.FlowID) (monitor.Flow, monitor.Series, bool)
-	// Points are those of a tunnel that ended after a moment, the oldest first.
+	// Points are the course of a tunnel since a moment, of all together where no
+	// name is given, the oldest first.
 	Points(tunnel string, since time.Time) []monitor.Point
 }
 
-// History is what the dashboard knows of the past.
+// History is what the dashboard knows of the past: a [history.Reader].
 type History interface {
-	Query(context.Context, Query) ([]monitor.Record, error)
-	// Get is the record with an ID, or ErrNoRecord.
+	Query(context.Context, history.Query) ([]monitor.Record, error)
+	// Get is the record with an ID, or [history.ErrNoRecord].
 	Get(ctx context.Context, id int64) (monitor.Record, error)
-	Summary(ctx context.Context, period Period, tunnel string) (Summary, error)
-}
-
-// ErrNoRecord is returned by [History].Get for an ID that it does not have.
-var ErrNoRecord = errors.New("there is no such record")
-
-// Period is a time: since its beginning, before its end.
-type Period struct {
-	Since time.Time `json:"since"`
-	Until time.Time `json:"until"`
-}
-
-// Order is that of records.
-type Order string
-
-// The orders.
-const (
-	Newest          Order = "newest"
-	Slowest         Order = "slowest"
-	Longest         Order = "longest"
-	Largest         Order = "largest"
-	Retransmissions Order = "retransmissions"
-)
-
-// Query asks for the records of flows that ended in a period.
-type Query struct {
-	Period
-	Tunnel string       // empty: all
-	Cause  doctor.Cause // empty: all
-	Order  Order
-	Limit  int
-}
-
-// Summary is what many flows of a period have in common.
-type Summary struct {
-	Period             Period                 `json:"period"`
-	Flows              int64                  `json:"flows"`
-	BytesUp            int64                  `json:"bytes_up"`
-	BytesDown          int64                  `json:"bytes_down"`
-	RetransmittedShare float64                `json:"retransmitted_share"` // negative: not known
-	TransferSeconds    []Quantile             `json:"transfer_seconds"`    // by growing share; empty: no flows
-	GoodputBps         []Quantile             `json:"goodput_bps"`
-	Causes             map[doctor.Cause]int64 `json:"causes"` // flows, by what limited them for the longest
-}
-
-// Quantile says that a share of the flows has at most a value.
-type Quantile struct {
-	Share float64 `json:"share"`
-	Value float64 `json:"value"`
+	Summary(ctx context.Context, period history.Period, tunnel string) (history.Summary, error)
+	Compare(ctx context.Context, before, after history.Period, tunnel string) (history.Comparison, error)
 }
 
 // Options are what a dashboard shows.
@@ -105,6 +59,12 @@ type Dashboard struct {
 	mu      sync.Mutex
 	history History
 	ended   recent
+}
+
+// Limits are those of a server that serves a dashboard. A browser asks for some
+// files at once, and holds one connection for what changes.
+var Limits = httpd.Limits{
+	Request: 5 * time.Second, Reply: 20 * time.Second, HeaderBytes: 8 << 10, BodyBytes: 4 << 10, Connections: 64, Kept: 32,
 }
 
 // New makes a dashboard.
@@ -127,9 +87,8 @@ func (d *Dashboard) SetHistory(h History) {
 func (d *Dashboard) Ended(records []monitor.Record) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for i := range records {
-		d.ended.add(&records[i])
-	}
+	// Of a flood only the last can stay.
+	d.ended.add(records[max(0, len(records)-recentRecords):])
 }
 
 func (d *Dashboard) past() History {

@@ -179,7 +179,7 @@ export class Timeline {
   add(points) {
     const last = this.live.at.at(-1) ?? 0;
     points.at.forEach((at, i) => {
-      if (at <= last) return;
+      if (at < last + 0.25) return; // a moment may differ by a little between two looks
       for (const name of Object.keys(this.live)) this.live[name].push(points[name][i]);
     });
     const old = this.live.at.findIndex((at) => at > this.live.at.at(-1) - 600);

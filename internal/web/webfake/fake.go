@@ -122,7 +122,7 @@ func (m *Monitor) Step() {
 		s.DownBps = append(slices.Clone(s.DownBps[max(0, len(s.DownBps)-monitor.SeriesLen+1):]), float32(f.DownBps))
 	}
 	s := &monitor.Snapshot{
-		At: now, Interval: time.Second, FlowsNow: int64(len(m.flows)), Flows: slices.Clone(m.flows),
+		At: now, Sequence: 1, Interval: time.Second, FlowsNow: int64(len(m.flows)), Flows: slices.Clone(m.flows),
 		Process: monitor.Process{
 			Version: "0.8.0", PID: 4711, StartedAt: m.began, ResidentBytes: 61 << 20, Descriptors: 2*len(m.flows) + 20,
 			DescriptorLimit: 1 << 20, CPUSeconds: now.Sub(m.began).Seconds() * 0.31, MemoryUsed: 83 << 20, MemoryLimit: 512 << 20,
@@ -208,6 +208,7 @@ func (m *Monitor) Subscribe(ctx context.Context) <-chan *monitor.Snapshot {
 	r := make(chan *monitor.Snapshot, 1)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	r <- m.last
 	m.readers[r] = struct{}{}
 	context.AfterFunc(ctx, func() {
 		m.mu.Lock()
@@ -229,11 +230,26 @@ func (m *Monitor) Flow(id monitor.FlowID) (monitor.Flow, monitor.Series, bool) {
 	return monitor.Flow{}, monitor.Series{}, false
 }
 
-// Points are those of a tunnel.
+// Points are those of a tunnel, or of all together.
 func (m *Monitor) Points(tunnel string, since time.Time) []monitor.Point {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := m.points[tunnel]
+	if tunnel != "" {
+		return after(m.points[tunnel], since)
+	}
+	all := after(m.points[Tunnels[0]], since)
+	for _, name := range Tunnels[1:] {
+		for i, p := range after(m.points[name], since) {
+			all[i].Tunnel = ""
+			all[i].UpBps += p.UpBps
+			all[i].DownBps += p.DownBps
+			all[i].RetransmittedShare += p.RetransmittedShare / float64(len(Tunnels))
+		}
+	}
+	return all
+}
+
+func after(all []monitor.Point, since time.Time) []monitor.Point {
 	i, _ := slices.BinarySearchFunc(all, since, func(p monitor.Point, at time.Time) int { return p.At.Compare(at) })
 	return slices.Clone(all[i:])
 }

@@ -34,10 +34,12 @@ export default function causes(content, frame) {
   return { close() { open = false; live.close(); } };
 }
 
-export function showPast(list, summary, most = 0) {
-  const rows = Object.entries(summary.causes ?? {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]).map(([cause, n]) => ({
-    cause, name: cause ? f.causeName(cause) : 'nothing named', share: n / Math.max(1, most || summary.flows),
-    text: f.plural(n, 'flow') + ', ' + f.share(n / Math.max(1, summary.flows)), title: f.causeSentence(cause),
+export function showPast(list, summary) {
+  const total = Math.max(1, summary.flows);
+  const named = summary.causes.reduce((sum, c) => sum + c.flows, 0);
+  const rows = [...summary.causes, ...(summary.flows > named ? [{ cause: '', flows: summary.flows - named }] : [])].map((c) => ({
+    cause: c.cause, name: c.cause ? f.causeName(c.cause) : 'nothing named', share: c.flows / total,
+    text: f.plural(c.flows, 'flow') + ', ' + f.share(c.flows / total), title: f.causeSentence(c.cause),
   }));
   keep(list, rows, (row) => row.cause, barRow);
 }

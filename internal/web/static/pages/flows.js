@@ -60,7 +60,7 @@ export default function flows(content, frame) {
   const next = h('button', { type: 'button', onclick: () => change({ page: String(Number(shown.page) + 1) }) }, 'Next ›');
   content.append(
     h('h1', {}, 'Flows'),
-    h('section', { class: 'card', 'aria-label': 'Flows now' },
+    h('section', { class: 'card', 'aria-label': 'Flows of the moment' },
       h('div', { class: 'filters', role: 'search' }, h('label', { class: 'field' }, h('span', {}, 'Find'), text), tunnel.element, cause.element, state.element),
       list.element,
       h('nav', { class: 'pages', 'aria-label': 'Pages of flows' }, previous, found, next)),

@@ -35,13 +35,14 @@ export default function history(content, frame) {
   const percent = (v) => Math.round(v * 100) + ' %';
   const timesChart = new Chart({ title: 'Transfer times: share of flows that took at most so long', titleX: 'Time', format: percent, x: 'log', formatX: f.seconds, top: 1, series, height: 260 });
   const ratesChart = new Chart({ title: 'Goodput: share of flows that had at most so much', titleX: 'Goodput', format: percent, x: 'log', formatX: f.rate, top: 1, series, height: 260 });
+  const rough = h('p', { class: 'hint' });
   const lists = [h('ul', { class: 'bars' }), h('ul', { class: 'bars' })];
   const result = h('div', { class: 'stack' },
     headline,
     h('div', { class: 'pair' },
       section('Transfer times', h('p', { class: 'hint' }, 'The share of flows that took at most so long: further to the left is faster.'), timesChart.element),
       section('Goodput', h('p', { class: 'hint' }, 'The share of flows that had at most so much: further to the right is faster.'), ratesChart.element)),
-    section('Figures', figures.element),
+    section('Figures', figures.element, rough),
     h('div', { class: 'pair' }, section('What limited flows before', lists[0]), section('What limited flows after', lists[1])));
   result.hidden = true;
   content.append(h('h1', {}, 'History: before and after'),
@@ -84,11 +85,11 @@ export default function history(content, frame) {
     result.hidden = false;
     figures.update(compareRows(before, after));
     setText(headline, sentence(before, after));
-    timesChart.set(join(before.transfer_seconds, after.transfer_seconds));
+    timesChart.set(join(before.transfer_time_seconds, after.transfer_time_seconds));
     ratesChart.set(join(before.goodput_bps, after.goodput_bps));
-    const most = Math.max(before.flows, after.flows);
-    showPast(lists[0], before, most && before.flows);
-    showPast(lists[1], after, most && after.flows);
+    showPast(lists[0], before);
+    showPast(lists[1], after);
+    setText(rough, before.approximate || after.approximate ? 'Records of these times have made room for newer ones: the figures are of whole hours, and right within 4 %.' : '');
   }
   setTimes();
   load();
@@ -103,14 +104,19 @@ function localInput(text) {
   return new Date(text).toLocaleString('sv').replace(' ', 'T').slice(0, 16);
 }
 
-// join makes one x of the quantiles of two periods, both in growing order.
+// join makes one x of two distributions.
 function join(before, after) {
-  const tables = [before, after].map((all) => {
-    const points = new Map((all ?? []).filter((p) => p.value > 0).map((p) => [p.value, p.share]));
-    return [[...points.keys()], [...points.values()]];
-  });
-  const x = [...new Set([...tables[0][0], ...tables[1][0]])].sort((a, b) => a - b);
+  const tables = [before, after].map(quantiles);
+  const x = [...new Set(tables.flatMap(([values]) => values))].sort((a, b) => a - b);
   return [x, ...tables.map(([values, shares]) => x.map((v) => shareAt(values, shares, v)))];
+}
+
+// quantiles are values in growing order, each with the share of flows up to it.
+function quantiles(d) {
+  if (!d.count) return [[], []];
+  const all = new Map([[d.min, 0], [d.p10, 0.1], [d.p25, 0.25], [d.p50, 0.5], [d.p75, 0.75], [d.p90, 0.9], [d.p95, 0.95], [d.p99, 0.99], [d.max, 1]]);
+  const known = [...all].filter(([v]) => v > 0).sort((a, b) => a[0] - b[0]);
+  return [known.map(([v]) => v), known.map(([, share]) => share)];
 }
 
 // shareAt reads between two quantiles; beyond them nothing is known.
@@ -122,20 +128,21 @@ function shareAt(values, shares, v) {
   return shares[i - 1] + part * (shares[i] - shares[i - 1]);
 }
 
-function at(quantiles, share) {
-  return quantiles?.find((p) => Math.abs(p.share - share) < 1e-6)?.value;
+function quantile(d, name) {
+  return d.count ? d[name] : undefined;
 }
 
 function compareRows(before, after) {
   const row = (name, of, say, change) => ({ name, before: say(of(before)), after: say(of(after)), change: change ? change(of(before), of(after)) : '' });
   return [
     row('Flows', (x) => x.flows, f.count, times),
+    row('Transfers among them', (x) => x.transfers, f.count, times),
     row('Bytes ↑ up', (x) => x.bytes_up, f.bytes, times),
     row('Bytes ↓ down', (x) => x.bytes_down, f.bytes, times),
-    row('Transfer time, half of the flows', (x) => at(x.transfer_seconds, 0.5), f.seconds, times),
-    row('Transfer time, 90 % of the flows', (x) => at(x.transfer_seconds, 0.9), f.seconds, times),
-    row('Transfer time, 99 % of the flows', (x) => at(x.transfer_seconds, 0.99), f.seconds, times),
-    row('Goodput, median', (x) => at(x.goodput_bps, 0.5), f.rate, times),
+    row('Transfer time, half of the flows', (x) => quantile(x.transfer_time_seconds, 'p50'), f.seconds, times),
+    row('Transfer time, 90 % of the flows', (x) => quantile(x.transfer_time_seconds, 'p90'), f.seconds, times),
+    row('Transfer time, 99 % of the flows', (x) => quantile(x.transfer_time_seconds, 'p99'), f.seconds, times),
+    row('Goodput, median', (x) => quantile(x.goodput_bps, 'p50'), f.rate, times),
     row('Sent again', (x) => x.retransmitted_share, f.share, times),
   ];
 }
@@ -147,7 +154,7 @@ function times(a, b) {
 }
 
 function sentence(before, after) {
-  const [a, b] = [at(before.transfer_seconds, 0.5), at(after.transfer_seconds, 0.5)];
+  const [a, b] = [before, after].map((x) => quantile(x.transfer_time_seconds, 'p50'));
   if (!before.flows && !after.flows) return 'No flow has ended in either period.';
   if (!(a > 0) || !(b > 0)) return `${f.plural(before.flows, 'flow')} before, ${f.plural(after.flows, 'flow')} after: there is nothing to compare.`;
   const faster = a / b;

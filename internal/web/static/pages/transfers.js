@@ -4,7 +4,7 @@ import { Live, get } from '../live.js';
 import { causeOptions, flowLink } from './flows.js';
 import * as f from '../format.js';
 
-const orders = [['slowest', 'slowest first'], ['newest', 'newest first'], ['longest', 'longest first'], ['largest', 'largest first'], ['retransmissions', 'most sent again first']];
+const orders = [['slowest', 'slowest first'], ['newest', 'newest first'], ['longest', 'longest first'], ['largest', 'largest first'], ['retransmitted', 'most sent again first']];
 const spans = [['1h', 'last hour'], ['24h', 'last 24 hours'], ['7d', 'last 7 days'], ['30d', 'last 30 days']];
 
 export default function transfers(content, frame) {
@@ -24,7 +24,7 @@ export default function transfers(content, frame) {
   const list = table({ caption: 'Transfers', keyOf: (r) => r.id || 'flow' + r.flow + r.start, empty: 'No flow of this kind has ended in this time.', columns });
   const more = h('button', { type: 'button', onclick: () => change({ limit: '500' }) }, 'Show more');
   content.append(h('h1', {}, 'Transfers'),
-    h('section', { class: 'card', 'aria-label': 'Transfers' },
+    h('section', { class: 'card', 'aria-label': 'Flows that have ended' },
       h('div', { class: 'filters' }, order.element, span.element, tunnel.element, cause.element), list.element,
       h('div', { class: 'pages' }, more), note));
 
@@ -39,7 +39,8 @@ export default function transfers(content, frame) {
       frame.fine();
       list.update(data.records);
       more.hidden = shown.limit !== '' || data.records.length < 50;
-      setText(note, data.history ? '' : 'This relay keeps no history: these are of its last 500 flows. Set history in its configuration to keep them.');
+      const small = shown.order === 'slowest' || shown.order === 'retransmitted' ? 'Flows of less than 1 MiB are left out: they say little of a path. ' : '';
+      setText(note, small + (data.history ? '' : 'This relay keeps no history: these are of its last 500 flows. Set history in its configuration to keep more.'));
       if (said) announce(f.plural(data.records.length, 'transfer'));
     } catch (error) {
       if (mine === round) frame.trouble(error);
