@@ -25,9 +25,10 @@ func (d *daemon) newMonitor() *monitor.Monitor {
 				visit(&s)
 			})
 		},
-		Overview: d.overview,
-		Recorded: func(r *monitor.Record) bool { return r.Reason != string(relay.EndCheck) },
-		Log:      d.log,
+		Overview:  d.overview,
+		OnRecords: func(records []monitor.Record) { d.pages.board.Ended(records) },
+		Recorded:  func(r *monitor.Record) bool { return r.Reason != string(relay.EndCheck) },
+		Log:       d.log,
 	})
 }
 

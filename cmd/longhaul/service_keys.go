@@ -56,6 +56,11 @@ func checkServiceKey(host service.Host) func(path string) (problem, fix string) 
 // keyFiles are those of a configuration that systemd is to hand over, by their
 // names as credentials.
 func keyFiles(c *config.Config) (names []string) {
+	for _, file := range []string{c.Dashboard.TLSCert, c.Dashboard.TLSKey, c.Dashboard.TokenFile} {
+		if source, ok := credentialSource(file); ok {
+			names = append(names, filepath.Base(source))
+		}
+	}
 	for _, t := range c.Tunnels {
 		if source, ok := credentialSource(t.Check.KeyFile); ok {
 			names = append(names, filepath.Base(source))

@@ -76,6 +76,7 @@ func TestLive(t *testing.T) {
 	needsTime(t)
 	d := serve(t, 200, nil)
 	p := browser.Open(t, d.base)
+	p.Size(1280, 900)
 	p.Go("/")
 	sequence := "performance.getEntriesByName('update').at(-1)?.detail.sequence"
 	p.Becomes(sequence)
@@ -152,7 +153,7 @@ func TestThousandsOfFlows(t *testing.T) {
 			p.Becomes("performance.getEntriesByName('update').length >= 3")
 			weight := browser.Eval[int](p, `[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
 				.filter((e) => !e.name.includes('/api/')).reduce((sum, e) => sum + e.decodedBodySize, 0)`)
-			if weight < 50_000 || weight > maxWeight {
+			if path == "/" && (weight < 50_000 || weight > maxWeight) { // the others have them already
 				t.Errorf("the page's files have %d bytes, the bound is %d", weight, maxWeight)
 			}
 			nettest.Settles(t, func() error {

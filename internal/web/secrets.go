@@ -135,7 +135,12 @@ func (c *Certificate) stamps() (s [2]fileStamp) {
 	return s
 }
 
-// current is the certificate of the files; the one before while they hold none.
+// Current is the certificate of the files; the one before while they hold none.
+func (c *Certificate) Current() *tls.Certificate {
+	now, _ := c.current()
+	return now
+}
+
 func (c *Certificate) current() (*tls.Certificate, *x509.Certificate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,8 +163,7 @@ func (c *Certificate) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			now, _ := c.current()
-			return now, nil
+			return c.Current(), nil
 		},
 	}
 }
