@@ -40,7 +40,6 @@ func newDashboard(log *slog.Logger, m board.Monitor) *dashboard {
 	d.web = &web{log: log, what: "the dashboard", serving: map[netip.AddrPort]webServer{}, serve: func(l net.Listener) *httpd.Server {
 		secrets := d.current.Load()
 		if !secrets.wanted() {
-			log.Info("the dashboard is for this host alone", "url", "http://"+l.Addr().String()+"/")
 			return httpd.Serve(l, d.board.Handler(board.Access{}), log, board.Limits)
 		}
 		// What is in force may change while it is served.
@@ -52,9 +51,14 @@ func newDashboard(log *slog.Logger, m board.Monitor) *dashboard {
 		secured.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return d.current.Load().certificate.Current(), nil
 		}
-		log.Info("the dashboard takes TLS and the token", "url", "https://"+l.Addr().String()+"/")
 		return httpd.ServeTLS(l, secured, d.board.Handler(access), log, board.Limits)
 	}}
+	d.scheme = func() string {
+		if d.current.Load().wanted() {
+			return "https"
+		}
+		return "http"
+	}
 	return d
 }
 

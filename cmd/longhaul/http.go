@@ -20,7 +20,8 @@ import (
 // web serves the same over HTTP on every address of the configuration.
 type web struct {
 	log     *slog.Logger
-	what    string // is served
+	what    string        // is served
+	scheme  func() string // of URLs that the log has; nil: it has none
 	serve   func(net.Listener) *httpd.Server
 	serving map[netip.AddrPort]webServer
 	handed  []handover.Socket // by another process; some may be for HTTP
@@ -90,7 +91,11 @@ func (c *webChange) apply() {
 			before.Close()
 		}
 		w.serving[at] = webServer{w.serve(l), l}
-		w.log.Info("serving "+w.what, "address", at)
+		attrs := []any{"address", at}
+		if w.scheme != nil {
+			attrs = append(attrs, "url", w.scheme()+"://"+l.Addr().String()+"/")
+		}
+		w.log.Info("serving "+w.what, attrs...)
 	}
 	c.fresh = nil
 	for at, s := range w.serving {

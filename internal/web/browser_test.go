@@ -114,7 +114,7 @@ func TestLive(t *testing.T) {
 		t.Error(problem)
 	}
 	p.Go("/flows/123456")
-	p.Becomes("document.querySelector('.notice').textContent.includes('there is no flow 123456 now')")
+	p.Becomes("document.querySelector('.notice')?.textContent.includes('there is no flow 123456 now')")
 	p.Problems()
 }
 

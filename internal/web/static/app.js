@@ -84,7 +84,7 @@ const uptime = h('span');
 document.getElementById('foot').append(version, uptime, h('span', {}, 'Read-only. Times are those of this browser.'));
 
 function foot(head) {
-  setText(version, 'longhaul ' + head.version);
+  setText(version, head.version);
   setText(uptime, 'up for ' + age(since(head.started_at, head.at)));
   const said = head.alerts.filter((a) => a.level !== 'notice').map((a) => a.text.replace(/[\d.]+ %.*/, '')).join('. ');
   if (alertsSaid !== null && said !== alertsSaid) announce(said || 'All alerts are over');

@@ -124,7 +124,7 @@ func (m *Monitor) Step() {
 	s := &monitor.Snapshot{
 		At: now, Sequence: 1, Interval: time.Second, FlowsNow: int64(len(m.flows)), Flows: slices.Clone(m.flows),
 		Process: monitor.Process{
-			Version: "0.8.0", PID: 4711, StartedAt: m.began, ResidentBytes: 61 << 20, Descriptors: 2*len(m.flows) + 20,
+			Version: "longhaul 0.8.0", PID: 4711, StartedAt: m.began, ResidentBytes: 61 << 20, Descriptors: 2*len(m.flows) + 20,
 			DescriptorLimit: 1 << 20, CPUSeconds: now.Sub(m.began).Seconds() * 0.31, MemoryUsed: 83 << 20, MemoryLimit: 512 << 20,
 			AcceptErrors: map[string]int64{}, CongestionControl: map[string]bool{"bbr": true, "haul": true},
 		},
