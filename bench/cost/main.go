@@ -42,6 +42,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	asJSON := flags.Bool("json", false, "print JSON")
 	asMarkdown := flags.Bool("markdown", false, "print Markdown tables")
 	growth := flags.Bool("growth", false, "measure with 100, 1000 and 10 000 busy flows and 1 and 2 threads instead")
+	monitoring := flags.Bool("monitoring", false, "measure what monitoring and metrics cost instead")
 	plots := flags.String("plots", "", "with --growth: `directory` for the plots")
 	onlyRelays := flags.String("relays", "", "comma-separated names of the relays to run (default all)")
 	onlyMeasures := flags.String("measures", "", "comma-separated names of what to measure (default all)")
@@ -61,6 +62,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return errors.New("--repeat, --threads and --idle-flows take 1 or more")
 	case b.time < 100*time.Millisecond:
 		return fmt.Errorf("--time %v is too short; use 100ms or more", b.time)
+	case *monitoring && (*growth || *binary != ""):
+		return errors.New("--monitoring goes with neither --growth nor --longhaul: it builds the program with and without")
 	case *plots != "" && !*growth:
 		return errors.New("--plots goes with --growth")
 	}
@@ -77,6 +80,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if *growth {
 		kinds = growthMeasures
 		candidates = candidates[1:4]
+	}
+	if *monitoring {
+		kinds = monitoringMeasures
+		candidates = monitoringContenders
 	}
 	nameOf := func(c contender) string { return c.Name }
 	contenders, err := peers.Pick("relay", candidates, *onlyRelays, nameOf)

@@ -254,6 +254,14 @@ func (b *bench) measure(ctx context.Context, c contender, p peers.Program, kind 
 		}
 		defer relay.Kill()
 		to = listen
+		if c.Scraped {
+			stop := scrape(ctx, listen)
+			defer func() {
+				if failed := stop(); failed != nil && err == nil {
+					err = fmt.Errorf("its metrics could not be had: %w", failed)
+				}
+			}()
+		}
 	}
 	explain := func(err error) error {
 		if err != nil && relay != nil && relay.Gone() {

@@ -20,6 +20,8 @@ type Relay struct {
 	Name string
 	Note string // how it is set up, where that is worth a remark
 
+	Scraped bool // its metrics are asked for each second
+
 	// Prepare finds or builds the program in dir. It returns ErrMissing,
 	// wrapped, where it is not installed.
 	Prepare func(ctx context.Context, dir string) (Program, error)
@@ -67,22 +69,42 @@ var (
 // Longhaul is the relay of this tree, or the given binary.
 func Longhaul(binary string) Relay {
 	return Relay{Name: "longhaul", Prepare: func(ctx context.Context, dir string) (Program, error) {
-		return prepareLonghaul(ctx, dir, binary)
+		return prepareLonghaul(ctx, dir, binary, "", "--log-level", "error")
 	}}
 }
 
-func prepareLonghaul(ctx context.Context, dir, binary string) (Program, error) {
+// Unmonitored is the relay of this tree, built without its monitor.
+func Unmonitored(name string, more ...string) Relay {
+	return Relay{Name: name, Prepare: func(ctx context.Context, dir string) (Program, error) {
+		return prepareLonghaul(ctx, dir, "", "nomonitor", more...)
+	}}
+}
+
+// Monitored is the relay of this tree with metrics on MetricsPort.
+func Monitored(name string, more ...string) Relay {
+	return Relay{Name: name, Scraped: true, Prepare: func(ctx context.Context, dir string) (Program, error) {
+		return prepareLonghaul(ctx, dir, "", "", more...)
+	}}
+}
+
+// MetricsPort is where a Scraped relay has its metrics, on the host that it
+// listens on.
+const MetricsPort = 9463
+
+func prepareLonghaul(ctx context.Context, dir, binary, tags string, more ...string) (Program, error) {
 	version := "of " + binary
 	if binary == "" {
 		version = "this tree"
 		binary = filepath.Join(dir, "longhaul")
-		build := exec.CommandContext(ctx, "go", "build", "-o", binary, "longhaul/cmd/longhaul")
+		build := exec.CommandContext(ctx, "go", "build", "-tags", tags, "-o", binary, "longhaul/cmd/longhaul")
 		if out, err := build.CombinedOutput(); err != nil {
 			return Program{}, fmt.Errorf("build longhaul: %w\n%s", err, out)
 		}
 	}
 	return Program{Version: version, Command: func(_ string, s Setup) ([]string, error) {
-		argv := []string{binary, "relay", "--listen", s.Listen.String(), "--forward", s.Target.String(), "--control-socket", "off", "--log-level", "error"}
+		argv := []string{binary, "relay", "--listen", s.Listen.String(), "--forward", s.Target.String(), "--control-socket", "off",
+			"--http-listen", Address{s.Listen.Host, MetricsPort}.String()}
+		argv = append(argv, more...)
 		if s.Threads > 0 {
 			argv = append(argv, "--workers", strconv.Itoa(s.Threads))
 		}

@@ -45,6 +45,7 @@ type daemon struct {
 	monitor *monitor.Monitor
 	metrics http.Handler
 	states  map[string]tunnelSince // of tunnels, as the monitor saw them
+	glances atomic.Int64           // of short flows' legs, that may be taken until the next sample
 	manager *serviceManager
 	relay   *relay.Relay
 	legs    *transports
@@ -162,6 +163,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		MemoryLimitBytes:  int64(d.config.MemoryLimit),
 		Log:               d.log,
 		OnFlows:           d.flowsEnded,
+		LegStats:          d.legsWanted,
 		Listeners:         d.handedOver(),
 		Drained:           d.inherited.Drained,
 		Hops:              d.inherited.Hops,
@@ -202,7 +204,9 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	if err := d.relay.Start(); err != nil {
 		return err
 	}
-	d.monitor.Start()
+	if monitoring {
+		d.monitor.Start()
+	}
 	pages.apply()
 	dashboard.apply()
 	for _, s := range sockets {

@@ -74,6 +74,9 @@ func (l *flowLog) add(records []relay.FlowRecord) {
 	}
 }
 
+// wanted says whether flows that end without trouble are logged.
+func (l *flowLog) wanted() bool { return l.log.Enabled(context.Background(), slog.LevelInfo) }
+
 // close writes what is queued.
 func (l *flowLog) close() {
 	l.stopOnce.Do(func() { close(l.stop) })

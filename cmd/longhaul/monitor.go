@@ -43,9 +43,25 @@ func (d *daemon) withMetrics(next http.Handler) http.Handler {
 
 const metricsTarget = "/metrics"
 
+// Of flows that last less than briefly, the legs' figures are read for so many
+// between two samples if nobody but the monitor wants them: where thousands come
+// in a second, that would take a tenth of their time.
+const (
+	briefly     = time.Second
+	glancesMost = 500
+)
+
+// legsWanted is relay's LegStats.
+func (d *daemon) legsWanted(lasted time.Duration) bool {
+	return d.flows.wanted() || monitoring && (lasted >= briefly || d.glances.Add(-1) >= 0)
+}
+
 // flowsEnded is relay's OnFlows.
 func (d *daemon) flowsEnded(flows []relay.FlowRecord) {
 	d.flows.add(flows)
+	if !monitoring {
+		return
+	}
 	var batch [16]monitor.Record
 	n := 0
 	for i := range flows {
@@ -78,6 +94,7 @@ func toSample(f *relay.FlowSample, s *monitor.FlowSample) {
 		BytesUp:   f.BytesUp,
 		BytesDown: f.BytesDown,
 		Unchanged: f.Quiet,
+		Skipped:   f.Skipped,
 	}
 	toLegSample(&f.ClientLeg, &s.ClientLeg)
 	toLegSample(&f.TargetLeg, &s.TargetLeg)
@@ -123,6 +140,7 @@ func toLegRecord(s *relay.LegStats) monitor.LegRecord {
 
 // overview is what the monitor asks before each sample.
 func (d *daemon) overview() monitor.Overview {
+	d.glances.Store(glancesMost)
 	now := time.Now()
 	s := d.relay.Overview()
 	own := resources.Own()

@@ -32,6 +32,8 @@ type FlowSample struct {
 	// Unchanged: nothing has moved on either leg since the sample before, and
 	// nothing was under way. The legs' figures are left out.
 	Unchanged bool
+	// Skipped: the legs were not looked at this time. Their figures are left out.
+	Skipped   bool
 	ClientLeg LegSample
 	TargetLeg LegSample
 }

@@ -82,8 +82,6 @@ type Monitor struct {
 	pass      uint64
 	at        time.Duration // of the last pass
 	passBegan time.Duration
-	turn      uint64 // of the flows whose cause is looked for; see glances
-	groups    uint64
 	subs      map[chan *Snapshot]struct{}
 	stopping  chan struct{}
 	stopOnce  sync.Once
@@ -108,7 +106,6 @@ func New(opts Options) *Monitor {
 		begin:    time.Now(),
 		flows:    map[FlowID]*flowTrack{},
 		tunnels:  map[string]*tunnelTrack{},
-		groups:   1,
 		subs:     map[chan *Snapshot]struct{}{},
 		stopping: make(chan struct{}),
 	}

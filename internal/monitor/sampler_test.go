@@ -2,24 +2,32 @@ package monitor
 
 import (
 	"context"
+	"errors"
 	"net/netip"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"longhaul/internal/doctor"
+	"longhaul/internal/nettest"
 )
 
 // script is a relay whose flows are what a test says.
 type script struct {
+	mu       sync.Mutex
 	flows    []FlowSample
 	overview Overview
 	err      error
 }
 
 func (s *script) sample(visit func(*FlowSample)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var f FlowSample
 	for i := range s.flows {
-		f := s.flows[i]
+		f = s.flows[i]
 		visit(&f)
 	}
 	return s.err
@@ -27,9 +35,15 @@ func (s *script) sample(visit func(*FlowSample)) error {
 
 func (s *script) options() Options {
 	return Options{
-		Sample:   s.sample,
-		Overview: func() Overview { o := s.overview; o.Tunnels = append([]Tunnel(nil), o.Tunnels...); return o },
-		Glance:   func(_, _ doctor.Sample) doctor.Cause { return "" },
+		Sample: s.sample,
+		Overview: func() Overview {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			o := s.overview
+			o.Tunnels = slices.Clone(o.Tunnels)
+			return o
+		},
+		Glance: func(_, _ doctor.Sample) doctor.Cause { return "" },
 	}
 }
 
@@ -49,7 +63,9 @@ func record(f FlowSample, elapsed time.Duration) Record {
 }
 
 // settled lets a second pass, and what is due in it happen.
-func settled() {
+func settled(s *script) {
+	s.mu.Lock() // what the test has changed is seen by the sampler
+	s.mu.Unlock()
 	time.Sleep(time.Second)
 	synctest.Wait()
 }
@@ -70,7 +86,7 @@ func TestAFlowFromItsBeginningToItsRecord(t *testing.T) {
 		f := flowNow(7, 0, 0)
 		s.flows = []FlowSample{f}
 		s.flows[0].BytesUp = 500
-		settled()
+		settled(s)
 		snapshot := m.Snapshot()
 		if len(snapshot.Flows) != 1 || snapshot.Flows[0].UpBps != 8*500*2 || snapshot.Flows[0].BytesUp != 500 {
 			t.Errorf("after half a second: %+v", snapshot.Flows)
@@ -79,7 +95,7 @@ func TestAFlowFromItsBeginningToItsRecord(t *testing.T) {
 			t.Errorf("tunnel: %+v", tunnel)
 		}
 		s.flows[0].BytesUp, s.flows[0].BytesDown = 1500, 4000
-		settled()
+		settled(s)
 		if _, series, ok := m.Flow(7); !ok || len(series.UpBps) != 2 || series.Step != time.Second {
 			t.Errorf("series: %v %+v", ok, series)
 		}
@@ -91,7 +107,7 @@ func TestAFlowFromItsBeginningToItsRecord(t *testing.T) {
 		r.Start = f.Start
 		s.flows = nil
 		m.Ended([]Record{r})
-		settled()
+		settled(s)
 		if len(records) != 1 {
 			t.Fatalf("%d records", len(records))
 		}
@@ -135,4 +151,228 @@ func TestSubscribersGetTheLatest(t *testing.T) {
 			t.Error("a channel of a closed monitor is open")
 		}
 	})
+}
+
+// TestAFlowWhoseEndWasNotTold is forgotten, and what it moved is counted all the
+// same.
+func TestAFlowWhoseEndWasNotTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t", State: "listening", FlowsNow: 1, FlowsTotal: 1}}}}
+		m := New(s.options())
+		m.Start()
+		defer m.Close()
+		s.flows = []FlowSample{flowNow(1, 100, 0)}
+		settled(s)
+		s.flows, s.err = nil, errors.New("some loop has ended")
+		settled(s)
+		settled(s)
+		if got := m.Snapshot().Flows; len(got) != 1 {
+			t.Errorf("after samples that failed: %+v", got)
+		}
+		s.err = nil
+		s.overview.Tunnels[0].BytesUp = 250 // as the relay counted at its end
+		settled(s)
+		settled(s)
+		got := m.Snapshot()
+		if len(got.Flows) != 0 || got.Tunnels[0].BytesUp != 250 {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// TestAFlowThatIsMissingOnce ends between the overview and the sample: the
+// tunnel's bytes never go down.
+func TestAFlowThatIsMissingOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t"}}}}
+		m := New(s.options())
+		m.Start()
+		defer m.Close()
+		s.flows = []FlowSample{flowNow(1, 1000, 0)}
+		settled(s)
+		s.flows = nil
+		for range 3 {
+			settled(s)
+			if got := m.Totals().Tunnels[0]; got.BytesUp != 1000 || got.UpBps != 0 {
+				t.Errorf("%+v", got)
+			}
+		}
+	})
+}
+
+func TestARemovedTunnelStaysWhileItHasFlows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t", State: "listening", FlowsNow: 1, FlowsTotal: 5, Hops: []Hop{{Name: "far:80"}}}}}}
+		m := New(s.options())
+		m.Start()
+		defer m.Close()
+		s.flows = []FlowSample{flowNow(1, 1000, 0)}
+		settled(s)
+		s.overview.Tunnels = []Tunnel{{Name: "another", State: "listening"}}
+		s.flows[0].BytesUp = 3000
+		settled(s)
+		got := m.Snapshot().Tunnels
+		if len(got) != 2 || got[0].Name != "another" || got[1].Name != "t" || got[1].State != "removed" || got[1].FlowsNow != 1 || got[1].BytesUp != 3000 || got[1].FlowsTotal != 5 {
+			t.Errorf("%+v", got)
+		}
+		r := record(s.flows[0], 2*time.Second)
+		s.flows = nil
+		m.Ended([]Record{r})
+		settled(s)
+		settled(s)
+		if got := m.Snapshot().Tunnels; len(got) != 1 {
+			t.Errorf("after its last flow: %+v", got)
+		}
+	})
+}
+
+// TestRecordsAreBounded: where records are not taken in time, they are dropped
+// and counted, and nobody waits.
+func TestRecordsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t", State: "listening"}}}}
+		opts := s.options()
+		var records int
+		hold := make(chan struct{})
+		opts.OnRecords = func(r []Record) {
+			<-hold
+			records += len(r)
+		}
+		opts.Recorded = func(r *Record) bool { return r.Reason != "check" }
+		m := New(opts)
+		m.Start()
+		one := record(flowNow(1, 10, 0), time.Second)
+		m.Ended([]Record{one})
+		settled(s) // OnRecords holds the sampler up
+		batch := make([]Record, 1000)
+		for i := range batch {
+			batch[i] = one
+			batch[i].Flow = FlowID(i + 2)
+			if i%2 == 1 {
+				batch[i].Reason = "check"
+			}
+		}
+		const batches = 40
+		for range batches {
+			m.Ended(batch)
+		}
+		if want := uint64(batches*1000 - endedMost); m.Dropped() != want {
+			t.Errorf("%d records were dropped, want %d", m.Dropped(), want)
+		}
+		close(hold)
+		settled(s)
+		if want := 1 + endedMost/2; records != want {
+			t.Errorf("%d records, want %d", records, want)
+		}
+		if got := m.Totals().Tunnels[0].BytesUp; got != int64(10*(1+endedMost)) {
+			t.Errorf("%d bytes", got)
+		}
+		m.Ended([]Record{one})
+		m.Close()
+		if want := 2 + endedMost/2; records != want {
+			t.Errorf("%d records after Close, want %d", records, want)
+		}
+		if cap(m.ended.spare) > endedMost/4 {
+			t.Errorf("room for %d records is kept", cap(m.ended.spare))
+		}
+	})
+}
+
+// TestEveryoneAtOnce is for the race detector.
+func TestEveryoneAtOnce(t *testing.T) {
+	nettest.CheckLeaks(t)
+	s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t", State: "listening", Hops: []Hop{{Name: "far:80"}}}}}}
+	for i := range 50 {
+		f := flowNow(FlowID(i+1), 1, 1)
+		f.TargetLeg.Info = info(time.Millisecond, 1, 0, 0)
+		s.flows = append(s.flows, f)
+	}
+	opts := s.options()
+	opts.Interval = time.Millisecond
+	opts.Sample = func(visit func(*FlowSample)) error {
+		s.mu.Lock()
+		for i := range s.flows {
+			s.flows[i].BytesUp += 10
+		}
+		s.mu.Unlock()
+		return s.sample(visit)
+	}
+	opts.OnRecords = func([]Record) {}
+	m := New(opts)
+	m.Start()
+	ctx, cancel := context.WithCancel(t.Context())
+	var users sync.WaitGroup
+	for range 4 {
+		users.Go(func() {
+			for ctx.Err() == nil {
+				for i := range m.Snapshot().Flows {
+					m.Flow(m.Snapshot().Flows[i].ID)
+					break
+				}
+				m.Points("t", time.Now().Add(-time.Minute))
+				m.Points("", time.Time{})
+				_ = m.Totals().Tunnels
+			}
+		})
+		users.Go(func() {
+			for range m.Subscribe(ctx) {
+			}
+		})
+		users.Go(func() {
+			for id := FlowID(1000); ctx.Err() == nil; id++ {
+				m.Ended([]Record{record(flowNow(id, 1, 1), time.Millisecond)})
+				time.Sleep(100 * time.Microsecond)
+			}
+		})
+	}
+	nettest.Eventually(t, 10*time.Second, func() bool { return m.Totals().Sequence > 100 }, func() string { return "few samples are taken" })
+	cancel()
+	users.Wait()
+	m.Close()
+	m.Close()
+	if got := m.Totals().Tunnels[0].BytesUp; got < 50*100*10 {
+		t.Errorf("%d bytes", got)
+	}
+}
+
+// BenchmarkSample is what a sample of 10 000 flows costs without asking the
+// kernel.
+func BenchmarkSample(b *testing.B) {
+	for _, kind := range []string{"quiet", "busy"} {
+		for _, listed := range []bool{false, true} {
+			name := kind
+			if listed {
+				name += ", listed"
+			}
+			b.Run(name, func(b *testing.B) {
+				b.ReportAllocs()
+				s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t", State: "listening", Hops: []Hop{{Name: "far:80"}}}}}}
+				for i := range 10_000 {
+					f := flowNow(FlowID(i+1), 1, 1)
+					if f.Unchanged = kind == "quiet"; !f.Unchanged {
+						f.ClientLeg.Info, f.TargetLeg.Info = info(time.Millisecond, 1, 0, 0), info(time.Millisecond, 1, 0, 0)
+						f.Skipped = i%5 != 0 // as the relay does with so many
+					}
+					s.flows = append(s.flows, f)
+				}
+				opts := s.options()
+				opts.Glance = nil // doctor's
+				m := New(opts)
+				for b.Loop() {
+					if kind == "busy" {
+						for i := range s.flows {
+							f := &s.flows[i]
+							f.BytesUp += 100_000
+							f.TargetLeg.Info.BytesSent += 100_000
+							f.TargetLeg.Info.BusyTime += time.Second
+						}
+					}
+					m.sample()
+					if listed {
+						m.Snapshot()
+					}
+				}
+			})
+		}
+	}
 }

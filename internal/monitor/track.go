@@ -17,10 +17,11 @@ type flowTrack struct {
 	legs   [2]legTrack
 	series series
 
-	moved  bool          // data in the last interval, or has some under way
-	judged bool          // there were two samples to tell a cause from
-	moving time.Duration // that it moved data, while judged
-	causes []causeTime
+	moved    bool          // data in the last interval, or has some under way
+	underWay bool          // what its legs' peers have not acknowledged
+	judged   bool          // there were two samples to tell a cause from
+	moving   time.Duration // that it moved data, while judged
+	causes   []causeTime
 }
 
 // legTrack is what the monitor remembers of a leg.
@@ -46,11 +47,6 @@ const (
 	leastSpan = 2 * time.Second
 	spanRTTs  = 20
 )
-
-// glancesMost bounds how many flows' causes are looked for in a pass. Where more
-// move data at the same time, each has its turn every second or third pass, and
-// what is found counts for the time since the last one.
-const glancesMost = 2000
 
 var legNames = [2]Leg{ClientLeg, TargetLeg}
 
@@ -78,18 +74,25 @@ func (m *Monitor) visit(s *FlowSample, at time.Duration) {
 		if i == 1 {
 			leg = &s.TargetLeg
 		}
-		if s.Unchanged {
-			f.legs[i].quiet(&flow.Legs[i])
+		switch {
+		case s.Unchanged:
+			f.legs[i].quiet()
+			continue
+		case s.Skipped:
+			f.legs[i].newSent, f.legs[i].newAgn = 0, 0
 			continue
 		}
 		f.legs[i].update(&flow.Legs[i], leg)
 		f.tunnel.sent(i, &f.legs[i], leg.Info)
 	}
-	f.moved = up+down > 0 || !s.Unchanged && (s.ClientLeg.underWay() || s.TargetLeg.underWay())
+	if !s.Skipped {
+		f.underWay = !s.Unchanged && (s.ClientLeg.unacked() > 0 || s.TargetLeg.unacked() > 0)
+	}
+	f.moved = up+down > 0 || f.underWay
 	switch {
 	case !f.moved:
 		f.unlimited()
-	case uint64(s.ID)%m.groups == m.turn:
+	case !s.Skipped:
 		f.judge(s, at, m.opts.Glance)
 	}
 	if f.moved && f.judged {
@@ -131,13 +134,18 @@ func bps(bytes int64, span time.Duration) float64 {
 }
 
 // quiet notes that nothing has happened on a leg.
-func (t *legTrack) quiet(leg *FlowLeg) {
+func (t *legTrack) quiet() {
 	t.newSent, t.newAgn = 0, 0
 	t.base, t.next = nil, nil
 }
 
-// underWay says whether a leg waits for its peer to acknowledge something.
-func (l *LegSample) underWay() bool { return l.Info != nil && l.Info.Unacked > 0 }
+// unacked is how many segments wait for the peer's acknowledgement.
+func (l *LegSample) unacked() uint32 {
+	if l.Info == nil {
+		return 0
+	}
+	return l.Info.Unacked
+}
 
 // update takes in the sample of a leg.
 func (t *legTrack) update(leg *FlowLeg, s *LegSample) {
@@ -183,7 +191,7 @@ func (f *flowTrack) unlimited() {
 }
 
 // judge tells from its samples what limits a flow: the cause of the leg that
-// sends the most.
+// sends the most, or where none sends, has the most under way.
 func (f *flowTrack) judge(s *FlowSample, at time.Duration, glance glance) {
 	f.unlimited()
 	f.judged = false
@@ -195,7 +203,7 @@ func (f *flowTrack) judge(s *FlowSample, at time.Duration, glance glance) {
 		}
 	}
 	most := 0
-	if f.legs[1].newSent > f.legs[0].newSent {
+	if a, b := f.legs[0].newSent, f.legs[1].newSent; b > a || a == b && s.TargetLeg.unacked() > s.ClientLeg.unacked() {
 		most = 1
 	}
 	if f.flow.Cause = f.flow.Legs[most].Cause; f.flow.Cause != "" {

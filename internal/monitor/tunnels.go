@@ -97,7 +97,6 @@ func (t *tunnelTrack) limitedSeconds(i int, cause doctor.Cause, span time.Durati
 func (m *Monitor) beginPass(o *Overview) {
 	m.pass++
 	m.passBegan = m.now()
-	m.turn = m.pass % m.groups
 	for _, t := range m.tunnels {
 		t.here = false
 	}
@@ -114,18 +113,13 @@ func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
 	span := at - m.at
 	m.at = at
 	s := &Snapshot{At: time.Now(), Interval: span, Sequence: m.pass, Took: at - m.passBegan, Process: o.Process, FlowsNow: o.FlowsNow, Flows: []Flow{}}
-	active := 0
 	for id, f := range m.flows {
 		if whole && m.pass-f.pass > 1 {
 			delete(m.flows, id) // its end was not told
 			continue
 		}
 		f.tally()
-		if f.moved {
-			active++
-		}
 	}
-	m.groups = uint64(active/glancesMost + 1)
 	order := make([]string, 0, len(m.tunnels))
 	for i := range o.Tunnels {
 		order = append(order, o.Tunnels[i].Name)

@@ -62,9 +62,9 @@ type Options struct {
 	OnFlows func([]FlowRecord)
 
 	// LegStats says whether somebody will look at the kernel's figures of the
-	// legs of a flow that ends now. They cost a short connection a tenth of
-	// its time. Nil means always.
-	LegStats func() bool
+	// legs of a flow that ends now, having lasted so long. They cost a short
+	// connection a tenth of its time. Nil means always. It runs on the loop.
+	LegStats func(lasted time.Duration) bool
 
 	// Resolve turns a host name into addresses; nil means the system's
 	// resolver. It is never called for literal addresses.

@@ -41,10 +41,10 @@ func (w *worker) account(f *flow) {
 	rec.Start = time.Now().Add(-rec.Elapsed)
 	rec.BytesUp = max(0, f.dirs[up].bytes)
 	rec.BytesDown = max(0, f.dirs[down].bytes)
-	if wanted := w.relay.opts.LegStats; wanted == nil || wanted() {
-		rec.ClientLeg = f.legs[client].stats()
+	if wanted := w.relay.opts.LegStats; wanted == nil || wanted(rec.Elapsed) {
+		rec.ClientLeg = f.legs[client].stats(&w.algorithms[client])
 		if f.phase == phaseMoving {
-			rec.TargetLeg = f.legs[target].stats()
+			rec.TargetLeg = f.legs[target].stats(&w.algorithms[target])
 		}
 	}
 	w.ended = append(w.ended, rec)
@@ -59,7 +59,9 @@ func (w *worker) report() {
 	}
 }
 
-func (l *leg) stats() LegStats {
+// stats asks the kernel about a leg. last is the congestion control of the leg
+// before, which is likely this one's.
+func (l *leg) stats(last *string) LegStats {
 	var s LegStats
 	if l.setup != nil {
 		s.Side = l.setup.side
@@ -67,7 +69,8 @@ func (l *leg) stats() LegStats {
 	if l.fd < 0 {
 		return s
 	}
-	s.CongestionControl, _ = tcpinfo.CongestionControl(int(l.fd))
+	s.CongestionControl, _ = tcpinfo.LikelyCongestionControl(int(l.fd), *last)
+	*last = s.CongestionControl
 	info, err := tcpinfo.Get(int(l.fd))
 	if err != nil {
 		return s

@@ -46,8 +46,7 @@ type Relay struct {
 	memory        memoryGuard
 	flowIDs       atomic.Uint64 // the last one given out
 	acceptErrors  errnoCounts
-	sampling      sync.Mutex // one sample at a time
-	samples       []FlowSample
+	sampling      sampling
 	shed          atomic.Pointer[shedding]
 	checks        sync.WaitGroup // that are being answered
 

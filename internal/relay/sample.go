@@ -2,6 +2,7 @@ package relay
 
 import (
 	"net/netip"
+	"sync"
 	"time"
 
 	"longhaul/internal/tcpinfo"
@@ -21,10 +22,13 @@ type FlowSample struct {
 	BytesUp   int64 // client to target, handed to the target's socket
 	BytesDown int64
 
-	// Quiet: nothing was under way at the sample before, and nothing has moved
-	// since. The kernel was not asked again, and the figures of the legs are
+	// Quiet: nothing was under way when the kernel was asked last, and nothing
+	// has moved since. It was not asked again, and the figures of the legs are
 	// left out.
-	Quiet     bool
+	Quiet bool
+	// Skipped: so many flows are not quiet that the kernel is asked about others
+	// this time. The figures of the legs are left out.
+	Skipped   bool
 	ClientLeg LegSample
 	TargetLeg LegSample
 }
@@ -46,29 +50,51 @@ const (
 	portionTime  = int64(50e3) // ns
 )
 
+// askedMost is about how many flows the kernel is asked about in one EachFlow:
+// that takes some 7 µs of each.
+const askedMost = 2000
+
+// sampling is what one EachFlow hands on to the next.
+type sampling struct {
+	mu      sync.Mutex // one at a time
+	samples []FlowSample
+	pass    uint64
+	busy    int // flows that are not quiet
+}
+
+// turn is that of one of so many equal parts of the flows.
+type turn struct{ this, of uint64 }
+
 // EachFlow visits every flow once. Those that begin or end meanwhile may be
 // left out. An event loop is asked for a portion of its flows at a time, and
 // moves bytes in between; visit runs outside of it, and the sample is used again
-// once visit returns. FlowSample.Quiet is about the last EachFlow, whoever
-// called it.
+// once visit returns. What the kernel is asked depends on the EachFlow before,
+// whoever called it.
 func (r *Relay) EachFlow(visit func(*FlowSample)) error {
-	r.sampling.Lock()
-	defer r.sampling.Unlock()
+	c := &r.sampling
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	loops := r.loops.Load()
 	if loops == nil {
 		return ErrClosed
 	}
-	if r.samples == nil {
-		r.samples = make([]FlowSample, portionFlows)
+	if c.samples == nil {
+		c.samples = make([]FlowSample, portionFlows)
 	}
+	c.pass++
+	turns := uint64(c.busy/askedMost + 1)
+	c.busy = 0
 	for _, w := range *loops {
 		for next := 0; next >= 0; {
 			n := 0
-			if !w.do(func() { n, next = w.sample(next, r.samples) }) {
+			if !w.do(func() { n, next = w.sample(next, c.samples, turn{c.pass % turns, turns}) }) {
 				return ErrClosed
 			}
-			for i := range r.samples[:n] {
-				visit(&r.samples[i])
+			for i := range c.samples[:n] {
+				if !c.samples[i].Quiet {
+					c.busy++
+				}
+				visit(&c.samples[i])
 			}
 		}
 	}
@@ -77,7 +103,7 @@ func (r *Relay) EachFlow(visit func(*FlowSample)) error {
 
 // sample fills in samples of the flows from a slot on. It returns how many, and
 // the slot to go on with, negative after the last.
-func (w *worker) sample(from int, into []FlowSample) (n, next int) {
+func (w *worker) sample(from int, into []FlowSample, t turn) (n, next int) {
 	now, wall := monotonic(), time.Now().Round(0)
 	for at := from; at < len(w.slots); at++ {
 		f := w.slots[at].flow
@@ -87,13 +113,13 @@ func (w *worker) sample(from int, into []FlowSample) (n, next int) {
 		if n == len(into) || n > 0 && monotonic()-now >= portionTime {
 			return n, at
 		}
-		w.sampleFlow(f, &into[n], now, wall)
+		w.sampleFlow(f, &into[n], t, now, wall)
 		n++
 	}
 	return n, -1
 }
 
-func (w *worker) sampleFlow(f *flow, s *FlowSample, now int64, wall time.Time) {
+func (w *worker) sampleFlow(f *flow, s *FlowSample, t turn, now int64, wall time.Time) {
 	s.ID = f.id
 	s.Tunnel = f.route.tunnel.Name
 	s.State = f.state()
@@ -102,7 +128,8 @@ func (w *worker) sampleFlow(f *flow, s *FlowSample, now int64, wall time.Time) {
 	s.Start = wall.Add(time.Duration(f.start - now))
 	s.BytesUp, s.BytesDown = max(0, f.dirs[up].bytes), max(0, f.dirs[down].bytes)
 	s.Quiet = f.phase == phaseMoving && f.settled != 0 && f.active <= f.settled
-	if s.Quiet {
+	s.Skipped = !s.Quiet && f.id%t.of != t.this
+	if s.Quiet || s.Skipped {
 		s.ClientLeg.Known, s.TargetLeg.Known = false, false
 		return
 	}
@@ -110,7 +137,7 @@ func (w *worker) sampleFlow(f *flow, s *FlowSample, now int64, wall time.Time) {
 	if f.phase == phaseMoving {
 		f.legs[target].sample(&s.TargetLeg)
 	} else {
-		s.TargetLeg = LegSample{SendBuffer: -1, SendQueued: -1}
+		s.TargetLeg = LegSample{SendBuffer: -1, SendQueued: -1} // also while it is being connected
 	}
 	f.settled = 0
 	if f.phase == phaseMoving && f.dirs[up].held == 0 && f.dirs[down].held == 0 && s.ClientLeg.settled() && s.TargetLeg.settled() {
@@ -124,6 +151,7 @@ func (l *LegSample) settled() bool {
 }
 
 func (l *leg) sample(s *LegSample) {
+	likely := s.CongestionControl // that of another flow
 	s.Side, s.CongestionControl, s.Known, s.SendBuffer, s.SendQueued = "", "", false, -1, -1
 	if l.setup != nil {
 		s.Side = l.setup.side
@@ -136,7 +164,7 @@ func (l *leg) sample(s *LegSample) {
 		return
 	}
 	s.Known = true
-	s.CongestionControl, _ = tcpinfo.CongestionControl(int(l.fd))
+	s.CongestionControl, _ = tcpinfo.LikelyCongestionControl(int(l.fd), likely)
 	if m, ok := socketMemory(int(l.fd)); ok {
 		s.SendBuffer, s.SendQueued = int64(m[skSendBound]), int64(m[skSendQueued])
 	}

@@ -30,6 +30,9 @@ func TestShed(t *testing.T) {
 	if tun := s.Tunnels[0]; tun.Shed != 3 || tun.State != "shedding" || tun.FlowsNow != 1 || tun.FlowsTotal != 1 || tun.Errors != 0 || tun.Limited != 0 {
 		t.Errorf("%+v", tun)
 	}
+	if by := s.Tunnels[0].ShedBy; len(by) != 1 || by["descriptors"] != 3 {
+		t.Errorf("shed by reason: %v", by)
+	}
 	if s.Shedding != "descriptors" {
 		t.Errorf("shedding %q", s.Shedding)
 	}

@@ -53,6 +53,7 @@ type worker struct {
 	flows      spares[flow] // closed ones; only the run list may still hold one
 	openings   spares[opening]
 	ended      []FlowRecord // of this turn
+	algorithms [2]string    // congestion controls of the legs that ended last
 	events     []unix.EpollEvent
 	from       unix.RawSockaddrAny
 	listeners  map[int32]*listener

@@ -1,17 +1,23 @@
 package tcpinfo
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
+// buffers are what Get reads into: relays ask about many sockets each second.
+var buffers = sync.Pool{New: func() any { return new([bufLen]byte) }}
+
 // Get reads the kernel's account of the connection of a TCP socket.
 func Get(fd int) (Info, error) {
-	var buf [bufLen]byte
-	raw, err := get(fd, &buf)
+	buf := buffers.Get().(*[bufLen]byte)
+	defer buffers.Put(buf)
+	raw, err := get(fd, buf)
 	if err != nil {
 		return Info{}, err
 	}
@@ -46,10 +52,27 @@ func get(fd int, buf *[bufLen]byte) ([]byte, error) {
 }
 
 // CongestionControl is the name of the congestion control of a TCP socket.
-func CongestionControl(fd int) (string, error) {
-	name, err := unix.GetsockoptString(fd, unix.SOL_TCP, unix.TCP_CONGESTION)
-	if err != nil {
-		return "", fmt.Errorf("read TCP_CONGESTION: %w", err)
+func CongestionControl(fd int) (string, error) { return LikelyCongestionControl(fd, "") }
+
+// LikelyCongestionControl is CongestionControl, and allocates nothing where the
+// name is the one that is likely.
+func LikelyCongestionControl(fd int, likely string) (string, error) {
+	var buf [maxName]byte
+	n := uint32(len(buf))
+	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_TCP, unix.TCP_CONGESTION,
+		uintptr(unsafe.Pointer(&buf[0])), uintptr(unsafe.Pointer(&n)), 0)
+	if errno != 0 {
+		return "", fmt.Errorf("read TCP_CONGESTION: %w", errno)
 	}
-	return name, nil
+	name := buf[:min(int(n), len(buf))]
+	if end := bytes.IndexByte(name, 0); end >= 0 {
+		name = name[:end]
+	}
+	if string(name) == likely {
+		return likely, nil
+	}
+	return string(name), nil
 }
+
+// maxName is the kernel's TCP_CA_NAME_MAX.
+const maxName = 16

@@ -35,7 +35,12 @@ type state struct {
 type vocabularies struct{ reasons, errnos, sheds vocabulary }
 
 func newVocabularies() *vocabularies {
-	return &vocabularies{reasons: vocabulary{most: mostReasons}, errnos: vocabulary{most: mostWords}, sheds: vocabulary{most: mostWords}}
+	v := &vocabularies{reasons: vocabulary{most: mostReasons}, errnos: vocabulary{most: mostWords}, sheds: vocabulary{most: mostWords}}
+	v.errnos.words = map[string]bool{}
+	for _, errno := range commonErrnos {
+		v.errnos.words[errno] = true
+	}
+	return v
 }
 
 // family is a metric with all its labels.
@@ -55,6 +60,7 @@ const (
 var (
 	tunnelStates = []string{"listening", "shedding", "paused", "drained", "draining", "removed"}
 	hopStates    = []string{"up", "returning", "down", "ejected", "drained"}
+	commonErrnos = []string{"ECONNABORTED", "EMFILE", "ENFILE", "ENOBUFS", "ENOMEM"}
 )
 
 var families = slices.Concat(processFamilies, tunnelFamilies, legFamilies, hopFamilies, checkFamilies)
@@ -98,7 +104,12 @@ var processFamilies = []family{
 	})},
 	{"accept_errors_total", "Accepts that failed, by the system's error.", counter, []string{"errno"},
 		func(s *state, emit func(float64, ...string)) {
-			for word, n := range s.errnos.fold(s.Process.AcceptErrors) {
+			counts := map[string]int64{}
+			for _, errno := range commonErrnos {
+				counts[errno] = 0 // an increase from nothing is not seen
+			}
+			maps.Copy(counts, s.Process.AcceptErrors)
+			for word, n := range s.errnos.fold(counts) {
 				emit(float64(n), word)
 			}
 		}},

@@ -1,0 +1,5 @@
+//go:build linux && nomonitor
+
+package main
+
+const monitoring = false

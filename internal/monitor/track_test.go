@@ -1,0 +1,230 @@
+package monitor
+
+import (
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"longhaul/internal/doctor"
+	"longhaul/internal/tcpinfo"
+)
+
+// info is a leg's TCP_INFO as tcpinfo reads it.
+func info(rtt time.Duration, sent, again uint64, busy time.Duration) *tcpinfo.Info {
+	i := &tcpinfo.Info{RTT: rtt, MinRTT: rtt, BytesSent: sent, BytesRetrans: again, BusyTime: busy}
+	for _, f := range []tcpinfo.Field{tcpinfo.FieldRTT, tcpinfo.FieldMinRTT, tcpinfo.FieldBytesSent, tcpinfo.FieldBytesRetrans, tcpinfo.FieldBusyTime} {
+		i.Know(f)
+	}
+	return i
+}
+
+func TestCauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{overview: Overview{FlowsNow: 1, Tunnels: []Tunnel{{Name: "t", State: "listening", FlowsNow: 1, Hops: []Hop{{Name: "far:80"}}}}}}
+		opts := s.options()
+		cause := map[time.Duration]doctor.Cause{} // by the leg's RTT
+		var spans []time.Duration
+		opts.Glance = func(before, after doctor.Sample) doctor.Cause {
+			if before.SendBuffer != 1000 || after.SendQueued != 10 || after.CPU >= 0 || after.RecvQueue >= 0 {
+				t.Errorf("glance at %+v", after)
+			}
+			spans = append(spans, after.At-before.At)
+			return cause[after.Info.RTT]
+		}
+		var records []Record
+		opts.OnRecords = func(r []Record) { records = append(records, r...) }
+		m := New(opts)
+		m.Start()
+		defer m.Close()
+
+		const near, far = 2 * time.Millisecond, 80 * time.Millisecond
+		f := flowNow(1, 0, 0)
+		busy := time.Duration(0)
+		sent := uint64(0)
+		step := func(moves bool) {
+			if moves {
+				busy += time.Second
+				sent += 1000
+				f.BytesUp += 900
+			}
+			f.Unchanged = !moves
+			f.ClientLeg = LegSample{Side: "lan", CongestionControl: "cubic", Info: info(near, 0, 0, 0), SendBuffer: 1000, SendQueued: 10}
+			f.TargetLeg = LegSample{Side: "wan", CongestionControl: "haul", Info: info(far, sent, sent/10, busy), SendBuffer: 1000, SendQueued: 10}
+			if !moves {
+				f.ClientLeg, f.TargetLeg = LegSample{}, LegSample{}
+			}
+			s.flows = []FlowSample{f}
+			settled(s)
+		}
+		cause[far], cause[near] = doctor.RandomLoss, doctor.Application
+		step(true) // the first sample tells nothing
+		if flow := m.Snapshot().Flows[0]; flow.Cause != "" {
+			t.Errorf("after one sample: %+v", flow)
+		}
+		for range 6 {
+			step(true)
+		}
+		got := m.Snapshot()
+		flow := got.Flows[0]
+		if flow.Cause != doctor.RandomLoss || flow.CauseLeg != TargetLeg || flow.Legs[0].Cause != "" || flow.Legs[1].Cause != doctor.RandomLoss {
+			t.Errorf("%+v", flow)
+		}
+		want := FlowLeg{Side: "wan", CongestionControl: "haul", RTT: far, MinRTT: far, BytesSent: 7000, BytesRetransmitted: 700, Cause: doctor.RandomLoss}
+		if flow.Legs[1] != want {
+			t.Errorf("leg %+v, want %+v", flow.Legs[1], want)
+		}
+		tunnel := got.Tunnels[0]
+		if !reflect.DeepEqual(tunnel.Causes, map[doctor.Cause]int{doctor.RandomLoss: 1}) {
+			t.Errorf("causes %v", tunnel.Causes)
+		}
+		leg := tunnel.Legs[1]
+		if leg.BytesSent != 7000 || leg.BytesRetransmitted != 700 || leg.RetransmittedShare != 0.1 || leg.MedianRTT != far || leg.MinRTT != far || leg.P99RTT != far ||
+			!reflect.DeepEqual(leg.LimitedSeconds, map[doctor.Cause]float64{doctor.RandomLoss: 6}) {
+			t.Errorf("leg %+v", leg)
+		}
+		if hop := tunnel.Hops[0]; hop.RTT != far || hop.RetransmittedShare != 0.1 || hop.BytesSent != 7000 || hop.BytesRetransmitted != 700 {
+			t.Errorf("hop %+v", hop)
+		}
+		if longest := spans[len(spans)-1]; longest < leastSpan || longest > 2*leastSpan+time.Second {
+			t.Errorf("causes are told from %v", spans)
+		}
+
+		cause[far] = doctor.Pacing
+		step(true)
+		step(true)
+		for range 20 { // in which it does nothing
+			step(false)
+		}
+		if got := m.Totals().Tunnels[0]; len(got.Causes) != 0 || got.Legs[1].RetransmittedShare != -1 || got.Legs[1].MedianRTT != far {
+			t.Errorf("idle: %+v", got)
+		}
+		s.flows = nil
+		r := record(f, time.Since(f.Start))
+		r.TargetLeg = LegRecord{BytesSent: 9500, BytesRetransmitted: 950, Retransmits: 3}
+		m.Ended([]Record{r})
+		settled(s)
+		if len(records) != 1 {
+			t.Fatalf("%d records", len(records))
+		}
+		r = records[0]
+		if r.Cause != doctor.RandomLoss || r.CauseLeg != TargetLeg || r.CauseShare != 0.75 {
+			t.Errorf("cause %s of %s leg, share %v", r.Cause, r.CauseLeg, r.CauseShare)
+		}
+		// The end of the client's leg could not be read.
+		if r.ClientLeg.Side != "lan" || r.ClientLeg.CongestionControl != "cubic" || r.ClientLeg.RTT != near || r.ClientLeg.BytesSent != 0 {
+			t.Errorf("client leg %+v", r.ClientLeg)
+		}
+		leg = m.Totals().Tunnels[0].Legs[1]
+		if leg.BytesSent != 9500 || leg.BytesRetransmitted != 950 || leg.LimitedSeconds[doctor.Pacing] != 2 {
+			t.Errorf("after the end: %+v", leg)
+		}
+	})
+}
+
+// TestNothingStoodOut: a cause that held for less of the time than none is not
+// the flow's.
+func TestNothingStoodOut(t *testing.T) {
+	m := New((&script{}).options())
+	f := &flowTrack{tunnel: m.tunnel("t"), moving: 10 * time.Second}
+	f.limited("", "", 6*time.Second)
+	f.limited(ClientLeg, doctor.Application, 4*time.Second)
+	m.flows[1] = f
+	r := Record{Flow: 1, Elapsed: time.Second}
+	m.finish(&r)
+	if r.Cause != "" || r.CauseLeg != "" || r.CauseShare != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestAStalledFlowIsLimited: one with data under way counts as one that moves
+// data, so that it can be said what holds it up.
+func TestAStalledFlowIsLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t"}}}}
+		opts := s.options()
+		opts.Glance = func(_, _ doctor.Sample) doctor.Cause { return doctor.BlackHole }
+		m := New(opts)
+		m.Start()
+		defer m.Close()
+		f := flowNow(1, 10, 0)
+		for i := range 4 {
+			f.TargetLeg.Info = info(time.Millisecond, 10, 0, time.Duration(i)*time.Second)
+			f.TargetLeg.Info.Unacked = 3
+			s.flows = []FlowSample{f}
+			settled(s)
+		}
+		f.Skipped, f.TargetLeg.Info = true, nil
+		s.flows[0] = f
+		settled(s)
+		if got := m.Snapshot(); got.Flows[0].Cause != doctor.BlackHole || got.Tunnels[0].Causes[doctor.BlackHole] != 1 {
+			t.Errorf("%+v", got.Flows[0])
+		}
+	})
+}
+
+func TestCountersThatGoBackwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t"}}}}
+		m := New(s.options())
+		m.Start()
+		defer m.Close()
+		for i, tt := range []struct {
+			up    int64
+			sent  uint64
+			total int64
+			legs  int64
+			bps   float64
+		}{
+			{1000, 1000, 1000, 1000, 0},
+			{400, 300, 1000, 1000, 0},
+			{500, 350, 1100, 1050, 800},
+		} {
+			f := flowNow(1, tt.up, 0)
+			f.TargetLeg.Info = info(time.Millisecond, tt.sent, tt.sent/2, 0)
+			s.flows = []FlowSample{f}
+			settled(s)
+			got := m.Totals().Tunnels[0]
+			if got.BytesUp != tt.total || got.Legs[1].BytesSent != tt.legs {
+				t.Errorf("step %d: %d bytes up, %d sent; want %d and %d", i, got.BytesUp, got.Legs[1].BytesSent, tt.total, tt.legs)
+			}
+			if i > 0 && got.UpBps != tt.bps {
+				t.Errorf("step %d: %v b/s, want %v", i, got.UpBps, tt.bps)
+			}
+		}
+	})
+}
+
+// TestClockSteps: where the wall clock is set, a flow keeps its beginning, its
+// time and its rates; only its end is told by the new clock.
+func TestClockSteps(t *testing.T) {
+	for _, by := range []time.Duration{time.Hour, -time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t"}}}}
+			var records []Record
+			opts := s.options()
+			opts.OnRecords = func(r []Record) { records = append(records, r...) }
+			m := New(opts)
+			m.Start()
+			defer m.Close()
+			f := flowNow(1, 0, 0)
+			began := f.Start
+			for range 3 {
+				f.BytesUp += 1000
+				s.flows = []FlowSample{f}
+				settled(s)
+				f.Start = began.Add(by) // as the relay, which counts back from the present, has it
+			}
+			if flow := m.Snapshot().Flows[0]; !flow.Start.Equal(began) || flow.UpBps != 8000 {
+				t.Errorf("%+v", flow)
+			}
+			r := record(f, 3*time.Second)
+			s.flows = nil
+			m.Ended([]Record{r})
+			settled(s)
+			if r = records[0]; !r.Start.Equal(began) || !r.End.Equal(began.Add(by+3*time.Second)) || r.Elapsed != 3*time.Second || len(r.Goodput.UpBps) != 3 {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}

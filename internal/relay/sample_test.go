@@ -1,0 +1,367 @@
+package relay
+
+import (
+	"context"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/nettest"
+	"longhaul/internal/tcpinfo"
+)
+
+// sampled is what EachFlow visits, by the flows' names.
+func (g *rig) sampled() map[uint64]FlowSample {
+	g.t.Helper()
+	all := map[uint64]FlowSample{}
+	if err := g.relay.EachFlow(func(s *FlowSample) {
+		if _, twice := all[s.ID]; twice || s.ID == 0 {
+			g.t.Errorf("flow %d is visited twice, or has no name", s.ID)
+		}
+		all[s.ID] = *s
+	}); err != nil {
+		g.t.Fatal(err)
+	}
+	return all
+}
+
+// theOne waits until the only flow is as it should be.
+func (g *rig) theOne(what string, want func(*FlowSample) bool) FlowSample {
+	g.t.Helper()
+	var last map[uint64]FlowSample
+	nettest.Eventually(g.t, patience, func() bool {
+		last = g.sampled()
+		for _, s := range last {
+			return len(last) == 1 && want(&s)
+		}
+		return false
+	}, func() string { return what })
+	for _, s := range last {
+		return s
+	}
+	panic("no flow")
+}
+
+func TestEachFlow(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, nil)
+	if got := g.sampled(); len(got) != 0 {
+		t.Errorf("%d flows before the first", len(got))
+	}
+	began := time.Now()
+	c, s := g.pair()
+	fresh := g.theOne("the flow is not open", func(s *FlowSample) bool { return s.State == "open" })
+	if fresh.Tunnel != "t" || fresh.Client != c.LocalAddr().(*net.TCPAddr).AddrPort() || fresh.Listen != g.addr || fresh.Target != addrOf(g.target) || fresh.Hop != addrOf(g.target).String() {
+		t.Errorf("%+v", fresh)
+	}
+	if d := fresh.Start.Sub(began); d < -time.Second || d > patience {
+		t.Errorf("it began %v after the dial", d)
+	}
+	for _, leg := range []LegSample{fresh.ClientLeg, fresh.TargetLeg} {
+		if !leg.Known || leg.Info.State != tcpinfo.Established || leg.CongestionControl == "" || leg.SendBuffer <= 0 || leg.SendQueued < 0 {
+			t.Errorf("leg %+v", leg)
+		}
+	}
+
+	write(t, c, pattern(5000))
+	expect(t, s, pattern(5000))
+	moved := g.theOne("the bytes are not counted", func(s *FlowSample) bool { return s.BytesUp == 5000 && !s.Quiet })
+	if moved.BytesDown != 0 || moved.ID != fresh.ID {
+		t.Errorf("%+v", moved)
+	}
+	g.theOne("it does not fall quiet", func(s *FlowSample) bool {
+		return s.Quiet && !s.ClientLeg.Known && !s.TargetLeg.Known && s.BytesUp == 5000
+	})
+	write(t, s, pattern(1))
+	expect(t, c, pattern(1))
+	if woken := g.sampled()[fresh.ID]; woken.Quiet || woken.BytesDown != 1 || !woken.ClientLeg.Known || woken.ClientLeg.Info.BytesSent != 1 {
+		t.Errorf("after another byte: %+v", woken)
+	}
+
+	// What the peer has not acknowledged keeps a flow from being quiet.
+	s.SetReadBuffer(1)
+	go func() { _, _ = c.Write(make([]byte, 64<<20)) }()
+	g.theOne("nothing is stuck", func(s *FlowSample) bool { return s.TargetLeg.Known && s.TargetLeg.Info.NotsentBytes > 0 })
+	for range 3 {
+		if g.sampled()[fresh.ID].Quiet {
+			t.Error("a flow with data under way is quiet")
+		}
+	}
+	reset(t, s)
+	if r := g.expectReason(EndTargetReset); r.ID != fresh.ID || !r.ClientLeg.Known && !r.TargetLeg.Known {
+		t.Errorf("record %+v", r)
+	}
+	if got := g.sampled(); len(got) != 0 {
+		t.Errorf("%d flows after the end", len(got))
+	}
+	g.relay.Close()
+	if err := g.relay.EachFlow(func(*FlowSample) {}); err != ErrClosed {
+		t.Errorf("a closed relay: %v", err)
+	}
+}
+
+func TestEachFlowOfAConnectingOne(t *testing.T) {
+	nettest.CheckLeaks(t)
+	answer := make(chan struct{})
+	g := newRig(t, func(o *Options) {
+		o.Tunnels[0].Forward[0].Host = "slow.example"
+		o.Resolve = func(ctx context.Context, _ string) (Answer, error) {
+			select {
+			case <-answer:
+			case <-ctx.Done():
+			}
+			return Answer{}, ctx.Err()
+		}
+	})
+	defer close(answer)
+	dial(t, g.addr)
+	s := g.theOne("it is not being connected", func(s *FlowSample) bool { return s.State == "dialing" })
+	if s.Target.IsValid() || s.TargetLeg.Known || s.TargetLeg.SendBuffer >= 0 || !s.ClientLeg.Known || s.Quiet {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestEachFlowWhileFlowsComeAndGo is mostly for the race detector.
+func TestEachFlowWhileFlowsComeAndGo(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, nil)
+	g.echo()
+	stop := make(chan struct{})
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				c, err := tryDial(g.addr)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = c.Write([]byte{1})
+				_, _ = c.Read(make([]byte, 1))
+				c.Close()
+			}
+		})
+	}
+	visited := map[uint64]int64{}
+	nettest.Eventually(t, patience, func() bool {
+		for id, s := range g.sampled() {
+			if s.BytesUp < visited[id] {
+				t.Errorf("flow %d had moved %d bytes and now %d", id, visited[id], s.BytesUp)
+			}
+			visited[id] = s.BytesUp
+		}
+		return len(visited) > 200
+	}, func() string { return "few flows are visited" })
+	close(stop)
+	clients.Wait()
+	nettest.Eventually(t, patience, func() bool { return g.relay.FlowsNow() == 0 }, func() string { return "flows are left" })
+	told := map[uint64]bool{}
+	nettest.Eventually(t, patience, func() bool { return int64(len(g.flows.all())) == g.relay.Overview().Tunnels[0].FlowsTotal },
+		func() string { return "flows have no record" })
+	for _, r := range g.flows.all() {
+		if r.ID == 0 || told[r.ID] {
+			t.Errorf("record of flow %d", r.ID)
+		}
+		told[r.ID] = true
+	}
+	for id := range visited {
+		if !told[id] {
+			t.Errorf("flow %d was visited and has no record", id)
+		}
+	}
+}
+
+// TestASampleHoldsNoLoopUp looks at how long an event loop is busy with a portion
+// of very many flows.
+func TestASampleHoldsNoLoopUp(t *testing.T) {
+	nettest.CheckLeaks(t)
+	flows := 10_000
+	if testing.Short() {
+		flows = 1000
+	}
+	g, flows := crowd(t, flows)
+	buf := make([]FlowSample, portionFlows)
+	for _, pass := range []string{"the kernel is asked about each", "all are quiet"} {
+		var turns []time.Duration
+		visited := 0
+		began := time.Now()
+		for _, w := range g.relay.workers {
+			for next := 0; next >= 0; {
+				var took time.Duration
+				n := 0
+				w.do(func() {
+					begin := time.Now()
+					n, next = w.sample(next, buf, turn{0, 1})
+					took = time.Since(begin)
+				})
+				visited += n
+				turns = append(turns, took)
+			}
+		}
+		whole := time.Since(began)
+		slices.Sort(turns)
+		t.Logf("%s: %d flows in %d turns, %v in all; a turn takes %v (median), %v (99 %%), %v (longest)", pass,
+			visited, len(turns), whole, turns[len(turns)/2], turns[len(turns)*99/100], turns[len(turns)-1])
+		if visited != flows {
+			t.Errorf("%d flows were visited, want %d", visited, flows)
+		}
+		if got := turns[len(turns)/2]; got > time.Millisecond {
+			t.Errorf("half of the turns take %v or more", got)
+		}
+	}
+}
+
+// crowd is a relay with so many flows on which nothing happens, or with as many
+// as this process may have descriptors for.
+func crowd(t testing.TB, flows int) (g *rig, made int) {
+	t.Helper()
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	const others = 1000
+	more := was
+	more.Cur = max(was.Cur, uint64(4*flows+others))
+	more.Max = max(was.Max, more.Cur)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &more); err != nil {
+		more.Cur = was.Max
+		more.Max = was.Max
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &more); err != nil {
+			t.Fatal(err)
+		}
+		flows = min(flows, int(more.Cur-others)/4)
+	}
+	t.Cleanup(func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: was.Cur, Max: more.Max}) })
+	g = newRig(t, nil)
+	clients, targets := make([]net.Conn, flows), make([]net.Conn, flows)
+	t.Cleanup(func() {
+		for i := range flows {
+			for _, c := range []net.Conn{clients[i], targets[i]} {
+				if c != nil {
+					c.Close()
+				}
+			}
+		}
+	})
+	for i := range flows {
+		var err error
+		if clients[i], err = tryDial(g.addr); err != nil {
+			t.Fatal(err)
+		}
+		if targets[i], err = g.target.Accept(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return g, flows
+}
+
+// TestEachFlowAsksInTurns: of very many busy flows the kernel is asked about some
+// each time, and about all after some times.
+func TestEachFlowAsksInTurns(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g, flows := crowd(t, 300)
+	g.sampled()
+	asked := map[uint64]int{}
+	const turns = 3
+	for range turns {
+		g.relay.sampling.busy = (turns - 1) * askedMost // as if there were so many
+		for _, w := range g.relay.workers {
+			w.do(func() { w.eachFlow(func(f *flow) { f.settled = 0 }) })
+		}
+		all := g.sampled()
+		if len(all) != flows {
+			t.Errorf("%d of %d flows are visited", len(all), flows)
+		}
+		for id, s := range all {
+			if s.Skipped == s.ClientLeg.Known || s.Quiet {
+				t.Errorf("%+v", s)
+			}
+			if !s.Skipped {
+				asked[id]++
+			}
+		}
+	}
+	for id, times := range asked {
+		if times != 1 {
+			t.Errorf("the kernel was asked about flow %d %d times in %d", id, times, turns)
+		}
+	}
+	if len(asked) != flows {
+		t.Errorf("it was asked about %d of %d flows", len(asked), flows)
+	}
+}
+
+func BenchmarkEachFlow(b *testing.B) {
+	g, flows := crowd(b, 10_000)
+	for _, quiet := range []bool{false, true} {
+		name := "busy"
+		if quiet {
+			name = "quiet"
+		}
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for range b.N {
+				if !quiet {
+					for _, w := range g.relay.workers {
+						w.do(func() { w.eachFlow(func(f *flow) { f.settled = 0 }) })
+					}
+				}
+				_ = g.relay.EachFlow(func(*FlowSample) {})
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(flows), "ns/flow")
+		})
+	}
+}
+
+func TestEndsAreCounted(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, nil)
+	for i := range 3 {
+		c, s := g.pair()
+		if i == 0 {
+			reset(t, c)
+			expectReset(t, s)
+			continue
+		}
+		c.CloseWrite()
+		expectEnd(t, s)
+		s.CloseWrite()
+		expectEnd(t, c)
+	}
+	want := []Ended{{EndClientReset, "client", 1}, {EndClean, "both", 2}}
+	var got []Ended
+	nettest.Eventually(t, patience, func() bool {
+		got = g.relay.Overview().Tunnels[0].Ended
+		return slices.Equal(got, want)
+	}, func() string { return "the ends are not counted" })
+}
+
+func TestEveryReasonIsCounted(t *testing.T) {
+	if len(endReasons) > mostReasons {
+		t.Fatalf("%d reasons, room for %d", len(endReasons), mostReasons)
+	}
+	var c endCounts
+	for i, r := range EndReasons() {
+		for range i + 1 {
+			c.add(r)
+		}
+	}
+	list := c.list()
+	if len(list) != len(endReasons) {
+		t.Fatalf("%d of %d reasons", len(list), len(endReasons))
+	}
+	for i, e := range list {
+		if e.Flows != int64(i+1) || e.Reason != endReasons[i] || !slices.Contains([]string{"client", "target", "both", "relay"}, e.EndedBy) {
+			t.Errorf("%+v", e)
+		}
+	}
+}
