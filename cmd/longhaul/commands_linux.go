@@ -26,6 +26,7 @@ func commands(env *env) []*cobra.Command {
 		newDoctor(env),
 		newTop(env),
 		newStatus(env),
+		newHistory(env),
 		newCheck(env),
 		newReady(env),
 		newDrain(env),

@@ -54,6 +54,9 @@ func completeValues(cmd *cobra.Command) {
 	case "longhaul cc load", "longhaul cc unload", "longhaul cc use":
 		cmd.ValidArgsFunction = completeAlgorithms
 	}
+	if strings.HasPrefix(cmd.CommandPath(), "longhaul history") {
+		completeHistory(cmd)
+	}
 	for _, sub := range cmd.Commands() {
 		completeValues(sub)
 	}

@@ -24,6 +24,7 @@ import (
 	"longhaul/internal/control"
 	"longhaul/internal/handover"
 	"longhaul/internal/monitor"
+	"longhaul/internal/monitor/history"
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
 )
@@ -44,6 +45,7 @@ type daemon struct {
 	flows   *flowLog
 	monitor *monitor.Monitor
 	metrics http.Handler
+	history *historian
 	states  map[string]tunnelSince // of tunnels, as the monitor saw them
 	glances atomic.Int64           // of short flows' legs, that may be taken until the next sample
 	manager *serviceManager
@@ -151,6 +153,8 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	for i := range tunnels {
 		tunnels[i].Inherited = inherited[tunnels[i].Name]
 	}
+	d.history = newHistorian(d.log, d.env.getenv)
+	defer d.history.close()
 	d.monitor = d.newMonitor()
 	defer d.monitor.Close()
 	d.pages = newDashboard(d.log, d.monitor)
@@ -204,6 +208,8 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	if err := d.relay.Start(); err != nil {
 		return err
 	}
+	d.history.apply(d.config.History)
+	d.pages.readHistory(d.history.state())
 	if monitoring {
 		d.monitor.Start()
 	}
@@ -367,6 +373,8 @@ func (d *daemon) reload(ctx context.Context) {
 	d.checks.keep()
 	d.relay.SetMemoryLimit(int64(after.MemoryLimit))
 	d.shedder.setLimits(after.Limits)
+	d.history.apply(after.History)
+	d.pages.readHistory(d.history.state())
 	changes := config.Diff(before, after)
 	fact.OK = true
 	fact.Added, fact.Changed, fact.Removed, fact.Unchanged = changes.Added, changes.Changed, changes.Removed, len(changes.Unchanged)
@@ -463,6 +471,7 @@ type relayStatus struct {
 	ReplacedBy      int               `json:"replaced_by,omitempty"` // the process that has taken over from this one
 	OlderProcesses  []elderFact       `json:"older_processes"`       // that finish their flows
 	Checks          []check.Report    `json:"checks"`                // the last of each tunnel
+	History         *history.State    `json:"history"`               // null: no records are kept
 	relay.Snapshot
 }
 
@@ -480,6 +489,7 @@ func (d *daemon) status() relayStatus {
 		Process:         resources.Own(),
 		OlderProcesses:  d.elders.ask(context.Background()),
 		Checks:          d.checks.reports(),
+		History:         d.history.state(),
 		Snapshot:        d.relay.Snapshot(),
 	}
 	if d.shedder != nil {

@@ -13,6 +13,8 @@ import (
 
 	"longhaul/internal/config"
 	"longhaul/internal/httpd"
+	"longhaul/internal/monitor"
+	"longhaul/internal/monitor/history"
 	"longhaul/internal/service"
 	board "longhaul/internal/web"
 )
@@ -22,6 +24,7 @@ type dashboard struct {
 	*web
 	board   *board.Dashboard
 	current atomic.Pointer[dashboardSecrets] // what is in force
+	past    *history.Reader                  // nil: records are not kept
 }
 
 // dashboardSecrets are a certificate and a token; the zero value is for
@@ -60,6 +63,40 @@ func newDashboard(log *slog.Logger, m board.Monitor) *dashboard {
 		return "http"
 	}
 	return d
+}
+
+// recordsMade is the monitor's OnRecords.
+func (d *daemon) recordsMade(records []monitor.Record) {
+	d.history.add(records)
+	d.pages.board.Ended(records)
+}
+
+// readHistory shows the records that are kept, where they are now.
+func (d *dashboard) readHistory(s *history.State) {
+	switch {
+	case s == nil && d.past == nil, s != nil && d.past != nil && d.past.Path() == s.File:
+		return
+	}
+	before := d.past
+	d.past = nil
+	d.board.SetHistory(nil)
+	if s != nil {
+		r, err := history.OpenReader(s.File)
+		if err != nil {
+			d.log.Error("the dashboard cannot show the history", "file", s.File, "error", err)
+		} else {
+			d.past = r
+			d.board.SetHistory(r)
+		}
+	}
+	if before != nil {
+		before.Close()
+	}
+}
+
+func (d *dashboard) close() {
+	d.web.close()
+	d.readHistory(nil)
 }
 
 // dashboardChange is a dashboard that can be served, and is not yet.

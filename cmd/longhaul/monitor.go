@@ -26,7 +26,7 @@ func (d *daemon) newMonitor() *monitor.Monitor {
 			})
 		},
 		Overview:  d.overview,
-		OnRecords: func(records []monitor.Record) { d.pages.board.Ended(records) },
+		OnRecords: d.recordsMade,
 		Recorded:  func(r *monitor.Record) bool { return r.Reason != string(relay.EndCheck) },
 		Log:       d.log,
 	})
@@ -34,7 +34,7 @@ func (d *daemon) newMonitor() *monitor.Monitor {
 
 // withMetrics answers for /metrics, and has next answer all else.
 func (d *daemon) withMetrics(next http.Handler) http.Handler {
-	d.metrics = metrics.Handler(metrics.Options{Snapshot: d.monitor.Totals, Log: d.log})
+	d.metrics = metrics.Handler(metrics.Options{Snapshot: d.monitor.Totals, History: d.history.metrics, Log: d.log})
 	mux := http.NewServeMux()
 	mux.Handle("GET "+metricsTarget, d.metrics)
 	mux.Handle("/", next)

@@ -135,6 +135,7 @@ func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now tim
 	if s.LogLinesDropped > 0 {
 		fmt.Fprintf(w, "log lines dropped: %d\n", s.LogLinesDropped)
 	}
+	writeHistoryState(w, s.History)
 
 	const tunnelRow = "%-14s %-9s %11s %7s %7s %7s %6s %6s %5s\n"
 	fmt.Fprintf(w, "\n"+tunnelRow, "TUNNEL", "STATE", "FLOWS/MAX", "TOTAL", "UP", "DOWN", "DENIED", "LIMIT", "FAIL")

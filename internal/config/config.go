@@ -40,6 +40,9 @@ type Config struct {
 	// Dashboard says where the dashboard is served.
 	Dashboard Dashboard
 
+	// History says where the records of ended flows are kept.
+	History History
+
 	// Workers is the number of event loops; 0 means one per usable CPU.
 	Workers int
 
@@ -205,6 +208,7 @@ func Default() Config {
 		HalfCloseTimeout:  time.Hour,
 		ResetDrainTimeout: 30 * time.Second,
 		Limits:            DefaultLimits(),
+		History:           DefaultHistory(),
 		Log:               Log{Format: "logfmt", Level: "info"},
 	}
 }

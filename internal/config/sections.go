@@ -61,6 +61,7 @@ func (d *decoder) config(root *node) Config {
 		field{"limits", func(n *node) { d.limits(n, &c.Limits) }},
 		into("http_listen", &c.HTTPListen, d.httpListen),
 		field{"dashboard", func(n *node) { d.dashboard(n, &c.Dashboard) }},
+		field{"history", func(n *node) { d.history(n, &c.History) }},
 		into("workers", &c.Workers, d.workers),
 		field{"log", func(n *node) {
 			d.mapping(n, "log",

@@ -15,7 +15,12 @@ type aggregate struct {
 	sent, retransmitted int64 // of those flows of which it is known
 	time, goodput       *tally
 	causes              map[int64]*causeTally // by word
-	ends                map[endWords]int64
+	ends                map[endWords]*int64
+	cache               [64]struct { // of what belongs to a group, by some of its bits
+		group group
+		cause *causeTally
+		end   *int64
+	}
 }
 
 type causeTally struct{ flows, bytes int64 }
@@ -23,7 +28,7 @@ type causeTally struct{ flows, bytes int64 }
 type endWords struct{ endedBy, reason int64 }
 
 func newAggregate(shift uint) *aggregate {
-	return &aggregate{time: newTally(shift), goodput: newTally(shift), causes: map[int64]*causeTally{}, ends: map[endWords]int64{}}
+	return &aggregate{time: newTally(shift), goodput: newTally(shift), causes: map[int64]*causeTally{}, ends: map[endWords]*int64{}}
 }
 
 // add counts a flow, as a transfer if it has moved so many bytes.
@@ -39,37 +44,37 @@ func (a *aggregate) add(f *facts, minBytes int64) {
 		a.time.add(float64(f.elapsedUs) / 1e6)
 		a.goodput.add(f.goodputBps())
 	}
-	if f.group.cause != 0 {
-		c := a.causes[f.group.cause]
-		if c == nil {
-			c = new(causeTally)
-			a.causes[f.group.cause] = c
+	g := &f.group
+	c := &a.cache[(g.tunnel^g.cause<<2^g.reason<<4)&63]
+	if c.end == nil || c.group != *g {
+		c.group, c.cause, c.end = *g, nil, a.end(g.endedBy, g.reason)
+		if g.cause != 0 {
+			c.cause = a.cause(g.cause)
 		}
-		c.flows++
-		c.bytes += f.up + f.down
 	}
-	a.ends[endWords{f.group.endedBy, f.group.reason}]++
+	*c.end++
+	if c.cause != nil {
+		c.cause.flows++
+		c.cause.bytes += f.up + f.down
+	}
 }
 
-func (a *aggregate) merge(o *aggregate) {
-	a.flows += o.flows
-	a.up += o.up
-	a.down += o.down
-	a.sent += o.sent
-	a.retransmitted += o.retransmitted
-	a.time.merge(o.time)
-	a.goodput.merge(o.goodput)
-	for word, c := range o.causes {
-		if mine := a.causes[word]; mine != nil {
-			mine.flows += c.flows
-			mine.bytes += c.bytes
-		} else {
-			a.causes[word] = &causeTally{c.flows, c.bytes}
-		}
+func (a *aggregate) cause(word int64) *causeTally {
+	c := a.causes[word]
+	if c == nil {
+		c = new(causeTally)
+		a.causes[word] = c
 	}
-	for end, n := range o.ends {
-		a.ends[end] += n
+	return c
+}
+
+func (a *aggregate) end(endedBy, reason int64) *int64 {
+	n := a.ends[endWords{endedBy, reason}]
+	if n == nil {
+		n = new(int64)
+		a.ends[endWords{endedBy, reason}] = n
 	}
+	return n
 }
 
 // retransmittedShare is negative if nothing is known to have been sent.
@@ -96,7 +101,7 @@ func (a *aggregate) summary(p Period, tunnel string, words map[int64]string) Sum
 		return cmp.Or(cmp.Compare(b.Flows, a.Flows), cmp.Compare(a.Cause, b.Cause))
 	})
 	for end, n := range a.ends {
-		s.Ends = append(s.Ends, EndCount{EndedBy: words[end.endedBy], Reason: words[end.reason], Flows: n})
+		s.Ends = append(s.Ends, EndCount{EndedBy: words[end.endedBy], Reason: words[end.reason], Flows: *n})
 	}
 	slices.SortFunc(s.Ends, func(a, b EndCount) int {
 		return cmp.Or(cmp.Compare(b.Flows, a.Flows), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.EndedBy, b.EndedBy))
@@ -124,29 +129,30 @@ func (a *aggregate) encode() []byte {
 	for end, n := range a.ends {
 		b = binary.AppendUvarint(b, uint64(end.endedBy))
 		b = binary.AppendUvarint(b, uint64(end.reason))
-		b = binary.AppendUvarint(b, uint64(n))
+		b = binary.AppendUvarint(b, uint64(*n))
 	}
 	return b
 }
 
-// decodeAggregate is the inverse of encode.
-func decodeAggregate(b []byte) (*aggregate, error) {
+// read adds what encode has written of a coarse aggregate.
+func (a *aggregate) read(b []byte) error {
 	r := &blobReader{b: b}
 	if r.byte() != aggregateFormat {
-		return nil, errBlob
+		return errBlob
 	}
-	a := newAggregate(coarse)
-	a.flows, a.up, a.down, a.sent, a.retransmitted = r.count(), r.count(), r.count(), r.count(), r.count()
+	for _, to := range []*int64{&a.flows, &a.up, &a.down, &a.sent, &a.retransmitted} {
+		*to += r.count()
+	}
 	a.time.read(r)
 	a.goodput.read(r)
 	for n := r.uvarint(); n > 0 && !r.failed; n-- {
-		a.causes[r.count()] = &causeTally{r.count(), r.count()}
+		c := a.cause(r.count())
+		c.flows += r.count()
+		c.bytes += r.count()
 	}
 	for n := r.uvarint(); n > 0 && !r.failed; n-- {
-		a.ends[endWords{r.count(), r.count()}] += r.count()
+		end := a.end(r.count(), r.count())
+		*end += r.count()
 	}
-	if err := r.err(); err != nil {
-		return nil, err
-	}
-	return a, nil
+	return r.err()
 }

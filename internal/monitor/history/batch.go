@@ -134,8 +134,10 @@ func digestSegment(conn *sql.Conn, above, last int64) error {
 	for _, f := range all {
 		least, most = min(least, f.endMs), max(most, f.endMs)
 	}
-	_, err = conn.ExecContext(background, "INSERT INTO segments (last, records, min_end_ms, max_end_ms, digest) VALUES (?,?,?,?,?)",
-		last, len(all), least, most, encodeDigest(all))
+	e := newExtremes(all)
+	_, err = conn.ExecContext(background, `INSERT INTO segments
+		(last, records, min_end_ms, max_end_ms, max_elapsed_us, max_bytes, min_goodput_bps, max_retransmitted, digest) VALUES (?,?,?,?,?,?,?,?,?)`,
+		last, len(all), least, most, e.elapsedUs, e.bytes, e.leastGoodput, e.retrans, encodeDigest(all))
 	return err
 }
 
@@ -300,11 +302,9 @@ func (s *sums) store(conn *sql.Conn) error {
 			return err
 		}
 		if stored != nil {
-			before, err := decodeAggregate(stored)
-			if err != nil {
+			if err := a.read(stored); err != nil {
 				return err
 			}
-			a.merge(before)
 		}
 		if _, err := conn.ExecContext(background, `INSERT INTO hours (at, tunnel, bytes_up, bytes_down, ended) VALUES (?1, ?2, 0, 0, ?3)
 			ON CONFLICT DO UPDATE SET ended = ?3`, key.at, key.tunnel, a.encode()); err != nil {

@@ -28,16 +28,6 @@ func (r *blobReader) uvarint() uint64 {
 	return v
 }
 
-func (r *blobReader) varint() int64 {
-	v, n := binary.Varint(r.b)
-	if n <= 0 {
-		r.fail()
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
 // count reads a number that is not negative.
 func (r *blobReader) count() int64 {
 	v := r.uvarint()

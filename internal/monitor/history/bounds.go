@@ -7,8 +7,9 @@ import (
 )
 
 const (
-	// reserve is what is left of the size for SQLite's log beside the file.
-	reserve = 6 << 20
+	// reserve is what is left of the size for SQLite's log beside the file, of 4
+	// MiB and a batch, and for a batch before room is made for it.
+	reserve = 8 << 20
 	// logBound is how long that log may be while somebody's reading keeps it
 	// from being taken into the file. Together with the file it is what the
 	// size may be exceeded by, for as long as that lasts.
@@ -17,6 +18,7 @@ const (
 	pruneAtOnce = 16
 	// shrinkPages are the pages that are given back at once.
 	shrinkPages = 1024
+	slackPages  = 128 // by which the file may be larger than it should
 	pageBytes   = 4096
 	ageInterval = time.Minute
 	// settle is how long the clock must have gone on without a step before age
@@ -137,7 +139,7 @@ func (w *writer) shrink() error {
 		return err
 	}
 	limit := (w.maxBytes.Load() - reserve) / pageBytes
-	if free == 0 || used+free <= limit+shrinkPages && free <= max(used/2, shrinkPages) {
+	if free == 0 || used+free <= limit+slackPages && free <= max(used/2, shrinkPages) {
 		return nil
 	}
 	return w.db.transact(background, func() error {

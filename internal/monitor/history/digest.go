@@ -3,6 +3,7 @@ package history
 import (
 	"encoding/binary"
 	"math"
+	"math/bits"
 )
 
 // A digest is what questions about many records need of a segment, which is
@@ -13,6 +14,9 @@ import (
 // one.
 //
 //	format, groups × (tunnel, cause, reason, ended by), records × facts
+//
+// A record's eight numbers are preceded by their lengths in bytes, four bits of
+// each.
 const (
 	segmentLen   = 1024
 	digestFormat = 1
@@ -49,6 +53,29 @@ func (f *facts) retransmittedShare() float64 {
 	return float64(f.retransmitted) / float64(f.sent)
 }
 
+// extremes are what a segment's records reach in each order: a list that has
+// better ones already need not look into the segment.
+type extremes struct {
+	elapsedUs, bytes      int64
+	leastGoodput, retrans float64 // of those with DefaultMinBytes
+}
+
+func newExtremes(all []facts) extremes {
+	e := extremes{leastGoodput: math.MaxFloat64}
+	for i := range all {
+		f := &all[i]
+		e.elapsedUs = max(e.elapsedUs, f.elapsedUs)
+		e.bytes = max(e.bytes, f.up+f.down)
+		if f.up+f.down >= DefaultMinBytes {
+			if g := f.goodputBps(); g > 0 {
+				e.leastGoodput = min(e.leastGoodput, g)
+			}
+			e.retrans = max(e.retrans, f.retransmittedShare())
+		}
+	}
+	return e
+}
+
 func encodeDigest(all []facts) []byte {
 	number := map[group]int{}
 	var groups []group
@@ -68,18 +95,25 @@ func encodeDigest(all []facts) []byte {
 	b = binary.AppendUvarint(b, uint64(len(all)))
 	var id, end int64
 	for _, f := range all {
-		b = binary.AppendUvarint(b, uint64(f.id-id))
-		b = binary.AppendUvarint(b, uint64(number[f.group]))
-		b = binary.AppendVarint(b, f.endMs-end)
-		b = binary.AppendUvarint(b, uint64(f.elapsedUs))
-		b = binary.AppendUvarint(b, uint64(f.up))
-		b = binary.AppendUvarint(b, uint64(f.down))
-		b = binary.AppendUvarint(b, uint64(f.sent+1))
-		b = binary.AppendUvarint(b, uint64(f.retransmitted+1))
+		delta := f.endMs - end
+		numbers := [8]uint64{
+			uint64(f.id - id - 1), uint64(number[f.group]), uint64(delta<<1) ^ uint64(delta>>63), uint64(f.elapsedUs),
+			uint64(f.up), uint64(f.down), uint64(f.sent + 1), uint64(f.retransmitted + 1),
+		}
+		lengths := len(b)
+		b = append(b, 0, 0, 0, 0)
+		for i, v := range numbers {
+			n := (bits.Len64(v) + 7) / 8
+			b[lengths+i/2] |= byte(n << (4 * (i % 2)))
+			b = binary.LittleEndian.AppendUint64(b, v)[:len(b)+n]
+		}
 		id, end = f.id, f.endMs
 	}
-	return b
+	return append(b, make([]byte, 8)...) // so that eight bytes can be read at once
 }
+
+// masks keep so many of eight bytes.
+var masks = [9]uint64{0, 1<<8 - 1, 1<<16 - 1, 1<<24 - 1, 1<<32 - 1, 1<<40 - 1, 1<<48 - 1, 1<<56 - 1, math.MaxUint64}
 
 // readDigest calls visit with every record of a digest. What wanted refuses is
 // passed over; facts are good until the next call.
@@ -103,25 +137,44 @@ func readDigest(b []byte, wanted func(group) bool, visit func(*facts)) error {
 	if !any && !r.failed {
 		return nil
 	}
-	var f facts
 	records := r.uvarint()
-	if records > uint64(len(r.b)) {
+	if r.failed || records > uint64(len(r.b)) {
 		return errBlob
 	}
+	var f facts
+	b = r.b
 	for range records {
-		step := r.uvarint()
-		g := r.uvarint()
-		f.endMs += r.varint()
-		f.elapsedUs, f.up, f.down = r.count(), r.count(), r.count()
-		f.sent, f.retransmitted = r.count()-1, r.count()-1
-		if r.failed || g >= n || step == 0 || step > uint64(math.MaxInt64-f.id) {
+		// This is where a question's time goes.
+		if len(b) < 4 {
 			return errBlob
 		}
-		f.id += int64(step)
+		lengths := binary.LittleEndian.Uint32(b)
+		b = b[4:]
+		var v [8]uint64
+		for i := range v {
+			n := lengths & 15
+			lengths >>= 4
+			if n > 8 || len(b) < 8 {
+				return errBlob
+			}
+			v[i] = binary.LittleEndian.Uint64(b) & masks[n]
+			b = b[n:]
+		}
+		step, g := v[0], v[1]
+		if g >= n || step >= uint64(math.MaxInt64-f.id) || (v[3]|v[4]|v[5]|v[6]|v[7])>>63 != 0 {
+			return errBlob
+		}
+		f.id += int64(step) + 1
+		f.endMs += int64(v[2]>>1) ^ -int64(v[2]&1)
 		if take[g] {
+			f.elapsedUs, f.up, f.down = int64(v[3]), int64(v[4]), int64(v[5])
+			f.sent, f.retransmitted = int64(v[6])-1, int64(v[7])-1
 			f.group = groups[g]
 			visit(&f)
 		}
 	}
-	return r.err()
+	if len(b) != 8 {
+		return errBlob
+	}
+	return nil
 }

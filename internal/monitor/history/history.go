@@ -22,9 +22,11 @@ import (
 
 // Bounds and defaults of [Options].
 const (
-	MinBytes       = 16 << 20
-	DefaultBytes   = 300 << 20
-	DefaultAge     = 90 * 24 * time.Hour
+	MinBytes     = 16 << 20
+	DefaultBytes = 300 << 20
+	DefaultAge   = 90 * 24 * time.Hour
+	Forever      = 100 * 365 * 24 * time.Hour // no record is older
+
 	queueLen       = 16384 // records that wait: some 16 MB at most
 	batchLen       = 4096  // records in a transaction
 	batchInterval  = 400 * time.Millisecond

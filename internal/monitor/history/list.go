@@ -6,8 +6,10 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"longhaul/internal/doctor"
@@ -56,51 +58,113 @@ func (v *view) choice(since, until time.Time, tunnel string, cause doctor.Cause)
 // errEnough ends a scan.
 var errEnough = errors.New("enough")
 
-// scan visits the records of a choice, the newest segment first and within a
-// segment the oldest record first. Between two segments it may be ended.
-func (v *view) scan(c choice, visit func(*facts), enough func() bool) error {
-	if c.before == 0 {
-		c.before = math.MaxInt64
-	}
-	take := func(f *facts) {
-		if c.has(f.endMs) && f.id < c.before {
+// visitor calls visit with what a choice has of records in its time.
+func (c choice) visitor(visit func(*facts)) func(*facts) {
+	return func(f *facts) {
+		if c.has(f.endMs) && (c.before == 0 || f.id < c.before) {
 			visit(f)
 		}
 	}
-	err := v.each("SELECT "+factColumns+" FROM records WHERE id > (SELECT ifnull(max(last), 0) FROM segments) ORDER BY id", nil, func(row scanner) error {
+}
+
+// tail visits the records after the last full segment.
+func (v *view) tail(c choice, visit func(*facts)) error {
+	visit = c.visitor(visit)
+	return v.each("SELECT "+factColumns+" FROM records WHERE id > (SELECT ifnull(max(last), 0) FROM segments) ORDER BY id", nil, func(row scanner) error {
 		var f facts
 		if err := scanFacts(row, &f); err != nil {
 			return err
 		}
 		if c.wanted(f.group) {
-			take(&f)
+			visit(&f)
 		}
+		return nil
+	})
+}
+
+// segments names the digests that a choice needs.
+const segments = " FROM segments WHERE max_end_ms >= ? AND min_end_ms < ? AND last - ? < ?"
+
+func (c choice) segments() []any {
+	before := c.before
+	if before == 0 {
+		before = math.MaxInt64
+	}
+	return []any{c.from, c.to, segmentLen, before}
+}
+
+// scan visits the records of a choice, the newest segment first and within a
+// segment the oldest record first, until it is enough after a segment.
+func (v *view) scan(c choice, visit func(*facts), enough func() bool) error {
+	if err := v.tail(c, visit); err != nil || enough != nil && enough() {
+		return err
+	}
+	visit = c.visitor(visit)
+	err := v.each("SELECT digest"+segments+" ORDER BY last DESC", c.segments(), func(row scanner) error {
+		var digest sql.RawBytes
+		if err := row.Scan(&digest); err != nil {
+			return err
+		}
+		if err := readDigest(digest, c.wanted, visit); err != nil {
+			return err
+		}
+		if enough != nil && enough() {
+			return errEnough
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+// scanBest visits the records of a choice, those of segments first that promise
+// the highest ranks, until none is left that has a rank above the least wanted.
+func (v *view) scanBest(c choice, promise func(*extremes) float64, visit func(*facts), least func() float64) error {
+	if err := v.tail(c, visit); err != nil {
+		return err
+	}
+	type segment struct {
+		last    int64
+		promise float64
+	}
+	var all []segment
+	err := v.each("SELECT last, max_elapsed_us, max_bytes, min_goodput_bps, max_retransmitted"+segments, c.segments(), func(row scanner) error {
+		var s segment
+		var e extremes
+		if err := row.Scan(&s.last, &e.elapsedUs, &e.bytes, &e.leastGoodput, &e.retrans); err != nil {
+			return err
+		}
+		s.promise = promise(&e)
+		all = append(all, s)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	if enough != nil && enough() {
-		return nil
+	slices.SortFunc(all, func(a, b segment) int {
+		return cmp.Or(cmp.Compare(b.promise, a.promise), cmp.Compare(b.last, a.last))
+	})
+	get, err := v.tx.PrepareContext(v.ctx, "SELECT digest FROM segments WHERE last = ?")
+	if err != nil {
+		return err
 	}
-	err = v.each("SELECT digest FROM segments WHERE max_end_ms >= ? AND min_end_ms < ? AND last - ? < ? ORDER BY last DESC",
-		[]any{c.from, c.to, segmentLen, c.before}, func(row scanner) error {
-			var digest sql.RawBytes
-			if err := row.Scan(&digest); err != nil {
-				return err
-			}
-			if err := readDigest(digest, c.wanted, take); err != nil {
-				return err
-			}
-			if enough != nil && enough() {
-				return errEnough
-			}
-			return nil
-		})
-	if errors.Is(err, errEnough) {
-		return nil
+	defer get.Close()
+	visit = c.visitor(visit)
+	for _, s := range all {
+		if s.promise < least() {
+			break
+		}
+		var digest []byte
+		if err := get.QueryRowContext(v.ctx, s.last).Scan(&digest); err != nil {
+			return err
+		}
+		if err := readDigest(digest, c.wanted, visit); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // candidate is a record that may be in a list.
@@ -143,6 +207,22 @@ func (o Order) rank(f *facts) (float64, bool) {
 	return float64(f.id), true
 }
 
+// promise is the highest rank that a segment can have.
+func (q *Query) promise(e *extremes) float64 {
+	switch {
+	case q.Order == Longest:
+		return float64(e.elapsedUs)
+	case q.Order == Largest:
+		return float64(e.bytes)
+	case q.minBytes() < DefaultMinBytes: // of which the extremes know nothing
+	case q.Order == Slowest:
+		return -e.leastGoodput
+	case q.Order == Retransmitted:
+		return e.retrans
+	}
+	return math.Inf(1)
+}
+
 // Query is the records that a query selects, in its order.
 func (r *Reader) Query(ctx context.Context, q Query) ([]monitor.Record, error) {
 	if q.Order == "" {
@@ -157,58 +237,95 @@ func (r *Reader) Query(ctx context.Context, q Query) ([]monitor.Record, error) {
 	q.Limit = min(q.Limit, MaxLimit)
 	records := []monitor.Record{}
 	err := r.look(ctx, func(v *view) error {
-		c := v.choice(q.Since, q.Until, q.Tunnel, q.Cause)
-		var after *candidate
-		if q.After != 0 {
-			if q.Order == Newest {
-				c.before = q.After
-			} else {
-				var f facts
-				if err := scanFacts(v.tx.QueryRowContext(ctx, "SELECT "+factColumns+" FROM records WHERE id = ?", q.After), &f); err != nil {
-					return err
-				}
-				rank, _ := q.Order.rank(&f)
-				after = &candidate{f.id, rank}
-			}
-		}
-		best := make(worstFirst, 0, q.Limit+1)
-		err := v.scan(c, func(f *facts) {
-			rank, in := q.Order.rank(f)
-			if !in || f.up+f.down < q.minBytes() {
-				return
-			}
-			found := candidate{f.id, rank}
-			switch {
-			case after != nil && compareCandidates(found, *after) <= 0:
-			case len(best) < q.Limit:
-				heap.Push(&best, found)
-			case compareCandidates(found, best[0]) < 0:
-				best[0] = found
-				heap.Fix(&best, 0)
-			}
-		}, func() bool { return q.Order == Newest && len(best) == q.Limit })
+		best, err := v.best(&q)
 		if err != nil {
 			return err
 		}
-		slices.SortFunc(best, compareCandidates)
-		get, err := v.tx.PrepareContext(ctx, "SELECT "+columns+" FROM records WHERE id = ?")
-		if err != nil {
-			return err
-		}
-		defer get.Close()
-		for _, found := range best {
-			record, err := scanRecord(get.QueryRowContext(ctx, found.id), v.words)
-			if err != nil {
-				return err
-			}
-			records = append(records, record)
-		}
-		return nil
+		records, err = v.records(best)
+		return err
 	})
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, errors.Join(ErrNoRecord, err)
-	}
 	return records, err
+}
+
+// best is what a list has, in its order.
+func (v *view) best(q *Query) ([]candidate, error) {
+	c := v.choice(q.Since, q.Until, q.Tunnel, q.Cause)
+	var after *candidate
+	if q.After != 0 && q.Order == Newest {
+		c.before = q.After
+	} else if q.After != 0 {
+		var f facts
+		err := scanFacts(v.tx.QueryRowContext(v.ctx, "SELECT "+factColumns+" FROM records WHERE id = ?", q.After), &f)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil, fmt.Errorf("%w: %d", ErrNoRecord, q.After)
+		}
+		if err != nil {
+			return nil, err
+		}
+		rank, _ := q.Order.rank(&f)
+		after = &candidate{f.id, rank}
+	}
+	best := make(worstFirst, 0, q.Limit)
+	minBytes := q.minBytes()
+	visit := func(f *facts) {
+		rank, in := q.Order.rank(f)
+		if !in || f.up+f.down < minBytes {
+			return
+		}
+		found := candidate{f.id, rank}
+		switch {
+		case after != nil && compareCandidates(found, *after) <= 0:
+		case len(best) < q.Limit:
+			heap.Push(&best, found)
+		case compareCandidates(found, best[0]) < 0:
+			best[0] = found
+			heap.Fix(&best, 0)
+		}
+	}
+	full := func() bool { return len(best) == q.Limit }
+	var err error
+	if q.Order == Newest {
+		err = v.scan(c, visit, full)
+	} else {
+		err = v.scanBest(c, q.promise, visit, func() float64 {
+			if full() {
+				return best[0].rank
+			}
+			return math.Inf(-1)
+		})
+	}
+	slices.SortFunc(best, compareCandidates)
+	return best, err
+}
+
+// recordsAtOnce are those that one statement reads.
+const recordsAtOnce = 100
+
+// records are the ones with these IDs, in this order.
+func (v *view) records(all []candidate) ([]monitor.Record, error) {
+	records := make([]monitor.Record, len(all))
+	place := make(map[int64]int, len(all))
+	for i, found := range all {
+		place[found.id] = i
+	}
+	for some := range slices.Chunk(all, recordsAtOnce) {
+		ids := make([]any, len(some))
+		for i, found := range some {
+			ids[i] = found.id
+		}
+		marks := strings.Repeat(",?", len(ids))[1:]
+		err := v.each("SELECT "+columns+" FROM records WHERE id IN ("+marks+")", ids, func(row scanner) error {
+			record, err := scanRecord(row, v.words)
+			if err == nil {
+				records[place[record.ID]] = record
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return records, nil
 }
 
 // Walk calls visit with every record that ended in a period, oldest first, and

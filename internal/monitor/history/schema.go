@@ -45,6 +45,7 @@ CREATE TABLE records (
 CREATE TABLE segments (
 	last INTEGER PRIMARY KEY,
 	records INTEGER NOT NULL, min_end_ms INTEGER NOT NULL, max_end_ms INTEGER NOT NULL,
+	max_elapsed_us INTEGER NOT NULL, max_bytes INTEGER NOT NULL, min_goodput_bps REAL NOT NULL, max_retransmitted REAL NOT NULL,
 	digest BLOB NOT NULL
 );
 

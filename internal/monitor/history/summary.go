@@ -2,6 +2,7 @@ package history
 
 import (
 	"context"
+	"database/sql"
 	"time"
 )
 
@@ -42,10 +43,11 @@ func (v *view) summary(p Period, tunnel string) (Summary, error) {
 		return a.summary(p, tunnel, v.words), nil
 	}
 	a := newAggregate(coarse)
-	err = v.hours(c, func(_ int64, ended *aggregate, _, _ int64) {
-		if ended != nil {
-			a.merge(ended)
+	err = v.hours(c, true, func(_, _, _ int64, ended []byte) error {
+		if len(ended) == 0 {
+			return nil
 		}
+		return a.read(ended)
 	})
 	s := a.summary(p, tunnel, v.words)
 	s.Approximate = true
@@ -74,25 +76,22 @@ func (v *view) covers(s span) (bool, error) {
 	return from >= oldest, nil
 }
 
-// hours visits the summaries of the hours that begin in a span, in their order.
-func (v *view) hours(c choice, visit func(at int64, ended *aggregate, up, down int64)) error {
+// hours visits the summaries of the hours that begin in a span, in their order:
+// what was carried and, if it is wanted and there are any, the flows that ended.
+func (v *view) hours(c choice, ended bool, visit func(at, up, down int64, ended []byte) error) error {
 	from, to := c.seconds(hour)
-	return v.each("SELECT at, bytes_up, bytes_down, ended FROM hours WHERE at >= ? AND at < ? AND (? = 0 OR tunnel = ?) ORDER BY at",
+	what := "at, bytes_up, bytes_down, NULL"
+	if ended {
+		what = "at, bytes_up, bytes_down, ended"
+	}
+	return v.each("SELECT "+what+" FROM hours WHERE at >= ? AND at < ? AND (? = 0 OR tunnel = ?) ORDER BY at",
 		[]any{from, to, c.tunnel, c.tunnel}, func(row scanner) error {
 			var at, up, down int64
-			var stored []byte
+			var stored sql.RawBytes
 			if err := row.Scan(&at, &up, &down, &stored); err != nil {
 				return err
 			}
-			var ended *aggregate
-			if stored != nil {
-				var err error
-				if ended, err = decodeAggregate(stored); err != nil {
-					return err
-				}
-			}
-			visit(at, ended, up, down)
-			return nil
+			return visit(at, up, down, stored)
 		})
 }
 
@@ -165,6 +164,7 @@ func (v *view) chart(p Period, tunnel string) (Chart, error) {
 		step = max(step, hour)
 	}
 	chart.Step = time.Duration(step) * time.Second
+	fromHours := step >= hour && (!whole || p.MinBytes <= 1)
 	from, to := c.seconds(step)
 	points := make([]struct {
 		up, down int64
@@ -191,14 +191,15 @@ func (v *view) chart(p Period, tunnel string) (Chart, error) {
 			return nil
 		})
 	case step >= hour:
-		err = v.hours(c, func(second int64, ended *aggregate, up, down int64) {
+		err = v.hours(c, fromHours, func(second, up, down int64, ended []byte) error {
 			carry(second, up, down)
-			if i := at(second); !whole && ended != nil && i >= 0 && i < len(points) {
-				points[i].ended.merge(ended)
+			if i := at(second); len(ended) > 0 && i >= 0 && i < len(points) {
+				return points[i].ended.read(ended)
 			}
+			return nil
 		})
 	}
-	if err == nil && whole {
+	if err == nil && !fromHours {
 		c.span = span{from * 1000, to * 1000}
 		err = v.scan(c, func(f *facts) {
 			points[at(floor(f.endMs, 1000)/1000)].ended.add(f, p.MinBytes)

@@ -1,0 +1,336 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"longhaul/internal/config"
+	"longhaul/internal/control"
+	"longhaul/internal/doctor"
+	"longhaul/internal/monitor/history"
+)
+
+// servicesHistory is where the service of the packages keeps its records.
+const servicesHistory = "/var/lib/longhaul/history.db"
+
+// historySelection is what the commands have in common that select records.
+type historySelection struct {
+	file, since, until, tunnel, cause, minBytes string
+	now                                         time.Time
+}
+
+func (s *historySelection) addFile(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&s.file, "file", "", "`FILE` of the records (default: that of the running relay)")
+}
+
+func (s *historySelection) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	s.addFile(cmd)
+	flags.StringVar(&s.since, "since", "", "flows that ended at this `TIME` or later: 24h (ago), 2026-11-20, 14:30")
+	flags.StringVar(&s.until, "until", "", "flows that ended before this `TIME`; a date is the end of the day")
+	flags.StringVar(&s.tunnel, "tunnel", "", "flows of this `TUNNEL`")
+	flags.StringVar(&s.cause, "cause", "", "flows that this `CAUSE` limited for the most of their time")
+	flags.StringVar(&s.minBytes, "min-bytes", "", "flows that moved this `SIZE` or more, such as 10MB")
+}
+
+// query is what is selected.
+func (s *historySelection) query() (q history.Query, err error) {
+	s.now = time.Now()
+	p, err := parseSpan(s.since, s.until, s.now)
+	if err != nil {
+		return q, usageError(err)
+	}
+	q = history.Query{Since: p.From, Until: p.To, Tunnel: s.tunnel, Cause: doctor.Cause(s.cause)}
+	if s.cause != "" && !slices.Contains(doctor.Causes(), q.Cause) {
+		return q, usageError(&hintError{fmt.Errorf("there is no cause %q", s.cause), "causes are " + joinWords(doctor.Causes())})
+	}
+	q.MinBytes, err = parseMinBytes(s.minBytes)
+	return q, err
+}
+
+// parseMinBytes is negative for 0, which is no bound, and 0 where nothing is said.
+func parseMinBytes(text string) (int64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	size, err := config.ParseSize(text)
+	if err != nil {
+		return 0, usageError(&hintError{fmt.Errorf("--min-bytes cannot be %q", text), "write it like 500kB, 10MB or 1GiB"})
+	}
+	if size == 0 {
+		return -1, nil
+	}
+	return int64(size), nil
+}
+
+func joinWords[T ~string](all []T) string {
+	words := make([]string, len(all))
+	for i, w := range all {
+		words[i] = string(w)
+	}
+	return strings.Join(words, ", ")
+}
+
+// open finds the history and a reader of it.
+func (s *historySelection) open(ctx context.Context, env *env) (*history.Reader, error) {
+	path := s.file
+	if path == "" {
+		var err error
+		if path, err = findHistory(ctx, env); err != nil {
+			return nil, err
+		}
+	}
+	if !strings.HasPrefix(path, "/") {
+		dir, err := os.Getwd()
+		if err != nil {
+			return nil, err
+		}
+		path = dir + "/" + path
+	}
+	r, err := history.OpenReader(path)
+	if err != nil {
+		return nil, usageError(&hintError{err, "give the file that history: {file: …} of the relay's configuration names"})
+	}
+	return r, nil
+}
+
+// findHistory asks the running relay, or else takes the service's.
+func findHistory(ctx context.Context, env *env) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	keep := "have the relay keep records: history: {file: " + servicesHistory + "} in its configuration, or --history; or name a file with --file"
+	body, err := control.Status(ctx, control.DefaultPath(env.getenv))
+	if err == nil {
+		var status struct {
+			History *struct {
+				File string `json:"file"`
+			} `json:"history"`
+		}
+		if err := json.Unmarshal(body, &status); err != nil {
+			return "", &hintError{fmt.Errorf("cannot read the relay's answer: %w", err), "name the file with --file"}
+		}
+		if status.History == nil {
+			return "", &hintError{errors.New("the running relay keeps no records of its flows"), keep}
+		}
+		return status.History.File, nil
+	}
+	if _, statErr := os.Stat(servicesHistory); statErr == nil || errors.Is(statErr, os.ErrPermission) {
+		return servicesHistory, nil
+	}
+	return "", &hintError{fmt.Errorf("no relay answers here, and there is no %s", servicesHistory), keep}
+}
+
+// historyError adds what to do about an error of the history.
+func historyError(err error) error {
+	switch {
+	case errors.Is(err, history.ErrNoFile):
+		return &hintError{err, "a relay with history: {file: …} in its configuration makes one; --file names another"}
+	case errors.Is(err, history.ErrForbidden):
+		return &hintError{err, "run this as root or as the relay's user"}
+	case errors.Is(err, history.ErrUnsound):
+		return &hintError{err, "the relay sets such a file aside and begins a new one when it meets the damage, or is restarted"}
+	case errors.Is(err, history.ErrNewer):
+		return &hintError{err, "use the longhaul of the relay that writes it"}
+	case errors.Is(err, history.ErrForeign):
+		return &hintError{err, "name the file that history: {file: …} of the relay's configuration names"}
+	case errors.Is(err, history.ErrNoRecord):
+		return &hintError{err, "longhaul history lists them with their IDs; old ones go"}
+	case errors.Is(err, history.ErrBusy):
+		return &hintError{err, "try again"}
+	}
+	return err
+}
+
+// historyRun makes the RunE of a command that reads the history.
+func (s *historySelection) run(env *env, do func(ctx context.Context, r *history.Reader) error) error {
+	ctx, stop := untilSignal(env.ctx)
+	defer stop()
+	r, err := s.open(ctx, env)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return historyError(do(ctx, r))
+}
+
+func newHistory(env *env) *cobra.Command {
+	var (
+		s              historySelection
+		limit          int
+		asJSON, asCSV  bool
+		chosen         [5]bool
+		orders         = history.Orders()
+		meanings       = []string{"the latest first (the default)", "the least goodput first", "the longest first", "the most bytes first", "the most of its data sent again first"}
+		errSeveralWays = usageError(&hintError{errors.New("flows can be listed in one order"), "give one of --slowest, --longest, --largest and --retransmitted"})
+	)
+	cmd := &cobra.Command{
+		Use:   "history",
+		Short: "List flows that have ended: the slowest, the largest, by cause",
+		Long: `history lists the flows of a relay that have ended, whether or not the relay
+runs. The relay keeps records of them if its configuration says so (history:);
+the service of the packages does.
+
+BIT/S is the goodput of both directions over the whole life, pauses included;
+AGN the part of the data sent that was sent again, on both legs. WHY is what
+limited the flow the longest (see longhaul doctor), or why it ended if that was
+not by an end from both sides.`,
+		Example: `  longhaul history --since 24h --slowest
+  longhaul history --tunnel to-site-b --cause random-loss --since 2026-11-20
+  longhaul history compare --at 2026-11-20T14:30 --tunnel to-site-b
+  longhaul history show 4711`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return needCommand(cmd, args)
+			}
+			return nil
+		},
+	}
+	s.add(cmd)
+	flags := cmd.Flags()
+	for i, order := range orders {
+		flags.BoolVar(&chosen[i], string(order), false, meanings[i])
+	}
+	flags.IntVar(&limit, "limit", 20, "list at most `N`")
+	flags.BoolVar(&asJSON, "json", false, "print JSON")
+	flags.BoolVar(&asCSV, "csv", false, "print a table for other programs")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		q, err := s.query()
+		if err != nil {
+			return err
+		}
+		for i, wanted := range chosen {
+			if wanted && q.Order != "" {
+				return errSeveralWays
+			}
+			if wanted {
+				q.Order = orders[i]
+			}
+		}
+		switch {
+		case limit < 1 || limit > history.MaxLimit:
+			return usageError(&hintError{fmt.Errorf("--limit cannot be %d", limit), fmt.Sprintf("give 1 to %d; longhaul history export prints all", history.MaxLimit)})
+		case asJSON && asCSV:
+			return usageError(&hintError{errors.New("--json and --csv are two ways to print"), "leave one of them out"})
+		}
+		q.Limit = limit
+		return s.run(env, func(ctx context.Context, r *history.Reader) error {
+			records, err := r.Query(ctx, q)
+			if err != nil {
+				return err
+			}
+			switch {
+			case asJSON:
+				return writeJSON(env.stdout, historyList{r.Path(), records})
+			case asCSV:
+				w := newHistoryCSV(env.stdout)
+				for i := range records {
+					w.write(&records[i])
+				}
+				return w.flush()
+			}
+			extent, err := r.Extent(ctx)
+			if err != nil {
+				return err
+			}
+			writeHistory(env.stdout, records, q, extent, s.now)
+			return nil
+		})
+	}
+	cmd.AddCommand(newHistoryShow(env), newHistoryCompare(env), newHistoryExport(env), newHistoryCheck(env))
+	return cmd
+}
+
+func newHistoryExport(env *env) *cobra.Command {
+	var s historySelection
+	var asCSV bool
+	cmd := &cobra.Command{
+		Use:   "export",
+		Short: "Print every record, the oldest first, as lines of JSON or as CSV",
+		Example: `  longhaul history export --since 2026-11-01 | jq .goodput.up_bps
+  longhaul history export --csv --tunnel to-site-b > flows.csv`,
+		Args: noArgs,
+	}
+	s.add(cmd)
+	cmd.Flags().BoolVar(&asCSV, "csv", false, "a table, with a line of names first and without the course of goodput")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		q, err := s.query()
+		if err != nil {
+			return err
+		}
+		return s.run(env, func(ctx context.Context, r *history.Reader) error {
+			return exportHistory(ctx, env.stdout, r, q, asCSV)
+		})
+	}
+	return cmd
+}
+
+// historyHealth is the JSON of `longhaul history check`.
+type historyHealth struct {
+	File string `json:"file"`
+	history.Extent
+	Sound bool   `json:"sound"`
+	Error string `json:"error,omitempty"`
+}
+
+func newHistoryCheck(env *env) *cobra.Command {
+	var s historySelection
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Say what the history holds, and look through its file for damage",
+		Example: `  longhaul history check
+  longhaul history check --file /var/lib/longhaul/history.db --json`,
+		Args: noArgs,
+	}
+	s.addFile(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		return s.run(env, func(ctx context.Context, r *history.Reader) error {
+			h := historyHealth{File: r.Path()}
+			var err error
+			if h.Extent, err = r.Extent(ctx); err == nil {
+				err = history.Check(ctx, r.Path())
+			}
+			if h.Sound = err == nil; err != nil {
+				h.Error = err.Error()
+			}
+			if asJSON {
+				if err := writeJSON(env.stdout, h); err != nil {
+					return err
+				}
+				if err != nil {
+					return &exitError{nil, exitFailure}
+				}
+				return nil
+			}
+			if err == nil {
+				writeHistoryHealth(env.stdout, h)
+			}
+			return err
+		})
+	}
+	return cmd
+}
+
+// completeHistory completes what the history's commands have in common.
+func completeHistory(cmd *cobra.Command) {
+	if cmd.Flags().Lookup("tunnel") != nil {
+		_ = cmd.RegisterFlagCompletionFunc("tunnel", completeTunnels)
+	}
+	if cmd.Flags().Lookup("cause") != nil {
+		_ = cmd.RegisterFlagCompletionFunc("cause", cobra.FixedCompletions(strings.Split(joinWords(doctor.Causes()), ", "), cobra.ShellCompDirectiveNoFileComp))
+	}
+	if cmd.Flags().Lookup("file") != nil {
+		_ = cmd.MarkFlagFilename("file", "db")
+	}
+}

@@ -1,0 +1,122 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"longhaul/internal/config"
+)
+
+// A moment is written as a date, a date with a time, a time of today, or how
+// long ago it was. A date alone stands for its whole day.
+
+// parseMoment gives the beginning and the end of what is written; they are the
+// same for all but a date.
+func parseMoment(text string, now time.Time) (begin, end time.Time, err error) {
+	switch text {
+	case "now":
+		return now, now, nil
+	case "today":
+		text = now.Format(time.DateOnly)
+	case "yesterday":
+		text = now.AddDate(0, 0, -1).Format(time.DateOnly)
+	}
+	if t, err := time.ParseInLocation(time.DateOnly, text, now.Location()); err == nil {
+		return t, t.AddDate(0, 0, 1), nil
+	}
+	for _, layout := range []string{"2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", time.RFC3339} {
+		if t, err := time.ParseInLocation(layout, text, now.Location()); err == nil {
+			return t, t, nil
+		}
+	}
+	for _, layout := range []string{"15:04", "15:04:05"} {
+		if t, err := time.Parse(layout, text); err == nil {
+			y, m, d := now.Date()
+			at := time.Date(y, m, d, t.Hour(), t.Minute(), t.Second(), 0, now.Location())
+			return at, at, nil
+		}
+	}
+	if d, err := config.ParseDuration(text); err == nil {
+		return now.Add(-d), now.Add(-d), nil
+	}
+	return begin, end, &hintError{fmt.Errorf("%q is not a time", text), "write it like 2026-11-20, 2026-11-20T14:30, 14:30, yesterday, or 36h for as long ago"}
+}
+
+// period is a stretch of time, To not included.
+type period struct {
+	From time.Time `json:"from"`
+	To   time.Time `json:"to"`
+}
+
+// parsePeriod reads FROM..TO, one date for its day, or one time until now.
+func parsePeriod(text string, now time.Time) (p period, err error) {
+	from, to, both := strings.Cut(text, "..")
+	begin, end, err := parseMoment(from, now)
+	if err != nil {
+		return p, err
+	}
+	p = period{begin, end}
+	switch {
+	case both:
+		if _, p.To, err = parseMoment(to, now); err != nil {
+			return p, err
+		}
+	case begin.Equal(end):
+		p.To = now
+	}
+	if !p.From.Before(p.To) {
+		return p, &hintError{fmt.Errorf("the period %s ends before it begins", text), "write it like 2026-11-01..2026-11-07, 48h..24h or yesterday"}
+	}
+	return p, nil
+}
+
+// parseSpan reads --since and --until; empty is no bound, zero.
+func parseSpan(since, until string, now time.Time) (p period, err error) {
+	if since != "" {
+		if p.From, _, err = parseMoment(since, now); err != nil {
+			return p, err
+		}
+	}
+	if until != "" {
+		if _, p.To, err = parseMoment(until, now); err != nil {
+			return p, err
+		}
+	}
+	if since != "" && until != "" && !p.From.Before(p.To) {
+		return p, &hintError{fmt.Errorf("--until %s is not after --since %s", until, since), "give a later time"}
+	}
+	return p, nil
+}
+
+// around gives the same length of time before and after a moment.
+func around(at string, span string, now time.Time) (before, after period, err error) {
+	moment, _, err := parseMoment(at, now)
+	if err != nil {
+		return before, after, err
+	}
+	if !moment.Before(now) {
+		return before, after, &hintError{fmt.Errorf("%s is not past yet", at), "give the time of a change that has been made"}
+	}
+	length := now.Sub(moment)
+	if span != "" {
+		if length, err = config.ParseDuration(span); err != nil || length <= 0 {
+			return before, after, &hintError{fmt.Errorf("--span cannot be %q", span), "give a time such as 2h or 7d"}
+		}
+	}
+	return period{moment.Add(-length), moment}, period{moment, moment.Add(length)}, nil
+}
+
+func (p period) String() string {
+	const layout = "2006-01-02 15:04"
+	from, to := "the beginning", "now"
+	if !p.From.IsZero() {
+		from = p.From.Local().Format(layout)
+	}
+	if !p.To.IsZero() {
+		to = p.To.Local().Format(layout)
+	}
+	return from + " to " + to
+}

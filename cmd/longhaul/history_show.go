@@ -1,0 +1,153 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"longhaul/internal/monitor"
+	"longhaul/internal/monitor/history"
+)
+
+func newHistoryShow(env *env) *cobra.Command {
+	var s historySelection
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "show ID",
+		Short: "Show one flow: both its legs, and the course of its goodput",
+		Example: `  longhaul history show 4711
+  longhaul history show 4711 --json`,
+		Args: exactArgs(1, "the ID of a flow, which longhaul history lists"),
+	}
+	s.addFile(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		id, err := strconv.ParseInt(args[0], 10, 64)
+		if err != nil || id < 1 {
+			return usageError(&hintError{fmt.Errorf("%q is not an ID", args[0]), "longhaul history lists flows with their IDs"})
+		}
+		return s.run(env, func(ctx context.Context, r *history.Reader) error {
+			record, err := r.Get(ctx, id)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(env.stdout, record)
+			}
+			writeRecord(env.stdout, &record)
+			return nil
+		})
+	}
+	return cmd
+}
+
+// writeRecord prints one record. What is not known is left out.
+func writeRecord(w io.Writer, r *monitor.Record) {
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-12s "+format+"\n", append([]any{name}, args...)...)
+	}
+	row("tunnel", "%s", r.Tunnel)
+	if r.Client.IsValid() {
+		row("client", "%s", r.Client)
+	}
+	if r.Target.IsValid() {
+		text := r.Target.String()
+		if r.Hop != "" && r.Hop != text {
+			text += " (" + r.Hop + ")"
+		}
+		row("target", "%s", text)
+	}
+	const layout = "2006-01-02 15:04:05.000"
+	row("began", "%s", r.Start.Local().Format(layout))
+	row("ended", "%s, after %s", r.End.Local().Format(layout), roundedTime(r.Elapsed))
+	reason := r.Reason
+	if reason == cleanEnd {
+		reason = "by an end from both sides"
+	} else if r.EndedBy != "" {
+		reason += ", by " + map[string]string{"client": "the client", "target": "the target", "both": "both sides", "relay": "the relay"}[r.EndedBy]
+	}
+	if r.Error != "" {
+		reason += ": " + r.Error
+	}
+	row("why", "%s", reason)
+	row("moved", "%s up, %s down", bytesText(r.BytesUp), bytesText(r.BytesDown))
+	if g := r.GoodputBps(); g > 0 {
+		row("goodput", "%s, both directions over the whole time", bitsPerSecond(g))
+	}
+	if r.Cause != "" {
+		row("limited by", "%s on the %s leg, for %.0f %% of the time with data", r.Cause, r.CauseLeg, 100*r.CauseShare)
+	}
+	for _, leg := range []struct {
+		name string
+		of   *monitor.LegRecord
+	}{{"client leg", &r.ClientLeg}, {"target leg", &r.TargetLeg}} {
+		if text := legText(leg.of); text != "" {
+			row(leg.name, "%s", text)
+		}
+	}
+	for _, direction := range []struct {
+		name string
+		bps  []float32
+	}{{"up", r.Goodput.UpBps}, {"down", r.Goodput.DownBps}} {
+		var most float32
+		figures := make([]float64, len(direction.bps))
+		for i, v := range direction.bps {
+			most, figures[i] = max(most, v), float64(v)
+		}
+		if most > 0 {
+			row(direction.name, "%s", sparkline(figures, monitor.SeriesLen))
+			row("", "up to %s, %s a column", bitsPerSecond(float64(most)), r.Goodput.Step)
+		}
+	}
+}
+
+func legText(l *monitor.LegRecord) string {
+	var parts []string
+	if l.Side != "" {
+		parts = append(parts, l.Side)
+	}
+	if l.CongestionControl != "" {
+		parts = append(parts, l.CongestionControl)
+	}
+	if l.RTT > 0 {
+		text := fmt.Sprintf("RTT %s", rttText(l.RTT))
+		if l.MinRTT > 0 {
+			text += fmt.Sprintf(" (least %s)", rttText(l.MinRTT))
+		}
+		parts = append(parts, text)
+	}
+	if l.BytesSent >= 0 {
+		text := "sent " + bytesText(l.BytesSent)
+		if l.BytesRetransmitted >= 0 && l.BytesSent > 0 {
+			text += fmt.Sprintf(", %.2g %% of it again", 100*float64(l.BytesRetransmitted)/float64(l.BytesSent))
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, ", ")
+}
+
+func rttText(d time.Duration) string { return fmt.Sprintf("%.3g ms", milliseconds(d)) }
+
+func bytesText(n int64) string {
+	if n < 1000 {
+		return plural(int(n), "byte")
+	}
+	return quantity(n) + "B"
+}
+
+// roundedTime keeps three digits or so.
+func roundedTime(d time.Duration) time.Duration {
+	for unit := time.Hour; unit > time.Microsecond; unit /= 10 {
+		if d >= unit {
+			return d.Round(unit / 100)
+		}
+	}
+	return d
+}

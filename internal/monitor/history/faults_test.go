@@ -1,0 +1,554 @@
+package history
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/monitor"
+	"longhaul/internal/nettest"
+)
+
+func TestSizeIsKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history.db")
+	s, _ := opened(t, path, Options{MaxBytes: 32 << 20})
+	begin := noon.Add(-2000 * time.Hour)
+	fill := func(n int, most int64) {
+		t.Helper()
+		all := made(n, 10*time.Second, begin.Add(time.Duration(n)*10*time.Second))
+		begin = all[n-1].End
+		for len(all) > 0 {
+			add(t, s, all[:min(len(all), 5000)])
+			all = all[min(len(all), 5000):]
+			if file, wal := size(path); file+wal > most {
+				t.Fatalf("%d bytes and %d beside them, more than %d", file, wal, most)
+			}
+		}
+	}
+	fill(200_000, 32<<20)
+	r := reader(t, path)
+	e, err := r.Extent(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.Records < 90_000 || e.Records > 190_000 || !e.Newest.Equal(begin) {
+		t.Errorf("kept %d records, of until %v", e.Records, e.Newest)
+	}
+	oldest, err := r.Query(t.Context(), Query{Until: e.Oldest.Add(time.Millisecond)})
+	if err != nil || len(oldest) != 1 || oldest[0].ID != 200_000-e.Records+1 {
+		t.Errorf("it is not the oldest that went: %v %v", oldest, err)
+	}
+	// What is gone is still in the hours.
+	all, err := r.Summary(t.Context(), Period{}, "")
+	if err != nil || !all.Approximate || all.Flows != 200_000 {
+		t.Errorf("the summary of all has %d flows, approximate: %v, %v", all.Flows, all.Approximate, err)
+	}
+	kept, err := r.Summary(t.Context(), Period{Since: e.Oldest}, "")
+	if err != nil || kept.Approximate || kept.Flows != e.Records {
+		t.Errorf("the summary of what is kept has %d flows of %d, approximate: %v, %v", kept.Flows, e.Records, kept.Approximate, err)
+	}
+	// A smaller size makes the file smaller.
+	s.SetLimits(16<<20, 0)
+	nettest.Eventually(t, patience, func() bool { file, wal := size(path); return file+wal <= 16<<20 }, func() string {
+		file, wal := size(path)
+		return fmt.Sprintf("the file has %d bytes and %d beside them", file, wal)
+	})
+	fill(20_000, 16<<20)
+	s.Close()
+	if err := Check(t.Context(), path); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAgeIsKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history.db")
+	s, _ := opened(t, path, Options{MaxAge: time.Hour, settle: time.Nanosecond})
+	all := made(3*segmentLen+100, 2*time.Second, time.Now())
+	all[0].End = time.Now().Add(-40 * time.Hour) // the clock was wrong
+	add(t, s, all)
+	r := reader(t, path)
+	nettest.Eventually(t, patience, func() bool {
+		e, err := r.Extent(t.Context())
+		return err == nil && e.Records < 2*segmentLen+101 && e.Records > 1800
+	}, func() string { e, err := r.Extent(t.Context()); return fmt.Sprint(e, err) })
+}
+
+// TestClockSteps has the clock of the host step far ahead and back: nothing is
+// let go of because of it.
+func TestClockSteps(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history.db")
+	now := make(chan time.Time, 1)
+	now <- time.Now()
+	read := func() time.Time { v := <-now; now <- v; return v }
+	set := func(v time.Time) { <-now; now <- v }
+	s, _ := opened(t, path, Options{now: read})
+	add(t, s, made(segmentLen+5, time.Second, time.Now()))
+	for _, wrong := range []time.Duration{10 * 365 * 24 * time.Hour, -30 * 365 * 24 * time.Hour, 0} {
+		set(time.Now().Add(wrong))
+		add(t, s, made(5, time.Second, read()))
+	}
+	r := reader(t, path)
+	e, err := r.Extent(t.Context())
+	if err != nil || e.Records != segmentLen+20 {
+		t.Errorf("%+v %v", e, err)
+	}
+	newest, err := r.Query(t.Context(), Query{Limit: 5})
+	if err != nil || newest[0].ID != segmentLen+20 || time.Since(newest[0].End) > time.Hour {
+		t.Errorf("the newest are not those that were written last: %v %v", newest, err)
+	}
+	future, err := r.Query(t.Context(), Query{Since: time.Now().Add(time.Hour)})
+	if err != nil || len(future) != 5 {
+		t.Errorf("%d records of the future, %v", len(future), err)
+	}
+}
+
+// lock holds a lock of another program on a file.
+func lock(t *testing.T, path string) (release func()) {
+	t.Helper()
+	db, err := sql.Open("sqlite", dsn(path, "rw", 5000, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := db.Conn(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.ExecContext(context.Background(), "BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	return func() { conn.Close(); db.Close() }
+}
+
+// TestAddNeverWaits holds the file up, by a lock of another program and by a
+// disk that does not answer, and measures how long Add takes.
+func TestAddNeverWaits(t *testing.T) {
+	stuck := make(chan struct{})
+	var once bool
+	for name, hold := range map[string]func(string) (Options, func()){
+		"lock": func(path string) (Options, func()) { return Options{}, nil },
+		"disk": func(string) (Options, func()) {
+			return Options{beforeCall: func() {
+				if once {
+					<-stuck
+				}
+				once = true
+			}}, func() { close(stuck) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "history.db")
+			opts, release := hold(path)
+			s, said := opened(t, path, opts)
+			if release == nil {
+				add(t, s, made(1, time.Second, noon))
+				release = lock(t, path)
+			}
+			all := made(1000, time.Second, noon)
+			var longest time.Duration
+			for range 30 {
+				batch := append([]monitor.Record(nil), all...)
+				began := time.Now()
+				s.Add(batch)
+				longest = max(longest, time.Since(began))
+			}
+			state := s.State()
+			if longest > time.Second { // microseconds; a loaded machine may be late
+				t.Errorf("Add took %v", longest)
+			}
+			if state.Dropped < 30_000-queueLen-batchLen || state.Dropped+int64(state.Waiting) > 30_000 {
+				t.Errorf("of 30000 records %d wait and %d were dropped", state.Waiting, state.Dropped)
+			}
+			if name == "lock" {
+				nettest.Eventually(t, patience, func() bool { return strings.Contains(said.String(), "locked by another program") }, said.String)
+			}
+			release()
+			nettest.Eventually(t, patience, func() bool { s := s.State(); return s.Written >= 30_000-s.Dropped && s.Problem == "" }, func() string { return fmt.Sprint(s.State()) })
+			s.Close()
+			if err := Check(t.Context(), path); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// mounted is a directory on a small file system of its own.
+func mounted(t *testing.T, options string) string {
+	t.Helper()
+	nettest.RequireSandbox(t)
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir
+}
+
+func TestFullDisk(t *testing.T) {
+	dir := mounted(t, "size=4m")
+	path := filepath.Join(dir, "history.db")
+	s, said := opened(t, path, Options{})
+	all := made(60_000, time.Second, noon)
+	for len(all) > 0 && s.State().Dropped == 0 {
+		s.Add(append([]monitor.Record(nil), all[:1000]...))
+		all = all[1000:]
+		if s.State().Problem == "" {
+			time.Sleep(20 * time.Millisecond) // so that some are written
+		}
+	}
+	nettest.Eventually(t, patience, func() bool { return strings.Contains(said.String(), "make room on the disk") }, said.String)
+	if s.State().Written == 0 || s.State().Dropped == 0 {
+		t.Fatalf("%+v", s.State())
+	}
+	if err := Check(t.Context(), path); err != nil {
+		t.Errorf("while the disk is full: %v", err)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=64m"); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, patience, func() bool { state := s.State(); return state.Waiting == 0 && state.Problem == "" }, func() string { return fmt.Sprint(s.State()) })
+	if !strings.Contains(said.String(), "written again") {
+		t.Error(said)
+	}
+	add(t, s, made(10, time.Second, noon))
+	s.Close()
+	if err := Check(t.Context(), path); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReadOnlyFileSystem(t *testing.T) {
+	dir := mounted(t, "size=32m")
+	path := filepath.Join(dir, "history.db")
+	remount := func(flags uintptr) {
+		t.Helper()
+		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT|flags, "size=32m"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, _ := opened(t, path, Options{})
+	add(t, s, made(10, time.Second, noon))
+	s.Close()
+	remount(unix.MS_RDONLY)
+	late, said := opened(t, path, Options{})
+	late.Add(made(10, time.Second, noon))
+	nettest.Eventually(t, patience, func() bool { return strings.Contains(said.String(), "may be written") }, said.String)
+	if got, err := reader(t, path).Query(t.Context(), Query{}); err != nil || len(got) != 10 {
+		t.Errorf("%d records to be read, %v", len(got), err)
+	}
+	remount(0)
+	nettest.Eventually(t, patience, func() bool { return late.State().Written == 10 }, func() string { return fmt.Sprint(late.State()) })
+}
+
+func TestNoDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "later")
+	s, said := opened(t, filepath.Join(dir, "history.db"), Options{})
+	s.Add(made(10, time.Second, noon))
+	nettest.Eventually(t, patience, func() bool { return strings.Contains(said.String(), "make the directory") }, said.String)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, patience, func() bool { return s.State().Written == 10 }, said.String)
+}
+
+// execute runs a statement on a file of which nobody else has hold.
+func execute(t *testing.T, path, statement string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", dsn(path, "rwc", 5000, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec(statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNewerAndForeignFilesAreLeftAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		make func(path string)
+		err  error
+		said string
+	}{
+		"newer": {func(path string) {
+			s, _ := opened(t, path, Options{})
+			add(t, s, made(10, time.Second, noon))
+			s.Close()
+			execute(t, path, "PRAGMA user_version = 99")
+		}, ErrNewer, "start the newer version again"},
+		"foreign": {func(path string) { execute(t, path, "CREATE TABLE bookmarks (url TEXT)") }, ErrForeign, "a file of its own"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "history.db")
+			c.make(path)
+			before, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, said := opened(t, path, Options{})
+			s.Add(made(10, time.Second, noon))
+			nettest.Eventually(t, patience, func() bool { return strings.Contains(said.String(), c.said) }, said.String)
+			s.Close()
+			after, err := os.ReadFile(path)
+			if err != nil || string(before) != string(after) {
+				t.Errorf("the file was changed: %v", err)
+			}
+			if s.Dropped() != 10 {
+				t.Errorf("%d records counted as dropped", s.Dropped())
+			}
+			if _, err := reader(t, path).Query(t.Context(), Query{}); !errors.Is(err, c.err) {
+				t.Errorf("reading: %v", err)
+			}
+		})
+	}
+}
+
+// TestUpgradeOfTheSchemaStopsTheOldProcess has a newer process change the file
+// while an older one writes.
+func TestUpgradeOfTheSchemaStopsTheOldProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history.db")
+	s, said := opened(t, path, Options{})
+	add(t, s, made(10, time.Second, noon))
+	execute(t, path, "PRAGMA user_version = 99")
+	s.Add(made(10, time.Second, noon))
+	nettest.Eventually(t, patience, func() bool { return strings.Contains(said.String(), "newer version") }, said.String)
+	if s.State().Written != 10 {
+		t.Errorf("%+v", s.State())
+	}
+}
+
+func TestUnsoundFilesAreSetAside(t *testing.T) {
+	for name, damage := range map[string]func(*testing.T, *os.File, int64){
+		"garbage": func(t *testing.T, f *os.File, n int64) {
+			if err := f.Truncate(0); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.WriteAt([]byte(strings.Repeat("garbage ", 4096)), 0); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"overwritten pages": func(t *testing.T, f *os.File, n int64) {
+			if _, err := f.WriteAt([]byte(strings.Repeat("\xff", int(n)-8192)), 8192); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"cut off": func(t *testing.T, f *os.File, n int64) {
+			if err := f.Truncate(n / 2); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"one bad page, found after a kill": func(t *testing.T, f *os.File, n int64) {
+			if _, err := f.WriteAt([]byte(strings.Repeat("\xff", 4096)), n/2/4096*4096); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "history.db")
+			s, _ := opened(t, path, Options{})
+			add(t, s, made(3000, time.Second, noon))
+			s.Close()
+			execute(t, path, "UPDATE state SET writer = 2147483647") // somebody who is no more
+			execute(t, path, "PRAGMA wal_checkpoint(TRUNCATE)")
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			info, err := f.Stat()
+			if err != nil {
+				t.Fatal(err)
+			}
+			damage(t, f, info.Size())
+			f.Close()
+			again, said := opened(t, path, Options{})
+			nettest.Eventually(t, patience, func() bool { return strings.Contains(said.String(), "was set aside") }, said.String)
+			add(t, again, made(20, time.Second, noon))
+			if _, err := os.Stat(path + ".unsound"); err != nil {
+				t.Error(err)
+			}
+			again.Close()
+			if err := Check(t.Context(), path); err != nil {
+				t.Error(err)
+			}
+			if got, err := reader(t, path).Query(t.Context(), Query{}); err != nil || len(got) < 20 {
+				t.Errorf("%d records, %v", len(got), err)
+			}
+		})
+	}
+}
+
+func TestFileTakenAway(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history.db")
+	s, said := opened(t, path, Options{})
+	add(t, s, made(10, time.Second, noon))
+	r := reader(t, path)
+	if got, err := r.Query(t.Context(), Query{}); err != nil || len(got) != 10 {
+		t.Fatalf("%d records, %v", len(got), err)
+	}
+	for _, end := range []string{"", "-wal", "-shm"} {
+		if err := os.Rename(path+end, path+".old"+end); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add(t, s, made(3, time.Second, noon))
+	if !strings.Contains(said.String(), "taken away") {
+		t.Error(said)
+	}
+	if got, err := r.Query(t.Context(), Query{}); err != nil || len(got) != 3 {
+		t.Errorf("%d records in the new file, %v", len(got), err)
+	}
+}
+
+// TestTwoWriters is an upgrade: the old process writes what is left beside the
+// new one.
+func TestTwoWriters(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history.db")
+	old, _ := opened(t, path, Options{})
+	new, _ := opened(t, path, Options{})
+	all := made(4000, time.Second, noon)
+	for i := 0; i < len(all); i += 200 {
+		old.Add(all[i : i+100 : i+100])
+		new.Add(all[i+100 : i+200 : i+200])
+		time.Sleep(10 * time.Millisecond) // so that their transactions meet
+	}
+	if err := errors.Join(old.Close(), new.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if o, n := old.State(), new.State(); o.Written != 2000 || n.Written != 2000 {
+		t.Errorf("%+v %+v", o, n)
+	}
+	s, err := reader(t, path).Summary(t.Context(), Period{}, "")
+	if err != nil || s.Flows != 4000 {
+		t.Errorf("%d flows, %v", s.Flows, err)
+	}
+	if err := Check(t.Context(), path); err != nil {
+		t.Error(err)
+	}
+}
+
+const childFile = "LONGHAUL_HISTORY_CHILD"
+
+// addForEver is the child of TestKill: it adds records, and says on stdout how
+// many, and when.
+func addForEver(file string) {
+	s, err := Open(file, Options{})
+	if err != nil {
+		panic(err)
+	}
+	for n := int64(1); ; {
+		batch := make([]monitor.Record, 5)
+		for i := range batch {
+			at := time.Now()
+			batch[i] = monitor.Record{Flow: monitor.FlowID(n), Tunnel: "t", Start: at, End: at, BytesUp: n, Elapsed: time.Millisecond, Reason: "end", EndedBy: "both"}
+			n++
+		}
+		s.Add(batch)
+		fmt.Println(n-1, time.Now().UnixMilli(), s.Dropped())
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// TestKill kills a process that writes, at any moment, many times. The file is
+// sound each time, and no record is missing that was older than a second.
+func TestKill(t *testing.T) {
+	rounds := 40
+	if testing.Short() {
+		rounds = 8
+	}
+	path := filepath.Join(t.TempDir(), "history.db")
+	var worst time.Duration
+	late := 0
+	for round := range rounds {
+		said := filepath.Join(t.TempDir(), "said")
+		out, err := os.Create(said)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := records(t, path)
+		cmd := exec.Command("/proc/self/exe", "-test.run=^$")
+		cmd.Env = append(os.Environ(), childFile+"="+path)
+		cmd.Stdout, cmd.Stderr = out, os.Stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		out.Close()
+		nettest.Eventually(t, patience, func() bool { return records(t, path) > before }, func() string { return "the child writes nothing" })
+		time.Sleep(time.Duration(rand.IntN(900)) * time.Millisecond) // any moment
+		if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		killed := time.Now()
+		_ = cmd.Wait()
+		if err := Check(t.Context(), path); err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		newest, err := reader(t, path).Query(t.Context(), Query{Limit: 1})
+		if err != nil || len(newest) != 1 {
+			t.Fatal(newest, err)
+		}
+		// The first one that is missing was added after this one.
+		text, err := os.ReadFile(said)
+		if err != nil {
+			t.Fatal(err)
+		}
+		missing := killed
+		for line := range strings.Lines(string(text)) {
+			f := strings.Fields(line)
+			if len(f) < 3 {
+				continue
+			}
+			n, _ := strconv.ParseInt(f[0], 10, 64)
+			ms, _ := strconv.ParseInt(f[1], 10, 64)
+			if n > newest[0].BytesUp {
+				missing = time.UnixMilli(ms)
+				break
+			}
+			if f[2] != "0" {
+				t.Fatalf("records were dropped: %s", line)
+			}
+		}
+		lost := killed.Sub(missing)
+		worst = max(worst, lost)
+		if lost > time.Second {
+			late++
+		}
+	}
+	t.Logf("%d kills, the oldest record that was lost had been added %v before", rounds, worst.Round(time.Millisecond))
+	// A machine that is busy with other things may hold up a writer that has
+	// only just been killed, but not each time.
+	if late > rounds/10 {
+		t.Errorf("%d of %d kills lost more than a second", late, rounds)
+	}
+}
+
+// records are those in a file, 0 if there is none.
+func records(t *testing.T, path string) int64 {
+	r, err := OpenReader(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	e, err := r.Extent(t.Context())
+	if err != nil && !errors.Is(err, ErrNoFile) && !errors.Is(err, ErrBusy) {
+		t.Fatal(err)
+	}
+	return e.Records
+}
+
+// TestReadersOfOtherUsers reads as another user.
+func TestReadersOfOtherUsers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to become another user")
+	}
+}
