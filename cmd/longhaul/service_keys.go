@@ -56,13 +56,19 @@ func checkServiceKey(host service.Host) func(path string) (problem, fix string) 
 // keyFiles are those of a configuration that systemd is to hand over, by their
 // names as credentials.
 func keyFiles(c *config.Config) (names []string) {
-	for _, file := range []string{c.Dashboard.TLSCert, c.Dashboard.TLSKey, c.Dashboard.TokenFile} {
-		if source, ok := credentialSource(file); ok {
+	names = dashboardFiles(c)
+	for _, t := range c.Tunnels {
+		if source, ok := credentialSource(t.Check.KeyFile); ok {
 			names = append(names, filepath.Base(source))
 		}
 	}
-	for _, t := range c.Tunnels {
-		if source, ok := credentialSource(t.Check.KeyFile); ok {
+	return names
+}
+
+// dashboardFiles are those of the dashboard, likewise.
+func dashboardFiles(c *config.Config) (names []string) {
+	for _, file := range []string{c.Dashboard.TLSCert, c.Dashboard.TLSKey, c.Dashboard.TokenFile} {
+		if source, ok := credentialSource(file); ok {
 			names = append(names, filepath.Base(source))
 		}
 	}

@@ -111,7 +111,11 @@ func findGrants(c *config.Config, l hostLimits, own []string) []grant {
 	}
 	if keys := keyFiles(c); len(keys) > 0 {
 		slices.Sort(keys)
-		add(grantKeys, "only root can read the keys").of = slices.Compact(keys)
+		why := "only root can read the key of checks"
+		if len(dashboardFiles(c)) > 0 {
+			why = "only root can read the keys"
+		}
+		add(grantKeys, "%s", why).of = slices.Compact(keys)
 	}
 	for _, t := range c.Tunnels {
 		for _, a := range t.Addresses() {
