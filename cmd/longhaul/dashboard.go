@@ -151,6 +151,11 @@ func checkDashboardFiles(c config.Dashboard) (problem, fix string) {
 // dashboard, whose user cannot read what only root can.
 func checkServiceDashboard(host service.Host) func(config.Dashboard) (problem, fix string) {
 	return func(c config.Dashboard) (problem, fix string) {
+		for _, file := range []string{c.TLSKey, c.TokenFile} { // a certificate is no secret
+			if _, ok := credentialSource(file); !ok {
+				return "the service's user cannot read the file " + file + " of the dashboard", credentialFix(file)
+			}
+		}
 		if host.Root != "" {
 			return "", ""
 		}

@@ -3,14 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -18,40 +12,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"longhaul/internal/httpd"
 	"longhaul/internal/nettest"
 	"longhaul/internal/nettest/browser"
 )
-
-// dashboardCertificate makes a certificate for localhost, its key and a token.
-func dashboardCertificate(t *testing.T, dir, token string) (cert, key, tokenFile string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, &template, &template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, key, tokenFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "token")
-	for path, content := range map[string][]byte{
-		cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		key:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), tokenFile: []byte(token + "\n"),
-	} {
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return cert, key, tokenFile
-}
 
 // carry sends data through a flow and takes their echo until ctx ends, and then
 // ends the flow cleanly.
@@ -91,7 +56,11 @@ func TestDashboard(t *testing.T) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	const token = "a-token-that-is-long-enough"
-	cert, key, tokenFile := dashboardCertificate(t, dir, token)
+	cert, key := nettest.Certificate(t, dir, "localhost")
+	tokenFile := filepath.Join(dir, "token")
+	if err := os.WriteFile(tokenFile, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	socket, file := filepath.Join(dir, "s"), filepath.Join(dir, "longhaul.yaml")
 	listen, page := nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "127.0.0.1")
 	target := echoTarget(t)

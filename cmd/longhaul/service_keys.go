@@ -43,7 +43,7 @@ func checkServiceKey(host service.Host) func(path string) (problem, fix string) 
 		switch {
 		case !ok:
 			return "the service's user cannot read the key file " + path,
-				"put it at /etc/longhaul/" + filepath.Base(path) + " and name it " + check.Credentials + unitName + "/" + filepath.Base(path) + " here: longhaul service install has systemd hand it over"
+				credentialFix(path)
 		case host.Root == "":
 			return checkKeyFile(source)
 		case !host.Exists(source):
@@ -51,6 +51,12 @@ func checkServiceKey(host service.Host) func(path string) (problem, fix string) 
 		}
 		return "", ""
 	}
+}
+
+// credentialFix says how the service gets a file that only root can read.
+func credentialFix(path string) string {
+	name := filepath.Base(path)
+	return "put it at /etc/longhaul/" + name + " and name it " + check.Credentials + unitName + "/" + name + " here: longhaul service install has systemd hand it over"
 }
 
 // keyFiles are those of a configuration that systemd is to hand over, by their

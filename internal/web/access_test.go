@@ -1,17 +1,10 @@
 package web_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"io"
-	"math/big"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -20,7 +13,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"longhaul/internal/httpd"
 	"longhaul/internal/nettest"
@@ -114,44 +106,15 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// certificate makes files with a certificate for a name, and returns its pool.
-func certificate(t *testing.T, dir, name string) (cert, key string, pool *x509.CertPool) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, &template, &template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: keyDER}} {
-		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool = x509.NewCertPool()
-	pool.AddCert(parsed)
-	return cert, key, pool
-}
-
 // Over TLS: the form, its cookie, the end of a session with the token's.
 func TestLogin(t *testing.T) {
 	nettest.CheckLeaks(t)
-	certFile, keyFile, pool := certificate(t, t.TempDir(), "relay.example.net")
+	certFile, keyFile := nettest.Certificate(t, t.TempDir(), "relay.example.net")
+	text, err := os.ReadFile(certFile)
+	pool := x509.NewCertPool()
+	if err != nil || !pool.AppendCertsFromPEM(text) {
+		t.Fatal("the certificate cannot be read: ", err)
+	}
 	c, err := web.LoadCertificate(certFile, keyFile, quiet)
 	if err != nil {
 		t.Fatal(err)
@@ -232,7 +195,7 @@ func TestLogin(t *testing.T) {
 
 func TestCertificate(t *testing.T) {
 	dir := t.TempDir()
-	certFile, keyFile, _ := certificate(t, dir, "old.example.net")
+	certFile, keyFile := nettest.Certificate(t, dir, "old.example.net")
 	c, err := web.LoadCertificate(certFile, keyFile, quiet)
 	if err != nil {
 		t.Fatal(err)
@@ -241,7 +204,7 @@ func TestCertificate(t *testing.T) {
 		t.Error("the certificate names something else")
 	}
 	web.LookSoon(c)
-	certificate(t, dir, "new.example.net")
+	nettest.Certificate(t, dir, "new.example.net")
 	if !c.Names("new.example.net") {
 		t.Error("a renewed certificate was not taken up")
 	}

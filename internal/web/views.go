@@ -29,7 +29,21 @@ type head struct {
 	History            bool      `json:"history"` // there is one
 }
 
+// headOf is made once of each snapshot, however many look at it.
 func (d *Dashboard) headOf(s *monitor.Snapshot) head {
+	d.mu.Lock()
+	h, known := d.headNow, d.headFor == s
+	d.mu.Unlock()
+	if !known {
+		h = d.makeHead(s)
+		d.mu.Lock()
+		d.headNow, d.headFor = h, s
+		d.mu.Unlock()
+	}
+	return h
+}
+
+func (d *Dashboard) makeHead(s *monitor.Snapshot) head {
 	h := head{
 		At: s.At, IntervalSeconds: s.Interval.Seconds(), Sequence: s.Sequence, Version: s.Process.Version,
 		StartedAt: s.Process.StartedAt, FlowsNow: s.FlowsNow, History: d.past() != nil,

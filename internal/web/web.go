@@ -59,6 +59,8 @@ type Dashboard struct {
 	mu      sync.Mutex
 	history History
 	ended   recent
+	headFor *monitor.Snapshot // what headNow is of
+	headNow head
 }
 
 // Limits are those of a server that serves a dashboard. A browser asks for some

@@ -32,7 +32,7 @@ export class Live {
     this.trouble = trouble;
     current?.close();
     current = this;
-    this.open();
+    this.open(true); // one update, even while paused: the page is new
   }
 
   // change asks for another view of the same page.
@@ -76,6 +76,7 @@ export class Live {
     const retry = () => { if (current === this && !this.source) this.open(); };
     try {
       await get('overview');
+      show('lost', 'no live updates'); // every place may be taken
       this.timer = setTimeout(retry, 5000);
     } catch (error) {
       show('lost', 'no connection');
