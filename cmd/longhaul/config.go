@@ -52,7 +52,7 @@ Exit codes: 0 the file is good, 2 it is not.`,
 
 // loader reads configurations for this host.
 func loader() config.Loader {
-	return config.Loader{NoIPv6: !hasIPv6(), CheckKey: checkKeyFile}
+	return config.Loader{NoIPv6: !hasIPv6(), CheckKey: checkKeyFile, CheckDashboard: checkDashboardFiles}
 }
 
 // hasIPv6 reports whether the kernel can make IPv6 sockets.

@@ -53,6 +53,7 @@ type daemon struct {
 	legs    *transports
 	shedder *shedder
 	web     *web
+	pages   *dashboard
 	checks  *checks
 	started time.Time
 
@@ -156,6 +157,8 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	defer d.history.close()
 	d.monitor = d.newMonitor()
 	defer d.monitor.Close()
+	d.pages = newDashboard(d.log, d.monitor)
+	defer d.pages.close()
 	d.relay, err = relay.New(relay.Options{
 		Tunnels:           tunnels,
 		Workers:           workers,
@@ -181,13 +184,18 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	d.web = newWeb(d.log, d.withMetrics(checks))
 	defer d.web.close()
 	if d.predecessor != nil {
-		d.web.handed = d.predecessor.Sockets
+		d.web.handed, d.pages.handed = d.predecessor.Sockets, d.predecessor.Sockets
 	}
 	pages, err := d.web.prepare(ctx, d.config.HTTPListen)
 	if err != nil {
 		return err
 	}
 	defer pages.abandon()
+	dashboard, err := d.pages.prepare(ctx, d.config.Dashboard)
+	if err != nil {
+		return err
+	}
+	defer dashboard.abandon()
 	if err := d.openControl(ctx, checks); err != nil {
 		return err
 	}
@@ -201,10 +209,12 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		return err
 	}
 	d.history.apply(d.config.History)
+	d.pages.readHistory(d.history.state())
 	if monitoring {
 		d.monitor.Start()
 	}
 	pages.apply()
+	dashboard.apply()
 	for _, s := range sockets {
 		s.file.Close() // the relay has its own descriptors of them
 	}
@@ -331,9 +341,16 @@ func (d *daemon) reload(ctx context.Context) {
 	if err == nil {
 		pages, err = d.web.prepare(ctx, after.HTTPListen)
 	}
+	var dashboard *dashboardChange
+	if err == nil {
+		if dashboard, err = d.pages.prepare(ctx, after.Dashboard); err != nil {
+			pages.abandon()
+		}
+	}
 	if err == nil {
 		if err = d.relay.Reload(tunnels); err != nil {
 			pages.abandon()
+			dashboard.abandon()
 		}
 	}
 	if err != nil {
@@ -352,10 +369,12 @@ func (d *daemon) reload(ctx context.Context) {
 	}
 	d.legs.keep()
 	pages.apply()
+	dashboard.apply()
 	d.checks.keep()
 	d.relay.SetMemoryLimit(int64(after.MemoryLimit))
 	d.shedder.setLimits(after.Limits)
 	d.history.apply(after.History)
+	d.pages.readHistory(d.history.state())
 	changes := config.Diff(before, after)
 	fact.OK = true
 	fact.Added, fact.Changed, fact.Removed, fact.Unchanged = changes.Added, changes.Changed, changes.Removed, len(changes.Unchanged)

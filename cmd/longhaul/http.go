@@ -20,7 +20,9 @@ import (
 // web serves the same over HTTP on every address of the configuration.
 type web struct {
 	log     *slog.Logger
-	handler http.Handler
+	what    string        // is served
+	scheme  func() string // of URLs that the log has; nil: it has none
+	serve   func(net.Listener) *httpd.Server
 	serving map[netip.AddrPort]webServer
 	handed  []handover.Socket // by another process; some may be for HTTP
 	leaving sync.WaitGroup
@@ -32,7 +34,9 @@ type webServer struct {
 }
 
 func newWeb(log *slog.Logger, handler http.Handler) *web {
-	return &web{log: log, handler: handler, serving: map[netip.AddrPort]webServer{}}
+	return &web{log: log, what: "http", serving: map[netip.AddrPort]webServer{}, serve: func(l net.Listener) *httpd.Server {
+		return httpd.Serve(l, handler, log, httpd.DefaultLimits)
+	}}
 }
 
 // webChange is a set of addresses that can be had, and is not in force yet.
@@ -44,12 +48,21 @@ type webChange struct {
 
 // prepare listens on every address on which nothing is served yet, or on none.
 func (w *web) prepare(ctx context.Context, wanted []netip.AddrPort) (*webChange, error) {
+	return w.prepareAnew(ctx, wanted, false)
+}
+
+// prepareAnew is prepare, and where it is asked for every address is served
+// anew.
+func (w *web) prepareAnew(ctx context.Context, wanted []netip.AddrPort, anew bool) (*webChange, error) {
 	c := &webChange{web: w, wanted: wanted, fresh: map[netip.AddrPort]net.Listener{}}
 	for _, at := range wanted {
-		if w.serving[at].Server != nil || c.fresh[at] != nil {
+		if w.serving[at].Server != nil && !anew || c.fresh[at] != nil {
 			continue
 		}
-		l, err := w.handedOver(at)
+		l, err := w.again(at)
+		if l == nil && err == nil {
+			l, err = w.handedOver(at)
+		}
 		if l == nil && err == nil {
 			l, err = httpd.Listen(ctx, at)
 		}
@@ -74,17 +87,39 @@ func (c *webChange) abandon() {
 func (c *webChange) apply() {
 	w := c.web
 	for at, l := range c.fresh {
-		w.serving[at] = webServer{httpd.Serve(l, w.handler, w.log, httpd.DefaultLimits), l}
-		w.log.Info("serving http", "address", at)
+		if before := w.serving[at]; before.Server != nil {
+			before.Close()
+		}
+		w.serving[at] = webServer{w.serve(l), l}
+		attrs := []any{"address", at}
+		if w.scheme != nil {
+			attrs = append(attrs, "url", w.scheme()+"://"+l.Addr().String()+"/")
+		}
+		w.log.Info("serving "+w.what, attrs...)
 	}
 	c.fresh = nil
 	for at, s := range w.serving {
 		if !slices.Contains(c.wanted, at) {
 			s.Close()
 			delete(w.serving, at)
-			w.log.Info("no longer serving http", "address", at)
+			w.log.Info("no longer serving "+w.what, "address", at)
 		}
 	}
+}
+
+// again is a listener beside that of an address on which something is served;
+// nil: nothing is.
+func (w *web) again(at netip.AddrPort) (net.Listener, error) {
+	s := w.serving[at]
+	if s.Server == nil {
+		return nil, nil
+	}
+	f, err := s.listener.(*net.TCPListener).File()
+	if err != nil {
+		return nil, fmt.Errorf("cannot serve %s on %s anew: %w", w.what, at, err)
+	}
+	defer f.Close()
+	return net.FileListener(f)
 }
 
 // handedOver is the listener that another process had on an address, nil if it

@@ -26,8 +26,8 @@ func (d *daemon) newMonitor() *monitor.Monitor {
 			})
 		},
 		Overview:  d.overview,
+		OnRecords: d.recordsMade,
 		Recorded:  func(r *monitor.Record) bool { return r.Reason != string(relay.EndCheck) },
-		OnRecords: d.history.add,
 		Log:       d.log,
 	})
 }

@@ -198,7 +198,7 @@ func (s *serviceInstall) loader() config.Loader {
 	if s.host.Root != "" {
 		l = config.Loader{Resolve: anyAddress()}
 	}
-	l.CheckKey = checkServiceKey(s.host)
+	l.CheckKey, l.CheckDashboard = checkServiceKey(s.host), checkServiceDashboard(s.host)
 	return l
 }
 

@@ -43,7 +43,7 @@ func checkServiceKey(host service.Host) func(path string) (problem, fix string) 
 		switch {
 		case !ok:
 			return "the service's user cannot read the key file " + path,
-				"put it at /etc/longhaul/" + filepath.Base(path) + " and name it " + check.Credentials + unitName + "/" + filepath.Base(path) + " here: longhaul service install has systemd hand it over"
+				credentialFix(path)
 		case host.Root == "":
 			return checkKeyFile(source)
 		case !host.Exists(source):
@@ -53,11 +53,28 @@ func checkServiceKey(host service.Host) func(path string) (problem, fix string) 
 	}
 }
 
+// credentialFix says how the service gets a file that only root can read.
+func credentialFix(path string) string {
+	name := filepath.Base(path)
+	return "put it at /etc/longhaul/" + name + " and name it " + check.Credentials + unitName + "/" + name + " here: longhaul service install has systemd hand it over"
+}
+
 // keyFiles are those of a configuration that systemd is to hand over, by their
 // names as credentials.
 func keyFiles(c *config.Config) (names []string) {
+	names = dashboardFiles(c)
 	for _, t := range c.Tunnels {
 		if source, ok := credentialSource(t.Check.KeyFile); ok {
+			names = append(names, filepath.Base(source))
+		}
+	}
+	return names
+}
+
+// dashboardFiles are those of the dashboard, likewise.
+func dashboardFiles(c *config.Config) (names []string) {
+	for _, file := range []string{c.Dashboard.TLSCert, c.Dashboard.TLSKey, c.Dashboard.TokenFile} {
+		if source, ok := credentialSource(file); ok {
 			names = append(names, filepath.Base(source))
 		}
 	}

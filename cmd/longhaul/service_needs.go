@@ -104,9 +104,18 @@ func findGrants(c *config.Config, l hostLimits, own []string) []grant {
 			add(grantLowPorts, "http_listen has port %d", a.Port())
 		}
 	}
+	for _, a := range c.Dashboard.Listen {
+		if int(a.Port()) < l.lowestPort {
+			add(grantLowPorts, "the dashboard has port %d", a.Port())
+		}
+	}
 	if keys := keyFiles(c); len(keys) > 0 {
 		slices.Sort(keys)
-		add(grantKeys, "only root can read the key of checks").of = slices.Compact(keys)
+		why := "only root can read the key of checks"
+		if len(dashboardFiles(c)) > 0 {
+			why = "only root can read the keys"
+		}
+		add(grantKeys, "%s", why).of = slices.Compact(keys)
 	}
 	for _, t := range c.Tunnels {
 		for _, a := range t.Addresses() {

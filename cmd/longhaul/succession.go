@@ -225,6 +225,10 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 		return nil, about, err
 	}
 	offer.Sockets = append(offer.Sockets, pages...)
+	if pages, err = d.pages.sockets(); err != nil {
+		return nil, about, err
+	}
+	offer.Sockets = append(offer.Sockets, pages...)
 
 	ready, cancel := context.WithTimeout(ctx, readyPatience)
 	defer cancel()
@@ -283,6 +287,7 @@ func (d *daemon) handOver(successor *handover.Successor) {
 	// Whoever asks for its health is answered by the new one, and not with a
 	// word about this one's end.
 	d.web.leave(time.Second)
+	d.pages.leave(time.Second)
 	if err := d.relay.Relinquish(); err != nil {
 		d.log.Error("cannot stop accepting", "error", err)
 	}
@@ -347,7 +352,7 @@ func (d *daemon) takeOver(ctx context.Context) {
 		d.log.Warn("the process that this one follows may still accept", "error", err)
 	}
 	p.Close()
-	d.predecessor, d.web.handed = nil, nil
+	d.predecessor, d.web.handed, d.pages.handed = nil, nil, nil
 	d.relay.Sweep()
 	d.manager.begin()
 }

@@ -37,6 +37,9 @@ type Config struct {
 	// HTTPListen are the addresses that answer to health checks; empty means none.
 	HTTPListen []netip.AddrPort
 
+	// Dashboard says where the dashboard is served.
+	Dashboard Dashboard
+
 	// History says where the records of ended flows are kept.
 	History History
 

@@ -110,7 +110,7 @@ func (d *decoder) httpListen(n *node, key string) ([]netip.AddrPort, bool) {
 			return
 		}
 		for _, l := range found {
-			d.listens = append(d.listens, placedListen{l, n, nil})
+			d.listens = append(d.listens, placedListen{l, n, nil, key})
 			all = append(all, netip.AddrPortFrom(l.Addr, l.Ports.Low))
 		}
 	})

@@ -22,6 +22,10 @@ type Loader struct {
 	// empty if it is well. Nil asks nobody.
 	CheckKey func(path string) (problem, fix string)
 
+	// CheckDashboard says the same of the certificate and the token of a
+	// dashboard that has them.
+	CheckDashboard func(Dashboard) (problem, fix string)
+
 	// NoIPv6 is set where the host has no IPv6: an address without a host,
 	// such as ":6000", then means IPv4 only.
 	NoIPv6 bool

@@ -60,6 +60,7 @@ func (d *decoder) config(root *node) Config {
 		into("memory_limit", &c.MemoryLimit, d.memoryLimit),
 		field{"limits", func(n *node) { d.limits(n, &c.Limits) }},
 		into("http_listen", &c.HTTPListen, d.httpListen),
+		field{"dashboard", func(n *node) { d.dashboard(n, &c.Dashboard) }},
 		field{"history", func(n *node) { d.history(n, &c.History) }},
 		into("workers", &c.Workers, d.workers),
 		field{"log", func(n *node) {
@@ -142,7 +143,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 					return
 				}
 				for _, l := range found {
-					listens = append(listens, placedListen{l, n, &t.Name})
+					listens = append(listens, placedListen{l, n, &t.Name, ""})
 					t.Listen = append(t.Listen, l)
 				}
 			})
@@ -358,7 +359,8 @@ func (d *decoder) dscp(n *node, key string) (*uint8, bool) {
 type placedListen struct {
 	Listen
 	at     *node
-	tunnel *string // its name; nil: of http_listen
+	tunnel *string // its name; nil: of a server
+	server string  // its key
 }
 
 // checkPorts holds a tunnel's ranges against each other: every listening
@@ -407,7 +409,7 @@ func (d *decoder) checkClashes() {
 			if !l.overlaps(o.Listen) {
 				continue
 			}
-			other := "of http_listen"
+			other := "of " + o.server
 			switch {
 			case o.tunnel == nil:
 			case o.tunnel == l.tunnel:

@@ -29,6 +29,13 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "launch:", launch())
 		os.Exit(1)
 	}
+	if os.Getenv(attackRole) != "" {
+		if err := attacker(); err != nil {
+			fmt.Fprintln(os.Stderr, "attack:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	nettest.Main(m)
 }
 

@@ -2,6 +2,7 @@ package httpd
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"net/netip"
@@ -17,10 +18,14 @@ import (
 type crowd struct {
 	net.Listener
 	most int
+	keep int // how many may stay
+
+	leave chan struct{} // closed when those who stay are to go
 
 	mu     sync.Mutex
 	last   uint64 // number of the last guest
 	guests map[*guest]struct{}
+	kept   map[*guest]struct{}
 }
 
 // guest is a connection that has a place.
@@ -80,10 +85,24 @@ func (g *guest) leavesBefore(other *guest, count map[netip.Addr]int) bool {
 	return g.number < other.number
 }
 
+// stays takes a guest out of the crowd, where there is room for it. One that had
+// to leave meanwhile does not stay.
+func (c *crowd) stays(g *guest) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, here := c.guests[g]; !here || len(c.kept) >= c.keep {
+		return false
+	}
+	delete(c.guests, g)
+	c.kept[g] = struct{}{}
+	return true
+}
+
 // Close gives the place back.
 func (g *guest) Close() error {
 	g.crowd.mu.Lock()
 	delete(g.crowd.guests, g)
+	delete(g.crowd.kept, g)
 	g.crowd.mu.Unlock()
 	return g.Conn.Close()
 }
@@ -107,6 +126,9 @@ func sourceOf(conn interface{ RemoteAddr() net.Addr }) netip.Addr {
 type guestKey struct{}
 
 func withGuest(ctx context.Context, conn net.Conn) context.Context {
+	if secured, ok := conn.(*tls.Conn); ok {
+		conn = secured.NetConn()
+	}
 	return context.WithValue(ctx, guestKey{}, conn)
 }
 

@@ -299,3 +299,78 @@ type fakeAddr string
 
 func (fakeAddr) Network() string  { return "tcp" }
 func (f fakeAddr) String() string { return string(f) }
+
+// An answer that lasts gives its place back, outlives a flood from its own
+// source, and ends with the server.
+func TestKeep(t *testing.T) {
+	nettest.CheckLeaks(t)
+	const places = 4
+	l, err := Listen(t.Context(), netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan struct{})
+	s := Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/lasts" {
+			fmt.Fprint(w, "hello")
+			return
+		}
+		leave, ok := Keep(w, r)
+		if !ok {
+			http.Error(w, "full", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "begun")
+		http.NewResponseController(w).Flush()
+		select {
+		case <-leave:
+			fmt.Fprintln(w, "ended")
+			close(left)
+		case <-r.Context().Done():
+		}
+	}), quiet, Limits{Request: 200 * time.Millisecond, Reply: 200 * time.Millisecond, Connections: places, Kept: 1})
+	address := l.Addr().String()
+	c := dial(t, address)
+	fmt.Fprint(c, "GET /lasts HTTP/1.1\r\nHost: x\r\n\r\n")
+	lines := bufio.NewReader(c)
+	expect := func(text string) {
+		t.Helper()
+		for {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				t.Fatalf("no %s: %v", text, err)
+			}
+			if strings.TrimSpace(line) == text {
+				return
+			}
+		}
+	}
+	expect("begun")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if status, _, err := Get(ctx, "tcp", address, "/lasts", 100); status != http.StatusServiceUnavailable {
+		t.Errorf("one more that lasts: %d, %v", status, err)
+	}
+	for range 10 * places {
+		dial(t, address)
+	}
+	// Longer than a request or a reply may take.
+	deadline := time.Now().Add(time.Second)
+	for time.Now().Before(deadline) {
+		if status, _, err := get(t, address); status != 200 {
+			t.Fatalf("a request beside it: %d, %v", status, err)
+		}
+	}
+	select {
+	case <-left:
+		t.Fatal("it ended before the server")
+	default:
+	}
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		s.Finish(ctx)
+	}()
+	expect("ended")
+	<-finished
+}

@@ -4,12 +4,14 @@ package httpd
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -19,7 +21,9 @@ type Limits struct {
 	Request     time.Duration // until a request must have come, whole
 	Reply       time.Duration // until it must have been answered, and the answer taken
 	HeaderBytes int
-	Connections int // at the same time; who is let go for another: see crowd
+	BodyBytes   int64 // of a request; zero: it must have none
+	Connections int   // at the same time; who is let go for another: see crowd
+	Kept        int   // more of them whose answers last: see Keep
 }
 
 // DefaultLimits suit a server that anybody on a network may reach.
@@ -31,6 +35,8 @@ type Server struct {
 	listener net.Listener
 	clients  Clients
 	done     chan struct{}
+	leave    chan struct{} // closed at the end of the server
+	leaving  sync.Once
 }
 
 // Listen listens on an address. The error says what to do.
@@ -51,15 +57,22 @@ func Listen(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve answers requests with a handler, which sees no request with a body.
-// One request is answered on each connection, so that nobody holds a place
-// between requests. What goes wrong with single connections is logged at debug
-// level.
+// Serve answers requests with a handler. One request is answered on each
+// connection, so that nobody holds a place between requests. What goes wrong
+// with single connections is logged at debug level.
 func Serve(l net.Listener, handler http.Handler, log *slog.Logger, limits Limits) *Server {
+	return ServeTLS(l, nil, handler, log, limits)
+}
+
+// ServeTLS is [Serve] over TLS, unless config is nil.
+func ServeTLS(l net.Listener, config *tls.Config, handler http.Handler, log *slog.Logger, limits Limits) *Server {
 	s := &Server{
 		listener: l,
+		leave:    make(chan struct{}),
 		http: &http.Server{
-			Handler:           http.MaxBytesHandler(handler, 0),
+			TLSConfig:         config,
+			Protocols:         new(http.Protocols),
+			Handler:           http.MaxBytesHandler(handler, limits.BodyBytes),
 			ReadHeaderTimeout: limits.Request,
 			ReadTimeout:       limits.Request,
 			WriteTimeout:      limits.Reply,
@@ -69,30 +82,42 @@ func Serve(l net.Listener, handler http.Handler, log *slog.Logger, limits Limits
 		done: make(chan struct{}),
 	}
 	s.clients.Count(s.http)
+	// In HTTP/2 all requests are on one connection.
+	s.http.Protocols.SetHTTP1(true)
 	s.http.SetKeepAlivesEnabled(false)
 	if limits.Connections > 0 {
-		c := &crowd{Listener: l, most: limits.Connections, guests: map[*guest]struct{}{}}
+		c := &crowd{
+			Listener: l, most: limits.Connections, keep: limits.Kept, leave: s.leave,
+			guests: map[*guest]struct{}{}, kept: map[*guest]struct{}{},
+		}
 		l = c
 		s.http.ConnContext = withGuest
 		s.http.Handler = c.note(s.http.Handler)
 	}
 	go func() {
 		defer close(s.done)
+		if config != nil {
+			s.http.ServeTLS(l, "", "")
+			return
+		}
 		s.http.Serve(l)
 	}()
 	return s
 }
 
 // Finish stops accepting, and waits until the clients that it has are answered,
-// or ctx ends. A listener that another process has as well goes on listening.
+// or ctx ends; answers that last are broken off. A listener that another process
+// has as well goes on listening.
 func (s *Server) Finish(ctx context.Context) {
 	s.listener.Close()
 	<-s.done
+	s.leaving.Do(func() { close(s.leave) })
 	s.clients.Finish(ctx, s.http)
 }
 
 // Close ends all connections and waits until nobody listens any more.
 func (s *Server) Close() {
+	s.leaving.Do(func() { close(s.leave) })
 	s.http.Close()
 	<-s.done
 }

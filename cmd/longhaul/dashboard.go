@@ -1,0 +1,164 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync/atomic"
+
+	"longhaul/internal/config"
+	"longhaul/internal/httpd"
+	"longhaul/internal/monitor"
+	"longhaul/internal/monitor/history"
+	"longhaul/internal/service"
+	board "longhaul/internal/web"
+)
+
+// dashboard serves the dashboard on every address of the configuration.
+type dashboard struct {
+	*web
+	board   *board.Dashboard
+	current atomic.Pointer[dashboardSecrets] // what is in force
+	past    *history.Reader                  // nil: records are not kept
+}
+
+// dashboardSecrets are a certificate and a token; the zero value is for
+// addresses that only this host reaches.
+type dashboardSecrets struct {
+	certificate *board.Certificate
+	token       string
+}
+
+func (s *dashboardSecrets) wanted() bool { return s.certificate != nil }
+
+// newDashboard makes one that is served nowhere yet.
+func newDashboard(log *slog.Logger, m board.Monitor) *dashboard {
+	d := &dashboard{board: board.New(board.Options{Monitor: m, Log: log})}
+	d.current.Store(&dashboardSecrets{})
+	d.web = &web{log: log, what: "the dashboard", serving: map[netip.AddrPort]webServer{}, serve: func(l net.Listener) *httpd.Server {
+		secrets := d.current.Load()
+		if !secrets.wanted() {
+			return httpd.Serve(l, d.board.Handler(board.Access{}), log, board.Limits)
+		}
+		// What is in force may change while it is served.
+		access := board.Access{
+			Token: func() string { return d.current.Load().token },
+			Named: func(host string) bool { return d.current.Load().certificate.Names(host) },
+		}
+		secured := secrets.certificate.TLS()
+		secured.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return d.current.Load().certificate.Current(), nil
+		}
+		return httpd.ServeTLS(l, secured, d.board.Handler(access), log, board.Limits)
+	}}
+	d.scheme = func() string {
+		if d.current.Load().wanted() {
+			return "https"
+		}
+		return "http"
+	}
+	return d
+}
+
+// recordsMade is the monitor's OnRecords.
+func (d *daemon) recordsMade(records []monitor.Record) {
+	d.history.add(records)
+	d.pages.board.Ended(records)
+}
+
+// readHistory shows the records that are kept, where they are now.
+func (d *dashboard) readHistory(s *history.State) {
+	switch {
+	case s == nil && d.past == nil, s != nil && d.past != nil && d.past.Path() == s.File:
+		return
+	}
+	before := d.past
+	d.past = nil
+	d.board.SetHistory(nil)
+	if s != nil {
+		r, err := history.OpenReader(s.File)
+		if err != nil {
+			d.log.Error("the dashboard cannot show the history", "file", s.File, "error", err)
+		} else {
+			d.past = r
+			d.board.SetHistory(r)
+		}
+	}
+	if before != nil {
+		before.Close()
+	}
+}
+
+func (d *dashboard) close() {
+	d.web.close()
+	d.readHistory(nil)
+}
+
+// dashboardChange is a dashboard that can be served, and is not yet.
+type dashboardChange struct {
+	*webChange
+	to      *dashboard
+	secrets *dashboardSecrets
+}
+
+// prepare reads the files and listens, or does nothing.
+func (d *dashboard) prepare(ctx context.Context, c config.Dashboard) (*dashboardChange, error) {
+	s, err := readDashboardSecrets(c, d.log)
+	if err != nil {
+		return nil, err
+	}
+	change, err := d.prepareAnew(ctx, c.Listen, s.wanted() != d.current.Load().wanted())
+	if err != nil {
+		return nil, err
+	}
+	return &dashboardChange{change, d, s}, nil
+}
+
+func (c *dashboardChange) apply() {
+	c.to.current.Store(c.secrets)
+	c.webChange.apply()
+}
+
+func readDashboardSecrets(c config.Dashboard, log *slog.Logger) (*dashboardSecrets, error) {
+	s := &dashboardSecrets{}
+	if len(c.Listen) == 0 || c.TLSCert == "" {
+		return s, nil
+	}
+	var err error
+	if s.token, err = board.ReadToken(keyFileNow(c.TokenFile)); err != nil {
+		return nil, err
+	}
+	s.certificate, err = board.LoadCertificate(keyFileNow(c.TLSCert), keyFileNow(c.TLSKey), log)
+	return s, err
+}
+
+// checkDashboardFiles is what the configuration asks about a dashboard's files.
+func checkDashboardFiles(c config.Dashboard) (problem, fix string) {
+	_, err := readDashboardSecrets(c, slog.New(slog.DiscardHandler))
+	var bad *board.FileError
+	if errors.As(err, &bad) {
+		return bad.Problem, bad.Fix
+	}
+	return "", ""
+}
+
+// checkServiceDashboard says what is wrong with the files of the service's
+// dashboard, whose user cannot read what only root can.
+func checkServiceDashboard(host service.Host) func(config.Dashboard) (problem, fix string) {
+	return func(c config.Dashboard) (problem, fix string) {
+		for _, file := range []string{c.TLSKey, c.TokenFile} { // a certificate is no secret
+			if _, ok := credentialSource(file); !ok {
+				return "the service's user cannot read the file " + file + " of the dashboard", credentialFix(file)
+			}
+		}
+		if host.Root != "" {
+			return "", ""
+		}
+		return checkDashboardFiles(c)
+	}
+}

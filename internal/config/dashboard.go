@@ -1,0 +1,85 @@
+package config
+
+import (
+	"net/netip"
+	"path/filepath"
+)
+
+// Dashboard says where the dashboard is served, and who may read it.
+type Dashboard struct {
+	Listen []netip.AddrPort // empty: nowhere
+
+	// All three or none; only loopback addresses can do without.
+	TLSCert   string
+	TLSKey    string
+	TokenFile string
+}
+
+// dashboard reads the `dashboard` mapping.
+func (d *decoder) dashboard(n *node, c *Dashboard) {
+	if n.kind == scalar && n.text == Off {
+		return
+	}
+	if n.kind == scalar {
+		d.errorf(n, "write off, or a mapping such as {listen: 127.0.0.1:9464}", "dashboard cannot be %q", n.text)
+		return
+	}
+	before := len(d.errs)
+	d.mapping(n, "dashboard",
+		into("listen", &c.Listen, func(n *node, _ string) ([]netip.AddrPort, bool) { return d.httpListen(n, "dashboard.listen") }),
+		into("tls_cert", &c.TLSCert, d.secretFile),
+		into("tls_key", &c.TLSKey, d.secretFile),
+		into("token_file", &c.TokenFile, d.secretFile),
+	)
+	if n.kind != mapping || len(d.errs) > before {
+		return
+	}
+	const token = "make a token with: (umask 077; openssl rand -hex 32 > /etc/longhaul/dashboard.token)"
+	lacks := ""
+	for key, value := range map[string]string{"tls_cert": c.TLSCert, "tls_key": c.TLSKey, "token_file": c.TokenFile} {
+		if value == "" && (lacks == "" || key < lacks) {
+			lacks = key
+		}
+	}
+	some := c.TLSCert != "" || c.TLSKey != "" || c.TokenFile != ""
+	switch {
+	case lacks == "":
+	case len(c.Listen) == 0 && !some:
+		d.errorf(n, "add listen: 127.0.0.1:9464, or write dashboard: off", "dashboard has no listen")
+		return
+	case some:
+		d.errorf(n, "add "+lacks+", or remove the others and listen on a loopback address; "+token, "dashboard has no %s: tls_cert, tls_key and token_file go together", lacks)
+		return
+	default:
+		for _, at := range c.Listen {
+			if !at.Addr().IsLoopback() {
+				d.errorf(n, "add tls_cert, tls_key and token_file, or listen on 127.0.0.1 and come by ssh -L; "+token,
+					"dashboard.listen has %s, which other hosts reach: that takes TLS and a token", at)
+				return
+			}
+		}
+	}
+	d.checkDashboard(n, c)
+}
+
+func (d *decoder) checkDashboard(n *node, c *Dashboard) {
+	if len(c.Listen) == 0 {
+		d.errorf(n, "add listen: 127.0.0.1:9464, or write dashboard: off", "dashboard has no listen")
+		return
+	}
+	if c.TLSCert == "" || d.loader.CheckDashboard == nil {
+		return
+	}
+	if problem, fix := d.loader.CheckDashboard(*c); problem != "" {
+		d.errorf(n, fix, "%s", problem)
+	}
+}
+
+func (d *decoder) secretFile(n *node, key string) (string, bool) {
+	s, ok := d.text(n, key)
+	if ok && !filepath.IsAbs(s) {
+		d.errorf(n, "use an absolute path such as /etc/longhaul/dashboard.pem", "dashboard.%s cannot be %q", key, s)
+		return "", false
+	}
+	return s, ok
+}

@@ -1,0 +1,200 @@
+// Package browser has tests look at pages with Chromium: what they show, what
+// they ask for, what they complain of, and whether everybody can use them.
+package browser
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/performance"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"longhaul/internal/nettest"
+)
+
+// axe holds a page against the rules of WCAG.
+//
+//go:embed testdata/axe/axe.min.js
+var axe string
+
+// patience is how long a page may take to become what a test expects.
+const patience = 30 * time.Second
+
+// Page is a tab of a browser of its own. Its methods end the test on failure.
+type Page struct {
+	t    testing.TB
+	ctx  context.Context
+	base string
+	*seen
+}
+
+// seen is what the page has done.
+type seen struct {
+	mu       sync.Mutex
+	problems []string
+	requests []string
+}
+
+// Open starts a browser whose page's addresses begin with base. The test is skipped
+// where there is no Chromium.
+func Open(t testing.TB, base string) *Page {
+	t.Helper()
+	program := nettest.RequireProgram(t, "chromium", "chromium")
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.IgnoreCertErrors,
+		chromedp.Flag("disable-component-update", true))
+	allocated, stop := chromedp.NewExecAllocator(t.Context(), options...)
+	ctx, closeTab := chromedp.NewContext(allocated)
+	t.Cleanup(func() {
+		closeTab()
+		stop()
+	})
+	p := &Page{t, ctx, base, &seen{}}
+	p.check(chromedp.Listen(ctx, p.note))
+	_, err := chromedp.Call(ctx, network.Enable, network.EnableParams{})
+	p.check(err)
+	_, err = chromedp.Call(ctx, performance.Enable, performance.EnableParams{})
+	p.check(err)
+	return p
+}
+
+// For is the same page in another test.
+func (p *Page) For(t testing.TB) *Page { return &Page{t, p.ctx, p.base, p.seen} }
+
+func (p *Page) check(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatalf("the browser: %v", err)
+	}
+}
+
+// note keeps what the page does.
+func (p *seen) note(event any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch e := event.(type) {
+	case *runtime.EventExceptionThrown:
+		text := e.ExceptionDetails.Text
+		if x := e.ExceptionDetails.Exception; x != nil {
+			text += " " + x.Description
+		}
+		p.problems = append(p.problems, "exception: "+text)
+	case *runtime.EventConsoleAPICalled:
+		if slices.Contains([]string{"error", "warning", "assert"}, string(e.Type)) {
+			p.problems = append(p.problems, fmt.Sprintf("console: %s %v", e.Type, e.Args))
+		}
+	case *log.EventEntryAdded:
+		if e.Entry.Level == "error" || e.Entry.Level == "warning" {
+			p.problems = append(p.problems, fmt.Sprintf("%s: %s %s", e.Entry.Source, e.Entry.Text, e.Entry.URL))
+		}
+	case *network.EventRequestWillBeSent:
+		p.requests = append(p.requests, e.Request.URL)
+	}
+}
+
+// Problems are the exceptions, errors and warnings up to now, violations of the
+// content security policy among them, which are then forgotten.
+func (p *seen) Problems() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	found := p.problems
+	p.problems = nil
+	return found
+}
+
+// Elsewhere are the requests up to now that went to another origin. What a page, or
+// the browser for its own controls, has within itself is no request.
+func (p *Page) Elsewhere() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(p.requests), func(url string) bool { return strings.HasPrefix(url, p.base) || strings.HasPrefix(url, "data:") })
+}
+
+// Go opens a path.
+func (p *Page) Go(path string) {
+	p.t.Helper()
+	p.check(chromedp.Do(p.ctx, chromedp.Navigate(p.base+path)))
+}
+
+// Size makes the page as large as a screen.
+func (p *Page) Size(width, height int64) {
+	p.t.Helper()
+	p.check(chromedp.Do(p.ctx, chromedp.EmulateViewport(width, height)))
+}
+
+// Theme has the system prefer light or dark.
+func (p *Page) Theme(name string) {
+	p.t.Helper()
+	_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}},
+	})
+	p.check(err)
+}
+
+// Key presses keys.
+func (p *Page) Key(keys string) {
+	p.t.Helper()
+	p.check(chromedp.Do(p.ctx, chromedp.KeyEvent(keys)))
+}
+
+// Screenshot is what is seen, as PNG.
+func (p *Page) Screenshot() []byte {
+	p.t.Helper()
+	picture, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
+	p.check(err)
+	return picture
+}
+
+// Eval is the value of an expression of JavaScript.
+func Eval[T any](p *Page, expression string) T {
+	p.t.Helper()
+	v, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	if err != nil {
+		p.t.Fatalf("%s: %v", expression, err)
+	}
+	return v
+}
+
+// Becomes waits until an expression of JavaScript is true.
+func (p *Page) Becomes(expression string) {
+	p.t.Helper()
+	nettest.Eventually(p.t, patience, func() bool { return Eval[bool](p, "Boolean("+expression+")") }, func() string {
+		return expression + "; the page shows:\n" + Eval[string](p, "document.body.innerText")
+	})
+}
+
+// Metrics are the browser's figures of the page, such as ScriptDuration and
+// TaskDuration in seconds.
+func (p *Page) Metrics() map[string]float64 {
+	p.t.Helper()
+	answer, err := chromedp.Call(p.ctx, performance.GetMetrics, cdp.Empty{})
+	p.check(err)
+	found := map[string]float64{}
+	for _, m := range answer.Metrics {
+		found[m.Name] = m.Value
+	}
+	return found
+}
+
+// Audit is what the page does against the rules of WCAG 2.2 up to level AA, and
+// against axe's own of good practice.
+func (p *Page) Audit() []string {
+	p.t.Helper()
+	if !Eval[bool](p, "typeof axe === 'object'") {
+		_, err := chromedp.Run(p.ctx, chromedp.Evaluate[chromedp.Void](axe))
+		p.check(err)
+	}
+	return Eval[[]string](p, `axe.run(document, {resultTypes: ['violations']}).then((r) => r.violations.flatMap((v) =>
+		v.nodes.map((n) => v.id + ': ' + n.html.slice(0, 200) + ' — ' + n.failureSummary.replaceAll('\n', ' '))))`)
+}

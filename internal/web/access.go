@@ -1,0 +1,186 @@
+package web
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Access says who may read, at one listening address.
+type Access struct {
+	// Token returns the secret that a reader needs to know. Nil asks for none:
+	// for addresses that only this host reaches.
+	Token func() string
+
+	// Named says whether a host name of a URL is this server's. Addresses and
+	// localhost always are; a name that nobody gave it may have been pointed
+	// here by somebody else's page (DNS rebinding).
+	Named func(host string) bool
+}
+
+const (
+	cookieName  = "__Host-longhaul"
+	sessionTime = 12 * time.Hour
+
+	contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+// guard lets nothing through that a browser was made to send by another site,
+// and has answers stay where they are.
+func (a Access) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", contentSecurityPolicy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "same-origin") // without any, a form would come from the origin "null"
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		switch {
+		case !a.serves(r.Host):
+			fail(w, http.StatusMisdirectedRequest, "this server has another name: use its address, localhost, or a name of its certificate")
+		case foreign(r):
+			fail(w, http.StatusForbidden, "another site's page sent this request")
+		case r.Method != http.MethodGet && r.Method != http.MethodHead && !(r.Method == http.MethodPost && (r.URL.Path == "/login" || r.URL.Path == "/logout")):
+			h.Set("Allow", "GET, HEAD")
+			fail(w, http.StatusMethodNotAllowed, "the dashboard only reads")
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// serves says whether a Host header names this server.
+func (a Access) serves(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return a.Token != nil || addr.IsLoopback()
+	}
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	return host == "localhost" || a.Named != nil && a.Named(host)
+}
+
+// foreign says whether a page of another origin had a browser send the request.
+// A link to a page of the dashboard may stand anywhere: it holds nothing.
+func foreign(r *http.Request) bool {
+	if origin := r.Header.Get("Origin"); origin != "" {
+		u, err := url.Parse(origin)
+		if err != nil || u.Host != r.Host {
+			return true
+		}
+	}
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "same-origin", "none":
+		return false
+	}
+	link := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
+		r.Header.Get("Sec-Fetch-Dest") == "document" && !strings.HasPrefix(r.URL.Path, "/api/")
+	return !link
+}
+
+// authorized lets those through who know the token.
+func (a Access) authorized(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if a.Token != nil && !a.known(r) {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="longhaul"`)
+			fail(w, http.StatusUnauthorized, "log in, or send the token: Authorization: Bearer TOKEN")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (a Access) known(r *http.Request) bool {
+	token := a.Token()
+	if given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
+		return same(given, token)
+	}
+	c, err := r.Cookie(cookieName)
+	return err == nil && validSession(c.Value, token, time.Now())
+}
+
+// same compares in a time that tells nothing of either, their lengths included.
+func same(a, b string) bool {
+	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
+	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
+}
+
+// A session is the time of its end, signed with the token: nothing is kept of
+// it here, and a new token ends all of them.
+func newSession(token string, end time.Time) string {
+	text := strconv.FormatInt(end.Unix(), 10)
+	return text + "." + base64.RawURLEncoding.EncodeToString(signature(token, text))
+}
+
+func signature(token, text string) []byte {
+	m := hmac.New(sha256.New, []byte(token))
+	m.Write([]byte("longhaul dashboard session until " + text))
+	return m.Sum(nil)
+}
+
+func validSession(session, token string, now time.Time) bool {
+	text, signed, ok := strings.Cut(session, ".")
+	if !ok {
+		return false
+	}
+	given, err := base64.RawURLEncoding.DecodeString(signed)
+	if err != nil || !hmac.Equal(given, signature(token, text)) {
+		return false
+	}
+	end, err := strconv.ParseInt(text, 10, 64)
+	return err == nil && now.Unix() < end
+}
+
+// login shows the form, and gives who knows the token a session.
+func (a Access) login(w http.ResponseWriter, r *http.Request) {
+	next := r.URL.Query().Get("next")
+	if r.Method != http.MethodPost {
+		if a.Token == nil || a.known(r) {
+			http.Redirect(w, r, "/", http.StatusSeeOther)
+			return
+		}
+		serveFile(w, r, "login.html")
+		return
+	}
+	if a.Token == nil || !same(strings.TrimSpace(r.PostFormValue("token")), a.Token()) {
+		http.Redirect(w, r, "/login?"+url.Values{"wrong": {"1"}, "next": {localPath(next)}}.Encode(), http.StatusSeeOther)
+		return
+	}
+	http.SetCookie(w, a.cookie(newSession(a.Token(), time.Now().Add(sessionTime)), int(sessionTime.Seconds())))
+	http.Redirect(w, r, localPath(next), http.StatusSeeOther)
+}
+
+func (a Access) logout(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodPost {
+		http.SetCookie(w, a.cookie("", -1))
+	}
+	http.Redirect(w, r, "/login", http.StatusSeeOther)
+}
+
+func (a Access) cookie(value string, seconds int) *http.Cookie {
+	return &http.Cookie{
+		Name: cookieName, Value: value, Path: "/", MaxAge: seconds,
+		Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode,
+	}
+}
+
+// localPath is a path of this server, whatever somebody wrote into a link.
+func localPath(next string) string {
+	if !strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(next, "\\\r\n\t") {
+		return "/"
+	}
+	return next
+}

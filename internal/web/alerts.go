@@ -1,0 +1,119 @@
+package web
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"longhaul/internal/monitor"
+)
+
+// Loss from which on a path is worth a look, and from which on it hurts. Pages
+// colour and name it by these; static/format.js has them, too.
+const highLoss = 0.01
+
+// lossTime is over what time loss is judged: single seconds say little.
+const lossTime = time.Minute
+
+// alert is something that somebody should look at.
+type alert struct {
+	Level string `json:"level"` // critical, warning or notice
+	Text  string `json:"text"`
+	Link  string `json:"link,omitempty"` // the page about it
+}
+
+var levels = []string{"critical", "warning", "notice"}
+
+func (d *Dashboard) alerts(s *monitor.Snapshot) []alert {
+	all := []alert{}
+	add := func(level, link, format string, args ...any) {
+		all = append(all, alert{level, fmt.Sprintf(format, args...), link})
+	}
+	p := &s.Process
+	if p.Shedding != "" {
+		add("critical", "", "New flows are refused: %s", p.Shedding)
+	}
+	if p.Draining {
+		add("notice", "", "The relay is draining: it accepts no new flows, and ends with those it has")
+	}
+	if r := p.LastReload; r != nil && !r.OK {
+		add("warning", "", "The last reload of the configuration failed, the old one stays: %s", firstLine(r.Error))
+	}
+	for _, name := range sortedKeys(p.CongestionControl) {
+		if !p.CongestionControl[name] {
+			add("warning", "", "Congestion control %s is configured, and another takes its place", name)
+		}
+	}
+	if p.DescriptorLimit > 0 && p.Descriptors*10 >= p.DescriptorLimit*9 {
+		add("warning", "", "%d of %d file descriptors are in use", p.Descriptors, p.DescriptorLimit)
+	}
+	if p.MemoryLimit > 0 && p.MemoryUsed*10 >= p.MemoryLimit*9 {
+		add("warning", "", "Sockets and pipes hold nine tenths of memory_limit: senders are slowed down")
+	}
+	for _, errno := range sortedKeys(p.AcceptErrors) {
+		if n := p.AcceptErrors[errno]; n > 0 {
+			add("notice", "", "Accepting failed %d times since the start: %s", n, errno)
+		}
+	}
+	if p.LogLinesDropped > 0 {
+		add("notice", "", "%d log lines were dropped: the log is not read fast enough", p.LogLinesDropped)
+	}
+	for i := range s.Tunnels {
+		d.tunnelAlerts(&s.Tunnels[i], s.At, add)
+	}
+	slices.SortStableFunc(all, func(a, b alert) int {
+		return cmp.Compare(slices.Index(levels, a.Level), slices.Index(levels, b.Level))
+	})
+	return all
+}
+
+func (d *Dashboard) tunnelAlerts(t *monitor.Tunnel, now time.Time, add func(level, link, format string, args ...any)) {
+	link := "/tunnels/" + url.PathEscape(t.Name)
+	switch t.State {
+	case "listening":
+	case "shedding", "paused":
+		add("warning", link, "Tunnel %s takes no new flows: it is %s", t.Name, t.State)
+	default:
+		add("notice", link, "Tunnel %s is %s", t.Name, t.State)
+	}
+	usable := slices.ContainsFunc(t.Hops, func(h monitor.Hop) bool { return h.Usable })
+	if !usable && len(t.Hops) > 0 {
+		add("critical", link, "Tunnel %s has no hop that can be used", t.Name)
+	}
+	for _, h := range t.Hops {
+		if !h.Usable {
+			why := ""
+			if h.Error != "" {
+				why = ": " + firstLine(h.Error)
+			}
+			add("warning", link, "Hop %s of tunnel %s is %s%s", h.Name, t.Name, h.State, why)
+		}
+	}
+	if c := t.LastCheck; c != nil && !c.OK {
+		add("critical", link, "The last integrity check of tunnel %s failed: %s", t.Name, firstLine(c.Verdict))
+	}
+	var shares weighted
+	for _, p := range d.monitor.Points(t.Name, now.Add(-lossTime)) {
+		shares.add(p.RetransmittedShare, p.UpBps+p.DownBps)
+	}
+	if m := shares.mean(); m >= highLoss {
+		add("warning", link, "Tunnel %s sends %.1f %% of its data again, over the last minute", t.Name, m*100)
+	}
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

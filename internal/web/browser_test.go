@@ -1,0 +1,184 @@
+package web_test
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"testing"
+	"time"
+
+	"longhaul/internal/monitor"
+	"longhaul/internal/nettest"
+	"longhaul/internal/nettest/browser"
+	"longhaul/internal/web/webfake"
+)
+
+func needsTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a browser takes its time: without -short")
+	}
+}
+
+// pages are all pages, and what shows that they have what they are for.
+func pages(record int64) map[string]string {
+	shown := func(selector, text string) string {
+		return fmt.Sprintf("[...document.querySelectorAll(%q)].some((e) => e.innerText.includes(%q))", selector, text)
+	}
+	return map[string]string{
+		"/":                             shown("tbody th", "to-site-b") + " && document.querySelectorAll('canvas').length === 2",
+		"/flows":                        "document.querySelectorAll('tbody tr').length === 30",
+		"/flows/7":                      shown(".chain", "this relay") + " && document.querySelector('canvas')",
+		"/tunnels/to-site-b":            shown(".chain", "relay-c") + " && " + shown(".badge.warn", "0.21 % · raised"),
+		"/tunnels/replication":          shown(".alert", "standby.example.net:6000") + " && " + shown(".badge.bad", "high"),
+		"/transfers":                    "document.querySelectorAll('tbody tr').length === 50",
+		"/causes":                       shown("tbody th", "lost packets") + " && " + shown(".bars", "flows"),
+		"/history":                      shown(".headline", "times as fast as before") + " && document.querySelectorAll('canvas').length === 2",
+		fmt.Sprint("/history/", record): shown(".facts", "finished"),
+	}
+}
+
+// Every page shows what it is for, in both themes and on a phone, without an
+// error, a violation of the content security policy, a request that leaves the
+// host, or a thing that not everybody can use.
+func TestPages(t *testing.T) {
+	needsTime(t)
+	fake := webfake.New(0)
+	d := serve(t, 200, past(t, fake.Records(1000)))
+	p := browser.Open(t, d.base)
+	for _, screen := range []struct {
+		theme         string
+		width, height int64
+	}{{"light", 1280, 900}, {"dark", 1280, 900}, {"light", 360, 740}} {
+		p.Theme(screen.theme)
+		p.Size(screen.width, screen.height)
+		for path, shown := range pages(1000) {
+			t.Run(fmt.Sprint(screen.theme, screen.width, path), func(t *testing.T) {
+				p := p.For(t)
+				p.Go(path)
+				p.Becomes(shown)
+				p.Becomes("document.getElementById('live').textContent === 'live'")
+				if wide := browser.Eval[int](p, "document.documentElement.scrollWidth"); int64(wide) > screen.width {
+					t.Errorf("the page is %d wide on a screen of %d", wide, screen.width)
+				}
+				for _, problem := range append(p.Problems(), p.Audit()...) {
+					t.Error(problem)
+				}
+			})
+		}
+	}
+	if elsewhere := p.Elsewhere(); len(elsewhere) > 0 {
+		t.Errorf("requests left the host: %q", elsewhere)
+	}
+}
+
+// What a page shows follows what happens.
+func TestLive(t *testing.T) {
+	needsTime(t)
+	d := serve(t, 200, nil)
+	p := browser.Open(t, d.base)
+	p.Size(1280, 900)
+	p.Go("/")
+	sequence := "performance.getEntriesByName('update').at(-1)?.detail.sequence"
+	p.Becomes(sequence)
+	first := browser.Eval[int](p, sequence)
+	p.Becomes(fmt.Sprintf("%s >= %d", sequence, first+3))
+
+	// The view's filter, order and page are in the address, and the server's.
+	p.Go("/flows?tunnel=replication&sort=client")
+	p.Becomes("document.querySelectorAll('tbody tr').length === 30 && [...document.querySelectorAll('tbody tr')].every((r) => r.innerText.includes('replication'))")
+	p.Becomes("document.querySelector('th[aria-sort=ascending]').textContent === 'Client'")
+	browser.Eval[any](p, "[...document.querySelectorAll('button')].find((b) => b.textContent.startsWith('Next')).click()")
+	p.Becomes("location.search.includes('page=2') && document.querySelector('.found').textContent.includes('page 2 of 2')")
+
+	// By the keyboard alone: the first stop is the way past the navigation.
+	p.Go("/")
+	p.Becomes(sequence)
+	p.Key("\t")
+	p.Becomes("document.activeElement.className === 'skip'")
+	p.Key("\r")
+	p.Becomes("location.hash === '#main'")
+
+	// Somebody who wants to read in peace.
+	browser.Eval[any](p, "document.getElementById('pause').click()")
+	p.Becomes("document.getElementById('live').textContent === 'paused'")
+	browser.Eval[any](p, "document.getElementById('pause').click()")
+	p.Becomes("document.getElementById('live').textContent === 'live'")
+
+	// A flow's page lives on as its record.
+	f, _, _ := d.relay.Flow(9)
+	p.Go("/flows/9?start=" + url.QueryEscape(f.Start.Format(time.RFC3339Nano)))
+	p.Becomes("document.querySelector('h1').textContent.includes('open')")
+	d.Ended([]monitor.Record{d.relay.End(9)})
+	p.Becomes("document.querySelector('h1').textContent.includes('ended') && document.body.innerText.includes('How it ended')")
+	for _, problem := range p.Problems() {
+		t.Error(problem)
+	}
+	p.Go("/flows/123456")
+	p.Becomes("document.querySelector('.notice')?.textContent.includes('there is no flow 123456 now')")
+	p.Problems()
+}
+
+// The theme can be chosen, and stays so.
+func TestTheme(t *testing.T) {
+	needsTime(t)
+	d := serve(t, 3, nil)
+	p := browser.Open(t, d.base)
+	p.Theme("light")
+	p.Go("/")
+	ground := func() string { return browser.Eval[string](p, "getComputedStyle(document.body).backgroundColor") }
+	light := ground()
+	browser.Eval[any](p, "document.getElementById('theme').click(); document.getElementById('theme').click()")
+	dark := ground()
+	p.Go("/flows")
+	if kept := ground(); dark == light || kept != dark {
+		t.Errorf("light %s, dark %s, on the next page %s", light, dark, kept)
+	}
+}
+
+// Thousands of flows cost the browser what thirty do: see docs/dashboard.md.
+func TestThousandsOfFlows(t *testing.T) {
+	needsTime(t)
+	const (
+		updates   = 12
+		maxScript = 50 * time.Millisecond
+		maxAge    = time.Second
+		maxWeight = 200_000
+	)
+	d := serve(t, 2000, nil)
+	p := browser.Open(t, d.base)
+	for _, path := range []string{"/", "/flows", "/tunnels/to-site-b", "/causes"} {
+		t.Run(path, func(t *testing.T) {
+			p := p.For(t)
+			p.Go(path)
+			p.Becomes("performance.getEntriesByName('update').length >= 3")
+			weight := browser.Eval[int](p, `[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
+				.filter((e) => !e.name.includes('/api/')).reduce((sum, e) => sum + e.decodedBodySize, 0)`)
+			if path == "/" && (weight < 50_000 || weight > maxWeight) { // the others have them already
+				t.Errorf("the page's files have %d bytes, the bound is %d", weight, maxWeight)
+			}
+			nettest.Settles(t, func() error {
+				browser.Eval[any](p, "performance.clearMeasures('update')")
+				before := p.Metrics()
+				p.Becomes(fmt.Sprintf("performance.getEntriesByName('update').length >= %d", updates))
+				after := p.Metrics()
+				took := medians(browser.Eval[[]float64](p, "performance.getEntriesByName('update').map((e) => e.duration)"))
+				age := medians(browser.Eval[[]float64](p, "performance.getEntriesByName('update').map((e) => e.detail.ageMilliseconds)"))
+				task := milliseconds((after["TaskDuration"] - before["TaskDuration"]) * 1000 / updates)
+				t.Logf("%s: script %v an update, all of the page's work %v, %v after the sample; files of %d bytes", path, took, task, age, weight)
+				if took > maxScript || age > maxAge {
+					return fmt.Errorf("an update takes %v and is shown after %v, the bounds are %v and %v", took, age, maxScript, maxAge)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+func medians(all []float64) time.Duration {
+	slices.Sort(all)
+	return milliseconds(all[len(all)/2])
+}
+
+func milliseconds(v float64) time.Duration {
+	return time.Duration(v * float64(time.Millisecond)).Round(10 * time.Microsecond)
+}

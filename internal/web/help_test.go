@@ -1,0 +1,89 @@
+package web_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"testing"
+	"time"
+
+	"longhaul/internal/httpd"
+	"longhaul/internal/monitor"
+	"longhaul/internal/monitor/history"
+	"longhaul/internal/nettest"
+	"longhaul/internal/web"
+	"longhaul/internal/web/webfake"
+)
+
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+const patience = 20 * time.Second
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// dashboard is one of a relay that was never there, on a loopback address.
+type dashboard struct {
+	*web.Dashboard
+	relay   *webfake.Monitor
+	address string
+	base    string
+}
+
+// serve starts one with a number of flows, which moves on as time does.
+func serve(t testing.TB, flows int, past web.History) *dashboard {
+	t.Helper()
+	d := &dashboard{relay: webfake.New(flows)}
+	d.Dashboard = web.New(web.Options{Monitor: d.relay, History: past, Log: quiet})
+	d.address = listen(t, d.Handler(web.Access{}))
+	d.base = "http://" + d.address
+	ctx, stop := context.WithCancel(t.Context())
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				d.relay.Step()
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-stopped
+	})
+	return d
+}
+
+func listen(t testing.TB, handler http.Handler) string {
+	t.Helper()
+	l, err := httpd.Listen(t.Context(), netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httpd.Serve(l, handler, quiet, web.Limits)
+	t.Cleanup(s.Close)
+	return l.Addr().String()
+}
+
+// past is a history of some records in a file.
+func past(t testing.TB, records []monitor.Record) *history.Reader {
+	t.Helper()
+	path := t.TempDir() + "/history.db"
+	store, err := history.Open(path, history.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store.Add(records)
+	store.Close()
+	r, err := history.OpenReader(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
+}

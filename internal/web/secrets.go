@@ -1,0 +1,175 @@
+package web
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	maxTokenFile = 4096
+	minToken     = 20 // characters
+
+	// credentials is where systemd puts what LoadCredential= names. It lets the
+	// service's user in by an access control list, which shows as the group's bits.
+	credentials = "/run/credentials/"
+)
+
+// FileError is what is wrong with a file of secrets, and what to do about it.
+type FileError struct{ Problem, Fix string }
+
+func (e *FileError) Error() string { return e.Problem + "; " + e.Fix }
+
+// ReadToken reads the token of a file: its only line. The error is a [*FileError].
+func ReadToken(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", unreadable("token", path, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", unreadable("token", path, err)
+	}
+	others := fs.FileMode(0o077)
+	if strings.HasPrefix(path, credentials) {
+		others = 0o007
+	}
+	switch {
+	case !info.Mode().IsRegular():
+		return "", &FileError{path + " is no file", "name the file with the token"}
+	case info.Mode()&others != 0:
+		return "", &FileError{fmt.Sprintf("the token file %s is open to others (mode %#o)", path, info.Mode().Perm()),
+			"run chmod 600 " + path + "; if others could read it meanwhile, make a new token"}
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))
+	if err != nil {
+		return "", unreadable("token", path, err)
+	}
+	token := strings.TrimSpace(string(text))
+	const fix = "make one with: openssl rand -hex 32"
+	switch {
+	case len(text) > maxTokenFile || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
+		return "", &FileError{"the token file " + path + " has more than one word of ASCII", fix}
+	case len(token) < minToken:
+		return "", &FileError{fmt.Sprintf("the token in %s has fewer than %d characters, which can be guessed", path, minToken), fix}
+	}
+	return token, nil
+}
+
+func unreadable(what, path string, err error) error {
+	var pathError *fs.PathError
+	if errors.As(err, &pathError) {
+		err = pathError.Err
+	}
+	fix := "check the path"
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && what == "token":
+		fix = "make one with: (umask 077; openssl rand -hex 32 > " + path + ")"
+	case errors.Is(err, fs.ErrPermission):
+		fix = "give it to the relay's user (chown), or hand it over with LoadCredential= in the unit"
+	}
+	return &FileError{fmt.Sprintf("the %s file %s cannot be read: %v", what, path, err), fix}
+}
+
+// lookEvery is how often a certificate's files are looked at for a new one.
+const lookEvery = 10 * time.Second
+
+// Certificate is a TLS certificate of two files. Once they have changed, as by
+// a renewal, new connections get the new one.
+type Certificate struct {
+	certFile, keyFile string
+	log               *slog.Logger
+
+	mu     sync.Mutex
+	now    *tls.Certificate
+	leaf   *x509.Certificate
+	stamp  [2]fileStamp
+	looked time.Time
+}
+
+type fileStamp struct {
+	modified time.Time
+	size     int64
+}
+
+// LoadCertificate reads a certificate with its chain and its key (PEM). The
+// error is a [*FileError].
+func LoadCertificate(certFile, keyFile string, log *slog.Logger) (*Certificate, error) {
+	c := &Certificate{certFile: certFile, keyFile: keyFile, log: log, looked: time.Now()}
+	c.stamp = c.stamps()
+	return c, c.load()
+}
+
+func (c *Certificate) load() error {
+	for what, path := range map[string]string{"certificate": c.certFile, "key": c.keyFile} {
+		f, err := os.Open(path)
+		if err != nil {
+			return unreadable(what, path, err)
+		}
+		f.Close()
+	}
+	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	if err != nil {
+		return &FileError{fmt.Sprintf("%s and %s are no certificate with its key: %s", c.certFile, c.keyFile, strings.TrimPrefix(err.Error(), "tls: ")),
+			"name the files in PEM form, the certificate with its chain"}
+	}
+	c.now, c.leaf = &pair, pair.Leaf
+	return nil
+}
+
+func (c *Certificate) stamps() (s [2]fileStamp) {
+	for i, path := range []string{c.certFile, c.keyFile} {
+		if info, err := os.Stat(path); err == nil {
+			s[i] = fileStamp{info.ModTime(), info.Size()}
+		}
+	}
+	return s
+}
+
+// Current is the certificate of the files; the one before while they hold none.
+func (c *Certificate) Current() *tls.Certificate {
+	now, _ := c.current()
+	return now
+}
+
+func (c *Certificate) current() (*tls.Certificate, *x509.Certificate) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.looked) >= lookEvery {
+		c.looked = time.Now()
+		if s := c.stamps(); s != c.stamp {
+			c.stamp = s
+			if err := c.load(); err != nil {
+				c.log.Warn("the dashboard's certificate has changed and cannot be used, the one before stays", "error", err)
+			} else {
+				c.log.Info("the dashboard's certificate has changed", "until", c.leaf.NotAfter)
+			}
+		}
+	}
+	return c.now, c.leaf
+}
+
+// TLS is the configuration of a server with this certificate.
+func (c *Certificate) TLS() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return c.Current(), nil
+		},
+	}
+}
+
+// Names says whether the certificate is for a host.
+func (c *Certificate) Names(host string) bool {
+	_, leaf := c.current()
+	return leaf.VerifyHostname(host) == nil
+}

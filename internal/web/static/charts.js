@@ -1,0 +1,263 @@
+// Charts, each with a legend that reads values, a text alternative and its data
+// as a table.
+import { h, s, setText, setAttribute } from './dom.js';
+import { unknown } from './format.js';
+
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const drawn = new Set();
+
+// redraw takes up another theme's colours.
+export function redraw() {
+  for (const chart of drawn) chart.build();
+}
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
+
+const sizes = new ResizeObserver((entries) => {
+  for (const { target, contentRect } of entries) target.chart?.resize(Math.floor(contentRect.width));
+});
+
+// Chart shows series over a common x: {title, series: [{label, color, fill}],
+// format, x: 'time' | 'log', formatX, levels: [[value, word, color]], top, height}.
+// Times are in seconds.
+export class Chart {
+  constructor(options) {
+    this.options = { height: 210, ...options };
+    this.data = [[], ...options.series.map(() => [])];
+    this.place = h('div', { class: 'plot', role: 'img', 'aria-label': options.title });
+    this.place.chart = this;
+    this.values = options.series.map(() => h('b'));
+    this.at = h('span', { class: 'at' });
+    this.legend = h('div', { class: 'legend' }, options.series.map((one, i) =>
+      h('span', { class: 'key' }, h('i', { class: 'swatch ' + one.color }), one.label + ' ', this.values[i])), this.at);
+    this.rows = h('tbody');
+    this.details = h('details', { class: 'as-table', ontoggle: () => this.fillTable() },
+      h('summary', {}, 'As a table'),
+      h('div', { class: 'scroll', role: 'region', tabindex: '0', 'aria-label': options.title + ', as a table' },
+        h('table', {}, h('caption', { class: 'unseen' }, options.title),
+          h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, options.titleX ?? 'Time'),
+            options.series.map((one) => h('th', { scope: 'col', class: 'number' }, one.label)))),
+          this.rows)));
+    this.element = h('div', { class: 'chart' }, this.legend, this.place, this.details);
+    sizes.observe(this.place);
+    drawn.add(this);
+  }
+
+  build() {
+    const width = Math.floor(this.place.clientWidth);
+    if (!width) return;
+    this.plot?.destroy();
+    const { series, format, x = 'time', levels = [], top, height, formatX } = this.options;
+    const axis = { stroke: style('--muted'), grid: { stroke: style('--line'), width: 1 }, ticks: { show: false }, font: '11px system-ui, sans-serif' };
+    this.plot = new uPlot({
+      width,
+      height,
+      legend: { show: false },
+      cursor: { y: false, drag: { setScale: false, x: false, y: false }, points: { size: 7 } },
+      scales: {
+        x: x === 'time' ? { time: true } : { time: false, distr: x === 'log' ? 3 : 1 },
+        y: { range: (u, low, high) => [0, top ?? Math.max(high * 1.12, levels[0]?.[0] * 1.15 || 0, 1e-9)] },
+      },
+      axes: [
+        { ...axis, size: 28, space: 64, values: (u, at) => at.map((v) => v === null ? null : (formatX ?? clock)(v)) },
+        { ...axis, size: 74, space: 42, values: (u, at) => at.map((v) => format(v)) },
+      ],
+      series: [{}, ...series.map((one) => ({
+        label: one.label, stroke: style('--' + one.color), width: 1.8, spanGaps: x === 'log', points: { show: false },
+        fill: one.fill && style('--' + one.color + '-fill'), dash: one.dash,
+      }))],
+      hooks: {
+        draw: [(u) => this.drawLevels(u, levels)],
+        setCursor: [() => this.read()],
+      },
+    }, this.data, this.place);
+    this.read();
+  }
+
+  drawLevels(u, levels) {
+    const c = u.ctx;
+    c.save();
+    c.textAlign = 'left';
+    c.textBaseline = 'alphabetic';
+    c.lineWidth = devicePixelRatio;
+    c.font = 10 * devicePixelRatio + 'px system-ui, sans-serif';
+    for (const [value, word, color] of levels) {
+      const y = u.valToPos(value, 'y', true);
+      if (y < u.bbox.top) continue;
+      c.strokeStyle = c.fillStyle = style('--' + color);
+      c.setLineDash([4 * devicePixelRatio, 4 * devicePixelRatio]);
+      c.beginPath();
+      c.moveTo(u.bbox.left, y);
+      c.lineTo(u.bbox.left + u.bbox.width, y);
+      c.stroke();
+      c.fillText(word, u.bbox.left + 4 * devicePixelRatio, y - 4 * devicePixelRatio);
+    }
+    c.restore();
+  }
+
+  resize(width) {
+    if (!this.plot) this.build();
+    else if (width && width !== this.plot.width) this.plot.setSize({ width, height: this.options.height });
+  }
+
+  // read says in the legend what is under the cursor, or the newest.
+  read() {
+    const index = this.plot?.cursor.idx ?? null;
+    // Of a distribution no value is the newest.
+    const i = index ?? (this.options.x === 'log' ? -1 : this.data[0].length - 1);
+    this.values.forEach((value, k) => setText(value, i < 0 ? '' : this.say(this.data[k + 1][i])));
+    setText(this.at, index === null ? '' : (this.options.formatX ?? clock)(this.data[0][index]));
+  }
+
+  say(v) {
+    return v === null || v === undefined ? unknown : this.options.format(v);
+  }
+
+  // set shows other data: columns, x first.
+  set(data) {
+    this.data = data;
+    if (this.plot) this.plot.setData(data);
+    else this.build();
+    this.read();
+    this.describe();
+  }
+
+  describe() {
+    const now = Date.now();
+    if (this.described && now - this.described < 10000 && this.data[0].length > 2) return;
+    this.described = now;
+    const parts = this.options.series.map((one, i) => {
+      const all = this.data[i + 1].filter((v) => v !== null && v !== undefined);
+      if (!all.length) return one.label + ': no data';
+      const mean = all.reduce((a, b) => a + b, 0) / all.length;
+      return `${one.label}: last ${this.say(all.at(-1))}, mean ${this.say(mean)}, highest ${this.say(all.reduce((a, b) => Math.max(a, b)))}`;
+    });
+    setAttribute(this.place, 'aria-label', this.options.title + '. ' + (this.options.summary?.() ?? parts.join('; ')));
+    this.fillTable();
+  }
+
+  fillTable() {
+    if (!this.details.open) return;
+    const n = this.data[0].length;
+    const step = Math.max(1, Math.ceil(n / 20));
+    const rows = [];
+    for (let i = n - 1; i >= 0; i -= step) {
+      rows.push(h('tr', {}, h('th', { scope: 'row' }, (this.options.formatX ?? clock)(this.data[0][i])),
+        this.options.series.map((_, k) => h('td', { class: 'number' }, this.say(this.data[k + 1][i])))));
+    }
+    this.rows.replaceChildren(...rows);
+  }
+
+  close() {
+    this.plot?.destroy();
+    drawn.delete(this);
+    sizes.unobserve(this.place);
+  }
+}
+
+function clock(v) {
+  const at = new Date(v * 1000).toLocaleTimeString('sv');
+  return at.endsWith(':00') ? at.slice(0, 5) : at;
+}
+
+// Timeline is a pair of charts of a tunnel, or of all: goodput, and data sent
+// again. It follows the last ten minutes, or shows a day.
+export class Timeline {
+  constructor({ load, levels, format, share }) {
+    this.load = load;
+    this.span = 600;
+    this.live = empty();
+    this.goodput = new Chart({
+      title: 'Goodput', format, series: [{ label: '↑ up', color: 'up', fill: true }, { label: '↓ down', color: 'down', fill: true }],
+    });
+    this.resent = new Chart({ title: 'Data sent again', format: share, series: [{ label: 'share', color: 'loss', fill: true }], levels });
+    this.buttons = [['10 min', 600], ['24 h', 86400]].map(([text, span]) =>
+      h('button', { type: 'button', 'aria-pressed': String(span === 600), onclick: () => this.show(span) }, text));
+    this.range = h('div', { class: 'switch', role: 'group', 'aria-label': 'Time shown' }, this.buttons);
+  }
+
+  // add takes what is new; what it has already it leaves out.
+  add(points) {
+    const last = this.live.at.at(-1) ?? 0;
+    points.at.forEach((at, i) => {
+      if (at < last + 0.25) return; // a moment may differ by a little between two looks
+      for (const name of Object.keys(this.live)) this.live[name].push(points[name][i]);
+    });
+    const old = this.live.at.findIndex((at) => at > this.live.at.at(-1) - 600);
+    if (old > 0) for (const name of Object.keys(this.live)) this.live[name].splice(0, old);
+    if (this.span === 600) this.draw(this.live);
+    else if (Date.now() - this.asked > 60000) this.show(this.span);
+  }
+
+  draw(points) {
+    this.goodput.set([points.at, points.up_bps, points.down_bps]);
+    this.resent.set([points.at, points.retransmitted_share]);
+  }
+
+  async show(span) {
+    this.span = span;
+    this.buttons.forEach((button, i) => button.setAttribute('aria-pressed', String([600, 86400][i] === span)));
+    if (span === 600) {
+      this.draw(this.live);
+      return;
+    }
+    this.asked = Date.now();
+    try {
+      const points = await this.load(span + 's');
+      if (this.span === span) this.draw(points);
+    } catch (error) {
+      setText(this.goodput.at, error.message);
+    }
+  }
+
+  close() {
+    this.goodput.close();
+    this.resent.close();
+  }
+}
+
+function empty() {
+  return { at: [], up_bps: [], down_bps: [], retransmitted_share: [], flows: [] };
+}
+
+// Sparkline is the shape of some values, which the text beside it says.
+export class Sparkline {
+  constructor() {
+    this.values = [];
+    this.line = s('path', { class: 'line' });
+    this.area = s('path', { class: 'area' });
+    this.element = s('svg', { class: 'spark', viewBox: '0 0 60 20', preserveAspectRatio: 'none', 'aria-hidden': 'true' }, this.area, this.line);
+  }
+
+  add(value) {
+    this.values.push(value);
+    if (this.values.length > 60) this.values.splice(0, this.values.length - 60);
+    const high = Math.max(...this.values, 1);
+    const start = 60 - this.values.length;
+    const path = this.values.map((v, i) => `${i ? 'L' : 'M'}${start + i + 0.5} ${(19 - 17 * v / high).toFixed(1)}`).join('');
+    this.line.setAttribute('d', path);
+    this.area.setAttribute('d', path + `V20H${start + 0.5}Z`);
+  }
+}
+
+// bars is a list of names with a bar each: {key, name, href, value, text, title}.
+export function barRow() {
+  const name = h('span', { class: 'bar-name' });
+  const fill = s('rect', { height: '100%', rx: '3' });
+  const text = h('span', { class: 'bar-text' });
+  const element = h('li', {}, name, s('svg', { class: 'bar', 'aria-hidden': 'true' }, fill), text);
+  return {
+    element,
+    update(item) {
+      if (item.href) {
+        const link = name.firstElementChild ?? name.appendChild(h('a', {}));
+        setAttribute(link, 'href', item.href);
+        setText(link, item.name);
+      } else {
+        setText(name, item.name);
+      }
+      setAttribute(fill, 'width', Math.max(item.share * 100, item.share > 0 ? 1 : 0).toFixed(1) + '%');
+      setText(text, item.text);
+      if (item.title) element.title = item.title;
+    },
+  };
+}

@@ -1,0 +1,149 @@
+// Figures and words as people read them. Unknown is a dash, never 0.
+
+export const unknown = '–';
+
+function known(v) {
+  return v !== null && v !== undefined && !Number.isNaN(v);
+}
+
+function scaled(v, step, units) {
+  let i = 0;
+  while (i < units.length - 1 && v >= step * 0.9995) {
+    v /= step;
+    i++;
+  }
+  const digits = v >= 99.95 || Number.isInteger(v) ? 0 : v >= 9.995 ? 1 : 2;
+  return v.toFixed(digits) + ' ' + units[i];
+}
+
+export function rate(bps) {
+  if (!known(bps)) return unknown;
+  return scaled(bps, 1000, ['bit/s', 'kbit/s', 'Mbit/s', 'Gbit/s', 'Tbit/s']);
+}
+
+export function bytes(n) {
+  if (!known(n) || n < 0) return unknown;
+  return scaled(n, 1000, ['B', 'kB', 'MB', 'GB', 'TB', 'PB']);
+}
+
+export function count(n) {
+  if (!known(n) || n < 0) return unknown;
+  return Math.round(n).toLocaleString('en').replaceAll(',', '\u202f');
+}
+
+// delay is a round-trip time, of nanoseconds; 0 is unknown.
+export function delay(ns) {
+  if (!ns || ns < 0) return unknown;
+  return ns < 1e6 ? scaled(ns / 1e3, 1000, ['µs', 'ms']) : scaled(ns / 1e6, 1000, ['ms', 's']);
+}
+
+export function seconds(v) {
+  if (!known(v) || v < 0) return unknown;
+  if (v < 0.001) return (v * 1e6).toFixed(0) + ' µs';
+  if (v < 1) return (v * 1000).toFixed(v < 0.01 ? 1 : 0) + ' ms';
+  if (v < 60) return v.toFixed(v < 10 ? 2 : 1) + ' s';
+  return age(v);
+}
+
+export function age(v) {
+  if (!known(v)) return unknown;
+  v = Math.max(0, v);
+  if (v < 60) return Math.floor(v) + ' s';
+  if (v < 3600) return Math.floor(v / 60) + ' min ' + Math.floor(v % 60) + ' s';
+  if (v < 172800) return Math.floor(v / 3600) + ' h ' + Math.floor((v % 3600) / 60) + ' min';
+  return Math.floor(v / 86400) + ' d ' + Math.floor((v % 86400) / 3600) + ' h';
+}
+
+// elapsed is a time on an axis.
+export function elapsed(v) {
+  const two = (n) => String(n).padStart(2, '0');
+  const whole = Math.round(v);
+  const [hours, minutes] = [Math.floor(whole / 3600), Math.floor((whole % 3600) / 60)];
+  return v < 60 && v !== whole ? v.toFixed(1) + ' s' : hours ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
+}
+
+export function share(v) {
+  if (!known(v) || v < 0) return unknown;
+  if (v === 0) return '0 %';
+  if (v < 0.0001) return '< 0.01 %';
+  return (v * 100).toFixed(v < 0.1 ? 2 : 1) + ' %';
+}
+
+// moment is a time of day here; of another day with the date.
+export function moment(text) {
+  const at = new Date(text);
+  const whole = at.toLocaleString('sv');
+  return at.toDateString() === new Date().toDateString() ? whole.slice(11) : whole.slice(0, 16);
+}
+
+export function since(text, now) {
+  return (new Date(now) - new Date(text)) / 1000;
+}
+
+// Shares of data lost or sent again: from raised on a path is worth a look,
+// from high on it hurts.
+const raisedLoss = 0.001;
+const highLoss = 0.01;
+
+export function lossLevel(v) {
+  if (!known(v) || v < 0) return { level: 'none', word: 'no data' };
+  if (v >= highLoss) return { level: 'bad', word: 'high' };
+  if (v >= raisedLoss) return { level: 'warn', word: 'raised' };
+  return { level: 'ok', word: 'low' };
+}
+
+export function lossCell(v) {
+  const { level, word } = lossLevel(v);
+  return level === 'none' ? { text: unknown, title: 'nothing was sent' } : { text: share(v) + ' ' + word, level };
+}
+
+export function resent(leg) {
+  return leg.bytes_sent > 0 && leg.bytes_retransmitted >= 0 ? leg.bytes_retransmitted / leg.bytes_sent : -1;
+}
+
+export function worstResent(a, b) {
+  return Math.max(resent(a), resent(b));
+}
+
+// Causes in words: a short name, and what it means.
+const causeWords = {
+  'healthy': ['nothing', 'It fills its path.'],
+  'application': ['the programs', 'The sending program has nothing to send, or the receiving one does not read. The network is not what limits it.'],
+  'receiver-window': ['receiver’s window', 'The receiving host allows too little data under way for this distance.'],
+  'window-scaling': ['no window scaling', 'The two hosts use no window scaling, which holds a connection back over this distance.'],
+  'send-buffer': ['send buffer', 'The sending socket’s buffer is too small for this distance.'],
+  'random-loss': ['lost packets', 'The path loses packets, and the sender takes that for congestion.'],
+  'congestion': ['a full path', 'The path is full: a queue builds up before its narrowest part.'],
+  'policer': ['a policer', 'Something on the path drops what exceeds a rate.'],
+  'reordering': ['reordering', 'The path changes the order of packets, and the sender takes that for loss.'],
+  'segment-size': ['small segments', 'Packets are smaller than the path carries.'],
+  'black-hole': ['a black hole', 'Large packets vanish on the path, and nobody tells the sender.'],
+  'asymmetric-mtu': ['small way back', 'Packets are as small as the way back needs them.'],
+  'pacing': ['its own pacing', 'The sender holds the connection to a rate by itself.'],
+  'short-flow': ['shortness', 'It was too short to get up to speed over this distance.'],
+  'cpu': ['CPU time', 'The program’s busiest thread has no CPU time left.'],
+  'unexplained': ['unexplained', 'Nothing that was seen explains it.'],
+};
+
+export function causeName(cause) {
+  return cause ? (causeWords[cause]?.[0] ?? cause) : unknown;
+}
+
+export function causeSentence(cause) {
+  return causeWords[cause]?.[1] ?? '';
+}
+
+export const allCauses = Object.keys(causeWords);
+
+export function stateLevel(state) {
+  switch (state) {
+    case 'listening': case 'up': case 'open': case 'ok': return 'ok';
+    case 'down': case 'ejected': case 'failed': case 'removed': return 'bad';
+    case 'shedding': case 'paused': case 'draining': case 'drained': case 'returning': case 'resetting': return 'warn';
+  }
+  return 'none';
+}
+
+export function plural(n, word) {
+  return count(n) + ' ' + word + (n === 1 ? '' : 's');
+}

@@ -1,0 +1,5 @@
+// What the address says: where to go afterwards, and whether the last try failed.
+const query = new URLSearchParams(location.search);
+const next = query.get('next');
+if (next) document.forms[0].action = '/login?next=' + encodeURIComponent(next);
+document.getElementById('wrong').hidden = !query.has('wrong');

@@ -1,0 +1,99 @@
+// One flow, while it lasts, and then its record.
+import { h, badge, section, facts, setText, setAttribute } from '../dom.js';
+import { Live } from '../live.js';
+import { Chart } from '../charts.js';
+import { chain, whereLoss } from '../chain.js';
+import * as f from '../format.js';
+
+export default function flow(content, frame, id) {
+  frame.title('Flow ' + id);
+  const parts = flowParts(content, 'Flow ' + id);
+  const live = new Live({ view: 'flow', id, ...(frame.query.get('start') ? { start: frame.query.get('start') } : {}) }, (data) => {
+    frame.fine();
+    frame.seen(data.head);
+    if (data.record) {
+      parts.record(data.record);
+      live.close();
+      document.getElementById('live').textContent = 'ended';
+      document.getElementById('live').dataset.state = 'paused';
+    } else {
+      parts.flow(data.flow, data.series, data.head.at);
+    }
+  }, frame.trouble);
+  return { close() { live.close(); parts.close(); } };
+}
+
+// flowParts are the cards of a flow or of its record.
+export function flowParts(content, title) {
+  const state = h('span');
+  const ways = chain('The flow’s two legs');
+  const loss = h('p', { class: 'verdict' });
+  const cause = h('p', { class: 'verdict' });
+  const figures = facts(['Tunnel', 'Hop', 'Began', 'Lasts', 'Bytes ↑ up', 'Bytes ↓ down', 'Goodput ↑ up', 'Goodput ↓ down']);
+  const legNames = ['Side', 'Congestion control', 'RTT', 'Least RTT', 'Data sent', 'Sent again'];
+  const legs = [facts(legNames), facts(legNames)];
+  const ending = facts(['Ended', 'Reason', 'Ended by', 'Error']);
+  const endCard = section('How it ended', ending.element);
+  endCard.hidden = true;
+  const chart = new Chart({ title: 'Goodput over its life', titleX: 'From its start', format: f.rate, x: 'linear', formatX: f.elapsed,
+    series: [{ label: '↑ up', color: 'up', fill: true }, { label: '↓ down', color: 'down', fill: true }], height: 230 });
+  content.append(
+    h('h1', {}, title, ' ', state),
+    section('Its way', ways.element, loss),
+    section('What limits it', cause),
+    section('Goodput over its life', chart.element),
+    h('div', { class: 'pair three' },
+      section('Figures', figures.element),
+      section('Leg to the client', legs[0].element),
+      section('Leg to the target', legs[1].element)),
+    endCard,
+  );
+
+  function show(x, series, what) {
+    setText(state, '');
+    const level = what.ended ? 'none' : f.stateLevel(x.state);
+    state.replaceChildren(badge(level, what.ended ? 'ended' : x.state));
+    const both = what.legs;
+    const items = [
+      { key: 'client', node: x.client || 'not known', role: 'client', level: 'none' },
+      legItem('up', 'the client', 'this relay', both[0]),
+      { key: 'relay', node: x.tunnel, role: 'this relay', level: what.ended ? 'none' : 'ok' },
+      legItem('down', 'this relay', 'the target', both[1]),
+      { key: 'target', node: x.target || 'not connected yet', role: 'target', level: 'none', note: x.hop && x.hop !== x.target ? x.hop : '' },
+    ];
+    ways.update(items);
+    setText(loss, whereLoss(items.filter((i) => i.leg)));
+    const leg = { client: ' on the leg to the client', target: ' on the leg to the target' }[x.cause_leg] ?? '';
+    const howLong = x.cause_share ? `, for ${(x.cause_share * 100).toFixed(0)} % of the time in which it moved data` : '';
+    setText(cause, x.cause ? `Limited by ${f.causeName(x.cause)}${leg}${howLong}. ${f.causeSentence(x.cause)}` : 'Nothing stands out.');
+    figures.update({ text: x.tunnel, href: '/tunnels/' + encodeURIComponent(x.tunnel) }, x.hop || f.unknown, f.moment(x.start), f.seconds(what.seconds),
+      f.bytes(x.bytes_up), f.bytes(x.bytes_down), f.rate(what.up), f.rate(what.down));
+    both.forEach((l, i) => legs[i].update(l.side || f.unknown, l.congestion_control || f.unknown, f.delay(l.rtt_ns), f.delay(l.min_rtt_ns), f.bytes(l.bytes_sent), f.lossCell(f.resent(l))));
+    const step = series.step_ns / 1e9;
+    const n = Math.max(series.up_bps?.length ?? 0, series.down_bps?.length ?? 0);
+    const at = Array.from({ length: n }, (_, i) => (i + 1) * step);
+    chart.set([at, series.up_bps ?? [], series.down_bps ?? []]);
+  }
+
+  return {
+    flow(x, series, now) {
+      show(x, series, { legs: x.legs, seconds: f.since(x.start, now), up: x.up_bps, down: x.down_bps });
+    },
+    record(r) {
+      const seconds = r.elapsed_ns / 1e9;
+      show(r, r.goodput, { ended: true, legs: [r.client_leg, r.target_leg], seconds, up: mean(r.bytes_up, seconds), down: mean(r.bytes_down, seconds) });
+      endCard.hidden = false;
+      ending.update(f.moment(r.end), r.reason, r.ended_by, r.error || 'none');
+      setAttribute(content, 'data-ended', 'true');
+    },
+    close() { chart.close(); },
+  };
+}
+
+function mean(bytes, seconds) {
+  return seconds > 0 ? bytes * 8 / seconds : null;
+}
+
+function legItem(key, from, to, leg) {
+  return { key, leg: true, from, to, rtt: leg.rtt_ns, loss: f.resent(leg), lines: [leg.side && leg.side.toUpperCase(), leg.congestion_control, leg.cause && 'limited by ' + f.causeName(leg.cause)] };
+}

@@ -1,0 +1,85 @@
+// The flows of the moment: sorted, filtered and cut by the server.
+import { announce, h, table, select, setText } from '../dom.js';
+import { Live } from '../live.js';
+import * as f from '../format.js';
+
+export function flowColumns() {
+  return [
+    { title: 'Client', sort: 'client', cell: (x) => ({ text: x.client || 'not known', href: flowLink(x), below: x.state === 'open' ? undefined : x.state }) },
+    { title: 'Target', sort: 'target', hide: 'phone', cell: (x) => ({ text: x.target || f.unknown, below: x.hop && x.hop !== x.target ? x.hop : undefined }) },
+    { title: 'Tunnel', sort: 'tunnel', hide: 'narrow', cell: (x) => ({ text: x.tunnel, href: '/tunnels/' + encodeURIComponent(x.tunnel) }) },
+    { title: '↑ Up', sort: 'up', number: true, cell: (x) => f.rate(x.up_bps) },
+    { title: '↓ Down', sort: 'down', number: true, cell: (x) => f.rate(x.down_bps) },
+    { title: 'Both', sort: 'rate', number: true, hide: 'narrow', cell: (x) => f.rate(x.up_bps + x.down_bps) },
+    { title: 'Bytes', sort: 'bytes', number: true, hide: 'phone', cell: (x) => f.bytes(x.bytes_up + x.bytes_down) },
+    { title: 'Age', sort: 'age', number: true, hide: 'phone', cell: (x) => f.age(f.since(x.start, x.now ?? Date.now())) },
+    { title: 'RTT', sort: 'rtt', number: true, hide: 'narrow', note: 'of the longer leg', cell: (x) => f.delay(Math.max(x.legs[0].rtt_ns ?? 0, x.legs[1].rtt_ns ?? 0)) },
+    { title: 'Sent again', sort: 'resent', number: true, hide: 'phone', note: 'of the worse leg, over its life', cell: (x) => f.lossCell(f.worstResent(...x.legs)) },
+    { title: 'Limited by', sort: 'cause', cell: (x) => ({ text: f.causeName(x.cause), title: f.causeSentence(x.cause) }) },
+  ];
+}
+
+export function flowLink(x) {
+  return `/flows/${x.id ?? x.flow}?start=${encodeURIComponent(x.start)}`;
+}
+
+const states = ['open', 'dialing', 'header', 'client-ended', 'target-ended', 'resetting'];
+export const causeOptions = [['', 'anything'], ...f.allCauses.map((c) => [c, f.causeName(c)])];
+
+export default function flows(content, frame) {
+  frame.title('Flows');
+  const shown = { view: 'flows', sort: '-rate', page: '1', size: '30', tunnel: '', cause: '', state: '', q: '' };
+  for (const name of Object.keys(shown)) if (name !== 'view' && frame.query.get(name)) shown[name] = frame.query.get(name);
+
+  let live = null;
+  let said = false;
+  const change = (what) => {
+    Object.assign(shown, { page: '1' }, what);
+    said = !('page' in what);
+    const { view, ...rest } = shown;
+    if (rest.page === '1') delete rest.page;
+    if (rest.sort === '-rate') delete rest.sort;
+    delete rest.size;
+    frame.address(rest);
+    live.change(Object.fromEntries(Object.entries(shown).filter(([, v]) => v)));
+  };
+  const tunnel = select('Tunnel', [['', 'all'], ...(shown.tunnel ? [[shown.tunnel, shown.tunnel]] : [])], shown.tunnel, (v) => change({ tunnel: v }));
+  const cause = select('Limited by', [['', 'anything'], ['none', 'nothing named'], ...causeOptions.slice(1)], shown.cause, (v) => change({ cause: v }));
+  const state = select('State', [['', 'any'], ...states.map((x) => [x, x])], shown.state, (v) => change({ state: v }));
+  let typing;
+  const text = h('input', { type: 'search', value: shown.q, placeholder: 'address or hop', oninput: () => {
+    clearTimeout(typing);
+    typing = setTimeout(() => change({ q: text.value.trim() }), 250);
+  } });
+  const list = table({
+    caption: 'Flows', empty: 'No flow is like that now.', keyOf: (x) => x.id, columns: flowColumns(),
+    onsort: (name) => change({ sort: shown.sort === '-' + name ? name : '-' + name }),
+  });
+  const found = h('span', { class: 'found' });
+  const previous = h('button', { type: 'button', onclick: () => change({ page: String(Number(shown.page) - 1) }) }, '‹ Previous');
+  const next = h('button', { type: 'button', onclick: () => change({ page: String(Number(shown.page) + 1) }) }, 'Next ›');
+  content.append(
+    h('h1', {}, 'Flows'),
+    h('section', { class: 'card', 'aria-label': 'Flows of the moment' },
+      h('div', { class: 'filters', role: 'search' }, h('label', { class: 'field' }, h('span', {}, 'Find'), text), tunnel.element, cause.element, state.element),
+      list.element,
+      h('nav', { class: 'pages', 'aria-label': 'Pages of flows' }, previous, found, next)),
+  );
+  live = new Live(Object.fromEntries(Object.entries(shown).filter(([, v]) => v)), (data) => {
+    frame.fine();
+    frame.seen(data.head);
+    tunnel.options([['', 'all'], ...data.head.tunnels.map((t) => [t, t])], shown.tunnel);
+    const now = Date.parse(data.head.at);
+    for (const one of data.flows) one.now = now;
+    list.update(data.flows);
+    list.sorted(shown.sort);
+    shown.page = String(data.page);
+    const many = data.matched === data.total ? f.plural(data.total, 'flow') : `${f.count(data.matched)} of ${f.plural(data.total, 'flow')}`;
+    setText(found, `${many}, page ${data.page} of ${data.pages}`);
+    previous.disabled = data.page <= 1;
+    next.disabled = data.page >= data.pages;
+    if (said) announce(many);
+    said = false;
+  }, frame.trouble);
+  return { close() { clearTimeout(typing); live.close(); } };
+}

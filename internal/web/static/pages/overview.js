@@ -1,0 +1,139 @@
+// All tunnels, and what needs a look.
+import { h, badge, table, keep, section, setText } from '../dom.js';
+import { Live, get } from '../live.js';
+import { Timeline, Sparkline, barRow } from '../charts.js';
+import * as f from '../format.js';
+
+export const lossLevels = [[0.01, '1 % high', 'bad'], [0.001, '0.1 % raised', 'warn']];
+
+export default function overview(content, frame) {
+  frame.title('Overview');
+  const sparks = new Map();
+  const charts = new Timeline({ load: (span) => get('points', { since: span }), levels: lossLevels, format: f.rate, share: f.share });
+
+  const tiles = ['Goodput ↑ up', 'Goodput ↓ down', 'Flows now', 'Sent again', 'CPU', 'Memory'].map(tile);
+  const alertList = h('ul', { class: 'alerts' });
+  const calm = h('p', { class: 'calm' }, badge('ok', 'nothing needs a look'));
+  const causeList = h('ul', { class: 'bars' });
+  const noCauses = h('p', { class: 'empty' }, 'Nothing stands out: no flow is limited by anything that can be named.');
+  const tunnels = table({
+    caption: 'Tunnels', empty: 'There are no tunnels.', keyOf: (t) => t.name, columns: columns(sparks),
+  });
+  content.append(
+    h('h1', {}, 'Overview'),
+    h('div', { class: 'tiles' }, tiles.map((t) => t.element)),
+    section('Alerts', calm, alertList),
+    h('div', { class: 'pair' },
+      withHead(section('Goodput', charts.goodput.element), charts.range),
+      section('Data sent again', charts.resent.element)),
+    section('Tunnels', tunnels.element),
+    section('What limits flows now', noCauses, causeList),
+  );
+
+  let process = null;
+  const live = new Live({ view: 'overview' }, (data) => {
+    frame.fine();
+    frame.seen(data.head);
+    charts.add(data.points);
+    for (const t of data.tunnels) {
+      if (!sparks.has(t.name)) sparks.set(t.name, new Sparkline());
+      const spark = sparks.get(t.name);
+      if (t.recent) {
+        spark.values = t.recent.slice(0, -1);
+      }
+      spark.add(t.up_bps + t.down_bps);
+    }
+    tunnels.update(data.tunnels);
+    alerts(alertList, calm, data.head.alerts);
+    const all = {};
+    for (const t of data.tunnels) for (const [cause, n] of Object.entries(t.causes ?? {})) all[cause] = (all[cause] ?? 0) + n;
+    showCauses(causeList, noCauses, all, data.head.flows_now);
+    showTiles(tiles, data, process);
+    process = { cpu: data.process.cpu_seconds, at: Date.parse(data.head.at) };
+  }, frame.trouble);
+  return { close() { live.close(); charts.close(); } };
+}
+
+// withHead puts something beside a card's heading.
+export function withHead(card, extra) {
+  card.querySelector('.card-head').append(extra);
+  return card;
+}
+
+function tile(name) {
+  const value = h('b');
+  const below = h('small');
+  return { element: h('div', { class: 'tile' }, h('span', {}, name), value, below), value, below };
+}
+
+function showTiles([up, down, flows, again, cpu, memory], { head, process, tunnels }, before) {
+  setText(up.value, f.rate(head.up_bps));
+  setText(up.below, 'from clients to targets');
+  setText(down.value, f.rate(head.down_bps));
+  setText(down.below, 'from targets to clients');
+  setText(flows.value, f.count(head.flows_now));
+  setText(flows.below, 'in ' + f.plural(tunnels.length, 'tunnel'));
+  setText(again.value, f.share(head.retransmitted_share));
+  const { level, word } = f.lossLevel(head.retransmitted_share);
+  if (again.below.dataset.level !== level) {
+    again.below.dataset.level = level;
+    again.below.replaceChildren(badge(level, word));
+  }
+  const at = Date.parse(head.at);
+  if (before && at > before.at) {
+    const used = (process.cpu_seconds - before.cpu) / ((at - before.at) / 1000);
+    setText(cpu.value, Math.max(0, used * 100).toFixed(0) + ' %');
+  } else if (!before) {
+    setText(cpu.value, f.unknown);
+  }
+  setText(cpu.below, 'of one CPU, by the relay');
+  setText(memory.value, f.bytes(process.resident_bytes));
+  setText(memory.below, f.count(process.descriptors) + ' descriptors');
+}
+
+function alerts(list, calm, all) {
+  calm.hidden = all.length > 0;
+  keep(list, all, (a) => a.level + a.text.replace(/[\d.]+ %/, '') + a.link, () => {
+    const mark = h('span');
+    const text = h('span');
+    const element = h('li', {}, mark, text);
+    return {
+      element,
+      update(a) {
+        const signature = JSON.stringify(a);
+        if (element.signature === signature) return;
+        element.signature = signature;
+        element.className = 'alert ' + a.level;
+        mark.replaceChildren(badge({ critical: 'bad', warning: 'warn', notice: 'info' }[a.level], a.level));
+        text.replaceChildren(a.link ? h('a', { href: a.link }, a.text) : a.text);
+      },
+    };
+  });
+}
+
+export function showCauses(list, none, all, total) {
+  const rows = Object.entries(all).sort((a, b) => b[1] - a[1] || a[0].localeCompare(b[0])).map(([cause, n]) => ({
+    cause, name: f.causeName(cause), href: '/flows?cause=' + encodeURIComponent(cause), share: n / Math.max(1, total),
+    text: f.plural(n, 'flow'), title: f.causeSentence(cause),
+  }));
+  none.hidden = rows.length > 0;
+  keep(list, rows, (row) => row.cause, barRow);
+}
+
+function columns(sparks) {
+  return [
+    { title: 'Tunnel', cell: (t) => ({ text: t.name, href: '/tunnels/' + encodeURIComponent(t.name), below: t.state + ' since ' + f.moment(t.since), belowLevel: f.stateLevel(t.state) }) },
+    { title: 'Last minute', hide: 'phone', cell: (t) => ({ draw: (td) => { const e = sparks.get(t.name).element; if (td.firstChild !== e) td.replaceChildren(e); } }) },
+    { title: '↑ Up', number: true, cell: (t) => f.rate(t.up_bps) },
+    { title: '↓ Down', number: true, cell: (t) => f.rate(t.down_bps) },
+    { title: 'Flows now', number: true, cell: (t) => f.count(t.flows_now) },
+    { title: 'Peak', number: true, hide: 'phone', cell: (t) => f.count(t.flows_peak) },
+    { title: 'Limit', number: true, hide: 'phone', cell: (t) => (t.flows_limit ? f.count(t.flows_limit) : 'none') },
+    { title: 'Total', number: true, hide: 'phone', cell: (t) => f.count(t.flows_total) },
+    { title: 'RTT', number: true, hide: 'narrow', note: 'the median of the legs to targets', cell: (t) => f.delay(t.legs[1].median_rtt_ns) },
+    { title: 'Sent again', number: true, note: 'of the legs to targets, in the last second', cell: (t) => f.lossCell(t.legs[1].retransmitted_share) },
+    { title: 'Hops', hide: 'narrow', cell: (t) => { const up = t.hops.filter((x) => x.usable).length; return { text: `${up} of ${t.hops.length} up`, level: up === t.hops.length ? 'ok' : up ? 'warn' : 'bad' }; } },
+    { title: 'Refused', number: true, hide: 'narrow', note: 'not allowed, over a limit, shed, or no target could be had', cell: (t) => f.count(t.denied_total + t.limited_total + t.shed_total + t.refused_total) },
+    { title: 'Errors', number: true, hide: 'narrow', note: 'ended by a reset, a timeout or lack of resources', cell: (t) => f.count(t.errors_total) },
+  ];
+}

@@ -1,0 +1,73 @@
+// Flows that have ended: the slowest first, or in another order.
+import { announce, h, table, select, setText } from '../dom.js';
+import { Live, get } from '../live.js';
+import { causeOptions, flowLink } from './flows.js';
+import * as f from '../format.js';
+
+const orders = [['slowest', 'slowest first'], ['newest', 'newest first'], ['longest', 'longest first'], ['largest', 'largest first'], ['retransmitted', 'most sent again first']];
+const spans = [['1h', 'last hour'], ['24h', 'last 24 hours'], ['7d', 'last 7 days'], ['30d', 'last 30 days']];
+
+export default function transfers(content, frame) {
+  frame.title('Transfers');
+  const shown = { order: 'slowest', since: '24h', tunnel: '', cause: '', limit: '' };
+  for (const name of Object.keys(shown)) if (frame.query.get(name)) shown[name] = frame.query.get(name);
+  const change = (what) => {
+    Object.assign(shown, what);
+    frame.address(shown);
+    load(true);
+  };
+  const order = select('Order', orders, shown.order, (v) => change({ order: v }));
+  const span = select('Ended in the', spans, shown.since, (v) => change({ since: v }));
+  const tunnel = select('Tunnel', [['', 'all'], ...(shown.tunnel ? [[shown.tunnel, shown.tunnel]] : [])], shown.tunnel, (v) => change({ tunnel: v }));
+  const cause = select('Limited by', causeOptions, shown.cause, (v) => change({ cause: v }));
+  const note = h('p', { class: 'hint' });
+  const list = table({ caption: 'Transfers', keyOf: (r) => r.id || 'flow' + r.flow + r.start, empty: 'No flow of this kind has ended in this time.', columns });
+  const more = h('button', { type: 'button', onclick: () => change({ limit: '500' }) }, 'Show more');
+  content.append(h('h1', {}, 'Transfers'),
+    h('section', { class: 'card', 'aria-label': 'Flows that have ended' },
+      h('div', { class: 'filters' }, order.element, span.element, tunnel.element, cause.element), list.element,
+      h('div', { class: 'pages' }, more), note));
+
+  let timer;
+  let round = 0;
+  async function load(said) {
+    const mine = ++round;
+    clearTimeout(timer);
+    try {
+      const data = await get('records', shown);
+      if (mine !== round) return;
+      frame.fine();
+      list.update(data.records);
+      more.hidden = shown.limit !== '' || data.records.length < 50;
+      const small = shown.order === 'slowest' || shown.order === 'retransmitted' ? 'Flows of less than 1 MiB are left out: they say little of a path. ' : '';
+      setText(note, small + (data.history ? '' : 'This relay keeps no history: these are of its last 500 flows. Set history in its configuration to keep more.'));
+      if (said) announce(f.plural(data.records.length, 'transfer'));
+    } catch (error) {
+      if (mine === round) frame.trouble(error);
+    }
+    if (mine === round && !document.hidden) timer = setTimeout(load, 10000);
+  }
+  load();
+  const live = new Live({ view: 'head' }, (data) => {
+    frame.seen(data.head);
+    tunnel.options([['', 'all'], ...data.head.tunnels.map((t) => [t, t])], shown.tunnel);
+  }, frame.trouble);
+  return { close() { round++; clearTimeout(timer); live.close(); } };
+}
+
+export function recordLink(r) {
+  return r.id ? '/history/' + r.id : flowLink(r);
+}
+
+const columns = [
+  { title: 'Client', cell: (r) => ({ text: r.client || 'not known', href: recordLink(r) }) },
+  { title: 'Target', hide: 'phone', cell: (r) => r.target || f.unknown },
+  { title: 'Tunnel', hide: 'narrow', cell: (r) => ({ text: r.tunnel, href: '/tunnels/' + encodeURIComponent(r.tunnel) }) },
+  { title: 'Ended', hide: 'phone', cell: (r) => f.moment(r.end) },
+  { title: 'Time', number: true, cell: (r) => f.seconds(r.elapsed_ns / 1e9) },
+  { title: 'Bytes', number: true, hide: 'phone', cell: (r) => f.bytes(r.bytes_up + r.bytes_down) },
+  { title: 'Goodput', number: true, note: 'both directions together, the mean over its life', cell: (r) => f.rate(r.elapsed_ns > 0 ? (r.bytes_up + r.bytes_down) * 8e9 / r.elapsed_ns : null) },
+  { title: 'Sent again', number: true, hide: 'phone', note: 'of the worse leg', cell: (r) => f.lossCell(f.worstResent(r.client_leg, r.target_leg)) },
+  { title: 'Limited by', cell: (r) => ({ text: f.causeName(r.cause), title: f.causeSentence(r.cause) }) },
+  { title: 'Ending', hide: 'narrow', cell: (r) => `${r.reason} (${r.ended_by})` },
+];

@@ -1,0 +1,138 @@
+// One tunnel: where it leads, leg by leg, and what it does.
+import { h, badge, table, keep, section, facts, setText } from '../dom.js';
+import { Live, get } from '../live.js';
+import { Timeline } from '../charts.js';
+import { chain, whereLoss } from '../chain.js';
+import { lossLevels, withHead, showCauses } from './overview.js';
+import { flowColumns } from './flows.js';
+import * as f from '../format.js';
+
+export default function tunnel(content, frame, name) {
+  frame.title('Tunnel ' + name);
+  const charts = new Timeline({ load: (span) => get('points', { tunnel: name, since: span }), levels: lossLevels, format: f.rate, share: f.share });
+  const state = h('span');
+  const alertList = h('ul', { class: 'alerts' });
+  const now = chain('This relay’s legs of the tunnel');
+  const loss = h('p', { class: 'verdict' });
+  const checked = chain('The whole chain, as the last check saw it');
+  const verdict = h('p', { class: 'verdict' });
+  const checkCard = section('The whole chain, as the last integrity check saw it', verdict, checked.element);
+  const figures = facts(['Listens on', 'Flows now', 'Peak', 'Limit', 'Total', 'Bytes ↑ up', 'Bytes ↓ down', 'Not allowed', 'Over a limit', 'Shed', 'No target', 'Errors']);
+  const hops = table({ caption: 'Next hops', keyOf: (x) => x.name, columns: hopColumns });
+  const fastest = table({ caption: 'Fastest flows', keyOf: (x) => x.id, empty: 'There are no flows now.', columns: flowColumns().filter((c) => c.title !== 'Tunnel').map((c) => ({ ...c, sort: undefined })) });
+  const closed = table({ caption: 'How flows ended', keyOf: (x) => x.ended_by + x.reason, empty: 'No flow has ended yet.', columns: closedColumns });
+  const causeList = h('ul', { class: 'bars' });
+  const noCauses = h('p', { class: 'empty' }, 'Nothing stands out.');
+  const hopNote = h('p', { class: 'hint' });
+  content.append(
+    h('h1', {}, name, ' ', state),
+    alertList,
+    section('Where it leads', now.element, loss),
+    checkCard,
+    h('div', { class: 'pair' },
+      withHead(section('Goodput', charts.goodput.element), charts.range),
+      section('Data sent again', charts.resent.element)),
+    section('Next hops', hops.element, hopNote),
+    section('Figures', figures.element),
+    h('div', { class: 'pair' },
+      section('What limits its flows now', noCauses, causeList),
+      section('How flows ended', closed.element)),
+    withHead(section('Fastest flows', fastest.element), h('a', { href: '/flows?tunnel=' + encodeURIComponent(name) }, 'All flows')),
+  );
+
+  const live = new Live({ view: 'tunnel', name }, (data) => {
+    frame.fine();
+    frame.seen(data.head);
+    const t = data.tunnel;
+    if (state.dataset.state !== t.state) {
+      state.dataset.state = t.state;
+      state.replaceChildren(badge(f.stateLevel(t.state), t.state, 'since ' + f.moment(t.since)));
+    }
+    charts.add(data.points);
+    const legs = chainOf(t);
+    now.update(legs);
+    setText(loss, whereLoss(legs.filter((x) => x.leg)));
+    showCheck(checkCard, verdict, checked, t.last_check, data.head.at);
+    figures.update(
+      t.listen.join(', '), f.count(t.flows_now), f.count(t.flows_peak), t.flows_limit ? f.count(t.flows_limit) : 'none', f.count(t.flows_total),
+      f.bytes(t.bytes_up), f.bytes(t.bytes_down), f.count(t.denied_total), f.count(t.limited_total), f.count(t.shed_total), f.count(t.refused_total), f.count(t.errors_total));
+    hops.update(t.hops);
+    setText(hopNote, `Balance: ${t.balance}. Hops of the lowest priority that can be used get the flows.`);
+    closed.update(t.closed ?? []);
+    const at = Date.parse(data.head.at);
+    for (const one of data.flows) one.now = at;
+    fastest.update(data.flows);
+    showCauses(causeList, noCauses, t.causes ?? {}, t.flows_now);
+    const mine = data.head.alerts.filter((a) => a.link === '/tunnels/' + encodeURIComponent(name));
+    keep(alertList, mine, (a) => a.text, (a) => ({
+      element: h('li', { class: 'alert ' + a.level }, badge({ critical: 'bad', warning: 'warn', notice: 'info' }[a.level], a.level), a.text), update() {},
+    }));
+  }, frame.trouble);
+  return { close() { live.close(); charts.close(); } };
+}
+
+// chainOf draws what this relay knows: its clients, itself, and its hops. The
+// hop that most flows go to is in line, the others are named below it.
+function chainOf(t) {
+  const [client, target] = t.legs;
+  const [main, ...others] = [...t.hops].sort((a, b) => b.flows_now - a.flows_now || b.usable - a.usable || a.priority - b.priority);
+  const limited = (leg) => {
+    const worst = Object.entries(leg.limited_seconds ?? {}).sort((a, b) => b[1] - a[1])[0];
+    return worst && worst[1] > 0 ? 'mostly limited by ' + f.causeName(worst[0]) : '';
+  };
+  const items = [
+    { key: 'clients', node: f.plural(t.flows_now, 'flow'), role: 'clients', level: 'none' },
+    { key: 'client', leg: true, from: 'the clients', to: 'this relay', rtt: client.median_rtt_ns, loss: client.retransmitted_share,
+      lines: [client.p99_rtt_ns && '99 % below ' + f.delay(client.p99_rtt_ns), limited(client)] },
+    { key: 'relay', node: t.name, role: 'this relay', level: f.stateLevel(t.state), state: t.state },
+  ];
+  if (main) {
+    items.push(
+      { key: 'target', leg: true, from: 'this relay', to: main.name, rtt: main.rtt_ns || target.median_rtt_ns,
+        loss: main.retransmitted_share >= 0 ? main.retransmitted_share : target.retransmitted_share,
+        lines: [target.p99_rtt_ns && '99 % below ' + f.delay(target.p99_rtt_ns), limited(target)] },
+      { key: 'hop', node: main.name, role: 'next hop', level: main.usable ? f.stateLevel(main.state) : 'bad', state: main.state,
+        note: others.length ? 'and ' + others.map((x) => `${x.name} (${x.state})`).join(', ') : '' });
+  }
+  return items;
+}
+
+function showCheck(card, verdict, drawing, check, now) {
+  card.hidden = !check;
+  if (!check) return;
+  const items = [];
+  check.hops.forEach((hop, i) => {
+    if (i === 0) items.push({ key: 'from', node: hop.from, role: 'this relay', level: 'ok' });
+    const good = hop.state === 'ok';
+    items.push(
+      { key: 'leg' + i, leg: true, from: hop.from, to: hop.to, rtt: hop.rtt_ns, loss: hop.loss_share, lossName: 'loss',
+        lines: [hop.up_bps && '↑ ' + f.rate(hop.up_bps), hop.down_bps && '↓ ' + f.rate(hop.down_bps)] },
+      { key: 'to' + i, node: hop.to, role: i === check.hops.length - 1 ? 'target' : 'relay', level: good ? 'ok' : 'bad', state: hop.state });
+  });
+  drawing.update(items);
+  const text = `${f.age(f.since(check.at, now))} ago: ${check.verdict}. ${whereLoss(items.filter((x) => x.leg))}`;
+  if (verdict.dataset.ok !== String(check.ok)) {
+    verdict.dataset.ok = String(check.ok);
+    verdict.replaceChildren(badge(check.ok ? 'ok' : 'bad', check.ok ? 'intact' : 'failed'), h('span'));
+  }
+  setText(verdict.lastElementChild, ' ' + text);
+}
+
+const hopColumns = [
+  { title: 'Hop', cell: (x) => ({ text: x.name, below: x.error }) },
+  { title: 'State', cell: (x) => ({ text: x.state, level: x.usable ? f.stateLevel(x.state) : 'bad' }) },
+  { title: 'Since', hide: 'phone', cell: (x) => (x.since.startsWith('0001') ? 'the start' : f.moment(x.since)) },
+  { title: 'Flows now', number: true, cell: (x) => f.count(x.flows_now) },
+  { title: 'Total', number: true, hide: 'phone', cell: (x) => f.count(x.flows_total) },
+  { title: 'Failures', number: true, hide: 'phone', cell: (x) => f.count(x.failures_total) },
+  { title: 'RTT', number: true, hide: 'phone', cell: (x) => f.delay(x.rtt_ns) },
+  { title: 'Sent again', number: true, cell: (x) => f.lossCell(x.retransmitted_share) },
+  { title: 'Priority', number: true, hide: 'narrow', cell: (x) => f.count(x.priority) },
+  { title: 'Weight', number: true, hide: 'narrow', cell: (x) => f.count(x.weight) },
+];
+
+const closedColumns = [
+  { title: 'Reason', cell: (x) => x.reason },
+  { title: 'Ended by', cell: (x) => x.ended_by },
+  { title: 'Flows', number: true, cell: (x) => f.count(x.flows) },
+];

@@ -1,0 +1,270 @@
+package web
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+
+	"longhaul/internal/doctor"
+	"longhaul/internal/monitor"
+)
+
+// view makes what a page shows of a snapshot. It may remember what it has shown.
+type view func(*monitor.Snapshot) (any, error)
+
+// head is what every page shows.
+type head struct {
+	At                 time.Time `json:"at"`
+	IntervalSeconds    float64   `json:"interval_seconds"`
+	Sequence           uint64    `json:"sequence"`
+	Version            string    `json:"version"`
+	StartedAt          time.Time `json:"started_at"`
+	FlowsNow           int64     `json:"flows_now"`
+	UpBps              float64   `json:"up_bps"`
+	DownBps            float64   `json:"down_bps"`
+	RetransmittedShare float64   `json:"retransmitted_share"` // of the last interval; negative: nothing was sent
+	Tunnels            []string  `json:"tunnels"`
+	Alerts             []alert   `json:"alerts"`
+	History            bool      `json:"history"` // there is one
+}
+
+// headOf is made once of each snapshot, however many look at it.
+func (d *Dashboard) headOf(s *monitor.Snapshot) head {
+	d.mu.Lock()
+	h, known := d.headNow, d.headFor == s
+	d.mu.Unlock()
+	if !known {
+		h = d.makeHead(s)
+		d.mu.Lock()
+		d.headNow, d.headFor = h, s
+		d.mu.Unlock()
+	}
+	return h
+}
+
+func (d *Dashboard) makeHead(s *monitor.Snapshot) head {
+	h := head{
+		At: s.At, IntervalSeconds: s.Interval.Seconds(), Sequence: s.Sequence, Version: s.Process.Version,
+		StartedAt: s.Process.StartedAt, FlowsNow: s.FlowsNow, History: d.past() != nil,
+		Tunnels: make([]string, 0, len(s.Tunnels)),
+	}
+	var shares weighted
+	for i := range s.Tunnels {
+		t := &s.Tunnels[i]
+		h.Tunnels = append(h.Tunnels, t.Name)
+		h.UpBps += t.UpBps
+		h.DownBps += t.DownBps
+		shares.add(t.Legs[0].RetransmittedShare, t.DownBps) // it sends to the client
+		shares.add(t.Legs[1].RetransmittedShare, t.UpBps)
+	}
+	h.UpBps, h.DownBps, h.RetransmittedShare = whole(h.UpBps), whole(h.DownBps), shares.mean()
+	h.Alerts = d.alerts(s)
+	return h
+}
+
+// weighted is a mean of shares, those unknown left out.
+type weighted struct{ sum, weight float64 }
+
+func (m *weighted) add(share, weight float64) {
+	if share >= 0 {
+		weight = max(weight, 1)
+		m.sum += share * weight
+		m.weight += weight
+	}
+}
+
+func (m *weighted) mean() float64 {
+	if m.weight == 0 {
+		return -1
+	}
+	return m.sum / m.weight
+}
+
+// overview is the first page: all tunnels, and what is new of the charts.
+func (d *Dashboard) overview() view {
+	var course course
+	return func(s *monitor.Snapshot) (any, error) {
+		v := struct {
+			Head    head            `json:"head"`
+			Process monitor.Process `json:"process"`
+			Tunnels []overviewRow   `json:"tunnels"`
+			Points  columns         `json:"points"` // since the last event; at first of ten minutes
+		}{Head: d.headOf(s), Process: s.Process, Tunnels: make([]overviewRow, 0, len(s.Tunnels))}
+		first := course.shown.IsZero()
+		for i := range s.Tunnels {
+			row := overviewRow{Tunnel: s.Tunnels[i]}
+			row.Closed, row.Listen = nil, nil
+			if first {
+				row.Recent = d.sparkline(row.Name, s.At.Add(-time.Minute))
+			}
+			v.Tunnels = append(v.Tunnels, row)
+		}
+		v.Points = course.next(d, s, "")
+		return v, nil
+	}
+}
+
+// overviewRow is a tunnel without what its own page has.
+type overviewRow struct {
+	monitor.Tunnel
+	Recent []float64 `json:"recent,omitempty"` // bits per second of the last minute, both directions together
+}
+
+func (d *Dashboard) sparkline(tunnel string, since time.Time) []float64 {
+	all := []float64{}
+	for _, p := range d.monitor.Points(tunnel, since) {
+		all = append(all, whole(p.UpBps+p.DownBps))
+	}
+	return all
+}
+
+// columns are points as a chart takes them. Unknown is null.
+type columns struct {
+	At            []float64  `json:"at"` // seconds since 1970
+	UpBps         []float64  `json:"up_bps"`
+	DownBps       []float64  `json:"down_bps"`
+	Retransmitted []*float64 `json:"retransmitted_share"`
+	Flows         []int64    `json:"flows"`
+}
+
+// points are the course of a tunnel, or of all together, since a moment.
+func (d *Dashboard) points(tunnel string, since time.Time) columns {
+	all := d.monitor.Points(tunnel, since)
+	c := columns{
+		At: make([]float64, len(all)), UpBps: make([]float64, len(all)), DownBps: make([]float64, len(all)),
+		Retransmitted: make([]*float64, len(all)), Flows: make([]int64, len(all)),
+	}
+	for i, p := range all {
+		c.At[i] = float64(p.At.UnixMilli()) / 1000
+		c.UpBps[i], c.DownBps[i], c.Flows[i] = whole(p.UpBps), whole(p.DownBps), p.Flows
+		if p.RetransmittedShare >= 0 {
+			c.Retransmitted[i] = &all[i].RetransmittedShare
+		}
+	}
+	return c
+}
+
+// chartTime is how far back a chart begins: a little less than the time of which
+// the monitor has every second.
+const chartTime = 10*time.Minute - 10*time.Second
+
+// course is what a reader has got of a chart.
+type course struct{ shown time.Time }
+
+// next are the points that are new. A moment may differ by a little between two
+// looks, so what comes less than half a step after the last one is that one.
+func (c *course) next(d *Dashboard, s *monitor.Snapshot, tunnel string) columns {
+	if c.shown.IsZero() {
+		c.shown = s.At.Add(-chartTime)
+	}
+	p := d.points(tunnel, c.shown)
+	if n := len(p.At); n > 0 {
+		c.shown = time.UnixMilli(int64(p.At[n-1] * 1000)).Add(s.Interval / 2)
+	}
+	return p
+}
+
+// tunnel is a tunnel's page.
+func (d *Dashboard) tunnel(name string) view {
+	var course course
+	return func(s *monitor.Snapshot) (any, error) {
+		i := slices.IndexFunc(s.Tunnels, func(t monitor.Tunnel) bool { return t.Name == name })
+		if i < 0 {
+			return nil, missing("there is no tunnel " + strconv.Quote(name) + " now")
+		}
+		top := selection{Tunnel: name, order: "rate", descending: true, Page: 1, Size: 10}.of(s)
+		v := struct {
+			Head   head           `json:"head"`
+			Tunnel monitor.Tunnel `json:"tunnel"`
+			Points columns        `json:"points"`
+			Flows  []monitor.Flow `json:"flows"` // the ten fastest
+		}{d.headOf(s), s.Tunnels[i], course.next(d, s, name), top.Flows}
+		return v, nil
+	}
+}
+
+// flow is a flow's page: of the moment, and once it has ended its record.
+func (d *Dashboard) flow(text, start string) (view, error) {
+	number, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return nil, wrong("a flow's ID is a number")
+	}
+	began, err := parseMoment(start, time.Time{}, time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	id := monitor.FlowID(number)
+	type shown struct {
+		Head   head            `json:"head"`
+		Flow   *monitor.Flow   `json:"flow"`
+		Series *monitor.Series `json:"series"`
+		Record *monitor.Record `json:"record"`
+	}
+	return func(s *monitor.Snapshot) (any, error) {
+		v := shown{Head: d.headOf(s)}
+		if f, series, ok := d.monitor.Flow(id); ok && sameMoment(f.Start, began) {
+			v.Flow, v.Series = &f, &series
+			return v, nil
+		}
+		d.mu.Lock()
+		v.Record = d.ended.find(id, began)
+		d.mu.Unlock()
+		if v.Record == nil {
+			return nil, missing("there is no flow " + text + " now; if it has ended, Transfers and History may have it")
+		}
+		return v, nil
+	}, nil
+}
+
+// causeRow is what limits some flows now.
+type causeRow struct {
+	Cause   doctor.Cause   `json:"cause"`
+	Flows   int            `json:"flows"`
+	Tunnels map[string]int `json:"tunnels"`
+	Fastest []monitor.Flow `json:"fastest"` // some of them
+}
+
+// limitedRow is how long flows of a tunnel were limited, since the start.
+type limitedRow struct {
+	Cause   doctor.Cause `json:"cause"`
+	Tunnel  string       `json:"tunnel"`
+	Leg     monitor.Leg  `json:"leg"`
+	Seconds float64      `json:"seconds"`
+}
+
+// causes is the page of what limits flows.
+func (d *Dashboard) causes(s *monitor.Snapshot) (any, error) {
+	v := struct {
+		Head    head         `json:"head"`
+		Now     []*causeRow  `json:"now"`
+		Limited []limitedRow `json:"limited"`
+	}{Head: d.headOf(s), Now: []*causeRow{}, Limited: []limitedRow{}}
+	rows := map[doctor.Cause]*causeRow{}
+	for i := range s.Tunnels {
+		t := &s.Tunnels[i]
+		for cause, n := range t.Causes {
+			if rows[cause] == nil {
+				rows[cause] = &causeRow{Cause: cause, Tunnels: map[string]int{}}
+				v.Now = append(v.Now, rows[cause])
+			}
+			rows[cause].Flows += n
+			rows[cause].Tunnels[t.Name] = n
+		}
+		for _, leg := range t.Legs {
+			for cause, seconds := range leg.LimitedSeconds {
+				v.Limited = append(v.Limited, limitedRow{cause, t.Name, leg.Leg, seconds})
+			}
+		}
+	}
+	for _, row := range v.Now {
+		row.Fastest = selection{Cause: row.Cause, order: "rate", descending: true, Page: 1, Size: 3}.of(s).Flows
+	}
+	slices.SortFunc(v.Now, func(a, b *causeRow) int {
+		return cmp.Or(cmp.Compare(b.Flows, a.Flows), cmp.Compare(a.Cause, b.Cause))
+	})
+	slices.SortFunc(v.Limited, func(a, b limitedRow) int {
+		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), cmp.Compare(a.Tunnel, b.Tunnel), cmp.Compare(a.Cause, b.Cause), cmp.Compare(a.Leg, b.Leg))
+	})
+	return v, nil
+}

@@ -1,0 +1,281 @@
+// Package webfake is a relay of which there is much to see: a source for the
+// dashboard's tests, with as many flows as they want.
+package webfake
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"longhaul/internal/doctor"
+	"longhaul/internal/monitor"
+)
+
+// Monitor is a relay that was never there. Its figures move with each Step.
+type Monitor struct {
+	random *rand.Rand
+
+	mu       sync.Mutex
+	last     *monitor.Snapshot
+	points   map[string][]monitor.Point
+	series   map[monitor.FlowID]*monitor.Series
+	readers  map[chan *monitor.Snapshot]struct{}
+	flows    []monitor.Flow
+	nextFlow monitor.FlowID
+	began    time.Time
+}
+
+// Tunnels are the names of its tunnels.
+var Tunnels = []string{"to-site-b", "from-site-b", "replication", "zone-transfers"}
+
+var (
+	flowCauses = []doctor.Cause{"", doctor.ReceiverWindow, doctor.RandomLoss, doctor.Application, doctor.Congestion, doctor.SendBuffer}
+	legCauses  = []doctor.Cause{doctor.ReceiverWindow, doctor.RandomLoss, doctor.Congestion}
+)
+
+// New makes one with a number of flows and ten minutes behind it.
+func New(flows int) *Monitor {
+	m := &Monitor{
+		random: rand.New(rand.NewPCG(1, 2)), points: map[string][]monitor.Point{}, series: map[monitor.FlowID]*monitor.Series{},
+		readers: map[chan *monitor.Snapshot]struct{}{}, began: time.Now().Add(-51 * time.Hour),
+	}
+	for range flows {
+		m.flows = append(m.flows, m.newFlow())
+	}
+	now := time.Now()
+	for at := now.Add(-10 * time.Minute); at.Before(now); at = at.Add(time.Second) {
+		m.addPoints(at)
+	}
+	m.Step()
+	return m
+}
+
+func (m *Monitor) newFlow() monitor.Flow {
+	m.nextFlow++
+	n := int(m.nextFlow)
+	now := time.Now()
+	f := monitor.Flow{
+		ID: m.nextFlow, Tunnel: Tunnels[n%len(Tunnels)], State: "open",
+		Client: address(fmt.Sprintf("10.10.%d.%d:%d", n/200%250, 10+n%200, 32768+n%20000)),
+		Listen: address("10.10.10.20:6000"),
+		Target: address("10.20.20.20:6000"), Hop: "relay-b.example.net:6000",
+		Start: now.Add(-time.Duration(m.random.IntN(3600*1000)) * time.Millisecond).Truncate(time.Millisecond),
+		Cause: flowCauses[n%len(flowCauses)],
+	}
+	if f.Cause != "" {
+		f.CauseLeg = monitor.TargetLeg
+	}
+	f.Legs = [2]monitor.FlowLeg{
+		{Side: "lan", CongestionControl: "cubic", RTT: 300 * time.Microsecond, MinRTT: 90 * time.Microsecond},
+		{Side: "wan", CongestionControl: "bbr", RTT: time.Duration(62+n%9) * time.Millisecond, MinRTT: 61 * time.Millisecond, Cause: f.Cause},
+	}
+	up := make([]float32, 40)
+	down := make([]float32, 40)
+	for i := range up {
+		up[i] = float32(20e6 + 5e6*math.Sin(float64(i+n)/4) + 3e6*m.random.Float64())
+		down[i] = float32(1e6 * m.random.Float64())
+	}
+	m.series[f.ID] = &monitor.Series{Step: 4 * time.Second, UpBps: up, DownBps: down}
+	return f
+}
+
+func address(s string) monitor.Address { return monitor.Address{AddrPort: netip.MustParseAddrPort(s)} }
+
+func (m *Monitor) addPoints(at time.Time) {
+	t := float64(at.UnixMilli()) / 1000
+	for i, name := range Tunnels {
+		p := monitor.Point{
+			At: at, Tunnel: name,
+			UpBps:   (3e8 + 1e8*math.Sin(t/40+float64(i)) + 3e7*m.random.Float64()) / float64(i+1),
+			DownBps: (8e7 + 3e7*math.Cos(t/60) + 1e7*m.random.Float64()) / float64(i+1),
+			Flows:   int64(len(m.flows) / len(Tunnels)), RetransmittedShare: 0.0004 + 0.0006*m.random.Float64(),
+		}
+		if i == 2 {
+			p.RetransmittedShare = 0.011 + 0.006*m.random.Float64()
+		}
+		kept := append(m.points[name], p)
+		m.points[name] = kept[max(0, len(kept)-600):]
+	}
+}
+
+// Step goes on by a second, and tells who has subscribed.
+func (m *Monitor) Step() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	m.addPoints(now)
+	for i := range m.flows {
+		f := &m.flows[i]
+		f.UpBps = 2e7 * m.random.Float64()
+		f.DownBps = 1e6 * m.random.Float64()
+		f.BytesUp += int64(f.UpBps / 8)
+		f.BytesDown += int64(f.DownBps / 8)
+		f.Legs[0].BytesSent, f.Legs[1].BytesSent = f.BytesDown, f.BytesUp+f.BytesUp/900
+		f.Legs[1].BytesRetransmitted = f.BytesUp / 900
+		s := m.series[f.ID]
+		s.UpBps = append(slices.Clone(s.UpBps[max(0, len(s.UpBps)-monitor.SeriesLen+1):]), float32(f.UpBps))
+		s.DownBps = append(slices.Clone(s.DownBps[max(0, len(s.DownBps)-monitor.SeriesLen+1):]), float32(f.DownBps))
+	}
+	s := &monitor.Snapshot{
+		At: now, Sequence: 1, Interval: time.Second, FlowsNow: int64(len(m.flows)), Flows: slices.Clone(m.flows),
+		Process: monitor.Process{
+			Version: "longhaul 0.8.0", PID: 4711, StartedAt: m.began, ResidentBytes: 61 << 20, Descriptors: 2*len(m.flows) + 20,
+			DescriptorLimit: 1 << 20, CPUSeconds: now.Sub(m.began).Seconds() * 0.31, MemoryUsed: 83 << 20, MemoryLimit: 512 << 20,
+			AcceptErrors: map[string]int64{}, CongestionControl: map[string]bool{"bbr": true, "haul": true},
+		},
+	}
+	if m.last != nil {
+		s.Sequence = m.last.Sequence + 1
+	}
+	for i, name := range Tunnels {
+		s.Tunnels = append(s.Tunnels, m.tunnel(i, name, now))
+	}
+	m.last = s
+	for r := range m.readers {
+		select {
+		case <-r:
+		default:
+		}
+		r <- s
+	}
+}
+
+func (m *Monitor) tunnel(i int, name string, now time.Time) monitor.Tunnel {
+	p := m.points[name][len(m.points[name])-1]
+	age := int64(now.Sub(m.began).Seconds())
+	t := monitor.Tunnel{
+		Name: name, State: "listening", Since: m.began, Listen: []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr("10.10.10.20"), uint16(6000+i))},
+		Balance: "ordered", FlowsNow: p.Flows, FlowsPeak: p.Flows + 120, FlowsTotal: 81234 + age, BytesUp: age * 3e7, BytesDown: age * 8e6,
+		UpBps: p.UpBps, DownBps: p.DownBps, Denied: int64(3 * i), Limited: int64(i), Refused: 2, Errors: 17,
+		Closed: []monitor.Closed{
+			{EndedBy: "both", Reason: "finished", Flows: 80021}, {EndedBy: "client", Reason: "reset", Flows: 412},
+			{EndedBy: "relay", Reason: "idle timeout", Flows: 37}, {EndedBy: "target", Reason: "reset", Flows: 764},
+		},
+		Causes: map[doctor.Cause]int{},
+		Legs: [2]monitor.LegTotals{
+			{Leg: monitor.ClientLeg, BytesSent: age * 8e6, BytesRetransmitted: age * 40, RetransmittedShare: 0,
+				MinRTT: 80 * time.Microsecond, MedianRTT: 300 * time.Microsecond, P99RTT: 2 * time.Millisecond,
+				LimitedSeconds: map[doctor.Cause]float64{doctor.Application: float64(age) * 0.7}},
+			{Leg: monitor.TargetLeg, BytesSent: age * 3e7, BytesRetransmitted: age * 40000, RetransmittedShare: p.RetransmittedShare,
+				MinRTT: 61 * time.Millisecond, MedianRTT: 63400 * time.Microsecond, P99RTT: 88 * time.Millisecond,
+				LimitedSeconds: map[doctor.Cause]float64{}},
+		},
+		Hops: []monitor.Hop{{
+			Name: "relay-b.example.net:6000", State: "up", Usable: true, Since: m.began, Weight: 1, Priority: 1, FlowsNow: p.Flows, Flows: 81000 + age,
+			RTT: 63400 * time.Microsecond, RetransmittedShare: p.RetransmittedShare,
+		}},
+	}
+	for j, c := range legCauses {
+		t.Legs[1].LimitedSeconds[c] = float64(age) * float64(3-j) * 0.4 / float64(i+1)
+	}
+	for _, f := range m.flows {
+		if f.Tunnel == name && f.Cause != "" {
+			t.Causes[f.Cause]++
+		}
+	}
+	switch i {
+	case 0:
+		t.FlowsLimit = 2000
+		t.LastCheck = &monitor.Check{At: now.Add(-42 * time.Second), OK: true, Verdict: "every leg delivers what it is given", Hops: []monitor.CheckHop{
+			{From: "relay-a", To: "relay-b", State: "ok", RTT: 63 * time.Millisecond, LossShare: 0.0021, UpBps: 812e6, DownBps: 790e6},
+			{From: "relay-b", To: "relay-c", State: "ok", RTT: 4 * time.Millisecond, LossShare: 0.00002, UpBps: 2.1e9, DownBps: 2e9},
+			{From: "relay-c", To: "db.site-b.example.net:6000", State: "ok", RTT: 400 * time.Microsecond, LossShare: -1},
+		}}
+	case 2:
+		t.Balance = "least-flows"
+		t.Hops = append(t.Hops, monitor.Hop{
+			Name: "standby.example.net:6000", State: "down", Since: now.Add(-7 * time.Minute), Weight: 1, Priority: 2, Failures: 12, Error: "connection refused",
+			RetransmittedShare: -1,
+		})
+	}
+	return t
+}
+
+// Snapshot is the last one.
+func (m *Monitor) Snapshot() *monitor.Snapshot {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.last
+}
+
+// Subscribe delivers each Step.
+func (m *Monitor) Subscribe(ctx context.Context) <-chan *monitor.Snapshot {
+	r := make(chan *monitor.Snapshot, 1)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r <- m.last
+	m.readers[r] = struct{}{}
+	context.AfterFunc(ctx, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.readers, r)
+	})
+	return r
+}
+
+// Flow is one of the flows.
+func (m *Monitor) Flow(id monitor.FlowID) (monitor.Flow, monitor.Series, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, f := range m.flows {
+		if f.ID == id {
+			return f, *m.series[id], true
+		}
+	}
+	return monitor.Flow{}, monitor.Series{}, false
+}
+
+// Points are those of a tunnel, or of all together.
+func (m *Monitor) Points(tunnel string, since time.Time) []monitor.Point {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if tunnel != "" {
+		return after(m.points[tunnel], since)
+	}
+	all := after(m.points[Tunnels[0]], since)
+	for _, name := range Tunnels[1:] {
+		for i, p := range after(m.points[name], since) {
+			all[i].Tunnel = ""
+			all[i].UpBps += p.UpBps
+			all[i].DownBps += p.DownBps
+			all[i].RetransmittedShare += p.RetransmittedShare / float64(len(Tunnels))
+		}
+	}
+	return all
+}
+
+func after(all []monitor.Point, since time.Time) []monitor.Point {
+	i, _ := slices.BinarySearchFunc(all, since, func(p monitor.Point, at time.Time) int { return p.At.Compare(at) })
+	return slices.Clone(all[i:])
+}
+
+// End ends a flow and returns its record.
+func (m *Monitor) End(id monitor.FlowID) monitor.Record {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.IndexFunc(m.flows, func(f monitor.Flow) bool { return f.ID == id })
+	f := m.flows[i]
+	m.flows = slices.Delete(slices.Clone(m.flows), i, i+1)
+	return m.record(f, time.Now())
+}
+
+func (m *Monitor) record(f monitor.Flow, end time.Time) monitor.Record {
+	leg := func(l monitor.FlowLeg) monitor.LegRecord {
+		return monitor.LegRecord{Side: l.Side, CongestionControl: l.CongestionControl, RTT: l.RTT, MinRTT: l.MinRTT,
+			BytesSent: l.BytesSent, BytesRetransmitted: l.BytesRetransmitted, Retransmits: l.BytesRetransmitted / 1448}
+	}
+	r := monitor.Record{
+		Flow: f.ID, Tunnel: f.Tunnel, Client: f.Client, Target: f.Target, Hop: f.Hop, Start: f.Start, End: end, Elapsed: end.Sub(f.Start),
+		BytesUp: f.BytesUp, BytesDown: f.BytesDown, ClientLeg: leg(f.Legs[0]), TargetLeg: leg(f.Legs[1]), Goodput: *m.series[f.ID],
+		Cause: f.Cause, CauseLeg: f.CauseLeg, Reason: "finished", EndedBy: "both",
+	}
+	if r.Cause != "" {
+		r.CauseShare = 0.64
+	}
+	return r
+}
