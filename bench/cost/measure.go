@@ -54,7 +54,7 @@ func (c contender) flows(asked int) int {
 	}
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
-		const others = 300 // listeners, logs, pipes
+		const others = 300                                                   // listeners, logs, pipes
 		asked = min(asked, int(limit.Max*9/10-others)/max(1, c.descriptors)) // longhaul sheds from nine tenths on
 	}
 	return asked
