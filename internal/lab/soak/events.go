@@ -147,7 +147,7 @@ type director struct {
 }
 
 // run follows the schedule, what happens to one part beside what happens to
-// the others.
+// the others, until one of them fails.
 func (d *director) run(ctx context.Context, began time.Time, events []event) error {
 	var parts [causes][]event
 	for _, e := range events {
@@ -157,13 +157,19 @@ func (d *director) run(ctx context.Context, began time.Time, events []event) err
 			}
 		}
 	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	ended := make(chan error)
 	for _, some := range parts {
 		go func() { ended <- d.follow(ctx, began, some) }()
 	}
 	var errs []error
 	for range parts {
-		errs = append(errs, <-ended)
+		err := <-ended
+		if err != nil {
+			stop() // there is no relay to test any more
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -75,7 +75,7 @@ func runMixed(ctx context.Context, w *world, seed uint64, length time.Duration, 
 	go func() {
 		err := d.run(running, began, schedule(seed, length))
 		if err != nil {
-			stop() // there is no relay to test any more
+			stop()
 		}
 		events <- err
 	}()
