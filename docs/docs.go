@@ -7,3 +7,8 @@ import _ "embed"
 //
 //go:embed configuration.md
 var Configuration string
+
+// Metrics is metrics.md, which alerts name as their runbook.
+//
+//go:embed metrics.md
+var Metrics []byte

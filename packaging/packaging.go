@@ -6,9 +6,11 @@ import (
 	"bytes"
 	"embed"
 	"io/fs"
+
+	"longhaul/docs"
 )
 
-//go:embed longhaul.service longhaul.service.d examples longhaul.schema.json
+//go:embed longhaul.service longhaul.service.d examples longhaul.schema.json prometheus/longhaul.rules.yml grafana
 var files embed.FS
 
 // PackagedProgram is where the packages have the program, and so where the
@@ -26,9 +28,9 @@ func File(name, program string) ([]byte, error) {
 
 // Shared are the files of share/ below the prefix, by their paths there.
 func Shared() (map[string][]byte, error) {
-	all := map[string][]byte{}
+	all := map[string][]byte{"doc/longhaul/metrics.md": docs.Metrics}
 	for from, to := range map[string]string{
-		"examples": "doc/longhaul/examples", "longhaul.service.d": "longhaul/longhaul.service.d",
+		"examples": "doc/longhaul/examples", "prometheus": "doc/longhaul/prometheus", "grafana": "doc/longhaul/grafana", "longhaul.service.d": "longhaul/longhaul.service.d",
 		"longhaul.schema.json": "longhaul/longhaul.schema.json",
 	} {
 		err := fs.WalkDir(files, from, func(path string, d fs.DirEntry, err error) error {

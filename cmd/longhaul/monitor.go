@@ -151,6 +151,7 @@ func (d *daemon) overview() monitor.Overview {
 			PID:               os.Getpid(),
 			StartedAt:         d.started,
 			Draining:          s.Draining,
+			OlderProcesses:    len(d.elders.living()),
 			Shedding:          s.Shedding,
 			ResidentBytes:     own.ResidentBytes,
 			Descriptors:       own.Descriptors,

@@ -50,6 +50,7 @@ func TestMain(m *testing.M) {
 //	alive NAME              the held connection must still echo
 //	reset NAME              the held connection must have been reset
 //	http CODE METHOD URL    ask over HTTP; what comes is in out, its header in head
+//	fetches REGEX URL       ask over HTTP until what comes matches
 //	release NAME            end the held connection cleanly, and see the peer's end
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -92,7 +93,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"start": cmdStart, "adopt": cmdAdopt, "signal": cmdSignal, "exits": cmdExits, "logs": cmdLogs, "code": cmdCode, "until": cmdUntil,
 			"port": cmdPort, "echo": cmdEcho, "greeter": cmdGreeter, "talk": cmdTalk, "refused": cmdRefused,
-			"http": cmdHTTP, "hold": cmdHold, "alive": cmdAlive, "reset": cmdReset, "release": cmdRelease,
+			"http": cmdHTTP, "fetches": cmdFetches, "hold": cmdHold, "alive": cmdAlive, "reset": cmdReset, "release": cmdRelease,
 		},
 	})
 }
@@ -301,6 +302,22 @@ func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
 		return re.Match(stdout.Bytes()) || re.Match(stderr.Bytes())
 	}, "no match for %q", args[0])
 	ts.Check(os.WriteFile(ts.MkAbs("out"), stdout.Bytes(), 0o644))
+}
+
+func cmdFetches(ts *testscript.TestScript, neg bool, args []string) {
+	need(ts, neg, args, 2)
+	re := regexp.MustCompile("(?m)" + args[0])
+	client := http.Client{Timeout: patience}
+	defer client.CloseIdleConnections()
+	eventually(ts, func() bool {
+		resp, err := client.Get(args[1])
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		return err == nil && re.Match(body)
+	}, "no match for %q", args[0])
 }
 
 func cmdPort(ts *testscript.TestScript, neg bool, args []string) {

@@ -34,7 +34,8 @@ type Config struct {
 	// Limits say from where on new flows are refused.
 	Limits Limits
 
-	// HTTPListen are the addresses that answer to health checks; empty means none.
+	// HTTPListen are the addresses that answer to health checks and have metrics;
+	// empty means none.
 	HTTPListen []netip.AddrPort
 
 	// Dashboard says where the dashboard is served.

@@ -144,6 +144,7 @@ type Process struct {
 	PID             int       `json:"pid"`
 	StartedAt       time.Time `json:"started_at"`
 	Draining        bool      `json:"draining"`
+	OlderProcesses  int       `json:"older_processes"`    // that this one has followed, and that finish their flows
 	Shedding        string    `json:"shedding,omitempty"` // why new flows are refused
 	ResidentBytes   int64     `json:"resident_bytes"`
 	Descriptors     int       `json:"descriptors"`

@@ -83,6 +83,9 @@ var processFamilies = []family{
 	{"draining", "1 while the process takes no new flows and waits for its last ones to end.", gauge, nil, one(func(s *state) (float64, bool) {
 		return truth(s.Process.Draining), true
 	})},
+	{"older_processes", "Processes that an upgrade has replaced by this one and that finish their flows.", gauge, nil, one(func(s *state) (float64, bool) {
+		return float64(s.Process.OlderProcesses), true
+	})},
 	{"shedding", "1 while new flows are refused because something is short.", gauge, nil, one(func(s *state) (float64, bool) {
 		return truth(s.Process.Shedding != ""), true
 	})},
