@@ -143,7 +143,8 @@ func (d *daemon) overview() monitor.Overview {
 	d.glances.Store(glancesMost)
 	now := time.Now()
 	s := d.relay.Overview()
-	own := resources.Own()
+	resident, cpu := resources.Used()
+	descriptors := d.shedder.monitor.State().Figure(resources.Descriptors)
 	o := monitor.Overview{
 		FlowsNow: s.FlowsNow,
 		Process: monitor.Process{
@@ -153,9 +154,8 @@ func (d *daemon) overview() monitor.Overview {
 			Draining:          s.Draining,
 			OlderProcesses:    len(d.elders.living()),
 			Shedding:          s.Shedding,
-			ResidentBytes:     own.ResidentBytes,
-			Descriptors:       own.Descriptors,
-			CPUSeconds:        own.CPUSeconds,
+			ResidentBytes:     resident,
+			CPUSeconds:        cpu.Seconds(),
 			MemoryUsed:        -1,
 			LogLinesDropped:   d.writer.total.Load(),
 			RecordsDropped:    d.monitor.Dropped(),
@@ -166,8 +166,8 @@ func (d *daemon) overview() monitor.Overview {
 	if s.Memory != nil {
 		o.Process.MemoryUsed, o.Process.MemoryLimit = s.Memory.UsedBytes, s.Memory.LimitBytes
 	}
-	if limit := d.shedder.monitor.State().Figure(resources.Descriptors).Capacity; limit.Known() {
-		o.Process.DescriptorLimit = int(limit)
+	if descriptors.Used.Known() && descriptors.Capacity.Known() {
+		o.Process.Descriptors, o.Process.DescriptorLimit = int(descriptors.Used), int(descriptors.Capacity)
 	}
 	d.mu.Lock()
 	if r := d.lastReload; r != nil {

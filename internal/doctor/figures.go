@@ -122,11 +122,18 @@ func (o Observation) Figures() Figures {
 // cpuShare is the share of the time in which the busiest thread ran or waited
 // for a CPU, from the first sample on that tells it.
 func cpuShare(samples []Sample) float64 {
-	known := slices.DeleteFunc(slices.Clone(samples), func(s Sample) bool { return s.CPU < 0 })
-	if len(known) < 2 {
+	var first, last *Sample
+	for i := range samples {
+		if s := &samples[i]; s.CPU >= 0 {
+			if first == nil {
+				first = s
+			}
+			last = s
+		}
+	}
+	if first == last {
 		return unknown
 	}
-	first, last := known[0], known[len(known)-1]
 	return float64(last.CPU-first.CPU) / float64(last.At-first.At)
 }
 

@@ -254,15 +254,11 @@ func (m *Monitor) finish(r *Record) {
 	r.End = r.Start.Add(r.Elapsed)
 	f := m.flows[r.Flow]
 	if f == nil {
-		// It began and ended between two samples.
-		f = &flowTrack{tunnel: m.tunnel(r.Tunnel)}
-		for i := range f.legs {
-			f.legs[i].sent, f.legs[i].again = -1, -1
-		}
-	} else {
-		delete(m.flows, r.Flow)
-		r.Start = f.flow.Start
+		m.finishUnseen(r)
+		return
 	}
+	delete(m.flows, r.Flow)
+	r.Start = f.flow.Start
 	up, down := max(0, r.BytesUp-f.flow.BytesUp), max(0, r.BytesDown-f.flow.BytesDown)
 	f.tunnel.moved(up, down)
 	f.series.add(m.opts.Interval, f.seen-f.born, r.Elapsed, up, down)
@@ -286,6 +282,29 @@ func (m *Monitor) finish(r *Record) {
 		r.Cause, r.CauseLeg = most.cause, most.leg
 		r.CauseShare = min(1, most.time.Seconds()/f.moving.Seconds())
 	}
+}
+
+// finishUnseen completes the record of a flow that began and ended between two
+// samples. There may be thousands in a second.
+func (m *Monitor) finishUnseen(r *Record) {
+	t := m.tunnel(r.Tunnel)
+	t.moved(max(0, r.BytesUp), max(0, r.BytesDown))
+	for i, leg := range [2]*LegRecord{&r.ClientLeg, &r.TargetLeg} {
+		l := legTrack{sent: -1, again: -1}
+		l.count(leg.BytesSent, leg.BytesRetransmitted)
+		t.sent(i, &l, nil)
+		if i == 1 {
+			t.hopSent(r.Hop, &l)
+		}
+	}
+	if r.Elapsed > m.opts.Interval {
+		var s series
+		s.add(m.opts.Interval, 0, r.Elapsed, r.BytesUp, r.BytesDown)
+		r.Goodput = s.view(r.Elapsed)
+		return
+	}
+	both := []float32{float32(bps(r.BytesUp, r.Elapsed)), float32(bps(r.BytesDown, r.Elapsed))}
+	r.Goodput = Series{Step: m.opts.Interval, UpBps: both[:1:1], DownBps: both[1:]}
 }
 
 // remember gives a record what the last sample knew of a leg whose end could not

@@ -228,3 +228,39 @@ func TestClockSteps(t *testing.T) {
 		})
 	}
 }
+
+// TestFlowsBetweenTwoSamples: they are in every total, and have their record.
+func TestFlowsBetweenTwoSamples(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t", Hops: []Hop{{Name: "far:80"}}}}}}
+		var records []Record
+		opts := s.options()
+		opts.OnRecords = func(r []Record) { records = append(records, r...) }
+		m := New(opts)
+		m.Start()
+		defer m.Close()
+		for i, tt := range []struct {
+			elapsed time.Duration
+			steps   int
+			first   float32
+		}{{500 * time.Millisecond, 1, 16000}, {time.Second, 1, 8000}, {2500 * time.Millisecond, 3, 3200}, {0, 1, 0}} {
+			r := record(flowNow(FlowID(i+1), 1000, 500), tt.elapsed)
+			r.TargetLeg.BytesSent, r.TargetLeg.BytesRetransmitted = 1100, 100
+			m.Ended([]Record{r})
+			settled(s)
+			if len(records) != i+1 {
+				t.Fatalf("%d records", len(records))
+			}
+			if r = records[i]; len(r.Goodput.UpBps) != tt.steps || len(r.Goodput.DownBps) != tt.steps || r.Goodput.UpBps[0] != tt.first || r.Goodput.DownBps[0] != tt.first/2 ||
+				r.Goodput.Step != time.Second || r.Cause != "" || !r.End.Equal(r.Start.Add(tt.elapsed)) {
+				t.Errorf("%+v", r)
+			}
+			n := int64(i + 1)
+			got := m.Totals().Tunnels[0]
+			if got.BytesUp != 1000*n || got.BytesDown != 500*n || got.Legs[1].BytesSent != 1100*n || got.Legs[1].RetransmittedShare < 0.09 ||
+				got.Hops[0].BytesSent != 1100*n || got.Hops[0].BytesRetransmitted != 100*n {
+				t.Errorf("after %d: %+v", n, got)
+			}
+		}
+	})
+}

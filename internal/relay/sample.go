@@ -51,8 +51,8 @@ const (
 )
 
 // askedMost is about how many flows the kernel is asked about in one EachFlow:
-// that takes some 7 µs of each.
-const askedMost = 2000
+// that takes some 7 µs of each, and what is made of the answers as much again.
+const askedMost = 500
 
 // sampling is what one EachFlow hands on to the next.
 type sampling struct {
