@@ -17,6 +17,7 @@ import (
 // script is a relay whose flows are what a test says.
 type script struct {
 	mu       sync.Mutex
+	seconds  int // that have passed
 	flows    []FlowSample
 	overview Overview
 	err      error
@@ -64,7 +65,8 @@ func record(f FlowSample, elapsed time.Duration) Record {
 
 // settled lets a second pass, and what is due in it happen.
 func settled(s *script) {
-	s.mu.Lock() // what the test has changed is seen by the sampler
+	s.mu.Lock()
+	s.seconds++ // under the lock, so that the sampler sees what the test has changed
 	s.mu.Unlock()
 	time.Sleep(time.Second)
 	synctest.Wait()

@@ -14,7 +14,6 @@ import (
 type tunnelTrack struct {
 	last     Tunnel // as the overview had it
 	here     bool   // in the last overview
-	pass     uint64 // that has seen one of its flows last
 	up, down int64  // moved by all its flows so far
 	legs     [2]legTotals
 	points   points
