@@ -199,13 +199,15 @@ func TestFullDisk(t *testing.T) {
 	dir := mounted(t, "size=4m")
 	path := filepath.Join(dir, "history.db")
 	s, said := opened(t, path, Options{})
-	all := made(60_000, time.Second, noon)
-	for len(all) > 0 && s.State().Dropped == 0 {
-		s.Add(append([]monitor.Record(nil), all[:1000]...))
-		all = all[1000:]
-		if s.State().Problem == "" {
-			time.Sleep(20 * time.Millisecond) // so that some are written
+	all := made(1000, time.Second, noon)
+	nettest.Eventually(t, patience, func() bool {
+		if s.State().Waiting < batchLen {
+			s.Add(append([]monitor.Record(nil), all...))
 		}
+		return s.State().Problem != ""
+	}, func() string { return fmt.Sprint(s.State()) })
+	for range 30 {
+		s.Add(append([]monitor.Record(nil), all...))
 	}
 	nettest.Eventually(t, patience, func() bool { return strings.Contains(said.String(), "make room on the disk") }, said.String)
 	if s.State().Written == 0 || s.State().Dropped == 0 {
