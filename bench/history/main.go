@@ -191,7 +191,7 @@ func ask(ctx context.Context, file string, over time.Duration, runs int, stdout 
 		chart("chart of the last day", history.Period{Since: newest.Add(-24 * time.Hour), Until: newest}, ""),
 		chart("chart of an hour long ago", history.Period{Since: ago(.8), Until: ago(.8).Add(time.Hour)}, ""),
 	)
-	fmt.Fprintf(stdout, "| %-38s | %9s | %7s | %7s | %7s |\n", "question", "answers", "ms", "longest", "CPU ms")
+	fmt.Fprintf(stdout, "| %-40s | %9s | %7s | %7s | %7s |\n", "question", "answers", "ms", "longest", "CPU ms")
 	fmt.Fprintln(stdout, "|---|---|---|---|---|")
 	var worst time.Duration
 	for _, q := range questions {
@@ -207,7 +207,7 @@ func ask(ctx context.Context, file string, over time.Duration, runs int, stdout 
 		slices.Sort(times)
 		slices.Sort(cpu)
 		worst = max(worst, times[len(times)/2])
-		fmt.Fprintf(stdout, "| %-38s | %9d | %7.1f | %7.1f | %7.1f |\n", q.name, n, ms(times[len(times)/2]), ms(times[len(times)-1]), ms(cpu[len(cpu)/2]))
+		fmt.Fprintf(stdout, "| %-40s | %9d | %7.1f | %7.1f | %7.1f |\n", q.name, n, ms(times[len(times)/2]), ms(times[len(times)-1]), ms(cpu[len(cpu)/2]))
 	}
 	fmt.Fprintf(stdout, "\nthe slowest question takes %.0f ms\n", ms(worst))
 	if worst > bound {

@@ -23,7 +23,7 @@ import (
 
 func TestSizeIsKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "history.db")
-	s, _ := opened(t, path, Options{MaxBytes: 32 << 20})
+	s, _ := opened(t, path, Options{MaxBytes: 24 << 20})
 	begin := noon.Add(-2000 * time.Hour)
 	fill := func(n int, most int64) {
 		t.Helper()
@@ -37,23 +37,24 @@ func TestSizeIsKept(t *testing.T) {
 			}
 		}
 	}
-	fill(200_000, 32<<20)
+	const all = 120_000
+	fill(all, 24<<20)
 	r := reader(t, path)
 	e, err := r.Extent(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.Records < 90_000 || e.Records > 190_000 || !e.Newest.Equal(begin) {
+	if e.Records < all/3 || e.Records > all-10_000 || !e.Newest.Equal(begin) {
 		t.Errorf("kept %d records, of until %v", e.Records, e.Newest)
 	}
 	oldest, err := r.Query(t.Context(), Query{Until: e.Oldest.Add(time.Millisecond)})
-	if err != nil || len(oldest) != 1 || oldest[0].ID != 200_000-e.Records+1 {
+	if err != nil || len(oldest) != 1 || oldest[0].ID != all-e.Records+1 {
 		t.Errorf("it is not the oldest that went: %v %v", oldest, err)
 	}
 	// What is gone is still in the hours.
-	all, err := r.Summary(t.Context(), Period{}, "")
-	if err != nil || !all.Approximate || all.Flows != 200_000 {
-		t.Errorf("the summary of all has %d flows, approximate: %v, %v", all.Flows, all.Approximate, err)
+	whole, err := r.Summary(t.Context(), Period{}, "")
+	if err != nil || !whole.Approximate || whole.Flows != all {
+		t.Errorf("the summary of all has %d flows, approximate: %v, %v", whole.Flows, whole.Approximate, err)
 	}
 	kept, err := r.Summary(t.Context(), Period{Since: e.Oldest}, "")
 	if err != nil || kept.Approximate || kept.Flows != e.Records {
@@ -65,7 +66,7 @@ func TestSizeIsKept(t *testing.T) {
 		file, wal := size(path)
 		return fmt.Sprintf("the file has %d bytes and %d beside them", file, wal)
 	})
-	fill(20_000, 16<<20)
+	fill(10_000, 16<<20)
 	s.Close()
 	if err := Check(t.Context(), path); err != nil {
 		t.Error(err)
@@ -199,13 +200,15 @@ func TestFullDisk(t *testing.T) {
 	dir := mounted(t, "size=4m")
 	path := filepath.Join(dir, "history.db")
 	s, said := opened(t, path, Options{})
-	all := made(60_000, time.Second, noon)
-	for len(all) > 0 && s.State().Dropped == 0 {
-		s.Add(append([]monitor.Record(nil), all[:1000]...))
-		all = all[1000:]
-		if s.State().Problem == "" {
-			time.Sleep(20 * time.Millisecond) // so that some are written
+	all := made(1000, time.Second, noon)
+	nettest.Eventually(t, patience, func() bool {
+		if s.State().Waiting < batchLen {
+			s.Add(append([]monitor.Record(nil), all...))
 		}
+		return s.State().Problem != ""
+	}, func() string { return fmt.Sprint(s.State()) })
+	for range 30 {
+		s.Add(append([]monitor.Record(nil), all...))
 	}
 	nettest.Eventually(t, patience, func() bool { return strings.Contains(said.String(), "make room on the disk") }, said.String)
 	if s.State().Written == 0 || s.State().Dropped == 0 {
