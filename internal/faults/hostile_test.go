@@ -158,7 +158,7 @@ func TestHostileReaders(t *testing.T) {
 					_, err = io.Copy(io.Discard, answer.Body)
 					answer.Body.Close()
 				}
-				if err != nil || answer.StatusCode != 200 {
+				if err != nil || answer.StatusCode != http.StatusOK {
 					t.Errorf("%s: %v", url, err)
 					return
 				}

@@ -156,11 +156,11 @@ func TestLogin(t *testing.T) {
 		answer.Body.Close()
 		return answer.StatusCode
 	}
-	if r := post("guessed", "/flows"); r.StatusCode != 303 || r.Header.Get("Location") != "/login?next=%2Fflows&wrong=1" || len(r.Cookies()) > 0 {
+	if r := post("guessed", "/flows"); r.StatusCode != http.StatusSeeOther || r.Header.Get("Location") != "/login?next=%2Fflows&wrong=1" || len(r.Cookies()) > 0 {
 		t.Errorf("a wrong token: %d %v", r.StatusCode, r.Header)
 	}
 	for next, want := range map[string]string{"/flows?tunnel=a": "/flows?tunnel=a", "//attacker.example": "/", "https://attacker.example": "/", "/\\attacker.example": "/", "": "/"} {
-		if r := post(token, next); r.StatusCode != 303 || r.Header.Get("Location") != want {
+		if r := post(token, next); r.StatusCode != http.StatusSeeOther || r.Header.Get("Location") != want {
 			t.Errorf("to %q it is %d %q, want %q", next, r.StatusCode, r.Header.Get("Location"), want)
 		}
 	}
@@ -186,7 +186,7 @@ func TestLogin(t *testing.T) {
 	if r, err := http.Get("http://" + l.Addr().String() + "/api/v1/overview"); err == nil {
 		body, _ := io.ReadAll(r.Body)
 		r.Body.Close()
-		if r.StatusCode != 400 || strings.Contains(string(body), "tunnels") {
+		if r.StatusCode != http.StatusBadRequest || strings.Contains(string(body), "tunnels") {
 			t.Errorf("plain HTTP: %d %q", r.StatusCode, body)
 		}
 	}

@@ -126,7 +126,7 @@ func TestReaders(t *testing.T) {
 		t.Errorf("one more: %d %s", got, text)
 	}
 	r, err := http.Get(d.base + "/api/v1/overview")
-	if err != nil || r.StatusCode != 200 {
+	if err != nil || r.StatusCode != http.StatusOK {
 		t.Fatalf("something else: %v", err)
 	}
 	io.Copy(io.Discard, r.Body)

@@ -166,10 +166,14 @@ func Eval[T any](p *Page, expression string) T {
 	return v
 }
 
-// Becomes waits until an expression of JavaScript is true.
+// Becomes waits until an expression of JavaScript is true. One that cannot be
+// evaluated, as while another page is being opened, is not.
 func (p *Page) Becomes(expression string) {
 	p.t.Helper()
-	nettest.Eventually(p.t, patience, func() bool { return Eval[bool](p, "Boolean("+expression+")") }, func() string {
+	nettest.Eventually(p.t, patience, func() bool {
+		v, err := chromedp.Run(p.ctx, chromedp.Evaluate[bool]("Boolean("+expression+")"))
+		return err == nil && v
+	}, func() string {
 		return expression + "; the page shows:\n" + Eval[string](p, "document.body.innerText")
 	})
 }

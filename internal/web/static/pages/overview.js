@@ -86,7 +86,7 @@ function showTiles([up, down, flows, again, cpu, memory], { head, process, tunne
   } else if (!before) {
     setText(cpu.value, f.unknown);
   }
-  setText(cpu.below, 'of one CPU, by the relay');
+  setText(cpu.below, 'of one CPU');
   setText(memory.value, f.bytes(process.resident_bytes));
   setText(memory.below, f.count(process.descriptors) + ' descriptors');
 }
