@@ -48,7 +48,7 @@ const metricsTarget = "/metrics"
 // in a second, that would take a tenth of their time.
 const (
 	briefly     = time.Second
-	glancesMost = 500
+	glancesMost = 200
 )
 
 // legsWanted is relay's LegStats.
@@ -62,7 +62,7 @@ func (d *daemon) flowsEnded(flows []relay.FlowRecord) {
 	if !monitoring {
 		return
 	}
-	var batch [16]monitor.Record
+	var batch [4]monitor.Record
 	n := 0
 	for i := range flows {
 		if flows[i].ID == 0 {

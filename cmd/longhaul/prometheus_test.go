@@ -150,8 +150,8 @@ tunnels:
     forward: [%s, %s]
     max_flows: 100
     health: {check: connect, interval: 200ms, timeout: 200ms}
-    lan: {congestion_control: reno}
-    wan: {congestion_control: reno}
+    lan: {congestion_control: reno, pacing_rate: 20Mbit}
+    wan: {congestion_control: reno, pacing_rate: 20Mbit}
   - name: chain
     listen: %s
     forward: %s
@@ -223,7 +223,7 @@ scrape_configs:
 }
 
 // keepBusy moves bytes over flows that last, and has others end, until the end of
-// the test. One waits for a reader that stands still, so that a cause is found.
+// the test. One is limited by pacing_rate, so that there is a cause to be found.
 func (w *promWorld) keepBusy() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{}, 2)
@@ -261,17 +261,16 @@ func (w *promWorld) keepBusy() {
 			c.Close()
 		}
 	})
-	piece := make([]byte, 256<<10)
-	go each(50*time.Millisecond, func() {
+	piece := make([]byte, 64<<10)
+	go each(0, func() { // as fast as pacing_rate lets it, both ways
 		if lasting == nil {
-			lasting = dial()
-			return
+			if lasting = dial(); lasting == nil {
+				time.Sleep(10 * time.Millisecond)
+				return
+			}
+			go func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }(lasting)
 		}
-		_, err := lasting.Write(piece)
-		if err == nil {
-			_, err = io.ReadFull(lasting, piece)
-		}
-		if err != nil {
+		if _, err := lasting.Write(piece); err != nil {
 			lasting.Close()
 			lasting = nil
 		}
