@@ -22,6 +22,7 @@ import (
 )
 
 func TestSizeIsKept(t *testing.T) {
+	measures(t)
 	path := filepath.Join(t.TempDir(), "history.db")
 	s, _ := opened(t, path, Options{MaxBytes: 24 << 20})
 	begin := noon.Add(-2000 * time.Hour)
@@ -135,6 +136,7 @@ func lock(t *testing.T, path string) (release func()) {
 // TestAddNeverWaits holds the file up, by a lock of another program and by a
 // disk that does not answer, and measures how long Add takes.
 func TestAddNeverWaits(t *testing.T) {
+	measures(t)
 	stuck := make(chan struct{})
 	var once bool
 	for name, hold := range map[string]func(string) (Options, func()){
@@ -197,6 +199,7 @@ func mounted(t *testing.T, options string) string {
 }
 
 func TestFullDisk(t *testing.T) {
+	measures(t)
 	dir := mounted(t, "size=4m")
 	path := filepath.Join(dir, "history.db")
 	s, said := opened(t, path, Options{})
@@ -419,7 +422,11 @@ func TestTwoWriters(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "history.db")
 	old, _ := opened(t, path, Options{})
 	new, _ := opened(t, path, Options{})
-	all := made(4000, time.Second, noon)
+	n := 4000
+	if raceDetector {
+		n = 400
+	}
+	all := made(n, time.Second, noon)
 	for i := 0; i < len(all); i += 200 {
 		old.Add(all[i : i+100 : i+100])
 		new.Add(all[i+100 : i+200 : i+200])
@@ -428,11 +435,11 @@ func TestTwoWriters(t *testing.T) {
 	if err := errors.Join(old.Close(), new.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if o, n := old.State(), new.State(); o.Written != 2000 || n.Written != 2000 {
+	if o, n := old.State(), new.State(); o.Written != int64(len(all)/2) || n.Written != int64(len(all)/2) {
 		t.Errorf("%+v %+v", o, n)
 	}
 	s, err := reader(t, path).Summary(t.Context(), Period{}, "")
-	if err != nil || s.Flows != 4000 {
+	if err != nil || s.Flows != int64(len(all)) {
 		t.Errorf("%d flows, %v", s.Flows, err)
 	}
 	if err := Check(t.Context(), path); err != nil {
@@ -465,6 +472,7 @@ func addForEver(file string) {
 // TestKill kills a process that writes, at any moment, many times. The file is
 // sound each time, and no record is missing that was older than a second.
 func TestKill(t *testing.T) {
+	measures(t)
 	rounds := 40
 	if testing.Short() {
 		rounds = 8
@@ -552,6 +560,7 @@ func records(t *testing.T, path string) int64 {
 // TestLogIsBounded has somebody read for so long that SQLite's log cannot be
 // taken into the file.
 func TestLogIsBounded(t *testing.T) {
+	measures(t)
 	path := filepath.Join(t.TempDir(), "history.db")
 	s, said := opened(t, path, Options{})
 	add(t, s, made(100, time.Second, noon))

@@ -75,6 +75,18 @@ func reader(t *testing.T, path string) *Reader {
 	return r
 }
 
+// raceDetector is whether it looks on.
+var raceDetector bool
+
+// measures skips a test that is about amounts or times under the race detector,
+// with which SQLite takes some twenty times as long.
+func measures(t *testing.T) {
+	t.Helper()
+	if raceDetector {
+		t.Skip("measures, which the race detector forbids")
+	}
+}
+
 // patience is for conditions that take less than a second on an idle machine.
 const patience = 60 * time.Second
 
@@ -145,6 +157,7 @@ func TestRecordsComeBackAsTheyWere(t *testing.T) {
 
 // TestListsAreThoseOfAllRecords holds lists against what sorting all records gives.
 func TestListsAreThoseOfAllRecords(t *testing.T) {
+	measures(t) // thousands of records, hundreds of times
 	path := filepath.Join(t.TempDir(), "history.db")
 	s, _ := opened(t, path, Options{})
 	all := made(3*segmentLen+500, 10*time.Second, noon)
