@@ -195,8 +195,10 @@ func (m *mixedRun) result(d *director, took time.Duration) MixedResult {
 		}
 	}
 	// An integrity check connects to the target through each far relay, and ends
-	// without a byte.
-	checks := len(m.world.far) * (int(took/checkInterval) + 1)
+	// without a byte. A process that begins makes one at once, and a reload may
+	// begin the interval anew.
+	begun := 1 + r.Events[killNearEvent] + r.Events[upgradeNear] + r.Events[reloadEvent]
+	checks := len(m.world.far) * (int(took/checkInterval) + begun)
 	if m.nothing > ended+checks {
 		r.Violations = append(r.Violations, fmt.Sprintf("%d connections ended cleanly without a byte, %d clients and at most %d checks did so", m.nothing, ended, checks))
 	}
