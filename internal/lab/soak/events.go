@@ -142,7 +142,7 @@ type director struct {
 
 	mu     sync.Mutex
 	faults []fault
-	all    []fault // whatever happened, for those who ask what a flow has met
+	all    []happening
 	counts map[eventKind]int
 }
 
@@ -185,7 +185,7 @@ func (d *director) follow(ctx context.Context, began time.Time, events []event) 
 			return fmt.Errorf("%s at %v: %w", e.kind, e.at.Round(time.Millisecond), err)
 		}
 		d.mu.Lock()
-		d.all = append(d.all, fault{fmt.Sprintf("%s %d", e.kind, e.which), from, time.Now()})
+		d.all = append(d.all, happening{e, fault{fmt.Sprintf("%s %d", e.kind, e.which), from, time.Now()}})
 		d.counts[e.kind]++
 		d.mu.Unlock()
 	}
@@ -252,6 +252,53 @@ func (d *director) kill(ctx context.Context, r *relays.Process, variant int) err
 		return r.Start(context.WithoutCancel(ctx), d.world.config(r, variant))
 	})
 }
+
+// happening is an event that has happened.
+type happening struct {
+	event
+	fault
+}
+
+// closes says which of the far relays an event closes to new flows.
+func (h happening) closes() (far int, ok bool) {
+	switch h.kind {
+	case outageEvent:
+		return h.which, true
+	case drainEvent, drainHopEvent:
+		return h.which - 1, true
+	}
+	return 0, false
+}
+
+// noWay are the times in which there was no way to the target: one far relay was
+// drained, or its WAN cut, while the other was. A flow that begins then may fail,
+// however well its relay does. Each closing counts a while longer: the SYN of a
+// flow that met it comes again after a second.
+func noWay(all []happening) (times []fault) {
+	for _, a := range all {
+		for _, b := range all {
+			first, ok := a.closes()
+			second, alsoOK := b.closes()
+			if !ok || !alsoOK || first != 0 || second != 1 {
+				continue
+			}
+			from, to := a.from, a.to
+			if b.from.After(from) {
+				from = b.from
+			}
+			if b.to.Before(to) {
+				to = b.to
+			}
+			if to = to.Add(againAfter); from.Before(to) {
+				times = append(times, fault{"no way", from, to})
+			}
+		}
+	}
+	return times
+}
+
+// againAfter is when a SYN has come again for sure.
+const againAfter = 1500 * time.Millisecond
 
 // aftermath is for how long something may have consequences, to those who look
 // for a reason.

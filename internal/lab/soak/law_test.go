@@ -196,3 +196,29 @@ func TestMustBeLogged(t *testing.T) {
 		}
 	}
 }
+
+// TestNoWay has relays closed one after the other, and at the same time.
+func TestNoWay(t *testing.T) {
+	start := time.Unix(1000, 0)
+	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * 1e9)) }
+	event := func(kind eventKind, which int, from, to float64) happening {
+		return happening{event{kind: kind, which: which}, fault{from: at(from), to: at(to)}}
+	}
+	for name, c := range map[string]struct {
+		all      []happening
+		from, to float64 // of the only time; both 0: there is none
+	}{
+		"one after the other": {all: []happening{event(outageEvent, 0, 0, 2), event(drainEvent, 2, 4, 5)}},
+		"the same relay":      {all: []happening{event(outageEvent, 1, 0, 2), event(drainEvent, 2, 1, 3), event(drainHopEvent, 2, 0, 9)}},
+		"something else":      {all: []happening{event(outageEvent, 0, 0, 2), event(lossEvent, 1, 0, 3), event(reloadEvent, 2, 1, 2)}},
+		"both":                {[]happening{event(drainHopEvent, 2, 1, 3), event(outageEvent, 0, 0, 2)}, 1, 3.5},
+		"one just after":      {[]happening{event(drainEvent, 1, 0, 2), event(outageEvent, 1, 3, 4)}, 3, 3.5},
+	} {
+		times := noWay(c.all)
+		switch {
+		case c.to == 0 && len(times) == 0:
+		case len(times) != 1 || !times[0].from.Equal(at(c.from)) || !times[0].to.Equal(at(c.to)):
+			t.Errorf("%s: %+v", name, times)
+		}
+	}
+}

@@ -160,12 +160,13 @@ func (m *mixedRun) result(d *director, took time.Duration) MixedResult {
 	for _, f := range m.open {
 		flows = append(flows, &f.flow)
 	}
+	faults := slices.Concat(d.faults, noWay(d.all))
 	ended := 0 // clients that ended without a byte
 	for _, f := range flows {
 		row := rows[f.plan.ending]
 		row.Flows++
 		row.Bytes += f.client.read + f.target.read
-		found, cut := f.judge(d.faults)
+		found, cut := f.judge(faults)
 		if f.plan.ending == noByte && f.client.ended {
 			ended++
 		}
