@@ -150,6 +150,45 @@ func TestLateRefusalIsNotTheNextHops(t *testing.T) {
 	expect(t, s, []byte("x"))
 }
 
+// TestHopThatWasLeftIsTriedAgain has a flow moved on from a hop that does not
+// answer to one that refuses. The first answers after all.
+func TestHopThatWasLeftIsTriedAgain(t *testing.T) {
+	nettest.CheckLeaks(t)
+	full, address := fullListener(t)
+	defer closeFD(full)
+	gone := listen(t)
+	g := newRig(t, func(o *Options) {
+		o.Workers = 1
+		o.Tunnels[0].Forward = []Target{{Host: address.Addr().String(), Port: address.Port()}, targetOf(gone)}
+	})
+	gone.Close()
+	c := dial(t, g.addr)
+	w := g.relay.workers[0]
+	moved := false
+	nettest.Eventually(t, patience, func() bool {
+		w.do(func() {
+			w.eachFlow(func(f *flow) {
+				if !moved && f.phase == phaseDialing {
+					moved = true
+					w.moveOn(f, f.hop)
+				}
+			})
+		})
+		return moved
+	}, func() string { return "no flow connects" })
+	write(t, c, []byte("x"))
+	// With the connection that fills its queue taken, it has room for the flow.
+	for range 2 {
+		var fd int
+		nettest.Eventually(t, patience, func() (ok bool) {
+			var err error
+			fd, _, err = unix.Accept4(full, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+			return err == nil
+		}, func() string { return "the hop that answers after all gets no flow" })
+		defer closeFD(fd)
+	}
+}
+
 // fullListener is a listening socket that takes no more connections.
 func fullListener(t *testing.T) (fd int, address netip.AddrPort) {
 	t.Helper()

@@ -212,7 +212,8 @@ func (w *worker) blame(f *flow) {
 }
 
 // moveOn takes a flow that is still connecting from a hop that has left the
-// choice to the next one, if that can be used.
+// choice to the next one, if that can be used. The hop comes last then: it has
+// refused nothing yet.
 func (w *worker) moveOn(f *flow, from *hop) {
 	o := f.opening
 	if f.phase != phaseDialing || f.hop != from || o.lookup || o.starved || f.legs[target].fd < 0 ||
@@ -220,6 +221,7 @@ func (w *worker) moveOn(f *flow, from *hop) {
 		return
 	}
 	w.dropAttempt(f)
+	o.order = append(o.order, o.order[o.next-1])
 	o.addrs, o.blamed = nil, false
 	o.reason, o.err = EndTargetUnreached, fmt.Errorf("%s went down", from.name)
 	w.dialNext(f)
