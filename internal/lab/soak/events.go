@@ -274,12 +274,29 @@ func (h happening) closes() (far int, ok bool) {
 // drained, or its WAN cut, while the other was. A flow that begins then may fail,
 // however well its relay does. Each closing counts a while longer: the SYN of a
 // flow that met it comes again after a second.
-func noWay(all []happening) (times []fault) {
+func noWay(all []happening) []fault {
+	return together(all, func(a, b happening) bool {
+		first, ok := a.closes()
+		second, alsoOK := b.closes()
+		return ok && alsoOK && first == 0 && second == 1
+	})
+}
+
+// lateHandshakes are the times in which a far relay's tunnel was drained while its
+// WAN was cut or lost packets. A relay that is drained waits for handshakes, but
+// not for as long as some then take: such a flow never reaches the target.
+func lateHandshakes(all []happening) []fault {
+	return together(all, func(a, b happening) bool {
+		return a.kind == drainEvent && (b.kind == outageEvent || b.kind == lossEvent) && a.which-1 == b.which
+	})
+}
+
+// together are the times in which two events of a kind that match picks went on,
+// or had just ended.
+func together(all []happening, match func(a, b happening) bool) (times []fault) {
 	for _, a := range all {
 		for _, b := range all {
-			first, ok := a.closes()
-			second, alsoOK := b.closes()
-			if !ok || !alsoOK || first != 0 || second != 1 {
+			if !match(a, b) {
 				continue
 			}
 			from, to := a.from, a.to
@@ -290,7 +307,7 @@ func noWay(all []happening) (times []fault) {
 				to = b.to
 			}
 			if to = to.Add(againAfter); from.Before(to) {
-				times = append(times, fault{"no way", from, to})
+				times = append(times, fault{string(a.kind) + " and " + string(b.kind), from, to})
 			}
 		}
 	}

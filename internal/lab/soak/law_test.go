@@ -207,13 +207,18 @@ func TestNoWay(t *testing.T) {
 	for name, c := range map[string]struct {
 		all      []happening
 		from, to float64 // of the only time; both 0: there is none
+		late     int     // times of late handshakes
 	}{
 		"one after the other": {all: []happening{event(outageEvent, 0, 0, 2), event(drainEvent, 2, 4, 5)}},
-		"the same relay":      {all: []happening{event(outageEvent, 1, 0, 2), event(drainEvent, 2, 1, 3), event(drainHopEvent, 2, 0, 9)}},
+		"the same relay":      {all: []happening{event(outageEvent, 1, 0, 2), event(drainEvent, 2, 1, 3), event(drainHopEvent, 2, 0, 9)}, late: 1},
+		"loss":                {all: []happening{event(lossEvent, 0, 0, 2), event(drainEvent, 1, 1, 3)}, late: 1},
 		"something else":      {all: []happening{event(outageEvent, 0, 0, 2), event(lossEvent, 1, 0, 3), event(reloadEvent, 2, 1, 2)}},
-		"both":                {[]happening{event(drainHopEvent, 2, 1, 3), event(outageEvent, 0, 0, 2)}, 1, 3.5},
-		"one just after":      {[]happening{event(drainEvent, 1, 0, 2), event(outageEvent, 1, 3, 4)}, 3, 3.5},
+		"both":                {[]happening{event(drainHopEvent, 2, 1, 3), event(outageEvent, 0, 0, 2)}, 1, 3.5, 0},
+		"one just after":      {[]happening{event(drainEvent, 1, 0, 2), event(outageEvent, 1, 3, 4)}, 3, 3.5, 0},
 	} {
+		if late := lateHandshakes(c.all); len(late) != c.late {
+			t.Errorf("%s: late handshakes %+v", name, late)
+		}
 		times := noWay(c.all)
 		switch {
 		case c.to == 0 && len(times) == 0:

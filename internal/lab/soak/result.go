@@ -161,12 +161,17 @@ func (m *mixedRun) result(d *director, took time.Duration) MixedResult {
 		flows = append(flows, &f.flow)
 	}
 	faults := slices.Concat(d.faults, noWay(d.all))
-	ended := 0 // clients that ended without a byte
+	forUnseen := slices.Concat(faults, lateHandshakes(d.all)) // by the target, as far as is known
+	ended := 0                                                // clients that ended without a byte
 	for _, f := range flows {
 		row := rows[f.plan.ending]
 		row.Flows++
 		row.Bytes += f.client.read + f.target.read
-		found, cut := f.judge(faults)
+		met := faults
+		if f.target.saw == sawNothing {
+			met = forUnseen
+		}
+		found, cut := f.judge(met)
 		if f.plan.ending == noByte && f.client.ended {
 			ended++
 		}
