@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -107,7 +108,14 @@ func TestHopIsEjectedByItsFlows(t *testing.T) {
 // TestLateRefusalIsNotTheNextHops has a hop's refusal come just when the flow has
 // been moved on to the next one: the event is the first hop's.
 func TestLateRefusalIsNotTheNextHops(t *testing.T) {
+	for _, named := range []bool{false, true} {
+		t.Run(fmt.Sprintf("named=%v", named), func(t *testing.T) { testLateRefusal(t, named) })
+	}
+}
+
+func testLateRefusal(t *testing.T, named bool) {
 	nettest.CheckLeaks(t)
+	refused := make(chan struct{}) // a name is not known before
 	// A listener whose queue is full answers no SYN, and one that is closed
 	// refuses the next.
 	full, address := fullListener(t)
@@ -116,6 +124,16 @@ func TestLateRefusalIsNotTheNextHops(t *testing.T) {
 		second = listen(t)
 		o.Workers = 1
 		o.Tunnels[0].Forward = []Target{{Host: address.Addr().String(), Port: address.Port()}, targetOf(second)}
+		if named {
+			o.Tunnels[0].Forward[1].Host = "slow.example"
+			o.Resolve = func(ctx context.Context, _ string) (Answer, error) {
+				select {
+				case <-refused:
+				case <-ctx.Done():
+				}
+				return Answer{Addrs: []netip.Addr{addrOf(second).Addr()}}, nil
+			}
+		}
 	})
 	c := dial(t, g.addr)
 	w := g.relay.workers[0]
@@ -140,6 +158,9 @@ func TestLateRefusalIsNotTheNextHops(t *testing.T) {
 		return err == nil && info.State == tcpinfo.Closed
 	}, func() string { return "the closed listener does not refuse" })
 	close(release)
+	w.do(func() {}) // in a batch after the one with the refusal
+	w.do(func() {})
+	close(refused)
 	_ = second.SetDeadline(time.Now().Add(patience))
 	s, err := second.AcceptTCP()
 	if err != nil {

@@ -225,7 +225,8 @@ func (w *worker) legEvent(f *flow, s side, events uint32) {
 		}
 	case phaseDialing:
 		if s == target {
-			if f.opening.batch != w.batch { // else it is of the attempt before, which this batch has ended
+			// Else it is of an attempt that this batch has ended.
+			if l.fd >= 0 && f.opening.batch != w.batch {
 				w.dialed(f, events)
 			}
 			return
