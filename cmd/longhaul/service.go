@@ -33,6 +33,10 @@ const (
 // packagedUnits is where packages put the unit.
 var packagedUnits = []string{"/usr/lib/systemd/system/" + unitName, "/lib/systemd/system/" + unitName}
 
+// stateDirs are what systemd has made of the unit's StateDirectory, the first a
+// link to the second. The history is there.
+var stateDirs = []string{"/var/lib/longhaul", "/var/lib/private/longhaul"}
+
 // ownDirs go with everything in them when they are purged.
 var ownDirs = []string{filepath.Dir(configFile), dropInDir}
 

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -37,7 +39,7 @@ func newServiceUninstall(env *env) *cobra.Command {
 		Long: `uninstall stops the service, which lets flows finish as long as drain_timeout
 allows, and removes exactly what install has made. What somebody has changed
 since, such as the configuration, is kept and named; with --purge it goes too,
-and everything in /etc/longhaul.
+and everything in /etc/longhaul, and the history that the service has kept.
 
 Congestion controls that the service has loaded are unloaded. What other
 commands have changed on this host is named with what undoes it.`,
@@ -49,7 +51,7 @@ commands have changed on this host is named with what undoes it.`,
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.BoolVar(&s.purge, "purge", false, "remove what was changed since as well, and all of /etc/longhaul")
+	flags.BoolVar(&s.purge, "purge", false, "remove what was changed since as well, all of /etc/longhaul, and the history")
 	flags.BoolVar(&s.keepConfig, "keep-config", false, "keep "+configFile+", changed or not")
 	flags.BoolVar(&s.dryRun, "dry-run", false, "only say what would be done")
 	rootFlag(flags, &s.root)
@@ -92,6 +94,13 @@ func (s *serviceUninstall) run(ctx context.Context, env *env) error {
 		out.Steps = removal.Steps
 		if !s.dryRun {
 			if err := s.apply(ctx, host, record, removal, &out); err != nil {
+				return serviceError(err)
+			}
+		}
+		if s.purge && packagedUnit(host) == "" { // a package has its own purge
+			steps, err := removeState(host, s.dryRun)
+			out.Steps = append(out.Steps, steps...)
+			if err != nil {
 				return serviceError(err)
 			}
 		}
@@ -149,6 +158,23 @@ func (s *serviceUninstall) apply(ctx context.Context, host service.Host, record 
 		_ = service.Systemctl(ctx, "reset-failed", unitName)
 	}
 	return nil
+}
+
+// removeState removes what the service itself has stored.
+func removeState(host service.Host, dryRun bool) (steps []service.Step, err error) {
+	for _, dir := range stateDirs {
+		path := filepath.Join(host.Root, dir)
+		if _, err := os.Lstat(path); err != nil {
+			continue // there is none
+		}
+		if !dryRun {
+			if err := os.RemoveAll(path); err != nil {
+				return steps, err
+			}
+		}
+		steps = append(steps, service.Step{Verb: service.Remove, Path: dir, Why: "what the service has stored, its history"})
+	}
+	return steps, nil
 }
 
 // unloadServiceCC takes the algorithms out of the kernel that the service has
