@@ -36,11 +36,11 @@ var onlySYN = []unix.SockFilter{
 //
 // Sockets that another process has as well are left alone.
 func (r *Relay) settle(listeners ...*listener) {
-	var closing []*listener
+	closing := map[netip.AddrPort]bool{}
 	for _, l := range listeners {
 		if !l.silent && !l.inherited && dropSYNs(l.fd) {
 			l.settling.Store(true)
-			closing = append(closing, l)
+			closing[l.bound] = true
 		}
 	}
 	if len(closing) == 0 {
@@ -57,12 +57,9 @@ func (r *Relay) settle(listeners ...*listener) {
 	}
 }
 
-// underway says whether a client waits for a handshake with one of the listeners.
-func underway(diag *tcpinfo.Diag, listeners []*listener) (found bool) {
-	bound := make(map[netip.AddrPort]bool, len(listeners))
-	for _, l := range listeners {
-		bound[l.bound] = true
-	}
+// underway says whether a client waits for a handshake with a listener that is
+// bound to one of the addresses.
+func underway(diag *tcpinfo.Diag, bound map[netip.AddrPort]bool) (found bool) {
 	anyOf := func(a netip.Addr, port uint16) bool { return bound[netip.AddrPortFrom(a, port)] }
 	err := diag.Handshakes(func(local netip.AddrPort) {
 		found = found || bound[local] || anyOf(netip.IPv6Unspecified(), local.Port()) ||

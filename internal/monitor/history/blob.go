@@ -38,34 +38,27 @@ func (r *blobReader) count() int64 {
 	return int64(v)
 }
 
-func (r *blobReader) byte() byte {
-	if len(r.b) == 0 {
+// fixed takes n bytes, at most 8; they are zero where there are not so many.
+func (r *blobReader) fixed(n int) (v [8]byte) {
+	if len(r.b) < n {
 		r.fail()
-		return 0
+		return v
 	}
-	v := r.b[0]
-	r.b = r.b[1:]
+	copy(v[:], r.b[:n])
+	r.b = r.b[n:]
 	return v
 }
 
+func (r *blobReader) byte() byte { return r.fixed(1)[0] }
+
 func (r *blobReader) uint32() uint32 {
-	if len(r.b) < 4 {
-		r.fail()
-		return 0
-	}
-	v := binary.LittleEndian.Uint32(r.b)
-	r.b = r.b[4:]
-	return v
+	v := r.fixed(4)
+	return binary.LittleEndian.Uint32(v[:])
 }
 
 func (r *blobReader) uint64() uint64 {
-	if len(r.b) < 8 {
-		r.fail()
-		return 0
-	}
-	v := binary.LittleEndian.Uint64(r.b)
-	r.b = r.b[8:]
-	return v
+	v := r.fixed(8)
+	return binary.LittleEndian.Uint64(v[:])
 }
 
 // err is set unless all was read as it was written.
