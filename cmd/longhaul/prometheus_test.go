@@ -94,27 +94,7 @@ func TestPrometheus(t *testing.T) {
 // that each metric has a value.
 func (w *promWorld) startRelay() {
 	t := w.t
-	listen := func() net.Listener {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					defer c.Close()
-					_, _ = io.Copy(c, c)
-				}()
-			}
-		}()
-		t.Cleanup(func() { l.Close() })
-		return l
-	}
-	w.target, w.hopLater = listen(), listen()
+	w.target, w.hopLater = listenEcho(t), listenEcho(t)
 	dir := t.TempDir()
 	key := filepath.Join(dir, "key")
 	self, err := os.Executable()

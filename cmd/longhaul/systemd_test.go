@@ -134,6 +134,12 @@ func listenTCP(t *testing.T, address string) *net.TCPListener {
 // echoTarget sends back what it gets, until the test ends.
 func echoTarget(t *testing.T) string {
 	t.Helper()
+	return listenEcho(t).Addr().String()
+}
+
+// listenEcho is the listener of such a target, which may end before.
+func listenEcho(t *testing.T) *net.TCPListener {
+	t.Helper()
 	l := listenTCP(t, "127.0.0.1:0")
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -152,7 +158,7 @@ func echoTarget(t *testing.T) string {
 		l.Close()
 		all.Wait()
 	})
-	return l.Addr().String()
+	return l
 }
 
 // talk sends a text and an end, and wants the text back.

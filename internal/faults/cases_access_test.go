@@ -21,25 +21,8 @@ import (
 // was sent.
 func startTunnel(t *testing.T, listen, more string) *daemon {
 	t.Helper()
-	l, err := tcpscript.ListenOn("127.79.1.1:0")(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				io.Copy(c, c)
-			}()
-		}
-	}()
 	return startDaemon(t, nil, unsupervised, fmt.Sprintf("control_socket: SOCKET\ntunnels:\n  - name: main\n    listen: %q\n    forward: %q\n%s",
-		listen, l.Addr(), more))
+		listen, echo(t, "127.79.1.1:0"), more))
 }
 
 // exchange connects, from an address if one is given, sends, and returns what
