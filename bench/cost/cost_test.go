@@ -164,3 +164,42 @@ func TestPlotGrowth(t *testing.T) {
 		}
 	}
 }
+
+func TestMedianInterval(t *testing.T) {
+	for _, tc := range []struct {
+		values    []float64
+		low, high float64
+	}{
+		{[]float64{3}, 3, 3},
+		{[]float64{5, 1, 3}, 1, 5},
+		{[]float64{6, 5, 4, 3, 2, 1}, 1, 6},              // 97 %
+		{[]float64{1, 2, 3, 4, 5, 6, 7, 8}, 1, 8},        // 2 to 7 would be 93 %
+		{[]float64{1, 2, 3, 4, 5, 6, 7, 8, 9}, 2, 8},     // 96 %
+		{[]float64{10, 9, 8, 7, 6, 5, 4, 3, 2, 1}, 2, 9}, // 98 %
+		{[]float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, 4, 12},
+	} {
+		if low, high := medianInterval(tc.values); low != tc.low || high != tc.high {
+			t.Errorf("%v: %v to %v, want %v to %v", tc.values, low, high, tc.low, tc.high)
+		}
+	}
+}
+
+func TestChanges(t *testing.T) {
+	b := &bench{repeat: 3, time: time.Second, threads: 1, measures: []measure{{name: "bulk", metrics: []metric{goodput, p99}}}}
+	r := newResult(b)
+	r.addRelay(peers.Relay{Name: "without"}, peers.Program{})
+	r.addRelay(peers.Relay{Name: "monitored"}, peers.Program{})
+	r.Measures[0].Relays[0].Values = [][]float64{{100, 200, 400}, {1, 1, 1}}
+	r.Measures[0].Relays[1].Values = [][]float64{{97, 202, 392}, {1, 1, 1}}
+	p := pair{"without", "monitored"}
+	got := r.changes([]pair{p, {"without", "nobody"}})
+	if len(got) != 1 || got[0].pair != p || got[0].Metric != "goodput_Bps" {
+		t.Fatalf("%+v", got)
+	}
+	r.Changes = got
+	var text strings.Builder
+	r.writeChanges(&text)
+	if want := "| bulk | goodput_Bps | -2.0 % (-3.0 to +1.0) |\n"; !strings.Contains(text.String(), want) {
+		t.Errorf("%q has not %q", text.String(), want)
+	}
+}

@@ -42,7 +42,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	asJSON := flags.Bool("json", false, "print JSON")
 	asMarkdown := flags.Bool("markdown", false, "print Markdown tables")
 	growth := flags.Bool("growth", false, "measure with 100, 1000 and 10 000 busy flows and 1 and 2 threads instead")
-	monitoring := flags.Bool("monitoring", false, "measure what monitoring and metrics cost instead")
+	monitoring := flags.Bool("monitoring", false, "measure what metrics, history and dashboard cost instead")
 	plots := flags.String("plots", "", "with --growth: `directory` for the plots")
 	onlyRelays := flags.String("relays", "", "comma-separated names of the relays to run (default all)")
 	onlyMeasures := flags.String("measures", "", "comma-separated names of what to measure (default all)")
@@ -116,6 +116,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	result, err := b.run(ctx, contenders)
 	if err != nil {
 		return err
+	}
+	if *monitoring {
+		result.Changes = result.changes(monitoringPairs)
 	}
 	if *plots != "" {
 		if err := plotGrowth(*plots, result); err != nil {

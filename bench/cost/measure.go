@@ -77,6 +77,7 @@ type metric struct {
 	Title  string  `json:"title"`
 	Format string  `json:"-"`
 	Scale  float64 `json:"-"` // of what is printed to the value
+	mean   bool    // of a whole measurement, not its tail
 	read   func(s sample) float64
 }
 
@@ -91,13 +92,13 @@ type sample struct {
 }
 
 var (
-	goodput  = metric{"goodput_Bps", "GB/s", "%.2f", 1e-9, func(s sample) float64 { return float64(s.bytes) / s.elapsed.Seconds() }}
-	cpuPerGB = metric{"cpu_s_per_GB", "CPU s/GB", "%.3f", 1, func(s sample) float64 { return s.cpu.Seconds() / float64(s.bytes) * 1e9 }}
-	rate     = metric{"per_s", "per second", "%.0f", 1, func(s sample) float64 { return float64(s.requests) / s.elapsed.Seconds() }}
-	cpuEach  = metric{"cpu_s_each", "CPU µs each", "%.1f", 1e6, func(s sample) float64 { return s.cpu.Seconds() / float64(s.requests) }}
-	p50      = metric{"p50_s", "p50 µs", "%.1f", 1e6, func(s sample) float64 { return s.latency.quantile(0.50).Seconds() }}
-	p99      = metric{"p99_s", "p99 µs", "%.1f", 1e6, func(s sample) float64 { return s.latency.quantile(0.99).Seconds() }}
-	memory   = metric{"memory_B", "MB resident", "%.1f", 1e-6, func(s sample) float64 { return float64(s.after.Memory) }}
+	goodput  = metric{"goodput_Bps", "GB/s", "%.2f", 1e-9, true, func(s sample) float64 { return float64(s.bytes) / s.elapsed.Seconds() }}
+	cpuPerGB = metric{"cpu_s_per_GB", "CPU s/GB", "%.3f", 1, true, func(s sample) float64 { return s.cpu.Seconds() / float64(s.bytes) * 1e9 }}
+	rate     = metric{"per_s", "per second", "%.0f", 1, true, func(s sample) float64 { return float64(s.requests) / s.elapsed.Seconds() }}
+	cpuEach  = metric{"cpu_s_each", "CPU µs each", "%.1f", 1e6, true, func(s sample) float64 { return s.cpu.Seconds() / float64(s.requests) }}
+	p50      = metric{"p50_s", "p50 µs", "%.1f", 1e6, false, func(s sample) float64 { return s.latency.quantile(0.50).Seconds() }}
+	p99      = metric{"p99_s", "p99 µs", "%.1f", 1e6, false, func(s sample) float64 { return s.latency.quantile(0.99).Seconds() }}
+	memory   = metric{"memory_B", "MB resident", "%.1f", 1e-6, false, func(s sample) float64 { return float64(s.after.Memory) }}
 )
 
 // measures are what is compared at a given number of threads.
@@ -139,12 +140,12 @@ var measures = []measure{
 		idle: true,
 		load: load{reply: requestSize, once: true},
 		metrics: []metric{
-			{"flows", "flows", "%.0f", 1, func(s sample) float64 { return float64(s.flows) }},
+			{"flows", "flows", "%.0f", 1, false, func(s sample) float64 { return float64(s.flows) }},
 			memory,
-			{"memory_B_per_flow", "kB a flow", "%.2f", 1e-3, func(s sample) float64 {
+			{"memory_B_per_flow", "kB a flow", "%.2f", 1e-3, false, func(s sample) float64 {
 				return float64(s.after.Memory-s.before.Memory) / float64(s.flows)
 			}},
-			{"descriptors_per_flow", "descriptors a flow", "%.2f", 1, func(s sample) float64 {
+			{"descriptors_per_flow", "descriptors a flow", "%.2f", 1, false, func(s sample) float64 {
 				return float64(s.after.Descriptors-s.before.Descriptors) / float64(s.flows)
 			}},
 		},
@@ -177,7 +178,12 @@ func (b *bench) run(ctx context.Context, contenders []contender) (*result, error
 	defer runtime.UnlockOSThread()
 	for round := range b.repeat {
 		for m, kind := range b.measures {
-			for i, c := range installed {
+			for k := range installed {
+				i := k
+				if round%2 == 1 { // there and back: what comes first, and what it leaves behind, is not always the same
+					i = len(installed) - 1 - k
+				}
+				c := installed[i]
 				fmt.Fprintf(b.progress, "\r\x1b[Kround %d of %d: %s, %s", round+1, b.repeat, kind.name, c.Name)
 				s, err := b.measure(ctx, c, programs[i], kind)
 				if err != nil {
@@ -254,11 +260,11 @@ func (b *bench) measure(ctx context.Context, c contender, p peers.Program, kind 
 		}
 		defer relay.Kill()
 		to = listen
-		if c.Scraped {
-			stop := scrape(ctx, listen)
+		if c.Watched {
+			stop := watch(ctx, listen)
 			defer func() {
 				if failed := stop(); failed != nil && err == nil {
-					err = fmt.Errorf("its metrics could not be had: %w", failed)
+					err = fmt.Errorf("what it shows could not be had: %w", failed)
 				}
 			}()
 		}

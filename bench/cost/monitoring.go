@@ -1,23 +1,29 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"longhaul/bench/peers"
 )
 
-// monitoringContenders are the relay of this tree with and without its monitor,
-// with the log as it is by default and with one in which no flow is told.
+// monitoringContenders are the relay of this tree with all of its monitoring and
+// without, with the log as it is by default and with one in which no flow is told.
 var monitoringContenders = []contender{
 	{Relay: peers.Unmonitored("without"), descriptors: 2},
 	{Relay: peers.Monitored("monitored"), descriptors: 2},
 	{Relay: peers.Unmonitored("without-log", "--log-level", "error"), descriptors: 2},
 	{Relay: peers.Monitored("monitored-without-log", "--log-level", "error"), descriptors: 2},
 }
+
+// monitoringPairs are those of them that are compared.
+var monitoringPairs = []pair{{"without", "monitored"}, {"without-log", "monitored-without-log"}}
 
 // monitoringMeasures are those that monitoring could cost something.
 var monitoringMeasures = func() (list []measure) {
@@ -35,49 +41,89 @@ var monitoringMeasures = func() (list []measure) {
 	return list
 }()
 
-// scrape asks for a relay's metrics each second, as Prometheus may, until the
-// returned function is called. That returns an error if there were none.
-func scrape(ctx context.Context, relay peers.Address) (stop func() error) {
-	url := "http://" + peers.Address{Host: relay.Host, Port: peers.MetricsPort}.String() + "/metrics"
+// watch asks for a relay's metrics each second, as Prometheus may, and has the
+// dashboard's page of flows open, until the returned function is called. That
+// returns an error if one of them could not be had.
+func watch(ctx context.Context, relay peers.Address) (stop func() error) {
+	at := func(port int, path string) string {
+		return "http://" + peers.Address{Host: relay.Host, Port: port}.String() + path
+	}
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
+	client := &http.Client{Transport: &http.Transport{}}
+	ended := make(chan error, 2)
+	go func() { ended <- scrape(ctx, client, at(peers.MetricsPort, "/metrics")) }()
 	go func() {
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		client := &http.Client{Transport: &http.Transport{}}
-		defer client.CloseIdleConnections()
-		var failed error
-		for {
-			if err := scrapeOnce(ctx, client, url); err != nil && ctx.Err() == nil {
-				failed = err
-			}
-			select {
-			case <-ctx.Done():
-				ended <- failed
-				return
-			case <-tick.C:
-			}
-		}
+		ended <- live(ctx, client, at(peers.DashboardPort, "/api/v1/live?view=flows&sort=-rate&size=50"))
 	}()
 	return func() error {
 		cancel()
-		return <-ended
+		defer client.CloseIdleConnections()
+		return errors.Join(<-ended, <-ended)
 	}
 }
 
-func scrapeOnce(ctx context.Context, client *http.Client, url string) error {
+// scrape reads the metrics each second.
+func scrape(ctx context.Context, client *http.Client, url string) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		body, err := get(ctx, client, url)
+		if err == nil {
+			_, err = io.Copy(io.Discard, body)
+			body.Close()
+		}
+		if err != nil {
+			return unlessCancelled(ctx, err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// live reads server-sent events.
+func live(ctx context.Context, client *http.Client, url string) error {
+	body, err := get(ctx, client, url)
+	if err != nil {
+		return unlessCancelled(ctx, err)
+	}
+	defer body.Close()
+	events := bufio.NewScanner(body)
+	events.Buffer(nil, 1<<20)
+	for events.Scan() {
+		if strings.HasPrefix(events.Text(), "event: trouble") {
+			return errors.New("the dashboard has trouble")
+		}
+	}
+	err = events.Err()
+	if err == nil {
+		err = errors.New("the dashboard ended its events")
+	}
+	return unlessCancelled(ctx, err)
+}
+
+// unlessCancelled is the error, or nil if there was nothing more to do.
+func unlessCancelled(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func get(ctx context.Context, client *http.Client, url string) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", url, resp.Status)
+		resp.Body.Close()
+		return nil, fmt.Errorf("%s: %s", url, resp.Status)
 	}
-	_, err = io.Copy(io.Discard, resp.Body)
-	return err
+	return resp.Body, nil
 }

@@ -23,6 +23,7 @@ type result struct {
 	TimeS    float64          `json:"time_s"`
 	Relays   []relayName      `json:"relays"`
 	Measures []*measureResult `json:"measures"`
+	Changes  []change         `json:"changes,omitempty"`
 }
 
 type relayName struct {
@@ -155,6 +156,7 @@ func (r *result) writeMarkdown(w io.Writer) error {
 		}
 		b.WriteString("\n")
 	}
+	r.writeChanges(&b)
 	b.WriteString(r.conditions() + "\n")
 	_, err := io.WriteString(w, b.String())
 	return err

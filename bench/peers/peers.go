@@ -20,7 +20,7 @@ type Relay struct {
 	Name string
 	Note string // how it is set up, where that is worth a remark
 
-	Scraped bool // its metrics are asked for each second
+	Watched bool // by who reads MetricsPort and DashboardPort
 
 	// Prepare finds or builds the program in dir. It returns ErrMissing,
 	// wrapped, where it is not installed.
@@ -80,16 +80,27 @@ func Unmonitored(name string, more ...string) Relay {
 	}}
 }
 
-// Monitored is the relay of this tree with metrics on MetricsPort.
+// Monitored is the relay of this tree with all of its monitoring: metrics, a
+// history, the dashboard.
 func Monitored(name string, more ...string) Relay {
-	return Relay{Name: name, Scraped: true, Prepare: func(ctx context.Context, dir string) (Program, error) {
-		return prepareLonghaul(ctx, dir, "", "", more...)
+	return Relay{Name: name, Watched: true, Prepare: func(ctx context.Context, dir string) (Program, error) {
+		p, err := prepareLonghaul(ctx, dir, "", "", more...)
+		command := p.Command
+		p.Command = func(dir string, s Setup) ([]string, error) {
+			argv, err := command(dir, s)
+			return append(argv, "--history", filepath.Join(dir, "history.db"),
+				"--dashboard", Address{s.Listen.Host, DashboardPort}.String()), err
+		}
+		return p, err
 	}}
 }
 
-// MetricsPort is where a Scraped relay has its metrics, on the host that it
+// Where a Watched relay has its metrics and its dashboard, on the host that it
 // listens on.
-const MetricsPort = 9463
+const (
+	MetricsPort   = 9463
+	DashboardPort = 9464
+)
 
 func prepareLonghaul(ctx context.Context, dir, binary, tags string, more ...string) (Program, error) {
 	version := "of " + binary
