@@ -38,6 +38,33 @@ func (r *blobReader) count() int64 {
 	return int64(v)
 }
 
+// varint reads a number that may be negative.
+func (r *blobReader) varint() int64 {
+	v, n := binary.Varint(r.b)
+	if n <= 0 {
+		r.fail()
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+// bytes reads a length and so many bytes, which stay where they are.
+func (r *blobReader) bytes() []byte {
+	return r.take(int(min(r.uvarint(), math.MaxInt32)))
+}
+
+// take is the next n bytes, which stay where they are.
+func (r *blobReader) take(n int) []byte {
+	if n > len(r.b) {
+		r.fail()
+		return nil
+	}
+	b := r.b[:n]
+	r.b = r.b[n:]
+	return b
+}
+
 // fixed takes n bytes, at most 8; they are zero where there are not so many.
 func (r *blobReader) fixed(n int) (v [8]byte) {
 	if len(r.b) < n {
@@ -50,6 +77,11 @@ func (r *blobReader) fixed(n int) (v [8]byte) {
 }
 
 func (r *blobReader) byte() byte { return r.fixed(1)[0] }
+
+func (r *blobReader) uint16() uint16 {
+	v := r.fixed(2)
+	return binary.LittleEndian.Uint16(v[:])
+}
 
 func (r *blobReader) uint32() uint32 {
 	v := r.fixed(4)
@@ -161,14 +193,23 @@ func decodeSeries(b []byte) (monitor.Series, error) {
 	return s, nil
 }
 
-// encodeAddress writes an address and a port in 6 or 18 bytes; none is nil.
-func encodeAddress(a monitor.Address) []byte {
+// appendAddress appends an address and a port, 6 or 18 bytes, behind their
+// length; that of none is 0.
+func appendAddress(b []byte, a monitor.Address) []byte {
 	if !a.IsValid() {
-		return nil
+		return append(b, 0)
 	}
-	return binary.BigEndian.AppendUint16(a.Addr().AsSlice(), a.Port())
+	if a.Addr().Is4() {
+		v := a.Addr().As4()
+		b = append(append(b, 4+2), v[:]...)
+	} else {
+		v := a.Addr().As16()
+		b = append(append(b, 16+2), v[:]...)
+	}
+	return binary.BigEndian.AppendUint16(b, a.Port())
 }
 
+// decodeAddress reads what follows the length.
 func decodeAddress(b []byte) (monitor.Address, error) {
 	if len(b) == 0 {
 		return monitor.Address{}, nil

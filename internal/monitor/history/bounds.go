@@ -78,7 +78,7 @@ func (w *writer) prune() error {
 // dropOldest lets go of the first segment, or of the first records if there is
 // none. The last segment's worth of records always stays.
 func (w *writer) dropOldest() (bool, error) {
-	result, err := w.db.conn.ExecContext(background, `DELETE FROM records WHERE id <= (SELECT min(last) FROM segments)`)
+	result, err := w.db.conn.ExecContext(background, `DELETE FROM packs WHERE last <= (SELECT min(last) FROM segments)`)
 	if err != nil {
 		return false, err
 	}
@@ -115,11 +115,12 @@ func (w *writer) pruneByAge() error {
 			return err
 		}
 	}
+	w.segment.last = 0 // its records may go as well
 	for _, statement := range []struct {
 		text string
 		args []any
 	}{
-		{"DELETE FROM records WHERE id > (SELECT ifnull(max(last), 0) FROM segments) AND end_ms < ?", []any{oldest.UnixMilli()}},
+		{"DELETE FROM packs WHERE last > (SELECT ifnull(max(last), 0) FROM segments) AND max_end_ms < ?", []any{oldest.UnixMilli()}},
 		{"DELETE FROM hours WHERE at < ?", []any{floor(oldest.Unix(), hour)}},
 		{"DELETE FROM minutes WHERE at < ?", []any{now.Add(-min(minutesKept, time.Duration(w.maxAge.Load()))).Unix()}},
 		{"DELETE FROM minutes WHERE at < (SELECT at FROM minutes ORDER BY at DESC LIMIT 1 OFFSET ?)", []any{maxMinutes}},
@@ -142,7 +143,7 @@ func (w *writer) shrink() error {
 	if free == 0 || used+free <= limit+slackPages && free <= max(used/2, shrinkPages) {
 		return nil
 	}
-	return w.db.transact(background, func() error {
+	err = w.db.transact(background, func() error {
 		rows, err := w.db.conn.QueryContext(background, fmt.Sprintf("PRAGMA incremental_vacuum(%d)", shrinkPages))
 		if err != nil {
 			return err
@@ -151,6 +152,13 @@ func (w *writer) shrink() error {
 		}
 		return errors.Join(rows.Err(), rows.Close())
 	})
+	if err != nil {
+		return err
+	}
+	// The file becomes shorter when the log is taken into it. Who reads just now
+	// may hold that up, until the next time.
+	var busy, pages, done int
+	return w.db.conn.QueryRowContext(background, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &pages, &done)
 }
 
 // clockWatch compares the clock that may be set with the one that cannot.

@@ -38,7 +38,7 @@ func TestSizeIsKept(t *testing.T) {
 			}
 		}
 	}
-	const all = 120_000
+	const all = 160_000
 	fill(all, 24<<20)
 	r := reader(t, path)
 	e, err := r.Extent(t.Context())
@@ -61,9 +61,9 @@ func TestSizeIsKept(t *testing.T) {
 	if err != nil || kept.Approximate || kept.Flows != e.Records {
 		t.Errorf("the summary of what is kept has %d flows of %d, approximate: %v, %v", kept.Flows, e.Records, kept.Approximate, err)
 	}
-	// A smaller size makes the file smaller.
+	// A smaller size makes the file smaller, some megabytes at a time.
 	s.SetLimits(16<<20, 0)
-	nettest.Eventually(t, patience, func() bool { file, wal := size(path); return file+wal <= 16<<20 }, func() string {
+	nettest.Eventually(t, patience, func() bool { file, _ := size(path); return file <= 16<<20-reserve+slackPages*pageBytes }, func() string {
 		file, wal := size(path)
 		return fmt.Sprintf("the file has %d bytes and %d beside them", file, wal)
 	})
@@ -170,7 +170,7 @@ func TestAddNeverWaits(t *testing.T) {
 			if longest > time.Second { // microseconds; a loaded machine may be late
 				t.Errorf("Add took %v", longest)
 			}
-			if state.Dropped < 30_000-queueLen-batchLen || state.Dropped+int64(state.Waiting) > 30_000 {
+			if state.Dropped < 30_000-2*queueLen || state.Dropped+int64(state.Waiting) > 30_000 {
 				t.Errorf("of 30000 records %d wait and %d were dropped", state.Waiting, state.Dropped)
 			}
 			if name == "lock" {
@@ -574,7 +574,7 @@ func TestLogIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	var n int
-	if err := tx.QueryRow("SELECT count(*) FROM records").Scan(&n); err != nil || n != 100 {
+	if err := tx.QueryRow("SELECT sum(records) FROM packs").Scan(&n); err != nil || n != 100 {
 		t.Fatal(n, err)
 	}
 	all := made(4000, time.Second, noon)

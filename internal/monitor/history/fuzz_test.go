@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 
@@ -61,6 +62,54 @@ func FuzzDigest(f *testing.F) {
 	})
 }
 
+func FuzzPack(f *testing.F) {
+	words := func(word string) (int64, error) { return int64(len(word)), nil }
+	var rows []byte
+	var written []facts
+	for i, r := range made(9, time.Second, noon) {
+		var one facts
+		rows, one, _ = packRecord(rows, &r, int64(20+i), words)
+		written = append(written, one)
+	}
+	f.Add(int64(28), int64(9), rows)
+	f.Add(int64(1), int64(1), []byte{packFormat, 0, 0})
+	f.Fuzz(func(t *testing.T, last, records int64, rows []byte) {
+		p := pack{last, records, rows}
+		var all []facts
+		if err := p.facts(0, func(f *facts) { all = append(all, *f) }); err != nil {
+			return
+		}
+		if int64(len(all)) != records || all[len(all)-1].id != last {
+			t.Fatalf("%d facts of %d records", len(all), records)
+		}
+		for _, f := range all {
+			if f.up < 0 || f.down < 0 || f.elapsedUs < 0 || f.sent < -1 || f.retransmitted < -1 {
+				t.Fatalf("%+v", f)
+			}
+			r, err := p.record(f.id, nil)
+			if err != nil {
+				continue
+			}
+			if r.ID != f.id || r.BytesUp != f.up {
+				t.Fatalf("%+v is %+v", f, r)
+			}
+			// What can be read can be written, and is the same then.
+			again, _, err := packRecord(nil, &r, f.id, words)
+			if err != nil {
+				t.Fatal(err)
+			}
+			same, err := (&pack{f.id, 1, again}).record(f.id, nil)
+			if err != nil || same.BytesUp != r.BytesUp || !same.End.Equal(r.End) || !same.Start.Equal(r.Start) || same.Client != r.Client {
+				t.Fatalf("%+v became %+v, %v", r, same, err)
+			}
+		}
+	})
+	var read []facts
+	if err := (&pack{28, 9, rows}).facts(0, func(f *facts) { read = append(read, *f) }); err != nil || !slices.Equal(read, written) {
+		f.Fatalf("%v became %v, %v", written, read, err)
+	}
+}
+
 func FuzzAggregate(f *testing.F) {
 	a := newAggregate(coarse)
 	f.Add(a.encode())
@@ -90,7 +139,8 @@ func FuzzAddress(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if again, err := decodeAddress(encodeAddress(a)); err != nil || again != a {
+		written := appendAddress(nil, a)
+		if again, err := decodeAddress(written[1:]); err != nil || again != a || int(written[0]) != len(written)-1 {
 			t.Fatalf("%v became %v: %v", a, again, err)
 		}
 	})

@@ -27,8 +27,8 @@ const (
 	DefaultAge   = 90 * 24 * time.Hour
 	Forever      = 100 * 365 * 24 * time.Hour // no record is older
 
-	queueLen       = 16384 // records that wait: some 16 MB at most
-	batchLen       = 4096  // records in a transaction
+	queueLen       = 10240 // records that wait, and as many that are being written: some 16 MB at most
+	batchLen       = 4096  // records that are worth a transaction at once
 	batchInterval  = 400 * time.Millisecond
 	closePatience  = 3 * time.Second
 	reportInterval = time.Minute // between two lines about trouble that lasts
@@ -60,7 +60,7 @@ type Store struct {
 	closing bool
 	state   State
 
-	some    chan struct{} // the queue has a batch's worth
+	some    chan struct{} // the queue has a batch
 	stop    chan struct{}
 	stopped chan struct{}
 }

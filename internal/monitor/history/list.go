@@ -6,10 +6,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"longhaul/internal/doctor"
@@ -70,15 +68,16 @@ func (c choice) visitor(visit func(*facts)) func(*facts) {
 // tail visits the records after the last full segment.
 func (v *view) tail(c choice, visit func(*facts)) error {
 	visit = c.visitor(visit)
-	return v.each("SELECT "+factColumns+" FROM records WHERE id > (SELECT ifnull(max(last), 0) FROM segments) ORDER BY id", nil, func(row scanner) error {
-		var f facts
-		if err := scanFacts(row, &f); err != nil {
+	return v.each("SELECT "+packColumns+" FROM packs WHERE last > (SELECT ifnull(max(last), 0) FROM segments) ORDER BY last", nil, func(row scanner) error {
+		p, err := scanPack(row)
+		if err != nil {
 			return err
 		}
-		if c.wanted(f.group) {
-			visit(&f)
-		}
-		return nil
+		return p.facts(0, func(f *facts) {
+			if c.wanted(f.group) {
+				visit(f)
+			}
+		})
 	})
 }
 
@@ -254,16 +253,19 @@ func (v *view) best(q *Query) ([]candidate, error) {
 	if q.After != 0 && q.Order == Newest {
 		c.before = q.After
 	} else if q.After != 0 {
-		var f facts
-		err := scanFacts(v.tx.QueryRowContext(v.ctx, "SELECT "+factColumns+" FROM records WHERE id = ?", q.After), &f)
-		if errors.Is(err, sql.ErrNoRows) {
-			return nil, fmt.Errorf("%w: %d", ErrNoRecord, q.After)
-		}
+		p, err := v.packOf(q.After)
 		if err != nil {
 			return nil, err
 		}
-		rank, _ := q.Order.rank(&f)
-		after = &candidate{f.id, rank}
+		err = p.facts(q.After-1, func(f *facts) {
+			if f.id == q.After {
+				rank, _ := q.Order.rank(f)
+				after = &candidate{f.id, rank}
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	best := make(worstFirst, 0, q.Limit)
 	minBytes := q.minBytes()
@@ -298,30 +300,29 @@ func (v *view) best(q *Query) ([]candidate, error) {
 	return best, err
 }
 
-// recordsAtOnce are those that one statement reads.
-const recordsAtOnce = 100
-
 // records are the ones with these IDs, in this order.
 func (v *view) records(all []candidate) ([]monitor.Record, error) {
-	records := make([]monitor.Record, len(all))
-	place := make(map[int64]int, len(all))
-	for i, found := range all {
-		place[found.id] = i
+	// Neighbours have their pack in common.
+	byID := make([]int, len(all))
+	for i := range byID {
+		byID[i] = i
 	}
-	for some := range slices.Chunk(all, recordsAtOnce) {
-		ids := make([]any, len(some))
-		for i, found := range some {
-			ids[i] = found.id
-		}
-		marks := strings.Repeat(",?", len(ids))[1:]
-		err := v.each("SELECT "+columns+" FROM records WHERE id IN ("+marks+")", ids, func(row scanner) error {
-			record, err := scanRecord(row, v.words)
-			if err == nil {
-				records[place[record.ID]] = record
+	slices.SortFunc(byID, func(a, b int) int { return cmp.Compare(all[a].id, all[b].id) })
+	get, err := v.tx.PrepareContext(v.ctx, "SELECT "+packColumns+" FROM packs WHERE last >= ? ORDER BY last LIMIT 1")
+	if err != nil {
+		return nil, err
+	}
+	defer get.Close()
+	records := make([]monitor.Record, len(all))
+	var p pack
+	for _, i := range byID {
+		id := all[i].id
+		if id > p.last {
+			if p, err = scanPack(get.QueryRowContext(v.ctx, id)); err != nil {
+				return nil, err
 			}
-			return err
-		})
-		if err != nil {
+		}
+		if records[i], err = p.record(id, v.words); err != nil {
 			return nil, err
 		}
 	}
@@ -340,17 +341,24 @@ func (r *Reader) Walk(ctx context.Context, q Query, visit func(*monitor.Record) 
 		err := r.look(ctx, func(v *view) error {
 			c := v.choice(q.Since, q.Until, q.Tunnel, q.Cause)
 			end = 0
-			return v.each("SELECT "+columns+" FROM records WHERE id > ? ORDER BY id LIMIT ?", []any{last, segmentLen}, func(row scanner) error {
-				record, err := scanRecord(row, v.words)
+			return v.each("SELECT "+packColumns+" FROM packs WHERE last > ? ORDER BY last LIMIT ?", []any{last, segmentLen / packLen}, func(row scanner) error {
+				p, err := scanPack(row)
 				if err != nil {
 					return err
 				}
-				end = record.ID
-				g := group{tunnel: v.ids[record.Tunnel], cause: v.ids[string(record.Cause)]}
-				if s.has(record.End.UnixMilli()) && c.wanted(g) && record.BytesUp+record.BytesDown >= q.MinBytes {
-					page = append(page, record)
-				}
-				return nil
+				end = p.last
+				// A pack may have become a larger one since the last look.
+				return p.each(last, func(id int64, body []byte) error {
+					record, err := unpackRecord(id, body, v.words)
+					if err != nil {
+						return err
+					}
+					g := group{tunnel: v.ids[record.Tunnel], cause: v.ids[string(record.Cause)]}
+					if s.has(record.End.UnixMilli()) && c.wanted(g) && record.BytesUp+record.BytesDown >= q.MinBytes {
+						page = append(page, record)
+					}
+					return nil
+				})
 			})
 		})
 		if err != nil {

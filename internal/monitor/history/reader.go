@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"sync"
 	"time"
@@ -198,14 +199,71 @@ func (v *view) id(word string) int64 {
 // Get is the record with an ID.
 func (r *Reader) Get(ctx context.Context, id int64) (monitor.Record, error) {
 	var record monitor.Record
-	err := r.look(ctx, func(v *view) (err error) {
-		record, err = scanRecord(v.tx.QueryRowContext(ctx, "SELECT "+columns+" FROM records WHERE id = ?", id), v.words)
+	err := r.look(ctx, func(v *view) error {
+		p, err := v.packOf(id)
+		if err == nil {
+			record, err = p.record(id, v.words)
+		}
 		return err
 	})
-	if errors.Is(err, sql.ErrNoRows) {
-		return record, fmt.Errorf("%w: %d", ErrNoRecord, id)
-	}
 	return record, err
+}
+
+// findSlack is by how much a record's times may disagree: they are kept in whole
+// milliseconds, and its length is that of another clock.
+const findSlack = 100 * time.Millisecond
+
+// Find is the record of the flow with an ID that began at a time, or
+// [ErrNoRecord]: IDs of flows begin anew with each process. A flow in whose life
+// the clock was set is not found.
+func (r *Reader) Find(ctx context.Context, flow monitor.FlowID, start time.Time) (monitor.Record, error) {
+	var found monitor.Record
+	err := r.look(ctx, func(v *view) error {
+		var near []candidate
+		begun := start.UnixMilli()
+		c := choice{span: span{begun, math.MaxInt64}}
+		err := v.scan(c, func(f *facts) {
+			if off := f.endMs - f.elapsedUs/1000 - begun; max(off, -off) <= findSlack.Milliseconds() {
+				near = append(near, candidate{id: f.id})
+			}
+		}, nil)
+		if err != nil {
+			return err
+		}
+		records, err := v.records(near)
+		if err != nil {
+			return err
+		}
+		for i := range records {
+			off := records[i].Start.Sub(start)
+			if records[i].Flow == flow && max(off, -off) <= findSlack {
+				found = records[i]
+			}
+		}
+		if found.ID == 0 {
+			return fmt.Errorf("%w: flow %d of %s", ErrNoRecord, flow, start.Format(time.RFC3339))
+		}
+		return nil
+	})
+	return found, err
+}
+
+// packWith is the first pack that ends with an ID or a later one, or [ErrNoRecord].
+func (v *view) packWith(id int64) (pack, error) {
+	p, err := scanPack(v.tx.QueryRowContext(v.ctx, "SELECT "+packColumns+" FROM packs WHERE last >= ? ORDER BY last LIMIT 1", id))
+	if errors.Is(err, sql.ErrNoRows) {
+		return p, fmt.Errorf("%w: %d", ErrNoRecord, id)
+	}
+	return p, err
+}
+
+// packOf is the pack that has a record, or [ErrNoRecord].
+func (v *view) packOf(id int64) (pack, error) {
+	p, err := v.packWith(id)
+	if err == nil && id <= p.last-p.records {
+		err = fmt.Errorf("%w: %d", ErrNoRecord, id)
+	}
+	return p, err
 }
 
 // Extent is what the history holds.
@@ -218,7 +276,7 @@ func (r *Reader) Extent(ctx context.Context) (Extent, error) {
 		if err != nil {
 			return err
 		}
-		err = v.tx.QueryRowContext(ctx, `SELECT count(*), min(end_ms), max(end_ms) FROM records WHERE id > (SELECT ifnull(max(last), 0) FROM segments)`).Scan(&tail, &tailOldest, &tailNewest)
+		err = v.tx.QueryRowContext(ctx, `SELECT ifnull(sum(records), 0), min(min_end_ms), max(max_end_ms) FROM packs WHERE last > (SELECT ifnull(max(last), 0) FROM segments)`).Scan(&tail, &tailOldest, &tailNewest)
 		if err != nil {
 			return err
 		}

@@ -28,18 +28,10 @@ const suffix = ".db"
 var schema = fmt.Sprintf(`
 CREATE TABLE words (id INTEGER PRIMARY KEY, word TEXT NOT NULL UNIQUE);
 
-CREATE TABLE records (
-	id INTEGER PRIMARY KEY,
-	end_ms INTEGER NOT NULL, start_ms INTEGER NOT NULL, elapsed_us INTEGER NOT NULL,
-	flow INTEGER NOT NULL, tunnel INTEGER NOT NULL, client BLOB, target BLOB, hop INTEGER,
-	bytes_up INTEGER NOT NULL, bytes_down INTEGER NOT NULL,
-	cause INTEGER, cause_leg INTEGER, cause_permille INTEGER,
-	reason INTEGER, ended_by INTEGER, error TEXT,
-	client_side INTEGER, client_cc INTEGER, client_rtt_us INTEGER, client_min_rtt_us INTEGER,
-	client_sent INTEGER, client_retransmitted INTEGER, client_retransmits INTEGER,
-	target_side INTEGER, target_cc INTEGER, target_rtt_us INTEGER, target_min_rtt_us INTEGER,
-	target_sent INTEGER, target_retransmitted INTEGER, target_retransmits INTEGER,
-	series BLOB
+CREATE TABLE packs (
+	last INTEGER PRIMARY KEY,
+	records INTEGER NOT NULL, min_end_ms INTEGER NOT NULL, max_end_ms INTEGER NOT NULL,
+	rows BLOB NOT NULL
 );
 
 CREATE TABLE segments (
@@ -63,16 +55,6 @@ CREATE TABLE hours (
 
 CREATE TABLE state (last_id INTEGER NOT NULL, writer INTEGER NOT NULL); -- a PID; 0: it has closed the file
 INSERT INTO state VALUES (0, 0);
-
-CREATE VIEW flows AS SELECT r.id, t.word AS tunnel,
-	strftime('%%Y-%%m-%%dT%%H:%%M:%%fZ', start_ms / 1000.0, 'unixepoch') AS start,
-	strftime('%%Y-%%m-%%dT%%H:%%M:%%fZ', end_ms / 1000.0, 'unixepoch') AS end,
-	elapsed_us / 1e6 AS seconds, bytes_up, bytes_down,
-	client_rtt_us / 1e3 AS client_rtt_ms, target_rtt_us / 1e3 AS target_rtt_ms,
-	client_sent, client_retransmitted, target_sent, target_retransmitted,
-	c.word AS cause, e.word AS reason, b.word AS ended_by, error
-FROM records r LEFT JOIN words t ON t.id = r.tunnel LEFT JOIN words c ON c.id = r.cause
-	LEFT JOIN words e ON e.id = r.reason LEFT JOIN words b ON b.id = r.ended_by;
 
 PRAGMA application_id = %d;
 PRAGMA user_version = %d;

@@ -3,6 +3,7 @@ package history
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"time"
 )
 
@@ -57,23 +58,37 @@ func (v *view) summary(p Period, tunnel string) (Summary, error) {
 
 // covers is whether every record of a span that ever was is still there.
 func (v *view) covers(s span) (bool, error) {
-	var first, hours *int64
-	err := v.tx.QueryRowContext(v.ctx, `SELECT (SELECT id FROM records ORDER BY id LIMIT 1), (SELECT min(at) FROM hours)`).Scan(&first, &hours)
+	var hours *int64
+	if err := v.tx.QueryRowContext(v.ctx, `SELECT min(at) FROM hours`).Scan(&hours); err != nil || hours == nil {
+		return hours == nil, err
+	}
+	first, err := v.firstRecord()
 	switch {
+	case errors.Is(err, ErrNoRecord):
+		return false, nil
 	case err != nil:
 		return false, err
-	case hours == nil || first != nil && *first == 1:
+	case first.id == 1:
 		return true, nil
-	case first == nil:
-		return false, nil
 	}
-	var oldest int64
-	if err := v.tx.QueryRowContext(v.ctx, `SELECT end_ms FROM records WHERE id = ?`, *first).Scan(&oldest); err != nil {
-		return false, err
-	}
+	oldest := first.endMs
 	// Hours older than the first record tell of more than there is.
 	from := max(s.from, *hours*1000)
 	return from >= oldest, nil
+}
+
+// firstRecord is the oldest that is kept, or [ErrNoRecord].
+func (v *view) firstRecord() (first facts, err error) {
+	p, err := v.packWith(1)
+	if err != nil {
+		return first, err
+	}
+	err = p.facts(0, func(f *facts) {
+		if first.id == 0 {
+			first = *f
+		}
+	})
+	return first, err
 }
 
 // hours visits the summaries of the hours that begin in a span, in their order:

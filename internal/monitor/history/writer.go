@@ -13,11 +13,12 @@ import (
 // writer is the one goroutine of a store that touches the file.
 type writer struct {
 	*Store
-	db    *database
-	words map[string]int64 // what is known to be in the file
-	batch []monitor.Record // taken from the queue, not written yet
-	clock clockWatch
-	fits  int64 // the size that the file was last found to fit into
+	db      *database
+	words   map[string]int64 // what is known to be in the file
+	batch   []monitor.Record // taken from the queue, not written yet
+	segment openSegment
+	clock   clockWatch
+	fits    int64 // the size that the file was last found to fit into
 
 	retryAt    time.Time // no attempt before
 	retryPause time.Duration
@@ -90,21 +91,23 @@ func (w *writer) waiting() int {
 	return len(w.queue)
 }
 
-// take fills the batch from the queue.
+// take makes what waits the batch, unless there is one still.
 func (w *writer) take() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n := min(batchLen-len(w.batch), len(w.queue))
-	if n <= 0 {
+	if len(w.batch) == 0 {
+		w.batch, w.queue = w.queue, w.batch
+	}
+}
+
+// emptyBatch lets go of the records, and of the memory that a flood took.
+func (w *writer) emptyBatch() {
+	if cap(w.batch) > batchLen && len(w.batch) < batchLen/2 {
+		w.batch = nil
 		return
 	}
-	w.batch = append(w.batch, w.queue[:n]...)
-	rest := copy(w.queue, w.queue[n:])
-	clear(w.queue[rest:])
-	w.queue = w.queue[:rest]
-	if rest == 0 && cap(w.queue) > batchLen {
-		w.queue = nil // what a flood took is given back
-	}
+	clear(w.batch)
+	w.batch = w.batch[:0]
 }
 
 // attempt does something with the file and says whether that has worked.
@@ -150,7 +153,7 @@ func (w *writer) trouble(err error) {
 		w.mu.Lock()
 		w.state.Dropped += int64(len(w.batch))
 		w.mu.Unlock()
-		w.batch = w.batch[:0]
+		w.emptyBatch()
 		w.retryPause = batchInterval
 	case sqliteBusy, sqliteLocked:
 		w.retryPause = batchInterval // whoever has it may let go at any time
@@ -214,7 +217,7 @@ func (w *writer) open() error {
 		db.close()
 		return err
 	}
-	w.db, w.words = db, map[string]int64{}
+	w.db, w.words, w.segment.last = db, map[string]int64{}, 0
 	if last != 0 && last != os.Getpid() && !alive(last) {
 		// A kill leaves a sound file; the end of a whole host may not. It takes
 		// seconds to look, in which records are written already.

@@ -1,0 +1,94 @@
+package history
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"longhaul/internal/monitor"
+)
+
+// TestPacksAreMadeWhole has two processes write a few records at a time, as flows
+// end that are not many, while an upgrade lasts.
+func TestPacksAreMadeWhole(t *testing.T) {
+	measures(t)
+	path := filepath.Join(t.TempDir(), "history.db")
+	var writers []*writer
+	for range 2 {
+		s, _ := opened(t, path, Options{})
+		s.Close()
+		w := newWriter(s)
+		if err := w.open(); err != nil {
+			t.Fatal(err)
+		}
+		defer w.letGo()
+		writers = append(writers, w)
+	}
+	all := made(2*segmentLen+300, 10*time.Second, noon)
+	for i, turn := 0, 0; i < len(all); turn++ {
+		w := writers[turn/3%2]
+		n := min(1+turn%4, len(all)-i)
+		w.batch = append(w.batch[:0], all[i:i+n]...)
+		if err := w.write(); err != nil {
+			t.Fatal(err)
+		}
+		i += n
+	}
+	var whole, loose, segments int
+	db := writers[0].db.conn
+	if err := db.QueryRowContext(t.Context(), "SELECT (SELECT count(*) FROM packs WHERE last <= ?1 AND records = ?2), (SELECT count(*) FROM packs WHERE last > ?1), (SELECT count(*) FROM segments)",
+		2*segmentLen, packLen).Scan(&whole, &loose, &segments); err != nil {
+		t.Fatal(err)
+	}
+	if whole != 2*segmentLen/packLen || loose < 50 || segments != 2 {
+		t.Errorf("%d whole packs, %d loose ones, %d segments", whole, loose, segments)
+	}
+	r := reader(t, path)
+	i := 0
+	err := r.Walk(t.Context(), Query{}, func(got *monitor.Record) error {
+		if got.ID != int64(i+1) || got.Flow != all[i].Flow || got.BytesDown != all[i].BytesDown {
+			t.Fatalf("record %d is %+v, want %+v", i+1, got, all[i])
+		}
+		one, err := r.Get(t.Context(), got.ID)
+		if diff := gocmp.Diff(*got, one, gocmp.Comparer(func(a, b monitor.Address) bool { return a == b })); diff != "" || err != nil {
+			t.Fatal(diff, err)
+		}
+		i++
+		return nil
+	})
+	if err != nil || i != len(all) {
+		t.Errorf("%d records of %d, %v", i, len(all), err)
+	}
+	if s, err := r.Summary(t.Context(), Period{}, ""); err != nil || s.Flows != int64(len(all)) {
+		t.Errorf("the summary has %d flows of %d, %v", s.Flows, len(all), err)
+	}
+	if err := Check(t.Context(), path); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFlowsAreFound(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history.db")
+	s, _ := opened(t, path, Options{})
+	all := made(segmentLen+50, 10*time.Second, noon)
+	for i := range all {
+		all[i].Flow = monitor.FlowID(i % 40) // processes began anew
+	}
+	add(t, s, all)
+	r := reader(t, path)
+	for _, i := range []int{0, 7, 500, segmentLen - 1, segmentLen, len(all) - 1} {
+		got, err := r.Find(t.Context(), all[i].Flow, all[i].Start)
+		if err != nil || got.ID != int64(i+1) {
+			t.Errorf("record %d: %d, %v", i+1, got.ID, err)
+		}
+	}
+	if _, err := r.Find(t.Context(), 41, all[3].Start); !errors.Is(err, ErrNoRecord) {
+		t.Error(err)
+	}
+	if _, err := r.Find(t.Context(), all[3].Flow, all[3].Start.Add(-time.Hour)); !errors.Is(err, ErrNoRecord) {
+		t.Error(err)
+	}
+}
