@@ -175,6 +175,12 @@ func (p *packer) close() {
 	}
 }
 
+// knownWord is one that is in the file.
+type knownWord struct {
+	word string
+	id   int64
+}
+
 // intern is the ID of a word; the empty one has 0.
 func (w *writer) intern(word string, added map[string]int64) (int64, error) {
 	if word == "" {
@@ -183,7 +189,12 @@ func (w *writer) intern(word string, added map[string]int64) (int64, error) {
 	if len(word) > maxError {
 		word = word[:maxError]
 	}
+	recent := &w.recent[len(word)%len(w.recent)]
+	if recent.word == word { // mostly the same string: no byte of it is compared
+		return recent.id, nil
+	}
 	if id := w.words[word]; id != 0 {
+		*recent = knownWord{word, id}
 		return id, nil
 	}
 	if id := added[word]; id != 0 {
@@ -264,8 +275,28 @@ func repack(conn *sql.Conn, above, last int64) error {
 
 // sums are what a batch adds to the minutes and hours.
 type sums struct {
-	minutes, hours map[slot]*carried
+	minutes, hours slots
 	ended          map[slot]*aggregate // by hour
+	lastEnded      slot                // of the flow before, as many end in the same hour
+	aggregate      *aggregate
+}
+
+// slots are what was carried. Most flows fall into the slot of the one before.
+type slots struct {
+	all  map[slot]*carried
+	last slot
+	now  *carried
+}
+
+func (s *slots) at(key slot) *carried {
+	if s.now == nil || s.last != key {
+		s.last, s.now = key, s.all[key]
+		if s.now == nil {
+			s.now = new(carried)
+			s.all[key] = s.now
+		}
+	}
+	return s.now
 }
 
 // slot is a stretch of time of a tunnel.
@@ -277,7 +308,7 @@ type slot struct {
 type carried struct{ up, down float64 }
 
 func newSums() *sums {
-	return &sums{map[slot]*carried{}, map[slot]*carried{}, map[slot]*aggregate{}}
+	return &sums{minutes: slots{all: map[slot]*carried{}}, hours: slots{all: map[slot]*carried{}}, ended: map[slot]*aggregate{}}
 }
 
 const (
@@ -296,10 +327,13 @@ func floor(at, step int64) int64 {
 
 func (s *sums) add(r *monitor.Record, f *facts) {
 	ended := slot{floor(f.endMs/1000, hour), f.group.tunnel}
-	if s.ended[ended] == nil {
-		s.ended[ended] = newAggregate(coarse)
+	if s.aggregate == nil || s.lastEnded != ended {
+		if s.ended[ended] == nil {
+			s.ended[ended] = newAggregate(coarse)
+		}
+		s.lastEnded, s.aggregate = ended, s.ended[ended]
 	}
-	s.ended[ended].add(f, 1)
+	s.aggregate.add(f, 1)
 	s.spread(r, f)
 }
 
@@ -358,10 +392,10 @@ func sum(values []float32) float64 {
 // lay adds bytes to the minutes and hours from one moment to another.
 func (s *sums) lay(tunnel int64, from, to, up, down float64) {
 	for _, into := range []struct {
-		slots map[slot]*carried
+		slots *slots
 		step  int64
 		keep  float64 // how far back there is any use in it
-	}{{s.minutes, minute, minutesKept.Seconds()}, {s.hours, hour, maxLife.Seconds()}} {
+	}{{&s.minutes, minute, minutesKept.Seconds()}, {&s.hours, hour, maxLife.Seconds()}} {
 		from, up, down := from, up, down
 		if life := to - from; life > into.keep {
 			share := into.keep / life
@@ -373,12 +407,7 @@ func (s *sums) lay(tunnel int64, from, to, up, down float64) {
 				share = (min(to, float64(at+into.step)) - max(from, float64(at))) / (to - from)
 			}
 			if share > 0 {
-				key := slot{at, tunnel}
-				c := into.slots[key]
-				if c == nil {
-					c = new(carried)
-					into.slots[key] = c
-				}
+				c := into.slots.at(slot{at, tunnel})
 				c.up += up * share
 				c.down += down * share
 			}
@@ -402,7 +431,7 @@ func (s *sums) store(conn *sql.Conn) error {
 	for _, table := range []struct {
 		name  string
 		slots map[slot]*carried
-	}{{"minutes", s.minutes}, {"hours", s.hours}} {
+	}{{"minutes", s.minutes.all}, {"hours", s.hours.all}} {
 		add, err := conn.PrepareContext(background, "INSERT INTO "+table.name+` (at, tunnel, bytes_up, bytes_down) VALUES (?1, ?2, ?3, ?4)
 			ON CONFLICT DO UPDATE SET bytes_up = bytes_up + ?3, bytes_down = bytes_down + ?4`)
 		if err != nil {

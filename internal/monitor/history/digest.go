@@ -77,13 +77,22 @@ func newExtremes(all []facts) extremes {
 }
 
 func encodeDigest(all []facts) []byte {
-	number := map[group]int{}
+	known := map[group]int{}
 	var groups []group
-	for _, f := range all {
-		if _, known := number[f.group]; !known {
-			number[f.group] = len(groups)
-			groups = append(groups, f.group)
+	number := make([]int, len(all))
+	for i := range all {
+		g := all[i].group
+		if i > 0 && g == all[i-1].group {
+			number[i] = number[i-1]
+			continue
 		}
+		n, have := known[g]
+		if !have {
+			n = len(groups)
+			known[g] = n
+			groups = append(groups, g)
+		}
+		number[i] = n
 	}
 	b := append(make([]byte, 0, 24*len(all)), digestFormat)
 	b = binary.AppendUvarint(b, uint64(len(groups)))
@@ -94,17 +103,18 @@ func encodeDigest(all []facts) []byte {
 	}
 	b = binary.AppendUvarint(b, uint64(len(all)))
 	var id, end int64
-	for _, f := range all {
+	for i := range all {
+		f := &all[i]
 		delta := f.endMs - end
 		numbers := [8]uint64{
-			uint64(f.id - id - 1), uint64(number[f.group]), uint64(delta<<1) ^ uint64(delta>>63), uint64(f.elapsedUs),
+			uint64(f.id - id - 1), uint64(number[i]), uint64(delta<<1) ^ uint64(delta>>63), uint64(f.elapsedUs),
 			uint64(f.up), uint64(f.down), uint64(f.sent + 1), uint64(f.retransmitted + 1),
 		}
 		lengths := len(b)
 		b = append(b, 0, 0, 0, 0)
-		for i, v := range numbers {
+		for k, v := range numbers {
 			n := (bits.Len64(v) + 7) / 8
-			b[lengths+i/2] |= byte(n << (4 * (i % 2)))
+			b[lengths+k/2] |= byte(n << (4 * (k % 2)))
 			b = binary.LittleEndian.AppendUint64(b, v)[:len(b)+n]
 		}
 		id, end = f.id, f.endMs

@@ -15,6 +15,7 @@ type writer struct {
 	*Store
 	db      *database
 	words   map[string]int64 // what is known to be in the file
+	recent  [32]knownWord    // those of words that came last, by their lengths
 	batch   []monitor.Record // taken from the queue, not written yet
 	segment openSegment
 	clock   clockWatch
@@ -217,7 +218,7 @@ func (w *writer) open() error {
 		db.close()
 		return err
 	}
-	w.db, w.words, w.segment.last = db, map[string]int64{}, 0
+	w.db, w.words, w.recent, w.segment.last = db, map[string]int64{}, [32]knownWord{}, 0
 	if last != 0 && last != os.Getpid() && !alive(last) {
 		// A kill leaves a sound file; the end of a whole host may not. It takes
 		// seconds to look, in which records are written already.
