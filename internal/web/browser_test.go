@@ -138,12 +138,7 @@ func TestTheme(t *testing.T) {
 // Thousands of flows cost the browser what thirty do: see docs/dashboard.md.
 func TestThousandsOfFlows(t *testing.T) {
 	needsTime(t)
-	const (
-		updates   = 12
-		maxScript = 50 * time.Millisecond
-		maxAge    = time.Second
-		maxWeight = 200_000
-	)
+	const maxWeight = 200_000
 	d := serve(t, 2000, nil)
 	p := browser.Open(t, d.base)
 	for _, path := range []string{"/", "/flows", "/tunnels/to-site-b", "/causes"} {
@@ -153,25 +148,40 @@ func TestThousandsOfFlows(t *testing.T) {
 			p.Becomes("performance.getEntriesByName('update').length >= 3")
 			weight := browser.Eval[int](p, `[...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
 				.filter((e) => !e.name.includes('/api/')).reduce((sum, e) => sum + e.decodedBodySize, 0)`)
+			t.Logf("files of %d bytes", weight)
 			if path == "/" && (weight < 50_000 || weight > maxWeight) { // the others have them already
 				t.Errorf("the page's files have %d bytes, the bound is %d", weight, maxWeight)
 			}
-			nettest.Settles(t, func() error {
-				browser.Eval[any](p, "performance.clearMeasures('update')")
-				before := p.Metrics()
-				p.Becomes(fmt.Sprintf("performance.getEntriesByName('update').length >= %d", updates))
-				after := p.Metrics()
-				took := medians(browser.Eval[[]float64](p, "performance.getEntriesByName('update').map((e) => e.duration)"))
-				age := medians(browser.Eval[[]float64](p, "performance.getEntriesByName('update').map((e) => e.detail.ageMilliseconds)"))
-				task := milliseconds((after["TaskDuration"] - before["TaskDuration"]) * 1000 / updates)
-				t.Logf("%s: script %v an update, all of the page's work %v, %v after the sample; files of %d bytes", path, took, task, age, weight)
-				if took > maxScript || age > maxAge {
-					return fmt.Errorf("an update takes %v and is shown after %v, the bounds are %v and %v", took, age, maxScript, maxAge)
-				}
-				return nil
-			})
+			measureUpdates(t, p, 12)
 		})
 	}
+}
+
+// measureUpdates holds the updates of the page that is open against their bounds.
+// What script takes is time of the CPU, so that a busy machine does not count.
+func measureUpdates(t *testing.T, p *browser.Page, updates int) {
+	t.Helper()
+	const (
+		maxScript = 50 * time.Millisecond
+		maxAge    = time.Second
+	)
+	nettest.Settles(t, func() error {
+		browser.Eval[any](p, "performance.clearMeasures('update')")
+		before := p.Metrics()
+		p.Becomes(fmt.Sprintf("performance.getEntriesByName('update').length >= %d", updates))
+		after := p.Metrics()
+		of := func(name string) time.Duration {
+			return milliseconds((after[name] - before[name]) * 1000 / float64(updates))
+		}
+		took := medians(browser.Eval[[]float64](p, "performance.getEntriesByName('update').map((e) => e.duration)"))
+		age := medians(browser.Eval[[]float64](p, "performance.getEntriesByName('update').map((e) => e.detail.ageMilliseconds)"))
+		script := of("ScriptDuration")
+		t.Logf("an update: script %v of the CPU, all of the page's work %v; it takes %v, and is shown %v after the sample", script, of("TaskDuration"), took, age)
+		if script > maxScript || age > maxAge {
+			return fmt.Errorf("an update takes %v and is shown after %v, the bounds are %v and %v", script, age, maxScript, maxAge)
+		}
+		return nil
+	})
 }
 
 func medians(all []float64) time.Duration {

@@ -64,7 +64,7 @@ func Open(t testing.TB, base string) *Page {
 	p.check(chromedp.Listen(ctx, p.note))
 	_, err := chromedp.Call(ctx, network.Enable, network.EnableParams{})
 	p.check(err)
-	_, err = chromedp.Call(ctx, performance.Enable, performance.EnableParams{})
+	_, err = chromedp.Call(ctx, performance.Enable, performance.EnableParams{TimeDomain: performance.EnableTimeDomainThreadTicks})
 	p.check(err)
 	return p
 }
@@ -179,7 +179,7 @@ func (p *Page) Becomes(expression string) {
 }
 
 // Metrics are the browser's figures of the page, such as ScriptDuration and
-// TaskDuration in seconds.
+// TaskDuration: seconds of the CPU that the page's thread has taken.
 func (p *Page) Metrics() map[string]float64 {
 	p.t.Helper()
 	answer, err := chromedp.Call(p.ctx, performance.GetMetrics, cdp.Empty{})

@@ -1,0 +1,305 @@
+package web_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"longhaul/internal/lab"
+	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/relays"
+	"longhaul/internal/nettest"
+)
+
+// site is two sites with a relay each, real relays with real flows between them,
+// whose near relay has a dashboard and a history:
+//
+//	clients, targets ──LAN── relay-a ══40 ms, 0.1 % lost══ relay-b ──LAN── targets
+type site struct {
+	t     *testing.T
+	lab   *lab.Lab
+	all   sync.WaitGroup
+	flows []*pulse
+}
+
+// The dashboard's address on relay-a, and the ports of its tunnels, which are those
+// of relay-b and of the targets, too.
+const (
+	boardAddress = "127.0.0.1:9464"
+	echoPort     = 6000 // sends back what comes
+	sinkPort     = 6001 // takes what comes
+	sourcePort   = 6002 // sends as many bytes as it is asked for
+	nearPort     = 6003 // sends back what comes, within site A
+)
+
+// newSite builds the two sites and starts the relays.
+func newSite(t *testing.T) *site {
+	t.Helper()
+	nettest.RequireSandbox(t)
+	dir, err := os.MkdirTemp("", "lh") // short: a socket's path has 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	program := filepath.Join(dir, "longhaul")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "longhaul/cmd/longhaul").CombinedOutput(); err != nil {
+		t.Fatalf("build longhaul: %v\n%s", err, out)
+	}
+	c := lab.MitreConditions()
+	c.RTT, c.RateBps, c.Loss = 40*time.Millisecond, 50e6, link.Loss{Probability: 0.001}
+	built, err := lab.Build(lab.TwoSites(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{t: t, lab: built}
+	t.Cleanup(func() { built.Close() })
+	t.Cleanup(s.all.Wait)
+
+	echo := func(c net.Conn) { _, _ = io.Copy(c, c) }
+	s.listen("host-a", lab.HostA, nearPort, echo)
+	s.listen("host-b", lab.HostB, echoPort, echo)
+	s.listen("host-b", lab.HostB, sinkPort, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	s.listen("host-b", lab.HostB, sourcePort, func(c net.Conn) {
+		var size uint32
+		if binary.Read(c, binary.BigEndian, &size) == nil {
+			_, _ = io.CopyN(c, zeros{t.Context()}, int64(size))
+		}
+	})
+	key := filepath.Join(dir, "check.key")
+	if out, err := exec.CommandContext(t.Context(), program, "check", "--new-key", key).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	s.start(program, dir, "relay-b", fmt.Sprintf(`
+  - {name: echo, listen: %[1]v:%[3]d, forward: %[2]v:%[3]d, check: {key_file: %[6]q, next: target}}
+  - {name: replication, listen: %[1]v:%[4]d, forward: %[2]v:%[4]d}
+  - {name: zone-transfers, listen: %[1]v:%[5]d, forward: %[2]v:%[5]d}
+`, lab.WANB, lab.HostB, echoPort, sinkPort, sourcePort, key), "")
+	// Nobody listens at the second hop of replication.
+	s.start(program, dir, "relay-a", fmt.Sprintf(`
+  - {name: to-site-b, listen: %[1]v:%[3]d, forward: %[2]v:%[3]d, max_flows: 4000, check: {key_file: %[6]q, next: relay, interval: 5s}}
+  - {name: replication, listen: %[1]v:%[4]d, forward: [%[2]v:%[4]d, %[2]v:6009], health: {check: connect, interval: 1s}}
+  - {name: zone-transfers, listen: %[1]v:%[5]d, forward: %[2]v:%[5]d}
+  - {name: site-a, listen: %[1]v:%[7]d, forward: %[8]v:%[7]d}
+`, lab.RelayA, lab.WANB, echoPort, sinkPort, sourcePort, key, nearPort, lab.HostA),
+		fmt.Sprintf("history: {file: %q}\ndashboard: {listen: %s}\n", filepath.Join(dir, "history.db"), boardAddress))
+	return s
+}
+
+func (s *site) start(program, dir, name, tunnels, more string) {
+	s.t.Helper()
+	r := &relays.Process{Name: name, Host: s.lab.Host(name), Program: program, Dir: dir}
+	config := fmt.Sprintf("control_socket: %s\nmemory_limit: 1GiB\n%stunnels:%s", r.Socket(), more, tunnels)
+	if err := r.Start(s.t.Context(), config); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		if s.t.Failed() {
+			s.t.Logf("%s said:\n%s", name, r.Log())
+		}
+		_ = r.Kill()
+	})
+}
+
+// listen has a target serve each connection in its way, until the test ends.
+func (s *site) listen(host string, address netip.Addr, port int, serve func(net.Conn)) {
+	s.t.Helper()
+	var l net.Listener
+	err := s.lab.Host(host).Do(func() (err error) {
+		var lc net.ListenConfig
+		lc.SetMultipathTCP(false)
+		l, err = lc.Listen(s.t.Context(), "tcp4", netip.AddrPortFrom(address, uint16(port)).String())
+		return err
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { l.Close() })
+	s.all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s.all.Go(func() {
+				defer c.Close()
+				serve(c)
+			})
+		}
+	})
+}
+
+// connect is a number of new connections of clients to a tunnel, made one after the
+// other, so that the queue of those that wait is never full.
+func (s *site) connect(port, n int) (all []net.Conn) {
+	s.t.Helper()
+	for range n {
+		c, err := s.dial(port)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+func (s *site) dial(port int) (c net.Conn, err error) {
+	err = s.lab.Host("host-a").Do(func() (err error) {
+		d := net.Dialer{Timeout: patience}
+		d.SetMultipathTCP(false)
+		c, err = d.DialContext(s.t.Context(), "tcp4", netip.AddrPortFrom(lab.RelayA, uint16(port)).String())
+		return err
+	})
+	return c, err
+}
+
+// board is the address at which this host reaches the dashboard of relay-a, as it
+// would by ssh -L.
+func (s *site) board() string {
+	s.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { l.Close() })
+	s.all.Go(func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s.all.Go(func() { s.pass(near) })
+		}
+	})
+	return l.Addr().String()
+}
+
+func (s *site) pass(near net.Conn) {
+	defer near.Close()
+	var far net.Conn
+	err := s.lab.Host("relay-a").Do(func() (err error) {
+		far, err = net.Dial("tcp", boardAddress)
+		return err
+	})
+	if err != nil {
+		return
+	}
+	go func() {
+		_, _ = io.Copy(far, near)
+		far.Close()
+	}()
+	_, _ = io.Copy(near, far)
+}
+
+// pulse is a flow that sends something every second, and takes its echo.
+type pulse struct{ echoes atomic.Int64 }
+
+const pulseEvery = time.Second
+
+// begin has flows carry data each second until ctx ends: near ones within site A,
+// far ones between the sites. Beside them some send as much as the path takes, and
+// clients fetch something again and again.
+func (s *site) begin(ctx context.Context, near, far int) {
+	s.t.Helper()
+	random := rand.New(rand.NewPCG(1, 2))
+	for port, n := range map[int]int{nearPort: near, echoPort: far} {
+		for _, c := range s.connect(port, n) {
+			f := &pulse{}
+			s.flows = append(s.flows, f)
+			message := make([]byte, 200+random.IntN(3000))
+			late := time.Duration(random.Int64N(int64(pulseEvery)))
+			s.flow(ctx, c, func() error { return f.beat(ctx, c, message, late) })
+		}
+	}
+	for _, c := range s.connect(sinkPort, 2) {
+		s.flow(ctx, c, func() error {
+			_, err := io.Copy(c, zeros{ctx})
+			return err
+		})
+	}
+	for i := range 4 {
+		random := rand.New(rand.NewPCG(3, uint64(i)))
+		s.all.Go(func() {
+			for ctx.Err() == nil {
+				size := 1<<20 + random.Uint32N(1<<20)
+				if err := s.fetch(size); err != nil && ctx.Err() == nil {
+					s.t.Errorf("a transfer under the dashboard: %v", err)
+				}
+				wait(ctx, time.Duration(200+random.IntN(800))*time.Millisecond)
+			}
+		})
+	}
+}
+
+// flow does what a client does with a connection. It may not fail before ctx ends.
+func (s *site) flow(ctx context.Context, c net.Conn, do func() error) {
+	s.all.Go(func() {
+		defer c.Close()
+		if err := do(); err != nil && ctx.Err() == nil {
+			s.t.Errorf("a flow under the dashboard: %v", err)
+		}
+	})
+}
+
+func (f *pulse) beat(ctx context.Context, c net.Conn, message []byte, late time.Duration) error {
+	wait(ctx, late)
+	tick := time.NewTicker(pulseEvery)
+	defer tick.Stop()
+	echo := make([]byte, len(message))
+	for {
+		if _, err := c.Write(message); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(c, echo); err != nil {
+			return err
+		}
+		f.echoes.Add(1)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// fetch takes some bytes from the far site.
+func (s *site) fetch(size uint32) error {
+	c, err := s.dial(sourcePort)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := binary.Write(c, binary.BigEndian, size); err != nil {
+		return err
+	}
+	_, err = io.CopyN(io.Discard, c, int64(size))
+	return err
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// zeros are as many as one wants until ctx ends.
+type zeros struct{ context.Context }
+
+func (z zeros) Read(p []byte) (int, error) {
+	if z.Err() != nil {
+		return 0, io.EOF
+	}
+	clear(p)
+	return len(p), nil
+}

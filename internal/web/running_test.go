@@ -1,0 +1,125 @@
+package web_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"longhaul/internal/nettest"
+	"longhaul/internal/nettest/browser"
+)
+
+var (
+	picture      = flag.String("picture", "", "write what the overview of a running relay shows to this file")
+	pictureAfter = flag.Duration("picture-after", 10*time.Minute, "how long its flows run before")
+)
+
+// The dashboard of a real relay with 2000 real flows that all move data each second,
+// over a WAN that loses some of it: every page shows what it is for and follows what
+// happens, and costs the browser no more than it may.
+func TestRunningRelays(t *testing.T) {
+	needsTime(t)
+	const flows = 2000
+	s := newSite(t)
+	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
+	s.begin(ctx, flows-100, 100)
+	p := browser.Open(t, "http://"+s.board())
+	p.Theme("light")
+	p.Size(1280, 900)
+
+	shown := func(selector, text string) string {
+		return fmt.Sprintf("[...document.querySelectorAll(%q)].some((e) => e.innerText.includes(%q))", selector, text)
+	}
+	first := "document.querySelector('tbody th a')"
+	began := time.Now()
+	before := s.echoes()
+	for _, page := range []struct {
+		path    string
+		follow  string // a link on it that leads to the page that is meant
+		shows   string
+		updates int // that are measured
+	}{
+		{"/", "", shown("tbody th", "zone-transfers") + " && " + shown(".alert", "connection refused") + ` && document.querySelectorAll('canvas').length === 2 &&
+			document.querySelectorAll('.tile b')[2].textContent.replace(/\D/g, '') >= 2000 && /Mbit/.test(document.querySelectorAll('.tile b')[0].textContent)`, 5},
+		{"/flows", "", "document.querySelectorAll('tbody tr').length === 30 && /[\\d\u202f]+ flows, page 1 of 6\\d/.test(document.querySelector('.found').textContent)", 5},
+		{"/flows?tunnel=replication", first, shown(".chain", "this relay") + " && " + shown(".chain", "ms") + " && " + shown(".facts", "Mbit/s") + " && document.querySelector('canvas')", 3},
+		{"/tunnels/to-site-b", "", shown(".chain", "relay-b") + " && " + shown(".verdict", "intact") + " && document.querySelectorAll('canvas').length === 2", 5},
+		{"/causes", "", "document.querySelectorAll('tbody tr').length >= 2 && document.querySelector('.bars li')", 5},
+		{"/transfers?since=1h&order=newest", "", shown("tbody td", "zone-transfers"), 0},
+		{"/transfers?since=1h", first, shown(".facts", "both") + " && " + shown(".facts", "MB") + " && document.querySelector('canvas')", 0},
+		{"/history?days=1", "", shown(".headline", "0 flows before") + " && document.querySelectorAll('tbody tr').length >= 9", 0},
+	} {
+		t.Run(page.path, func(t *testing.T) {
+			p := p.For(t)
+			p.Go(page.path)
+			if page.follow != "" {
+				p.Becomes(page.follow)
+				browser.Eval[any](p, page.follow+".click()")
+			}
+			p.Becomes(page.shows)
+			p.Becomes("document.getElementById('live').textContent === 'live'")
+			for _, problem := range append(p.Problems(), p.Audit()...) {
+				t.Error(problem)
+			}
+			if page.updates > 0 {
+				measureUpdates(t, p, page.updates)
+			}
+		})
+	}
+	seconds := time.Since(began).Seconds()
+	var echoes, least int64
+	for i, n := range s.echoes() {
+		n -= before[i]
+		echoes += n
+		if i == 0 || n < least {
+			least = n
+		}
+	}
+	t.Logf("meanwhile %d flows had %.2f echoes each second, the one with the fewest %.2f", flows, float64(echoes)/flows/seconds, float64(least)/seconds)
+	if least == 0 {
+		t.Error("some flows did not move")
+	}
+	if elsewhere := p.Elsewhere(); len(elsewhere) > 0 {
+		t.Errorf("requests left the host: %q", elsewhere)
+	}
+	stop() // and the flows end well
+	p.Go("/")
+	p.Becomes("document.querySelectorAll('.tile b')[2].textContent === '0'")
+	for _, problem := range p.Problems() {
+		t.Error(problem)
+	}
+}
+
+// echoes are those of each flow up to now.
+func (s *site) echoes() []int64 {
+	all := make([]int64, len(s.flows))
+	for i, f := range s.flows {
+		all[i] = f.echoes.Load()
+	}
+	return all
+}
+
+// The picture of docs/dashboard.md.
+func TestPicture(t *testing.T) {
+	if *picture == "" {
+		t.Skip("it writes a picture: -picture FILE")
+	}
+	s := newSite(t)
+	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
+	s.begin(ctx, 150, 50)
+	p := browser.Open(t, "http://"+s.board())
+	p.Theme("light")
+	p.Size(1280, 1225)
+	time.Sleep(*pictureAfter)
+	p.Go("/")
+	p.Becomes("performance.getEntriesByName('update').length >= 5")
+	if err := os.WriteFile(*picture, p.Screenshot(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Eventually(t, patience, func() bool { return len(p.Problems()) == 0 }, func() string { return "the browser complains" })
+}
