@@ -33,7 +33,7 @@ func pages(record int64) map[string]string {
 		"/transfers":                    "document.querySelectorAll('tbody tr').length === 50",
 		"/causes":                       shown("tbody th", "lost packets") + " && " + shown(".bars", "flows"),
 		"/history":                      shown(".headline", "times as fast as before") + " && document.querySelectorAll('canvas').length === 2",
-		fmt.Sprint("/history/", record): shown(".facts", "finished"),
+		fmt.Sprint("/history/", record): shown(".facts", "both"),
 	}
 }
 

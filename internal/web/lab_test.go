@@ -88,7 +88,7 @@ func newSite(t *testing.T) *site {
 	// Nobody listens at the second hop of replication.
 	s.start(program, dir, "relay-a", fmt.Sprintf(`
   - {name: to-site-b, listen: %[1]v:%[3]d, forward: %[2]v:%[3]d, max_flows: 4000, check: {key_file: %[6]q, next: relay, interval: 5s}}
-  - {name: replication, listen: %[1]v:%[4]d, forward: [%[2]v:%[4]d, %[2]v:6009], health: {check: connect, interval: 1s}}
+  - {name: replication, listen: %[1]v:%[4]d, forward: [%[2]v:%[4]d, %[2]v:6009], health: {check: connect, interval: 1s}, wan: {pacing_rate: 12Mbit}}
   - {name: zone-transfers, listen: %[1]v:%[5]d, forward: %[2]v:%[5]d}
   - {name: site-a, listen: %[1]v:%[7]d, forward: %[8]v:%[7]d}
 `, lab.RelayA, lab.WANB, echoPort, sinkPort, sourcePort, key, nearPort, lab.HostA),

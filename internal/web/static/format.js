@@ -137,9 +137,9 @@ export const allCauses = Object.keys(causeWords);
 
 export function stateLevel(state) {
   switch (state) {
-    case 'listening': case 'up': case 'open': case 'ok': return 'ok';
-    case 'down': case 'ejected': case 'failed': case 'removed': return 'bad';
-    case 'shedding': case 'paused': case 'draining': case 'drained': case 'returning': case 'resetting': return 'warn';
+    case 'listening': case 'up': case 'open': case 'whole': return 'ok';
+    case 'down': case 'ejected': case 'failed': case 'removed': case 'broken': return 'bad';
+    case 'lossy': case 'shedding': case 'paused': case 'draining': case 'drained': case 'returning': case 'resetting': return 'warn';
   }
   return 'none';
 }

@@ -153,8 +153,8 @@ func (m *Monitor) tunnel(i int, name string, now time.Time) monitor.Tunnel {
 		Balance: "ordered", FlowsNow: p.Flows, FlowsPeak: p.Flows + 120, FlowsTotal: 81234 + age, BytesUp: age * 3e7, BytesDown: age * 8e6,
 		UpBps: p.UpBps, DownBps: p.DownBps, Denied: int64(3 * i), Limited: int64(i), Refused: 2, Errors: 17,
 		Closed: []monitor.Closed{
-			{EndedBy: "both", Reason: "finished", Flows: 80021}, {EndedBy: "client", Reason: "reset", Flows: 412},
-			{EndedBy: "relay", Reason: "idle timeout", Flows: 37}, {EndedBy: "target", Reason: "reset", Flows: 764},
+			{EndedBy: "both", Reason: "end", Flows: 80021}, {EndedBy: "client", Reason: "client-reset", Flows: 412},
+			{EndedBy: "relay", Reason: "idle-timeout", Flows: 37}, {EndedBy: "target", Reason: "target-reset", Flows: 764},
 		},
 		Causes: map[doctor.Cause]int{},
 		Legs: [2]monitor.LegTotals{
@@ -181,10 +181,10 @@ func (m *Monitor) tunnel(i int, name string, now time.Time) monitor.Tunnel {
 	switch i {
 	case 0:
 		t.FlowsLimit = 2000
-		t.LastCheck = &monitor.Check{At: now.Add(-42 * time.Second), OK: true, Verdict: "every leg delivers what it is given", Hops: []monitor.CheckHop{
-			{From: "relay-a", To: "relay-b", State: "ok", RTT: 63 * time.Millisecond, LossShare: 0.0021, UpBps: 812e6, DownBps: 790e6},
-			{From: "relay-b", To: "relay-c", State: "ok", RTT: 4 * time.Millisecond, LossShare: 0.00002, UpBps: 2.1e9, DownBps: 2e9},
-			{From: "relay-c", To: "db.site-b.example.net:6000", State: "ok", RTT: 400 * time.Microsecond, LossShare: -1},
+		t.LastCheck = &monitor.Check{At: now.Add(-42 * time.Second), OK: true, Verdict: "segments are lost between relay-a and relay-b: 0.2 % up (21 of 10021)", Hops: []monitor.CheckHop{
+			{From: "this relay", To: "relay-b", State: "lossy", RTT: 63 * time.Millisecond, LossShare: 0.0021, UpBps: 812e6, DownBps: 790e6},
+			{From: "relay-b", To: "relay-c", State: "whole", RTT: 4 * time.Millisecond, LossShare: 0.00002, UpBps: 2.1e9, DownBps: 2e9},
+			{From: "relay-c", To: "db.site-b.example.net:6000", State: "whole", RTT: 400 * time.Microsecond, LossShare: -1},
 		}}
 	case 2:
 		t.Balance = "least-flows"
@@ -272,7 +272,7 @@ func (m *Monitor) record(f monitor.Flow, end time.Time) monitor.Record {
 	r := monitor.Record{
 		Flow: f.ID, Tunnel: f.Tunnel, Client: f.Client, Target: f.Target, Hop: f.Hop, Start: f.Start, End: end, Elapsed: end.Sub(f.Start),
 		BytesUp: f.BytesUp, BytesDown: f.BytesDown, ClientLeg: leg(f.Legs[0]), TargetLeg: leg(f.Legs[1]), Goodput: *m.series[f.ID],
-		Cause: f.Cause, CauseLeg: f.CauseLeg, Reason: "finished", EndedBy: "both",
+		Cause: f.Cause, CauseLeg: f.CauseLeg, Reason: "end", EndedBy: "both",
 	}
 	if r.Cause != "" {
 		r.CauseShare = 0.64

@@ -52,7 +52,7 @@ export default function tunnel(content, frame, name) {
     const legs = chainOf(t);
     now.update(legs);
     setText(loss, whereLoss(legs.filter((x) => x.leg)));
-    showCheck(checkCard, verdict, checked, t.last_check, data.head.at);
+    showCheck(checkCard, verdict, checked, t, data.head.at);
     figures.update(
       t.listen.join(', '), f.count(t.flows_now), f.count(t.flows_peak), t.flows_limit ? f.count(t.flows_limit) : 'none', f.count(t.flows_total),
       f.bytes(t.bytes_up), f.bytes(t.bytes_down), f.count(t.denied_total), f.count(t.limited_total), f.count(t.shed_total), f.count(t.refused_total), f.count(t.errors_total));
@@ -97,17 +97,16 @@ function chainOf(t) {
   return items;
 }
 
-function showCheck(card, verdict, drawing, check, now) {
+function showCheck(card, verdict, drawing, { name, last_check: check }, now) {
   card.hidden = !check;
   if (!check) return;
   const items = [];
   check.hops.forEach((hop, i) => {
-    if (i === 0) items.push({ key: 'from', node: hop.from, role: 'this relay', level: 'ok' });
-    const good = hop.state === 'ok';
+    if (i === 0) items.push({ key: 'from', node: name, role: 'this relay', level: 'ok' });
     items.push(
       { key: 'leg' + i, leg: true, from: hop.from, to: hop.to, rtt: hop.rtt_ns, loss: hop.loss_share, lossName: 'loss',
         lines: [hop.up_bps && '↑ ' + f.rate(hop.up_bps), hop.down_bps && '↓ ' + f.rate(hop.down_bps)] },
-      { key: 'to' + i, node: hop.to, role: i === check.hops.length - 1 ? 'target' : 'relay', level: good ? 'ok' : 'bad', state: hop.state });
+      { key: 'to' + i, node: hop.to, role: i === check.hops.length - 1 ? 'target' : 'relay', level: f.stateLevel(hop.state), state: hop.state });
   });
   drawing.update(items);
   const text = `${f.age(f.since(check.at, now))} ago: ${check.verdict}. ${whereLoss(items.filter((x) => x.leg))}`;
