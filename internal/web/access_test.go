@@ -84,6 +84,8 @@ func TestGuard(t *testing.T) {
 		"no such tunnel":              {local, "GET", "/api/v1/tunnels/none", "127.0.0.1", nil, 404},
 		"no such view":                {local, "GET", "/api/v1/live?view=all", "127.0.0.1", nil, 400},
 		"no history":                  {local, "GET", "/api/v1/summary", "127.0.0.1", nil, 404},
+		"no history, chart":           {local, "GET", "/api/v1/chart", "127.0.0.1", nil, 404},
+		"a chart that runs backward":  {local, "GET", "/api/v1/chart?since=1h&until=2h", "127.0.0.1", nil, 400},
 		"a period without beginning":  {local, "GET", "/api/v1/compare", "127.0.0.1", nil, 400},
 		"a period that runs backward": {local, "GET", "/api/v1/records?since=1h&until=2h", "127.0.0.1", nil, 400},
 		"records without a history":   {local, "GET", "/api/v1/records", "127.0.0.1", nil, 200},

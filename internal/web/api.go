@@ -172,16 +172,34 @@ func (d *Dashboard) recordOf(r *http.Request) (any, error) {
 }
 
 func (d *Dashboard) summaryOf(r *http.Request) (any, error) {
-	q := r.URL.Query()
-	p, err := parsePeriod(q.Get("since"), q.Get("until"), 24*time.Hour)
+	h, p, err := d.pastPeriod(r)
 	if err != nil {
 		return nil, err
 	}
+	return h.Summary(r.Context(), p, r.URL.Query().Get("tunnel"))
+}
+
+// chartOf answers with the course of a period.
+func (d *Dashboard) chartOf(r *http.Request) (any, error) {
+	h, p, err := d.pastPeriod(r)
+	if err != nil {
+		return nil, err
+	}
+	return h.Series(r.Context(), p, r.URL.Query().Get("tunnel"))
+}
+
+// pastPeriod is the history, and the period of it that is asked for.
+func (d *Dashboard) pastPeriod(r *http.Request) (History, history.Period, error) {
+	q := r.URL.Query()
+	p, err := parsePeriod(q.Get("since"), q.Get("until"), 24*time.Hour)
+	if err != nil {
+		return nil, p, err
+	}
 	h := d.past()
 	if h == nil {
-		return nil, errNoHistory
+		return nil, p, errNoHistory
 	}
-	return h.Summary(r.Context(), p, q.Get("tunnel"))
+	return h, p, nil
 }
 
 // compareOf sets two periods side by side.

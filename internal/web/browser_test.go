@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,7 +33,7 @@ func pages(record int64) map[string]string {
 		"/tunnels/replication":          shown(".alert", "standby.example.net:6000") + " && " + shown(".badge.bad", "high"),
 		"/transfers":                    "document.querySelectorAll('tbody tr').length === 50",
 		"/causes":                       shown("tbody th", "lost packets") + " && " + shown(".bars", "flows"),
-		"/history":                      shown(".headline", "times as fast as before") + " && document.querySelectorAll('canvas').length === 2",
+		"/history":                      shown(".headline", "times as fast as before") + " && document.querySelectorAll('canvas').length === 6 && " + shown(".hint", "a point is of 2 h"),
 		fmt.Sprint("/history/", record): shown(".facts", "both"),
 	}
 }
@@ -69,6 +70,49 @@ func TestPages(t *testing.T) {
 	if elsewhere := p.Elsewhere(); len(elsewhere) > 0 {
 		t.Errorf("requests left the host: %q", elsewhere)
 	}
+}
+
+// The course of two periods is there to be read, too, as what it is and as tables.
+func TestHistoryCourse(t *testing.T) {
+	needsTime(t)
+	d := serve(t, 3, past(t, webfake.New(0).Records(1000)))
+	p := browser.Open(t, d.base)
+	p.Size(1280, 900)
+	p.Go("/history?days=7")
+	chart := func(title string) string {
+		return fmt.Sprintf("[...document.querySelectorAll('.plot')].find((e) => e.getAttribute('aria-label').startsWith(%q))", title+".")
+	}
+	p.Becomes(chart("Transfer time") + " && " + chart("Data sent again"))
+	// The flows became faster a week ago.
+	label := browser.Eval[string](p, chart("Transfer time")+".getAttribute('aria-label')")
+	for _, series := range []string{"before, median: last ", "after, median: last ", "before, 95 %: last ", "after, 95 %: last "} {
+		if !strings.Contains(label, series) {
+			t.Errorf("the chart is described as %q, without %q", label, series)
+		}
+	}
+	browser.Eval[any](p, chart("Transfers that ended")+".nextElementSibling.open = true")
+	p.Becomes(chart("Transfers that ended") + ".nextElementSibling.querySelectorAll('tbody tr').length >= 15")
+	rows := browser.Eval[[][]string](p, "[..."+chart("Transfers that ended")+".nextElementSibling.querySelectorAll('tr')].map((r) => [...r.children].map((c) => c.textContent))")
+	if len(rows) == 0 || strings.Join(rows[0], "|") != "From its beginning|before|after" || len(rows[1]) != 3 || !strings.Contains(rows[1][0], " d") {
+		t.Errorf("the table begins with %q", rows[:min(2, len(rows))])
+	}
+	// Another choice has other data, and other words for them.
+	browser.Eval[any](p, "document.querySelector('select').value = '1'; document.querySelector('select').dispatchEvent(new Event('change'))")
+	p.Becomes("[...document.querySelectorAll('.hint')].some((e) => e.innerText.includes('a point is of 15 min'))")
+	if again := browser.Eval[string](p, chart("Transfer time")+".getAttribute('aria-label')"); again == label {
+		t.Errorf("after another choice the chart is described as %q still", again)
+	}
+	// Periods of different lengths have a point where either has one.
+	p.Go("/history?after_since=" + ago(time.Hour) + "&after_until=" + ago(0) + "&before_since=" + ago(6*24*time.Hour) + "&before_until=" + ago(24*time.Hour))
+	p.Becomes("[...document.querySelectorAll('.hint')].some((e) => e.innerText.includes('a point is of 1 h before and 1 min after'))")
+	for _, problem := range append(p.Problems(), p.Audit()...) {
+		t.Error(problem)
+	}
+}
+
+// ago is a moment for an address.
+func ago(d time.Duration) string {
+	return time.Now().Add(-d).UTC().Format(time.RFC3339)
 }
 
 // What a page shows follows what happens.

@@ -51,7 +51,7 @@ func TestRunningRelays(t *testing.T) {
 		{"/causes", "", "document.querySelectorAll('tbody tr').length >= 2 && document.querySelector('.bars li')", 3},
 		{"/transfers?since=1h&order=newest", "", shown("tbody td", "zone-transfers"), 0},
 		{"/transfers?since=1h", first, shown(".facts", "both") + " && " + shown(".facts", "MB") + " && document.querySelector('canvas')", 0},
-		{"/history?days=1", "", shown(".headline", "0 flows before") + " && document.querySelectorAll('tbody tr').length >= 9", 0},
+		{"/history?days=1", "", shown(".headline", "0 flows before") + " && document.querySelectorAll('tbody tr').length >= 9 && document.querySelectorAll('canvas').length === 6", 0},
 	} {
 		t.Run(page.path, func(t *testing.T) {
 			p := p.For(t)

@@ -42,6 +42,7 @@ type History interface {
 	Get(ctx context.Context, id int64) (monitor.Record, error)
 	Summary(ctx context.Context, period history.Period, tunnel string) (history.Summary, error)
 	Compare(ctx context.Context, before, after history.Period, tunnel string) (history.Comparison, error)
+	Series(ctx context.Context, period history.Period, tunnel string) (history.Chart, error)
 }
 
 // Options are what a dashboard shows.
@@ -114,6 +115,7 @@ func (d *Dashboard) Handler(a Access) http.Handler {
 		"records/{id}": d.recordOf,
 		"summary":      d.summaryOf,
 		"compare":      d.compareOf,
+		"chart":        d.chartOf,
 	} {
 		data.HandleFunc("/api/v1/"+target, d.json(answer))
 	}

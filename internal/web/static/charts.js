@@ -17,8 +17,9 @@ const sizes = new ResizeObserver((entries) => {
 });
 
 // Chart shows series over a common x: {title, series: [{label, color, fill}],
-// format, x: 'time' | 'log', formatX, levels: [[value, word, color]], top, height}.
-// Times are in seconds.
+// format, x: 'time' | 'log' | 'linear' | 'span', formatX, levels: [[value, word, color]],
+// top, height, whole: values are counts}. Times are in seconds; a span is one from a
+// beginning. Of a value null is unknown, and undefined is not of this series.
 export class Chart {
   constructor(options) {
     this.options = { height: 210, ...options };
@@ -28,7 +29,7 @@ export class Chart {
     this.values = options.series.map(() => h('b'));
     this.at = h('span', { class: 'at' });
     this.legend = h('div', { class: 'legend' }, options.series.map((one, i) =>
-      h('span', { class: 'key' }, h('i', { class: 'swatch ' + one.color }), one.label + ' ', this.values[i])), this.at);
+      h('span', { class: 'key' }, h('i', { class: 'swatch ' + one.color + (one.dash ? ' dashed' : '') }), one.label + ' ', this.values[i])), this.at);
     this.rows = h('tbody');
     this.details = h('details', { class: 'as-table', ontoggle: () => this.fillTable() },
       h('summary', {}, 'As a table'),
@@ -46,7 +47,7 @@ export class Chart {
     const width = Math.floor(this.place.clientWidth);
     if (!width) return;
     this.plot?.destroy();
-    const { series, format, x = 'time', levels = [], top, height, formatX } = this.options;
+    const { series, format, x = 'time', levels = [], top, height, formatX, whole } = this.options;
     const axis = { stroke: style('--muted'), grid: { stroke: style('--line'), width: 1 }, ticks: { show: false }, font: '11px system-ui, sans-serif' };
     this.plot = new uPlot({
       width,
@@ -58,11 +59,11 @@ export class Chart {
         y: { range: (u, low, high) => [0, top ?? Math.max(high * 1.12, levels[0]?.[0] * 1.15 || 0, 1e-9)] },
       },
       axes: [
-        { ...axis, size: 28, space: 64, values: (u, at) => at.map((v) => v === null ? null : (formatX ?? clock)(v)) },
-        { ...axis, size: 74, space: 42, values: (u, at) => at.map((v) => format(v)) },
+        { ...axis, size: 28, space: 64, ...(x === 'span' && { incrs: spans }), values: (u, at) => at.map((v) => v === null ? null : (formatX ?? clock)(v)) },
+        { ...axis, size: 74, space: 42, ...(whole && { incrs: counts }), values: (u, at) => at.map((v) => format(v)) },
       ],
       series: [{}, ...series.map((one) => ({
-        label: one.label, stroke: style('--' + one.color), width: 1.8, spanGaps: x === 'log', points: { show: false },
+        label: one.label, stroke: style('--' + one.color), width: 1.8, spanGaps: x === 'log', points: { show: false, filter: alone, size: 5 },
         fill: one.fill && style('--' + one.color + '-fill'), dash: one.dash,
       }))],
       hooks: {
@@ -102,8 +103,8 @@ export class Chart {
   // read says in the legend what is under the cursor, or the newest.
   read() {
     const index = this.plot?.cursor.idx ?? null;
-    // Of a distribution no value is the newest.
-    const i = index ?? (this.options.x === 'log' ? -1 : this.data[0].length - 1);
+    // Of a distribution, or of two periods, no value is the newest.
+    const i = index ?? (['log', 'span'].includes(this.options.x) ? -1 : this.data[0].length - 1);
     this.values.forEach((value, k) => setText(value, i < 0 ? '' : this.say(this.data[k + 1][i])));
     setText(this.at, index === null ? '' : (this.options.formatX ?? clock)(this.data[0][index]));
   }
@@ -114,17 +115,25 @@ export class Chart {
 
   // set shows other data: columns, x first.
   set(data) {
+    this.show(data);
+    this.describe();
+  }
+
+  // follow shows data that have grown. Their description need not follow each second.
+  follow(data) {
+    this.show(data);
+    if (!this.described || Date.now() - this.described >= 10000 || data[0].length <= 2) this.describe();
+  }
+
+  show(data) {
     this.data = data;
     if (this.plot) this.plot.setData(data);
     else this.build();
     this.read();
-    this.describe();
   }
 
   describe() {
-    const now = Date.now();
-    if (this.described && now - this.described < 10000 && this.data[0].length > 2) return;
-    this.described = now;
+    this.described = Date.now();
     const parts = this.options.series.map((one, i) => {
       const all = this.data[i + 1].filter((v) => v !== null && v !== undefined);
       if (!all.length) return one.label + ': no data';
@@ -152,6 +161,27 @@ export class Chart {
     drawn.delete(this);
     sizes.unobserve(this.place);
   }
+}
+
+// The steps of axes: of times since a beginning, and of counts.
+const spans = [10, 60, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000, 7776000, 31536000];
+const counts = [1, 2, 5].flatMap((n) => Array.from({ length: 12 }, (_, i) => n * 10 ** i)).sort((a, b) => a - b);
+
+// alone are the places of values that no line reaches: what is beside them is unknown.
+function alone(u, k) {
+  const values = u.data[k];
+  const places = [];
+  let line = false; // a value stands before this one
+  values.forEach((v, i) => {
+    if (v === undefined) return;
+    if (v !== null && !line) {
+      let next = i + 1;
+      while (next < values.length && values[next] === undefined) next++;
+      if (next >= values.length || values[next] === null) places.push(i);
+    }
+    line = v !== null;
+  });
+  return places.length ? places : null;
 }
 
 function clock(v) {
@@ -184,13 +214,14 @@ export class Timeline {
     });
     const old = this.live.at.findIndex((at) => at > this.live.at.at(-1) - 600);
     if (old > 0) for (const name of Object.keys(this.live)) this.live[name].splice(0, old);
-    if (this.span === 600) this.draw(this.live);
+    if (this.span === 600) this.draw(this.live, true);
     else if (Date.now() - this.asked > 60000) this.show(this.span);
   }
 
-  draw(points) {
-    this.goodput.set([points.at, points.up_bps, points.down_bps]);
-    this.resent.set([points.at, points.retransmitted_share]);
+  draw(points, live) {
+    const how = live ? 'follow' : 'set';
+    this.goodput[how]([points.at, points.up_bps, points.down_bps]);
+    this.resent[how]([points.at, points.retransmitted_share]);
   }
 
   async show(span) {

@@ -54,6 +54,17 @@ export function age(v) {
   return Math.floor(v / 86400) + ' d ' + Math.floor((v % 86400) / 3600) + ' h';
 }
 
+// span is a time on an axis, in the largest units that it has.
+export function span(v) {
+  const parts = [];
+  for (const [unit, seconds] of [['d', 86400], ['h', 3600], ['min', 60], ['s', 1]]) {
+    const n = Math.floor(v / seconds);
+    if (n && parts.length < 2) parts.push(n + ' ' + unit);
+    v -= n * seconds;
+  }
+  return parts.join(' ') || '0';
+}
+
 // elapsed is a time on an axis.
 export function elapsed(v) {
   const two = (n) => String(n).padStart(2, '0');

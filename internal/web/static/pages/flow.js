@@ -72,7 +72,7 @@ export function flowParts(content, title) {
     const step = series.step_ns / 1e9;
     const n = Math.max(series.up_bps?.length ?? 0, series.down_bps?.length ?? 0);
     const at = Array.from({ length: n }, (_, i) => (i + 1) * step);
-    chart.set([at, series.up_bps ?? [], series.down_bps ?? []]);
+    chart.follow([at, series.up_bps ?? [], series.down_bps ?? []]);
   }
 
   return {

@@ -2,6 +2,7 @@
 import { announce, h, table, select, section, setText } from '../dom.js';
 import { Live, get } from '../live.js';
 import { Chart } from '../charts.js';
+import { course } from '../course.js';
 import { showPast } from './causes.js';
 import * as f from '../format.js';
 
@@ -36,6 +37,7 @@ export default function history(content, frame) {
   const timesChart = new Chart({ title: 'Transfer times: share of flows that took at most so long', titleX: 'Time', format: percent, x: 'log', formatX: f.seconds, top: 1, series, height: 260 });
   const ratesChart = new Chart({ title: 'Goodput: share of flows that had at most so much', titleX: 'Goodput', format: percent, x: 'log', formatX: f.rate, top: 1, series, height: 260 });
   const rough = h('p', { class: 'hint' });
+  const over = course();
   const lists = [h('ul', { class: 'bars' }), h('ul', { class: 'bars' })];
   const result = h('div', { class: 'stack' },
     headline,
@@ -43,6 +45,7 @@ export default function history(content, frame) {
       section('Transfer times', h('p', { class: 'hint' }, 'The share of flows that took at most so long: further to the left is faster.'), timesChart.element),
       section('Goodput', h('p', { class: 'hint' }, 'The share of flows that had at most so much: further to the right is faster.'), ratesChart.element)),
     section('Figures', figures.element, rough),
+    over.element,
     h('div', { class: 'pair' }, section('What limited flows before', lists[0]), section('What limited flows after', lists[1])));
   result.hidden = true;
   content.append(h('h1', {}, 'History: before and after'),
@@ -68,10 +71,12 @@ export default function history(content, frame) {
     frame.address(shown.days === 'own' ? shown : { days: shown.days, tunnel: shown.tunnel });
     try {
       const { days, ...asked } = shown;
-      const both = await get('compare', asked);
+      const period = (which) => get('chart', { since: asked[which + '_since'], until: asked[which + '_until'], tunnel: asked.tunnel });
+      const [both, before, after] = await Promise.all([get('compare', asked), period('before'), period('after')]);
       if (mine !== round) return;
       frame.fine();
       show(both);
+      over.update(before, after);
       if (said) announce(headline.textContent);
     } catch (error) {
       if (mine === round) {
@@ -97,7 +102,7 @@ export default function history(content, frame) {
     frame.seen(data.head);
     tunnel.options([['', 'all'], ...data.head.tunnels.map((t) => [t, t])], shown.tunnel);
   }, frame.trouble);
-  return { close() { round++; live.close(); timesChart.close(); ratesChart.close(); } };
+  return { close() { round++; live.close(); timesChart.close(); ratesChart.close(); over.close(); } };
 }
 
 function localInput(text) {

@@ -1,0 +1,58 @@
+package web_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"testing"
+	"time"
+
+	"longhaul/internal/monitor/history"
+	"longhaul/internal/web/webfake"
+)
+
+// The course of a period is that of the history, and unknown is negative.
+func TestChart(t *testing.T) {
+	records := webfake.New(0).Records(700)
+	d := serve(t, 3, past(t, records))
+	get := func(query string) (c history.Chart) {
+		t.Helper()
+		r, err := http.Get(d.base + "/api/v1/chart?" + query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		if err := json.NewDecoder(r.Body).Decode(&c); err != nil || r.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %d, %v", query, r.StatusCode, err)
+		}
+		return c
+	}
+	count := func(c history.Chart) (n int64) {
+		before := time.Time{}
+		for _, p := range c.Points {
+			if !before.IsZero() && p.At.Sub(before) != c.Step {
+				t.Errorf("a point at %v after %v, in steps of %v", p.At, before, c.Step)
+			}
+			before = p.At
+			n += p.Transfers
+			if p.Transfers == 0 && p.TransferTimeMedian >= 0 || p.Transfers > 0 && p.TransferTimeP95 < p.TransferTimeMedian {
+				t.Errorf("%d transfers took %v s, 95 %% of them %v s", p.Transfers, p.TransferTimeMedian, p.TransferTimeP95)
+			}
+		}
+		return n
+	}
+	all := get("since=20d")
+	if got := count(all); got != int64(len(records)) || all.Step != 6*time.Hour {
+		t.Errorf("%d transfers in steps of %v, want %d of 6 h", got, all.Step, len(records))
+	}
+	one := get("since=20d&tunnel=replication")
+	if got := count(one); got != int64(len(records)/len(webfake.Tunnels)) || one.Tunnel != "replication" {
+		t.Errorf("%d transfers of %q", got, one.Tunnel)
+	}
+	if day := get(""); len(day.Points) < 90 || day.Step != 15*time.Minute {
+		t.Errorf("a day has %d points of %v", len(day.Points), day.Step)
+	}
+	if none := get("since=9d&until=8d&tunnel=other"); count(none) != 0 || none.Points == nil {
+		t.Errorf("a tunnel that is not there has %d points with transfers", count(none))
+	}
+	http.DefaultClient.CloseIdleConnections()
+}

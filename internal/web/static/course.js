@@ -1,0 +1,47 @@
+// The course of two periods, laid over each other from their beginnings.
+import { h, section, setText } from './dom.js';
+import { Chart } from './charts.js';
+import { lossLevels } from './pages/overview.js';
+import * as f from './format.js';
+
+const both = [{ label: 'before', color: 'before' }, { label: 'after', color: 'after' }];
+const dash = [6, 4];
+
+// Each chart with what it takes of a point, for before and after in turn.
+const charts = [
+  { title: 'Goodput, both directions together', format: f.rate, of: [(p) => p.up_bps + p.down_bps] },
+  { title: 'Transfers that ended', format: f.count, whole: true, of: [(p) => p.transfers] },
+  { title: 'Transfer time', format: f.seconds, of: [(p) => p.transfer_time_median_seconds, (p) => p.transfer_time_p95_seconds],
+    series: [{ label: 'before, median', color: 'before' }, { label: 'after, median', color: 'after' },
+      { label: 'before, 95 %', color: 'before', dash }, { label: 'after, 95 %', color: 'after', dash }] },
+  { title: 'Data sent again', format: f.share, levels: lossLevels, of: [(p) => p.retransmitted_share] },
+];
+
+// course is a card with the charts. It is given what the API has of two charts.
+export function course() {
+  const all = charts.map((one) => ({ ...one, chart: new Chart({ series: both, x: 'span', formatX: f.span, titleX: 'From its beginning', ...one }) }));
+  const note = h('p', { class: 'hint' });
+  return {
+    element: section('Over time', note, h('div', { class: 'pair' }, all.map((one) => h('div', {}, h('h3', {}, one.title), one.chart.element)))),
+    update(before, after) {
+      const steps = [before, after].map((c) => f.span((c.step_ns ?? 0) / 1e9));
+      setText(note, `Both periods from their beginnings; a point is of ${steps[0] === steps[1] ? steps[0] : `${steps[0]} before and ${steps[1]} after`}. `
+        + 'Goodput is laid over the lives of the flows, and the rest is of those that ended then.');
+      for (const { chart, of } of all) chart.set(overlay([before, after], of));
+    },
+    close() { for (const { chart } of all) chart.close(); },
+  };
+}
+
+// overlay makes columns of two charts: x, and each of the values before and after.
+// Where the other one alone has a step it is undefined.
+function overlay(periods, of) {
+  const rows = periods.map((c) => new Map(c.points.map((p, i) => [i * c.step_ns / 1e9, p])));
+  const x = [...new Set(rows.flatMap((r) => [...r.keys()]))].sort((a, b) => a - b);
+  return [x, ...of.flatMap((value) => rows.map((r) => x.map((at) => {
+    const p = r.get(at);
+    if (!p) return undefined;
+    const v = value(p);
+    return v < 0 ? null : v;
+  })))];
+}
