@@ -3,7 +3,12 @@
 import { h, s, setText, setAttribute } from './dom.js';
 import { unknown } from './format.js';
 
-const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+// style is one of the colours of the style sheet as it is now: a canvas cannot ask for it by its name.
+const probe = document.body.appendChild(h('i', { hidden: true }));
+const style = (name) => {
+  probe.style.color = `var(${name})`;
+  return getComputedStyle(probe).color;
+};
 const drawn = new Set();
 
 // redraw takes up another theme's colours.
@@ -18,8 +23,9 @@ const sizes = new ResizeObserver((entries) => {
 
 // Chart shows series over a common x: {title, series: [{label, color, fill}],
 // format, x: 'time' | 'log' | 'linear' | 'span', formatX, levels: [[value, word, color]],
-// top, height, whole: values are counts}. Times are in seconds; a span is one from a
-// beginning. Of a value null is unknown, and undefined is not of this series.
+// top, height, whole: values are counts, logY, splits: [], splitsY: []}: splits are where
+// a logarithmic axis has its lines. Times are in seconds; a span is one from a beginning.
+// Of a value null is unknown, and undefined is not of this series.
 export class Chart {
   constructor(options) {
     this.options = { height: 210, ...options };
@@ -47,7 +53,7 @@ export class Chart {
     const width = Math.floor(this.place.clientWidth);
     if (!width) return;
     this.plot?.destroy();
-    const { series, format, x = 'time', levels = [], top, height, formatX, whole } = this.options;
+    const { series, format, x = 'time', levels = [], top, height, formatX, whole, logY, splits, splitsY } = this.options;
     const axis = { stroke: style('--muted'), grid: { stroke: style('--line'), width: 1 }, ticks: { show: false }, font: '11px system-ui, sans-serif' };
     this.plot = new uPlot({
       width,
@@ -56,11 +62,11 @@ export class Chart {
       cursor: { y: false, drag: { setScale: false, x: false, y: false }, points: { size: 7 } },
       scales: {
         x: x === 'time' ? { time: true } : { time: false, distr: x === 'log' ? 3 : 1 },
-        y: { range: (u, low, high) => [0, top ?? Math.max(high * 1.12, levels[0]?.[0] * 1.15 || 0, 1e-9)] },
+        y: logY ? { distr: 3, range: (u, low, high) => [low > 0 ? low / 1.5 : 0.1, high > 0 ? high * 1.5 : 10] } : { range: (u, low, high) => [0, top ?? Math.max(high * 1.12, levels[0]?.[0] * 1.15 || 0, 1e-9)] },
       },
       axes: [
-        { ...axis, size: 28, space: 64, ...(x === 'span' && { incrs: spans }), values: (u, at) => at.map((v) => v === null ? null : (formatX ?? clock)(v)) },
-        { ...axis, size: 74, space: 42, ...(whole && { incrs: counts }), values: (u, at) => at.map((v) => format(v)) },
+        { ...axis, size: 28, space: 64, ...(x === 'span' && { incrs: spans }), ...lines(splits), values: (u, at) => at.map((v) => v === null ? null : (formatX ?? clock)(v)) },
+        { ...axis, size: 74, space: 42, ...(whole && { incrs: counts }), ...lines(splitsY), values: (u, at) => at.map((v) => format(v)) },
       ],
       series: [{}, ...series.map((one) => ({
         label: one.label, stroke: style('--' + one.color), width: 1.8, spanGaps: x === 'log', points: { show: false, filter: alone, size: 5 },
@@ -166,6 +172,14 @@ export class Chart {
 // The steps of axes: of times since a beginning, and of counts.
 const spans = [10, 60, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000, 7776000, 31536000];
 const counts = [1, 2, 5].flatMap((n) => Array.from({ length: 12 }, (_, i) => n * 10 ** i)).sort((a, b) => a - b);
+
+// durations are the times of which people speak, for logarithmic axes.
+export const durations = [0.0001, 0.001, 0.01, 0.1, 1, 10, 60, 600, 3600, 36000, 172800, 1728000];
+
+// lines are those of an axis, where it has not its own.
+function lines(at) {
+  return at && { splits: (u, axis, low, high) => at.filter((v) => v >= low && v <= high), filter: (u, all) => all };
+}
 
 // alone are the places of values that no line reaches: what is beside them is unknown.
 function alone(u, k) {

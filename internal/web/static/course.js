@@ -1,6 +1,6 @@
 // The course of two periods, laid over each other from their beginnings.
 import { h, section, setText } from './dom.js';
-import { Chart } from './charts.js';
+import { Chart, durations } from './charts.js';
 import { lossLevels } from './pages/overview.js';
 import * as f from './format.js';
 
@@ -11,7 +11,7 @@ const dash = [6, 4];
 const charts = [
   { title: 'Goodput, both directions together', format: f.rate, of: [(p) => p.up_bps + p.down_bps] },
   { title: 'Transfers that ended', format: f.count, whole: true, of: [(p) => p.transfers] },
-  { title: 'Transfer time', format: f.seconds, of: [(p) => p.transfer_time_median_seconds, (p) => p.transfer_time_p95_seconds],
+  { title: 'Transfer time', format: f.duration, logY: true, splitsY: durations, of: [(p) => p.transfer_time_median_seconds, (p) => p.transfer_time_p95_seconds],
     series: [{ label: 'before, median', color: 'before' }, { label: 'after, median', color: 'after' },
       { label: 'before, 95 %', color: 'before', dash }, { label: 'after, 95 %', color: 'after', dash }] },
   { title: 'Data sent again', format: f.share, levels: lossLevels, of: [(p) => p.retransmitted_share] },
@@ -33,10 +33,16 @@ export function course() {
   };
 }
 
+// shown are the steps that are over; the one that goes on only if there is no other to show.
+function shown(c) {
+  const over = c.points.filter((p) => Date.parse(p.at) + c.step_ns / 1e6 <= Date.now());
+  return over.some((p) => p.flows) ? over : c.points;
+}
+
 // overlay makes columns of two charts: x, and each of the values before and after.
 // Where the other one alone has a step it is undefined.
 function overlay(periods, of) {
-  const rows = periods.map((c) => new Map(c.points.map((p, i) => [i * c.step_ns / 1e9, p])));
+  const rows = periods.map((c) => new Map(shown(c).map((p, i) => [i * c.step_ns / 1e9, p])));
   const x = [...new Set(rows.flatMap((r) => [...r.keys()]))].sort((a, b) => a - b);
   return [x, ...of.flatMap((value) => rows.map((r) => x.map((at) => {
     const p = r.get(at);

@@ -54,6 +54,12 @@ export function age(v) {
   return Math.floor(v / 86400) + ' d ' + Math.floor((v % 86400) / 3600) + ' h';
 }
 
+// duration is a time as people speak of it: to be read from an axis, too.
+export function duration(v) {
+  if (!known(v) || v < 0) return unknown;
+  return v < 60 ? (v > 0.001 && Number.isInteger(v) ? v + ' s' : seconds(v)) : span(v);
+}
+
 // span is a time on an axis, in the largest units that it has.
 export function span(v) {
   const parts = [];
