@@ -227,15 +227,19 @@ func (s *site) begin(ctx context.Context, near, far int) {
 			return err
 		})
 	}
-	for i := range 4 {
-		random := rand.New(rand.NewPCG(3, uint64(i)))
+	s.fetchOften(ctx, 4, 1<<20, 2<<20, time.Second)
+}
+
+// fetchOften has some clients fetch something again and again, with pauses.
+func (s *site) fetchOften(ctx context.Context, clients int, least, most uint32, pause time.Duration) {
+	for i := range clients {
+		random := rand.New(rand.NewPCG(uint64(most), uint64(i)))
 		s.all.Go(func() {
 			for ctx.Err() == nil {
-				size := 1<<20 + random.Uint32N(1<<20)
-				if err := s.fetch(size); err != nil && ctx.Err() == nil {
+				wait(ctx, time.Duration(random.Int64N(int64(pause))))
+				if err := s.fetch(least + random.Uint32N(most-least)); err != nil && ctx.Err() == nil {
 					s.t.Errorf("a transfer under the dashboard: %v", err)
 				}
-				wait(ctx, time.Duration(200+random.IntN(800))*time.Millisecond)
 			}
 		})
 	}

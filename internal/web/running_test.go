@@ -112,6 +112,7 @@ func TestPicture(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
 	s.begin(ctx, 150, 50)
+	s.fetchOften(ctx, 2, 8<<20, 24<<20, 40*time.Second) // a large one now and then
 	p := browser.Open(t, "http://"+s.board())
 	p.Theme("light")
 	p.Size(1280, 1225)

@@ -66,7 +66,7 @@ export class Chart {
       },
       axes: [
         { ...axis, size: 28, space: 64, ...(x === 'span' && { incrs: spans }), ...lines(splits), values: (u, at) => at.map((v) => v === null ? null : (formatX ?? clock)(v)) },
-        { ...axis, size: 74, space: 42, ...(whole && { incrs: counts }), ...lines(splitsY), values: (u, at) => at.map((v) => format(v)) },
+        { ...axis, size: 74, space: 42, ...(whole && { incrs: counts }), ...lines(splitsY), values: (u, at) => at.map((v) => v === null ? null : format(v)) },
       ],
       series: [{}, ...series.map((one) => ({
         label: one.label, stroke: style('--' + one.color), width: 1.8, spanGaps: x === 'log', points: { show: false, filter: alone, size: 5 },
@@ -170,15 +170,30 @@ export class Chart {
 }
 
 // The steps of axes: of times since a beginning, and of counts.
-const spans = [10, 60, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000, 7776000, 31536000];
+const spans = [10, 60, 300, 600, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 259200, 432000, 604800, 1209600, 2592000, 7776000, 31536000];
 const counts = [1, 2, 5].flatMap((n) => Array.from({ length: 12 }, (_, i) => n * 10 ** i)).sort((a, b) => a - b);
 
 // durations are the times of which people speak, for logarithmic axes.
 export const durations = [0.0001, 0.001, 0.01, 0.1, 1, 10, 60, 600, 3600, 36000, 172800, 1728000];
 
+// decades are the rates from 1 bit/s on, likewise.
+export const decades = Array.from({ length: 14 }, (_, i) => 10 ** i);
+
 // lines are those of an axis, where it has not its own.
 function lines(at) {
-  return at && { splits: (u, axis, low, high) => at.filter((v) => v >= low && v <= high), filter: (u, all) => all };
+  return at && {
+    splits: (u, axis, low, high) => at.filter((v) => v >= low && v <= high),
+    // A line whose label has no room has none.
+    filter: (u, all, axis) => {
+      let last = -Infinity;
+      return all.map((v) => {
+        const place = Math.abs(u.valToPos(v, axis ? 'y' : 'x') - u.valToPos(all[0], axis ? 'y' : 'x'));
+        if (place - last < (axis ? 18 : 60)) return null;
+        last = place;
+        return v;
+      });
+    },
+  };
 }
 
 // alone are the places of values that no line reaches: what is beside them is unknown.

@@ -33,10 +33,10 @@ export function course() {
   };
 }
 
-// shown are the steps that are over; the one that goes on only if there is no other to show.
+// shown are the whole steps; the last one, which is cut off, only if there is no other to show.
 function shown(c) {
-  const over = c.points.filter((p) => Date.parse(p.at) + c.step_ns / 1e6 <= Date.now());
-  return over.some((p) => p.flows) ? over : c.points;
+  const whole = c.points.filter((p) => Date.parse(p.at) + c.step_ns / 1e6 <= Date.parse(c.period.until));
+  return whole.some((p) => p.flows) ? whole : c.points;
 }
 
 // overlay makes columns of two charts: x, and each of the values before and after.

@@ -1,7 +1,7 @@
 // Two periods side by side: what a change has brought.
 import { announce, h, table, select, section, setText } from '../dom.js';
 import { Live, get } from '../live.js';
-import { Chart, durations } from '../charts.js';
+import { Chart, decades, durations } from '../charts.js';
 import { course } from '../course.js';
 import { showPast } from './causes.js';
 import * as f from '../format.js';
@@ -17,6 +17,7 @@ export default function history(content, frame) {
   for (const name of times) shown[name] = q.get(name) ?? '';
 
   const preset = select('Compare', presets, shown.days, (v) => { shown.days = v; setTimes(); load(true); });
+  preset.element.classList.add('wide');
   const tunnel = select('Tunnel', [['', 'all'], ...(shown.tunnel ? [[shown.tunnel, shown.tunnel]] : [])], shown.tunnel, (v) => { shown.tunnel = v; load(true); });
   const inputs = times.map((name) => h('input', { type: 'datetime-local', onchange: () => {
     shown.days = 'own';
@@ -35,7 +36,7 @@ export default function history(content, frame) {
   const series = [{ label: 'before', color: 'before' }, { label: 'after', color: 'after' }];
   const percent = (v) => Math.round(v * 100) + ' %';
   const timesChart = new Chart({ title: 'Transfer times: share of flows that took at most so long', titleX: 'Time', format: percent, x: 'log', formatX: f.duration, splits: durations, top: 1, series, height: 260 });
-  const ratesChart = new Chart({ title: 'Goodput: share of flows that had at most so much', titleX: 'Goodput', format: percent, x: 'log', formatX: f.rate, top: 1, series, height: 260 });
+  const ratesChart = new Chart({ title: 'Goodput: share of flows that had at most so much', titleX: 'Goodput', format: percent, x: 'log', formatX: f.rate, splits: decades, top: 1, series, height: 260 });
   const rough = h('p', { class: 'hint' });
   const over = course();
   const lists = [h('ul', { class: 'bars' }), h('ul', { class: 'bars' })];
