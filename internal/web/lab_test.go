@@ -141,26 +141,30 @@ func (s *site) listen(host string, address netip.Addr, port int, serve func(net.
 
 // connect is a number of new connections of clients to a tunnel, made one after the
 // other, so that the queue of those that wait is never full.
-func (s *site) connect(port, n int) (all []net.Conn) {
-	s.t.Helper()
-	for range n {
-		c, err := s.dial(port)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		all = append(all, c)
-	}
-	return all
-}
-
-func (s *site) dial(port int) (c net.Conn, err error) {
-	err = s.lab.Host("host-a").Do(func() (err error) {
+func (s *site) connect(port, n int) (all []net.Conn, err error) {
+	err = s.lab.Host("host-a").Do(func() error {
 		d := net.Dialer{Timeout: patience}
 		d.SetMultipathTCP(false)
-		c, err = d.DialContext(s.t.Context(), "tcp4", netip.AddrPortFrom(lab.RelayA, uint16(port)).String())
-		return err
+		for range n {
+			c, err := d.DialContext(s.t.Context(), "tcp4", netip.AddrPortFrom(lab.RelayA, uint16(port)).String())
+			if err != nil {
+				return err
+			}
+			all = append(all, c)
+		}
+		return nil
 	})
-	return c, err
+	return all, err
+}
+
+// mustConnect ends the test where connect fails.
+func (s *site) mustConnect(port, n int) []net.Conn {
+	s.t.Helper()
+	all, err := s.connect(port, n)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return all
 }
 
 // board is the address at which this host reaches the dashboard of relay-a, as it
@@ -213,7 +217,7 @@ func (s *site) begin(ctx context.Context, near, far int) {
 	s.t.Helper()
 	random := rand.New(rand.NewPCG(1, 2))
 	for port, n := range map[int]int{nearPort: near, echoPort: far} {
-		for _, c := range s.connect(port, n) {
+		for _, c := range s.mustConnect(port, n) {
 			f := &pulse{}
 			s.flows = append(s.flows, f)
 			message := make([]byte, 200+random.IntN(3000))
@@ -221,7 +225,7 @@ func (s *site) begin(ctx context.Context, near, far int) {
 			s.flow(ctx, c, func() error { return f.beat(ctx, c, message, late) })
 		}
 	}
-	for _, c := range s.connect(sinkPort, 2) {
+	for _, c := range s.mustConnect(sinkPort, 2) {
 		s.flow(ctx, c, func() error {
 			_, err := io.Copy(c, zeros{ctx})
 			return err
@@ -278,10 +282,11 @@ func (f *pulse) beat(ctx context.Context, c net.Conn, message []byte, late time.
 
 // fetch takes some bytes from the far site.
 func (s *site) fetch(size uint32) error {
-	c, err := s.dial(sourcePort)
+	all, err := s.connect(sourcePort, 1)
 	if err != nil {
 		return err
 	}
+	c := all[0]
 	defer c.Close()
 	if err := binary.Write(c, binary.BigEndian, size); err != nil {
 		return err
