@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -101,7 +102,7 @@ func (d *Dashboard) flowsOf(r *http.Request) (any, error) {
 }
 
 func (d *Dashboard) flowOf(r *http.Request) (any, error) {
-	v, err := d.flow(r.PathValue("id"), r.URL.Query().Get("start"))
+	v, err := d.flow(r.Context(), r.PathValue("id"), r.URL.Query().Get("start"))
 	return answered(d, v, err)
 }
 
@@ -263,8 +264,8 @@ func parseAgo(text string, usual time.Duration) (time.Duration, error) {
 	return 0, wrong("a time is written as 2026-01-31T12:00:00Z, or as how long ago it was: 10m, 24h, 7d")
 }
 
-// viewFor is the view that a live request asks for.
-func (d *Dashboard) viewFor(q url.Values) (view, error) {
+// viewFor is the view that a live request asks for, which lasts as long as ctx.
+func (d *Dashboard) viewFor(ctx context.Context, q url.Values) (view, error) {
 	switch q.Get("view") {
 	case "overview":
 		return d.overview(), nil
@@ -272,7 +273,7 @@ func (d *Dashboard) viewFor(q url.Values) (view, error) {
 		s, err := parseSelection(q)
 		return d.flows(s), err
 	case "flow":
-		return d.flow(q.Get("id"), q.Get("start"))
+		return d.flow(ctx, q.Get("id"), q.Get("start"))
 	case "tunnel":
 		return d.tunnel(q.Get("name")), nil
 	case "causes":

@@ -3,6 +3,7 @@ package web
 import (
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -22,7 +23,7 @@ const (
 // live answers with server-sent events: a view of the last snapshot, and of each
 // new one. A reader that is slower than they come gets the newest.
 func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
-	v, err := d.viewFor(r.URL.Query())
+	v, err := d.viewFor(r.Context(), r.URL.Query())
 	if err != nil {
 		d.json(func(*http.Request) (any, error) { return nil, err })(w, r)
 		return
@@ -39,7 +40,7 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
-	out := stream{w, http.NewResponseController(w)}
+	out := stream{w, http.NewResponseController(w), d.log}
 	updates := d.monitor.Subscribe(r.Context())
 	if !out.send("retry: 1000\n\n") {
 		return
@@ -68,6 +69,7 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 type stream struct {
 	http.ResponseWriter
 	control *http.ResponseController
+	log     *slog.Logger
 }
 
 // event sends a view of a snapshot. It returns false if nobody takes it.
@@ -80,6 +82,8 @@ func (o stream) event(v view, s *monitor.Snapshot) bool {
 		var bad *requestError
 		if errors.As(err, &bad) {
 			text = bad.text
+		} else {
+			o.log.Warn("the dashboard cannot answer a reader of live updates", "error", err)
 		}
 		shown = map[string]string{"error": text}
 	}

@@ -2,12 +2,15 @@ package web
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
 
 	"longhaul/internal/doctor"
 	"longhaul/internal/monitor"
+	"longhaul/internal/monitor/history"
 )
 
 // view makes what a page shows of a snapshot. It may remember what it has shown.
@@ -185,7 +188,7 @@ func (d *Dashboard) tunnel(name string) view {
 }
 
 // flow is a flow's page: of the moment, and once it has ended its record.
-func (d *Dashboard) flow(text, start string) (view, error) {
+func (d *Dashboard) flow(ctx context.Context, text, start string) (view, error) {
 	number, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		return nil, wrong("a flow's ID is a number")
@@ -201,6 +204,9 @@ func (d *Dashboard) flow(text, start string) (view, error) {
 		Series *monitor.Series `json:"series"`
 		Record *monitor.Record `json:"record"`
 	}
+	// Looking into the history may take a tenth of a second: once is enough.
+	var past *monitor.Record
+	looked := false
 	return func(s *monitor.Snapshot) (any, error) {
 		v := shown{Head: d.headOf(s)}
 		if f, series, ok := d.monitor.Flow(id); ok && sameMoment(f.Start, began) {
@@ -210,6 +216,18 @@ func (d *Dashboard) flow(text, start string) (view, error) {
 		d.mu.Lock()
 		v.Record = d.ended.find(id, began)
 		d.mu.Unlock()
+		if v.Record == nil {
+			v.Record = past
+		}
+		if h := d.past(); v.Record == nil && h != nil && !began.IsZero() && !looked {
+			looked = true
+			switch found, err := h.Find(ctx, id, began); {
+			case err == nil:
+				past, v.Record = &found, &found
+			case !errors.Is(err, history.ErrNoRecord):
+				return nil, err
+			}
+		}
 		if v.Record == nil {
 			return nil, missing("there is no flow " + text + " now; if it has ended, Transfers and History may have it")
 		}

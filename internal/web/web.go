@@ -40,6 +40,8 @@ type History interface {
 	Query(context.Context, history.Query) ([]monitor.Record, error)
 	// Get is the record with an ID, or [history.ErrNoRecord].
 	Get(ctx context.Context, id int64) (monitor.Record, error)
+	// Find is the record of the flow that began then, or [history.ErrNoRecord].
+	Find(ctx context.Context, flow monitor.FlowID, start time.Time) (monitor.Record, error)
 	Summary(ctx context.Context, period history.Period, tunnel string) (history.Summary, error)
 	Compare(ctx context.Context, before, after history.Period, tunnel string) (history.Comparison, error)
 	Series(ctx context.Context, period history.Period, tunnel string) (history.Chart, error)

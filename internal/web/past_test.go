@@ -2,10 +2,13 @@ package web_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"net/url"
 	"testing"
 	"time"
 
+	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/web/webfake"
 )
@@ -53,6 +56,49 @@ func TestChart(t *testing.T) {
 	}
 	if none := get("since=9d&until=8d&tunnel=other"); count(none) != 0 || none.Points == nil {
 		t.Errorf("a tunnel that is not there has %d points with transfers", count(none))
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// A flow that ended long ago is found by its beginning.
+func TestFlowOfHistory(t *testing.T) {
+	records := webfake.New(0).Records(700)
+	d := serve(t, 3, past(t, records))
+	old := records[123]
+	began := url.QueryEscape(old.Start.Format(time.RFC3339Nano))
+	for _, c := range []struct {
+		path string
+		want int
+	}{
+		{fmt.Sprintf("%d?start=%s", old.Flow, began), 200},
+		{fmt.Sprintf("%d?start=%s", old.Flow+1, began), 404},
+		{fmt.Sprintf("%d?start=%s", old.Flow, url.QueryEscape(old.Start.Add(-time.Hour).Format(time.RFC3339Nano))), 404},
+		{fmt.Sprint(old.Flow), 404},
+	} {
+		r, err := http.Get(d.base + "/api/v1/flows/" + c.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var shown struct{ Record *monitor.Record }
+		err = json.NewDecoder(r.Body).Decode(&shown)
+		r.Body.Close()
+		if err != nil || r.StatusCode != c.want {
+			t.Errorf("%s: %d, %v; want %d", c.path, r.StatusCode, err, c.want)
+		}
+		if c.want == 200 && (shown.Record == nil || shown.Record.Client != old.Client || shown.Record.BytesUp != old.BytesUp) {
+			t.Errorf("%s: the record is %+v", c.path, shown.Record)
+		}
+	}
+	// The page takes it from a live view, which says so where there is none.
+	next, _ := events(t, d.address, fmt.Sprintf("view=flow&id=%d&start=%s", old.Flow, began))
+	for range 2 {
+		if v := next(); v["record"] == nil {
+			t.Errorf("the live view has %v", v)
+		}
+	}
+	next, _ = events(t, d.address, "view=flow&id=99999&start="+began)
+	if v := next(); v["error"] == nil {
+		t.Errorf("the live view of no flow has %v", v)
 	}
 	http.DefaultClient.CloseIdleConnections()
 }
