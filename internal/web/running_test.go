@@ -115,7 +115,7 @@ func TestPicture(t *testing.T) {
 	s.fetchOften(ctx, 2, 8<<20, 24<<20, 40*time.Second) // a large one now and then
 	p := browser.Open(t, "http://"+s.board())
 	p.Theme("light")
-	p.Size(1280, 1225)
+	p.Size(1280, 1175)
 	time.Sleep(*pictureAfter)
 	p.Go("/")
 	p.Becomes("performance.getEntriesByName('update').length >= 5")
