@@ -96,6 +96,11 @@ export class Chart {
       c.moveTo(u.bbox.left, y);
       c.lineTo(u.bbox.left + u.bbox.width, y);
       c.stroke();
+      c.setLineDash([]); // an edge has the word be read before a line
+      c.strokeStyle = style('--surface');
+      c.lineWidth = 3 * devicePixelRatio;
+      c.strokeText(word, u.bbox.left + 4 * devicePixelRatio, y - 4 * devicePixelRatio);
+      c.lineWidth = devicePixelRatio;
       c.fillText(word, u.bbox.left + 4 * devicePixelRatio, y - 4 * devicePixelRatio);
     }
     c.restore();
