@@ -29,6 +29,7 @@ func (w *writer) write() error {
 		return w.prune()
 	})
 	if err != nil {
+		w.segment.last = 0 // it is not in the file
 		return err
 	}
 	for word, id := range words {
@@ -219,8 +220,13 @@ func (w *writer) intern(word string, added map[string]int64) (int64, error) {
 // them.
 func closeSegment(conn *sql.Conn, all []facts) error {
 	last := all[len(all)-1].id
-	var packs int
-	if err := conn.QueryRowContext(background, "SELECT count(*) FROM packs WHERE last > ? AND last <= ?", last-segmentLen, last).Scan(&packs); err != nil {
+	var packs, records int
+	err := conn.QueryRowContext(background, "SELECT count(*), sum(records) FROM packs WHERE last > ? AND last <= ?", last-segmentLen, last).Scan(&packs, &records)
+	if err == nil && records != len(all) { // another process has let some go, for their age
+		all = all[:0:0]
+		_, err = packsBetween(conn, last-segmentLen, last, func(f *facts) { all = append(all, *f) })
+	}
+	if err != nil {
 		return err
 	}
 	if packs > loosePacks {
@@ -233,7 +239,7 @@ func closeSegment(conn *sql.Conn, all []facts) error {
 		least, most = min(least, f.endMs), max(most, f.endMs)
 	}
 	e := newExtremes(all)
-	_, err := conn.ExecContext(background, `INSERT INTO segments
+	_, err = conn.ExecContext(background, `INSERT INTO segments
 		(last, records, min_end_ms, max_end_ms, max_elapsed_us, max_bytes, min_goodput_bps, max_retransmitted, digest) VALUES (?,?,?,?,?,?,?,?,?)`,
 		last, len(all), least, most, e.elapsedUs, e.bytes, e.leastGoodput, e.retrans, encodeDigest(all))
 	return err

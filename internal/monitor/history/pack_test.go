@@ -70,6 +70,62 @@ func TestPacksAreMadeWhole(t *testing.T) {
 	}
 }
 
+// TestSegmentAfterAnotherProcess has one process write what a second one, or a
+// transaction that failed, has changed meanwhile.
+func TestSegmentAfterAnotherProcess(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "history.db")
+	s, _ := opened(t, path, Options{})
+	s.Close()
+	w := newWriter(s)
+	if err := w.open(); err != nil {
+		t.Fatal(err)
+	}
+	defer w.letGo()
+	all := made(segmentLen+10, time.Second, noon)
+	write := func(from, to int) error {
+		w.batch = append(w.batch[:0], all[from:to]...)
+		return w.write()
+	}
+	for from := 0; from < 600; from += 100 {
+		if err := write(from, from+100); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db := w.db.conn
+	// The table is away when it is wanted, so the transaction comes to nothing.
+	for _, statement := range []string{"ALTER TABLE hours RENAME TO away", "ALTER TABLE away RENAME TO hours"} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+		if statement[len(statement)-4:] == "away" && write(600, 700) == nil {
+			t.Fatal("it is written")
+		}
+	}
+	if w.segment.last != 0 {
+		t.Errorf("the segment is known up to %d after a failure", w.segment.last)
+	}
+	if err := write(600, 700); err != nil {
+		t.Fatal(err)
+	}
+	// The other process lets the first ones go.
+	if _, err := db.ExecContext(t.Context(), "DELETE FROM packs WHERE last <= 300"); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(700, len(all)); err != nil {
+		t.Fatal(err)
+	}
+	r := reader(t, path)
+	longest, err := r.Query(t.Context(), Query{Order: Longest, Limit: MaxLimit})
+	if err != nil || len(longest) != len(all)-300 {
+		t.Errorf("%d records of %d, %v", len(longest), len(all)-300, err)
+	}
+	for i := range longest {
+		if want := all[longest[i].ID-1]; longest[i].Flow != want.Flow || longest[i].BytesUp != want.BytesUp {
+			t.Errorf("record %d is %+v, want %+v", longest[i].ID, longest[i], want)
+		}
+	}
+}
+
 func TestFlowsAreFound(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "history.db")
 	s, _ := opened(t, path, Options{})
