@@ -165,6 +165,7 @@ func (p *packer) flush() (err error) {
 			return err
 		}
 	}
+	p.rows = sealed(p.rows)
 	_, err = p.stmt.ExecContext(background, p.last, p.records, p.least, p.most, p.rows)
 	p.records, p.rows = 0, p.rows[:0]
 	return err

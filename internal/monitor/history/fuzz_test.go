@@ -74,7 +74,7 @@ func FuzzPack(f *testing.F) {
 	f.Add(int64(28), int64(9), rows)
 	f.Add(int64(1), int64(1), []byte{packFormat, 0, 0})
 	f.Fuzz(func(t *testing.T, last, records int64, rows []byte) {
-		p := pack{last, records, rows}
+		p := pack{last, records, sealed(slices.Clip(rows))} // nobody finds a checksum by chance
 		var all []facts
 		if err := p.facts(0, func(f *facts) { all = append(all, *f) }); err != nil {
 			return
@@ -98,14 +98,14 @@ func FuzzPack(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			same, err := (&pack{f.id, 1, again}).record(f.id, nil)
+			same, err := (&pack{f.id, 1, sealed(again)}).record(f.id, nil)
 			if err != nil || same.BytesUp != r.BytesUp || !same.End.Equal(r.End) || !same.Start.Equal(r.Start) || same.Client != r.Client {
 				t.Fatalf("%+v became %+v, %v", r, same, err)
 			}
 		}
 	})
 	var read []facts
-	if err := (&pack{28, 9, rows}).facts(0, func(f *facts) { read = append(read, *f) }); err != nil || !slices.Equal(read, written) {
+	if err := (&pack{28, 9, sealed(rows)}).facts(0, func(f *facts) { read = append(read, *f) }); err != nil || !slices.Equal(read, written) {
 		f.Fatalf("%v became %v, %v", written, read, err)
 	}
 }

@@ -3,6 +3,7 @@ package history
 import (
 	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"time"
 
 	"longhaul/internal/doctor"
@@ -14,7 +15,7 @@ import (
 // IDs, those of one transaction, and at most packLen, after one of which it always
 // ends. When a segment is full, packs that became many are made whole ones.
 //
-//	format, records × (length in two bytes, record)
+//	format, records × (length in two bytes, record), CRC-32C of all that
 //
 // A record is numbers without their leading zeros, its facts first.
 const (
@@ -23,6 +24,13 @@ const (
 	// loosePacks is how many packs a segment may be left in.
 	loosePacks = segmentLen/packLen + 4
 )
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sealed are rows with their checksum behind them.
+func sealed(rows []byte) []byte {
+	return binary.LittleEndian.AppendUint32(rows, crc32.Checksum(rows, castagnoli))
+}
 
 // maxError bounds the text of an error, in bytes.
 const maxError = 200
@@ -133,7 +141,11 @@ type scanner interface{ Scan(...any) error }
 
 // each calls visit with every record of a pack that is above an ID.
 func (p *pack) each(above int64, visit func(id int64, body []byte) error) error {
-	r := &blobReader{b: p.rows}
+	end := len(p.rows) - crc32.Size
+	if end < 0 || binary.LittleEndian.Uint32(p.rows[end:]) != crc32.Checksum(p.rows[:end], castagnoli) {
+		return errBlob
+	}
+	r := &blobReader{b: p.rows[:end]}
 	if r.byte() != packFormat || p.records < 1 || p.records > packLen || p.records > p.last {
 		return errBlob
 	}

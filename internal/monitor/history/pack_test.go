@@ -126,6 +126,38 @@ func TestSegmentAfterAnotherProcess(t *testing.T) {
 	}
 }
 
+// TestCheckReadsBlobs damages what SQLite takes for any bytes.
+func TestCheckReadsBlobs(t *testing.T) {
+	for name, statement := range map[string]string{
+		"a pack":           "UPDATE packs SET rows = substr(rows, 1, 50) || x'ffff' || substr(rows, 53) WHERE last = 1024",
+		"a pack at last":   "UPDATE packs SET rows = x'01' WHERE last = (SELECT max(last) FROM packs)",
+		"a pack's records": "DELETE FROM packs WHERE last = 256",
+		"a digest":         "UPDATE segments SET digest = substr(digest, 1, 3000) || x'ffffffff' || substr(digest, 3005)",
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "history.db")
+			s, _ := opened(t, path, Options{})
+			add(t, s, made(segmentLen+50, time.Second, noon))
+			s.Close()
+			if err := Check(t.Context(), path); err != nil {
+				t.Fatal(err)
+			}
+			db, err := openDatabase(t.Context(), path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = db.conn.ExecContext(t.Context(), statement)
+			db.close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := Check(t.Context(), path); !errors.Is(err, ErrUnsound) {
+				t.Errorf("%v, want %v", err, ErrUnsound)
+			}
+		})
+	}
+}
+
 func TestFlowsAreFound(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "history.db")
 	s, _ := opened(t, path, Options{})

@@ -324,5 +324,67 @@ func Check(ctx context.Context, path string) error {
 	if verdict != "ok" {
 		return fmt.Errorf("%w: %s", ErrUnsound, verdict)
 	}
-	return nil
+	return classify(checkBlobs(ctx, pool))
+}
+
+// checkBlobs reads what SQLite does not understand: every pack and every digest.
+func checkBlobs(ctx context.Context, pool *sql.DB) error {
+	tx, err := pool.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }()
+	v := &view{ctx: ctx, tx: tx}
+	var known []facts // of the segment's packs
+	var next pack     // the first one behind it
+	packs, err := tx.QueryContext(ctx, "SELECT "+packColumns+" FROM packs ORDER BY last")
+	if err != nil {
+		return err
+	}
+	defer packs.Close()
+	upTo := func(last int64) error {
+		known = known[:0]
+		for {
+			if next.last > last {
+				return nil
+			}
+			if next.last > 0 {
+				if err := next.facts(0, func(f *facts) { known = append(known, *f) }); err != nil {
+					return err
+				}
+				next = pack{}
+			}
+			if !packs.Next() {
+				return packs.Err()
+			}
+			if next, err = scanPack(packs); err != nil {
+				return err
+			}
+		}
+	}
+	err = v.each("SELECT last, digest FROM segments ORDER BY last", nil, func(row scanner) error {
+		var last int64
+		var digest sql.RawBytes
+		if err := row.Scan(&last, &digest); err != nil {
+			return err
+		}
+		if err := upTo(last); err != nil {
+			return err
+		}
+		same, all := 0, 0
+		err := readDigest(digest, func(group) bool { return true }, func(f *facts) {
+			if all < len(known) && known[all] == *f {
+				same++
+			}
+			all++
+		})
+		if err == nil && (same != all || same != len(known)) {
+			err = errBlob
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return upTo(math.MaxInt64)
 }
