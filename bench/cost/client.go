@@ -20,6 +20,7 @@ type load struct {
 	reply   uint64 // bytes
 	renew   bool   // a connection for every request; the target ends it
 	once    bool   // one request on each connection, which is then kept
+	rate    int    // requests in a second, of all together; 0: as many as there can be
 }
 
 // counted is what clients have done since the counters were last reset.
@@ -48,6 +49,8 @@ type clients struct {
 	events  []unix.EpollEvent
 	base    time.Time
 	idle    int
+	waiting []int // clients whose turn has not come yet, with a rate
+	started int64 // requests, with a rate
 	counted
 }
 
@@ -147,6 +150,12 @@ func (c *clients) untilIdle(within time.Duration) error {
 
 // turn waits for events, no longer than most, and deals with them.
 func (c *clients) turn(most time.Duration) error {
+	if len(c.waiting) > 0 {
+		if err := c.release(); err != nil {
+			return err
+		}
+		most = 0 // to the next millisecond
+	}
 	n, err := unix.EpollWait(c.epfd, c.events, int(most/time.Millisecond)+1)
 	if err != nil && err != unix.EINTR {
 		return err
@@ -186,7 +195,8 @@ func (c *clients) event(i int, events uint32) error {
 			c.requests++
 			c.latency.add(time.Since(c.base) - k.begun)
 			unix.Close(k.fd)
-			return c.begin(i)
+			k.fd = -1
+			return c.next(i)
 		case n == 0:
 			return errShort
 		}
@@ -207,8 +217,39 @@ func (c *clients) event(i int, events uint32) error {
 			c.idle++
 			return nil
 		}
-		return c.ask(k)
+		return c.next(i)
 	}
+}
+
+// next has a client begin again, at once or when its turn comes.
+func (c *clients) next(i int) error {
+	if c.load.rate > 0 {
+		c.waiting = append(c.waiting, i)
+		return nil
+	}
+	return c.again(i)
+}
+
+func (c *clients) again(i int) error {
+	if c.load.renew {
+		return c.begin(i)
+	}
+	return c.ask(&c.list[i])
+}
+
+// release has as many clients begin as are due. What could not be begun in time,
+// since none was waiting, is not made up for.
+func (c *clients) release() error {
+	due := int64(time.Since(c.base).Seconds() * float64(c.load.rate))
+	n := min(int(due-c.started), len(c.waiting))
+	for _, i := range c.waiting[:n] {
+		if err := c.again(i); err != nil {
+			return err
+		}
+	}
+	c.waiting = append(c.waiting[:0], c.waiting[n:]...)
+	c.started = max(c.started+int64(n), due-int64(c.load.rate/100))
+	return nil
 }
 
 func (c *clients) ask(k *client) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"strings"
 	"testing"
@@ -202,4 +203,53 @@ func TestChanges(t *testing.T) {
 	if want := "| bulk | goodput_Bps | -2.0 % (-3.0 to +1.0) |\n"; !strings.Contains(text.String(), want) {
 		t.Errorf("%q has not %q", text.String(), want)
 	}
+}
+
+// TestRate has clients that could do more keep to what they are told.
+func TestRate(t *testing.T) {
+	t.Setenv("COST_TEST_ROLE", "program")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := peers.Address{Host: "127.0.0.1", Port: freePort(t)}
+	target, err := startTarget(t.Context(), self, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer target.stop()
+	for name, l := range map[string]load{
+		"same connections": {clients: 20, reply: requestSize, rate: 1000},
+		"new connections":  {clients: 20, reply: requestSize, rate: 500, renew: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := connect(l, to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.close()
+			if err := c.run(time.Second); err != nil {
+				t.Fatal(err)
+			}
+			d := time.Since(c.base)
+			// All begin at once, and a hundredth of a second may be made up for.
+			if most := int64(d.Seconds()*float64(l.rate)) + int64(l.rate/100+l.clients); c.requests > most || c.requests < int64(2*l.clients) {
+				t.Errorf("%d requests in %v, want at most %d", c.requests, d, most)
+			}
+			if len(c.waiting) > l.clients {
+				t.Errorf("%d of %d clients wait", len(c.waiting), l.clients)
+			}
+		})
+	}
+}
+
+// freePort is a port of the loopback address that nobody has at the moment.
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,16 +26,30 @@ var monitoringContenders = []contender{
 // monitoringPairs are those of them that are compared.
 var monitoringPairs = []pair{{"without", "monitored"}, {"without-log", "monitored-without-log"}}
 
-// monitoringMeasures are those that monitoring could cost something.
-var monitoringMeasures = func() (list []measure) {
-	for _, m := range measures {
-		switch m.name {
-		case "bulk16", "connections", "pingpong100", "idle":
-			list = append(list, m)
-		}
+// monitoringMeasures are those that monitoring could cost something. At a rate
+// that leaves the machine some room processor time is the same from run to run;
+// where all is busy, whoever reads what monitoring shows takes from the relay.
+var monitoringMeasures = func() []measure {
+	list := []measure{
+		{
+			name: "connections-paced", title: "6000 new connections in a second: connect, 64 bytes there and back, the target ends",
+			load:    load{clients: 64, reply: requestSize, renew: true, rate: 6000},
+			metrics: []metric{rate, cpuEach, p50, p99},
+		},
+		{
+			name: "pingpong100-paced", title: "64 bytes there and back, 100 flows, 30 000 in a second",
+			load:    load{clients: 100, reply: requestSize, rate: 30_000},
+			metrics: []metric{rate, cpuEach, p50, p99},
+		},
+		{
+			name: "1000-flows-paced", title: "1000 flows with 64 kB replies, 8000 in a second, threads: 2", threads: 2,
+			load:    load{clients: 1000, reply: growthReply, rate: 8000},
+			metrics: []metric{goodput, cpuPerGB, p50, p99, memory},
+		},
 	}
-	for _, m := range growthMeasures {
-		if m.name == "1000-flows-2-threads" || m.name == "10000-flows-2-threads" {
+	for _, m := range slices.Concat(measures, growthMeasures) {
+		switch m.name {
+		case "bulk16", "connections", "pingpong100", "idle", "1000-flows-2-threads", "10000-flows-2-threads":
 			list = append(list, m)
 		}
 	}
