@@ -60,7 +60,7 @@ func (h *Host) Load(ctx context.Context, algorithm, name string) (LoadResult, er
 		return LoadResult{}, err
 	}
 	defer unlock()
-	return h.load(o, name)
+	return h.load(ctx, o, name)
 }
 
 // prepare fits the object to the kernel, and says what the kernel or the
@@ -81,7 +81,7 @@ func (o *object) prepare() error {
 }
 
 // load registers and pins. The caller holds the lock.
-func (h *Host) load(o *object, name string) (result LoadResult, err error) {
+func (h *Host) load(ctx context.Context, o *object, name string) (result LoadResult, err error) {
 	isPinned, err := h.pins().Exists(name, linkPin)
 	if err != nil {
 		return LoadResult{}, err
@@ -89,6 +89,13 @@ func (h *Host) load(o *object, name string) (result LoadResult, err error) {
 	isRegistered, err := registered(name)
 	if err != nil {
 		return LoadResult{}, err
+	}
+	if isRegistered && !isPinned {
+		gone, err := abandoned(ctx, name)
+		if err != nil {
+			return LoadResult{}, err
+		}
+		isRegistered = !gone
 	}
 	switch {
 	case isPinned && isRegistered:

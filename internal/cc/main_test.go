@@ -71,12 +71,7 @@ func load(t testing.TB, h *Host, algorithm string) (name string) {
 	return name
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = nettest.Must
 
 func isRegistered(t testing.TB, name string) bool {
 	t.Helper()

@@ -3,6 +3,7 @@ package cc
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 )
@@ -25,6 +26,10 @@ type UnloadResult struct {
 // gone, which it does after a grace period.
 const unregisterPatience = 5 * time.Second
 
+// abandonedPatience is the same for what has no pin, and is most likely somebody
+// else's.
+const abandonedPatience = 2 * time.Second
+
 // Unload takes an algorithm out of the kernel's table, and removes its pins and
 // whatever an interrupted load has left. It may be in use: connections that
 // have it keep it until they end, sockets that listen with it hand it on until
@@ -36,7 +41,7 @@ func (h *Host) Unload(ctx context.Context, name string) (UnloadResult, error) {
 	}
 	var result UnloadResult
 	if !h.pins().Mounted() {
-		return UnloadResult{Outcome: Nothing}, h.notOurs(name)
+		return UnloadResult{Outcome: Nothing}, h.notOurs(ctx, name)
 	}
 	unlock, err := h.pins().Lock(ctx)
 	if err != nil {
@@ -49,7 +54,7 @@ func (h *Host) Unload(ctx context.Context, name string) (UnloadResult, error) {
 		return UnloadResult{}, err
 	}
 	if !slices.Contains(names, name) {
-		return UnloadResult{Outcome: Nothing}, h.notOurs(name)
+		return UnloadResult{Outcome: Nothing}, h.notOurs(ctx, name)
 	}
 	isPinned, err := h.pins().Exists(name, linkPin)
 	if err != nil {
@@ -68,35 +73,48 @@ func (h *Host) Unload(ctx context.Context, name string) (UnloadResult, error) {
 		return UnloadResult{}, err
 	}
 	result.Outcome = Unloaded
-	for deadline := time.Now().Add(unregisterPatience); ; {
+	gone, err := unregistered(ctx, name, unregisterPatience)
+	result.StillRegistered = !gone
+	return result, err
+}
+
+// unregistered waits, at most so long, until the kernel has no algorithm of the
+// name, and says whether that is so.
+func unregistered(ctx context.Context, name string, patience time.Duration) (bool, error) {
+	for deadline := time.Now().Add(patience); ; {
 		still, err := registered(name)
 		if err != nil {
-			return result, err
+			return false, err
 		}
-		if !still {
-			return result, nil
-		}
-		if time.Now().After(deadline) {
-			result.StillRegistered = true
-			return result, nil
+		if !still || !time.Now().Before(deadline) {
+			return !still, nil
 		}
 		select {
 		case <-ctx.Done():
-			result.StillRegistered = true
-			return result, nil
+			return false, nil
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
 }
 
+// abandoned says whether an algorithm without a pin is gone in a moment: it was
+// of a process that has just ended, or has just been unloaded.
+func abandoned(ctx context.Context, name string) (bool, error) {
+	patience := abandonedPatience
+	if _, err := os.Stat("/sys/module/tcp_" + name); err == nil {
+		patience = 0 // a kernel module's, which stays
+	}
+	return unregistered(ctx, name, patience)
+}
+
 // notOurs is the error for unloading what longhaul has not loaded, nil if
 // nobody has.
-func (h *Host) notOurs(name string) error {
-	is, err := registered(name)
+func (h *Host) notOurs(ctx context.Context, name string) error {
+	gone, err := abandoned(ctx, name)
 	if err != nil {
 		return err
 	}
-	if is {
+	if !gone {
 		return fmt.Errorf("%s: %w, and longhaul has not loaded it", name, ErrTaken)
 	}
 	known, err := h.Names()
