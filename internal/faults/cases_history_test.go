@@ -3,13 +3,19 @@ package faults
 import (
 	"context"
 	"database/sql"
+	"fmt"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	_ "modernc.org/sqlite"
 
+	"longhaul/internal/httpd"
 	"longhaul/internal/nettest"
 	"longhaul/internal/tcpscript"
 )
@@ -58,6 +64,128 @@ func TestCase25HistoryCannotBeWritten(t *testing.T) {
 				t.Errorf("the history is not sound: %s", output)
 			}
 		})
+	}
+}
+
+// Case 25: the disk hangs. Whoever writes to it waits in the kernel and could not
+// even be killed; forwarding does not know of it, nor does who asks how things are.
+func TestCase25HistoryDiskHangs(t *testing.T) {
+	disk := newDisk(t)
+	file := filepath.Join(disk.dir, "history.db")
+	listen, health, dashboard := nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "127.0.0.1")
+	config := "history: {file: " + file + "}\nhttp_listen: " + health + "\ndashboard: {listen: \"" + dashboard + "\"}\n" + single(listen, echo(t, "127.0.0.1:0"), "")
+	relay := startDaemon(t, nil, unsupervised, config)
+	var standing []held
+	for range 16 {
+		standing = append(standing, hold(t, tcpscript.DialTo(listen)))
+	}
+	ended := 0
+	open := func(n int) (longest time.Duration) {
+		for range n {
+			begin := time.Now()
+			hold(t, tcpscript.DialTo(listen)).release(t)
+			longest = max(longest, time.Since(begin))
+		}
+		ended += n
+		return longest
+	}
+	open(20)
+	metric := func(name string) string {
+		t.Helper()
+		_, text, err := httpd.Get(t.Context(), "tcp", health, "/metrics", 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if value, is := strings.CutPrefix(line, name+" "); is {
+				return strings.TrimSpace(value)
+			}
+		}
+		return ""
+	}
+	nettest.Eventually(t, patience, func() bool { return metric("longhaul_history_records_total") == "20" }, func() string { return relay.log.String() })
+
+	disk.freeze()
+	echoes := watchEchoes(standing)
+	slowest := open(1000)
+	for _, view := range []string{"overview", "flows"} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		updates := 0
+		err := followDashboard(ctx, http.DefaultTransport, dashboard, view, func() {
+			if updates++; updates == 3 {
+				cancel()
+			}
+		})
+		if updates < 3 {
+			t.Errorf("the dashboard's %s was updated %d times: %v", view, updates, err)
+		}
+		cancel()
+	}
+	relay.expectLog(`the disk does not answer the history, forwarding goes on without it.*records_waiting`)
+	if output, _ := command(t, "status", "--control-socket", relay.socket()); !strings.Contains(output, "the disk has not answered for") {
+		t.Errorf("status does not tell:\n%s", output)
+	}
+	relay.reload(config)
+	slowest = max(slowest, open(20))
+	median, p99, longest := echoes.end(t)
+	if written := metric("longhaul_history_records_total"); written != "20" {
+		t.Errorf("%s records are on a disk that takes none", written)
+	}
+	t.Logf("while the disk hung: echoes: median %v, 99 %% within %v, longest %v; the slowest of %d new flows took %v", median, p99, longest, ended-20, slowest)
+	// Milliseconds; a loaded machine may be late. Who waits for the disk does so until it thaws.
+	if longest > patience/2 || slowest > patience/2 {
+		t.Error("flows waited for the disk")
+	}
+
+	disk.thaw()
+	relay.expectLog("the disk answers the history again.*records_dropped=0")
+	for _, h := range standing {
+		h.release(t)
+		ended++
+	}
+	relay.signal(unix.SIGTERM)
+	relay.expectExit(0)
+	output, status := command(t, "history", "check", "--json", "--file", file)
+	if status != 0 || !strings.Contains(output, fmt.Sprintf(`"records": %d`, ended)) {
+		t.Errorf("the history is not sound, or has not %d records: %s", ended, output)
+	}
+}
+
+// disk is a file system on a block device of its own, that can be made to hang.
+type disk struct {
+	t   *testing.T
+	dir string
+}
+
+func newDisk(t *testing.T) *disk {
+	t.Helper()
+	nettest.RequireSandbox(t)
+	nettest.RequireRoot(t) // for the loop device
+	d := &disk{t: t, dir: t.TempDir()}
+	image := filepath.Join(t.TempDir(), "image")
+	writeFile(t, image, "")
+	if err := os.Truncate(image, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	d.run(nettest.RequireProgram(t, "mkfs.ext4", "e2fsprogs"), "-q", "-F", image)
+	d.run(nettest.RequireProgram(t, "mount", "mount"), "-o", "loop", image, d.dir)
+	t.Cleanup(func() { d.run("umount", d.dir) })
+	return d
+}
+
+// freeze has every write wait until thaw.
+func (d *disk) freeze() {
+	d.t.Helper()
+	d.run("fsfreeze", "--freeze", d.dir)
+	d.t.Cleanup(func() { _ = exec.Command("fsfreeze", "--unfreeze", d.dir).Run() }) // before anything waits for the relay's end
+}
+
+func (d *disk) thaw() { d.t.Helper(); d.run("fsfreeze", "--unfreeze", d.dir) }
+
+func (d *disk) run(name string, args ...string) {
+	d.t.Helper()
+	if output, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		d.t.Fatalf("%s %s: %v: %s", name, args, err, output)
 	}
 }
 

@@ -191,7 +191,7 @@ func (w *writer) intern(word string, added map[string]int64) (int64, error) {
 	if len(word) > maxError {
 		word = word[:maxError]
 	}
-	recent := &w.recent[len(word)%len(w.recent)]
+	recent := &w.recent[(len(word)+int(word[0])+7*int(word[len(word)-1]))%len(w.recent)]
 	if recent.word == word { // mostly the same string: no byte of it is compared
 		return recent.id, nil
 	}

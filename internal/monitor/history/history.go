@@ -32,6 +32,7 @@ const (
 	batchInterval  = 400 * time.Millisecond
 	closePatience  = 3 * time.Second
 	reportInterval = time.Minute // between two lines about trouble that lasts
+	diskPatience   = 5 * time.Second
 )
 
 // Options say what a [Store] keeps.
@@ -44,6 +45,7 @@ type Options struct {
 	now        func() time.Time
 	beforeCall func() // before each use of the file
 	settle     time.Duration
+	patience   time.Duration // instead of diskPatience
 }
 
 // Store writes a history.
@@ -59,6 +61,7 @@ type Store struct {
 	queue   []monitor.Record
 	closing bool
 	state   State
+	atFile  time.Time // since when the writer has waited for the file; zero: it does not
 
 	some    chan struct{} // the queue has a batch
 	stop    chan struct{}
@@ -93,6 +96,9 @@ func Open(path string, opts Options) (*Store, error) {
 	}
 	if opts.settle == 0 {
 		opts.settle = settle
+	}
+	if opts.patience == 0 {
+		opts.patience = diskPatience
 	}
 	s := &Store{
 		path: path, log: opts.Log, opts: opts,
@@ -149,7 +155,18 @@ func (s *Store) State() State {
 	defer s.mu.Unlock()
 	state := s.state
 	state.Waiting = len(s.queue)
+	if waited := s.waited(); waited >= s.opts.patience {
+		state.Problem = fmt.Sprintf("the disk has not answered for %v", waited.Round(time.Second))
+	}
 	return state
+}
+
+// waited is how long the writer has waited for the file.
+func (s *Store) waited() time.Duration {
+	if s.atFile.IsZero() {
+		return 0
+	}
+	return time.Since(s.atFile)
 }
 
 // Close writes what waits and ends the writing, within some seconds.

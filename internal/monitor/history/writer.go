@@ -15,7 +15,7 @@ type writer struct {
 	*Store
 	db      *database
 	words   map[string]int64 // what is known to be in the file
-	recent  [32]knownWord    // those of words that came last, by their lengths
+	recent  [64]knownWord    // those of words that came last, by their lengths and ends
 	batch   []monitor.Record // taken from the queue, not written yet
 	segment openSegment
 	clock   clockWatch
@@ -26,6 +26,7 @@ type writer struct {
 	troubled   bool
 	reported   time.Time // when trouble was said last
 	lost       int64     // Dropped as it was said last
+	disk       *diskWatch
 	checked    chan error
 }
 
@@ -36,7 +37,7 @@ const (
 )
 
 func newWriter(s *Store) *writer {
-	return &writer{Store: s, checked: make(chan error, 1), clock: clockWatch{began: time.Now(), settle: s.opts.settle}}
+	return &writer{Store: s, checked: make(chan error, 1), clock: clockWatch{began: time.Now(), settle: s.opts.settle}, disk: newDiskWatch(s)}
 }
 
 func (w *writer) loop() {
@@ -113,10 +114,13 @@ func (w *writer) emptyBatch() {
 
 // attempt does something with the file and says whether that has worked.
 func (w *writer) attempt(do func() error) bool {
+	w.disk.begin()
 	if w.opts.beforeCall != nil {
 		w.opts.beforeCall()
 	}
-	if err := do(); err != nil {
+	err := do()
+	w.disk.end()
+	if err != nil {
 		w.trouble(classify(err))
 		return false
 	}
@@ -218,7 +222,8 @@ func (w *writer) open() error {
 		db.close()
 		return err
 	}
-	w.db, w.words, w.recent, w.segment.last = db, map[string]int64{}, [32]knownWord{}, 0
+	w.db, w.words, w.segment.last = db, map[string]int64{}, 0
+	clear(w.recent[:])
 	if last != 0 && last != os.Getpid() && !alive(last) {
 		// A kill leaves a sound file; the end of a whole host may not. It takes
 		// seconds to look, in which records are written already.
