@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // pair names two relays of which the second is judged by the first.
@@ -74,15 +73,14 @@ func medianInterval(values []float64) (low, high float64) {
 	return sorted[k], sorted[n-1-k]
 }
 
-// writeChanges writes a table of them, a line for each measure and metric.
-func (r *result) writeChanges(b *strings.Builder) {
-	if len(r.Changes) == 0 {
-		return
-	}
+const changesTitle = "Change, round by round: median (95 % confidence)"
+
+// changeTable is a table of them, a row for each measure and metric.
+func (r *result) changeTable() (head []string, rows [][]string) {
 	type line struct{ measure, metric string }
-	cells := map[line]map[pair]string{}
-	var lines []line
 	var pairs []pair
+	var lines []line
+	cells := map[line]map[pair]string{}
 	for _, c := range r.Changes {
 		at := line{c.Measure, c.Metric}
 		if cells[at] == nil {
@@ -94,17 +92,16 @@ func (r *result) writeChanges(b *strings.Builder) {
 		}
 		cells[at][c.pair] = fmt.Sprintf("%+.1f %% (%+.1f to %+.1f)", 100*c.Median, 100*c.Low, 100*c.High)
 	}
-	b.WriteString("**Change, round by round: median (95 % confidence)**\n\n| measure | figure |")
+	head = []string{"measure", "figure"}
 	for _, p := range pairs {
-		fmt.Fprintf(b, " %s, not %s |", p.Other, p.Base)
+		head = append(head, p.Other+", not "+p.Base)
 	}
-	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(pairs)) + "\n")
 	for _, at := range lines {
-		fmt.Fprintf(b, "| %s | %s |", at.measure, at.metric)
+		row := []string{at.measure, at.metric}
 		for _, p := range pairs {
-			fmt.Fprintf(b, " %s |", cells[at][p])
+			row = append(row, cells[at][p])
 		}
-		b.WriteString("\n")
+		rows = append(rows, row)
 	}
-	b.WriteString("\n")
+	return head, rows
 }

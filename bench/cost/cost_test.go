@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -198,10 +199,20 @@ func TestChanges(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	r.Changes = got
-	var text strings.Builder
-	r.writeChanges(&text)
-	if want := "| bulk | goodput_Bps | -2.0 % (-3.0 to +1.0) |\n"; !strings.Contains(text.String(), want) {
-		t.Errorf("%q has not %q", text.String(), want)
+	for _, form := range []struct {
+		write func(io.Writer) error
+		want  string
+	}{
+		{r.writeMarkdown, "| measure | figure | monitored, not without |\n|---|---|---|\n| bulk | goodput_Bps | -2.0 % (-3.0 to +1.0) |\n\n"},
+		{r.writeText, "  measure  figure       monitored, not without\n  bulk     goodput_Bps  -2.0 % (-3.0 to +1.0)\n\n"},
+	} {
+		var text strings.Builder
+		if err := form.write(&text); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(text.String(), form.want) {
+			t.Errorf("%q has not %q", text.String(), form.want)
+		}
 	}
 }
 

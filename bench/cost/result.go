@@ -156,7 +156,13 @@ func (r *result) writeMarkdown(w io.Writer) error {
 		}
 		b.WriteString("\n")
 	}
-	r.writeChanges(&b)
+	if head, rows := r.changeTable(); len(rows) > 0 {
+		fmt.Fprintf(&b, "**%s**\n\n| %s |\n%s|\n", changesTitle, strings.Join(head, " | "), strings.Repeat("|---", len(head)))
+		for _, row := range rows {
+			fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
+		}
+		b.WriteString("\n")
+	}
 	b.WriteString(r.conditions() + "\n")
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -176,6 +182,13 @@ func (r *result) writeText(w io.Writer) error {
 				fmt.Fprintf(t, "\t%s", metric.format(row.Values[k]))
 			}
 			fmt.Fprintln(t)
+		}
+		fmt.Fprintln(t)
+	}
+	if head, rows := r.changeTable(); len(rows) > 0 {
+		fmt.Fprintf(t, "%s\n  %s\n", changesTitle, strings.Join(head, "\t"))
+		for _, row := range rows {
+			fmt.Fprintf(t, "  %s\n", strings.Join(row, "\t"))
 		}
 		fmt.Fprintln(t)
 	}

@@ -3,6 +3,7 @@ package monitor
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -295,15 +296,9 @@ func (m *Monitor) fill(s *Snapshot) *Snapshot {
 	}
 	full := *s
 	full.Flows = make([]Flow, 0, len(m.flows))
-	for _, f := range m.flows {
-		full.Flows = append(full.Flows, f.flow)
+	for _, id := range slices.Sorted(maps.Keys(m.flows)) { // a flow is large: it is not sorted itself
+		full.Flows = append(full.Flows, m.flows[id].flow)
 	}
-	slices.SortFunc(full.Flows, func(a, b Flow) int {
-		if a.ID < b.ID {
-			return -1
-		}
-		return 1
-	})
 	m.full.Store(&full)
 	return &full
 }
