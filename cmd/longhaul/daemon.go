@@ -116,7 +116,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	d.openLog()
 	defer d.writer.close(2 * time.Second)
 	d.manager = newServiceManager(d.log)
-	d.manager.silent.Store(d.predecessor != nil)
+	d.manager.silent = d.predecessor != nil
 
 	workers := d.config.Workers
 	if workers == 0 {

@@ -5,7 +5,7 @@ package main
 import (
 	"fmt"
 	"log/slog"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
@@ -16,7 +16,9 @@ import (
 type serviceManager struct {
 	log      *slog.Logger
 	watchdog time.Duration // 0: systemd does not watch
-	silent   atomic.Bool   // another process is the one that systemd listens to
+
+	mu     sync.Mutex
+	silent bool // another process is the one that systemd listens to
 }
 
 func newServiceManager(log *slog.Logger) *serviceManager {
@@ -28,7 +30,13 @@ func newServiceManager(log *slog.Logger) *serviceManager {
 }
 
 func (s *serviceManager) send(state string) {
-	if s.silent.Load() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sendLocked(state)
+}
+
+func (s *serviceManager) sendLocked(state string) {
+	if s.silent {
 		return
 	}
 	if _, err := sd.SdNotify(false, state); err != nil {
@@ -49,12 +57,18 @@ func (s *serviceManager) reloading(status string) {
 // passOn makes another process the one that systemd listens to and watches, and
 // is the last that it hears of this one.
 func (s *serviceManager) passOn(pid int) {
-	s.send(fmt.Sprintf("MAINPID=%d", pid))
-	s.silent.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sendLocked(fmt.Sprintf("MAINPID=%d", pid))
+	s.silent = true
 }
 
 // begin is the first that systemd hears of a process that was passed on to.
-func (s *serviceManager) begin() { s.silent.Store(false) }
+func (s *serviceManager) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.silent = false
+}
 
 func (s *serviceManager) status(status string) { s.send("STATUS=" + status) }
 
