@@ -74,13 +74,11 @@ const (
 	targetPort = 5000
 )
 
-var privateRun = sync.OnceValue(lab.PrivateRun)
-
 // Run runs cases, one after the other. The process must be inside a sandbox.
 func Run(ctx context.Context, cases []Case, o Options) (Outcome, error) {
 	var outcome Outcome
 	// In a /run that goes with the sandbox, however that ends.
-	if err := privateRun(); err != nil {
+	if err := lab.PrivateRun(); err != nil {
 		return outcome, err
 	}
 	for i, c := range cases {

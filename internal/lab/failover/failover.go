@@ -73,8 +73,6 @@ const (
 // patience bounds each connection.
 const patience = 15 * time.Second
 
-var privateRun = sync.OnceValue(lab.PrivateRun)
-
 // Run has a relay die in one way. The process must be inside a sandbox.
 func Run(ctx context.Context, name string, o Options) (Result, error) {
 	r := Result{Case: name}
@@ -158,7 +156,7 @@ type world struct {
 
 func newWorld(ctx context.Context, program string) (*world, error) {
 	// In a /run that goes with the sandbox, however that ends.
-	if err := privateRun(); err != nil {
+	if err := lab.PrivateRun(); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp("/run", "failover-")

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -186,10 +187,48 @@ func (h *Host) Address(device string, prefix netip.Prefix) error {
 			Flags: unix.IFA_F_NODAD,
 		})
 	}
+	if err == nil {
+		err = h.Do(func() error { return AwaitSolicited(link, prefix.Addr()) })
+	}
 	if err != nil {
 		return fmt.Errorf("cannot give %s on host %s the address %s: %w", device, h.Name, prefix, err)
 	}
 	return nil
+}
+
+// AwaitSolicited returns once the network namespace of the calling thread
+// listens where neighbours look for an IPv6 address that a device was given:
+// at its solicited-node multicast address (RFC 4291, section 2.7.1). The kernel
+// joins that some time later, and a neighbour whose first solicitation comes
+// too early asks again after a second. Other addresses need no waiting for.
+func AwaitSolicited(device netlink.Link, address netip.Addr) error {
+	const noSolicitations = unix.IFF_LOOPBACK | unix.IFF_NOARP
+	if !address.Is6() || device.Attrs().RawFlags&noSolicitations != 0 {
+		return nil
+	}
+	hex := fmt.Sprintf("%x", solicitedNode(address))
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		groups, err := os.ReadFile("/proc/thread-self/net/igmp6")
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(groups)) {
+			// Index, device, group, users, flags, timer.
+			fields := strings.Fields(line)
+			if len(fields) > 2 && fields[1] == device.Attrs().Name && fields[2] == hex {
+				return nil
+			}
+		}
+		if time.Now().After(deadline) {
+			return errors.New("the kernel does not listen for neighbours that look for it")
+		}
+	}
+}
+
+func solicitedNode(address netip.Addr) [16]byte {
+	group, of := netip.MustParseAddr("ff02::1:ff00:0").As16(), address.As16()
+	copy(group[13:], of[13:])
+	return group
 }
 
 // Route is where packets of a host go.

@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/link"
 	"longhaul/internal/nettest"
 )
@@ -161,6 +162,9 @@ func (h *Host) configure() error {
 			if err := netlink.AddrAdd(device, address); err != nil {
 				return err
 			}
+		}
+		if err := hosts.AwaitSolicited(device, h.V6); err != nil {
+			return err
 		}
 	}
 	return nil

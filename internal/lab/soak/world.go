@@ -56,13 +56,11 @@ const (
 // checkInterval lies between two integrity checks of the chain.
 const checkInterval = 2 * time.Second
 
-var privateRun = sync.OnceValue(lab.PrivateRun)
-
 // newWorld builds the lab and starts the relays. The process must be inside a
 // sandbox.
 func newWorld(ctx context.Context, program string, seed uint64, checks bool) (*world, error) {
 	// In a /run that goes with the sandbox, however that ends.
-	if err := privateRun(); err != nil {
+	if err := lab.PrivateRun(); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp("/run", "soak-")

@@ -104,8 +104,6 @@ const patience = 15 * time.Second
 // what of those after an upgrade is due to the upgrade.
 const quietTimes = 3
 
-var privateRun = sync.OnceValue(lab.PrivateRun)
-
 // Run runs the experiment. The process must be inside a sandbox.
 func Run(ctx context.Context, o Options) (r Result, err error) {
 	r = Result{RTTSeconds: rtt.Seconds(), RateBps: rateBps, BulkFlows: o.Bulk}
@@ -181,7 +179,7 @@ type world struct {
 
 func newWorld(ctx context.Context, program string) (*world, error) {
 	// In a /run that goes with the sandbox, however that ends.
-	if err := privateRun(); err != nil {
+	if err := lab.PrivateRun(); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp("/run", "upgrade-")
