@@ -88,6 +88,14 @@ func (s *stand) nobody() netip.AddrPort {
 
 // relay answers checks and forwards what goes on, as a relay does.
 func (s *stand) relay(server Server, to netip.AddrPort) netip.AddrPort {
+	s.t.Helper()
+	return s.relaySettling(server, to, 0)
+}
+
+// relaySettling is a relay that waits for so much longer whether its target
+// thinks better of it.
+func (s *stand) relaySettling(server Server, to netip.AddrPort, longer time.Duration) netip.AddrPort {
+	s.t.Helper()
 	server.Dial = dialTCP
 	return s.listen(func(client *net.TCPConn) {
 		f := Flow{
@@ -100,7 +108,7 @@ func (s *stand) relay(server Server, to netip.AddrPort) netip.AddrPort {
 		} else {
 			s.keep(target)
 			defer target.Close()
-			f.Target, f.Since = target, time.Now()
+			f.Target, f.Since = target, time.Now().Add(longer)
 		}
 		if !server.Serve(s.t.Context(), f) {
 			return

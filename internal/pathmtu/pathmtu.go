@@ -247,11 +247,11 @@ func (p *prober) noteMTU(mtu int) {
 func (p *prober) wait(ctx context.Context, patience time.Duration) error {
 	deadline := time.Now().Add(patience)
 	polls := make([]unix.PollFd, len(p.sockets))
-	for !p.large {
+	for over := false; !p.large && !over; {
+		// One look more when the time is over: who was not let run for a while
+		// has not looked yet.
 		left := time.Until(deadline)
-		if left <= 0 {
-			return nil
-		}
+		over = left <= 0
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -259,7 +259,8 @@ func (p *prober) wait(ctx context.Context, patience time.Duration) error {
 			polls[i] = unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN}
 		}
 		// Short enough to notice an interruption.
-		n, err := unix.Poll(polls, int(min(left, 50*time.Millisecond)/time.Millisecond)+1)
+		look := unix.NsecToTimespec(int64(min(max(left, 0), 50*time.Millisecond)))
+		n, err := unix.Ppoll(polls, &look, nil)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("cannot probe: %w", err)
 		}

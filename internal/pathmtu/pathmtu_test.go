@@ -17,12 +17,7 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = nettest.Must
 
 // row is three hosts in a row.
 type row struct{ linktest.Row }

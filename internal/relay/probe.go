@@ -24,7 +24,8 @@ func (ConnectProbe) Probe(ctx context.Context, to netip.AddrPort) (time.Duration
 		if errors.As(err, &op) {
 			err = op.Err
 		}
-		if ctx.Err() != nil {
+		// The dialer may notice the deadline before ctx does.
+		if ctx.Err() != nil || op != nil && op.Timeout() {
 			err = errors.New("no answer in time")
 		}
 		return 0, fmt.Errorf("connect to %s: %w", to, err)

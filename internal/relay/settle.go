@@ -32,7 +32,8 @@ var onlySYN = []unix.SockFilter{
 // listening. A client whose SYN was answered has a connection, as far as it
 // knows, and would see it reset. Meanwhile new SYNs are dropped; who sent them
 // sends them again after a second, and learns that nobody listens. The workers
-// still accept. It returns at once if no handshake is under way.
+// still accept. It returns at once if no handshake is under way, and only after
+// settleWithin if the kernel does not say whether one is.
 //
 // Sockets that another process has as well are left alone.
 func (r *Relay) settle(listeners ...*listener) {
@@ -48,7 +49,8 @@ func (r *Relay) settle(listeners ...*listener) {
 	}
 	diag, err := tcpinfo.OpenDiag()
 	if err != nil {
-		return // it is as without
+		time.Sleep(settleWithin)
+		return
 	}
 	defer diag.Close()
 	deadline := time.Now().Add(settleWithin)
@@ -57,15 +59,15 @@ func (r *Relay) settle(listeners ...*listener) {
 	}
 }
 
-// underway says whether a client waits for a handshake with a listener that is
-// bound to one of the addresses.
+// underway says whether a client waits, as far as is known, for a handshake with
+// a listener that is bound to one of the addresses.
 func underway(diag *tcpinfo.Diag, bound map[netip.AddrPort]bool) (found bool) {
 	anyOf := func(a netip.Addr, port uint16) bool { return bound[netip.AddrPortFrom(a, port)] }
 	err := diag.Handshakes(func(local netip.AddrPort) {
 		found = found || bound[local] || anyOf(netip.IPv6Unspecified(), local.Port()) ||
 			local.Addr().Is4() && anyOf(netip.IPv4Unspecified(), local.Port())
 	})
-	return found && err == nil
+	return found || err != nil
 }
 
 // dropSYNs has a listener take no new connections. Those it has made inherit the
