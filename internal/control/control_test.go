@@ -76,20 +76,14 @@ func TestVerbs(t *testing.T) {
 			<-ctx.Done()
 			told <- ctx.Err()
 			return "told", nil
-		case "rest": // longer than an idle client may
-			time.Sleep(300 * time.Millisecond)
-			return "rested", ctx.Err()
 		}
 		return nil, ErrUnknownVerb
-	}}, limits{request: 100 * time.Millisecond, status: time.Second, reply: 100 * time.Millisecond})
+	}}, defaultLimits)
 	defer s.Close()
 
 	body, err := Do(t.Context(), path, "repeat", url.Values{"name": {"to b&c"}, "wait": {""}})
 	if want := `{"name":["to b\u0026c"],"wait":[""]}`; err != nil || strings.TrimSpace(string(body)) != want {
 		t.Errorf("got %s, %v, want %s", body, err, want)
-	}
-	if body, err := Do(t.Context(), path, "rest", nil); err != nil || strings.TrimSpace(string(body)) != `"rested"` {
-		t.Errorf("a verb that takes its time: %s, %v", body, err)
 	}
 	for verb, want := range map[string]Refusal{
 		"refuse": {"there is no tunnel x", "choose from a, b"},
@@ -120,6 +114,29 @@ func TestVerbs(t *testing.T) {
 	if body, err := Do(t.Context(), path, "wait", nil); err != nil || strings.TrimSpace(string(body)) != `"told"` {
 		t.Errorf("the last words of a server that closes: %s, %v", body, err)
 	}
+}
+
+// A verb may take longer than an idle client.
+func TestVerbsTakeTheirTime(t *testing.T) {
+	nettest.CheckLeaks(t)
+	path := filepath.Join(t.TempDir(), "control.sock")
+	l, err := Listen(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const idle = 100 * time.Millisecond
+	s := serve(l, quiet, Handlers{Do: func(ctx context.Context, _ string, _ url.Values) (any, error) {
+		time.Sleep(3 * idle)
+		return "rested", ctx.Err()
+	}}, limits{request: idle, status: time.Second, reply: idle})
+	defer s.Close()
+	nettest.Settles(t, func() error {
+		body, err := Do(t.Context(), path, "rest", nil)
+		if err == nil && strings.TrimSpace(string(body)) != `"rested"` {
+			t.Fatalf("got %s", body)
+		}
+		return err
+	})
 }
 
 // Verbs that wait leave room for others.

@@ -81,6 +81,7 @@ func TestObserve(t *testing.T) {
 			other.Close()
 		}
 	}()
+	watch.For = 3 * time.Second // time enough on a busy machine
 	o, err := doctor.Observe(t.Context(), watch)
 	close(stop)
 	<-done

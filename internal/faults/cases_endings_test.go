@@ -100,7 +100,7 @@ type chain struct {
 }
 
 // quick has the time limits of cases that wait for them.
-const quick = `half_close_timeout: 2s
+const quick = `half_close_timeout: 5s
 reset_drain_timeout: 2s
 `
 

@@ -238,12 +238,20 @@ type daemonStatus struct {
 	} `json:"memory"`
 	Resources resourcesStatus `json:"resources"`
 	Tunnels   []tunnelStatus  `json:"tunnels"`
-	Flows     []struct {
-		Tunnel  string `json:"tunnel"`
-		Client  string `json:"client"`
-		State   string `json:"state"`
-		BytesUp int64  `json:"bytes_up"`
-	} `json:"flows"`
+	Flows     []flowStatus    `json:"flows"`
+}
+
+type flowStatus struct {
+	Tunnel    string    `json:"tunnel"`
+	Client    string    `json:"client"`
+	State     string    `json:"state"`
+	BytesUp   int64     `json:"bytes_up"`
+	ClientLeg legStatus `json:"client_leg"`
+	TargetLeg legStatus `json:"target_leg"`
+}
+
+type legStatus struct {
+	Side string `json:"side"` // lan or wan
 }
 
 type tunnelStatus struct {

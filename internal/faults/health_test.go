@@ -22,15 +22,28 @@ import (
 )
 
 // healthOf asks a relay's HTTP server.
-func healthOf(t *testing.T, address, target string) (int, string) {
+func healthOf(t *testing.T, address, target string) (status int, text string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	status, body, err := httpd.Get(ctx, "tcp", address, target, 4096)
-	if err != nil {
-		t.Errorf("%s: %v", target, err)
+	askWhileLate(func() string {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		var body []byte
+		var err error
+		if status, body, err = httpd.Get(ctx, "tcp", address, target, 4096); err != nil {
+			t.Errorf("%s: %v", target, err)
+		}
+		text = string(body)
+		return text
+	})
+	return status, text
+}
+
+// askWhileLate asks for a relay's health again while the answer is that an event
+// loop is late, which is so where the machine has stopped its thread for a second.
+func askWhileLate(ask func() (answer string)) {
+	for end := time.Now().Add(patience); strings.Contains(ask(), "does not answer") && time.Now().Before(end); {
+		time.Sleep(50 * time.Millisecond)
 	}
-	return status, string(body)
 }
 
 // The relay's event loops are held up from outside: it is alive no more, and
@@ -39,12 +52,18 @@ func TestStuckRelayIsNotReady(t *testing.T) {
 	t.Parallel()
 	listen, web := nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "127.0.0.1")
 	relay := startDaemon(t, nil, unsupervised, "http_listen: "+web+"\n"+single(listen, echo(t, "127.0.0.1:0"), ""))
-	if out, code := command(t, "ready", "--http", web); code != 0 {
+	var out string
+	var code int
+	askWhileLate(func() string {
+		out, code = command(t, "ready", "--http", web)
+		return out
+	})
+	if code != 0 {
 		t.Errorf("%d %s", code, out)
 	}
 	relay.signal(syscall.SIGSTOP)
 	begin := time.Now()
-	out, code := command(t, "ready", "main", "--http", web, "--timeout", "300ms")
+	out, code = command(t, "ready", "main", "--http", web, "--timeout", "300ms")
 	if code != 1 || !regexp.MustCompile(`did not answer within 300ms`).MatchString(out) {
 		t.Errorf("a stopped relay: %d %s", code, out)
 	}
@@ -167,11 +186,17 @@ func TestHealthUnderFlood(t *testing.T) {
 	slowest := time.Duration(0)
 	const checks = 50
 	for i := range checks {
-		begin := time.Now()
-		if answer, err := askFrom("127.0.0.2", web, "/readyz"); err != nil || !strings.Contains(answer, "200 OK") {
+		var answer string
+		var err error
+		askWhileLate(func() string {
+			begin := time.Now()
+			answer, err = askFrom("127.0.0.2", web, "/readyz")
+			slowest = max(slowest, time.Since(begin))
+			return answer
+		})
+		if err != nil || !strings.Contains(answer, "200 OK") {
 			t.Errorf("health check %d of %d: %q, %v", i+1, checks, answer, err)
 		}
-		slowest = max(slowest, time.Since(begin))
 	}
 	now := relay.status().Process
 	close(stop)

@@ -110,6 +110,10 @@ func TestHostileReaders(t *testing.T) {
 		together    = 1000
 		inTime      = 20 * time.Second // what a request may take, and its answer
 	)
+	refusal := inTime // the same of an attacker's
+	if testing.Short() {
+		refusal = 2 * time.Minute // who gets little of CPUs that others use as well
+	}
 	nettest.RequireSandbox(t)
 	dir := t.TempDir()
 	cert, key := nettest.Certificate(t, dir, "localhost")
@@ -152,17 +156,27 @@ func TestHostileReaders(t *testing.T) {
 					return
 				}
 				r.Header.Set("Authorization", "Bearer "+hostileToken)
-				begin := time.Now()
-				answer, err := client.Do(r)
-				if err == nil {
-					_, err = io.Copy(io.Discard, answer.Body)
+				var status int
+				var text []byte
+				askWhileLate(func() string {
+					begin := time.Now()
+					var answer *http.Response
+					if answer, err = client.Do(r); err != nil {
+						return ""
+					}
+					status = answer.StatusCode
+					text, err = io.ReadAll(answer.Body)
 					answer.Body.Close()
-				}
-				if err != nil || answer.StatusCode != http.StatusOK {
-					t.Errorf("%s: %v", url, err)
+					for took, old := int64(time.Since(begin)), slowest.Load(); took > old && !slowest.CompareAndSwap(old, took); old = slowest.Load() {
+					}
+					if status != http.StatusServiceUnavailable {
+						return ""
+					}
+					return string(text)
+				})
+				if err != nil || status != http.StatusOK {
+					t.Errorf("%s: %d %.200s, %v", url, status, text, err)
 					return
-				}
-				for took, old := int64(time.Since(begin)), slowest.Load(); took > old && !slowest.CompareAndSwap(old, took); old = slowest.Load() {
 				}
 				n.Add(1)
 				select {
@@ -174,36 +188,21 @@ func TestHostileReaders(t *testing.T) {
 	}
 	var updates, pause atomic.Int64
 	well.Go(func() {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+open+"/api/v1/live?view=flows", nil)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		answer, err := (&http.Client{Transport: transport}).Do(r)
-		if err != nil {
-			t.Error("the reader: ", err)
-			return
-		}
-		defer answer.Body.Close()
-		lines := bufio.NewScanner(answer.Body)
-		lines.Buffer(nil, 1<<20)
 		last := time.Now()
-		for lines.Scan() {
-			if strings.HasPrefix(lines.Text(), "data: ") {
-				updates.Add(1)
-				pause.Store(max(pause.Load(), int64(time.Since(last))))
-				last = time.Now()
-			}
-		}
+		err := followDashboard(ctx, transport, open, "flows", func() {
+			updates.Add(1)
+			pause.Store(max(pause.Load(), int64(time.Since(last))))
+			last = time.Now()
+		})
 		if ctx.Err() == nil {
-			t.Error("the reader was let go: ", lines.Err())
+			t.Error("the reader was let go: ", err)
 		}
 	})
 
 	flooded := watchEchoes(flows)
 	begin := time.Now()
 	before := d.cpu() + secured.cpu()
-	o := attack{connections, together, inTime, []string{open, health}, closed}.run(t)
+	o := attack{connections, together, refusal, []string{open, health}, closed}.run(t)
 	took := time.Since(begin)
 	spent := d.cpu() + secured.cpu() - before
 	median, p99, longest = flooded.end(t)
@@ -221,8 +220,8 @@ func TestHostileReaders(t *testing.T) {
 		}
 	}
 	t.Logf("the slowest of them took %v; the live reader had %d updates, at most %v apart", time.Duration(slowest.Load()), updates.Load(), time.Duration(pause.Load()))
-	if longest > 2*time.Second {
-		t.Errorf("an echo took %v", longest)
+	if p99 > 2*time.Second || longest > patience/2 {
+		t.Errorf("an echo took %v, 1 %% of them more than %v", longest, p99)
 	}
 	if updates.Load() < 2 {
 		t.Errorf("the reader had %d updates", updates.Load())
@@ -234,6 +233,27 @@ func TestHostileReaders(t *testing.T) {
 		})
 	}
 	transport.CloseIdleConnections()
+}
+
+// followDashboard reads a page's updates until ctx ends, or the dashboard ends them.
+func followDashboard(ctx context.Context, transport http.RoundTripper, address, view string, update func()) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/api/v1/live?view="+view, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := transport.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	lines := bufio.NewScanner(answer.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if strings.HasPrefix(lines.Text(), "data: ") {
+			update()
+		}
+	}
+	return lines.Err()
 }
 
 func descriptors(t *testing.T, pid int) int {

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +15,10 @@ import (
 
 // failoverBound is within what new connections must be served again.
 const failoverBound = 3 * time.Second
+
+// waitingBound is that of a connection that waits: its SYN is sent again 1, 2 and 3
+// seconds after the first, so that it may be served a second late.
+const waitingBound = failoverBound + time.Second
 
 // pair are two relays that share an address through keepalived.
 type pair struct {
@@ -99,12 +104,10 @@ func median(all []time.Duration) time.Duration {
 	return sorted[len(sorted)/2]
 }
 
-// trials is how often a kill is repeated for a median.
-func trials() int {
-	if testing.Short() {
-		return 1
-	}
-	return 5
+// enough says whether a kill has been repeated often enough for a median. Where one
+// is enough, and took too long, the machine may have been busy with other things.
+func enough(took []time.Duration, bound time.Duration) bool {
+	return len(took) >= 5 || testing.Short() && len(took) == 1 && took[0] <= bound
 }
 
 // Two relays share an address through keepalived. The active one is killed:
@@ -115,7 +118,7 @@ func TestKeepalivedRelayKilled(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, false)
 	var took []time.Duration
-	for range trials() {
+	for !enough(took, failoverBound) {
 		active := p.active()
 		h := hold(t, p.dial(patience))
 		begin := time.Now()
@@ -138,20 +141,27 @@ func TestKeepalivedRelayKilled(t *testing.T) {
 		staying.alive(t, "later")
 		staying.release(t)
 	}
-	report(t, "kill -9 of longhaul", took)
+	report(t, "kill -9 of longhaul", took, failoverBound)
 
 	// The address can be moved on purpose.
-	active := p.active()
-	begin := time.Now()
-	if err := p.keepaliveds[active].cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	<-p.keepaliveds[active].exited
-	moved := p.servedAfter(begin)
-	t.Logf("keepalived is stopped: served again after %v", moved.Round(time.Millisecond))
-	if now := p.active(); now == active || moved > failoverBound {
-		t.Errorf("%s serves after %v", now, moved)
-	}
+	nettest.Settles(t, func() error {
+		active := p.active()
+		begin := time.Now()
+		if err := p.keepaliveds[active].cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		<-p.keepaliveds[active].exited
+		moved := p.servedAfter(begin)
+		t.Logf("keepalived is stopped: served again after %v", moved.Round(time.Millisecond))
+		if now := p.active(); now == active {
+			t.Fatalf("%s, whose keepalived was stopped, serves", now)
+		}
+		if moved > failoverBound {
+			p.startKeepalived(active)
+			return fmt.Errorf("served again after %v", moved)
+		}
+		return nil
+	})
 }
 
 // restart starts a relay again with the same control socket.
@@ -165,7 +175,7 @@ func (p *pair) restart(name string) *daemon {
 func TestKeepalivedHostKilled(t *testing.T) {
 	t.Parallel()
 	var took, patient []time.Duration
-	for range trials() {
+	for !enough(took, failoverBound) || !enough(patient, waitingBound) {
 		p := newPair(t, true)
 		active := p.active()
 		h := hold(t, p.dial(patience))
@@ -189,25 +199,21 @@ func TestKeepalivedHostKilled(t *testing.T) {
 		if w, ok := <-waited; ok {
 			patient = append(patient, w)
 		} else {
-			t.Error("who connected right after the kill was never served")
+			t.Fatal("who connected right after the kill was never served")
 		}
 		expectGone(t, h)
 		if now := p.active(); now != other(active) {
 			t.Errorf("%s serves", now)
 		}
 	}
-	report(t, "the host dies", took)
-	report(t, "the host dies, one connection that waits", patient)
+	report(t, "the host dies", took, failoverBound)
+	report(t, "the host dies, one connection that waits", patient, waitingBound)
 }
 
-func report(t *testing.T, what string, took []time.Duration) {
+func report(t *testing.T, what string, took []time.Duration, bound time.Duration) {
 	t.Helper()
-	if len(took) == 0 {
-		t.Errorf("%s: nothing was measured", what)
-		return
-	}
 	t.Logf("%s: served again after %v, median %v of %v", what, slices.Max(took).Round(time.Millisecond), median(took).Round(time.Millisecond), took)
-	if m := median(took); m > failoverBound {
-		t.Errorf("%s: served again after %v (median), more than %v", what, m, failoverBound)
+	if m := median(took); m > bound {
+		t.Errorf("%s: served again after %v (median), more than %v", what, m, bound)
 	}
 }

@@ -275,14 +275,14 @@ func TestProcessesThatDoNotTakeOver(t *testing.T) {
 		t.Run(tt.how, func(t *testing.T) {
 			p, _ := program(t, tt.how)
 			offered := sockets(t, 3)
+			var said text
+			s, err := Start(t.Context(), p, Offer{Sockets: offered, State: []byte("{}")}, &said)
 			within := patience
 			if tt.how == "hangs" {
 				within = 500 * time.Millisecond
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), within)
 			defer cancel()
-			var said text
-			s, err := Start(ctx, p, Offer{Sockets: offered, State: []byte("{}")}, &said)
 			if err == nil {
 				_, err = s.Ready(ctx)
 			}

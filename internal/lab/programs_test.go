@@ -27,8 +27,6 @@ import (
 // These tests run real programs through a pair of real relays, over a WAN of
 // 20 ms and 1 Gb/s.
 
-var privateRun = sync.OnceValue(PrivateRun)
-
 // longhaulBinary is built once.
 var longhaulBinary = sync.OnceValues(func() (string, error) {
 	const path = "/run/longhaul-under-test"
@@ -49,7 +47,7 @@ type sites struct {
 func newSites(t *testing.T) *sites {
 	t.Helper()
 	nettest.RequireSandbox(t)
-	if err := privateRun(); err != nil {
+	if err := PrivateRun(); err != nil {
 		t.Fatal(err)
 	}
 	binary, err := longhaulBinary()
@@ -586,7 +584,7 @@ func TestMitreGain(t *testing.T) {
 		t.Skip("takes 15 s: left out with -short")
 	}
 	nettest.RequireSandbox(t)
-	if err := privateRun(); err != nil {
+	if err := PrivateRun(); err != nil {
 		t.Fatal(err)
 	}
 	binary, err := longhaulBinary()

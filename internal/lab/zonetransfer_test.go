@@ -3,6 +3,7 @@ package lab
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -157,18 +158,23 @@ func TestZoneTransferBetweenServers(t *testing.T) {
 	nettest.CheckLeaks(t)
 	z := quickZone()
 	z.Cases = []string{"direct-cubic"}
-	result, err := z.Run(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := result.Cases[0]
-	if !c.AXFRFinished || !c.Identical || c.IXFRUnfinished != 0 || c.IXFRFull != 0 || c.IXFRSecondsP50 == nil {
-		t.Fatalf("got %+v", c)
-	}
-	// A query takes three round trips at least: connect, SOA, transfer.
-	if *c.AXFRSeconds < 0.06 || *c.IXFRSecondsP50 < 0.06 || *c.IXFRSecondsMax < *c.IXFRSecondsP50 {
-		t.Errorf("AXFR in %v s, IXFR in %v s", *c.AXFRSeconds, *c.IXFRSecondsP50)
-	}
+	var result ZoneResult
+	var c ZoneCase
+	// What is timed begins when the program sees the first packet, which may be late.
+	nettest.Settles(t, func() (err error) {
+		if result, err = z.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		c = result.Cases[0]
+		if !c.AXFRFinished || !c.Identical || c.IXFRUnfinished != 0 || c.IXFRFull != 0 || c.IXFRSecondsP50 == nil || *c.IXFRSecondsMax < *c.IXFRSecondsP50 {
+			t.Fatalf("got %+v", c)
+		}
+		// A query takes three round trips at least: connect, SOA, transfer.
+		if *c.AXFRSeconds < 0.06 || *c.IXFRSecondsP50 < 0.06 {
+			return fmt.Errorf("AXFR in %v s, IXFR in %v s", *c.AXFRSeconds, *c.IXFRSecondsP50)
+		}
+		return nil
+	})
 	if size := result.Zone.TransferBytes; size < 300*200 || size > 300*500 || c.IXFRBytes < 10_000 || c.IXFRBytes > size {
 		t.Errorf("%d bytes in a full transfer, %d in an incremental one", size, c.IXFRBytes)
 	}
@@ -176,14 +182,20 @@ func TestZoneTransferBetweenServers(t *testing.T) {
 		t.Error(err)
 	}
 
-	z.Conditions.RateBps, z.Patience, z.Changes = 400e3, time.Second, 1
-	if result, err = z.Run(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	c = result.Cases[0]
-	if c.AXFRFinished || c.AXFRSeconds != nil || c.AXFRBps < 10e3 || c.AXFRBps > 400e3 {
-		t.Errorf("100 kB over 400 kb/s in a second: %+v", c)
-	}
+	z.Conditions.RateBps, z.Patience, z.Changes = 200e3, 2*time.Second, 1
+	nettest.Settles(t, func() (err error) {
+		if result, err = z.Run(t.Context()); err != nil {
+			return err
+		}
+		c = result.Cases[0]
+		if c.AXFRFinished || c.AXFRSeconds != nil {
+			t.Errorf("100 kB over 200 kb/s are there after two seconds: %+v", c)
+		}
+		if c.AXFRBps < 10e3 || c.AXFRBps > 200e3 {
+			return fmt.Errorf("100 kB over 200 kb/s for two seconds: %+v", c)
+		}
+		return nil
+	})
 }
 
 func TestZoneTransferCheck(t *testing.T) {

@@ -13,8 +13,9 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// shortPatience is long enough for loopback on a busy machine.
-const shortPatience = 700 * time.Millisecond
+// shortPatience is for cases in which something is waited for in vain. It is long
+// enough for loopback on a busy machine.
+const shortPatience, longPatience = 2 * time.Second, 10 * time.Second
 
 // answering listens, and has do with each connection what it wants after the
 // client's cookie, until the test ends.
@@ -58,23 +59,26 @@ func TestTrouble(t *testing.T) {
 	nettest.CheckLeaks(t)
 	web := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(web.Close)
-	for _, test := range []struct{ name, address, want string }{
-		{"refused", nettest.FreeAddress(t, "127.0.0.1"), "nobody listens at 127.0.0.1:"},
-		{"no such name", "nowhere.invalid:5201", "cannot find the address of nowhere.invalid: "},
-		{"silent", answering(t, says("")), "it accepts the connection, and then says nothing for 700ms"},
-		{"closed at once", answering(t, func(net.Conn) {}), "it accepts the connection, and closes it without a word"},
-		{"SSH", answering(t, says("SSH-2.0-OpenSSH_9.2p1\r\n")), `it does not speak iperf3's protocol: it begins with "SSH-2.0-OpenSSH_9.2p1"`},
-		{"HTTP", web.Listener.Addr().String(), "it accepts the connection, and then says nothing for 700ms"},
-		{"HTTP that answers", answering(t, says("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")), `it begins with "HTTP/1.1 400 Bad Request"`},
-		{"busy", answering(t, says("\xff")), "the server is busy with another test"},
-		{"ended at once", answering(t, says("\x0b")), "accepts the connection, and closes it without a word"},
-		{"iperf3's error", answering(t, says("\xfe\x00\x00\x00\x79\x00\x00\x00\x00")), "it refuses the test: iperf3's error 121"},
-		{"another step", answering(t, says("\x09\x02")), "it does not speak iperf3's protocol: step 2 where 10 was due"},
-		{"closed later", answering(t, func(conn net.Conn) { _, _ = conn.Write([]byte{9}) }), "ended the test before its time"},
-		{"silent later", answering(t, says("\x09")), "said nothing more in the middle of the test"},
+	for _, test := range []struct {
+		name, address, want string
+		patience            time.Duration
+	}{
+		{"refused", nettest.FreeAddress(t, "127.0.0.1"), "nobody listens at 127.0.0.1:", longPatience},
+		{"no such name", "nowhere.invalid:5201", "cannot find the address of nowhere.invalid: ", longPatience},
+		{"silent", answering(t, says("")), "it accepts the connection, and then says nothing for 2s", shortPatience},
+		{"closed at once", answering(t, func(net.Conn) {}), "it accepts the connection, and closes it without a word", longPatience},
+		{"SSH", answering(t, says("SSH-2.0-OpenSSH_9.2p1\r\n")), `it does not speak iperf3's protocol: it begins with "SSH-2.0-OpenSSH_9.2p1"`, longPatience},
+		{"HTTP", web.Listener.Addr().String(), "it accepts the connection, and then says nothing for 2s", shortPatience},
+		{"HTTP that answers", answering(t, says("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")), `it begins with "HTTP/1.1 400 Bad Request"`, longPatience},
+		{"busy", answering(t, says("\xff")), "the server is busy with another test", longPatience},
+		{"ended at once", answering(t, says("\x0b")), "accepts the connection, and closes it without a word", longPatience},
+		{"iperf3's error", answering(t, says("\xfe\x00\x00\x00\x79\x00\x00\x00\x00")), "it refuses the test: iperf3's error 121", shortPatience},
+		{"another step", answering(t, says("\x09\x02")), "it does not speak iperf3's protocol: step 2 where 10 was due", longPatience},
+		{"closed later", answering(t, func(conn net.Conn) { _, _ = conn.Write([]byte{9}) }), "ended the test before its time", longPatience},
+		{"silent later", answering(t, says("\x09")), "said nothing more in the middle of the test", shortPatience},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := Run(t.Context(), test.address, Options{Duration: time.Second, Patience: shortPatience})
+			_, err := Run(t.Context(), test.address, Options{Duration: time.Second, Patience: test.patience})
 			if err == nil {
 				t.Fatal("it was taken for a server")
 			}
@@ -110,13 +114,13 @@ func TestFiltered(t *testing.T) {
 	must(t, err)
 	address := (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: name.(*syscall.SockaddrInet4).Port}).String()
 	for full := false; !full; {
-		conn, err := net.DialTimeout("tcp", address, 200*time.Millisecond)
+		conn, err := net.DialTimeout("tcp", address, shortPatience)
 		if full = err != nil; !full {
 			defer conn.Close()
 		}
 	}
 	_, err = Run(t.Context(), address, Options{Patience: shortPatience})
-	if explained := Explain(address, err); explained == nil || explained.Error() != address+": it does not answer within 700ms" {
+	if explained := Explain(address, err); explained == nil || explained.Error() != address+": it does not answer within 2s" {
 		t.Errorf("%v", explained)
 	}
 }

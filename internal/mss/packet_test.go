@@ -205,12 +205,7 @@ func (s syn) build(t testing.TB) []byte {
 	return append(packet, make([]byte, s.trailer)...)
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = nettest.Must
 
 func pseudoHeader(from, to string, segment int) []byte {
 	b := append(netip.MustParseAddr(from).AsSlice(), netip.MustParseAddr(to).AsSlice()...)

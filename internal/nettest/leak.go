@@ -48,11 +48,21 @@ func Eventually(t testing.TB, within time.Duration, cond func() bool, what func(
 	}
 }
 
+// Must ends the test on an error.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Settles expects a measurement to hold in one of a few tries: on a machine that
-// does other work meanwhile, a single one says nothing of what is measured.
+// does other work meanwhile, a single one says nothing of what is measured. The
+// tries lie further and further apart, since such work can last for a while.
 func Settles(t testing.TB, measure func() error) {
 	t.Helper()
-	const tries = 4
+	const tries = 6
+	pause := 500 * time.Millisecond
 	for try := 1; ; try++ {
 		err := measure()
 		if err == nil {
@@ -62,6 +72,8 @@ func Settles(t testing.TB, measure func() error) {
 			t.Fatalf("%v, in the last of %d tries", err, tries)
 		}
 		t.Logf("%v: trying again", err)
+		time.Sleep(pause)
+		pause *= 4
 	}
 }
 

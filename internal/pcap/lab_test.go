@@ -27,34 +27,30 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = nettest.Must
 
-// tcpdump captures on a host's device until the test's end.
-func tcpdump(t testing.TB, h *hosts.Host, device, file string, options ...string) {
+// tcpdump captures on a host's device until it is told to stop.
+func tcpdump(t testing.TB, h *hosts.Host, device, file string) (stop func()) {
 	t.Helper()
 	program := nettest.RequireProgram(t, "tcpdump", "tcpdump")
-	arguments := append([]string{"-i", device, "-s", "128", "-U", "--immediate-mode", "-B", "16384", "-n", "-Z", "root", "-w", file, "tcp"}, options...)
-	cmd := exec.Command(program, arguments...)
+	cmd := exec.Command(program, "-i", device, "-s", "128", "-U", "--immediate-mode", "-B", "16384", "-n", "-Z", "root", "-w", file, "tcp")
 	stderr, err := cmd.StderrPipe()
 	must(t, err)
 	must(t, h.Start(cmd))
-	t.Cleanup(func() {
+	stop = func() {
 		_ = cmd.Process.Signal(os.Interrupt)
 		_ = cmd.Wait()
-	})
+	}
 	says := bufio.NewScanner(stderr)
 	for says.Scan() {
 		if strings.Contains(says.Text(), "listening on") {
 			go func() { _, _ = io.Copy(io.Discard, stderr) }()
-			return
+			return stop
 		}
 	}
+	stop()
 	t.Fatal("tcpdump does not capture")
+	return nil
 }
 
 // transfer is bulk data from one host to another, with what the sender's kernel
@@ -66,6 +62,7 @@ type transfer struct {
 	atReceiver Result
 	twice      Result // where every packet comes in and goes out again
 	bytes      int64
+	pauses     bool // of the program that sends
 }
 
 // trouble is what the receiver waits for in the midst of a transfer.
@@ -98,17 +95,15 @@ func wait(cond func() bool) {
 // transferIn moves data from host-a to host-b, and captures at both.
 func transferIn(t *testing.T, c lab.Conditions, to netip.Addr, bytes int64, pause time.Duration, midway trouble) transfer {
 	t.Helper()
-	nettest.RequireSandbox(t)
-	nettest.CheckLeaks(t)
 	built, err := lab.Build(lab.TwoSites(c))
 	must(t, err)
-	t.Cleanup(func() { built.Close() })
+	defer built.Close()
 	a, b := built.Host("host-a"), built.Host("host-b")
 	dir := t.TempDir()
 	files := []string{filepath.Join(dir, "sender.pcap"), filepath.Join(dir, "receiver.pcap"), filepath.Join(dir, "any.pcap")}
-	tcpdump(t, a, "lan", files[0])
-	tcpdump(t, b, "lan", files[1])
-	tcpdump(t, built.Host("relay-a"), "any", files[2])
+	defer tcpdump(t, a, "lan", files[0])()
+	defer tcpdump(t, b, "lan", files[1])()
+	defer tcpdump(t, built.Host("relay-a"), "any", files[2])()
 
 	var listener net.Listener
 	must(t, b.Do(func() (err error) {
@@ -150,7 +145,7 @@ func transferIn(t *testing.T, c lab.Conditions, to netip.Addr, bytes int64, paus
 		return info
 	}
 	sender <- info
-	out := transfer{bytes: bytes, client: conn.LocalAddr().(*net.TCPAddr).AddrPort()}
+	out := transfer{bytes: bytes, pauses: pause > 0, client: conn.LocalAddr().(*net.TCPAddr).AddrPort()}
 	buf := make([]byte, 64<<10)
 	ticker := time.NewTicker(max(pause, 1))
 	defer ticker.Stop()
@@ -211,16 +206,38 @@ func lastInfo(r *Result, direction int) *tcpinfo.Info {
 	return &tcpinfo.Info{}
 }
 
-func within(t *testing.T, what string, got, want, share, slack float64) {
-	t.Helper()
-	if math.Abs(got-want) > share*want+slack {
-		t.Errorf("%s is %g, the kernel says %g", what, got, want)
+// highestRate is the highest rate of delivery of a direction.
+func highestRate(r *Result, direction int) (bps int64) {
+	samples := r.Connections[0].Directions[direction].Observation.Samples
+	for i := range samples {
+		bps = max(bps, samples[i].Info.DeliveryRateBps)
 	}
+	return bps
+}
+
+// within expects a figure to be that of the kernel, but for a share of it and
+// some slack.
+func within(t *testing.T, what string, got, want, share, slack float64) error {
+	t.Helper()
 	t.Logf("%s %g, kernel %g", what, got, want)
+	if math.Abs(got-want) > share*want+slack {
+		return fmt.Errorf("%s is %g, the kernel says %g", what, got, want)
+	}
+	return nil
+}
+
+// agrees expects a count to be that of the kernel.
+func agrees(t *testing.T, what string, got, want, share, slack float64) {
+	t.Helper()
+	if err := within(t, what, got, want, share, slack); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestAgainstKernel compares captures of real transfers with the account of
-// the sender's kernel.
+// the sender's kernel. Counts have to agree in every transfer; times, which a
+// capture takes elsewhere and a little earlier or later than the kernel does, in
+// one of a few.
 func TestAgainstKernel(t *testing.T) {
 	conditions := func(change func(*lab.Conditions)) lab.Conditions {
 		c := lab.MitreConditions()
@@ -248,15 +265,19 @@ func TestAgainstKernel(t *testing.T) {
 		"reader":      {conditions: conditions(func(c *lab.Conditions) { c.ClassicEndHost = true }), to: lab.HostB, bytes: 4 << 20, midway: stop},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := transferIn(t, test.conditions, test.to, test.bytes, test.pause, test.midway)
-			checkAtSender(t, &got)
-			checkAtReceiver(t, &got, max(0.1, test.lostAgain))
-			checkTwice(t, &got)
+			nettest.RequireSandbox(t)
+			nettest.CheckLeaks(t)
+			nettest.Settles(t, func() error {
+				got := transferIn(t, test.conditions, test.to, test.bytes, test.pause, test.midway)
+				checkTwice(t, &got)
+				return errors.Join(checkAtSender(t, &got), checkAtReceiver(t, &got, max(0.1, test.lostAgain)))
+			})
 		})
 	}
 }
 
-func checkAtSender(t *testing.T, got *transfer) {
+// checkAtSender returns what is wrong with the times.
+func checkAtSender(t *testing.T, got *transfer) error {
 	t.Helper()
 	want := &got.info
 	c := got.atSender.Connections[0]
@@ -280,27 +301,34 @@ func checkAtSender(t *testing.T, got *transfer) {
 			t.Errorf("field %d is not known at the sender", f)
 		}
 	}
-	within(t, "bytes sent", float64(info.BytesSent), float64(want.BytesSent), 0.002, 0)
-	within(t, "bytes sent again", float64(info.BytesRetrans), float64(want.BytesRetrans), 0.02, 1500)
-	within(t, "segments sent again", float64(info.TotalRetrans), float64(want.TotalRetrans), 0.02, 1)
-	within(t, "segments of data", float64(info.DataSegsOut), float64(want.DataSegsOut), 0.01, 2)
-	within(t, "segments", float64(info.SegsOut), float64(want.SegsOut), 0.01, 2)
-	within(t, "segments in", float64(info.SegsIn), float64(want.SegsIn), 0.01, 2)
-	within(t, "delivered", float64(info.Delivered), float64(want.Delivered), 0.01, 0)
-	within(t, "least RTT µs", float64(info.MinRTT.Microseconds()), float64(want.MinRTT.Microseconds()), 0.05, 0)
-	within(t, "DSACKs", float64(info.DSACKDups), float64(want.DSACKDups), 0.05, 1)
-	within(t, "reordering seen", float64(info.ReordSeen), float64(want.ReordSeen), 0.15, 2)
+	agrees(t, "bytes sent", float64(info.BytesSent), float64(want.BytesSent), 0.002, 0)
+	agrees(t, "bytes sent again", float64(info.BytesRetrans), float64(want.BytesRetrans), 0.02, 1500)
+	agrees(t, "segments sent again", float64(info.TotalRetrans), float64(want.TotalRetrans), 0.02, 1)
+	agrees(t, "segments of data", float64(info.DataSegsOut), float64(want.DataSegsOut), 0.01, 2)
+	agrees(t, "segments", float64(info.SegsOut), float64(want.SegsOut), 0.01, 2)
+	agrees(t, "segments in", float64(info.SegsIn), float64(want.SegsIn), 0.01, 2)
+	agrees(t, "delivered", float64(info.Delivered), float64(want.Delivered), 0.01, 0)
+	agrees(t, "DSACKs", float64(info.DSACKDups), float64(want.DSACKDups), 0.05, 1)
+	agrees(t, "reordering seen", float64(info.ReordSeen), float64(want.ReordSeen), 0.15, 2)
 	if want.Has(tcpinfo.FieldTotalRTO) {
-		within(t, "timeouts", float64(info.TotalRTO), float64(want.TotalRTO), 0.34, 0)
+		agrees(t, "timeouts", float64(info.TotalRTO), float64(want.TotalRTO), 0.34, 0)
 	}
-	within(t, "smoothed RTT µs", float64(info.RTT.Microseconds()), float64(want.RTT.Microseconds()), 0.15, 500)
-	within(t, "busy ms", float64(info.BusyTime.Milliseconds()), float64(want.BusyTime.Milliseconds()), 0.05, 50)
-	within(t, "limited by the window, ms", float64(info.RwndLimited.Milliseconds()), float64(want.RwndLimited.Milliseconds()), 0, float64(want.BusyTime.Milliseconds())/10+50)
-	within(t, "delivery rate", float64(info.DeliveryRateBps), float64(want.DeliveryRateBps), 0.5, 0) // the kernel keeps an older sample where the program offers no more
+	rate := info.DeliveryRateBps
+	if got.pauses && want.DeliveryRateAppLimited {
+		rate = highestRate(&got.atSender, 0) // the kernel keeps the highest where the program offers no more
+	}
 	t.Logf("cwnd %d, kernel %d; ssthresh %v %d; rttvar %v, kernel %v", info.SndCwnd, want.SndCwnd, info.Has(tcpinfo.FieldSndSSThresh), want.SndSSThresh, info.RTTVar, want.RTTVar)
+	return errors.Join(
+		within(t, "least RTT µs", float64(info.MinRTT.Microseconds()), float64(want.MinRTT.Microseconds()), 0.05, 0),
+		within(t, "smoothed RTT µs", float64(info.RTT.Microseconds()), float64(want.RTT.Microseconds()), 0.15, 500),
+		within(t, "busy ms", float64(info.BusyTime.Milliseconds()), float64(want.BusyTime.Milliseconds()), 0.05, 50),
+		within(t, "limited by the window, ms", float64(info.RwndLimited.Milliseconds()), float64(want.RwndLimited.Milliseconds()), 0, float64(want.BusyTime.Milliseconds())/10+50),
+		within(t, "delivery rate", float64(rate), float64(want.DeliveryRateBps), 0.5, 0),
+	)
 }
 
-func checkAtReceiver(t *testing.T, got *transfer, lostAgain float64) {
+// checkAtReceiver returns what is wrong with the times.
+func checkAtReceiver(t *testing.T, got *transfer, lostAgain float64) error {
 	t.Helper()
 	want := &got.info
 	c := got.atReceiver.Connections[0]
@@ -317,11 +345,11 @@ func checkAtReceiver(t *testing.T, got *transfer, lostAgain float64) {
 			t.Errorf("field %d is known at the receiver", f)
 		}
 	}
-	within(t, "at the receiver, segments sent again", float64(info.TotalRetrans), float64(want.TotalRetrans), lostAgain, 2)
-	within(t, "at the receiver, reordering seen", float64(info.ReordSeen), float64(want.ReordSeen), 0.15, 2)
-	within(t, "at the receiver, bytes sent", float64(info.BytesSent), float64(want.BytesSent), 0.001, lostAgain*float64(want.BytesRetrans)+3000)
-	within(t, "at the receiver, least RTT µs", float64(info.MinRTT.Microseconds()), float64(want.MinRTT.Microseconds()), 0.05, 0)
+	agrees(t, "at the receiver, segments sent again", float64(info.TotalRetrans), float64(want.TotalRetrans), lostAgain, 2)
+	agrees(t, "at the receiver, reordering seen", float64(info.ReordSeen), float64(want.ReordSeen), 0.15, 2)
+	agrees(t, "at the receiver, bytes sent", float64(info.BytesSent), float64(want.BytesSent), 0.001, lostAgain*float64(want.BytesRetrans)+3000)
 	t.Logf("at the receiver: lost before %d, reordered %d", d.LostBefore, d.Reordered)
+	return within(t, "at the receiver, least RTT µs", float64(info.MinRTT.Microseconds()), float64(want.MinRTT.Microseconds()), 0.05, 0)
 }
 
 // checkTwice is about a capture on all devices of a router near the sender.
@@ -333,6 +361,6 @@ func checkTwice(t *testing.T, got *transfer) {
 	if got.twice.LeftOut.Duplicates == 0 || d.Missing || d.Delivered != got.bytes || d.Place != AtSender {
 		t.Errorf("captured twice: %d duplicates, missing %d, delivered %d, at %q", got.twice.LeftOut.Duplicates, d.MissingBytes, d.Delivered, d.Place)
 	}
-	within(t, "captured twice, bytes sent", float64(info.BytesSent), float64(want.BytesSent), 0.002, 0)
-	within(t, "captured twice, bytes sent again", float64(info.BytesRetrans), float64(want.BytesRetrans), 0.02, 1500)
+	agrees(t, "captured twice, bytes sent", float64(info.BytesSent), float64(want.BytesSent), 0.002, 0)
+	agrees(t, "captured twice, bytes sent again", float64(info.BytesRetrans), float64(want.BytesRetrans), 0.02, 1500)
 }

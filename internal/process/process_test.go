@@ -2,6 +2,7 @@ package process
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -175,6 +176,7 @@ func TestOwners(t *testing.T) {
 		t.Fatalf("known before it was looked for: %+v", p)
 	}
 	refresh(true)
+	o.rest = now // a slow scan is not to outlast the test's times
 	if p, ok := o.Of(first); !ok || p.PID != os.Getpid() || p.Command == "" {
 		t.Errorf("%+v, %v", p, ok)
 	}
@@ -188,6 +190,7 @@ func TestOwners(t *testing.T) {
 	o.Of(nobody)
 	o.Of(0)
 	refresh(true)
+	o.rest = now
 	if p, ok := o.Of(second); !ok || p.PID != os.Getpid() {
 		t.Errorf("%+v, %v", p, ok)
 	}
@@ -221,6 +224,11 @@ func TestOwnersOfInheritedSocket(t *testing.T) {
 	}
 	defer cmd.Wait()
 	defer cmd.Process.Signal(syscall.SIGKILL)
+	var command string
+	nettest.Eventually(t, 10*time.Second, func() bool { // it has its name only after it was started
+		command, err = Command(cmd.Process.Pid)
+		return err == nil && command == "sleep"
+	}, func() string { return fmt.Sprintf("its name is sleep: %q, %v", command, err) })
 	var o Owners
 	o.Of(inode)
 	if _, err := o.Refresh(time.Now()); err != nil {

@@ -300,7 +300,7 @@ func TestResetWithFullQueue(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, nil)
 	c, s := g.pair()
-	sent, held := fill(t, s)
+	sent, held := g.fill(s)
 	reset(t, s)
 	got, err := io.ReadAll(c)
 	if !errors.Is(err, syscall.ECONNRESET) {
@@ -320,7 +320,7 @@ func TestResetDrainTimeout(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, func(o *Options) { o.ResetDrainTimeout = 300 * time.Millisecond })
 	c, s := g.pair()
-	fill(t, s)
+	g.fill(s)
 	begin := time.Now()
 	reset(t, s)
 	r := g.expectReason(EndTargetReset)
@@ -373,17 +373,19 @@ func TestConnectAndClose(t *testing.T) {
 	g.expectReason(EndClean)
 }
 
-// fill writes until nothing more fits between a sender and a peer that does
-// not read. It returns how many bytes that took, and how many of them are
-// still with the sender.
-func fill(t *testing.T, c *net.TCPConn) (sent, held int) {
+// fill writes until nothing more fits between the target of the only flow and
+// a client that does not read. It returns how many bytes that took, and how
+// many of them are still with the target.
+func (g *rig) fill(target *net.TCPConn) (sent, held int) {
+	t, c := g.t, target
 	t.Helper()
 	data := pattern(64 << 20)
 	for {
 		c.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
 		n, err := c.Write(data[sent:])
 		sent += n
-		if errors.Is(err, os.ErrDeadlineExceeded) && n == 0 {
+		// A relay that has not come to run holds nothing, and there is room.
+		if errors.Is(err, os.ErrDeadlineExceeded) && n == 0 && g.relay.Snapshot().Flows[0].HeldDown > 0 {
 			break
 		}
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {

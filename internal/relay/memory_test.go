@@ -127,20 +127,26 @@ func TestMemoryGivenBack(t *testing.T) {
 	go c.Write(make([]byte, 64*mib)) // fails when the test ends
 	nettest.Eventually(t, patience, func() bool { m := g.relay.Snapshot().Memory; return m != nil && m.Short },
 		func() string { return "memory does not become short" })
-	short := g.sockets()
-	for s, q := range short {
-		if q.locks != unix.SOCK_SNDBUF_LOCK|unix.SOCK_RCVBUF_LOCK {
-			t.Errorf("leg %d: its queues are not bounded: %+v, before %+v", s, q, before[s])
-		}
-	}
+	// Each loop acts at its next look: one finds that memory is short, or is no
+	// longer, before the flow's own bounds its queues or gives them back.
+	var short, after [2]queueSizes
+	nettest.Eventually(t, patience, func() bool {
+		short = g.sockets()
+		const both = unix.SOCK_SNDBUF_LOCK | unix.SOCK_RCVBUF_LOCK
+		return short[client].locks == both && short[target].locks == both
+	}, func() string { return fmt.Sprintf("queues are not bounded: %+v, before %+v", short, before) })
 	g.relay.SetMemoryLimit(0)
-	nettest.Eventually(t, patience, func() bool { return !g.relay.memory.short.Load() },
-		func() string { return "memory is still short" })
-	for s, q := range g.sockets() {
-		if q.locks != before[s].locks || q.receive < short[s].receive || q.send < short[s].send {
-			t.Errorf("leg %d: %+v, while short %+v, before %+v", s, q, short[s], before[s])
+	nettest.Eventually(t, patience, func() bool {
+		after = g.sockets()
+		for s, q := range after {
+			if q.locks != before[s].locks || q.receive < short[s].receive || q.send < short[s].send {
+				return false
+			}
 		}
-	}
+		return !g.relay.memory.short.Load()
+	}, func() string {
+		return fmt.Sprintf("queues are not given back: %+v, while short %+v, before %+v", after, short, before)
+	})
 }
 
 func TestSocketMemory(t *testing.T) {

@@ -162,7 +162,7 @@ func TestSystemResolver(t *testing.T) {
 	nettest.CheckLeaks(t)
 	const file = "/etc/resolv.conf"
 	own := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(own, []byte("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"), 0o644); err != nil {
+	if err := os.WriteFile(own, []byte("nameserver 127.0.0.1\noptions timeout:10 attempts:3\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Mount(own, file, "", unix.MS_BIND, ""); err != nil { // the sandbox's mounts are its own

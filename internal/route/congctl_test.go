@@ -75,12 +75,7 @@ func lan(t *testing.T) *Table {
 	return &Table{Undo: t.TempDir()}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = nettest.Must
 
 func ipNet(s string) *net.IPNet {
 	p := netip.MustParsePrefix(s)

@@ -18,12 +18,7 @@ import (
 // nothing between them.
 func direct(t *testing.T) Env {
 	t.Helper()
-	l, err := ListenOn("127.0.0.1:0")(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
+	address := nettest.FreeAddress(t, "127.0.0.1")
 	return Env{Dial: DialTo(address), Listen: ListenOn(address), Within: 2 * time.Second}
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -107,11 +108,16 @@ func TestLivePoints(t *testing.T) {
 func TestReaders(t *testing.T) {
 	nettest.CheckLeaks(t)
 	d := serve(t, 2000, nil)
+	var readers []net.Conn
+	var reading sync.WaitGroup
 	for range web.Limits.Kept {
-		next, _ := events(t, d.address, "view=flows&size=100")
+		next, c := events(t, d.address, "view=flows&size=100")
 		if next() == nil {
 			t.Fatal("a reader gets nothing")
 		}
+		readers = append(readers, c)
+		c.SetDeadline(time.Time{})
+		reading.Go(func() { io.Copy(io.Discard, c) })
 	}
 	status := func() (int, string) {
 		r, err := http.Get(d.base + "/api/v1/live?view=flows")
@@ -131,6 +137,10 @@ func TestReaders(t *testing.T) {
 	}
 	io.Copy(io.Discard, r.Body)
 	r.Body.Close()
+	for _, c := range readers {
+		c.SetReadDeadline(time.Now())
+	}
+	reading.Wait()
 	// None of them reads any more; that they are let go takes as long as their
 	// buffers are filled.
 	nettest.Eventually(t, 3*time.Minute, func() bool {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,6 +40,13 @@ func TestGridPaths(t *testing.T) {
 func TestGridResumes(t *testing.T) {
 	nettest.RequireSandbox(t)
 	nettest.CheckLeaks(t)
+	nettest.Settles(t, func() error { return gridResumes(t) })
+}
+
+// gridResumes returns an error if the link was not filled: the machine may be
+// busy for a moment.
+func gridResumes(t *testing.T) error {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "grid")
 	store, err := NewStore(dir)
 	if err != nil {
@@ -88,7 +96,7 @@ func TestGridResumes(t *testing.T) {
 		t.Error("a result that was there has been made anew")
 	}
 	cells := result.Cases[0].Cells
-	if len(cells) != 4 || cells[0].SteadyShare < 0.7 || cells[1].SteadyShare > cells[0].SteadyShare {
+	if len(cells) != 4 || cells[1].SteadyShare > cells[0].SteadyShare {
 		t.Errorf("cells %+v", cells)
 	}
 
@@ -103,6 +111,10 @@ func TestGridResumes(t *testing.T) {
 	if _, err := RunGrid(t.Context(), g, quick(), o, store); err == nil || !strings.Contains(err.Error(), "is no result: remove it") {
 		t.Errorf("a broken file: %v", err)
 	}
+	if cells[0].SteadyShare < 0.7 {
+		return fmt.Errorf("cells %+v", cells)
+	}
+	return nil
 }
 
 // gridResult is one as the full grid's would be, with made-up figures.

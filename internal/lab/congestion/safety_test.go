@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -144,14 +145,30 @@ func TestFaultRuns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := faultNamed(t, name)
 			f.lasts = min(f.lasts, 2500*ms)
-			r, err := f.run(t.Context(), when, p, "cubic", options(0, "cubic"), 1, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Logf("before %v, during %v, recovery %v, sent %.2f, stall %.2f s", r.BeforeShare, r.DuringShare, r.RecoverySec, r.Excess, r.StallSec)
+			var r FaultResult
 			during := func(from, to time.Duration) float64 {
 				return mean(r.delivery[from/sampleEvery:to/sampleEvery]) / p.LimitBps()
 			}
+			// The machine may be busy for a moment, and less be delivered than could.
+			nettest.Settles(t, func() (err error) {
+				if r, err = f.run(t.Context(), when, p, "cubic", options(0, "cubic"), 1, 1); err != nil {
+					t.Fatal(err)
+				}
+				t.Logf("before %v, during %v, recovery %v, sent %.2f, stall %.2f s", r.BeforeShare, r.DuringShare, r.RecoverySec, r.Excess, r.StallSec)
+				if name == "ack-loss" {
+					return nil
+				}
+				if !(math.Abs(float64(r.BeforeShare)-0.9) <= 0.11) { // nor is None
+					return fmt.Errorf("delivery before is %v, want 0.9 ± 0.11", r.BeforeShare)
+				}
+				if last := during(when.time(f)-time.Second, when.time(f)); last < 0.3 {
+					return fmt.Errorf("at the end it delivers %.2f of the limit", last)
+				}
+				if got := during(3500*ms, 5*time.Second); name == "rate-cut" && (got < 0.08 || r.DuringShare < 0.8) {
+					return fmt.Errorf("at a tenth of the rate it delivers %.3f, %.2f of what there is", got, r.DuringShare)
+				}
+				return nil
+			})
 			switch name {
 			case "outage":
 				near(t, "delivery in the outage", during(3500*ms, 5*time.Second), 0, 0.01)
@@ -161,12 +178,6 @@ func TestFaultRuns(t *testing.T) {
 			case "policer":
 				if got := during(3500*ms, 5*time.Second); got > 0.55 {
 					t.Errorf("a policer at half of the rate let %.2f pass", got)
-				}
-			}
-			if name != "ack-loss" {
-				near(t, "delivery before", float64(r.BeforeShare), 0.9, 0.11)
-				if last := during(when.time(f)-time.Second, when.time(f)); last < 0.3 {
-					t.Errorf("at the end it delivers %.2f of the limit", last)
 				}
 			}
 			if r.Broken != "" || math.IsNaN(r.Excess) {

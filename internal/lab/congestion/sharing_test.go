@@ -3,6 +3,7 @@ package congestion
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -45,10 +46,19 @@ func TestRunSharing(t *testing.T) {
 	o := options(2*time.Second, "reno")
 	runs := map[int]string{}
 	o.Progress = func(at Progress) { runs[at.Run] = at.Case }
-	result, err := RunSharing(t.Context(), p, SharingOptions{Against: []string{"cubic", Self}, Scenarios: []string{"1v1", "late", "4"}}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var result SharingResult
+	nettest.Settles(t, func() (err error) {
+		if result, err = RunSharing(t.Context(), p, SharingOptions{Against: []string{"cubic", Self}, Scenarios: []string{"1v1", "late", "4"}}, o); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range result.Cases[0].Meetings {
+			fair := m.Against != "reno" || m.Scenario != "1v1" || math.Abs(float64(m.Harm)-0.5) <= 0.4
+			if m.Used < 0.8 || m.Used > 1.1 || !fair {
+				err = fmt.Errorf("%s beside %s: used %.2f, harm %.2f", m.Scenario, m.Against, m.Used, float64(m.Harm))
+			}
+		}
+		return err
+	})
 	// 1v1 and late: reno beside cubic, beside reno, cubic beside cubic; cubic
 	// and reno alone; four of reno.
 	if len(runs) != 3+3+2+1 {
@@ -59,12 +69,11 @@ func TestRunSharing(t *testing.T) {
 		t.Fatalf("meetings %+v", meetings)
 	}
 	for _, m := range meetings {
-		if m.Used < 0.8 || m.Used > 1.1 || m.Jain < 1/float64(m.Flows+m.Others) || m.Jain > 1 {
-			t.Errorf("%s beside %s: used %.2f, Jain %.2f", m.Scenario, m.Against, m.Used, m.Jain)
+		if m.Jain < 1/float64(m.Flows+m.Others) || m.Jain > 1 {
+			t.Errorf("%s beside %s: Jain %.2f", m.Scenario, m.Against, m.Jain)
 		}
 		if m.Against == "reno" && m.Scenario == "1v1" {
 			near(t, "the harm of reno to reno", float64(m.Harm), float64(m.HarmSelf), 0)
-			near(t, "the harm of reno to reno", float64(m.Harm), 0.5, 0.4)
 		}
 		if (m.Scenario == "late") != m.SecondsToShare.Some() && m.Scenario != "late" {
 			t.Errorf("%s: joined after %v s", m.Scenario, m.SecondsToShare)
@@ -115,19 +124,24 @@ func TestFarHost(t *testing.T) {
 	near, far := n.flow("reno"), n.flow("reno")
 	near.bytes, far.bytes = 1000, 1000
 	far.from = n.Host(farHost)
-	flows, err := runFlows(t.Context(), []flowSpec{near, far}, 10*time.Second, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []time.Duration{p.RTT, rttRatio * p.RTT} {
-		// connect takes a round trip, at least.
-		if got := flows[i].connected; got < want || got > want+p.RTT {
-			t.Errorf("flow %d connected after %v, want a round trip of %v", i, got, want)
+	nettest.Settles(t, func() error {
+		flows, err := runFlows(t.Context(), []flowSpec{near, far}, 10*time.Second, nil)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if flows[i].finished == 0 || flows[i].err != nil {
-			t.Errorf("flow %d finished after %v: %v", i, flows[i].finished, flows[i].err)
+		for i, want := range []time.Duration{p.RTT, rttRatio * p.RTT} {
+			if flows[i].finished == 0 || flows[i].err != nil {
+				t.Fatalf("flow %d finished after %v: %v", i, flows[i].finished, flows[i].err)
+			}
+			switch got := flows[i].connected; {
+			case got < want: // connect takes a round trip, at least
+				t.Fatalf("flow %d connected after %v, before a round trip of %v", i, got, want)
+			case got > want+p.RTT:
+				err = fmt.Errorf("flow %d connected after %v, want a round trip of %v", i, got, want)
+			}
 		}
-	}
+		return err
+	})
 }
 
 func TestScenarios(t *testing.T) {
