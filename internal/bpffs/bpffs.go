@@ -73,7 +73,8 @@ func (d Dir) Lock(ctx context.Context) (unlock func(), err error) {
 		if err != nil {
 			return nil, err
 		}
-		if dir == nil { // removed by its last holder
+		if dir == nil {
+			time.Sleep(time.Millisecond)
 			continue
 		}
 		return func() {
@@ -86,10 +87,17 @@ func (d Dir) Lock(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// lock locks the directory, or returns nil if the locked one is no longer the
-// one in place.
+// lock locks the directory, or returns nil if its last holder has removed it or
+// the one above meanwhile.
 func (d Dir) lock(ctx context.Context) (*os.File, error) {
-	if err := os.MkdirAll(d.Path(), 0o700); err != nil {
+	err := os.MkdirAll(d.Path(), 0o700)
+	// Removed between two steps: before the lower one was made in the upper, or
+	// after it was there already and before it was looked at.
+	removed := errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist)
+	if removed && ctx.Err() == nil {
+		return nil, nil
+	}
+	if err != nil {
 		return nil, fmt.Errorf("cannot make the directory of pins: %w", err)
 	}
 	dir, err := os.Open(d.Path())
