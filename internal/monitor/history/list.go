@@ -8,6 +8,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"longhaul/internal/doctor"
@@ -68,11 +69,7 @@ func (c choice) visitor(visit func(*facts)) func(*facts) {
 // tail visits the records after the last full segment.
 func (v *view) tail(c choice, visit func(*facts)) error {
 	visit = c.visitor(visit)
-	return v.each("SELECT "+packColumns+" FROM packs WHERE last > (SELECT ifnull(max(last), 0) FROM segments) ORDER BY last", nil, func(row scanner) error {
-		p, err := scanPack(row)
-		if err != nil {
-			return err
-		}
+	return v.packs("WHERE last > (SELECT ifnull(max(last), 0) FROM segments) ORDER BY last", nil, func(p *pack) error {
 		return p.facts(0, func(f *facts) {
 			if c.wanted(f.group) {
 				visit(f)
@@ -302,32 +299,42 @@ func (v *view) best(q *Query) ([]candidate, error) {
 
 // records are the ones with these IDs, in this order.
 func (v *view) records(all []candidate) ([]monitor.Record, error) {
-	// Neighbours have their pack in common.
 	byID := make([]int, len(all))
 	for i := range byID {
 		byID[i] = i
 	}
 	slices.SortFunc(byID, func(a, b int) int { return cmp.Compare(all[a].id, all[b].id) })
-	get, err := v.tx.PrepareContext(v.ctx, "SELECT "+packColumns+" FROM packs WHERE last >= ? ORDER BY last LIMIT 1")
-	if err != nil {
-		return nil, err
+	ids := []byte{'['}
+	for i, at := range byID {
+		if i > 0 {
+			ids = append(ids, ',')
+		}
+		ids = strconv.AppendInt(ids, all[at].id, 10)
 	}
-	defer get.Close()
+	ids = append(ids, ']')
+
 	records := make([]monitor.Record, len(all))
-	var p pack
-	for _, i := range byID {
-		id := all[i].id
-		if id > p.last {
-			if p, err = scanPack(get.QueryRowContext(v.ctx, id)); err != nil {
-				return nil, err
+	found := 0
+	err := v.packs(packsOf, []any{string(ids)}, func(p *pack) error {
+		return p.each(0, func(id int64, body []byte) (err error) {
+			if found < len(byID) && all[byID[found]].id == id {
+				records[byID[found]], err = unpackRecord(id, body, v.words)
+				found++
 			}
-		}
-		if records[i], err = p.record(id, v.words); err != nil {
-			return nil, err
-		}
+			return err
+		})
+	})
+	if err == nil && found < len(byID) {
+		err = errBlob
 	}
-	return records, nil
+	return records, err
 }
+
+// packsOf selects the packs, oldest first, of the records whose IDs are in an
+// array of JSON's.
+const packsOf = `WHERE last IN (
+	SELECT (SELECT last FROM packs WHERE last >= value ORDER BY last LIMIT 1) FROM json_each(?)
+) ORDER BY last`
 
 // Walk calls visit with every record that ended in a period, oldest first, and
 // ends with the first error. It holds the file for moments only, so records may
@@ -341,11 +348,7 @@ func (r *Reader) Walk(ctx context.Context, q Query, visit func(*monitor.Record) 
 		err := r.look(ctx, func(v *view) error {
 			c := v.choice(q.Since, q.Until, q.Tunnel, q.Cause)
 			end = 0
-			return v.each("SELECT "+packColumns+" FROM packs WHERE last > ? ORDER BY last LIMIT ?", []any{last, segmentLen / packLen}, func(row scanner) error {
-				p, err := scanPack(row)
-				if err != nil {
-					return err
-				}
+			return v.packs("WHERE last > ? ORDER BY last LIMIT ?", []any{last, segmentLen / packLen}, func(p *pack) error {
 				end = p.last
 				// A pack may have become a larger one since the last look.
 				return p.each(last, func(id int64, body []byte) error {

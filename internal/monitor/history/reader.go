@@ -188,6 +188,18 @@ func (v *view) each(query string, args []any, row func(scanner) error) error {
 	return rows.Err()
 }
 
+// packs calls visit with every pack of a selection. What a pack has is
+// overwritten by the next one.
+func (v *view) packs(selection string, args []any, visit func(*pack) error) error {
+	return v.each("SELECT "+packColumns+" FROM packs "+selection, args, func(row scanner) error {
+		var p pack
+		if err := row.Scan(&p.last, &p.records, (*sql.RawBytes)(&p.rows)); err != nil {
+			return err
+		}
+		return visit(&p)
+	})
+}
+
 // id of a word; -1, which is nobody's, if it does not occur.
 func (v *view) id(word string) int64 {
 	if id, known := v.ids[word]; known {
