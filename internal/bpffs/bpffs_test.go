@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"longhaul/internal/nettest"
 )
 
 // Directories are directories here, whatever they lie on: the tests need no
@@ -49,12 +51,8 @@ func TestLockContended(t *testing.T) {
 func TestLockKeepsPins(t *testing.T) {
 	d := testDir(t)
 	unlock, err := d.Lock(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(d.Path("pinned"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
+	nettest.Must(t, os.Mkdir(d.Path("pinned"), 0o700))
 	unlock()
 	if names, err := d.Names(); err != nil || len(names) != 1 || names[0] != "pinned" {
 		t.Errorf("names %v, %v", names, err)
@@ -70,20 +68,14 @@ func TestLockRefused(t *testing.T) {
 	}{
 		{"held", func(t *testing.T, d Dir) {
 			unlock, err := d.Lock(context.Background())
-			if err != nil {
-				t.Fatal(err)
-			}
+			nettest.Must(t, err)
 			t.Cleanup(unlock)
 		}, "another process holds the lock"},
 		{"a file is in the way", func(t *testing.T, d Dir) {
-			if err := os.WriteFile(filepath.Dir(d.Path()), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			nettest.Must(t, os.WriteFile(filepath.Dir(d.Path()), nil, 0o600))
 		}, "cannot make the directory of pins"},
 		{"a link to nowhere is in the way", func(t *testing.T, d Dir) {
-			if err := os.Symlink("nowhere", filepath.Dir(d.Path())); err != nil {
-				t.Fatal(err)
-			}
+			nettest.Must(t, os.Symlink("nowhere", filepath.Dir(d.Path())))
 		}, "cannot make the directory of pins"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -23,6 +23,15 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
+// listen makes a control socket in a directory of the test's own.
+func listen(t *testing.T) (path string, l net.Listener) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "control.sock")
+	l, err := Listen(t.Context(), path)
+	nettest.Must(t, err)
+	return path, l
+}
+
 func TestStatusTravels(t *testing.T) {
 	nettest.CheckLeaks(t)
 	path := filepath.Join(t.TempDir(), "run", "control.sock")
@@ -57,11 +66,7 @@ func TestStatusTravels(t *testing.T) {
 
 func TestVerbs(t *testing.T) {
 	nettest.CheckLeaks(t)
-	path := filepath.Join(t.TempDir(), "control.sock")
-	l, err := Listen(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	path, l := listen(t)
 	waiting, told := make(chan struct{}, 1), make(chan error, 2)
 	s := serve(l, quiet, Handlers{Do: func(ctx context.Context, verb string, arguments url.Values) (any, error) {
 		switch verb {
@@ -119,11 +124,7 @@ func TestVerbs(t *testing.T) {
 // A verb may take longer than an idle client.
 func TestVerbsTakeTheirTime(t *testing.T) {
 	nettest.CheckLeaks(t)
-	path := filepath.Join(t.TempDir(), "control.sock")
-	l, err := Listen(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	path, l := listen(t)
 	const idle = 100 * time.Millisecond
 	s := serve(l, quiet, Handlers{Do: func(ctx context.Context, _ string, _ url.Values) (any, error) {
 		time.Sleep(3 * idle)
@@ -142,11 +143,7 @@ func TestVerbsTakeTheirTime(t *testing.T) {
 // Verbs that wait leave room for others.
 func TestVerbsHaveABound(t *testing.T) {
 	nettest.CheckLeaks(t)
-	path := filepath.Join(t.TempDir(), "control.sock")
-	l, err := Listen(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	path, l := listen(t)
 	begun := make(chan struct{})
 	s := Serve(l, quiet, Handlers{
 		Status: func() any { return "well" },
@@ -282,11 +279,7 @@ func TestOtherUsersAreTurnedAway(t *testing.T) {
 
 func TestIdleClientsDoNotLockOthersOut(t *testing.T) {
 	nettest.CheckLeaks(t)
-	path := filepath.Join(t.TempDir(), "control.sock")
-	l, err := Listen(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	path, l := listen(t)
 	s := serve(l, quiet, Handlers{Status: func() any { return 1 }}, limits{200 * time.Millisecond, time.Second, time.Second})
 	defer s.Close()
 	for range 2 * maxClients {
@@ -303,11 +296,7 @@ func TestIdleClientsDoNotLockOthersOut(t *testing.T) {
 
 func TestStuckRelayIsReported(t *testing.T) {
 	nettest.CheckLeaks(t)
-	path := filepath.Join(t.TempDir(), "control.sock")
-	l, err := Listen(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	path, l := listen(t)
 	stuck := make(chan struct{})
 	s := serve(l, quiet, Handlers{Status: func() any { <-stuck; return 1 }}, limits{time.Second, 50 * time.Millisecond, time.Second})
 	defer s.Close()

@@ -5,10 +5,10 @@ import (
 	"container/heap"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"longhaul/internal/doctor"
@@ -304,27 +304,26 @@ func (v *view) records(all []candidate) ([]monitor.Record, error) {
 		byID[i] = i
 	}
 	slices.SortFunc(byID, func(a, b int) int { return cmp.Compare(all[a].id, all[b].id) })
-	ids := []byte{'['}
+	ids := make([]int64, len(all))
 	for i, at := range byID {
-		if i > 0 {
-			ids = append(ids, ',')
-		}
-		ids = strconv.AppendInt(ids, all[at].id, 10)
+		ids[i] = all[at].id
 	}
-	ids = append(ids, ']')
-
+	wanted, err := json.Marshal(ids)
+	if err != nil {
+		return nil, err
+	}
 	records := make([]monitor.Record, len(all))
 	found := 0
-	err := v.packs(packsOf, []any{string(ids)}, func(p *pack) error {
+	err = v.packs(packsOf, []any{string(wanted)}, func(p *pack) error {
 		return p.each(0, func(id int64, body []byte) (err error) {
-			if found < len(byID) && all[byID[found]].id == id {
+			if found < len(ids) && ids[found] == id {
 				records[byID[found]], err = unpackRecord(id, body, v.words)
 				found++
 			}
 			return err
 		})
 	})
-	if err == nil && found < len(byID) {
+	if err == nil && found < len(ids) {
 		err = errBlob
 	}
 	return records, err
