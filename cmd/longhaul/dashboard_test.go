@@ -19,7 +19,7 @@ import (
 )
 
 // carry sends blocks through a flow and takes the echo of each until ctx ends, and
-// then ends the flow cleanly.
+// then ends the flow cleanly. The test does not end before the flow.
 func carry(ctx context.Context, t *testing.T, address string) (client string, ended func()) {
 	t.Helper()
 	c, err := net.Dial("tcp", address)
@@ -45,10 +45,12 @@ func carry(ctx context.Context, t *testing.T, address string) (client string, en
 			t.Errorf("a flow under the dashboard ends with %d bytes, %v", n, err)
 		}
 	})
-	return c.LocalAddr().String(), func() {
+	ended = sync.OnceFunc(func() {
 		all.Wait()
 		c.Close()
-	}
+	})
+	t.Cleanup(ended)
+	return c.LocalAddr().String(), ended
 }
 
 // TestDashboard looks at a running relay with a browser: what flows do, what stays
@@ -57,6 +59,7 @@ func TestDashboard(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a browser takes its time: without -short")
 	}
+	browser.Require(t)
 	dir, err := os.MkdirTemp("", "lh")
 	if err != nil {
 		t.Fatal(err)

@@ -14,10 +14,13 @@ import (
 	"longhaul/internal/web/webfake"
 )
 
-func needsTime(t *testing.T) {
+// needsBrowser skips the test before it starts anything that a browser would look at.
+func needsBrowser(t *testing.T) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("a browser takes its time: without -short")
 	}
+	browser.Require(t)
 }
 
 // pages are all pages, and what shows that they have what they are for.
@@ -42,7 +45,7 @@ func pages(record int64) map[string]string {
 // error, a violation of the content security policy, a request that leaves the
 // host, or a thing that not everybody can use.
 func TestPages(t *testing.T) {
-	needsTime(t)
+	needsBrowser(t)
 	fake := webfake.New(0)
 	d := serve(t, 200, past(t, fake.Records(1000)))
 	p := browser.Open(t, d.base)
@@ -74,7 +77,7 @@ func TestPages(t *testing.T) {
 
 // The course of two periods is there to be read, too, as what it is and as tables.
 func TestHistoryCourse(t *testing.T) {
-	needsTime(t)
+	needsBrowser(t)
 	d := serve(t, 3, past(t, webfake.New(0).Records(1000)))
 	p := browser.Open(t, d.base)
 	p.Size(1280, 900)
@@ -117,7 +120,7 @@ func ago(d time.Duration) string {
 
 // What a page shows follows what happens.
 func TestLive(t *testing.T) {
-	needsTime(t)
+	needsBrowser(t)
 	d := serve(t, 200, nil)
 	p := browser.Open(t, d.base)
 	p.Size(1280, 900)
@@ -164,7 +167,7 @@ func TestLive(t *testing.T) {
 
 // The theme can be chosen, and stays so.
 func TestTheme(t *testing.T) {
-	needsTime(t)
+	needsBrowser(t)
 	d := serve(t, 3, nil)
 	p := browser.Open(t, d.base)
 	p.Theme("light")
@@ -181,7 +184,7 @@ func TestTheme(t *testing.T) {
 
 // Thousands of flows cost the browser what thirty do: see docs/dashboard.md.
 func TestThousandsOfFlows(t *testing.T) {
-	needsTime(t)
+	needsBrowser(t)
 	const maxWeight = 200_000
 	d := serve(t, 2000, nil)
 	p := browser.Open(t, d.base)

@@ -21,7 +21,7 @@ var (
 // over a WAN that loses some of it: every page shows what it is for and follows what
 // happens, and costs the browser no more than it may.
 func TestRunningRelays(t *testing.T) {
-	needsTime(t)
+	needsBrowser(t)
 	const flows = 2000
 	s := newSite(t)
 	ctx, stop := context.WithCancel(t.Context())

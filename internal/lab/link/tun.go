@@ -11,8 +11,9 @@ import (
 const (
 	tunDevice = "/dev/net/tun"
 	// tunQueuePackets is how many packets the kernel holds for the emulator
-	// while this is not being scheduled. It drops what exceeds them.
-	tunQueuePackets = 65536
+	// while this is not being scheduled. It drops what exceeds them. Kernels
+	// from 2026 on refuse a tx_queue_len above 32767.
+	tunQueuePackets = 32767
 )
 
 // tunPort is a TUN device. The kernel hands super-packets over whole and takes

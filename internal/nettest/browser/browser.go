@@ -46,11 +46,17 @@ type seen struct {
 	requests []string
 }
 
-// Open starts a browser whose page's addresses begin with base. The test is skipped
-// where there is no Chromium.
+// Require skips the test where there is no Chromium, and returns its path. A test
+// calls it before it starts anything.
+func Require(t testing.TB) string {
+	t.Helper()
+	return nettest.RequireProgram(t, "chromium", "chromium")
+}
+
+// Open starts a browser whose page's addresses begin with base.
 func Open(t testing.TB, base string) *Page {
 	t.Helper()
-	program := nettest.RequireProgram(t, "chromium", "chromium")
+	program := Require(t)
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.IgnoreCertErrors,
 		chromedp.Flag("disable-component-update", true))
