@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/lab"
+	"longhaul/internal/lab/sandbox"
 )
 
 func newDemo(env *env) *cobra.Command {
@@ -67,7 +68,7 @@ const demoDrawing = `
 // inSandbox makes a command run inside a sandbox, by running the program
 // again there.
 func inSandbox(env *env, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
-	return inPreparedSandbox(env, lab.PrivateRun, run)
+	return inPreparedSandbox(env, sandbox.PrivateRun, run)
 }
 
 // ownProgram is the path of this binary.

@@ -15,7 +15,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,6 +23,7 @@ import (
 
 	"longhaul/internal/control"
 	"longhaul/internal/kernel"
+	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 )
 
@@ -347,7 +347,7 @@ func cmdPort(ts *testscript.TestScript, neg bool, args []string) {
 
 func cmdEcho(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1)
-	target(ts, args[0], func(conn net.Conn) { io.Copy(conn, conn) })
+	target(ts, args[0], tcpserver.Echo)
 }
 
 func cmdGreeter(ts *testscript.TestScript, neg bool, args []string) {
@@ -365,28 +365,15 @@ func target(ts *testscript.TestScript, variable string, serve func(net.Conn)) {
 	lc.SetMultipathTCP(false)
 	l, err := lc.Listen(context.Background(), "tcp4", "127.0.0.1:0")
 	ts.Check(err)
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() {
-				defer conn.Close()
-				serve(conn)
-			})
-		}
-	})
+	stop := tcpserver.Serve(l, serve)
 	ts.Defer(func() {
-		l.Close()
 		for _, c := range worldOf(ts).held {
 			c.Close()
 		}
 		for _, p := range worldOf(ts).programs {
 			p.process.Kill()
 		}
-		all.Wait()
+		stop()
 	})
 	ts.Setenv(variable, l.Addr().String())
 }

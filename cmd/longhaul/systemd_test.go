@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/config"
+	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 	"longhaul/internal/relay"
 )
@@ -143,23 +144,7 @@ func echoTarget(t *testing.T) string {
 func listenEcho(t *testing.T) *net.TCPListener {
 	t.Helper()
 	l := listenTCP(t, "127.0.0.1:0")
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() {
-				defer conn.Close()
-				io.Copy(conn, conn)
-			})
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		all.Wait()
-	})
+	t.Cleanup(tcpserver.Serve(l, tcpserver.Echo))
 	return l
 }
 

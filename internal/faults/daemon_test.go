@@ -3,20 +3,17 @@ package faults
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"longhaul/internal/control"
-	"longhaul/internal/lab"
 	"longhaul/internal/lab/hosts"
 	"longhaul/internal/nettest"
 )
@@ -73,7 +70,7 @@ func launchDaemon(t *testing.T, host *hosts.Host, how supervision, dir, config s
 	t.Helper()
 	d := &daemon{t: t, log: &logText{filepath.Join(dir, "log")}, dir: dir, exited: make(chan struct{})}
 	d.write(config)
-	d.cmd = exec.Command(longhaul(t), "relay", "--config", d.file())
+	d.cmd = exec.Command(nettest.Longhaul(t), "relay", "--config", d.file())
 	stderr, err := os.Create(d.log.path)
 	if err != nil {
 		t.Fatal(err)
@@ -295,7 +292,7 @@ func (s daemonStatus) tunnel(name string) tunnelStatus {
 // command runs another longhaul command to its end.
 func command(t *testing.T, args ...string) (output string, status int) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), longhaul(t), args...).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), nettest.Longhaul(t), args...).CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
@@ -304,34 +301,6 @@ func command(t *testing.T, args ...string) (output string, status int) {
 		status = exit.ExitCode()
 	}
 	return string(out), status
-}
-
-// built builds longhaul in the sandbox's own /run, which goes with it.
-var built = sync.OnceValues(func() (string, error) {
-	const path = "/run/longhaul-under-test"
-	if err := lab.PrivateRun(); err != nil {
-		return "", err
-	}
-	out, err := exec.Command("go", "build", "-o", path, "longhaul/cmd/longhaul").CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("build longhaul: %w\n%s", err, out)
-	}
-	return path, err
-})
-
-// longhaul builds longhaul once and returns its path. LONGHAUL_BINARY names
-// another to test.
-func longhaul(t *testing.T) string {
-	t.Helper()
-	nettest.RequireSandbox(t)
-	if path := os.Getenv("LONGHAUL_BINARY"); path != "" {
-		return path
-	}
-	path, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
 
 // logText is a log that tests can wait for. It is a file, and not a pipe: a

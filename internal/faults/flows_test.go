@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/tcpscript"
 )
 
@@ -28,30 +28,7 @@ func echo(t *testing.T, address string) string {
 }
 
 func serveEcho(t *testing.T, l net.Listener) {
-	var conns sync.Map
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			conns.Store(c, nil)
-			serving.Go(func() {
-				_, _ = io.Copy(c, c)
-				c.Close()
-				conns.Delete(c)
-			})
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		conns.Range(func(c, _ any) bool {
-			c.(net.Conn).Close()
-			return true
-		})
-		serving.Wait()
-	})
+	t.Cleanup(tcpserver.Serve(l, tcpserver.Echo))
 }
 
 // held is a flow that stays open.

@@ -58,7 +58,7 @@ func (p *pair) startKeepalived(name string) {
 	dir := p.t.TempDir()
 	file := filepath.Join(dir, "keepalived.conf")
 	config := example(p.t, "keepalived-"+strings.TrimPrefix(name, "relay-")+".conf",
-		"/usr/bin/longhaul ready", longhaul(p.t)+" ready --control-socket "+p.relays[name].socket())
+		"/usr/bin/longhaul ready", nettest.Longhaul(p.t)+" ready --control-socket "+p.relays[name].socket())
 	writeFile(p.t, file, config)
 	k := p.start(name, keepalived, "--dont-fork", "--log-console", "--log-detail", "--vrrp", "--use-file", file,
 		"--pid", filepath.Join(dir, "pid"), "--vrrp_pid", filepath.Join(dir, "vrrp.pid"))

@@ -27,16 +27,6 @@ import (
 // These tests run real programs through a pair of real relays, over a WAN of
 // 20 ms and 1 Gb/s.
 
-// longhaulBinary is built once.
-var longhaulBinary = sync.OnceValues(func() (string, error) {
-	const path = "/run/longhaul-under-test"
-	out, err := exec.Command("go", "build", "-o", path, "longhaul/cmd/longhaul").CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%w: %s", err, out)
-	}
-	return path, err
-})
-
 // sites are two sites with programs in them, whose relays the test starts.
 type sites struct {
 	*stage
@@ -47,13 +37,7 @@ type sites struct {
 func newSites(t *testing.T) *sites {
 	t.Helper()
 	nettest.RequireSandbox(t)
-	if err := PrivateRun(); err != nil {
-		t.Fatal(err)
-	}
-	binary, err := longhaulBinary()
-	if err != nil {
-		t.Fatalf("cannot build longhaul: %v", err)
-	}
+	binary := nettest.Longhaul(t)
 	c := MitreConditions()
 	c.RTT = 20 * time.Millisecond
 	built := build(t, c)
@@ -584,13 +568,7 @@ func TestMitreGain(t *testing.T) {
 		t.Skip("takes 15 s: left out with -short")
 	}
 	nettest.RequireSandbox(t)
-	if err := PrivateRun(); err != nil {
-		t.Fatal(err)
-	}
-	binary, err := longhaulBinary()
-	if err != nil {
-		t.Fatalf("cannot build longhaul: %v", err)
-	}
+	binary := nettest.Longhaul(t)
 	reports := 0
 	result, err := mitre().Run(t.Context(), RunOptions{
 		Program: binary, Quick: true, Cases: []string{"direct", "relay"}, Seed: 7,

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/sandbox"
 	"longhaul/internal/nettest"
 )
 
@@ -152,7 +153,7 @@ func quickZone() ZoneTransfer {
 func TestZoneTransferBetweenServers(t *testing.T) {
 	nettest.RequireSandbox(t)
 	nettest.RequireProgram(t, "knotd", "knot")
-	if err := PrivateRun(); err != nil {
+	if err := sandbox.PrivateRun(); err != nil {
 		t.Fatal(err)
 	}
 	nettest.CheckLeaks(t)

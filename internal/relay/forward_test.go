@@ -16,27 +16,13 @@ import (
 
 	xnettest "golang.org/x/net/nettest"
 
+	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 )
 
 // echo serves a target that sends everything back.
 func (g *rig) echo() {
-	go func() {
-		for {
-			c, err := g.target.AcceptTCP()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				// Not the standard library's splice, whose pipes outlive the
-				// connections and look like a leak.
-				if _, err := io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}); err == nil {
-					c.CloseWrite()
-				}
-			}()
-		}
-	}()
+	g.t.Cleanup(tcpserver.Serve(g.target, tcpserver.Echo))
 }
 
 // exchange sends size random bytes to an echoing target and compares hashes.

@@ -19,6 +19,7 @@ import (
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/relays"
+	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 )
 
@@ -52,10 +53,7 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	program := filepath.Join(dir, "longhaul")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "longhaul/cmd/longhaul").CombinedOutput(); err != nil {
-		t.Fatalf("build longhaul: %v\n%s", err, out)
-	}
+	program := nettest.Longhaul(t)
 	c := lab.MitreConditions()
 	c.RTT, c.RateBps, c.Loss = 40*time.Millisecond, 50e6, link.Loss{Probability: 0.001}
 	built, err := lab.Build(lab.TwoSites(c))
@@ -66,10 +64,9 @@ func newSite(t *testing.T) *site {
 	t.Cleanup(func() { built.Close() })
 	t.Cleanup(s.all.Wait)
 
-	echo := func(c net.Conn) { _, _ = io.Copy(c, c) }
-	s.listen("host-a", lab.HostA, nearPort, echo)
-	s.listen("host-b", lab.HostB, echoPort, echo)
-	s.listen("host-b", lab.HostB, sinkPort, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	s.listen("host-a", lab.HostA, nearPort, tcpserver.Echo)
+	s.listen("host-b", lab.HostB, echoPort, tcpserver.Echo)
+	s.listen("host-b", lab.HostB, sinkPort, tcpserver.Discard)
 	s.listen("host-b", lab.HostB, sourcePort, func(c net.Conn) {
 		var size uint32
 		if binary.Read(c, binary.BigEndian, &size) == nil {
@@ -124,19 +121,7 @@ func (s *site) listen(host string, address netip.Addr, port int, serve func(net.
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(func() { l.Close() })
-	s.all.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			s.all.Go(func() {
-				defer c.Close()
-				serve(c)
-			})
-		}
-	})
+	s.t.Cleanup(tcpserver.Serve(l, serve))
 }
 
 // connect is a number of new connections of clients to a tunnel, made one after the
@@ -175,21 +160,11 @@ func (s *site) board() string {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(func() { l.Close() })
-	s.all.Go(func() {
-		for {
-			near, err := l.Accept()
-			if err != nil {
-				return
-			}
-			s.all.Go(func() { s.pass(near) })
-		}
-	})
+	s.t.Cleanup(tcpserver.Serve(l, s.pass))
 	return l.Addr().String()
 }
 
 func (s *site) pass(near net.Conn) {
-	defer near.Close()
 	var far net.Conn
 	err := s.lab.Host("relay-a").Do(func() (err error) {
 		far, err = net.Dial("tcp", boardAddress)

@@ -20,6 +20,7 @@ import (
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/relays"
+	"longhaul/internal/lab/sandbox"
 )
 
 // Within is how long a check may take.
@@ -78,7 +79,7 @@ const (
 func Run(ctx context.Context, cases []Case, o Options) (Outcome, error) {
 	var outcome Outcome
 	// In a /run that goes with the sandbox, however that ends.
-	if err := lab.PrivateRun(); err != nil {
+	if err := sandbox.PrivateRun(); err != nil {
 		return outcome, err
 	}
 	for i, c := range cases {

@@ -2,8 +2,6 @@ package failover
 
 import (
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -15,10 +13,7 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 func TestNobodyIsRefused(t *testing.T) {
 	nettest.RequireSandbox(t)
 	nettest.CheckLeaks(t)
-	program := filepath.Join(t.TempDir(), "longhaul")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "longhaul/cmd/longhaul").CombinedOutput(); err != nil {
-		t.Fatalf("build longhaul: %v\n%s", err, out)
-	}
+	program := nettest.Longhaul(t)
 	for _, name := range Cases() {
 		t.Run(name, func(t *testing.T) {
 			r, err := Run(t.Context(), name, Options{Program: program, PerSecond: 100, Standing: 10, Before: 2 * time.Second, After: 4 * time.Second})

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -35,10 +33,7 @@ func runPart(t *testing.T, o Options) Result {
 	t.Helper()
 	nettest.RequireSandbox(t)
 	nettest.CheckLeaks(t)
-	o.Program = filepath.Join(t.TempDir(), "longhaul")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", o.Program, "longhaul/cmd/longhaul").CombinedOutput(); err != nil {
-		t.Fatalf("build longhaul: %v\n%s", err, out)
-	}
+	o.Program = nettest.Longhaul(t)
 	var said []string
 	o.Say = func(line string) { said = append(said, line) }
 	r, err := Run(t.Context(), o)

@@ -15,6 +15,7 @@ import (
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/relays"
+	"longhaul/internal/lab/sandbox"
 )
 
 // world is two sites with one relay at site A, two at site B, and a WAN to
@@ -60,7 +61,7 @@ const checkInterval = 2 * time.Second
 // sandbox.
 func newWorld(ctx context.Context, program string, seed uint64, checks bool) (*world, error) {
 	// In a /run that goes with the sandbox, however that ends.
-	if err := lab.PrivateRun(); err != nil {
+	if err := sandbox.PrivateRun(); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp("/run", "soak-")

@@ -15,6 +15,7 @@ import (
 
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/relays"
+	"longhaul/internal/lab/sandbox"
 )
 
 // Options say what is run.
@@ -179,7 +180,7 @@ type world struct {
 
 func newWorld(ctx context.Context, program string) (*world, error) {
 	// In a /run that goes with the sandbox, however that ends.
-	if err := lab.PrivateRun(); err != nil {
+	if err := sandbox.PrivateRun(); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp("/run", "upgrade-")

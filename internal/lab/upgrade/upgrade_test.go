@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -20,10 +18,7 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 func TestNobodyNotices(t *testing.T) {
 	nettest.RequireSandbox(t)
 	nettest.CheckLeaks(t)
-	program := filepath.Join(t.TempDir(), "longhaul")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "longhaul/cmd/longhaul").CombinedOutput(); err != nil {
-		t.Fatalf("build longhaul: %v\n%s", err, out)
-	}
+	program := nettest.Longhaul(t)
 	o := Options{Program: program, Flows: 200, PerSecond: 100, Bulk: 2, Upgrades: 4, Every: 1500 * time.Millisecond}
 	r, err := Run(t.Context(), o)
 	if err != nil {

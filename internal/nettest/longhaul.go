@@ -1,0 +1,41 @@
+package nettest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+
+	"longhaul/internal/lab/sandbox"
+)
+
+// Longhaul returns the path of the program under test, which the first call builds.
+// LONGHAUL_BINARY names another one to test. Every user may run it.
+func Longhaul(t testing.TB) string {
+	t.Helper()
+	RequireSandbox(t)
+	if path := os.Getenv("LONGHAUL_BINARY"); path != "" {
+		return path
+	}
+	path, err := builtLonghaul()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// builtLonghaul builds into the sandbox's own /run, which ends with the sandbox.
+var builtLonghaul = sync.OnceValues(func() (string, error) {
+	const path = "/run/longhaul-under-test"
+	if err := sandbox.PrivateRun(); err != nil {
+		return "", err
+	}
+	// The tests of an ordinary user may run in another user's checkout, whose
+	// version control the go command does not read.
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", path, "longhaul/cmd/longhaul").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build longhaul: %w\n%s", err, out)
+	}
+	return path, nil
+})
