@@ -87,6 +87,10 @@ type RunOptions struct {
 	Seed    uint64   // of the link's random choices; 0 keeps the experiment's own
 	Cases   []string // names of the cases to run; empty means all
 
+	// MaxTime ends each transfer, with what has arrived by then; 0 waits for the
+	// end of the data.
+	MaxTime time.Duration
+
 	Progress func(Progress)       // called a few times a second; nil means nobody looks
 	Notef    func(string, ...any) // what the user should know, one line each; nil drops it
 }
@@ -272,7 +276,7 @@ func (e Experiment) runCase(ctx context.Context, c Case, conditions Conditions, 
 		stopCapture, err = st.capture()
 	}
 	if err == nil {
-		s.transfer, err = c.transfer(ctx, built.Host(from), built.Host(to), addr, &received)
+		s.transfer, err = c.transfer(ctx, o, built.Host(from), built.Host(to), addr, &received)
 	}
 	if stopCapture != nil {
 		s.segments = stopCapture()
@@ -296,21 +300,28 @@ func (e Experiment) runCase(ctx context.Context, c Case, conditions Conditions, 
 	return s, nil
 }
 
-// errHangs is why a case is ended that does not come to an end.
-var errHangs = errors.New("the transfer hangs")
+// errTimeUp is why a transfer is ended before all of its data has arrived.
+var errTimeUp = errors.New("the transfer's time is up")
 
-// transfer moves the case's data.
-func (c Case) transfer(ctx context.Context, from, to *hosts.Host, addr netip.AddrPort, received *atomic.Int64) (transfer, error) {
-	if c.GiveUp > 0 {
+// transfer moves the case's data, for as long as the case and the options allow.
+func (c Case) transfer(ctx context.Context, o RunOptions, from, to *hosts.Host, addr netip.AddrPort, received *atomic.Int64) (transfer, error) {
+	longest := c.GiveUp
+	if o.MaxTime > 0 && (longest == 0 || o.MaxTime < longest) {
+		longest = o.MaxTime
+	}
+	if longest > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, c.GiveUp, errHangs)
+		ctx, cancel = context.WithTimeoutCause(ctx, longest, errTimeUp)
 		defer cancel()
 	}
 	t, err := bulk(ctx, from, to, addr, c.Bytes, c.Sockets, received)
-	if errors.Is(err, errHangs) {
-		return transfer{Bytes: received.Load(), Elapsed: c.GiveUp}, nil
+	if !errors.Is(err, errTimeUp) {
+		return t, err
 	}
-	return t, err
+	if longest == o.MaxTime {
+		o.Notef("%s: ended after %v with %d %% of the data: this machine is slow or busy", c.Name, longest, received.Load()*100/c.Bytes)
+	}
+	return transfer{Bytes: received.Load(), Elapsed: longest}, nil
 }
 
 // watch reports progress until finished is closed.
