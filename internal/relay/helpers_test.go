@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ import (
 	"longhaul/internal/nettest"
 )
 
-const patience = 10 * time.Second // what a test waits for what has to happen
+const patience = 30 * time.Second // what a test waits for what has to happen
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(childRole); role != "" {
@@ -83,6 +84,7 @@ type rig struct {
 	log    *logText
 	target *net.TCPListener
 	addr   netip.AddrPort
+	clock  *stoppedClock // nil: the loops have the real one
 }
 
 // newRig starts a relay in front of a new target. change may alter the options.
@@ -109,6 +111,52 @@ func newRig(t testing.TB, change func(*Options)) *rig {
 	g.relay = r
 	g.addr = r.Snapshot().Tunnels[0].Listen[0]
 	return g
+}
+
+// newStoppedRig starts a relay for whose event loops time passes only by g.pass.
+func newStoppedRig(t testing.TB, change func(*Options)) *rig {
+	t.Helper()
+	clock := &stoppedClock{}
+	clock.now.Store(monotonic())
+	g := newRig(t, func(o *Options) {
+		o.clock = clock.now.Load
+		if change != nil {
+			change(o)
+		}
+	})
+	g.clock = clock
+	return g
+}
+
+// stoppedClock is a clock that a test moves.
+type stoppedClock struct{ now atomic.Int64 }
+
+// pass moves a stopped clock, and returns when everything due has been done.
+func (g *rig) pass(d time.Duration) {
+	g.t.Helper()
+	g.clock.now.Add(int64(d))
+	g.turn()
+}
+
+// turn has every event loop go through what is ready and due. The first letter
+// runs before what is due in its turn, the second after that.
+func (g *rig) turn() {
+	for range 2 {
+		for _, w := range g.relay.workers {
+			w.do(func() {})
+		}
+	}
+}
+
+// flowIs waits until the event loop has the only flow in a state.
+func (g *rig) flowIs(what string, is func(*flow) bool) {
+	g.t.Helper()
+	nettest.Eventually(g.t, patience, func() (so bool) {
+		for _, w := range g.relay.workers {
+			w.do(func() { w.eachFlow(func(f *flow) { so = so || is(f) }) })
+		}
+		return so
+	}, func() string { return "no flow " + what })
 }
 
 func listen(t testing.TB) *net.TCPListener {

@@ -448,19 +448,23 @@ func (namedSides) Lasting(int, string) error { return nil }
 
 // A leg that outlives its first second gets what only such a leg needs, once.
 func TestLastingLeg(t *testing.T) {
+	nettest.CheckLeaks(t)
 	lasting := make(chan string, 8)
-	g := newRig(t, func(o *Options) { o.Tunnels[0].Transport = lastingSides{lasting: lasting} })
+	g := newStoppedRig(t, func(o *Options) { o.Tunnels[0].Transport = lastingSides{lasting: lasting} })
 	g.pair()
-	select {
-	case side := <-lasting:
-		if side != "wan" {
-			t.Errorf("the leg was said to be on the side %q", side)
-		}
-	case <-time.After(patience):
-		t.Fatal("nothing was set")
-	}
+	g.flowIs("is open", func(f *flow) bool { return f.phase == phaseMoving })
+	g.pass(time.Duration(youth) - 1)
 	if n := len(lasting); n > 0 {
-		t.Errorf("set %d more times", n)
+		t.Errorf("set %d times before the first second has passed", n)
+	}
+	for range 3 {
+		g.pass(time.Second)
+	}
+	if n := len(lasting); n != 1 {
+		t.Fatalf("set %d times, want once", n)
+	}
+	if side := <-lasting; side != "wan" {
+		t.Errorf("the leg was said to be on the side %q", side)
 	}
 }
 

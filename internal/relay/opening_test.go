@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -60,17 +61,20 @@ func forward(to ...netip.AddrPort) (ts []Target) {
 func TestConnectTimeout(t *testing.T) {
 	nettest.CheckLeaks(t)
 	to := silent(t)
-	g := newRig(t, func(o *Options) {
+	const timeout = 2 * time.Second
+	g := newStoppedRig(t, func(o *Options) {
 		o.Tunnels[0].Forward = forward(to)
-		o.Tunnels[0].ConnectTimeout = 2 * time.Second
+		o.Tunnels[0].ConnectTimeout = timeout
 	})
-	begin := time.Now()
 	c := dial(t, g.addr)
 	write(t, c, []byte("early")) // waits in its socket
-	expectReset(t, c)
-	if took := time.Since(begin); took < 1900*time.Millisecond || took > patience {
-		t.Errorf("gave up after %v, want 2 s", took)
+	g.flowIs("connects", func(f *flow) bool { return f.phase == phaseDialing })
+	g.pass(timeout - 1)
+	if r := g.flows.all(); len(r) != 0 {
+		t.Fatalf("the flow ended with %q before its timeout", r[0].End)
 	}
+	g.pass(1)
+	expectReset(t, c)
 	r := g.expectReason(EndTargetUnreached)
 	if !errors.Is(r.Err, syscall.ETIMEDOUT) {
 		t.Errorf("the cause is %v", r.Err)
@@ -87,16 +91,22 @@ func TestTargetsInTurn(t *testing.T) {
 	dead := listen(t)
 	dead.Close()
 	quiet := silent(t)
-	g := newRig(t, func(o *Options) {
+	const timeout = 4 * time.Second
+	g := newStoppedRig(t, func(o *Options) {
 		live := o.Tunnels[0].Forward[0]
 		o.Tunnels[0].Forward = append(forward(addrOf(dead), quiet), live)
-		o.Tunnels[0].ConnectTimeout = 4 * time.Second
+		o.Tunnels[0].ConnectTimeout = timeout
 	})
-	begin := time.Now()
-	c, s := g.pair()
-	if took := time.Since(begin); took < 1900*time.Millisecond || took > 3900*time.Millisecond {
-		t.Errorf("the third target was reached after %v, want half of the timeout", took)
+	c := dial(t, g.addr)
+	connectsTo := func(to netip.AddrPort) {
+		t.Helper()
+		g.flowIs(fmt.Sprintf("connects to %v", to), func(f *flow) bool { return f.phase == phaseDialing && f.target == to })
 	}
+	connectsTo(quiet)
+	g.pass(timeout/2 - 1)
+	connectsTo(quiet)
+	g.pass(1) // half of the time for the second of three, as the first has taken none
+	s := g.accept()
 	write(t, c, []byte("x"))
 	expect(t, s, []byte("x"))
 	if f := g.relay.Snapshot().Flows[0]; f.Target != addrOf(g.target) {
@@ -225,39 +235,41 @@ func TestNoLocalPort(t *testing.T) {
 
 func TestIdleTimeout(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g := newRig(t, func(o *Options) { o.Tunnels[0].IdleTimeout = 2 * time.Second })
+	const timeout = 2 * time.Second
+	g := newStoppedRig(t, func(o *Options) { o.Tunnels[0].IdleTimeout = timeout })
 	c, s := g.pair()
-	begin := time.Now()
 	for range 8 { // each byte starts it anew
 		write(t, c, []byte("x"))
 		expect(t, s, []byte("x"))
-		time.Sleep(300 * time.Millisecond)
+		g.pass(timeout - 1)
 	}
+	if r := g.flows.all(); len(r) != 0 {
+		t.Fatalf("the flow ended with %q before its timeout", r[0].End)
+	}
+	g.pass(1)
 	expectReset(t, c)
 	expectReset(t, s)
-	if took := time.Since(begin); took < 4*time.Second {
-		t.Errorf("the flow was ended after %v although it moved bytes until 2.1 s", took)
-	}
 	g.expectReason(EndIdle)
 }
 
 func TestHalfCloseTimeout(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g := newRig(t, func(o *Options) { o.HalfCloseTimeout = 2 * time.Second })
+	const timeout = 2 * time.Second
+	g := newStoppedRig(t, func(o *Options) { o.HalfCloseTimeout = timeout })
 	quiet, quietTarget := g.pair() // no end: no timer
 	c, s := g.pair()
 	c.CloseWrite()
 	expectEnd(t, s)
-	begin := time.Now()
 	for range 8 {
 		write(t, s, []byte("x"))
 		expect(t, c, []byte("x"))
-		time.Sleep(300 * time.Millisecond)
+		g.pass(timeout - 1)
 	}
+	if r := g.flows.all(); len(r) != 0 {
+		t.Fatalf("the flow ended with %q before its timeout", r[0].End)
+	}
+	g.pass(1)
 	expectReset(t, c)
-	if took := time.Since(begin); took < 4*time.Second {
-		t.Errorf("the flow was ended after %v although it moved bytes until 2.1 s", took)
-	}
 	g.expectReason(EndHalfClosed)
 	write(t, quiet, []byte("y"))
 	expect(t, quietTarget, []byte("y"))

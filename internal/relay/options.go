@@ -72,6 +72,9 @@ type Options struct {
 
 	// openPipe stands in for the making of pipes, in tests of their exhaustion.
 	openPipe func() *pipe
+
+	// clock stands in for the monotonic clock of the event loops, in tests of deadlines.
+	clock func() int64
 }
 
 // Tunnel is where a relay listens, who may use it and where it leads.

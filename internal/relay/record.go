@@ -37,7 +37,7 @@ func (w *worker) account(f *flow) {
 	rec.Listen = w.listenAddr(f)
 	rec.Target = f.target
 	rec.Hop = f.hopName()
-	rec.Elapsed = time.Duration(monotonic() - f.start)
+	rec.Elapsed = time.Duration(w.clock() - f.start)
 	rec.Start = time.Now().Add(-rec.Elapsed)
 	rec.BytesUp = max(0, f.dirs[up].bytes)
 	rec.BytesDown = max(0, f.dirs[down].bytes)

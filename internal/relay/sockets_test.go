@@ -1,30 +1,31 @@
 package relay
 
 import (
-	"errors"
 	"net"
-	"time"
+	"testing"
+
+	"longhaul/internal/nettest"
 )
+
+// control has do look at a connection's socket.
+func control(t testing.TB, c *net.TCPConn, do func(fd int)) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { do(int(fd)) })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // awaitSent waits until the peer's kernel has acknowledged every byte, so that
 // a reset sent next overtakes nothing.
-func awaitSent(c *net.TCPConn) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	deadline := time.Now().Add(6 * patience)
-	for {
-		left := 0
-		if err := raw.Control(func(fd uintptr) { left = unacknowledged(int(fd)) }); err != nil {
-			return err
-		}
-		if left == 0 {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return errors.New("the peer does not acknowledge")
-		}
-		time.Sleep(200 * time.Microsecond)
-	}
+func awaitSent(t testing.TB, c *net.TCPConn) {
+	t.Helper()
+	left := 0
+	nettest.Eventually(t, 6*patience, func() bool {
+		control(t, c, func(fd int) { left = unacknowledged(fd) })
+		return left == 0
+	}, func() string { return "the peer does not acknowledge" })
 }

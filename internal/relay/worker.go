@@ -38,6 +38,7 @@ type worker struct {
 	epfd  int
 	wake  int // eventfd
 	spare int // a descriptor in reserve, so that a client that was accepted can also be connected
+	clock func() int64
 	now   int64
 	batch uint64 // of events, the one that is being dispatched or was last
 
@@ -94,12 +95,16 @@ func newWorker(r *Relay) (*worker, error) {
 		wake:       -1,
 		spliceMost: pipeWanted,
 		spare:      -1,
-		now:        monotonic(),
+		clock:      r.opts.clock,
 		buf:        make([]byte, largeRead),
 		events:     make([]unix.EpollEvent, eventsPerWait),
 		listeners:  map[int32]*listener{},
 		done:       make(chan struct{}),
 	}
+	if w.clock == nil {
+		w.clock = monotonic
+	}
+	w.now = w.clock()
 	w.pipes = pipePool{open: r.opts.openPipe, budget: &r.pipeBudget}
 	if w.pipes.open == nil {
 		w.pipes.open = openPipe
@@ -147,7 +152,7 @@ func (w *worker) loop() {
 		if err != nil && err != unix.EINTR {
 			panic(fmt.Sprintf("epoll_wait: %v", err)) // the descriptor is ours: a bug
 		}
-		w.now = monotonic()
+		w.now = w.clock()
 		if n > 0 || len(w.queue) > 0 {
 			w.stirred()
 		}
@@ -190,7 +195,7 @@ func (w *worker) timeout() int {
 	if at == 0 {
 		return -1
 	}
-	wait := at - monotonic()
+	wait := at - w.clock()
 	if wait <= 0 {
 		return 0
 	}
