@@ -76,8 +76,20 @@ func (c *testChecker) next(t *testing.T) *testCheck {
 
 func checkRig(t *testing.T, change func(*Options)) (*rig, *testChecker) {
 	t.Helper()
+	return checkRigOf(t, newRig, change)
+}
+
+// stoppedCheckRig is one in which a hello, or what may become one, has all the
+// time that it takes.
+func stoppedCheckRig(t *testing.T, change func(*Options)) (*rig, *testChecker) {
+	t.Helper()
+	return checkRigOf(t, newStoppedRig, change)
+}
+
+func checkRigOf(t *testing.T, rigOf func(testing.TB, func(*Options)) *rig, change func(*Options)) (*rig, *testChecker) {
+	t.Helper()
 	checker := newChecker()
-	return newRig(t, func(o *Options) {
+	return rigOf(t, func(o *Options) {
 		o.Tunnels[0].Checker = checker
 		if change != nil {
 			change(o)
@@ -150,13 +162,18 @@ func TestCheckGoesOn(t *testing.T) {
 	}
 }
 
-// What only begins like a check reaches the target as it was sent, and soon.
+// What only begins like a check reaches the target as it was sent, once it had
+// its time to become one.
 func TestNoCheck(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g, checker := checkRig(t, nil)
+	g, checker := stoppedCheckRig(t, nil)
 	for _, text := range []string{"hello", "C", "CHECK-", "CHECK-YOU", strings.Repeat("CHECK-", 100)} {
 		c, s := g.pair()
 		write(t, c, []byte(text))
+		if strings.HasPrefix(testHello, text) {
+			g.flowIs("waits for the rest of a hello", func(f *flow) bool { return f.look == lookFirst && f.holdUntil != 0 })
+			g.pass(time.Duration(helloHold))
+		}
 		expect(t, s, []byte(text))
 		write(t, c, []byte(testHello)) // too late to be one
 		expect(t, s, []byte(testHello))
@@ -215,30 +232,13 @@ func TestResetUnderLook(t *testing.T) {
 	}
 }
 
-// writeHello writes the pieces of a hello. The error is of a test that ran so
-// late between them that the relay may have stopped waiting, as it should.
-func writeHello(t *testing.T, c *net.TCPConn, pieces ...string) error {
-	t.Helper()
-	begin := time.Now()
-	for _, p := range pieces {
-		write(t, c, []byte(p))
-	}
-	if took := time.Since(begin); took > time.Duration(helloHold)/2 {
-		return fmt.Errorf("the hello took %v to write", took)
-	}
-	return nil
-}
-
 func TestCheckInPieces(t *testing.T) {
 	nettest.CheckLeaks(t)
-	var checker *testChecker
-	var c *net.TCPConn
-	nettest.Settles(t, func() error {
-		var g *rig
-		g, checker = checkRig(t, nil)
-		c, _ = g.pair()
-		return writeHello(t, c, strings.Split(testHello, "")...)
-	})
+	g, checker := stoppedCheckRig(t, nil)
+	c, _ := g.pair()
+	for _, b := range []byte(testHello) {
+		write(t, c, []byte{b})
+	}
 	check := checker.next(t)
 	readFile(t, check.Client, testHello)
 	check.goOn <- false
@@ -295,51 +295,38 @@ func TestCheckBehindFlood(t *testing.T) {
 
 func TestCheckOfWhatCannotBeReached(t *testing.T) {
 	nettest.CheckLeaks(t)
-	dead := listen(t)
-	dead.Close()
+	dead := nobody(t)
 	quiet := silent(t)
 	for _, tt := range []struct {
 		name   string
 		change func(*Tunnel, *Options)
 		want   EndReason
 		err    error
+		waits  bool
 	}{
-		{"refused", func(tn *Tunnel, _ *Options) { tn.Forward = forward(addrOf(dead)) }, EndTargetRefused, syscall.ECONNREFUSED},
-		{"silent", func(tn *Tunnel, _ *Options) { tn.Forward = forward(quiet) }, EndTargetUnreached, syscall.ETIMEDOUT},
+		{"refused", func(tn *Tunnel, _ *Options) { tn.Forward = forward(dead) }, EndTargetRefused, syscall.ECONNREFUSED, false},
+		{"silent", func(tn *Tunnel, _ *Options) { tn.Forward = forward(quiet) }, EndTargetUnreached, syscall.ETIMEDOUT, true},
 		{"unresolved", func(tn *Tunnel, o *Options) {
 			tn.Forward = []Target{{Host: "nowhere.test", Port: 1}}
 			o.Resolve = func(ctx context.Context, _ string) (Answer, error) {
 				<-ctx.Done()
 				return Answer{}, ctx.Err()
 			}
-		}, EndTargetUnknown, nil},
+		}, EndTargetUnknown, nil, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var g *rig
-			var checker *testChecker
-			var c *net.TCPConn
-			var begin time.Time
-			// A client that comes to write only when the relay has stopped
-			// waiting for it is reset.
-			nettest.Settles(t, func() (err error) {
-				g, checker = checkRig(t, func(o *Options) { tt.change(&o.Tunnels[0], o) })
-				begin = time.Now()
-				if c, err = tryDial(g.addr); err != nil {
-					return err
+			g, checker := stoppedCheckRig(t, func(o *Options) { tt.change(&o.Tunnels[0], o) })
+			c := dial(t, g.addr)
+			write(t, c, []byte(testHello))
+			if tt.waits { // for the target, but not as long as a flow that is no check
+				g.flowIs("was found to be a check", func(f *flow) bool { return f.look == lookCheck })
+				g.pass(time.Duration(checkConnect) - 1)
+				if len(checker.came) != 0 {
+					t.Error("the check gave the target up before its time")
 				}
-				t.Cleanup(func() { c.Close() })
-				if _, err = c.Write([]byte(testHello)); err != nil {
-					return err
-				}
-				if took := time.Since(begin); took > time.Duration(helloAwaited)/2 {
-					return fmt.Errorf("the hello took %v to write", took)
-				}
-				return nil
-			})
-			check := checker.next(t)
-			if took := time.Since(begin); took > 8*time.Second {
-				t.Errorf("it was answered after %v, as if it were no check", took)
+				g.pass(1)
 			}
+			check := checker.next(t)
 			if check.Target != nil || check.End != tt.want || check.Err == nil || tt.err != nil && !errors.Is(check.Err, tt.err) {
 				t.Errorf("%+v", check.Checked)
 			}
@@ -352,8 +339,8 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 			}
 		})
 	}
-	// Others are reset: at once if they have said something, and soon if not.
-	g, checker := checkRig(t, func(o *Options) { o.Tunnels[0].Forward = forward(addrOf(dead)) })
+	// Others are reset: at once if they have said something else, and after a while if not.
+	g, checker := stoppedCheckRig(t, func(o *Options) { o.Tunnels[0].Forward = forward(dead) })
 	for _, text := range []string{"", "hello", "CHEC"} {
 		c, err := tryDial(g.addr)
 		if err == nil {
@@ -361,6 +348,10 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 				_, err = c.Write([]byte(text))
 			}
 			if err == nil {
+				if strings.HasPrefix(testHello, text) {
+					g.flowIs("is awaited", func(f *flow) bool { return f.opening != nil && f.opening.awaited })
+					g.pass(time.Duration(helloAwaited))
+				}
 				_, err = c.Read(make([]byte, 1))
 			}
 			c.Close()
@@ -379,34 +370,21 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 // Clients that could still be checks do not pile up where no target can be had.
 func TestAwaitedChecksHaveABound(t *testing.T) {
 	nettest.CheckLeaks(t)
-	dead := listen(t)
-	dead.Close()
-	g, _ := checkRig(t, func(o *Options) { o.Tunnels[0].Forward = forward(addrOf(dead)) })
+	dead := nobody(t)
+	g, _ := stoppedCheckRig(t, func(o *Options) { o.Tunnels[0].Forward = forward(dead) })
 	awaited := &g.relay.table.Load().tunnels[0].state.checks.awaited
 	awaited.Store(mostAwaited)
-	nettest.Settles(t, func() error {
-		begin := time.Now()
-		c, err := tryDial(g.addr)
-		if err == nil {
-			_, err = c.Read(make([]byte, 1))
-			c.Close()
-		}
-		if !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("%v, want a reset", err)
-		}
-		if took := time.Since(begin); took >= time.Duration(helloAwaited) {
-			return fmt.Errorf("reset after %v, want it at once", took)
-		}
-		return nil
-	})
+	if !refused(t, g.addr) { // at once: the clock stands
+		t.Error("one client more than may be awaited is not reset")
+	}
 	awaited.Store(0)
-	nettest.Eventually(t, patience, func() bool {
-		if awaited.Load() == 0 { // not yet, or so late that it is over
-			dial(t, g.addr)
-		}
-		return awaited.Load() > 0
-	}, func() string { return "it is not awaited" })
-	nettest.Eventually(t, patience, func() bool { return awaited.Load() == 0 }, func() string { return "it is awaited for ever" })
+	c := dial(t, g.addr)
+	nettest.Eventually(t, patience, func() bool { return awaited.Load() == 1 }, func() string { return "a client is not awaited" })
+	g.pass(time.Duration(helloAwaited))
+	expectReset(t, c)
+	if n := awaited.Load(); n != 0 {
+		t.Errorf("%d clients are awaited after their time", n)
+	}
 }
 
 // A target that accepts and resets may do so before the hello is seen, or after.
@@ -449,14 +427,11 @@ func TestCheckBehindProxyHeader(t *testing.T) {
 		{string(header), testHello},
 		{string(header[:9]), string(header[9:]) + testHello[:3], testHello[3:]},
 	} {
-		var g *rig
-		var checker *testChecker
-		var c *net.TCPConn
-		nettest.Settles(t, func() error {
-			g, checker = checkRig(t, proxied)
-			c = dial(t, g.addr)
-			return writeHello(t, c, pieces...)
-		})
+		g, checker := stoppedCheckRig(t, proxied)
+		c := dial(t, g.addr)
+		for _, piece := range pieces {
+			write(t, c, []byte(piece))
+		}
 		s := g.accept()
 		check := checker.next(t)
 		if check.From != netip.MustParseAddrPort("192.0.2.1:1234") {

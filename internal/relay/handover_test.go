@@ -72,11 +72,12 @@ func TestHandOverUnderLoad(t *testing.T) {
 	long := dial(t, g.addr)
 	write(t, long, data)
 	expect(t, long, data)
-	rounds := 100
-	if testing.Short() {
-		rounds = 30
-	}
+	const rounds = 40
 	for range rounds {
+		for before := served.Load(); served.Load() == before && !t.Failed(); { // clients come and go in between
+			write(t, long, data)
+			expect(t, long, data)
+		}
 		old := g.relay
 		g.relay = g.follow(t, tunnels)
 		if _, err := old.Listeners(); !errors.Is(err, ErrClosed) {
@@ -103,9 +104,6 @@ func TestHandOverUnderLoad(t *testing.T) {
 	runtime.GC() // the clients' splicing keeps pipes until it finds them
 	runtime.GC()
 	t.Logf("%d clients were served by %d relays in turn", served.Load(), rounds+1)
-	if served.Load() < int64(rounds) {
-		t.Errorf("only %d clients were served", served.Load())
-	}
 }
 
 // TestHandOverLosesNoConnection: what waits in the queue while nobody accepts
@@ -153,9 +151,7 @@ func TestHandOverLosesNoConnection(t *testing.T) {
 // binds what is new, and the rest ends with the files.
 func TestHandOverOfOtherAddresses(t *testing.T) {
 	nettest.CheckLeaks(t)
-	spare := listen(t)
-	fresh := addrOf(spare)
-	spare.Close()
+	fresh := nobody(t)
 	gone := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.3"), fresh.Port())
 	g := newRig(t, func(o *Options) {
 		o.Tunnels[0].Listen = append(o.Tunnels[0].Listen, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), 0))
@@ -203,12 +199,10 @@ func TestHandOverOfOtherAddresses(t *testing.T) {
 func TestHopMemory(t *testing.T) {
 	nettest.CheckLeaks(t)
 	good := listen(t)
-	refusing := listen(t)
-	dead := addrOf(refusing)
-	refusing.Close()
+	dead := nobody(t)
 	to := func(a netip.AddrPort) Target { return Target{Host: a.Addr().String(), Port: a.Port()} }
 	tunnels := func() []Tunnel {
-		checked := Health{Probe: ConnectProbe{}, Interval: 20 * time.Millisecond, Timeout: time.Second, Fall: 1, Rise: 1}
+		checked := Health{Probe: ConnectProbe{}, Interval: 20 * time.Millisecond, Timeout: patience, Fall: 1, Rise: 1}
 		unchecked := Health{EjectAfter: 1, EjectFor: time.Hour}
 		second := addrOf(good)
 		return []Tunnel{

@@ -171,6 +171,12 @@ func listen(t testing.TB) *net.TCPListener {
 	return l.(*net.TCPListener)
 }
 
+// nobody is an address on which nobody listens.
+func nobody(t testing.TB) netip.AddrPort {
+	t.Helper()
+	return netip.MustParseAddrPort(nettest.FreeAddress(t, loopback.String()))
+}
+
 func addrOf(l net.Listener) netip.AddrPort { return l.Addr().(*net.TCPAddr).AddrPort() }
 
 func targetOf(l net.Listener) Target {

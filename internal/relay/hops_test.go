@@ -222,6 +222,10 @@ func fullListener(t *testing.T) (fd int, address netip.AddrPort) {
 	}
 	address = localAddr(fd)
 	dial(t, address) // all that it takes
+	nettest.Eventually(t, patience, func() bool {
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		return err == nil && info.Unacked == 1 // of a listener: connections that wait for accept
+	}, func() string { return "the connection does not wait in the listener's queue" })
 	return fd, address
 }
 
@@ -387,18 +391,16 @@ func TestDrainedHop(t *testing.T) {
 func TestResumedHopIsTried(t *testing.T) {
 	nettest.CheckLeaks(t)
 	asked, answer := make(chan struct{}), make(chan struct{})
-	gone := listen(t)
-	port := addrOf(gone).Port()
-	gone.Close()
+	gone := nobody(t)
 	g := newRig(t, func(o *Options) {
-		o.Tunnels[0].Forward = append(o.Tunnels[0].Forward, Target{Host: "slow.example", Port: port})
+		o.Tunnels[0].Forward = append(o.Tunnels[0].Forward, Target{Host: "slow.example", Port: gone.Port()})
 		o.Resolve = func(ctx context.Context, _ string) (Answer, error) {
 			close(asked)
 			select {
 			case <-answer:
 			case <-ctx.Done():
 			}
-			return Answer{Addrs: []netip.Addr{addrOf(gone).Addr()}}, nil
+			return Answer{Addrs: []netip.Addr{gone.Addr()}}, nil
 		}
 	})
 	name := targetOf(g.target).String()

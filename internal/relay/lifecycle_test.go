@@ -40,9 +40,7 @@ func TestNewRejects(t *testing.T) {
 func TestStartBindsAllOrNone(t *testing.T) {
 	nettest.CheckLeaks(t)
 	taken := listen(t)
-	free := listen(t)
-	first := addrOf(free)
-	free.Close()
+	first := nobody(t)
 	r, err := New(Options{Tunnels: []Tunnel{
 		{Name: "a", Listen: []netip.AddrPort{first}, Forward: forward(addrOf(taken))},
 		{Name: "b", Listen: []netip.AddrPort{addrOf(taken)}, Forward: forward(addrOf(taken))},
@@ -65,9 +63,7 @@ func TestStartBindsAllOrNone(t *testing.T) {
 // TestWildcards: "::" takes IPv4 too, unless an IPv4 wildcard has its port.
 func TestWildcards(t *testing.T) {
 	nettest.CheckLeaks(t)
-	l := listen(t)
-	port := addrOf(l).Port()
-	l.Close()
+	port := nobody(t).Port()
 	v4 := netip.AddrPortFrom(netip.IPv4Unspecified(), port)
 	v6 := netip.AddrPortFrom(netip.IPv6Unspecified(), port)
 	for _, tt := range []struct {
@@ -103,9 +99,7 @@ func (g *rig) reload(change func(*Tunnel)) error {
 // fixed starts a relay on a port that stays the same across reloads.
 func fixed(t *testing.T) *rig {
 	t.Helper()
-	l := listen(t)
-	addr := addrOf(l)
-	l.Close()
+	addr := nobody(t)
 	return newRig(t, func(o *Options) { o.Tunnels[0].Listen[0] = addr })
 }
 
@@ -136,8 +130,12 @@ func TestReloadUnderLoad(t *testing.T) {
 	}
 	long := dial(t, g.addr)
 	data := pattern(10_000)
-	const reloads = 300
+	const reloads = 100
 	for i := range reloads {
+		for before := served.Load(); served.Load() == before && !t.Failed(); { // clients come and go in between
+			write(t, long, data)
+			expect(t, long, data)
+		}
 		write(t, long, data)
 		err := g.reload(func(tu *Tunnel) {
 			if i%2 == 0 {
@@ -155,9 +153,6 @@ func TestReloadUnderLoad(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	if served.Load() < 100 {
-		t.Errorf("only %d clients were served during %d reloads", served.Load(), reloads)
-	}
 	s := g.relay.Snapshot()
 	if len(s.Tunnels) != 1 || s.Tunnels[0].FlowsTotal != served.Load()+1 {
 		t.Errorf("%d clients were served, counted are %+v", served.Load(), s.Tunnels)

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -33,55 +32,57 @@ func TestMemoryLimit(t *testing.T) {
 	data := pattern(each)
 	want := sha256.Sum256(data)
 
-	var written atomic.Int64
-	var senders sync.WaitGroup
-	defer senders.Wait()
-	targets := make([]*net.TCPConn, flows)
+	clients, targets := make([]*net.TCPConn, flows), make([]*net.TCPConn, flows)
 	for i := range targets {
-		c := dialAsOnEthernet(t, g.addr)
+		clients[i] = dialAsOnEthernet(t, g.addr)
 		targets[i] = g.accept()
-		c.SetWriteBuffer(16 << 10)
-		senders.Go(func() {
-			pace := time.NewTicker(10 * time.Millisecond) // 40 MB/s, all of them together
-			defer pace.Stop()
-			for rest := data; len(rest) > 0; <-pace.C {
-				n, err := c.Write(rest[:min(len(rest), 16<<10)])
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				written.Add(int64(n))
-				rest = rest[n:]
-			}
-			c.CloseWrite()
-		})
+		clients[i].SetWriteBuffer(16 << 10)
 	}
-
 	var most int64
 	memory := func() MemorySnapshot {
+		g.look()
 		m := *g.relay.Snapshot().Memory
 		most = max(most, m.UsedBytes)
 		return m
 	}
-	last, since := int64(-1), time.Now()
-	nettest.Eventually(t, 3*patience, func() bool {
-		memory()
-		if now := written.Load(); now != last {
-			last, since = now, time.Now()
+	// All senders write a little, and the loops look at what they hold before any
+	// sender writes more: how much comes between two looks depends on no clock.
+	var written [flows]int
+	var m MemorySnapshot
+	total, idle := 0, 0
+	nettest.Eventually(t, 6*patience, func() bool {
+		before := total
+		for i, c := range clients {
+			n := writeSome(t, c, data[written[i]:min(written[i]+16<<10, each)])
+			written[i] += n
+			total += n
 		}
-		return time.Since(since) > 500*time.Millisecond
+		m = memory()
+		if idle++; total != before {
+			idle = 0
+		}
+		return m.Short && idle == 20 || total == flows*each
 	}, func() string { return "the senders do not pause" })
-	m := memory()
 	if !m.Short || m.LimitBytes != limit {
 		t.Errorf("%+v; want it to be short of %d bytes", m, limit)
 	}
 	t.Logf("%d flows: %.1f MiB of %d MiB, at most %.1f; the senders wrote %.1f MiB",
-		flows, float64(m.UsedBytes)/mib, limit/mib, float64(most)/mib, float64(last)/mib)
+		flows, float64(m.UsedBytes)/mib, limit/mib, float64(most)/mib, float64(total)/mib)
 	if most > limit*5/4 {
 		t.Errorf("the flows held %d bytes, the limit is %d", most, limit)
 	}
-	if last >= flows*each {
+	if total >= flows*each {
 		t.Fatal("nobody was paused")
+	}
+	var senders sync.WaitGroup
+	defer senders.Wait()
+	for i, c := range clients {
+		senders.Go(func() {
+			if _, err := c.Write(data[written[i]:]); err != nil {
+				t.Error(err)
+			}
+			c.CloseWrite()
+		})
 	}
 
 	// A bound far below what is held: nobody is accepted any more.
@@ -90,7 +91,7 @@ func TestMemoryLimit(t *testing.T) {
 		func() string { return "accepting does not pause" })
 	late := dial(t, g.addr)
 	write(t, late, []byte("late"))
-	g.target.SetDeadline(time.Now().Add(300 * time.Millisecond))
+	g.target.SetDeadline(time.Now().Add(50 * time.Millisecond))
 	if c, err := g.target.AcceptTCP(); err == nil {
 		c.Close()
 		t.Error("a flow began although the memory limit is reached")
@@ -147,6 +148,29 @@ func TestMemoryGivenBack(t *testing.T) {
 	}, func() string {
 		return fmt.Sprintf("queues are not given back: %+v, while short %+v, before %+v", after, short, before)
 	})
+}
+
+// look has every loop look at what its flows hold, and act on it.
+func (g *rig) look() {
+	g.relay.lookAtMemory()
+	g.turn()
+}
+
+// writeSome writes what a socket takes at once.
+func writeSome(t *testing.T, c *net.TCPConn, p []byte) (n int) {
+	t.Helper()
+	if len(p) == 0 {
+		return 0
+	}
+	control(t, c, func(fd int) {
+		var err error
+		if n, err = unix.Write(fd, p); err == unix.EAGAIN {
+			n = 0
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	})
+	return n
 }
 
 func TestSocketMemory(t *testing.T) {

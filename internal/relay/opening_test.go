@@ -21,34 +21,9 @@ import (
 // its queue is full.
 func silent(t *testing.T) netip.AddrPort {
 	t.Helper()
-	fd, errno := newSocket(unix.AF_INET)
-	if errno != 0 {
-		t.Fatal(errno)
-	}
+	fd, address := fullListener(t)
 	t.Cleanup(func() { closeFD(fd) })
-	sa := toSockaddr(freePort, unix.AF_INET)
-	if errno := bind(fd, &sa); errno != 0 {
-		t.Fatal(errno)
-	}
-	if err := unix.Listen(fd, 0); err != nil {
-		t.Fatal(err)
-	}
-	addr := localAddr(fd)
-	for range 10 {
-		c, errno := newSocket(unix.AF_INET)
-		if errno != 0 {
-			t.Fatal(errno)
-		}
-		t.Cleanup(func() { closeFD(c) })
-		to := toSockaddr(addr, unix.AF_INET)
-		connect(c, &to)
-		poll := []unix.PollFd{{Fd: int32(c), Events: unix.POLLOUT}}
-		if n, err := unix.Poll(poll, 100); n == 0 && err == nil {
-			return addr
-		}
-	}
-	t.Fatal("a listener with a backlog of 0 goes on accepting")
-	return addr
+	return address
 }
 
 func forward(to ...netip.AddrPort) (ts []Target) {
@@ -88,13 +63,12 @@ func TestConnectTimeout(t *testing.T) {
 // timeout, no more.
 func TestTargetsInTurn(t *testing.T) {
 	nettest.CheckLeaks(t)
-	dead := listen(t)
-	dead.Close()
+	dead := nobody(t)
 	quiet := silent(t)
 	const timeout = 4 * time.Second
 	g := newStoppedRig(t, func(o *Options) {
 		live := o.Tunnels[0].Forward[0]
-		o.Tunnels[0].Forward = append(forward(addrOf(dead), quiet), live)
+		o.Tunnels[0].Forward = append(forward(dead, quiet), live)
 		o.Tunnels[0].ConnectTimeout = timeout
 	})
 	c := dial(t, g.addr)

@@ -185,10 +185,7 @@ func (w world) settled() (ending, bool) {
 // ones included: whatever an event loop gets wrong, a peer is never shown an
 // end that was not made.
 func TestEndingSequences(t *testing.T) {
-	depth := 6
-	if testing.Short() {
-		depth = 4
-	}
+	const depth = 6
 	count := 0
 	var walk func(e ending, made [2]bool, left int)
 	walk = func(e ending, made [2]bool, left int) {
