@@ -11,12 +11,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What an asker waits for.
-const (
-	replyWithin  = 3 * time.Second // the reply to a hello
-	answerWithin = 3 * time.Second
-	legWithin    = 2*exchangeEnd + replyWithin + answerWithin // another relay's check of its next leg
-)
+// wait is how long a check waits for what may never come. Tests on a busy machine
+// wait longer.
+var wait = waits{
+	connect: 2 * time.Second, reply: 3 * time.Second, answer: 3 * time.Second, hello: 5 * time.Second,
+	sent: 1300 * time.Millisecond, stalled: 2 * time.Second, exchange: 15 * time.Second, settled: 100 * time.Millisecond,
+}
+
+type waits struct {
+	connect  time.Duration // to connect
+	reply    time.Duration // the reply to a hello
+	answer   time.Duration
+	hello    time.Duration // of a server: a hello that has begun, and the first request
+	sent     time.Duration // the bytes of an exchange: those not sent by then are left out
+	stalled  time.Duration // the next byte of an exchange
+	exchange time.Duration // the end of an exchange, however slowly its bytes come
+	settled  time.Duration // an end or a reset of a target that has accepted
+}
+
+// leg is the wait for another relay's check of its next leg.
+func (w waits) leg() time.Duration { return 2*w.exchange + w.reply + w.answer }
 
 // Answer is what a relay says of itself and of what is behind it.
 type Answer struct {
@@ -110,7 +124,7 @@ func (l *leg) bound() error {
 
 // greet sends a hello and waits for the reply.
 func greet(conn Conn, key *Key) (*session, *trouble) {
-	_ = conn.SetDeadline(time.Now().Add(replyWithin))
+	_ = conn.SetDeadline(time.Now().Add(wait.reply))
 	mine := newNonce()
 	if _, err := conn.Write(key.hello(mine)); err != nil {
 		return nil, troubleOf(err, Silent)
@@ -178,7 +192,7 @@ func quote(b []byte) string {
 
 // ask asks a relay who it is and what is behind it.
 func (s *session) ask() (*Answer, error) {
-	s.setDeadline(time.Now().Add(answerWithin))
+	s.setDeadline(time.Now().Add(wait.answer))
 	if err := s.send(kindAsk, nil); err != nil {
 		return nil, err
 	}
@@ -191,7 +205,7 @@ func (s *session) ask() (*Answer, error) {
 
 // next has a relay look at its next leg.
 func (s *session) next(o order) (*leg, error) {
-	s.setDeadline(time.Now().Add(legWithin))
+	s.setDeadline(time.Now().Add(wait.leg()))
 	if err := s.send(kindNext, o); err != nil {
 		return nil, err
 	}
@@ -204,7 +218,7 @@ func (s *session) next(o order) (*leg, error) {
 
 // goOn has a relay treat the connection as that of any flow from here on.
 func (s *session) goOn() error {
-	s.setDeadline(time.Now().Add(answerWithin))
+	s.setDeadline(time.Now().Add(wait.answer))
 	if err := s.send(kindGoOn, nil); err != nil {
 		return err
 	}

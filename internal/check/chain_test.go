@@ -9,20 +9,31 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 )
 
-func TestMain(m *testing.M) { nettest.Main(m) }
+const patience = 60 * time.Second
 
-const patience = 15 * time.Second
+var realWaits = wait
+
+// In these tests everything comes in the end, however busy the machine. Those in
+// which something never comes use a bubble of synctest and the real waits.
+func TestMain(m *testing.M) {
+	wait = waits{
+		connect: time.Hour, reply: time.Hour, answer: time.Hour, hello: time.Hour,
+		sent: time.Hour, stalled: time.Hour, exchange: time.Hour, settled: time.Millisecond,
+	}
+	nettest.Main(m)
+}
 
 // stand is a place for relays, targets and middles on the loopback device.
 type stand struct {
 	t       *testing.T
-	running sync.WaitGroup
 	mu      sync.Mutex
 	closers []io.Closer
 	closed  bool
+	stops   []func()
 }
 
 func newStand(t *testing.T) *stand {
@@ -36,7 +47,9 @@ func newStand(t *testing.T) *stand {
 			c.Close()
 		}
 		s.mu.Unlock()
-		s.running.Wait()
+		for _, stop := range s.stops {
+			stop()
+		}
 	})
 	return s
 }
@@ -51,7 +64,7 @@ func (s *stand) keep(c io.Closer) {
 	s.closers = append(s.closers, c)
 }
 
-// listen serves every connection in a goroutine, and closes it afterwards.
+// listen serves connections until the test ends.
 func (s *stand) listen(serve func(*net.TCPConn)) netip.AddrPort {
 	s.t.Helper()
 	var lc net.ListenConfig
@@ -60,25 +73,12 @@ func (s *stand) listen(serve func(*net.TCPConn)) netip.AddrPort {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.keep(l)
-	s.running.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			s.keep(conn)
-			s.running.Go(func() {
-				defer conn.Close()
-				serve(conn.(*net.TCPConn))
-			})
-		}
-	})
+	s.stops = append(s.stops, tcpserver.Serve(l, func(c net.Conn) { serve(c.(*net.TCPConn)) }))
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
 func (s *stand) target() netip.AddrPort {
-	return s.listen(func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	return s.listen(func(c *net.TCPConn) { tcpserver.Discard(c) })
 }
 
 // nobody is an address on which nobody listens.
@@ -89,12 +89,30 @@ func (s *stand) nobody() netip.AddrPort {
 // relay answers checks and forwards what goes on, as a relay does.
 func (s *stand) relay(server Server, to netip.AddrPort) netip.AddrPort {
 	s.t.Helper()
-	return s.relaySettling(server, to, 0)
+	return s.relayOf(server, to, time.Now)
 }
 
-// relaySettling is a relay that waits for so much longer whether its target
-// thinks better of it.
-func (s *stand) relaySettling(server Server, to netip.AddrPort, longer time.Duration) netip.AddrPort {
+// relayLosingTarget is a relay whose target accepts, and then leaves as it likes,
+// once the relay is connected. The relay waits for that.
+func (s *stand) relayLosingTarget(server Server, leave func(*net.TCPConn)) (relay, target netip.AddrPort) {
+	s.t.Helper()
+	connected := make(chan struct{})
+	connect := sync.OnceFunc(func() { close(connected) })
+	target = s.listen(func(c *net.TCPConn) {
+		select {
+		case <-connected:
+			leave(c)
+		case <-s.t.Context().Done():
+		}
+	})
+	return s.relayOf(server, target, func() time.Time {
+		connect()
+		return time.Now().Add(time.Hour)
+	}), target
+}
+
+// relayOf is a relay of which connected says since when it has its target.
+func (s *stand) relayOf(server Server, to netip.AddrPort, connected func() (since time.Time)) netip.AddrPort {
 	s.t.Helper()
 	server.Dial = dialTCP
 	return s.listen(func(client *net.TCPConn) {
@@ -108,7 +126,7 @@ func (s *stand) relaySettling(server Server, to netip.AddrPort, longer time.Dura
 		} else {
 			s.keep(target)
 			defer target.Close()
-			f.Target, f.Since = target, time.Now().Add(longer)
+			f.Target, f.Since = target, connected()
 		}
 		if !server.Serve(s.t.Context(), f) {
 			return

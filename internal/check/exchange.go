@@ -16,10 +16,7 @@ const (
 	MaxBytes     = 256 << 20
 	DefaultBytes = 1 << 20
 
-	patternFrame = 16 << 10                // bytes
-	exchangeMost = 1300 * time.Millisecond // what is not sent by then is left out
-	stalledAfter = 2 * time.Second         // without a byte
-	exchangeEnd  = 15 * time.Second        // however slowly bytes come
+	patternFrame = 16 << 10 // bytes
 
 	// goodputLeast is what must have come before a rate is worth telling.
 	goodputLeast = 4 * patternFrame
@@ -71,7 +68,7 @@ type outcome struct {
 // exchange asks for an exchange and takes part in it. The outcome counts even
 // beside an error.
 func (s *session) exchange(o order) (out outcome, err error) {
-	s.setDeadline(time.Now().Add(stalledAfter))
+	s.setDeadline(time.Now().Add(wait.stalled))
 	if err := s.send(kindExchange, o); err != nil {
 		return out, err
 	}
@@ -84,7 +81,7 @@ func (s *session) exchange(o order) (out outcome, err error) {
 		return out, err
 	}
 	// The other end may still be waiting for the last of what was sent to it.
-	_ = s.conn.SetReadDeadline(sending.begin.Add(exchangeEnd + stalledAfter))
+	_ = s.conn.SetReadDeadline(sending.begin.Add(wait.exchange + wait.stalled))
 	err = s.expect(kindReceived, &out.up)
 	out.upSent = lost(before, s.figures())
 	if err == nil && !out.up.valid(o) {
@@ -97,7 +94,7 @@ func (s *session) exchange(o order) (out outcome, err error) {
 	if err := sending.wait(); err != nil {
 		return out, err
 	}
-	s.setDeadline(time.Now().Add(stalledAfter))
+	s.setDeadline(time.Now().Add(wait.stalled))
 	if err := s.send(kindReceived, out.down); err != nil {
 		return out, err
 	}
@@ -126,7 +123,7 @@ func (s *session) serveExchange(o order) error {
 	}
 	err = sending.wait()
 	if err == nil {
-		_ = s.conn.SetWriteDeadline(time.Now().Add(stalledAfter))
+		_ = s.conn.SetWriteDeadline(time.Now().Add(wait.stalled))
 		err = s.send(kindReceived, got)
 	}
 	if got.cutShort() {
@@ -136,7 +133,7 @@ func (s *session) serveExchange(o order) error {
 	if err != nil {
 		return err
 	}
-	s.setDeadline(time.Now().Add(2 * stalledAfter))
+	s.setDeadline(time.Now().Add(2 * wait.stalled))
 	var there received
 	if err := s.expect(kindReceived, &there); err != nil {
 		return err
@@ -212,13 +209,13 @@ func (s *session) pattern(ofServer bool) cipher.Stream {
 // sendPattern sends as much as was asked for, or as time allows.
 func (s *session) sendPattern(o order, pattern cipher.Stream, begin time.Time) error {
 	b := make([]byte, 0, sealedHead+patternFrame)
-	for left := o.Bytes; left > 0 && time.Since(begin) < exchangeMost; {
+	for left := o.Bytes; left > 0 && time.Since(begin) < wait.sent; {
 		n := int(min(left, patternFrame))
 		b = s.appendHead(b[:0], kindPattern, n)
 		b = b[:sealedHead+n]
 		clear(b[sealedHead:])
 		pattern.XORKeyStream(b[sealedHead:], b[sealedHead:])
-		_ = s.conn.SetWriteDeadline(time.Now().Add(2 * stalledAfter))
+		_ = s.conn.SetWriteDeadline(time.Now().Add(2 * wait.stalled))
 		wrote, err := s.conn.Write(b)
 		s.out.offset += int64(wrote)
 		if err != nil {
@@ -294,8 +291,8 @@ func (s *session) receivePattern(o order, pattern cipher.Stream, begin time.Time
 
 // patience gives the other end time for its next byte.
 func (s *session) patience(begin time.Time) {
-	until := time.Now().Add(stalledAfter)
-	if last := begin.Add(exchangeEnd); until.After(last) {
+	until := time.Now().Add(wait.stalled)
+	if last := begin.Add(wait.exchange); until.After(last) {
 		until = last
 	}
 	_ = s.conn.SetReadDeadline(until)
@@ -331,7 +328,7 @@ func (r *received) goodputBps() float64 {
 // drain takes what still comes, so that the other end is not stuck sending it
 // and can read what it was told.
 func (s *session) drain() {
-	_ = s.conn.SetReadDeadline(time.Now().Add(2 * stalledAfter))
+	_ = s.conn.SetReadDeadline(time.Now().Add(2 * wait.stalled))
 	b := make([]byte, patternFrame)
 	for {
 		if _, err := s.conn.Read(b); err != nil {

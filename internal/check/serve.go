@@ -10,11 +10,9 @@ import (
 
 // What a relay grants an asker.
 const (
-	helloWithin   = 5 * time.Second  // for a hello that has begun, and for the first request
 	requestWithin = 90 * time.Second // between requests: the asker may be looking at other legs
 	maxSessions   = 8                // of one connection
 	maxRequests   = 16               // of one session
-	settled       = 100 * time.Millisecond
 )
 
 // Identity is who takes part in a check.
@@ -57,7 +55,7 @@ type Flow struct {
 // Serve answers a check on a flow, and returns whether the flow is to go on as
 // any other: the hello and all requests are read then, and nothing else.
 func (s *Server) Serve(ctx context.Context, f Flow) (goOn bool) {
-	within := helloWithin
+	within := wait.hello
 	if !f.deliver() {
 		return false
 	}
@@ -79,12 +77,12 @@ func (s *Server) Serve(ctx context.Context, f Flow) (goOn bool) {
 // deliver sends what either side is to be sent before all else.
 func (f *Flow) deliver() bool {
 	if len(f.ToTarget) > 0 && f.Target != nil {
-		_ = f.Target.SetDeadline(time.Now().Add(helloWithin))
+		_ = f.Target.SetDeadline(time.Now().Add(wait.hello))
 		if _, err := f.Target.Write(f.ToTarget); err != nil {
 			f.Target, f.Reason = nil, troubleOf(err, Silent).Reason
 		}
 	}
-	_ = f.Client.SetDeadline(time.Now().Add(helloWithin))
+	_ = f.Client.SetDeadline(time.Now().Add(wait.hello))
 	if len(f.ToClient) > 0 {
 		if _, err := f.Client.Write(f.ToClient); err != nil {
 			return false
@@ -115,7 +113,7 @@ func (s *Server) welcome(f *Flow) *session {
 // converse carries out the requests of a session, until the flow is to go on,
 // or another hello is to come, or neither.
 func (s *Server) converse(ctx context.Context, session *session, f *Flow) (goOn, again bool) {
-	within := helloWithin // the first request shows that the hello was not recorded
+	within := wait.hello // the first request shows that the hello was not recorded
 	for range maxRequests {
 		session.setDeadline(time.Now().Add(within))
 		within = requestWithin
@@ -133,7 +131,7 @@ func (s *Server) converse(ctx context.Context, session *session, f *Flow) (goOn,
 		}
 		var altered *AlteredError
 		if errors.As(err, &altered) {
-			session.setDeadline(time.Now().Add(answerWithin))
+			session.setDeadline(time.Now().Add(wait.answer))
 			if session.send(kindAltered, altered) == nil {
 				session.drain()
 			}
@@ -168,7 +166,7 @@ func (s *Server) request(ctx context.Context, session *session, f *Flow, k kind,
 			return session.send(kindRefused, refusedError{"this relay leads to no other"})
 		}
 		l := s.next(ctx, f, o)
-		session.setDeadline(time.Now().Add(answerWithin))
+		session.setDeadline(time.Now().Add(wait.answer))
 		return session.send(kindLeg, l)
 	case kindBye:
 		return io.EOF
@@ -197,8 +195,8 @@ func (s *Server) answer(ctx context.Context, f *Flow) Answer {
 // settle waits until a target that accepted has had a moment to think better of
 // it: a proxy often accepts for one that is down. What it says is thrown away.
 func settle(ctx context.Context, target Conn, since time.Time) *trouble {
-	_ = target.SetReadDeadline(since.Add(settled))
-	if time.Since(since) >= settled {
+	_ = target.SetReadDeadline(since.Add(wait.settled))
+	if time.Since(since) >= wait.settled {
 		_ = target.SetReadDeadline(time.Now().Add(time.Millisecond))
 	}
 	greeting := make([]byte, 4<<10)
@@ -227,7 +225,7 @@ func (s *Server) next(ctx context.Context, f *Flow, o order) *leg {
 		// A relay that reaches nothing behind it resets what leads to it, but
 		// for a hello that comes at once.
 		f.Target, f.Reason = nil, l.Trouble.Reason
-		dialing, cancel := context.WithTimeout(ctx, ConnectWithin)
+		dialing, cancel := context.WithTimeout(ctx, wait.connect)
 		conn, err := s.Dial(dialing, f.Dialed)
 		cancel()
 		if err != nil {

@@ -9,9 +9,6 @@ import (
 )
 
 const (
-	// ConnectWithin is how long a check tries to connect.
-	ConnectWithin = 2 * time.Second
-
 	maxRelays = 16
 
 	throughTime      = 500 * time.Millisecond // what is sent through relays takes about so long
@@ -122,7 +119,7 @@ func closeWith(ctx context.Context, conn Conn) func() {
 
 // dial connects to the first hop.
 func (w *walker) dial(ctx context.Context) (Conn, *leg, error) {
-	ctx, cancel := context.WithTimeout(ctx, ConnectWithin)
+	ctx, cancel := context.WithTimeout(ctx, wait.connect)
 	defer cancel()
 	begin := time.Now()
 	conn, address, err := w.Dial(ctx)

@@ -41,9 +41,6 @@ func TestWholeChain(t *testing.T) {
 }
 
 func TestBrokenChains(t *testing.T) {
-	echo := func(c *net.TCPConn) { _, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) } // without splice, which keeps pipes
-	// On a busy machine a target may be slow to leave. Less than answerWithin.
-	const unhurried = 2 * time.Second
 	for _, tt := range []struct {
 		name   string
 		build  func(s *stand) (Chain, string, string) // and the ends between which the fault is
@@ -71,30 +68,13 @@ func TestBrokenChains(t *testing.T) {
 			return s.walk(to, NextTarget, MinBytes), "here", to.String()
 		}, Refused, 1, "refuses"},
 		{"the target thinks better of it", func(s *stand) (Chain, string, string) {
-			to := s.listen(func(c *net.TCPConn) {})
-			b := s.relaySettling(server("b", NextTarget), to, unhurried)
+			b, to := s.relayLosingTarget(server("b", NextTarget), func(*net.TCPConn) {})
 			return s.walk(b, NextRelay, MinBytes), "b (" + b.String() + ")", to.String()
 		}, Closed, 2, "accepted the connection of b"},
 		{"the target resets", func(s *stand) (Chain, string, string) {
-			to := s.listen(func(c *net.TCPConn) { c.SetLinger(0) })
-			b := s.relaySettling(server("b", NextTarget), to, unhurried)
+			b, to := s.relayLosingTarget(server("b", NextTarget), func(c *net.TCPConn) { c.SetLinger(0) })
 			return s.walk(b, NextRelay, MinBytes), "b (" + b.String() + ")", to.String()
 		}, Reset, 2, "and then reset it"},
-		{"another program, which echoes", func(s *stand) (Chain, string, string) {
-			to := s.listen(echo)
-			return s.walk(to, NextRelay, MinBytes), "here", to.String()
-		}, Foreign, 1, "no relay with this key"},
-		{"another program, which greets", func(s *stand) (Chain, string, string) {
-			to := s.listen(func(c *net.TCPConn) {
-				_, _ = io.WriteString(c, "220 \x1b[2Jhello\r\n")
-				_, _ = io.Copy(io.Discard, c)
-			})
-			return s.walk(to, NextRelay, MinBytes), "here", to.String()
-		}, Foreign, 1, `"220 ?[2Jhello??"`},
-		{"another program, which says nothing", func(s *stand) (Chain, string, string) {
-			to := s.target()
-			return s.walk(to, NextRelay, MinBytes), "here", to.String()
-		}, Silent, 1, "does not answer"},
 		{"a relay with another key", func(s *stand) (Chain, string, string) {
 			other := server("b", NextTarget)
 			other.Key = NewKey()
@@ -115,7 +95,6 @@ func TestBrokenChains(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newStand(t)
-			begin := time.Now()
 			chain, from, to := tt.build(s)
 			f := chain.Fault
 			if chain.State != Broken || f == nil {
@@ -127,7 +106,7 @@ func TestBrokenChains(t *testing.T) {
 			if len(chain.Hops) != tt.hop || chain.Hops[tt.hop-1].State != Broken {
 				t.Errorf("hops: %+v", chain.Hops)
 			}
-			t.Logf("%v: %s; %s", time.Since(begin).Round(time.Millisecond), f.Text, f.Hint)
+			t.Logf("%s; %s", f.Text, f.Hint)
 		})
 	}
 }
@@ -180,19 +159,17 @@ func TestGreetingTarget(t *testing.T) {
 // One byte is altered, anywhere on the connection between two relays: in a
 // hello, a frame, or the pattern.
 func TestAlteredByte(t *testing.T) {
-	few := []int64{0, 7, 8, 30, 41, 100, HelloBytes - 1, HelloBytes, 140, 150, 160, 170, 190, 250, 300, 400, 1000, 20000, 60000}
-	many := few
-	for at := int64(0); at < 1000 && !testing.Short(); at++ {
-		many = append(many, at)
-	}
 	for _, leg := range []string{"here-b", "b-c"} {
 		for _, direction := range []string{upwards, downwards} {
 			t.Run(leg+" "+direction, func(t *testing.T) {
 				s := newStand(t)
 				target := s.target()
-				offsets := few // here it takes a moment to see that the target is well
-				if leg == "here-b" {
-					offsets = many
+				offsets, step := []int64{20000, 60000}, int64(1)
+				if leg == "b-c" { // the same, as b sees it
+					step = 11
+				}
+				for at := int64(0); at <= 1000; at += step {
+					offsets = append(offsets, at)
 				}
 				for _, at := range offsets {
 					c := s.relay(server("c", NextTarget), target)
@@ -265,13 +242,12 @@ func TestAlteredMuch(t *testing.T) {
 			s := newStand(t)
 			c := s.relay(server("c", NextTarget), s.target())
 			b := s.relay(server("b", NextRelay), s.middle(c, m))
-			begin := time.Now()
 			chain := s.walk(b, NextRelay, 256<<10)
 			f := chain.Fault
 			if f == nil || f.Reason != Altered || !strings.HasPrefix(f.From, "b ") {
 				t.Fatalf("%+v", f)
 			}
-			t.Logf("%v: %s", time.Since(begin).Round(time.Millisecond), f.Text)
+			t.Log(f.Text)
 		})
 	}
 }
@@ -291,7 +267,7 @@ func TestAlteredInside(t *testing.T) {
 		if wrong.Serve(t.Context(), Flow{Client: client, Target: to, Dialed: c, Since: time.Now(), Local: client.LocalAddr().(*net.TCPAddr).AddrPort()}) {
 			_ = client.SetDeadline(time.Time{})
 			_ = to.SetDeadline(time.Time{})
-			s.copyBoth(client, to.(*net.TCPConn), flip(upwards, 50_000))
+			s.copyBoth(client, to.(*net.TCPConn), flip(upwards, 1_000)) // behind the requests, within the least that is sent
 		}
 	})
 	chain := s.walk(b, NextRelay, DefaultBytes)
@@ -301,30 +277,5 @@ func TestAlteredInside(t *testing.T) {
 	}
 	if up := chain.Hops[1].Up; up == nil || up.AlteredBytes != 0 || chain.Hops[1].Through == nil || chain.Hops[1].Through.Up.AlteredBytes != 1 {
 		t.Errorf("%+v", chain.Hops[1])
-	}
-}
-
-// Little passes, and no more: as where full segments vanish.
-func TestStalled(t *testing.T) {
-	for _, direction := range []string{upwards, downwards} {
-		t.Run(direction, func(t *testing.T) {
-			s := newStand(t)
-			c := s.relay(server("c", NextTarget), s.target())
-			b := s.relay(server("b", NextRelay), s.middle(c, func(d string, offset int64, b []byte) []byte {
-				if d == direction {
-					return b[:min(max(0, 5000-offset), int64(len(b)))]
-				}
-				return b
-			}))
-			begin := time.Now()
-			f := s.walk(b, NextRelay, DefaultBytes).Fault
-			if f == nil || f.Reason != Stalled || f.Direction != direction || !strings.HasPrefix(f.From, "b ") {
-				t.Fatalf("%+v", f)
-			}
-			if took := time.Since(begin); took > 5*time.Second {
-				t.Errorf("it took %v", took)
-			}
-			t.Log(f.Text)
-		})
 	}
 }
