@@ -12,6 +12,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"longhaul/internal/nettest"
@@ -31,7 +32,7 @@ func (a *abuser) dial(cookieBytes int) net.Conn {
 	a.t.Helper()
 	conn, err := net.Dial("tcp", a.address)
 	must(a.t, err)
-	must(a.t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	must(a.t, conn.SetDeadline(time.Now().Add(patience)))
 	_, err = conn.Write(a.cookie[:cookieBytes])
 	must(a.t, err)
 	return conn
@@ -43,7 +44,7 @@ func (a *abuser) reach(step string, o Options) (conns []net.Conn) {
 	a.t.Helper()
 	var control net.Conn
 	// A test that was just left may have to be noticed first.
-	nettest.Eventually(a.t, 10*time.Second, func() bool {
+	nettest.Eventually(a.t, patience, func() bool {
 		control = a.dial(cookieBytes)
 		if step == "cookie" {
 			return true
@@ -86,22 +87,27 @@ func (a *abuser) reach(step string, o Options) (conns []net.Conn) {
 		_, err = conns[1].Write(make([]byte, 10_000))
 		must(a.t, err)
 	}
-	if step == "running" {
-		return conns
+	if step != "running" {
+		a.finish(step, control)
 	}
+	return conns
+}
+
+// finish takes a test that runs up to a later step, or to the client's last.
+func (a *abuser) finish(step string, control net.Conn) {
+	a.t.Helper()
 	must(a.t, writeState(control, testEnd))
 	readStates(a.t, control, exchangeResults)
 	if step == "results asked" {
-		return conns
+		return
 	}
 	must(a.t, writeMessage(control, results{}))
 	if step == "results told" {
-		return conns
+		return
 	}
 	var theirs results
 	must(a.t, readMessage(control, maxResults, &theirs))
 	readStates(a.t, control, displayResults)
-	return conns
 }
 
 var steps = []string{
@@ -113,7 +119,7 @@ var steps = []string{
 // just left has been noticed.
 func serves(t *testing.T, address string, token Token) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err := ErrBusy
 	for errors.Is(err, ErrBusy) && ctx.Err() == nil {
@@ -168,7 +174,7 @@ func TestHalfOpenConnections(t *testing.T) {
 	// Those that gave way have been closed, and the others are.
 	closed := 0
 	for _, conn := range idle[:2*maxUnplaced] {
-		must(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+		must(t, conn.SetReadDeadline(time.Now().Add(patience)))
 		_, err := io.Copy(io.Discard, conn)
 		if !isTimeout(err) {
 			closed++
@@ -201,26 +207,39 @@ func TestSilentClientsWithTokens(t *testing.T) {
 	}
 }
 
-// TestTooManyStreams: connections beyond those of a test, with its cookie, are
-// closed with it.
+// TestTooManyStreams: of connections beyond those of a test, with its cookie, some
+// are kept and closed with it, and more are closed at once.
 func TestTooManyStreams(t *testing.T) {
 	nettest.CheckLeaks(t)
-	address, _ := serve(t)
+	s, address, _ := startServer(t)
 	a := newAbuser(t, address)
 	conns := a.reach("running", Options{Streams: 2})
-	var more []net.Conn
-	for range 3 * maxStreams {
+	expectClosed := func(conns []net.Conn, when string) {
+		t.Helper()
+		for _, conn := range conns {
+			if _, err := io.Copy(io.Discard, conn); err != nil && isTimeout(err) {
+				t.Fatalf("a connection too many is open %s", when)
+			}
+			conn.Close()
+		}
+	}
+	var kept, more []net.Conn
+	for range 2 * maxStreams {
+		kept = append(kept, a.dial(cookieBytes))
+	}
+	nettest.Eventually(t, patience, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.tests[a.cookie].arrived) == len(kept)
+	}, func() string { return "connections with a test's cookie do not come to it" })
+	for range maxStreams {
 		more = append(more, a.dial(cookieBytes))
 	}
+	expectClosed(more, "during the test")
 	for _, conn := range conns {
 		conn.Close()
 	}
-	for _, conn := range more {
-		if _, err := io.Copy(io.Discard, conn); err != nil && isTimeout(err) {
-			t.Fatal("a connection too many is still open")
-		}
-		conn.Close()
-	}
+	expectClosed(kept, "after the test")
 	serves(t, address, Token{})
 }
 
@@ -270,40 +289,52 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// TestSlowSenders: bytes that come one by one do not keep a connection beyond
-// its time, and meanwhile others are served.
+// TestSlowSenders: bytes that come one by one do not keep a connection beyond its
+// time.
 func TestSlowSenders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newPipeListener()
+		ctx, cancel := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- (&Server{}).Serve(ctx, l) }()
+		begun := time.Now()
+		for range 10 {
+			conn := l.dial()
+			go func() {
+				defer conn.Close()
+				for range cookieBytes - 1 {
+					if _, err := conn.Write([]byte{'a'}); err != nil {
+						break
+					}
+					time.Sleep(600 * time.Millisecond) // the bubble's: all of them would take 22 s
+				}
+				if passed := time.Since(begun); passed < cookiePatience || passed > cookiePatience+time.Second {
+					t.Errorf("a slow connection was closed after %v, want %v", passed, cookiePatience)
+				}
+			}()
+		}
+		time.Sleep(2 * cookiePatience)
+		cancel()
+		must(t, <-served)
+	})
+}
+
+// TestSlowSendersHoldUpNobody: while bytes of some come one by one, others are served.
+func TestSlowSendersHoldUpNobody(t *testing.T) {
 	nettest.CheckLeaks(t)
 	address, _ := serve(t)
-	stop := make(chan struct{})
-	var group sync.WaitGroup
+	var slow []net.Conn
 	for range 10 {
-		conn := newAbuser(t, address).dial(0)
-		group.Go(func() {
-			defer conn.Close()
-			every := time.NewTicker(600 * time.Millisecond) // 37 bytes would take 22 s
-			defer every.Stop()
-			for {
-				select {
-				case <-stop:
-					return
-				case <-every.C:
-				}
-				if _, err := conn.Write([]byte{'a'}); err != nil {
-					return
-				}
-			}
-		})
+		conn := newAbuser(t, address).dial(1)
+		defer conn.Close()
+		slow = append(slow, conn)
 	}
 	for range 5 {
 		serves(t, address, Token{})
+		for _, conn := range slow {
+			_, _ = conn.Write([]byte{'a'}) // the server may have closed it by now
+		}
 	}
-	begun := time.Now()
-	group.Wait() // they are closed before their time
-	if passed := time.Since(begun); passed > 2*cookiePatience {
-		t.Errorf("the last was closed after %v", passed)
-	}
-	close(stop)
 }
 
 // TestConnectionsAtOnce: many clients at once, of which one at a time is served

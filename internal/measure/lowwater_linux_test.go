@@ -1,9 +1,9 @@
 package measure
 
 import (
+	"fmt"
 	"net"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -51,10 +51,8 @@ func TestLowWater(t *testing.T) {
 			const amount = 2*lookAgain + 100 // its end is too little to wake for
 			_, err = peer.Write(make([]byte, amount))
 			must(t, err)
-			deadline := time.Now().Add(10 * time.Second)
-			for s.bytes.Load() < amount-mostLowWater && time.Now().Before(deadline) {
-				time.Sleep(time.Millisecond)
-			}
+			nettest.Eventually(t, patience, func() bool { return s.bytes.Load() >= amount-mostLowWater },
+				func() string { return fmt.Sprintf("%d bytes were read of %d", s.bytes.Load(), amount) })
 			if got := option(unix.SO_RCVLOWAT); got != test.want {
 				t.Errorf("woken for %d bytes, want %d", got, test.want)
 			}

@@ -94,7 +94,7 @@ func TestTokens(t *testing.T) {
 	started := make(chan struct{}, 1000)
 	first := make(chan error, 1)
 	go func() {
-		_, err := Run(ctx, address, Options{Duration: 20 * time.Second, Token: a, PacingBps: testRate, Interval: 20 * time.Millisecond, Report: func(Interval) { started <- struct{}{} }})
+		_, err := Run(ctx, address, Options{Duration: time.Hour, Token: a, PacingBps: testRate, Interval: 20 * time.Millisecond, Report: func(Interval) { started <- struct{}{} }})
 		first <- err
 	}()
 	<-started
@@ -126,7 +126,7 @@ func TestReplay(t *testing.T) {
 	for try := range 2 {
 		conn, err := net.Dial("tcp", address)
 		must(t, err)
-		must(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+		must(t, conn.SetDeadline(time.Now().Add(patience)))
 		_, err = conn.Write(k[:])
 		must(t, err)
 		readStates(t, conn, paramExchange)

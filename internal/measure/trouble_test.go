@@ -1,21 +1,22 @@
 package measure
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
-	"syscall"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"longhaul/internal/nettest"
-)
+	"golang.org/x/sys/unix"
 
-// shortPatience is for cases in which something is waited for in vain. It is long
-// enough for loopback on a busy machine.
-const shortPatience, longPatience = 2 * time.Second, 10 * time.Second
+	"longhaul/internal/lab/tcpserver"
+	"longhaul/internal/nettest"
+	"longhaul/internal/tcpinfo"
+)
 
 // answering listens, and has do with each connection what it wants after the
 // client's cookie, until the test ends.
@@ -23,27 +24,16 @@ func answering(t *testing.T, do func(conn net.Conn)) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				if _, err := io.ReadFull(conn, make([]byte, cookieBytes)); err == nil {
-					do(conn)
-				}
-			}()
-		}
-	}()
-	t.Cleanup(func() {
-		l.Close()
-		<-served
-	})
+	t.Cleanup(tcpserver.Serve(l, afterCookie(do)))
 	return l.Addr().String()
+}
+
+func afterCookie(do func(net.Conn)) func(net.Conn) {
+	return func(conn net.Conn) {
+		if _, err := io.ReadFull(conn, make([]byte, cookieBytes)); err == nil {
+			do(conn)
+		}
+	}
 }
 
 // says answers with bytes, and waits for the client to leave.
@@ -57,38 +47,106 @@ func says(what string) func(net.Conn) {
 // TestTrouble: whatever is at the other end, the user gets a sentence for it.
 func TestTrouble(t *testing.T) {
 	nettest.CheckLeaks(t)
-	web := httptest.NewServer(http.NotFoundHandler())
-	t.Cleanup(web.Close)
-	for _, test := range []struct {
-		name, address, want string
-		patience            time.Duration
-	}{
-		{"refused", nettest.FreeAddress(t, "127.0.0.1"), "nobody listens at 127.0.0.1:", longPatience},
-		{"no such name", "nowhere.invalid:5201", "cannot find the address of nowhere.invalid: ", longPatience},
-		{"silent", answering(t, says("")), "it accepts the connection, and then says nothing for 2s", shortPatience},
-		{"closed at once", answering(t, func(net.Conn) {}), "it accepts the connection, and closes it without a word", longPatience},
-		{"SSH", answering(t, says("SSH-2.0-OpenSSH_9.2p1\r\n")), `it does not speak iperf3's protocol: it begins with "SSH-2.0-OpenSSH_9.2p1"`, longPatience},
-		{"HTTP", web.Listener.Addr().String(), "it accepts the connection, and then says nothing for 2s", shortPatience},
-		{"HTTP that answers", answering(t, says("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")), `it begins with "HTTP/1.1 400 Bad Request"`, longPatience},
-		{"busy", answering(t, says("\xff")), "the server is busy with another test", longPatience},
-		{"ended at once", answering(t, says("\x0b")), "accepts the connection, and closes it without a word", longPatience},
-		{"iperf3's error", answering(t, says("\xfe\x00\x00\x00\x79\x00\x00\x00\x00")), "it refuses the test: iperf3's error 121", shortPatience},
-		{"another step", answering(t, says("\x09\x02")), "it does not speak iperf3's protocol: step 2 where 10 was due", longPatience},
-		{"closed later", answering(t, func(conn net.Conn) { _, _ = conn.Write([]byte{9}) }), "ended the test before its time", longPatience},
-		{"silent later", answering(t, says("\x09")), "said nothing more in the middle of the test", shortPatience},
+	for _, test := range []struct{ name, address, want string }{
+		{"refused", nettest.FreeAddress(t, "127.0.0.1"), "nobody listens at 127.0.0.1:"},
+		{"no such name", "nowhere.invalid:5201", "cannot find the address of nowhere.invalid: "},
+		{"closed at once", answering(t, func(net.Conn) {}), "it accepts the connection, and closes it without a word"},
+		{"SSH", answering(t, says("SSH-2.0-OpenSSH_9.2p1\r\n")), `it does not speak iperf3's protocol: it begins with "SSH-2.0-OpenSSH_9.2p1"`},
+		{"HTTP that answers", answering(t, says("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")), `it begins with "HTTP/1.1 400 Bad Request"`},
+		{"busy", answering(t, says("\xff")), "the server is busy with another test"},
+		{"ended at once", answering(t, says("\x0b")), "accepts the connection, and closes it without a word"},
+		{"another step", answering(t, says("\x09\x02")), "it does not speak iperf3's protocol: step 2 where 10 was due"},
+		{"closed later", answering(t, func(conn net.Conn) { _, _ = conn.Write([]byte{9}) }), "ended the test before its time"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := Run(t.Context(), test.address, Options{Duration: time.Second, Patience: test.patience})
-			if err == nil {
-				t.Fatal("it was taken for a server")
-			}
-			explained := Explain(test.address, err)
-			if !strings.Contains(explained.Error(), test.want) {
-				t.Errorf("%v, want %q", explained, test.want)
-			}
+			_, err := Run(t.Context(), test.address, Options{Duration: time.Second, Patience: patience})
+			expectTrouble(t, test.address, err, test.want)
 		})
 	}
 }
+
+func expectTrouble(t *testing.T, address string, err error, want string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("it was taken for a server")
+	}
+	if explained := Explain(address, err); !strings.Contains(explained.Error(), want) {
+		t.Errorf("%v, want %q", explained, want)
+	}
+}
+
+// TestSilence: the other end says nothing, or no more. The connections are in
+// memory, and the wait passes on a bubble's clock.
+func TestSilence(t *testing.T) {
+	web := func(conn net.Conn) {
+		l := newPipeListener()
+		l.conns <- conn
+		server := http.Server{Handler: http.NotFoundHandler(), ConnState: func(_ net.Conn, s http.ConnState) {
+			if s == http.StateClosed {
+				l.Close()
+			}
+		}}
+		_ = server.Serve(l) // until the client leaves
+	}
+	for _, test := range []struct {
+		name, want string
+		serve      func(net.Conn)
+	}{
+		{"silent", "it accepts the connection, and then says nothing for 2s", afterCookie(says(""))},
+		{"HTTP", "it accepts the connection, and then says nothing for 2s", web},
+		{"iperf3's error", "it refuses the test: iperf3's error 121", afterCookie(says("\xfe\x00\x00\x00\x79\x00\x00\x00\x00"))},
+		{"silent later", "said nothing more in the middle of the test", afterCookie(says("\x09"))},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ours, theirs := net.Pipe()
+				go func() {
+					defer theirs.Close()
+					test.serve(theirs)
+				}()
+				const address = "192.0.2.1:5201"
+				_, err := Run(t.Context(), address, Options{
+					Duration: time.Second, Patience: 2 * time.Second,
+					Dialer: func(context.Context, string, string, Control) (net.Conn, error) { return ours, nil },
+				})
+				expectTrouble(t, address, err, test.want)
+			})
+		})
+	}
+}
+
+// pipeListener accepts connections in memory.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	close  func()
+}
+
+func newPipeListener() *pipeListener {
+	l := &pipeListener{conns: make(chan net.Conn, 1), closed: make(chan struct{})}
+	l.close = sync.OnceFunc(func() { close(l.closed) })
+	return l
+}
+
+// dial connects and returns the client's end.
+func (l *pipeListener) dial() net.Conn {
+	client, server := net.Pipe()
+	l.conns <- server
+	return client
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error { l.close(); return nil }
+
+func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
 
 // TestNoWay: the sandbox has no route beyond its own host.
 func TestNoWay(t *testing.T) {
@@ -105,22 +163,23 @@ func TestNoWay(t *testing.T) {
 // for one, as a firewall does.
 func TestFiltered(t *testing.T) {
 	nettest.CheckLeaks(t)
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
-	defer syscall.Close(fd)
-	must(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
-	must(t, syscall.Listen(fd, 0))
-	name, err := syscall.Getsockname(fd)
+	defer unix.Close(fd)
+	must(t, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	must(t, unix.Listen(fd, 0))
+	name, err := unix.Getsockname(fd)
 	must(t, err)
-	address := (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: name.(*syscall.SockaddrInet4).Port}).String()
-	for full := false; !full; {
-		conn, err := net.DialTimeout("tcp", address, shortPatience)
-		if full = err != nil; !full {
-			defer conn.Close()
-		}
-	}
-	_, err = Run(t.Context(), address, Options{Patience: shortPatience})
-	if explained := Explain(address, err); explained == nil || explained.Error() != address+": it does not answer within 2s" {
+	address := (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: name.(*unix.SockaddrInet4).Port}).String()
+	conn, err := net.Dial("tcp", address) // all that it takes
+	must(t, err)
+	defer conn.Close()
+	nettest.Eventually(t, patience, func() bool {
+		info, err := tcpinfo.Get(fd)
+		return err == nil && info.Unacked == 1 // of a listener: connections that wait for accept
+	}, func() string { return "the connection does not wait in the listener's queue" })
+	_, err = Run(t.Context(), address, Options{Patience: 200 * time.Millisecond})
+	if explained := Explain(address, err); explained == nil || explained.Error() != address+": it does not answer within 200ms" {
 		t.Errorf("%v", explained)
 	}
 }
@@ -147,7 +206,7 @@ func TestServerGoes(t *testing.T) {
 		running := make(chan struct{}, 1000)
 		result := make(chan error, 1)
 		go func() {
-			_, err := Run(t.Context(), address, Options{Direction: direction, Duration: time.Minute, Interval: 20 * time.Millisecond, PacingBps: testRate, Report: func(Interval) { running <- struct{}{} }})
+			_, err := Run(t.Context(), address, Options{Direction: direction, Duration: time.Hour, Interval: 20 * time.Millisecond, PacingBps: testRate, Report: func(Interval) { running <- struct{}{} }})
 			result <- err
 		}()
 		<-running
@@ -157,7 +216,7 @@ func TestServerGoes(t *testing.T) {
 			if explained := Explain(address, err); explained == nil || explained.Error() != address+" ended the test before its time" {
 				t.Errorf("%s: %v", direction, explained)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 			t.Fatalf("%s: the client goes on without a server", direction)
 		}
 	}
