@@ -1,0 +1,61 @@
+package nettest
+
+import (
+	"net"
+	"sync"
+)
+
+// PipeListener accepts connections in memory (net.Pipe), for tests in a bubble of
+// testing/synctest: real sockets do not let its clock pass.
+type PipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	close  func()
+}
+
+// ListenPipe makes a listener that nothing but Dial and Offer reaches.
+func ListenPipe() *PipeListener {
+	l := &PipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	l.close = sync.OnceFunc(func() { close(l.closed) })
+	return l
+}
+
+// Dial returns the client's end of a connection, once the other end was accepted.
+func (l *PipeListener) Dial() (net.Conn, error) {
+	client, server := net.Pipe()
+	return client, l.Offer(server)
+}
+
+// Offer has a connection accepted.
+func (l *PipeListener) Offer(conn net.Conn) error {
+	select {
+	case l.conns <- conn:
+		return nil
+	case <-l.closed:
+		return net.ErrClosed
+	}
+}
+
+// Accept waits for a connection, or for Close.
+func (l *PipeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close ends accepting.
+func (l *PipeListener) Close() error {
+	l.close()
+	return nil
+}
+
+// Addr is no address that anybody could dial.
+func (l *PipeListener) Addr() net.Addr { return pipeAddr{} }
+
+type pipeAddr struct{}
+
+func (pipeAddr) Network() string { return "pipe" }
+func (pipeAddr) String() string  { return "pipe" }
