@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -121,23 +122,47 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-// A verb may take longer than an idle client.
+// A verb may take longer than a client may take for its request or its reply.
 func TestVerbsTakeTheirTime(t *testing.T) {
-	nettest.CheckLeaks(t)
-	path, l := listen(t)
-	const idle = 100 * time.Millisecond
-	s := serve(l, quiet, Handlers{Do: func(ctx context.Context, _ string, _ url.Values) (any, error) {
-		time.Sleep(3 * idle)
-		return "rested", ctx.Err()
-	}}, limits{request: idle, status: time.Second, reply: idle})
-	defer s.Close()
-	nettest.Settles(t, func() error {
-		body, err := Do(t.Context(), path, "rest", nil)
-		if err == nil && strings.TrimSpace(string(body)) != `"rested"` {
-			t.Fatalf("got %s", body)
+	synctest.Test(t, func(t *testing.T) {
+		answers, l := answersInBubble(t, Handlers{Do: func(ctx context.Context, _ string, _ url.Values) (any, error) {
+			time.Sleep(time.Hour) // the bubble's
+			return "rested", ctx.Err()
+		}})
+		defer answers.http.Close()
+		conn, err := l.Dial()
+		nettest.Must(t, err)
+		defer conn.Close()
+		_, err = io.WriteString(conn, "POST /v1/rest HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+		nettest.Must(t, err)
+		if reply, err := io.ReadAll(conn); err != nil || !strings.Contains(string(reply), "200 OK") || !strings.HasSuffix(string(reply), "\"rested\"\n") {
+			t.Errorf("got %q, %v", reply, err)
 		}
-		return err
 	})
+}
+
+// A client that says nothing has its place for the time of a request.
+func TestIdleClientsAreDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers, l := answersInBubble(t, Handlers{})
+		defer answers.http.Close()
+		begin := time.Now()
+		conn, err := l.Dial()
+		nettest.Must(t, err)
+		defer conn.Close()
+		_, _ = io.Copy(io.Discard, conn) // it may be told why
+		if took := time.Since(begin); took != defaultLimits.request {
+			t.Errorf("a silent client is dropped after %v, want %v", took, defaultLimits.request)
+		}
+	})
+}
+
+// answersInBubble is a server on a listener in memory.
+func answersInBubble(t *testing.T, handlers Handlers) (*Server, *nettest.PipeListener) {
+	t.Helper()
+	s, l := newServer(quiet, handlers, defaultLimits), nettest.ListenPipe()
+	go s.http.Serve(l)
+	return s, l
 }
 
 // Verbs that wait leave room for others.
@@ -277,20 +302,29 @@ func TestOtherUsersAreTurnedAway(t *testing.T) {
 	}
 }
 
-func TestIdleClientsDoNotLockOthersOut(t *testing.T) {
+// A place that a client leaves is the next one's.
+func TestClientsWaitForAPlace(t *testing.T) {
 	nettest.CheckLeaks(t)
 	path, l := listen(t)
-	s := serve(l, quiet, Handlers{Status: func() any { return 1 }}, limits{200 * time.Millisecond, time.Second, time.Second})
+	s := serve(l, quiet, Handlers{Status: func() any { return 1 }}, limits{time.Hour, time.Hour, time.Hour})
 	defer s.Close()
-	for range 2 * maxClients {
+	var silent []net.Conn
+	for range maxClients {
 		conn, err := net.Dial("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nettest.Must(t, err)
 		defer conn.Close()
+		silent = append(silent, conn)
 	}
-	if _, err := Status(t.Context(), path); err != nil {
-		t.Errorf("%d silent clients keep others out: %v", 2*maxClients, err)
+	nettest.Eventually(t, time.Minute, func() bool { return len(s.socket.places) == maxClients },
+		func() string { return "clients do not take their places" })
+	answered := make(chan error, 1)
+	go func() {
+		_, err := Status(t.Context(), path)
+		answered <- err
+	}()
+	silent[0].Close()
+	if err := <-answered; err != nil {
+		t.Errorf("%d silent clients, of which one has left, keep others out: %v", maxClients, err)
 	}
 }
 
@@ -298,7 +332,7 @@ func TestStuckRelayIsReported(t *testing.T) {
 	nettest.CheckLeaks(t)
 	path, l := listen(t)
 	stuck := make(chan struct{})
-	s := serve(l, quiet, Handlers{Status: func() any { <-stuck; return 1 }}, limits{time.Second, 50 * time.Millisecond, time.Second})
+	s := serve(l, quiet, Handlers{Status: func() any { <-stuck; return 1 }}, limits{time.Minute, 50 * time.Millisecond, time.Minute})
 	defer s.Close()
 	defer close(stuck)
 	for range maxStatusCalls + 2 {
@@ -327,7 +361,7 @@ func TestOtherRequestsAreRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		conn.SetDeadline(time.Now().Add(10 * time.Second))
+		conn.SetDeadline(time.Now().Add(time.Minute))
 		io.WriteString(conn, request)
 		reply := make([]byte, 256)
 		n, _ := conn.Read(reply)

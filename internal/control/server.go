@@ -83,6 +83,17 @@ func Serve(l net.Listener, log *slog.Logger, handlers Handlers) *Server {
 }
 
 func serve(l net.Listener, log *slog.Logger, handlers Handlers, limits limits) *Server {
+	s := newServer(log, handlers, limits)
+	s.socket = l.(*guard)
+	go func() {
+		defer close(s.done)
+		s.http.Serve(l)
+	}()
+	return s
+}
+
+// newServer makes a server that answers once its http serves a listener.
+func newServer(log *slog.Logger, handlers Handlers, limits limits) *Server {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Server{
 		handlers: handlers, limits: limits, log: log,
@@ -91,7 +102,6 @@ func serve(l net.Listener, log *slog.Logger, handlers Handlers, limits limits) *
 		verbs:       make(chan struct{}, maxVerbs),
 		cancel:      cancel,
 	}
-	s.socket = l.(*guard)
 	mux := http.NewServeMux()
 	for _, e := range handlers.More {
 		mux.Handle(e.Pattern, e.Handler)
@@ -114,10 +124,6 @@ func serve(l net.Listener, log *slog.Logger, handlers Handlers, limits limits) *
 	s.clients.Count(s.http)
 	// One request a connection: nobody holds a place between requests.
 	s.http.SetKeepAlivesEnabled(false)
-	go func() {
-		defer close(s.done)
-		s.http.Serve(l)
-	}()
 	return s
 }
 

@@ -12,82 +12,55 @@ import (
 	"time"
 
 	"longhaul/internal/doctor"
+	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 	"longhaul/internal/tcpinfo"
 )
 
 // TestObserve watches connections of this process: one that sends all the time,
-// and some that come and go.
+// and some that come and go. What they do is done between two samples, so that it
+// does not matter how long it takes.
 func TestObserve(t *testing.T) {
 	nettest.CheckLeaks(t)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				_, _ = io.Copy(io.Discard, conn)
-			}()
-		}
-	}()
+	nettest.Must(t, err)
+	t.Cleanup(tcpserver.Serve(l, tcpserver.Echo))
 	server := l.Addr().(*net.TCPAddr).AddrPort()
 	diag, err := tcpinfo.OpenDiag()
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	defer diag.Close()
-	watch := doctor.Watch{
-		Wanted: doctor.Between(netip.AddrPort{}, server), For: 500 * time.Millisecond, Every: 10 * time.Millisecond,
-		Each: func(visit func(*tcpinfo.Connection)) error {
-			return diag.Each(tcpinfo.States(tcpinfo.Established), visit)
-		},
+	each := func(visit func(*tcpinfo.Connection)) error {
+		return diag.Each(tcpinfo.States(tcpinfo.Established), visit)
 	}
+	watch := doctor.Watch{Wanted: doctor.Between(netip.AddrPort{}, server), For: 50 * time.Millisecond, Every: 10 * time.Millisecond, Each: each}
 	if _, err := doctor.Observe(t.Context(), watch); !errors.Is(err, doctor.ErrNothingSeen) {
 		t.Fatalf("without a connection: %v", err)
 	}
 
-	bulk, err := net.Dial("tcp4", server.String())
-	if err != nil {
-		t.Fatal(err)
+	dial := func() net.Conn {
+		conn, err := net.Dial("tcp4", server.String())
+		nettest.Must(t, err)
+		return conn
 	}
-	stop := make(chan struct{})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer bulk.Close()
-		b := make([]byte, 10_000)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if _, err := bulk.Write(b); err != nil {
-				return
-			}
-			other, err := net.Dial("tcp4", server.String())
-			if err != nil {
-				return
-			}
-			_, _ = other.Write(b[:100])
-			time.Sleep(15 * time.Millisecond) // there for a sample
-			other.Close()
-		}
-	}()
-	watch.For = 3 * time.Second // time enough on a busy machine
+	move := func(conn net.Conn, n int) { // there and back: it has been acknowledged
+		b := make([]byte, n)
+		_, err := conn.Write(b)
+		nettest.Must(t, err)
+		_, err = io.ReadFull(conn, b)
+		nettest.Must(t, err)
+	}
+	bulk, other := dial(), dial()
+	defer bulk.Close()
+	defer func() { other.Close() }()
+	watch.Each = func(visit func(*tcpinfo.Connection)) error {
+		move(bulk, 10_000)
+		other.Close()
+		other = dial() // there for this sample
+		move(other, 100)
+		return each(visit)
+	}
 	o, err := doctor.Observe(t.Context(), watch)
-	close(stop)
-	<-done
-	if err != nil {
-		t.Fatal(err)
-	}
+	nettest.Must(t, err)
 	if o.Local.String() != bulk.LocalAddr().String() || o.Remote != server || o.Ended || o.FromStart || o.CongestionControl == "" {
 		t.Errorf("observed %v to %v, ended %v, from the start %v, %q", o.Local, o.Remote, o.Ended, o.FromStart, o.CongestionControl)
 	}

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,8 +78,8 @@ func expectTrouble(t *testing.T, address string, err error, want string) {
 // memory, and the wait passes on a bubble's clock.
 func TestSilence(t *testing.T) {
 	web := func(conn net.Conn) {
-		l := newPipeListener()
-		l.conns <- conn
+		l := nettest.ListenPipe()
+		go l.Offer(conn)
 		server := http.Server{Handler: http.NotFoundHandler(), ConnState: func(_ net.Conn, s http.ConnState) {
 			if s == http.StateClosed {
 				l.Close()
@@ -114,39 +113,6 @@ func TestSilence(t *testing.T) {
 		})
 	}
 }
-
-// pipeListener accepts connections in memory.
-type pipeListener struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	close  func()
-}
-
-func newPipeListener() *pipeListener {
-	l := &pipeListener{conns: make(chan net.Conn, 1), closed: make(chan struct{})}
-	l.close = sync.OnceFunc(func() { close(l.closed) })
-	return l
-}
-
-// dial connects and returns the client's end.
-func (l *pipeListener) dial() net.Conn {
-	client, server := net.Pipe()
-	l.conns <- server
-	return client
-}
-
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case conn := <-l.conns:
-		return conn, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *pipeListener) Close() error { l.close(); return nil }
-
-func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
 
 // TestNoWay: the sandbox has no route beyond its own host.
 func TestNoWay(t *testing.T) {

@@ -110,7 +110,7 @@ func TestThreads(t *testing.T) {
 		}
 	}()
 	const busy = 50 * time.Millisecond
-	nettest.Eventually(t, 10*time.Second, func() bool {
+	nettest.Eventually(t, time.Minute, func() bool {
 		after, err := Threads(os.Getpid())
 		if err != nil {
 			t.Fatal(err)
@@ -225,7 +225,7 @@ func TestOwnersOfInheritedSocket(t *testing.T) {
 	defer cmd.Wait()
 	defer cmd.Process.Signal(syscall.SIGKILL)
 	var command string
-	nettest.Eventually(t, 10*time.Second, func() bool { // it has its name only after it was started
+	nettest.Eventually(t, time.Minute, func() bool { // it has its name only after it was started
 		command, err = Command(cmd.Process.Pid)
 		return err == nil && command == "sleep"
 	}, func() string { return fmt.Sprintf("its name is sleep: %q, %v", command, err) })

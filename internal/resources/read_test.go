@@ -1,6 +1,7 @@
 package resources
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -49,9 +50,9 @@ func TestSample(t *testing.T) {
 
 func TestCountEntries(t *testing.T) {
 	dir := t.TempDir()
-	const files = 3000 // more than one call returns
+	const files = 300 // more than one call returns, as their names are long
 	for i := range files {
-		if err := os.WriteFile(filepath.Join(dir, string(rune('a'+i%26))+time.Duration(i).String()), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%0200d", i)), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

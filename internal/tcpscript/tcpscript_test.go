@@ -19,7 +19,7 @@ import (
 func direct(t *testing.T) Env {
 	t.Helper()
 	address := nettest.FreeAddress(t, "127.0.0.1")
-	return Env{Dial: DialTo(address), Listen: ListenOn(address), Within: 2 * time.Second}
+	return Env{Dial: DialTo(address), Listen: ListenOn(address), Within: time.Minute}
 }
 
 const opening = "target listens\nclient connects\ntarget accepts\n"
