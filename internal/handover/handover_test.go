@@ -280,6 +280,11 @@ func TestProcessesThatDoNotTakeOver(t *testing.T) {
 		{"does not begin", "ended before it accepted", "follow: an address is in use"},
 	} {
 		t.Run(tt.how, func(t *testing.T) {
+			real := wordsPatience
+			defer func() { wordsPatience = real }()
+			if wordsPatience = patience; tt.how == "ends the handover" {
+				wordsPatience = 100 * time.Millisecond // it says nothing
+			}
 			p, _ := program(t, tt.how)
 			offered := sockets(t, 3)
 			var said text

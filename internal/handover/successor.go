@@ -136,11 +136,15 @@ func (s *Successor) Kill() {
 // unless a disk or a file server holds it.
 const killPatience = 5 * time.Second
 
+// wordsPatience is how long a process whose end of the channel is closed may take to
+// say why. Tests wait longer where it says something.
+var wordsPatience = 2 * time.Second
+
 // fail ends the process, and says what it did not, and before what it ended.
 func (s *Successor) fail(didNot, before string, err error) error {
 	pid := s.PID()
 	if gone(err) {
-		s.said.wait(2 * time.Second) // it is about to say why
+		s.said.wait(wordsPatience)
 	}
 	s.Kill()
 	f := &Failure{LastWords: s.said.String()}
