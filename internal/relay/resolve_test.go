@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 )
 
@@ -182,8 +184,11 @@ func TestSystemResolver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tcp.Close()
 	var overTCP atomic.Int32
+	defer tcpserver.Serve(tcp, func(c net.Conn) {
+		overTCP.Add(1)
+		serveTCP(c)
+	})()
 	go func() {
 		buf := make([]byte, 1500)
 		for {
@@ -194,16 +199,6 @@ func TestSystemResolver(t *testing.T) {
 			if reply := answerTo(buf[:n], false); reply != nil {
 				_, _ = udp.WriteTo(reply, from)
 			}
-		}
-	}()
-	go func() {
-		for {
-			c, err := tcp.Accept()
-			if err != nil {
-				return
-			}
-			overTCP.Add(1)
-			serveTCP(c)
 		}
 	}()
 	for name, want := range map[string]time.Duration{
@@ -229,14 +224,13 @@ func TestSystemResolver(t *testing.T) {
 }
 
 func serveTCP(c net.Conn) {
-	defer c.Close()
 	head := make([]byte, 2)
 	for {
-		if _, err := c.Read(head); err != nil {
+		if _, err := io.ReadFull(c, head); err != nil {
 			return
 		}
 		question := make([]byte, int(head[0])<<8|int(head[1]))
-		if _, err := c.Read(question); err != nil {
+		if _, err := io.ReadFull(c, question); err != nil {
 			return
 		}
 		reply := answerTo(question, true)
