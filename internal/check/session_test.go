@@ -51,7 +51,7 @@ func TestEveryByteIsGuarded(t *testing.T) {
 			return err
 		}
 		if o.Bytes != 5000 {
-			t.Errorf("%+v", o)
+			t.Errorf("want an order of 5000 bytes, got %+v", o)
 		}
 		return nil
 	}

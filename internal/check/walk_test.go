@@ -17,7 +17,7 @@ func TestWholeChain(t *testing.T) {
 	b := s.relay(server("b", NextRelay), c)
 	chain := s.walk(b, NextRelay, DefaultBytes)
 	if chain.State != Whole || chain.Fault != nil {
-		t.Fatalf("%+v, %+v", chain, chain.Fault)
+		t.Fatalf("want a whole chain, got %+v, %+v", chain, chain.Fault)
 	}
 	if got := kinds(chain); !slices.Equal(got, []Kind{KindRelay, KindRelay, KindTarget}) {
 		t.Fatalf("hops %v", got)
@@ -98,7 +98,7 @@ func TestBrokenChains(t *testing.T) {
 			chain, from, to := tt.build(s)
 			f := chain.Fault
 			if chain.State != Broken || f == nil {
-				t.Fatalf("%+v", chain)
+				t.Fatalf("want a broken chain, got %+v", chain)
 			}
 			if f.Reason != tt.reason || f.Hop != tt.hop || f.From != from || f.To != to || !strings.Contains(f.Text, tt.text) || f.Hint == "" {
 				t.Errorf("%+v, want %s at hop %d between %q and %q", f, tt.reason, tt.hop, from, to)
@@ -119,7 +119,7 @@ func TestProxyBetweenRelays(t *testing.T) {
 	b := s.relay(server("b", NextRelay), proxy)
 	chain := s.walk(b, NextRelay, DefaultBytes)
 	if got := kinds(chain); chain.State != Whole || !slices.Equal(got, []Kind{KindRelay, KindOther, KindRelay, KindTarget}) {
-		t.Fatalf("%v %+v", got, chain.Fault)
+		t.Fatalf("want a proxy between two relays, got %v %+v", got, chain.Fault)
 	}
 	if h := chain.Hops[1]; h.Address != proxy || h.RTTMs == nil || h.Up != nil {
 		t.Errorf("proxy: %+v", h)
@@ -152,7 +152,7 @@ func TestGreetingTarget(t *testing.T) {
 	})
 	b := s.relay(server("b", NextRelay), c)
 	if chain := s.walk(b, NextRelay, DefaultBytes); chain.State != Whole || chain.Hops[2].Address != target {
-		t.Fatalf("%+v", chain.Fault)
+		t.Fatalf("want a whole chain, the fault is %+v", chain.Fault)
 	}
 }
 
@@ -199,7 +199,7 @@ func altered(c Chain, direction string, at int64, from, to string, hop int) erro
 		return fmt.Errorf("nothing was found: %+v", c)
 	}
 	if f.Reason != Altered || f.Direction != direction || f.OffsetBytes == nil {
-		return fmt.Errorf("%+v", f)
+		return fmt.Errorf("want bytes that are altered and where, the fault is %+v", f)
 	}
 	if at < *f.OffsetBytes || at >= *f.OffsetBytes+int64(f.WithinBytes) {
 		return fmt.Errorf("found at %d, within %d", *f.OffsetBytes, f.WithinBytes)
@@ -245,7 +245,7 @@ func TestAlteredMuch(t *testing.T) {
 			chain := s.walk(b, NextRelay, 256<<10)
 			f := chain.Fault
 			if f == nil || f.Reason != Altered || !strings.HasPrefix(f.From, "b ") {
-				t.Fatalf("%+v", f)
+				t.Fatalf("want altered bytes behind b, the fault is %+v", f)
 			}
 			t.Log(f.Text)
 		})
@@ -273,9 +273,9 @@ func TestAlteredInside(t *testing.T) {
 	chain := s.walk(b, NextRelay, DefaultBytes)
 	f := chain.Fault
 	if f == nil || f.Reason != Altered || !strings.Contains(f.Text, "through b (") || f.Direction != upwards {
-		t.Fatalf("%+v", f)
+		t.Fatalf("want bytes that b alters upwards, the fault is %+v", f)
 	}
 	if up := chain.Hops[1].Up; up == nil || up.AlteredBytes != 0 || chain.Hops[1].Through == nil || chain.Hops[1].Through.Up.AlteredBytes != 1 {
-		t.Errorf("%+v", chain.Hops[1])
+		t.Errorf("want one altered byte through b and none on its leg, the hop is %+v", chain.Hops[1])
 	}
 }

@@ -180,6 +180,6 @@ func TestSecretStays(t *testing.T) {
 	b, err := json.Marshal(Options{Token: Token{"a", goodSecret}}.withDefaults().parameters())
 	must(t, err)
 	if bytes.Contains(b, []byte(goodSecret)) {
-		t.Errorf("%s", b)
+		t.Errorf("the secret is in what is sent: %s", b)
 	}
 }

@@ -121,7 +121,7 @@ func TestNoWay(t *testing.T) {
 	const far = "192.0.2.1:5201"
 	_, err := Run(t.Context(), far, Options{})
 	if explained := Explain(far, err); explained == nil || explained.Error() != "there is no way to 192.0.2.1:5201: network is unreachable" {
-		t.Errorf("%v", explained)
+		t.Errorf("want no way to the server, got %v", explained)
 	}
 }
 
@@ -146,7 +146,7 @@ func TestFiltered(t *testing.T) {
 	}, func() string { return "the connection does not wait in the listener's queue" })
 	_, err = Run(t.Context(), address, Options{Patience: 200 * time.Millisecond})
 	if explained := Explain(address, err); explained == nil || explained.Error() != address+": it does not answer within 200ms" {
-		t.Errorf("%v", explained)
+		t.Errorf("want no answer within 200ms, got %v", explained)
 	}
 }
 

@@ -113,7 +113,7 @@ func TestCheckIsServed(t *testing.T) {
 	check := checker.next(t)
 	if check.From != c.LocalAddr().(*net.TCPAddr).AddrPort() || check.Listen != g.addr || check.Dialed != addrOf(g.target) ||
 		check.Forward != addrOf(g.target).String() || check.End != "" || check.Sent != 0 || check.ToClient != nil || check.ToTarget != nil {
-		t.Errorf("%+v", check.Checked)
+		t.Errorf("the check is of %+v", check.Checked)
 	}
 	readFile(t, check.Client, testHello+"?")
 	if _, err := check.Client.WriteString("well"); err != nil {
@@ -128,7 +128,7 @@ func TestCheckIsServed(t *testing.T) {
 	expectEnd(t, s)
 	r := g.expectReason(EndCheck)
 	if r.Err != nil || r.BytesUp != 0 || r.BytesDown != 0 {
-		t.Errorf("%+v", r)
+		t.Errorf("the record of an answered check is %+v", r)
 	}
 	if ts := g.relay.Snapshot().Tunnels[0]; ts.Errors+ts.Refused+ts.Denied+ts.Limited != 0 || ts.Checks != 1 || ts.FlowsNow != 0 {
 		t.Errorf("counters: %+v", ts)
@@ -158,7 +158,7 @@ func TestCheckGoesOn(t *testing.T) {
 	}
 	both.Wait()
 	if r := g.expectReason(EndCheck); r.BytesUp != int64(len(data)) || r.BytesDown != int64(len(data)) {
-		t.Errorf("%+v", r)
+		t.Errorf("the record of a check that went on is %+v", r)
 	}
 }
 
@@ -225,7 +225,7 @@ func TestResetUnderLook(t *testing.T) {
 			nettest.Eventually(t, patience, func() bool { return len(g.flows.all()) == 50 }, func() string { return "flows are left" })
 			for _, rec := range g.flows.all() {
 				if rec.End != EndClientReset {
-					t.Fatalf("%+v", rec)
+					t.Fatalf("want a reset by the client, the record is %+v", rec)
 				}
 			}
 		})
@@ -256,7 +256,7 @@ func TestCheckBehindGreeting(t *testing.T) {
 	write(t, c, []byte(testHello))
 	check := checker.next(t)
 	if check.Sent != 11 || len(check.ToClient) != 0 {
-		t.Errorf("%+v", check.Checked)
+		t.Errorf("want 11 bytes sent and none to send, the check is %+v", check.Checked)
 	}
 	check.goOn <- true
 	write(t, s, []byte("still there"))
@@ -328,7 +328,7 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 			}
 			check := checker.next(t)
 			if check.Target != nil || check.End != tt.want || check.Err == nil || tt.err != nil && !errors.Is(check.Err, tt.err) {
-				t.Errorf("%+v", check.Checked)
+				t.Errorf("want no target and why, the check is %+v", check.Checked)
 			}
 			readFile(t, check.Client, testHello)
 			check.goOn <- true // which it cannot
@@ -403,7 +403,7 @@ func TestCheckOfTargetThatResets(t *testing.T) {
 		}
 		check := checker.next(t)
 		if check.Target == nil && check.End != EndTargetReset {
-			t.Errorf("%+v", check.Checked)
+			t.Errorf("a check without a target, for another reason than its reset: %+v", check.Checked)
 		}
 		check.goOn <- true
 		nettest.Eventually(t, patience, func() bool { return len(g.flows.all()) > n }, func() string { return "it does not end" })
@@ -466,7 +466,7 @@ func TestChecksHaveABound(t *testing.T) {
 	write(t, c, []byte(testHello))
 	expectReset(t, c)
 	if r := g.expectReason(EndCheck); !errors.Is(r.Err, errTooManyChecks) {
-		t.Errorf("%+v", r)
+		t.Errorf("want too many checks as the reason, the record is %+v", r)
 	}
 	// Flows are not concerned.
 	c, s := g.pair()
@@ -493,7 +493,7 @@ func TestCloseEndsChecks(t *testing.T) {
 	expectReset(t, c)
 	expectReset(t, s)
 	if r := g.expectReason(EndCheck); r.Tunnel != "t" {
-		t.Errorf("%+v", r)
+		t.Errorf("the record of a check that the relay ended is %+v", r)
 	}
 }
 

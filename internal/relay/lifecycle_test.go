@@ -402,7 +402,7 @@ func TestSnapshotJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got.FlowsNow != 1 || len(got.Tunnels) != 1 || len(got.Flows) != 1 {
-		t.Fatalf("%s", b)
+		t.Fatalf("want one flow, one tunnel and one flow now, got %s", b)
 	}
 	tu, f := got.Tunnels[0], got.Flows[0]
 	if tu.Name != "t" || tu.State != "listening" || tu.Forward[0] != addrOf(g.target).String() || tu.BytesUp != 5 {

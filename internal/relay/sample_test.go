@@ -56,7 +56,7 @@ func TestEachFlow(t *testing.T) {
 	c, s := g.pair()
 	fresh := g.theOne("the flow is not open", func(s *FlowSample) bool { return s.State == "open" })
 	if fresh.Tunnel != "t" || fresh.Client != c.LocalAddr().(*net.TCPAddr).AddrPort() || fresh.Listen != g.addr || fresh.Target != addrOf(g.target) || fresh.Hop != addrOf(g.target).String() {
-		t.Errorf("%+v", fresh)
+		t.Errorf("the sample of a new flow is not of this flow: %+v", fresh)
 	}
 	if now := time.Now(); fresh.Start.Before(began.Round(0)) || fresh.Start.After(now.Round(0)) {
 		t.Errorf("it began at %v, the relay was started after %v and it is %v", fresh.Start, began, now)
@@ -71,7 +71,7 @@ func TestEachFlow(t *testing.T) {
 	expect(t, s, pattern(5000))
 	moved := g.theOne("the bytes are not counted", func(s *FlowSample) bool { return s.BytesUp == 5000 && !s.Quiet })
 	if moved.BytesDown != 0 || moved.ID != fresh.ID {
-		t.Errorf("%+v", moved)
+		t.Errorf("5000 bytes have gone up on the same flow, the sample is %+v", moved)
 	}
 	g.theOne("it does not fall quiet", func(s *FlowSample) bool {
 		return s.Quiet && !s.ClientLeg.Known && !s.TargetLeg.Known && s.BytesUp == 5000
@@ -121,7 +121,7 @@ func TestEachFlowOfAConnectingOne(t *testing.T) {
 	dial(t, g.addr)
 	s := g.theOne("it is not being connected", func(s *FlowSample) bool { return s.State == "dialing" })
 	if s.Target.IsValid() || s.TargetLeg.Known || s.TargetLeg.SendBuffer >= 0 || !s.ClientLeg.Known || s.Quiet {
-		t.Errorf("%+v", s)
+		t.Errorf("a flow that is being connected has the sample %+v", s)
 	}
 }
 
@@ -282,7 +282,7 @@ func TestEachFlowAsksInTurns(t *testing.T) {
 		}
 		for id, s := range all {
 			if s.Skipped == s.ClientLeg.Known || s.Quiet {
-				t.Errorf("%+v", s)
+				t.Errorf("a flow is either skipped or its leg known, the sample is %+v", s)
 			}
 			if !s.Skipped {
 				asked[id]++
@@ -360,7 +360,7 @@ func TestEveryReasonIsCounted(t *testing.T) {
 	}
 	for i, e := range list {
 		if e.Flows != int64(i+1) || e.Reason != endReasons[i] || !slices.Contains([]string{"client", "target", "both", "relay"}, e.EndedBy) {
-			t.Errorf("%+v", e)
+			t.Errorf("a reason is out of order or counted wrong: %+v", e)
 		}
 	}
 }

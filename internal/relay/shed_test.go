@@ -28,7 +28,7 @@ func TestShed(t *testing.T) {
 	expect(t, b, []byte("still there"))
 	s := g.relay.Snapshot()
 	if tun := s.Tunnels[0]; tun.Shed != 3 || tun.State != "shedding" || tun.FlowsNow != 1 || tun.FlowsTotal != 1 || tun.Errors != 0 || tun.Limited != 0 {
-		t.Errorf("%+v", tun)
+		t.Errorf("want 3 connections shed and one flow, the tunnel is %+v", tun)
 	}
 	if by := s.Tunnels[0].ShedBy; len(by) != 1 || by["descriptors"] != 3 {
 		t.Errorf("shed by reason: %v", by)
@@ -45,7 +45,7 @@ func TestShed(t *testing.T) {
 	write(t, c, []byte("new"))
 	expect(t, d, []byte("new"))
 	if s := g.relay.Snapshot(); s.Tunnels[0].State != "listening" || s.Shedding != "" {
-		t.Errorf("%+v", s)
+		t.Errorf("want the tunnel to listen again, the relay is %+v", s)
 	}
 }
 
@@ -62,7 +62,7 @@ func TestShedFromANumberOfFlows(t *testing.T) {
 		t.Error("a third flow was admitted")
 	}
 	if s := g.relay.Overview(); s.Tunnels[0].State != "shedding" || s.Shedding != "descriptors" {
-		t.Errorf("%+v", s)
+		t.Errorf("want the tunnel to shed for want of descriptors, the relay is %+v", s)
 	}
 	reset(t, a)
 	nettest.Eventually(t, patience, func() bool { return g.relay.FlowsNow() == 1 }, func() string { return "the flow that was reset still counts" })
@@ -77,7 +77,7 @@ func TestShedComesAfterAllow(t *testing.T) {
 		t.Error("admitted")
 	}
 	if tun := g.relay.Snapshot().Tunnels[0]; tun.Denied != 1 || tun.Shed != 0 {
-		t.Errorf("%+v", tun)
+		t.Errorf("want one connection denied and none shed, the tunnel is %+v", tun)
 	}
 }
 
@@ -88,7 +88,7 @@ func TestOverviewAsksNobody(t *testing.T) {
 	release := stick(g.relay.workers[0])
 	defer release()
 	if s := g.relay.Overview(); s.FlowsNow != 1 || len(s.Flows) != 0 || s.Tunnels[0].State != "listening" || s.Tunnels[0].Listen[0] != g.addr || s.PipesLimit == 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("want one flow and no list of flows, the overview is %+v", s)
 	}
 }
 
@@ -107,7 +107,7 @@ func TestResponsive(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, nil)
 	if took, err := g.relay.Responsive(t.Context()); err != nil || took <= 0 {
-		t.Errorf("%v, %v", took, err)
+		t.Errorf("an idle relay answers after %v, %v", took, err)
 	}
 	w := g.relay.workers[1]
 	release := stick(w)
@@ -151,7 +151,7 @@ func TestAcceptQueue(t *testing.T) {
 		t.Helper()
 		all := g.relay.AcceptQueues()
 		if len(all) != 1 || all[0].Listen != g.addr {
-			t.Fatalf("%+v", all)
+			t.Fatalf("want the queue of one listener, got %+v", all)
 		}
 		return all[0]
 	}
@@ -191,6 +191,6 @@ func TestAcceptQueue(t *testing.T) {
 	}
 	nettest.Eventually(t, patience, func() bool { return queue().Waiting == 0 }, func() string { return "somebody still waits" })
 	if s := g.relay.Snapshot(); len(s.Tunnels[0].AcceptQueues) != 1 || s.Tunnels[0].AcceptQueues[0].Limit != room {
-		t.Errorf("%+v", s.Tunnels[0].AcceptQueues)
+		t.Errorf("want one queue with a limit of 3, got %+v", s.Tunnels[0].AcceptQueues)
 	}
 }

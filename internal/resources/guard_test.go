@@ -90,7 +90,7 @@ func TestJudge(t *testing.T) {
 	// A limit that is lifted is not reached any more.
 	s = State{At: begin.Add(2 * time.Minute), Figures: []Figure{figure(Descriptors, 95, 100)}}
 	if changes := g.judge(&s, Limits{}); len(changes) != 1 || changes[0].Reached || changes[0].For != 2*time.Minute || len(s.Shedding) != 0 {
-		t.Errorf("%+v", changes)
+		t.Errorf("want shedding to end after 2 minutes, the changes are %+v", changes)
 	}
 }
 

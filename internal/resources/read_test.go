@@ -44,7 +44,7 @@ func TestSample(t *testing.T) {
 	}
 	own := Own()
 	if own.Goroutines < 1 || own.Threads < 1 || own.Descriptors != len(open)-1 || own.ResidentBytes < 1<<20 || own.CPUSeconds <= 0 {
-		t.Errorf("%+v", own)
+		t.Errorf("want the figures of this process, got %+v", own)
 	}
 }
 

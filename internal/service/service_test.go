@@ -387,7 +387,7 @@ func TestLinksLeadNowhereElse(t *testing.T) {
 	}
 	install(t, h, first)
 	if b, err := os.ReadFile(h.Root + "/usr/etc/program/program.yaml"); err != nil || string(b) != "example" {
-		t.Errorf("%q, %v", b, err)
+		t.Errorf("want the example installed, got %q, %v", b, err)
 	}
 }
 
