@@ -233,7 +233,9 @@ func TestTooManyStreams(t *testing.T) {
 			kept = append(kept, a.dial(cookieBytes))
 		}
 		nettest.Eventually(t, patience, func() bool { return len(arrived) == len(kept) },
-			func() string { return fmt.Sprintf("%d of %d connections with a test's cookie come to it", len(arrived), len(kept)) })
+			func() string {
+				return fmt.Sprintf("%d of %d connections with a test's cookie come to it", len(arrived), len(kept))
+			})
 	}
 	for range maxStreams {
 		more = append(more, a.dial(cookieBytes))
