@@ -26,6 +26,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"longhaul/internal/bpffs"
 	"longhaul/internal/kernel"
@@ -43,11 +44,19 @@ type Host struct {
 	BPFFS   string // where the BPF filesystem is, or is to be mounted
 	Undo    string // the directory that remembers the settings to go back to
 	Objects fs.FS  // compiled algorithms, NAME_bpfel.o and NAME_bpfeb.o
+
+	// unregisterPatience bounds the wait for the kernel to notice that a pin is
+	// gone, which it does after a grace period. abandonedPatience is the same for
+	// what has no pin, and is most likely somebody else's.
+	unregisterPatience, abandonedPatience time.Duration
 }
 
 // NewHost is this machine, with the algorithms that are built into the program.
 func NewHost() *Host {
-	return &Host{BPFFS: DefaultBPFFS, Undo: DefaultUndo, Objects: builtIn()}
+	return &Host{
+		BPFFS: DefaultBPFFS, Undo: DefaultUndo, Objects: builtIn(),
+		unregisterPatience: 5 * time.Second, abandonedPatience: 2 * time.Second,
+	}
 }
 
 // Errors that callers tell apart. Each comes wrapped in a sentence.

@@ -91,7 +91,7 @@ func (h *Host) load(ctx context.Context, o *object, name string) (result LoadRes
 		return LoadResult{}, err
 	}
 	if isRegistered && !isPinned {
-		gone, err := abandoned(ctx, name)
+		gone, err := h.abandoned(ctx, name)
 		if err != nil {
 			return LoadResult{}, err
 		}

@@ -22,14 +22,6 @@ type UnloadResult struct {
 	StillRegistered bool
 }
 
-// unregisterPatience bounds the wait for the kernel to notice that a pin is
-// gone, which it does after a grace period.
-const unregisterPatience = 5 * time.Second
-
-// abandonedPatience is the same for what has no pin, and is most likely somebody
-// else's.
-const abandonedPatience = 2 * time.Second
-
 // Unload takes an algorithm out of the kernel's table, and removes its pins and
 // whatever an interrupted load has left. It may be in use: connections that
 // have it keep it until they end, sockets that listen with it hand it on until
@@ -73,7 +65,7 @@ func (h *Host) Unload(ctx context.Context, name string) (UnloadResult, error) {
 		return UnloadResult{}, err
 	}
 	result.Outcome = Unloaded
-	gone, err := unregistered(ctx, name, unregisterPatience)
+	gone, err := unregistered(ctx, name, h.unregisterPatience)
 	result.StillRegistered = !gone
 	return result, err
 }
@@ -99,8 +91,8 @@ func unregistered(ctx context.Context, name string, patience time.Duration) (boo
 
 // abandoned says whether an algorithm without a pin is gone in a moment: it was
 // of a process that has just ended, or has just been unloaded.
-func abandoned(ctx context.Context, name string) (bool, error) {
-	patience := abandonedPatience
+func (h *Host) abandoned(ctx context.Context, name string) (bool, error) {
+	patience := h.abandonedPatience
 	if _, err := os.Stat("/sys/module/tcp_" + name); err == nil {
 		patience = 0 // a kernel module's, which stays
 	}
@@ -110,7 +102,7 @@ func abandoned(ctx context.Context, name string) (bool, error) {
 // notOurs is the error for unloading what longhaul has not loaded, nil if
 // nobody has.
 func (h *Host) notOurs(ctx context.Context, name string) error {
-	gone, err := abandoned(ctx, name)
+	gone, err := h.abandoned(ctx, name)
 	if err != nil {
 		return err
 	}
