@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -31,7 +31,7 @@ const childRole = "LONGHAUL_CC_TEST_CHILD"
 // killed, "load" loads once and prints the error, "list" prints the list.
 func child(role string) int {
 	h := NewHost()
-	h.BPFFS, h.Undo = os.Args[1], os.Args[2]
+	h.BPFFS, h.Undo, h.unregisterPatience = os.Args[1], os.Args[2], patience
 	name := os.Args[3]
 	if role == "list" {
 		all, err := h.List(true)
@@ -79,25 +79,48 @@ func childCommand(h *Host, role, name string) *exec.Cmd {
 	return cmd
 }
 
-// TestKilled kills a process that loads and unloads, at any point, and holds
-// that unload clears whatever is left.
+// TestKilled kills a process that loads and unloads, after each of its steps, and
+// holds that unload clears whatever is left.
 func TestKilled(t *testing.T) {
 	h := testHost(t)
+	h.abandonedPatience = patience
 	before, err := ReadDefault()
 	must(t, err)
-	rounds := 40
-	if testing.Short() {
-		rounds = 8
+	exists := func(path ...string) bool {
+		_, err := os.Stat(h.dir(path...))
+		return err == nil
 	}
-	outcomes := map[Outcome]int{}
-	for range rounds {
+	begun := false
+	steps := []struct {
+		name  string
+		taken func(name string) bool
+	}{
+		{"started", func(string) bool { return true }},
+		{"directory", func(name string) bool { return exists(name) }},
+		{"build", func(name string) bool { return exists(name, buildPin) }},
+		{"link", func(name string) bool { return exists(name, linkPin) }},
+		{"default", func(name string) bool { now, err := ReadDefault(); return err == nil && now == name }},
+		{"unloaded", func(name string) bool {
+			there := exists(name)
+			begun = begun || there
+			return begun && !there
+		}},
+	}
+	for round := range 2 * len(steps) {
+		step := steps[round%len(steps)]
 		name := testName()
 		cmd := childCommand(h, "churn", name)
 		var out strings.Builder
 		cmd.Stdout = &out
 		must(t, cmd.Start())
-		// Any moment is as good as any other: a load takes some 40 ms.
-		time.Sleep(time.Duration(rand.Int64N(int64(250 * time.Millisecond))))
+		begun = false
+		for deadline := time.Now().Add(patience); !step.taken(name); {
+			if time.Now().After(deadline) {
+				t.Errorf("the step %q is never seen", step.name)
+				break
+			}
+			runtime.Gosched() // a step may be over in less than a millisecond
+		}
 		must(t, cmd.Process.Signal(syscall.SIGKILL))
 		_ = cmd.Wait() // it was killed
 		if out.Len() > 0 {
@@ -111,27 +134,28 @@ func TestKilled(t *testing.T) {
 			result, err = UnloadResult{Outcome: Nothing}, nil
 		}
 		if err != nil {
-			t.Error("unload:", err)
+			t.Errorf("killed after the step %q: unload: %v", step.name, err)
 		}
-		outcomes[result.Outcome]++
-		still := func() string { return fmt.Sprintf("%s is still registered after %+v", name, result) }
+		still := func() string {
+			return fmt.Sprintf("killed after the step %q, %s is still registered after %+v", step.name, name, result)
+		}
 		if result.Outcome != Cleared {
 			if isRegistered(t, name) {
 				t.Error(still())
 			}
-		} else { // killed behind the removal of its link: the kernel lets go of that later
-			nettest.Eventually(t, 10*time.Second, func() bool { return !isRegistered(t, name) }, still)
+		} else { // killed behind the removal of its link: the kernel unregisters it later
+			nettest.Eventually(t, patience, func() bool { return !isRegistered(t, name) }, still)
 		}
 		if now, _ := ReadDefault(); now != before {
-			t.Errorf("the default is %s", now)
+			t.Errorf("killed after the step %q, the default is %s, want %s", step.name, now, before)
 			must(t, writeDefault(before))
 		}
 		// A default that was remembered and not set any more.
 		if path, err := h.defaultRecord(); err == nil {
 			_ = os.Remove(path)
 		}
+		t.Logf("killed after the step %q: %s", step.name, result.Outcome)
 	}
-	t.Logf("killed with it %v", outcomes)
 }
 
 // TestUnsupported holds that each thing that can be missing is said in one

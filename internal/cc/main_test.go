@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -17,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 )
 
@@ -34,7 +36,7 @@ func testHost(t testing.TB) *Host {
 	nettest.RequireRoot(t)
 	nettest.RequireSandbox(t)
 	h := NewHost()
-	h.BPFFS, h.Undo = t.TempDir(), t.TempDir()
+	h.BPFFS, h.Undo, h.unregisterPatience = t.TempDir(), t.TempDir(), patience
 	must(t, os.Chmod(filepath.Dir(h.BPFFS), 0o755)) // as /sys/fs is
 	must(t, unix.Mount("bpf", h.BPFFS, "bpf", 0, ""))
 	t.Cleanup(func() {
@@ -122,6 +124,9 @@ func algorithmOf(t testing.TB, conn net.Conn) (name string) {
 	return name
 }
 
+// patience is how long a test waits for what must come.
+const patience = time.Minute
+
 // listen opens a socket that takes everything in and counts it.
 func listen(t testing.TB, address netip.Addr, control func(string, string, syscall.RawConn) error) (net.Listener, *atomic.Int64) {
 	t.Helper()
@@ -129,28 +134,20 @@ func listen(t testing.TB, address netip.Addr, control func(string, string, sysca
 	lc.SetMultipathTCP(false)
 	l, err := lc.Listen(context.Background(), "tcp", netip.AddrPortFrom(address, 0).String())
 	must(t, err)
-	t.Cleanup(func() { l.Close() })
 	var got atomic.Int64
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				buffer := make([]byte, 1<<18)
-				for {
-					n, err := conn.Read(buffer)
-					got.Add(int64(n))
-					if err != nil {
-						return
-					}
-				}
-			}()
-		}
-	}()
+	stop := tcpserver.Serve(l, func(c net.Conn) {
+		_, _ = io.Copy(counter{&got}, c) // an error ends the connection
+	})
+	t.Cleanup(stop)
 	return l, &got
+}
+
+// counter counts what is written to it.
+type counter struct{ n *atomic.Int64 }
+
+func (c counter) Write(b []byte) (int, error) {
+	c.n.Add(int64(len(b)))
+	return len(b), nil
 }
 
 // dial connects on the calling goroutine's thread.
@@ -160,18 +157,26 @@ func dial(address string, control func(string, string, syscall.RawConn) error) (
 	return d.Dial("tcp", address)
 }
 
-// pump sends until the time is over, or the connection is.
-func pump(conn net.Conn, d time.Duration) error {
-	data := make([]byte, 1<<16)
-	if err := conn.SetDeadline(time.Now().Add(d)); err != nil {
-		return err
-	}
-	for {
-		if _, err := conn.Write(data); err != nil {
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				return nil
-			}
-			return err
-		}
-	}
+// deliver sends n bytes and waits until the receiver has counted as many more.
+func deliver(t testing.TB, conn net.Conn, got *atomic.Int64, n int) {
+	t.Helper()
+	want := got.Load() + int64(n)
+	must(t, conn.SetWriteDeadline(time.Now().Add(patience)))
+	_, err := conn.Write(make([]byte, n))
+	must(t, err)
+	nettest.Eventually(t, patience, func() bool { return got.Load() == want }, func() string {
+		return fmt.Sprintf("the receiver has %d bytes, want %d", got.Load(), want)
+	})
+}
+
+// infoOf is the kernel's TCP_INFO of a connection.
+func infoOf(t testing.TB, conn net.Conn) (info *unix.TCPInfo) {
+	t.Helper()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	must(t, err)
+	must(t, raw.Control(func(fd uintptr) {
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	}))
+	must(t, err)
+	return info
 }

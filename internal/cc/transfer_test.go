@@ -3,15 +3,16 @@ package cc
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/lab/link"
@@ -45,23 +46,6 @@ func newPath(t *testing.T, rateBps int64, rtt time.Duration, loss float64, six b
 	return p
 }
 
-// send sends on a new connection for a second, and then for d, over which it
-// measures the goodput at the receiver in bits per second.
-func (p testPath) send(t *testing.T, d time.Duration, control func(string, string, syscall.RawConn) error) float64 {
-	t.Helper()
-	conn := p.dial(t, control)
-	defer conn.Close()
-	must(t, pump(conn, time.Second))
-	return p.goodput(t, conn, d)
-}
-
-func (p testPath) goodput(t *testing.T, conn net.Conn, d time.Duration) float64 {
-	t.Helper()
-	before, begin := p.got.Load(), time.Now()
-	must(t, pump(conn, d))
-	return float64(p.got.Load()-before) * 8 / time.Since(begin).Seconds()
-}
-
 func (p testPath) dial(t *testing.T, control func(string, string, syscall.RawConn) error) (conn net.Conn) {
 	t.Helper()
 	p.a.Do(t, func() (err error) {
@@ -73,50 +57,6 @@ func (p testPath) dial(t *testing.T, control func(string, string, syscall.RawCon
 	return conn
 }
 
-// payload is the share of data in a full packet of the link.
-const payload = 1448.0 / 1500
-
-// TestAlgorithmsOverLoss holds that the algorithms do over a lossy long path
-// what they are for.
-func TestAlgorithmsOverLoss(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes half a minute")
-	}
-	h := testHost(t)
-	for _, test := range []struct {
-		algorithm string
-		rateBps   int64
-		rtt       time.Duration
-		loss      float64
-		times     float64 // Reno's goodput, at least
-	}{
-		// rho is 8: eight times Reno's.
-		{"hybla", 50e6, 200 * time.Millisecond, 0.01, 3},
-		// Reno's window at this loss is 5 segments, and the path holds 170.
-		{"haul", 20e6, 100 * time.Millisecond, 0.05, 15},
-		// The window of Illinois at this loss is seven times Reno's. The round trip
-		// is short enough for many losses in a run: few are a matter of luck.
-		{"illinois", 50e6, 60 * time.Millisecond, 0.002, 2},
-	} {
-		t.Run(test.algorithm, func(t *testing.T) {
-			name := load(t, h, test.algorithm)
-			p := newPath(t, test.rateBps, test.rtt, test.loss, false)
-			nettest.Settles(t, func() error {
-				reno := p.send(t, 6*time.Second, withAlgorithm("reno"))
-				ours := p.send(t, 6*time.Second, withAlgorithm(name))
-				t.Logf("reno %.2f Mb/s, %s %.2f Mb/s", reno/1e6, test.algorithm, ours/1e6)
-				if ours < test.times*reno {
-					return fmt.Errorf("%s has %.2f Mb/s, less than %.1f × reno's %.2f", test.algorithm, ours/1e6, test.times, reno/1e6)
-				}
-				if limit := float64(test.rateBps) * payload; ours > limit*1.01 {
-					return fmt.Errorf("%.2f Mb/s are more than the path carries: the test measures wrongly", ours/1e6)
-				}
-				return nil
-			})
-		})
-	}
-}
-
 // TestHaulTimer holds that the retransmission timer is bounded in an outage and
 // at no other time, that a connection is not given up sooner for it, and that a
 // program's own settings stay.
@@ -124,6 +64,7 @@ func TestHaulTimer(t *testing.T) {
 	const (
 		rtoMax      = 44 // TCP_RTO_MAX_MS, which x/sys does not have yet
 		userTimeout = unix.TCP_USER_TIMEOUT
+		inLoss      = 4 // TCP_CA_Loss: the retransmission timer has fired
 	)
 	h := testHost(t)
 	name := load(t, h, "haul")
@@ -142,7 +83,6 @@ func TestHaulTimer(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			conn := p.dial(t, withAlgorithm(name))
-			defer conn.Close()
 			raw, err := conn.(*net.TCPConn).SyscallConn()
 			must(t, err)
 			must(t, raw.Control(func(fd uintptr) { err = test.set(int(fd)) }))
@@ -160,28 +100,42 @@ func TestHaulTimer(t *testing.T) {
 				must(t, err)
 				return max, timeout
 			}
-			is := func(wantMax, wantTimeout int, when string) {
+			is := func(wantMax, wantTimeout int, outage bool) {
 				t.Helper()
 				var max, timeout int
-				nettest.Eventually(t, 20*time.Second, func() bool {
+				var state uint8
+				nettest.Eventually(t, patience, func() bool {
 					max, timeout = got()
-					return max == wantMax && timeout == wantTimeout
+					state = infoOf(t, conn).Ca_state
+					return max == wantMax && timeout == wantTimeout && (state == inLoss) == outage
 				}, func() string {
-					return fmt.Sprintf("%s: the timer is bounded to %d ms and the user timeout is %d ms, want %d and %d", when, max, timeout, wantMax, wantTimeout)
+					return fmt.Sprintf("outage %v: the timer is bounded to %d ms, the user timeout is %d ms, the state %d, want %d, %d and %d only in an outage",
+						outage, max, timeout, state, wantMax, wantTimeout, inLoss)
 				})
 			}
-			must(t, pump(conn, 300*time.Millisecond))
-			is(test.rtoMax, test.userTimeout, "before")
+			deliver(t, conn, p.got, 64<<10)
+			is(test.rtoMax, test.userTimeout, false)
+			var sending sync.WaitGroup
+			defer sending.Wait()
+			defer conn.Close()
+			must(t, conn.SetWriteDeadline(time.Time{}))
+			sending.Go(func() { _, _ = io.Copy(conn, zeros{}) }) // until the connection is closed
 			down := settings
 			down.Down = true
 			must(t, p.link.Set(link.AToB, down))
-			must(t, pump(conn, time.Second)) // several timeouts
-			is(test.rtoMaxDown, test.userTimeoutOfDown, "down")
+			is(test.rtoMaxDown, test.userTimeoutOfDown, true) // after a timeout
 			must(t, p.link.Set(link.AToB, settings))
-			must(t, pump(conn, 2*time.Second))
-			is(test.rtoMax, test.userTimeout, "after")
+			is(test.rtoMax, test.userTimeout, false)
 		})
 	}
+}
+
+// zeros has no end.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
 }
 
 // brutalOption is the control function of an existing client.
@@ -191,149 +145,206 @@ func brutalOption(bytesPerSecond uint64) func(fd int) error {
 	}
 }
 
-// TestBrutal holds that the rate is held, by each way of telling it, at 10 %
-// loss.
-func TestBrutal(t *testing.T) {
+// paced waits until the kernel paces a connection to so many bytes per second.
+// What is told while it lives counts from the next acknowledgement on.
+func paced(t *testing.T, conn net.Conn, want uint64) {
+	t.Helper()
+	var is uint64
+	nettest.Eventually(t, patience, func() bool {
+		if is = infoOf(t, conn).Pacing_rate; is != want {
+			_, err := conn.Write([]byte{0})
+			must(t, err)
+		}
+		return is == want
+	}, func() string { return fmt.Sprintf("the connection is paced to %d bytes/s, want %d", is, want) })
+}
+
+// smallSegments gives a connection over loopback the segments of a usual path:
+// their size does not grow with the window, and a slow rate sends many of them.
+func smallSegments(fd int) error {
+	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, 1448)
+}
+
+// payloadOf is the part of a rate of IP packets, in bits per second, that is a
+// connection's payload, in bytes per second.
+func payloadOf(t *testing.T, conn net.Conn, bitsPerSecond uint64) uint64 {
+	t.Helper()
+	mss, headers := uint64(infoOf(t, conn).Snd_mss), uint64(20+12+20) // TCP, its timestamps, IP
+	if conn.RemoteAddr().(*net.TCPAddr).IP.To4() == nil {
+		headers += 20
+	}
+	return bitsPerSecond / 8 * mss / (mss + headers)
+}
+
+// TestBrutalPacesToRate holds that the kernel paces a connection to the rate
+// that each way of telling it gives.
+func TestBrutalPacesToRate(t *testing.T) {
 	h := testHost(t)
 	name := load(t, h, "brutal")
 	rates, err := h.Rates(name)
 	must(t, err)
 	defer rates.Close()
-	const rtt = 100 * time.Millisecond
-	within := func(t *testing.T, low, high float64, measure func() float64) {
+	const untold = 1e6 / 8
+	l, got := listen(t, loopback, nil)
+	connect := func(t *testing.T, more ...func(fd int) error) net.Conn {
 		t.Helper()
-		nettest.Settles(t, func() error {
-			got := measure()
-			t.Logf("%.2f Mb/s", got/1e6)
-			if got < low || got > high {
-				return fmt.Errorf("%.2f Mb/s, want %.2f to %.2f", got/1e6, low/1e6, high/1e6)
-			}
-			return nil
-		})
+		conn, err := dial(l.Addr().String(), withAlgorithm(name, append(more, smallSegments)...))
+		must(t, err)
+		t.Cleanup(func() { conn.Close() })
+		return conn
 	}
-	sends := func(t *testing.T, p testPath, low, high float64, control func(string, string, syscall.RawConn) error) {
-		t.Helper()
-		within(t, low, high, func() float64 { return p.send(t, 2*time.Second, control) })
+	limit := func(fd int) error { return unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, 2e6) }
+	for _, test := range []struct {
+		name string
+		tell []func(fd int) error
+		want uint64
+	}{
+		{"option", []func(int) error{brutalOption(3e6)}, 3e6},
+		{"max pacing rate", []func(int) error{limit}, 2e6},
+		{"option over the max pacing rate", []func(int) error{limit, brutalOption(20e6)}, 2e6},
+		{"untold", nil, untold},
+	} {
+		t.Run(test.name, func(t *testing.T) { paced(t, connect(t, test.tell...), test.want) })
 	}
-
-	t.Run("option", func(t *testing.T) {
-		p := newPath(t, 40e6, rtt, 0.1, false)
-		sends(t, p, 0.9*16e6, 1.03*16e6, withAlgorithm(name, brutalOption(2e6)))
-	})
-	t.Run("max pacing rate", func(t *testing.T) {
-		if testing.Short() {
-			t.Skip("takes some seconds")
+	t.Run("no faster", func(t *testing.T) {
+		const size, burst = 96 << 10, 32 << 10
+		begun := time.Now()
+		conn := connect(t)
+		deliver(t, conn, got, size)
+		if took, least := time.Since(begun), time.Second*(size-burst)/untold; took < least {
+			t.Errorf("%d bytes took %v, at least %v expected at %.0f bytes/s", size, took, least, float64(untold))
 		}
-		p := newPath(t, 40e6, rtt, 0.1, false)
-		limit := func(fd int) error { return unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, 2e6) }
-		// It is a limit: nothing makes up for what is lost.
-		sends(t, p, 0.85*0.9*16e6, 1.03*0.9*16e6, withAlgorithm(name, limit))
-		sends(t, p, 0.85*0.9*16e6, 1.03*0.9*16e6, withAlgorithm(name, limit, brutalOption(20e6)))
 	})
-	t.Run("untold", func(t *testing.T) {
-		if testing.Short() {
-			t.Skip("takes some seconds")
-		}
-		p := newPath(t, 40e6, rtt, 0, false)
-		sends(t, p, 0.8*1e6, 1.2*1e6, withAlgorithm(name))
-	})
-	for _, six := range []bool{false, true} {
-		if six && testing.Short() {
-			continue
-		}
-		t.Run("prefix", func(t *testing.T) {
-			p := newPath(t, 40e6, rtt, 0.1, six)
-			to := netip.MustParseAddrPort(p.listener.Addr().String()).Addr()
-			bits := to.BitLen() - 8
-			prefix, err := to.Prefix(bits)
+	for _, address := range []netip.Addr{loopback, netip.IPv6Loopback()} {
+		t.Run("prefix of "+address.String(), func(t *testing.T) {
+			l, _ := listen(t, address, nil)
+			prefix, err := address.Prefix(address.BitLen() - 8)
 			must(t, err)
-			p.a.Do(t, func() error {
-				_, err := rates.SetPrefix(prefix, Rate{BitsPerSecond: 20e6})
-				return err
-			})
-			sends(t, p, 0.9*20e6*payload, 1.03*20e6*payload, withAlgorithm(name))
-			// Of two connections each has its part, and together they keep to it.
-			nettest.Settles(t, func() error {
-				parts := p.together(t, 3, 3*time.Second, withAlgorithm(name))
-				sum := 0.0
-				for _, part := range parts {
-					sum += part
-				}
-				t.Logf("%.2f Mb/s in all, of which each has %.2f", sum/1e6, parts)
-				if least := slices.Min(parts); least < 20e6*payload/3*0.8 {
-					return fmt.Errorf("one of three has %.2f Mb/s", least/1e6)
-				}
-				if sum < 0.9*20e6*payload || sum > 1.05*20e6*payload {
-					return fmt.Errorf("three together have %.2f Mb/s of 20 Mb/s of packets", sum/1e6)
-				}
-				return nil
-			})
-			p.a.Do(t, func() error { return rates.ClearPrefix(prefix) })
+			_, err = rates.SetPrefix(prefix, Rate{BitsPerSecond: 20e6})
+			must(t, err)
+			conn, err := dial(l.Addr().String(), withAlgorithm(name, smallSegments))
+			must(t, err)
+			defer conn.Close()
+			paced(t, conn, payloadOf(t, conn, 20e6))
+			must(t, rates.ClearPrefix(prefix))
 			if left, err := rates.Prefixes(); err != nil || len(left) > 0 {
 				t.Errorf("left: %v, %v", left, err)
 			}
+			paced(t, conn, untold)
 		})
 	}
 	t.Run("budget", func(t *testing.T) {
-		if testing.Short() {
-			t.Skip("takes some seconds")
-		}
-		p := newPath(t, 40e6, rtt, 0.1, false)
 		id, err := rates.NewBudget(Rate{BitsPerSecond: 10e6})
 		must(t, err)
-		join := func(fd int) error { return rates.Join(uintptr(fd), id) }
-		sends(t, p, 0.9*10e6*payload, 1.03*10e6*payload, withAlgorithm(name, join))
-
+		conn := connect(t, func(fd int) error { return rates.Join(uintptr(fd), id) })
+		paced(t, conn, payloadOf(t, conn, 10e6))
 		// A change counts for connections that are there.
-		conn := p.dial(t, withAlgorithm(name, join))
-		defer conn.Close()
-		must(t, pump(conn, time.Second))
 		must(t, rates.SetBudget(id, Rate{BitsPerSecond: 30e6}))
-		must(t, pump(conn, time.Second))
-		within(t, 0.9*30e6*payload, 1.05*30e6*payload, func() float64 { return p.goodput(t, conn, 2*time.Second) })
+		paced(t, conn, payloadOf(t, conn, 30e6))
 		must(t, rates.RemoveBudget(id))
+		paced(t, conn, untold)
 	})
 }
 
-// together sends on several connections at once and returns each one's rate of
-// acknowledged bytes, in bits per second, after a second.
-func (p testPath) together(t *testing.T, n int, d time.Duration, control func(string, string, syscall.RawConn) error) []float64 {
-	t.Helper()
-	rates := make([]float64, n)
-	var all sync.WaitGroup
-	for i := range n {
-		conn := p.dial(t, control)
-		defer conn.Close()
-		all.Go(func() {
-			errs := pump(conn, time.Second)
-			before, err := acknowledged(conn)
-			errs = errors.Join(errs, err, pump(conn, d))
-			after, err := acknowledged(conn)
-			if errs = errors.Join(errs, err); errs != nil {
-				t.Error(errs)
-			}
-			rates[i] = float64(after-before) * 8 / d.Seconds()
-		})
+// TestBrutalSharesBudget holds that busy connections of a budget come to have
+// equal parts of it.
+func TestBrutalSharesBudget(t *testing.T) {
+	h := testHost(t)
+	name := load(t, h, "brutal")
+	rates, err := h.Rates(name)
+	must(t, err)
+	defer rates.Close()
+	const rateBps = 6e6
+	id, err := rates.NewBudget(Rate{BitsPerSecond: rateBps})
+	must(t, err)
+	l, _ := listen(t, loopback, nil)
+	join := func(fd int) error { return errors.Join(rates.Join(uintptr(fd), id), smallSegments(fd)) }
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	all := make([]net.Conn, 3)
+	for i := range all {
+		all[i], err = dial(l.Addr().String(), withAlgorithm(name, join))
+		must(t, err)
+		defer all[i].Close()
+		sending.Go(func() { _, _ = io.Copy(all[i], zeros{}) }) // until the connection is closed
 	}
-	all.Wait()
-	return rates
+	paces := make([]uint64, len(all))
+	want := payloadOf(t, all[0], rateBps/uint64(len(all)))
+	nettest.Eventually(t, patience, func() bool {
+		equal := true
+		for i, conn := range all {
+			paces[i] = infoOf(t, conn).Pacing_rate
+			equal = equal && paces[i] == want
+		}
+		return equal
+	}, func() string { return fmt.Sprintf("they are paced to %d bytes/s, want %d each", paces, want) })
+	must(t, rates.RemoveBudget(id))
 }
 
-// acknowledged is how many bytes of a connection have been.
-func acknowledged(conn net.Conn) (n uint64, err error) {
-	raw, err := conn.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		return 0, err
+// TestBrutalMakesUpForLoss holds that the pace rises above the rate where packets
+// get lost, as far as to a fifth of them, and never above SO_MAX_PACING_RATE.
+func TestBrutalMakesUpForLoss(t *testing.T) {
+	h := testHost(t)
+	name := load(t, h, "brutal")
+	p := newPath(t, 40e6, 10*time.Millisecond, 0.1, false)
+	const rate = 2_000_000
+	limit := func(fd int) error { return unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, rate) }
+	for _, test := range []struct {
+		name string
+		tell func(fd int) error
+		most uint64
+	}{
+		{"option", brutalOption(rate), rate * 5 / 4},
+		{"max pacing rate", limit, rate},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			conn := p.dial(t, withAlgorithm(name, test.tell))
+			var sending sync.WaitGroup
+			defer sending.Wait()
+			defer conn.Close()
+			sending.Go(func() { _, _ = io.Copy(conn, zeros{}) }) // until the connection is closed
+			var info *unix.TCPInfo
+			nettest.Eventually(t, patience, func() bool {
+				info = infoOf(t, conn)
+				if info.Pacing_rate < rate || info.Pacing_rate > test.most {
+					t.Fatalf("the connection is paced to %d bytes/s, want %d to %d", info.Pacing_rate, rate, test.most)
+				}
+				return info.Total_retrans > 100 && (info.Pacing_rate > rate) == (test.most > rate)
+			}, func() string {
+				return fmt.Sprintf("the connection is paced to %d bytes/s after %d retransmissions", info.Pacing_rate, info.Total_retrans)
+			})
+		})
 	}
-	if controlErr := raw.Control(func(fd uintptr) {
-		var info *unix.TCPInfo
-		if info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			n = info.Bytes_acked
-		}
-	}); controlErr != nil {
-		return 0, controlErr
+}
+
+// TestEveryAlgorithmDeliversOverLoss holds that data arrive over a path that
+// loses packets, and that the connection keeps its algorithm.
+func TestEveryAlgorithmDeliversOverLoss(t *testing.T) {
+	h := testHost(t)
+	names, err := h.Names()
+	must(t, err)
+	p := newPath(t, 50e6, 10*time.Millisecond, 0.05, false)
+	for _, algorithm := range names {
+		t.Run(algorithm, func(t *testing.T) {
+			name := load(t, h, algorithm)
+			conn := p.dial(t, withAlgorithm(name, brutalRate(algorithm)))
+			defer conn.Close()
+			for infoOf(t, conn).Total_retrans < 10 {
+				deliver(t, conn, p.got, 128<<10)
+			}
+			if is := algorithmOf(t, conn); is != name {
+				t.Errorf("the connection has %s now, want %s", is, name)
+			}
+		})
 	}
-	return n, err
+}
+
+// brutalRate gives brutal more than the little that it has by itself.
+func brutalRate(algorithm string) func(fd int) error {
+	if algorithm == "brutal" {
+		return brutalOption(2e6)
+	}
+	return func(int) error { return nil }
 }
 
 // TestRates holds that nonsense is refused by name, and that budgets of
@@ -384,20 +395,22 @@ func TestRates(t *testing.T) {
 	if all, err = rates.Prefixes(); err != nil || len(all) > 0 {
 		t.Errorf("left: %v, %v", all, err)
 	}
-	// As many as there is room for, of a process that does not exist; then
-	// one more.
+	// All that there is room for belongs to a process that does not exist, but
+	// for one.
+	mine, err := rates.NewBudget(Rate{BitsPerSecond: 1e6})
+	must(t, err)
 	const nobody = 1 << 30
-	made := 0
-	for {
-		if _, err := rates.newBudget(Rate{BitsPerSecond: 1e6}, nobody); err != nil {
-			t.Fatal(err)
-		}
-		if made++; made > 1100 {
-			break
-		}
+	for id := mine + 1; err == nil; id++ {
+		err = rates.budgets.Update(id, Rate{BitsPerSecond: 1e6}.budget(nobody), ebpf.UpdateNoExist)
+	}
+	if !errors.Is(err, unix.E2BIG) {
+		t.Fatalf("filling the budgets ended with %v, want E2BIG", err)
 	}
 	if _, err := rates.NewBudget(Rate{BitsPerSecond: 1e6}); err != nil {
 		t.Errorf("no room: %v", err)
+	}
+	if err := rates.SetBudget(mine, Rate{BitsPerSecond: 2e6}); err != nil {
+		t.Errorf("the budget of this process is gone: %v", err)
 	}
 }
 
@@ -414,11 +427,8 @@ func TestRatesPerNamespace(t *testing.T) {
 	if _, err := rates.SetPrefix(netip.PrefixFrom(to, 32), Rate{BitsPerSecond: 20e6}); err != nil {
 		t.Fatal(err)
 	}
-	nettest.Settles(t, func() error {
-		if got := p.send(t, 2*time.Second, withAlgorithm(name)); got > 1.5e6 {
-			return fmt.Errorf("a connection of another namespace has %.2f Mb/s", got/1e6)
-		}
-		return nil
-	})
+	conn := p.dial(t, withAlgorithm(name))
+	defer conn.Close()
+	paced(t, conn, 1e6/8)
 	must(t, rates.ClearPrefix(netip.PrefixFrom(to, 32)))
 }
