@@ -24,6 +24,9 @@ type site struct {
 	address net.IP
 }
 
+// patience is how long a test waits for what must come.
+const patience = time.Minute
+
 // newPath makes two sites with a link of the given settings, both ways,
 // between them.
 func newPath(t *testing.T, s link.Settings) (a, b *site, l *link.Link) {
@@ -179,7 +182,7 @@ func connect(t *testing.T, from, to *site, dialing, accepting *Tunnel) (dialed, 
 	defer l.Close()
 	var c net.Conn
 	from.do(t, func() (err error) {
-		d := net.Dialer{Control: control(dialing, true), KeepAlive: -1, Timeout: 10 * time.Second}
+		d := net.Dialer{Control: control(dialing, true), KeepAlive: -1, Timeout: patience}
 		d.SetMultipathTCP(false)
 		c, err = d.Dial("tcp4", l.Addr().String())
 		return err
@@ -189,36 +192,6 @@ func connect(t *testing.T, from, to *site, dialing, accepting *Tunnel) (dialed, 
 		t.Fatal(err)
 	}
 	return newLeg(t, c, dialing, true), newLeg(t, s, accepting, false)
-}
-
-// transfer sends from one leg to the other for a while and returns the goodput
-// in bits per second of the seconds after warmup.
-func transfer(t *testing.T, from, to leg, warmup, measured time.Duration) float64 {
-	t.Helper()
-	go func() {
-		buf := make([]byte, 256<<10)
-		for {
-			if _, err := from.Write(buf); err != nil {
-				return
-			}
-		}
-	}()
-	read := func(d time.Duration) float64 {
-		deadline := time.Now().Add(d)
-		if err := to.SetReadDeadline(deadline); err != nil {
-			t.Fatal(err)
-		}
-		start := time.Now()
-		n, err := io.Copy(io.Discard, onlyReader{to})
-		if !os.IsTimeout(err) {
-			t.Fatal("the transfer ended:", err)
-		}
-		return float64(n) * 8 / time.Since(start).Seconds()
-	}
-	if warmup > 0 {
-		read(warmup)
-	}
-	return read(measured)
 }
 
 // onlyReader hides what would make io.Copy do otherwise than read.

@@ -24,6 +24,8 @@ type Tunnel struct {
 	host host
 	log  *slog.Logger
 
+	handshakeRTT func(fd int) time.Duration
+
 	lan, wan profile
 	// upgrade is what a WAN leg needs that was prepared as a LAN leg: an
 	// accepted one, and a dialed one at once.
@@ -66,7 +68,7 @@ func New(lan, wan Options, side WANSide, log *slog.Logger) (*Tunnel, error) {
 }
 
 func newTunnel(lan, wan Options, side WANSide, h host, try func(string) error, log *slog.Logger) *Tunnel {
-	t := &Tunnel{side: side, host: h, log: log, lacks: map[string]Lack{}}
+	t := &Tunnel{side: side, host: h, log: log, handshakeRTT: handshakeRTT, lacks: map[string]Lack{}}
 	t.lan = t.profile(LAN, lan, try)
 	t.wan = t.profile(WAN, wan, try)
 	t.upgrade = difference(t.lan.all, t.wan.all)
@@ -252,7 +254,7 @@ func (t *Tunnel) Established(fd int, dialed bool) (side, degraded string) {
 	kind := t.fixed(dialed)
 	var rtt time.Duration
 	if kind != LAN {
-		rtt = handshakeRTT(fd)
+		rtt = t.handshakeRTT(fd)
 	}
 	var problems []string
 	if kind == "" {
