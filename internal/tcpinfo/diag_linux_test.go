@@ -192,15 +192,13 @@ func TestDiagWithoutConnection(t *testing.T) {
 		}
 	}
 	// The end that closed first is in TIME-WAIT for a minute.
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-		_, err := d.Get(local, remote)
-		if errors.Is(err, ErrNoConnection) {
-			break
-		}
-		if err != nil || time.Now().After(deadline) {
-			t.Fatalf("after the end: %v", err)
-		}
-	}
+	var after error
+	nettest.Eventually(t, patience, func() bool {
+		_, after = d.Get(local, remote)
+		return errors.Is(after, ErrNoConnection)
+	}, func() string {
+		return fmt.Sprintf("asking for a connection that has ended gives %v, want %v", after, ErrNoConnection)
+	})
 	err = d.Each(States(Listen, TimeWait), func(c *Connection) { t.Errorf("listed: %+v", *c) })
 	if err != nil {
 		t.Fatal(err)
@@ -217,17 +215,16 @@ func TestDiagQueues(t *testing.T) {
 	if err := client.SetWriteBuffer(256 << 10); err != nil {
 		t.Fatal(err)
 	}
-	if err := client.SetWriteDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := client.Write(make([]byte, 16<<20)); !os.IsTimeout(err) {
-		t.Fatalf("%v after %d bytes, want a write that cannot finish", err, n)
-	}
-	c, err := d.Get(ends(client))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.SendQueue < 32<<10 || c.Memory.SndQueued < c.SendQueue || c.Memory.SndBuf != 512<<10 {
+	writeTooMuch(t, client)
+	var c Connection
+	nettest.Eventually(t, patience, func() bool {
+		var err error
+		if c, err = d.Get(ends(client)); err != nil {
+			t.Fatal(err)
+		}
+		return c.SendQueue >= 32<<10
+	}, func() string { return fmt.Sprintf("%d bytes to send, want at least %d", c.SendQueue, 32<<10) })
+	if c.Memory.SndQueued < c.SendQueue || c.Memory.SndBuf != 512<<10 {
 		t.Errorf("%d bytes to send, memory %+v", c.SendQueue, c.Memory)
 	}
 }
