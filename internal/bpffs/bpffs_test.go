@@ -28,7 +28,7 @@ func TestLockContended(t *testing.T) {
 	for i := range 8 {
 		all.Go(func() {
 			d, holders := []Dir{one, other}[i%2], &holders[i%2]
-			for range 2000 {
+			for range 250 {
 				unlock, err := d.Lock(context.Background())
 				if err != nil {
 					t.Error(err)
