@@ -71,7 +71,7 @@ func (s site) segments(t testing.TB, address string) (fromA, fromB int) {
 	}()
 	var c net.Conn
 	must(t, s.A.Do(func() (err error) {
-		c, err = net.DialTimeout("tcp", l.Addr().String(), 5*time.Second)
+		c, err = net.DialTimeout("tcp", l.Addr().String(), patience)
 		return err
 	}))
 	defer c.Close()
@@ -95,6 +95,9 @@ func maxSegment(t testing.TB, c net.Conn) (mss int) {
 }
 
 const timestampBytes = 12
+
+// patience is how long a test waits for what must come.
+const patience = time.Minute
 
 // eachHook runs a test with links, and with filters in their place.
 func eachHook(t *testing.T, f func(t *testing.T, h *Host, hook string)) {
@@ -275,12 +278,7 @@ func TestReplace(t *testing.T) {
 		if err != nil || len(list) != 1 || list[0].Rule != other {
 			t.Errorf("the rules are %+v, %v", list, err)
 		}
-		for i := range maxRules - 1 {
-			rule.Port = uint16(1000 + i)
-			if _, err := h.Set(ctx, rule, SetOptions{}); err != nil {
-				return err
-			}
-		}
+		h.fill(t, "left")
 		rule.Port = 9
 		if _, err := h.Set(ctx, rule, SetOptions{}); !errors.Is(err, ErrFull) {
 			t.Errorf("one rule too many: %v", err)
@@ -291,6 +289,25 @@ func TestReplace(t *testing.T) {
 		}
 		return err
 	}))
+}
+
+// fill adds rules to the table of a device until that is full, all at once.
+func (h *Host) fill(t *testing.T, device string) {
+	t.Helper()
+	dirs, err := filepath.Glob(h.pins().Path("*"))
+	must(t, err)
+	if len(dirs) != 1 {
+		t.Fatalf("pins of %d devices, want 1: %v", len(dirs), dirs)
+	}
+	p, err := openMaps(dirs[0])
+	must(t, err)
+	defer p.Close()
+	rules, err := p.rules(device)
+	must(t, err)
+	for id := uint32(1000); len(rules) < maxRules; id++ {
+		rules = append(rules, numbered{id: id, rule: Rule{Device: device, Port: uint16(id), Action: Clamp, MSS: 1000}})
+	}
+	must(t, p.put(rules))
 }
 
 func TestRefusals(t *testing.T) {
@@ -548,7 +565,7 @@ func TestFastOpen(t *testing.T) {
 		defer unix.Close(fd)
 		return unix.Sendto(fd, []byte("with the SYN"), unix.MSG_FASTOPEN, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
 	}))
-	must(t, l.(*net.TCPListener).SetDeadline(time.Now().Add(10*time.Second)))
+	must(t, l.(*net.TCPListener).SetDeadline(time.Now().Add(patience)))
 	c, err := l.Accept()
 	must(t, err)
 	defer c.Close()

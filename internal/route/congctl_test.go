@@ -23,6 +23,9 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
+// patience is how long a test waits for what must come.
+const patience = time.Minute
+
 // lan gives the sandbox's namespace a network: two devices, and routes of
 // several kinds. Every test makes it anew.
 func lan(t *testing.T) *Table {
@@ -45,7 +48,7 @@ func lan(t *testing.T) *Table {
 		must(t, err)
 		a.Flags = unix.IFA_F_NODAD
 		must(t, netlink.AddrAdd(veth, a))
-		nettest.Eventually(t, 10*time.Second, func() bool {
+		nettest.Eventually(t, patience, func() bool {
 			own, err := lookup(netip.MustParsePrefix(address).Addr())
 			return err == nil && own.header.Type == unix.RTN_LOCAL
 		}, func() string { return address + " is not this host's" })
@@ -258,7 +261,7 @@ func congestionTowards(t *testing.T, address, ask string) (name string) {
 	t.Helper()
 	var d net.Dialer
 	d.SetMultipathTCP(false)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	conn, err := d.DialContext(ctx, "tcp", address)
 	must(t, err)
