@@ -37,7 +37,7 @@ func TestArithmetic(t *testing.T) {
 			binary := filepath.Join(t.TempDir(), "test")
 			// Unsigned arithmetic may wrap in C without a word; the programs
 			// compare with wider arithmetic instead.
-			compile := exec.Command(compiler, "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-unused-function",
+			compile := exec.Command(compiler, "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-unused-function",
 				"-fsanitize=undefined,address", "-fno-sanitize-recover=all", "-o", binary, program, "-lm")
 			if out, err := compile.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
