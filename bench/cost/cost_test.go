@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -15,7 +16,7 @@ import (
 
 	"longhaul/bench/peers"
 	"longhaul/bench/program"
-	"longhaul/internal/lab/sandbox"
+	"longhaul/internal/nettest"
 )
 
 // The test binary is the program too: in the sandbox, and as target and copy
@@ -25,8 +26,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	sandbox.Init()
-	os.Exit(m.Run())
+	nettest.Main(m)
 }
 
 // Every measure yields plausible figures. What they are is not tested: that is
@@ -34,11 +34,8 @@ func TestMain(m *testing.M) {
 func TestMeasures(t *testing.T) {
 	t.Setenv("COST_TEST_ROLE", "program")
 	var stdout, stderr bytes.Buffer
-	err := run(t.Context(), []string{"--json", "--repeat", "1", "--time", "200ms", "--idle-flows", "100", "--relays", "direct,longhaul"}, &stdout, &stderr)
-	if err != nil {
-		if strings.Contains(stderr.String(), "ot permitted") || strings.Contains(err.Error(), "namespace") {
-			t.Skip("namespaces cannot be had here: ", err, stderr.String())
-		}
+	args := []string{"--json", "--repeat", "1", "--time", "100ms", "--idle-flows", "100", "--relays", "direct,longhaul", "--longhaul", nettest.Longhaul(t)}
+	if err := run(t.Context(), args, &stdout, &stderr); err != nil {
 		t.Fatal(err, stderr.String())
 	}
 	var res result
@@ -53,8 +50,9 @@ func TestMeasures(t *testing.T) {
 			for k, metric := range m.Metrics {
 				values := row.Values[k]
 				// What is read of a relay's processes has no value without one,
-				// and CPU time is counted in steps of 10 ms.
-				if row.Name == "direct" || strings.HasPrefix(metric.Name, "cpu") {
+				// CPU time is counted in steps of 10 ms, and a hundred idle flows may
+				// fit into memory that the relay has already.
+				if row.Name == "direct" || strings.HasPrefix(metric.Name, "cpu") || metric.Name == "memory_B_per_flow" {
 					continue
 				}
 				if len(values) != 1 || !(values[0] > 0) {
@@ -239,12 +237,15 @@ func TestRate(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.close()
-			if err := c.run(time.Second); err != nil {
-				t.Fatal(err)
-			}
+			nettest.Eventually(t, time.Minute, func() bool {
+				if err := c.run(100 * time.Millisecond); err != nil {
+					t.Fatal(err)
+				}
+				return c.requests >= int64(2*l.clients)
+			}, func() string { return fmt.Sprintf("%d requests of %d clients, want 2 of each", c.requests, l.clients) })
 			d := time.Since(c.base)
 			// All begin at once, and a hundredth of a second may be made up for.
-			if most := int64(d.Seconds()*float64(l.rate)) + int64(l.rate/100+l.clients); c.requests > most || c.requests < int64(2*l.clients) {
+			if most := int64(d.Seconds()*float64(l.rate)) + int64(l.rate/100+l.clients); c.requests > most {
 				t.Errorf("%d requests in %v, want at most %d", c.requests, d, most)
 			}
 			if len(c.waiting) > l.clients {

@@ -199,7 +199,7 @@ func (b *bench) run(ctx context.Context, contenders []contender) (*result, error
 }
 
 const (
-	warmUp     = 500 * time.Millisecond // before the counting begins
+	warmUp     = 500 * time.Millisecond // before the counting begins, at most the time of the measurement
 	settle     = time.Second            // until an idle relay has tidied up
 	answerTime = 30 * time.Second       // for all idle flows to get their reply
 )
@@ -307,7 +307,7 @@ func (b *bench) measure(ctx context.Context, c contender, p peers.Program, kind 
 		s.flows = load.clients
 		return s, err
 	}
-	if err := all.run(warmUp); err != nil {
+	if err := all.run(min(warmUp, b.time)); err != nil {
 		return s, explain(err)
 	}
 	var cpu time.Duration
@@ -320,6 +320,15 @@ func (b *bench) measure(ctx context.Context, c contender, p peers.Program, kind 
 	begun := time.Now()
 	if err := all.run(b.time); err != nil {
 		return s, explain(err)
+	}
+	// On a machine so busy that nothing came in that time, for longer.
+	for all.bytes == 0 || load.reply != endless && all.requests == 0 {
+		if time.Since(begun) > b.time+answerTime {
+			return s, explain(fmt.Errorf("no reply in %v", time.Since(begun)))
+		}
+		if err := all.run(10 * time.Millisecond); err != nil {
+			return s, explain(err)
+		}
 	}
 	s.elapsed = time.Since(begun)
 	s.counted = all.counted

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"longhaul/bench/peers"
+	"longhaul/internal/nettest"
 	"longhaul/internal/tcpscript"
 )
 
@@ -19,14 +20,15 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	nettest.Main(m)
 }
 
 // longhaul gets every ending right, and the copy loop the four wrong that its
 // two io.Copy cannot know.
 func TestEndings(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	if err := run(t.Context(), []string{"--json", "--repeat", "3", "--relays", "longhaul,go-copy-loop"}, &stdout, &stderr); err != nil {
+	args := []string{"--json", "--repeat", "1", "--within", "1m", "--relays", "longhaul,go-copy-loop", "--longhaul", nettest.Longhaul(t)}
+	if err := run(t.Context(), args, &stdout, &stderr); err != nil {
 		t.Fatal(err, stderr.String())
 	}
 	var res result
@@ -37,7 +39,7 @@ func TestEndings(t *testing.T) {
 		t.Fatalf("%d relays, want 2", len(res.Relays))
 	}
 	for _, e := range res.Relays[0].Endings {
-		if e.OK != 3 || len(e.Wrong) > 0 {
+		if e.OK != 1 || len(e.Wrong) > 0 {
 			t.Errorf("longhaul, %s: %s", e.Sequence, e)
 		}
 	}
@@ -83,6 +85,7 @@ func TestUsage(t *testing.T) {
 		"--relays envoy": `there is no relay "envoy": use longhaul, haproxy`,
 		"--endings x":    `there is no ending "x": use target resets, target refuses`,
 		"--repeat 0":     "--repeat 0: use 1 or more",
+		"--within 0s":    "--within 0s: use more than 0",
 	} {
 		var stdout, stderr bytes.Buffer
 		if err := run(t.Context(), strings.Fields(args), &stdout, &stderr); err == nil || !strings.Contains(err.Error(), want) {

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"longhaul/bench/peers"
 )
@@ -45,11 +46,15 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	only := flags.String("relays", "", "comma-separated names of the relays to run (default all)")
 	endings := flags.String("endings", "", "comma-separated names of the sequences to run (default all)")
 	binary := flags.String("longhaul", "", "longhaul binary to run (default: built from this tree)")
+	within := flags.Duration("within", 3*time.Second, "how long a step waits for what it expects")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if *repeat < 1 {
 		return fmt.Errorf("--repeat %d: use 1 or more", *repeat)
+	}
+	if *within <= 0 {
+		return fmt.Errorf("--within %v: use more than 0", *within)
 	}
 
 	dir, err := os.MkdirTemp("", "longhaul-endings-")
@@ -72,7 +77,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	result, err := measure(ctx, relays, picked, *repeat, dir, stderr)
+	result, err := measure(ctx, relays, picked, *repeat, *within, dir, stderr)
 	if err != nil {
 		return err
 	}

@@ -48,12 +48,9 @@ func sequences() ([]sequence, error) {
 	return list, nil
 }
 
-// stepTime is how long a step may wait for what it expects.
-const stepTime = 3 * time.Second
-
 // measure runs every sequence against every relay, the relays side by side:
-// they mostly wait. What is not installed is skipped with a line on stderr.
-func measure(ctx context.Context, relays []peers.Relay, list []sequence, repeat int, dir string, stderr io.Writer) (result, error) {
+// they mostly wait. A step waits for what it expects no longer than within. What is not installed is skipped with a line on stderr.
+func measure(ctx context.Context, relays []peers.Relay, list []sequence, repeat int, within time.Duration, dir string, stderr io.Writer) (result, error) {
 	res := result{Kernel: peers.KernelVersion(), Repeat: repeat}
 	for _, s := range list {
 		res.Sequences = append(res.Sequences, s.name)
@@ -87,7 +84,7 @@ func measure(ctx context.Context, relays []peers.Relay, list []sequence, repeat 
 			runtime.LockOSThread() // which start asks for
 			defer runtime.UnlockOSThread()
 			res.Relays[i] = relayResult{Name: r.Name, Version: p.Version, Note: r.Note}
-			res.Relays[i].Endings, errs[i] = measureRelay(ctx, p, filepath.Join(dir, r.Name), i, list, repeat)
+			res.Relays[i].Endings, errs[i] = measureRelay(ctx, p, filepath.Join(dir, r.Name), i, list, repeat, within)
 			if errs[i] != nil {
 				errs[i] = fmt.Errorf("%s: %w", r.Name, errs[i])
 			}
@@ -99,7 +96,7 @@ func measure(ctx context.Context, relays []peers.Relay, list []sequence, repeat 
 }
 
 // measureRelay runs every sequence against one relay, the number-th.
-func measureRelay(ctx context.Context, p peers.Program, dir string, number int, list []sequence, repeat int) ([]ending, error) {
+func measureRelay(ctx context.Context, p peers.Program, dir string, number int, list []sequence, repeat int, within time.Duration) ([]ending, error) {
 	listen, err := peers.FreeAddress(ctx, fmt.Sprintf("127.77.%d.1", number))
 	if err != nil {
 		return nil, err
@@ -127,7 +124,7 @@ func measureRelay(ctx context.Context, p peers.Program, dir string, number int, 
 		Dial:   tcpscript.DialTo(listen.String()),
 		Listen: tcpscript.ListenOn(target.String()),
 		Do:     map[string]func() error{"kill-relay": stop},
-		Within: stepTime,
+		Within: within,
 	}
 	var endings []ending
 	for _, s := range list {

@@ -30,7 +30,7 @@ type Process struct {
 var Forking sync.RWMutex
 
 // startWithin is how long a relay may take until it listens.
-const startWithin = 10 * time.Second
+const startWithin = 30 * time.Second
 
 // Start runs a relay in a process group of its own and waits until it
 // listens. The relay is killed when the calling thread ends, so the caller
