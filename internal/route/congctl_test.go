@@ -317,6 +317,9 @@ func otherNamespace(t *testing.T) namespace {
 	peer, err := netlink.LinkByName("lan1")
 	must(t, err)
 	must(t, netlink.LinkSetNsPid(peer, tid))
+	// The namespace would delete the devices some time after its thread has ended,
+	// while the test deletes them as well.
+	t.Cleanup(func() { n.do(func() { must(t, netlink.LinkSetNsPid(peer, os.Getpid())) }) })
 	n.do(func() {
 		for _, address := range []string{"10.77.0.9/24", "fd77::9/64"} {
 			a, err := netlink.ParseAddr(address)
