@@ -215,7 +215,7 @@ func TestPrepareAgain(t *testing.T) {
 
 // By the round trip, what is near is a LAN and a path of 20 ms is not.
 func TestAuto(t *testing.T) {
-	dialed, accepted, _ := connectLocal(t, "127.0.0.1:0", nearby(newTestTunnel(t, Options{}, Options{}, WANAuto)))
+	dialed, accepted, _ := connectLocal(t, "127.0.0.1:0", withRTT(newTestTunnel(t, Options{}, Options{}, WANAuto), near))
 	a, b, _ := newPath(t, link.Settings{Delay: 10 * time.Millisecond, RateBps: 1e9})
 	farDialed, farAccepted := connect(t, a, b, a.tunnel(t, Options{}, Options{}, WANAuto), b.tunnel(t, Options{}, Options{}, ""))
 	for _, tt := range []struct {
@@ -243,12 +243,15 @@ func TestAuto(t *testing.T) {
 	}
 }
 
-// nearby has a tunnel take every connection for one over a few metres: on a busy
-// machine the handshake over loopback may take as long as one over a path.
-func nearby(tunnel *Tunnel) *Tunnel {
-	tunnel.handshakeRTT = func(int) time.Duration { return 100 * time.Microsecond }
+// withRTT has a tunnel take a round trip for that of every handshake. On a busy
+// machine handshakes take longer than that, over loopback as long as over a path.
+func withRTT(tunnel *Tunnel, rtt time.Duration) *Tunnel {
+	tunnel.handshakeRTT = func(int) time.Duration { return rtt }
 	return tunnel
 }
+
+// near is a round trip on a LAN.
+const near = 100 * time.Microsecond
 
 // The round trip of a handshake is the kernel's.
 func TestHandshakeRTT(t *testing.T) {
@@ -308,9 +311,9 @@ func TestWindowBeyondSysctl(t *testing.T) {
 		return fmt.Sprintf("the announced window is %d bytes, want over 30 MiB", dialed.info(t).Snd_wnd)
 	})
 
-	nearby(ta)
-	near, nearAccepted := connect(t, a, a, ta, ta)
-	for name, l := range map[string]leg{"dialed": near, "accepted": nearAccepted} {
+	withRTT(ta, near)
+	dialedNear, acceptedNear := connect(t, a, a, ta, ta)
+	for name, l := range map[string]leg{"dialed": dialedNear, "accepted": acceptedNear} {
 		if got := l.option(t, unix.SOL_SOCKET, unix.SO_RCVBUF); got > 1<<20 {
 			t.Errorf("%s leg: receive buffer %d stays large on a LAN", name, got)
 		}
@@ -377,8 +380,12 @@ func pathWithSmallSysctls(t *testing.T) (a, b *site, ta, tb *Tunnel) {
 		s.sysctl(t, "tcp_rmem", "4096 131072 524288")
 		s.sysctl(t, "tcp_wmem", "4096 16384 262144")
 	}
-	o := Options{PathRateBps: narrowRate}
-	ta, tb = a.tunnel(t, Options{}, o, WANAuto), b.tunnel(t, Options{}, o, WANAuto)
+	tunnels := func() {
+		o := Options{PathRateBps: narrowRate}
+		ta = withRTT(a.tunnel(t, Options{}, o, WANAuto), 2*narrowDelay)
+		tb = withRTT(b.tunnel(t, Options{}, o, WANAuto), 2*narrowDelay)
+	}
+	tunnels()
 	connect(t, a, b, ta, tb) // what depends on the path is found lacking with the first flow
 	if !ta.host.canForce {
 		// The caps of plain buffers are the machine's, and may suffice.
@@ -390,7 +397,7 @@ func pathWithSmallSysctls(t *testing.T) (a, b *site, ta, tb *Tunnel) {
 				s.do(t, func() error { return exec.Command("sh", "-c", l.Remedy).Run() })
 			}
 		}
-		ta, tb = a.tunnel(t, Options{}, o, WANAuto), b.tunnel(t, Options{}, o, WANAuto)
+		tunnels()
 		connect(t, a, b, ta, tb)
 	}
 	if l := append(ta.Lacks(), tb.Lacks()...); len(l) > 0 {
