@@ -608,7 +608,7 @@ func TestTagged(t *testing.T) {
 			return netlink.LinkSetUp(vlan)
 		})
 		if errors.Is(err, unix.EOPNOTSUPP) {
-			t.Skip("this kernel has no VLAN devices (8021q)")
+			t.Skip("needs VLAN devices (kernel module 8021q)")
 		}
 		must(t, err)
 		must(t, end.host.Address("vlan7", netip.MustParsePrefix(end.prefix)))
