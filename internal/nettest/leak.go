@@ -20,7 +20,7 @@ func CheckLeaks(t testing.TB) {
 	}
 	goroutines, descriptors := runtime.NumGoroutine(), openDescriptors(t)
 	t.Cleanup(func() {
-		Eventually(t, 5*time.Second, func() bool {
+		Eventually(t, 30*time.Second, func() bool {
 			return runtime.NumGoroutine() <= goroutines && len(openDescriptors(t)) <= len(descriptors)
 		}, func() string {
 			var b strings.Builder
