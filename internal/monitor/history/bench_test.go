@@ -22,14 +22,16 @@ func BenchmarkWrite(b *testing.B) {
 		all[i].Elapsed = 4 * time.Millisecond
 		all[i].Start = all[i].End.Add(-all[i].Elapsed)
 	}
+	pace := time.NewTicker(time.Millisecond)
+	defer pace.Stop()
 	b.ReportAllocs()
 	for n := 0; n < b.N; n += len(all) {
 		for s.State().Waiting > queueLen-len(all) {
-			time.Sleep(time.Millisecond)
+			<-pace.C
 		}
 		s.Add(all)
 	}
 	for s.State().Written+s.State().Dropped < int64(b.N) {
-		time.Sleep(time.Millisecond)
+		<-pace.C
 	}
 }

@@ -46,6 +46,7 @@ type Options struct {
 	beforeCall func() // before each use of the file
 	settle     time.Duration
 	patience   time.Duration // instead of diskPatience
+	closing    time.Duration // instead of closePatience
 }
 
 // Store writes a history.
@@ -99,6 +100,9 @@ func Open(path string, opts Options) (*Store, error) {
 	}
 	if opts.patience == 0 {
 		opts.patience = diskPatience
+	}
+	if opts.closing == 0 {
+		opts.closing = closePatience
 	}
 	s := &Store{
 		path: path, log: opts.Log, opts: opts,
@@ -181,7 +185,7 @@ func (s *Store) Close() error {
 	select {
 	case <-s.stopped:
 		return nil
-	case <-time.After(closePatience + 2*time.Second):
+	case <-time.After(s.opts.closing + 2*time.Second):
 		// The disk holds the writer up, and nobody else is to wait for it.
 		return errors.New("the history could not be closed in time; records may be lost")
 	}

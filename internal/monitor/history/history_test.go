@@ -52,10 +52,12 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-// opened is a store that ends with the test, and what it says.
+// opened is a store that ends with the test, and what it says. However busy the
+// machine is, it does not take the disk for stuck, and loses no record at its end.
 func opened(t *testing.T, path string, opts Options) (*Store, *logBuffer) {
 	t.Helper()
 	said := &logBuffer{}
+	opts.patience, opts.closing = cmp.Or(opts.patience, time.Hour), cmp.Or(opts.closing, patience)
 	opts.Log = slog.New(slog.NewTextHandler(said, nil))
 	s, err := Open(path, opts)
 	if err != nil {
@@ -78,12 +80,12 @@ func reader(t *testing.T, path string) *Reader {
 // raceDetector is whether it looks on.
 var raceDetector bool
 
-// measures skips a test that is about amounts or times under the race detector,
-// with which SQLite takes some twenty times as long.
-func measures(t *testing.T) {
+// slowWithRace skips a test of many records under the race detector, with which
+// SQLite takes some twenty times as long.
+func slowWithRace(t *testing.T) {
 	t.Helper()
 	if raceDetector {
-		t.Skip("measures, which the race detector forbids")
+		t.Skip("takes minutes under the race detector")
 	}
 }
 
@@ -157,7 +159,8 @@ func TestRecordsComeBackAsTheyWere(t *testing.T) {
 
 // TestListsAreThoseOfAllRecords holds lists against what sorting all records gives.
 func TestListsAreThoseOfAllRecords(t *testing.T) {
-	measures(t) // thousands of records, hundreds of times
+	slowWithRace(t) // thousands of records, hundreds of times
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "history.db")
 	s, _ := opened(t, path, Options{})
 	all := made(3*segmentLen+500, 10*time.Second, noon)
@@ -251,6 +254,7 @@ func bruteForce(all []monitor.Record, q Query) []int64 {
 }
 
 func TestSummaryIsThatOfAllRecords(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "history.db")
 	s, _ := opened(t, path, Options{})
 	all := made(2*segmentLen+300, time.Minute, noon)
@@ -311,6 +315,7 @@ func TestSummaryIsThatOfAllRecords(t *testing.T) {
 }
 
 func TestChartHasEveryByte(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "history.db")
 	s, _ := opened(t, path, Options{})
 	all := slices.DeleteFunc(made(2*segmentLen, 20*time.Second, time.Now().Truncate(time.Second)), func(r monitor.Record) bool { return r.Elapsed > time.Hour })
@@ -350,6 +355,7 @@ func TestChartHasEveryByte(t *testing.T) {
 }
 
 func TestWalkVisitsAll(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "history.db")
 	s, _ := opened(t, path, Options{})
 	all := made(segmentLen+10, time.Second, noon)

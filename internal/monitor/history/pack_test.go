@@ -14,7 +14,8 @@ import (
 // TestPacksAreMadeWhole has two processes write a few records at a time, as flows
 // end that are not many, while an upgrade lasts.
 func TestPacksAreMadeWhole(t *testing.T) {
-	measures(t)
+	t.Parallel()
+	slowWithRace(t)
 	path := filepath.Join(t.TempDir(), "history.db")
 	var writers []*writer
 	for range 2 {
@@ -73,6 +74,7 @@ func TestPacksAreMadeWhole(t *testing.T) {
 // TestSegmentAfterAnotherProcess has one process write what a second one, or a
 // transaction that failed, has changed meanwhile.
 func TestSegmentAfterAnotherProcess(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "history.db")
 	s, _ := opened(t, path, Options{})
 	s.Close()
@@ -128,6 +130,7 @@ func TestSegmentAfterAnotherProcess(t *testing.T) {
 
 // TestCheckReadsBlobs damages what SQLite takes for any bytes.
 func TestCheckReadsBlobs(t *testing.T) {
+	t.Parallel()
 	for name, statement := range map[string]string{
 		"a pack":           "UPDATE packs SET rows = substr(rows, 1, 50) || x'ffff' || substr(rows, 53) WHERE last = 1024",
 		"a pack at last":   "UPDATE packs SET rows = x'01' WHERE last = (SELECT max(last) FROM packs)",
@@ -135,6 +138,7 @@ func TestCheckReadsBlobs(t *testing.T) {
 		"a digest":         "UPDATE segments SET digest = substr(digest, 1, 3000) || x'ffffffff' || substr(digest, 3005)",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			path := filepath.Join(t.TempDir(), "history.db")
 			s, _ := opened(t, path, Options{})
 			add(t, s, made(segmentLen+50, time.Second, noon))
@@ -159,6 +163,7 @@ func TestCheckReadsBlobs(t *testing.T) {
 }
 
 func TestFlowsAreFound(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "history.db")
 	s, _ := opened(t, path, Options{})
 	all := made(segmentLen+50, 10*time.Second, noon)

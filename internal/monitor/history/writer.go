@@ -249,7 +249,7 @@ func (w *writer) letGo() {
 
 // finish writes what is left, as far as that can be done soon.
 func (w *writer) finish() {
-	deadline := time.Now().Add(closePatience)
+	deadline := time.Now().Add(w.opts.closing)
 	for time.Now().Before(deadline) {
 		if w.take(); len(w.batch) == 0 {
 			break
