@@ -28,8 +28,8 @@ import (
 //go:embed testdata/axe/axe.min.js
 var axe string
 
-// patience is how long a page may take to become what a test expects.
-const patience = 30 * time.Second
+// patience is how long the browser may take to start, and a page to become what a test expects.
+const patience = time.Minute
 
 // Page is a tab of a browser of its own. Its methods end the test on failure.
 type Page struct {
@@ -58,7 +58,7 @@ func Open(t testing.TB, base string) *Page {
 	t.Helper()
 	program := Require(t)
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.IgnoreCertErrors,
+		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.IgnoreCertErrors, chromedp.WSURLReadTimeout(patience),
 		chromedp.Flag("disable-component-update", true))
 	allocated, stop := chromedp.NewExecAllocator(t.Context(), options...)
 	ctx, closeTab := chromedp.NewContext(allocated)
