@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -18,7 +19,8 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-const patience = 20 * time.Second
+// patience is for conditions that take some seconds on an idle machine.
+const patience = time.Minute
 
 var quiet = slog.New(slog.DiscardHandler)
 
@@ -79,7 +81,10 @@ func past(t testing.TB, records []monitor.Record) *history.Reader {
 		t.Fatal(err)
 	}
 	store.Add(records)
-	store.Close()
+	nettest.Eventually(t, patience, func() bool { return store.State().Written == int64(len(records)) }, func() string {
+		return fmt.Sprintf("%d records are not written: %+v", len(records), store.State())
+	})
+	nettest.Must(t, store.Close())
 	r, err := history.OpenReader(path)
 	if err != nil {
 		t.Fatal(err)
