@@ -3,6 +3,7 @@ package monitor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -321,19 +322,24 @@ func TestEveryoneAtOnce(t *testing.T) {
 			}
 		})
 		users.Go(func() {
+			pace := time.NewTicker(100 * time.Microsecond)
+			defer pace.Stop()
 			for id := FlowID(1000); ctx.Err() == nil; id++ {
 				m.Ended([]Record{record(flowNow(id, 1, 1), time.Millisecond)})
-				time.Sleep(100 * time.Microsecond)
+				<-pace.C
 			}
 		})
 	}
-	nettest.Eventually(t, 10*time.Second, func() bool { return m.Totals().Sequence > 100 }, func() string { return "few samples are taken" })
+	const samples = 30
+	nettest.Eventually(t, time.Minute, func() bool { return m.Totals().Sequence > samples }, func() string {
+		return fmt.Sprintf("%d samples were taken, want %d", m.Totals().Sequence, samples)
+	})
 	cancel()
 	users.Wait()
 	m.Close()
 	m.Close()
-	if got := m.Totals().Tunnels[0].BytesUp; got < 50*100*10 {
-		t.Errorf("%d bytes", got)
+	if got, want := m.Totals().Tunnels[0].BytesUp, int64(50*samples*10); got < want {
+		t.Errorf("the tunnel has %d bytes up after %d samples, want %d or more", got, samples, want)
 	}
 }
 
