@@ -227,7 +227,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	d.manager.ready(d.statusLine())
 	d.log.Info("relay started", "version", version(), "pid", os.Getpid(), "tunnels", len(d.config.Tunnels), "workers", workers)
 
-	stopBeat := d.heartbeat()
+	stopBeat := d.manager.heartbeat(d.statusLine)
 	defer stopBeat()
 	for {
 		select {
@@ -389,45 +389,6 @@ func (d *daemon) reload(ctx context.Context) {
 		"removed", strings.Join(changes.Removed, ","), "unchanged", len(changes.Unchanged))
 	if len(fact.NeedsRestart) > 0 {
 		d.log.Warn("some changed settings wait for a restart", "settings", strings.Join(fact.NeedsRestart, ","))
-	}
-}
-
-// heartbeat tells systemd's watchdog that the event loops answer, and keeps
-// the status line current. The returned function ends it.
-func (d *daemon) heartbeat() (stop func()) {
-	interval := 10 * time.Second
-	if d.manager.watchdog > 0 {
-		interval = d.manager.watchdog / 2
-	}
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		tick := time.NewTicker(interval)
-		defer tick.Stop()
-		// A loop that is stuck holds the question up as well: then no beat is
-		// sent, and systemd acts.
-		var answer chan string
-		for {
-			select {
-			case <-done:
-				return
-			case line := <-answer:
-				answer = nil
-				d.manager.status(line)
-				if d.manager.watchdog > 0 {
-					d.manager.alive()
-				}
-			case <-tick.C:
-				if answer == nil {
-					answer = make(chan string, 1)
-					go func(answer chan<- string) { answer <- d.statusLine() }(answer)
-				}
-			}
-		}
-	}()
-	return func() {
-		close(done)
-		<-ended
 	}
 }
 

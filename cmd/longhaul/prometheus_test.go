@@ -34,10 +34,10 @@ type promWorld struct {
 // TestPrometheus has Debian's Prometheus scrape a relay, asks it everything that
 // the dashboard asks, and kills hops until the alerts fire.
 func TestPrometheus(t *testing.T) {
+	prometheus := nettest.RequireProgram(t, "prometheus", "prometheus")
 	if testing.Short() {
 		t.Skip("it takes half a minute")
 	}
-	prometheus := nettest.RequireProgram(t, "prometheus", "prometheus")
 	w := &promWorld{t: t}
 	w.startRelay()
 	w.startPrometheus(prometheus)
@@ -129,7 +129,7 @@ tunnels:
     listen: %s
     forward: [%s, %s]
     max_flows: 100
-    health: {check: connect, interval: 200ms, timeout: 200ms}
+    health: {check: connect, interval: 200ms, timeout: 10s}
     lan: {congestion_control: reno, pacing_rate: 20Mbit}
     wan: {congestion_control: reno, pacing_rate: 20Mbit}
   - name: chain
@@ -242,10 +242,9 @@ func (w *promWorld) keepBusy() {
 		}
 	})
 	piece := make([]byte, 64<<10)
-	go each(0, func() { // as fast as pacing_rate lets it, both ways
+	go each(time.Millisecond, func() { // as fast as pacing_rate lets it, both ways
 		if lasting == nil {
 			if lasting = dial(); lasting == nil {
-				time.Sleep(10 * time.Millisecond)
 				return
 			}
 			go func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }(lasting)

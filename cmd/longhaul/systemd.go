@@ -16,6 +16,7 @@ import (
 type serviceManager struct {
 	log      *slog.Logger
 	watchdog time.Duration // 0: systemd does not watch
+	notify   func(state string) error
 
 	mu     sync.Mutex
 	silent bool // another process is the one that systemd listens to
@@ -26,7 +27,12 @@ func newServiceManager(log *slog.Logger) *serviceManager {
 	if err != nil {
 		log.Warn("the watchdog is off: its settings cannot be read", "error", err)
 	}
-	return &serviceManager{log: log, watchdog: interval}
+	return &serviceManager{log: log, watchdog: interval, notify: notifySystemd}
+}
+
+func notifySystemd(state string) error {
+	_, err := sd.SdNotify(false, state)
+	return err
 }
 
 func (s *serviceManager) send(state string) {
@@ -39,7 +45,7 @@ func (s *serviceManager) sendLocked(state string) {
 	if s.silent {
 		return
 	}
-	if _, err := sd.SdNotify(false, state); err != nil {
+	if err := s.notify(state); err != nil {
 		s.log.Warn("cannot notify systemd", "error", err)
 	}
 }
@@ -87,3 +93,42 @@ func (s *serviceManager) extend() {
 }
 
 func (s *serviceManager) alive() { s.send(sd.SdNotifyWatchdog) }
+
+// heartbeat tells systemd's watchdog that the event loops answer, for which line
+// waits, and keeps the status line current. The returned function ends it.
+func (s *serviceManager) heartbeat(line func() string) (stop func()) {
+	interval := 10 * time.Second
+	if s.watchdog > 0 {
+		interval = s.watchdog / 2
+	}
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		// A loop that is stuck holds the question up as well: then no beat is
+		// sent, and systemd acts.
+		var answer chan string
+		for {
+			select {
+			case <-done:
+				return
+			case status := <-answer:
+				answer = nil
+				s.status(status)
+				if s.watchdog > 0 {
+					s.alive()
+				}
+			case <-tick.C:
+				if answer == nil {
+					answer = make(chan string, 1)
+					go func(answer chan<- string) { answer <- line() }(answer)
+				}
+			}
+		}
+	}()
+	return func() {
+		close(done)
+		<-ended
+	}
+}

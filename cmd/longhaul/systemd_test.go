@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -15,8 +14,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -252,40 +253,59 @@ func TestFailedReloadIsInTheStatusLine(t *testing.T) {
 	}
 }
 
-func TestWatchdogBeatsAtHalfTheInterval(t *testing.T) {
-	path, next := notifySocket(t)
-	startAs(t, "longhaul", []string{"NOTIFY_SOCKET=" + path, "WATCHDOG_USEC=400000"}, nil,
-		"relay", "--listen", nettest.FreeAddress(t, "127.0.0.1"), "--forward", echoTarget(t), "--control-socket", "off")
-	next("READY=1")
-	// Five beats of 200 ms. The first may have come late, the others never early.
-	nettest.Settles(t, func() error {
-		next("WATCHDOG=1")
-		start := time.Now()
-		for range 5 {
-			next("WATCHDOG=1")
-		}
-		if took := time.Since(start); took < 700*time.Millisecond {
-			return fmt.Errorf("five beats within %v", took)
+// beating is a service manager that counts its beats, within a bubble of synctest.
+func beating(interval time.Duration, line func() string) (beats *atomic.Int64, stop func()) {
+	beats = new(atomic.Int64)
+	m := &serviceManager{log: slog.New(slog.DiscardHandler), watchdog: interval, notify: func(state string) error {
+		if state == "WATCHDOG=1" {
+			beats.Add(1)
 		}
 		return nil
+	}}
+	return beats, m.heartbeat(line)
+}
+
+func TestWatchdogBeatsAtHalfTheInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const interval = 400 * time.Millisecond
+		beats, stop := beating(interval, func() string { return "1 tunnel, 0 flows" })
+		defer stop()
+		for want := range int64(6) {
+			synctest.Wait()
+			if got := beats.Load(); got != want {
+				t.Errorf("%d beats after %d half intervals", got, want)
+			}
+			time.Sleep(interval / 2)
+		}
 	})
 }
 
-// TestWatchdogIsSilentWhileALoopIsStuck blocks the relay's only event loop
-// and sees the beats stop, and go on once the loop does.
-func TestWatchdogIsSilentWhileALoopIsStuck(t *testing.T) {
-	path, next := systemd(t)
-	t.Setenv("NOTIFY_SOCKET", path)
-	// beat waits for one beat, for no longer than within.
-	beat := func(within time.Duration) bool {
-		for deadline := time.Now().Add(within); ; {
-			m, ok := next(time.Until(deadline))
-			if !ok || m.has("WATCHDOG=1") {
-				return ok
-			}
+func TestWatchdogIsSilentWhileTheStatusIsAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const interval = 100 * time.Millisecond
+		release := make(chan struct{})
+		beats, stop := beating(interval, func() string {
+			<-release
+			return ""
+		})
+		defer stop()
+		time.Sleep(10 * interval)
+		synctest.Wait()
+		if got := beats.Load(); got != 0 {
+			t.Errorf("%d beats while an event loop is stuck, want none", got)
 		}
-	}
+		close(release)
+		time.Sleep(interval)
+		synctest.Wait()
+		if beats.Load() == 0 {
+			t.Error("no beat after the event loop went on")
+		}
+	})
+}
 
+// TestStatusLineWaitsForAStuckLoop blocks the relay's only event loop, in whose hands
+// the next beat is.
+func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
 	listen := netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1"))
 	target := netip.MustParseAddrPort(echoTarget(t))
 	stuck, release := make(chan struct{}), make(chan struct{})
@@ -307,14 +327,8 @@ func TestWatchdogIsSilentWhileALoopIsStuck(t *testing.T) {
 	defer r.Close()
 	letGo := sync.OnceFunc(func() { close(release) })
 	defer letGo() // before the relay closes, which waits for its loop
-	log := slog.New(slog.DiscardHandler)
-	d := &daemon{log: log, relay: r, config: &config.Config{}, manager: &serviceManager{log: log, watchdog: 100 * time.Millisecond}}
-	stop := d.heartbeat()
-	defer stop()
+	d := &daemon{relay: r, config: &config.Config{}}
 
-	if !beat(patience) {
-		t.Fatal("a healthy relay sends no beat")
-	}
 	talked := make(chan struct{})
 	go func() { // the flow's last step waits for the loop
 		defer close(talked)
@@ -323,19 +337,21 @@ func TestWatchdogIsSilentWhileALoopIsStuck(t *testing.T) {
 	defer func() { <-talked }()
 	defer letGo()
 	<-stuck
-	// Beats may be unread, and an answer under way; after that there is silence.
-	nettest.Settles(t, func() error {
-		for unread := true; unread; {
-			_, unread = next(0)
-		}
-		if beat(500 * time.Millisecond) {
-			return errors.New("the watchdog is fed while an event loop is stuck")
-		}
-		return nil
-	})
+	line := make(chan string, 1)
+	go func() { line <- d.statusLine() }()
+	within, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := r.Responsive(within); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a stuck loop answers: %v", err)
+	}
+	select {
+	case got := <-line:
+		t.Errorf("the status line of a stuck loop is %q, want none", got)
+	default:
+	}
 	letGo()
-	if !beat(patience) {
-		t.Error("no beat after the loop went on")
+	if got, want := <-line, "1 tunnel, "; !strings.HasPrefix(got, want) {
+		t.Errorf("the status line is %q, want %q and flows", got, want)
 	}
 }
 

@@ -363,31 +363,34 @@ func (p *terminalProgram) shows(t *testing.T, want string) {
 	t.Helper()
 	re := regexp.MustCompile("(?s)" + want)
 	text := ""
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		p.mu.Lock()
-		p.output.Reset()
-		p.mu.Unlock()
-		p.wide = !p.wide
-		columns := uint16(120)
-		if p.wide {
-			columns++
+	var resized time.Time
+	nettest.Eventually(t, patience, func() bool {
+		if time.Since(resized) > 500*time.Millisecond {
+			p.resize(t)
+			resized = time.Now()
 		}
-		if err := pty.Resize(p.terminal, columns, 24); err != nil {
-			t.Fatal(err)
-		}
-		// It is not the program's controlling terminal, whose end would hide
-		// what state the program left it in.
-		if err := p.cmd.Process.Signal(syscall.SIGWINCH); err != nil {
-			t.Fatalf("%v\n%s", err, p.text())
-		}
-		for again := time.Now().Add(500 * time.Millisecond); time.Now().Before(again); time.Sleep(10 * time.Millisecond) {
-			text = escapes.ReplaceAllString(p.text(), "")
-			if re.MatchString(text) {
-				return
-			}
-		}
+		text = escapes.ReplaceAllString(p.text(), "")
+		return re.MatchString(text)
+	}, func() string { return fmt.Sprintf("the screen matches %q; it shows\n%q", want, text) })
+}
+
+// resize has the program send its whole screen anew.
+func (p *terminalProgram) resize(t *testing.T) {
+	t.Helper()
+	p.mu.Lock()
+	p.output.Reset()
+	p.mu.Unlock()
+	p.wide = !p.wide
+	columns := uint16(120)
+	if p.wide {
+		columns++
 	}
-	t.Fatalf("the screen does not match %q:\n%q", want, text)
+	nettest.Must(t, pty.Resize(p.terminal, columns, 24))
+	// It is not the program's controlling terminal, whose end would hide
+	// what state the program left it in.
+	if err := p.cmd.Process.Signal(syscall.SIGWINCH); err != nil {
+		t.Fatalf("%v\n%s", err, p.text())
+	}
 }
 
 func (p *terminalProgram) text() string {

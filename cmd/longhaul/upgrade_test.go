@@ -172,7 +172,7 @@ func TestSystemdFollowsAnUpgrade(t *testing.T) {
 	address := l.Addr().String()
 	l.Close()
 	defer f.Close() // as systemd keeps it
-	const interval = 400 * time.Millisecond
+	const interval = 100 * time.Millisecond
 	r := startAs(t, "longhaul-watched", []string{"NOTIFY_SOCKET=" + path, fmt.Sprintf("WATCHDOG_USEC=%d", interval.Microseconds()), "LISTEN_FDS=1", "LISTEN_FDNAMES=x"}, []*os.File{f},
 		"relay", "--listen", address, "--forward", echoTarget(t), "--control-socket", socket)
 	main := r.Process.Pid
