@@ -60,6 +60,7 @@ func TestDashboard(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a browser takes its time: without -short")
 	}
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "lh")
 	if err != nil {
 		t.Fatal(err)

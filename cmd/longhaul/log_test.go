@@ -82,6 +82,7 @@ func TestClosingDoesNotWaitForAStuckLog(t *testing.T) {
 // TestForwardingGoesOnWithoutALogReader runs the program with a stderr that is
 // full and one whose reader has gone.
 func TestForwardingGoesOnWithoutALogReader(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name    string
 		prepare func(r, w *os.File)

@@ -48,6 +48,7 @@ func TestUnitStartsTheRelay(t *testing.T) {
 // drop-ins.
 func TestExposureOfTheUnit(t *testing.T) {
 	nettest.RequireProgram(t, "systemd-analyze", "systemd")
+	t.Parallel()
 	page, err := os.ReadFile("../../docs/install.md")
 	if err != nil {
 		t.Fatal(err)
@@ -181,6 +182,7 @@ func testRoot(t *testing.T) *cobra.Command {
 // words of every command's help on them.
 func TestManPagesNameEveryFlag(t *testing.T) {
 	nettest.RequireProgram(t, "groff", "groff-base")
+	t.Parallel()
 	root := testRoot(t)
 	pages := manPages(root)
 	var walk func(*cobra.Command)

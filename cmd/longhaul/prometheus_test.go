@@ -38,6 +38,7 @@ func TestPrometheus(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes half a minute")
 	}
+	t.Parallel()
 	w := &promWorld{t: t}
 	w.startRelay()
 	w.startPrometheus(prometheus)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"io"
 	"net"
 	"net/http"
@@ -28,6 +29,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// Most of these tests wait for other programs, which leaves CPUs to others.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
 	testscript.Main(m, map[string]func(){"longhaul": main, "longhaul-activated": activatedMain, "longhaul-watched": watchedMain, "longhaul-linked": linkedMain, "longhaul-panics": topPanicsMain})
 }
 
@@ -53,6 +58,7 @@ func TestMain(m *testing.M) {
 //	fetches REGEX URL       ask over HTTP until what comes matches
 //	release NAME            end the held connection cleanly, and see the peer's end
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,

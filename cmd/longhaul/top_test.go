@@ -456,6 +456,7 @@ func connection(t *testing.T) (port string) {
 }
 
 func TestTopInTerminal(t *testing.T) {
+	t.Parallel()
 	port := connection(t)
 	p := openTerminal(t)
 	p.run(t, "longhaul", "top", "--interval", "100ms", "--filter", ":"+port)
@@ -481,6 +482,7 @@ func TestTopInTerminal(t *testing.T) {
 }
 
 func TestTopGivesTheTerminalBack(t *testing.T) {
+	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT} {
 		t.Run(sig.String(), func(t *testing.T) {
 			p := openTerminal(t)

@@ -162,6 +162,7 @@ func upgradeAt(t *testing.T, socket string) upgraded {
 // then from the new one alone, whose watchdog beats; and the sockets that it
 // passed to the first serve the last.
 func TestSystemdFollowsAnUpgrade(t *testing.T) {
+	t.Parallel()
 	path, next := systemd(t)
 	socket := filepath.Join(filepath.Dir(path), "s")
 	l := listenTCP(t, nettest.FreeAddress(t, "127.0.0.1"))
@@ -260,6 +261,7 @@ func TestSystemdFollowsAnUpgrade(t *testing.T) {
 // TestUpgradePath: what is started is what lies now where the relay was
 // started from, be it by a link.
 func TestUpgradePath(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "lh")
 	if err != nil {
 		t.Fatal(err)
@@ -326,6 +328,7 @@ func TestUpgradePath(t *testing.T) {
 // TestControlSocketMoves: the control socket's path is another one
 // after an upgrade, and then there is none.
 func TestControlSocketMoves(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "lh")
 	if err != nil {
 		t.Fatal(err)
@@ -406,6 +409,7 @@ func holds(t *testing.T, socket string) resources.Process {
 // TestHealthChecksSeeNoUpgrade asks over HTTP, as a load balancer does, while
 // relays replace each other.
 func TestHealthChecksSeeNoUpgrade(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "lh")
 	if err != nil {
 		t.Fatal(err)
@@ -477,6 +481,7 @@ func TestHealthChecksSeeNoUpgrade(t *testing.T) {
 // TestUpgradeUnderFire opens connections one after the other and many at a
 // time while relays replace each other: none is refused, none is reset.
 func TestUpgradeUnderFire(t *testing.T) {
+	t.Parallel()
 	dir, err := os.MkdirTemp("", "lh")
 	if err != nil {
 		t.Fatal(err)
