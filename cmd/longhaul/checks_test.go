@@ -39,7 +39,7 @@ func TestStrangersChecksAreForwarded(t *testing.T) {
 			return here, netip.AddrPort{}, nil
 		}}
 	if chain := stranger.Run(t.Context()); chain.State != check.Broken {
-		t.Errorf("%+v", chain)
+		t.Errorf("a chain whose end closes the connection is %s, want %s", chain.State, check.Broken)
 	}
 	for range 3 {
 		if got := mine.Recognize(hello); got != relay.NotCheck {
@@ -102,7 +102,7 @@ func TestChecksOutliveAReload(t *testing.T) {
 	}
 	first := equip()
 	if first[0].Checker == nil || first[1].Checker != nil {
-		t.Fatalf("%+v", first)
+		t.Fatalf("one tunnel of two has a checker; the tunnels are %+v", first)
 	}
 	one, err := c.find("t")
 	if err != nil {

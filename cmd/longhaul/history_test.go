@@ -122,12 +122,12 @@ func TestUnknownIsNotZero(t *testing.T) {
 	var table, csv, all bytes.Buffer
 	writeHistory(&table, []monitor.Record{r}, history.Query{}, history.Extent{}, time.Now())
 	if !strings.HasSuffix(strings.TrimSpace(table.String()), "0     -    - -") {
-		t.Error(table.String())
+		t.Errorf("unknown figures are not dashes:\n%s", table.String())
 	}
 	c := newHistoryCSV(&csv)
 	c.write(&r)
 	if err := c.flush(); err != nil || !strings.Contains(csv.String(), ",,,,,,,") {
-		t.Error(csv.String(), err)
+		t.Errorf("unknown figures are not empty, %v:\n%s", err, csv.String())
 	}
 	writeRecord(&all, &r)
 	if text := all.String(); strings.Contains(text, "leg") || strings.Contains(text, "goodput") || strings.Contains(text, fmt.Sprint(-1)) {

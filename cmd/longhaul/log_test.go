@@ -175,7 +175,7 @@ level=INFO msg=flow tunnel=db client=10.0.0.1:4000 target=[2001:db8::1]:6000 sta
 level=INFO msg=flow tunnel=db client=10.0.0.1:4000 start=1970-01-01T00:00:00.000Z elapsed_seconds=0 bytes_up=0 bytes_down=0 end=target-unresolved ended_by=target
 `
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
+		t.Errorf("the log differs (-want +got):\n%s", diff)
 	}
 }
 
@@ -233,7 +233,7 @@ level=WARN msg="connection refused" tunnel=db client=10.0.0.1:4000 listen=10.0.0
 level=WARN msg="more connections refused" tunnel=db reason=denied suppressed=1
 `
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
+		t.Errorf("the log differs (-want +got):\n%s", diff)
 	}
 }
 

@@ -32,7 +32,7 @@ func TestToSample(t *testing.T) {
 	toSample(&f, &s)
 	if s.ID != 7 || s.Tunnel != "t" || s.State != "open" || s.Client != a || s.Listen != b || s.Target != c || s.Hop != "far:3" || !s.Start.Equal(at) ||
 		s.BytesUp != 1 || s.BytesDown != 2 || !s.Skipped || s.Unchanged {
-		t.Errorf("%+v", s)
+		t.Errorf("a flow of the relay becomes another sample: %+v", s)
 	}
 	if leg := s.ClientLeg; leg.Side != "lan" || leg.CongestionControl != "cubic" || leg.Info == nil || leg.Info.BytesSent != 5 || leg.SendBuffer != 10 || leg.SendQueued != 4 {
 		t.Errorf("client leg %+v", leg)
@@ -55,7 +55,7 @@ func TestToRecord(t *testing.T) {
 		TargetLeg: monitor.LegRecord{BytesSent: -1, BytesRetransmitted: -1, Retransmits: -1},
 	}
 	if d := cmp.Diff(want, got, sameAddress); d != "" {
-		t.Error(d)
+		t.Errorf("what the monitor gets differs (-want +got):\n%s", d)
 	}
 }
 
@@ -99,9 +99,9 @@ func TestToCheck(t *testing.T) {
 		{From: "c", To: "192.0.2.9:80", State: "broken", LossShare: -1},
 	}}
 	if d := cmp.Diff(want, toCheck(&r)); d != "" {
-		t.Error(d)
+		t.Errorf("what the monitor gets differs (-want +got):\n%s", d)
 	}
 	if got := toCheck(&check.Report{State: check.Lossy}); !got.OK || got.Hops == nil {
-		t.Errorf("%+v", got)
+		t.Errorf("a chain that loses segments is not OK, or has no list of hops: %+v", got)
 	}
 }

@@ -42,7 +42,7 @@ func sharedRates(t *testing.T) (shared func(rate string) *legs) {
 	if result.Outcome == cc.Loaded { // and not found there, of whichever build
 		t.Cleanup(func() {
 			if _, err := host.Unload(t.Context(), toldRate); err != nil && !errors.Is(err, cc.ErrUnknown) {
-				t.Error(err)
+				t.Errorf("unload %s: %v", toldRate, err)
 			}
 		})
 	}
@@ -101,7 +101,7 @@ func pacingRate(t *testing.T, conn *net.TCPConn) (bytesPerSecond float64) {
 	withFD(t, conn, func(fd int) {
 		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 		if err != nil {
-			t.Error(err)
+			t.Errorf("read TCP_INFO: %v", err)
 			return
 		}
 		bytesPerSecond = float64(info.Pacing_rate)
@@ -196,7 +196,7 @@ func algorithmOf(t *testing.T, conn *net.TCPConn) (name string) {
 	withFD(t, conn, func(fd int) {
 		var err error
 		if name, err = unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION); err != nil {
-			t.Error(err)
+			t.Errorf("read the congestion control: %v", err)
 		}
 	})
 	return name

@@ -220,7 +220,7 @@ func TestTopFilterIsEdited(t *testing.T) {
 	}
 	press(v, "9") // a port beyond the last
 	if got := screenOf(v)[1]; !strings.Contains(got, `":100039" is not a port`) {
-		t.Errorf("%s", got)
+		t.Errorf("a filter of an impossible port shows %q", got)
 	}
 	press(v, "enter") // not what cannot be read
 	if !v.editing {

@@ -261,7 +261,6 @@ func TestSystemdFollowsAnUpgrade(t *testing.T) {
 // TestUpgradePath: what is started is what lies now where the relay was
 // started from, be it by a link.
 func TestUpgradePath(t *testing.T) {
-	t.Parallel()
 	dir, err := os.MkdirTemp("", "lh")
 	if err != nil {
 		t.Fatal(err)
@@ -471,7 +470,7 @@ func TestHealthChecksSeeNoUpgrade(t *testing.T) {
 	write(pages[1])
 	upgradeAt(t, socket)
 	if err := ready(pages[1]); err != nil {
-		t.Error(err)
+		t.Errorf("an address that came with an upgrade is not ready: %v", err)
 	}
 	if err := ready(pages[0]); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("an address that is gone: %v", err)

@@ -116,7 +116,7 @@ func TestAFlowFromItsBeginningToItsRecord(t *testing.T) {
 		}
 		got := records[0]
 		if !got.End.Equal(f.Start.Add(2500*time.Millisecond)) || got.Goodput.Step != time.Second || len(got.Goodput.UpBps) != 3 {
-			t.Errorf("%+v", got)
+			t.Errorf("the record does not have the flow's end and three seconds of goodput: %+v", got)
 		}
 		if tunnel := m.Totals().Tunnels[0]; tunnel.BytesUp != 2000 || len(m.Snapshot().Flows) != 0 {
 			t.Errorf("after the end: %+v", tunnel)
@@ -178,7 +178,7 @@ func TestAFlowWhoseEndWasNotTold(t *testing.T) {
 		settled(s)
 		got := m.Snapshot()
 		if len(got.Flows) != 0 || got.Tunnels[0].BytesUp != 250 {
-			t.Errorf("%+v", got)
+			t.Errorf("a flow whose end was not reported is not forgotten, or its bytes are not counted: %+v", got)
 		}
 	})
 }
@@ -197,7 +197,7 @@ func TestAFlowThatIsMissingOnce(t *testing.T) {
 		for range 3 {
 			settled(s)
 			if got := m.Totals().Tunnels[0]; got.BytesUp != 1000 || got.UpBps != 0 {
-				t.Errorf("%+v", got)
+				t.Errorf("a flow that has gone leaves %d bytes at %v b/s, want 1000 at 0", got.BytesUp, got.UpBps)
 			}
 		}
 	})
@@ -216,7 +216,7 @@ func TestARemovedTunnelStaysWhileItHasFlows(t *testing.T) {
 		settled(s)
 		got := m.Snapshot().Tunnels
 		if len(got) != 2 || got[0].Name != "another" || got[1].Name != "t" || got[1].State != "removed" || got[1].FlowsNow != 1 || got[1].BytesUp != 3000 || got[1].FlowsTotal != 5 {
-			t.Errorf("%+v", got)
+			t.Errorf("a removed tunnel with a flow is not shown with its counts: %+v", got)
 		}
 		r := record(s.flows[0], 2*time.Second)
 		s.flows = nil

@@ -52,7 +52,7 @@ func TestSeries(t *testing.T) {
 			}
 			v := got.view(tt.life)
 			if v.Step != tt.step || len(v.UpBps) != len(v.DownBps) {
-				t.Errorf("%+v", v)
+				t.Errorf("a series is impossible: %+v", v)
 			}
 			if len(tt.pieces) == 0 {
 				return

@@ -68,7 +68,7 @@ func TestCauses(t *testing.T) {
 		got := m.Snapshot()
 		flow := got.Flows[0]
 		if flow.Cause != doctor.RandomLoss || flow.CauseLeg != TargetLeg || flow.Legs[0].Cause != "" || flow.Legs[1].Cause != doctor.RandomLoss {
-			t.Errorf("%+v", flow)
+			t.Errorf("the flow does not show what its legs say: %+v", flow)
 		}
 		want := FlowLeg{Side: "wan", CongestionControl: "haul", RTT: far, MinRTT: far, BytesSent: 7000, BytesRetransmitted: 700, Cause: doctor.RandomLoss}
 		if flow.Legs[1] != want {
@@ -133,7 +133,7 @@ func TestNothingStoodOut(t *testing.T) {
 	r := Record{Flow: 1, Elapsed: time.Second}
 	m.finish(&r)
 	if r.Cause != "" || r.CauseLeg != "" || r.CauseShare != 0 {
-		t.Errorf("%+v", r)
+		t.Errorf("the record has a cause that held for less of the time than none: %+v", r)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestAStalledFlowIsLimited(t *testing.T) {
 		s.flows[0] = f
 		settled(s)
 		if got := m.Snapshot(); got.Flows[0].Cause != doctor.BlackHole || got.Tunnels[0].Causes[doctor.BlackHole] != 1 {
-			t.Errorf("%+v", got.Flows[0])
+			t.Errorf("a stalled flow has not the cause that holds it up: %+v", got.Flows[0])
 		}
 	})
 }
@@ -216,14 +216,14 @@ func TestClockSteps(t *testing.T) {
 				f.Start = began.Add(by) // as the relay, which counts back from the present, has it
 			}
 			if flow := m.Snapshot().Flows[0]; !flow.Start.Equal(began) || flow.UpBps != 8000 {
-				t.Errorf("%+v", flow)
+				t.Errorf("a step of the clock changes the beginning or the rate of a flow: %+v", flow)
 			}
 			r := record(f, 3*time.Second)
 			s.flows = nil
 			m.Ended([]Record{r})
 			settled(s)
 			if r = records[0]; !r.Start.Equal(began) || !r.End.Equal(began.Add(by+3*time.Second)) || r.Elapsed != 3*time.Second || len(r.Goodput.UpBps) != 3 {
-				t.Errorf("%+v", r)
+				t.Errorf("a step of the clock changes more of a record than its end: %+v", r)
 			}
 		})
 	}
@@ -253,7 +253,7 @@ func TestFlowsBetweenTwoSamples(t *testing.T) {
 			}
 			if r = records[i]; len(r.Goodput.UpBps) != tt.steps || len(r.Goodput.DownBps) != tt.steps || r.Goodput.UpBps[0] != tt.first || r.Goodput.DownBps[0] != tt.first/2 ||
 				r.Goodput.Step != time.Second || r.Cause != "" || !r.End.Equal(r.Start.Add(tt.elapsed)) {
-				t.Errorf("%+v", r)
+				t.Errorf("the record of a flow between two samples is wrong: %+v", r)
 			}
 			n := int64(i + 1)
 			got := m.Totals().Tunnels[0]

@@ -70,9 +70,7 @@ func TestSizeIsKept(t *testing.T) {
 	})
 	fill(5_000, 16<<20)
 	s.Close()
-	if err := Check(t.Context(), path); err != nil {
-		t.Error(err)
-	}
+	isSound(t, path)
 }
 
 func TestAgeIsKept(t *testing.T) {
@@ -110,7 +108,7 @@ func TestClockSteps(t *testing.T) {
 	r := reader(t, path)
 	e, err := r.Extent(t.Context())
 	if err != nil || e.Records != segmentLen+20 {
-		t.Errorf("%+v %v", e, err)
+		t.Errorf("%d records are left of %d, %v", e.Records, segmentLen+20, err)
 	}
 	newest, err := r.Query(t.Context(), Query{Limit: 5})
 	if err != nil || newest[0].ID != segmentLen+20 || time.Since(newest[0].End) > time.Hour {
@@ -175,20 +173,18 @@ func TestAddNeverWaits(t *testing.T) {
 				t.Errorf("of 30000 records %d wait and %d were dropped", state.Waiting, state.Dropped)
 			}
 			says := map[string]string{"lock": "locked by another program", "disk": "the disk does not answer the history"}[name]
-			nettest.Eventually(t, patience, func() bool { return strings.Contains(said.String(), says) }, said.String)
+			said.waitFor(t, says)
 			if name == "disk" { // the log may have spoken of an earlier call, which was slow
 				nettest.Eventually(t, patience, func() bool { return strings.Contains(s.State().Problem, "the disk has not answered") },
 					func() string { return fmt.Sprintf("the state says nothing of the disk: %+v", s.State()) })
 			}
 			release()
-			nettest.Eventually(t, patience, func() bool { s := s.State(); return s.Written >= 30_000-s.Dropped && s.Problem == "" }, func() string { return fmt.Sprint(s.State()) })
+			becomes(t, s, "30000 records are written or dropped", func(s State) bool { return s.Written >= 30_000-s.Dropped && s.Problem == "" })
 			if name == "disk" && !strings.Contains(said.String(), "the disk answers the history again") {
-				t.Error(said)
+				t.Errorf("the log does not say that the disk answers again:\n%s", said)
 			}
 			s.Close()
-			if err := Check(t.Context(), path); err != nil {
-				t.Error(err)
-			}
+			isSound(t, path)
 		})
 	}
 }
@@ -217,28 +213,24 @@ func TestFullDisk(t *testing.T) {
 			s.Add(slices.Clone(all))
 		}
 		return strings.Contains(said.String(), "make room on the disk")
-	}, said.String)
+	}, func() string { return "the log says that the disk is full; it says:\n" + said.String() })
 	for range 30 {
 		s.Add(slices.Clone(all))
 	}
 	if s.State().Written == 0 || s.State().Dropped == 0 {
-		t.Fatalf("%+v", s.State())
+		t.Fatalf("some records are written and some dropped while the disk is full; the store is at %+v", s.State())
 	}
-	if err := Check(t.Context(), path); err != nil {
-		t.Errorf("while the disk is full: %v", err)
-	}
+	isSound(t, path)
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=64m"); err != nil {
 		t.Fatal(err)
 	}
-	nettest.Eventually(t, patience, func() bool { state := s.State(); return state.Waiting == 0 && state.Problem == "" }, func() string { return fmt.Sprint(s.State()) })
+	becomes(t, s, "all that waited is written", healthy)
 	if !strings.Contains(said.String(), "written again") {
-		t.Error(said)
+		t.Errorf("the log does not say that the history is written again:\n%s", said)
 	}
 	add(t, s, made(10, time.Second, noon))
 	s.Close()
-	if err := Check(t.Context(), path); err != nil {
-		t.Error(err)
-	}
+	isSound(t, path)
 }
 
 func TestReadOnlyFileSystem(t *testing.T) {
@@ -257,12 +249,12 @@ func TestReadOnlyFileSystem(t *testing.T) {
 	remount(unix.MS_RDONLY)
 	late, said := opened(t, path, Options{})
 	late.Add(made(10, time.Second, noon))
-	nettest.Eventually(t, patience, func() bool { return strings.Contains(said.String(), "may be written") }, said.String)
+	said.waitFor(t, "may be written")
 	if got, err := reader(t, path).Query(t.Context(), Query{}); err != nil || len(got) != 10 {
 		t.Errorf("%d records to be read, %v", len(got), err)
 	}
 	remount(0)
-	nettest.Eventually(t, patience, func() bool { return late.State().Written == 10 }, func() string { return fmt.Sprint(late.State()) })
+	becomes(t, late, "10 records are written", func(s State) bool { return s.Written == 10 })
 }
 
 func TestNoDirectory(t *testing.T) {
@@ -270,11 +262,11 @@ func TestNoDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "later")
 	s, said := opened(t, filepath.Join(dir, "history.db"), Options{})
 	s.Add(made(10, time.Second, noon))
-	nettest.Eventually(t, patience, func() bool { return strings.Contains(said.String(), "make the directory") }, said.String)
+	said.waitFor(t, "make the directory")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	nettest.Eventually(t, patience, func() bool { return s.State().Written == 10 }, said.String)
+	becomes(t, s, "10 records are written", func(s State) bool { return s.Written == 10 })
 }
 
 // execute runs a statement on a file of which nobody else has hold.
@@ -315,7 +307,7 @@ func TestNewerAndForeignFilesAreLeftAlone(t *testing.T) {
 			}
 			s, said := opened(t, path, Options{closing: time.Millisecond})
 			s.Add(made(10, time.Second, noon))
-			nettest.Eventually(t, patience, func() bool { return strings.Contains(said.String(), c.said) }, said.String)
+			said.waitFor(t, c.said)
 			s.Close()
 			after, err := os.ReadFile(path)
 			if err != nil || string(before) != string(after) {
@@ -340,9 +332,9 @@ func TestUpgradeOfTheSchemaStopsTheOldProcess(t *testing.T) {
 	add(t, s, made(10, time.Second, noon))
 	execute(t, path, "PRAGMA user_version = 99")
 	s.Add(made(10, time.Second, noon))
-	nettest.Eventually(t, patience, func() bool { return strings.Contains(said.String(), "newer version") }, said.String)
+	said.waitFor(t, "newer version")
 	if s.State().Written != 10 {
-		t.Errorf("%+v", s.State())
+		t.Errorf("%d records are written into a newer file, want the 10 from before", s.State().Written)
 	}
 }
 
@@ -392,15 +384,13 @@ func TestUnsoundFilesAreSetAside(t *testing.T) {
 			damage(t, f, info.Size())
 			f.Close()
 			again, said := opened(t, path, Options{})
-			nettest.Eventually(t, patience, func() bool { return strings.Contains(said.String(), "was set aside") }, said.String)
+			said.waitFor(t, "was set aside")
 			add(t, again, made(20, time.Second, noon))
 			if _, err := os.Stat(path + ".unsound"); err != nil {
-				t.Error(err)
+				t.Errorf("the unsound file is not kept aside: %v", err)
 			}
 			again.Close()
-			if err := Check(t.Context(), path); err != nil {
-				t.Error(err)
-			}
+			isSound(t, path)
 			if got, err := reader(t, path).Query(t.Context(), Query{}); err != nil || len(got) < 20 {
 				t.Errorf("%d records, %v", len(got), err)
 			}
@@ -424,7 +414,7 @@ func TestFileTakenAway(t *testing.T) {
 	}
 	add(t, s, made(3, time.Second, noon))
 	if !strings.Contains(said.String(), "taken away") {
-		t.Error(said)
+		t.Errorf("the log does not say that the file was taken away:\n%s", said)
 	}
 	if got, err := r.Query(t.Context(), Query{}); err != nil || len(got) != 3 {
 		t.Errorf("%d records in the new file, %v", len(got), err)
@@ -455,15 +445,13 @@ func TestTwoWriters(t *testing.T) {
 		t.Fatal(err)
 	}
 	if o, n := old.State(), new.State(); o.Written != int64(len(all)/2) || n.Written != int64(len(all)/2) {
-		t.Errorf("%+v %+v", o, n)
+		t.Errorf("%d and %d records are written, want %d each", o.Written, n.Written, len(all)/2)
 	}
 	s, err := reader(t, path).Summary(t.Context(), Period{}, "")
 	if err != nil || s.Flows != int64(len(all)) {
 		t.Errorf("%d flows, %v", s.Flows, err)
 	}
-	if err := Check(t.Context(), path); err != nil {
-		t.Error(err)
-	}
+	isSound(t, path)
 }
 
 const childFile = "LONGHAUL_HISTORY_CHILD"
@@ -605,20 +593,20 @@ func TestLogIsBounded(t *testing.T) {
 	}
 	var n int
 	if err := tx.QueryRow("SELECT sum(records) FROM packs").Scan(&n); err != nil || n != 100 {
-		t.Fatal(n, err)
+		t.Fatalf("another reader finds %d records, want 100: %v", n, err)
 	}
 	all := made(4000, time.Second, noon)
 	nettest.Eventually(t, patience, func() bool {
 		s.Add(slices.Clone(all))
 		return strings.Contains(said.String(), "reading the history for so long")
-	}, said.String)
+	}, func() string { return "the log says who holds it up; it says:\n" + said.String() })
 	if _, wal := size(path); wal > logBound+4<<20 {
 		t.Errorf("the log has %d bytes", wal)
 	}
 	if err := tx.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	nettest.Eventually(t, patience, func() bool { state := s.State(); return state.Problem == "" && state.Waiting == 0 }, func() string { return fmt.Sprint(s.State()) })
+	becomes(t, s, "all that waited is written", healthy)
 	nettest.Eventually(t, patience, func() bool { _, wal := size(path); return wal <= 8<<20 }, func() string { _, wal := size(path); return fmt.Sprint(wal) })
 }
 

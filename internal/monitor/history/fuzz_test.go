@@ -50,7 +50,7 @@ func FuzzDigest(f *testing.F) {
 		a := newAggregate(fine)
 		for i := range all {
 			if all[i].id <= 0 || all[i].up < 0 || all[i].sent < -1 {
-				t.Fatalf("%+v", all[i])
+				t.Fatalf("a digest has impossible facts: %+v", all[i])
 			}
 			a.add(&all[i], 0)
 		}
@@ -84,7 +84,7 @@ func FuzzPack(f *testing.F) {
 		}
 		for _, f := range all {
 			if f.up < 0 || f.down < 0 || f.elapsedUs < 0 || f.sent < -1 || f.retransmitted < -1 {
-				t.Fatalf("%+v", f)
+				t.Fatalf("a pack has impossible facts: %+v", f)
 			}
 			r, err := p.record(f.id, nil)
 			if err != nil {
@@ -127,7 +127,7 @@ func FuzzAggregate(f *testing.F) {
 			t.Fatal(err)
 		}
 		if diff := gocmp.Diff(a.summary(Period{}, "", nil), again.summary(Period{}, "", nil)); diff != "" {
-			t.Fatal(diff)
+			t.Fatalf("an aggregate that is read again differs (-first +again):\n%s", diff)
 		}
 	})
 }

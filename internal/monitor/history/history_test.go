@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"os"
@@ -50,6 +51,33 @@ func (l *logBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
+}
+
+// waitFor waits until words have been logged.
+func (l *logBuffer) waitFor(t *testing.T, words string) {
+	t.Helper()
+	nettest.Eventually(t, patience, func() bool { return strings.Contains(l.String(), words) }, func() string {
+		return fmt.Sprintf("the log says %q; it says:\n%s", words, l)
+	})
+}
+
+// becomes waits until the state of a store is as it should be.
+func becomes(t *testing.T, s *Store, what string, so func(State) bool) {
+	t.Helper()
+	nettest.Eventually(t, patience, func() bool { return so(s.State()) }, func() string {
+		return fmt.Sprintf("%s; the store is at %+v", what, s.State())
+	})
+}
+
+// healthy is the state of a store that has no trouble and nothing to write.
+func healthy(s State) bool { return s.Waiting == 0 && s.Problem == "" }
+
+// isSound holds that a file is sound.
+func isSound(t *testing.T, path string) {
+	t.Helper()
+	if err := Check(t.Context(), path); err != nil {
+		t.Errorf("the file is not sound: %v", err)
+	}
 }
 
 // opened is a store that ends with the test, and what it says. However busy the
@@ -373,7 +401,7 @@ func TestWalkVisitsAll(t *testing.T) {
 	}
 	enough := errors.New("enough")
 	if err := r.Walk(t.Context(), Query{Since: noon.Add(-5 * time.Second)}, func(*monitor.Record) error { return enough }); !errors.Is(err, enough) {
-		t.Error(err)
+		t.Errorf("Walk ends with %v, want what its visitor returned", err)
 	}
 }
 
@@ -387,13 +415,13 @@ func TestPathsOfOtherThingsAreRefused(t *testing.T) {
 		}
 	}
 	if _, err := Open("/tmp/history.db", Options{MaxBytes: 1000}); err == nil || !strings.Contains(err.Error(), "bytes at least") {
-		t.Error(err)
+		t.Errorf("1000 bytes for a history: %v, want an error with the least", err)
 	}
 }
 
 func TestNoFile(t *testing.T) {
 	r := reader(t, filepath.Join(t.TempDir(), "history.db"))
 	if _, err := r.Query(context.Background(), Query{}); !errors.Is(err, ErrNoFile) {
-		t.Error(err)
+		t.Errorf("reading without a file: %v, want %v", err, ErrNoFile)
 	}
 }

@@ -55,7 +55,7 @@ func TestPacksAreMadeWhole(t *testing.T) {
 		}
 		one, err := r.Get(t.Context(), got.ID)
 		if diff := gocmp.Diff(*got, one, gocmp.Comparer(func(a, b monitor.Address) bool { return a == b })); diff != "" || err != nil {
-			t.Fatal(diff, err)
+			t.Fatalf("record %d alone is not what Walk shows (-Walk +Get), %v:\n%s", got.ID, err, diff)
 		}
 		i++
 		return nil
@@ -66,9 +66,7 @@ func TestPacksAreMadeWhole(t *testing.T) {
 	if s, err := r.Summary(t.Context(), Period{}, ""); err != nil || s.Flows != int64(len(all)) {
 		t.Errorf("the summary has %d flows of %d, %v", s.Flows, len(all), err)
 	}
-	if err := Check(t.Context(), path); err != nil {
-		t.Error(err)
-	}
+	isSound(t, path)
 }
 
 // TestSegmentAfterAnotherProcess has one process write what a second one, or a
@@ -179,9 +177,9 @@ func TestFlowsAreFound(t *testing.T) {
 		}
 	}
 	if _, err := r.Find(t.Context(), 41, all[3].Start); !errors.Is(err, ErrNoRecord) {
-		t.Error(err)
+		t.Errorf("a flow of another number is found: %v, want %v", err, ErrNoRecord)
 	}
 	if _, err := r.Find(t.Context(), all[3].Flow, all[3].Start.Add(-time.Hour)); !errors.Is(err, ErrNoRecord) {
-		t.Error(err)
+		t.Errorf("a flow of another time is found: %v, want %v", err, ErrNoRecord)
 	}
 }
