@@ -71,6 +71,9 @@ type daemon struct {
 	ending    chan struct{} // closed once the relay stops
 	waits     atomic.Int32  // for flows to end
 
+	// atHandOver is what the relay was when another process took over, nil before.
+	atHandOver atomic.Pointer[relay.Snapshot]
+
 	mu         sync.Mutex // guards what follows: status reads it from elsewhere
 	config     *config.Config
 	lastReload *reloadFact
@@ -180,8 +183,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	d.shedder = newShedder(d.relay, d.log, d.config.Limits)
 	defer d.shedder.monitor.Close()
 
-	checks := d.readiness().handler()
-	d.web = newWeb(d.log, d.withMetrics(checks))
+	d.web = newWeb(d.log, d.withMetrics(d.readinessOverHTTP().handler()))
 	defer d.web.close()
 	if d.predecessor != nil {
 		d.web.handed, d.pages.handed = d.predecessor.Sockets, d.predecessor.Sockets
@@ -196,7 +198,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer dashboard.abandon()
-	if err := d.openControl(ctx, checks); err != nil {
+	if err := d.openControl(ctx, d.readiness().handler()); err != nil {
 		return err
 	}
 	if d.server != nil {
@@ -473,4 +475,26 @@ func (d *daemon) readiness() *readiness {
 		responsive: d.relay.Responsive,
 		tight:      func() []resources.Resource { return d.shedder.monitor.State().Tight },
 	}
+}
+
+// readinessOverHTTP answers for the tunnels. A check that this process has accepted, and
+// answers only when another has taken over, is about what was handed over: that this
+// process drains says nothing of the tunnels, which the other serves.
+func (d *daemon) readinessOverHTTP() *readiness {
+	r := d.readiness()
+	r.overview = func() relay.Snapshot {
+		now := d.relay.Overview()
+		if then := d.atHandOver.Load(); then != nil { // it is set before the relay drains
+			return *then
+		}
+		return now
+	}
+	r.responsive = func(ctx context.Context) (time.Duration, error) {
+		took, err := d.relay.Responsive(ctx)
+		if errors.Is(err, relay.ErrClosed) && d.atHandOver.Load() != nil {
+			err = nil
+		}
+		return took, err
+	}
+	return r
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/nettest"
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
 )
@@ -83,5 +84,23 @@ func TestHealth(t *testing.T) {
 				t.Errorf("%d %q, want %d %q", w.Code, body, tt.status, tt.text)
 			}
 		})
+	}
+}
+
+// TestChecksOutlastAHandOver asks a process that another has replaced, as one does whose
+// check was accepted before and is answered late.
+func TestChecksOutlastAHandOver(t *testing.T) {
+	shedder, r, _ := shedderOf(t)
+	shedder.monitor = resources.Start(resources.Options{})
+	t.Cleanup(shedder.monitor.Close)
+	d := &daemon{relay: r, shedder: shedder}
+	then := r.Overview()
+	d.atHandOver.Store(&then)
+	nettest.Must(t, r.Relinquish())
+	if err := d.readinessOverHTTP().ready(t.Context(), "t", ignored{}); err != nil {
+		t.Errorf("a check over HTTP of a tunnel that was handed over: %v, want it ready", err)
+	}
+	if err := d.readiness().ready(t.Context(), "t", ignored{}); err == nil {
+		t.Error("the process that was replaced says that it is ready itself")
 	}
 }

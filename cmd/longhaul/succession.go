@@ -285,7 +285,9 @@ func (d *daemon) handOver(successor *handover.Successor) {
 	d.stage, d.successor, d.replacedAt = replaced, successor.PID(), time.Now()
 	d.mu.Unlock()
 	// Whoever asks for its health is answered by the new one, and not with a
-	// word about this one's end.
+	// word about this one's end: not even who has asked this one just now.
+	then := d.relay.Overview()
+	d.atHandOver.Store(&then)
 	d.web.leave(time.Second)
 	d.pages.leave(time.Second)
 	if err := d.relay.Relinquish(); err != nil {
