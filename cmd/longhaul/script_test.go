@@ -59,8 +59,14 @@ func TestMain(m *testing.M) {
 //	release NAME            end the held connection cleanly, and see the peer's end
 func TestScripts(t *testing.T) {
 	t.Parallel()
+	runScripts(t, "testdata/script")
+}
+
+// runScripts runs the specs of a directory.
+func runScripts(t *testing.T, dir string) {
+	t.Helper()
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
 			e.Values[worldKey{}] = &world{programs: map[string]*program{}, held: map[string]*net.TCPConn{}}
