@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	_ "modernc.org/sqlite"
@@ -23,6 +22,7 @@ import (
 // Case 25: nothing can be written to the history. Flows begin, move and end as
 // if nothing were, and once there is room again so does the history.
 func TestCase25HistoryCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	for name, trouble := range map[string]struct {
 		begin func(t *testing.T, file string) (end func())
 		said  string
@@ -31,6 +31,7 @@ func TestCase25HistoryCannotBeWritten(t *testing.T) {
 		"locked":    {lockFile, `the history cannot be written, forwarding goes on without it.*locked by another program`},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			nettest.RequireSandbox(t)
 			dir := t.TempDir()
 			if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
@@ -68,8 +69,10 @@ func TestCase25HistoryCannotBeWritten(t *testing.T) {
 }
 
 // Case 25: the disk hangs. Whoever writes to it waits in the kernel and could not
-// even be killed; forwarding does not know of it, nor does who asks how things are.
+// even be killed. Flows do not wait for it, nor does who asks how things are: it hangs until
+// the end of what is done meanwhile.
 func TestCase25HistoryDiskHangs(t *testing.T) {
+	t.Parallel()
 	disk := newDisk(t)
 	file := filepath.Join(disk.dir, "history.db")
 	listen, health, dashboard := nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "127.0.0.1")
@@ -80,14 +83,11 @@ func TestCase25HistoryDiskHangs(t *testing.T) {
 		standing = append(standing, hold(t, tcpscript.DialTo(listen)))
 	}
 	ended := 0
-	open := func(n int) (longest time.Duration) {
+	open := func(n int) {
 		for range n {
-			begin := time.Now()
 			hold(t, tcpscript.DialTo(listen)).release(t)
-			longest = max(longest, time.Since(begin))
 		}
 		ended += n
-		return longest
 	}
 	open(20)
 	metric := func(name string) string {
@@ -106,8 +106,8 @@ func TestCase25HistoryDiskHangs(t *testing.T) {
 	nettest.Eventually(t, patience, func() bool { return metric("longhaul_history_records_total") == "20" }, func() string { return relay.log.String() })
 
 	disk.freeze()
-	echoes := watchEchoes(standing)
-	slowest := open(1000)
+	echoing := useFlows(standing)
+	open(200)
 	for _, view := range []string{"overview", "flows"} {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		updates := 0
@@ -126,15 +126,10 @@ func TestCase25HistoryDiskHangs(t *testing.T) {
 		t.Errorf("status does not tell:\n%s", output)
 	}
 	relay.reload(config)
-	slowest = max(slowest, open(20))
-	median, p99, longest := echoes.end(t)
+	open(20)
+	echoing.end(t)
 	if written := metric("longhaul_history_records_total"); written != "20" {
 		t.Errorf("%s records are on a disk that takes none", written)
-	}
-	t.Logf("while the disk hung: echoes: median %v, 99 %% within %v, longest %v; the slowest of %d new flows took %v", median, p99, longest, ended-20, slowest)
-	// Milliseconds; a loaded machine may be late. Who waits for the disk does so until it thaws.
-	if longest > patience/2 || slowest > patience/2 {
-		t.Error("flows waited for the disk")
 	}
 
 	disk.thaw()
@@ -161,14 +156,16 @@ func newDisk(t *testing.T) *disk {
 	t.Helper()
 	nettest.RequireSandbox(t)
 	nettest.RequireRoot(t) // for the loop device
+	mkfs, mount := nettest.RequireProgram(t, "mkfs.ext4", "e2fsprogs"), nettest.RequireProgram(t, "mount", "mount")
+	nettest.RequireProgram(t, "fsfreeze", "util-linux")
 	d := &disk{t: t, dir: t.TempDir()}
 	image := filepath.Join(t.TempDir(), "image")
 	writeFile(t, image, "")
 	if err := os.Truncate(image, 64<<20); err != nil {
 		t.Fatal(err)
 	}
-	d.run(nettest.RequireProgram(t, "mkfs.ext4", "e2fsprogs"), "-q", "-F", image)
-	d.run(nettest.RequireProgram(t, "mount", "mount"), "-o", "loop", image, d.dir)
+	d.run(mkfs, "-q", "-F", image)
+	d.run(mount, "-o", "loop", image, d.dir)
 	t.Cleanup(func() { d.run("umount", d.dir) })
 	return d
 }

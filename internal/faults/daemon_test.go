@@ -3,6 +3,7 @@ package faults
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
@@ -149,6 +150,38 @@ func (d *daemon) expectLog(pattern string) {
 	}
 }
 
+// expectAsleep waits until every thread of the relay is asleep in a row of looks. One
+// that goes on without work is running, or waits for a CPU, most of the time.
+func (d *daemon) expectAsleep(when string) {
+	d.t.Helper()
+	const looks = 20
+	asleep := 0
+	nettest.Eventually(d.t, patience, func() bool {
+		if asleep++; !d.asleep() {
+			asleep = 0
+		}
+		return asleep == looks
+	}, func() string { return when + ": a relay that has nothing to do does not sleep" })
+}
+
+// asleep says whether every thread of the relay waits for something.
+func (d *daemon) asleep() bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", d.cmd.Process.Pid))
+	nettest.Must(d.t, err)
+	for _, thread := range threads {
+		text, err := os.ReadFile(thread)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue // it has ended
+		}
+		nettest.Must(d.t, err)
+		_, state, _ := strings.Cut(string(text), ") ") // proc_pid_stat(5)
+		if !strings.HasPrefix(state, "S") {
+			return false
+		}
+	}
+	return len(threads) > 0
+}
+
 func (d *daemon) signal(sig syscall.Signal) {
 	d.t.Helper()
 	if err := d.cmd.Process.Signal(sig); err != nil {
@@ -243,6 +276,7 @@ type flowStatus struct {
 	Client    string    `json:"client"`
 	State     string    `json:"state"`
 	BytesUp   int64     `json:"bytes_up"`
+	BytesDown int64     `json:"bytes_down"`
 	ClientLeg legStatus `json:"client_leg"`
 	TargetLeg legStatus `json:"target_leg"`
 }

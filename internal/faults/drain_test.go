@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"longhaul/internal/lab/link"
+	"longhaul/internal/nettest"
 )
 
 // newcomers connect all the time, each with a byte that must come back.
@@ -68,6 +69,9 @@ func (n *newcomers) one(ctx context.Context, dial dialFunc) error {
 	return nil
 }
 
+// answered is how many were served or refused.
+func (n *newcomers) answered() int64 { return n.served.Load() + n.refused.Load() }
+
 func (n *newcomers) expectWhole(t *testing.T) {
 	t.Helper()
 	n.stop()
@@ -101,16 +105,25 @@ func TestHandshakesOutliveListener(t *testing.T) {
 	without := p.config("")
 	relay := p.relay(with)
 	atMain, atOther := startNewcomers(t, 5*time.Millisecond, p.dialTo(listenPort)), startNewcomers(t, 5*time.Millisecond, p.dialTo(listenPort+1))
+	// come waits until further clients have come at both ports, each over a path that
+	// takes a round trip.
+	come := func() {
+		t.Helper()
+		const some = 50
+		begin := [...]int64{atMain.answered(), atOther.answered()}
+		nettest.Eventually(t, patience, func() bool { return atMain.answered() >= begin[0]+some && atOther.answered() >= begin[1]+some },
+			func() string { return "no clients come" })
+	}
 	for range rounds {
 		for _, verb := range []string{"drain", "resume"} {
 			if out, status := command(t, verb, "main", "--control-socket", relay.socket()); status != 0 {
 				t.Fatalf("%s: status %d: %s", verb, status, out)
 			}
-			time.Sleep(4 * oneWay) // for clients to come
+			come()
 		}
 		for _, config := range []string{without, with} {
 			relay.reload(config)
-			time.Sleep(4 * oneWay)
+			come()
 		}
 	}
 	relay.signal(syscall.SIGTERM)

@@ -7,24 +7,31 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"longhaul/internal/lab/tcpserver"
+	"longhaul/internal/nettest"
 	"longhaul/internal/tcpscript"
 )
 
-// echo starts a target on an address that sends back what it gets, and ends
-// its stream with the client's. It returns the address.
-func echo(t *testing.T, address string) string {
+// serve starts a target on an address and returns the address.
+func serve(t *testing.T, address string, one func(net.Conn)) string {
 	t.Helper()
 	l, err := tcpscript.ListenOn(address)(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	serveEcho(t, l)
+	nettest.Must(t, err)
+	t.Cleanup(tcpserver.Serve(l, one))
 	return l.Addr().String()
+}
+
+// echo starts a target that sends back what it gets, and ends its stream with the
+// client's.
+func echo(t *testing.T, address string) string {
+	t.Helper()
+	return serve(t, address, tcpserver.Echo)
 }
 
 func serveEcho(t *testing.T, l net.Listener) {
@@ -115,4 +122,78 @@ func expectReset(t *testing.T, dial dialFunc, within time.Duration) {
 	if !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("got %v, want a reset", err)
 	}
+}
+
+// traffic are flows that echo all the time.
+type traffic struct {
+	flows []held
+	stop  chan struct{}
+	all   sync.WaitGroup
+
+	mu   sync.Mutex
+	took []time.Duration // of each echo; the timed tests judge it
+	errs []error
+}
+
+// useFlows echoes through flows, over and over, until end.
+func useFlows(flows []held) *traffic {
+	u := &traffic{flows: flows, stop: make(chan struct{})}
+	for _, h := range flows {
+		u.all.Go(func() {
+			pace := time.NewTicker(10 * time.Millisecond)
+			defer pace.Stop()
+			for {
+				begin := time.Now()
+				err := h.ping(patience)
+				u.mu.Lock()
+				if err != nil {
+					u.errs = append(u.errs, err)
+				}
+				u.took = append(u.took, time.Since(begin))
+				u.mu.Unlock()
+				if err != nil {
+					return
+				}
+				select {
+				case <-u.stop:
+					return
+				case <-pace.C:
+				}
+			}
+		})
+	}
+	return u
+}
+
+// openTraffic opens flows and uses them.
+func openTraffic(t *testing.T, dial dialFunc, n int) *traffic {
+	t.Helper()
+	var flows []held
+	for range n {
+		flows = append(flows, hold(t, dial))
+	}
+	return useFlows(flows)
+}
+
+// end stops the echoes and fails the test if one of them failed. The flows stay
+// open. It returns how long the echoes took, the quickest first.
+func (u *traffic) end(t *testing.T) (took []time.Duration) {
+	t.Helper()
+	close(u.stop)
+	u.all.Wait()
+	for _, err := range u.errs {
+		t.Errorf("a flow that stood does not echo: %v", err)
+	}
+	slices.Sort(u.took)
+	return u.took
+}
+
+// release is end, and ends the flows.
+func (u *traffic) release(t *testing.T) (took []time.Duration) {
+	t.Helper()
+	took = u.end(t)
+	for _, h := range u.flows {
+		h.release(t)
+	}
+	return took
 }

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net"
 	"net/netip"
@@ -16,7 +17,13 @@ import (
 	"longhaul/internal/tcpscript"
 )
 
-const patience = 15 * time.Second // what a test waits for what has to happen
+// patience is after how long a test gives up waiting for what has to happen. A test
+// that passes never waits for it.
+const patience = time.Minute
+
+// parallelTests is how many tests run at the same time unless -parallel says otherwise:
+// most of them wait for timers.
+const parallelTests = "8"
 
 func init() {
 	if os.Getenv(launchRole) != "" {
@@ -36,6 +43,10 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if err := flag.Set("test.parallel", parallelTests); err != nil { // the command line is parsed later
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	nettest.Main(m)
 }
 
@@ -45,7 +56,8 @@ func TestMain(m *testing.M) {
 //	client ══near══ relay ══far══ target
 type path struct {
 	*lab.Lab
-	t *testing.T
+	t     *testing.T
+	cutAt time.Time // when a link was cut
 }
 
 // The path's addresses.
@@ -95,12 +107,13 @@ func newPath(t *testing.T) *path {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { built.Close() })
-	return &path{built, t}
+	return &path{Lab: built, t: t}
 }
 
-// cut makes a link a black hole: no packet passes, and nobody is told.
+// cut makes a link a black hole: no packet passes, and nobody learns of it.
 func (p *path) cut(name string) {
 	p.t.Helper()
+	p.cutAt = time.Now()
 	for _, dir := range []link.Direction{link.AToB, link.BToA} {
 		s := p.Link(name).Settings(dir)
 		s.Down = true

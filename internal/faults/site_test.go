@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -163,22 +164,44 @@ func (s *site) dial(within time.Duration) dialFunc {
 	}
 }
 
-// servedAfter tries new connections, one after the other, until one echoes,
-// and returns how long after begin that was.
-func (s *site) servedAfter(begin time.Time) time.Duration {
+// expectServed tries new connections, one after the other, until one echoes.
+func (s *site) expectServed(when string) {
 	s.t.Helper()
-	const each = 200 * time.Millisecond
+	const each = time.Second // one that gets no answer is given up, and the next is tried
 	var last error
-	for time.Since(begin) < patience {
-		h, err := tryHold(s.t.Context(), s.dial(each), each)
-		if err == nil {
-			took := time.Since(begin)
+	nettest.Eventually(s.t, patience, func() bool {
+		var h held
+		if h, last = tryHold(s.t.Context(), s.dial(each), each); last == nil {
 			h.Close()
-			return took
 		}
-		last = err
-		time.Sleep(10 * time.Millisecond) // what is measured is time
+		return last == nil
+	}, func() string { return fmt.Sprintf("%s: no new connection is served: %v", when, last) })
+}
+
+// relayOf returns which of some relays has a flow.
+func relayOf(t *testing.T, h held, relays map[string]*daemon) (name string) {
+	t.Helper()
+	nettest.Eventually(t, patience, func() bool {
+		for name = range relays {
+			if ended(relays[name]) {
+				continue
+			}
+			for _, f := range relays[name].status().Flows {
+				if f.Client == h.LocalAddr().String() {
+					return true
+				}
+			}
+		}
+		return false
+	}, func() string { return "no relay has the flow from " + h.LocalAddr().String() })
+	return name
+}
+
+func ended(d *daemon) bool {
+	select {
+	case <-d.exited:
+		return true
+	default:
+		return false
 	}
-	s.t.Fatalf("no new connection is served %v later: %v", patience, last)
-	return 0
 }

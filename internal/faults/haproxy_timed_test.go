@@ -1,0 +1,52 @@
+//go:build timed
+
+package faults
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"longhaul/internal/nettest"
+)
+
+func TestTimedHAProxyRelayKilled(t *testing.T) {
+	nettest.MostOf(t, func() error {
+		slowest := newBalanced(t).killRelay()
+		t.Logf("50 flows after the kill, each served, the slowest within %v", slowest.Round(time.Millisecond))
+		return servedWithin("the kill of a relay", slowest, failoverBound)
+	})
+}
+
+func TestTimedHAProxyHostKilled(t *testing.T) {
+	nettest.MostOf(t, func() error {
+		times := newBalanced(t).killHost()
+		t.Logf("20 flows after the host's death, each served, the slowest within %v; noticed after %v, and then the slowest within %v",
+			times.slowest.Round(time.Millisecond), times.known.Round(time.Millisecond), times.again.Round(time.Millisecond))
+		if times.known > failoverBound {
+			return fmt.Errorf("HAProxy noticed the host's death after %v, more than %v", times.known, failoverBound)
+		}
+		return servedWithin("the host's death", times.slowest, failoverBound)
+	})
+}
+
+func TestTimedHAProxyRelayDrains(t *testing.T) {
+	nettest.MostOf(t, func() error {
+		slowest := newBalanced(t).drainRelay()
+		t.Logf("50 flows while one relay drains, each served, the slowest within %v", slowest.Round(time.Millisecond))
+		return servedWithin("the stop of a relay", slowest, failoverBound)
+	})
+}
+
+// HAProxy, which asks once a second, turns to the other relay in time when flows go on
+// coming, five a second.
+func TestTimedHAProxyRelayNearItsLimit(t *testing.T) {
+	newBalanced(t).nearLimit(func(*daemon, func() bool) { time.Sleep(200 * time.Millisecond) })
+}
+
+func servedWithin(after string, took, most time.Duration) error {
+	if took > most {
+		return fmt.Errorf("after %s a new flow waited %v, more than %v", after, took, most)
+	}
+	return nil
+}
