@@ -120,7 +120,7 @@ func TestCase21NoBuffers(t *testing.T) {
 			t.Run(tt.name+" "+unix.ErrnoName(errno), func(t *testing.T) {
 				t.Parallel()
 				listen := nettest.FreeAddress(t, "127.0.0.1")
-				relay := startDaemon(t, nil, errorsSupervised, single(listen, echo(t, "127.0.0.1:0"), "connect_timeout: 1s"))
+				relay := startDaemon(t, nil, errorsSupervised, single(listen, echo(t, "127.0.0.1:0"), "connect_timeout: 2s"))
 				dial := tcpscript.DialTo(listen)
 				running := hold(t, dial)
 				relay.supervisor.fail(tt.call, errno)
@@ -313,6 +313,23 @@ func TestCase22MemoryLimit(t *testing.T) {
 	var senders sync.WaitGroup
 	defer senders.Wait()
 	var targets []*net.TCPConn
+	// A sender writes with each tick, and after a look at the relay comes the next: they
+	// are no faster than the relay, on whatever machine.
+	var ticks []chan struct{}
+	tick := func() {
+		for _, c := range ticks {
+			select {
+			case c <- struct{}{}:
+			default: // it is held up
+			}
+		}
+	}
+	freely := sync.OnceFunc(func() {
+		for _, c := range ticks {
+			close(c)
+		}
+	})
+	defer freely()
 	for range flows {
 		c, err := dial(t.Context())
 		if err != nil {
@@ -322,10 +339,10 @@ func TestCase22MemoryLimit(t *testing.T) {
 		targets = append(targets, accept(t, listener))
 		c.SetDeadline(time.Now().Add(2 * patience))
 		_ = c.(*net.TCPConn).SetWriteBuffer(16 << 10)
+		ticked := make(chan struct{}, 1)
+		ticks = append(ticks, ticked)
 		senders.Go(func() {
-			pace := time.NewTicker(10 * time.Millisecond) // 40 MB/s, all of them together
-			defer pace.Stop()
-			for rest := data; len(rest) > 0; <-pace.C {
+			for rest := data; len(rest) > 0; <-ticked {
 				n, err := c.Write(rest[:min(len(rest), 16<<10)])
 				if err != nil {
 					t.Error(err)
@@ -338,15 +355,18 @@ func TestCase22MemoryLimit(t *testing.T) {
 		})
 	}
 	var most int64
-	last, since := int64(-1), time.Now()
+	const rounds = 100 // in which no sender moves, of one that is paused
+	last, still := int64(-1), 0
 	var s daemonStatus
 	nettest.Eventually(t, patience, func() bool {
 		s = relay.status()
 		most = max(most, s.Memory.UsedBytes)
-		if now := written.Load(); now != last {
-			last, since = now, time.Now()
+		if now := written.Load(); now != last || !s.Memory.Short {
+			last, still = now, 0
 		}
-		return time.Since(since) > 500*time.Millisecond && s.Memory.Short // without the latter the machine is slow
+		still++
+		tick()
+		return still > rounds
 	}, func() string {
 		return fmt.Sprintf("the senders, which wrote %d of %d bytes, do not pause for want of memory: %+v", last, int64(flows*each), s.Memory)
 	})
@@ -377,6 +397,7 @@ func TestCase22MemoryLimit(t *testing.T) {
 		t.Error("a flow began although the memory limit is reached")
 	}
 
+	freely()
 	var readers sync.WaitGroup
 	for i, c := range targets {
 		readers.Go(func() {

@@ -18,7 +18,7 @@ func TestTimedSheds(t *testing.T) {
 		run  func(*testing.T) shedTimes
 	}{
 		{"descriptors", shedBeforeDescriptorsAreUsedUp},
-		{"TCP memory", shedWhenTCPMemoryRunsShort},
+		{"TCP memory", func(t *testing.T) shedTimes { return shedWhenTCPMemoryRunsShort(t, 64<<20) }},
 		{"memory", shedWhenTheProcessRunsShortOfMemory},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

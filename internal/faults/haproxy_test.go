@@ -126,47 +126,27 @@ func (b *balanced) killRelay() (slowest time.Duration) {
 // by the other, and wait for the dead one only until HAProxy has noticed.
 func TestHAProxyHostKilled(t *testing.T) {
 	t.Parallel()
-	newBalanced(t, patientChecks...).killHost()
+	newBalanced(t, patientChecks...).killHost(func(string) {})
 }
 
-// hostDeath is how long things took when the host of a relay died.
-type hostDeath struct {
-	slowest time.Duration // of the new flows
-	known   time.Duration // until HAProxy knew
-	again   time.Duration // the slowest new flow since
-}
-
-func (b *balanced) killHost() (times hostDeath) {
+// killHost calls died when a host has died. It returns the longest times that new flows
+// took before HAProxy knew of that, and since.
+func (b *balanced) killHost(died func(name string)) (before, since time.Duration) {
 	t := b.t
 	t.Helper()
 	flows := b.throughBoth()
 	killed, left := pairNames[0], pairNames[1]
-	begin := time.Now()
 	nettest.Must(t, b.sw.Down(killed))
-	known := make(chan time.Duration, 1)
-	go func() {
-		defer close(known)
-		down := func() bool { return strings.Contains(b.haproxy.log.String(), "relays/"+killed+" is DOWN") }
-		for time.Since(begin) < patience {
-			if down() {
-				known <- time.Since(begin)
-				return
-			}
-			time.Sleep(5 * time.Millisecond) // between two looks at the log
-		}
-	}()
-	times.slowest = b.serve(20, "after the host's death")
-	var noticed bool
-	if times.known, noticed = <-known; !noticed {
-		t.Fatalf("HAProxy does not notice within %v that %s is dead", patience, killed)
-	}
+	died(killed)
+	before = b.serve(20, "after the host's death")
+	b.haproxy.expectLog(t, "relays/"+killed+" is DOWN")
 	total := b.total(left)
-	times.again = b.serve(20, "once that is known")
+	since = b.serve(20, "once that is known")
 	if n := b.total(left) - total; n != 20 {
 		t.Errorf("once the death is known, %s has %d of 20 flows", left, n)
 	}
 	flows[left].alive(t, "through the relay that is left")
-	return times
+	return before, since
 }
 
 // A relay is stopped while it has a flow: that goes on, new ones go to the
