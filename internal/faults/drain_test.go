@@ -18,6 +18,7 @@ import (
 // newcomers connect all the time, each with a byte that must come back.
 type newcomers struct {
 	served, refused atomic.Int64
+	late            atomic.Int64 // were cut since their handshakes took longer than the relay waits for one
 	stop            context.CancelFunc
 	all             sync.WaitGroup
 
@@ -46,6 +47,8 @@ func startNewcomers(t *testing.T, every time.Duration, dial dialFunc) *newcomers
 }
 
 func (n *newcomers) one(ctx context.Context, dial dialFunc) error {
+	// A listener that ends waits so long for the handshakes that it has answered.
+	const settleWithin = 1400 * time.Millisecond
 	began := time.Now()
 	c, err := dial(ctx)
 	switch {
@@ -59,13 +62,18 @@ func (n *newcomers) one(ctx context.Context, dial dialFunc) error {
 	stood := time.Since(began)
 	_ = c.SetDeadline(time.Now().Add(patience))
 	var b [1]byte
-	if _, err := c.Write([]byte{'?'}); err != nil {
-		return err
+	if _, err = c.Write([]byte{'?'}); err == nil {
+		_, err = io.ReadFull(c, b[:])
 	}
-	if _, err := io.ReadFull(c, b[:]); err != nil {
-		return fmt.Errorf("connected after %v and then %w", stood, err)
+	took := time.Since(began)
+	switch {
+	case err == nil:
+		n.served.Add(1)
+	case took >= settleWithin:
+		n.late.Add(1)
+	default:
+		return fmt.Errorf("connected after %v, and after %v %w", stood, took, err)
 	}
-	n.served.Add(1)
 	return nil
 }
 
@@ -76,7 +84,7 @@ func (n *newcomers) expectWhole(t *testing.T) {
 	t.Helper()
 	n.stop()
 	n.all.Wait()
-	t.Logf("%d served, %d refused", n.served.Load(), n.refused.Load())
+	t.Logf("%d served, %d refused, %d too late", n.served.Load(), n.refused.Load(), n.late.Load())
 	if len(n.broken) > 0 {
 		t.Errorf("%d connections stood and were cut, the first: %v", len(n.broken), n.broken[0])
 	}
@@ -88,7 +96,8 @@ func (n *newcomers) expectWhole(t *testing.T) {
 // TestHandshakesOutliveListener has clients connect over a slow path while
 // tunnels stop listening: drained, taken away by a reload, or with the relay.
 // Who has a connection keeps it, though the relay learns of it only a round trip
-// after it has answered.
+// after it has answered. A handshake that takes longer than the relay waits, 1.4 s, on a
+// machine that is busy, does not count: its client sees the reset no sooner than that.
 func TestHandshakesOutliveListener(t *testing.T) {
 	t.Parallel()
 	const oneWay, rounds = 60 * time.Millisecond, 2

@@ -187,7 +187,7 @@ func (b *balanced) drainRelay() (slowest time.Duration) {
 func TestHAProxyRelayNearItsLimit(t *testing.T) {
 	t.Parallel()
 	b := newBalanced(t, patientChecks...)
-	b.nearLimit(func(short *daemon, down func() bool) {
+	b.nearLimit(200, func(short *daemon, down func() bool) {
 		// The relay has said what HAProxy asks for: no more flows until it has asked.
 		opened := time.Now()
 		var s daemonStatus
@@ -201,13 +201,13 @@ func TestHAProxyRelayNearItsLimit(t *testing.T) {
 	})
 }
 
-// nearLimit calls between between two flows once one of the relays is near its limit.
-func (b *balanced) nearLimit(between func(short *daemon, down func() bool)) {
+// nearLimit opens flows until HAProxy uses one relay alone, since the other is near its
+// limit of descriptors. Near the limit it calls between before each further flow.
+func (b *balanced) nearLimit(limit int, between func(short *daemon, down func() bool)) {
 	t := b.t
 	t.Helper()
 	h, short := b.through()
 	left := other(short)
-	const limit = 400
 	b.relays[short].reload(fmt.Sprintf("control_socket: SOCKET\nlimits: {descriptors: %d}\n", limit) + example(t, "longhaul-behind-haproxy.yaml", "relay-b.example.net", "10.10.10.30"))
 	down := func() bool { return strings.Contains(b.haproxy.log.String(), "relays/"+short+" is DOWN") }
 	var flows []held

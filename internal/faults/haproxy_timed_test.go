@@ -19,9 +19,13 @@ func TestTimedHAProxyRelayKilled(t *testing.T) {
 	})
 }
 
+// HAProxy knows of a host's death after inter, a check that gets no answer within inter,
+// fastinter, and one more such check: 3.3 s in the example.
 func TestTimedHAProxyHostKilled(t *testing.T) {
+	const noticedBound = 3500 * time.Millisecond
 	nettest.MostOf(t, func() error {
 		b := newBalanced(t)
+		time.Sleep(2 * time.Second) // HAProxy takes a server that it has not checked yet for dead after one check
 		known := make(chan time.Duration, 1)
 		before, since := b.killHost(func(killed string) {
 			begin := time.Now()
@@ -35,8 +39,8 @@ func TestTimedHAProxyHostKilled(t *testing.T) {
 		noticed := <-known
 		t.Logf("20 flows after the host's death, each served, the slowest within %v; noticed after %v, and then the slowest within %v",
 			before.Round(time.Millisecond), noticed.Round(time.Millisecond), since.Round(time.Millisecond))
-		if noticed > failoverBound {
-			return fmt.Errorf("HAProxy noticed the host's death after %v, more than %v", noticed, failoverBound)
+		if noticed > noticedBound {
+			return fmt.Errorf("HAProxy noticed the host's death after %v, more than %v", noticed, noticedBound)
 		}
 		return servedWithin("the host's death", before, failoverBound)
 	})
@@ -53,7 +57,7 @@ func TestTimedHAProxyRelayDrains(t *testing.T) {
 // HAProxy, which asks once a second, turns to the other relay in time when flows go on
 // coming, five a second.
 func TestTimedHAProxyRelayNearItsLimit(t *testing.T) {
-	newBalanced(t).nearLimit(func(*daemon, func() bool) { time.Sleep(200 * time.Millisecond) })
+	newBalanced(t).nearLimit(400, func(*daemon, func() bool) { time.Sleep(200 * time.Millisecond) })
 }
 
 func servedWithin(after string, took, most time.Duration) error {
