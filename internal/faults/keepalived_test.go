@@ -89,19 +89,26 @@ func expectGone(t *testing.T, h held) {
 func TestKeepalivedRelayKilled(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, false, patientKeepalived...)
-	p.killRelay(p.expectServed)
-	p.moveAddress(p.expectServed)
+	p.killRelay(p.untilServed)
+	p.moveAddress(p.untilServed)
+}
+
+// untilServed waits until new connections are served, however long that takes.
+func (p *pair) untilServed(when string, _ time.Time) {
+	p.t.Helper()
+	p.expectServed(when)
 }
 
 // killRelay kills the active relay, calls again, which waits until new connections are
 // served, and has the relay come back.
-func (p *pair) killRelay(again func(when string)) {
+func (p *pair) killRelay(again func(when string, begin time.Time)) {
 	t := p.t
 	t.Helper()
 	active := p.active()
 	h := hold(t, p.dial(patience))
+	begin := time.Now()
 	p.relays[active].signal(syscall.SIGKILL)
-	again("after the kill")
+	again("after the kill", begin)
 	expectGone(t, h)
 	now := p.active()
 	if now == active {
@@ -121,13 +128,14 @@ func (p *pair) killRelay(again func(when string)) {
 }
 
 // moveAddress stops the keepalived of the active relay.
-func (p *pair) moveAddress(again func(when string)) {
+func (p *pair) moveAddress(again func(when string, begin time.Time)) {
 	t := p.t
 	t.Helper()
 	active := p.active()
+	begin := time.Now()
 	nettest.Must(t, p.keepaliveds[active].cmd.Process.Signal(syscall.SIGTERM))
-	again("after keepalived was stopped")
-	<-p.keepaliveds[active].exited
+	<-p.keepaliveds[active].exited // until then it has the address
+	again("after keepalived was stopped", begin)
 	if now := p.active(); now == active {
 		t.Fatalf("%s, whose keepalived was stopped, serves", now)
 	}
@@ -138,13 +146,13 @@ func (p *pair) moveAddress(again func(when string)) {
 func TestKeepalivedHostKilled(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, true, patientKeepalived...)
-	p.killHost(p.expectServed)
+	p.killHost(p.untilServed)
 }
 
 // killHost has the host of the active relay die, and calls again, which waits until new
 // connections are served. It returns how long after the death somebody was served who
 // connected right then, and waited as long as the kernel repeats its SYN.
-func (p *pair) killHost(again func(when string)) (waited time.Duration) {
+func (p *pair) killHost(again func(when string, begin time.Time)) (waited time.Duration) {
 	t := p.t
 	t.Helper()
 	active := p.active()
@@ -161,7 +169,7 @@ func (p *pair) killHost(again func(when string)) (waited time.Duration) {
 		}
 		waiting <- err
 	}()
-	again("after the host's death")
+	again("after the host's death", begin)
 	if err := <-waiting; err != nil {
 		t.Fatalf("who connected right after the host's death was never served: %v", err)
 	}

@@ -23,14 +23,14 @@ func TestTimedKeepalivedRelayKilled(t *testing.T) {
 	p := newPair(t, false)
 	var took []time.Duration
 	for range kills {
-		p.killRelay(func(when string) { took = append(took, p.servedAfter(when)) })
+		p.killRelay(func(when string, begin time.Time) { took = append(took, p.servedAfter(when, begin)) })
 	}
 	report(t, "kill -9 of longhaul", took, failoverBound)
 
 	took = nil
 	for range kills {
 		active := p.active()
-		p.moveAddress(func(when string) { took = append(took, p.servedAfter(when)) })
+		p.moveAddress(func(when string, begin time.Time) { took = append(took, p.servedAfter(when, begin)) })
 		p.startKeepalived(active)
 	}
 	report(t, "keepalived is stopped", took, failoverBound)
@@ -41,7 +41,7 @@ func TestTimedKeepalivedHostKilled(t *testing.T) {
 	for i := range kills {
 		t.Run(fmt.Sprint(i+1), func(t *testing.T) {
 			p := newPair(t, true)
-			waited = append(waited, p.killHost(func(when string) { took = append(took, p.servedAfter(when)) }))
+			waited = append(waited, p.killHost(func(when string, begin time.Time) { took = append(took, p.servedAfter(when, begin)) }))
 		})
 	}
 	report(t, "the host dies", took, failoverBound)
@@ -49,11 +49,10 @@ func TestTimedKeepalivedHostKilled(t *testing.T) {
 }
 
 // servedAfter tries new connections, one after the other, until one echoes, and returns
-// how long that took.
-func (s *site) servedAfter(when string) time.Duration {
+// how long after begin that was.
+func (s *site) servedAfter(when string, begin time.Time) time.Duration {
 	s.t.Helper()
 	const each = 200 * time.Millisecond
-	begin := time.Now()
 	var last error
 	for time.Since(begin) < patience {
 		var h held
