@@ -76,18 +76,18 @@ func TestCase26ProxyHeader(t *testing.T) {
 			reply, err := exchange(t, tt.from, listen, []byte(tt.sends))
 			if tt.reply != "" {
 				if err != nil || string(reply) != tt.reply {
-					t.Errorf("got %q, %v; want %q", reply, err, tt.reply)
+					t.Errorf("the client got %q, %v; want %q", reply, err, tt.reply)
 				}
 				return
 			}
 			if !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) || len(reply) > 0 {
-				t.Errorf("got %q, %v; want a reset", reply, err)
+				t.Errorf("the client got %q, %v; want a reset", reply, err)
 			}
 		})
 	}
 	d.expectLog(`msg="connection refused" tunnel=main .*reason=bad-proxy-header`)
 	if st := d.status().tunnel("main"); st.FlowsNow != 0 {
-		t.Errorf("%d flows are left", st.FlowsNow)
+		t.Errorf("%d flows are left after the headers", st.FlowsNow)
 	}
 }
 
@@ -105,7 +105,7 @@ func TestCase26HeaderThatStops(t *testing.T) {
 	io.WriteString(c, "PROXY TCP4 192.0.2.1")
 	c.SetDeadline(time.Now().Add(patience))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("got %v, want a reset", err)
+		t.Errorf("a client that stops within its header got %v, want a reset", err)
 	}
 }
 
@@ -145,12 +145,12 @@ func TestCase27Access(t *testing.T) {
 			reply, err := exchange(t, tt.from, to, []byte("hello"))
 			if tt.allowed {
 				if err != nil || string(reply) != "hello" {
-					t.Errorf("got %q, %v; want to be let in", reply, err)
+					t.Errorf("the client got %q, %v; want to be let in", reply, err)
 				}
 				return
 			}
 			if err == nil || len(reply) > 0 {
-				t.Errorf("got %q, %v; want a reset", reply, err)
+				t.Errorf("the client got %q, %v; want a reset", reply, err)
 			}
 			d.expectLog(`msg="connection refused" tunnel=main client=\S*` + strings.ReplaceAll(tt.from, ".", `\.`) + `\S* .*reason=denied`)
 		})
@@ -167,7 +167,7 @@ func TestCase28Garbage(t *testing.T) {
 	const many = 50
 	for range many {
 		if reply, err := exchange(t, "", listen, garbage); err == nil || len(reply) > 0 {
-			t.Fatalf("got %q, %v; want a reset", reply, err)
+			t.Fatalf("the client got %q, %v; want a reset", reply, err)
 		}
 	}
 	for range many {
@@ -187,11 +187,11 @@ func TestCase28Garbage(t *testing.T) {
 	d.expectLog(`msg="connection refused"`)
 	// A flow that works, and its line, come after all of the garbage's.
 	if reply, err := exchange(t, "", listen, []byte("PROXY UNKNOWN\r\nhello")); err != nil || string(reply) != "hello" {
-		t.Fatalf("got %q, %v; want an answer", reply, err)
+		t.Fatalf("after the garbage a client got %q, %v; want an answer", reply, err)
 	}
 	d.expectLog(`msg=flow .*\bend=end `)
 	if lines := d.log.count("\n"); d.log.count("refused") != 1 || lines > 6 {
-		t.Errorf("%d lines, %d of them about garbage; want one of these:\n%s", lines, d.log.count("refused"), d.log)
+		t.Errorf("the log has %d lines, %d of them about garbage; want one of these:\n%s", lines, d.log.count("refused"), d.log)
 	}
 	nettest.Eventually(t, patience, func() bool { return d.status().FlowsNow == 0 }, func() string { return "flows are left" })
 }
@@ -204,7 +204,7 @@ func TestCase29Secrets(t *testing.T) {
 	listen := nettest.FreeAddress(t, "127.79.4.1")
 	d := startTunnel(t, listen, "")
 	if reply, err := exchange(t, "", listen, []byte(secret)); err != nil || string(reply) != secret {
-		t.Fatalf("got %q, %v", reply, err)
+		t.Fatalf("the client got %q, %v; want the secret back", reply, err)
 	}
 	d.expectLog(`msg=flow .*\bend=end `)
 	d.write(fmt.Sprintf("control_socket: SOCKET\ntunnels:\n  - name: main\n    listen: %q\n    forward: %q\n", listen, "user:"+secret+"@127.0.0.1:5432"))

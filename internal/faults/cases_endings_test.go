@@ -42,11 +42,16 @@ var scripted = []struct {
 	{10, sequences + "2-target-refuses.tcp", "", ""},
 	{12, "testdata/12-no-byte.tcp", "end", ""},
 	{12, "testdata/12-no-byte-target-first.tcp", "end", ""},
-	{17, "testdata/17-idle-but-alive.tcp", "end", "defaults: {lan: {keepalive: {idle: 1s, interval: 1s, count: 3}}, wan: {keepalive: {idle: 1s, interval: 1s, count: 3}}}\n"},
+	{17, "testdata/17-idle-but-alive.tcp", "end", quickKeepalive},
 	{19, "testdata/19-target-says-nothing-client-resets.tcp", "client-reset", ""},
 	{19, "testdata/19-target-says-nothing-client-closes.tcp", "", "half_close_timeout: 2s\n"},
 	{19, "testdata/19-target-never-accepts.tcp", "client-reset", ""},
 }
+
+const quickKeepalive = `defaults:
+  lan: {keepalive: {idle: 1s, interval: 1s, count: 3}}
+  wan: {keepalive: {idle: 1s, interval: 1s, count: 3}}
+`
 
 func TestScriptedCases(t *testing.T) {
 	t.Parallel()
@@ -108,7 +113,7 @@ func (w way) start(t *testing.T, more string) *chain {
 	to := c.target
 	for range w.relays {
 		listen := nettest.FreeAddress(t, w.host)
-		d := startDaemon(t, nil, unsupervised, fmt.Sprintf("control_socket: SOCKET\nworkers: 1\n%stunnels:\n  - name: main\n    listen: %q\n    forward: %q\n", more, listen, to))
+		d := startDaemon(t, nil, unsupervised, "workers: 1\n"+more+single(listen, to, ""))
 		c.relays = append([]*daemon{d}, c.relays...)
 		to = listen
 	}

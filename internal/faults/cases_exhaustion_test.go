@@ -79,7 +79,7 @@ func outOfDescriptors(t *testing.T, paused func(*daemon)) {
 		t.Errorf("%d clients were served with 10 more descriptors", n)
 	}
 	if n := relay.log.count("accepting is paused"); n != 1 {
-		t.Errorf("%d lines about the pause", n)
+		t.Errorf("the log has %d lines about the pause, want 1", n)
 	}
 	close(release)
 	for range clients {
@@ -93,7 +93,7 @@ func outOfDescriptors(t *testing.T, paused func(*daemon)) {
 	}
 	nettest.Eventually(t, patience, func() bool { return relay.status().FlowsNow == 0 }, func() string { return "flows are left" })
 	if s := relay.status(); s.AcceptPaused || s.tunnel("main").Errors > 0 || s.tunnel("main").FlowsTotal != clients+2 {
-		t.Errorf("%+v", s.tunnel("main"))
+		t.Errorf("after the pause: accepting paused %v, %+v; want %d flows in all, and no errors", s.AcceptPaused, s.tunnel("main"), clients+2)
 	}
 }
 
@@ -374,7 +374,7 @@ func TestCase22MemoryLimit(t *testing.T) {
 		float64(s.Memory.UsedBytes)/(1<<20), limit>>20, float64(most)/(1<<20), float64(last)/(1<<20), flows*each>>20,
 		float64(s.Process.ResidentBytes-resident)/(1<<20))
 	if most > limit*5/4 || last >= flows*each {
-		t.Errorf("%+v, at most %d", s.Memory, most)
+		t.Errorf("the relay held up to %d bytes with a limit of %d, and the clients wrote %d: %+v", most, limit, last, s.Memory)
 	}
 	relay.expectLog(`msg="memory is short: senders are slowed down"`)
 
@@ -480,7 +480,7 @@ func TestCase24FlowLimit(t *testing.T) {
 	}
 	relay.expectLog(`level=WARN msg="connection refused" tunnel=main .*reason=flow-limit`)
 	if s := relay.status().tunnel("main"); s.Limited != 3 || s.FlowsNow != 2 || s.FlowsTotal != 2 {
-		t.Errorf("%+v; want 3 limited, 2 flows", s)
+		t.Errorf("the tunnel has %+v; want 3 limited, 2 flows", s)
 	}
 	a.alive(t, "at the limit")
 	a.release(t)

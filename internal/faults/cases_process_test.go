@@ -87,7 +87,7 @@ func TestCase30ReloadsUnderLoad(t *testing.T) {
 	})
 	t.Logf("%d reloads, %d connections, %d failed", reloads, connections.Load(), failed.Load())
 	if s := relay.status(); s.tunnel("main").FlowsTotal != connections.Load()+1 || s.tunnel("main").Limited+s.tunnel("main").Refused+s.tunnel("main").Errors > 0 {
-		t.Errorf("%+v, and there were %d connections", s.tunnel("main"), connections.Load()+1)
+		t.Errorf("the tunnel has %+v, and there were %d connections, none of which may fail", s.tunnel("main"), connections.Load()+1)
 	}
 	if n := relay.log.count("msg=reloaded"); n != reloads+1 {
 		t.Errorf("%d reloads are in the log, want %d", n, reloads+1)
@@ -164,7 +164,7 @@ func TestCase31BrokenConfiguration(t *testing.T) {
 			func() string { return tt.name + ": the log does not say that the reload failed\n" + relay.log.String() })
 		relay.expectLog(tt.log)
 		if s := relay.status(); s.LastReload == nil || s.LastReload.OK || s.LastReload.Error == "" || len(s.Tunnels) != 1 {
-			t.Errorf("%s: %+v, %+v", tt.name, s.LastReload, s.Tunnels)
+			t.Errorf("%s: the last reload is %+v and the tunnels are %+v; want a failure, its error, and one tunnel", tt.name, s.LastReload, s.Tunnels)
 		}
 		running.alive(t, tt.name)
 		hold(t, dial).release(t)
@@ -269,7 +269,7 @@ func TestCase32UpgradesDoNotWaitForFlows(t *testing.T) {
 	for _, f := range flows[1:] {
 		f.SetReadDeadline(time.Now().Add(patience))
 		if n, err := f.Read(make([]byte, 1)); n > 0 || !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("%d bytes, %v; want a reset", n, err)
+			t.Errorf("a flow at the deadline got %d bytes, %v; want a reset", n, err)
 		}
 	}
 	nettest.Eventually(t, patience, func() bool { return relay.log.count(`msg="stopped, flows were reset" flows=2`) == 1 },
@@ -309,7 +309,7 @@ func TestCase33UpgradeToWhatDoesNotRun(t *testing.T) {
 	u.relay.write(good)
 	pid, err := u.relay.upgrade("")
 	if err != nil || u.relay.status().PID != pid {
-		t.Fatalf("%d, %v", pid, err)
+		t.Fatalf("an upgrade to a program that runs: process %d, %v", pid, err)
 	}
 	u.running.alive(t, "after an upgrade that succeeded")
 	u.running.release(t)
@@ -318,7 +318,7 @@ func TestCase33UpgradeToWhatDoesNotRun(t *testing.T) {
 	// The first process of a container takes all others with it.
 	first := startDaemon(t, nil, firstProcess, single(nettest.FreeAddress(t, "127.0.0.1"), u.target, ""))
 	if _, err := first.upgrade(""); err == nil || !strings.Contains(err.Error(), "the first process of its container") {
-		t.Errorf("got %v", err)
+		t.Errorf("the first process of a container answers %v, want a refusal", err)
 	}
 }
 
@@ -449,7 +449,7 @@ tunnels:
 		}
 		hold(t, main).release(t) // and new ones come in
 		if s := relay.status(); s.tunnel("main").FlowsNow < int64(len(running)) || s.tunnel("main").Errors > 0 || s.tunnel("main").Limited > 0 {
-			t.Errorf("%s: %+v", when, s.tunnel("main"))
+			t.Errorf("%s: the tunnel has %+v; want %d flows, none limited, no errors", when, s.tunnel("main"), len(running))
 		}
 	}
 	allAlive("before")

@@ -271,7 +271,7 @@ func shedWhenTCPMemoryRunsShort(t *testing.T, others int64) (times shedTimes) {
 	expectReset(t, dial, patience)
 	s := relay.status()
 	if s.tunnel("main").Shed == 0 || len(s.Resources.Shedding) != 1 || s.Resources.Shedding[0] != "tcp_memory" {
-		t.Errorf("%+v, %+v", s.Resources, s.tunnel("main"))
+		t.Errorf("TCP memory is short, and the relay has %+v, %+v; want it to shed for tcp_memory", s.Resources, s.tunnel("main"))
 	}
 	begin := time.Now()
 	for _, c := range senders {

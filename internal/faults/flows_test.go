@@ -102,7 +102,7 @@ func (h held) release(t *testing.T) {
 		t.Error(err)
 	}
 	if n, err := h.Read(make([]byte, 1)); n != 0 || err != io.EOF {
-		t.Errorf("%d bytes, %v; want the end", n, err)
+		t.Errorf("a flow whose client ended got %d bytes, %v; want the end", n, err)
 	}
 	h.Close()
 }
@@ -116,11 +116,11 @@ func expectReset(t *testing.T, dial dialFunc, within time.Duration) {
 		c.SetDeadline(time.Now().Add(within))
 		var n int
 		if n, err = c.Read(make([]byte, 1)); n > 0 {
-			t.Error("got a byte, want a reset")
+			t.Error("a new connection got a byte, want a reset")
 		}
 	}
 	if !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("got %v, want a reset", err)
+		t.Errorf("a new connection got %v, want a reset", err)
 	}
 }
 

@@ -175,7 +175,7 @@ func (p *pair) killHost(again func(when string, begin time.Time)) (waited time.D
 	}
 	expectGone(t, h)
 	if now := p.active(); now != other(active) {
-		t.Errorf("%s serves", now)
+		t.Errorf("after the death of %s the relay that serves is %s", active, now)
 	}
 	return waited
 }
