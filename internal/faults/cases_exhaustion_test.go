@@ -298,7 +298,7 @@ func usePipePages(t *testing.T) (free func()) {
 // not a byte that was accepted is dropped.
 func TestCase22MemoryLimit(t *testing.T) {
 	t.Parallel()
-	const limit, flows, each = 16 << 20, 24, 2 << 20
+	const limit, flows, each = 8 << 20, 24, 2 << 20
 	p := newPath(t)
 	relay := p.relay(fmt.Sprintf("control_socket: SOCKET\nmemory_limit: %d\ntunnels:\n  - {name: main, listen: %s:%d, forward: %s:%d}\n",
 		limit, relayNear, listenPort, targetAddress, targetPort))

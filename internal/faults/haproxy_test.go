@@ -19,9 +19,10 @@ type balanced struct {
 	haproxy *peer
 }
 
-// patientChecks has HAProxy wait for the answers of relays on a busy machine. It finds
-// the dead all the same: they refuse, or do not even accept.
-var patientChecks = []string{"timeout check 1s", "timeout check 30s"}
+// patientChecks has HAProxy wait for the answers of relays on a busy machine, and for a
+// SYN that was lost and is sent again after a second. It finds the dead all the same:
+// they refuse, or do not even accept.
+var patientChecks = []string{"timeout check 1s", "timeout check 30s", "inter 1s", "inter 2s"}
 
 // newBalanced starts them, with other words in place of some of HAProxy's example.
 func newBalanced(t *testing.T, otherWords ...string) *balanced {

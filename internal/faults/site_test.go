@@ -78,7 +78,29 @@ func newSite(t *testing.T, withBalancer bool) *site {
 		t.Fatal(err)
 	}
 	serveEcho(t, l)
+	for name := range s.hosts {
+		s.expectPath(name)
+	}
 	return s
+}
+
+// expectPath waits until a host reaches relay-b. It does not while the kernel's table of
+// neighbours, one for all namespaces (gc_thresh3), is full of other tests' addresses.
+func (s *site) expectPath(from string) {
+	s.t.Helper()
+	var last error
+	nettest.Eventually(s.t, patience, func() bool {
+		last = s.hosts[from].Do(func() error {
+			ctx, cancel := context.WithTimeout(s.t.Context(), time.Second)
+			defer cancel()
+			c, err := tcpscript.DialTo("10.10.10.30:6000")(ctx)
+			if err == nil {
+				c.Close()
+			}
+			return err
+		})
+		return last == nil
+	}, func() string { return fmt.Sprintf("%s does not reach relay-b: %v", from, last) })
 }
 
 // example reads a file of packaging/examples/ha, with other words in place of
