@@ -104,13 +104,13 @@ func (p Path) with(dir link.Direction, change func(*link.Settings), f func() err
 // them again under the same seed to see the same ones go missing. Afterwards
 // the direction's random choices begin anew.
 func (p Path) Loss(ctx context.Context, dir link.Direction, packets int) (loss, pattern Row, err error) {
-	var first, second arrivals
+	var first, second *arrivals
 	s := p.Link.Settings(dir)
 	isolate := func(s *link.Settings) {
 		noBottleneck(s)
 		s.Policer = link.Policer{}
 	}
-	for _, got := range []*arrivals{&first, &second} {
+	for _, got := range []**arrivals{&first, &second} {
 		// Another seed and back restarts the generators.
 		if err := p.with(dir, func(s *link.Settings) { s.Seed++ }, func() error { return nil }); err != nil {
 			return loss, pattern, err
@@ -123,7 +123,7 @@ func (p Path) Loss(ctx context.Context, dir link.Direction, packets int) (loss, 
 			return loss, pattern, fmt.Errorf("loss %v: %w", dir, err)
 		}
 	}
-	want, sigma, got := s.Loss.Share(), s.Loss.Sigma(packets), 1-float64(first.count)/float64(packets)
+	want, sigma, got := s.Loss.Share(), s.Loss.Sigma(packets), 1-float64(first.count.Load())/float64(packets)
 	loss = Row{
 		What:  fmt.Sprintf("loss %v", dir),
 		Asked: fmt.Sprintf("%.3f %% ± %.3f %%", want*100, LossSigmas*sigma*100),

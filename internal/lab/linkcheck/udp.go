@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,22 +26,24 @@ const (
 	numberedBytes = 32
 
 	floodExcess   = 1.15 // times the rate that is measured
-	floodTime     = 2 * time.Second
-	floodPackets  = 300 // at least, as long as they take less than floodTimeMax
+	floodPackets  = 300  // at least, as long as they take less than floodTimeMax
 	floodTimeMax  = 15 * time.Second
 	floodSegments = 40
 )
 
+// floodTime is how long a rate is measured.
+var floodTime = 2 * time.Second
+
 // arrivals are what came in of a numbered sequence.
 type arrivals struct {
 	seen  []bool
-	count int
+	count atomic.Int64
 }
 
 // numbered sends packets with their numbers in them.
-func (p Path) numbered(ctx context.Context, dir link.Direction, packets int) (arrivals, error) {
-	got := arrivals{seen: make([]bool, packets)}
-	dropsBefore := p.Link.Counters(dir)
+func (p Path) numbered(ctx context.Context, dir link.Direction, packets int) (*arrivals, error) {
+	got := &arrivals{seen: make([]bool, packets)}
+	before := p.Link.Counters(dir)
 	rx, tx, err := p.sockets(dir)
 	if err != nil {
 		return got, err
@@ -60,7 +63,7 @@ func (p Path) numbered(ctx context.Context, dir link.Direction, packets int) (ar
 				}
 				if n := binary.BigEndian.Uint32(payloads[i].Buffers[0]); int(n) < packets && !got.seen[n] {
 					got.seen[n] = true
-					got.count++
+					got.count.Add(1)
 				}
 			}
 			return nil
@@ -76,10 +79,28 @@ func (p Path) numbered(ctx context.Context, dir link.Direction, packets int) (ar
 		}
 		return nil
 	})
-	p.lastOnTheWay(rx, dir)
-	err = errors.Join(err, <-received)
+	p.lastOnTheWay(rx, dir, 10*time.Second)
+	// Once the link has delivered all that it did not lose, and all of that has
+	// come, nothing is left to wait for.
+	whole := func() bool {
+		c := p.Link.Counters(dir)
+		return c.PacketsIn-before.PacketsIn >= uint64(packets) && c.InFlight == 0 &&
+			uint64(got.count.Load()) == c.PacketsDelivered-before.PacketsDelivered
+	}
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for receiving := true; receiving; {
+		select {
+		case receiveErr := <-received:
+			err, receiving = errors.Join(err, receiveErr), false
+		case <-look.C:
+			if whole() {
+				_ = rx.SetReadDeadline(time.Now())
+			}
+		}
+	}
 	c := p.Link.Counters(dir)
-	if n := c.DeviceDrops - dropsBefore.DeviceDrops; err == nil && n > 0 {
+	if n := c.DeviceDrops - before.DeviceDrops; err == nil && n > 0 {
 		err = fmt.Errorf("the kernel dropped %d packets before the emulator read them, give this machine more idle CPU and repeat", n)
 	}
 	return got, err
@@ -148,7 +169,7 @@ func (p Path) flood(ctx context.Context, dir link.Direction, rate float64) (floa
 		}
 		return nil
 	})
-	p.lastOnTheWay(rx, dir)
+	p.lastOnTheWay(rx, dir, 300*time.Millisecond)
 	if err := errors.Join(err, <-received); err != nil {
 		return 0, err
 	}
@@ -179,10 +200,11 @@ func paced(ctx context.Context, pause time.Duration, times int, f func(int) erro
 	return nil
 }
 
-// lastOnTheWay bounds how long the receiver still waits.
-func (p Path) lastOnTheWay(rx *net.UDPConn, dir link.Direction) {
+// lastOnTheWay bounds how long the receiver still waits. late is for what a busy
+// machine adds.
+func (p Path) lastOnTheWay(rx *net.UDPConn, dir link.Direction, late time.Duration) {
 	s := p.Link.Settings(dir)
-	wait := s.Delay + s.Jitter + s.Reorder.Hold + 300*time.Millisecond
+	wait := s.Delay + s.Jitter + s.Reorder.Hold + late
 	if s.RateBps > 0 {
 		wait += time.Duration(float64(s.QueueLimitBytes(p.Link.Settings(1-dir).Delay)) * 8e9 / float64(s.RateBps))
 	}
