@@ -2,6 +2,7 @@ package linkcheck_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,10 @@ import (
 	"longhaul/internal/lab/linktest"
 	"longhaul/internal/nettest"
 )
+
+// These tests hold counts. How well the emulator keeps its times and rates is
+// measured by `longhaul lab check`, and for more settings by the tests under the
+// build tag "timed".
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
@@ -23,118 +28,114 @@ func newPath(t *testing.T, kind linktest.Kind, ab, ba link.Settings, v6 bool) li
 	return p
 }
 
-// settles expects every row of a measurement to hold.
-func settles(t *testing.T, measure func() ([]linkcheck.Row, error)) {
-	t.Helper()
-	nettest.Settles(t, func() error {
-		rows, err := measure()
-		for _, row := range rows {
-			t.Logf("%-45s asked %-28s got %s", row.What, row.Asked, row.Got)
-			if !row.OK && err == nil {
-				err = fmt.Errorf("%s: asked %s, got %s", row.What, row.Asked, row.Got)
-			}
-		}
-		return err
-	})
-}
-
-// one makes a measurement of one row one of several.
-func one(row linkcheck.Row, err error) ([]linkcheck.Row, error) {
-	return []linkcheck.Row{row}, err
-}
-
 func forEachKind(t *testing.T, f func(t *testing.T, kind linktest.Kind)) {
 	for _, kind := range linktest.Kinds {
 		t.Run(kind.Name, func(t *testing.T) { f(t, kind) })
 	}
 }
 
-func TestIdleRTT(t *testing.T) {
+// policed is a path whose policer admits half of what its bottleneck carries.
+func policed(rateBps int64) link.Settings {
+	return link.Settings{Delay: time.Millisecond, RateBps: 2 * rateBps, Policer: link.Policer{RateBps: rateBps, BurstBytes: 64 << 10}}
+}
+
+// tcpPath loses packets, which TCP's row is measured without.
+func tcpPath() link.Settings {
+	return link.Settings{Delay: 10 * time.Millisecond, RateBps: 100e6, Loss: link.Loss{Probability: 0.1}}
+}
+
+// An echo takes both delays at least, and its row says what it took.
+func TestIdleRTTIsNeverShorterThanAsked(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
-		p := newPath(t, kind, link.Settings{}, link.Settings{}, kind.Name == "veth")
-		for _, rtt := range []time.Duration{0, 200 * time.Microsecond, 10 * time.Millisecond, 63 * time.Millisecond, 300 * time.Millisecond} {
-			for _, dir := range []link.Direction{link.AToB, link.BToA} {
-				if err := p.Link.Set(dir, link.Settings{Delay: rtt / 2, RateBps: 1e9}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			settles(t, func() ([]linkcheck.Row, error) { return one(p.IdleRTT(t.Context())) })
+		s := link.Settings{Delay: 5 * time.Millisecond, RateBps: 1e9}
+		p := newPath(t, kind, s, s, kind.Name == "veth")
+		row, err := p.IdleRTT(t.Context())
+		nettest.Must(t, err)
+		var ms float64
+		if _, err := fmt.Sscanf(row.Got, "%f ms", &ms); err != nil || ms < 10 || row.What != "idle RTT" || row.Asked != "10.001 ms" && row.Asked != "10.002 ms" {
+			t.Errorf("the row is %+v, want an idle RTT of at least 10 ms: %v", row, err)
 		}
 	})
 }
 
-func TestRate(t *testing.T) {
+// The rows of a rate and of a policer say what was asked and what came, and the
+// settings that they are measured without come back.
+func TestRateAndPolicer(t *testing.T) {
+	linkcheck.Shorten(t)
 	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
-		p := newPath(t, kind, link.Settings{}, link.Settings{}, kind.Name == "veth")
-		for _, s := range []link.Settings{
-			{RateBps: 1e6}, {RateBps: 10e6}, {RateBps: 100e6},
-			{RateBps: 20e6, ATM: true}, {RateBps: 100e6, PacketsPerSecond: 2000},
-		} {
-			s.Delay = time.Millisecond
-			if err := p.Link.Set(link.AToB, s); err != nil {
-				t.Fatal(err)
+		s := policed(10e6)
+		s.Loss.Probability, s.Policer.BurstBytes = 0.1, 16<<10
+		p := newPath(t, kind, s, link.Settings{}, kind.Name == "veth")
+		rate, err := p.Rate(t.Context(), link.AToB)
+		nettest.Must(t, err)
+		before := p.Link.Counters(link.AToB)
+		policer, err := p.Policer(t.Context(), link.AToB)
+		nettest.Must(t, err)
+		for _, row := range []struct {
+			linkcheck.Row
+			what, asked string
+		}{{rate, "rate a-to-b", "20.000 Mb/s"}, {policer, "policer a-to-b", "10.000 Mb/s + 13.1 %"}} {
+			if row.What != row.what || row.Asked != row.asked || !strings.Contains(row.Got, " Mb/s (") {
+				t.Errorf("the row is %+v, want %s, asked %s, and a rate", row.Row, row.what, row.asked)
 			}
-			settles(t, func() ([]linkcheck.Row, error) { return one(p.Rate(t.Context(), link.AToB)) })
+		}
+		c := p.Link.Counters(link.AToB)
+		if before.Policed != 0 || c.Policed == 0 || c.Lost != 0 || c.QueueDrops != before.QueueDrops {
+			t.Errorf("the flood of the rate, then that of the policer, lost other packets than those above the policer's rate:\n%+v\n%+v", before, c)
+		}
+		if got := p.Link.Settings(link.AToB); got != s {
+			t.Errorf("the settings were left as %+v, want %+v", got, s)
 		}
 	})
 }
 
-func TestPolicer(t *testing.T) {
-	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
-		p := newPath(t, kind, link.Settings{}, link.Settings{}, kind.Name == "veth")
-		for _, rate := range []int64{5e6, 50e6} {
-			s := link.Settings{Delay: time.Millisecond, RateBps: 2 * rate, Policer: link.Policer{RateBps: rate, BurstBytes: 64 << 10}}
-			if err := p.Link.Set(link.AToB, s); err != nil {
-				t.Fatal(err)
-			}
-			before := p.Link.Counters(link.AToB)
-			settles(t, func() ([]linkcheck.Row, error) { return one(p.Policer(t.Context(), link.AToB)) })
-			if c := p.Link.Counters(link.AToB); c.Policed == before.Policed || c.QueueDrops != before.QueueDrops {
-				t.Errorf("policed at %d bit/s: counters %+v, before %+v", rate, c, before)
-			}
-		}
-	})
-}
-
+// A seed gives the same losses twice, and as many as the link counts.
 func TestLoss(t *testing.T) {
+	const packets = 400
 	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
 		p := newPath(t, kind, link.Settings{}, link.Settings{}, false)
 		for _, loss := range []link.Loss{
 			{},
-			{Probability: 0.01},
 			{Probability: 0.1},
-			{Probability: 0.001, ToBad: 0.005, ToGood: 0.2, BadProbability: 0.5},
+			{Probability: 0.01, ToBad: 0.05, ToGood: 0.2, BadProbability: 0.5},
 		} {
-			if err := p.Link.Set(link.BToA, link.Settings{Delay: time.Millisecond, Loss: loss, Seed: 42}); err != nil {
-				t.Fatal(err)
+			nettest.Must(t, p.Link.Set(link.BToA, link.Settings{Delay: time.Millisecond, Loss: loss, Seed: 42}))
+			before := p.Link.Counters(link.BToA)
+			lost, pattern, err := p.Loss(t.Context(), link.BToA, packets)
+			nettest.Must(t, err)
+			for _, row := range []linkcheck.Row{lost, pattern} {
+				if !row.OK {
+					t.Errorf("%s: asked %s, got %s", row.What, row.Asked, row.Got)
+				}
 			}
-			settles(t, func() ([]linkcheck.Row, error) {
-				lost, pattern, err := p.Loss(t.Context(), link.BToA, 20_000)
-				return []linkcheck.Row{lost, pattern}, err
-			})
+			c := p.Link.Counters(link.BToA)
+			if want := fmt.Sprintf("%.3f %% of %d", float64(c.Lost-before.Lost)/2/packets*100, packets); lost.Got != want {
+				t.Errorf("the row says %s, the link's counters %s", lost.Got, want)
+			}
+			if n := c.PacketsIn - before.PacketsIn; n != 2*packets {
+				t.Errorf("%d packets crossed the link, want those of the check alone, %d", n, 2*packets)
+			}
 		}
 	})
 }
 
-// At a tenth of what lab check asks for, so that a busy machine does not fail it.
+// TCP's row is measured without loss, and the settings come back.
 func TestTCP(t *testing.T) {
+	linkcheck.Shorten(t)
 	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
-		s := link.Settings{Delay: 10 * time.Millisecond, RateBps: 100e6, Loss: link.Loss{Probability: 0.1}}
+		s := tcpPath()
 		p := newPath(t, kind, s, s, false)
-		settles(t, func() ([]linkcheck.Row, error) {
-			before := p.Link.Counters(link.AToB).DeviceDrops
-			row, err := p.TCP(t.Context(), link.AToB, 2*time.Second)
-			if n := p.Link.Counters(link.AToB).DeviceDrops - before; err == nil && n > 0 {
-				err = fmt.Errorf("%d packets were lost beside the settings", n)
-			}
-			return one(row, err)
-		})
-		if got := p.Link.Settings(link.AToB); got != s {
-			t.Errorf("the settings were left as %+v", got)
+		row, err := p.TCP(t.Context(), link.AToB, 100*time.Millisecond)
+		nettest.Must(t, err)
+		if row.What != "TCP goodput a-to-b" || row.Asked != "≥ 97 % of 96.533 Mb/s" || !strings.Contains(row.Got, " % (") {
+			t.Errorf("the row is %+v", row)
 		}
-		// In front of a veth port an emulator that runs late loses some.
-		if c := p.Link.Counters(link.AToB); c.WriteErrors != 0 || c.DeviceDrops != 0 && kind.Name != "veth" {
-			t.Errorf("lost beside the settings: %+v", c)
+		c := p.Link.Counters(link.AToB)
+		if c.Lost != 0 || c.WriteErrors != 0 {
+			t.Errorf("lost while TCP was measured: %+v", c)
+		}
+		if got := p.Link.Settings(link.AToB); got != s {
+			t.Errorf("the settings were left as %+v, want %+v", got, s)
 		}
 	})
 }

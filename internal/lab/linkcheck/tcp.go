@@ -12,6 +12,9 @@ import (
 	"longhaul/internal/lab/link"
 )
 
+// tcpSettle is how long a connection runs before it is measured, beside 15 round trips.
+var tcpSettle = 2 * time.Second
+
 // TCP fills the link with one connection of the hosts' kernels and compares
 // its goodput in the steady state with what full segments with timestamps can
 // carry. For its time the queue holds whatever the window allows, loss is off,
@@ -43,7 +46,7 @@ func (p Path) TCP(ctx context.Context, dir link.Direction, during time.Duration)
 	err := p.with(dir, isolate, func() error {
 		return withWindow(from, window, func() error {
 			return withWindow(to, window, func() (err error) {
-				goodput, cpuPerGB, err = p.stream(ctx, from, to, 2*time.Second+15*rtt, during)
+				goodput, cpuPerGB, err = p.stream(ctx, from, to, tcpSettle+15*rtt, during)
 				return err
 			})
 		})

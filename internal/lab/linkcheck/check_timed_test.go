@@ -1,0 +1,75 @@
+//go:build timed
+
+package linkcheck_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/linkcheck"
+	"longhaul/internal/lab/linktest"
+	"longhaul/internal/nettest"
+)
+
+// holds expects every row of a measurement to be as asked.
+func holds(t *testing.T, measure func() (linkcheck.Row, error)) {
+	t.Helper()
+	nettest.MostOf(t, func() error {
+		row, err := measure()
+		if err != nil {
+			return err
+		}
+		t.Logf("%-45s asked %-28s got %s", row.What, row.Asked, row.Got)
+		if !row.OK {
+			return fmt.Errorf("%s: asked %s, got %s", row.What, row.Asked, row.Got)
+		}
+		return nil
+	})
+}
+
+func TestIdleRTTIsAsAsked(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		p := newPath(t, kind, link.Settings{}, link.Settings{}, kind.Name == "veth")
+		for _, rtt := range []time.Duration{0, 200 * time.Microsecond, 10 * time.Millisecond, 63 * time.Millisecond, 300 * time.Millisecond} {
+			for _, dir := range []link.Direction{link.AToB, link.BToA} {
+				nettest.Must(t, p.Link.Set(dir, link.Settings{Delay: rtt / 2, RateBps: 1e9}))
+			}
+			holds(t, func() (linkcheck.Row, error) { return p.IdleRTT(t.Context()) })
+		}
+	})
+}
+
+func TestRateIsAsAsked(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		p := newPath(t, kind, link.Settings{}, link.Settings{}, kind.Name == "veth")
+		for _, s := range []link.Settings{
+			{RateBps: 1e6}, {RateBps: 10e6}, {RateBps: 100e6},
+			{RateBps: 20e6, ATM: true}, {RateBps: 100e6, PacketsPerSecond: 2000},
+		} {
+			s.Delay = time.Millisecond
+			nettest.Must(t, p.Link.Set(link.AToB, s))
+			holds(t, func() (linkcheck.Row, error) { return p.Rate(t.Context(), link.AToB) })
+		}
+	})
+}
+
+func TestPolicerAdmitsItsRate(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		p := newPath(t, kind, link.Settings{}, link.Settings{}, kind.Name == "veth")
+		for _, rate := range []int64{5e6, 50e6} {
+			nettest.Must(t, p.Link.Set(link.AToB, policed(rate)))
+			holds(t, func() (linkcheck.Row, error) { return p.Policer(t.Context(), link.AToB) })
+		}
+	})
+}
+
+// At a tenth of the rate that lab check asks for.
+func TestTCPFillsTheLink(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		s := tcpPath()
+		p := newPath(t, kind, s, s, false)
+		holds(t, func() (linkcheck.Row, error) { return p.TCP(t.Context(), link.AToB, 2*time.Second) })
+	})
+}
