@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/netip"
@@ -18,6 +17,9 @@ import (
 	"longhaul/internal/nettest"
 )
 
+// patience bounds what a test waits for.
+const patience = time.Minute
+
 func forEachKind(t *testing.T, f func(t *testing.T, kind linktest.Kind)) {
 	for _, kind := range linktest.Kinds {
 		t.Run(kind.Name, func(t *testing.T) { f(t, kind) })
@@ -28,7 +30,7 @@ func forEachKind(t *testing.T, f func(t *testing.T, kind linktest.Kind)) {
 func transfer(t *testing.T, a, b *linktest.Host, to netip.Addr, size int) {
 	t.Helper()
 	sender, receiver := linktest.Connect(t, a, b, to)
-	deadline := time.Now().Add(60 * time.Second)
+	deadline := time.Now().Add(patience)
 	if err := errors.Join(sender.SetDeadline(deadline), receiver.SetDeadline(deadline)); err != nil {
 		t.Fatal(err)
 	}
@@ -53,11 +55,11 @@ func transfer(t *testing.T, a, b *linktest.Host, to netip.Addr, size int) {
 }
 
 // settled waits until nothing is in flight and checks that the counters add up.
-// The error is of what an emulator that runs late can lose in front of a veth
-// port: another try may do without.
-func settled(t *testing.T, kind linktest.Kind, l *link.Link) (ab, ba link.Counters, err error) {
+// An emulator that runs late loses packets in front of a veth port and counts
+// them; how much it keeps up with is measured under the tag timed.
+func settled(t *testing.T, kind linktest.Kind, l *link.Link) (ab, ba link.Counters) {
 	t.Helper()
-	nettest.Eventually(t, 10*time.Second, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		ab, ba = l.Counters(link.AToB), l.Counters(link.BToA)
 		return ab.InFlight == 0 && ba.InFlight == 0
 	}, func() string { return "packets are still in flight" })
@@ -65,21 +67,11 @@ func settled(t *testing.T, kind linktest.Kind, l *link.Link) (ab, ba link.Counte
 		if sum := c.PacketsDelivered + c.Lost + c.QueueDrops + c.TooBig + c.Outage + c.WriteErrors; sum != c.PacketsIn {
 			t.Errorf("%d packets came in, %d are accounted for: %+v", c.PacketsIn, sum, c)
 		}
-		// Without a bottleneck a host can outrun a veth port's ring, and the
-		// emulator counts what it lost.
-		outrun := kind.Name == "veth" && l.Settings(link.AToB).RateBps == 0
-		if c.WriteErrors != 0 {
-			t.Errorf("not delivered: %+v", c)
-		}
-		switch {
-		case c.DeviceDrops == 0 || outrun:
-		case kind.Name == "veth":
-			err = fmt.Errorf("lost beside the settings: %+v", c)
-		default:
+		if c.WriteErrors != 0 || c.DeviceDrops != 0 && kind.Name != "veth" {
 			t.Errorf("lost beside the settings: %+v", c)
 		}
 	}
-	return ab, ba, err
+	return ab, ba
 }
 
 // TestContentSurvives sends through links that cut super-packets apart in
@@ -90,7 +82,7 @@ func TestContentSurvives(t *testing.T) {
 		settings link.Settings
 		check    func(link.Counters) bool // that the settings had their effect
 	}{
-		{"perfect", link.Settings{}, func(c link.Counters) bool { return c.Lost == 0 && c.PacketsIn > 11_000 }},
+		{"perfect", link.Settings{}, func(c link.Counters) bool { return c.Lost == 0 && c.PacketsIn > 2800 }},
 		{"loss", link.Settings{Delay: time.Millisecond, Loss: link.Loss{Probability: 0.01}},
 			func(c link.Counters) bool { return c.Lost > 0 }},
 		{"short queue", link.Settings{Delay: time.Millisecond, RateBps: 200_000_000, QueueBytes: 30_000},
@@ -100,16 +92,13 @@ func TestContentSurvives(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			forEachKind(t, func(t *testing.T, kind linktest.Kind) {
-				nettest.Settles(t, func() error {
-					a, b, l := linktest.New(t, kind, 1500, test.settings, test.settings)
-					transfer(t, a, b, b.V4, 16<<20)
-					transfer(t, b, a, a.V6, 16<<20)
-					ab, ba, err := settled(t, kind, l)
-					if !test.check(ab) || !test.check(ba) {
-						t.Errorf("the settings had no effect:\n%+v\n%+v", ab, ba)
-					}
-					return err
-				})
+				a, b, l := linktest.New(t, kind, 1500, test.settings, test.settings)
+				transfer(t, a, b, b.V4, 4<<20)
+				transfer(t, b, a, a.V6, 4<<20)
+				ab, ba := settled(t, kind, l)
+				if !test.check(ab) || !test.check(ba) {
+					t.Errorf("the settings had no effect:\n%+v\n%+v", ab, ba)
+				}
 			})
 		})
 	}
@@ -121,7 +110,7 @@ func TestECNSurvives(t *testing.T) {
 		a, b, _ := linktest.New(t, kind, 1500, s, link.Settings{})
 		a.Sysctl(t, "ipv4/tcp_ecn", "1")
 		b.Sysctl(t, "ipv4/tcp_ecn", "1")
-		transfer(t, a, b, b.V4, 16<<20)
+		transfer(t, a, b, b.V4, 4<<20)
 	})
 }
 
@@ -130,8 +119,8 @@ func TestSetWhileRunning(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
 		a, b, l := linktest.New(t, kind, 1500, link.Settings{}, link.Settings{})
 		sender, receiver := linktest.Connect(t, a, b, b.V4)
-		exchange := func(patience time.Duration) error {
-			if err := receiver.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		exchange := func(within time.Duration) error {
+			if err := receiver.SetReadDeadline(time.Now().Add(within)); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := sender.Write([]byte("x")); err != nil {
@@ -140,7 +129,7 @@ func TestSetWhileRunning(t *testing.T) {
 			_, err := receiver.Read(make([]byte, 1))
 			return err
 		}
-		if err := exchange(5 * time.Second); err != nil {
+		if err := exchange(patience); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.Set(link.AToB, link.Settings{Down: true}); err != nil {
@@ -149,7 +138,7 @@ func TestSetWhileRunning(t *testing.T) {
 		if err := exchange(100 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatalf("read through an outage: %v", err)
 		}
-		nettest.Eventually(t, 5*time.Second, func() bool { return l.Counters(link.AToB).Outage > 0 },
+		nettest.Eventually(t, patience, func() bool { return l.Counters(link.AToB).Outage > 0 },
 			func() string { return "the outage counted nothing" })
 		delay := link.Settings{Delay: 20 * time.Millisecond}
 		if err := l.Set(link.AToB, delay); err != nil {
@@ -158,7 +147,7 @@ func TestSetWhileRunning(t *testing.T) {
 		if got := l.Settings(link.AToB); got != delay {
 			t.Errorf("settings are %+v, want %+v", got, delay)
 		}
-		if err := exchange(20 * time.Second); err != nil {
+		if err := exchange(patience); err != nil {
 			t.Fatalf("after the outage: %v", err)
 		}
 		err := l.Set(link.BToA, link.Settings{MTU: 1})
@@ -181,7 +170,7 @@ func TestMTU(t *testing.T) {
 		if _, err := sender.Write(make([]byte, 1000)); err != nil {
 			t.Fatal(err)
 		}
-		nettest.Eventually(t, 5*time.Second, func() bool { return l.Counters(link.BToA).TooBig > 0 },
+		nettest.Eventually(t, patience, func() bool { return l.Counters(link.BToA).TooBig > 0 },
 			func() string { return "no packet was too big" })
 		receiver.Close()
 	})
@@ -190,15 +179,12 @@ func TestMTU(t *testing.T) {
 func TestJumbo(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
 		s := link.Settings{MTU: 65535}
-		nettest.Settles(t, func() error {
-			a, b, l := linktest.New(t, kind, 65535, s, s)
-			transfer(t, a, b, b.V4, 16<<20)
-			c, _, err := settled(t, kind, l)
-			if c.TooBig != 0 || c.BytesIn/c.PacketsIn < 9000 {
-				t.Errorf("packets are small on a link with a large MTU: %+v", c)
-			}
-			return err
-		})
+		a, b, l := linktest.New(t, kind, 65535, s, s)
+		transfer(t, a, b, b.V4, 16<<20)
+		c, _ := settled(t, kind, l)
+		if c.TooBig != 0 || c.BytesIn/c.PacketsIn < 9000 {
+			t.Errorf("packets are small on a link with a large MTU: %+v", c)
+		}
 	})
 }
 
