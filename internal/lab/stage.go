@@ -110,7 +110,7 @@ func (s *stage) start(ctx context.Context, host string, port uint16, name string
 	}()
 	s.daemons = append(s.daemons, d)
 
-	const patience = 10 * time.Second
+	const patience = 30 * time.Second
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%s does not listen on port %d after %v", d.name, port, patience))
 	defer cancel()
 	poll := time.NewTicker(5 * time.Millisecond)

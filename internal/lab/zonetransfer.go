@@ -350,21 +350,22 @@ func (t *zoneRunner) isCurrent(serial uint32) bool { return serial == t.serial }
 // full starts an empty secondary and times how it gets the zone.
 func (t *zoneRunner) full(ctx context.Context, config string, r *zoneRun) (*nameServer, error) {
 	wan := t.Link(WAN)
-	before, asked := wan.Counters(link.AToB), wan.Counters(link.BToA).PacketsIn
+	asked := wan.Counters(link.BToA).PacketsIn
 	secondary, err := t.startServer(ctx, "host-b", HostB, config, func(string) error { return nil })
 	if err != nil {
 		return nil, err
 	}
-	patient, cancel := context.WithTimeoutCause(ctx, t.Patience, errImpatient)
-	defer cancel()
-	begin, err := firstPacket(patient, wan, asked)
+	begin, err := firstPacket(ctx, wan, asked)
 	if err != nil {
 		return secondary, secondary.explain(err)
 	}
-	stop := t.watch("AXFR", begin, before.BytesDelivered)
+	patient, cancel := context.WithTimeoutCause(ctx, t.Patience, errImpatient)
+	defer cancel()
+	before := wan.Counters(link.AToB).BytesDelivered
+	stop := t.watch("AXFR", begin, before)
 	_, at, err := secondary.await(patient, t.isCurrent)
 	stop()
-	carried := wan.Counters(link.AToB).BytesDelivered - before.BytesDelivered
+	carried := wan.Counters(link.AToB).BytesDelivered - before
 	switch {
 	case errors.Is(err, errImpatient):
 		// About: retransmissions that were not needed are in it too.
@@ -392,14 +393,13 @@ var errImpatient = errors.New("the transfer takes too long")
 
 // firstPacket waits until site B sends into the WAN, and returns when it did.
 func firstPacket(ctx context.Context, wan *link.Link, before uint64) (time.Time, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("the secondary does not ask for the zone"))
+	defer cancel()
 	poll := time.NewTicker(2 * time.Millisecond)
 	defer poll.Stop()
 	for wan.Counters(link.BToA).PacketsIn == before {
 		select {
 		case <-ctx.Done():
-			if errors.Is(context.Cause(ctx), errImpatient) {
-				return time.Time{}, errors.New("the secondary does not ask for the zone")
-			}
 			return time.Time{}, context.Cause(ctx)
 		case <-poll.C:
 		}
