@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/pattern"
+	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 )
 
@@ -151,18 +153,13 @@ func TestSSHPrograms(t *testing.T) {
 	port := fmt.Sprint(relayPort)
 	there := "root@" + RelayA.String()
 
-	size := int64(1024 * miB)
-	if testing.Short() {
-		size = 64 * miB
-	}
+	const size = 32 * miB
 	data, sum := randomFile(t, size)
 
 	t.Run("scp", func(t *testing.T) {
 		s := &sites{s.stage, t, s.ctx}
 		copied := filepath.Join(t.TempDir(), "copied")
-		start := time.Now()
 		s.must("host-a", nil, program("scp"), append(sshOptions(key), "-P", port, data, there+":"+copied)...)
-		t.Logf("%d MiB in %.1f s", size/miB, time.Since(start).Seconds())
 		if fileSum(t, copied) != sum {
 			t.Error("the copy differs")
 		}
@@ -196,12 +193,12 @@ func TestSSHPrograms(t *testing.T) {
 	t.Run("rsync", func(t *testing.T) {
 		s := &sites{s.stage, t, s.ctx}
 		from, to := t.TempDir(), filepath.Join(t.TempDir(), "to")
-		for i := range 1000 {
+		for i := range 200 {
 			dir := filepath.Join(from, fmt.Sprint(i%20))
 			if err := os.MkdirAll(dir, 0o755); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), bytes.Repeat([]byte{byte(i)}, i*17), 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), bytes.Repeat([]byte{byte(i)}, i*85), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -223,17 +220,21 @@ func TestIperf3(t *testing.T) {
 	s := newSites(t)
 	s.spawn("host-b", 5201, iperf3, "-s")
 	s.relay(5201)
+	const size = 20 * miB
 	for _, direction := range [][]string{nil, {"-R"}} {
-		out := s.must("host-a", nil, iperf3, append([]string{"-c", RelayA.String(), "-p", fmt.Sprint(relayPort), "-t", "2", "-J"}, direction...)...)
-		_, sum, found := strings.Cut(out, `"sum_received"`)
-		var bps float64
-		_, rate, _ := strings.Cut(sum, `"bits_per_second":`)
-		if _, err := fmt.Sscan(strings.TrimSpace(rate), &bps); !found || err != nil && bps == 0 {
-			t.Fatalf("iperf3 %v: no rate in its result: %v", direction, err)
+		out := s.must("host-a", nil, iperf3, append([]string{"-c", RelayA.String(), "-p", fmt.Sprint(relayPort), "-n", fmt.Sprint(size), "-J"}, direction...)...)
+		var result struct {
+			End struct {
+				SumSent     struct{ Bytes int64 } `json:"sum_sent"`
+				SumReceived struct{ Bytes int64 } `json:"sum_received"`
+			}
 		}
-		t.Logf("iperf3 %v: %.0f Mb/s", direction, bps/1e6)
-		if bps < 50e6 { // it fills the link on an idle machine
-			t.Errorf("iperf3 %v: %.1f Mb/s", direction, bps/1e6)
+		if err := json.Unmarshal([]byte(out), &result); err != nil {
+			t.Fatalf("iperf3 %v: %v", direction, err)
+		}
+		// It ends once all is sent, and counts what has come by then.
+		if end := result.End; end.SumSent.Bytes < size || end.SumReceived.Bytes == 0 {
+			t.Errorf("iperf3 %v: %d bytes were sent and %d received, asked were %d", direction, end.SumSent.Bytes, end.SumReceived.Bytes, size)
 		}
 	}
 }
@@ -264,40 +265,44 @@ func TestPostgreSQL(t *testing.T) {
 		nettest.RequireProgram(t, "initdb", "postgresql")
 	}
 	bin := filepath.Dir(found[len(found)-1])
+	setpriv := nettest.RequireProgram(t, "setpriv", "util-linux")
 	s := newSites(t)
 	dir, err := os.MkdirTemp("/run", "pg-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.must("host-b", nil, "chown", "postgres", dir)
-	as := func(args ...string) []string { return append([]string{"-u", "postgres", "--"}, args...) }
-	s.must("host-b", nil, "runuser", as(bin+"/initdb", "-D", dir+"/data", "-A", "trust", "-N")...)
+	// In its place, not as its child as runuser does, which ends two seconds after it.
+	as := func(args ...string) []string {
+		return append([]string{"--reuid=postgres", "--regid=postgres", "--clear-groups"}, args...)
+	}
+	s.must("host-b", nil, setpriv, as(bin+"/initdb", "-D", dir+"/data", "-A", "trust", "-N")...)
 	hba := "host all all 0.0.0.0/0 trust\n"
 	if err := os.WriteFile(dir+"/data/pg_hba.conf", []byte(hba), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s.must("host-b", nil, "chown", "postgres", dir+"/data/pg_hba.conf")
-	s.spawn("host-b", 5432, "runuser", as(bin+"/postgres", "-D", dir+"/data", "-h", "*", "-k", dir, "-c", "fsync=off")...)
+	s.spawn("host-b", 5432, setpriv, as(bin+"/postgres", "-D", dir+"/data", "-h", "*", "-k", dir, "-c", "fsync=off")...)
 	s.relay(5432)
 
 	client := func(name string, stdin io.Reader, args ...string) string {
 		t.Helper()
 		return s.must("host-a", stdin, bin+"/"+name, append([]string{"-h", RelayA.String(), "-p", fmt.Sprint(relayPort), "-U", "postgres"}, args...)...)
 	}
-	nettest.Eventually(t, 30*time.Second, func() bool {
+	nettest.Eventually(t, time.Minute, func() bool {
 		_, err := s.run("host-a", nil, bin+"/pg_isready", "-h", RelayA.String(), "-p", fmt.Sprint(relayPort))
 		return err == nil
 	}, func() string { return "PostgreSQL does not answer" })
 	client("pgbench", nil, "-i", "-s", "1", "postgres")
-	out := client("pgbench", nil, "-c", "4", "-t", "25", "postgres")
-	if !strings.Contains(out, "number of transactions actually processed: 100/100") {
+	out := client("pgbench", nil, "-c", "4", "-t", "5", "postgres")
+	if !strings.Contains(out, "number of transactions actually processed: 20/20") {
 		t.Errorf("pgbench: %s", out)
 	}
 
-	// COPY of 200 MB up, and the same back.
+	// COPY of 20 MB up, and the same back.
 	var rows bytes.Buffer
 	line := strings.Repeat("x", 990)
-	for i := 0; rows.Len() < 200e6; i++ {
+	for i := 0; rows.Len() < 20e6; i++ {
 		fmt.Fprintf(&rows, "%d\t%s\n", i, line)
 	}
 	sum := sha256.Sum256(rows.Bytes())
@@ -313,24 +318,25 @@ func TestHTTPResume(t *testing.T) {
 	nginx := nettest.RequireProgram(t, "nginx", "nginx-light")
 	curl := nettest.RequireProgram(t, "curl", "curl")
 	s := newSites(t)
-	data, sum := randomFile(t, 200*miB)
+	const size = 100 * miB
+	data, sum := randomFile(t, size)
 	server := s.nginx(nginx, filepath.Dir(data))
 	s.relay(8080)
 	url := fmt.Sprintf("http://%s/data", atRelayA)
 	copied := filepath.Join(t.TempDir(), "copied")
 	grown := func() bool {
 		info, err := os.Stat(copied)
-		return err == nil && info.Size() > 2*miB
+		return err == nil && info.Size() > miB/2
 	}
-	// At 20 MB/s it takes ten seconds: enough to be killed in.
+	// At 5 MB/s it takes twenty seconds: enough to be killed in.
 	download := func(meanwhile func()) error {
 		t.Helper()
 		ended := make(chan error, 1)
 		go func() {
-			_, err := s.run("host-a", nil, curl, "-sS", "--limit-rate", "20M", "-C", "-", "-o", copied, url)
+			_, err := s.run("host-a", nil, curl, "-sS", "--limit-rate", "5M", "-C", "-", "-o", copied, url)
 			ended <- err
 		}()
-		nettest.Eventually(t, 20*time.Second, grown, func() string { return "nothing is downloaded" })
+		nettest.Eventually(t, time.Minute, grown, func() string { return "nothing is downloaded" })
 		meanwhile()
 		return <-ended
 	}
@@ -351,7 +357,7 @@ func TestHTTPResume(t *testing.T) {
 		if !errors.As(err, &exit) {
 			t.Fatalf("%s killed: the client says %v, want an error", victim.name, err)
 		}
-		if info, err := os.Stat(copied); err != nil || info.Size() >= 200*miB {
+		if info, err := os.Stat(copied); err != nil || info.Size() >= size {
 			t.Fatalf("%s killed: %v, %v", victim.name, info, err)
 		}
 		t.Logf("%s killed: curl status %d", victim.name, exit.ExitCode())
@@ -406,24 +412,12 @@ http {
 func TestManyFlows(t *testing.T) {
 	s := newSites(t)
 	listener := s.listen("host-b", 5001)
-	var servers sync.WaitGroup
-	servers.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			servers.Go(func() {
-				defer conn.Close()
-				hash := sha256.New()
-				if _, err := io.Copy(hash, conn); err == nil {
-					_, _ = conn.Write(hash.Sum(nil))
-				}
-			})
+	defer tcpserver.Serve(listener, func(conn net.Conn) {
+		hash := sha256.New()
+		if _, err := io.Copy(hash, conn); err == nil {
+			_, _ = conn.Write(hash.Sum(nil))
 		}
-	})
-	defer servers.Wait()
-	defer listener.Close()
+	})()
 	s.relay(5001)
 
 	const flows = 500
@@ -459,7 +453,7 @@ func oneOfMany(s *sites, i int, connected *sync.WaitGroup, open <-chan struct{})
 	}
 	hash := sha256.New()
 	source := rand.NewChaCha8([32]byte{byte(i), byte(i >> 8)})
-	if _, err := io.CopyN(io.MultiWriter(conn, hash), source, int64(100*kiB+i)); err != nil {
+	if _, err := io.CopyN(io.MultiWriter(conn, hash), source, int64(20*kiB+i)); err != nil {
 		return err
 	}
 	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
@@ -493,7 +487,7 @@ func TestKilledRelayResets(t *testing.T) {
 			defer server.Close()
 			var ends sync.WaitGroup
 			for name, conn := range map[string]net.Conn{"client": client, "target": server} {
-				conn.SetDeadline(time.Now().Add(30 * time.Second))
+				conn.SetDeadline(time.Now().Add(time.Minute))
 				ends.Go(func() {
 					if err := talkUntilError(conn); !errors.Is(err, syscall.ECONNRESET) {
 						t.Errorf("the %s sees %v, want a reset", name, err)
@@ -501,7 +495,7 @@ func TestKilledRelayResets(t *testing.T) {
 				})
 			}
 			wan := s.Link(WAN)
-			nettest.Eventually(t, 10*time.Second, func() bool {
+			nettest.Eventually(t, time.Minute, func() bool {
 				return wan.Counters(link.AToB).BytesDelivered > miB && wan.Counters(link.BToA).BytesDelivered > miB
 			}, func() string { return "no data flow" })
 			s.kill(s.daemonOn(victim))
@@ -562,15 +556,17 @@ func (s *sites) dial(host string, addr netip.AddrPort) (net.Conn, error) {
 	return conn, err
 }
 
-// The headline, far below what an idle machine gives.
-func TestMitreGain(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes 15 s: left out with -short")
-	}
+// The headline's two cases, with little data. What the relays bring is measured
+// by `longhaul lab run mitre`, and held under the tag timed.
+func TestMitre(t *testing.T) {
 	nettest.RequireSandbox(t)
 	binary := nettest.Longhaul(t)
+	mitre := mitre()
+	for i := range mitre.Cases {
+		mitre.Cases[i].QuickBytes = 4 * miB
+	}
 	reports := 0
-	result, err := mitre().Run(t.Context(), RunOptions{
+	result, err := mitre.Run(t.Context(), RunOptions{
 		Program: binary, Quick: true, Cases: []string{"direct", "relay"}, Seed: 7,
 		Progress: func(Progress) { reports++ },
 	})
@@ -578,12 +574,8 @@ func TestMitreGain(t *testing.T) {
 		t.Fatal(err)
 	}
 	direct, relay := result.Cases[0], result.Cases[1]
-	t.Logf("direct %.1f Mb/s, relay %.1f Mb/s", direct.GoodputBps/1e6, relay.GoodputBps/1e6)
 	if direct.GoodputBps > ClassicWindowBytes*8/0.063 {
 		t.Errorf("the direct path reaches %.1f Mb/s, more than its window allows", direct.GoodputBps/1e6)
-	}
-	if relay.GoodputBps < 5*direct.GoodputBps {
-		t.Errorf("the relays bring %.1f Mb/s, the direct path %.1f", relay.GoodputBps/1e6, direct.GoodputBps/1e6)
 	}
 	if relay.GoodputBps > relay.LimitBps || relay.RelayCPUPerGB == nil || result.Conditions["seed"] != uint64(7) {
 		t.Errorf("implausible: %+v under %v", relay, result.Conditions)
