@@ -131,7 +131,7 @@ func sampleUntil(ctx context.Context, begin time.Time, during time.Duration, all
 		at := time.Since(begin)
 		finished := 0
 		for _, r := range all {
-			r.sample(at)
+			r.sample(begin)
 			if r.done.Load() > 0 {
 				finished++
 			}
@@ -322,9 +322,10 @@ func (r *running) fail(err error) {
 	}
 }
 
-// sample records the flow's state.
-func (r *running) sample(at time.Duration) {
-	s := sample{at: at, received: r.received.Load()}
+// sample records the flow's state. Its time is that after the state was read, so
+// that a process which is stopped between the two sees no rate above the link's.
+func (r *running) sample(begin time.Time) {
+	s := sample{received: r.received.Load()}
 	if len(r.samples) > 0 {
 		last := r.samples[len(r.samples)-1]
 		s.sent, s.retransmitted, s.delivered, s.timeouts = last.sent, last.retransmitted, last.delivered, last.timeouts
@@ -342,6 +343,7 @@ func (r *running) sample(at time.Duration) {
 		}
 		r.mss = int(info.SndMSS)
 	}
+	s.at = time.Since(begin)
 	r.samples = append(r.samples, s)
 }
 

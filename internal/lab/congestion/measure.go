@@ -203,8 +203,14 @@ func jain(values []float64) float64 {
 
 // harm is what a flow loses to its neighbours, as a share of what it has
 // without them: (solo - shared)/solo, after R. Ware et al., "Beyond Jain's
-// fairness index" (HotNets 2019). It is negative for one that gains.
-func harm(solo, shared float64) float64 { return (solo - shared) / solo }
+// fairness index" (HotNets 2019). It is negative for one that gains. Flows that have
+// nothing alone cannot be harmed: that is no figure.
+func harm(solo, shared float64) float64 {
+	if solo == 0 {
+		return math.NaN()
+	}
+	return (solo - shared) / solo
+}
 
 // Value is a figure that there may not be, such as the time at which a rate
 // was reached. Then it is None, which sorts after every other and is null in

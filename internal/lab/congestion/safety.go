@@ -234,9 +234,10 @@ func (f Fault) run(ctx context.Context, when shape, p Path, algorithm string, o 
 
 	// The schedule begins with the flows: their first sample is at 100 ms.
 	scheduled := make(chan error, 1)
-	stop := func() error { return nil }
+	awaitSchedule := func() error { return nil }
+	scheduleCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	if f.during != nil {
-		scheduleCtx, cancel := context.WithCancel(ctx)
 		wan := n.Link(lab.WAN)
 		ab, ba := wan.Settings(link.AToB), wan.Settings(link.BToA)
 		badAB, badBA := bad.Directions()
@@ -247,10 +248,15 @@ func (f Fault) run(ctx context.Context, when shape, p Path, algorithm string, o 
 				{At: when.at + f.lasts, AB: &ab, BA: &ba},
 			})
 		}()
-		stop = func() error { cancel(); return <-scheduled }
+		// All of its changes are due when the flows end: on a busy machine the last
+		// may still be made.
+		awaitSchedule = func() error { return <-scheduled }
 	}
 	flows, err := runFlows(ctx, []flowSpec{n.flow(algorithm)}, when.time(f), progress)
-	scheduleErr := stop()
+	if err != nil {
+		cancel()
+	}
+	scheduleErr := awaitSchedule()
 	if err != nil {
 		return FaultResult{}, err
 	}

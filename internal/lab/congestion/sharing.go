@@ -96,8 +96,8 @@ type Meeting struct {
 
 	FlowBps  float64 `json:"flow_bps"`        // of the algorithm, the mean of its flows
 	OtherBps Value   `json:"other_bps"`       // of the others, the mean of their flows
-	OfFair   float64 `json:"of_fair_share"`   // FlowBps over the mean of all flows
-	Jain     float64 `json:"jain_index"`      // of all flows
+	OfFair   Value   `json:"of_fair_share"`   // FlowBps over the mean of all flows; null where nothing arrived
+	Jain     Value   `json:"jain_index"`      // of all flows; null where nothing arrived
 	Used     float64 `json:"share_of_limit"`  // all flows together
 	Harm     Value   `json:"harm"`            // to the others, against what they have without the algorithm's flows
 	HarmSelf Value   `json:"harm_among_them"` // what flows of their own kind in its place do to them
@@ -393,10 +393,10 @@ func (p Path) meeting(s Scenario, runs, alone, own []meetingRun) Meeting {
 	m := Meeting{
 		Scenario: s.Name, Flows: s.ours, Others: s.theirs,
 		FlowBps: median(runs, func(r meetingRun) float64 { return mean(r.ours) }),
-		OfFair: median(runs, func(r meetingRun) float64 {
+		OfFair: Value(median(runs, func(r meetingRun) float64 {
 			return mean(r.ours) / mean(slices.Concat(r.ours, r.theirs))
-		}),
-		Jain: median(runs, func(r meetingRun) float64 { return jain(slices.Concat(r.ours, r.theirs)) }),
+		})),
+		Jain: Value(median(runs, func(r meetingRun) float64 { return jain(slices.Concat(r.ours, r.theirs)) })),
 		Used: median(runs, func(r meetingRun) float64 {
 			all := slices.Concat(r.ours, r.theirs)
 			return mean(all) * float64(len(all)) / p.LimitBps()
@@ -442,8 +442,8 @@ func (r SharingResult) WriteTable(w io.Writer) error {
 			if m.OtherBps.Some() {
 				theirs = digits(float64(m.OtherBps) / 1e6)
 			}
-			fmt.Fprintf(table, "%s\t%s\t%s\t%g\t%s\t%s\t%s\t%.2f\t%s\t%s\t%s\t%.0f\t%s\t\n",
-				m.Scenario, c.Name, other, m.QueueBDP, digits(m.FlowBps/1e6), theirs, percent(m.OfFair), m.Jain, percent(m.Used),
+			fmt.Fprintf(table, "%s\t%s\t%s\t%g\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f\t%s\t\n",
+				m.Scenario, c.Name, other, m.QueueBDP, digits(m.FlowBps/1e6), theirs, percent(float64(m.OfFair)), m.Jain.format("%.2f"), percent(m.Used),
 				m.Harm.format("%.2f"), m.HarmSelf.format("%.2f"), m.QueueP95, m.SecondsToShare.format("%.1f"))
 		}
 	}
