@@ -3,7 +3,6 @@ package congestion
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -26,36 +25,35 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
+// Transfers that have time to end are all finished, none sooner than it can be;
+// of those that cannot be, what came is said.
 func TestRunShort(t *testing.T) {
 	nettest.RequireSandbox(t)
 	nettest.CheckLeaks(t)
 	p := quick()
-	o := options(2*time.Second, "reno")
-	o.Repeat = 2
-	var result ShortResult
-	nettest.Settles(t, func() (err error) { // the machine may be busy for a moment
-		if result, err = RunShort(t.Context(), p, []int64{100e3, 100e6}, o); err != nil {
+	run := func(during time.Duration, bytes int64) (ShortResult, ShortSize) {
+		t.Helper()
+		o := options(during, "reno")
+		o.Repeat = 2
+		result, err := RunShort(t.Context(), p, []int64{bytes}, o)
+		if err != nil {
 			t.Fatal(err)
 		}
-		sizes := result.Cases[0].Sizes
-		if s := sizes[0]; s.Unfinished != 0 || s.SecondsMax > 1 {
-			return fmt.Errorf("100 kB: %+v", s)
-		} else if float64(s.SecondsMin) < s.SecondsIdeal || s.SecondsP50 > s.SecondsP90 {
-			t.Errorf("100 kB: %+v", s)
-		}
-		// 100 MB take 41 s at this rate.
-		if s := sizes[1]; s.Unfinished != 2 || s.SecondsMin.Some() {
-			t.Errorf("100 MB: %+v", s)
-		} else if float64(s.UnfinishedBps) < 0.7*p.LimitBps() {
-			return fmt.Errorf("100 MB: %+v", s)
-		}
-		return nil
-	})
+		return result, result.Cases[0].Sizes[0]
+	}
+	if _, s := run(patience, 100e3); s.Unfinished != 0 || float64(s.SecondsMin) < s.SecondsIdeal || s.SecondsP50 > s.SecondsP90 || s.SecondsP90 > s.SecondsMax {
+		t.Errorf("100 kB: %+v", s)
+	}
+	// 100 MB take 41 s at this rate.
+	result, s := run(time.Second, 100e6)
+	if s.Unfinished != 2 || s.SecondsMin.Some() || float64(s.UnfinishedBps) > p.LimitBps() {
+		t.Errorf("100 MB: %+v", s)
+	}
 	var b bytes.Buffer
 	if err := result.WriteTable(&b); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(b.String(), "2 of 2 at ") || !strings.Contains(b.String(), "> 2 s") {
+	if !strings.Contains(b.String(), "2 of 2 at ") || !strings.Contains(b.String(), "> 1 s") {
 		t.Error(b.String())
 	}
 	if err := result.Plot().SVG(&b); err != nil {
