@@ -21,7 +21,7 @@ import (
 )
 
 // Patience bounds every wait for something that a relay does at once.
-const Patience = 15 * time.Second
+const Patience = time.Minute
 
 // Process is one `longhaul relay` on a host of the lab, with the processes that
 // have followed it in upgrades.
