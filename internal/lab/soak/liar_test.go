@@ -28,7 +28,9 @@ func TestMixedFindsLies(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := options(PartMixed)
-	o.Program, o.Seed, o.Time = self, 5, 4*time.Second
+	o.Program, o.Seed = self, 5
+	shorten(t)
+	lateTarget = time.Second // such flows count as violations, which are what is looked for
 	r, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

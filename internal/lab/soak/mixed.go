@@ -48,11 +48,11 @@ type liveFlow struct {
 
 // lateTarget is how long a flow of which only the client's side was seen may
 // still reach the target: longer than a relay's connect timeout.
-const lateTarget = 35 * time.Second
+var lateTarget = 35 * time.Second
 
-// runMixed runs flows for a time, lets them finish, and returns what came of
+// runMixed runs flows for a time while events happen, lets them finish, and returns what came of
 // it. report is told how it goes.
-func runMixed(ctx context.Context, w *world, seed uint64, length time.Duration, parallel int, report func(mixedProgress)) (MixedResult, error) {
+func runMixed(ctx context.Context, w *world, seed uint64, length time.Duration, events []event, parallel int, report func(mixedProgress)) (MixedResult, error) {
 	m := &mixedRun{world: w, seed: seed, open: map[uint64]*liveFlow{}, held: map[*net.TCPConn]struct{}{}}
 	before, err := w.statuses(ctx)
 	if err != nil {
@@ -71,13 +71,13 @@ func runMixed(ctx context.Context, w *world, seed uint64, length time.Duration, 
 		// Even if the run ends now: flows that are under way need it.
 		newTarget: func() error { return m.newTarget(context.WithoutCancel(ctx)) },
 	}
-	events := make(chan error, 1)
+	directed := make(chan error, 1)
 	go func() {
-		err := d.run(running, began, schedule(seed, length))
+		err := d.run(running, began, events)
 		if err != nil {
 			stop()
 		}
-		events <- err
+		directed <- err
 	}()
 	var clients sync.WaitGroup
 	for range parallel {
@@ -105,7 +105,7 @@ func runMixed(ctx context.Context, w *world, seed uint64, length time.Duration, 
 			waiting = false
 		}
 	}
-	err = <-events
+	err = <-directed
 	var left []string
 	if err == nil {
 		// A flow whose reset was lost on the WAN is found by keepalive.

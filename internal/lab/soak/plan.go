@@ -61,6 +61,10 @@ const (
 	stallLimit  = 60 * time.Second
 )
 
+// How long at most a side of a flow is idle or waits before it reads, and how long
+// a slow reader reads.
+var longestIdle, longestRead = 4 * time.Second, 10 * time.Second
+
 // newPlan draws a flow's plan.
 func newPlan(seed, number uint64) plan {
 	r := rand.New(rand.NewPCG(seed, number))
@@ -112,14 +116,14 @@ func newSide(r *rand.Rand) sidePlan {
 		s.send = logUniform(r, 4<<20, 32<<20)
 	}
 	if r.IntN(8) == 0 {
-		s.idle = time.Duration(r.Int64N(int64(4 * time.Second)))
+		s.idle = time.Duration(r.Int64N(int64(longestIdle)))
 	}
 	switch r.IntN(12) {
 	case 0: // a slow reader: 1 to 16 kB a tick
 		s.readSize, s.readEvery = 1<<10<<r.IntN(5), 10*time.Millisecond
 		s.smallWindow = r.IntN(2) == 0
 	case 1: // one that begins late, behind a closed window
-		s.readWait = time.Duration(r.Int64N(int64(4 * time.Second)))
+		s.readWait = time.Duration(r.Int64N(int64(longestIdle)))
 		s.smallWindow = r.IntN(2) == 0
 	}
 	if r.IntN(2) == 0 {
@@ -134,13 +138,12 @@ func logUniform(r *rand.Rand, low, high int64) int64 {
 	return int64(math.Exp(l + (h-l)*r.Float64()))
 }
 
-// limitSlow keeps a slow reader from having more to read than it can in ten
-// seconds.
+// limitSlow keeps a slow reader from having more to read than it can in
+// longestRead.
 func (p *plan) limitSlow() {
 	for _, d := range []struct{ from, to *sidePlan }{{&p.client, &p.target}, {&p.target, &p.client}} {
 		if d.to.readEvery > 0 {
-			perSecond := int64(d.to.readSize) * int64(time.Second/d.to.readEvery)
-			d.from.send = min(d.from.send, 10*perSecond)
+			d.from.send = min(d.from.send, int64(d.to.readSize)*int64(longestRead/d.to.readEvery))
 		}
 	}
 }

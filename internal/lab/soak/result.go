@@ -90,11 +90,18 @@ const (
 	// A process fills its heap, its caches and its kept pipes at first: samples
 	// over less than this say nothing about its memory.
 	memoryTime = time.Minute
+
+	// Over less than this the flows of the moment decide how much else it holds.
+	growthTime = 10 * time.Second
 )
 
 // growth says what of the samples has grown.
 func growth(samples []Sample) (grown []string) {
 	if len(samples) < 4 {
+		return nil
+	}
+	span := samples[len(samples)-1].Seconds - samples[0].Seconds
+	if span < growthTime.Seconds() {
 		return nil
 	}
 	median := func(of []Sample, what func(Sample) float64) float64 {
@@ -106,7 +113,7 @@ func growth(samples []Sample) (grown []string) {
 		return values[len(values)/2]
 	}
 	early, late := samples[:len(samples)/2], samples[len(samples)/2:]
-	short := samples[len(samples)-1].Seconds-samples[0].Seconds < memoryTime.Seconds()
+	short := span < memoryTime.Seconds()
 	for _, c := range []struct {
 		name   string
 		what   func(Sample) float64

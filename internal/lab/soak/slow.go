@@ -17,8 +17,9 @@ import (
 )
 
 // Of the slow reader: how many flows at once, and how fast each is read.
+var slowFlows = 8
+
 const (
-	slowFlows     = 8
 	slowRead      = 4 << 10
 	slowReadEvery = 50 * time.Millisecond // 80 kB/s
 )
@@ -188,10 +189,13 @@ func readSlowly(ctx context.Context, conn *net.TCPConn) (int64, error) {
 	return n, nil
 }
 
-// watchFill waits until what the relays' queues hold has not grown for some
-// seconds.
+// fillLooks is for how many looks at the queues, half a second apart, they must not
+// have grown to count as full.
+var fillLooks = 6
+
+// watchFill waits until what the relays' queues hold no longer grows.
 func (w *world) watchFill(ctx context.Context) error {
-	const between, looks, steady = time.Second / 2, 6, 0.02
+	const between, steady = time.Second / 2, 0.02
 	var held []int64
 	for began := time.Now(); time.Since(began) < slowFillMost; pause(ctx, between) {
 		var now int64
@@ -202,7 +206,7 @@ func (w *world) watchFill(ctx context.Context) error {
 			}
 			now += s.Memory.UsedBytes
 		}
-		if n := len(held); n >= looks && float64(now) < (1+steady)*float64(held[n-looks]) {
+		if n := len(held); n >= fillLooks && float64(now) < (1+steady)*float64(held[n-fillLooks]) {
 			return nil
 		}
 		held = append(held, now)

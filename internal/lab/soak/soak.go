@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -34,6 +35,13 @@ type Options struct {
 	Reloads     int           // of churn, of all relays together
 
 	Say func(string) // told how it goes, a line each time; nil means nobody listens
+
+	without []eventKind // of mixed
+}
+
+// events are those of the mixed run.
+func (o Options) events() []event {
+	return slices.DeleteFunc(schedule(o.Seed, o.Time), func(e event) bool { return slices.Contains(o.without, e.kind) })
 }
 
 // Check says what of the options makes no sense.
@@ -102,7 +110,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		case PartMixed:
 			say("%s: %v, %d flows at the same time, seed %d", part, o.Time, o.Flows, o.Seed)
 			var m MixedResult
-			m, err = runMixed(ctx, w, o.Seed, o.Time, o.Flows, func(p mixedProgress) { say("%s", p) })
+			m, err = runMixed(ctx, w, o.Seed, o.Time, o.events(), o.Flows, func(p mixedProgress) { say("%s", p) })
 			r.Mixed = &m
 		case PartSlow:
 			say("%s: %v", part, o.Slow)

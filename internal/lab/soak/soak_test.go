@@ -25,10 +25,19 @@ func TestMain(m *testing.M) {
 
 // options are those of a run that takes little time.
 func options(part string) Options {
-	return Options{Parts: []string{part}, Seed: 1, Time: 20 * time.Second, Flows: 32, Slow: 5 * time.Second, Connections: 2000, Reloads: 100}
+	return Options{Parts: []string{part}, Seed: 1, Time: 3 * time.Second, Flows: 32, Slow: 500 * time.Millisecond, Connections: 400, Reloads: 30}
 }
 
-// runPart runs a part with the real program, and fails the test on a violation.
+// shorten has flows wait less and end sooner until the test ends.
+func shorten(t *testing.T) {
+	idle, read, late, flows, looks := longestIdle, longestRead, lateTarget, slowFlows, fillLooks
+	longestIdle, longestRead, slowFlows, fillLooks = 300*time.Millisecond, 500*time.Millisecond, 2, 1
+	t.Cleanup(func() {
+		longestIdle, longestRead, lateTarget, slowFlows, fillLooks = idle, read, late, flows, looks
+	})
+}
+
+// runPart runs a part with the real program.
 func runPart(t *testing.T, o Options) Result {
 	t.Helper()
 	nettest.RequireSandbox(t)
@@ -43,54 +52,59 @@ func runPart(t *testing.T, o Options) Result {
 	var table strings.Builder
 	r.Write(&table)
 	t.Logf("\n%s", &table)
-	if n := r.Violations(); n > 0 {
-		t.Errorf("%d violations, seed %d", n, o.Seed)
-	}
 	return r
 }
 
+// Most of what can happen happens to the relays of a short mixed run, and no flow
+// is lied to. How long a closed way keeps a flow from its target, which lines a
+// relay that is killed has not yet written, and whether everything has its turn are
+// matters of time: a run of 20 s under the tag timed and `longhaul lab run soak`
+// hold them.
 func TestMixed(t *testing.T) {
+	shorten(t)
 	o := options(PartMixed)
 	o.Seed = uint64(time.Now().UnixNano())%1_000_000 + 1
-	if testing.Short() {
-		o.Time = 10 * time.Second
-	}
+	o.without = []eventKind{outageEvent, drainEvent, drainHopEvent, killNearEvent}
 	m := runPart(t, o).Mixed
+	if len(m.Violations) > 0 {
+		t.Errorf("%d violations with seed %d; the first: %s", len(m.Violations), o.Seed, m.Violations[0])
+	}
 	whole := 0
 	for _, e := range m.Endings {
 		whole += e.Whole
-		if e.Flows == 0 {
-			t.Errorf("no flow was of the ending %q", e.Ending)
-		}
 	}
 	if whole == 0 || m.Bytes == 0 {
 		t.Error("no flow arrived whole")
 	}
-	if testing.Short() {
-		return // under the race detector others use the machine as well, and not everything may have its turn
-	}
-	for _, k := range eventKinds {
-		if m.Events[k.kind] == 0 {
-			t.Errorf("no %s", k.kind)
+	for _, kind := range o.without {
+		if m.Events[kind] > 0 {
+			t.Errorf("%d × %s, which was left out", m.Events[kind], kind)
 		}
-	}
-	if m.CutOff == 0 || len(m.Samples) == 0 || m.Strangers.SYNs == 0 || m.Strangers.Silent == 0 || m.Strangers.Garbled == 0 {
-		t.Errorf("%d clients were cut off, %d samples, strangers %+v: each must be above 0", m.CutOff, len(m.Samples), m.Strangers)
 	}
 }
 
+// Every byte comes through full queues to readers that are slow. How flat the
+// relays' memory is meanwhile is measured by `longhaul lab run soak`.
 func TestSlowReader(t *testing.T) {
-	if s := runPart(t, options(PartSlow)).Slow; s.Bytes == 0 {
-		t.Error("nothing was read")
+	shorten(t)
+	s := runPart(t, options(PartSlow)).Slow
+	for _, v := range s.Violations {
+		if !strings.Contains(v, "varies by") {
+			t.Error(v)
+		}
+	}
+	if s.Bytes == 0 || len(s.Relays) != 3 {
+		t.Errorf("%d bytes were read; %d relays were watched, want 3", s.Bytes, len(s.Relays))
 	}
 }
 
 func TestChurn(t *testing.T) {
 	o := options(PartChurn)
-	if testing.Short() {
-		o.Connections, o.Reloads = 500, 30
+	c := runPart(t, o).Churn
+	if len(c.Violations) > 0 {
+		t.Errorf("%d violations; the first: %s", len(c.Violations), c.Violations[0])
 	}
-	if c := runPart(t, o).Churn; c.Connections < o.Connections || c.Reloads != o.Reloads {
+	if c.Connections < o.Connections || c.Reloads != o.Reloads {
 		t.Errorf("%d connections, %d reloads", c.Connections, c.Reloads)
 	}
 }
