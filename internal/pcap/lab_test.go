@@ -29,6 +29,9 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 
 var must = nettest.Must
 
+// patience bounds what a test waits for.
+const patience = time.Minute
+
 // tcpdump captures on a host's device until it is told to stop.
 func tcpdump(t testing.TB, h *hosts.Host, device, file string) (stop func()) {
 	t.Helper()
@@ -81,14 +84,16 @@ func outage(built *lab.Lab, sender func() tcpinfo.Info) {
 
 // stop reads nothing until the sender has waited for the window.
 func stop(_ *lab.Lab, sender func() tcpinfo.Info) {
-	wait(func() bool { return sender().RwndLimited > time.Second })
+	wait(func() bool { return sender().RwndLimited > 300*time.Millisecond })
 }
 
 // wait polls for a condition, with a bound that leaves it to the test to find
 // out that it did not come.
 func wait(cond func() bool) {
-	for deadline := time.Now().Add(15 * time.Second); !cond() && time.Now().Before(deadline); {
-		time.Sleep(5 * time.Millisecond)
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for deadline := time.Now().Add(patience); !cond() && time.Now().Before(deadline); {
+		<-look.C
 	}
 }
 
@@ -157,7 +162,7 @@ func transferIn(t *testing.T, c lab.Conditions, to netip.Addr, bytes int64, paus
 			<-ticker.C
 		}
 	}
-	nettest.Eventually(t, 20*time.Second, func() bool {
+	nettest.Eventually(t, patience, func() bool {
 		out.info = info()
 		// Windows are announced as long as the receiver reads, and the pause
 		// has a sample.
@@ -165,7 +170,7 @@ func transferIn(t *testing.T, c lab.Conditions, to netip.Addr, bytes int64, paus
 	}, func() string { return fmt.Sprintf("acknowledged: %+v", out.info) })
 	must(t, conn.Close())
 	for i, result := range []*Result{&out.atSender, &out.atReceiver, &out.twice} {
-		nettest.Eventually(t, 20*time.Second, func() bool {
+		nettest.Eventually(t, patience, func() bool {
 			*result = readFile(t, files[i])
 			return len(result.Connections) == 1 && closed(result.Connections[0])
 		}, func() string {
@@ -206,20 +211,9 @@ func lastInfo(r *Result, direction int) *tcpinfo.Info {
 	return &tcpinfo.Info{}
 }
 
-// highestRate is the highest rate of delivery of a direction.
-func highestRate(r *Result, direction int) (bps int64) {
-	samples := r.Connections[0].Directions[direction].Observation.Samples
-	for i := range samples {
-		bps = max(bps, samples[i].Info.DeliveryRateBps)
-	}
-	return bps
-}
-
 // within expects a figure to be that of the kernel, but for a share of it and
 // some slack.
-func within(t *testing.T, what string, got, want, share, slack float64) error {
-	t.Helper()
-	t.Logf("%s %g, kernel %g", what, got, want)
+func within(what string, got, want, share, slack float64) error {
 	if math.Abs(got-want) > share*want+slack {
 		return fmt.Errorf("%s is %g, the kernel says %g", what, got, want)
 	}
@@ -229,55 +223,61 @@ func within(t *testing.T, what string, got, want, share, slack float64) error {
 // agrees expects a count to be that of the kernel.
 func agrees(t *testing.T, what string, got, want, share, slack float64) {
 	t.Helper()
-	if err := within(t, what, got, want, share, slack); err != nil {
+	if err := within(what, got, want, share, slack); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestAgainstKernel compares captures of real transfers with the account of
-// the sender's kernel. Counts have to agree in every transfer; times, which a
-// capture takes elsewhere and a little earlier or later than the kernel does, in
-// one of a few.
-func TestAgainstKernel(t *testing.T) {
+// scenario is a transfer that a capture is compared with.
+type scenario struct {
+	conditions lab.Conditions
+	to         netip.Addr
+	bytes      int64
+	pause      time.Duration
+	// lostAgain is the share of retransmissions that may be lost as well, and
+	// are not seen at the receiver.
+	lostAgain float64
+	midway    trouble
+}
+
+func scenarios() map[string]scenario {
 	conditions := func(change func(*lab.Conditions)) lab.Conditions {
 		c := lab.MitreConditions()
 		c.RTT, c.RateBps = 20*time.Millisecond, 100e6
 		change(&c)
 		return c
 	}
-	for name, test := range map[string]struct {
-		conditions lab.Conditions
-		to         netip.Addr
-		bytes      int64
-		pause      time.Duration
-		// lostAgain is the share of retransmissions that may be lost, too, and
-		// are not seen at the receiver.
-		lostAgain float64
-		midway    trouble
-	}{
-		"window":      {conditions: conditions(func(c *lab.Conditions) { c.ClassicEndHost = true; c.RTT = 60 * time.Millisecond; c.RateBps = 1e9 }), to: lab.HostB, bytes: 10 << 20},
-		"loss":        {conditions: conditions(func(c *lab.Conditions) { c.Loss.Probability = 0.01 }), to: lab.HostB, bytes: 4 << 20},
-		"queue":       {conditions: conditions(func(c *lab.Conditions) { c.RateBps = 20e6; c.QueueBDP = 2 }), to: lab.HostB6, bytes: 6 << 20},
-		"reordering":  {conditions: conditions(func(c *lab.Conditions) { c.Reorder = link.Reorder{Probability: 0.01, Hold: 8 * time.Millisecond} }), to: lab.HostB, bytes: 8 << 20},
-		"application": {conditions: conditions(func(*lab.Conditions) {}), to: lab.HostB6, bytes: 1 << 20, pause: 100 * time.Millisecond},
-		"segment":     {conditions: conditions(func(c *lab.Conditions) { c.MTUAB, c.MTUBA = 1400, 1400 }), to: lab.HostB, bytes: 4 << 20, lostAgain: 0.7},
-		"outage":      {conditions: conditions(func(*lab.Conditions) {}), to: lab.HostB, bytes: 6 << 20, midway: outage, lostAgain: 0.7},
-		"reader":      {conditions: conditions(func(c *lab.Conditions) { c.ClassicEndHost = true }), to: lab.HostB, bytes: 4 << 20, midway: stop},
-	} {
+	return map[string]scenario{
+		"window":      {conditions: conditions(func(c *lab.Conditions) { c.ClassicEndHost = true; c.RTT = 60 * time.Millisecond; c.RateBps = 1e9 }), to: lab.HostB, bytes: 3 << 20},
+		"loss":        {conditions: conditions(func(c *lab.Conditions) { c.Loss.Probability = 0.01 }), to: lab.HostB, bytes: 2 << 20},
+		"queue":       {conditions: conditions(func(c *lab.Conditions) { c.RateBps = 20e6; c.QueueBDP = 2 }), to: lab.HostB6, bytes: 2 << 20},
+		"reordering":  {conditions: conditions(func(c *lab.Conditions) { c.Reorder = link.Reorder{Probability: 0.01, Hold: 8 * time.Millisecond} }), to: lab.HostB, bytes: 4 << 20},
+		"application": {conditions: conditions(func(*lab.Conditions) {}), to: lab.HostB6, bytes: 640 << 10, pause: 100 * time.Millisecond},
+		"segment":     {conditions: conditions(func(c *lab.Conditions) { c.MTUAB, c.MTUBA = 1400, 1400 }), to: lab.HostB, bytes: 2 << 20, lostAgain: 0.7},
+		"outage":      {conditions: conditions(func(*lab.Conditions) {}), to: lab.HostB, bytes: 4 << 20, midway: outage, lostAgain: 0.7},
+		"reader":      {conditions: conditions(func(c *lab.Conditions) { c.ClassicEndHost = true }), to: lab.HostB, bytes: 2 << 20, midway: stop},
+	}
+}
+
+// TestAgainstKernel compares captures of real transfers with the account of
+// the sender's kernel: what is counted has to agree. Times, which a capture takes
+// elsewhere and a little earlier or later than the kernel, are compared under the
+// tag timed.
+func TestAgainstKernel(t *testing.T) {
+	nettest.RequireProgram(t, "tcpdump", "tcpdump")
+	for name, test := range scenarios() {
 		t.Run(name, func(t *testing.T) {
 			nettest.RequireSandbox(t)
 			nettest.CheckLeaks(t)
-			nettest.Settles(t, func() error {
-				got := transferIn(t, test.conditions, test.to, test.bytes, test.pause, test.midway)
-				checkTwice(t, &got)
-				return errors.Join(checkAtSender(t, &got), checkAtReceiver(t, &got, max(0.1, test.lostAgain)))
-			})
+			got := transferIn(t, test.conditions, test.to, test.bytes, test.pause, test.midway)
+			checkTwice(t, &got)
+			checkAtSender(t, &got)
+			checkAtReceiver(t, &got, max(0.1, test.lostAgain))
 		})
 	}
 }
 
-// checkAtSender returns what is wrong with the times.
-func checkAtSender(t *testing.T, got *transfer) error {
+func checkAtSender(t *testing.T, got *transfer) {
 	t.Helper()
 	want := &got.info
 	c := got.atSender.Connections[0]
@@ -313,22 +313,9 @@ func checkAtSender(t *testing.T, got *transfer) error {
 	if want.Has(tcpinfo.FieldTotalRTO) {
 		agrees(t, "timeouts", float64(info.TotalRTO), float64(want.TotalRTO), 0.34, 0)
 	}
-	rate := info.DeliveryRateBps
-	if got.pauses && want.DeliveryRateAppLimited {
-		rate = highestRate(&got.atSender, 0) // the kernel keeps the highest where the program offers no more
-	}
-	t.Logf("cwnd %d, kernel %d; ssthresh %v %d; rttvar %v, kernel %v", info.SndCwnd, want.SndCwnd, info.Has(tcpinfo.FieldSndSSThresh), want.SndSSThresh, info.RTTVar, want.RTTVar)
-	return errors.Join(
-		within(t, "least RTT µs", float64(info.MinRTT.Microseconds()), float64(want.MinRTT.Microseconds()), 0.05, 0),
-		within(t, "smoothed RTT µs", float64(info.RTT.Microseconds()), float64(want.RTT.Microseconds()), 0.15, 500),
-		within(t, "busy ms", float64(info.BusyTime.Milliseconds()), float64(want.BusyTime.Milliseconds()), 0.05, 50),
-		within(t, "limited by the window, ms", float64(info.RwndLimited.Milliseconds()), float64(want.RwndLimited.Milliseconds()), 0, float64(want.BusyTime.Milliseconds())/10+50),
-		within(t, "delivery rate", float64(rate), float64(want.DeliveryRateBps), 0.5, 0),
-	)
 }
 
-// checkAtReceiver returns what is wrong with the times.
-func checkAtReceiver(t *testing.T, got *transfer, lostAgain float64) error {
+func checkAtReceiver(t *testing.T, got *transfer, lostAgain float64) {
 	t.Helper()
 	want := &got.info
 	c := got.atReceiver.Connections[0]
@@ -348,8 +335,6 @@ func checkAtReceiver(t *testing.T, got *transfer, lostAgain float64) error {
 	agrees(t, "at the receiver, segments sent again", float64(info.TotalRetrans), float64(want.TotalRetrans), lostAgain, 2)
 	agrees(t, "at the receiver, reordering seen", float64(info.ReordSeen), float64(want.ReordSeen), 0.15, 2)
 	agrees(t, "at the receiver, bytes sent", float64(info.BytesSent), float64(want.BytesSent), 0.001, lostAgain*float64(want.BytesRetrans)+3000)
-	t.Logf("at the receiver: lost before %d, reordered %d", d.LostBefore, d.Reordered)
-	return within(t, "at the receiver, least RTT µs", float64(info.MinRTT.Microseconds()), float64(want.MinRTT.Microseconds()), 0.05, 0)
 }
 
 // checkTwice is about a capture on all devices of a router near the sender.
