@@ -3,19 +3,20 @@
 package failover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"sync"
 	"time"
 
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/relays"
 	"longhaul/internal/lab/sandbox"
+	"longhaul/internal/lab/tcpserver"
 )
 
 // The ways in which a relay dies.
@@ -34,6 +35,11 @@ type Options struct {
 	Standing  int    // connections that stand all the while, on both relays together
 	Before    time.Duration
 	After     time.Duration // the death; each at least a second
+
+	// Patience is for how long connections wait that the death may have cut off
+	// without a word: those of the dead relay, and those begun by halfASecond
+	// after it. 0 means 15 s.
+	Patience time.Duration
 
 	Say func(string) // told how it goes; nil means nobody listens
 }
@@ -71,12 +77,14 @@ const (
 	rateBps    = 300e6
 )
 
-// patience bounds each connection.
-const patience = 15 * time.Second
+// patience bounds each connection that the death does not touch, on a machine that
+// may be busy.
+const patience = time.Minute
 
 // Run has a relay die in one way. The process must be inside a sandbox.
 func Run(ctx context.Context, name string, o Options) (Result, error) {
 	r := Result{Case: name}
+	o.Patience = cmp.Or(o.Patience, 15*time.Second)
 	w, err := newWorld(ctx, o.Program)
 	if err != nil {
 		return r, err
@@ -86,7 +94,7 @@ func Run(ctx context.Context, name string, o Options) (Result, error) {
 	if err != nil {
 		return r, err
 	}
-	stopStanding := standing.begin(ctx)
+	stopStanding := standing.begin(ctx, o.Patience)
 	defer stopStanding()
 
 	var death time.Time
@@ -148,11 +156,10 @@ func (r *Result) countStanding(s *standing) {
 
 // world is the lab with its relays and the target.
 type world struct {
-	lab      *lab.Lab
-	dir      string
-	relays   []*relays.Process // relay-b, relay-b2, relay-a
-	listener *net.TCPListener
-	serving  sync.WaitGroup
+	lab    *lab.Lab
+	dir    string
+	relays []*relays.Process // relay-b, relay-b2, relay-a
+	stop   func()            // of the target; nil: it does not serve yet
 }
 
 func newWorld(ctx context.Context, program string) (*world, error) {
@@ -185,14 +192,13 @@ func (w *world) start(ctx context.Context, program string) error {
 		lc.SetMultipathTCP(false)
 		l, err := lc.Listen(ctx, "tcp4", fmt.Sprintf(":%d", targetPort))
 		if err == nil {
-			w.listener = l.(*net.TCPListener)
+			w.stop = tcpserver.Serve(l, answer)
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	w.serving.Go(w.serve)
 	to := netip.AddrPortFrom
 	for _, one := range []struct{ name, tunnel string }{
 		{"relay-b", fmt.Sprintf("listen: %v, forward: %v", to(lab.WANB, port), to(lab.HostB, targetPort))},
@@ -226,15 +232,14 @@ func (w *world) die(name string) error {
 }
 
 func (w *world) close() {
-	if w.listener != nil {
-		w.listener.Close()
-	}
 	for _, r := range w.relays {
 		if r.Running() {
 			_ = r.Kill()
 		}
 	}
-	w.serving.Wait()
+	if w.stop != nil {
+		w.stop()
+	}
 	w.lab.Close()
 	os.RemoveAll(w.dir)
 }

@@ -16,7 +16,7 @@ func TestNobodyIsRefused(t *testing.T) {
 	program := nettest.Longhaul(t)
 	for _, name := range Cases() {
 		t.Run(name, func(t *testing.T) {
-			r, err := Run(t.Context(), name, Options{Program: program, PerSecond: 100, Standing: 10, Before: 2 * time.Second, After: 4 * time.Second})
+			r, err := Run(t.Context(), name, Options{Program: program, PerSecond: 50, Standing: 10, Before: time.Second, After: 2 * time.Second, Patience: 3 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"longhaul/internal/lab"
+	"longhaul/internal/lab/tcpserver"
 )
 
 // The target's two services. It begins each reply with the number of the
@@ -23,37 +24,32 @@ const (
 	serviceEcho = 'E' // what comes in
 )
 
-// serve is the target on host-b.
-func (w *world) serve() {
-	for {
-		conn, err := w.listener.AcceptTCP()
-		if err != nil {
-			return
+// answer is the target on host-b.
+func answer(conn net.Conn) {
+	relay := byte(1)
+	if conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap() == lab.RelayB2 {
+		relay = 2
+	}
+	var service [1]byte
+	_ = conn.SetDeadline(time.Now().Add(2 * patience))
+	if _, err := io.ReadFull(conn, service[:]); err != nil {
+		return // a check, or a client that has gone
+	}
+	if service[0] == serviceEcho {
+		if _, err := conn.Write([]byte{relay}); err == nil {
+			tcpserver.Echo(conn)
 		}
-		w.serving.Go(func() {
-			defer conn.Close()
-			relay := byte(1)
-			if conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap() == lab.RelayB2 {
-				relay = 2
-			}
-			var service [1]byte
-			_ = conn.SetDeadline(time.Now().Add(time.Minute))
-			if _, err := io.ReadFull(conn, service[:]); err != nil {
-				return // a check, or a client that has gone
-			}
-			if service[0] == serviceEcho {
-				if _, err := conn.Write([]byte{relay}); err == nil {
-					_, _ = io.Copy(conn, conn)
-				}
-				return
-			}
-			sum := sha256.New()
-			if _, err := io.Copy(sum, conn); err == nil {
-				_, _ = conn.Write(append([]byte{relay}, sum.Sum(nil)...))
-			}
-		})
+		return
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(sum, conn); err == nil {
+		_, _ = conn.Write(append([]byte{relay}, sum.Sum(nil)...))
 	}
 }
+
+// halfASecond after the death no new connection goes to a relay that then says
+// nothing more.
+const halfASecond = time.Second / 2
 
 // attempt is one new connection.
 type attempt struct {
@@ -75,12 +71,17 @@ func (w *world) stream(ctx context.Context, o Options) []attempt {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	total := int((o.Before + o.After) / every)
+	touched := int((o.Before + halfASecond) / every) // connections that the death may cut off
 	for n := 0; n < total && ctx.Err() == nil; {
 		// As many as are due: a machine that is busy skips ticks.
 		for due := int(time.Since(began) / every); n <= due && n < total; n++ {
+			within := patience
+			if n < touched {
+				within = o.Patience
+			}
 			wg.Go(func() {
 				a := attempt{began: time.Now()}
-				a.relay, a.err = w.ask(ctx)
+				a.relay, a.err = w.ask(ctx, within)
 				a.took = time.Since(a.began)
 				mu.Lock()
 				all = append(all, a)
@@ -96,14 +97,14 @@ func (w *world) stream(ctx context.Context, o Options) []attempt {
 	return all
 }
 
-func (w *world) dial(ctx context.Context) (conn *net.TCPConn, err error) {
+func (w *world) dial(ctx context.Context, within time.Duration) (conn *net.TCPConn, err error) {
 	err = w.lab.Host("host-a").Do(func() error {
-		d := net.Dialer{Timeout: patience}
+		d := net.Dialer{Timeout: within}
 		d.SetMultipathTCP(false)
 		c, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(lab.RelayA, port).String())
 		if err == nil {
 			conn = c.(*net.TCPConn)
-			err = conn.SetDeadline(time.Now().Add(patience))
+			err = conn.SetDeadline(time.Now().Add(within))
 		}
 		return err
 	})
@@ -111,8 +112,8 @@ func (w *world) dial(ctx context.Context) (conn *net.TCPConn, err error) {
 }
 
 // ask sends some bytes and compares the hash that comes back.
-func (w *world) ask(ctx context.Context) (relay byte, err error) {
-	conn, err := w.dial(ctx)
+func (w *world) ask(ctx context.Context, within time.Duration) (relay byte, err error) {
+	conn, err := w.dial(ctx, within)
 	if err != nil {
 		return 0, err
 	}
@@ -156,7 +157,7 @@ func (w *world) stand(ctx context.Context, n int) (*standing, error) {
 	s := &standing{}
 	var on [3]int
 	for range n {
-		conn, err := w.dial(ctx)
+		conn, err := w.dial(ctx, patience)
 		if err != nil {
 			return nil, err
 		}
@@ -180,13 +181,17 @@ func (w *world) stand(ctx context.Context, n int) (*standing, error) {
 
 // begin has every connection talk until the returned function is called, which
 // waits for all and may be called again.
-func (s *standing) begin(ctx context.Context) (stop func()) {
+func (s *standing) begin(ctx context.Context, afterDeath time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	for _, f := range s.flows {
 		wg.Go(func() {
 			defer f.conn.Close()
-			f.talk(ctx)
+			within := patience
+			if f.relay == 1 {
+				within = afterDeath
+			}
+			f.talk(ctx, within)
 		})
 	}
 	return func() {
@@ -195,14 +200,14 @@ func (s *standing) begin(ctx context.Context) (stop func()) {
 	}
 }
 
-func (f *standingFlow) talk(ctx context.Context) {
+func (f *standingFlow) talk(ctx context.Context, within time.Duration) {
 	out, in := make([]byte, 500), make([]byte, 500)
 	last := time.Now()
 	for ctx.Err() == nil {
 		for i := range out {
 			out[i] = byte(rand.Uint32())
 		}
-		_ = f.conn.SetDeadline(time.Now().Add(patience))
+		_ = f.conn.SetDeadline(time.Now().Add(within))
 		_, err := f.conn.Write(out)
 		if err == nil {
 			_, err = io.ReadFull(f.conn, in)

@@ -158,9 +158,6 @@ func talk(conn *net.TCPConn, buffer []byte, n int) error {
 	return nil
 }
 
-// echo is the target of the crowd.
-func echo(conn *net.TCPConn) { _, _ = io.Copy(conn, conn) }
-
 // count sorts the flows by how they ended.
 func (r *Result) count(c *crowd, fill *bulk, upgrades []time.Time) {
 	note := func(began time.Time, stage string, err error) {

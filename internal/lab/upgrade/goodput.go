@@ -182,13 +182,13 @@ func (w *world) send(ctx context.Context) error {
 
 // sink is the target of the bulk flows. It reports how many bytes have come as
 // they should; at the first that has not it hangs up.
-func (b *bulk) sink(conn *net.TCPConn) {
+func (b *bulk) sink(conn net.Conn) {
 	buffer := make([]byte, chunkBytes)
 	got := int64(0)
 	for {
 		n, err := conn.Read(buffer)
 		if !pattern.Match(got, buffer[:n]) {
-			_ = conn.SetLinger(0)
+			_ = conn.(*net.TCPConn).SetLinger(0)
 			return
 		}
 		got += int64(n)

@@ -10,12 +10,12 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"sync"
 	"time"
 
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/relays"
 	"longhaul/internal/lab/sandbox"
+	"longhaul/internal/lab/tcpserver"
 )
 
 // Options say what is run.
@@ -98,7 +98,7 @@ const (
 )
 
 // patience bounds every step of a flow.
-const patience = 15 * time.Second
+const patience = time.Minute
 
 // quietTimes is for how many times Every the bulk flows run, at their full
 // number of other flows, before the first upgrade. What that has of dips shows
@@ -170,12 +170,11 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // world is the lab with its relays and the target.
 type world struct {
-	lab       *lab.Lab
-	dir       string
-	relays    []*relays.Process // relay-b, relay-a
-	listeners []*net.TCPListener
-	bulk      *bulk
-	serving   sync.WaitGroup
+	lab    *lab.Lab
+	dir    string
+	relays []*relays.Process // relay-b, relay-a
+	stops  []func()          // of the targets
+	bulk   *bulk
 }
 
 func newWorld(ctx context.Context, program string) (*world, error) {
@@ -203,7 +202,7 @@ func newWorld(ctx context.Context, program string) (*world, error) {
 }
 
 func (w *world) start(ctx context.Context, program string) error {
-	for p, serve := range map[int]func(*net.TCPConn){targetPort: echo, sinkPort: w.bulk.sink} {
+	for p, serve := range map[int]func(net.Conn){targetPort: tcpserver.Echo, sinkPort: w.bulk.sink} {
 		err := w.lab.Host("host-b").Do(func() error {
 			var lc net.ListenConfig
 			lc.SetMultipathTCP(false)
@@ -211,8 +210,7 @@ func (w *world) start(ctx context.Context, program string) error {
 			if err != nil {
 				return err
 			}
-			w.listeners = append(w.listeners, l.(*net.TCPListener))
-			w.serving.Go(func() { w.serve(l.(*net.TCPListener), serve) })
+			w.stops = append(w.stops, tcpserver.Serve(l, serve))
 			return nil
 		})
 		if err != nil {
@@ -242,19 +240,6 @@ func (w *world) start(ctx context.Context, program string) error {
 	return nil
 }
 
-func (w *world) serve(l *net.TCPListener, serve func(*net.TCPConn)) {
-	for {
-		conn, err := l.AcceptTCP()
-		if err != nil {
-			return
-		}
-		w.serving.Go(func() {
-			defer conn.Close()
-			serve(conn)
-		})
-	}
-}
-
 // stop ends the relays as an operator would. All of their processes must end
 // well: no flow is left that they would have to reset.
 func (w *world) stop(ctx context.Context) error {
@@ -270,15 +255,14 @@ func (w *world) stop(ctx context.Context) error {
 }
 
 func (w *world) close() {
-	for _, l := range w.listeners {
-		l.Close()
-	}
 	for _, r := range w.relays {
 		if r.Running() {
 			_ = r.Kill()
 		}
 	}
-	w.serving.Wait()
+	for _, stop := range w.stops {
+		stop()
+	}
 	w.lab.Close()
 	os.RemoveAll(w.dir)
 }
