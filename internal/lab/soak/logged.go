@@ -22,6 +22,18 @@ func (w *world) nearSays(line string) {
 	w.reasons[from] = append(w.reasons[from], why)
 }
 
+// hasLogged says whether there are as many lines of each client.
+func (w *world) hasLogged(lines map[netip.AddrPort]int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for client, n := range lines {
+		if len(w.reasons[client]) < n {
+			return false
+		}
+	}
+	return true
+}
+
 // logged takes what one line says of the end of a client's flow, if there is one
 // left: a client's port is used again by later flows.
 func (w *world) logged(client netip.AddrPort) (why string, ok bool) {

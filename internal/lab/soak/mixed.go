@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -126,9 +127,32 @@ func runMixed(ctx context.Context, w *world, seed uint64, length time.Duration, 
 	if err = errors.Join(err, ctx.Err()); err != nil {
 		return MixedResult{}, err
 	}
-	result := m.result(d, time.Since(began))
+	took := time.Since(began)
+	m.awaitLog(ctx, d)
+	result := m.result(d, took)
 	result.Violations = append(result.Violations, left...)
 	return result, nil
+}
+
+// awaitLog waits until relay-a has said why the flows ended of which it has to. It
+// writes its log beside its flows, and on a busy machine some time after them.
+func (m *mixedRun) awaitLog(ctx context.Context, d *director) {
+	lines := map[netip.AddrPort]int{} // by client
+	m.mu.Lock()
+	for _, f := range m.finished {
+		if f.mustBeLogged(d.faults) {
+			lines[f.from]++
+		}
+	}
+	for _, f := range m.open {
+		if f.mustBeLogged(d.faults) {
+			lines[f.from]++
+		}
+	}
+	m.mu.Unlock()
+	for begun := time.Now(); !m.world.hasLogged(lines) && time.Since(begun) < lateTarget && ctx.Err() == nil; {
+		pause(ctx, 20*time.Millisecond)
+	}
 }
 
 // newTarget begins to accept on host-b.
