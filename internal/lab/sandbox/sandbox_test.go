@@ -15,10 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/lab/sandbox"
+	"longhaul/internal/nettest"
 )
 
 // The test binary is the sandboxed program too: this variable says which.
 const behave = "SANDBOX_TEST_PROGRAM"
+
+// unavailable is the exit status of the caller where no sandbox can be had.
+const unavailable = 77
 
 func TestMain(m *testing.M) {
 	sandbox.Init()
@@ -27,7 +31,7 @@ func TestMain(m *testing.M) {
 			code, err := sandbox.Run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 			if err != nil {
 				fmt.Println("unavailable:", err)
-				code = 77
+				code = unavailable
 			}
 			os.Exit(code)
 		}
@@ -59,7 +63,7 @@ func inside(program string) int {
 		fallthrough
 	case "wait":
 		fmt.Println("ready")
-		time.Sleep(time.Hour) // in select {} the runtime may find a deadlock
+		_ = unix.Pause() // until a signal ends the program
 	}
 	return 1
 }
@@ -77,18 +81,19 @@ func exitCode(t *testing.T, cmd *exec.Cmd) int {
 	if cmd.ProcessState == nil {
 		t.Fatal(err)
 	}
-	if cmd.ProcessState.ExitCode() == 77 {
+	if cmd.ProcessState.ExitCode() == unavailable {
 		skip(t, string(out))
 	}
 	return cmd.ProcessState.ExitCode()
 }
 
-func skip(t *testing.T, reason string) {
+// skip skips the test where no sandbox can be had. Under CI=true that is a failure.
+func skip(t *testing.T, said string) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
-		t.Fatal(reason)
+		t.Fatalf("CI must be able to run this: %s", said)
 	}
-	t.Skip(reason)
+	t.Skip(said)
 }
 
 func TestExitStatus(t *testing.T) {
@@ -120,7 +125,11 @@ func startReady(t *testing.T, program string) *exec.Cmd {
 	n, err := io.ReadAtLeast(stdout, line, len("ready\n"))
 	if err != nil || !bytes.HasPrefix(line[:n], []byte("ready")) {
 		_ = cmd.Wait()
-		skip(t, string(line[:n]))
+		if said := string(line[:n]); cmd.ProcessState.ExitCode() == unavailable {
+			skip(t, said)
+		} else {
+			t.Fatalf("the program says %q, want that it is ready", said)
+		}
 	}
 	return cmd
 }
@@ -141,23 +150,17 @@ func TestNothingOutlivesAKilledCaller(t *testing.T) {
 	// Init, the program and its sleep. A process that comes or goes while /proc
 	// is read may hide another.
 	var inside []int
-	for deadline := time.Now().Add(10 * time.Second); len(inside) < 3; inside = descendants(t, cmd.Process.Pid) {
-		if time.Now().After(deadline) {
-			t.Fatalf("found only %d processes below the caller", len(inside))
-		}
-	}
+	nettest.Eventually(t, time.Minute, func() bool {
+		inside = descendants(t, cmd.Process.Pid)
+		return len(inside) >= 3
+	}, func() string { return fmt.Sprintf("found only %d processes below the caller", len(inside)) })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	deadline := time.Now().Add(10 * time.Second)
 	for _, pid := range inside {
-		for running(pid) {
-			if time.Now().After(deadline) {
-				t.Fatalf("process %d outlived its caller", pid)
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
+		nettest.Eventually(t, time.Minute, func() bool { return !running(pid) },
+			func() string { return fmt.Sprintf("process %d outlived its caller", pid) })
 	}
 }
 

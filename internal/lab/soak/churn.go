@@ -15,6 +15,7 @@ import (
 
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/relays"
+	"longhaul/internal/lab/tcpserver"
 )
 
 const churnClients = 16 // at once
@@ -59,16 +60,8 @@ func runChurn(ctx context.Context, w *world, seed uint64, connections int64, rel
 	if err != nil {
 		return result, err
 	}
-	var targets sync.WaitGroup
-	targets.Go(func() {
-		for {
-			conn, err := listener.AcceptTCP()
-			if err != nil {
-				return
-			}
-			targets.Go(func() { answerWithHash(conn) })
-		}
-	})
+	stop := tcpserver.Serve(listener, answerWithHash)
+	defer stop()
 
 	var made, failed, moved atomic.Int64
 	var firstFailure atomic.Pointer[error]
@@ -108,8 +101,7 @@ func runChurn(ctx context.Context, w *world, seed uint64, connections int64, rel
 	clients.Wait()
 	reloading.Wait()
 	result.Seconds = time.Since(began).Seconds()
-	listener.Close()
-	targets.Wait()
+	stop()
 	if err := errors.Join(<-reloaded, ctx.Err()); err != nil {
 		return result, err
 	}
@@ -141,8 +133,7 @@ func runChurn(ctx context.Context, w *world, seed uint64, connections int64, rel
 }
 
 // answerWithHash is the target's side: it reads to the end and sends the hash.
-func answerWithHash(conn *net.TCPConn) {
-	defer conn.Close()
+func answerWithHash(conn net.Conn) {
 	conn.SetDeadline(time.Now().Add(stallLimit))
 	hash := sha256.New()
 	if _, err := io.Copy(hash, conn); err == nil {
