@@ -207,7 +207,7 @@ func AwaitSolicited(device netlink.Link, address netip.Addr) error {
 		return nil
 	}
 	hex := fmt.Sprintf("%x", solicitedNode(address))
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		groups, err := os.ReadFile("/proc/thread-self/net/igmp6")
 		if err != nil {
 			return err

@@ -188,7 +188,7 @@ func Connect(t testing.TB, from, to *Host, address netip.Addr) (dialed, accepted
 	})
 	defer listener.Close()
 	from.Do(t, func() (err error) {
-		dialer := net.Dialer{Timeout: 20 * time.Second}
+		dialer := net.Dialer{Timeout: time.Minute}
 		dialer.SetMultipathTCP(false)
 		dialed, err = dialer.Dial("tcp", listener.Addr().String())
 		return err
