@@ -28,7 +28,7 @@ func TestOnlyClassicEndHostsAreHeldToTheirWindow(t *testing.T) {
 
 // The headline, far below what an idle machine gives.
 func TestMitreGain(t *testing.T) {
-	nettest.RequireSandbox(t)
+	privateRun(t)
 	binary := nettest.Longhaul(t)
 	nettest.MostOf(t, func() error {
 		result, err := mitre().Run(t.Context(), RunOptions{Program: binary, Quick: true, Cases: []string{"direct", "relay"}, Seed: 7})

@@ -38,7 +38,7 @@ type sites struct {
 
 func newSites(t *testing.T) *sites {
 	t.Helper()
-	nettest.RequireSandbox(t)
+	privateRun(t)
 	binary := nettest.Longhaul(t)
 	c := MitreConditions()
 	c.RTT = 20 * time.Millisecond
@@ -559,7 +559,7 @@ func (s *sites) dial(host string, addr netip.AddrPort) (net.Conn, error) {
 // The headline's two cases, with little data. What the relays bring is measured
 // by `longhaul lab run mitre`, and held under the tag timed.
 func TestMitre(t *testing.T) {
-	nettest.RequireSandbox(t)
+	privateRun(t)
 	binary := nettest.Longhaul(t)
 	mitre := mitre()
 	for i := range mitre.Cases {
