@@ -26,9 +26,15 @@ type Upgrade struct {
 }
 
 // Upgrade has the relay replaced by the program that lies at its path, as an
-// operator would.
+// operator would. It ends an upgrade that has begun even if the context ends
+// meanwhile: the relay goes on with it, and the process that follows must be known.
 func (r *Process) Upgrade(ctx context.Context) (Upgrade, error) {
 	var u Upgrade
+	if err := ctx.Err(); err != nil {
+		return u, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Patience)
+	defer cancel()
 	out, err := exec.CommandContext(ctx, r.Program, "upgrade", "--json", "--control-socket", r.Socket()).Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
