@@ -273,6 +273,11 @@ func TestAgainstKernel(t *testing.T) {
 			checkTwice(t, &got)
 			checkAtSender(t, &got)
 			checkAtReceiver(t, &got, max(0.1, test.lostAgain))
+			// A capture takes a retransmission after silence for that of a timeout. How
+			// long the silence is depends on the machine, but not where the path is down.
+			if name == "outage" && lastInfo(&got.atSender, 0).TotalRTO == 0 {
+				t.Errorf("no timeout is seen in an outage that the kernel backed off in: %d of its own", got.info.TotalRTO)
+			}
 		})
 	}
 }
@@ -310,9 +315,6 @@ func checkAtSender(t *testing.T, got *transfer) {
 	agrees(t, "delivered", float64(info.Delivered), float64(want.Delivered), 0.01, 0)
 	agrees(t, "DSACKs", float64(info.DSACKDups), float64(want.DSACKDups), 0.05, 1)
 	agrees(t, "reordering seen", float64(info.ReordSeen), float64(want.ReordSeen), 0.15, 2)
-	if want.Has(tcpinfo.FieldTotalRTO) {
-		agrees(t, "timeouts", float64(info.TotalRTO), float64(want.TotalRTO), 0.34, 0)
-	}
 }
 
 func checkAtReceiver(t *testing.T, got *transfer, lostAgain float64) {

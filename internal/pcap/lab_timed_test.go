@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"longhaul/internal/nettest"
+	"longhaul/internal/tcpinfo"
 )
 
 // TestTimesAgainstKernel compares the times and rates of captures of real transfers
@@ -30,7 +31,11 @@ func timesAgree(got *transfer) error {
 	if got.pauses && want.DeliveryRateAppLimited {
 		rate = highestRate(&got.atSender, 0) // the kernel keeps the highest where the program offers no more
 	}
-	return errors.Join(
+	var timeouts error
+	if want.Has(tcpinfo.FieldTotalRTO) {
+		timeouts = within("timeouts", float64(info.TotalRTO), float64(want.TotalRTO), 0.34, 0)
+	}
+	return errors.Join(timeouts,
 		within("least RTT µs", float64(info.MinRTT.Microseconds()), float64(want.MinRTT.Microseconds()), 0.05, 0),
 		within("smoothed RTT µs", float64(info.RTT.Microseconds()), float64(want.RTT.Microseconds()), 0.15, 500),
 		within("busy ms", float64(info.BusyTime.Milliseconds()), float64(want.BusyTime.Milliseconds()), 0.05, 50),
