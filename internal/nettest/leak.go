@@ -56,27 +56,6 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// Settles expects a measurement to hold in one of a few tries: on a machine that
-// does other work meanwhile, a single one says nothing of what is measured. The
-// tries lie further and further apart, since such work can last for a while.
-func Settles(t testing.TB, measure func() error) {
-	t.Helper()
-	const tries = 6
-	pause := 500 * time.Millisecond
-	for try := 1; ; try++ {
-		err := measure()
-		if err == nil {
-			return
-		}
-		if try == tries {
-			t.Fatalf("%v, in the last of %d tries", err, tries)
-		}
-		t.Logf("%v: trying again", err)
-		time.Sleep(pause)
-		pause *= 4
-	}
-}
-
 // openDescriptors maps this process's descriptors to what they refer to.
 func openDescriptors(t testing.TB) map[string]string {
 	t.Helper()
