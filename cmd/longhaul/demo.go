@@ -46,17 +46,25 @@ user namespaces are allowed.`,
 			fmt.Fprintf(env.stdout, `
 The direct path is held to one window per round trip: 256 KiB / 63 ms is
 %s. The relays end that: each leg has its own window, and the long
-one is sized for the path. %.0f times as fast, in %.0f s of demonstration.
+one is sized for the path. %s times as fast, in %.0f s of demonstration.
 
 Next: longhaul lab run mitre   every case of the published experiment
       longhaul lab up          the two sites, for programs of your own
       longhaul relay --help    the relay, for real
-`, bitsPerSecond(window), relay.GoodputBps/direct.GoodputBps, time.Since(start).Seconds())
+`, bitsPerSecond(window), significant(relay.GoodputBps/direct.GoodputBps), time.Since(start).Seconds())
 			return nil
 		}),
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
 	return cmd
+}
+
+// significant prints a ratio as a whole number from 10 on, and below with a decimal.
+func significant(ratio float64) string {
+	if ratio < 10 {
+		return fmt.Sprintf("%.1f", ratio)
+	}
+	return fmt.Sprintf("%.0f", ratio)
 }
 
 // demoMaxTime ends each of the demo's two transfers on a machine that is too slow
