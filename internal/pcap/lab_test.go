@@ -273,6 +273,13 @@ func TestAgainstKernel(t *testing.T) {
 			checkTwice(t, &got)
 			checkAtSender(t, &got)
 			checkAtReceiver(t, &got, max(0.1, test.lostAgain))
+			// Which segments are late and which are lost is a matter of time, to the
+			// kernel (RFC 8985) and to a capture. That some are late is not.
+			for place, result := range map[string]*Result{"sender": &got.atSender, "receiver": &got.atReceiver} {
+				if name == "reordering" && lastInfo(result, 0).ReordSeen == 0 {
+					t.Errorf("no reordering is seen at the %s where a hundredth of the packets are late", place)
+				}
+			}
 			// A capture takes a retransmission after silence for that of a timeout. How
 			// long the silence is depends on the machine, but not where the path is down.
 			if name == "outage" && lastInfo(&got.atSender, 0).TotalRTO == 0 {
@@ -314,7 +321,6 @@ func checkAtSender(t *testing.T, got *transfer) {
 	agrees(t, "segments in", float64(info.SegsIn), float64(want.SegsIn), 0.01, 2)
 	agrees(t, "delivered", float64(info.Delivered), float64(want.Delivered), 0.01, 0)
 	agrees(t, "DSACKs", float64(info.DSACKDups), float64(want.DSACKDups), 0.05, 1)
-	agrees(t, "reordering seen", float64(info.ReordSeen), float64(want.ReordSeen), 0.15, 2)
 }
 
 func checkAtReceiver(t *testing.T, got *transfer, lostAgain float64) {
@@ -335,7 +341,6 @@ func checkAtReceiver(t *testing.T, got *transfer, lostAgain float64) {
 		}
 	}
 	agrees(t, "at the receiver, segments sent again", float64(info.TotalRetrans), float64(want.TotalRetrans), lostAgain, 2)
-	agrees(t, "at the receiver, reordering seen", float64(info.ReordSeen), float64(want.ReordSeen), 0.15, 2)
 	agrees(t, "at the receiver, bytes sent", float64(info.BytesSent), float64(want.BytesSent), 0.001, lostAgain*float64(want.BytesRetrans)+3000)
 }
 

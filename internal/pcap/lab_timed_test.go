@@ -36,6 +36,8 @@ func timesAgree(got *transfer) error {
 		timeouts = within("timeouts", float64(info.TotalRTO), float64(want.TotalRTO), 0.34, 0)
 	}
 	return errors.Join(timeouts,
+		within("reordering seen", float64(info.ReordSeen), float64(want.ReordSeen), 0.15, 2),
+		within("at the receiver, reordering seen", float64(far.ReordSeen), float64(want.ReordSeen), 0.15, 2),
 		within("least RTT µs", float64(info.MinRTT.Microseconds()), float64(want.MinRTT.Microseconds()), 0.05, 0),
 		within("smoothed RTT µs", float64(info.RTT.Microseconds()), float64(want.RTT.Microseconds()), 0.15, 500),
 		within("busy ms", float64(info.BusyTime.Milliseconds()), float64(want.BusyTime.Milliseconds()), 0.05, 50),
