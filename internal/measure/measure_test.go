@@ -86,7 +86,7 @@ func check(t *testing.T, o Options, s Summary, began time.Time) {
 		if o.Omit == 0 && st.SentBytes < st.ReceivedBytes*9/10 {
 			t.Errorf("stream %d: %d bytes were sent and %d received", st.ID, st.SentBytes, st.ReceivedBytes)
 		}
-		checkPacing(t, int(st.ID), st.ReceivedBytes, time.Since(began))
+		checkPacing(t, st.ID, st.ReceivedBytes, time.Since(began))
 	}
 }
 

@@ -25,7 +25,7 @@ func checkRates(o Options, s Summary) error {
 		return fmt.Errorf("%v of the test count, want 1 s", s.Elapsed)
 	}
 	for _, st := range s.Streams {
-		if err := checkRate(int(st.ID), st.ReceivedBytes, s.Elapsed.Seconds()); err != nil {
+		if err := checkRate(st.ID, st.ReceivedBytes, s.Elapsed.Seconds()); err != nil {
 			return err
 		}
 		// With a start that does not count, what was received may have been sent
