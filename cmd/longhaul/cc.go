@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -65,6 +66,8 @@ func ccError(err error) error {
 		return &hintError{err, "see longhaul cc list"}
 	case errors.Is(err, cc.ErrTaken):
 		return &hintError{err, "only what longhaul has loaded can be loaded anew or unloaded; see longhaul cc list"}
+	case errors.Is(err, fs.ErrPermission):
+		return &hintError{err, "what is loaded is pinned below /sys/fs/bpf, which is root's: run it as root"}
 	}
 	return err
 }

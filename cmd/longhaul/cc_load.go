@@ -129,7 +129,7 @@ namespaces that made it their default keep it until they choose another.`,
 			if everything {
 				all, err := host.LoadedNames()
 				if err != nil {
-					return fmt.Errorf("cannot see what is loaded: %w", err)
+					return ccError(fmt.Errorf("cannot see what is loaded: %w", err))
 				}
 				names = all
 			}

@@ -13,7 +13,7 @@ import (
 // TestLowWater: a receiver is woken for more once its buffer has room for many
 // times that, and a buffer that was asked for stays as it is.
 func TestLowWater(t *testing.T) {
-	nettest.RequireSandbox(t) // to ask for more than net.core.rmem_max
+	nettest.RequireRoot(t) // to ask for more than net.core.rmem_max
 	nettest.CheckLeaks(t)
 	for _, test := range []struct {
 		name   string

@@ -264,6 +264,7 @@ func scenarios() map[string]scenario {
 // elsewhere and a little earlier or later than the kernel, are compared under the
 // tag timed.
 func TestAgainstKernel(t *testing.T) {
+	nettest.RequireRoot(t) // tcpdump drops privileges, which it cannot in a namespace of one user
 	nettest.RequireProgram(t, "tcpdump", "tcpdump")
 	for name, test := range scenarios() {
 		t.Run(name, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 // TestTimesAgainstKernel compares the times and rates of captures of real transfers
 // with the account of the sender's kernel.
 func TestTimesAgainstKernel(t *testing.T) {
+	nettest.RequireRoot(t) // tcpdump drops privileges, which it cannot in a namespace of one user
 	nettest.RequireProgram(t, "tcpdump", "tcpdump")
 	for name, test := range scenarios() {
 		t.Run(name, func(t *testing.T) {
