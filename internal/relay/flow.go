@@ -85,7 +85,7 @@ type leg struct {
 	fd       int32
 	readable bool       // until a read says otherwise
 	writable bool       // until a write says otherwise
-	urgent   bool       // urgent data was announced: short reads and splice mean nothing any more
+	urgent   bool       // urgent data was announced, or may be: short reads and splice mean nothing any more
 	hungUp   bool       // the peer has ended or reset: only a read that finds nothing tells that all is read
 	fin      bool       // the peer's end was seen while the connection was whole
 	failed   unix.Errno // what a write or a look took from the socket's error; the next read would find no error and call it an end
@@ -98,6 +98,7 @@ type direction struct {
 	own    []byte // holds held bytes of a copied read
 	held   int    // bytes in either
 	bytes  int64  // handed to the receiving leg's socket
+	oob    bool   // what is held is urgent
 	bulk   bool   // the last reads were large: splice
 	corked bool   // the last bytes wait in the socket for the end that comes behind them
 }

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -152,35 +151,6 @@ func TestIdleFlowHoldsTwoDescriptors(t *testing.T) {
 	if s := g.relay.Snapshot(); s.PipesOpen > 4 {
 		t.Errorf("%d pipes are open after %d flows, one after another", s.PipesOpen, flows)
 	}
-}
-
-// TestUrgentData: the relay does not carry urgency, but a stream with urgent
-// data in it must not stall, however large what follows is.
-func TestUrgentData(t *testing.T) {
-	nettest.CheckLeaks(t)
-	g := newRig(t, nil)
-	c, s := g.pair()
-	before, after := pattern(200_000), pattern(3_000_000)
-	go func() {
-		c.Write(before)
-		raw, err := c.SyscallConn()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		raw.Write(func(fd uintptr) bool {
-			err = syscall.Sendto(int(fd), []byte("!"), syscall.MSG_OOB, nil)
-			return err != syscall.EAGAIN
-		})
-		if err != nil {
-			t.Error(err)
-		}
-		c.Write(after)
-		c.CloseWrite()
-	}()
-	expect(t, s, before)
-	expect(t, s, after)
-	expectEnd(t, s)
 }
 
 // TestBulkDoesNotStarvePingPong runs both in the same event loop. How long a round

@@ -103,6 +103,7 @@ func openListener(key listenKey, v6only bool, tr Transport) (*listener, error) {
 // prepare sets what accepted sockets inherit.
 func (l *listener) prepare(tr Transport) error {
 	setLinger(l.fd, true)
+	keepUrgentInLine(l.fd)
 	setsockoptInt(l.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	if tr != nil {
 		if err := tr.Prepare(l.fd, false); err != nil {

@@ -276,6 +276,7 @@ func (w *worker) dial(f *flow, to netip.AddrPort) unix.Errno {
 		return errno
 	}
 	setLinger(fd, true)
+	keepUrgentInLine(fd)
 	if tr := f.route.tunnel.Transport; tr == nil {
 		setNoDelay(fd)
 	} else if err := tr.Prepare(fd, true); err != nil {

@@ -92,6 +92,13 @@ func (w *worker) pump(f *flow, s side) (more bool) {
 			if dir.bulk {
 				limit = largeRead
 			}
+			// A read stops before the urgent byte, which goes on by itself, as
+			// urgent as it came. Where its announcement has not been seen yet,
+			// it goes on as the ordinary byte that it is to most programs.
+			var flags uintptr
+			if src.urgent && atUrgentMark(int(src.fd)) {
+				limit, flags = 1, unix.MSG_OOB
+			}
 			n, errno = recv(int(src.fd), w.buf[:limit])
 			if n > 0 && errno == 0 {
 				if n >= smallRead {
@@ -102,7 +109,6 @@ func (w *worker) pump(f *flow, s side) (more bool) {
 				if n < limit && !src.hungUp && !src.urgent {
 					src.readable = false // a short read has emptied the socket
 				}
-				var flags uintptr
 				if src.fin && n < limit {
 					// These are its last bytes: they share a segment, and a
 					// wakeup of the peer, with the end that comes behind them.
@@ -121,12 +127,17 @@ func (w *worker) pump(f *flow, s side) (more bool) {
 					dst.writable = false
 					dir.own = append(w.buffer(), w.buf[sent:n]...)
 					dir.held = n - sent
+					dir.oob = flags == unix.MSG_OOB
 				}
 				budget -= w.moved(f, dir, sent)
 				continue
 			}
 		}
 		switch {
+		case errno == 0 && dir.pipe != nil:
+			// splice does not pass the urgent mark, and once the peer has ended
+			// its stream, it returns 0 there as it does at the end.
+			src.urgent = true // only a read tells which
 		case errno == 0:
 			w.readEnded(f, s)
 		case errno == unix.EAGAIN:
@@ -145,7 +156,11 @@ func (w *worker) flush(dir *direction, dst *leg) (int, unix.Errno) {
 	var n int
 	var errno unix.Errno
 	if dir.own != nil {
-		n, errno = send(int(dst.fd), dir.own[len(dir.own)-dir.held:], 0)
+		var flags uintptr
+		if dir.oob {
+			flags = unix.MSG_OOB
+		}
+		n, errno = send(int(dst.fd), dir.own[len(dir.own)-dir.held:], flags)
 	} else {
 		n, errno = splice(dir.pipe.r, int(dst.fd), dir.held)
 	}
@@ -162,7 +177,7 @@ func (w *worker) flush(dir *direction, dst *leg) (int, unix.Errno) {
 	dir.held -= n
 	if dir.held == 0 && dir.own != nil {
 		w.recycle(dir.own)
-		dir.own = nil
+		dir.own, dir.oob = nil, false
 	}
 	return n, 0
 }
@@ -231,7 +246,7 @@ func (w *worker) discard(dir *direction) {
 		dir.pipe = nil
 	case dir.own != nil:
 		w.recycle(dir.own)
-		dir.own = nil
+		dir.own, dir.oob = nil, false
 	}
 	dir.held = 0
 	w.release(dir)

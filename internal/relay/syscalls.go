@@ -109,6 +109,18 @@ func unread(fd int) int {
 	return int(n)
 }
 
+// atUrgentMark says whether the next byte that is read from a socket, which may
+// not be there yet, is urgent data.
+func atUrgentMark(fd int) bool {
+	var at int32
+	_, _, errno := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCATMARK, uintptr(unsafe.Pointer(&at)))
+	return errno == 0 && at != 0
+}
+
+// keepUrgentInLine leaves urgent data at its place in the stream. Without it,
+// reads pass over the urgent byte, and nothing says that they have.
+func keepUrgentInLine(fd int) { setsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1) }
+
 func newSocket(family int) (int, unix.Errno) {
 	fd, _, errno := unix.RawSyscall(unix.SYS_SOCKET, uintptr(family),
 		unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
