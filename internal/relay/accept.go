@@ -29,6 +29,12 @@ func (w *worker) acceptOne(l *listener) bool {
 		if l.settling.Load() {
 			takeSYNs(fd)
 		}
+		if l.early.Load() > 0 && l.early.Add(-1) >= 0 {
+			rt := l.route.Load()
+			if err := prepareSocket(fd, rt.tunnel.Transport); err != nil {
+				rt.state.warnOnce(w.relay.log, "a connection that came before the relay is not set up as asked", err.Error())
+			}
+		}
 		w.admit(l, fd, fromSockaddr(&w.from))
 		return true
 	case errno == unix.EAGAIN:

@@ -123,7 +123,7 @@ func (r *Relay) handedOver(key listenKey, tr Transport) (*listener, error) {
 		}
 		r.opts.Listeners = slices.Delete(r.opts.Listeners, i, i+1) // for one listener only
 		l.key, l.inherited = key, h.Inherited
-		if err := l.prepare(tr); err != nil {
+		if err := l.takeUp(tr); err != nil {
 			closeFD(l.fd)
 			return nil, err
 		}

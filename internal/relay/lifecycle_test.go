@@ -335,6 +335,75 @@ func TestInheritedSocket(t *testing.T) {
 	}
 }
 
+// TestClientsBeforeActivation: connections that stood before the relay took the
+// socket over, like the one that activates a service, are cut off by a reset as
+// any other. It failed at 1818be3.
+func TestClientsBeforeActivation(t *testing.T) {
+	nettest.CheckLeaks(t)
+	const clients = 5
+	early := func(t *testing.T, change func(*Options)) (g *rig, conns []*net.TCPConn) {
+		outer := listen(t)
+		f, err := outer.File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for range clients {
+			conns = append(conns, dial(t, addrOf(outer)))
+		}
+		outer.Close()
+		g = newRig(t, func(o *Options) {
+			o.Tunnels[0].Listen, o.Tunnels[0].Inherited = nil, []*os.File{f}
+			change(o)
+		})
+		return g, conns
+	}
+	t.Run("target resets", func(t *testing.T) {
+		g, conns := early(t, func(*Options) {})
+		data := pattern(50_000)
+		var reads []reading
+		for _, c := range conns {
+			reads = append(reads, readAll(c))
+		}
+		for range conns {
+			s := g.accept()
+			write(t, s, data)
+			awaitSent(t, s)
+			reset(t, s)
+		}
+		for _, read := range reads {
+			read.expectReset(t, data)
+		}
+	})
+	t.Run("denied", func(t *testing.T) {
+		_, conns := early(t, func(o *Options) { o.Tunnels[0].Allow = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} })
+		for _, c := range conns {
+			expectReset(t, c)
+		}
+	})
+	t.Run("the relay is killed", func(t *testing.T) {
+		g, conns := early(t, func(*Options) {})
+		for range conns {
+			g.accept()
+		}
+		g.relay.Close() // closes as the kernel does, with whatever linger is armed
+		for _, c := range conns {
+			expectReset(t, c)
+		}
+	})
+	t.Run("prepared once more", func(t *testing.T) {
+		var prepared countingTransport
+		g, conns := early(t, func(o *Options) { o.Tunnels[0].Transport = &prepared })
+		for range conns {
+			g.accept()
+		}
+		g.pair()
+		if n := prepared.accepted.Load(); n != 1+clients { // the listener, and who came before it
+			t.Errorf("%d sockets were prepared, want %d", n, 1+clients)
+		}
+	})
+}
+
 // TestOutOfDescriptors: accepting pauses, flows live on, and it recovers.
 func TestOutOfDescriptors(t *testing.T) {
 	nettest.CheckLeaks(t)
@@ -424,6 +493,20 @@ func TestSnapshotJSON(t *testing.T) {
 	if r := g.flows.one(t); r.ClientLeg.Side != "lan" || r.TargetLeg.Side != "wan" {
 		t.Errorf("the record has the sides %q and %q", r.ClientLeg.Side, r.TargetLeg.Side)
 	}
+}
+
+// countingTransport changes nothing and counts the sockets on the clients' side
+// that it prepares.
+type countingTransport struct {
+	namedSides
+	accepted atomic.Int32
+}
+
+func (c *countingTransport) Prepare(_ int, dialed bool) error {
+	if !dialed {
+		c.accepted.Add(1)
+	}
+	return nil
 }
 
 // namedSides is a transport that changes nothing and calls the dialed leg the

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/tcpinfo"
 )
 
 const listenBacklog = 4096 // the kernel takes the lesser of this and net.core.somaxconn
@@ -24,6 +26,10 @@ type listener struct {
 	inherited bool // somebody else has the socket, too
 
 	settling atomic.Bool // it takes no new SYNs, see settle
+
+	// early is at least how many connections that wait to be accepted stood
+	// before the listener was prepared, and have inherited nothing from it.
+	early atomic.Int32
 }
 
 // listenKey identifies a listener across reloads: the address as it is
@@ -102,15 +108,34 @@ func openListener(key listenKey, v6only bool, tr Transport) (*listener, error) {
 
 // prepare sets what accepted sockets inherit.
 func (l *listener) prepare(tr Transport) error {
-	setLinger(l.fd, true)
-	keepUrgentInLine(l.fd)
-	setsockoptInt(l.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
-	if tr != nil {
-		if err := tr.Prepare(l.fd, false); err != nil {
-			return fmt.Errorf("cannot set up the listener on %s: %w", l.key.addr, err)
-		}
+	if err := prepareSocket(l.fd, tr); err != nil {
+		return fmt.Errorf("cannot set up the listener on %s: %w", l.key.addr, err)
 	}
 	return nil
+}
+
+// takeUp prepares a listener that somebody else has bound. Clients may have
+// connected before: with socket activation, the first one always has.
+func (l *listener) takeUp(tr Transport) error {
+	if err := l.prepare(tr); err != nil {
+		return err
+	}
+	if waiting, _, err := tcpinfo.AcceptQueue(l.fd); err == nil { // else it does not listen
+		l.early.Store(int32(waiting))
+	}
+	return nil
+}
+
+// prepareSocket sets what every accepted connection needs, on its listener or on
+// the connection itself.
+func prepareSocket(fd int, tr Transport) error {
+	setLinger(fd, true)
+	keepUrgentInLine(fd)
+	setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	if tr == nil {
+		return nil
+	}
+	return tr.Prepare(fd, false)
 }
 
 // inherit takes over a listening socket that somebody else has bound.

@@ -165,7 +165,8 @@ type Prober interface {
 // several event loops at once and must not block.
 type Transport interface {
 	// Prepare sets what must stand before the handshake, on a listening
-	// socket (dialed false) or on one that is about to connect.
+	// socket (dialed false) or on one that is about to connect. Connections
+	// that stood before the relay took their listener over are prepared as that.
 	Prepare(fd int, dialed bool) error
 
 	// Established sets what depends on the path once the handshake is done.

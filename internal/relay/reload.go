@@ -207,7 +207,7 @@ func (r *Relay) takeOver(p *plan, old *table, f *os.File, tr Transport) (*listen
 		return known, nil
 	}
 	r.adopt(p, l)
-	return l, l.prepare(tr)
+	return l, l.takeUp(tr)
 }
 
 // adopt gives a new listener its number and makes sure that it goes if the
