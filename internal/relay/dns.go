@@ -30,6 +30,12 @@ func systemResolver(ctx context.Context, host string) (Answer, error) {
 		},
 	}
 	addrs, err := r.LookupNetIP(ctx, "ip", host)
+	if isNotFound(err) {
+		// It also says so if one question of several (A and AAAA, each search
+		// domain) was left without an answer. Strictly, all need one.
+		r.StrictErrors = true
+		addrs, err = r.LookupNetIP(ctx, "ip", host)
+	}
 	return Answer{Addrs: addrs, TTL: heard.ttl()}, err
 }
 

@@ -3,13 +3,16 @@ package relay
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"sync"
 	"time"
 )
 
 // Resolver turns a host name into addresses, best first. It must return when
-// the context ends.
+// the context ends. An error that is a *net.DNSError with IsNotFound, or no
+// address and no error, says for certain that the name has none: what it had
+// before is not used any more. Every other error says that nobody answered.
 type Resolver func(ctx context.Context, host string) (Answer, error)
 
 // Answer is what a resolver found out about a name.
@@ -29,7 +32,8 @@ const (
 
 // names is a cache in front of a resolver. Lookups of one name at one time
 // share one question. What is in use is asked for again before it runs out,
-// and what has run out serves when nothing newer can be had (RFC 8767).
+// and what has run out serves when nothing newer can be had, but not when the
+// answer is that there is no such name (RFC 8767, section 4).
 type names struct {
 	resolve Resolver
 	ctx     context.Context
@@ -117,19 +121,25 @@ func (n *names) ask(host string) {
 		found, err := n.resolve(n.ctx, host)
 		impatient.Stop()
 		if err == nil && len(found.Addrs) == 0 {
-			err = errors.New("the name " + host + " has no address")
+			err = &net.DNSError{Err: "the name has no address", Name: host, IsNotFound: true}
 		}
 		n.mu.Lock()
 		delete(n.asking, host)
 		if err == nil {
 			n.known[host] = fresh(found, monotonic())
 			n.tell(host)
-		} else if !n.useStale(host) {
+		} else if isNotFound(err) || !n.useStale(host) {
 			n.known[host] = answer{err: err, until: monotonic() + int64(nameFailedKept)}
 			n.tell(host)
 		}
 		n.mu.Unlock()
 	})
+}
+
+// isNotFound says whether a resolver has answered that a name has no address.
+func isNotFound(err error) bool {
+	var dns *net.DNSError
+	return errors.As(err, &dns) && dns.IsNotFound
 }
 
 func fresh(found Answer, now int64) answer {

@@ -111,6 +111,39 @@ func TestNamesLiveByTheirTTL(t *testing.T) {
 	})
 }
 
+// TestNameIsGone: the answer that a name does not exist ends what was known of
+// it at once; an old answer is for name servers that do not answer. It failed at
+// 1818be3.
+func TestNameIsGone(t *testing.T) {
+	for name, answer := range map[string]error{
+		"no such name": &net.DNSError{Err: "no such host", IsNotFound: true},
+		"no address":   nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &nameServer{found: Answer{[]netip.Addr{oldAddr}, 10 * time.Second}}
+				n := newNames(s.resolve)
+				defer n.close()
+				if _, err := n.wait(t.Context(), "x"); err != nil {
+					t.Fatal(err)
+				}
+				s.set(func(s *nameServer) { s.found, s.err = Answer{}, answer })
+				time.Sleep(9 * time.Second) // it is asked for again while it still holds
+				_, _ = n.wait(t.Context(), "x")
+				synctest.Wait()
+				if addrs, err := n.wait(t.Context(), "x"); err == nil {
+					t.Fatalf("a name that is gone has the addresses %v", addrs)
+				}
+				s.set(func(s *nameServer) { s.err = errors.New("no server") })
+				time.Sleep(10 * time.Second)
+				if addrs, err := n.wait(t.Context(), "x"); err == nil {
+					t.Fatalf("a name that was gone when nobody answered any more has the addresses %v", addrs)
+				}
+			})
+		})
+	}
+}
+
 // TestTTLBounds keeps what nobody said how long to keep, and nothing for ever.
 func TestTTLBounds(t *testing.T) {
 	for ttl, want := range map[time.Duration]time.Duration{
@@ -218,8 +251,11 @@ func TestSystemResolver(t *testing.T) {
 	if found, err := systemResolver(t.Context(), "localhost"); err != nil || found.TTL != 0 {
 		t.Errorf("localhost: %v for %v, %v; want a TTL that nobody said", found.Addrs, found.TTL, err)
 	}
-	if _, err := systemResolver(t.Context(), "missing.test."); err == nil {
-		t.Error("a name that does not exist has an address")
+	if found, err := systemResolver(t.Context(), "missing.test."); !isNotFound(err) {
+		t.Errorf("a name that does not exist: %v, %v; want to know that it does not", found.Addrs, err)
+	}
+	if found, err := systemResolver(t.Context(), "half.test."); err == nil || isNotFound(err) {
+		t.Errorf("a name of which half is not answered: %v, %v; want no certainty", found.Addrs, err)
 	}
 }
 
@@ -280,6 +316,10 @@ func answerTo(question []byte, stream bool) []byte {
 		}
 	case "zero.test.":
 		a(0)
+	case "half.test.": // the server fails for one kind of address, and has none of the other
+		if q.Type == dnsmessage.TypeA {
+			m.RCode = dnsmessage.RCodeServerFailure
+		}
 	default:
 		m.RCode = dnsmessage.RCodeNameError
 	}
