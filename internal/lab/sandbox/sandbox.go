@@ -25,16 +25,25 @@ import (
 )
 
 // role is the environment variable that tells a process which of the three it is.
+// It is not believed by itself: a process that took itself for one of a sandbox
+// would change the host's network. See isInit and startedByInit.
 const role = "LONGHAUL_SANDBOX"
 
 const (
-	roleInit    = "init"
-	roleProgram = "program"
-	roleUser    = "program-in-user-namespace"
+	roleInit     = "init"
+	roleInitUser = "init-in-user-namespace"
+	roleProgram  = "program"
+	roleUser     = "program-in-user-namespace"
 )
 
-// lifeline is the descriptor of init whose end of file says that the caller is gone.
-const lifeline = 3
+const (
+	// lifeline is the descriptor of init whose end of file says that the caller
+	// is gone.
+	lifeline = 3
+	// origin is the descriptor of the program that shows who started it: one end
+	// of a pair of sockets that init has made.
+	origin = 3
+)
 
 // forwarded are the signals that the caller passes on to the program.
 var forwarded = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2}
@@ -51,8 +60,8 @@ func (e *ErrUnavailable) Error() string {
 
 func (e *ErrUnavailable) Unwrap() error { return e.Err }
 
-// own is the role of this process, which Init has taken from the environment
-// so that the programs it starts do not believe it theirs.
+// own is the role of this process. Init has taken it from the environment, so that
+// the programs that this one starts do not claim it, and has found it to be true.
 var own string
 
 // Inside says whether this process is the program inside a sandbox.
@@ -65,17 +74,52 @@ func UserNamespace() bool { return own == roleUser }
 // Init is to be called first thing by every program that uses Run. In the
 // process that is to be the sandbox's init it does not return.
 func Init() {
-	own = os.Getenv(role)
+	claimed := os.Getenv(role)
 	os.Unsetenv(role)
-	if own != roleInit {
+	switch claimed {
+	case roleProgram, roleUser:
+		if startedByInit() {
+			own = claimed
+		}
+		return
+	case roleInit, roleInitUser:
+		if !isInit() {
+			return
+		}
+	default:
 		return
 	}
-	code, err := initMain()
+	next := roleProgram
+	if claimed == roleInitUser {
+		next = roleUser
+	}
+	code, err := initMain(next)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "longhaul: sandbox:", err)
 		code = 1
 	}
 	os.Exit(code)
+}
+
+// isInit says whether this process can be a sandbox's init: the first of a PID
+// namespace, with a lifeline.
+func isInit() bool {
+	var st unix.Stat_t
+	return os.Getpid() == 1 && unix.Fstat(lifeline, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO
+}
+
+// startedByInit says whether process 1 has started this one and made the socket
+// that it has been given.
+func startedByInit() bool {
+	if os.Getppid() != 1 {
+		return false
+	}
+	maker, err := unix.GetsockoptUcred(origin, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil || maker.Pid != 1 {
+		return false
+	}
+	unix.Close(origin)
+	return true
 }
 
 // Run runs this program with args inside a new sandbox and returns its exit
@@ -128,7 +172,7 @@ func start(args []string, stdin io.Reader, stdout, stderr io.Writer, userNamespa
 	cmd.Args[0] = os.Args[0]
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, stderr
 	cmd.ExtraFiles = []*os.File{r}
-	cmd.Env = append(os.Environ(), role+"="+roleInit)
+	next := roleInit
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
 		// A group of its own, so that a terminal's interrupt reaches the
@@ -139,8 +183,9 @@ func start(args []string, stdin io.Reader, stdout, stderr io.Writer, userNamespa
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
-		cmd.Env = append(cmd.Env, "LONGHAUL_SANDBOX_USER=1")
+		next = roleInitUser
 	}
+	cmd.Env = append(os.Environ(), role+"="+next)
 	if err := cmd.Start(); err != nil {
 		w.Close()
 		return nil, nil, err
@@ -148,8 +193,8 @@ func start(args []string, stdin io.Reader, stdout, stderr io.Writer, userNamespa
 	return cmd, w, nil
 }
 
-// initMain is the sandbox's PID 1.
-func initMain() (int, error) {
+// initMain is the sandbox's PID 1. It starts the program in a role.
+func initMain(next string) (int, error) {
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, append([]os.Signal{unix.SIGCHLD}, forwarded...)...)
 
@@ -163,15 +208,17 @@ func initMain() (int, error) {
 		return 0, fmt.Errorf("cannot set the host name: %w", err)
 	}
 
-	next := roleProgram
-	if os.Getenv("LONGHAUL_SANDBOX_USER") != "" {
-		next = roleUser
-		os.Unsetenv("LONGHAUL_SANDBOX_USER")
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("cannot make a pair of sockets: %w", err)
 	}
+	made := os.NewFile(uintptr(pair[1]), "origin")
 	os.Setenv(role, next)
 	program, err := os.StartProcess("/proc/self/exe", os.Args, &os.ProcAttr{
-		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
+		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, made},
 	})
+	unix.Close(pair[0])
+	made.Close()
 	if err != nil {
 		return 0, fmt.Errorf("cannot start the program: %w", err)
 	}

@@ -27,6 +27,10 @@ const unavailable = 77
 func TestMain(m *testing.M) {
 	sandbox.Init()
 	if program := os.Getenv(behave); program != "" {
+		if program == "say" {
+			fmt.Println("inside:", sandbox.Inside())
+			os.Exit(0)
+		}
 		if !sandbox.Inside() {
 			code, err := sandbox.Run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 			if err != nil {
@@ -107,6 +111,22 @@ func TestExitStatus(t *testing.T) {
 				t.Errorf("exit status %d, want %d", got, want)
 			}
 		})
+	}
+}
+
+// TestClaims: a variable in the environment does not make a process one of a
+// sandbox, which would change the host's network and mounts. It failed at 1818be3.
+func TestClaims(t *testing.T) {
+	for _, role := range []string{"program", "program-in-user-namespace", "init", "init-in-user-namespace"} {
+		cmd := command(t, "say")
+		cmd.Env = append(cmd.Env, "LONGHAUL_SANDBOX="+role, "LONGHAUL_SANDBOX_USER=1")
+		if os.Geteuid() == 0 { // what believes it may do nothing to this machine
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		}
+		out, err := cmd.CombinedOutput()
+		if err != nil || string(out) != "inside: false\n" {
+			t.Errorf("LONGHAUL_SANDBOX=%s: %v, %q", role, err, out)
+		}
 	}
 }
 
