@@ -140,7 +140,7 @@ func TestDashboard(t *testing.T) {
 		t.Fatal(err)
 	}
 	nettest.Eventually(t, patience, func() bool {
-		status, _, err := httpd.Get(t.Context(), "tcp", page, "/api/v1/overview", 1<<20)
+		status, _, err := httpd.Get(t.Context(), page, "/api/v1/overview", 1<<20)
 		return err == nil && status == 400 // plain HTTP, where TLS is spoken
 	}, func() string { return "it still takes plain HTTP" })
 	s := browser.Open(t, "https://"+page)

@@ -127,7 +127,7 @@ type readyAnswer struct {
 func askHealth(ctx context.Context, env *env, remote, socket, target string) (status int, line string, err error) {
 	var body []byte
 	if remote != "" {
-		status, body, err = httpd.Get(ctx, "tcp", remote, target, maxHealth)
+		status, body, err = httpd.Get(ctx, remote, target, maxHealth)
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			err = &hintError{fmt.Errorf("nobody answers at %s", remote), "start longhaul relay with http_listen: " + remote}
 		}

@@ -429,7 +429,7 @@ func TestHealthChecksSeeNoUpgrade(t *testing.T) {
 	r.waitLog(t, "relay started")
 	ready := func(page string) error {
 		for again := false; ; again = true {
-			status, body, err := httpd.Get(t.Context(), "tcp", page, "/readyz", 1000)
+			status, body, err := httpd.Get(t.Context(), page, "/readyz", 1000)
 			if err == nil && status != 200 {
 				err = fmt.Errorf("%d: %s", status, body)
 			}

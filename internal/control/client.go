@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/httpd"
+	"longhaul/internal/localsocket"
 )
 
 // maxReply bounds a reply: a status with 100 000 flows has about 60 MB.
@@ -60,13 +61,10 @@ func Do(ctx context.Context, path, verb string, arguments url.Values) ([]byte, e
 func ask(ctx context.Context, path, method, what string, arguments url.Values) ([]byte, error) {
 	transport := &http.Transport{
 		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", path)
-		},
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, path) },
 	}
 	defer transport.CloseIdleConnections()
-	// The host is a placeholder: the address is the socket's path.
-	req, err := http.NewRequestWithContext(ctx, method, "http://longhaul/v1/"+url.PathEscape(what), strings.NewReader(arguments.Encode()))
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+placeholder+"/v1/"+url.PathEscape(what), strings.NewReader(arguments.Encode()))
 	if err != nil {
 		return nil, err
 	}
@@ -98,13 +96,29 @@ func ask(ctx context.Context, path, method, what string, arguments url.Values) (
 	return nil, fmt.Errorf("%s: the relay answered %s: %s", path, resp.Status, strings.TrimSpace(string(body)))
 }
 
+// placeholder is the host of requests: the address is the socket's path.
+const placeholder = "longhaul"
+
+// dial connects to a relay of root's or of the calling user.
+func dial(ctx context.Context, path string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := localsocket.CheckServer(conn.(*net.UnixConn)); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
 // unanswered explains the error of a request that nobody answered.
 func unanswered(ctx context.Context, path string, err error) error {
 	var dialing *net.OpError
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%s: %w", path, ErrNotRunning)
-	case errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, localsocket.ErrForeign):
 		return fmt.Errorf("%s: %w", path, ErrForbidden)
 	case ctx.Err() != nil, errors.As(err, &dialing) && dialing.Op == "dial":
 		return fmt.Errorf("%s: the relay did not answer: %w", path, err)
@@ -127,7 +141,7 @@ func hungUp(path string) error {
 func Get(ctx context.Context, path, target string) (status int, body []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
-	status, body, err = httpd.Get(ctx, "unix", path, target, maxReply)
+	status, body, err = httpd.GetFrom(ctx, placeholder, target, maxReply, func(ctx context.Context) (net.Conn, error) { return dial(ctx, path) })
 	if err != nil && !errors.Is(err, httpd.ErrCut) {
 		return 0, nil, unanswered(ctx, path, err)
 	}

@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -245,12 +244,7 @@ func TestPlacesThatAreRefused(t *testing.T) {
 
 func TestOtherUsersAreTurnedAway(t *testing.T) {
 	nettest.RequireRoot(t)
-	dir := t.TempDir()
-	for d := dir; d != os.TempDir(); d = filepath.Dir(d) {
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
+	dir := nettest.OpenTempDir(t)
 	path := filepath.Join(dir, "control.sock")
 	l, err := Listen(t.Context(), path)
 	if err != nil {
@@ -259,19 +253,6 @@ func TestOtherUsersAreTurnedAway(t *testing.T) {
 	s := Serve(l, quiet, Handlers{Status: func() any { return "secret" }})
 	defer s.Close()
 
-	// asNobody runs on a thread of its own, which dies with its identity.
-	asNobody := func(f func() error) error {
-		done := make(chan error)
-		go func() {
-			runtime.LockOSThread()
-			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
-				done <- errno
-				return
-			}
-			done <- f()
-		}()
-		return <-done
-	}
 	ask := func() error {
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -287,14 +268,14 @@ func TestOtherUsersAreTurnedAway(t *testing.T) {
 		}
 		return io.EOF
 	}
-	if err := asNobody(ask); !errors.Is(err, unix.EACCES) {
+	if err := nettest.AsUser(65534, ask); !errors.Is(err, unix.EACCES) {
 		t.Errorf("the socket's mode lets others in: %v", err)
 	}
 	// Even where somebody has opened the file to all.
 	if err := os.Chmod(path, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if err := asNobody(ask); err != io.EOF {
+	if err := nettest.AsUser(65534, ask); err != io.EOF {
 		t.Errorf("another user gets %v", err)
 	}
 	if _, err := Status(t.Context(), path); err != nil {

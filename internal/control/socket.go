@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/localsocket"
 )
 
 // SocketName is the name of the socket in its directory.
@@ -34,7 +36,7 @@ func DefaultPath(getenv func(string) string) string {
 	if dir := getenv("XDG_RUNTIME_DIR"); dir != "" {
 		return filepath.Join(dir, "longhaul", SocketName)
 	}
-	return filepath.Join(os.TempDir(), fmt.Sprintf("longhaul-%d", os.Geteuid()), SocketName)
+	return filepath.Join(localsocket.TempDir(), SocketName)
 }
 
 // ErrInUse is returned by [Listen] when a living process answers on the socket.
@@ -44,11 +46,8 @@ var ErrInUse = errors.New("another relay uses this control socket; stop it, or g
 // process left behind is taken over; a living one gives [ErrInUse].
 func Listen(ctx context.Context, path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("cannot make the directory of the control socket: %w", err)
-	}
-	if err := checkDirectory(dir); err != nil {
-		return nil, err
+	if err := localsocket.MakeDirectory(dir); err != nil {
+		return nil, fmt.Errorf("cannot make the control socket: %w; --control-socket PATH puts it elsewhere", err)
 	}
 	// Two starting relays must not both find the old socket dead and then
 	// remove each other's: the directory's lock covers the check and the bind.
@@ -87,22 +86,6 @@ func bind(ctx context.Context, path string) (net.Listener, error) {
 
 // maxPath is the most that the kernel takes as a socket's path.
 const maxPath = len(unix.RawSockaddrUnix{}.Path) - 1
-
-// checkDirectory refuses a directory in which somebody else could replace the socket.
-func checkDirectory(dir string) error {
-	var st unix.Stat_t
-	if err := unix.Stat(dir, &st); err != nil {
-		return fmt.Errorf("cannot look at the directory of the control socket: %w", err)
-	}
-	sticky := st.Mode&unix.S_ISVTX != 0
-	if owner := int(st.Uid); owner != 0 && owner != os.Geteuid() && !sticky {
-		return fmt.Errorf("the control socket's directory %s belongs to user %d; choose another with --control-socket PATH", dir, owner)
-	}
-	if st.Mode&0o022 != 0 && !sticky {
-		return fmt.Errorf("the control socket's directory %s can be written by others; run chmod 700 on it, or choose another with --control-socket PATH", dir)
-	}
-	return nil
-}
 
 func lock(dir string) (unlock func(), err error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -213,16 +196,6 @@ func (g *guest) Close() error {
 
 // allowed checks who is at the other end, whatever the file's mode has become since.
 func allowed(conn *net.UnixConn) bool {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return false
-	}
-	var peer *unix.Ucred
-	var credErr error
-	if err := raw.Control(func(fd uintptr) {
-		peer, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil || credErr != nil {
-		return false
-	}
-	return peer.Uid == 0 || int(peer.Uid) == os.Geteuid()
+	uid, err := localsocket.Peer(conn)
+	return err == nil && (uid == 0 || uid == os.Geteuid())
 }

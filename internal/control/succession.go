@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 
+	"longhaul/internal/localsocket"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -28,8 +30,8 @@ func PathOf(path string, pid int) string { return path + "." + strconv.Itoa(pid)
 // path: the socket is at the path of this process, until [Server.TakePlace].
 func ListenAside(ctx context.Context, path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
-	if err := checkDirectory(dir); err != nil {
-		return nil, err
+	if err := localsocket.CheckDirectory(dir); err != nil {
+		return nil, fmt.Errorf("cannot make the control socket: %w; --control-socket PATH puts it elsewhere", err)
 	}
 	unlock, err := lock(dir)
 	if err != nil {

@@ -92,7 +92,7 @@ func TestCase25HistoryDiskHangs(t *testing.T) {
 	open(20)
 	metric := func(name string) string {
 		t.Helper()
-		_, text, err := httpd.Get(t.Context(), "tcp", health, "/metrics", 1<<20)
+		_, text, err := httpd.Get(t.Context(), health, "/metrics", 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ func healthOf(t *testing.T, address, target string) (status int, text string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	status, body, err := httpd.Get(ctx, "tcp", address, target, 4096)
+	status, body, err := httpd.Get(ctx, address, target, 4096)
 	if err != nil {
 		t.Errorf("%s: %v", target, err)
 	}

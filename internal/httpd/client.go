@@ -12,22 +12,24 @@ import (
 // ErrCut is returned for an answer that ended before its end, or was too long.
 var ErrCut = errors.New("the answer was cut short")
 
-// Get asks whoever listens at an address of a network ("tcp" or "unix") for a
-// target such as /readyz, and returns the status and at most so many bytes.
-func Get(ctx context.Context, network, address, target string, most int64) (status int, body []byte, err error) {
+// Get asks whoever listens at a TCP address for a target such as /readyz, and
+// returns the status and at most so many bytes.
+func Get(ctx context.Context, address, target string, most int64) (status int, body []byte, err error) {
+	return GetFrom(ctx, address, target, most, func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		d.SetMultipathTCP(false)
+		return d.DialContext(ctx, "tcp", address)
+	})
+}
+
+// GetFrom is [Get] over a connection that the caller makes. host is for the Host
+// header.
+func GetFrom(ctx context.Context, host, target string, most int64, dial func(context.Context) (net.Conn, error)) (status int, body []byte, err error) {
 	transport := &http.Transport{
 		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var d net.Dialer
-			d.SetMultipathTCP(false)
-			return d.DialContext(ctx, network, address)
-		},
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 	}
 	defer transport.CloseIdleConnections()
-	host := address
-	if network == "unix" {
-		host = "longhaul" // a placeholder: the address is a path
-	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+target, nil)
 	if err != nil {
 		return 0, nil, err

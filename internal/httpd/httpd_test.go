@@ -44,7 +44,7 @@ func get(t *testing.T, address string) (int, string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	status, body, err := Get(ctx, "tcp", address, "/", 100)
+	status, body, err := Get(ctx, address, "/", 100)
 	return status, string(body), err
 }
 

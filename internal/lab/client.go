@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 
+	"longhaul/internal/localsocket"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -29,6 +31,9 @@ func Call(socket string, request Request, streams []*os.File, signals <-chan os.
 		return Reply{}, err
 	}
 	defer conn.Close()
+	if err := localsocket.CheckServer(conn); err != nil {
+		return Reply{}, err
+	}
 	line, err := json.Marshal(request)
 	if err != nil {
 		return Reply{}, err

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"longhaul/internal/localsocket"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -62,21 +64,21 @@ type Server struct {
 
 // SocketPath is where the lab of the calling user listens.
 func SocketPath() string {
-	dir := os.Getenv("XDG_RUNTIME_DIR")
-	switch {
-	case os.Geteuid() == 0:
-		dir = "/run"
-	case dir == "":
-		dir = filepath.Join(os.TempDir(), fmt.Sprintf("longhaul-%d", os.Getuid()))
+	const name = "lab.sock"
+	if os.Geteuid() == 0 {
+		return filepath.Join("/run/longhaul-lab", name) // a service has /run/longhaul for its user
 	}
-	return filepath.Join(dir, "longhaul", "lab.sock")
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "longhaul", name)
+	}
+	return filepath.Join(localsocket.TempDir(), name)
 }
 
 // Listen opens a lab's socket, readable by its owner only. A socket that a
 // killed lab has left behind is replaced.
 func Listen(path string) (*net.UnixListener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, err
+	if err := localsocket.MakeDirectory(filepath.Dir(path)); err != nil {
+		return nil, fmt.Errorf("cannot make the lab's socket: %w", err)
 	}
 	if conn, err := net.Dial("unix", path); err == nil {
 		conn.Close()

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/lab/sandbox"
 )
@@ -77,6 +80,32 @@ func RequireRoot(t testing.TB) {
 	if os.Geteuid() != 0 || sandbox.UserNamespace() {
 		skip(t, "needs root outside a user namespace")
 	}
+}
+
+// AsUser runs f as another user, on a thread of its own, which dies with its
+// identity. It wants [RequireRoot].
+func AsUser(uid int, f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		id := uintptr(uid)
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, id, id, id); errno != 0 {
+			done <- errno
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+// OpenTempDir is a temporary directory of the test that every user may enter.
+func OpenTempDir(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	for d := dir; d != filepath.Clean(os.TempDir()); d = filepath.Dir(d) {
+		Must(t, os.Chmod(d, 0o755))
+	}
+	return dir
 }
 
 // RequireProgram returns the path of a program, and skips the test where it

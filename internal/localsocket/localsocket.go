@@ -1,0 +1,86 @@
+// Package localsocket keeps unix sockets that are one user's out of the hands of
+// others: where they may lie, and who may be at the other end.
+package localsocket
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrForeign is returned where somebody else than root or the calling user has a
+// directory or serves a socket.
+var ErrForeign = errors.New("not yours or root's")
+
+// TempDir is the calling user's directory for sockets below the temporary
+// directory. Others can make it first: see [CheckDirectory].
+func TempDir() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("longhaul-%d", os.Geteuid()))
+}
+
+// MakeDirectory makes a directory of sockets for the calling user alone, and
+// refuses one that is there already if [CheckDirectory] does.
+func MakeDirectory(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("cannot make the directory: %w", err)
+	}
+	return CheckDirectory(dir)
+}
+
+// CheckDirectory refuses a directory in which somebody else than root and the
+// calling user could replace a socket. The owner of a directory can, the sticky
+// bit or not, and so can the owner of a symbolic link to it.
+func CheckDirectory(dir string) error {
+	var st unix.Stat_t
+	for _, stat := range []func(string, *unix.Stat_t) error{unix.Lstat, unix.Stat} {
+		if err := stat(dir, &st); err != nil {
+			return fmt.Errorf("cannot look at the directory %s: %w", dir, err)
+		}
+		if owner := int(st.Uid); owner != 0 && owner != os.Geteuid() {
+			return fmt.Errorf("the directory %s is user %d's, %w", dir, owner, ErrForeign)
+		}
+	}
+	if st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0 {
+		return fmt.Errorf("the directory %s can be written by others; run chmod 700 on it", dir)
+	}
+	return nil
+}
+
+// Peer is the user at the other end of a connection: who connected, or who
+// began to listen.
+func Peer(conn *net.UnixConn) (uid int, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var peer *unix.Ucred
+	var credErr error
+	err = raw.Control(func(fd uintptr) {
+		peer, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err = errors.Join(err, credErr); err != nil {
+		return 0, err
+	}
+	return int(peer.Uid), nil
+}
+
+// CheckServer refuses a connection to a socket that somebody else than root and
+// the calling user serves: what it answers, and what it does with what it is
+// given, is somebody else's. Root may ask everybody's.
+func CheckServer(conn *net.UnixConn) error {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	uid, err := Peer(conn)
+	if err != nil {
+		return fmt.Errorf("cannot see who serves %s: %w", conn.RemoteAddr(), err)
+	}
+	if uid != 0 && uid != os.Geteuid() {
+		return fmt.Errorf("the socket %s is user %d's, %w", conn.RemoteAddr(), uid, ErrForeign)
+	}
+	return nil
+}
