@@ -107,7 +107,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	signal.Ignore(syscall.SIGPIPE)
 	defer signal.Reset(syscall.SIGPIPE)
 
-	d.program, d.logTo = startedAs(), d.env.stderr
+	d.program, d.logTo = startedAs(), raw(d.env.stderr)
 	d.upgrades, d.finishing, d.ending = make(chan upgradeRequest), make(chan finishRequest), make(chan struct{})
 	if err := d.follow(ctx); err != nil {
 		return err

@@ -131,7 +131,7 @@ func runSelf(env *env, args []string) error {
 		return err
 	}
 	cmd := exec.Command(program, args...)
-	cmd.Stdout, cmd.Stderr = env.stderr, env.stderr
+	cmd.Stdout, cmd.Stderr = raw(env.stderr), raw(env.stderr)
 	err = cmd.Run()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return &exitError{status: exit.ExitCode()} // it has said why

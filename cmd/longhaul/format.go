@@ -9,6 +9,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"longhaul/internal/printable"
+
 	"golang.org/x/term"
 )
 
@@ -92,7 +94,30 @@ func bar(share float64) string {
 	return strings.Repeat("█", filled) + strings.Repeat("░", width-filled)
 }
 
+// raw is the writer behind one that passes only text on: for what moves a
+// terminal's cursor, and for other programs, which want a file.
+func raw(w io.Writer) io.Writer {
+	if p, ok := w.(*printable.Writer); ok {
+		return p.Unwrap()
+	}
+	return w
+}
+
 func isTerminal(stream any) bool {
+	if w, ok := stream.(io.Writer); ok {
+		stream = raw(w)
+	}
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// terminalWidth is the number of a terminal's columns; ok is false where nothing
+// is written to one.
+func terminalWidth(w io.Writer) (columns int, ok bool) {
+	f, ok := raw(w).(*os.File)
+	if !ok {
+		return 0, false
+	}
+	columns, _, err := term.GetSize(int(f.Fd()))
+	return columns, err == nil
 }

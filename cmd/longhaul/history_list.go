@@ -9,11 +9,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"time"
-
-	"golang.org/x/term"
 
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
@@ -32,10 +29,8 @@ func writeHistory(w io.Writer, records []monitor.Record, q history.Query, e hist
 		return
 	}
 	width := helpWidth
-	if f, ok := w.(*os.File); ok {
-		if columns, _, err := term.GetSize(int(f.Fd())); err == nil {
-			width = max(width, columns)
-		}
+	if columns, ok := terminalWidth(w); ok {
+		width = max(width, columns)
 	}
 	// Times of the last day need no date.
 	layout := time.TimeOnly

@@ -45,7 +45,7 @@ func newLab(env *env) *cobra.Command {
 func inPreparedSandbox(env *env, prepare func() error, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if !sandbox.Inside() {
-			status, err := sandbox.Run(env.args, env.stdin, env.stdout, env.stderr)
+			status, err := sandbox.Run(env.args, env.stdin, raw(env.stdout), raw(env.stderr))
 			if unavailable := (*sandbox.ErrUnavailable)(nil); errors.As(err, &unavailable) {
 				return &hintError{fmt.Errorf("cannot make namespaces: %w", unavailable.Err), unavailable.Remedy}
 			}

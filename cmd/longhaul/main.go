@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"longhaul/internal/printable"
 )
 
 func main() {
@@ -36,8 +38,12 @@ type env struct {
 	accepted bool
 }
 
-// run executes one command line and returns its exit code.
+// run executes one command line and returns its exit code. What commands print
+// holds names and errors that others have made: it is passed on as text only.
 func run(env *env) int {
+	own := *env
+	env = &own
+	env.stdout, env.stderr = printable.NewWriter(env.stdout), printable.NewWriter(env.stderr)
 	root := newRoot(env)
 	root.SetArgs(env.args)
 	err := root.ExecuteContext(env.ctx)

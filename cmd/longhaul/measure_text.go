@@ -22,7 +22,7 @@ type measureOutput struct {
 func (f *measureFlags) output(env *env) *measureOutput {
 	o := &measureOutput{w: env.stdout, flags: f}
 	if isTerminal(env.stderr) {
-		o.terminal = env.stderr
+		o.terminal = raw(env.stderr)
 	}
 	if f.csv {
 		o.csv = newMeasureCSV(env.stdout)

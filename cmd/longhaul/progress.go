@@ -10,6 +10,7 @@ import (
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/congestion"
 	"longhaul/internal/lab/diagnosis"
+	"longhaul/internal/printable"
 )
 
 // progress shows how far a run is: on a terminal by one line that is
@@ -22,7 +23,7 @@ type progress struct {
 }
 
 func newProgress(w io.Writer) *progress {
-	return &progress{w: w, terminal: isTerminal(w)}
+	return &progress{w: raw(w), terminal: isTerminal(w)}
 }
 
 const quietReporting = 5 * time.Second
@@ -42,6 +43,7 @@ func (p *progress) due() bool {
 
 // line shows a line in the place of the last.
 func (p *progress) line(text string) {
+	text = printable.String(text)
 	if p.terminal {
 		fmt.Fprintf(p.w, "\r%s\x1b[K", text)
 		p.shown = true
@@ -87,7 +89,7 @@ func (p *progress) zone(at lab.ZoneProgress) {
 // note prints a line that stays.
 func (p *progress) note(format string, args ...any) {
 	p.clear()
-	fmt.Fprintf(p.w, "longhaul: "+format+"\n", args...)
+	fmt.Fprintf(p.w, "longhaul: %s\n", printable.String(fmt.Sprintf(format, args...)))
 }
 
 // clear takes the progress line away.

@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"flag"
+	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"longhaul/internal/control"
 	"longhaul/internal/mss"
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
@@ -131,6 +134,38 @@ func TestFiguresFitTheirColumns(t *testing.T) {
 	for s, want := range map[float64]string{0: "0s", 99.9: "99s", 100: "1m", 5999: "99m", 6000: "1h", 359999: "99h", 360000: "4d", 86400 * 999: "999d", 86400 * 1000: "2y"} {
 		if got := age(s); got != want {
 			t.Errorf("age(%v) = %s, want %s", s, got, want)
+		}
+	}
+}
+
+// TestNothingForTheTerminal: what a relay, or whoever says to be one, calls its
+// tunnels and writes as errors is not carried out by root's terminal. It failed
+// at 1818be3.
+func TestNothingForTheTerminal(t *testing.T) {
+	const evil = "\x1b]0;owned\x07\u009b2J\r"
+	path := filepath.Join(t.TempDir(), "control.sock")
+	l, err := control.Listen(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := control.Serve(l, slog.New(slog.DiscardHandler), control.Handlers{Status: func() any {
+		return relayStatus{
+			Version:    "longhaul " + evil,
+			LastReload: &reloadFact{At: time.Now(), Error: evil},
+			Snapshot:   relay.Snapshot{Tunnels: []relay.TunnelSnapshot{{Name: "to-b" + evil, State: "listening"}}},
+		}
+	}})
+	defer server.Close()
+	for _, args := range [][]string{
+		{"status", "--control-socket", path},
+		{"status", "--json", "--control-socket", path},
+		{"status", "--control-socket", "/nonesuch/" + evil},
+		{"check", "to" + evil},
+	} {
+		var out bytes.Buffer
+		run(&env{ctx: t.Context(), args: args, stdin: strings.NewReader(""), stdout: &out, stderr: &out, getenv: func(string) string { return "" }})
+		if out.Len() == 0 || strings.ContainsAny(out.String(), "\x1b\x07\r\u009b") {
+			t.Errorf("%q prints %q", args[0], out.String())
 		}
 	}
 }

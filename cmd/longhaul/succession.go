@@ -232,7 +232,7 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 
 	ready, cancel := context.WithTimeout(ctx, readyPatience)
 	defer cancel()
-	if s, err = handover.Start(ready, p, offer, d.env.stderr); err != nil {
+	if s, err = handover.Start(ready, p, offer, raw(d.env.stderr)); err != nil {
 		return nil, about, err
 	}
 	said, err := s.Ready(ready)

@@ -16,7 +16,6 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"longhaul/internal/doctor"
 	"longhaul/internal/process"
@@ -259,12 +258,7 @@ func (f *topFlags) print(ctx context.Context, env *env, w *watcher, order top.Or
 
 // printTop writes the table, in the terminal's width if there is one.
 func printTop(out io.Writer, selected []*top.Connection) error {
-	width := 0
-	if f, ok := out.(*os.File); ok {
-		if columns, _, err := term.GetSize(int(f.Fd())); err == nil {
-			width = columns
-		}
-	}
+	width, _ := terminalWidth(out)
 	layout := newTopLayout(selected, width)
 	buffered := bufio.NewWriter(out)
 	fmt.Fprintln(buffered, layout.header())
@@ -276,7 +270,7 @@ func printTop(out io.Writer, selected []*top.Connection) error {
 
 // runTopLive shows the view until the user or a signal ends it.
 func runTopLive(ctx context.Context, env *env, view *topLive) error {
-	program := tea.NewProgram(view, tea.WithContext(ctx), tea.WithInput(env.stdin), tea.WithOutput(env.stdout),
+	program := tea.NewProgram(view, tea.WithContext(ctx), tea.WithInput(env.stdin), tea.WithOutput(raw(env.stdout)),
 		tea.WithFPS(topFrames), tea.WithoutSignalHandler())
 	signalled, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer stop()

@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"strings"
-	"unicode"
 	"unicode/utf8"
 
+	"longhaul/internal/printable"
 	"longhaul/internal/tcpinfo"
 	"longhaul/internal/top"
 )
@@ -92,12 +91,7 @@ func processText(c *top.Connection, withPID bool) string {
 	if c.Process.PID == 0 {
 		return "-"
 	}
-	name := strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, c.Process.Command)
+	name := printable.String(c.Process.Command)
 	if !withPID {
 		return name
 	}

@@ -2,10 +2,9 @@ package check
 
 import (
 	"net/netip"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
+
+	"longhaul/internal/printable"
 )
 
 // Next says what a tunnel leads to.
@@ -162,12 +161,7 @@ func clean(s string) string {
 	if len(s) > maxText {
 		s = s[:maxText]
 	}
-	return strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
+	return printable.String(s)
 }
 
 func ms(d time.Duration) *float64 {
