@@ -1,10 +1,10 @@
 package pathmtu
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net"
 	"net/netip"
-	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,28 +18,40 @@ const (
 	echoHeader               = 8
 )
 
-// identifier marks our echo requests; replies of all go to every raw socket.
-func identifier() uint16 { return uint16(os.Getpid()) }
+// nonceSize is the length of what marks our packets, at the beginning of their
+// payload. Who does not see them cannot know it, and so cannot make an answer.
+const nonceSize = 16
 
-// fillEcho makes an echo request. The sequence number's lowest bit tells large
-// from small.
+// nonce is that of packets of one size: the last bit tells large from small.
+func (p *prober) nonce(large bool) []byte {
+	n := p.secret
+	n[nonceSize-1] &^= 1
+	if large {
+		n[nonceSize-1] |= 1
+	}
+	return n[:]
+}
+
+// isOurs says whether a payload that came back is that of a packet of ours. least
+// is how much of it there has to be: a router may cut what it quotes short
+// (RFC 792 asks for 8 bytes behind the IP header, RFC 1812 for more).
+func (p *prober) isOurs(payload []byte, large bool, least int) bool {
+	n := min(len(payload), nonceSize)
+	return n >= least && bytes.Equal(payload[:n], p.nonce(large)[:n])
+}
+
+// fillEcho makes an echo request.
 func (p *prober) fillEcho(b []byte, large bool) {
 	b[0] = echoRequest6
 	if p.is4() {
 		b[0] = echoRequest4
 	}
-	binary.BigEndian.PutUint16(b[4:], identifier())
-	binary.BigEndian.PutUint16(b[6:], p.sequence<<1|bit(large))
+	copy(b[4:], p.secret[:2]) // the identifier
+	binary.BigEndian.PutUint16(b[6:], p.sequence)
+	copy(b[echoHeader:], p.nonce(large))
 	if p.is4() { // for IPv6 the kernel does it
 		binary.BigEndian.PutUint16(b[2:], checksum(b))
 	}
-}
-
-func bit(b bool) uint16 {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // parseEcho says whether a packet from a raw socket is a reply to one of our
@@ -57,10 +69,11 @@ func (p *prober) parseEcho(b []byte) (large, ok bool) {
 		}
 		b = b[header:]
 	}
-	if len(b) < echoHeader || b[0] != reply || binary.BigEndian.Uint16(b[4:]) != identifier() {
+	if len(b) < echoHeader || b[0] != reply {
 		return false, false
 	}
-	return b[7]&1 == 1, true
+	large = p.isOurs(b[echoHeader:], true, nonceSize)
+	return large, large || p.isOurs(b[echoHeader:], false, nonceSize)
 }
 
 // checksum is that of RFC 1071.
@@ -78,9 +91,18 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// takeError takes in an ICMP error that came for a socket: struct
+// isQuoted says whether an ICMP error is about a packet of ours: it quotes the
+// beginning of that behind the IP header, of UDP the payload alone.
+func (p *prober) isQuoted(s *socket, quote []byte) bool {
+	if s.udp {
+		return p.isOurs(quote, s.large, 0) // the kernel has found the socket by its port
+	}
+	return len(quote) >= echoHeader && bytes.Equal(quote[4:6], p.secret[:2]) && p.isOurs(quote[echoHeader:], s.large, 0)
+}
+
+// takeError takes in an error that came for a socket, with what it quotes: struct
 // sock_extended_err, and behind it the address of who sent it.
-func (p *prober) takeError(s *socket, control []byte) {
+func (p *prober) takeError(s *socket, quote, control []byte) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
 		return
@@ -94,6 +116,9 @@ func (p *prober) takeError(s *socket, control []byte) {
 		errno, origin := unix.Errno(binary.NativeEndian.Uint32(m.Data)), m.Data[4]
 		kind, code := m.Data[5], m.Data[6]
 		info := int(binary.NativeEndian.Uint32(m.Data[8:]))
+		if origin != unix.SO_EE_ORIGIN_LOCAL && !p.isQuoted(s, quote) {
+			continue
+		}
 		switch {
 		case errno == unix.EMSGSIZE:
 			if s.large && !p.back { // else it is about our request

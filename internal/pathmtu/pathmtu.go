@@ -1,5 +1,6 @@
 // Package pathmtu finds out whether packets of a size cross a path, by sending
-// some. It believes what arrives, and asks no router.
+// some. It believes what arrives and shows that its sender has seen them, and
+// asks no router.
 //
 // Towards an address it sends datagrams that may not be fragmented, to a UDP
 // port at which nothing listens and as ICMP echo requests. A host that gets one
@@ -11,6 +12,7 @@ package pathmtu
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -80,6 +82,7 @@ func probe(ctx context.Context, address netip.Addr, size int, o Options, back bo
 		return Result{}, fmt.Errorf("cannot probe with packets of %d bytes: use %d to 65535", size, smallest)
 	}
 	p := &prober{address: address}
+	rand.Read(p.secret[:])
 	defer p.close()
 	if err := p.open(back); err != nil {
 		return Result{}, err
@@ -109,6 +112,7 @@ type prober struct {
 	back     bool
 	sockets  []*socket
 	sequence uint16
+	secret   [nonceSize]byte
 
 	small, large bool // what was answered
 	mtu          int  // the least that anything told
@@ -210,6 +214,7 @@ func (p *prober) send(size int) {
 		b := make([]byte, bytes-p.headers())
 		if s.udp {
 			b = b[8:] // the UDP header
+			copy(b, p.nonce(s.large))
 		} else {
 			p.fillEcho(b, s.large)
 		}
@@ -279,15 +284,17 @@ func (p *prober) wait(ctx context.Context, patience time.Duration) error {
 // receive takes one error and one packet in, if there are any.
 func (p *prober) receive(s *socket) {
 	b, control := make([]byte, 1<<16), make([]byte, 512)
-	if _, n, _, _, err := unix.Recvmsg(s.fd, b, control, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT); err == nil {
-		p.takeError(s, control[:n])
+	if quoted, n, _, _, err := unix.Recvmsg(s.fd, b, control, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT); err == nil {
+		p.takeError(s, b[:quoted], control[:n])
 	}
 	n, controlBytes, _, _, err := unix.Recvmsg(s.fd, b, control, unix.MSG_DONTWAIT)
 	switch {
 	case err != nil: // a pending error, which the queue above tells in full
 		return
 	case s.udp:
-		p.answered(s.large)
+		if p.isOurs(b[:n], s.large, nonceSize) { // of an echo service; others are nobody's answer
+			p.answered(s.large)
+		}
 		return
 	}
 	large, ok := p.parseEcho(b[:n])

@@ -2,9 +2,10 @@ package pathmtu
 
 import (
 	"context"
-	"encoding/binary"
+	"crypto/rand"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -152,11 +153,52 @@ func TestBadSize(t *testing.T) {
 	}
 }
 
+// TestForgedAnswers: who has not seen a probe can answer none, whatever it is
+// that it guesses. It failed at 1818be3, whose probes had the process's number.
+func TestForgedAnswers(t *testing.T) {
+	for _, address := range []string{"192.0.2.1", "2001:db8::1"} {
+		p := &prober{address: netip.MustParseAddr(address), sequence: 7}
+		rand.Read(p.secret[:])
+		reply, header := byte(echoReply6), []byte(nil)
+		if p.is4() {
+			reply, header = echoReply4, append([]byte{0x45}, make([]byte, 19)...)
+		}
+		for _, large := range []bool{false, true} {
+			sent := make([]byte, 60)
+			p.fillEcho(sent, large)
+			sent[0] = reply
+			if got, ok := p.parseEcho(slices.Concat(header, sent)); !ok || got != large {
+				t.Errorf("%s: an answer to a request is taken for %v, %v", address, got, ok)
+			}
+			for i := range nonceSize {
+				forged := slices.Clone(sent)
+				forged[echoHeader+i] ^= 2 // all that is known but one bit
+				if _, ok := p.parseEcho(slices.Concat(header, forged)); ok {
+					t.Errorf("%s: a forged answer is believed, other than the true one in byte %d", address, i)
+				}
+				if p.isQuoted(&socket{large: large}, forged) || p.isQuoted(&socket{large: large, udp: true}, forged[echoHeader:]) {
+					t.Errorf("%s: a forged error is believed, other than the true one in byte %d", address, i)
+				}
+			}
+			if _, ok := p.parseEcho(slices.Concat(header, sent[:echoHeader])); ok {
+				t.Errorf("%s: an answer without a payload is believed", address)
+			}
+			guessed := slices.Clone(sent[:echoHeader])
+			guessed[5] ^= 1
+			if p.isQuoted(&socket{large: large}, guessed) {
+				t.Errorf("%s: an error about another's request is believed", address)
+			}
+			if !p.isQuoted(&socket{large: large}, sent[:echoHeader]) || !p.isQuoted(&socket{large: large}, sent) {
+				t.Errorf("%s: an error about our request is not believed", address)
+			}
+		}
+	}
+}
+
 // FuzzAnswers: whatever arrives at the sockets is harmless.
 func FuzzAnswers(f *testing.F) {
 	echo := make([]byte, 28)
 	echo[0], echo[20] = 0x45, echoReply4
-	binary.BigEndian.PutUint16(echo[24:], identifier())
 	f.Add(echo, []byte{})
 	control := make([]byte, unix.CmsgSpace(16))
 	f.Add(echo[20:], control)
@@ -164,7 +206,8 @@ func FuzzAnswers(f *testing.F) {
 		for _, address := range []string{"192.0.2.1", "2001:db8::1"} {
 			p := &prober{address: netip.MustParseAddr(address)}
 			p.parseEcho(packet)
-			p.takeError(&socket{large: true}, control)
+			p.takeError(&socket{large: true}, packet, control)
+			p.takeError(&socket{udp: true}, packet, control)
 			fragmentSize(control)
 		}
 	})
