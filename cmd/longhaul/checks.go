@@ -342,6 +342,8 @@ func checkReason(end relay.EndReason, err error) check.Reason {
 		return check.Reset
 	case relay.EndTargetTimeout:
 		return check.TimedOut
+	case relay.EndLoop:
+		return check.Loop
 	case relay.EndNoLocalPort:
 		return check.NoLocalPort
 	case relay.EndNoResources:

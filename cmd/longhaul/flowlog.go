@@ -131,7 +131,7 @@ func (l *flowLog) write(r relay.FlowRecord) {
 		return
 	}
 	level := slog.LevelInfo
-	if r.End == relay.EndNoResources || r.End == relay.EndNoLocalPort {
+	if r.End == relay.EndNoResources || r.End == relay.EndNoLocalPort || r.End == relay.EndLoop {
 		level = slog.LevelWarn
 	}
 	if r.End == relay.EndCheck {

@@ -243,7 +243,7 @@ func TestEveryEndReasonSaysWho(t *testing.T) {
 		relay.EndTargetReset: "target", relay.EndTargetTimeout: "target", relay.EndTargetRefused: "target",
 		relay.EndTargetUnreached: "target", relay.EndTargetUnknown: "target",
 		relay.EndNoLocalPort: "relay", relay.EndNoResources: "relay", relay.EndIdle: "relay",
-		relay.EndHalfClosed: "relay", relay.EndDrain: "relay",
+		relay.EndHalfClosed: "relay", relay.EndDrain: "relay", relay.EndLoop: "relay",
 	} {
 		if got := reason.EndedBy(); got != want {
 			t.Errorf("%s was ended by %s, want %s", reason, got, want)

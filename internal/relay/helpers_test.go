@@ -206,6 +206,19 @@ func tryDial(to netip.AddrPort) (*net.TCPConn, error) {
 	return tc, nil
 }
 
+// expectResetOf wants a connection to an address to be reset. A reset that
+// overtakes the end of Dial is as good.
+func expectResetOf(t *testing.T, at netip.AddrPort) {
+	t.Helper()
+	c, err := tryDial(at)
+	if err == nil {
+		defer c.Close()
+		expectReset(t, c)
+	} else if !errors.Is(err, syscall.ECONNRESET) {
+		t.Fatal(err)
+	}
+}
+
 func (g *rig) accept() *net.TCPConn {
 	g.t.Helper()
 	g.target.SetDeadline(time.Now().Add(patience))

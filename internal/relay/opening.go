@@ -124,6 +124,12 @@ func (w *worker) dialNext(f *flow) {
 			}
 		}
 		to := netip.AddrPortFrom(o.addrs[0], o.port)
+		if w.leadsBack(f, to) {
+			w.fed(o)
+			o.addrs = o.addrs[1:]
+			o.reason, o.err = EndLoop, fmt.Errorf("%s leads back to a listener of tunnel %s: correct its forward", to, f.route.tunnel.Name)
+			continue
+		}
 		errno := w.dial(f, to)
 		switch {
 		case errno == 0:

@@ -21,6 +21,7 @@ const (
 	EndTargetRefused   EndReason = "target-refused"    // no target accepted
 	EndTargetUnreached EndReason = "target-unreached"  // no route, or no answer within the connect timeout
 	EndTargetUnknown   EndReason = "target-unresolved" // the target's name has no address
+	EndLoop            EndReason = "loop"              // the target is a listener of the same tunnel
 	EndNoHop           EndReason = "no-hop"            // every hop was taken out of service
 	EndNoLocalPort     EndReason = "no-local-port"     // ephemeral ports towards the target are used up
 	EndNoResources     EndReason = "no-resources"      // the system is out of descriptors or memory
@@ -38,7 +39,7 @@ const (
 // endReasons are all of them, in the order of their names.
 var endReasons = func() []EndReason {
 	all := []EndReason{EndClean, EndClientReset, EndTargetReset, EndClientTimeout, EndTargetTimeout, EndTargetRefused,
-		EndTargetUnreached, EndTargetUnknown, EndNoHop, EndNoLocalPort, EndNoResources, EndIdle, EndHalfClosed, EndDrain,
+		EndTargetUnreached, EndTargetUnknown, EndLoop, EndNoHop, EndNoLocalPort, EndNoResources, EndIdle, EndHalfClosed, EndDrain,
 		EndCheck, EndDenied, EndFlowLimit, EndRateLimit, EndShed, EndBadProxyHeader}
 	slices.Sort(all)
 	return all

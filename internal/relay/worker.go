@@ -59,6 +59,7 @@ type worker struct {
 	events     []unix.EpollEvent
 	from       unix.RawSockaddrAny
 	listeners  map[int32]*listener
+	local      map[netip.Addr]locality
 
 	paused    bool
 	acceptAt  int64 // when accepting is tried again
