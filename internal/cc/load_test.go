@@ -167,7 +167,7 @@ func TestUnloadInUse(t *testing.T) {
 	name := testName()
 	_, err := h.Load(context.Background(), "illinois", name)
 	must(t, err)
-	l, got := listen(t, loopback, withAlgorithm(name))
+	l, _ := listen(t, loopback, withAlgorithm(name))
 	conn, err := dial(l.Addr().String(), withAlgorithm(name))
 	must(t, err)
 	defer conn.Close()
@@ -189,7 +189,7 @@ func TestUnloadInUse(t *testing.T) {
 	if is := algorithmOf(t, conn); is != name {
 		t.Errorf("the connection has %s now", is)
 	}
-	deliver(t, conn, got, 1<<20)
+	deliver(t, conn, 1<<20)
 	if conn, err := dial(l.Addr().String(), withAlgorithm(name)); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("a new socket could choose it: %v, %v", conn, err)
 	}
@@ -201,8 +201,8 @@ func TestUnloadInUse(t *testing.T) {
 	fresh, err := dial(l.Addr().String(), withAlgorithm(name))
 	must(t, err)
 	defer fresh.Close()
-	deliver(t, fresh, got, 1<<20)
-	deliver(t, conn, got, 1<<20)
+	deliver(t, fresh, 1<<20)
+	deliver(t, conn, 1<<20)
 	_, err = h.Unload(context.Background(), name)
 	must(t, err)
 }
@@ -234,7 +234,7 @@ func TestReplace(t *testing.T) {
 		t.Run(algorithm, func(t *testing.T) {
 			h := testHost(t)
 			name := load(t, h, algorithm)
-			l, got := listen(t, loopback, nil)
+			l, _ := listen(t, loopback, nil)
 			conn, err := dial(l.Addr().String(), withAlgorithm(name))
 			must(t, err)
 			defer conn.Close()
@@ -254,11 +254,11 @@ func TestReplace(t *testing.T) {
 			if result, err = newer.Load(context.Background(), algorithm, name); err != nil || result.Outcome != Already {
 				t.Errorf("again: %+v, %v", result, err)
 			}
-			deliver(t, conn, got, 16<<10) // brutal has 1 Mb/s where nobody tells it a rate
+			deliver(t, conn, 16<<10) // brutal has 1 Mb/s where nobody tells it a rate
 			fresh, err := dial(l.Addr().String(), withAlgorithm(name))
 			must(t, err)
 			defer fresh.Close()
-			deliver(t, fresh, got, 16<<10)
+			deliver(t, fresh, 16<<10)
 		})
 	}
 }

@@ -113,7 +113,7 @@ func TestHaulTimer(t *testing.T) {
 						outage, max, timeout, state, wantMax, wantTimeout, inLoss)
 				})
 			}
-			deliver(t, conn, p.got, 64<<10)
+			deliver(t, conn, 64<<10)
 			is(test.rtoMax, test.userTimeout, false)
 			var sending sync.WaitGroup
 			defer sending.Wait()
@@ -185,7 +185,7 @@ func TestBrutalPacesToRate(t *testing.T) {
 	must(t, err)
 	defer rates.Close()
 	const untold = 1e6 / 8
-	l, got := listen(t, loopback, nil)
+	l, _ := listen(t, loopback, nil)
 	connect := func(t *testing.T, more ...func(fd int) error) net.Conn {
 		t.Helper()
 		conn, err := dial(l.Addr().String(), withAlgorithm(name, append(more, smallSegments)...))
@@ -210,7 +210,7 @@ func TestBrutalPacesToRate(t *testing.T) {
 		const size, burst = 96 << 10, 32 << 10
 		begun := time.Now()
 		conn := connect(t)
-		deliver(t, conn, got, size)
+		deliver(t, conn, size)
 		if took, least := time.Since(begun), time.Second*(size-burst)/untold; took < least {
 			t.Errorf("%d bytes took %v, at least %v expected at %.0f bytes/s", size, took, least, float64(untold))
 		}
@@ -330,7 +330,7 @@ func TestEveryAlgorithmDeliversOverLoss(t *testing.T) {
 			conn := p.dial(t, withAlgorithm(name, brutalRate(algorithm)))
 			defer conn.Close()
 			for infoOf(t, conn).Total_retrans < 10 {
-				deliver(t, conn, p.got, 128<<10)
+				deliver(t, conn, 128<<10)
 			}
 			if is := algorithmOf(t, conn); is != name {
 				t.Errorf("the connection has %s now, want %s", is, name)
