@@ -111,8 +111,8 @@ func (e *elders) ask(ctx context.Context) []elderFact {
 }
 
 // finish has all of them let their flows end within a time, negative for as
-// long as they need, and returns how many flows were reset.
-func (e *elders) finish(ctx context.Context, within time.Duration) (left int, err error) {
+// long as they need, and returns what had not ended.
+func (e *elders) finish(ctx context.Context, within time.Duration) (left leftovers, err error) {
 	var asking sync.WaitGroup
 	var mu sync.Mutex
 	for _, one := range e.living() {
@@ -120,29 +120,28 @@ func (e *elders) finish(ctx context.Context, within time.Duration) (left int, er
 			n, err2 := one.finish(ctx, within)
 			mu.Lock()
 			defer mu.Unlock()
-			left, err = left+n, errors.Join(err, err2)
+			left, err = left.and(n), errors.Join(err, err2)
 		})
 	}
 	asking.Wait()
 	return left, err
 }
 
-func (e elder) finish(ctx context.Context, within time.Duration) (left int, err error) {
+func (e elder) finish(ctx context.Context, within time.Duration) (left leftovers, err error) {
 	body, err := control.Do(ctx, e.ControlSocket, "finish", url.Values{"within": {within.String()}})
-	var answer finished
 	if err == nil {
-		err = json.Unmarshal(body, &answer)
+		err = json.Unmarshal(body, &left)
 	}
 	if err != nil {
 		// Its flows may just have ended, and so may it.
 		soon, cancel := context.WithTimeout(ctx, elderPatience)
 		defer cancel()
 		if e.wait(soon) == nil {
-			return 0, nil
+			return leftovers{}, nil
 		}
-		return 0, fmt.Errorf("older process %d: %w", e.PID, err)
+		return leftovers{}, fmt.Errorf("older process %d: %w", e.PID, err)
 	}
-	return answer.Reset, e.wait(ctx)
+	return left, e.wait(ctx)
 }
 
 // wait waits until the process has ended: what started this one may kill what

@@ -13,7 +13,7 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2 // a wrong command line or a bad configuration
-	exitDrained = 3 // relay: the drain deadline passed and flows were reset
+	exitDrained = 3 // relay: the drain deadline passed before every flow had ended
 )
 
 // hintError is an error and what to do about it.

@@ -16,7 +16,7 @@ func newRoot(env *env) *cobra.Command {
 touching the endpoints.
 
 Exit codes: 0 done, 1 failed, 2 wrong command line or bad configuration,
-3 (relay) flows were reset at the drain deadline, (check) a leg loses segments.`,
+3 (relay) flows had not ended in time, (check) a leg loses segments.`,
 		Example:       rootExample,
 		Version:       version(),
 		SilenceErrors: true,

@@ -199,7 +199,7 @@ func writeHops(w io.Writer, hops []relay.HopSnapshot) {
 
 // flowStates abbreviates the states of a flow.
 var flowStates = map[string]string{
-	"dialing": "dial", "client-ended": "c-end", "target-ended": "t-end", "resetting": "reset",
+	"dialing": "dial", "client-ended": "c-end", "target-ended": "t-end", "delivering": "deliv", "resetting": "reset",
 }
 
 func writeReload(w io.Writer, r *reloadFact, now time.Time) {

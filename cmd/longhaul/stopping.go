@@ -3,19 +3,90 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"syscall"
 	"time"
+
+	"longhaul/internal/relay"
 )
 
 // finished is how a drain ended.
 type finished struct {
-	Reset int   `json:"flows_reset"`
-	err   error // of the relay itself
+	leftovers
+	err error // of the relay itself
+}
+
+// leftovers are the flows that had not ended when the drain did.
+type leftovers struct {
+	Reset int    `json:"flows_reset"`
+	Left  int    `json:"flows_left"`        // to the kernel, which goes on to deliver what they hold
+	Bytes int64  `json:"undelivered_bytes"` // received for a peer, and not acknowledged by it
+	Most  string `json:"most"`              // who lacks the most of them, and of which tunnel
+}
+
+func (l leftovers) and(o leftovers) leftovers {
+	if o.Bytes > 0 && o.Bytes >= l.Bytes {
+		l.Most = o.Most
+	}
+	l.Reset, l.Left, l.Bytes = l.Reset+o.Reset, l.Left+o.Left, l.Bytes+o.Bytes
+	return l
+}
+
+// mostToldLeftovers is how many flows that had not ended are logged one by one.
+const mostToldLeftovers = 20
+
+// tellLeftovers logs the flows that had not ended, those with the most bytes
+// first, and adds them up.
+func (d *daemon) tellLeftovers(all []relay.Leftover) (sum leftovers) {
+	bytes := func(l relay.Leftover) int64 { return l.ToClientBytes + l.ToTargetBytes }
+	slices.SortStableFunc(all, func(a, b relay.Leftover) int { return cmp.Compare(bytes(b), bytes(a)) })
+	for i, l := range all {
+		outcome := "reset"
+		if l.Delivering {
+			sum.Left++
+			outcome = "left to the kernel"
+		} else {
+			sum.Reset++
+		}
+		sum.Bytes += bytes(l)
+		if i == 0 && bytes(l) > 0 {
+			peer := l.Client
+			if l.ToTargetBytes > l.ToClientBytes {
+				peer = l.Target
+			}
+			sum.Most = fmt.Sprintf("%s of tunnel %s", peer, l.Tunnel)
+		}
+		if i < mostToldLeftovers {
+			d.log.Warn("a flow had not ended", "tunnel", l.Tunnel, "client", l.Client.String(), "target", l.Target.String(),
+				"undelivered_to_client_bytes", l.ToClientBytes, "undelivered_to_target_bytes", l.ToTargetBytes, "outcome", outcome)
+		}
+	}
+	return sum
+}
+
+// String says what became of the flows, and how many bytes of whom had not
+// arrived.
+func (l leftovers) String() string {
+	var text string
+	switch {
+	case l.Left == 0:
+		text = plural(l.Reset, "flow") + " did not end in time and were reset"
+	case l.Reset == 0:
+		text = plural(l.Left, "flow") + " did not end in time, left to the kernel to deliver"
+	default:
+		text = fmt.Sprintf("%s did not end in time: %d were reset, %d are left to the kernel to deliver",
+			plural(l.Reset+l.Left, "flow"), l.Reset, l.Left)
+	}
+	if l.Bytes > 0 {
+		text += fmt.Sprintf("; %d bytes had not arrived, the most of them for %s", l.Bytes, l.Most)
+	}
+	return text
 }
 
 // elderGrace is how long after the deadline an older process may take to end.
@@ -77,7 +148,7 @@ func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping
 	own := make(chan finished, 1)
 	go func() {
 		left, err := d.relay.Drain(ctx)
-		own <- finished{left, err}
+		own <- finished{d.tellLeftovers(left), err}
 	}()
 	// Older processes keep to the deadline by themselves; one that does not
 	// answer then is not waited for.
@@ -144,7 +215,7 @@ func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping
 			d.manager.extend()
 			continue
 		}
-		all.Reset += r.Reset
+		all.leftovers = all.and(r.leftovers)
 		if r.err != nil && !errors.Is(r.err, context.DeadlineExceeded) && !errors.Is(r.err, context.Canceled) {
 			all.err = errors.Join(all.err, r.err)
 		}
@@ -154,8 +225,11 @@ func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping
 	}
 	switch {
 	case all.Reset > 0:
-		d.log.Warn("stopped, flows were reset", "flows", all.Reset)
-		return &exitError{fmt.Errorf("%s did not end in time and were reset", plural(all.Reset, "flow")), exitDrained}
+		d.log.Warn("stopped, flows were reset", "flows", all.Reset, "left_to_kernel", all.Left, "undelivered_bytes", all.Bytes)
+		return &exitError{errors.New(all.String()), exitDrained}
+	case all.Left > 0:
+		d.log.Warn("stopped before everything had arrived", "left_to_kernel", all.Left, "undelivered_bytes", all.Bytes)
+		return &exitError{errors.New(all.String()), exitDrained}
 	case all.err != nil:
 		return all.err
 	}

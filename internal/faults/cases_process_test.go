@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/lab/pattern"
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 	"longhaul/internal/tcpscript"
@@ -395,6 +396,30 @@ func TestCase34DrainDeadline(t *testing.T) {
 		relay.expectExit(3)
 		relay.expectLog(`msg=flow .*end=drain-timeout ended_by=relay`)
 		relay.expectLog(`1 flow did not end in time and were reset`)
+	})
+	// Both ends have ended their streams and the client has yet to read: at
+	// 1818be3 the relay ended at once, with status 0 and "every flow had ended".
+	t.Run("a reply is on its way", func(t *testing.T) {
+		t.Parallel()
+		relay, dial := start(t, time.Second)
+		h := hold(t, dial)
+		if err := h.SetReadBuffer(32 << 10); err != nil {
+			t.Fatal(err)
+		}
+		sent := pattern.At(0, 300_000)
+		if _, err := h.Write(sent); err != nil {
+			t.Fatal(err)
+		}
+		h.CloseWrite()
+		nettest.Eventually(t, patience, func() bool { s := relay.status(); return len(s.Flows) == 1 && s.Flows[0].State == "delivering" },
+			func() string { return fmt.Sprintf("%+v; want a flow that is delivering", relay.status().Flows) })
+		relay.signal(syscall.SIGTERM)
+		relay.expectExit(3)
+		relay.expectLog(`msg="a flow had not ended" tunnel=main .* undelivered_to_client_bytes=[1-9]\d+ undelivered_to_target_bytes=0 outcome="left to the kernel"`)
+		relay.expectLog(fmt.Sprintf(`1 flow did not end in time, left to the kernel to deliver; [1-9]\d+ bytes had not arrived, the most of them for %s of tunnel main`, h.LocalAddr()))
+		if got, err := io.ReadAll(h); err != nil || !bytes.Equal(got, sent) {
+			t.Errorf("%d of %d bytes, %v", len(got), len(sent), err)
+		}
 	})
 	t.Run("every flow ends", func(t *testing.T) {
 		t.Parallel()

@@ -21,7 +21,7 @@ type FlowID uint64
 type FlowSample struct {
 	ID        FlowID
 	Tunnel    string
-	State     string // header, dialing, open, client-ended, target-ended or resetting
+	State     string // header, dialing, open, client-ended, target-ended, delivering or resetting
 	Client    netip.AddrPort
 	Listen    netip.AddrPort
 	Target    netip.AddrPort // zero: not dialed yet

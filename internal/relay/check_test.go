@@ -508,7 +508,7 @@ func TestDrainWaitsForChecks(t *testing.T) {
 	drained := make(chan int)
 	go func() {
 		left, _ := g.relay.Drain(ctx)
-		drained <- left
+		drained <- len(left)
 	}()
 	nettest.Eventually(t, patience, func() bool { return g.relay.Snapshot().Draining }, func() string { return "it does not drain" })
 	cancel()

@@ -117,3 +117,12 @@ func startProcess(t testing.TB, to net.Listener, files int) *process {
 	}
 	return p
 }
+
+// kill ends the process as kill -9 does.
+func (p *process) kill(t testing.TB) {
+	t.Helper()
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.cmd.Wait()
+}

@@ -179,9 +179,7 @@ func TestRelayKilled(t *testing.T) {
 			g := &rig{t: t, target: to, addr: p.addr}
 			c, s := g.pair()
 			tt.stage(t, c, s)
-			if err := p.cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			p.kill(t)
 			for _, conn := range []*net.TCPConn{c, s} {
 				awaitReset(t, conn)
 			}
@@ -208,9 +206,7 @@ func TestRelayKilledInTransfer(t *testing.T) {
 	}
 	nettest.Eventually(t, patience, func() bool { return moved.Load() > 20<<20 },
 		func() string { return "no bytes move" })
-	if err := p.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	p.kill(t)
 	for range 2 {
 		if o := <-outcomes; !wasReset(o.wrote, o.read) {
 			t.Errorf("a peer saw a clean end: its write failed with %v, its read with %v", o.wrote, o.read)

@@ -88,6 +88,7 @@ type leg struct {
 	urgent   bool       // urgent data was announced, or may be: short reads and splice mean nothing any more
 	hungUp   bool       // the peer has ended or reset: only a read that finds nothing tells that all is read
 	fin      bool       // the peer's end was seen while the connection was whole
+	left     bool       // to the kernel to deliver, see entrust
 	failed   unix.Errno // what a write or a look took from the socket's error; the next read would find no error and call it an end
 	setup    *legSetup
 }
@@ -109,6 +110,26 @@ type closing struct {
 	err      error
 	deadline int64 // by when the bytes before a reset must be delivered
 	ackDelay int64 // until the peer's acknowledgement is looked for again
+	unacked  int   // bytes that the peers had not acknowledged when that was looked for last
+}
+
+// entrust leaves it to the kernel to deliver what is in the leg's queue, and
+// its end, whatever becomes of the process: there is nothing more to come, and
+// the peer has ended its stream. The kernel could not reset such a connection
+// any more (tcp_need_reset): it would drop it without a word, and a peer that
+// still lacks a lost segment would wait for it until its keepalive tells.
+func (l *leg) entrust() {
+	if !l.left {
+		l.left = true
+		setLinger(int(l.fd), false)
+	}
+}
+
+// arrived says whether a leg's peer has acknowledged all. Whoever resets the
+// connection and lacks nothing but its end has got all there was.
+func (f *flow) arrived(s side, events uint32) bool {
+	n := unacknowledged(int(f.legs[s].fd))
+	return n == 0 || n == 1 && f.end.shut[s] && events&unix.EPOLLERR != 0
 }
 
 // fail notes why the flow ends. The first cause stands.

@@ -84,8 +84,8 @@ func TestHandOverUnderLoad(t *testing.T) {
 			t.Fatalf("a relay that has left its sockets says %v", err)
 		}
 		draining.Go(func() {
-			if left, err := old.Drain(context.Background()); left > 0 || err != nil {
-				t.Errorf("%d flows are left, %v", left, err)
+			if left, err := old.Drain(context.Background()); len(left) > 0 || err != nil {
+				t.Errorf("%+v are left, %v", left, err)
 			}
 			old.Close()
 		})

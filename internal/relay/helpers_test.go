@@ -238,6 +238,25 @@ func (g *rig) pair() (client, target *net.TCPConn) {
 	return client, g.accept()
 }
 
+// drained is what Drain returned.
+type drained struct {
+	left []Leftover
+	err  error
+}
+
+// drain begins to drain the relay.
+func (g *rig) drain(ctx context.Context) <-chan drained {
+	g.t.Helper()
+	done := make(chan drained, 1)
+	go func() {
+		left, err := g.relay.Drain(ctx)
+		done <- drained{left, err}
+	}()
+	nettest.Eventually(g.t, patience, func() bool { return g.relay.Snapshot().Draining },
+		func() string { return "the relay does not drain" })
+	return done
+}
+
 func reset(t testing.TB, c *net.TCPConn) {
 	t.Helper()
 	if err := errors.Join(c.SetLinger(0), c.Close()); err != nil {

@@ -226,17 +226,7 @@ func TestDrain(t *testing.T) {
 	c, s := g.pair()
 	ctx, cancel := context.WithTimeout(context.Background(), 6*patience)
 	defer cancel()
-	type result struct {
-		left int
-		err  error
-	}
-	drained := make(chan result, 1)
-	go func() {
-		left, err := g.relay.Drain(ctx)
-		drained <- result{left, err}
-	}()
-	nettest.Eventually(t, patience, func() bool { return g.relay.Snapshot().Draining },
-		func() string { return "the relay does not drain" })
+	drained := g.drain(ctx)
 	nettest.Eventually(t, patience, func() bool {
 		c, err := tryDial(g.addr)
 		if err == nil {
@@ -254,7 +244,7 @@ func TestDrain(t *testing.T) {
 	c.Close()
 	expectEnd(t, s)
 	s.Close()
-	if r := <-drained; r.left != 0 || r.err != nil {
+	if r := <-drained; len(r.left) != 0 || r.err != nil {
 		t.Errorf("Drain returned %+v", r)
 	}
 	if err := g.reload(nil); !errors.Is(err, ErrClosed) {
@@ -273,8 +263,8 @@ func TestDrainDeadline(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	left, err := g.relay.Drain(ctx)
-	if left != 3 || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Drain returned %d, %v", left, err)
+	if len(left) != 3 || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Drain returned %+v, %v", left, err)
 	}
 	for _, c := range all {
 		expectReset(t, c)

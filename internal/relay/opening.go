@@ -457,3 +457,10 @@ func (w *worker) abort(f *flow, reason EndReason, err error) {
 	f.fail(reason, err)
 	w.apply(f, f.end.step(eventAbort, client))
 }
+
+// leave ends a flow at once. A leg whose peer is only to get what is in the
+// leg's queue, and its end, is the kernel's from here on; the others are reset.
+func (w *worker) leave(f *flow, reason EndReason) {
+	f.fail(reason, nil)
+	w.apply(f, f.end.step(eventLeave, client))
+}

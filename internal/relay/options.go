@@ -202,6 +202,19 @@ type FlowRecord struct {
 	Err error
 }
 
+// Leftover is a flow that had not ended when the relay stopped.
+type Leftover struct {
+	Tunnel         string
+	Client, Target netip.AddrPort
+
+	// What was received for the peer and not acknowledged by it.
+	ToClientBytes, ToTargetBytes int64
+
+	// Delivering says that both peers had ended their streams: the kernel goes
+	// on to deliver the rest, and both ends. Otherwise the flow was reset.
+	Delivering bool
+}
+
 // LegStats are the kernel's figures of one leg at its end.
 type LegStats struct {
 	Side              string // "lan" or "wan"

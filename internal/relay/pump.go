@@ -263,7 +263,7 @@ func (w *worker) readEnded(f *flow, s side) {
 		ev = eventReset
 	}
 	w.apply(f, f.end.step(ev, s))
-	if f.phase == phaseMoving && f.end.halfClosed() {
+	if f.phase == phaseMoving && f.end.halfDone() {
 		w.schedule(f)
 	}
 }
@@ -301,12 +301,18 @@ func (w *worker) apply(f *flow, a action) {
 			}
 			if a.hasOn(actionShutdown, s) {
 				f.dirs[s.other()].corked = false
+				if f.legs[s].fin || f.end.in[s] == inputEnded {
+					f.legs[s].entrust()
+				}
 				if errno := shutdownWrite(int(f.legs[s].fd)); errno != 0 {
 					f.legs[s].readable = true
 					next |= f.end.step(eventBroken, s)
 				}
 			}
 			if a.hasOn(actionAwaitAck, s) {
+				if f.end.finished(s) {
+					f.legs[s].entrust()
+				}
 				if unacknowledged(int(f.legs[s].fd)) == 0 {
 					next |= f.end.step(eventAcked, s)
 				} else {
@@ -333,7 +339,9 @@ func (w *worker) closeFlow(f *flow, a action) {
 			continue
 		}
 		if a.hasOn(actionCloseClean, s) {
-			setLinger(fd, false)
+			f.legs[s].entrust()
+		} else if f.legs[s].left {
+			setLinger(fd, true)
 		}
 	}
 	for s := client; s <= target; s++ {

@@ -50,6 +50,36 @@ func (w *worker) account(f *flow) {
 	w.ended = append(w.ended, rec)
 }
 
+// leftover says what the flow's peers still lack.
+func (f *flow) leftover() Leftover {
+	return Leftover{
+		Tunnel:        f.route.tunnel.Name,
+		Client:        f.client,
+		Target:        f.target,
+		ToClientBytes: f.undelivered(client),
+		ToTargetBytes: f.undelivered(target),
+		Delivering:    f.end.delivering(),
+	}
+}
+
+// undelivered is how many bytes were received for a leg's peer, and not
+// acknowledged by it.
+func (f *flow) undelivered(s side) int64 {
+	from := s.other()
+	n := f.dirs[from].held
+	if fd := int(f.legs[s].fd); fd >= 0 {
+		queued := unacknowledged(fd)
+		if f.end.shut[s] && queued > 0 {
+			queued-- // the end, which counts as a byte
+		}
+		n += queued
+	}
+	if fd := int(f.legs[from].fd); fd >= 0 && f.end.in[from] == inputOpen {
+		n += unread(fd)
+	}
+	return int64(n)
+}
+
 // report hands the records of a turn over.
 func (w *worker) report() {
 	if len(w.ended) > 0 {

@@ -155,13 +155,14 @@ func (r *Relay) Reload(tunnels []Tunnel) error {
 }
 
 // Drain stops accepting and waits until the last flow has ended. When the
-// context ends first it resets the flows that are left, and returns how many
-// these were along with the context's error.
-func (r *Relay) Drain(ctx context.Context) (left int, err error) {
+// context ends first it ends the flows that are left, and returns them along
+// with the context's error. They are reset, but for legs whose peers only have
+// to acknowledge the rest: the kernel goes on with these.
+func (r *Relay) Drain(ctx context.Context) (left []Leftover, err error) {
 	r.mu.Lock()
 	if !r.started || r.closed {
 		r.mu.Unlock()
-		return 0, ErrClosed
+		return nil, ErrClosed
 	}
 	r.draining.Store(true)
 	r.closeListeners(r.emptyTable())
@@ -177,16 +178,16 @@ func (r *Relay) Drain(ctx context.Context) (left int, err error) {
 		for _, w := range workers {
 			w.do(func() {
 				w.eachFlow(func(f *flow) {
-					left++
-					w.abort(f, EndDrain, nil)
+					left = append(left, f.leftover())
+					w.leave(f, EndDrain)
 				})
 			})
 		}
-		if left > 0 {
+		if len(left) > 0 {
 			return left, ctx.Err()
 		}
 	}
-	return 0, nil
+	return nil, nil
 }
 
 // Close stops accepting, resets every flow and returns when nothing of the

@@ -61,7 +61,7 @@ type TunnelSnapshot struct {
 type FlowSnapshot struct {
 	ID          uint64         `json:"id"` // of this process
 	Tunnel      string         `json:"tunnel"`
-	State       string         `json:"state"` // header, dialing, open, client-ended, target-ended or resetting
+	State       string         `json:"state"` // header, dialing, open, client-ended, target-ended, delivering or resetting
 	Client      netip.AddrPort `json:"client"`
 	Listen      netip.AddrPort `json:"listen"`
 	Target      netip.AddrPort `json:"target"`
@@ -233,6 +233,8 @@ func (f *flow) state() string {
 		return "check"
 	case f.end.deadline:
 		return "resetting"
+	case f.end.delivering():
+		return "delivering"
 	case f.end.in[client] == inputEnded:
 		return "client-ended"
 	case f.end.in[target] == inputEnded:

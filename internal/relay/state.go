@@ -34,6 +34,7 @@ const (
 	eventDrained              // all bytes read from the leg were handed to the other leg's socket
 	eventAcked                // the leg's peer has acknowledged all that was written to it
 	eventAbort                // the flow has to stop now; the leg does not matter
+	eventLeave                // the same, but what is whole is left to the kernel to deliver
 )
 
 // action is a set of things an event loop has to do.
@@ -44,7 +45,7 @@ const (
 	actionShutdown   action = 1 << (2 * iota) // pass the end of stream on to this leg
 	actionDiscard                             // stop reading this leg and forget what was read from it
 	actionAwaitAck                            // watch until the leg's peer has acknowledged everything
-	actionCloseClean                          // close the leg; what it holds is still sent, then its end
+	actionCloseClean                          // close the leg; what its peer lacks the kernel delivers, then its end
 	actionCloseReset                          // close the leg with a reset
 
 	actionDeadline action = 1 << 15 // start the deadline for delivering what came before a reset
@@ -70,6 +71,7 @@ type ending struct {
 	acked     [2]bool // its peer has acknowledged everything
 	deadline  bool    // the deadline runs
 	aborted   bool
+	left      bool // by eventLeave
 	closed    bool
 }
 
@@ -100,6 +102,8 @@ func (e *ending) step(ev event, s side) action {
 		}
 	case eventAbort:
 		e.aborted = true
+	case eventLeave:
+		e.aborted, e.left = true, true
 	}
 	return e.settle()
 }
@@ -116,35 +120,46 @@ func (e *ending) settle() action {
 			a |= actionShutdown.on(o)
 		}
 	}
-	if e.shut[client] && e.shut[target] {
-		return a | e.close()
-	}
 	for s := client; s <= target; s++ {
-		if !e.broken[s] {
-			continue
-		}
 		o := s.other()
-		if e.broken[o] || e.drained[s] && (e.finished(o) || e.acked[o]) {
-			return a | e.close()
+		if !e.broken[s] || e.broken[o] {
+			continue
 		}
 		if !e.discarded[o] {
 			// Nothing reaches the broken leg any more.
 			e.discarded[o] = true
 			a |= actionDiscard.on(o)
 		}
-		if !e.deadline {
+		// Who has the whole stream and its end takes the time it needs.
+		if was := e.deadline; e.finished(o) {
+			e.deadline = false
+		} else if !was {
 			e.deadline = true
 			a |= actionDeadline
 		}
-		if e.drained[s] && !e.awaiting[o] {
-			// All that the broken leg sent is in the other's queue. A reset
-			// would overtake it, so wait.
-			e.awaiting[o] = true
-			a |= actionAwaitAck.on(o)
+	}
+	for s := client; s <= target; s++ {
+		// Once its peer is to get no more, a leg stays until all of it is
+		// acknowledged: a reset would overtake what is in the queue, and the
+		// flow is not over before its last byte has arrived.
+		o := s.other()
+		if !e.broken[s] && !e.awaiting[s] && (e.delivering() || e.broken[o] && e.drained[o]) {
+			e.awaiting[s] = true
+			a |= actionAwaitAck.on(s)
 		}
+	}
+	if e.over(client) && e.over(target) {
+		return a | e.close()
 	}
 	return a
 }
+
+// delivering says whether both ends were passed on, so that nothing is left to
+// do but to wait until they and all before them have arrived.
+func (e *ending) delivering() bool { return e.shut[client] && e.shut[target] }
+
+// over says whether nothing more can come of a leg.
+func (e *ending) over(s side) bool { return e.broken[s] || e.acked[s] }
 
 // finished says whether a leg's peer has ended its stream and was given the
 // other's end: nothing that happens now concerns it.
@@ -156,7 +171,7 @@ func (e *ending) close() action {
 	e.closed = true
 	var a action
 	for s := client; s <= target; s++ {
-		if e.finished(s) {
+		if e.finished(s) && (e.over(s) || e.left) {
 			a |= actionCloseClean.on(s)
 		} else {
 			a |= actionCloseReset.on(s)
@@ -165,7 +180,13 @@ func (e *ending) close() action {
 	return a
 }
 
-// halfClosed says whether exactly one direction has ended.
-func (e *ending) halfClosed() bool {
-	return (e.in[client] == inputEnded) != (e.in[target] == inputEnded)
+// awaits says whether the acknowledgement of a leg's peer is still to come.
+func (e *ending) awaits(s side) bool { return e.awaiting[s] && !e.over(s) }
+
+func (e *ending) waits() bool { return e.awaits(client) || e.awaits(target) }
+
+// halfDone says whether the flow waits for one side alone: one direction has
+// ended and the other has not, or all that is left is to be acknowledged.
+func (e *ending) halfDone() bool {
+	return (e.in[client] == inputEnded) != (e.in[target] == inputEnded) || e.waits()
 }

@@ -22,7 +22,7 @@ type move struct {
 
 func (m move) String() string {
 	return fmt.Sprintf("%s(%s)",
-		[...]string{"end", "reset", "broken", "drained", "acked", "abort"}[m.ev], [...]string{"client", "target"}[m.s])
+		[...]string{"end", "reset", "broken", "drained", "acked", "abort", "leave"}[m.ev], [...]string{"client", "target"}[m.s])
 }
 
 // possible says whether an event loop can come upon the event: it reads no
@@ -40,7 +40,7 @@ func (w *world) possible(m move) bool {
 		return w.e.awaiting[m.s] && !w.e.acked[m.s]
 	case eventBroken:
 		return !w.e.broken[m.s]
-	case eventAbort:
+	case eventAbort, eventLeave:
 		return m.s == client
 	}
 	return false
@@ -78,10 +78,13 @@ func (w world) step(m move) (world, error) {
 		if clean && !(w.whole[o] && w.ended[s] && w.shut[s]) {
 			return w, fmt.Errorf("%v: leg %d is closed cleanly without a clean end of both streams", m, s)
 		}
-		if reset && w.whole[client] && w.whole[target] && w.shut[s] {
+		if reset && w.whole[client] && w.whole[target] && w.shut[s] && (m.ev != eventAbort || w.e.acked[s]) {
 			return w, fmt.Errorf("%v: leg %d is reset though both streams ended well", m, s)
 		}
-		if reset && m.ev != eventAbort && !w.e.broken[s] && !(w.e.drained[o] && w.e.acked[s]) {
+		if clean && m.ev != eventLeave && !w.e.broken[s] && !w.e.acked[s] {
+			return w, fmt.Errorf("%v: leg %d is closed before its peer has everything", m, s)
+		}
+		if reset && m.ev != eventAbort && m.ev != eventLeave && !w.e.broken[s] && !(w.e.drained[o] && w.e.acked[s]) {
 			return w, fmt.Errorf("%v: leg %d is reset before its peer has all that came before", m, s)
 		}
 		if a.hasOn(actionDiscard, s) && !w.e.broken[o] {
@@ -97,15 +100,20 @@ func (w world) step(m move) (world, error) {
 	if w.e.closed && a.has(actionAwaitAck.on(client)|actionAwaitAck.on(target)|actionDeadline) {
 		return w, fmt.Errorf("%v: a closed flow waits", m)
 	}
-	broken := w.e.broken[client] || w.e.broken[target]
-	if broken && !w.e.closed && !w.e.deadline {
-		return w, fmt.Errorf("%v: a broken flow has no deadline", m)
+	for s := client; s <= target; s++ {
+		hurry := w.e.broken[s] && !w.e.broken[s.other()] && !w.e.finished(s.other())
+		if !w.e.closed && hurry && !w.e.deadline {
+			return w, fmt.Errorf("%v: a broken flow has no deadline", m)
+		}
+		if w.e.deadline && w.e.finished(client) && w.e.finished(target) {
+			return w, fmt.Errorf("%v: a flow that needs only acknowledgements has a deadline", m)
+		}
 	}
 	return w, nil
 }
 
 var allMoves = func() (ms []move) {
-	for ev := eventEnd; ev <= eventAbort; ev++ {
+	for ev := eventEnd; ev <= eventLeave; ev++ {
 		ms = append(ms, move{ev, client}, move{ev, target})
 	}
 	return ms
@@ -221,7 +229,17 @@ func TestTextbookEndings(t *testing.T) {
 		{"half-close up", []move{{eventEnd, c}, {eventDrained, c}}, actionShutdown.on(s)},
 		{"an end waits for its bytes", []move{{eventEnd, c}}, 0},
 		{"both end", []move{{eventEnd, c}, {eventDrained, c}, {eventEnd, s}, {eventDrained, s}},
-			actionShutdown.on(c) | actionCloseClean.on(c) | actionCloseClean.on(s)},
+			actionShutdown.on(c) | actionAwaitAck.on(c) | actionAwaitAck.on(s)},
+		{"and have everything", []move{{eventEnd, c}, {eventDrained, c}, {eventEnd, s}, {eventDrained, s}, {eventAcked, s}, {eventAcked, c}},
+			actionCloseClean.on(c) | actionCloseClean.on(s)},
+		{"the client resets meanwhile", []move{{eventEnd, c}, {eventDrained, c}, {eventEnd, s}, {eventDrained, s}, {eventBroken, c}},
+			actionDiscard.on(s)},
+		{"and the target has everything", []move{{eventEnd, c}, {eventDrained, c}, {eventEnd, s}, {eventDrained, s}, {eventBroken, c}, {eventAcked, s}},
+			actionCloseClean.on(c) | actionCloseClean.on(s)},
+		{"given up before they have", []move{{eventEnd, c}, {eventDrained, c}, {eventEnd, s}, {eventDrained, s}, {eventAcked, s}, {eventAbort, c}},
+			actionCloseReset.on(c) | actionCloseClean.on(s)},
+		{"left to the kernel before they have", []move{{eventEnd, c}, {eventDrained, c}, {eventEnd, s}, {eventDrained, s}, {eventLeave, c}},
+			actionCloseClean.on(c) | actionCloseClean.on(s)},
 		{"target resets", []move{{eventReset, s}}, actionDiscard.on(c) | actionDeadline},
 		{"its bytes are delivered first", []move{{eventReset, s}, {eventDrained, s}}, actionAwaitAck.on(c)},
 		{"then the client is reset", []move{{eventReset, s}, {eventDrained, s}, {eventAcked, c}},

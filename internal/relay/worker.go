@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -223,7 +224,13 @@ func (w *worker) legEvent(f *flow, s side, events uint32) {
 	switch f.phase {
 	case phaseMoving:
 		l.note(events)
-		if events&unix.EPOLLERR != 0 && !f.end.broken[s] {
+		if l.fin && f.end.shut[s] {
+			l.entrust()
+		}
+		switch {
+		case f.end.awaits(s) && f.arrived(s, events):
+			w.apply(f, f.end.step(eventAcked, s))
+		case events&unix.EPOLLERR != 0 && !f.end.broken[s]:
 			w.apply(f, f.end.step(eventBroken, s))
 		}
 		if f.phase == phaseMoving {
@@ -395,11 +402,17 @@ func (w *worker) nextDeadline(f *flow) (at int64) {
 	if f.young {
 		sooner(f.start + youth)
 	}
-	if idle := f.route.tunnel.IdleTimeout; idle > 0 {
-		sooner(f.active + int64(idle))
+	patience := func(t time.Duration) {
+		sooner(f.active + int64(t))
+		if f.end.waits() { // acknowledgements, of which no event tells, are a sign of life
+			sooner(w.now + int64(t)/4)
+		}
 	}
-	if half := w.relay.opts.HalfCloseTimeout; half > 0 && f.end.halfClosed() {
-		sooner(f.active + int64(half))
+	if idle := f.route.tunnel.IdleTimeout; idle > 0 {
+		patience(idle)
+	}
+	if half := w.relay.opts.HalfCloseTimeout; half > 0 && f.end.halfDone() {
+		patience(half)
 	}
 	if f.look == lookFirst && f.holdUntil != 0 {
 		sooner(f.holdUntil)
@@ -427,18 +440,13 @@ func (w *worker) due(f *flow) {
 			return
 		}
 	}
+	if w.lookForAcks(f); f.phase == phaseGone {
+		return
+	}
 	half := w.relay.opts.HalfCloseTimeout
 	idle := f.route.tunnel.IdleTimeout
 	switch {
 	case f.end.deadline:
-		for s := client; s <= target; s++ {
-			if f.end.awaiting[s] && unacknowledged(int(f.legs[s].fd)) == 0 {
-				w.apply(f, f.end.step(eventAcked, s))
-				if f.phase == phaseGone {
-					return
-				}
-			}
-		}
 		if w.now >= f.closing.deadline {
 			w.apply(f, f.end.step(eventAbort, client))
 			return
@@ -447,11 +455,33 @@ func (w *worker) due(f *flow) {
 	case idle > 0 && w.now >= f.active+int64(idle):
 		w.abort(f, EndIdle, nil)
 		return
-	case half > 0 && f.end.halfClosed() && w.now >= f.active+int64(half):
+	case half > 0 && f.end.halfDone() && w.now >= f.active+int64(half):
 		w.abort(f, EndHalfClosed, nil)
 		return
 	}
 	w.schedule(f)
+}
+
+// lookForAcks sees whether those who are to acknowledge what they were sent
+// have, or have got on with it.
+func (w *worker) lookForAcks(f *flow) {
+	left := 0
+	for s := client; s <= target; s++ {
+		if !f.end.awaits(s) {
+			continue
+		}
+		n := unacknowledged(int(f.legs[s].fd))
+		if left += n; n > 0 {
+			continue
+		}
+		if w.apply(f, f.end.step(eventAcked, s)); f.phase == phaseGone {
+			return
+		}
+	}
+	if left > 0 && left != f.closing.unacked {
+		f.closing.unacked = left
+		f.active = w.now
+	}
 }
 
 // post has a function run by the loop. It is dropped once the loop has ended.
@@ -494,7 +524,7 @@ func (w *worker) readMail() {
 
 // stop ends the loop; every flow is reset. It runs in the loop.
 func (w *worker) stop(reason EndReason) {
-	w.eachFlow(func(f *flow) { w.abort(f, reason, nil) })
+	w.eachFlow(func(f *flow) { w.leave(f, reason) })
 	w.stopped = true
 	w.mail.mu.Lock()
 	w.mail.closed = true
