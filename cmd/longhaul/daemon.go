@@ -168,6 +168,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 		HalfCloseTimeout:  d.config.HalfCloseTimeout,
 		ResetDrainTimeout: d.config.ResetDrainTimeout,
 		MemoryLimitBytes:  int64(d.config.MemoryLimit),
+		StallTimeout:      d.config.StallTimeout,
 		Log:               d.log,
 		OnFlows:           d.flowsEnded,
 		LegStats:          d.legsWanted,

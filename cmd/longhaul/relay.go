@@ -39,6 +39,7 @@ var tunnelFlags = []settingFlag{
 	{name: "balance", key: "tunnel.balance", value: "WAY", usage: "ordered, least-flows, round-robin, source"},
 	{name: "allow", key: "tunnel.allow", value: "PREFIX", many: true, usage: "sources that may connect (all)"},
 	{name: "max-flows", key: "tunnel.max_flows", value: "N", usage: "flows at the same time (no bound)"},
+	{name: "max-flows-per-source", key: "tunnel.max_flows_per_source", value: "N", usage: "of one address (a share)"},
 	{name: "new-flows-per-second", key: "tunnel.new_flows_per_second", value: "N", usage: "new flows in a second (no bound)"},
 	{name: "connect-timeout", key: "tunnel.connect_timeout", value: "TIME", usage: "for all targets together (10s)"},
 	{name: "idle-timeout", key: "tunnel.idle_timeout", value: "TIME", usage: "reset flows silent this long (off)"},

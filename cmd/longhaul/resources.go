@@ -29,6 +29,7 @@ type shedder struct {
 	// Of the monitor's goroutine alone.
 	flows    int64 // that stood before the descriptors were counted
 	most     int64 // flows that the descriptors are enough for; negative: any number
+	reserve  int64 // flows beyond those, for sources and tunnels that have few
 	overflow resources.Amount
 	dropped  int64 // connections, from the relay's own accept queues
 	warnedAt time.Time
@@ -80,10 +81,13 @@ func (s *shedder) act(state resources.State, changes []resources.Change) {
 // shed refuses every new flow while a limit is reached of which nobody can say
 // how many flows it is. Of the descriptors that is known ahead, so that not
 // even a flood between two samples uses them up, and nobody is refused for
-// whom there is room.
+// whom there is room. Half of what is left behind their limit is for those who
+// have few flows while others have all.
 func (s *shedder) shed(state resources.State) {
 	if room, ok := state.DescriptorRoom(); ok {
 		s.most = s.flows + room/descriptorsPerFlow
+		f := state.Figure(resources.Descriptors)
+		s.reserve = min(s.most/8, int64(f.Capacity-f.Limit)/descriptorsPerFlow/2)
 	} else if !state.Figure(resources.Descriptors).Limit.Known() {
 		s.most = -1
 	}
@@ -95,11 +99,11 @@ func (s *shedder) shed(state resources.State) {
 	}
 	switch {
 	case len(short) > 0:
-		s.relay.Shed(words(short), 0)
+		s.relay.Shed(words(short), 0, 0)
 	case s.most >= 0:
-		s.relay.Shed(string(resources.Descriptors), s.most)
+		s.relay.Shed(string(resources.Descriptors), s.most, s.reserve)
 	default:
-		s.relay.Shed("", 0)
+		s.relay.Shed("", 0, 0)
 	}
 }
 

@@ -76,12 +76,16 @@ func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
 			Allow:             slices.Clone(tun.Allow),
 			MaxFlows:          tun.MaxFlows,
 			NewFlowsPerSecond: tun.NewFlowsPerSecond,
-			ConnectTimeout:    tun.ConnectTimeout,
-			IdleTimeout:       tun.IdleTimeout,
-			Balance:           relay.Balance(tun.Balance),
-			Health:            health(tun.Health),
-			ProxyIn:           relay.ProxyIn{Required: tun.ProxyIn.Required, Trusted: slices.Clone(tun.ProxyIn.Trusted)},
-			ProxyOut:          relay.ProxyVersion(tun.ProxyOut),
+
+			MaxFlowsPerSource:          tun.MaxFlowsPerSource,
+			NewFlowsPerSecondPerSource: tun.NewFlowsPerSecondPerSource,
+
+			ConnectTimeout: tun.ConnectTimeout,
+			IdleTimeout:    tun.IdleTimeout,
+			Balance:        relay.Balance(tun.Balance),
+			Health:         health(tun.Health),
+			ProxyIn:        relay.ProxyIn{Required: tun.ProxyIn.Required, Trusted: slices.Clone(tun.ProxyIn.Trusted)},
+			ProxyOut:       relay.ProxyVersion(tun.ProxyOut),
 		}
 		for _, f := range tun.Forward {
 			rt.Forward = append(rt.Forward, relay.Target{Host: f.Host, Port: f.Ports.Low, Weight: f.Weight, Priority: f.Priority})

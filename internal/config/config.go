@@ -25,6 +25,10 @@ type Config struct {
 	// other is silent this long; negative means never.
 	HalfCloseTimeout time.Duration
 
+	// StallTimeout is for how long a flow may hold memory and get nothing
+	// delivered while memory is short; negative means for ever.
+	StallTimeout time.Duration
+
 	// ResetDrainTimeout bounds the delivery of what was received before a reset.
 	ResetDrainTimeout time.Duration
 
@@ -129,16 +133,21 @@ type Settings struct {
 	Allow             []netip.Prefix // empty: everybody
 	MaxFlows          int            // 0: no bound
 	NewFlowsPerSecond float64        // 0: no bound
-	ConnectTimeout    time.Duration
-	IdleTimeout       time.Duration // 0: never
-	Balance           Balance
-	Health            Health
-	ProxyIn           ProxyIn
-	ProxyOut          int // PROXY protocol version sent to the target: 0 (none), 1 or 2
-	Check             Check
-	Transport         TransportMode
-	WANSide           WANSide
-	LAN, WAN          Leg
+
+	// Of one source; 0: what it leaves is for others, negative: no bound.
+	MaxFlowsPerSource          int
+	NewFlowsPerSecondPerSource float64
+
+	ConnectTimeout time.Duration
+	IdleTimeout    time.Duration // 0: never
+	Balance        Balance
+	Health         Health
+	ProxyIn        ProxyIn
+	ProxyOut       int // PROXY protocol version sent to the target: 0 (none), 1 or 2
+	Check          Check
+	Transport      TransportMode
+	WANSide        WANSide
+	LAN, WAN       Leg
 }
 
 // ProxyIn says whether a PROXY protocol header is required, and from whom.
@@ -208,6 +217,7 @@ func Default() Config {
 		DrainTimeout:      time.Minute,
 		HalfCloseTimeout:  time.Hour,
 		ResetDrainTimeout: 30 * time.Second,
+		StallTimeout:      30 * time.Second,
 		Limits:            DefaultLimits(),
 		History:           DefaultHistory(),
 		Log:               Log{Format: "logfmt", Level: "info"},

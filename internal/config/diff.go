@@ -45,6 +45,7 @@ func NeedsRestart(before, after *Config) []string {
 		{"control_socket", before.ControlSocket != after.ControlSocket},
 		{"half_close_timeout", before.HalfCloseTimeout != after.HalfCloseTimeout},
 		{"reset_drain_timeout", before.ResetDrainTimeout != after.ResetDrainTimeout},
+		{"stall_timeout", before.StallTimeout != after.StallTimeout},
 		{"workers", before.Workers != after.Workers},
 		{"log.format", before.Log.Format != after.Log.Format},
 	} {

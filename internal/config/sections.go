@@ -58,6 +58,7 @@ func (d *decoder) config(root *node) Config {
 		into("half_close_timeout", &c.HalfCloseTimeout, d.duration(time.Millisecond, thirtyDs, &off)),
 		into("reset_drain_timeout", &c.ResetDrainTimeout, d.duration(time.Millisecond, time.Hour, nil)),
 		into("memory_limit", &c.MemoryLimit, d.memoryLimit),
+		into("stall_timeout", &c.StallTimeout, d.duration(time.Second, time.Hour, &off)),
 		field{"limits", func(n *node) { d.limits(n, &c.Limits) }},
 		into("http_listen", &c.HTTPListen, d.httpListen),
 		field{"dashboard", func(n *node) { d.dashboard(n, &c.Dashboard) }},
@@ -209,7 +210,9 @@ func (d *decoder) settingsFields(s *Settings) []field {
 	return []field{
 		into("allow", &s.Allow, d.prefixes),
 		into("max_flows", &s.MaxFlows, d.flowLimit),
+		into("max_flows_per_source", &s.MaxFlowsPerSource, orOff(-1, d.integer(1, maxFlows))),
 		into("new_flows_per_second", &s.NewFlowsPerSecond, d.perSecond),
+		into("new_flows_per_second_per_source", &s.NewFlowsPerSecondPerSource, orOff(-1, d.sourcePerSecond)),
 		into("connect_timeout", &s.ConnectTimeout, d.duration(time.Millisecond, time.Hour, nil)),
 		into("idle_timeout", &s.IdleTimeout, d.duration(time.Millisecond, thirtyDs, &off)),
 		into("balance", &s.Balance, oneOf(d, BalanceOrdered, BalanceLeastFlows, BalanceRoundRobin, BalanceSource)),
@@ -246,6 +249,26 @@ func (d *decoder) perSecond(n *node, key string) (float64, bool) {
 		return v, true
 	}
 	return 0, false
+}
+
+// sourcePerSecond is a rate of which a second has at least one.
+func (d *decoder) sourcePerSecond(n *node, key string) (float64, bool) {
+	v, ok := d.perSecond(n, key)
+	if ok && v < 1 {
+		d.errorf(n, "use 1 or more, or off for no bound", "%s cannot be %s", key, n.text)
+		return 0, false
+	}
+	return v, ok
+}
+
+// orOff has the word off stand for a value.
+func orOff[T any](off T, read func(*node, string) (T, bool)) func(*node, string) (T, bool) {
+	return func(n *node, key string) (T, bool) {
+		if n.kind == scalar && n.text == "off" {
+			return off, true
+		}
+		return read(n, key)
+	}
 }
 
 func (d *decoder) proxyProtocol(n *node, s *Settings) {

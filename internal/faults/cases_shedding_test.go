@@ -128,13 +128,24 @@ func shedBeforeDescriptorsAreUsedUp(t *testing.T) (times shedTimes) {
 		return relay.log.count(`msg="new flows are shed: a limit is reached" resource=descriptors`) > 0
 	}, func() string { return "the log does not say that it sheds" })
 	relay.expectLog(`level=WARN .* resource=descriptors used=4\d\d limit=410 .*remedy=`)
-	relay.expectLog(`level=WARN msg="connection refused" tunnel=main .*reason=shed error=descriptors`)
+	relay.expectLog(`level=WARN msg="connection refused" tunnel=main .*reason=shed error="the source has \d+ of the \d+ flows that there is room for \(descriptors\); what is left is for others"`)
 	if n := relay.log.count("accepting is paused"); n != 0 {
 		t.Error("descriptors were used up nevertheless")
 	}
 	expectHealth(t, "while it sheds", web, "/readyz/main", http.StatusServiceUnavailable)
 	expectHealth(t, "while it sheds", web, "/readyz/main?ignore=shedding", http.StatusOK)
 	expectHealth(t, "while it sheds", web, "/healthz", http.StatusOK)
+
+	// Who has taken all that there is has not taken it from others.
+	other, err := tryHold(t.Context(), func(ctx context.Context) (net.Conn, error) {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+		d.SetMultipathTCP(false)
+		return d.DialContext(ctx, "tcp", listen)
+	}, patience)
+	if err != nil {
+		t.Fatal("a client from another address is refused: ", err)
+	}
+	served = append(served, other)
 
 	begin = time.Now()
 	for _, h := range served {

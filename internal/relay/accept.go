@@ -57,7 +57,7 @@ func (w *worker) acceptOne(l *listener) bool {
 func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	rt := l.route.Load()
 	t, st := rt.tunnel, rt.state
-	shed := w.relay.shedsFor()
+	shed := w.relay.shedsAll()
 	switch {
 	case !contains(t.Allow, from.Addr()):
 		st.denied.Add(1)
@@ -75,16 +75,38 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 		st.limited.Add(1)
 		w.refuse(rt, fd, from, EndFlowLimit, nil)
 		return
-	case !st.bucket.take(t.NewFlowsPerSecond, w.now):
+	}
+	src := w.relay.sources.of(st, from.Addr(), w.now)
+	turnAway := func(reason EndReason, err error) {
 		st.flows.Add(-1)
+		src.flows.Add(-1)
+		w.refuse(rt, fd, from, reason, err)
+	}
+	if err := t.overShareOf(st, src); err != nil {
 		st.limited.Add(1)
-		w.refuse(rt, fd, from, EndRateLimit, nil)
+		turnAway(EndFlowLimit, err)
+		return
+	}
+	if short, err := w.relay.shedsShare(t, st, src); err != nil {
+		st.shedFor(short)
+		turnAway(EndShed, err)
+		return
+	}
+	if err := w.relay.memory.full(src); err != nil {
+		st.shedFor("memory-share")
+		turnAway(EndShed, err)
+		return
+	}
+	if !w.relay.sources.mayCome(t, st, src, w.now) {
+		st.limited.Add(1)
+		turnAway(EndRateLimit, nil)
 		return
 	}
 	f := w.flows.get()
 	*f = flow{
 		id:         w.relay.flowIDs.Add(1),
 		route:      rt,
+		source:     src,
 		client:     from,
 		start:      w.now,
 		active:     w.now,
@@ -148,7 +170,7 @@ func (w *worker) pauseAccepting(cause error) {
 
 func (w *worker) retryAccepting() {
 	w.acceptAt = w.now + acceptRetry
-	if !w.reserve() || w.relay.memory.full() || w.relay.starved.Load() > 0 {
+	if !w.reserve() || w.relay.starved.Load() > 0 {
 		return
 	}
 	w.acceptAt = 0

@@ -23,6 +23,7 @@ type tunnelState struct {
 	ended    endCounts
 
 	bucket  bucket
+	held    holdings    // while memory is short
 	drained atomic.Bool // new connections are refused
 	checks  checkCounts
 
@@ -92,8 +93,9 @@ type bucket struct {
 }
 
 // take takes one token of a bucket that is filled at perSecond and holds one
-// second's worth, at least one.
-func (b *bucket) take(perSecond float64, now int64) bool {
+// second's worth, at least one. Who has taken recent tokens in the last second
+// leaves the share of others in it.
+func (b *bucket) take(perSecond, recent float64, now int64) bool {
 	if perSecond <= 0 {
 		return true
 	}
@@ -106,7 +108,7 @@ func (b *bucket) take(perSecond float64, now int64) bool {
 		b.tokens = min(burst, b.tokens+perSecond*float64(now-b.last)/1e9)
 	}
 	b.last = max(b.last, now)
-	if b.tokens < 1 {
+	if b.tokens < 1 || recent >= shareOfFree*b.tokens {
 		return false
 	}
 	b.tokens--

@@ -124,7 +124,7 @@ func TestBucket(t *testing.T) {
 	var b bucket
 	taken := func(now int64, tries int) (n int) {
 		for range tries {
-			if b.take(10, now) {
+			if b.take(10, 0, now) {
 				n++
 			}
 		}
@@ -145,7 +145,7 @@ func TestBucket(t *testing.T) {
 		}
 	}
 	var slow bucket
-	if !slow.take(0.5, 1) || slow.take(0.5, second) || !slow.take(0.5, 2*second+1) {
+	if !slow.take(0.5, 0, 1) || slow.take(0.5, 0, second) || !slow.take(0.5, 0, 2*second+1) {
 		t.Error("a rate below one a second does not admit one every two seconds")
 	}
 }

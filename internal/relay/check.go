@@ -213,7 +213,7 @@ func (w *worker) takeOver(f *flow) {
 		w.dropAttempt(f)
 	}
 	w.timers.remove(f)
-	f.unbound()
+	w.unration(f)
 	f.phase = phaseChecked
 	taken := &checked{}
 	f.checked = taken

@@ -21,11 +21,12 @@ const (
 // belongs to one worker, and only that worker's goroutine touches it. An idle
 // flow holds this struct and its two descriptors, nothing else.
 type flow struct {
-	route *route
-	hop   *hop // that it connects to or is connected to
-	legs  [2]leg
-	dirs  [2]direction
-	end   ending
+	route  *route
+	source *source
+	hop    *hop // that it connects to or is connected to
+	legs   [2]leg
+	dirs   [2]direction
+	end    ending
 
 	phase   phase
 	look    looking
@@ -50,10 +51,10 @@ type flow struct {
 
 	holdUntil int64 // how long the beginning of what may be a check waits for the rest
 
-	opening *opening       // while dialing
-	checked *checked       // while it is a check
-	closing *closing       // once something went wrong
-	bounded *[2]queueSizes // by leg, while memory is short
+	opening *opening // while dialing
+	checked *checked // while it is a check
+	closing *closing // once something went wrong
+	ration  *ration  // while memory is short
 }
 
 // joinHop counts the flow as one of a hop's.

@@ -78,7 +78,7 @@ func (w *worker) startDialing(f *flow) {
 	o := f.opening
 	f.phase = phaseDialing
 	o.deadline = w.now + int64(f.route.tunnel.ConnectTimeout)
-	o.order = f.route.order(o.few[:0], f.source(), w.now)
+	o.order = f.route.order(o.few[:0], f.origin(), w.now)
 	if f.look != lookNever && f.legs[client].readable {
 		w.lookWhileDialing(f)
 	}
@@ -97,7 +97,7 @@ func (w *worker) dialNext(f *flow) {
 			return
 		}
 		if len(o.addrs) == 0 {
-			if o.next == len(o.order) && !o.orderMore(rt, f.source(), w.now) {
+			if o.next == len(o.order) && !o.orderMore(rt, f.origin(), w.now) {
 				w.giveUp(f)
 				return
 			}
@@ -189,15 +189,15 @@ func (o *opening) take(addrs []netip.Addr, err error, f *flow) {
 	}
 	first := int(f.hop.turn.Add(1)-1) % len(addrs)
 	if f.route.tunnel.Balance == BalanceSource {
-		first = int(draw(f.source(), f.hop.name) * float64(len(addrs)-1))
+		first = int(draw(f.origin(), f.hop.name) * float64(len(addrs)-1))
 	}
 	if first > 0 {
 		o.addrs = slices.Concat(addrs[first:], addrs[:first])
 	}
 }
 
-// source is the address of the client that the flow is for.
-func (f *flow) source() netip.Addr {
+// origin is the address of the client that the flow is for.
+func (f *flow) origin() netip.Addr {
 	if f.opening != nil && f.opening.source.IsValid() {
 		return f.opening.source.Addr()
 	}

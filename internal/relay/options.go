@@ -39,6 +39,11 @@ type Options struct {
 	// kernel counts; 0 means no bound. SetMemoryLimit changes it.
 	MemoryLimitBytes int64
 
+	// StallTimeout is for how long a flow that holds memory may get none of it
+	// delivered while memory is short; then it may be reset. 0 means 30 s,
+	// negative never.
+	StallTimeout time.Duration
+
 	// Listeners are sockets that another process has handed over. One that
 	// stands for an address of Listen is taken over in place of binding that
 	// anew; the files are the caller's to close once the relay was started.
@@ -102,12 +107,19 @@ type Tunnel struct {
 	// everybody. A source in IPv4-mapped IPv6 form counts as IPv4.
 	Allow []netip.Prefix
 
-	// MaxFlows bounds concurrent flows; 0 means no bound.
-	MaxFlows int
+	// MaxFlows bounds concurrent flows; 0 means no bound. MaxFlowsPerSource
+	// bounds those of an IPv4 address or an IPv6 network of 64 bits; 0 means
+	// eight times what is free of MaxFlows, negative no bound.
+	MaxFlows, MaxFlowsPerSource int
 
 	// NewFlowsPerSecond bounds the rate of new flows with a burst of one
 	// second's worth; 0 means no bound.
 	NewFlowsPerSecond float64
+
+	// NewFlowsPerSecondPerSource bounds the rate of each source's new flows, at
+	// least 1; 0 means that none takes the last eighth or so of
+	// NewFlowsPerSecond from others, negative no bound.
+	NewFlowsPerSecondPerSource float64
 
 	ConnectTimeout time.Duration // over all targets and addresses; 0 means 10 s
 	IdleTimeout    time.Duration // reset a flow that moved no byte for this long; 0 means never

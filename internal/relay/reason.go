@@ -27,6 +27,7 @@ const (
 	EndNoResources     EndReason = "no-resources"      // the system is out of descriptors or memory
 	EndIdle            EndReason = "idle-timeout"
 	EndHalfClosed      EndReason = "half-close-timeout"
+	EndStalled         EndReason = "stalled"       // it held memory and got none of it delivered while memory was short
 	EndDrain           EndReason = "drain-timeout" // the relay stopped before the flow had ended
 	EndCheck           EndReason = "check"         // it was an integrity check
 	EndDenied          EndReason = "denied"        // source not allowed
@@ -39,7 +40,7 @@ const (
 // endReasons are all of them, in the order of their names.
 var endReasons = func() []EndReason {
 	all := []EndReason{EndClean, EndClientReset, EndTargetReset, EndClientTimeout, EndTargetTimeout, EndTargetRefused,
-		EndTargetUnreached, EndTargetUnknown, EndLoop, EndNoHop, EndNoLocalPort, EndNoResources, EndIdle, EndHalfClosed, EndDrain,
+		EndTargetUnreached, EndTargetUnknown, EndLoop, EndNoHop, EndNoLocalPort, EndNoResources, EndIdle, EndHalfClosed, EndStalled, EndDrain,
 		EndCheck, EndDenied, EndFlowLimit, EndRateLimit, EndShed, EndBadProxyHeader}
 	slices.Sort(all)
 	return all

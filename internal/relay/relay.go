@@ -19,6 +19,7 @@ const (
 	DefaultConnectTimeout    = 10 * time.Second
 	DefaultHalfCloseTimeout  = time.Hour
 	DefaultResetDrainTimeout = 30 * time.Second
+	DefaultStallTimeout      = 30 * time.Second
 )
 
 // ErrClosed is returned by calls on a relay that was closed or drained.
@@ -44,6 +45,7 @@ type Relay struct {
 	starved       atomic.Int32 // flows that wait for a descriptor
 	pauseLogged   atomic.Bool
 	memory        memoryGuard
+	sources       sources
 	flowIDs       atomic.Uint64 // the last one given out
 	acceptErrors  errnoCounts
 	sampling      sampling
@@ -67,6 +69,9 @@ func New(opts Options) (*Relay, error) {
 	}
 	if opts.HalfCloseTimeout == 0 {
 		opts.HalfCloseTimeout = DefaultHalfCloseTimeout
+	}
+	if opts.StallTimeout == 0 {
+		opts.StallTimeout = DefaultStallTimeout
 	}
 	if opts.ResetDrainTimeout <= 0 {
 		opts.ResetDrainTimeout = DefaultResetDrainTimeout
@@ -219,6 +224,7 @@ func (r *Relay) stopWorkers(reason EndReason) {
 func (r *Relay) flowGone(f *flow) {
 	f.leaveHop()
 	f.route.state.flows.Add(-1)
+	f.source.flows.Add(-1)
 	if r.live.Add(-1) == 0 {
 		select {
 		case r.idle <- struct{}{}:
@@ -232,12 +238,9 @@ func (r *Relay) acceptPaused(cause error) {
 	if !r.pauseLogged.CompareAndSwap(false, true) {
 		return
 	}
-	remedy := "raise the limit of open files (LimitNOFILE= in the unit) or lower max_flows"
-	if cause == errMemoryLimit {
-		remedy = "raise memory_limit, or lower max_flows"
-	}
 	r.log.Warn("accepting is paused: there is no room for more connections",
-		"error", cause, "flows", r.live.Load(), "remedy", remedy)
+		"error", cause, "flows", r.live.Load(),
+		"remedy", "raise the limit of open files (LimitNOFILE= in the unit) or lower max_flows")
 }
 
 func (r *Relay) acceptRetried() { r.pausedWorkers.Add(-1) }

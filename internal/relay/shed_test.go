@@ -18,7 +18,7 @@ func TestShed(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, nil)
 	a, b := g.pair()
-	g.relay.Shed("descriptors", 0)
+	g.relay.Shed("descriptors", 0, 0)
 	for range 3 {
 		if !refused(t, g.addr) {
 			t.Error("a new flow was admitted")
@@ -39,7 +39,7 @@ func TestShed(t *testing.T) {
 	if r := g.expectReason(EndShed); r.Err == nil || r.Err.Error() != "descriptors" {
 		t.Errorf("the record's reason is %v", r.Err)
 	}
-	g.relay.Shed("", 0)
+	g.relay.Shed("", 0, 0)
 	// What was refused never came as far as the target.
 	c, d := g.pair()
 	write(t, c, []byte("new"))
@@ -52,7 +52,7 @@ func TestShed(t *testing.T) {
 func TestShedFromANumberOfFlows(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, nil)
-	g.relay.Shed("descriptors", 2)
+	g.relay.Shed("descriptors", 2, 0)
 	if s := g.relay.Overview(); s.Tunnels[0].State != "listening" || s.Shedding != "" {
 		t.Errorf("before there are so many: %+v", s)
 	}
@@ -72,7 +72,7 @@ func TestShedFromANumberOfFlows(t *testing.T) {
 // A source that is not allowed is counted as such, however short things are.
 func TestShedComesAfterAllow(t *testing.T) {
 	g := newRig(t, func(o *Options) { o.Tunnels[0].Allow = prefixes("10.0.0.0/8") })
-	g.relay.Shed("memory", 0)
+	g.relay.Shed("memory", 0, 0)
 	if !refused(t, g.addr) {
 		t.Error("admitted")
 	}

@@ -11,7 +11,7 @@ import (
 type Snapshot struct {
 	Workers      int              `json:"workers"`
 	Draining     bool             `json:"draining"`
-	AcceptPaused bool             `json:"accept_paused"` // out of descriptors or memory
+	AcceptPaused bool             `json:"accept_paused"` // out of descriptors, or the kernel of memory
 	Shedding     string           `json:"shedding"`      // why new flows are refused; empty: they are not
 	PipesOpen    int64            `json:"pipes_open"`
 	PipesLimit   int64            `json:"pipes_limit"`
@@ -140,11 +140,11 @@ func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
 		s.PipesLimit = r.pipesMost
 		s.PipesOpen = r.pipesMost - r.pipeBudget.Load()
 	}
-	if shed := r.shedsFor(); shed != nil {
+	if shed := r.sheds(); shed != nil {
 		s.Shedding = shed.reason
 	}
 	if limit := r.memory.limit.Load(); limit > 0 {
-		s.Memory = &MemorySnapshot{LimitBytes: limit, UsedBytes: r.memory.used.Load(), Short: r.memory.short.Load()}
+		s.Memory = &MemorySnapshot{LimitBytes: limit, UsedBytes: r.memory.held.bytes.Load(), Short: r.memory.short.Load()}
 	}
 	now := monotonic()
 	index = map[*tunnelState]int{}

@@ -320,6 +320,7 @@ func (w *worker) forget(f *flow) {
 		f.opening = nil
 	}
 	w.timers.remove(f)
+	w.unration(f)
 	s := &w.slots[f.slot]
 	s.flow = nil
 	s.gen = (s.gen + 1) & (1<<(32-kindBits) - 1)

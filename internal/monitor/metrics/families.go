@@ -181,7 +181,7 @@ var tunnelFamilies = []family{
 			emit(float64(t.BytesDown), t.Name, "down")
 		})},
 	{"acl_denied_total", "Connections that were refused because of their source, or of a bad PROXY header.", counter, []string{"tunnel"}, ofTunnel(func(t *monitor.Tunnel) int64 { return t.Denied })},
-	{"limited_total", "Connections that were refused by max_flows or new_flows_per_second.", counter, []string{"tunnel"}, ofTunnel(func(t *monitor.Tunnel) int64 { return t.Limited })},
+	{"limited_total", "Connections that were refused by max_flows or new_flows_per_second, or a source's share of them.", counter, []string{"tunnel"}, ofTunnel(func(t *monitor.Tunnel) int64 { return t.Limited })},
 	{"shed_total", "Connections that were refused because something was short, by what.", counter, []string{"tunnel", "reason"},
 		func(s *state, emit func(float64, ...string)) {
 			for i := range s.Tunnels {

@@ -1,0 +1,297 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"longhaul/internal/nettest"
+)
+
+// sourceNumber is one of the loopback device's addresses.
+func sourceNumber(n int) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 1, byte(n)}) }
+
+// dialFrom connects from a given address.
+func dialFrom(t testing.TB, from netip.Addr, to netip.AddrPort) *net.TCPConn {
+	t.Helper()
+	c, err := tryDialFrom(from, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func tryDialFrom(from netip.Addr, to netip.AddrPort) (*net.TCPConn, error) {
+	d := net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+	d.SetMultipathTCP(false)
+	c, err := d.Dial("tcp", to.String())
+	if err != nil {
+		return nil, err
+	}
+	c.SetDeadline(time.Now().Add(6 * patience))
+	return c.(*net.TCPConn), nil
+}
+
+// admitted opens a flow from an address and says whether it came to be.
+func (g *rig) admitted(from netip.Addr) bool {
+	g.t.Helper()
+	before := len(g.flows.all())
+	refused := func() bool { return len(g.flows.all()) > before }
+	c, err := tryDialFrom(from, g.addr)
+	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		g.t.Fatal(err)
+	}
+	if err == nil {
+		g.t.Cleanup(func() { c.Close() })
+	}
+	// Its record may come later than the reset, and is not to be taken for the
+	// next one's.
+	nettest.Eventually(g.t, patience, func() bool { return refused() || err == nil && g.has(c) },
+		func() string { return "the relay neither takes nor refuses a connection" })
+	return !refused()
+}
+
+// has says whether the relay has a flow of this client.
+func (g *rig) has(c *net.TCPConn) bool {
+	for _, f := range g.relay.Snapshot().Flows {
+		if f.Client == c.LocalAddr().(*net.TCPAddr).AddrPort() {
+			return true
+		}
+	}
+	return false
+}
+
+// TestSourcesShareFlows: one source cannot take all that a tunnel has for
+// others. At 1818be3 it could, for max_flows counted nobody apart.
+func TestSourcesShareFlows(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		most, per int
+		want      []int // flows that sources get that want as many as they can, one after the other
+	}{
+		{"a share", 45, 0, []int{40, 4, 1}},
+		{"a number", 45, 12, []int{12, 12, 12}},
+		{"no bound", 45, -1, []int{45, 0}},
+		{"no bound on all", 0, 12, []int{12, 12}},
+		{"few", 5, 0, []int{5, 0}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			nettest.CheckLeaks(t)
+			g := newRig(t, func(o *Options) { o.Tunnels[0].MaxFlows, o.Tunnels[0].MaxFlowsPerSource = test.most, test.per })
+			for n, want := range test.want {
+				got := 0
+				for got <= want && g.admitted(sourceNumber(n)) {
+					got++
+				}
+				if got != want {
+					t.Errorf("source %d gets %d flows, want %d", n, got, want)
+				}
+			}
+		})
+	}
+}
+
+// TestSourcesShareWhatThereIs: one source may have as many flows as there is
+// room for, and then another one still gets in, until the reserve is used up.
+// At 1818be3 the other one was refused.
+func TestSourcesShareWhatThereIs(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := newRig(t, nil)
+	g.relay.Shed("descriptors", 16, 2)
+	for _, source := range []struct{ number, want int }{{0, 16}, {1, 1}, {2, 1}, {3, 0}} {
+		got := 0
+		for got <= source.want && g.admitted(sourceNumber(source.number)) {
+			got++
+		}
+		if got != source.want {
+			t.Errorf("source %d gets %d flows, want %d", source.number, got, source.want)
+		}
+	}
+	if s := g.relay.Overview(); s.Shedding != "descriptors" || s.Tunnels[0].ShedBy["descriptors"] != 4 {
+		t.Errorf("want 4 connections shed for want of descriptors, the relay is %+v", s)
+	}
+}
+
+// TestSourcesShareRates: who asks for more new flows than there are leaves some
+// to others.
+func TestSourcesShareRates(t *testing.T) {
+	const second = int64(time.Second)
+	for _, test := range []struct {
+		name       string
+		total, per float64
+		hogs       int
+		each       [2]int // least and most that each hog gets in a second
+		newcomer   bool
+	}{
+		{"alone", 90, 0, 1, [2]int{80, 95}, true},
+		{"ten", 900, 0, 10, [2]int{80, 100}, true},
+		{"a number", 900, 20, 2, [2]int{20, 25}, true},
+		{"no bound", 90, -1, 1, [2]int{85, 95}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			tun := &Tunnel{NewFlowsPerSecond: test.total, NewFlowsPerSecondPerSource: test.per}
+			var s sources
+			st := &tunnelState{}
+			got := make([]int, test.hogs)
+			for now := second; now < 6*second; now += second / 1000 {
+				for n := range got {
+					if s.mayCome(tun, st, s.of(st, sourceNumber(n), now), now) && now >= 5*second {
+						got[n]++
+					}
+				}
+			}
+			for n, got := range got {
+				if got < test.each[0] || got > test.each[1] {
+					t.Errorf("source %d gets %d new flows in a second, want %d to %d", n, got, test.each[0], test.each[1])
+				}
+			}
+			now := 6*second - second/1000
+			if came := s.mayCome(tun, st, s.of(st, sourceNumber(100), now), now); came != test.newcomer {
+				t.Errorf("a newcomer is let in: %v", came)
+			}
+		})
+	}
+}
+
+func TestSourcePrefix(t *testing.T) {
+	for from, want := range map[string]string{
+		"192.0.2.7":              "192.0.2.7",
+		"::ffff:192.0.2.7":       "192.0.2.7",
+		"2001:db8:1:2:3:4:5:6":   "2001:db8:1:2::",
+		"fe80::1:2%eth0":         "fe80::",
+		"2001:db8:1:2:ffff::":    "2001:db8:1:2::",
+		"2001:db8:1:3::ffff:1:1": "2001:db8:1:3::",
+	} {
+		if got := sourcePrefix(netip.MustParseAddr(from)); got != netip.MustParseAddr(want) {
+			t.Errorf("%s counts as %s, want %s", from, got, want)
+		}
+	}
+}
+
+// TestSourcesAreForgotten: who has no flow costs no memory for long.
+func TestSourcesAreForgotten(t *testing.T) {
+	var s sources
+	st := &tunnelState{}
+	stays := s.of(st, loopback, 1)
+	for n := range 100_000 {
+		now := int64(n) * int64(time.Millisecond)
+		s.of(st, netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), now).flows.Add(-1)
+	}
+	if len(s.all) > 4*sourcesLeast {
+		t.Errorf("%d sources are kept", len(s.all))
+	}
+	if again := s.of(st, loopback, 1); again != stays {
+		t.Error("a source with a flow was forgotten")
+	}
+}
+
+// hoard opens a flow from an address, asks for more than fits, and reads
+// nothing.
+func (g *rig) hoard(from netip.Addr) *net.TCPConn {
+	g.t.Helper()
+	c := dialFrom(g.t, from, g.addr)
+	s := g.accept()
+	go func() { _, _ = io.Copy(s, zeros{}) }() // until the flow ends
+	return c
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}
+
+// TestHoarders: clients that ask for much and read nothing keep nobody out, and
+// lose their flows. At 1818be3 six of them, with a limit of 16 MiB, stopped
+// every tunnel from accepting for good.
+func TestHoarders(t *testing.T) {
+	nettest.CheckLeaks(t)
+	other := listen(t)
+	g := newStoppedRig(t, func(o *Options) {
+		o.MemoryLimitBytes = 16 * mib
+		o.Tunnels = append(o.Tunnels, Tunnel{Name: "other", Listen: []netip.AddrPort{freePort}, Forward: []Target{targetOf(other)}})
+	})
+	served := func(when string) {
+		t.Helper()
+		c := dialFrom(t, sourceNumber(200), g.addr)
+		s := g.accept()
+		write(t, c, []byte(when))
+		expect(t, s, []byte(when))
+		write(t, s, []byte("yes"))
+		expect(t, c, []byte("yes"))
+		c.Close()
+
+		c = dialFrom(t, sourceNumber(200), g.relay.Snapshot().Tunnels[1].Listen[0])
+		o := &rig{t: t, target: other}
+		s = o.accept()
+		write(t, s, []byte(when))
+		expect(t, c, []byte(when))
+		c.Close()
+	}
+	var hoarders []*net.TCPConn
+	for range 6 {
+		hoarders = append(hoarders, g.hoard(loopback))
+	}
+	full := func() bool {
+		g.pass(time.Millisecond)
+		m := *g.relay.Snapshot().Memory
+		return m.Short && m.UsedBytes > m.LimitBytes*7/8
+	}
+	nettest.Eventually(t, patience, full, func() string { return fmt.Sprintf("memory does not fill: %+v", g.relay.Snapshot().Memory) })
+	served("while memory is short")
+	if state := g.relay.Snapshot().Tunnels[0].State; state != "listening" {
+		t.Errorf("the tunnel is %s", state)
+	}
+	if n := g.relay.Flows(); n < 6 {
+		t.Fatalf("%d flows: some were reset before their time", n)
+	}
+	g.pass(DefaultStallTimeout)
+	g.look()
+	var stalled []FlowRecord
+	for _, r := range g.flows.all() {
+		if r.End == EndStalled {
+			stalled = append(stalled, r)
+		}
+	}
+	if len(stalled) == 0 {
+		t.Fatalf("no flow is reset: %+v", g.flows.all())
+	}
+	if m := g.relay.Snapshot().Memory; float64(m.UsedBytes) > memoryShort*float64(m.LimitBytes) {
+		t.Errorf("%d of %d bytes are held still, %d flows were reset", m.UsedBytes, m.LimitBytes, len(stalled))
+	}
+	if len(stalled) == len(hoarders) {
+		t.Errorf("all %d were reset, more than had to be", len(stalled))
+	}
+	served("afterwards")
+	nettest.Eventually(t, patience, func() bool { g.look(); return g.admitted(loopback) },
+		func() string { return "the source of those that were reset is kept out" })
+}
+
+// TestPatienceWithStalledFlows: the more memory is used, the sooner one is reset.
+func TestPatienceWithStalledFlows(t *testing.T) {
+	var g memoryGuard
+	g.limit.Store(1000)
+	for _, test := range []struct {
+		used    int64
+		timeout time.Duration
+		want    time.Duration
+	}{
+		{749, time.Minute, 0},
+		{750, time.Minute, time.Minute},
+		{1000, time.Minute, stallFull},
+		{1500, time.Minute, stallOver},
+		{1000, time.Second / 2, time.Second / 2},
+		{9000, -1, 0},
+	} {
+		if got := g.patience(test.timeout, test.used); got != int64(test.want) {
+			t.Errorf("with %d of 1000 used and a timeout of %v: %v, want %v", test.used, test.timeout, time.Duration(got), test.want)
+		}
+	}
+}
