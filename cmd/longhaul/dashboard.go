@@ -24,6 +24,7 @@ type dashboard struct {
 	*web
 	board   *board.Dashboard
 	current atomic.Pointer[dashboardSecrets] // what is in force
+	token   *board.Token                     // the one in force, and its sessions
 	past    *history.Reader                  // nil: records are not kept
 }
 
@@ -38,7 +39,7 @@ func (s *dashboardSecrets) wanted() bool { return s.certificate != nil }
 
 // newDashboard makes one that is served nowhere yet.
 func newDashboard(log *slog.Logger, m board.Monitor) *dashboard {
-	d := &dashboard{board: board.New(board.Options{Monitor: m, Log: log})}
+	d := &dashboard{board: board.New(board.Options{Monitor: m, Log: log}), token: board.NewToken("")}
 	d.current.Store(&dashboardSecrets{})
 	d.web = &web{log: log, what: "the dashboard", serving: map[netip.AddrPort]webServer{}, serve: func(l net.Listener) *httpd.Server {
 		secrets := d.current.Load()
@@ -47,7 +48,7 @@ func newDashboard(log *slog.Logger, m board.Monitor) *dashboard {
 		}
 		// What is in force may change while it is served.
 		access := board.Access{
-			Token: func() string { return d.current.Load().token },
+			Token: d.token,
 			Named: func(host string) bool { return d.current.Load().certificate.Names(host) },
 		}
 		secured := secrets.certificate.TLS()
@@ -121,6 +122,7 @@ func (d *dashboard) prepare(ctx context.Context, c config.Dashboard) (*dashboard
 
 func (c *dashboardChange) apply() {
 	c.to.current.Store(c.secrets)
+	c.to.token.Set(c.secrets.token)
 	c.webChange.apply()
 }
 

@@ -1,24 +1,19 @@
 package web
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
-	"crypto/subtle"
-	"encoding/base64"
+	"context"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
-	"strconv"
 	"strings"
-	"time"
 )
 
 // Access says who may read, at one listening address.
 type Access struct {
-	// Token returns the secret that a reader needs to know. Nil asks for none:
-	// for addresses that only this host reaches.
-	Token func() string
+	// Token is what a reader needs to know. Nil asks for nothing: for addresses
+	// that only this host reaches.
+	Token *Token
 
 	// Named says whether a host name of a URL is this server's. Addresses and
 	// localhost always are; a name that nobody gave it may have been pointed
@@ -27,8 +22,7 @@ type Access struct {
 }
 
 const (
-	cookieName  = "__Host-longhaul"
-	sessionTime = 12 * time.Hour
+	cookieName = "__Host-longhaul"
 
 	contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -91,80 +85,59 @@ func foreign(r *http.Request) bool {
 	return !link
 }
 
-// authorized lets those through who know the token.
+// authorized lets those through who know the token. Their requests end when that
+// changes, or with their session: a stream of events lasts no longer.
 func (a Access) authorized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if a.Token != nil && !a.known(r) {
+		admitted, ok := a.admit(r)
+		if !ok {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="longhaul"`)
 			fail(w, http.StatusUnauthorized, "log in, or send the token: Authorization: Bearer TOKEN")
 			return
 		}
-		next.ServeHTTP(w, r)
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		defer context.AfterFunc(admitted, cancel)()
+		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 
-func (a Access) known(r *http.Request) bool {
-	token := a.Token()
-	if given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
-		return same(given, token)
+// admit is the token's; without one everybody is let through for good.
+func (a Access) admit(r *http.Request) (context.Context, bool) {
+	if a.Token == nil {
+		return context.Background(), true
 	}
-	c, err := r.Cookie(cookieName)
-	return err == nil && validSession(c.Value, token, time.Now())
-}
-
-// same compares in a time that tells nothing of either, their lengths included.
-func same(a, b string) bool {
-	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
-	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
-}
-
-// A session is the time of its end, signed with the token: nothing is kept of
-// it here, and a new token ends all of them.
-func newSession(token string, end time.Time) string {
-	text := strconv.FormatInt(end.Unix(), 10)
-	return text + "." + base64.RawURLEncoding.EncodeToString(signature(token, text))
-}
-
-func signature(token, text string) []byte {
-	m := hmac.New(sha256.New, []byte(token))
-	m.Write([]byte("longhaul dashboard session until " + text))
-	return m.Sum(nil)
-}
-
-func validSession(session, token string, now time.Time) bool {
-	text, signed, ok := strings.Cut(session, ".")
-	if !ok {
-		return false
-	}
-	given, err := base64.RawURLEncoding.DecodeString(signed)
-	if err != nil || !hmac.Equal(given, signature(token, text)) {
-		return false
-	}
-	end, err := strconv.ParseInt(text, 10, 64)
-	return err == nil && now.Unix() < end
+	return a.Token.admit(r)
 }
 
 // login shows the form, and gives who knows the token a session.
 func (a Access) login(w http.ResponseWriter, r *http.Request) {
 	next := r.URL.Query().Get("next")
 	if r.Method != http.MethodPost {
-		if a.Token == nil || a.known(r) {
+		if _, known := a.admit(r); known {
 			http.Redirect(w, r, "/", http.StatusSeeOther)
 			return
 		}
 		serveFile(w, r, "login.html")
 		return
 	}
-	if a.Token == nil || !same(strings.TrimSpace(r.PostFormValue("token")), a.Token()) {
+	id, ok := "", false
+	if a.Token != nil {
+		id, ok = a.Token.login(strings.TrimSpace(r.PostFormValue("token")))
+	}
+	if !ok {
 		http.Redirect(w, r, "/login?"+url.Values{"wrong": {"1"}, "next": {localPath(next)}}.Encode(), http.StatusSeeOther)
 		return
 	}
-	http.SetCookie(w, a.cookie(newSession(a.Token(), time.Now().Add(sessionTime)), int(sessionTime.Seconds())))
+	http.SetCookie(w, a.cookie(id, int(sessionTime.Seconds())))
 	http.Redirect(w, r, localPath(next), http.StatusSeeOther)
 }
 
 func (a Access) logout(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPost {
+		if a.Token != nil {
+			a.Token.logout(r)
+		}
 		http.SetCookie(w, a.cookie("", -1))
 	}
 	http.Redirect(w, r, "/login", http.StatusSeeOther)

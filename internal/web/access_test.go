@@ -28,7 +28,7 @@ func TestGuard(t *testing.T) {
 	d := web.New(web.Options{Monitor: fake})
 	local := d.Handler(web.Access{})
 	remote := d.Handler(web.Access{
-		Token: func() string { return token },
+		Token: web.NewToken(token),
 		Named: func(host string) bool { return host == "relay.example.net" },
 	})
 	bearer := http.Header{"Authorization": {"Bearer " + token}}
@@ -108,7 +108,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// Over TLS: the form, its cookie, the end of a session with the token's.
+// Over TLS: the form, its cookie, the end of a session with the token's, and by a
+// logout.
 func TestLogin(t *testing.T) {
 	nettest.CheckLeaks(t)
 	certFile, keyFile := nettest.Certificate(t, t.TempDir(), "relay.example.net")
@@ -121,13 +122,13 @@ func TestLogin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret := token
+	secret := web.NewToken(token)
 	d := web.New(web.Options{Monitor: webfake.New(3)})
 	l, err := httpd.Listen(t.Context(), netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httpd.ServeTLS(l, c.TLS(), d.Handler(web.Access{Token: func() string { return secret }, Named: c.Names}), quiet, web.Limits)
+	s := httpd.ServeTLS(l, c.TLS(), d.Handler(web.Access{Token: secret, Named: c.Names}), quiet, web.Limits)
 	t.Cleanup(s.Close)
 	base := "https://" + l.Addr().String()
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}
@@ -180,8 +181,33 @@ func TestLogin(t *testing.T) {
 	if got := get(nil); got != 401 {
 		t.Errorf("without: %d", got)
 	}
-	secret = "another-token-of-enough-characters"
+	other := post(token, "/").Cookies()[0]
+	if other.Value == cookie.Value {
+		t.Error("two logins have the same session")
+	}
+	logout, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/logout", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	logout.AddCookie(cookie)
+	if r, err := client.Do(logout); err != nil || r.StatusCode != http.StatusSeeOther || len(r.Cookies()) != 1 || r.Cookies()[0].MaxAge >= 0 {
+		t.Errorf("logout: %v, %v", r, err)
+	} else {
+		r.Body.Close()
+	}
+	// At 1818be3 a copy of the cookie went on being a session.
 	if got := get(cookie); got != 401 {
+		t.Errorf("with a copy of the cookie after the logout: %d", got)
+	}
+	if got := get(other); got != 200 {
+		t.Errorf("another session after it: %d", got)
+	}
+	secret.Set(token)
+	if got := get(other); got != 200 {
+		t.Errorf("with the same token set again: %d", got)
+	}
+	secret.Set("another-token-of-enough-characters")
+	if got := get(other); got != 401 {
 		t.Errorf("with the cookie of the token before: %d", got)
 	}
 	// Plain HTTP there is answered with nothing of ours.

@@ -54,7 +54,8 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 		case <-leave:
 			return
 		case s, ok := <-updates:
-			if !ok || s.Sequence > 0 && !out.event(v, s) {
+			// Both may be ready; who is no longer admitted gets nothing more.
+			if !ok || r.Context().Err() != nil || s.Sequence > 0 && !out.event(v, s) {
 				return
 			}
 		case <-alive.C:
