@@ -47,7 +47,7 @@ func (c *crowd) Accept() (net.Conn, error) {
 	c.mu.Lock()
 	var leaves *guest
 	if len(c.guests) >= c.most {
-		leaves = c.chosen()
+		leaves, _ = chosen(c.guests)
 		delete(c.guests, leaves)
 	}
 	c.last++
@@ -60,19 +60,19 @@ func (c *crowd) Accept() (net.Conn, error) {
 	return g, nil
 }
 
-// chosen is who has to leave.
-func (c *crowd) chosen() *guest {
-	count := map[netip.Addr]int{}
-	for g := range c.guests {
+// chosen is who has to leave, nil where nobody is, and how many places each
+// source has.
+func chosen(guests map[*guest]struct{}) (leaves *guest, count map[netip.Addr]int) {
+	count = map[netip.Addr]int{}
+	for g := range guests {
 		count[g.source]++
 	}
-	var leaves *guest
-	for g := range c.guests {
+	for g := range guests {
 		if leaves == nil || g.leavesBefore(leaves, count) {
 			leaves = g
 		}
 	}
-	return leaves
+	return leaves, count
 }
 
 func (g *guest) leavesBefore(other *guest, count map[netip.Addr]int) bool {
@@ -85,13 +85,24 @@ func (g *guest) leavesBefore(other *guest, count map[netip.Addr]int) bool {
 	return g.number < other.number
 }
 
-// stays takes a guest out of the crowd, where there is room for it. One that had
-// to leave meanwhile does not stay.
+// stays takes a guest out of the crowd, where there is room for it, or where one
+// of a source that stays with more leaves for it. One that had to leave meanwhile
+// does not stay.
 func (c *crowd) stays(g *guest) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, here := c.guests[g]; !here || len(c.kept) >= c.keep {
+	if _, here := c.guests[g]; !here {
 		return false
+	}
+	if len(c.kept) >= c.keep {
+		leaves, count := chosen(c.kept)
+		// Afterwards the newcomer's source has no more than the other, or the two
+		// would push each other out for ever.
+		if leaves == nil || count[g.source]+1 >= count[leaves.source] {
+			return false
+		}
+		delete(c.kept, leaves)
+		leaves.Conn.Close()
 	}
 	delete(c.guests, g)
 	c.kept[g] = struct{}{}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -396,4 +397,57 @@ func TestKeep(t *testing.T) {
 		expect("ended")
 		<-finished
 	})
+}
+
+// One source may hold every place of answers that last while nobody else wants one,
+// and gives places up to others until they have as many. At 1818be3 it kept all.
+func TestKeptPlacesAreShared(t *testing.T) {
+	nettest.RequireSandbox(t)
+	nettest.CheckLeaks(t)
+	const places = 4
+	address := serveOn(t, "127.0.0.1", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		leave, ok := Keep(w, r)
+		if !ok {
+			http.Error(w, "full", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprint(w, "stays")
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-leave:
+		case <-r.Context().Done():
+		}
+	}), Limits{Request: time.Minute, Reply: time.Minute, Connections: 8, Kept: places})
+	expect := func(source byte, want int) (ends *bufio.Reader) {
+		t.Helper()
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, source)}}
+		d.SetMultipathTCP(false)
+		c, err := d.DialContext(t.Context(), "tcp", address)
+		nettest.Must(t, err)
+		t.Cleanup(func() { c.Close() })
+		c.SetDeadline(time.Now().Add(patience))
+		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		ends = bufio.NewReader(c)
+		r, err := http.ReadResponse(ends, nil)
+		nettest.Must(t, err)
+		if r.StatusCode != want {
+			t.Errorf("source %d is answered with %s, want %d", source, r.Status, want)
+		}
+		return ends
+	}
+	var first []*bufio.Reader
+	for range places {
+		first = append(first, expect(1, http.StatusOK))
+	}
+	expect(1, http.StatusServiceUnavailable)
+	expect(2, http.StatusOK)
+	expect(2, http.StatusOK)
+	expect(3, http.StatusOK)
+	expect(2, http.StatusServiceUnavailable) // it would have more than another
+	expect(3, http.StatusServiceUnavailable)
+	for i, ends := range first[:places-1] {
+		if _, err := io.Copy(io.Discard, ends); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("answer %d of the first source goes on", i)
+		}
+	}
 }

@@ -10,8 +10,9 @@ import (
 const keptBuffer = 64 << 10
 
 // Keep has the answer to a request last, as a stream of events does. Its
-// connection gives its place back to the crowd, which cannot make it go any
-// more; so there are at most Limits.Kept of them, and ok is false for another.
+// connection gives its place back to the crowd, so there are at most Limits.Kept
+// of them. Another takes the place of the oldest of the source that has the most,
+// if its own source has fewer by two at least; else ok is false.
 // The server's deadlines no longer hold: each write needs one of its own, by
 // [http.ResponseController]. The handler returns soon once leave is closed.
 //
