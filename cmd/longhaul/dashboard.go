@@ -6,16 +6,21 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
+	"os"
 	"sync/atomic"
 
 	"longhaul/internal/config"
 	"longhaul/internal/httpd"
+	"longhaul/internal/localsocket"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/service"
+	"longhaul/internal/tcpinfo"
 	board "longhaul/internal/web"
 )
 
@@ -44,7 +49,7 @@ func newDashboard(log *slog.Logger, m board.Monitor) *dashboard {
 	d.web = &web{log: log, what: "the dashboard", serving: map[netip.AddrPort]webServer{}, serve: func(l net.Listener) *httpd.Server {
 		secrets := d.current.Load()
 		if !secrets.wanted() {
-			return httpd.Serve(l, d.board.Handler(board.Access{}), log, board.Limits)
+			return httpd.Serve(l, d.board.Handler(board.Access{Refusal: refuseOtherUsers}), log, board.Limits)
 		}
 		// What is in force may change while it is served.
 		access := board.Access{
@@ -64,6 +69,38 @@ func newDashboard(log *slog.Logger, m board.Monitor) *dashboard {
 		return "http"
 	}
 	return d
+}
+
+// refuseOtherUsers says why the user of this host who sent a request may not read;
+// "" for root and the relay's user. Who else may read gets the token. The control
+// socket is for the same two.
+func refuseOtherUsers(r *http.Request) string {
+	const remedy = "set dashboard.token_file, tls_cert and tls_key, and log in with the token"
+	uid, err := clientUser(r)
+	switch {
+	case errors.Is(err, tcpinfo.ErrNoConnection):
+		return "the kernel knows no user of this host who sent this request (it may come through a forwarded port): " + remedy
+	case err != nil:
+		return "without a token the dashboard is for root and the relay's user, and it is unknown who asks: " + err.Error() + "; " + remedy
+	case !localsocket.Trusted(uid):
+		return fmt.Sprintf("without a token the dashboard is for root and the relay's user (%d), and user %d asks: ask as one of them, or %s", os.Geteuid(), uid, remedy)
+	}
+	return ""
+}
+
+// clientUser is the user of this host who sent a request.
+func clientUser(r *http.Request) (uid int, err error) {
+	remote, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return 0, err
+	}
+	local := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr).AddrPort()
+	d, err := tcpinfo.OpenDiag()
+	if err != nil {
+		return 0, err
+	}
+	defer d.Close()
+	return d.PeerOwner(local, remote)
 }
 
 // recordsMade is the monitor's OnRecords.

@@ -60,7 +60,7 @@ var processFlags = []settingFlag{
 	{name: "drain-timeout", key: "drain_timeout", value: "TIME", usage: "let flows finish this long (1m)"},
 	{name: "control-socket", key: "control_socket", value: "PATH", usage: "where status finds this relay, or off"},
 	{name: "http-listen", key: "http_listen", value: "ADDRESS:PORT", many: true, usage: "serve health checks and metrics there (off)"},
-	{name: "dashboard", key: "dashboard.listen", value: "ADDRESS:PORT", many: true, usage: "serve the dashboard there, to this host (off)"},
+	{name: "dashboard", key: "dashboard.listen", value: "ADDRESS:PORT", many: true, usage: "serve the dashboard there, to root and this user (off)"},
 	{name: "history", key: "history.file", value: "FILE", usage: "keep records of ended flows there, or off"},
 	{name: "log-format", key: "log.format", value: "FORMAT", usage: "logfmt or json (logfmt)"},
 	{name: "log-level", key: "log.level", value: "LEVEL", usage: "debug, info, warn or error (info)"},

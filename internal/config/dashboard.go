@@ -53,7 +53,7 @@ func (d *decoder) dashboard(n *node, c *Dashboard) {
 	default:
 		for _, at := range c.Listen {
 			if !at.Addr().IsLoopback() {
-				d.errorf(n, "add tls_cert, tls_key and token_file, or listen on 127.0.0.1 and come by ssh -L; "+token,
+				d.errorf(n, "add tls_cert, tls_key and token_file, or listen on 127.0.0.1 and come by ssh -L as root; "+token,
 					"dashboard.listen has %s, which other hosts reach: that takes TLS and a token", at)
 				return
 			}

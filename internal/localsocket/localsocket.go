@@ -40,7 +40,7 @@ func CheckDirectory(dir string) error {
 		if err := stat(dir, &st); err != nil {
 			return fmt.Errorf("cannot look at the directory %s: %w", dir, err)
 		}
-		if owner := int(st.Uid); owner != 0 && owner != os.Geteuid() {
+		if owner := int(st.Uid); !Trusted(owner) {
 			return fmt.Errorf("the directory %s is user %d's, %w", dir, owner, ErrForeign)
 		}
 	}
@@ -68,6 +68,9 @@ func Peer(conn *net.UnixConn) (uid int, err error) {
 	return int(peer.Uid), nil
 }
 
+// Trusted says whether a user is root or the calling one.
+func Trusted(uid int) bool { return uid == 0 || uid == os.Geteuid() }
+
 // CheckServer refuses a connection to a socket that somebody else than root and
 // the calling user serves: what it answers, and what it does with what it is
 // given, is somebody else's. Root may ask everybody's.
@@ -79,7 +82,7 @@ func CheckServer(conn *net.UnixConn) error {
 	if err != nil {
 		return fmt.Errorf("cannot see who serves %s: %w", conn.RemoteAddr(), err)
 	}
-	if uid != 0 && uid != os.Geteuid() {
+	if !Trusted(uid) {
 		return fmt.Errorf("the socket %s is user %d's, %w", conn.RemoteAddr(), uid, ErrForeign)
 	}
 	return nil

@@ -107,20 +107,15 @@ func (d *Diag) Get(local, remote netip.AddrPort) (Connection, error) {
 	local, remote = plainAddress(local), plainAddress(remote)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var found Connection
-	ok := false
-	keep := func(c *Connection) {
-		if c.Local == local && c.Remote == remote {
-			found, ok = *c, true
-		}
-	}
-	// Without a connection the kernel answers with who listens on the port.
-	err := d.ask(diagRequestFor(local, remote), 0, keep)
-	if !ok && (err == nil || err == unix.ENOENT) {
+	found, ok, err := d.exact(local, remote)
+	if !ok && err == nil {
 		// One that is bound to a device is found only by who names the device.
-		err = nil
 		for _, family := range []uint8{familyINET, familyINET6} {
-			err = errors.Join(err, d.dump(family, Connections, keep))
+			err = errors.Join(err, d.dump(family, Connections, func(c *Connection) {
+				if c.Local == local && c.Remote == remote {
+					found, ok = *c, true
+				}
+			}))
 		}
 	}
 	switch {
@@ -130,6 +125,46 @@ func (d *Diag) Get(local, remote netip.AddrPort) (Connection, error) {
 		return Connection{}, fmt.Errorf("cannot look up the connection %v to %v: %w", local, remote, err)
 	}
 	return Connection{}, fmt.Errorf("%v to %v: %w", local, remote, ErrNoConnection)
+}
+
+// exact asks for the connection of these plain addresses. A connection that is
+// bound to a device is not found.
+func (d *Diag) exact(local, remote netip.AddrPort) (found Connection, ok bool, err error) {
+	// Without a connection the kernel answers with who listens on the port.
+	err = d.ask(diagRequestFor(local, remote), 0, func(c *Connection) {
+		if c.Local == local && c.Remote == remote {
+			found, ok = *c, true
+		}
+	})
+	if err == unix.ENOENT {
+		err = nil
+	}
+	return found, ok, err
+}
+
+// PeerOwner is the user who has opened the other end of a connection of this
+// host. It returns ErrNoConnection where the other end is not in this network
+// namespace, no program has it open any more (the kernel has no owner of it, and
+// says root), or it is bound to a device. It asks for no list, so that nobody can
+// make it expensive.
+func (d *Diag) PeerOwner(local, remote netip.AddrPort) (uid int, err error) {
+	local, remote = plainAddress(local), plainAddress(remote)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	peer, ok, err := d.exact(remote, local)
+	if err == nil && !ok {
+		// It says the same where it can find nothing at all.
+		if _, own, ownErr := d.exact(local, remote); ownErr == nil && !own {
+			err = errNoModule
+		}
+	}
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("cannot look up the owner of the connection %v to %v: %w", remote, local, err)
+	case !ok || peer.Inode == 0:
+		return 0, fmt.Errorf("%v to %v: %w", remote, local, ErrNoConnection)
+	}
+	return int(peer.UID), nil
 }
 
 func plainAddress(a netip.AddrPort) netip.AddrPort {

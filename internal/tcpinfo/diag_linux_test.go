@@ -167,6 +167,46 @@ func TestDiagBoundToDevice(t *testing.T) {
 	}
 }
 
+// Whose the other end of a connection is. Root is never said of one that nobody
+// has open any more.
+func TestDiagPeerOwner(t *testing.T) {
+	nettest.RequireRoot(t)
+	d := openDiag(t)
+	const somebody = 65533
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+		var lc net.ListenConfig
+		lc.SetMultipathTCP(false)
+		l, err := lc.Listen(t.Context(), "tcp", address)
+		nettest.Must(t, err)
+		defer l.Close()
+		for _, uid := range []int{0, somebody} {
+			var client net.Conn
+			nettest.Must(t, nettest.AsUser(uid, func() (err error) {
+				client, err = net.Dial("tcp", l.Addr().String())
+				return err
+			}))
+			defer client.Close()
+			server, err := l.Accept()
+			nettest.Must(t, err)
+			defer server.Close()
+			local, remote := ends(server.(*net.TCPConn))
+			if got, err := d.PeerOwner(local, remote); got != uid || err != nil {
+				t.Errorf("%s: the client is user %d's, %v, want %d", address, got, err, uid)
+			}
+			client.Close()
+			nettest.Eventually(t, patience, func() bool {
+				_, err = d.PeerOwner(local, remote)
+				return errors.Is(err, ErrNoConnection)
+			}, func() string { return fmt.Sprintf("the owner of a socket that is closed: %v", err) })
+		}
+	}
+	client, server := connect(t, "127.0.0.1:0")
+	withFD(t, client, func(fd int) { nettest.Must(t, unix.BindToDevice(fd, "lo")) })
+	if uid, err := d.PeerOwner(ends(server)); !errors.Is(err, ErrNoConnection) {
+		t.Errorf("one that is bound to a device: %d, %v", uid, err)
+	}
+}
+
 func TestDiagWithoutConnection(t *testing.T) {
 	d := openDiag(t)
 	var lc net.ListenConfig

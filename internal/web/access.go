@@ -15,6 +15,10 @@ type Access struct {
 	// that only this host reaches.
 	Token *Token
 
+	// Refusal says why who sent a request may not read, in a sentence; "": may.
+	// Nil refuses nobody.
+	Refusal func(*http.Request) string
+
 	// Named says whether a host name of a URL is this server's. Addresses and
 	// localhost always are; a name that nobody gave it may have been pointed
 	// here by somebody else's page (DNS rebinding).
@@ -49,6 +53,12 @@ func (a Access) guard(next http.Handler) http.Handler {
 			h.Set("Allow", "GET, HEAD")
 			fail(w, http.StatusMethodNotAllowed, "the dashboard only reads")
 		default:
+			if a.Refusal != nil {
+				if text := a.Refusal(r); text != "" {
+					fail(w, http.StatusForbidden, text)
+					return
+				}
+			}
 			next.ServeHTTP(w, r)
 		}
 	})
