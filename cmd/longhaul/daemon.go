@@ -53,6 +53,7 @@ type daemon struct {
 	legs    *transports
 	shedder *shedder
 	web     *web
+	names   httpNames // of http_listen
 	pages   *dashboard
 	checks  *checks
 	started time.Time
@@ -184,6 +185,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	d.shedder = newShedder(d.relay, d.log, d.config.Limits)
 	defer d.shedder.monitor.Close()
 
+	d.names.set(d.config.HTTPNames)
 	d.web = newWeb(d.log, d.withMetrics(d.readinessOverHTTP().handler()))
 	defer d.web.close()
 	if d.predecessor != nil {
@@ -371,6 +373,7 @@ func (d *daemon) reload(ctx context.Context) {
 		return
 	}
 	d.legs.keep()
+	d.names.set(after.HTTPNames)
 	pages.apply()
 	dashboard.apply()
 	d.checks.keep()
@@ -483,6 +486,8 @@ func (d *daemon) readiness() *readiness {
 // process drains says nothing of the tunnels, which the other serves.
 func (d *daemon) readinessOverHTTP() *readiness {
 	r := d.readiness()
+	// Load balancers may ask in any name or none; a browser always names one.
+	r.telling = func(r *http.Request) bool { return r.Host == "" || d.names.asked(r) }
 	r.overview = func() relay.Snapshot {
 		now := d.relay.Overview()
 		if then := d.atHandOver.Load(); then != nil { // it is set before the relay drains

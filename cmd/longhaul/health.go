@@ -25,6 +25,7 @@ type readiness struct {
 	overview   func() relay.Snapshot
 	responsive func(context.Context) (time.Duration, error)
 	tight      func() []resources.Resource // what is short, or soon will be
+	telling    func(*http.Request) bool    // whether somebody gets reasons; nil: everybody does
 }
 
 // errNoTunnel is returned for a name that no tunnel has.
@@ -59,7 +60,7 @@ func parseIgnored(text string) (ignored, error) {
 func (h *readiness) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, "ok", h.alive(r.Context()))
+		h.answer(w, r, "ok", h.alive(r.Context()))
 	})
 	ready := func(w http.ResponseWriter, r *http.Request) {
 		ignore, err := parseIgnored(r.URL.Query().Get("ignore"))
@@ -67,7 +68,7 @@ func (h *readiness) handler() http.Handler {
 			http.Error(w, err.Error()+"; what can be ignored: "+ignorable, http.StatusBadRequest)
 			return
 		}
-		answer(w, "ready", h.ready(r.Context(), r.PathValue("tunnel"), ignore))
+		h.answer(w, r, "ready", h.ready(r.Context(), r.PathValue("tunnel"), ignore))
 	}
 	mux.HandleFunc("GET /readyz", ready)
 	mux.HandleFunc("GET /readyz/{tunnel}", ready)
@@ -77,8 +78,17 @@ func (h *readiness) handler() http.Handler {
 // healthTargets are the paths that handler serves.
 var healthTargets = []string{"/healthz", "/readyz", "/readyz/"}
 
-func answer(w http.ResponseWriter, well string, err error) {
+// answer says how it is. A reason names tunnels and addresses, and is told only to
+// those who may have it.
+func (h *readiness) answer(w http.ResponseWriter, r *http.Request, well string, err error) {
 	w.Header().Set("Cache-Control", "no-store")
+	if err != nil && h.telling != nil && !h.telling(r) {
+		hidden := errors.New("not " + well + "; for the reason ask by address, localhost or a name of http_names")
+		if errors.Is(err, errNoTunnel) {
+			hidden = errNoTunnel
+		}
+		err = hidden
+	}
 	switch {
 	case err == nil:
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")

@@ -36,7 +36,7 @@ func (d *daemon) newMonitor() *monitor.Monitor {
 func (d *daemon) withMetrics(next http.Handler) http.Handler {
 	d.metrics = metrics.Handler(metrics.Options{Snapshot: d.monitor.Totals, History: d.history.metrics, Log: d.log})
 	mux := http.NewServeMux()
-	mux.Handle("GET "+metricsTarget, d.metrics)
+	mux.Handle("GET "+metricsTarget, d.names.guard(d.metrics))
 	mux.Handle("/", next)
 	return mux
 }

@@ -42,6 +42,10 @@ type Config struct {
 	// empty means none.
 	HTTPListen []netip.AddrPort
 
+	// HTTPNames are the host names of HTTPListen, beside the machine's own: in
+	// lower case, without a final dot.
+	HTTPNames []string
+
 	// Dashboard says where the dashboard is served.
 	Dashboard Dashboard
 

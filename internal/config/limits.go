@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"math"
+	"net"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -116,3 +117,41 @@ func (d *decoder) httpListen(n *node, key string) ([]netip.AddrPort, bool) {
 	})
 	return all, len(d.errs) == before
 }
+
+// httpNames reads host names.
+func (d *decoder) httpNames(n *node, key string) ([]string, bool) {
+	before := len(d.errs)
+	var all []string
+	d.each(n, key, func(n *node, s string) {
+		name := hostName(s)
+		if name == "" || strings.ContainsFunc(name, func(c rune) bool {
+			return !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || strings.ContainsRune("-_.", c))
+		}) {
+			d.errorf(n, "write a host name without a port, such as relay-a.example.net", "%s cannot be %q", key, s)
+			return
+		}
+		all = append(all, name)
+	})
+	return all, len(d.errs) == before
+}
+
+// namesOf are the host names in a list of addresses.
+func namesOf(n *node) (names []string) {
+	items := n.items
+	if n.kind == scalar {
+		items = []*node{n}
+	}
+	for _, item := range items {
+		host, _, err := net.SplitHostPort(item.text)
+		if err != nil || host == "" {
+			continue
+		}
+		if _, err := netip.ParseAddr(host); err != nil {
+			names = append(names, hostName(host))
+		}
+	}
+	return names
+}
+
+// hostName writes a name in the one way in which names are compared.
+func hostName(s string) string { return strings.ToLower(strings.TrimSuffix(s, ".")) }

@@ -52,6 +52,7 @@ func (d *decoder) config(root *node) Config {
 	}
 
 	var tunnels *node
+	var listenNames []string
 	d.mapping(root, "the configuration",
 		into("control_socket", &c.ControlSocket, d.socketPath),
 		into("drain_timeout", &c.DrainTimeout, d.duration(0, thirtyDs, &off)),
@@ -60,7 +61,13 @@ func (d *decoder) config(root *node) Config {
 		into("memory_limit", &c.MemoryLimit, d.memoryLimit),
 		into("stall_timeout", &c.StallTimeout, d.duration(time.Second, time.Hour, &off)),
 		field{"limits", func(n *node) { d.limits(n, &c.Limits) }},
-		into("http_listen", &c.HTTPListen, d.httpListen),
+		field{"http_listen", func(n *node) {
+			if all, ok := d.httpListen(n, "http_listen"); ok {
+				c.HTTPListen = all
+				listenNames = namesOf(n)
+			}
+		}},
+		into("http_names", &c.HTTPNames, d.httpNames),
 		field{"dashboard", func(n *node) { d.dashboard(n, &c.Dashboard) }},
 		field{"history", func(n *node) { d.history(n, &c.History) }},
 		into("workers", &c.Workers, d.workers),
@@ -72,6 +79,7 @@ func (d *decoder) config(root *node) Config {
 		field{"defaults", func(*node) {}},
 		field{"tunnels", func(n *node) { tunnels = n }},
 	)
+	c.HTTPNames = append(c.HTTPNames, listenNames...)
 	switch {
 	case root.kind != mapping:
 	case tunnels == nil:

@@ -2,11 +2,12 @@ package web
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"strings"
+
+	"longhaul/internal/httpd"
 )
 
 // Access says who may read, at one listening address.
@@ -66,15 +67,11 @@ func (a Access) guard(next http.Handler) http.Handler {
 
 // serves says whether a Host header names this server.
 func (a Access) serves(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
+	names := httpd.Names{Name: a.Named}
+	if a.Token == nil {
+		names.Address = netip.Addr.IsLoopback
 	}
-	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-	if addr, err := netip.ParseAddr(host); err == nil {
-		return a.Token != nil || addr.IsLoopback()
-	}
-	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	return host == "localhost" || a.Named != nil && a.Named(host)
+	return names.Has(host)
 }
 
 // foreign says whether a page of another origin had a browser send the request.
