@@ -160,6 +160,11 @@ func (s *mssSet) run(ctx context.Context, env *env, rule mss.Rule) error {
 		return mssError(err)
 	}
 	out.Changed, out.Replaced, out.Hook = result.Changed, result.Replaced, result.Hook
+	for _, r := range result.Dropped {
+		if r != rule {
+			out.Notes = append(out.Notes, fmt.Sprintf("dropped a rule that was no longer in force: %s  %s", r.Device, ruleText(r)))
+		}
+	}
 	if note := localNote(rule); note != "" {
 		out.Notes = append(out.Notes, note)
 	}

@@ -231,27 +231,36 @@ func allFilters(index int, at direction) ([]netlink.Filter, error) {
 	return all, err
 }
 
+// attachedAt says how the program of a device is attached to one of its hooks.
+// It is empty if nothing is attached.
+func (h *Host) attachedAt(a attachment, at direction) (hook string, err error) {
+	l, err := link.LoadPinnedLink(h.pins().Path(a.dir, at.name), nil)
+	if err == nil {
+		index, err := linkDevice(l)
+		l.Close()
+		if err != nil || index == a.index {
+			return hookTCX, err
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	if !a.here {
+		return "", nil
+	}
+	if ours, err := filters(a.index, at); err != nil || len(ours) == 0 {
+		return "", err
+	}
+	return hookClsact, nil
+}
+
 // hook says how the program of a device is attached, and what is wrong with
 // that.
 func (h *Host) hook(a attachment) (hook, problem string) {
 	attached := 0
 	for _, at := range directions {
-		l, err := link.LoadPinnedLink(h.pins().Path(a.dir, at.name), nil)
-		if err == nil {
-			index, err := linkDevice(l)
-			l.Close()
-			if err == nil && index == a.index {
-				attached++
-				hook = hookTCX
-			}
-			continue
-		}
-		if !a.here {
-			continue
-		}
-		if ours, err := filters(a.index, at); err == nil && len(ours) > 0 {
+		if used, err := h.attachedAt(a, at); err == nil && used != "" {
 			attached++
-			hook = hookClsact
+			hook = used
 		}
 	}
 	switch {
@@ -259,8 +268,38 @@ func (h *Host) hook(a attachment) (hook, problem string) {
 		return hook, ""
 	case a.here && a.deviceName() == "":
 		return "", "not in force: the device is gone; clear it"
+	case attached == 0:
+		return "", "not in force: nothing is attached, as after the device was made anew; set it anew or clear it"
 	}
-	return "", "not in force: nothing is attached, or only half; set it anew or clear it"
+	return "", "not in force: only half is attached; set it anew or clear it"
+}
+
+// dropDead removes the pins of a device to which nothing is attached, and
+// returns their rules. A kernel gives the index of a deleted device to a new
+// one; links and filters die with their device, pinned maps do not. It touches
+// nothing else: a qdisc of the new device is not ours.
+func (h *Host) dropDead(a attachment) (dropped []Rule, dead bool, err error) {
+	for _, at := range directions {
+		hook, err := h.attachedAt(a, at)
+		if err != nil {
+			return nil, false, fmt.Errorf("cannot see what is attached to device %d: %w", a.index, err)
+		}
+		if hook != "" {
+			return nil, false, nil
+		}
+	}
+	if p, err := openMaps(h.pins().Path(a.dir)); err == nil {
+		// Rules that cannot be read go unnamed.
+		rules, _ := p.rules(a.deviceName())
+		p.Close()
+		for _, n := range rules {
+			dropped = append(dropped, n.rule)
+		}
+	}
+	if err := os.RemoveAll(h.pins().Path(a.dir)); err != nil {
+		return nil, false, fmt.Errorf("cannot remove the pins of device %d: %w", a.index, err)
+	}
+	return dropped, true, nil
 }
 
 // deviceName is the name of the device, empty if it is gone, or not of this

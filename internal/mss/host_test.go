@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -441,6 +442,72 @@ func TestDeviceGone(t *testing.T) {
 			}
 			return err
 		}))
+	})
+}
+
+// TestDeviceAnew: the kernel gives a deleted device's index to a new one, which
+// must not inherit rules.
+// At 1818be3 the next set on the new device brought the old rule back.
+func TestDeviceAnew(t *testing.T) {
+	eachHook(t, func(t *testing.T, h *Host, hook string) {
+		s := newSite(t)
+		ctx := context.Background()
+		old := Rule{Device: "anew", Port: 80, Action: Clamp, MSS: 1000}
+		rule := Rule{Device: "anew", Port: 443, Action: Clamp, MSS: 1200}
+		device := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "anew", Index: 4711}, PeerName: "peer"}
+		show := func(want ...Rule) error {
+			list, err := h.Show(false)
+			var got []Rule
+			for _, status := range list {
+				got = append(got, status.Rule)
+				if status.Hook != hook || status.Problem != "" {
+					t.Errorf("%+v is not in force", status)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("the rules are %+v, want %+v", got, want)
+			}
+			return err
+		}
+		set := func(rule Rule, dropped ...Rule) error {
+			result, err := h.Set(ctx, rule, SetOptions{})
+			if !slices.Equal(result.Dropped, dropped) {
+				t.Errorf("setting %+v dropped %+v, want %+v", rule, result.Dropped, dropped)
+			}
+			return err
+		}
+		steps := []func() error{
+			func() error { return netlink.LinkAdd(device) },
+			func() error { return set(old) },
+			func() error { return netlink.LinkDel(device) },
+			func() error { return netlink.LinkAdd(device) },
+			// Somebody else's qdisc on the new device must stay.
+			func() error { return netlink.QdiscAdd(clsact(device.Index)) },
+			func() error {
+				list, err := h.Show(false)
+				if len(list) != 1 || !strings.Contains(list[0].Problem, "made anew") {
+					t.Errorf("after the device came back, shown is %+v", list)
+				}
+				return err
+			},
+			func() error { return set(rule, old) },
+			func() error { return show(rule) },
+			func() error { return set(old) },
+			func() error { return show(rule, old) },
+			func() error { _, err := h.Clear(ctx, false, anyRule); return err },
+			func() error {
+				has, err := hasClsact(device.Index)
+				if !has {
+					t.Error("the qdisc of others has gone")
+				}
+				return err
+			},
+		}
+		for i, step := range steps {
+			if err := s.R.Do(step); err != nil {
+				t.Fatalf("step %d: %v", i, err)
+			}
+		}
 	})
 }
 

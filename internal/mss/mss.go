@@ -72,6 +72,9 @@ type SetResult struct {
 	Changed  bool // false: it was so already
 	Replaced *Rule
 	Hook     string // how the program is attached: "tcx" or "clsact"
+	// Dropped are rules that were no longer in force, because the device was
+	// deleted and made anew, or the program was removed.
+	Dropped []Rule
 }
 
 // SetOptions are what [Host.Set] is told besides the rule.
@@ -136,6 +139,13 @@ func (h *Host) set(d device, a attachment, rule Rule) (result SetResult, err err
 	existed, err := h.pins().Exists(a.dir)
 	if err != nil {
 		return SetResult{}, err
+	}
+	if existed {
+		var dead bool
+		if result.Dropped, dead, err = h.dropDead(a); err != nil {
+			return SetResult{}, err
+		}
+		existed = !dead
 	}
 	if err := os.MkdirAll(h.pins().Path(a.dir), 0o700); err != nil {
 		return SetResult{}, fmt.Errorf("cannot make the directory of pins: %w", err)
