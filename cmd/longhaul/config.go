@@ -25,13 +25,19 @@ func newConfig(env *env) *cobra.Command {
 		Long: `Loads FILE as the relay would, names in listen included, and names every
 mistake with file, line, column and the fix. Changes nothing.
 
-Exit codes: 0 the file is good, 2 it is not.`,
+It warns of a tunnel that listens on a wildcard or public address and has no
+allow, with the line to add.
+
+Exit codes: 0 the file is good, warnings or not, 2 it is not.`,
 		Example: "  longhaul config check /etc/longhaul/longhaul.yaml && systemctl reload longhaul",
 		Args:    exactArgs(1, "one FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := loader().Load(cmd.Context(), args[0])
 			if err != nil {
 				return err
+			}
+			for _, w := range c.Warnings {
+				fmt.Fprintf(env.stderr, "longhaul: warning: %s: %s\nlonghaul: hint: %s\n", w.At, w.Problem, w.Fix)
 			}
 			_, err = fmt.Fprintf(env.stdout, "%s: ok, %s\n", args[0], summary(c))
 			return err

@@ -226,6 +226,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	for _, t := range d.config.Tunnels {
 		d.log.Info("listening", "tunnel", t.Name, "listen", join(t.Listen), "forward", join(t.Forward))
 	}
+	d.warn()
 	d.takeOver(ctx)
 	d.checks.keep()
 	defer d.checks.close()
@@ -257,6 +258,13 @@ func (d *daemon) run(ctx context.Context) (err error) {
 				return d.drain(signals)
 			}
 		}
+	}
+}
+
+// warn logs what the configuration has that is seldom meant.
+func (d *daemon) warn() {
+	for _, w := range d.config.Warnings {
+		d.log.Warn(w.Problem, "at", w.At.String(), "remedy", w.Fix)
 	}
 }
 
@@ -393,6 +401,7 @@ func (d *daemon) reload(ctx context.Context) {
 	d.log.Info("reloaded",
 		"added", strings.Join(changes.Added, ","), "changed", strings.Join(changes.Changed, ","),
 		"removed", strings.Join(changes.Removed, ","), "unchanged", len(changes.Unchanged))
+	d.warn()
 	if len(fact.NeedsRestart) > 0 {
 		d.log.Warn("some changed settings wait for a restart", "settings", strings.Join(fact.NeedsRestart, ","))
 	}

@@ -57,6 +57,9 @@ type Config struct {
 
 	Log     Log
 	Tunnels []Tunnel
+
+	// Warnings name what is valid and seldom meant.
+	Warnings []*Error `json:",omitempty"`
 }
 
 // Off is the word that switches a setting off.

@@ -17,6 +17,8 @@ type decoder struct {
 	loader Loader
 	errs   Errors
 
+	warnings []*Error
+
 	// keys are the known keys of every kind of mapping met so far.
 	keys map[string][]string
 

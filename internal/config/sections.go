@@ -97,6 +97,7 @@ func (d *decoder) config(root *node) Config {
 		}
 		d.checkClashes()
 	}
+	c.Warnings = d.warnings
 	// Defaults were read ahead of their turn, so put the mistakes into the file's order.
 	slices.SortStableFunc(d.errs, func(a, b *Error) int {
 		if a.At.Line != b.At.Line {
@@ -186,6 +187,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 	if len(d.errs) == before {
 		d.checkPorts(t, listens, forwards)
 		d.checkSettings(n, t.Settings)
+		d.warnOpen(t, listens)
 	}
 	d.listens = append(d.listens, listens...)
 	return t
