@@ -26,15 +26,16 @@ import (
 
 const (
 	checkMost      = time.Minute      // what a check of one chain may take
-	strangerPause  = 10 * time.Second // between two lines about checks of another key
+	strangerPause  = 10 * time.Second // between two lines about checks that are not answered
 	checkInstances = 1 << 62
 )
 
 // checks are the integrity checks of the daemon's tunnels: those that it makes
 // and those that it answers.
 type checks struct {
-	log  *slog.Logger
-	self check.Identity
+	log    *slog.Logger
+	self   check.Identity
+	memory *check.Memory
 
 	mu      sync.Mutex
 	current map[string]*tunnelCheck // by tunnel
@@ -72,7 +73,7 @@ func newChecks(log *slog.Logger) *checks {
 	if err != nil {
 		host = "unnamed host"
 	}
-	return &checks{log: log, self: check.Identity{
+	return &checks{log: log, memory: check.NewMemory(), self: check.Identity{
 		Version: version(), Host: host, Instance: strconv.FormatInt(rand.Int64N(checkInstances), 36),
 	}}
 }
@@ -114,7 +115,7 @@ func (c *checks) make(settings checkSettings, hops []relay.Target) *tunnelCheck 
 	t := &tunnelCheck{checkSettings: settings, self: c.self, log: c.log, hops: slices.Clone(hops), turn: make(chan struct{}, 1)}
 	t.self.Tunnel = settings.tunnel
 	if !settings.key.IsZero() {
-		t.checker = t.newChecker()
+		t.checker = t.newChecker(c.memory)
 	}
 	return t
 }
@@ -292,11 +293,15 @@ func (c *relayChecker) Serve(ctx context.Context, flow relay.Checked) bool {
 	return c.serve(ctx, flow)
 }
 
-func (t *tunnelCheck) newChecker() *relayChecker {
+func (t *tunnelCheck) newChecker(memory *check.Memory) *relayChecker {
 	server := &check.Server{Identity: t.self, Key: t.key, Next: check.Next(t.check.Next),
 		Dial: func(ctx context.Context, to netip.AddrPort) (check.Conn, error) { return t.dialAddress(ctx, to) }}
-	var told atomic.Int64
-	start := time.Now()
+	var strangers, refused pause
+	server.Guard = check.NewGuard(memory, func(what string, peer netip.AddrPort) {
+		if refused.over() {
+			t.log.Warn(what, "tunnel", t.tunnel, "from", peer)
+		}
+	})
 	return &relayChecker{
 		recognize: func(first []byte) relay.Recognition {
 			switch server.Key.Recognize(first) {
@@ -305,17 +310,14 @@ func (t *tunnelCheck) newChecker() *relayChecker {
 			case check.MaybeHello:
 				return relay.MaybeCheck
 			}
-			if check.Resembles(first) {
-				now := int64(time.Since(start)) + 1
-				if last := told.Load(); (last == 0 || now-last > int64(strangerPause)) && told.CompareAndSwap(last, now) {
-					t.log.Warn("what looks like a check was forwarded: it has another key, or was altered on the way", "tunnel", t.tunnel)
-				}
+			if check.Resembles(first) && strangers.over() {
+				t.log.Warn("what looks like a check was forwarded: it has another key, or was altered on the way", "tunnel", t.tunnel)
 			}
 			return relay.NotCheck
 		},
 		serve: func(ctx context.Context, c relay.Checked) bool {
 			flow := check.Flow{
-				Client: c.Client, Local: c.Listen, Peer: c.From, Forward: c.Forward, Dialed: c.Dialed, Since: time.Now(),
+				Client: c.Client, Local: c.Listen, Peer: c.From, Source: c.Source, Forward: c.Forward, Dialed: c.Dialed, Since: time.Now(),
 				Before: c.Sent, ToClient: c.ToClient, ToTarget: c.ToTarget,
 			}
 			if c.Target != nil {
@@ -329,6 +331,14 @@ func (t *tunnelCheck) newChecker() *relayChecker {
 			return server.Serve(ctx, flow)
 		},
 	}
+}
+
+// pause bounds how often the log tells of something.
+type pause struct{ last atomic.Pointer[time.Time] }
+
+func (p *pause) over() bool {
+	last, now := p.last.Load(), time.Now()
+	return (last == nil || now.Sub(*last) > strangerPause) && p.last.CompareAndSwap(last, &now)
 }
 
 // checkReason says in a check's terms why a flow has no target.

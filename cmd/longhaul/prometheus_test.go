@@ -146,8 +146,11 @@ tunnels:
 
 // run runs a program until the end of the test, and shows what it said if that
 // has failed.
-func (w *promWorld) run(cmd *exec.Cmd) {
-	t := w.t
+func (w *promWorld) run(cmd *exec.Cmd) { runProgram(w.t, cmd) }
+
+// runProgram does that. It returns the file that has what the program says.
+func runProgram(t testing.TB, cmd *exec.Cmd) (file string) {
+	t.Helper()
 	said, err := os.Create(filepath.Join(t.TempDir(), "said"))
 	if err != nil {
 		t.Fatal(err)
@@ -166,6 +169,7 @@ func (w *promWorld) run(cmd *exec.Cmd) {
 		}
 		said.Close()
 	})
+	return said.Name()
 }
 
 // startPrometheus has it scrape the relay each second. The alerts are those of

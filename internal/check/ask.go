@@ -2,6 +2,7 @@ package check
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -15,6 +16,7 @@ import (
 // wait longer.
 var wait = waits{
 	connect: 2 * time.Second, reply: 3 * time.Second, answer: 3 * time.Second, hello: 5 * time.Second,
+	proof: 3 * time.Second, refuse: 10 * time.Millisecond,
 	sent: 1300 * time.Millisecond, stalled: 2 * time.Second, exchange: 15 * time.Second, settled: 100 * time.Millisecond,
 }
 
@@ -22,7 +24,9 @@ type waits struct {
 	connect  time.Duration // to connect
 	reply    time.Duration // the reply to a hello
 	answer   time.Duration
-	hello    time.Duration // of a server: a hello that has begun, and the first request
+	hello    time.Duration // of a server: a hello that has begun, and what comes before the reply
+	proof    time.Duration // of a server: the first request, which shows that the asker has the key
+	refuse   time.Duration // of a server: that a refusal can be sent
 	sent     time.Duration // the bytes of an exchange: those not sent by then are left out
 	stalled  time.Duration // the next byte of an exchange
 	exchange time.Duration // the end of an exchange, however slowly its bytes come
@@ -125,7 +129,7 @@ func (l *leg) bound() error {
 // greet sends a hello and waits for the reply.
 func greet(conn Conn, key *Key) (*session, *trouble) {
 	_ = conn.SetDeadline(time.Now().Add(wait.reply))
-	mine := newNonce()
+	mine := stampedNonce(time.Now())
 	if _, err := conn.Write(key.hello(mine)); err != nil {
 		return nil, troubleOf(err, Silent)
 	}
@@ -135,6 +139,9 @@ func greet(conn Conn, key *Key) (*session, *trouble) {
 		n, err := conn.Read(b)
 		got = append(got, b[:n]...)
 		if r, d, start, ok := key.findReply(mine, got); ok {
+			if r.refuse != noRefusal {
+				return nil, r.trouble()
+			}
 			s := newSession(conn, key, mine, r.nonce, false)
 			s.in.offset += int64(start)
 			switch {
@@ -152,6 +159,26 @@ func greet(conn Conn, key *Key) (*session, *trouble) {
 			return nil, troubleOf(err, Silent)
 		}
 	}
+}
+
+// trouble is what a refusal means.
+func (r *reply) trouble() *trouble {
+	switch r.refuse {
+	case refuseBusy:
+		return &trouble{Reason: Busy}
+	case refuseClock:
+		there, ok := r.nonce.stamp()
+		if !ok {
+			break
+		}
+		ahead := time.Duration(there-time.Now().Unix()) * time.Second
+		which := "ahead"
+		if ahead < 0 {
+			which, ahead = "behind", -ahead
+		}
+		return &trouble{Reason: Clock, Detail: fmt.Sprintf("its clock is %v %s, and %v is the most", ahead, which, maxSkew)}
+	}
+	return &trouble{Reason: Failed, Detail: "it refuses the check for a reason that this version does not know"}
 }
 
 // foreign is the trouble with an answer that is no reply.

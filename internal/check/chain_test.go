@@ -21,7 +21,7 @@ var realWaits = wait
 // which something never comes use a bubble of synctest and the real waits.
 func TestMain(m *testing.M) {
 	wait = waits{
-		connect: time.Hour, reply: time.Hour, answer: time.Hour, hello: time.Hour,
+		connect: time.Hour, reply: time.Hour, answer: time.Hour, hello: time.Hour, proof: time.Hour, refuse: time.Hour,
 		sent: time.Hour, stalled: time.Hour, exchange: time.Hour, settled: time.Millisecond,
 	}
 	nettest.Main(m)
@@ -120,6 +120,7 @@ func (s *stand) relayOf(server Server, to netip.AddrPort, connected func() (sinc
 			Client: client, Forward: to.String(), Dialed: to,
 			Local: client.LocalAddr().(*net.TCPAddr).AddrPort(), Peer: client.RemoteAddr().(*net.TCPAddr).AddrPort(),
 		}
+		f.Source = f.Peer.Addr()
 		target, err := dialTCP(s.t.Context(), to)
 		if err != nil {
 			f.Reason = ReasonOf(err)
@@ -202,8 +203,13 @@ func flip(direction string, at int64) meddle {
 var testKey = NewKey()
 
 func server(name string, next Next) Server {
-	return Server{Identity: Identity{Version: "test", Host: name, Tunnel: "t", Instance: name}, Key: testKey, Next: next}
+	return Server{
+		Identity: Identity{Version: "test", Host: name, Tunnel: "t", Instance: name}, Key: testKey, Next: next,
+		Guard: newGuard(NewMemory()),
+	}
 }
+
+func newGuard(m *Memory) *Guard { return NewGuard(m, func(string, netip.AddrPort) {}) }
 
 // walk checks a chain that begins at an address.
 func (s *stand) walk(to netip.AddrPort, next Next, bytes int64) Chain {

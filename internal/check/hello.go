@@ -6,12 +6,16 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
+	"time"
 )
 
 // A hello opens a check, and a reply answers it:
 //
 //	hello  magic 8 | nonce 16 | tag 16
 //	reply  magic 8 | nonce 16 | bytes before it 8 | first altered 2 | altered 2 | tag 16
+//
+// Either nonce has the time in it; see [stampedNonce]. A refusal is a reply with
+// another tag, and its code in place of the first altered byte.
 //
 // Each is sent three times over. One whole copy, or what two of three say of
 // each byte, is enough to read it: so a middle that alters a byte of it is
@@ -36,11 +40,26 @@ const (
 	foreignMost = 256 << 10
 )
 
+// A nonce is a stamp and 8 random bytes: the mark of a stamp, and the seconds
+// since 1970. Programs before stamps have 16 random bytes, and take a stamp for
+// such.
 type nonce [nonceBytes]byte
 
-func newNonce() (n nonce) {
+const (
+	stampMark  = "\xf1\x00lh"
+	stampBytes = len(stampMark) + 4
+)
+
+func stampedNonce(now time.Time) (n nonce) {
 	_, _ = rand.Read(n[:]) // it never fails
+	copy(n[:], stampMark)
+	binary.BigEndian.PutUint32(n[len(stampMark):], uint32(now.Unix()))
 	return n
+}
+
+// stamp returns the second at which a nonce was made, by its maker's clock.
+func (n nonce) stamp() (second int64, ok bool) {
+	return int64(binary.BigEndian.Uint32(n[len(stampMark):])), string(n[:len(stampMark)]) == stampMark
 }
 
 // damage is how many bytes of a message came altered, and which was the first.
@@ -76,14 +95,14 @@ func (k *Key) Recognize(first []byte) Recognition {
 
 func (k *Key) hello(n nonce) []byte {
 	b := append([]byte(helloMagic), n[:]...)
-	return bytes.Repeat(append(b, k.tag("hello", n, b)...), copies)
+	return bytes.Repeat(append(b, k.tag(tagHello, n, b)...), copies)
 }
 
 // openHello reads a hello of HelloBytes.
 func (k *Key) openHello(b []byte) (n nonce, d damage, ok bool) {
 	whole, ok := repair(b, helloBytes, helloMagic, func(one []byte) bool {
 		body := one[:helloBytes-tagBytes]
-		return hmac.Equal(one[len(body):], k.tag("hello", nonce(body[magicBytes:]), body))
+		return hmac.Equal(one[len(body):], k.tag(tagHello, nonce(body[magicBytes:]), body))
 	})
 	if !ok {
 		return n, d, false
@@ -96,23 +115,45 @@ type reply struct {
 	nonce  nonce
 	before uint64 // bytes that it had sent on the connection: its target's greeting
 	hello  damage // how the hello came
+	refuse refusal
 }
 
+// refusal says why a relay does not answer a hello that is authentic.
+type refusal uint16
+
+const (
+	noRefusal   refusal = iota
+	refuseClock         // its stamp is too far from the relay's clock
+	refuseBusy          // there is no place
+)
+
+// The kinds of tags.
+const (
+	tagHello   = "hello"
+	tagReply   = "reply"
+	tagRefusal = "refusal"
+)
+
 func (k *Key) reply(to nonce, r reply) []byte {
+	kind := tagReply
+	if r.refuse != noRefusal {
+		kind, r.hello = tagRefusal, damage{first: int(r.refuse)}
+	}
 	b := append([]byte(replyMagic), r.nonce[:]...)
 	b = binary.BigEndian.AppendUint64(b, r.before)
 	b = binary.BigEndian.AppendUint16(b, uint16(r.hello.first))
 	b = binary.BigEndian.AppendUint16(b, uint16(r.hello.count))
-	return bytes.Repeat(append(b, k.tag("reply", to, b)...), copies)
+	return bytes.Repeat(append(b, k.tag(kind, to, b)...), copies)
 }
 
 // findReply looks for the reply to a hello in what has come back. start is
 // where it begins; the rest of b, if any, lies behind it.
 func (k *Key) findReply(to nonce, b []byte) (r reply, d damage, start int, ok bool) {
-	valid := func(one []byte) bool {
+	is := func(kind string, one []byte) bool {
 		body := one[:replyBytes-tagBytes]
-		return hmac.Equal(one[len(body):], k.tag("reply", to, body))
+		return hmac.Equal(one[len(body):], k.tag(kind, to, body))
 	}
+	valid := func(one []byte) bool { return is(tagReply, one) || is(tagRefusal, one) }
 	var whole []byte
 	for at := 0; ; at++ {
 		next := bytes.Index(b[at:], []byte(replyMagic))
@@ -139,6 +180,9 @@ func (k *Key) findReply(to nonce, b []byte) (r reply, d damage, start int, ok bo
 	r.before = binary.BigEndian.Uint64(body[nonceBytes:])
 	r.hello.first = int(binary.BigEndian.Uint16(body[nonceBytes+8:]))
 	r.hello.count = int(binary.BigEndian.Uint16(body[nonceBytes+10:]))
+	if is(tagRefusal, whole) {
+		r.refuse, r.hello = refusal(r.hello.first), damage{}
+	}
 	if r.before > foreignMost || uint64(len(b)) < r.before+allReplyBytes {
 		return r, d, 0, false // not all of it is there yet
 	}

@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestRecognize(t *testing.T) {
 	key := NewKey()
-	hello := key.hello(newNonce())
+	hello := key.hello(stampedNonce(time.Now()))
 	if len(hello) != HelloBytes {
 		t.Fatalf("a hello has %d bytes", len(hello))
 	}
@@ -48,9 +49,12 @@ func TestRecognize(t *testing.T) {
 
 func TestFindReply(t *testing.T) {
 	key := NewKey()
-	mine, theirs := newNonce(), newNonce()
+	mine, theirs := stampedNonce(time.Now()), stampedNonce(time.Now())
 	for _, before := range []int{0, 1, 100, 5000} {
-		want := reply{theirs, uint64(before), damage{3, 2}}
+		want := reply{theirs, uint64(before), damage{3, 2}, noRefusal}
+		if before == 100 {
+			want = reply{theirs, uint64(before), damage{}, refuseBusy}
+		}
 		greeting := strings.Repeat("x", before-min(before, 30)) + strings.Repeat(replyMagic, 4)[:min(before, 30)]
 		whole := append([]byte(greeting), key.reply(mine, want)...)
 		for i := range whole {
@@ -96,8 +100,9 @@ func FuzzHello(f *testing.F) {
 
 func FuzzReply(f *testing.F) {
 	key := keyOf([secretBytes]byte{1})
-	f.Add(key.reply(nonce{2}, reply{nonce{3}, 0, damage{}}))
-	f.Add(append([]byte("SSH-2.0\r\n"), key.reply(nonce{2}, reply{nonce{3}, 9, damage{1, 1}})...))
+	f.Add(key.reply(nonce{2}, reply{nonce{3}, 0, damage{}, noRefusal}))
+	f.Add(append([]byte("SSH-2.0\r\n"), key.reply(nonce{2}, reply{nonce{3}, 9, damage{1, 1}, noRefusal})...))
+	f.Add(key.reply(nonce{2}, reply{nonce{3}, 0, damage{}, refuseClock}))
 	f.Add([]byte(strings.Repeat(replyMagic, 60)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if r, d, start, ok := key.findReply(nonce{2}, b); ok && (r.nonce != nonce{3} || start < 0 || start+allReplyBytes > len(b) || d.count > allReplyBytes) {

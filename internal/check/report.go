@@ -40,6 +40,8 @@ const (
 	Reset       Reason = "reset"         // accepted, then reset
 	Closed      Reason = "closed"        // accepted, then ended
 	Silent      Reason = "silent"        // accepted, and no answer
+	Clock       Reason = "clock"         // the relay's clock and that of the asker differ too much
+	Busy        Reason = "busy"          // the relay answers too many checks at the same time
 	Foreign     Reason = "foreign"       // what answers is no relay with this key
 	Altered     Reason = "altered"       // bytes are not those that were sent
 	Stalled     Reason = "stalled"       // little passes, more does not

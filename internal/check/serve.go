@@ -26,8 +26,9 @@ type Identity struct {
 // Server answers checks on the connections of a tunnel.
 type Server struct {
 	Identity
-	Key  Key
-	Next Next
+	Key   Key
+	Next  Next
+	Guard *Guard
 
 	// Dial makes a connection to the tunnel's next hop, for when the flow's
 	// own is no more.
@@ -41,6 +42,7 @@ type Flow struct {
 	Target  Conn // nil: none could be had
 	Local   netip.AddrPort
 	Peer    netip.AddrPort
+	Source  netip.Addr     // whose connection it is, for bounds: an address or a network
 	Forward string         // the hop that was chosen, as it is configured
 	Dialed  netip.AddrPort // zero: none
 	Since   time.Time      // when the target accepted
@@ -55,17 +57,16 @@ type Flow struct {
 // Serve answers a check on a flow, and returns whether the flow is to go on as
 // any other: the hello and all requests are read then, and nothing else.
 func (s *Server) Serve(ctx context.Context, f Flow) (goOn bool) {
+	p := s.Guard.place(f.Source)
+	defer p.leave()
 	within := wait.hello
-	if !f.deliver() {
-		return false
-	}
 	for range maxSessions {
 		_ = f.Client.SetDeadline(time.Now().Add(within))
-		session := s.welcome(&f)
+		session := s.welcome(&f, p)
 		if session == nil {
 			return false
 		}
-		goOn, again := s.converse(ctx, session, &f)
+		goOn, again := s.converse(ctx, session, &f, p)
 		if !again {
 			return goOn
 		}
@@ -89,11 +90,13 @@ func (f *Flow) deliver() bool {
 		}
 		f.Before += int64(len(f.ToClient))
 	}
+	f.ToClient, f.ToTarget = nil, nil
 	return true
 }
 
-// welcome reads a hello and replies. It returns nil if there is none.
-func (s *Server) welcome(f *Flow) *session {
+// welcome reads a hello and replies. It returns nil if there is none that is to
+// be answered.
+func (s *Server) welcome(f *Flow, p *place) *session {
 	hello := make([]byte, HelloBytes)
 	if _, err := io.ReadFull(f.Client, hello); err != nil {
 		return nil
@@ -102,8 +105,29 @@ func (s *Server) welcome(f *Flow) *session {
 	if !ok {
 		return nil
 	}
-	mine := newNonce()
-	if _, err := f.Client.Write(s.Key.reply(asker, reply{mine, uint64(f.Before), damage})); err != nil {
+	mine := stampedNonce(s.Guard.memory.now())
+	answer := reply{nonce: mine, hello: damage}
+	switch admitted := s.Guard.memory.admit(asker); {
+	case admitted == repeated:
+		s.Guard.tell("a check's hello came again and was not answered: somebody repeats what they recorded", f.Peer)
+		return nil
+	case admitted == skewed:
+		s.Guard.tell("a check was refused: its clock and this host's differ by more than "+maxSkew.String(), f.Peer)
+		answer.refuse = refuseClock
+	case !p.take(admitted == undated):
+		s.Guard.tell("a check was refused: too many wait to begin", f.Peer)
+		if admitted == undated {
+			return nil // it knows no refusal
+		}
+		answer.refuse = refuseBusy
+	case !f.deliver():
+		return nil
+	}
+	answer.before = uint64(f.Before)
+	if answer.refuse != noRefusal {
+		_ = f.Client.SetWriteDeadline(time.Now().Add(wait.refuse))
+	}
+	if _, err := f.Client.Write(s.Key.reply(asker, answer)); err != nil || answer.refuse != noRefusal {
 		return nil
 	}
 	f.Before = 0
@@ -112,14 +136,17 @@ func (s *Server) welcome(f *Flow) *session {
 
 // converse carries out the requests of a session, until the flow is to go on,
 // or another hello is to come, or neither.
-func (s *Server) converse(ctx context.Context, session *session, f *Flow) (goOn, again bool) {
-	within := wait.hello // the first request shows that the hello was not recorded
+func (s *Server) converse(ctx context.Context, session *session, f *Flow, p *place) (goOn, again bool) {
+	within := wait.proof
 	for range maxRequests {
 		session.setDeadline(time.Now().Add(within))
 		within = requestWithin
 		k, length, err := session.readHead()
 		switch {
 		case err != nil:
+		case !p.prove(): // what is sealed comes from who has the key, and now
+			_ = session.send(kindRefused, refusedError{"it answers too many checks at the same time"})
+			return false, false
 		case k == kindAgain && length == 0:
 			return false, true
 		case k == kindGoOn && length == 0 && s.Next == NextRelay && f.Target != nil:

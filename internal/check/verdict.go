@@ -70,6 +70,12 @@ func (f *Fault) tell(hop *Hop) {
 	case Foreign:
 		say("%s, but is no relay with this key", accepted)
 		f.Hint = relayHint
+	case Clock:
+		say("%s does not answer a check of %s", f.To, f.From)
+		f.Hint = "set the clocks of both hosts; timedatectl tells whether they are kept right (NTP)"
+	case Busy:
+		say("%s answers too many checks at the same time to answer that of %s", f.To, f.From)
+		f.Hint = "let relays check it less often (check.interval, health.interval); its log tells who does"
 	case Altered:
 		f.tellAltered(&b)
 		f.Hint = "something on this way changes what it carries: look at firewalls and proxies that inspect TCP, and at the network cards' offloads (ethtool -K)"

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"os"
 	"sync/atomic"
@@ -19,8 +18,8 @@ type Checker interface {
 	// not block.
 	Recognize(first []byte) Recognition
 
-	// Serve answers a check, in a goroutine of its own. It returns whether the
-	// flow is to go on as any other. It must return soon after ctx has ended,
+	// Serve answers a check, in a goroutine of its own, and bounds how many it
+	// answers at a time. It returns whether the flow is to go on as any other. It must return soon after ctx has ended,
 	// and leaves the sockets open.
 	Serve(ctx context.Context, c Checked) (goOn bool)
 }
@@ -40,6 +39,7 @@ type Checked struct {
 	Client  *os.File
 	Target  *os.File // nil: none could be had, End and Err say why
 	From    netip.AddrPort
+	Source  netip.Addr // of From: an IPv4 address, or an IPv6 network of 64 bits
 	Listen  netip.AddrPort
 	Forward string         // the target as it is configured
 	Dialed  netip.AddrPort // zero: none
@@ -57,10 +57,7 @@ const (
 	helloAwaited = int64(1e9)   // ns that a client whose target could not be had has to show that it is a check
 	checkConnect = int64(2e9)   // ns that a check's target has to accept
 	mostAwaited  = 64           // clients that are so waited for, of a tunnel
-	mostChecks   = 16           // checks at the same time, of a tunnel
 )
-
-var errTooManyChecks = errors.New("too many checks at the same time")
 
 // looking is how far it is known whether a flow is a check.
 type looking uint8
@@ -73,7 +70,7 @@ const (
 
 // checkCounts are those of a tunnel.
 type checkCounts struct {
-	now, awaited, total atomic.Int64
+	awaited, total atomic.Int64
 }
 
 // checked is what a flow needs while it is a check.
@@ -187,16 +184,11 @@ func (w *worker) awaitedNoMore(f *flow) {
 
 // takeOver hands a flow's sockets to the checker.
 func (w *worker) takeOver(f *flow) {
-	counts := &f.route.state.checks
-	counts.total.Add(1)
+	f.route.state.checks.total.Add(1)
 	f.look, f.isCheck = lookNever, true
-	if counts.now.Add(1) > mostChecks {
-		counts.now.Add(-1)
-		w.abort(f, EndCheck, errTooManyChecks)
-		return
-	}
 	c := Checked{
 		From:    f.client,
+		Source:  sourcePrefix(f.client.Addr()),
 		Listen:  w.listenAddr(f),
 		Forward: f.hopName(),
 		Dialed:  f.target,
@@ -288,7 +280,6 @@ func (w *worker) resume(f *flow) bool {
 	}
 	f.checked.close()
 	f.checked = nil
-	f.route.state.checks.now.Add(-1)
 	f.phase = phaseMoving
 	f.active = w.now
 	for s := client; s <= target; s++ {
@@ -344,10 +335,7 @@ func (c *checked) close() {
 // checkGone takes a flow that ends from the counts.
 func (w *worker) checkGone(f *flow) {
 	w.awaitedNoMore(f)
-	if f.checked != nil {
-		f.route.state.checks.now.Add(-1)
-		f.checked = nil
-	}
+	f.checked = nil
 }
 
 // recvHeader reads what may be a part of a PROXY header. Where checks are looked

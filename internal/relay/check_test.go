@@ -111,7 +111,7 @@ func TestCheckIsServed(t *testing.T) {
 	c, s := g.pair()
 	write(t, c, []byte(testHello+"?"))
 	check := checker.next(t)
-	if check.From != c.LocalAddr().(*net.TCPAddr).AddrPort() || check.Listen != g.addr || check.Dialed != addrOf(g.target) ||
+	if from := c.LocalAddr().(*net.TCPAddr).AddrPort(); check.From != from || check.Source != from.Addr() || check.Listen != g.addr || check.Dialed != addrOf(g.target) ||
 		check.Forward != addrOf(g.target).String() || check.End != "" || check.Sent != 0 || check.ToClient != nil || check.ToTarget != nil {
 		t.Errorf("the check is of %+v", check.Checked)
 	}
@@ -451,34 +451,6 @@ func TestCheckBehindProxyHeader(t *testing.T) {
 	c := dial(t, g.addr)
 	write(t, c, append(bytes.Clone(header), "data"...))
 	expect(t, g.accept(), append(bytes.Clone(onward), "data"...))
-}
-
-func TestChecksHaveABound(t *testing.T) {
-	nettest.CheckLeaks(t)
-	g, checker := checkRig(t, nil)
-	var running []*testCheck
-	for range mostChecks {
-		c, _ := g.pair()
-		write(t, c, []byte(testHello))
-		running = append(running, checker.next(t))
-	}
-	c, _ := g.pair()
-	write(t, c, []byte(testHello))
-	expectReset(t, c)
-	if r := g.expectReason(EndCheck); !errors.Is(r.Err, errTooManyChecks) {
-		t.Errorf("want too many checks as the reason, the record is %+v", r)
-	}
-	// Flows are not concerned.
-	c, s := g.pair()
-	write(t, c, []byte("flow"))
-	expect(t, s, []byte("flow"))
-	for _, check := range running {
-		check.goOn <- false
-	}
-	nettest.Eventually(t, patience, func() bool { return g.relay.Snapshot().FlowsNow == 1 }, func() string { return "checks stay" })
-	c, _ = g.pair()
-	write(t, c, []byte(testHello))
-	checker.next(t).goOn <- false
 }
 
 // The end of the relay is the end of its checks.
