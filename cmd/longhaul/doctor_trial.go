@@ -120,6 +120,10 @@ func (t trial) run(ctx context.Context) (doctor.Trial, error) {
 		}
 	}
 	summary, err := patiently(ctx, func() (measure.Summary, error) { return measure.Run(ctx, t.server, options) })
+	if errors.Is(err, measure.ErrCongestionControl) { // then by what it has
+		options.CongestionControl = ""
+		summary, err = patiently(ctx, func() (measure.Summary, error) { return measure.Run(ctx, t.server, options) })
+	}
 	if err != nil {
 		return doctor.Trial{}, err
 	}

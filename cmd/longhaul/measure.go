@@ -27,6 +27,8 @@ type measureFlags struct {
 	port                             uint16
 	listen                           string
 	duration, omit, reporting        time.Duration
+	limits                           measure.Limits // of the server
+	maxWindow                        string
 }
 
 func newMeasure(env *env) *cobra.Command {
@@ -52,6 +54,11 @@ ordinary iperf3 -s, and an ordinary iperf3 -c measures to --serve.`,
 			if !f.serve && f.tokens != "" {
 				return usageError(&hintError{errors.New("--tokens is the server's"), "the client's is --token"})
 			}
+			for _, name := range []string{"max-time", "max-streams", "max-window"} {
+				if !f.serve && cmd.Flags().Changed(name) {
+					return usageError(&hintError{fmt.Errorf("--%s is the server's", name), "use it with --serve, or leave it out"})
+				}
+			}
 			if f.serve {
 				return f.runServer(cmd, env)
 			}
@@ -65,6 +72,9 @@ ordinary iperf3 -s, and an ordinary iperf3 -c measures to --serve.`,
 	flags.BoolVar(&f.serve, "serve", false, "be the server, one test at a time")
 	flags.StringVar(&f.listen, "listen", "", "with --serve: `ADDRESS` to listen on (all)")
 	flags.StringVar(&f.tokens, "tokens", "", "with --serve: `FILE` of names and secrets")
+	flags.DurationVar(&f.limits.Duration, "max-time", 0, "with --serve: longest test (1m; a day with --tokens)")
+	flags.IntVar(&f.limits.Streams, "max-streams", 0, "with --serve: most --streams (64; 128 with --tokens)")
+	flags.StringVar(&f.maxWindow, "max-window", "", "with --serve: largest --window, a `SIZE`")
 	flags.StringVar(&f.token, "token", "", "`FILE` with a name and secret, for --tokens")
 	flags.Uint16Var(&f.port, "port", measure.DefaultPort, "the server's port")
 	flags.BoolVar(&f.receive, "receive", false, "have the server send")
@@ -88,21 +98,23 @@ ordinary iperf3 -s, and an ordinary iperf3 -c measures to --serve.`,
 	return cmd
 }
 
-// complete reads the flags that are text.
-func (f *measureFlags) complete(cmd *cobra.Command) error {
-	size := func(text, flag string, into *int64) error {
-		if text == "" {
-			return nil
-		}
-		n, err := config.ParseSize(text)
-		if err != nil {
-			return &hintError{fmt.Errorf("--%s: %w", flag, err), "write it like 1GiB"}
-		}
-		*into = int64(n)
+// readSize reads a flag that is a size, if it is there.
+func readSize(text, flag string, into *int64) error {
+	if text == "" {
 		return nil
 	}
+	n, err := config.ParseSize(text)
+	if err != nil {
+		return &hintError{fmt.Errorf("--%s: %w", flag, err), "write it like 1GiB"}
+	}
+	*into = int64(n)
+	return nil
+}
+
+// complete reads the flags that are text.
+func (f *measureFlags) complete(cmd *cobra.Command) error {
 	var window, write int64
-	err := errors.Join(size(f.amount, "bytes", &f.options.Bytes), size(f.window, "window", &window), size(f.write, "write", &write))
+	err := errors.Join(readSize(f.amount, "bytes", &f.options.Bytes), readSize(f.window, "window", &window), readSize(f.write, "write", &write))
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,9 @@ func (f *measureFlags) runServer(cmd *cobra.Command, env *env) error {
 			return usageError(err)
 		}
 	}
+	if err := f.completeLimits(cmd); err != nil {
+		return usageError(err)
+	}
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
 	var config net.ListenConfig
@@ -34,6 +37,7 @@ func (f *measureFlags) runServer(cmd *cobra.Command, env *env) error {
 	server := &measure.Server{
 		Version: version(),
 		Tokens:  tokens,
+		Limits:  f.limits,
 		Started: func(client net.Addr, p measure.Parameters) {
 			who, long := client.String(), fmt.Sprintf("%d s", p.Time)
 			if len(tokens) > 0 {
@@ -51,4 +55,21 @@ func (f *measureFlags) runServer(cmd *cobra.Command, env *env) error {
 		},
 	}
 	return server.Serve(ctx, l)
+}
+
+// completeLimits reads what clients may ask for.
+func (f *measureFlags) completeLimits(cmd *cobra.Command) error {
+	var window int64
+	if err := readSize(f.maxWindow, "max-window", &window); err != nil {
+		return err
+	}
+	f.limits.WindowBytes = int(window)
+	for name, zero := range map[string]bool{
+		"max-time": f.limits.Duration == 0, "max-streams": f.limits.Streams == 0, "max-window": window == 0,
+	} {
+		if zero && cmd.Flags().Changed(name) {
+			return &hintError{fmt.Errorf("--%s 0 allows no test", name), "leave it out for what is usual"}
+		}
+	}
+	return f.limits.Check()
 }

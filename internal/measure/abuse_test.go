@@ -214,7 +214,7 @@ func TestTooManyStreams(t *testing.T) {
 	nettest.CheckLeaks(t)
 	s, address, _ := startServer(t)
 	a := newAbuser(t, address)
-	conns := a.reach("running", Options{Streams: 2, Duration: time.Hour})
+	conns := a.reach("running", Options{Streams: 2, Duration: time.Minute})
 	expectClosed := func(conns []net.Conn, when string) {
 		t.Helper()
 		for _, conn := range conns {

@@ -79,6 +79,7 @@ type Control = func(network, address string, c syscall.RawConn) error
 const (
 	maxStreams    = 128
 	maxDuration   = 24 * time.Hour
+	maxOmit       = time.Minute
 	maxWriteBytes = 1 << 20
 	maxWindow     = 512 << 20
 )
@@ -118,7 +119,7 @@ func (o Options) Check() error {
 		return fmt.Errorf("%d streams: use 1 to %d", o.Streams, maxStreams)
 	case o.Duration < 0 || o.Duration > maxDuration || o.Duration%time.Second != 0:
 		return fmt.Errorf("a test of %v: use whole seconds up to %v", o.Duration, maxDuration)
-	case o.Omit < 0 || o.Omit > time.Minute || o.Omit%time.Second != 0:
+	case o.Omit < 0 || o.Omit > maxOmit || o.Omit%time.Second != 0:
 		return fmt.Errorf("a start of %v that does not count: use whole seconds up to a minute", o.Omit)
 	case o.AtOnce && o.Direction == Both:
 		return errors.New("the streams of both directions at once are told apart by their order")

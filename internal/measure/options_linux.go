@@ -3,6 +3,9 @@ package measure
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -62,6 +65,51 @@ func setCongestion(fd int, name string) error {
 		return fmt.Errorf("cannot set congestion control %s: %w", name, err)
 	}
 	return nil
+}
+
+// avoid has a socket not send by an algorithm that the system or a route may have
+// chosen for it.
+func avoid(fd int, name string) {
+	if now, err := tcpinfo.CongestionControl(fd); err != nil || now == name {
+		_ = setCongestion(fd, "reno") // which every kernel has
+	}
+}
+
+// allowedCongestion are the algorithms that sockets of any user may choose. The
+// system's own is among them.
+func allowedCongestion() []string {
+	b, err := os.ReadFile("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+	if err != nil {
+		return []string{"reno"}
+	}
+	return strings.Fields(string(b))
+}
+
+// tunedWindow is the largest window that takes no more memory than a socket that
+// the kernel tunes itself may.
+func tunedWindow(send, receive bool) int {
+	window := maxWindow
+	for name, counts := range map[string]bool{"tcp_wmem": send, "tcp_rmem": receive} {
+		if counts {
+			window = min(window, half(name))
+		}
+	}
+	return window
+}
+
+// half is half of the largest size that a sysctl has: the kernel makes a buffer
+// twice what is asked for.
+func half(sysctl string) int {
+	b, err := os.ReadFile("/proc/sys/net/ipv4/" + sysctl)
+	sizes := strings.Fields(string(b))
+	if err != nil || len(sizes) != 3 {
+		return usualWindow
+	}
+	n, err := strconv.Atoi(sizes[2])
+	if err != nil {
+		return usualWindow
+	}
+	return n / 2
 }
 
 // unacknowledged is how much of what was written the other side has not got.

@@ -28,6 +28,15 @@ func setOptions(fd int, p Parameters) error {
 // setCongestion has nothing to set: setOptions has refused before.
 func setCongestion(int, string) error { return nil }
 
+// avoid has nothing to set.
+func avoid(int, string) {}
+
+// allowedCongestion are none: none can be set.
+func allowedCongestion() []string { return nil }
+
+// tunedWindow is what is usual elsewhere.
+func tunedWindow(bool, bool) int { return usualWindow }
+
 // setLowWater leaves it to the system when a reader is woken.
 func setLowWater(int, int) {}
 

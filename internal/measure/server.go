@@ -25,6 +25,8 @@ type Server struct {
 	// Tokens are what a client must show one of, if there are any.
 	Tokens []Token
 
+	Limits Limits // of what clients may ask for
+
 	mu       sync.Mutex
 	tests    map[cookie]*serverTest // that have been agreed on
 	unplaced []net.Conn             // not known yet to belong to a test, the oldest first
@@ -204,11 +206,11 @@ func (s *Server) end(t *serverTest) {
 // run is a test from its streams to its last step.
 func (t *serverTest) run(ctx context.Context, s *Server) error {
 	defer func() { t.streams.close() }()
-	if err := t.begin(ctx); err != nil {
+	if err := t.begin(ctx, s); err != nil {
 		return err
 	}
 	cpu := startCPU()
-	elapsed, err := t.move(ctx)
+	elapsed, err := t.move(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -241,48 +243,6 @@ func (t *serverTest) run(ctx context.Context, s *Server) error {
 	return err
 }
 
-// refusal is why a server does not serve a test, with iperf3's number for it.
-type refusal struct {
-	error
-	number byte
-}
-
-func (r *refusal) Unwrap() error { return r.error }
-
-// The numbers of iperf3's errors that fit, as its client prints them.
-const (
-	iperfTooLong       = 5   // "test duration too long"
-	iperfStreams       = 6   // "number of parallel streams too large"
-	iperfBlockSize     = 7   // "block size too large"
-	iperfBuffer        = 8   // "socket buffer size too large"
-	iperfUnimplemented = 13  // "an option you are trying to set is not implemented yet"
-	iperfUnauthorized  = 142 // "test authorization failed"
-)
-
-// check refuses what a server does not do, or not so much of.
-func (p Parameters) check() error {
-	refuse := func(number byte, format string, args ...any) error {
-		return &refusal{fmt.Errorf(format, args...), number}
-	}
-	switch {
-	case p.UDP || p.SCTP || !p.TCP:
-		return refuse(iperfUnimplemented, "only TCP is measured")
-	case p.Parallel < 1 || p.Parallel > maxStreams:
-		return refuse(iperfStreams, "%d streams: up to %d are served", p.Parallel, maxStreams)
-	case p.Length < 1 || p.Length > maxWriteBytes:
-		return refuse(iperfBlockSize, "writes of %d bytes: up to %d are served", p.Length, maxWriteBytes)
-	case p.Window < 0 || p.Window > maxWindow:
-		return refuse(iperfBuffer, "a window of %d bytes: up to %d are served", p.Window, maxWindow)
-	case p.Time < 0 || p.Time > int(maxDuration/time.Second) || p.Omit < 0 || p.Omit > 60:
-		return refuse(iperfTooLong, "a test of %d s: up to %v are served", p.Time, maxDuration)
-	case p.Longhaul != nil && (p.sampling() < minSampling || p.sampling() > maxSampling):
-		return refuse(iperfUnimplemented, "a sample every %v: %v to %v are served", p.sampling(), minSampling, maxSampling)
-	case p.Bytes < 0 || p.Blocks < 0:
-		return refuse(iperfUnimplemented, "a test of less than nothing")
-	}
-	return nil
-}
-
 // sampling is the time between two samples.
 func (p Parameters) sampling() time.Duration {
 	if p.Longhaul == nil {
@@ -302,7 +262,7 @@ func (t *serverTest) agree(s *Server) error {
 	if err := readMessage(t.control, maxRequest, &t.parameters); err != nil {
 		return err
 	}
-	err := t.parameters.check()
+	err := s.check(t.parameters)
 	if err == nil && len(s.Tokens) > 0 {
 		if t.token, err = s.askForToken(t.control, t.cookie, t.parameters); errors.Is(err, errNoToken) || errors.Is(err, errWrongToken) {
 			err = &refusal{err, iperfUnauthorized}
@@ -310,12 +270,7 @@ func (t *serverTest) agree(s *Server) error {
 	}
 	var refused *refusal
 	if errors.As(err, &refused) {
-		// iperf3 reads its error's number and the system's, and says what it
-		// knows of them; a longhaul reads on.
-		_, _ = t.control.Write([]byte{byte(0xff & int(serverError)), 0, 0, 0, refused.number, 0, 0, 0, 0})
-		if t.parameters.Longhaul != nil {
-			_, _ = io.WriteString(t.control, err.Error())
-		}
+		t.refuse(refused)
 	}
 	if err != nil {
 		return err
@@ -324,7 +279,7 @@ func (t *serverTest) agree(s *Server) error {
 }
 
 // begin waits for the test's streams.
-func (t *serverTest) begin(ctx context.Context) error {
+func (t *serverTest) begin(ctx context.Context, s *Server) error {
 	if err := writeState(t.control, createStreams); err != nil {
 		return err
 	}
@@ -336,6 +291,10 @@ func (t *serverTest) begin(ctx context.Context) error {
 	if t.parameters.Bytes > 0 {
 		sent = &budget{}
 		sent.left.Store(t.parameters.Bytes)
+	}
+	options := t.parameters
+	if !s.allowsCongestion(options.Congestion) {
+		options.Congestion = "" // only the client sends
 	}
 	conns, err := t.await(ctx, len(directions)*t.parameters.Parallel)
 	for i, a := range conns {
@@ -351,7 +310,12 @@ func (t *serverTest) begin(ctx context.Context) error {
 		t.streams = append(t.streams, st)
 		// What cannot be had on this side is the client's to see: the test goes
 		// on without.
-		_ = st.raw.Control(func(fd uintptr) { _ = setOptions(int(fd), t.parameters) })
+		_ = st.raw.Control(func(fd uintptr) {
+			if len(s.Tokens) == 0 {
+				avoid(int(fd), brutal)
+			}
+			_ = setOptions(int(fd), options)
+		})
 	}
 	if err != nil {
 		return err
@@ -393,14 +357,14 @@ func (t *serverTest) await(ctx context.Context, n int) (conns []arrival, err err
 }
 
 // move has data go until the client says that it is enough.
-func (t *serverTest) move(ctx context.Context) (time.Duration, error) {
+func (t *serverTest) move(ctx context.Context, s *Server) (time.Duration, error) {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	t.ready()
 	endWatch := t.watchBoth(running, time.Hour, t.parameters.sampling(), nil)
 	// A stream that fails is the client's to notice: it may have ended it.
 	ended := t.streams.run(func(error) {})
-	err := t.awaitEnd()
+	err := t.awaitEnd(s)
 	endWatch()
 	elapsed := time.Since(t.start)
 	if err == nil {
@@ -416,17 +380,24 @@ func (t *serverTest) move(ctx context.Context) (time.Duration, error) {
 const stallPatience = 60 * time.Second
 
 // awaitEnd waits for the client to say that it is enough.
-func (t *serverTest) awaitEnd() error {
-	patience := stallPatience
-	if t.parameters.Time > 0 {
+func (t *serverTest) awaitEnd(s *Server) error {
+	timed, patience := t.parameters.Time > 0, stallPatience
+	if timed {
 		patience = time.Duration(t.parameters.Time+t.parameters.Omit)*time.Second + controlPatience
 	}
+	most := s.limits(t.parameters).Duration
 	for before := int64(-1); ; {
-		_, err := t.expect(patience, testEnd)
+		wait := patience
+		if !timed {
+			wait = min(patience, time.Until(t.begun.Add(most)))
+		}
+		_, err := t.expect(wait, testEnd)
 		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && !timed && time.Since(t.begun) >= most:
+			return t.interrupt(&refusal{fmt.Errorf("it is not over after %v: %s", most, s.allows(most, "--max-time")), iperfTooLong})
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			moved := t.streams.moved()
-			if t.parameters.Time == 0 && moved > before {
+			if !timed && moved > before {
 				before = moved
 				continue
 			}
@@ -436,4 +407,26 @@ func (t *serverTest) awaitEnd() error {
 		}
 		return err
 	}
+}
+
+// refuse tells the client why it is not served.
+func (t *serverTest) refuse(why *refusal) {
+	// iperf3 reads its error's number and the system's, and says what it knows
+	// of them; a longhaul reads on.
+	_, _ = t.control.Write([]byte{byte(0xff & int(serverError)), 0, 0, 0, why.number, 0, 0, 0, 0})
+	if t.parameters.Longhaul != nil {
+		_, _ = io.WriteString(t.control, why.Error())
+	}
+}
+
+// interrupt tells the client why its test is over, before the end of its streams
+// does.
+func (t *serverTest) interrupt(why *refusal) error {
+	_ = t.control.SetDeadline(time.Now().Add(time.Second))
+	t.refuse(why)
+	if control, ok := t.control.(*net.TCPConn); ok {
+		_ = control.CloseWrite()
+	}
+	_, _ = io.Copy(io.Discard, t.control)
+	return why
 }

@@ -151,7 +151,10 @@ func (t *test) listen() (gone <-chan error, end func()) {
 	go func() {
 		defer close(done)
 		defer close(told)
-		if _, err := readState(t.control); !errors.Is(err, os.ErrDeadlineExceeded) {
+		switch got, err := readState(t.control); {
+		case err == nil && got == serverError:
+			told <- t.readRefusal()
+		case !errors.Is(err, os.ErrDeadlineExceeded):
 			told <- errEnded
 		}
 	}()
@@ -175,10 +178,13 @@ func (t *test) readRefusal() error {
 			text[i] = '?'
 		}
 	}
-	if len(text) > 0 {
+	number := binary.BigEndian.Uint32(numbers[:])
+	switch {
+	case len(text) > 0 && number == iperfCongestion:
+		return fmt.Errorf("%w: %s", ErrCongestionControl, text)
+	case len(text) > 0:
 		return fmt.Errorf("it refuses the test: %s", text)
-	}
-	if number := binary.BigEndian.Uint32(numbers[:]); number != iperfUnauthorized {
+	case number != iperfUnauthorized:
 		return fmt.Errorf("it refuses the test: iperf3's error %d", number)
 	}
 	return errors.New("it refuses the test: we are not authorized")
@@ -187,6 +193,9 @@ func (t *test) readRefusal() error {
 // Errors that callers tell apart.
 var (
 	// ErrBusy: the server is running another test.
-	ErrBusy  = errors.New("the server is busy with another test")
+	ErrBusy = errors.New("the server is busy with another test")
+	// ErrCongestionControl: the server does not send as the client asks.
+	ErrCongestionControl = errors.New("it refuses the test")
+
 	errEnded = errors.New("the other side ended the test")
 )
