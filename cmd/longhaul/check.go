@@ -35,7 +35,9 @@ every relay unaltered in both directions, with round-trip time, goodput and
 loss. The target is connected to, and sent nothing.
 
 The relays of a chain share a key (check.key_file in their configuration), which
---new-key makes; nobody else can have them answer.
+--new-key makes; nobody else can have them answer. The file may hold two keys, a
+line each: a relay asks with the first and answers under both, so that the key
+can be changed while checks go on. Their clocks must agree within 2 minutes.
 
 Exit codes: 0 whole, 1 broken, or it could not be checked, 2 wrong command
 line, 3 whole, but a leg loses segments.`,

@@ -49,7 +49,7 @@ type checkSettings struct {
 	tunnel    string
 	forward   string
 	check     config.Check
-	key       check.Key
+	keys      check.Keys
 	proxyOut  relay.ProxyVersion
 	transport relay.Transport
 }
@@ -92,7 +92,7 @@ func (c *checks) equip(from *config.Config, tunnels []relay.Tunnel) error {
 		}
 		if settings.check.Enabled && settings.check.KeyFile != "" {
 			var err error
-			if settings.key, err = check.LoadKey(settings.check.KeyFile); err != nil {
+			if settings.keys, err = check.LoadKeys(settings.check.KeyFile); err != nil {
 				return fmt.Errorf("tunnel %s: %w", t.Name, keyHint(err))
 			}
 		}
@@ -104,7 +104,7 @@ func (c *checks) equip(from *config.Config, tunnels []relay.Tunnel) error {
 			t.Checker = one.checker
 		}
 		if from.Tunnels[i].Health.Check == config.HealthEndToEnd {
-			t.Health.Probe = check.Health{Key: settings.key, Preamble: string(checkPreamble(t.ProxyOut))}
+			t.Health.Probe = check.Health{Key: settings.keys.First, Preamble: string(checkPreamble(t.ProxyOut))}
 		}
 		c.next[t.Name] = one
 	}
@@ -114,7 +114,7 @@ func (c *checks) equip(from *config.Config, tunnels []relay.Tunnel) error {
 func (c *checks) make(settings checkSettings, hops []relay.Target) *tunnelCheck {
 	t := &tunnelCheck{checkSettings: settings, self: c.self, log: c.log, hops: slices.Clone(hops), turn: make(chan struct{}, 1)}
 	t.self.Tunnel = settings.tunnel
-	if !settings.key.IsZero() {
+	if !settings.keys.First.IsZero() {
 		t.checker = t.newChecker(c.memory)
 	}
 	return t
@@ -240,7 +240,7 @@ func (t *tunnelCheck) run(ctx context.Context, bytes int64) (*check.Report, erro
 	for i, hop := range t.hops {
 		within, cancel := context.WithTimeout(ctx, checkMost)
 		chains[i] = check.Walk{
-			Self: t.self, Forward: hop.String(), Next: check.Next(t.check.Next), Key: t.key, Bytes: bytes,
+			Self: t.self, Forward: hop.String(), Next: check.Next(t.check.Next), Key: t.keys.First, Bytes: bytes,
 			Dial: func(ctx context.Context) (check.Conn, netip.AddrPort, error) { return t.dial(ctx, hop) },
 		}.Run(within)
 		cancel()
@@ -294,7 +294,7 @@ func (c *relayChecker) Serve(ctx context.Context, flow relay.Checked) bool {
 }
 
 func (t *tunnelCheck) newChecker(memory *check.Memory) *relayChecker {
-	server := &check.Server{Identity: t.self, Key: t.key, Next: check.Next(t.check.Next),
+	server := &check.Server{Identity: t.self, Keys: t.keys, Next: check.Next(t.check.Next),
 		Dial: func(ctx context.Context, to netip.AddrPort) (check.Conn, error) { return t.dialAddress(ctx, to) }}
 	var strangers, refused pause
 	server.Guard = check.NewGuard(memory, func(what string, peer netip.AddrPort) {
@@ -304,7 +304,7 @@ func (t *tunnelCheck) newChecker(memory *check.Memory) *relayChecker {
 	})
 	return &relayChecker{
 		recognize: func(first []byte) relay.Recognition {
-			switch server.Key.Recognize(first) {
+			switch server.Keys.Recognize(first) {
 			case check.IsHello:
 				return relay.IsCheck
 			case check.MaybeHello:
@@ -376,7 +376,7 @@ func keyHint(err error) error {
 
 // checkKeyFile is what the configuration asks about a key file.
 func checkKeyFile(path string) (problem, fix string) {
-	_, err := check.LoadKey(keyFileNow(path))
+	_, err := check.LoadKeys(keyFileNow(path))
 	var bad *check.KeyError
 	if errors.As(err, &bad) {
 		return bad.Problem, bad.Fix

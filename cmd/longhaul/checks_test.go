@@ -26,7 +26,7 @@ import (
 func TestStrangersChecksAreForwarded(t *testing.T) {
 	var log strings.Builder
 	c := newChecks(slog.New(slog.NewTextHandler(&log, nil)))
-	mine := c.make(checkSettings{tunnel: "t", key: check.NewKey()}, nil).checker
+	mine := c.make(checkSettings{tunnel: "t", keys: check.Keys{First: check.NewKey()}}, nil).checker
 	var hello []byte
 	stranger := check.Walk{Next: check.NextRelay, Key: check.NewKey(), Bytes: check.MinBytes,
 		Dial: func(context.Context) (check.Conn, netip.AddrPort, error) {

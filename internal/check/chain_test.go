@@ -204,7 +204,7 @@ var testKey = NewKey()
 
 func server(name string, next Next) Server {
 	return Server{
-		Identity: Identity{Version: "test", Host: name, Tunnel: "t", Instance: name}, Key: testKey, Next: next,
+		Identity: Identity{Version: "test", Host: name, Tunnel: "t", Instance: name}, Keys: Keys{First: testKey}, Next: next,
 		Guard: newGuard(NewMemory()),
 	}
 }
@@ -214,10 +214,15 @@ func newGuard(m *Memory) *Guard { return NewGuard(m, func(string, netip.AddrPort
 // walk checks a chain that begins at an address.
 func (s *stand) walk(to netip.AddrPort, next Next, bytes int64) Chain {
 	s.t.Helper()
+	return s.walkWith(testKey, to, next, bytes)
+}
+
+func (s *stand) walkWith(key Key, to netip.AddrPort, next Next, bytes int64) Chain {
+	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
 	return Walk{
-		Self: Identity{Host: "here", Instance: "here"}, Forward: to.String(), Next: next, Key: testKey, Bytes: bytes,
+		Self: Identity{Host: "here", Instance: "here"}, Forward: to.String(), Next: next, Key: key, Bytes: bytes,
 		Dial: func(ctx context.Context) (Conn, netip.AddrPort, error) {
 			conn, err := dialTCP(ctx, to)
 			return conn, to, err

@@ -335,3 +335,35 @@ func TestCheckersWithoutStamps(t *testing.T) {
 		t.Errorf("%+v", chain.Fault)
 	}
 }
+
+// A relay answers under both of its keys and asks with the first, so whichever of
+// the two each of a chain has first, all understand each other.
+func TestTwoKeys(t *testing.T) {
+	s := newStand(t)
+	fresh := NewKey()
+	both := []Keys{{testKey, fresh}, {fresh, testKey}}
+	target := s.target()
+	for _, ofB := range both {
+		for _, ofC := range both {
+			c := server("c", NextTarget)
+			c.Keys = ofC
+			b := server("b", NextRelay)
+			b.Keys = ofB
+			to := s.relay(b, s.relay(c, target))
+			for _, key := range []Key{testKey, fresh} {
+				if chain := s.walkWith(key, to, NextRelay, MinBytes); chain.State != Whole || len(chain.Hops) != 3 {
+					t.Errorf("%+v", chain.Fault)
+				}
+			}
+			third := NewKey()
+			if b.Keys.Recognize(third.hello(stampedNonce(time.Now()))) != NoHello {
+				t.Error("a third key is taken")
+			}
+		}
+	}
+	one := Keys{First: testKey}
+	var none Key
+	if one.Recognize(none.hello(stampedNonce(time.Now()))) != NoHello {
+		t.Error("the key that is missing is one")
+	}
+}

@@ -77,9 +77,9 @@ const (
 	IsHello
 )
 
-// Recognize says whether a connection begins with a hello under this key. It
-// needs no more than [HelloBytes].
-func (k *Key) Recognize(first []byte) Recognition {
+// Recognize says whether a connection begins with a hello under one of the keys.
+// It needs no more than [HelloBytes].
+func (k *Keys) Recognize(first []byte) Recognition {
 	if len(first) < HelloBytes {
 		n := min(len(first), magicBytes)
 		if string(first[:n]) == helloMagic[:n] {
@@ -87,7 +87,7 @@ func (k *Key) Recognize(first []byte) Recognition {
 		}
 		return NoHello
 	}
-	if _, _, ok := k.openHello(first[:HelloBytes]); ok {
+	if _, _, _, ok := k.openHello(first[:HelloBytes]); ok {
 		return IsHello
 	}
 	return NoHello
@@ -98,16 +98,21 @@ func (k *Key) hello(n nonce) []byte {
 	return bytes.Repeat(append(b, k.tag(tagHello, n, b)...), copies)
 }
 
-// openHello reads a hello of HelloBytes.
-func (k *Key) openHello(b []byte) (n nonce, d damage, ok bool) {
+// openHello reads a hello of HelloBytes, and says whose key it has.
+func (k *Keys) openHello(b []byte) (n nonce, key *Key, d damage, ok bool) {
 	whole, ok := repair(b, helloBytes, helloMagic, func(one []byte) bool {
 		body := one[:helloBytes-tagBytes]
-		return hmac.Equal(one[len(body):], k.tag(tagHello, nonce(body[magicBytes:]), body))
+		for _, key = range []*Key{&k.First, &k.Second} {
+			if !key.IsZero() && hmac.Equal(one[len(body):], key.tag(tagHello, nonce(body[magicBytes:]), body)) {
+				return true
+			}
+		}
+		return false
 	})
 	if !ok {
-		return n, d, false
+		return n, nil, d, false
 	}
-	return nonce(whole[magicBytes:]), compare(b, bytes.Repeat(whole, copies)), true
+	return nonce(whole[magicBytes:]), key, compare(b, bytes.Repeat(whole, copies)), true
 }
 
 // reply is what a relay says to a hello.

@@ -13,35 +13,35 @@ func TestRecognize(t *testing.T) {
 	if len(hello) != HelloBytes {
 		t.Fatalf("a hello has %d bytes", len(hello))
 	}
-	other := NewKey()
+	keys := Keys{NewKey(), key} // whichever it is
 	for i := range hello {
-		if got := key.Recognize(hello[:i]); got != MaybeHello {
+		if got := keys.Recognize(hello[:i]); got != MaybeHello {
 			t.Errorf("%d bytes of a hello: %v", i, got)
 		}
 		wrong := bytes.Clone(hello)
 		wrong[i] ^= 1
-		if got := key.Recognize(wrong); got != IsHello {
+		if got := keys.Recognize(wrong); got != IsHello {
 			t.Errorf("with byte %d altered: %v", i, got)
 		}
-		_, d, ok := key.openHello(wrong)
+		_, _, d, ok := keys.openHello(wrong)
 		if !ok || d.first != i || d.count != 1 {
 			t.Errorf("with byte %d altered: %+v %v", i, d, ok)
 		}
 	}
-	if got := key.Recognize(hello); got != IsHello {
+	if got := keys.Recognize(hello); got != IsHello {
 		t.Errorf("a hello: %v", got)
 	}
-	if got := key.Recognize(append(hello, "more"...)); got != IsHello {
+	if got := keys.Recognize(append(hello, "more"...)); got != IsHello {
 		t.Errorf("a hello with more: %v", got)
 	}
-	if got := other.Recognize(hello); got != NoHello {
+	if got := (&Keys{First: NewKey()}).Recognize(hello); got != NoHello {
 		t.Errorf("a hello of another key: %v", got)
 	}
 	if !Resembles(hello) || Resembles([]byte("GET / HTTP/1.1")) {
 		t.Error("what resembles a hello is not known")
 	}
 	for _, first := range []string{"GET / HTTP/1.1\r\n", "\x16\x03\x01", "\xf1x", strings.Repeat("x", 200), helloMagic + strings.Repeat("\x00", 200)} {
-		if got := key.Recognize([]byte(first)); got != NoHello {
+		if got := keys.Recognize([]byte(first)); got != NoHello {
 			t.Errorf("%.20q: %v", first, got)
 		}
 	}
@@ -78,20 +78,21 @@ func TestFindReply(t *testing.T) {
 
 func FuzzHello(f *testing.F) {
 	key := keyOf([secretBytes]byte{1})
+	keys := Keys{key, keyOf([secretBytes]byte{4})}
 	hello := key.hello(nonce{2})
 	f.Add(hello)
 	f.Add(hello[:50])
 	f.Add([]byte(strings.Repeat(helloMagic, 30)))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		switch key.Recognize(b) {
+		switch keys.Recognize(b) {
 		case MaybeHello:
 			if len(b) >= HelloBytes || !strings.HasPrefix(helloMagic, string(b[:min(len(b), magicBytes)])) {
 				t.Errorf("%q may be a hello", b)
 			}
 		case IsHello:
 			// Only who has the key makes one: this is the seed's, with damage.
-			n, d, ok := key.openHello(b[:HelloBytes])
-			if !ok || n != (nonce{2}) || d.count > HelloBytes {
+			n, by, d, ok := keys.openHello(b[:HelloBytes])
+			if !ok || n != (nonce{2}) || *by != key || d.count > HelloBytes {
 				t.Errorf("%q is a hello with nonce %x, %+v", b, n, d)
 			}
 		}

@@ -27,6 +27,13 @@ type Key struct {
 	auth   [secretBytes]byte // of hellos and their replies
 }
 
+// Keys are those of a key file. A relay asks with the first and answers under
+// both, so that they can be changed while checks go on.
+type Keys struct {
+	First  Key
+	Second Key // zero: there is none
+}
+
 // String keeps the secret out of logs.
 func (Key) String() string { return "(secret)" }
 
@@ -68,7 +75,7 @@ func (k Key) Create(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return &KeyError{path + " exists", "choose another name, or remove it first: relays that use it would no longer understand each other"}
+		return &KeyError{path + " exists", "choose another name; docs/check.md tells how to change the key of relays that use it"}
 	case err != nil:
 		return err
 	}
@@ -85,20 +92,20 @@ func (k Key) Create(path string) error {
 // service's user in by an access control list, which shows as the group's bits.
 const Credentials = "/run/credentials/"
 
-// LoadKey reads a key file. The error is a [*KeyError] unless the file cannot
+// LoadKeys reads a key file. The error is a [*KeyError] unless the file cannot
 // be read at all.
-func LoadKey(path string) (Key, error) {
+func LoadKeys(path string) (Keys, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Key{}, &KeyError{"there is no key file " + path, "make one with longhaul check --new-key " + path + ", and copy it to every relay of the chain"}
+		return Keys{}, &KeyError{"there is no key file " + path, "make one with longhaul check --new-key " + path + ", and copy it to every relay of the chain"}
 	}
 	if err != nil {
-		return Key{}, unreadable(path, err)
+		return Keys{}, unreadable(path, err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return Key{}, unreadable(path, err)
+		return Keys{}, unreadable(path, err)
 	}
 	others := fs.FileMode(0o077)
 	if strings.HasPrefix(path, Credentials) {
@@ -106,22 +113,22 @@ func LoadKey(path string) (Key, error) {
 	}
 	switch {
 	case !info.Mode().IsRegular():
-		return Key{}, &KeyError{path + " is no file", "name the file with the key"}
+		return Keys{}, &KeyError{path + " is no file", "name the file with the key"}
 	case info.Mode()&others != 0:
-		return Key{}, &KeyError{
+		return Keys{}, &KeyError{
 			fmt.Sprintf("the key file %s is open to others (mode %#o)", path, info.Mode().Perm()),
 			"run chmod 600 " + path + "; if others could read it meanwhile, make a new key for all relays",
 		}
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
 	if err != nil {
-		return Key{}, unreadable(path, err)
+		return Keys{}, unreadable(path, err)
 	}
-	k, err := parseKey(text)
+	keys, err := parseKeys(text)
 	if err != nil {
-		return Key{}, &KeyError{path + " holds no key: " + err.Error(), "make one with longhaul check --new-key FILE, and copy that file as it is"}
+		return Keys{}, &KeyError{path + " is no key file: " + err.Error(), "make one with longhaul check --new-key FILE; docs/check.md tells how to change a key"}
 	}
-	return k, nil
+	return keys, nil
 }
 
 func unreadable(path string, err error) error {
@@ -136,12 +143,12 @@ func unreadable(path string, err error) error {
 	return &KeyError{fmt.Sprintf("the key file %s cannot be read: %v", path, err), fix}
 }
 
-// parseKey reads what Create wrote: one line with a key, others are comments.
-func parseKey(text []byte) (Key, error) {
+// parseKeys reads what Create wrote, once or twice: a line for each key, others
+// are comments.
+func parseKeys(text []byte) (keys Keys, err error) {
 	if len(text) > maxKeyFile {
-		return Key{}, fmt.Errorf("it has more than %d bytes", maxKeyFile)
+		return Keys{}, fmt.Errorf("it has more than %d bytes", maxKeyFile)
 	}
-	var key Key
 	for line := range bytes.Lines(text) {
 		word := strings.TrimSpace(string(line))
 		if word == "" || strings.HasPrefix(word, "#") {
@@ -151,16 +158,24 @@ func parseKey(text []byte) (Key, error) {
 		secret, err := base64.RawURLEncoding.DecodeString(encoded)
 		switch {
 		case !ok:
-			return Key{}, errors.New("a line begins with neither " + keyPrefix + " nor #")
+			return Keys{}, errors.New("a line begins with neither " + keyPrefix + " nor #")
 		case err != nil || len(secret) != secretBytes:
-			return Key{}, fmt.Errorf("what follows %s are not %d bytes in base64url", keyPrefix, secretBytes)
-		case !key.IsZero():
-			return Key{}, errors.New("it has two keys")
+			return Keys{}, fmt.Errorf("what follows %s are not %d bytes in base64url", keyPrefix, secretBytes)
 		}
-		key = keyOf([secretBytes]byte(secret))
+		key := keyOf([secretBytes]byte(secret))
+		switch {
+		case keys.First.IsZero():
+			keys.First = key
+		case !keys.Second.IsZero():
+			return Keys{}, errors.New("it has more than two keys")
+		case key == keys.First:
+			return Keys{}, errors.New("it has the same key twice")
+		default:
+			keys.Second = key
+		}
 	}
-	if key.IsZero() {
-		return Key{}, fmt.Errorf("no line begins with %s", keyPrefix)
+	if keys.First.IsZero() {
+		return Keys{}, fmt.Errorf("no line begins with %s", keyPrefix)
 	}
-	return key, nil
+	return keys, nil
 }

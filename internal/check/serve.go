@@ -26,7 +26,7 @@ type Identity struct {
 // Server answers checks on the connections of a tunnel.
 type Server struct {
 	Identity
-	Key   Key
+	Keys  Keys
 	Next  Next
 	Guard *Guard
 
@@ -101,7 +101,7 @@ func (s *Server) welcome(f *Flow, p *place) *session {
 	if _, err := io.ReadFull(f.Client, hello); err != nil {
 		return nil
 	}
-	asker, damage, ok := s.Key.openHello(hello)
+	asker, key, damage, ok := s.Keys.openHello(hello)
 	if !ok {
 		return nil
 	}
@@ -127,11 +127,11 @@ func (s *Server) welcome(f *Flow, p *place) *session {
 	if answer.refuse != noRefusal {
 		_ = f.Client.SetWriteDeadline(time.Now().Add(wait.refuse))
 	}
-	if _, err := f.Client.Write(s.Key.reply(asker, answer)); err != nil || answer.refuse != noRefusal {
+	if _, err := f.Client.Write(key.reply(asker, answer)); err != nil || answer.refuse != noRefusal {
 		return nil
 	}
 	f.Before = 0
-	return newSession(f.Client, &s.Key, asker, mine, true)
+	return newSession(f.Client, key, asker, mine, true)
 }
 
 // converse carries out the requests of a session, until the flow is to go on,
@@ -242,7 +242,7 @@ func (s *Server) next(ctx context.Context, f *Flow, o order) *leg {
 	l := &leg{Dialed: f.Dialed}
 	if f.Target == nil {
 		l.Trouble = &trouble{Reason: f.Reason, Detail: clean(f.Detail)}
-	} else if session := look(f.Target, &s.Key, o, l); session != nil {
+	} else if session := look(f.Target, &s.Keys.First, o, l); session != nil {
 		if err := session.send(kindAgain, nil); err != nil {
 			l.Trouble = troubleOf(err, Stalled)
 		}
@@ -262,7 +262,7 @@ func (s *Server) next(ctx context.Context, f *Flow, o order) *leg {
 		defer closeWith(ctx, conn)()
 		first := l.Trouble
 		*l = leg{Dialed: f.Dialed}
-		if session := look(conn, &s.Key, o, l); session != nil {
+		if session := look(conn, &s.Keys.First, o, l); session != nil {
 			_ = session.send(kindBye, nil)
 			if l.Answer.Reason == "" {
 				l.Trouble = first // it works now: the first connection was cut all the same

@@ -146,7 +146,7 @@ func FuzzFrames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		mine := nonce{2}
 		client := &tape{Reader: io.MultiReader(bytes.NewReader(key.hello(mine)), bytes.NewReader(b))}
-		server := Server{Key: key, Next: NextRelay, Guard: newGuard(NewMemory())}
+		server := Server{Keys: Keys{First: key}, Next: NextRelay, Guard: newGuard(NewMemory())}
 		if server.Serve(t.Context(), Flow{Client: client, Reason: Refused}) {
 			t.Error("it goes on, and leads nowhere")
 		}

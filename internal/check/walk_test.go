@@ -77,7 +77,7 @@ func TestBrokenChains(t *testing.T) {
 		}, Reset, 2, "and then reset it"},
 		{"a relay with another key", func(s *stand) (Chain, string, string) {
 			other := server("b", NextTarget)
-			other.Key = NewKey()
+			other.Keys.First = NewKey()
 			to := s.relay(other, s.target())
 			return s.walk(to, NextRelay, MinBytes), "here", to.String()
 		}, Closed, 1, "and then ended it"}, // a real one would forward the hello

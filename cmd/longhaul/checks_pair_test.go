@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,11 +24,15 @@ import (
 // relayPair are two relays: the first asks the second about its health, by way of
 // a proxy of the test.
 type relayPair struct {
-	t                testing.TB
-	dir              string
-	first, second    *exec.Cmd
-	said             string // file with what the first one says
-	proxied, onwards string // addresses of the proxy, and of the second relay
+	t       testing.TB
+	dir     string
+	relays  map[string]pairRelay // "first" and "second"
+	onwards string               // address of the second
+}
+
+type pairRelay struct {
+	cmd  *exec.Cmd
+	said string // file with what it says
 }
 
 const pairPatience = time.Minute
@@ -36,13 +41,12 @@ const pairPatience = time.Minute
 // proxy and the first bytes of it, before they go on to the second relay.
 func startPair(t *testing.T, key string, before func(first []byte, onwards string)) *relayPair {
 	t.Helper()
-	p := &relayPair{t: t, dir: t.TempDir(), onwards: nettest.FreeAddress(t, "127.0.0.1")}
+	p := &relayPair{t: t, dir: t.TempDir(), relays: map[string]pairRelay{}, onwards: nettest.FreeAddress(t, "127.0.0.1")}
 	target := listenEcho(t)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.proxied = l.Addr().String()
 	t.Cleanup(tcpserver.Serve(l, func(conn net.Conn) {
 		hello := make([]byte, check.HelloBytes)
 		if _, err := io.ReadFull(conn, hello); err != nil {
@@ -66,11 +70,11 @@ func startPair(t *testing.T, key string, before func(first []byte, onwards strin
 		second.Close()
 		back.Wait()
 	}))
-	p.second, _ = p.start("second", key, fmt.Sprintf("{name: t, listen: %q, forward: %q, check: {key_file: %q}}",
+	p.start("second", key, fmt.Sprintf("{name: t, listen: %q, forward: %v, check: {key_file: %q}}",
 		p.onwards, target.Addr(), p.key("second")))
-	p.first, p.said = p.start("first", key, fmt.Sprintf(
-		"{name: t, listen: %q, forward: %q, check: {key_file: %q, next: relay}, health: {check: end-to-end, interval: 100ms, timeout: 10s, fall: 1}}",
-		nettest.FreeAddress(t, "127.0.0.1"), p.proxied, p.key("first")))
+	p.start("first", key, fmt.Sprintf(
+		"{name: t, listen: %q, forward: %v, check: {key_file: %q, next: relay}, health: {check: end-to-end, interval: 100ms, timeout: 10s, fall: 1}}",
+		nettest.FreeAddress(t, "127.0.0.1"), l.Addr(), p.key("first")))
 	return p
 }
 
@@ -78,7 +82,7 @@ func (p *relayPair) key(name string) string    { return filepath.Join(p.dir, nam
 func (p *relayPair) socket(name string) string { return filepath.Join(p.dir, name) }
 
 // start starts a relay with a key of its own file.
-func (p *relayPair) start(name, key, tunnel string) (cmd *exec.Cmd, said string) {
+func (p *relayPair) start(name, key, tunnel string) {
 	p.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -93,11 +97,11 @@ func (p *relayPair) start(name, key, tunnel string) (cmd *exec.Cmd, said string)
 			p.t.Fatal(err)
 		}
 	}
-	cmd = &exec.Cmd{Path: self, Args: []string{"longhaul", "relay", "-c", file}}
-	said = runProgram(p.t, cmd)
+	cmd := &exec.Cmd{Path: self, Args: []string{"longhaul", "relay", "-c", file}}
+	said := runProgram(p.t, cmd)
+	p.relays[name] = pairRelay{cmd, said}
 	nettest.Eventually(p.t, pairPatience, func() bool { return strings.Contains(readText(p.t, said), "relay started") },
 		func() string { return name + " does not start" })
-	return cmd, said
 }
 
 func readText(t testing.TB, file string) string {
@@ -122,7 +126,7 @@ func newKeyText(t testing.TB) string {
 // whole has the first relay check the tunnel, which must be whole.
 func (p *relayPair) whole(when string) {
 	p.t.Helper()
-	cmd := &exec.Cmd{Path: p.first.Path, Args: []string{"longhaul", "check", "t", "--bytes", "4KiB", "--control-socket", p.socket("first")}}
+	cmd := &exec.Cmd{Path: p.relays["first"].cmd.Path, Args: []string{"longhaul", "check", "t", "--bytes", "4KiB", "--control-socket", p.socket("first")}}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		p.t.Fatalf("%s: %v: %s", when, err, out)
 	}
@@ -131,7 +135,7 @@ func (p *relayPair) whole(when string) {
 // hopIsUp says that no health check has failed so far.
 func (p *relayPair) hopIsUp() {
 	p.t.Helper()
-	if text := readText(p.t, p.said); strings.Contains(text, "hop left the choice") {
+	if text := readText(p.t, p.relays["first"].said); strings.Contains(text, "hop left the choice") {
 		p.t.Error("the second relay was taken for one that is down")
 	}
 	body, err := control.Status(p.t.Context(), p.socket("first"))
@@ -198,4 +202,45 @@ func TestRecordedHello(t *testing.T) {
 	mu.Unlock()
 	p.whole("while a hello is repeated")
 	p.hopIsUp()
+}
+
+// The key is changed step by step, and no check fails in between, whichever relay
+// comes first. At 1818be3 a key file with two keys was refused.
+func TestChangeKey(t *testing.T) {
+	for _, order := range [][]string{{"first", "second"}, {"second", "first"}} {
+		t.Run(order[0]+" relay first", func(t *testing.T) {
+			t.Parallel()
+			old, fresh := newKeyText(t), newKeyText(t)
+			p := startPair(t, old, func([]byte, string) {})
+			p.whole("before")
+			for i, key := range []string{old + fresh, fresh + old, fresh} {
+				for _, name := range order {
+					p.reload(name, key)
+					p.whole(fmt.Sprintf("after step %d of the %s relay", i+1, name))
+				}
+			}
+			p.hopIsUp()
+		})
+	}
+}
+
+// reload gives a relay another key.
+func (p *relayPair) reload(name, key string) {
+	p.t.Helper()
+	if err := os.WriteFile(p.key(name), []byte(key), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	r := p.relays[name]
+	before := strings.Count(readText(p.t, r.said), "msg=reloaded")
+	if err := r.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		p.t.Fatal(err)
+	}
+	var text string
+	nettest.Eventually(p.t, pairPatience, func() bool {
+		text = readText(p.t, r.said)
+		return strings.Count(text, "msg=reloaded") > before || strings.Contains(text, "reload failed")
+	}, func() string { return name + " does not reload" })
+	if strings.Contains(text, "reload failed") {
+		p.t.Fatalf("%s does not take the key: %s", name, text)
+	}
 }
