@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -27,15 +28,16 @@ type Server struct {
 
 	Limits Limits // of what clients may ask for
 
-	mu       sync.Mutex
-	tests    map[cookie]*serverTest // that have been agreed on
-	unplaced []net.Conn             // not known yet to belong to a test, the oldest first
+	mu     sync.Mutex
+	tests  map[cookie]*serverTest // that have been agreed on
+	places places                 // of connections that are not known yet to belong to a test
 }
 
 // serverTest is a test that was asked for.
 type serverTest struct {
 	test
 	cookie  cookie
+	source  netip.Prefix
 	token   string
 	arrived chan arrival // connections with the test's cookie
 }
@@ -50,10 +52,6 @@ type arrival struct {
 // a path that is full what says it may be lost three times, which takes 7 s
 // (RFC 6298, 2.4 and 5.5).
 const cookiePatience = 12 * time.Second
-
-// maxUnplaced bounds the connections that are not known to belong to a test.
-// The oldest gives way to the next: one that means it is soon placed.
-const maxUnplaced = 64
 
 // Serve accepts tests until the context ends. It closes the listener.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
@@ -78,7 +76,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			}
 			continue
 		}
-		s.admit(conn)
+		s.admit(conn, false)
 		group.Go(func() {
 			stop := context.AfterFunc(ctx, func() { conn.Close() })
 			defer stop()
@@ -87,24 +85,25 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// admit counts a connection that has not been placed.
-func (s *Server) admit(conn net.Conn) {
+// admit counts a connection that has not been placed. One that has shown a token
+// does not compete with others' again.
+func (s *Server) admit(conn net.Conn, hasToken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.unplaced) == maxUnplaced {
-		s.unplaced[0].Close()
-		s.unplaced = s.unplaced[1:]
+	key := placeKey{sourceOf(conn), hasToken}
+	for _, t := range s.tests {
+		key.testing = key.testing || t.source == key.source
 	}
-	s.unplaced = append(s.unplaced, conn)
+	if out := s.places.enter(key, conn); out != nil {
+		out.Close()
+	}
 }
 
-// place takes a connection out of the count.
-func (s *Server) place(conn net.Conn) {
+// place takes a connection out of the count, and says whether it was in it.
+func (s *Server) place(conn net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if i := slices.Index(s.unplaced, conn); i >= 0 {
-		s.unplaced = slices.Delete(s.unplaced, i, i+1)
-	}
+	return s.places.leave(conn)
 }
 
 // serve finds out what a connection is for.
@@ -152,12 +151,14 @@ func deny(conn net.Conn) {
 
 // serveTest serves the test that a connection asks for.
 func (s *Server) serveTest(ctx context.Context, conn net.Conn, c cookie) {
-	t := &serverTest{cookie: c, arrived: make(chan arrival, 2*maxStreams), test: test{control: conn}}
+	t := &serverTest{cookie: c, source: sourceOf(conn), arrived: make(chan arrival, 2*maxStreams), test: test{control: conn}}
 	err := t.agree(s)
 	if err == nil {
 		err = s.start(t)
 	}
-	s.place(conn)
+	if err != nil && !s.place(conn) {
+		err = errEvicted
+	}
 	if err == nil {
 		if s.Started != nil {
 			s.Started(conn.RemoteAddr(), t.parameters)
@@ -167,12 +168,16 @@ func (s *Server) serveTest(ctx context.Context, conn net.Conn, c cookie) {
 		s.place(conn)
 	}
 	conn.Close()
-	if s.Ended != nil && !errors.Is(err, ErrBusy) {
+	if s.Ended != nil && !errors.Is(err, ErrBusy) && err != errEvicted { // what floods is not to fill a log
 		s.Ended(conn.RemoteAddr(), t.parameters, err)
 	}
 }
 
-// start has a test be one of those under way.
+// errEvicted: the connection gave way to another before its test began.
+var errEvicted = errors.New("it gave way to another connection")
+
+// start has a test be one of those under way. From then on no connection of
+// others can have it give way.
 func (s *Server) start(t *serverTest) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,6 +191,7 @@ func (s *Server) start(t *serverTest) error {
 		s.tests = map[cookie]*serverTest{}
 	}
 	s.tests[t.cookie] = t
+	s.places.leave(t.control)
 	return nil
 }
 
@@ -235,7 +241,7 @@ func (t *serverTest) run(ctx context.Context, s *Server) error {
 	// The client's next test may come as soon as it hears that this is over.
 	t.streams.close()
 	s.end(t)
-	s.admit(t.control)
+	s.admit(t.control, t.token != "")
 	if err := writeState(t.control, displayResults); err != nil {
 		return err
 	}
@@ -259,7 +265,7 @@ func (t *serverTest) agree(s *Server) error {
 	if err := writeState(t.control, paramExchange); err != nil {
 		return err
 	}
-	if err := readMessage(t.control, maxRequest, &t.parameters); err != nil {
+	if err := readMessage(t.control, maxParameters, &t.parameters); err != nil {
 		return err
 	}
 	err := s.check(t.parameters)

@@ -141,12 +141,13 @@ func streamID(i int) int {
 	return i + 2
 }
 
-// Bounds of the control connection's messages: of a client, whose results of 256
-// streams take some 40 kB, and of a server's results, of which all samples of a
-// test take some 700 kB.
+// Bounds of the control connection's messages: of what anybody may ask, of a
+// client's results, which take some 40 kB of 256 streams, and of a server's
+// results, of which all samples of a test take some 700 kB.
 const (
-	maxRequest = 256 << 10
-	maxResults = 1 << 20
+	maxParameters = 64 << 10
+	maxRequest    = 256 << 10
+	maxResults    = 1 << 20
 )
 
 // errNotIperf: what answers is no server of this protocol.
