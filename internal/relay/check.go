@@ -19,8 +19,8 @@ type Checker interface {
 	Recognize(first []byte) Recognition
 
 	// Serve answers a check, in a goroutine of its own, and bounds how many it
-	// answers at a time. It returns whether the flow is to go on as any other. It must return soon after ctx has ended,
-	// and leaves the sockets open.
+	// answers at a time. It returns whether the flow is to go on as any other.
+	// It must return soon after ctx has ended, and leaves the sockets open.
 	Serve(ctx context.Context, c Checked) (goOn bool)
 }
 
