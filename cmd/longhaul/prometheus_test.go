@@ -156,7 +156,6 @@ func runProgram(t testing.TB, cmd *exec.Cmd) (file string) {
 		t.Fatal(err)
 	}
 	cmd.Stdout, cmd.Stderr = said, said
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
