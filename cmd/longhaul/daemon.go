@@ -336,6 +336,7 @@ func (d *daemon) openControl(ctx context.Context, checks http.Handler) error {
 
 // reload takes the configuration up again. A bad one changes nothing.
 func (d *daemon) reload(ctx context.Context) {
+	d.log.Info("reloading", "signal", syscall.SIGHUP.String())
 	d.manager.reloading("reloading")
 	defer func() { d.manager.ready(d.statusLine()) }()
 

@@ -26,12 +26,30 @@ func (d *daemon) do(ctx context.Context, verb string, arguments url.Values) (any
 	if carryOut == nil {
 		return nil, control.ErrUnknownVerb
 	}
+	d.logVerb(ctx, verb, arguments)
 	answer, err := carryOut(d, ctx, arguments)
 	var hinted *hintError
 	if errors.As(err, &hinted) {
 		return nil, &control.Refusal{Problem: err.Error(), Hint: hinted.hint}
 	}
 	return answer, err
+}
+
+// logVerb logs who asks for what changes the relay, done or refused.
+func (d *daemon) logVerb(ctx context.Context, verb string, arguments url.Values) {
+	switch verb {
+	case "drain", "resume", "upgrade", "finish":
+	default:
+		return
+	}
+	var fields []any
+	for _, key := range []string{"name", "wait", "binary", "within"} {
+		if arguments.Has(key) {
+			fields = append(fields, key, arguments.Get(key))
+		}
+	}
+	peer := control.PeerOf(ctx)
+	d.log.Info("asked to "+verb, append(fields, "uid", peer.UID, "pid", peer.PID)...)
 }
 
 // tellRelay has the relay with this control socket carry out a verb and returns

@@ -64,6 +64,20 @@ func TestStatusTravels(t *testing.T) {
 	}
 }
 
+// TestPeer: a verb knows which process asks for it.
+// At 1818be3 nobody could tell.
+func TestPeer(t *testing.T) {
+	nettest.CheckLeaks(t)
+	path, l := listen(t)
+	s := Serve(l, quiet, Handlers{Do: func(ctx context.Context, _ string, _ url.Values) (any, error) { return PeerOf(ctx), nil }})
+	defer s.Close()
+	body, err := Do(t.Context(), path, "whoami", nil)
+	nettest.Must(t, err)
+	if want := fmt.Sprintf(`{"UID":%d,"PID":%d}`, os.Getuid(), os.Getpid()); strings.TrimSpace(string(body)) != want {
+		t.Errorf("asked by %s, want %s", body, want)
+	}
+}
+
 func TestVerbs(t *testing.T) {
 	nettest.CheckLeaks(t)
 	path, l := listen(t)

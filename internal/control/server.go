@@ -29,7 +29,7 @@ type Handlers struct {
 
 	// Do carries out POST /v1/VERB and returns what it answers, as JSON. It
 	// may take its time: ctx ends when the client goes away or the server is
-	// closed. An error that is a [*Refusal] reaches the client as it is;
+	// closed; [PeerOf] says who asks. An error that is a [*Refusal] reaches the client as it is;
 	// [ErrUnknownVerb] says that there is no such verb. Nil knows none.
 	Do func(ctx context.Context, verb string, arguments url.Values) (any, error)
 
@@ -119,6 +119,7 @@ func newServer(log *slog.Logger, handlers Handlers, limits limits) *Server {
 		WriteTimeout:      limits.reply,
 		MaxHeaderBytes:    maxHeaderBytes,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnContext:       withPeer,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	s.clients.Count(s.http)

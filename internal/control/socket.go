@@ -170,8 +170,8 @@ func (g *guard) Accept() (net.Conn, error) {
 			<-g.places
 			return nil, err
 		}
-		if allowed(conn) {
-			return &guest{UnixConn: conn, places: g.places}, nil
+		if peer, ok := allowed(conn); ok {
+			return &guest{UnixConn: conn, places: g.places, peer: peer}, nil
 		}
 		conn.Close()
 	}
@@ -184,6 +184,26 @@ func (g *guard) Close() error { return g.close() }
 type guest struct {
 	*net.UnixConn
 	places chan struct{}
+	peer   Peer
+}
+
+// Peer is the process that asks.
+type Peer struct{ UID, PID int }
+
+type peerKey struct{}
+
+// PeerOf is who asks for the verb that has this context.
+func PeerOf(ctx context.Context) Peer {
+	peer, _ := ctx.Value(peerKey{}).(Peer)
+	return peer
+}
+
+// withPeer tells the requests of a connection who is at its other end.
+func withPeer(ctx context.Context, conn net.Conn) context.Context {
+	if g, ok := conn.(*guest); ok {
+		return context.WithValue(ctx, peerKey{}, g.peer)
+	}
+	return ctx
 }
 
 func (g *guest) Close() error {
@@ -195,7 +215,10 @@ func (g *guest) Close() error {
 }
 
 // allowed checks who is at the other end, whatever the file's mode has become since.
-func allowed(conn *net.UnixConn) bool {
-	uid, err := localsocket.Peer(conn)
-	return err == nil && localsocket.Trusted(uid)
+func allowed(conn *net.UnixConn) (Peer, bool) {
+	peer, err := localsocket.Peer(conn)
+	if err != nil || !localsocket.Trusted(int(peer.Uid)) {
+		return Peer{}, false
+	}
+	return Peer{int(peer.Uid), int(peer.Pid)}, true
 }

@@ -50,22 +50,19 @@ func CheckDirectory(dir string) error {
 	return nil
 }
 
-// Peer is the user at the other end of a connection: who connected, or who
-// began to listen.
-func Peer(conn *net.UnixConn) (uid int, err error) {
+// Peer is the process at the other end of a connection: the one that connected,
+// or that began to listen. Its pid is 0 in a PID namespace that does not have it.
+func Peer(conn *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	var peer *unix.Ucred
 	var credErr error
 	err = raw.Control(func(fd uintptr) {
 		peer, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
-	if err = errors.Join(err, credErr); err != nil {
-		return 0, err
-	}
-	return int(peer.Uid), nil
+	return peer, errors.Join(err, credErr)
 }
 
 // Trusted says whether a user is root or the calling one.
@@ -78,11 +75,11 @@ func CheckServer(conn *net.UnixConn) error {
 	if os.Geteuid() == 0 {
 		return nil
 	}
-	uid, err := Peer(conn)
+	peer, err := Peer(conn)
 	if err != nil {
 		return fmt.Errorf("cannot see who serves %s: %w", conn.RemoteAddr(), err)
 	}
-	if !Trusted(uid) {
+	if uid := int(peer.Uid); !Trusted(uid) {
 		return fmt.Errorf("the socket %s is user %d's, %w", conn.RemoteAddr(), uid, ErrForeign)
 	}
 	return nil
