@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"embed"
 	"io/fs"
+	"path/filepath"
 
 	"longhaul/docs"
 )
@@ -23,7 +24,13 @@ func File(name, program string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return bytes.ReplaceAll(b, []byte(PackagedProgram), []byte(program)), nil
+	b = bytes.ReplaceAll(b, []byte(PackagedProgram), []byte(program))
+	return bytes.ReplaceAll(b, execPaths(PackagedProgram), execPaths(program)), nil
+}
+
+// execPaths is the unit's line with the directory of a program.
+func execPaths(program string) []byte {
+	return []byte("\nExecPaths=" + filepath.Dir(program) + "\n")
 }
 
 // Shared are the files of share/ below the prefix, by their paths there.

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,6 +33,7 @@ type serviceInstall struct {
 	record   *service.Record // what was made before; nil if nothing was
 	packaged string          // the unit of a package, whose files are left alone
 	program  string          // that the unit starts
+	dynamic  bool            // it needs shared libraries
 }
 
 // serviceInstalled is what install prints as JSON.
@@ -254,6 +256,7 @@ func (s *serviceInstall) files(env *env, text []byte, grants []grant, enable boo
 		if err != nil {
 			return nil, err
 		}
+		s.dynamic = needsLibraries(binary)
 		unit, err := packaging.File(unitName, s.program)
 		if err != nil {
 			return nil, err
@@ -310,10 +313,19 @@ func (s *serviceInstall) tell(ctx context.Context, plan *service.Plan, edited bo
 	return nil
 }
 
+// needsLibraries says whether a program is started by way of a dynamic linker.
+func needsLibraries(program []byte) bool {
+	f, err := elf.NewFile(bytes.NewReader(program))
+	return err == nil && slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
+}
+
 // notes say what to do next.
 func (s *serviceInstall) notes(edited, started bool) (notes []string) {
 	if s.packaged != "" {
 		notes = append(notes, "program and unit are a package's: "+s.packaged)
+	}
+	if s.dynamic {
+		notes = append(notes, "this program needs shared libraries, which the unit does not execute: build it with CGO_ENABLED=0")
 	}
 	switch {
 	case !edited:
