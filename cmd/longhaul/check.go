@@ -22,8 +22,9 @@ const exitLossy = 3
 
 func newCheck(env *env) *cobra.Command {
 	var (
-		asJSON              bool
-		size, socket, newTo string
+		asJSON      bool
+		size, newTo string
+		chosen      relayChoice
 	)
 	cmd := &cobra.Command{
 		Use:   "check (TUNNEL | --new-key FILE)",
@@ -50,7 +51,7 @@ line, 3 whole, but a leg loses segments.`,
 	flags.SortFlags = false
 	flags.StringVar(&size, "bytes", "", "send `SIZE` each way over every leg (check.bytes)")
 	flags.BoolVar(&asJSON, "json", false, "print everything as JSON")
-	flags.StringVar(&socket, "control-socket", "", "`PATH` of the relay's control socket")
+	chosen.register(flags)
 	flags.StringVar(&newTo, "new-key", "", "make a key in a new `FILE`")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
@@ -69,7 +70,7 @@ line, 3 whole, but a leg loses segments.`,
 			}
 			arguments.Set("bytes", strconv.FormatInt(int64(bytes), 10))
 		}
-		body, err := tellRelay(cmd.Context(), env, socket, "check", arguments)
+		body, err := tellRelay(cmd.Context(), env, chosen, "check", arguments)
 		if err != nil {
 			return err
 		}

@@ -14,7 +14,6 @@ import (
 
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
-	"longhaul/internal/control"
 )
 
 // flagValues are the values that the flags of commands take, where those are
@@ -68,16 +67,16 @@ func completeTunnels(cmd *cobra.Command, given []string, _ string) (names []stri
 	if len(given) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	path := control.DefaultPath(os.Getenv)
-	if f := cmd.Flags().Lookup("control-socket"); f != nil && f.Value.String() != "" {
-		path = f.Value.String()
+	var chosen relayChoice
+	if f := cmd.Flags().Lookup("control-socket"); f != nil {
+		chosen = relayChoice{f.Value.String(), cmd.Flags().Lookup("name").Value.String()}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	var status struct {
 		Tunnels []struct{ Name string }
 	}
-	if body, err := control.Status(ctx, path); err == nil && json.Unmarshal(body, &status) == nil {
+	if body, err := askRelay(ctx, &env{getenv: os.Getenv}, chosen); err == nil && json.Unmarshal(body, &status) == nil {
 		for _, t := range status.Tunnels {
 			names = append(names, t.Name)
 		}

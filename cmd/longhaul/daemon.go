@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -303,21 +304,24 @@ func (d *daemon) setLevel(name string) {
 }
 
 // openControl opens the control socket. Where nobody asked for a place and
-// the usual one cannot be had, the relay does without: forwarding matters more.
+// the usual one cannot be had, the relay takes one of its own, or does without:
+// forwarding matters more.
 func (d *daemon) openControl(ctx context.Context, checks http.Handler) error {
-	path := d.config.ControlSocket
-	if path == config.Off {
+	if d.config.ControlSocket == config.Off {
 		return nil
 	}
-	asked := path != ""
-	if !asked {
-		path = control.DefaultPath(d.env.getenv)
-	}
+	path, asked := d.controlSocket()
 	listen := control.Listen
 	if d.predecessor != nil && path == d.inherited.ControlSocket {
 		listen = control.ListenAside
 	}
 	l, err := listen(ctx, path)
+	if errors.Is(err, control.ErrInUse) && !asked {
+		path = control.PathIn(filepath.Dir(path), control.OwnName())
+		if l, err = control.Listen(ctx, path); err == nil {
+			d.log.Info("another relay has the usual control socket, this one is named for its process", "name", control.OwnName(), "control_socket", path)
+		}
+	}
 	switch {
 	case err == nil:
 		handlers := control.Handlers{Status: func() any { return d.status() }, Do: d.do}
@@ -327,11 +331,27 @@ func (d *daemon) openControl(ctx context.Context, checks http.Handler) error {
 		d.socket = path
 		d.server = control.Serve(l, d.log, handlers)
 		return nil
-	case asked || errors.Is(err, control.ErrInUse):
+	case asked:
 		return err
 	}
 	d.log.Warn("longhaul status is not available", "error", err, "remedy", "give a path with --control-socket, or off")
 	return nil
+}
+
+// controlSocket is where the control socket is to be, and whether the
+// configuration says so. A relay that took a name of its own passes it on to the
+// one that follows.
+func (d *daemon) controlSocket() (path string, asked bool) {
+	dir := control.Directory(d.env.getenv)
+	switch {
+	case d.config.ControlSocket != "":
+		return d.config.ControlSocket, true
+	case d.config.Name != "":
+		return control.PathIn(dir, d.config.Name), true
+	case control.IsOwnName(control.NameIn(dir, d.inherited.ControlSocket)):
+		return d.inherited.ControlSocket, false
+	}
+	return control.PathIn(dir, control.DefaultName), false
 }
 
 // reload takes the configuration up again. A bad one changes nothing.
@@ -433,6 +453,7 @@ func firstLine(s string) string {
 // relayStatus is the JSON of GET /v1/status: facts about the process and what
 // the relay is doing.
 type relayStatus struct {
+	Name            string            `json:"name,omitempty"` // empty: its control socket is elsewhere
 	Version         string            `json:"version"`
 	GoVersion       string            `json:"go_version"`
 	PID             int               `json:"pid"`
@@ -454,6 +475,7 @@ type relayStatus struct {
 
 func (d *daemon) status() relayStatus {
 	s := relayStatus{
+		Name:            control.NameIn(control.Directory(d.env.getenv), d.socket),
 		Version:         version(),
 		GoVersion:       runtime.Version(),
 		PID:             os.Getpid(),

@@ -34,8 +34,9 @@ const forever = "off" // a wait without a bound
 
 func newDrain(env *env) *cobra.Command {
 	var (
-		asJSON     bool
-		path, wait string
+		asJSON bool
+		wait   string
+		chosen relayChoice
 	)
 	cmd := &cobra.Command{
 		Use:   "drain NAME",
@@ -56,7 +57,7 @@ longhaul resume puts it back. Draining again does nothing.`,
 	flags.StringVar(&wait, "wait", "", "wait until its flows have ended, at most for `TIME`")
 	flags.Lookup("wait").NoOptDefVal = forever
 	flags.BoolVar(&asJSON, "json", false, "print the outcome as JSON")
-	flags.StringVar(&path, "control-socket", "", "`PATH` of the relay's control socket (default: the usual place)")
+	chosen.register(flags)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		arguments := url.Values{"name": {args[0]}}
 		if wait != "" && wait != forever {
@@ -68,7 +69,7 @@ longhaul resume puts it back. Draining again does nothing.`,
 		} else if wait != "" {
 			arguments.Set("wait", forever)
 		}
-		return tellDrain(cmd.Context(), env, path, "drain", arguments, asJSON)
+		return tellDrain(cmd.Context(), env, chosen, "drain", arguments, asJSON)
 	}
 	return cmd
 }
@@ -76,7 +77,7 @@ longhaul resume puts it back. Draining again does nothing.`,
 func newResume(env *env) *cobra.Command {
 	var (
 		asJSON bool
-		path   string
+		chosen relayChoice
 	)
 	cmd := &cobra.Command{
 		Use:   "resume NAME",
@@ -87,19 +88,19 @@ is in service does nothing.`,
   longhaul resume to-b/relay-b1:6000`,
 		Args: exactArgs(1, "the name of one tunnel or hop"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return tellDrain(cmd.Context(), env, path, "resume", url.Values{"name": {args[0]}}, asJSON)
+			return tellDrain(cmd.Context(), env, chosen, "resume", url.Values{"name": {args[0]}}, asJSON)
 		},
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&asJSON, "json", false, "print the outcome as JSON")
-	flags.StringVar(&path, "control-socket", "", "`PATH` of the relay's control socket (default: the usual place)")
+	chosen.register(flags)
 	return cmd
 }
 
 // verbPatience is how long a relay may take for what takes no time.
 const verbPatience = 30 * time.Second
 
-func tellDrain(ctx context.Context, env *env, path, verb string, arguments url.Values, asJSON bool) error {
+func tellDrain(ctx context.Context, env *env, chosen relayChoice, verb string, arguments url.Values, asJSON bool) error {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
 	if !arguments.Has("wait") {
@@ -107,7 +108,7 @@ func tellDrain(ctx context.Context, env *env, path, verb string, arguments url.V
 		ctx, cancel = context.WithTimeout(ctx, verbPatience)
 		defer cancel()
 	}
-	body, err := tellRelay(ctx, env, path, verb, arguments)
+	body, err := tellRelay(ctx, env, chosen, verb, arguments)
 	if err != nil {
 		if errors.Is(err, context.Canceled) {
 			return &hintError{errors.New("the wait was broken off; what is drained stays so"), "longhaul resume puts it back"}

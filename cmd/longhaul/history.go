@@ -24,13 +24,14 @@ const servicesHistory = "/var/lib/longhaul/history.db"
 
 // historySelection is what the commands have in common that select records.
 type historySelection struct {
-	file, socket, since, until, tunnel, cause, minBytes string
-	now                                                 time.Time
+	file, since, until, tunnel, cause, minBytes string
+	relay                                       relayChoice
+	now                                         time.Time
 }
 
 func (s *historySelection) addFile(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.file, "file", "", "`FILE` of the records (default: that of the running relay)")
-	cmd.Flags().StringVar(&s.socket, "control-socket", "", "`PATH` of that relay's control socket (default: the usual place)")
+	s.relay.register(cmd.Flags())
 }
 
 func (s *historySelection) add(cmd *cobra.Command) {
@@ -86,7 +87,7 @@ func (s *historySelection) open(ctx context.Context, env *env) (*history.Reader,
 	path := s.file
 	if path == "" {
 		var err error
-		if path, err = findHistory(ctx, env, s.socket); err != nil {
+		if path, err = findHistory(ctx, env, s.relay); err != nil {
 			return nil, err
 		}
 	}
@@ -105,11 +106,11 @@ func (s *historySelection) open(ctx context.Context, env *env) (*history.Reader,
 }
 
 // findHistory asks the running relay, or else takes the service's.
-func findHistory(ctx context.Context, env *env, socket string) (string, error) {
+func findHistory(ctx context.Context, env *env, chosen relayChoice) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	keep := "have the relay keep records: history: {file: " + servicesHistory + "} in its configuration, or --history; or name a file with --file"
-	body, err := askRelay(ctx, env, socket)
+	body, err := askRelay(ctx, env, chosen)
 	if err == nil {
 		var status struct {
 			History *struct {
@@ -124,7 +125,7 @@ func findHistory(ctx context.Context, env *env, socket string) (string, error) {
 		}
 		return status.History.File, nil
 	}
-	if socket != "" {
+	if chosen.isGiven() || errors.Is(err, errSeveral) {
 		return "", err
 	}
 	if _, statErr := os.Stat(servicesHistory); statErr == nil || errors.Is(statErr, os.ErrPermission) {

@@ -25,9 +25,9 @@ const maxHealth = 4 << 10
 func newReady(env *env) *cobra.Command {
 	var (
 		asJSON         bool
-		socket, remote string
-		ignore         string
+		remote, ignore string
 		timeout        time.Duration
+		chosen         relayChoice
 	)
 	cmd := &cobra.Command{
 		Use:   "ready [TUNNEL]",
@@ -50,7 +50,7 @@ Exit codes: 0 ready, 1 not ready or no relay there, 2 wrong command line.`,
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&asJSON, "json", false, "print the answer as JSON")
-	flags.StringVar(&socket, "control-socket", "", "`PATH` of the relay's control socket (default: the usual place)")
+	chosen.register(flags)
 	flags.StringVar(&remote, "http", "", "ask at this `ADDRESS:PORT` of http_listen instead")
 	flags.StringVar(&ignore, "ignore", "", "`WHAT` does not matter: shedding, hops, or both")
 	flags.DurationVar(&timeout, "timeout", 2*time.Second, "how long the answer may take")
@@ -72,13 +72,13 @@ Exit codes: 0 ready, 1 not ready or no relay there, 2 wrong command line.`,
 			if _, err := netip.ParseAddrPort(remote); err != nil {
 				return usageError(&hintError{fmt.Errorf("%q is not an address with a port", remote), "write it like 127.0.0.1:9463 or [::1]:9463"})
 			}
-			if socket != "" {
-				return usageError(&hintError{errors.New("--http and --control-socket are two ways to ask"), "leave one of them out"})
+			if chosen.isGiven() {
+				return usageError(&hintError{errors.New("--http and --control-socket or --name are two ways to ask"), "leave one of them out"})
 			}
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 		defer cancel()
-		status, reason, err := askHealth(ctx, env, remote, socket, target)
+		status, reason, err := askHealth(ctx, env, remote, chosen, target)
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = &hintError{fmt.Errorf("the relay did not answer within %v", timeout), "its log, and longhaul status, may say why"}
 		}
@@ -124,7 +124,7 @@ type readyAnswer struct {
 
 // askHealth asks over HTTP where there is an address, or else through the
 // control socket, and returns the status and the line that came with it.
-func askHealth(ctx context.Context, env *env, remote, socket, target string) (status int, line string, err error) {
+func askHealth(ctx context.Context, env *env, remote string, chosen relayChoice, target string) (status int, line string, err error) {
 	var body []byte
 	if remote != "" {
 		status, body, err = httpd.Get(ctx, remote, target, maxHealth)
@@ -132,11 +132,25 @@ func askHealth(ctx context.Context, env *env, remote, socket, target string) (st
 			err = &hintError{fmt.Errorf("nobody answers at %s", remote), "start longhaul relay with http_listen: " + remote}
 		}
 	} else {
-		if socket == "" {
-			socket = control.DefaultPath(env.getenv)
-		}
-		status, body, err = control.Get(ctx, socket, target)
-		err = controlError(err)
+		status, body, err = getFromRelay(ctx, env, chosen, target)
 	}
 	return status, strings.TrimSpace(string(body)), err
+}
+
+// getFromRelay asks the chosen relay, or else the usual one, or, where that does
+// not run, the only other: one that is started beside the usual one must not make
+// check scripts fail, nor hold them up.
+func getFromRelay(ctx context.Context, env *env, chosen relayChoice, target string) (status int, body []byte, err error) {
+	if !chosen.isGiven() {
+		usual := control.PathIn(control.Directory(env.getenv), control.DefaultName)
+		status, body, err = control.Get(ctx, usual, target)
+		if !errors.Is(err, control.ErrNotRunning) {
+			return status, body, controlError(err)
+		}
+	}
+	path, err := chosen.path(ctx, env)
+	if err == nil {
+		status, body, err = control.Get(ctx, path, target)
+	}
+	return status, body, controlError(err)
 }

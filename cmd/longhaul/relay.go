@@ -58,6 +58,7 @@ var tunnelFlags = []settingFlag{
 // processFlags are those of the whole process; they override the file's.
 var processFlags = []settingFlag{
 	{name: "drain-timeout", key: "drain_timeout", value: "TIME", usage: "let flows finish this long (1m)"},
+	{name: "name", key: "name", value: "NAME", usage: "what status calls this relay, beside others"},
 	{name: "control-socket", key: "control_socket", value: "PATH", usage: "where status finds this relay, or off"},
 	{name: "http-listen", key: "http_listen", value: "ADDRESS:PORT", many: true, usage: "serve health checks and metrics there (off)"},
 	{name: "dashboard", key: "dashboard.listen", value: "ADDRESS:PORT", many: true, usage: "serve the dashboard there, to root and this user (off)"},

@@ -202,7 +202,8 @@ func longhaul(ts *testscript.TestScript, args []string) *exec.Cmd {
 	ts.Check(err)
 	cmd := exec.Command(path, args...)
 	cmd.Dir = ts.Getenv("WORK")
-	cmd.Env = append(os.Environ(), "HOME=/nonexistent", "XDG_RUNTIME_DIR="+ts.Getenv("RUN"), "STATE_DIRECTORY="+ts.Getenv("STATE_DIRECTORY"))
+	cmd.Env = append(os.Environ(), "HOME=/nonexistent", "XDG_RUNTIME_DIR="+ts.Getenv("RUN"), "STATE_DIRECTORY="+ts.Getenv("STATE_DIRECTORY"),
+		"RUNTIME_DIRECTORY="+ts.Getenv("RUNTIME_DIRECTORY"))
 	return cmd
 }
 

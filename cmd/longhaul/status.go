@@ -6,10 +6,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,14 +26,17 @@ const topFlows = 10
 func newStatus(env *env) *cobra.Command {
 	var (
 		asJSON, all bool
-		path, order string
+		order       string
+		chosen      relayChoice
 	)
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what the running relay does: tunnels, flows, last reload",
 		Long: `status asks the running relay through its control socket, which its own user
 and root may use. Goodput is the mean over the flow's life. A figure that is
-not known is shown as -, never as 0.`,
+not known is shown as -, never as 0.
+
+Where several relays run it shows all, with --json one object a line for each.`,
 		Example: `  longhaul status
   longhaul status --sort bytes --all
   longhaul status --json | jq '.tunnels[] | {name, flows_now}'`,
@@ -41,40 +46,74 @@ not known is shown as -, never as 0.`,
 	flags.BoolVar(&asJSON, "json", false, "print everything as JSON")
 	flags.BoolVar(&all, "all", false, fmt.Sprintf("list every flow, not only the first %d", topFlows))
 	flags.StringVar(&order, "sort", "goodput", "order of the flows: goodput, bytes or age")
-	flags.StringVar(&path, "control-socket", "", "`PATH` of the relay's control socket (default: the usual place)")
+	chosen.register(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		sortFlows, known := flowOrders[order]
 		if !known {
 			return usageError(&hintError{fmt.Errorf("cannot sort by %q", order), "sort by goodput, bytes or age"})
 		}
-		body, err := askRelay(cmd.Context(), env, path)
+		show := func(body []byte) error {
+			var s relayStatus
+			if err := json.Unmarshal(body, &s); err != nil {
+				return &hintError{fmt.Errorf("cannot read the relay's answer: %w", err), "the relay may be of another version; try --json"}
+			}
+			sortFlows(s.Flows)
+			shown := s.Flows
+			if !all && len(shown) > topFlows {
+				shown = shown[:topFlows]
+			}
+			writeStatus(env.stdout, s, shown, time.Now())
+			return nil
+		}
+		paths, err := chosen.paths(cmd.Context(), env)
 		if err != nil {
 			return err
 		}
-		if asJSON {
-			_, err := env.stdout.Write(body)
-			return err
+		answers := askAll(cmd.Context(), paths)
+		dir := control.Directory(env.getenv)
+		var failed error
+		for i, a := range answers {
+			if a.err == nil && asJSON {
+				_, a.err = env.stdout.Write(a.body)
+			} else if a.err == nil {
+				if len(answers) > 1 {
+					fmt.Fprintf(env.stdout, "%srelay %s\n", strings.Repeat("\n", min(i, 1)), control.NameIn(dir, a.path))
+				}
+				a.err = show(a.body)
+			}
+			if failed == nil {
+				failed = a.err
+			}
 		}
-		var s relayStatus
-		if err := json.Unmarshal(body, &s); err != nil {
-			return &hintError{fmt.Errorf("cannot read the relay's answer: %w", err), "the relay may be of another version; try --json"}
-		}
-		sortFlows(s.Flows)
-		shown := s.Flows
-		if !all && len(shown) > topFlows {
-			shown = shown[:topFlows]
-		}
-		writeStatus(env.stdout, s, shown, time.Now())
-		return nil
+		return failed
 	}
 	return cmd
 }
 
-// askRelay fetches the status of the relay with this control socket; an empty
-// path stands for the usual place.
-func askRelay(ctx context.Context, env *env, path string) ([]byte, error) {
-	body, err := control.Status(ctx, controlPath(env, path))
-	return body, controlError(err)
+// statusAnswer is what a relay answered.
+type statusAnswer struct {
+	path string
+	body []byte
+	err  error
+}
+
+// askAll fetches the status of the relays with these control sockets, at the
+// same time. One of several that has ended meanwhile is left out.
+func askAll(ctx context.Context, paths []string) []statusAnswer {
+	answers := make([]statusAnswer, len(paths))
+	var asking sync.WaitGroup
+	for i, path := range paths {
+		asking.Go(func() {
+			body, err := control.Status(ctx, path)
+			answers[i] = statusAnswer{path, body, controlError(err)}
+		})
+	}
+	asking.Wait()
+	living := slices.DeleteFunc(slices.Clone(answers), func(a statusAnswer) bool { return errors.Is(a.err, control.ErrNotRunning) })
+	if len(living) == 0 {
+		return answers[:1]
+	}
+	return living
 }
 
 var flowOrders = map[string]func([]relay.FlowSnapshot){

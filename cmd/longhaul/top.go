@@ -29,11 +29,12 @@ const leastTopInterval = 100 * time.Millisecond
 
 // topFlags are what top was asked to do.
 type topFlags struct {
-	interval             time.Duration
-	count                int
-	once, json, relay    bool
-	order, filter        string
-	socket, netNamespace string
+	interval          time.Duration
+	count             int
+	once, json, relay bool
+	order, filter     string
+	netNamespace      string
+	chosen            relayChoice
 }
 
 func newTop(env *env) *cobra.Command {
@@ -69,7 +70,7 @@ address, of the process's name or of the cause.`,
 	flags.IntVar(&f.count, "count", 0, "print `N` tables, one each interval, and exit")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object each interval")
 	flags.BoolVar(&f.relay, "relay", false, "only the connections of the running relay")
-	flags.StringVar(&f.socket, "control-socket", "", "`PATH` of that relay's control socket, if unusual")
+	f.chosen.register(flags)
 	namespaceFlag(flags, &f.netNamespace)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		order, filter, err := f.check(cmd)
@@ -130,8 +131,8 @@ type watcher struct {
 // watch begins to follow what the flags ask for.
 func (f *topFlags) watch(ctx context.Context, env *env) (*watcher, error) {
 	w := &watcher{table: top.NewTable(doctor.Glance), started: time.Now()}
-	if f.relay || f.socket != "" {
-		body, err := askRelay(ctx, env, f.socket)
+	if f.relay || f.chosen.isGiven() {
+		body, err := askRelay(ctx, env, f.chosen)
 		if err != nil {
 			return nil, err
 		}

@@ -19,8 +19,9 @@ import (
 
 func newUpgrade(env *env) *cobra.Command {
 	var (
-		asJSON               bool
-		path, binary, within string
+		asJSON         bool
+		binary, within string
+		chosen         relayChoice
 	)
 	cmd := &cobra.Command{
 		Use:   "upgrade",
@@ -43,7 +44,7 @@ exits with 1 and the new one's last words.`,
 	flags.StringVar(&binary, "binary", "", "start the program at this `PATH` instead")
 	flags.StringVar(&within, "within", "", "reset flows that the old process has after `TIME` (never)")
 	flags.BoolVar(&asJSON, "json", false, "print the outcome as JSON")
-	flags.StringVar(&path, "control-socket", "", "`PATH` of the relay's control socket (default: the usual place)")
+	chosen.register(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		arguments := url.Values{}
 		if binary != "" {
@@ -63,7 +64,7 @@ exits with 1 and the new one's last words.`,
 			}
 			arguments.Set("within", d.String())
 		}
-		return tellUpgrade(cmd.Context(), env, path, arguments, asJSON)
+		return tellUpgrade(cmd.Context(), env, chosen, arguments, asJSON)
 	}
 	return cmd
 }
@@ -72,12 +73,12 @@ exits with 1 and the new one's last words.`,
 // process does not get ready.
 const upgradePatience = readyPatience + 3*servingPatience
 
-func tellUpgrade(ctx context.Context, env *env, path string, arguments url.Values, asJSON bool) error {
+func tellUpgrade(ctx context.Context, env *env, chosen relayChoice, arguments url.Values, asJSON bool) error {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, upgradePatience)
 	defer cancel()
-	body, err := tellRelay(ctx, env, path, "upgrade", arguments)
+	body, err := tellRelay(ctx, env, chosen, "upgrade", arguments)
 	switch {
 	case errors.Is(err, context.Canceled):
 		return &hintError{errors.New("the upgrade was broken off"), "longhaul status shows which process serves"}

@@ -13,6 +13,10 @@ import (
 
 // Config is a whole, valid configuration.
 type Config struct {
+	// Name is what the relay is called among those of its user; empty means
+	// that it takes what is free.
+	Name string
+
 	// ControlSocket is the path of the control socket. Empty means the default
 	// place, [Off] means none.
 	ControlSocket string

@@ -42,6 +42,7 @@ func NeedsRestart(before, after *Config) []string {
 		key     string
 		differs bool
 	}{
+		{"name", before.Name != after.Name},
 		{"control_socket", before.ControlSocket != after.ControlSocket},
 		{"half_close_timeout", before.HalfCloseTimeout != after.HalfCloseTimeout},
 		{"reset_drain_timeout", before.ResetDrainTimeout != after.ResetDrainTimeout},

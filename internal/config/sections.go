@@ -54,6 +54,7 @@ func (d *decoder) config(root *node) Config {
 	var tunnels *node
 	var listenNames []string
 	d.mapping(root, "the configuration",
+		into("name", &c.Name, d.relayName),
 		into("control_socket", &c.ControlSocket, d.socketPath),
 		into("drain_timeout", &c.DrainTimeout, d.duration(0, thirtyDs, &off)),
 		into("half_close_timeout", &c.HalfCloseTimeout, d.duration(time.Millisecond, thirtyDs, &off)),
@@ -80,6 +81,9 @@ func (d *decoder) config(root *node) Config {
 		field{"tunnels", func(n *node) { tunnels = n }},
 	)
 	c.HTTPNames = append(c.HTTPNames, listenNames...)
+	if c.Name != "" && c.ControlSocket != "" {
+		d.errorf(root.lookup("name"), "leave one of them out", "name and control_socket both say where the control socket is")
+	}
 	switch {
 	case root.kind != mapping:
 	case tunnels == nil:
@@ -122,6 +126,15 @@ func (d *decoder) socketPath(n *node, key string) (string, bool) {
 		return "", false
 	}
 	return s, true
+}
+
+func (d *decoder) relayName(n *node, key string) (string, bool) {
+	s, ok := d.tunnelName(n, key)
+	if s == "lab" { // whose socket lies beside the relays'
+		d.errorf(n, "use another name", "%s cannot be %q", key, s)
+		return "", false
+	}
+	return s, ok
 }
 
 func (d *decoder) memoryLimit(n *node, key string) (Size, bool) {

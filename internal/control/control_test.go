@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -231,6 +232,46 @@ func TestStaleSocketIsTakenOver(t *testing.T) {
 	}
 }
 
+// TestRunning: relays that are alive are found by their names, the usual one
+// first; what is not a relay's, or a dead one's, is not.
+func TestRunning(t *testing.T) {
+	dir := t.TempDir()
+	living := func(path string) {
+		l, err := Listen(t.Context(), path)
+		nettest.Must(t, err)
+		t.Cleanup(func() { l.Close() })
+	}
+	dead := func(path string) {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		nettest.Must(t, err)
+		l.SetUnlinkOnClose(false)
+		l.Close()
+	}
+	running := func(want ...string) {
+		t.Helper()
+		names, err := Running(t.Context(), dir)
+		if err != nil || !slices.Equal(names, want) {
+			t.Errorf("running are %q, %v, want %q", names, err, want)
+		}
+	}
+	running()
+	dead(PathIn(dir, ownPrefix+"99999999"))
+	dead(PathIn(dir, "killed"))
+	living(PathIn(dir, OwnName()))
+	living(PathIn(dir, "a"))
+	living(PathIn(dir, DefaultName))
+	living(PathIn(dir, LabName))
+	living(PathOf(PathIn(dir, DefaultName), 4711))
+	nettest.Must(t, os.WriteFile(PathIn(dir, "file"), nil, 0o600))
+	running(DefaultName, "a", OwnName())
+	// A dead process's own name is nobody else's: the next relay removes it.
+	for name, want := range map[string]bool{ownPrefix + "99999999": false, "killed": true} {
+		if _, err := os.Lstat(PathIn(dir, name)); (err == nil) != want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestPlacesThatAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -367,17 +408,17 @@ func TestOtherRequestsAreRefused(t *testing.T) {
 	}
 }
 
-func TestDefaultPath(t *testing.T) {
+func TestDirectory(t *testing.T) {
 	env := map[string]string{"RUNTIME_DIRECTORY": "/run/a:/run/b", "XDG_RUNTIME_DIR": "/run/user/7"}
-	if got := DefaultPath(func(k string) string { return env[k] }); got != "/run/a/control.sock" {
+	if got := Directory(func(k string) string { return env[k] }); got != "/run/a" {
 		t.Errorf("under systemd: %s", got)
 	}
 	delete(env, "RUNTIME_DIRECTORY")
-	want := "/run/user/7/longhaul/control.sock"
+	want := "/run/user/7/longhaul"
 	if os.Geteuid() == 0 {
-		want = "/run/longhaul/control.sock"
+		want = "/run/longhaul"
 	}
-	if got := DefaultPath(func(k string) string { return env[k] }); got != want {
+	if got := Directory(func(k string) string { return env[k] }); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -20,27 +19,8 @@ import (
 	"longhaul/internal/localsocket"
 )
 
-// SocketName is the name of the socket in its directory.
-const SocketName = "control.sock"
-
-// DefaultPath is where the socket is when nothing else is said: in systemd's
-// runtime directory of the unit, in /run/longhaul for root, and in the user's
-// runtime directory for others.
-func DefaultPath(getenv func(string) string) string {
-	if dir, _, _ := strings.Cut(getenv("RUNTIME_DIRECTORY"), ":"); dir != "" {
-		return filepath.Join(dir, SocketName)
-	}
-	if os.Geteuid() == 0 {
-		return filepath.Join("/run/longhaul", SocketName)
-	}
-	if dir := getenv("XDG_RUNTIME_DIR"); dir != "" {
-		return filepath.Join(dir, "longhaul", SocketName)
-	}
-	return filepath.Join(localsocket.TempDir(), SocketName)
-}
-
 // ErrInUse is returned by [Listen] when a living process answers on the socket.
-var ErrInUse = errors.New("another relay uses this control socket; stop it, or give this one its own with --control-socket PATH")
+var ErrInUse = errors.New("another relay uses this control socket; stop it, or give this one another with --name NAME or --control-socket PATH")
 
 // Listen makes the socket, readable by its owner only. A socket that a dead
 // process left behind is taken over; a living one gives [ErrInUse].
@@ -115,16 +95,10 @@ func removeStale(ctx context.Context, path string) error {
 	case info.Mode().Type() != fs.ModeSocket:
 		return fmt.Errorf("%s is not a socket; remove it, or choose another path with --control-socket PATH", path)
 	}
-	d := net.Dialer{Timeout: time.Second}
-	conn, err := d.DialContext(ctx, "unix", path)
-	if err == nil {
-		conn.Close()
-	}
-	if !errors.Is(err, unix.ECONNREFUSED) {
-		// An answer, a full queue or a denial: somebody is there.
+	if !isDead(ctx, path) {
 		return fmt.Errorf("%s: %w", path, ErrInUse)
 	}
-	if err := os.Remove(path); err != nil {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot remove the control socket of a dead relay: %w", err)
 	}
 	return nil

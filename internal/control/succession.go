@@ -46,14 +46,14 @@ func ListenAside(ctx context.Context, path string) (net.Listener, error) {
 	return bind(ctx, aside)
 }
 
-// removeFollowed removes what relays have left behind that had been followed at
-// path and then were killed.
+// removeFollowed removes what relays have left behind that were killed: those
+// that had been followed at path, and those of an [OwnName].
 func removeFollowed(ctx context.Context, path string) {
 	dir, base := filepath.Split(path)
 	entries, _ := os.ReadDir(filepath.Clean(dir))
 	for _, e := range entries {
 		number, found := strings.CutPrefix(e.Name(), base+".")
-		if _, err := strconv.ParseUint(number, 10, 32); found && err == nil {
+		if _, err := strconv.ParseUint(number, 10, 32); found && err == nil || IsOwnName(NameIn(dir, dir+e.Name())) {
 			_ = removeStale(ctx, dir+e.Name()) // one that lives stays
 		}
 	}
