@@ -59,6 +59,7 @@ type tunnelCheck struct {
 	checkSettings
 	self    check.Identity
 	log     *slog.Logger
+	memory  *check.Memory
 	hops    []relay.Target
 	checker *relayChecker // nil: without a key nobody may ask
 	turn    chan struct{} // one check at a time
@@ -104,7 +105,7 @@ func (c *checks) equip(from *config.Config, tunnels []relay.Tunnel) error {
 			t.Checker = one.checker
 		}
 		if from.Tunnels[i].Health.Check == config.HealthEndToEnd {
-			t.Health.Probe = check.Health{Key: settings.keys.First, Preamble: string(checkPreamble(t.ProxyOut))}
+			t.Health.Probe = check.Health{Key: settings.keys.First, Preamble: string(checkPreamble(t.ProxyOut)), Memory: c.memory}
 		}
 		c.next[t.Name] = one
 	}
@@ -112,10 +113,10 @@ func (c *checks) equip(from *config.Config, tunnels []relay.Tunnel) error {
 }
 
 func (c *checks) make(settings checkSettings, hops []relay.Target) *tunnelCheck {
-	t := &tunnelCheck{checkSettings: settings, self: c.self, log: c.log, hops: slices.Clone(hops), turn: make(chan struct{}, 1)}
+	t := &tunnelCheck{checkSettings: settings, self: c.self, log: c.log, memory: c.memory, hops: slices.Clone(hops), turn: make(chan struct{}, 1)}
 	t.self.Tunnel = settings.tunnel
 	if !settings.keys.First.IsZero() {
-		t.checker = t.newChecker(c.memory)
+		t.checker = t.newChecker()
 	}
 	return t
 }
@@ -240,7 +241,7 @@ func (t *tunnelCheck) run(ctx context.Context, bytes int64) (*check.Report, erro
 	for i, hop := range t.hops {
 		within, cancel := context.WithTimeout(ctx, checkMost)
 		chains[i] = check.Walk{
-			Self: t.self, Forward: hop.String(), Next: check.Next(t.check.Next), Key: t.keys.First, Bytes: bytes,
+			Self: t.self, Forward: hop.String(), Next: check.Next(t.check.Next), Key: t.keys.First, Bytes: bytes, Memory: t.memory,
 			Dial: func(ctx context.Context) (check.Conn, netip.AddrPort, error) { return t.dial(ctx, hop) },
 		}.Run(within)
 		cancel()
@@ -293,11 +294,11 @@ func (c *relayChecker) Serve(ctx context.Context, flow relay.Checked) bool {
 	return c.serve(ctx, flow)
 }
 
-func (t *tunnelCheck) newChecker(memory *check.Memory) *relayChecker {
+func (t *tunnelCheck) newChecker() *relayChecker {
 	server := &check.Server{Identity: t.self, Keys: t.keys, Next: check.Next(t.check.Next),
 		Dial: func(ctx context.Context, to netip.AddrPort) (check.Conn, error) { return t.dialAddress(ctx, to) }}
 	var strangers, refused pause
-	server.Guard = check.NewGuard(memory, func(what string, peer netip.AddrPort) {
+	server.Guard = check.NewGuard(t.memory, func(what string, peer netip.AddrPort) {
 		if refused.over() {
 			t.log.Warn(what, "tunnel", t.tunnel, "from", peer)
 		}

@@ -28,7 +28,7 @@ func TestStrangersChecksAreForwarded(t *testing.T) {
 	c := newChecks(slog.New(slog.NewTextHandler(&log, nil)))
 	mine := c.make(checkSettings{tunnel: "t", keys: check.Keys{First: check.NewKey()}}, nil).checker
 	var hello []byte
-	stranger := check.Walk{Next: check.NextRelay, Key: check.NewKey(), Bytes: check.MinBytes,
+	stranger := check.Walk{Next: check.NextRelay, Key: check.NewKey(), Bytes: check.MinBytes, Memory: check.NewMemory(),
 		Dial: func(context.Context) (check.Conn, netip.AddrPort, error) {
 			here, there := net.Pipe()
 			go func() {
@@ -152,5 +152,20 @@ func TestOnlyChangesAreLogged(t *testing.T) {
 		if !strings.Contains(lines[i], level) || !strings.Contains(lines[i], text) {
 			t.Errorf("line %d: %s", i, lines[i])
 		}
+	}
+}
+
+// A relay's clock that is off is a note below its chain, which is whole all the same.
+func TestCheckNotesClocks(t *testing.T) {
+	off, well := int64(-7*60), int64(60)
+	var b strings.Builder
+	writeCheck(&b, check.Report{Tunnel: "t", State: check.Whole, Chains: []check.Chain{{State: check.Whole, Hops: []check.Hop{
+		{Kind: check.KindRelay, Host: "relay-b", ClockAheadSeconds: &well},
+		{Kind: check.KindRelay, Host: "relay-c", ClockAheadSeconds: &off},
+		{Kind: check.KindTarget},
+	}}}})
+	want := "    the clock of relay-c is 7m0s behind this relay's; timedatectl there and\n    here tells whether it is kept right (NTP)\n"
+	if !strings.Contains(b.String(), want) || strings.Contains(b.String(), "clock of relay-b") {
+		t.Errorf("want %q in\n%s", want, b.String())
 	}
 }

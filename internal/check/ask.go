@@ -2,7 +2,6 @@ package check
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -73,6 +72,7 @@ type leg struct {
 	Connect    time.Duration  `json:"connect_ns"`
 	RTT        time.Duration  `json:"rtt_ns"`
 	AnswerTime time.Duration  `json:"answer_ns"`
+	Ahead      *time.Duration `json:"ahead_ns,omitempty"` // the relay's clock, of this side's; nil: not known
 	Answer     *Answer        `json:"answer"`
 	Passes     []pass         `json:"passes"`
 	Trouble    *trouble       `json:"trouble"`
@@ -126,10 +126,10 @@ func (l *leg) bound() error {
 	return nil
 }
 
-// greet sends a hello and waits for the reply.
-func greet(conn Conn, key *Key) (*session, *trouble) {
+// greet sends a hello and waits for the reply, which sets the relay's clock.
+func greet(conn Conn, key *Key, clock *relayClock) (*session, *trouble) {
 	_ = conn.SetDeadline(time.Now().Add(wait.reply))
-	mine := stampedNonce(time.Now())
+	mine := stampedNonce(clock.time())
 	if _, err := conn.Write(key.hello(mine)); err != nil {
 		return nil, troubleOf(err, Silent)
 	}
@@ -139,8 +139,9 @@ func greet(conn Conn, key *Key) (*session, *trouble) {
 		n, err := conn.Read(b)
 		got = append(got, b[:n]...)
 		if r, d, start, ok := key.findReply(mine, got); ok {
+			clock.shows(r.nonce)
 			if r.refuse != noRefusal {
-				return nil, r.trouble()
+				return nil, r.trouble(clock)
 			}
 			s := newSession(conn, key, mine, r.nonce, false)
 			s.in.offset += int64(start)
@@ -162,21 +163,12 @@ func greet(conn Conn, key *Key) (*session, *trouble) {
 }
 
 // trouble is what a refusal means.
-func (r *reply) trouble() *trouble {
-	switch r.refuse {
-	case refuseBusy:
+func (r *reply) trouble(clock *relayClock) *trouble {
+	switch {
+	case r.refuse == refuseBusy:
 		return &trouble{Reason: Busy}
-	case refuseClock:
-		there, ok := r.nonce.stamp()
-		if !ok {
-			break
-		}
-		ahead := time.Duration(there-time.Now().Unix()) * time.Second
-		which := "ahead"
-		if ahead < 0 {
-			which, ahead = "behind", -ahead
-		}
-		return &trouble{Reason: Clock, Detail: fmt.Sprintf("its clock is %v %s, and %v is the most", ahead, which, maxSkew)}
+	case r.refuse == refuseClock && clock.ahead != nil:
+		return &trouble{Reason: Clock, Detail: "its clock is now " + Ahead(*clock.ahead, "the asker's")}
 	}
 	return &trouble{Reason: Failed, Detail: "it refuses the check for a reason that this version does not know"}
 }
@@ -254,9 +246,12 @@ func (s *session) goOn() error {
 
 // look finds out what there is to know of a leg. The session is nil where none
 // could be had, or where it is of no more use.
-func look(conn Conn, key *Key, o order, l *leg) *session {
+func look(conn Conn, key *Key, m *Memory, o order, l *leg) *session {
 	l.Local = localAddr(conn)
-	s, t := greet(conn, key)
+	clock := m.clock(l.Dialed)
+	s, t := greet(conn, key, clock)
+	m.remember(l.Dialed, clock)
+	l.Ahead = clock.ahead
 	if s == nil {
 		l.Trouble = t
 		l.RTT = figuresOf(conn).minRTT()

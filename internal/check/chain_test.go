@@ -219,10 +219,15 @@ func (s *stand) walk(to netip.AddrPort, next Next, bytes int64) Chain {
 
 func (s *stand) walkWith(key Key, to netip.AddrPort, next Next, bytes int64) Chain {
 	s.t.Helper()
+	return s.walkFrom(NewMemory(), key, to, next, bytes)
+}
+
+func (s *stand) walkFrom(m *Memory, key Key, to netip.AddrPort, next Next, bytes int64) Chain {
+	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
 	return Walk{
-		Self: Identity{Host: "here", Instance: "here"}, Forward: to.String(), Next: next, Key: key, Bytes: bytes,
+		Self: Identity{Host: "here", Instance: "here"}, Forward: to.String(), Next: next, Key: key, Bytes: bytes, Memory: m,
 		Dial: func(ctx context.Context) (Conn, netip.AddrPort, error) {
 			conn, err := dialTCP(ctx, to)
 			return conn, to, err

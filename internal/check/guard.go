@@ -20,13 +20,15 @@ const (
 	maxUnprovenUndated = 4  // of them, without a stamp
 )
 
-// Memory remembers hellos, so that each is answered once. All tunnels of a
-// process share one, and it outlives reloads.
+// Memory remembers hellos, so that each is answered once, and by how much the
+// clocks of other relays are off. All tunnels of a process share one, and it
+// outlives reloads.
 type Memory struct {
 	now func() time.Time
 
 	mu       sync.Mutex
-	bySecond map[int64]map[nonce]struct{} // stamped ones, for as long as their stamp is valid
+	ahead    map[netip.AddrPort]time.Duration // the clocks of relays
+	bySecond map[int64]map[nonce]struct{}     // stamped ones, for as long as their stamp is valid
 	stamped  int
 	// floor is the least stamp that is admitted: where more hellos come than
 	// can be remembered, the oldest are forgotten, and none so old is admitted.
@@ -41,7 +43,10 @@ type Memory struct {
 
 // NewMemory makes a memory of nothing.
 func NewMemory() *Memory {
-	return &Memory{now: time.Now, bySecond: map[int64]map[nonce]struct{}{}, undated: map[nonce]struct{}{}, floor: math.MinInt64}
+	return &Memory{
+		now: time.Now, ahead: map[netip.AddrPort]time.Duration{},
+		bySecond: map[int64]map[nonce]struct{}{}, undated: map[nonce]struct{}{}, floor: math.MinInt64,
+	}
 }
 
 // admission says what becomes of an authentic hello.

@@ -1,7 +1,6 @@
 package check
 
 import (
-	"context"
 	"encoding/binary"
 	"io"
 	"net"
@@ -185,7 +184,7 @@ func (s *stand) hello(to netip.AddrPort) (*session, *trouble) {
 		s.t.Fatal(err)
 	}
 	s.keep(conn)
-	return greet(conn, &testKey)
+	return greet(conn, &testKey, &relayClock{now: time.Now})
 }
 
 // Connections that only say hello do not take the places of those that go on, and
@@ -242,39 +241,6 @@ func TestChecksHaveABound(t *testing.T) {
 	_, _ = io.Copy(io.Discard, running[0].conn)
 	if chain := s.walk(to, NextRelay, MinBytes); chain.State != Whole {
 		t.Errorf("after one has ended: %+v", chain.Fault)
-	}
-}
-
-// A relay whose clock is off says by how much.
-func TestClocksDiffer(t *testing.T) {
-	for off, want := range map[time.Duration]string{
-		7 * time.Minute:  "its clock is 7m",
-		-3 * time.Hour:   "behind, and 2m0s is the most",
-		90 * time.Second: "",
-	} {
-		s := newStand(t)
-		b := server("b", NextTarget)
-		b.Guard.memory.now = func() time.Time { return time.Now().Add(off) }
-		to := s.relay(b, s.target())
-		chain := s.walk(to, NextRelay, MinBytes)
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		_, err := Health{Key: testKey}.Probe(ctx, to)
-		cancel()
-		if want == "" {
-			if chain.State != Whole || err != nil {
-				t.Errorf("%v: %+v, %v", off, chain.Fault, err)
-			}
-			continue
-		}
-		if f := chain.Fault; f == nil || f.Reason != Clock || !strings.Contains(f.Text, "does not answer a check of here") || !strings.Contains(f.Text, want) || !strings.Contains(f.Hint, "clocks") {
-			t.Errorf("%v: %+v", off, f)
-		}
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: the hop's health is %v", off, err)
-		}
-		if b.Guard.unproven != 0 {
-			t.Error("it has a place")
-		}
 	}
 }
 

@@ -15,13 +15,14 @@ const healthBytes = 16 << 10
 // pass both ways, and what it leads to must accept. It can be compared.
 type Health struct {
 	Key      Key
-	Preamble string // what has to be sent before all else: a PROXY header
+	Preamble string  // what has to be sent before all else: a PROXY header
+	Memory   *Memory // of clocks
 }
 
 // Probe asks the relay at an address and returns the round-trip time to it.
 func (h Health) Probe(ctx context.Context, to netip.AddrPort) (time.Duration, error) {
 	w := &walker{Walk: Walk{
-		Self: Identity{Host: "this relay"}, Forward: to.String(), Next: NextRelay, Key: h.Key, Bytes: healthBytes,
+		Self: Identity{Host: "this relay"}, Forward: to.String(), Next: NextRelay, Key: h.Key, Bytes: healthBytes, Memory: h.Memory,
 		Dial: func(ctx context.Context) (Conn, netip.AddrPort, error) {
 			var d net.Dialer
 			d.SetMultipathTCP(false)

@@ -14,7 +14,7 @@ import (
 func TestHealth(t *testing.T) {
 	s := newStand(t)
 	target := s.target()
-	h := Health{Key: testKey}
+	h := Health{Key: testKey, Memory: NewMemory()}
 	for _, tt := range []struct {
 		name string
 		to   netip.AddrPort
@@ -41,7 +41,7 @@ func TestHealth(t *testing.T) {
 	if _, err := h.Probe(ctx, target); err == nil || err.Error() != "no answer in time" { // long before the wait for a reply ends
 		t.Errorf("a silent one: %v", err)
 	}
-	if (Health{Key: testKey}) != h || (Health{Key: NewKey()}) == h {
+	if (Health{Key: testKey, Memory: h.Memory}) != h || (Health{Key: NewKey(), Memory: h.Memory}) == h {
 		t.Error("health checks do not compare")
 	}
 }
@@ -61,7 +61,7 @@ func TestHealthPreamble(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if _, err := (Health{testKey, header}).Probe(ctx, to); err == nil || !strings.Contains(err.Error(), "refuses") {
+	if _, err := (Health{testKey, header, NewMemory()}).Probe(ctx, to); err == nil || !strings.Contains(err.Error(), "refuses") {
 		t.Error(err)
 	}
 }

@@ -40,7 +40,7 @@ const (
 	Reset       Reason = "reset"         // accepted, then reset
 	Closed      Reason = "closed"        // accepted, then ended
 	Silent      Reason = "silent"        // accepted, and no answer
-	Clock       Reason = "clock"         // the relay's clock and that of the asker differ too much
+	Clock       Reason = "clock"         // the relay refuses a check's time, even by the clock that it told
 	Busy        Reason = "busy"          // the relay answers too many checks at the same time
 	Foreign     Reason = "foreign"       // what answers is no relay with this key
 	Altered     Reason = "altered"       // bytes are not those that were sent
@@ -113,9 +113,13 @@ type Hop struct {
 	ConnectMs *float64       `json:"connect_ms"`
 	RTTMs     *float64       `json:"rtt_ms"`    // of TCP, the least
 	AnswerMs  *float64       `json:"answer_ms"` // of a question to the relay
-	Up        *Direction     `json:"up"`        // over the leg to this hop
-	Down      *Direction     `json:"down"`
-	Through   *Through       `json:"through,omitempty"` // from the first relay, through the ones between
+	// ClockAheadSeconds is by how much the relay's clock is ahead of that of the
+	// relay that checks.
+	ClockAheadSeconds *int64 `json:"clock_ahead_seconds"`
+
+	Up      *Direction `json:"up"` // over the leg to this hop
+	Down    *Direction `json:"down"`
+	Through *Through   `json:"through,omitempty"` // from the first relay, through the ones between
 }
 
 // Through are figures of bytes that passed through relays as those of any flow.

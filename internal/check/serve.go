@@ -242,7 +242,7 @@ func (s *Server) next(ctx context.Context, f *Flow, o order) *leg {
 	l := &leg{Dialed: f.Dialed}
 	if f.Target == nil {
 		l.Trouble = &trouble{Reason: f.Reason, Detail: clean(f.Detail)}
-	} else if session := look(f.Target, &s.Keys.First, o, l); session != nil {
+	} else if session := look(f.Target, &s.Keys.First, s.Guard.memory, o, l); session != nil {
 		if err := session.send(kindAgain, nil); err != nil {
 			l.Trouble = troubleOf(err, Stalled)
 		}
@@ -262,7 +262,7 @@ func (s *Server) next(ctx context.Context, f *Flow, o order) *leg {
 		defer closeWith(ctx, conn)()
 		first := l.Trouble
 		*l = leg{Dialed: f.Dialed}
-		if session := look(conn, &s.Keys.First, o, l); session != nil {
+		if session := look(conn, &s.Keys.First, s.Guard.memory, o, l); session != nil {
 			_ = session.send(kindBye, nil)
 			if l.Answer.Reason == "" {
 				l.Trouble = first // it works now: the first connection was cut all the same

@@ -117,7 +117,7 @@ func walkOn(t *testing.T, conn Conn) (Chain, time.Duration) {
 	t.Helper()
 	begin := time.Now()
 	chain := Walk{
-		Self: Identity{Host: "here", Instance: "here"}, Forward: "b:1", Next: NextRelay, Key: testKey, Bytes: DefaultBytes,
+		Self: Identity{Host: "here", Instance: "here"}, Forward: "b:1", Next: NextRelay, Key: testKey, Bytes: DefaultBytes, Memory: NewMemory(),
 		Dial: func(context.Context) (Conn, netip.AddrPort, error) {
 			return conn, netip.MustParseAddrPort("192.0.2.1:1"), nil
 		},

@@ -71,8 +71,8 @@ func (f *Fault) tell(hop *Hop) {
 		say("%s, but is no relay with this key", accepted)
 		f.Hint = relayHint
 	case Clock:
-		say("%s does not answer a check of %s", f.To, f.From)
-		f.Hint = "set the clocks of both hosts; timedatectl tells whether they are kept right (NTP)"
+		say("%s refuses the time of a check of %s a second time, though it was that of its own clock", f.To, f.From)
+		f.Hint = "does its clock jump (timedatectl), or do several relays with different clocks share this address?"
 	case Busy:
 		say("%s answers too many checks at the same time to answer that of %s", f.To, f.From)
 		f.Hint = "let relays check it less often (check.interval, health.interval); its log tells who does"

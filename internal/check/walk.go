@@ -24,6 +24,7 @@ type Walk struct {
 	Next    Next
 	Key     Key   // of no use with [NextTarget]
 	Bytes   int64 // that are exchanged each way
+	Memory  *Memory
 
 	// Dial connects to the hop, as a flow would. It says which address it tried
 	// last.
@@ -34,16 +35,19 @@ type Walk struct {
 type walker struct {
 	Walk
 	chain   Chain
-	slowest float64  // of the legs, bits per second; 0: not known
-	worst   float64  // share of segments that the lossiest leg loses
-	seen    []string // relays
-	one     bool     // ask no further than the first relay
+	slowest float64       // of the legs, bits per second; 0: not known
+	worst   float64       // share of segments that the lossiest leg loses
+	seen    []string      // relays
+	ahead   time.Duration // the clock of the relay that looks at the next leg
+	one     bool          // ask no further than the first relay
+
+	// clocks of relays that refused a hello which came through others, by instance.
+	clocks map[string]time.Duration
 }
 
 // Run walks the chain. It ends soon after ctx does, with a chain that is broken.
 func (w Walk) Run(ctx context.Context) Chain {
-	k := &walker{Walk: w, chain: Chain{Forward: w.Forward, State: Whole, Hops: []Hop{}}}
-	k.seen = []string{w.Self.Instance + "/" + w.Self.Tunnel}
+	k := &walker{Walk: w}
 	k.run(ctx)
 	if f := k.chain.Fault; f != nil && f.Reason == Failed && ctx.Err() != nil {
 		k.fault(&trouble{Reason: Failed, Detail: "it took longer than it may"})
@@ -51,7 +55,24 @@ func (w Walk) Run(ctx context.Context) Chain {
 	return k.chain
 }
 
+// run walks the chain, and from its beginning once more where a relay refused a
+// hello for its time: the clock of that relay is known then, to whoever asked it.
 func (w *walker) run(ctx context.Context) {
+	w.clocks = map[string]time.Duration{}
+	for refused := 0; ; {
+		w.chain = Chain{Forward: w.Forward, State: Whole, Hops: []Hop{}}
+		w.slowest, w.worst, w.ahead = 0, 0, 0
+		w.seen = []string{w.Self.Instance + "/" + w.Self.Tunnel}
+		w.walk(ctx)
+		f := w.chain.Fault
+		if f == nil || f.Reason != Clock || f.Hop <= refused || ctx.Err() != nil {
+			return
+		}
+		refused = f.Hop
+	}
+}
+
+func (w *walker) walk(ctx context.Context) {
 	conn, l, err := w.dial(ctx)
 	if err != nil {
 		h := Hop{Kind: KindUnknown, Address: l.Dialed, State: Broken}
@@ -76,18 +97,21 @@ func (w *walker) run(ctx context.Context) {
 		return
 	}
 	o := order{Bytes: w.Bytes}
-	s := look(conn, &w.Key, o, l)
+	s := look(conn, &w.Key, w.Memory, o, l)
 	if l.cutOff() {
 		// Where what is behind the relay ends a connection at once, that end
 		// may have overtaken the hello.
 		if second, again, err := w.dial(ctx); err == nil {
 			defer closeWith(ctx, second)()
 			conn, l = second, again
-			s = look(conn, &w.Key, o, l)
+			s = look(conn, &w.Key, w.Memory, o, l)
 		}
 	}
 	if !w.leg(l) {
 		return
+	}
+	if l.Ahead != nil {
+		w.ahead = *l.Ahead
 	}
 	for !w.end(l) && !w.one {
 		if l, err = s.next(o); err != nil {
@@ -144,6 +168,9 @@ func (w *walker) leg(l *leg) bool {
 			h.Address, h.ConnectMs, h.RTTMs = a.Local, nil, nil
 		}
 		h.Kind, h.Host, h.Tunnel, h.Version, h.AnswerMs = KindRelay, a.Host, a.Tunnel, a.Version, ms(l.AnswerTime)
+	}
+	if l.Ahead != nil {
+		h.clockIs(w.ahead + *l.Ahead)
 	}
 	h.Up, h.Down = l.directions()
 	if bps := l.goodput(); bps > 0 && (w.slowest == 0 || bps < w.slowest) {
@@ -221,7 +248,18 @@ func (w *walker) through(conn Conn, s *session, l *leg, o order) *session {
 	if err := s.goOn(); err != nil {
 		return wrong(troubleOf(err, Silent))
 	}
-	s, t := greet(conn, &w.Key)
+	clock := &relayClock{now: w.Memory.now}
+	if known, ok := w.clocks[l.Answer.Instance]; ok {
+		clock.ahead = &known
+	} else if l.Ahead != nil {
+		ahead := w.ahead + *l.Ahead
+		clock.ahead = &ahead
+	}
+	s, t := greet(conn, &w.Key, clock)
+	if clock.ahead != nil {
+		w.ahead, w.clocks[l.Answer.Instance] = *clock.ahead, *clock.ahead
+		h.clockIs(w.ahead)
+	}
 	if t != nil {
 		return wrong(t)
 	}
