@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+
+	"longhaul/internal/connsource"
 )
 
 // crowd bounds the connections of a listener. Nobody waits for a place: where
@@ -43,7 +45,7 @@ func (c *crowd) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &guest{Conn: conn, crowd: c, source: sourceOf(conn)}
+	g := &guest{Conn: conn, crowd: c, source: connsource.Of(conn)}
 	c.mu.Lock()
 	var leaves *guest
 	if len(c.guests) >= c.most {
@@ -116,22 +118,6 @@ func (g *guest) Close() error {
 	delete(g.crowd.kept, g)
 	g.crowd.mu.Unlock()
 	return g.Conn.Close()
-}
-
-// sourceOf is who a connection comes from, as far as it makes a difference:
-// whoever has an IPv6 address has all of its /64.
-func sourceOf(conn interface{ RemoteAddr() net.Addr }) netip.Addr {
-	at, err := netip.ParseAddrPort(conn.RemoteAddr().String())
-	if err != nil {
-		return netip.Addr{}
-	}
-	a := at.Addr().Unmap().WithZone("")
-	if a.Is6() {
-		if p, err := a.Prefix(64); err == nil {
-			return p.Addr()
-		}
-	}
-	return a
 }
 
 type guestKey struct{}

@@ -291,25 +291,6 @@ func TestListenSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestSourceOf(t *testing.T) {
-	for remote, want := range map[string]string{
-		"127.0.0.1:5": "127.0.0.1", "[::ffff:10.0.0.1]:5": "10.0.0.1", "[2001:db8:1:2:3:4:5:6]:5": "2001:db8:1:2::", "@": "invalid IP",
-	} {
-		if got := sourceOf(fakeConn{remote}).String(); got != want {
-			t.Errorf("%s comes from %s, want %s", remote, got, want)
-		}
-	}
-}
-
-type fakeConn struct{ remote string }
-
-func (f fakeConn) RemoteAddr() net.Addr { return fakeAddr(f.remote) }
-
-type fakeAddr string
-
-func (fakeAddr) Network() string  { return "tcp" }
-func (f fakeAddr) String() string { return string(f) }
-
 // An answer that lasts gives its place back, outlives a flood from its own
 // source, and ends with the server. The connections are in memory, and time passes
 // on a bubble's clock.

@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+
+	"longhaul/internal/connsource"
 )
 
 // maxUnplaced bounds the connections that are not known to belong to a test,
@@ -25,25 +27,13 @@ type places struct {
 }
 
 type placeKey struct {
-	source  netip.Prefix
+	source  netip.Addr
 	testing bool // for a source with a test under way
 }
 
 type place struct {
 	conn net.Conn
 	n    int // of all that ever entered
-}
-
-// sourceOf is who connects: an IPv4 address, or an IPv6 network of 64 bits, of
-// which one host may have every address.
-func sourceOf(conn net.Conn) netip.Prefix {
-	tcp, ok := conn.RemoteAddr().(*net.TCPAddr)
-	if !ok {
-		return netip.Prefix{}
-	}
-	address := tcp.AddrPort().Addr().Unmap()
-	source, _ := address.Prefix(min(address.BitLen(), 64))
-	return source
 }
 
 // enter gives a connection a place, and returns the one that loses its own for
@@ -77,7 +67,7 @@ func (p *places) enter(key placeKey, conn net.Conn) (out net.Conn) {
 // leave takes a connection's place back, and says whether it had one still.
 func (p *places) leave(conn net.Conn) bool {
 	for _, testing := range []bool{false, true} {
-		key := placeKey{sourceOf(conn), testing}
+		key := placeKey{connsource.Of(conn), testing}
 		for i, one := range p.taken[key] {
 			if one.conn == conn {
 				p.remove(key, i)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/connsource"
 	"longhaul/internal/nettest"
 )
 
@@ -24,25 +25,9 @@ func (g guest) RemoteAddr() net.Addr {
 
 func from(address string) *guest { return &guest{address: netip.MustParseAddr(address)} }
 
-func TestSourceOf(t *testing.T) {
-	for address, want := range map[string]string{
-		"192.0.2.1": "192.0.2.1/32", "::ffff:192.0.2.1": "192.0.2.1/32",
-		"2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64", "fe80::1%eth0": "fe80::/64",
-	} {
-		if got := sourceOf(from(address)); got.String() != want {
-			t.Errorf("%s: %v, want %s", address, got, want)
-		}
-	}
-	pipe, _ := net.Pipe()
-	defer pipe.Close()
-	if got := sourceOf(pipe); got.IsValid() {
-		t.Errorf("a pipe: %v", got)
-	}
-}
-
 // enters has a connection enter, and returns whose place it takes.
 func enters(p *places, g *guest) *guest {
-	out, _ := p.enter(placeKey{source: sourceOf(g)}, g).(*guest)
+	out, _ := p.enter(placeKey{source: connsource.Of(g)}, g).(*guest)
 	return out
 }
 
@@ -99,7 +84,7 @@ func TestPlacesOfManySources(t *testing.T) {
 		}
 		least, most := maxUnplaced, 0
 		for key, of := range p.taken {
-			if key.source != sourceOf(honest) {
+			if key.source != connsource.Of(honest) {
 				least, most = min(least, len(of)), max(most, len(of))
 			}
 		}
@@ -132,7 +117,7 @@ func TestPlacesOfATest(t *testing.T) {
 	for range 2 * maxUnplaced {
 		enters(&p, from("192.0.2.2"))
 	}
-	key := placeKey{sourceOf(from("192.0.2.1")), true}
+	key := placeKey{connsource.Of(from("192.0.2.1")), true}
 	first := from("192.0.2.1")
 	for i := range 2*maxStreams + 1 {
 		g := first

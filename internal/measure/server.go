@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"longhaul/internal/connsource"
 )
 
 // Server serves one test at a time, or with tokens one at a time for each.
@@ -37,7 +39,7 @@ type Server struct {
 type serverTest struct {
 	test
 	cookie  cookie
-	source  netip.Prefix
+	source  netip.Addr
 	token   string
 	arrived chan arrival // connections with the test's cookie
 }
@@ -90,7 +92,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 func (s *Server) admit(conn net.Conn, hasToken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := placeKey{sourceOf(conn), hasToken}
+	key := placeKey{connsource.Of(conn), hasToken}
 	for _, t := range s.tests {
 		key.testing = key.testing || t.source == key.source
 	}
@@ -151,7 +153,7 @@ func deny(conn net.Conn) {
 
 // serveTest serves the test that a connection asks for.
 func (s *Server) serveTest(ctx context.Context, conn net.Conn, c cookie) {
-	t := &serverTest{cookie: c, source: sourceOf(conn), arrived: make(chan arrival, 2*maxStreams), test: test{control: conn}}
+	t := &serverTest{cookie: c, source: connsource.Of(conn), arrived: make(chan arrival, 2*maxStreams), test: test{control: conn}}
 	err := t.agree(s)
 	if err == nil {
 		err = s.start(t)

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/connsource"
 	"longhaul/internal/proxyproto"
 )
 
@@ -39,7 +40,7 @@ type Checked struct {
 	Client  *os.File
 	Target  *os.File // nil: none could be had, End and Err say why
 	From    netip.AddrPort
-	Source  netip.Addr // of From: an IPv4 address, or an IPv6 network of 64 bits
+	Source  netip.Addr // of From, see [connsource]
 	Listen  netip.AddrPort
 	Forward string         // the target as it is configured
 	Dialed  netip.AddrPort // zero: none
@@ -188,7 +189,7 @@ func (w *worker) takeOver(f *flow) {
 	f.look, f.isCheck = lookNever, true
 	c := Checked{
 		From:    f.client,
-		Source:  sourcePrefix(f.client.Addr()),
+		Source:  connsource.OfAddr(f.client.Addr()),
 		Listen:  w.listenAddr(f),
 		Forward: f.hopName(),
 		Dialed:  f.target,

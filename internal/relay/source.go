@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+
+	"longhaul/internal/connsource"
 )
 
 // shareOfFree is how many times what is free one source may have: of flows, of
@@ -32,8 +34,7 @@ func (h *holdings) room(free int64) int64 {
 	return max(0, shareOfFree*free-h.bytes.Load()) / max(1, h.queues.Load())
 }
 
-// source is who connects to a tunnel: an IPv4 address, or an IPv6 network of
-// 64 bits, of which one host may have every address.
+// source is who connects to a tunnel, see [connsource].
 type source struct {
 	flows atomic.Int64
 	held  holdings // while memory is short
@@ -45,17 +46,7 @@ type source struct {
 
 type sourceKey struct {
 	tunnel *tunnelState
-	prefix netip.Addr
-}
-
-func sourcePrefix(a netip.Addr) netip.Addr {
-	a = a.Unmap().WithZone("")
-	if a.Is4() {
-		return a
-	}
-	network := a.As16()
-	clear(network[8:])
-	return netip.AddrFrom16(network)
+	from   netip.Addr
 }
 
 // sources are those that have flows, or had some not long ago.
@@ -72,7 +63,7 @@ const (
 
 // of returns the source of an address, and counts a new flow of it.
 func (s *sources) of(tunnel *tunnelState, a netip.Addr, now int64) *source {
-	key := sourceKey{tunnel, sourcePrefix(a)}
+	key := sourceKey{tunnel, connsource.OfAddr(a)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	src := s.all[key]

@@ -159,21 +159,6 @@ func TestSourcesShareRates(t *testing.T) {
 	}
 }
 
-func TestSourcePrefix(t *testing.T) {
-	for from, want := range map[string]string{
-		"192.0.2.7":              "192.0.2.7",
-		"::ffff:192.0.2.7":       "192.0.2.7",
-		"2001:db8:1:2:3:4:5:6":   "2001:db8:1:2::",
-		"fe80::1:2%eth0":         "fe80::",
-		"2001:db8:1:2:ffff::":    "2001:db8:1:2::",
-		"2001:db8:1:3::ffff:1:1": "2001:db8:1:3::",
-	} {
-		if got := sourcePrefix(netip.MustParseAddr(from)); got != netip.MustParseAddr(want) {
-			t.Errorf("%s counts as %s, want %s", from, got, want)
-		}
-	}
-}
-
 // TestSourcesAreForgotten: who has no flow costs no memory for long.
 func TestSourcesAreForgotten(t *testing.T) {
 	var s sources
