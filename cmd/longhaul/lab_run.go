@@ -35,7 +35,7 @@ func experiments() []experiment {
 		listed.command = func(env *env) *cobra.Command { return newLabRunTransfers(env, e) }
 		all = append(all, listed)
 	}
-	return append(all, lossyLFN(), zoneTransfer(), diagnosisExperiment(), checkExperiment(), failoverExperiment(), upgradeExperiment(), soakExperiment())
+	return append(all, lossyLFN(), zoneTransfer(), diagnosisExperiment(), checkExperiment(), failoverExperiment(), upgradeExperiment(), soakExperiment(), endsExperiment())
 }
 
 func newLabList(env *env) *cobra.Command {

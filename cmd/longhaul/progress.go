@@ -112,3 +112,11 @@ func (p *progress) scenario(done, of int, last diagnosis.Result) {
 	line := fmt.Sprintf("%4d/%d  %-22s %-16s %s", done, of, last.Name, last.Verdict, said)
 	p.line(line)
 }
+
+// scripts shows how many scripts are done.
+func (p *progress) scripts(done, of uint64, violations int) {
+	if !p.due() {
+		return
+	}
+	p.line(fmt.Sprintf("%d of %d scripts, %d outcomes that direct TCP does not allow", done, of, violations))
+}

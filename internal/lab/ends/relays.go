@@ -8,6 +8,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"longhaul/internal/relay"
 )
 
@@ -146,8 +148,16 @@ func twice(cond func() bool) func() bool {
 	}
 }
 
-// prepareNetwork lets the sandbox's clients and targets use Fast Open.
+// prepareNetwork brings a sandbox's loopback device up, and lets its clients and
+// targets use Fast Open.
 func prepareNetwork() error {
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot bring the loopback device up: %w", err)
+	}
 	const clientAndServer = "3"
 	return os.WriteFile("/proc/sys/net/ipv4/tcp_fastopen", []byte(clientAndServer), 0)
 }

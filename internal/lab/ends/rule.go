@@ -127,7 +127,7 @@ func Allowed(s *Script, direct, relayed *Outcome) error {
 		if err := readAllowed(names[i], s.ends()[1-i], e, peer); err != nil {
 			return err
 		}
-		if err := endAllowed(names[i], script, e, peer); err != nil {
+		if err := endAllowed(names[i], script, s.ends()[1-i], e, peer); err != nil {
 			return err
 		}
 		if whole[i] && (e.End != CleanEnd || peer.SendErr != "" || e.Read != s.ends()[1-i].total()) {
@@ -174,12 +174,15 @@ func readAllowed(name string, sender *End, e, peer *Seen) error {
 
 // endAllowed holds how the peer's stream ended for an end against what the peer
 // did.
-func endAllowed(name string, script *End, e, peer *Seen) error {
+func endAllowed(name string, script, sender *End, e, peer *Seen) error {
 	if e.End == CleanEnd && !script.has(OpShutRead) { // who has shut down reading reads an end in any case
 		if !peer.Ended || peer.EndedAt > e.EndAt {
 			return violation(KindFalseEnd, "the %s sees an end after %d bytes; its peer %s", name, e.Read, whatPeerDid(peer))
 		}
-		if e.Read != peer.Sent {
+		if lacks := peer.Sent - e.Read; lacks > 0 {
+			if at := sender.urgents(); int64(len(at)) >= lacks && at[int64(len(at))-lacks] == e.Read {
+				return violation(KindUrgent, "the %s sees an end without the %d urgent bytes before it", name, lacks)
+			}
 			return violation(KindTruncated, "the %s sees an end after %d bytes of %d", name, e.Read, peer.Sent)
 		}
 	}

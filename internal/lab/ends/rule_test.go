@@ -29,6 +29,7 @@ func TestAllowed(t *testing.T) {
 	cut := &Script{Client: send(100, Step{Op: OpReset}), Target: reader}
 	stops := &Script{Client: send(100), Target: send(1)}
 	urgent := &Script{Client: send(100, Step{Op: OpUrgent}, Step{Op: OpSend, Bytes: 9}, Step{Op: OpReset}), Target: reader}
+	last := &Script{Client: send(100, Step{Op: OpUrgent}, Step{Op: OpShutWrite}, Step{Op: OpReadEnd}), Target: reader}
 	twice := &Script{Client: send(1, Step{Op: OpUrgent}, Step{Op: OpUrgent}, Step{Op: OpReset}), Target: reader}
 	refused := &Script{Client: send(100, Step{Op: OpReadEnd}), Refused: true}
 	deaf := &Script{Client: send(100, Step{Op: OpReset}), Target: End{Steps: []Step{{Op: OpShutRead}, {Op: OpReadEnd}}}}
@@ -59,6 +60,7 @@ func TestAllowed(t *testing.T) {
 		{"urgent byte in line", urgent, sent(110, reset), read(110, ResetEnd, func(s *Seen) { s.Urgent = []UrgentState{UrgentInLine} }), ""},
 		{"urgent byte out of line", urgent, sent(110, reset), read(110, ResetEnd, func(s *Seen) { s.Urgent = []UrgentState{UrgentOutside} }), ""},
 		{"urgent byte vanished", urgent, sent(110, reset), read(110, ResetEnd, func(s *Seen) { s.Urgent = []UrgentState{UrgentVanished} }), KindUrgent},
+		{"urgent byte before the end vanished", last, sent(101, ended), read(100, CleanEnd, same), KindUrgent},
 		{"first of two vanished", twice, sent(3, reset), read(3, ResetEnd, func(s *Seen) { s.Urgent = []UrgentState{UrgentVanished, UrgentOutside} }), ""},
 		{"second of two vanished", twice, sent(3, reset), read(3, ResetEnd, func(s *Seen) { s.Urgent = []UrgentState{UrgentOutside, UrgentVanished} }), KindUrgent},
 		{"refused", refused, Seen{ConnectErr: "ECONNREFUSED", Closed: true}, Seen{}, ""},
