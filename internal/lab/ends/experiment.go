@@ -32,9 +32,8 @@ const (
 	usualLanes  = 16
 	mostRelays  = 8
 	scriptTime  = 20 * time.Second // in which a script must end; without a relay the slowest take 1 s
-	shrinkWays  = 2 * time.Second  // the same for what may be the shorter script
-	shrinkTime  = time.Minute      // for one script
-	shrinkKinds = 3                // of each way, how many kinds of violation get their shortest script
+	shrinkWays  = time.Second      // the same for what may be a shorter script
+	shrinkTime  = 40 * time.Second // for the shorter scripts of one
 )
 
 // Check refuses options that make no sense.
@@ -285,13 +284,13 @@ func (e *experiment) note(k int, n uint64, v *Violation) {
 	}
 }
 
-// firstOf are the findings of a way whose shortest scripts are looked for.
+// firstOf are the findings of a way whose shortest scripts are looked for: of
+// other programs only their number is of interest.
 func (e *experiment) firstOf(w *way) []*found {
-	all := slices.SortedFunc(maps.Values(e.found[w.name]), func(a, b *found) int { return cmp.Compare(a.number, b.number) })
 	if w.foreign {
-		return all[:min(1, len(all))]
+		return nil
 	}
-	return all[:min(shrinkKinds, len(all))]
+	return slices.SortedFunc(maps.Values(e.found[w.name]), func(a, b *found) int { return cmp.Compare(a.number, b.number) })
 }
 
 func (e *experiment) finding(ctx context.Context, w *way, l *lane, f *found) Finding {

@@ -87,7 +87,7 @@ func (p *running) start(ctx context.Context, program peers.Program, lanes []*lan
 			if err != nil {
 				return err
 			}
-			dir := filepath.Join(p.dir, fmt.Sprint(i, refused))
+			dir := filepath.Join(p.dir, fmt.Sprintf("%d-%t", i, refused))
 			if err := os.Mkdir(dir, 0o755); err != nil {
 				return err
 			}

@@ -117,12 +117,12 @@ type runner struct {
 	taken       [128]bool
 	goal        int64 // how far its steps have it read
 	sentUrgents int
-	resetTaken  bool // a call that sends has taken ECONNRESET
+	resetTaken  bool // a call that sends has taken the connection's error
 	atEnd       bool
 	buf         []byte
 }
 
-var buffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
+var buffers = sync.Pool{New: func() any { b := make([]byte, wholeRead); return &b }}
 
 func flag(b bool) int {
 	if b {
@@ -440,7 +440,7 @@ func (e *runner) send(s Step, left int) (n int, again bool) {
 		return 0, false
 	}
 	e.seen.SendErr, e.seen.SendErrAt = errnoName(err), e.m.tick()
-	e.resetTaken = err == unix.ECONNRESET
+	e.resetTaken = err == unix.ECONNRESET || err == unix.ECONNREFUSED
 	return 0, false
 }
 

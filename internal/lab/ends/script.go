@@ -130,6 +130,9 @@ func (e *End) has(ops ...Op) bool {
 	return false
 }
 
+// wholeRead is as much as one call reads.
+const wholeRead = 256 << 10
+
 // takesAll says whether an end reads all that its peer writes, under any
 // schedule in which nothing is cut.
 func (e *End) takesAll(peer *End) bool {
@@ -190,7 +193,7 @@ func (s Step) String() string {
 	case OpReset:
 		b.WriteString("close with zero linger")
 	}
-	if s.Chunk > 0 && (s.Op == OpSend || s.Op == OpRead) && s.Chunk < s.Bytes || s.Chunk > 0 && (s.Op == OpReadEnd || s.Op == OpSwap) {
+	if s.Chunk > 0 && (s.Op == OpSend || s.Op == OpRead) && s.Chunk < s.Bytes || s.Chunk > 0 && s.Chunk < wholeRead && (s.Op == OpReadEnd || s.Op == OpSwap) {
 		fmt.Fprintf(&b, ", %d at a time", s.Chunk)
 	}
 	if s.More {

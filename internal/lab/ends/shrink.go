@@ -16,8 +16,12 @@ const (
 func shrink(ctx context.Context, s *Script, v *Violation, breaks func(*Script) *Violation) (shortest *Script, says *Violation, broke, of int) {
 	until := time.Now().Add(shrinkTime)
 	says = v
+	runs := shrinkRuns
+	if v.Kind == KindHang {
+		runs = 1 // each takes its whole time
+	}
 	try := func(c *Script) bool {
-		for range shrinkRuns {
+		for range runs {
 			if got := breaks(c); got != nil && got.Kind == v.Kind {
 				s, says = c, got
 				return true
@@ -87,7 +91,7 @@ func smaller(s *Script) func(yield func(*Script) bool) {
 				for _, less := range []func(*Step) bool{
 					func(t *Step) bool { return clear(&t.More) },
 					func(t *Step) bool { return reduce(&t.Chunk, max(t.Bytes, t.Take), t.Op != OpReadEnd) },
-					func(t *Step) bool { return reduce(&t.Chunk, 0, t.Op == OpReadEnd) },
+					func(t *Step) bool { return reduce(&t.Chunk, wholeRead, t.Op == OpReadEnd) },
 					func(t *Step) bool { return lower(&t.Bytes, t.Bytes/16) },
 					func(t *Step) bool { return lower(&t.Bytes, t.Bytes/2) },
 					func(t *Step) bool { return lower(&t.Bytes, t.Bytes-t.Bytes/8) },
