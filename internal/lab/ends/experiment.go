@@ -32,8 +32,7 @@ const (
 	usualLanes  = 16
 	mostRelays  = 8
 	scriptTime  = 20 * time.Second // in which a script must end; without a relay the slowest take 1 s
-	shrinkWays  = time.Second      // the same for what may be a shorter script
-	shrinkTime  = 40 * time.Second // for the shorter scripts of one
+	foreignTime = 3 * time.Second  // the same through another program
 )
 
 // Check refuses options that make no sense.
@@ -45,7 +44,7 @@ func (o *Options) Check() error {
 	}
 	for _, name := range o.Through {
 		if _, ok := programs[name]; !ok {
-			return fmt.Errorf("--through %s: choose from %s", name, ProgramNames())
+			return fmt.Errorf("--through %s: no program of that name: choose from %s", name, ProgramNames())
 		}
 	}
 	switch {
@@ -234,7 +233,11 @@ func (e *experiment) lane(ctx context.Context, l *lane, i int, last uint64) erro
 		s := Generate(e.options.Seed, n)
 		var direct *Outcome
 		for k, w := range e.ways {
-			o, err := w.try(l, i, s, scriptTime)
+			within := scriptTime
+			if w.foreign {
+				within = foreignTime
+			}
+			o, err := w.try(l, i, s, within)
 			if err != nil {
 				return fmt.Errorf("script %d, %s: %w", n, w.name, err)
 			}

@@ -3,53 +3,31 @@
 package ends
 
 import (
-	"fmt"
-	"sync/atomic"
 	"testing"
+
+	"longhaul/internal/nettest"
 )
 
-// TestRelays runs a thousand scripts through one relay and through two. At
-// 1818be3 it finds streams cut short behind urgent data and behind connections
-// that were there before the relay, and urgent bytes that vanish.
+func TestMain(m *testing.M) { nettest.Main(m) }
+
+// TestRelays runs a thousand scripts over direct connections, through one relay
+// and through two. At 1818be3 it finds streams cut short behind urgent data and
+// for clients that were there before the relay, and urgent bytes that vanish.
 func TestRelays(t *testing.T) {
-	var lanes []*lane
-	for range 16 {
-		l, err := newLane()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.close()
-		lanes = append(lanes, l)
-	}
-	c, err := newChain(2, lanes)
+	nettest.CheckLeaks(t)
+	r, err := Run(t.Context(), Options{Seed: 1, Scripts: 1000, Relays: []int{0, 1, 2}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.close()
-	var next atomic.Uint64
-	each(lanes, func(l *lane, i int) {
-		for n := next.Add(1); n <= 1000; n = next.Add(1) {
-			s := Generate(1, n)
-			for depth := 1; depth <= 2; depth++ {
-				if err := func() error {
-					r, done, err := c.way(depth, l, i, s)
-					if err != nil {
-						return err
-					}
-					defer done()
-					o, err := run(s, r, patience)
-					if err != nil {
-						return err
-					}
-					l.empty()
-					if err := Allowed(s, nil, &o); err != nil {
-						return fmt.Errorf("%w\n%s%+v", err, s, o)
-					}
-					return nil
-				}(); err != nil {
-					t.Errorf("script %d through %d: %v", n, depth, err)
-				}
-			}
+	if len(r.Ways) != 3 || r.Scripts != 1000 {
+		t.Errorf("%d scripts through %d ways", r.Scripts, len(r.Ways))
+	}
+	for _, w := range r.Ways {
+		if w.Scripts != 1000 || w.Violations > 0 {
+			t.Errorf("%s: %d scripts, %d violations: %v", w.Name, w.Scripts, w.Violations, w.Kinds)
 		}
-	})
+		for _, f := range w.Findings {
+			t.Errorf("script %d: %s\n%s%s", f.Script, f.Text, f.Shortest, f.Says)
+		}
+	}
 }

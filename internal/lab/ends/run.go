@@ -5,11 +5,11 @@ package ends
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -338,7 +338,7 @@ func (e *runner) close(reset bool) {
 }
 
 // toTheEnd is more than any stream has.
-const toTheEnd = 1 << 50
+const toTheEnd = math.MaxInt32
 
 // move does the steps that send, read, or both.
 func (e *runner) move(s Step) error {
@@ -540,7 +540,7 @@ func (e *runner) readUrgent() (wants int16, again bool) {
 // lookForUrgent notes whether the next byte is announced, and takes it if the
 // script wants that.
 func (e *runner) lookForUrgent() {
-	if at, err := atMark(e.fd); err == nil && at {
+	if at, err := unix.IoctlGetInt(e.fd, unix.SIOCATMARK); err == nil && at != 0 {
 		e.announced = true
 	}
 	if !e.script.TakesUrgent {
@@ -558,15 +558,6 @@ func (e *runner) lookForUrgent() {
 		return
 	}
 	e.taken[one[0]&^urgentBit] = true
-}
-
-func atMark(fd int) (bool, error) {
-	var at int32
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCATMARK, uintptr(unsafe.Pointer(&at)))
-	if errno != 0 {
-		return false, errno
-	}
-	return at != 0, nil
 }
 
 func errnoName(err error) string {

@@ -7,8 +7,10 @@ import (
 )
 
 const (
-	shrinkRuns = 3  // of each candidate, until it breaks the rule
-	provenRuns = 10 // of the shortest script
+	shrinkRuns = 3                // of each shorter script, until it breaks the rule
+	provenRuns = 10               // of the shortest
+	shrinkWays = time.Second      // in which a shorter script must end
+	shrinkTime = 40 * time.Second // for all shorter scripts
 )
 
 // shrink looks for the shortest script that breaks the rule in the same way. It
