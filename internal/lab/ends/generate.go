@@ -39,7 +39,23 @@ func Generate(seed, n uint64) *Script {
 		c.event()
 	}
 	c.ending()
+	if s.Activated {
+		s.Client.onlyOneUrgent()
+	}
 	return s
+}
+
+// onlyOneUrgent has an end send its later urgent bytes as ordinary ones. Where a
+// second one comes before the first was read, the kernel drops the first unless
+// the socket has SO_OOBINLINE, which it lacks before there is a relay.
+func (e *End) onlyOneUrgent() {
+	first := true
+	for i, t := range e.Steps {
+		if t.Op == OpUrgent && !first {
+			e.Steps[i] = Step{Op: OpSend, Bytes: 1, Chunk: 1}
+		}
+		first = first && t.Op != OpUrgent
+	}
 }
 
 // one is true in one of n cases.

@@ -17,6 +17,7 @@ import (
 // meeting is where both ends of a running script learn of each other.
 type meeting struct {
 	clock    atomic.Int64
+	urgent   [2]atomic.Int64 // bytes that each end has sent, or is about to
 	deadline time.Time
 
 	mu       sync.Mutex
@@ -384,7 +385,7 @@ func (e *runner) hasUrgent() bool {
 		return false
 	}
 	at := e.seen.Read
-	for _, u := range e.peerUrgents[e.passed:] {
+	for _, u := range e.peerUrgents[e.passed:e.m.urgent[1-e.me].Load()] {
 		if u != at || at == e.goal {
 			break
 		}
@@ -420,6 +421,7 @@ func (e *runner) send(s Step, left int) (n int, again bool) {
 	if s.Op == OpUrgent {
 		flags |= unix.MSG_OOB
 		data = []byte{urgentByte(e.sentUrgents)}
+		e.m.urgent[e.me].Store(int64(e.sentUrgents + 1))
 	} else {
 		data = ordinary(e.me, e.seen.Sent, min(left, max(s.Chunk, 1)))
 	}
@@ -558,6 +560,7 @@ func (e *runner) lookForUrgent() {
 		return
 	}
 	e.taken[one[0]&^urgentBit] = true
+	e.announced = true // which nothing else tells any more
 }
 
 func errnoName(err error) string {
