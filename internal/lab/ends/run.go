@@ -403,11 +403,14 @@ func (e *runner) poll(events int16) error {
 		if left <= 0 {
 			return errStuck
 		}
+		if e.announced {
+			left = slice // no event tells of a later urgent byte, see hasUrgent
+		}
 		n, err := unix.Poll(p, int(left.Milliseconds())+1)
 		if err != nil && err != unix.EINTR {
 			return err
 		}
-		if n > 0 {
+		if n > 0 || e.announced {
 			e.m.set(func() { e.m.idle[e.me] = false })
 			return nil
 		}
