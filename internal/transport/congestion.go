@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bestOnWAN are the algorithms for a WAN leg, best first: docs/design/haul.md
-// has the figures. Haul is there once somebody has loaded it; a relay that was
-// not told to does not change the host's kernel. BBR v1 does not take random
-// loss for congestion; CUBIC is what every kernel has.
-var bestOnWAN = []string{"haul", "bbr", "cubic"}
+// bestOnWAN are the algorithms for a WAN leg, best first. BBR v1 does not take
+// random loss for congestion; CUBIC is what every kernel has. Haul is for a
+// tunnel that names it: where a path loses little it can still be stuck, or
+// starve others (docs/design/haul.md).
+var bestOnWAN = []string{"bbr", "cubic"}
 
 // bestOnLAN are those for a LAN leg where the kernel's default paces by a model
 // of the path. At round trips of microseconds that is at the mercy of timers
@@ -46,10 +46,6 @@ func chooseCC(kind, wanted string, h host, try func(name string) error) choice {
 	}
 	c := choice{name: h.defaultCC}
 	var first error
-	if wanted == "" && kind == WAN && errors.Is(try("haul"), unix.ENOENT) {
-		// Not loaded is not lacking: nobody asked for it.
-		candidates = bestOnWAN[1:]
-	}
 	for _, name := range candidates {
 		err := try(name)
 		if err == nil {
