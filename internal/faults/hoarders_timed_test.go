@@ -64,8 +64,10 @@ func TestTimedHoarders(t *testing.T) {
 			}
 			relay := startDaemon(t, nil, unsupervised, fmt.Sprintf("control_socket: SOCKET\nmemory_limit: %s\ntunnels:\n  - {name: a, listen: %q, forward: %q}\n  - {name: b, listen: %q, forward: %q}\n",
 				limit, tunnels[0], l.Addr(), tunnels[1], l.Addr()))
-			ctx, stop := context.WithTimeout(t.Context(), lasts)
+			// Without a deadline, which a dial would take for its own.
+			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
+			time.AfterFunc(lasts, stop)
 			var resets atomic.Int64
 			var clients sync.WaitGroup
 			for n := range hoarders {
