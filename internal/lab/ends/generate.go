@@ -13,9 +13,8 @@ const slack = 1000
 type composer struct {
 	*rand.Rand
 	script *Script
-	due    [2]int  // bytes sent to an end that its steps do not read yet
-	most   int     // bytes at a time
-	shut   [2]bool // an end has ended its stream
+	due    [2]int // bytes sent to an end that its steps do not read yet
+	most   int    // bytes at a time
 }
 
 // Generate makes the n-th script of a seed.

@@ -3,6 +3,7 @@ package ends
 import (
 	"bytes"
 	"fmt"
+	"sync"
 )
 
 // A stream's ordinary bytes have the high bit clear, and differ at every place
@@ -14,8 +15,9 @@ const (
 )
 
 // streams are the ordinary bytes of the client's and the target's stream, with
-// some of them repeated at the end, for slices that go beyond it.
-var streams = func() (s [2][]byte) {
+// some of them repeated at the end, for slices that go beyond it. They are made
+// when they are needed: the program has other uses.
+var streams = sync.OnceValue(func() (s [2][]byte) {
 	for i := range s {
 		s[i] = make([]byte, period+maxCall)
 		x := uint32(2463534242 + i)
@@ -30,7 +32,7 @@ var streams = func() (s [2][]byte) {
 		}
 	}
 	return s
-}()
+})
 
 // maxCall is the most that one call moves.
 const maxCall = 4 << 20
@@ -38,7 +40,7 @@ const maxCall = 4 << 20
 // ordinary returns n bytes of a stream from a place on.
 func ordinary(stream int, at int64, n int) []byte {
 	from := int(at % period)
-	return streams[stream][from : from+min(n, maxCall)]
+	return streams()[stream][from : from+min(n, maxCall)]
 }
 
 func urgentByte(number int) byte { return urgentBit | byte(number) }
