@@ -44,7 +44,8 @@ What the ends see through relays must be what direct TCP could have shown them:
 see "How a flow ends" in the documentation for the rule. For the first script of
 each kind that breaks it, the shortest script that still does is printed.
 
-With --through, scripts run through a program instead: ` + ends.ProgramNames() + `.
+With --through, scripts run through a program instead:
+` + ends.ProgramNames() + `.
 longhaul is this program as a process of its own.
 
 Exit code 1: longhaul broke the rule.`,
