@@ -86,8 +86,7 @@ func (s *shedder) act(state resources.State, changes []resources.Change) {
 func (s *shedder) shed(state resources.State) {
 	if room, ok := state.DescriptorRoom(); ok {
 		s.most = s.flows + room/descriptorsPerFlow
-		f := state.Figure(resources.Descriptors)
-		s.reserve = min(s.most/8, int64(f.Capacity-f.Limit)/descriptorsPerFlow/2)
+		s.reserve = reserveOf(s.most, state.Figure(resources.Descriptors))
 	} else if !state.Figure(resources.Descriptors).Limit.Known() {
 		s.most = -1
 	}
@@ -105,6 +104,17 @@ func (s *shedder) shed(state resources.State) {
 	default:
 		s.relay.Shed("", 0, 0)
 	}
+}
+
+// reserveOf is how many flows half of the descriptors behind their limit are
+// enough for, and no more than an eighth of most. There are none behind a limit
+// that is above what the process may open, or where that has no end.
+func reserveOf(most int64, descriptors resources.Figure) int64 {
+	if !descriptors.Capacity.Known() {
+		return 0
+	}
+	behind := int64(descriptors.Capacity - descriptors.Limit)
+	return max(0, min(most/8, behind/descriptorsPerFlow/2))
 }
 
 // remedies say what to do about a limit that is reached.

@@ -65,6 +65,25 @@ func TestWhatIsShedFor(t *testing.T) {
 	}
 }
 
+// A limit that is a number may be above what the process may open, or that may
+// have no end: nobody is to be refused for it before the limit.
+func TestReserve(t *testing.T) {
+	for _, tt := range []struct {
+		most            int64
+		limit, capacity resources.Amount
+		want            int64
+	}{
+		{200, 409.6, 512, 25},
+		{80, 409.6, 512, 10},
+		{2000, 5000, 4096, 0},
+		{2000, 5000, resources.Unknown, 0},
+	} {
+		if got := reserveOf(tt.most, resources.Figure{Limit: tt.limit, Capacity: tt.capacity}); got != tt.want {
+			t.Errorf("%d flows, %v of %v descriptors: %d in reserve, want %d", tt.most, tt.limit, tt.capacity, got, tt.want)
+		}
+	}
+}
+
 // What another program's queue drops is not told.
 func TestFullAcceptQueueOfOthers(t *testing.T) {
 	nettest.CheckLeaks(t)

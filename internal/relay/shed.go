@@ -11,7 +11,7 @@ type shedding struct {
 	reason  string
 	err     error // the same
 	from    int64
-	reserve int64 // flows from there on, for those who have few
+	reserve int64 // so many more are admitted, of those who have few
 }
 
 // Shed refuses new flows with a reset, for the reason that is given, while
