@@ -45,6 +45,7 @@ static ALWAYS_INLINE void look(struct tcp_sock *tp, struct haul_ack *a)
 	a->delivered = tp->delivered;
 	a->lost = tp->lost;
 	a->spurious = tp->dsack_dups;
+	a->marked = tp->delivered_ce;
 	a->sent = tp->data_segs_out;
 	a->srtt_us = srtt_us(tp);
 	a->in_flight = tp->packets_out - tp->sacked_out - tp->lost_out + tp->retrans_out;

@@ -20,91 +20,158 @@
 #define HAUL_STARTUP_GAIN_Q16 181680u // 2.772
 #define HAUL_STARTUP_GROWTH_Q16 81920u // 1.25: a round that grows by less is flat
 #define HAUL_STARTUP_FLAT_ROUNDS 3u
-#define HAUL_STARTUP_PACKETS 128u // delivered, before their loss is made up for
+#define HAUL_STARTUP_PACKETS 128u // sent in a round, before its loss may end start-up
 
 #define HAUL_DRAIN_GAIN_Q16 32768u // 0.5
-#define HAUL_PROBE_GAIN_Q16 58982u // 0.9
+#define HAUL_PROBE_GAIN_Q16 58982u // 0.9, of what arrives
 
 #define HAUL_QUARTER_SAMPLES 12u // round trips that tell the queue as it is now, at least
 #define HAUL_BW_EPOCHS 5u	 // that a largest delivery is kept for, once or twice
 #define HAUL_LATE_MAX 4u	 // eighths
 #define HAUL_LATE_PACKETS 256u	 // in an epoch: with fewer, bursts blur what is sent
 
-// Loss below this share is not made up for.
-#define HAUL_LOSS_SMALL_Q16 1311u // 0.02
-#define HAUL_LOSS_LONELY_Q16 262u // 0.004: above, loss-based rivals get nowhere
+#define HAUL_LOSS_LEAST_Q16 2u    // 0.00003: below, the path is taken to lose nothing by itself
+#define HAUL_LOSS_SMALL_Q16 655u  // 0.01
 #define HAUL_LOSS_MAX_Q16 32768u  // 0.5
 #define HAUL_LOSS_PACKETS 1024u   // that the recent share of loss is pooled over
+
+// Losses that tell the path's own share: fewer may be a burst.
+#define HAUL_FLOOR_LOSSES 6u
+#define HAUL_FLOOR_SURE 16u    // that tell it well
+#define HAUL_FLOOR_POOL 65536u // packets of probes that the share is pooled over
+#define HAUL_PROBE_PACKETS 48u // of a probe beside CUBIC's window, at least,
+#define HAUL_PROBE_ROUNDS 8u   // or so many rounds
+
+// A raise.
+#define HAUL_RAISE_WINDOW 16u	// segments that a raise should begin with
+#define HAUL_RAISE_PACKETS 192u // that prove more than a doubling does
+#define HAUL_RAISE_POOL 16384u	// packets that the loss before it is pooled over
+#define HAUL_RAISES_MAX 5u	// the interval doubles so often: 32 s
 
 #define HAUL_EPOCH_PACKETS 48u // an epoch is a round trip with at least as many,
 #define HAUL_EPOCH_ROUNDS 8u   // or as many rounds
 
 #define HAUL_PROBE_INTERVAL_US 10000000u
-#define HAUL_RIVAL_EPOCHS 6u // with a queue that does not yield: somebody fills it
-#define HAUL_RIVAL_MIN_US 10000000u  // before the first trial
-#define HAUL_RIVAL_KEPT_US 30000000u // that a rival is remembered for
+#define HAUL_TEST_ROUNDS 10u	  // at least between a test of a queue and the next,
+#define HAUL_TEST_US 2000000u	  // and as long
+#define HAUL_PROBE_SLOT 23u	  // bits: 8.4 s between probes
+#define HAUL_COMPETE_SLOT 22u	  // bits: 4.2 s between tests beside what may be a rival,
+#define HAUL_RIVAL_SLOT 24u	  // 16.8 s beside one that was found,
+#define HAUL_COMPETE_ROUNDS 20u	  // and as many round trips at least
+#define HAUL_RIVAL_US 10000000u	  // that the window beside one is remembered for
+#define HAUL_DRAIN_ROUNDS 16u	  // at most
+#define HAUL_RESTORE_ROUNDS 3u
 
 enum haul_mode {
 	HAUL_STARTUP, // double until the path is full
-	HAUL_DRAIN,   // empty the queue that start-up left
+	HAUL_DRAIN,   // send half, for as long as that shortens the round trip
+	HAUL_RESTORE, // send what was delivered before: does the queue come back?
 	HAUL_CRUISE,  // keep a small queue
-	HAUL_PROBE,   // send less for a round, to learn the path's own delay and loss
-	HAUL_RIVAL,   // somebody fills the queue: take part as CUBIC does
-	HAUL_TRIAL,   // has the rival gone?
+	HAUL_PROBE,   // send less than arrives, to learn the path's own delay and loss
+	HAUL_COMPETE, // loss or a queue that is not ours: CUBIC's window
+	HAUL_RAISE,   // send twice as much: does the same share get lost?
 };
 
 // haul is the state of a connection.
 struct haul {
 	u64 rate;	   // to send at, what gets lost included
 	u64 bw, bw_before; // the largest delivery of this period, and of the one before
-	u64 full_bw;	   // what growth is held against; with a long queue, the rate before it
+	u64 full_bw;	   // what growth is held against
 	u64 peak;	   // of what the path carried lately
-	u64 delivery, sent; // in the last epoch
-	u64 pace_before;    // in the epoch before
+	u64 delivery;	   // in the last epoch
+	u64 pace_before;   // in the epoch before
 
-	// The epoch under way: counters at its start.
-	u32 epoch_us, epoch_delivered, epoch_lost, epoch_spurious, epoch_sent;
+	// The epoch under way: time and counters at its start.
+	u64 epoch_us;
+	u32 epoch_delivered, epoch_lost, epoch_spurious, epoch_sent;
 	u32 round_delivered; // the round ends when what was sent beyond this is acknowledged
 	u32 rtt_low_us;	     // least round trip of the epoch, ~0 if none
-	u32 last_ack_us;
+	u32 rtt_high_us;     // highest of its quarters' least round trips
+	u64 last_ack_us;
 
 	// The last epoch: time, packets delivered and lost; the queue at the end of
-	// the one before, at its own end, and the least in it.
+	// the one before, at its own end, the least in it, and the longest.
 	u32 took_us, got, missed;
-	u32 queue_before_us, queue_us, queue_low_us;
+	u32 queue_before_us, queue_us, queue_low_us, queue_high_us;
 
 	// Least round trip: of the current and of the previous period.
-	u32 min_rtt_us, min_rtt_next_us, min_rtt_start_us;
-	u32 low_us; // when the path was last seen empty
+	u32 min_rtt_us, min_rtt_next_us;
+	u64 min_rtt_start_us;
+	u64 low_us; // when the path was last seen empty
 
-	u32 loss_q16;  // recent share
-	u32 floor_q16; // of it that does not depend on how fast we send
-	u32 floor_us;  // when it was last measured
+	// Loss: the recent share. The floor is the share that is the path's own; it is
+	// proved in start-up or by a raise, and most is what it may be, by so few losses.
+	u32 loss_q16;
+	u32 floor_q16, floor_most_q16;
+	u64 floor_us;			  // when a probe last looked at it
+	u32 low_lost, low_got;		  // of what probes have sent since it was proved
+	u32 probe_lost, probe_got;	  // of the probe under way
+	u32 round_lost, round_got;	  // of the last round of start-up
+	u32 start_lost, start_got;	  // of start-up, while more and more arrived
+
+	// What gets lost beside CUBIC's window, in epochs without a queue: of late, in how
+	// many epochs, and before. A raise finds out whether that is the path's own share.
+	u32 late_lost, late_got, late_lossy, early_lost, early_got;
+	u32 raise_lost, raise_got;	  // of the raise under way, but its last step
+	u32 step_lost, step_got;	  // of its last step
+	u32 raise_most_q16;		  // a larger share is not what was lost before
+	u32 floor_before_q16;
+	u64 raise_from, raise_to;	  // delivery before the raise, and after this step
+	u64 raise_us;
+	u8 raises;			  // of late
+
 	u32 waste_q16; // packets that were sent again in vain, for each delivered
 
-	// CUBIC's, beside a rival.
-	u32 window, window_max, window_cut, k_ms, cut_us, rival_us, cut_lost;
+	// CUBIC's window.
+	u32 window, window_max, window_cut, k_ms;
+	u32 cut_window; // before the first cut
+	u64 cut_us, test_us;
+	u32 grown_delivered; // counter when it last grew
+	u32 cut_lost, cut_marked;
+	u64 cut_delivery; // before the first cut
+	u32 cut_queue_us; // queue at the last one
+	u64 left_us;	  // when it was left,
+	u32 left_window;  // and with how much
+
+	// The queue that the buffer has room for, as far as losses have shown it, halved.
+	u32 room_us;
+	u64 room_seen_us;
+
+	// A queue that is longer than wanted.
+	u32 over;	// epochs with it
+	u32 excess_us;	// the most of it
+	u32 yielded_us; // by as much it had to become shorter, by what we sent less
+	u64 over_rate;	// largest delivery since
+	u64 held;	// the rate that the path let us have, with a queue or without
+
+	// A test of it: what to go back to, and the round trip before and at the least.
+	u64 ref;
+	u32 before_us, drain_low_us;
 
 	// Least round trip of the quarter under way, and of the one before.
-	u32 quarter_low_us, recent_low_us, quarter_start_us, quarter_samples;
-	u64 quarter_sum_us;
+	u32 quarter_low_us, recent_low_us, quarter_samples;
+	u64 quarter_start_us, quarter_sum_us;
 	u32 noise_us; // by which the least of a quarter exceeds the path's, without a queue
 
 	u8 mode;
+	u8 from;   // mode before a test
 	u8 period; // epochs of the bandwidth's period
 	u8 rounds; // of the epoch
 	u8 phase;  // epochs in this mode
-	u8 flat;   // rounds of start-up without growth
-	u8 calm;   // epochs without a queue, and without more delivery or beside a rival
+	u8 flat;   // rounds of start-up without growth, or of a drain without effect
+	u8 calm;   // epochs without a queue, and without more delivery
 	u8 streak; // times that delivery rose since the last of them
-	u8 full;   // epochs with a queue that does not yield
+	u8 empty;  // epochs without any queue
 	u8 late;   // eighths that the pace is raised by, since it is kept late
 	u8 vain;   // epochs in which most was lost
-	bool over;	  // the queue is longer than wanted
-	bool had_rival;	  // not long ago
+	u8 cuts;   // of CUBIC's window since it decides, two at most
+	bool rival; // the last test found one
 	bool limited;	  // by the application or the receiver, in this epoch
-	bool was_limited; // or by anything else, in the one before
+	bool held_back;	  // by either in the one before,
+	bool was_limited; // or by anything else
+	bool restore_lossy; // what was sent then met a loss
 	bool timeout;	  // in recovery from one
+	bool seen_rtt;	  // a round trip of data
 
 	// What comes of it.
 	u64 pace;
@@ -113,8 +180,9 @@ struct haul {
 
 // haul_ack is what an acknowledgement says.
 struct haul_ack {
-	u32 now_us;
+	u64 now_us;
 	u32 delivered, lost, sent; // packets, ever; wrap
+	u32 marked;		   // of those delivered, with congestion experienced
 	u32 spurious;		   // of those taken for lost, that were there after all
 	u32 prior_delivered;	   // when the packet acknowledged was sent
 	u32 sample_delivered;	   // packets over
@@ -136,11 +204,10 @@ static inline u64 haul_max(u64 a, u64 b)
 	return a > b ? a : b;
 }
 
-// How long ago a time was; a time that lies ahead was now.
-static inline u32 haul_since(u32 now_us, u32 then_us)
+// How long ago a time was, an hour at most; a time that lies ahead was now.
+static inline u32 haul_since(u64 now_us, u64 then_us)
 {
-	s32 d = (s32)(now_us - then_us);
-	return d < 0 ? 0 : d;
+	return now_us > then_us ? haul_min(now_us - then_us, 3600000000u) : 0;
 }
 
 // How far a counter has come; one that went back stands still.
@@ -220,41 +287,71 @@ GLOBAL u32 haul_cbrt(u64 n)
 // The rate to send at so that some rate arrives past the loss that is the path's own.
 static inline u64 haul_made_up(u64 delivery, u32 floor_q16)
 {
-	if (floor_q16 < HAUL_LOSS_SMALL_Q16)
-		return haul_bound_rate(delivery);
 	return haul_bound_rate((haul_bound_rate(delivery) << 16) / (HAUL_ONE - haul_min(floor_q16, HAUL_LOSS_MAX_Q16)));
+}
+
+// Three packets' time at a rate: no shorter queue can be told from none.
+static inline u32 haul_grain_us(u64 rate, u32 mss)
+{
+	return haul_min(3000000ull * (mss ? mss : 1) / (rate ? rate : 1), 1000000);
+}
+
+static inline u32 haul_queue_us(const struct haul *h, u32 rtt_us)
+{
+	return rtt_us != ~0u && rtt_us > h->min_rtt_us ? rtt_us - h->min_rtt_us : 0;
 }
 
 // The queue to keep: the slower a flow, the longer, so that flows that see the
 // same queue come to the same rate; and a small part of the round trip, by
-// which the rate grows where there is no queue.
-static inline u32 haul_target_us(u32 min_rtt_us, u64 rate, u32 mss)
+// which the rate grows where there is no queue. Less where losses have shown
+// that there is room for less.
+static inline u32 haul_target_us(u32 min_rtt_us, u64 rate, u32 mss, u32 room_us)
 {
 	u64 per_second = rate / (mss ? mss : 1);
-	u32 own = haul_sqrt(156250000000ull / (per_second ? per_second : 1)); // 1.25 sqrt(0.1 s / rate)
-	u32 most = haul_max(14000, min_rtt_us / 12);
-	return haul_min(1000 + min_rtt_us / 40 + own, most);
+	u64 own = haul_sqrt(156250000000ull / (per_second ? per_second : 1)); // 1.25 sqrt(0.1 s / rate)
+	// It grows ever less, since the queue is to stay short, but never ends to.
+	u32 usual = haul_max(14000, min_rtt_us / 16);
+	u32 target = haul_max(1000 + min_rtt_us / 64 + own * usual / (own + usual), haul_grain_us(rate, mss) / 2);
+	return room_us < usual ? (u64)target * room_us / usual : target;
 }
 
-// A queue that means congestion, or a part of it: by quarters.
-static inline u32 haul_congested_us(const struct haul *h, u32 quarters)
+static inline u32 haul_queue_target_us(const struct haul *h, const struct haul_ack *a)
 {
-	return haul_max(20000, h->min_rtt_us / 8) / 4 * quarters + h->noise_us;
+	return haul_target_us(h->min_rtt_us, h->rate, a->mss, h->room_us) + h->noise_us;
+}
+
+// A queue below this is none.
+static inline u32 haul_empty_us(const struct haul *h, const struct haul_ack *a)
+{
+	return 250 + h->min_rtt_us / 64 + haul_grain_us(h->bw, a->mss) / 3 + h->noise_us;
+}
+
+// A queue that means congestion.
+static inline u32 haul_congested_us(const struct haul *h)
+{
+	return haul_max(20000, h->min_rtt_us / 8) + h->noise_us;
 }
 
 // The rate to send at so that some rate arrives, with what is sent in vain;
 // with a long queue, sending less in vain is the cure.
 static inline u64 haul_needed(const struct haul *h, u64 delivery)
 {
-	u32 waste_q16 = h->queue_us > haul_congested_us(h, 4) ? 0 : haul_min(h->waste_q16, HAUL_ONE / 4);
+	u32 waste_q16 = h->queue_us > haul_congested_us(h) ? 0 : haul_min(h->waste_q16, HAUL_ONE / 4);
 	return haul_made_up(delivery, h->floor_q16 + waste_q16);
 }
 
-// Loss that is more than chance of a floor: four standard deviations of the pool.
-static inline u32 haul_margin_q16(u32 floor_q16)
+// The share of loss that the path's own explains: four standard deviations of
+// the pool above it. A path that loses nothing by itself explains no loss.
+static inline u32 haul_loss_packets(const struct haul *h)
 {
-	u64 variance_q32 = (u64)floor_q16 * (HAUL_ONE - haul_min(floor_q16, HAUL_ONE)) / HAUL_LOSS_PACKETS;
-	return haul_max(HAUL_LOSS_SMALL_Q16, 4 * haul_sqrt(variance_q32));
+	return haul_min(haul_max((16u << 16) / (h->floor_q16 + 1), HAUL_LOSS_PACKETS), 16 * HAUL_LOSS_PACKETS);
+}
+
+static inline u32 haul_explained_q16(const struct haul *h)
+{
+	u64 variance_q32 = (u64)h->floor_q16 * (HAUL_ONE - haul_min(h->floor_q16, HAUL_ONE)) / haul_loss_packets(h);
+	u32 unsure = h->floor_most_q16 > h->floor_q16 ? (h->floor_most_q16 - h->floor_q16) / 2 : 0;
+	return h->floor_q16 ? h->floor_q16 + 4 * haul_sqrt(variance_q32) + unsure + h->waste_q16 : 0;
 }
 
 static inline void haul_begin_epoch(struct haul *h, const struct haul_ack *a)
@@ -266,6 +363,7 @@ static inline void haul_begin_epoch(struct haul *h, const struct haul_ack *a)
 	h->epoch_sent = a->sent;
 	h->round_delivered = a->delivered;
 	h->rtt_low_us = ~0u;
+	h->rtt_high_us = 0;
 	h->rounds = 0;
 	h->limited = false;
 }
@@ -273,12 +371,11 @@ static inline void haul_begin_epoch(struct haul *h, const struct haul_ack *a)
 static inline void haul_enter(struct haul *h, u8 mode)
 {
 	h->mode = mode;
-	h->phase = 0;
+	h->phase = h->flat = 0;
 }
 
-// Beside a rival: CUBIC's window, RFC 9438, by the time since the last cut.
-// It is a function of time only, since its flow is never short of data here.
-GLOBAL u32 haul_cubic(const struct haul *h, u32 now_us, u32 rtt_us)
+// CUBIC's window, RFC 9438, by the time since the last cut.
+GLOBAL u32 haul_cubic(const struct haul *h, u64 now_us, u32 rtt_us)
 {
 	if (!h)
 		return 0;
@@ -292,20 +389,20 @@ GLOBAL u32 haul_cubic(const struct haul *h, u32 now_us, u32 rtt_us)
 	return window_bound(haul_max(cubic, reno), WINDOW_MAX);
 }
 
-static inline void haul_cubic_start(struct haul *h, u32 now_us, u32 window)
+static inline void haul_cubic_start(struct haul *h, u64 now_us, u32 window)
 {
-	h->window = h->window_max = h->window_cut = window;
+	h->window = h->window_max = h->window_cut = haul_max(window, HAUL_WINDOW_MIN);
 	h->k_ms = 0;
 	h->cut_us = now_us;
 }
 
-GLOBAL int haul_cubic_cut(struct haul *h, u32 now_us)
+GLOBAL int haul_cubic_cut(struct haul *h, u64 now_us)
 {
 	if (!h)
 		return 0;
 	u32 w = h->window;
-	h->window_max = w < h->window_max ? w - w / 10 : w; // fast convergence
-	h->window = h->window_cut = haul_max((u64)w * 8 / 10, HAUL_WINDOW_MIN);
+	h->window_max = w < h->window_max ? (u64)w * 17 / 20 : w; // fast convergence
+	h->window = h->window_cut = haul_max((u64)w * 7 / 10, HAUL_WINDOW_MIN);
 	// K = cbrt((W_max - W_cut) / C)
 	u64 drop = h->window_max > h->window_cut ? h->window_max - h->window_cut : 0;
 	h->k_ms = haul_cbrt(drop * 2500000000ull);
@@ -318,143 +415,373 @@ GLOBAL int haul_cubic_cut(struct haul *h, u32 now_us)
 static inline void haul_pool_loss(struct haul *h, s32 lost, u32 delivered, u32 ever)
 {
 	u32 n = delivered + (lost > 0 ? lost : 0);
-	u32 pool = haul_max(n, haul_min(ever, HAUL_LOSS_PACKETS));
+	u32 pool = haul_max(n, haul_min(ever, haul_loss_packets(h)));
 	if (!pool)
 		return;
 	u64 kept = (u64)h->loss_q16 * (pool - n);
 	u64 change = (u64)(lost > 0 ? lost : -lost) << 16;
 	h->loss_q16 = (lost > 0 ? kept + change : kept > change ? kept - change : 0) / pool;
-	// The path's own loss is not more than all loss.
-	u32 most = h->loss_q16 + h->loss_q16 / 4 + 100;
+	// The path's own loss is not more than all loss, as far as so few packets tell.
+	u32 most = h->loss_q16 + h->loss_q16 / 4 + 3 * haul_sqrt(((u64)h->floor_q16 << 16) / pool);
 	if (h->floor_q16 > most && pool >= HAUL_LOSS_PACKETS)
 		h->floor_q16 -= (h->floor_q16 - most) / 4;
 }
 
-static inline void haul_leave_startup(struct haul *h)
+// What is lost now was on the way when we began to send less: it is of the same event.
+static inline bool haul_just_cut(const struct haul *h, const struct haul_ack *a)
 {
-	h->rate = haul_needed(h, h->bw);
+	return haul_since(a->now_us, h->cut_us) < a->srtt_us + a->srtt_us / 2;
+}
+
+static inline void haul_shrink_pool(u32 *lost, u32 *got, u32 most)
+{
+	u64 all = (u64)*lost + *got;
+	if (all <= most)
+		return;
+	*lost = (u64)*lost * most / all;
+	*got = most - *lost;
+}
+
+static inline void haul_set_floor(struct haul *h, u32 share_q16)
+{
+	h->floor_q16 = share_q16 < HAUL_LOSS_LEAST_Q16 ? 0 : haul_min(share_q16, HAUL_LOSS_MAX_Q16);
+}
+
+// It was proved that some loss is the path's own: that share, as far as so few
+// losses tell it.
+static inline void haul_prove_floor(struct haul *h, const struct haul_ack *a, u32 lost, u32 got)
+{
+	u32 share = haul_share_q16(lost, got);
+	h->floor_most_q16 = haul_min(share + 4 * share / haul_max(haul_sqrt(lost), 1), HAUL_LOSS_MAX_Q16);
+	haul_set_floor(h, share);
+	h->low_lost = h->low_got = 0;
+	h->floor_us = a->now_us;
+}
+
+// Of packets that were sent at less than arrives some were lost. Where that is less
+// than the path's own share, more was ours.
+static inline void haul_see_floor(struct haul *h, const struct haul_ack *a, u32 lost, u32 got)
+{
+	// It is of now; and others can only have added to what was lost before.
+	u32 before = haul_share_q16(h->low_lost, h->low_got), usual = ((u64)(lost + got) * before) >> 16;
+	if (usual >= HAUL_FLOOR_LOSSES && lost + haul_sqrt(12 * (lost + 1)) < usual)
+		h->low_lost = h->low_got = 0;
+	else if (h->low_lost > HAUL_FLOOR_SURE || !h->floor_q16)
+		haul_shrink_pool(&h->low_lost, &h->low_got, (h->low_lost + h->low_got) / 8 * 7);
+	h->low_lost += lost;
+	h->low_got += got;
+	haul_shrink_pool(&h->low_lost, &h->low_got, HAUL_FLOOR_POOL);
+	u32 expected = ((u64)(h->low_lost + h->low_got) * h->floor_q16) >> 16;
+	if (!h->floor_q16)
+		; // it is for a raise to tell
+	else if (h->low_lost >= HAUL_FLOOR_SURE)
+		haul_set_floor(h, haul_min(haul_share_q16(h->low_lost, h->low_got), h->floor_most_q16));
+	else if (expected >= HAUL_FLOOR_LOSSES - 1 && !h->low_lost)
+		h->floor_q16 = 0;
+	else if (expected >= HAUL_FLOOR_LOSSES && h->low_lost + haul_sqrt(12 * (h->low_lost + 1)) < expected)
+		haul_set_floor(h, haul_share_q16(h->low_lost, h->low_got));
+	h->floor_us = a->now_us;
+}
+
+// How often it was tried lately to send more again.
+static inline u8 haul_raises(const struct haul *h, const struct haul_ack *a)
+{
+	return haul_since(a->now_us, h->raise_us) > 8 * HAUL_PROBE_INTERVAL_US ? 0 : haul_min(h->raises, HAUL_RAISES_MAX);
+}
+
+// Whether a time of the host's clock has passed in the last epoch at which all
+// its flows do the same.
+static inline bool haul_slot(const struct haul *h, const struct haul_ack *a, u32 bits)
+{
+	return a->now_us >> bits != h->epoch_us >> bits;
+}
+
+// The window that we had beside a rival, if that is not long ago: it was there all the time.
+static inline u32 haul_left_window(const struct haul *h, const struct haul_ack *a)
+{
+	return haul_since(a->now_us, h->left_us) < HAUL_RIVAL_US ? h->left_window : 0;
+}
+
+static inline void haul_forget_loss(struct haul *h)
+{
+	h->late_lost = h->late_got = h->late_lossy = h->early_lost = h->early_got = 0;
+}
+
+// Losses beside CUBIC's window, pooled twice: a burst is in one of the pools alone.
+// With a queue it may be what did not fit.
+static inline void haul_remember_loss(struct haul *h, const struct haul_ack *a)
+{
+	bool sends = h->mode == HAUL_COMPETE || h->mode == HAUL_CRUISE;
+	if (h->cuts < 2 || !sends || h->queue_high_us > haul_empty_us(h, a))
+		return;
+	h->late_lost += h->missed;
+	h->late_got += h->got;
+	h->late_lossy += h->missed > 0;
+	if (h->late_lossy >= HAUL_FLOOR_LOSSES / 2) {
+		h->early_lost = h->late_lost, h->early_got = h->late_got;
+		h->late_lost = h->late_got = h->late_lossy = 0;
+	}
+	haul_shrink_pool(&h->late_lost, &h->late_got, HAUL_RAISE_POOL);
+}
+
+// Loss that is not the path's own, or marks: CUBIC's window decides, until a test
+// shows that nobody else is there.
+GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
+{
+	if (!h || !a)
+		return 0;
+	if (h->mode == HAUL_RESTORE) // that which was sent before is still under way
+		h->delivery = h->ref;
+	// An epoch in which the rate has changed tells too little.
+	bool mixed = h->mode == HAUL_CRUISE && h->queue_us <= haul_congested_us(h);
+	u64 delivery = mixed ? haul_max(h->bw, h->bw_before) : h->delivery;
+	u32 window = haul_segments(haul_needed(h, delivery), a->srtt_us, a->mss);
+	u32 queue = haul_max(h->queue_high_us, haul_queue_us(h, h->rtt_high_us));
+	h->cut_queue_us = haul_max(queue, h->cut_queue_us / 8 * 7);
+	if (queue > haul_empty_us(h, a)) {
+		h->room_us = queue / 2;
+		h->room_seen_us = a->now_us;
+	}
+	if (h->mode != HAUL_COMPETE) {
+		h->calm = 0;
+		window = haul_max(window, haul_left_window(h, a));
+		if (haul_since(a->now_us, h->cut_us) > HAUL_RIVAL_US) {
+			haul_forget_loss(h);
+			h->cuts = 0;
+			h->cut_window = h->cut_delivery = 0;
+		}
+		h->cut_delivery = haul_max(h->delivery, h->cut_delivery);
+		h->test_us = a->now_us;
+		h->cut_window = haul_max(window, h->cut_window);
+		haul_enter(h, HAUL_COMPETE);
+		haul_cubic_start(h, a->now_us, window);
+	} else if (window < h->window / 2) { // most was lost
+		h->window = haul_max(window, HAUL_WINDOW_MIN);
+	}
+	haul_cubic_cut(h, a->now_us);
+	if (h->cuts < 2)
+		h->cuts++;
+	h->loss_q16 = h->floor_q16;
+	return 0;
+}
+
+// Is the queue ours? Half of what arrives is sent for as long as that makes the
+// round trip shorter.
+static inline void haul_test(struct haul *h, const struct haul_ack *a, u64 ref)
+{
+	h->from = h->mode;
+	h->ref = haul_max(ref, a->mss);
+	h->before_us = h->min_rtt_us + h->queue_us;
+	h->drain_low_us = h->before_us;
+	h->test_us = a->now_us;
+	h->over = 0;
 	haul_enter(h, HAUL_DRAIN);
+}
+
+static inline void haul_cruise(struct haul *h, const struct haul_ack *a, u64 delivery)
+{
+	h->bw = h->bw_before = h->full_bw = delivery;
+	h->period = 0;
+	h->rate = haul_needed(h, delivery);
+	h->over = h->calm = h->streak = 0;
+	h->held = h->rate;
+	h->low_us = a->now_us;
+	haul_enter(h, HAUL_CRUISE);
+}
+
+// A probe: less is sent than arrives, for a round trip or two.
+static inline void haul_probe(struct haul *h)
+{
+	h->from = h->mode;
+	h->probe_lost = h->probe_got = 0;
+	haul_enter(h, HAUL_PROBE);
+}
+
+GLOBAL int haul_leave_startup(struct haul *h, const struct haul_ack *a)
+{
+	if (!h || !a)
+		return 0;
+	h->rate = haul_needed(h, h->bw);
+	haul_test(h, a, h->bw);
+	return 0;
 }
 
 GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a)
 {
 	if (!h || !a)
 		return 0;
+	if (h->phase < 3 && (++h->phase == 3 || h->got >= 8)) // of the first window the path may have carried little
+		h->bw = haul_min(h->bw, 2 * h->delivery);
 	h->bw = haul_max(h->bw, h->delivery);
-	if (h->limited)
+	bool lossy = h->got + h->missed >= HAUL_STARTUP_PACKETS &&
+		     haul_share_q16(h->missed, h->got) > h->floor_q16 + h->floor_q16 / 4 + HAUL_ONE / 8;
+	if (h->limited && !lossy)
 		return 0;
 	if (h->bw >= haul_scale(h->full_bw, HAUL_STARTUP_GROWTH_Q16)) {
 		h->full_bw = h->bw;
 		h->flat = 0;
-		// What gets lost while more and more arrives is the path's own loss.
-		if (h->queue_us < haul_congested_us(h, 4) && a->delivered >= HAUL_STARTUP_PACKETS)
-			h->floor_q16 = haul_min(h->loss_q16, HAUL_LOSS_MAX_Q16 / 2);
-	} else if (++h->flat >= HAUL_STARTUP_FLAT_ROUNDS) {
-		haul_leave_startup(h);
+		// What got lost in the round before, while more and more arrives, is the path's own loss.
+		if (h->queue_us <= haul_empty_us(h, a) && h->round_got >= HAUL_EPOCH_PACKETS) {
+			h->start_lost += h->round_lost, h->start_got += h->round_got;
+			if (h->start_lost >= HAUL_FLOOR_LOSSES)
+				haul_prove_floor(h, a, h->start_lost, h->start_got);
+		}
+		h->round_lost = h->missed;
+		h->round_got = h->got;
+	} else if (lossy || ++h->flat >= HAUL_STARTUP_FLAT_ROUNDS) {
+		haul_leave_startup(h, a);
+		return 0;
 	}
 	h->rate = haul_needed(h, h->bw);
 	return 0;
 }
 
-GLOBAL int haul_meet_rival(struct haul *h, const struct haul_ack *a)
+static inline void haul_restore(struct haul *h)
+{
+	haul_enter(h, HAUL_RESTORE);
+	h->restore_lossy = false;
+}
+
+GLOBAL int haul_drain_epoch(struct haul *h, const struct haul_ack *a)
 {
 	if (!h || !a)
 		return 0;
-	h->full = 0;
-	if (h->floor_q16 >= HAUL_LOSS_LONELY_Q16) {
-		// Nobody who takes loss for congestion fills the queue of a path that
-		// loses: the path itself has become longer.
-		h->min_rtt_us = h->min_rtt_next_us = haul_max(h->rtt_low_us == ~0u ? a->srtt_us : h->rtt_low_us, 1);
-		h->min_rtt_start_us = h->low_us = a->now_us;
-		h->rate = h->bw = h->bw_before = haul_min(h->full_bw, 4 * h->delivery);
-		h->over = false;
-		haul_enter(h, HAUL_CRUISE);
+	// What was sent before the test still fills the queue: what arrives is what the
+	// path carries now.
+	bool full = h->rtt_low_us != ~0u && h->rtt_low_us > h->min_rtt_us + haul_empty_us(h, a);
+	if (h->phase == 0 && h->from != HAUL_STARTUP && h->delivery < h->ref / 2 && full)
+		h->ref = haul_max(h->delivery + h->delivery / 16, h->ref / 16);
+	if (++h->phase < 2 || h->rtt_low_us == ~0u) {
+		if (h->phase >= HAUL_DRAIN_ROUNDS)
+			haul_restore(h);
 		return 0;
 	}
-	// The first time with the rate before the queue grew, unless that is long ago.
-	u64 rate = h->had_rival ? h->delivery : haul_min(h->full_bw, 2 * h->delivery);
-	u32 window = haul_segments(rate, a->srtt_us, a->mss);
-	haul_enter(h, HAUL_RIVAL);
-	h->had_rival = true;
-	h->rival_us = a->now_us;
-	h->cut_lost = a->lost;
-	haul_cubic_start(h, a->now_us, haul_max(window, HAUL_WINDOW_MIN));
+	bool empty = h->rtt_low_us <= h->min_rtt_us + haul_empty_us(h, a);
+	// After start-up the queue is ours, and what comes out of it is what the path carries.
+	if (h->from == HAUL_STARTUP && !empty && h->delivery)
+		h->ref = haul_min(h->ref, h->delivery);
+	// So much longer while half is sent: it is the path that changes.
+	if (h->rtt_low_us > h->drain_low_us + h->drain_low_us / 4)
+		h->before_us = h->drain_low_us = h->rtt_low_us;
+	// It takes longer than it should: the path has become narrower.
+	if (!empty && h->phase > 5 && h->delivery < h->ref)
+		h->ref -= (h->ref - h->delivery) / 4;
+	bool shorter = h->rtt_low_us + haul_max(1000, h->rtt_low_us / 32) < h->drain_low_us;
+	h->flat = shorter ? 0 : h->flat + 1;
+	h->drain_low_us = haul_min(h->drain_low_us, h->rtt_low_us);
+	if (empty || h->flat >= 2 || h->phase >= HAUL_DRAIN_ROUNDS)
+		haul_restore(h);
 	return 0;
 }
 
-// Counts epochs with a queue that does not yield although we send less. The
-// rate when it began is kept in full_bw.
-static inline bool haul_is_crowded(struct haul *h, u32 gain_q16)
+GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 {
-	u32 queue_us = h->queue_us;
-	if (queue_us < haul_congested_us(h, h->had_rival ? 2 : 4)) {
-		h->full = 0;
-		return false;
+	if (!h || !a)
+		return 0;
+	if (++h->phase < HAUL_RESTORE_ROUNDS || h->rtt_low_us == ~0u)
+		return 0;
+	u32 low = h->drain_low_us, queue = h->rtt_low_us > low ? h->rtt_low_us - low : 0;
+	u32 back = h->before_us > low ? (h->before_us - low) / 3 : 0;
+	u32 target = haul_target_us(low, h->ref, a->mss, h->room_us) + h->noise_us;
+	// A round trip that did not become as short as before, but shorter: there is a
+	// queue that we cannot empty.
+	bool filled = low > h->min_rtt_us + haul_empty_us(h, a), strict = h->from == HAUL_COMPETE || filled;
+	u32 least = strict ? haul_empty_us(h, a) : target + target / 4;
+	h->rival = queue > haul_max(least, back);
+	if (!h->rival) {
+		h->left_us = a->now_us;
+		h->left_window = h->from == HAUL_COMPETE && filled ? h->window : 0;
+		h->min_rtt_us = h->min_rtt_next_us = low;
+		h->min_rtt_start_us = a->now_us;
+		haul_cruise(h, a, h->ref);
+		return 0;
 	}
-	u32 ours = (u64)h->took_us * (HAUL_ONE - haul_min(gain_q16, HAUL_ONE)) >> 16;
-	if (queue_us + ours / 2 < h->queue_before_us)
-		return false;
-	// Nor is it anybody else's while we send much more than arrives.
-	if (haul_needed(h, h->delivery) < haul_scale(h->sent, 49152)) { // 0.75
-		h->full = 0;
-		return false;
+	// Others are there: what a raise seemed to prove may have been theirs.
+	h->floor_q16 = 0;
+	if (h->from != HAUL_COMPETE) {
+		h->cut_delivery = h->ref;
+		// With the rate before the queue grew.
+		u64 rate = haul_max(h->ref, haul_min(h->full_bw, 2 * h->ref));
+		u32 window = haul_segments(haul_needed(h, rate), h->before_us, a->mss);
+		haul_cubic_start(h, a->now_us, haul_max(window, haul_left_window(h, a)));
 	}
-	h->full++;
-	return h->full >= (h->had_rival ? 2 : HAUL_RIVAL_EPOCHS);
+	h->cut_lost = a->lost;
+	h->cut_marked = a->marked;
+	h->test_us = a->now_us;
+	haul_enter(h, HAUL_COMPETE);
+	if (h->restore_lossy)
+		haul_cubic_cut(h, a->now_us);
+	return 0;
 }
 
 GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 {
 	if (!h || !a)
 		return 0;
-	u32 target = haul_target_us(h->min_rtt_us, h->rate, a->mss) + h->noise_us, queue = h->queue_us;
+	u32 target = haul_queue_target_us(h, a), queue = h->queue_us;
 	u64 base = haul_needed(h, haul_max(h->bw, h->bw_before));
-	u32 horizon = 3 * h->min_rtt_us;
+	// The slowest feedback that a loop with a delay of an epoch and a half is calm with.
+	u32 horizon = 3 * haul_min(haul_max(h->min_rtt_us, h->took_us), HAUL_RTT_MAX_US);
 
-	if (h->loss_q16 > h->floor_q16 + haul_margin_q16(h->floor_q16) + h->waste_q16) {
-		// More is lost than the path's own share: is it us?
-		if (queue <= target) {
-			haul_enter(h, HAUL_PROBE);
-			return 0;
-		}
-		h->rate = haul_min(h->rate, haul_scale(base, 55706)); // 0.85
-		h->loss_q16 = h->floor_q16;
-		h->calm = 0;
+	u32 busy_us = haul_since(a->now_us, h->low_us);
+	// All flows of a host at once, or what the others send hides what ours does;
+	// and where those of others empty the queue now.
+	bool due = busy_us > HAUL_PROBE_INTERVAL_US / 2 ||
+		   (h->floor_q16 && haul_since(a->now_us, h->floor_us) > HAUL_PROBE_INTERVAL_US / 2);
+	if ((due && haul_slot(h, a, HAUL_PROBE_SLOT)) || busy_us > 2 * HAUL_PROBE_INTERVAL_US ||
+	    (busy_us > HAUL_PROBE_INTERVAL_US / 3 * 2 && queue < h->queue_before_us && queue < target / 3 * 2)) {
+		haul_probe(h);
 		return 0;
 	}
-	if (haul_since(a->now_us, h->rival_us) > HAUL_RIVAL_KEPT_US)
-		h->had_rival = false;
-	if (h->had_rival && h->missed && h->floor_q16 < HAUL_LOSS_LONELY_Q16) {
-		// It is back, or was never gone: it takes this loss for congestion.
-		h->full_bw = h->rate;
-		haul_meet_rival(h, a);
-		haul_cubic_cut(h, a->now_us);
-		return 0;
-	}
+
 	if (queue > target) {
-		if (!h->over)
-			h->full_bw = h->rate;
-		h->over = true;
-		u32 less = haul_min(((u64)(queue - target) << 16) / horizon, HAUL_ONE / 2);
-		h->calm = 0;
+		u32 excess = queue - target, less = haul_min(((u64)excess << 16) / horizon, HAUL_ONE / 2);
+		h->calm = h->empty = 0;
 		h->streak /= 2;
-		if (haul_is_crowded(h, HAUL_ONE - less)) {
-			haul_meet_rival(h, a);
+		if (!h->over++) {
+			h->full_bw = h->rate;
+			h->over_rate = h->excess_us = h->yielded_us = 0;
+		} else {
+			// In its first epoch what arrives is a mixture.
+			h->over_rate = haul_max(h->over_rate, h->delivery);
+		}
+		h->excess_us = haul_max(h->excess_us, excess);
+		// It does not yield, or we have yielded much.
+		bool stubborn = h->yielded_us > 2 * h->excess_us + h->min_rtt_us / 32 + 1000 ||
+				(h->over > 1 && base < haul_scale(h->held, 49152)); // 0.75
+		// By how much less than what came arrives of what we send: the floor may be too high.
+		u64 came = haul_max(h->delivery, 1);
+		u64 arrives = haul_scale(haul_scale(base, HAUL_ONE - less), HAUL_ONE - haul_min(h->loss_q16, HAUL_ONE));
+		if (arrives < came)
+			h->yielded_us += haul_min(haul_min(h->took_us, HAUL_RTT_MAX_US) * (came - arrives) / came, 1000000);
+		u32 since = haul_since(a->now_us, h->test_us);
+		if (stubborn && since > HAUL_TEST_US && since > HAUL_TEST_ROUNDS * a->srtt_us) {
+			haul_test(h, a, h->over_rate);
 			return 0;
 		}
-		if (h->full > 2) // it does not help
-			return 0;
 		h->rate = haul_scale(base, HAUL_ONE - less);
+		if (h->over_rate) // what does not help is not done for long
+			h->rate = haul_max(h->rate, haul_scale(haul_needed(h, h->over_rate), 49152)); // 0.75
 		return 0;
 	}
-	h->full = 0;
-	h->over = false;
+	h->over = 0;
+	if (base > h->held || queue <= haul_empty_us(h, a))
+		h->held = base;
+	if (h->room_us < HAUL_RTT_MAX_US && haul_since(a->now_us, h->room_seen_us) > HAUL_PROBE_INTERVAL_US) {
+		h->room_us += h->room_us / 8;
+		h->room_seen_us = a->now_us;
+	}
 	if (h->limited)
 		return 0;
 	// Room: send a little more, by what fills the queue. Where more arrives the
 	// path has become wider: follow it faster as long as it does.
 	h->peak = haul_max(base, h->peak - h->peak / 512);
-	u32 more = haul_max(((u64)(target - queue) << 16) / horizon, 512);
+	bool empty = queue <= haul_empty_us(h, a);
+	h->empty = empty ? haul_min(h->empty + 1, 12) : 0;
+	u32 more = haul_max(((u64)(target - queue) << 16) / horizon, empty ? HAUL_ONE / 64 << h->empty / 4 : HAUL_ONE / 512);
+	// Where losses are what holds us back, no less than Reno: a segment in a round trip.
+	if (empty && h->cut_queue_us <= haul_empty_us(h, a) && haul_since(a->now_us, h->cut_us) < 3 * HAUL_PROBE_INTERVAL_US)
+		more = haul_max(more, HAUL_ONE / haul_max(haul_segments(base, a->srtt_us, a->mss), HAUL_WINDOW_MIN));
 	if (base >= haul_scale(h->full_bw, HAUL_ONE + HAUL_ONE / 12)) {
 		if (h->streak < 3) // 1/16, 1/8, 1/4
 			h->streak++;
@@ -465,14 +792,139 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 		h->full_bw = base;
 		h->calm = 0;
 	}
-	if (h->streak && !h->had_rival) // what a rival has left is not ours alone
+	if (h->streak)
 		more = haul_max(more, 2 * base < h->peak ? HAUL_ONE / 4 : HAUL_ONE / 32 << h->streak);
-	h->rate = haul_max(haul_scale(base, HAUL_ONE + more), haul_min(h->rate, haul_scale(base, 81920)));
-	u32 busy_us = haul_since(a->now_us, h->low_us);
-	// Others empty the queue now: take part, or nobody sees the path without it.
-	if (busy_us > HAUL_PROBE_INTERVAL_US || (busy_us > HAUL_PROBE_INTERVAL_US / 3 * 2 && queue < h->queue_before_us && queue < target / 3 * 2) ||
-	    (h->loss_q16 >= HAUL_LOSS_SMALL_Q16 / 2 && haul_since(a->now_us, h->floor_us) > HAUL_PROBE_INTERVAL_US))
-		haul_enter(h, HAUL_PROBE);
+	if (8 * base < h->peak && h->empty > 1) { // far from what it lately was: begin again, once
+		h->peak = 0;
+		h->full_bw = base;
+		h->round_lost = h->round_got = h->start_lost = h->start_got = 0;
+		haul_enter(h, HAUL_STARTUP);
+		h->phase = 3;
+		return 0;
+	}
+	if (h->took_us > h->min_rtt_us + h->min_rtt_us / 2)
+		more = haul_min(more, ((u64)target << 17) / h->took_us); // in a long epoch that would be a long queue
+	u64 next = haul_scale(base, HAUL_ONE + more), known = haul_needed(h, h->cut_delivery);
+	if (h->streak && base < known && next > known) {
+		// From where it was too much, slowly.
+		next = known;
+		h->streak = 0;
+	}
+	h->rate = haul_max(next, haul_min(h->rate, haul_scale(base, 81920)));
+	return 0;
+}
+
+// Whether to raise: as soon as enough is known the first time, then at a time that
+// the host's flows have in common, at ever longer intervals.
+static inline bool haul_may_raise(struct haul *h, const struct haul_ack *a)
+{
+	if (h->limited || h->queue_us > haul_empty_us(h, a))
+		return false;
+	u8 n = haul_raises(h, a);
+	u32 since = haul_since(a->now_us, h->raise_us);
+	// Between the times of probes.
+	bool slot = haul_slot(h, a, HAUL_COMPETE_SLOT) && !haul_slot(h, a, HAUL_PROBE_SLOT);
+	bool soon = h->window >= 4 * HAUL_RAISE_WINDOW && since > 2 * HAUL_PROBE_INTERVAL_US; // of many packets
+	if (n && !soon && !slot)
+		return false;
+	u32 lost = h->late_lost, got = h->late_got, most = haul_explained_q16(h);
+	u32 early = haul_share_q16(h->early_lost, h->early_got), late = haul_share_q16(lost, got);
+	bool again = h->late_lossy >= HAUL_FLOOR_LOSSES / 2 - 1, both = h->early_lost && again;
+	if (both && late < 4 * early && early < 4 * late)
+		lost += h->early_lost, got += h->early_got;
+	else if (h->early_lost && (!both || early < late)) // the lesser one: more is a burst
+		lost = h->early_lost, got = h->early_got;
+	u32 share = haul_share_q16(lost, got);
+	bool known = most && got >= HAUL_EPOCH_PACKETS && share <= most;
+	bool enough = h->early_lost ? both : again && h->window >= 4 * HAUL_RAISE_WINDOW && lost >= HAUL_FLOOR_LOSSES / 2;
+	bool low = h->window <= h->cut_window / 2 && h->window >= HAUL_RAISE_WINDOW / 2;
+	// Where little would be won, seldom.
+	bool worth = !n || h->delivery <= h->cut_delivery / 3 * 2 || since >= 4 * HAUL_PROBE_INTERVAL_US;
+	if (!known && !(enough && worth && (slot || low)))
+		return false;
+	if (n && !soon && since < (1u << 20) << haul_min(n, known ? HAUL_RAISES_MAX / 2 : HAUL_RAISES_MAX))
+		return false;
+	h->raises = n + 1;
+	h->raise_us = a->now_us;
+	h->floor_before_q16 = h->floor_q16;
+	h->raise_most_q16 = most;
+	if (share > most) {
+		haul_set_floor(h, share);
+		h->raise_most_q16 = share + 2 * share / haul_max(haul_sqrt(lost), 1);
+	}
+	return true;
+}
+
+// Towards what was delivered before, doubling.
+static inline void haul_raise_more(struct haul *h, const struct haul_ack *a)
+{
+	h->ref = haul_max(h->delivery, a->mss);
+	u64 next = 2 * h->ref;
+	if (h->floor_q16 <= h->floor_before_q16) // it is known, and no test
+		next = haul_min(next, haul_max(h->cut_delivery, h->ref + h->ref / 4));
+	h->raise_to = next;
+	h->rate = haul_needed(h, next);
+	h->phase = 0;
+	h->step_lost = h->step_got = 0;
+}
+
+static inline void haul_raise(struct haul *h, const struct haul_ack *a)
+{
+	h->raise_lost = h->raise_got = 0;
+	h->raise_from = h->delivery;
+	haul_enter(h, HAUL_RAISE);
+	haul_raise_more(h, a);
+}
+
+GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
+{
+	if (!h || !a)
+		return 0;
+	// What was lost beside CUBIC's window is the path's own share if the same share is
+	// lost of twice as much, and twice as much arrives: in a full path it is not.
+	h->step_lost += h->missed, h->step_got += h->got;
+	if (h->phase++ == 0) // what was sent at the higher rate is on the way
+		return 0;
+	u32 lost = h->raise_lost + h->step_lost, got = h->raise_got + h->step_got;
+	u32 most = (u64)(lost + got) * h->raise_most_q16 >> 16;
+	bool lossy = lost > most + 2 * haul_sqrt(most) + 1;
+	bool grown = h->delivery > h->raise_to / 8 * 7, queued = h->queue_us > haul_empty_us(h, a);
+	bool many = (lossy ? h->raise_lost + h->raise_got : lost + got) >= HAUL_RAISE_PACKETS;
+	// Few packets prove it by more doublings, if no queue does.
+	u64 enough = h->cut_delivery / 8 * 7, proof = (!many && (lossy || !queued) ? 3 : 1) * h->raise_from / 4 * 7;
+	if (!lossy) {
+		h->raise_lost = lost, h->raise_got = got;
+		if (grown && !queued && h->delivery < haul_max(enough, proof)) {
+			haul_raise_more(h, a);
+			return 0;
+		}
+		if (!grown && !queued && h->phase < 4) // it may be about to show
+			return 0;
+		if (grown || queued)
+			h->ref = h->delivery;
+	}
+	bool known = h->floor_q16 <= h->floor_before_q16;
+	// So much is proved by many packets alone.
+	bool few = h->floor_q16 > HAUL_ONE / 4 && h->raise_lost + h->raise_got < HAUL_LOSS_PACKETS / 4;
+	if (few || h->ref < (known ? haul_min(enough, h->raise_from + h->raise_from / 4) : proof)) {
+		haul_set_floor(h, h->floor_before_q16);
+		haul_forget_loss(h);
+		h->cut_lost = a->lost;
+		h->cut_marked = a->marked;
+		haul_enter(h, HAUL_COMPETE);
+		haul_cubic_cut(h, a->now_us);
+		h->loss_q16 = h->floor_q16;
+		return 0;
+	}
+	if (known && h->raise_lost >= HAUL_FLOOR_SURE)
+		haul_prove_floor(h, a, h->raise_lost, h->raise_got);
+	else if (!known)
+		haul_prove_floor(h, a, h->early_lost + h->late_lost + h->raise_lost, h->early_got + h->late_got + h->raise_got);
+	h->loss_q16 = h->floor_q16;
+	haul_cruise(h, a, h->ref);
+	h->peak = haul_max(h->peak, h->cut_delivery);
+	h->streak = lossy ? 0 : 3;
+	haul_probe(h); // was it ours?
 	return 0;
 }
 
@@ -480,61 +932,73 @@ GLOBAL int haul_probe_epoch(struct haul *h, const struct haul_ack *a)
 {
 	if (!h || !a)
 		return 0;
-	if (h->phase == 0) { // what was sent at the lower rate is on the way
-		h->phase = 1;
+	bool compete = h->from == HAUL_COMPETE;
+	if (compete) // a dip is no time to grow by
+		h->cut_us += h->took_us;
+	// What was sent less is on the way; where the floor is not sure, so is what was
+	// sent before and not yet found to be lost.
+	bool sure = !compete && ((u64)(h->low_got + h->low_lost) * h->floor_q16 >> 16) >= HAUL_FLOOR_SURE;
+	if (h->phase++ < (sure || !(h->floor_q16 || compete) ? 1 : 2))
 		return 0;
-	}
-	// It has arrived.
-	u32 n = h->missed + h->got, share = haul_share_q16(h->missed, h->got);
-	u32 weight = haul_min(n, 512) >> (h->waste_q16 > HAUL_ONE / 20 ? 2 : 0); // what is spurious is known late
-	u32 floor = ((u64)h->floor_q16 * (512 - weight) + (u64)share * weight) >> 9;
-	floor = haul_min(floor, HAUL_LOSS_MAX_Q16);
-	bool ours = h->loss_q16 > floor + haul_margin_q16(floor) && share < h->loss_q16;
-	h->floor_q16 = floor;
-	h->floor_us = a->now_us;
-	h->loss_q16 = floor;
-	haul_enter(h, HAUL_CRUISE);
-	if (ours)
-		h->rate = haul_min(h->rate, haul_scale(haul_needed(h, h->delivery), 62259)); // 0.95
-	h->calm = 0;
+	h->probe_lost += h->missed, h->probe_got += h->got;
+	if (compete && h->probe_got < HAUL_PROBE_PACKETS && h->phase < HAUL_PROBE_ROUNDS)
+		return 0;
+	u32 floor = h->floor_q16;
+	haul_see_floor(h, a, h->probe_lost, h->probe_got);
 	h->low_us = a->now_us; // if the path was not empty now, it was tried
-	if (haul_is_crowded(h, HAUL_PROBE_GAIN_Q16))
-		haul_meet_rival(h, a);
+	h->cut_lost = a->lost;
+	haul_enter(h, h->from);
+	h->calm = 0;
+	if (!compete && h->queue_us > haul_queue_target_us(h, a) / 2 * 3) // it was no time to tell
+		h->floor_q16 /= 2;
+	if (h->floor_q16 < floor / 4 * 3) { // what was lost was ours
+		h->mode = HAUL_CRUISE;
+		haul_congestion(h, a);
+	}
 	return 0;
 }
 
-static inline void haul_leave_rival(struct haul *h, const struct haul_ack *a)
-{
-	haul_enter(h, HAUL_CRUISE);
-	h->rate = haul_rate_of(h->window, a->mss, a->srtt_us);
-	h->bw = h->bw_before = h->rate;
-	h->rival_us = a->now_us;
-	h->calm = h->full = 0;
-	h->over = false;
-}
-
-GLOBAL int haul_rival_epoch(struct haul *h, const struct haul_ack *a)
+GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a)
 {
 	if (!h || !a)
 		return 0;
-	if (h->mode == HAUL_TRIAL) {
-		if (++h->phase < 3)
-			return 0;
-		if (h->queue_us < haul_congested_us(h, 2)) {
-			haul_leave_rival(h, a);
-		} else {
-			haul_enter(h, HAUL_RIVAL);
-			h->rival_us = a->now_us;
-			h->cut_lost = a->lost;
-		}
+	if (h->limited) // CUBIC's window grows only by use: RFC 9438, 5.8
+		h->cut_us += h->took_us;
+	if (haul_may_raise(h, a)) {
+		bool known = h->floor_q16 <= h->floor_before_q16;
+		if (known && h->delivery > h->cut_delivery / 8 * 7)
+			haul_cruise(h, a, h->delivery); // nothing has happened
+		else
+			haul_raise(h, a);
 		return 0;
 	}
-	if (h->queue_us < haul_congested_us(h, 1)) {
-		if (++h->calm >= 8)
-			haul_leave_rival(h, a);
-	} else {
-		h->calm = 0;
+	// All flows of a host test at once, or each would take the others for a rival:
+	// at times that its clock says.
+	u32 empty = haul_empty_us(h, a);
+	u32 since = haul_since(a->now_us, h->test_us);
+	bool slot = haul_slot(h, a, h->rival ? HAUL_RIVAL_SLOT : HAUL_COMPETE_SLOT) &&
+		    since > HAUL_COMPETE_ROUNDS * a->srtt_us;
+	// Without a rival it is ours, or somebody has come.
+	bool first = !h->rival && h->queue_us > haul_congested_us(h) && since > HAUL_TEST_US &&
+		     since > HAUL_TEST_ROUNDS * h->min_rtt_us;
+	if (h->queue_high_us > empty) {
+		if (slot || first)
+			haul_test(h, a, h->delivery);
+		return 0;
 	}
+	if (slot) {
+		h->rival = false;
+		if (h->floor_q16 && haul_slot(h, a, HAUL_PROBE_SLOT)) {
+			h->test_us = a->now_us;
+			haul_probe(h);
+			return 0;
+		}
+	}
+	// Without a queue that can be seen a test tells nothing. Well above the
+	// window of then without a loss, the path is wider.
+	bool full = haul_since(a->now_us, h->cut_us) / 1000 >= h->k_ms;
+	if (!h->rival && full && h->window > h->window_max + h->window_max / 4)
+		haul_cruise(h, a, h->delivery);
 	return 0;
 }
 
@@ -544,7 +1008,7 @@ GLOBAL int haul_see_bw(struct haul *h, const struct haul_ack *a)
 {
 	if (!h || !a)
 		return 0;
-	u32 busy_us = 2000 + haul_target_us(h->min_rtt_us, h->rate, a->mss) / 4 + h->noise_us;
+	u32 busy_us = 2000 + haul_target_us(h->min_rtt_us, h->rate, a->mss, h->room_us) / 4 + h->noise_us;
 	if (!h->limited && !h->was_limited && h->queue_low_us > busy_us) {
 		h->bw = h->bw_before = h->delivery;
 		h->period = 0;
@@ -574,11 +1038,6 @@ static inline void haul_see_lateness(struct haul *h, const struct haul_ack *a, u
 		h->late++;
 }
 
-static inline u32 haul_queue_us(const struct haul *h, u32 rtt_us)
-{
-	return rtt_us != ~0u && rtt_us > h->min_rtt_us ? rtt_us - h->min_rtt_us : 0;
-}
-
 GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 {
 	if (!h || !a)
@@ -597,31 +1056,36 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	// become shorter: the path does not carry it.
 	h->delivery = haul_min(haul_rate_of(delivered, a->mss, us), haul_max(h->pace, h->pace_before));
 	h->pace_before = h->pace;
-	haul_pool_loss(h, net, delivered, a->delivered);
+	if (!haul_just_cut(h, a))
+		haul_pool_loss(h, net, delivered, a->delivered);
 	u32 waste = haul_min(((u64)spurious << 16) / (delivered + 1), HAUL_ONE);
 	h->waste_q16 = (7 * h->waste_q16 + waste) / 8;
 	h->queue_low_us = haul_queue_us(h, h->rtt_low_us);
-	if (h->rtt_low_us != ~0u)
+	if (h->rtt_low_us != ~0u) {
 		h->queue_us = haul_queue_us(h, haul_max(h->rtt_low_us, haul_min(h->recent_low_us, h->quarter_low_us)));
-	else if (lost > delivered / 8) // all that returns was sent again: it took too long
-		h->queue_us = haul_max(h->queue_us, haul_congested_us(h, 4) + 1);
+		h->queue_high_us = haul_max(h->queue_us, haul_queue_us(h, h->rtt_high_us));
+	} else if (lost > delivered / 8 && delivered >= HAUL_EPOCH_PACKETS) {
+		// All that returns was sent again: it took too long.
+		h->queue_us = haul_max(h->queue_us, haul_congested_us(h) + 1);
+	}
 	// Whoever could not send what the rate allows does not see the path's.
 	u64 sent = haul_rate_of(haul_counted(a->sent, h->epoch_sent), a->mss, us);
-	bool limited = h->limited || sent < haul_scale(h->pace, 55706); // 0.85
+	bool paced = h->mode != HAUL_COMPETE && h->mode != HAUL_DRAIN;
+	bool limited = h->limited || (paced && sent < haul_scale(h->pace, 55706)); // 0.85
 	haul_see_lateness(h, a, sent);
-	if (h->mode != HAUL_STARTUP)
+	haul_remember_loss(h, a);
+	if (h->mode == HAUL_CRUISE || h->mode == HAUL_PROBE)
 		haul_see_bw(h, a);
 	h->was_limited = limited;
-	h->sent = sent;
+	h->held_back = h->limited;
 
 	// Most of what is sent is lost, or sent in vain: go by what arrives.
 	h->vain = lost > delivered + delivered / 2 ? h->vain + 1 : 0;
 	if (h->vain >= 2 && h->mode != HAUL_STARTUP) {
 		h->vain = 0;
-		h->rate = haul_min(h->rate, h->delivery);
-		h->bw = h->bw_before = h->delivery;
+		haul_cruise(h, a, h->delivery);
+		h->rate = h->delivery;
 		h->loss_q16 = h->floor_q16;
-		haul_enter(h, HAUL_CRUISE);
 		haul_begin_epoch(h, a);
 		return 0;
 	}
@@ -630,9 +1094,10 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 		haul_startup_epoch(h, a);
 		break;
 	case HAUL_DRAIN:
-		h->rate = haul_max(h->rate, haul_needed(h, h->delivery));
-		if (++h->phase >= 4)
-			haul_enter(h, HAUL_CRUISE);
+		haul_drain_epoch(h, a);
+		break;
+	case HAUL_RESTORE:
+		haul_restore_epoch(h, a);
 		break;
 	case HAUL_CRUISE:
 		haul_cruise_epoch(h, a);
@@ -640,8 +1105,11 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	case HAUL_PROBE:
 		haul_probe_epoch(h, a);
 		break;
+	case HAUL_RAISE:
+		haul_raise_epoch(h, a);
+		break;
 	default:
-		haul_rival_epoch(h, a);
+		haul_compete_epoch(h, a);
 	}
 	haul_begin_epoch(h, a);
 	return 0;
@@ -654,9 +1122,14 @@ GLOBAL int haul_see_rtt(struct haul *h, const struct haul_ack *a)
 	u32 rtt = a->rtt_us;
 	if (!rtt)
 		return 0;
+	if (!h->seen_rtt) {
+		// The handshake's packets were short: on a slow path that is less.
+		h->seen_rtt = true;
+		h->min_rtt_us = h->min_rtt_next_us = rtt;
+	}
 	if (rtt < h->rtt_low_us)
 		h->rtt_low_us = rtt;
-	if (haul_since(a->now_us, h->min_rtt_start_us) > (h->mode == HAUL_RIVAL ? 6 : 2) * HAUL_PROBE_INTERVAL_US) {
+	if (haul_since(a->now_us, h->min_rtt_start_us) > 2 * HAUL_PROBE_INTERVAL_US) {
 		h->min_rtt_us = h->min_rtt_next_us;
 		h->min_rtt_next_us = rtt;
 		h->min_rtt_start_us = a->now_us;
@@ -677,16 +1150,20 @@ GLOBAL int haul_see_rtt(struct haul *h, const struct haul_ack *a)
 	u32 spread_us = h->quarter_sum_us / h->quarter_samples - h->quarter_low_us;
 	h->noise_us = h->noise_us ? (7ull * h->noise_us + spread_us / 3) / 8 : spread_us / 3;
 	h->recent_low_us = h->quarter_low_us;
+	h->rtt_high_us = haul_max(h->rtt_high_us, h->quarter_low_us);
 	h->quarter_low_us = ~0u;
 	h->quarter_samples = 0;
 	h->quarter_sum_us = 0;
 	h->quarter_start_us = a->now_us;
-	if (h->mode == HAUL_STARTUP && h->recent_low_us > h->min_rtt_us + haul_max(8000, h->min_rtt_us / 8) + h->noise_us)
-		haul_leave_startup(h);
+	if (h->mode == HAUL_STARTUP && h->recent_low_us > h->min_rtt_us + haul_max(8000, h->min_rtt_us / 8) + h->noise_us) {
+		h->queue_us = h->recent_low_us - h->min_rtt_us;
+		haul_leave_startup(h, a);
+	}
 	return 0;
 }
 
-// A probe sends so much less for a round trip that the queue gets empty.
+// A probe sends so much less for a round trip that the queue gets empty, and
+// less than what arrives: what is then lost does not depend on how fast we send.
 static inline u32 haul_probe_gain_q16(const struct haul *h)
 {
 	u32 less = ((u64)h->queue_us << 17) / (h->min_rtt_us + 1);
@@ -698,31 +1175,50 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 {
 	if (!h || !a)
 		return 0;
-	u32 gain = HAUL_ONE;
-	u32 rtt = h->min_rtt_us;
-	u64 window;
+	u64 rate = h->rate;
+	u32 gain = HAUL_ONE, window, rtt = h->min_rtt_us;
 
-	if (h->mode == HAUL_RIVAL || h->mode == HAUL_TRIAL) {
-		u32 w = h->mode == HAUL_TRIAL ? h->window / 2 : h->window;
-		h->cwnd = window_bound(haul_max(w, HAUL_WINDOW_MIN), a->clamp);
-		h->pace = haul_scale(haul_rate_of(h->cwnd, a->mss, a->srtt_us), 81920);
+	if (h->mode == HAUL_COMPETE || (h->mode == HAUL_PROBE && h->from == HAUL_COMPETE)) {
+		window = h->window;
+		if (h->mode == HAUL_PROBE)
+			window = haul_min(window - window / 3, haul_segments(h->delivery, a->srtt_us, a->mss) / 4 * 3);
+		h->cwnd = window_bound(haul_max(window, HAUL_WINDOW_MIN), a->clamp);
+		h->pace = haul_max(haul_scale(haul_rate_of(h->cwnd, a->mss, a->srtt_us), 78643), a->mss); // 1.2
+		return 0;
+	}
+	if (h->mode == HAUL_DRAIN && h->from != HAUL_STARTUP) {
+		rate = haul_needed(h, h->ref);
+		window = haul_segments(rate, haul_min(h->drain_low_us, a->srtt_us), a->mss) / 2;
+		h->cwnd = window_bound(haul_max(window, HAUL_WINDOW_MIN), a->clamp);
+		h->pace = haul_max(haul_scale(rate, HAUL_DRAIN_GAIN_Q16), haul_rate_of(HAUL_WINDOW_MIN, a->mss, a->srtt_us));
 		return 0;
 	}
 	if (h->mode == HAUL_STARTUP)
 		gain = HAUL_STARTUP_GAIN_Q16;
 	else if (h->mode == HAUL_DRAIN)
 		gain = HAUL_DRAIN_GAIN_Q16;
-	else if (h->mode == HAUL_PROBE && h->phase == 0)
-		gain = haul_probe_gain_q16(h);
+	else if (h->mode == HAUL_RESTORE)
+		rate = haul_scale(haul_needed(h, h->ref), 64225), rtt = h->drain_low_us; // 0.98
+	else if (h->mode == HAUL_PROBE && h->phase < 2)
+		rate = haul_min(rate, haul_max(h->bw, h->bw_before)), gain = haul_probe_gain_q16(h);
 	else
 		gain += HAUL_ONE / 8 * h->late;
-	h->pace = haul_max(haul_scale(h->rate, gain), a->mss);
+	if (h->mode == HAUL_CRUISE) { // a queue that has grown since the last epoch
+		u32 now = haul_queue_us(h, haul_min(h->recent_low_us, h->quarter_low_us));
+		u32 target = haul_max(h->queue_us, haul_queue_target_us(h, a));
+		if (now > target)
+			gain -= haul_min(((u64)(now - target) << 16) / ((u64)haul_min(h->min_rtt_us, HAUL_RTT_MAX_US) + 1), HAUL_ONE / 4);
+	}
+	// No rate below two packets for each round trip: the window keeps it in bounds.
+	rate = haul_max(rate, haul_rate_of(2, a->mss, a->srtt_us));
+	h->pace = haul_max(haul_scale(rate, gain), a->mss);
 
 	// What the path holds, with what it jitters, and half as much again.
-	u32 jitter = a->srtt_us > h->min_rtt_us + h->queue_us ? a->srtt_us - h->min_rtt_us - h->queue_us : 0;
-	window = haul_segments(h->rate, rtt + haul_min(jitter, rtt), a->mss);
+	u32 jitter = a->srtt_us > rtt + h->queue_us ? a->srtt_us - rtt - h->queue_us : 0;
+	window = haul_segments(rate, rtt + haul_min(jitter, rtt), a->mss);
 	window = h->mode == HAUL_STARTUP ? 3 * window : window + window / 2;
-	h->cwnd = window_bound(haul_max(window, HAUL_WINDOW_MIN) + 3 * haul_max(2, haul_min(h->pace / 1000, 65536) / (a->mss ? a->mss : 1)), a->clamp);
+	u32 burst = haul_max(1, haul_min(h->pace / 1000, 65536) / (a->mss ? a->mss : 1));
+	h->cwnd = window_bound(haul_max(window, HAUL_WINDOW_MIN) + 2 * burst, a->clamp);
 	return 0;
 }
 
@@ -732,7 +1228,10 @@ static inline void haul_init(struct haul *h, const struct haul_ack *a, u32 cwnd)
 	h->min_rtt_us = a->srtt_us;
 	h->cwnd = cwnd;
 	h->quarter_low_us = h->recent_low_us = ~0u;
-	h->quarter_start_us = h->last_ack_us = h->low_us = h->floor_us = h->min_rtt_start_us = a->now_us;
+	h->quarter_start_us = h->last_ack_us = h->low_us = h->floor_us = h->min_rtt_start_us = h->test_us = a->now_us;
+	h->room_us = ~0u;
+	h->cut_lost = a->lost;
+	h->cut_marked = a->marked;
 	if (!a->srtt_us)
 		h->min_rtt_us = ~0u;
 	h->min_rtt_next_us = h->min_rtt_us;
@@ -741,49 +1240,69 @@ static inline void haul_init(struct haul *h, const struct haul_ack *a, u32 cwnd)
 	h->pace = haul_scale(h->rate, HAUL_STARTUP_GAIN_Q16);
 }
 
+// Losses and marks since the last cut, and what they mean.
+static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
+{
+	u32 lost = haul_counted(a->lost, h->cut_lost), marked = haul_counted(a->marked, h->cut_marked);
+	if (!lost && !marked)
+		return;
+	h->cut_lost = a->lost;
+	h->cut_marked = a->marked;
+	// What was on the way when we began to send less is of the same event.
+	if (h->mode == HAUL_STARTUP || h->mode == HAUL_DRAIN || h->mode == HAUL_RAISE || haul_just_cut(h, a))
+		return;
+	if (h->mode == HAUL_RESTORE) { // the test comes first
+		h->restore_lossy = true;
+		return;
+	}
+	if (!marked) {
+		// The pool holds what came before this epoch.
+		u32 n = haul_counted(a->delivered, h->epoch_delivered), l = haul_counted(a->lost, h->epoch_lost);
+		u64 pool = haul_max((u64)n + l, haul_min(a->delivered, haul_loss_packets(h)));
+		u64 share = ((u64)h->loss_q16 * (pool - n - l) + ((u64)l << 16)) / haul_max(pool, 1);
+		// While a window holds us back less arrives, and losses of before come to light.
+		// A queue as long as the one that overflowed before does so again.
+		u32 queue = haul_max(h->queue_high_us, haul_queue_us(h, h->rtt_high_us));
+		bool full = h->floor_q16 < HAUL_LOSS_SMALL_Q16 && h->low_lost < HAUL_FLOOR_SURE &&
+			    h->cut_queue_us > haul_congested_us(h) && queue >= h->cut_queue_us / 4 * 3;
+		if (h->floor_q16 && !full && (share <= haul_explained_q16(h) || h->limited || h->held_back))
+			return;
+		if (h->mode == HAUL_PROBE)
+			return;
+	}
+	haul_congestion(h, a);
+}
+
 static inline void haul_update(struct haul *h, const struct haul_ack *a)
 {
 	u32 silent = haul_since(a->now_us, h->last_ack_us);
 	h->last_ack_us = a->now_us;
 	h->limited |= a->limited;
 	haul_see_rtt(h, a);
-	if (a->timeout != h->timeout || silent > 2 * a->srtt_us + 100000) {
+	if (a->timeout != h->timeout || silent > 4 * a->srtt_us + 1000000) {
 		// What was measured across a silence says nothing.
 		h->timeout = a->timeout;
 		haul_begin_epoch(h, a);
 	}
 	if (h->mode == HAUL_STARTUP && a->sample_us && a->sample_delivered) {
-		u64 bw = haul_rate_of(a->sample_delivered, a->mss, a->sample_us);
-		if (bw > h->bw) {
-			h->bw = bw;
-			h->rate = haul_needed(h, bw);
-		}
+		h->bw = haul_max(h->bw, haul_rate_of(a->sample_delivered, a->mss, a->sample_us));
+		h->rate = haul_needed(h, h->bw);
 	}
-	if (h->mode == HAUL_DRAIN && a->in_flight <= haul_segments(h->rate, h->min_rtt_us + h->min_rtt_us / 16, a->mss)) {
-		haul_enter(h, HAUL_CRUISE);
+	haul_see_congestion(h, a);
+	u32 holds = haul_segments(h->rate, h->min_rtt_us + h->min_rtt_us / 16, a->mss);
+	if (h->mode == HAUL_DRAIN && h->from == HAUL_STARTUP && a->in_flight <= holds) {
+		haul_cruise(h, a, h->ref);
 		haul_begin_epoch(h, a);
+		h->cut_us = a->now_us;
+		h->loss_q16 = h->floor_q16;
+		if (h->floor_q16)
+			haul_probe(h);
 	}
-	if (h->mode == HAUL_RIVAL) {
-		bool try = haul_since(a->now_us, h->rival_us) > 2 * HAUL_RIVAL_MIN_US;
-		// Random loss of the path's own is none of the rival's.
-		u32 lost = haul_counted(a->lost, h->cut_lost);
-		if (lost && haul_since(a->now_us, h->cut_us) > a->srtt_us + a->srtt_us / 2) {
-			bool congestion = h->floor_q16 < HAUL_LOSS_SMALL_Q16 || h->loss_q16 > h->floor_q16 + haul_margin_q16(h->floor_q16);
-			h->cut_lost = a->lost;
-			if (congestion) {
-				haul_cubic_cut(h, a->now_us);
-				try = haul_since(a->now_us, h->rival_us) > HAUL_RIVAL_MIN_US;
-			}
-		} else if (lost) {
-			h->cut_lost = a->lost;
-		}
-		if (try) {
-			haul_enter(h, HAUL_TRIAL);
-			haul_begin_epoch(h, a);
-		} else {
-			h->window = haul_cubic(h, a->now_us, a->srtt_us);
-		}
-	}
+	// At most half as large again in a round trip: RFC 9438, section 4.2.
+	u32 more = (haul_counted(a->delivered, h->grown_delivered) + 1) / 2;
+	h->grown_delivered = a->delivered;
+	if (h->mode == HAUL_COMPETE)
+		h->window = haul_min(haul_cubic(h, a->now_us, a->srtt_us), (u64)h->window + more);
 	// A round trip is over when something sent in it has arrived. Where packets
 	// overtake each other that may be too soon, or nothing tells for long.
 	u32 took_us = haul_since(a->now_us, h->epoch_us), rtt_us = h->min_rtt_us;
@@ -792,7 +1311,8 @@ static inline void haul_update(struct haul *h, const struct haul_ack *a)
 		h->round_delivered = a->delivered;
 		h->rounds++;
 		u32 n = haul_counted(a->delivered, h->epoch_delivered);
-		if (n >= HAUL_EPOCH_PACKETS || h->rounds >= HAUL_EPOCH_ROUNDS || h->mode == HAUL_STARTUP)
+		u32 rounds = h->mode == HAUL_CRUISE ? HAUL_EPOCH_ROUNDS : h->mode == HAUL_COMPETE ? 2 : 1;
+		if ((n >= HAUL_EPOCH_PACKETS && h->mode != HAUL_PROBE) || h->rounds >= rounds)
 			haul_end_epoch(h, a);
 	}
 	haul_apply(h, a);

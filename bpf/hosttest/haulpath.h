@@ -9,7 +9,7 @@
 static struct haul_ack haul_ack_of(struct flow *f, u32 rtt_us)
 {
 	return (struct haul_ack){
-		.now_us = sim.now / 1000,
+		.now_us = sim.now / 1000 + f->clock_us,
 		.delivered = f->delivered,
 		.lost = f->lost,
 		.spurious = f->duplicates,
@@ -22,7 +22,8 @@ static struct haul_ack haul_ack_of(struct flow *f, u32 rtt_us)
 		.in_flight = f->in_flight,
 		.mss = MSS,
 		.clamp = ~0u,
-		.limited = f->window_limited,
+		.marked = f->marked,
+		.limited = f->window_limited || f->app_limited || f->sample.app_limited,
 		.timeout = f->in_timeout,
 	};
 }
@@ -45,4 +46,4 @@ static void haul_acked(struct flow *f, u32 acked, u32 rtt_us)
 	f->cwnd = h->cwnd;
 }
 
-static const struct control haul_control = {"haul", haul_begin, haul_acked, 0, 0};
+static const struct control haul_control = {"haul", haul_begin, haul_acked, 0, 0, 4000000};

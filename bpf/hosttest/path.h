@@ -9,8 +9,9 @@
 
 #define MSS 1448u
 #define PACKET 1500u // with headers
-#define MAX_FLOWS 10
-#define RING (1u << 19) // packets of a flow between the oldest and the newest
+#define MAX_FLOWS 512
+#define RING (1u << 19) // packets of a flow between the oldest and the newest, at most
+#define NONE (~0u)
 #define SECOND 1000000000ull
 #define MS 1000000ull
 
@@ -24,7 +25,11 @@ struct path {
 	double loss, ack_loss, jitter; // shares, seconds
 	double burst;		       // mean length of a loss burst, packets; 0 or 1: none
 	enum place place;
-	double policer; // bits per second, 0: none
+	double policer, bucket; // bits per second, 0: none; bytes, 0: 65536
+	double codel;		// target in seconds, 0: drop-tail (RFC 8289)
+	bool ecn;		// CoDel marks instead of dropping
+	double aggregate;	// ACKs come at multiples of so many seconds
+	double wander, tau;	// standard deviation of a delay that wanders, and its correlation time, seconds
 	bool down;
 	double window_packets; // of the receiver; 0: boundless
 };
@@ -32,8 +37,8 @@ struct path {
 struct packet {
 	u64 sent, prior_mstamp, first_tx;
 	u32 prior_delivered;
-	u32 next, prev; // in the order of sending; RING: none
-	bool delivered, lost, again, listed;
+	u32 next, prev; // in the order of sending; NONE: none
+	bool delivered, lost, again, listed, marked, app_limited;
 };
 
 struct flow;
@@ -45,15 +50,27 @@ struct control {
 	void (*ack)(struct flow *, u32 acked, u32 rtt_us);
 	void (*lost)(struct flow *);    // recovery begins
 	void (*timeout)(struct flow *); // everything on the way is taken for lost
+	u64 rto_max_us;			// 0: boundless
 };
 
 struct sample {
 	u32 delivered, us, prior_delivered;
+	bool app_limited;
+};
+
+// What a flow has sent and got at some time, to take the difference.
+struct tally {
+	double in_order, arrived, sent, delivered; // packets
 };
 
 struct flow {
 	const struct control *control;
-	double begins;
+	double begins, until; // seconds; until 0: to the end
+	double extra_rtt;     // beyond the path's, seconds
+	double app;	      // bits per second that the application offers, 0: all it can
+	double cbr, on, off;  // without ACKs: bits per second, seconds of sending and of silence
+	u64 clock_us;	      // of its host, when the simulation begins
+	u32 size, mask;	      // packets in the rings
 	// Sender.
 	struct packet *ring;
 	u32 una, next, in_flight, head, tail;
@@ -66,6 +83,8 @@ struct flow {
 	u32 srtt_us, rttvar_us, min_rtt_us, backoff, recovery_until;
 	bool recovering, in_timeout, send_planned;
 	bool window_limited; // by the receiver
+	u32 app_limited;     // by the application, until so many are delivered; 0: not
+	u32 marked;	     // acknowledged, with congestion experienced
 	struct sample sample;
 	u32 cwnd;
 	u64 pace; // bytes per second, 0: none
@@ -75,12 +94,24 @@ struct flow {
 	u32 logged, read, expected, unacked;
 	double share_hist[1024]; // in-order packets by second
 	double deliver_hist[4096]; // arrived packets by tenth of a second
+	double arrived;
+	struct tally *at_from, *at_to; // of the windows that are looked at
 	void *state;
-	double cubic_max, cubic_k, cubic_at;
-	u32 ssthresh, low_us, low_n;
+	double cubic_max, cubic_k, cubic_at, cubic_reno, cubic_credit, cubic_prior;
+	u32 ssthresh, low_us, low_n, flight_before, seen_marked;
 };
 
-enum kind { DEPART, ARRIVE, ACK, SEND, TIMER, BEGIN, CHANGE };
+// A span of time that is looked at by itself.
+struct span {
+	double from, to;
+	u64 queued;
+	u32 *queue; // histogram of the queue's delay in 0.1 ms
+};
+
+
+enum kind { ARRIVE, ACK, DELAYED_ACK, SEND, TIMER, BEGIN, CHANGE, FROM, TO };
+
+#define QUEUE_MOST 20000 // of the histograms, 0.1 ms
 
 struct event {
 	u64 at;
@@ -95,13 +126,23 @@ static struct sim {
 	struct flow flow[MAX_FLOWS];
 	int flows;
 	u64 busy_until;
+	u64 clock_us; // of the flows' host
 	double tokens;
 	u64 tokens_at;
 	bool bad; // in a loss burst
-	u64 queued, queue_ms[20001]; // histogram of the queue's delay in 0.1 ms
-	struct path change[8];
-	double change_at[8];
+	u64 queued, queue_ms[QUEUE_MOST + 1]; // histogram of the queue's delay in 0.1 ms
+	struct path change[32];
+	double change_at[32];
 	int changes;
+	struct span span[16];
+	int spans;
+	// CoDel's state, RFC 8289, section 5.
+	u64 first_above, drop_next;
+	u32 drops, last_drops;
+	bool dropping;
+	// The delay that wanders.
+	double wander;
+	u64 wander_at, last_arrival;
 } sim;
 
 static double uniform(void)
@@ -148,17 +189,86 @@ static bool unlucky(double p)
 	return sim.bad;
 }
 
+static double normal(void)
+{
+	return sqrt(-2 * log(uniform() + 1e-300)) * cos(2 * M_PI * uniform());
+}
+
+// CoDel's law: the next drop comes the sooner, the more there were.
+static u64 codel_next(u64 t)
+{
+	return t + (u64)(100 * MS / sqrt(sim.drops));
+}
+
+// Whether CoDel drops (or marks) a packet that leaves the queue at some time.
+static bool codel_drops(u64 leaves, u64 waited, double target)
+{
+	// A single packet is no standing queue, however long it takes.
+	bool above = waited >= target * 1e9 && waited > PACKET * 8e9 / sim.path.rate;
+	if (!above) {
+		sim.first_above = 0;
+		sim.dropping = false;
+		return false;
+	}
+	if (!sim.first_above) {
+		sim.first_above = leaves + 100 * MS;
+		return false;
+	}
+	if (sim.dropping) {
+		if (leaves < sim.drop_next)
+			return false;
+		sim.drops++;
+		sim.drop_next = codel_next(sim.drop_next);
+		return true;
+	}
+	if (leaves < sim.first_above)
+		return false;
+	sim.dropping = true;
+	u32 more = sim.drops - sim.last_drops;
+	sim.drops = more > 1 && leaves - sim.drop_next < 1600 * MS ? more : 1;
+	sim.last_drops = sim.drops;
+	sim.drop_next = codel_next(leaves);
+	return true;
+}
+
+static void count_queue(u64 waited)
+{
+	u64 n = waited / 100000;
+	n = n > QUEUE_MOST ? QUEUE_MOST : n;
+	sim.queue_ms[n]++;
+	sim.queued++;
+	for (int i = 0; i < sim.spans; i++)
+		if (sim.now >= sim.span[i].from * 1e9 && sim.now < sim.span[i].to * 1e9) {
+			sim.span[i].queue[n]++;
+			sim.span[i].queued++;
+		}
+}
+
+// What the path's delay adds just now, an Ornstein-Uhlenbeck process, and never less than nothing.
+static double wander(const struct path *p)
+{
+	if (!(p->wander > 0))
+		return 0;
+	double dt = (sim.now - sim.wander_at) / 1e9, kept = exp(-dt / (p->tau > 0 ? p->tau : 0.5));
+	sim.wander = sim.wander * kept + p->wander * sqrt(1 - kept * kept) * normal();
+	sim.wander_at = sim.now;
+	double delay = p->wander + sim.wander;
+	return delay > 0 ? delay : 0;
+}
+
 // Puts a packet on the path.
 static void into_path(u32 flow, u32 seq)
 {
 	struct path *p = &sim.path;
+	struct flow *f = &sim.flow[flow];
 	if (p->down)
 		return;
 	if (p->policer > 0) {
 		sim.tokens += (sim.now - sim.tokens_at) / 1e9 * p->policer / 8;
 		sim.tokens_at = sim.now;
-		if (sim.tokens > 65536)
-			sim.tokens = 65536;
+		double most = p->bucket > 0 ? p->bucket : 65536;
+		if (sim.tokens > most)
+			sim.tokens = most;
 		if (sim.tokens < PACKET)
 			return;
 		sim.tokens -= PACKET;
@@ -168,19 +278,35 @@ static void into_path(u32 flow, u32 seq)
 	u64 start = sim.busy_until > sim.now ? sim.busy_until : sim.now;
 	if ((start - sim.now) * p->rate / 8e9 > p->queue_bytes)
 		return;
-	u64 delay_100us = (start - sim.now) / 100000;
-	sim.queue_ms[delay_100us > 20000 ? 20000 : delay_100us]++;
-	sim.queued++;
+	count_queue(start - sim.now);
+	bool marked = false;
+	if (p->codel > 0 && codel_drops(start, start - sim.now, p->codel)) {
+		if (!p->ecn || f->cbr > 0)
+			return;
+		marked = true;
+	}
 	sim.busy_until = start + (u64)(PACKET * 8e9 / p->rate);
 	if (p->place == AFTER && unlucky(p->loss))
 		return;
-	double delay = p->rtt / 2 + p->jitter * (2 * uniform() - 1);
-	at(sim.busy_until + (u64)(delay * 1e9), ARRIVE, flow, seq);
+	if (f->cbr > 0) {
+		f->delivered++;
+		f->arrived++;
+		f->expected++;
+		return;
+	}
+	if (marked)
+		f->ring[seq & f->mask].marked = true;
+	double delay = (p->rtt + f->extra_rtt) / 2 + p->jitter * (2 * uniform() - 1) + wander(p);
+	u64 when = sim.busy_until + (u64)((delay > 0 ? delay : 0) * 1e9);
+	if (p->wander > 0 && when < sim.last_arrival)
+		when = sim.last_arrival;
+	sim.last_arrival = when;
+	at(when, ARRIVE, flow, seq);
 }
 
 static struct packet *packet(struct flow *f, u32 seq)
 {
-	return &f->ring[seq % RING];
+	return &f->ring[seq & f->mask];
 }
 
 static void unlist(struct flow *f, u32 seq)
@@ -188,11 +314,11 @@ static void unlist(struct flow *f, u32 seq)
 	struct packet *p = packet(f, seq);
 	if (!p->listed)
 		return;
-	if (p->prev != RING)
+	if (p->prev != NONE)
 		f->ring[p->prev].next = p->next;
 	else
 		f->head = p->next;
-	if (p->next != RING)
+	if (p->next != NONE)
 		f->ring[p->next].prev = p->prev;
 	else
 		f->tail = p->prev;
@@ -213,31 +339,62 @@ static void transmit(u32 flow, u32 seq, bool again)
 	p->prior_mstamp = f->delivered_mstamp;
 	p->first_tx = f->first_tx;
 	p->prior_delivered = f->delivered;
-	p->next = RING;
+	p->app_limited = f->app_limited;
+	p->next = NONE;
 	p->prev = f->tail;
-	if (f->tail != RING)
-		f->ring[f->tail].next = seq % RING;
+	if (f->tail != NONE)
+		f->ring[f->tail].next = seq & f->mask;
 	else
-		f->head = seq % RING;
-	f->tail = seq % RING;
+		f->head = seq & f->mask;
+	f->tail = seq & f->mask;
 	p->listed = true;
 	f->in_flight++;
 	f->sent++;
 	into_path(flow, seq);
 }
 
+// How many packets the application has given us so far, ever.
+static u32 offered(const struct flow *f)
+{
+	double end = f->until > 0 && sim.now > f->until * 1e9 ? f->until : sim.now / 1e9;
+	if (f->app > 0)
+		return (end - f->begins) * f->app / 8 / MSS + 2;
+	return f->until > 0 && sim.now > f->until * 1e9 ? f->next : NONE;
+}
+
+static void plan_send(u32 flow, u64 when)
+{
+	if (!sim.flow[flow].send_planned)
+		at(when, SEND, flow, 0);
+	sim.flow[flow].send_planned = true;
+}
+
+// A constant rate, whatever becomes of it.
+static void send_constant(u32 flow)
+{
+	struct flow *f = &sim.flow[flow];
+	double since = sim.now / 1e9 - f->begins, cycle = f->on + f->off;
+	if (f->until > 0 && sim.now >= f->until * 1e9)
+		return;
+	if (cycle > 0 && fmod(since, cycle) >= f->on) {
+		plan_send(flow, sim.now + (u64)((cycle - fmod(since, cycle)) * 1e9) + 1);
+		return;
+	}
+	f->sent++;
+	into_path(flow, 0);
+	plan_send(flow, sim.now + (u64)(PACKET * 8e9 / f->cbr));
+}
+
 static void try_send(u32 flow)
 {
 	struct flow *f = &sim.flow[flow];
-	u32 room = RING - 1;
+	u32 room = f->size - 1, most = offered(f);
 	if (sim.path.window_packets > 0 && sim.path.window_packets < room)
 		room = sim.path.window_packets;
 	f->window_limited = false;
 	while (f->in_flight < f->cwnd) {
 		if (f->pace && f->next_send > sim.now + 1000) {
-			if (!f->send_planned)
-				at(f->next_send, SEND, flow, 0);
-			f->send_planned = true;
+			plan_send(flow, f->next_send);
 			return;
 		}
 		u32 burst = f->pace ? f->pace / 1024 / MSS : 1, n = 0;
@@ -246,7 +403,7 @@ static void try_send(u32 flow)
 			bool sent = false;
 			while (f->again_count && !sent) {
 				u32 seq = f->again[f->again_first];
-				f->again_first = (f->again_first + 1) % RING;
+				f->again_first = (f->again_first + 1) & f->mask;
 				f->again_count--;
 				struct packet *p = packet(f, seq);
 				if ((s32)(seq - f->una) < 0 || p->delivered || !p->lost)
@@ -254,12 +411,18 @@ static void try_send(u32 flow)
 				transmit(flow, seq, true);
 				sent = true;
 			}
-			if (!sent && f->next - f->una < room) {
+			if (!sent && f->next - f->una < room && f->next < most) {
 				transmit(flow, f->next++, false);
 				sent = true;
 			}
 			if (!sent) {
-				f->window_limited = true;
+				f->window_limited = f->next - f->una >= room;
+				if (!f->window_limited) {
+					u32 until = f->delivered + f->in_flight;
+					f->app_limited = until ? until : 1;
+					if (f->app > 0 && !(f->until > 0 && sim.now > f->until * 1e9))
+						plan_send(flow, sim.now + (u64)(2 * MSS * 8e9 / f->app));
+				}
 				break;
 			}
 			n++;
@@ -283,22 +446,37 @@ static void mark_lost(struct flow *f, u32 seq)
 	unlist(f, seq);
 	f->in_flight--;
 	f->lost++;
-	f->again[(f->again_first + f->again_count++) % RING] = seq;
+	f->again[(f->again_first + f->again_count++) & f->mask] = seq;
+}
+
+// The receiver acknowledges all that has arrived.
+static void answer(u32 flow)
+{
+	struct flow *f = &sim.flow[flow];
+	f->unacked = 0;
+	if (sim.path.down || uniform() < sim.path.ack_loss)
+		return;
+	double delay = (sim.path.rtt + f->extra_rtt) / 2 + sim.path.jitter * (2 * uniform() - 1);
+	u64 when = sim.now + (u64)((delay > 0 ? delay : 0) * 1e9), step = sim.path.aggregate * 1e9;
+	if (step)
+		when = (when + step - 1) / step * step;
+	at(when, ACK, flow, f->logged);
 }
 
 static void arrive(u32 flow, u32 seq)
 {
 	struct flow *f = &sim.flow[flow];
-	bool duplicate = (s32)(seq - f->expected) < 0 || f->got[seq % RING];
-	f->log[f->logged++ % RING] = seq;
+	bool duplicate = (s32)(seq - f->expected) < 0 || f->got[seq & f->mask];
+	f->log[f->logged++ & f->mask] = seq;
 	(void)duplicate;
 	if (!duplicate) {
+		f->arrived++;
 		u32 tenth = sim.now / (100 * MS);
 		if (tenth < 4096)
 			f->deliver_hist[tenth]++;
-		f->got[seq % RING] = 1;
-		while (f->got[f->expected % RING]) {
-			f->got[f->expected % RING] = 0;
+		f->got[seq & f->mask] = 1;
+		while (f->got[f->expected & f->mask]) {
+			f->got[f->expected & f->mask] = 0;
 			f->expected++;
 			u32 second = sim.now / SECOND;
 			if (second < 1024)
@@ -307,19 +485,19 @@ static void arrive(u32 flow, u32 seq)
 	}
 	// Every second packet is acknowledged at once, and what is out of order.
 	bool hole = seq + 1 != f->expected;
-	if (++f->unacked >= 2 || hole) {
-		f->unacked = 0;
-		if (sim.path.down || uniform() < sim.path.ack_loss)
-			return;
-		double delay = sim.path.rtt / 2 + sim.path.jitter * (2 * uniform() - 1);
-		at(sim.now + (u64)(delay * 1e9), ACK, flow, f->logged);
-	}
+	if (++f->unacked >= 2 || hole)
+		answer(flow);
+	else
+		at(sim.now + 40 * MS, DELAYED_ACK, flow, f->logged);
 }
 
 static u64 rto(struct flow *f)
 {
 	u64 us = f->srtt_us ? f->srtt_us + (4 * f->rttvar_us > 200000 ? 4 * f->rttvar_us : 200000) : 1000000;
-	return (us << f->backoff) * 1000;
+	us <<= f->backoff;
+	if (f->control->rto_max_us && us > f->control->rto_max_us)
+		us = f->control->rto_max_us;
+	return us * 1000;
 }
 
 static void acknowledge(u32 flow, u32 upto)
@@ -331,7 +509,7 @@ static void acknowledge(u32 flow, u32 upto)
 	bool some = false;
 	u64 snd_ns = 0;
 	for (; (s32)(upto - f->read) > 0; f->read++) {
-		u32 seq = f->log[f->read % RING];
+		u32 seq = f->log[f->read & f->mask];
 		struct packet *p = packet(f, seq);
 		if ((s32)(seq - f->una) < 0 || p->delivered) {
 			f->duplicates++;
@@ -348,11 +526,16 @@ static void acknowledge(u32 flow, u32 upto)
 			f->in_flight--;
 		}
 		acked++;
+		f->marked += p->marked;
+		p->marked = false;
 		f->delivered++;
+		if (f->app_limited && f->delivered > f->app_limited)
+			f->app_limited = 0;
 		f->delivered_mstamp = sim.now;
 		if (!some || (s32)(p->prior_delivered - f->sample.prior_delivered) > 0) {
 			some = true;
 			f->sample.prior_delivered = p->prior_delivered;
+			f->sample.app_limited = p->app_limited;
 			prior_mstamp = p->prior_mstamp;
 			snd_ns = p->sent - p->first_tx;
 			f->first_tx = p->sent;
@@ -393,11 +576,11 @@ static void acknowledge(u32 flow, u32 upto)
 	bool lost = false;
 	u32 reorder_us = (1 + f->reorder_steps) * (f->min_rtt_us / 4);
 	u64 limit = (u64)f->rack_rtt_us + (reorder_us < f->srtt_us ? reorder_us : f->srtt_us);
-	while (f->head != RING) {
+	while (f->head != NONE) {
 		struct packet *p = &f->ring[f->head];
 		if (p->sent >= f->rack_sent || (sim.now - p->sent) / 1000 < limit)
 			break;
-		u32 seq = f->una + (f->head - f->una) % RING;
+		u32 seq = f->una + ((f->head - f->una) & f->mask);
 		mark_lost(f, seq);
 		lost = true;
 	}
@@ -419,8 +602,10 @@ static void timer(u32 flow)
 {
 	struct flow *f = &sim.flow[flow];
 	if ((f->in_flight || f->una != f->next) && sim.now - f->last_progress >= rto(f)) {
-		while (f->head != RING)
-			mark_lost(f, f->una + (f->head - f->una) % RING);
+		if (!f->backoff)
+			f->flight_before = f->cwnd;
+		while (f->head != NONE)
+			mark_lost(f, f->una + ((f->head - f->una) & f->mask));
 		f->timeouts++;
 		f->in_timeout = true;
 		f->recovering = false;
@@ -436,14 +621,51 @@ static void timer(u32 flow)
 	at(sim.now + 10 * MS, TIMER, flow, 0);
 }
 
+static void take(bool from, u32 span)
+{
+	for (int i = 0; i < sim.flows; i++) {
+		struct flow *f = &sim.flow[i];
+		struct tally *t = from ? &f->at_from[span] : &f->at_to[span];
+		*t = (struct tally){f->expected, f->arrived, f->sent, f->delivered};
+	}
+}
+
+// What is on the way at once, at most: where the receiver's window bounds it.
+static void make_rings(struct flow *f)
+{
+	u32 most = sim.path.window_packets > 0 && sim.path.window_packets < RING - 64 ? sim.path.window_packets + 64 : RING;
+	for (f->size = 1024; f->size < most; f->size *= 2)
+		;
+	f->mask = f->size - 1;
+	f->ring = calloc(f->size, sizeof *f->ring);
+	f->again = calloc(f->size, sizeof *f->again);
+	f->got = calloc(f->size, 1);
+	f->log = calloc(f->size, sizeof *f->log);
+}
+
 static void (*watch)(double now);
 
 static void run(double seconds)
 {
 	for (int i = 0; i < sim.flows; i++)
 		at((u64)(sim.flow[i].begins * 1e9), BEGIN, i, 0);
+	sim.clock_us = uniform() * 7200e6;
+	for (int i = 0; i < sim.flows; i++) {
+		struct flow *f = &sim.flow[i];
+		if (!(f->cbr > 0))
+			make_rings(f);
+		if (!f->clock_us) // all flows are of one host, if they do not say otherwise
+			f->clock_us = sim.clock_us;
+		f->at_from = calloc(16, sizeof *f->at_from);
+		f->at_to = calloc(16, sizeof *f->at_to);
+	}
 	for (int i = 0; i < sim.changes; i++)
 		at((u64)(sim.change_at[i] * 1e9), CHANGE, 0, i);
+	for (int i = 0; i < sim.spans; i++) {
+		sim.span[i].queue = calloc(QUEUE_MOST + 1, sizeof(u32));
+		at((u64)(sim.span[i].from * 1e9), FROM, 0, i);
+		at((u64)(sim.span[i].to * 1e9) - 1, TO, 0, i);
+	}
 	u64 shown = 0;
 	while (sim.n && sim.heap[0].at < seconds * 1e9) {
 		struct event e = next_event();
@@ -456,20 +678,31 @@ static void run(double seconds)
 		case ARRIVE:
 			arrive(e.flow, e.arg);
 			break;
+		case DELAYED_ACK:
+			if (sim.flow[e.flow].unacked && sim.flow[e.flow].logged == e.arg)
+				answer(e.flow);
+			break;
 		case ACK:
 			acknowledge(e.flow, e.arg);
 			break;
 		case SEND:
 			sim.flow[e.flow].send_planned = false;
-			try_send(e.flow);
+			if (sim.flow[e.flow].cbr > 0)
+				send_constant(e.flow);
+			else
+				try_send(e.flow);
 			break;
 		case TIMER:
 			timer(e.flow);
 			break;
 		case BEGIN: {
 			struct flow *f = &sim.flow[e.flow];
+			if (f->cbr > 0) {
+				send_constant(e.flow);
+				break;
+			}
 			// The handshake has measured the round trip.
-			f->srtt_us = f->min_rtt_us = sim.path.rtt * 1e6;
+			f->srtt_us = f->min_rtt_us = (sim.path.rtt + f->extra_rtt) * 1e6;
 			f->rttvar_us = f->srtt_us / 2;
 			f->cwnd = 10;
 			f->last_progress = sim.now;
@@ -478,6 +711,10 @@ static void run(double seconds)
 			try_send(e.flow);
 			break;
 		}
+		case FROM:
+		case TO:
+			take(e.kind == FROM, e.arg);
+			break;
 		case CHANGE:
 			sim.path = sim.change[e.arg];
 		}
@@ -487,10 +724,12 @@ static void run(double seconds)
 
 static void clear(struct path p)
 {
-	for (int i = 0; i < MAX_FLOWS; i++) {
+	for (int i = 0; i < sim.flows; i++) {
 		struct flow *f = &sim.flow[i];
-		free(f->ring), free(f->again), free(f->got), free(f->log), free(f->state);
+		free(f->ring), free(f->again), free(f->got), free(f->log), free(f->state), free(f->at_from), free(f->at_to);
 	}
+	for (int i = 0; i < sim.spans; i++)
+		free(sim.span[i].queue);
 	free(sim.heap);
 	memset(&sim, 0, sizeof sim);
 	sim.path = p;
@@ -501,11 +740,7 @@ static struct flow *add(const struct control *c, double begins)
 	struct flow *f = &sim.flow[sim.flows++];
 	f->control = c;
 	f->begins = begins;
-	f->ring = calloc(RING, sizeof *f->ring);
-	f->again = calloc(RING, sizeof *f->again);
-	f->got = calloc(RING, 1);
-	f->log = calloc(RING, sizeof *f->log);
-	f->head = f->tail = RING;
+	f->head = f->tail = NONE;
 	f->ssthresh = ~0u;
 	return f;
 }
@@ -540,16 +775,26 @@ static double limit(const struct path *p)
 static double queue_percentile(double share)
 {
 	u64 n = 0;
-	for (int i = 0; i <= 20000; i++)
+	for (int i = 0; i <= QUEUE_MOST; i++)
 		if ((n += sim.queue_ms[i]) >= share * sim.queued)
 			return i / 10.0;
-	return 2000;
+	return QUEUE_MOST / 10.0;
+}
+
+static double span_percentile(const struct span *w, double share)
+{
+	u64 n = 0;
+	for (int i = 0; i <= QUEUE_MOST; i++)
+		if ((n += w->queue[i]) >= share * w->queued)
+			return i / 10.0;
+	return QUEUE_MOST / 10.0;
 }
 
 // CUBIC by RFC 9438, with the delay part of HyStart (RFC 9406).
 static void cubic_begin(struct flow *f)
 {
 	f->low_us = ~0u;
+	f->cubic_at = -1;
 }
 
 static double now_seconds(void)
@@ -557,18 +802,46 @@ static double now_seconds(void)
 	return sim.now / 1e9;
 }
 
+// A new epoch of congestion avoidance, from the window of now.
+static void cubic_epoch(struct flow *f)
+{
+	if (f->cubic_max < f->cwnd)
+		f->cubic_max = f->cwnd;
+	f->cubic_k = cbrt((f->cubic_max - f->cwnd) / 0.4);
+	f->cubic_at = now_seconds();
+	f->cubic_reno = f->cwnd;
+	f->cubic_credit = 0;
+}
+
+static void cubic_cut(struct flow *f)
+{
+	f->cubic_prior = f->cwnd;
+	f->cubic_max = f->cwnd < f->cubic_max ? f->cwnd * 0.85 : f->cwnd;
+	f->ssthresh = f->cwnd * 0.7 < 2 ? 2 : f->cwnd * 0.7;
+	f->cubic_at = -1;
+}
+
 static void cubic_ack(struct flow *f, u32 acked, u32 rtt_us)
 {
-	if (f->recovering || f->in_timeout) {
-		if (f->in_timeout && f->cwnd < f->ssthresh)
-			f->cwnd += acked;
+	bool marked = f->marked != f->seen_marked;
+	f->seen_marked = f->marked;
+	if (marked && !f->recovering && !f->in_timeout) { // RFC 3168: as a loss, once in a window
+		f->recovering = true;
+		f->recovery_until = f->next;
+		cubic_cut(f);
+		f->cwnd = f->ssthresh;
+	}
+	bool full = f->in_flight + acked >= f->cwnd; // RFC 9438, 5.8: grows by use only
+	if (f->recovering || !full) {
+		if (!full && f->cubic_at >= 0 && f->app_limited)
+			f->cubic_at = -1;
 		return;
 	}
 	if (f->cwnd < f->ssthresh) {
 		f->cwnd += acked;
 		if (rtt_us && rtt_us < f->low_us)
 			f->low_us = rtt_us;
-		if (++f->low_n >= 16) {
+		if (++f->low_n >= 16 && f->ssthresh == ~0u) {
 			u32 eta = f->min_rtt_us / 8;
 			eta = eta < 4000 ? 4000 : eta > 16000 ? 16000 : eta;
 			if (f->low_us > f->min_rtt_us + eta)
@@ -576,42 +849,42 @@ static void cubic_ack(struct flow *f, u32 acked, u32 rtt_us)
 			f->low_us = ~0u;
 			f->low_n = 0;
 		}
-		f->cubic_max = f->cwnd;
-		f->cubic_k = 0;
-		f->cubic_at = now_seconds();
 		return;
 	}
+	if (f->cubic_at < 0)
+		cubic_epoch(f);
 	double t = now_seconds() - f->cubic_at + f->srtt_us / 1e6, away = t - f->cubic_k;
 	double target = f->cubic_max + 0.4 * away * away * away;
-	double reno = f->cubic_max * 0.7 + 0.53 * (now_seconds() - f->cubic_at) / (f->srtt_us / 1e6);
+	// Section 4.3: Reno's window, with as much for each window as its larger decrease allows.
+	f->cubic_reno += (f->cubic_reno < f->cubic_prior ? 3 * (1 - 0.7) / (1 + 0.7) : 1) * acked / f->cwnd;
 	if (target > 1.5 * f->cwnd)
 		target = 1.5 * f->cwnd;
-	if (reno > target)
-		target = reno;
-	static double credit[MAX_FLOWS];
-	double *c = &credit[f - sim.flow];
+	if (f->cubic_reno > target)
+		target = f->cubic_reno;
 	if (target > f->cwnd) {
-		*c += (target - f->cwnd) / f->cwnd * acked;
-		while (*c >= 1) {
+		f->cubic_credit += (target - f->cwnd) / f->cwnd * acked;
+		while (f->cubic_credit >= 1) {
 			f->cwnd++;
-			*c -= 1;
+			f->cubic_credit -= 1;
 		}
 	}
 }
 
 static void cubic_lost(struct flow *f)
 {
-	f->cubic_max = f->cwnd < f->cubic_max ? f->cwnd * 0.85 : f->cwnd;
-	f->cwnd = f->cwnd * 0.7 < 2 ? 2 : f->cwnd * 0.7;
-	f->ssthresh = f->cwnd;
-	double drop = f->cubic_max - f->cwnd;
-	f->cubic_k = cbrt((drop > 0 ? drop : 0) / 0.4);
-	f->cubic_at = now_seconds();
+	cubic_cut(f);
+	f->cwnd = f->ssthresh;
 }
 
+// The window was set to one before: what it was is what had been on the way.
 static void cubic_timeout(struct flow *f)
 {
-	f->ssthresh = f->ssthresh == ~0u ? 10 : f->ssthresh * 0.7;
+	f->ssthresh = f->flight_before * 0.7 < 2 ? 2 : f->flight_before * 0.7;
+	f->cubic_max = 0;
+	f->cubic_at = -1;
 }
 
-static const struct control cubic = {"cubic", cubic_begin, cubic_ack, cubic_lost, cubic_timeout};
+static const struct control cubic = {"cubic", cubic_begin, cubic_ack, cubic_lost, cubic_timeout, 0};
+
+// Cross traffic that no one controls.
+static const struct control constant = {"cbr", 0, 0, 0, 0, 0};

@@ -1,95 +1,183 @@
 //go:build ignore
 
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// haulsim runs haul over a simulated path, for whoever works on it:
+// haulsim runs haul over a simulated path, for whoever works on it and for the
+// search in bench/haulsearch:
 //
 //	gcc -O2 -o /tmp/haulsim bpf/hosttest/sim/haulsim.c -lm
-//	/tmp/haulsim rate=100 rtt=300 loss=0.1 [place=after] [queue=1] [jitter=50] [time=60] [v=1] haul cubic haul@20
-//	                [at=20 loss=0.5 until=30]
+//	/tmp/haulsim rate=100 rtt=300 loss=0.1 time=60 v=1 haul
+//	/tmp/haulsim rate=100 rtt=63 queue=0.5 haul cubic@10:until=40 cbr:rate=20,on=2,off=3 over=30:60
+//	/tmp/haulsim rate=100 rtt=100 haul at=20 rate=10 until=35 at=50 rtt=130
+//
+// Keys of the path: rate= Mb/s, rtt= ms, queue= BDP (of the rate and round trip
+// at the start, or of the change that names it), loss=, ackloss= shares, burst=
+// packets, place=before|after (of the bottleneck), jitter= ms, codel= ms of its
+// target, ecn=1, policer= Mb/s, bucket= kB, aggregate= ms, wander= and tau= ms,
+// down=1. at=T begins a change, until=T ends it. Of the run: time= s, window= of
+// the receiver in BDP, seed=, over=FROM:TO, json=1, v=1 to 5.
+//
+// A flow is haul, cubic or cbr, then @ and when it begins, then a colon and
+// until= s, rtt= ms, app= Mb/s of its application, clock= s of its host, and for
+// cbr rate= Mb/s, on= and off= s.
 #include "../haulpath.h"
 
-static int verbose;
+static int verbose, in_mode[MAX_FLOWS][7];
+
+static void show_flow(const struct flow *f)
+{
+	static const char *modes[] = {"start", "drain", "restore", "cruise", "probe", "compete", "raise"};
+	const struct haul *h = f->state;
+	if (!h) {
+		printf(" | %s w %u", f->control->name, f->cwnd);
+		return;
+	}
+	printf(" | %s%d r %.2f d %.2f q %.1f min %.1f loss %.3f floor %.3f fl %u w %u calm %u over %u", modes[h->mode],
+	       h->phase, h->rate * 8 / 1e6, h->delivery * 8 / 1e6, h->queue_us / 1e3, h->min_rtt_us / 1e3,
+	       h->loss_q16 / 65536., h->floor_q16 / 65536., f->in_flight, h->cwnd, h->calm, h->over);
+	if (verbose == 4)
+		printf(" t %u room %d noise %u held %.1f", haul_target_us(h->min_rtt_us, h->rate, 1448, h->room_us),
+		       (int)h->room_us, h->noise_us, h->held * 8e-6);
+}
+
+// What a flow did in the last second: its mode, Mb/s, sent for each delivered.
+static void show_second(int i)
+{
+	static u32 was_sent[MAX_FLOWS], was_delivered[MAX_FLOWS];
+	struct flow *f = &sim.flow[i];
+	const struct haul *h = f->state;
+	u32 sent = f->sent - was_sent[i], got = f->delivered - was_delivered[i];
+	was_sent[i] = f->sent, was_delivered[i] = f->delivered;
+	printf(" | %c%d %5.2f x%.2f w%u", h ? "SDRCPWU"[h->mode] : '-', h ? h->phase : 0, got * 1448 * 8 / 1e6,
+	       got ? (double)sent / got : 0, f->cwnd);
+	if (h)
+		printf(" f%.3f l%.3f q%.0f m%.0f", h->floor_q16 / 65536., h->loss_q16 / 65536., h->queue_us / 1e3,
+		       h->min_rtt_us / 1e3);
+}
 
 static void show(double now)
 {
 	static int n;
-	if (verbose == 1 && n++ % 5)
-		return;
-	if (verbose == 2 && now > 12)
+	for (int i = 0; i < sim.flows; i++)
+		if (sim.flow[i].state)
+			in_mode[i][((struct haul *)sim.flow[i].state)->mode]++;
+	if (verbose == 3 || (verbose == 1 && n++ % 5) || (verbose == 2 && now > 12) || (verbose == 5 && n++ % 10))
 		return;
 	printf("%6.1f q %5.1f", now, sim.busy_until > sim.now ? (sim.busy_until - sim.now) / 1e6 : 0);
 	for (int i = 0; i < sim.flows; i++) {
-		struct flow *f = &sim.flow[i];
-		if (!f->state) {
-			printf(" | %s w %u", f->control->name, f->cwnd);
-			continue;
-		}
-		struct haul *h = f->state;
-		static const char *modes[] = {"start", "drain", "cruise", "probe", "rival", "trial"};
-		printf(" | %s%d r %.2f d %.2f q %.1f min %.1f loss %.3f floor %.3f fl %u w %u calm %u full %u", modes[h->mode], h->phase, h->rate * 8 / 1e6, h->delivery * 8 / 1e6,
-		       h->queue_us / 1e3, h->min_rtt_us / 1e3, h->loss_q16 / 65536., h->floor_q16 / 65536., f->in_flight, h->cwnd, h->calm, h->full);
+		if (verbose < 5)
+			show_flow(&sim.flow[i]);
+		else if (i < 8)
+			show_second(i);
 	}
 	printf("\n");
 }
 
-int main(int argc, char **argv)
+static _Noreturn void misuse(const char *what, const char *value)
 {
-	struct path p = {.rate = 100e6, .rtt = 0.3}, changed;
-	double queue = 1, time = 60, from = 0, to = 0, window = 6;
-	bool changing = false;
-	clear(p);
-	struct path *into = &p;
-	for (int i = 1; i < argc; i++) {
-		char *value = strchr(argv[i], '=');
-		if (!value) {
-			char *begins = strchr(argv[i], '@');
-			add(argv[i][0] == 'h' ? &haul_control : &cubic, begins ? atof(begins + 1) : 0);
-			continue;
-		}
+	fprintf(stderr, "haulsim: %s %s: see the comment on top of haulsim.c\n", what, value);
+	exit(1);
+}
+
+// What a key of the path says, into it; false if there is no such key.
+static bool path_key(struct path *p, const char *key, const char *value)
+{
+	double v = atof(value);
+	if (!strcmp(key, "rate")) p->rate = v * 1e6;
+	else if (!strcmp(key, "rtt")) p->rtt = v / 1e3;
+	else if (!strcmp(key, "loss")) p->loss = v;
+	else if (!strcmp(key, "ackloss")) p->ack_loss = v;
+	else if (!strcmp(key, "jitter")) p->jitter = v / 1e3;
+	else if (!strcmp(key, "burst")) p->burst = v;
+	else if (!strcmp(key, "place")) p->place = *value == 'a' ? AFTER : BEFORE;
+	else if (!strcmp(key, "codel")) p->codel = v / 1e3;
+	else if (!strcmp(key, "ecn")) p->ecn = v;
+	else if (!strcmp(key, "policer")) p->policer = v * 1e6;
+	else if (!strcmp(key, "bucket")) p->bucket = v * 1e3;
+	else if (!strcmp(key, "aggregate")) p->aggregate = v / 1e3;
+	else if (!strcmp(key, "wander")) p->wander = v / 1e3;
+	else if (!strcmp(key, "tau")) p->tau = v / 1e3;
+	else if (!strcmp(key, "down")) p->down = v;
+	else return false;
+	return true;
+}
+
+static void flow_of(char *arg)
+{
+	char *options = strchr(arg, ':'), *begins;
+	if (options)
+		*options++ = 0;
+	if ((begins = strchr(arg, '@')))
+		*begins++ = 0;
+	const struct control *c = !strcmp(arg, "haul") ? &haul_control : !strcmp(arg, "cubic") ? &cubic : !strcmp(arg, "cbr") ? &constant : 0;
+	if (!c || sim.flows == MAX_FLOWS)
+		misuse("no such flow, or too many:", arg);
+	struct flow *f = add(c, begins ? atof(begins) : 0);
+	for (char *o = options ? strtok(options, ",") : 0; o; o = strtok(0, ",")) {
+		char *value = strchr(o, '=');
+		if (!value)
+			misuse("no value for", o);
 		*value++ = 0;
-		char *key = argv[i];
 		double v = atof(value);
-		if (!strcmp(key, "rate")) into->rate = v * 1e6;
-		else if (!strcmp(key, "rtt")) into->rtt = v / 1e3;
-		else if (!strcmp(key, "loss")) into->loss = v;
-		else if (!strcmp(key, "ackloss")) into->ack_loss = v;
-		else if (!strcmp(key, "jitter")) into->jitter = v / 1e3;
-		else if (!strcmp(key, "burst")) into->burst = v;
-		else if (!strcmp(key, "place")) into->place = *value == 'a' ? AFTER : BEFORE;
-		else if (!strcmp(key, "queue")) queue = v;
-		else if (!strcmp(key, "policer")) into->policer = v * 1e6;
-		else if (!strcmp(key, "down")) into->down = v;
-		else if (!strcmp(key, "window")) window = v;
-		else if (!strcmp(key, "time")) time = v;
-		else if (!strcmp(key, "seed")) seed ^= (u64)v * 0x9e3779b97f4a7c15ull;
-		else if (!strcmp(key, "v")) verbose = v;
-		else if (!strcmp(key, "at")) {
-			p.queue_bytes = queue * p.rate / 8 * p.rtt;
-			from = v, changed = p, into = &changed, changing = true;
-		} else if (!strcmp(key, "until")) to = v;
-		else {
-			printf("what is %s?\n", key);
-			return 1;
-		}
+		if (!strcmp(o, "rtt")) f->extra_rtt = v / 1e3; // of the path, below
+		else if (!strcmp(o, "app")) f->app = v * 1e6;
+		else if (!strcmp(o, "until")) f->until = v;
+		else if (!strcmp(o, "clock")) f->clock_us = v * 1e6;
+		else if (!strcmp(o, "rate")) f->cbr = v * 1e6;
+		else if (!strcmp(o, "on")) f->on = v;
+		else if (!strcmp(o, "off")) f->off = v;
+		else misuse("no such key of a flow:", o);
 	}
-	if (!changing)
-		p.queue_bytes = queue * p.rate / 8 * p.rtt;
-	p.window_packets = changed.window_packets = window * p.rate / 8 * p.rtt / PACKET + 1000;
-	if (!sim.flows)
-		add(&haul_control, 0);
-	sim.path = p;
-	if (changing) {
-		sim.changes = 2;
-		sim.change[0] = changed, sim.change_at[0] = from;
-		sim.change[1] = p, sim.change_at[1] = to;
+	if ((c == &constant) != (f->cbr > 0))
+		misuse("rate= belongs to cbr, and cbr needs it:", arg);
+}
+
+// The mean over some time of what the path can deliver as payload, bits per second.
+static double capacity(struct path first, double from, double to)
+{
+	double sum = 0, at = 0;
+	struct path p = first;
+	for (int i = 0; i <= sim.changes; i++) {
+		double end = i < sim.changes ? sim.change_at[i] : to;
+		double a = at > from ? at : from, b = end < to ? end : to;
+		if (b > a && !p.down)
+			sum += (b - a) * limit(&p);
+		at = end;
+		if (i < sim.changes)
+			p = sim.change[i];
 	}
-	if (verbose)
-		watch = show;
-	run(time);
-	double l = limit(&p);
+	return sum / (to - from);
+}
+
+static void print_json(struct path first)
+{
+	printf("{\"limit_bps\":%.0f,\"flows\":[", limit(&first));
 	for (int i = 0; i < sim.flows; i++) {
 		struct flow *f = &sim.flow[i];
-		double t90 = -1, t50 = -1, w = p.rtt * 2 < 1 ? 1 : p.rtt * 2;
+		printf("%s{\"control\":\"%s\",\"begins_s\":%g,\"sent\":%u,\"delivered\":%u,\"timeouts\":%u}", i ? "," : "", f->control->name, f->begins, f->sent, f->delivered, f->timeouts);
+	}
+	printf("],\"over\":[");
+	for (int w = 0; w < sim.spans; w++) {
+		struct span *s = &sim.span[w];
+		double took = s->to - s->from;
+		printf("%s{\"from_s\":%g,\"to_s\":%g,\"queue_p50_ms\":%.1f,\"queue_p95_ms\":%.1f,\"capacity_bps\":%.0f,\"flows\":[", w ? "," : "", s->from, s->to,
+		       s->queued ? span_percentile(s, 0.5) : 0, s->queued ? span_percentile(s, 0.95) : 0, capacity(first, s->from, s->to));
+		for (int i = 0; i < sim.flows; i++) {
+			struct tally *a = &sim.flow[i].at_from[w], *b = &sim.flow[i].at_to[w];
+			double bits = 8. * MSS / took;
+			printf("%s{\"goodput_bps\":%.0f,\"arrived_bps\":%.0f,\"sent\":%.0f,\"delivered\":%.0f}", i ? "," : "", (b->in_order - a->in_order) * bits,
+			       (b->arrived - a->arrived) * bits, b->sent - a->sent, b->delivered - a->delivered);
+		}
+		printf("]}");
+	}
+	printf("]}\n");
+}
+
+static void print_text(struct path first, double time)
+{
+	double l = limit(&first);
+	for (int i = 0; i < sim.flows; i++) {
+		struct flow *f = &sim.flow[i];
+		double t90 = -1, t50 = -1, w = first.rtt * 2 < 1 ? 1 : first.rtt * 2;
 		for (double t = f->begins; t + w < time; t += 0.1) {
 			double a = arrived(f, t, t + w);
 			if (t50 < 0 && a >= 0.5 * l) t50 = t + w - f->begins;
@@ -97,12 +185,105 @@ int main(int argc, char **argv)
 		}
 		printf("%-6s whole %5.1f %% steady %5.1f %%  t50 %4.1f t90 %4.1f  sent/delivered %.3f (limit %.3f)  timeouts %u\n", f->control->name,
 		       100 * goodput(f, f->begins, time) / l, 100 * goodput(f, time / 2, time) / l, t50, t90,
-		       (double)f->sent / f->delivered, 1.05 / (1 - p.loss), f->timeouts);
-		if (changing)
-			for (double t = from - 2; t < time; t += 1)
-				printf("%s%.0f:%.0f%%", t == from - 2 ? "  " : " ", t, 100 * arrived(f, t, t + 1) / l);
-		if (changing)
-			printf("\n");
+		       f->delivered ? (double)f->sent / f->delivered : 0, 1.05 / (1 - first.loss), f->timeouts);
+		if (!sim.changes)
+			continue;
+		double from = sim.change_at[0] > 2 ? sim.change_at[0] - 2 : 0;
+		for (double t = from; t < time; t += 1)
+			printf("%s%.0f:%.0f%%", t == from ? "  " : " ", t, 100 * arrived(f, t, t + 1) / l);
+		printf("\n");
 	}
-	printf("queue p50 %.1f p95 %.1f ms (of %.1f)\n", queue_percentile(.5), queue_percentile(.95), p.rtt * 125 > 25 ? p.rtt * 125 : 25);
+	if (verbose == 3)
+		for (int i = 0; i < sim.flows && sim.flow[i].state; i++)
+			printf("%d: start %d drain %d restore %d cruise %d probe %d compete %d\n", i, in_mode[i][0], in_mode[i][1], in_mode[i][2], in_mode[i][3], in_mode[i][4], in_mode[i][5]);
+	printf("queue p50 %.1f p95 %.1f ms (of %.1f)\n", queue_percentile(.5), queue_percentile(.95), first.rtt * 125 > 25 ? first.rtt * 125 : 25);
+	for (int w = 0; w < sim.spans; w++)
+		printf("%g to %g s: queue p50 %.1f p95 %.1f ms\n", sim.span[w].from, sim.span[w].to, span_percentile(&sim.span[w], .5), span_percentile(&sim.span[w], .95));
+}
+
+static double bdp_bytes(const struct path *p)
+{
+	return p->rate / 8 * p->rtt;
+}
+
+int main(int argc, char **argv)
+{
+	struct path p = {.rate = 100e6, .rtt = 0.3}, *into = &p;
+	double queue = 1, time = 60, window = 6, changed_queue = 0;
+	bool json = false;
+	clear(p);
+	for (int i = 1; i < argc; i++) {
+		char *value = strchr(argv[i], '='), *colon = strchr(argv[i], ':');
+		if (!value || (colon && colon < value)) {
+			flow_of(argv[i]);
+			continue;
+		}
+		*value++ = 0;
+		char *key = argv[i];
+		double v = atof(value);
+		if (path_key(into, key, value)) continue;
+		else if (!strcmp(key, "queue") && into == &p) queue = v;
+		else if (!strcmp(key, "queue")) changed_queue = v;
+		else if (!strcmp(key, "window")) window = v;
+		else if (!strcmp(key, "time")) time = v;
+		else if (!strcmp(key, "seed")) seed ^= (u64)v * 0x9e3779b97f4a7c15ull;
+		else if (!strcmp(key, "v")) verbose = v;
+		else if (!strcmp(key, "json")) json = v;
+		else if (!strcmp(key, "over")) {
+			if (sim.spans == 16 || !strchr(value, ':'))
+				misuse("over=", value);
+			sim.span[sim.spans].from = v;
+			sim.span[sim.spans++].to = atof(strchr(value, ':') + 1);
+		} else if (!strcmp(key, "at")) {
+			if (into == &p)
+				p.queue_bytes = queue * bdp_bytes(&p);
+			else if (changed_queue > 0)
+				into->queue_bytes = changed_queue * bdp_bytes(into);
+			if (sim.changes > 30)
+				misuse("too many changes: at", value);
+			sim.change[sim.changes] = into == &p ? p : *into;
+			sim.change_at[sim.changes] = v;
+			into = &sim.change[sim.changes++];
+			changed_queue = 0;
+		} else if (!strcmp(key, "until")) {
+			if (into == &p)
+				misuse("until without at:", value);
+			if (changed_queue > 0)
+				into->queue_bytes = changed_queue * bdp_bytes(into);
+			changed_queue = 0;
+			sim.change[sim.changes] = sim.changes > 1 ? sim.change[sim.changes - 2] : p;
+			sim.change_at[sim.changes] = v;
+			into = &sim.change[sim.changes++];
+		} else misuse("no such key:", key);
+	}
+	if (into == &p)
+		p.queue_bytes = queue * bdp_bytes(&p);
+	else if (changed_queue > 0)
+		into->queue_bytes = changed_queue * bdp_bytes(into);
+	if (!sim.flows)
+		add(&haul_control, 0);
+	// The receiver's window is for the largest of the path's settings.
+	double rtt = p.rtt, most = p.rate;
+	for (int i = 0; i < sim.changes; i++) {
+		rtt = sim.change[i].rtt > rtt ? sim.change[i].rtt : rtt;
+		most = sim.change[i].rate > most ? sim.change[i].rate : most;
+	}
+	double base = p.rtt;
+	for (int i = 0; i < sim.flows; i++) {
+		struct flow *f = &sim.flow[i];
+		f->extra_rtt = f->extra_rtt > 0 ? f->extra_rtt - base : 0;
+		rtt = p.rtt + f->extra_rtt > rtt ? p.rtt + f->extra_rtt : rtt;
+	}
+	double packets = window * most / 8 * rtt / PACKET + 2 * p.queue_bytes / PACKET + 200;
+	p.window_packets = packets;
+	for (int i = 0; i < sim.changes; i++)
+		sim.change[i].window_packets = packets;
+	sim.path = p;
+	if (verbose && !json)
+		watch = show;
+	run(time);
+	if (json)
+		print_json(p);
+	else
+		print_text(p, time);
 }
