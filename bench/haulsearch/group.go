@@ -1,0 +1,101 @@
+package main
+
+import (
+	"math"
+	"math/rand/v2"
+)
+
+var (
+	boundJain          = &bound{name: "jain", says: "Jain's index of the goodputs, second half", atLeast: true, allowed: seldom}
+	boundGroupNeedless = &bound{name: "needless", says: "sent × (1 − loss) ÷ delivered of all flows after 10 s", allowed: seldom}
+	boundGroupGets     = &bound{name: "goodput", says: "goodput of all flows ÷ capacity, second half", atLeast: true, allowed: seldom}
+)
+
+// group is several hauls of one round trip that share a path.
+var group = kind{
+	name:   "group",
+	says:   "2 to 50 hauls of one round trip",
+	bounds: []*bound{boundJain, boundGroupNeedless, boundGroupGets},
+	draw:   drawGroup,
+	holds: func(p path) error {
+		hauls := float64(p.count("haul"))
+		return all(haulFirst(p), checkFlows(p, "haul", 2, 50), checkFlows(p, "cubic", 0, 0), checkFlows(p, "cbr", 0, 0),
+			within("rate", p.rateMbps(), 0.5, 1000), within("rtt", p.rttMs(), 5, 300),
+			within("packets of BDP for a flow", p.bdpPackets()/hauls, 10, math.MaxInt32), checkQueue(p, 0.03, 4, max(4, 2*hauls)),
+			within("loss", p.loss(), 0, 0.02), checkBegins(p, 5), checkTime(p, groupTime(p)))
+	},
+	judge: func(p path, run simulate) ([]figure, error) {
+		half, started := window{p.timeS() / 2, p.timeS()}, window{10, p.timeS()}
+		o, err := run(p, half, started)
+		if err != nil {
+			return nil, err
+		}
+		var sent, delivered float64
+		for _, f := range o.over[1].flows {
+			sent, delivered = sent+f.sent, delivered+f.delivered
+		}
+		return []figure{
+			{bound: boundJain, value: jain(o.over[0].flows), limit: 0.9, over: half},
+			{bound: boundGroupNeedless, value: needless(sent, delivered, p.loss()), limit: 1.10, over: started},
+			{bound: boundGroupGets, value: shareOf(totalGoodput(o.over[0].flows), o.over[0].capacityBps), limit: 0.8, over: half},
+		}, nil
+	},
+}
+
+func groupTime(p path) float64 { return max(60, 600*p.rttMs()/1e3) }
+
+func drawGroup(r *rand.Rand) path {
+	// Many flows with short round trips take too many packets: draw again, and take
+	// what is there after some draws.
+	const most = 500e3
+	var p path
+	hauls := 0
+	for range 20 {
+		p = path{}
+		hauls = int(math.Round(logUniform(r, 2, 50)))
+		rtt := logUniform(r, 5, 300)
+		// In Mb/s, at ten packets of BDP for each flow.
+		least := 10 * float64(hauls) * packetBytes * 8 / 1e3 / rtt
+		if least > 950 {
+			continue
+		}
+		p.settings.set("rate", min(1000, roundUp(least*logUniform(r, 1, 10))))
+		p.settings.set("rtt", rtt)
+		if p.bdpPackets()*groupTime(p)/rtt*1e3 <= most {
+			break
+		}
+	}
+	if len(p.settings) == 0 {
+		hauls = 2
+		p.settings = settings{{"rate", 20}, {"rtt", 50}}
+	}
+	if p.rateMbps() < 0.5 {
+		p.settings.set("rate", 0.5)
+	}
+	p.settings.set("queue", drawQueue(r, p, 0.03, 4, max(4, 2*float64(hauls))))
+	if r.IntN(3) == 0 {
+		p.settings.set("loss", logUniform(r, 1e-4, 0.02))
+	}
+	p.settings.set("time", math.Ceil(groupTime(p)))
+	p.withSeed(r)
+	for i := range hauls {
+		f := flow{control: "haul"}
+		if i > 0 {
+			f.beginS = uniform(r, 0.01, 5)
+		}
+		p.flows = append(p.flows, f)
+	}
+	return p
+}
+
+// jain is Jain's index of fairness: 1 if all get the same, 1/n if one gets all.
+func jain(flows []flowFigures) float64 {
+	var sum, squares float64
+	for _, f := range flows {
+		sum, squares = sum+f.goodputBps, squares+f.goodputBps*f.goodputBps
+	}
+	if squares == 0 {
+		return 0
+	}
+	return sum * sum / (float64(len(flows)) * squares)
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+const columns = 80
+
+func (r result) exceeded() bool {
+	for _, t := range r.Bounds {
+		if t.Exceeded {
+			return true
+		}
+	}
+	return false
+}
+
+func (r result) writeJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(r)
+}
+
+func (r result) writeText(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "kind\tbound\tpaths\tfailed\tshare\tallowed\tworst (limit)")
+	for _, t := range r.Bounds {
+		worst := "-"
+		if t.Worst != nil {
+			worst = value(*t.Worst, *t.WorstLimit, t.Unit, t.AtLeast)
+		}
+		mark := ""
+		if t.Exceeded {
+			mark = " !"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%s\t%s\t%s%s\n", t.Kind, t.Bound, t.Paths, t.Failures, percent(t.Share), percent(t.Allowed), worst, mark)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for i, f := range r.Failures {
+		if i == 0 {
+			fmt.Fprint(w, "\nto run the paths below:\n  gcc -O2 -o haulsim bpf/hosttest/sim/haulsim.c -lm && PATH=.:$PATH\n")
+		}
+		says := ""
+		for _, t := range r.Bounds {
+			if t.Kind == f.Kind && t.Bound == f.Bound {
+				says = t.Says
+				fmt.Fprintf(w, "\n%s %s: %s\n", f.Kind, f.Bound, value(f.Simplest.Value, f.Simplest.Limit, t.Unit, t.AtLeast))
+			}
+		}
+		fmt.Fprintf(w, "%s\n", wrap("  # ", says, "  # "))
+		fmt.Fprintf(w, "%s\n", wrap("  ", f.Simplest.Command, "    "))
+		if f.Simplest.Reference != "" {
+			fmt.Fprintf(w, "  # beside:\n%s\n", wrap("  ", f.Simplest.Reference, "    "))
+		}
+		from := fmt.Sprintf("  # from path %d of --seed %d --kind %s", f.Number, r.Seed, f.Kind)
+		if f.SameAs > 0 {
+			from += fmt.Sprintf("; %d more shrank to it", f.SameAs)
+		}
+		fmt.Fprintln(w, from)
+	}
+	interrupted := ""
+	if r.Interrupted {
+		interrupted = "interrupted: "
+	}
+	_, err := fmt.Fprintf(w, "\n%s%d paths, %d of them break a bound, seed %d, %.0f s\n", interrupted, r.Paths, r.Failed, r.Seed, r.Seconds)
+	return err
+}
+
+func percent(share float64) string {
+	switch {
+	case share == 0:
+		return "0 %"
+	case share < 0.0995:
+		return fmt.Sprintf("%.2g %%", 100*share)
+	}
+	return fmt.Sprintf("%.0f %%", 100*share)
+}
+
+func value(v, limit float64, unit string, atLeast bool) string {
+	sign := "≤"
+	if atLeast {
+		sign = "≥"
+	}
+	if unit != "" {
+		return fmt.Sprintf("%.0f %s (%s %.0f)", v, unit, sign, limit)
+	}
+	return fmt.Sprintf("%.3g (%s %.3g)", v, sign, limit)
+}
+
+// wrap breaks words into lines. Lines of a command go on with a backslash, those of
+// a comment with its sign.
+func wrap(first, text, further string) string {
+	end := " \\"
+	if strings.Contains(first, "#") {
+		end = ""
+	}
+	var lines []string
+	line := first
+	started := false
+	for _, word := range strings.Fields(text) {
+		if started && len([]rune(line))+1+len([]rune(word))+len(end) > columns {
+			lines = append(lines, line+end)
+			line, started = further, false
+		}
+		if started {
+			line += " "
+		}
+		line += word
+		started = true
+	}
+	return strings.Join(append(lines, line), "\n")
+}
