@@ -28,8 +28,9 @@ var disturbed = kind{
 }
 
 const (
-	undisturbedS = 20 // before the first disturbance
-	judgedS      = 15 // at least, after the last disturbance has had its 30 s
+	undisturbedS = 20  // before the first disturbance
+	leastChange  = 0.1 // of a rate, as a share
+	judgedS      = 15  // at least, after the last disturbance has had its 30 s
 )
 
 // lastDisturbance is when the last disturbance ends, or begins if it stays.
@@ -87,6 +88,9 @@ func holdsChange(p path, c change) error {
 	switch s.key {
 	case "rate":
 		err = all(within("rate", s.value, 0.1, 1000), within("change of rate", s.value/p.rateMbps(), 0.0999, 3.001))
+		if err == nil && math.Abs(s.value/p.rateMbps()-1) < leastChange {
+			err = errors.New("the change leaves the rate almost as it is")
+		}
 	case "rtt":
 		by := s.value - p.rttMs()
 		err = all(within("rtt", s.value, 2, 800), within("change of rtt", math.Abs(by), 1, 200))
@@ -135,7 +139,11 @@ func drawDisturbed(r *rand.Rand) path {
 		change := change{atS: from, untilS: until}
 		switch r.IntN(disturbances) {
 		case 0:
-			change.settings.set("rate", max(0.1, significant(p.rateMbps()*logUniform(r, 0.1, 3), 3)))
+			factor := logUniform(r, 0.1, 3)
+			for math.Abs(factor-1) < 1.2*leastChange {
+				factor = logUniform(r, 0.1, 3)
+			}
+			change.settings.set("rate", max(0.1, significant(p.rateMbps()*factor, 3)))
 			if lasting {
 				change.untilS = 0
 			}

@@ -123,6 +123,7 @@ func TestHolds(t *testing.T) {
 		{"disturbed", "disturbances of 0", disturbedBase()},
 		{"disturbed", "", disturbedBase(change{20, 0, settings{{"rtt", 120}}})},
 		{"disturbed", "a change of loss ends", disturbedBase(change{20, 0, settings{{"loss", 0.1}}})},
+		{"disturbed", "almost as it is", disturbedBase(change{20, 0, settings{{"rate", 10}}})},
 		{"disturbed", "time down of 11", disturbedBase(change{20, 31, settings{{"down", 1}}})},
 		{"disturbed", "one after the other", disturbedBase(change{20, 30, settings{{"rtt", 120}}}, change{25, 40, settings{{"rate", 5}}})},
 		{"disturbed", "time of 200 s is less than 205 s", disturbedBase(change{160, 0, settings{{"rate", 5}}})},
@@ -482,6 +483,23 @@ func TestShrinkEnds(t *testing.T) {
 				t.Errorf("nothing is simpler than %s", before)
 			}
 		}
+	}
+}
+
+// TestShrinkKeepsReason: a path on which haul gets nothing does not become one on
+// which it gets a little less than it should.
+func TestShrinkKeepsReason(t *testing.T) {
+	p := path{settings: settings{{"rate", 31.7}, {"rtt", 83.1}, {"queue", 1.37}, {"loss", 0.0123}, {"time", 47}}, flows: []flow{{control: "haul"}}}
+	run := func(p path, over ...window) (outcome, error) {
+		f := flowFigures{goodputBps: 47e6}
+		if p.loss() > 0 {
+			f.goodputBps = 0
+		}
+		return flat(f, 1, 96e6)(p, over...)
+	}
+	simplest, f, err := shrink(alone, p, figure{bound: boundStuck, limit: 0.5}, run)
+	if err != nil || f.value != 0 || simplest.loss() == 0 {
+		t.Errorf("%v: %v at %s", err, f.value, simplest.command())
 	}
 }
 

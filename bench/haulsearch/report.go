@@ -43,6 +43,9 @@ func (r result) writeText(w io.Writer) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
+	if r.exceeded() {
+		fmt.Fprintln(w, "! more than are allowed")
+	}
 	for i, f := range r.Failures {
 		if i == 0 {
 			fmt.Fprint(w, "\nto run the paths below:\n  gcc -O2 -o haulsim bpf/hosttest/sim/haulsim.c -lm && PATH=.:$PATH\n")
@@ -89,9 +92,9 @@ func value(v, limit float64, unit string, atLeast bool) string {
 		sign = "≥"
 	}
 	if unit != "" {
-		return fmt.Sprintf("%.0f %s (%s %.0f)", v, unit, sign, limit)
+		return fmt.Sprintf("%.4g %s (%s %.4g)", v, unit, sign, limit)
 	}
-	return fmt.Sprintf("%.3g (%s %.3g)", v, sign, limit)
+	return fmt.Sprintf("%.4g (%s %.4g)", v, sign, limit)
 }
 
 // wrap breaks words into lines. Lines of a command go on with a backslash, those of

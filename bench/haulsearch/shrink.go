@@ -192,9 +192,49 @@ func simpler(p path) func(yield func(path) bool) {
 				if !try(c) {
 					return
 				}
+				for _, c := range withRest(p, c) {
+					if !try(c) {
+						return
+					}
+				}
 			}
 		}
 	}
+}
+
+// withRest are variants of c, a path p with another rate or RTT, in which what
+// goes with the rate or RTT changes in proportion: rates and round trips of
+// changes, and the queue, so that it holds as many packets.
+func withRest(p, c path) []path {
+	rates, rtts := c.rateMbps()/p.rateMbps(), c.rttMs()/p.rttMs()
+	if rates == 1 && rtts == 1 {
+		return nil
+	}
+	scaled := c.clone()
+	scale := func(s settings) {
+		for i := range s {
+			switch s[i].key {
+			case "rate", "policer":
+				s[i].value = significant(s[i].value*rates, 2)
+			case "rtt":
+				s[i].value = significant(s[i].value*rtts, 2)
+			}
+		}
+	}
+	for i := range scaled.settings {
+		if s := &scaled.settings[i]; s.key == "policer" {
+			s.value = significant(s.value*rates, 2)
+		}
+	}
+	for _, f := range scaled.flows {
+		scale(f.settings)
+	}
+	for _, change := range scaled.changes {
+		scale(change.settings)
+	}
+	deeper := scaled.clone()
+	deeper.settings.set("queue", significant(p.queueBDP()/rates/rtts, 2))
+	return []path{scaled, deeper}
 }
 
 // numbers are the values of a path that may be rounded.
@@ -238,10 +278,13 @@ func (p path) listNumbers() (list []*float64, seconds []bool) {
 // shrinkRuns is how many simpler paths are tried for one failure.
 const shrinkRuns = 300
 
-// shrink looks for the simplest path that still breaks the bound. The error is
-// that of a run that failed; the simplest path so far is returned with it.
+// shrink looks for the simplest path that still breaks the bound, and not much
+// less: a path on which haul gets nothing must not end as one on which it gets a
+// little too little, for another reason. The error is that of a run that failed;
+// the simplest path so far is returned with it.
 func shrink(k kind, p path, broken figure, run simulate) (simplest path, figureOf figure, err error) {
 	simplest, figureOf = p, broken
+	least := math.Sqrt(broken.excess())
 	for runs, again := 0, true; again; {
 		again = false
 		for c := range simpler(simplest) {
@@ -255,7 +298,7 @@ func shrink(k kind, p path, broken figure, run simulate) (simplest path, figureO
 			if err != nil {
 				return simplest, figureOf, err
 			}
-			at := slices.IndexFunc(figures, func(f figure) bool { return f.bound == broken.bound && f.broken() })
+			at := slices.IndexFunc(figures, func(f figure) bool { return f.bound == broken.bound && f.excess() >= least })
 			if at >= 0 {
 				simplest, figureOf, again = c, figures[at], true
 				break
