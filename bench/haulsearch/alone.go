@@ -69,7 +69,7 @@ func drawAlone(r *rand.Rand) path {
 // costs.
 func judgeAlone(p path, run simulate, gets *bound) ([]figure, error) {
 	end := p.timeS()
-	half, started, settled := window{end / 2, end}, window{10, end}, window{30, end}
+	half, started, settled := secondHalf(p), window{10, end}, window{30, end}
 	over := []window{half, started}
 	limit := queueLimitMs(p)
 	queueMatters := end >= 40 && queueMs(p, p) > limit

@@ -53,7 +53,7 @@ var besideCubic = kind{
 		return checkBegins(p, 10)
 	},
 	judge: func(p path, run simulate) ([]figure, error) {
-		half := window{p.timeS() / 2, p.timeS()}
+		half := secondHalf(p)
 		reference := p.clone()
 		reference.flows[0].control = "cubic"
 		with, err := run(p, half)

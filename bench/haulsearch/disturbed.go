@@ -50,6 +50,9 @@ func disturbedTime(p path) float64 {
 }
 
 func holdsDisturbed(p path) error {
+	if share := (p.last().rateMbps() - stayingMbps(p)) / p.last().rateMbps(); share < 0.0999 {
+		return fmt.Errorf("constant traffic leaves %.2g of the path", share)
+	}
 	if err := all(haulFirst(p), checkFlows(p, "haul", 1, 1),
 		within("rate", p.rateMbps(), 0.5, 1000), within("rtt", p.rttMs(), 2, 600), checkQueue(p, 0.03, 8, 4),
 		within("loss", p.loss(), 0, 0.1), within("disturbances", float64(len(p.changes)+len(p.flows)-1), 1, 2)); err != nil {
@@ -59,7 +62,8 @@ func holdsDisturbed(p path) error {
 		return errors.New("haul is there from the beginning to the end")
 	}
 	for _, f := range p.flows[1:] {
-		if until, present := f.settings.get("until"); !present || until < f.beginS+1 || f.beginS < undisturbedS {
+		until, leaves := f.settings.get("until")
+		if f.beginS < undisturbedS || leaves && until < f.beginS+1 || !leaves && f.control != "cbr" {
 			return fmt.Errorf("%s does not come and leave", f)
 		}
 		if f.control == "cbr" {
@@ -79,6 +83,17 @@ func holdsDisturbed(p path) error {
 		}
 	}
 	return checkTime(p, disturbedTime(p))
+}
+
+// stayingMbps is the rate of constant traffic that comes and stays.
+func stayingMbps(p path) float64 {
+	mbps := 0.0
+	for _, f := range p.flows {
+		if _, leaves := f.settings.get("until"); f.control == "cbr" && !leaves {
+			mbps += f.settings.or("rate", 0)
+		}
+	}
+	return mbps
 }
 
 func holdsChange(p path, c change) error {
@@ -164,8 +179,12 @@ func drawDisturbed(r *rand.Rand) path {
 		case 4:
 			change.settings.set("policer", significant(p.rateMbps()*logUniform(r, 0.1, 0.9), 3))
 		case 5:
-			p.flows = append(p.flows, flow{control: "cbr", beginS: from, settings: settings{
-				{"rate", significant(p.rateMbps()*uniform(r, 0.21, 0.89), 3)}, {"until", until}}})
+			cbr := flow{control: "cbr", beginS: from}
+			cbr.settings.set("rate", significant(p.rateMbps()*uniform(r, 0.21, 0.89), 3))
+			if !lasting {
+				cbr.settings.set("until", until)
+			}
+			p.flows = append(p.flows, cbr)
 		case 6:
 			until = from + float64(5+r.IntN(30))
 			p.flows = append(p.flows, flow{control: "cubic", beginS: from, settings: settings{{"until", until}}})
@@ -175,6 +194,10 @@ func drawDisturbed(r *rand.Rand) path {
 			until = max(change.atS, change.untilS)
 		}
 		from = until + math.Floor(logUniform(r, 1, 20))
+	}
+	// Two disturbances together may leave too little: then one is enough.
+	for (p.last().rateMbps()-stayingMbps(p))/p.last().rateMbps() < 0.0999 {
+		p.flows = p.flows[:len(p.flows)-1]
 	}
 	p.settings.set("time", 0)
 	p.settings.set("time", math.Ceil(disturbedTime(p)))
@@ -196,7 +219,9 @@ func judgeDisturbed(p path, run simulate) ([]figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	share := func(i int) float64 { return shareOf(o.over[i].flows[0].arrivedBps, o.over[i].capacityBps) }
+	// Constant traffic that stays leaves haul the rest.
+	taken := stayingMbps(p) * 1e6 * payloadBytes / packetBytes
+	share := func(i int) float64 { return shareOf(o.over[i].flows[0].arrivedBps, o.over[i].capacityBps-taken) }
 	haul := o.over[0].flows[0]
 	figures := []figure{
 		{bound: boundAbsorbing, value: share(0), limit: 0.5, over: later},
@@ -208,7 +233,7 @@ func judgeDisturbed(p path, run simulate) ([]figure, error) {
 			figure{bound: boundChange15, value: share(2), limit: 0.9, over: then})
 	}
 	last := p.last()
-	if limit := queueLimitMs(last); queueMs(p, last) > limit {
+	if limit := queueLimitMs(last); queueMs(p, last) > limit && taken == 0 {
 		figures = append(figures, figure{bound: boundLaterQ, value: o.over[0].queueP95Ms, limit: limit, over: later})
 	}
 	return figures, nil

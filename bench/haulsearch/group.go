@@ -25,7 +25,7 @@ var group = kind{
 			within("loss", p.loss(), 0, 0.02), checkBegins(p, 5), checkTime(p, groupTime(p)))
 	},
 	judge: func(p path, run simulate) ([]figure, error) {
-		half, started := window{p.timeS() / 2, p.timeS()}, window{10, p.timeS()}
+		half, started := secondHalf(p), window{10, p.timeS()}
 		o, err := run(p, half, started)
 		if err != nil {
 			return nil, err

@@ -123,6 +123,7 @@ func TestHolds(t *testing.T) {
 		{"disturbed", "disturbances of 0", disturbedBase()},
 		{"disturbed", "", disturbedBase(change{20, 0, settings{{"rtt", 120}}})},
 		{"disturbed", "a change of loss ends", disturbedBase(change{20, 0, settings{{"loss", 0.1}}})},
+		{"disturbed", "leaves 0.05 of the path", path{settings: settings{{"rate", 10}}, flows: []flow{{control: "haul"}, {control: "cbr", beginS: 20, settings: settings{{"rate", 9.5}}}}}},
 		{"disturbed", "almost as it is", disturbedBase(change{20, 0, settings{{"rate", 10}}})},
 		{"disturbed", "time down of 11", disturbedBase(change{20, 31, settings{{"down", 1}}})},
 		{"disturbed", "one after the other", disturbedBase(change{20, 30, settings{{"rtt", 120}}}, change{25, 40, settings{{"rate", 5}}})},
@@ -171,6 +172,10 @@ func TestJudge(t *testing.T) {
 		change(&f)
 		return f
 	}
+	constant := func(p path) path {
+		p.flows = append(p.flows, flow{control: "cbr", beginS: 20, settings: settings{{"rate", 80}}})
+		return p
+	}
 	rttStep := change{20, 0, settings{{"rtt", 300}}}
 	for _, c := range []struct {
 		name, kind string
@@ -193,6 +198,8 @@ func TestJudge(t *testing.T) {
 		{"four fifths after a change", "disturbed", one(nil, rttStep), flat(with(func(f *flowFigures) { f.arrivedBps = 80e6 }), 24, 96e6), 5, []string{"change-15s"}},
 		{"no bound of change with more loss", "disturbed", one(settings{{"loss", 0.02}}, rttStep),
 			flat(with(func(f *flowFigures) { f.arrivedBps = 60e6; f.sent = 102_000 }), 24, 96e6), 3, nil},
+		{"half of what constant traffic leaves", "disturbed", constant(one(nil)), flat(with(func(f *flowFigures) { f.arrivedBps = 10e6 }), 70, 96.6e6), 2, nil},
+		{"less than that", "disturbed", constant(one(nil)), flat(with(func(f *flowFigures) { f.arrivedBps = 9e6 }), 70, 96.6e6), 2, []string{"absorbing"}},
 		{"never back", "disturbed", one(settings{{"loss", 0.02}}, rttStep),
 			flat(with(func(f *flowFigures) { f.arrivedBps = 6e6; f.sent = 102_000 }), 24, 96e6), 3, []string{"absorbing"}},
 	} {

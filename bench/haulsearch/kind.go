@@ -136,6 +136,9 @@ func needless(sent, delivered, loss float64) float64 {
 	return needed / delivered
 }
 
+// secondHalf is when most figures are taken, from a whole second on.
+func secondHalf(p path) window { return window{math.Floor(p.timeS() / 2), p.timeS()} }
+
 // queueLimitMs is the most delay that haul may keep in a queue for 95 % of the
 // packets when nobody else is there.
 func queueLimitMs(p path) float64 {

@@ -153,7 +153,10 @@ func (p path) queueBDP() float64 { return p.settings.or("queue", 1) }
 func (p path) loss() float64     { return p.settings.or("loss", 0) }
 func (p path) timeS() float64    { return p.settings.or("time", 60) }
 
-const packetBytes = 1500
+const (
+	packetBytes  = 1500
+	payloadBytes = 1448
+)
 
 func (p path) bdpPackets() float64 { return p.rateMbps() * p.rttMs() * 1e3 / 8 / packetBytes }
 

@@ -40,7 +40,7 @@ var policed = kind{
 	},
 	judge: func(p path, run simulate) ([]figure, error) {
 		const length = 10
-		over := []window{{p.timeS() / 2, p.timeS()}}
+		over := []window{secondHalf(p)}
 		for from := 10.0; from+length <= p.timeS(); from += length {
 			over = append(over, window{from, from + length})
 		}
