@@ -364,6 +364,32 @@ func TestParseOutcome(t *testing.T) {
 	}
 }
 
+// FuzzParseOutcome: whatever haulsim prints, what is read has figures for every
+// window and flow, and none is negative.
+func FuzzParseOutcome(f *testing.F) {
+	good, err := os.ReadFile("testdata/cubic.json")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add([]byte(`{"flows":null,"over":[null]}`))
+	p, over := path{flows: []flow{{control: "haul"}, {control: "cubic"}}}, []window{{30, 60}}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		o, err := parseOutcome(text, p, over)
+		if err != nil {
+			return
+		}
+		if len(o.over) != 1 || len(o.over[0].flows) != 2 {
+			t.Fatalf("read %+v", o)
+		}
+		for _, flow := range o.over[0].flows {
+			if flow.sent < 0 || flow.delivered < 0 || flow.goodputBps < 0 || flow.arrivedBps < 0 {
+				t.Fatalf("read %+v", o)
+			}
+		}
+	})
+}
+
 func TestRounder(t *testing.T) {
 	for _, v := range []float64{0.0317, 1.356, 11.8, 63, 97, 100.5, 355, 812.4} {
 		list := rounder(v)
