@@ -47,6 +47,7 @@ func conditionFlags(flags *pflag.FlagSet, c *lab.Conditions) {
 		c.QueueBDP, c.QueueBytes = 0, int(size)
 		return nil
 	})
+	add("aqm", "queue management: codel (RFC 8289), or none", "none", aqmInto(&c.CoDel))
 	add("mtu-ab", "largest packet from A to B, bytes", strconv.Itoa(c.MTUAB), mtuInto(&c.MTUAB))
 	add("mtu-ba", "largest packet from B to A, bytes", strconv.Itoa(c.MTUBA), mtuInto(&c.MTUBA))
 	add("reorder", "share held back, so that others overtake", "0", shareInto(&c.Reorder.Probability))
@@ -182,6 +183,21 @@ func lossPlaceInto(place *link.LossPlace) func(string) error {
 			*place = link.LossAfter
 		default:
 			return fmt.Errorf("%q is no place: choose before or after", s)
+		}
+		return nil
+	}
+}
+
+// aqmInto reads what manages a queue beside its size.
+func aqmInto(codel *link.CoDel) func(string) error {
+	return func(s string) error {
+		switch s {
+		case "none":
+			*codel = link.CoDel{}
+		case "codel":
+			*codel = link.DefaultCoDel()
+		default:
+			return fmt.Errorf("%q is no queue management: choose codel or none", s)
 		}
 		return nil
 	}

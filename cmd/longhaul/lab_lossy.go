@@ -127,6 +127,7 @@ func (o *lossyOptions) flags(flags *pflag.FlagSet) {
 	add := func(name, usage, shown string, set func(string) error) {
 		flags.Var(&conditionFlag{shown: shown, set: set}, name, usage)
 	}
+	add("aqm", "management of that queue: codel (RFC 8289), or none", "none", aqmInto(&path.CoDel))
 	add("loss-place", "lost before or after the bottleneck", "before", lossPlaceInto(&path.LossPlace))
 	add("loss-back", "share of ACKs lost", "0", shareInto(&path.LossBA.Probability))
 	add("loss-burst", "mean length of a loss burst, packets", "1", burstInto(&path.LossBurstPackets))

@@ -163,6 +163,7 @@ type directionState struct {
 	Lost           uint64  `json:"packets_lost"`
 	Policed        uint64  `json:"packets_policed"`
 	QueueDrops     uint64  `json:"queue_drops"`
+	CoDelDrops     uint64  `json:"codel_drops"`
 	TooBig         uint64  `json:"packets_too_big"`
 	Outage         uint64  `json:"packets_lost_in_outages"`
 	Reordered      uint64  `json:"packets_reordered"`
@@ -196,6 +197,7 @@ func (s *labServer) describe() labState {
 			Lost:           counters.Lost,
 			Policed:        counters.Policed,
 			QueueDrops:     counters.QueueDrops,
+			CoDelDrops:     counters.CoDelDrops,
 			TooBig:         counters.TooBig,
 			Outage:         counters.Outage,
 			Reordered:      counters.Reordered,
@@ -252,6 +254,9 @@ func writeLab(w io.Writer, state labState) error {
 			count("policed", func(d directionState) uint64 { return d.Policed })
 		}
 		count("queue drops", func(d directionState) uint64 { return d.QueueDrops })
+		if ab.CoDelDrops+ba.CoDelDrops > 0 {
+			count("CoDel drops", func(d directionState) uint64 { return d.CoDelDrops })
+		}
 		count("too big", func(d directionState) uint64 { return d.TooBig })
 		count("lost in outages", func(d directionState) uint64 { return d.Outage })
 		count("lost unasked", func(d directionState) uint64 { return d.Unasked })

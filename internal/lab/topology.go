@@ -67,6 +67,7 @@ type Conditions struct {
 	QueueBDP         float64
 	MTUAB, MTUBA     int
 	Reorder          link.Reorder
+	CoDel            link.CoDel   // of the queue each way
 	Policer          link.Policer // from site A to site B
 	ATM              bool         // the bottleneck carries cells
 	PacketsPerSecond int64        // that the bottleneck carries at most, each way; 0 is no bound
@@ -88,7 +89,7 @@ func (c Conditions) Directions() (ab, ba link.Settings) {
 		return link.Settings{
 			Delay: c.RTT / 2, Jitter: c.Jitter, RateBps: c.RateBps,
 			Loss: inBursts(loss, c.LossBurstPackets), LossPlace: c.LossPlace,
-			QueueBytes: c.QueueBytes, QueueBDP: c.QueueBDP,
+			QueueBytes: c.QueueBytes, QueueBDP: c.QueueBDP, CoDel: c.CoDel,
 			MTU: mtu, Reorder: c.Reorder, Down: down, Seed: seed,
 			ATM: c.ATM, PacketsPerSecond: c.PacketsPerSecond,
 		}

@@ -174,6 +174,9 @@ func (p Path) conditions(o Options) map[string]any {
 	if p.QueueBytes > 0 {
 		d["queue_bytes"] = p.QueueBytes
 	}
+	if p.CoDel.Target > 0 {
+		d["codel_target_ms"] = milliseconds(p.CoDel.Target)
+	}
 	return d
 }
 
@@ -206,6 +209,9 @@ func (p Path) String() string {
 		fmt.Fprintf(&b, ", queue of %d bytes", p.QueueBytes)
 	} else {
 		fmt.Fprintf(&b, ", queue of %g BDP", p.QueueBDP)
+	}
+	if p.CoDel.Target > 0 {
+		fmt.Fprintf(&b, " with CoDel of %g ms", milliseconds(p.CoDel.Target))
 	}
 	return b.String()
 }

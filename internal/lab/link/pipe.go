@@ -8,13 +8,14 @@ const maxHeldBytes = 1 << 30
 // and no device: all methods take the time, in nanoseconds of any origin, and
 // it must never go backwards.
 //
-//	arrive -> outage? -> MTU? -> loss before? -> policer -> queue -> bottleneck -> loss after? -> delay line -> pop
+//	arrive -> outage? -> MTU? -> loss before? -> policer -> queue -> CoDel -> bottleneck -> loss after? -> delay line -> pop
 type pipe struct {
 	settings   Settings
 	queueLimit int // bytes; 0 is unbounded
 	dice       *dice
 
 	bucket bucket
+	codel  codelState
 
 	queue       fifo[wirePacket]
 	queuedBytes int // of the queue, the packet in service included
@@ -67,6 +68,9 @@ func (p *pipe) set(now int64, s Settings, queueLimit int) {
 	if s.Seed != p.settings.Seed {
 		p.dice = newDice(s.Seed)
 	}
+	if s.CoDel != p.settings.CoDel {
+		p.codel = codelState{}
+	}
 	p.settings, p.queueLimit = s, queueLimit
 	p.advance(now)
 }
@@ -110,6 +114,13 @@ func (p *pipe) arrive(now int64, super *superPacket) {
 func (p *pipe) advance(now int64) {
 	for p.queue.len() > 0 {
 		if !p.serving {
+			if p.overdue(p.queue.front()) {
+				p.counters.CoDelDrops++
+				packet := p.queue.pop()
+				p.queuedBytes -= int(packet.size)
+				p.drop(packet)
+				continue
+			}
 			p.serve(p.queue.front())
 		}
 		if p.finishAt > now {
@@ -124,6 +135,13 @@ func (p *pipe) advance(now int64) {
 		}
 		p.propagate(packet, p.finishAt)
 	}
+}
+
+// overdue says whether CoDel drops the packet whose turn it is.
+func (p *pipe) overdue(packet *wirePacket) bool {
+	leaves := max(p.freeAt, packet.at)
+	behind := p.queuedBytes - int(packet.size)
+	return p.codel.drop(leaves, leaves-packet.at, behind, p.settings.mtu(), p.settings.CoDel)
 }
 
 // serve starts the transmission of a packet.

@@ -36,6 +36,10 @@ type Settings struct {
 	// one BDP, and at least 64 full packets.
 	QueueBDP float64
 
+	// CoDel drops packets that have waited too long in the bottleneck's queue,
+	// beside those that do not fit. It needs RateBps.
+	CoDel CoDel
+
 	// MTU is the largest IP packet that passes; larger ones are dropped and
 	// counted. 0 means 1500.
 	MTU int
@@ -93,7 +97,7 @@ type Policer struct {
 
 // Counters are those of one direction since the link began. Every packet is
 // accounted for: PacketsIn = PacketsDelivered + Lost + Policed + QueueDrops +
-// TooBig + Outage + WriteErrors + InFlight. Packets are those of the wire: a super-packet
+// CoDelDrops + TooBig + Outage + WriteErrors + InFlight. Packets are those of the wire: a super-packet
 // of the kernel's segmentation offload counts as the packets it stands for.
 type Counters struct {
 	PacketsIn, BytesIn               uint64
@@ -101,6 +105,7 @@ type Counters struct {
 	Lost                             uint64 // by the loss model
 	Policed                          uint64 // exceeded the policer's rate
 	QueueDrops                       uint64 // the queue was full
+	CoDelDrops                       uint64 // by CoDel, as they left the queue
 	TooBig                           uint64 // larger than the MTU
 	Outage                           uint64 // the link was down
 	Reordered                        uint64 // held back by Reorder

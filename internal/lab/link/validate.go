@@ -67,6 +67,14 @@ func (s Settings) Validate() error {
 		return refuse("QueueBDP", s.QueueBDP, "0 or a positive number")
 	case s.QueueBytes > 0 && s.QueueBDP > 0:
 		return refuse("QueueBDP", s.QueueBDP, "0, because QueueBytes is set as well")
+	case s.CoDel.Target < 0 || s.CoDel.Target > maxDelay:
+		return refuse("CoDel.Target", s.CoDel.Target, fmt.Sprintf("0 for no CoDel, or up to %v", maxDelay))
+	case s.CoDel.Interval < 0 || s.CoDel.Interval > maxDelay:
+		return refuse("CoDel.Interval", s.CoDel.Interval, fmt.Sprintf("0 for %v, or up to %v", codelInterval, maxDelay))
+	case s.CoDel.Target == 0 && s.CoDel.Interval != 0:
+		return refuse("CoDel.Interval", s.CoDel.Interval, "0, or set CoDel.Target as well")
+	case s.CoDel.Target != 0 && s.RateBps == 0:
+		return refuse("CoDel.Target", s.CoDel.Target, "0, or set RateBps as well")
 	case !share(s.Reorder.Probability):
 		return refuse("Reorder.Probability", s.Reorder.Probability, "between 0 and 1")
 	case s.Reorder.Hold < 0 || s.Reorder.Hold > maxDelay:
