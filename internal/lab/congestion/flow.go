@@ -33,6 +33,8 @@ type flowSpec struct {
 	start     time.Duration // after the run's beginning
 	bytes     int64         // to deliver; 0 means that it goes on until the run ends
 
+	idleFrom, idleTill time.Duration // of the run: the program sends nothing; equal for never
+
 	toldBps     int64 // rate of payload that the algorithm is told to hold; 0 tells none
 	unsentBytes int   // TCP_NOTSENT_LOWAT
 }
@@ -219,6 +221,9 @@ func (r *running) send(ctx context.Context, begin time.Time) {
 	}
 	r.connected = time.Since(begin)
 	for sent := int64(0); r.bytes == 0 || sent < r.bytes; {
+		if err := r.rest(ctx, begin); err != nil {
+			break
+		}
 		next := int64(256 << 10)
 		if r.bytes > 0 {
 			next = min(next, r.bytes-sent)
@@ -236,6 +241,22 @@ func (r *running) send(ctx context.Context, begin time.Time) {
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_THREAD, &usage); err == nil {
 		r.cpu = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	}
+}
+
+// rest waits while the program has nothing to send.
+func (r *running) rest(ctx context.Context, begin time.Time) error {
+	at := time.Since(begin)
+	if at < r.idleFrom || at >= r.idleTill {
+		return nil
+	}
+	timer := time.NewTimer(r.idleTill - at)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
 	}
 }
 

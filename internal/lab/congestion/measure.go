@@ -141,39 +141,6 @@ func sentPerDelivered(f flow) Value {
 	return Value(curveOf(f, sent).when(last.at-last.srtt) / float64(last.delivered))
 }
 
-const (
-	excessTime = 2 * time.Second
-	// excessFloor is what a bin may send without any delivery: an initial
-	// window (RFC 6928), as probes of a path that is down.
-	excessFloorSegments = 10
-)
-
-// sustainedExcess is the largest ratio of sent to delivered that held through
-// excessTime: the largest, over all stretches of that length, of the least
-// ratio of the bins within. Bins are as long as a round trip, and at least a
-// quarter of a second; what is sent in a bin is held against what is delivered
-// a round trip later. So a flow that fills its window once when the path goes
-// down, and then waits, has an excess of less than 1.
-func sustainedExcess(f flow, rtt time.Duration) float64 {
-	s, d := curveOf(f, sent), curveOf(f, delivered)
-	bin := max(rtt, 250*time.Millisecond)
-	bins := int(math.Ceil(float64(excessTime) / float64(bin)))
-	floor := float64(excessFloorSegments * max(f.mss, 1))
-	worst := 0.0
-	for at := f.start; at+time.Duration(bins)*bin+rtt <= s.last(); at += sampleEvery {
-		least := math.Inf(1)
-		for i := range bins {
-			from := at + time.Duration(i)*bin
-			to := from + bin
-			shift := f.srttAt(to)
-			ratio := (s.when(to) - s.when(from)) / max(d.when(to+shift)-d.when(from+shift), floor)
-			least = min(least, ratio)
-		}
-		worst = max(worst, least)
-	}
-	return worst
-}
-
 // srttAt is the sender's smoothed round-trip time at a time.
 func (f flow) srttAt(at time.Duration) time.Duration {
 	i := sort.Search(len(f.samples), func(i int) bool { return f.samples[i].at >= at })

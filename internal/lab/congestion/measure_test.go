@@ -101,34 +101,6 @@ func TestSentPerDelivered(t *testing.T) {
 	}
 }
 
-func TestSustainedExcess(t *testing.T) {
-	const rtt = 300 * ms
-	lag := func(s float64) float64 { return math.Max(0, s-rtt.Seconds()) }
-	for _, test := range []struct {
-		name      string
-		delivered func(sent float64) float64 // of what was sent by a moment
-		sent      func(s float64) float64
-		want      float64
-		tolerance float64
-	}{
-		{"steady, a tenth is lost", func(v float64) float64 { return 0.9 * v }, func(s float64) float64 { return 1e6 * s }, 1 / 0.9, 0.01},
-		{"five times what a policer admits", func(v float64) float64 { return 0.2 * v }, func(s float64) float64 { return 1e6 * s }, 5, 0.01},
-		// The path dies at 10 s: a window of 600 ms goes out, then a probe of
-		// one segment every second.
-		{"an outage", func(v float64) float64 { return math.Min(v, 10e6) },
-			func(s float64) float64 { return 1e6*math.Min(s, 10.6) + 1448*math.Floor(math.Max(0, s-10.6)) }, 1, 0.05},
-		{"an outage that the sender ignores", func(v float64) float64 { return math.Min(v, 10e6) },
-			func(s float64) float64 { return 1e6 * s }, 300e3 / 14480, 0.1},
-		{"a burst of a second", func(v float64) float64 { return math.Min(v, 5e6) + math.Max(0, v-14e6) },
-			func(s float64) float64 { return 1e6*s + 9e6*math.Max(0, math.Min(s-5, 1)) }, 1, 0.05},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			f := flowOf(20*time.Second, rtt, test.sent, func(s float64) float64 { return test.delivered(test.sent(lag(s))) })
-			near(t, "the excess", sustainedExcess(f, rtt), test.want, test.tolerance)
-		})
-	}
-}
-
 func TestJain(t *testing.T) {
 	for _, test := range []struct {
 		values []float64

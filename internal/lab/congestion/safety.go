@@ -5,24 +5,10 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
-	"longhaul/internal/lab"
-	"longhaul/internal/lab/link"
 	"longhaul/internal/plot"
 )
-
-// Fault is something that happens to a path while a flow uses it.
-type Fault struct {
-	Name  string
-	About string
-
-	// base changes the path for the whole run; during changes it from the
-	// fault's beginning to its end. One without during lasts the whole run.
-	base, during func(*Path)
-	lasts        time.Duration
-}
 
 // shape is that of a run with a fault.
 type shape struct {
@@ -35,51 +21,10 @@ var usualShape = shape{at: 20 * time.Second, after: 20 * time.Second}
 // What a safe algorithm keeps to.
 const (
 	MaxRecovery = 5 * time.Second // until it carries recoveredShare of what it did before
-	MaxExcess   = 3.0             // sent ÷ delivered, held through excessTime
 	MaxStall    = 2 * time.Second // without delivery on a path that is up
 
 	recoveredShare = 0.8
 )
-
-// SafetyPath is the path that faults happen to.
-func SafetyPath() Path {
-	p := LossyLFN()
-	p.RTT, p.Loss.Probability = 100*time.Millisecond, 0.01
-	return p
-}
-
-// Faults are all that there are.
-func Faults() []Fault {
-	lossy := func(p *Path) { p.RTT, p.Loss.Probability = 300*time.Millisecond, 0.1 }
-	return []Fault{
-		{Name: "outage", About: "nothing passes for 5 s", lasts: 5 * time.Second,
-			during: func(p *Path) { p.DownAB, p.DownBA = true, true }},
-		{Name: "rate-cut", About: "a tenth of the rate for 15 s", lasts: 15 * time.Second,
-			during: func(p *Path) { p.keepQueue(); p.RateBps /= 10 }},
-		{Name: "rtt-step", About: "three times the round trip for 15 s", lasts: 15 * time.Second,
-			during: func(p *Path) { p.keepQueue(); p.RTT *= 3 }},
-		{Name: "loss-50", About: "half of the packets lost for 10 s", lasts: 10 * time.Second,
-			during: func(p *Path) { p.Loss.Probability = 0.5 }},
-		{Name: "policer", About: "a policer at half of the rate for 15 s", lasts: 15 * time.Second,
-			during: func(p *Path) { p.Policer = link.Policer{RateBps: p.RateBps / 2, BurstBytes: 64 << 10} }},
-		{Name: "policed", About: "a policer at half of the rate, all the time",
-			base: func(p *Path) { p.Policer = link.Policer{RateBps: p.RateBps / 2, BurstBytes: 64 << 10} }},
-		{Name: "jitter", About: "100 ± 50 ms with the reordering it causes, 10 % loss",
-			base: func(p *Path) { p.RTT, p.Jitter, p.Loss.Probability = 200*time.Millisecond, 50*time.Millisecond, 0.1 }},
-		{Name: "ack-loss", About: "300 ms, 10 % lost, and 10 % of the ACKs",
-			base: func(p *Path) { lossy(p); p.LossBA.Probability = 0.1 }},
-		{Name: "bursts", About: "300 ms, 10 % lost in bursts of 8 (Gilbert-Elliott)",
-			base: func(p *Path) { lossy(p); p.LossBurstPackets = 8 }},
-	}
-}
-
-// keepQueue fixes the queue's size in bytes: a path that changes keeps it.
-func (p *Path) keepQueue() {
-	if p.QueueBytes == 0 {
-		ab, ba := p.Directions()
-		p.QueueBytes, p.QueueBDP = ab.QueueLimitBytes(ba.Delay), 0
-	}
-}
 
 // SafetyResult is the outcome of the faults.
 type SafetyResult struct {
@@ -101,14 +46,24 @@ type FaultResult struct {
 	Fault string `json:"fault"`
 	Path  string `json:"path"`
 
-	BeforeShare Value   `json:"before_share_of_limit"` // delivered in the 5 s before; null if the fault lasts the whole run
-	DuringShare Value   `json:"during_share_of_limit"` // in the fault's second half, of the limit then; null in an outage
-	RecoverySec Value   `json:"recovery_seconds"`      // from the fault's end until 80 % of what was delivered before
-	Excess      float64 `json:"sent_per_delivered_2s"` // the largest that held through 2 s
-	StallSec    float64 `json:"longest_stall_seconds"` // without delivery, while the path was up
-	Timeouts    Value   `json:"rto_count"`
-	Broken      string  `json:"broken,omitempty"` // why the connection did not survive
-	OK          bool    `json:"ok"`               // within all bounds
+	BeforeShare Value `json:"before_share_of_limit"` // delivered in the 5 s before; null if the fault lasts the whole run
+	DuringShare Value `json:"during_share_of_limit"` // in the fault's second half, of the limit then; null in an outage and while idle
+	// RecoverySec is from the fault's end, or from its beginning if it stays,
+	// until 80 % of what was delivered before. For one that stays both are shares
+	// of the limit, and it is null where the second half of it carries less.
+	RecoverySec Value `json:"recovery_seconds"`
+
+	// Sent ÷ delivered × (1 - random loss): of the whole run, of the worst 10 s,
+	// and the bound that one of the two is held to.
+	Excess        Value   `json:"sent_per_delivered"`
+	Excess10s     Value   `json:"sent_per_delivered_worst_10s"`
+	ExcessBound   float64 `json:"sent_per_delivered_bound"`
+	ExcessBoundOf string  `json:"sent_per_delivered_bound_of"` // "run" or "10s"
+
+	StallSec float64 `json:"longest_stall_seconds"` // without delivery, while the path was up
+	Timeouts Value   `json:"rto_count"`
+	Broken   string  `json:"broken,omitempty"` // why the connection did not survive
+	OK       bool    `json:"ok"`               // within all bounds
 
 	begins   time.Duration
 	lasts    time.Duration
@@ -134,39 +89,6 @@ func CheckSafety(p Path, s SafetyOptions) error {
 		}
 	}
 	return nil
-}
-
-func chooseFaults(names []string) ([]Fault, error) {
-	all := Faults()
-	if len(names) == 0 {
-		return all, nil
-	}
-	var chosen []Fault
-	for _, name := range names {
-		i := slices.IndexFunc(all, func(f Fault) bool { return f.Name == name })
-		if i < 0 {
-			var known []string
-			for _, f := range all {
-				known = append(known, f.Name)
-			}
-			return nil, fmt.Errorf("there is no fault %q: choose from %s", name, strings.Join(known, ", "))
-		}
-		chosen = append(chosen, all[i])
-	}
-	return chosen, nil
-}
-
-// paths are the path of a run, and that of its fault's time.
-func (f Fault) paths(p Path) (base, during Path) {
-	base = p
-	if f.base != nil {
-		f.base(&base)
-	}
-	during = base
-	if f.during != nil {
-		f.during(&during)
-	}
-	return base, during
 }
 
 // time is how long a run with the fault takes.
@@ -221,52 +143,11 @@ func RunSafety(ctx context.Context, p Path, s SafetyOptions, o Options) (SafetyR
 // run makes one run with the fault.
 func (f Fault) run(ctx context.Context, when shape, p Path, algorithm string, o Options, run, total int) (FaultResult, error) {
 	base, bad := f.paths(p)
-	window := base
-	window.RTT = max(base.RTT, bad.RTT) // for the buffers
-	topology := lab.TwoSites(base.Conditions)
-	n, err := build(window, topology)
+	fl, _, err := f.course(when, base, bad).run(ctx, f.Name+" "+algorithm, algorithm, o, run, total)
 	if err != nil {
 		return FaultResult{}, err
 	}
-	defer n.Close()
-	name := f.Name + " " + algorithm
-	progress := o.progressOf(name, run, total, when.time(f))
-
-	// The schedule begins with the flows: their first sample is at 100 ms.
-	scheduled := make(chan error, 1)
-	awaitSchedule := func() error { return nil }
-	scheduleCtx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if f.during != nil {
-		wan := n.Link(lab.WAN)
-		ab, ba := wan.Settings(link.AToB), wan.Settings(link.BToA)
-		badAB, badBA := bad.Directions()
-		begin := time.Now()
-		go func() {
-			scheduled <- wan.Follow(scheduleCtx, begin, []link.Change{
-				{At: when.at, AB: &badAB, BA: &badBA},
-				{At: when.at + f.lasts, AB: &ab, BA: &ba},
-			})
-		}()
-		// All of its changes are due when the flows end: on a busy machine the last
-		// may still be made.
-		awaitSchedule = func() error { return <-scheduled }
-	}
-	flows, err := runFlows(ctx, []flowSpec{n.flow(algorithm)}, when.time(f), progress)
-	if err != nil {
-		cancel()
-	}
-	scheduleErr := awaitSchedule()
-	if err != nil {
-		return FaultResult{}, err
-	}
-	if scheduleErr != nil {
-		return FaultResult{}, scheduleErr
-	}
-	if lost := n.lostUnasked(); lost > 0 {
-		o.notef("%s: %d packets were lost beside the link's settings: the machine is too busy for this rate", name, lost)
-	}
-	return f.judge(when, flows[0], base, bad), nil
+	return f.judge(when, fl, base, bad), nil
 }
 
 // judge holds a flow's run against the bounds.
@@ -278,12 +159,14 @@ func (f Fault) judge(when shape, fl flow, base, bad Path) FaultResult {
 		Fault: f.Name, Path: base.String(), BeforeShare: None, DuringShare: None, RecoverySec: None, Timeouts: None,
 		begins: when.at, lasts: f.lasts,
 		delivery: acked.series(0, total, sampleEvery),
-		Excess:   sustainedExcess(fl, base.RTT),
 	}
+	loss := lossOf(base, f.course(when, base, bad).changes)
+	r.Excess, r.Excess10s = fl.wholeExcess(loss), fl.worstExcess(loss, policedWindow)
+	r.setBound(f, base, bad)
 	// What is on the way when the path fails arrives one round trip later.
 	slack := bad.RTT + base.RTT
-	if f.during == nil {
-		r.DuringShare = Value(acked.rateBps(total/2, total) / bad.policedLimitBps())
+	if f.lasts == 0 {
+		r.DuringShare = Value(acked.rateBps(total/2, total) / f.limitBps(bad))
 		r.StallSec = acked.longestRest(min(fl.firstByte+slack, total), total).Seconds()
 		if fl.firstByte == 0 {
 			r.StallSec = total.Seconds()
@@ -291,17 +174,28 @@ func (f Fault) judge(when shape, fl flow, base, bad Path) FaultResult {
 	} else {
 		before := acked.rateBps(max(begin-5*time.Second, 0), begin)
 		r.BeforeShare = Value(before / base.LimitBps())
-		if at, reached := acked.reaches(recoveredShare*before, end, base.RTT); reached {
-			r.RecoverySec = Value((at - end).Seconds())
+		passes := !bad.DownAB && !f.idle
+		if passes {
+			till := end
+			if f.stays {
+				till = total
+			}
+			r.DuringShare = Value(acked.rateBps((begin+till)/2, till) / f.limitBps(bad))
+		}
+		from, back := end, recoveredShare*before
+		if f.stays {
+			from, back = begin, back*bad.LimitBps()/base.LimitBps()
+		}
+		if at, reached := acked.reaches(back, from, base.RTT); reached && (!f.stays || r.DuringShare >= recoveredShare*r.BeforeShare) {
+			r.RecoverySec = Value((at - from).Seconds())
 		}
 		// On the path as it was, and on the changed one if anything passes.
 		recovered := total
 		if r.RecoverySec.Some() {
-			recovered = end + time.Duration(float64(r.RecoverySec)*float64(time.Second))
+			recovered = from + time.Duration(float64(r.RecoverySec)*float64(time.Second))
 		}
 		r.StallSec = max(acked.longestRest(slack, begin), acked.longestRest(min(recovered+slack, total), total)).Seconds()
-		if !bad.DownAB {
-			r.DuringShare = Value(acked.rateBps((begin+end)/2, end) / bad.policedLimitBps())
+		if passes {
 			r.StallSec = max(r.StallSec, acked.longestRest(begin+slack, end).Seconds())
 		}
 	}
@@ -313,20 +207,32 @@ func (f Fault) judge(when shape, fl flow, base, bad Path) FaultResult {
 	if fl.err != nil {
 		r.Broken = fl.err.Error()
 	}
-	r.OK = r.Broken == "" && r.Excess <= MaxExcess && r.StallSec <= MaxStall.Seconds() &&
-		(f.during == nil || float64(r.RecoverySec) <= MaxRecovery.Seconds())
+	r.OK = r.Broken == "" && float64(r.judgedExcess()) <= r.ExcessBound && r.StallSec <= MaxStall.Seconds() &&
+		(f.lasts == 0 || float64(r.RecoverySec) <= MaxRecovery.Seconds())
 	return r
 }
 
-// policedLimitBps is the path's limit with its policer.
-func (p Path) policedLimitBps() float64 {
-	limit := p.LimitBps()
-	if p.Policer.RateBps > 0 {
-		policed := p
-		policed.RateBps = p.Policer.RateBps
-		limit = min(limit, policed.LimitBps())
+// The figures that a bound of sent ÷ delivered can be of.
+const (
+	ofRun = "run"
+	of10s = "10s"
+)
+
+// setBound says which figure is held to which bound.
+func (r *FaultResult) setBound(f Fault, base, bad Path) {
+	bound, window := f.excessBound(base, bad)
+	r.ExcessBound, r.ExcessBoundOf = bound, ofRun
+	if window > 0 {
+		r.ExcessBoundOf = of10s
 	}
-	return limit
+}
+
+// judgedExcess is the one that the bound is of.
+func (r FaultResult) judgedExcess() Value {
+	if r.ExcessBoundOf == of10s {
+		return r.Excess10s
+	}
+	return r.Excess
 }
 
 // worst is, figure by figure, the worst of several runs.
@@ -336,7 +242,7 @@ func worst(runs []FaultResult) FaultResult {
 		w.BeforeShare = min(w.BeforeShare, r.BeforeShare)
 		w.DuringShare = min(w.DuringShare, r.DuringShare)
 		w.RecoverySec = max(w.RecoverySec, r.RecoverySec)
-		w.Excess = max(w.Excess, r.Excess)
+		w.Excess, w.Excess10s = max(w.Excess, r.Excess), max(w.Excess10s, r.Excess10s)
 		w.StallSec = max(w.StallSec, r.StallSec)
 		w.Timeouts = max(w.Timeouts, r.Timeouts)
 		if w.Broken == "" {
@@ -350,7 +256,7 @@ func worst(runs []FaultResult) FaultResult {
 // WriteTable writes a line for every fault and algorithm.
 func (r SafetyResult) WriteTable(w io.Writer) error {
 	table := newTable(w)
-	fmt.Fprint(table, "\tfault\tsender\tbefore\tduring\trecovery\tsent 2 s\tstall\tRTO\t\n")
+	fmt.Fprint(table, "\tfault\tsender\tbefore\tduring\trecovery\tsent\tbound\tstall\tRTO\t\n")
 	for _, c := range r.Cases {
 		for _, f := range c.Faults {
 			verdict := "NO"
@@ -358,7 +264,7 @@ func (r SafetyResult) WriteTable(w io.Writer) error {
 				verdict = "ok"
 			}
 			if f.Broken != "" {
-				fmt.Fprintf(table, "%s\t%s\t%s\tbroken\t\t\t\t\t\t\n", verdict, f.Fault, c.Name)
+				fmt.Fprintf(table, "%s\t%s\t%s\tbroken\t\t\t\t\t\t\t\n", verdict, f.Fault, c.Name)
 				continue
 			}
 			recovery := "-"
@@ -374,8 +280,12 @@ func (r SafetyResult) WriteTable(w io.Writer) error {
 				}
 				return percent(float64(v))
 			}
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%.1f\t%.1f s\t%s\t\n", verdict, f.Fault, c.Name,
-				share(f.BeforeShare), share(f.DuringShare), recovery, f.Excess, f.StallSec, f.Timeouts.format("%.0f"))
+			bound := fmt.Sprintf("%.2f", f.ExcessBound)
+			if f.ExcessBoundOf == of10s {
+				bound += " in 10 s"
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f s\t%s\t\n", verdict, f.Fault, c.Name,
+				share(f.BeforeShare), share(f.DuringShare), recovery, f.judgedExcess().format("%.2f"), bound, f.StallSec, f.Timeouts.format("%.0f"))
 		}
 	}
 	if err := table.Flush(); err != nil {
@@ -392,9 +302,10 @@ func (r SafetyResult) WriteTable(w io.Writer) error {
 		return err
 	}
 	_, err := fmt.Fprintln(w, wrapped(
-		"before, during: delivery in the 5 s before the fault and in its second half, of the limit then; recovery: from its end until 80 % of before; ",
-		"sent 2 s: the largest sent ÷ delivered that held through 2 s; stall: the longest time without delivery on a path that is up. ",
-		fmt.Sprintf("ok: recovery within %g s, sent 2 s up to %g, stall up to %g s; the worst of all runs.", MaxRecovery.Seconds(), MaxExcess, MaxStall.Seconds())))
+		"before, during: delivery in the 5 s before the fault and in its second half, of the limit then; recovery: from its end, or from ",
+		"its beginning if it stays, until 80 % of before; sent: sent ÷ delivered × (1 - random loss) of the run, or of its worst 10 s; ",
+		"stall: the longest time without delivery on a path that is up. ",
+		fmt.Sprintf("ok: recovery within %g s, sent up to its bound, stall up to %g s; the worst of all runs.", MaxRecovery.Seconds(), MaxStall.Seconds())))
 	return err
 }
 

@@ -1,0 +1,129 @@
+package congestion
+
+import (
+	"math"
+	"time"
+)
+
+// What may be sent for what is delivered: sent ÷ delivered × (1 - random loss).
+// It is 1 for a sender whose every loss was the path's own, and more for one
+// that overruns a queue or a policer, or sends again what had arrived.
+const (
+	MaxExcessAlone   = 1.05 // by a flow alone, over its whole run
+	MaxExcessShared  = 1.10 // by flows that share a path, over the time that is measured
+	MaxExcessPoliced = 1.15 // through a policer, over every policedWindow
+)
+
+// policedWindow is the time over which a flow is held to MaxExcessPoliced.
+const policedWindow = 10 * time.Second
+
+// excessFloorSegments is the least delivery, in segments, that what was sent is
+// held against: an initial window (RFC 6928). So a probe of a path that is down
+// does not count as infinitely many.
+const excessFloorSegments = 10
+
+// pathLoss is the share of packets that a path loses at random, over time: each
+// share holds from its time on. Losses of an outage, of a policer and of a
+// queue are not among them.
+type pathLoss []lossFrom
+
+type lossFrom struct {
+	at    time.Duration
+	share float64
+}
+
+// lossOf is that of a path which changes.
+func lossOf(p Path, changes []pathChange) pathLoss {
+	share := func(p Path) float64 {
+		ab, _ := p.Directions()
+		return ab.Loss.Share()
+	}
+	l := pathLoss{{0, share(p)}}
+	for _, c := range changes {
+		l = append(l, lossFrom{c.at, share(c.to)})
+	}
+	return l
+}
+
+// mean is the mean share between two times.
+func (l pathLoss) mean(from, to time.Duration) float64 {
+	total := 0.0
+	for i, step := range l {
+		end := to
+		if i+1 < len(l) {
+			end = min(to, l[i+1].at)
+		}
+		total += step.share * max(end-max(from, step.at), 0).Seconds()
+	}
+	return total / (to - from).Seconds()
+}
+
+// expected is what should have arrived of what a flow sent: each packet counts
+// with its chance to pass the path's random loss. The chance is that of the
+// moment at which the flow sent it, and so that of packets on the way when the
+// loss changes is right: the loss happens where host-a's packets enter the
+// link. With loss behind the bottleneck it is early by the queue's delay.
+func (f flow) expected(loss pathLoss) curve {
+	s := curveOf(f, sent)
+	e := curve{at: s.at, value: make([]float64, len(s.at))}
+	for i := 1; i < len(s.at); i++ {
+		e.value[i] = e.value[i-1] + (s.value[i]-s.value[i-1])*(1-loss.mean(s.at[i-1], s.at[i]))
+	}
+	return e
+}
+
+// excess is the flow's sent ÷ delivered × (1 - random loss) for what it sent
+// between two times. It is held against what was delivered between the times at
+// which the acknowledgements were due, a round trip after each, so that what is
+// on the way does not count. What was sent into an outage counts in full.
+func (f flow) excess(loss pathLoss, from, to time.Duration) Value {
+	return excessOf(f.expected(loss), curveOf(f, delivered), f, from, to)
+}
+
+func excessOf(expected, arrived curve, f flow, from, to time.Duration) Value {
+	if to <= from || len(f.samples) == 0 {
+		return None
+	}
+	got := arrived.when(f.ackedAt(to)) - arrived.when(f.ackedAt(from))
+	return Value((expected.when(to) - expected.when(from)) / max(got, float64(excessFloorSegments*max(f.mss, 1))))
+}
+
+// ackedAt is when what is sent at a time is acknowledged, by the smoothed round
+// trip at that time.
+func (f flow) ackedAt(at time.Duration) time.Duration {
+	return at + f.srttAt(at+f.srttAt(at))
+}
+
+// lastAcked is the latest time of which what was sent then can have been
+// acknowledged before the last sample.
+func (f flow) lastAcked() time.Duration {
+	if len(f.samples) == 0 {
+		return 0
+	}
+	last := f.samples[len(f.samples)-1]
+	return last.at - last.srtt
+}
+
+// wholeExcess is the excess of all that the flow sent.
+func (f flow) wholeExcess(loss pathLoss) Value {
+	return f.excess(loss, f.start, f.lastAcked())
+}
+
+// worstExcess is the largest excess of all windows of the given length within
+// the flow's time, in steps of sampleEvery. Windows need not lie within a fault
+// or a policer's time: a fault that is shorter than the window counts with what
+// was sent before and after it. So one round trip's overrun, as at the
+// beginning of a policer, is weighed as a part of the window. A flow whose time
+// is shorter than a window has one window, the whole of it.
+func (f flow) worstExcess(loss pathLoss, window time.Duration) Value {
+	last := f.lastAcked()
+	if last-f.start < window {
+		return f.wholeExcess(loss)
+	}
+	expected, arrived := f.expected(loss), curveOf(f, delivered)
+	worst := Value(math.Inf(-1))
+	for at := f.start; at+window <= last; at += sampleEvery {
+		worst = max(worst, excessOf(expected, arrived, f, at, at+window))
+	}
+	return worst
+}

@@ -1,0 +1,173 @@
+package congestion
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"longhaul/internal/lab/link"
+)
+
+// Fault is something that happens to a path, or to what uses it, while a flow
+// is under way.
+type Fault struct {
+	Name  string
+	About string
+
+	// base changes the path for the whole run; during changes it from the
+	// fault's beginning to its end. One that lasts for no time is there for the
+	// whole run.
+	base, during func(*Path)
+	lasts        time.Duration
+	stays        bool // the change has no end: it lasts until that of the run
+
+	crossShare float64 // of the path's rate that cross traffic takes meanwhile
+	idle       bool    // the sending program has nothing to send meanwhile
+}
+
+// SafetyPath is the path that faults happen to.
+func SafetyPath() Path {
+	p := LossyLFN()
+	p.RTT, p.Loss.Probability = 100*time.Millisecond, 0.01
+	return p
+}
+
+// Times that faults last.
+const (
+	usualFault = 15 * time.Second
+	longFault  = 30 * time.Second // outlasts what a sender remembers of the round trip
+)
+
+// Faults are all that there are.
+func Faults() []Fault {
+	lossy := func(p *Path) { p.RTT, p.Loss.Probability = 300*time.Millisecond, 0.1 }
+	longer := func(percent int) func(*Path) {
+		return func(p *Path) { p.keepQueue(); p.RTT = p.RTT * time.Duration(percent) / 100 }
+	}
+	policed := func(bucketBytes int) func(*Path) {
+		return func(p *Path) { p.Policer = link.Policer{RateBps: p.RateBps / 2, BurstBytes: bucketBytes} }
+	}
+	const smallBucket, largeBucket = 64 << 10, 1e6
+	return []Fault{
+		{Name: "outage", About: "nothing passes for 5 s", lasts: 5 * time.Second,
+			during: func(p *Path) { p.DownAB, p.DownBA = true, true }},
+		{Name: "rate-cut", About: "a tenth of the rate for 15 s", lasts: usualFault,
+			during: func(p *Path) { p.keepQueue(); p.RateBps /= 10 }},
+		{Name: "slow-cut", About: "12 Mb/s and 9 ms, a tenth of the rate for 15 s", lasts: usualFault,
+			base:   func(p *Path) { p.RateBps, p.RTT = 12e6, 9*time.Millisecond },
+			during: func(p *Path) { p.keepQueue(); p.RateBps /= 10 }},
+		{Name: "rtt-step", About: "three times the round trip for 15 s", lasts: usualFault, during: longer(300)},
+		{Name: "detour-15", About: "a round trip 15 % longer for 30 s", lasts: longFault, during: longer(115)},
+		{Name: "detour-30", About: "a round trip 30 % longer for 30 s", lasts: longFault, during: longer(130)},
+		{Name: "reroute-15", About: "a round trip 15 % longer that stays", lasts: longFault, stays: true, during: longer(115)},
+		{Name: "reroute-30", About: "a round trip 30 % longer that stays", lasts: longFault, stays: true, during: longer(130)},
+		{Name: "loss-50", About: "half of the packets lost for 10 s", lasts: 10 * time.Second,
+			during: func(p *Path) { p.Loss.Probability = 0.5 }},
+		{Name: "policer", About: "a policer at half of the rate for 15 s", lasts: usualFault, during: policed(smallBucket)},
+		{Name: "policed", About: "a policer at half of the rate, all the time", base: policed(smallBucket)},
+		{Name: "policer-1mb", About: "policer with a bucket of 1 MB in place of 64 KiB", lasts: usualFault, during: policed(largeBucket)},
+		{Name: "policed-1mb", About: "policed with a bucket of 1 MB in place of 64 KiB", base: policed(largeBucket)},
+		{Name: "cross", About: "cross traffic takes 80 % of the rate for 15 s", lasts: usualFault, crossShare: 0.8},
+		{Name: "crossed", About: "cross traffic takes 80 % of the rate, all the time", crossShare: 0.8},
+		{Name: "idle", About: "the program has nothing to send for 15 s", lasts: usualFault, idle: true},
+		{Name: "jitter", About: "100 ± 50 ms with the reordering it causes, 10 % loss",
+			base: func(p *Path) { p.RTT, p.Jitter, p.Loss.Probability = 200*time.Millisecond, 50*time.Millisecond, 0.1 }},
+		{Name: "ack-loss", About: "300 ms, 10 % lost, and 10 % of the ACKs",
+			base: func(p *Path) { lossy(p); p.LossBA.Probability = 0.1 }},
+		{Name: "bursts", About: "300 ms, 10 % lost in bursts of 8 (Gilbert-Elliott)",
+			base: func(p *Path) { lossy(p); p.LossBurstPackets = 8 }},
+	}
+}
+
+// keepQueue fixes the queue's size in bytes: a path that changes keeps it.
+func (p *Path) keepQueue() {
+	if p.QueueBytes == 0 {
+		ab, ba := p.Directions()
+		p.QueueBytes, p.QueueBDP = ab.QueueLimitBytes(ba.Delay), 0
+	}
+}
+
+func chooseFaults(names []string) ([]Fault, error) {
+	all := Faults()
+	if len(names) == 0 {
+		return all, nil
+	}
+	var chosen []Fault
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(f Fault) bool { return f.Name == name })
+		if i < 0 {
+			var known []string
+			for _, f := range all {
+				known = append(known, f.Name)
+			}
+			return nil, fmt.Errorf("there is no fault %q: choose from %s", name, strings.Join(known, ", "))
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
+
+// paths are the path of a run, and that of its fault's time.
+func (f Fault) paths(p Path) (base, during Path) {
+	base = p
+	if f.base != nil {
+		f.base(&base)
+	}
+	during = base
+	if f.during != nil {
+		f.during(&during)
+	}
+	return base, during
+}
+
+// limitBps is what a flow can deliver at most on one of the fault's paths,
+// while the fault is there.
+func (f Fault) limitBps(p Path) float64 {
+	limit := p.LimitBps()
+	if p.Policer.RateBps > 0 {
+		limit = min(limit, p.withRate(p.Policer.RateBps).LimitBps())
+	}
+	return min(limit, p.withRate(p.RateBps-f.crossBps(p)).LimitBps())
+}
+
+func (p Path) withRate(bps int64) Path {
+	p.RateBps = bps
+	return p
+}
+
+func (f Fault) crossBps(p Path) int64 { return int64(f.crossShare * float64(p.RateBps)) }
+
+// excessBound is the most that a flow may send for what is delivered, and over
+// which windows: 0 is the whole run.
+func (f Fault) excessBound(base, during Path) (bound float64, window time.Duration) {
+	switch {
+	case base.Policer.RateBps > 0 || during.Policer.RateBps > 0:
+		return MaxExcessPoliced, policedWindow
+	case f.crossShare > 0:
+		return MaxExcessShared, 0
+	}
+	return MaxExcessAlone, 0
+}
+
+// course is that of a run with the fault.
+func (f Fault) course(when shape, base, during Path) course {
+	c := course{path: base, lasts: when.time(f)}
+	end := when.at + f.lasts
+	if f.during != nil {
+		c.changes = append(c.changes, pathChange{when.at, during})
+		if !f.stays {
+			c.changes = append(c.changes, pathChange{end, base})
+		}
+	}
+	if f.crossShare > 0 {
+		c.cross = crossTraffic{rateBps: f.crossBps(base), begins: when.at, end: end}
+		if f.lasts == 0 {
+			c.cross.begins, c.cross.end = 0, c.lasts
+		}
+	}
+	if f.idle {
+		c.idleFrom, c.idleTill = when.at, end
+	}
+	return c
+}
