@@ -78,6 +78,7 @@ What is not named is as in docs/lab.md.`,
   longhaul lab run lossy-lfn --algorithms cubic,bbr --repeat 5 --plot lossy.svg
   longhaul lab run lossy-lfn --grid --rate 100Mbit --buffer 1 --out grid/
   longhaul lab run lossy-lfn --sharing --buffer 0.5,1,4 --against cubic
+  longhaul lab run lossy-lfn --sharing --scenario 1v1 --buffer 4 --aqm codel
   longhaul lab run lossy-lfn --safety --fault outage,policer
   longhaul lab run lossy-lfn --short --repeat 20`,
 		Args: noArgs,

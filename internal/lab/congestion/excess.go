@@ -77,15 +77,47 @@ func (f flow) expected(loss pathLoss) curve {
 // which the acknowledgements were due, a round trip after each, so that what is
 // on the way does not count. What was sent into an outage counts in full.
 func (f flow) excess(loss pathLoss, from, to time.Duration) Value {
-	return excessOf(f.expected(loss), curveOf(f, delivered), f, from, to)
+	return f.account(loss).excess(from, to)
 }
 
-func excessOf(expected, arrived curve, f flow, from, to time.Duration) Value {
-	if to <= from || len(f.samples) == 0 {
+// account is what an excess is made up from.
+type account struct {
+	flow
+	expected, arrived curve
+}
+
+func (f flow) account(loss pathLoss) account {
+	return account{f, f.expected(loss), curveOf(f, delivered)}
+}
+
+func (a account) excess(from, to time.Duration) Value {
+	if to <= from || len(a.samples) == 0 {
 		return None
 	}
-	got := arrived.when(f.ackedAt(to)) - arrived.when(f.ackedAt(from))
-	return Value((expected.when(to) - expected.when(from)) / max(got, float64(excessFloorSegments*max(f.mss, 1))))
+	expected, arrived := a.between(from, to)
+	return Value(expected / max(arrived, a.floor()))
+}
+
+// between is what should have arrived and what did of what was sent between
+// two times, in bytes.
+func (a account) between(from, to time.Duration) (expected, arrived float64) {
+	return a.expected.when(to) - a.expected.when(from), a.arrived.when(a.ackedAt(to)) - a.arrived.when(a.ackedAt(from))
+}
+
+func (f flow) floor() float64 { return float64(excessFloorSegments * max(f.mss, 1)) }
+
+// sharedExcess is the excess of each flow, and of all together, from a time to
+// the end.
+func sharedExcess(flows []flow, loss pathLoss, from time.Duration) (each []float64, all float64) {
+	var expected, arrived float64
+	for _, f := range flows {
+		a := f.account(loss)
+		begin, end := max(from, f.start), f.lastAcked()
+		each = append(each, float64(a.excess(begin, end)))
+		e, d := a.between(begin, end)
+		expected, arrived = expected+e, arrived+max(d, f.floor())
+	}
+	return each, expected / arrived
 }
 
 // ackedAt is when what is sent at a time is acknowledged, by the smoothed round
@@ -120,10 +152,10 @@ func (f flow) worstExcess(loss pathLoss, window time.Duration) Value {
 	if last-f.start < window {
 		return f.wholeExcess(loss)
 	}
-	expected, arrived := f.expected(loss), curveOf(f, delivered)
+	a := f.account(loss)
 	worst := Value(math.Inf(-1))
 	for at := f.start; at+window <= last; at += sampleEvery {
-		worst = max(worst, excessOf(expected, arrived, f, at, at+window))
+		worst = max(worst, a.excess(at, at+window))
 	}
 	return worst
 }

@@ -101,3 +101,17 @@ func TestPathLoss(t *testing.T) {
 		near(t, "the loss from "+test.from.String(), l.mean(test.from, test.to), test.want, 1e-9)
 	}
 }
+
+// Two flows of which one sends twice what it delivers, from a time on.
+func TestSharedExcess(t *testing.T) {
+	steady := func(s float64) float64 { return 1e6 * s }
+	fair := flowOf(20*time.Second, 0, steady, steady)
+	wasteful := flowOf(20*time.Second, 0, func(s float64) float64 { return 1e6 * (s + math.Max(0, s-10)) }, steady)
+	each, all := sharedExcess([]flow{fair, wasteful}, pathLoss{{0, 0}}, 10*time.Second)
+	near(t, "that of the first", each[0], 1, 0.01)
+	near(t, "that of the second", each[1], 2, 0.01)
+	near(t, "that of both", all, 1.5, 0.01)
+	if _, none := sharedExcess(nil, pathLoss{{0, 0}}, 0); !math.IsNaN(none) {
+		t.Errorf("that of no flows is %v", none)
+	}
+}

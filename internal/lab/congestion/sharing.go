@@ -102,6 +102,16 @@ type Meeting struct {
 	Harm     Value   `json:"harm"`            // to the others, against what they have without the algorithm's flows
 	HarmSelf Value   `json:"harm_among_them"` // what flows of their own kind in its place do to them
 	QueueP95 float64 `json:"queue_delay_p95_ms"`
+
+	// Sent ÷ delivered × (1 - random loss): of each of the algorithm's flows, of
+	// the worst of them, of all together, and of all of the others'.
+	FlowExcess  []Value `json:"sent_per_delivered"`
+	WorstExcess Value   `json:"sent_per_delivered_worst"`
+	AllExcess   Value   `json:"sent_per_delivered_all"`
+	OtherExcess Value   `json:"sent_per_delivered_others"`
+	ExcessBound float64 `json:"sent_per_delivered_bound"`
+	OK          bool    `json:"ok"` // each flow, and all, within the bound
+
 	// SecondsToShare is how long a late joiner takes until it has 60 % of its
 	// fair share.
 	SecondsToShare Value `json:"seconds_to_60_percent_of_share"`
@@ -116,7 +126,10 @@ type meetingRun struct {
 	ours, theirs []float64 // goodput of each flow over the last half, bit/s
 	queueP95     float64
 	joined       Value
-	series       [][]float64
+
+	oursExcess            []float64 // sent ÷ delivered of each flow over the last half
+	allExcess, theyExcess float64   // of all of ours and of theirs; NaN of none
+	series                [][]float64
 }
 
 // party is what takes part in a scenario's run.
@@ -361,6 +374,9 @@ func meet(ctx context.Context, p Path, m party, o Options, run, total int) (meet
 		joined:   None,
 	}
 	limit := p.LimitBps()
+	loss := lossOf(p, nil)
+	r.oursExcess, r.allExcess = sharedExcess(flows[:ours], loss, o.Time/2)
+	_, r.theyExcess = sharedExcess(flows[ours:], loss, o.Time/2)
 	for i, f := range flows {
 		if f.err != nil {
 			return r, f.err
@@ -405,6 +421,7 @@ func (p Path) meeting(s Scenario, runs, alone, own []meetingRun) Meeting {
 		SecondsToShare: Value(median(runs, func(r meetingRun) float64 { return float64(r.joined) })),
 		OtherBps:       None, Harm: None, HarmSelf: None,
 	}
+	m.judgeExcess(runs)
 	if len(runs) > 0 {
 		m.Series = runs[0].series
 	}
@@ -415,6 +432,18 @@ func (p Path) meeting(s Scenario, runs, alone, own []meetingRun) Meeting {
 		m.HarmSelf = Value(harm(solo, median(own, theirMean)))
 	}
 	return m
+}
+
+// judgeExcess holds what the algorithm's flows sent against the bound.
+func (m *Meeting) judgeExcess(runs []meetingRun) {
+	m.ExcessBound = MaxExcessShared
+	for i := range m.Flows {
+		m.FlowExcess = append(m.FlowExcess, Value(median(runs, func(r meetingRun) float64 { return r.oursExcess[i] })))
+	}
+	m.WorstExcess = Value(median(runs, func(r meetingRun) float64 { return slices.Max(r.oursExcess) }))
+	m.AllExcess = Value(median(runs, func(r meetingRun) float64 { return r.allExcess }))
+	m.OtherExcess = Value(median(runs, func(r meetingRun) float64 { return r.theyExcess }))
+	m.OK = m.WorstExcess <= MaxExcessShared && m.AllExcess <= MaxExcessShared
 }
 
 func mean(values []float64) float64 {
@@ -431,19 +460,15 @@ func mean(values []float64) float64 {
 // WriteTable writes a line for every meeting.
 func (r SharingResult) WriteTable(w io.Writer) error {
 	table := newTable(w)
-	fmt.Fprint(table, "scenario\tsender\tbeside\tbuf\tMb/s\ttheirs\tfair\tJain\tused\tharm\town\tp95\tlate\t\n")
+	fmt.Fprint(table, "scenario\tsender\tbeside\tbuf\tMb/s\tthey\tfair\tJain\tused\tharm\town\tp95\tlate\t\n")
 	for _, c := range r.Cases {
 		for _, m := range c.Meetings {
-			other := m.Against
-			if other == "" {
-				other = "-"
-			}
 			theirs := "-"
 			if m.OtherBps.Some() {
 				theirs = digits(float64(m.OtherBps) / 1e6)
 			}
 			fmt.Fprintf(table, "%s\t%s\t%s\t%g\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.0f\t%s\t\n",
-				m.Scenario, c.Name, other, m.QueueBDP, digits(m.FlowBps/1e6), theirs, percent(float64(m.OfFair)), m.Jain.format("%.2f"), percent(m.Used),
+				m.Scenario, c.Name, m.beside(), m.QueueBDP, digits(m.FlowBps/1e6), theirs, percent(float64(m.OfFair)), m.Jain.format("%.2f"), percent(m.Used),
 				m.Harm.format("%.2f"), m.HarmSelf.format("%.2f"), m.QueueP95, m.SecondsToShare.format("%.1f"))
 		}
 	}
@@ -453,11 +478,50 @@ func (r SharingResult) WriteTable(w io.Writer) error {
 	path := r.path
 	queue := ", buf: the queue in BDP"
 	caption, _, _ := strings.Cut(path.String(), ", queue")
-	_, err := fmt.Fprintf(w, "%s\n%s\n", wrapped(caption, queue, fmt.Sprintf("; runs of %v s.", r.Conditions["seconds"])), wrapped(
-		"All figures are of the last half of a run. Mb/s, theirs: goodput per flow; fair: of an equal share for each flow; used: of the limit, ",
+	if path.CoDel.Target > 0 {
+		queue += fmt.Sprintf(" with CoDel of %g ms", milliseconds(path.CoDel.Target))
+	}
+	if _, err := fmt.Fprintf(w, "%s\n%s\n\n", wrapped(caption, queue, fmt.Sprintf("; runs of %v s.", r.Conditions["seconds"])), wrapped(
+		"All figures are of the last half of a run. Mb/s, they: goodput per flow; fair: of an equal share for each flow; used: of the limit, ",
 		r.path.limitInWords(), "; harm: what they lose by the sender, (alone - shared)/alone; own: by their own kind in its place; ",
-		"p95: queue delay, ms; late: seconds until a flow that joins has 60 % of its share."))
+		"p95: queue delay, ms; late: seconds until a flow that joins has 60 % of its share.")); err != nil {
+		return err
+	}
+	return r.writeSent(w)
+}
+
+// writeSent writes what the flows of each meeting sent for what was delivered.
+func (r SharingResult) writeSent(w io.Writer) error {
+	table := newTable(w)
+	fmt.Fprint(table, "\tscenario\tsender\tbeside\tbuf\tsent\teach flow\tthey\t\n")
+	for _, c := range r.Cases {
+		for _, m := range c.Meetings {
+			verdict := "NO"
+			if m.OK {
+				verdict = "ok"
+			}
+			var each []string
+			for _, v := range m.FlowExcess {
+				each = append(each, v.format("%.2f"))
+			}
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%g\t%s\t%s\t%s\t\n", verdict, m.Scenario, c.Name, m.beside(), m.QueueBDP,
+				m.AllExcess.format("%.2f"), strings.Join(each, " "), m.OtherExcess.format("%.2f"))
+		}
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w, wrapped("sent: sent ÷ delivered × (1 - random loss) of all the sender's flows; they: of the others'; ",
+		fmt.Sprintf("ok: each of the sender's flows, and all, send at most %.2f.", MaxExcessShared)))
 	return err
+}
+
+// beside names the others, if there are any.
+func (m Meeting) beside() string {
+	if m.Against == "" {
+		return "-"
+	}
+	return m.Against
 }
 
 // Plot is the flows' shares of the limit over time, a panel for each meeting.

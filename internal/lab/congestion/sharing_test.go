@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ func TestMeetingFigures(t *testing.T) {
 	limit := p.LimitBps()
 	share := func(parts ...float64) []float64 { return scaled(parts, limit) }
 	m := p.meeting(Scenario{Name: "1v4", ours: 1, theirs: 4},
-		[]meetingRun{{ours: share(0.4), theirs: share(0.1, 0.1, 0.2, 0.2), queueP95: 12, joined: None}},
+		[]meetingRun{{ours: share(0.4), theirs: share(0.1, 0.1, 0.2, 0.2), queueP95: 12, joined: None, oursExcess: []float64{1.01}, allExcess: 1.01, theyExcess: 1.2}},
 		[]meetingRun{{theirs: share(0.25, 0.25, 0.25, 0.25)}},
 		[]meetingRun{{ours: share(0.2), theirs: share(0.2, 0.2, 0.2, 0.2)}})
 	near(t, "the flow's goodput", m.FlowBps, 0.4*limit, 1)
@@ -31,7 +32,16 @@ func TestMeetingFigures(t *testing.T) {
 		t.Errorf("a flow that did not join late has its share after %v s", m.SecondsToShare)
 	}
 
-	m = p.meeting(Scenario{Name: "4", ours: 4}, []meetingRun{{ours: share(0.3, 0.3, 0.3, 0.1)}}, nil, nil)
+	if !m.OK || m.OtherExcess != 1.2 || len(m.FlowExcess) != 1 {
+		t.Errorf("judged %+v, want OK: what the others send does not count", m)
+	}
+
+	m = p.meeting(Scenario{Name: "4", ours: 4}, []meetingRun{{ours: share(0.3, 0.3, 0.3, 0.1), oursExcess: []float64{1, 1.02, 1, 1.3}, allExcess: 1.04, theyExcess: math.NaN()}}, nil, nil)
+	near(t, "the worst flow's sent ÷ delivered", float64(m.WorstExcess), 1.3, 1e-9)
+	near(t, "that of all", float64(m.AllExcess), 1.04, 1e-9)
+	if m.OK || m.OtherExcess.Some() || len(m.FlowExcess) != 4 || m.FlowExcess[3] != 1.3 {
+		t.Errorf("judged %+v, want not OK: one flow sends too much", m)
+	}
 	near(t, "the share of a fair one among themselves", float64(m.OfFair), 1, 1e-9)
 	if m.Harm.Some() || m.OtherBps.Some() {
 		t.Errorf("harm %v to others that there are not", m.Harm)
@@ -43,7 +53,7 @@ var sharing = SharingOptions{Against: []string{"cubic", Self}, Scenarios: []stri
 
 // A run in which nothing arrived has no fairness, and can be written.
 func TestNothingArrived(t *testing.T) {
-	none := []meetingRun{{ours: []float64{0}, theirs: []float64{0}, joined: None}}
+	none := []meetingRun{{ours: []float64{0}, theirs: []float64{0}, joined: None, oursExcess: []float64{3}, allExcess: 3, theyExcess: 3}}
 	p := SharingPath()
 	for name, alone := range map[string][]meetingRun{"nor alone": none, "but alone": {{theirs: []float64{1e6}}}} {
 		m := p.meeting(Scenario{Name: "1v1", ours: 1, theirs: 1}, none, alone, none)
@@ -170,9 +180,10 @@ func TestSharingTable(t *testing.T) {
 		c := SharingCase{Name: name}
 		for _, s := range Scenarios() {
 			m := Meeting{Scenario: s.Name, Against: "illinois", QueueBDP: 0.5, Flows: s.ours, Others: s.theirs, FlowBps: 11.23e6, OtherBps: 95.1e6,
-				OfFair: 1.09, Jain: 0.987, Used: 0.998, Harm: -0.02, HarmSelf: -0.123, QueueP95: 123.4, SecondsToShare: None}
+				OfFair: 1.09, Jain: 0.987, Used: 0.998, Harm: -0.02, HarmSelf: -0.123, QueueP95: 123.4, SecondsToShare: None, AllExcess: 1.26, OtherExcess: 1.01, OK: name == "haul"}
+			m.FlowExcess = slices.Repeat([]Value{1.26}, s.ours)
 			if s.theirs == 0 {
-				m.Against, m.OtherBps, m.Harm, m.HarmSelf = "", None, None, None
+				m.Against, m.OtherBps, m.Harm, m.HarmSelf, m.OtherExcess = "", None, None, None, None
 			}
 			if s.joins > 0 {
 				m.SecondsToShare = 12.345
