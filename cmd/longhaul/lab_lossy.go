@@ -53,12 +53,13 @@ type lossyOptions struct {
 	asJSON     bool
 	plot       string
 
-	grid, sharing, safety, short bool // what to run; none: one path
+	grid, sharing, safety, short, traps bool // what to run; none: one path
 
 	out       string      // grid
-	against   []string    // sharing
+	against   []string    // sharing, traps
 	scenarios []string    // sharing
 	faults    []string    // safety
+	cases     []string    // traps
 	sizes     list[int64] // short
 }
 
@@ -72,14 +73,16 @@ kernel has, and with longhaul's own where they can be loaded, all with equal
 buffers: 300 ms, 100 Mb/s, 10 % of the packets lost.
 
 --grid runs a matrix of paths instead, --sharing has flows meet others,
---safety puts them through faults, --short times transfers of a few sizes.
-What is not named is as in docs/lab.md.`,
+--safety puts them through faults, --short times transfers of a few sizes,
+--traps holds them to bounds where they got stuck or did harm. What is not
+named is as in docs/lab.md.`,
 		Example: `  longhaul lab run lossy-lfn
   longhaul lab run lossy-lfn --algorithms cubic,bbr --repeat 5 --plot lossy.svg
   longhaul lab run lossy-lfn --grid --rate 100Mbit --buffer 1 --out grid/
   longhaul lab run lossy-lfn --sharing --buffer 0.5,1,4 --against cubic
   longhaul lab run lossy-lfn --sharing --scenario 1v1 --buffer 4 --aqm codel
   longhaul lab run lossy-lfn --safety --fault outage,policer
+  longhaul lab run lossy-lfn --traps --case slow,four-flows --algorithms haul
   longhaul lab run lossy-lfn --short --repeat 20`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -145,10 +148,12 @@ func (o *lossyOptions) flags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.grid, "grid", false, "a matrix of paths: rate, rtt, loss and buffer take lists")
 	flags.StringVar(&o.out, "out", "", "grid: keep each run in this directory, and go on from there")
 	flags.BoolVar(&o.sharing, "sharing", false, "flows that meet others (100Mbit, 63ms, no loss)")
-	flags.StringSliceVar(&o.against, "against", nil, "sharing: the others (cubic,bbr,self)")
+	flags.StringSliceVar(&o.against, "against", nil, "sharing: the others (cubic,bbr,self); traps: the peer (bbr)")
 	flags.StringSliceVar(&o.scenarios, "scenario", nil, "sharing: how they meet, like 1v1,late (all)")
 	flags.BoolVar(&o.safety, "safety", false, "faults of the path (100Mbit, 100ms, 1%)")
 	flags.StringSliceVar(&o.faults, "fault", nil, "safety: which, like outage,policer (all)")
+	flags.BoolVar(&o.traps, "traps", false, "paths with bounds of their own, medians of 5 runs")
+	flags.StringSliceVar(&o.cases, "case", nil, "traps: which, like slow,detour (all)")
 	flags.BoolVar(&o.short, "short", false, "time to complete short transfers")
 	o.sizes.parse = func(s string) (int64, error) {
 		bytes, err := parseDecimalSize(s)
@@ -159,6 +164,9 @@ func (o *lossyOptions) flags(flags *pflag.FlagSet) {
 	}
 	flags.Var(&o.sizes, "size", "short: how much is sent (100kB,1MB,10MB)")
 }
+
+// trapRepeat is how often --traps runs each case.
+const trapRepeat = 5
 
 // quickTime is how long a run of --quick sends.
 const quickTime = 15 * time.Second
@@ -174,6 +182,9 @@ type lossyRun func(context.Context, congestion.Options) (outcome, error)
 
 // experiment checks the flags and returns what they ask for.
 func (o *lossyOptions) experiment(flags *pflag.FlagSet) (lossyRun, error) {
+	if o.traps && !flags.Changed("repeat") {
+		o.repeat = trapRepeat
+	}
 	if o.quick && !flags.Changed("time") {
 		o.during = quickTime
 	}
@@ -198,6 +209,8 @@ func (o *lossyOptions) experiment(flags *pflag.FlagSet) (lossyRun, error) {
 		return o.sharingRun()
 	case o.safety:
 		return o.safetyRun(flags)
+	case o.traps:
+		return o.trapsRun(flags)
 	}
 	path, err := o.onePath(o.path)
 	if err != nil {
@@ -219,9 +232,9 @@ func (o *lossyOptions) experiment(flags *pflag.FlagSet) (lossyRun, error) {
 
 // oneKind refuses flags that do not belong together.
 func (o *lossyOptions) oneKind(flags *pflag.FlagSet) error {
-	kinds := map[string]bool{"grid": o.grid, "sharing": o.sharing, "safety": o.safety, "short": o.short}
+	kinds := map[string]bool{"grid": o.grid, "sharing": o.sharing, "safety": o.safety, "short": o.short, "traps": o.traps}
 	var chosen []string
-	for _, name := range []string{"grid", "sharing", "safety", "short"} {
+	for _, name := range []string{"grid", "sharing", "safety", "short", "traps"} {
 		if kinds[name] {
 			chosen = append(chosen, "--"+name)
 		}
@@ -229,7 +242,10 @@ func (o *lossyOptions) oneKind(flags *pflag.FlagSet) error {
 	if len(chosen) > 1 {
 		return fmt.Errorf("%s are different experiments: choose one", strings.Join(chosen, " and "))
 	}
-	for name, kind := range map[string]string{"out": "grid", "against": "sharing", "scenario": "sharing", "fault": "safety", "size": "short"} {
+	for name, kind := range map[string]string{"out": "grid", "against": "sharing", "scenario": "sharing", "fault": "safety", "size": "short", "case": "traps"} {
+		if name == "against" && o.traps {
+			continue
+		}
 		if flags.Changed(name) && !kinds[kind] {
 			return fmt.Errorf("--%s belongs to --%s: give both", name, kind)
 		}
@@ -303,6 +319,28 @@ func (o *lossyOptions) safetyRun(flags *pflag.FlagSet) (lossyRun, error) {
 	}
 	return func(ctx context.Context, options congestion.Options) (outcome, error) {
 		return congestion.RunSafety(ctx, path, safety, options)
+	}, nil
+}
+
+func (o *lossyOptions) trapsRun(flags *pflag.FlagSet) (lossyRun, error) {
+	for _, name := range []string{"rate", "rtt", "loss", "buffer", "aqm", "loss-place", "loss-back", "loss-burst", "jitter", "time", "quick"} {
+		if flags.Changed(name) {
+			return nil, fmt.Errorf("--%s does not go with --traps: each case has a path and a time of its own", name)
+		}
+	}
+	traps := congestion.TrapOptions{Cases: o.cases}
+	switch {
+	case len(o.against) > 1 || len(o.against) == 1 && o.against[0] == congestion.Self:
+		return nil, fmt.Errorf("--against %s: with --traps, name one algorithm", strings.Join(o.against, ","))
+	case len(o.against) == 1:
+		traps.Peer = o.against[0]
+	}
+	if err := congestion.CheckTraps(traps); err != nil {
+		return nil, err
+	}
+	path := o.path
+	return func(ctx context.Context, options congestion.Options) (outcome, error) {
+		return congestion.RunTraps(ctx, path, traps, options)
 	}, nil
 }
 

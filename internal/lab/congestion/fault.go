@@ -1,9 +1,6 @@
 package congestion
 
 import (
-	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"longhaul/internal/lab/link"
@@ -89,23 +86,7 @@ func (p *Path) keepQueue() {
 }
 
 func chooseFaults(names []string) ([]Fault, error) {
-	all := Faults()
-	if len(names) == 0 {
-		return all, nil
-	}
-	var chosen []Fault
-	for _, name := range names {
-		i := slices.IndexFunc(all, func(f Fault) bool { return f.Name == name })
-		if i < 0 {
-			var known []string
-			for _, f := range all {
-				known = append(known, f.Name)
-			}
-			return nil, fmt.Errorf("there is no fault %q: choose from %s", name, strings.Join(known, ", "))
-		}
-		chosen = append(chosen, all[i])
-	}
-	return chosen, nil
+	return named("fault", Faults(), names, func(f Fault) string { return f.Name })
 }
 
 // paths are the path of a run, and that of its fault's time.

@@ -251,23 +251,7 @@ func RunSharing(ctx context.Context, p Path, s SharingOptions, o Options) (Shari
 }
 
 func chooseScenarios(names []string) ([]Scenario, error) {
-	all := Scenarios()
-	if len(names) == 0 {
-		return all, nil
-	}
-	var chosen []Scenario
-	for _, name := range names {
-		i := slices.IndexFunc(all, func(s Scenario) bool { return s.Name == name })
-		if i < 0 {
-			var known []string
-			for _, s := range all {
-				known = append(known, s.Name)
-			}
-			return nil, fmt.Errorf("there is no scenario %q: choose from %s", name, strings.Join(known, ", "))
-		}
-		chosen = append(chosen, all[i])
-	}
-	return chosen, nil
+	return named("scenario", Scenarios(), names, func(s Scenario) string { return s.Name })
 }
 
 // CheckSharing refuses scenarios that there are not.

@@ -1,0 +1,28 @@
+package congestion
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// named returns those of all that have the given names, in the names' order,
+// and all of them if no name is given.
+func named[T any](kind string, all []T, names []string, nameOf func(T) string) ([]T, error) {
+	if len(names) == 0 {
+		return all, nil
+	}
+	var chosen []T
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(v T) bool { return nameOf(v) == name })
+		if i < 0 {
+			var known []string
+			for _, v := range all {
+				known = append(known, nameOf(v))
+			}
+			return nil, fmt.Errorf("there is no %s %q: choose from %s", kind, name, strings.Join(known, ", "))
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
