@@ -155,6 +155,7 @@ type directionState struct {
 	LossProbability float64 `json:"loss_probability"`
 	MTU             int     `json:"mtu"`
 	QueueBytes      int     `json:"queue_bytes"`
+	CoDelTargetMs   float64 `json:"codel_target_ms"` // 0 is no CoDel
 	Down            bool    `json:"down"`
 
 	PacketsIn      uint64  `json:"packets_in"`
@@ -189,6 +190,7 @@ func (s *labServer) describe() labState {
 			LossProbability: settings.Loss.Share(),
 			MTU:             settings.MTU,
 			QueueBytes:      settings.QueueLimitBytes(settings.Delay),
+			CoDelTargetMs:   milliseconds(settings.CoDel.Target),
 			Down:            settings.Down,
 
 			PacketsIn:      counters.PacketsIn,
@@ -239,6 +241,9 @@ func writeLab(w io.Writer, state labState) error {
 	}
 	both("loss", func(d directionState) string { return fmt.Sprintf("%g%%", 100*d.LossProbability) })
 	both("queue", func(d directionState) string { return config.Size(d.QueueBytes).String() })
+	if ab.CoDelTargetMs+ba.CoDelTargetMs > 0 {
+		both("CoDel", func(d directionState) string { return fmt.Sprintf("%g ms", d.CoDelTargetMs) })
+	}
 	both("MTU", func(d directionState) string { return fmt.Sprint(d.MTU) })
 	if ab.Down || ba.Down {
 		both("outage", func(d directionState) string { return fmt.Sprint(d.Down) })

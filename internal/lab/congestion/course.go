@@ -74,10 +74,11 @@ func (c course) run(ctx context.Context, name, algorithm string, o Options, run,
 	}
 	// All changes are due when the flow ends: on a busy machine the last may
 	// still be made.
-	err = errors.Join(err, <-scheduled)
+	scheduleErr := <-scheduled
 	cancel()
-	if crossErr := <-crossed; err == nil {
-		err = crossErr
+	crossErr := <-crossed
+	if err == nil { // else the others ended by cancel
+		err = errors.Join(scheduleErr, crossErr)
 	}
 	if err != nil {
 		return flow{}, curve{}, err
