@@ -4,19 +4,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
 
 const columns = 80
 
+// exceeded says whether more paths break a bound than are allowed, and known.
 func (r result) exceeded() bool {
-	for _, t := range r.Bounds {
-		if t.Exceeded {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.Bounds, func(t tally) bool { return t.worse(r.known) })
 }
 
 func (r result) writeJSON(w io.Writer) error {
@@ -28,6 +25,7 @@ func (r result) writeJSON(w io.Writer) error {
 
 func (r result) writeText(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var worse, above bool
 	fmt.Fprintln(table, "kind\tbound\tpaths\tfailed\tshare\tallowed\tworst (limit)")
 	for _, t := range r.Bounds {
 		worst := "-"
@@ -35,16 +33,22 @@ func (r result) writeText(w io.Writer) error {
 			worst = value(*t.Worst, *t.WorstLimit, t.Unit, t.AtLeast)
 		}
 		mark := ""
-		if t.Exceeded {
-			mark = " !"
+		switch {
+		case t.worse(r.known):
+			mark, worse = " !", true
+		case t.Exceeded:
+			mark, above = " (known)", true
 		}
 		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%s\t%s\t%s%s\n", t.Kind, t.Bound, t.Paths, t.Failures, percent(t.Share), percent(t.Allowed), worst, mark)
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	if r.exceeded() {
+	if worse {
 		fmt.Fprintln(w, "! more than are allowed")
+	}
+	if above {
+		fmt.Fprintln(w, "(known) more than are allowed, as many as --known says")
 	}
 	for i, f := range r.Failures {
 		if i == 0 {

@@ -18,6 +18,7 @@ type search struct {
 	workers int
 	keep    int // failures to show
 	shrink  bool
+	known   []known
 	run     func(ctx context.Context, p path, over ...window) (outcome, error)
 	// progress is told how many paths are done and how many of them have failed.
 	progress func(paths, failed int)
@@ -32,6 +33,8 @@ type result struct {
 	Seconds     float64   `json:"seconds"`
 	Bounds      []tally   `json:"bounds"`
 	Failures    []failure `json:"failures"`
+
+	known []known
 }
 
 // A tally is a bound with the paths that it was held against.
@@ -90,7 +93,7 @@ func show(p path, f figure) shown {
 // that of the simulator.
 func (s *search) do(ctx context.Context) (result, error) {
 	began := time.Now()
-	r := result{Seed: s.seed}
+	r := result{Seed: s.seed, known: s.known}
 	tallies := map[*kind]map[*bound]*tally{}
 	for i := range s.kinds {
 		k := &s.kinds[i]
