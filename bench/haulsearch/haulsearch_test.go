@@ -319,7 +319,7 @@ func TestJudgePoliced(t *testing.T) {
 	checkFigures(t, policed, p, flat(fine, 10, 48e6), 1, nil)
 }
 
-// TestParseOutcome reads recorded JSON, and refuses what is not of the path with
+// TestParseOutcome reads recorded JSON, and refuses an outcome of another path with
 // one sentence.
 func TestParseOutcome(t *testing.T) {
 	good, err := os.ReadFile("testdata/cubic.json")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,7 +21,7 @@ type search struct {
 	shrink  bool
 	known   []known
 	run     func(ctx context.Context, p path, over ...window) (outcome, error)
-	// progress is told how many paths are done and how many of them have failed.
+	// progress reports how many paths are done and how many of them have failed.
 	progress func(paths, failed int)
 }
 
@@ -112,51 +113,37 @@ func (s *search) do(ctx context.Context) (result, error) {
 		defer cancel()
 	}
 	var lock sync.Mutex // of all above
-	var workers sync.WaitGroup
-	next := 0
-	for range s.workers {
-		workers.Go(func() {
-			for {
-				lock.Lock()
-				i := next
-				next++
-				lock.Unlock()
-				if i >= s.paths || searching.Err() != nil {
-					return
-				}
-				k, n := &s.kinds[i%len(s.kinds)], i/len(s.kinds)
-				p := k.draw(random(s.seed, k.name, n))
-				figures, err := k.judge(p, func(p path, over ...window) (outcome, error) { return s.run(searching, p, over...) })
-				if searching.Err() != nil {
-					return
-				}
-				lock.Lock()
-				if err != nil {
-					broken = cmp.Or(broken, err)
-					cancel()
-					lock.Unlock()
-					return
-				}
-				r.Paths++
-				failed := false
-				for _, f := range figures {
-					t := tallies[k][f.bound]
-					t.add(p, n, f)
-					if f.broken() {
-						failed = true
-						failures = append(failures, failure{Kind: k.name, Number: n, Bound: f.bound.name, kind: *k, path: p, figure: f, seenFirst: i})
-					}
-				}
-				if failed {
-					r.Failed++
-				}
-				paths, failedPaths := r.Paths, r.Failed
-				lock.Unlock()
-				s.progress(paths, failedPaths)
+	s.each(searching, s.paths, func(i int) {
+		k, n := &s.kinds[i%len(s.kinds)], i/len(s.kinds)
+		p := k.draw(random(s.seed, k.name, n))
+		figures, err := k.judge(p, func(p path, over ...window) (outcome, error) { return s.run(searching, p, over...) })
+		if searching.Err() != nil {
+			return
+		}
+		lock.Lock()
+		if err != nil {
+			broken = cmp.Or(broken, err)
+			cancel()
+			lock.Unlock()
+			return
+		}
+		r.Paths++
+		failed := false
+		for _, f := range figures {
+			t := tallies[k][f.bound]
+			t.add(p, n, f)
+			if f.broken() {
+				failed = true
+				failures = append(failures, failure{Kind: k.name, Number: n, Bound: f.bound.name, kind: *k, path: p, figure: f, seenFirst: i})
 			}
-		})
-	}
-	workers.Wait()
+		}
+		if failed {
+			r.Failed++
+		}
+		paths, failedPaths := r.Paths, r.Failed
+		lock.Unlock()
+		s.progress(paths, failedPaths)
+	})
 	if broken != nil {
 		return r, broken
 	}
@@ -224,40 +211,40 @@ func pick(failures []failure, most int) []failure {
 	return picked
 }
 
-// shrinkAll shrinks failures, several at a time.
-func (s *search) shrinkAll(ctx context.Context, failures []failure) error {
-	shrinking, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var lock sync.Mutex // of broken and next
-	var broken error
+// each calls do with the numbers below n in turn, several at a time, until ctx ends.
+func (s *search) each(ctx context.Context, n int, do func(i int)) {
+	var next atomic.Int64
 	var workers sync.WaitGroup
-	next := 0
 	for range s.workers {
 		workers.Go(func() {
-			for {
-				lock.Lock()
-				i := next
-				next++
-				lock.Unlock()
-				if i >= len(failures) || shrinking.Err() != nil {
-					return
-				}
-				f := &failures[i]
-				f.Found = show(f.path, f.figure)
-				simplest, figure, err := shrink(f.kind, f.path, f.figure, func(p path, over ...window) (outcome, error) {
-					return s.run(shrinking, p, over...)
-				})
-				f.Simplest = show(simplest, figure)
-				if err != nil && !errors.Is(err, context.Canceled) {
-					lock.Lock()
-					broken = cmp.Or(broken, err)
-					lock.Unlock()
-					cancel()
-				}
+			for i := int(next.Add(1)) - 1; i < n && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
+				do(i)
 			}
 		})
 	}
 	workers.Wait()
+}
+
+// shrinkAll shrinks failures, several at a time.
+func (s *search) shrinkAll(ctx context.Context, failures []failure) error {
+	shrinking, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var lock sync.Mutex // of broken
+	var broken error
+	s.each(shrinking, len(failures), func(i int) {
+		f := &failures[i]
+		f.Found = show(f.path, f.figure)
+		simplest, figure, err := shrink(f.kind, f.path, f.figure, func(p path, over ...window) (outcome, error) {
+			return s.run(shrinking, p, over...)
+		})
+		f.Simplest = show(simplest, figure)
+		if err != nil && !errors.Is(err, context.Canceled) {
+			lock.Lock()
+			broken = cmp.Or(broken, err)
+			lock.Unlock()
+			cancel()
+		}
+	})
 	return broken
 }
 
