@@ -530,8 +530,6 @@ GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
 {
 	if (!h || !a)
 		return 0;
-	if (h->mode == HAUL_RESTORE) // that which was sent before is still under way
-		h->delivery = h->ref;
 	// An epoch in which the rate has changed tells too little.
 	bool mixed = h->mode == HAUL_CRUISE && h->queue_us <= haul_congested_us(h);
 	u64 delivery = mixed ? haul_max(h->bw, h->bw_before) : h->delivery;

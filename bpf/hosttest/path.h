@@ -468,7 +468,6 @@ static void arrive(u32 flow, u32 seq)
 	struct flow *f = &sim.flow[flow];
 	bool duplicate = (s32)(seq - f->expected) < 0 || f->got[seq & f->mask];
 	f->log[f->logged++ & f->mask] = seq;
-	(void)duplicate;
 	if (!duplicate) {
 		f->arrived++;
 		u32 tenth = sim.now / (100 * MS);
