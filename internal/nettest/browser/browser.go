@@ -59,7 +59,10 @@ func Open(t testing.TB, base string) *Page {
 	program := Require(t)
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.IgnoreCertErrors, chromedp.WSURLReadTimeout(patience),
-		chromedp.Flag("disable-component-update", true))
+		chromedp.Flag("disable-component-update", true),
+		// Chromium opens none of these ports of itself, and a test's server may get one.
+		chromedp.Flag("explicitly-allowed-ports", "1719,1720,1723,2049,3659,4045,4190,5060,5061,6000,6566,"+
+			"6665,6666,6667,6668,6669,6679,6697,10080"))
 	allocated, stop := chromedp.NewExecAllocator(t.Context(), options...)
 	ctx, closeTab := chromedp.NewContext(allocated)
 	t.Cleanup(func() {
