@@ -32,11 +32,13 @@ enum { false, true };
 enum {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_LPM_TRIE = 11,
 	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_SK_STORAGE = 24,
 
 	BPF_F_NO_PREALLOC = 1 << 0, // map flag
+	BPF_NOEXIST = 1 << 0,	    // of map_update_elem
 
 	BPF_SK_STORAGE_GET_F_CREATE = 1 << 0, // of sk_storage_get
 

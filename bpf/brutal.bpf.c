@@ -46,12 +46,10 @@ struct {
 	MAP_INT(pinning, PIN_BY_NAME);
 } budgets SEC(".maps");
 
-// Who is in a budget by its destination. IPv4 addresses are those mapped into
-// IPv6. Written by user space.
+// Who is in a budget by its destination. Written by user space.
 struct brutal_prefix {
 	u32 length; // in bits, 64 for the namespace included
-	u32 netns[2]; // its cookie, upper half first
-	u8 address[16];
+	struct destination to;
 };
 
 struct {
@@ -114,21 +112,8 @@ static ALWAYS_INLINE u32 header_bytes(struct tcp_sock *tp)
 // The budget of the connection's destination, 0 if it has none.
 static ALWAYS_INLINE u32 budget_of_destination(struct tcp_sock *tp)
 {
-	struct sock_common *common = &sk_of(tp)->__sk_common;
-	struct brutal_prefix key = {.length = 8 * (sizeof(key.netns) + sizeof(key.address))};
-	u64 cookie = common->skc_net.net->net_cookie;
-
-	key.netns[0] = cookie >> 32;
-	key.netns[1] = cookie;
-	if (common->skc_family == AF_INET) {
-		u32 address = common->skc_daddr;
-		key.address[10] = key.address[11] = 0xff;
-		__builtin_memcpy(key.address + 12, &address, 4);
-	} else if (EXISTS(common->skc_v6_daddr)) {
-#pragma clang loop unroll(full)
-		for (int i = 0; i < 16; i++)
-			key.address[i] = common->skc_v6_daddr.in6_u.u6_addr8[i];
-	}
+	struct brutal_prefix key = {.length = 8 * sizeof(key.to)};
+	destination_of(tp, &key.to);
 	u32 *id = bpf_map_lookup_elem(&prefixes, &key);
 	return id ? *id : 0;
 }

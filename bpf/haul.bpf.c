@@ -15,6 +15,8 @@
 //     the same queue come to the same rate: V. Arun and H. Balakrishnan, "Copa",
 //     NSDI 2018, whose mode for paths with buffer-filling rivals also is the
 //     example of ours.
+//   - connections to one destination share what they know: M. Welzl et al., "TCP
+//     Control Block Interdependence", RFC 9040.
 //   - beside such a rival, CUBIC's window: RFC 9438.
 //   - leaving start-up when the delay rises: HyStart++, RFC 9406.
 
@@ -31,6 +33,35 @@ struct {
 	MAP_TYPE(key, int);
 	MAP_TYPE(value, struct haul);
 } flows SEC(".maps");
+
+// What connections to one destination share. A mark or a device may lead them over
+// another path.
+struct path_key {
+	struct destination to;
+	u32 mark;
+	s32 device;
+};
+
+struct {
+	MAP_INT(type, BPF_MAP_TYPE_LRU_HASH);
+	MAP_INT(max_entries, 4096);
+	MAP_TYPE(key, struct path_key);
+	MAP_TYPE(value, struct haul_path);
+} paths SEC(".maps");
+
+static ALWAYS_INLINE struct haul_path *path_of(struct tcp_sock *tp)
+{
+	struct path_key key;
+	destination_of(tp, &key.to);
+	key.mark = sk_of(tp)->sk_mark;
+	key.device = sk_of(tp)->__sk_common.skc_bound_dev_if;
+	struct haul_path *p = bpf_map_lookup_elem(&paths, &key);
+	if (p)
+		return p;
+	struct haul_path none = {};
+	bpf_map_update_elem(&paths, &key, &none, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&paths, &key);
+}
 
 // chrono_type while the receiver's window or the send buffer holds us back.
 enum {
@@ -108,7 +139,7 @@ static ALWAYS_INLINE void control(struct tcp_sock *tp, const struct rate_sample 
 	if (rtt_us > 0)
 		a.rtt_us = rtt_us;
 	a.limited |= rs->is_app_limited;
-	haul_update(h, &a);
+	haul_update(h, &a, path_of(tp));
 	apply(tp, h);
 }
 

@@ -45,13 +45,17 @@
 // A raise.
 #define HAUL_RAISE_WINDOW 16u	// segments that a raise should begin with
 #define HAUL_RAISE_PACKETS 192u // that prove more than a doubling does
+#define HAUL_RAISE_ROUNDS 16u	// at most
 #define HAUL_RAISE_POOL 16384u	// packets that the loss before it is pooled over
+#define HAUL_RAISE_ALONE_US 4000000u // in which no other connection raises
 #define HAUL_RAISES_MAX 5u	// the interval doubles so often: 32 s
 
 #define HAUL_EPOCH_PACKETS 48u // an epoch is a round trip with at least as many,
 #define HAUL_EPOCH_ROUNDS 8u   // or as many rounds
 
 #define HAUL_PROBE_INTERVAL_US 10000000u
+#define HAUL_PATH_US 20000000u	  // that a path is remembered for
+#define HAUL_SHARE_SLOT 21u	  // bits: 2.1 s, in which all connections say what they get
 #define HAUL_TEST_ROUNDS 10u	  // at least between a test of a queue and the next,
 #define HAUL_TEST_US 2000000u	  // and as long
 #define HAUL_PROBE_SLOT 23u	  // bits: 8.4 s between probes
@@ -72,12 +76,38 @@ enum haul_mode {
 	HAUL_RAISE,   // send twice as much: does the same share get lost?
 };
 
+// haul_floor is the share of packets that the path loses by itself. It is proved in
+// start-up or by a raise.
+struct haul_floor {
+	u32 share_q16;
+	u32 most_q16;  // that it may be, by so few losses
+	u32 lost, got; // of what probes have sent since it was proved
+	u64 looked_us; // when a probe last looked at it
+};
+
+// haul_path is what connections of a host to one destination share: RFC 9040 calls that
+// ensemble sharing.
+struct haul_path {
+	u64 used_us; // when one of them last looked
+	struct haul_floor floor;
+	u32 room_us;
+	u64 room_seen_us;
+	u64 raise_us, test_us; // when one of them last began to
+
+	// How many they are and what they get together, so far in this period and in the
+	// one before.
+	u64 period;
+	u64 sum, sum_before;
+	u32 flows, flows_before;
+};
+
 // haul is the state of a connection.
 struct haul {
 	u64 rate;	   // to send at, what gets lost included
 	u64 bw, bw_before; // the largest delivery of this period, and of the one before
 	u64 full_bw;	   // what growth is held against
 	u64 peak;	   // of what the path carried lately
+	u64 restart_us;	   // when it was last tried again from the start
 	u64 delivery;	   // in the last epoch
 	u64 pace_before;   // in the epoch before
 
@@ -99,12 +129,9 @@ struct haul {
 	u64 min_rtt_start_us;
 	u64 low_us; // when the path was last seen empty
 
-	// Loss: the recent share. The floor is the share that is the path's own; it is
-	// proved in start-up or by a raise, and most is what it may be, by so few losses.
+	// Loss: the recent share.
 	u32 loss_q16;
-	u32 floor_q16, floor_most_q16;
-	u64 floor_us;			  // when a probe last looked at it
-	u32 low_lost, low_got;		  // of what probes have sent since it was proved
+	struct haul_floor floor;
 	u32 probe_lost, probe_got;	  // of the probe under way
 	u32 round_lost, round_got;	  // of the last round of start-up
 	u32 start_lost, start_got;	  // of start-up, while more and more arrived
@@ -119,6 +146,13 @@ struct haul {
 	u64 raise_from, raise_to;	  // delivery before the raise, and after this step
 	u64 raise_us;
 	u8 raises;			  // of late
+	bool raise_holds;		  // it is no longer doubled
+
+	// The connections to the same destination.
+	u64 told;	     // the period in which this one last said what it gets
+	u64 all, mean;	     // what they get together, and each, with this one; 0 if it is alone
+	u32 others;	     // how many there are without this one
+	u64 any_raise_us, any_test_us; // when one of them last began to
 
 	u32 waste_q16; // packets that were sent again in vain, for each delivered
 
@@ -317,7 +351,12 @@ static inline u32 haul_target_us(u32 min_rtt_us, u64 rate, u32 mss, u32 room_us)
 
 static inline u32 haul_queue_target_us(const struct haul *h, const struct haul_ack *a)
 {
-	return haul_target_us(h->min_rtt_us, h->rate, a->mss, h->room_us) + h->noise_us;
+	if (!h->mean)
+		return haul_target_us(h->min_rtt_us, h->rate, a->mss, h->room_us) + h->noise_us;
+	// Whoever gets less than the others wants a longer one.
+	u64 more_q16 = (haul_bound_rate(h->mean) << 16) / haul_max(haul_max(h->bw, h->bw_before), 1);
+	more_q16 = haul_min(haul_max(more_q16, HAUL_ONE / 4), 4 * HAUL_ONE);
+	return (haul_target_us(h->min_rtt_us, h->mean, a->mss, h->room_us) * more_q16 >> 16) + h->noise_us;
 }
 
 // A queue below this is none.
@@ -337,21 +376,21 @@ static inline u32 haul_congested_us(const struct haul *h)
 static inline u64 haul_needed(const struct haul *h, u64 delivery)
 {
 	u32 waste_q16 = h->queue_us > haul_congested_us(h) ? 0 : haul_min(h->waste_q16, HAUL_ONE / 4);
-	return haul_made_up(delivery, h->floor_q16 + waste_q16);
+	return haul_made_up(delivery, h->floor.share_q16 + waste_q16);
 }
 
 // The share of loss that the path's own explains: four standard deviations of
 // the pool above it. A path that loses nothing by itself explains no loss.
 static inline u32 haul_loss_packets(const struct haul *h)
 {
-	return haul_min(haul_max((16u << 16) / (h->floor_q16 + 1), HAUL_LOSS_PACKETS), 16 * HAUL_LOSS_PACKETS);
+	return haul_min(haul_max((16u << 16) / (h->floor.share_q16 + 1), HAUL_LOSS_PACKETS), 16 * HAUL_LOSS_PACKETS);
 }
 
 static inline u32 haul_explained_q16(const struct haul *h)
 {
-	u64 variance_q32 = (u64)h->floor_q16 * (HAUL_ONE - haul_min(h->floor_q16, HAUL_ONE)) / haul_loss_packets(h);
-	u32 unsure = h->floor_most_q16 > h->floor_q16 ? (h->floor_most_q16 - h->floor_q16) / 2 : 0;
-	return h->floor_q16 ? h->floor_q16 + 4 * haul_sqrt(variance_q32) + unsure + h->waste_q16 : 0;
+	u64 variance_q32 = (u64)h->floor.share_q16 * (HAUL_ONE - haul_min(h->floor.share_q16, HAUL_ONE)) / haul_loss_packets(h);
+	u32 unsure = h->floor.most_q16 > h->floor.share_q16 ? (h->floor.most_q16 - h->floor.share_q16) / 2 : 0;
+	return h->floor.share_q16 ? h->floor.share_q16 + 4 * haul_sqrt(variance_q32) + unsure + h->waste_q16 : 0;
 }
 
 static inline void haul_begin_epoch(struct haul *h, const struct haul_ack *a)
@@ -402,7 +441,13 @@ GLOBAL int haul_cubic_cut(struct haul *h, u64 now_us)
 		return 0;
 	u32 w = h->window;
 	h->window_max = w < h->window_max ? (u64)w * 17 / 20 : w; // fast convergence
-	h->window = h->window_cut = haul_max((u64)w * 7 / 10, HAUL_WINDOW_MIN);
+	// 0.7, and up to a seventh more or less by what the others get.
+	u32 kept_q16 = 45876;
+	if (h->mean > h->delivery)
+		kept_q16 += haul_share_q16((h->mean - h->delivery) >> 8, h->delivery >> 8) / 7;
+	else if (h->mean)
+		kept_q16 -= haul_share_q16((h->delivery - h->mean) >> 8, h->mean >> 8) / 7;
+	h->window = h->window_cut = haul_max((u64)w * kept_q16 >> 16, HAUL_WINDOW_MIN);
 	// K = cbrt((W_max - W_cut) / C)
 	u64 drop = h->window_max > h->window_cut ? h->window_max - h->window_cut : 0;
 	h->k_ms = haul_cbrt(drop * 2500000000ull);
@@ -422,9 +467,9 @@ static inline void haul_pool_loss(struct haul *h, s32 lost, u32 delivered, u32 e
 	u64 change = (u64)(lost > 0 ? lost : -lost) << 16;
 	h->loss_q16 = (lost > 0 ? kept + change : kept > change ? kept - change : 0) / pool;
 	// The path's own loss is not more than all loss, as far as so few packets tell.
-	u32 most = h->loss_q16 + h->loss_q16 / 4 + 3 * haul_sqrt(((u64)h->floor_q16 << 16) / pool);
-	if (h->floor_q16 > most && pool >= HAUL_LOSS_PACKETS)
-		h->floor_q16 -= (h->floor_q16 - most) / 4;
+	u32 most = h->loss_q16 + h->loss_q16 / 4 + 3 * haul_sqrt(((u64)h->floor.share_q16 << 16) / pool);
+	if (h->floor.share_q16 > most && pool >= HAUL_LOSS_PACKETS)
+		h->floor.share_q16 -= (h->floor.share_q16 - most) / 4;
 }
 
 // What is lost now was on the way when we began to send less: it is of the same event.
@@ -442,9 +487,62 @@ static inline void haul_shrink_pool(u32 *lost, u32 *got, u32 most)
 	*got = most - *lost;
 }
 
+// What the connections to the same destination know, and what this one gets.
+GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
+{
+	if (!h || !p)
+		return 0;
+	if (!p->used_us || haul_since(now_us, p->used_us) > HAUL_PATH_US) {
+		__builtin_memset(p, 0, sizeof *p);
+		p->room_us = ~0u;
+	}
+	p->used_us = now_us;
+	u64 period = now_us >> HAUL_SHARE_SLOT;
+	if (p->period != period) {
+		bool next = p->period + 1 == period;
+		p->flows_before = next ? p->flows : 0;
+		p->sum_before = next ? p->sum : 0;
+		p->period = period;
+		p->flows = 0;
+		p->sum = 0;
+	}
+	if (h->told != period && !h->limited) {
+		h->told = period;
+		p->flows++;
+		p->sum += h->delivery;
+	}
+	u32 known = haul_max(p->flows, p->flows_before), own = h->told + 1 >= period;
+	h->others = known > own ? known - own : 0;
+	h->all = p->flows_before > 1 ? p->sum_before : 0;
+	h->mean = h->all / haul_max(p->flows_before, 1);
+	h->any_raise_us = p->raise_us;
+	h->any_test_us = p->test_us;
+	if (p->room_seen_us > h->room_seen_us) {
+		h->room_us = p->room_us;
+		h->room_seen_us = p->room_seen_us;
+	}
+	if (h->mode != HAUL_RAISE) // what it tries is not known yet
+		h->floor = p->floor;
+	return 0;
+}
+
+// What this one has learnt, for the others.
+GLOBAL int haul_tell(const struct haul *h, struct haul_path *p)
+{
+	if (!h || !p)
+		return 0;
+	p->raise_us = h->any_raise_us;
+	p->test_us = h->any_test_us;
+	p->room_us = h->room_us;
+	p->room_seen_us = h->room_seen_us;
+	if (h->mode != HAUL_RAISE)
+		p->floor = h->floor;
+	return 0;
+}
+
 static inline void haul_set_floor(struct haul *h, u32 share_q16)
 {
-	h->floor_q16 = share_q16 < HAUL_LOSS_LEAST_Q16 ? 0 : haul_min(share_q16, HAUL_LOSS_MAX_Q16);
+	h->floor.share_q16 = share_q16 < HAUL_LOSS_LEAST_Q16 ? 0 : haul_min(share_q16, HAUL_LOSS_MAX_Q16);
 }
 
 // It was proved that some loss is the path's own: that share, as far as so few
@@ -452,10 +550,10 @@ static inline void haul_set_floor(struct haul *h, u32 share_q16)
 static inline void haul_prove_floor(struct haul *h, const struct haul_ack *a, u32 lost, u32 got)
 {
 	u32 share = haul_share_q16(lost, got);
-	h->floor_most_q16 = haul_min(share + 4 * share / haul_max(haul_sqrt(lost), 1), HAUL_LOSS_MAX_Q16);
+	h->floor.most_q16 = haul_min(share + 4 * share / haul_max(haul_sqrt(lost), 1), HAUL_LOSS_MAX_Q16);
 	haul_set_floor(h, share);
-	h->low_lost = h->low_got = 0;
-	h->floor_us = a->now_us;
+	h->floor.lost = h->floor.got = 0;
+	h->floor.looked_us = a->now_us;
 }
 
 // Of packets that were sent at less than arrives some were lost. Where that is less
@@ -463,30 +561,36 @@ static inline void haul_prove_floor(struct haul *h, const struct haul_ack *a, u3
 static inline void haul_see_floor(struct haul *h, const struct haul_ack *a, u32 lost, u32 got)
 {
 	// It is of now; and others can only have added to what was lost before.
-	u32 before = haul_share_q16(h->low_lost, h->low_got), usual = ((u64)(lost + got) * before) >> 16;
+	u32 before = haul_share_q16(h->floor.lost, h->floor.got), usual = ((u64)(lost + got) * before) >> 16;
 	if (usual >= HAUL_FLOOR_LOSSES && lost + haul_sqrt(12 * (lost + 1)) < usual)
-		h->low_lost = h->low_got = 0;
-	else if (h->low_lost > HAUL_FLOOR_SURE || !h->floor_q16)
-		haul_shrink_pool(&h->low_lost, &h->low_got, (h->low_lost + h->low_got) / 8 * 7);
-	h->low_lost += lost;
-	h->low_got += got;
-	haul_shrink_pool(&h->low_lost, &h->low_got, HAUL_FLOOR_POOL);
-	u32 expected = ((u64)(h->low_lost + h->low_got) * h->floor_q16) >> 16;
-	if (!h->floor_q16)
+		h->floor.lost = h->floor.got = 0;
+	else if (h->floor.lost > HAUL_FLOOR_SURE || !h->floor.share_q16)
+		haul_shrink_pool(&h->floor.lost, &h->floor.got, (h->floor.lost + h->floor.got) / 8 * 7);
+	h->floor.lost += lost;
+	h->floor.got += got;
+	haul_shrink_pool(&h->floor.lost, &h->floor.got, HAUL_FLOOR_POOL);
+	u32 expected = ((u64)(h->floor.lost + h->floor.got) * h->floor.share_q16) >> 16;
+	if (!h->floor.share_q16)
 		; // it is for a raise to tell
-	else if (h->low_lost >= HAUL_FLOOR_SURE)
-		haul_set_floor(h, haul_min(haul_share_q16(h->low_lost, h->low_got), h->floor_most_q16));
-	else if (expected >= HAUL_FLOOR_LOSSES - 1 && !h->low_lost)
-		h->floor_q16 = 0;
-	else if (expected >= HAUL_FLOOR_LOSSES && h->low_lost + haul_sqrt(12 * (h->low_lost + 1)) < expected)
-		haul_set_floor(h, haul_share_q16(h->low_lost, h->low_got));
-	h->floor_us = a->now_us;
+	else if (h->floor.lost >= HAUL_FLOOR_SURE)
+		haul_set_floor(h, haul_min(haul_share_q16(h->floor.lost, h->floor.got), h->floor.most_q16));
+	else if (expected >= HAUL_FLOOR_LOSSES - 1 && !h->floor.lost)
+		h->floor.share_q16 = 0;
+	else if (expected >= HAUL_FLOOR_LOSSES && h->floor.lost + haul_sqrt(12 * (h->floor.lost + 1)) < expected)
+		haul_set_floor(h, haul_share_q16(h->floor.lost, h->floor.got));
+	h->floor.looked_us = a->now_us;
 }
 
 // How often it was tried lately to send more again.
 static inline u8 haul_raises(const struct haul *h, const struct haul_ack *a)
 {
 	return haul_since(a->now_us, h->raise_us) > 8 * HAUL_PROBE_INTERVAL_US ? 0 : haul_min(h->raises, HAUL_RAISES_MAX);
+}
+
+// Whether probes have told the floor well.
+static inline bool haul_floor_sure(const struct haul *h)
+{
+	return ((u64)(h->floor.got + h->floor.lost) * h->floor.share_q16 >> 16) >= HAUL_FLOOR_SURE;
 }
 
 // Whether a time of the host's clock has passed in the last epoch at which all
@@ -559,7 +663,7 @@ GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
 	haul_cubic_cut(h, a->now_us);
 	if (h->cuts < 2)
 		h->cuts++;
-	h->loss_q16 = h->floor_q16;
+	h->loss_q16 = h->floor.share_q16;
 	return 0;
 }
 
@@ -574,6 +678,13 @@ static inline void haul_test(struct haul *h, const struct haul_ack *a, u64 ref)
 	h->test_us = a->now_us;
 	h->over = 0;
 	haul_enter(h, HAUL_DRAIN);
+}
+
+// The host's other connections to the same destination join in.
+static inline void haul_test_all(struct haul *h, const struct haul_ack *a, u64 ref)
+{
+	haul_test(h, a, ref);
+	h->any_test_us = a->now_us;
 }
 
 static inline void haul_cruise(struct haul *h, const struct haul_ack *a, u64 delivery)
@@ -612,14 +723,15 @@ GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a)
 		h->bw = haul_min(h->bw, 2 * h->delivery);
 	h->bw = haul_max(h->bw, h->delivery);
 	bool lossy = h->got + h->missed >= HAUL_STARTUP_PACKETS &&
-		     haul_share_q16(h->missed, h->got) > h->floor_q16 + h->floor_q16 / 4 + HAUL_ONE / 8;
+		     haul_share_q16(h->missed, h->got) > h->floor.share_q16 + h->floor.share_q16 / 4 + HAUL_ONE / 8;
 	if (h->limited && !lossy)
 		return 0;
 	if (h->bw >= haul_scale(h->full_bw, HAUL_STARTUP_GROWTH_Q16)) {
 		h->full_bw = h->bw;
 		h->flat = 0;
-		// What got lost in the round before, while more and more arrives, is the path's own loss.
-		if (h->queue_us <= haul_empty_us(h, a) && h->round_got >= HAUL_EPOCH_PACKETS) {
+		// What got lost in the round before, while more and more arrives, is the path's own
+		// loss. Beside others it arrives in their place.
+		if (!h->others && h->queue_us <= haul_empty_us(h, a) && h->round_got >= HAUL_EPOCH_PACKETS) {
 			h->start_lost += h->round_lost, h->start_got += h->round_got;
 			if (h->start_lost >= HAUL_FLOOR_LOSSES)
 				haul_prove_floor(h, a, h->start_lost, h->start_got);
@@ -695,7 +807,8 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 		return 0;
 	}
 	// Others are there: what a raise seemed to prove may have been theirs.
-	h->floor_q16 = 0;
+	if (!h->others)
+		h->floor.share_q16 = 0;
 	if (h->from != HAUL_COMPETE) {
 		h->cut_delivery = h->ref;
 		// With the rate before the queue grew.
@@ -725,7 +838,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 	// All flows of a host at once, or what the others send hides what ours does;
 	// and where those of others empty the queue now.
 	bool due = busy_us > HAUL_PROBE_INTERVAL_US / 2 ||
-		   (h->floor_q16 && haul_since(a->now_us, h->floor_us) > HAUL_PROBE_INTERVAL_US / 2);
+		   (h->floor.share_q16 && haul_since(a->now_us, h->floor.looked_us) > HAUL_PROBE_INTERVAL_US / 2);
 	if ((due && haul_slot(h, a, HAUL_PROBE_SLOT)) || busy_us > 2 * HAUL_PROBE_INTERVAL_US ||
 	    (busy_us > HAUL_PROBE_INTERVAL_US / 3 * 2 && queue < h->queue_before_us && queue < target / 3 * 2)) {
 		haul_probe(h);
@@ -754,7 +867,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 			h->yielded_us += haul_min(haul_min(h->took_us, HAUL_RTT_MAX_US) * (came - arrives) / came, 1000000);
 		u32 since = haul_since(a->now_us, h->test_us);
 		if (stubborn && since > HAUL_TEST_US && since > HAUL_TEST_ROUNDS * a->srtt_us) {
-			haul_test(h, a, h->over_rate);
+			haul_test_all(h, a, h->over_rate);
 			return 0;
 		}
 		h->rate = haul_scale(base, HAUL_ONE - less);
@@ -792,8 +905,12 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 	}
 	if (h->streak)
 		more = haul_max(more, 2 * base < h->peak ? HAUL_ONE / 4 : HAUL_ONE / 32 << h->streak);
-	if (8 * base < h->peak && h->empty > 1) { // far from what it lately was: begin again, once
-		h->peak = 0;
+	// Far from what it lately was: begin again, and expect half as much the next time.
+	// Losses of late, or others of the host, may be why.
+	u32 far = haul_since(a->now_us, h->cut_us) > HAUL_PROBE_INTERVAL_US / 2 ? 4 : 8;
+	if (far * base < h->peak && !h->others && h->empty > 1 && haul_since(a->now_us, h->restart_us) > HAUL_PROBE_INTERVAL_US) {
+		h->peak /= 2;
+		h->restart_us = a->now_us;
 		h->full_bw = base;
 		h->round_lost = h->round_got = h->start_lost = h->start_got = 0;
 		haul_enter(h, HAUL_STARTUP);
@@ -808,7 +925,10 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 		next = known;
 		h->streak = 0;
 	}
-	h->rate = haul_max(next, haul_min(h->rate, haul_scale(base, 81920)));
+	// What is sent more without a queue has not arrived yet.
+	h->rate = empty ? haul_max(next, haul_min(h->rate, haul_scale(base, 81920))) : next;
+	if (h->mean > base) // up to the others, by at most 1/32
+		h->rate = haul_scale(h->rate, HAUL_ONE + haul_min(((h->mean - base) << 11) / haul_max(base, 1), HAUL_ONE / 32));
 	return 0;
 }
 
@@ -817,6 +937,8 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 static inline bool haul_may_raise(struct haul *h, const struct haul_ack *a)
 {
 	if (h->limited || h->queue_us > haul_empty_us(h, a))
+		return false;
+	if (h->others && haul_since(a->now_us, h->any_raise_us) < HAUL_RAISE_ALONE_US)
 		return false;
 	u8 n = haul_raises(h, a);
 	u32 since = haul_since(a->now_us, h->raise_us);
@@ -843,8 +965,8 @@ static inline bool haul_may_raise(struct haul *h, const struct haul_ack *a)
 	if (n && !soon && since < (1u << 20) << haul_min(n, known ? HAUL_RAISES_MAX / 2 : HAUL_RAISES_MAX))
 		return false;
 	h->raises = n + 1;
-	h->raise_us = a->now_us;
-	h->floor_before_q16 = h->floor_q16;
+	h->raise_us = h->any_raise_us = a->now_us;
+	h->floor_before_q16 = h->floor.share_q16;
 	h->raise_most_q16 = most;
 	if (share > most) {
 		haul_set_floor(h, share);
@@ -858,7 +980,7 @@ static inline void haul_raise_more(struct haul *h, const struct haul_ack *a)
 {
 	h->ref = haul_max(h->delivery, a->mss);
 	u64 next = 2 * h->ref;
-	if (h->floor_q16 <= h->floor_before_q16) // it is known, and no test
+	if (h->floor.share_q16 <= h->floor_before_q16) // it is known, and no test
 		next = haul_min(next, haul_max(h->cut_delivery, h->ref + h->ref / 4));
 	h->raise_to = next;
 	h->rate = haul_needed(h, next);
@@ -870,6 +992,7 @@ static inline void haul_raise(struct haul *h, const struct haul_ack *a)
 {
 	h->raise_lost = h->raise_got = 0;
 	h->raise_from = h->delivery;
+	h->raise_holds = false;
 	haul_enter(h, HAUL_RAISE);
 	haul_raise_more(h, a);
 }
@@ -883,6 +1006,10 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 	h->step_lost += h->missed, h->step_got += h->got;
 	if (h->phase++ == 0) // what was sent at the higher rate is on the way
 		return 0;
+	if (h->raise_holds && h->phase <= 2) { // so is what was too much
+		h->step_lost = h->step_got = 0;
+		return 0;
+	}
 	u32 lost = h->raise_lost + h->step_lost, got = h->raise_got + h->step_got;
 	u32 most = (u64)(lost + got) * h->raise_most_q16 >> 16;
 	bool lossy = lost > most + 2 * haul_sqrt(most) + 1;
@@ -890,9 +1017,14 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 	bool many = (lossy ? h->raise_lost + h->raise_got : lost + got) >= HAUL_RAISE_PACKETS;
 	// Few packets prove it by more doublings, if no queue does.
 	u64 enough = h->cut_delivery / 8 * 7, proof = (!many && (lossy || !queued) ? 3 : 1) * h->raise_from / 4 * 7;
+	if (h->others) // all together are to send twice as much
+		proof = haul_max(proof, h->all / 8 * 7);
 	if (!lossy) {
 		h->raise_lost = lost, h->raise_got = got;
-		if (grown && !queued && h->delivery < haul_max(enough, proof)) {
+		h->step_lost = h->step_got = 0;
+		if (h->raise_holds && !many && !queued && h->phase < HAUL_RAISE_ROUNDS)
+			return 0;
+		if (!h->raise_holds && grown && !queued && h->delivery < haul_max(enough, proof)) {
 			haul_raise_more(h, a);
 			return 0;
 		}
@@ -901,9 +1033,19 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 		if (grown || queued)
 			h->ref = h->delivery;
 	}
-	bool known = h->floor_q16 <= h->floor_before_q16;
+	// What was sent last was too much: send what was before for longer, if that is
+	// nearly what was carried before the losses and not more than is now.
+	u64 hold = haul_max(h->raise_from / 4 * 7, h->cut_delivery / 4 * 3);
+	if (lossy && !many && !h->raise_holds && h->ref >= hold && h->ref <= h->delivery) {
+		h->raise_holds = true;
+		h->raise_to = h->ref;
+		h->rate = haul_needed(h, h->ref);
+		h->phase = 0;
+		return 0;
+	}
+	bool known = h->floor.share_q16 <= h->floor_before_q16;
 	// So much is proved by many packets alone.
-	bool few = h->floor_q16 > HAUL_ONE / 4 && h->raise_lost + h->raise_got < HAUL_LOSS_PACKETS / 4;
+	bool few = h->floor.share_q16 > HAUL_ONE / 4 && h->raise_lost + h->raise_got < HAUL_LOSS_PACKETS / 4;
 	if (few || h->ref < (known ? haul_min(enough, h->raise_from + h->raise_from / 4) : proof)) {
 		haul_set_floor(h, h->floor_before_q16);
 		haul_forget_loss(h);
@@ -911,19 +1053,25 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 		h->cut_marked = a->marked;
 		haul_enter(h, HAUL_COMPETE);
 		haul_cubic_cut(h, a->now_us);
-		h->loss_q16 = h->floor_q16;
+		h->loss_q16 = h->floor.share_q16;
 		return 0;
 	}
 	if (known && h->raise_lost >= HAUL_FLOOR_SURE)
 		haul_prove_floor(h, a, h->raise_lost, h->raise_got);
 	else if (!known)
 		haul_prove_floor(h, a, h->early_lost + h->late_lost + h->raise_lost, h->early_got + h->late_got + h->raise_got);
-	h->loss_q16 = h->floor_q16;
+	h->loss_q16 = h->floor.share_q16;
 	haul_cruise(h, a, h->ref);
 	h->peak = haul_max(h->peak, h->cut_delivery);
 	h->streak = lossy ? 0 : 3;
 	haul_probe(h); // was it ours?
 	return 0;
+}
+
+// The rounds in which a probe sends less.
+static inline u32 haul_probe_rounds(const struct haul *h)
+{
+	return haul_floor_sure(h) || !h->floor.share_q16 ? 1 : 2;
 }
 
 GLOBAL int haul_probe_epoch(struct haul *h, const struct haul_ack *a)
@@ -935,21 +1083,20 @@ GLOBAL int haul_probe_epoch(struct haul *h, const struct haul_ack *a)
 		h->cut_us += h->took_us;
 	// What was sent less is on the way; where the floor is not sure, so is what was
 	// sent before and not yet found to be lost.
-	bool sure = !compete && ((u64)(h->low_got + h->low_lost) * h->floor_q16 >> 16) >= HAUL_FLOOR_SURE;
-	if (h->phase++ < (sure || !(h->floor_q16 || compete) ? 1 : 2))
+	if (h->phase++ < (compete ? 2 : haul_probe_rounds(h)))
 		return 0;
 	h->probe_lost += h->missed, h->probe_got += h->got;
 	if (compete && h->probe_got < HAUL_PROBE_PACKETS && h->phase < HAUL_PROBE_ROUNDS)
 		return 0;
-	u32 floor = h->floor_q16;
+	u32 floor = h->floor.share_q16;
 	haul_see_floor(h, a, h->probe_lost, h->probe_got);
 	h->low_us = a->now_us; // if the path was not empty now, it was tried
 	h->cut_lost = a->lost;
 	haul_enter(h, h->from);
 	h->calm = 0;
 	if (!compete && h->queue_us > haul_queue_target_us(h, a) / 2 * 3) // it was no time to tell
-		h->floor_q16 /= 2;
-	if (h->floor_q16 < floor / 4 * 3) { // what was lost was ours
+		h->floor.share_q16 /= 2;
+	if (h->floor.share_q16 < floor / 4 * 3) { // what was lost was ours
 		h->mode = HAUL_CRUISE;
 		haul_congestion(h, a);
 	}
@@ -963,7 +1110,7 @@ GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a)
 	if (h->limited) // CUBIC's window grows only by use: RFC 9438, 5.8
 		h->cut_us += h->took_us;
 	if (haul_may_raise(h, a)) {
-		bool known = h->floor_q16 <= h->floor_before_q16;
+		bool known = h->floor.share_q16 <= h->floor_before_q16;
 		if (known && h->delivery > h->cut_delivery / 8 * 7)
 			haul_cruise(h, a, h->delivery); // nothing has happened
 		else
@@ -981,12 +1128,12 @@ GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a)
 		     since > HAUL_TEST_ROUNDS * h->min_rtt_us;
 	if (h->queue_high_us > empty) {
 		if (slot || first)
-			haul_test(h, a, h->delivery);
+			haul_test_all(h, a, h->delivery);
 		return 0;
 	}
 	if (slot) {
 		h->rival = false;
-		if (h->floor_q16 && haul_slot(h, a, HAUL_PROBE_SLOT)) {
+		if (h->floor.share_q16 && haul_slot(h, a, HAUL_PROBE_SLOT)) {
 			h->test_us = a->now_us;
 			haul_probe(h);
 			return 0;
@@ -1052,7 +1199,9 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	h->queue_before_us = h->queue_us;
 	// More than was sent comes only out of a queue, or over a path that has just
 	// become shorter: the path does not carry it.
-	h->delivery = haul_min(haul_rate_of(delivered, a->mss, us), haul_max(h->pace, h->pace_before));
+	h->delivery = haul_rate_of(delivered, a->mss, us);
+	if (h->mode != HAUL_DRAIN)
+		h->delivery = haul_min(h->delivery, haul_max(h->pace, h->pace_before));
 	h->pace_before = h->pace;
 	if (!haul_just_cut(h, a))
 		haul_pool_loss(h, net, delivered, a->delivered);
@@ -1081,9 +1230,18 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	h->vain = lost > delivered + delivered / 2 ? h->vain + 1 : 0;
 	if (h->vain >= 2 && h->mode != HAUL_STARTUP) {
 		h->vain = 0;
+		if (h->mode == HAUL_RAISE) // and it has proved nothing
+			h->floor.share_q16 = h->floor_before_q16;
 		haul_cruise(h, a, h->delivery);
 		h->rate = h->delivery;
-		h->loss_q16 = h->floor_q16;
+		h->loss_q16 = h->floor.share_q16;
+		haul_begin_epoch(h, a);
+		return 0;
+	}
+	// While another tests, what we send would be its rival.
+	if (h->others && h->any_test_us > h->test_us && haul_since(a->now_us, h->any_test_us) < 2 * a->srtt_us &&
+	    (h->mode == HAUL_CRUISE || h->mode == HAUL_COMPETE)) {
+		haul_test(h, a, h->delivery);
 		haul_begin_epoch(h, a);
 		return 0;
 	}
@@ -1197,7 +1355,7 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 		gain = HAUL_DRAIN_GAIN_Q16;
 	else if (h->mode == HAUL_RESTORE)
 		rate = haul_scale(haul_needed(h, h->ref), 64225), rtt = h->drain_low_us; // 0.98
-	else if (h->mode == HAUL_PROBE && h->phase < 2)
+	else if (h->mode == HAUL_PROBE && h->phase < haul_probe_rounds(h))
 		rate = haul_min(rate, haul_max(h->bw, h->bw_before)), gain = haul_probe_gain_q16(h);
 	else
 		gain += HAUL_ONE / 8 * h->late;
@@ -1226,7 +1384,7 @@ static inline void haul_init(struct haul *h, const struct haul_ack *a, u32 cwnd)
 	h->min_rtt_us = a->srtt_us;
 	h->cwnd = cwnd;
 	h->quarter_low_us = h->recent_low_us = ~0u;
-	h->quarter_start_us = h->last_ack_us = h->low_us = h->floor_us = h->min_rtt_start_us = h->test_us = a->now_us;
+	h->quarter_start_us = h->last_ack_us = h->low_us = h->floor.looked_us = h->min_rtt_start_us = h->test_us = a->now_us;
 	h->room_us = ~0u;
 	h->cut_lost = a->lost;
 	h->cut_marked = a->marked;
@@ -1261,9 +1419,9 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 		// While a window holds us back less arrives, and losses of before come to light.
 		// A queue as long as the one that overflowed before does so again.
 		u32 queue = haul_max(h->queue_high_us, haul_queue_us(h, h->rtt_high_us));
-		bool full = h->floor_q16 < HAUL_LOSS_SMALL_Q16 && h->low_lost < HAUL_FLOOR_SURE &&
+		bool full = h->floor.share_q16 < HAUL_LOSS_SMALL_Q16 && h->floor.lost < HAUL_FLOOR_SURE &&
 			    h->cut_queue_us > haul_congested_us(h) && queue >= h->cut_queue_us / 4 * 3;
-		if (h->floor_q16 && !full && (share <= haul_explained_q16(h) || h->limited || h->held_back))
+		if (h->floor.share_q16 && !full && (share <= haul_explained_q16(h) || h->limited || h->held_back))
 			return;
 		if (h->mode == HAUL_PROBE)
 			return;
@@ -1271,7 +1429,8 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 	haul_congestion(h, a);
 }
 
-static inline void haul_update(struct haul *h, const struct haul_ack *a)
+// An acknowledgement; path may be null, for a connection that shares with none.
+static inline void haul_update(struct haul *h, const struct haul_ack *a, struct haul_path *path)
 {
 	u32 silent = haul_since(a->now_us, h->last_ack_us);
 	h->last_ack_us = a->now_us;
@@ -1292,8 +1451,8 @@ static inline void haul_update(struct haul *h, const struct haul_ack *a)
 		haul_cruise(h, a, h->ref);
 		haul_begin_epoch(h, a);
 		h->cut_us = a->now_us;
-		h->loss_q16 = h->floor_q16;
-		if (h->floor_q16)
+		h->loss_q16 = h->floor.share_q16;
+		if (h->floor.share_q16)
 			haul_probe(h);
 	}
 	// At most half as large again in a round trip: RFC 9438, section 4.2.
@@ -1310,8 +1469,13 @@ static inline void haul_update(struct haul *h, const struct haul_ack *a)
 		h->rounds++;
 		u32 n = haul_counted(a->delivered, h->epoch_delivered);
 		u32 rounds = h->mode == HAUL_CRUISE ? HAUL_EPOCH_ROUNDS : h->mode == HAUL_COMPETE ? 2 : 1;
-		if ((n >= HAUL_EPOCH_PACKETS && h->mode != HAUL_PROBE) || h->rounds >= rounds)
+		if ((n >= HAUL_EPOCH_PACKETS && h->mode != HAUL_PROBE) || h->rounds >= rounds) {
+			haul_learn(h, path, a->now_us);
+			bool raised = h->mode == HAUL_RAISE;
 			haul_end_epoch(h, a);
+			if (!raised || h->mode != HAUL_COMPETE) // else it has proved nothing
+				haul_tell(h, path);
+		}
 	}
 	haul_apply(h, a);
 }

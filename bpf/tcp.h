@@ -29,6 +29,7 @@ typedef struct {
 
 struct sock_common {
 	possible_net_t skc_net;
+	s32 skc_bound_dev_if;
 	u32 skc_daddr; // network byte order
 	u16 skc_family;
 	struct in6_addr skc_v6_daddr;
@@ -39,6 +40,7 @@ struct sock {
 	u64 sk_pacing_rate;     // bytes of payload per second
 	u64 sk_max_pacing_rate; // SO_MAX_PACING_RATE, ~0 if unset
 	u32 sk_pacing_status;
+	u32 sk_mark;
 	s32 sk_sndbuf;
 };
 
@@ -182,6 +184,31 @@ static ALWAYS_INLINE struct tcp_sock *tcp_arg(const u64 *ctx)
 static ALWAYS_INLINE struct sock *sk_of(struct tcp_sock *tp)
 {
 	return &tp->inet_conn.icsk_inet.sk;
+}
+
+// Where a connection goes to. IPv4 addresses are those mapped into IPv6.
+struct destination {
+	u32 netns[2]; // its cookie, upper half first
+	u8 address[16];
+};
+
+static ALWAYS_INLINE void destination_of(struct tcp_sock *tp, struct destination *d)
+{
+	struct sock_common *common = &sk_of(tp)->__sk_common;
+	u64 cookie = common->skc_net.net->net_cookie;
+
+	__builtin_memset(d, 0, sizeof(*d));
+	d->netns[0] = cookie >> 32;
+	d->netns[1] = cookie;
+	if (common->skc_family == AF_INET) {
+		u32 address = common->skc_daddr;
+		d->address[10] = d->address[11] = 0xff;
+		__builtin_memcpy(d->address + 12, &address, 4);
+	} else if (EXISTS(common->skc_v6_daddr)) {
+#pragma clang loop unroll(full)
+		for (int i = 0; i < 16; i++)
+			d->address[i] = common->skc_v6_daddr.in6_u.u6_addr8[i];
+	}
 }
 
 // The algorithm's own state of a connection, zero before init: TCP_CA_PRIV

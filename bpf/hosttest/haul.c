@@ -54,6 +54,7 @@ static void arithmetic(void)
 static void nonsense(void)
 {
 	struct haul h;
+	struct haul_path path = {};
 	struct haul_ack a = {.srtt_us = 100000, .mss = 1448, .clamp = ~0u};
 	haul_init(&h, &a, 10);
 	for (int i = 0; i < 500000; i++) {
@@ -75,11 +76,41 @@ static void nonsense(void)
 			.limited = any() % 8 == 0,
 			.timeout = any() % 8 == 0,
 		};
-		haul_update(&h, &a);
+		haul_update(&h, &a, i % 2 ? &path : 0);
 		CHECK(h.pace <= HAUL_RATE_MAX && h.pace > 0, "pace %llu", h.pace);
 		CHECK(h.cwnd >= 1 && h.cwnd <= WINDOW_MAX && h.cwnd <= a.clamp, "window %u", h.cwnd);
-		CHECK(h.mode <= HAUL_RAISE && h.floor_q16 <= HAUL_LOSS_MAX_Q16, "mode %u, floor %u", h.mode, h.floor_q16);
+		CHECK(h.mode <= HAUL_RAISE && h.floor.share_q16 <= HAUL_LOSS_MAX_Q16, "mode %u, floor %u", h.mode, h.floor.share_q16);
 	}
+}
+
+// What connections to one destination tell each other.
+static void shared(void)
+{
+	struct haul_path path = {};
+	struct haul a = {.delivery = 30000000, .room_us = ~0u, .mode = HAUL_CRUISE}, b = a;
+	b.delivery = 10000000;
+	u64 now_us = 100000000, period_us = 1u << HAUL_SHARE_SLOT;
+	haul_learn(&a, &path, now_us);
+	CHECK(a.others == 0 && a.mean == 0 && a.room_us == ~0u, "alone: %u others, %llu B/s each", a.others, a.mean);
+	for (int i = 0; i < 2; i++, now_us += period_us) {
+		haul_learn(&a, &path, now_us);
+		haul_learn(&b, &path, now_us + 1);
+	}
+	haul_learn(&a, &path, now_us);
+	CHECK(a.others == 1 && a.mean == 20000000 && a.all == 40000000, "%u others, %llu B/s each, %llu together", a.others, a.mean, a.all);
+
+	a.floor.share_q16 = 1000;
+	haul_tell(&a, &path);
+	b.mode = HAUL_RAISE, b.floor.share_q16 = 5000;
+	haul_learn(&b, &path, now_us);
+	haul_tell(&b, &path);
+	CHECK(b.floor.share_q16 == 5000 && path.floor.share_q16 == 1000, "while a raise tries %u, %u is known", b.floor.share_q16, path.floor.share_q16);
+	b.mode = HAUL_COMPETE;
+	haul_learn(&b, &path, now_us);
+	CHECK(b.floor.share_q16 == 1000, "one knows %u, the other %u", a.floor.share_q16, b.floor.share_q16);
+
+	haul_learn(&b, &path, now_us + HAUL_PATH_US + 1);
+	CHECK(b.floor.share_q16 == 0 && b.others == 0, "long after: floor %u, %u others", b.floor.share_q16, b.others);
 }
 
 // scene is a simulated path with flows on it.
@@ -194,16 +225,30 @@ static void among_themselves(void)
 	}
 	CHECK(median(sent) <= 1.1 && median(fair) >= 0.9, "four flows, a short buffer: %.3f sent for each delivered, Jain's index %.3f", median(sent), median(fair));
 
-	// Twenty, one after the other.
+	// Fifty, one after the other.
 	for (int i = 0; i < RUNS; i++) {
-		scene(100, 63, 0, 0.5);
-		for (int n = 0; n < 20; n++)
+		scene(200, 63, 0, 0.5);
+		for (int n = 0; n < 50; n++)
 			add(&haul_control, n * 0.1);
-		look(45, 90);
-		run(90);
-		fair[i] = jain(0);
+		look(30, 60);
+		run(60);
+		sent[i] = needless(0), fair[i] = jain(0);
 	}
-	CHECK(median(fair) >= 0.9, "twenty flows: Jain's index %.3f", median(fair));
+	CHECK(median(sent) <= 1.1 && median(fair) >= 0.9, "fifty flows: %.3f sent for each delivered, Jain's index %.3f", median(sent), median(fair));
+
+	// A path that loses packets by itself, which one of them finds out for all.
+	for (int i = 0; i < RUNS; i++) {
+		struct path p = scene(100, 63, 0.01, 1);
+		for (int n = 0; n < 6; n++)
+			add(&haul_control, n * 0.5);
+		look(30, 60);
+		run(60);
+		sent[i] = needless(0), fair[i] = jain(0), together[i] = 0;
+		for (int n = 0; n < 6; n++)
+			together[i] += used(0, n, limit(&p));
+	}
+	CHECK(median(fair) >= 0.9 && median(together) >= 0.8 && median(sent) <= 1.1 / 0.99,
+	      "six flows, 1 %% lost: Jain's index %.3f, together %.3f, %.3f sent for each delivered", median(fair), median(together), median(sent));
 }
 
 static void beside_cubic(double rate_mbps, double rtt_ms, double queue_bdp, double codel, int rivals)
@@ -367,6 +412,7 @@ int main(void)
 {
 	arithmetic();
 	nonsense();
+	shared();
 	no_traps();
 	static const double rates[] = {10, 100}, rtts[] = {20, 63, 150, 300};
 	for (int r = 0; r < 2; r++)

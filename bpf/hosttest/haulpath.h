@@ -28,22 +28,34 @@ static struct haul_ack haul_ack_of(struct flow *f, u32 rtt_us)
 	};
 }
 
+struct haul_flow {
+	struct haul haul; // first: whoever looks at a flow's state sees it
+	struct haul_path *path, own_path;
+};
+
 static void haul_begin(struct flow *f)
 {
 	struct haul_ack a = haul_ack_of(f, 0);
-	f->state = calloc(1, sizeof(struct haul));
-	haul_init(f->state, &a, f->cwnd);
-	f->pace = ((struct haul *)f->state)->pace;
+	struct haul_flow *new = f->state = calloc(1, sizeof *new);
+	haul_init(&new->haul, &a, f->cwnd);
+	f->pace = new->haul.pace;
+	// Flows of one host, and one round trip, are to one destination.
+	new->path = &new->own_path;
+	for (int i = 0; i < sim.flows; i++) {
+		struct flow *other = &sim.flow[i];
+		if (other != f && other->state && other->extra_rtt == f->extra_rtt && other->clock_us == f->clock_us)
+			new->path = ((struct haul_flow *)other->state)->path;
+	}
 }
 
 static void haul_acked(struct flow *f, u32 acked, u32 rtt_us)
 {
-	struct haul *h = f->state;
+	struct haul_flow *own = f->state;
 	struct haul_ack a = haul_ack_of(f, rtt_us);
 	(void)acked;
-	haul_update(h, &a);
-	f->pace = h->pace;
-	f->cwnd = h->cwnd;
+	haul_update(&own->haul, &a, own->path);
+	f->pace = own->haul.pace;
+	f->cwnd = own->haul.cwnd;
 }
 
 static const struct control haul_control = {"haul", haul_begin, haul_acked, 0, 0, 4000000};
