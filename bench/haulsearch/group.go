@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
 )
@@ -11,35 +12,62 @@ var (
 	boundGroupGets     = &bound{name: "goodput", says: "goodput of all flows ÷ capacity, second half", atLeast: true, allowed: seldom}
 )
 
-// group is several hauls of one round trip that share a path.
-var group = kind{
-	name:   "group",
-	says:   "2 to 50 hauls of one round trip",
-	bounds: []*bound{boundJain, boundGroupNeedless, boundGroupGets},
-	draw:   drawGroup,
-	holds: func(p path) error {
-		hauls := float64(p.count("haul"))
-		return all(haulFirst(p), checkFlows(p, "haul", 2, 50), checkFlows(p, "cubic", 0, 0), checkFlows(p, "cbr", 0, 0),
-			within("rate", p.rateMbps(), 0.5, 1000), within("rtt", p.rttMs(), 5, 300),
-			within("packets of BDP for a flow", p.bdpPackets()/hauls, 10, math.MaxInt32), checkQueue(p, 0.03, 4, max(4, 2*hauls)),
-			within("loss", p.loss(), 0, 0.02), checkBegins(p, 5), checkTime(p, groupTime(p)))
-	},
-	judge: func(p path, run simulate) ([]figure, error) {
-		half, started := secondHalf(p), window{10, p.timeS()}
-		o, err := run(p, half, started)
-		if err != nil {
-			return nil, err
+// group is several hauls of one round trip that share a path, and of one host.
+var group = kindOfGroup("group", "2 to 50 hauls of one host and round trip", false)
+
+// hosts is the same from as many hosts, which can tell each other nothing.
+var hosts = kindOfGroup("hosts", "2 to 50 hauls of one round trip, each of a host of its own", true)
+
+func kindOfGroup(name, says string, apart bool) kind {
+	return kind{
+		name:   name,
+		says:   says,
+		bounds: []*bound{boundJain, boundGroupNeedless, boundGroupGets},
+		draw: func(r *rand.Rand) path {
+			p := drawGroup(r)
+			for i := range p.flows {
+				if apart {
+					p.flows[i].settings.set("clock", uniform(r, 1, 7200))
+				}
+			}
+			return p
+		},
+		holds: func(p path) error {
+			hauls := float64(p.count("haul"))
+			return all(haulFirst(p), checkFlows(p, "haul", 2, 50), checkFlows(p, "cubic", 0, 0), checkFlows(p, "cbr", 0, 0), checkClocks(p, apart),
+				within("rate", p.rateMbps(), 0.5, 1000), within("rtt", p.rttMs(), 5, 300),
+				within("packets of BDP for a flow", p.bdpPackets()/hauls, 10, math.MaxInt32), checkQueue(p, 0.03, 4, max(4, 2*hauls)),
+				within("loss", p.loss(), 0, 0.02), checkBegins(p, 5), checkTime(p, groupTime(p)))
+		},
+		judge: judgeGroup,
+	}
+}
+
+// checkClocks says whether each flow has a host's clock, or none has.
+func checkClocks(p path, apart bool) error {
+	for _, f := range p.flows {
+		if _, own := f.settings.get("clock"); own != apart {
+			return errors.New("clocks of some hosts, or of no hosts")
 		}
-		var sent, delivered float64
-		for _, f := range o.over[1].flows {
-			sent, delivered = sent+f.sent, delivered+f.delivered
-		}
-		return []figure{
-			{bound: boundJain, value: jain(o.over[0].flows), limit: 0.9, over: half},
-			{bound: boundGroupNeedless, value: needless(sent, delivered, p.loss()), limit: 1.10, over: started},
-			{bound: boundGroupGets, value: shareOf(totalGoodput(o.over[0].flows), o.over[0].capacityBps), limit: 0.8, over: half},
-		}, nil
-	},
+	}
+	return nil
+}
+
+func judgeGroup(p path, run simulate) ([]figure, error) {
+	half, started := secondHalf(p), window{10, p.timeS()}
+	o, err := run(p, half, started)
+	if err != nil {
+		return nil, err
+	}
+	var sent, delivered float64
+	for _, f := range o.over[1].flows {
+		sent, delivered = sent+f.sent, delivered+f.delivered
+	}
+	return []figure{
+		{bound: boundJain, value: jain(o.over[0].flows), limit: 0.9, over: half},
+		{bound: boundGroupNeedless, value: needless(sent, delivered, p.loss()), limit: 1.10, over: started},
+		{bound: boundGroupGets, value: shareOf(totalGoodput(o.over[0].flows), o.over[0].capacityBps), limit: 0.8, over: half},
+	}, nil
 }
 
 func groupTime(p path) float64 { return max(60, 600*p.rttMs()/1e3) }

@@ -56,6 +56,7 @@ func TestDrawCovers(t *testing.T) {
 		"disturbed": {" at=", "until=", "down=1", "policer=", "cbr@", "cubic@", " rate=", " rtt=", " loss="},
 		"cubic":     {"codel=5", "haul@", "cubic@", "cubic cubic cubic cubic"},
 		"group":     {"haul@", " loss="},
+		"hosts":     {"haul:clock=", "haul@", ":clock=", " loss="},
 		"policed":   {"policer=", "bucket=", "haul haul haul haul"},
 	} {
 		k := kinds[slices.IndexFunc(kinds, func(k kind) bool { return k.name == kindName })]
@@ -676,7 +677,7 @@ func TestCommandLine(t *testing.T) {
 		{"--workers -1", "--paths and --workers take 1 or more"},
 		{"--time -1s", "--keep and --time take 0 or more"},
 		{"--time soon", `invalid value "soon" for flag -time: parse error; see --help`},
-		{"--kind alone,queer", `there is no kind "queer": use alone, slow, disturbed, cubic, group, policed`},
+		{"--kind alone,queer", `there is no kind "queer": use alone, slow, disturbed, cubic, group, hosts, policed`},
 		{"--swift", "flag provided but not defined: -swift; see --help"},
 		{"now", `unexpected argument "now"; see --help`},
 	} {
