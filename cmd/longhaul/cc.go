@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"longhaul/internal/cc"
-	"longhaul/internal/config"
 	"longhaul/internal/kernel"
 	"longhaul/internal/route"
+	"longhaul/internal/units"
 )
 
 func newCC(env *env) *cobra.Command {
@@ -202,7 +202,7 @@ func writeUses(w io.Writer, uses []ccPrefix) {
 	for _, use := range uses {
 		fmt.Fprintf(w, "%-40s  %s", use.Prefix, use.Algorithm)
 		if use.RateBps > 0 {
-			fmt.Fprintf(w, ", together at %s", config.Rate(use.RateBps))
+			fmt.Fprintf(w, ", together at %s", units.Rate(use.RateBps))
 		}
 		fmt.Fprintln(w)
 	}

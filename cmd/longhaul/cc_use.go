@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/cc"
-	"longhaul/internal/config"
 	"longhaul/internal/route"
+	"longhaul/internal/units"
 )
 
 // routeTable is this network namespace's main routing table.
@@ -64,7 +64,7 @@ brutal needs to be told a --rate, which all connections to the prefix share.`,
 			}
 			bps := int64(0)
 			if rate != "" {
-				r, err := config.ParseRate(rate)
+				r, err := units.ParseRate(rate)
 				if err != nil {
 					return usageError(&hintError{err, "write it like 200Mbit"})
 				}
@@ -153,7 +153,7 @@ func ccUse(cmd *cobra.Command, env *env, prefixes []netip.Prefix, name string, b
 			is += " already"
 		}
 		if used.RateBps > 0 {
-			is += fmt.Sprintf(", together at %s", config.Rate(used.RateBps))
+			is += fmt.Sprintf(", together at %s", units.Rate(used.RateBps))
 		}
 		fmt.Fprintf(env.stdout, "new connections to %s %s\n", used.Use.Prefix, is)
 	}

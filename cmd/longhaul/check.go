@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/check"
-	"longhaul/internal/config"
+	"longhaul/internal/units"
 )
 
 // exitLossy says that a tunnel is whole and loses segments.
@@ -66,7 +66,7 @@ line, 3 whole, but a leg loses segments.`,
 		}
 		arguments := url.Values{"tunnel": args}
 		if size != "" {
-			bytes, err := config.ParseSize(size)
+			bytes, err := units.ParseSize(size)
 			if err != nil || bytes < check.MinBytes || bytes > check.MaxBytes {
 				return usageError(&hintError{fmt.Errorf("--bytes cannot be %q", size), "choose 4KiB to 256MiB"})
 			}

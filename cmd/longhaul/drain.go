@@ -16,6 +16,7 @@ import (
 
 	"longhaul/internal/config"
 	"longhaul/internal/relay"
+	"longhaul/internal/units"
 )
 
 // drained is what POST /v1/drain and /v1/resume answer.
@@ -61,7 +62,7 @@ longhaul resume puts it back. Draining again does nothing.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		arguments := url.Values{"name": {args[0]}}
 		if wait != "" && wait != forever {
-			d, err := config.ParseDuration(wait)
+			d, err := units.ParseDuration(wait)
 			if err != nil {
 				return usageError(&hintError{err, "write it like --wait=5m, with the equals sign, or --wait alone"})
 			}

@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/config"
 	"longhaul/internal/doctor"
 	"longhaul/internal/monitor/history"
+	"longhaul/internal/units"
 )
 
 // servicesHistory is where the service of the packages keeps its records.
@@ -64,7 +64,7 @@ func parseMinBytes(text string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
-	size, err := config.ParseSize(text)
+	size, err := units.ParseSize(text)
 	if err != nil {
 		return 0, usageError(&hintError{fmt.Errorf("--min-bytes cannot be %q", text), "write it like 500kB, 10MB or 1GiB"})
 	}

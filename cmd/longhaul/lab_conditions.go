@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/config"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
+	"longhaul/internal/units"
 )
 
 // defaultPoliceBurst is a policer's burst, in bytes, where none is given.
@@ -26,7 +26,7 @@ func conditionFlags(flags *pflag.FlagSet, c *lab.Conditions) {
 	}
 	add("rtt", "round-trip time of the WAN", c.RTT.String(), durationInto(&c.RTT))
 	add("jitter", "each packet's delay varies by ± this", c.Jitter.String(), durationInto(&c.Jitter))
-	add("rate", "rate each way, 0 for no bound", config.Rate(c.RateBps).String(), rateInto(&c.RateBps))
+	add("rate", "rate each way, 0 for no bound", units.Rate(c.RateBps).String(), rateInto(&c.RateBps))
 	add("loss", "share lost from site A to B, like 10% or 0.1", "0", shareInto(&c.Loss.Probability))
 	add("loss-back", "share lost from site B to A", "0", shareInto(&c.LossBA.Probability))
 	add("loss-place", "lost before or after bottleneck", "before", lossPlaceInto(&c.LossPlace))
@@ -40,7 +40,7 @@ func conditionFlags(flags *pflag.FlagSet, c *lab.Conditions) {
 			c.QueueBDP, c.QueueBytes = products, 0
 			return nil
 		}
-		size, err := config.ParseSize(s)
+		size, err := units.ParseSize(s)
 		if err != nil || size < 1 {
 			return fmt.Errorf("%q is no queue size: write it like 1bdp or 256KiB", s)
 		}
@@ -57,7 +57,7 @@ func conditionFlags(flags *pflag.FlagSet, c *lab.Conditions) {
 			c.Policer = link.Policer{}
 			return nil
 		}
-		rate, err := config.ParseRate(s)
+		rate, err := units.ParseRate(s)
 		if err != nil {
 			return fmt.Errorf("%w: write it like 50Mbit", err)
 		}
@@ -68,7 +68,7 @@ func conditionFlags(flags *pflag.FlagSet, c *lab.Conditions) {
 		return nil
 	})
 	add("police-burst", "what the policer admits after a pause", "64KiB", func(s string) error {
-		size, err := config.ParseSize(s)
+		size, err := units.ParseSize(s)
 		if err != nil || size < 1 {
 			return fmt.Errorf("%q is no burst: write it like 64KiB", s)
 		}
@@ -134,7 +134,7 @@ func (f *conditionFlag) Set(s string) error {
 
 func durationInto(d *time.Duration) func(string) error {
 	return func(s string) error {
-		value, err := config.ParseDuration(s)
+		value, err := units.ParseDuration(s)
 		if err != nil {
 			return fmt.Errorf("%w: write it like 63ms", err)
 		}
@@ -165,7 +165,7 @@ func rateInto(rateBps *int64) func(string) error {
 			*rateBps = 0
 			return nil
 		}
-		rate, err := config.ParseRate(s)
+		rate, err := units.ParseRate(s)
 		if err != nil {
 			return fmt.Errorf("%w: write it like 1Gbit or 100Mbit", err)
 		}

@@ -18,9 +18,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/config"
 	"longhaul/internal/lab/congestion"
 	"longhaul/internal/plot"
+	"longhaul/internal/units"
 )
 
 // lossyLFN is the experiment on congestion control over lossy long fat paths.
@@ -108,7 +108,7 @@ named is as in docs/lab.md.`,
 
 func (o *lossyOptions) flags(flags *pflag.FlagSet) {
 	o.rates.parse = func(s string) (int64, error) {
-		rate, err := config.ParseRate(s)
+		rate, err := units.ParseRate(s)
 		if err != nil {
 			return 0, fmt.Errorf("%w: write it like 100Mbit", err)
 		}

@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/config"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
+	"longhaul/internal/units"
 )
 
 func newLabUp(env *env) *cobra.Command {
@@ -240,7 +240,7 @@ func writeLab(w io.Writer, state labState) error {
 		both("packet rate", func(d directionState) string { return fmt.Sprintf("%d/s", d.PacketRate) })
 	}
 	both("loss", func(d directionState) string { return fmt.Sprintf("%g%%", 100*d.LossProbability) })
-	both("queue", func(d directionState) string { return config.Size(d.QueueBytes).String() })
+	both("queue", func(d directionState) string { return units.Size(d.QueueBytes).String() })
 	if ab.CoDelTargetMs+ba.CoDelTargetMs > 0 {
 		both("CoDel", func(d directionState) string { return fmt.Sprintf("%g ms", d.CoDelTargetMs) })
 	}

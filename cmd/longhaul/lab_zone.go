@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/config"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/congestion"
+	"longhaul/internal/units"
 )
 
 // zoneTransfer is the experiment with real name servers.
@@ -98,7 +98,7 @@ after each.`,
 		flags.Var(&conditionFlag{shown: shown, set: set}, name, usage)
 	}
 	add("rtt", "round-trip time", c.RTT.String(), durationInto(&c.RTT))
-	add("rate", "bottleneck", config.Rate(c.RateBps).String(), rateInto(&c.RateBps))
+	add("rate", "bottleneck", units.Rate(c.RateBps).String(), rateInto(&c.RateBps))
 	add("loss", "share lost on the way to the secondary", "10%", shareInto(&c.Loss.Probability))
 	add("loss-back", "share lost on the way to the primary", "0", shareInto(&c.LossBA.Probability))
 	add("loss-place", "lost before or after the bottleneck", "before", lossPlaceInto(&c.LossPlace))

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/config"
 	"longhaul/internal/measure"
+	"longhaul/internal/units"
 )
 
 // measureFlags are what the client was asked to do.
@@ -103,7 +103,7 @@ func readSize(text, flag string, into *int64) error {
 	if text == "" {
 		return nil
 	}
-	n, err := config.ParseSize(text)
+	n, err := units.ParseSize(text)
 	if err != nil {
 		return &hintError{fmt.Errorf("--%s: %w", flag, err), "write it like 1GiB"}
 	}
@@ -119,17 +119,17 @@ func (f *measureFlags) complete(cmd *cobra.Command) error {
 		return err
 	}
 	f.options.WindowBytes, f.options.WriteBytes = int(window), int(write)
-	rate := func(text, flag string, into *config.Rate) error {
+	rate := func(text, flag string, into *units.Rate) error {
 		if text == "" {
 			return nil
 		}
 		var err error
-		if *into, err = config.ParseRate(text); err != nil {
+		if *into, err = units.ParseRate(text); err != nil {
 			return &hintError{fmt.Errorf("--%s: %w", flag, err), "write it like 200Mbit"}
 		}
 		return nil
 	}
-	var pacing, link config.Rate
+	var pacing, link units.Rate
 	if err := errors.Join(rate(f.pacing, "pacing-rate", &pacing), rate(f.rate, "rate", &link)); err != nil {
 		return err
 	}

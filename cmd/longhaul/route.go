@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/cc"
-	"longhaul/internal/config"
 	"longhaul/internal/route"
+	"longhaul/internal/units"
 )
 
 func newRoute(env *env) *cobra.Command {
@@ -129,7 +129,7 @@ func (s *routeSet) change(cmd *cobra.Command, to string) (route.Change, error) {
 		case route.InitRwnd:
 			v.Number = s.initrwnd
 		case route.Window:
-			size, err := config.ParseSize(s.window)
+			size, err := units.ParseSize(s.window)
 			if err != nil || size > math.MaxUint32 {
 				return c, &hintError{fmt.Errorf("--window %s is no size", s.window), "write it like 256KiB"}
 			}

@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
+	"longhaul/internal/units"
 	"longhaul/packaging"
 )
 
@@ -57,8 +58,8 @@ func (g grant) dropIn(program string) ([]byte, error) {
 // hostLimits are what a relay without privilege may have.
 type hostLimits struct {
 	lowestPort       int
-	sendBuffer       config.Size
-	receiveBuffer    config.Size
+	sendBuffer       units.Size
+	receiveBuffer    units.Size
 	congestionChoice []string // free to choose
 }
 
@@ -82,8 +83,8 @@ func readLimits() hostLimits {
 		return n
 	}
 	l.lowestPort = number("ipv4/ip_unprivileged_port_start", l.lowestPort)
-	l.sendBuffer = config.Size(number("core/wmem_max", int(l.sendBuffer)))
-	l.receiveBuffer = config.Size(number("core/rmem_max", int(l.receiveBuffer)))
+	l.sendBuffer = units.Size(number("core/wmem_max", int(l.sendBuffer)))
+	l.receiveBuffer = units.Size(number("core/rmem_max", int(l.receiveBuffer)))
 	if allowed, err := cc.Allowed(); err == nil {
 		l.congestionChoice = allowed
 	}

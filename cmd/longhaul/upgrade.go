@@ -15,6 +15,7 @@ import (
 
 	"longhaul/internal/config"
 	"longhaul/internal/handover"
+	"longhaul/internal/units"
 )
 
 func newUpgrade(env *env) *cobra.Command {
@@ -58,7 +59,7 @@ exits with 1 and the new one's last words.`,
 			arguments.Set("binary", absolute)
 		}
 		if within != "" && within != config.Off {
-			d, err := config.ParseDuration(within)
+			d, err := units.ParseDuration(within)
 			if err != nil {
 				return usageError(&hintError{fmt.Errorf("--within: %w", err), "write it like 1h, or off"})
 			}

@@ -3,6 +3,8 @@ package config
 import (
 	"path/filepath"
 	"time"
+
+	"longhaul/internal/units"
 )
 
 // Check says how a tunnel takes part in integrity checks.
@@ -11,7 +13,7 @@ type Check struct {
 	KeyFile  string // empty: nobody may ask this relay, and it asks no other
 	Next     CheckNext
 	Interval time.Duration // 0: only when somebody asks for one
-	Bytes    Size          // that are exchanged each way
+	Bytes    units.Size    // that are exchanged each way
 }
 
 // CheckNext says what a tunnel leads to.

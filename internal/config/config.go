@@ -9,6 +9,8 @@ package config
 import (
 	"net/netip"
 	"time"
+
+	"longhaul/internal/units"
 )
 
 // Config is a whole, valid configuration.
@@ -37,7 +39,7 @@ type Config struct {
 	ResetDrainTimeout time.Duration
 
 	// MemoryLimit bounds what the flows' sockets and pipes hold; 0 means no bound.
-	MemoryLimit Size
+	MemoryLimit units.Size
 
 	// Limits say from where on new flows are refused.
 	Limits Limits
@@ -192,10 +194,10 @@ const (
 // means that longhaul chooses.
 type Leg struct {
 	CongestionControl string
-	Rate              Rate // what the path carries
-	PacingRate        Rate // cap of the sending rate
-	SendBuffer        Size
-	ReceiveBuffer     Size
+	Rate              units.Rate // what the path carries
+	PacingRate        units.Rate // cap of the sending rate
+	SendBuffer        units.Size
+	ReceiveBuffer     units.Size
 	MSS               int // bytes
 	MTUProbing        bool
 	Keepalive         Keepalive

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"longhaul/internal/units"
 )
 
 // decoder gives nodes their types and collects every mistake on the way.
@@ -187,14 +189,14 @@ func (d *decoder) duration(low, high time.Duration, off *time.Duration) func(*no
 		if off != nil {
 			orOff = ", or off"
 		}
-		v, err := ParseDuration(s)
+		v, err := units.ParseDuration(s)
 		switch {
 		case strings.Trim(s, "0123456789.") == "" && s != "0":
 			d.errorf(n, fmt.Sprintf("write %ss for seconds%s", s, orOff), "%s is %s without a unit", key, s)
 		case err != nil:
 			d.errorf(n, "write it like 500ms, 30s, 5m, 1h30m or 2d"+orOff, "%s cannot be %q", key, s)
 		case v < low || v > high:
-			d.errorf(n, fmt.Sprintf("use %s to %s%s", short(low), short(high), orOff), "%s cannot be %s", key, s)
+			d.errorf(n, fmt.Sprintf("use %s to %s%s", units.FormatDuration(low), units.FormatDuration(high), orOff), "%s cannot be %s", key, s)
 		default:
 			return v, true
 		}
@@ -202,28 +204,13 @@ func (d *decoder) duration(low, high time.Duration, off *time.Duration) func(*no
 	}
 }
 
-// short writes a duration without zero parts.
-func short(v time.Duration) string {
-	if day := 24 * time.Hour; v >= 2*day && v%day == 0 {
-		return fmt.Sprintf("%dd", v/day)
-	}
-	s := v.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
-}
-
-func (d *decoder) size(low, high Size) func(*node, string) (Size, bool) {
-	return func(n *node, key string) (Size, bool) {
+func (d *decoder) size(low, high units.Size) func(*node, string) (units.Size, bool) {
+	return func(n *node, key string) (units.Size, bool) {
 		s, ok := d.text(n, key)
 		if !ok {
 			return 0, false
 		}
-		v, err := ParseSize(s)
+		v, err := units.ParseSize(s)
 		switch {
 		case err != nil:
 			d.errorf(n, "write it like 512KiB, 16MiB or 1048576", "%s cannot be %q", key, s)
@@ -236,15 +223,15 @@ func (d *decoder) size(low, high Size) func(*node, string) (Size, bool) {
 	}
 }
 
-func (d *decoder) rate(low, high Rate) func(*node, string) (Rate, bool) {
-	return func(n *node, key string) (Rate, bool) {
+func (d *decoder) rate(low, high units.Rate) func(*node, string) (units.Rate, bool) {
+	return func(n *node, key string) (units.Rate, bool) {
 		s, ok := d.text(n, key)
 		if !ok {
 			return 0, false
 		}
-		v, err := ParseRate(s)
+		v, err := units.ParseRate(s)
 		switch {
-		case err == ErrByteRate:
+		case err == units.ErrByteRate:
 			d.errorf(n, "write it in bits per second, such as 800Mbit for 100 megabytes", "%s cannot be %q", key, s)
 		case err != nil:
 			d.errorf(n, "write it in bits per second, like 64kbit, 100Mbit or 2.5Gbit", "%s cannot be %q", key, s)

@@ -3,12 +3,14 @@ package config
 import (
 	"path/filepath"
 	"time"
+
+	"longhaul/internal/units"
 )
 
 // History says where the records of ended flows are kept, and how many.
 type History struct {
 	File    string // empty: the default place; [Off]: nowhere
-	MaxSize Size
+	MaxSize units.Size
 	MaxAge  time.Duration // negative: no bound
 }
 

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"longhaul/internal/units"
 )
 
 // Limit is from where on a resource is short: a share of what there is, or an
@@ -55,7 +57,7 @@ func (d *decoder) limits(n *node, l *Limits) {
 	)
 }
 
-func (d *decoder) bytes(low Size) func(*node, string) (int64, bool) {
+func (d *decoder) bytes(low units.Size) func(*node, string) (int64, bool) {
 	return func(n *node, key string) (int64, bool) {
 		v, ok := d.size(low, maxMemory)(n, key)
 		return int64(v), ok

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"longhaul/internal/units"
 )
 
 // Bounds of values. Where the kernel has one it is named.
@@ -22,8 +24,8 @@ const (
 	maxMemory      = 1 << 40
 	minMSS         = 88    // TCP_MAXSEG accepts no less,
 	maxMSS         = 32767 // and no more
-	minRate        = Rate(8_000)
-	maxRate        = Rate(10_000_000_000_000)
+	minRate        = units.Rate(8_000)
+	maxRate        = units.Rate(10_000_000_000_000)
 	maxKeepalive   = 32767 * time.Second // TCP_KEEPIDLE and TCP_KEEPINTVL
 	maxProbes      = 127                 // TCP_KEEPCNT
 	maxUserTimeout = 24 * 24 * time.Hour // TCP_USER_TIMEOUT is an int of milliseconds
@@ -137,7 +139,7 @@ func (d *decoder) relayName(n *node, key string) (string, bool) {
 	return s, ok
 }
 
-func (d *decoder) memoryLimit(n *node, key string) (Size, bool) {
+func (d *decoder) memoryLimit(n *node, key string) (units.Size, bool) {
 	if n.kind == scalar && n.text == Off {
 		return 0, true
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"longhaul/internal/tcpinfo"
+	"longhaul/internal/units"
 )
 
 // Bounds says what bounds every connection on a path, a sentence each, as far as
@@ -21,7 +22,7 @@ func Bounds(path Path, info *tcpinfo.Info) []string {
 		return bounds
 	}
 	if info.Options&tcpinfo.OptWScale == 0 && info.RTT > 0 {
-		say("without window scaling a connection gets %s at most: 65535 bytes per round trip", rate(bps(maxUnscaled, info.RTT)))
+		say("without window scaling a connection gets %s at most: 65535 bytes per round trip", units.FormatRate(bps(maxUnscaled, info.RTT)))
 	}
 	if info.Options&tcpinfo.OptSACK == 0 {
 		say("without selective acknowledgements a connection finds one lost segment per round trip")

@@ -1,6 +1,10 @@
 package doctor
 
-import "fmt"
+import (
+	"fmt"
+
+	"longhaul/internal/units"
+)
 
 // receives says whether data mostly come to this end. Then the clocks and
 // windows of its sending are silent about what limits them.
@@ -16,12 +20,12 @@ func (c *patient) diagnoseReceiver(r Report) Report {
 	switch {
 	case f.RecvQueue > 16*float64(f.MSS) && f.RecvQueue > 0.1*f.Announced:
 		r.Findings = []Finding{{Cause: Application, BoundBps: f.Received, Evidence: []string{
-			fmt.Sprintf("%s that have arrived wait to be read, at most times: the program of this end reads slowly", quantity(f.RecvQueue)),
+			fmt.Sprintf("%s that have arrived wait to be read, at most times: the program of this end reads slowly", units.FormatSize(f.RecvQueue)),
 		}}}
 		r.Remedies = []Remedy{{Place: InProgram, Action: "have the program of this end read faster: larger reads, reading and writing at once, several connections"}}
 	case f.Received > 0.8*window:
 		r.Findings = []Finding{{Cause: ReceiverWindow, BoundBps: window, Evidence: []string{
-			fmt.Sprintf("this end announces a window of %s; per round trip of %s that is %s, and %s come", quantity(f.Announced), milliseconds(f.RTT), rate(window), rate(f.Received)),
+			fmt.Sprintf("this end announces a window of %s; per round trip of %s that is %s, and %s come", units.FormatSize(f.Announced), milliseconds(f.RTT), units.FormatRate(window), units.FormatRate(f.Received)),
 		}}}
 		r.Remedies = c.against(ReceiverWindow)[:1]
 	default:

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+
+	"longhaul/internal/units"
 )
 
 // Place is where a remedy is applied.
@@ -82,7 +84,7 @@ func (c *patient) against(cause Cause) []Remedy {
 	switch cause {
 	case ReceiverWindow:
 		return []Remedy{{
-			Action: fmt.Sprintf("let the receiver's window grow to %s", quantity(float64(window))), Place: Receiver,
+			Action: fmt.Sprintf("let the receiver's window grow to %s", units.FormatSize(float64(window))), Place: Receiver,
 			Command: fmt.Sprintf("sysctl -w net.ipv4.tcp_rmem=\"4096 131072 %d\"", 2*window),
 			Others: []string{
 				fmt.Sprintf("AIX: no -o rfc1323=1 -o tcp_recvspace=%d -o sb_max=%d", window, 4*window),
@@ -97,7 +99,7 @@ func (c *patient) against(cause Cause) []Remedy {
 		}, relays}
 	case SendBuffer:
 		return []Remedy{{
-			Action: "let the send buffer grow: have the program set no SO_SNDBUF, or " + quantity(float64(window)), Place: InProgram,
+			Action: "let the send buffer grow: have the program set no SO_SNDBUF, or " + units.FormatSize(float64(window)), Place: InProgram,
 			Others: []string{
 				fmt.Sprintf("Linux's bound on what grows by itself: sysctl -w net.ipv4.tcp_wmem=\"4096 16384 %d\"", 2*window),
 				fmt.Sprintf("AIX: no -o tcp_sendspace=%d -o sb_max=%d", window, 4*window),

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"longhaul/internal/units"
 )
 
 // rule looks for one cause, and gives nil if the figures do not speak for it.
@@ -46,7 +48,7 @@ func shortFlow(c *patient) *Finding {
 	o := c.o
 	mean := float64(o.TotalBytes) / float64(max(o.Connections, 1))
 	finding := &Finding{Cause: ShortFlow, BoundBps: c.goodput, Evidence: []string{
-		fmt.Sprintf("%d connections in %s moved %s each, and none left slow start", o.Connections, seconds(o.Time), quantity(mean)),
+		fmt.Sprintf("%d connections in %s moved %s each, and none left slow start", o.Connections, seconds(o.Time), units.FormatSize(mean)),
 	}}
 	now := slowStartTime(int64(mean), c.f.MSS, initialWindow, c.f.MinRTT, zeroIfInf(c.capacity))
 	then := slowStartTime(int64(mean), c.f.MSS, largeInitialWindow, c.f.MinRTT, zeroIfInf(c.capacity))
@@ -78,7 +80,7 @@ func pacing(c *patient) *Finding {
 		return nil
 	}
 	return &Finding{Cause: Pacing, BoundBps: c.f.PacedBps, Evidence: []string{
-		fmt.Sprintf("the program holds the socket to %s of data (SO_MAX_PACING_RATE), and it gets %s", rate(c.f.PacedBps), rate(c.goodput)),
+		fmt.Sprintf("the program holds the socket to %s of data (SO_MAX_PACING_RATE), and it gets %s", units.FormatRate(c.f.PacedBps), units.FormatRate(c.goodput)),
 	}}
 }
 
@@ -130,7 +132,7 @@ func slowReader(c *patient) *Finding {
 		return nil
 	}
 	return &Finding{Cause: Application, BoundBps: c.goodput, Evidence: []string{
-		fmt.Sprintf("the receiver's window held the sender back %s of the time, and went between %s and %s: the receiving program reads slowly", percent(f.Rwnd), quantity(f.PeerWindowMin), quantity(f.PeerWindowMax)),
+		fmt.Sprintf("the receiver's window held the sender back %s of the time, and went between %s and %s: the receiving program reads slowly", percent(f.Rwnd), units.FormatSize(f.PeerWindowMin), units.FormatSize(f.PeerWindowMax)),
 	}}
 }
 
@@ -155,7 +157,7 @@ func receiverWindow(c *patient) *Finding {
 		return nil
 	}
 	return &Finding{Cause: ReceiverWindow, BoundBps: c.windowBound(), Evidence: append([]string{
-		fmt.Sprintf("the receiver's window of %s held the sender back %s of the time", quantity(f.PeerWindowMax), percent(f.Rwnd))}, c.windowEvidence()...)}
+		fmt.Sprintf("the receiver's window of %s held the sender back %s of the time", units.FormatSize(f.PeerWindowMax), percent(f.Rwnd))}, c.windowEvidence()...)}
 }
 
 func (c *patient) windowLimited() bool {
@@ -168,7 +170,7 @@ func (c *patient) windowBound() float64 {
 }
 
 func (c *patient) windowEvidence() []string {
-	return []string{fmt.Sprintf("%s per round trip of %s are %s; the connection gets %s", quantity(c.f.PeerWindowMax), milliseconds(c.f.MinRTT), rate(c.windowBound()), rate(c.goodput))}
+	return []string{fmt.Sprintf("%s per round trip of %s are %s; the connection gets %s", units.FormatSize(c.f.PeerWindowMax), milliseconds(c.f.MinRTT), units.FormatRate(c.windowBound()), units.FormatRate(c.goodput))}
 }
 
 // bufferFull says whether all that the send buffer holds is under way, and the
@@ -212,7 +214,7 @@ func segmentSize(c *patient) *Finding {
 	// How goodput goes with the size of segments was tried with half of it.
 	if t := o.SmallSegments; t != nil && o.Capacity != nil && t.GoodputBps > 0 && t.SegmentBytes > 0 && t.SegmentBytes < o.Capacity.SegmentBytes {
 		exponent := math.Log(o.Capacity.GoodputBps/t.GoodputBps) / math.Log(o.Capacity.SegmentBytes/t.SegmentBytes)
-		finding.Evidence = append(finding.Evidence, fmt.Sprintf("segments of %.0f bytes in place of %.0f, in the mean, got %s in place of %s", t.SegmentBytes, o.Capacity.SegmentBytes, rate(t.GoodputBps), rate(o.Capacity.GoodputBps)))
+		finding.Evidence = append(finding.Evidence, fmt.Sprintf("segments of %.0f bytes in place of %.0f, in the mean, got %s in place of %s", t.SegmentBytes, o.Capacity.SegmentBytes, units.FormatRate(t.GoodputBps), units.FormatRate(o.Capacity.GoodputBps)))
 		finding.PredictedBps = c.goodput * math.Pow(larger, min(max(exponent, 0), 1))
 		finding.Next = "the path"
 	}
@@ -254,7 +256,7 @@ func policer(c *patient) *Finding {
 		return nil // it takes more than the one sign
 	}
 	return &Finding{Cause: Policer, BoundBps: c.goodput, PredictedBps: max(0.95*c.capacity, c.goodput), Next: "the policer", Evidence: []string{
-		fmt.Sprintf("%s of the segments are lost at %s, and %s at %s, without a queue: something drops what exceeds a rate", percent(c.lost), rate(c.goodput), percent(t.LossShare), rate(t.GoodputBps)),
+		fmt.Sprintf("%s of the segments are lost at %s, and %s at %s, without a queue: something drops what exceeds a rate", percent(c.lost), units.FormatRate(c.goodput), percent(t.LossShare), units.FormatRate(t.GoodputBps)),
 	}}
 }
 
@@ -279,7 +281,7 @@ func congestion(c *patient) *Finding {
 		return nil
 	}
 	return &Finding{Cause: Congestion, Evidence: []string{
-		fmt.Sprintf("packets wait %s in a queue, at %s of the %s that the path carries: others fill it", milliseconds(f.RTT-f.MinRTT), rate(c.goodput), rate(c.capacity)),
+		fmt.Sprintf("packets wait %s in a queue, at %s of the %s that the path carries: others fill it", milliseconds(f.RTT-f.MinRTT), units.FormatRate(c.goodput), units.FormatRate(c.capacity)),
 	}}
 }
 
@@ -291,7 +293,7 @@ func randomLoss(c *patient) *Finding {
 	}
 	return &Finding{Cause: RandomLoss, BoundBps: max(c.goodput, c.lossBound()), Evidence: []string{
 		fmt.Sprintf("%s of the segments are lost while packets hardly wait (%s at least, %s usually)", percent(c.lost), milliseconds(f.MinRTT), milliseconds(f.RTT)),
-		fmt.Sprintf("%s reaches %s with that, by its model", orDefault(c.o.CongestionControl, "the congestion control"), rate(c.lossBound())),
+		fmt.Sprintf("%s reaches %s with that, by its model", orDefault(c.o.CongestionControl, "the congestion control"), units.FormatRate(c.lossBound())),
 	}}
 }
 
@@ -306,7 +308,7 @@ func healthy(c *patient) *Finding {
 	switch {
 	case c.goodput >= c.capacity/Worthwhile || c.goodput >= ownQueue*c.capacity && f.Queue+f.RTTSpread > 0.25:
 		return &Finding{Cause: Healthy, Evidence: []string{
-			fmt.Sprintf("it gets %s; several connections at once get %s", rate(c.goodput), rate(c.capacity)),
+			fmt.Sprintf("it gets %s; several connections at once get %s", units.FormatRate(c.goodput), units.FormatRate(c.capacity)),
 		}}
 	case math.IsInf(c.capacity, 1) && f.Queue > 0.1 && f.CwndUsed > 0.5:
 		return &Finding{Cause: Healthy, Evidence: []string{
@@ -355,24 +357,4 @@ func percent(share float64) string {
 	default:
 		return fmt.Sprintf("%.2g %%", p)
 	}
-}
-
-func rate(bps float64) string {
-	return scaled(bps, 1000, []string{"b/s", "kb/s", "Mb/s", "Gb/s"})
-}
-
-func quantity(bytes float64) string {
-	return scaled(bytes, 1024, []string{"B", "KiB", "MiB", "GiB"})
-}
-
-func scaled(v, base float64, units []string) string {
-	k := 0
-	for v >= base && k < len(units)-1 {
-		v /= base
-		k++
-	}
-	if v >= 100 || k == 0 {
-		return fmt.Sprintf("%.0f %s", v, units[k])
-	}
-	return fmt.Sprintf("%.3g %s", v, units[k])
 }

@@ -1,13 +1,17 @@
 package doctor
 
-import "fmt"
+import (
+	"fmt"
+
+	"longhaul/internal/units"
+)
 
 // Sentence is the verdict for somebody who knows no TCP.
 func (r Report) Sentence() string {
-	gets := rate(r.GoodputBps)
+	gets := units.FormatRate(r.GoodputBps)
 	could := ""
 	if len(r.Findings) > 0 && r.Findings[0].PredictedBps >= Worthwhile*r.GoodputBps {
-		could = fmt.Sprintf(" It could be about %s.", rate(r.Findings[0].PredictedBps))
+		could = fmt.Sprintf(" It could be about %s.", units.FormatRate(r.Findings[0].PredictedBps))
 	}
 	var text string
 	switch r.Cause {

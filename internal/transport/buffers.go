@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/units"
 )
 
 // Sizes in bandwidth-delay products of the path (PathRateBps times the round
@@ -135,7 +137,7 @@ func (d direction) set(fd int, w way, size int) error {
 		option = d.force
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, size); err != nil {
-		return fmt.Errorf("set the %s of a socket to %s: %w", d.name, formatBytes(size), err)
+		return fmt.Errorf("set the %s of a socket to %s: %w", d.name, units.FormatSize(float64(size)), err)
 	}
 	return nil
 }

@@ -508,7 +508,7 @@ func TestLacks(t *testing.T) {
 		{"congestion control bbr on wan legs (they use cubic)", "modprobe tcp_bbr"},
 		{"a congestion window that outlives an idle second on wan legs, which use cubic", "sysctl -w net.ipv4.tcp_slow_start_after_idle=0"},
 		{"a user timeout of 10s on wan legs that spares a peer which lives but does not read", "run Linux 6.15 or newer and set a user timeout of 15.4s or more"},
-		{"send buffer 45 MiB for 1 Gb/s at 63 ms", "sysctl -w net.ipv4.tcp_wmem='4096 16384 134217728'"},
+		{"send buffer 45.1 MiB for 1 Gb/s at 63 ms", "sysctl -w net.ipv4.tcp_wmem='4096 16384 134217728'"},
 		{"receive buffer 30 MiB for 1 Gb/s at 63 ms", "sysctl -w net.ipv4.tcp_rmem='4096 131072 67108864'"},
 	}
 	if len(got) == len(want) && strings.HasPrefix(got[4].What, "receive") {

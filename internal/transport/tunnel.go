@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/units"
 )
 
 // wanRTT is the round trip of the handshake from which a leg counts as one
@@ -334,10 +336,10 @@ func (t *Tunnel) setAsked(fd int, d direction, size int, p *profile) string {
 		sysctl = "rmem_max"
 	}
 	t.lack(p.kind+" "+d.name, Lack{
-		What:   fmt.Sprintf("the %s of %s that is configured for %s legs (they get %s)", d.name, formatBytes(size), p.kind, formatBytes(s.size)),
+		What:   fmt.Sprintf("the %s of %s that is configured for %s legs (they get %s)", d.name, units.FormatSize(float64(size)), p.kind, units.FormatSize(float64(s.size))),
 		Remedy: fmt.Sprintf("sysctl -w net.core.%s=%d", sysctl, size),
 	})
-	return fmt.Sprintf("%s %s of %s", d.name, formatBytes(s.size), formatBytes(size))
+	return fmt.Sprintf("%s %s of %s", d.name, units.FormatSize(float64(s.size)), units.FormatSize(float64(size)))
 }
 
 func (t *Tunnel) setSized(fd int, d direction, s sizing, size int, p *profile, rtt time.Duration) string {
@@ -358,10 +360,10 @@ func (t *Tunnel) setSized(fd int, d direction, s sizing, size int, p *profile, r
 		now = t.host.tcpRmem
 	}
 	t.lack(p.kind+" "+d.name, Lack{
-		What:   fmt.Sprintf("%s %s for %s at %s", d.name, formatBytes(size), formatRate(rate), formatRTT(rtt)),
+		What:   fmt.Sprintf("%s %s for %s at %s", d.name, units.FormatSize(float64(size)), units.FormatRate(float64(rate)), formatRTT(rtt)),
 		Remedy: d.sysctlRemedy(size, now),
 	})
-	return fmt.Sprintf("%s %s of %s", d.name, formatBytes(s.size), formatBytes(size))
+	return fmt.Sprintf("%s %s of %s", d.name, units.FormatSize(float64(s.size)), units.FormatSize(float64(size)))
 }
 
 func clause(err error) string {

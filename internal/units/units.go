@@ -1,4 +1,4 @@
-package config
+package units
 
 import (
 	"errors"
@@ -110,6 +110,21 @@ func ParseDuration(s string) (time.Duration, error) {
 		return 0, fmt.Errorf("%q is not a duration", s)
 	}
 	return d, nil
+}
+
+// FormatDuration writes whole days as days, and leaves zero parts out: "7d", "1m".
+func FormatDuration(v time.Duration) string {
+	if day := 24 * time.Hour; v >= 2*day && v%day == 0 {
+		return fmt.Sprintf("%dd", v/day)
+	}
+	s := v.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
 }
 
 // scale multiplies a plain decimal number, and refuses what is no whole number of units or does not fit.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"longhaul/internal/config"
+	"longhaul/internal/units"
 )
 
 // A moment is written as a date, a date with a time, a time of today, or how
@@ -39,7 +39,7 @@ func parseMoment(text string, now time.Time) (begin, end time.Time, err error) {
 			return at, at, nil
 		}
 	}
-	if d, err := config.ParseDuration(text); err == nil {
+	if d, err := units.ParseDuration(text); err == nil {
 		return now.Add(-d), now.Add(-d), nil
 	}
 	return begin, end, &hintError{fmt.Errorf("%q is not a time", text), "write it like 2026-11-20, 2026-11-20T14:30, 14:30, yesterday, or 36h for as long ago"}
@@ -102,7 +102,7 @@ func around(at string, span string, now time.Time) (before, after period, err er
 	}
 	length := now.Sub(moment)
 	if span != "" {
-		if length, err = config.ParseDuration(span); err != nil || length <= 0 {
+		if length, err = units.ParseDuration(span); err != nil || length <= 0 {
 			return before, after, &hintError{fmt.Errorf("--span cannot be %q", span), "give a time such as 2h or 7d"}
 		}
 	}
