@@ -55,7 +55,7 @@
 
 #define HAUL_PROBE_INTERVAL_US 10000000u
 #define HAUL_PATH_US 20000000u	  // that a path is remembered for
-#define HAUL_SHARE_SLOT 21u	  // bits: 2.1 s, in which all connections say what they get
+#define HAUL_SHARE_SLOT 22u	  // bits: 4.2 s, in which all connections say what they get
 #define HAUL_TEST_ROUNDS 10u	  // at least between a test of a queue and the next,
 #define HAUL_TEST_US 2000000u	  // and as long
 #define HAUL_PROBE_SLOT 23u	  // bits: 8.4 s between probes
@@ -94,11 +94,12 @@ struct haul_path {
 	u64 room_seen_us;
 	u64 raise_us, test_us; // when one of them last began to
 
-	// How many they are and what they get together, so far in this period and in the
-	// one before.
+	// How many connections there are, and what those that are past start-up get
+	// together: so far in this period, and in the one before.
 	u64 period;
-	u64 sum, sum_before;
+	u32 all, all_before;
 	u32 flows, flows_before;
+	u64 sum, sum_before;
 };
 
 // haul is the state of a connection.
@@ -149,10 +150,13 @@ struct haul {
 	bool raise_holds;		  // it is no longer doubled
 
 	// The connections to the same destination.
-	u64 told;	     // the period in which this one last said what it gets
-	u64 all, mean;	     // what they get together, and each, with this one; 0 if it is alone
-	u32 others;	     // how many there are without this one
+	u64 told;	    // the period in which this one last said what it gets
+	u64 together, mean; // what all get, and each on average; 0 if this one is alone
+	u32 others;	    // how many there are besides this one
 	u64 any_raise_us, any_test_us; // when one of them last began to
+	u64 joined_us;			// when this one last began or joined a test
+	u64 raise_together;		// what all got before this raise
+	bool proved;			// the floor, in this epoch
 
 	u32 waste_q16; // packets that were sent again in vain, for each delivered
 
@@ -487,56 +491,78 @@ static inline void haul_shrink_pool(u32 *lost, u32 *got, u32 most)
 	*got = most - *lost;
 }
 
-// What the connections to the same destination know, and what this one gets.
+// haul_learn reads what the other connections to the destination know, and adds what
+// this one gets.
 GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
 {
-	if (!h || !p)
+	if (!h)
+		return 0;
+	h->others = 0;
+	h->mean = h->together = 0;
+	if (!p)
 		return 0;
 	if (!p->used_us || haul_since(now_us, p->used_us) > HAUL_PATH_US) {
 		__builtin_memset(p, 0, sizeof *p);
-		p->room_us = ~0u;
+		p->room_us = h->room_us;
+		p->room_seen_us = h->room_seen_us;
+		if (h->mode != HAUL_RAISE)
+			p->floor = h->floor;
 	}
 	p->used_us = now_us;
 	u64 period = now_us >> HAUL_SHARE_SLOT;
-	if (p->period != period) {
+	if (period > p->period) {
 		bool next = p->period + 1 == period;
+		p->all_before = next ? p->all : 0;
 		p->flows_before = next ? p->flows : 0;
 		p->sum_before = next ? p->sum : 0;
 		p->period = period;
-		p->flows = 0;
+		p->all = p->flows = 0;
 		p->sum = 0;
 	}
-	if (h->told != period && !h->limited) {
+	if (period == p->period && h->told != period) {
 		h->told = period;
-		p->flows++;
-		p->sum += h->delivery;
+		p->all++;
+		// The delivery is that of the epoch before.
+		if (!h->limited && !h->held_back && h->mode != HAUL_STARTUP && h->delivery) {
+			p->flows++;
+			p->sum += h->delivery;
+		}
 	}
-	u32 known = haul_max(p->flows, p->flows_before), own = h->told + 1 >= period;
+	u32 known = haul_max(p->all, p->all_before), own = h->told + 1 >= period;
 	h->others = known > own ? known - own : 0;
-	h->all = p->flows_before > 1 ? p->sum_before : 0;
-	h->mean = h->all / haul_max(p->flows_before, 1);
+	if (p->flows_before > 1) {
+		h->together = p->sum_before;
+		h->mean = h->together / p->flows_before;
+	}
 	h->any_raise_us = p->raise_us;
 	h->any_test_us = p->test_us;
 	if (p->room_seen_us > h->room_seen_us) {
 		h->room_us = p->room_us;
 		h->room_seen_us = p->room_seen_us;
 	}
-	if (h->mode != HAUL_RAISE) // what it tries is not known yet
-		h->floor = p->floor;
+	if (h->mode == HAUL_RAISE) // its own is on trial
+		return 0;
+	// The loss of late is of a time when this one held back for it.
+	if (p->floor.share_q16 > h->floor.share_q16)
+		h->loss_q16 = haul_max(h->loss_q16, p->floor.share_q16);
+	h->floor = p->floor;
 	return 0;
 }
 
-// What this one has learnt, for the others.
-GLOBAL int haul_tell(const struct haul *h, struct haul_path *p)
+// haul_tell passes on what this connection has learnt; floor is what it knew before.
+GLOBAL int haul_tell(const struct haul *h, struct haul_path *p, const struct haul_floor *floor)
 {
-	if (!h || !p)
+	if (!h || !p || !floor)
 		return 0;
-	p->raise_us = h->any_raise_us;
-	p->test_us = h->any_test_us;
-	p->room_us = h->room_us;
-	p->room_seen_us = h->room_seen_us;
-	if (h->mode != HAUL_RAISE)
-		p->floor = h->floor;
+	p->raise_us = haul_max(p->raise_us, h->any_raise_us);
+	p->test_us = haul_max(p->test_us, h->any_test_us);
+	if (h->room_seen_us > p->room_seen_us) {
+		p->room_us = h->room_us;
+		p->room_seen_us = h->room_seen_us;
+	}
+	const struct haul_floor *f = &h->floor;
+	if (f->share_q16 != floor->share_q16 || f->lost != floor->lost || f->got != floor->got)
+		p->floor = *f;
 	return 0;
 }
 
@@ -554,6 +580,7 @@ static inline void haul_prove_floor(struct haul *h, const struct haul_ack *a, u3
 	haul_set_floor(h, share);
 	h->floor.lost = h->floor.got = 0;
 	h->floor.looked_us = a->now_us;
+	h->proved = true;
 }
 
 // Of packets that were sent at less than arrives some were lost. Where that is less
@@ -675,7 +702,7 @@ static inline void haul_test(struct haul *h, const struct haul_ack *a, u64 ref)
 	h->ref = haul_max(ref, a->mss);
 	h->before_us = h->min_rtt_us + h->queue_us;
 	h->drain_low_us = h->before_us;
-	h->test_us = a->now_us;
+	h->test_us = h->joined_us = a->now_us;
 	h->over = 0;
 	haul_enter(h, HAUL_DRAIN);
 }
@@ -965,7 +992,7 @@ static inline bool haul_may_raise(struct haul *h, const struct haul_ack *a)
 	if (n && !soon && since < (1u << 20) << haul_min(n, known ? HAUL_RAISES_MAX / 2 : HAUL_RAISES_MAX))
 		return false;
 	h->raises = n + 1;
-	h->raise_us = h->any_raise_us = a->now_us;
+	h->raise_us = a->now_us;
 	h->floor_before_q16 = h->floor.share_q16;
 	h->raise_most_q16 = most;
 	if (share > most) {
@@ -993,6 +1020,8 @@ static inline void haul_raise(struct haul *h, const struct haul_ack *a)
 	h->raise_lost = h->raise_got = 0;
 	h->raise_from = h->delivery;
 	h->raise_holds = false;
+	h->raise_together = h->others ? h->together : 0;
+	h->any_raise_us = a->now_us;
 	haul_enter(h, HAUL_RAISE);
 	haul_raise_more(h, a);
 }
@@ -1017,8 +1046,7 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 	bool many = (lossy ? h->raise_lost + h->raise_got : lost + got) >= HAUL_RAISE_PACKETS;
 	// Few packets prove it by more doublings, if no queue does.
 	u64 enough = h->cut_delivery / 8 * 7, proof = (!many && (lossy || !queued) ? 3 : 1) * h->raise_from / 4 * 7;
-	if (h->others) // all together are to send twice as much
-		proof = haul_max(proof, h->all / 8 * 7);
+	proof = haul_max(proof, h->raise_together / 8 * 7); // all together are to send nearly twice as much
 	if (!lossy) {
 		h->raise_lost = lost, h->raise_got = got;
 		h->step_lost = h->step_got = 0;
@@ -1089,12 +1117,14 @@ GLOBAL int haul_probe_epoch(struct haul *h, const struct haul_ack *a)
 	if (compete && h->probe_got < HAUL_PROBE_PACKETS && h->phase < HAUL_PROBE_ROUNDS)
 		return 0;
 	u32 floor = h->floor.share_q16;
+	// Of the connections that probe now, one says so.
+	bool first = !h->others || haul_since(a->now_us, h->floor.looked_us) > 2 * a->srtt_us;
 	haul_see_floor(h, a, h->probe_lost, h->probe_got);
 	h->low_us = a->now_us; // if the path was not empty now, it was tried
 	h->cut_lost = a->lost;
 	haul_enter(h, h->from);
 	h->calm = 0;
-	if (!compete && h->queue_us > haul_queue_target_us(h, a) / 2 * 3) // it was no time to tell
+	if (!compete && first && h->queue_us > haul_queue_target_us(h, a) / 2 * 3) // it was no time to tell
 		h->floor.share_q16 /= 2;
 	if (h->floor.share_q16 < floor / 4 * 3) { // what was lost was ours
 		h->mode = HAUL_CRUISE;
@@ -1239,7 +1269,7 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 		return 0;
 	}
 	// While another tests, what we send would be its rival.
-	if (h->others && h->any_test_us > h->test_us && haul_since(a->now_us, h->any_test_us) < 2 * a->srtt_us &&
+	if (h->others && !limited && h->any_test_us > h->joined_us && haul_since(a->now_us, h->any_test_us) < 2 * a->srtt_us &&
 	    (h->mode == HAUL_CRUISE || h->mode == HAUL_COMPETE)) {
 		haul_test(h, a, h->delivery);
 		haul_begin_epoch(h, a);
@@ -1471,10 +1501,14 @@ static inline void haul_update(struct haul *h, const struct haul_ack *a, struct 
 		u32 rounds = h->mode == HAUL_CRUISE ? HAUL_EPOCH_ROUNDS : h->mode == HAUL_COMPETE ? 2 : 1;
 		if ((n >= HAUL_EPOCH_PACKETS && h->mode != HAUL_PROBE) || h->rounds >= rounds) {
 			haul_learn(h, path, a->now_us);
-			bool raised = h->mode == HAUL_RAISE;
+			struct haul_floor floor = h->floor;
+			bool raises = h->mode == HAUL_RAISE;
+			h->proved = false;
 			haul_end_epoch(h, a);
-			if (!raised || h->mode != HAUL_COMPETE) // else it has proved nothing
-				haul_tell(h, path);
+			// A raise that has proved nothing, or not yet, tells nothing.
+			if ((raises || h->mode == HAUL_RAISE) && !h->proved)
+				floor = h->floor;
+			haul_tell(h, path, &floor);
 		}
 	}
 	haul_apply(h, a);

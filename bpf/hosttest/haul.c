@@ -87,6 +87,7 @@ static void nonsense(void)
 static void shared(void)
 {
 	struct haul_path path = {};
+	struct haul_floor before = {};
 	struct haul a = {.delivery = 30000000, .room_us = ~0u, .mode = HAUL_CRUISE}, b = a;
 	b.delivery = 10000000;
 	u64 now_us = 100000000, period_us = 1u << HAUL_SHARE_SLOT;
@@ -97,20 +98,38 @@ static void shared(void)
 		haul_learn(&b, &path, now_us + 1);
 	}
 	haul_learn(&a, &path, now_us);
-	CHECK(a.others == 1 && a.mean == 20000000 && a.all == 40000000, "%u others, %llu B/s each, %llu together", a.others, a.mean, a.all);
+	CHECK(a.others == 1 && a.mean == 20000000 && a.together == 40000000, "%u others, %llu B/s each, %llu together", a.others, a.mean, a.together);
 
 	a.floor.share_q16 = 1000;
-	haul_tell(&a, &path);
+	haul_tell(&a, &path, &before);
 	b.mode = HAUL_RAISE, b.floor.share_q16 = 5000;
 	haul_learn(&b, &path, now_us);
-	haul_tell(&b, &path);
+	haul_tell(&b, &path, &b.floor);
 	CHECK(b.floor.share_q16 == 5000 && path.floor.share_q16 == 1000, "while a raise tries %u, %u is known", b.floor.share_q16, path.floor.share_q16);
 	b.mode = HAUL_COMPETE;
 	haul_learn(&b, &path, now_us);
-	CHECK(b.floor.share_q16 == 1000, "one knows %u, the other %u", a.floor.share_q16, b.floor.share_q16);
+	struct haul new = {.room_us = ~0u};
+	haul_learn(&new, &path, now_us);
+	CHECK(b.floor.share_q16 == 1000 && new.floor.share_q16 == 1000 && new.loss_q16 == 1000, "one knows %u, the others %u and %u, with %u lost of late",
+	      a.floor.share_q16, b.floor.share_q16, new.floor.share_q16, new.loss_q16);
+	haul_tell(&b, &path, &b.floor);
+	before = path.floor, path.floor.share_q16 = 300; // by another
+	haul_tell(&a, &path, &a.floor);
+	CHECK(path.floor.share_q16 == 300, "told what it had not learnt: %u", path.floor.share_q16);
 
-	haul_learn(&b, &path, now_us + HAUL_PATH_US + 1);
-	CHECK(b.floor.share_q16 == 0 && b.others == 0, "long after: floor %u, %u others", b.floor.share_q16, b.others);
+	// A row that nobody has used is of another time; who comes back to it knows more.
+	now_us += HAUL_PATH_US + period_us;
+	haul_learn(&b, &path, now_us);
+	CHECK(b.others == 0 && b.mean == 0 && path.floor.share_q16 == 1000, "long after: %u others, floor %u", b.others, path.floor.share_q16);
+	new = (struct haul){.room_us = ~0u};
+	haul_learn(&new, &path, now_us + HAUL_PATH_US + 1);
+	CHECK(path.floor.share_q16 == 0, "a new connection finds a floor of %u", path.floor.share_q16);
+
+	// A clock that is behind another CPU's counts in no other period.
+	haul_learn(&a, &path, now_us + 3 * HAUL_PATH_US);
+	u32 all = path.all;
+	haul_learn(&b, &path, now_us);
+	CHECK(all == 1 && path.all == 1, "%u connections, then %u", all, path.all);
 }
 
 // scene is a simulated path with flows on it.
