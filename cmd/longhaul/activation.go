@@ -12,6 +12,7 @@ import (
 
 	"longhaul/internal/config"
 	"longhaul/internal/handover"
+	"longhaul/internal/remedy"
 )
 
 // inheritedSocket is a listening socket that systemd has bound for us.
@@ -26,7 +27,7 @@ func inheritedSockets() ([]inheritedSocket, error) {
 	for _, f := range activation.Files(true) {
 		addr, err := handover.Address(f)
 		if err != nil {
-			return nil, &hintError{fmt.Errorf("socket activation passed %s, which cannot be used: %w", f.Name(), err), "use ListenStream= with an address and a port in the socket unit"}
+			return nil, remedy.New(fmt.Errorf("socket activation passed %s, which cannot be used: %w", f.Name(), err), "use ListenStream= with an address and a port in the socket unit")
 		}
 		all = append(all, inheritedSocket{f, addr})
 	}
@@ -54,10 +55,11 @@ func matchSockets(sockets []inheritedSocket, tunnels []config.Tunnel) (map[strin
 		byTunnel[owner] = append(byTunnel[owner], s.file)
 	}
 	if len(stray) > 0 {
-		return nil, &exitError{&hintError{
+		return nil, &exitError{remedy.New(
 			fmt.Errorf("socket activation passed sockets that no tunnel listens on: %s", strings.Join(stray, ", ")),
-			"give a tunnel the same address in listen, or remove ListenStream= from the socket unit",
-		}, exitUsage}
+			"give a tunnel the same address in listen, or remove ListenStream= from the socket unit"),
+
+			exitUsage}
 	}
 	return byTunnel, nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"longhaul/internal/cc"
 	"longhaul/internal/kernel"
+	"longhaul/internal/remedy"
 	"longhaul/internal/route"
 	"longhaul/internal/units"
 )
@@ -61,13 +62,13 @@ func ccError(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &lacking):
-		return &hintError{err, "the kernel's own algorithms work without it: see longhaul cc list"}
+		return remedy.New(err, "the kernel's own algorithms work without it: see longhaul cc list")
 	case errors.Is(err, cc.ErrUnknown):
-		return &hintError{err, "see longhaul cc list"}
+		return remedy.New(err, "see longhaul cc list")
 	case errors.Is(err, cc.ErrTaken):
-		return &hintError{err, "only what longhaul has loaded can be loaded anew or unloaded; see longhaul cc list"}
+		return remedy.New(err, "only what longhaul has loaded can be loaded anew or unloaded; see longhaul cc list")
 	case errors.Is(err, fs.ErrPermission):
-		return &hintError{err, "what is loaded is pinned below /sys/fs/bpf, which is root's: run it as root"}
+		return remedy.New(err, "what is loaded is pinned below /sys/fs/bpf, which is root's: run it as root")
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/remedy"
 	"longhaul/internal/route"
 )
 
@@ -42,11 +43,11 @@ that the user may write to.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			switch {
 			case len(names) == 0:
-				return usageError(&hintError{errors.New("longhaul cc load wants the name of an algorithm"), "see longhaul cc list"})
+				return usageError(remedy.New(errors.New("longhaul cc load wants the name of an algorithm"), "see longhaul cc list"))
 			case asDefault && len(names) > 1:
-				return usageError(&hintError{errors.New("only one algorithm can be the default"), "load the others by a command of their own"})
+				return usageError(remedy.New(errors.New("only one algorithm can be the default"), "load the others by a command of their own"))
 			case as != "" && len(names) > 1:
-				return usageError(&hintError{errors.New("--as names one algorithm, and several are given"), "load the others by a command of their own"})
+				return usageError(remedy.New(errors.New("--as names one algorithm, and several are given"), "load the others by a command of their own"))
 			}
 			host := ccHost(objects)
 			var done []ccLoaded

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/remedy"
 	"longhaul/internal/route"
 	"longhaul/internal/units"
 )
@@ -58,15 +59,15 @@ brutal needs to be told a --rate, which all connections to the prefix share.`,
 			case err != nil:
 				return usageError(err)
 			case undo && (len(args) > 1 || rate != ""):
-				return usageError(&hintError{errors.New("--undo wants the prefix and nothing else"), "see " + cmd.CommandPath() + " --help"})
+				return usageError(remedy.New(errors.New("--undo wants the prefix and nothing else"), "see "+cmd.CommandPath()+" --help"))
 			case !undo && len(args) != 1:
-				return usageError(&hintError{errors.New("longhaul cc use wants the name of one algorithm"), "see longhaul cc list"})
+				return usageError(remedy.New(errors.New("longhaul cc use wants the name of one algorithm"), "see longhaul cc list"))
 			}
 			bps := int64(0)
 			if rate != "" {
 				r, err := units.ParseRate(rate)
 				if err != nil {
-					return usageError(&hintError{err, "write it like 200Mbit"})
+					return usageError(remedy.New(err, "write it like 200Mbit"))
 				}
 				bps = int64(r)
 			}
@@ -88,7 +89,7 @@ brutal needs to be told a --rate, which all connections to the prefix share.`,
 // families.
 func parseDestination(s string) ([]netip.Prefix, error) {
 	if s == "" {
-		return nil, &hintError{errors.New("longhaul cc use wants to know for which destinations"), "add --to PREFIX, like --to 203.0.113.0/24"}
+		return nil, remedy.New(errors.New("longhaul cc use wants to know for which destinations"), "add --to PREFIX, like --to 203.0.113.0/24")
 	}
 	if s == "default" {
 		return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}, nil
@@ -108,13 +109,13 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	}
 	prefix, err := netip.ParsePrefix(s)
 	if err != nil {
-		return prefix, &hintError{fmt.Errorf("%q is no prefix", s), "write it like 203.0.113.0/24 or 2001:db8::/32"}
+		return prefix, remedy.New(fmt.Errorf("%q is no prefix", s), "write it like 203.0.113.0/24 or 2001:db8::/32")
 	}
 	if prefix.Addr().Is4In6() {
-		return prefix, &hintError{fmt.Errorf("%s is an IPv4 prefix in IPv6 form", prefix), "write it as IPv4"}
+		return prefix, remedy.New(fmt.Errorf("%s is an IPv4 prefix in IPv6 form", prefix), "write it as IPv4")
 	}
 	if prefix != prefix.Masked() {
-		return prefix, &hintError{fmt.Errorf("%s has bits beyond its length", prefix), fmt.Sprintf("did you mean %s?", prefix.Masked())}
+		return prefix, remedy.New(fmt.Errorf("%s has bits beyond its length", prefix), fmt.Sprintf("did you mean %s?", prefix.Masked()))
 	}
 	return prefix, nil
 }
@@ -208,11 +209,11 @@ func useOne(host *cc.Host, prefix netip.Prefix, name string, bps int64) (used cc
 func useError(err error) error {
 	switch {
 	case errors.Is(err, route.ErrExpires):
-		return &hintError{err, "use a longer prefix, such as 2000::/3 instead of default"}
+		return remedy.New(err, "use a longer prefix, such as 2000::/3 instead of default")
 	case errors.Is(err, route.ErrNoRoute):
-		return &hintError{err, "add one with ip route, and try again"}
+		return remedy.New(err, "add one with ip route, and try again")
 	case errors.Is(err, cc.ErrNoRates):
-		return &hintError{err, "leave --rate out, or use brutal"}
+		return remedy.New(err, "leave --rate out, or use brutal")
 	}
 	return ccError(err)
 }
@@ -226,14 +227,14 @@ func ccUndo(cmd *cobra.Command, env *env, prefixes []netip.Prefix, names []strin
 		}
 		i := slices.IndexFunc(uses, func(u route.Use) bool { return u.Prefix == prefix })
 		if i >= 0 && len(names) == 1 && uses[i].Algorithm != names[0] {
-			return &hintError{fmt.Errorf("%s uses %s, not %s", prefix, uses[i].Algorithm, names[0]), "leave the name out"}
+			return remedy.New(fmt.Errorf("%s uses %s, not %s", prefix, uses[i].Algorithm, names[0]), "leave the name out")
 		}
 		if i < 0 && len(prefixes) > 1 {
 			continue
 		}
 		undone, err := undoUse(prefix)
 		if errors.Is(err, route.ErrNotUsed) {
-			return &hintError{err, "see longhaul cc list"}
+			return remedy.New(err, "see longhaul cc list")
 		}
 		if err != nil {
 			return err
@@ -244,7 +245,7 @@ func ccUndo(cmd *cobra.Command, env *env, prefixes []netip.Prefix, names []strin
 		return json.NewEncoder(env.stdout).Encode(map[string]any{"undone": all})
 	}
 	if len(all) == 0 {
-		return &hintError{errors.New("no congestion control was given to the default routes"), "see longhaul cc list"}
+		return remedy.New(errors.New("no congestion control was given to the default routes"), "see longhaul cc list")
 	}
 	for _, u := range all {
 		fmt.Fprintln(env.stdout, undoneLine(*u.Undone))

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/check"
+	"longhaul/internal/remedy"
 	"longhaul/internal/units"
 )
 
@@ -58,17 +59,17 @@ line, 3 whole, but a leg loses segments.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case newTo != "" && len(args) > 0:
-			return usageError(&hintError{errors.New("--new-key checks no tunnel"), "leave out one of the two"})
+			return usageError(remedy.New(errors.New("--new-key checks no tunnel"), "leave out one of the two"))
 		case newTo != "":
 			return newKey(env, newTo)
 		case len(args) != 1:
-			return usageError(&hintError{errors.New("no tunnel is named"), "longhaul status lists the tunnels"})
+			return usageError(remedy.New(errors.New("no tunnel is named"), "longhaul status lists the tunnels"))
 		}
 		arguments := url.Values{"tunnel": args}
 		if size != "" {
 			bytes, err := units.ParseSize(size)
 			if err != nil || bytes < check.MinBytes || bytes > check.MaxBytes {
-				return usageError(&hintError{fmt.Errorf("--bytes cannot be %q", size), "choose 4KiB to 256MiB"})
+				return usageError(remedy.New(fmt.Errorf("--bytes cannot be %q", size), "choose 4KiB to 256MiB"))
 			}
 			arguments.Set("bytes", strconv.FormatInt(int64(bytes), 10))
 		}
@@ -78,7 +79,7 @@ line, 3 whole, but a leg loses segments.`,
 		}
 		var r check.Report
 		if err := json.Unmarshal(body, &r); err != nil {
-			return &hintError{fmt.Errorf("cannot read the relay's answer: %w", err), "the relay may be of another version; try --json"}
+			return remedy.New(fmt.Errorf("cannot read the relay's answer: %w", err), "the relay may be of another version; try --json")
 		}
 		if asJSON {
 			err = writeJSON(env.stdout, r)
@@ -101,7 +102,7 @@ line, 3 whole, but a leg loses segments.`,
 
 func newKey(env *env, path string) error {
 	if err := check.NewKey().Create(path); err != nil {
-		return keyHint(err)
+		return err
 	}
 	_, err := fmt.Fprintf(env.stdout, "%s: a new key; copy it to every relay of the chain, and name it there as check.key_file\n", path)
 	return err

@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -22,6 +21,7 @@ import (
 	"longhaul/internal/check"
 	"longhaul/internal/config"
 	"longhaul/internal/relay"
+	"longhaul/internal/remedy"
 )
 
 const (
@@ -94,7 +94,7 @@ func (c *checks) equip(from *config.Config, tunnels []relay.Tunnel) error {
 		if settings.check.Enabled && settings.check.KeyFile != "" {
 			var err error
 			if settings.keys, err = check.LoadKeys(settings.check.KeyFile); err != nil {
-				return fmt.Errorf("tunnel %s: %w", t.Name, keyHint(err))
+				return fmt.Errorf("tunnel %s: %w", t.Name, err)
 			}
 		}
 		one := c.current[t.Name]
@@ -181,7 +181,7 @@ func (c *checks) find(tunnel string) (*tunnelCheck, error) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	return nil, &hintError{fmt.Errorf("there is no tunnel %q", tunnel), "choose from " + strings.Join(names, ", ")}
+	return nil, remedy.New(fmt.Errorf("there is no tunnel %q", tunnel), "choose from "+strings.Join(names, ", "))
 }
 
 // checkVerb checks a tunnel at once.
@@ -194,7 +194,7 @@ func (d *daemon) checkVerb(ctx context.Context, arguments url.Values) (any, erro
 	if text := arguments.Get("bytes"); text != "" {
 		bytes, err = strconv.ParseInt(text, 10, 64)
 		if err != nil || bytes < check.MinBytes || bytes > check.MaxBytes {
-			return nil, &hintError{fmt.Errorf("a check cannot send %s bytes", text), fmt.Sprintf("choose %d to %d", check.MinBytes, check.MaxBytes)}
+			return nil, remedy.New(fmt.Errorf("a check cannot send %s bytes", text), fmt.Sprintf("choose %d to %d", check.MinBytes, check.MaxBytes))
 		}
 	}
 	return t.run(ctx, bytes)
@@ -366,21 +366,8 @@ func checkReason(end relay.EndReason, err error) check.Reason {
 	return check.Failed
 }
 
-// keyHint keeps what to do about a key file apart from what is wrong with it.
-func keyHint(err error) error {
-	var bad *check.KeyError
-	if errors.As(err, &bad) {
-		return &hintError{errors.New(bad.Problem), bad.Fix}
-	}
-	return err
-}
-
 // checkKeyFile is what the configuration asks about a key file.
 func checkKeyFile(path string) (problem, fix string) {
 	_, err := check.LoadKeys(keyFileNow(path))
-	var bad *check.KeyError
-	if errors.As(err, &bad) {
-		return bad.Problem, bad.Fix
-	}
-	return "", ""
+	return problemOf(err)
 }

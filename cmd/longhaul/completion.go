@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"longhaul/internal/remedy"
 )
 
 // shells are those that completion can be had for, each with the script's
@@ -39,7 +41,7 @@ the shells look for it.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			i := slices.Index(names, args[0])
 			if i < 0 {
-				return usageError(&hintError{fmt.Errorf("there is no completion for %q", args[0]), "there is one for " + strings.Join(names, ", ")})
+				return usageError(remedy.New(fmt.Errorf("there is no completion for %q", args[0]), "there is one for "+strings.Join(names, ", ")))
 			}
 			return shells[i].write(cmd.Root(), env.stdout)
 		},

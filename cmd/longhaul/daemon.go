@@ -27,7 +27,9 @@ import (
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/relay"
+	"longhaul/internal/remedy"
 	"longhaul/internal/resources"
+	"longhaul/internal/transport"
 )
 
 // daemon is the running `longhaul relay`.
@@ -388,10 +390,10 @@ func (d *daemon) reload(ctx context.Context) {
 		}
 	}
 	if err != nil {
-		fact.Error = err.Error()
+		fact.Error = remedy.Line(err)
 		var bad config.Errors
 		if !errors.As(err, &bad) {
-			d.log.Error("reload failed, the old configuration stays", "error", err)
+			d.log.Error("reload failed, the old configuration stays", "error", err, "hint", remedy.Of(err))
 		}
 		for _, e := range bad {
 			d.log.Error("reload failed, the old configuration stays", "at", e.At.String(), "error", e.Problem, "hint", e.Fix)
@@ -461,7 +463,7 @@ type relayStatus struct {
 	UptimeSeconds   float64           `json:"uptime_seconds"`
 	ConfigFile      string            `json:"config_file,omitempty"`
 	LastReload      *reloadFact       `json:"last_reload"` // null: never reloaded
-	Lacks           []lack            `json:"lacks"`
+	Lacks           []transport.Lack  `json:"lacks"`
 	Host            hostChanges       `json:"host_changes"`
 	LogLinesDropped uint64            `json:"log_lines_dropped"`
 	Process         resources.Process `json:"process"`

@@ -179,11 +179,7 @@ func readDashboardSecrets(c config.Dashboard, log *slog.Logger) (*dashboardSecre
 // checkDashboardFiles is what the configuration asks about a dashboard's files.
 func checkDashboardFiles(c config.Dashboard) (problem, fix string) {
 	_, err := readDashboardSecrets(c, slog.New(slog.DiscardHandler))
-	var bad *board.FileError
-	if errors.As(err, &bad) {
-		return bad.Problem, bad.Fix
-	}
-	return "", ""
+	return problemOf(err)
 }
 
 // checkServiceDashboard says what is wrong with the files of the service's

@@ -18,6 +18,7 @@ import (
 
 	"longhaul/internal/doctor"
 	"longhaul/internal/measure"
+	"longhaul/internal/remedy"
 )
 
 // doctorFlags are what the doctor was asked to look at.
@@ -115,7 +116,7 @@ func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doc
 		}
 	}
 	if ways != 1 || len(args) > 1 {
-		return doctor.Observation{}, usageError(&hintError{errors.New("longhaul doctor wants one host, or connections to watch"), "see longhaul doctor --help"})
+		return doctor.Observation{}, usageError(remedy.New(errors.New("longhaul doctor wants one host, or connections to watch"), "see longhaul doctor --help"))
 	}
 	switch {
 	case f.pcap != "":
@@ -145,7 +146,7 @@ func readObservation(path string) (o doctor.Observation, err error) {
 		return o, err
 	}
 	if err := json.Unmarshal(b, &o); err != nil || len(o.Samples) == 0 {
-		return o, &hintError{fmt.Errorf("%s is no record of longhaul doctor", path), "longhaul doctor --record FILE makes one"}
+		return o, remedy.New(fmt.Errorf("%s is no record of longhaul doctor", path), "longhaul doctor --record FILE makes one")
 	}
 	return o, nil
 }
@@ -161,7 +162,7 @@ func endpoint(flag, text string) (netip.AddrPort, error) {
 	if both, err := netip.ParseAddrPort(text); err == nil {
 		return both, nil
 	}
-	bad := usageError(&hintError{fmt.Errorf("--%s %q is neither an address nor an address and a port", flag, text), "write it like 203.0.113.9:5432, [2001:db8::9]:5432 or :5432"})
+	bad := usageError(remedy.New(fmt.Errorf("--%s %q is neither an address nor an address and a port", flag, text), "write it like 203.0.113.9:5432, [2001:db8::9]:5432 or :5432"))
 	host, portText, err := net.SplitHostPort(text)
 	if err != nil {
 		return netip.AddrPort{}, bad

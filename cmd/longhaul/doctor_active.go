@@ -13,6 +13,7 @@ import (
 
 	"longhaul/internal/doctor"
 	"longhaul/internal/measure"
+	"longhaul/internal/remedy"
 )
 
 // active makes a connection of its own to a measure server, and observes it.
@@ -88,7 +89,7 @@ func (f *doctorFlags) probeBeside(ctx context.Context, server string) <-chan pro
 func observed(s measure.Summary) (doctor.Observation, error) {
 	var o doctor.Observation
 	if len(s.Streams) != 1 || len(s.Streams[0].Samples) == 0 {
-		return o, &hintError{errors.New("the far end does not tell how it sent"), "it takes a longhaul measure --serve there: an iperf3 -s only counts"}
+		return o, remedy.New(errors.New("the far end does not tell how it sent"), "it takes a longhaul measure --serve there: an iperf3 -s only counts")
 	}
 	stream := s.Streams[0]
 	local, remote := addrPort(s.Local), addrPort(s.Remote)
@@ -124,7 +125,7 @@ func addrPort(a net.Addr) netip.AddrPort {
 // if there is a host at all.
 func (f *doctorFlags) unserved(ctx context.Context, env *env, server string, err error) error {
 	var dns *net.DNSError
-	explained := &hintError{measure.Explain(server, err), "run longhaul measure --serve there, or watch a connection that is there: longhaul doctor --remote ADDRESS"}
+	explained := remedy.New(measure.Explain(server, err), "run longhaul measure --serve there, or watch a connection that is there: longhaul doctor --remote ADDRESS")
 	if ctx.Err() != nil || errors.As(err, &dns) || errors.Is(err, measure.ErrBusy) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) {
 		return explained
 	}
@@ -132,7 +133,7 @@ func (f *doctorFlags) unserved(ctx context.Context, env *env, server string, err
 	if surveyErr != nil || s.Info == nil && s.Path.MTU == 0 {
 		return explained
 	}
-	note(env, explained.error)
+	note(env, explained)
 	if f.json {
 		surveyErr = writeJSON(env.stdout, s)
 	} else {
@@ -141,5 +142,5 @@ func (f *doctorFlags) unserved(ctx context.Context, env *env, server string, err
 	if surveyErr != nil {
 		return surveyErr
 	}
-	return &hintError{errNoVerdict, explained.hint}
+	return remedy.New(errNoVerdict, explained.Fix)
 }

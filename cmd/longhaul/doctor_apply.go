@@ -16,6 +16,7 @@ import (
 
 	"longhaul/internal/cc"
 	"longhaul/internal/doctor"
+	"longhaul/internal/remedy"
 	"longhaul/internal/undo"
 )
 
@@ -119,7 +120,7 @@ func undoApplied(env *env) error {
 		}
 	}
 	if len(left) > 0 {
-		return &hintError{fmt.Errorf("%d of them could not be taken back", len(left)), "if that was done by hand, remove " + a.path()}
+		return remedy.New(fmt.Errorf("%d of them could not be taken back", len(left)), "if that was done by hand, remove "+a.path())
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"longhaul/internal/doctor"
 	"longhaul/internal/pcap"
+	"longhaul/internal/remedy"
 )
 
 // fromCapture makes an observation of the direction of data in a capture file
@@ -36,7 +37,7 @@ func (f *doctorFlags) fromCapture(ctx context.Context, env *env) (doctor.Observa
 	case errors.As(err, &truncated) && len(result.Connections) > 0:
 		note(env, fmt.Errorf("%s: %w", f.pcap, err))
 	case errors.Is(err, pcap.ErrNoTCP):
-		return doctor.Observation{}, &hintError{fmt.Errorf("%s: %w", f.pcap, err), "leave --local and --remote out to read all of it"}
+		return doctor.Observation{}, remedy.New(fmt.Errorf("%s: %w", f.pcap, err), "leave --local and --remote out to read all of it")
 	case err != nil:
 		return doctor.Observation{}, fmt.Errorf("%s: %w", f.pcap, err)
 	}

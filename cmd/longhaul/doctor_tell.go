@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"longhaul/internal/doctor"
+	"longhaul/internal/remedy"
 )
 
 // note tells of what could not be done.
@@ -23,7 +24,7 @@ func progressNote(env *env, format string, args ...any) {
 func (f *doctorFlags) tell(env *env, o doctor.Observation) error {
 	report, err := doctor.Diagnose(o)
 	if err != nil {
-		return &hintError{err, "watch longer with --for, while data are moving"}
+		return remedy.New(err, "watch longer with --for, while data are moving")
 	}
 	if f.json {
 		err = writeJSON(env.stdout, report)

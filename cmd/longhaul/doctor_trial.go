@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/doctor"
 	"longhaul/internal/measure"
+	"longhaul/internal/remedy"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -62,7 +63,7 @@ func (f *doctorFlags) try(ctx context.Context, o *doctor.Observation, t trial) e
 	}
 	got, err := t.run(ctx)
 	if err != nil {
-		return &hintError{fmt.Errorf("cannot try what the path carries: %w", measure.Explain(t.server, err)), "run longhaul measure --serve or iperf3 -s there"}
+		return remedy.New(fmt.Errorf("cannot try what the path carries: %w", measure.Explain(t.server, err)), "run longhaul measure --serve or iperf3 -s there")
 	}
 	o.Capacity = &got
 	if small {

@@ -14,6 +14,7 @@ import (
 	"longhaul/internal/kernel"
 	"longhaul/internal/pathmtu"
 	proc "longhaul/internal/process"
+	"longhaul/internal/remedy"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -52,7 +53,7 @@ func (f *doctorFlags) watch(ctx context.Context, env *env) (doctor.Observation, 
 	o, err := doctor.Observe(ctx, watch)
 	switch {
 	case errors.Is(err, doctor.ErrNothingSeen):
-		return o, &hintError{fmt.Errorf("there was no connection %s in %v", f.what(), f.during), "see longhaul top --once for those there are"}
+		return o, remedy.New(fmt.Errorf("there was no connection %s in %v", f.what(), f.during), "see longhaul top --once for those there are")
 	case err != nil:
 		return o, err
 	}
@@ -110,7 +111,7 @@ func (f *doctorFlags) wanted(local, remote netip.AddrPort) (func(*tcpinfo.Connec
 		return between, nil
 	}
 	if _, err := proc.Sockets(f.pid); err != nil {
-		return nil, &hintError{fmt.Errorf("process %d: %w", f.pid, err), "run it as root to look at the processes of others"}
+		return nil, remedy.New(fmt.Errorf("process %d: %w", f.pid, err), "run it as root to look at the processes of others")
 	}
 	// The process may open others meanwhile.
 	var sockets map[uint32]bool

@@ -16,6 +16,7 @@ import (
 
 	"longhaul/internal/config"
 	"longhaul/internal/relay"
+	"longhaul/internal/remedy"
 	"longhaul/internal/units"
 )
 
@@ -64,7 +65,7 @@ longhaul resume puts it back. Draining again does nothing.`,
 		if wait != "" && wait != forever {
 			d, err := units.ParseDuration(wait)
 			if err != nil {
-				return usageError(&hintError{err, "write it like --wait=5m, with the equals sign, or --wait alone"})
+				return usageError(remedy.New(err, "write it like --wait=5m, with the equals sign, or --wait alone"))
 			}
 			arguments.Set("wait", d.String())
 		} else if wait != "" {
@@ -112,13 +113,13 @@ func tellDrain(ctx context.Context, env *env, chosen relayChoice, verb string, a
 	body, err := tellRelay(ctx, env, chosen, verb, arguments)
 	if err != nil {
 		if errors.Is(err, context.Canceled) {
-			return &hintError{errors.New("the wait was broken off; what is drained stays so"), "longhaul resume puts it back"}
+			return remedy.New(errors.New("the wait was broken off; what is drained stays so"), "longhaul resume puts it back")
 		}
 		return err
 	}
 	var d drained
 	if err := json.Unmarshal(body, &d); err != nil {
-		return &hintError{fmt.Errorf("cannot read the relay's answer: %w", err), "the relay may be of another version; try --json"}
+		return remedy.New(fmt.Errorf("cannot read the relay's answer: %w", err), "the relay may be of another version; try --json")
 	}
 	if asJSON {
 		_, err = env.stdout.Write(body)
@@ -263,7 +264,7 @@ func unknownName(tunnels []config.Tunnel, name string) error {
 		}
 		return strings.Join(all, ", ")
 	}
-	return &hintError{fmt.Errorf("no tunnel and no hop is named %q", name), "tunnels: " + list(names) + "; hops: " + list(hops)}
+	return remedy.New(fmt.Errorf("no tunnel and no hop is named %q", name), "tunnels: "+list(names)+"; hops: "+list(hops))
 }
 
 // drainPoll is how often a wait looks at the number of flows.
@@ -277,7 +278,7 @@ const maxDrainWaits = 4
 func (d *daemon) awaitDrained(ctx context.Context, answer *drained) error {
 	if d.waits.Add(1) > maxDrainWaits {
 		d.waits.Add(-1)
-		return &hintError{fmt.Errorf("%s is drained; %d others wait for flows to end already", answer.what(), maxDrainWaits), "watch longhaul status instead"}
+		return remedy.New(fmt.Errorf("%s is drained; %d others wait for flows to end already", answer.what(), maxDrainWaits), "watch longhaul status instead")
 	}
 	defer d.waits.Add(-1)
 	began := time.Now()
@@ -290,7 +291,7 @@ func (d *daemon) awaitDrained(ctx context.Context, answer *drained) error {
 		case answer.FlowsNow != nil && *answer.FlowsNow == 0:
 			return nil
 		case !d.isDrained(answer):
-			return &hintError{fmt.Errorf("%s was resumed or removed while its flows were waited for", answer.what()), "see longhaul status"}
+			return remedy.New(fmt.Errorf("%s was resumed or removed while its flows were waited for", answer.what()), "see longhaul status")
 		}
 		select {
 		case <-tick.C:

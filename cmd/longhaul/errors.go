@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"longhaul/internal/config"
+	"longhaul/internal/remedy"
 )
 
 // The exit codes of every command.
@@ -15,14 +16,6 @@ const (
 	exitUsage   = 2 // a wrong command line or a bad configuration
 	exitDrained = 3 // relay: the drain deadline passed before every flow had ended
 )
-
-// hintError is an error and what to do about it.
-type hintError struct {
-	error
-	hint string
-}
-
-func (e *hintError) Unwrap() error { return e.error }
 
 // exitError ends the program with a status. Without an error there is nothing
 // to print: whoever had something to say has said it.
@@ -62,8 +55,16 @@ func printError(w io.Writer, err error) {
 		return
 	}
 	fmt.Fprintf(w, "longhaul: %v\n", err)
-	var hinted *hintError
-	if errors.As(err, &hinted) {
-		fmt.Fprintf(w, "longhaul: hint: %s\n", hinted.hint)
+	if fix := remedy.Of(err); fix != "" {
+		fmt.Fprintf(w, "longhaul: hint: %s\n", fix)
 	}
+}
+
+// problemOf is how the configuration asks about a file: the problem and its remedy,
+// both empty unless the error has one.
+func problemOf(err error) (problem, fix string) {
+	if e := (*remedy.Error)(nil); errors.As(err, &e) {
+		return e.Error(), e.Fix
+	}
+	return "", ""
 }

@@ -16,6 +16,7 @@ import (
 
 	"longhaul/internal/doctor"
 	"longhaul/internal/monitor/history"
+	"longhaul/internal/remedy"
 	"longhaul/internal/units"
 )
 
@@ -47,13 +48,13 @@ func (s *historySelection) add(cmd *cobra.Command) {
 // query is what is selected.
 func (s *historySelection) query() (q history.Query, err error) {
 	s.now = time.Now()
-	p, err := parseSpan(s.since, s.until, s.now)
+	p, err := units.ParseSpan(s.since, s.until, s.now)
 	if err != nil {
 		return q, usageError(err)
 	}
 	q = history.Query{Since: p.From, Until: p.To, Tunnel: s.tunnel, Cause: doctor.Cause(s.cause)}
 	if s.cause != "" && !slices.Contains(doctor.Causes(), q.Cause) {
-		return q, usageError(&hintError{fmt.Errorf("there is no cause %q", s.cause), "causes are " + joinWords(doctor.Causes())})
+		return q, usageError(remedy.New(fmt.Errorf("there is no cause %q", s.cause), "causes are "+joinWords(doctor.Causes())))
 	}
 	q.MinBytes, err = parseMinBytes(s.minBytes)
 	return q, err
@@ -66,7 +67,7 @@ func parseMinBytes(text string) (int64, error) {
 	}
 	size, err := units.ParseSize(text)
 	if err != nil {
-		return 0, usageError(&hintError{fmt.Errorf("--min-bytes cannot be %q", text), "write it like 500kB, 10MB or 1GiB"})
+		return 0, usageError(remedy.New(fmt.Errorf("--min-bytes cannot be %q", text), "write it like 500kB, 10MB or 1GiB"))
 	}
 	if size == 0 {
 		return -1, nil
@@ -100,7 +101,7 @@ func (s *historySelection) open(ctx context.Context, env *env) (*history.Reader,
 	}
 	r, err := history.OpenReader(path)
 	if err != nil {
-		return nil, usageError(&hintError{err, "give the file that history: {file: …} of the relay's configuration names"})
+		return nil, usageError(remedy.New(err, "give the file that history: {file: …} of the relay's configuration names"))
 	}
 	return r, nil
 }
@@ -118,10 +119,10 @@ func findHistory(ctx context.Context, env *env, chosen relayChoice) (string, err
 			} `json:"history"`
 		}
 		if err := json.Unmarshal(body, &status); err != nil {
-			return "", &hintError{fmt.Errorf("cannot read the relay's answer: %w", err), "name the file with --file"}
+			return "", remedy.New(fmt.Errorf("cannot read the relay's answer: %w", err), "name the file with --file")
 		}
 		if status.History == nil {
-			return "", &hintError{errors.New("the running relay keeps no records of its flows"), keep}
+			return "", remedy.New(errors.New("the running relay keeps no records of its flows"), keep)
 		}
 		return status.History.File, nil
 	}
@@ -131,26 +132,26 @@ func findHistory(ctx context.Context, env *env, chosen relayChoice) (string, err
 	if _, statErr := os.Stat(servicesHistory); statErr == nil || errors.Is(statErr, os.ErrPermission) {
 		return servicesHistory, nil
 	}
-	return "", &hintError{fmt.Errorf("no relay answers here, and there is no %s", servicesHistory), keep}
+	return "", remedy.New(fmt.Errorf("no relay answers here, and there is no %s", servicesHistory), keep)
 }
 
 // historyError adds what to do about an error of the history.
 func historyError(err error) error {
 	switch {
 	case errors.Is(err, history.ErrNoFile):
-		return &hintError{err, "a relay with history: {file: …} in its configuration makes one; --file names another"}
+		return remedy.New(err, "a relay with history: {file: …} in its configuration makes one; --file names another")
 	case errors.Is(err, history.ErrForbidden):
-		return &hintError{err, "run this as root or as the relay's user"}
+		return remedy.New(err, "run this as root or as the relay's user")
 	case errors.Is(err, history.ErrUnsound):
-		return &hintError{err, "the relay sets such a file aside and begins a new one when it meets the damage, or is restarted"}
+		return remedy.New(err, "the relay sets such a file aside and begins a new one when it meets the damage, or is restarted")
 	case errors.Is(err, history.ErrNewer):
-		return &hintError{err, "use the longhaul of the relay that writes it"}
+		return remedy.New(err, "use the longhaul of the relay that writes it")
 	case errors.Is(err, history.ErrForeign):
-		return &hintError{err, "name the file that history: {file: …} of the relay's configuration names"}
+		return remedy.New(err, "name the file that history: {file: …} of the relay's configuration names")
 	case errors.Is(err, history.ErrNoRecord):
-		return &hintError{err, "longhaul history lists them with their IDs; old ones go"}
+		return remedy.New(err, "longhaul history lists them with their IDs; old ones go")
 	case errors.Is(err, history.ErrBusy):
-		return &hintError{err, "try again"}
+		return remedy.New(err, "try again")
 	}
 	return err
 }
@@ -175,7 +176,7 @@ func newHistory(env *env) *cobra.Command {
 		chosen         [5]bool
 		orders         = history.Orders()
 		meanings       = []string{"the latest first (the default)", "the least goodput first", "the longest first", "the most bytes first", "the most of its data sent again first"}
-		errSeveralWays = usageError(&hintError{errors.New("flows can be listed in one order"), "give one of --slowest, --longest, --largest and --retransmitted"})
+		errSeveralWays = usageError(remedy.New(errors.New("flows can be listed in one order"), "give one of --slowest, --longest, --largest and --retransmitted"))
 	)
 	cmd := &cobra.Command{
 		Use:   "history",
@@ -222,9 +223,9 @@ not by an end from both sides.`,
 		}
 		switch {
 		case limit < 1 || limit > history.MaxLimit:
-			return usageError(&hintError{fmt.Errorf("--limit cannot be %d", limit), fmt.Sprintf("give 1 to %d; longhaul history export prints all", history.MaxLimit)})
+			return usageError(remedy.New(fmt.Errorf("--limit cannot be %d", limit), fmt.Sprintf("give 1 to %d; longhaul history export prints all", history.MaxLimit)))
 		case asJSON && asCSV:
-			return usageError(&hintError{errors.New("--json and --csv are two ways to print"), "leave one of them out"})
+			return usageError(remedy.New(errors.New("--json and --csv are two ways to print"), "leave one of them out"))
 		}
 		q.Limit = limit
 		return s.run(env, func(ctx context.Context, r *history.Reader) error {

@@ -17,6 +17,8 @@ import (
 
 	"longhaul/internal/doctor"
 	"longhaul/internal/monitor/history"
+	"longhaul/internal/remedy"
+	"longhaul/internal/units"
 )
 
 func newHistoryCompare(env *env) *cobra.Command {
@@ -63,7 +65,7 @@ since then.`,
 		if err != nil {
 			return err
 		}
-		periodOf := func(p period) history.Period {
+		periodOf := func(p units.Period) history.Period {
 			return history.Period{Since: p.From, Until: p.To, MinBytes: max(minBytes, 0)}
 		}
 		return s.run(env, func(ctx context.Context, r *history.Reader) error {
@@ -75,7 +77,7 @@ since then.`,
 				return writeJSON(env.stdout, c)
 			}
 			var courses [2]history.Chart
-			for i, p := range []period{one, other} {
+			for i, p := range []units.Period{one, other} {
 				if courses[i], err = r.Series(ctx, periodOf(p), s.tunnel); err != nil {
 					return err
 				}
@@ -90,19 +92,19 @@ since then.`,
 	return cmd
 }
 
-func comparedPeriods(at, span, before, after string, now time.Time) (one, other period, err error) {
+func comparedPeriods(at, span, before, after string, now time.Time) (one, other units.Period, err error) {
 	switch {
 	case at != "" && (before != "" || after != ""):
-		return one, other, &hintError{errors.New("--at and --before with --after are two ways to say what is compared"), "leave one of them out"}
+		return one, other, remedy.New(errors.New("--at and --before with --after are two ways to say what is compared"), "leave one of them out")
 	case at != "":
-		return around(at, span, now)
+		return units.Around(at, span, now)
 	case span != "":
-		return one, other, &hintError{errors.New("--span belongs to --at"), "add --at, or write --before and --after as FROM..TO"}
+		return one, other, remedy.New(errors.New("--span belongs to --at"), "add --at, or write --before and --after as FROM..TO")
 	case before == "" || after == "":
-		return one, other, &hintError{errors.New("it is not said what to compare"), "give --at TIME, or --before PERIOD and --after PERIOD"}
+		return one, other, remedy.New(errors.New("it is not said what to compare"), "give --at TIME, or --before PERIOD and --after PERIOD")
 	}
-	if one, err = parsePeriod(before, now); err == nil {
-		other, err = parsePeriod(after, now)
+	if one, err = units.ParsePeriod(before, now); err == nil {
+		other, err = units.ParsePeriod(after, now)
 	}
 	return one, other, err
 }
@@ -121,7 +123,7 @@ func writeComparison(w io.Writer, c history.Comparison, courses [2]history.Chart
 		if s.Approximate {
 			rough = " (from hourly summaries)"
 		}
-		fmt.Fprintf(w, "%-7s %s%s\n", []string{"before", "after"}[i], period{s.Period.Since, s.Period.Until}, rough)
+		fmt.Fprintf(w, "%-7s %s%s\n", []string{"before", "after"}[i], units.Period{From: s.Period.Since, To: s.Period.Until}, rough)
 	}
 	row := func(label, one, other, change string) {
 		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%-*s %-*s %-*s %s", compareLabel, label, compareCell, one, compareCell, other, change), " "))

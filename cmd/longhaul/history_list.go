@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
+	"longhaul/internal/units"
 )
 
 // historyList is the JSON of `longhaul history`.
@@ -235,7 +236,7 @@ func exportHistory(ctx context.Context, w io.Writer, r *history.Reader, q histor
 func writeHistoryHealth(w io.Writer, h historyHealth) {
 	fmt.Fprintf(w, "%s is sound: %s, %sB on disk\n", h.File, plural(int(h.Records), "record"), quantity(h.Bytes))
 	if h.Records > 0 {
-		fmt.Fprintf(w, "flows that ended %s\n", period{h.Oldest, h.Newest})
+		fmt.Fprintf(w, "flows that ended %s\n", units.Period{From: h.Oldest, To: h.Newest})
 	}
 	if !h.SummariesSince.IsZero() {
 		fmt.Fprintf(w, "summaries reach back to %s\n", h.SummariesSince.Local().Format("2006-01-02 15:04"))

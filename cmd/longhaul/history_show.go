@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
+	"longhaul/internal/remedy"
 )
 
 func newHistoryShow(env *env) *cobra.Command {
@@ -31,7 +32,7 @@ func newHistoryShow(env *env) *cobra.Command {
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		id, err := strconv.ParseInt(args[0], 10, 64)
 		if err != nil || id < 1 {
-			return usageError(&hintError{fmt.Errorf("%q is not an ID", args[0]), "longhaul history lists flows with their IDs"})
+			return usageError(remedy.New(fmt.Errorf("%q is not an ID", args[0]), "longhaul history lists flows with their IDs"))
 		}
 		return s.run(env, func(ctx context.Context, r *history.Reader) error {
 			record, err := r.Get(ctx, id)

@@ -46,9 +46,6 @@ func inPreparedSandbox(env *env, prepare func() error, run func(*cobra.Command, 
 	return func(cmd *cobra.Command, args []string) error {
 		if !sandbox.Inside() {
 			status, err := sandbox.Run(env.args, env.stdin, raw(env.stdout), raw(env.stderr))
-			if unavailable := (*sandbox.ErrUnavailable)(nil); errors.As(err, &unavailable) {
-				return &hintError{fmt.Errorf("cannot make namespaces: %w", unavailable.Err), unavailable.Remedy}
-			}
 			if err != nil {
 				return err
 			}

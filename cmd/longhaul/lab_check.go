@@ -15,6 +15,7 @@ import (
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/linkcheck"
+	"longhaul/internal/remedy"
 )
 
 func newLabCheck(env *env) *cobra.Command {
@@ -53,7 +54,7 @@ idle machine.`,
 			}
 			for _, row := range rows {
 				if !row.OK {
-					return &hintError{errors.New("the link is not what was asked"), "run it again on an otherwise idle machine"}
+					return remedy.New(errors.New("the link is not what was asked"), "run it again on an otherwise idle machine")
 				}
 			}
 			return nil

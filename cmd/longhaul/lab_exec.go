@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"longhaul/internal/lab"
+	"longhaul/internal/remedy"
 )
 
 func newLabExec(env *env) *cobra.Command {
@@ -29,7 +30,7 @@ status.`,
   longhaul lab exec relay-a -- bash`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 || len(args) == 2 && args[1] == "--" {
-				return usageError(&hintError{errors.New("a host and a command are needed"), "for example: longhaul lab exec host-a -- ping -c 3 host-b"})
+				return usageError(remedy.New(errors.New("a host and a command are needed"), "for example: longhaul lab exec host-a -- ping -c 3 host-b"))
 			}
 			return nil
 		},

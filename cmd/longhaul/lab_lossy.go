@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -156,11 +155,11 @@ func (o *lossyOptions) flags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&o.cases, "case", nil, "traps: which, like slow,detour (all)")
 	flags.BoolVar(&o.short, "short", false, "time to complete short transfers")
 	o.sizes.parse = func(s string) (int64, error) {
-		bytes, err := parseDecimalSize(s)
+		bytes, err := units.ParseSize(s)
 		if err != nil || bytes < 1 {
 			return 0, fmt.Errorf("%q is no size: write it like 100kB or 10MB", s)
 		}
-		return bytes, nil
+		return int64(bytes), nil
 	}
 	flags.Var(&o.sizes, "size", "short: how much is sent (100kB,1MB,10MB)")
 }
@@ -342,22 +341,6 @@ func (o *lossyOptions) trapsRun(flags *pflag.FlagSet) (lossyRun, error) {
 	return func(ctx context.Context, options congestion.Options) (outcome, error) {
 		return congestion.RunTraps(ctx, path, traps, options)
 	}, nil
-}
-
-// parseDecimalSize reads a size as files have it, in powers of a thousand.
-func parseDecimalSize(s string) (int64, error) {
-	factor := int64(1)
-	for suffix, f := range map[string]int64{"kB": 1e3, "MB": 1e6, "GB": 1e9} {
-		if number, ok := strings.CutSuffix(s, suffix); ok {
-			s, factor = strings.TrimSpace(number), f
-			break
-		}
-	}
-	value, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || value > math.MaxInt64/factor {
-		return 0, strconv.ErrRange
-	}
-	return value * factor, nil
 }
 
 // onePath is a path with what the flags say of it, each list with one value.

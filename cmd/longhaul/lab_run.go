@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/lab"
+	"longhaul/internal/remedy"
 )
 
 // experiment is an entry of lab list and a command of lab run.
@@ -88,7 +89,7 @@ sites of its own. The table gives medians over the repeats, and their spread.`,
 			if len(args) == 0 {
 				return exactArgs(1, "the name of one experiment")(cmd, args)
 			}
-			return usageError(&hintError{fmt.Errorf("there is no experiment %q", args[0]), "choose from " + strings.Join(names, ", ")})
+			return usageError(remedy.New(fmt.Errorf("there is no experiment %q", args[0]), "choose from "+strings.Join(names, ", ")))
 		},
 	}
 	for _, e := range experiments() {
@@ -187,7 +188,7 @@ func labRun[R any](env *env, asJSON *bool, run func(ctx context.Context, program
 func knownCases(names, all []string) error {
 	for _, name := range names {
 		if !slices.Contains(all, name) {
-			return usageError(&hintError{fmt.Errorf("there is no case %q", name), "choose from " + strings.Join(all, ", ")})
+			return usageError(remedy.New(fmt.Errorf("there is no case %q", name), "choose from "+strings.Join(all, ", ")))
 		}
 	}
 	return nil

@@ -18,6 +18,7 @@ import (
 
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
+	"longhaul/internal/remedy"
 	"longhaul/internal/units"
 )
 
@@ -289,7 +290,7 @@ func newLabSet(env *env) *cobra.Command {
 				}
 			})
 			if len(values) == 0 {
-				return usageError(&hintError{errors.New("nothing to change"), "see longhaul lab set --help"})
+				return usageError(remedy.New(errors.New("nothing to change"), "see longhaul lab set --help"))
 			}
 			_, err := lab.Call(socketOr(socket), lab.Request{Set: values}, nil, nil)
 			return err

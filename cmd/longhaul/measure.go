@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/measure"
+	"longhaul/internal/remedy"
 	"longhaul/internal/units"
 )
 
@@ -46,17 +47,17 @@ ordinary iperf3 -s, and an ordinary iperf3 -c measures to --serve.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.serve == (len(args) > 0) {
-				return usageError(&hintError{errors.New("longhaul measure wants a host, or --serve"), "see longhaul measure --help"})
+				return usageError(remedy.New(errors.New("longhaul measure wants a host, or --serve"), "see longhaul measure --help"))
 			}
 			if f.serve && f.token != "" {
-				return usageError(&hintError{errors.New("--token is the client's"), "the server's is --tokens"})
+				return usageError(remedy.New(errors.New("--token is the client's"), "the server's is --tokens"))
 			}
 			if !f.serve && f.tokens != "" {
-				return usageError(&hintError{errors.New("--tokens is the server's"), "the client's is --token"})
+				return usageError(remedy.New(errors.New("--tokens is the server's"), "the client's is --token"))
 			}
 			for _, name := range []string{"max-time", "max-streams", "max-window"} {
 				if !f.serve && cmd.Flags().Changed(name) {
-					return usageError(&hintError{fmt.Errorf("--%s is the server's", name), "use it with --serve, or leave it out"})
+					return usageError(remedy.New(fmt.Errorf("--%s is the server's", name), "use it with --serve, or leave it out"))
 				}
 			}
 			if f.serve {
@@ -105,7 +106,7 @@ func readSize(text, flag string, into *int64) error {
 	}
 	n, err := units.ParseSize(text)
 	if err != nil {
-		return &hintError{fmt.Errorf("--%s: %w", flag, err), "write it like 1GiB"}
+		return remedy.New(fmt.Errorf("--%s: %w", flag, err), "write it like 1GiB")
 	}
 	*into = int64(n)
 	return nil
@@ -125,7 +126,7 @@ func (f *measureFlags) complete(cmd *cobra.Command) error {
 		}
 		var err error
 		if *into, err = units.ParseRate(text); err != nil {
-			return &hintError{fmt.Errorf("--%s: %w", flag, err), "write it like 200Mbit"}
+			return remedy.New(fmt.Errorf("--%s: %w", flag, err), "write it like 200Mbit")
 		}
 		return nil
 	}
@@ -137,7 +138,7 @@ func (f *measureFlags) complete(cmd *cobra.Command) error {
 	f.options.Duration, f.options.Omit, f.options.Interval = f.duration, f.omit, f.reporting
 	switch {
 	case f.options.Bytes > 0 && cmd.Flags().Changed("time"):
-		return &hintError{errors.New("a test ends after --time or --bytes, not both"), "leave one of them out"}
+		return remedy.New(errors.New("a test ends after --time or --bytes, not both"), "leave one of them out")
 	case f.options.Bytes > 0:
 		f.options.Duration = 0
 	case f.options.Duration == 0:
@@ -145,16 +146,16 @@ func (f *measureFlags) complete(cmd *cobra.Command) error {
 	}
 	switch {
 	case f.receive && f.both:
-		return &hintError{errors.New("--receive is one way, and --both is two"), "leave one of them out"}
+		return remedy.New(errors.New("--receive is one way, and --both is two"), "leave one of them out")
 	case f.inTurn && (f.receive || f.both):
-		return &hintError{errors.New("--in-turn is both ways, one after the other"), "leave --receive and --both out"}
+		return remedy.New(errors.New("--in-turn is both ways, one after the other"), "leave --receive and --both out")
 	case f.receive:
 		f.options.Direction = measure.Receive
 	case f.both:
 		f.options.Direction = measure.Both
 	}
 	if f.json && f.csv {
-		return &hintError{errors.New("--json and --csv are two forms of the same"), "leave one of them out"}
+		return remedy.New(errors.New("--json and --csv are two forms of the same"), "leave one of them out")
 	}
 	if f.reporting < 100*time.Millisecond {
 		return fmt.Errorf("--interval %v is too short: use 100ms or more", f.reporting)
@@ -174,11 +175,11 @@ func readTokens(path string) ([]measure.Token, error) {
 		return nil, fmt.Errorf("cannot read the tokens: %w", err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, &hintError{fmt.Errorf("%s has secrets, and others may read it", path), "chmod 600 " + path}
+		return nil, remedy.New(fmt.Errorf("%s has secrets, and others may read it", path), "chmod 600 "+path)
 	}
 	tokens, err := measure.ReadTokens(file)
 	if err != nil {
-		return nil, &hintError{fmt.Errorf("%s: %w", path, err), "write a name and a secret on a line; openssl rand -hex 16 makes one"}
+		return nil, remedy.New(fmt.Errorf("%s: %w", path, err), "write a name and a secret on a line; openssl rand -hex 16 makes one")
 	}
 	return tokens, nil
 }
@@ -193,7 +194,7 @@ func readToken(path string) (measure.Token, error) {
 		return measure.Token{}, usageError(err)
 	}
 	if len(tokens) > 1 {
-		return measure.Token{}, usageError(&hintError{fmt.Errorf("%s has %d tokens, and a client is one", path, len(tokens)), "leave one of them in it"})
+		return measure.Token{}, usageError(remedy.New(fmt.Errorf("%s has %d tokens, and a client is one", path, len(tokens)), "leave one of them in it"))
 	}
 	return tokens[0], nil
 }
@@ -211,7 +212,7 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 		return usageError(err)
 	}
 	if name := f.options.CongestionControl; name != "" && f.options.Direction != measure.Receive && !isAvailable(name) {
-		return &hintError{fmt.Errorf("this kernel has no congestion control %s", name), "longhaul cc load brings haul, hybla, illinois and brutal; see longhaul cc list"}
+		return remedy.New(fmt.Errorf("this kernel has no congestion control %s", name), "longhaul cc load brings haul, hybla, illinois and brutal; see longhaul cc list")
 	}
 	var err error
 	if f.options.Token, err = readToken(f.token); err != nil {
@@ -248,7 +249,7 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 func explainMeasure(address string, err error) error {
 	explained := measure.Explain(address, err)
 	if hint := measure.Hint(err); hint != "" {
-		return &hintError{explained, hint}
+		return remedy.New(explained, hint)
 	}
 	return explained
 }

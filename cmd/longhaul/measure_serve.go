@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/measure"
+	"longhaul/internal/remedy"
 )
 
 func (f *measureFlags) runServer(cmd *cobra.Command, env *env) error {
@@ -27,7 +28,7 @@ func (f *measureFlags) runServer(cmd *cobra.Command, env *env) error {
 	config.SetMultipathTCP(false)
 	l, err := config.Listen(ctx, "tcp", net.JoinHostPort(f.listen, strconv.Itoa(int(f.port))))
 	if err != nil {
-		return &hintError{fmt.Errorf("cannot listen: %w", err), "choose another port with --port; an iperf3 -s may have this one"}
+		return remedy.New(fmt.Errorf("cannot listen: %w", err), "choose another port with --port; an iperf3 -s may have this one")
 	}
 	to := ""
 	if len(tokens) > 0 {
@@ -68,7 +69,7 @@ func (f *measureFlags) completeLimits(cmd *cobra.Command) error {
 		"max-time": f.limits.Duration == 0, "max-streams": f.limits.Streams == 0, "max-window": window == 0,
 	} {
 		if zero && cmd.Flags().Changed(name) {
-			return &hintError{fmt.Errorf("--%s 0 allows no test", name), "leave it out for what is usual"}
+			return remedy.New(fmt.Errorf("--%s 0 allows no test", name), "leave it out for what is usual")
 		}
 	}
 	return f.limits.Check()

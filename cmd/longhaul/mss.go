@@ -15,6 +15,7 @@ import (
 
 	"longhaul/internal/kernel"
 	"longhaul/internal/mss"
+	"longhaul/internal/remedy"
 )
 
 func newMSS(env *env) *cobra.Command {
@@ -63,9 +64,8 @@ func (p *prefixFlag) String() string {
 
 func (p *prefixFlag) Set(s string) (err error) {
 	p.Prefix, err = parsePrefix(s)
-	var hinted *hintError
-	if errors.As(err, &hinted) { // flags have no hints of their own
-		return fmt.Errorf("%w: %s", hinted.error, hinted.hint)
+	if fix := remedy.Of(err); fix != "" { // flags have no hints of their own
+		return fmt.Errorf("%w: %s", err, fix)
 	}
 	return err
 }
@@ -77,9 +77,9 @@ func mssError(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &lacking):
-		return &hintError{err, "for connections of this host alone, longhaul route set PREFIX --advmss needs no BPF"}
+		return remedy.New(err, "for connections of this host alone, longhaul route set PREFIX --advmss needs no BPF")
 	case errors.Is(err, mss.ErrNoDevice):
-		return &hintError{err, "see ip link; for a device of another network namespace, add --netns NAME"}
+		return remedy.New(err, "see ip link; for a device of another network namespace, add --netns NAME")
 	}
 	return err
 }
@@ -233,7 +233,7 @@ a device that is gone, has left.`,
 				return mssError(err)
 			}
 			if picky && len(result.Rules) == 0 {
-				return &hintError{errors.New("no rule fits these flags"), "see longhaul mss show"}
+				return remedy.New(errors.New("no rule fits these flags"), "see longhaul mss show")
 			}
 			if asJSON {
 				return json.NewEncoder(env.stdout).Encode(result)

@@ -17,6 +17,7 @@ import (
 
 	"longhaul/internal/mss"
 	"longhaul/internal/pathmtu"
+	"longhaul/internal/remedy"
 )
 
 // mssSet is what set was asked to do.
@@ -93,7 +94,7 @@ this host go by their routes anyway.`,
 func (s *mssSet) rule(cmd *cobra.Command) (mss.Rule, error) {
 	r := mss.Rule{Device: s.device, Toward: s.toward.Prefix, From: s.from.Prefix, Port: s.port}
 	if r.Device == "" {
-		return r, &hintError{errors.New("longhaul mss set wants to know which device the connections pass"), "add --dev DEVICE; ip route get ADDRESS tells it"}
+		return r, remedy.New(errors.New("longhaul mss set wants to know which device the connections pass"), "add --dev DEVICE; ip route get ADDRESS tells it")
 	}
 	var actions []string
 	for _, a := range []struct {
@@ -113,15 +114,15 @@ func (s *mssSet) rule(cmd *cobra.Command) (mss.Rule, error) {
 	}
 	switch {
 	case len(actions) == 0:
-		return r, &hintError{errors.New("longhaul mss set wants to know what to do"), "add --raise BYTES, --clamp BYTES, --clamp-to-pmtu or --clamp-to-route"}
+		return r, remedy.New(errors.New("longhaul mss set wants to know what to do"), "add --raise BYTES, --clamp BYTES, --clamp-to-pmtu or --clamp-to-route")
 	case len(actions) > 1:
-		return r, &hintError{fmt.Errorf("%s cannot go together", strings.Join(actions, " and ")), "give one of them; another rule may do the other"}
+		return r, remedy.New(fmt.Errorf("%s cannot go together", strings.Join(actions, " and ")), "give one of them; another rule may do the other")
 	case r.Action != mss.Raise && (s.probe != "" || s.noProbe || s.watch):
-		return r, &hintError{errors.New("only --raise probes the path"), "leave --probe, --no-probe and --watch out"}
+		return r, remedy.New(errors.New("only --raise probes the path"), "leave --probe, --no-probe and --watch out")
 	case s.noProbe && s.watch:
-		return r, &hintError{errors.New("--watch is about probing, and --no-probe about not doing it"), "leave one of them out"}
+		return r, remedy.New(errors.New("--watch is about probing, and --no-probe about not doing it"), "leave one of them out")
 	case s.every < time.Second:
-		return r, &hintError{fmt.Errorf("--every %v is too often", s.every), "use at least 1s"}
+		return r, remedy.New(fmt.Errorf("--every %v is too often", s.every), "use at least 1s")
 	}
 	return r, r.Check()
 }
@@ -212,7 +213,7 @@ func (s *mssSet) choose(rule mss.Rule) (*pathProbe, error) {
 	case s.probe != "":
 		address, err := netip.ParseAddr(s.probe)
 		if err != nil {
-			return nil, usageError(&hintError{fmt.Errorf("--probe wants an address, and got %q", s.probe), "write it like 203.0.113.9"})
+			return nil, usageError(remedy.New(fmt.Errorf("--probe wants an address, and got %q", s.probe), "write it like 203.0.113.9"))
 		}
 		p.address = address.Unmap()
 	case single(rule.Toward):
@@ -220,16 +221,16 @@ func (s *mssSet) choose(rule mss.Rule) (*pathProbe, error) {
 	case single(rule.From):
 		p.address = rule.From.Addr()
 	default:
-		return nil, usageError(&hintError{errors.New("raising the MSS needs a host there that answers, to see whether the path carries it"), "add --probe ADDRESS, or --no-probe to do without"})
+		return nil, usageError(remedy.New(errors.New("raising the MSS needs a host there that answers, to see whether the path carries it"), "add --probe ADDRESS, or --no-probe to do without"))
 	}
 	switch {
 	case isLocal(p.address):
-		return nil, usageError(&hintError{fmt.Errorf("%s is this host itself", p.address), "probe a host at the other end of the path"})
+		return nil, usageError(remedy.New(fmt.Errorf("%s is this host itself", p.address), "probe a host at the other end of the path"))
 	case rule.Toward.IsValid() && rule.Toward.Contains(p.address):
 	case rule.From.IsValid() && rule.From.Contains(p.address):
 		p.from = true
 	case rule.Toward.IsValid() || rule.From.IsValid():
-		return nil, usageError(&hintError{fmt.Errorf("%s is in none of the rule's prefixes", p.address), "probe a host that the rule is about"})
+		return nil, usageError(remedy.New(fmt.Errorf("%s is in none of the rule's prefixes", p.address), "probe a host that the rule is about"))
 	}
 	p.size = rule.PacketBytes()
 	if p.address.Is6() {
@@ -271,8 +272,9 @@ func (p *pathProbe) need(ctx context.Context) error {
 	case pathmtu.Carries:
 		return nil
 	case pathmtu.Silent:
-		return &hintError{fmt.Errorf("%s answers nothing, so whether the path carries %d bytes is unknown", p.address, p.size),
-			"probe another host with --probe ADDRESS, or add --no-probe"}
+		return remedy.New(fmt.Errorf("%s answers nothing, so whether the path carries %d bytes is unknown", p.address, p.size),
+			"probe another host with --probe ADDRESS, or add --no-probe")
+
 	}
 	less := "nothing tells what the path carries: try a smaller value"
 	if result.MTU > 0 {
@@ -282,7 +284,7 @@ func (p *pathProbe) need(ctx context.Context) error {
 		}
 		less = fmt.Sprintf("the path carries %d, so use at most %d", result.MTU, result.MTU-headers)
 	}
-	return &hintError{fmt.Errorf("packets of %d bytes do not get %s", p.size, p), less}
+	return remedy.New(fmt.Errorf("packets of %d bytes do not get %s", p.size, p), less)
 }
 
 // localNote says where a route does what a rule was set for.
@@ -350,7 +352,8 @@ func (s *mssSet) watchPath(ctx context.Context, env *env, host *mss.Host, p *pat
 		if err := revert(); err != nil {
 			return err
 		}
-		return &hintError{fmt.Errorf("packets of %d bytes no longer get %s: the rule was taken back", p.size, p),
-			"connections that began under it may hang, and should be made anew"}
+		return remedy.New(fmt.Errorf("packets of %d bytes no longer get %s: the rule was taken back", p.size, p),
+			"connections that began under it may hang, and should be made anew")
+
 	}
 }

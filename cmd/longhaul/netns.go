@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/vishvananda/netns"
+
+	"longhaul/internal/remedy"
 )
 
 func namespaceFlag(flags *pflag.FlagSet, name *string) {
@@ -29,12 +31,12 @@ func enterNamespace(name string) error {
 	}
 	ns, err := get(name)
 	if err != nil {
-		return &hintError{fmt.Errorf("cannot open the network namespace %s: %w", name, err), "see ip netns"}
+		return remedy.New(fmt.Errorf("cannot open the network namespace %s: %w", name, err), "see ip netns")
 	}
 	defer ns.Close()
 	runtime.LockOSThread() // for good: the thread ends with the command
 	if err := netns.Set(ns); err != nil {
-		return &hintError{fmt.Errorf("cannot enter the network namespace %s: %w", name, err), "run it as root"}
+		return remedy.New(fmt.Errorf("cannot enter the network namespace %s: %w", name, err), "run it as root")
 	}
 	return nil
 }

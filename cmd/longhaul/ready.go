@@ -17,6 +17,7 @@ import (
 
 	"longhaul/internal/control"
 	"longhaul/internal/httpd"
+	"longhaul/internal/remedy"
 )
 
 // maxHealth bounds the answer of a health check, in bytes.
@@ -43,7 +44,7 @@ Exit codes: 0 ready, 1 not ready or no relay there, 2 wrong command line.`,
   longhaul ready --http 10.10.10.20:9463 --timeout 500ms`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usageError(&hintError{fmt.Errorf("%s takes one tunnel, and got %d", cmd.CommandPath(), len(args)), "see " + cmd.CommandPath() + " --help"})
+				return usageError(remedy.New(fmt.Errorf("%s takes one tunnel, and got %d", cmd.CommandPath(), len(args)), "see "+cmd.CommandPath()+" --help"))
 			}
 			return nil
 		},
@@ -60,33 +61,33 @@ Exit codes: 0 ready, 1 not ready or no relay there, 2 wrong command line.`,
 			target += "/" + url.PathEscape(args[0])
 		}
 		if _, err := parseIgnored(ignore); err != nil {
-			return usageError(&hintError{err, "what can be ignored: " + ignorable})
+			return usageError(remedy.New(err, "what can be ignored: "+ignorable))
 		}
 		if ignore != "" {
 			target += "?ignore=" + ignore
 		}
 		if timeout <= 0 {
-			return usageError(&hintError{fmt.Errorf("the timeout cannot be %v", timeout), "give a time such as 500ms or 2s"})
+			return usageError(remedy.New(fmt.Errorf("the timeout cannot be %v", timeout), "give a time such as 500ms or 2s"))
 		}
 		if remote != "" {
 			if _, err := netip.ParseAddrPort(remote); err != nil {
-				return usageError(&hintError{fmt.Errorf("%q is not an address with a port", remote), "write it like 127.0.0.1:9463 or [::1]:9463"})
+				return usageError(remedy.New(fmt.Errorf("%q is not an address with a port", remote), "write it like 127.0.0.1:9463 or [::1]:9463"))
 			}
 			if chosen.isGiven() {
-				return usageError(&hintError{errors.New("--http and --control-socket or --name are two ways to ask"), "leave one of them out"})
+				return usageError(remedy.New(errors.New("--http and --control-socket or --name are two ways to ask"), "leave one of them out"))
 			}
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 		defer cancel()
 		status, reason, err := askHealth(ctx, env, remote, chosen, target)
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = &hintError{fmt.Errorf("the relay did not answer within %v", timeout), "its log, and longhaul status, may say why"}
+			err = remedy.New(fmt.Errorf("the relay did not answer within %v", timeout), "its log, and longhaul status, may say why")
 		}
 		switch {
 		case err == nil && status == http.StatusNotFound && strings.HasPrefix(reason, "404"):
-			err = &hintError{errors.New("what answers is not a relay"), "give the address of http_listen"}
+			err = remedy.New(errors.New("what answers is not a relay"), "give the address of http_listen")
 		case err == nil && status != http.StatusOK && status != http.StatusServiceUnavailable && status != http.StatusNotFound:
-			err = &hintError{fmt.Errorf("the answer was %d: %s", status, reason), "the relay may be of another version, or not be one"}
+			err = remedy.New(fmt.Errorf("the answer was %d: %s", status, reason), "the relay may be of another version, or not be one")
 		}
 		if asJSON {
 			a := readyAnswer{Ready: err == nil && status == http.StatusOK}
@@ -129,7 +130,7 @@ func askHealth(ctx context.Context, env *env, remote string, chosen relayChoice,
 	if remote != "" {
 		status, body, err = httpd.Get(ctx, remote, target, maxHealth)
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			err = &hintError{fmt.Errorf("nobody answers at %s", remote), "start longhaul relay with http_listen: " + remote}
+			err = remedy.New(fmt.Errorf("nobody answers at %s", remote), "start longhaul relay with http_listen: "+remote)
 		}
 	} else {
 		status, body, err = getFromRelay(ctx, env, chosen, target)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/config"
+	"longhaul/internal/remedy"
 )
 
 // settingFlag is a flag of `longhaul relay` that stands for a key of the
@@ -101,9 +102,9 @@ or bad configuration, 3 stopped with flows reset at the drain deadline.`,
 		tunnel, process := given(cmd, tunnelFlags), given(cmd, processFlags)
 		switch {
 		case path == "" && len(tunnel) == 0:
-			return usageError(&hintError{fmt.Errorf("no tunnel is given"), "add --listen and --forward for one tunnel, or --config FILE for many"})
+			return usageError(remedy.New(fmt.Errorf("no tunnel is given"), "add --listen and --forward for one tunnel, or --config FILE for many"))
 		case path != "" && len(tunnel) > 0:
-			return usageError(&hintError{fmt.Errorf("%s cannot be used with --config", tunnel[0].Name), "put it into the file, or leave --config out"})
+			return usageError(remedy.New(fmt.Errorf("%s cannot be used with --config", tunnel[0].Name), "put it into the file, or leave --config out"))
 		}
 		d := &daemon{env: env, path: path, flags: append(tunnel, process...)}
 		return d.run(cmd.Context())

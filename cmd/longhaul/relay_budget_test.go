@@ -20,6 +20,7 @@ import (
 	"longhaul/internal/config"
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
+	"longhaul/internal/transport"
 )
 
 // sharedRates loads brutal, and returns what translates a configuration in which
@@ -119,7 +120,7 @@ func TestTunnelWithoutARate(t *testing.T) {
 		t.Fatal(err)
 	}
 	all.keep()
-	want := lack{"a rate that the flows of a share with brutal; they use another congestion control", "longhaul cc load brutal (as root), then reload the relay"}
+	want := transport.Lack{What: "a rate that the flows of a share with brutal; they use another congestion control", Remedy: "longhaul cc load brutal (as root), then reload the relay"}
 	// Told nothing it would send 1 Mb/s, even where it is loaded.
 	for key, l := range all.current {
 		conn := dialLeg(t, l, discard(t))

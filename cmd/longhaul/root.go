@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"longhaul/internal/remedy"
 )
 
 // newRoot assembles the command line.
@@ -32,7 +34,7 @@ Exit codes: 0 done, 1 failed, 2 wrong command line or bad configuration,
 	root.SetOut(env.stdout)
 	root.SetErr(env.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError(&hintError{err, "see " + cmd.CommandPath() + " --help"})
+		return usageError(remedy.New(err, "see "+cmd.CommandPath()+" --help"))
 	})
 	root.CompletionOptions.DisableDefaultCmd = true // commands has one that helps as the others do
 	root.SetUsageTemplate(usageTemplate(root.UsageTemplate()))
@@ -58,7 +60,7 @@ func usageTemplate(cobras string) string {
 // noArgs refuses arguments.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usageError(&hintError{fmt.Errorf("%s takes no argument, and got %q", cmd.CommandPath(), args[0]), "see " + cmd.CommandPath() + " --help"})
+		return usageError(remedy.New(fmt.Errorf("%s takes no argument, and got %q", cmd.CommandPath(), args[0]), "see "+cmd.CommandPath()+" --help"))
 	}
 	return nil
 }
@@ -73,14 +75,14 @@ func needCommand(cmd *cobra.Command, args []string) error {
 	if meant := cmd.SuggestionsFor(args[0]); len(meant) > 0 {
 		hint = "did you mean " + cmd.CommandPath() + " " + meant[0] + "?"
 	}
-	return usageError(&hintError{fmt.Errorf("unknown command %q", cmd.CommandPath()+" "+args[0]), hint})
+	return usageError(remedy.New(fmt.Errorf("unknown command %q", cmd.CommandPath()+" "+args[0]), hint))
 }
 
 // exactArgs wants n arguments and says what they are.
 func exactArgs(n int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != n {
-			return usageError(&hintError{fmt.Errorf("%s wants %s, and got %d arguments", cmd.CommandPath(), what, len(args)), "see " + cmd.CommandPath() + " --help"})
+			return usageError(remedy.New(fmt.Errorf("%s wants %s, and got %d arguments", cmd.CommandPath(), what, len(args)), "see "+cmd.CommandPath()+" --help"))
 		}
 		return nil
 	}

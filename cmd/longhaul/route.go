@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/remedy"
 	"longhaul/internal/route"
 	"longhaul/internal/units"
 )
@@ -106,7 +107,7 @@ func (s *routeSet) change(cmd *cobra.Command, to string) (route.Change, error) {
 	c := route.Change{Prefix: prefix, Device: s.device, Metrics: map[route.Metric]route.Value{}}
 	if s.via != "" {
 		if c.Via, err = netip.ParseAddr(s.via); err != nil {
-			return c, &hintError{fmt.Errorf("--via wants an address, and got %q", s.via), "write it like 192.0.2.1"}
+			return c, remedy.New(fmt.Errorf("--via wants an address, and got %q", s.via), "write it like 192.0.2.1")
 		}
 		c.Via = c.Via.Unmap()
 	}
@@ -131,7 +132,7 @@ func (s *routeSet) change(cmd *cobra.Command, to string) (route.Change, error) {
 		case route.Window:
 			size, err := units.ParseSize(s.window)
 			if err != nil || size > math.MaxUint32 {
-				return c, &hintError{fmt.Errorf("--window %s is no size", s.window), "write it like 256KiB"}
+				return c, remedy.New(fmt.Errorf("--window %s is no size", s.window), "write it like 256KiB")
 			}
 			v.Number = uint32(size)
 		case route.QuickACK:
@@ -140,7 +141,7 @@ func (s *routeSet) change(cmd *cobra.Command, to string) (route.Change, error) {
 			}
 		case route.RTOMin:
 			if s.rtoMin != s.rtoMin.Truncate(time.Millisecond) || s.rtoMin < time.Millisecond || s.rtoMin > 2*time.Minute {
-				return c, &hintError{fmt.Errorf("--rto-min %v is out of range", s.rtoMin), "use whole milliseconds, from 1ms to 2m"}
+				return c, remedy.New(fmt.Errorf("--rto-min %v is out of range", s.rtoMin), "use whole milliseconds, from 1ms to 2m")
 			}
 			v.Number, v.Locked = uint32(s.rtoMin/time.Millisecond), true // else the kernel ignores it
 		}
@@ -152,9 +153,9 @@ func (s *routeSet) change(cmd *cobra.Command, to string) (route.Change, error) {
 	}
 	switch {
 	case len(c.Metrics) == 0:
-		return c, &hintError{errors.New("longhaul route set wants to know what to set"), "add --advmss, --mtu, --congctl or another; see longhaul route set --help"}
+		return c, remedy.New(errors.New("longhaul route set wants to know what to set"), "add --advmss, --mtu, --congctl or another; see longhaul route set --help")
 	case s.lock && !locked:
-		return c, &hintError{errors.New("--lock is for mtu and congctl, and neither is given"), "leave it out"}
+		return c, remedy.New(errors.New("--lock is for mtu and congctl, and neither is given"), "leave it out")
 	}
 	return c, nil
 }
@@ -267,13 +268,13 @@ func metricsText(values map[route.Metric]route.Value) string {
 func routeError(err error) error {
 	switch {
 	case errors.Is(err, route.ErrExpires):
-		return &hintError{err, "use a longer prefix, such as 2000::/3 instead of default6"}
+		return remedy.New(err, "use a longer prefix, such as 2000::/3 instead of default6")
 	case errors.Is(err, route.ErrNoRoute):
-		return &hintError{err, "add --via or --dev, or add one with ip route"}
+		return remedy.New(err, "add --via or --dev, or add one with ip route")
 	case errors.Is(err, route.ErrNotUsed):
-		return &hintError{err, "see longhaul route show"}
+		return remedy.New(err, "see longhaul route show")
 	case errors.Is(err, route.ErrOtherHop):
-		return &hintError{err, "leave --via and --dev out, or change it with ip route"}
+		return remedy.New(err, "leave --via and --dev out, or change it with ip route")
 	}
 	return err
 }
@@ -345,7 +346,7 @@ included. What somebody else has changed since stays.`,
   longhaul route undo --all`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
-				return usageError(&hintError{errors.New("longhaul route undo wants prefixes, or --all"), "see longhaul route show"})
+				return usageError(remedy.New(errors.New("longhaul route undo wants prefixes, or --all"), "see longhaul route show"))
 			}
 			var prefixes []netip.Prefix
 			for _, arg := range args {

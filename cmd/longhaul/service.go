@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"longhaul/internal/remedy"
 	"longhaul/internal/service"
 )
 
@@ -74,10 +75,10 @@ func serviceHost(root string) (service.Host, error) {
 	}
 	info, err := os.Stat(absolute)
 	if err != nil {
-		return h, usageError(&hintError{fmt.Errorf("--root: %w", err), "name the root directory of an image"})
+		return h, usageError(remedy.New(fmt.Errorf("--root: %w", err), "name the root directory of an image"))
 	}
 	if !info.IsDir() {
-		return h, usageError(&hintError{fmt.Errorf("--root: %s is no directory", root), "name the root directory of an image"})
+		return h, usageError(remedy.New(fmt.Errorf("--root: %s is no directory", root), "name the root directory of an image"))
 	}
 	h.Root = absolute
 	return h, nil
@@ -89,9 +90,9 @@ func mayChange(h service.Host) error {
 	case h.Root != "":
 		return nil
 	case !service.Booted():
-		return &hintError{errors.New("systemd does not run this machine"), "run longhaul relay under the init that does; for an image, add --root DIR"}
+		return remedy.New(errors.New("systemd does not run this machine"), "run longhaul relay under the init that does; for an image, add --root DIR")
 	case os.Geteuid() != 0:
-		return &hintError{errors.New("only root can change the services of this machine"), "run it with sudo"}
+		return remedy.New(errors.New("only root can change the services of this machine"), "run it with sudo")
 	}
 	return nil
 }
@@ -111,13 +112,13 @@ func serviceError(err error) error {
 	var conflict *service.ErrConflict
 	switch {
 	case errors.As(err, &conflict) && conflict.Changed:
-		return &hintError{err, "move it away, or remove everything first: longhaul service uninstall --purge"}
+		return remedy.New(err, "move it away, or remove everything first: longhaul service uninstall --purge")
 	case errors.As(err, &conflict) && conflict.Path == unitFile:
-		return &hintError{err, "move it away"}
+		return remedy.New(err, "move it away")
 	case errors.As(err, &conflict):
-		return &hintError{err, "move it away, or choose another place with --prefix DIR"}
+		return remedy.New(err, "move it away, or choose another place with --prefix DIR")
 	case errors.Is(err, os.ErrPermission):
-		return &hintError{err, "run it with sudo"}
+		return remedy.New(err, "run it with sudo")
 	}
 	return err
 }

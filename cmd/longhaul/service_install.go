@@ -19,6 +19,7 @@ import (
 
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
+	"longhaul/internal/remedy"
 	"longhaul/internal/service"
 	"longhaul/packaging"
 )
@@ -84,7 +85,7 @@ interrupted, run it again, or uninstall.`,
 
 func (s *serviceInstall) run(ctx context.Context, env *env) (err error) {
 	if s.prefix != "" && !filepath.IsAbs(s.prefix) {
-		return usageError(&hintError{fmt.Errorf("--prefix %s is no absolute path", s.prefix), "write it like " + defaultPrefix})
+		return usageError(remedy.New(fmt.Errorf("--prefix %s is no absolute path", s.prefix), "write it like "+defaultPrefix))
 	}
 	if s.host, err = serviceHost(s.root); err != nil {
 		return err
@@ -145,7 +146,7 @@ func (s *serviceInstall) run(ctx context.Context, env *env) (err error) {
 		return err
 	}
 	if s.now && !edited && !s.dryRun {
-		return &hintError{errors.New(configFile + " is still the example, so that nothing was started"), "edit it, then run longhaul service install --now again"}
+		return remedy.New(errors.New(configFile+" is still the example, so that nothing was started"), "edit it, then run longhaul service install --now again")
 	}
 	return nil
 }
@@ -228,12 +229,12 @@ func (s *serviceInstall) configuration() ([]byte, error) {
 	}
 	given, err := os.ReadFile(s.config)
 	if err != nil {
-		return nil, usageError(&hintError{fmt.Errorf("--config: %w", err), "check the path and its permissions"})
+		return nil, usageError(remedy.New(fmt.Errorf("--config: %w", err), "check the path and its permissions"))
 	}
 	// The example that install itself has put there holds nothing of anybody's.
 	untouched := s.record.Has(configFile) && bytes.Equal(there, config.Example)
 	if exists && !bytes.Equal(there, given) && !untouched {
-		return nil, &hintError{fmt.Errorf("%s is there already and is another one than %s", configFile, s.config), "copy it there yourself, check it with longhaul config check, and leave --config out"}
+		return nil, remedy.New(fmt.Errorf("%s is there already and is another one than %s", configFile, s.config), "copy it there yourself, check it with longhaul config check, and leave --config out")
 	}
 	return given, nil
 }
@@ -307,7 +308,7 @@ func (s *serviceInstall) tell(ctx context.Context, plan *service.Plan, edited bo
 		return nil
 	}
 	if err := service.Systemctl(ctx, "start", unitName); err != nil {
-		return &hintError{err, "see journalctl -u longhaul"}
+		return remedy.New(err, "see journalctl -u longhaul")
 	}
 	out.Started = true
 	return nil

@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
+	"longhaul/internal/remedy"
 	"longhaul/internal/units"
 	"longhaul/packaging"
 )
@@ -162,12 +163,12 @@ func chosenGrants(words []string, needed []grant) ([]grant, error) {
 	for _, word := range words {
 		switch {
 		case (word == "none" || word == "auto") && len(words) > 1:
-			return nil, &hintError{fmt.Errorf("--grant %s goes with no other", word), "leave the others out"}
+			return nil, remedy.New(fmt.Errorf("--grant %s goes with no other", word), "leave the others out")
 		case word == "auto":
 		case word == "none":
 			return nil, nil
 		case !slices.Contains(allGrants, word):
-			return nil, &hintError{fmt.Errorf("--grant: there is no %q", word), "there are none, " + strings.Join(allGrants, ", ")}
+			return nil, remedy.New(fmt.Errorf("--grant: there is no %q", word), "there are none, "+strings.Join(allGrants, ", "))
 		case slices.ContainsFunc(all, func(g grant) bool { return g.Name == word }):
 		default:
 			g := grant{Name: word, Why: "asked for by --grant"}

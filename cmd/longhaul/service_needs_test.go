@@ -11,6 +11,7 @@ import (
 
 	"longhaul/internal/check"
 	"longhaul/internal/config"
+	"longhaul/internal/remedy"
 	"longhaul/internal/service"
 )
 
@@ -89,7 +90,7 @@ func TestChosenGrants(t *testing.T) {
 		}
 	}
 	for _, words := range [][]string{{"everything"}, {"none", "low-ports"}, {"auto", "none"}} {
-		var hinted *hintError
+		var hinted *remedy.Error
 		if _, err := chosenGrants(words, needed); !errors.As(err, &hinted) {
 			t.Errorf("--grant %v gives %v", words, err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/remedy"
 	"longhaul/internal/service"
 )
 
@@ -64,7 +65,7 @@ func (s *serviceUninstall) run(ctx context.Context, env *env) error {
 	if s.keepConfig {
 		keep = append(keep, configFile)
 		if s.purge {
-			return usageError(&hintError{errors.New("--purge and --keep-config contradict each other"), "leave one of them out"})
+			return usageError(remedy.New(errors.New("--purge and --keep-config contradict each other"), "leave one of them out"))
 		}
 	}
 	host, err := serviceHost(s.root)

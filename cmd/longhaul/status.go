@@ -18,6 +18,7 @@ import (
 
 	"longhaul/internal/control"
 	"longhaul/internal/relay"
+	"longhaul/internal/remedy"
 )
 
 // topFlows is how many flows are listed unless all are asked for.
@@ -50,12 +51,12 @@ Where several relays run it shows all, with --json one object a line for each.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		sortFlows, known := flowOrders[order]
 		if !known {
-			return usageError(&hintError{fmt.Errorf("cannot sort by %q", order), "sort by goodput, bytes or age"})
+			return usageError(remedy.New(fmt.Errorf("cannot sort by %q", order), "sort by goodput, bytes or age"))
 		}
 		show := func(body []byte) error {
 			var s relayStatus
 			if err := json.Unmarshal(body, &s); err != nil {
-				return &hintError{fmt.Errorf("cannot read the relay's answer: %w", err), "the relay may be of another version; try --json"}
+				return remedy.New(fmt.Errorf("cannot read the relay's answer: %w", err), "the relay may be of another version; try --json")
 			}
 			sortFlows(s.Flows)
 			shown := s.Flows

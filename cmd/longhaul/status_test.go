@@ -19,6 +19,7 @@ import (
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
 	"longhaul/internal/route"
+	"longhaul/internal/transport"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -54,7 +55,7 @@ func TestStatusTable(t *testing.T) {
 		},
 		Version: "longhaul v1.0.0 go1.26 linux/amd64", PID: 4711, UptimeSeconds: 93784, ConfigFile: "/etc/longhaul/longhaul.yaml",
 		LastReload: &reloadFact{At: now.Add(-5 * time.Minute), Error: "longhaul.yaml:3:5: unknown key forwart in a tunnel; did you mean forward?"},
-		Lacks:      []lack{{"send buffer 24 MiB for 1 Gb/s at 63 ms", "sysctl -w net.core.wmem_max=25165824"}},
+		Lacks:      []transport.Lack{{What: "send buffer 24 MiB for 1 Gb/s at 63 ms", Remedy: "sysctl -w net.core.wmem_max=25165824"}},
 		Snapshot: relay.Snapshot{
 			Workers: 2,
 			Memory:  &relay.MemorySnapshot{LimitBytes: 512 << 20, UsedBytes: 400 << 20, Short: true},

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"longhaul/internal/relay"
+	"longhaul/internal/remedy"
 )
 
 // finished is how a drain ended.
@@ -108,7 +109,7 @@ func (d *daemon) finishVerb(ctx context.Context, arguments url.Values) (any, err
 	finishing := d.stage == replaced
 	d.mu.Unlock()
 	if !finishing {
-		return nil, &hintError{fmt.Errorf("no process has taken over from %d", os.Getpid()), "stop it with SIGTERM"}
+		return nil, remedy.New(fmt.Errorf("no process has taken over from %d", os.Getpid()), "stop it with SIGTERM")
 	}
 	r := finishRequest{within, make(chan finished, 1)}
 	select {

@@ -19,6 +19,7 @@ import (
 	"longhaul/internal/control"
 	"longhaul/internal/handover"
 	"longhaul/internal/relay"
+	"longhaul/internal/remedy"
 )
 
 // How long the parts of an upgrade may take.
@@ -92,11 +93,11 @@ func (d *daemon) enter(next stage) error {
 func (d *daemon) busy() error {
 	switch d.stage {
 	case upgrading:
-		return &hintError{errors.New("an upgrade is under way"), "try again when it is done"}
+		return remedy.New(errors.New("an upgrade is under way"), "try again when it is done")
 	case replaced:
-		return &hintError{fmt.Errorf("process %d has taken over from this one, which only finishes its flows", d.successor), "ask that one: leave --control-socket out, or name its own"}
+		return remedy.New(fmt.Errorf("process %d has taken over from this one, which only finishes its flows", d.successor), "ask that one: leave --control-socket out, or name its own")
 	case stopping:
-		return &hintError{errors.New("the relay is stopping"), "start it again"}
+		return remedy.New(errors.New("the relay is stopping"), "start it again")
 	}
 	return nil
 }
@@ -111,7 +112,7 @@ func (d *daemon) upgradeVerb(ctx context.Context, arguments url.Values) (any, er
 		r.within = within
 	}
 	if os.Getpid() == 1 {
-		return nil, &hintError{errors.New("this relay is the first process of its container, which ends with it"), "replace the container instead"}
+		return nil, remedy.New(errors.New("this relay is the first process of its container, which ends with it"), "replace the container instead")
 	}
 	if err := d.enter(upgrading); err != nil {
 		return nil, err
@@ -119,7 +120,7 @@ func (d *daemon) upgradeVerb(ctx context.Context, arguments url.Values) (any, er
 	select {
 	case d.upgrades <- r:
 	case <-d.ending:
-		return nil, &hintError{errors.New("the relay is stopping"), "start it again"}
+		return nil, remedy.New(errors.New("the relay is stopping"), "start it again")
 	}
 	a := <-r.answer
 	return a.upgraded, a.err
@@ -268,7 +269,7 @@ func failedUpgrade(err error) error {
 	if errors.As(err, &failure) && failure.LastWords != "" {
 		text += "; its last words:\n" + failure.LastWords
 	}
-	return &hintError{errors.New(text), "put that right, and try again"}
+	return remedy.New(errors.New(text), "put that right, and try again")
 }
 
 // aside is where this process answers once another one has taken its place.

@@ -19,6 +19,7 @@ import (
 
 	"longhaul/internal/doctor"
 	"longhaul/internal/process"
+	"longhaul/internal/remedy"
 	"longhaul/internal/tcpinfo"
 	"longhaul/internal/top"
 )
@@ -79,7 +80,7 @@ address, of the process's name or of the cause.`,
 		}
 		live := !f.json && f.count == 0
 		if live && !(isTerminal(env.stdin) && isTerminal(env.stdout)) {
-			return usageError(&hintError{errors.New("what is live needs a terminal"), "use --once, --count N or --json"})
+			return usageError(remedy.New(errors.New("what is live needs a terminal"), "use --once, --count N or --json"))
 		}
 		w, err := f.watch(cmd.Context(), env)
 		if err != nil {
@@ -100,16 +101,16 @@ address, of the process's name or of the cause.`,
 func (f *topFlags) check(cmd *cobra.Command) (top.Order, top.Filter, error) {
 	order, err := top.ParseOrder(f.order)
 	if err != nil {
-		return "", top.Filter{}, &hintError{err, "sort by goodput, retransmissions, limited or rtt"}
+		return "", top.Filter{}, remedy.New(err, "sort by goodput, retransmissions, limited or rtt")
 	}
 	filter, err := top.ParseFilter(f.filter)
 	switch {
 	case err != nil:
-		return "", top.Filter{}, &hintError{fmt.Errorf("--filter: %w", err), "filter like 10.0.0.0/8, :22 or scp"}
+		return "", top.Filter{}, remedy.New(fmt.Errorf("--filter: %w", err), "filter like 10.0.0.0/8, :22 or scp")
 	case f.interval < leastTopInterval:
 		return "", top.Filter{}, fmt.Errorf("--interval %v is too short: use 100ms or more", f.interval)
 	case f.once && cmd.Flags().Changed("count"):
-		return "", top.Filter{}, &hintError{errors.New("--once is one table, and --count says how many"), "leave one of them out"}
+		return "", top.Filter{}, remedy.New(errors.New("--once is one table, and --count says how many"), "leave one of them out")
 	case cmd.Flags().Changed("count") && f.count < 1:
 		return "", top.Filter{}, fmt.Errorf("--count %d prints nothing", f.count)
 	}
@@ -138,7 +139,7 @@ func (f *topFlags) watch(ctx context.Context, env *env) (*watcher, error) {
 		}
 		var status struct{ PID int }
 		if err := json.Unmarshal(body, &status); err != nil || status.PID == 0 {
-			return nil, &hintError{errors.New("cannot read the relay's answer"), "the relay may be of another version; see longhaul status"}
+			return nil, remedy.New(errors.New("cannot read the relay's answer"), "the relay may be of another version; see longhaul status")
 		}
 		w.relay.PID = status.PID
 		if w.relay.Command, err = process.Command(status.PID); err != nil {
@@ -188,7 +189,7 @@ func (w *watcher) refreshRelay() error {
 	case errors.Is(err, process.ErrNoProcess):
 		return errors.New("the relay has ended")
 	case errors.Is(err, process.ErrForbidden):
-		return &hintError{fmt.Errorf("cannot see which connections are the relay's: %w", err), "run this as root"}
+		return remedy.New(fmt.Errorf("cannot see which connections are the relay's: %w", err), "run this as root")
 	case err != nil:
 		return err
 	}

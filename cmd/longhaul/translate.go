@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 
 	"longhaul/internal/cc"
@@ -13,12 +14,6 @@ import (
 	"longhaul/internal/relay"
 	"longhaul/internal/transport"
 )
-
-// lack is something that legs should have and this host does not give.
-type lack struct {
-	What   string `json:"what"`
-	Remedy string `json:"remedy"`
-}
 
 // transports makes the socket settings of the tunnels' legs. Tunnels with the
 // same settings share one, so what is lacking is said once.
@@ -155,23 +150,18 @@ func (t *transports) keep() {
 }
 
 // lacks lists what the tunnels' legs lack, each thing once.
-func (t *transports) lacks() []lack {
+func (t *transports) lacks() []transport.Lack {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := []lack{}
+	all := []transport.Lack{}
 	for _, l := range t.current {
 		for _, missing := range l.lacks() {
-			if one := (lack{missing.What, missing.Remedy}); !slices.Contains(all, one) {
-				all = append(all, one)
+			if !slices.Contains(all, missing) {
+				all = append(all, missing)
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b lack) int {
-		if a.What < b.What {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(all, func(a, b transport.Lack) int { return strings.Compare(a.What, b.What) })
 	return all
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"longhaul/internal/config"
 	"longhaul/internal/handover"
+	"longhaul/internal/remedy"
 	"longhaul/internal/units"
 )
 
@@ -54,14 +55,14 @@ exits with 1 and the new one's last words.`,
 				return err
 			}
 			if err := handover.Executable(absolute); err != nil {
-				return &hintError{fmt.Errorf("--binary: %w", err), "name a program that the relay's user may start"}
+				return remedy.New(fmt.Errorf("--binary: %w", err), "name a program that the relay's user may start")
 			}
 			arguments.Set("binary", absolute)
 		}
 		if within != "" && within != config.Off {
 			d, err := units.ParseDuration(within)
 			if err != nil {
-				return usageError(&hintError{fmt.Errorf("--within: %w", err), "write it like 1h, or off"})
+				return usageError(remedy.New(fmt.Errorf("--within: %w", err), "write it like 1h, or off"))
 			}
 			arguments.Set("within", d.String())
 		}
@@ -82,7 +83,7 @@ func tellUpgrade(ctx context.Context, env *env, chosen relayChoice, arguments ur
 	body, err := tellRelay(ctx, env, chosen, "upgrade", arguments)
 	switch {
 	case errors.Is(err, context.Canceled):
-		return &hintError{errors.New("the upgrade was broken off"), "longhaul status shows which process serves"}
+		return remedy.New(errors.New("the upgrade was broken off"), "longhaul status shows which process serves")
 	case err != nil:
 		return err
 	}
@@ -92,7 +93,7 @@ func tellUpgrade(ctx context.Context, env *env, chosen relayChoice, arguments ur
 	}
 	var u upgraded
 	if err := json.Unmarshal(body, &u); err != nil {
-		return &hintError{fmt.Errorf("cannot read the relay's answer: %w", err), "longhaul status shows which process serves"}
+		return remedy.New(fmt.Errorf("cannot read the relay's answer: %w", err), "longhaul status shows which process serves")
 	}
 	_, err = fmt.Fprint(env.stdout, u)
 	return err

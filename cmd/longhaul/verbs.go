@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"longhaul/internal/control"
+	"longhaul/internal/remedy"
 )
 
 // relayVerbs are what a running relay can be asked to do through its control socket.
@@ -32,9 +33,8 @@ func (d *daemon) do(ctx context.Context, verb string, arguments url.Values) (any
 	}
 	d.logVerb(ctx, verb, arguments)
 	answer, err := carryOut(d, ctx, arguments)
-	var hinted *hintError
-	if errors.As(err, &hinted) {
-		return nil, &control.Refusal{Problem: err.Error(), Hint: hinted.hint}
+	if fix := remedy.Of(err); fix != "" {
+		return nil, &control.Refusal{Problem: err.Error(), Hint: fix}
 	}
 	return answer, err
 }
@@ -82,7 +82,7 @@ func (c *relayChoice) path(ctx context.Context, env *env) (string, error) {
 		for i, path := range paths {
 			names[i] = control.NameIn(dir, path)
 		}
-		return "", &hintError{fmt.Errorf("%w: %s", errSeveral, strings.Join(names, ", ")), "say which with --name NAME"}
+		return "", remedy.New(fmt.Errorf("%w: %s", errSeveral, strings.Join(names, ", ")), "say which with --name NAME")
 	}
 	return paths[0], nil
 }
@@ -93,13 +93,13 @@ func (c *relayChoice) paths(ctx context.Context, env *env) ([]string, error) {
 	dir := control.Directory(env.getenv)
 	switch {
 	case c.socket != "" && c.name != "":
-		return nil, usageError(&hintError{errors.New("--name and --control-socket both say which relay"), "leave one of them out"})
+		return nil, usageError(remedy.New(errors.New("--name and --control-socket both say which relay"), "leave one of them out"))
 	case c.socket != "":
 		return []string{c.socket}, nil
 	case c.name != "":
 		path := control.PathIn(dir, c.name)
 		if control.NameIn(dir, path) != c.name {
-			return nil, usageError(&hintError{fmt.Errorf("no relay can be named %q", c.name), "longhaul status names those that run"})
+			return nil, usageError(remedy.New(fmt.Errorf("no relay can be named %q", c.name), "longhaul status names those that run"))
 		}
 		return []string{path}, nil
 	}
@@ -141,11 +141,11 @@ func controlError(err error) error {
 	var refusal *control.Refusal
 	switch {
 	case errors.Is(err, control.ErrNotRunning):
-		return &hintError{err, "start longhaul relay, or say which runs with --name NAME or --control-socket PATH"}
+		return remedy.New(err, "start longhaul relay, or say which runs with --name NAME or --control-socket PATH")
 	case errors.Is(err, control.ErrForbidden):
-		return &hintError{err, "run this as the relay's user or as root"}
+		return remedy.New(err, "run this as the relay's user or as root")
 	case errors.As(err, &refusal) && refusal.Hint != "":
-		return &hintError{err, refusal.Hint}
+		return remedy.New(err, refusal.Hint)
 	}
 	return err
 }

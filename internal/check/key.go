@@ -12,6 +12,8 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+
+	"longhaul/internal/remedy"
 )
 
 const (
@@ -65,17 +67,12 @@ func (k *Key) derive(salt []byte, purpose string, n int) []byte {
 	return derived
 }
 
-// KeyError is what is wrong with a key file, and what to do about it.
-type KeyError struct{ Problem, Fix string }
-
-func (e *KeyError) Error() string { return e.Problem + "; " + e.Fix }
-
 // Create writes the key to a new file that only its owner can read.
 func (k Key) Create(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return &KeyError{path + " exists", "choose another name; docs/check.md tells how to change the key of relays that use it"}
+		return remedy.New(errors.New(path+" exists"), "choose another name; docs/check.md tells how to change the key of relays that use it")
 	case err != nil:
 		return err
 	}
@@ -92,12 +89,12 @@ func (k Key) Create(path string) error {
 // service's user in by an access control list, which shows as the group's bits.
 const Credentials = "/run/credentials/"
 
-// LoadKeys reads a key file. The error is a [*KeyError] unless the file cannot
+// LoadKeys reads a key file. The error is a [*remedy.Error] unless the file cannot
 // be read at all.
 func LoadKeys(path string) (Keys, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Keys{}, &KeyError{"there is no key file " + path, "make one with longhaul check --new-key " + path + ", and copy it to every relay of the chain"}
+		return Keys{}, remedy.New(errors.New("there is no key file "+path), "make one with longhaul check --new-key "+path+", and copy it to every relay of the chain")
 	}
 	if err != nil {
 		return Keys{}, unreadable(path, err)
@@ -113,12 +110,13 @@ func LoadKeys(path string) (Keys, error) {
 	}
 	switch {
 	case !info.Mode().IsRegular():
-		return Keys{}, &KeyError{path + " is no file", "name the file with the key"}
+		return Keys{}, remedy.New(errors.New(path+" is no file"), "name the file with the key")
 	case info.Mode()&others != 0:
-		return Keys{}, &KeyError{
-			fmt.Sprintf("the key file %s is open to others (mode %#o)", path, info.Mode().Perm()),
-			"run chmod 600 " + path + "; if others could read it meanwhile, make a new key for all relays",
-		}
+		return Keys{}, remedy.New(errors.New(
+			fmt.Sprintf("the key file %s is open to others (mode %#o)", path, info.Mode().Perm())),
+
+			"run chmod 600 "+path+"; if others could read it meanwhile, make a new key for all relays")
+
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
 	if err != nil {
@@ -126,7 +124,7 @@ func LoadKeys(path string) (Keys, error) {
 	}
 	keys, err := parseKeys(text)
 	if err != nil {
-		return Keys{}, &KeyError{path + " is no key file: " + err.Error(), "make one with longhaul check --new-key FILE; docs/check.md tells how to change a key"}
+		return Keys{}, remedy.New(errors.New(path+" is no key file: "+err.Error()), "make one with longhaul check --new-key FILE; docs/check.md tells how to change a key")
 	}
 	return keys, nil
 }
@@ -140,7 +138,7 @@ func unreadable(path string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		fix = "give it to the relay's user (chown), or hand it over with LoadCredential= in the unit"
 	}
-	return &KeyError{fmt.Sprintf("the key file %s cannot be read: %v", path, err), fix}
+	return remedy.New(errors.New(fmt.Sprintf("the key file %s cannot be read: %v", path, err)), fix)
 }
 
 // parseKeys reads what Create wrote, once or twice: a line for each key, others

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"longhaul/internal/remedy"
 )
 
 func TestKeyFile(t *testing.T) {
@@ -33,8 +35,8 @@ func TestKeyFile(t *testing.T) {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}
-		var bad *KeyError
-		if _, err := LoadKeys(path); !errors.As(err, &bad) || !strings.Contains(bad.Problem, "open to others") || !strings.Contains(bad.Fix, "chmod 600 "+path) {
+		var bad *remedy.Error
+		if _, err := LoadKeys(path); !errors.As(err, &bad) || !strings.Contains(bad.Error(), "open to others") || !strings.Contains(bad.Fix, "chmod 600 "+path) {
 			t.Errorf("mode %v: %v", mode, err)
 		}
 	}
@@ -58,8 +60,8 @@ func TestKeyFileMistakes(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		var bad *KeyError
-		if _, err := LoadKeys(path); !errors.As(err, &bad) || !strings.Contains(bad.Problem, want) || bad.Fix == "" {
+		var bad *remedy.Error
+		if _, err := LoadKeys(path); !errors.As(err, &bad) || !strings.Contains(bad.Error(), want) || bad.Fix == "" {
 			t.Errorf("%.20q: %v, want %q", text, err, want)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/lab/sandbox"
+	"longhaul/internal/remedy"
 )
 
 // unavailable carries the reason from the outer test process to RequireSandbox.
@@ -70,7 +71,7 @@ func RequireSandbox(t testing.TB) {
 	if unavailable == nil {
 		t.Fatal("the package's TestMain does not call nettest.Main")
 	}
-	skip(t, unavailable.Error())
+	skip(t, remedy.Line(unavailable))
 }
 
 // RequireRoot skips the test where its process is not root over the whole

@@ -46,9 +46,6 @@ var endReasons = func() []EndReason {
 	return all
 }()
 
-// EndReasons are all reasons, in the order of their names.
-func EndReasons() []EndReason { return slices.Clone(endReasons) }
-
 // EndedBy says who brought such an end about: client, target, both or relay.
 func (r EndReason) EndedBy() string {
 	switch r {

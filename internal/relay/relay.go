@@ -245,7 +245,7 @@ func (r *Relay) acceptPaused(cause error) {
 
 func (r *Relay) acceptRetried() { r.pausedWorkers.Add(-1) }
 
-func (r *Relay) acceptRecovered(*worker) {
+func (r *Relay) acceptRecovered() {
 	if r.pausedWorkers.Load() == 0 && r.pauseLogged.CompareAndSwap(true, false) {
 		r.log.Info("accepting goes on", "flows", r.live.Load())
 	}

@@ -349,7 +349,7 @@ func TestEveryReasonIsCounted(t *testing.T) {
 		t.Fatalf("%d reasons, room for %d", len(endReasons), mostReasons)
 	}
 	var c endCounts
-	for i, r := range EndReasons() {
+	for i, r := range endReasons {
 		for range i + 1 {
 			c.add(r)
 		}

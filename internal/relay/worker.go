@@ -174,7 +174,7 @@ func (w *worker) loop() {
 		}
 		if w.settledAt != 0 && w.now >= w.settledAt {
 			w.settledAt = 0
-			w.relay.acceptRecovered(w)
+			w.relay.acceptRecovered()
 		}
 		w.report()
 	}

@@ -3,9 +3,7 @@ package route
 import (
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 	"strconv"
 	"time"
 
@@ -34,9 +32,6 @@ var kinds = map[Metric]uint16{
 	InitCwnd: unix.RTAX_INITCWND, InitRwnd: unix.RTAX_INITRWND, Window: unix.RTAX_WINDOW,
 	QuickACK: unix.RTAX_QUICKACK, RTOMin: unix.RTAX_RTO_MIN,
 }
-
-// MetricNames are those of all metrics, in alphabetical order.
-func MetricNames() []Metric { return slices.Sorted(maps.Keys(kinds)) }
 
 // Value is that of a metric; the zero value means that the route has none.
 type Value struct {

@@ -8,8 +8,8 @@ import (
 // Lack is something a leg should have and cannot get, for want of privilege
 // or of a kernel feature.
 type Lack struct {
-	What   string // a noun phrase: "send buffer 45 MiB for 1 Gb/s at 63 ms"
-	Remedy string // a command to run, or what to change
+	What   string `json:"what"`   // a noun phrase: "send buffer 45 MiB for 1 Gb/s at 63 ms"
+	Remedy string `json:"remedy"` // a command to run, or what to change
 }
 
 // formatRTT writes a round-trip time in milliseconds: "63 ms".

@@ -1,21 +1,17 @@
-//go:build linux
-
-package main
+package units
 
 import (
 	"fmt"
 	"strings"
 	"time"
 
-	"longhaul/internal/units"
+	"longhaul/internal/remedy"
 )
 
-// A moment is written as a date, a date with a time, a time of today, or how
-// long ago it was. A date alone stands for its whole day.
-
-// parseMoment gives the beginning and the end of what is written; they are the
-// same for all but a date.
-func parseMoment(text string, now time.Time) (begin, end time.Time, err error) {
+// ParseMoment reads a date, a date with a time, a time of today, or how long ago:
+// "2026-11-20", "2026-11-20T14:30", "14:30", "yesterday", "36h". Begin and end differ
+// only for a date, which is the whole day. The error is a [*remedy.Error].
+func ParseMoment(text string, now time.Time) (begin, end time.Time, err error) {
 	switch text {
 	case "now":
 		return now, now, nil
@@ -39,77 +35,78 @@ func parseMoment(text string, now time.Time) (begin, end time.Time, err error) {
 			return at, at, nil
 		}
 	}
-	if d, err := units.ParseDuration(text); err == nil {
+	if d, err := ParseDuration(text); err == nil {
 		return now.Add(-d), now.Add(-d), nil
 	}
-	return begin, end, &hintError{fmt.Errorf("%q is not a time", text), "write it like 2026-11-20, 2026-11-20T14:30, 14:30, yesterday, or 36h for as long ago"}
+	return begin, end, remedy.New(fmt.Errorf("%q is not a time", text), "write it like 2026-11-20, 2026-11-20T14:30, 14:30, yesterday, or 36h for as long ago")
 }
 
-// period is a stretch of time, To not included.
-type period struct {
+// Period is a stretch of time, To not included; zero is no bound.
+type Period struct {
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
 }
 
-// parsePeriod reads FROM..TO, one date for its day, or one time until now.
-func parsePeriod(text string, now time.Time) (p period, err error) {
+// ParsePeriod reads FROM..TO, one date for its day, or one time until now.
+func ParsePeriod(text string, now time.Time) (p Period, err error) {
 	from, to, both := strings.Cut(text, "..")
-	begin, end, err := parseMoment(from, now)
+	begin, end, err := ParseMoment(from, now)
 	if err != nil {
 		return p, err
 	}
-	p = period{begin, end}
+	p = Period{begin, end}
 	switch {
 	case both:
-		if _, p.To, err = parseMoment(to, now); err != nil {
+		if _, p.To, err = ParseMoment(to, now); err != nil {
 			return p, err
 		}
 	case begin.Equal(end):
 		p.To = now
 	}
 	if !p.From.Before(p.To) {
-		return p, &hintError{fmt.Errorf("the period %s ends before it begins", text), "write it like 2026-11-01..2026-11-07, 48h..24h or yesterday"}
+		return p, remedy.New(fmt.Errorf("the period %s ends before it begins", text), "write it like 2026-11-01..2026-11-07, 48h..24h or yesterday")
 	}
 	return p, nil
 }
 
-// parseSpan reads --since and --until; empty is no bound, zero.
-func parseSpan(since, until string, now time.Time) (p period, err error) {
+// ParseSpan reads the values of --since and --until; empty is no bound.
+func ParseSpan(since, until string, now time.Time) (p Period, err error) {
 	if since != "" {
-		if p.From, _, err = parseMoment(since, now); err != nil {
+		if p.From, _, err = ParseMoment(since, now); err != nil {
 			return p, err
 		}
 	}
 	if until != "" {
-		if _, p.To, err = parseMoment(until, now); err != nil {
+		if _, p.To, err = ParseMoment(until, now); err != nil {
 			return p, err
 		}
 	}
 	if since != "" && until != "" && !p.From.Before(p.To) {
-		return p, &hintError{fmt.Errorf("--until %s is not after --since %s", until, since), "give a later time"}
+		return p, remedy.New(fmt.Errorf("--until %s is not after --since %s", until, since), "give a later time")
 	}
 	return p, nil
 }
 
-// around gives the same length of time before and after a moment.
-func around(at string, span string, now time.Time) (before, after period, err error) {
-	moment, _, err := parseMoment(at, now)
+// Around returns the periods of the same length before and after a moment: of span, or
+// of the time since then if it is empty.
+func Around(at string, span string, now time.Time) (before, after Period, err error) {
+	moment, _, err := ParseMoment(at, now)
 	if err != nil {
 		return before, after, err
 	}
 	if !moment.Before(now) {
-		return before, after, &hintError{fmt.Errorf("%s is not past yet", at), "give the time of a change that has been made"}
+		return before, after, remedy.New(fmt.Errorf("%s is not past yet", at), "give the time of a change that has been made")
 	}
 	length := now.Sub(moment)
 	if span != "" {
-		if length, err = units.ParseDuration(span); err != nil || length <= 0 {
-			return before, after, &hintError{fmt.Errorf("--span cannot be %q", span), "give a time such as 2h or 7d"}
+		if length, err = ParseDuration(span); err != nil || length <= 0 {
+			return before, after, remedy.New(fmt.Errorf("--span cannot be %q", span), "give a time such as 2h or 7d")
 		}
 	}
-	return period{moment.Add(-length), moment}, period{moment, moment.Add(length)}, nil
+	return Period{moment.Add(-length), moment}, Period{moment, moment.Add(length)}, nil
 }
 
-func (p period) String() string {
+func (p Period) String() string {
 	const layout = "2006-01-02 15:04"
 	from, to := "the beginning", "now"
 	if !p.From.IsZero() {

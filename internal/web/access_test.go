@@ -16,6 +16,7 @@ import (
 
 	"longhaul/internal/httpd"
 	"longhaul/internal/nettest"
+	"longhaul/internal/remedy"
 	"longhaul/internal/web"
 	"longhaul/internal/web/webfake"
 )
@@ -249,7 +250,7 @@ func TestCertificate(t *testing.T) {
 		"the wrong order": {keyFile, certFile},
 	} {
 		_, err := web.LoadCertificate(files[0], files[1], quiet)
-		var bad *web.FileError
+		var bad *remedy.Error
 		if !errors.As(err, &bad) || bad.Fix == "" {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -282,11 +283,11 @@ func TestReadToken(t *testing.T) {
 		switch {
 		case c.want == "" && (err != nil || got != token):
 			t.Errorf("%s: %q, %v", name, got, err)
-		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), token)):
+		case c.want != "" && (err == nil || !strings.Contains(remedy.Line(err), c.want) || strings.Contains(remedy.Line(err), token)):
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
 	}
-	if _, err := web.ReadToken(dir + "/none"); err == nil || !strings.Contains(err.Error(), "openssl rand -hex 32 > ") {
+	if _, err := web.ReadToken(dir + "/none"); err == nil || !strings.Contains(remedy.Line(err), "openssl rand -hex 32 > ") {
 		t.Errorf("no file: %v", err)
 	}
 	if _, err := web.ReadToken(dir); err == nil || !strings.Contains(err.Error(), "is no file") {

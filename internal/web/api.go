@@ -10,19 +10,19 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"longhaul/internal/doctor"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
+	"longhaul/internal/remedy"
+	"longhaul/internal/units"
 )
 
 // Bounds of what a request can ask for.
 const (
-	maxRecords    = 500
-	usualRecords  = 50
-	maxPeriodDays = 3660
+	maxRecords   = 500
+	usualRecords = 50
 )
 
 // requestError is what is wrong with a request.
@@ -220,18 +220,25 @@ func (d *Dashboard) compareOf(r *http.Request) (any, error) {
 	return h.Compare(r.Context(), both[0], both[1], q.Get("tunnel"))
 }
 
-// parsePeriod reads two times, each as RFC 3339 or as how long ago it was.
-func parsePeriod(since, until string, usual time.Duration) (p history.Period, err error) {
+// parsePeriod reads the beginning and the end of a period; without a beginning it has
+// the usual length.
+func parsePeriod(since, until string, usual time.Duration) (history.Period, error) {
 	now := time.Now()
 	if since == "" && usual == 0 {
-		return p, wrong("say since when: a time such as 2026-01-31T12:00:00Z, or how long ago, such as 24h or 7d")
-	}
-	if p.Since, err = parseMoment(since, now.Add(-usual), now); err != nil {
-		return p, err
+		return history.Period{}, wrong("say since when: a time such as 2026-01-31T12:00:00Z, or how long ago, such as 24h or 7d")
 	}
 	// What has just ended belongs to it.
-	if p.Until, err = parseMoment(until, now.Add(time.Second), now); err != nil {
-		return p, err
+	p := history.Period{Since: now.Add(-usual), Until: now.Add(time.Second)}
+	var err error
+	if since != "" {
+		if p.Since, _, err = units.ParseMoment(since, now); err != nil {
+			return p, wrong(remedy.Line(err))
+		}
+	}
+	if until != "" {
+		if _, p.Until, err = units.ParseMoment(until, now); err != nil {
+			return p, wrong(remedy.Line(err))
+		}
 	}
 	if !p.Since.Before(p.Until) {
 		return p, wrong("the period ends before it begins")
@@ -239,29 +246,15 @@ func parsePeriod(since, until string, usual time.Duration) (p history.Period, er
 	return p, nil
 }
 
-func parseMoment(text string, usual, now time.Time) (time.Time, error) {
-	if text == "" {
-		return usual, nil
-	}
-	if at, err := time.Parse(time.RFC3339, text); err == nil {
-		return at, nil
-	}
-	ago, err := parseAgo(text, 0)
-	return now.Add(-ago), err
-}
-
 func parseAgo(text string, usual time.Duration) (time.Duration, error) {
 	if text == "" {
 		return usual, nil
 	}
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		if n, err := strconv.ParseFloat(days, 64); err == nil && n >= 0 && n <= maxPeriodDays {
-			return time.Duration(n * 24 * float64(time.Hour)), nil
-		}
-	} else if v, err := time.ParseDuration(text); err == nil && v >= 0 {
-		return v, nil
+	ago, err := units.ParseDuration(text)
+	if err != nil {
+		return 0, wrong(err.Error() + "; write it like 10m, 24h or 7d")
 	}
-	return 0, wrong("a time is written as 2026-01-31T12:00:00Z, or as how long ago it was: 10m, 24h, 7d")
+	return ago, nil
 }
 
 // viewFor is the view that a live request asks for, which lasts as long as ctx.

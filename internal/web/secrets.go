@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"longhaul/internal/remedy"
 )
 
 const (
@@ -23,12 +25,7 @@ const (
 	credentials = "/run/credentials/"
 )
 
-// FileError is what is wrong with a file of secrets, and what to do about it.
-type FileError struct{ Problem, Fix string }
-
-func (e *FileError) Error() string { return e.Problem + "; " + e.Fix }
-
-// ReadToken reads the token of a file: its only line. The error is a [*FileError].
+// ReadToken reads the token of a file: its only line. The error is a [*remedy.Error].
 func ReadToken(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -45,10 +42,11 @@ func ReadToken(path string) (string, error) {
 	}
 	switch {
 	case !info.Mode().IsRegular():
-		return "", &FileError{path + " is no file", "name the file with the token"}
+		return "", remedy.New(errors.New(path+" is no file"), "name the file with the token")
 	case info.Mode()&others != 0:
-		return "", &FileError{fmt.Sprintf("the token file %s is open to others (mode %#o)", path, info.Mode().Perm()),
-			"run chmod 600 " + path + "; if others could read it meanwhile, make a new token"}
+		return "", remedy.New(errors.New(fmt.Sprintf("the token file %s is open to others (mode %#o)", path, info.Mode().Perm())),
+			"run chmod 600 "+path+"; if others could read it meanwhile, make a new token")
+
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))
 	if err != nil {
@@ -58,9 +56,9 @@ func ReadToken(path string) (string, error) {
 	const fix = "make one with: openssl rand -hex 32"
 	switch {
 	case len(text) > maxTokenFile || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
-		return "", &FileError{"the token file " + path + " has more than one word of ASCII", fix}
+		return "", remedy.New(errors.New("the token file "+path+" has more than one word of ASCII"), fix)
 	case len(token) < minToken:
-		return "", &FileError{fmt.Sprintf("the token in %s has fewer than %d characters, which can be guessed", path, minToken), fix}
+		return "", remedy.New(errors.New(fmt.Sprintf("the token in %s has fewer than %d characters, which can be guessed", path, minToken)), fix)
 	}
 	return token, nil
 }
@@ -77,7 +75,7 @@ func unreadable(what, path string, err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		fix = "give it to the relay's user (chown), or hand it over with LoadCredential= in the unit"
 	}
-	return &FileError{fmt.Sprintf("the %s file %s cannot be read: %v", what, path, err), fix}
+	return remedy.New(errors.New(fmt.Sprintf("the %s file %s cannot be read: %v", what, path, err)), fix)
 }
 
 // lookEvery is how often a certificate's files are looked at for a new one.
@@ -102,7 +100,7 @@ type fileStamp struct {
 }
 
 // LoadCertificate reads a certificate with its chain and its key (PEM). The
-// error is a [*FileError].
+// error is a [*remedy.Error].
 func LoadCertificate(certFile, keyFile string, log *slog.Logger) (*Certificate, error) {
 	c := &Certificate{certFile: certFile, keyFile: keyFile, log: log, looked: time.Now()}
 	c.stamp = c.stamps()
@@ -119,8 +117,9 @@ func (c *Certificate) load() error {
 	}
 	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	if err != nil {
-		return &FileError{fmt.Sprintf("%s and %s are no certificate with its key: %s", c.certFile, c.keyFile, strings.TrimPrefix(err.Error(), "tls: ")),
-			"name the files in PEM form, the certificate with its chain"}
+		return remedy.New(errors.New(fmt.Sprintf("%s and %s are no certificate with its key: %s", c.certFile, c.keyFile, strings.TrimPrefix(err.Error(), "tls: "))),
+			"name the files in PEM form, the certificate with its chain")
+
 	}
 	c.now, c.leaf = &pair, pair.Leaf
 	return nil
@@ -149,7 +148,7 @@ func (c *Certificate) current() (*tls.Certificate, *x509.Certificate) {
 		if s := c.stamps(); s != c.stamp {
 			c.stamp = s
 			if err := c.load(); err != nil {
-				c.log.Warn("the dashboard's certificate has changed and cannot be used, the one before stays", "error", err)
+				c.log.Warn("the dashboard's certificate has changed and cannot be used, the one before stays", "error", remedy.Line(err))
 			} else {
 				c.log.Info("the dashboard's certificate has changed", "until", c.leaf.NotAfter)
 			}

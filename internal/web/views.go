@@ -193,9 +193,11 @@ func (d *Dashboard) flow(ctx context.Context, text, start string) (view, error) 
 	if err != nil {
 		return nil, wrong("a flow's ID is a number")
 	}
-	began, err := parseMoment(start, time.Time{}, time.Time{})
-	if err != nil {
-		return nil, err
+	var began time.Time
+	if start != "" {
+		if began, err = time.Parse(time.RFC3339, start); err != nil {
+			return nil, wrong("the start of a flow is a time such as 2026-01-31T12:00:00Z")
+		}
 	}
 	id := monitor.FlowID(number)
 	type shown struct {

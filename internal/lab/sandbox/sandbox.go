@@ -22,6 +22,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/remedy"
 )
 
 // role is the environment variable that tells a process which of the three it is.
@@ -47,18 +49,6 @@ const (
 
 // forwarded are the signals that the caller passes on to the program.
 var forwarded = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2}
-
-// ErrUnavailable says that this process may not make namespaces.
-type ErrUnavailable struct {
-	Err    error  // the system's answer
-	Remedy string // what to do about it
-}
-
-func (e *ErrUnavailable) Error() string {
-	return fmt.Sprintf("cannot make namespaces: %v: %s", e.Err, e.Remedy)
-}
-
-func (e *ErrUnavailable) Unwrap() error { return e.Err }
 
 // own is the role of this process. Init has taken it from the environment, so that
 // the programs that this one starts do not claim it, and has found it to be true.
@@ -123,8 +113,8 @@ func startedByInit() bool {
 }
 
 // Run runs this program with args inside a new sandbox and returns its exit
-// status, 128 plus the signal's number if a signal ended it. The error is an
-// *ErrUnavailable where namespaces cannot be had.
+// status, 128 plus the signal's number if a signal ended it. The error is a
+// *[remedy.Error] where namespaces cannot be had.
 func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
 	var (
 		process *exec.Cmd
@@ -138,7 +128,7 @@ func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) (int, error) 
 		process, hold, err = start(args, stdin, stdout, stderr, true)
 	}
 	if err != nil {
-		return 0, &ErrUnavailable{Err: err, Remedy: remedy()}
+		return 0, remedy.New(fmt.Errorf("cannot make namespaces: %w", err), fix())
 	}
 	defer hold.Close()
 
@@ -264,7 +254,7 @@ func exitStatus(status syscall.WaitStatus) int {
 }
 
 // remedy names the setting that forbids user namespaces here.
-func remedy() string {
+func fix() string {
 	for _, knob := range []struct{ name, forbids, allows string }{
 		{"user.max_user_namespaces", "0", "15000"},
 		{"kernel.unprivileged_userns_clone", "0", "1"},

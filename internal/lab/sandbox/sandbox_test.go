@@ -16,6 +16,7 @@ import (
 
 	"longhaul/internal/lab/sandbox"
 	"longhaul/internal/nettest"
+	"longhaul/internal/remedy"
 )
 
 // The test binary is the sandboxed program too: this variable says which.
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 		if !sandbox.Inside() {
 			code, err := sandbox.Run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 			if err != nil {
-				fmt.Println("unavailable:", err)
+				fmt.Println("unavailable:", remedy.Line(err))
 				code = unavailable
 			}
 			os.Exit(code)

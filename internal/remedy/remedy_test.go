@@ -1,0 +1,28 @@
+package remedy
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"testing"
+)
+
+func TestRemedy(t *testing.T) {
+	inner := New(fs.ErrNotExist, "make the file")
+	for _, c := range []struct {
+		err             error
+		text, fix, line string
+	}{
+		{errors.New("no route"), "no route", "", "no route"},
+		{New(errors.New("no route"), "add one"), "no route", "add one", "no route; add one"},
+		{fmt.Errorf("tunnel a: %w", inner), "tunnel a: file does not exist", "make the file", "tunnel a: file does not exist; make the file"},
+		{New(inner, "name another"), "file does not exist", "name another", "file does not exist; name another"},
+	} {
+		if c.err.Error() != c.text || Of(c.err) != c.fix || Line(c.err) != c.line {
+			t.Errorf("%v: %q, %q", c.err, Of(c.err), Line(c.err))
+		}
+	}
+	if !errors.Is(inner, fs.ErrNotExist) {
+		t.Error("the problem is hidden")
+	}
+}
