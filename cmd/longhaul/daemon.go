@@ -393,7 +393,11 @@ func (d *daemon) reload(ctx context.Context) {
 		fact.Error = remedy.Line(err)
 		var bad config.Errors
 		if !errors.As(err, &bad) {
-			d.log.Error("reload failed, the old configuration stays", "error", err, "hint", remedy.Of(err))
+			attributes := []any{"error", err}
+			if fix := remedy.Of(err); fix != "" {
+				attributes = append(attributes, "hint", fix)
+			}
+			d.log.Error("reload failed, the old configuration stays", attributes...)
 		}
 		for _, e := range bad {
 			d.log.Error("reload failed, the old configuration stays", "at", e.At.String(), "error", e.Problem, "hint", e.Fix)
