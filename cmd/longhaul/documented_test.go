@@ -1,0 +1,79 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestDocumentedCommands holds that the program takes every command line of the README
+// and of the pages: its command is there, with these flags and as many arguments.
+func TestDocumentedCommands(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := 0
+	for _, page := range append(pages, "../../README.md", "../../bench/README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tables := strings.HasSuffix(page, "README.md") || strings.HasSuffix(page, "results.md")
+		for _, line := range commandLines(string(text), tables) {
+			taken++
+			root := testRoot(t)
+			cmd, rest, err := root.Find(strings.Fields(line)[1:])
+			if err == nil {
+				err = cmd.ParseFlags(rest)
+			}
+			if err == nil && cmd.Args != nil {
+				err = cmd.Args(cmd, cmd.Flags().Args())
+			}
+			if err == nil && !cmd.Runnable() {
+				err = errors.New("it wants a command")
+			}
+			if err != nil {
+				t.Errorf("%s: %s: %v", filepath.Base(page), line, err)
+			}
+		}
+	}
+	if taken < 100 {
+		t.Errorf("only %d command lines found", taken)
+	}
+}
+
+var (
+	separators = regexp.MustCompile(`\||&&|;`)
+	inline     = regexp.MustCompile("`(longhaul [^`]*)`")
+	// What a shell takes apart, and placeholders in capitals.
+	notLiteral = regexp.MustCompile("[\"'$\\\\<>{}…[]|\\.\\.\\.|\\b[A-Z]\\b|\\b[A-Z]{3,}\\b")
+)
+
+// commandLines returns the commands of a page's indented lines, and of its tables if asked.
+func commandLines(page string, tables bool) []string {
+	var lines []string
+	for line := range strings.Lines(page) {
+		switch {
+		case strings.HasPrefix(line, "    "):
+			line, _, _ = strings.Cut(strings.TrimSpace(line), " #")
+			line = strings.Replace(line, "go run ./cmd/longhaul", "longhaul", 1)
+			for _, command := range separators.Split(line, -1) {
+				if command = strings.TrimSpace(command); strings.HasPrefix(command, "longhaul ") {
+					lines = append(lines, command)
+				}
+			}
+		case tables && strings.HasPrefix(line, "|"):
+			for _, m := range inline.FindAllStringSubmatch(line, -1) {
+				lines = append(lines, m[1])
+			}
+		}
+	}
+	return slices.DeleteFunc(lines, notLiteral.MatchString)
+}
