@@ -112,8 +112,7 @@ func LoadKeys(path string) (Keys, error) {
 	case !info.Mode().IsRegular():
 		return Keys{}, remedy.New(errors.New(path+" is no file"), "name the file with the key")
 	case info.Mode()&others != 0:
-		return Keys{}, remedy.New(errors.New(
-			fmt.Sprintf("the key file %s is open to others (mode %#o)", path, info.Mode().Perm())),
+		return Keys{}, remedy.New(fmt.Errorf("the key file %s is open to others (mode %#o)", path, info.Mode().Perm()),
 
 			"run chmod 600 "+path+"; if others could read it meanwhile, make a new key for all relays")
 
@@ -138,7 +137,7 @@ func unreadable(path string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		fix = "give it to the relay's user (chown), or hand it over with LoadCredential= in the unit"
 	}
-	return remedy.New(errors.New(fmt.Sprintf("the key file %s cannot be read: %v", path, err)), fix)
+	return remedy.New(fmt.Errorf("the key file %s cannot be read: %w", path, err), fix)
 }
 
 // parseKeys reads what Create wrote, once or twice: a line for each key, others

@@ -44,7 +44,7 @@ func ReadToken(path string) (string, error) {
 	case !info.Mode().IsRegular():
 		return "", remedy.New(errors.New(path+" is no file"), "name the file with the token")
 	case info.Mode()&others != 0:
-		return "", remedy.New(errors.New(fmt.Sprintf("the token file %s is open to others (mode %#o)", path, info.Mode().Perm())),
+		return "", remedy.New(fmt.Errorf("the token file %s is open to others (mode %#o)", path, info.Mode().Perm()),
 			"run chmod 600 "+path+"; if others could read it meanwhile, make a new token")
 
 	}
@@ -58,7 +58,7 @@ func ReadToken(path string) (string, error) {
 	case len(text) > maxTokenFile || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
 		return "", remedy.New(errors.New("the token file "+path+" has more than one word of ASCII"), fix)
 	case len(token) < minToken:
-		return "", remedy.New(errors.New(fmt.Sprintf("the token in %s has fewer than %d characters, which can be guessed", path, minToken)), fix)
+		return "", remedy.New(fmt.Errorf("the token in %s has fewer than %d characters, which can be guessed", path, minToken), fix)
 	}
 	return token, nil
 }
@@ -75,7 +75,7 @@ func unreadable(what, path string, err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		fix = "give it to the relay's user (chown), or hand it over with LoadCredential= in the unit"
 	}
-	return remedy.New(errors.New(fmt.Sprintf("the %s file %s cannot be read: %v", what, path, err)), fix)
+	return remedy.New(fmt.Errorf("the %s file %s cannot be read: %w", what, path, err), fix)
 }
 
 // lookEvery is how often a certificate's files are looked at for a new one.
@@ -117,7 +117,7 @@ func (c *Certificate) load() error {
 	}
 	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	if err != nil {
-		return remedy.New(errors.New(fmt.Sprintf("%s and %s are no certificate with its key: %s", c.certFile, c.keyFile, strings.TrimPrefix(err.Error(), "tls: "))),
+		return remedy.New(fmt.Errorf("%s and %s are no certificate with its key: %s", c.certFile, c.keyFile, strings.TrimPrefix(err.Error(), "tls: ")),
 			"name the files in PEM form, the certificate with its chain")
 
 	}
