@@ -678,6 +678,7 @@ func TestCommandLine(t *testing.T) {
 		{"--time -1s", "--keep and --time take 0 or more"},
 		{"--time soon", `invalid value "soon" for flag -time: parse error; see --help`},
 		{"--kind alone,queer", `there is no kind "queer": use alone, slow, disturbed, cubic, group, hosts, policed`},
+		{"--control reno", `there is no control "reno": use haul or cubic`},
 		{"--swift", "flag provided but not defined: -swift; see --help"},
 		{"now", `unexpected argument "now"; see --help`},
 	} {
@@ -707,6 +708,19 @@ func TestCommandLine(t *testing.T) {
 	}
 	if s, asJSON, err := parseArgs(strings.Fields("--seed 0 --kind cubic --json --no-shrink")); err != nil || s.seed != 0 || len(s.kinds) != 1 || !asJSON || s.shrink {
 		t.Errorf("%v: %+v", err, s)
+	}
+}
+
+// TestInstead: flows of haul run with another control, and the path stays as it is.
+func TestInstead(t *testing.T) {
+	p := path{flows: []flow{{control: "haul"}, {control: "cubic", beginS: 2}, {control: "haul", beginS: 3}}}
+	var ran path
+	_, err := instead("cubic", func(_ context.Context, p path, _ ...window) (outcome, error) {
+		ran = p
+		return outcome{}, nil
+	})(t.Context(), p)
+	if err != nil || ran.count("cubic") != 3 || p.count("haul") != 2 || ran.flows[2].beginS != 3 {
+		t.Errorf("%v: %+v of %+v", err, ran, p)
 	}
 }
 

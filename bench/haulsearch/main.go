@@ -41,6 +41,8 @@ still does, and printed as a haulsim command. It needs gcc.
   --kind LIST    kinds of paths, with commas between (default: all)
   --keep N       failures to show and to shrink (default 10)
   --no-shrink    show failures as they were found
+  --control NAME simulate this in place of haul: cubic, to see how hard the
+                 same paths are for it (commands are shown with haul)
   --known FILE   shares that are known to be above what is allowed, as JSON:
                  fail only where one is larger than the file says
   --json         print the result as JSON
@@ -99,6 +101,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	s.run = simulator.run
+	if s.control != "haul" {
+		s.run = instead(s.control, simulator.run)
+	}
 	fmt.Fprintf(stderr, "seed %d\n", s.seed)
 	end := s.showProgress(stderr)
 	r, err := s.do(ctx)
@@ -135,6 +140,7 @@ func parseArgs(args []string) (s *search, asJSON bool, err error) {
 	flags.IntVar(&s.keep, "keep", 10, "")
 	noShrink := flags.Bool("no-shrink", false, "")
 	knownFile := flags.String("known", "", "")
+	flags.StringVar(&s.control, "control", "haul", "")
 	flags.BoolVar(&asJSON, "json", false, "")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -149,6 +155,9 @@ func parseArgs(args []string) (s *search, asJSON bool, err error) {
 		return nil, false, errors.New("--paths and --workers take 1 or more")
 	case s.keep < 0 || s.time < 0:
 		return nil, false, errors.New("--keep and --time take 0 or more")
+	}
+	if s.control != "haul" && s.control != "cubic" {
+		return nil, false, fmt.Errorf("there is no control %q: use haul or cubic", s.control)
 	}
 	if s.kinds, err = peers.Pick("kind", kinds, *names, func(k kind) string { return k.name }); err != nil {
 		return nil, false, err

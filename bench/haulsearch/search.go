@@ -10,6 +10,9 @@ import (
 	"time"
 )
 
+// A runner simulates a path.
+type runner func(ctx context.Context, p path, over ...window) (outcome, error)
+
 // A search draws paths, runs them and judges them.
 type search struct {
 	kinds   []kind
@@ -20,7 +23,8 @@ type search struct {
 	keep    int // failures to show
 	shrink  bool
 	known   []known
-	run     func(ctx context.Context, p path, over ...window) (outcome, error)
+	run     runner
+	control string // that is simulated in place of haul
 	// progress reports how many paths are done and how many of them have failed.
 	progress func(paths, failed int)
 }

@@ -126,6 +126,19 @@ func buildSimulator(ctx context.Context, dir string) (*simulator, error) {
 	return s, nil
 }
 
+// instead simulates another control in place of haul.
+func instead(control string, run runner) runner {
+	return func(ctx context.Context, p path, over ...window) (outcome, error) {
+		p = p.clone()
+		for i := range p.flows {
+			if p.flows[i].control == "haul" {
+				p.flows[i].control = control
+			}
+		}
+		return run(ctx, p, over...)
+	}
+}
+
 // longestRun is what one path may take: some thousand times the usual.
 const longestRun = 2 * time.Minute
 
