@@ -766,6 +766,8 @@ GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a)
 		h->round_lost = h->missed;
 		h->round_got = h->got;
 	} else if (lossy || ++h->flat >= HAUL_STARTUP_FLAT_ROUNDS) {
+		if (lossy) // what was sent more was lost: so much is carried
+			h->bw = haul_min(h->bw, h->delivery);
 		haul_leave_startup(h, a);
 		return 0;
 	}
