@@ -155,7 +155,7 @@ static void fills(double rate_mbps, double rtt_ms, double loss, double least, bo
 }
 
 // What depends on which packets get lost is measured in several runs.
-#define RUNS 5
+#define RUNS 9
 
 static double median(double v[RUNS])
 {
