@@ -139,7 +139,9 @@ static ALWAYS_INLINE void control(struct tcp_sock *tp, const struct rate_sample 
 	if (rtt_us > 0)
 		a.rtt_us = rtt_us;
 	a.limited |= rs->is_app_limited;
-	haul_update(h, &a, path_of(tp));
+	if (haul_update(h, &a))
+		haul_update_epoch(h, &a, path_of(tp));
+	haul_apply(h, &a);
 	apply(tp, h);
 }
 

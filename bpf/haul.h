@@ -1461,8 +1461,9 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 	haul_congestion(h, a);
 }
 
-// An acknowledgement; path may be null, for a connection that shares with none.
-static inline void haul_update(struct haul *h, const struct haul_ack *a, struct haul_path *path)
+// haul_update takes an acknowledgement in, and says whether it ends an epoch; then
+// haul_update_epoch is next, and haul_apply in any case.
+static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 {
 	u32 silent = haul_since(a->now_us, h->last_ack_us);
 	h->last_ack_us = a->now_us;
@@ -1501,17 +1502,21 @@ static inline void haul_update(struct haul *h, const struct haul_ack *a, struct 
 		h->rounds++;
 		u32 n = haul_counted(a->delivered, h->epoch_delivered);
 		u32 rounds = h->mode == HAUL_CRUISE ? HAUL_EPOCH_ROUNDS : h->mode == HAUL_COMPETE ? 2 : 1;
-		if ((n >= HAUL_EPOCH_PACKETS && h->mode != HAUL_PROBE) || h->rounds >= rounds) {
-			haul_learn(h, path, a->now_us);
-			struct haul_floor floor = h->floor;
-			bool raises = h->mode == HAUL_RAISE;
-			h->proved = false;
-			haul_end_epoch(h, a);
-			// A raise that has proved nothing, or not yet, tells nothing.
-			if ((raises || h->mode == HAUL_RAISE) && !h->proved)
-				floor = h->floor;
-			haul_tell(h, path, &floor);
-		}
+		return (n >= HAUL_EPOCH_PACKETS && h->mode != HAUL_PROBE) || h->rounds >= rounds;
 	}
-	haul_apply(h, a);
+	return false;
+}
+
+// haul_update_epoch ends an epoch; path may be null, for a connection that shares with none.
+static inline void haul_update_epoch(struct haul *h, const struct haul_ack *a, struct haul_path *path)
+{
+	haul_learn(h, path, a->now_us);
+	struct haul_floor floor = h->floor;
+	bool raises = h->mode == HAUL_RAISE;
+	h->proved = false;
+	haul_end_epoch(h, a);
+	// A raise that has proved nothing, or not yet, tells nothing.
+	if ((raises || h->mode == HAUL_RAISE) && !h->proved)
+		floor = h->floor;
+	haul_tell(h, path, &floor);
 }

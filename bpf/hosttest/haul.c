@@ -76,7 +76,9 @@ static void nonsense(void)
 			.limited = any() % 8 == 0,
 			.timeout = any() % 8 == 0,
 		};
-		haul_update(&h, &a, i % 2 ? &path : 0);
+		if (haul_update(&h, &a))
+			haul_update_epoch(&h, &a, i % 2 ? &path : 0);
+		haul_apply(&h, &a);
 		CHECK(h.pace <= HAUL_RATE_MAX && h.pace > 0, "pace %llu", h.pace);
 		CHECK(h.cwnd >= 1 && h.cwnd <= WINDOW_MAX && h.cwnd <= a.clamp, "window %u", h.cwnd);
 		CHECK(h.mode <= HAUL_RAISE && h.floor.share_q16 <= HAUL_LOSS_MAX_Q16, "mode %u, floor %u", h.mode, h.floor.share_q16);
