@@ -25,10 +25,11 @@ func kindOfGroup(name, says string, apart bool) kind {
 		bounds: []*bound{boundJain, boundGroupNeedless, boundGroupGets},
 		draw: func(r *rand.Rand) path {
 			p := drawGroup(r)
+			if !apart {
+				return p
+			}
 			for i := range p.flows {
-				if apart {
-					p.flows[i].settings.set("clock", uniform(r, 1, 7200))
-				}
+				p.flows[i].settings.set("clock", uniform(r, 1, 7200))
 			}
 			return p
 		},

@@ -101,7 +101,7 @@ func comparedPeriods(at, span, before, after string, now time.Time) (one, other 
 	case span != "":
 		return one, other, remedy.New(errors.New("--span belongs to --at"), "add --at, or write --before and --after as FROM..TO")
 	case before == "" || after == "":
-		return one, other, remedy.New(errors.New("it is not said what to compare"), "give --at TIME, or --before PERIOD and --after PERIOD")
+		return one, other, remedy.New(errors.New("no periods given"), "give --at TIME, or --before PERIOD and --after PERIOD")
 	}
 	if one, err = units.ParsePeriod(before, now); err == nil {
 		other, err = units.ParsePeriod(after, now)

@@ -73,8 +73,8 @@ buffers: 300 ms, 100 Mb/s, 10 % of the packets lost.
 
 --grid runs a matrix of paths instead, --sharing has flows meet others,
 --safety puts them through faults, --short times transfers of a few sizes,
---traps holds them to bounds where they got stuck or did harm. What is not
-named is as in docs/lab.md.`,
+--traps holds them to bounds on paths that trapped an algorithm before.
+docs/lab.md has the defaults.`,
 		Example: `  longhaul lab run lossy-lfn
   longhaul lab run lossy-lfn --algorithms cubic,bbr --repeat 5 --plot lossy.svg
   longhaul lab run lossy-lfn --grid --rate 100Mbit --buffer 1 --out grid/

@@ -168,7 +168,7 @@ func chosenGrants(words []string, needed []grant) ([]grant, error) {
 		case word == "none":
 			return nil, nil
 		case !slices.Contains(allGrants, word):
-			return nil, remedy.New(fmt.Errorf("--grant: there is no %q", word), "there are none, "+strings.Join(allGrants, ", "))
+			return nil, remedy.New(fmt.Errorf("--grant: there is no %q", word), "use auto, none, "+strings.Join(allGrants, ", "))
 		case slices.ContainsFunc(all, func(g grant) bool { return g.Name == word }):
 		default:
 			g := grant{Name: word, Why: "asked for by --grant"}

@@ -259,10 +259,7 @@ func (r SafetyResult) WriteTable(w io.Writer) error {
 	fmt.Fprint(table, "\tfault\tsender\tbefore\tduring\trecovery\tsent\tbound\tstall\tRTO\t\n")
 	for _, c := range r.Cases {
 		for _, f := range c.Faults {
-			verdict := "NO"
-			if f.OK {
-				verdict = "ok"
-			}
+			verdict := verdictOf(f.OK)
 			if f.Broken != "" {
 				fmt.Fprintf(table, "%s\t%s\t%s\tbroken\t\t\t\t\t\t\t\n", verdict, f.Fault, c.Name)
 				continue

@@ -480,10 +480,7 @@ func (r SharingResult) writeSent(w io.Writer) error {
 	fmt.Fprint(table, "\tscenario\tsender\tbeside\tbuf\tsent\teach flow\tthey\t\n")
 	for _, c := range r.Cases {
 		for _, m := range c.Meetings {
-			verdict := "NO"
-			if m.OK {
-				verdict = "ok"
-			}
+			verdict := verdictOf(m.OK)
 			var each []string
 			for _, v := range m.FlowExcess {
 				each = append(each, v.format("%.2f"))

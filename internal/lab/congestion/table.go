@@ -117,3 +117,11 @@ func wrapped(parts ...string) string {
 
 // tableOf is a table of words, which stand at the left.
 func tableOf(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }
+
+// verdictOf marks a row that is within its bounds or not.
+func verdictOf(ok bool) string {
+	if ok {
+		return "ok"
+	}
+	return "NO"
+}

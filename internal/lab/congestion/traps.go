@@ -415,10 +415,7 @@ func (r TrapsResult) WriteTable(w io.Writer) error {
 	for _, c := range r.Cases {
 		for _, a := range c.Algorithms {
 			for _, f := range a.Figures {
-				verdict := "NO"
-				if f.OK {
-					verdict = "ok"
-				}
+				verdict := verdictOf(f.OK)
 				if a.Broken != "" {
 					verdict = "NO"
 				}
