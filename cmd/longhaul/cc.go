@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/display"
 	"longhaul/internal/kernel"
 	"longhaul/internal/remedy"
 	"longhaul/internal/route"
@@ -145,7 +146,7 @@ func algorithmRemarks(a cc.Algorithm, now time.Time) (remarks []string) {
 		remarks = append(remarks, "restricted to CAP_NET_ADMIN")
 	}
 	if a.LoadedAt != nil {
-		remarks = append(remarks, "loaded "+age(now.Sub(*a.LoadedAt).Seconds())+" ago")
+		remarks = append(remarks, "loaded "+display.Age(now.Sub(*a.LoadedAt).Seconds())+" ago")
 	}
 	if a.Algorithm != "" {
 		remarks = append(remarks, "is "+a.Algorithm)

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/display"
 	"longhaul/internal/remedy"
 	"longhaul/internal/route"
 )
@@ -151,7 +152,7 @@ namespaces that made it their default keep it until they choose another.`,
 				}
 				fmt.Fprintf(env.stdout, "%s: %s", name, u.Outcome)
 				if u.Connections > 0 {
-					fmt.Fprintf(env.stdout, ", %s keep it", plural(u.Connections, "connection"))
+					fmt.Fprintf(env.stdout, ", %s keep it", display.Plural(u.Connections, "connection"))
 				}
 				if u.Default != "" {
 					fmt.Fprintf(env.stdout, ", the default is %s again", u.Default)

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/check"
+	"longhaul/internal/display"
 	"longhaul/internal/remedy"
 	"longhaul/internal/units"
 )
@@ -82,7 +83,7 @@ line, 3 whole, but a leg loses segments.`,
 			return remedy.New(fmt.Errorf("cannot read the relay's answer: %w", err), "the relay may be of another version; try --json")
 		}
 		if asJSON {
-			err = writeJSON(env.stdout, r)
+			err = display.WriteJSON(env.stdout, r)
 		} else {
 			writeCheck(env.stdout, r)
 		}
@@ -131,7 +132,7 @@ func writeChain(w io.Writer, c check.Chain) {
 	const row = "%2s  %-32s %-7s %8s %8s %8s %6s\n"
 	fmt.Fprintf(w, row, "", "HOP", "STATE", "RTT", "UP", "DOWN", "LOSS")
 	for i, h := range c.Hops {
-		fmt.Fprintf(w, row, strconv.Itoa(i+1), shorten(hopName(h), 32), hopState(c, i), hopRTT(h), hopRate(h.Up), hopRate(h.Down), hopLoss(h))
+		fmt.Fprintf(w, row, strconv.Itoa(i+1), display.Shorten(hopName(h), 32), hopState(c, i), hopRTT(h), hopRate(h.Up), hopRate(h.Down), hopLoss(h))
 	}
 	for _, h := range c.Hops {
 		if ahead, off := h.ClockIsOff(); off {
@@ -141,7 +142,7 @@ func writeChain(w io.Writer, c check.Chain) {
 	if n := len(c.Hops); n > 1 {
 		for _, h := range c.Hops {
 			if t := h.Through; t != nil && t.Up.GoodputBps != nil && t.Down.GoodputBps != nil {
-				fmt.Fprintf(w, "    through the relays to %s: %s up, %s down\n", h.Host, compactRate(*t.Up.GoodputBps), compactRate(*t.Down.GoodputBps))
+				fmt.Fprintf(w, "    through the relays to %s: %s up, %s down\n", h.Host, display.CompactRate(*t.Up.GoodputBps), display.CompactRate(*t.Down.GoodputBps))
 			}
 		}
 	}
@@ -175,7 +176,7 @@ func unaddressed(h check.Hop) string {
 func hopState(c check.Chain, i int) string {
 	switch f := c.Fault; {
 	case f != nil && f.Hop == i+1 && c.Hops[i].State == check.Broken:
-		return shorten(string(f.Reason), 7)
+		return display.Shorten(string(f.Reason), 7)
 	case c.Hops[i].State == check.Lossy:
 		return "lossy"
 	}
@@ -200,7 +201,7 @@ func hopRate(d *check.Direction) string {
 	if d == nil || d.GoodputBps == nil {
 		return "-"
 	}
-	return compactRate(*d.GoodputBps)
+	return display.CompactRate(*d.GoodputBps)
 }
 
 // hopLoss is that of the lossier direction.
@@ -216,7 +217,7 @@ func hopLoss(h check.Hop) string {
 func writeLastCheck(w io.Writer, all []check.Report, tunnel string, now time.Time) {
 	for _, r := range all {
 		if r.Tunnel == tunnel {
-			fmt.Fprintln(w, head(fmt.Sprintf("  check %s ago: %s: %s", age(now.Sub(r.At).Seconds()), r.State, r.Summary), 80))
+			fmt.Fprintln(w, head(fmt.Sprintf("  check %s ago: %s: %s", display.Age(now.Sub(r.At).Seconds()), r.State, r.Summary), 80))
 		}
 	}
 }

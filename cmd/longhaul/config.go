@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/config"
+	"longhaul/internal/display"
 )
 
 func newConfig(env *env) *cobra.Command {
@@ -78,5 +79,5 @@ func summary(c *config.Config) string {
 		listens += len(t.Addresses())
 		forwards += len(t.Forward)
 	}
-	return plural(len(c.Tunnels), "tunnel") + ", " + plural(listens, "listening address") + ", " + plural(forwards, "target")
+	return display.Plural(len(c.Tunnels), "tunnel") + ", " + display.Plural(listens, "listening address") + ", " + display.Plural(forwards, "target")
 }

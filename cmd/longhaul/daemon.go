@@ -23,6 +23,7 @@ import (
 	"longhaul/internal/check"
 	"longhaul/internal/config"
 	"longhaul/internal/control"
+	"longhaul/internal/display"
 	"longhaul/internal/handover"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
@@ -111,7 +112,7 @@ func (d *daemon) run(ctx context.Context) (err error) {
 	signal.Ignore(syscall.SIGPIPE)
 	defer signal.Reset(syscall.SIGPIPE)
 
-	d.program, d.logTo = startedAs(), raw(d.env.stderr)
+	d.program, d.logTo = startedAs(), display.Raw(d.env.stderr)
 	d.upgrades, d.finishing, d.ending = make(chan upgradeRequest), make(chan finishRequest), make(chan struct{})
 	if err := d.follow(ctx); err != nil {
 		return err
@@ -439,20 +440,15 @@ func (d *daemon) statusLine() string {
 	// An error says that the loops have ended, and there is nothing to wait for.
 	_, _ = d.relay.Responsive(context.Background())
 	s := d.relay.Overview()
-	line := plural(len(s.Tunnels), "tunnel") + ", " + plural(int(s.FlowsNow), "flow")
+	line := display.Plural(len(s.Tunnels), "tunnel") + ", " + display.Plural(int(s.FlowsNow), "flow")
 	if s.Draining {
-		line = "draining, " + plural(int(s.FlowsNow), "flow") + " left"
+		line = "draining, " + display.Plural(int(s.FlowsNow), "flow") + " left"
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if r := d.lastReload; r != nil && !r.OK {
-		line += ", last reload: failed: " + firstLine(r.Error)
+		line += ", last reload: failed: " + display.FirstLine(r.Error)
 	}
-	return line
-}
-
-func firstLine(s string) string {
-	line, _, _ := strings.Cut(s, "\n")
 	return line
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/display"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/sandbox"
 )
@@ -38,7 +39,7 @@ user namespaces are allowed.`,
 				return err
 			}
 			if asJSON {
-				return writeJSON(env.stdout, result)
+				return display.WriteJSON(env.stdout, result)
 			}
 			direct, relay := result.Cases[0], result.Cases[1]
 			writeResultTable(env.stdout, result)
@@ -51,7 +52,7 @@ one is sized for the path. %s times as fast, in %.0f s of demonstration.
 Next: longhaul lab run mitre   every case of the published experiment
       longhaul lab up          the two sites, for programs of your own
       longhaul relay --help    the relay, for real
-`, bitsPerSecond(window), significant(relay.GoodputBps/direct.GoodputBps), time.Since(start).Seconds())
+`, display.Rate(window), significant(relay.GoodputBps/direct.GoodputBps), time.Since(start).Seconds())
 			return nil
 		}),
 	}

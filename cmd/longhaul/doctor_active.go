@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"longhaul/internal/display"
 	"longhaul/internal/doctor"
 	"longhaul/internal/measure"
 	"longhaul/internal/remedy"
@@ -135,7 +136,7 @@ func (f *doctorFlags) unserved(ctx context.Context, env *env, server string, err
 	}
 	note(env, explained)
 	if f.json {
-		surveyErr = writeJSON(env.stdout, s)
+		surveyErr = display.WriteJSON(env.stdout, s)
 	} else {
 		writeSurvey(env.stdout, s)
 	}

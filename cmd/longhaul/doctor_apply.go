@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/display"
 	"longhaul/internal/doctor"
 	"longhaul/internal/remedy"
 	"longhaul/internal/undo"
@@ -132,7 +133,7 @@ func runSelf(env *env, args []string) error {
 		return err
 	}
 	cmd := exec.Command(program, args...)
-	cmd.Stdout, cmd.Stderr = raw(env.stderr), raw(env.stderr)
+	cmd.Stdout, cmd.Stderr = display.Raw(env.stderr), display.Raw(env.stderr)
 	err = cmd.Run()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		return &exitError{status: exit.ExitCode()} // it has said why

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"longhaul/internal/display"
 	"longhaul/internal/doctor"
 	"longhaul/internal/tcpinfo"
 )
@@ -91,7 +92,7 @@ func writeSurvey(w io.Writer, s survey) {
 		if i.Options&tcpinfo.OptWScale != 0 {
 			scaling = fmt.Sprintf("windows scaled by 2^%d here and 2^%d there", i.RcvWScale, i.SndWScale)
 		}
-		wrap(w, "", fmt.Sprintf("A connection to %s takes %.1f ms there and back, with segments of %d bytes and %s.", s.Remote, milliseconds(i.RTT), i.SndMSS, scaling))
+		wrap(w, "", fmt.Sprintf("A connection to %s takes %.1f ms there and back, with segments of %d bytes and %s.", s.Remote, display.Milliseconds(i.RTT), i.SndMSS, scaling))
 	}
 	switch {
 	case s.Path.MTU > 0 && s.Path.ReverseMTU > 0:

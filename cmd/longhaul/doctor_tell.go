@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"longhaul/internal/display"
 	"longhaul/internal/doctor"
 	"longhaul/internal/remedy"
 )
@@ -15,7 +16,7 @@ func note(env *env, err error) { fmt.Fprintf(env.stderr, "longhaul: %v\n", err) 
 
 // progressNote tells somebody who waits what is being done.
 func progressNote(env *env, format string, args ...any) {
-	if isTerminal(env.stderr) {
+	if display.IsTerminal(env.stderr) {
 		fmt.Fprintf(env.stderr, format+" ...\n", args...)
 	}
 }
@@ -27,7 +28,7 @@ func (f *doctorFlags) tell(env *env, o doctor.Observation) error {
 		return remedy.New(err, "watch longer with --for, while data are moving")
 	}
 	if f.json {
-		err = writeJSON(env.stdout, report)
+		err = display.WriteJSON(env.stdout, report)
 	} else {
 		writeReport(env.stdout, report)
 	}
@@ -95,11 +96,11 @@ func outlook(r doctor.Remedy) string {
 	if r.PredictedBps == 0 {
 		return ""
 	}
-	return fmt.Sprintf(": about %s, %.1f × today's, then limited by %s", bitsPerSecond(r.PredictedBps), r.Gain, r.Next)
+	return fmt.Sprintf(": about %s, %.1f × today's, then limited by %s", display.Rate(r.PredictedBps), r.Gain, r.Next)
 }
 
 // wrap prints words in lines of textWidth, the first after a lead and the
 // others as deep.
 func wrap(w io.Writer, lead, text string) {
-	fmt.Fprintln(w, lead+fold(text, textWidth, len(lead)))
+	fmt.Fprintln(w, lead+display.Fold(text, textWidth, len(lead)))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/config"
+	"longhaul/internal/display"
 	"longhaul/internal/relay"
 	"longhaul/internal/remedy"
 	"longhaul/internal/units"
@@ -156,7 +157,7 @@ func flowsText(n *int64) string {
 	if n == nil {
 		return "- flows"
 	}
-	return plural(int(*n), "flow")
+	return display.Plural(int(*n), "flow")
 }
 
 func (d *daemon) drainVerb(ctx context.Context, arguments url.Values) (any, error) {
@@ -286,7 +287,7 @@ func (d *daemon) awaitDrained(ctx context.Context, answer *drained) error {
 	defer tick.Stop()
 	for {
 		d.count(context.WithoutCancel(ctx), answer)
-		answer.Waited = round(time.Since(began).Seconds(), 1e3)
+		answer.Waited = display.Round(time.Since(began).Seconds(), 1e3)
 		switch {
 		case answer.FlowsNow != nil && *answer.FlowsNow == 0:
 			return nil

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/control"
+	"longhaul/internal/display"
 )
 
 // elder is a process that this one has followed and that still has flows.
@@ -167,13 +168,13 @@ func writeElders(w io.Writer, facts []elderFact) {
 	for _, f := range facts {
 		flows, since := "-", ""
 		if f.FlowsNow != nil {
-			flows = plural(int(*f.FlowsNow), "flow")
+			flows = display.Plural(int(*f.FlowsNow), "flow")
 		}
 		if f.ReplacedFor != nil {
-			since = ", replaced " + age(*f.ReplacedFor) + " ago"
+			since = ", replaced " + display.Age(*f.ReplacedFor) + " ago"
 		}
 		if f.SecondsLeft != nil {
-			since += ", " + age(*f.SecondsLeft) + " left"
+			since += ", " + display.Age(*f.SecondsLeft) + " left"
 		}
 		fmt.Fprintf(w, "older process %d: %s%s\n  longhaul status --control-socket %s\n", f.PID, flows, since, f.ControlSocket)
 	}

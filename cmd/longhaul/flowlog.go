@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/internal/display"
 	"longhaul/internal/relay"
 )
 
@@ -211,7 +212,7 @@ func flowAttrs(r relay.FlowRecord) []slog.Attr {
 	seconds := r.Elapsed.Seconds()
 	attrs = append(attrs,
 		slog.Time("start", r.Start),
-		slog.Float64("elapsed_seconds", round(seconds, 1e6)),
+		slog.Float64("elapsed_seconds", display.Round(seconds, 1e6)),
 		slog.Int64("bytes_up", r.BytesUp),
 		slog.Int64("bytes_down", r.BytesDown),
 	)
@@ -235,10 +236,10 @@ func legAttrs(prefix string, s relay.LegStats) []slog.Attr {
 		attrs = append(attrs, slog.String(prefix+"side", s.Side))
 	}
 	if s.RTT > 0 {
-		attrs = append(attrs, slog.Float64(prefix+"rtt_ms", milliseconds(s.RTT)))
+		attrs = append(attrs, slog.Float64(prefix+"rtt_ms", display.Milliseconds(s.RTT)))
 	}
 	if s.MinRTT > 0 {
-		attrs = append(attrs, slog.Float64(prefix+"min_rtt_ms", milliseconds(s.MinRTT)))
+		attrs = append(attrs, slog.Float64(prefix+"min_rtt_ms", display.Milliseconds(s.MinRTT)))
 	}
 	if s.CongestionControl != "" { // the kernel's figures could be read
 		attrs = append(attrs,

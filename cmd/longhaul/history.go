@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/display"
 	"longhaul/internal/doctor"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/remedy"
@@ -235,7 +236,7 @@ not by an end from both sides.`,
 			}
 			switch {
 			case asJSON:
-				return writeJSON(env.stdout, historyList{r.Path(), records})
+				return display.WriteJSON(env.stdout, historyList{r.Path(), records})
 			case asCSV:
 				w := newHistoryCSV(env.stdout)
 				for i := range records {
@@ -310,7 +311,7 @@ func newHistoryCheck(env *env) *cobra.Command {
 				h.Error = err.Error()
 			}
 			if asJSON {
-				if err := writeJSON(env.stdout, h); err != nil {
+				if err := display.WriteJSON(env.stdout, h); err != nil {
 					return err
 				}
 				if err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/display"
 	"longhaul/internal/doctor"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/remedy"
@@ -74,7 +75,7 @@ since then.`,
 				return err
 			}
 			if asJSON {
-				return writeJSON(env.stdout, c)
+				return display.WriteJSON(env.stdout, c)
 			}
 			var courses [2]history.Chart
 			for i, p := range []units.Period{one, other} {
@@ -130,13 +131,13 @@ func writeComparison(w io.Writer, c history.Comparison, courses [2]history.Chart
 	}
 	fmt.Fprintln(w)
 	row("", "BEFORE", "AFTER", "CHANGE")
-	count := func(n int64) string { return quantity(n) }
+	count := func(n int64) string { return display.Quantity(n) }
 	row("flows", count(b.Flows), count(a.Flows), "")
 	row("transfers", count(b.Transfers), count(a.Transfers), "")
-	row("bytes", quantity(b.BytesUp+b.BytesDown)+"B", quantity(a.BytesUp+a.BytesDown)+"B", "")
+	row("bytes", display.Quantity(b.BytesUp+b.BytesDown)+"B", display.Quantity(a.BytesUp+a.BytesDown)+"B", "")
 	row("sent again", portionText(b.RetransmittedShare), portionText(a.RetransmittedShare), "")
 	seconds := func(v float64) string { return lengthText(time.Duration(v * float64(time.Second))) }
-	rate := func(v float64) string { return quantity(int64(v)) + "b/s" }
+	rate := func(v float64) string { return display.Quantity(int64(v)) + "b/s" }
 	for _, of := range []struct {
 		name   string
 		one    *history.Distribution

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"longhaul/internal/config"
+	"longhaul/internal/display"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/monitor/metrics"
@@ -140,7 +141,7 @@ func writeHistoryState(w io.Writer, s *history.State) {
 		return
 	}
 	if s.Problem != "" {
-		fmt.Fprintf(w, "history: %s is not written: %s\n", s.File, firstLine(s.Problem))
+		fmt.Fprintf(w, "history: %s is not written: %s\n", s.File, display.FirstLine(s.Problem))
 	}
 	if s.Dropped > 0 {
 		fmt.Fprintf(w, "history: records dropped: %d\n", s.Dropped)

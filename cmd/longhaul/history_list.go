@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"longhaul/internal/display"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/units"
@@ -30,7 +31,7 @@ func writeHistory(w io.Writer, records []monitor.Record, q history.Query, e hist
 		return
 	}
 	width := helpWidth
-	if columns, ok := terminalWidth(w); ok {
+	if columns, ok := display.TerminalWidth(w); ok {
 		width = max(width, columns)
 	}
 	// Times of the last day need no date.
@@ -57,20 +58,20 @@ func writeHistory(w io.Writer, records []monitor.Record, q history.Query, e hist
 	fmt.Fprintf(w, row, id, "ID", len(layout), "ENDED", tunnel, "TUNNEL", client, "CLIENT", "TIME", "BYTES", "BIT/S", "AGN", "WHY")
 	for i := range records {
 		r := &records[i]
-		fmt.Fprintf(w, row, id, strconv.FormatInt(r.ID, 10), len(layout), r.End.Local().Format(layout), tunnel, shorten(r.Tunnel, tunnel),
-			client, shorten(hostText(r.Client), client), lengthText(r.Elapsed), quantity(r.BytesUp+r.BytesDown), goodputText(r), portionText(againShare(r)), shorten(whyText(r), why))
+		fmt.Fprintf(w, row, id, strconv.FormatInt(r.ID, 10), len(layout), r.End.Local().Format(layout), tunnel, display.Shorten(r.Tunnel, tunnel),
+			client, display.Shorten(hostText(r.Client), client), lengthText(r.Elapsed), display.Quantity(r.BytesUp+r.BytesDown), goodputText(r), portionText(againShare(r)), display.Shorten(whyText(r), why))
 	}
 	if q.MinBytes == 0 && (q.Order == history.Slowest || q.Order == history.Retransmitted) {
-		fmt.Fprintf(w, "of flows that moved %s bytes or more; --min-bytes 0 takes all\n", quantity(history.DefaultMinBytes))
+		fmt.Fprintf(w, "of flows that moved %s bytes or more; --min-bytes 0 takes all\n", display.Quantity(history.DefaultMinBytes))
 	}
 	if len(records) == q.Limit {
-		fmt.Fprintf(w, "there may be more: the history has %s; --limit N lists more\n", plural(int(e.Records), "record"))
+		fmt.Fprintf(w, "there may be more: the history has %s; --limit N lists more\n", display.Plural(int(e.Records), "record"))
 	}
 }
 
 // writeHeld says what there is, where nothing of it is selected.
 func writeHeld(w io.Writer, e history.Extent) {
-	fmt.Fprintf(w, "no such flows; the history has %s", plural(int(e.Records), "record"))
+	fmt.Fprintf(w, "no such flows; the history has %s", display.Plural(int(e.Records), "record"))
 	if !e.Oldest.IsZero() {
 		fmt.Fprintf(w, ", from %s on", e.Oldest.Local().Format("2006-01-02 15:04"))
 	}
@@ -105,12 +106,12 @@ func lengthText(d time.Duration) string {
 	case d < 9950*time.Millisecond:
 		return fmt.Sprintf("%.1fs", d.Seconds())
 	}
-	return age(d.Seconds())
+	return display.Age(d.Seconds())
 }
 
 func goodputText(r *monitor.Record) string {
 	if g := r.GoodputBps(); g > 0 {
-		return quantity(int64(g))
+		return display.Quantity(int64(g))
 	}
 	return "-"
 }
@@ -234,7 +235,7 @@ func exportHistory(ctx context.Context, w io.Writer, r *history.Reader, q histor
 }
 
 func writeHistoryHealth(w io.Writer, h historyHealth) {
-	fmt.Fprintf(w, "%s is sound: %s, %sB on disk\n", h.File, plural(int(h.Records), "record"), quantity(h.Bytes))
+	fmt.Fprintf(w, "%s is sound: %s, %sB on disk\n", h.File, display.Plural(int(h.Records), "record"), display.Quantity(h.Bytes))
 	if h.Records > 0 {
 		fmt.Fprintf(w, "flows that ended %s\n", units.Period{From: h.Oldest, To: h.Newest})
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/display"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/remedy"
@@ -40,7 +41,7 @@ func newHistoryShow(env *env) *cobra.Command {
 				return err
 			}
 			if asJSON {
-				return writeJSON(env.stdout, record)
+				return display.WriteJSON(env.stdout, record)
 			}
 			writeRecord(env.stdout, &record)
 			return nil
@@ -80,7 +81,7 @@ func writeRecord(w io.Writer, r *monitor.Record) {
 	row("why", "%s", reason)
 	row("moved", "%s up, %s down", bytesText(r.BytesUp), bytesText(r.BytesDown))
 	if g := r.GoodputBps(); g > 0 {
-		row("goodput", "%s, both directions over the whole time", bitsPerSecond(g))
+		row("goodput", "%s, both directions over the whole time", display.Rate(g))
 	}
 	if r.Cause != "" {
 		row("limited by", "%s on the %s leg, for %.0f %% of the time with data", r.Cause, r.CauseLeg, 100*r.CauseShare)
@@ -104,7 +105,7 @@ func writeRecord(w io.Writer, r *monitor.Record) {
 		}
 		if most > 0 {
 			row(direction.name, "%s", sparkline(figures, monitor.SeriesLen))
-			row("", "up to %s, %s a column", bitsPerSecond(float64(most)), r.Goodput.Step)
+			row("", "up to %s, %s a column", display.Rate(float64(most)), r.Goodput.Step)
 		}
 	}
 }
@@ -120,7 +121,7 @@ func legText(l *monitor.LegRecord) string {
 	if l.RTT > 0 {
 		text := fmt.Sprintf("RTT %s", rttText(l.RTT))
 		if l.MinRTT > 0 {
-			text += fmt.Sprintf(" (least %.3g)", milliseconds(l.MinRTT))
+			text += fmt.Sprintf(" (least %.3g)", display.Milliseconds(l.MinRTT))
 		}
 		parts = append(parts, text)
 	}
@@ -134,13 +135,13 @@ func legText(l *monitor.LegRecord) string {
 	return strings.Join(parts, ", ")
 }
 
-func rttText(d time.Duration) string { return fmt.Sprintf("%.3g ms", milliseconds(d)) }
+func rttText(d time.Duration) string { return fmt.Sprintf("%.3g ms", display.Milliseconds(d)) }
 
 func bytesText(n int64) string {
 	if n < 1000 {
-		return plural(int(n), "byte")
+		return display.Plural(int(n), "byte")
 	}
-	return quantity(n) + "B"
+	return display.Quantity(n) + "B"
 }
 
 // roundedTime keeps three digits or so.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/display"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/sandbox"
 )
@@ -45,7 +46,7 @@ func newLab(env *env) *cobra.Command {
 func inPreparedSandbox(env *env, prepare func() error, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if !sandbox.Inside() {
-			status, err := sandbox.Run(env.args, env.stdin, raw(env.stdout), raw(env.stderr))
+			status, err := sandbox.Run(env.args, env.stdin, display.Raw(env.stdout), display.Raw(env.stderr))
 			if err != nil {
 				return err
 			}
@@ -142,9 +143,9 @@ func writeResultTable(w io.Writer, r lab.Result) {
 	for _, c := range r.Cases {
 		least, most = min(least, c.LimitBps), max(most, c.LimitBps)
 	}
-	fmt.Fprintf(w, "goodput and the report's figures in Mb/s; the limit is %s", bitsPerSecond(least))
+	fmt.Fprintf(w, "goodput and the report's figures in Mb/s; the limit is %s", display.Rate(least))
 	if most > least {
-		fmt.Fprintf(w, " to %s", bitsPerSecond(most))
+		fmt.Fprintf(w, " to %s", display.Rate(most))
 	}
 	if n := r.Cases[0].Runs; n > 1 {
 		fmt.Fprintf(w, "; medians of %d runs", n)

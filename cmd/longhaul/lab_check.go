@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/display"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/linkcheck"
@@ -45,7 +46,7 @@ idle machine.`,
 				return err
 			}
 			if asJSON {
-				err = writeJSON(env.stdout, checkRows(rows))
+				err = display.WriteJSON(env.stdout, checkRows(rows))
 			} else {
 				err = writeChecks(env.stdout, rows)
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"longhaul/internal/display"
 	"longhaul/internal/lab/congestion"
 	"longhaul/internal/plot"
 	"longhaul/internal/units"
@@ -400,7 +401,7 @@ func (o *lossyOptions) show(ctx context.Context, env *env, run lossyRun) error {
 		}
 	}
 	if o.asJSON {
-		return writeJSON(env.stdout, result)
+		return display.WriteJSON(env.stdout, result)
 	}
 	return result.WriteTable(env.stdout)
 }

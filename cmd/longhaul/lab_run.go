@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/display"
 	"longhaul/internal/lab"
 	"longhaul/internal/remedy"
 )
@@ -58,7 +59,7 @@ func newLabList(env *env) *cobra.Command {
 				entries = append(entries, entry{e.name, e.summary, e.source, e.cases})
 			}
 			if asJSON {
-				return writeJSON(env.stdout, entries)
+				return display.WriteJSON(env.stdout, entries)
 			}
 			for _, e := range entries {
 				fmt.Fprintf(env.stdout, "%s: %s\n  cases: %s\n  after: %s\n",
@@ -108,7 +109,7 @@ func newLabRunTransfers(env *env, experiment lab.Experiment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   experiment.Name,
 		Short: experiment.Summary,
-		Long:  fmt.Sprintf("%s\n\nThe table gives medians over the repeats, and their spread.", fold("After "+experiment.Source+".", helpWidth, 0)),
+		Long:  fmt.Sprintf("%s\n\nThe table gives medians over the repeats, and their spread.", display.Fold("After "+experiment.Source+".", helpWidth, 0)),
 		Example: fmt.Sprintf(`  longhaul lab run %[1]s
   longhaul lab run %[1]s --repeat 5 --json > %[1]s.json
   longhaul lab run %[1]s --case %[2]s --quick`, experiment.Name, experiment.Cases[0].Name),
@@ -129,7 +130,7 @@ func newLabRunTransfers(env *env, experiment lab.Experiment) *cobra.Command {
 					return err
 				}
 				if asJSON {
-					return writeJSON(env.stdout, result)
+					return display.WriteJSON(env.stdout, result)
 				}
 				writeResultTable(env.stdout, result)
 				return nil
@@ -173,7 +174,7 @@ func labRun[R any](env *env, asJSON *bool, run func(ctx context.Context, program
 			return err
 		}
 		if *asJSON {
-			err = writeJSON(env.stdout, result)
+			err = display.WriteJSON(env.stdout, result)
 		} else {
 			err = write(env.stdout, result)
 		}

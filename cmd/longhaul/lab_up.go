@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"longhaul/internal/display"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
 	"longhaul/internal/remedy"
@@ -183,15 +184,15 @@ func (s *labServer) describe() labState {
 		settings, counters := wan.Settings(dir), wan.Counters(dir)
 		state.Directions = append(state.Directions, directionState{
 			Direction:       dir.String(),
-			DelayMs:         milliseconds(settings.Delay),
-			JitterMs:        milliseconds(settings.Jitter),
+			DelayMs:         display.Milliseconds(settings.Delay),
+			JitterMs:        display.Milliseconds(settings.Jitter),
 			RateBps:         settings.RateBps,
 			ATM:             settings.ATM,
 			PacketRate:      settings.PacketsPerSecond,
 			LossProbability: settings.Loss.Share(),
 			MTU:             settings.MTU,
 			QueueBytes:      settings.QueueLimitBytes(settings.Delay),
-			CoDelTargetMs:   milliseconds(settings.CoDel.Target),
+			CoDelTargetMs:   display.Milliseconds(settings.CoDel.Target),
 			Down:            settings.Down,
 
 			PacketsIn:      counters.PacketsIn,
@@ -205,10 +206,10 @@ func (s *labServer) describe() labState {
 			Outage:         counters.Outage,
 			Reordered:      counters.Reordered,
 			Unasked:        counters.DeviceDrops + counters.WriteErrors,
-			QueueP50Ms:     milliseconds(counters.QueueDelayP50),
-			QueueP95Ms:     milliseconds(counters.QueueDelayP95),
-			QueueP99Ms:     milliseconds(counters.QueueDelayP99),
-			QueueMaxMs:     milliseconds(counters.QueueDelayMax),
+			QueueP50Ms:     display.Milliseconds(counters.QueueDelayP50),
+			QueueP95Ms:     display.Milliseconds(counters.QueueDelayP95),
+			QueueP99Ms:     display.Milliseconds(counters.QueueDelayP99),
+			QueueMaxMs:     display.Milliseconds(counters.QueueDelayMax),
 		})
 	}
 	return state
@@ -233,9 +234,9 @@ func writeLab(w io.Writer, state labState) error {
 			return "unbounded"
 		}
 		if d.ATM {
-			return bitsPerSecond(float64(d.RateBps)) + " of cells"
+			return display.Rate(float64(d.RateBps)) + " of cells"
 		}
-		return bitsPerSecond(float64(d.RateBps))
+		return display.Rate(float64(d.RateBps))
 	})
 	if ab.PacketRate+ba.PacketRate > 0 {
 		both("packet rate", func(d directionState) string { return fmt.Sprintf("%d/s", d.PacketRate) })
@@ -323,7 +324,7 @@ func newLabShow(env *env) *cobra.Command {
 				return fmt.Errorf("cannot read the lab's answer: %w", err)
 			}
 			if asJSON {
-				return writeJSON(env.stdout, state)
+				return display.WriteJSON(env.stdout, state)
 			}
 			return writeLab(env.stdout, state)
 		},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/display"
 	"longhaul/internal/lab/upgrade"
 )
 
@@ -75,9 +76,9 @@ func writeUpgrade(w io.Writer, r upgrade.Result) error {
 	}
 	goodput := "-"
 	if r.GoodputBps != nil {
-		goodput = bitsPerSecond(*r.GoodputBps)
+		goodput = display.Rate(*r.GoodputBps)
 	}
-	fmt.Fprintf(w, "%d bulk flows, %s of %s at %.0f ms\n\n", r.BulkFlows, goodput, bitsPerSecond(float64(r.RateBps)), 1e3*r.RTTSeconds)
+	fmt.Fprintf(w, "%d bulk flows, %s of %s at %.0f ms\n\n", r.BulkFlows, goodput, display.Rate(float64(r.RateBps)), 1e3*r.RTTSeconds)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "\ttook\tflows\tbelow 90 %\tdeepest\tdeepest\t\n")
 	fmt.Fprint(t, "upgrade\tms\tleft\tfor, s\t0.1 s\tsecond\t\n")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/display"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/congestion"
 	"longhaul/internal/units"
@@ -185,6 +186,6 @@ in %v s. IXFR: median, from refresh until the change is served.
 %.4g Mb/s, %v ms RTT, %v %% lost %s the bottleneck; the limit is %s
 `, zone, r.Zone.Changes, r.Zone.ChangedNames, r.Conditions["patience_s"],
 		float64(r.Conditions["rate_bps"].(int64))/1e6, r.Conditions["rtt_ms"], 100*r.Conditions["loss_ab"].(float64),
-		r.Conditions["loss_place"], bitsPerSecond(r.Conditions["limit_bps"].(float64)))
+		r.Conditions["loss_place"], display.Rate(r.Conditions["limit_bps"].(float64)))
 	return err
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/display"
 	"longhaul/internal/measure"
 	"longhaul/internal/remedy"
 )
@@ -32,7 +33,7 @@ func (f *measureFlags) runServer(cmd *cobra.Command, env *env) error {
 	}
 	to := ""
 	if len(tokens) > 0 {
-		to = " to " + plural(len(tokens), "token")
+		to = " to " + display.Plural(len(tokens), "token")
 	}
 	fmt.Fprintf(env.stderr, "serving tests on %s%s\n", l.Addr(), to)
 	server := &measure.Server{
@@ -45,9 +46,9 @@ func (f *measureFlags) runServer(cmd *cobra.Command, env *env) error {
 				who += " (" + p.Longhaul.Token + ")"
 			}
 			if p.Time == 0 {
-				long = quantity(p.Bytes) + "B"
+				long = display.Quantity(p.Bytes) + "B"
 			}
-			fmt.Fprintf(env.stderr, "test from %s: %s, %s\n", who, plural(p.Parallel, "stream"), long)
+			fmt.Fprintf(env.stderr, "test from %s: %s, %s\n", who, display.Plural(p.Parallel, "stream"), long)
 		},
 		Ended: func(client net.Addr, _ measure.Parameters, err error) {
 			if err != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/display"
 	"longhaul/internal/measure"
 )
 
@@ -21,8 +22,8 @@ type measureOutput struct {
 
 func (f *measureFlags) output(env *env) *measureOutput {
 	o := &measureOutput{w: env.stdout, flags: f}
-	if isTerminal(env.stderr) {
-		o.terminal = raw(env.stderr)
+	if display.IsTerminal(env.stderr) {
+		o.terminal = display.Raw(env.stderr)
 	}
 	if f.csv {
 		o.csv = newMeasureCSV(env.stdout)
@@ -46,7 +47,7 @@ func (o *measureOutput) interval(i measure.Interval) {
 		writeInterval(o.w, i, share)
 	}
 	if o.terminal != nil {
-		fmt.Fprintf(o.terminal, "\r%s %3.0f %%\x1b[K", bar(share), 100*share)
+		fmt.Fprintf(o.terminal, "\r%s %3.0f %%\x1b[K", display.Bar(share), 100*share)
 	}
 }
 
@@ -80,7 +81,7 @@ func (o *measureOutput) clear() {
 func (o *measureOutput) summary(s measure.Summary) error {
 	switch {
 	case o.flags.json:
-		return writeJSON(o.w, measureJSON(s, o.intervals, o.flags.rateBps))
+		return display.WriteJSON(o.w, measureJSON(s, o.intervals, o.flags.rateBps))
 	case o.flags.csv:
 		return o.csv.summary(s)
 	}
@@ -108,9 +109,9 @@ func writeInterval(w io.Writer, i measure.Interval, share float64) {
 			continue
 		}
 		fmt.Fprintf(w, "%5.1f-%-5.1f s %3.0f %% %-8s %10s", i.Start.Seconds(), i.End.Seconds(), 100*share, way(sends),
-			bitsPerSecond(float64(bytes)*8/(i.End-i.Start).Seconds()))
+			display.Rate(float64(bytes)*8/(i.End-i.Start).Seconds()))
 		if sends && rtt > 0 { // else this system says nothing of it
-			fmt.Fprintf(w, "  %4s retrans  cwnd %-4s  RTT %s", quantity(retransmits), quantity(cwnd), shortTime(rtt))
+			fmt.Fprintf(w, "  %4s retrans  cwnd %-4s  RTT %s", display.Quantity(retransmits), display.Quantity(cwnd), display.ShortTime(rtt))
 		}
 		if i.Omitted {
 			fmt.Fprint(w, " *")
@@ -147,23 +148,23 @@ func writeSummary(w io.Writer, s measure.Summary, linkBps float64) {
 		if sends {
 			bps = s.SentBps
 		}
-		fmt.Fprintf(w, "\n%s %s in %.1f s over %s: %s\n", way(sends), quantity(arrived)+"B", s.Elapsed.Seconds(), plural(streams, "stream"), bitsPerSecond(bps))
+		fmt.Fprintf(w, "\n%s %s in %.1f s over %s: %s\n", way(sends), display.Quantity(arrived)+"B", s.Elapsed.Seconds(), display.Plural(streams, "stream"), display.Rate(bps))
 		f := s.Figures(sends)
 		if limit := f.LimitBps(linkBps); linkBps > 0 && limit > 0 {
-			summaryLine(w, "limit", fmt.Sprintf("%s of payload on %s; %.1f %% of it was reached", bitsPerSecond(limit), bitsPerSecond(linkBps), 100*bps/limit))
+			summaryLine(w, "limit", fmt.Sprintf("%s of payload on %s; %.1f %% of it was reached", display.Rate(limit), display.Rate(linkBps), 100*bps/limit))
 		}
 		if !known {
 			summaryLine(w, "retransmitted", "not told by the sender")
 		} else if f.CongestionEvents >= 0 {
-			summaryLine(w, "retransmitted", plural(int(again), "segment")+" in "+plural(int(f.CongestionEvents), "congestion event"))
+			summaryLine(w, "retransmitted", display.Plural(int(again), "segment")+" in "+display.Plural(int(f.CongestionEvents), "congestion event"))
 		} else {
-			summaryLine(w, "retransmitted", plural(int(again), "segment"))
+			summaryLine(w, "retransmitted", display.Plural(int(again), "segment"))
 		}
 		if f.RTTMin >= 0 && f.RTTMedian >= 0 {
-			summaryLine(w, "RTT", fmt.Sprintf("min %s, median %s, p99 %s", shortTime(f.RTTMin), shortTime(f.RTTMedian), shortTime(f.RTTP99)))
+			summaryLine(w, "RTT", fmt.Sprintf("min %s, median %s, p99 %s", display.ShortTime(f.RTTMin), display.ShortTime(f.RTTMedian), display.ShortTime(f.RTTP99)))
 		}
 		if f.DeliveryBps > 0 {
-			summaryLine(w, "delivery rate", bitsPerSecond(f.DeliveryBps)+" (median)")
+			summaryLine(w, "delivery rate", display.Rate(f.DeliveryBps)+" (median)")
 		}
 		if f.Busy > 0 {
 			share := func(d time.Duration) float64 { return 100 * float64(d) / float64(f.Busy) }
@@ -190,14 +191,6 @@ func writeSummary(w io.Writer, s measure.Summary, linkBps float64) {
 		fmt.Fprintf(w, "; %.2f and %.2f s/GB", s.LocalCPUTime.Seconds()/gigabytes, s.RemoteCPUTime.Seconds()/gigabytes)
 	}
 	fmt.Fprintln(w)
-}
-
-// shortTime writes milliseconds with two digits or more that say something.
-func shortTime(d time.Duration) string {
-	if d < time.Millisecond {
-		return fmt.Sprintf("%.3f ms", milliseconds(d))
-	}
-	return fmt.Sprintf("%.1f ms", milliseconds(d))
 }
 
 func summaryLine(w io.Writer, name, text string) { fmt.Fprintf(w, "  %-14s %s\n", name, text) }

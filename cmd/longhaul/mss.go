@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"longhaul/internal/display"
 	"longhaul/internal/kernel"
 	"longhaul/internal/mss"
 	"longhaul/internal/remedy"
@@ -153,9 +154,9 @@ func writeRule(w io.Writer, r mss.Status) {
 		return
 	}
 	fmt.Fprintf(w, "%s  %s\n", deviceText(r.Rule), ruleText(r.Rule))
-	fmt.Fprintf(w, "    matched %s, changed %d", plural(int(r.Matched), "SYN"), r.Rewritten)
+	fmt.Fprintf(w, "    matched %s, changed %d", display.Plural(int(r.Matched), "SYN"), r.Rewritten)
 	if r.Rewritten > 0 {
-		fmt.Fprintf(w, "; the last %s ago: %d -> %d", age(r.LastAgo.Seconds()), r.LastOld, r.LastNew)
+		fmt.Fprintf(w, "; the last %s ago: %d -> %d", display.Age(r.LastAgo.Seconds()), r.LastOld, r.LastNew)
 	}
 	fmt.Fprintln(w)
 	if r.Problem != "" {
@@ -242,7 +243,7 @@ a device that is gone, has left.`,
 				fmt.Fprintf(env.stdout, "cleared %s  %s\n", deviceText(r), ruleText(r))
 			}
 			if result.Leftovers > 0 {
-				fmt.Fprintf(env.stdout, "cleared what was left of %s\n", plural(result.Leftovers, "device"))
+				fmt.Fprintf(env.stdout, "cleared what was left of %s\n", display.Plural(result.Leftovers, "device"))
 			}
 			if len(result.Rules) == 0 && result.Leftovers == 0 {
 				fmt.Fprintln(env.stdout, "no rules")

@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"longhaul/internal/display"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/congestion"
 	"longhaul/internal/lab/diagnosis"
@@ -23,7 +24,7 @@ type progress struct {
 }
 
 func newProgress(w io.Writer) *progress {
-	return &progress{w: raw(w), terminal: isTerminal(w)}
+	return &progress{w: display.Raw(w), terminal: display.IsTerminal(w)}
 }
 
 const quietReporting = 5 * time.Second
@@ -62,7 +63,7 @@ func (p *progress) show(at lab.Progress) {
 		name = fmt.Sprintf("%s %d/%d", name, at.Run, at.Runs)
 	}
 	line := fmt.Sprintf("%-26s %s %3.0f %%  %10s  %3.0f s", name,
-		bar(share), 100*share, bitsPerSecond(at.NowBps), at.Elapsed.Seconds())
+		display.Bar(share), 100*share, display.Rate(at.NowBps), at.Elapsed.Seconds())
 	p.line(line)
 }
 
@@ -73,7 +74,7 @@ func (p *progress) timed(at congestion.Progress) {
 	}
 	share := min(at.Elapsed.Seconds()/at.Total.Seconds(), 1)
 	line := fmt.Sprintf("%-26s %s %3.0f s  %10s", fmt.Sprintf("%s %d/%d", at.Case, at.Run, at.Runs),
-		bar(share), at.Elapsed.Seconds(), bitsPerSecond(at.NowBps))
+		display.Bar(share), at.Elapsed.Seconds(), display.Rate(at.NowBps))
 	p.line(line)
 }
 

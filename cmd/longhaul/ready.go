@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/control"
+	"longhaul/internal/display"
 	"longhaul/internal/httpd"
 	"longhaul/internal/remedy"
 )
@@ -97,7 +98,7 @@ Exit codes: 0 ready, 1 not ready or no relay there, 2 wrong command line.`,
 			case !a.Ready:
 				a.Reason = reason
 			}
-			if err := writeJSON(env.stdout, a); err != nil {
+			if err := display.WriteJSON(env.stdout, a); err != nil {
 				return err
 			}
 			if !a.Ready {

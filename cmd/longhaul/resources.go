@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"longhaul/internal/config"
+	"longhaul/internal/display"
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
 )
@@ -133,7 +134,7 @@ func (s *shedder) tell(c resources.Change) {
 		s.log.Warn("new flows are shed: a limit is reached", append(attrs, "remedy", remedies[f.Resource])...)
 		return
 	}
-	s.log.Info("a limit is no longer reached", append(attrs, "after_seconds", round(c.For.Seconds(), 10))...)
+	s.log.Info("a limit is no longer reached", append(attrs, "after_seconds", display.Round(c.For.Seconds(), 10))...)
 }
 
 // queuePause is between two warnings of full accept queues.
@@ -183,7 +184,7 @@ func figureText(f resources.Figure, a resources.Amount) string {
 	case f.Resource == resources.CPU:
 		return fmt.Sprintf("%.2f", float64(a))
 	}
-	return quantity(int64(math.Round(float64(a))))
+	return display.Quantity(int64(math.Round(float64(a))))
 }
 
 // resourceNames are those of the status, where they differ.
@@ -228,7 +229,7 @@ func writeResources(w io.Writer, s *resources.State, now time.Time) {
 	for _, f := range s.Figures {
 		if f.SheddingSince != nil {
 			fmt.Fprintf(w, "new flows are shed: %s at its limit for %s\n  remedy: %s\n", f.Resource,
-				age(now.Sub(*f.SheddingSince).Seconds()), remedies[f.Resource])
+				display.Age(now.Sub(*f.SheddingSince).Seconds()), remedies[f.Resource])
 		}
 	}
 }
@@ -238,7 +239,7 @@ func writeQueues(w io.Writer, tunnels []relay.TunnelSnapshot) {
 	for _, t := range tunnels {
 		for _, q := range t.AcceptQueues {
 			if q.Dropped > 0 || q.Limit > 0 && q.Waiting >= q.Limit {
-				fmt.Fprintf(w, "accept queue of %s: %d of %d wait, %s dropped\n", shorten(q.Listen.String(), 30), q.Waiting, q.Limit, quantity(int64(q.Dropped)))
+				fmt.Fprintf(w, "accept queue of %s: %d of %d wait, %s dropped\n", display.Shorten(q.Listen.String(), 30), q.Waiting, q.Limit, display.Quantity(int64(q.Dropped)))
 			}
 		}
 	}

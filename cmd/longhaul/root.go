@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/display"
 	"longhaul/internal/remedy"
 )
 
@@ -49,7 +50,7 @@ const helpWidth = 80
 // usageTemplate is cobra's, with lines that are not too long.
 func usageTemplate(cobras string) string {
 	cobra.AddTemplateFunc("wrapSummary", func(padding int, text string) string {
-		return fold(text, helpWidth, len("  ")+padding+len(" "))
+		return display.Fold(text, helpWidth, len("  ")+padding+len(" "))
 	})
 	return strings.NewReplacer(
 		".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth),

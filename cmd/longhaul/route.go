@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/display"
 	"longhaul/internal/remedy"
 	"longhaul/internal/route"
 	"longhaul/internal/units"
@@ -218,7 +219,7 @@ func (s *routeSet) run(cmd *cobra.Command, env *env, c route.Change) error {
 }
 
 func elsewhereNote(prefix netip.Prefix, longer []netip.Prefix) string {
-	return fmt.Sprintf("within %s, longer prefixes have routes of their own, which keep their settings: %s", prefix, listOf(longer))
+	return fmt.Sprintf("within %s, longer prefixes have routes of their own, which keep their settings: %s", prefix, display.FirstOf(longer))
 }
 
 func ineffectiveNote(prefix netip.Prefix) string {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"longhaul/internal/display"
 	"longhaul/internal/remedy"
 	"longhaul/internal/service"
 )
@@ -160,6 +161,6 @@ func writeSteps(env *env, steps []service.Step, dryRun bool) {
 		}
 	}
 	for _, g := range groups {
-		fmt.Fprintf(env.stdout, "%s %s below %s: manual pages, completion, examples\n", name(g.verb), plural(counts[g], "file"), g.dir)
+		fmt.Fprintf(env.stdout, "%s %s below %s: manual pages, completion, examples\n", name(g.verb), display.Plural(counts[g], "file"), g.dir)
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
+	"longhaul/internal/display"
 	"longhaul/internal/remedy"
 	"longhaul/internal/service"
 	"longhaul/packaging"
@@ -167,7 +168,7 @@ func (s *serviceInstall) remember() {
 // write says what was done.
 func (s *serviceInstall) write(env *env, out serviceInstalled, changes bool) error {
 	if s.json {
-		return writeJSON(env.stdout, out)
+		return display.WriteJSON(env.stdout, out)
 	}
 	writeSteps(env, out.Steps, s.dryRun)
 	if !changes {

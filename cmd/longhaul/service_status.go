@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/display"
 	"longhaul/internal/service"
 )
 
@@ -62,7 +63,7 @@ Exit codes: 0 there is such a service, 1 there is none.`,
 				return err
 			}
 			if asJSON {
-				err = writeJSON(env.stdout, s)
+				err = display.WriteJSON(env.stdout, s)
 			} else {
 				s.write(env.stdout)
 			}

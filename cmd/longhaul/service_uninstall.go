@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/display"
 	"longhaul/internal/remedy"
 	"longhaul/internal/service"
 )
@@ -110,7 +111,7 @@ func (s *serviceUninstall) run(ctx context.Context, env *env) error {
 		out.Notes = append(out.Notes, packaged+" is a package's: remove that to be rid of it")
 	}
 	if s.json {
-		return writeJSON(env.stdout, out)
+		return display.WriteJSON(env.stdout, out)
 	}
 	if out.Stopped {
 		fmt.Fprintln(env.stdout, "stopped "+unitName)

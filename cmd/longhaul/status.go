@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/control"
+	"longhaul/internal/display"
 	"longhaul/internal/relay"
 	"longhaul/internal/remedy"
 )
@@ -143,7 +144,7 @@ func goodput(f relay.FlowSnapshot) float64 {
 // writeStatus prints tables that fit a terminal of 80 columns.
 func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now time.Time) {
 	fmt.Fprintf(w, "%s\n", s.Version)
-	fmt.Fprintf(w, "pid %d, up %s, %s", s.PID, age(s.UptimeSeconds), plural(s.Workers, "worker"))
+	fmt.Fprintf(w, "pid %d, up %s, %s", s.PID, display.Age(s.UptimeSeconds), display.Plural(s.Workers, "worker"))
 	if s.ConfigFile != "" {
 		fmt.Fprintf(w, ", %s", s.ConfigFile)
 	}
@@ -163,7 +164,7 @@ func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now tim
 		if m.Short {
 			short = ", senders are slowed down"
 		}
-		fmt.Fprintf(w, "memory: %s of %s%s\n", quantity(m.UsedBytes), quantity(m.LimitBytes), short)
+		fmt.Fprintf(w, "memory: %s of %s%s\n", display.Quantity(m.UsedBytes), display.Quantity(m.LimitBytes), short)
 	}
 	writeResources(w, s.Resources, now)
 	writeQueues(w, s.Tunnels)
@@ -184,11 +185,11 @@ func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now tim
 		if t.FlowsLimit > 0 {
 			limit = fmt.Sprint(t.FlowsLimit)
 		}
-		fmt.Fprintf(w, tunnelRow, shorten(t.Name, 14), shorten(t.State, 9), fmt.Sprintf("%d/%s", t.FlowsNow, limit),
-			quantity(t.FlowsTotal), quantity(t.BytesUp), quantity(t.BytesDown),
-			quantity(t.Denied), quantity(t.Limited+t.Shed), quantity(t.Refused+t.Errors))
+		fmt.Fprintf(w, tunnelRow, display.Shorten(t.Name, 14), display.Shorten(t.State, 9), fmt.Sprintf("%d/%s", t.FlowsNow, limit),
+			display.Quantity(t.FlowsTotal), display.Quantity(t.BytesUp), display.Quantity(t.BytesDown),
+			display.Quantity(t.Denied), display.Quantity(t.Limited+t.Shed), display.Quantity(t.Refused+t.Errors))
 		if len(t.Listen) > 0 {
-			fmt.Fprintln(w, shorten("  "+listOf(t.Listen)+" -> "+strings.Join(t.Forward, " "), 80))
+			fmt.Fprintln(w, display.Shorten("  "+display.FirstOf(t.Listen)+" -> "+strings.Join(t.Forward, " "), 80))
 		}
 		writeHops(w, t.Hops)
 		writeLastCheck(w, s.Checks, t.Name, now)
@@ -205,14 +206,14 @@ func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now tim
 			target = f.Target.String()
 		}
 		if g := goodput(f); g >= 0 {
-			rate = compactRate(g)
+			rate = display.CompactRate(g)
 		}
 		state := flowStates[f.State]
 		if state == "" {
 			state = f.State
 		}
-		fmt.Fprintf(w, flowRow, shorten(f.Tunnel, 8), shorten(f.Client.String(), 21), shorten(target, 21),
-			age(f.AgeSeconds), quantity(moved(f)), rate, shorten(state, 6))
+		fmt.Fprintf(w, flowRow, display.Shorten(f.Tunnel, 8), display.Shorten(f.Client.String(), 21), display.Shorten(target, 21),
+			display.Age(f.AgeSeconds), display.Quantity(moved(f)), rate, display.Shorten(state, 6))
 	}
 	if hidden := len(s.Flows) - len(flows); hidden > 0 {
 		fmt.Fprintf(w, "%d more; --all lists them\n", hidden)
@@ -227,12 +228,12 @@ func writeHops(w io.Writer, hops []relay.HopSnapshot) {
 	for _, h := range hops {
 		since := ""
 		if h.SinceSeconds != nil {
-			since = " for " + age(*h.SinceSeconds)
+			since = " for " + display.Age(*h.SinceSeconds)
 		}
-		fmt.Fprintf(w, "  hop %-27s %-18s %6s now %6s total %5s failed\n", shorten(h.Hop, 27), string(h.State)+since,
-			quantity(h.FlowsNow), quantity(h.FlowsTotal), quantity(h.Failed))
+		fmt.Fprintf(w, "  hop %-27s %-18s %6s now %6s total %5s failed\n", display.Shorten(h.Hop, 27), string(h.State)+since,
+			display.Quantity(h.FlowsNow), display.Quantity(h.FlowsTotal), display.Quantity(h.Failed))
 		if h.LastError != "" && h.State != relay.HopUp {
-			fmt.Fprintln(w, shorten("    "+h.LastError, 80))
+			fmt.Fprintln(w, display.Shorten("    "+h.LastError, 80))
 		}
 	}
 }
@@ -247,49 +248,12 @@ func writeReload(w io.Writer, r *reloadFact, now time.Time) {
 	case r == nil:
 		fmt.Fprintln(w, "last reload: none since the start")
 	case !r.OK:
-		fmt.Fprintf(w, "last reload: failed: %s\n  %s ago; the configuration before it is in force\n", r.Error, age(now.Sub(r.At).Seconds()))
+		fmt.Fprintf(w, "last reload: failed: %s\n  %s ago; the configuration before it is in force\n", r.Error, display.Age(now.Sub(r.At).Seconds()))
 	default:
-		fmt.Fprintf(w, "last reload: ok, %s ago: %d added, %d changed, %d removed, %d unchanged\n", age(now.Sub(r.At).Seconds()),
+		fmt.Fprintf(w, "last reload: ok, %s ago: %d added, %d changed, %d removed, %d unchanged\n", display.Age(now.Sub(r.At).Seconds()),
 			len(r.Added), len(r.Changed), len(r.Removed), r.Unchanged)
 		if len(r.NeedsRestart) > 0 {
 			fmt.Fprintf(w, "  waiting for a restart: %s\n", strings.Join(r.NeedsRestart, ", "))
 		}
 	}
-}
-
-// listOf writes the first of some addresses and how many more there are.
-func listOf[T fmt.Stringer](all []T) string {
-	if len(all) == 1 {
-		return all[0].String()
-	}
-	return fmt.Sprintf("%s +%d", all[0], len(all)-1)
-}
-
-// shorten cuts the middle out of what is wider than its column.
-func shorten(s string, width int) string {
-	runes := []rune(s)
-	if len(runes) <= width {
-		return s
-	}
-	head := (width - 1) / 2
-	tail := width - 1 - head
-	return string(runes[:head]) + "…" + string(runes[len(runes)-tail:])
-}
-
-// age writes a time in at most four characters: 5s, 12m, 3h, 4d, 2y.
-func age(seconds float64) string {
-	for _, u := range []struct {
-		below, per float64
-		name       string
-	}{{100, 1, "s"}, {100 * 60, 60, "m"}, {100 * 3600, 3600, "h"}, {1000 * 86400, 86400, "d"}} {
-		if seconds < u.below {
-			return fmt.Sprintf("%d%s", int(seconds/u.per), u.name)
-		}
-	}
-	return fmt.Sprintf("%dy", int(seconds/86400/365))
-}
-
-// compactRate writes bits per second in at most eight characters.
-func compactRate(bps float64) string {
-	return quantity(int64(bps)) + "b/s"
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"longhaul/internal/control"
+	"longhaul/internal/display"
 	"longhaul/internal/mss"
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
@@ -128,12 +129,12 @@ func TestFiguresFitTheirColumns(t *testing.T) {
 		0: "0", 7: "7", 999: "999", 1000: "1.0k", 9949: "9.9k", 9951: "10k", 999_499: "999k", 999_500: "1.0M", 12_345_678: "12M",
 		1 << 40: "1.1T", 9_223_372_036_854_775_807: "9.2E",
 	} {
-		if got := quantity(n); got != want {
+		if got := display.Quantity(n); got != want {
 			t.Errorf("quantity(%d) = %s, want %s", n, got, want)
 		}
 	}
 	for s, want := range map[float64]string{0: "0s", 99.9: "99s", 100: "1m", 5999: "99m", 6000: "1h", 359999: "99h", 360000: "4d", 86400 * 999: "999d", 86400 * 1000: "2y"} {
-		if got := age(s); got != want {
+		if got := display.Age(s); got != want {
 			t.Errorf("age(%v) = %s, want %s", s, got, want)
 		}
 	}

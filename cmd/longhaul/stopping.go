@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"longhaul/internal/display"
 	"longhaul/internal/relay"
 	"longhaul/internal/remedy"
 )
@@ -77,12 +78,12 @@ func (l leftovers) String() string {
 	var text string
 	switch {
 	case l.Left == 0:
-		text = plural(l.Reset, "flow") + " did not end in time and were reset"
+		text = display.Plural(l.Reset, "flow") + " did not end in time and were reset"
 	case l.Reset == 0:
-		text = plural(l.Left, "flow") + " did not end in time, left to the kernel to deliver"
+		text = display.Plural(l.Left, "flow") + " did not end in time, left to the kernel to deliver"
 	default:
 		text = fmt.Sprintf("%s did not end in time: %d were reset, %d are left to the kernel to deliver",
-			plural(l.Reset+l.Left, "flow"), l.Reset, l.Left)
+			display.Plural(l.Reset+l.Left, "flow"), l.Reset, l.Left)
 	}
 	if l.Bytes > 0 {
 		text += fmt.Sprintf("; %d bytes had not arrived, the most of them for %s", l.Bytes, l.Most)
@@ -126,7 +127,7 @@ func (d *daemon) finishVerb(ctx context.Context, arguments url.Values) (any, err
 func (d *daemon) drain(signals <-chan os.Signal) error {
 	_ = d.enter(stopping)
 	close(d.ending)
-	d.manager.stopping("draining, " + plural(int(d.relay.Flows()), "flow") + " left")
+	d.manager.stopping("draining, " + display.Plural(int(d.relay.Flows()), "flow") + " left")
 	return d.finish(signals, d.config.DrainTimeout, true)
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"longhaul/internal/control"
+	"longhaul/internal/display"
 	"longhaul/internal/handover"
 	"longhaul/internal/relay"
 	"longhaul/internal/remedy"
@@ -180,7 +181,7 @@ func (d *daemon) upgrade(ctx context.Context, signals <-chan os.Signal, r upgrad
 		_ = syscall.Kill(a.NewPID, syscall.SIGHUP)
 	}
 	a.FlowsLeft, a.ControlSocket = d.relay.Flows(), d.aside()
-	a.Seconds = round(time.Since(began).Seconds(), 1e3)
+	a.Seconds = display.Round(time.Since(began).Seconds(), 1e3)
 	d.log.Info("upgraded: another process has taken over", "pid", a.NewPID, "version", a.NewVersion, "flows", a.FlowsLeft, "seconds", a.Seconds)
 	d.mu.Lock()
 	d.within = r.within
@@ -233,7 +234,7 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 
 	ready, cancel := context.WithTimeout(ctx, readyPatience)
 	defer cancel()
-	if s, err = handover.Start(ready, p, offer, raw(d.env.stderr)); err != nil {
+	if s, err = handover.Start(ready, p, offer, display.Raw(d.env.stderr)); err != nil {
 		return nil, about, err
 	}
 	said, err := s.Ready(ready)

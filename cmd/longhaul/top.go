@@ -17,6 +17,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/display"
 	"longhaul/internal/doctor"
 	"longhaul/internal/process"
 	"longhaul/internal/remedy"
@@ -79,7 +80,7 @@ address, of the process's name or of the cause.`,
 			return usageError(err)
 		}
 		live := !f.json && f.count == 0
-		if live && !(isTerminal(env.stdin) && isTerminal(env.stdout)) {
+		if live && !(display.IsTerminal(env.stdin) && display.IsTerminal(env.stdout)) {
 			return usageError(remedy.New(errors.New("what is live needs a terminal"), "use --once, --count N or --json"))
 		}
 		w, err := f.watch(cmd.Context(), env)
@@ -260,7 +261,7 @@ func (f *topFlags) print(ctx context.Context, env *env, w *watcher, order top.Or
 
 // printTop writes the table, in the terminal's width if there is one.
 func printTop(out io.Writer, selected []*top.Connection) error {
-	width, _ := terminalWidth(out)
+	width, _ := display.TerminalWidth(out)
 	layout := newTopLayout(selected, width)
 	buffered := bufio.NewWriter(out)
 	fmt.Fprintln(buffered, layout.header())
@@ -272,7 +273,7 @@ func printTop(out io.Writer, selected []*top.Connection) error {
 
 // runTopLive shows the view until the user or a signal ends it.
 func runTopLive(ctx context.Context, env *env, view *topLive) error {
-	program := tea.NewProgram(view, tea.WithContext(ctx), tea.WithInput(env.stdin), tea.WithOutput(raw(env.stdout)),
+	program := tea.NewProgram(view, tea.WithContext(ctx), tea.WithInput(env.stdin), tea.WithOutput(display.Raw(env.stdout)),
 		tea.WithFPS(topFrames), tea.WithoutSignalHandler())
 	signalled, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer stop()

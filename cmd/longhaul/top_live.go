@@ -11,6 +11,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"longhaul/internal/display"
 	"longhaul/internal/tcpinfo"
 	"longhaul/internal/top"
 )
@@ -243,7 +244,7 @@ func (v *topLive) View() tea.View {
 	for len(lines) < v.height-1 {
 		lines = append(lines, "")
 	}
-	lines = append(lines[:max(0, v.height-1)], styled(styleFaint, cut(keys, v.width)))
+	lines = append(lines[:max(0, v.height-1)], styled(styleFaint, display.Cut(keys, v.width)))
 	view.Content = strings.Join(lines, "\n")
 	return view
 }
@@ -256,7 +257,7 @@ func (v *topLive) title() string {
 	if len(v.rows) != all {
 		shown = fmt.Sprintf("%d of ", len(v.rows))
 	}
-	title := fmt.Sprintf("%s%s  sent %s  received %s  by %s", shown, plural(all, "connection"), compactRate(sent), compactRate(received), v.order)
+	title := fmt.Sprintf("%s%s  sent %s  received %s  by %s", shown, display.Plural(all, "connection"), display.CompactRate(sent), display.CompactRate(received), v.order)
 	if v.paused {
 		title += "  PAUSED"
 	}
@@ -283,12 +284,12 @@ func (v *topLive) list() []string {
 	rows := v.rows[min(v.offset, len(v.rows)):min(v.offset+visible, len(v.rows))]
 	layout := newTopLayout(rows, v.width)
 	lines := []string{
-		styled(styleBold, cut(v.title(), v.width)),
-		cut(v.note(), v.width),
-		styled(styleBold, cut(layout.header(), v.width)),
+		styled(styleBold, display.Cut(v.title(), v.width)),
+		display.Cut(v.note(), v.width),
+		styled(styleBold, display.Cut(layout.header(), v.width)),
 	}
 	for i, c := range rows {
-		line := cut(layout.row(c), v.width)
+		line := display.Cut(layout.row(c), v.width)
 		if v.offset+i == v.cursor {
 			line = styled(styleReverse, fmt.Sprintf("%-*s", v.width, line))
 		}
@@ -334,18 +335,18 @@ func (v *topLive) detailed() []string {
 		fmt.Sprintf("busy      %s of the time with data to send", shareText(c.Busy)),
 		fmt.Sprintf("RTT       least %s, deviation %s, timeout %s",
 			has(tcpinfo.FieldMinRTT, "%s", durationText(i.MinRTT.Seconds())), has(tcpinfo.FieldRTTVar, "%s", durationText(i.RTTVar.Seconds())), has(tcpinfo.FieldRTO, "%s", durationText(i.RTO.Seconds()))),
-		fmt.Sprintf("windows   congestion %sB (%d segments), peer's %s, announced %s", quantity(int64(i.SndCwnd)*int64(i.SndMSS)), i.SndCwnd,
-			has(tcpinfo.FieldSndWnd, "%sB", quantity(int64(i.SndWnd))), has(tcpinfo.FieldRcvWnd, "%sB", quantity(int64(i.RcvWnd)))),
+		fmt.Sprintf("windows   congestion %sB (%d segments), peer's %s, announced %s", display.Quantity(int64(i.SndCwnd)*int64(i.SndMSS)), i.SndCwnd,
+			has(tcpinfo.FieldSndWnd, "%sB", display.Quantity(int64(i.SndWnd))), has(tcpinfo.FieldRcvWnd, "%sB", display.Quantity(int64(i.RcvWnd)))),
 		fmt.Sprintf("in flight %d segments, %d acknowledged selectively, %d taken for lost", i.Unacked, i.Sacked, i.Lost),
 		fmt.Sprintf("segments  MSS %d, the peer's %d, path MTU %d", i.SndMSS, i.RcvMSS, i.PMTU),
 		fmt.Sprintf("pacing    %s, delivery %s", has(tcpinfo.FieldPacingRateBps, "%s", limitText(i.PacingRateBps)), has(tcpinfo.FieldDeliveryRateBps, "%s", limitText(i.DeliveryRateBps))),
-		fmt.Sprintf("queues    %sB written and not acknowledged, %sB not read", quantity(int64(c.SendQueue)), quantity(int64(c.RecvQueue))),
+		fmt.Sprintf("queues    %sB written and not acknowledged, %sB not read", display.Quantity(int64(c.SendQueue)), display.Quantity(int64(c.RecvQueue))),
 		memoryText(c.Memory),
 		fmt.Sprintf("totals    %s acknowledged, %s received, %d segments sent again",
-			has(tcpinfo.FieldBytesAcked, "%sB", quantity(int64(i.BytesAcked))), has(tcpinfo.FieldBytesReceived, "%sB", quantity(int64(i.BytesReceived))), i.TotalRetrans),
+			has(tcpinfo.FieldBytesAcked, "%sB", display.Quantity(int64(i.BytesAcked))), has(tcpinfo.FieldBytesReceived, "%sB", display.Quantity(int64(i.BytesReceived))), i.TotalRetrans),
 	)
 	for n := range text {
-		text[n] = cut(text[n], v.width)
+		text[n] = display.Cut(text[n], v.width)
 		if n < len(title) {
 			text[n] = styled(styleBold, text[n])
 		}
@@ -357,28 +358,22 @@ func memoryText(m tcpinfo.Memory) string {
 	if !m.Known {
 		return "memory    -"
 	}
-	return fmt.Sprintf("memory    send buffer %sB of %sB, receive buffer %sB of %sB", quantity(int64(m.SndQueued)), quantity(int64(m.SndBuf)),
-		quantity(int64(m.RcvAlloc)), quantity(int64(m.RcvBuf)))
+	return fmt.Sprintf("memory    send buffer %sB of %sB, receive buffer %sB of %sB", display.Quantity(int64(m.SndQueued)), display.Quantity(int64(m.SndBuf)),
+		display.Quantity(int64(m.RcvAlloc)), display.Quantity(int64(m.RcvBuf)))
 }
 
 func detailRate(bps float64) string {
 	if math.IsNaN(bps) {
 		return "-"
 	}
-	return compactRate(bps)
+	return display.CompactRate(bps)
 }
 
 func limitText(bps int64) string {
 	if bps == tcpinfo.Unlimited {
 		return "unlimited"
 	}
-	return compactRate(float64(bps))
-}
-
-// cut leaves what fits the width.
-func cut(s string, width int) string {
-	runes := []rune(s)
-	return string(runes[:min(len(runes), max(width, 0))])
+	return display.CompactRate(float64(bps))
 }
 
 func styled(style, s string) string { return style + s + styleOff }

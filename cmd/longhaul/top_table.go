@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"unicode/utf8"
 
+	"longhaul/internal/display"
 	"longhaul/internal/printable"
 	"longhaul/internal/tcpinfo"
 	"longhaul/internal/top"
@@ -75,7 +76,7 @@ func (l topLayout) row(c *top.Connection) string {
 }
 
 func (l topLayout) line(local, remote, process string) string {
-	return fmt.Sprintf("%-*s %-*s %-*s", l.local, shorten(local, l.local), l.remote, shorten(remote, l.remote), l.process, shorten(process, l.process))
+	return fmt.Sprintf("%-*s %-*s %-*s", l.local, display.Shorten(local, l.local), l.remote, display.Shorten(remote, l.remote), l.process, display.Shorten(process, l.process))
 }
 
 func (l topLayout) localText(a netip.AddrPort) string {
@@ -116,7 +117,7 @@ func rateText(bps float64) string {
 	if math.IsNaN(bps) {
 		return "-"
 	}
-	return quantity(int64(bps))
+	return display.Quantity(int64(bps))
 }
 
 // shareText writes a part of a whole in at most four characters.
@@ -149,7 +150,7 @@ func durationText(seconds float64) string {
 	case seconds < 9.95:
 		return fmt.Sprintf("%.1fs", seconds)
 	}
-	return age(seconds)
+	return display.Age(seconds)
 }
 
 // sparks are the heights of a sparkline.

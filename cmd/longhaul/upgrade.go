@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/config"
+	"longhaul/internal/display"
 	"longhaul/internal/handover"
 	"longhaul/internal/remedy"
 	"longhaul/internal/units"
@@ -107,7 +108,7 @@ func (u upgraded) String() string {
 		fmt.Fprintf(&b, "  old: %s\n  new: %s\n", u.OldVersion, u.NewVersion)
 	}
 	if u.FlowsLeft > 0 {
-		fmt.Fprintf(&b, "%s to end in process %d\n  longhaul status --control-socket %s\n", plural(int(u.FlowsLeft), "flow"), u.OldPID, u.ControlSocket)
+		fmt.Fprintf(&b, "%s to end in process %d\n  longhaul status --control-socket %s\n", display.Plural(int(u.FlowsLeft), "flow"), u.OldPID, u.ControlSocket)
 	}
 	return b.String()
 }
