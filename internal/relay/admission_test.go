@@ -53,7 +53,7 @@ func TestAllow(t *testing.T) {
 		{"a mapped prefix counts as IPv4", v6, prefixes("::ffff:127.0.0.0/104"), true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			g := newRig(t, func(o *Options) {
+			g := newRig(t, func(o *rigOptions) {
 				o.Tunnels[0].Listen[0] = tt.listen
 				o.Tunnels[0].Allow = tt.allow
 			})
@@ -78,7 +78,7 @@ func TestAllow(t *testing.T) {
 
 func TestMaxFlows(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g := newRig(t, func(o *Options) { o.Tunnels[0].MaxFlows = 2 })
+	g := newRig(t, func(o *rigOptions) { o.Tunnels[0].MaxFlows = 2 })
 	a, _ := g.pair()
 	b, _ := g.pair()
 	if !refused(t, g.addr) {
@@ -109,7 +109,7 @@ func (g *rig) accept0() {
 
 func TestNewFlowsPerSecond(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g := newRig(t, func(o *Options) { o.Tunnels[0].NewFlowsPerSecond = 0.001 })
+	g := newRig(t, func(o *rigOptions) { o.Tunnels[0].NewFlowsPerSecond = 0.001 })
 	g.pair()
 	if !refused(t, g.addr) {
 		t.Fatal("a second flow was admitted")
@@ -171,7 +171,7 @@ func TestPortRange(t *testing.T) {
 		}
 	}
 	other := netip.MustParseAddr("127.0.0.2")
-	g := newRig(t, func(o *Options) {
+	g := newRig(t, func(o *rigOptions) {
 		o.Tunnels[0].Forward[0].Port = base
 		o.Tunnels[0].Listen = nil
 		for _, i := range []uint16{2, 0, 1} { // in any order
@@ -191,7 +191,7 @@ func TestProxyHeaderOut(t *testing.T) {
 	nettest.CheckLeaks(t)
 	for _, version := range []ProxyVersion{ProxyV1, ProxyV2} {
 		t.Run(fmt.Sprint(version), func(t *testing.T) {
-			g := newRig(t, func(o *Options) {
+			g := newRig(t, func(o *rigOptions) {
 				o.Tunnels[0].ProxyOut = version
 				o.Tunnels[0].Listen[0] = netip.MustParseAddrPort("0.0.0.0:0")
 			})
@@ -218,12 +218,12 @@ func TestProxyHeaderIn(t *testing.T) {
 		Source:      netip.MustParseAddrPort("192.0.2.7:1234"),
 		Destination: netip.MustParseAddrPort("192.0.2.1:443"),
 	}
-	required := func(o *Options) { o.Tunnels[0].ProxyIn.Required = true }
+	required := func(o *rigOptions) { o.Tunnels[0].ProxyIn.Required = true }
 	for _, version := range []int{1, 2} {
 		header := proxyproto.AppendHeader(nil, version, h)
 		for _, split := range []int{0, 1, len(header) - 1, len(header)} {
 			t.Run(fmt.Sprintf("v%d in two parts at %d", version, split), func(t *testing.T) {
-				g := newRig(t, func(o *Options) {
+				g := newRig(t, func(o *rigOptions) {
 					required(o)
 					o.Tunnels[0].ProxyOut = ProxyV1
 				})
@@ -250,13 +250,13 @@ func TestProxyHeaderIn(t *testing.T) {
 	for _, tt := range []struct {
 		name, send string
 		end        bool
-		change     func(*Options)
+		change     func(*rigOptions)
 	}{
 		{"garbage", "GET / HTTP/1.1\r\n\r\n", false, required},
 		{"oversized", "PROXY TCP4 " + strings.Repeat("1", 5000), false, required},
 		{"partial", "PROXY TCP4 192.0.2.7", true, required},
 		{"nothing", "", true, required},
-		{"untrusted", "PROXY TCP4 192.0.2.7 192.0.2.1 1 2\r\n", false, func(o *Options) {
+		{"untrusted", "PROXY TCP4 192.0.2.7 192.0.2.1 1 2\r\n", false, func(o *rigOptions) {
 			required(o)
 			o.Tunnels[0].ProxyIn.Trusted = prefixes("10.0.0.0/8")
 		}},

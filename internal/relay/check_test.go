@@ -74,22 +74,22 @@ func (c *testChecker) next(t *testing.T) *testCheck {
 	}
 }
 
-func checkRig(t *testing.T, change func(*Options)) (*rig, *testChecker) {
+func checkRig(t *testing.T, change func(*rigOptions)) (*rig, *testChecker) {
 	t.Helper()
 	return checkRigOf(t, newRig, change)
 }
 
 // stoppedCheckRig is one in which a hello, or what may become one, has all the
 // time that it takes.
-func stoppedCheckRig(t *testing.T, change func(*Options)) (*rig, *testChecker) {
+func stoppedCheckRig(t *testing.T, change func(*rigOptions)) (*rig, *testChecker) {
 	t.Helper()
 	return checkRigOf(t, newStoppedRig, change)
 }
 
-func checkRigOf(t *testing.T, rigOf func(testing.TB, func(*Options)) *rig, change func(*Options)) (*rig, *testChecker) {
+func checkRigOf(t *testing.T, rigOf func(testing.TB, func(*rigOptions)) *rig, change func(*rigOptions)) (*rig, *testChecker) {
 	t.Helper()
 	checker := newChecker()
-	return rigOf(t, func(o *Options) {
+	return rigOf(t, func(o *rigOptions) {
 		o.Tunnels[0].Checker = checker
 		if change != nil {
 			change(o)
@@ -299,14 +299,14 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 	quiet := silent(t)
 	for _, tt := range []struct {
 		name   string
-		change func(*Tunnel, *Options)
+		change func(*Tunnel, *rigOptions)
 		want   EndReason
 		err    error
 		waits  bool
 	}{
-		{"refused", func(tn *Tunnel, _ *Options) { tn.Forward = forward(dead) }, EndTargetRefused, syscall.ECONNREFUSED, false},
-		{"silent", func(tn *Tunnel, _ *Options) { tn.Forward = forward(quiet) }, EndTargetUnreached, syscall.ETIMEDOUT, true},
-		{"unresolved", func(tn *Tunnel, o *Options) {
+		{"refused", func(tn *Tunnel, _ *rigOptions) { tn.Forward = forward(dead) }, EndTargetRefused, syscall.ECONNREFUSED, false},
+		{"silent", func(tn *Tunnel, _ *rigOptions) { tn.Forward = forward(quiet) }, EndTargetUnreached, syscall.ETIMEDOUT, true},
+		{"unresolved", func(tn *Tunnel, o *rigOptions) {
 			tn.Forward = []Target{{Host: "nowhere.test", Port: 1}}
 			o.Resolve = func(ctx context.Context, _ string) (Answer, error) {
 				<-ctx.Done()
@@ -315,7 +315,7 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 		}, EndTargetUnknown, nil, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			g, checker := stoppedCheckRig(t, func(o *Options) { tt.change(&o.Tunnels[0], o) })
+			g, checker := stoppedCheckRig(t, func(o *rigOptions) { tt.change(&o.Tunnels[0], o) })
 			c := dial(t, g.addr)
 			write(t, c, []byte(testHello))
 			if tt.waits { // for the target, but not as long as a flow that is no check
@@ -340,7 +340,7 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 		})
 	}
 	// Others are reset: at once if they have said something else, and after a while if not.
-	g, checker := stoppedCheckRig(t, func(o *Options) { o.Tunnels[0].Forward = forward(dead) })
+	g, checker := stoppedCheckRig(t, func(o *rigOptions) { o.Tunnels[0].Forward = forward(dead) })
 	for _, text := range []string{"", "hello", "CHEC"} {
 		c, err := tryDial(g.addr)
 		if err == nil {
@@ -371,7 +371,7 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 func TestAwaitedChecksHaveABound(t *testing.T) {
 	nettest.CheckLeaks(t)
 	dead := nobody(t)
-	g, _ := stoppedCheckRig(t, func(o *Options) { o.Tunnels[0].Forward = forward(dead) })
+	g, _ := stoppedCheckRig(t, func(o *rigOptions) { o.Tunnels[0].Forward = forward(dead) })
 	awaited := &g.relay.table.Load().tunnels[0].state.checks.awaited
 	awaited.Store(mostAwaited)
 	if !refused(t, g.addr) { // at once: the clock stands
@@ -412,7 +412,7 @@ func TestCheckOfTargetThatResets(t *testing.T) {
 
 func TestCheckBehindProxyHeader(t *testing.T) {
 	nettest.CheckLeaks(t)
-	proxied := func(o *Options) {
+	proxied := func(o *rigOptions) {
 		o.Tunnels[0].ProxyIn = ProxyIn{Required: true}
 		o.Tunnels[0].ProxyOut = ProxyV2
 	}

@@ -51,22 +51,16 @@ func child(role string) int {
 				return err
 			}
 		}
-		r, err := New(Options{
-			Workers: workers,
-			Log:     slog.New(slog.NewTextHandler(os.Stderr, nil)),
-			Tunnels: []Tunnel{{
-				Name:    "child",
-				Listen:  []netip.AddrPort{from},
-				Forward: []Target{{Host: to.Addr().String(), Port: to.Port()}},
-			}},
-		})
+		r := New(Options{Workers: workers, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+		defer r.Close()
+		err = setTunnels(r, []Tunnel{{
+			Name:    "child",
+			Listen:  []netip.AddrPort{from},
+			Forward: []Target{{Host: to.Addr().String(), Port: to.Port()}},
+		}})
 		if err != nil {
 			return err
 		}
-		if err := r.Start(); err != nil {
-			return err
-		}
-		defer r.Close()
 		fmt.Println(r.Snapshot().Tunnels[0].Listen[0])
 		_, err = io.Copy(io.Discard, os.Stdin)
 		return err

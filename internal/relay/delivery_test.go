@@ -76,7 +76,7 @@ func (g *rig) ended(reply []byte) (c, s *net.TCPConn) {
 // held kernel memory that no limit saw.
 func TestFlowLastsUntilDelivered(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g := newRig(t, func(o *Options) { o.Tunnels[0].MaxFlows, o.MemoryLimitBytes = 1, 1<<30 })
+	g := newRig(t, func(o *rigOptions) { o.Tunnels[0].MaxFlows, o.MemoryLimitBytes = 1, 1<<30 })
 	reply := pattern(300_000)
 	c, _ := g.ended(reply)
 

@@ -162,7 +162,7 @@ func TestDrainedTunnelsAndReloads(t *testing.T) {
 	}
 	reload := func(tunnels ...Tunnel) {
 		t.Helper()
-		if err := g.relay.Reload(tunnels); err != nil {
+		if err := setTunnels(g.relay, tunnels); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -181,7 +181,7 @@ func TestDrainedTunnelsAndReloads(t *testing.T) {
 
 	// A reload that fails leaves both as they were.
 	taken := listen(t)
-	err := g.relay.Reload([]Tunnel{tunnel("t", second), tunnel("u", g.addr), tunnel("v", addrOf(taken))})
+	err := setTunnels(g.relay, []Tunnel{tunnel("t", second), tunnel("u", g.addr), tunnel("v", addrOf(taken))})
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		t.Fatalf("got %v", err)
 	}
@@ -248,7 +248,7 @@ func TestDrainedSocketOfAServiceManager(t *testing.T) {
 		t.Fatal(err)
 	}
 	inherits := func() *rig {
-		return newRig(t, func(o *Options) {
+		return newRig(t, func(o *rigOptions) {
 			o.Tunnels[0].Listen = []netip.AddrPort{addr}
 			o.Tunnels[0].Inherited = []*os.File{f}
 		})

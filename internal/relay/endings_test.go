@@ -316,7 +316,7 @@ func TestResetWithFullQueue(t *testing.T) {
 func TestResetDrainTimeout(t *testing.T) {
 	nettest.CheckLeaks(t)
 	const timeout = 300 * time.Millisecond
-	g := newStoppedRig(t, func(o *Options) { o.ResetDrainTimeout = timeout })
+	g := newStoppedRig(t, func(o *rigOptions) { o.ResetDrainTimeout = timeout })
 	c, s := g.pair()
 	c.SetReadBuffer(1) // what is under way cannot all reach it
 	g.fill(s)

@@ -76,7 +76,7 @@ func TestManyFlowsAtOnce(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			g := newRig(t, func(o *Options) { o.openPipe = tt.pipes() })
+			g := newRig(t, func(o *rigOptions) { o.openPipe = tt.pipes() })
 			g.echo()
 			const flows = 200
 			errs := make(chan error, flows)
@@ -162,7 +162,7 @@ func TestBulkDoesNotStarvePingPong(t *testing.T) {
 
 func pingPongBesideBulk(t *testing.T, rounds int) {
 	t.Helper()
-	g := newRig(t, func(o *Options) { o.Workers = 1 })
+	g := newRig(t, func(o *rigOptions) { o.Workers = 1 })
 	bulk, sink := g.pair()
 	var moved atomic.Int64
 	go io.Copy(io.Discard, counted{sink, &moved})
@@ -185,7 +185,7 @@ func pingPongBesideBulk(t *testing.T, rounds int) {
 func TestConnThroughPair(t *testing.T) {
 	nettest.CheckLeaks(t)
 	far := newRig(t, nil)
-	near := newRig(t, func(o *Options) {
+	near := newRig(t, func(o *rigOptions) {
 		o.Tunnels[0].Forward = []Target{{Host: far.addr.Addr().String(), Port: far.addr.Port()}}
 	})
 	var mu sync.Mutex
@@ -208,7 +208,7 @@ func TestConnThroughPair(t *testing.T) {
 }
 
 func BenchmarkBulk(b *testing.B) {
-	g := newRig(b, func(o *Options) { o.OnFlows = nil })
+	g := newRig(b, func(o *rigOptions) { o.OnFlows = nil })
 	c, s := g.pair()
 	const chunk = 256 << 10
 	b.SetBytes(chunk)
@@ -238,7 +238,7 @@ func BenchmarkBulk(b *testing.B) {
 }
 
 func BenchmarkPingPong(b *testing.B) {
-	g := newRig(b, func(o *Options) { o.OnFlows = nil })
+	g := newRig(b, func(o *rigOptions) { o.OnFlows = nil })
 	g.echo()
 	c := dial(b, g.addr)
 	buf := make([]byte, 64)
@@ -254,7 +254,7 @@ func BenchmarkPingPong(b *testing.B) {
 }
 
 func BenchmarkConnect(b *testing.B) {
-	g := newRig(b, func(o *Options) { o.OnFlows = nil })
+	g := newRig(b, func(o *rigOptions) { o.OnFlows = nil })
 	g.echo()
 	one := []byte{1}
 	for range b.N {

@@ -52,6 +52,7 @@ func (r *Relay) Relinquish() error {
 	if !r.started || r.closed || r.draining.Load() {
 		return ErrClosed
 	}
+	r.giveUpChange()
 	r.draining.Store(true)
 	for _, l := range r.emptyTable() {
 		for _, w := range r.workers {

@@ -24,14 +24,11 @@ func (g *rig) follow(t *testing.T, tunnels []Tunnel) *Relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, err := New(Options{Workers: 2, Tunnels: tunnels, Listeners: handed, Drained: g.relay.Drained(), OnFlows: g.flows.add})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := next.Start(); err != nil {
-		t.Fatal(err)
-	}
+	next := New(Options{Workers: 2, Listeners: handed, Drained: g.relay.Drained(), OnFlows: g.flows.add})
 	t.Cleanup(next.Close)
+	if err := setTunnels(next, tunnels); err != nil {
+		t.Fatal(err)
+	}
 	for _, l := range handed {
 		l.File.Close()
 	}
@@ -120,13 +117,7 @@ func TestHandOverLosesNoConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	waiting := dial(t, g.addr) // the kernel tells a loop that is not looking
-	next, err := New(Options{
-		Workers: 1, Listeners: handed,
-		Tunnels: []Tunnel{{Name: "renamed", Listen: []netip.AddrPort{g.addr}, Forward: []Target{targetOf(g.target)}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := New(Options{Workers: 1, Listeners: handed})
 	left := make(chan error, 1)
 	go func() { left <- g.relay.Relinquish() }()
 	// Its loops drop their listeners before they see any event.
@@ -134,10 +125,11 @@ func TestHandOverLosesNoConnection(t *testing.T) {
 	if err := <-left; err != nil {
 		t.Fatal(err)
 	}
-	if err := next.Start(); err != nil {
+	defer next.Close()
+	renamed := []Tunnel{{Name: "renamed", Listen: []netip.AddrPort{g.addr}, Forward: []Target{targetOf(g.target)}}}
+	if err := setTunnels(next, renamed); err != nil {
 		t.Fatal(err)
 	}
-	defer next.Close()
 	for _, l := range handed {
 		l.File.Close()
 	}
@@ -153,7 +145,7 @@ func TestHandOverOfOtherAddresses(t *testing.T) {
 	nettest.CheckLeaks(t)
 	fresh := nobody(t)
 	gone := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.3"), fresh.Port())
-	g := newRig(t, func(o *Options) {
+	g := newRig(t, func(o *rigOptions) {
 		o.Tunnels[0].Listen = append(o.Tunnels[0].Listen, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), 0))
 		o.Tunnels = append(o.Tunnels,
 			Tunnel{Name: "gone", Listen: []netip.AddrPort{gone}, Forward: o.Tunnels[0].Forward},
@@ -211,7 +203,7 @@ func TestHopMemory(t *testing.T) {
 			{Name: "drained", Listen: []netip.AddrPort{freePort}, Forward: []Target{to(dead), to(second)}, Health: unchecked},
 		}
 	}
-	g := newRig(t, func(o *Options) { o.Tunnels = tunnels() })
+	g := newRig(t, func(o *rigOptions) { o.Tunnels = tunnels() })
 	g.target = good
 	if _, err := g.relay.DrainHop("drained", to(dead).String(), true); err != nil {
 		t.Fatal(err)
@@ -235,13 +227,11 @@ func TestHopMemory(t *testing.T) {
 	}
 	next := tunnels()
 	next[0].Health.Interval = time.Hour // so that it cannot find out by itself
-	if g.relay, err = New(Options{Workers: 1, Tunnels: next, Listeners: handed, Hops: knew}); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.relay.Start(); err != nil {
-		t.Fatal(err)
-	}
+	g.relay = New(Options{Workers: 1, Listeners: handed, Hops: knew})
 	t.Cleanup(g.relay.Close)
+	if err := setTunnels(g.relay, next); err != nil {
+		t.Fatal(err)
+	}
 	for _, l := range handed {
 		l.File.Close()
 	}
@@ -258,14 +248,11 @@ func TestHopMemory(t *testing.T) {
 
 	// Without checks nobody would take the hop back: it is not down.
 	next[0].Health.Probe = nil
-	other, err := New(Options{Workers: 1, Tunnels: next[:1], Hops: knew})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
-	}
+	other := New(Options{Workers: 1, Hops: knew})
 	defer other.Close()
+	if err := setTunnels(other, next[:1]); err != nil {
+		t.Fatal(err)
+	}
 	if s := other.Snapshot().Tunnels[0].Hops[0].State; s != HopUp {
 		t.Errorf("without checks the hop is %s", s)
 	}
@@ -279,7 +266,7 @@ func TestNameMemory(t *testing.T) {
 	asked := atomic.Int64{}
 	forward := []Target{{Host: "far.example", Port: addrOf(to).Port()}}
 	tunnels := []Tunnel{{Name: "t", Listen: []netip.AddrPort{freePort}, Forward: forward}}
-	g := newRig(t, func(o *Options) {
+	g := newRig(t, func(o *rigOptions) {
 		o.Tunnels = tunnels
 		o.Resolve = func(context.Context, string) (Answer, error) {
 			asked.Add(1)
@@ -296,13 +283,10 @@ func TestNameMemory(t *testing.T) {
 		if runOut {
 			knew[0].Refresh, knew[0].Until = -time.Minute, -time.Second
 		}
-		next, err := New(Options{Workers: 1, Tunnels: tunnels, Names: knew, Resolve: func(context.Context, string) (Answer, error) {
+		next := New(Options{Workers: 1, Names: knew, Resolve: func(context.Context, string) (Answer, error) {
 			return Answer{}, errors.New("no name server answers")
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := next.Start(); err != nil {
+		if err := setTunnels(next, tunnels); err != nil {
 			t.Fatal(err)
 		}
 		g.addr = next.Snapshot().Tunnels[0].Listen[0]

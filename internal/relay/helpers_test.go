@@ -87,38 +87,52 @@ type rig struct {
 	clock  *stoppedClock // nil: the loops have the real one
 }
 
-// newRig starts a relay in front of a new target. change may alter the options.
-func newRig(t testing.TB, change func(*Options)) *rig {
+// newRig starts a relay in front of a new target. change may change the options.
+func newRig(t testing.TB, change func(*rigOptions)) *rig {
 	t.Helper()
 	g := &rig{t: t, flows: &flowLog{}, log: &logText{}, target: listen(t)}
-	opts := Options{
-		Workers: 2,
-		OnFlows: g.flows.add,
-		Log:     slog.New(slog.NewTextHandler(g.log, nil)),
+	opts := rigOptions{
+		Options: Options{
+			Workers: 2,
+			OnFlows: g.flows.add,
+			Log:     slog.New(slog.NewTextHandler(g.log, nil)),
+		},
 		Tunnels: []Tunnel{{Name: "t", Listen: []netip.AddrPort{freePort}, Forward: []Target{targetOf(g.target)}}},
 	}
 	if change != nil {
 		change(&opts)
 	}
-	r, err := New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Start(); err != nil {
-		t.Fatal(err)
-	}
+	r := New(opts.Options)
 	t.Cleanup(r.Close)
+	if err := setTunnels(r, opts.Tunnels); err != nil {
+		t.Fatal(err)
+	}
 	g.relay = r
 	g.addr = r.Snapshot().Tunnels[0].Listen[0]
 	return g
 }
 
+// rigOptions are a relay's and the tunnels that it begins with.
+type rigOptions struct {
+	Options
+	Tunnels []Tunnel
+}
+
+// setTunnels gives a relay other tunnels.
+func setTunnels(r *Relay, tunnels []Tunnel) error {
+	c, err := r.Prepare(tunnels)
+	if err != nil {
+		return err
+	}
+	return c.Commit()
+}
+
 // newStoppedRig starts a relay for whose event loops time passes only by g.pass.
-func newStoppedRig(t testing.TB, change func(*Options)) *rig {
+func newStoppedRig(t testing.TB, change func(*rigOptions)) *rig {
 	t.Helper()
 	clock := &stoppedClock{}
 	clock.now.Store(monotonic())
-	g := newRig(t, func(o *Options) {
+	g := newRig(t, func(o *rigOptions) {
 		o.clock = clock.now.Load
 		if change != nil {
 			change(o)

@@ -18,10 +18,10 @@ import (
 )
 
 // twoHops is a rig whose tunnel has a second target, for the same flows.
-func twoHops(t *testing.T, change func(*Options)) (g *rig, second *net.TCPListener) {
+func twoHops(t *testing.T, change func(*rigOptions)) (g *rig, second *net.TCPListener) {
 	t.Helper()
 	second = listen(t)
-	g = newRig(t, func(o *Options) {
+	g = newRig(t, func(o *rigOptions) {
 		o.Tunnels[0].Forward = append(o.Tunnels[0].Forward, targetOf(second))
 		if change != nil {
 			change(o)
@@ -68,7 +68,7 @@ func (g *rig) hop(i int) HopSnapshot { return g.relay.Snapshot().Tunnels[0].Hops
 // other, at first after a refusal and then without.
 func TestHopIsEjectedByItsFlows(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g, second := twoHops(t, func(o *Options) {
+	g, second := twoHops(t, func(o *rigOptions) {
 		o.Tunnels[0].Health = Health{EjectAfter: 3, EjectFor: time.Hour}
 	})
 	if i := g.takes(g.target, second); i != 0 {
@@ -92,7 +92,7 @@ func TestHopIsEjectedByItsFlows(t *testing.T) {
 	// A reload that changes something else keeps what is known of the hops.
 	tunnels := []Tunnel{*g.relay.table.Load().tunnels[0].tunnel}
 	tunnels[0].MaxFlows = 100
-	if err := g.relay.Reload(tunnels); err != nil {
+	if err := setTunnels(g.relay, tunnels); err != nil {
 		t.Fatal(err)
 	}
 	if s := g.hop(0); s.State != HopEjected {
@@ -120,7 +120,7 @@ func testLateRefusal(t *testing.T, named bool) {
 	// refuses the next.
 	full, address := fullListener(t)
 	var second *net.TCPListener
-	g := newRig(t, func(o *Options) {
+	g := newRig(t, func(o *rigOptions) {
 		second = listen(t)
 		o.Workers = 1
 		o.Tunnels[0].Forward = []Target{{Host: address.Addr().String(), Port: address.Port()}, targetOf(second)}
@@ -178,7 +178,7 @@ func TestHopThatWasLeftIsTriedAgain(t *testing.T) {
 	full, address := fullListener(t)
 	defer closeFD(full)
 	gone := listen(t)
-	g := newRig(t, func(o *Options) {
+	g := newRig(t, func(o *rigOptions) {
 		o.Workers = 1
 		o.Tunnels[0].Forward = []Target{{Host: address.Addr().String(), Port: address.Port()}, targetOf(gone)}
 	})
@@ -233,7 +233,7 @@ func fullListener(t *testing.T) (fd int, address netip.AddrPort) {
 // target may be back.
 func TestAllHopsOut(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g := newRig(t, func(o *Options) { o.Tunnels[0].Health = Health{EjectAfter: 1, EjectFor: time.Hour} })
+	g := newRig(t, func(o *rigOptions) { o.Tunnels[0].Health = Health{EjectAfter: 1, EjectFor: time.Hour} })
 	at := addrOf(g.target)
 	g.target.Close()
 	if c, err := tryDial(g.addr); err == nil {
@@ -291,7 +291,7 @@ func TestCheckedHop(t *testing.T) {
 	hole := silent(t)
 	says := &probeSays{}
 	live := listen(t)
-	g := newRig(t, func(o *Options) {
+	g := newRig(t, func(o *rigOptions) {
 		o.Tunnels[0].Forward = append(forward(hole), targetOf(live))
 		o.Tunnels[0].ConnectTimeout = time.Hour
 		o.Tunnels[0].Health = Health{Probe: says, Interval: 10 * time.Millisecond, Timeout: patience, SlowReturn: -1}
@@ -323,7 +323,7 @@ func TestCheckedHop(t *testing.T) {
 	g.becomes(0, HopDown)
 	tunnels := []Tunnel{*g.relay.table.Load().tunnels[0].tunnel}
 	tunnels[0].Health.Probe = nil
-	if err := g.relay.Reload(tunnels); err != nil {
+	if err := setTunnels(g.relay, tunnels); err != nil {
 		t.Fatal(err)
 	}
 	g.becomes(0, HopUp)
@@ -392,7 +392,7 @@ func TestResumedHopIsTried(t *testing.T) {
 	nettest.CheckLeaks(t)
 	asked, answer := make(chan struct{}), make(chan struct{})
 	gone := nobody(t)
-	g := newRig(t, func(o *Options) {
+	g := newRig(t, func(o *rigOptions) {
 		o.Tunnels[0].Forward = append(o.Tunnels[0].Forward, Target{Host: "slow.example", Port: gone.Port()})
 		o.Resolve = func(ctx context.Context, _ string) (Answer, error) {
 			close(asked)
@@ -425,7 +425,7 @@ func TestBadHops(t *testing.T) {
 	} {
 		tunnel := Tunnel{Name: "t", Listen: []netip.AddrPort{freePort}, Forward: []Target{{Host: "a", Port: 1}}}
 		change(&tunnel)
-		if _, err := New(Options{Tunnels: []Tunnel{tunnel}}); err == nil {
+		if _, err := New(Options{}).Prepare([]Tunnel{tunnel}); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}

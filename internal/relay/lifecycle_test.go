@@ -30,25 +30,22 @@ func TestNewRejects(t *testing.T) {
 		{[]Tunnel{{Name: "a", Listen: ok.Listen, Forward: ok.Forward, ProxyOut: 3}},
 			`tunnel "a" asks for PROXY protocol version 3; use 1 or 2`},
 	} {
-		if _, err := New(Options{Tunnels: tt.tunnels}); err == nil || err.Error() != tt.want {
+		if _, err := New(Options{}).Prepare(tt.tunnels); err == nil || err.Error() != tt.want {
 			t.Errorf("got %v, want %s", err, tt.want)
 		}
 	}
 }
 
-// TestStartBindsAllOrNone leaves nothing behind when one address is taken.
-func TestStartBindsAllOrNone(t *testing.T) {
+// TestPrepareBindsAllOrNone leaves nothing behind when one address is taken.
+func TestPrepareBindsAllOrNone(t *testing.T) {
 	nettest.CheckLeaks(t)
 	taken := listen(t)
 	first := nobody(t)
-	r, err := New(Options{Tunnels: []Tunnel{
+	r := New(Options{})
+	_, err := r.Prepare([]Tunnel{
 		{Name: "a", Listen: []netip.AddrPort{first}, Forward: forward(addrOf(taken))},
 		{Name: "b", Listen: []netip.AddrPort{addrOf(taken)}, Forward: forward(addrOf(taken))},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = r.Start()
+	})
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), addrOf(taken).String()) ||
 		!strings.Contains(err.Error(), "; stop what listens there") {
 		t.Errorf("got %v, want an error that names the address and the remedy", err)
@@ -71,7 +68,7 @@ func TestWildcards(t *testing.T) {
 		listen []netip.AddrPort
 	}{{"one for both", []netip.AddrPort{v6}}, {"one each", []netip.AddrPort{v6, v4}}} {
 		t.Run(tt.name, func(t *testing.T) {
-			g := newRig(t, func(o *Options) { o.Tunnels[0].Listen = tt.listen })
+			g := newRig(t, func(o *rigOptions) { o.Tunnels[0].Listen = tt.listen })
 			for _, to := range []netip.Addr{loopback, netip.IPv6Loopback()} {
 				g.addr = netip.AddrPortFrom(to, port)
 				c, s := g.pair()
@@ -93,14 +90,14 @@ func (g *rig) reload(change func(*Tunnel)) error {
 	if change != nil {
 		change(&tunnels[0])
 	}
-	return g.relay.Reload(tunnels)
+	return setTunnels(g.relay, tunnels)
 }
 
 // fixed starts a relay on a port that stays the same across reloads.
 func fixed(t *testing.T) *rig {
 	t.Helper()
 	addr := nobody(t)
-	return newRig(t, func(o *Options) { o.Tunnels[0].Listen[0] = addr })
+	return newRig(t, func(o *rigOptions) { o.Tunnels[0].Listen[0] = addr })
 }
 
 // TestReloadUnderLoad changes the tunnel many times while clients come and go
@@ -179,7 +176,7 @@ func TestReloadTakesEffectForNewFlows(t *testing.T) {
 	expect(t, s2, []byte("new"))
 
 	// Removed, the tunnel refuses and its flows go on.
-	if err := g.relay.Reload(nil); err != nil {
+	if err := setTunnels(g.relay, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := tryDial(g.addr); !errors.Is(err, syscall.ECONNREFUSED) {
@@ -197,7 +194,7 @@ func TestReloadFailsWhole(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := fixed(t)
 	taken := listen(t)
-	err := g.relay.Reload([]Tunnel{
+	err := setTunnels(g.relay, []Tunnel{
 		{Name: "t", Listen: []netip.AddrPort{g.addr}, Forward: forward(addrOf(taken)), Allow: prefixes("10.0.0.0/8")},
 		{Name: "new", Listen: []netip.AddrPort{freePort}, Forward: forward(addrOf(taken))},
 		{Name: "bad", Listen: []netip.AddrPort{addrOf(taken)}, Forward: forward(addrOf(taken))},
@@ -211,7 +208,7 @@ func TestReloadFailsWhole(t *testing.T) {
 	if n := len(g.relay.Snapshot().Tunnels); n != 1 {
 		t.Errorf("%d tunnels after a failed reload", n)
 	}
-	clash := g.relay.Reload([]Tunnel{
+	clash := setTunnels(g.relay, []Tunnel{
 		{Name: "a", Listen: []netip.AddrPort{g.addr}, Forward: forward(addrOf(taken))},
 		{Name: "b", Listen: []netip.AddrPort{g.addr}, Forward: forward(addrOf(taken))},
 	})
@@ -306,7 +303,7 @@ func TestInheritedSocket(t *testing.T) {
 		listen []netip.AddrPort
 	}{{"in place", []netip.AddrPort{addr}}, {"in addition", nil}} {
 		t.Run(tt.name, func(t *testing.T) {
-			g := newRig(t, func(o *Options) {
+			g := newRig(t, func(o *rigOptions) {
 				o.Tunnels[0].Listen = tt.listen
 				o.Tunnels[0].Inherited = []*os.File{f}
 			})
@@ -317,7 +314,7 @@ func TestInheritedSocket(t *testing.T) {
 			reset(t, s) // the zero linger is inherited by what such a socket accepts
 			expectReset(t, c)
 			tunnels := []Tunnel{{Name: "t", Listen: tt.listen, Inherited: []*os.File{f}, Forward: []Target{targetOf(g.target)}}}
-			if err := g.relay.Reload(tunnels); err != nil {
+			if err := setTunnels(g.relay, tunnels); err != nil {
 				t.Fatal(err)
 			}
 			g.pair()
@@ -331,7 +328,7 @@ func TestInheritedSocket(t *testing.T) {
 func TestClientsBeforeActivation(t *testing.T) {
 	nettest.CheckLeaks(t)
 	const clients = 5
-	early := func(t *testing.T, change func(*Options)) (g *rig, conns []*net.TCPConn) {
+	early := func(t *testing.T, change func(*rigOptions)) (g *rig, conns []*net.TCPConn) {
 		outer := listen(t)
 		f, err := outer.File()
 		if err != nil {
@@ -342,14 +339,14 @@ func TestClientsBeforeActivation(t *testing.T) {
 			conns = append(conns, dial(t, addrOf(outer)))
 		}
 		outer.Close()
-		g = newRig(t, func(o *Options) {
+		g = newRig(t, func(o *rigOptions) {
 			o.Tunnels[0].Listen, o.Tunnels[0].Inherited = nil, []*os.File{f}
 			change(o)
 		})
 		return g, conns
 	}
 	t.Run("target resets", func(t *testing.T) {
-		g, conns := early(t, func(*Options) {})
+		g, conns := early(t, func(*rigOptions) {})
 		data := pattern(50_000)
 		var reads []reading
 		for _, c := range conns {
@@ -366,13 +363,13 @@ func TestClientsBeforeActivation(t *testing.T) {
 		}
 	})
 	t.Run("denied", func(t *testing.T) {
-		_, conns := early(t, func(o *Options) { o.Tunnels[0].Allow = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} })
+		_, conns := early(t, func(o *rigOptions) { o.Tunnels[0].Allow = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} })
 		for _, c := range conns {
 			expectReset(t, c)
 		}
 	})
 	t.Run("the relay is killed", func(t *testing.T) {
-		g, conns := early(t, func(*Options) {})
+		g, conns := early(t, func(*rigOptions) {})
 		for range conns {
 			g.accept()
 		}
@@ -383,7 +380,7 @@ func TestClientsBeforeActivation(t *testing.T) {
 	})
 	t.Run("prepared once more", func(t *testing.T) {
 		var prepared countingTransport
-		g, conns := early(t, func(o *Options) { o.Tunnels[0].Transport = &prepared })
+		g, conns := early(t, func(o *rigOptions) { o.Tunnels[0].Transport = &prepared })
 		for range conns {
 			g.accept()
 		}
@@ -433,7 +430,7 @@ func TestOutOfDescriptors(t *testing.T) {
 
 func TestSnapshotJSON(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g := newRig(t, func(o *Options) { o.Tunnels[0].Transport = namedSides{} })
+	g := newRig(t, func(o *rigOptions) { o.Tunnels[0].Transport = namedSides{} })
 	c, s := g.pair()
 	write(t, c, []byte("12345"))
 	expect(t, s, []byte("12345"))
@@ -518,7 +515,7 @@ func (namedSides) Lasting(int, string) error { return nil }
 func TestLastingLeg(t *testing.T) {
 	nettest.CheckLeaks(t)
 	lasting := make(chan string, 8)
-	g := newStoppedRig(t, func(o *Options) { o.Tunnels[0].Transport = lastingSides{lasting: lasting} })
+	g := newStoppedRig(t, func(o *rigOptions) { o.Tunnels[0].Transport = lastingSides{lasting: lasting} })
 	g.pair()
 	g.flowIs("is open", func(f *flow) bool { return f.phase == phaseMoving })
 	g.pass(time.Duration(youth) - 1)

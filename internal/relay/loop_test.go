@@ -28,7 +28,7 @@ func TestLoop(t *testing.T) {
 				client = loopback
 			}
 			port := netip.MustParseAddrPort(nettest.FreeAddress(t, client.String())).Port()
-			g := newRig(t, func(o *Options) {
+			g := newRig(t, func(o *rigOptions) {
 				o.Tunnels[0].Listen = []netip.AddrPort{netip.AddrPortFrom(at, port)}
 				o.Tunnels[0].Forward = []Target{{Host: test.forward, Port: port}}
 				o.Resolve = func(context.Context, string) (Answer, error) { return Answer{Addrs: []netip.Addr{loopback}}, nil }
@@ -49,7 +49,7 @@ func TestNoLoop(t *testing.T) {
 	target := listen(t)
 	port := addrOf(target).Port()
 	other := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.7"), port)
-	g := newRig(t, func(o *Options) {
+	g := newRig(t, func(o *rigOptions) {
 		o.Tunnels[0].Listen = []netip.AddrPort{other}
 		o.Tunnels[0].Forward = []Target{targetOf(target)}
 		o.Tunnels = append(o.Tunnels, Tunnel{Name: "first", Listen: []netip.AddrPort{freePort}, Forward: []Target{{Host: "127.0.0.7", Port: port}}})

@@ -27,7 +27,7 @@ const mib = 1 << 20
 func TestMemoryLimit(t *testing.T) {
 	nettest.CheckLeaks(t)
 	const limit, flows, each = 16 * mib, 24, 2 * mib
-	g := newRig(t, func(o *Options) { o.MemoryLimitBytes, o.StallTimeout = limit, -1 })
+	g := newRig(t, func(o *rigOptions) { o.MemoryLimitBytes, o.StallTimeout = limit, -1 })
 	ethernet(t, g.target)
 	data := pattern(each)
 	want := sha256.Sum256(data)

@@ -37,7 +37,7 @@ func TestConnectTimeout(t *testing.T) {
 	nettest.CheckLeaks(t)
 	to := silent(t)
 	const timeout = 2 * time.Second
-	g := newStoppedRig(t, func(o *Options) {
+	g := newStoppedRig(t, func(o *rigOptions) {
 		o.Tunnels[0].Forward = forward(to)
 		o.Tunnels[0].ConnectTimeout = timeout
 	})
@@ -66,7 +66,7 @@ func TestTargetsInTurn(t *testing.T) {
 	dead := nobody(t)
 	quiet := silent(t)
 	const timeout = 4 * time.Second
-	g := newStoppedRig(t, func(o *Options) {
+	g := newStoppedRig(t, func(o *rigOptions) {
 		live := o.Tunnels[0].Forward[0]
 		o.Tunnels[0].Forward = append(forward(dead, quiet), live)
 		o.Tunnels[0].ConnectTimeout = timeout
@@ -91,7 +91,7 @@ func TestTargetsInTurn(t *testing.T) {
 func TestClientLeavesWhileDialing(t *testing.T) {
 	nettest.CheckLeaks(t)
 	to := silent(t)
-	g := newRig(t, func(o *Options) { o.Tunnels[0].Forward = forward(to) })
+	g := newRig(t, func(o *rigOptions) { o.Tunnels[0].Forward = forward(to) })
 	c := dial(t, g.addr)
 	nettest.Eventually(t, patience, func() bool { return g.relay.Snapshot().FlowsNow == 1 },
 		func() string { return "no flow" })
@@ -106,7 +106,7 @@ func TestNames(t *testing.T) {
 	nettest.CheckLeaks(t)
 	var asked atomic.Int32
 	release := make(chan struct{})
-	g := newRig(t, func(o *Options) {
+	g := newRig(t, func(o *rigOptions) {
 		o.Tunnels[0].Forward[0].Host = "target.example"
 		o.Resolve = func(ctx context.Context, host string) (Answer, error) {
 			if host != "target.example" {
@@ -148,7 +148,7 @@ func TestUnknownName(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newRig(t, func(o *Options) {
+			g := newRig(t, func(o *rigOptions) {
 				o.Tunnels[0].Forward[0].Host = "nowhere.example"
 				o.Tunnels[0].ConnectTimeout = 200 * time.Millisecond
 				o.Resolve = resolve
@@ -174,7 +174,7 @@ func TestNoLocalPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := newRig(t, func(o *Options) { o.Workers = 1 })
+	g := newRig(t, func(o *rigOptions) { o.Workers = 1 })
 	if err := os.WriteFile(file, []byte("61000 61001"), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestNoLocalPort(t *testing.T) {
 func TestIdleTimeout(t *testing.T) {
 	nettest.CheckLeaks(t)
 	const timeout = 2 * time.Second
-	g := newStoppedRig(t, func(o *Options) { o.Tunnels[0].IdleTimeout = timeout })
+	g := newStoppedRig(t, func(o *rigOptions) { o.Tunnels[0].IdleTimeout = timeout })
 	c, s := g.pair()
 	for range 8 { // each byte starts it anew
 		write(t, c, []byte("x"))
@@ -229,7 +229,7 @@ func TestIdleTimeout(t *testing.T) {
 func TestHalfCloseTimeout(t *testing.T) {
 	nettest.CheckLeaks(t)
 	const timeout = 2 * time.Second
-	g := newStoppedRig(t, func(o *Options) { o.HalfCloseTimeout = timeout })
+	g := newStoppedRig(t, func(o *rigOptions) { o.HalfCloseTimeout = timeout })
 	quiet, quietTarget := g.pair() // no end: no timer
 	c, s := g.pair()
 	c.CloseWrite()

@@ -20,8 +20,6 @@ import (
 
 // Options describe a relay. The zero value of every field is usable.
 type Options struct {
-	Tunnels []Tunnel
-
 	// Workers is the number of event loops; 0 means one per usable CPU.
 	Workers int
 
@@ -44,9 +42,9 @@ type Options struct {
 	// negative never.
 	StallTimeout time.Duration
 
-	// Listeners are sockets that another process has handed over. One that
-	// stands for an address of Listen is taken over in place of binding that
-	// anew; the files are the caller's to close once the relay was started.
+	// Listeners are sockets that another process has handed over. The first
+	// change takes one over in place of binding its address anew. The caller
+	// closes the files after that change was committed.
 	Listeners []Listener
 
 	// Drained are the names of tunnels that are drained from the start.

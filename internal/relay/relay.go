@@ -54,16 +54,18 @@ type Relay struct {
 
 	loops atomic.Pointer[[]*worker] // workers, for those who must not wait for mu
 
-	mu       sync.Mutex // holds reload, drain and close apart
+	mu       sync.Mutex // holds changes, drain and close apart
 	started  bool
+	change   *Change // prepared, and neither committed nor aborted
 	closed   bool
 	draining atomic.Bool
 	table    atomic.Pointer[table]
 	nextID   int32
 }
 
-// New checks the options and makes a relay that does nothing until Start.
-func New(opts Options) (*Relay, error) {
+// New makes a relay without tunnels, which does nothing. The first change that is
+// committed starts it.
+func New(opts Options) *Relay {
 	if opts.Workers <= 0 {
 		opts.Workers = runtime.GOMAXPROCS(0)
 	}
@@ -79,28 +81,17 @@ func New(opts Options) (*Relay, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	tunnels, err := checkTunnels(opts.Tunnels)
-	if err != nil {
-		return nil, err
-	}
-	opts.Tunnels = tunnels
 	opts.Listeners = slices.Clone(opts.Listeners)
 	r := &Relay{opts: opts, log: opts.Log, names: newNames(opts.Resolve), idle: make(chan struct{}, 1)}
 	r.probes = newProbes(r)
 	r.names.remember(opts.Names)
 	r.memory.limit.Store(max(0, opts.MemoryLimitBytes))
 	r.table.Store(&table{})
-	return r, nil
+	return r
 }
 
-// Start binds all listening addresses, or none, and begins to accept. The
-// error names the address and what to do about it.
-func (r *Relay) Start() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.started || r.closed {
-		return errors.New("the relay was started before; make a new one")
-	}
+// start begins the event loops. The caller holds mu.
+func (r *Relay) start() error {
 	r.localPorts = localPortRange()
 	r.pipesMost = pipeLimit()
 	r.pipeBudget.Store(r.pipesMost)
@@ -121,15 +112,15 @@ func (r *Relay) Start() error {
 	workers := r.workers
 	r.loops.Store(&workers)
 	r.started = true
-	if err := r.install(r.opts.Tunnels); err != nil {
-		r.started = false
-		r.loops.Store(nil)
-		r.stopWorkers(EndDrain)
-		r.workers = nil
-		return err
-	}
-	r.opts.Listeners, r.opts.Drained, r.opts.Hops, r.opts.Names = nil, nil, nil, nil // what a reload adds is new
 	return nil
+}
+
+// stop takes start back. The caller holds mu.
+func (r *Relay) stop() {
+	r.started = false
+	r.loops.Store(nil)
+	r.stopWorkers(EndDrain)
+	r.workers = nil
 }
 
 // pipeLimit leaves most of the process's descriptors to flows: pipes make
@@ -142,23 +133,6 @@ func pipeLimit() int64 {
 	return int64(max(4, min(lim.Cur/8, 8192)))
 }
 
-// Reload replaces the tunnels, all or none of them. A tunnel that is the same
-// as before is left alone. Where a changed one keeps a listening address it
-// keeps the socket, so no connection is refused; the change takes effect for
-// new flows. A removed one stops listening. No flow is ended.
-func (r *Relay) Reload(tunnels []Tunnel) error {
-	tunnels, err := checkTunnels(tunnels)
-	if err != nil {
-		return err
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.started || r.closed || r.draining.Load() {
-		return ErrClosed
-	}
-	return r.install(tunnels)
-}
-
 // Drain stops accepting and waits until the last flow has ended. When the
 // context ends first it ends the flows that are left, and returns them along
 // with the context's error. They are reset, but for legs whose peers only have
@@ -169,6 +143,7 @@ func (r *Relay) Drain(ctx context.Context) (left []Leftover, err error) {
 		r.mu.Unlock()
 		return nil, ErrClosed
 	}
+	r.giveUpChange()
 	r.draining.Store(true)
 	r.closeListeners(r.emptyTable())
 	workers := r.workers
@@ -196,13 +171,14 @@ func (r *Relay) Drain(ctx context.Context) (left []Leftover, err error) {
 }
 
 // Close stops accepting, resets every flow and returns when nothing of the
-// relay is left.
+// relay is left. It aborts a change that is prepared.
 func (r *Relay) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return
 	}
+	r.giveUpChange()
 	r.closed = true
 	r.draining.Store(true)
 	r.closeListeners(r.emptyTable())

@@ -174,7 +174,7 @@ func TestEveryAddressIsUsed(t *testing.T) {
 		listeners = append(listeners, l)
 		answer.Addrs = append(answer.Addrs, addr)
 	}
-	g := newRig(t, func(o *Options) {
+	g := newRig(t, func(o *rigOptions) {
 		o.Tunnels[0].Forward = []Target{{Host: "many.example", Port: addrOf(listeners[0]).Port()}}
 		o.Resolve = func(context.Context, string) (Answer, error) { return answer, nil }
 	})

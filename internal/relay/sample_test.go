@@ -107,7 +107,7 @@ func TestEachFlow(t *testing.T) {
 func TestEachFlowOfAConnectingOne(t *testing.T) {
 	nettest.CheckLeaks(t)
 	answer := make(chan struct{})
-	g := newRig(t, func(o *Options) {
+	g := newRig(t, func(o *rigOptions) {
 		o.Tunnels[0].Forward[0].Host = "slow.example"
 		o.Resolve = func(ctx context.Context, _ string) (Answer, error) {
 			select {

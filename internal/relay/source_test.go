@@ -83,7 +83,7 @@ func TestSourcesShareFlows(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			nettest.CheckLeaks(t)
-			g := newRig(t, func(o *Options) { o.Tunnels[0].MaxFlows, o.Tunnels[0].MaxFlowsPerSource = test.most, test.per })
+			g := newRig(t, func(o *rigOptions) { o.Tunnels[0].MaxFlows, o.Tunnels[0].MaxFlowsPerSource = test.most, test.per })
 			for n, want := range test.want {
 				got := 0
 				for got <= want && g.admitted(sourceNumber(n)) {
@@ -199,7 +199,7 @@ func (zeros) Read(b []byte) (int, error) {
 func TestHoarders(t *testing.T) {
 	nettest.CheckLeaks(t)
 	other := listen(t)
-	g := newStoppedRig(t, func(o *Options) {
+	g := newStoppedRig(t, func(o *rigOptions) {
 		o.MemoryLimitBytes = 16 * mib
 		o.Tunnels = append(o.Tunnels, Tunnel{Name: "other", Listen: []netip.AddrPort{freePort}, Forward: []Target{targetOf(other)}})
 	})

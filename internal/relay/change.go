@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -54,27 +55,109 @@ func (p *plan) fail() {
 	}
 }
 
-// install makes the tunnels the relay's, or changes nothing.
-func (r *Relay) install(tunnels []Tunnel) error {
+// Change is a set of tunnels that the relay has prepared. Commit or Abort ends it.
+type Change struct {
+	relay *Relay
+	plan  *plan
+}
+
+// Prepare makes ready to replace the tunnels, all or none of them. It checks
+// them and binds their new addresses. The error names the address and what to
+// do about it. Flows and listeners stay as they are until Commit, but a client
+// that connects to a new address waits in its queue.
+//
+// A tunnel that is the same as before is left alone. Where a changed one keeps
+// a listening address it keeps the socket, so no connection is refused; the
+// change takes effect for new flows. A removed one stops listening. No flow is
+// ended.
+func (r *Relay) Prepare(tunnels []Tunnel) (*Change, error) {
+	tunnels, err := checkTunnels(tunnels)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || r.draining.Load() {
+		return nil, ErrClosed
+	}
+	if r.change != nil {
+		return nil, errors.New("another change of the tunnels is under way; commit or abort it first")
+	}
 	old := r.table.Load()
 	p := &plan{next: &table{listeners: map[listenKey]*listener{}}, routes: map[*listener]*route{}}
 	for i := range tunnels {
 		if err := r.planTunnel(p, old, &tunnels[i], tunnels); err != nil {
 			p.fail()
+			return nil, err
+		}
+	}
+	r.change = &Change{r, p}
+	return r.change, nil
+}
+
+// Commit puts the tunnels into force. The first one starts the relay. Where the
+// kernel has no room for event loops or listeners it changes nothing, and
+// aborts. A relay that was closed or drained since Prepare returns ErrClosed.
+func (c *Change) Commit() error {
+	r := c.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.change != c {
+		return ErrClosed
+	}
+	first := !r.started
+	if first {
+		if err := r.start(); err != nil {
+			c.abort()
 			return err
 		}
 	}
+	if err := r.install(c.plan); err != nil {
+		c.abort()
+		if first {
+			r.stop()
+		}
+		return err
+	}
+	r.change = nil
+	r.opts.Listeners, r.opts.Drained, r.opts.Hops, r.opts.Names = nil, nil, nil, nil // later changes are new
+	return nil
+}
+
+// Abort gives up what Prepare has bound. After Commit it does nothing.
+func (c *Change) Abort() {
+	c.relay.mu.Lock()
+	defer c.relay.mu.Unlock()
+	if c.relay.change == c {
+		c.abort()
+	}
+}
+
+func (c *Change) abort() {
+	c.plan.fail()
+	c.relay.change = nil
+}
+
+// giveUpChange aborts the change that is prepared, before its listeners go.
+func (r *Relay) giveUpChange() {
+	if r.change != nil {
+		r.change.abort()
+	}
+}
+
+// install makes the plan's table the relay's, or returns an error and has
+// changed nothing that the plan does not undo.
+func (r *Relay) install(p *plan) error {
+	old := r.table.Load()
 	// Listeners accept with their route in place.
 	for _, l := range p.fresh {
 		l.route.Store(p.routes[l])
 		if err := r.attune(p, l, true); err != nil {
-			p.fail()
 			return err
 		}
 	}
 	for l := range p.routes {
 		if err := r.attune(p, l, false); err != nil {
-			p.fail()
 			return err
 		}
 	}
