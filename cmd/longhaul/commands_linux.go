@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/cc"
 	"longhaul/internal/lab/sandbox"
 )
 
@@ -39,3 +40,5 @@ func commands(env *env) []*cobra.Command {
 		newVersion(env),
 	}
 }
+
+func isAvailable(name string) bool { return cc.IsAvailable(name) }

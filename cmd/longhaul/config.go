@@ -8,7 +8,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/check"
 	"longhaul/internal/config"
+	"longhaul/internal/daemon"
 	"longhaul/internal/display"
 )
 
@@ -80,4 +82,18 @@ func summary(c *config.Config) string {
 		forwards += len(t.Forward)
 	}
 	return display.Plural(len(c.Tunnels), "tunnel") + ", " + display.Plural(listens, "listening address") + ", " + display.Plural(forwards, "target")
+}
+
+// checkDashboardFiles is what the configuration asks about a dashboard's files.
+func checkDashboardFiles(c config.Dashboard) (problem, fix string) {
+	if len(c.Listen) > 0 && c.TLSCert != "" {
+		c.TLSCert, c.TLSKey, c.TokenFile = keyFileNow(c.TLSCert), keyFileNow(c.TLSKey), keyFileNow(c.TokenFile)
+	}
+	return problemOf(daemon.CheckDashboard(c))
+}
+
+// checkKeyFile is what the configuration asks about a key file.
+func checkKeyFile(path string) (problem, fix string) {
+	_, err := check.LoadKeys(keyFileNow(path))
+	return problemOf(err)
 }

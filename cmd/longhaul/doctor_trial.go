@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"longhaul/internal/cc"
 	"longhaul/internal/doctor"
 	"longhaul/internal/measure"
 	"longhaul/internal/remedy"
@@ -105,7 +106,7 @@ func (t trial) run(ctx context.Context) (doctor.Trial, error) {
 	if t.rtt > farRTT { // the rate is found within some ten round trips from the start
 		options.Duration = 4 * time.Second
 	}
-	if mayUse("bbr") {
+	if cc.MayUse("bbr") {
 		options.CongestionControl = "bbr"
 	}
 	// The samples of all connections cross the path in the end, which with many

@@ -8,32 +8,15 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/config"
-	"longhaul/internal/display"
-	"longhaul/internal/relay"
+	"longhaul/internal/daemon"
 	"longhaul/internal/remedy"
 	"longhaul/internal/units"
 )
-
-// drained is what POST /v1/drain and /v1/resume answer.
-type drained struct {
-	Tunnel   string   `json:"tunnel,omitempty"`
-	Hop      string   `json:"hop,omitempty"`
-	Tunnels  []string `json:"tunnels,omitempty"` // that have the hop
-	Drained  bool     `json:"drained"`
-	FlowsNow *int64   `json:"flows_now"`                // null: not known
-	Waited   float64  `json:"waited_seconds"`           // for flows to end
-	Silent   []int    `json:"no_answer_from,omitempty"` // older processes, of which the flows are not known
-	TimedOut bool     `json:"timed_out,omitempty"`
-}
-
-const forever = "off" // a wait without a bound
 
 func newDrain(env *env) *cobra.Command {
 	var (
@@ -58,19 +41,19 @@ longhaul resume puts it back. Draining again does nothing.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&wait, "wait", "", "wait until its flows have ended, at most for `TIME`")
-	flags.Lookup("wait").NoOptDefVal = forever
+	flags.Lookup("wait").NoOptDefVal = config.Off
 	flags.BoolVar(&asJSON, "json", false, "print the outcome as JSON")
 	chosen.register(flags)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		arguments := url.Values{"name": {args[0]}}
-		if wait != "" && wait != forever {
+		if wait != "" && wait != config.Off {
 			d, err := units.ParseDuration(wait)
 			if err != nil {
 				return usageError(remedy.New(err, "write it like --wait=5m, with the equals sign, or --wait alone"))
 			}
 			arguments.Set("wait", d.String())
 		} else if wait != "" {
-			arguments.Set("wait", forever)
+			arguments.Set("wait", config.Off)
 		}
 		return tellDrain(cmd.Context(), env, chosen, "drain", arguments, asJSON)
 	}
@@ -118,7 +101,7 @@ func tellDrain(ctx context.Context, env *env, chosen relayChoice, verb string, a
 		}
 		return err
 	}
-	var d drained
+	var d daemon.Drained
 	if err := json.Unmarshal(body, &d); err != nil {
 		return remedy.New(fmt.Errorf("cannot read the relay's answer: %w", err), "the relay may be of another version; try --json")
 	}
@@ -128,242 +111,7 @@ func tellDrain(ctx context.Context, env *env, chosen relayChoice, verb string, a
 		_, err = fmt.Fprintln(env.stdout, d)
 	}
 	if err == nil && d.TimedOut {
-		return fmt.Errorf("%s left after %s", flowsText(d.FlowsNow), arguments.Get("wait"))
+		return fmt.Errorf("%s left after %s", d.FlowsText(), arguments.Get("wait"))
 	}
 	return err
-}
-
-// what names the tunnel or the hop.
-func (d drained) what() string {
-	if d.Hop != "" {
-		return "hop " + d.Hop + " of " + strings.Join(d.Tunnels, ", ")
-	}
-	return "tunnel " + d.Tunnel
-}
-
-// String is the outcome in a line.
-func (d drained) String() string {
-	if !d.Drained {
-		return d.what() + " is in service"
-	}
-	text := d.what() + " is drained, " + flowsText(d.FlowsNow) + " left"
-	if len(d.Silent) > 0 {
-		text += fmt.Sprintf("; older processes that do not answer: %s", strings.Trim(fmt.Sprint(d.Silent), "[]"))
-	}
-	return text
-}
-
-func flowsText(n *int64) string {
-	if n == nil {
-		return "- flows"
-	}
-	return display.Plural(int(*n), "flow")
-}
-
-func (d *daemon) drainVerb(ctx context.Context, arguments url.Values) (any, error) {
-	answer, err := d.setDrained(arguments.Get("name"), true)
-	if err != nil {
-		return nil, err
-	}
-	switch wait := arguments.Get("wait"); wait {
-	case "":
-		d.count(ctx, answer)
-	case forever:
-		err = d.awaitDrained(ctx, answer)
-	default:
-		within, parseErr := time.ParseDuration(wait)
-		if parseErr != nil {
-			return nil, parseErr
-		}
-		ctx, cancel := context.WithTimeout(ctx, within)
-		defer cancel()
-		err = d.awaitDrained(ctx, answer)
-	}
-	return answer, err
-}
-
-func (d *daemon) resumeVerb(ctx context.Context, arguments url.Values) (any, error) {
-	answer, err := d.setDrained(arguments.Get("name"), false)
-	if err == nil {
-		d.count(ctx, answer)
-	}
-	return answer, err
-}
-
-// setDrained takes what a name stands for out of service, or puts it back.
-func (d *daemon) setDrained(name string, out bool) (*drained, error) {
-	// No upgrade begins meanwhile, which would not pass this on.
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := d.busy(); err != nil {
-		return nil, err
-	}
-	set, word := d.relay.ResumeTunnel, "resumed"
-	if out {
-		set, word = d.relay.DrainTunnel, "drained"
-	}
-	answer := &drained{Drained: out}
-	was := slices.Contains(d.relay.Drained(), name)
-	switch err := set(name); {
-	case err == nil:
-		answer.Tunnel = name
-		if was != out {
-			d.log.Info("tunnel "+word, "tunnel", name)
-		}
-		return answer, nil
-	case !errors.Is(err, relay.ErrNoTunnel):
-		return nil, err
-	}
-	tunnel, hop, ok := findHop(d.config.Tunnels, name)
-	if !ok {
-		return nil, unknownName(d.config.Tunnels, name)
-	}
-	tunnels, err := d.relay.DrainHop(tunnel, hop, out)
-	if err != nil {
-		return nil, err
-	}
-	answer.Hop, answer.Tunnels = hop, tunnels
-	d.log.Info("hop "+word, "hop", hop, "tunnels", strings.Join(tunnels, ","))
-	return answer, nil
-}
-
-// findHop finds the hop that a name stands for: its text in the file or in the
-// status, which stands for it in every tunnel, or TUNNEL/HOP. The relay knows a
-// hop with a range of ports by the first.
-func findHop(tunnels []config.Tunnel, name string) (tunnel, hop string, found bool) {
-	for _, t := range tunnels {
-		for _, f := range t.Forward {
-			known := relay.Target{Host: f.Host, Port: f.Ports.Low}.String()
-			for _, text := range []string{f.String(), known} {
-				switch name {
-				case text:
-					return "", known, true
-				case t.Name + "/" + text:
-					return t.Name, known, true
-				}
-			}
-		}
-	}
-	return "", "", false
-}
-
-// unknownName names what there is.
-func unknownName(tunnels []config.Tunnel, name string) error {
-	var names, hops []string
-	for _, t := range tunnels {
-		names = append(names, t.Name)
-		for _, f := range t.Forward {
-			if !slices.Contains(hops, f.String()) {
-				hops = append(hops, f.String())
-			}
-		}
-	}
-	const shown = 20
-	list := func(all []string) string {
-		if len(all) > shown {
-			return strings.Join(all[:shown], ", ") + fmt.Sprintf(" and %d more", len(all)-shown)
-		}
-		return strings.Join(all, ", ")
-	}
-	return remedy.New(fmt.Errorf("no tunnel and no hop is named %q", name), "tunnels: "+list(names)+"; hops: "+list(hops))
-}
-
-// drainPoll is how often a wait looks at the number of flows.
-const drainPoll = 100 * time.Millisecond
-
-// maxDrainWaits is how many can wait at a time: others must get through to the
-// control socket beside them.
-const maxDrainWaits = 4
-
-// awaitDrained waits until the flows have ended, or ctx has.
-func (d *daemon) awaitDrained(ctx context.Context, answer *drained) error {
-	if d.waits.Add(1) > maxDrainWaits {
-		d.waits.Add(-1)
-		return remedy.New(fmt.Errorf("%s is drained; %d others wait for flows to end already", answer.what(), maxDrainWaits), "watch longhaul status instead")
-	}
-	defer d.waits.Add(-1)
-	began := time.Now()
-	tick := time.NewTicker(drainPoll)
-	defer tick.Stop()
-	for {
-		d.count(context.WithoutCancel(ctx), answer)
-		answer.Waited = display.Round(time.Since(began).Seconds(), 1e3)
-		switch {
-		case answer.FlowsNow != nil && *answer.FlowsNow == 0:
-			return nil
-		case !d.isDrained(answer):
-			return remedy.New(fmt.Errorf("%s was resumed or removed while its flows were waited for", answer.what()), "see longhaul status")
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				answer.TimedOut = true
-				return nil
-			}
-			return ctx.Err()
-		}
-	}
-}
-
-// isDrained says whether what was drained still is.
-func (d *daemon) isDrained(answer *drained) bool {
-	if answer.Hop == "" {
-		return slices.Contains(d.relay.Drained(), answer.Tunnel)
-	}
-	return !slices.ContainsFunc(answer.Tunnels, func(tunnel string) bool {
-		return !d.relay.HopIsDrained(relay.HopName{Tunnel: tunnel, Hop: answer.Hop})
-	})
-}
-
-// count looks how many flows a tunnel or a hop has, in older processes as well.
-func (d *daemon) count(ctx context.Context, answer *drained) {
-	answer.FlowsNow, answer.Silent = nil, nil
-	n := answer.flowsIn(d.flowCounts())
-	for _, older := range d.elders.ask(ctx) {
-		if older.FlowsNow == nil {
-			answer.Silent = append(answer.Silent, older.PID)
-			continue
-		}
-		n += answer.flowsIn(older.counts)
-	}
-	if len(answer.Silent) == 0 {
-		answer.FlowsNow = &n
-	}
-}
-
-// flowCounts are the flows of a process by tunnel, and by TUNNEL/HOP.
-type flowCounts map[string]int64
-
-func (d *daemon) flowCounts() flowCounts {
-	counts := flowCounts(d.relay.FlowsByTunnel())
-	for name, n := range d.relay.HopFlows() {
-		counts[name.Tunnel+"/"+name.Hop] = n
-	}
-	return counts
-}
-
-func (d *drained) flowsIn(counts flowCounts) (n int64) {
-	if d.Hop == "" {
-		return counts[d.Tunnel]
-	}
-	for _, tunnel := range d.Tunnels {
-		n += counts[tunnel+"/"+d.Hop]
-	}
-	return n
-}
-
-// summaryVerb is what a process that has taken over shows of this one.
-func (d *daemon) summaryVerb(context.Context, url.Values) (any, error) {
-	s := elderSummary{Version: version(), FlowsNow: d.relay.Flows(), Flows: d.flowCounts()}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.stage == replaced {
-		s.ReplacedFor = time.Since(d.replacedAt).Seconds()
-	}
-	if !d.endsAt.IsZero() {
-		left := max(0, time.Until(d.endsAt).Seconds())
-		s.SecondsLeft = &left
-	}
-	return s, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/cc"
 	"longhaul/internal/lab/diagnosis"
 )
 
@@ -71,7 +72,7 @@ The table has how often doctor was right, and what it took each cause for.`,
 					progress := newProgress(env.stderr)
 					defer progress.clear()
 					tolerant := "bbr"
-					if isAvailable("haul") {
+					if cc.IsAvailable("haul") {
 						tolerant = "haul"
 					}
 					return diagnosis.Run(ctx, diagnosis.Draw(sample, seed, kinds), diagnosis.Options{

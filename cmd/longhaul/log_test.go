@@ -1,83 +1,15 @@
+//go:build linux
+
 package main
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"log/slog"
-	"net/netip"
 	"os"
-	"strings"
-	"sync"
 	"syscall"
 	"testing"
-	"testing/synctest"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"longhaul/internal/nettest"
-	"longhaul/internal/relay"
 )
-
-// gate is a log reader that reads nothing until it is opened.
-type gate struct {
-	open chan struct{}
-	mu   sync.Mutex
-	b    bytes.Buffer
-}
-
-func (g *gate) Write(p []byte) (int, error) {
-	<-g.open
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.b.Write(p)
-}
-
-func (g *gate) String() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.b.String()
-}
-
-func TestStuckLogDropsAndCounts(t *testing.T) {
-	nettest.CheckLeaks(t)
-	g := &gate{open: make(chan struct{})}
-	w := newAsyncWriter(g, func(n uint64) { fmt.Fprintf(g, "dropped %d\n", n) })
-	const surplus = 100
-	// One line is in the writer's hands, the queue holds the rest.
-	for i := range logQueueLines + 1 + surplus {
-		fmt.Fprintf(w, "line %d\n", i)
-	}
-	if n := w.total.Load(); n < surplus || n > surplus+1 {
-		t.Errorf("%d lines were dropped, want %d", n, surplus)
-	}
-	close(g.open)
-	w.close(patience)
-	lines := strings.Split(strings.TrimSpace(g.String()), "\n")
-	if want := fmt.Sprintf("dropped %d", w.total.Load()); lines[1] != want {
-		t.Errorf("after the first line stands %q, want %q", lines[1], want)
-	}
-	if got := len(lines) - 1 + int(w.total.Load()); got != logQueueLines+1+surplus {
-		t.Errorf("%d lines are accounted for", got)
-	}
-}
-
-func TestClosingDoesNotWaitForAStuckLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := &gate{open: make(chan struct{})}
-		w := newAsyncWriter(g, func(uint64) {})
-		fmt.Fprintln(w, "never read")
-		start := time.Now()
-		w.close(50 * time.Millisecond)
-		if took := time.Since(start); took != 50*time.Millisecond {
-			t.Errorf("closing a stuck log takes %v, want 50ms", took)
-		}
-		close(g.open)
-		<-w.done
-	})
-}
 
 // TestForwardingGoesOnWithoutALogReader runs the program with a stderr that is
 // full and one whose reader has gone.
@@ -124,129 +56,5 @@ func TestForwardingGoesOnWithoutALogReader(t *testing.T) {
 				t.Errorf("exit code %d", code)
 			}
 		})
-	}
-}
-
-func record(end relay.EndReason, err error) relay.FlowRecord {
-	return relay.FlowRecord{
-		Tunnel:    "db",
-		Client:    netip.MustParseAddrPort("10.0.0.1:4000"),
-		Listen:    netip.MustParseAddrPort("10.0.0.2:6000"),
-		Target:    netip.MustParseAddrPort("[2001:db8::1]:6000"),
-		Start:     time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC),
-		Elapsed:   2 * time.Second,
-		BytesUp:   1_000_000,
-		BytesDown: 500,
-		ClientLeg: relay.LegStats{Side: "lan", CongestionControl: "cubic", RTT: 150 * time.Microsecond, MinRTT: 100 * time.Microsecond},
-		TargetLeg: relay.LegStats{Side: "wan", CongestionControl: "bbr", RTT: 63 * time.Millisecond, MinRTT: 62500 * time.Microsecond, Retransmits: 7},
-		End:       end,
-		Err:       err,
-	}
-}
-
-// logLines runs records through a flow log and returns its lines without time.
-func logLines(t *testing.T, json bool, feed func(l *flowLog)) string {
-	t.Helper()
-	var b bytes.Buffer
-	opts := &slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
-		if len(groups) == 0 && a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}}
-	var h slog.Handler = slog.NewTextHandler(&b, opts)
-	if json {
-		h = slog.NewJSONHandler(&b, opts)
-	}
-	l := newFlowLog(slog.New(h))
-	feed(l)
-	l.close()
-	return b.String()
-}
-
-func TestLineOfAFlow(t *testing.T) {
-	nettest.CheckLeaks(t)
-	got := logLines(t, false, func(l *flowLog) {
-		l.add([]relay.FlowRecord{record(relay.EndClean, nil), record(relay.EndTargetReset, errors.New("connection reset by peer"))})
-		l.add([]relay.FlowRecord{{Tunnel: "db", Client: netip.MustParseAddrPort("10.0.0.1:4000"), Start: time.Unix(0, 0).UTC(), End: relay.EndTargetUnknown}})
-	})
-	want := `level=INFO msg=flow tunnel=db client=10.0.0.1:4000 target=[2001:db8::1]:6000 start=2030-01-02T03:04:05.000Z elapsed_seconds=2 bytes_up=1000000 bytes_down=500 goodput_up_bps=4000000 goodput_down_bps=2000 client_side=lan client_rtt_ms=0.15 client_min_rtt_ms=0.1 client_retransmits=0 client_cc=cubic target_side=wan target_rtt_ms=63 target_min_rtt_ms=62.5 target_retransmits=7 target_cc=bbr end=end ended_by=both
-level=INFO msg=flow tunnel=db client=10.0.0.1:4000 target=[2001:db8::1]:6000 start=2030-01-02T03:04:05.000Z elapsed_seconds=2 bytes_up=1000000 bytes_down=500 goodput_up_bps=4000000 goodput_down_bps=2000 client_side=lan client_rtt_ms=0.15 client_min_rtt_ms=0.1 client_retransmits=0 client_cc=cubic target_side=wan target_rtt_ms=63 target_min_rtt_ms=62.5 target_retransmits=7 target_cc=bbr end=target-reset ended_by=target error="connection reset by peer"
-level=INFO msg=flow tunnel=db client=10.0.0.1:4000 start=1970-01-01T00:00:00.000Z elapsed_seconds=0 bytes_up=0 bytes_down=0 end=target-unresolved ended_by=target
-`
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the log differs (-want +got):\n%s", diff)
-	}
-}
-
-func TestJSONLineOfAFlow(t *testing.T) {
-	line := logLines(t, true, func(l *flowLog) { l.add([]relay.FlowRecord{record(relay.EndClean, nil)}) })
-	var got map[string]any
-	if err := json.Unmarshal([]byte(line), &got); err != nil {
-		t.Fatal(err)
-	}
-	if got["bytes_up"] != 1e6 || got["target_rtt_ms"] != 63.0 || got["end"] != "end" || got["start"] != "2030-01-02T03:04:05Z" {
-		t.Errorf("got %s", line)
-	}
-}
-
-// More flows than the queue holds end while the log is stuck: their lines are
-// dropped, and their number is told.
-func TestFlowLinesThatWereDropped(t *testing.T) {
-	nettest.CheckLeaks(t)
-	got := logLines(t, false, func(l *flowLog) {
-		l.mu.Lock()
-		l.records = make([]relay.FlowRecord, flowQueue-1)
-		l.mu.Unlock()
-		l.add([]relay.FlowRecord{record(relay.EndClean, nil), record(relay.EndClean, nil), record(relay.EndClean, nil)})
-	})
-	if lines := strings.Count(got, "msg=flow "); lines != flowQueue {
-		t.Errorf("%d lines of flows, want %d", lines, flowQueue)
-	}
-	if want := "were dropped, flows end faster than they can be logged\" lines=2"; !strings.Contains(got, want) {
-		t.Errorf("no line says %s", want)
-	}
-}
-
-func TestRefusalsAreCountedNotRepeated(t *testing.T) {
-	now := time.Unix(1000, 0)
-	got := logLines(t, false, func(l *flowLog) {
-		l.now = func() time.Time { return now }
-		denied := record(relay.EndDenied, nil)
-		// The loop is not running through these: they are written directly.
-		for range 5 {
-			l.refused(denied)
-		}
-		l.refused(record(relay.EndFlowLimit, nil)) // another kind has a line of its own
-		now = now.Add(refusalPause)
-		l.refused(denied)
-		l.refused(denied)
-		now = now.Add(refusalPause)
-		l.summarize()
-		if len(l.refusals) != 0 {
-			t.Errorf("%d quiet kinds are remembered", len(l.refusals))
-		}
-	})
-	want := `level=WARN msg="connection refused" tunnel=db client=10.0.0.1:4000 listen=10.0.0.2:6000 reason=denied
-level=WARN msg="connection refused" tunnel=db client=10.0.0.1:4000 listen=10.0.0.2:6000 reason=flow-limit
-level=WARN msg="connection refused" tunnel=db client=10.0.0.1:4000 listen=10.0.0.2:6000 reason=denied suppressed=4
-level=WARN msg="more connections refused" tunnel=db reason=denied suppressed=1
-`
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the log differs (-want +got):\n%s", diff)
-	}
-}
-
-func TestEveryEndReasonSaysWho(t *testing.T) {
-	for reason, want := range map[relay.EndReason]string{
-		relay.EndClean: "both", relay.EndClientReset: "client", relay.EndClientTimeout: "client",
-		relay.EndTargetReset: "target", relay.EndTargetTimeout: "target", relay.EndTargetRefused: "target",
-		relay.EndTargetUnreached: "target", relay.EndTargetUnknown: "target",
-		relay.EndNoLocalPort: "relay", relay.EndNoResources: "relay", relay.EndIdle: "relay",
-		relay.EndHalfClosed: "relay", relay.EndDrain: "relay", relay.EndLoop: "relay",
-	} {
-		if got := reason.EndedBy(); got != want {
-			t.Errorf("%s was ended by %s, want %s", reason, got, want)
-		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/control"
+	"longhaul/internal/daemon"
 	"longhaul/internal/display"
 	"longhaul/internal/httpd"
 	"longhaul/internal/remedy"
@@ -61,8 +62,8 @@ Exit codes: 0 ready, 1 not ready or no relay there, 2 wrong command line.`,
 		if len(args) == 1 {
 			target += "/" + url.PathEscape(args[0])
 		}
-		if _, err := parseIgnored(ignore); err != nil {
-			return usageError(remedy.New(err, "what can be ignored: "+ignorable))
+		if _, err := daemon.ParseIgnored(ignore); err != nil {
+			return usageError(remedy.New(err, "what can be ignored: "+daemon.Ignorable))
 		}
 		if ignore != "" {
 			target += "?ignore=" + ignore

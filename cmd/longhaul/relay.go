@@ -3,12 +3,15 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/config"
+	"longhaul/internal/daemon"
+	"longhaul/internal/display"
 	"longhaul/internal/remedy"
 )
 
@@ -106,8 +109,18 @@ or bad configuration, 3 stopped with flows reset at the drain deadline.`,
 		case path != "" && len(tunnel) > 0:
 			return usageError(remedy.New(fmt.Errorf("%s cannot be used with --config", tunnel[0].Name), "put it into the file, or leave --config out"))
 		}
-		d := &daemon{env: env, path: path, flags: append(tunnel, process...)}
-		return d.run(cmd.Context())
+		err := daemon.Run(cmd.Context(), daemon.Options{
+			ConfigFile: path, Flags: append(tunnel, process...), Loader: loader(), Version: version(),
+			Stderr: display.Raw(env.stderr), Getenv: env.getenv,
+		})
+		var undrained *daemon.UndrainedError
+		switch {
+		case errors.As(err, &undrained):
+			return &exitError{err, exitDrained}
+		case errors.Is(err, daemon.ErrStraySockets):
+			return usageError(err)
+		}
+		return err
 	}
 	return cmd
 }

@@ -23,7 +23,6 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"longhaul/internal/control"
-	"longhaul/internal/kernel"
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 )
@@ -98,7 +97,7 @@ func runScripts(t *testing.T, dir string) {
 			case "namespaces":
 				return canMakeNamespaces()
 			case "machine-root":
-				return isMachineRoot()
+				return nettest.MachineRoot()
 			}
 			return false, errors.New("unknown condition " + name)
 		},
@@ -120,19 +119,6 @@ func canMakeNamespaces() (bool, error) {
 		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}},
 	}
 	err := cmd.Run()
-	if err != nil && os.Getenv("CI") == "true" {
-		return false, err
-	}
-	return err == nil, nil
-}
-
-// isMachineRoot says whether this is root over the whole machine, who may load
-// BPF. Under CI=true it is an error that it is not.
-func isMachineRoot() (bool, error) {
-	err := error(nil)
-	if os.Geteuid() != 0 || !kernel.InitialUserNamespace() {
-		err = errors.New("not root over the machine")
-	}
 	if err != nil && os.Getenv("CI") == "true" {
 		return false, err
 	}

@@ -190,7 +190,7 @@ func loaded(grants []grant, c *config.Config) (names []string) {
 		case grantLoadCC:
 			names = append(names, g.of...)
 		case grantCC:
-			names = append(names, namedCC(c)...)
+			names = append(names, c.CongestionControls()...)
 		}
 	}
 	return names

@@ -80,3 +80,19 @@ func dashboardFiles(c *config.Config) (names []string) {
 	}
 	return names
 }
+
+// checkServiceDashboard says what is wrong with the files of the service's
+// dashboard, whose user cannot read what only root can.
+func checkServiceDashboard(host service.Host) func(config.Dashboard) (problem, fix string) {
+	return func(c config.Dashboard) (problem, fix string) {
+		for _, file := range []string{c.TLSKey, c.TokenFile} { // a certificate is no secret
+			if _, ok := credentialSource(file); !ok {
+				return "the service's user cannot read the file " + file + " of the dashboard", credentialFix(file)
+			}
+		}
+		if host.Root != "" {
+			return "", ""
+		}
+		return checkDashboardFiles(c)
+	}
+}

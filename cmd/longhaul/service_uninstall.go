@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/daemon"
 	"longhaul/internal/display"
 	"longhaul/internal/remedy"
 	"longhaul/internal/service"
@@ -187,10 +188,10 @@ func unloadServiceCC(ctx context.Context, record *service.Record) (notes []strin
 		// A reload may have named more. A configuration that cannot be read
 		// names none; then the note does.
 		if c, err := loader().Load(ctx, configFile); err == nil {
-			named = append(named, namedCC(c)...)
+			named = append(named, c.CongestionControls()...)
 		}
 	}
-	for _, name := range findHostChanges().CongestionControls {
+	for _, name := range daemon.FindHostChanges().CongestionControls {
 		if !slices.Contains(named, name) {
 			continue
 		}
@@ -202,7 +203,7 @@ func unloadServiceCC(ctx context.Context, record *service.Record) (notes []strin
 		}
 		notes = append(notes, "unloaded congestion control "+name)
 	}
-	left := findHostChanges()
+	left := daemon.FindHostChanges()
 	if len(left.CongestionControls) > 0 {
 		notes = append(notes, "still loaded until the next boot, or longhaul cc unload: congestion control "+strings.Join(left.CongestionControls, ", "))
 	}

@@ -13,13 +13,17 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/control"
+	"longhaul/internal/daemon"
 	"longhaul/internal/display"
+	"longhaul/internal/monitor/history"
 	"longhaul/internal/relay"
 	"longhaul/internal/remedy"
+	"longhaul/internal/resources"
 )
 
 // topFlows is how many flows are listed unless all are asked for.
@@ -55,7 +59,7 @@ Where several relays run it shows all, with --json one object a line for each.`,
 			return usageError(remedy.New(fmt.Errorf("cannot sort by %q", order), "sort by goodput, bytes or age"))
 		}
 		show := func(body []byte) error {
-			var s relayStatus
+			var s daemon.Status
 			if err := json.Unmarshal(body, &s); err != nil {
 				return remedy.New(fmt.Errorf("cannot read the relay's answer: %w", err), "the relay may be of another version; try --json")
 			}
@@ -142,7 +146,7 @@ func goodput(f relay.FlowSnapshot) float64 {
 }
 
 // writeStatus prints tables that fit a terminal of 80 columns.
-func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now time.Time) {
+func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now time.Time) {
 	fmt.Fprintf(w, "%s\n", s.Version)
 	fmt.Fprintf(w, "pid %d, up %s, %s", s.PID, display.Age(s.UptimeSeconds), display.Plural(s.Workers, "worker"))
 	if s.ConfigFile != "" {
@@ -155,7 +159,7 @@ func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now tim
 	case s.Draining:
 		fmt.Fprintln(w, "draining: no new flows are accepted")
 	}
-	writeElders(w, s.OlderProcesses)
+	writeOlderProcesses(w, s.OlderProcesses)
 	if s.AcceptPaused {
 		fmt.Fprintln(w, "accepting is paused: out of descriptors or memory")
 	}
@@ -172,7 +176,7 @@ func writeStatus(w io.Writer, s relayStatus, flows []relay.FlowSnapshot, now tim
 	for _, l := range s.Lacks {
 		fmt.Fprintf(w, "lacking: %s\n  remedy: %s\n", l.What, l.Remedy)
 	}
-	s.Host.write(w)
+	writeHostChanges(w, s.Host)
 	if s.LogLinesDropped > 0 {
 		fmt.Fprintf(w, "log lines dropped: %d\n", s.LogLinesDropped)
 	}
@@ -243,7 +247,7 @@ var flowStates = map[string]string{
 	"dialing": "dial", "client-ended": "c-end", "target-ended": "t-end", "delivering": "deliv", "resetting": "reset",
 }
 
-func writeReload(w io.Writer, r *reloadFact, now time.Time) {
+func writeReload(w io.Writer, r *daemon.Reload, now time.Time) {
 	switch {
 	case r == nil:
 		fmt.Fprintln(w, "last reload: none since the start")
@@ -255,5 +259,106 @@ func writeReload(w io.Writer, r *reloadFact, now time.Time) {
 		if len(r.NeedsRestart) > 0 {
 			fmt.Fprintf(w, "  waiting for a restart: %s\n", strings.Join(r.NeedsRestart, ", "))
 		}
+	}
+}
+
+// resourceNames are those of the status, where they differ.
+var resourceNames = map[resources.Resource]string{resources.Memory: "own memory", resources.CgroupMemory: "cgroup", resources.TCPMemory: "TCP"}
+
+// writeResources prints what is used and from where on that is too much, in
+// lines that fit a terminal of 80 columns.
+func writeResources(w io.Writer, s *resources.State, now time.Time) {
+	if s == nil {
+		return
+	}
+	line := "resources:"
+	add := func(part string) {
+		if utf8.RuneCountInString(line)+1+utf8.RuneCountInString(part) > 79 {
+			fmt.Fprintln(w, line)
+			line = " "
+		}
+		line += " " + part
+	}
+	var parts []string
+	for _, f := range s.Figures {
+		if !f.Used.Known() {
+			continue
+		}
+		name := resourceNames[f.Resource]
+		if name == "" {
+			name = string(f.Resource)
+		}
+		part := name + " " + f.Text(f.Used)
+		if f.Limit.Known() {
+			part += " of " + f.Text(f.Limit)
+		}
+		parts = append(parts, part)
+	}
+	for i, part := range parts {
+		if i < len(parts)-1 {
+			part += ","
+		}
+		add(part)
+	}
+	fmt.Fprintln(w, line)
+	for _, f := range s.Figures {
+		if f.SheddingSince != nil {
+			fmt.Fprintf(w, "new flows are shed: %s at its limit for %s\n  remedy: %s\n", f.Resource,
+				display.Age(now.Sub(*f.SheddingSince).Seconds()), f.Resource.Remedy())
+		}
+	}
+}
+
+// writeQueues names the accept queues that are, or were, too short.
+func writeQueues(w io.Writer, tunnels []relay.TunnelSnapshot) {
+	for _, t := range tunnels {
+		for _, q := range t.AcceptQueues {
+			if q.Dropped > 0 || q.Limit > 0 && q.Waiting >= q.Limit {
+				fmt.Fprintf(w, "accept queue of %s: %d of %d wait, %s dropped\n", display.Shorten(q.Listen.String(), 30), q.Waiting, q.Limit, display.Quantity(int64(q.Dropped)))
+			}
+		}
+	}
+}
+
+// writeOlderProcesses prints the older processes for longhaul status.
+func writeOlderProcesses(w io.Writer, facts []daemon.OlderProcess) {
+	for _, f := range facts {
+		flows, since := "-", ""
+		if f.FlowsNow != nil {
+			flows = display.Plural(int(*f.FlowsNow), "flow")
+		}
+		if f.ReplacedFor != nil {
+			since = ", replaced " + display.Age(*f.ReplacedFor) + " ago"
+		}
+		if f.SecondsLeft != nil {
+			since += ", " + display.Age(*f.SecondsLeft) + " left"
+		}
+		fmt.Fprintf(w, "older process %d: %s%s\n  longhaul status --control-socket %s\n", f.PID, flows, since, f.ControlSocket)
+	}
+}
+
+// writeHistoryState says in a status what is wrong with the history.
+func writeHistoryState(w io.Writer, s *history.State) {
+	if s == nil {
+		return
+	}
+	if s.Problem != "" {
+		fmt.Fprintf(w, "history: %s is not written: %s\n", s.File, display.FirstLine(s.Problem))
+	}
+	if s.Dropped > 0 {
+		fmt.Fprintf(w, "history: records dropped: %d\n", s.Dropped)
+	}
+}
+
+// writeHostChanges names what longhaul has changed on this host, and the undo.
+func writeHostChanges(w io.Writer, h daemon.HostChanges) {
+	if len(h.CongestionControls) > 0 {
+		fmt.Fprintf(w, "loaded: congestion control %s\n  undo: longhaul cc unload\n", strings.Join(h.CongestionControls, ", "))
+	}
+	for _, s := range h.Routes {
+		fmt.Fprintf(w, "changed: the route to %s has %s\n  undo: longhaul route undo %[1]s\n", s.Prefix, metricsText(s.Values()))
+	}
+	for _, r := range h.MSS {
+		fmt.Fprintf(w, "changed: MSS on %s, %s\n  undo: longhaul mss clear --dev %[1]s\n", r.Device, ruleText(r))
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"longhaul/internal/control"
+	"longhaul/internal/daemon"
 	"longhaul/internal/display"
 	"longhaul/internal/mss"
 	"longhaul/internal/relay"
@@ -36,7 +37,7 @@ func flowOf(tunnel, client, target, state string, age float64, up, down int64) r
 func TestStatusTable(t *testing.T) {
 	now := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 	since := now.Add(-12 * time.Second)
-	busy := relayStatus{
+	busy := daemon.Status{
 		Resources: &resources.State{
 			Shedding: []resources.Resource{resources.Descriptors},
 			Figures: []resources.Figure{
@@ -47,7 +48,7 @@ func TestStatusTable(t *testing.T) {
 				{Resource: resources.CPU, Used: resources.Unknown, Limit: resources.Unknown, Capacity: 2},
 			},
 		},
-		Host: hostChanges{
+		Host: daemon.HostChanges{
 			CongestionControls: []string{"haul", "hybla"},
 			Routes: []route.Setting{{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Metrics: map[route.Metric]*route.Done{
 				route.CongestionControl: {Set: route.Value{Name: "haul", Locked: true}}, route.AdvMSS: {Set: route.Value{Number: 1460}},
@@ -55,7 +56,7 @@ func TestStatusTable(t *testing.T) {
 			MSS: []mss.Rule{{Device: "eth0", Toward: netip.MustParsePrefix("203.0.113.0/24"), Port: 5432, Action: mss.Raise, MSS: 1460}},
 		},
 		Version: "longhaul v1.0.0 go1.26 linux/amd64", PID: 4711, UptimeSeconds: 93784, ConfigFile: "/etc/longhaul/longhaul.yaml",
-		LastReload: &reloadFact{At: now.Add(-5 * time.Minute), Error: "longhaul.yaml:3:5: unknown key forwart in a tunnel; did you mean forward?"},
+		LastReload: &daemon.Reload{At: now.Add(-5 * time.Minute), Error: "longhaul.yaml:3:5: unknown key forwart in a tunnel; did you mean forward?"},
 		Lacks:      []transport.Lack{{What: "send buffer 24 MiB for 1 Gb/s at 63 ms", Remedy: "sysctl -w net.core.wmem_max=25165824"}},
 		Snapshot: relay.Snapshot{
 			Workers: 2,
@@ -77,9 +78,9 @@ func TestStatusTable(t *testing.T) {
 			},
 		},
 	}
-	idle := relayStatus{Version: "longhaul v1.0.0", PID: 1, Snapshot: relay.Snapshot{Workers: 1, Draining: true, AcceptPaused: true,
+	idle := daemon.Status{Version: "longhaul v1.0.0", PID: 1, Snapshot: relay.Snapshot{Workers: 1, Draining: true, AcceptPaused: true,
 		Tunnels: []relay.TunnelSnapshot{{Name: "a", State: "draining", Forward: []string{"h:1"}}}}}
-	for name, s := range map[string]relayStatus{"busy": busy, "idle": idle} {
+	for name, s := range map[string]daemon.Status{"busy": busy, "idle": idle} {
 		var b bytes.Buffer
 		writeStatus(&b, s, s.Flows[:min(1, len(s.Flows))], now)
 		if name == "busy" {
@@ -151,9 +152,9 @@ func TestNothingForTheTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := control.Serve(l, slog.New(slog.DiscardHandler), control.Handlers{Status: func() any {
-		return relayStatus{
+		return daemon.Status{
 			Version:    "longhaul " + evil,
-			LastReload: &reloadFact{At: time.Now(), Error: evil},
+			LastReload: &daemon.Reload{At: time.Now(), Error: evil},
 			Snapshot:   relay.Snapshot{Tunnels: []relay.TunnelSnapshot{{Name: "to-b" + evil, State: "listening"}}},
 		}
 	}})

@@ -1,31 +1,25 @@
+//go:build linux
+
 package main
 
 import (
 	"context"
-	"errors"
 	"io"
-	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/internal/config"
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
-	"longhaul/internal/relay"
 )
 
 // activatedMain is the program as systemd's socket activation starts it:
@@ -124,17 +118,6 @@ func (r *running) waitLog(t *testing.T, pattern string) {
 	})
 }
 
-func listenTCP(t *testing.T, address string) *net.TCPListener {
-	t.Helper()
-	var lc net.ListenConfig
-	lc.SetMultipathTCP(false)
-	l, err := lc.Listen(t.Context(), "tcp4", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l.(*net.TCPListener)
-}
-
 // echoTarget sends back what it gets, until the test ends.
 func echoTarget(t *testing.T) string {
 	t.Helper()
@@ -144,7 +127,7 @@ func echoTarget(t *testing.T) string {
 // listenEcho is the listener of such a target, which may end before.
 func listenEcho(t *testing.T) *net.TCPListener {
 	t.Helper()
-	l := listenTCP(t, "127.0.0.1:0")
+	l := nettest.ListenTCP(t, "127.0.0.1:0")
 	t.Cleanup(tcpserver.Serve(l, tcpserver.Echo))
 	return l
 }
@@ -253,110 +236,8 @@ func TestFailedReloadIsInTheStatusLine(t *testing.T) {
 	}
 }
 
-// beating is a service manager that counts its beats, within a bubble of synctest.
-func beating(interval time.Duration, line func() string) (beats *atomic.Int64, stop func()) {
-	beats = new(atomic.Int64)
-	m := &serviceManager{log: slog.New(slog.DiscardHandler), watchdog: interval, notify: func(state string) error {
-		if state == "WATCHDOG=1" {
-			beats.Add(1)
-		}
-		return nil
-	}}
-	return beats, m.heartbeat(line)
-}
-
-func TestWatchdogBeatsAtHalfTheInterval(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const interval = 400 * time.Millisecond
-		beats, stop := beating(interval, func() string { return "1 tunnel, 0 flows" })
-		defer stop()
-		for want := range int64(6) {
-			synctest.Wait()
-			if got := beats.Load(); got != want {
-				t.Errorf("%d beats after %d half intervals", got, want)
-			}
-			time.Sleep(interval / 2)
-		}
-	})
-}
-
-func TestWatchdogIsSilentWhileTheStatusIsAwaited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const interval = 100 * time.Millisecond
-		release := make(chan struct{})
-		beats, stop := beating(interval, func() string {
-			<-release
-			return ""
-		})
-		defer stop()
-		time.Sleep(10 * interval)
-		synctest.Wait()
-		if got := beats.Load(); got != 0 {
-			t.Errorf("%d beats while an event loop is stuck, want none", got)
-		}
-		close(release)
-		time.Sleep(interval)
-		synctest.Wait()
-		if beats.Load() == 0 {
-			t.Error("no beat after the event loop went on")
-		}
-	})
-}
-
-// TestStatusLineWaitsForAStuckLoop blocks the relay's only event loop, in whose hands
-// the next beat is.
-func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
-	listen := netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1"))
-	target := netip.MustParseAddrPort(echoTarget(t))
-	stuck, release := make(chan struct{}), make(chan struct{})
-	var once sync.Once
-	r, err := relay.New(relay.Options{
-		Workers: 1,
-		Tunnels: []relay.Tunnel{{Name: "a", Listen: []netip.AddrPort{listen}, Forward: []relay.Target{{Host: target.Addr().String(), Port: target.Port()}}}},
-		OnFlows: func([]relay.FlowRecord) {
-			once.Do(func() { close(stuck) })
-			<-release
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	letGo := sync.OnceFunc(func() { close(release) })
-	defer letGo() // before the relay closes, which waits for its loop
-	d := &daemon{relay: r, config: &config.Config{}}
-
-	talked := make(chan struct{})
-	go func() { // the flow's last step waits for the loop
-		defer close(talked)
-		talk(t, listen.String(), "x")
-	}()
-	defer func() { <-talked }()
-	defer letGo()
-	<-stuck
-	line := make(chan string, 1)
-	go func() { line <- d.statusLine() }()
-	within, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if _, err := r.Responsive(within); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a stuck loop answers: %v", err)
-	}
-	select {
-	case got := <-line:
-		t.Errorf("the status line of a stuck loop is %q, want none", got)
-	default:
-	}
-	letGo()
-	if got, want := <-line, "1 tunnel, "; !strings.HasPrefix(got, want) {
-		t.Errorf("the status line is %q, want %q and flows", got, want)
-	}
-}
-
 func TestSocketActivation(t *testing.T) {
-	l := listenTCP(t, "127.0.0.1:0")
+	l := nettest.ListenTCP(t, "127.0.0.1:0")
 	f, err := l.File()
 	if err != nil {
 		t.Fatal(err)
@@ -379,7 +260,7 @@ func TestSocketActivation(t *testing.T) {
 }
 
 func TestActivationBySocketsThatCannotServe(t *testing.T) {
-	tcp := listenTCP(t, "127.0.0.1:0")
+	tcp := nettest.ListenTCP(t, "127.0.0.1:0")
 	defer tcp.Close()
 	stray, err := tcp.File()
 	if err != nil {

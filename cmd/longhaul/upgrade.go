@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/config"
+	"longhaul/internal/daemon"
 	"longhaul/internal/display"
 	"longhaul/internal/handover"
 	"longhaul/internal/remedy"
@@ -74,7 +75,7 @@ exits with 1 and the new one's last words.`,
 
 // upgradePatience is longer than the relay takes to find out that the new
 // process does not get ready.
-const upgradePatience = readyPatience + 3*servingPatience
+const upgradePatience = daemon.ReadyPatience + 3*daemon.ServingPatience
 
 func tellUpgrade(ctx context.Context, env *env, chosen relayChoice, arguments url.Values, asJSON bool) error {
 	ctx, stop := untilSignal(ctx)
@@ -92,16 +93,16 @@ func tellUpgrade(ctx context.Context, env *env, chosen relayChoice, arguments ur
 		_, err := env.stdout.Write(body)
 		return err
 	}
-	var u upgraded
+	var u daemon.Upgraded
 	if err := json.Unmarshal(body, &u); err != nil {
 		return remedy.New(fmt.Errorf("cannot read the relay's answer: %w", err), "longhaul status shows which process serves")
 	}
-	_, err = fmt.Fprint(env.stdout, u)
+	_, err = fmt.Fprint(env.stdout, upgradeText(u))
 	return err
 }
 
-// String is the outcome in a few lines.
-func (u upgraded) String() string {
+// upgradeText is the outcome in a few lines.
+func upgradeText(u daemon.Upgraded) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "process %d has taken over from %d after %.2f s\n", u.NewPID, u.OldPID, u.Seconds)
 	if u.NewVersion != u.OldVersion {

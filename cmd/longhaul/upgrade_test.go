@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/control"
+	"longhaul/internal/daemon"
 	"longhaul/internal/httpd"
 	"longhaul/internal/nettest"
 	"longhaul/internal/resources"
@@ -139,13 +140,13 @@ func hear(conn *net.UnixConn) (told, error) {
 }
 
 // upgradeAt has the relay behind a control socket replaced.
-func upgradeAt(t *testing.T, socket string) upgraded {
+func upgradeAt(t *testing.T, socket string) daemon.Upgraded {
 	t.Helper()
 	body, err := control.Do(t.Context(), socket, "upgrade", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var u upgraded
+	var u daemon.Upgraded
 	if err := json.Unmarshal(body, &u); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +166,7 @@ func TestSystemdFollowsAnUpgrade(t *testing.T) {
 	t.Parallel()
 	path, next := systemd(t)
 	socket := filepath.Join(filepath.Dir(path), "s")
-	l := listenTCP(t, nettest.FreeAddress(t, "127.0.0.1"))
+	l := nettest.ListenTCP(t, nettest.FreeAddress(t, "127.0.0.1"))
 	f, err := l.File()
 	if err != nil {
 		t.Fatal(err)
@@ -387,7 +388,7 @@ func TestControlSocketMoves(t *testing.T) {
 }
 
 // statusAt is what the relay behind a control socket says of itself.
-func statusAt(t *testing.T, socket string) (s relayStatus) {
+func statusAt(t *testing.T, socket string) (s daemon.Status) {
 	t.Helper()
 	body, err := control.Status(t.Context(), socket)
 	if err == nil {

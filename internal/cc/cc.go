@@ -101,6 +101,22 @@ func readNames(sysctl string) ([]string, error) {
 // registered them.
 func Available() ([]string, error) { return readNames("tcp_available_congestion_control") }
 
+// IsAvailable says whether the kernel has an algorithm of this name, loaded or
+// built in.
+func IsAvailable(name string) bool {
+	available, err := Available()
+	return err == nil && slices.Contains(available, name)
+}
+
+// MayUse says whether a program of this user may choose an algorithm.
+func MayUse(name string) bool {
+	if os.Geteuid() == 0 {
+		return IsAvailable(name)
+	}
+	allowed, err := Allowed()
+	return err == nil && slices.Contains(allowed, name)
+}
+
 // registered says whether the kernel has an algorithm of this name.
 func registered(name string) (bool, error) {
 	names, err := Available()

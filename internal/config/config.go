@@ -8,6 +8,7 @@ package config
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"longhaul/internal/units"
@@ -247,4 +248,20 @@ func DefaultSettings() Settings {
 		Transport:      TransportAuto,
 		WANSide:        WANAuto,
 	}
+}
+
+// CongestionControls are the algorithms that the configuration names, each once.
+func (c *Config) CongestionControls() []string {
+	var names []string
+	for _, tunnel := range c.Tunnels {
+		if tunnel.Transport == TransportKernel {
+			continue
+		}
+		for _, name := range []string{tunnel.LAN.CongestionControl, tunnel.WAN.CongestionControl} {
+			if name != "" && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }

@@ -51,9 +51,7 @@ func child(role string) int {
 				return err
 			}
 		}
-		r := New(Options{Workers: workers, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
-		defer r.Close()
-		err = setTunnels(r, []Tunnel{{
+		r, err := Start(Options{Workers: workers, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}, []Tunnel{{
 			Name:    "child",
 			Listen:  []netip.AddrPort{from},
 			Forward: []Target{{Host: to.Addr().String(), Port: to.Port()}},
@@ -61,6 +59,7 @@ func child(role string) int {
 		if err != nil {
 			return err
 		}
+		defer r.Close()
 		fmt.Println(r.Snapshot().Tunnels[0].Listen[0])
 		_, err = io.Copy(io.Discard, os.Stdin)
 		return err

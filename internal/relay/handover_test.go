@@ -24,11 +24,11 @@ func (g *rig) follow(t *testing.T, tunnels []Tunnel) *Relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := New(Options{Workers: 2, Listeners: handed, Drained: g.relay.Drained(), OnFlows: g.flows.add})
-	t.Cleanup(next.Close)
-	if err := setTunnels(next, tunnels); err != nil {
+	next, err := Start(Options{Workers: 2, Listeners: handed, Drained: g.relay.Drained(), OnFlows: g.flows.add}, tunnels)
+	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(next.Close)
 	for _, l := range handed {
 		l.File.Close()
 	}
@@ -117,7 +117,6 @@ func TestHandOverLosesNoConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	waiting := dial(t, g.addr) // the kernel tells a loop that is not looking
-	next := New(Options{Workers: 1, Listeners: handed})
 	left := make(chan error, 1)
 	go func() { left <- g.relay.Relinquish() }()
 	// Its loops drop their listeners before they see any event.
@@ -125,11 +124,12 @@ func TestHandOverLosesNoConnection(t *testing.T) {
 	if err := <-left; err != nil {
 		t.Fatal(err)
 	}
-	defer next.Close()
 	renamed := []Tunnel{{Name: "renamed", Listen: []netip.AddrPort{g.addr}, Forward: []Target{targetOf(g.target)}}}
-	if err := setTunnels(next, renamed); err != nil {
+	next, err := Start(Options{Workers: 1, Listeners: handed}, renamed)
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer next.Close()
 	for _, l := range handed {
 		l.File.Close()
 	}
@@ -227,11 +227,10 @@ func TestHopMemory(t *testing.T) {
 	}
 	next := tunnels()
 	next[0].Health.Interval = time.Hour // so that it cannot find out by itself
-	g.relay = New(Options{Workers: 1, Listeners: handed, Hops: knew})
-	t.Cleanup(g.relay.Close)
-	if err := setTunnels(g.relay, next); err != nil {
+	if g.relay, err = Start(Options{Workers: 1, Listeners: handed, Hops: knew}, next); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(g.relay.Close)
 	for _, l := range handed {
 		l.File.Close()
 	}
@@ -248,11 +247,11 @@ func TestHopMemory(t *testing.T) {
 
 	// Without checks nobody would take the hop back: it is not down.
 	next[0].Health.Probe = nil
-	other := New(Options{Workers: 1, Hops: knew})
-	defer other.Close()
-	if err := setTunnels(other, next[:1]); err != nil {
+	other, err := Start(Options{Workers: 1, Hops: knew}, next[:1])
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer other.Close()
 	if s := other.Snapshot().Tunnels[0].Hops[0].State; s != HopUp {
 		t.Errorf("without checks the hop is %s", s)
 	}
@@ -283,10 +282,10 @@ func TestNameMemory(t *testing.T) {
 		if runOut {
 			knew[0].Refresh, knew[0].Until = -time.Minute, -time.Second
 		}
-		next := New(Options{Workers: 1, Names: knew, Resolve: func(context.Context, string) (Answer, error) {
+		next, err := Start(Options{Workers: 1, Names: knew, Resolve: func(context.Context, string) (Answer, error) {
 			return Answer{}, errors.New("no name server answers")
-		}})
-		if err := setTunnels(next, tunnels); err != nil {
+		}}, tunnels)
+		if err != nil {
 			t.Fatal(err)
 		}
 		g.addr = next.Snapshot().Tunnels[0].Listen[0]

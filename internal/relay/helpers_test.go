@@ -102,11 +102,11 @@ func newRig(t testing.TB, change func(*rigOptions)) *rig {
 	if change != nil {
 		change(&opts)
 	}
-	r := New(opts.Options)
-	t.Cleanup(r.Close)
-	if err := setTunnels(r, opts.Tunnels); err != nil {
+	r, err := Start(opts.Options, opts.Tunnels)
+	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(r.Close)
 	g.relay = r
 	g.addr = r.Snapshot().Tunnels[0].Listen[0]
 	return g

@@ -90,6 +90,20 @@ func New(opts Options) *Relay {
 	return r
 }
 
+// Start makes a relay that has tunnels, and serves them.
+func Start(opts Options, tunnels []Tunnel) (*Relay, error) {
+	r := New(opts)
+	c, err := r.Prepare(tunnels)
+	if err == nil {
+		err = c.Commit()
+	}
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
 // start begins the event loops. The caller holds mu.
 func (r *Relay) start() error {
 	r.localPorts = localPortRange()

@@ -7,7 +7,11 @@ package resources
 
 import (
 	"encoding/json"
+	"fmt"
+	"math"
 	"time"
+
+	"longhaul/internal/display"
 )
 
 // Resource names what is watched. The names are those of the configuration.
@@ -87,6 +91,28 @@ type Figure struct {
 	Limit         Amount     `json:"limit"`    // null: none
 	Capacity      Amount     `json:"capacity"` // null: unknown, or without an end
 	SheddingSince *time.Time `json:"shedding_since"`
+}
+
+// Text writes an amount of the figure in at most five characters; - is unknown.
+func (f Figure) Text(a Amount) string {
+	switch {
+	case !a.Known():
+		return "-"
+	case f.Resource == CPU:
+		return fmt.Sprintf("%.2f", float64(a))
+	}
+	return display.Quantity(int64(math.Round(float64(a))))
+}
+
+// Remedy says what to do about a limit that is reached.
+func (r Resource) Remedy() string {
+	return map[Resource]string{
+		Descriptors:  "raise the limit of open files (LimitNOFILE= in the unit), or lower max_flows",
+		Memory:       "raise limits.memory, or lower max_flows",
+		CgroupMemory: "raise MemoryMax= of the unit (or the container's limit), or set memory_limit",
+		TCPMemory:    "set memory_limit, or raise net.ipv4.tcp_mem",
+		CPU:          "give the relay more CPUs, or some of its tunnels to another",
+	}[r]
 }
 
 // Room is how much more may be used until the limit; unknown without one.

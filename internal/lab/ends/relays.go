@@ -31,11 +31,11 @@ func tunnelName(lane int, f Family, refused bool) string {
 func newChain(depth int, lanes []*lane) (*chain, error) {
 	c := &chain{}
 	for n := range depth {
-		options := relay.Options{ResetDrainTimeout: resetDrain}
+		var tunnels []relay.Tunnel
 		for i, l := range lanes {
 			for f := range families {
 				for _, refused := range []bool{false, true} {
-					options.Tunnels = append(options.Tunnels, relay.Tunnel{
+					tunnels = append(tunnels, relay.Tunnel{
 						Name:    tunnelName(i, f, refused),
 						Listen:  []netip.AddrPort{netip.AddrPortFrom(bindTo[f], 0)},
 						Forward: []relay.Target{c.hop(n, l, i, f, refused)},
@@ -43,7 +43,7 @@ func newChain(depth int, lanes []*lane) (*chain, error) {
 				}
 			}
 		}
-		r, err := started(options)
+		r, err := relay.Start(relay.Options{ResetDrainTimeout: resetDrain}, tunnels)
 		if err != nil {
 			c.close()
 			return nil, err
@@ -55,17 +55,6 @@ func newChain(depth int, lanes []*lane) (*chain, error) {
 		c.relays, c.at = append(c.relays, r), append(c.at, at)
 	}
 	return c, nil
-}
-
-func started(options relay.Options) (*relay.Relay, error) {
-	r, err := relay.New(options)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.Start(); err != nil {
-		return nil, err
-	}
-	return r, nil
 }
 
 func (c *chain) close() {
@@ -117,9 +106,9 @@ func (c *chain) way(depth int, l *lane, i int, s *Script) (r route, done func(),
 	}
 	r.dial = netip.AddrPortFrom(dialTo[s.Family], at.Port())
 	r.takeOver = func() (err error) {
-		own, err = started(relay.Options{Workers: 1, ResetDrainTimeout: resetDrain, Tunnels: []relay.Tunnel{{
+		own, err = relay.Start(relay.Options{Workers: 1, ResetDrainTimeout: resetDrain}, []relay.Tunnel{{
 			Name: name, Inherited: []*os.File{file}, Forward: []relay.Target{c.hop(depth-1, l, i, s.Family, s.Refused)},
-		}}})
+		}})
 		return err
 	}
 	depth--

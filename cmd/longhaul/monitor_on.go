@@ -1,7 +1,0 @@
-//go:build linux && !nomonitor
-
-package main
-
-// monitoring is whether flows are looked at while they last and recorded when
-// they have ended. The tag is for bench/cost, which measures what that costs.
-const monitoring = true

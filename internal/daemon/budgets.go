@@ -1,0 +1,154 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"longhaul/internal/cc"
+	"longhaul/internal/config"
+	"longhaul/internal/transport"
+)
+
+// ratedCC is the algorithm that is told a rate.
+const ratedCC = "brutal"
+
+// budgetKey is a kind of leg of a tunnel. All its connections share a rate.
+type budgetKey struct{ tunnel, kind string }
+
+// budgets are the rates that tunnels' connections share. Each goes by the
+// tunnel's name, so that a reload changes it for the flows it finds.
+type budgets struct {
+	log  *slog.Logger
+	host *cc.Host
+
+	rates *cc.Rates // of what is loaded now, nil if not known
+	left  []*cc.Rates
+	has   map[budgetKey]uint32
+	next  map[budgetKey]cc.Rate // to come into force with keep
+	err   error                 // why there are no rates
+	said  map[string]bool
+}
+
+func newBudgets(host *cc.Host, log *slog.Logger) *budgets {
+	return &budgets{log: log, host: host, has: map[budgetKey]uint32{}, said: map[string]bool{}}
+}
+
+// wantedBudgets are the rates that a tunnel's legs are to share, by kind of leg.
+func wantedBudgets(s config.Settings) map[string]cc.Rate {
+	var wanted map[string]cc.Rate
+	for kind, leg := range map[string]config.Leg{transport.LAN: s.LAN, transport.WAN: s.WAN} {
+		if leg.CongestionControl == ratedCC && leg.Rate > 0 {
+			if wanted == nil {
+				wanted = map[string]cc.Rate{}
+			}
+			wanted[kind] = cc.Rate{BitsPerSecond: int64(leg.Rate)}
+		}
+	}
+	return wanted
+}
+
+// begin forgets what was asked for and not kept, and looks which brutal is
+// loaded: it may have been replaced.
+func (b *budgets) begin(c *config.Config) {
+	b.next, b.err = map[budgetKey]cc.Rate{}, nil
+	if !slices.Contains(c.CongestionControls(), ratedCC) {
+		return
+	}
+	var now *cc.Rates
+	if now, b.err = b.host.Rates(ratedCC); b.err != nil {
+		return
+	}
+	if b.rates != nil && b.rates.Same(now) {
+		now.Close()
+		return
+	}
+	if b.rates != nil { // its flows, and those of a reload that fails, still use it
+		b.left = append(b.left, b.rates)
+	}
+	b.rates, b.has = now, map[budgetKey]uint32{}
+}
+
+// find returns a budget for each of a tunnel's wanted rates, by kind of leg.
+func (b *budgets) find(tunnel string, wanted map[string]cc.Rate) (ids map[string]uint32, err error) {
+	switch {
+	case len(wanted) == 0:
+		return nil, nil
+	case b.err != nil:
+		return nil, b.err
+	}
+	ids = map[string]uint32{}
+	for kind, rate := range wanted {
+		key := budgetKey{tunnel, kind}
+		id, ok := b.has[key]
+		if !ok {
+			if id, err = b.rates.NewBudget(rate); err != nil {
+				return nil, err
+			}
+			b.has[key] = id
+		}
+		ids[kind] = id
+		b.next[key] = rate
+	}
+	return ids, nil
+}
+
+// share puts the legs' connections into the budgets of their kind.
+func (b *budgets) share(ids map[string]uint32, l *legs) *legs {
+	rates, shared := b.rates, *l
+	shared.rates = rates
+	shared.established = func(fd int, dialed bool) (side, degraded string) {
+		side, degraded = l.established(fd, dialed)
+		if id := ids[side]; id != 0 {
+			if err := rates.Join(uintptr(fd), id); err != nil && degraded == "" {
+				degraded = "no share of the tunnel's rate: " + err.Error()
+			}
+		}
+		return side, degraded
+	}
+	return &shared
+}
+
+// without is a tunnel that cannot have a rate which its connections share.
+func (b *budgets) without(tunnel string, l *legs, err error) *legs {
+	missing := transport.Lack{
+		What:   fmt.Sprintf("a rate that the flows of %s share with %s; they use another congestion control", tunnel, ratedCC),
+		Remedy: "longhaul cc use --to PREFIX brutal --rate RATE (as root), where the next hop is; or give the relay CAP_BPF",
+	}
+	if errors.Is(err, cc.ErrNoRates) {
+		missing.Remedy = "longhaul cc load brutal (as root), then reload the relay"
+	}
+	if !b.said[tunnel] {
+		b.said[tunnel] = true
+		b.log.Warn("cannot have "+missing.What, "error", err, "remedy", missing.Remedy)
+	}
+	lacking := *l
+	lacking.lacks = func() []transport.Lack { return append(slices.Clone(l.lacks()), missing) }
+	return &lacking
+}
+
+// keep brings the rates of the last translate into force, for the flows that
+// there are as well. A tunnel that is gone keeps its rate while its flows last.
+func (b *budgets) keep() {
+	for key, rate := range b.next {
+		if err := b.rates.SetBudget(b.has[key], rate); err != nil {
+			b.log.Warn("cannot change the rate that flows share", "tunnel", key.tunnel, "error", err)
+		}
+	}
+	b.next = nil
+}
+
+// close takes the rates away, once no flow is left.
+func (b *budgets) close() {
+	for _, id := range b.has {
+		if err := b.rates.RemoveBudget(id); err != nil {
+			b.log.Warn("cannot take a rate away that flows shared", "error", err)
+		}
+	}
+	for _, r := range append(b.left, b.rates) {
+		if r != nil {
+			r.Close()
+		}
+	}
+}

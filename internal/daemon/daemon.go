@@ -1,0 +1,359 @@
+// Package daemon is the life of `longhaul relay`: it starts, reloads, hands over
+// to a newer process, drains and ends a relay, with all that a configuration sets
+// up around it. What a configuration sets up is a list of parts; start and reload
+// walk the same list.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"longhaul/internal/cc"
+	"longhaul/internal/config"
+	"longhaul/internal/control"
+	"longhaul/internal/handover"
+	"longhaul/internal/monitor"
+	"longhaul/internal/relay"
+	"longhaul/internal/remedy"
+)
+
+// Options are what a daemon gets from its command line.
+type Options struct {
+	ConfigFile string        // empty where flags describe the tunnel
+	Flags      []config.Flag // they override the file
+	Loader     config.Loader
+	Version    string    // what the program says of itself
+	Stderr     io.Writer // of the log; a file, where an upgrade is to pass it on
+	Getenv     func(string) string
+}
+
+// daemon is a relay that runs.
+//
+//	load → prepare parts → commit → READY ─┬─ SIGHUP: reload, all or nothing
+//	                                       ├─ upgrade: another process follows → drain → exit
+//	                                       └─ SIGTERM, SIGINT: drain → exit
+type daemon struct {
+	Options
+
+	log     *slog.Logger
+	level   *slog.LevelVar
+	writer  *asyncWriter
+	flows   *flowLog
+	monitor *monitor.Monitor
+	metrics http.Handler
+	history *historyKeeper
+	states  map[string]tunnelSince // of tunnels, as the monitor saw them
+	glances atomic.Int64           // of short flows' legs, that may be taken until the next sample
+	manager *serviceManager
+	relay   *relay.Relay
+	legs    *transports
+	shedder *shedder
+	http    *httpSite
+	names   httpNames // of http_listen
+	pages   *dashboard
+	checks  *checks
+	started time.Time
+	parts   []part
+
+	activated []inheritedSocket // by systemd, until they are matched with tunnels
+
+	logTo   io.Writer
+	program string          // what an upgrade starts
+	server  *control.Server // nil: nobody can ask
+	socket  string          // its path
+
+	controlOpened bool // or given up: it is not tried again
+
+	predecessor *handover.Predecessor // while this process gets ready to follow another
+	inherited   inheritance
+	older       olderProcesses
+
+	upgrades  chan upgradeRequest
+	finishing chan finishRequest
+	ending    chan struct{} // closed once the relay stops
+	waits     atomic.Int32  // for flows to end
+
+	// atHandOver is what the relay was when another process took over, nil before.
+	atHandOver atomic.Pointer[relay.Snapshot]
+
+	mu         sync.Mutex // guards what follows: status reads it from elsewhere
+	config     *config.Config
+	lastReload *Reload
+	stage      stage
+	successor  int // the process that has taken over
+	replacedAt time.Time
+	within     time.Duration // of the flows that stayed behind; negative: no bound
+	endsAt     time.Time     // when flows are reset; zero: never
+}
+
+// Run works until a signal has stopped the relay, as the end of ctx does. It
+// returns nil if every flow had ended, and an [UndrainedError] if not.
+func Run(ctx context.Context, o Options) error {
+	d := &daemon{Options: o, started: time.Now()}
+	// Before anything is announced, so that no signal is lost.
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	// A log reader that has gone away must not end the relay with it.
+	signal.Ignore(syscall.SIGPIPE)
+	defer signal.Reset(syscall.SIGPIPE)
+
+	d.program, d.logTo = startedAs(), o.Stderr
+	d.upgrades, d.finishing, d.ending = make(chan upgradeRequest), make(chan finishRequest), make(chan struct{})
+	if err := d.follow(ctx); err != nil {
+		return err
+	}
+	defer d.predecessor.Close()
+	var err error
+	if d.config, err = o.Loader.Load(ctx, o.ConfigFile, o.Flags...); err != nil {
+		return err
+	}
+	d.openLog()
+	defer d.writer.close(2 * time.Second)
+	if d.activated, err = inheritedSockets(); err != nil {
+		return err
+	}
+	closeAll := d.assemble()
+	defer closeAll()
+	return d.serve(ctx, signals)
+}
+
+// assemble makes the daemon's parts, as yet without a configuration. The function
+// it returns closes them.
+func (d *daemon) assemble() (closeAll func()) {
+	var closers []func()
+	closing := func(f func()) { closers = append(closers, f) }
+
+	d.manager = newServiceManager(d.log)
+	d.manager.silent = d.predecessor != nil
+	d.flows = newFlowLog(d.log)
+	closing(d.flows.close)
+	d.legs = newTransports(cc.NewHost(), d.log)
+	closing(d.legs.budgets.close)
+	d.checks = newChecks(d.log, d.Version)
+	d.history = newHistoryKeeper(d.log, d.Getenv)
+	closing(d.history.close)
+	d.monitor = d.newMonitor()
+	closing(d.monitor.Close)
+	d.pages = newDashboard(d.log, d.monitor)
+	closing(d.pages.close)
+	d.relay = relay.New(relay.Options{
+		Workers:           d.workers(),
+		HalfCloseTimeout:  d.config.HalfCloseTimeout,
+		ResetDrainTimeout: d.config.ResetDrainTimeout,
+		MemoryLimitBytes:  int64(d.config.MemoryLimit),
+		StallTimeout:      d.config.StallTimeout,
+		Log:               d.log,
+		OnFlows:           d.flowsEnded,
+		LegStats:          d.legsWanted,
+		Listeners:         d.handedOver(),
+		Drained:           d.inherited.Drained,
+		Hops:              d.inherited.Hops,
+		Names:             d.inherited.Names,
+	})
+	closing(d.relay.Close)
+	d.shedder = newShedder(d.relay, d.log, d.config.Limits)
+	closing(d.shedder.monitor.Close)
+	d.http = newHTTPSite(d.log, d.withMetrics(d.readinessOverHTTP().handler()))
+	closing(d.http.close)
+	if d.predecessor != nil {
+		d.http.handed, d.pages.handed = d.predecessor.Sockets, d.predecessor.Sockets
+	}
+	closing(d.closeControl)
+	closing(d.checks.close)
+
+	d.parts = []part{
+		tunnelsPart{d}, // first: it alone may fail to commit
+		limitsPart{d}, historyPart{d}, httpPart{d}, dashboardPart{d}, controlPart{d}, logPart{d},
+	}
+	return func() {
+		for _, closeOne := range slices.Backward(closers) {
+			closeOne()
+		}
+	}
+}
+
+// workers is the number of event loops.
+func (d *daemon) workers() int {
+	if d.config.Workers > 0 {
+		return d.config.Workers
+	}
+	return runtime.GOMAXPROCS(0)
+}
+
+// serve puts the configuration into force and works until the relay has ended.
+func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
+	workers := d.workers()
+	// One more than there are loops: where every one of the scheduler's places
+	// belongs to a loop that waits for events, its monitor takes them away
+	// each time, and each wakeup costs some 40 µs more.
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), workers+1))
+
+	prepared, err := prepare(ctx, d.parts, d.config)
+	if err != nil {
+		return err
+	}
+	if err := d.introduce(ctx); err != nil {
+		prepared.Abort()
+		return err
+	}
+	if err := prepared.Commit(); err != nil {
+		return err
+	}
+	if monitoring {
+		d.monitor.Start()
+	}
+	for _, t := range d.config.Tunnels {
+		d.log.Info("listening", "tunnel", t.Name, "listen", join(t.Listen), "forward", join(t.Forward))
+	}
+	d.warn()
+	d.takeOver(ctx)
+	d.manager.ready(d.statusLine())
+	d.log.Info("relay started", "version", d.Version, "pid", os.Getpid(), "tunnels", len(d.config.Tunnels), "workers", workers)
+
+	stopBeat := d.manager.heartbeat(d.statusLine)
+	defer stopBeat()
+	for {
+		select {
+		case <-ctx.Done():
+			return d.drain(signals)
+		case sig := <-signals:
+			if sig != syscall.SIGHUP {
+				d.log.Info("stopping", "signal", sig.String())
+				return d.drain(signals)
+			}
+			d.reload(ctx)
+		case r := <-d.upgrades:
+			done, stop := d.upgrade(ctx, signals, r)
+			switch {
+			case done && stop != nil:
+				_ = syscall.Kill(d.successor, stop.(syscall.Signal)) // it was for the service
+				return d.outlive(signals)
+			case done:
+				return d.outlive(signals)
+			case stop != nil:
+				d.log.Info("stopping", "signal", stop.String())
+				return d.drain(signals)
+			}
+		}
+	}
+}
+
+// warn logs the settings that are seldom meant.
+func (d *daemon) warn() {
+	for _, w := range d.config.Warnings {
+		d.log.Warn(w.Problem, "at", w.At.String(), "remedy", w.Fix)
+	}
+}
+
+func join[T fmt.Stringer](all []T) string {
+	words := make([]string, len(all))
+	for i, v := range all {
+		words[i] = v.String()
+	}
+	return strings.Join(words, " ")
+}
+
+// openLog begins to log to stderr, without ever waiting for it.
+func (d *daemon) openLog() {
+	d.level = new(slog.LevelVar)
+	d.setLevel(d.config.Log.Level)
+	direct := newLogger(d.logTo, d.config.Log.Format, d.level)
+	d.writer = newAsyncWriter(d.logTo, func(n uint64) {
+		direct.Warn("log lines were dropped: the log was not read fast enough", "lines", n)
+	})
+	d.log = newLogger(d.writer, d.config.Log.Format, d.level)
+}
+
+func newLogger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: level}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(w, opts))
+	}
+	return slog.New(slog.NewTextHandler(w, opts))
+}
+
+func (d *daemon) setLevel(name string) {
+	var l slog.Level
+	// The configuration admits only names that slog knows.
+	_ = l.UnmarshalText([]byte(name))
+	d.level.Set(l)
+}
+
+// Reload is the outcome of a reload.
+type Reload struct {
+	At           time.Time `json:"at"`
+	OK           bool      `json:"ok"`
+	Error        string    `json:"error,omitempty"`
+	Added        []string  `json:"added,omitempty"`
+	Changed      []string  `json:"changed,omitempty"`
+	Removed      []string  `json:"removed,omitempty"`
+	Unchanged    int       `json:"unchanged"`
+	NeedsRestart []string  `json:"needs_restart,omitempty"` // changed settings that wait for one
+}
+
+// reload takes the configuration up again. A bad one changes nothing.
+func (d *daemon) reload(ctx context.Context) {
+	d.log.Info("reloading", "signal", syscall.SIGHUP.String())
+	d.manager.reloading("reloading")
+	defer func() { d.manager.ready(d.statusLine()) }()
+
+	began := time.Now()
+	before := d.config
+	after, err := d.Loader.Load(ctx, d.ConfigFile, d.Flags...)
+	if err == nil {
+		err = change(ctx, d.parts, after)
+	}
+	if err != nil {
+		d.reloadFailed(began, err)
+		return
+	}
+	changes := config.Diff(before, after)
+	outcome := &Reload{At: began, OK: true,
+		Added: changes.Added, Changed: changes.Changed, Removed: changes.Removed, Unchanged: len(changes.Unchanged),
+		NeedsRestart: config.NeedsRestart(before, after)}
+	d.mu.Lock()
+	d.config, d.lastReload = after, outcome
+	d.mu.Unlock()
+
+	d.log.Info("reloaded",
+		"added", strings.Join(changes.Added, ","), "changed", strings.Join(changes.Changed, ","),
+		"removed", strings.Join(changes.Removed, ","), "unchanged", len(changes.Unchanged))
+	d.warn()
+	if len(outcome.NeedsRestart) > 0 {
+		d.log.Warn("some changed settings wait for a restart", "settings", strings.Join(outcome.NeedsRestart, ","))
+	}
+}
+
+// reloadFailed logs each mistake, and keeps the error for status.
+func (d *daemon) reloadFailed(at time.Time, err error) {
+	const text = "reload failed, the old configuration stays"
+	var mistakes config.Errors
+	if errors.As(err, &mistakes) {
+		for _, e := range mistakes {
+			d.log.Error(text, "at", e.At.String(), "error", e.Problem, "hint", e.Fix)
+		}
+	} else {
+		attributes := []any{"error", err}
+		if fix := remedy.Of(err); fix != "" {
+			attributes = append(attributes, "hint", fix)
+		}
+		d.log.Error(text, attributes...)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lastReload = &Reload{At: at, Error: remedy.Line(err)}
+}

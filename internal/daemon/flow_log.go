@@ -1,0 +1,248 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"longhaul/internal/display"
+	"longhaul/internal/relay"
+)
+
+// flowLog writes a line for every ended flow, off the event loops that report
+// them. Refused connections come in floods, so of each kind one line is
+// written per refusalPause, with the number of those left out.
+type flowLog struct {
+	log *slog.Logger
+	now func() time.Time
+
+	mu      sync.Mutex
+	records []relay.FlowRecord // not yet written
+	dropped uint64
+	some    chan struct{} // told when there are records again
+
+	refusals map[refusal]*refusalCount
+	stop     chan struct{}
+	stopOnce sync.Once
+	done     chan struct{}
+}
+
+const (
+	flowQueue    = 4096
+	flowPause    = 20 * time.Millisecond // between two writings: waking up for every flow costs more than its line
+	refusalPause = 10 * time.Second
+)
+
+type refusal struct {
+	tunnel string
+	reason relay.EndReason
+}
+
+type refusalCount struct {
+	last       time.Time
+	suppressed int
+}
+
+func newFlowLog(log *slog.Logger) *flowLog {
+	l := &flowLog{
+		log:      log,
+		now:      time.Now,
+		some:     make(chan struct{}, 1),
+		refusals: map[refusal]*refusalCount{},
+		stop:     make(chan struct{}),
+		done:     make(chan struct{}),
+	}
+	go l.loop()
+	return l
+}
+
+// add takes records and never waits for the log; it is relay's OnFlows.
+func (l *flowLog) add(records []relay.FlowRecord) {
+	l.mu.Lock()
+	taken := min(len(records), flowQueue-len(l.records))
+	l.dropped += uint64(len(records) - taken)
+	first := len(l.records) == 0
+	l.records = append(l.records, records[:taken]...)
+	l.mu.Unlock()
+	if first {
+		select {
+		case l.some <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// wanted says whether flows that end without trouble are logged.
+func (l *flowLog) wanted() bool { return l.log.Enabled(context.Background(), slog.LevelInfo) }
+
+// close writes what is queued.
+func (l *flowLog) close() {
+	l.stopOnce.Do(func() { close(l.stop) })
+	<-l.done
+}
+
+func (l *flowLog) loop() {
+	defer close(l.done)
+	tick := time.NewTicker(refusalPause)
+	defer tick.Stop()
+	pause := time.NewTimer(flowPause)
+	pause.Stop()
+	defer pause.Stop()
+	var spare []relay.FlowRecord
+	for {
+		select {
+		case <-l.some:
+			pause.Reset(flowPause)
+		case <-pause.C:
+			spare = l.writeAll(spare)
+		case <-tick.C:
+			l.summarize()
+		case <-l.stop:
+			l.writeAll(spare)
+			l.refusalsLeft()
+			return
+		}
+	}
+}
+
+// writeAll writes what is queued, puts an empty slice in its place, and
+// returns the old one to be used next.
+func (l *flowLog) writeAll(spare []relay.FlowRecord) []relay.FlowRecord {
+	l.mu.Lock()
+	records, dropped := l.records, l.dropped
+	l.records, l.dropped = spare, 0
+	l.mu.Unlock()
+	for _, r := range records {
+		l.write(r)
+	}
+	if dropped > 0 {
+		l.log.Warn("flow lines were dropped, flows end faster than they can be logged", "lines", dropped)
+	}
+	clear(records)
+	return records[:0]
+}
+
+func (l *flowLog) write(r relay.FlowRecord) {
+	switch r.End {
+	case relay.EndDenied, relay.EndFlowLimit, relay.EndRateLimit, relay.EndShed, relay.EndBadProxyHeader:
+		l.refused(r)
+		return
+	}
+	level := slog.LevelInfo
+	if r.End == relay.EndNoResources || r.End == relay.EndNoLocalPort || r.End == relay.EndLoop {
+		level = slog.LevelWarn
+	}
+	if r.End == relay.EndCheck {
+		level = slog.LevelDebug // health checks come every second
+	}
+	if l.log.Enabled(context.Background(), level) {
+		l.log.LogAttrs(context.Background(), level, "flow", flowAttrs(r)...)
+	}
+}
+
+// refused writes the first refusal of a kind, and then counts for a while.
+func (l *flowLog) refused(r relay.FlowRecord) {
+	key := refusal{r.Tunnel, r.End}
+	c := l.refusals[key]
+	if c == nil {
+		c = &refusalCount{}
+		l.refusals[key] = c
+	}
+	now := l.now()
+	if !c.last.IsZero() && now.Sub(c.last) < refusalPause {
+		c.suppressed++
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("tunnel", r.Tunnel),
+		slog.String("client", r.Client.String()),
+		slog.String("listen", r.Listen.String()),
+		slog.String("reason", string(r.End)),
+	}
+	if r.Err != nil {
+		attrs = append(attrs, slog.String("error", r.Err.Error()))
+	}
+	if c.suppressed > 0 {
+		attrs = append(attrs, slog.Int("suppressed", c.suppressed))
+	}
+	c.last, c.suppressed = now, 0
+	l.log.LogAttrs(context.Background(), slog.LevelWarn, "connection refused", attrs...)
+}
+
+// summarize reports what was suppressed by kinds that have gone quiet, and
+// forgets kinds of which nothing is left to say.
+func (l *flowLog) summarize() {
+	now := l.now()
+	for key, c := range l.refusals {
+		if now.Sub(c.last) < refusalPause {
+			continue
+		}
+		l.suppressed(key, c)
+		delete(l.refusals, key)
+	}
+}
+
+func (l *flowLog) refusalsLeft() {
+	for key, c := range l.refusals {
+		l.suppressed(key, c)
+	}
+}
+
+func (l *flowLog) suppressed(key refusal, c *refusalCount) {
+	if c.suppressed > 0 {
+		l.log.Warn("more connections refused", "tunnel", key.tunnel, "reason", string(key.reason), "suppressed", c.suppressed)
+	}
+}
+
+// flowAttrs are the fields of a flow's line. What is not known is left out.
+func flowAttrs(r relay.FlowRecord) []slog.Attr {
+	attrs := []slog.Attr{
+		slog.String("tunnel", r.Tunnel),
+		slog.String("client", r.Client.String()),
+	}
+	if r.Target.IsValid() {
+		attrs = append(attrs, slog.String("target", r.Target.String()))
+	}
+	if r.Hop != "" && r.Hop != r.Target.String() { // a name, of which target is one address
+		attrs = append(attrs, slog.String("hop", r.Hop))
+	}
+	seconds := r.Elapsed.Seconds()
+	attrs = append(attrs,
+		slog.Time("start", r.Start),
+		slog.Float64("elapsed_seconds", display.Round(seconds, 1e6)),
+		slog.Int64("bytes_up", r.BytesUp),
+		slog.Int64("bytes_down", r.BytesDown),
+	)
+	if seconds > 0 {
+		attrs = append(attrs,
+			slog.Int64("goodput_up_bps", int64(float64(r.BytesUp)*8/seconds)),
+			slog.Int64("goodput_down_bps", int64(float64(r.BytesDown)*8/seconds)))
+	}
+	attrs = append(attrs, legAttrs("client_", r.ClientLeg)...)
+	attrs = append(attrs, legAttrs("target_", r.TargetLeg)...)
+	attrs = append(attrs, slog.String("end", string(r.End)), slog.String("ended_by", r.End.EndedBy()))
+	if r.Err != nil {
+		attrs = append(attrs, slog.String("error", r.Err.Error()))
+	}
+	return attrs
+}
+
+func legAttrs(prefix string, s relay.LegStats) []slog.Attr {
+	var attrs []slog.Attr
+	if s.Side != "" {
+		attrs = append(attrs, slog.String(prefix+"side", s.Side))
+	}
+	if s.RTT > 0 {
+		attrs = append(attrs, slog.Float64(prefix+"rtt_ms", display.Milliseconds(s.RTT)))
+	}
+	if s.MinRTT > 0 {
+		attrs = append(attrs, slog.Float64(prefix+"min_rtt_ms", display.Milliseconds(s.MinRTT)))
+	}
+	if s.CongestionControl != "" { // the kernel's figures could be read
+		attrs = append(attrs,
+			slog.Uint64(prefix+"retransmits", uint64(s.Retransmits)),
+			slog.String(prefix+"cc", s.CongestionControl))
+	}
+	return attrs
+}

@@ -1,0 +1,301 @@
+package daemon
+
+import (
+	"net/http"
+	"os"
+	"time"
+
+	"longhaul/internal/cc"
+	"longhaul/internal/check"
+	"longhaul/internal/monitor"
+	"longhaul/internal/monitor/metrics"
+	"longhaul/internal/relay"
+	"longhaul/internal/resources"
+)
+
+// newMonitor makes a monitor of the daemon's relay, which need not be there
+// yet.
+func (d *daemon) newMonitor() *monitor.Monitor {
+	var s monitor.FlowSample
+	return monitor.New(monitor.Options{
+		Sample: func(visit func(*monitor.FlowSample)) error {
+			return d.relay.EachFlow(func(f *relay.FlowSample) {
+				toSample(f, &s)
+				visit(&s)
+			})
+		},
+		Overview:  d.overview,
+		OnRecords: d.recordsMade,
+		Recorded:  func(r *monitor.Record) bool { return r.Reason != string(relay.EndCheck) },
+		Log:       d.log,
+	})
+}
+
+// withMetrics answers for /metrics, and has next answer all else.
+func (d *daemon) withMetrics(next http.Handler) http.Handler {
+	d.metrics = metrics.Handler(metrics.Options{Snapshot: d.monitor.Totals, History: d.history.metrics, Log: d.log})
+	mux := http.NewServeMux()
+	mux.Handle("GET "+metricsTarget, d.names.guard(d.metrics))
+	mux.Handle("/", next)
+	return mux
+}
+
+const metricsTarget = "/metrics"
+
+// Of flows that last less than briefly, the legs' figures are read for so many
+// between two samples if nobody but the monitor wants them: where thousands come
+// in a second, that would take a tenth of their time.
+const (
+	briefly    = time.Second
+	maxGlances = 200
+)
+
+// legsWanted is relay's LegStats.
+func (d *daemon) legsWanted(lasted time.Duration) bool {
+	return d.flows.wanted() || monitoring && (lasted >= briefly || d.glances.Add(-1) >= 0)
+}
+
+// flowsEnded is relay's OnFlows.
+func (d *daemon) flowsEnded(flows []relay.FlowRecord) {
+	d.flows.add(flows)
+	if !monitoring {
+		return
+	}
+	var batch [4]monitor.Record
+	n := 0
+	for i := range flows {
+		if flows[i].ID == 0 {
+			continue // refusals come in floods, and are counted
+		}
+		toRecord(&flows[i], &batch[n])
+		if n++; n == len(batch) {
+			d.monitor.Ended(batch[:n])
+			n = 0
+		}
+	}
+	if n > 0 {
+		d.monitor.Ended(batch[:n])
+	}
+}
+
+// toSample translates what the relay says of a flow. The sample shares what it
+// points to.
+func toSample(f *relay.FlowSample, s *monitor.FlowSample) {
+	*s = monitor.FlowSample{
+		ID:        monitor.FlowID(f.ID),
+		Tunnel:    f.Tunnel,
+		State:     f.State,
+		Client:    f.Client,
+		Listen:    f.Listen,
+		Target:    f.Target,
+		Hop:       f.Hop,
+		Start:     f.Start,
+		BytesUp:   f.BytesUp,
+		BytesDown: f.BytesDown,
+		Unchanged: f.Quiet,
+		Skipped:   f.Skipped,
+	}
+	toLegSample(&f.ClientLeg, &s.ClientLeg)
+	toLegSample(&f.TargetLeg, &s.TargetLeg)
+}
+
+func toLegSample(f *relay.LegSample, s *monitor.LegSample) {
+	*s = monitor.LegSample{Side: f.Side, CongestionControl: f.CongestionControl, SendBuffer: f.SendBuffer, SendQueued: f.SendQueued}
+	if f.Known {
+		s.Info = &f.Info
+	}
+}
+
+func toRecord(f *relay.FlowRecord, r *monitor.Record) {
+	*r = monitor.Record{
+		Flow:      monitor.FlowID(f.ID),
+		Tunnel:    f.Tunnel,
+		Client:    monitor.Address{AddrPort: f.Client},
+		Target:    monitor.Address{AddrPort: f.Target},
+		Hop:       f.Hop,
+		Start:     f.Start,
+		Elapsed:   f.Elapsed,
+		BytesUp:   f.BytesUp,
+		BytesDown: f.BytesDown,
+		ClientLeg: toLegRecord(&f.ClientLeg),
+		TargetLeg: toLegRecord(&f.TargetLeg),
+		Reason:    string(f.End),
+		EndedBy:   f.End.EndedBy(),
+	}
+	if f.Err != nil {
+		r.Error = f.Err.Error()
+	}
+}
+
+func toLegRecord(s *relay.LegStats) monitor.LegRecord {
+	r := monitor.LegRecord{Side: s.Side, CongestionControl: s.CongestionControl, BytesSent: -1, BytesRetransmitted: -1, Retransmits: -1}
+	if s.Known {
+		r.RTT, r.MinRTT = s.RTT, s.MinRTT
+		r.BytesSent, r.BytesRetransmitted = int64(s.BytesSent), int64(s.BytesRetrans)
+		r.Retransmits = int64(s.Retransmits)
+	}
+	return r
+}
+
+// overview is what the monitor asks before each sample.
+func (d *daemon) overview() monitor.Overview {
+	d.glances.Store(maxGlances)
+	now := time.Now()
+	s := d.relay.Overview()
+	resident, cpu := resources.Used()
+	descriptors := d.shedder.monitor.State().Figure(resources.Descriptors)
+	o := monitor.Overview{
+		FlowsNow: s.FlowsNow,
+		Process: monitor.Process{
+			Version:           d.Version,
+			PID:               os.Getpid(),
+			StartedAt:         d.started,
+			Draining:          s.Draining,
+			OlderProcesses:    len(d.older.living()),
+			Shedding:          s.Shedding,
+			ResidentBytes:     resident,
+			CPUSeconds:        cpu.Seconds(),
+			MemoryUsed:        -1,
+			LogLinesDropped:   d.writer.total.Load(),
+			RecordsDropped:    d.monitor.Dropped(),
+			AcceptErrors:      s.AcceptErrors,
+			CongestionControl: d.congestionControls(),
+		},
+	}
+	if s.Memory != nil {
+		o.Process.MemoryUsed, o.Process.MemoryLimit = s.Memory.UsedBytes, s.Memory.LimitBytes
+	}
+	if descriptors.Used.Known() && descriptors.Capacity.Known() {
+		o.Process.Descriptors, o.Process.DescriptorLimit = int(descriptors.Used), int(descriptors.Capacity)
+	}
+	d.mu.Lock()
+	if r := d.lastReload; r != nil {
+		o.Process.LastReload = &monitor.Reload{At: r.At, OK: r.OK, Error: r.Error}
+	}
+	d.mu.Unlock()
+	reports := map[string]*monitor.Check{}
+	for _, r := range d.checks.reports() {
+		reports[r.Tunnel] = toCheck(&r)
+	}
+	for i := range s.Tunnels {
+		t := d.toTunnel(&s.Tunnels[i], now)
+		t.LastCheck = reports[t.Name]
+		o.Tunnels = append(o.Tunnels, t)
+	}
+	return o
+}
+
+// congestionControls says which of the algorithms that the configuration names
+// can be used.
+func (d *daemon) congestionControls() map[string]bool {
+	d.mu.Lock()
+	c := d.config
+	d.mu.Unlock()
+	usable := map[string]bool{}
+	for _, name := range c.CongestionControls() {
+		usable[name] = cc.MayUse(name)
+	}
+	return usable
+}
+
+func (d *daemon) toTunnel(s *relay.TunnelSnapshot, now time.Time) monitor.Tunnel {
+	t := monitor.Tunnel{
+		Name:       s.Name,
+		State:      s.State,
+		Since:      d.since(s.Name, s.State, now),
+		Listen:     s.Listen,
+		Balance:    string(s.Balance),
+		Hops:       make([]monitor.Hop, 0, len(s.Hops)),
+		FlowsNow:   s.FlowsNow,
+		FlowsPeak:  s.FlowsPeak,
+		FlowsLimit: s.FlowsLimit,
+		FlowsTotal: s.FlowsTotal,
+		BytesUp:    s.BytesUp,
+		BytesDown:  s.BytesDown,
+		Denied:     s.Denied,
+		Limited:    s.Limited,
+		Shed:       s.Shed,
+		ShedBy:     s.ShedBy,
+		Refused:    s.Refused,
+		Errors:     s.Errors,
+		Closed:     make([]monitor.Closed, 0, len(s.Ended)),
+	}
+	for _, e := range s.Ended {
+		t.Closed = append(t.Closed, monitor.Closed{EndedBy: e.EndedBy, Reason: string(e.Reason), Flows: e.Flows})
+	}
+	for _, h := range s.Hops {
+		hop := monitor.Hop{
+			Name:     h.Hop,
+			State:    string(h.State),
+			Usable:   h.State == relay.HopUp || h.State == relay.HopReturning,
+			Weight:   h.Weight,
+			Priority: h.Priority,
+			FlowsNow: h.FlowsNow,
+			Flows:    h.FlowsTotal,
+			Failures: h.Failed,
+			Error:    h.LastError,
+		}
+		if h.SinceSeconds != nil {
+			hop.Since = now.Add(-ofSeconds(*h.SinceSeconds))
+		}
+		if h.RTTSeconds != nil {
+			hop.RTT = ofSeconds(*h.RTTSeconds)
+		}
+		t.Hops = append(t.Hops, hop)
+	}
+	return t
+}
+
+// tunnelSince is since when a tunnel is in a state.
+type tunnelSince struct {
+	state string
+	since time.Time
+}
+
+// since notes the states of tunnels; the monitor alone asks.
+func (d *daemon) since(tunnel, state string, now time.Time) time.Time {
+	if d.states == nil {
+		d.states = map[string]tunnelSince{}
+	}
+	if d.states[tunnel].state != state {
+		d.states[tunnel] = tunnelSince{state, now}
+	}
+	return d.states[tunnel].since
+}
+
+func ofSeconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// toCheck takes the chain of a report that is worst, or the first.
+func toCheck(r *check.Report) *monitor.Check {
+	c := &monitor.Check{At: r.At, OK: r.State != check.Broken, Verdict: r.Summary, Hops: []monitor.CheckHop{}}
+	var shown *check.Chain
+	for i := range r.Chains {
+		if shown == nil || r.Chains[i].State == r.State && shown.State != r.State {
+			shown = &r.Chains[i]
+		}
+	}
+	if shown == nil {
+		return c
+	}
+	from := "this relay"
+	for i := range shown.Hops {
+		h := &shown.Hops[i]
+		to := h.Host
+		if to == "" {
+			to = h.Address.String()
+		}
+		hop := monitor.CheckHop{From: from, To: to, State: string(h.State), LossShare: max(h.Up.LossRatio(), h.Down.LossRatio())}
+		if h.RTTMs != nil {
+			hop.RTT = ofSeconds(*h.RTTMs / 1e3)
+		}
+		if h.Up != nil && h.Up.GoodputBps != nil {
+			hop.UpBps = *h.Up.GoodputBps
+		}
+		if h.Down != nil && h.Down.GoodputBps != nil {
+			hop.DownBps = *h.Down.GoodputBps
+		}
+		c.Hops = append(c.Hops, hop)
+		from = to
+	}
+	return c
+}

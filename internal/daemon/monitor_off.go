@@ -1,0 +1,5 @@
+//go:build linux && nomonitor
+
+package daemon
+
+const monitoring = false

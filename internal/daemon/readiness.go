@@ -1,0 +1,156 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"longhaul/internal/relay"
+	"longhaul/internal/resources"
+)
+
+// loopPatience is how long an event loop may take to answer until it counts as
+// stuck. The longest turns are those of a status with very many flows.
+const loopPatience = time.Second
+
+// readiness answers whether the relay lives and whether its tunnels can be used,
+// for those who decide where connections go. No answer costs more for many
+// flows.
+type readiness struct {
+	overview   func() relay.Snapshot
+	responsive func(context.Context) (time.Duration, error)
+	tight      func() []resources.Resource // what is short, or soon will be
+	telling    func(*http.Request) bool    // whether somebody gets reasons; nil: everybody does
+}
+
+// errNoTunnel is returned for a name that no tunnel has.
+var errNoTunnel = errors.New("no tunnel has this name")
+
+// Ignored is what does not make a relay unready, as asked by ?ignore=. Those
+// ask so with whose answer a relay's standing flows would go.
+type Ignored struct{ shedding, hops bool }
+
+// Ignorable are the words of it.
+const Ignorable = "shedding, hops"
+
+// ParseIgnored reads words with commas between them.
+func ParseIgnored(text string) (Ignored, error) {
+	var i Ignored
+	for word := range strings.SplitSeq(text, ",") {
+		switch word {
+		case "":
+		case "shedding":
+			i.shedding = true
+		case "hops":
+			i.hops = true
+		default:
+			return i, fmt.Errorf("cannot ignore %q", word)
+		}
+	}
+	return i, nil
+}
+
+// handler answers GET and HEAD of /healthz, /readyz and /readyz/TUNNEL with
+// 200, 503 or 404 and a line of text.
+func (h *readiness) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+		h.answer(w, r, "ok", h.alive(r.Context()))
+	})
+	ready := func(w http.ResponseWriter, r *http.Request) {
+		ignore, err := ParseIgnored(r.URL.Query().Get("ignore"))
+		if err != nil {
+			http.Error(w, err.Error()+"; what can be ignored: "+Ignorable, http.StatusBadRequest)
+			return
+		}
+		h.answer(w, r, "ready", h.ready(r.Context(), r.PathValue("tunnel"), ignore))
+	}
+	mux.HandleFunc("GET /readyz", ready)
+	mux.HandleFunc("GET /readyz/{tunnel}", ready)
+	return mux
+}
+
+// healthTargets are the paths that handler serves.
+var healthTargets = []string{"/healthz", "/readyz", "/readyz/"}
+
+// answer says how it is. A reason names tunnels and addresses, and is told only to
+// those who may have it.
+func (h *readiness) answer(w http.ResponseWriter, r *http.Request, well string, err error) {
+	w.Header().Set("Cache-Control", "no-store")
+	if err != nil && h.telling != nil && !h.telling(r) {
+		hidden := errors.New("not " + well + "; for the reason ask by address, localhost or a name of http_names")
+		if errors.Is(err, errNoTunnel) {
+			hidden = errNoTunnel
+		}
+		err = hidden
+	}
+	switch {
+	case err == nil:
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		fmt.Fprintln(w, well)
+	case errors.Is(err, errNoTunnel):
+		http.Error(w, err.Error(), http.StatusNotFound)
+	default:
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	}
+}
+
+// alive says why the event loops do not do their work; nil if they do.
+func (h *readiness) alive(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, loopPatience)
+	defer cancel()
+	_, err := h.responsive(ctx)
+	return err
+}
+
+// ready says why new flows of a tunnel, or of any if it has no name, would not
+// be served; nil if they would.
+func (h *readiness) ready(ctx context.Context, tunnel string, ignore Ignored) error {
+	s := h.overview()
+	found := tunnel == ""
+	var first error
+	for _, t := range s.Tunnels {
+		if tunnel != "" && t.Name != tunnel {
+			continue
+		}
+		found = true
+		if err := usable(t, ignore); err != nil && first == nil {
+			first = err
+		}
+	}
+	switch {
+	case !found:
+		return fmt.Errorf("%w: %s", errNoTunnel, tunnel)
+	case first != nil:
+		return first
+	}
+	if short := h.tight(); len(short) > 0 && !ignore.shedding {
+		return fmt.Errorf("at the limit: %s", words(short))
+	}
+	return h.alive(ctx)
+}
+
+// usable says why a tunnel takes no new flow, or has nowhere to lead it; nil if
+// it has.
+func usable(t relay.TunnelSnapshot, ignore Ignored) error {
+	switch {
+	case t.State == "listening", t.State == "shedding" && ignore.shedding:
+	default:
+		return fmt.Errorf("tunnel %s is %s", t.Name, t.State)
+	}
+	if ignore.hops {
+		return nil
+	}
+	var states []string
+	for _, h := range t.Hops {
+		switch h.State {
+		case relay.HopUp, relay.HopReturning:
+			return nil
+		}
+		states = append(states, h.Hop+" is "+string(h.State))
+	}
+	return fmt.Errorf("tunnel %s has no hop: %s", t.Name, strings.Join(states, ", "))
+}

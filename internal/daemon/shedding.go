@@ -1,0 +1,162 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"time"
+
+	"longhaul/internal/config"
+	"longhaul/internal/display"
+	"longhaul/internal/relay"
+	"longhaul/internal/resources"
+)
+
+// descriptorsPerFlow are those of its two connections.
+const descriptorsPerFlow = 2
+
+// shedder has the relay refuse new flows while something is short.
+type shedder struct {
+	log     *slog.Logger
+	relay   *relay.Relay
+	monitor *resources.Monitor
+
+	// Of the monitor's goroutine alone.
+	flows    int64 // that stood before the descriptors were counted
+	most     int64 // flows that the descriptors are enough for; negative: any number
+	reserve  int64 // flows beyond those, for sources and tunnels that have few
+	overflow resources.Amount
+	dropped  int64 // connections, from the relay's own accept queues
+	warnedAt time.Time
+}
+
+func newShedder(r *relay.Relay, log *slog.Logger, limits config.Limits) *shedder {
+	s := &shedder{log: log, relay: r, most: -1, overflow: resources.Unknown}
+	s.monitor = resources.Start(resources.Options{Limits: resourceLimits(limits), LoopDelay: s.loopDelay, OnState: s.act})
+	return s
+}
+
+func (s *shedder) setLimits(l config.Limits) { s.monitor.SetLimits(resourceLimits(l)) }
+
+func resourceLimits(l config.Limits) resources.Limits {
+	limits := resources.Limits{}
+	for r, one := range map[resources.Resource]config.Limit{
+		resources.Descriptors: l.Descriptors, resources.Memory: l.Memory, resources.CgroupMemory: l.CgroupMemory,
+		resources.TCPMemory: l.TCPMemory, resources.CPU: l.CPU,
+	} {
+		limits[r] = resources.Limit{Share: one.Share, Amount: float64(one.Amount)}
+	}
+	d := limits[resources.Descriptors]
+	d.Grain = descriptorsPerFlow
+	limits[resources.Descriptors] = d
+	return limits
+}
+
+// loopDelay comes before each sample.
+func (s *shedder) loopDelay() resources.Amount {
+	ctx, cancel := context.WithTimeout(context.Background(), loopPatience)
+	defer cancel()
+	delay, err := s.relay.Responsive(ctx)
+	s.flows = s.relay.FlowsNow()
+	if err != nil {
+		return resources.Unknown
+	}
+	return resources.Amount(delay.Seconds())
+}
+
+// act makes a state the relay's.
+func (s *shedder) act(state resources.State, changes []resources.Change) {
+	s.shed(state)
+	for _, c := range changes {
+		s.tell(c)
+	}
+	s.watchQueues(state)
+}
+
+// shed refuses every new flow while a limit is reached of which nobody can say
+// how many flows it is. Of the descriptors that is known ahead, so that not
+// even a flood between two samples uses them up, and nobody is refused for
+// whom there is room. Half of what is left behind their limit is for those who
+// have few flows while others have all.
+func (s *shedder) shed(state resources.State) {
+	if room, ok := state.DescriptorRoom(); ok {
+		s.most = s.flows + room/descriptorsPerFlow
+		s.reserve = reserveOf(s.most, state.Figure(resources.Descriptors))
+	} else if !state.Figure(resources.Descriptors).Limit.Known() {
+		s.most = -1
+	}
+	var short []resources.Resource
+	for _, r := range state.Shedding {
+		if r != resources.Descriptors {
+			short = append(short, r)
+		}
+	}
+	switch {
+	case len(short) > 0:
+		s.relay.Shed(words(short), 0, 0)
+	case s.most >= 0:
+		s.relay.Shed(string(resources.Descriptors), s.most, s.reserve)
+	default:
+		s.relay.Shed("", 0, 0)
+	}
+}
+
+// reserveOf is how many flows half of the descriptors behind their limit are
+// enough for, and no more than an eighth of most. There are none behind a limit
+// that is above what the process may open, or where that has no end.
+func reserveOf(most int64, descriptors resources.Figure) int64 {
+	if !descriptors.Capacity.Known() {
+		return 0
+	}
+	behind := int64(descriptors.Capacity - descriptors.Limit)
+	return max(0, min(most/8, behind/descriptorsPerFlow/2))
+}
+
+func (s *shedder) tell(c resources.Change) {
+	f := c.Figure
+	attrs := []any{"resource", f.Resource, "used", f.Text(f.Used), "limit", f.Text(f.Limit), "flows", s.relay.FlowsNow()}
+	if c.Reached {
+		s.log.Warn("new flows are shed: a limit is reached", append(attrs, "remedy", f.Resource.Remedy())...)
+		return
+	}
+	s.log.Info("a limit is no longer reached", append(attrs, "after_seconds", display.Round(c.For.Seconds(), 10))...)
+}
+
+// queuePause is between two warnings of full accept queues.
+const queuePause = 10 * time.Second
+
+// watchQueues warns of connections that the kernel dropped from a queue of the
+// relay's. Its counter for all programs says when to look.
+func (s *shedder) watchQueues(state resources.State) {
+	before := s.overflow
+	s.overflow = state.AcceptOverflows
+	if before == state.AcceptOverflows || state.At.Sub(s.warnedAt) < queuePause {
+		return
+	}
+	var dropped int64
+	var worst relay.AcceptQueue
+	for _, q := range s.relay.AcceptQueues() {
+		dropped += int64(q.Dropped)
+		if q.Dropped > worst.Dropped {
+			worst = q
+		}
+	}
+	more := dropped - s.dropped
+	s.dropped = dropped
+	if more <= 0 || !before.Known() {
+		return // another program's, or from before this one watched
+	}
+	s.warnedAt = state.At
+	s.log.Warn("connections came faster than they were accepted: the kernel dropped some, which try again",
+		"dropped", more, "listen", worst.Listen, "queue", worst.Limit, "event_loop_delay_seconds", state.LoopDelay,
+		"remedy", "raise net.core.somaxconn, or set new_flows_per_second where a single client floods")
+}
+
+// words lists resources.
+func words(all []resources.Resource) string {
+	list := make([]string, len(all))
+	for i, r := range all {
+		list[i] = string(r)
+	}
+	return strings.Join(list, ", ")
+}

@@ -1,0 +1,122 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"runtime"
+	"time"
+
+	"longhaul/internal/check"
+	"longhaul/internal/control"
+	"longhaul/internal/display"
+	"longhaul/internal/monitor/history"
+	"longhaul/internal/relay"
+	"longhaul/internal/resources"
+	"longhaul/internal/transport"
+)
+
+// statusLine is what `systemctl status` shows. It waits for every event loop.
+func (d *daemon) statusLine() string {
+	// An error says that the loops have ended, and there is nothing to wait for.
+	_, _ = d.relay.Responsive(context.Background())
+	s := d.relay.Overview()
+	line := display.Plural(len(s.Tunnels), "tunnel") + ", " + display.Plural(int(s.FlowsNow), "flow")
+	if s.Draining {
+		line = "draining, " + display.Plural(int(s.FlowsNow), "flow") + " left"
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if r := d.lastReload; r != nil && !r.OK {
+		line += ", last reload: failed: " + display.FirstLine(r.Error)
+	}
+	return line
+}
+
+// Status is the JSON of GET /v1/status: facts about the process and what
+// the relay is doing.
+type Status struct {
+	Name            string            `json:"name,omitempty"` // empty: its control socket is elsewhere
+	Version         string            `json:"version"`
+	GoVersion       string            `json:"go_version"`
+	PID             int               `json:"pid"`
+	StartedAt       time.Time         `json:"started_at"`
+	UptimeSeconds   float64           `json:"uptime_seconds"`
+	ConfigFile      string            `json:"config_file,omitempty"`
+	LastReload      *Reload           `json:"last_reload"` // null: never reloaded
+	Lacks           []transport.Lack  `json:"lacks"`
+	Host            HostChanges       `json:"host_changes"`
+	LogLinesDropped uint64            `json:"log_lines_dropped"`
+	Process         resources.Process `json:"process"`
+	Resources       *resources.State  `json:"resources"`
+	ReplacedBy      int               `json:"replaced_by,omitempty"` // the process that has taken over from this one
+	OlderProcesses  []OlderProcess    `json:"older_processes"`       // that finish their flows
+	Checks          []check.Report    `json:"checks"`                // the last of each tunnel
+	History         *history.State    `json:"history"`               // null: no records are kept
+	relay.Snapshot
+}
+
+func (d *daemon) status() Status {
+	s := Status{
+		Name:            control.NameIn(control.Directory(d.Getenv), d.socket),
+		Version:         d.Version,
+		GoVersion:       runtime.Version(),
+		PID:             os.Getpid(),
+		StartedAt:       d.started,
+		UptimeSeconds:   time.Since(d.started).Seconds(),
+		ConfigFile:      d.ConfigFile,
+		Lacks:           d.legs.lacks(),
+		Host:            FindHostChanges(),
+		LogLinesDropped: d.writer.total.Load(),
+		Process:         resources.Own(),
+		OlderProcesses:  d.older.ask(context.Background()),
+		Checks:          d.checks.reports(),
+		History:         d.history.state(),
+		Snapshot:        d.relay.Snapshot(),
+	}
+	if d.shedder != nil {
+		state := d.shedder.monitor.State()
+		s.Resources = &state
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s.LastReload = d.lastReload
+	if d.stage == replaced {
+		s.ReplacedBy = d.successor
+	}
+	return s
+}
+
+// readiness answers for the daemon's relay.
+func (d *daemon) readiness() *readiness {
+	return &readiness{
+		overview:   d.relay.Overview,
+		responsive: d.relay.Responsive,
+		tight:      func() []resources.Resource { return d.shedder.monitor.State().Tight },
+	}
+}
+
+// readinessOverHTTP answers for the tunnels. A check that this process has accepted, and
+// answers only when another has taken over, is about what was handed over: that this
+// process drains says nothing of the tunnels, which the other serves.
+func (d *daemon) readinessOverHTTP() *readiness {
+	r := d.readiness()
+	// Load balancers may ask in any name or none; a browser always names one.
+	r.telling = func(r *http.Request) bool { return r.Host == "" || d.names.asked(r) }
+	r.overview = func() relay.Snapshot {
+		now := d.relay.Overview()
+		if then := d.atHandOver.Load(); then != nil { // it is set before the relay drains
+			return *then
+		}
+		return now
+	}
+	r.responsive = func(ctx context.Context) (time.Duration, error) {
+		took, err := d.relay.Responsive(ctx)
+		if errors.Is(err, relay.ErrClosed) && d.atHandOver.Load() != nil {
+			err = nil
+		}
+		return took, err
+	}
+	return r
+}

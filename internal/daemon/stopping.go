@@ -1,0 +1,243 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"longhaul/internal/display"
+	"longhaul/internal/relay"
+	"longhaul/internal/remedy"
+)
+
+// finished is how a drain ended.
+type finished struct {
+	Leftovers
+	err error // of the relay itself
+}
+
+// Leftovers are the flows that had not ended when the drain did.
+type Leftovers struct {
+	Reset int    `json:"flows_reset"`
+	Left  int    `json:"flows_left"`        // to the kernel, which goes on to deliver what they hold
+	Bytes int64  `json:"undelivered_bytes"` // received for a peer, and not acknowledged by it
+	Most  string `json:"most"`              // who lacks the most of them, and of which tunnel
+}
+
+func (l Leftovers) and(o Leftovers) Leftovers {
+	if o.Bytes > 0 && o.Bytes >= l.Bytes {
+		l.Most = o.Most
+	}
+	l.Reset, l.Left, l.Bytes = l.Reset+o.Reset, l.Left+o.Left, l.Bytes+o.Bytes
+	return l
+}
+
+// UndrainedError is returned where flows had not ended when the relay did.
+type UndrainedError struct{ Leftovers }
+
+func (e *UndrainedError) Error() string { return e.Leftovers.String() }
+
+// maxLoggedLeftovers is how many flows that had not ended are logged one by one.
+const maxLoggedLeftovers = 20
+
+// tellLeftovers logs the flows that had not ended, those with the most bytes
+// first, and adds them up.
+func (d *daemon) tellLeftovers(all []relay.Leftover) (sum Leftovers) {
+	bytes := func(l relay.Leftover) int64 { return l.ToClientBytes + l.ToTargetBytes }
+	slices.SortStableFunc(all, func(a, b relay.Leftover) int { return cmp.Compare(bytes(b), bytes(a)) })
+	for i, l := range all {
+		outcome := "reset"
+		if l.Delivering {
+			sum.Left++
+			outcome = "left to the kernel"
+		} else {
+			sum.Reset++
+		}
+		sum.Bytes += bytes(l)
+		if i == 0 && bytes(l) > 0 {
+			peer := l.Client
+			if l.ToTargetBytes > l.ToClientBytes {
+				peer = l.Target
+			}
+			sum.Most = fmt.Sprintf("%s of tunnel %s", peer, l.Tunnel)
+		}
+		if i < maxLoggedLeftovers {
+			d.log.Warn("a flow had not ended", "tunnel", l.Tunnel, "client", l.Client.String(), "target", l.Target.String(),
+				"undelivered_to_client_bytes", l.ToClientBytes, "undelivered_to_target_bytes", l.ToTargetBytes, "outcome", outcome)
+		}
+	}
+	return sum
+}
+
+// String says what became of the flows, and how many bytes of whom had not
+// arrived.
+func (l Leftovers) String() string {
+	var text string
+	switch {
+	case l.Left == 0:
+		text = display.Plural(l.Reset, "flow") + " did not end in time and were reset"
+	case l.Reset == 0:
+		text = display.Plural(l.Left, "flow") + " did not end in time, left to the kernel to deliver"
+	default:
+		text = fmt.Sprintf("%s did not end in time: %d were reset, %d are left to the kernel to deliver",
+			display.Plural(l.Reset+l.Left, "flow"), l.Reset, l.Left)
+	}
+	if l.Bytes > 0 {
+		text += fmt.Sprintf("; %d bytes had not arrived, the most of them for %s", l.Bytes, l.Most)
+	}
+	return text
+}
+
+// olderGrace is how long after the deadline an older process may take to end.
+const olderGrace = 5 * time.Second
+
+// finishRequest asks a drain to end within a time.
+type finishRequest struct {
+	within time.Duration // negative: as long as it takes
+	answer chan finished
+}
+
+// finishVerb is for a process that another one has followed: that one stops.
+func (d *daemon) finishVerb(ctx context.Context, arguments url.Values) (any, error) {
+	within, err := time.ParseDuration(arguments.Get("within"))
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	finishing := d.stage == replaced
+	d.mu.Unlock()
+	if !finishing {
+		return nil, remedy.New(fmt.Errorf("no process has taken over from %d", os.Getpid()), "stop it with SIGTERM")
+	}
+	r := finishRequest{within, make(chan finished, 1)}
+	select {
+	case d.finishing <- r:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	// The answer comes with the end of the process, which ends ctx as well.
+	return <-r.answer, nil
+}
+
+// drain stops accepting and lets the flows finish, those of older processes as
+// well, until the deadline or a second signal.
+func (d *daemon) drain(signals <-chan os.Signal) error {
+	_ = d.enter(stopping)
+	close(d.ending)
+	d.manager.stopping("draining, " + display.Plural(int(d.relay.Flows()), "flow") + " left")
+	return d.finish(signals, d.config.DrainTimeout, true)
+}
+
+// outlive lets the flows finish after another process has taken over, for as
+// long as the upgrade has said. A signal sets the usual deadline.
+func (d *daemon) outlive(signals <-chan os.Signal) error {
+	d.mu.Lock()
+	within := d.within
+	d.mu.Unlock()
+	return d.finish(signals, within, false)
+}
+
+// finish lets the flows finish within a time, negative for as long as they
+// need. With stopping set the first signal has come, and older processes are to
+// finish, too.
+func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping bool) error {
+	d.checks.close() // a process that ends has nothing to say of the tunnels
+	ctx, reset := context.WithCancel(context.Background())
+	defer reset()
+	own := make(chan finished, 1)
+	go func() {
+		left, err := d.relay.Drain(ctx)
+		own <- finished{d.tellLeftovers(left), err}
+	}()
+	// Older processes keep to the deadline by themselves; one that does not
+	// answer then is not waited for.
+	askCtx, giveUp := context.WithCancel(context.Background())
+	defer giveUp()
+	older := make(chan finished, 1)
+	if stopping {
+		go func() {
+			left, err := d.older.finish(askCtx, within)
+			older <- finished{left, err}
+		}()
+	} else {
+		older <- finished{}
+	}
+
+	var at time.Time
+	var deadline <-chan time.Time
+	limit := func(within time.Duration) {
+		if end := time.Now().Add(within); within >= 0 && (at.IsZero() || end.Before(at)) {
+			at, deadline = end, time.After(within)
+			time.AfterFunc(within+olderGrace, giveUp)
+		}
+		d.mu.Lock()
+		d.endsAt = at
+		d.mu.Unlock()
+	}
+	limit(within)
+	extend := time.NewTicker(drainExtension / 3)
+	defer extend.Stop()
+	var askers []finishRequest
+	var all finished
+	for waiting := 2; waiting > 0; {
+		var r finished
+		select {
+		case r = <-own:
+			waiting--
+			own = nil
+		case r = <-older:
+			waiting--
+			older = nil
+		case <-deadline:
+			deadline = nil
+			reset()
+			continue
+		case sig := <-signals:
+			switch {
+			case sig == syscall.SIGHUP:
+			case stopping:
+				d.log.Warn("a second signal ends the drain", "signal", sig.String())
+				limit(0)
+				go d.older.finish(askCtx, 0) // the first request gets the answer
+			default:
+				d.log.Info("stopping", "signal", sig.String())
+				stopping = true
+				limit(d.config.DrainTimeout)
+			}
+			continue
+		case r := <-d.finishing:
+			askers = append(askers, r)
+			stopping = true
+			limit(r.within)
+			continue
+		case <-extend.C:
+			d.manager.extend()
+			continue
+		}
+		all.Leftovers = all.and(r.Leftovers)
+		if r.err != nil && !errors.Is(r.err, context.DeadlineExceeded) && !errors.Is(r.err, context.Canceled) {
+			all.err = errors.Join(all.err, r.err)
+		}
+	}
+	for _, r := range askers {
+		r.answer <- all
+	}
+	switch {
+	case all.Reset > 0:
+		d.log.Warn("stopped, flows were reset", "flows", all.Reset, "left_to_kernel", all.Left, "undelivered_bytes", all.Bytes)
+		return &UndrainedError{all.Leftovers}
+	case all.Left > 0:
+		d.log.Warn("stopped before everything had arrived", "left_to_kernel", all.Left, "undelivered_bytes", all.Bytes)
+		return &UndrainedError{all.Leftovers}
+	case all.err != nil:
+		return all.err
+	}
+	d.log.Info("stopped, every flow had ended")
+	return nil
+}

@@ -1,0 +1,390 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"longhaul/internal/control"
+	"longhaul/internal/display"
+	"longhaul/internal/handover"
+	"longhaul/internal/relay"
+	"longhaul/internal/remedy"
+)
+
+// How long the parts of an upgrade may take.
+const (
+	ReadyPatience   = 30 * time.Second // of the new process, to read its configuration
+	ServingPatience = 10 * time.Second // of either, for a step of the handover itself
+)
+
+// inheritance is what passes to the process that follows, beside the sockets.
+type inheritance struct {
+	ControlSocket string             `json:"control_socket,omitempty"` // where the old one answers until then
+	Elders        []olderProcess     `json:"elders,omitempty"`         // the old one itself is the last
+	Drained       []string           `json:"drained,omitempty"`        // tunnels
+	Hops          []relay.HopMemory  `json:"hops,omitempty"`
+	Names         []relay.NameMemory `json:"names,omitempty"`
+}
+
+// introduction is what a process that is ready to follow says of itself.
+type introduction struct {
+	Version string `json:"version"`
+}
+
+// Upgraded is what POST /v1/upgrade answers.
+type Upgraded struct {
+	OldPID        int     `json:"old_pid"`
+	OldVersion    string  `json:"old_version"`
+	NewPID        int     `json:"new_pid"`
+	NewVersion    string  `json:"new_version"`
+	Seconds       float64 `json:"seconds"`
+	FlowsLeft     int64   `json:"flows_left"`               // in the old process
+	ControlSocket string  `json:"control_socket,omitempty"` // of the old process, from now on
+}
+
+// upgradeRequest is what the daemon's loop is asked for.
+type upgradeRequest struct {
+	ctx     context.Context // ends when whoever asked goes away
+	program string          // empty: the one that this process was started as
+	within  time.Duration   // for the flows that stay behind; negative: no bound
+	answer  chan upgradeAnswer
+}
+
+type upgradeAnswer struct {
+	Upgraded
+	err error
+}
+
+// stage is how far the daemon's life has come.
+type stage int
+
+const (
+	serving stage = iota
+	upgrading
+	replaced
+	stopping
+)
+
+// enter moves the daemon on to another stage of its life. It says why that
+// cannot be.
+func (d *daemon) enter(next stage) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.busy(); err != nil && next == upgrading {
+		return err
+	}
+	d.stage = next
+	return nil
+}
+
+// busy says why the daemon cannot change what it does now. The caller has the
+// lock.
+func (d *daemon) busy() error {
+	switch d.stage {
+	case upgrading:
+		return remedy.New(errors.New("an upgrade is under way"), "try again when it is done")
+	case replaced:
+		return remedy.New(fmt.Errorf("process %d has taken over from this one, which only finishes its flows", d.successor), "ask that one: leave --control-socket out, or name its own")
+	case stopping:
+		return remedy.New(errors.New("the relay is stopping"), "start it again")
+	}
+	return nil
+}
+
+func (d *daemon) upgradeVerb(ctx context.Context, arguments url.Values) (any, error) {
+	r := upgradeRequest{ctx: ctx, program: arguments.Get("binary"), within: -1, answer: make(chan upgradeAnswer, 1)}
+	if text := arguments.Get("within"); text != "" {
+		within, err := time.ParseDuration(text)
+		if err != nil {
+			return nil, err
+		}
+		r.within = within
+	}
+	if os.Getpid() == 1 {
+		return nil, remedy.New(errors.New("this relay is the first process of its container, which ends with it"), "replace the container instead")
+	}
+	if err := d.enter(upgrading); err != nil {
+		return nil, err
+	}
+	select {
+	case d.upgrades <- r:
+	case <-d.ending:
+		return nil, remedy.New(errors.New("the relay is stopping"), "start it again")
+	}
+	a := <-r.answer
+	return a.Upgraded, a.err
+}
+
+// upgrade has another process follow this one. It returns false if that has
+// failed, and everything is as before; and a signal that broke it off.
+func (d *daemon) upgrade(ctx context.Context, signals <-chan os.Signal, r upgradeRequest) (done bool, stop os.Signal) {
+	began := time.Now()
+	raising, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.ctx, cancel)()
+	d.manager.reloading("upgrading")
+
+	type outcome struct {
+		successor *handover.Successor
+		about     introduction
+		err       error
+	}
+	ended := make(chan outcome, 1)
+	go func() {
+		successor, about, err := d.raise(raising, r.program)
+		ended <- outcome{successor, about, err}
+	}()
+	hangup := false
+	var o outcome
+	for waiting := true; waiting; {
+		select {
+		case o = <-ended:
+			waiting = false
+		case sig := <-signals:
+			if sig == syscall.SIGHUP {
+				hangup = true
+				continue
+			}
+			stop = sig
+			cancel()
+		}
+	}
+	if o.err != nil {
+		if err := d.relay.Reclaim(); err != nil {
+			d.log.Error("cannot set a listener up again after an upgrade that failed", "error", err)
+		}
+		_ = d.enter(serving)
+		d.manager.ready(d.statusLine())
+		d.log.Error("upgrade failed, this process goes on", "error", o.err)
+		r.answer <- upgradeAnswer{err: failedUpgrade(o.err)}
+		if hangup && stop == nil {
+			d.reload(ctx)
+		}
+		return false, stop
+	}
+	// The other one accepts: from here on there is no way back.
+	a := Upgraded{OldPID: os.Getpid(), OldVersion: d.Version, NewPID: o.successor.PID(), NewVersion: o.about.Version}
+	d.handOver(o.successor)
+	if hangup {
+		_ = syscall.Kill(a.NewPID, syscall.SIGHUP)
+	}
+	a.FlowsLeft, a.ControlSocket = d.relay.Flows(), d.aside()
+	a.Seconds = display.Round(time.Since(began).Seconds(), 1e3)
+	d.log.Info("upgraded: another process has taken over", "pid", a.NewPID, "version", a.NewVersion, "flows", a.FlowsLeft, "seconds", a.Seconds)
+	d.mu.Lock()
+	d.within = r.within
+	d.mu.Unlock()
+	r.answer <- upgradeAnswer{Upgraded: a}
+	return true, stop
+}
+
+// raise starts the program that is to follow, as far as that it accepts.
+func (d *daemon) raise(ctx context.Context, program string) (s *handover.Successor, about introduction, err error) {
+	p := handover.Program{Path: d.program, Args: slices.Clone(os.Args), Env: successorEnvironment(os.Environ()), Log: os.Stderr}
+	if program != "" {
+		p.Path, p.Args[0] = program, program
+	}
+	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Names: d.relay.Names(), Elders: d.older.living()}
+	if d.server != nil {
+		if err := d.server.StepAside(d.socket); err != nil {
+			return nil, about, err
+		}
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, d.server.StepBack(d.socket))
+			}
+		}()
+		bequest.ControlSocket = d.socket
+		bequest.Elders = append(bequest.Elders, olderProcess{os.Getpid(), d.aside()})
+	}
+	state, err := json.Marshal(bequest)
+	if err != nil {
+		return nil, about, err
+	}
+	listeners, err := d.relay.Listeners()
+	if err != nil {
+		return nil, about, err
+	}
+	offer := handover.Offer{State: state}
+	for _, l := range listeners {
+		offer.Sockets = append(offer.Sockets, handover.Socket(l))
+	}
+	defer func() { handover.CloseAll(offer.Sockets) }()
+	pages, err := d.http.sockets()
+	if err != nil {
+		return nil, about, err
+	}
+	offer.Sockets = append(offer.Sockets, pages...)
+	if pages, err = d.pages.sockets(); err != nil {
+		return nil, about, err
+	}
+	offer.Sockets = append(offer.Sockets, pages...)
+
+	ready, cancel := context.WithTimeout(ctx, ReadyPatience)
+	defer cancel()
+	if s, err = handover.Start(ready, p, offer, d.Stderr); err != nil {
+		return nil, about, err
+	}
+	said, err := s.Ready(ready)
+	if err != nil {
+		return nil, about, err
+	}
+	if err := json.Unmarshal(said, &about); err != nil {
+		s.Kill()
+		return nil, about, fmt.Errorf("the new process cannot be understood: %w", err)
+	}
+	step, cancel := context.WithTimeout(ctx, ServingPatience)
+	defer cancel()
+	return s, about, s.Serve(step)
+}
+
+// successorEnvironment is this process's, without what systemd meant for it
+// alone.
+func successorEnvironment(environment []string) []string {
+	return slices.DeleteFunc(slices.Clone(environment), func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		switch name {
+		case "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID", handover.Variable:
+			return true
+		}
+		return false
+	})
+}
+
+// failedUpgrade says why to whoever asked.
+func failedUpgrade(err error) error {
+	text := fmt.Sprintf("the upgrade failed, process %d goes on: %v", os.Getpid(), err)
+	var failure *handover.Failure
+	if errors.As(err, &failure) && failure.LastWords != "" {
+		text += "; its last words:\n" + failure.LastWords
+	}
+	return remedy.New(errors.New(text), "put that right, and try again")
+}
+
+// aside is where this process answers once another one has taken its place.
+func (d *daemon) aside() string {
+	if d.server == nil {
+		return ""
+	}
+	return control.PathOf(d.socket, os.Getpid())
+}
+
+// handOver leaves the service to a process that accepts already.
+func (d *daemon) handOver(successor *handover.Successor) {
+	d.mu.Lock()
+	d.stage, d.successor, d.replacedAt = replaced, successor.PID(), time.Now()
+	d.mu.Unlock()
+	// Whoever asks for its health is answered by the new one, and not with a
+	// word about this one's end: not even who has asked this one just now.
+	then := d.relay.Overview()
+	d.atHandOver.Store(&then)
+	d.http.leave(time.Second)
+	d.pages.leave(time.Second)
+	if err := d.relay.Relinquish(); err != nil {
+		d.log.Error("cannot stop accepting", "error", err)
+	}
+	// Before the other one says anything itself: systemd listens to one process.
+	d.manager.passOn(successor.PID())
+	if err := successor.Leave(); err != nil {
+		d.log.Warn("cannot tell the new process that it is alone", "error", err)
+	}
+	if d.server != nil {
+		if err := d.server.LeavePlace(d.socket); err != nil {
+			d.log.Warn("the old control socket is still there", "path", d.socket, "error", err)
+		}
+	}
+}
+
+// follow takes what the process hands over that this one is to follow, if
+// there is one.
+func (d *daemon) follow(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, ServingPatience)
+	defer cancel()
+	p, err := handover.Receive(ctx)
+	if p == nil || err != nil {
+		return err
+	}
+	d.predecessor, d.logTo = p, p.Log
+	if err := json.Unmarshal(p.State, &d.inherited); err != nil {
+		return fmt.Errorf("cannot read what the running relay hands over: %w", err)
+	}
+	d.older.all = d.inherited.Elders
+	return nil
+}
+
+// introduce says that this process is ready, and waits until it is to serve.
+func (d *daemon) introduce(ctx context.Context) error {
+	if d.predecessor == nil {
+		return nil
+	}
+	about, err := json.Marshal(introduction{Version: d.Version})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, ReadyPatience)
+	defer cancel()
+	return d.predecessor.Ready(ctx, about)
+}
+
+// takeOver is what comes once this process accepts: it gets the control
+// socket's place, and is alone when it returns.
+func (d *daemon) takeOver(ctx context.Context) {
+	p := d.predecessor
+	if p == nil {
+		return
+	}
+	if d.server != nil && d.socket == d.inherited.ControlSocket {
+		if err := d.server.TakePlace(d.socket); err != nil {
+			d.log.Error("longhaul status does not find this process at the usual place", "error", err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, ServingPatience)
+	defer cancel()
+	if err := p.Serving(ctx); err != nil {
+		d.log.Warn("the process that this one follows may still accept", "error", err)
+	}
+	p.Close()
+	d.predecessor, d.http.handed, d.pages.handed = nil, nil, nil
+	d.relay.Sweep()
+	d.manager.begin()
+}
+
+// handedOver are the relay's listeners of the process before.
+func (d *daemon) handedOver() []relay.Listener {
+	if d.predecessor == nil {
+		return nil
+	}
+	var all []relay.Listener
+	for _, s := range d.predecessor.Sockets {
+		all = append(all, relay.Listener(s))
+	}
+	return all
+}
+
+// startedAs is the path at which this program was started, links and all: what
+// lies there at an upgrade is what is started. Where that cannot be known it is
+// the file itself.
+func startedAs() string {
+	running, err := os.Stat("/proc/self/exe")
+	path := os.Args[0]
+	if !strings.Contains(path, "/") {
+		path, _ = exec.LookPath(path)
+	}
+	if path, absErr := filepath.Abs(path); err == nil && absErr == nil {
+		if there, err := os.Stat(path); err == nil && os.SameFile(running, there) {
+			return path
+		}
+	}
+	path, _ = os.Executable()
+	return strings.TrimSuffix(path, " (deleted)") // replaced while it started
+}

@@ -1,0 +1,137 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"longhaul/internal/config"
+	"longhaul/internal/lab/tcpserver"
+	"longhaul/internal/nettest"
+	"longhaul/internal/relay"
+)
+
+// beating is a service manager that counts its beats, within a bubble of synctest.
+func beating(interval time.Duration, line func() string) (beats *atomic.Int64, stop func()) {
+	beats = new(atomic.Int64)
+	m := &serviceManager{log: slog.New(slog.DiscardHandler), watchdog: interval, notify: func(state string) error {
+		if state == "WATCHDOG=1" {
+			beats.Add(1)
+		}
+		return nil
+	}}
+	return beats, m.heartbeat(line)
+}
+
+func TestWatchdogBeatsAtHalfTheInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const interval = 400 * time.Millisecond
+		beats, stop := beating(interval, func() string { return "1 tunnel, 0 flows" })
+		defer stop()
+		for want := range int64(6) {
+			synctest.Wait()
+			if got := beats.Load(); got != want {
+				t.Errorf("%d beats after %d half intervals", got, want)
+			}
+			time.Sleep(interval / 2)
+		}
+	})
+}
+
+func TestWatchdogIsSilentWhileTheStatusIsAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const interval = 100 * time.Millisecond
+		release := make(chan struct{})
+		beats, stop := beating(interval, func() string {
+			<-release
+			return ""
+		})
+		defer stop()
+		time.Sleep(10 * interval)
+		synctest.Wait()
+		if got := beats.Load(); got != 0 {
+			t.Errorf("%d beats while an event loop is stuck, want none", got)
+		}
+		close(release)
+		time.Sleep(interval)
+		synctest.Wait()
+		if beats.Load() == 0 {
+			t.Error("no beat after the event loop went on")
+		}
+	})
+}
+
+// TestStatusLineWaitsForAStuckLoop blocks the relay's only event loop, in whose hands
+// the next beat is.
+func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
+	listen := netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1"))
+	target := netip.MustParseAddrPort(echoes(t))
+	stuck, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	r, err := relay.Start(relay.Options{
+		Workers: 1,
+		OnFlows: func([]relay.FlowRecord) {
+			once.Do(func() { close(stuck) })
+			<-release
+		},
+	}, []relay.Tunnel{{Name: "a", Listen: []netip.AddrPort{listen}, Forward: []relay.Target{{Host: target.Addr().String(), Port: target.Port()}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	letGo := sync.OnceFunc(func() { close(release) })
+	defer letGo() // before the relay closes, which waits for its loop
+	d := &daemon{relay: r, config: &config.Config{}}
+
+	talked := make(chan struct{})
+	go func() { // the flow's last step waits for the loop
+		defer close(talked)
+		c, err := net.Dial("tcp", listen.String())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		io.WriteString(c, "x")
+		c.(*net.TCPConn).CloseWrite()
+		if _, err := io.ReadAll(c); err != nil {
+			t.Error(err)
+		}
+	}()
+	defer func() { <-talked }()
+	defer letGo()
+	<-stuck
+	line := make(chan string, 1)
+	go func() { line <- d.statusLine() }()
+	within, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := r.Responsive(within); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a stuck loop answers: %v", err)
+	}
+	select {
+	case got := <-line:
+		t.Errorf("the status line of a stuck loop is %q, want none", got)
+	default:
+	}
+	letGo()
+	if got, want := <-line, "1 tunnel, "; !strings.HasPrefix(got, want) {
+		t.Errorf("the status line is %q, want %q and flows", got, want)
+	}
+}
+
+// echoes is the address of a target that sends back what it gets, until the test ends.
+func echoes(t *testing.T) string {
+	t.Helper()
+	l := nettest.ListenTCP(t, "127.0.0.1:0")
+	t.Cleanup(tcpserver.Serve(l, tcpserver.Echo))
+	return l.Addr().String()
+}

@@ -1,0 +1,50 @@
+package daemon
+
+import (
+	"context"
+	"net/url"
+
+	"longhaul/internal/control"
+	"longhaul/internal/remedy"
+)
+
+// verbs are what a running relay can be asked to do through its control socket.
+var verbs = map[string]func(*daemon, context.Context, url.Values) (any, error){
+	"drain":   (*daemon).drainVerb,
+	"resume":  (*daemon).resumeVerb,
+	"upgrade": (*daemon).upgradeVerb,
+	"finish":  (*daemon).finishVerb,  // asked by the process that has taken over
+	"summary": (*daemon).summaryVerb, // the same
+	"check":   (*daemon).checkVerb,
+}
+
+// do carries out one of them. An error's hint reaches whoever asked.
+func (d *daemon) do(ctx context.Context, verb string, arguments url.Values) (any, error) {
+	carryOut := verbs[verb]
+	if carryOut == nil {
+		return nil, control.ErrUnknownVerb
+	}
+	d.logVerb(ctx, verb, arguments)
+	answer, err := carryOut(d, ctx, arguments)
+	if fix := remedy.Of(err); fix != "" {
+		return nil, &control.Refusal{Problem: err.Error(), Hint: fix}
+	}
+	return answer, err
+}
+
+// logVerb logs who asks for what changes the relay, done or refused.
+func (d *daemon) logVerb(ctx context.Context, verb string, arguments url.Values) {
+	switch verb {
+	case "drain", "resume", "upgrade", "finish":
+	default:
+		return
+	}
+	var fields []any
+	for _, key := range []string{"name", "wait", "binary", "within"} {
+		if arguments.Has(key) {
+			fields = append(fields, key, arguments.Get(key))
+		}
+	}
+	peer := control.PeerOf(ctx)
+	d.log.Info("asked to "+verb, append(fields, "uid", peer.UID, "pid", peer.PID)...)
+}
