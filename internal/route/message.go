@@ -30,25 +30,23 @@ func parseMessage(b []byte) (message, error) {
 	if len(b) < unix.SizeofRtMsg {
 		return message{}, errShort
 	}
-	m := message{header: unix.RtMsg{
-		Family: b[0], Dst_len: b[1], Src_len: b[2], Tos: b[3],
-		Table: b[4], Protocol: b[5], Scope: b[6], Type: b[7],
-		Flags: binary.NativeEndian.Uint32(b[8:]),
-	}}
-	var err error
-	m.attributes, err = parseAttributes(b[unix.SizeofRtMsg:])
-	return m, err
+	attributes, err := parseAttributes(b[unix.SizeofRtMsg:])
+	return message{header: nl.DeserializeRtMsg(b).RtMsg, attributes: attributes}, err
 }
 
+// parseAttributes refuses attributes that are not padded, which the kernel never
+// sends: nl's parser would panic.
 func parseAttributes(b []byte) (all []attribute, err error) {
-	for len(b) >= unix.SizeofRtAttr {
-		length := int(binary.NativeEndian.Uint16(b))
-		if length < unix.SizeofRtAttr || length > len(b) {
-			return nil, errShort
-		}
-		kind := binary.NativeEndian.Uint16(b[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
-		all = append(all, attribute{kind, slices.Clone(b[unix.SizeofRtAttr:length])})
-		b = b[min(align(length), len(b)):]
+	if len(b) != align(len(b)) {
+		return nil, errShort
+	}
+	parsed, err := nl.ParseRouteAttr(b)
+	if err != nil {
+		return nil, errShort
+	}
+	for _, a := range parsed {
+		kind := a.Attr.Type &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+		all = append(all, attribute{kind, slices.Clone(a.Value)})
 	}
 	return all, nil
 }
@@ -57,10 +55,7 @@ func align(n int) int { return (n + unix.RTA_ALIGNTO - 1) &^ (unix.RTA_ALIGNTO -
 
 func appendAttributes(b []byte, all []attribute) []byte {
 	for _, a := range all {
-		b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+len(a.value)))
-		b = binary.NativeEndian.AppendUint16(b, a.kind)
-		b = append(b, a.value...)
-		b = append(b, make([]byte, align(len(a.value))-len(a.value))...)
+		b = append(b, nl.NewRtAttr(int(a.kind), a.value).Serialize()...)
 	}
 	return b
 }
@@ -69,10 +64,8 @@ func appendAttributes(b []byte, all []attribute) []byte {
 func (m message) Len() int { return len(m.Serialize()) }
 
 func (m message) Serialize() []byte {
-	h := m.header
-	b := []byte{h.Family, h.Dst_len, h.Src_len, h.Tos, h.Table, h.Protocol, h.Scope, h.Type}
-	b = binary.NativeEndian.AppendUint32(b, h.Flags)
-	return appendAttributes(b, m.attributes)
+	header := nl.RtMsg{RtMsg: m.header}
+	return appendAttributes(header.Serialize(), m.attributes)
 }
 
 func (m message) clone() message {
