@@ -1,10 +1,10 @@
 package kernel
 
 import (
-	"bytes"
 	"fmt"
 	"os"
-	"strconv"
+
+	"github.com/prometheus/procfs"
 )
 
 // PrivateMounts says whether what this process mounts may be gone before the
@@ -32,14 +32,10 @@ func mountNS(pid int) (string, error) { return os.Readlink(fmt.Sprintf("/proc/%d
 
 // parent is the process that a process is a child of, 0 if there is none.
 func parent(pid int) (int, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return 0, err
 	}
-	// "pid (name) state parent ...", where the name may hold anything.
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 2 {
-		return 0, fmt.Errorf("/proc/%d/stat is not as expected", pid)
-	}
-	return strconv.Atoi(string(fields[1]))
+	stat, err := p.Stat()
+	return stat.PPID, err
 }

@@ -2,9 +2,9 @@ package process
 
 import (
 	"fmt"
-	"os"
-	"strconv"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 const (
@@ -25,7 +25,6 @@ type Owners struct {
 	missing map[uint32]time.Time // since when
 	unknown bool                 // an inode was asked for that is in neither
 	rest    time.Time            // no scan before
-	link    []byte
 
 	// Forbidden is how many processes could not be looked at, for they belong
 	// to other users.
@@ -81,28 +80,23 @@ func (o *Owners) Refresh(now time.Time) (bool, error) {
 
 // scan reads which process has which socket, anew.
 func (o *Owners) scan() error {
-	entries, err := os.ReadDir(proc)
+	running, err := procfs.AllProcs()
 	if err != nil {
 		return fmt.Errorf("cannot list processes: %w", err)
 	}
 	if o.byInode == nil {
 		o.byInode = map[uint32]Process{}
-		o.link = make([]byte, linkLen)
 	}
 	clear(o.byInode)
 	o.Forbidden = 0
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
-		p := Process{PID: pid}
-		err = eachSocket(pid, o.link, func(inode uint32) {
-			if other, taken := o.byInode[inode]; taken && other.PID < pid {
+	for _, r := range running {
+		p := Process{PID: r.PID}
+		err = eachSocket(r, func(inode uint32) {
+			if other, taken := o.byInode[inode]; taken && other.PID < p.PID {
 				return
 			}
 			if p.Command == "" {
-				p.Command, _ = Command(pid) // empty if it has just ended
+				p.Command, _ = r.Comm() // empty if it has just ended
 			}
 			o.byInode[inode] = p
 		})

@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/prometheus/procfs"
 )
 
 // cgroups are the control groups that bound the process's memory and CPU time:
@@ -17,9 +19,18 @@ type cgroups struct {
 
 // findCgroups finds the groups of the process. Where both versions are there,
 // the one with the memory controller counts.
-func findCgroups(f *files) cgroups {
-	unified, memory := parseCgroups(f.read("/proc/self/cgroup"))
-	mounts, _ := os.ReadFile("/proc/self/mountinfo") // of any length; without it no group is found
+func findCgroups() cgroups {
+	self, err := procfs.Self()
+	if err != nil {
+		return cgroups{}
+	}
+	groups, _ := self.Cgroups() // empty on errors: no group is found
+	unified, memory := memoryGroups(groups)
+	mounts, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return cgroups{}
+	}
+	defer mounts.Close()
 	unifiedMount, memoryMount := parseCgroupMounts(mounts)
 	if memory != "" && memoryMount.point != "" {
 		return cgroups{memoryMount.upFrom(memory), "memory.usage_in_bytes", "memory.limit_in_bytes", "memory.stat", "total_inactive_file"}
@@ -36,12 +47,13 @@ func (m cgroupMount) upFrom(group string) []string {
 	if !ok || m.root != "/" && below != "" && below[0] != '/' {
 		below = "" // a mount of another part of the tree: what it shows is all there is to see
 	}
-	dir := filepath.Join(m.point, below)
-	if dir != m.point && !strings.HasPrefix(dir, strings.TrimSuffix(m.point, "/")+"/") {
-		dir = m.point // a path with ".." in it, of a group outside the namespace
+	point := filepath.Clean(m.point)
+	dir := filepath.Join(point, below)
+	if dir != point && !strings.HasPrefix(dir, strings.TrimSuffix(point, "/")+"/") {
+		dir = point // a path with ".." in it, of a group outside the namespace
 	}
 	dirs := []string{dir}
-	for dir != m.point {
+	for dir != point {
 		dir = filepath.Dir(dir)
 		dirs = append(dirs, dir)
 	}

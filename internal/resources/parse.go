@@ -2,91 +2,14 @@ package resources
 
 import (
 	"bytes"
+	"io"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"github.com/prometheus/procfs"
 )
-
-// parseResident reads the second and third number of /proc/self/statm: pages
-// that are in memory, and those of them that belong to files.
-func parseResident(statm []byte) (resident, files int64, ok bool) {
-	fields := bytes.Fields(statm)
-	if len(fields) < 3 {
-		return 0, 0, false
-	}
-	resident, ok = parseCount(fields[1])
-	files, more := parseCount(fields[2])
-	return resident, files, ok && more
-}
-
-// sockstat is what /proc/net/sockstat says of TCP.
-type sockstat struct {
-	sockets, orphans Amount
-	pages            Amount // of memory, over the whole machine
-}
-
-func parseSockstat(data []byte) sockstat {
-	s := sockstat{Unknown, Unknown, Unknown}
-	for line := range bytes.Lines(data) {
-		fields := bytes.Fields(line)
-		if len(fields) == 0 || string(fields[0]) != "TCP:" {
-			continue
-		}
-		for i := 1; i+1 < len(fields); i += 2 {
-			v, ok := parseCount(fields[i+1])
-			if !ok {
-				continue
-			}
-			switch string(fields[i]) {
-			case "inuse":
-				s.sockets = Amount(v)
-			case "orphan":
-				s.orphans = Amount(v)
-			case "mem":
-				s.pages = Amount(v)
-			}
-		}
-	}
-	return s
-}
-
-// parseTCPMem reads the third number of /proc/sys/net/ipv4/tcp_mem: the pages
-// that TCP may have.
-func parseTCPMem(data []byte) Amount {
-	fields := bytes.Fields(data)
-	if len(fields) != 3 {
-		return Unknown
-	}
-	return amountOf(fields[2])
-}
-
-// parseNetstat reads counters of the group TcpExt of /proc/net/netstat, which
-// has one line of names and one of values.
-func parseNetstat(data []byte, names ...string) []Amount {
-	values := make([]Amount, len(names))
-	for i := range values {
-		values[i] = Unknown
-	}
-	var header []byte
-	for line := range bytes.Lines(data) {
-		if !bytes.HasPrefix(line, []byte("TcpExt:")) {
-			continue
-		}
-		if header == nil {
-			header = line
-			continue
-		}
-		keys, counts := bytes.Fields(header), bytes.Fields(line)
-		for i := range min(len(keys), len(counts)) {
-			for j, name := range names {
-				if string(keys[i]) == name {
-					values[j] = amountOf(counts[i])
-				}
-			}
-		}
-		break
-	}
-	return values
-}
 
 // parseKeyed finds a value in a file of lines "key value", such as memory.stat.
 func parseKeyed(data []byte, key string) Amount {
@@ -125,22 +48,18 @@ func parseCPUMax(data []byte) Amount {
 	return quota / period
 }
 
-// parseCgroups reads /proc/self/cgroup: the process's group in the hierarchy
-// of version 2, and in that of version 1 with the memory controller. Empty
-// where there is none.
-func parseCgroups(data []byte) (unified, memory string) {
-	for line := range strings.Lines(string(data)) {
-		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(parts) != 3 || !strings.HasPrefix(parts[2], "/") {
+// memoryGroups picks a process's group in the hierarchy of version 2, and in that
+// of version 1 with the memory controller. Empty where there is none.
+func memoryGroups(groups []procfs.Cgroup) (unified, memory string) {
+	for _, g := range groups {
+		if !strings.HasPrefix(g.Path, "/") {
 			continue
 		}
-		if parts[0] == "0" && parts[1] == "" {
-			unified = parts[2]
+		if g.HierarchyID == 0 && len(g.Controllers) == 0 {
+			unified = g.Path
 		}
-		for controller := range strings.SplitSeq(parts[1], ",") {
-			if controller == "memory" {
-				memory = parts[2]
-			}
+		if slices.Contains(g.Controllers, "memory") {
+			memory = g.Path
 		}
 	}
 	return unified, memory
@@ -150,46 +69,23 @@ func parseCgroups(data []byte) (unified, memory string) {
 // group of it is at that place.
 type cgroupMount struct{ root, point string }
 
-// parseCgroupMounts reads /proc/self/mountinfo.
-func parseCgroupMounts(data []byte) (unified, memory cgroupMount) {
-	for line := range strings.Lines(string(data)) {
-		before, after, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " - ")
-		fields, types := strings.Fields(before), strings.Fields(after)
-		if !ok || len(fields) < 5 || len(types) < 3 {
-			continue
-		}
-		m := cgroupMount{unescape(fields[3]), unescape(fields[4])}
-		switch types[0] {
-		case "cgroup2":
-			unified = m
-		case "cgroup":
-			for option := range strings.SplitSeq(types[2], ",") {
-				if option == "memory" {
-					memory = m
-				}
-			}
+// parseCgroupMounts reads /proc/self/mountinfo. procfs would refuse the whole
+// file where WSL mounts "path=C:\Program Files", and leaves escapes as they are.
+func parseCgroupMounts(r io.Reader) (unified, memory cgroupMount) {
+	mounts, err := mountinfo.GetMountsFromReader(r, mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	if err != nil {
+		return cgroupMount{}, cgroupMount{}
+	}
+	for _, m := range mounts {
+		at := cgroupMount{m.Root, m.Mountpoint}
+		switch {
+		case m.FSType == "cgroup2":
+			unified = at
+		case slices.Contains(strings.Split(m.VFSOptions, ","), "memory"):
+			memory = at
 		}
 	}
 	return unified, memory
-}
-
-// unescape undoes the \ooo of blanks and the like in mountinfo.
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if v, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(v))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }
 
 func amountOf(text []byte) Amount {

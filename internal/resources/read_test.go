@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/nettest"
@@ -45,6 +46,52 @@ func TestSample(t *testing.T) {
 	own := Own()
 	if own.Goroutines < 1 || own.Threads < 1 || own.Descriptors != len(open)-1 || own.ResidentBytes < 1<<20 || own.CPUSeconds <= 0 {
 		t.Errorf("want the figures of this process, got %+v", own)
+	}
+}
+
+// TestCounts reads copies of /proc, whole and with files that lack figures.
+func TestCounts(t *testing.T) {
+	whole := map[string]string{
+		"42/statm":             "765 438 410 5 0 123 0\n",
+		"42/net/netstat":       "TcpExt: SyncookiesSent ListenOverflows ListenDrops\nTcpExt: 1 40317 40318\n",
+		"net/sockstat":         "sockets: used 13\nTCP: inuse 1 orphan 223 tw 0 alloc 419 mem 48857\nUDP: inuse 7 mem 9\n",
+		"sys/net/ipv4/tcp_mem": "287898\t383867\t575796\n",
+	}
+	for _, tt := range []struct {
+		name    string
+		replace map[string]string
+		want    counts
+	}{
+		{"whole", nil, counts{28, 1, 223, 48857, 575796, 40317, 40318}},
+		{"resident less than its files", map[string]string{"42/statm": "765 400 410 5 0 123 0\n"}, counts{0, 1, 223, 48857, 575796, 40317, 40318}},
+		{"no counters", map[string]string{"42/net/netstat": "TcpExt: SyncookiesSent\nTcpExt: 1\n"}, counts{28, 1, 223, 48857, 575796, Unknown, Unknown}},
+		{"no memory", map[string]string{"net/sockstat": "TCP: inuse 1\n"}, counts{28, 1, Unknown, Unknown, 575796, 40317, 40318}},
+		{"not as expected", map[string]string{"42/statm": "x", "42/net/netstat": "x y\n", "net/sockstat": "TCP: inuse many\n", "sys/net/ipv4/tcp_mem": "1 2\n"}, unknownCounts},
+	} {
+		dir := t.TempDir()
+		for name, text := range whole {
+			if other, ok := tt.replace[name]; ok {
+				text = other
+			}
+			write(t, filepath.Join(dir, filepath.Dir(name)), map[string]string{filepath.Base(name): text})
+		}
+		if err := os.Symlink("42", filepath.Join(dir, "self")); err != nil {
+			t.Fatal(err)
+		}
+		proc, err := procfs.NewFS(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := readCounts(proc); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
+	}
+	proc, err := procfs.NewFS(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := readCounts(proc); got != unknownCounts {
+		t.Errorf("an empty directory: %+v", got)
 	}
 }
 
@@ -144,7 +191,7 @@ func TestCgroupMemory(t *testing.T) {
 
 // TestCgroupOfThisProcess finds the group that the kernel says this is in.
 func TestCgroupOfThisProcess(t *testing.T) {
-	groups := findCgroups(&files{})
+	groups := findCgroups()
 	if len(groups.dirs) == 0 {
 		t.Skip("no hierarchy of control groups is mounted here")
 	}
