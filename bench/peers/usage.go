@@ -4,12 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // Usage is what a relay uses, its children included.
@@ -28,14 +26,8 @@ const clockTick = 10 * time.Millisecond
 // children's too.
 func (p *Process) CPU() (time.Duration, error) {
 	var sum time.Duration
-	err := p.each(func(_ string, stat []string) error {
-		for _, field := range stat[statUTime : statCSTime+1] {
-			ticks, err := strconv.ParseInt(field, 10, 64)
-			if err != nil {
-				return err
-			}
-			sum += time.Duration(ticks) * clockTick
-		}
+	err := p.each(func(_ procfs.Proc, stat procfs.ProcStat) error {
+		sum += time.Duration(int(stat.UTime+stat.STime)+stat.CUTime+stat.CSTime) * clockTick
 		return nil
 	})
 	return sum, err
@@ -49,47 +41,37 @@ func (p *Process) Usage() (Usage, error) {
 	if err != nil {
 		return u, err
 	}
-	err = p.each(func(dir string, _ []string) error {
-		open, err := os.ReadDir(filepath.Join(dir, "fd"))
+	err = p.each(func(member procfs.Proc, _ procfs.ProcStat) error {
+		open, err := member.FileDescriptorsLen()
 		if err != nil {
 			return err
 		}
-		memory, err := proportionalSetSize(filepath.Join(dir, "smaps_rollup"))
+		memory, err := member.ProcSMapsRollup()
+		if err != nil {
+			return err
+		}
 		u.Processes++
-		u.Descriptors += len(open)
-		u.Memory += memory
-		return err
+		u.Descriptors += open
+		u.Memory += int64(memory.Pss)
+		return nil
 	})
 	return u, err
 }
 
-// Fields of /proc/PID/stat, counted from the state, which follows the name.
-const (
-	statPGroup = 2
-	statUTime  = 11
-	statCSTime = 14
-)
-
 // each calls do for every process of the relay's group.
-func (p *Process) each(do func(dir string, stat []string) error) error {
-	group := strconv.Itoa(p.cmd.Process.Pid)
-	dirs, err := filepath.Glob("/proc/[0-9]*")
+func (p *Process) each(do func(procfs.Proc, procfs.ProcStat) error) error {
+	all, err := procfs.AllProcs()
 	if err != nil {
 		return err
 	}
 	found := false
-	for _, dir := range dirs {
-		text, err := os.ReadFile(filepath.Join(dir, "stat"))
-		if err != nil {
-			continue // it has ended
-		}
-		_, rest, _ := strings.Cut(string(text[strings.LastIndexByte(string(text), ')'):]), " ")
-		stat := strings.Fields(rest)
-		if len(stat) <= statCSTime || stat[statPGroup] != group {
+	for _, member := range all {
+		stat, err := member.Stat()
+		if err != nil || stat.PGRP != p.cmd.Process.Pid { // an error: it has ended
 			continue
 		}
 		found = true
-		if err := do(dir, stat); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ESRCH) {
+		if err := do(member, stat); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ESRCH) {
 			return err
 		}
 	}
@@ -97,18 +79,4 @@ func (p *Process) each(do func(dir string, stat []string) error) error {
 		return fmt.Errorf("the relay has ended: %v", p)
 	}
 	return nil
-}
-
-func proportionalSetSize(path string) (int64, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == "Pss:" {
-			kB, err := strconv.ParseInt(f[1], 10, 64)
-			return kB * 1024, err
-		}
-	}
-	return 0, fmt.Errorf("%s has no line Pss", path)
 }

@@ -253,10 +253,8 @@ func TestSystemdFollowsAnUpgrade(t *testing.T) {
 	if code := r.exitCode(t); code != exitOK {
 		t.Errorf("the oldest process ends with %d", code)
 	}
-	nettest.Eventually(t, patience, func() bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", main))
-		return err != nil || strings.Contains(string(stat), ") Z ")
-	}, func() string { return "the main process does not end" })
+	nettest.Eventually(t, patience, func() bool { return nettest.Ended(main) },
+		func() string { return "the main process does not end" })
 }
 
 // TestUpgradePath: what is started is what lies now where the relay was

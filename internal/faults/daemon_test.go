@@ -3,7 +3,6 @@ package faults
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
@@ -13,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/prometheus/procfs"
 
 	"longhaul/internal/control"
 	"longhaul/internal/lab/hosts"
@@ -166,16 +167,15 @@ func (d *daemon) expectAsleep(when string) {
 
 // asleep says whether every thread of the relay waits for something.
 func (d *daemon) asleep() bool {
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", d.cmd.Process.Pid))
+	threads, err := procfs.AllThreads(d.cmd.Process.Pid)
 	nettest.Must(d.t, err)
 	for _, thread := range threads {
-		text, err := os.ReadFile(thread)
+		stat, err := thread.Stat()
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
 			continue // it has ended
 		}
 		nettest.Must(d.t, err)
-		_, state, _ := strings.Cut(string(text), ") ") // proc_pid_stat(5)
-		if !strings.HasPrefix(state, "S") {
+		if stat.State != "S" {
 			return false
 		}
 	}

@@ -3,12 +3,10 @@
 package faults
 
 import (
-	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
+
+	"longhaul/internal/nettest"
 )
 
 // spread is the median, the 99th percentile and the longest of times in order.
@@ -20,18 +18,9 @@ func spread(took []time.Duration) (median, p99, longest time.Duration) {
 // cpuTime is the processor time of a process, to 10 ms.
 func cpuTime(t *testing.T, pid int) time.Duration {
 	t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	stat, err := nettest.Stat(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, after, _ := strings.Cut(string(stat), ") ")
-	var sum time.Duration
-	for _, field := range strings.Fields(after)[11:13] { // utime and stime
-		ticks, err := strconv.Atoi(field)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sum += time.Duration(ticks) * 10 * time.Millisecond
-	}
-	return sum
+	return time.Duration(stat.UTime+stat.STime) * 10 * time.Millisecond
 }

@@ -5,14 +5,15 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/httpd"
 	"longhaul/internal/lab/hosts"
@@ -120,28 +121,23 @@ func TestFullAcceptQueue(t *testing.T) {
 // listenOverflows is how often an accept queue of the host was full.
 func listenOverflows(t *testing.T, host *hosts.Host) (n float64) {
 	t.Helper()
-	var data []byte
-	err := host.Do(func() (err error) {
-		data, err = os.ReadFile("/proc/thread-self/net/netstat")
+	err := host.Do(func() error {
+		self, err := procfs.Self()
+		if err != nil {
+			return err
+		}
+		thread, err := self.Thread(unix.Gettid())
+		if err != nil {
+			return err
+		}
+		netstat, err := thread.Netstat()
+		if err == nil {
+			n = *netstat.ListenOverflows
+		}
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	var names []string
-	for line := range strings.Lines(string(data)) {
-		fields := strings.Fields(line)
-		if len(fields) == 0 || fields[0] != "TcpExt:" {
-			continue
-		}
-		if names == nil {
-			names = fields
-			continue
-		}
-		i := slices.Index(names, "ListenOverflows")
-		if n, err = strconv.ParseFloat(fields[i], 64); err != nil {
-			t.Fatal(err)
-		}
 	}
 	return n
 }

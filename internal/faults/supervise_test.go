@@ -8,13 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 	"unsafe"
+
+	"longhaul/internal/nettest"
 
 	"golang.org/x/sys/unix"
 )
@@ -244,20 +245,11 @@ const (
 // hideVDSO takes the vDSO's address out of the auxiliary vector of a program
 // that has not begun to run.
 func hideVDSO(pid int) error {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	stat, err := nettest.Stat(pid)
 	if err != nil {
 		return err
 	}
-	const startStack = 28 - 3                      // proc_pid_stat(5), counted from the state
-	_, after, _ := strings.Cut(string(stat), ") ") // the name in front of it is ours
-	fields := strings.Fields(after)
-	if len(fields) <= startStack {
-		return errors.New("/proc/PID/stat is too short")
-	}
-	var at int64
-	if _, err := fmt.Sscan(fields[startStack], &at); err != nil {
-		return err
-	}
+	at := int64(stat.StartStack)
 	memory, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", pid), os.O_RDWR, 0)
 	if err != nil {
 		return err

@@ -249,17 +249,11 @@ func TestAnotherProcessTakesOver(t *testing.T) {
 
 func parentOf(t *testing.T, pid int) int {
 	t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	stat, err := nettest.Stat(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var state string
-	var parent int
-	rest := string(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if _, err := fmt.Sscan(rest, &state, &parent); err != nil {
-		t.Fatal(err)
-	}
-	return parent
+	return stat.PPID
 }
 
 func TestProcessesThatDoNotTakeOver(t *testing.T) {
@@ -339,10 +333,8 @@ func TestBrokenOff(t *testing.T) {
 	if _, err := s.Ready(ctx); err == nil || !strings.Contains(err.Error(), "broken off") {
 		t.Errorf("got %v", err)
 	}
-	nettest.Eventually(t, patience, func() bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		return err != nil || bytes.Contains(stat, []byte(") Z "))
-	}, func() string { return "the process is still there" })
+	nettest.Eventually(t, patience, func() bool { return nettest.Ended(pid) },
+		func() string { return "the process is still there" })
 }
 
 func TestProgramsThatCannotBeStarted(t *testing.T) {

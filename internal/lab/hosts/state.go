@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 )
 
 // listenStates are those of sockets that take what comes from anybody, in the
@@ -52,35 +54,23 @@ type Segments struct{ Sent, Retransmitted uint64 }
 func (h *Host) TCPSegments() (Segments, error) {
 	var s Segments
 	err := h.Do(func() error {
-		data, err := os.ReadFile("/proc/thread-self/net/snmp")
+		self, err := procfs.Self()
 		if err != nil {
 			return err
 		}
-		var names []string
-		for line := range strings.Lines(string(data)) {
-			fields := strings.Fields(line)
-			if len(fields) == 0 || fields[0] != "Tcp:" {
-				continue
-			}
-			if names == nil { // the first of the two lines has the names
-				names = fields
-				continue
-			}
-			for i, name := range names[:min(len(names), len(fields))] {
-				value, err := strconv.ParseUint(fields[i], 10, 64)
-				if err != nil {
-					continue // MaxConn is -1
-				}
-				switch name {
-				case "OutSegs":
-					s.Sent = value
-				case "RetransSegs":
-					s.Retransmitted = value
-				}
-			}
-			return nil
+		thread, err := self.Thread(unix.Gettid())
+		if err != nil {
+			return err
 		}
-		return fmt.Errorf("no TCP counters in /proc/net/snmp")
+		snmp, err := thread.Snmp()
+		if err != nil {
+			return err
+		}
+		if snmp.OutSegs == nil || snmp.RetransSegs == nil {
+			return fmt.Errorf("no TCP counters in /proc/net/snmp")
+		}
+		s = Segments{Sent: uint64(*snmp.OutSegs), Retransmitted: uint64(*snmp.RetransSegs)}
+		return nil
 	})
 	return s, err
 }

@@ -6,12 +6,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/lab/sandbox"
@@ -180,7 +179,7 @@ func TestNothingOutlivesAKilledCaller(t *testing.T) {
 	}
 	_ = cmd.Wait()
 	for _, pid := range inside {
-		nettest.Eventually(t, time.Minute, func() bool { return !running(pid) },
+		nettest.Eventually(t, time.Minute, func() bool { return nettest.Ended(pid) },
 			func() string { return fmt.Sprintf("process %d outlived its caller", pid) })
 	}
 }
@@ -189,17 +188,13 @@ func TestNothingOutlivesAKilledCaller(t *testing.T) {
 func descendants(t *testing.T, pid int) []int {
 	t.Helper()
 	parents := map[int]int{}
-	entries, err := os.ReadDir("/proc")
+	all, err := procfs.AllProcs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, entry := range entries {
-		child, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
-		if fields := stat(child); len(fields) > 1 {
-			parents[child], _ = strconv.Atoi(fields[1])
+	for _, child := range all {
+		if stat, err := child.Stat(); err == nil {
+			parents[child.PID] = stat.PPID
 		}
 	}
 	var below []int
@@ -212,19 +207,4 @@ func descendants(t *testing.T, pid int) []int {
 		}
 	}
 	return below
-}
-
-func running(pid int) bool {
-	fields := stat(pid)
-	return len(fields) > 0 && fields[0] != "Z"
-}
-
-// stat returns the fields of /proc/PID/stat after the command's name: state,
-// parent and so on.
-func stat(pid int) []string {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return nil
-	}
-	return strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 }

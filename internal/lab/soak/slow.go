@@ -9,11 +9,11 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // Of the slow reader: how many flows at once, and how fast each is read.
@@ -253,16 +253,12 @@ func (w *world) watch(ctx context.Context, into []SlowMemory) error {
 }
 
 func residentBytes(pid int) (int64, error) {
-	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return 0, err
 	}
-	fields := bytes.Fields(statm)
-	if len(fields) < 2 {
-		return 0, fmt.Errorf("cannot read /proc/%d/statm: %q", pid, statm)
-	}
-	pages, err := strconv.ParseInt(string(fields[1]), 10, 64)
-	return pages * int64(os.Getpagesize()), err
+	statm, err := p.Statm()
+	return int64(statm.ResidentBytes()), err
 }
 
 func (r SlowResult) write(w io.Writer) {
