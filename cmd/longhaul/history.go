@@ -17,6 +17,7 @@ import (
 	"longhaul/internal/display"
 	"longhaul/internal/doctor"
 	"longhaul/internal/monitor/history"
+	"longhaul/internal/monitor/history/report"
 	"longhaul/internal/remedy"
 	"longhaul/internal/units"
 )
@@ -236,19 +237,19 @@ not by an end from both sides.`,
 			}
 			switch {
 			case asJSON:
-				return display.WriteJSON(env.stdout, historyList{r.Path(), records})
+				return display.WriteJSON(env.stdout, map[string]any{"file": r.Path(), "records": records})
 			case asCSV:
-				w := newHistoryCSV(env.stdout)
+				w := report.NewCSV(env.stdout)
 				for i := range records {
-					w.write(&records[i])
+					w.Write(&records[i])
 				}
-				return w.flush()
+				return w.Flush()
 			}
 			extent, err := r.Extent(ctx)
 			if err != nil {
 				return err
 			}
-			writeHistory(env.stdout, records, q, extent, s.now)
+			report.WriteList(env.stdout, records, q, extent, s.now)
 			return nil
 		})
 	}
@@ -274,18 +275,10 @@ func newHistoryExport(env *env) *cobra.Command {
 			return err
 		}
 		return s.run(env, func(ctx context.Context, r *history.Reader) error {
-			return exportHistory(ctx, env.stdout, r, q, asCSV)
+			return report.Export(ctx, env.stdout, r, q, asCSV)
 		})
 	}
 	return cmd
-}
-
-// historyHealth is the JSON of `longhaul history check`.
-type historyHealth struct {
-	File string `json:"file"`
-	history.Extent
-	Sound bool   `json:"sound"`
-	Error string `json:"error,omitempty"`
 }
 
 func newHistoryCheck(env *env) *cobra.Command {
@@ -302,14 +295,7 @@ func newHistoryCheck(env *env) *cobra.Command {
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		return s.run(env, func(ctx context.Context, r *history.Reader) error {
-			h := historyHealth{File: r.Path()}
-			var err error
-			if h.Extent, err = r.Extent(ctx); err == nil {
-				err = history.Check(ctx, r.Path())
-			}
-			if h.Sound = err == nil; err != nil {
-				h.Error = err.Error()
-			}
+			h, err := r.Health(ctx)
 			if asJSON {
 				if err := display.WriteJSON(env.stdout, h); err != nil {
 					return err
@@ -320,7 +306,7 @@ func newHistoryCheck(env *env) *cobra.Command {
 				return nil
 			}
 			if err == nil {
-				writeHistoryHealth(env.stdout, h)
+				report.WriteHealth(env.stdout, h)
 			}
 			return err
 		})

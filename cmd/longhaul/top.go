@@ -3,26 +3,22 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
-	tea "charm.land/bubbletea/v2"
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/display"
 	"longhaul/internal/doctor"
-	"longhaul/internal/process"
 	"longhaul/internal/remedy"
-	"longhaul/internal/tcpinfo"
 	"longhaul/internal/top"
+	"longhaul/internal/top/screen"
 )
 
 // leastTopInterval is the shortest time between two refreshes: the kernel's
@@ -87,9 +83,11 @@ address, of the process's name or of the cause.`,
 		if err != nil {
 			return err
 		}
-		defer w.close()
+		defer w.Close()
 		if live {
-			return runTopLive(cmd.Context(), env, newTopLive(w, f.interval, order, filter))
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+			defer stop()
+			return screen.New(w, f.interval, order, filter).Run(ctx, env.stdin, env.stdout)
 		}
 		ctx, stop := untilSignal(cmd.Context())
 		defer stop()
@@ -121,108 +119,27 @@ func (f *topFlags) check(cmd *cobra.Command) (top.Order, top.Filter, error) {
 	return order, filter, nil
 }
 
-// watcher keeps a table of the connections of a network namespace.
-type watcher struct {
-	diag    *tcpinfo.Diag
-	table   *top.Table
-	started time.Time
-	owners  process.Owners
-	relay   process.Process // only its connections, unless it is zero
-}
-
 // watch begins to follow what the flags ask for.
-func (f *topFlags) watch(ctx context.Context, env *env) (*watcher, error) {
-	w := &watcher{table: top.NewTable(doctor.Glance), started: time.Now()}
+func (f *topFlags) watch(ctx context.Context, env *env) (*top.Watcher, error) {
+	var status struct{ PID int }
 	if f.relay || f.chosen.isGiven() {
 		body, err := askRelay(ctx, env, f.chosen)
 		if err != nil {
 			return nil, err
 		}
-		var status struct{ PID int }
 		if err := json.Unmarshal(body, &status); err != nil || status.PID == 0 {
 			return nil, remedy.New(errors.New("cannot read the relay's answer"), "the relay may be of another version; see longhaul status")
-		}
-		w.relay.PID = status.PID
-		if w.relay.Command, err = process.Command(status.PID); err != nil {
-			return nil, err
 		}
 	}
 	if err := enterNamespace(f.netNamespace); err != nil {
 		return nil, err
 	}
-	var err error
-	w.diag, err = tcpinfo.OpenDiag()
-	return w, err
-}
-
-func (w *watcher) close() { w.diag.Close() }
-
-// refresh reads all connections anew.
-func (w *watcher) refresh() error {
-	if w.relay.PID != 0 {
-		return w.refreshRelay()
-	}
-	err := w.table.Refresh(time.Since(w.started), func(visit func(*tcpinfo.Connection)) error {
-		return w.diag.Each(tcpinfo.Connections, visit)
-	})
-	if err != nil {
-		return err
-	}
-	w.identify()
-	found, err := w.owners.Refresh(time.Now())
-	if found {
-		w.identify()
-	}
-	return err
-}
-
-// identify gives the connections the processes that are known.
-func (w *watcher) identify() {
-	for _, c := range w.table.Connections() {
-		c.Process, _ = w.owners.Of(c.Inode)
-	}
-}
-
-// refreshRelay reads the connections of the relay.
-func (w *watcher) refreshRelay() error {
-	sockets, err := process.Sockets(w.relay.PID)
-	switch {
-	case errors.Is(err, process.ErrNoProcess):
-		return errors.New("the relay has ended")
-	case errors.Is(err, process.ErrForbidden):
-		return remedy.New(fmt.Errorf("cannot see which connections are the relay's: %w", err), "run this as root")
-	case err != nil:
-		return err
-	}
-	err = w.table.Refresh(time.Since(w.started), func(visit func(*tcpinfo.Connection)) error {
-		return w.diag.Each(tcpinfo.Connections, func(c *tcpinfo.Connection) {
-			if sockets[c.Inode] {
-				visit(c)
-			}
-		})
-	})
-	for _, c := range w.table.Connections() {
-		c.Process = w.relay
-	}
-	return err
-}
-
-// lack is a sentence on what could not be seen, or empty.
-func (w *watcher) lack() string {
-	if w.owners.Forbidden == 0 {
-		return ""
-	}
-	for _, c := range w.table.Connections() {
-		if c.Process.PID == 0 && c.Inode != 0 {
-			return "processes of other users have no name here; root sees them"
-		}
-	}
-	return ""
+	return top.Watch(doctor.Glance, status.PID)
 }
 
 // print writes a table or an object for each interval.
-func (f *topFlags) print(ctx context.Context, env *env, w *watcher, order top.Order, filter top.Filter) error {
-	if err := w.refresh(); err != nil {
+func (f *topFlags) print(ctx context.Context, env *env, w *top.Watcher, order top.Order, filter top.Filter) error {
+	if err := w.Refresh(); err != nil {
 		return err
 	}
 	ticker := time.NewTicker(f.interval)
@@ -236,12 +153,12 @@ func (f *topFlags) print(ctx context.Context, env *env, w *watcher, order top.Or
 			return errors.New("interrupted before the end")
 		case <-ticker.C:
 		}
-		if err := w.refresh(); err != nil {
+		if err := w.Refresh(); err != nil {
 			return err
 		}
-		selected := w.table.Select(filter, order)
+		selected := w.Table().Select(filter, order)
 		if f.json {
-			if err := json.NewEncoder(env.stdout).Encode(topJSON(w, selected, time.Now())); err != nil {
+			if err := json.NewEncoder(env.stdout).Encode(w.Table().Report(selected, w.Unseen(), time.Now())); err != nil {
 				return err
 			}
 			continue
@@ -249,37 +166,12 @@ func (f *topFlags) print(ctx context.Context, env *env, w *watcher, order top.Or
 		if n > 0 {
 			fmt.Fprintln(env.stdout)
 		}
-		if err := printTop(env.stdout, selected); err != nil {
+		if err := screen.WriteTable(env.stdout, selected); err != nil {
 			return err
 		}
-		if lack := w.lack(); lack != "" && n == 0 {
-			fmt.Fprintln(env.stderr, "longhaul: "+lack)
+		if unseen := w.Unseen(); unseen != "" && n == 0 {
+			fmt.Fprintln(env.stderr, "longhaul: "+unseen)
 		}
 	}
 	return nil
-}
-
-// printTop writes the table, in the terminal's width if there is one.
-func printTop(out io.Writer, selected []*top.Connection) error {
-	width, _ := display.TerminalWidth(out)
-	layout := newTopLayout(selected, width)
-	buffered := bufio.NewWriter(out)
-	fmt.Fprintln(buffered, layout.header())
-	for _, c := range selected {
-		fmt.Fprintln(buffered, layout.row(c))
-	}
-	return buffered.Flush()
-}
-
-// runTopLive shows the view until the user or a signal ends it.
-func runTopLive(ctx context.Context, env *env, view *topLive) error {
-	program := tea.NewProgram(view, tea.WithContext(ctx), tea.WithInput(env.stdin), tea.WithOutput(display.Raw(env.stdout)),
-		tea.WithFPS(topFrames), tea.WithoutSignalHandler())
-	signalled, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-	defer stop()
-	defer context.AfterFunc(signalled, program.Quit)()
-	if _, err := program.Run(); err != nil {
-		return err
-	}
-	return view.err
 }

@@ -321,6 +321,28 @@ func (r *Reader) Extent(ctx context.Context) (Extent, error) {
 	return e, err
 }
 
+// Health is what a history holds, and whether its file is sound.
+type Health struct {
+	File string `json:"file"`
+	Extent
+	Sound bool   `json:"sound"`
+	Error string `json:"error,omitempty"` // empty if the file is sound
+}
+
+// Health looks through the whole file for damage, which takes seconds. The error,
+// which the result has as text, is [ErrUnsound] if there is any.
+func (r *Reader) Health(ctx context.Context) (Health, error) {
+	h := Health{File: r.Path()}
+	var err error
+	if h.Extent, err = r.Extent(ctx); err == nil {
+		err = Check(ctx, r.Path())
+	}
+	if h.Sound = err == nil; err != nil {
+		h.Error = err.Error()
+	}
+	return h, err
+}
+
 // Check looks through the whole file for damage, which takes seconds. Its error
 // is [ErrUnsound] if there is any.
 func Check(ctx context.Context, path string) error {

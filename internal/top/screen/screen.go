@@ -1,9 +1,11 @@
-//go:build linux
-
-package main
+// Package screen shows the connections of a table of [top]: live, on a terminal,
+// or as a text.
+package screen
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -16,24 +18,31 @@ import (
 	"longhaul/internal/top"
 )
 
-// topFrames is how many times a second the screen may change: often enough for
+// framesPerSecond is how many times a second the screen may change: often enough for
 // keys to feel immediate.
-const topFrames = 20
+const framesPerSecond = 20
 
 // The lines of the list's screen that are not rows: title, note, header, keys.
-const topFrameLines = 4
+const frameLines = 4
 
 const (
-	topKeys     = "s sort  / filter  space pause  enter details  ↑↓ move  q quit"
+	listKeys    = "s sort  / filter  space pause  enter details  ↑↓ move  q quit"
 	editKeys    = "enter keep  esc as it was     10.0.0.0/8  :22  4711  scp  receiver-window"
 	detailsKeys = "esc back  space pause  q quit"
 )
 
-// topLive is the live view. The list is read in Update, not beside it: nothing
+// Source is what a view shows: a [top.Watcher].
+type Source interface {
+	Refresh() error
+	Table() *top.Table
+	Unseen() string // a sentence on what could not be seen, or empty
+}
+
+// Live is the live view. The list is read in Update, not beside it: nothing
 // is then written that is being shown, and 10 000 connections take some
 // hundredths of a second.
-type topLive struct {
-	watcher  *watcher
+type Live struct {
+	source   Source
 	interval time.Duration
 	order    top.Order
 	filter   top.Filter
@@ -55,27 +64,39 @@ type topLive struct {
 	wrong   string     // with what is typed
 }
 
-// topTick asks for a refresh.
-type topTick int
+// tick asks for a refresh.
+type tick int
 
-func newTopLive(w *watcher, interval time.Duration, order top.Order, filter top.Filter) *topLive {
-	return &topLive{watcher: w, interval: interval, order: order, filter: filter}
+// New makes a view that refreshes its source each interval.
+func New(source Source, interval time.Duration, order top.Order, filter top.Filter) *Live {
+	return &Live{source: source, interval: interval, order: order, filter: filter}
+}
+
+// Run shows the view on a terminal until the user, or the end of the context,
+// ends it. It returns the error of a refresh that failed.
+func (v *Live) Run(ctx context.Context, terminal io.Reader, out io.Writer) error {
+	program := tea.NewProgram(v, tea.WithInput(terminal), tea.WithOutput(display.Raw(out)), tea.WithFPS(framesPerSecond), tea.WithoutSignalHandler())
+	defer context.AfterFunc(ctx, program.Quit)()
+	if _, err := program.Run(); err != nil {
+		return err
+	}
+	return v.err
 }
 
 // Init begins the refreshes.
-func (v *topLive) Init() tea.Cmd { return v.tick(0) }
+func (v *Live) Init() tea.Cmd { return v.tick(0) }
 
-func (v *topLive) tick(after time.Duration) tea.Cmd {
-	n := topTick(v.ticks)
+func (v *Live) tick(after time.Duration) tea.Cmd {
+	n := tick(v.ticks)
 	return tea.Tick(after, func(time.Time) tea.Msg { return n })
 }
 
 // Update takes a key, a change of the terminal's size or the time for a refresh.
-func (v *topLive) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+func (v *Live) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
 		v.width, v.height = msg.Width, msg.Height
-	case topTick:
+	case tick:
 		if v.paused || int(msg) != v.ticks {
 			return v, nil
 		}
@@ -90,9 +111,9 @@ func (v *topLive) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return v, nil
 }
 
-func (v *topLive) refresh() tea.Cmd {
+func (v *Live) refresh() tea.Cmd {
 	started := time.Now()
-	if err := v.watcher.refresh(); err != nil {
+	if err := v.source.Refresh(); err != nil {
 		v.err = err
 		return tea.Quit
 	}
@@ -103,8 +124,8 @@ func (v *topLive) refresh() tea.Cmd {
 
 // sort makes the rows anew, and finds the cursor's again. A connection that is
 // only filtered out stays selected: the next letter of the filter may have it.
-func (v *topLive) sort() {
-	v.rows = v.watcher.table.Select(v.filter, v.order)
+func (v *Live) sort() {
+	v.rows = v.source.Table().Select(v.filter, v.order)
 	if v.selected == nil || v.selected.Ended() {
 		v.move(v.cursor)
 		return
@@ -116,7 +137,7 @@ func (v *topLive) sort() {
 }
 
 // move puts the cursor on a row, or the nearest that there is.
-func (v *topLive) move(to int) {
+func (v *Live) move(to int) {
 	v.cursor = max(0, min(to, len(v.rows)-1))
 	v.selected = nil
 	if v.cursor > 0 {
@@ -124,7 +145,7 @@ func (v *topLive) move(to int) {
 	}
 }
 
-func (v *topLive) press(key tea.KeyPressMsg) tea.Cmd {
+func (v *Live) press(key tea.KeyPressMsg) tea.Cmd {
 	if key.String() == "ctrl+c" {
 		return tea.Quit
 	}
@@ -132,7 +153,7 @@ func (v *topLive) press(key tea.KeyPressMsg) tea.Cmd {
 		v.pressEditing(key)
 		return nil
 	}
-	page := max(1, v.height-topFrameLines)
+	page := max(1, v.height-frameLines)
 	switch key.String() {
 	case "q":
 		return tea.Quit
@@ -180,17 +201,17 @@ func (v *topLive) press(key tea.KeyPressMsg) tea.Cmd {
 
 // pause stops the refreshes, or begins them again. The first one after a pause
 // begins an interval: its figures would be means over the pause.
-func (v *topLive) pause() tea.Cmd {
+func (v *Live) pause() tea.Cmd {
 	v.paused = !v.paused
 	if v.paused {
 		return nil
 	}
 	v.ticks++
-	v.watcher.table.Restart()
+	v.source.Table().Restart()
 	return v.tick(0)
 }
 
-func (v *topLive) pressEditing(key tea.KeyPressMsg) {
+func (v *Live) pressEditing(key tea.KeyPressMsg) {
 	switch key.String() {
 	case "enter":
 		v.editing = v.wrong != ""
@@ -209,7 +230,7 @@ func (v *topLive) pressEditing(key tea.KeyPressMsg) {
 }
 
 // edit changes the filter, which shows at once if it can be read.
-func (v *topLive) edit(typed string) {
+func (v *Live) edit(typed string) {
 	v.typed, v.wrong = typed, ""
 	filter, err := top.ParseFilter(typed)
 	if err != nil {
@@ -228,12 +249,12 @@ const (
 )
 
 // View is the screen.
-func (v *topLive) View() tea.View {
+func (v *Live) View() tea.View {
 	view := tea.View{AltScreen: true}
 	if v.width == 0 {
 		return view // before the terminal's size is known
 	}
-	lines, keys := v.list(), topKeys
+	lines, keys := v.list(), listKeys
 	switch {
 	case v.details:
 		lines, keys = v.detailed(), detailsKeys
@@ -250,9 +271,9 @@ func (v *topLive) View() tea.View {
 }
 
 // title says what is shown, and how.
-func (v *topLive) title() string {
-	sent, received := v.watcher.table.Totals()
-	all := len(v.watcher.table.Connections())
+func (v *Live) title() string {
+	sent, received := v.source.Table().Totals()
+	all := len(v.source.Table().Connections())
 	shown := ""
 	if len(v.rows) != all {
 		shown = fmt.Sprintf("%d of ", len(v.rows))
@@ -265,7 +286,7 @@ func (v *topLive) title() string {
 }
 
 // note is the line below the title: the filter, or what could not be seen.
-func (v *topLive) note() string {
+func (v *Live) note() string {
 	switch {
 	case v.editing && v.wrong != "":
 		return "filter: " + v.typed + "█  " + v.wrong
@@ -274,15 +295,15 @@ func (v *topLive) note() string {
 	case v.filter.String() != "":
 		return "filter: " + v.filter.String() + "  (esc: none)"
 	}
-	return v.watcher.lack()
+	return v.source.Unseen()
 }
 
-func (v *topLive) list() []string {
-	visible := max(0, v.height-topFrameLines)
+func (v *Live) list() []string {
+	visible := max(0, v.height-frameLines)
 	v.offset = max(min(v.offset, v.cursor), v.cursor-visible+1, 0)
 	v.offset = min(v.offset, max(0, len(v.rows)-visible))
 	rows := v.rows[min(v.offset, len(v.rows)):min(v.offset+visible, len(v.rows))]
-	layout := newTopLayout(rows, v.width)
+	layout := newLayout(rows, v.width)
 	lines := []string{
 		styled(styleBold, display.Cut(v.title(), v.width)),
 		display.Cut(v.note(), v.width),
@@ -299,7 +320,7 @@ func (v *topLive) list() []string {
 }
 
 // detailed is the screen of one connection.
-func (v *topLive) detailed() []string {
+func (v *Live) detailed() []string {
 	c := v.subject
 	i := &c.Info
 	state := i.State.String()
@@ -316,7 +337,7 @@ func (v *topLive) detailed() []string {
 		return fmt.Sprintf(format, args...)
 	}
 	spark := func(name, now string, course []float64) string {
-		return fmt.Sprintf("%-9s %9s %s", name, now, sparkline(course, min(top.HistoryLen, max(0, v.width-20))))
+		return fmt.Sprintf("%-9s %9s %s", name, now, display.Sparkline(course, min(top.HistoryLen, max(0, v.width-20))))
 	}
 	title := []string{fmt.Sprintf("%v -> %v", c.Local, c.Remote)}
 	if len(title[0]) > v.width {
@@ -327,14 +348,14 @@ func (v *topLive) detailed() []string {
 		"",
 		spark("sent", detailRate(c.SentBps), c.History.SentBps()),
 		spark("received", detailRate(c.ReceivedBps), c.History.ReceivedBps()),
-		spark("RTT", durationText(c.RTT()), c.History.RTT()),
-		spark("again", shareText(c.Retransmitted), c.History.Retransmitted()),
+		spark("RTT", display.SpanSeconds(c.RTT()), c.History.RTT()),
+		spark("again", display.Share(c.Retransmitted), c.History.Retransmitted()),
 		"",
 		"cause     "+causeText(c),
-		fmt.Sprintf("limited   by the peer's window %s, by the send buffer %s of the time", shareText(c.WindowLimited), shareText(c.BufferLimited)),
-		fmt.Sprintf("busy      %s of the time with data to send", shareText(c.Busy)),
+		fmt.Sprintf("limited   by the peer's window %s, by the send buffer %s of the time", display.Share(c.WindowLimited), display.Share(c.BufferLimited)),
+		fmt.Sprintf("busy      %s of the time with data to send", display.Share(c.Busy)),
 		fmt.Sprintf("RTT       least %s, deviation %s, timeout %s",
-			has(tcpinfo.FieldMinRTT, "%s", durationText(i.MinRTT.Seconds())), has(tcpinfo.FieldRTTVar, "%s", durationText(i.RTTVar.Seconds())), has(tcpinfo.FieldRTO, "%s", durationText(i.RTO.Seconds()))),
+			has(tcpinfo.FieldMinRTT, "%s", display.SpanSeconds(i.MinRTT.Seconds())), has(tcpinfo.FieldRTTVar, "%s", display.SpanSeconds(i.RTTVar.Seconds())), has(tcpinfo.FieldRTO, "%s", display.SpanSeconds(i.RTO.Seconds()))),
 		fmt.Sprintf("windows   congestion %sB (%d segments), peer's %s, announced %s", display.Quantity(int64(i.SndCwnd)*int64(i.SndMSS)), i.SndCwnd,
 			has(tcpinfo.FieldSndWnd, "%sB", display.Quantity(int64(i.SndWnd))), has(tcpinfo.FieldRcvWnd, "%sB", display.Quantity(int64(i.RcvWnd)))),
 		fmt.Sprintf("in flight %d segments, %d acknowledged selectively, %d taken for lost", i.Unacked, i.Sacked, i.Lost),

@@ -1,9 +1,9 @@
-//go:build linux
-
-package main
+package screen
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"math"
 	"net/netip"
 	"unicode/utf8"
@@ -28,17 +28,17 @@ const (
 	fixedColumnsWidth = 44
 )
 
-// topLayout is the widths of a table's columns.
-type topLayout struct {
+// layout is the widths of a table's columns.
+type layout struct {
 	local, remote, process int
 	fullLocal              bool // the local address, not only the port
 	fullProcess            bool // the PID, not only the name
 }
 
-// newTopLayout fits the rows into a width. With least widths that is 80; a
+// newLayout fits the rows into a width. With least widths that is 80; a
 // width of 0 is one without a bound.
-func newTopLayout(rows []*top.Connection, width int) topLayout {
-	l := topLayout{local: leastLocal, remote: leastRemote, process: leastProcess}
+func newLayout(rows []*top.Connection, width int) layout {
+	l := layout{local: leastLocal, remote: leastRemote, process: leastProcess}
 	needLocal, needRemote, needProcess := l.local, l.remote, l.process
 	for _, c := range rows {
 		needLocal = max(needLocal, len(c.Local.String()))
@@ -46,7 +46,7 @@ func newTopLayout(rows []*top.Connection, width int) topLayout {
 		needProcess = max(needProcess, utf8.RuneCountInString(processText(c, true)))
 	}
 	if width == 0 {
-		return topLayout{needLocal, needRemote, needProcess, true, true}
+		return layout{needLocal, needRemote, needProcess, true, true}
 	}
 	room := width - (l.local + l.remote + l.process + 2 + fixedColumnsWidth)
 	if room < 0 {
@@ -65,21 +65,21 @@ func newTopLayout(rows []*top.Connection, width int) topLayout {
 	return l
 }
 
-func (l topLayout) header() string {
+func (l layout) header() string {
 	return l.line("LOCAL", "REMOTE", "PROCESS") + fmt.Sprintf(fixedColumns, "SENT", "RECV", "RTT", "AGN", "LIM", "CAUSE")
 }
 
-func (l topLayout) row(c *top.Connection) string {
+func (l layout) row(c *top.Connection) string {
 	return l.line(l.localText(c.Local), c.Remote.String(), processText(c, l.fullProcess)) +
-		fmt.Sprintf(fixedColumns, rateText(c.SentBps), rateText(c.ReceivedBps), durationText(c.RTT()),
-			shareText(c.Retransmitted), shareText(c.Limited()), causeText(c))
+		fmt.Sprintf(fixedColumns, rateText(c.SentBps), rateText(c.ReceivedBps), display.SpanSeconds(c.RTT()),
+			display.Share(c.Retransmitted), display.Share(c.Limited()), causeText(c))
 }
 
-func (l topLayout) line(local, remote, process string) string {
+func (l layout) line(local, remote, process string) string {
 	return fmt.Sprintf("%-*s %-*s %-*s", l.local, display.Shorten(local, l.local), l.remote, display.Shorten(remote, l.remote), l.process, display.Shorten(process, l.process))
 }
 
-func (l topLayout) localText(a netip.AddrPort) string {
+func (l layout) localText(a netip.AddrPort) string {
 	if l.fullLocal {
 		return a.String()
 	}
@@ -120,62 +120,15 @@ func rateText(bps float64) string {
 	return display.Quantity(int64(bps))
 }
 
-// shareText writes a part of a whole in at most four characters.
-func shareText(share float64) string {
-	switch percent := 100 * share; {
-	case math.IsNaN(percent):
-		return "-"
-	case percent == 0:
-		return "0%"
-	case percent < 0.05:
-		return "<.1%"
-	case percent < 9.95:
-		return fmt.Sprintf("%.1f%%", percent)
-	default:
-		return fmt.Sprintf("%.0f%%", percent)
+// WriteTable writes connections as a table, in the width of the terminal that
+// is written to, if there is one.
+func WriteTable(w io.Writer, connections []*top.Connection) error {
+	width, _ := display.TerminalWidth(w)
+	l := newLayout(connections, width)
+	buffered := bufio.NewWriter(w)
+	fmt.Fprintln(buffered, l.header())
+	for _, c := range connections {
+		fmt.Fprintln(buffered, l.row(c))
 	}
-}
-
-// durationText writes a time in seconds in at most five characters.
-func durationText(seconds float64) string {
-	switch {
-	case math.IsNaN(seconds):
-		return "-"
-	case seconds < 0.0009995:
-		return fmt.Sprintf("%.0fµs", seconds*1e6)
-	case seconds < 0.00995:
-		return fmt.Sprintf("%.1fms", seconds*1e3)
-	case seconds < 0.9995:
-		return fmt.Sprintf("%.0fms", seconds*1e3)
-	case seconds < 9.95:
-		return fmt.Sprintf("%.1fs", seconds)
-	}
-	return display.Age(seconds)
-}
-
-// sparks are the heights of a sparkline.
-var sparks = []rune("▁▂▃▄▅▆▇█")
-
-// sparkline draws figures from zero up to the greatest of them, one column
-// each, the last ones where there are too many. What is not known is blank.
-func sparkline(figures []float64, width int) string {
-	figures = figures[max(0, len(figures)-width):]
-	most := 0.0
-	for _, v := range figures {
-		if v > most {
-			most = v
-		}
-	}
-	line := make([]rune, len(figures))
-	for i, v := range figures {
-		switch {
-		case math.IsNaN(v):
-			line[i] = ' '
-		case most == 0:
-			line[i] = sparks[0]
-		default:
-			line[i] = sparks[int(math.Round(v/most*float64(len(sparks)-1)))]
-		}
-	}
-	return string(line)
+	return buffered.Flush()
 }

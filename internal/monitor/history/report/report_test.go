@@ -1,6 +1,4 @@
-//go:build linux
-
-package main
+package report
 
 import (
 	"bytes"
@@ -15,9 +13,9 @@ import (
 	"longhaul/internal/monitor/history/synthetic"
 )
 
-// TestHistoryFitsTheScreen holds that no line of what people read has more than
+// TestTextsFitTheScreen holds that no line of what people read has more than
 // 80 columns, whatever is in the records.
-func TestHistoryFitsTheScreen(t *testing.T) {
+func TestTextsFitTheScreen(t *testing.T) {
 	maker := synthetic.NewMaker(3)
 	now := time.Now()
 	var records []monitor.Record
@@ -30,10 +28,10 @@ func TestHistoryFitsTheScreen(t *testing.T) {
 		records = append(records, r)
 	}
 	var out bytes.Buffer
-	writeHistory(&out, records, history.Query{Limit: 200, Order: history.Slowest}, history.Extent{Records: 1_000_000}, now)
+	WriteList(&out, records, history.Query{Limit: 200, Order: history.Slowest}, history.Extent{Records: 1_000_000}, now)
 	for i := range records {
 		records[i].Hop = ""
-		writeRecord(&out, &records[i])
+		WriteRecord(&out, &records[i])
 	}
 	var c history.Comparison
 	for i := range 30 {
@@ -49,7 +47,7 @@ func TestHistoryFitsTheScreen(t *testing.T) {
 	for i := range 121 {
 		chart.Points = append(chart.Points, history.Point{Transfers: int64(i % 3), TransferTimeMedian: float64(i) - 1})
 	}
-	writeComparison(&out, c, [2]history.Chart{chart, {}})
+	WriteComparison(&out, c, [2]history.Chart{chart, {}})
 	for line := range strings.Lines(out.String()) {
 		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
 			t.Errorf("%d columns: %s", n, line)
@@ -76,16 +74,16 @@ func TestChangeText(t *testing.T) {
 func TestUnknownIsNotZero(t *testing.T) {
 	r := monitor.Record{ClientLeg: monitor.LegRecord{BytesSent: -1, BytesRetransmitted: -1, Retransmits: -1}, TargetLeg: monitor.LegRecord{BytesSent: -1, BytesRetransmitted: -1, Retransmits: -1}}
 	var table, csv, all bytes.Buffer
-	writeHistory(&table, []monitor.Record{r}, history.Query{}, history.Extent{}, time.Now())
+	WriteList(&table, []monitor.Record{r}, history.Query{}, history.Extent{}, time.Now())
 	if !strings.HasSuffix(strings.TrimSpace(table.String()), "0     -    - -") {
 		t.Errorf("unknown figures are not dashes:\n%s", table.String())
 	}
-	c := newHistoryCSV(&csv)
-	c.write(&r)
-	if err := c.flush(); err != nil || !strings.Contains(csv.String(), ",,,,,,,") {
+	c := NewCSV(&csv)
+	c.Write(&r)
+	if err := c.Flush(); err != nil || !strings.Contains(csv.String(), ",,,,,,,") {
 		t.Errorf("unknown figures are not empty, %v:\n%s", err, csv.String())
 	}
-	writeRecord(&all, &r)
+	WriteRecord(&all, &r)
 	if text := all.String(); strings.Contains(text, "leg") || strings.Contains(text, "goodput") || strings.Contains(text, fmt.Sprint(-1)) {
 		t.Error(text)
 	}

@@ -1,0 +1,111 @@
+package top
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"longhaul/internal/process"
+	"longhaul/internal/remedy"
+	"longhaul/internal/tcpinfo"
+)
+
+// ErrRelayEnded is returned by [Watcher.Refresh] when the process has ended
+// whose connections are followed.
+var ErrRelayEnded = errors.New("the relay has ended")
+
+// Watcher keeps a table of the connections of a network namespace. It is not
+// for several goroutines at once.
+type Watcher struct {
+	diag    *tcpinfo.Diag
+	table   *Table
+	started time.Time
+	owners  process.Owners
+	relay   process.Process // only its connections, unless it is zero
+}
+
+// Watch begins to follow the connections of the calling thread's network
+// namespace, those of the process with a PID alone unless that is 0.
+func Watch(glance Glance, pid int) (*Watcher, error) {
+	w := &Watcher{table: NewTable(glance), started: time.Now()}
+	var err error
+	if pid != 0 {
+		w.relay.PID = pid
+		if w.relay.Command, err = process.Command(pid); err != nil {
+			return nil, err
+		}
+	}
+	if w.diag, err = tcpinfo.OpenDiag(); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// Close ends the watch.
+func (w *Watcher) Close() { w.diag.Close() }
+
+// Table has the connections as of the last refresh.
+func (w *Watcher) Table() *Table { return w.table }
+
+// Refresh reads all connections anew.
+func (w *Watcher) Refresh() error {
+	if w.relay.PID != 0 {
+		return w.refreshRelay()
+	}
+	err := w.table.Refresh(time.Since(w.started), func(visit func(*tcpinfo.Connection)) error {
+		return w.diag.Each(tcpinfo.Connections, visit)
+	})
+	if err != nil {
+		return err
+	}
+	w.identify()
+	found, err := w.owners.Refresh(time.Now())
+	if found {
+		w.identify()
+	}
+	return err
+}
+
+// identify gives the connections the processes that are known.
+func (w *Watcher) identify() {
+	for _, c := range w.table.Connections() {
+		c.Process, _ = w.owners.Of(c.Inode)
+	}
+}
+
+// refreshRelay reads the connections of the relay.
+func (w *Watcher) refreshRelay() error {
+	sockets, err := process.Sockets(w.relay.PID)
+	switch {
+	case errors.Is(err, process.ErrNoProcess):
+		return ErrRelayEnded
+	case errors.Is(err, process.ErrForbidden):
+		return remedy.New(fmt.Errorf("cannot see which connections are the relay's: %w", err), "run this as root")
+	case err != nil:
+		return err
+	}
+	err = w.table.Refresh(time.Since(w.started), func(visit func(*tcpinfo.Connection)) error {
+		return w.diag.Each(tcpinfo.Connections, func(c *tcpinfo.Connection) {
+			if sockets[c.Inode] {
+				visit(c)
+			}
+		})
+	})
+	for _, c := range w.table.Connections() {
+		c.Process = w.relay
+	}
+	return err
+}
+
+// Unseen is a sentence on what could not be seen, or empty.
+func (w *Watcher) Unseen() string {
+	if w.owners.Forbidden == 0 {
+		return ""
+	}
+	for _, c := range w.table.Connections() {
+		if c.Process.PID == 0 && c.Inode != 0 {
+			return "processes of other users have no name here; root sees them"
+		}
+	}
+	return ""
+}
