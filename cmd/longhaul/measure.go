@@ -3,15 +3,17 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/display"
 	"longhaul/internal/measure"
+	"longhaul/internal/measure/report"
 	"longhaul/internal/remedy"
 	"longhaul/internal/units"
 )
@@ -163,33 +165,12 @@ func (f *measureFlags) complete(cmd *cobra.Command) error {
 	return f.options.Check()
 }
 
-// readTokens reads a file of tokens, which is for its owner alone.
-func readTokens(path string) ([]measure.Token, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the tokens: %w", err)
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the tokens: %w", err)
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return nil, remedy.New(fmt.Errorf("%s has secrets, and others may read it", path), "chmod 600 "+path)
-	}
-	tokens, err := measure.ReadTokens(file)
-	if err != nil {
-		return nil, remedy.New(fmt.Errorf("%s: %w", path, err), "write a name and a secret on a line; openssl rand -hex 16 makes one")
-	}
-	return tokens, nil
-}
-
 // readToken reads a client's token; without a file there is none.
 func readToken(path string) (measure.Token, error) {
 	if path == "" {
 		return measure.Token{}, nil
 	}
-	tokens, err := readTokens(path)
+	tokens, err := measure.ReadTokenFile(path)
 	if err != nil {
 		return measure.Token{}, usageError(err)
 	}
@@ -221,28 +202,49 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
 	address := f.address(host)
-	out := f.output(env)
+	out := f.writer(env.stdout)
+	var terminal io.Writer = io.Discard // where nobody watches
+	if display.IsTerminal(env.stderr) {
+		terminal = display.Raw(env.stderr)
+	}
+	clear := func() { fmt.Fprint(terminal, "\r\x1b[K") }
 	f.options.Version = version()
-	f.options.Report = out.interval
 	directions := []measure.Direction{f.options.Direction}
 	if f.inTurn {
 		directions = []measure.Direction{measure.Send, measure.Receive}
 	}
 	for _, f.options.Direction = range directions {
-		out.begin()
+		progress := report.NewProgress(f.options)
+		f.options.Report = func(i measure.Interval) {
+			share := progress.Share(i)
+			clear()
+			out.Interval(i, share)
+			fmt.Fprintf(terminal, "\r%s %3.0f %%\x1b[K", display.Bar(share), 100*share)
+		}
 		summary, err := measure.Run(ctx, address, f.options)
-		out.clear()
+		clear()
 		if err != nil && ctx.Err() != nil {
 			return errors.New("interrupted before the end: nothing was counted")
 		}
 		if err != nil {
 			return explainMeasure(address, err)
 		}
-		if err := out.summary(summary); err != nil {
+		if err := out.Summary(summary); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// writer is the form of the results that was asked for.
+func (f *measureFlags) writer(w io.Writer) report.Writer {
+	switch {
+	case f.json:
+		return report.NewJSON(w, f.rateBps)
+	case f.csv:
+		return report.NewCSV(w)
+	}
+	return report.NewText(w, f.reporting, f.rateBps)
 }
 
 // explainMeasure says in the user's words why a test failed.

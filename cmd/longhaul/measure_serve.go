@@ -16,7 +16,7 @@ func (f *measureFlags) runServer(cmd *cobra.Command, env *env) error {
 	var tokens []measure.Token
 	if f.tokens != "" {
 		var err error
-		if tokens, err = readTokens(f.tokens); err != nil {
+		if tokens, err = measure.ReadTokenFile(f.tokens); err != nil {
 			return usageError(err)
 		}
 	}

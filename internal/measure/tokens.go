@@ -8,7 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
+
+	"longhaul/internal/remedy"
 )
 
 // Token is a name and a secret that a client and a server share. The client
@@ -63,6 +66,27 @@ func ReadTokens(r io.Reader) ([]Token, error) {
 	}
 	if len(tokens) == 0 {
 		return nil, errors.New("there is no token")
+	}
+	return tokens, nil
+}
+
+// ReadTokenFile reads the list in a file, which must be its owner's alone.
+func ReadTokenFile(path string) ([]Token, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the tokens: %w", err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the tokens: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, remedy.New(fmt.Errorf("%s has secrets, and others may read it", path), "chmod 600 "+path)
+	}
+	tokens, err := ReadTokens(file)
+	if err != nil {
+		return nil, remedy.New(fmt.Errorf("%s: %w", path, err), "write a name and a secret on a line; openssl rand -hex 16 makes one")
 	}
 	return tokens, nil
 }

@@ -1,6 +1,7 @@
-package main
+package report
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
@@ -10,83 +11,32 @@ import (
 	"longhaul/internal/measure"
 )
 
-// measureOutput is what becomes of a test's intervals and its summary: text,
-// JSON or CSV, and on a terminal a line that says how far the test is.
-type measureOutput struct {
-	w, terminal io.Writer // terminal is nil where nobody watches
-	flags       *measureFlags
-	moved       int64 // bytes, in a test of an amount, whichever way is behind
-	intervals   []measure.Interval
-	csv         *measureCSV
+// Text is a [Writer] of lines that people read.
+type Text struct {
+	w       io.Writer
+	every   time.Duration
+	linkBps float64
 }
 
-func (f *measureFlags) output(env *env) *measureOutput {
-	o := &measureOutput{w: env.stdout, flags: f}
-	if display.IsTerminal(env.stderr) {
-		o.terminal = display.Raw(env.stderr)
-	}
-	if f.csv {
-		o.csv = newMeasureCSV(env.stdout)
-	}
-	return o
+// NewText makes a writer for tests that report at every interval. LinkBps is the
+// link's rate in bits per second, 0 if it is not known.
+func NewText(w io.Writer, every time.Duration, linkBps float64) *Text {
+	return &Text{w, every, linkBps}
 }
 
-// begin forgets a test before.
-func (o *measureOutput) begin() { o.moved, o.intervals = 0, nil }
-
-// interval reports what happened since the last one.
-func (o *measureOutput) interval(i measure.Interval) {
-	share := o.share(i)
-	o.clear()
-	switch {
-	case o.flags.json:
-		o.intervals = append(o.intervals, i)
-	case o.flags.csv:
-		o.csv.interval(i)
-	case i.End-i.Start > o.flags.reporting/10: // else it is what was left at the end
-		writeInterval(o.w, i, share)
-	}
-	if o.terminal != nil {
-		fmt.Fprintf(o.terminal, "\r%s %3.0f %%\x1b[K", display.Bar(share), 100*share)
+// Interval writes a line for each direction.
+func (t *Text) Interval(i measure.Interval, share float64) {
+	if i.End-i.Start > t.every/10 { // else it is the remainder at the end
+		writeInterval(t.w, i, share)
 	}
 }
 
-// share is how much of the test is over.
-func (o *measureOutput) share(i measure.Interval) float64 {
-	options := &o.flags.options
-	if options.Bytes == 0 {
-		return min(1, float64(i.End+options.Omit)/float64(options.Duration+options.Omit))
-	}
-	sums := map[bool]int64{}
-	for _, s := range i.Streams {
-		sums[s.Sends] += s.Bytes
-	}
-	least := int64(-1)
-	for _, n := range sums {
-		if least < 0 || n < least {
-			least = n
-		}
-	}
-	o.moved += max(least, 0)
-	return min(1, float64(o.moved)/float64(options.Bytes))
-}
-
-// clear takes the line that says how far the test is away.
-func (o *measureOutput) clear() {
-	if o.terminal != nil {
-		fmt.Fprint(o.terminal, "\r\x1b[K")
-	}
-}
-
-func (o *measureOutput) summary(s measure.Summary) error {
-	switch {
-	case o.flags.json:
-		return display.WriteJSON(o.w, measureJSON(s, o.intervals, o.flags.rateBps))
-	case o.flags.csv:
-		return o.csv.summary(s)
-	}
-	writeSummary(o.w, s, o.flags.rateBps)
-	return nil
+// Summary writes the figures that count.
+func (t *Text) Summary(s measure.Summary) error {
+	var b bytes.Buffer
+	writeSummary(&b, s, t.linkBps)
+	_, err := t.w.Write(b.Bytes())
+	return err
 }
 
 // writeInterval prints a line for each direction of an interval.
@@ -108,7 +58,7 @@ func writeInterval(w io.Writer, i measure.Interval, share float64) {
 		if streams == 0 {
 			continue
 		}
-		fmt.Fprintf(w, "%5.1f-%-5.1f s %3.0f %% %-8s %10s", i.Start.Seconds(), i.End.Seconds(), 100*share, way(sends),
+		fmt.Fprintf(w, "%5.1f-%-5.1f s %3.0f %% %-8s %10s", i.Start.Seconds(), i.End.Seconds(), 100*share, direction(sends),
 			display.Rate(float64(bytes)*8/(i.End-i.Start).Seconds()))
 		if sends && rtt > 0 { // else this system says nothing of it
 			fmt.Fprintf(w, "  %4s retrans  cwnd %-4s  RTT %s", display.Quantity(retransmits), display.Quantity(cwnd), display.ShortTime(rtt))
@@ -118,13 +68,6 @@ func writeInterval(w io.Writer, i measure.Interval, share float64) {
 		}
 		fmt.Fprintln(w)
 	}
-}
-
-func way(sends bool) string {
-	if sends {
-		return "sent"
-	}
-	return "received"
 }
 
 // writeSummary prints what counts.
@@ -148,7 +91,7 @@ func writeSummary(w io.Writer, s measure.Summary, linkBps float64) {
 		if sends {
 			bps = s.SentBps
 		}
-		fmt.Fprintf(w, "\n%s %s in %.1f s over %s: %s\n", way(sends), display.Quantity(arrived)+"B", s.Elapsed.Seconds(), display.Plural(streams, "stream"), display.Rate(bps))
+		fmt.Fprintf(w, "\n%s %s in %.1f s over %s: %s\n", direction(sends), display.Quantity(arrived)+"B", s.Elapsed.Seconds(), display.Plural(streams, "stream"), display.Rate(bps))
 		f := s.Figures(sends)
 		if limit := f.LimitBps(linkBps); linkBps > 0 && limit > 0 {
 			summaryLine(w, "limit", fmt.Sprintf("%s of payload on %s; %.1f %% of it was reached", display.Rate(limit), display.Rate(linkBps), 100*bps/limit))

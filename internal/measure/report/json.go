@@ -1,10 +1,12 @@
-package main
+package report
 
 import (
 	"encoding/json"
+	"io"
 	"net"
 	"time"
 
+	"longhaul/internal/display"
 	"longhaul/internal/measure"
 	"longhaul/internal/tcpinfo"
 )
@@ -118,17 +120,32 @@ func tcpInfo(at *measure.Timed, f *measure.Figures) any {
 	return info
 }
 
-// measureJSON is the result in iperf3's form.
-func measureJSON(s measure.Summary, intervals []measure.Interval, linkBps float64) map[string]any {
-	told := []jsonInterval{}
-	for _, i := range intervals {
-		told = append(told, intervalJSON(s.Options, i))
+// JSON is a [Writer] of one object for each test, in iperf3's form.
+type JSON struct {
+	w         io.Writer
+	linkBps   float64
+	intervals []measure.Interval
+}
+
+// NewJSON makes a writer. LinkBps is the link's rate in bits per second, 0 if it
+// is not known.
+func NewJSON(w io.Writer, linkBps float64) *JSON { return &JSON{w: w, linkBps: linkBps} }
+
+// Interval keeps the figures for the object.
+func (j *JSON) Interval(i measure.Interval, _ float64) { j.intervals = append(j.intervals, i) }
+
+// Summary writes the object.
+func (j *JSON) Summary(s measure.Summary) error {
+	intervals := []jsonInterval{}
+	for _, i := range j.intervals {
+		intervals = append(intervals, intervalJSON(s.Options, i))
 	}
-	return map[string]any{
+	j.intervals = nil
+	return display.WriteJSON(j.w, map[string]any{
 		"start":     startJSON(s),
-		"intervals": told,
-		"end":       endJSON(s, linkBps),
-	}
+		"intervals": intervals,
+		"end":       endJSON(s, j.linkBps),
+	})
 }
 
 func startJSON(s measure.Summary) map[string]any {
@@ -143,7 +160,7 @@ func startJSON(s measure.Summary) map[string]any {
 	to := hostPort(s.Remote)
 	return map[string]any{
 		"connected":     connected,
-		"version":       version(),
+		"version":       s.Options.Version,
 		"timestamp":     map[string]any{"time": s.Start.UTC().Format(timeFormat), "timesecs": s.Start.Unix()},
 		"connecting_to": map[string]any{"host": to.host, "port": to.port},
 		"sock_bufsize":  o.WindowBytes,
