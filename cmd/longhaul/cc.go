@@ -3,24 +3,19 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/destination"
 	"longhaul/internal/display"
 	"longhaul/internal/kernel"
 	"longhaul/internal/remedy"
-	"longhaul/internal/route"
-	"longhaul/internal/units"
 )
 
 func newCC(env *env) *cobra.Command {
@@ -93,119 +88,19 @@ machine; default and connections are of this network namespace.`,
 			if err != nil {
 				return err
 			}
-			uses, err := ccUses()
+			uses, err := destination.NewHost().Uses()
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				encoder := json.NewEncoder(env.stdout)
-				encoder.SetIndent("", "  ")
-				return encoder.Encode(map[string]any{"algorithms": algorithms, "uses": uses})
+				return display.WriteJSON(env.stdout, map[string]any{"algorithms": algorithms, "uses": uses})
 			}
-			writeAlgorithms(env.stdout, algorithms, time.Now())
-			writeUses(env.stdout, uses)
+			cc.WriteList(env.stdout, algorithms, time.Now())
+			destination.WriteUses(env.stdout, uses)
 			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print everything as JSON")
 	ccFlags(cmd.Flags(), &objects)
 	return cmd
-}
-
-// writeAlgorithms prints a table that fits a terminal of 80 columns, with
-// remarks that are too long for it on a line of their own.
-func writeAlgorithms(w io.Writer, algorithms []cc.Algorithm, now time.Time) {
-	const (
-		row   = "%-15s  %-8s  %-11s  %11s  %s"
-		left  = 80 - (15 + 2 + 8 + 2 + 11 + 2 + 11 + 2)
-		below = "  "
-	)
-	line := func(values ...any) {
-		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf(row, values...), " "))
-	}
-	line("NAME", "FROM", "STATE", "CONNECTIONS", "")
-	for _, a := range algorithms {
-		connections := "-"
-		if a.Sockets != nil {
-			connections = fmt.Sprint(*a.Sockets)
-		}
-		remarks, more := strings.Join(algorithmRemarks(a, now), ", "), ""
-		if len(remarks) > left {
-			remarks, more = "", below+remarks+"\n"
-		}
-		line(a.Name, a.Origin, a.State, connections, remarks)
-		fmt.Fprint(w, more)
-	}
-}
-
-func algorithmRemarks(a cc.Algorithm, now time.Time) (remarks []string) {
-	if a.Default {
-		remarks = append(remarks, "default")
-	}
-	if a.Restricted {
-		remarks = append(remarks, "restricted to CAP_NET_ADMIN")
-	}
-	if a.LoadedAt != nil {
-		remarks = append(remarks, "loaded "+display.Age(now.Sub(*a.LoadedAt).Seconds())+" ago")
-	}
-	if a.Algorithm != "" {
-		remarks = append(remarks, "is "+a.Algorithm)
-	}
-	if a.Outdated {
-		remarks = append(remarks, "by another build: load it again to replace it")
-	}
-	if a.Why != "" {
-		return append(remarks, a.Why)
-	}
-	if a.Summary != "" && a.LoadedAt == nil {
-		remarks = append(remarks, a.Summary)
-	}
-	return remarks
-}
-
-// ccPrefix is a prefix that was given an algorithm, and perhaps a rate.
-type ccPrefix struct {
-	route.Use
-	RateBps int64 `json:"rate_bits_per_second,omitempty"`
-}
-
-// ccUses are the prefixes of this network namespace.
-func ccUses() ([]ccPrefix, error) {
-	uses, err := routeTable().CongestionControlUses()
-	if err != nil {
-		return nil, err
-	}
-	all := make([]ccPrefix, len(uses))
-	for i, use := range uses {
-		all[i].Use = use
-		rates, err := cc.NewHost().Rates(use.Algorithm)
-		if err != nil { // has none, or is for root to see
-			continue
-		}
-		prefixes, err := rates.Prefixes()
-		rates.Close()
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range prefixes {
-			if p.Prefix == use.Prefix {
-				all[i].RateBps = p.Rate.BitsPerSecond
-			}
-		}
-	}
-	return all, nil
-}
-
-func writeUses(w io.Writer, uses []ccPrefix) {
-	if len(uses) == 0 {
-		return
-	}
-	fmt.Fprintf(w, "\n%-40s  %s\n", "DESTINATIONS", "USE")
-	for _, use := range uses {
-		fmt.Fprintf(w, "%-40s  %s", use.Prefix, use.Algorithm)
-		if use.RateBps > 0 {
-			fmt.Fprintf(w, ", together at %s", units.Rate(use.RateBps))
-		}
-		fmt.Fprintln(w)
-	}
 }

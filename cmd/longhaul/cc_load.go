@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/cc"
-	"longhaul/internal/display"
+	"longhaul/internal/destination"
 	"longhaul/internal/remedy"
 	"longhaul/internal/route"
 )
@@ -65,9 +65,7 @@ that the user may write to.`,
 					return ccError(err)
 				}
 				done = append(done, loaded)
-				for _, note := range loaded.Notes {
-					fmt.Fprintln(env.stderr, "longhaul: note:", note)
-				}
+				writeNotes(env.stderr, loaded.Notes)
 				if asJSON {
 					continue
 				}
@@ -104,16 +102,6 @@ func loadCC(cmd *cobra.Command, host *cc.Host, algorithm, name string, asDefault
 	return ccLoaded{Name: name, Outcome: result.Outcome, Default: asDefault, Notes: result.Notes}, nil
 }
 
-// ccUnloaded is one algorithm's part of what unload prints.
-type ccUnloaded struct {
-	Name            string      `json:"name"`
-	Outcome         cc.Outcome  `json:"outcome"`
-	Connections     int         `json:"connections,omitempty"`
-	Default         string      `json:"default,omitempty"`
-	Undone          []route.Use `json:"undone,omitempty"`
-	StillRegistered bool        `json:"still_registered,omitempty"`
-}
-
 func newCCUnload(env *env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -126,49 +114,33 @@ namespaces that made it their default keep it until they choose another.`,
 		Example: `  longhaul cc unload haul
   longhaul cc unload`,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			host := cc.NewHost()
+			host := destination.NewHost()
 			everything := len(names) == 0
 			if everything {
-				all, err := host.LoadedNames()
+				all, err := host.CC.LoadedNames()
 				if err != nil {
 					return ccError(fmt.Errorf("cannot see what is loaded: %w", err))
 				}
 				names = all
 			}
-			done := []ccUnloaded{}
+			done := []destination.Unloaded{}
 			for _, name := range names {
-				undone, err := undoUsesOf(name)
-				if err != nil {
-					return err
-				}
-				result, err := host.Unload(cmd.Context(), name)
+				unloaded, err := host.Unload(cmd.Context(), name)
 				if err != nil {
 					return ccError(err)
 				}
-				u := ccUnloaded{name, result.Outcome, result.Sockets, result.Default, undone, result.StillRegistered}
-				done = append(done, u)
+				done = append(done, unloaded)
 				if asJSON {
 					continue
 				}
-				fmt.Fprintf(env.stdout, "%s: %s", name, u.Outcome)
-				if u.Connections > 0 {
-					fmt.Fprintf(env.stdout, ", %s keep it", display.Plural(u.Connections, "connection"))
-				}
-				if u.Default != "" {
-					fmt.Fprintf(env.stdout, ", the default is %s again", u.Default)
-				}
-				if u.StillRegistered {
-					fmt.Fprint(env.stdout, ", still registered by another process that holds it")
-				}
-				fmt.Fprintln(env.stdout)
-				for _, use := range undone {
-					fmt.Fprintln(env.stdout, undoneLine(use))
+				if err := unloaded.WriteText(env.stdout); err != nil {
+					return err
 				}
 			}
 			var undone []route.Use
 			if everything { // routes may use the kernel's own algorithms
 				var err error
-				if undone, err = undoUsesOf(""); err != nil {
+				if undone, err = host.UndoAll(""); err != nil {
 					return err
 				}
 			}
@@ -176,7 +148,7 @@ namespaces that made it their default keep it until they choose another.`,
 				return json.NewEncoder(env.stdout).Encode(map[string]any{"unloaded": done, "undone": undone})
 			}
 			for _, use := range undone {
-				fmt.Fprintln(env.stdout, undoneLine(use))
+				fmt.Fprintln(env.stdout, use.UndoneText())
 			}
 			if len(names) == 0 && len(undone) == 0 {
 				fmt.Fprintln(env.stdout, "nothing was loaded")

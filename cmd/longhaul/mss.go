@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -17,6 +15,7 @@ import (
 	"longhaul/internal/kernel"
 	"longhaul/internal/mss"
 	"longhaul/internal/remedy"
+	"longhaul/internal/units"
 )
 
 func newMSS(env *env) *cobra.Command {
@@ -64,7 +63,7 @@ func (p *prefixFlag) String() string {
 }
 
 func (p *prefixFlag) Set(s string) (err error) {
-	p.Prefix, err = parsePrefix(s)
+	p.Prefix, err = units.ParsePrefix(s)
 	if fix := remedy.Of(err); fix != "" { // flags have no hints of their own
 		return fmt.Errorf("%w: %s", err, fix)
 	}
@@ -75,8 +74,8 @@ func (p *prefixFlag) Set(s string) (err error) {
 func mssError(err error) error {
 	var lacking *kernel.ErrUnsupported
 	switch {
-	case err == nil:
-		return nil
+	case err == nil || remedy.Of(err) != "":
+		return err
 	case errors.As(err, &lacking):
 		return remedy.New(err, "for connections of this host alone, longhaul route set PREFIX --advmss needs no BPF")
 	case errors.Is(err, mss.ErrNoDevice):
@@ -108,10 +107,12 @@ that were as wanted already, had no MSS, or were signed (MD5, TCP-AO).`,
 				return mssError(err)
 			}
 			if asJSON {
-				return writeMSSJSON(env.stdout, rules)
+				return display.WriteJSON(env.stdout, map[string]any{"rules": append([]mss.Status{}, rules...)})
 			}
 			for _, r := range rules {
-				writeRule(env.stdout, r)
+				if err := r.WriteText(env.stdout); err != nil {
+					return err
+				}
 			}
 			if len(rules) == 0 {
 				fmt.Fprintln(env.stdout, "no rules")
@@ -124,82 +125,6 @@ that were as wanted already, had no MSS, or were signed (MD5, TCP-AO).`,
 	flags.BoolVar(&all, "all", false, "the rules of all network namespaces")
 	namespaceFlag(flags, &namespace)
 	return cmd
-}
-
-// mssStatus is a rule as JSON has it.
-type mssStatus struct {
-	mss.Status
-	LastAgoSeconds *float64 `json:"last_ago_seconds,omitempty"`
-}
-
-func writeMSSJSON(w io.Writer, rules []mss.Status) error {
-	all := []mssStatus{}
-	for _, r := range rules {
-		s := mssStatus{Status: r}
-		if r.Rewritten > 0 {
-			seconds := r.LastAgo.Seconds()
-			s.LastAgoSeconds = &seconds
-		}
-		all = append(all, s)
-	}
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(map[string]any{"rules": all})
-}
-
-// writeRule prints two lines about a rule, or three if it is not in force.
-func writeRule(w io.Writer, r mss.Status) {
-	if r.Action == "" {
-		fmt.Fprintf(w, "%s  %s\n", deviceText(r.Rule), r.Problem)
-		return
-	}
-	fmt.Fprintf(w, "%s  %s\n", deviceText(r.Rule), ruleText(r.Rule))
-	fmt.Fprintf(w, "    matched %s, changed %d", display.Plural(int(r.Matched), "SYN"), r.Rewritten)
-	if r.Rewritten > 0 {
-		fmt.Fprintf(w, "; the last %s ago: %d -> %d", display.Age(r.LastAgo.Seconds()), r.LastOld, r.LastNew)
-	}
-	fmt.Fprintln(w)
-	if r.Problem != "" {
-		fmt.Fprintf(w, "    %s\n", r.Problem)
-	}
-}
-
-// deviceText is the device of a rule. That of another network namespace, or one
-// that is gone, has no name here.
-func deviceText(r mss.Rule) string {
-	if r.Device == "" {
-		return "(not here)"
-	}
-	return r.Device
-}
-
-// ruleText says what a rule does, without its device.
-func ruleText(r mss.Rule) string {
-	var b strings.Builder
-	switch r.Action {
-	case mss.Raise:
-		fmt.Fprintf(&b, "raise to %d", r.MSS)
-	case mss.Clamp:
-		fmt.Fprintf(&b, "clamp to %d", r.MSS)
-	case mss.ClampToRoute:
-		b.WriteString("clamp to the route")
-	case mss.ClampToPMTU:
-		b.WriteString("clamp to the path MTU")
-	}
-	b.WriteString(": data")
-	if r.From.IsValid() {
-		fmt.Fprintf(&b, " from %s", r.From)
-	}
-	if r.Toward.IsValid() {
-		fmt.Fprintf(&b, " toward %s", r.Toward)
-	}
-	if !r.From.IsValid() && !r.Toward.IsValid() {
-		b.WriteString(" both ways")
-	}
-	if r.Port != 0 {
-		fmt.Fprintf(&b, ", port %d", r.Port)
-	}
-	return b.String()
 }
 
 func newMSSClear(env *env) *cobra.Command {
@@ -239,16 +164,7 @@ a device that is gone, has left.`,
 			if asJSON {
 				return json.NewEncoder(env.stdout).Encode(result)
 			}
-			for _, r := range result.Rules {
-				fmt.Fprintf(env.stdout, "cleared %s  %s\n", deviceText(r), ruleText(r))
-			}
-			if result.Leftovers > 0 {
-				fmt.Fprintf(env.stdout, "cleared what was left of %s\n", display.Plural(result.Leftovers, "device"))
-			}
-			if len(result.Rules) == 0 && result.Leftovers == 0 {
-				fmt.Fprintln(env.stdout, "no rules")
-			}
-			return nil
+			return result.WriteText(env.stdout)
 		},
 	}
 	flags := cmd.Flags()

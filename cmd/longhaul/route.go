@@ -3,19 +3,17 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"net/netip"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/cc"
+	"longhaul/internal/destination"
 	"longhaul/internal/display"
 	"longhaul/internal/remedy"
 	"longhaul/internal/route"
@@ -79,7 +77,7 @@ that are there mostly do not. Metrics that are not given stay.`,
 			if err := enterNamespace(s.namespace); err != nil {
 				return err
 			}
-			return s.run(cmd, env, change)
+			return s.run(cmd.Context(), env, change)
 		},
 	}
 	flags := cmd.Flags()
@@ -101,7 +99,7 @@ that are there mostly do not. Metrics that are not given stay.`,
 
 // change puts the flags together.
 func (s *routeSet) change(cmd *cobra.Command, to string) (route.Change, error) {
-	prefix, err := parseRoutePrefix(to)
+	prefix, err := route.ParseDestination(to)
 	if err != nil {
 		return route.Change{}, err
 	}
@@ -161,113 +159,29 @@ func (s *routeSet) change(cmd *cobra.Command, to string) (route.Change, error) {
 	return c, nil
 }
 
-// parseRoutePrefix reads a prefix. The words default and default6 stand for
-// the default route of a family.
-func parseRoutePrefix(s string) (netip.Prefix, error) {
-	switch s {
-	case "default":
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0), nil
-	case "default6":
-		return netip.PrefixFrom(netip.IPv6Unspecified(), 0), nil
-	}
-	return parsePrefix(s)
-}
-
-// routeDone is what set and undo print as JSON.
-type routeDone struct {
-	Route     route.Setting  `json:"route"`
-	Changed   bool           `json:"changed"`
-	Effective *bool          `json:"effective,omitempty"`
-	Elsewhere []netip.Prefix `json:"elsewhere,omitempty"`
-	Notes     []string       `json:"notes,omitempty"`
-}
-
-func (s *routeSet) run(cmd *cobra.Command, env *env, c route.Change) error {
-	var notes []string
-	if name := c.Metrics[route.CongestionControl].Name; name != "" {
-		note, err := ensureLoaded(cmd, cc.NewHost(), name)
-		if err != nil {
-			return ccError(err)
-		}
-		if note != "" {
-			notes = append(notes, note)
-		}
-	}
-	result, err := routeTable().Set(c)
+func (s *routeSet) run(ctx context.Context, env *env, c route.Change) error {
+	result, err := destination.NewHost().SetRoute(ctx, c)
 	if err != nil {
 		return routeError(err)
 	}
-	notes = append(notes, routeNotes(c)...)
-	if len(result.Elsewhere) > 0 {
-		notes = append(notes, elsewhereNote(c.Prefix, result.Elsewhere))
-	}
-	if !result.Effective {
-		notes = append(notes, ineffectiveNote(c.Prefix))
-	}
 	if s.json {
-		return json.NewEncoder(env.stdout).Encode(routeDone{result.Setting, result.Changed, &result.Effective, result.Elsewhere, notes})
+		return json.NewEncoder(env.stdout).Encode(result)
 	}
-	for _, note := range notes {
-		fmt.Fprintln(env.stderr, "longhaul: note:", note)
-	}
+	writeNotes(env.stderr, result.Notes)
 	is := ""
 	if !result.Changed {
 		is = " (already)"
 	}
-	fmt.Fprintf(env.stdout, "the route to %s has %s%s\n", c.Prefix, metricsText(c.Metrics), is)
+	fmt.Fprintf(env.stdout, "the route to %s has %s%s\n", c.Prefix, route.ValuesText(c.Metrics), is)
 	return nil
 }
 
-func elsewhereNote(prefix netip.Prefix, longer []netip.Prefix) string {
-	return fmt.Sprintf("within %s, longer prefixes have routes of their own, which keep their settings: %s", prefix, display.FirstOf(longer))
-}
-
-func ineffectiveNote(prefix netip.Prefix) string {
-	return fmt.Sprintf("packets to %s do not take its route in the main table: see ip rule, and ip route get", prefix)
-}
-
-// routeNotes say where the kernel does not do what a metric seems to promise.
-func routeNotes(c route.Change) (notes []string) {
-	for _, f := range routeFlags {
-		v, given := c.Metrics[f.metric]
-		if !given {
-			continue
-		}
-		switch f.metric {
-		case route.MTU:
-			if v.Locked {
-				notes = append(notes, "a locked mtu has packets sent without DF: they may be fragmented on the way, and path MTU discovery is off")
-			} else {
-				notes = append(notes, "mtu is for connections of this host; forwarded packets go by the device's unless it is locked")
-			}
-		case route.AdvMSS:
-			notes = append(notes, "advmss is what peers may send here, so the way from there must carry it; what is sent there goes by mtu")
-		case route.CongestionControl:
-			if !v.Locked {
-				notes = append(notes, "a program that asks for another congestion control gets it, unless this one is locked: --lock")
-			}
-		case route.InitRwnd:
-			notes = append(notes, "initrwnd is bounded by what tcp_rmem, or the program's SO_RCVBUF, has room for")
-		case route.Window:
-			notes = append(notes, "window bounds what is advertised at first; autotuning and SO_RCVBUF go beyond it")
-		}
-	}
-	return notes
-}
-
-// metricsText lists metrics as ip route does.
-func metricsText(values map[route.Metric]route.Value) string {
-	var parts []string
-	for _, f := range routeFlags {
-		if v, ok := values[f.metric]; ok {
-			parts = append(parts, string(f.metric)+" "+v.Text(f.metric))
-		}
-	}
-	return strings.Join(parts, ", ")
-}
-
+// routeError adds what to do about an error of a route.
 func routeError(err error) error {
+	var notLoaded *destination.LoadError
 	switch {
+	case errors.As(err, &notLoaded):
+		return ccError(err)
 	case errors.Is(err, route.ErrExpires):
 		return remedy.New(err, "use a longer prefix, such as 2000::/3 instead of default6")
 	case errors.Is(err, route.ErrNoRoute):
@@ -295,31 +209,16 @@ func newRouteShow(env *env) *cobra.Command {
 			if err := enterNamespace(namespace); err != nil {
 				return err
 			}
-			settings, err := routeTable().Settings()
+			settings, err := destination.NewHost().Routes.Settings()
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				encoder := json.NewEncoder(env.stdout)
-				encoder.SetIndent("", "  ")
-				if settings == nil {
-					settings = []route.Setting{}
-				}
-				return encoder.Encode(map[string]any{"routes": settings})
+				return display.WriteJSON(env.stdout, map[string]any{"routes": append([]route.Setting{}, settings...)})
 			}
 			for _, s := range settings {
-				was := map[route.Metric]route.Value{}
-				for name, done := range s.Metrics {
-					if !s.Made && done.Former != (route.Value{}) {
-						was[name] = done.Former
-					}
-				}
-				fmt.Fprintf(env.stdout, "%s  %s\n", s.Prefix, metricsText(s.Values()))
-				switch {
-				case s.Made:
-					fmt.Fprintln(env.stdout, "    had no route of its own")
-				case len(was) > 0:
-					fmt.Fprintf(env.stdout, "    before: %s\n", metricsText(was))
+				if err := s.WriteText(env.stdout); err != nil {
+					return err
 				}
 			}
 			if len(settings) == 0 {
@@ -351,7 +250,7 @@ included. What somebody else has changed since stays.`,
 			}
 			var prefixes []netip.Prefix
 			for _, arg := range args {
-				prefix, err := parseRoutePrefix(arg)
+				prefix, err := route.ParseDestination(arg)
 				if err != nil {
 					return usageError(err)
 				}
@@ -361,7 +260,7 @@ included. What somebody else has changed since stays.`,
 				return err
 			}
 			if all {
-				settings, err := routeTable().Settings()
+				settings, err := destination.NewHost().Routes.Settings()
 				if err != nil {
 					return err
 				}
@@ -378,36 +277,16 @@ included. What somebody else has changed since stays.`,
 	return cmd
 }
 
-// undoRoute puts the route back, and takes the rate away that was told with it.
-func undoRoute(prefix netip.Prefix) (route.Setting, error) {
-	undone, err := routeTable().Unset(prefix)
-	if err != nil {
-		return undone, err
-	}
-	if done := undone.Metrics[route.CongestionControl]; done != nil {
-		err = forgetRate(prefix, done.Set.Name)
-	}
-	return undone, err
-}
-
 func undoRoutes(env *env, prefixes []netip.Prefix, asJSON bool) error {
-	done := []routeDone{}
+	done := []destination.RouteResult{}
 	for _, prefix := range prefixes {
-		undone, err := undoRoute(prefix)
+		undone, err := destination.NewHost().UnsetRoute(prefix)
 		if err != nil {
 			return routeError(err)
 		}
-		done = append(done, routeDone{Route: undone, Changed: true})
-		switch {
-		case asJSON:
-		case undone.Made:
-			fmt.Fprintf(env.stdout, "the route to %s is gone again\n", prefix)
-		default:
-			var names []string
-			for _, name := range slices.Sorted(maps.Keys(undone.Metrics)) {
-				names = append(names, string(name))
-			}
-			fmt.Fprintf(env.stdout, "the route to %s has the former %s again\n", prefix, strings.Join(names, ", "))
+		done = append(done, undone)
+		if !asJSON {
+			fmt.Fprintln(env.stdout, undone.Route.UndoneText())
 		}
 	}
 	if asJSON {

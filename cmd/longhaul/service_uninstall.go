@@ -15,6 +15,7 @@ import (
 
 	"longhaul/internal/cc"
 	"longhaul/internal/daemon"
+	"longhaul/internal/destination"
 	"longhaul/internal/display"
 	"longhaul/internal/remedy"
 	"longhaul/internal/service"
@@ -195,7 +196,7 @@ func unloadServiceCC(ctx context.Context, record *service.Record) (notes []strin
 		if !slices.Contains(named, name) {
 			continue
 		}
-		if _, err := undoUsesOf(name); err != nil {
+		if _, err := destination.NewHost().UndoAll(name); err != nil {
 			return nil, err
 		}
 		if _, err := cc.NewHost().Unload(ctx, name); err != nil {

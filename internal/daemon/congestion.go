@@ -8,6 +8,7 @@ import (
 
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
+	"longhaul/internal/destination"
 	"longhaul/internal/mss"
 	"longhaul/internal/route"
 )
@@ -51,7 +52,7 @@ func FindHostChanges() (h HostChanges) {
 	if names, err := cc.NewHost().LoadedNames(); err == nil {
 		h.CongestionControls = names
 	}
-	if settings, err := (&route.Table{Undo: cc.DefaultUndo}).Settings(); err == nil {
+	if settings, err := destination.NewHost().Routes.Settings(); err == nil {
 		h.Routes = settings
 	}
 	if rules, err := mss.NewHost().Show(false); err == nil {

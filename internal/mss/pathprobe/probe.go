@@ -1,0 +1,127 @@
+// Package pathprobe raises the MSS where packets of that size are seen to cross the
+// path, and takes the rule back when they no longer do.
+//
+// It puts together [mss], which knows rules, and [pathmtu], which sends packets.
+// Neither knows the other.
+package pathprobe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"longhaul/internal/kernel"
+	"longhaul/internal/mss"
+	"longhaul/internal/pathmtu"
+	"longhaul/internal/remedy"
+)
+
+// ErrNoHost is returned where a rule names no host that could be probed.
+var ErrNoHost = errors.New("raising the MSS needs a host there that answers, to see whether the path carries it")
+
+// Probe is the part of a path that can be probed from here.
+type Probe struct {
+	Address netip.Addr
+	From    bool // data comes from there; else it goes there
+	Bytes   int  // of the IP packets
+}
+
+// Choose finds the host to probe for a rule, and the direction. Without an address
+// it is the one host that the rule is for, or the error is [ErrNoHost].
+func Choose(rule mss.Rule, address netip.Addr) (*Probe, error) {
+	p := &Probe{Address: address.Unmap()}
+	single := func(prefix netip.Prefix) bool {
+		return prefix.IsValid() && prefix.IsSingleIP() && !isLocal(prefix.Addr())
+	}
+	switch {
+	case p.Address.IsValid():
+	case single(rule.Toward):
+		p.Address = rule.Toward.Addr()
+	case single(rule.From):
+		p.Address = rule.From.Addr()
+	default:
+		return nil, ErrNoHost
+	}
+	switch {
+	case isLocal(p.Address):
+		return nil, remedy.New(fmt.Errorf("%s is this host itself", p.Address), "probe a host at the other end of the path")
+	case rule.Toward.IsValid() && rule.Toward.Contains(p.Address):
+	case rule.From.IsValid() && rule.From.Contains(p.Address):
+		p.From = true
+	case rule.Toward.IsValid() || rule.From.IsValid():
+		return nil, remedy.New(fmt.Errorf("%s is in none of the rule's prefixes", p.Address), "probe a host that the rule is about")
+	}
+	p.Bytes = rule.PacketBytes()
+	if p.Address.Is6() {
+		p.Bytes = max(p.Bytes, rule.MSS+ipv6Headers)
+	}
+	return p, nil
+}
+
+// The headers that an MSS leaves out: IP's without extensions, and TCP's.
+const (
+	ipv4Headers = 20 + 20
+	ipv6Headers = 40 + 20
+)
+
+// String says where the packets go: "to 203.0.113.9".
+func (p *Probe) String() string {
+	if p.From {
+		return fmt.Sprintf("here from %s", p.Address)
+	}
+	return fmt.Sprintf("to %s", p.Address)
+}
+
+// isLocal says whether an address is one of this host's.
+func isLocal(address netip.Addr) bool {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return false
+	}
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(n.IP); ok && ip.Unmap() == address {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// run sends the packets.
+func (p *Probe) run(ctx context.Context) (pathmtu.Result, error) {
+	if p.From {
+		return pathmtu.From(ctx, p.Address, p.Bytes, pathmtu.Options{})
+	}
+	return pathmtu.Toward(ctx, p.Address, p.Bytes, pathmtu.Options{})
+}
+
+// require returns an error unless the path carries the size.
+func (p *Probe) require(ctx context.Context) error {
+	result, err := p.run(ctx)
+	var lacking *kernel.ErrUnsupported
+	if errors.As(err, &lacking) {
+		return remedy.New(err, "add --no-probe to do without")
+	}
+	if err != nil {
+		return err
+	}
+	switch result.Verdict {
+	case pathmtu.Carries:
+		return nil
+	case pathmtu.Silent:
+		return remedy.New(fmt.Errorf("%s answers nothing, so whether the path carries %d bytes is unknown", p.Address, p.Bytes),
+			"probe another host with --probe ADDRESS, or add --no-probe")
+	}
+	less := "nothing tells what the path carries: try a smaller value"
+	if result.MTU > 0 {
+		headers := ipv4Headers
+		if p.Address.Is6() {
+			headers = ipv6Headers
+		}
+		less = fmt.Sprintf("the path carries %d, so use at most %d", result.MTU, result.MTU-headers)
+	}
+	return remedy.New(fmt.Errorf("packets of %d bytes do not get %s", p.Bytes, p), less)
+}
