@@ -10,10 +10,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"longhaul/docs"
 	"longhaul/internal/manpage"
+	"longhaul/internal/manpage/commandpage"
 	"longhaul/packaging"
 )
 
@@ -48,72 +48,12 @@ completion for shells, example configurations and the schema.`,
 
 // manPages are the pages of all commands, by their file names.
 func manPages(root *cobra.Command) map[string][]byte {
-	pages := map[string][]byte{}
-	var walk func(*cobra.Command)
-	walk = func(cmd *cobra.Command) {
-		if cmd.Hidden || cmd.Name() == "help" {
-			return
+	return commandpage.All(root, commandpage.Options{Date: releaseDate(), Source: "longhaul " + releaseName(), SeeAlso: func(cmd *cobra.Command) []string {
+		if cmd.Flags().Lookup("config") != nil || strings.HasPrefix(cmd.CommandPath(), "longhaul config") {
+			return []string{"longhaul.yaml(5)"}
 		}
-		pages[pageName(cmd)+".1"] = manPage(cmd).Roff()
-		for _, sub := range cmd.Commands() {
-			walk(sub)
-		}
-	}
-	walk(root)
-	return pages
-}
-
-func pageName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
-
-func pageTitle(name string, section int, summary string) manpage.Title {
-	return manpage.Title{Name: name, Section: section, Date: releaseDate(), Source: "longhaul " + releaseName(), Summary: summary}
-}
-
-func manPage(cmd *cobra.Command) manpage.Page {
-	p := manpage.Page{Title: pageTitle(pageName(cmd), 1, lowerFirst(cmd.Short)), Description: cmd.Long, Examples: cmd.Example}
-	if cmd.HasSubCommands() {
-		p.Synopsis = append(p.Synopsis, cmd.CommandPath()+" COMMAND [FLAGS]")
-	} else {
-		p.Synopsis = append(p.Synopsis, cmd.UseLine())
-	}
-	cmd.InitDefaultHelpFlag()
-	cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Hidden {
-			return
-		}
-		o := manpage.Option{Name: "--" + f.Name}
-		if f.Shorthand != "" {
-			o.Name = "-" + f.Shorthand + ", " + o.Name
-		}
-		o.Value, o.Text = pflag.UnquoteUsage(f)
-		switch f.DefValue {
-		case "", "false", "0", "0s", "[]":
-		default:
-			o.Text += " (default " + f.DefValue + ")"
-		}
-		p.Options = append(p.Options, o)
-	})
-	for _, sub := range cmd.Commands() {
-		if sub.Hidden || sub.Name() == "help" {
-			continue
-		}
-		p.Commands = append(p.Commands, manpage.Option{Name: sub.Name(), Text: sub.Short})
-		p.SeeAlso = append(p.SeeAlso, pageName(sub)+"(1)")
-	}
-	if cmd.HasParent() {
-		p.SeeAlso = append([]string{pageName(cmd.Parent()) + "(1)"}, p.SeeAlso...)
-	}
-	if cmd.Flags().Lookup("config") != nil || strings.HasPrefix(pageName(cmd), "longhaul-config") {
-		p.SeeAlso = append(p.SeeAlso, "longhaul.yaml(5)")
-	}
-	return p
-}
-
-func lowerFirst(s string) string {
-	if len(s) > 1 && strings.ToLower(s[1:2]) == s[1:2] {
-		return strings.ToLower(s[:1]) + s[1:]
-	}
-	return s // an abbreviation
+		return nil
+	}})
 }
 
 // completionScripts are those of every shell, by their paths below share/.
@@ -144,6 +84,8 @@ func sharedFiles(outer *env) (map[string][]byte, error) {
 	for name, page := range manPages(root) {
 		all["man/man1/"+name] = page
 	}
-	all["man/man5/longhaul.yaml.5"] = manpage.FromMarkdown(pageTitle("longhaul.yaml", 5, "configuration of longhaul relay"), docs.Configuration)
+	all["man/man5/longhaul.yaml.5"] = manpage.FromMarkdown(manpage.Title{
+		Name: "longhaul.yaml", Section: 5, Date: releaseDate(), Source: "longhaul " + releaseName(), Summary: "configuration of longhaul relay",
+	}, docs.Configuration)
 	return all, nil
 }

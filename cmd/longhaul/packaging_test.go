@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"longhaul/internal/config"
+	"longhaul/internal/manpage/commandpage"
 	"longhaul/internal/nettest"
 	"longhaul/internal/service"
 	"longhaul/packaging"
@@ -190,7 +191,7 @@ func TestManPagesNameEveryFlag(t *testing.T) {
 		if cmd.Hidden || cmd.Name() == "help" {
 			return
 		}
-		name := pageName(cmd) + ".1"
+		name := commandpage.Name(cmd) + ".1"
 		text := render(t, name, pages[name])
 		cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
 			if !f.Hidden && !strings.Contains(text, "--"+f.Name) {
