@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// acceptFrom takes what waits at a listener, up to one turn's worth.
+// acceptFrom accepts waiting connections of a listener, up to one turn's worth.
 func (w *worker) acceptFrom(l *listener) {
 	for range acceptsPerTurn {
 		if w.paused || !w.acceptOne(l) {
@@ -17,7 +17,7 @@ func (w *worker) acceptFrom(l *listener) {
 	}
 }
 
-// acceptOne takes one connection; it returns false when none waits.
+// acceptOne accepts one connection; it returns false if none waits.
 func (w *worker) acceptOne(l *listener) bool {
 	if w.relay.starved.Load() > 0 {
 		w.pauseAccepting(unix.EMFILE)
@@ -27,7 +27,7 @@ func (w *worker) acceptOne(l *listener) bool {
 	switch {
 	case errno == 0:
 		if l.settling.Load() {
-			takeSYNs(fd)
+			acceptSYNs(fd)
 		}
 		if l.early.Load() > 0 && l.early.Add(-1) >= 0 {
 			rt := l.route.Load()
@@ -44,16 +44,16 @@ func (w *worker) acceptOne(l *listener) bool {
 		w.pauseAccepting(errno)
 		return false
 	default:
-		// accept also returns errors of the connection it would have
-		// returned, such as ECONNABORTED; the next one may be well.
+		// accept also returns errors of the pending connection, such as
+		// ECONNABORTED; the next connection may be fine.
 		w.relay.acceptErrors.add(errno)
 		l.route.Load().state.errors.Add(1)
 		return true
 	}
 }
 
-// admit begins a flow, or refuses it with a reset: listeners have the zero
-// linger armed, and sockets inherit it from them.
+// admit begins a flow, or refuses it with a reset: accepted sockets inherit the
+// zero linger from their listener.
 func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	rt := l.route.Load()
 	t, st := rt.tunnel, rt.state
@@ -77,29 +77,29 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 		return
 	}
 	src := w.relay.sources.of(st, from.Addr(), w.now)
-	turnAway := func(reason EndReason, err error) {
+	refuseCounted := func(reason EndReason, err error) {
 		st.flows.Add(-1)
 		src.flows.Add(-1)
 		w.refuse(rt, fd, from, reason, err)
 	}
 	if err := t.overShareOf(st, src); err != nil {
 		st.limited.Add(1)
-		turnAway(EndFlowLimit, err)
+		refuseCounted(EndFlowLimit, err)
 		return
 	}
 	if short, err := w.relay.shedsShare(t, st, src); err != nil {
 		st.shedFor(short)
-		turnAway(EndShed, err)
+		refuseCounted(EndShed, err)
 		return
 	}
 	if err := w.relay.memory.full(src); err != nil {
 		st.shedFor("memory-share")
-		turnAway(EndShed, err)
+		refuseCounted(EndShed, err)
 		return
 	}
-	if !w.relay.sources.mayCome(t, st, src, w.now) {
+	if !w.relay.sources.rateAllows(t, st, src, w.now) {
 		st.limited.Add(1)
-		turnAway(EndRateLimit, nil)
+		refuseCounted(EndRateLimit, nil)
 		return
 	}
 	f := w.flows.get()
@@ -130,7 +130,7 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	}
 	if t.ProxyIn.Required {
 		w.timers.schedule(f, f.start+headerTimeout)
-		return // the header is read when its event comes
+		return // the header is read at its event
 	}
 	w.startDialing(f)
 }
@@ -153,8 +153,8 @@ func (w *worker) refuse(rt *route, fd int, from netip.AddrPort, reason EndReason
 	closeFD(fd)
 }
 
-// pauseAccepting stops accepting for a while: a listener that cannot be
-// served would wake the loop without end.
+// pauseAccepting stops accepting for a while: a listener that cannot be served
+// would wake the loop endlessly.
 func (w *worker) pauseAccepting(cause error) {
 	if w.paused {
 		return
@@ -187,7 +187,7 @@ func (w *worker) listen(id int32, l *listener) unix.Errno {
 	return epollAdd(w.epfd, l.fd, &ev)
 }
 
-// addListener begins to accept from a listener. It runs in the loop.
+// addListener starts accepting from a listener. It runs in the loop.
 func (w *worker) addListener(l *listener) unix.Errno {
 	if !w.paused {
 		if errno := w.listen(l.id, l); errno != 0 {
@@ -198,8 +198,8 @@ func (w *worker) addListener(l *listener) unix.Errno {
 	return 0
 }
 
-// dropListener ends accepting from a listener; what has been connected
-// already is still served. It runs in the loop.
+// dropListener stops accepting from a listener; with sweep, it first accepts
+// the queued connections. It runs in the loop.
 func (w *worker) dropListener(l *listener, sweep bool) {
 	if w.listeners[l.id] != l {
 		return

@@ -6,12 +6,13 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// AcceptQueue is what waits at a listening address to be accepted.
+// AcceptQueue is the queue of connections that wait to be accepted at a
+// listening address.
 type AcceptQueue struct {
 	Listen  netip.AddrPort `json:"listen"`
 	Waiting uint32         `json:"waiting"`
-	Limit   uint32         `json:"limit"`         // of those that may wait
-	Dropped uint32         `json:"dropped_total"` // that the kernel turned away, mostly because too many waited
+	Limit   uint32         `json:"limit"`         // of waiting connections
+	Dropped uint32         `json:"dropped_total"` // refused by the kernel, mostly because the queue was full
 }
 
 func (l *listener) acceptQueue() (q AcceptQueue, ok bool) {
@@ -26,8 +27,8 @@ func (l *listener) acceptQueue() (q AcceptQueue, ok bool) {
 	return q, true
 }
 
-// acceptQueues lists the queues by the names of their tunnels. Reloads are kept
-// out meanwhile (r.mu): the descriptors must not become others'.
+// acceptQueues lists the queues by the names of their tunnels. The caller holds
+// r.mu: a reload could close the descriptors.
 func (r *Relay) acceptQueues() map[string][]AcceptQueue {
 	queues := map[string][]AcceptQueue{}
 	for _, in := range r.table.Load().tunnels {
@@ -40,8 +41,8 @@ func (r *Relay) acceptQueues() map[string][]AcceptQueue {
 	return queues
 }
 
-// AcceptQueues lists what waits at every listening address. It waits for a
-// reload that is under way.
+// AcceptQueues lists the queue of every listening address. It waits for a
+// running reload.
 func (r *Relay) AcceptQueues() []AcceptQueue {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,7 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// tunnelState is what outlives a tunnel's configuration: its counters.
+// tunnelState holds the counters and state of a tunnel; it outlives changes of
+// the tunnel's configuration.
 type tunnelState struct {
 	name string
 
@@ -15,11 +16,11 @@ type tunnelState struct {
 	peak     atomic.Int64
 	total    atomic.Int64
 	up, down atomic.Int64 // bytes of flows that have ended
-	denied   atomic.Int64 // source not allowed, or PROXY header not as required
+	denied   atomic.Int64 // source not allowed, or bad PROXY header
 	limited  atomic.Int64 // by the limits on flows and on their rate
-	shed     atomic.Int64 // because something is short
-	refused  atomic.Int64 // no target could be had
-	errors   atomic.Int64 // ended by a reset, a timeout or a lack of resources
+	shed     atomic.Int64 // refused because a resource is short
+	refused  atomic.Int64 // no target accepted
+	errors   atomic.Int64 // ended by a reset, a timeout or missing resources
 	ended    endCounts
 
 	bucket  bucket
@@ -33,13 +34,14 @@ type tunnelState struct {
 	setups []*legSetup
 }
 
-// legSetup is what the transport found a leg to be.
+// legSetup is what the transport reported about a leg.
 type legSetup struct {
 	side     string
 	degraded string
 }
 
-// enter counts a new flow unless there are limit already; 0 is no limit.
+// enter counts a new flow unless the tunnel already has limit flows; 0 means no
+// limit.
 func (t *tunnelState) enter(limit int) bool {
 	now := t.flows.Add(1)
 	if limit > 0 && now > int64(limit) {
@@ -52,8 +54,8 @@ func (t *tunnelState) enter(limit int) bool {
 	return true
 }
 
-// warnOnce logs a text once in the tunnel's life, so that a setting which
-// cannot be had for any flow is not told for each of them.
+// warnOnce logs each message and cause at most once in the tunnel's life,
+// instead of once for every flow.
 func (t *tunnelState) warnOnce(log *slog.Logger, msg, cause string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -67,8 +69,8 @@ func (t *tunnelState) warnOnce(log *slog.Logger, msg, cause string) {
 	log.Warn(msg, "tunnel", t.name, "cause", cause)
 }
 
-// setup returns a shared copy of what a leg was found to be: a tunnel's legs
-// are of very few kinds, and an idle flow should not carry the text.
+// setup returns a shared copy of a leg's setup. The legs of a tunnel have few
+// distinct setups, and an idle flow should not hold its own copy.
 func (t *tunnelState) setup(s legSetup) *legSetup {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,7 +79,7 @@ func (t *tunnelState) setup(s legSetup) *legSetup {
 			return known
 		}
 	}
-	kept := new(legSetup) // and not &s, which every call would have to allocate
+	kept := new(legSetup) // returning &s would allocate in every call
 	*kept = s
 	if len(t.setups) < 64 {
 		t.setups = append(t.setups, kept)
@@ -89,12 +91,12 @@ func (t *tunnelState) setup(s legSetup) *legSetup {
 type bucket struct {
 	mu     sync.Mutex
 	tokens float64
-	last   int64 // ns; 0: never used, that is full
+	last   int64 // ns; 0: never used, so the bucket is full
 }
 
-// take takes one token of a bucket that is filled at perSecond and holds one
-// second's worth, at least one. Who has taken recent tokens in the last second
-// leaves the share of others in it.
+// take removes one token. The bucket fills at perSecond and holds the tokens of
+// one second, at least one. A source that took recent tokens in the last second
+// must leave the share of the other sources in the bucket.
 func (b *bucket) take(perSecond, recent float64, now int64) bool {
 	if perSecond <= 0 {
 		return true
@@ -115,8 +117,8 @@ func (b *bucket) take(perSecond, recent float64, now int64) bool {
 	return true
 }
 
-// contains says whether one of the prefixes holds the address; no prefixes
-// hold every address.
+// contains reports whether one of the prefixes contains the address; an empty
+// list contains every address.
 func contains(prefixes []netip.Prefix, a netip.Addr) bool {
 	if len(prefixes) == 0 {
 		return true
@@ -130,7 +132,7 @@ func contains(prefixes []netip.Prefix, a netip.Addr) bool {
 	return false
 }
 
-// unmapped turns IPv4-mapped prefixes into the IPv4 prefixes they mean.
+// unmapped converts IPv4-mapped IPv6 prefixes to IPv4 prefixes.
 func unmapped(prefixes []netip.Prefix) []netip.Prefix {
 	out := make([]netip.Prefix, len(prefixes))
 	for i, p := range prefixes {

@@ -10,31 +10,31 @@ import (
 	"slices"
 )
 
-// Balance says how flows are spread over hops of the same priority.
+// Balance is the way in which flows are spread over hops of equal priority.
 type Balance string
 
-// The ways of spreading flows.
+// The ways to spread flows.
 const (
-	BalanceOrdered    Balance = "ordered"     // the first that can be used
-	BalanceLeastFlows Balance = "least-flows" // the one with the least flows for its weight
+	BalanceOrdered    Balance = "ordered"     // the first usable hop
+	BalanceLeastFlows Balance = "least-flows" // the fewest flows relative to its weight
 	BalanceRoundRobin Balance = "round-robin" // in turn, by weight
 	BalanceSource     Balance = "source"      // by the client's address: a client stays on its hop
 )
 
-// fewHops is how many hops an opening has room for without asking for memory.
+// fewHops is the number of hops that an opening holds without allocating.
 const fewHops = 8
 
-// candidate is a hop with what decides its place.
+// candidate is a hop with the values that rank it.
 type candidate struct {
 	index    uint16
-	last     bool // only where nothing else is left
+	last     bool // ranked behind all usable hops
 	priority int
-	score    float64 // the least first
+	score    float64 // lowest first
 }
 
-// order returns the indices of the hops that a flow tries, best first. Those
-// that are down or ejected come last: a flow that would be reset otherwise has
-// nothing to lose. Drained ones are left out.
+// order appends the indices of the hops that a flow tries, best first. Hops
+// that are down or ejected come last: trying them is better than a certain
+// reset. Drained hops are left out.
 func (rt *route) order(into []uint16, source netip.Addr, now int64) []uint16 {
 	if len(rt.hops) == 1 {
 		if rt.hops[0].drained.Load() {
@@ -42,8 +42,8 @@ func (rt *route) order(into []uint16, source netip.Addr, now int64) []uint16 {
 		}
 		return append(into, 0)
 	}
-	var few [fewHops]candidate
-	all := few[:0]
+	var inline [fewHops]candidate
+	all := inline[:0]
 	for i, h := range rt.hops {
 		if !h.drained.Load() {
 			all = append(all, candidate{
@@ -70,7 +70,7 @@ func (rt *route) order(into []uint16, source netip.Addr, now int64) []uint16 {
 	return into
 }
 
-// score gives the candidates their scores by the tunnel's way of balancing.
+// score fills in the candidates' scores by the tunnel's Balance.
 func (rt *route) score(all []candidate, source netip.Addr, now int64) {
 	weight := func(c *candidate) float64 {
 		return float64(rt.tunnel.Forward[c.index].Weight) * rt.hops[c.index].share(now, rt.tunnel.Health.SlowReturn)
@@ -79,16 +79,17 @@ func (rt *route) score(all []candidate, source netip.Addr, now int64) {
 	case BalanceLeastFlows:
 		for i := range all {
 			c := &all[i]
-			// Of equals, any: the first would get every flow of a quiet time.
+			// Ties break at random. Otherwise the first hop would get every
+			// flow of a quiet period.
 			c.score = float64(rt.hops[c.index].flows.Load()+1) / weight(c) * (1 + rand.Float64()*1e-6)
 		}
 	case BalanceSource:
 		for i := range all {
 			c := &all[i]
 			// Each hop draws a number for this source, exponentially
-			// distributed at the rate of its weight: the least wins in
-			// proportion to the weights, and another hop's coming and going
-			// changes nothing between the rest.
+			// distributed with its weight as the rate. So the lowest number
+			// falls on hops in proportion to their weights. Adding or removing
+			// a hop moves no source between the others.
 			c.score = -math.Log(draw(source, rt.hops[c.index].name)) / weight(c)
 		}
 	case BalanceRoundRobin:
@@ -96,9 +97,10 @@ func (rt *route) score(all []candidate, source netip.Addr, now int64) {
 	}
 }
 
-// takeTurns lets every hop of the best priority that can be used save up its
-// weight; who has saved most is next, and pays what all have got together. So
-// turns are spread evenly: weights 3 and 1 give a a b a and not a a a b.
+// takeTurns is smooth weighted round robin over the usable hops of the best
+// priority. Each hop gains its weight; the hop with the most is next and pays
+// the sum of all weights. Turns spread evenly: weights 3 and 1 give a a b a,
+// not a a a b.
 func (rt *route) takeTurns(all []candidate, weight func(*candidate) float64) {
 	best := math.MaxInt
 	for i := range all {
@@ -131,11 +133,11 @@ func (rt *route) takeTurns(all []candidate, weight func(*candidate) float64) {
 	}
 }
 
-// draw is a number above 0 and up to 1 that depends on a source and a hop
-// alone, so that relays with the same hops agree.
+// draw returns a number in (0, 1] that depends only on a source and a hop, so
+// that relays with the same hops agree.
 func draw(source netip.Addr, hop string) float64 {
-	var few [16 + 64]byte
+	var inline [16 + 64]byte
 	address := source.Unmap().As16()
-	sum := sha256.Sum256(append(append(few[:0], address[:]...), hop...))
+	sum := sha256.Sum256(append(append(inline[:0], address[:]...), hop...))
 	return (float64(binary.BigEndian.Uint64(sum[:])>>11) + 1) / (1 << 53)
 }

@@ -32,8 +32,8 @@ func client4(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// letters writes an order of hops as their names.
-func letters(order []uint16) string {
+// hopNames writes an order of hops as their names.
+func hopNames(order []uint16) string {
 	s := ""
 	for _, i := range order {
 		s += string(rune('a' + i))
@@ -80,7 +80,7 @@ func TestOrderOfHops(t *testing.T) {
 			if c.change != nil {
 				c.change(rt.hops)
 			}
-			if got := letters(rt.order(nil, client4(1), now)); got != c.want {
+			if got := hopNames(rt.order(nil, client4(1), now)); got != c.want {
 				t.Errorf("the order is %q, want %q", got, c.want)
 			}
 		})
@@ -91,13 +91,13 @@ func TestRoundRobinTakesTurnsByWeight(t *testing.T) {
 	rt := hopsOf(t, Tunnel{Forward: targets([2]int{3, 1}, [2]int{1, 1}, [2]int{5, 2}), Balance: BalanceRoundRobin})
 	turns := ""
 	for range 8 {
-		turns += letters(rt.order(nil, client4(1), second))[:1]
+		turns += hopNames(rt.order(nil, client4(1), second))[:1]
 	}
 	if turns != "aabaaaba" && turns != "abaaabaa" {
 		t.Errorf("weights 3 and 1 give %s", turns)
 	}
 	rt.hops[0].down.Store(true)
-	if got := letters(rt.order(nil, client4(1), second)); got != "bca" {
+	if got := hopNames(rt.order(nil, client4(1), second)); got != "bca" {
 		t.Errorf("with a down the order is %s", got)
 	}
 }
@@ -204,10 +204,10 @@ func BenchmarkOrder(b *testing.B) {
 	for _, balance := range []Balance{BalanceOrdered, BalanceLeastFlows, BalanceRoundRobin, BalanceSource} {
 		b.Run(string(balance), func(b *testing.B) {
 			rt := hopsOf(b, Tunnel{Forward: targets([2]int{1, 1}, [2]int{1, 1}, [2]int{1, 1}), Balance: balance})
-			var few [fewHops]uint16
+			var inline [fewHops]uint16
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				rt.order(few[:0], client4(i), second)
+				rt.order(inline[:0], client4(i), second)
 			}
 		})
 	}

@@ -14,21 +14,21 @@ import (
 
 // Checker answers integrity checks on the flows of a tunnel.
 type Checker interface {
-	// Recognize says whether the first bytes from a client begin a check, of
-	// which it sees helloPeek at the most. It runs on an event loop and must
-	// not block.
+	// Recognize classifies the first bytes from a client, at most helloPeek. It
+	// runs on an event loop and must not block.
 	Recognize(first []byte) Recognition
 
-	// Serve answers a check, in a goroutine of its own, and bounds how many it
-	// answers at a time. It returns whether the flow is to go on as any other.
-	// It must return soon after ctx has ended, and leaves the sockets open.
+	// Serve answers a check in its own goroutine, and bounds the number of
+	// concurrent checks. It reports whether the flow continues as an ordinary
+	// flow. It must return soon after ctx has ended, and leaves the sockets
+	// open.
 	Serve(ctx context.Context, c Checked) (goOn bool)
 }
 
-// Recognition is what the first bytes of a client are.
+// Recognition classifies the first bytes of a client.
 type Recognition uint8
 
-// The recognitions.
+// The classes of first bytes.
 const (
 	NotCheck Recognition = iota
 	MaybeCheck
@@ -38,49 +38,50 @@ const (
 // Checked is a flow that turned out to be a check.
 type Checked struct {
 	Client  *os.File
-	Target  *os.File // nil: none could be had, End and Err say why
+	Target  *os.File // nil: no target accepted, End and Err hold the cause
 	From    netip.AddrPort
-	Source  netip.Addr // of From, see [connsource]
+	Source  netip.Addr // the source of From, see [connsource]
 	Listen  netip.AddrPort
-	Forward string         // the target as it is configured
-	Dialed  netip.AddrPort // zero: none
+	Forward string         // the target as configured
+	Dialed  netip.AddrPort // zero: nothing was dialed
 	End     EndReason
 	Err     error
 
-	Sent     int64  // bytes of the target that the client was sent
-	ToClient []byte // bytes that are to be sent before all else: of the target,
-	ToTarget []byte // and those of a PROXY header
+	Sent     int64  // bytes of the target that were sent to the client
+	ToClient []byte // bytes of the target to send first
+	ToTarget []byte // bytes of a PROXY header to send first
 }
 
 const (
-	helloPeek    = 256          // bytes of a client that are looked at
-	helloHold    = int64(300e6) // ns that the beginning of a hello waits for the rest
-	helloAwaited = int64(1e9)   // ns that a client whose target could not be had has to show that it is a check
-	checkConnect = int64(2e9)   // ns that a check's target has to accept
-	mostAwaited  = 64           // clients that are so waited for, of a tunnel
+	helloPeek        = 256          // bytes of a client to inspect
+	helloHold        = int64(300e6) // ns that an incomplete hello waits for the rest
+	helloAwaited     = int64(1e9)   // ns for a client to send a hello after every target failed
+	checkConnect     = int64(2e9)   // ns for a check's target to accept
+	maxAwaitedHellos = 64           // clients of one tunnel within helloAwaited
 )
 
-// looking is how far it is known whether a flow is a check.
+// looking says whether a flow may be a check.
 type looking uint8
 
 const (
-	lookNever looking = iota // it is not, or nobody wants to know
-	lookFirst                // the client has sent nothing, or only a part
-	lookCheck                // it is
+	lookNever looking = iota // it is not, or the tunnel has no checker
+	lookFirst                // the client has sent nothing, or part of a hello
+	lookCheck                // it is a check
 )
 
-// checkCounts are those of a tunnel.
+// checkCounts counts a tunnel's checks.
 type checkCounts struct {
 	awaited, total atomic.Int64
 }
 
-// checked is what a flow needs while it is a check.
+// checked is the state of a flow while it is a check.
 type checked struct {
-	files  [2]*os.File // by leg; nil: there is none
+	files  [2]*os.File // by leg; nil: no socket
 	cancel context.CancelFunc
 }
 
-// look decides whether a flow is a check by the first bytes of its client.
+// look inspects the client's first bytes and decides whether the flow is a
+// check.
 func (w *worker) look(f *flow) {
 	l := &f.legs[client]
 	n, errno := peek(int(l.fd), w.buf[:helloPeek])
@@ -91,11 +92,11 @@ func (w *worker) look(f *flow) {
 	case errno == unix.EINTR:
 		return
 	case errno != 0:
-		l.failed = errno // looking has taken the error: what is left reads as an end
+		l.failed = errno // the peek consumed the error: the next read returns an end
 		f.look = lookNever
 		return
 	case n == 0:
-		f.look = lookNever // whoever reads will find the end
+		f.look = lookNever // the next read finds the end
 		return
 	}
 	switch f.route.tunnel.Checker.Recognize(w.buf[:n]) {
@@ -113,8 +114,8 @@ func (w *worker) look(f *flow) {
 	}
 }
 
-// undecided says whether the client's bytes have to wait, because they may be a
-// check. One that is is taken over.
+// undecided reports whether the client's bytes must wait because they may be a
+// check. It hands a check to the checker.
 func (w *worker) undecided(f *flow) bool {
 	w.look(f)
 	switch f.look {
@@ -128,8 +129,8 @@ func (w *worker) undecided(f *flow) bool {
 	return false
 }
 
-// lookWhileDialing is look for a flow whose target has not accepted yet. A check
-// does not wait for that as long as others do.
+// lookWhileDialing is look for a flow whose target has not accepted yet. A
+// check waits less time for its target than other flows.
 func (w *worker) lookWhileDialing(f *flow) {
 	o := f.opening
 	if f.look == lookFirst {
@@ -151,8 +152,8 @@ func (w *worker) lookWhileDialing(f *flow) {
 	}
 }
 
-// awaitHello keeps a flow for which no target could be had, as it may be a check
-// that wants to know. It returns false for others.
+// awaitHello keeps a flow without a target while it may still be a check, so
+// that the check learns the cause. It returns false for other flows.
 func (w *worker) awaitHello(f *flow) bool {
 	if f.look == lookFirst {
 		w.look(f)
@@ -165,7 +166,7 @@ func (w *worker) awaitHello(f *flow) bool {
 		return true
 	}
 	counts := &f.route.state.checks
-	if counts.awaited.Add(1) > mostAwaited {
+	if counts.awaited.Add(1) > maxAwaitedHellos {
 		counts.awaited.Add(-1)
 		return false
 	}
@@ -175,8 +176,8 @@ func (w *worker) awaitHello(f *flow) bool {
 	return true
 }
 
-// awaitedNoMore takes a flow from those whose hello is waited for.
-func (w *worker) awaitedNoMore(f *flow) {
+// stopAwaitingHello removes a flow from the count of awaited hellos.
+func (w *worker) stopAwaitingHello(f *flow) {
 	if f.opening != nil && f.opening.awaited {
 		f.opening.awaited = false
 		f.route.state.checks.awaited.Add(-1)
@@ -197,8 +198,8 @@ func (w *worker) takeOver(f *flow) {
 	}
 	if o := f.opening; o != nil {
 		c.End, c.Err = o.reason, o.err
-		w.awaitedNoMore(f)
-		w.fed(o)
+		w.stopAwaitingHello(f)
+		w.endAwaitFD(o)
 		w.openings.put(o)
 		f.opening = nil
 	} else if l := &f.legs[target]; l.failed != 0 {
@@ -236,7 +237,7 @@ func (w *worker) takeOver(f *flow) {
 	})
 }
 
-// takeHeld takes what a direction holds.
+// takeHeld removes and returns the bytes that a direction holds.
 func (w *worker) takeHeld(dir *direction) (held []byte, whole bool) {
 	if dir.held > 0 && dir.own == nil && !w.unsplice(dir) {
 		return nil, false
@@ -244,14 +245,14 @@ func (w *worker) takeHeld(dir *direction) (held []byte, whole bool) {
 	if dir.held > 0 {
 		held = append(held, dir.own[len(dir.own)-dir.held:]...)
 		if dir.bytes < 0 {
-			dir.bytes += int64(len(held)) // a header, which does not count
+			dir.bytes += int64(len(held)) // a PROXY header, which does not count
 		}
 	}
 	w.discard(dir)
 	return held, true
 }
 
-// served goes on with a flow whose check has been answered.
+// served continues or ends a flow whose check was answered.
 func (w *worker) served(slot, gen uint32, goOn bool) {
 	f := w.lookup(slot, gen)
 	if f == nil || f.phase != phaseChecked {
@@ -263,7 +264,7 @@ func (w *worker) served(slot, gen uint32, goOn bool) {
 	}
 }
 
-// resume makes a flow of a check what any other is.
+// resume turns a check's flow into an ordinary flow.
 func (w *worker) resume(f *flow) bool {
 	var fds [2]int
 	for s, file := range f.checked.files {
@@ -298,7 +299,8 @@ func (w *worker) resume(f *flow) bool {
 	return true
 }
 
-// duplicate returns a descriptor of a file's socket that outlives the file.
+// duplicate returns a descriptor of a file's socket that stays open when the
+// file is closed; -1 on failure.
 func duplicate(file *os.File) int {
 	fd := -1
 	if raw, err := file.SyscallConn(); err == nil {
@@ -311,7 +313,7 @@ func duplicate(file *os.File) int {
 	return fd
 }
 
-// endCleanly has the sockets end without a reset when they are closed.
+// endCleanly makes the sockets end without a reset when they are closed.
 func (c *checked) endCleanly() {
 	for _, file := range c.files {
 		if file == nil {
@@ -323,7 +325,7 @@ func (c *checked) endCleanly() {
 	}
 }
 
-// close ends whatever is being done with the sockets.
+// close cancels the check and closes its sockets.
 func (c *checked) close() {
 	c.cancel()
 	for _, file := range c.files {
@@ -333,27 +335,27 @@ func (c *checked) close() {
 	}
 }
 
-// checkGone takes a flow that ends from the counts.
+// checkGone removes an ending flow from the counts of checks.
 func (w *worker) checkGone(f *flow) {
-	w.awaitedNoMore(f)
+	w.stopAwaitingHello(f)
 	f.checked = nil
 }
 
-// recvHeader reads what may be a part of a PROXY header. Where checks are looked
-// for it takes nothing of what is behind the header.
+// recvHeader reads part of a PROXY header. In a tunnel with a checker it
+// consumes no byte behind the header.
 func (w *worker) recvHeader(f *flow) (int, unix.Errno) {
 	fd := int(f.legs[client].fd)
-	most := proxyproto.MaxLen
+	limit := proxyproto.MaxLen
 	if f.look != lookNever {
-		n, errno := peek(fd, w.buf[:most])
+		n, errno := peek(fd, w.buf[:limit])
 		if n <= 0 || errno != 0 {
 			return n, errno
 		}
 		have := len(f.opening.header)
 		_, used, err := proxyproto.Parse(append(f.opening.header[:have:have], w.buf[:n]...))
-		if most = n; err == nil {
-			most = used - have
+		if limit = n; err == nil {
+			limit = used - have
 		}
 	}
-	return recv(fd, w.buf[:most])
+	return recv(fd, w.buf[:limit])
 }

@@ -373,7 +373,7 @@ func TestAwaitedChecksHaveABound(t *testing.T) {
 	dead := nobody(t)
 	g, _ := stoppedCheckRig(t, func(o *rigOptions) { o.Tunnels[0].Forward = forward(dead) })
 	awaited := &g.relay.table.Load().tunnels[0].state.checks.awaited
-	awaited.Store(mostAwaited)
+	awaited.Store(maxAwaitedHellos)
 	if !refused(t, g.addr) { // at once: the clock stands
 		t.Error("one client more than may be awaited is not reset")
 	}

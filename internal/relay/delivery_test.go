@@ -31,7 +31,7 @@ func deafen(t *testing.T, c *net.TCPConn) {
 
 func hear(t *testing.T, c *net.TCPConn) {
 	t.Helper()
-	control(t, c, func(fd int) { takeSYNs(fd) })
+	control(t, c, func(fd int) { acceptSYNs(fd) })
 }
 
 // awaitState waits until the other end of a connection is in a state.

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// systemResolver asks the way the system is set up to (/etc/hosts,
-// /etc/resolv.conf), and learns how long the answer holds from the DNS
-// messages that pass: the standard library's resolver does not tell.
+// systemResolver resolves as the system is configured (/etc/hosts,
+// /etc/resolv.conf). The standard library's resolver does not report TTLs, so
+// the function reads them from the DNS messages that pass.
 func systemResolver(ctx context.Context, host string) (Answer, error) {
-	var heard leastTTL
+	var heard minTTL
 	r := net.Resolver{
 		PreferGo: true,
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -22,7 +22,7 @@ func systemResolver(ctx context.Context, host string) (Answer, error) {
 			if err != nil {
 				return nil, err
 			}
-			// The resolver frames messages by what kind of connection it has.
+			// The resolver frames messages by the type of connection.
 			if udp, ok := conn.(*net.UDPConn); ok {
 				return &overhearUDP{udp, &heard}, nil
 			}
@@ -31,24 +31,25 @@ func systemResolver(ctx context.Context, host string) (Answer, error) {
 	}
 	addrs, err := r.LookupNetIP(ctx, "ip", host)
 	if isNotFound(err) {
-		// It also says so if one question of several (A and AAAA, each search
-		// domain) was left without an answer. Strictly, all need one.
+		// The resolver also reports this if one of several questions (A and
+		// AAAA, each search domain) stayed without an answer. In strict mode,
+		// it reports it only if all questions were answered.
 		r.StrictErrors = true
 		addrs, err = r.LookupNetIP(ctx, "ip", host)
 	}
 	return Answer{Addrs: addrs, TTL: heard.ttl()}, err
 }
 
-// leastTTL is the least TTL of all records that were answered with.
-type leastTTL struct {
+// minTTL is the lowest TTL of all address and alias records seen.
+type minTTL struct {
 	mu    sync.Mutex
 	known bool
 	least uint32 // seconds
 }
 
-// ttl is 0 where no record was seen, and never 0 where one was: a record that
-// must not be kept is kept for as short as anything is.
-func (l *leastTTL) ttl() time.Duration {
+// ttl returns 0 if no record was seen, and at least 1 ms otherwise: a TTL of 0
+// must not read as unknown.
+func (l *minTTL) ttl() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.known {
@@ -57,9 +58,9 @@ func (l *leastTTL) ttl() time.Duration {
 	return max(time.Duration(l.least)*time.Second, time.Millisecond)
 }
 
-// message reads the TTLs of an answer: those of addresses and of the aliases
-// that lead to them. What is no answer counts for nothing.
-func (l *leastTTL) message(data []byte) {
+// message reads the TTLs of the address and alias records in a response. It
+// ignores messages that are not responses.
+func (l *minTTL) message(data []byte) {
 	var p dnsmessage.Parser
 	h, err := p.Start(data)
 	if err != nil || !h.Response || p.SkipAllQuestions() != nil {
@@ -86,7 +87,7 @@ func (l *leastTTL) message(data []byte) {
 
 type overhearUDP struct {
 	*net.UDPConn
-	heard *leastTTL
+	heard *minTTL
 }
 
 func (c *overhearUDP) Read(b []byte) (int, error) {
@@ -97,11 +98,11 @@ func (c *overhearUDP) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// overhearTCP sees a stream of messages, each behind its length
-// (RFC 1035, section 4.2.2).
+// overhearTCP reads a stream of messages, each behind its length (RFC 1035,
+// section 4.2.2).
 type overhearTCP struct {
 	net.Conn
-	heard *leastTTL
+	heard *minTTL
 	seen  []byte
 }
 

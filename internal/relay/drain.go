@@ -9,12 +9,13 @@ import (
 // ErrNoTunnel is returned for a name that no tunnel has.
 var ErrNoTunnel = errors.New("no such tunnel")
 
-// DrainTunnel takes a tunnel out of service: new connections are answered as if
-// nobody listened, and its flows go on. It stays so, whatever a reload changes
-// about the tunnel, until ResumeTunnel. What has been connected already is
-// served. Draining a drained tunnel does nothing. (A listener that asked for
-// port 0 gets another port when it is resumed: the kernel keeps only a port that
-// was asked for.)
+// DrainTunnel takes a tunnel out of service: the kernel refuses new connections
+// with a reset, and the tunnel's flows go on. Connections that already wait in
+// the accept queue are served. The tunnel stays drained across reloads until
+// ResumeTunnel. Draining a drained tunnel does nothing.
+//
+// A listener configured with port 0 gets another port when it is resumed: the
+// kernel keeps only a port that was configured.
 func (r *Relay) DrainTunnel(name string) error {
 	return r.withTunnel(name, func(in *installed) error {
 		in.state.drained.Store(true)
@@ -44,10 +45,10 @@ func (r *Relay) ResumeTunnel(name string) error {
 	})
 }
 
-// Flows is how many flows there are.
+// Flows counts the flows of all tunnels.
 func (r *Relay) Flows() int64 { return r.live.Load() }
 
-// FlowsByTunnel is how many flows each tunnel has.
+// FlowsByTunnel counts the flows of each tunnel.
 func (r *Relay) FlowsByTunnel() map[string]int64 {
 	flows := map[string]int64{}
 	for _, in := range r.table.Load().tunnels {
@@ -56,7 +57,7 @@ func (r *Relay) FlowsByTunnel() map[string]int64 {
 	return flows
 }
 
-// Drained are the names of the tunnels that are out of service.
+// Drained lists the names of the tunnels that are out of service.
 func (r *Relay) Drained() []string {
 	var names []string
 	for _, in := range r.table.Load().tunnels {
@@ -81,9 +82,9 @@ func (r *Relay) withTunnel(name string, f func(*installed) error) error {
 	return ErrNoTunnel
 }
 
-// silence makes a listener answer as if nobody listened, after what waits in
-// its queue has been taken. The socket stays bound to its address, so that wake
-// cannot fail for want of it, and is still that of whoever else has it.
+// silence stops a listener from listening, after its accept queue has been
+// served. The socket stays bound, so that wake can listen on the address again.
+// Another process that shares the socket keeps it.
 func (r *Relay) silence(l *listener) {
 	if l.silent {
 		return
@@ -99,7 +100,7 @@ func (r *Relay) silence(l *listener) {
 	}
 }
 
-// wake lets a silent listener accept again, or leaves it silent.
+// wake makes a silent listener accept again; on an error it stays silent.
 func (r *Relay) wake(l *listener) error {
 	if !l.silent {
 		return nil
@@ -116,13 +117,13 @@ func (r *Relay) wake(l *listener) error {
 	return nil
 }
 
-// shut ends listening. The kernel resets what is still in the queue. While the
-// socket is bound but does not listen, any other that allows the reuse of the
-// address could take it, if this one does, too; those that have been accepted
-// keep theirs.
+// shut ends listening; the kernel resets connections still in the queue. While
+// the socket is bound but does not listen, another socket with SO_REUSEADDR
+// could take the address if this one has the option. So shut clears the option.
+// Accepted sockets keep theirs.
 func (l *listener) shut() {
 	_ = unix.Shutdown(l.fd, unix.SHUT_RDWR)
-	takeSYNs(l.fd)
+	acceptSYNs(l.fd)
 	setsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0)
 }
 
@@ -136,7 +137,7 @@ func (l *listener) listenAgain() unix.Errno {
 	return errno
 }
 
-// listens says whether the kernel takes connections for a socket.
+// listens reports whether a socket is listening.
 func listens(fd int) bool {
 	accepts, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
 	return err == nil && accepts != 0

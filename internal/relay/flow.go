@@ -6,13 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// phase is how far a flow has come.
+// phase is the stage that a flow has reached.
 type phase uint8
 
 const (
 	phaseHeader  phase = iota // reading the client's PROXY header
 	phaseDialing              // resolving and connecting
-	phaseMoving               // both legs stand
+	phaseMoving               // both legs are connected
 	phaseChecked              // the checker has the sockets
 	phaseGone                 // closed; the struct is garbage
 )
@@ -23,16 +23,16 @@ const (
 type flow struct {
 	route  *route
 	source *source
-	hop    *hop // that it connects to or is connected to
+	hop    *hop // the hop it is connecting or connected to
 	legs   [2]leg
 	dirs   [2]direction
 	end    ending
 
 	phase   phase
 	look    looking
-	isCheck bool   // or was one
+	isCheck bool   // it is or was an integrity check
 	queued  bool   // on the worker's run list
-	young   bool   // the leg towards the target lacks what only a lasting one needs
+	lasting bool   // Transport.Lasting is still to be called for the target leg
 	slot    uint32 // index in the worker's table
 	gen     uint32 // of the slot
 
@@ -41,23 +41,23 @@ type flow struct {
 	listen netip.AddrPort // zero: the listener's own address
 
 	id      uint64
-	settled int64 // shortly before the last sample, if nothing was under way then; else 0
+	settled int64 // just before the last sample if all bytes were acknowledged then; else 0
 
 	start  int64 // all times are nanoseconds of the monotonic clock
-	active int64 // when a byte was last moved, to the precision of a loop turn
+	active int64 // when a byte last moved, to the precision of a loop turn
 
-	timerAt    int64 // when the worker will look at the flow's deadlines
-	timerIndex int32 // in the worker's heap, -1 when it is not there
+	timerAt    int64 // when the worker next checks the flow's deadlines
+	timerIndex int32 // index in the worker's heap; -1: not in the heap
 
-	holdUntil int64 // how long the beginning of what may be a check waits for the rest
+	holdUntil int64 // until when an incomplete check hello waits for the rest
 
 	opening *opening // while dialing
 	checked *checked // while it is a check
-	closing *closing // once something went wrong
+	closing *closing // once the flow has failed
 	ration  *ration  // while memory is short
 }
 
-// joinHop counts the flow as one of a hop's.
+// joinHop counts the flow at a hop.
 func (f *flow) joinHop(h *hop) {
 	if f.hop != h {
 		f.leaveHop()
@@ -73,7 +73,7 @@ func (f *flow) leaveHop() {
 	}
 }
 
-// hopName is the hop as it is configured, empty before there is one.
+// hopName is the hop as configured; empty before the first hop is chosen.
 func (f *flow) hopName() string {
 	if f.hop == nil {
 		return ""
@@ -84,41 +84,42 @@ func (f *flow) hopName() string {
 // leg is one TCP connection of a flow.
 type leg struct {
 	fd       int32
-	readable bool       // until a read says otherwise
-	writable bool       // until a write says otherwise
-	urgent   bool       // urgent data was announced, or may be: short reads and splice mean nothing any more
-	hungUp   bool       // the peer has ended or reset: only a read that finds nothing tells that all is read
-	fin      bool       // the peer's end was seen while the connection was whole
-	left     bool       // to the kernel to deliver, see entrust
-	failed   unix.Errno // what a write or a look took from the socket's error; the next read would find no error and call it an end
+	readable bool       // until a read returns EAGAIN
+	writable bool       // until a write returns EAGAIN
+	urgent   bool       // urgent data is or may be announced: neither short reads nor splice can be trusted
+	hungUp   bool       // the peer has ended or reset: only an empty read shows that everything was read
+	fin      bool       // the peer's FIN arrived before any reset
+	left     bool       // the kernel delivers the rest, see entrust
+	failed   unix.Errno // error that a write or peek consumed; the next read would find none and report an end
 	setup    *legSetup
 }
 
-// direction is what was read from one leg and is not yet written to the other.
+// direction holds the bytes that were read from one leg and not yet written to
+// the other.
 type direction struct {
-	pipe   *pipe  // holds held bytes, or is on loan for a burst
-	own    []byte // holds held bytes of a copied read
+	pipe   *pipe  // contains held bytes, or is borrowed for a burst
+	own    []byte // ends with held bytes of a copied read
 	held   int    // bytes in either
 	bytes  int64  // handed to the receiving leg's socket
-	oob    bool   // what is held is urgent
+	oob    bool   // the held byte is urgent
 	bulk   bool   // the last reads were large: splice
-	corked bool   // the last bytes wait in the socket for the end that comes behind them
+	corked bool   // the last bytes wait in the socket for the FIN behind them
 }
 
-// closing is kept for a flow that does not end cleanly.
+// closing holds the cause and the deadline of a flow that does not end cleanly.
 type closing struct {
 	reason   EndReason
 	err      error
-	deadline int64 // by when the bytes before a reset must be delivered
-	ackDelay int64 // until the peer's acknowledgement is looked for again
-	unacked  int   // bytes that the peers had not acknowledged when that was looked for last
+	deadline int64 // for delivering the bytes that came before a reset
+	ackDelay int64 // until the peer's acknowledgements are checked again
+	unacked  int   // unacknowledged bytes of both legs at the last check
 }
 
-// entrust leaves it to the kernel to deliver what is in the leg's queue, and
-// its end, whatever becomes of the process: there is nothing more to come, and
-// the peer has ended its stream. The kernel could not reset such a connection
-// any more (tcp_need_reset): it would drop it without a word, and a peer that
-// still lacks a lost segment would wait for it until its keepalive tells.
+// entrust lets the kernel deliver the leg's queue and FIN even if the process
+// dies: nothing more will be written, and the peer has ended its stream. The
+// kernel could no longer reset such a connection (tcp_need_reset). It would
+// drop it silently, and a peer that lacks a lost segment would wait until its
+// keepalive fails.
 func (l *leg) entrust() {
 	if !l.left {
 		l.left = true
@@ -126,14 +127,14 @@ func (l *leg) entrust() {
 	}
 }
 
-// arrived says whether a leg's peer has acknowledged all. Whoever resets the
-// connection and lacks nothing but its end has got all there was.
+// arrived reports whether a leg's peer has acknowledged everything. A peer that
+// resets the connection and lacks only the FIN has received every byte.
 func (f *flow) arrived(s side, events uint32) bool {
 	n := unacknowledged(int(f.legs[s].fd))
 	return n == 0 || n == 1 && f.end.shut[s] && events&unix.EPOLLERR != 0
 }
 
-// fail notes why the flow ends. The first cause stands.
+// fail records why the flow ends; the first cause stands.
 func (f *flow) fail(reason EndReason, err error) {
 	c := f.close()
 	if c.reason == "" {
@@ -148,7 +149,7 @@ func (f *flow) close() *closing {
 	return f.closing
 }
 
-// legFailure names the cause of a leg's error.
+// legFailure maps a leg's error to an EndReason.
 func legFailure(s side, errno unix.Errno) EndReason {
 	switch errno {
 	case unix.ETIMEDOUT, unix.EHOSTUNREACH, unix.ENETUNREACH:

@@ -9,17 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listener is a listening socket, as it passes from one relay's process to that
-// of another which follows it.
+// Listener is a listening socket on its way from one relay process to its
+// successor.
 type Listener struct {
 	Configured netip.AddrPort // the entry of Listen; its port may be 0
 	Bound      netip.AddrPort
-	Inherited  bool // whoever started the relay, systemd, has the socket as well
+	Inherited  bool // the service manager (systemd) has the socket
 	File       *os.File
 }
 
-// Listeners returns the relay's listening sockets, those of drained tunnels
-// too. The files are the caller's to close; the sockets are the relay's own.
+// Listeners returns the relay's listening sockets, including those of drained
+// tunnels. The caller closes the files; the relay keeps its sockets.
 func (r *Relay) Listeners() ([]Listener, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -43,8 +43,8 @@ func (r *Relay) Listeners() ([]Listener, error) {
 }
 
 // Relinquish stops accepting and checking hops for good, and leaves the
-// listening sockets to the process that has them as well: they go on listening,
-// and what waits in their queues is that process's to accept. Flows go on;
+// listening sockets to the process that shares them. The sockets go on
+// listening, and that process accepts the queued connections. Flows go on;
 // Drain waits for them.
 func (r *Relay) Relinquish() error {
 	r.mu.Lock()
@@ -64,9 +64,9 @@ func (r *Relay) Relinquish() error {
 	return nil
 }
 
-// Sweep looks for connections at every listener. A process that shares the
-// sockets may have been woken for some that it has left: the kernel tells one
-// event loop of each, whosever it is.
+// Sweep accepts the waiting connections of every listener. The kernel wakes one
+// event loop per connection, and it may have woken one of a process that has
+// stopped accepting.
 func (r *Relay) Sweep() {
 	r.mu.Lock()
 	workers := r.workers
@@ -84,8 +84,8 @@ func (r *Relay) Sweep() {
 	}
 }
 
-// Reclaim sets the listening sockets up as this relay had them, after another
-// process that shared them has ended.
+// Reclaim restores the options and the state of the listening sockets after
+// another process that shared them has ended.
 func (r *Relay) Reclaim() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,7 +110,8 @@ func (r *Relay) Reclaim() error {
 	return nil
 }
 
-// handedOver returns the socket that another process had for an address, or nil.
+// handedOver returns the socket that another process handed over for an
+// address, or nil.
 func (r *Relay) handedOver(key listenKey, tr Transport) (*listener, error) {
 	for i, h := range r.opts.Listeners {
 		same := h.Configured == key.addr ||

@@ -303,7 +303,7 @@ func TestNameMemory(t *testing.T) {
 			t.Errorf("%s gives %v", host, addrs)
 		}
 	}
-	if until := n.known["far-fetched"].until; until > monotonic()+int64(nameKeptMost) {
+	if until := n.known["far-fetched"].until; until > monotonic()+int64(maxNameTTL) {
 		t.Errorf("an answer holds for %v", time.Duration(until-monotonic()))
 	}
 }

@@ -19,22 +19,22 @@ const (
 )
 
 const (
-	ejectDoublings = 6   // how often the time of an ejection doubles
-	leastShare     = 0.1 // of its weight that a hop has when it comes back
+	ejectDoublings = 6   // doublings of an ejection's duration at most
+	minShare       = 0.1 // part of its weight with which a hop returns
 )
 
-// Health says when a hop is left out of the choice.
+// Health configures when a hop gets no new flows.
 type Health struct {
-	// Probe is asked about every hop; nil: only the flows' own connects tell.
+	// Probe checks every hop; nil: only the flows' connects count.
 	Probe Prober
 
 	Interval   time.Duration // between two probes of a hop; 0 means 2 s
 	Timeout    time.Duration // of a probe; 0 means 1 s
-	Rise, Fall int           // probes in a row that bring a hop back or take it away; 0 means 2
+	Rise, Fall int           // consecutive probes that bring a hop up or down; 0 means 2
 
-	EjectAfter int           // failed connects of flows in a row that eject a hop; 0 means 3, negative never
-	EjectFor   time.Duration // for how long, doubled each time in a row up to 64 times; 0 means 10 s
-	SlowReturn time.Duration // over which a hop that comes back gets its share again; 0 means 30 s, negative at once
+	EjectAfter int           // consecutive failed connects that eject a hop; 0 means 3, negative never
+	EjectFor   time.Duration // first ejection's duration, doubled each time in a row up to 64 times; 0 means 10 s
+	SlowReturn time.Duration // time in which a returning hop regains its share; 0 means 30 s, negative at once
 }
 
 func (h Health) withDefaults() Health {
@@ -55,48 +55,48 @@ func (h Health) withDefaults() Health {
 	return h
 }
 
-// hop is what a tunnel knows of one of its hops. It outlives a reload, and
-// every event loop uses it. Times are the monotonic clock's.
+// hop is the state of one of a tunnel's hops. It outlives reloads, and every
+// event loop uses it. Times are the monotonic clock's.
 type hop struct {
-	name string // as it is configured
+	name string // as configured
 
-	flows  atomic.Int64 // that are connecting to it or stand
-	total  atomic.Int64 // flows that stood
-	failed atomic.Int64 // flows whose connect failed here
+	flows  atomic.Int64 // connecting or connected
+	total  atomic.Int64 // flows that were connected
+	failed atomic.Int64 // flows whose connect failed
 	turn   atomic.Uint32
 
 	drained  atomic.Bool
-	down     atomic.Bool  // says the check
-	ejected  atomic.Int64 // until when; 0: never was
-	back     atomic.Int64 // when the check said it was up again; 0: it never was down
-	failures atomic.Int32 // connects that failed in a row
+	down     atomic.Bool  // by probes
+	ejected  atomic.Int64 // end of the latest ejection; 0: never ejected
+	back     atomic.Int64 // when probes last brought it up; 0: never down
+	failures atomic.Int32 // consecutive failed connects
 
-	mu        sync.Mutex // guards what follows
-	ejections int        // without a success in between
-	row       int        // probes in a row that say the opposite of down
+	mu        sync.Mutex // guards the fields below
+	ejections int        // in a row, without a success in between
+	row       int        // consecutive probes that contradict down
 	since     int64      // when its state last changed
 	reason    string     // of the last failure
 	rtt       time.Duration
 	probed    bool
-	current   float64 // of the turn by weights, guarded by the tunnel's lock
+	current   float64 // of weighted round robin; guarded by tunnelState.mu
 }
 
-// usable says whether new flows should go to the hop.
+// usable reports whether new flows should go to the hop.
 func (h *hop) usable(now int64) bool {
 	return !h.drained.Load() && !h.down.Load() && now >= h.ejected.Load()
 }
 
-// share is the part of its weight that the hop has now: a hop that has just
-// come back gets its flows little by little.
+// share is the current fraction of the hop's weight: a returning hop gets its
+// flows little by little.
 func (h *hop) share(now int64, slow time.Duration) float64 {
 	back := max(h.back.Load(), h.ejected.Load())
 	if back == 0 || slow <= 0 || now >= back+int64(slow) {
 		return 1
 	}
-	return max(leastShare, float64(now-back)/float64(slow))
+	return max(minShare, float64(now-back)/float64(slow))
 }
 
-// connected notes that a flow's connect succeeded.
+// connected records a successful connect of a flow.
 func (h *hop) connected() {
 	h.total.Add(1)
 	if h.failures.Load() == 0 {
@@ -108,8 +108,8 @@ func (h *hop) connected() {
 	h.mu.Unlock()
 }
 
-// connectFailed notes that a flow's connect failed. It returns for how long
-// that ejects the hop, 0 if it does not.
+// connectFailed records a failed connect of a flow. It returns the duration of
+// the ejection that follows, 0 for none.
 func (h *hop) connectFailed(now int64, health *Health, err error) time.Duration {
 	h.failed.Add(1)
 	failures := h.failures.Add(1)
@@ -126,7 +126,7 @@ func (h *hop) connectFailed(now int64, health *Health, err error) time.Duration 
 	return span
 }
 
-// probedAs notes the outcome of a probe and returns whether it changed the
+// probedAs records the result of a probe and reports whether it changed the
 // hop's state.
 func (h *hop) probedAs(now int64, health *Health, rtt time.Duration, err error) (changed bool) {
 	h.mu.Lock()
@@ -147,7 +147,7 @@ func (h *hop) probedAs(now int64, health *Health, rtt time.Duration, err error) 
 	if err == nil {
 		need = health.Rise
 	} else if first {
-		need = 1 // nothing speaks for a hop that was never seen up
+		need = 1 // a hop that was never up needs no second failure
 	}
 	if h.row < need {
 		return false
@@ -160,7 +160,7 @@ func (h *hop) probedAs(now int64, health *Health, rtt time.Duration, err error) 
 	return true
 }
 
-// unprobed forgets what checks said: nobody makes them any more.
+// unprobed clears the results of probes when probing of the hop ends.
 func (h *hop) unprobed() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -168,7 +168,7 @@ func (h *hop) unprobed() {
 	h.down.Store(false)
 }
 
-// drain takes the hop out of the choice, or puts it back.
+// drain sets or clears the hop's drained state.
 func (h *hop) drain(drained bool) {
 	if h.drained.Swap(drained) != drained {
 		h.mu.Lock()
@@ -177,31 +177,31 @@ func (h *hop) drain(drained bool) {
 	}
 }
 
-// HopState says whether new flows go to a hop.
+// HopState is the state of a hop in the choice for new flows.
 type HopState string
 
 // The states of a hop.
 const (
 	HopUp        HopState = "up"
-	HopReturning HopState = "returning" // up, with a part of its share
-	HopDown      HopState = "down"      // says the check
+	HopReturning HopState = "returning" // up, with part of its share
+	HopDown      HopState = "down"      // by probes
 	HopEjected   HopState = "ejected"   // by failed connects
 	HopDrained   HopState = "drained"   // by the operator
 )
 
 // HopSnapshot is one hop of a tunnel.
 type HopSnapshot struct {
-	Hop      string   `json:"hop"` // as it is configured
+	Hop      string   `json:"hop"` // as configured
 	State    HopState `json:"state"`
 	Weight   int      `json:"weight"`
 	Priority int      `json:"priority"`
 
-	SinceSeconds *float64 `json:"since_seconds"` // since its state changed; null: it never did
-	Checked      bool     `json:"checked"`       // probes are made, and one has ended
-	RTTSeconds   *float64 `json:"rtt_seconds"`   // of the last probe that succeeded; null: none did
+	SinceSeconds *float64 `json:"since_seconds"` // since its state changed; null: never
+	Checked      bool     `json:"checked"`       // at least one probe has ended
+	RTTSeconds   *float64 `json:"rtt_seconds"`   // of the last successful probe; null: none
 	FlowsNow     int64    `json:"flows_now"`
 	FlowsTotal   int64    `json:"flows_total"`
-	Failed       int64    `json:"failed_total"`         // flows whose connect failed here
+	Failed       int64    `json:"failed_total"`         // flows whose connect failed
 	LastError    string   `json:"last_error,omitempty"` // of a connect or a probe
 }
 

@@ -2,24 +2,24 @@ package relay
 
 import "time"
 
-// HopName says which hop of which tunnel.
+// HopName identifies a hop of a tunnel.
 type HopName struct {
 	Tunnel string `json:"tunnel"`
 	Hop    string `json:"hop"`
 }
 
-// HopMemory is what a relay knows of a hop that can not be used, for the relay
-// that follows it: flows of that one need not find it out again.
+// HopMemory is the state of an unusable hop, for the succeeding relay: its
+// flows need not discover the state again.
 type HopMemory struct {
 	HopName
 	Drained    bool          `json:"drained,omitempty"`
-	Down       bool          `json:"down,omitempty"` // says the check
+	Down       bool          `json:"down,omitempty"` // by probes
 	EjectedFor time.Duration `json:"ejected_for_ns,omitempty"`
 	Ejections  int           `json:"ejections,omitempty"` // in a row
 	Reason     string        `json:"reason,omitempty"`
 }
 
-// Hops is what the relay knows of the hops that can not be used.
+// Hops lists the hops that are not usable now.
 func (r *Relay) Hops() []HopMemory {
 	now := monotonic()
 	var all []HopMemory
@@ -41,7 +41,7 @@ func (r *Relay) Hops() []HopMemory {
 	return all
 }
 
-// HopFlows is how many flows each hop has, those that connect to it included.
+// HopFlows counts the flows of each hop, including those that are connecting.
 func (r *Relay) HopFlows() map[HopName]int64 {
 	flows := map[HopName]int64{}
 	for _, in := range r.table.Load().tunnels {
@@ -52,7 +52,7 @@ func (r *Relay) HopFlows() map[HopName]int64 {
 	return flows
 }
 
-// HopIsDrained says whether a hop is out of service.
+// HopIsDrained reports whether a hop is out of service.
 func (r *Relay) HopIsDrained(name HopName) bool {
 	for _, in := range r.table.Load().tunnels {
 		for _, h := range in.hops {
@@ -64,8 +64,8 @@ func (r *Relay) HopIsDrained(name HopName) bool {
 	return false
 }
 
-// remember sets a new hop up as another relay knew it. What a check said counts
-// only where checks go on: nothing else would take it back.
+// remember gives a new hop the state that another relay recorded. It adopts the
+// result of probes only if the tunnel is probed: nothing else would clear it.
 func (h *hop) remember(tunnel *Tunnel, known []HopMemory) {
 	for _, m := range known {
 		if m.Tunnel != tunnel.Name || m.Hop != h.name {

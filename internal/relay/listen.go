@@ -12,7 +12,7 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-const listenBacklog = 4096 // the kernel takes the lesser of this and net.core.somaxconn
+const listenBacklog = 4096 // the kernel uses the smaller of this and net.core.somaxconn
 
 // listener is one listening socket. Every worker has it in its epoll set.
 type listener struct {
@@ -23,40 +23,41 @@ type listener struct {
 	route atomic.Pointer[route] // for new flows; a reload replaces it
 
 	silent    bool // bound, but not listening: its tunnel is drained
-	inherited bool // somebody else has the socket, too
+	inherited bool // another process has the socket
 
-	settling atomic.Bool // it takes no new SYNs, see settle
+	settling atomic.Bool // new SYNs are dropped, see settle
 
-	// early is at least how many connections that wait to be accepted stood
-	// before the listener was prepared, and have inherited nothing from it.
+	// early is an upper bound of the queued connections that were established
+	// before the listener was prepared. They inherited no options from it.
 	early atomic.Int32
 }
 
-// listenKey identifies a listener across reloads: the address as it is
-// configured. The ordinal tells several requests for a free port apart.
+// listenKey identifies a listener across reloads by its configured address. The
+// ordinal distinguishes several entries with port 0.
 type listenKey struct {
 	addr    netip.AddrPort
 	ordinal int
 }
 
-// route is a listener's tunnel as it was configured when a flow was accepted.
+// route is the configuration of a listener's tunnel at the time a flow was
+// accepted.
 type route struct {
 	tunnel  *Tunnel
 	state   *tunnelState
 	listen  netip.AddrPort
-	targets []routeTarget // as many as
-	hops    []*hop        // there are hops
+	targets []routeTarget // by index of hops
+	hops    []*hop
 }
 
 type routeTarget struct {
 	host    string
-	literal netip.Addr    // of a host that is an address
-	one     [1]netip.Addr // the same
+	literal netip.Addr    // the host, if it is an address
+	one     [1]netip.Addr // literal, as a slice's backing array
 	port    uint16
 }
 
-// newRoute maps the listening port, which is offset ports above the tunnel's
-// lowest, to the same offset above each target's port.
+// newRoute maps the listening port to each target. A port that is offset above
+// the tunnel's lowest maps to offset above the target's port.
 func newRoute(t *Tunnel, st *tunnelState, hops []*hop, bound netip.AddrPort, offset uint16) *route {
 	rt := &route{tunnel: t, state: st, listen: bound, hops: hops}
 	for _, f := range t.Forward {
@@ -70,9 +71,9 @@ func newRoute(t *Tunnel, st *tunnelState, hops []*hop, bound netip.AddrPort, off
 	return rt
 }
 
-// openListener binds and listens. IPV6_V6ONLY is set for every IPv6 address
-// but "::"; that one takes IPv4 as well, as people expect of a wildcard,
-// unless v6only says that an IPv4 wildcard has the same port.
+// openListener binds and listens. It sets IPV6_V6ONLY for every IPv6 address
+// except "::". A listener on "::" accepts IPv4 connections unless v6only is
+// set, because an IPv4 wildcard has the same port.
 func openListener(key listenKey, v6only bool, tr Transport) (*listener, error) {
 	as := family(key.addr.Addr())
 	fd, errno := newSocket(as)
@@ -106,7 +107,7 @@ func openListener(key listenKey, v6only bool, tr Transport) (*listener, error) {
 	return l, nil
 }
 
-// prepare sets what accepted sockets inherit.
+// prepare sets the options that accepted sockets inherit.
 func (l *listener) prepare(tr Transport) error {
 	if err := prepareSocket(l.fd, tr); err != nil {
 		return fmt.Errorf("cannot set up the listener on %s: %w", l.key.addr, err)
@@ -114,20 +115,20 @@ func (l *listener) prepare(tr Transport) error {
 	return nil
 }
 
-// takeUp prepares a listener that somebody else has bound. Clients may have
-// connected before: with socket activation, the first one always has.
+// takeUp prepares a listener that another process has bound. Clients may
+// already wait in its queue; with socket activation, one always does.
 func (l *listener) takeUp(tr Transport) error {
 	if err := l.prepare(tr); err != nil {
 		return err
 	}
-	if waiting, _, err := tcpinfo.AcceptQueue(l.fd); err == nil { // else it does not listen
+	if waiting, _, err := tcpinfo.AcceptQueue(l.fd); err == nil { // an error means that it does not listen
 		l.early.Store(int32(waiting))
 	}
 	return nil
 }
 
-// prepareSocket sets what every accepted connection needs, on its listener or on
-// the connection itself.
+// prepareSocket sets the options of every accepted connection, on its listener
+// or on the connection itself.
 func prepareSocket(fd int, tr Transport) error {
 	setLinger(fd, true)
 	keepUrgentInLine(fd)
@@ -138,7 +139,7 @@ func prepareSocket(fd int, tr Transport) error {
 	return tr.Prepare(fd, false)
 }
 
-// inherit takes over a listening socket that somebody else has bound.
+// inherit takes over a listening socket that another process has bound.
 func inherit(f *os.File) (*listener, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -153,8 +154,8 @@ func inherit(f *os.File) (*listener, error) {
 	l := &listener{fd: fd, bound: localAddr(fd), inherited: true}
 	l.key.addr = l.bound
 	err = unix.SetNonblock(fd, true)
-	// One that listens no more was left so by a process that had drained its
-	// tunnel and was killed; a connection never listened.
+	// A socket that no longer listens comes from a process that was killed
+	// after it had drained the tunnel. A connected socket never listened.
 	l.silent = !listens(fd)
 	if _, connected := unix.Getpeername(fd); err == nil && (l.bound.Port() == 0 || l.silent && connected == nil) {
 		err = errors.New("it is not a listening TCP socket; check the socket unit")
@@ -166,7 +167,7 @@ func inherit(f *os.File) (*listener, error) {
 	return l, nil
 }
 
-// listenError names the address and what to do.
+// listenError adds the address and a remedy to an error of bind or listen.
 func listenError(addr netip.AddrPort, errno unix.Errno) error {
 	remedy := ""
 	switch errno {

@@ -6,10 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leadsBack says whether a flow's own tunnel listens at an address. A flow that
-// connected there would be its own successor, and that one the next's, until
-// descriptors end. It is asked before the connect: afterwards the successor is
-// there. A loop through other tunnels or relays is found by the check.
+// leadsBack reports whether the flow's own tunnel listens at an address. Such a
+// flow would connect to its own tunnel again and again until descriptors run
+// out. The check comes before the connect, which would already begin the next
+// flow. Integrity checks find loops through other tunnels or relays.
 func (w *worker) leadsBack(f *flow, to netip.AddrPort) bool {
 	if w.isOwn(f, to) {
 		return true
@@ -21,7 +21,8 @@ func (w *worker) leadsBack(f *flow, to netip.AddrPort) bool {
 	return w.isLocal(to.Addr())
 }
 
-// isOwn says whether the flow's tunnel has a listener that is configured so.
+// isOwn reports whether the flow's tunnel has a listener with this configured
+// address.
 func (w *worker) isOwn(f *flow, at netip.AddrPort) bool {
 	l := w.relay.table.Load().listeners[listenKey{addr: at}]
 	if l == nil {
@@ -32,18 +33,18 @@ func (w *worker) isOwn(f *flow, at netip.AddrPort) bool {
 }
 
 const (
-	localKept = int64(5e9) // ns for which it is remembered whether an address is this host's
-	localMost = 256        // addresses
+	localTTL = int64(5e9) // ns that a locality is cached
+	maxLocal = 256        // cached addresses
 )
 
-// locality is whether an address is this host's, as found not long ago.
+// locality caches whether an address belongs to this host.
 type locality struct {
 	local bool
 	until int64
 }
 
-// isLocal says whether an address is one of this host's: the kernel then takes
-// the same one to reach it from. No packet is sent.
+// isLocal reports whether an address belongs to this host: the kernel then
+// chooses the same address as the source. It sends no packet.
 func (w *worker) isLocal(a netip.Addr) bool {
 	if a.IsLoopback() || a.IsUnspecified() {
 		return true
@@ -58,9 +59,9 @@ func (w *worker) isLocal(a netip.Addr) bool {
 		local = connect(fd, &sa) == 0 && localAddr(fd).Addr() == a
 		closeFD(fd)
 	}
-	if w.local == nil || len(w.local) >= localMost {
+	if w.local == nil || len(w.local) >= maxLocal {
 		w.local = map[netip.Addr]locality{}
 	}
-	w.local[a] = locality{local, w.now + localKept}
+	w.local[a] = locality{local, w.now + localTTL}
 	return local
 }

@@ -11,72 +11,73 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of the memory limit, memoryShort is the share from which queues are bounded
-// and memoryEase the share below which they are given back what they had.
+// The shares of the memory limit at which the guard begins and ends to bound
+// queues.
 const (
-	memoryShort = 3.0 / 4
-	memoryEase  = 1.0 / 2
+	memoryShort = 3.0 / 4 // at or above: bound the queues
+	memoryEase  = 1.0 / 2 // below: restore the queues
 )
 
 const (
-	leastQueue    = 16 << 10 // bytes, as the kernel counts, that a queue may always hold
-	leastSegments = 8        // the same in segments: a window of less than a few stalls the sender
+	minQueue    = 16 << 10 // bytes, as the kernel counts, that every queue may hold
+	minSegments = 8        // the same in segments: a smaller window stalls the sender
 
 	memoryLogPause = int64(10e9) // ns
 )
 
-// How often a loop looks at what its flows hold, in ns: before memoryIntake
-// could fill an eighth of what is left, within bounds. A loop in which nothing
-// happens looks once a second while its flows hold anything.
+// The interval in ns at which a loop measures its flows: the time in which
+// memoryIntake fills an eighth of the remaining memory, within bounds. An idle
+// loop measures once a second while its flows hold anything.
 const (
-	memoryIntake    = int64(1250e6) // bytes a second: 10 Gb/s
-	memoryLookLeast = int64(2e6)
-	memoryLookMost  = int64(100e6)
-	memoryLookIdle  = int64(1e9)
-	memoryLookFlow  = int64(50e3) // at least so much for each flow, of which a look takes about 1 µs
+	memoryIntake           = int64(1250e6) // bytes a second: 10 Gb/s
+	minMeasureInterval     = int64(2e6)
+	maxMeasureInterval     = int64(100e6)
+	idleMeasureInterval    = int64(1e9)
+	measureIntervalPerFlow = int64(50e3) // lower bound per flow; measuring a flow takes about 1 µs
 )
 
-// Where every queue is bounded, the limit can still be passed: each of many
-// flows may hold a little. From there on it is not for the full stall timeout
-// that one may keep what others need.
+// Even with all queues bounded, many flows with a little each can exceed the
+// limit. At or above the limit, the guard shortens the stall timeout.
 const (
 	stallFull  = 5 * time.Second // at the limit
-	stallOver  = time.Second     // from memoryOver times the limit on
+	stallOver  = time.Second     // at or above memoryOver times the limit
 	memoryOver = 1.5
 )
 
-// memoryGuard keeps what the flows hold below a limit. From memoryShort on,
-// each queue may grow only by an equal part of what is left, and those of a
-// source or a tunnel that has its share not at all, so that windows close and
-// senders wait. Who has nothing yet is always let in: a source that has its
-// share gets no new flow, and flows that hold memory and get none of it
-// delivered are reset, the largest first. Nothing else that was received is
-// ever dropped.
+// memoryGuard keeps the memory of all flows below a limit. At or above
+// memoryShort, each queue may grow only by an equal part of the remaining
+// memory. Queues of a source or a tunnel above its share may not grow, so that
+// windows close and senders wait.
+//
+// A source without flows is always admitted; a source above its share gets no
+// new flow. The guard resets flows that hold memory without delivering any of
+// it, largest first. It never drops other received data.
 type memoryGuard struct {
-	limit  atomic.Int64 // bytes; 0: none
-	held   holdings     // as each loop found at its last look
-	short  atomic.Bool
-	warned atomic.Int64 // when it was last said that memory is short
-	told   atomic.Int64 // when it was last said that flows are reset for it
+	limit       atomic.Int64 // bytes; 0: no limit
+	held        holdings     // the sum of the loops' latest measurements
+	short       atomic.Bool
+	shortLogged atomic.Int64 // when the relay last logged that memory is short
+	evictLogged atomic.Int64 // when the relay last logged that it resets flows
 }
 
 func (g *memoryGuard) watching() bool { return g.limit.Load() > 0 || g.short.Load() }
 
-// full says why a source gets no new flow.
+// full returns an error if a source is above its share and may not have a new
+// flow.
 func (g *memoryGuard) full(src *source) error {
 	limit := g.limit.Load()
 	if limit == 0 || !g.short.Load() {
 		return nil
 	}
 	free := max(0, limit-g.held.bytes.Load())
-	if n := src.held.bytes.Load(); n > max(leastQueue, shareOfFree*free) {
+	if n := src.held.bytes.Load(); n > max(minQueue, shareOfFree*free) {
 		return fmt.Errorf("the source's flows hold %d of %d bytes (memory_limit); what is left is for others", n, limit)
 	}
 	return nil
 }
 
-// patience is how long a flow may hold memory of which it gets nothing
-// delivered, while so much is used. 0 is without end.
+// patience is the time in ns that a flow may hold memory without delivering any
+// of it, at this use of memory; 0 means no bound.
 func (g *memoryGuard) patience(timeout time.Duration, used int64) int64 {
 	limit := g.limit.Load()
 	switch {
@@ -90,47 +91,47 @@ func (g *memoryGuard) patience(timeout time.Duration, used int64) int64 {
 	return int64(timeout)
 }
 
-// interval is how long a loop may go without a look.
+// interval is the time in ns until a loop must measure again.
 func (g *memoryGuard) interval() int64 {
 	left := float64(g.limit.Load()-g.held.bytes.Load()) / 8
-	return min(max(int64(left/float64(memoryIntake)*1e9), memoryLookLeast), memoryLookMost)
+	return min(max(int64(left/float64(memoryIntake)*1e9), minMeasureInterval), maxMeasureInterval)
 }
 
-// SetMemoryLimit bounds what the flows' sockets and pipes hold, in bytes as
-// the kernel counts them; 0 lifts the bound. It takes effect at once, for
-// running flows, too.
+// SetMemoryLimit bounds the memory of the flows' sockets and pipes, in bytes as
+// the kernel counts; 0 lifts the bound. It takes effect at once and for running
+// flows.
 func (r *Relay) SetMemoryLimit(bytes int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.memory.limit.Store(max(0, bytes))
-	r.lookAtMemory()
+	r.measureMemory()
 }
 
-// lookAtMemory has every loop look at what its flows hold.
-func (r *Relay) lookAtMemory() {
+// measureMemory makes every loop measure its flows now.
+func (r *Relay) measureMemory() {
 	for _, w := range r.workers {
-		w.post(func() { w.lookAt = w.now })
+		w.post(func() { w.measureAt = w.now })
 	}
 }
 
-// stirred notes that something has happened in a loop, so that its flows may
-// hold more than they did.
-func (w *worker) stirred() {
+// noteActivity schedules a measurement: after an event, the loop's flows may
+// hold more.
+func (w *worker) noteActivity() {
 	g := &w.relay.memory
 	if !g.watching() {
 		return
 	}
-	w.stir = true
-	if next := w.now + max(g.interval(), w.load.Load()*memoryLookFlow); w.lookAt == 0 || next < w.lookAt {
-		w.lookAt = next
+	w.activity = true
+	if next := w.now + max(g.interval(), w.load.Load()*measureIntervalPerFlow); w.measureAt == 0 || next < w.measureAt {
+		w.measureAt = next
 	}
 }
 
-// lookAtMemory adds up what the loop's flows hold, and acts on what all hold.
-func (w *worker) lookAtMemory() {
+// measureMemory measures the loop's flows, and acts on the sum over all loops.
+func (w *worker) measureMemory() {
 	g := &w.relay.memory
 	if !g.watching() && !w.bounding {
-		w.lookAt = 0
+		w.measureAt = 0
 		g.held.add(-w.held, -w.queues)
 		w.held, w.queues = 0, 0
 		return
@@ -157,16 +158,16 @@ func (w *worker) lookAtMemory() {
 	switch {
 	case !short && limit > 0 && float64(used) >= memoryShort*float64(limit):
 		if g.short.CompareAndSwap(false, true) {
-			w.relay.lookAtMemory()
-			if last := g.warned.Load(); last == 0 || w.now-last > memoryLogPause {
-				g.warned.Store(w.now)
+			w.relay.measureMemory()
+			if last := g.shortLogged.Load(); last == 0 || w.now-last > memoryLogPause {
+				g.shortLogged.Store(w.now)
 				w.log.Warn("memory is short: senders are slowed down", "used_bytes", used, "limit_bytes", limit, "flows", w.relay.live.Load(),
 					"remedy", "raise memory_limit, or lower max_flows")
 			}
 		}
 	case short && (limit == 0 || float64(used) < memoryEase*float64(limit)):
 		if g.short.CompareAndSwap(true, false) {
-			w.relay.lookAtMemory()
+			w.relay.measureMemory()
 		}
 	}
 	switch {
@@ -174,40 +175,40 @@ func (w *worker) lookAtMemory() {
 		free := max(0, limit-used)
 		room := free / max(1, g.held.queues.Load())
 		w.bounding = true
-		w.spliceMost = int(min(max(leastQueue, room), pipeWanted))
+		w.maxSplice = int(min(max(minQueue, room), pipeWanted))
 		w.eachFlow(func(f *flow) {
 			if f.ration == nil {
-				return // it began, or memory became short, since the look: the next is soon
+				return // the flow began, or memory became short, after the measurement; the next is soon
 			}
 			f.bound(min(room, f.source.held.room(free), f.route.state.held.room(free)))
 		})
-		w.lookAt = w.now + max(memoryLookLeast, w.load.Load()*memoryLookFlow)
+		w.measureAt = w.now + max(minMeasureInterval, w.load.Load()*measureIntervalPerFlow)
 	default:
 		if w.bounding {
 			w.bounding = false
-			w.spliceMost = pipeWanted
+			w.maxSplice = pipeWanted
 			w.eachFlow(w.unration)
 		}
-		w.lookAt = 0
-		if w.stir {
-			w.stirred()
+		w.measureAt = 0
+		if w.activity {
+			w.noteActivity()
 		} else if w.held > 0 {
-			w.lookAt = w.now + memoryLookIdle
+			w.measureAt = w.now + idleMeasureInterval
 		}
 	}
-	w.stir = false
+	w.activity = false
 }
 
-// ration is what is known of a flow while memory is short.
+// ration is the accounting of a flow while memory is short.
 type ration struct {
 	sizes        [2]queueSizes // by leg
-	held, queues int64         // what it counts for in what its source and tunnel hold
-	delivered    [2]int64      // of each direction, when a fair part of what it held had been
-	since        [2]int64      // when that was, or when it last held nothing
+	held, queues int64         // its part of the source's and tunnel's holdings
+	delivered    [2]int64      // bytes of each direction at the latest progress
+	since        [2]int64      // time of the latest progress, or when it last held nothing
 }
 
-// weigh finds what a flow holds, and whether it gets any of it delivered. A
-// trickle does not count: in the time that is allowed it has to be an eighth.
+// weigh measures a flow and its progress in delivery. Progress means more than
+// an eighth of the held bytes; a trickle does not count.
 func (w *worker) weigh(f *flow) (held, queues int64) {
 	r := f.ration
 	if r == nil {
@@ -240,8 +241,8 @@ func (w *worker) weigh(f *flow) (held, queues int64) {
 	return held, queues
 }
 
-// unration gives a flow's queues back what they had, and takes the flow from
-// what its source and its tunnel hold.
+// unration restores the bounds of a flow's queues, and subtracts the flow from
+// the holdings of its source and tunnel.
 func (w *worker) unration(f *flow) {
 	r := f.ration
 	if r == nil {
@@ -253,8 +254,8 @@ func (w *worker) unration(f *flow) {
 	f.ration = nil
 }
 
-// evict resets flows that hold memory and get none of it delivered, the largest
-// first, until there is as much as there has to be.
+// evict resets flows that hold memory without delivering any of it, largest
+// first, until enough memory is free.
 func (w *worker) evict() {
 	g := &w.relay.memory
 	timeout := w.relay.opts.StallTimeout
@@ -280,8 +281,8 @@ func (w *worker) evict() {
 			continue
 		}
 		held, queues := f.ration.held, f.ration.queues
-		if last := g.told.Load(); last == 0 || w.now-last > memoryLogPause {
-			g.told.Store(w.now)
+		if last := g.evictLogged.Load(); last == 0 || w.now-last > memoryLogPause {
+			g.evictLogged.Store(w.now)
 			w.log.Warn("memory is short: flows that get nothing delivered are reset, the largest first", "used_bytes", used, "limit_bytes", g.limit.Load(),
 				"client", f.client.String(), "tunnel", f.route.tunnel.Name, "held_bytes", held, "remedy", "raise memory_limit, or lower max_flows_per_source")
 		}
@@ -292,16 +293,16 @@ func (w *worker) evict() {
 	}
 }
 
-// queueSizes are the bounds that a leg's socket had before memory was short;
+// queueSizes holds the bounds of a leg's socket from before memory was short;
 // zero while they are untouched.
 type queueSizes struct {
 	send, receive uint32 // as the kernel counts
-	least         int64  // what each of them may always hold
-	locks         int    // SO_BUF_LOCK: which of them are not autotuned
+	least         int64  // bytes that each queue may always hold
+	locks         int    // SO_BUF_LOCK: the queues without autotuning
 }
 
-// memory is how many bytes the flow's sockets and pipes hold, and how many
-// queues that are.
+// memory returns how many bytes the flow's sockets and pipes hold, and the
+// number of queues.
 func (f *flow) memory() (held, queues int64) {
 	for s := client; s <= target; s++ {
 		held += int64(f.dirs[s].held)
@@ -313,7 +314,7 @@ func (f *flow) memory() (held, queues int64) {
 	return held, queues
 }
 
-// bound lets each queue of the flow hold room bytes more than it does now.
+// bound limits each queue of the flow to room bytes above its current content.
 func (f *flow) bound(room int64) {
 	for s := client; s <= target; s++ {
 		fd := int(f.legs[s].fd)
@@ -328,7 +329,7 @@ func (f *flow) bound(room int64) {
 			mss, _ := unix.GetsockoptInt(fd, unix.SOL_TCP, unix.TCP_MAXSEG)
 			*was = queueSizes{
 				send: m[skSendBound], receive: m[skReceiveBound], locks: locks,
-				least: max(leastQueue, int64(leastSegments*mss)),
+				least: max(minQueue, int64(minSegments*mss)),
 			}
 		}
 		for _, q := range [...]struct {
@@ -339,7 +340,7 @@ func (f *flow) bound(room int64) {
 			{unix.SO_SNDBUF, m[skSendQueued], m[skSendBound], was.send},
 		} {
 			want := min(max(int64(q.held)+room, was.least), int64(q.was))
-			// The first time counts in any case: it ends autotuning.
+			// The first call always sets the option: it ends autotuning.
 			if change := want - int64(q.now); first || change > int64(q.now)/4 || -change > int64(q.now)/4 {
 				setsockoptInt(fd, unix.SOL_SOCKET, q.option, int32(want/2)) // the kernel doubles it
 			}
@@ -347,8 +348,7 @@ func (f *flow) bound(room int64) {
 	}
 }
 
-// unbound gives the queues the bounds back that they had. What was left to
-// the kernel's autotuning is left to it again.
+// unbound restores the bounds of the queues, and autotuning where it was on.
 func (f *flow) unbound() {
 	for s := client; s <= target; s++ {
 		was, fd := &f.ration.sizes[s], int(f.legs[s].fd)
@@ -359,7 +359,7 @@ func (f *flow) unbound() {
 			option, force int
 			size          uint32
 		}{{unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, was.receive}, {unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, was.send}} {
-			// Without privilege the kernel gives no more than rmem_max and
+			// Without CAP_NET_ADMIN the kernel grants at most rmem_max and
 			// wmem_max; autotuning grows from there.
 			if setsockoptInt(fd, unix.SOL_SOCKET, q.force, int32(q.size/2)) != 0 {
 				setsockoptInt(fd, unix.SOL_SOCKET, q.option, int32(q.size/2))
@@ -369,8 +369,8 @@ func (f *flow) unbound() {
 	}
 }
 
-// meminfo is what SO_MEMINFO tells of a socket, in the kernel's order. Every
-// value is in bytes and counts what the kernel spends, not the payload.
+// meminfo is the result of SO_MEMINFO, in the kernel's order. Values are in
+// bytes and count the kernel's allocations, not the payload.
 type meminfo [skCount]uint32
 
 const (
@@ -378,7 +378,7 @@ const (
 	skReceiveBound        // SO_RCVBUF
 	skInTransit           // handed to the device
 	skSendBound           // SO_SNDBUF
-	skForward             // reserved for what comes next
+	skForward             // reserved for future use
 	skSendQueued          // in the send queue
 	skOptions
 	skBacklog // received while the socket was in use
@@ -386,8 +386,8 @@ const (
 	skCount
 )
 
-// held is what a socket holds. The reserve is a signed number that runs below
-// zero for moments.
+// held is the memory of a socket in bytes. The reserve is signed and may be
+// below zero for moments.
 func (m meminfo) held() int64 {
 	reserve := max(0, int64(int32(m[skForward])))
 	return int64(m[skReceived]) + int64(m[skSendQueued]) + int64(m[skBacklog]) + reserve

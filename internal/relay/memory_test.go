@@ -147,7 +147,7 @@ func TestMemoryGivenBack(t *testing.T) {
 
 // look has every loop look at what its flows hold, and act on it.
 func (g *rig) look() {
-	g.relay.lookAtMemory()
+	g.relay.measureMemory()
 	g.turn()
 }
 

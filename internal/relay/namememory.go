@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// NameMemory is what a relay knows of a name, for the relay that follows it: an
-// upgrade while no name server answers must not lose what is known. Times are
-// from now on, and may have passed.
+// NameMemory is the cached answer for a name, for the succeeding relay: an
+// upgrade while no name server answers must not lose it. Times count from now
+// and may be negative.
 type NameMemory struct {
 	Host    string        `json:"host"`
 	Addrs   []netip.Addr  `json:"addresses"`
-	Refresh time.Duration `json:"refresh_ns"` // until it is asked for again
-	Until   time.Duration `json:"until_ns"`   // until it has run out
-	Stale   time.Duration `json:"stale_ns"`   // until it is too old even where there is nothing else
+	Refresh time.Duration `json:"refresh_ns"` // until the name is resolved again
+	Until   time.Duration `json:"until_ns"`   // until the answer expires
+	Stale   time.Duration `json:"stale_ns"`   // until the expired answer is too old to serve
 }
 
-// Names is what the relay knows of names.
+// Names lists the cached answers that are not too old to serve.
 func (r *Relay) Names() []NameMemory {
 	r.names.mu.Lock()
 	defer r.names.mu.Unlock()
@@ -30,7 +30,7 @@ func (r *Relay) Names() []NameMemory {
 	return all
 }
 
-// remember takes over what another relay knew.
+// remember adopts the cached answers of another relay.
 func (n *names) remember(known []NameMemory) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -41,9 +41,9 @@ func (n *names) remember(known []NameMemory) {
 		}
 		n.known[m.Host] = answer{
 			addrs:   m.Addrs,
-			refresh: now + int64(min(m.Refresh, nameKeptMost)),
-			until:   now + int64(min(m.Until, nameKeptMost)),
-			stale:   now + int64(min(m.Stale, nameStaleMost+nameKeptMost)),
+			refresh: now + int64(min(m.Refresh, maxNameTTL)),
+			until:   now + int64(min(m.Until, maxNameTTL)),
+			stale:   now + int64(min(m.Stale, maxNameStale+maxNameTTL)),
 		}
 	}
 }

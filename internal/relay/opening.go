@@ -12,34 +12,34 @@ import (
 )
 
 const (
-	headerTimeout = int64(5e9)  // ns that a client has for its PROXY header
-	socketRetry   = int64(20e6) // ns until a socket is tried again that the system had no room for
+	headerTimeout = int64(5e9)  // ns for a client to send its PROXY header
+	socketRetry   = int64(20e6) // ns until the next attempt after descriptors or memory ran out
 )
 
-// opening is what a flow needs until both legs stand.
+// opening is the state of a flow until both legs are connected.
 type opening struct {
-	header   []byte // PROXY header read so far, then what came behind it
+	header   []byte // PROXY header read so far, then the bytes behind it
 	source   netip.AddrPort
 	dest     netip.AddrPort
 	order    []uint16        // indices of the hops to try
-	few      [fewHops]uint16 // room for order
-	next     int             // how many of them have been begun
-	blamed   bool            // an attempt at the current one failed, and not for this host's own reasons
-	addrs    []netip.Addr    // of the current one, those not tried yet
+	inline   [fewHops]uint16 // room for order
+	next     int             // number of hops already begun
+	blamed   bool            // an attempt at the current hop failed, not caused by this host
+	addrs    []netip.Addr    // of the current hop, not tried yet
 	port     uint16
-	broken   bool   // the client has reset, but sent something before
-	ackHeld  bool   // the handshake's acknowledgement waits for the first bytes
+	broken   bool   // the client has reset after it had sent bytes
+	ackHeld  bool   // the handshake's ACK waits for the first bytes
 	lookup   bool   // waiting for the resolver
-	starved  bool   // waiting for a descriptor
-	awaited  bool   // no target could be had, but the client may be a check
-	deadline int64  // over all attempts
-	attempt  int64  // deadline of the current one
-	batch    uint64 // of events, in or after which it was begun
+	awaitFD  bool   // waiting for a descriptor
+	awaited  bool   // no target accepted, but the client may be a check
+	deadline int64  // of all attempts
+	attempt  int64  // deadline of the current attempt
+	batch    uint64 // of events, in which the attempt began
 	reason   EndReason
 	err      error
 }
 
-// readHeader reads the PROXY header that a trusted source has to send.
+// readHeader reads the required PROXY header of a trusted source.
 func (w *worker) readHeader(f *flow) {
 	o, leg := f.opening, &f.legs[client]
 	for leg.readable {
@@ -78,14 +78,14 @@ func (w *worker) startDialing(f *flow) {
 	o := f.opening
 	f.phase = phaseDialing
 	o.deadline = w.now + int64(f.route.tunnel.ConnectTimeout)
-	o.order = f.route.order(o.few[:0], f.origin(), w.now)
+	o.order = f.route.order(o.inline[:0], f.origin(), w.now)
 	if f.look != lookNever && f.legs[client].readable {
 		w.lookWhileDialing(f)
 	}
 	w.dialNext(f)
 }
 
-// dialNext begins the next attempt, or ends the flow when none is left.
+// dialNext begins the next attempt, or ends the flow if none is left.
 func (w *worker) dialNext(f *flow) {
 	o, rt := f.opening, f.route
 	for {
@@ -125,7 +125,7 @@ func (w *worker) dialNext(f *flow) {
 		}
 		to := netip.AddrPortFrom(o.addrs[0], o.port)
 		if w.leadsBack(f, to) {
-			w.fed(o)
+			w.endAwaitFD(o)
 			o.addrs = o.addrs[1:]
 			o.reason, o.err = EndLoop, fmt.Errorf("%s leads back to a listener of tunnel %s: correct its forward", to, f.route.tunnel.Name)
 			continue
@@ -133,51 +133,51 @@ func (w *worker) dialNext(f *flow) {
 		errno := w.dial(f, to)
 		switch {
 		case errno == 0:
-			w.fed(o)
+			w.endAwaitFD(o)
 			o.addrs = o.addrs[1:]
 			o.attempt = o.share(w.now)
 			w.timers.schedule(f, o.attempt)
 			return
 		case outOfResources(errno):
-			// The client keeps waiting: descriptors may come back in time.
+			// The client keeps waiting: descriptors may become free in time.
 			w.pauseAccepting(errno)
-			w.starve(o)
+			w.beginAwaitFD(o)
 			o.reason, o.err = EndNoResources, errno
 			w.timers.schedule(f, min(w.now+socketRetry, o.deadline))
 			return
 		default:
-			w.fed(o)
+			w.endAwaitFD(o)
 			o.addrs = o.addrs[1:]
 			o.failed(to, errno)
 		}
 	}
 }
 
-// starve notes that a flow waits for a descriptor. As long as one does, no
-// worker accepts: what comes free would go to clients that came later.
-func (w *worker) starve(o *opening) {
-	if !o.starved {
-		o.starved = true
+// beginAwaitFD records that a flow waits for a descriptor. While one does, no
+// worker accepts: a free descriptor would go to a later client.
+func (w *worker) beginAwaitFD(o *opening) {
+	if !o.awaitFD {
+		o.awaitFD = true
 		w.relay.starved.Add(1)
 	}
 }
 
-// fed notes that a flow does not wait for a descriptor any more.
-func (w *worker) fed(o *opening) {
-	if o.starved {
-		o.starved = false
+// endAwaitFD records that a flow no longer waits for a descriptor.
+func (w *worker) endAwaitFD(o *opening) {
+	if o.awaitFD {
+		o.awaitFD = false
 		w.relay.starved.Add(-1)
 	}
 }
 
-// share is the deadline of an attempt: what is left, divided fairly among this
-// attempt and those that may have to follow.
+// share is the deadline of an attempt: the remaining time, divided equally
+// among this attempt and those that may follow.
 func (o *opening) share(now int64) int64 {
 	return now + (o.deadline-now)/int64(1+len(o.addrs)+len(o.order)-o.next)
 }
 
-// take begins with another address of a name for every flow, or, where clients
-// stay on their hops, with the client's own.
+// take adopts the addresses of a name. Each flow begins with the next address;
+// under BalanceSource, each client begins with its own address.
 func (o *opening) take(addrs []netip.Addr, err error, f *flow) {
 	if len(addrs) == 0 {
 		o.reason, o.err, o.blamed = EndTargetUnknown, err, true
@@ -196,7 +196,8 @@ func (o *opening) take(addrs []netip.Addr, err error, f *flow) {
 	}
 }
 
-// origin is the address of the client that the flow is for.
+// origin is the address of the flow's client, from the PROXY header if there is
+// one.
 func (f *flow) origin() netip.Addr {
 	if f.opening != nil && f.opening.source.IsValid() {
 		return f.opening.source.Addr()
@@ -204,11 +205,11 @@ func (f *flow) origin() netip.Addr {
 	return f.client.Addr()
 }
 
-// blame counts a hop's failure to take a flow, once all of its addresses have
-// been tried or the flow leaves it for another.
+// blame counts a failed connect of a hop, once all its addresses failed or the
+// flow moves to another hop.
 func (w *worker) blame(f *flow) {
 	o := f.opening
-	if f.hop == nil || !o.blamed || f.look == lookCheck { // which waits less long
+	if f.hop == nil || !o.blamed || f.look == lookCheck { // a check waits too short a time to blame the hop
 		return
 	}
 	o.blamed = false
@@ -217,12 +218,11 @@ func (w *worker) blame(f *flow) {
 	}
 }
 
-// moveOn takes a flow that is still connecting from a hop that has left the
-// choice to the next one, if that can be used. The hop comes last then: it has
-// refused nothing yet.
+// moveOn moves a connecting flow from a hop that went down to the next usable
+// hop. The old hop comes last in the order: it has refused nothing yet.
 func (w *worker) moveOn(f *flow, from *hop) {
 	o := f.opening
-	if f.phase != phaseDialing || f.hop != from || o.lookup || o.starved || f.legs[target].fd < 0 ||
+	if f.phase != phaseDialing || f.hop != from || o.lookup || o.awaitFD || f.legs[target].fd < 0 ||
 		o.next == len(o.order) || !f.route.hops[o.order[o.next]].usable(w.now) {
 		return
 	}
@@ -233,10 +233,10 @@ func (w *worker) moveOn(f *flow, from *hop) {
 	w.dialNext(f)
 }
 
-// orderMore adds hops that have come into service since the order was made.
+// orderMore adds hops that came into service after the order was made.
 func (o *opening) orderMore(rt *route, source netip.Addr, now int64) bool {
-	var few [fewHops]uint16
-	for _, i := range rt.order(few[:0], source, now) {
+	var inline [fewHops]uint16
+	for _, i := range rt.order(inline[:0], source, now) {
 		if !slices.Contains(o.order, i) {
 			o.order = append(o.order, i)
 		}
@@ -244,7 +244,7 @@ func (o *opening) orderMore(rt *route, source netip.Addr, now int64) bool {
 	return o.next < len(o.order)
 }
 
-// failed notes why an attempt failed.
+// failed records why an attempt failed.
 func (o *opening) failed(to netip.AddrPort, errno unix.Errno) {
 	switch errno {
 	case unix.ECONNREFUSED:
@@ -267,8 +267,8 @@ func (w *worker) resolved(slot, gen uint32, addrs []netip.Addr, err error) {
 	w.dialNext(f)
 }
 
-// dial begins to connect to one address. It returns zero when the outcome
-// will arrive as an event.
+// dial begins to connect to one address. It returns zero if the result will
+// arrive as an event.
 func (w *worker) dial(f *flow, to netip.AddrPort) unix.Errno {
 	as := family(to.Addr())
 	fd, errno := newSocket(as)
@@ -290,8 +290,8 @@ func (w *worker) dial(f *flow, to netip.AddrPort) unix.Errno {
 	}
 	f.opening.ackHeld = f.speaksFirst()
 	if f.opening.ackHeld {
-		// What is sent at once acknowledges the handshake as well: the
-		// target is woken once, with something to read.
+		// The first data segment acknowledges the handshake: the target wakes
+		// once, with something to read.
 		setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
 	}
 	sa := toSockaddr(to, as)
@@ -308,13 +308,12 @@ func (w *worker) dial(f *flow, to netip.AddrPort) unix.Errno {
 	return errno
 }
 
-// speaksFirst says whether there is something to send to the target as soon as
-// it has accepted.
+// speaksFirst reports whether bytes for the target are ready when it accepts.
 func (f *flow) speaksFirst() bool {
 	return f.route.tunnel.ProxyOut != ProxyNone || len(f.opening.header) > 0 || unread(int(f.legs[client].fd)) > 0
 }
 
-// dialed looks at the outcome of a connect after an event of the target leg.
+// dialed handles the result of a connect after an event of the target leg.
 func (w *worker) dialed(f *flow, events uint32) {
 	o, leg := f.opening, &f.legs[target]
 	if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
@@ -328,16 +327,15 @@ func (w *worker) dialed(f *flow, events uint32) {
 			w.dialNext(f)
 			return
 		}
-		// It accepted, perhaps sent something, and then reset.
+		// The target accepted, perhaps sent something, and then reset.
 		leg.failed = errno
-		leg.fin = errno == unix.EPIPE // what a reset leaves behind that came after an end
+		leg.fin = errno == unix.EPIPE // EPIPE: the reset came after a FIN
 	} else if events&unix.EPOLLOUT == 0 {
 		return
 	}
 	if w.relay.localPorts.has(f.target.Port()) && localAddr(int(leg.fd)) == f.target {
-		// Where nobody listens on a port that the kernel gives out to
-		// sockets that connect, TCP's simultaneous open lets one of them
-		// connect to itself.
+		// If nobody listens on an ephemeral port, TCP's simultaneous open can
+		// connect a socket to itself.
 		w.dropAttempt(f)
 		o.failed(f.target, unix.ECONNREFUSED)
 		w.dialNext(f)
@@ -365,7 +363,7 @@ func (w *worker) established(f *flow, events uint32) {
 	f.legs[client].writable = true
 	if tr := f.route.tunnel.Transport; tr != nil {
 		w.setUp(f, target, tr)
-		f.young = true
+		f.lasting = true
 	}
 	w.timers.remove(f)
 	w.schedule(f)
@@ -400,9 +398,9 @@ func (w *worker) established(f *flow, events uint32) {
 		w.run(f)
 	}
 	if o.ackHeld && f.phase == phaseMoving {
-		// The first segments of the reply are acknowledged at once, as on any
-		// new connection: its sender's slow start depends on them. If there
-		// was nothing to send after all, the handshake's goes out now.
+		// TCP acknowledges the first segments of the reply at once, as on any
+		// new connection: the sender's slow start depends on it. If there was
+		// nothing to send, the handshake's ACK goes out now.
 		setsockoptInt(int(l.fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
 	}
 }
@@ -419,7 +417,7 @@ func (w *worker) openingDue(f *flow) {
 		w.timers.schedule(f, f.start+headerTimeout)
 	case o.awaited:
 		w.abort(f, o.reason, o.err)
-	case o.starved:
+	case o.awaitFD:
 		w.dialNext(f)
 	case w.now < o.attempt:
 		w.timers.schedule(f, o.attempt)
@@ -435,7 +433,7 @@ func (w *worker) openingDue(f *flow) {
 	}
 }
 
-// giveUp ends a flow for which no target could be had.
+// giveUp ends a flow for which no target accepted.
 func (w *worker) giveUp(f *flow) {
 	o := f.opening
 	w.blame(f)
@@ -458,8 +456,8 @@ func (w *worker) abort(f *flow, reason EndReason, err error) {
 	w.apply(f, f.end.step(eventAbort, client))
 }
 
-// leave ends a flow at once. A leg whose peer is only to get what is in the
-// leg's queue, and its end, is the kernel's from here on; the others are reset.
+// leave ends a flow at once. The kernel delivers the queue and FIN of a leg
+// that has nothing else left to do; the relay resets other legs.
 func (w *worker) leave(f *flow, reason EndReason) {
 	f.fail(reason, nil)
 	w.apply(f, f.end.step(eventLeave, client))

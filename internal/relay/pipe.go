@@ -7,10 +7,10 @@ import (
 )
 
 const (
-	pipeWanted = 512 << 10  // bytes of capacity asked for
-	pipeLeast  = 64 << 10   // a pipe smaller than this is worse than copying
+	pipeWanted = 512 << 10  // bytes of requested capacity
+	minPipe    = 64 << 10   // bytes; a smaller pipe is worse than copying
 	pipesKept  = 64         // idle pipes that a worker keeps
-	pipesRetry = int64(1e9) // ns until a failed attempt to get a pipe is repeated
+	pipesRetry = int64(1e9) // ns until the next attempt after one failed
 )
 
 // pipe carries spliced bytes from one socket to another inside the kernel.
@@ -24,9 +24,9 @@ func (p *pipe) destroy() {
 	closeFD(p.w)
 }
 
-// openPipe makes a pipe as large as the user's limits allow. It returns nil
-// where a useful pipe cannot be had: descriptors are used up, or the user is
-// beyond fs.pipe-user-pages-soft and would get one of two pages.
+// openPipe makes a pipe as large as the user's limits allow. It returns nil if
+// no useful pipe is available: descriptors have run out, or the user exceeds
+// fs.pipe-user-pages-soft and would get two pages.
 func openPipe() *pipe {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
@@ -37,7 +37,7 @@ func openPipe() *pipe {
 	if err != nil {
 		size, err = unix.FcntlInt(uintptr(p.w), unix.F_GETPIPE_SZ, 0)
 	}
-	if err != nil || size < pipeLeast {
+	if err != nil || size < minPipe {
 		p.destroy()
 		return nil
 	}
@@ -48,12 +48,12 @@ func openPipe() *pipe {
 // pipePool lends pipes to one worker's flows.
 type pipePool struct {
 	open    func() *pipe
-	budget  *atomic.Int64 // pipes that the whole relay may still open
+	budget  *atomic.Int64 // pipes that the relay may still open
 	idle    []*pipe
 	retryAt int64 // no attempt to open one before this time
 }
 
-// get returns an empty pipe, or nil when none can be had now.
+// get returns an empty pipe, or nil if none is available now.
 func (p *pipePool) get(now int64) *pipe {
 	if n := len(p.idle); n > 0 {
 		got := p.idle[n-1]
@@ -73,7 +73,7 @@ func (p *pipePool) get(now int64) *pipe {
 	return nil
 }
 
-// put takes back a pipe that is empty.
+// put takes back an empty pipe.
 func (p *pipePool) put(back *pipe) {
 	if len(p.idle) < pipesKept {
 		p.idle = append(p.idle, back)
@@ -82,7 +82,7 @@ func (p *pipePool) put(back *pipe) {
 	p.discard(back)
 }
 
-// discard closes a pipe, whatever is in it.
+// discard closes a pipe with any content.
 func (p *pipePool) discard(back *pipe) {
 	back.destroy()
 	p.budget.Add(1)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// ConnectProbe is a Prober that connects, and resets the connection once it
-// stands: nothing is left in any queue or in TIME_WAIT.
+// ConnectProbe is a Prober that connects and then resets the connection:
+// nothing stays in a queue or in TIME_WAIT.
 type ConnectProbe struct{}
 
 // Probe connects to the address.
@@ -36,7 +36,7 @@ func (ConnectProbe) Probe(ctx context.Context, to netip.AddrPort) (time.Duration
 	return rtt, nil
 }
 
-// probes has a goroutine for every hop that is probed.
+// probes runs a goroutine for every probed hop.
 type probes struct {
 	relay *Relay
 
@@ -46,7 +46,7 @@ type probes struct {
 	closed  bool
 }
 
-// probing is what a hop is probed by.
+// probing is the configuration of one hop's probes.
 type probing struct {
 	tunnel string
 	target Target
@@ -58,8 +58,8 @@ func newProbes(r *Relay) *probes {
 	return &probes{relay: r, running: map[*hop]*probing{}}
 }
 
-// follow begins to probe the hops of a table and ends what it does not ask
-// for. What stays as it is goes on undisturbed.
+// follow starts and stops probes so that they match a table. Unchanged probes
+// go on undisturbed.
 func (p *probes) follow(t *table) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,8 +104,8 @@ func (p *probes) close() {
 	p.ended.Wait()
 }
 
-// probe asks one hop again and again. The first probe comes within a tenth of
-// the interval, so that relays which start together do not ask together.
+// probe probes one hop repeatedly. The first probe comes within a tenth of the
+// interval, so that relays which start together spread their probes.
 func (p *probes) probe(ctx context.Context, h *hop, about *probing) {
 	wait := time.Duration(rand.Float64() * float64(about.health.Interval) / 10)
 	for {
@@ -119,7 +119,7 @@ func (p *probes) probe(ctx context.Context, h *hop, about *probing) {
 		began := time.Now()
 		rtt, err := p.probeOnce(ctx, about)
 		if ctx.Err() != nil {
-			return // what a cancelled probe says is no news of the hop
+			return // a cancelled probe says nothing about the hop
 		}
 		if h.probedAs(monotonic(), &about.health, rtt, err) {
 			if err != nil {
@@ -132,8 +132,8 @@ func (p *probes) probe(ctx context.Context, h *hop, about *probing) {
 	}
 }
 
-// probeOnce asks all addresses of a hop together. One that answers is enough:
-// a flow goes on to the next address by itself.
+// probeOnce probes all addresses of a hop at once. One success suffices: a flow
+// tries the next address by itself.
 func (p *probes) probeOnce(ctx context.Context, about *probing) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, about.health.Timeout)
 	defer cancel()
@@ -163,8 +163,8 @@ func (p *probes) probeOnce(ctx context.Context, about *probing) (time.Duration, 
 	return best.rtt, best.err
 }
 
-// hopLeft tells that a hop has left the choice, and takes the flows that are
-// still connecting to it elsewhere.
+// hopLeft logs that a hop gets no new flows, and moves the flows that are
+// connecting to it to other hops.
 func (r *Relay) hopLeft(tunnel string, h *hop, why string, err error, more ...any) {
 	r.log.Warn("hop left the choice: "+why, append([]any{"tunnel", tunnel, "hop", h.name, "error", err}, more...)...)
 	for _, w := range r.workers {
@@ -174,9 +174,9 @@ func (r *Relay) hopLeft(tunnel string, h *hop, why string, err error, more ...an
 	}
 }
 
-// DrainHop takes a hop out of the choice of a tunnel, or puts it back. An empty
-// tunnel stands for every tunnel that has the hop. Flows that stand go on. It
-// returns the names of the tunnels that have the hop; none is an error.
+// DrainHop drains or restores a hop of a tunnel; an empty tunnel means every
+// tunnel with the hop. Connected flows go on. It returns the names of the
+// tunnels that have the hop, and an UnknownHopError if there is none.
 func (r *Relay) DrainHop(tunnel, name string, drained bool) ([]string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,7 +199,7 @@ func (r *Relay) DrainHop(tunnel, name string, drained bool) ([]string, error) {
 	return found, nil
 }
 
-// UnknownHopError is returned for a hop that no tunnel, or not this one, has.
+// UnknownHopError reports a hop that no tunnel, or not the named one, has.
 type UnknownHopError struct {
 	Hop, Tunnel string
 	Known       []string

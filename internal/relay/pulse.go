@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// pulse is the question whether an event loop still turns. Those who ask while
-// one is out share its answer, so that a stuck loop's mailbox does not fill.
+// pulse is a query whether an event loop still turns. Callers share a pending
+// query, so that the mailbox of a stuck loop does not fill.
 type pulse struct {
 	mu     sync.Mutex
-	answer chan struct{} // closed by the loop; nil: no question is out
+	answer chan struct{} // closed by the loop; nil: no query is pending
 }
 
-// ask returns a channel that the loop closes as soon as it can; false once the
+// ask returns a channel that the loop closes as soon as it can; false after the
 // loop has ended.
 func (w *worker) ask() (<-chan struct{}, bool) {
 	p := &w.pulse
@@ -36,8 +36,8 @@ func (w *worker) ask() (<-chan struct{}, bool) {
 	return answer, posted
 }
 
-// Responsive waits until every event loop has answered, and returns how long
-// the slowest of them took. It never waits for a reload.
+// Responsive waits until every event loop has answered, and returns the time
+// that the slowest took. It never waits for a reload.
 func (r *Relay) Responsive(ctx context.Context) (time.Duration, error) {
 	loops := r.loops.Load()
 	if loops == nil {

@@ -3,12 +3,12 @@ package relay
 import "golang.org/x/sys/unix"
 
 const (
-	smallRead = 16 << 10  // bytes a direction reads by copying before it takes to splicing
-	largeRead = 128 << 10 // bytes it reads at once where no pipe can be had
-	turnBytes = 1 << 20   // bytes a direction may move before other flows get their turn
+	smallRead = 16 << 10  // bytes of a read at or above which a direction splices
+	largeRead = 128 << 10 // bytes of a read if no pipe is available
+	turnBytes = 1 << 20   // bytes a direction moves before other flows get their turn
 )
 
-// run moves what can be moved in both directions of an established flow.
+// run moves bytes in both directions of an established flow.
 func (w *worker) run(f *flow) {
 	more := w.pump(f, up)
 	if f.phase == phaseMoving {
@@ -16,20 +16,20 @@ func (w *worker) run(f *flow) {
 	}
 	if f.phase == phaseMoving {
 		for s := client; s <= target; s++ {
-			if f.dirs[s].corked { // no end came behind the last bytes after all
+			if f.dirs[s].corked { // no FIN followed the last bytes
 				f.dirs[s].corked = false
 				setNoDelay(int(f.legs[s.other()].fd))
 			}
 		}
-		if more || f.restless() {
+		if more || f.needsTurn() {
 			w.again(f)
 		}
 	}
 }
 
-// restless says whether a direction that had been found idle has got a reason
-// to be looked at again while the other was pumped.
-func (f *flow) restless() bool {
+// needsTurn reports whether pumping one direction made work for the other,
+// which had been found idle.
+func (f *flow) needsTurn() bool {
 	for s := client; s <= target; s++ {
 		if f.end.broken[s] && f.end.in[s] == inputOpen && f.legs[s].readable && f.legs[s.other()].writable {
 			return true
@@ -38,11 +38,12 @@ func (f *flow) restless() bool {
 	return false
 }
 
-// pump moves bytes of one direction until there is nothing to read, no room
-// to write, or the turn is over; it returns true in the last case. A direction
-// reads only when all that it read before is written. So the pipe is empty
-// whenever a splice fills it, its EAGAIN can only mean an empty socket, and a
-// flow never holds more than one pipe or one buffer for each direction.
+// pump moves bytes of one direction until nothing is readable, the receiver has
+// no room, or the turn is over; it returns true in the last case.
+//
+// A direction reads only after all earlier bytes are written. So the pipe is
+// empty before each splice into it, and EAGAIN can only mean an empty socket. A
+// flow never holds more than one pipe or buffer per direction.
 func (w *worker) pump(f *flow, s side) (more bool) {
 	src, dst, dir := &f.legs[s], &f.legs[s.other()], &f.dirs[s]
 	for budget := turnBytes; ; {
@@ -55,7 +56,7 @@ func (w *worker) pump(f *flow, s side) (more bool) {
 			}
 			n, errno := w.flush(dir, dst)
 			if errno != 0 && dir.own == nil && noSplice(errno) && w.unsplice(dir) {
-				src.urgent = true // from here on by copying
+				src.urgent = true // copy from now on
 				continue
 			}
 			if errno != 0 {
@@ -81,7 +82,7 @@ func (w *worker) pump(f *flow, s side) (more bool) {
 		var n int
 		var errno unix.Errno
 		if w.borrow(dir, src) {
-			n, errno = splice(int(src.fd), dir.pipe.w, min(dir.pipe.size, w.spliceMost))
+			n, errno = splice(int(src.fd), dir.pipe.w, min(dir.pipe.size, w.maxSplice))
 			if n > 0 && errno == 0 {
 				dir.held = n
 				dir.bulk = n >= smallRead
@@ -92,9 +93,9 @@ func (w *worker) pump(f *flow, s side) (more bool) {
 			if dir.bulk {
 				limit = largeRead
 			}
-			// A read stops before the urgent byte, which goes on by itself, as
-			// urgent as it came. Where its announcement has not been seen yet,
-			// it goes on as the ordinary byte that it is to most programs.
+			// A read stops before the urgent byte, which is then sent alone as
+			// urgent. If its announcement has not been seen yet, it travels as
+			// an ordinary byte; most programs read it as one.
 			var flags uintptr
 			if src.urgent && atUrgentMark(int(src.fd)) {
 				limit, flags = 1, unix.MSG_OOB
@@ -107,11 +108,11 @@ func (w *worker) pump(f *flow, s side) (more bool) {
 					dir.bulk = false
 				}
 				if n < limit && !src.hungUp && !src.urgent {
-					src.readable = false // a short read has emptied the socket
+					src.readable = false // a short read means an empty socket
 				}
 				if src.fin && n < limit {
-					// These are its last bytes: they share a segment, and a
-					// wakeup of the peer, with the end that comes behind them.
+					// These are the last bytes: they share a segment, and a
+					// wakeup of the peer, with the FIN behind them.
 					flags = unix.MSG_MORE
 					dir.corked = true
 				}
@@ -135,9 +136,9 @@ func (w *worker) pump(f *flow, s side) (more bool) {
 		}
 		switch {
 		case errno == 0 && dir.pipe != nil:
-			// splice does not pass the urgent mark, and once the peer has ended
-			// its stream, it returns 0 there as it does at the end.
-			src.urgent = true // only a read tells which
+			// splice does not pass the urgent mark. There, once the peer has
+			// ended its stream, it returns 0 as at the end.
+			src.urgent = true // a read tells the two apart
 		case errno == 0:
 			w.readEnded(f, s)
 		case errno == unix.EAGAIN:
@@ -151,7 +152,7 @@ func (w *worker) pump(f *flow, s side) (more bool) {
 	}
 }
 
-// flush writes held bytes and returns how many it could.
+// flush writes held bytes and returns their number.
 func (w *worker) flush(dir *direction, dst *leg) (int, unix.Errno) {
 	var n int
 	var errno unix.Errno
@@ -182,7 +183,7 @@ func (w *worker) flush(dir *direction, dst *leg) (int, unix.Errno) {
 	return n, 0
 }
 
-// noSplice says whether an error of splice says nothing about the connection.
+// noSplice reports whether an error concerns splice only, not the connection.
 func noSplice(errno unix.Errno) bool {
 	switch errno {
 	case unix.ENOMEM, unix.ENOBUFS, unix.EINVAL, unix.EOPNOTSUPP:
@@ -191,7 +192,8 @@ func noSplice(errno unix.Errno) bool {
 	return false
 }
 
-// unsplice takes what the pipe holds into a buffer, to be copied from there.
+// unsplice moves the pipe's content into a buffer. It returns false if bytes
+// were lost.
 func (w *worker) unsplice(dir *direction) bool {
 	own := make([]byte, dir.held)
 	for got := 0; got < len(own); {
@@ -200,7 +202,7 @@ func (w *worker) unsplice(dir *direction) bool {
 			continue
 		}
 		if err != nil || n == 0 {
-			return false // bytes are lost: the connection must fail
+			return false // the bytes are lost: the flow must fail
 		}
 		got += n
 	}
@@ -218,7 +220,8 @@ func (w *worker) moved(f *flow, dir *direction, n int) int {
 	return n
 }
 
-// borrow sees to it that the direction has a pipe if it should splice.
+// borrow gets a pipe for a direction that should splice, and reports whether it
+// has one.
 func (w *worker) borrow(dir *direction, src *leg) bool {
 	if !dir.bulk || src.urgent {
 		w.release(dir)
@@ -230,7 +233,7 @@ func (w *worker) borrow(dir *direction, src *leg) bool {
 	return dir.pipe != nil
 }
 
-// release gives an empty pipe back.
+// release returns an empty pipe to the pool.
 func (w *worker) release(dir *direction) {
 	if dir.pipe != nil && dir.held == 0 {
 		w.pipes.put(dir.pipe)
@@ -238,7 +241,7 @@ func (w *worker) release(dir *direction) {
 	}
 }
 
-// discard forgets what the direction holds.
+// discard drops the bytes that the direction holds.
 func (w *worker) discard(dir *direction) {
 	switch {
 	case dir.pipe != nil && dir.held > 0 && dir.own == nil:
@@ -256,9 +259,8 @@ func (w *worker) readEnded(f *flow, s side) {
 	f.active = w.now
 	ev := eventEnd
 	if l := &f.legs[s]; l.failed != 0 && !l.fin {
-		// The write that failed, or the look at its first bytes, took the error
-		// which this read would have returned, so nothing says that this is an
-		// end.
+		// A failed write or a peek consumed the error that this read would have
+		// returned. So this may not be an end.
 		f.fail(legFailure(s, l.failed), l.failed)
 		ev = eventReset
 	}
@@ -278,12 +280,12 @@ func (w *worker) writeFailed(f *flow, s side, errno unix.Errno) {
 	if l.failed == 0 {
 		l.failed = errno
 	}
-	l.readable = true // until the rest of what it sent has been read
+	l.readable = true // until the rest of its bytes has been read
 	f.fail(legFailure(s, errno), errno)
 	w.apply(f, f.end.step(eventBroken, s))
 }
 
-// apply does what the state machine asks for.
+// apply executes the actions of the state machine.
 func (w *worker) apply(f *flow, a action) {
 	for a != 0 {
 		if a&(actionCloseClean.on(client)|actionCloseReset.on(client)) != 0 {
@@ -316,7 +318,7 @@ func (w *worker) apply(f *flow, a action) {
 				if unacknowledged(int(f.legs[s].fd)) == 0 {
 					next |= f.end.step(eventAcked, s)
 				} else {
-					f.close().ackDelay = ackDelayFirst
+					f.close().ackDelay = firstAckDelay
 					w.schedule(f)
 				}
 			}
@@ -325,7 +327,7 @@ func (w *worker) apply(f *flow, a action) {
 	}
 }
 
-// closeFlow closes both legs and writes the flow's account.
+// closeFlow closes both legs and writes the flow's record.
 func (w *worker) closeFlow(f *flow, a action) {
 	w.settleReason(f)
 	w.account(f)
@@ -353,8 +355,8 @@ func (w *worker) closeFlow(f *flow, a action) {
 	w.forget(f)
 }
 
-// settleReason finds the cause of a failure that was seen only as an error
-// event, not by a read or write.
+// settleReason finds the cause of a failure that showed only as an error event,
+// not in a read or write.
 func (w *worker) settleReason(f *flow) {
 	for s := client; s <= target; s++ {
 		if f.end.broken[s] && (f.closing == nil || f.closing.reason == "") {

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EndReason says why a flow ended, and by whom.
+// EndReason is the cause of a flow's end.
 type EndReason string
 
-// The reasons for which flows end.
+// The causes of a flow's end.
 const (
 	EndClean           EndReason = "end"               // both peers ended their streams
 	EndClientReset     EndReason = "client-reset"      // the client reset or its leg failed
@@ -27,7 +27,7 @@ const (
 	EndNoResources     EndReason = "no-resources"      // the system is out of descriptors or memory
 	EndIdle            EndReason = "idle-timeout"
 	EndHalfClosed      EndReason = "half-close-timeout"
-	EndStalled         EndReason = "stalled"       // it held memory and got none of it delivered while memory was short
+	EndStalled         EndReason = "stalled"       // it held memory without delivering any while memory was short
 	EndDrain           EndReason = "drain-timeout" // the relay stopped before the flow had ended
 	EndCheck           EndReason = "check"         // it was an integrity check
 	EndDenied          EndReason = "denied"        // source not allowed
@@ -37,7 +37,7 @@ const (
 	EndBadProxyHeader  EndReason = "bad-proxy-header"
 )
 
-// endReasons are all of them, in the order of their names.
+// endReasons lists all reasons in alphabetical order.
 var endReasons = func() []EndReason {
 	all := []EndReason{EndClean, EndClientReset, EndTargetReset, EndClientTimeout, EndTargetTimeout, EndTargetRefused,
 		EndTargetUnreached, EndTargetUnknown, EndLoop, EndNoHop, EndNoLocalPort, EndNoResources, EndIdle, EndHalfClosed, EndStalled, EndDrain,
@@ -46,7 +46,7 @@ var endReasons = func() []EndReason {
 	return all
 }()
 
-// EndedBy says who brought such an end about: client, target, both or relay.
+// EndedBy returns the party that caused the end: client, target, both or relay.
 func (r EndReason) EndedBy() string {
 	switch r {
 	case EndClean:
@@ -66,10 +66,10 @@ type Ended struct {
 	Flows   int64     `json:"flows"`
 }
 
-const mostReasons = 32
+const maxReasons = 32
 
 // endCounts counts the ended flows of a tunnel by the index of their reason.
-type endCounts [mostReasons]atomic.Int64
+type endCounts [maxReasons]atomic.Int64
 
 func (c *endCounts) add(r EndReason) {
 	if i, ok := slices.BinarySearch(endReasons, r); ok {
@@ -77,7 +77,7 @@ func (c *endCounts) add(r EndReason) {
 	}
 }
 
-// list leaves out reasons for which no flow has ended.
+// list returns the reasons with at least one flow.
 func (c *endCounts) list() []Ended {
 	all := []Ended{}
 	for i, r := range endReasons {

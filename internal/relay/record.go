@@ -6,7 +6,7 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// account counts a flow that is about to be closed, and reports it.
+// account counts a flow that is about to be closed, and queues its record.
 func (w *worker) account(f *flow) {
 	st := f.route.state
 	st.up.Add(max(0, f.dirs[up].bytes))
@@ -50,7 +50,7 @@ func (w *worker) account(f *flow) {
 	w.ended = append(w.ended, rec)
 }
 
-// leftover says what the flow's peers still lack.
+// leftover reports the bytes that the flow's peers have not received.
 func (f *flow) leftover() Leftover {
 	return Leftover{
 		Tunnel:        f.route.tunnel.Name,
@@ -62,15 +62,15 @@ func (f *flow) leftover() Leftover {
 	}
 }
 
-// undelivered is how many bytes were received for a leg's peer, and not
-// acknowledged by it.
+// undelivered is the number of bytes that were received for a leg's peer and
+// not acknowledged by it.
 func (f *flow) undelivered(s side) int64 {
 	from := s.other()
 	n := f.dirs[from].held
 	if fd := int(f.legs[s].fd); fd >= 0 {
 		queued := unacknowledged(fd)
 		if f.end.shut[s] && queued > 0 {
-			queued-- // the end, which counts as a byte
+			queued-- // the FIN, which counts as a byte
 		}
 		n += queued
 	}
@@ -80,7 +80,7 @@ func (f *flow) undelivered(s side) int64 {
 	return int64(n)
 }
 
-// report hands the records of a turn over.
+// report passes the records of a turn to OnFlows.
 func (w *worker) report() {
 	if len(w.ended) > 0 {
 		w.relay.opts.OnFlows(w.ended)
@@ -89,8 +89,8 @@ func (w *worker) report() {
 	}
 }
 
-// stats asks the kernel about a leg. last is the congestion control of the leg
-// before, which is likely this one's.
+// stats queries the kernel about a leg. last is the previous leg's congestion
+// control, likely the same as this leg's.
 func (l *leg) stats(last *string) LegStats {
 	var s LegStats
 	if l.setup != nil {

@@ -9,31 +9,31 @@ import (
 	"time"
 )
 
-// Resolver turns a host name into addresses, best first. It must return when
-// the context ends. An error that is a *net.DNSError with IsNotFound, or no
-// address and no error, says for certain that the name has none: what it had
-// before is not used any more. Every other error says that nobody answered.
+// Resolver resolves a host name to addresses, best first. It must return when
+// the context ends. A *net.DNSError with IsNotFound, or no address without an
+// error, means that the name has no address: cached addresses are dropped.
+// Every other error means that no server answered.
 type Resolver func(ctx context.Context, host string) (Answer, error)
 
-// Answer is what a resolver found out about a name.
+// Answer is the result of resolving a name.
 type Answer struct {
 	Addrs []netip.Addr
-	TTL   time.Duration // how long it may be used; 0: nobody said
+	TTL   time.Duration // 0: unknown
 }
 
 const (
-	nameKept       = 5 * time.Second // where nobody says how long, as of /etc/hosts
-	nameKeptLeast  = time.Second
-	nameKeptMost   = time.Hour
-	nameFailedKept = time.Second
-	nameStaleMost  = 24 * time.Hour          // how long a name may outlive its answer while no other can be had
-	nameStaleAfter = 1800 * time.Millisecond // how long a new answer is waited for where an old one is at hand (RFC 8767, section 5)
+	defaultNameTTL   = 5 * time.Second // without a TTL, as from /etc/hosts
+	minNameTTL       = time.Second
+	maxNameTTL       = time.Hour
+	failedNameTTL    = time.Second
+	maxNameStale     = 24 * time.Hour          // how long an expired answer may serve while no server answers
+	staleAnswerDelay = 1800 * time.Millisecond // wait for a new answer before an expired one serves (RFC 8767, section 5)
 )
 
-// names is a cache in front of a resolver. Lookups of one name at one time
-// share one question. What is in use is asked for again before it runs out,
-// and what has run out serves when nothing newer can be had, but not when the
-// answer is that there is no such name (RFC 8767, section 4).
+// names is a cache in front of a resolver. Concurrent lookups of a name share
+// one query. Names in use are resolved again before they expire. An expired
+// answer serves while no server answers, but not if the name is reported as
+// missing (RFC 8767, section 4).
 type names struct {
 	resolve Resolver
 	ctx     context.Context
@@ -46,13 +46,13 @@ type names struct {
 	waiting map[string][]func([]netip.Addr, error)
 }
 
-// answer is what is known of a name. All times are the monotonic clock's.
+// answer is a cached answer. Times are the monotonic clock's, in ns.
 type answer struct {
 	addrs   []netip.Addr
 	err     error
-	refresh int64 // when it is asked for again, if it is used
-	until   int64 // when it has run out
-	stale   int64 // when it is too old even where there is nothing else
+	refresh int64 // when to resolve again, if the name is used
+	until   int64 // when the answer expires
+	stale   int64 // when the expired answer is too old to serve
 }
 
 func newNames(resolve Resolver) *names {
@@ -69,7 +69,7 @@ func newNames(resolve Resolver) *names {
 	return n
 }
 
-// cached returns an answer that holds, if there is one.
+// cached returns an answer that has not expired, if there is one.
 func (n *names) cached(host string, now int64) (addrs []netip.Addr, err error, known bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -83,7 +83,7 @@ func (n *names) cached(host string, now int64) (addrs []netip.Addr, err error, k
 	return a.addrs, a.err, true
 }
 
-// lookup asks the resolver and calls done from another goroutine.
+// lookup resolves a name and calls done from another goroutine.
 func (n *names) lookup(host string, done func([]netip.Addr, error)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -91,7 +91,7 @@ func (n *names) lookup(host string, done func([]netip.Addr, error)) {
 	n.ask(host)
 }
 
-// wait asks the resolver unless an answer holds.
+// wait returns the cached answer, or resolves the name if there is none.
 func (n *names) wait(ctx context.Context, host string) ([]netip.Addr, error) {
 	if addrs, err, known := n.cached(host, monotonic()); known {
 		return addrs, err
@@ -110,14 +110,14 @@ func (n *names) wait(ctx context.Context, host string) ([]netip.Addr, error) {
 	}
 }
 
-// ask begins a question unless one is under way. The caller holds the lock.
+// ask begins a query unless one is pending. The caller holds the lock.
 func (n *names) ask(host string) {
 	if n.asking[host] {
 		return
 	}
 	n.asking[host] = true
 	n.running.Go(func() {
-		impatient := time.AfterFunc(nameStaleAfter, func() { n.serveStale(host) })
+		impatient := time.AfterFunc(staleAnswerDelay, func() { n.serveStale(host) })
 		found, err := n.resolve(n.ctx, host)
 		impatient.Stop()
 		if err == nil && len(found.Addrs) == 0 {
@@ -127,35 +127,35 @@ func (n *names) ask(host string) {
 		delete(n.asking, host)
 		if err == nil {
 			n.known[host] = fresh(found, monotonic())
-			n.tell(host)
+			n.reply(host)
 		} else if isNotFound(err) || !n.useStale(host) {
-			n.known[host] = answer{err: err, until: monotonic() + int64(nameFailedKept)}
-			n.tell(host)
+			n.known[host] = answer{err: err, until: monotonic() + int64(failedNameTTL)}
+			n.reply(host)
 		}
 		n.mu.Unlock()
 	})
 }
 
-// isNotFound says whether a resolver has answered that a name has no address.
+// isNotFound reports whether an error means that a name has no address.
 func isNotFound(err error) bool {
 	var dns *net.DNSError
 	return errors.As(err, &dns) && dns.IsNotFound
 }
 
 func fresh(found Answer, now int64) answer {
-	kept := nameKept
+	kept := defaultNameTTL
 	if found.TTL > 0 {
-		kept = min(max(found.TTL, nameKeptLeast), nameKeptMost)
+		kept = min(max(found.TTL, minNameTTL), maxNameTTL)
 	}
 	return answer{
 		addrs:   found.Addrs,
 		refresh: now + int64(kept*4/5),
 		until:   now + int64(kept),
-		stale:   now + int64(kept+nameStaleMost),
+		stale:   now + int64(kept+maxNameStale),
 	}
 }
 
-// serveStale helps those who wait for a name to what it was before.
+// serveStale answers the callers that wait for a name with its expired answer.
 func (n *names) serveStale(host string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -164,25 +164,25 @@ func (n *names) serveStale(host string) {
 	}
 }
 
-// useStale has an answer that has run out hold a little longer, if it is not
-// too old. The caller holds the lock.
+// useStale extends an expired answer a little and answers the callers that
+// wait, unless it is too old. The caller holds the lock.
 func (n *names) useStale(host string) bool {
 	a, ok := n.known[host]
 	now := monotonic()
 	if !ok || a.err != nil || now >= a.stale {
 		return false
 	}
-	if soon := now + int64(nameFailedKept); a.until < soon {
+	if soon := now + int64(failedNameTTL); a.until < soon {
 		a.until, a.refresh = soon, soon
 		n.known[host] = a
 	}
-	n.tell(host)
+	n.reply(host)
 	return true
 }
 
-// tell answers those who wait. The caller holds the lock; what is told posts
-// a letter or fills a channel, and does not come back here.
-func (n *names) tell(host string) {
+// reply answers the callers that wait for a name. The caller holds the lock;
+// done posts a command or fills a channel, and does not call back here.
+func (n *names) reply(host string) {
 	a := n.known[host]
 	for _, done := range n.waiting[host] {
 		done(a.addrs, a.err)

@@ -73,7 +73,7 @@ func TestNamesLiveByTheirTTL(t *testing.T) {
 			if err != nil || len(addrs) != 1 || addrs[0] != want {
 				t.Fatalf("the addresses are %v (%v), want %v", addrs, err, want)
 			}
-			if waited := time.Since(began); waited > nameStaleAfter {
+			if waited := time.Since(began); waited > staleAnswerDelay {
 				t.Errorf("it took %v", waited)
 			}
 			synctest.Wait()
@@ -104,7 +104,7 @@ func TestNamesLiveByTheirTTL(t *testing.T) {
 		expect(oldAddr, 5)
 		// Until it is too old.
 		s.set(func(s *nameServer) { s.delay = 0 })
-		time.Sleep(2*time.Hour + nameStaleMost)
+		time.Sleep(2*time.Hour + maxNameStale)
 		if addrs, err := n.wait(t.Context(), "x"); err == nil {
 			t.Errorf("a day later the addresses are still %v", addrs)
 		}
@@ -147,7 +147,7 @@ func TestNameIsGone(t *testing.T) {
 // TestTTLBounds keeps what nobody said how long to keep, and nothing for ever.
 func TestTTLBounds(t *testing.T) {
 	for ttl, want := range map[time.Duration]time.Duration{
-		0: nameKept, time.Millisecond: nameKeptLeast, time.Minute: time.Minute, 48 * time.Hour: nameKeptMost,
+		0: defaultNameTTL, time.Millisecond: minNameTTL, time.Minute: time.Minute, 48 * time.Hour: maxNameTTL,
 	} {
 		if a := fresh(Answer{TTL: ttl}, 0); a.until != int64(want) || a.refresh >= a.until {
 			t.Errorf("a TTL of %v keeps it %v, asks again after %v", ttl, time.Duration(a.until), time.Duration(a.refresh))
@@ -340,13 +340,13 @@ func FuzzTTL(f *testing.F) {
 	f.Add(answerTo(question, false), 1)
 	f.Add([]byte("not DNS"), 3)
 	f.Fuzz(func(t *testing.T, data []byte, piece int) {
-		var whole leastTTL
+		var whole minTTL
 		whole.message(data)
 		if len(data) > 0xffff {
 			return
 		}
 		// As a stream, in pieces of any size, it says the same.
-		var pieces leastTTL
+		var pieces minTTL
 		stream := append([]byte{byte(len(data) >> 8), byte(len(data))}, data...)
 		c := &overhearTCP{Conn: &bytesConn{data: stream}, heard: &pieces}
 		buf := make([]byte, 1+(piece&0xff))

@@ -8,7 +8,7 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// FlowSample is what is known of a flow at one moment.
+// FlowSample is the state of a flow at one moment.
 type FlowSample struct {
 	ID     uint64 // never used twice by a relay
 	Tunnel string
@@ -22,12 +22,12 @@ type FlowSample struct {
 	BytesUp   int64 // client to target, handed to the target's socket
 	BytesDown int64
 
-	// Quiet: nothing was under way when the kernel was asked last, and nothing
-	// has moved since. It was not asked again, and the figures of the legs are
-	// left out.
+	// Quiet: everything was acknowledged at the previous sample and no byte has
+	// moved since. The kernel was not queried again, and the legs' figures are
+	// missing.
 	Quiet bool
-	// Skipped: so many flows are not quiet that the kernel is asked about others
-	// this time. The figures of the legs are left out.
+	// Skipped: too many flows are busy to query the kernel about all of them.
+	// Another pass samples this flow; the legs' figures are missing.
 	Skipped   bool
 	ClientLeg LegSample
 	TargetLeg LegSample
@@ -35,41 +35,42 @@ type FlowSample struct {
 
 // LegSample is one connection of a flow.
 type LegSample struct {
-	Side              string // lan or wan; empty: not known yet
+	Side              string // lan or wan; empty: not yet known
 	CongestionControl string
-	Known             bool // Info could be read
+	Known             bool // Info was read
 	Info              tcpinfo.Info
-	SendBuffer        int64 // bound of the send queue in bytes as the kernel counts; negative: not known
+	SendBuffer        int64 // bound of the send queue in bytes as the kernel counts; negative: unknown
 	SendQueued        int64
 }
 
-// A portion of flows is sampled in one turn of an event loop, which does nothing
-// else meanwhile: until so many are, or so much time has passed.
+// An event loop samples one portion of its flows per turn and does nothing else
+// meanwhile. A portion ends at portionFlows flows or after portionTime.
 const (
 	portionFlows = 128
 	portionTime  = int64(50e3) // ns
 )
 
-// askedMost is about how many flows the kernel is asked about in one EachFlow:
-// that takes some 7 µs of each, and what is made of the answers as much again.
-const askedMost = 500
+// maxQueried is the approximate number of flows for which one EachFlow queries
+// the kernel. A query takes about 7 µs per flow, and processing the answer as
+// long again.
+const maxQueried = 500
 
-// sampling is what one EachFlow hands on to the next.
+// sampling is the state that one EachFlow hands to the next.
 type sampling struct {
 	mu      sync.Mutex // one at a time
 	samples []FlowSample
 	pass    uint64
-	busy    int // flows that are not quiet
+	busy    int // flows that were not quiet
 }
 
-// turn is that of one of so many equal parts of the flows.
+// turn selects one of several equal parts of the flows.
 type turn struct{ this, of uint64 }
 
-// EachFlow visits every flow once. Those that begin or end meanwhile may be
-// left out. An event loop is asked for a portion of its flows at a time, and
-// moves bytes in between; visit runs outside of it, and the sample is used again
-// once visit returns. What the kernel is asked depends on the EachFlow before,
-// whoever called it.
+// EachFlow visits every flow once; it may miss flows that begin or end
+// meanwhile. An event loop samples one portion of its flows at a time and moves
+// bytes in between. visit runs outside the loop, and EachFlow reuses the sample
+// once visit returns. Which flows the kernel is queried about depends on the
+// previous EachFlow of any caller.
 func (r *Relay) EachFlow(visit func(*FlowSample)) error {
 	c := &r.sampling
 	c.mu.Lock()
@@ -82,7 +83,7 @@ func (r *Relay) EachFlow(visit func(*FlowSample)) error {
 		c.samples = make([]FlowSample, portionFlows)
 	}
 	c.pass++
-	turns := uint64(c.busy/askedMost + 1)
+	turns := uint64(c.busy/maxQueried + 1)
 	c.busy = 0
 	for _, w := range *loops {
 		for next := 0; next >= 0; {
@@ -101,8 +102,8 @@ func (r *Relay) EachFlow(visit func(*FlowSample)) error {
 	return nil
 }
 
-// sample fills in samples of the flows from a slot on. It returns how many, and
-// the slot to go on with, negative after the last.
+// sample fills in samples of the flows, beginning at slot from. It returns
+// their number and the slot to continue with; negative after the last.
 func (w *worker) sample(from int, into []FlowSample, t turn) (n, next int) {
 	now, wall := monotonic(), time.Now().Round(0)
 	for at := from; at < len(w.slots); at++ {
@@ -137,21 +138,21 @@ func (w *worker) sampleFlow(f *flow, s *FlowSample, t turn, now int64, wall time
 	if f.phase == phaseMoving {
 		f.legs[target].sample(&s.TargetLeg)
 	} else {
-		s.TargetLeg = LegSample{SendBuffer: -1, SendQueued: -1} // also while it is being connected
+		s.TargetLeg = LegSample{SendBuffer: -1, SendQueued: -1} // missing while the target leg connects
 	}
 	f.settled = 0
 	if f.phase == phaseMoving && f.dirs[up].held == 0 && f.dirs[down].held == 0 && s.ClientLeg.settled() && s.TargetLeg.settled() {
-		f.settled = w.now - 1 // what moves later in this turn has this turn's time
+		f.settled = w.now - 1 // bytes that move later in this turn carry this turn's time
 	}
 }
 
-// settled says whether the leg's peer has acknowledged everything.
+// settled reports whether the leg's peer has acknowledged everything.
 func (l *LegSample) settled() bool {
 	return l.Known && l.Info.Unacked == 0 && l.Info.NotsentBytes == 0
 }
 
 func (l *leg) sample(s *LegSample) {
-	likely := s.CongestionControl // that of another flow
+	likely := s.CongestionControl // the value of another flow
 	s.Side, s.CongestionControl, s.Known, s.SendBuffer, s.SendQueued = "", "", false, -1, -1
 	if l.setup != nil {
 		s.Side = l.setup.side

@@ -272,7 +272,7 @@ func TestEachFlowAsksInTurns(t *testing.T) {
 	asked := map[uint64]int{}
 	const turns = 3
 	for range turns {
-		g.relay.sampling.busy = (turns - 1) * askedMost // as if there were so many
+		g.relay.sampling.busy = (turns - 1) * maxQueried // as if there were so many
 		for _, w := range g.relay.workers {
 			w.do(func() { w.eachFlow(func(f *flow) { f.settled = 0 }) })
 		}
@@ -345,8 +345,8 @@ func TestEndsAreCounted(t *testing.T) {
 }
 
 func TestEveryReasonIsCounted(t *testing.T) {
-	if len(endReasons) > mostReasons {
-		t.Fatalf("%d reasons, room for %d", len(endReasons), mostReasons)
+	if len(endReasons) > maxReasons {
+		t.Fatalf("%d reasons, room for %d", len(endReasons), maxReasons)
 	}
 	var c endCounts
 	for i, r := range endReasons {

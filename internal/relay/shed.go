@@ -6,20 +6,21 @@ import (
 	"maps"
 )
 
-// shedding is why new flows are refused, and from how many standing ones on.
+// shedding is the reason to refuse new flows, and the number of flows at which
+// that begins.
 type shedding struct {
 	reason  string
-	err     error // the same
+	err     error // reason as an error
 	from    int64
-	reserve int64 // so many more are admitted, of those who have few
+	reserve int64 // flows above from, for sources and tunnels with few flows
 }
 
-// Shed refuses new flows with a reset, for the reason that is given, while
-// from flows or more stand: 0 refuses every one. Some more, the reserve, are
-// admitted of sources and tunnels that have less than their share, so that
-// nobody takes the relay from others by holding all that there is. Flows that
-// stand are left alone. It replaces what was said before; an empty reason ends
-// it.
+// Shed refuses new flows with a reset, for the given reason, while at least
+// from flows exist; 0 refuses every new flow. Sources and tunnels below their
+// share may have reserve more flows, so that nobody can take the whole relay.
+// Existing flows go on.
+//
+// Shed replaces the previous call; an empty reason ends shedding.
 func (r *Relay) Shed(reason string, from, reserve int64) {
 	if reason == "" {
 		r.shed.Store(nil)
@@ -28,7 +29,8 @@ func (r *Relay) Shed(reason string, from, reserve int64) {
 	r.shed.Store(&shedding{reason, errors.New(reason), from, reserve})
 }
 
-// sheds is why new flows are refused, if not all of them; nil: none is.
+// sheds returns the reason to refuse new flows beyond a share; nil: none is
+// refused.
 func (r *Relay) sheds() *shedding {
 	if s := r.shed.Load(); s != nil && r.live.Load() >= s.from {
 		return s
@@ -36,8 +38,8 @@ func (r *Relay) sheds() *shedding {
 	return nil
 }
 
-// shedsAll is why a flow that came now would be refused, whoever asked for it;
-// nil: it depends.
+// shedsAll returns the reason to refuse every new flow; nil: the decision
+// depends on the source.
 func (r *Relay) shedsAll() *shedding {
 	if s := r.sheds(); s != nil && r.live.Load() >= s.from+s.reserve {
 		return s
@@ -45,9 +47,9 @@ func (r *Relay) shedsAll() *shedding {
 	return nil
 }
 
-// shedsShare is why a new flow of a source is refused although the process has
-// room for it: the source, or the tunnel, has its share of that. It returns
-// what is short as well.
+// shedsShare returns why a new flow of a source is refused although the process
+// has room: the source or the tunnel has its share. reason is the resource that
+// is short.
 func (r *Relay) shedsShare(t *Tunnel, st *tunnelState, src *source) (reason string, err error) {
 	shed := r.shed.Load()
 	if shed == nil {
@@ -64,14 +66,14 @@ func (r *Relay) shedsShare(t *Tunnel, st *tunnelState, src *source) (reason stri
 	return shed.reason, fmt.Errorf("%s has %d of the %d flows that there is room for (%s); what is left is for others", who, n-1, shed.from, shed.reason)
 }
 
-// overShare says whether somebody who would have n of all flows would have
-// more than a share. It is one of what is free, as overShare of a tunnel's
-// flows, and so large that somebody alone gets all but the reserve.
+// overShare reports whether a party with n of all flows would exceed its share.
+// The share is computed as overShare of a tunnel's flows. A party alone gets
+// everything except the reserve.
 func (s *shedding) overShare(n, all int64) bool {
 	return n > 1 && n*s.reserve > s.from*(s.from+s.reserve-all)
 }
 
-// shedFor counts a connection that was refused.
+// shedFor counts a refused connection.
 func (t *tunnelState) shedFor(reason string) {
 	t.shed.Add(1)
 	t.mu.Lock()
@@ -91,5 +93,5 @@ func (t *tunnelState) shedByReason() map[string]int64 {
 	return maps.Clone(t.sheds)
 }
 
-// FlowsNow is how many flows stand or are being connected.
+// FlowsNow counts the flows that are connecting or connected.
 func (r *Relay) FlowsNow() int64 { return r.live.Load() }

@@ -120,7 +120,7 @@ func TestResponsive(t *testing.T) {
 		}
 	}
 	w.mail.mu.Lock()
-	if n := len(w.mail.letter); n != 1 {
+	if n := len(w.mail.commands); n != 1 {
 		t.Errorf("%d questions wait in the stuck loop's mailbox", n)
 	}
 	w.mail.mu.Unlock()

@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// Snapshot is what a relay is doing at one moment. Zero times and rates that
-// are not known are left out of its JSON form.
+// Snapshot is the state of a relay at one moment. Its JSON form omits zero
+// times and unknown rates.
 type Snapshot struct {
 	Workers      int              `json:"workers"`
 	Draining     bool             `json:"draining"`
-	AcceptPaused bool             `json:"accept_paused"` // out of descriptors, or the kernel of memory
-	Shedding     string           `json:"shedding"`      // why new flows are refused; empty: they are not
+	AcceptPaused bool             `json:"accept_paused"` // descriptors or kernel memory have run out
+	Shedding     string           `json:"shedding"`      // why new flows are refused; empty: none is
 	PipesOpen    int64            `json:"pipes_open"`
 	PipesLimit   int64            `json:"pipes_limit"`
-	Memory       *MemorySnapshot  `json:"memory"` // null: without a limit it is not measured
+	Memory       *MemorySnapshot  `json:"memory"` // null: no limit, so not measured
 	FlowsNow     int64            `json:"flows_now"`
 	AcceptErrors map[string]int64 `json:"accept_errors"` // since the start, by errno
 	Tunnels      []TunnelSnapshot `json:"tunnels"`
 	Flows        []FlowSnapshot   `json:"flows"`
 }
 
-// MemorySnapshot is what the flows' sockets and pipes hold, as the kernel
+// MemorySnapshot is the memory of the flows' sockets and pipes, as the kernel
 // counts it.
 type MemorySnapshot struct {
 	LimitBytes int64 `json:"limit_bytes"`
@@ -30,8 +30,8 @@ type MemorySnapshot struct {
 	Short      bool  `json:"short"` // senders are slowed down
 }
 
-// TunnelSnapshot is one tunnel's state and its counters since the relay was
-// started; they survive a reload.
+// TunnelSnapshot is the state of one tunnel. Its counters begin with the relay
+// and survive reloads.
 type TunnelSnapshot struct {
 	Name       string           `json:"name"`
 	State      string           `json:"state"` // listening, shedding, paused, drained, draining or removed
@@ -46,11 +46,11 @@ type TunnelSnapshot struct {
 	BytesUp    int64            `json:"bytes_up"`
 	BytesDown  int64            `json:"bytes_down"`
 	Denied     int64            `json:"denied_total"`  // source not allowed, bad PROXY header
-	Limited    int64            `json:"limited_total"` // by the limits on flows and on their rate
-	Shed       int64            `json:"shed_total"`    // because something was short
-	Refused    int64            `json:"refused_total"` // no target could be had
-	Errors     int64            `json:"errors_total"`  // ended by a reset, a timeout or lack of resources
-	Checks     int64            `json:"checks_total"`  // integrity checks that came, which flows_total counts as well
+	Limited    int64            `json:"limited_total"` // by the limits on flows and their rate
+	Shed       int64            `json:"shed_total"`    // refused because a resource was short
+	Refused    int64            `json:"refused_total"` // no target accepted
+	Errors     int64            `json:"errors_total"`  // ended by a reset, a timeout or missing resources
+	Checks     int64            `json:"checks_total"`  // integrity checks; flows_total includes them
 
 	ShedBy       map[string]int64 `json:"shed_by_reason"`
 	Ended        []Ended          `json:"ended"` // flows that were admitted and have ended
@@ -65,18 +65,18 @@ type FlowSnapshot struct {
 	Client      netip.AddrPort `json:"client"`
 	Listen      netip.AddrPort `json:"listen"`
 	Target      netip.AddrPort `json:"target"`
-	Hop         string         `json:"hop,omitempty"` // what target belongs to, as it is configured
+	Hop         string         `json:"hop,omitempty"` // the target's hop as configured
 	AgeSeconds  float64        `json:"age_seconds"`
 	IdleSeconds float64        `json:"idle_seconds"`
 	BytesUp     int64          `json:"bytes_up"`
 	BytesDown   int64          `json:"bytes_down"`
-	HeldUp      int            `json:"held_up_bytes"` // read, not yet taken by the target's socket
+	HeldUp      int            `json:"held_up_bytes"` // read, not yet written to the target's socket
 	HeldDown    int            `json:"held_down_bytes"`
 	ClientLeg   LegSnapshot    `json:"client_leg"`
 	TargetLeg   LegSnapshot    `json:"target_leg"`
 }
 
-// LegSnapshot is what a leg was set up as.
+// LegSnapshot is the setup of a leg.
 type LegSnapshot struct {
 	Side     string `json:"side,omitempty"` // lan or wan
 	Degraded string `json:"degraded,omitempty"`
@@ -117,15 +117,14 @@ func (r *Relay) Snapshot() Snapshot {
 	return s
 }
 
-// Overview is a Snapshot that asks no event loop and waits for nobody, however
-// many flows there are: it lists none, tunnels that were removed are not in
-// it, the bytes are those of flows that have ended, and queues are left out.
+// Overview is a Snapshot that queries no event loop and never waits. It omits
+// flows, removed tunnels and queues; byte counts include only ended flows.
 func (r *Relay) Overview() Snapshot {
 	s, _ := r.overview()
 	return s
 }
 
-// overview is Overview, with the places of the tunnels in it.
+// overview is Overview with the index of each tunnel.
 func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
 	s = Snapshot{
 		Workers:      r.opts.Workers,

@@ -9,16 +9,15 @@ import (
 	"longhaul/internal/connsource"
 )
 
-// shareOfFree is how many times what is free one source may have: of flows, of
-// a tunnel's rate of new flows, of memory. One source alone gets 8/9 of all,
-// two get 8/17 each, ten 8/81: as many as there are, something is free for the
-// next, and none is held to a number that it could exceed at nobody's cost
+// shareOfFree times the free amount is the share of one source: of flows, of a
+// tunnel's rate of new flows, of memory. One source alone gets 8/9 of
+// everything, two get 8/17 each, ten 8/81 each. So something is always free for
+// the next source, and no source has a fixed limit while capacity is idle
 // (Choudhury and Hahne, Dynamic Queue Length Thresholds for Shared-Memory
 // Packet Switches, 1998).
 const shareOfFree = 8
 
-// holdings are what the sockets and pipes of some flows hold, as found at the
-// last look.
+// holdings is the memory that a set of flows held at the latest measurement.
 type holdings struct {
 	bytes  atomic.Int64
 	queues atomic.Int64 // of sockets
@@ -29,19 +28,21 @@ func (h *holdings) add(bytes, queues int64) {
 	h.queues.Add(queues)
 }
 
-// room is by how many bytes each of the queues may grow while so many are free.
+// room is the number of bytes by which each queue may grow while free bytes are
+// left.
 func (h *holdings) room(free int64) int64 {
 	return max(0, shareOfFree*free-h.bytes.Load()) / max(1, h.queues.Load())
 }
 
-// source is who connects to a tunnel, see [connsource].
+// source is a client address or network that connects to a tunnel, see
+// [connsource].
 type source struct {
 	flows atomic.Int64
 	held  holdings // while memory is short
 
-	// What follows is locked by sources.
-	recent float64 // new flows of the last second, those of long ago counting less
-	last   int64   // when recent was that
+	// Guarded by sources.mu.
+	recent float64 // new flows of the last second, decaying linearly
+	last   int64   // time of recent
 }
 
 type sourceKey struct {
@@ -49,19 +50,19 @@ type sourceKey struct {
 	from   netip.Addr
 }
 
-// sources are those that have flows, or had some not long ago.
+// sources holds the sources that have flows or had some recently.
 type sources struct {
 	mu      sync.Mutex
 	all     map[sourceKey]*source
-	sweepAt int // how many there have to be before those without flows are forgotten
+	sweepAt int // size at which sources without flows are removed
 }
 
 const (
-	sourcesLeast  = 1024       // that are kept before a sweep
-	sourceForgets = int64(1e9) // ns after which recent is 0
+	minSources    = 1024       // sources kept before the first sweep
+	sourceForgets = int64(1e9) // ns until recent decays to 0
 )
 
-// of returns the source of an address, and counts a new flow of it.
+// of returns the source of an address, and counts a new flow for it.
 func (s *sources) of(tunnel *tunnelState, a netip.Addr, now int64) *source {
 	key := sourceKey{tunnel, connsource.OfAddr(a)}
 	s.mu.Lock()
@@ -78,10 +79,11 @@ func (s *sources) of(tunnel *tunnelState, a netip.Addr, now int64) *source {
 	return src
 }
 
-// mayCome says whether a source's rate, and the tunnel's, allow one more flow.
-func (s *sources) mayCome(t *Tunnel, st *tunnelState, src *source, now int64) bool {
-	most := t.NewFlowsPerSecondPerSource
-	if t.NewFlowsPerSecond <= 0 && most <= 0 {
+// rateAllows reports whether the rates of a source and its tunnel allow a new
+// flow, and counts it.
+func (s *sources) rateAllows(t *Tunnel, st *tunnelState, src *source, now int64) bool {
+	limit := t.NewFlowsPerSecondPerSource
+	if t.NewFlowsPerSecond <= 0 && limit <= 0 {
 		return true
 	}
 	s.mu.Lock()
@@ -89,9 +91,9 @@ func (s *sources) mayCome(t *Tunnel, st *tunnelState, src *source, now int64) bo
 	recent := src.recent * max(0, 1-float64(max(0, now-src.last))/float64(sourceForgets))
 	share := recent
 	switch {
-	case most > 0 && recent >= most:
+	case limit > 0 && recent >= limit:
 		return false
-	case most != 0:
+	case limit != 0:
 		share = 0
 	}
 	if !st.bucket.take(t.NewFlowsPerSecond, share, now) {
@@ -110,26 +112,26 @@ func (s *sources) sweep(now int64) {
 			delete(s.all, key)
 		}
 	}
-	s.sweepAt = max(sourcesLeast, 2*len(s.all))
+	s.sweepAt = max(minSources, 2*len(s.all))
 }
 
-// overShareOf says why a new flow of a source is refused although its tunnel has
-// room for it: the source has as many of the tunnel's flows as it may. The flow
-// has been counted already, here and below.
+// overShareOf returns why a new flow of a source is refused although its tunnel
+// has room: the source has its share of the tunnel's flows. The new flow is
+// already counted, here and in overShare.
 func (t *Tunnel) overShareOf(st *tunnelState, src *source) error {
 	n := src.flows.Load()
-	switch most := int64(t.MaxFlowsPerSource); {
-	case most > 0 && n > most:
-		return fmt.Errorf("the source has %d flows, as many as max_flows_per_source allows", most)
-	case most == 0 && overShare(n, st.flows.Load(), int64(t.MaxFlows)):
+	switch limit := int64(t.MaxFlowsPerSource); {
+	case limit > 0 && n > limit:
+		return fmt.Errorf("the source has %d flows, as many as max_flows_per_source allows", limit)
+	case limit == 0 && overShare(n, st.flows.Load(), int64(t.MaxFlows)):
 		return fmt.Errorf("the source has %d of the tunnel's %d flows (max_flows); what is left is for others", n-1, t.MaxFlows)
 	}
 	return nil
 }
 
-// overShare says whether somebody who would have n of the flows, when there are
-// all, would have more than a share of what they may be at most. The first is
-// always granted, and what is too little to be shared is not.
-func overShare(n, all, most int64) bool {
-	return most > shareOfFree && n > 1 && n > shareOfFree*(most-all)
+// overShare reports whether a party with n of all flows would exceed its share
+// of at most limit flows. The first flow is always granted. A limit of at most
+// shareOfFree is not shared.
+func overShare(n, all, limit int64) bool {
+	return limit > shareOfFree && n > 1 && n > shareOfFree*(limit-all)
 }

@@ -141,7 +141,7 @@ func TestSourcesShareRates(t *testing.T) {
 			got := make([]int, test.hogs)
 			for now := second; now < 6*second; now += second / 1000 {
 				for n := range got {
-					if s.mayCome(tun, st, s.of(st, sourceNumber(n), now), now) && now >= 5*second {
+					if s.rateAllows(tun, st, s.of(st, sourceNumber(n), now), now) && now >= 5*second {
 						got[n]++
 					}
 				}
@@ -152,7 +152,7 @@ func TestSourcesShareRates(t *testing.T) {
 				}
 			}
 			now := 6*second - second/1000
-			if came := s.mayCome(tun, st, s.of(st, sourceNumber(100), now), now); came != test.newcomer {
+			if came := s.rateAllows(tun, st, s.of(st, sourceNumber(100), now), now); came != test.newcomer {
 				t.Errorf("a newcomer is let in: %v", came)
 			}
 		})
@@ -168,7 +168,7 @@ func TestSourcesAreForgotten(t *testing.T) {
 		now := int64(n) * int64(time.Millisecond)
 		s.of(st, netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), now).flows.Add(-1)
 	}
-	if len(s.all) > 4*sourcesLeast {
+	if len(s.all) > 4*minSources {
 		t.Errorf("%d sources are kept", len(s.all))
 	}
 	if again := s.of(st, loopback, 1); again != stays {

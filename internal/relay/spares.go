@@ -1,11 +1,10 @@
 package relay
 
-// sparesKept is how many unused values of a kind a worker keeps: enough for
-// the turnover of one turn, little beside what the flows need.
+// sparesKept is the number of unused values of a type that a worker keeps:
+// enough for the turnover of one turn.
 const sparesKept = 256
 
-// spares keeps what short connections would otherwise have the garbage
-// collector find.
+// spares recycles values of short flows, which would otherwise be garbage.
 type spares[T any] []*T
 
 // get returns a zero value.
@@ -22,7 +21,7 @@ func (s *spares[T]) get() *T {
 	return v
 }
 
-// put takes back what will not be changed any more. It can be read until the
+// put takes back a value that nobody will change. It stays readable until the
 // next get.
 func (s *spares[T]) put(v *T) {
 	if len(*s) < sparesKept {

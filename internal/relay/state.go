@@ -1,7 +1,7 @@
 package relay
 
-// side is a leg of a flow. A direction is named by the leg its bytes come
-// from: up is what the client sends, down what the target sends.
+// side is a leg of a flow. A direction is named by the leg that its bytes come
+// from: up carries the client's bytes, down the target's.
 type side uint8
 
 const (
@@ -14,68 +14,68 @@ const (
 
 func (s side) other() side { return s ^ 1 }
 
-// input is what the peer of a leg has done to the stream it sends, as far as
-// that stream has been read.
+// input is the state of the stream that a leg's peer sends, as far as the relay
+// has read it.
 type input uint8
 
 const (
-	inputOpen  input = iota // more may come
-	inputEnded              // its end was read: these were all its bytes
-	inputReset              // it was cut: bytes may be missing
+	inputOpen  input = iota // more bytes may come
+	inputEnded              // the end was read: all bytes are known
+	inputReset              // the stream was cut: bytes may be missing
 )
 
-// event is what an event loop found out about a leg.
+// event is an observation of an event loop about a leg.
 type event uint8
 
 const (
 	eventEnd     event = iota // the leg's end of stream was read
 	eventReset                // reading the leg failed: nothing more can be read
-	eventBroken               // the leg cannot be written any more; bytes it sent may still be readable
-	eventDrained              // all bytes read from the leg were handed to the other leg's socket
-	eventAcked                // the leg's peer has acknowledged all that was written to it
-	eventAbort                // the flow has to stop now; the leg does not matter
-	eventLeave                // the same, but what is whole is left to the kernel to deliver
+	eventBroken               // the leg is no longer writable; bytes it sent may still be readable
+	eventDrained              // all bytes read from the leg were written to the other leg's socket
+	eventAcked                // the leg's peer has acknowledged everything written to it
+	eventAbort                // the flow must stop now; the leg does not matter
+	eventLeave                // the same, but the kernel delivers complete streams
 )
 
-// action is a set of things an event loop has to do.
+// action is a set of things for an event loop to do.
 type action uint16
 
 // The actions on the client leg; those on the target leg are one bit higher.
 const (
-	actionShutdown   action = 1 << (2 * iota) // pass the end of stream on to this leg
-	actionDiscard                             // stop reading this leg and forget what was read from it
+	actionShutdown   action = 1 << (2 * iota) // send the end of stream to this leg
+	actionDiscard                             // stop reading this leg and drop the bytes read from it
 	actionAwaitAck                            // watch until the leg's peer has acknowledged everything
-	actionCloseClean                          // close the leg; what its peer lacks the kernel delivers, then its end
+	actionCloseClean                          // close the leg; the kernel delivers the rest and the end
 	actionCloseReset                          // close the leg with a reset
 
-	actionDeadline action = 1 << 15 // start the deadline for delivering what came before a reset
+	actionDeadline action = 1 << 15 // start the deadline for delivering the bytes before a reset
 )
 
 func (a action) on(s side) action            { return a << s }
 func (a action) has(b action) bool           { return a&b != 0 }
 func (a action) hasOn(b action, s side) bool { return a&b.on(s) != 0 }
 
-// ending decides how a flow ends. It is pure: events go in, actions come out,
-// and it holds to one invariant: a peer sees a clean end only if the other
-// peer ended its stream cleanly and every byte before has been handed over.
+// ending decides how a flow ends. It does no I/O: events go in, actions come
+// out. Its invariant: a peer sees a clean end only if the other peer ended its
+// stream cleanly and every earlier byte has been handed over.
 // docs/design/endings.md draws it.
 //
 // The zero value is an established flow.
 type ending struct {
 	in        [2]input
 	broken    [2]bool // the leg cannot be written
-	drained   [2]bool // all that was read from the leg has been handed over; its input is not open
-	shut      [2]bool // the end was passed on to this leg
-	discarded [2]bool // what the leg sends is no longer wanted
-	awaiting  [2]bool // its peer's acknowledgement is being waited for
+	drained   [2]bool // all bytes read from the leg are handed over, and its input is not open
+	shut      [2]bool // the end was sent to this leg
+	discarded [2]bool // the leg's bytes are no longer wanted
+	awaiting  [2]bool // waiting for its peer's acknowledgement
 	acked     [2]bool // its peer has acknowledged everything
-	deadline  bool    // the deadline runs
+	deadline  bool    // the deadline is running
 	aborted   bool
 	left      bool // by eventLeave
 	closed    bool
 }
 
-// step takes an event of a leg and returns what has to be done for it.
+// step handles an event of a leg and returns the actions to take.
 func (e *ending) step(ev event, s side) action {
 	if e.closed {
 		return 0
@@ -126,11 +126,11 @@ func (e *ending) settle() action {
 			continue
 		}
 		if !e.discarded[o] {
-			// Nothing reaches the broken leg any more.
+			// Nothing more reaches the broken leg.
 			e.discarded[o] = true
 			a |= actionDiscard.on(o)
 		}
-		// Who has the whole stream and its end takes the time it needs.
+		// A peer that has the whole stream and its end takes the time it needs.
 		if was := e.deadline; e.finished(o) {
 			e.deadline = false
 		} else if !was {
@@ -139,9 +139,9 @@ func (e *ending) settle() action {
 		}
 	}
 	for s := client; s <= target; s++ {
-		// Once its peer is to get no more, a leg stays until all of it is
-		// acknowledged: a reset would overtake what is in the queue, and the
-		// flow is not over before its last byte has arrived.
+		// Once its peer is to get nothing more, a leg stays until everything is
+		// acknowledged. A reset would overtake the queued bytes, and the flow
+		// is not over before its last byte has arrived.
 		o := s.other()
 		if !e.broken[s] && !e.awaiting[s] && (e.delivering() || e.broken[o] && e.drained[o]) {
 			e.awaiting[s] = true
@@ -154,15 +154,15 @@ func (e *ending) settle() action {
 	return a
 }
 
-// delivering says whether both ends were passed on, so that nothing is left to
-// do but to wait until they and all before them have arrived.
+// delivering reports whether both ends were sent, so that only their
+// acknowledgement is missing.
 func (e *ending) delivering() bool { return e.shut[client] && e.shut[target] }
 
-// over says whether nothing more can come of a leg.
+// over reports whether nothing more can come from a leg.
 func (e *ending) over(s side) bool { return e.broken[s] || e.acked[s] }
 
-// finished says whether a leg's peer has ended its stream and was given the
-// other's end: nothing that happens now concerns it.
+// finished reports whether a leg's peer has ended its stream and received the
+// other's end: later events do not concern it.
 func (e *ending) finished(s side) bool {
 	return e.in[s] == inputEnded && e.shut[s]
 }
@@ -180,13 +180,13 @@ func (e *ending) close() action {
 	return a
 }
 
-// awaits says whether the acknowledgement of a leg's peer is still to come.
+// awaits reports whether the acknowledgement of a leg's peer is missing.
 func (e *ending) awaits(s side) bool { return e.awaiting[s] && !e.over(s) }
 
 func (e *ending) waits() bool { return e.awaits(client) || e.awaits(target) }
 
-// halfDone says whether the flow waits for one side alone: one direction has
-// ended and the other has not, or all that is left is to be acknowledged.
+// halfDone reports whether the flow waits for one side only: one direction has
+// ended and the other has not, or only acknowledgements are missing.
 func (e *ending) halfDone() bool {
 	return (e.in[client] == inputEnded) != (e.in[target] == inputEnded) || e.waits()
 }

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The calls below never block on the descriptors they are given (all of them
-// non-blocking), so they skip the scheduler's bookkeeping of unix.Syscall.
-// That bookkeeping is a noticeable share of a small write.
+// The calls below never block: all descriptors are non-blocking. So they skip
+// the scheduler's bookkeeping of unix.Syscall, a noticeable share of a small
+// write.
 
 func recv(fd int, buf []byte) (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd),
@@ -22,7 +22,7 @@ func recv(fd int, buf []byte) (int, unix.Errno) {
 	return int(n), errno
 }
 
-// peek reads and leaves what it reads to be read again.
+// peek reads bytes and leaves them in the socket.
 func peek(fd int, buf []byte) (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd),
 		uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), unix.MSG_PEEK, 0, 0)
@@ -35,8 +35,8 @@ func send(fd int, buf []byte, flags uintptr) (int, unix.Errno) {
 	return int(n), errno
 }
 
-// setNoDelay ends the waiting of small segments, also of those that wait
-// because of MSG_MORE now.
+// setNoDelay sends small segments at once, including bytes that wait because of
+// MSG_MORE.
 func setNoDelay(fd int) { setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) }
 
 // splice moves up to n bytes between a socket and a pipe.
@@ -68,7 +68,7 @@ func setsockoptInt(fd, level, name int, value int32) unix.Errno {
 	return errno
 }
 
-// setLinger arms or disarms the zero linger: while it is armed, close resets
+// setLinger arms or disarms the zero linger. While it is armed, close resets
 // the connection, and so does the kernel when the process dies.
 func setLinger(fd int, armed bool) unix.Errno {
 	var l unix.Linger
@@ -88,8 +88,8 @@ func socketError(fd int) unix.Errno {
 	return unix.Errno(v)
 }
 
-// unacknowledged returns how many bytes written to a socket its peer has not
-// acknowledged yet.
+// unacknowledged returns the number of bytes written to a socket that its peer
+// has not acknowledged.
 func unacknowledged(fd int) int {
 	var n int32
 	_, _, errno := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCOUTQ, uintptr(unsafe.Pointer(&n)))
@@ -99,7 +99,7 @@ func unacknowledged(fd int) int {
 	return int(n)
 }
 
-// unread returns how many received bytes wait to be read.
+// unread returns the number of received bytes that wait to be read.
 func unread(fd int) int {
 	var n int32
 	_, _, errno := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCINQ, uintptr(unsafe.Pointer(&n)))
@@ -109,8 +109,8 @@ func unread(fd int) int {
 	return int(n)
 }
 
-// atUrgentMark says whether the next byte that is read from a socket, which may
-// not be there yet, is urgent data.
+// atUrgentMark reports whether the next byte to read from a socket, which may
+// not have arrived yet, is urgent data.
 func atUrgentMark(fd int) bool {
 	var at int32
 	_, _, errno := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCATMARK, uintptr(unsafe.Pointer(&at)))
@@ -118,7 +118,7 @@ func atUrgentMark(fd int) bool {
 }
 
 // keepUrgentInLine leaves urgent data at its place in the stream. Without it,
-// reads pass over the urgent byte, and nothing says that they have.
+// reads silently skip the urgent byte.
 func keepUrgentInLine(fd int) { setsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1) }
 
 func newSocket(family int) (int, unix.Errno) {
@@ -177,7 +177,7 @@ func fromSockaddr(any *unix.RawSockaddrAny) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// networkOrder converts a port between the machine's order and big endian.
+// networkOrder converts a port between native byte order and big endian.
 func networkOrder(port uint16) uint16 {
 	var b [2]byte
 	binary.BigEndian.PutUint16(b[:], port)
@@ -207,13 +207,13 @@ func bind(fd int, to *rawSockaddr) unix.Errno {
 	return errno
 }
 
-// portRange is from the first to the last port.
+// portRange is the first and the last port of a range.
 type portRange [2]uint16
 
 func (r portRange) has(port uint16) bool { return r[0] <= port && port <= r[1] }
 
-// localPortRange is what the kernel chooses from for a socket that connects:
-// every port where it does not say.
+// localPortRange is the kernel's range of ephemeral ports; every port if it
+// cannot be read.
 func localPortRange() portRange {
 	text, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if f := strings.Fields(string(text)); len(f) == 2 {
@@ -226,7 +226,7 @@ func localPortRange() portRange {
 	return portRange{0, 0xffff}
 }
 
-// localAddr is the address that a socket is bound to, or was connected to.
+// localAddr is the local address of a socket.
 func localAddr(fd int) netip.AddrPort {
 	var any unix.RawSockaddrAny
 	size := uint32(unix.SizeofSockaddrAny)
@@ -238,8 +238,8 @@ func localAddr(fd int) netip.AddrPort {
 	return fromSockaddr(&any)
 }
 
-// outOfResources says whether an error means that the system has no
-// descriptor, buffer or memory left for one more socket.
+// outOfResources reports whether the system lacks a descriptor, buffer or
+// memory for one more socket.
 func outOfResources(errno unix.Errno) bool {
 	switch errno {
 	case unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM:

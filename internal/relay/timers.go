@@ -6,15 +6,15 @@ import "time"
 // deadline.
 var clockBase = time.Now()
 
-// monotonic is the time since the process began, in nanoseconds.
+// monotonic is the time since the process began, in ns, never 0.
 func monotonic() int64 { return int64(time.Since(clockBase)) + 1 }
 
-// timers is a heap of flows by the time at which their deadlines have to be
-// looked at. Bytes do not touch it: a flow that was active in the meantime is
-// put back when its time comes.
+// timers is a heap of flows by the time of their next deadline check. Moving
+// bytes does not touch the heap: a flow that was active meanwhile is put back
+// when its time comes.
 type timers []*flow
 
-// schedule makes sure that the flow is looked at no later than at.
+// schedule ensures that the flow's deadlines are checked no later than at.
 func (h *timers) schedule(f *flow, at int64) {
 	switch {
 	case f.timerIndex < 0:
@@ -28,7 +28,7 @@ func (h *timers) schedule(f *flow, at int64) {
 	}
 }
 
-// remove takes the flow out, if it is there.
+// remove removes a flow if it is in the heap.
 func (h *timers) remove(f *flow) {
 	i := int(f.timerIndex)
 	if i < 0 {

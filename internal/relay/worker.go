@@ -15,14 +15,14 @@ import (
 const (
 	eventsPerWait  = 256
 	acceptsPerTurn = 16
-	acceptRetry    = int64(100e6) // ns until accepting is tried again after the system ran out of something
+	acceptRetry    = int64(100e6) // ns until accepting is tried again after resources ran out
 	acceptSettled  = int64(1e9)   // ns without trouble after which accepting counts as recovered
-	youth          = int64(1e9)   // ns after which a flow counts as one that lasts
-	ackDelayFirst  = int64(1e6)   // ns until a leg's queue is looked at again, doubling
-	ackDelayMost   = int64(64e6)
+	lastingAge     = int64(1e9)   // ns after which Transport.Lasting is called
+	firstAckDelay  = int64(1e6)   // ns until a leg's queue is checked again, doubling
+	maxAckDelay    = int64(64e6)
 )
 
-// What an epoll event belongs to: the low bits of its data's second word.
+// The source of an epoll event: the low bits of its data's second word.
 const (
 	kindLeg      = 0 // plus the side
 	kindListener = 2
@@ -31,45 +31,45 @@ const (
 )
 
 // worker is one event loop: an epoll instance, the flows it accepted, and
-// everything they need. Only its goroutine touches any of it, but for mail
-// and the atomics.
+// everything they need. Only its goroutine touches any of it, except the
+// mailbox and the atomics.
 type worker struct {
 	relay *Relay
 	log   *slog.Logger
 	epfd  int
 	wake  int // eventfd
-	spare int // a descriptor in reserve, so that a client that was accepted can also be connected
+	spare int // a reserved descriptor: an accepted client must also get a connection to the target
 	clock func() int64
 	now   int64
-	batch uint64 // of events, the one that is being dispatched or was last
+	batch uint64 // number of the current or latest batch of events
 
 	slots []slot
 	free  []uint32
 	load  atomic.Int64 // flows
 
 	timers     timers
-	queue      []*flow // have work left after their turn
+	queue      []*flow // flows with work left after their turn
 	pipes      pipePool
-	spliceMost int          // bytes that a pipe may be given at once; less while memory is short
-	buf        []byte       // what is read here is written or kept before the next read
-	buffers    [][]byte     // idle buffers for what could not be written
-	flows      spares[flow] // closed ones; only the run list may still hold one
+	maxSplice  int          // bytes per splice into a pipe; less while memory is short
+	buf        []byte       // its content is written or copied before the next read
+	buffers    [][]byte     // idle buffers for unwritten bytes
+	flows      spares[flow] // closed flows; only the run list may still refer to them
 	openings   spares[opening]
 	ended      []FlowRecord // of this turn
-	algorithms [2]string    // congestion controls of the legs that ended last
+	algorithms [2]string    // congestion controls of the latest legs to end
 	events     []unix.EpollEvent
 	from       unix.RawSockaddrAny
 	listeners  map[int32]*listener
 	local      map[netip.Addr]locality
 
 	paused    bool
-	acceptAt  int64 // when accepting is tried again
-	settledAt int64 // when it counts as recovered; 0: nothing to recover from
+	acceptAt  int64 // next attempt to accept
+	settledAt int64 // when accepting counts as recovered; 0: it did not fail
 
-	lookAt       int64 // when the loop looks at what its flows hold; 0: not before something happens
-	stir         bool  // something has happened since it looked
-	bounding     bool  // its flows' queues are bounded
-	held, queues int64 // what it found
+	measureAt    int64 // when the loop measures the memory of its flows; 0: after the next event
+	activity     bool  // an event came since the measurement
+	bounding     bool  // the flows' queues are bounded
+	held, queues int64 // the measured bytes and queues
 
 	mail    mailbox
 	pulse   pulse
@@ -84,24 +84,24 @@ type slot struct {
 
 // mailbox brings commands from other goroutines into the loop.
 type mailbox struct {
-	mu     sync.Mutex
-	letter []func()
-	closed bool
+	mu       sync.Mutex
+	commands []func()
+	closed   bool
 }
 
 func newWorker(r *Relay) (*worker, error) {
 	w := &worker{
-		relay:      r,
-		log:        r.log,
-		epfd:       -1,
-		wake:       -1,
-		spliceMost: pipeWanted,
-		spare:      -1,
-		clock:      r.opts.clock,
-		buf:        make([]byte, largeRead),
-		events:     make([]unix.EpollEvent, eventsPerWait),
-		listeners:  map[int32]*listener{},
-		done:       make(chan struct{}),
+		relay:     r,
+		log:       r.log,
+		epfd:      -1,
+		wake:      -1,
+		maxSplice: pipeWanted,
+		spare:     -1,
+		clock:     r.opts.clock,
+		buf:       make([]byte, largeRead),
+		events:    make([]unix.EpollEvent, eventsPerWait),
+		listeners: map[int32]*listener{},
+		done:      make(chan struct{}),
 	}
 	if w.clock == nil {
 		w.clock = monotonic
@@ -147,7 +147,7 @@ func (w *worker) closeDescriptors() {
 
 func (w *worker) loop() {
 	defer close(w.done)
-	runtime.LockOSThread() // else the scheduler moves a busy loop from thread to thread
+	runtime.LockOSThread() // otherwise the scheduler moves a busy loop between threads
 	defer runtime.UnlockOSThread()
 	for !w.stopped {
 		n, err := unix.EpollWait(w.epfd, w.events, w.timeout())
@@ -156,7 +156,7 @@ func (w *worker) loop() {
 		}
 		w.now = w.clock()
 		if n > 0 || len(w.queue) > 0 {
-			w.stirred()
+			w.noteActivity()
 		}
 		w.batch++
 		for i := 0; i < n; i++ {
@@ -166,8 +166,8 @@ func (w *worker) loop() {
 		for f := w.timers.due(w.now); f != nil; f = w.timers.due(w.now) {
 			w.due(f)
 		}
-		if w.lookAt != 0 && w.now >= w.lookAt {
-			w.lookAtMemory()
+		if w.measureAt != 0 && w.now >= w.measureAt {
+			w.measureMemory()
 		}
 		if w.acceptAt != 0 && w.now >= w.acceptAt {
 			w.retryAccepting()
@@ -182,14 +182,14 @@ func (w *worker) loop() {
 	w.closeDescriptors()
 }
 
-// timeout is how many milliseconds the loop may sleep, rounded up so that it
-// does not spin shortly before a deadline.
+// timeout is the sleep of the loop in ms, rounded up so that it does not spin
+// shortly before a deadline.
 func (w *worker) timeout() int {
 	if len(w.queue) > 0 {
 		return 0
 	}
 	at := int64(0)
-	for _, t := range [...]int64{w.timers.first(), w.acceptAt, w.settledAt, w.lookAt} {
+	for _, t := range [...]int64{w.timers.first(), w.acceptAt, w.settledAt, w.measureAt} {
 		if t != 0 && (at == 0 || t < at) {
 			at = t
 		}
@@ -238,7 +238,8 @@ func (w *worker) legEvent(f *flow, s side, events uint32) {
 		}
 	case phaseDialing:
 		if s == target {
-			// Else it is of an attempt that this batch has ended.
+			// Otherwise the event belongs to an attempt that ended in this
+			// batch.
 			if l.fd >= 0 && f.opening.batch != w.batch {
 				w.dialed(f, events)
 			}
@@ -252,7 +253,7 @@ func (w *worker) legEvent(f *flow, s side, events uint32) {
 			return
 		}
 		if len(f.opening.header) > 0 || unread(int(l.fd)) > 0 {
-			f.opening.broken = true // the target is still to get what came before
+			f.opening.broken = true // the target must still get the earlier bytes
 			return
 		}
 		errno := l.failed
@@ -266,7 +267,8 @@ func (w *worker) legEvent(f *flow, s side, events uint32) {
 	}
 }
 
-// note keeps what an edge said until a call on the socket says otherwise.
+// note records the readiness that an edge reported, until a call on the socket
+// shows otherwise.
 func (l *leg) note(events uint32) {
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		l.readable = true
@@ -278,14 +280,14 @@ func (l *leg) note(events uint32) {
 		l.hungUp = true
 	}
 	if events&unix.EPOLLRDHUP != 0 && events&(unix.EPOLLHUP|unix.EPOLLERR) == 0 {
-		l.fin = true // a reset says RDHUP too, but never alone
+		l.fin = true // a reset also sets RDHUP, but never alone
 	}
 	if events&unix.EPOLLPRI != 0 {
 		l.urgent = true
 	}
 }
 
-// watch registers a leg for every event, once and for all.
+// watch registers a leg once for all events.
 func (w *worker) watch(fd int, f *flow, s side) unix.Errno {
 	ev := unix.EpollEvent{
 		Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLPRI | unix.EPOLLET,
@@ -295,7 +297,7 @@ func (w *worker) watch(fd int, f *flow, s side) unix.Errno {
 	return epollAdd(w.epfd, fd, &ev)
 }
 
-// admit gives a flow its place in the worker's table.
+// place assigns a flow a slot of the worker's table.
 func (w *worker) place(f *flow) {
 	if n := len(w.free); n > 0 {
 		f.slot = w.free[n-1]
@@ -310,12 +312,12 @@ func (w *worker) place(f *flow) {
 	w.load.Add(1)
 }
 
-// forget takes a closed flow out of every table.
+// forget removes a closed flow from every table.
 func (w *worker) forget(f *flow) {
 	f.phase = phaseGone
 	w.checkGone(f)
 	if f.opening != nil {
-		w.fed(f.opening)
+		w.endAwaitFD(f.opening)
 		w.openings.put(f.opening)
 		f.opening = nil
 	}
@@ -333,8 +335,8 @@ func (w *worker) forget(f *flow) {
 	w.flows.put(f)
 }
 
-// lookup finds a flow that has not ended since its slot and generation were
-// taken down.
+// lookup returns the flow of a slot and generation, or nil if that flow has
+// ended.
 func (w *worker) lookup(at, gen uint32) *flow {
 	if int(at) >= len(w.slots) || w.slots[at].gen != gen {
 		return nil
@@ -342,7 +344,7 @@ func (w *worker) lookup(at, gen uint32) *flow {
 	return w.slots[at].flow
 }
 
-// again gives a flow another turn after all the others.
+// again queues a flow for another turn behind the others.
 func (w *worker) again(f *flow) {
 	if !f.queued {
 		f.queued = true
@@ -364,7 +366,7 @@ func (w *worker) turnQueue() {
 	w.queue = w.queue[:rest]
 }
 
-// buffer returns an empty buffer for what could not be written.
+// buffer returns an empty buffer for unwritten bytes.
 func (w *worker) buffer() []byte {
 	if n := len(w.buffers); n > 0 {
 		b := w.buffers[n-1]
@@ -400,12 +402,12 @@ func (w *worker) nextDeadline(f *flow) (at int64) {
 		}
 		return at
 	}
-	if f.young {
-		sooner(f.start + youth)
+	if f.lasting {
+		sooner(f.start + lastingAge)
 	}
 	patience := func(t time.Duration) {
 		sooner(f.active + int64(t))
-		if f.end.waits() { // acknowledgements, of which no event tells, are a sign of life
+		if f.end.waits() { // acknowledgements count as activity, but cause no event
 			sooner(w.now + int64(t)/4)
 		}
 	}
@@ -421,14 +423,14 @@ func (w *worker) nextDeadline(f *flow) (at int64) {
 	return at
 }
 
-// due looks at the deadlines of a flow whose time in the heap has come.
+// due checks the deadlines of a flow whose time in the heap has come.
 func (w *worker) due(f *flow) {
 	if f.phase != phaseMoving {
 		w.openingDue(f)
 		return
 	}
-	if f.young && w.now >= f.start+youth {
-		f.young = false
+	if f.lasting && w.now >= f.start+lastingAge {
+		f.lasting = false
 		l := &f.legs[target]
 		if err := f.route.tunnel.Transport.Lasting(int(l.fd), l.setup.side); err != nil {
 			f.route.state.warnOnce(w.log, "leg towards the target is not set up as asked", err.Error())
@@ -452,7 +454,7 @@ func (w *worker) due(f *flow) {
 			w.apply(f, f.end.step(eventAbort, client))
 			return
 		}
-		f.closing.ackDelay = min(2*f.closing.ackDelay, ackDelayMost)
+		f.closing.ackDelay = min(2*f.closing.ackDelay, maxAckDelay)
 	case idle > 0 && w.now >= f.active+int64(idle):
 		w.abort(f, EndIdle, nil)
 		return
@@ -463,8 +465,8 @@ func (w *worker) due(f *flow) {
 	w.schedule(f)
 }
 
-// lookForAcks sees whether those who are to acknowledge what they were sent
-// have, or have got on with it.
+// lookForAcks checks whether the peers have acknowledged everything, or made
+// progress.
 func (w *worker) lookForAcks(f *flow) {
 	left := 0
 	for s := client; s <= target; s++ {
@@ -485,26 +487,27 @@ func (w *worker) lookForAcks(f *flow) {
 	}
 }
 
-// post has a function run by the loop. It is dropped once the loop has ended.
-func (w *worker) post(letter func()) bool {
+// post queues a command for the loop. It returns false after the loop has
+// ended.
+func (w *worker) post(command func()) bool {
 	w.mail.mu.Lock()
 	defer w.mail.mu.Unlock()
 	if w.mail.closed {
 		return false
 	}
-	w.mail.letter = append(w.mail.letter, letter)
-	if len(w.mail.letter) == 1 {
+	w.mail.commands = append(w.mail.commands, command)
+	if len(w.mail.commands) == 1 {
 		one := [8]byte{0: 1, 7: 1} // not zero in either byte order
 		_, _ = unix.Write(w.wake, one[:])
 	}
 	return true
 }
 
-// do has a function run by the loop and waits for it. It returns false once
-// the loop has ended.
-func (w *worker) do(letter func()) bool {
+// do queues a command for the loop and waits for it. It returns false after the
+// loop has ended.
+func (w *worker) do(command func()) bool {
 	ran := make(chan struct{})
-	if !w.post(func() { letter(); close(ran) }) {
+	if !w.post(func() { command(); close(ran) }) {
 		return false
 	}
 	<-ran
@@ -515,25 +518,25 @@ func (w *worker) readMail() {
 	var count [8]byte
 	_, _ = unix.Read(w.wake, count[:])
 	w.mail.mu.Lock()
-	letters := w.mail.letter
-	w.mail.letter = nil
+	commands := w.mail.commands
+	w.mail.commands = nil
 	w.mail.mu.Unlock()
-	for _, letter := range letters {
-		letter()
+	for _, command := range commands {
+		command()
 	}
 }
 
-// stop ends the loop; every flow is reset. It runs in the loop.
+// stop ends the loop and all flows, see leave. It runs in the loop.
 func (w *worker) stop(reason EndReason) {
 	w.eachFlow(func(f *flow) { w.leave(f, reason) })
 	w.stopped = true
 	w.mail.mu.Lock()
 	w.mail.closed = true
-	letters := w.mail.letter
-	w.mail.letter = nil
+	commands := w.mail.commands
+	w.mail.commands = nil
 	w.mail.mu.Unlock()
-	for _, letter := range letters {
-		letter()
+	for _, command := range commands {
+		command()
 	}
 }
 
