@@ -1,9 +1,9 @@
-// Package monitor watches a relay from the outside: once per interval it takes
-// a sample of every flow, from which it makes rates, series and limiting
-// causes, and of every flow that has ended it makes a [Record].
+// Package monitor watches a relay from the outside. Once per interval it
+// samples every flow and computes rates, series and limiting causes. For every
+// flow that has ended it makes a [Record].
 //
-// Others see its [Snapshot] and its records alone: metrics, the history and the
-// dashboard are made from them, and none of them can hold up the data path.
+// Metrics, the history and the dashboard read only its [Snapshot] and its
+// records, so none of them can block the data path.
 package monitor
 
 import (
@@ -14,10 +14,10 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// FlowID names a flow of one relay process; it is never used twice.
+// FlowID identifies a flow of one relay process; it is never used twice.
 type FlowID uint64
 
-// FlowSample is what the relay says of a flow at one moment.
+// FlowSample is the relay's report about a flow at one moment.
 type FlowSample struct {
 	ID        FlowID
 	Tunnel    string
@@ -25,25 +25,25 @@ type FlowSample struct {
 	Client    netip.AddrPort
 	Listen    netip.AddrPort
 	Target    netip.AddrPort // zero: not dialed yet
-	Hop       string         // what Target belongs to, as it is configured
+	Hop       string         // the hop of Target, as configured
 	Start     time.Time
 	BytesUp   int64 // client to target, handed to the target's socket
 	BytesDown int64
-	// Unchanged: nothing has moved on either leg since the sample before, and
-	// nothing was under way. The legs' figures are left out.
+	// Unchanged: no byte has moved on either leg since the previous sample, and
+	// everything was acknowledged. The legs' figures are missing.
 	Unchanged bool
-	// Skipped: the legs were not looked at this time. Their figures are left out.
+	// Skipped: the legs were not sampled this time. Their figures are missing.
 	Skipped   bool
 	ClientLeg LegSample
 	TargetLeg LegSample
 }
 
-// LegSample is one connection of a flow, at its end on this host.
+// LegSample is one connection of a flow at this host's end.
 type LegSample struct {
-	Side              string // lan or wan; empty: not known yet
+	Side              string // lan or wan; empty: not yet known
 	CongestionControl string
-	Info              *tcpinfo.Info // nil: there is no connection, or the kernel does not say
-	SendBuffer        int64         // bytes; negative: not known
+	Info              *tcpinfo.Info // nil: no connection, or the kernel does not report it
+	SendBuffer        int64         // bytes; negative: unknown
 	SendQueued        int64
 }
 
@@ -56,7 +56,7 @@ const (
 	TargetLeg Leg = "target"
 )
 
-// Record is what stays of a flow that has ended.
+// Record is the account of a flow that has ended.
 type Record struct {
 	ID     int64     `json:"id"` // of the history; 0: not stored yet
 	Flow   FlowID    `json:"flow"`
@@ -67,8 +67,8 @@ type Record struct {
 	Start  time.Time `json:"start"`
 	End    time.Time `json:"end"`
 
-	// Elapsed comes from a clock that does not step, so it may differ from End
-	// − Start.
+	// Elapsed is measured by a clock that does not step, so it may differ from
+	// End − Start.
 	Elapsed   time.Duration `json:"elapsed_ns"`
 	BytesUp   int64         `json:"bytes_up"`
 	BytesDown int64         `json:"bytes_down"`
@@ -76,9 +76,9 @@ type Record struct {
 	TargetLeg LegRecord     `json:"target_leg"`
 	Goodput   Series        `json:"goodput"`
 
-	// Cause is what limited the flow for the most of the time in which it moved
-	// data, on the leg CauseLeg, for the share CauseShare of that time. Empty:
-	// nothing stood out, or the flow was too short to tell.
+	// Cause limited the flow for the largest part, CauseShare, of the time in
+	// which it moved data, on the leg CauseLeg. Empty: no cause stood out, or
+	// the flow was too short.
 	Cause      doctor.Cause `json:"cause,omitempty"`
 	CauseLeg   Leg          `json:"cause_leg,omitempty"`
 	CauseShare float64      `json:"cause_share,omitempty"`
@@ -91,8 +91,8 @@ type Record struct {
 // Address is an address with a port, empty in JSON if there is none.
 type Address struct{ netip.AddrPort }
 
-// GoodputBps is the mean of both directions together, in bits per second; 0 for
-// a flow without duration.
+// GoodputBps is the mean rate of both directions together, in bits per second;
+// 0 for a flow without duration.
 func (r *Record) GoodputBps() float64 {
 	if r.Elapsed <= 0 {
 		return 0
@@ -100,8 +100,8 @@ func (r *Record) GoodputBps() float64 {
 	return float64(r.BytesUp+r.BytesDown) * 8 / r.Elapsed.Seconds()
 }
 
-// LegRecord is a leg at its end. Zero is unknown, but for the counts, which are
-// negative then.
+// LegRecord is the state of a leg at its end. Zero means unknown; for the
+// counts, a negative value does.
 type LegRecord struct {
 	Side               string        `json:"side,omitempty"`
 	CongestionControl  string        `json:"congestion_control,omitempty"`
@@ -112,8 +112,8 @@ type LegRecord struct {
 	Retransmits        int64         `json:"retransmits"` // segments
 }
 
-// Series is the goodput of a flow over its life: one value per step for each
-// direction, in bits per second, at most [SeriesLen]. A longer life has longer
+// Series is the goodput of a flow over its life: for each direction one value
+// per step, in bits per second, at most [SeriesLen]. A longer life has longer
 // steps.
 type Series struct {
 	Step    time.Duration `json:"step_ns"`
@@ -121,16 +121,16 @@ type Series struct {
 	DownBps []float32     `json:"down_bps"`
 }
 
-// SeriesLen is the most values of a direction in a Series.
+// SeriesLen is the maximum number of values per direction in a Series.
 const SeriesLen = 60
 
-// Snapshot is what the monitor knows at one moment. It is never changed once it
-// is published, so many may read it at once.
+// Snapshot is the state of the monitor at one moment. It never changes once
+// published, so any number of goroutines may read it.
 type Snapshot struct {
 	At       time.Time     `json:"at"`
-	Interval time.Duration `json:"interval_ns"` // over which rates are taken
+	Interval time.Duration `json:"interval_ns"` // of the rates
 	Sequence uint64        `json:"sequence"`    // of samples
-	Took     time.Duration `json:"took_ns"`     // to look at all flows
+	Took     time.Duration `json:"took_ns"`     // to sample all flows
 
 	Process  Process  `json:"process"`
 	FlowsNow int64    `json:"flows_now"`
@@ -144,34 +144,34 @@ type Process struct {
 	PID             int       `json:"pid"`
 	StartedAt       time.Time `json:"started_at"`
 	Draining        bool      `json:"draining"`
-	OlderProcesses  int       `json:"older_processes"`    // that this one has followed, and that finish their flows
+	OlderProcesses  int       `json:"older_processes"`    // predecessors that finish their flows
 	Shedding        string    `json:"shedding,omitempty"` // why new flows are refused
 	ResidentBytes   int64     `json:"resident_bytes"`
 	Descriptors     int       `json:"descriptors"`
 	DescriptorLimit int       `json:"descriptor_limit"`
 	CPUSeconds      float64   `json:"cpu_seconds"`
 	MemoryUsed      int64     `json:"memory_used_bytes"`  // by sockets and pipes; negative: not measured
-	MemoryLimit     int64     `json:"memory_limit_bytes"` // 0: none
+	MemoryLimit     int64     `json:"memory_limit_bytes"` // 0: no limit
 
 	LastReload      *Reload `json:"last_reload"` // nil: never
 	LogLinesDropped uint64  `json:"log_lines_dropped"`
-	RecordsDropped  uint64  `json:"records_dropped"` // flows that ended so fast that there is no record of them
+	RecordsDropped  uint64  `json:"records_dropped"` // flows without a record, because too many ended at once
 
 	// AcceptErrors counts failed accepts since the start by errno (EMFILE, …).
 	AcceptErrors map[string]int64 `json:"accept_errors"`
-	// CongestionControl is, by name, whether an algorithm that the
-	// configuration wants is in use; false: another takes its place.
+	// CongestionControl maps each configured algorithm to whether it is in use;
+	// false: a fallback is.
 	CongestionControl map[string]bool `json:"congestion_control"`
 }
 
-// Reload is how the last reload of the configuration went.
+// Reload is the result of the latest reload of the configuration.
 type Reload struct {
 	At    time.Time `json:"at"`
 	OK    bool      `json:"ok"`
 	Error string    `json:"error,omitempty"`
 }
 
-// Tunnel is a tunnel with its totals since the start, and its present.
+// Tunnel is the present state of a tunnel with its totals since the start.
 type Tunnel struct {
 	Name    string           `json:"name"`
 	State   string           `json:"state"`
@@ -182,9 +182,9 @@ type Tunnel struct {
 
 	FlowsNow   int64 `json:"flows_now"`
 	FlowsPeak  int64 `json:"flows_peak"`
-	FlowsLimit int   `json:"flows_limit,omitempty"` // 0: none
+	FlowsLimit int   `json:"flows_limit,omitempty"` // 0: no limit
 	FlowsTotal int64 `json:"flows_total"`
-	BytesUp    int64 `json:"bytes_up"` // of flows that last, too
+	BytesUp    int64 `json:"bytes_up"` // including running flows
 	BytesDown  int64 `json:"bytes_down"`
 	Denied     int64 `json:"denied_total"`
 	Limited    int64 `json:"limited_total"`
@@ -192,45 +192,45 @@ type Tunnel struct {
 	Refused    int64 `json:"refused_total"`
 	Errors     int64 `json:"errors_total"`
 
-	ShedBy map[string]int64 `json:"shed_by_reason"` // Shed, by what was short
+	ShedBy map[string]int64 `json:"shed_by_reason"` // Shed, by the resource that was short
 	Closed []Closed         `json:"closed"`         // sorted by EndedBy and Reason
 
 	UpBps   float64 `json:"up_bps"`
 	DownBps float64 `json:"down_bps"`
-	// Legs are the legs of all its flows, client and target, in this order.
+	// Legs are the sums over the legs of all its flows: client, target.
 	Legs [2]LegTotals `json:"legs"`
-	// Causes counts its flows that moved data in the last interval by what
-	// limits them; the empty cause is left out.
+	// Causes counts its flows that moved data in the last interval, by limiting
+	// cause; the empty cause is omitted.
 	Causes map[doctor.Cause]int `json:"causes"`
 
-	LastCheck *Check `json:"last_check"` // nil: there was none
+	LastCheck *Check `json:"last_check"` // nil: no check yet
 }
 
-// Closed counts flows that ended the same way.
+// Closed counts flows with the same kind of end.
 type Closed struct {
 	EndedBy string `json:"ended_by"`
 	Reason  string `json:"reason"`
 	Flows   int64  `json:"flows"`
 }
 
-// LegTotals are all legs of one kind of a tunnel together, ended ones included.
+// LegTotals sums all legs of one kind of a tunnel, including ended ones.
 type LegTotals struct {
 	Leg                Leg   `json:"leg"`
 	BytesSent          int64 `json:"bytes_sent"` // data, retransmissions included
 	BytesRetransmitted int64 `json:"bytes_retransmitted"`
-	// RetransmittedShare is that of the last interval; negative: nothing was sent.
+	// RetransmittedShare covers the last interval; negative: nothing was sent.
 	RetransmittedShare float64 `json:"retransmitted_share"`
-	// RTTs over the flows of the moment; 0: there is none.
-	MinRTT    time.Duration `json:"min_rtt_ns"` // least
+	// RTTs over the present flows; 0: no flow.
+	MinRTT    time.Duration `json:"min_rtt_ns"`
 	MedianRTT time.Duration `json:"median_rtt_ns"`
 	P99RTT    time.Duration `json:"p99_rtt_ns"`
-	// LimitedSeconds is, by cause, the time of flows that were limited so.
+	// LimitedSeconds is the time in which flows were limited, by cause.
 	LimitedSeconds map[doctor.Cause]float64 `json:"limited_seconds"`
 }
 
 // Hop is a next hop of a tunnel.
 type Hop struct {
-	Name     string    `json:"name"` // as it is configured
+	Name     string    `json:"name"` // as configured
 	State    string    `json:"state"`
 	Usable   bool      `json:"usable"`
 	Since    time.Time `json:"since"` // zero: since the start
@@ -239,26 +239,26 @@ type Hop struct {
 	FlowsNow int64     `json:"flows_now"`
 	Flows    int64     `json:"flows_total"`
 	Failures int64     `json:"failures_total"`
-	Error    string    `json:"error,omitempty"` // the last one
-	// RTT is the median of the target legs that go there, or where there are none
-	// what the last probe took; RetransmittedShare is what of their data was sent
-	// again in the last interval (negative: nothing was sent).
+	Error    string    `json:"error,omitempty"` // the latest
+	// RTT is the median of the target legs to the hop, or the latest probe's if
+	// there are none. RetransmittedShare is their share of retransmitted data
+	// in the last interval (negative: nothing was sent).
 	RTT                time.Duration `json:"rtt_ns,omitempty"`
 	RetransmittedShare float64       `json:"retransmitted_share"`
-	// Since the start, of the target legs that go there; negative: not known.
+	// Since the start, of the target legs to the hop; negative: unknown.
 	BytesSent          int64 `json:"bytes_sent"`
 	BytesRetransmitted int64 `json:"bytes_retransmitted"`
 }
 
-// Check is the last integrity check of a tunnel.
+// Check is the latest integrity check of a tunnel.
 type Check struct {
 	At      time.Time  `json:"at"`
 	OK      bool       `json:"ok"`
 	Verdict string     `json:"verdict"`
-	Hops    []CheckHop `json:"hops"` // of the chain, the nearest first
+	Hops    []CheckHop `json:"hops"` // of the chain, nearest first
 }
 
-// CheckHop is one leg of a chain as a check has seen it.
+// CheckHop is a check's result for one leg of a chain.
 type CheckHop struct {
 	From      string        `json:"from"`
 	To        string        `json:"to"`
@@ -269,7 +269,7 @@ type CheckHop struct {
 	DownBps   float64       `json:"down_bps,omitempty"`
 }
 
-// Flow is a flow of the moment.
+// Flow is a running flow.
 type Flow struct {
 	ID        FlowID       `json:"id"`
 	Tunnel    string       `json:"tunnel"`
@@ -288,8 +288,8 @@ type Flow struct {
 	CauseLeg  Leg          `json:"cause_leg,omitempty"`
 }
 
-// FlowLeg is a leg of a flow of the moment. Counts are negative and times zero
-// where they are not known.
+// FlowLeg is a leg of a running flow. Unknown counts are negative, unknown
+// times zero.
 type FlowLeg struct {
 	Side               string        `json:"side,omitempty"`
 	CongestionControl  string        `json:"congestion_control,omitempty"`
@@ -300,7 +300,7 @@ type FlowLeg struct {
 	Cause              doctor.Cause  `json:"cause,omitempty"`
 }
 
-// Point is the relay's goodput and losses over one step, by tunnel, for charts.
+// Point is a tunnel's goodput and loss over one step, for charts.
 type Point struct {
 	At                 time.Time `json:"at"` // end of the step
 	Tunnel             string    `json:"tunnel"`

@@ -2,14 +2,14 @@ package monitor
 
 import "time"
 
-// How many points are kept: ten minutes of seconds, a day of minutes.
+// Numbers of points kept: ten minutes of seconds, a day of minutes.
 const (
 	shortPoints = 600
 	longPoints  = 1440
 	longStep    = time.Minute
 )
 
-// moment is a point as it is kept. The counts are of the span that ends at at.
+// moment is a stored point. The counts cover the span that ends at at.
 type moment struct {
 	at          time.Duration // of the monitor's clock
 	span        float32       // seconds
@@ -29,10 +29,10 @@ func (q moment) point(tunnel string) Point {
 	return p
 }
 
-// points are the course of a tunnel.
+// points is the history of a tunnel for charts.
 type points struct {
 	short, long ring
-	sum         moment // since the last of long
+	sum         moment // since the latest value of long
 }
 
 func (p *points) add(q moment) {
@@ -49,8 +49,8 @@ func (p *points) add(q moment) {
 	}
 }
 
-// since returns the finest points that reach back to a time, or, if none do, the
-// coarsest.
+// since returns the finest points that reach back to a time, or the coarsest if
+// none do.
 func (p *points) since(at time.Duration) []moment {
 	if p.short.whole(shortPoints, at) {
 		return p.short.since(at)
@@ -58,7 +58,7 @@ func (p *points) since(at time.Duration) []moment {
 	return append(p.long.since(at), p.rest()...)
 }
 
-// rest is the part of a minute that has not ended.
+// rest returns the current minute, not yet complete.
 func (p *points) rest() []moment {
 	if p.sum.span == 0 {
 		return nil
@@ -66,27 +66,27 @@ func (p *points) rest() []moment {
 	return []moment{p.sum}
 }
 
-// ring keeps the latest values, as many as it is told to.
+// ring keeps the latest values, up to a maximum.
 type ring struct {
 	values []moment
 	next   int // of a full ring: the oldest
 }
 
-func (r *ring) add(q moment, most int) {
-	if len(r.values) < most {
+func (r *ring) add(q moment, size int) {
+	if len(r.values) < size {
 		r.values = append(r.values, q)
 		return
 	}
 	r.values[r.next] = q
-	r.next = (r.next + 1) % most
+	r.next = (r.next + 1) % size
 }
 
-// whole says whether all that there was since a time is in the ring.
-func (r *ring) whole(most int, at time.Duration) bool {
-	return len(r.values) < most || r.values[r.next].at <= at
+// whole reports whether the ring still contains every value since a time.
+func (r *ring) whole(size int, at time.Duration) bool {
+	return len(r.values) < size || r.values[r.next].at <= at
 }
 
-// since are those that end after a time, in their order.
+// since returns the values that end after a time, in order.
 func (r *ring) since(at time.Duration) []moment {
 	out := make([]moment, 0, len(r.values))
 	for i := range r.values {

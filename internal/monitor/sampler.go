@@ -16,72 +16,72 @@ import (
 const DefaultInterval = time.Second
 
 const (
-	endedPause = 100 * time.Millisecond // between two looks at what has ended: waking up for every flow costs more than its record
-	endedMost  = 1 << 15                // records that wait for one
+	endedPause = 100 * time.Millisecond // between processing of ended flows: a wakeup per flow costs more than its record
+	maxEnded   = 1 << 15                // records waiting to be processed
 )
 
-// Options are what a Monitor looks at, and who is told.
+// Options are the sources and the consumers of a Monitor.
 type Options struct {
 	// Interval is the time between two samples; 0 means DefaultInterval.
 	Interval time.Duration
 
-	// Sample visits every flow once. The sample is used again when visit
-	// returns. Flows that begin or end meanwhile may be left out.
+	// Sample visits every flow once; it may miss flows that begin or end
+	// meanwhile. Sample reuses the FlowSample when visit returns.
 	Sample func(visit func(*FlowSample)) error
 
-	// Overview tells of the process and its tunnels without their rates, legs
-	// and causes; a tunnel's bytes are those of flows that have ended.
+	// Overview describes the process and its tunnels without rates, legs and
+	// causes. A tunnel's bytes include only ended flows.
 	Overview func() Overview
 
-	// Glance names what limits a leg's sender between two samples of it; nil
-	// means doctor's.
+	// Glance returns the cause that limits a leg's sender between two samples;
+	// nil means [doctor.Glance].
 	Glance func(before, after doctor.Sample) doctor.Cause
 
-	// OnRecords is given the records of flows that have ended, soon after.
-	// The slice is used again once it returns; what it holds is not. Samples
+	// OnRecords receives the records of flows soon after they end. The monitor
+	// reuses the slice, but not its contents, once OnRecords returns. Samples
 	// wait for it.
 	OnRecords func([]Record)
 
-	// Recorded says whether there is to be a record of a flow; nil means of
-	// every one.
+	// Recorded reports whether to make a record of a flow; nil means of every
+	// flow.
 	Recorded func(*Record) bool
 
-	// Log is told when samples cannot be taken. Nil discards it.
+	// Log receives failures to take samples. Nil discards it.
 	Log *slog.Logger
 }
 
-// Overview is what is known of a relay without looking at its flows.
+// Overview is the state of a relay without its flows.
 type Overview struct {
 	Process  Process
 	FlowsNow int64
 	Tunnels  []Tunnel
 }
 
-// Monitor takes samples of a relay from Start to Close. Its methods may be called
-// from any goroutine.
+// Monitor samples a relay from Start to Close. Its methods may be called from
+// any goroutine.
 type Monitor struct {
 	opts  Options
 	log   *slog.Logger
-	begin time.Time // what the monotonic times here count from
+	begin time.Time // zero of the monotonic times
 
-	totals  atomic.Pointer[Snapshot] // the last one, without flows
-	full    atomic.Pointer[Snapshot] // with them, where somebody asked
+	totals  atomic.Pointer[Snapshot] // the latest, without flows
+	full    atomic.Pointer[Snapshot] // with flows, if requested
 	dropped atomic.Uint64            // records
-	failing bool                     // the last sample could not be taken
+	failing bool                     // the latest sample failed
 
 	ended struct {
 		sync.Mutex
 		waiting []Record
 		spare   []Record
-		some    chan struct{}
+		ready   chan struct{}
 	}
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	flows     map[FlowID]*flowTrack
 	tunnels   map[string]*tunnelTrack
 	all       points // of all tunnels together
 	pass      uint64
-	at        time.Duration // of the last pass
+	at        time.Duration // of the latest pass
 	passBegan time.Duration
 	subs      map[chan *Snapshot]struct{}
 	stopping  chan struct{}
@@ -89,8 +89,8 @@ type Monitor struct {
 	done      chan struct{} // nil before Start
 }
 
-// New makes a monitor that does nothing until Start but to take what Ended is
-// told.
+// New makes a monitor. Before Start it only collects the records passed to
+// Ended.
 func New(opts Options) *Monitor {
 	if opts.Interval <= 0 {
 		opts.Interval = DefaultInterval
@@ -110,14 +110,14 @@ func New(opts Options) *Monitor {
 		subs:     map[chan *Snapshot]struct{}{},
 		stopping: make(chan struct{}),
 	}
-	m.ended.some = make(chan struct{}, 1)
+	m.ended.ready = make(chan struct{}, 1)
 	nothing := &Snapshot{At: time.Now(), Interval: opts.Interval, Tunnels: []Tunnel{}, Flows: []Flow{}}
 	m.totals.Store(nothing)
 	m.full.Store(nothing)
 	return m
 }
 
-// Start takes the first sample, and begins to take others.
+// Start takes the first sample and starts the sampling loop.
 func (m *Monitor) Start() {
 	m.mu.Lock()
 	if m.done != nil {
@@ -130,8 +130,8 @@ func (m *Monitor) Start() {
 	go m.loop()
 }
 
-// Close ends sampling, hands over what records are left, and closes the channels
-// of Subscribe. What is asked afterwards is answered from the last sample.
+// Close ends sampling, delivers the remaining records and closes the channels
+// of Subscribe. Later calls answer from the latest sample.
 func (m *Monitor) Close() {
 	m.stopOnce.Do(func() { close(m.stopping) })
 	m.mu.Lock()
@@ -162,7 +162,7 @@ func (m *Monitor) loop() {
 			return
 		case <-tick.C:
 			m.sample()
-		case <-m.ended.some:
+		case <-m.ended.ready:
 			pause.Reset(endedPause)
 		case <-pause.C:
 			m.takeEnded()
@@ -173,28 +173,28 @@ func (m *Monitor) loop() {
 // now is the time since the monitor was made, by a clock that does not step.
 func (m *Monitor) now() time.Duration { return time.Since(m.begin) }
 
-// Ended is told of flows that have ended: what is known of each but for its
-// Goodput and Cause, which are added. It never waits for those who use records.
+// Ended adds the records of ended flows; the monitor fills in Goodput and
+// Cause. It never waits for the consumers of records.
 func (m *Monitor) Ended(flows []Record) {
 	e := &m.ended
 	e.Lock()
-	taken := min(len(flows), endedMost-len(e.waiting))
+	taken := min(len(flows), maxEnded-len(e.waiting))
 	first := len(e.waiting) == 0 && taken > 0
 	e.waiting = append(e.waiting, flows[:taken]...)
 	e.Unlock()
 	m.dropped.Add(uint64(len(flows) - taken))
 	if first {
 		select {
-		case e.some <- struct{}{}:
+		case e.ready <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// Dropped is how many flows ended so fast that there is no record of them.
+// Dropped counts the flows without a record, because too many ended at once.
 func (m *Monitor) Dropped() uint64 { return m.dropped.Load() }
 
-// takeEnded makes the records of what has ended, and hands them over.
+// takeEnded completes the waiting records and delivers them.
 func (m *Monitor) takeEnded() {
 	e := &m.ended
 	e.Lock()
@@ -223,15 +223,15 @@ func (m *Monitor) takeEnded() {
 	}
 	clear(records[:whole])
 	e.Lock()
-	if cap(records) <= endedMost/4 { // what a flood took is given back
+	if cap(records) <= maxEnded/4 { // release the memory of a flood
 		e.spare = records[:0]
 	}
 	e.Unlock()
 }
 
-// sample takes one of everything, and publishes what it shows.
+// sample samples everything and publishes a snapshot.
 func (m *Monitor) sample() {
-	// First what has ended, then what lasts: a flow that ends in between is
+	// Ended flows first, then running flows: a flow that ends in between is
 	// missing from both, and never in both.
 	o := m.opts.Overview()
 	m.mu.Lock()
@@ -246,7 +246,7 @@ func (m *Monitor) sample() {
 	if failing := err != nil; failing != m.failing {
 		m.failing = failing
 		if failing {
-			m.log.Debug("the flows could not be looked at", "error", err)
+			m.log.Debug("cannot sample the flows", "error", err)
 		}
 	}
 	m.takeEnded()
@@ -264,8 +264,8 @@ func (m *Monitor) sample() {
 	}
 }
 
-// offer replaces what a subscriber has not yet taken. Only one goroutine at a
-// time may call it for a channel.
+// offer replaces the snapshot that a subscriber has not yet received. Only one
+// goroutine at a time may call it for a channel.
 func offer(c chan *Snapshot, s *Snapshot) {
 	select {
 	case <-c:
@@ -274,12 +274,12 @@ func offer(c chan *Snapshot, s *Snapshot) {
 	c <- s
 }
 
-// Totals is the last snapshot without its flows, whose listing costs something
-// where there are many.
+// Totals is the latest snapshot without its flows, whose listing is expensive
+// if there are many.
 func (m *Monitor) Totals() *Snapshot { return m.totals.Load() }
 
-// Snapshot is what the last sample has shown. Before the first one it is empty,
-// with Sequence 0.
+// Snapshot is the result of the latest sample. Before the first sample it is
+// empty, with Sequence 0.
 func (m *Monitor) Snapshot() *Snapshot {
 	if s := m.full.Load(); s.Sequence == m.totals.Load().Sequence {
 		return s
@@ -289,22 +289,22 @@ func (m *Monitor) Snapshot() *Snapshot {
 	return m.fill(m.totals.Load())
 }
 
-// fill adds the flows to a snapshot, which it leaves as it is.
+// fill returns a copy of a snapshot with the flows.
 func (m *Monitor) fill(s *Snapshot) *Snapshot {
 	if full := m.full.Load(); full.Sequence == s.Sequence {
 		return full
 	}
 	full := *s
 	full.Flows = make([]Flow, 0, len(m.flows))
-	for _, id := range slices.Sorted(maps.Keys(m.flows)) { // a flow is large: it is not sorted itself
+	for _, id := range slices.Sorted(maps.Keys(m.flows)) { // flows are large: sort their IDs
 		full.Flows = append(full.Flows, m.flows[id].flow)
 	}
 	m.full.Store(&full)
 	return &full
 }
 
-// Subscribe returns a channel on which the last snapshot comes at once and every
-// new one after it. Who reads slowly misses some. The channel is closed when ctx
+// Subscribe returns a channel that delivers the latest snapshot at once and
+// then every new one. A slow reader misses some. The channel is closed when ctx
 // ends or the monitor is closed.
 func (m *Monitor) Subscribe(ctx context.Context) <-chan *Snapshot {
 	c := make(chan *Snapshot, 1)
@@ -329,8 +329,8 @@ func (m *Monitor) Subscribe(ctx context.Context) <-chan *Snapshot {
 	return c
 }
 
-// Flow is one flow of the moment, with its goodput so far. It returns false if
-// there is no such flow any more.
+// Flow is one running flow with its goodput so far. It returns false if the
+// flow has ended.
 func (m *Monitor) Flow(id FlowID) (Flow, Series, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -341,9 +341,9 @@ func (m *Monitor) Flow(id FlowID) (Flow, Series, bool) {
 	return f.flow, f.series.view(f.seen - f.born), true
 }
 
-// Points are the course of a tunnel since a time, of all tunnels together where
-// no name is given, the oldest first: by the second if that time is at most ten
-// minutes ago, or else by the minute.
+// Points returns the points of a tunnel since a time, oldest first; an empty
+// name means all tunnels together. The step is a second if that time is at most
+// ten minutes ago, otherwise a minute.
 func (m *Monitor) Points(tunnel string, since time.Time) []Point {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -355,8 +355,8 @@ func (m *Monitor) Points(tunnel string, since time.Time) []Point {
 		}
 		p = &t.points
 	}
-	// Both times are the wall clock's of this moment, so that steps of it move
-	// all points together.
+	// Both times are the wall clock's at this moment, so that a step of it
+	// moves all points together.
 	now, at := time.Now().Round(0), m.now()
 	points := p.since(at - now.Sub(since))
 	out := make([]Point, len(points))

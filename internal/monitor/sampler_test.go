@@ -259,23 +259,23 @@ func TestRecordsAreBounded(t *testing.T) {
 		for range batches {
 			m.Ended(batch)
 		}
-		if want := uint64(batches*1000 - endedMost); m.Dropped() != want {
+		if want := uint64(batches*1000 - maxEnded); m.Dropped() != want {
 			t.Errorf("%d records were dropped, want %d", m.Dropped(), want)
 		}
 		close(hold)
 		settled(s)
-		if want := 1 + endedMost/2; records != want {
+		if want := 1 + maxEnded/2; records != want {
 			t.Errorf("%d records, want %d", records, want)
 		}
-		if got := m.Totals().Tunnels[0].BytesUp; got != int64(10*(1+endedMost)) {
+		if got := m.Totals().Tunnels[0].BytesUp; got != int64(10*(1+maxEnded)) {
 			t.Errorf("%d bytes", got)
 		}
 		m.Ended([]Record{one})
 		m.Close()
-		if want := 2 + endedMost/2; records != want {
+		if want := 2 + maxEnded/2; records != want {
 			t.Errorf("%d records after Close, want %d", records, want)
 		}
-		if cap(m.ended.spare) > endedMost/4 {
+		if cap(m.ended.spare) > maxEnded/4 {
 			t.Errorf("room for %d records is kept", cap(m.ended.spare))
 		}
 	})

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// series adds up what a flow moves by steps of its life. The zero value has no
-// step yet; see add.
+// series sums a flow's bytes by steps of its life. The zero value has no step
+// yet; see add.
 type series struct {
 	step     time.Duration
-	up, down []float32 // bytes of each step; those after the last are 0
+	up, down []float32 // bytes of each step; missing steps are 0
 }
 
-// add counts what was moved between two times of the flow's life, as if at one
-// rate.
+// add spreads the bytes moved between two times of the flow's life evenly over
+// that span.
 func (s *series) add(first, from, to time.Duration, up, down int64) {
 	if up == 0 && down == 0 {
 		return
@@ -39,12 +39,12 @@ func (s *series) add(first, from, to time.Duration, up, down int64) {
 	}
 }
 
-// steps is how many there are in a life.
+// steps is the number of steps in a life.
 func (s *series) steps(life time.Duration) int {
 	return max(1, int((life+s.step-1)/s.step))
 }
 
-// fit merges neighbours until a life has no more than SeriesLen steps.
+// fit merges neighbours until a life has at most SeriesLen steps.
 func (s *series) fit(life time.Duration) {
 	for s.steps(life) > SeriesLen && s.step < math.MaxInt64/4 {
 		s.step *= 2
@@ -52,7 +52,7 @@ func (s *series) fit(life time.Duration) {
 	}
 }
 
-// merged adds up neighbours, in place.
+// merged sums pairs of neighbours, in place.
 func merged(v []float32) []float32 {
 	n := 0
 	for i := 0; i < len(v); i += 2 {
@@ -66,11 +66,11 @@ func merged(v []float32) []float32 {
 	return v[:n]
 }
 
-// leastRest is the share of a step from which on the rest of a life is a step of
-// its own: a rate over less says little.
-const leastRest = 0.1
+// minRest is the share of a step at or above which the rest of a life is a step
+// of its own: a rate over a shorter time says little.
+const minRest = 0.1
 
-// view is the series of a flow that has lived for so long.
+// view returns the series of a flow of this age.
 func (s *series) view(life time.Duration) Series {
 	if s.step == 0 || life <= 0 {
 		return Series{Step: s.step, UpBps: []float32{}, DownBps: []float32{}}
@@ -78,14 +78,15 @@ func (s *series) view(life time.Duration) Series {
 	s.fit(life)
 	n := s.steps(life)
 	rest := life - time.Duration(n-1)*s.step
-	if n > 1 && float64(rest) < leastRest*float64(s.step) {
+	if n > 1 && float64(rest) < minRest*float64(s.step) {
 		n--
 		rest += s.step
 	}
 	return Series{Step: s.step, UpBps: rates(s.up, n, s.step, rest), DownBps: rates(s.down, n, s.step, rest)}
 }
 
-// rates are n in bits per second, the last of which takes in all that is left.
+// rates converts bytes to n values in bits per second; the last value covers
+// everything behind it.
 func rates(bytes []float32, n int, step, rest time.Duration) []float32 {
 	out := make([]float32, n)
 	for i, b := range bytes {

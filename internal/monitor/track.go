@@ -7,50 +7,50 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// flowTrack is what the monitor remembers of a flow that lasts.
+// flowTrack is the state of a running flow.
 type flowTrack struct {
 	flow   Flow
 	tunnel *tunnelTrack
-	pass   uint64        // that has seen it last
+	pass   uint64        // the latest that saw the flow
 	born   time.Duration // times are of the monitor's clock
-	seen   time.Duration // when bytes and legs were sampled last
+	seen   time.Duration // time of the latest sample
 	legs   [2]legTrack
 	series series
 
-	moved    bool          // data in the last interval, or has some under way
-	underWay bool          // what its legs' peers have not acknowledged
-	judged   bool          // there were two samples to tell a cause from
-	moving   time.Duration // that it moved data, while judged
+	moved    bool          // it moved data in the last interval, or data is unacknowledged
+	underWay bool          // data is unacknowledged
+	judged   bool          // there were two samples to compare
+	moving   time.Duration // time in which it moved data, while judged
 	causes   []causeTime
 }
 
-// legTrack is what the monitor remembers of a leg.
+// legTrack is the state of a leg.
 type legTrack struct {
-	sent, again     int64 // at the last sample; negative: not known
+	sent, again     int64 // at the latest sample; negative: unknown
 	newSent, newAgn int64 // in the last interval
 
-	// The samples that the cause is told from: base is between one and two
-	// spans old, and next will take its place. Nil while nothing is sent.
+	// The samples to compare: base is one to two spans old, and next will
+	// replace it. Nil while nothing is sent.
 	base, next *doctor.Sample
 }
 
-// causeTime is how long a flow was limited so.
+// causeTime is the time in which a cause limited a flow.
 type causeTime struct {
 	leg   Leg
 	cause doctor.Cause
 	time  time.Duration
 }
 
-// leastSpan is the shortest time that a cause is told from once a leg has been
-// seen for so long, and spanRTTs how many of its round trips.
+// A cause is determined from samples at least minSpan and spanRTTs round trips
+// apart, once a leg is that old.
 const (
-	leastSpan = 2 * time.Second
-	spanRTTs  = 20
+	minSpan  = 2 * time.Second
+	spanRTTs = 20
 )
 
 var legNames = [2]Leg{ClientLeg, TargetLeg}
 
-// visit takes in the sample of a flow.
+// visit processes the sample of a flow.
 func (m *Monitor) visit(s *FlowSample, at time.Duration) {
 	f := m.flows[s.ID]
 	if f == nil {
@@ -63,7 +63,7 @@ func (m *Monitor) visit(s *FlowSample, at time.Duration) {
 	if flow.Target.AddrPort != s.Target {
 		flow.Target.AddrPort, flow.Hop = s.Target, s.Hop
 	}
-	flow.Client.AddrPort = s.Client // of a PROXY header, once that has come
+	flow.Client.AddrPort = s.Client // changes when a PROXY header arrives
 	up, down := max(0, s.BytesUp-flow.BytesUp), max(0, s.BytesDown-flow.BytesDown)
 	flow.BytesUp, flow.BytesDown = s.BytesUp, s.BytesDown
 	flow.UpBps, flow.DownBps = bps(up, span), bps(down, span)
@@ -133,13 +133,13 @@ func bps(bytes int64, span time.Duration) float64 {
 	return float64(bytes) * 8 / span.Seconds()
 }
 
-// quiet notes that nothing has happened on a leg.
+// quiet records an interval without activity on a leg.
 func (t *legTrack) quiet() {
 	t.newSent, t.newAgn = 0, 0
 	t.base, t.next = nil, nil
 }
 
-// unacked is how many segments wait for the peer's acknowledgement.
+// unacked is the number of segments that wait for the peer's acknowledgement.
 func (l *LegSample) unacked() uint32 {
 	if l.Info == nil {
 		return 0
@@ -147,7 +147,7 @@ func (l *LegSample) unacked() uint32 {
 	return l.Info.Unacked
 }
 
-// update takes in the sample of a leg.
+// update processes the sample of a leg.
 func (t *legTrack) update(leg *FlowLeg, s *LegSample) {
 	t.newSent, t.newAgn = 0, 0
 	if s.Side != "" {
@@ -172,8 +172,8 @@ func (t *legTrack) update(leg *FlowLeg, s *LegSample) {
 	}
 }
 
-// count takes in a leg's counters, negative where they are not known. One that
-// goes backwards counts from there.
+// count processes a leg's counters; negative means unknown. A counter that
+// decreases starts a new count.
 func (t *legTrack) count(sent, again int64) {
 	if sent < 0 || again < 0 {
 		return
@@ -182,7 +182,7 @@ func (t *legTrack) count(sent, again int64) {
 	t.sent, t.again = sent, again
 }
 
-// unlimited notes that a flow moves nothing.
+// unlimited clears the causes of a flow that moves nothing.
 func (f *flowTrack) unlimited() {
 	f.flow.Cause, f.flow.CauseLeg = "", ""
 	for i := range f.flow.Legs {
@@ -190,8 +190,8 @@ func (f *flowTrack) unlimited() {
 	}
 }
 
-// judge tells from its samples what limits a flow: the cause of the leg that
-// sends the most, or where none sends, has the most under way.
+// judge determines the cause that limits a flow: that of the leg that sent
+// most, or, if none sent, of the leg with most unacknowledged segments.
 func (f *flowTrack) judge(s *FlowSample, at time.Duration, glance glance) {
 	f.unlimited()
 	f.judged = false
@@ -211,11 +211,11 @@ func (f *flowTrack) judge(s *FlowSample, at time.Duration, glance glance) {
 	}
 }
 
-// glance names what limits a sender between two samples.
+// glance returns the cause that limits a sender between two samples.
 type glance func(before, after doctor.Sample) doctor.Cause
 
-// look names what limits the sender of a leg. It returns false for the first
-// sample of one.
+// look returns the cause that limits the sender of a leg; false at its first
+// sample.
 func (t *legTrack) look(s *LegSample, at time.Duration, glance glance) (cause doctor.Cause, ok bool) {
 	now := doctor.Sample{At: at, Info: *s.Info, SendBuffer: s.SendBuffer, SendQueued: s.SendQueued, RecvQueue: -1, CPU: -1}
 	if t.base == nil {
@@ -227,7 +227,7 @@ func (t *legTrack) look(s *LegSample, at time.Duration, glance glance) (cause do
 	if at > t.base.At && s.Info.BusyTime > t.base.Info.BusyTime {
 		cause = glance(*t.base, now)
 	}
-	if at-t.next.At >= max(leastSpan, spanRTTs*s.Info.RTT) {
+	if at-t.next.At >= max(minSpan, spanRTTs*s.Info.RTT) {
 		old := t.base
 		if old == t.next {
 			old = new(doctor.Sample)
@@ -238,7 +238,7 @@ func (t *legTrack) look(s *LegSample, at time.Duration, glance glance) (cause do
 	return cause, true
 }
 
-// limited adds to the time for which a flow was limited so.
+// limited adds to the time in which a cause limited a flow.
 func (f *flowTrack) limited(leg Leg, cause doctor.Cause, span time.Duration) {
 	for i := range f.causes {
 		if c := &f.causes[i]; c.leg == leg && c.cause == cause {
@@ -249,7 +249,7 @@ func (f *flowTrack) limited(leg Leg, cause doctor.Cause, span time.Duration) {
 	f.causes = append(f.causes, causeTime{leg, cause, span})
 }
 
-// finish completes the record of a flow, and forgets the flow.
+// finish completes the record of a flow and removes the flow.
 func (m *Monitor) finish(r *Record) {
 	r.End = r.Start.Add(r.Elapsed)
 	f := m.flows[r.Flow]
@@ -285,7 +285,7 @@ func (m *Monitor) finish(r *Record) {
 }
 
 // finishUnseen completes the record of a flow that began and ended between two
-// samples. There may be thousands in a second.
+// samples. There may be thousands per second.
 func (m *Monitor) finishUnseen(r *Record) {
 	t := m.tunnel(r.Tunnel)
 	t.moved(max(0, r.BytesUp), max(0, r.BytesDown))
@@ -307,8 +307,8 @@ func (m *Monitor) finishUnseen(r *Record) {
 	r.Goodput = Series{Step: m.opts.Interval, UpBps: both[:1:1], DownBps: both[1:]}
 }
 
-// remember gives a record what the last sample knew of a leg whose end could not
-// be read.
+// remember fills in a leg's record from the latest sample if the kernel's final
+// figures are missing.
 func (f *flowTrack) remember(i int, r *LegRecord) {
 	leg := &f.flow.Legs[i]
 	r.BytesSent, r.BytesRetransmitted = f.legs[i].sent, f.legs[i].again

@@ -86,7 +86,7 @@ func TestCauses(t *testing.T) {
 		if hop := tunnel.Hops[0]; hop.RTT != far || hop.RetransmittedShare != 0.1 || hop.BytesSent != 7000 || hop.BytesRetransmitted != 700 {
 			t.Errorf("hop %+v", hop)
 		}
-		if longest := spans[len(spans)-1]; longest < leastSpan || longest > 2*leastSpan+time.Second {
+		if longest := spans[len(spans)-1]; longest < minSpan || longest > 2*minSpan+time.Second {
 			t.Errorf("causes are told from %v", spans)
 		}
 

@@ -10,15 +10,15 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// tunnelTrack is what the monitor adds up about a tunnel.
+// tunnelTrack is the state of a tunnel.
 type tunnelTrack struct {
-	last     Tunnel // as the overview had it
-	here     bool   // in the last overview
-	up, down int64  // moved by all its flows so far
+	last     Tunnel // from the overview
+	here     bool   // in the latest overview
+	up, down int64  // of all its flows so far
 	legs     [2]legTotals
 	points   points
 
-	// Of the interval.
+	// Of the current interval.
 	upBefore, downBefore int64
 	flows                int64
 	liveUp, liveDown     int64
@@ -26,17 +26,17 @@ type tunnelTrack struct {
 	hops                 map[string]*hopTrack // by name
 }
 
-// legTotals are all legs of one kind of a tunnel.
+// legTotals sums all legs of one kind of a tunnel.
 type legTotals struct {
 	sent, again       int64
 	sentNow, againNow int64 // in the interval
-	unknown           bool  // the kernel does not count what is sent
+	unknown           bool  // the kernel does not count sent bytes
 	limited           map[doctor.Cause]time.Duration
 	rtts              []time.Duration
-	least             time.Duration
+	minRTT            time.Duration
 }
 
-// hopTrack is what the legs towards a hop have done.
+// hopTrack sums the legs to a hop.
 type hopTrack struct {
 	sent, again       int64
 	sentNow, againNow int64 // in the interval
@@ -55,7 +55,7 @@ func (m *Monitor) tunnel(name string) *tunnelTrack {
 // moved counts bytes of a flow.
 func (t *tunnelTrack) moved(up, down int64) { t.up, t.down = t.up+up, t.down+down }
 
-// sent counts what a leg has sent in the last interval.
+// sent counts the bytes that a leg sent in the last interval.
 func (t *tunnelTrack) sent(i int, leg *legTrack, info *tcpinfo.Info) {
 	l := &t.legs[i]
 	if info != nil && !info.Has(tcpinfo.FieldBytesSent) {
@@ -92,7 +92,7 @@ func (t *tunnelTrack) limitedSeconds(i int, cause doctor.Cause, span time.Durati
 	t.legs[i].limited[cause] += span
 }
 
-// beginPass begins to count an interval.
+// beginPass begins an interval.
 func (m *Monitor) beginPass(o *Overview) {
 	m.pass++
 	m.passBegan = m.now()
@@ -105,8 +105,8 @@ func (m *Monitor) beginPass(o *Overview) {
 	}
 }
 
-// endPass makes a snapshot of what the samples have shown. whole says whether
-// all flows were visited.
+// endPass makes a snapshot from the samples of a pass. whole is true if all
+// flows were visited.
 func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
 	at := m.now()
 	span := at - m.at
@@ -114,7 +114,7 @@ func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
 	s := &Snapshot{At: time.Now(), Interval: span, Sequence: m.pass, Took: at - m.passBegan, Process: o.Process, FlowsNow: o.FlowsNow, Flows: []Flow{}}
 	for id, f := range m.flows {
 		if whole && m.pass-f.pass > 1 {
-			delete(m.flows, id) // its end was not told
+			delete(m.flows, id) // its end was not reported
 			continue
 		}
 		f.tally()
@@ -153,7 +153,7 @@ func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
 	return s
 }
 
-// tally counts a flow of the moment among its tunnel's.
+// tally adds a running flow to its tunnel's sums.
 func (f *flowTrack) tally() {
 	t := f.tunnel
 	t.flows++
@@ -166,8 +166,8 @@ func (f *flowTrack) tally() {
 		if leg.RTT > 0 {
 			totals.rtts = append(totals.rtts, leg.RTT)
 		}
-		if leg.MinRTT > 0 && (totals.least == 0 || leg.MinRTT < totals.least) {
-			totals.least = leg.MinRTT
+		if leg.MinRTT > 0 && (totals.minRTT == 0 || leg.MinRTT < totals.minRTT) {
+			totals.minRTT = leg.MinRTT
 		}
 	}
 	if f.flow.Hop == "" {
@@ -190,8 +190,8 @@ func (t *tunnelTrack) moment(at, span time.Duration) moment {
 	}
 }
 
-// settle makes up for flows whose end was not told. What has been added up and
-// what the relay counts are both at most the truth.
+// settle corrects the sums for flows whose end was not reported. The monitor's
+// sums and the relay's counters never exceed the true values.
 func (t *tunnelTrack) settle() {
 	if t.here {
 		t.up, t.down = max(t.up, t.last.BytesUp+t.liveUp), max(t.down, t.last.BytesDown+t.liveDown)
@@ -236,7 +236,8 @@ func (t *tunnelTrack) next() {
 	t.flows, t.liveUp, t.liveDown = 0, 0, 0
 	clear(t.causes)
 	for name, h := range t.hops {
-		// One that the configuration has no more is forgotten with its flows.
+		// A hop that was removed from the configuration is forgotten with its
+		// flows.
 		if len(h.rtts) == 0 && !slices.ContainsFunc(t.last.Hops, func(c Hop) bool { return c.Name == name }) {
 			delete(t.hops, name)
 		}
@@ -244,7 +245,7 @@ func (t *tunnelTrack) next() {
 	}
 	for i := range t.legs {
 		l := &t.legs[i]
-		l.rtts, l.least, l.sentNow, l.againNow = l.rtts[:0], 0, 0, 0
+		l.rtts, l.minRTT, l.sentNow, l.againNow = l.rtts[:0], 0, 0, 0
 	}
 }
 
@@ -255,7 +256,7 @@ func (l *legTotals) snapshot(leg Leg) LegTotals {
 		BytesSent:          l.sent,
 		BytesRetransmitted: l.again,
 		RetransmittedShare: share(l.againNow, l.sentNow),
-		MinRTT:             l.least,
+		MinRTT:             l.minRTT,
 		MedianRTT:          quantile(l.rtts, 0.5),
 		P99RTT:             quantile(l.rtts, 0.99),
 		LimitedSeconds:     make(map[doctor.Cause]float64, len(l.limited)),
@@ -269,7 +270,7 @@ func (l *legTotals) snapshot(leg Leg) LegTotals {
 	return out
 }
 
-// share is a part of a whole, negative if there is none.
+// share is part/whole, at most 1; negative if whole is 0.
 func share(part, whole int64) float64 {
 	if whole <= 0 {
 		return -1
@@ -277,7 +278,8 @@ func share(part, whole int64) float64 {
 	return min(1, float64(part)/float64(whole))
 }
 
-// quantile of values in ascending order, 0 of none.
+// quantile returns a quantile of values in ascending order; 0 if there are
+// none.
 func quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

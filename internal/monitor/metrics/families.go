@@ -16,29 +16,29 @@ import (
 
 const prefix = "longhaul_"
 
-// What bounds the number of time series where words come from elsewhere than the
-// configuration.
+// Bounds of the number of time series for labels whose values come from outside
+// the configuration.
 const (
-	mostReasons = 32 // of ends
-	mostWords   = 16 // of any other list
-	other       = "other"
+	maxReasons = 32 // of ends
+	maxWords   = 16 // of any other list
+	other      = "other"
 )
 
-// state is what metrics are made of.
+// state is the source of all metrics.
 type state struct {
 	*monitor.Snapshot
 	*vocabularies
-	history *History // nil: there is none
+	history *History // nil: no history
 }
 
-// vocabularies are those of labels whose words come from elsewhere.
+// vocabularies holds the known values of labels from outside the configuration.
 type vocabularies struct{ reasons, errnos, sheds vocabulary }
 
 func newVocabularies() *vocabularies {
 	return &vocabularies{
-		reasons: vocabulary{most: mostReasons},
-		errnos:  vocabulary{most: mostWords, common: commonErrnos},
-		sheds:   vocabulary{most: mostWords, common: commonSheds},
+		reasons: vocabulary{size: maxReasons},
+		errnos:  vocabulary{size: maxWords, common: commonErrnos},
+		sheds:   vocabulary{size: maxWords, common: commonSheds},
 	}
 }
 
@@ -55,7 +55,7 @@ const (
 	counter = prometheus.CounterValue
 )
 
-// words that are values of labels.
+// Values of labels.
 var (
 	tunnelStates = []string{"listening", "shedding", "paused", "drained", "draining", "removed"}
 	hopStates    = []string{"up", "returning", "down", "ejected", "drained"}
@@ -66,30 +66,30 @@ var (
 var families = slices.Concat(processFamilies, tunnelFamilies, legFamilies, hopFamilies, checkFamilies)
 
 var processFamilies = []family{
-	{"build_info", "Always 1; the labels say what runs.", gauge, []string{"version", "go_version"},
+	{"build_info", "Always 1; the labels name the program.", gauge, []string{"version", "go_version"},
 		func(s *state, emit func(float64, ...string)) { emit(1, s.Process.Version, runtime.Version()) }},
 	{"start_time_seconds", "When the process began, since 1970.", gauge, nil, one(func(s *state) (float64, bool) {
 		return unix(s.Process.StartedAt), !s.Process.StartedAt.IsZero()
 	})},
-	{"samples_total", "Samples of all flows that were taken.", counter, nil, one(func(s *state) (float64, bool) {
+	{"samples_total", "Samples taken of all flows.", counter, nil, one(func(s *state) (float64, bool) {
 		return float64(s.Sequence), true
 	})},
 	{"sample_timestamp_seconds", "When the figures shown were taken, since 1970.", gauge, nil, one(func(s *state) (float64, bool) {
 		return unix(s.At), true
 	})},
-	{"sample_duration_seconds", "How long it took to look at all flows.", gauge, nil, one(func(s *state) (float64, bool) {
+	{"sample_duration_seconds", "Time that the latest sample of all flows took.", gauge, nil, one(func(s *state) (float64, bool) {
 		return s.Took.Seconds(), s.Sequence > 0
 	})},
 	{"draining", "1 while the process takes no new flows and waits for its last ones to end.", gauge, nil, one(func(s *state) (float64, bool) {
 		return truth(s.Process.Draining), true
 	})},
-	{"older_processes", "Processes that an upgrade has replaced by this one and that finish their flows.", gauge, nil, one(func(s *state) (float64, bool) {
+	{"older_processes", "Processes that finish their flows after an upgrade to this one.", gauge, nil, one(func(s *state) (float64, bool) {
 		return float64(s.Process.OlderProcesses), true
 	})},
-	{"shedding", "1 while new flows are refused because something is short.", gauge, nil, one(func(s *state) (float64, bool) {
+	{"shedding", "1 while new flows are refused because a resource is short.", gauge, nil, one(func(s *state) (float64, bool) {
 		return truth(s.Process.Shedding != ""), true
 	})},
-	{"memory_used_bytes", "What the flows' sockets and pipes hold; only with memory_limit.", gauge, nil, one(func(s *state) (float64, bool) {
+	{"memory_used_bytes", "Memory of the flows' sockets and pipes; only with memory_limit.", gauge, nil, one(func(s *state) (float64, bool) {
 		return float64(s.Process.MemoryUsed), s.Process.MemoryUsed >= 0
 	})},
 	{"memory_limit_bytes", "memory_limit of the configuration; only if it is set.", gauge, nil, one(func(s *state) (float64, bool) {
@@ -105,37 +105,37 @@ var processFamilies = []family{
 		}
 		return unix(s.Process.StartedAt), !s.Process.StartedAt.IsZero()
 	})},
-	{"accept_errors_total", "Accepts that failed, by the system's error.", counter, []string{"errno"},
+	{"accept_errors_total", "Failed accepts, by errno.", counter, []string{"errno"},
 		func(s *state, emit func(float64, ...string)) {
 			for word, n := range s.errnos.fold(s.Process.AcceptErrors) {
 				emit(float64(n), word)
 			}
 		}},
-	{"congestion_control_active", "1 if an algorithm that the configuration names is in use, 0 if another takes its place.", gauge, []string{"name"},
+	{"congestion_control_active", "1 if a configured algorithm is in use, 0 if a fallback is.", gauge, []string{"name"},
 		func(s *state, emit func(float64, ...string)) {
 			for name, active := range s.Process.CongestionControl {
 				emit(truth(active), name)
 			}
 		}},
-	{"log_lines_dropped_total", "Lines of the log that nobody read in time.", counter, nil, one(func(s *state) (float64, bool) {
+	{"log_lines_dropped_total", "Log lines dropped because their reader was too slow.", counter, nil, one(func(s *state) (float64, bool) {
 		return float64(s.Process.LogLinesDropped), true
 	})},
-	{"records_dropped_total", "Flows that ended so fast that there is no record of them.", counter, nil, one(func(s *state) (float64, bool) {
+	{"records_dropped_total", "Flows without a record, because too many ended at once.", counter, nil, one(func(s *state) (float64, bool) {
 		return float64(s.Process.RecordsDropped), true
 	})},
-	{"history_records_total", "Records of flows that the history has taken in.", counter, nil, one(func(s *state) (float64, bool) {
+	{"history_records_total", "Records of flows that the history has stored.", counter, nil, one(func(s *state) (float64, bool) {
 		if s.history == nil {
 			return 0, false
 		}
 		return float64(s.history.Written), true
 	})},
-	{"history_records_dropped_total", "Records of flows that the history could not take in.", counter, nil, one(func(s *state) (float64, bool) {
+	{"history_records_dropped_total", "Records of flows that the history could not store.", counter, nil, one(func(s *state) (float64, bool) {
 		if s.history == nil {
 			return 0, false
 		}
 		return float64(s.history.Dropped), true
 	})},
-	{"history_size_bytes", "What the history takes on disk.", gauge, nil, one(func(s *state) (float64, bool) {
+	{"history_size_bytes", "Size of the history on disk.", gauge, nil, one(func(s *state) (float64, bool) {
 		if s.history == nil {
 			return 0, false
 		}
@@ -150,7 +150,7 @@ var tunnelFamilies = []family{
 				emit(truth(t.State == state), t.Name, state)
 			}
 		})},
-	{"flows_active", "Flows that stand or are being connected.", gauge, []string{"tunnel"}, ofTunnel(func(t *monitor.Tunnel) int64 { return t.FlowsNow })},
+	{"flows_active", "Flows that are connecting or connected.", gauge, []string{"tunnel"}, ofTunnel(func(t *monitor.Tunnel) int64 { return t.FlowsNow })},
 	{"flows_peak", "The most flows at the same time since the tunnel was added.", gauge, []string{"tunnel"}, ofTunnel(func(t *monitor.Tunnel) int64 { return t.FlowsPeak })},
 	{"flows_limit", "max_flows of the configuration; only if it is set.", gauge, []string{"tunnel"},
 		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
@@ -159,7 +159,7 @@ var tunnelFamilies = []family{
 			}
 		})},
 	{"flows_opened_total", "Flows that were admitted.", counter, []string{"tunnel"}, ofTunnel(func(t *monitor.Tunnel) int64 { return t.FlowsTotal })},
-	{"flows_closed_total", "Flows that have ended, by who ended them (client, target, both or relay) and why.", counter, []string{"tunnel", "who", "reason"},
+	{"flows_closed_total", "Flows that have ended, by the party that ended them (client, target, both or relay) and the reason.", counter, []string{"tunnel", "who", "reason"},
 		func(s *state, emit func(float64, ...string)) {
 			for i := range s.Tunnels {
 				counts := map[string]int64{}
@@ -175,14 +175,14 @@ var tunnelFamilies = []family{
 				}
 			}
 		}},
-	{"bytes_total", "Data that were forwarded, up to the target or down to the client.", counter, []string{"tunnel", "direction"},
+	{"bytes_total", "Data forwarded up to the target or down to the client.", counter, []string{"tunnel", "direction"},
 		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
 			emit(float64(t.BytesUp), t.Name, "up")
 			emit(float64(t.BytesDown), t.Name, "down")
 		})},
-	{"acl_denied_total", "Connections that were refused because of their source, or of a bad PROXY header.", counter, []string{"tunnel"}, ofTunnel(func(t *monitor.Tunnel) int64 { return t.Denied })},
-	{"limited_total", "Connections that were refused by max_flows or new_flows_per_second, or a source's share of them.", counter, []string{"tunnel"}, ofTunnel(func(t *monitor.Tunnel) int64 { return t.Limited })},
-	{"shed_total", "Connections that were refused because something was short, by what.", counter, []string{"tunnel", "reason"},
+	{"acl_denied_total", "Connections refused for their source or a bad PROXY header.", counter, []string{"tunnel"}, ofTunnel(func(t *monitor.Tunnel) int64 { return t.Denied })},
+	{"limited_total", "Connections refused by max_flows or new_flows_per_second, or a source's share of them.", counter, []string{"tunnel"}, ofTunnel(func(t *monitor.Tunnel) int64 { return t.Limited })},
+	{"shed_total", "Connections refused because a resource was short, by resource.", counter, []string{"tunnel", "reason"},
 		func(s *state, emit func(float64, ...string)) {
 			for i := range s.Tunnels {
 				for reason, n := range s.sheds.fold(s.Tunnels[i].ShedBy) {
@@ -190,7 +190,7 @@ var tunnelFamilies = []family{
 				}
 			}
 		}},
-	{"flows_limited", "Flows that move data now, by what limits their sender.", gauge, []string{"tunnel", "cause"},
+	{"flows_limited", "Flows that move data now, by the cause that limits their sender.", gauge, []string{"tunnel", "cause"},
 		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
 			for cause, n := range t.Causes {
 				emit(float64(n), t.Name, string(cause))
@@ -199,7 +199,7 @@ var tunnelFamilies = []family{
 }
 
 var legFamilies = []family{
-	{"leg_rtt_seconds", "Smoothed round-trip times of the legs that stand: min is the least that was ever measured on one of them.", gauge, []string{"tunnel", "leg", "stat"},
+	{"leg_rtt_seconds", "Smoothed round-trip times of the open legs: min is the lowest ever measured on one of them.", gauge, []string{"tunnel", "leg", "stat"},
 		legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit func(float64, ...string)) {
 			for _, s := range []struct {
 				name string
@@ -222,7 +222,7 @@ var legFamilies = []family{
 				emit(float64(l.BytesRetransmitted), t.Name, string(l.Leg))
 			}
 		})},
-	{"leg_limited_seconds_total", "Time for which flows that move data were limited, by what; many at once add up.", counter, []string{"tunnel", "leg", "cause"},
+	{"leg_limited_seconds_total", "Time in which flows that move data were limited, by cause; flows add up.", counter, []string{"tunnel", "leg", "cause"},
 		legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit func(float64, ...string)) {
 			for cause, seconds := range l.LimitedSeconds {
 				emit(seconds, t.Name, string(l.Leg), string(cause))
@@ -240,10 +240,10 @@ var hopFamilies = []family{
 				}
 			}
 		})},
-	{"hop_flows_active", "Flows that are connecting to a hop or stand.", gauge, []string{"tunnel", "hop"}, ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.FlowsNow), true })},
+	{"hop_flows_active", "Flows that are connecting or connected to a hop.", gauge, []string{"tunnel", "hop"}, ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.FlowsNow), true })},
 	{"hop_flows_total", "Flows that were connected to a hop.", counter, []string{"tunnel", "hop"}, ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.Flows), true })},
 	{"hop_connect_failures_total", "Flows whose connect to a hop failed.", counter, []string{"tunnel", "hop"}, ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.Failures), true })},
-	{"hop_rtt_seconds", "Median round-trip time of the legs to a hop, or of its last probe where there are none.", gauge, []string{"tunnel", "hop"},
+	{"hop_rtt_seconds", "Median round-trip time of the legs to a hop, or of its last probe without legs.", gauge, []string{"tunnel", "hop"},
 		ofHop(func(h *monitor.Hop) (float64, bool) { return h.RTT.Seconds(), h.RTT > 0 })},
 	{"hop_sent_bytes_total", "Data that legs have sent to a hop, retransmissions included.", counter, []string{"tunnel", "hop"},
 		ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.BytesSent), h.BytesSent >= 0 })},
@@ -252,13 +252,13 @@ var hopFamilies = []family{
 }
 
 var checkFamilies = []family{
-	{"check_up", "1 if the last integrity check found the chain whole, 0 if it is broken; only once there was one.", gauge, []string{"tunnel"},
+	{"check_up", "1 if the last integrity check found the chain whole, 0 if broken; only after a first check.", gauge, []string{"tunnel"},
 		checks(func(t *monitor.Tunnel, c *monitor.Check, emit func(float64, ...string)) { emit(truth(c.OK), t.Name) })},
 	{"check_timestamp_seconds", "When the last integrity check was made, since 1970.", gauge, []string{"tunnel"},
 		checks(func(t *monitor.Tunnel, c *monitor.Check, emit func(float64, ...string)) { emit(unix(c.At), t.Name) })},
-	{"check_leg_loss_ratio", "Share of the segments that the last integrity check lost on a leg of the chain, counted from this relay as 1.", gauge, []string{"tunnel", "position"},
+	{"check_leg_loss_ratio", "Share of segments lost on a leg of the chain in the last integrity check; the first leg from this relay is 1.", gauge, []string{"tunnel", "position"},
 		checks(func(t *monitor.Tunnel, c *monitor.Check, emit func(float64, ...string)) {
-			for i, h := range c.Hops[:min(len(c.Hops), mostWords)] {
+			for i, h := range c.Hops[:min(len(c.Hops), maxWords)] {
 				if h.LossShare >= 0 {
 					emit(h.LossShare, t.Name, strconv.Itoa(i+1))
 				}
@@ -321,16 +321,16 @@ func truth(v bool) float64 {
 
 func unix(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
-// vocabulary is the words of one label: common ones, and the first others that
-// were seen. Of those after them nothing is known but how many they are together.
+// vocabulary holds the values of one label: the common ones and the first
+// others seen. Later values are summed as other.
 type vocabulary struct {
-	most   int
-	common []string // that are shown as 0, too: an increase from nothing is not seen
+	size   int
+	common []string // shown even at 0: rate() misses an increase from absent
 	mu     sync.Mutex
 	words  map[string]bool
 }
 
-// fold counts what is not of the vocabulary as other.
+// fold sums the counts of values outside the vocabulary as other.
 func (v *vocabulary) fold(counts map[string]int64) map[string]int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -342,7 +342,7 @@ func (v *vocabulary) fold(counts map[string]int64) map[string]int64 {
 		v.words[word], out[word] = true, 0
 	}
 	for _, word := range slices.Sorted(maps.Keys(counts)) {
-		if !v.words[word] && len(v.words) < v.most {
+		if !v.words[word] && len(v.words) < v.size {
 			v.words[word] = true
 		}
 		if v.words[word] {

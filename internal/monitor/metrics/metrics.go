@@ -1,7 +1,8 @@
-// Package metrics shows what a monitor knows as Prometheus metrics.
+// Package metrics exports the state of a monitor as Prometheus metrics.
 //
-// Labels are names of the configuration and words of fixed lists, so their number
-// is bounded: never an address of a client, never a flow.
+// Labels are names from the configuration and words from fixed lists, so the
+// number of series is bounded: a label is never the address of a client or a
+// flow.
 package metrics
 
 import (
@@ -17,33 +18,33 @@ import (
 	"longhaul/internal/monitor"
 )
 
-// Options are where metrics come from.
+// Options are the sources of the metrics.
 type Options struct {
-	// Snapshot is the state to show; its flows are not looked at.
+	// Snapshot returns the state to export; its flows are not read.
 	Snapshot func() *monitor.Snapshot
 
-	// History tells of the history of flows; nil, or a nil answer: there is
-	// none, and it has no metrics.
+	// History returns the state of the history of flows. Nil, or a nil result,
+	// means that there is no history; its metrics are omitted.
 	History func() *History
 
-	// Log is told of what cannot be shown. Nil discards it.
+	// Log receives metrics that cannot be exported. Nil discards it.
 	Log *slog.Logger
 }
 
-// History is how the history of flows does.
+// History is the state of the history of flows.
 type History struct {
 	Written uint64 // records, since the start
-	Dropped uint64 // records that could not be kept
-	Bytes   int64  // on disk; negative: not known
+	Dropped uint64 // records that could not be stored
+	Bytes   int64  // on disk; negative: unknown
 }
 
 const (
-	scrapesMost   = 8 // at the same time
+	maxScrapes    = 8 // at the same time
 	scrapeTimeout = 10 * time.Second
 )
 
-// Handler answers with the metrics of the relay, of Go's runtime and of the
-// process, as text or in OpenMetrics' format.
+// Handler serves the metrics of the relay, the Go runtime and the process, as
+// text or in the OpenMetrics format.
 func Handler(opts Options) http.Handler {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
@@ -53,7 +54,7 @@ func Handler(opts Options) http.Handler {
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{
 		ErrorLog:            errorLog{opts.Log},
 		ErrorHandling:       promhttp.ContinueOnError,
-		MaxRequestsInFlight: scrapesMost,
+		MaxRequestsInFlight: maxScrapes,
 		Timeout:             scrapeTimeout,
 		EnableOpenMetrics:   true,
 	})
@@ -63,7 +64,7 @@ type errorLog struct{ log *slog.Logger }
 
 func (l errorLog) Println(v ...any) { l.log.Warn("some metrics could not be shown", "error", v) }
 
-// collector makes metrics of a snapshot whenever it is asked.
+// collector turns the latest snapshot into metrics at each scrape.
 type collector struct {
 	opts  Options
 	words *vocabularies
@@ -78,14 +79,14 @@ func newCollector(opts Options) *collector {
 	return c
 }
 
-// Describe names all metrics.
+// Describe sends the descriptions of all metrics.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range c.descs {
 		to <- d
 	}
 }
 
-// Collect shows the last snapshot.
+// Collect sends the metrics of the latest snapshot.
 func (c *collector) Collect(to chan<- prometheus.Metric) {
 	s := state{Snapshot: c.opts.Snapshot(), vocabularies: c.words}
 	if c.opts.History != nil {

@@ -173,7 +173,7 @@ func TestCardinalityIsBounded(t *testing.T) {
 			s.Process.AcceptErrors[fmt.Sprintf("E%d", i)] = 1
 			t0.ShedBy[fmt.Sprintf("thing-%d", i)] = 1
 		}
-		for name, most := range map[string]int{"flows_closed_total": mostReasons, "accept_errors_total": mostWords, "shed_total": mostWords} {
+		for name, most := range map[string]int{"flows_closed_total": maxReasons, "accept_errors_total": maxWords, "shed_total": maxWords} {
 			series, sum := total(name)
 			if series != most+1 || sum != float64(1000*round) {
 				t.Errorf("%s: %d series with a sum of %v, want %d and %d", name, series, sum, most+1, 1000*round)
