@@ -10,19 +10,19 @@ import (
 	"longhaul/internal/httpd"
 )
 
-// Access says who may read, at one listening address.
+// Access is the admission policy of one listening address.
 type Access struct {
-	// Token is what a reader needs to know. Nil asks for nothing: for addresses
-	// that only this host reaches.
+	// Token is the secret that readers must present. Nil requires none: for
+	// addresses that only this host reaches.
 	Token *Token
 
-	// Refusal says why who sent a request may not read, in a sentence; "": may.
-	// Nil refuses nobody.
+	// Refusal returns a sentence why the sender of a request may not read;
+	// empty admits it. Nil refuses nobody.
 	Refusal func(*http.Request) string
 
-	// Named says whether a host name of a URL is this server's. Addresses and
-	// localhost always are; a name that nobody gave it may have been pointed
-	// here by somebody else's page (DNS rebinding).
+	// Named reports whether a host name in a URL belongs to this server.
+	// Addresses and localhost always do. Another name may point here through
+	// DNS rebinding by a foreign page.
 	Named func(host string) bool
 }
 
@@ -33,15 +33,15 @@ const (
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 
-// guard lets nothing through that a browser was made to send by another site,
-// and has answers stay where they are.
+// guard refuses requests that another site made a browser send, and sets
+// headers that keep answers on this site.
 func (a Access) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", contentSecurityPolicy)
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("X-Frame-Options", "DENY")
-		h.Set("Referrer-Policy", "same-origin") // without any, a form would come from the origin "null"
+		h.Set("Referrer-Policy", "same-origin") // with no-referrer, forms would have the origin "null"
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
@@ -65,7 +65,7 @@ func (a Access) guard(next http.Handler) http.Handler {
 	})
 }
 
-// serves says whether a Host header names this server.
+// serves reports whether a Host header names this server.
 func (a Access) serves(host string) bool {
 	names := httpd.Names{Name: a.Named}
 	if a.Token == nil {
@@ -74,8 +74,9 @@ func (a Access) serves(host string) bool {
 	return names.Has(host)
 }
 
-// foreign says whether a page of another origin had a browser send the request.
-// A link to a page of the dashboard may stand anywhere: it holds nothing.
+// foreign reports whether a page of another origin made a browser send the
+// request. A plain link to a page is allowed from anywhere: pages contain no
+// data.
 func foreign(r *http.Request) bool {
 	if origin := r.Header.Get("Origin"); origin != "" {
 		u, err := url.Parse(origin)
@@ -92,8 +93,8 @@ func foreign(r *http.Request) bool {
 	return !link
 }
 
-// authorized lets those through who know the token. Their requests end when that
-// changes, or with their session: a stream of events lasts no longer.
+// authorized admits requests with the token or a session. It cancels them when
+// the token changes or the session ends, so a stream of events lasts no longer.
 func (a Access) authorized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		admitted, ok := a.admit(r)
@@ -109,7 +110,7 @@ func (a Access) authorized(next http.Handler) http.Handler {
 	})
 }
 
-// admit is the token's; without one everybody is let through for good.
+// admit is Token.admit; without a token every request is admitted with no end.
 func (a Access) admit(r *http.Request) (context.Context, bool) {
 	if a.Token == nil {
 		return context.Background(), true
@@ -117,7 +118,7 @@ func (a Access) admit(r *http.Request) (context.Context, bool) {
 	return a.Token.admit(r)
 }
 
-// login shows the form, and gives who knows the token a session.
+// login serves the form, and begins a session if the posted token is right.
 func (a Access) login(w http.ResponseWriter, r *http.Request) {
 	next := r.URL.Query().Get("next")
 	if r.Method != http.MethodPost {
@@ -157,7 +158,7 @@ func (a Access) cookie(value string, seconds int) *http.Cookie {
 	}
 }
 
-// localPath is a path of this server, whatever somebody wrote into a link.
+// localPath returns next if it is a path on this server, otherwise "/".
 func localPath(next string) string {
 	if !strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(next, "\\\r\n\t") {
 		return "/"

@@ -23,7 +23,7 @@ import (
 
 const token = "0123456789abcdef0123456789abcdef"
 
-// What is let through depends on what a request says of where it comes from.
+// Admission depends on the origin that a request declares.
 func TestGuard(t *testing.T) {
 	fake := webfake.New(5)
 	d := web.New(web.Options{Monitor: fake})
@@ -109,8 +109,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// Over TLS: the form, its cookie, the end of a session with the token's, and by a
-// logout.
+// Over TLS: the form, its cookie, and the end of a session by a new token and
+// by a logout.
 func TestLogin(t *testing.T) {
 	nettest.CheckLeaks(t)
 	certFile, keyFile := nettest.Certificate(t, t.TempDir(), "relay.example.net")
@@ -196,7 +196,7 @@ func TestLogin(t *testing.T) {
 	} else {
 		r.Body.Close()
 	}
-	// At 1818be3 a copy of the cookie went on being a session.
+	// At 1818be3 a copy of the cookie stayed valid.
 	if got := get(cookie); got != 401 {
 		t.Errorf("with a copy of the cookie after the logout: %d", got)
 	}
@@ -211,7 +211,7 @@ func TestLogin(t *testing.T) {
 	if got := get(other); got != 401 {
 		t.Errorf("with the cookie of the token before: %d", got)
 	}
-	// Plain HTTP there is answered with nothing of ours.
+	// Plain HTTP on this port gets no content of the dashboard.
 	if r, err := http.Get("http://" + l.Addr().String() + "/api/v1/overview"); err == nil {
 		body, _ := io.ReadAll(r.Body)
 		r.Body.Close()
@@ -290,7 +290,7 @@ func TestReadToken(t *testing.T) {
 	if _, err := web.ReadToken(dir + "/none"); err == nil || !strings.Contains(remedy.Line(err), "openssl rand -hex 32 > ") {
 		t.Errorf("no file: %v", err)
 	}
-	if _, err := web.ReadToken(dir); err == nil || !strings.Contains(err.Error(), "is no file") {
+	if _, err := web.ReadToken(dir); err == nil || !strings.Contains(err.Error(), "is not a regular file") {
 		t.Errorf("a directory: %v", err)
 	}
 }

@@ -11,14 +11,14 @@ import (
 	"longhaul/internal/monitor"
 )
 
-// Loss from which on a path is worth a look, and from which on it hurts. Pages
-// colour and name it by these; static/format.js has them, too.
+// highLoss is the loss at or above which a path gets a warning.
+// static/format.js repeats the value.
 const highLoss = 0.01
 
-// lossTime is over what time loss is judged: single seconds say little.
+// lossTime is the window in which loss is judged: single seconds say little.
 const lossTime = time.Minute
 
-// alert is something that somebody should look at.
+// alert is a condition that an operator should look at.
 type alert struct {
 	Level string `json:"level"` // critical, warning or notice
 	Text  string `json:"text"`

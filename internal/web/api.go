@@ -19,13 +19,13 @@ import (
 	"longhaul/internal/units"
 )
 
-// Bounds of what a request can ask for.
+// Bounds of the number of records per request.
 const (
 	maxRecords   = 500
 	usualRecords = 50
 )
 
-// requestError is what is wrong with a request.
+// requestError is an invalid request with its HTTP status.
 type requestError struct {
 	status int
 	text   string
@@ -47,7 +47,7 @@ func fail(w http.ResponseWriter, status int, text string) {
 
 func reply(w http.ResponseWriter, status int, v any) {
 	b, err := json.Marshal(v)
-	if err != nil { // a number that is none
+	if err != nil { // NaN or infinity
 		status, b = http.StatusInternalServerError, []byte(`{"error":"the answer cannot be written as JSON"}`)
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -55,7 +55,7 @@ func reply(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(b, '\n'))
 }
 
-// json makes a handler of what answers with a value.
+// json makes a handler of a function that returns a value.
 func (d *Dashboard) json(answer func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v, err := answer(r)
@@ -69,7 +69,7 @@ func (d *Dashboard) json(answer func(*http.Request) (any, error)) http.HandlerFu
 			fail(w, http.StatusNotFound, "the history has no such record")
 		default:
 			d.log.Warn("the dashboard cannot answer", "path", r.URL.Path, "error", err)
-			fail(w, http.StatusInternalServerError, "this could not be read; the relay's log says why")
+			fail(w, http.StatusInternalServerError, "cannot read the data; the relay's log has the cause")
 		}
 	}
 }
@@ -81,7 +81,7 @@ func (d *Dashboard) snapshot() (*monitor.Snapshot, error) {
 	return nil, errNoSample
 }
 
-// answered makes an answer of a view's.
+// answered applies a view to the latest snapshot.
 func answered(d *Dashboard, v view, err error) (any, error) {
 	if err != nil {
 		return nil, err
@@ -126,7 +126,8 @@ func (d *Dashboard) pointsOf(r *http.Request) (any, error) {
 	return d.points(r.URL.Query().Get("tunnel"), time.Now().Add(-within)), nil
 }
 
-// recordsOf answers with records: of the history, or of what is remembered.
+// recordsOf returns records of the history, or the remembered ones without a
+// history.
 func (d *Dashboard) recordsOf(r *http.Request) (any, error) {
 	q := r.URL.Query()
 	p, err := parsePeriod(q.Get("since"), q.Get("until"), 24*time.Hour)
@@ -148,7 +149,7 @@ func (d *Dashboard) recordsOf(r *http.Request) (any, error) {
 		}
 	}
 	type records struct {
-		History bool             `json:"history"` // they are from there
+		History bool             `json:"history"` // the records are from the history
 		Records []monitor.Record `json:"records"`
 	}
 	if h := d.past(); h != nil {
@@ -180,7 +181,7 @@ func (d *Dashboard) summaryOf(r *http.Request) (any, error) {
 	return h.Summary(r.Context(), p, r.URL.Query().Get("tunnel"))
 }
 
-// chartOf answers with the course of a period.
+// chartOf returns the points of a period.
 func (d *Dashboard) chartOf(r *http.Request) (any, error) {
 	h, p, err := d.pastPeriod(r)
 	if err != nil {
@@ -189,7 +190,7 @@ func (d *Dashboard) chartOf(r *http.Request) (any, error) {
 	return h.Series(r.Context(), p, r.URL.Query().Get("tunnel"))
 }
 
-// pastPeriod is the history, and the period of it that is asked for.
+// pastPeriod returns the history and the requested period.
 func (d *Dashboard) pastPeriod(r *http.Request) (History, history.Period, error) {
 	q := r.URL.Query()
 	p, err := parsePeriod(q.Get("since"), q.Get("until"), 24*time.Hour)
@@ -203,7 +204,7 @@ func (d *Dashboard) pastPeriod(r *http.Request) (History, history.Period, error)
 	return h, p, nil
 }
 
-// compareOf sets two periods side by side.
+// compareOf compares two periods.
 func (d *Dashboard) compareOf(r *http.Request) (any, error) {
 	q := r.URL.Query()
 	var both [2]history.Period
@@ -220,14 +221,14 @@ func (d *Dashboard) compareOf(r *http.Request) (any, error) {
 	return h.Compare(r.Context(), both[0], both[1], q.Get("tunnel"))
 }
 
-// parsePeriod reads the beginning and the end of a period; without a beginning it has
-// the usual length.
+// parsePeriod parses the begin and the end of a period. Without a begin the
+// period has the usual length.
 func parsePeriod(since, until string, usual time.Duration) (history.Period, error) {
 	now := time.Now()
 	if since == "" && usual == 0 {
-		return history.Period{}, wrong("say since when: a time such as 2026-01-31T12:00:00Z, or how long ago, such as 24h or 7d")
+		return history.Period{}, wrong("missing begin of a period: give a time such as 2026-01-31T12:00:00Z, or an age such as 24h or 7d")
 	}
-	// What has just ended belongs to it.
+	// The period includes records that end right now.
 	p := history.Period{Since: now.Add(-usual), Until: now.Add(time.Second)}
 	var err error
 	if since != "" {
@@ -257,7 +258,7 @@ func parseAgo(text string, usual time.Duration) (time.Duration, error) {
 	return ago, nil
 }
 
-// viewFor is the view that a live request asks for, which lasts as long as ctx.
+// viewFor returns the view of a live request, which lasts as long as ctx.
 func (d *Dashboard) viewFor(ctx context.Context, q url.Values) (view, error) {
 	switch q.Get("view") {
 	case "overview":
@@ -281,7 +282,8 @@ func (d *Dashboard) viewFor(ctx context.Context, q url.Values) (view, error) {
 	return nil, wrong("view is one of overview, flows, flow, tunnel, causes, head")
 }
 
-// whole rounds what nobody reads to fractions, and is never what JSON cannot say.
+// whole rounds to an integer, and turns NaN and infinity, which JSON cannot
+// express, into 0.
 func whole(v float64) float64 {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return 0

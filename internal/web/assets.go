@@ -16,20 +16,20 @@ import (
 //go:embed static
 var static embed.FS
 
-// asset is a file as it is sent.
+// asset is an embedded file in its transfer forms.
 type asset struct {
 	plain, zipped []byte
 	kind          string
-	tag           string // of its content
+	tag           string // ETag of the content
 }
 
-// assets are read once, at the first request.
+// assets reads the files once, at the first request.
 var assets = sync.OnceValue(func() map[string]asset {
 	all := map[string]asset{}
 	for _, dir := range []string{"static", "static/pages", "static/uplot"} {
 		entries, err := static.ReadDir(dir)
 		if err != nil {
-			panic("web: " + err.Error()) // the folder is part of the program
+			panic("web: " + err.Error()) // the folder is embedded
 		}
 		for _, e := range entries {
 			if e.IsDir() {
@@ -48,13 +48,13 @@ var assets = sync.OnceValue(func() map[string]asset {
 
 func newAsset(name string, plain []byte) asset {
 	var b bytes.Buffer
-	z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // an error is of a wrong level
+	z, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // fails only for an invalid level
 	_, _ = z.Write(plain)
-	_ = z.Close() // a buffer takes everything
+	_ = z.Close() // writing to a buffer cannot fail
 	sum := sha256.Sum256(plain)
 	a := asset{plain: plain, zipped: b.Bytes(), tag: `"` + hex.EncodeToString(sum[:8]) + `"`}
 	switch path.Ext(name) {
-	case ".js": // of which the system's table may say anything
+	case ".js": // the system's MIME table may be wrong here
 		a.kind = "text/javascript; charset=utf-8"
 	default:
 		a.kind = mime.TypeByExtension(path.Ext(name))
@@ -74,10 +74,11 @@ func serveAsset(w http.ResponseWriter, r *http.Request) {
 	serveFile(w, r, name)
 }
 
-// pageFolders are the addresses of pages, which are all made by one file.
+// pageFolders lists the first path elements of pages; one file renders all
+// pages.
 var pageFolders = []string{"flows", "tunnels", "transfers", "causes", "history"}
 
-// servePage serves the page that makes all others from data.
+// servePage serves the file that renders every page from data.
 func servePage(w http.ResponseWriter, r *http.Request) {
 	folder, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	if r.URL.Path == "/favicon.ico" {
@@ -103,7 +104,7 @@ func serveFile(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	h := w.Header()
 	h.Set("Content-Type", a.kind)
-	// Kept by the browser, which asks each time whether it is still so.
+	// The browser keeps the file and revalidates it each time.
 	h.Set("Cache-Control", "no-cache")
 	h.Set("ETag", a.tag)
 	h.Set("Vary", "Accept-Encoding")

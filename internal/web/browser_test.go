@@ -12,7 +12,7 @@ import (
 	"longhaul/internal/web/webfake"
 )
 
-// needsBrowser skips the test before it starts anything that a browser would look at.
+// needsBrowser skips the test without a browser, before it starts any servers.
 func needsBrowser(t *testing.T) {
 	t.Helper()
 	browser.Require(t)
@@ -21,7 +21,7 @@ func needsBrowser(t *testing.T) {
 	}
 }
 
-// pages are all pages, and what shows that they have what they are for.
+// pages lists all pages, each with a text that proves its content.
 func pages(record int64) map[string]string {
 	shown := func(selector, text string) string {
 		return fmt.Sprintf("[...document.querySelectorAll(%q)].some((e) => e.innerText.includes(%q))", selector, text)
@@ -39,9 +39,9 @@ func pages(record int64) map[string]string {
 	}
 }
 
-// Every page shows what it is for, in both themes and on a phone, without an
-// error, a violation of the content security policy, a request that leaves the
-// host, or a thing that not everybody can use.
+// Every page shows its content, in both themes and on a phone. It causes no
+// error, no violation of the content security policy, no request to another
+// host, and no accessibility finding.
 func TestPages(t *testing.T) {
 	needsBrowser(t)
 	t.Parallel()
@@ -79,7 +79,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// The course of two periods is there to be read, too, as what it is and as tables.
+// The history page compares two periods as charts and as tables.
 func TestHistoryCourse(t *testing.T) {
 	needsBrowser(t)
 	t.Parallel()
@@ -104,13 +104,13 @@ func TestHistoryCourse(t *testing.T) {
 	if len(rows) == 0 || strings.Join(rows[0], "|") != "From its beginning|before|after" || len(rows[1]) != 3 || !strings.Contains(rows[1][0], " d") {
 		t.Errorf("the table begins with %q", rows[:min(2, len(rows))])
 	}
-	// Another choice has other data, and other words for them.
+	// Another metric has other data and another description.
 	browser.Eval[any](p, "document.querySelector('select').value = '1'; document.querySelector('select').dispatchEvent(new Event('change'))")
 	p.Becomes("[...document.querySelectorAll('.hint')].some((e) => e.innerText.includes('a point is of 15 min'))")
 	if again := browser.Eval[string](p, chart("Transfer time")+".getAttribute('aria-label')"); again == label {
 		t.Errorf("after another choice the chart is described as %q still", again)
 	}
-	// Periods of different lengths have a point where either has one.
+	// Periods of different lengths have a point wherever either has one.
 	p.Go("/history?after_since=" + ago(time.Hour) + "&after_until=" + ago(0) + "&before_since=" + ago(6*24*time.Hour) + "&before_until=" + ago(24*time.Hour))
 	p.Becomes("[...document.querySelectorAll('.hint')].some((e) => e.innerText.includes('a point is of 1 h before and 1 min after'))")
 	for _, problem := range append(p.Problems(), p.Audit()...) {
@@ -118,12 +118,12 @@ func TestHistoryCourse(t *testing.T) {
 	}
 }
 
-// ago is a moment for an address.
+// ago formats a past time for a URL.
 func ago(d time.Duration) string {
 	return time.Now().Add(-d).UTC().Format(time.RFC3339)
 }
 
-// What a page shows follows what happens.
+// Pages follow the live data.
 func TestLive(t *testing.T) {
 	needsBrowser(t)
 	t.Parallel()
@@ -136,14 +136,14 @@ func TestLive(t *testing.T) {
 	first := browser.Eval[int](p, sequence)
 	p.Becomes(fmt.Sprintf("%s >= %d", sequence, first+3))
 
-	// The view's filter, order and page are in the address, and the server's.
+	// The server applies the filter, order and page in the URL.
 	p.Go("/flows?tunnel=replication&sort=client")
 	p.Becomes("document.querySelectorAll('tbody tr').length === 30 && [...document.querySelectorAll('tbody tr')].every((r) => r.innerText.includes('replication'))")
 	p.Becomes("document.querySelector('th[aria-sort=ascending]').textContent === 'Client'")
 	browser.Eval[any](p, "[...document.querySelectorAll('button')].find((b) => b.textContent.startsWith('Next')).click()")
 	p.Becomes("location.search.includes('page=2') && document.querySelector('.found').textContent.includes('page 2 of 2')")
 
-	// By the keyboard alone: the first stop is the way past the navigation.
+	// The first keyboard stop skips the navigation.
 	p.Go("/")
 	p.Becomes(sequence)
 	p.Key("\t")
@@ -151,13 +151,13 @@ func TestLive(t *testing.T) {
 	p.Key("\r")
 	p.Becomes("location.hash === '#main'")
 
-	// Somebody who wants to read in peace.
+	// Pausing stops the updates.
 	browser.Eval[any](p, "document.getElementById('pause').click()")
 	p.Becomes("document.getElementById('live').textContent === 'paused'")
 	browser.Eval[any](p, "document.getElementById('pause').click()")
 	p.Becomes("document.getElementById('live').textContent === 'live'")
 
-	// A flow's page lives on as its record.
+	// After its end, a flow's page shows the record.
 	f, _, _ := d.relay.Flow(9)
 	p.Go("/flows/9?start=" + url.QueryEscape(f.Start.Format(time.RFC3339Nano)))
 	p.Becomes("document.querySelector('h1').textContent.includes('open')")
@@ -171,7 +171,7 @@ func TestLive(t *testing.T) {
 	p.Problems()
 }
 
-// The theme can be chosen, and stays so.
+// The chosen theme persists.
 func TestTheme(t *testing.T) {
 	needsBrowser(t)
 	t.Parallel()
@@ -208,7 +208,7 @@ func TestThousandsOfFlows(t *testing.T) {
 				.filter((e) => !e.name.includes('/api/')).reduce((sum, e) => sum + e.decodedBodySize, 0)`)
 			elements := browser.Eval[int](p, "document.querySelectorAll('*').length")
 			t.Logf("files of %d bytes, %d elements", weight, elements)
-			if path == "/" && (weight < 50_000 || weight > maxWeight) { // the others have them already
+			if path == "/" && (weight < 50_000 || weight > maxWeight) { // other pages use the cached files
 				t.Errorf("the page's files have %d bytes, the bound is %d", weight, maxWeight)
 			}
 			if elements > maxElements {
@@ -218,5 +218,5 @@ func TestThousandsOfFlows(t *testing.T) {
 	}
 }
 
-// manyFlows are the pages that show something of all flows.
+// manyFlows lists the pages that show data of all flows.
 var manyFlows = []string{"/", "/flows", "/tunnels/to-site-b", "/causes"}

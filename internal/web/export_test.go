@@ -2,10 +2,10 @@ package web
 
 import "time"
 
-// MaxSessions is how many sessions a token has at most.
+// MaxSessions is the maximum number of sessions of a token.
 const MaxSessions = maxSessions
 
-// LookSoon has a certificate's files looked at for a new one at its next use.
+// LookSoon makes the next use of a certificate check its files.
 func LookSoon(c *Certificate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,12 +19,12 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// patience is for conditions that take some seconds on an idle machine.
+// patience bounds conditions that take some seconds on an idle machine.
 const patience = time.Minute
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// dashboard is one of a relay that was never there, on a loopback address.
+// dashboard is the dashboard of a simulated relay, on a loopback address.
 type dashboard struct {
 	*web.Dashboard
 	relay   *webfake.Monitor
@@ -32,7 +32,7 @@ type dashboard struct {
 	base    string
 }
 
-// serve starts one with a number of flows, which moves on as time does.
+// serve starts a dashboard with a number of flows; its data advance with time.
 func serve(t testing.TB, flows int, past web.History) *dashboard {
 	t.Helper()
 	d := &dashboard{relay: webfake.New(flows)}
@@ -72,7 +72,7 @@ func listen(t testing.TB, handler http.Handler) string {
 	return l.Addr().String()
 }
 
-// past is a history of some records in a file.
+// past stores records in a history file and opens it.
 func past(t testing.TB, records []monitor.Record) *history.Reader {
 	t.Helper()
 	path := t.TempDir() + "/history.db"

@@ -34,21 +34,21 @@ type site struct {
 	flows []*pulse
 }
 
-// The dashboard's address on relay-a, and the ports of its tunnels, which are those
-// of relay-b and of the targets, too.
+// The dashboard's address on relay-a, and the ports of its tunnels. relay-b and
+// the targets use the same ports.
 const (
 	boardAddress = "127.0.0.1:9464"
-	echoPort     = 6000 // sends back what comes
-	sinkPort     = 6001 // takes what comes
-	sourcePort   = 6002 // sends as many bytes as it is asked for
-	nearPort     = 6003 // sends back what comes, within site A
+	echoPort     = 6000 // echoes
+	sinkPort     = 6001 // discards
+	sourcePort   = 6002 // sends as many bytes as requested
+	nearPort     = 6003 // echoes, within site A
 )
 
 // newSite builds the two sites and starts the relays.
 func newSite(t *testing.T) *site {
 	t.Helper()
 	nettest.RequireSandbox(t)
-	dir, err := os.MkdirTemp("", "lh") // short: a socket's path has 107 bytes
+	dir, err := os.MkdirTemp("", "lh") // short: a socket's path has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func (s *site) start(program, dir, name, tunnels, more string) {
 	})
 }
 
-// listen has a target serve each connection in its way, until the test ends.
+// listen starts a target that serves connections until the test ends.
 func (s *site) listen(host string, address netip.Addr, port int, serve func(net.Conn)) {
 	s.t.Helper()
 	var l net.Listener
@@ -124,8 +124,8 @@ func (s *site) listen(host string, address netip.Addr, port int, serve func(net.
 	s.t.Cleanup(tcpserver.Serve(l, serve))
 }
 
-// connect is a number of new connections of clients to a tunnel, made one after the
-// other, so that the queue of those that wait is never full.
+// connect opens n client connections to a tunnel one after another, so that the
+// accept queue never fills.
 func (s *site) connect(port, n int) (all []net.Conn, err error) {
 	err = s.lab.Host("host-a").Do(func() error {
 		d := net.Dialer{Timeout: patience}
@@ -142,7 +142,7 @@ func (s *site) connect(port, n int) (all []net.Conn, err error) {
 	return all, err
 }
 
-// mustConnect ends the test where connect fails.
+// mustConnect fails the test if connect fails.
 func (s *site) mustConnect(port, n int) []net.Conn {
 	s.t.Helper()
 	all, err := s.connect(port, n)
@@ -152,8 +152,8 @@ func (s *site) mustConnect(port, n int) []net.Conn {
 	return all
 }
 
-// board is the address at which this host reaches the dashboard of relay-a, as it
-// would by ssh -L.
+// board is the address at which this host reaches the dashboard of relay-a, as
+// with ssh -L.
 func (s *site) board() string {
 	s.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -180,14 +180,14 @@ func (s *site) pass(near net.Conn) {
 	_, _ = io.Copy(near, far)
 }
 
-// pulse is a flow that sends something every second, and takes its echo.
+// pulse is a flow that sends a message every second and reads its echo.
 type pulse struct{ echoes atomic.Int64 }
 
 const pulseEvery = time.Second
 
-// begin has flows carry data each second until ctx ends: near ones within site A,
-// far ones between the sites. Beside them some send as much as the path takes, and
-// clients fetch something again and again.
+// begin starts flows that carry data each second until ctx ends: near ones
+// within site A, far ones between the sites. Beside them some flows fill the
+// path, and clients fetch data repeatedly.
 func (s *site) begin(ctx context.Context, near, far int) {
 	s.t.Helper()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -197,7 +197,7 @@ func (s *site) begin(ctx context.Context, near, far int) {
 			s.flows = append(s.flows, f)
 			message := make([]byte, 200+random.IntN(3000))
 			late := time.Duration(random.Int64N(int64(pulseEvery)))
-			s.flow(ctx, c, func() error { return f.beat(ctx, c, message, late) })
+			s.flow(ctx, c, func() error { return f.heartbeat(ctx, c, message, late) })
 		}
 	}
 	for _, c := range s.mustConnect(sinkPort, 2) {
@@ -209,14 +209,14 @@ func (s *site) begin(ctx context.Context, near, far int) {
 	s.fetchOften(ctx, 4, 1<<20, 2<<20, time.Second)
 }
 
-// fetchOften has some clients fetch something again and again, with pauses.
-func (s *site) fetchOften(ctx context.Context, clients int, least, most uint32, pause time.Duration) {
+// fetchOften starts clients that fetch data repeatedly, with pauses.
+func (s *site) fetchOften(ctx context.Context, clients int, minSize, maxSize uint32, pause time.Duration) {
 	for i := range clients {
-		random := rand.New(rand.NewPCG(uint64(most), uint64(i)))
+		random := rand.New(rand.NewPCG(uint64(maxSize), uint64(i)))
 		s.all.Go(func() {
 			for ctx.Err() == nil {
 				wait(ctx, time.Duration(random.Int64N(int64(pause))))
-				if err := s.fetch(least + random.Uint32N(most-least)); err != nil && ctx.Err() == nil {
+				if err := s.fetch(minSize + random.Uint32N(maxSize-minSize)); err != nil && ctx.Err() == nil {
 					s.t.Errorf("a transfer under the dashboard: %v", err)
 				}
 			}
@@ -224,7 +224,7 @@ func (s *site) fetchOften(ctx context.Context, clients int, least, most uint32, 
 	}
 }
 
-// flow does what a client does with a connection. It may not fail before ctx ends.
+// flow runs a client on a connection. It must not fail before ctx ends.
 func (s *site) flow(ctx context.Context, c net.Conn, do func() error) {
 	s.all.Go(func() {
 		defer c.Close()
@@ -234,7 +234,7 @@ func (s *site) flow(ctx context.Context, c net.Conn, do func() error) {
 	})
 }
 
-func (f *pulse) beat(ctx context.Context, c net.Conn, message []byte, late time.Duration) error {
+func (f *pulse) heartbeat(ctx context.Context, c net.Conn, message []byte, late time.Duration) error {
 	wait(ctx, late)
 	tick := time.NewTicker(pulseEvery)
 	defer tick.Stop()
@@ -255,7 +255,7 @@ func (f *pulse) beat(ctx context.Context, c net.Conn, message []byte, late time.
 	}
 }
 
-// fetch takes some bytes from the far site.
+// fetch reads size bytes from the far site.
 func (s *site) fetch(size uint32) error {
 	all, err := s.connect(sourcePort, 1)
 	if err != nil {
@@ -277,7 +277,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// zeros are as many as one wants until ctx ends.
+// zeros is a reader of zeros that ends with ctx.
 type zeros struct{ context.Context }
 
 func (z zeros) Read(p []byte) (int, error) {

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// writePatience is how long a reader may take for an event before it is
-	// dropped; a browser comes back by itself.
-	writePatience = 5 * time.Second
-	// beat keeps a stream alive, and finds out whether it is, where there are no
-	// snapshots.
-	beat = 15 * time.Second
+	// writeTimeout bounds the time to send an event to a reader; a browser
+	// reconnects by itself.
+	writeTimeout = 5 * time.Second
+	// heartbeat is the interval of comments that keep a stream open without
+	// snapshots, and detect a dead one.
+	heartbeat = 15 * time.Second
 )
 
-// live answers with server-sent events: a view of the last snapshot, and of each
-// new one. A reader that is slower than they come gets the newest.
+// live sends server-sent events: a view of the latest snapshot, then of each
+// new one. A slow reader gets the newest.
 func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 	v, err := d.viewFor(r.Context(), r.URL.Query())
 	if err != nil {
@@ -30,7 +30,7 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.Method != http.MethodGet {
 		w.Header().Set("Allow", "GET")
-		fail(w, http.StatusMethodNotAllowed, "live updates are asked for with GET")
+		fail(w, http.StatusMethodNotAllowed, "live updates need the method GET")
 		return
 	}
 	leave, ok := httpd.Keep(w, r)
@@ -45,7 +45,7 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 	if !out.send("retry: 1000\n\n") {
 		return
 	}
-	alive := time.NewTicker(beat)
+	alive := time.NewTicker(heartbeat)
 	defer alive.Stop()
 	for {
 		select {
@@ -54,7 +54,8 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 		case <-leave:
 			return
 		case s, ok := <-updates:
-			// Both may be ready; who is no longer admitted gets nothing more.
+			// Both may be ready; a reader that is no longer admitted gets
+			// nothing more.
 			if !ok || r.Context().Err() != nil || s.Sequence > 0 && !out.event(v, s) {
 				return
 			}
@@ -66,20 +67,20 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// stream is a reader of events.
+// stream is the connection to a reader of events.
 type stream struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	log     *slog.Logger
 }
 
-// event sends a view of a snapshot. It returns false if nobody takes it.
+// event sends a view of a snapshot. It returns false if the reader is gone.
 func (o stream) event(v view, s *monitor.Snapshot) bool {
 	shown, err := v(s)
 	name := ""
 	if err != nil {
 		name = "event: trouble\n"
-		text := "this could not be read; the relay's log says why"
+		text := "cannot read the data; the relay's log has the cause"
 		var bad *requestError
 		if errors.As(err, &bad) {
 			text = bad.text
@@ -90,13 +91,13 @@ func (o stream) event(v view, s *monitor.Snapshot) bool {
 	}
 	b, err := json.Marshal(shown)
 	if err != nil {
-		return false // a number that is none
+		return false // NaN or infinity
 	}
 	return o.send(name + "data: " + string(b) + "\n\n")
 }
 
 func (o stream) send(text string) bool {
-	_ = o.control.SetWriteDeadline(time.Now().Add(writePatience))
+	_ = o.control.SetWriteDeadline(time.Now().Add(writeTimeout))
 	if _, err := o.Write([]byte(text)); err != nil {
 		return false
 	}

@@ -18,7 +18,8 @@ import (
 	"longhaul/internal/web/webfake"
 )
 
-// events asks for a live view, and returns what reads its next event.
+// events requests a live view, and returns a function that reads its next
+// event.
 func events(t testing.TB, address, query string) (next func() map[string]any, c net.Conn) {
 	t.Helper()
 	c, err := net.Dial("tcp", address)
@@ -51,7 +52,7 @@ func shownFlows(v map[string]any) (tunnels []string) {
 	return tunnels
 }
 
-// A reader gets the page that it asked for, at once and after each sample.
+// A reader gets the requested page at once and after each sample.
 func TestLiveSelection(t *testing.T) {
 	nettest.CheckLeaks(t)
 	d := serve(t, 2000, nil)
@@ -85,7 +86,7 @@ func TestLiveSelection(t *testing.T) {
 	}
 }
 
-// The charts' points come once each.
+// Every chart point arrives exactly once.
 func TestLivePoints(t *testing.T) {
 	d := serve(t, 10, nil)
 	next, _ := events(t, d.address, "view=tunnel&name=to-site-b")
@@ -105,8 +106,8 @@ func TestLivePoints(t *testing.T) {
 	}
 }
 
-// There are so many readers and no more, which keeps nobody from asking for
-// something else; one that does not read is let go.
+// The number of readers is bounded, without effect on other requests; the
+// server drops a reader that does not read.
 func TestReaders(t *testing.T) {
 	nettest.CheckLeaks(t)
 	d := serve(t, 2000, nil)
@@ -143,7 +144,8 @@ func TestReaders(t *testing.T) {
 		c.SetReadDeadline(time.Now())
 	}
 	reading.Wait()
-	// None of them reads any more: the relay drops them when their buffers are full.
+	// No reader reads any more: the server drops them when their buffers are
+	// full.
 	nettest.Eventually(t, 3*time.Minute, func() bool {
 		d.relay.Step()
 		got, _ := status()
@@ -152,7 +154,7 @@ func TestReaders(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// Ended flows are remembered without a history, the last ones.
+// Without a history, the dashboard remembers the latest ended flows.
 func TestRecordsWithoutHistory(t *testing.T) {
 	d := serve(t, 3, nil)
 	fake := webfake.New(0)

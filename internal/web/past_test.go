@@ -13,7 +13,7 @@ import (
 	"longhaul/internal/web/webfake"
 )
 
-// The course of a period is that of the history, and unknown is negative.
+// A chart shows the history's points; unknown values are negative.
 func TestChart(t *testing.T) {
 	records := webfake.New(0).Records(700)
 	d := serve(t, 3, past(t, records))
@@ -60,7 +60,7 @@ func TestChart(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// A flow that ended long ago is found by its beginning.
+// A flow that ended long ago is found by its start time.
 func TestFlowOfHistory(t *testing.T) {
 	records := webfake.New(0).Records(700)
 	d := serve(t, 3, past(t, records))
@@ -89,7 +89,7 @@ func TestFlowOfHistory(t *testing.T) {
 			t.Errorf("%s: the record is %+v", c.path, shown.Record)
 		}
 	}
-	// The page takes it from a live view, which says so where there is none.
+	// The page uses a live view, which reports a missing record.
 	next, _ := events(t, d.address, fmt.Sprintf("view=flow&id=%d&start=%s", old.Flow, began))
 	for range 2 {
 		if v := next(); v["record"] == nil {

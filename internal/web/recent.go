@@ -9,10 +9,10 @@ import (
 	"longhaul/internal/monitor/history"
 )
 
-// recentRecords is how many ended flows are remembered without a history.
+// recentRecords is the number of ended flows remembered without a history.
 const recentRecords = 500
 
-// recent are the last records, in a ring.
+// recent is a ring of the latest records.
 type recent struct {
 	ring []monitor.Record // at most recentRecords
 	next int              // of a full ring: the oldest
@@ -29,7 +29,7 @@ func (r *recent) add(records []monitor.Record) {
 	}
 }
 
-// find is the record of a flow that ended; nil: it is not remembered.
+// find returns the record of an ended flow; nil: not remembered.
 func (r *recent) find(id monitor.FlowID, began time.Time) *monitor.Record {
 	for i := range r.ring {
 		if one := &r.ring[i]; one.Flow == id && sameMoment(one.Start, began) {
@@ -40,13 +40,13 @@ func (r *recent) find(id monitor.FlowID, began time.Time) *monitor.Record {
 	return nil
 }
 
-// sameMoment says whether a flow began at the time that a page's address has of
-// it, if it has one: IDs begin anew with each process.
+// sameMoment reports whether a flow began at the time in a page's address, if
+// it has one: IDs restart with each process.
 func sameMoment(start, address time.Time) bool {
 	return address.IsZero() || start.Sub(address).Abs() < 2*time.Millisecond
 }
 
-// query answers as a history does, from what is remembered.
+// query answers like a history, from the remembered records.
 func (r *recent) query(q history.Query) []monitor.Record {
 	all := []monitor.Record{}
 	for i := range r.ring {
@@ -78,7 +78,7 @@ func compareRecords(o history.Order, a, b *monitor.Record) int {
 	return 0
 }
 
-// retransmitted is the share of the data that was sent again.
+// retransmitted is the share of retransmitted data.
 func retransmitted(r *monitor.Record) float64 {
 	var sent, again int64
 	for _, l := range []monitor.LegRecord{r.ClientLeg, r.TargetLeg} {

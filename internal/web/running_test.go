@@ -17,8 +17,8 @@ var (
 	pictureAfter = flag.Duration("picture-after", 10*time.Minute, "how long its flows run before")
 )
 
-// The dashboard of a real relay with real flows that all move data each second, over a
-// WAN that loses some of it: every page shows what it is for and follows what happens.
+// The dashboard of a real relay with real flows, which move data each second
+// over a lossy WAN. Every page shows its content and follows the data.
 func TestRunningRelays(t *testing.T) {
 	t.Parallel()
 	lookAtRelays(t, 200, func(_ *testing.T, p *browser.Page, _ int) {
@@ -26,8 +26,8 @@ func TestRunningRelays(t *testing.T) {
 	})
 }
 
-// lookAtRelays opens each page of a relay with a number of flows. It calls atUpdates for
-// pages that follow what happens, with how many updates are worth looking at.
+// lookAtRelays opens each page of a relay with a number of flows. It calls
+// atUpdates for live pages, with the number of updates to measure.
 func lookAtRelays(t *testing.T, flows int, atUpdates func(t *testing.T, p *browser.Page, updates int)) {
 	needsBrowser(t)
 	s := newSite(t)
@@ -45,7 +45,7 @@ func lookAtRelays(t *testing.T, flows int, atUpdates func(t *testing.T, p *brows
 	before := s.echoes()
 	for _, page := range []struct {
 		path    string
-		follow  string // a link on it that leads to the page that is meant
+		follow  string // a link on path that leads to the page
 		shows   string
 		updates int
 	}{
@@ -87,7 +87,7 @@ func lookAtRelays(t *testing.T, flows int, atUpdates func(t *testing.T, p *brows
 	if elsewhere := p.Elsewhere(); len(elsewhere) > 0 {
 		t.Errorf("requests left the host: %q", elsewhere)
 	}
-	stop() // and the flows end well
+	stop() // and every flow ends without error
 	p.Go("/")
 	p.Becomes("document.querySelectorAll('.tile b')[2].textContent === '0'")
 	for _, problem := range p.Problems() {
@@ -95,7 +95,7 @@ func lookAtRelays(t *testing.T, flows int, atUpdates func(t *testing.T, p *brows
 	}
 }
 
-// echoes are those of each flow up to now.
+// echoes returns the number of echoes of each flow so far.
 func (s *site) echoes() []int64 {
 	all := make([]int64, len(s.flows))
 	for i, f := range s.flows {

@@ -20,12 +20,14 @@ const (
 	maxTokenFile = 4096
 	minToken     = 20 // characters
 
-	// credentials is where systemd puts what LoadCredential= names. It lets the
-	// service's user in by an access control list, which shows as the group's bits.
+	// credentials is the folder in which systemd puts the files of
+	// LoadCredential=. An access control list admits the service's user; it
+	// shows as the group's bits.
 	credentials = "/run/credentials/"
 )
 
-// ReadToken reads the token of a file: its only line. The error is a [*remedy.Error].
+// ReadToken reads the token, the only line of a file. The error is a
+// [*remedy.Error].
 func ReadToken(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -42,7 +44,7 @@ func ReadToken(path string) (string, error) {
 	}
 	switch {
 	case !info.Mode().IsRegular():
-		return "", remedy.New(errors.New(path+" is no file"), "name the file with the token")
+		return "", remedy.New(errors.New("the token file "+path+" is not a regular file"), "name the file with the token")
 	case info.Mode()&others != 0:
 		return "", remedy.New(fmt.Errorf("the token file %s is open to others (mode %#o)", path, info.Mode().Perm()),
 			"run chmod 600 "+path+"; if others could read it meanwhile, make a new token")
@@ -78,11 +80,12 @@ func unreadable(what, path string, err error) error {
 	return remedy.New(fmt.Errorf("the %s file %s cannot be read: %w", what, path, err), fix)
 }
 
-// lookEvery is how often a certificate's files are looked at for a new one.
-const lookEvery = 10 * time.Second
+// recheckInterval is the time between checks of a certificate's files for
+// changes.
+const recheckInterval = 10 * time.Second
 
-// Certificate is a TLS certificate of two files. Once they have changed, as by
-// a renewal, new connections get the new one.
+// Certificate is a TLS certificate in two files. After a change of the files,
+// as by a renewal, new connections use the new certificate.
 type Certificate struct {
 	certFile, keyFile string
 	log               *slog.Logger
@@ -117,7 +120,7 @@ func (c *Certificate) load() error {
 	}
 	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	if err != nil {
-		return remedy.New(fmt.Errorf("%s and %s are no certificate with its key: %s", c.certFile, c.keyFile, strings.TrimPrefix(err.Error(), "tls: ")),
+		return remedy.New(fmt.Errorf("%s and %s are not a certificate with its key: %s", c.certFile, c.keyFile, strings.TrimPrefix(err.Error(), "tls: ")),
 			"name the files in PEM form, the certificate with its chain")
 
 	}
@@ -134,7 +137,8 @@ func (c *Certificate) stamps() (s [2]fileStamp) {
 	return s
 }
 
-// Current is the certificate of the files; the one before while they hold none.
+// Current is the certificate in the files, or the previous one while the files
+// are invalid.
 func (c *Certificate) Current() *tls.Certificate {
 	now, _ := c.current()
 	return now
@@ -143,7 +147,7 @@ func (c *Certificate) Current() *tls.Certificate {
 func (c *Certificate) current() (*tls.Certificate, *x509.Certificate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if time.Since(c.looked) >= lookEvery {
+	if time.Since(c.looked) >= recheckInterval {
 		c.looked = time.Now()
 		if s := c.stamps(); s != c.stamp {
 			c.stamp = s
@@ -167,7 +171,7 @@ func (c *Certificate) TLS() *tls.Config {
 	}
 }
 
-// Names says whether the certificate is for a host.
+// Names reports whether the certificate is valid for a host.
 func (c *Certificate) Names(host string) bool {
 	_, leaf := c.current()
 	return leaf.VerifyHostname(host) == nil

@@ -17,19 +17,19 @@ const (
 	maxPage   = 100
 )
 
-// selection is which flows a page shows, and in which order.
+// selection is the filter, order and page of the shown flows.
 type selection struct {
 	Tunnel string
 	Cause  doctor.Cause
 	State  string
-	Text   string // in its addresses, hop or tunnel
+	Text   string // in the flow's addresses, hop or tunnel
 
 	order      string
 	descending bool
 	Page, Size int // pages count from 1
 }
 
-// flowOrders compare two flows by what a column shows.
+// flowOrders compares two flows by a column.
 var flowOrders = map[string]func(a, b *monitor.Flow) int{
 	"rate":   func(a, b *monitor.Flow) int { return cmp.Compare(a.UpBps+a.DownBps, b.UpBps+b.DownBps) },
 	"up":     func(a, b *monitor.Flow) int { return cmp.Compare(a.UpBps, b.UpBps) },
@@ -47,7 +47,8 @@ var flowOrders = map[string]func(a, b *monitor.Flow) int{
 
 func longestRTT(f *monitor.Flow) time.Duration { return max(f.Legs[0].RTT, f.Legs[1].RTT) }
 
-// resentShare is that of the worse leg; negative: not known.
+// resentShare is the share of retransmitted data on the worse leg; negative:
+// unknown.
 func resentShare(f *monitor.Flow) float64 {
 	worst := -1.0
 	for _, l := range f.Legs {
@@ -58,7 +59,7 @@ func resentShare(f *monitor.Flow) float64 {
 	return worst
 }
 
-// parseSelection reads sort, page, size, tunnel, cause, state and q.
+// parseSelection parses sort, page, size, tunnel, cause, state and q.
 func parseSelection(q url.Values) (selection, error) {
 	s := selection{
 		Tunnel: q.Get("tunnel"), Cause: doctor.Cause(q.Get("cause")), State: q.Get("state"),
@@ -73,15 +74,15 @@ func parseSelection(q url.Values) (selection, error) {
 	for _, n := range []struct {
 		name string
 		to   *int
-		most int
+		max  int
 	}{{"page", &s.Page, 1 << 20}, {"size", &s.Size, maxPage}} {
 		text := q.Get(n.name)
 		if text == "" {
 			continue
 		}
 		v, err := strconv.Atoi(text)
-		if err != nil || v < 1 || v > n.most {
-			return s, wrong(n.name + " is a number from 1 to " + strconv.Itoa(n.most))
+		if err != nil || v < 1 || v > n.max {
+			return s, wrong(n.name + " is a number from 1 to " + strconv.Itoa(n.max))
 		}
 		*n.to = v
 	}
@@ -101,16 +102,16 @@ func (s *selection) has(f *monitor.Flow) bool {
 	return strings.Contains(strings.ToLower(f.Tunnel+" "+f.Hop+" "+f.Client.String()+" "+f.Target.String()), s.Text)
 }
 
-// selected are the flows of a page.
+// selected is a page of flows.
 type selected struct {
-	Total   int            `json:"total"` // flows that there are
+	Total   int            `json:"total"` // all flows
 	Matched int            `json:"matched"`
 	Page    int            `json:"page"`
 	Pages   int            `json:"pages"`
 	Flows   []monitor.Flow `json:"flows"`
 }
 
-// of is what is shown of a snapshot. A page that there is no more is the last one.
+// of returns the selected page of a snapshot; the last page if there are fewer.
 func (s selection) of(snapshot *monitor.Snapshot) selected {
 	var found []*monitor.Flow
 	for i := range snapshot.Flows {

@@ -13,22 +13,23 @@ import (
 
 const (
 	sessionTime = 12 * time.Hour
-	// maxSessions bounds what scripts leave behind that log in for each request.
+	// maxSessions bounds the sessions left behind by scripts that log in for
+	// each request.
 	maxSessions = 1000
 )
 
-// Token is the secret that readers have to know, and the sessions of those who
-// have logged in with it. Both end with the secret.
+// Token is the secret of the readers, with the sessions that began with it.
+// Replacing the secret ends them.
 type Token struct {
 	mu       sync.Mutex
-	secret   string          // "": nobody knows it
+	secret   string          // empty: admits nobody
 	inForce  context.Context // ends when another secret replaces this one
 	replace  context.CancelFunc
 	sessions map[sessionKey]session
 }
 
-// sessionKey is the digest of a session's id, so that the time of a lookup tells
-// nothing of the ids.
+// sessionKey is the digest of a session's id, so that the time of a lookup
+// reveals nothing about the ids.
 type sessionKey [sha256.Size]byte
 
 // session ends by a logout, after sessionTime, or with the secret.
@@ -44,8 +45,8 @@ func NewToken(secret string) *Token {
 	return t
 }
 
-// Set replaces the secret. Another one ends all sessions, and all answers that
-// are being given to those who knew the one before.
+// Set replaces the secret. A new secret ends all sessions, and all running
+// answers to readers with the old one.
 func (t *Token) Set(secret string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,8 +59,7 @@ func (t *Token) Set(secret string) {
 	clear(t.sessions)
 }
 
-// admit finds what a request may rely on: the token that it names, or a session.
-// The context ends with it.
+// admit checks the token or the session of a request. The context ends with it.
 func (t *Token) admit(r *http.Request) (context.Context, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,7 +71,7 @@ func (t *Token) admit(r *http.Request) (context.Context, bool) {
 	return s.Context, ok && known && s.Err() == nil
 }
 
-// login begins a session for who knows the secret, and returns its id.
+// login begins a session if the secret is right, and returns its id.
 func (t *Token) login(given string) (id string, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -86,7 +86,8 @@ func (t *Token) login(given string) (id string, ok bool) {
 	return id, true
 }
 
-// makeRoom forgets sessions that have ended, and the oldest if all places are taken.
+// makeRoom removes sessions that have ended, and the oldest one if the table is
+// full.
 func (t *Token) makeRoom() {
 	var oldest sessionKey
 	var ends time.Time
@@ -124,7 +125,7 @@ func sessionOf(r *http.Request) (key sessionKey, ok bool) {
 	return sha256.Sum256([]byte(c.Value)), true
 }
 
-// is compares in a time that tells nothing of the secret, its length included.
+// is compares in a time that reveals nothing about the secret or its length.
 func (t *Token) is(given string) bool {
 	x, y := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(t.secret))
 	return t.secret != "" && subtle.ConstantTimeCompare(x[:], y[:]) == 1

@@ -14,7 +14,7 @@ import (
 	"longhaul/internal/web/webfake"
 )
 
-// login sends the token by the form, and returns the session's cookie.
+// login posts the token and returns the session's cookie.
 func login(t *testing.T, h http.Handler, token string) *http.Cookie {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodPost, "/login", strings.NewReader(url.Values{"token": {token}}.Encode()))
@@ -39,8 +39,8 @@ func ask(h http.Handler, method, path string, header http.Header) int {
 
 func by(c *http.Cookie) http.Header { return http.Header{"Cookie": {c.Name + "=" + c.Value}} }
 
-// A stream of events ends with what admitted its reader: at 1818be3 each of these
-// went on.
+// A stream of events ends with the token or session that admitted its reader.
+// At 1818be3 each of these went on.
 func TestStreamEndsWithAdmission(t *testing.T) {
 	bearer := http.Header{"Authorization": {"Bearer " + token}}
 	for name, c := range map[string]struct {
@@ -86,7 +86,7 @@ func TestStreamEndsWithAdmission(t *testing.T) {
 	}
 }
 
-// Logins without end hold no memory without end: the oldest session gives way.
+// Repeated logins hold bounded memory: the oldest session is removed.
 func TestSessionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := web.New(web.Options{Monitor: webfake.New(3)}).Handler(web.Access{Token: web.NewToken(token)})

@@ -12,7 +12,8 @@ import (
 	"longhaul/internal/nettest/browser"
 )
 
-// Updates of thousands of flows cost the browser what those of thirty do: see docs/dashboard.md.
+// Updates with thousands of flows cost the browser no more than with thirty:
+// see docs/dashboard.md.
 func TestUpdatesOfThousandsOfFlows(t *testing.T) {
 	needsBrowser(t)
 	d := serve(t, 2000, nil)
@@ -27,13 +28,14 @@ func TestUpdatesOfThousandsOfFlows(t *testing.T) {
 	}
 }
 
-// The dashboard of a real relay with 2000 flows costs the browser no more than it may.
+// The dashboard of a real relay with 2000 flows stays below its bounds in the
+// browser.
 func TestUpdatesOfRunningRelays(t *testing.T) {
 	lookAtRelays(t, 2000, measureUpdates)
 }
 
-// measureUpdates holds the updates of the page that is open against their bounds.
-// What script takes is time of the CPU.
+// measureUpdates compares the updates of the open page with their bounds.
+// Script time is CPU time.
 func measureUpdates(t *testing.T, p *browser.Page, updates int) {
 	t.Helper()
 	const (

@@ -13,10 +13,10 @@ import (
 	"longhaul/internal/monitor/history"
 )
 
-// view makes what a page shows of a snapshot. It may remember what it has shown.
+// view renders a page's data from a snapshot. It may keep state between calls.
 type view func(*monitor.Snapshot) (any, error)
 
-// head is what every page shows.
+// head is the part common to all pages.
 type head struct {
 	At                 time.Time `json:"at"`
 	IntervalSeconds    float64   `json:"interval_seconds"`
@@ -29,10 +29,10 @@ type head struct {
 	RetransmittedShare float64   `json:"retransmitted_share"` // of the last interval; negative: nothing was sent
 	Tunnels            []string  `json:"tunnels"`
 	Alerts             []alert   `json:"alerts"`
-	History            bool      `json:"history"` // there is one
+	History            bool      `json:"history"` // the relay keeps one
 }
 
-// headOf is made once of each snapshot, however many look at it.
+// headOf computes the head once per snapshot, for any number of readers.
 func (d *Dashboard) headOf(s *monitor.Snapshot) head {
 	d.mu.Lock()
 	h, known := d.headNow, d.headFor == s
@@ -58,7 +58,7 @@ func (d *Dashboard) makeHead(s *monitor.Snapshot) head {
 		h.Tunnels = append(h.Tunnels, t.Name)
 		h.UpBps += t.UpBps
 		h.DownBps += t.DownBps
-		shares.add(t.Legs[0].RetransmittedShare, t.DownBps) // it sends to the client
+		shares.add(t.Legs[0].RetransmittedShare, t.DownBps) // the client leg sends down
 		shares.add(t.Legs[1].RetransmittedShare, t.UpBps)
 	}
 	h.UpBps, h.DownBps, h.RetransmittedShare = whole(h.UpBps), whole(h.DownBps), shares.mean()
@@ -66,7 +66,7 @@ func (d *Dashboard) makeHead(s *monitor.Snapshot) head {
 	return h
 }
 
-// weighted is a mean of shares, those unknown left out.
+// weighted is a weighted mean of shares without the unknown ones.
 type weighted struct{ sum, weight float64 }
 
 func (m *weighted) add(share, weight float64) {
@@ -84,7 +84,7 @@ func (m *weighted) mean() float64 {
 	return m.sum / m.weight
 }
 
-// overview is the first page: all tunnels, and what is new of the charts.
+// overview is the first page: all tunnels, and the new points of the charts.
 func (d *Dashboard) overview() view {
 	var course course
 	return func(s *monitor.Snapshot) (any, error) {
@@ -92,7 +92,7 @@ func (d *Dashboard) overview() view {
 			Head    head            `json:"head"`
 			Process monitor.Process `json:"process"`
 			Tunnels []overviewRow   `json:"tunnels"`
-			Points  columns         `json:"points"` // since the last event; at first of ten minutes
+			Points  columns         `json:"points"` // since the last event; ten minutes at first
 		}{Head: d.headOf(s), Process: s.Process, Tunnels: make([]overviewRow, 0, len(s.Tunnels))}
 		first := course.shown.IsZero()
 		for i := range s.Tunnels {
@@ -108,7 +108,7 @@ func (d *Dashboard) overview() view {
 	}
 }
 
-// overviewRow is a tunnel without what its own page has.
+// overviewRow is a tunnel without the details of its own page.
 type overviewRow struct {
 	monitor.Tunnel
 	Recent []float64 `json:"recent,omitempty"` // bits per second of the last minute, both directions together
@@ -122,7 +122,7 @@ func (d *Dashboard) sparkline(tunnel string, since time.Time) []float64 {
 	return all
 }
 
-// columns are points as a chart takes them. Unknown is null.
+// columns holds points in a chart's form. Unknown values are null.
 type columns struct {
 	At            []float64  `json:"at"` // seconds since 1970
 	UpBps         []float64  `json:"up_bps"`
@@ -131,7 +131,8 @@ type columns struct {
 	Flows         []int64    `json:"flows"`
 }
 
-// points are the course of a tunnel, or of all together, since a moment.
+// points returns the points of a tunnel since a time; an empty name means all
+// together.
 func (d *Dashboard) points(tunnel string, since time.Time) columns {
 	all := d.monitor.Points(tunnel, since)
 	c := columns{
@@ -148,15 +149,15 @@ func (d *Dashboard) points(tunnel string, since time.Time) columns {
 	return c
 }
 
-// chartTime is how far back a chart begins: a little less than the time of which
-// the monitor has every second.
+// chartTime is the span of a chart: a little less than the monitor keeps every
+// second.
 const chartTime = 10*time.Minute - 10*time.Second
 
-// course is what a reader has got of a chart.
+// course is the state of a chart at a reader.
 type course struct{ shown time.Time }
 
-// next are the points that are new. A moment may differ by a little between two
-// looks, so what comes less than half a step after the last one is that one.
+// next returns the new points. The time of a point may vary a little between
+// calls, so a point within half a step of the previous one is the same.
 func (c *course) next(d *Dashboard, s *monitor.Snapshot, tunnel string) columns {
 	if c.shown.IsZero() {
 		c.shown = s.At.Add(-chartTime)
@@ -168,7 +169,7 @@ func (c *course) next(d *Dashboard, s *monitor.Snapshot, tunnel string) columns 
 	return p
 }
 
-// tunnel is a tunnel's page.
+// tunnel is the page of a tunnel.
 func (d *Dashboard) tunnel(name string) view {
 	var course course
 	return func(s *monitor.Snapshot) (any, error) {
@@ -187,7 +188,7 @@ func (d *Dashboard) tunnel(name string) view {
 	}
 }
 
-// flow is a flow's page: of the moment, and once it has ended its record.
+// flow is the page of a flow: the running flow, or its record after the end.
 func (d *Dashboard) flow(ctx context.Context, text, start string) (view, error) {
 	number, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
@@ -206,7 +207,7 @@ func (d *Dashboard) flow(ctx context.Context, text, start string) (view, error) 
 		Series *monitor.Series `json:"series"`
 		Record *monitor.Record `json:"record"`
 	}
-	// Looking into the history may take a tenth of a second: once is enough.
+	// A lookup in the history may take 0.1 s: do it once.
 	var past *monitor.Record
 	looked := false
 	return func(s *monitor.Snapshot) (any, error) {
@@ -237,15 +238,16 @@ func (d *Dashboard) flow(ctx context.Context, text, start string) (view, error) 
 	}, nil
 }
 
-// causeRow is what limits some flows now.
+// causeRow is a cause that limits flows now.
 type causeRow struct {
 	Cause   doctor.Cause   `json:"cause"`
 	Flows   int            `json:"flows"`
 	Tunnels map[string]int `json:"tunnels"`
-	Fastest []monitor.Flow `json:"fastest"` // some of them
+	Fastest []monitor.Flow `json:"fastest"` // the fastest flows with this cause
 }
 
-// limitedRow is how long flows of a tunnel were limited, since the start.
+// limitedRow is the time in which a cause limited a tunnel's flows, since the
+// start.
 type limitedRow struct {
 	Cause   doctor.Cause `json:"cause"`
 	Tunnel  string       `json:"tunnel"`
@@ -253,7 +255,7 @@ type limitedRow struct {
 	Seconds float64      `json:"seconds"`
 }
 
-// causes is the page of what limits flows.
+// causes is the page of the causes that limit flows.
 func (d *Dashboard) causes(s *monitor.Snapshot) (any, error) {
 	v := struct {
 		Head    head         `json:"head"`

@@ -1,13 +1,13 @@
-// Package web is the dashboard: pages that show what a relay does, a JSON API
-// below /api/v1/ and its live updates. It reads snapshots and records, and no
+// Package web is the dashboard: pages that show the state of a relay, a JSON
+// API below /api/v1/ and its live updates. It reads snapshots and records; no
 // request changes anything.
 //
 //	browser ──GET /assets, pages──▶ the same for everybody, nothing secret
 //	        ──GET /api/v1/…───────▶ checked: Host, origin, token ──▶ snapshot, history
 //	        ──GET /api/v1/live?view=flows&sort=-rate&page=2 ──▶ an event each second
 //
-// The server sorts, filters and cuts what a page shows, so that thousands of
-// flows cost a browser what thirty do.
+// The server sorts, filters and pages the flows, so that thousands of flows
+// cost a browser no more than thirty.
 package web
 
 import (
@@ -22,39 +22,41 @@ import (
 	"longhaul/internal/monitor/history"
 )
 
-// Monitor is what the dashboard knows of the present.
+// Monitor is the source of present data.
 type Monitor interface {
-	// Snapshot is the last one; before the first its Sequence is 0.
+	// Snapshot is the latest snapshot; before the first sample its Sequence is
+	// 0.
 	Snapshot() *monitor.Snapshot
-	// Subscribe delivers the last snapshot and then each new one, until ctx
+	// Subscribe delivers the latest snapshot and then each new one, until ctx
 	// ends. A slow reader gets the newest.
 	Subscribe(ctx context.Context) <-chan *monitor.Snapshot
 	Flow(monitor.FlowID) (monitor.Flow, monitor.Series, bool)
-	// Points are the course of a tunnel since a moment, of all together where no
-	// name is given, the oldest first.
+	// Points returns the points of a tunnel since a time, oldest first; an
+	// empty name means all together.
 	Points(tunnel string, since time.Time) []monitor.Point
 }
 
-// History is what the dashboard knows of the past: a [history.Reader].
+// History is the source of past data: a [history.Reader].
 type History interface {
 	Query(context.Context, history.Query) ([]monitor.Record, error)
-	// Get is the record with an ID, or [history.ErrNoRecord].
+	// Get returns the record with an ID, or [history.ErrNoRecord].
 	Get(ctx context.Context, id int64) (monitor.Record, error)
-	// Find is the record of the flow that began then, or [history.ErrNoRecord].
+	// Find returns the record of the flow that began at start, or
+	// [history.ErrNoRecord].
 	Find(ctx context.Context, flow monitor.FlowID, start time.Time) (monitor.Record, error)
 	Summary(ctx context.Context, period history.Period, tunnel string) (history.Summary, error)
 	Compare(ctx context.Context, before, after history.Period, tunnel string) (history.Comparison, error)
 	Series(ctx context.Context, period history.Period, tunnel string) (history.Chart, error)
 }
 
-// Options are what a dashboard shows.
+// Options are the sources of a dashboard.
 type Options struct {
 	Monitor Monitor
-	History History // nil: there is none
+	History History // nil: no history
 	Log     *slog.Logger
 }
 
-// Dashboard answers with pages and data.
+// Dashboard serves pages and data.
 type Dashboard struct {
 	monitor Monitor
 	log     *slog.Logger
@@ -62,12 +64,12 @@ type Dashboard struct {
 	mu      sync.Mutex
 	history History
 	ended   recent
-	headFor *monitor.Snapshot // what headNow is of
+	headFor *monitor.Snapshot // the snapshot of headNow
 	headNow head
 }
 
-// Limits are those of a server that serves a dashboard. A browser asks for some
-// files at once, and holds one connection for what changes.
+// Limits are the limits of a server for a dashboard. A browser requests some
+// files at once, and holds one connection for live updates.
 var Limits = httpd.Limits{
 	Request: 5 * time.Second, Reply: 20 * time.Second, HeaderBytes: 8 << 10, BodyBytes: 4 << 10, Connections: 64, Kept: 32,
 }
@@ -80,19 +82,19 @@ func New(o Options) *Dashboard {
 	return &Dashboard{monitor: o.Monitor, history: o.History, log: o.Log}
 }
 
-// SetHistory changes where records come from; nil: nowhere.
+// SetHistory replaces the source of records; nil: none.
 func (d *Dashboard) SetHistory(h History) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.history = h
 }
 
-// Ended tells of flows that have ended. Some hundreds are remembered, so that a
-// flow's page lives on without a history.
+// Ended adds the records of ended flows. The dashboard remembers some hundreds,
+// so that the page of a flow outlives it without a history.
 func (d *Dashboard) Ended(records []monitor.Record) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	// Of a flood only the last can stay.
+	// Only the latest records of a flood fit.
 	d.ended.add(records[max(0, len(records)-recentRecords):])
 }
 
@@ -102,7 +104,7 @@ func (d *Dashboard) past() History {
 	return d.history
 }
 
-// Handler answers those who have access.
+// Handler serves the dashboard under an access policy.
 func (d *Dashboard) Handler(a Access) http.Handler {
 	data := http.NewServeMux()
 	for target, answer := range map[string]func(*http.Request) (any, error){

@@ -1,5 +1,5 @@
-// Package webfake is a relay of which there is much to see: a source for the
-// dashboard's tests, with as many flows as they want.
+// Package webfake simulates a busy relay: a data source for the dashboard's
+// tests, with any number of flows.
 package webfake
 
 import (
@@ -16,7 +16,7 @@ import (
 	"longhaul/internal/monitor"
 )
 
-// Monitor is a relay that was never there. Its figures move with each Step.
+// Monitor is a simulated relay. Its figures change with each Step.
 type Monitor struct {
 	random *rand.Rand
 
@@ -30,7 +30,7 @@ type Monitor struct {
 	began    time.Time
 }
 
-// Tunnels are the names of its tunnels.
+// Tunnels lists the names of its tunnels.
 var Tunnels = []string{"to-site-b", "from-site-b", "replication", "zone-transfers"}
 
 var (
@@ -38,7 +38,7 @@ var (
 	legCauses  = []doctor.Cause{doctor.ReceiverWindow, doctor.RandomLoss, doctor.Congestion}
 )
 
-// New makes one with a number of flows and ten minutes behind it.
+// New makes a Monitor with a number of flows and ten minutes of points.
 func New(flows int) *Monitor {
 	m := &Monitor{
 		random: rand.New(rand.NewPCG(1, 2)), points: map[string][]monitor.Point{}, series: map[monitor.FlowID]*monitor.Series{},
@@ -103,7 +103,7 @@ func (m *Monitor) addPoints(at time.Time) {
 	}
 }
 
-// Step goes on by a second, and tells who has subscribed.
+// Step advances by a second and sends the snapshot to the subscribers.
 func (m *Monitor) Step() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -196,14 +196,14 @@ func (m *Monitor) tunnel(i int, name string, now time.Time) monitor.Tunnel {
 	return t
 }
 
-// Snapshot is the last one.
+// Snapshot is the latest snapshot.
 func (m *Monitor) Snapshot() *monitor.Snapshot {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.last
 }
 
-// Subscribe delivers each Step.
+// Subscribe delivers the latest snapshot and then that of each Step.
 func (m *Monitor) Subscribe(ctx context.Context) <-chan *monitor.Snapshot {
 	r := make(chan *monitor.Snapshot, 1)
 	m.mu.Lock()
@@ -218,7 +218,7 @@ func (m *Monitor) Subscribe(ctx context.Context) <-chan *monitor.Snapshot {
 	return r
 }
 
-// Flow is one of the flows.
+// Flow returns one of the flows.
 func (m *Monitor) Flow(id monitor.FlowID) (monitor.Flow, monitor.Series, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -230,7 +230,7 @@ func (m *Monitor) Flow(id monitor.FlowID) (monitor.Flow, monitor.Series, bool) {
 	return monitor.Flow{}, monitor.Series{}, false
 }
 
-// Points are those of a tunnel, or of all together.
+// Points returns the points of a tunnel, or of all together.
 func (m *Monitor) Points(tunnel string, since time.Time) []monitor.Point {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"longhaul/internal/monitor"
 )
 
-// Records are of two weeks up to now, the oldest first. A week ago the flows
-// became faster.
+// Records returns n records of the last two weeks, oldest first. The flows of
+// the last week are faster.
 func (m *Monitor) Records(n int) []monitor.Record {
 	m.mu.Lock()
 	defer m.mu.Unlock()
