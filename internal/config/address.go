@@ -13,13 +13,13 @@ import (
 // maxRange bounds a port range: every port costs a listening socket.
 const maxRange = 4096
 
-// mistake is a problem and its fix, before it has a position.
+// mistake is a problem and its fix, without a position.
 type mistake struct{ problem, fix string }
 
-// splitAddress takes "host:port", "host:low-high", "[v6]:port" or ":port" apart.
+// splitAddress splits "host:port", "host:low-high", "[v6]:port" or ":port".
 func splitAddress(s string) (host string, ports Ports, bad *mistake) {
 	if at := strings.LastIndexByte(s, '@'); at >= 0 {
-		// Not quoted: what stands before the sign may be a password.
+		// Not quoted: the text before the sign may be a password.
 		return "", Ports{}, &mistake{"an address has no user or password", fmt.Sprintf("write %q; the endpoints log in through the relay by themselves", s[at+1:])}
 	}
 	colon := strings.LastIndexByte(s, ':')
@@ -79,8 +79,8 @@ func parsePort(s string) (uint16, *mistake) {
 	return uint16(v), nil
 }
 
-// checkHost refuses what can be neither a name nor a literal address. A
-// literal address is returned as such.
+// checkHost refuses a host that is neither a name nor a literal address. It
+// returns a literal address as such.
 func checkHost(host string) (addr netip.Addr, bad *mistake) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		a = a.Unmap()
@@ -109,7 +109,7 @@ func checkHost(host string) (addr netip.Addr, bad *mistake) {
 	return addr, nil
 }
 
-// parseForward reads "host:port" or "host:low-high".
+// parseForward parses "host:port" or "host:low-high".
 func parseForward(s string) (Forward, *mistake) {
 	host, ports, bad := splitAddress(s)
 	if bad != nil {
@@ -124,22 +124,23 @@ func parseForward(s string) (Forward, *mistake) {
 	}
 	if addr.IsValid() {
 		if addr.IsUnspecified() {
-			return Forward{}, &mistake{fmt.Sprintf("%s is no address to forward to", addr), "write the address of one host, such as 127.0.0.1"}
+			return Forward{}, &mistake{fmt.Sprintf("cannot forward to %s", addr), "write the address of one host, such as 127.0.0.1"}
 		}
 		host = addr.String()
 	}
 	return Forward{Host: host, Ports: ports, Weight: 1, Priority: 1}, nil
 }
 
-// Resolver turns a host name into addresses.
+// Resolver resolves a host name to addresses.
 type Resolver func(ctx context.Context, host string) ([]netip.Addr, error)
 
-// SystemResolver asks the system for A and AAAA records.
+// SystemResolver queries the system for A and AAAA records.
 func SystemResolver(ctx context.Context, host string) ([]netip.Addr, error) {
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 }
 
-// parseListen reads a listening address. A name becomes one Listen for each of its addresses.
+// parseListen parses a listening address. A name gives one Listen for each of
+// its addresses.
 func (l Loader) parseListen(ctx context.Context, s string) ([]Listen, *mistake) {
 	host, ports, bad := splitAddress(s)
 	if bad != nil {
@@ -160,7 +161,7 @@ func (l Loader) parseListen(ctx context.Context, s string) ([]Listen, *mistake) 
 	}
 	addrs, err := l.Resolve(ctx, host)
 	if err != nil || len(addrs) == 0 {
-		// The resolver's own words differ between systems and name servers.
+		// The resolver's own text differs between systems and name servers.
 		return nil, &mistake{fmt.Sprintf("%q has no address", host), "listen on a literal address, or add the name to DNS or /etc/hosts"}
 	}
 	var listens []Listen
@@ -188,7 +189,7 @@ func (p Ports) String() string {
 }
 
 // overlaps reports whether one host cannot listen on both. The wildcard [::]
-// takes IPv4 connections as well, unless 0.0.0.0 has the same port.
+// also accepts IPv4 connections, unless 0.0.0.0 has the same port.
 func (l Listen) overlaps(o Listen) bool {
 	if l.Ports.High < o.Ports.Low || o.Ports.High < l.Ports.Low {
 		return false
@@ -200,7 +201,7 @@ func covers(wildcard, a netip.Addr) bool {
 	return wildcard == netip.IPv6Unspecified() && a != netip.IPv4Unspecified() || wildcard == netip.IPv4Unspecified() && a.Is4()
 }
 
-// parsePrefix reads "10.0.0.0/8" or a single address.
+// parsePrefix parses "10.0.0.0/8" or a single address.
 func parsePrefix(s string) (netip.Prefix, *mistake) {
 	if a, err := netip.ParseAddr(s); err == nil {
 		if a.Zone() != "" {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestAddressesInBraces reads lists in brackets within braces, where the YAML
+// TestAddressesInBraces reads bracketed lists within braces, where the YAML
 // parser takes host:port for a mapping.
 func TestAddressesInBraces(t *testing.T) {
 	for text, want := range map[string][]string{

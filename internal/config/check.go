@@ -7,16 +7,16 @@ import (
 	"longhaul/internal/units"
 )
 
-// Check says how a tunnel takes part in integrity checks.
+// Check configures a tunnel's integrity checks.
 type Check struct {
 	Enabled  bool
-	KeyFile  string // empty: nobody may ask this relay, and it asks no other
+	KeyFile  string // empty: the relay neither answers nor asks other relays
 	Next     CheckNext
-	Interval time.Duration // 0: only when somebody asks for one
-	Bytes    units.Size    // that are exchanged each way
+	Interval time.Duration // 0: only on request
+	Bytes    units.Size    // exchanged in each direction
 }
 
-// CheckNext says what a tunnel leads to.
+// CheckNext is the kind of a tunnel's next hop.
 type CheckNext string
 
 // The kinds of a next hop.
@@ -35,7 +35,7 @@ const (
 
 func defaultCheck() Check { return Check{Next: CheckNextTarget, Bytes: 1 << 20} }
 
-// check reads the `check` mapping.
+// check decodes the `check` mapping.
 func (d *decoder) check(n *node, c *Check) {
 	if n.kind == scalar && n.text == Off {
 		*c = defaultCheck()
@@ -73,12 +73,12 @@ func (d *decoder) keyFile(n *node, key string) (string, bool) {
 	return s, true
 }
 
-// checkSettingsOfCheck finds what a tunnel's check lacks.
+// checkSettingsOfCheck finds missing settings of a tunnel's check.
 func (d *decoder) checkSettingsOfCheck(n *node, c Check) {
 	if !c.Enabled || c.Next != CheckNextRelay || c.KeyFile != "" {
 		return
 	}
-	at := n // it may come from defaults
+	at := n // check may come from defaults
 	if v := n.lookup("check"); v != nil {
 		at = v
 	}

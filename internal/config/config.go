@@ -1,9 +1,9 @@
-// Package config reads longhaul's configuration: a YAML file, or the flags of
-// a one-tunnel command line, which pass through the same parsing and checks.
+// Package config loads longhaul's configuration: a YAML file, or the flags of a
+// one-tunnel command line, which pass through the same parsing and checks.
 //
-// Loading starts from the defaults, decodes strictly and then validates. Every
-// mistake that can be found in one pass is reported, each with its file, line
-// and column (or its flag) and with what to write instead.
+// Loading starts from the defaults, decodes strictly and then validates. It
+// reports every mistake that one pass can find, each with its file, line and
+// column (or its flag) and a fix.
 package config
 
 import (
@@ -14,49 +14,51 @@ import (
 	"longhaul/internal/units"
 )
 
-// Config is a whole, valid configuration.
+// Config is a complete, valid configuration.
 type Config struct {
-	// Name is what the relay is called among those of its user; empty means
-	// that it takes what is free.
+	// Name is the relay's name among those of its user; empty means that the
+	// relay takes a free one.
 	Name string
 
 	// ControlSocket is the path of the control socket. Empty means the default
-	// place, [Off] means none.
+	// path, [Off] none.
 	ControlSocket string
 
-	// DrainTimeout is how long a stopping relay lets its flows finish;
-	// negative means for as long as they need.
+	// DrainTimeout bounds the time that a stopping relay waits for its flows;
+	// negative means no bound.
 	DrainTimeout time.Duration
 
-	// HalfCloseTimeout reaps a flow of which one direction has ended and the
-	// other is silent this long; negative means never.
+	// HalfCloseTimeout ends a flow of which one direction has ended and the
+	// other has been silent this long; negative means never.
 	HalfCloseTimeout time.Duration
 
-	// StallTimeout is for how long a flow may hold memory and get nothing
-	// delivered while memory is short; negative means for ever.
+	// StallTimeout bounds the time that a flow may hold memory without
+	// delivering any of it while memory is short; negative means no bound.
 	StallTimeout time.Duration
 
-	// ResetDrainTimeout bounds the delivery of what was received before a reset.
+	// ResetDrainTimeout bounds the delivery of bytes that were received before
+	// a reset.
 	ResetDrainTimeout time.Duration
 
-	// MemoryLimit bounds what the flows' sockets and pipes hold; 0 means no bound.
+	// MemoryLimit bounds the memory of the flows' sockets and pipes; 0 means no
+	// bound.
 	MemoryLimit units.Size
 
-	// Limits say from where on new flows are refused.
+	// Limits are the thresholds at which new flows are refused.
 	Limits Limits
 
-	// HTTPListen are the addresses that answer to health checks and have metrics;
-	// empty means none.
+	// HTTPListen lists the addresses for health checks and metrics; empty means
+	// none.
 	HTTPListen []netip.AddrPort
 
-	// HTTPNames are the host names of HTTPListen, beside the machine's own: in
-	// lower case, without a final dot.
+	// HTTPNames lists the host names of HTTPListen besides the machine's own,
+	// in lower case and without a final dot.
 	HTTPNames []string
 
-	// Dashboard says where the dashboard is served.
+	// Dashboard configures the dashboard.
 	Dashboard Dashboard
 
-	// History says where the records of ended flows are kept.
+	// History configures the storage of records of ended flows.
 	History History
 
 	// Workers is the number of event loops; 0 means one per usable CPU.
@@ -65,20 +67,20 @@ type Config struct {
 	Log     Log
 	Tunnels []Tunnel
 
-	// Warnings name what is valid and seldom meant.
+	// Warnings lists settings that are valid but rarely intended.
 	Warnings []*Error `json:",omitempty"`
 }
 
-// Off is the word that switches a setting off.
+// Off is the word that disables a setting.
 const Off = "off"
 
-// Log says how the log is written.
+// Log is the format and level of the log.
 type Log struct {
 	Format string // "logfmt" or "json"
 	Level  string // "debug", "info", "warn" or "error"
 }
 
-// Tunnel is where a relay listens and where that leads.
+// Tunnel is the configuration of a tunnel.
 type Tunnel struct {
 	Name    string
 	Listen  []Listen
@@ -86,7 +88,7 @@ type Tunnel struct {
 	Settings
 }
 
-// Ports is a range of ports, both ends included. One port has Low == High.
+// Ports is a range of ports, including both ends. One port has Low == High.
 type Ports struct{ Low, High uint16 }
 
 // Len is the number of ports.
@@ -98,19 +100,19 @@ type Listen struct {
 	Ports Ports
 }
 
-// Forward is a next hop. Ports has as many ports as every Listen of its tunnel,
-// to which they belong one to one.
+// Forward is a next hop. Ports has as many ports as each Listen of its tunnel;
+// they map one to one.
 type Forward struct {
 	Host     string // name or literal address
 	Ports    Ports
-	Weight   int // of its share among those of the same priority
-	Priority int // the least is chosen first
+	Weight   int // relative to hops of the same priority
+	Priority int // the lowest is chosen first
 }
 
-// Balance says how flows are spread over hops of the same priority.
+// Balance is the way in which flows are spread over hops of equal priority.
 type Balance string
 
-// The ways of spreading flows.
+// The ways to spread flows.
 const (
 	BalanceOrdered    Balance = "ordered"
 	BalanceLeastFlows Balance = "least-flows"
@@ -118,7 +120,7 @@ const (
 	BalanceSource     Balance = "source"
 )
 
-// Health says when a hop is left out of the choice. Zero durations and counts
+// Health configures when a hop gets no new flows. Zero durations and counts
 // mean the relay's defaults.
 type Health struct {
 	Check      HealthCheck
@@ -130,7 +132,7 @@ type Health struct {
 	SlowReturn time.Duration // negative: at once
 }
 
-// HealthCheck is how a hop is asked whether it can be used.
+// HealthCheck is the kind of a hop's health check.
 type HealthCheck string
 
 // The health checks.
@@ -138,17 +140,19 @@ const (
 	HealthOff     HealthCheck = "off"
 	HealthConnect HealthCheck = "connect"
 
-	// HealthEndToEnd asks the relay there, with the key of the tunnel's checks.
+	// HealthEndToEnd queries the relay at the hop, with the key of the tunnel's
+	// checks.
 	HealthEndToEnd HealthCheck = "end-to-end"
 )
 
-// Settings are what a tunnel may set and `defaults` may set for all.
+// Settings are the settings that a tunnel and `defaults` share.
 type Settings struct {
 	Allow             []netip.Prefix // empty: everybody
 	MaxFlows          int            // 0: no bound
 	NewFlowsPerSecond float64        // 0: no bound
 
-	// Of one source; 0: what it leaves is for others, negative: no bound.
+	// Of one source; 0: a share that leaves room for others, negative: no
+	// bound.
 	MaxFlowsPerSource          int
 	NewFlowsPerSecondPerSource float64
 
@@ -164,22 +168,23 @@ type Settings struct {
 	LAN, WAN       Leg
 }
 
-// ProxyIn says whether a PROXY protocol header is required, and from whom.
+// ProxyIn configures the PROXY protocol header required from clients.
 type ProxyIn struct {
 	Required bool
 	Trusted  []netip.Prefix // empty: every source that is allowed
 }
 
-// TransportMode says who sets the socket options of a tunnel's legs.
+// TransportMode selects the party that sets the socket options of a tunnel's
+// legs.
 type TransportMode string
 
 // The transport modes.
 const (
-	TransportAuto   TransportMode = "auto"   // longhaul does, per leg
-	TransportKernel TransportMode = "kernel" // nobody: the kernel's defaults stay
+	TransportAuto   TransportMode = "auto"   // longhaul, per leg
+	TransportKernel TransportMode = "kernel" // the kernel: its defaults stay
 )
 
-// WANSide says which of a tunnel's legs cross the WAN.
+// WANSide selects the legs of a tunnel that cross the WAN.
 type WANSide string
 
 // The WAN sides.
@@ -195,7 +200,7 @@ const (
 // means that longhaul chooses.
 type Leg struct {
 	CongestionControl string
-	Rate              units.Rate // what the path carries
+	Rate              units.Rate // capacity of the path
 	PacingRate        units.Rate // cap of the sending rate
 	SendBuffer        units.Size
 	ReceiveBuffer     units.Size
@@ -206,7 +211,8 @@ type Leg struct {
 	DSCP              *uint8
 }
 
-// Keepalive is how a silent peer is found dead; zero fields mean longhaul's defaults.
+// Keepalive configures the detection of dead peers; zero fields mean longhaul's
+// defaults.
 type Keepalive struct {
 	Disabled bool
 	Idle     time.Duration
@@ -225,7 +231,7 @@ func (t Tunnel) Addresses() []netip.AddrPort {
 	return all
 }
 
-// Default is the configuration that a file or the flags add to.
+// Default is the base to which a file or flags add.
 func Default() Config {
 	return Config{
 		DrainTimeout:      time.Minute,
@@ -238,7 +244,7 @@ func Default() Config {
 	}
 }
 
-// DefaultSettings are those of a tunnel about which nothing else is said.
+// DefaultSettings are the settings of a tunnel without its own.
 func DefaultSettings() Settings {
 	return Settings{
 		ConnectTimeout: 10 * time.Second,

@@ -5,17 +5,17 @@ import (
 	"path/filepath"
 )
 
-// Dashboard says where the dashboard is served, and who may read it.
+// Dashboard configures the dashboard's addresses and access.
 type Dashboard struct {
-	Listen []netip.AddrPort // empty: nowhere
+	Listen []netip.AddrPort // empty: no dashboard
 
-	// All three or none; only loopback addresses can do without.
+	// All three or none; none only with loopback addresses.
 	TLSCert   string
 	TLSKey    string
 	TokenFile string
 }
 
-// dashboard reads the `dashboard` mapping.
+// dashboard decodes the `dashboard` mapping.
 func (d *decoder) dashboard(n *node, c *Dashboard) {
 	if n.kind == scalar && n.text == Off {
 		return
@@ -35,25 +35,25 @@ func (d *decoder) dashboard(n *node, c *Dashboard) {
 		return
 	}
 	const token = "make a token with: (umask 077; openssl rand -hex 32 > /etc/longhaul/dashboard.token)"
-	lacks := ""
+	missing := ""
 	for key, value := range map[string]string{"tls_cert": c.TLSCert, "tls_key": c.TLSKey, "token_file": c.TokenFile} {
-		if value == "" && (lacks == "" || key < lacks) {
-			lacks = key
+		if value == "" && (missing == "" || key < missing) {
+			missing = key
 		}
 	}
 	some := c.TLSCert != "" || c.TLSKey != "" || c.TokenFile != ""
 	switch {
-	case lacks == "":
+	case missing == "":
 	case len(c.Listen) == 0 && !some:
 		d.errorf(n, "add listen: 127.0.0.1:9464, or write dashboard: off", "dashboard has no listen")
 		return
 	case some:
-		d.errorf(n, "add "+lacks+", or remove the others and listen on a loopback address; "+token, "dashboard has no %s: tls_cert, tls_key and token_file go together", lacks)
+		d.errorf(n, "add "+missing+", or remove the others and listen on a loopback address; "+token, "dashboard has no %s: tls_cert, tls_key and token_file go together", missing)
 		return
 	default:
 		for _, at := range c.Listen {
 			if !at.Addr().IsLoopback() {
-				d.errorf(n, "add tls_cert, tls_key and token_file, or listen on 127.0.0.1 and come by ssh -L as root; "+token,
+				d.errorf(n, "add tls_cert, tls_key and token_file, or listen on 127.0.0.1 and connect with ssh -L as root; "+token,
 					"dashboard.listen has %s, which other hosts reach: that takes TLS and a token", at)
 				return
 			}

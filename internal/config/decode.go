@@ -13,7 +13,7 @@ import (
 	"longhaul/internal/units"
 )
 
-// decoder gives nodes their types and collects every mistake on the way.
+// decoder converts nodes to typed settings and collects every mistake.
 type decoder struct {
 	ctx    context.Context
 	loader Loader
@@ -21,7 +21,7 @@ type decoder struct {
 
 	warnings []*Error
 
-	// keys are the known keys of every kind of mapping met so far.
+	// keys holds the known keys of every kind of mapping decoded so far.
 	keys map[string][]string
 
 	listens []placedListen
@@ -35,8 +35,8 @@ func (d *decoder) mistake(n *node, m *mistake) {
 	d.errs = append(d.errs, &Error{n.at, oneLine(m.problem), oneLine(m.fix)})
 }
 
-// oneLine writes out the line breaks, and whatever else moves a terminal's
-// cursor, that a message has from the file.
+// oneLine escapes line breaks and other control characters that a message
+// copies from the file.
 func oneLine(s string) string {
 	if !strings.ContainsFunc(s, unicode.IsControl) {
 		return s
@@ -53,13 +53,13 @@ func oneLine(s string) string {
 	return b.String()
 }
 
-// field is a key of a mapping and what reads its value.
+// field is a key of a mapping with the decoder of its value.
 type field struct {
 	key    string
 	decode func(*node)
 }
 
-// mapping reads a mapping strictly: unknown and repeated keys are mistakes.
+// mapping decodes a mapping strictly: unknown and repeated keys are mistakes.
 func (d *decoder) mapping(n *node, what string, fields ...field) {
 	known := make([]string, len(fields))
 	for i, f := range fields {
@@ -94,7 +94,7 @@ func (d *decoder) mapping(n *node, what string, fields ...field) {
 	}
 }
 
-// into makes a field that stores what read finds in a value of that key.
+// into makes a field that stores the value decoded by read.
 func into[T any](key string, to *T, read func(*node, string) (T, bool)) field {
 	return field{key, func(n *node) {
 		if v, ok := read(n, key); ok {
@@ -103,7 +103,7 @@ func into[T any](key string, to *T, read func(*node, string) (T, bool)) field {
 	}}
 }
 
-// text reads one value as it was written.
+// text returns a single value as written.
 func (d *decoder) text(n *node, key string) (string, bool) {
 	if n.kind != scalar {
 		fix := "write one value after the colon"
@@ -116,7 +116,7 @@ func (d *decoder) text(n *node, key string) (string, bool) {
 	return n.text, true
 }
 
-// oneOf reads one of some words.
+// oneOf decodes one of a set of words.
 func oneOf[T ~string](d *decoder, words ...T) func(*node, string) (T, bool) {
 	return func(n *node, key string) (T, bool) {
 		s, ok := d.text(n, key)
@@ -135,7 +135,7 @@ func oneOf[T ~string](d *decoder, words ...T) func(*node, string) (T, bool) {
 	}
 }
 
-// integer reads a whole number within bounds.
+// integer decodes a whole number within bounds.
 func (d *decoder) integer(low, high int) func(*node, string) (int, bool) {
 	return func(n *node, key string) (int, bool) {
 		s, ok := d.text(n, key)
@@ -157,7 +157,7 @@ func (d *decoder) integer(low, high int) func(*node, string) (int, bool) {
 	}
 }
 
-// boolean reads true or false.
+// boolean decodes true or false.
 func (d *decoder) boolean(n *node, key string) (bool, bool) {
 	text, ok := d.text(n, key)
 	if !ok {
@@ -174,8 +174,8 @@ func (d *decoder) boolean(n *node, key string) (bool, bool) {
 	return false, false
 }
 
-// duration reads a duration within bounds. Where off is not nil, the word
-// "off" stands for *off.
+// duration decodes a duration within bounds. If off is not nil, the word "off"
+// means *off.
 func (d *decoder) duration(low, high time.Duration, off *time.Duration) func(*node, string) (time.Duration, bool) {
 	return func(n *node, key string) (time.Duration, bool) {
 		s, ok := d.text(n, key)
@@ -264,7 +264,7 @@ func (d *decoder) each(n *node, key string, read func(n *node, text string)) {
 	}
 }
 
-// prefixes reads a list of source addresses.
+// prefixes decodes a list of source addresses.
 func (d *decoder) prefixes(n *node, key string) ([]netip.Prefix, bool) {
 	before := len(d.errs)
 	var all []netip.Prefix

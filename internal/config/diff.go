@@ -2,7 +2,7 @@ package config
 
 import "reflect"
 
-// Changes names the tunnels in which two configurations differ.
+// Changes lists the names of tunnels by how two configurations differ.
 type Changes struct {
 	Added, Changed, Removed, Unchanged []string
 }
@@ -34,8 +34,7 @@ func Diff(before, after *Config) Changes {
 	return c
 }
 
-// NeedsRestart names the settings that differ and that only a new process
-// takes up.
+// NeedsRestart lists the changed settings that require a new process.
 func NeedsRestart(before, after *Config) []string {
 	var keys []string
 	for _, s := range []struct {

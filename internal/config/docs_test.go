@@ -8,7 +8,7 @@ import (
 
 const page = "../../docs/configuration.md"
 
-// TestPageNamesEveryKey holds docs/configuration.md against the program.
+// TestPageNamesEveryKey compares docs/configuration.md with the decoder's keys.
 func TestPageNamesEveryKey(t *testing.T) {
 	text, err := os.ReadFile(page)
 	if err != nil {

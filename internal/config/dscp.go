@@ -2,8 +2,8 @@ package config
 
 import "strconv"
 
-// codePoints are the names of the DSCP values: RFC 2474 (CSx), RFC 2597 (AFxx),
-// RFC 3246 (EF), RFC 5865 (VA), RFC 8622 (LE).
+// codePoints maps names to DSCP values: RFC 2474 (CSx), RFC 2597 (AFxx), RFC
+// 3246 (EF), RFC 5865 (VA), RFC 8622 (LE).
 var codePoints = map[string]uint8{
 	"cs0": 0, "cs1": 8, "cs2": 16, "cs3": 24, "cs4": 32, "cs5": 40, "cs6": 48, "cs7": 56,
 	"af11": 10, "af12": 12, "af13": 14,
@@ -13,7 +13,7 @@ var codePoints = map[string]uint8{
 	"ef": 46, "va": 44, "le": 1,
 }
 
-// parseDSCP reads a code point by name or number.
+// parseDSCP parses a code point by name or number.
 func parseDSCP(s string) (uint8, bool) {
 	if v, ok := codePoints[s]; ok {
 		return v, true

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// Position is where a value was written: a place in a file (line and column
-// count from 1), or a flag of the command line.
+// Position is the place of a value: in a file (line and column count from 1) or
+// in a flag.
 type Position struct {
 	File         string
 	Line, Column int
 	Flag         string
 }
 
-// String is "file:line:column", "file" where the whole file is meant, or the flag.
+// String is "file:line:column", "file" for the whole file, or the flag.
 func (p Position) String() string {
 	switch {
 	case p.Flag != "":
@@ -27,8 +27,8 @@ func (p Position) String() string {
 // Error is one mistake in a configuration.
 type Error struct {
 	At      Position
-	Problem string // what is wrong
-	Fix     string // what to do about it
+	Problem string // in the value
+	Fix     string // the action that removes it
 }
 
 // Error is the position, the problem and the fix on one line.
@@ -36,10 +36,10 @@ func (e *Error) Error() string {
 	return e.At.String() + ": " + e.Problem + "; " + e.Fix
 }
 
-// Errors are all the mistakes that were found, in the order of the file.
+// Errors lists all mistakes in the order of the file.
 type Errors []*Error
 
-// Error joins the mistakes, one to a line.
+// Error joins the mistakes, one per line.
 func (e Errors) Error() string {
 	lines := make([]string, len(e))
 	for i, err := range e {

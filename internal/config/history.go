@@ -7,14 +7,14 @@ import (
 	"longhaul/internal/units"
 )
 
-// History says where the records of ended flows are kept, and how many.
+// History configures the storage of records of ended flows.
 type History struct {
-	File    string // empty: the default place; [Off]: nowhere
+	File    string // empty: the default file; [Off]: no history
 	MaxSize units.Size
 	MaxAge  time.Duration // negative: no bound
 }
 
-// DefaultHistory keeps a month or more of a busy relay.
+// DefaultHistory has room for a month or more of a busy relay.
 func DefaultHistory() History {
 	return History{MaxSize: 300 << 20, MaxAge: 90 * 24 * time.Hour}
 }
@@ -25,12 +25,12 @@ const (
 	minHistoryAge = time.Hour
 	maxHistoryAge = 10 * 365 * 24 * time.Hour
 
-	// historySuffix is what the file's name ends with, so that it cannot be
-	// one that another program needs.
+	// historySuffix is the required suffix of the file, so that the file cannot
+	// belong to another program.
 	historySuffix = ".db"
 )
 
-// history reads the `history` mapping.
+// history decodes the `history` mapping.
 func (d *decoder) history(n *node, h *History) {
 	if n.kind == scalar && n.text == Off {
 		*h = DefaultHistory()

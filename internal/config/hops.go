@@ -14,8 +14,8 @@ const (
 	maxInRow    = 1000
 )
 
-// forwards reads the hops of a tunnel, with the place of each. A hop is an
-// address, or a mapping with the address in `to`.
+// forwards decodes the hops of a tunnel and returns the node of each. A hop is
+// an address, or a mapping with the address in `to`.
 func (d *decoder) forwards(n *node) (all []Forward, places []*node) {
 	items := n.items
 	if n.kind != list {
@@ -73,7 +73,7 @@ func (d *decoder) forward(n *node) (f Forward, ok bool) {
 	return f, true
 }
 
-// health reads the `health` mapping.
+// health decodes the `health` mapping.
 func (d *decoder) health(n *node, h *Health) {
 	if n.kind == scalar && n.text == Off {
 		*h = Health{Check: HealthOff, EjectAfter: -1}
@@ -103,7 +103,7 @@ func (d *decoder) health(n *node, h *Health) {
 	}
 }
 
-// checkHealth finds an end-to-end check that cannot be made.
+// checkHealth finds an end-to-end check without a key or a relay.
 func (d *decoder) checkHealth(n *node, s Settings) {
 	if s.Health.Check != HealthEndToEnd || s.Check.Enabled && s.Check.Next == CheckNextRelay && s.Check.KeyFile != "" {
 		return
@@ -113,10 +113,10 @@ func (d *decoder) checkHealth(n *node, s Settings) {
 		at = v
 	}
 	d.errorf(at, "add check: {key_file: /etc/longhaul/check.key, next: relay}, or use check: connect",
-		"an end-to-end health check asks a relay, and the tunnel's check does not say that its hops are relays with a key")
+		"an end-to-end health check needs a check with next: relay and a key_file")
 }
 
-// offOr reads what read does, or "off" for a value of its own.
+// offOr decodes "off" as a given value, and everything else with read.
 func (d *decoder) offOr(off int, read func(*node, string) (int, bool)) func(*node, string) (int, bool) {
 	return func(n *node, key string) (int, bool) {
 		if n.kind == scalar && n.text == Off {

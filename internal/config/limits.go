@@ -11,14 +11,15 @@ import (
 	"longhaul/internal/units"
 )
 
-// Limit is from where on a resource is short: a share of what there is, or an
-// amount. The zero value is no limit.
+// Limit is the threshold at which a resource is short: a share of the total, or
+// an amount. The zero value is no limit.
 type Limit struct {
 	Share  float64 // above 0, at most 1
 	Amount int64   // descriptors, or bytes
 }
 
-// Limits say from where on new flows are refused because something is short.
+// Limits are the thresholds at which new flows are refused because a resource
+// is short.
 type Limits struct {
 	Descriptors  Limit // of the process, against its limit of open files
 	Memory       Limit // resident, of the process
@@ -27,21 +28,21 @@ type Limits struct {
 	CPU          Limit // of the process, against the CPUs that it may use
 }
 
-// DefaultLimits stay out of the way of everything but what would do harm: a
-// process without descriptors can accept nobody, one at the end of its control
-// group's memory is killed with every flow, and at the end of TCP's memory the
-// kernel drops segments of flows that stand. Much resident memory and busy
-// CPUs may be just what somebody wants.
+// DefaultLimits prevent only real harm. A process without descriptors cannot
+// accept. A process at its control group's memory limit is killed with every
+// flow. At TCP's memory limit the kernel drops segments of established flows.
+// Large resident memory and busy CPUs may be intended, so they have no default
+// limit.
 func DefaultLimits() Limits {
-	const most = 0.9
-	return Limits{Descriptors: Limit{Share: most}, CgroupMemory: Limit{Share: most}, TCPMemory: Limit{Share: most}}
+	const share = 0.9
+	return Limits{Descriptors: Limit{Share: share}, CgroupMemory: Limit{Share: share}, TCPMemory: Limit{Share: share}}
 }
 
 // Bounds of the limits that are amounts.
 const (
 	minDescriptors = 64
 	maxDescriptors = 1 << 30
-	minResident    = 4 << 20 // the program alone takes half of it
+	minResident    = 4 << 20 // the idle program uses half of it
 )
 
 func (d *decoder) limits(n *node, l *Limits) {
@@ -64,7 +65,8 @@ func (d *decoder) bytes(low units.Size) func(*node, string) (int64, bool) {
 	}
 }
 
-// limit reads off, a share where there is one, or an amount where amount reads it.
+// limit decodes off, a share if shares is set, or an amount if amount is not
+// nil.
 func (d *decoder) limit(example string, shares bool, amount func(*node, string) (int64, bool)) func(*node, string) (Limit, bool) {
 	return func(n *node, key string) (Limit, bool) {
 		s, ok := d.text(n, key)
@@ -96,7 +98,7 @@ func (d *decoder) limit(example string, shares bool, amount func(*node, string) 
 	}
 }
 
-// httpListen reads the addresses of the HTTP server.
+// httpListen decodes the addresses of the HTTP server.
 func (d *decoder) httpListen(n *node, key string) ([]netip.AddrPort, bool) {
 	if n.kind == scalar && n.text == Off {
 		return nil, true
@@ -120,7 +122,7 @@ func (d *decoder) httpListen(n *node, key string) ([]netip.AddrPort, bool) {
 	return all, len(d.errs) == before
 }
 
-// httpNames reads host names.
+// httpNames decodes host names.
 func (d *decoder) httpNames(n *node, key string) ([]string, bool) {
 	before := len(d.errs)
 	var all []string
@@ -137,7 +139,7 @@ func (d *decoder) httpNames(n *node, key string) ([]string, bool) {
 	return all, len(d.errs) == before
 }
 
-// namesOf are the host names in a list of addresses.
+// namesOf returns the host names in a list of addresses.
 func namesOf(n *node) (names []string) {
 	items := n.items
 	if n.kind == scalar {
@@ -155,5 +157,5 @@ func namesOf(n *node) (names []string) {
 	return names
 }
 
-// hostName writes a name in the one way in which names are compared.
+// hostName normalizes a name for comparison.
 func hostName(s string) string { return strings.ToLower(strings.TrimSuffix(s, ".")) }

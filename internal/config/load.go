@@ -13,37 +13,36 @@ import (
 	"unicode/utf8"
 )
 
-// Loader reads configurations. The zero value uses the system's resolver.
+// Loader loads configurations. The zero value uses the system's resolver.
 type Loader struct {
-	// Resolve answers for the names in `listen`; nil means [SystemResolver].
+	// Resolve resolves the names in `listen`; nil means [SystemResolver].
 	Resolve Resolver
 
-	// CheckKey says what is wrong with a key file and what to do about it,
-	// empty if it is well. Nil asks nobody.
+	// CheckKey returns the problem of a key file and its fix; empty if the file
+	// is valid. Nil skips the check.
 	CheckKey func(path string) (problem, fix string)
 
-	// CheckDashboard says the same of the certificate and the token of a
-	// dashboard that has them.
+	// CheckDashboard does the same for the certificate and the token of a
+	// dashboard.
 	CheckDashboard func(Dashboard) (problem, fix string)
 
-	// NoIPv6 is set where the host has no IPv6: an address without a host,
-	// such as ":6000", then means IPv4 only.
+	// NoIPv6 is set on a host without IPv6: an address without a host, such as
+	// ":6000", then means IPv4 only.
 	NoIPv6 bool
 }
 
-// Flag is a flag of the command line, as one or more values of a key.
+// Flag is a flag of the command line, with one or more values for a key.
 type Flag struct {
 	Name   string   // as the user writes it, such as "--listen"
-	Key    string   // dotted, such as "log.format"; below "tunnel." it belongs to the one tunnel
-	Values []string // several make a list
+	Key    string   // dotted, such as "log.format"; "tunnel." prefixes keys of the one tunnel
+	Values []string // several become a list
 }
 
-// resolveTimeout bounds each look-up of a listening name.
+// resolveTimeout bounds each lookup of a listening name.
 const resolveTimeout = 5 * time.Second
 
-// Load reads the file at path, with flags taking precedence over it, or the
-// flags alone if path is empty. The error is an [Errors] with every mistake
-// that was found.
+// Load loads the file at path, overridden by flags, or the flags alone if path
+// is empty. The error is an [Errors] with every mistake found.
 func (l Loader) Load(ctx context.Context, path string, flags ...Flag) (*Config, error) {
 	if path == "" {
 		return l.decode(ctx, fromFlags(flags))
@@ -60,7 +59,7 @@ func (l Loader) Load(ctx context.Context, path string, flags ...Flag) (*Config, 
 	return l.Parse(ctx, path, data, flags...)
 }
 
-// Parse is Load for a file whose content is at hand.
+// Parse is Load for the content of a file.
 func (l Loader) Parse(ctx context.Context, path string, data []byte, flags ...Flag) (*Config, error) {
 	root, fault := parseYAML(path, bytes.TrimPrefix(data, []byte("\ufeff")))
 	if fault != nil {
@@ -72,7 +71,7 @@ func (l Loader) Parse(ctx context.Context, path string, data []byte, flags ...Fl
 	return l.decode(ctx, root)
 }
 
-// readFile reads no more than one byte above the bound, whatever the path leads to.
+// readFile reads at most one byte more than the bound.
 func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -94,10 +93,10 @@ func (l Loader) decode(ctx context.Context, root *node) (*Config, error) {
 	return &c, nil
 }
 
-// mainTunnel names the one tunnel of a command line.
+// mainTunnel is the name of a command line's one tunnel.
 const mainTunnel = "main"
 
-// fromFlags builds the tree that a file with the same settings would give.
+// fromFlags builds the tree of a file with the same settings.
 func fromFlags(flags []Flag) *node {
 	root := &node{kind: mapping, at: Position{Flag: "command line"}}
 	var tunnel *node

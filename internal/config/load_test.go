@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// testLoader answers for a few names and knows nothing of others.
+// testLoader resolves only a few names.
 func testLoader() Loader {
 	names := map[string][]netip.Addr{
 		"relay-a": {netip.MustParseAddr("10.10.10.20")},
@@ -90,8 +90,8 @@ func TestEveryMistakeHasItsMessage(t *testing.T) {
 	}
 }
 
-// checkErrors holds what is true of every mistake: it has a position and a
-// fix, and reads like the other messages.
+// checkErrors checks properties of every mistake: it has a position and a fix,
+// and has the common form.
 func checkErrors(t *testing.T, err error) {
 	t.Helper()
 	var all Errors

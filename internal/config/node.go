@@ -1,6 +1,6 @@
 package config
 
-// node is a value before it has a type, from a file or from a flag.
+// node is an untyped value from a file or a flag.
 type node struct {
 	kind    kind
 	text    string // of a scalar
@@ -25,7 +25,7 @@ func (k kind) String() string {
 	return [...]string{"nothing", "a single value", "a list", "a mapping"}[k]
 }
 
-// lookup finds the value of a key of a mapping; nil if there is none.
+// lookup returns the value of a key of a mapping; nil if it is missing.
 func (n *node) lookup(key string) *node {
 	if n == nil || n.kind != mapping {
 		return nil
@@ -38,7 +38,7 @@ func (n *node) lookup(key string) *node {
 	return nil
 }
 
-// overlay puts the values of over in place of those of n, mapping by mapping.
+// overlay replaces values of n by those of over, mapping by mapping.
 func (n *node) overlay(over *node) {
 	for _, e := range over.entries {
 		old := n.lookup(e.key.text)

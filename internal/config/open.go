@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// warnOpen warns of a tunnel that everybody may use who reaches the host from
-// outside.
+// warnOpen warns of a tunnel without allow that listens on a public address or
+// a wildcard.
 func (d *decoder) warnOpen(t Tunnel, listens []placedListen) {
 	if len(t.Allow) > 0 || len(t.ProxyIn.Trusted) > 0 {
 		return
@@ -37,11 +37,11 @@ func (d *decoder) warnOpen(t Tunnel, listens []placedListen) {
 		line, everybody = "--allow "+strings.Join(sources, ","), "--allow 0.0.0.0/0,::/0"
 	}
 	d.warnings = append(d.warnings, &Error{at.at,
-		fmt.Sprintf("the tunnel %s listens on %s and has no allow: whoever reaches this host may use it", t.Name, strings.Join(open, " and ")),
+		fmt.Sprintf("the tunnel %s listens on %s and has no allow: every host that reaches this one may use it", t.Name, strings.Join(open, " and ")),
 		fmt.Sprintf("add %s, or the sources that you expect; %s is for everybody", line, everybody)})
 }
 
-// privateSources are networks from which the Internet does not come.
+// privateSources lists the private networks.
 var privateSources = []netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"),
 	netip.MustParsePrefix("172.16.0.0/12"),
@@ -49,11 +49,11 @@ var privateSources = []netip.Prefix{
 	netip.MustParsePrefix("fd00::/8"),
 }
 
-// carrierNAT is shared by the customers of a provider (RFC 6598).
+// carrierNAT is shared by the customers of a provider (RFC 6598, section 7).
 var carrierNAT = netip.MustParsePrefix("100.64.0.0/10")
 
-// reachedFromOutside reports whether a listening address is a wildcard, or one
-// that the Internet routes.
+// reachedFromOutside reports whether a listening address is a wildcard or
+// routed on the Internet.
 func reachedFromOutside(a netip.Addr) bool {
 	a = a.Unmap()
 	return !a.IsLoopback() && !a.IsPrivate() && !a.IsLinkLocalUnicast() && !carrierNAT.Contains(a)

@@ -62,7 +62,7 @@ func (root *schema) resolve(s *schema) *schema {
 	return s
 }
 
-// check returns what of v the schema does not allow.
+// check returns an error if the schema does not allow v.
 func (root *schema) check(s *schema, at string, v any) error {
 	s = root.resolve(s)
 	if len(s.AnyOf) > 0 {
@@ -198,8 +198,8 @@ func TestSchemaAllowsWhatTheProgramLoads(t *testing.T) {
 	}
 }
 
-// TestSchemaFindsMistakes names the bad files that an editor marks. Others
-// need more than a schema: clashes, contradictions, addresses.
+// TestSchemaFindsMistakes lists the bad files that an editor marks. The other
+// mistakes need more than a schema: clashes, contradictions, addresses.
 func TestSchemaFindsMistakes(t *testing.T) {
 	root := readSchema(t)
 	for _, name := range []string{

@@ -14,7 +14,7 @@ import (
 	"longhaul/internal/units"
 )
 
-// Bounds of values. Where the kernel has one it is named.
+// Bounds of values; the comment names the kernel's bound if there is one.
 const (
 	maxWorkers     = 1024
 	maxFlows       = 10_000_000
@@ -22,8 +22,8 @@ const (
 	maxBuffer      = 1023 << 20 // SO_SNDBUF and SO_RCVBUF are doubled in an int
 	minMemory      = 1 << 20
 	maxMemory      = 1 << 40
-	minMSS         = 88    // TCP_MAXSEG accepts no less,
-	maxMSS         = 32767 // and no more
+	minMSS         = 88    // TCP_MAXSEG, lower bound
+	maxMSS         = 32767 // TCP_MAXSEG, upper bound
 	minRate        = units.Rate(8_000)
 	maxRate        = units.Rate(10_000_000_000_000)
 	maxKeepalive   = 32767 * time.Second // TCP_KEEPIDLE and TCP_KEEPINTVL
@@ -40,13 +40,13 @@ const (
 	thirtyDs = 30 * 24 * time.Hour
 )
 
-// config reads the whole tree.
+// config decodes the whole tree.
 func (d *decoder) config(root *node) Config {
 	c := Default()
 	base := DefaultSettings()
 	off := forever
 
-	// Defaults first, wherever the file has them.
+	// Decode defaults first, wherever the file has them.
 	if n := root.lookup("defaults"); n != nil && n.kind != null {
 		d.mapping(n, "defaults", d.settingsFields(&base)...)
 	} else {
@@ -104,7 +104,7 @@ func (d *decoder) config(root *node) Config {
 		d.checkClashes()
 	}
 	c.Warnings = d.warnings
-	// Defaults were read ahead of their turn, so put the mistakes into the file's order.
+	// The decoder read defaults out of order: sort the mistakes by position.
 	slices.SortStableFunc(d.errs, func(a, b *Error) int {
 		if a.At.Line != b.At.Line {
 			return a.At.Line - b.At.Line
@@ -132,7 +132,7 @@ func (d *decoder) socketPath(n *node, key string) (string, bool) {
 
 func (d *decoder) relayName(n *node, key string) (string, bool) {
 	s, ok := d.tunnelName(n, key)
-	if s == "lab" { // whose socket lies beside the relays'
+	if s == "lab" { // the socket of `longhaul lab`
 		d.errorf(n, "use another name", "%s cannot be %q", key, s)
 		return "", false
 	}
@@ -153,7 +153,7 @@ func (d *decoder) workers(n *node, key string) (int, bool) {
 	return d.integer(1, maxWorkers)(n, key)
 }
 
-// tunnel reads one entry of `tunnels`.
+// tunnel decodes one entry of `tunnels`.
 func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunnel {
 	t := Tunnel{Settings: base}
 	var listens []placedListen
@@ -186,7 +186,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 		{"forward", "add where it leads, such as forward: rhel-vm-2:6000"},
 	} {
 		if n.lookup(required.key) == nil {
-			// A flag's tunnel is at whichever flag came first.
+			// The position of a tunnel from flags is the first flag.
 			if n.at.Flag != "" {
 				d.errs = append(d.errs, &Error{Position{Flag: "command line"}, "--" + required.key + " is missing", strings.Replace(required.fix, required.key+": ", "--"+required.key+" ", 1)})
 				continue
@@ -229,7 +229,7 @@ func (d *decoder) tunnelName(n *node, key string) (string, bool) {
 	return s, valid
 }
 
-// settingsFields are the keys that tunnels and defaults share.
+// settingsFields lists the keys that tunnels and defaults share.
 func (d *decoder) settingsFields(s *Settings) []field {
 	off := never
 	return []field{
@@ -276,7 +276,7 @@ func (d *decoder) perSecond(n *node, key string) (float64, bool) {
 	return 0, false
 }
 
-// sourcePerSecond is a rate of which a second has at least one.
+// sourcePerSecond decodes a rate of at least one per second.
 func (d *decoder) sourcePerSecond(n *node, key string) (float64, bool) {
 	v, ok := d.perSecond(n, key)
 	if ok && v < 1 {
@@ -286,7 +286,7 @@ func (d *decoder) sourcePerSecond(n *node, key string) (float64, bool) {
 	return v, ok
 }
 
-// orOff has the word off stand for a value.
+// orOff decodes "off" as a given value, and everything else with read.
 func orOff[T any](off T, read func(*node, string) (T, bool)) func(*node, string) (T, bool) {
 	return func(n *node, key string) (T, bool) {
 		if n.kind == scalar && n.text == "off" {
@@ -321,7 +321,7 @@ func (d *decoder) proxyProtocol(n *node, s *Settings) {
 	)
 }
 
-// leg reads the `lan` or `wan` mapping.
+// leg decodes the `lan` or `wan` mapping.
 func (d *decoder) leg(n *node, what string, l *Leg) {
 	d.mapping(n, what,
 		into("congestion_control", &l.CongestionControl, d.congestionControl),
@@ -380,7 +380,7 @@ func (d *decoder) keepalive(n *node, k *Keepalive) {
 	)
 }
 
-// seconds reads a duration that the kernel takes in whole seconds.
+// seconds decodes a duration that the kernel counts in whole seconds.
 func (d *decoder) seconds(n *node, key string) (time.Duration, bool) {
 	v, ok := d.duration(time.Second, maxKeepalive, nil)(n, key)
 	if ok && v%time.Second != 0 {
@@ -403,16 +403,16 @@ func (d *decoder) dscp(n *node, key string) (*uint8, bool) {
 	return &v, true
 }
 
-// placedListen remembers where a listening address was written.
+// placedListen is a listening address with its position.
 type placedListen struct {
 	Listen
 	at     *node
-	tunnel *string // its name; nil: of a server
-	server string  // its key
+	tunnel *string // its name; nil: the address belongs to a server
+	server string  // its key, such as http_listen
 }
 
-// checkPorts holds a tunnel's ranges against each other: every listening
-// address must have the same ports, and every target as many.
+// checkPorts compares a tunnel's port ranges: all listening addresses need
+// equal ports, and every target as many.
 func (d *decoder) checkPorts(t Tunnel, listens []placedListen, forwards []*node) {
 	if len(listens) == 0 {
 		return
@@ -450,7 +450,8 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// checkClashes finds listening addresses that one host cannot have together.
+// checkClashes finds listening addresses that one host cannot have at the same
+// time.
 func (d *decoder) checkClashes() {
 	for i, l := range d.listens {
 		for _, o := range d.listens[:i] {
@@ -479,8 +480,8 @@ func (d *decoder) checkClashes() {
 	}
 }
 
-// checkSettings finds settings of a tunnel that contradict each other. Those
-// it has from defaults may be without effect: other tunnels use them.
+// checkSettings finds settings of a tunnel that contradict each other. Settings
+// from defaults may have no effect: other tunnels use them.
 func (d *decoder) checkSettings(n *node, s Settings) {
 	d.checkSettingsOfCheck(n, s.Check)
 	d.checkHealth(n, s)

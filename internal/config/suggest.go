@@ -2,8 +2,8 @@ package config
 
 import "strings"
 
-// suggest finds the known word that was most likely meant, misspelt or cut short;
-// "" if none is near.
+// suggest returns the known word that a misspelt or shortened word most likely
+// means; "" if none is near.
 func suggest(word string, known []string) string {
 	best, bestDistance := "", 1+max(1, len(word)/3)
 	for _, k := range known {

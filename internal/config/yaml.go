@@ -13,20 +13,20 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// Bounds of a file. Nothing real comes near them; they keep a hostile one from
-// using up the parser's stack or time.
+// Bounds of a file. Real files stay far below; the bounds protect the parser's
+// stack and time from a hostile file.
 const (
 	maxFileBytes = 1 << 20
 	maxLineBytes = 4096
 	maxNesting   = 32
 )
 
-// parseYAML turns a file into nodes. On a mistake of syntax it returns nil and
-// that one mistake, for what follows it cannot be trusted.
+// parseYAML parses a file into nodes. On a syntax error it returns only that
+// error: the rest cannot be trusted.
 func parseYAML(file string, data []byte) (root *node, fault *Error) {
 	defer func() {
-		// The parser is a large library fed with whatever an editor left
-		// behind; a fault in it must not take the running relay down.
+		// The parser is a large library that reads arbitrary files; its panic
+		// must not stop the running relay.
 		if p := recover(); p != nil {
 			root = nil
 			fault = &Error{Position{File: file, Line: 1, Column: 1}, fmt.Sprintf("the YAML parser failed (%v)", p), "simplify the file until it loads"}
@@ -39,7 +39,7 @@ func parseYAML(file string, data []byte) (root *node, fault *Error) {
 	if fault := checkNesting(file, tokens); fault != nil {
 		return nil, fault
 	}
-	// Duplicates are let through here because the decoder says more about them.
+	// Allow duplicates: the decoder reports them in more detail.
 	doc, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		return nil, syntaxError(file, err)
@@ -87,7 +87,7 @@ func checkBounds(file string, data []byte) *Error {
 	return nil
 }
 
-// checkNesting bounds the recursion of the parser before it starts.
+// checkNesting bounds the parser's recursion in advance.
 func checkNesting(file string, tokens token.Tokens) *Error {
 	flow, dashes, line := 0, 0, 0
 	for _, t := range tokens {
@@ -123,8 +123,8 @@ func syntaxError(file string, err error) *Error {
 	return &Error{at, "this is not valid YAML: " + strings.ToLower(problem), "check indentation, colons, quotes and brackets here and on the line above"}
 }
 
-// converter walks the parser's tree. It stops at the first thing that a
-// configuration has no use for.
+// converter walks the parser's tree. It stops at the first unsupported
+// construct.
 type converter struct {
 	file  string
 	depth int
@@ -162,7 +162,7 @@ func (c *converter) convert(n ast.Node) *node {
 	case *ast.LiteralNode:
 		return &node{kind: scalar, text: n.Value.Value, quoted: true, at: c.at(n.GetToken())}
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-		// The text as written: every setting parses its own values.
+		// Keep the text: every setting parses its own values.
 		return &node{kind: scalar, text: n.GetToken().Value, at: c.at(n.GetToken())}
 	case *ast.MappingNode:
 		m := &node{kind: mapping, at: c.at(n.GetToken())}
@@ -189,16 +189,16 @@ func (c *converter) convert(n ast.Node) *node {
 		}
 		return l
 	case *ast.AnchorNode, *ast.AliasNode:
-		return c.fail(n, "YAML anchors and aliases are not read", "write the value out, or put it under defaults")
+		return c.fail(n, "YAML anchors and aliases are not supported", "write the value out, or put it under defaults")
 	case *ast.TagNode:
-		return c.fail(n, "YAML tags are not read", "remove the tag")
+		return c.fail(n, "YAML tags are not supported", "remove the tag")
 	}
-	return c.fail(n, fmt.Sprintf("a YAML %s is not read here", strings.ToLower(n.Type().String())), "write plain keys and values")
+	return c.fail(n, fmt.Sprintf("a YAML %s is not supported here", strings.ToLower(n.Type().String())), "write plain keys and values")
 }
 
-// adjacent reads an item such as host:6000 of a list in brackets. A colon with
-// no space behind it is part of a plain word (YAML 1.2.2, 7.3.3); the parser
-// takes it for that of a mapping where the list is within braces.
+// adjacent reads an item such as host:6000 in a bracketed list. A colon without
+// a following space is part of a plain word (YAML 1.2.2, 7.3.3). Within braces,
+// the parser takes it for a mapping's colon.
 func (c *converter) adjacent(n ast.Node) *node {
 	m, ok := n.(*ast.MappingNode)
 	if ok && len(m.Values) == 1 && !m.IsFlowStyle {
@@ -225,7 +225,7 @@ func (c *converter) entry(m *node, v *ast.MappingValueNode) {
 	var key *node
 	switch k := v.Key.(type) {
 	case *ast.MergeKeyNode:
-		key = c.fail(k, "YAML merge keys are not read", "write the values out, or put them under defaults")
+		key = c.fail(k, "YAML merge keys are not supported", "write the values out, or put them under defaults")
 	case ast.Node:
 		key = c.convert(k)
 	}

@@ -24,10 +24,10 @@ import (
 // maxReply bounds a reply: a status with 100 000 flows has about 60 MB.
 const maxReply = 256 << 20
 
-// statusPatience is how long a status may take.
-const statusPatience = 30 * time.Second
+// statusTimeout bounds a status request.
+const statusTimeout = 30 * time.Second
 
-// ErrNotRunning is returned when nobody answers on the socket.
+// ErrNotRunning is returned when no process answers on the socket.
 var ErrNotRunning = errors.New("no relay answers here")
 
 // ErrForbidden is returned when the socket belongs to another user.
@@ -38,11 +38,11 @@ var ErrGone = errors.New("the relay ended before it answered")
 
 // Status fetches the JSON of GET /v1/status from the socket at path.
 func Status(ctx context.Context, path string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, statusPatience)
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	for try := 1; ; try++ {
 		body, err := ask(ctx, path, http.MethodGet, "status", nil)
-		// One that ended meanwhile may have been followed by another.
+		// The next relay may already answer at the same path.
 		if try == statusTries || !errors.Is(err, ErrGone) {
 			return body, err
 		}
@@ -51,9 +51,8 @@ func Status(ctx context.Context, path string) ([]byte, error) {
 
 const statusTries = 3
 
-// Do has the relay carry out a verb and returns the JSON that it answers. It
-// waits for as long as ctx lasts; when ctx ends the relay learns it. What the
-// relay refuses is a [*Refusal].
+// Do sends a verb to the relay and returns its JSON answer. It waits until ctx
+// ends, which also cancels the verb. A refusal is a [*Refusal].
 func Do(ctx context.Context, path, verb string, arguments url.Values) ([]byte, error) {
 	return ask(ctx, path, http.MethodPost, verb, arguments)
 }
@@ -64,7 +63,7 @@ func ask(ctx context.Context, path, method, what string, arguments url.Values) (
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, path) },
 	}
 	defer transport.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+placeholder+"/v1/"+url.PathEscape(what), strings.NewReader(arguments.Encode()))
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+requestHost+"/v1/"+url.PathEscape(what), strings.NewReader(arguments.Encode()))
 	if err != nil {
 		return nil, err
 	}
@@ -90,16 +89,16 @@ func ask(ctx context.Context, path, method, what string, arguments url.Values) (
 		}
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
 		if method == http.MethodPost {
-			return nil, &Refusal{"the running relay does not know " + what, "it is of an older version: restart it with this one"}
+			return nil, &Refusal{"the running relay does not know " + what, "it has an older version: restart it with this one"}
 		}
 	}
 	return nil, fmt.Errorf("%s: the relay answered %s: %s", path, resp.Status, strings.TrimSpace(string(body)))
 }
 
-// placeholder is the host of requests: the address is the socket's path.
-const placeholder = "longhaul"
+// requestHost is the host of requests; the socket's path is the real address.
+const requestHost = "longhaul"
 
-// dial connects to a relay of root's or of the calling user.
+// dial connects to a relay of root or of the calling user.
 func dial(ctx context.Context, path string) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if err != nil {
@@ -112,7 +111,7 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 	return conn, nil
 }
 
-// unanswered explains the error of a request that nobody answered.
+// unanswered explains the error of a request without an answer.
 func unanswered(ctx context.Context, path string, err error) error {
 	var dialing *net.OpError
 	switch {
@@ -126,8 +125,8 @@ func unanswered(ctx context.Context, path string, err error) error {
 	return fmt.Errorf("%s: %w", path, hungUp(path))
 }
 
-// hungUp tells why a connection ended without an answer: a relay that does not
-// trust the caller says nothing at all.
+// hungUp explains why a connection ended without an answer: a relay closes the
+// connections of untrusted users.
 func hungUp(path string) error {
 	var socket unix.Stat_t
 	if unix.Stat(path, &socket) == nil && os.Geteuid() != 0 && int(socket.Uid) != os.Geteuid() {
@@ -136,12 +135,12 @@ func hungUp(path string) error {
 	return ErrGone
 }
 
-// Get fetches another target, such as /readyz, from the socket at path, with
-// its HTTP status.
+// Get fetches another target, such as /readyz, from the socket at path, and
+// returns its HTTP status.
 func Get(ctx context.Context, path, target string) (status int, body []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, statusPatience)
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	status, body, err = httpd.GetFrom(ctx, placeholder, target, maxReply, func(ctx context.Context) (net.Conn, error) { return dial(ctx, path) })
+	status, body, err = httpd.GetFrom(ctx, requestHost, target, maxReply, func(ctx context.Context) (net.Conn, error) { return dial(ctx, path) })
 	if err != nil && !errors.Is(err, httpd.ErrCut) {
 		return 0, nil, unanswered(ctx, path, err)
 	}

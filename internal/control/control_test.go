@@ -24,7 +24,7 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// listen makes a control socket in a directory of the test's own.
+// listen makes a control socket in a directory of the test.
 func listen(t *testing.T) (path string, l net.Listener) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "control.sock")
@@ -65,8 +65,7 @@ func TestStatusTravels(t *testing.T) {
 	}
 }
 
-// TestPeer: a verb knows which process asks for it.
-// At 1818be3 nobody could tell.
+// TestPeer: a verb gets the process that sent it. At 1818be3 it did not.
 func TestPeer(t *testing.T) {
 	nettest.CheckLeaks(t)
 	path, l := listen(t)
@@ -108,8 +107,8 @@ func TestVerbs(t *testing.T) {
 	for verb, want := range map[string]Refusal{
 		"refuse": {"there is no tunnel x", "choose from a, b"},
 		"fail":   {"it broke", ""},
-		"dance":  {"the running relay does not know dance", "it is of an older version: restart it with this one"},
-		"status": {"the running relay does not know status", "it is of an older version: restart it with this one"},
+		"dance":  {"the running relay does not know dance", "it has an older version: restart it with this one"},
+		"status": {"the running relay does not know status", "it has an older version: restart it with this one"},
 	} {
 		_, err := Do(t.Context(), path, verb, nil)
 		var got *Refusal
@@ -121,7 +120,7 @@ func TestVerbs(t *testing.T) {
 		t.Error("arguments without bound are taken")
 	}
 
-	// A client that goes away is noticed, as is the end of the server.
+	// A verb notices that its client goes away, and that the server ends.
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-waiting; cancel() }()
 	if _, err := Do(ctx, path, "wait", nil); !errors.Is(err, context.Canceled) {
@@ -136,11 +135,11 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-// A verb may take longer than a client may take for its request or its reply.
+// A verb may take longer than the limits of a request or a reply.
 func TestVerbsTakeTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers, l := answersInBubble(t, Handlers{Do: func(ctx context.Context, _ string, _ url.Values) (any, error) {
-			time.Sleep(time.Hour) // the bubble's
+			time.Sleep(time.Hour) // on synctest's clock
 			return "rested", ctx.Err()
 		}})
 		defer answers.http.Close()
@@ -155,7 +154,7 @@ func TestVerbsTakeTheirTime(t *testing.T) {
 	})
 }
 
-// A client that says nothing has its place for the time of a request.
+// A silent client holds its place for the time of a request.
 func TestIdleClientsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers, l := answersInBubble(t, Handlers{})
@@ -164,14 +163,14 @@ func TestIdleClientsAreDropped(t *testing.T) {
 		conn, err := l.Dial()
 		nettest.Must(t, err)
 		defer conn.Close()
-		_, _ = io.Copy(io.Discard, conn) // it may be told why
+		_, _ = io.Copy(io.Discard, conn) // possibly an HTTP error
 		if took := time.Since(begin); took != defaultLimits.request {
 			t.Errorf("a silent client is dropped after %v, want %v", took, defaultLimits.request)
 		}
 	})
 }
 
-// answersInBubble is a server on a listener in memory.
+// answersInBubble starts a server on a listener in memory.
 func answersInBubble(t *testing.T, handlers Handlers) (*Server, *nettest.PipeListener) {
 	t.Helper()
 	s, l := newServer(quiet, handlers, defaultLimits), nettest.ListenPipe()
@@ -179,7 +178,7 @@ func answersInBubble(t *testing.T, handlers Handlers) (*Server, *nettest.PipeLis
 	return s, l
 }
 
-// Verbs that wait leave room for others.
+// Waiting verbs leave room for other requests.
 func TestVerbsHaveABound(t *testing.T) {
 	nettest.CheckLeaks(t)
 	path, l := listen(t)
@@ -232,8 +231,8 @@ func TestStaleSocketIsTakenOver(t *testing.T) {
 	}
 }
 
-// TestRunning: relays that are alive are found by their names, the usual one
-// first; what is not a relay's, or a dead one's, is not.
+// TestRunning: living relays are listed by name, the default one first; other
+// files and dead relays are not.
 func TestRunning(t *testing.T) {
 	dir := t.TempDir()
 	living := func(path string) {
@@ -264,7 +263,7 @@ func TestRunning(t *testing.T) {
 	living(PathOf(PathIn(dir, DefaultName), 4711))
 	nettest.Must(t, os.WriteFile(PathIn(dir, "file"), nil, 0o600))
 	running(DefaultName, "a", OwnName())
-	// A dead process's own name is nobody else's: the next relay removes it.
+	// The next relay removes the socket with a dead process's own name.
 	for name, want := range map[string]bool{ownPrefix + "99999999": false, "killed": true} {
 		if _, err := os.Lstat(PathIn(dir, name)); (err == nil) != want {
 			t.Errorf("%s: %v", name, err)
@@ -326,7 +325,7 @@ func TestOtherUsersAreTurnedAway(t *testing.T) {
 	if err := nettest.AsUser(65534, ask); !errors.Is(err, unix.EACCES) {
 		t.Errorf("the socket's mode lets others in: %v", err)
 	}
-	// Even where somebody has opened the file to all.
+	// Even with a file mode that admits everybody.
 	if err := os.Chmod(path, 0o666); err != nil {
 		t.Fatal(err)
 	}
@@ -338,7 +337,7 @@ func TestOtherUsersAreTurnedAway(t *testing.T) {
 	}
 }
 
-// A place that a client leaves is the next one's.
+// The place of a leaving client goes to the next one.
 func TestClientsWaitForAPlace(t *testing.T) {
 	nettest.CheckLeaks(t)
 	path, l := listen(t)

@@ -17,25 +17,25 @@ import (
 	"longhaul/internal/localsocket"
 )
 
-// A relay's name is that of its socket, without the suffix, in the directory
-// that the relays of a user share.
+// A relay's name is that of its socket without the suffix. The relays of a user
+// share a directory.
 const (
 	socketSuffix = ".sock"
 
-	// DefaultName is that of a relay that was given none.
+	// DefaultName is the name of a relay without a configured one.
 	DefaultName = "control"
 
-	// LabName is no relay's: the socket of a lab can lie in the same directory.
+	// LabName belongs to no relay: the socket of a lab may be in the same
+	// directory.
 	LabName = "lab"
 
-	// A relay that was given no name, where another one has the default, has
-	// its process's number behind this one.
+	// A relay without a configured name uses this prefix and its process ID if
+	// the default name is taken.
 	ownPrefix = "longhaul-"
 )
 
-// Directory is where the sockets are: in systemd's runtime directory of the
-// unit, in /run/longhaul for root, and in the user's runtime directory for
-// others.
+// Directory is the directory of the sockets: systemd's runtime directory of the
+// unit, /run/longhaul for root, or the user's runtime directory.
 func Directory(getenv func(string) string) string {
 	if dir, _, _ := strings.Cut(getenv("RUNTIME_DIRECTORY"), ":"); dir != "" {
 		return dir
@@ -49,11 +49,11 @@ func Directory(getenv func(string) string) string {
 	return localsocket.TempDir()
 }
 
-// PathIn is where a relay of this name answers.
+// PathIn is the path of the socket of a named relay.
 func PathIn(dir, name string) string { return filepath.Join(dir, name+socketSuffix) }
 
-// NameIn is the name of the relay that answers at path, empty if that is in
-// another directory.
+// NameIn is the name of the relay at path, empty if path is in another
+// directory.
 func NameIn(dir, path string) string {
 	name, ok := strings.CutSuffix(filepath.Base(path), socketSuffix)
 	if !ok || name == LabName || filepath.Dir(path) != filepath.Clean(dir) {
@@ -62,22 +62,22 @@ func NameIn(dir, path string) string {
 	return name
 }
 
-// OwnName is the name of this process for want of the default one.
+// OwnName is the name of this process if the default one is taken.
 func OwnName() string { return ownPrefix + strconv.Itoa(os.Getpid()) }
 
-// IsOwnName reports whether a name is some process's [OwnName].
+// IsOwnName reports whether a name is the [OwnName] of any process.
 func IsOwnName(name string) bool {
 	number, ok := strings.CutPrefix(name, ownPrefix)
 	_, err := strconv.ParseUint(number, 10, 32)
 	return ok && err == nil
 }
 
-// Running names the relays in the directory, the default one first. It does not
-// look whether a single one is alive: whoever asks it learns that.
+// Running lists the relays in the directory, the default one first. If there is
+// only one, it does not check whether that relay is alive.
 func Running(ctx context.Context, dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("cannot see which relays run: %w", err)
+		return nil, fmt.Errorf("cannot list the running relays: %w", err)
 	}
 	var names []string
 	for _, e := range entries {
@@ -100,8 +100,8 @@ func Running(ctx context.Context, dir string) ([]string, error) {
 	return names, nil
 }
 
-// isDead reports whether nobody listens on a socket. An answer, a full queue or
-// a denial says that somebody is there.
+// isDead reports whether no process listens on a socket. An answer, a full
+// queue or a denial means that one does.
 func isDead(ctx context.Context, path string) bool {
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path)
 	if err == nil {

@@ -19,27 +19,27 @@ const (
 	maxHeaderBytes   = 8 << 10
 	maxArgumentBytes = 16 << 10
 	maxStatusCalls   = 2
-	maxVerbs         = 8 // at the same time; fewer than there are places for clients
+	maxVerbs         = 8 // at the same time; below maxClients
 )
 
-// Handlers are what a relay answers with.
+// Handlers produce the answers of a relay.
 type Handlers struct {
-	// Status returns what GET /v1/status answers, as JSON.
+	// Status returns the answer to GET /v1/status, encoded as JSON.
 	Status func() any
 
-	// Do carries out POST /v1/VERB and returns what it answers, as JSON. It
-	// may take its time: ctx ends when the client goes away or the server is
-	// closed; [PeerOf] says who asks. An error that is a [*Refusal] reaches the client as it is;
-	// [ErrUnknownVerb] says that there is no such verb. Nil knows none.
+	// Do executes POST /v1/VERB and returns the answer, encoded as JSON. It may
+	// take its time: ctx ends when the client goes away or the server is
+	// closed. [PeerOf] returns the client. A [*Refusal] reaches the client
+	// unchanged; [ErrUnknownVerb] reports an unknown verb. Nil knows no verb.
 	Do func(ctx context.Context, verb string, arguments url.Values) (any, error)
 
 	More []Endpoint
 }
 
-// ErrUnknownVerb is returned by [Handlers].Do for a verb that it does not know.
+// ErrUnknownVerb is returned by [Handlers].Do for an unknown verb.
 var ErrUnknownVerb = errors.New("no such verb")
 
-// Refusal is why a relay did not do what it was asked for, and what to do.
+// Refusal is the reason why a relay did not execute a request, with a remedy.
 type Refusal struct {
 	Problem string `json:"error"`
 	Hint    string `json:"hint,omitempty"`
@@ -47,21 +47,22 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Problem }
 
-// limits are how long a client, and the relay behind the server, may take.
+// limits bound the time of a client and of the relay behind the server.
 type limits struct{ request, status, reply time.Duration }
 
 var defaultLimits = limits{request: 5 * time.Second, status: 5 * time.Second, reply: 20 * time.Second}
 
-// Endpoint is something else that the socket answers to.
+// Endpoint is an additional target of the socket.
 type Endpoint struct {
 	Pattern string // of http.ServeMux
 	Handler http.Handler
 }
 
-// lastWords is how long a closing server lets those answer whom somebody asked.
-const lastWords = time.Second
+// closeGrace is the time in which a closing server still answers pending
+// requests.
+const closeGrace = time.Second
 
-// Server answers on a control socket.
+// Server serves a control socket.
 type Server struct {
 	handlers Handlers
 	limits   limits
@@ -71,13 +72,13 @@ type Server struct {
 	http     *http.Server
 	done     chan struct{}
 
-	statusCalls chan struct{} // a status that takes long must not pile up
+	statusCalls chan struct{} // bounds concurrent status requests
 	verbs       chan struct{}
 	cancel      context.CancelFunc // of the running verbs
 }
 
-// Serve answers on a listener that [Listen] or [ListenAside] made, until Close.
-// Failures of single connections go to log at debug level.
+// Serve serves a listener of [Listen] or [ListenAside] until Close. It logs
+// failures of single connections at debug level.
 func Serve(l net.Listener, log *slog.Logger, handlers Handlers) *Server {
 	return serve(l, log, handlers, defaultLimits)
 }
@@ -110,7 +111,7 @@ func newServer(log *slog.Logger, handlers Handlers, limits limits) *Server {
 	mux.HandleFunc("POST /v1/{verb}", s.verb)
 	mux.HandleFunc("POST /v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Allow", "GET, HEAD")
-		http.Error(w, "status is asked for with GET", http.StatusMethodNotAllowed)
+		http.Error(w, "status needs the method GET", http.StatusMethodNotAllowed)
 	})
 	s.http = &http.Server{
 		Handler:           http.MaxBytesHandler(mux, maxArgumentBytes),
@@ -123,7 +124,7 @@ func newServer(log *slog.Logger, handlers Handlers, limits limits) *Server {
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	s.clients.Count(s.http)
-	// One request a connection: nobody holds a place between requests.
+	// One request per connection: no client holds a place between requests.
 	s.http.SetKeepAlivesEnabled(false)
 	return s
 }
@@ -153,7 +154,7 @@ func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
 }
 
 // verb answers one POST. Refusals have status 422, so that a client can tell
-// them from what a server of another version, or HTTP itself, has to say.
+// them from errors of HTTP or of another version.
 func (s *Server) verb(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -166,8 +167,8 @@ func (s *Server) verb(w http.ResponseWriter, r *http.Request) {
 		refuse(w, &Refusal{fmt.Sprintf("the relay is busy with %d other requests", maxVerbs), "try again when they are done"})
 		return
 	}
-	// The client may wait as long as the verb takes; that it hung up is still
-	// noticed, and ends the request's context.
+	// The client may wait as long as the verb takes. The server still notices
+	// that it hangs up, and ends the request's context.
 	controller := http.NewResponseController(w)
 	_ = controller.SetReadDeadline(time.Time{})
 	answer, err := s.do(r)
@@ -209,13 +210,13 @@ func writeJSON(w http.ResponseWriter, status int, value any) {
 	_, _ = w.Write(body)
 }
 
-// Close ends all connections, removes the socket and waits until it is gone.
-// Verbs are told to end; whoever has asked has a moment to be answered.
+// Close cancels running verbs, ends all connections and removes the socket.
+// Pending requests have a moment to be answered.
 func (s *Server) Close() {
 	s.socket.Close()
 	<-s.done
 	s.cancel()
-	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
 	defer cancel()
 	s.clients.Finish(ctx, s.http)
 }

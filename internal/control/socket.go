@@ -1,5 +1,6 @@
-// Package control is the local door to a running relay: HTTP/1.1 over a unix
-// socket that only the relay's user and root can use.
+// Package control is the local interface of a running relay: HTTP/1.1 over a
+// unix socket that only the relay's user and root can use. A relay can take
+// over the socket's path from its predecessor without a gap.
 package control
 
 import (
@@ -19,18 +20,18 @@ import (
 	"longhaul/internal/localsocket"
 )
 
-// ErrInUse is returned by [Listen] when a living process answers on the socket.
+// ErrInUse is returned by [Listen] if a living process answers on the socket.
 var ErrInUse = errors.New("another relay uses this control socket; stop it, or give this one another with --name NAME or --control-socket PATH")
 
-// Listen makes the socket, readable by its owner only. A socket that a dead
-// process left behind is taken over; a living one gives [ErrInUse].
+// Listen makes the socket, accessible to its owner only. It replaces the socket
+// of a dead process; for a living one it returns [ErrInUse].
 func Listen(ctx context.Context, path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := localsocket.MakeDirectory(dir); err != nil {
 		return nil, fmt.Errorf("cannot make the control socket: %w; --control-socket PATH puts it elsewhere", err)
 	}
 	// Two starting relays must not both find the old socket dead and then
-	// remove each other's: the directory's lock covers the check and the bind.
+	// remove each other's. The directory's lock covers the check and the bind.
 	unlock, err := lock(dir)
 	if err != nil {
 		return nil, fmt.Errorf("cannot lock the directory of the control socket: %w", err)
@@ -43,14 +44,14 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	return bind(ctx, path)
 }
 
-// bind makes the socket's file. The caller has the directory's lock.
+// bind makes the socket's file. The caller holds the directory's lock.
 func bind(ctx context.Context, path string) (net.Listener, error) {
 	if len(path) > maxPath {
 		return nil, fmt.Errorf("the control socket's path %s is longer than %d bytes; choose a shorter one with --control-socket PATH", path, maxPath)
 	}
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		// The mode of an unbound socket becomes that of its file, so there
-		// is no moment at which others could connect.
+		// The file gets the mode of the unbound socket, so other users can
+		// connect at no moment.
 		var chmod error
 		if err := c.Control(func(fd uintptr) { chmod = unix.Fchmod(int(fd), 0o600) }); err != nil {
 			return err
@@ -64,7 +65,7 @@ func bind(ctx context.Context, path string) (net.Listener, error) {
 	return newGuard(l.(*net.UnixListener), path)
 }
 
-// maxPath is the most that the kernel takes as a socket's path.
+// maxPath is the kernel's bound of a socket's path in bytes.
 const maxPath = len(unix.RawSockaddrUnix{}.Path) - 1
 
 func lock(dir string) (unlock func(), err error) {
@@ -91,7 +92,7 @@ func removeStale(ctx context.Context, path string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return fmt.Errorf("cannot look at the control socket: %w", err)
+		return fmt.Errorf("cannot stat the control socket: %w", err)
 	case info.Mode().Type() != fs.ModeSocket:
 		return fmt.Errorf("%s is not a socket; remove it, or choose another path with --control-socket PATH", path)
 	}
@@ -104,10 +105,10 @@ func removeStale(ctx context.Context, path string) error {
 	return nil
 }
 
-// maxClients bounds the connections that are served at the same time.
+// maxClients bounds concurrent connections.
 const maxClients = 16
 
-// guard accepts the relay's own user and root, a few at a time.
+// guard accepts connections of the relay's user and root, up to maxClients.
 type guard struct {
 	*net.UnixListener
 	names  *names
@@ -122,7 +123,7 @@ func newGuard(l *net.UnixListener, path string) (*guard, error) {
 		l.Close()
 		return nil, err
 	}
-	l.SetUnlinkOnClose(false) // by then the file may be another relay's
+	l.SetUnlinkOnClose(false) // the file may belong to another relay by then
 	g := &guard{UnixListener: l, names: names, places: make(chan struct{}, maxClients), closed: make(chan struct{})}
 	g.close = sync.OnceValue(func() error {
 		close(g.closed)
@@ -131,7 +132,7 @@ func newGuard(l *net.UnixListener, path string) (*guard, error) {
 	return g, nil
 }
 
-// Accept waits for a place, then for a client who is allowed in.
+// Accept waits for a free place, then for a trusted client.
 func (g *guard) Accept() (net.Conn, error) {
 	select {
 	case g.places <- struct{}{}:
@@ -145,7 +146,7 @@ func (g *guard) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if peer, ok := allowed(conn); ok {
-			return &guest{UnixConn: conn, places: g.places, peer: peer}, nil
+			return &client{UnixConn: conn, places: g.places, peer: peer}, nil
 		}
 		conn.Close()
 	}
@@ -154,33 +155,33 @@ func (g *guard) Accept() (net.Conn, error) {
 // Close stops accepting and removes the socket.
 func (g *guard) Close() error { return g.close() }
 
-// guest gives its place back when it leaves.
-type guest struct {
+// client is a connection that returns its place when closed.
+type client struct {
 	*net.UnixConn
 	places chan struct{}
 	peer   Peer
 }
 
-// Peer is the process that asks.
+// Peer is the process that sent a request.
 type Peer struct{ UID, PID int }
 
 type peerKey struct{}
 
-// PeerOf is who asks for the verb that has this context.
+// PeerOf returns the process that sent the verb with this context.
 func PeerOf(ctx context.Context) Peer {
 	peer, _ := ctx.Value(peerKey{}).(Peer)
 	return peer
 }
 
-// withPeer tells the requests of a connection who is at its other end.
+// withPeer stores the peer of a connection in its requests' context.
 func withPeer(ctx context.Context, conn net.Conn) context.Context {
-	if g, ok := conn.(*guest); ok {
+	if g, ok := conn.(*client); ok {
 		return context.WithValue(ctx, peerKey{}, g.peer)
 	}
 	return ctx
 }
 
-func (g *guest) Close() error {
+func (g *client) Close() error {
 	err := g.UnixConn.Close()
 	if !errors.Is(err, net.ErrClosed) {
 		<-g.places
@@ -188,7 +189,7 @@ func (g *guest) Close() error {
 	return err
 }
 
-// allowed checks who is at the other end, whatever the file's mode has become since.
+// allowed checks the user of the peer, regardless of the file's present mode.
 func allowed(conn *net.UnixConn) (Peer, bool) {
 	peer, err := localsocket.Peer(conn)
 	if err != nil || !localsocket.Trusted(int(peer.Uid)) {

@@ -18,16 +18,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How one relay follows another at the same path without a moment in which
-// nobody answers there: the old one gives its socket a second name, with its
-// process's number behind it; the new one has made its socket under such a name
-// of its own, and renames that to the path.
+// A relay replaces another at the same path without a moment in which no
+// process answers there. The old relay links its socket to a second name that
+// ends in its process ID. The new one makes its socket under such a name, and
+// renames that to the path.
 
-// PathOf is where a relay is found that another one has followed at path.
+// PathOf is the path of a relay that was replaced at path.
 func PathOf(path string, pid int) string { return path + "." + strconv.Itoa(pid) }
 
-// ListenAside is [Listen] for a relay that is to follow the one that answers at
-// path: the socket is at the path of this process, until [Server.TakePlace].
+// ListenAside is [Listen] for the successor of the relay at path: the socket
+// has this process's own name until [Server.TakePlace].
 func ListenAside(ctx context.Context, path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := localsocket.CheckDirectory(dir); err != nil {
@@ -39,48 +39,48 @@ func ListenAside(ctx context.Context, path string) (net.Listener, error) {
 	}
 	defer unlock()
 	aside := PathOf(path, os.Getpid())
-	// What is there is of a dead process that had this one's number.
+	// An existing file belongs to a dead process with the same ID.
 	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot remove the control socket of a dead relay: %w", err)
 	}
 	return bind(ctx, aside)
 }
 
-// removeFollowed removes what relays have left behind that were killed: those
-// that had been followed at path, and those of an [OwnName].
+// removeFollowed removes the sockets of killed relays: those that were replaced
+// at path, and those with an [OwnName].
 func removeFollowed(ctx context.Context, path string) {
 	dir, base := filepath.Split(path)
 	entries, _ := os.ReadDir(filepath.Clean(dir))
 	for _, e := range entries {
 		number, found := strings.CutPrefix(e.Name(), base+".")
 		if _, err := strconv.ParseUint(number, 10, 32); found && err == nil || IsOwnName(NameIn(dir, dir+e.Name())) {
-			_ = removeStale(ctx, dir+e.Name()) // one that lives stays
+			_ = removeStale(ctx, dir+e.Name()) // a living relay keeps its socket
 		}
 	}
 }
 
-// StepAside lets clients find the server under its process's number as well.
-// It comes before another relay takes its place at path.
+// StepAside adds a name with the process ID to the socket, before another relay
+// takes its place at path.
 func (s *Server) StepAside(path string) error {
 	return s.socket.names.link(path, PathOf(path, os.Getpid()))
 }
 
-// StepBack undoes [Server.StepAside], after the one that was to follow has
-// ended: it may have taken the place already.
+// StepBack undoes [Server.StepAside] after the successor has ended, even if it
+// had taken the place.
 func (s *Server) StepBack(path string) error {
 	return s.socket.names.back(PathOf(path, os.Getpid()), path)
 }
 
-// LeavePlace gives path up, whether or not another relay has taken it by now.
+// LeavePlace gives up path, whether or not another relay has taken it.
 func (s *Server) LeavePlace(path string) error { return s.socket.names.remove(path) }
 
-// TakePlace makes a server that listens aside the one that answers at path.
+// TakePlace renames the socket of [ListenAside] to path.
 func (s *Server) TakePlace(path string) error {
 	return s.socket.names.rename(PathOf(path, os.Getpid()), path)
 }
 
-// names are the files of one socket. A file of the same name that is not this
-// socket is left alone.
+// names tracks the files of one socket. A file of the same name that is not
+// this socket is left alone.
 type names struct {
 	dir string
 
@@ -92,7 +92,7 @@ type names struct {
 func newNames(path string) (*names, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
-		return nil, fmt.Errorf("cannot look at the control socket: %w", err)
+		return nil, fmt.Errorf("cannot stat the control socket: %w", err)
 	}
 	return &names{dir: filepath.Dir(path), paths: []string{path}, dev: st.Dev, ino: st.Ino}, nil
 }
@@ -147,7 +147,7 @@ func (n *names) rename(from, to string) error {
 	})
 }
 
-// back leaves one name of two, whichever is there.
+// back reduces two names to one, whichever exists.
 func (n *names) back(from, to string) error {
 	return n.locked(func() error {
 		if n.isOurs(to) {

@@ -14,7 +14,7 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// says starts a server whose status is a text.
+// says starts a server with a text as its status.
 func says(t *testing.T, listen func(context.Context, string) (net.Listener, error), path, text string) *Server {
 	t.Helper()
 	l, err := listen(t.Context(), path)
@@ -35,8 +35,8 @@ func ask1(t *testing.T, path string) string {
 	return strings.Trim(string(body), "\"\n")
 }
 
-// TestSuccession has one server follow another while clients ask all the time:
-// somebody always answers, and both are found in the end.
+// TestSuccession replaces one server by another while clients send requests.
+// Every request gets an answer, and both servers are reachable in the end.
 func TestSuccession(t *testing.T) {
 	nettest.CheckLeaks(t)
 	path := filepath.Join(t.TempDir(), "control.sock")
@@ -58,7 +58,7 @@ func TestSuccession(t *testing.T) {
 			}
 		})
 	}
-	// Both have this process's number, so the old one gets another name.
+	// Both servers have this process's ID, so rename the old one.
 	aside := path + ".1"
 	const rounds = 20
 	for i := range rounds {
@@ -89,8 +89,8 @@ func TestSuccession(t *testing.T) {
 	}
 }
 
-// TestSuccessionThatFails leaves the old one where it was, even if the new one
-// had taken its place.
+// TestSuccessionThatFails restores the old server, even if the new one had
+// taken its place.
 func TestSuccessionThatFails(t *testing.T) {
 	nettest.CheckLeaks(t)
 	dir := t.TempDir()
@@ -131,8 +131,8 @@ func TestSuccessionThatFails(t *testing.T) {
 	}
 }
 
-// TestCloseLeavesOthersSockets: a server that was followed without its own
-// doing does not remove the other's.
+// TestCloseLeavesOthersSockets: a server that was replaced without StepAside
+// does not remove the other's socket.
 func TestCloseLeavesOthersSockets(t *testing.T) {
 	nettest.CheckLeaks(t)
 	path := filepath.Join(t.TempDir(), "control.sock")

@@ -293,7 +293,7 @@ func TestCase33UpgradeToWhatDoesNotRun(t *testing.T) {
 		{"it crashes", u.install("crash", "#!/bin/sh\necho oh no >&2; kill -SEGV $$\n"), good, "ended before it was ready; its last words:\noh no"},
 		{"it ends without a word", u.install("silent", "#!/bin/sh\nexit 0\n"), good, "ended before it was ready"},
 		{"it is another program", "/bin/cat", good, "ended before it was ready; its last words:\n/bin/cat: "},
-		{"it is no program", u.install("text", "hello"), good, "no program of this machine's architecture"},
+		{"it is no program", u.install("text", "hello"), good, "not a program for this machine's architecture"},
 		{"it is not there", filepath.Join(u.relay.dir, "absent"), good, "no such file or directory"},
 		{"the configuration is bad", "", strings.Replace(good, "forward:", "forwart:", 1), "unknown key forwart in a tunnel"},
 		{"an address is taken", "", good + fmt.Sprintf("  - {name: taken, listen: %q, forward: %q}\n", u.target, u.listen), "ended before it was ready; its last words:\nlonghaul: cannot listen on " + u.target + ": address already in use"},

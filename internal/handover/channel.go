@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kind is what a message says.
+// kind is the type of a message.
 type kind string
 
 const (
@@ -28,8 +28,8 @@ const (
 	kindYours   kind = "yours"
 )
 
-// message is one of them. An offer may take several: each but the last has More
-// set, and descriptors with it, one for each of Sockets.
+// message is one message. An offer may take several: each except the last has
+// More set, and carries a descriptor for each of Sockets.
 type message struct {
 	Kind    kind            `json:"kind"`
 	Version int             `json:"version,omitempty"`
@@ -46,15 +46,15 @@ type socketNames struct {
 
 const (
 	maxMessage       = 16 << 20
-	socketsInMessage = 64 // the kernel takes 253 descriptors at once
+	socketsInMessage = 64 // the kernel's bound is 253 descriptors (SCM_MAX_FD)
 )
 
-// channel carries messages over a Unix stream: the length in four bytes, with
+// channel carries messages over a Unix stream: the length in four bytes with
 // the descriptors, then JSON.
 type channel struct{ *net.UnixConn }
 
-// newChannels returns two ends. The second is for another process: it is in
-// blocking mode, closed on exec, and not watched by this process's runtime.
+// newChannels returns two ends. The second is for another process: it is
+// blocking, closed on exec, and not registered with this process's runtime.
 func newChannels() (channel, *os.File, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -69,10 +69,10 @@ func newChannels() (channel, *os.File, error) {
 	return ours, theirs, nil
 }
 
-// openChannel takes a descriptor over.
+// openChannel takes ownership of a descriptor.
 func openChannel(fd int) (channel, error) {
 	f := os.NewFile(uintptr(fd), "handover")
-	defer f.Close() // FileConn has its own
+	defer f.Close() // FileConn duplicates the descriptor
 	conn, err := net.FileConn(f)
 	if err != nil {
 		return channel{}, err
@@ -80,13 +80,13 @@ func openChannel(fd int) (channel, error) {
 	stream, ok := conn.(*net.UnixConn)
 	if !ok {
 		conn.Close()
-		return channel{}, errors.New("it is not a Unix socket")
+		return channel{}, errors.New("the descriptor is not a Unix socket")
 	}
 	return channel{stream}, nil
 }
 
-// within ends blocked calls when the context does. The returned function lifts
-// that again, and returns the context's cause if it has ended.
+// within unblocks calls when the context ends. The returned function undoes
+// that, and returns the context's cause if it has ended.
 func (c channel) within(ctx context.Context) (lift func() error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	return func() error {
@@ -122,15 +122,14 @@ func (c channel) send(m message, files ...*os.File) error {
 	}
 	header := binary.BigEndian.AppendUint32(nil, uint32(len(body)))
 	n, _, err := c.WriteMsgUnix(header, rights, nil)
-	runtime.KeepAlive(files) // the numbers are theirs until here
+	runtime.KeepAlive(files) // keep the descriptors open until here
 	if err == nil {
 		_, err = c.Write(append(header[n:], body...))
 	}
 	return err
 }
 
-// receive returns the next message and the descriptors with it, which are the
-// caller's to close.
+// receive returns the next message and its descriptors; the caller closes them.
 func (c channel) receive() (m message, files []*os.File, err error) {
 	defer func() {
 		if err != nil {
@@ -161,7 +160,7 @@ func (c channel) receive() (m message, files []*os.File, err error) {
 	if size > maxMessage {
 		return m, files, fmt.Errorf("a message of %d bytes is too long", size)
 	}
-	body, err := io.ReadAll(io.LimitReader(c, int64(size))) // which does not believe the size
+	body, err := io.ReadAll(io.LimitReader(c, int64(size))) // allocates only what arrives
 	if err != nil {
 		return m, files, err
 	}
@@ -169,10 +168,10 @@ func (c channel) receive() (m message, files []*os.File, err error) {
 		return m, files, io.ErrUnexpectedEOF
 	}
 	if err := json.Unmarshal(body, &m); err != nil {
-		return m, files, fmt.Errorf("a message cannot be read: %w", err)
+		return m, files, fmt.Errorf("parse a message: %w", err)
 	}
 	if len(files) != len(m.Sockets) {
-		return m, files, fmt.Errorf("a message names %d sockets and brings %d", len(m.Sockets), len(files))
+		return m, files, fmt.Errorf("a message lists %d sockets and carries %d", len(m.Sockets), len(files))
 	}
 	return m, files, nil
 }
@@ -184,8 +183,8 @@ func unexpected(err error) error {
 	return err
 }
 
-// received takes descriptors out of a control message. They are closed on exec
-// already: the net package asks for that.
+// received extracts descriptors from a control message. The net package has
+// already set close-on-exec on them.
 func received(control []byte) (files []*os.File, err error) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -206,19 +205,19 @@ func received(control []byte) (files []*os.File, err error) {
 	return files, nil
 }
 
-// expect waits for one kind of message, which has no descriptors.
+// expect waits for a message of one kind without descriptors.
 func (c channel) expect(want kind) (state []byte, err error) {
 	m, files, err := c.receive()
 	for _, f := range files {
 		f.Close()
 	}
 	if err == nil && m.Kind != want {
-		err = fmt.Errorf("got the message %q in place of %q", m.Kind, want)
+		err = fmt.Errorf("got message %q instead of %q", m.Kind, want)
 	}
 	return m.State, err
 }
 
-// gone says whether an error means that the other process has ended.
+// gone reports whether an error means that the other process has ended.
 func gone(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
@@ -226,10 +225,10 @@ func gone(err error) bool {
 func (c channel) sendOffer(o Offer) error {
 	rest := o.Sockets
 	for len(rest) > 0 {
-		some := rest[:min(len(rest), socketsInMessage)]
-		rest = rest[len(some):]
+		batch := rest[:min(len(rest), socketsInMessage)]
+		rest = rest[len(batch):]
 		m, files := message{Kind: kindOffer, Version: protocolVersion, More: true}, []*os.File(nil)
-		for _, s := range some {
+		for _, s := range batch {
 			m.Sockets = append(m.Sockets, socketNames{s.Configured, s.Bound, s.Inherited})
 			files = append(files, s.File)
 		}
@@ -240,7 +239,8 @@ func (c channel) sendOffer(o Offer) error {
 	return c.send(message{Kind: kindOffer, Version: protocolVersion, State: o.State})
 }
 
-// receiveOffer returns an offer whose sockets are what they are said to be.
+// receiveOffer returns an offer, after checking that each socket is bound as
+// announced.
 func (c channel) receiveOffer() (o Offer, err error) {
 	defer func() {
 		if err != nil {
@@ -258,7 +258,7 @@ func (c channel) receiveOffer() (o Offer, err error) {
 		case err != nil:
 			return o, err
 		case m.Kind != kindOffer:
-			return o, fmt.Errorf("got the message %q in place of an offer", m.Kind)
+			return o, fmt.Errorf("got message %q instead of an offer", m.Kind)
 		case m.Version != protocolVersion:
 			return o, fmt.Errorf("the running process speaks version %d of the handover, this one version %d; restart it instead", m.Version, protocolVersion)
 		}

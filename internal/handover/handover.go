@@ -1,7 +1,7 @@
-// Package handover has a running process replaced by another one without a
-// moment in which nobody accepts connections: it starts the program that is to
-// follow, hands it the listening sockets, and steps back only once the new
-// process has said that it serves.
+// Package handover replaces a running process by another one without a gap in
+// accepting connections. The old process starts the new program and hands it
+// the listening sockets. It stops accepting only after the new process has
+// reported that it serves.
 //
 //	old process                        new process
 //	Start ──────── offer, sockets ───▶ Receive
@@ -13,10 +13,10 @@
 //	stops accepting
 //	Leave ───────────  yours ────────▶   │
 //
-// Until "serving" the old process can go on as if nothing had been asked, and
-// does so when the new one ends, says nothing in time, or cannot be started.
-// A listening socket is one object in the kernel whoever has a descriptor of
-// it: between "go" and "yours" both processes accept from one queue.
+// Until "serving" the old process can continue unchanged. It does so when the
+// new one ends, stays silent too long, or cannot be started. All descriptors of
+// a listening socket refer to one object in the kernel: between "go" and
+// "yours" both processes accept from one queue.
 package handover
 
 import (
@@ -28,20 +28,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Variable is the environment variable that tells a program that it is to
-// follow another: the numbers of two descriptors, one to talk to the other
-// process and one of what is to become standard error.
+// Variable is the environment variable that makes a program the successor of
+// another. It holds two descriptor numbers: the channel to the other process,
+// and the future standard error.
 const Variable = "LONGHAUL_HANDOVER"
 
-// protocolVersion is that of the messages. Fields may be added to them; another
-// number says that they mean something else.
+// protocolVersion is the version of the messages. New fields keep it; a changed
+// meaning raises it.
 const protocolVersion = 1
 
-// Socket is a listening socket, or one that is bound and could listen.
+// Socket is a TCP socket that listens, or is bound and could listen.
 type Socket struct {
-	Configured netip.AddrPort // as the old process was told to listen; its port may be 0
-	Bound      netip.AddrPort // where it listens
-	Inherited  bool           // a service manager has it as well
+	Configured netip.AddrPort // the configured address; its port may be 0
+	Bound      netip.AddrPort // the actual address
+	Inherited  bool           // a service manager shares it
 	File       *os.File
 }
 
@@ -52,14 +52,14 @@ func CloseAll(sockets []Socket) {
 	}
 }
 
-// Offer is what the old process hands over.
+// Offer is the content of a handover.
 type Offer struct {
 	Sockets []Socket
-	State   []byte // JSON whose meaning the two processes agree on
+	State   []byte // JSON; the processes define its meaning
 }
 
-// Address returns where a socket is bound, and refuses what is not a TCP socket
-// that listens or could.
+// Address returns the bound address of a socket. It refuses other files than
+// TCP sockets that listen or could.
 func Address(f *os.File) (addr netip.AddrPort, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -79,10 +79,10 @@ func address(fd int) (addr netip.AddrPort, err error) {
 		return addr, err
 	}
 	if kind != unix.SOCK_STREAM || protocol != unix.IPPROTO_TCP {
-		return addr, errors.New("it is not a listening TCP socket")
+		return addr, errors.New("the file is not a listening TCP socket")
 	}
 	if _, err := unix.Getpeername(fd); !errors.Is(err, unix.ENOTCONN) {
-		return addr, errors.New("it is not a listening TCP socket but a connection")
+		return addr, errors.New("the file is not a listening TCP socket but a connection")
 	}
 	name, err := unix.Getsockname(fd)
 	if err != nil {
@@ -94,18 +94,18 @@ func address(fd int) (addr netip.AddrPort, err error) {
 	case *unix.SockaddrInet6:
 		addr = netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
 	default:
-		return addr, errors.New("it has no IP address")
+		return addr, errors.New("the socket has no IP address")
 	}
 	if addr.Port() == 0 {
-		return addr, errors.New("it is bound to no port")
+		return addr, errors.New("the socket is bound to no port")
 	}
 	return addr, nil
 }
 
-// Failure is why a new process did not take over.
+// Failure is the reason why a new process did not take over.
 type Failure struct {
 	Problem   string
-	LastWords string // what it wrote to standard error, the last of it
+	LastWords string // the end of its standard error
 }
 
 func (f *Failure) Error() string { return f.Problem }

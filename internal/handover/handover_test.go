@@ -21,10 +21,10 @@ import (
 	"longhaul/internal/nettest"
 )
 
-const patience = time.Minute // what a test waits for what has to happen
+const patience = time.Minute // bounds every wait
 
-// role names the environment variable that makes the test binary a process
-// that follows the test. Its value says how well.
+// role is the environment variable that makes the test binary a successor of
+// the test. Its value selects the behaviour.
 const role = "LONGHAUL_HANDOVER_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -45,7 +45,7 @@ func hang() {
 	}
 }
 
-// follow is the main of a process that follows.
+// follow is the main function of a successor.
 func follow(how string) error {
 	switch how {
 	case "ends at once":
@@ -110,11 +110,11 @@ func follow(how string) error {
 			}
 		}()
 	}
-	hang() // without a listener too: who started it looks at it, and kills it
+	hang() // also without a listener: the test inspects and kills the process
 	return nil
 }
 
-// openDescriptors are the numbers and targets of this process's.
+// openDescriptors lists the numbers and targets of this process's descriptors.
 func openDescriptors() []string {
 	var all []string
 	entries, _ := os.ReadDir("/proc/self/fd")
@@ -126,7 +126,7 @@ func openDescriptors() []string {
 	return all
 }
 
-// text collects what is written.
+// text collects output.
 type text struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -160,7 +160,7 @@ func program(t *testing.T, how string) (p Program, log string) {
 	return Program{Path: path, Args: []string{path}, Env: append(os.Environ(), role+"="+how), Log: f}, log
 }
 
-// sockets listens n times.
+// sockets opens n listeners.
 func sockets(t *testing.T, n int) []Socket {
 	t.Helper()
 	var all []Socket
@@ -229,7 +229,7 @@ func TestAnotherProcessTakesOver(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// What listens, and this connection.
+				// The listeners and this connection.
 				if got := strings.Count(string(reply), "=socket:"); i == 0 && got != n+1 || strings.Contains(string(reply), own.Name()) {
 					t.Errorf("the process has %d sockets, and was given %d: %s", got, n, reply)
 				}
@@ -260,23 +260,23 @@ func TestProcessesThatDoNotTakeOver(t *testing.T) {
 	nettest.CheckLeaks(t)
 	for _, tt := range []struct {
 		how     string
-		problem string // in it
-		words   string // its last words have
+		problem string // contained in Failure.Problem
+		words   string // contained in Failure.LastWords
 	}{
 		{"ends at once", "ended before", "follow: the configuration is bad"},
 		{"panics", "ended before", "panic: a bug"},
 		{"talks too much", "ended before", "follow: the end"},
 		{"hangs", "was not ready in time", ""},
 		{"stops short of ready", "ended before it was ready", "follow: it lost heart"},
-		{"says something else", `was not ready: got the message "serving" in place of "ready"`, ""},
+		{"says something else", `was not ready: got message "serving" instead of "ready"`, ""},
 		{"ends the handover", "ended before it was ready", ""},
 		{"does not begin", "ended before it accepted", "follow: an address is in use"},
 	} {
 		t.Run(tt.how, func(t *testing.T) {
-			real := wordsPatience
-			defer func() { wordsPatience = real }()
-			if wordsPatience = patience; tt.how == "ends the handover" {
-				wordsPatience = 100 * time.Millisecond // it says nothing
+			real := stderrTimeout
+			defer func() { stderrTimeout = real }()
+			if stderrTimeout = patience; tt.how == "ends the handover" {
+				stderrTimeout = 100 * time.Millisecond // no output
 			}
 			p, _ := program(t, tt.how)
 			offered := sockets(t, 3)
@@ -301,13 +301,13 @@ func TestProcessesThatDoNotTakeOver(t *testing.T) {
 			if !strings.Contains(failure.Problem, tt.problem) || !strings.Contains(failure.LastWords, tt.words) || tt.words == "" && failure.LastWords != "" {
 				t.Errorf("got %q and the last words %q", failure.Problem, failure.LastWords)
 			}
-			if len(failure.LastWords) > lastWordsBytes || strings.HasPrefix(failure.LastWords, "ne ") {
+			if len(failure.LastWords) > maxStderrTail || strings.HasPrefix(failure.LastWords, "ne ") {
 				t.Errorf("the last words are %d bytes and begin with %.20q", len(failure.LastWords), failure.LastWords)
 			}
 			if !strings.Contains(said.String(), tt.words) {
 				t.Errorf("only %q was passed on", &said)
 			}
-			// The sockets are as they were.
+			// The sockets are unchanged.
 			for _, socket := range offered {
 				c, err := net.DialTimeout("tcp", socket.Bound.String(), patience)
 				if err != nil {
@@ -319,7 +319,7 @@ func TestProcessesThatDoNotTakeOver(t *testing.T) {
 	}
 }
 
-// A wait that is broken off ends the new process.
+// Canceling the wait ends the new process.
 func TestBrokenOff(t *testing.T) {
 	nettest.CheckLeaks(t)
 	p, _ := program(t, "hangs")
@@ -356,8 +356,8 @@ func TestProgramsThatCannotBeStarted(t *testing.T) {
 	for _, tt := range []struct{ name, path, want string }{
 		{"missing", filepath.Join(dir, "missing"), "no such file or directory"},
 		{"a directory", dir, "is not a regular file"},
-		{"another architecture's", file("vax", foreign, 0o755), "no program of this machine's architecture"},
-		{"no program", file("text", []byte("hello"), 0o755), "no program of this machine's architecture"},
+		{"another architecture's", file("vax", foreign, 0o755), "not a program for this machine's architecture"},
+		{"no program", file("text", []byte("hello"), 0o755), "not a program for this machine's architecture"},
 		{"a script without its interpreter", file("script", []byte("#!/nonexistent\n"), 0o755), "the interpreter that it names is missing"},
 		{"not executable", file("plain", self[:4096], 0o644), "cannot be executed: permission denied"},
 	} {
@@ -383,21 +383,21 @@ func TestReceiveWithoutAnOffer(t *testing.T) {
 	defer r.Close()
 	defer w.Close()
 	for _, tt := range []struct{ value, want string }{
-		{"", "it needs two numbers"},
-		{"3", "it needs two numbers"},
+		{"", "want two numbers"},
+		{"3", "want two numbers"},
 		{"x,4", `"x" is not the number of a descriptor`},
 		{"2,4", `"2" is not the number of a descriptor`},
 		{"-1,4", `"-1" is not the number of a descriptor`},
 		{"60001,60002", "descriptor 60001 is not open"},
-		{fmt.Sprintf("%d,%[1]d", r.Fd()), "it needs two different numbers"},
+		{fmt.Sprintf("%d,%[1]d", r.Fd()), "want two different numbers"},
 	} {
 		t.Setenv(Variable, tt.value)
 		p, err := Receive(t.Context())
-		if p != nil || err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "it is set by longhaul upgrade alone") {
+		if p != nil || err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "only longhaul upgrade sets it") {
 			t.Errorf("%q gives %v, want %s", tt.value, err, tt.want)
 		}
 	}
-	// What is no socket is refused, and both are given back.
+	// Receive refuses a file that is not a socket, and closes both descriptors.
 	one, err := unix.Dup(int(r.Fd()))
 	if err != nil {
 		t.Fatal(err)
@@ -445,12 +445,12 @@ func TestAddress(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		file *os.File
-		want string // of the error
+		want string // in the error
 	}{
 		{"a listener", listener, ""},
-		{"a connection", connection, "it is not a listening TCP socket"},
-		{"an unbound socket", os.NewFile(uintptr(unbound), "unbound"), "it is bound to no port"},
-		{"a datagram socket", os.NewFile(uintptr(datagrams), "datagrams"), "it is not a listening TCP socket"},
+		{"a connection", connection, "the file is not a listening TCP socket"},
+		{"an unbound socket", os.NewFile(uintptr(unbound), "unbound"), "the socket is bound to no port"},
+		{"a datagram socket", os.NewFile(uintptr(datagrams), "datagrams"), "the file is not a listening TCP socket"},
 	} {
 		got, err := Address(tt.file)
 		switch {
@@ -463,8 +463,8 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// FuzzReceive feeds a receiver what another process may send. It must refuse
-// without a panic, and keep no descriptor.
+// FuzzReceive feeds a receiver with arbitrary messages. It must not panic and
+// must close every descriptor.
 func FuzzReceive(f *testing.F) {
 	frame := func(body string) []byte {
 		return append([]byte{0, 0, byte(len(body) >> 8), byte(len(body))}, body...)

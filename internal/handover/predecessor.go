@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Predecessor is the process that this one is to follow.
+// Predecessor is the process that this one replaces.
 type Predecessor struct {
 	Offer
-	Log *os.File // what is to become standard error
+	Log *os.File // the future standard error
 
 	channel channel
 }
 
-// Receive takes what the process that started this one offers, and removes the
-// variable from the environment. It returns nil where nobody has asked this
-// process to follow.
+// Receive receives the offer of the process that started this one, and removes
+// the variable from the environment. It returns nil if this process was not
+// started as a successor.
 func Receive(ctx context.Context) (*Predecessor, error) {
 	value, found := os.LookupEnv(Variable)
 	if !found {
@@ -32,20 +32,20 @@ func Receive(ctx context.Context) (*Predecessor, error) {
 	}
 	socket, log, err := descriptors(value)
 	if err != nil {
-		return nil, fmt.Errorf("%s=%s: %w; it is set by longhaul upgrade alone", Variable, value, err)
+		return nil, fmt.Errorf("%s=%s: %w; only longhaul upgrade sets it", Variable, value, err)
 	}
 	unix.CloseOnExec(socket)
 	unix.CloseOnExec(log)
 	p := &Predecessor{Log: os.NewFile(uintptr(log), "/dev/stderr")}
 	if p.channel, err = openChannel(socket); err != nil {
 		p.Log.Close()
-		return nil, fmt.Errorf("%s=%s: %w; it is set by longhaul upgrade alone", Variable, value, err)
+		return nil, fmt.Errorf("%s=%s: %w; only longhaul upgrade sets it", Variable, value, err)
 	}
 	lift := p.channel.within(ctx)
 	p.Offer, err = p.channel.receiveOffer()
 	if cause := lift(); err != nil {
 		p.Close()
-		return nil, fmt.Errorf("cannot take the running relay's sockets over: %w", errors.Join(cause, err))
+		return nil, fmt.Errorf("cannot take over the running relay's sockets: %w", errors.Join(cause, err))
 	}
 	return p, nil
 }
@@ -53,7 +53,7 @@ func Receive(ctx context.Context) (*Predecessor, error) {
 func descriptors(value string) (socket, log int, err error) {
 	first, second, found := strings.Cut(value, ",")
 	if !found {
-		return 0, 0, errors.New("it needs two numbers")
+		return 0, 0, errors.New("want two numbers")
 	}
 	for _, d := range []struct {
 		text string
@@ -69,13 +69,13 @@ func descriptors(value string) (socket, log int, err error) {
 		*d.into = int(n)
 	}
 	if socket == log {
-		return 0, 0, errors.New("it needs two different numbers")
+		return 0, 0, errors.New("want two different numbers")
 	}
 	return socket, log, nil
 }
 
-// Ready says that this process is ready to serve, and what else the other is to
-// know, as JSON; it waits until it is told to begin.
+// Ready reports that this process is ready to serve, with state as JSON, and
+// waits for the order to begin.
 func (p *Predecessor) Ready(ctx context.Context, state []byte) error {
 	lift := p.channel.within(ctx)
 	err := p.channel.send(message{Kind: kindReady, State: state})
@@ -84,15 +84,15 @@ func (p *Predecessor) Ready(ctx context.Context, state []byte) error {
 	}
 	if cause := lift(); err != nil {
 		if gone(err) {
-			return errors.New("the relay that was to be followed has ended, or waits no longer")
+			return errors.New("the relay to replace has ended, or has stopped waiting")
 		}
 		return errors.Join(cause, err)
 	}
 	return nil
 }
 
-// Serving says that this process serves, and waits until the old one has
-// stopped accepting, or has gone. From here on standard error is the log.
+// Serving reports that this process serves, and waits until the old one has
+// stopped accepting or has ended. It makes the log standard error.
 func (p *Predecessor) Serving(ctx context.Context) error {
 	raw, err := p.Log.SyscallConn()
 	if err != nil {
@@ -116,8 +116,8 @@ func (p *Predecessor) Serving(ctx context.Context) error {
 	return nil
 }
 
-// Close gives everything back that was not taken. Log stays open: it may be in
-// use.
+// Close closes the channel and all offered descriptors. Log stays open: it may
+// be in use.
 func (p *Predecessor) Close() {
 	if p == nil {
 		return

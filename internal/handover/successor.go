@@ -13,25 +13,25 @@ import (
 	"time"
 )
 
-// Program is what is started to follow this process.
+// Program is the program to start as the successor.
 type Program struct {
 	Path string
-	Args []string // the first is the program's name, as ever
+	Args []string // including the program's name
 	Env  []string
 	Log  *os.File // its standard error once it serves
 }
 
-// Successor is a process that is to follow this one.
+// Successor is a process that replaces this one.
 type Successor struct {
 	process *os.Process
 	channel channel
-	said    *lastWords
+	said    *stderrTail
 }
 
-// Start starts a program and hands it what is offered. The process is not a
-// child but a sibling of this one: its parent is whoever started this process,
-// who sees its end even after this process has gone. Its standard error is
-// passed on to log until it serves.
+// Start starts a program and hands it the offer. The process is a sibling of
+// this one, not a child: its parent is the process that started this one. So
+// that parent sees its end even after this process has gone. Its standard error
+// goes to log until it serves.
 func Start(ctx context.Context, p Program, offer Offer, log io.Writer) (*Successor, error) {
 	if err := Executable(p.Path); err != nil {
 		return nil, err
@@ -41,12 +41,12 @@ func Start(ctx context.Context, p Program, offer Offer, log io.Writer) (*Success
 		return nil, err
 	}
 	defer theirs.Close()
-	said, stderr, err := newLastWords(log)
+	said, stderr, err := newStderrTail(log)
 	if err != nil {
 		ours.Close()
 		return nil, err
 	}
-	// The two extra descriptors get the numbers 3 and 4 there.
+	// The two extra descriptors get the numbers 3 and 4 in the new process.
 	process, err := os.StartProcess(p.Path, p.Args, &os.ProcAttr{
 		Env:   append(p.Env[:len(p.Env):len(p.Env)], Variable+"=3,4"),
 		Files: []*os.File{os.Stdin, os.Stdout, stderr, theirs, p.Log},
@@ -59,7 +59,8 @@ func Start(ctx context.Context, p Program, offer Offer, log io.Writer) (*Success
 		return nil, startError(p.Path, err)
 	}
 	s := &Successor{process: process, channel: ours, said: said}
-	// From here on the other end is the process's alone: its end is seen.
+	// Only the process holds the other end now, so its exit shows as an end of
+	// stream.
 	theirs.Close()
 	lift := s.channel.within(ctx)
 	err = s.channel.sendOffer(offer)
@@ -76,21 +77,20 @@ func startError(path string, err error) error {
 	}
 	switch number {
 	case syscall.ENOEXEC:
-		return fmt.Errorf("%s cannot be started: it is no program of this machine's architecture", path)
+		return fmt.Errorf("%s cannot be started: it is not a program for this machine's architecture", path)
 	case syscall.ETXTBSY:
 		return fmt.Errorf("%s cannot be started: it is still being written", path)
-	case syscall.ENOENT: // the file is there: it is what would run it that is not
+	case syscall.ENOENT: // the file exists, but its interpreter does not
 		return fmt.Errorf("%s cannot be started: the interpreter that it names is missing", path)
 	}
 	return fmt.Errorf("%s cannot be started: %w", path, number)
 }
 
-// PID is the process's number.
+// PID is the process ID.
 func (s *Successor) PID() int { return s.process.Pid }
 
-// Ready waits until the process is ready to serve, and returns what it says of
-// itself. When it is not, or ctx ends first, it is killed, and the error is a
-// [*Failure].
+// Ready waits until the process is ready to serve, and returns its state. If it
+// fails or ctx ends first, Ready kills the process and returns a [*Failure].
 func (s *Successor) Ready(ctx context.Context) (state []byte, err error) {
 	lift := s.channel.within(ctx)
 	state, err = s.channel.expect(kindReady)
@@ -100,8 +100,8 @@ func (s *Successor) Ready(ctx context.Context) (state []byte, err error) {
 	return state, nil
 }
 
-// Serve tells the process to begin and waits until it has. Errors are as those
-// of Ready.
+// Serve orders the process to begin and waits until it has. Errors are as in
+// Ready.
 func (s *Successor) Serve(ctx context.Context) error {
 	lift := s.channel.within(ctx)
 	err := s.channel.send(message{Kind: kindGo})
@@ -114,7 +114,7 @@ func (s *Successor) Serve(ctx context.Context) error {
 	return nil
 }
 
-// Leave tells the process that it is alone now, and lets go of it.
+// Leave tells the process that it alone accepts now, and releases it.
 func (s *Successor) Leave() error {
 	err := s.channel.send(message{Kind: kindYours})
 	_ = s.channel.Close()
@@ -122,29 +122,30 @@ func (s *Successor) Leave() error {
 	return err
 }
 
-// Kill ends the process, and returns when it has gone.
+// Kill kills the process and returns when it has ended.
 func (s *Successor) Kill() {
 	_ = s.process.Kill()
-	_ = s.channel.SetDeadline(time.Now().Add(killPatience))
+	_ = s.channel.SetDeadline(time.Now().Add(killTimeout))
 	_, _ = io.Copy(io.Discard, s.channel) // until the kernel closes the other end
 	_ = s.channel.Close()
 	s.said.wait(time.Second)
 	_ = s.process.Release()
 }
 
-// killPatience is how long a killed process may take to go. It goes at once
-// unless a disk or a file server holds it.
-const killPatience = 5 * time.Second
+// killTimeout bounds the exit of a killed process. It exits at once unless a
+// disk or a file server blocks it.
+const killTimeout = 5 * time.Second
 
-// wordsPatience is how long a process whose end of the channel is closed may take to
-// say why. Tests wait longer where it says something.
-var wordsPatience = 2 * time.Second
+// stderrTimeout bounds the wait for the standard error of a process that closed
+// its channel. Tests wait longer for expected output.
+var stderrTimeout = 2 * time.Second
 
-// fail ends the process, and says what it did not, and before what it ended.
+// fail kills the process and returns a Failure: didNot is the missing step,
+// before the step that its end precedes.
 func (s *Successor) fail(didNot, before string, err error) error {
 	pid := s.PID()
 	if gone(err) {
-		s.said.wait(wordsPatience)
+		s.said.wait(stderrTimeout)
 	}
 	s.Kill()
 	f := &Failure{LastWords: s.said.String()}
@@ -161,22 +162,22 @@ func (s *Successor) fail(didNot, before string, err error) error {
 	return f
 }
 
-// lastWords passes on what a process writes, and keeps the end of it.
-type lastWords struct {
+// stderrTail forwards the output of a process, and keeps the end of it.
+type stderrTail struct {
 	mu   sync.Mutex
 	kept []byte
 	done chan struct{}
 }
 
-const lastWordsBytes = 4096
+const maxStderrTail = 4096
 
-// newLastWords returns the end to write to, too.
-func newLastWords(log io.Writer) (*lastWords, *os.File, error) {
+// newStderrTail also returns the end to write to.
+func newStderrTail(log io.Writer) (*stderrTail, *os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, nil, err
 	}
-	l := &lastWords{done: make(chan struct{})}
+	l := &stderrTail{done: make(chan struct{})}
 	go func() {
 		defer close(l.done)
 		defer r.Close()
@@ -185,31 +186,31 @@ func newLastWords(log io.Writer) (*lastWords, *os.File, error) {
 	return l, w, nil
 }
 
-func (l *lastWords) Write(p []byte) (int, error) {
+func (l *stderrTail) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.kept = append(l.kept, p...)
-	if extra := len(l.kept) - lastWordsBytes; extra > 0 {
+	if extra := len(l.kept) - maxStderrTail; extra > 0 {
 		l.kept = l.kept[extra:]
 	}
 	return len(p), nil
 }
 
-// wait waits until nothing more can be written, but not for longer than within:
-// a process that was started in turn may hold the pipe.
-func (l *lastWords) wait(within time.Duration) {
+// wait waits until nothing more can be written, at most for within: a child of
+// the process may hold the pipe.
+func (l *stderrTail) wait(within time.Duration) {
 	select {
 	case <-l.done:
 	case <-time.After(within):
 	}
 }
 
-// String returns whole lines.
-func (l *lastWords) String() string {
+// String returns the kept output in whole lines.
+func (l *stderrTail) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	text := l.kept
-	if len(text) == lastWordsBytes {
+	if len(text) == maxStderrTail {
 		if _, rest, found := bytes.Cut(text, []byte("\n")); found {
 			text = rest
 		}

@@ -9,22 +9,21 @@ import (
 	"net/http"
 )
 
-// ErrCut is returned for an answer that ended before its end, or was too long.
+// ErrCut is returned for an answer that was incomplete or too long.
 var ErrCut = errors.New("the answer was cut short")
 
-// Get asks whoever listens at a TCP address for a target such as /readyz, and
-// returns the status and at most so many bytes.
-func Get(ctx context.Context, address, target string, most int64) (status int, body []byte, err error) {
-	return GetFrom(ctx, address, target, most, func(ctx context.Context) (net.Conn, error) {
+// Get requests a target such as /readyz from a TCP address, and returns the
+// status and the body of at most limit bytes.
+func Get(ctx context.Context, address, target string, limit int64) (status int, body []byte, err error) {
+	return GetFrom(ctx, address, target, limit, func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer
 		d.SetMultipathTCP(false)
 		return d.DialContext(ctx, "tcp", address)
 	})
 }
 
-// GetFrom is [Get] over a connection that the caller makes. host is for the Host
-// header.
-func GetFrom(ctx context.Context, host, target string, most int64, dial func(context.Context) (net.Conn, error)) (status int, body []byte, err error) {
+// GetFrom is [Get] over a connection from dial; host is the Host header.
+func GetFrom(ctx context.Context, host, target string, limit int64, dial func(context.Context) (net.Conn, error)) (status int, body []byte, err error) {
 	transport := &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
@@ -39,9 +38,9 @@ func GetFrom(ctx context.Context, host, target string, most int64, dial func(con
 		return 0, nil, err
 	}
 	defer resp.Body.Close()
-	body, err = io.ReadAll(io.LimitReader(resp.Body, most+1))
-	if err == nil && int64(len(body)) > most {
-		err = fmt.Errorf("it has more than %d bytes", most)
+	body, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	if err == nil && int64(len(body)) > limit {
+		err = fmt.Errorf("more than %d bytes", limit)
 	}
 	if err != nil {
 		return 0, nil, fmt.Errorf("%w: %w", ErrCut, err)

@@ -7,11 +7,12 @@ import (
 	"sync"
 )
 
-// Clients are the connections of an [http.Server], counted. They are what
-// http.Server's Shutdown does not wait for while their request is on its way.
+// Clients counts the connections of an [http.Server]. Server.Shutdown does not
+// wait for connections whose request is still arriving.
 type Clients struct{ here sync.WaitGroup }
 
-// Count begins to count those of a server that does not serve yet.
+// Count starts counting the connections of a server; call it before the server
+// serves.
 func (c *Clients) Count(s *http.Server) {
 	s.ConnState = func(_ net.Conn, state http.ConnState) {
 		switch state {
@@ -23,8 +24,8 @@ func (c *Clients) Count(s *http.Server) {
 	}
 }
 
-// Finish ends a server that accepts no more, as [http.Server].Serve having
-// returned says: it waits until its clients are answered, or ctx ends.
+// Finish closes a server whose [http.Server].Serve has returned: it waits until
+// its clients are answered or ctx ends.
 func (c *Clients) Finish(ctx context.Context, s *http.Server) {
 	answered := make(chan struct{})
 	go func() {

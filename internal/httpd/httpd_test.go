@@ -62,7 +62,7 @@ func dial(t *testing.T, address string) net.Conn {
 	return c
 }
 
-// gone says whether the server has closed the connection.
+// gone reports whether the server has closed the connection.
 func gone(c net.Conn) bool {
 	_, err := c.Read(make([]byte, 1))
 	return err == io.EOF || errors.Is(err, syscall.ECONNRESET)
@@ -74,7 +74,7 @@ func TestAnswers(t *testing.T) {
 	if status, body, err := get(t, address); status != 200 || body != "hello" || err != nil {
 		t.Errorf("%d %q %v", status, body, err)
 	}
-	// One request a connection.
+	// One request per connection.
 	c := dial(t, address)
 	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	all, err := io.ReadAll(c)
@@ -83,7 +83,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestFinish answers whoever has connected before, and nobody after.
+// TestFinish: the server answers clients that connected before, and refuses
+// later ones.
 func TestFinish(t *testing.T) {
 	nettest.CheckLeaks(t)
 	l, err := Listen(t.Context(), netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1")))
@@ -97,8 +98,8 @@ func TestFinish(t *testing.T) {
 		fmt.Fprint(w, "hello")
 	}), quiet, DefaultLimits)
 	address := l.Addr().String()
-	// They are accepted in this order, so that the last one's request shows that
-	// all are.
+	// The server accepts them in this order, so the last one's request proves
+	// that it has accepted all.
 	silent, slow, busy := dial(t, address), dial(t, address), dial(t, address)
 	fmt.Fprint(busy, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	<-asked
@@ -124,7 +125,7 @@ func TestFinish(t *testing.T) {
 			t.Errorf("the %s client gets %q, %v", name, reply, err)
 		}
 	}
-	cancel() // nobody waits longer for who says nothing
+	cancel() // stop waiting for the silent client
 	<-finished
 	if !gone(silent) {
 		t.Error("a client that says nothing is still there")
@@ -162,7 +163,7 @@ func TestHugeRequests(t *testing.T) {
 	address := serveOn(t, "127.0.0.1", hello, Limits{Request: patience, Reply: patience, HeaderBytes: 1 << 10, Connections: 8})
 	c := dial(t, address)
 	fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: x\r\nX: %s\r\n\r\n", strings.Repeat("y", 100<<10))
-	// The answer may be lost: what the server did not read has its socket reset.
+	// The answer may be lost: unread bytes make the server's socket reset.
 	if line, err := bufio.NewReader(c).ReadString('\n'); !strings.HasPrefix(line, "HTTP/1.1 431 ") && !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("a header of 100 KiB is answered with %q, %v", line, err)
 	}
@@ -192,7 +193,7 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// A flood that asks nothing keeps nobody out: the flood's own connections give way.
+// A silent flood locks out no client: its own connections are closed.
 func TestFloodOfSilentConnections(t *testing.T) {
 	nettest.CheckLeaks(t)
 	const places = 4
@@ -222,8 +223,8 @@ func TestFloodOfSilentConnections(t *testing.T) {
 	}
 }
 
-// Of two sources it is the one with more connections that gives way, although
-// the other's is older and has not asked either.
+// Of two sources, the one with more connections loses some, although the
+// other's is older and also silent.
 func TestFloodHurtsItsSource(t *testing.T) {
 	nettest.RequireSandbox(t)
 	const places = 4
@@ -252,7 +253,7 @@ func TestFloodHurtsItsSource(t *testing.T) {
 	}
 }
 
-// Who has asked is let go last.
+// Connections with a request are closed last.
 func TestRequestsBeforeSilence(t *testing.T) {
 	const places = 4
 	begun, finish := make(chan struct{}), make(chan struct{})
@@ -291,9 +292,8 @@ func TestListenSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// An answer that lasts gives its place back, outlives a flood from its own
-// source, and ends with the server. The connections are in memory, and time passes
-// on a bubble's clock.
+// A kept answer frees its place, outlives a flood from its own source, and ends
+// with the server. The connections are in memory, and time is synctest's.
 func TestKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const (
@@ -363,7 +363,7 @@ func TestKeep(t *testing.T) {
 		}
 		for range 10 { // longer than a request and a reply may take together
 			expectStatus("/", http.StatusOK)
-			time.Sleep(limit / 2) // the bubble's
+			time.Sleep(limit / 2) // on synctest's clock
 		}
 		select {
 		case <-left:
@@ -380,8 +380,8 @@ func TestKeep(t *testing.T) {
 	})
 }
 
-// One source may hold every place of answers that last while nobody else wants one,
-// and gives places up to others until they have as many. At 1818be3 it kept all.
+// One source may hold every kept place while no other wants one. It then loses
+// places until both have as many. At 1818be3 it kept all.
 func TestKeptPlacesAreShared(t *testing.T) {
 	nettest.RequireSandbox(t)
 	nettest.CheckLeaks(t)
@@ -424,7 +424,7 @@ func TestKeptPlacesAreShared(t *testing.T) {
 	expect(2, http.StatusOK)
 	expect(2, http.StatusOK)
 	expect(3, http.StatusOK)
-	expect(2, http.StatusServiceUnavailable) // it would have more than another
+	expect(2, http.StatusServiceUnavailable) // its source would have more than the other
 	expect(3, http.StatusServiceUnavailable)
 	for i, ends := range first[:places-1] {
 		if _, err := io.Copy(io.Discard, ends); errors.Is(err, os.ErrDeadlineExceeded) {

@@ -5,31 +5,32 @@ import (
 	"time"
 )
 
-// keptBuffer bounds what the kernel holds for a client that does not read,
-// bytes, so that a write soon says so.
+// keptBuffer bounds the bytes that the kernel buffers for a client that does
+// not read, so that a write soon fails.
 const keptBuffer = 64 << 10
 
-// Keep has the answer to a request last, as a stream of events does. Its
-// connection gives its place back to the crowd, so there are at most Limits.Kept
-// of them. Another takes the place of the oldest of the source that has the most,
-// if its own source has fewer by two at least; else ok is false.
-// The server's deadlines no longer hold: each write needs one of its own, by
-// [http.ResponseController]. The handler returns soon once leave is closed.
+// Keep makes the answer to a request long-lived, such as a stream of events.
+// The connection no longer counts towards Limits.Connections, but towards
+// Limits.Kept. At that limit it replaces the oldest connection of the source
+// that has most, if its own source has at least two fewer. Otherwise ok is
+// false.
 //
-// Requests of a server without bounds are kept, and nobody asks them to leave.
+// The server's deadlines no longer apply: set one for each write with
+// [http.ResponseController]. The handler must return soon after leave is
+// closed. On a server without bounds, ok is true and leave is nil.
 func Keep(w http.ResponseWriter, r *http.Request) (leave <-chan struct{}, ok bool) {
-	g, bounded := r.Context().Value(guestKey{}).(*guest)
+	g, bounded := r.Context().Value(connKey{}).(*limitedConn)
 	if bounded {
-		if !g.crowd.stays(g) {
+		if !g.limiter.keepOpen(g) {
 			return nil, false
 		}
-		leave = g.crowd.leave
+		leave = g.limiter.leave
 		if c, ok := g.Conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
 			_ = c.SetWriteBuffer(keptBuffer)
 		}
 	}
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // else the server takes the client for gone
+	_ = control.SetReadDeadline(time.Time{}) // otherwise the server considers the client gone
 	_ = control.SetWriteDeadline(time.Time{})
 	return leave, true
 }

@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// Names are what a server may be called in a Host header. A page of another site
-// can have its own name lead here (DNS rebinding), and would then read the answers.
+// Names defines the valid Host headers of a server. A foreign page can point
+// its own name at the server (DNS rebinding), and could then read the answers.
 type Names struct {
-	// Address says whether it may be an address; nil: any may, for no page can
-	// have one lead elsewhere.
+	// Address reports whether an address is valid; nil: every address is, since
+	// a page cannot redirect one.
 	Address func(netip.Addr) bool
-	// Name says whether it may be a name, in lower case and without a final dot.
-	// Nil: none but localhost, which always may.
+	// Name reports whether a name in lower case and without a final dot is
+	// valid. localhost always is; nil: only localhost.
 	Name func(string) bool
 }
 
-// Has says whether a Host header names the server, with or without a port.
+// Has reports whether a Host header, with or without a port, names the server.
 func (n Names) Has(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

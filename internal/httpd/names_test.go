@@ -9,7 +9,7 @@ func TestNames(t *testing.T) {
 	named := func(name string) bool { return name == "relay.example.net" }
 	every := Names{Name: named}
 	local := Names{Address: netip.Addr.IsLoopback}
-	for host, want := range map[string][2]bool{ // of every, of local
+	for host, want := range map[string][2]bool{ // any address valid, only local ones valid
 		"127.0.0.1":               {true, true},
 		"127.0.0.1:9463":          {true, true},
 		"[::1]:9463":              {true, true},

@@ -1,5 +1,6 @@
-// Package httpd serves HTTP to clients that may be slow, many or hostile: each
-// request has a deadline and a bound, and a crowd cannot keep others out.
+// Package httpd serves HTTP to clients that may be slow, many or hostile. Each
+// request has a deadline and a size bound, and a flood of connections cannot
+// lock out other clients.
 package httpd
 
 import (
@@ -16,20 +17,21 @@ import (
 	"time"
 )
 
-// Limits bound what clients can ask of a server. A zero field is no bound.
+// Limits bound the requests and connections of a server. A zero field means no
+// bound.
 type Limits struct {
-	Request     time.Duration // until a request must have come, whole
-	Reply       time.Duration // until it must have been answered, and the answer taken
+	Request     time.Duration // to receive a whole request
+	Reply       time.Duration // to answer it and deliver the answer
 	HeaderBytes int
-	BodyBytes   int64 // of a request; zero: it must have none
-	Connections int   // at the same time; who is let go for another: see crowd
-	Kept        int   // more of them whose answers last: see Keep
+	BodyBytes   int64 // of a request; zero: no body allowed
+	Connections int   // at the same time, see connLimiter
+	Kept        int   // additional long-lived ones, see Keep
 }
 
-// DefaultLimits suit a server that anybody on a network may reach.
+// DefaultLimits suit a server on a public network.
 var DefaultLimits = Limits{Request: 5 * time.Second, Reply: 20 * time.Second, HeaderBytes: 8 << 10, Connections: 64}
 
-// Server answers until it is closed.
+// Server serves requests until it is closed.
 type Server struct {
 	http     *http.Server
 	listener net.Listener
@@ -39,9 +41,9 @@ type Server struct {
 	leaving  sync.Once
 }
 
-// Listen listens on an address. The error says what to do.
+// Listen listens on an address. The error contains a remedy.
 func Listen(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
-	network := "tcp" // of "[::]" it makes both families
+	network := "tcp" // both families for "[::]"
 	switch {
 	case at.Addr().Is4():
 		network = "tcp4"
@@ -57,9 +59,9 @@ func Listen(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve answers requests with a handler. One request is answered on each
-// connection, so that nobody holds a place between requests. What goes wrong
-// with single connections is logged at debug level.
+// Serve serves requests with a handler. Each connection carries one request, so
+// no client holds a place between requests. It logs failures of single
+// connections at debug level.
 func Serve(l net.Listener, handler http.Handler, log *slog.Logger, limits Limits) *Server {
 	return ServeTLS(l, nil, handler, log, limits)
 }
@@ -82,17 +84,17 @@ func ServeTLS(l net.Listener, config *tls.Config, handler http.Handler, log *slo
 		done: make(chan struct{}),
 	}
 	s.clients.Count(s.http)
-	// In HTTP/2 all requests are on one connection.
+	// HTTP/2 would carry all requests on one connection.
 	s.http.Protocols.SetHTTP1(true)
 	s.http.SetKeepAlivesEnabled(false)
 	if limits.Connections > 0 {
-		c := &crowd{
-			Listener: l, most: limits.Connections, keep: limits.Kept, leave: s.leave,
-			guests: map[*guest]struct{}{}, kept: map[*guest]struct{}{},
+		c := &connLimiter{
+			Listener: l, max: limits.Connections, maxKept: limits.Kept, leave: s.leave,
+			open: map[*limitedConn]struct{}{}, kept: map[*limitedConn]struct{}{},
 		}
 		l = c
-		s.http.ConnContext = withGuest
-		s.http.Handler = c.note(s.http.Handler)
+		s.http.ConnContext = withConn
+		s.http.Handler = c.markAsked(s.http.Handler)
 	}
 	go func() {
 		defer close(s.done)
@@ -105,9 +107,9 @@ func ServeTLS(l net.Listener, config *tls.Config, handler http.Handler, log *slo
 	return s
 }
 
-// Finish stops accepting, and waits until the clients that it has are answered,
-// or ctx ends; answers that last are broken off. A listener that another process
-// has as well goes on listening.
+// Finish stops accepting, and waits until the present clients are answered or
+// ctx ends; it cuts off kept answers. A listener that another process shares
+// goes on listening.
 func (s *Server) Finish(ctx context.Context) {
 	s.listener.Close()
 	<-s.done
@@ -115,14 +117,15 @@ func (s *Server) Finish(ctx context.Context) {
 	s.clients.Finish(ctx, s.http)
 }
 
-// Close ends all connections and waits until nobody listens any more.
+// Close closes all connections and the listener, and waits until the server has
+// ended.
 func (s *Server) Close() {
 	s.leaving.Do(func() { close(s.leave) })
 	s.http.Close()
 	<-s.done
 }
 
-// listenError adds what to do about an error of a listening address.
+// listenError adds a remedy to an error of a listening address.
 func listenError(err error) error {
 	for errno, remedy := range map[syscall.Errno]string{
 		syscall.EADDRINUSE:    "stop what listens there (ss -ltnp shows it) or choose another port",
