@@ -177,7 +177,7 @@ func (d *daemon) assemble() (closeAll func()) {
 
 	d.parts = []part{
 		tunnelsPart{d}, // first: it alone may fail to commit
-		limitsPart{d}, historyPart{d}, httpPart{d}, dashboardPart{d}, controlPart{d}, logPart{d},
+		limitsPart{d}, monitorPart{d}, historyPart{d}, httpPart{d}, dashboardPart{d}, controlPart{d}, logPart{d},
 	}
 	return func() {
 		for _, closeOne := range slices.Backward(closers) {
@@ -212,9 +212,6 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	}
 	if err := prepared.Commit(); err != nil {
 		return err
-	}
-	if monitoring {
-		d.monitor.Start()
 	}
 	for _, t := range d.config.Tunnels {
 		d.log.Info("listening", "tunnel", t.Name, "listen", join(t.Listen), "forward", join(t.Forward))

@@ -131,6 +131,17 @@ func (d limitsPart) Prepare(_ context.Context, c *config.Config) (Change, error)
 	return setting(func() { d.shedder.setLimits(c.Limits) }), nil
 }
 
+// monitorPart is the monitor. Its first sample is there before anything is served.
+type monitorPart struct{ *daemon }
+
+func (d monitorPart) Prepare(context.Context, *config.Config) (Change, error) {
+	return setting(func() {
+		if monitoring {
+			d.monitor.Start()
+		}
+	}), nil
+}
+
 // historyPart is the records of ended flows. Errors of its file are logged and
 // shown by status: they end neither the relay nor a reload.
 type historyPart struct{ *daemon }
