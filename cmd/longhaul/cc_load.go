@@ -127,7 +127,7 @@ namespaces that made it their default keep it until they choose another.`,
 			for _, name := range names {
 				unloaded, err := host.Unload(cmd.Context(), name)
 				if err != nil {
-					return ccError(err)
+					return routeError(err)
 				}
 				done = append(done, unloaded)
 				if asJSON {

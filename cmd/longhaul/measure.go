@@ -207,7 +207,7 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 	if display.IsTerminal(env.stderr) {
 		terminal = display.Raw(env.stderr)
 	}
-	clear := func() { fmt.Fprint(terminal, "\r\x1b[K") }
+	clearLine := func() { fmt.Fprint(terminal, "\r\x1b[K") }
 	f.options.Version = version()
 	directions := []measure.Direction{f.options.Direction}
 	if f.inTurn {
@@ -217,12 +217,12 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 		progress := report.NewProgress(f.options)
 		f.options.Report = func(i measure.Interval) {
 			share := progress.Share(i)
-			clear()
+			clearLine()
 			out.Interval(i, share)
 			fmt.Fprintf(terminal, "\r%s %3.0f %%\x1b[K", display.Bar(share), 100*share)
 		}
 		summary, err := measure.Run(ctx, address, f.options)
-		clear()
+		clearLine()
 		if err != nil && ctx.Err() != nil {
 			return errors.New("interrupted before the end: nothing was counted")
 		}

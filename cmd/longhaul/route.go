@@ -178,9 +178,9 @@ func (s *routeSet) run(ctx context.Context, env *env, c route.Change) error {
 
 // routeError adds what to do about an error of a route.
 func routeError(err error) error {
-	var notLoaded *destination.LoadError
+	var algorithm *destination.AlgorithmError
 	switch {
-	case errors.As(err, &notLoaded):
+	case errors.As(err, &algorithm):
 		return ccError(err)
 	case errors.Is(err, route.ErrExpires):
 		return remedy.New(err, "use a longer prefix, such as 2000::/3 instead of default6")

@@ -152,11 +152,12 @@ func (h *Host) Use(ctx context.Context, prefixes []netip.Prefix, name string, bp
 	return all, nil
 }
 
-// LoadError is returned where a congestion control could not be loaded.
-type LoadError struct{ Err error }
+// AlgorithmError is returned where a congestion control could not be loaded or
+// unloaded. Other errors are of routes and rates.
+type AlgorithmError struct{ Err error }
 
-func (e *LoadError) Error() string { return e.Err.Error() }
-func (e *LoadError) Unwrap() error { return e.Err }
+func (e *AlgorithmError) Error() string { return e.Err.Error() }
+func (e *AlgorithmError) Unwrap() error { return e.Err }
 
 // ensureLoaded loads one of ours that the kernel does not have.
 func (h *Host) ensureLoaded(ctx context.Context, name string) (note string, err error) {
@@ -166,7 +167,7 @@ func (h *Host) ensureLoaded(ctx context.Context, name string) (note string, err 
 	}
 	result, err := h.CC.Load(ctx, name, name)
 	if err != nil {
-		return "", &LoadError{err}
+		return "", &AlgorithmError{err}
 	}
 	return strings.Join(append([]string{name + " was not loaded, and is now"}, result.Notes...), "; "), nil
 }
@@ -283,7 +284,7 @@ func (h *Host) Unload(ctx context.Context, name string) (Unloaded, error) {
 	}
 	result, err := h.CC.Unload(ctx, name)
 	if err != nil {
-		return Unloaded{}, err
+		return Unloaded{}, &AlgorithmError{err}
 	}
 	return Unloaded{name, result.Outcome, result.Sockets, result.Default, undone, result.StillRegistered}, nil
 }
