@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/check"
 	"longhaul/internal/config"
 	"longhaul/internal/relay"
@@ -341,21 +343,21 @@ func (p *pause) over() bool {
 }
 
 // checkReason says in a check's terms why a flow has no target.
-func checkReason(end relay.EndReason, err error) check.Reason {
+func checkReason(end flow.EndReason, err error) check.Reason {
 	switch end {
-	case relay.EndTargetRefused:
+	case flow.EndTargetRefused:
 		return check.Refused
-	case relay.EndTargetUnknown:
+	case flow.EndTargetUnknown:
 		return check.Unresolved
-	case relay.EndTargetReset:
+	case flow.EndTargetReset:
 		return check.Reset
-	case relay.EndTargetTimeout:
+	case flow.EndTargetTimeout:
 		return check.TimedOut
-	case relay.EndLoop:
+	case flow.EndLoop:
 		return check.Loop
-	case relay.EndNoLocalPort:
+	case flow.EndNoLocalPort:
 		return check.NoLocalPort
-	case relay.EndNoResources:
+	case flow.EndNoResources:
 		return check.NoResources
 	}
 	if err != nil {

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/check"
 	"longhaul/internal/config"
 	"longhaul/internal/relay"
@@ -57,19 +59,19 @@ func TestStrangersChecksAreForwarded(t *testing.T) {
 
 func TestCheckReasons(t *testing.T) {
 	for _, tt := range []struct {
-		end  relay.EndReason
+		end  flow.EndReason
 		err  error
 		want check.Reason
 	}{
-		{relay.EndTargetRefused, syscall.ECONNREFUSED, check.Refused},
-		{relay.EndTargetUnreached, fmt.Errorf("connect: %w", syscall.ETIMEDOUT), check.TimedOut},
-		{relay.EndTargetUnreached, syscall.EHOSTUNREACH, check.Unreachable},
-		{relay.EndTargetUnknown, errors.New("no such host"), check.Unresolved},
-		{relay.EndTargetReset, syscall.ECONNRESET, check.Reset},
-		{relay.EndTargetTimeout, syscall.ETIMEDOUT, check.TimedOut},
-		{relay.EndNoLocalPort, syscall.EADDRNOTAVAIL, check.NoLocalPort},
-		{relay.EndNoResources, syscall.EMFILE, check.NoResources},
-		{relay.EndIdle, nil, check.Failed},
+		{flow.EndTargetRefused, syscall.ECONNREFUSED, check.Refused},
+		{flow.EndTargetUnreached, fmt.Errorf("connect: %w", syscall.ETIMEDOUT), check.TimedOut},
+		{flow.EndTargetUnreached, syscall.EHOSTUNREACH, check.Unreachable},
+		{flow.EndTargetUnknown, errors.New("no such host"), check.Unresolved},
+		{flow.EndTargetReset, syscall.ECONNRESET, check.Reset},
+		{flow.EndTargetTimeout, syscall.ETIMEDOUT, check.TimedOut},
+		{flow.EndNoLocalPort, syscall.EADDRNOTAVAIL, check.NoLocalPort},
+		{flow.EndNoResources, syscall.EMFILE, check.NoResources},
+		{flow.EndIdle, nil, check.Failed},
 	} {
 		if got := checkReason(tt.end, tt.err); got != tt.want {
 			t.Errorf("%s, %v: %s, want %s", tt.end, tt.err, got, tt.want)

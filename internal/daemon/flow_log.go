@@ -6,8 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/display"
-	"longhaul/internal/relay"
 )
 
 // flowLog writes a line for every ended flow, off the event loops that report
@@ -18,7 +19,7 @@ type flowLog struct {
 	now func() time.Time
 
 	mu      sync.Mutex
-	records []relay.FlowRecord // not yet written
+	records []flow.Record // not yet written
 	dropped uint64
 	some    chan struct{} // told when there are records again
 
@@ -36,7 +37,7 @@ const (
 
 type refusal struct {
 	tunnel string
-	reason relay.EndReason
+	reason flow.EndReason
 }
 
 type refusalCount struct {
@@ -58,7 +59,7 @@ func newFlowLog(log *slog.Logger) *flowLog {
 }
 
 // add takes records and never waits for the log; it is relay's OnFlows.
-func (l *flowLog) add(records []relay.FlowRecord) {
+func (l *flowLog) add(records []flow.Record) {
 	l.mu.Lock()
 	taken := min(len(records), flowQueue-len(l.records))
 	l.dropped += uint64(len(records) - taken)
@@ -89,7 +90,7 @@ func (l *flowLog) loop() {
 	pause := time.NewTimer(flowPause)
 	pause.Stop()
 	defer pause.Stop()
-	var spare []relay.FlowRecord
+	var spare []flow.Record
 	for {
 		select {
 		case <-l.some:
@@ -108,7 +109,7 @@ func (l *flowLog) loop() {
 
 // writeAll writes what is queued, puts an empty slice in its place, and
 // returns the old one to be used next.
-func (l *flowLog) writeAll(spare []relay.FlowRecord) []relay.FlowRecord {
+func (l *flowLog) writeAll(spare []flow.Record) []flow.Record {
 	l.mu.Lock()
 	records, dropped := l.records, l.dropped
 	l.records, l.dropped = spare, 0
@@ -123,17 +124,17 @@ func (l *flowLog) writeAll(spare []relay.FlowRecord) []relay.FlowRecord {
 	return records[:0]
 }
 
-func (l *flowLog) write(r relay.FlowRecord) {
-	switch r.End {
-	case relay.EndDenied, relay.EndFlowLimit, relay.EndRateLimit, relay.EndShed, relay.EndBadProxyHeader:
+func (l *flowLog) write(r flow.Record) {
+	switch r.Reason {
+	case flow.EndDenied, flow.EndFlowLimit, flow.EndRateLimit, flow.EndShed, flow.EndBadProxyHeader:
 		l.refused(r)
 		return
 	}
 	level := slog.LevelInfo
-	if r.End == relay.EndNoResources || r.End == relay.EndNoLocalPort || r.End == relay.EndLoop {
+	if r.Reason == flow.EndNoResources || r.Reason == flow.EndNoLocalPort || r.Reason == flow.EndLoop {
 		level = slog.LevelWarn
 	}
-	if r.End == relay.EndCheck {
+	if r.Reason == flow.EndCheck {
 		level = slog.LevelDebug // health checks come every second
 	}
 	if l.log.Enabled(context.Background(), level) {
@@ -142,8 +143,8 @@ func (l *flowLog) write(r relay.FlowRecord) {
 }
 
 // refused writes the first refusal of a kind, and then counts for a while.
-func (l *flowLog) refused(r relay.FlowRecord) {
-	key := refusal{r.Tunnel, r.End}
+func (l *flowLog) refused(r flow.Record) {
+	key := refusal{r.Tunnel, r.Reason}
 	c := l.refusals[key]
 	if c == nil {
 		c = &refusalCount{}
@@ -158,7 +159,7 @@ func (l *flowLog) refused(r relay.FlowRecord) {
 		slog.String("tunnel", r.Tunnel),
 		slog.String("client", r.Client.String()),
 		slog.String("listen", r.Listen.String()),
-		slog.String("reason", string(r.End)),
+		slog.String("reason", string(r.Reason)),
 	}
 	if r.Err != nil {
 		attrs = append(attrs, slog.String("error", r.Err.Error()))
@@ -196,7 +197,7 @@ func (l *flowLog) suppressed(key refusal, c *refusalCount) {
 }
 
 // flowAttrs are the fields of a flow's line. What is not known is left out.
-func flowAttrs(r relay.FlowRecord) []slog.Attr {
+func flowAttrs(r flow.Record) []slog.Attr {
 	attrs := []slog.Attr{
 		slog.String("tunnel", r.Tunnel),
 		slog.String("client", r.Client.String()),
@@ -221,14 +222,14 @@ func flowAttrs(r relay.FlowRecord) []slog.Attr {
 	}
 	attrs = append(attrs, legAttrs("client_", r.ClientLeg)...)
 	attrs = append(attrs, legAttrs("target_", r.TargetLeg)...)
-	attrs = append(attrs, slog.String("end", string(r.End)), slog.String("ended_by", r.End.EndedBy()))
+	attrs = append(attrs, slog.String("end", string(r.Reason)), slog.String("ended_by", r.Reason.EndedBy()))
 	if r.Err != nil {
 		attrs = append(attrs, slog.String("error", r.Err.Error()))
 	}
 	return attrs
 }
 
-func legAttrs(prefix string, s relay.LegStats) []slog.Attr {
+func legAttrs(prefix string, s flow.LegRecord) []slog.Attr {
 	var attrs []slog.Attr
 	if s.Side != "" {
 		attrs = append(attrs, slog.String(prefix+"side", s.Side))
@@ -239,9 +240,9 @@ func legAttrs(prefix string, s relay.LegStats) []slog.Attr {
 	if s.MinRTT > 0 {
 		attrs = append(attrs, slog.Float64(prefix+"min_rtt_ms", display.Milliseconds(s.MinRTT)))
 	}
-	if s.CongestionControl != "" { // the kernel's figures could be read
+	if s.Retransmits >= 0 {
 		attrs = append(attrs,
-			slog.Uint64(prefix+"retransmits", uint64(s.Retransmits)),
+			slog.Int64(prefix+"retransmits", s.Retransmits),
 			slog.String(prefix+"cc", s.CongestionControl))
 	}
 	return attrs

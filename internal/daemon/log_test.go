@@ -13,10 +13,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"github.com/google/go-cmp/cmp"
 
 	"longhaul/internal/nettest"
-	"longhaul/internal/relay"
 )
 
 // gate is a log reader that reads nothing until it is opened.
@@ -77,19 +78,19 @@ func TestClosingDoesNotWaitForAStuckLog(t *testing.T) {
 	})
 }
 
-func record(end relay.EndReason, err error) relay.FlowRecord {
-	return relay.FlowRecord{
+func record(end flow.EndReason, err error) flow.Record {
+	return flow.Record{
 		Tunnel:    "db",
-		Client:    netip.MustParseAddrPort("10.0.0.1:4000"),
-		Listen:    netip.MustParseAddrPort("10.0.0.2:6000"),
-		Target:    netip.MustParseAddrPort("[2001:db8::1]:6000"),
+		Client:    flow.Address{AddrPort: netip.MustParseAddrPort("10.0.0.1:4000")},
+		Listen:    flow.Address{AddrPort: netip.MustParseAddrPort("10.0.0.2:6000")},
+		Target:    flow.Address{AddrPort: netip.MustParseAddrPort("[2001:db8::1]:6000")},
 		Start:     time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC),
 		Elapsed:   2 * time.Second,
 		BytesUp:   1_000_000,
 		BytesDown: 500,
-		ClientLeg: relay.LegStats{Side: "lan", CongestionControl: "cubic", RTT: 150 * time.Microsecond, MinRTT: 100 * time.Microsecond},
-		TargetLeg: relay.LegStats{Side: "wan", CongestionControl: "bbr", RTT: 63 * time.Millisecond, MinRTT: 62500 * time.Microsecond, Retransmits: 7},
-		End:       end,
+		ClientLeg: flow.LegRecord{Side: "lan", CongestionControl: "cubic", RTT: 150 * time.Microsecond, MinRTT: 100 * time.Microsecond},
+		TargetLeg: flow.LegRecord{Side: "wan", CongestionControl: "bbr", RTT: 63 * time.Millisecond, MinRTT: 62500 * time.Microsecond, Retransmits: 7},
+		Reason:    end,
 		Err:       err,
 	}
 }
@@ -117,8 +118,8 @@ func logLines(t *testing.T, json bool, feed func(l *flowLog)) string {
 func TestLineOfAFlow(t *testing.T) {
 	nettest.CheckLeaks(t)
 	got := logLines(t, false, func(l *flowLog) {
-		l.add([]relay.FlowRecord{record(relay.EndClean, nil), record(relay.EndTargetReset, errors.New("connection reset by peer"))})
-		l.add([]relay.FlowRecord{{Tunnel: "db", Client: netip.MustParseAddrPort("10.0.0.1:4000"), Start: time.Unix(0, 0).UTC(), End: relay.EndTargetUnknown}})
+		l.add([]flow.Record{record(flow.EndClean, nil), record(flow.EndTargetReset, errors.New("connection reset by peer"))})
+		l.add([]flow.Record{{Tunnel: "db", Client: flow.Address{AddrPort: netip.MustParseAddrPort("10.0.0.1:4000")}, Start: time.Unix(0, 0).UTC(), ClientLeg: flow.UnknownLeg(), TargetLeg: flow.UnknownLeg(), Reason: flow.EndTargetUnknown}})
 	})
 	want := `level=INFO msg=flow tunnel=db client=10.0.0.1:4000 target=[2001:db8::1]:6000 start=2030-01-02T03:04:05.000Z elapsed_seconds=2 bytes_up=1000000 bytes_down=500 goodput_up_bps=4000000 goodput_down_bps=2000 client_side=lan client_rtt_ms=0.15 client_min_rtt_ms=0.1 client_retransmits=0 client_cc=cubic target_side=wan target_rtt_ms=63 target_min_rtt_ms=62.5 target_retransmits=7 target_cc=bbr end=end ended_by=both
 level=INFO msg=flow tunnel=db client=10.0.0.1:4000 target=[2001:db8::1]:6000 start=2030-01-02T03:04:05.000Z elapsed_seconds=2 bytes_up=1000000 bytes_down=500 goodput_up_bps=4000000 goodput_down_bps=2000 client_side=lan client_rtt_ms=0.15 client_min_rtt_ms=0.1 client_retransmits=0 client_cc=cubic target_side=wan target_rtt_ms=63 target_min_rtt_ms=62.5 target_retransmits=7 target_cc=bbr end=target-reset ended_by=target error="connection reset by peer"
@@ -130,7 +131,7 @@ level=INFO msg=flow tunnel=db client=10.0.0.1:4000 start=1970-01-01T00:00:00.000
 }
 
 func TestJSONLineOfAFlow(t *testing.T) {
-	line := logLines(t, true, func(l *flowLog) { l.add([]relay.FlowRecord{record(relay.EndClean, nil)}) })
+	line := logLines(t, true, func(l *flowLog) { l.add([]flow.Record{record(flow.EndClean, nil)}) })
 	var got map[string]any
 	if err := json.Unmarshal([]byte(line), &got); err != nil {
 		t.Fatal(err)
@@ -146,9 +147,9 @@ func TestFlowLinesThatWereDropped(t *testing.T) {
 	nettest.CheckLeaks(t)
 	got := logLines(t, false, func(l *flowLog) {
 		l.mu.Lock()
-		l.records = make([]relay.FlowRecord, flowQueue-1)
+		l.records = make([]flow.Record, flowQueue-1)
 		l.mu.Unlock()
-		l.add([]relay.FlowRecord{record(relay.EndClean, nil), record(relay.EndClean, nil), record(relay.EndClean, nil)})
+		l.add([]flow.Record{record(flow.EndClean, nil), record(flow.EndClean, nil), record(flow.EndClean, nil)})
 	})
 	if lines := strings.Count(got, "msg=flow "); lines != flowQueue {
 		t.Errorf("%d lines of flows, want %d", lines, flowQueue)
@@ -162,12 +163,12 @@ func TestRefusalsAreCountedNotRepeated(t *testing.T) {
 	now := time.Unix(1000, 0)
 	got := logLines(t, false, func(l *flowLog) {
 		l.now = func() time.Time { return now }
-		denied := record(relay.EndDenied, nil)
+		denied := record(flow.EndDenied, nil)
 		// The loop is not running through these: they are written directly.
 		for range 5 {
 			l.refused(denied)
 		}
-		l.refused(record(relay.EndFlowLimit, nil)) // another kind has a line of its own
+		l.refused(record(flow.EndFlowLimit, nil)) // another kind has a line of its own
 		now = now.Add(refusalPause)
 		l.refused(denied)
 		l.refused(denied)
@@ -188,12 +189,12 @@ level=WARN msg="more connections refused" tunnel=db reason=denied suppressed=1
 }
 
 func TestEveryEndReasonSaysWho(t *testing.T) {
-	for reason, want := range map[relay.EndReason]string{
-		relay.EndClean: "both", relay.EndClientReset: "client", relay.EndClientTimeout: "client",
-		relay.EndTargetReset: "target", relay.EndTargetTimeout: "target", relay.EndTargetRefused: "target",
-		relay.EndTargetUnreached: "target", relay.EndTargetUnknown: "target",
-		relay.EndNoLocalPort: "relay", relay.EndNoResources: "relay", relay.EndIdle: "relay",
-		relay.EndHalfClosed: "relay", relay.EndDrain: "relay", relay.EndLoop: "relay",
+	for reason, want := range map[flow.EndReason]string{
+		flow.EndClean: "both", flow.EndClientReset: "client", flow.EndClientTimeout: "client",
+		flow.EndTargetReset: "target", flow.EndTargetTimeout: "target", flow.EndTargetRefused: "target",
+		flow.EndTargetUnreached: "target", flow.EndTargetUnknown: "target",
+		flow.EndNoLocalPort: "relay", flow.EndNoResources: "relay", flow.EndIdle: "relay",
+		flow.EndHalfClosed: "relay", flow.EndDrain: "relay", flow.EndLoop: "relay",
 	} {
 		if got := reason.EndedBy(); got != want {
 			t.Errorf("%s was ended by %s, want %s", reason, got, want)

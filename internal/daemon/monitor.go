@@ -5,6 +5,8 @@ import (
 	"os"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/cc"
 	"longhaul/internal/check"
 	"longhaul/internal/monitor"
@@ -16,17 +18,11 @@ import (
 // newMonitor makes a monitor of the daemon's relay, which need not be there
 // yet.
 func (d *daemon) newMonitor() *monitor.Monitor {
-	var s monitor.FlowSample
 	return monitor.New(monitor.Options{
-		Sample: func(visit func(*monitor.FlowSample)) error {
-			return d.relay.EachFlow(func(f *relay.FlowSample) {
-				toSample(f, &s)
-				visit(&s)
-			})
-		},
+		Sample:    func(visit func(*flow.Sample)) error { return d.relay.EachFlow(visit) },
 		Overview:  d.overview,
 		OnRecords: d.recordsMade,
-		Recorded:  func(r *monitor.Record) bool { return r.Reason != string(relay.EndCheck) },
+		Recorded:  func(r *monitor.Record) bool { return r.Reason != flow.EndCheck },
 		Log:       d.log,
 	})
 }
@@ -56,7 +52,7 @@ func (d *daemon) legsWanted(lasted time.Duration) bool {
 }
 
 // flowsEnded is relay's OnFlows.
-func (d *daemon) flowsEnded(flows []relay.FlowRecord) {
+func (d *daemon) flowsEnded(flows []flow.Record) {
 	d.flows.add(flows)
 	if !monitoring {
 		return
@@ -64,10 +60,10 @@ func (d *daemon) flowsEnded(flows []relay.FlowRecord) {
 	var batch [4]monitor.Record
 	n := 0
 	for i := range flows {
-		if flows[i].ID == 0 {
+		if flows[i].Flow == 0 {
 			continue // refusals come in floods, and are counted
 		}
-		toRecord(&flows[i], &batch[n])
+		batch[n] = toRecord(&flows[i])
 		if n++; n == len(batch) {
 			d.monitor.Ended(batch[:n])
 			n = 0
@@ -78,61 +74,11 @@ func (d *daemon) flowsEnded(flows []relay.FlowRecord) {
 	}
 }
 
-// toSample translates what the relay says of a flow. The sample shares what it
-// points to.
-func toSample(f *relay.FlowSample, s *monitor.FlowSample) {
-	*s = monitor.FlowSample{
-		ID:        monitor.FlowID(f.ID),
-		Tunnel:    f.Tunnel,
-		State:     f.State,
-		Client:    f.Client,
-		Listen:    f.Listen,
-		Target:    f.Target,
-		Hop:       f.Hop,
-		Start:     f.Start,
-		BytesUp:   f.BytesUp,
-		BytesDown: f.BytesDown,
-		Unchanged: f.Quiet,
-		Skipped:   f.Skipped,
-	}
-	toLegSample(&f.ClientLeg, &s.ClientLeg)
-	toLegSample(&f.TargetLeg, &s.TargetLeg)
-}
-
-func toLegSample(f *relay.LegSample, s *monitor.LegSample) {
-	*s = monitor.LegSample{Side: f.Side, CongestionControl: f.CongestionControl, SendBuffer: f.SendBuffer, SendQueued: f.SendQueued}
-	if f.Known {
-		s.Info = &f.Info
-	}
-}
-
-func toRecord(f *relay.FlowRecord, r *monitor.Record) {
-	*r = monitor.Record{
-		Flow:      monitor.FlowID(f.ID),
-		Tunnel:    f.Tunnel,
-		Client:    monitor.Address{AddrPort: f.Client},
-		Target:    monitor.Address{AddrPort: f.Target},
-		Hop:       f.Hop,
-		Start:     f.Start,
-		Elapsed:   f.Elapsed,
-		BytesUp:   f.BytesUp,
-		BytesDown: f.BytesDown,
-		ClientLeg: toLegRecord(&f.ClientLeg),
-		TargetLeg: toLegRecord(&f.TargetLeg),
-		Reason:    string(f.End),
-		EndedBy:   f.End.EndedBy(),
-	}
+// toRecord begins the monitor's record of a flow that has ended.
+func toRecord(f *flow.Record) monitor.Record {
+	r := monitor.Record{Record: *f, EndedBy: f.Reason.EndedBy()}
 	if f.Err != nil {
 		r.Error = f.Err.Error()
-	}
-}
-
-func toLegRecord(s *relay.LegStats) monitor.LegRecord {
-	r := monitor.LegRecord{Side: s.Side, CongestionControl: s.CongestionControl, BytesSent: -1, BytesRetransmitted: -1, Retransmits: -1}
-	if s.Known {
-		r.RTT, r.MinRTT = s.RTT, s.MinRTT
-		r.BytesSent, r.BytesRetransmitted = int64(s.BytesSent), int64(s.BytesRetrans)
-		r.Retransmits = int64(s.Retransmits)
 	}
 	return r
 }

@@ -8,52 +8,22 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"github.com/google/go-cmp/cmp"
 
 	"longhaul/internal/check"
 	"longhaul/internal/monitor"
-	"longhaul/internal/relay"
-	"longhaul/internal/tcpinfo"
 )
 
-var sameAddress = cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
-
-func TestToSample(t *testing.T) {
-	a, b, c := netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("192.0.2.2:2"), netip.MustParseAddrPort("192.0.2.3:3")
-	at := time.Unix(1e9, 0)
-	f := relay.FlowSample{
-		ID: 7, Tunnel: "t", State: "open", Client: a, Listen: b, Target: c, Hop: "far:3", Start: at, BytesUp: 1, BytesDown: 2, Skipped: true,
-		ClientLeg: relay.LegSample{Side: "lan", CongestionControl: "cubic", Known: true, Info: tcpinfo.Info{BytesSent: 5}, SendBuffer: 10, SendQueued: 4},
-		TargetLeg: relay.LegSample{Info: tcpinfo.Info{BytesSent: 99}, SendBuffer: -1, SendQueued: -1}, // of another flow: it is not known
-	}
-	var s monitor.FlowSample
-	toSample(&f, &s)
-	if s.ID != 7 || s.Tunnel != "t" || s.State != "open" || s.Client != a || s.Listen != b || s.Target != c || s.Hop != "far:3" || !s.Start.Equal(at) ||
-		s.BytesUp != 1 || s.BytesDown != 2 || !s.Skipped || s.Unchanged {
-		t.Errorf("a flow of the relay becomes another sample: %+v", s)
-	}
-	if leg := s.ClientLeg; leg.Side != "lan" || leg.CongestionControl != "cubic" || leg.Info == nil || leg.Info.BytesSent != 5 || leg.SendBuffer != 10 || leg.SendQueued != 4 {
-		t.Errorf("client leg %+v", leg)
-	}
-	if leg := s.TargetLeg; leg.Info != nil || leg.SendBuffer != -1 {
-		t.Errorf("target leg %+v", leg)
-	}
-}
-
 func TestToRecord(t *testing.T) {
-	f := relay.FlowRecord{
-		ID: 7, Tunnel: "t", Elapsed: time.Second, BytesUp: 1, BytesDown: 2, End: relay.EndTargetReset, Err: syscall.ECONNRESET,
-		ClientLeg: relay.LegStats{Side: "lan", Known: true, CongestionControl: "cubic", RTT: time.Millisecond, MinRTT: time.Microsecond, Retransmits: 3, BytesSent: 100, BytesRetrans: 10},
+	f := flow.Record{Flow: 7, Tunnel: "t", Elapsed: time.Second, Reason: flow.EndTargetReset, Err: syscall.ECONNRESET}
+	if got := toRecord(&f); got.Flow != 7 || got.EndedBy != "target" || got.Error != "connection reset by peer" {
+		t.Errorf("got %+v", got)
 	}
-	var got monitor.Record
-	toRecord(&f, &got)
-	want := monitor.Record{
-		Flow: 7, Tunnel: "t", Elapsed: time.Second, BytesUp: 1, BytesDown: 2, Reason: "target-reset", EndedBy: "target", Error: "connection reset by peer",
-		ClientLeg: monitor.LegRecord{Side: "lan", CongestionControl: "cubic", RTT: time.Millisecond, MinRTT: time.Microsecond, BytesSent: 100, BytesRetransmitted: 10, Retransmits: 3},
-		TargetLeg: monitor.LegRecord{BytesSent: -1, BytesRetransmitted: -1, Retransmits: -1},
-	}
-	if d := cmp.Diff(want, got, sameAddress); d != "" {
-		t.Errorf("what the monitor gets differs (-want +got):\n%s", d)
+	f.Reason, f.Err = flow.EndClean, nil
+	if got := toRecord(&f); got.EndedBy != "both" || got.Error != "" {
+		t.Errorf("got %+v", got)
 	}
 }
 

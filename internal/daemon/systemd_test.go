@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/config"
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
@@ -79,7 +81,7 @@ func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
 	var once sync.Once
 	r, err := relay.Start(relay.Options{
 		Workers: 1,
-		OnFlows: func([]relay.FlowRecord) {
+		OnFlows: func([]flow.Record) {
 			once.Do(func() { close(stuck) })
 			<-release
 		},

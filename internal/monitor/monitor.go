@@ -10,106 +10,28 @@ import (
 	"net/netip"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/doctor"
-	"longhaul/internal/tcpinfo"
-)
-
-// FlowID identifies a flow of one relay process; it is never used twice.
-type FlowID uint64
-
-// FlowSample is the relay's report about a flow at one moment.
-type FlowSample struct {
-	ID        FlowID
-	Tunnel    string
-	State     string // header, dialing, open, client-ended, target-ended, delivering or resetting
-	Client    netip.AddrPort
-	Listen    netip.AddrPort
-	Target    netip.AddrPort // zero: not dialed yet
-	Hop       string         // the hop of Target, as configured
-	Start     time.Time
-	BytesUp   int64 // client to target, handed to the target's socket
-	BytesDown int64
-	// Unchanged: no byte has moved on either leg since the previous sample, and
-	// everything was acknowledged. The legs' figures are missing.
-	Unchanged bool
-	// Skipped: the legs were not sampled this time. Their figures are missing.
-	Skipped   bool
-	ClientLeg LegSample
-	TargetLeg LegSample
-}
-
-// LegSample is one connection of a flow at this host's end.
-type LegSample struct {
-	Side              string // lan or wan; empty: not yet known
-	CongestionControl string
-	Info              *tcpinfo.Info // nil: no connection, or the kernel does not report it
-	SendBuffer        int64         // bytes; negative: unknown
-	SendQueued        int64
-}
-
-// Leg names one of the two legs of a flow.
-type Leg string
-
-// The legs.
-const (
-	ClientLeg Leg = "client"
-	TargetLeg Leg = "target"
 )
 
 // Record is the account of a flow that has ended.
 type Record struct {
-	ID     int64     `json:"id"` // of the history; 0: not stored yet
-	Flow   FlowID    `json:"flow"`
-	Tunnel string    `json:"tunnel"`
-	Client Address   `json:"client"`
-	Target Address   `json:"target"`
-	Hop    string    `json:"hop,omitempty"`
-	Start  time.Time `json:"start"`
-	End    time.Time `json:"end"`
-
-	// Elapsed is measured by a clock that does not step, so it may differ from
-	// End − Start.
-	Elapsed   time.Duration `json:"elapsed_ns"`
-	BytesUp   int64         `json:"bytes_up"`
-	BytesDown int64         `json:"bytes_down"`
-	ClientLeg LegRecord     `json:"client_leg"`
-	TargetLeg LegRecord     `json:"target_leg"`
-	Goodput   Series        `json:"goodput"`
+	ID int64 `json:"id"` // of the history; 0: not stored yet
+	flow.Record
+	// End and Start are the wall clock's, so End − Start may differ from Elapsed.
+	End     time.Time `json:"end"`
+	Goodput Series    `json:"goodput"`
 
 	// Cause limited the flow for the largest part, CauseShare, of the time in
 	// which it moved data, on the leg CauseLeg. Empty: no cause stood out, or
 	// the flow was too short.
 	Cause      doctor.Cause `json:"cause,omitempty"`
-	CauseLeg   Leg          `json:"cause_leg,omitempty"`
+	CauseLeg   flow.Leg     `json:"cause_leg,omitempty"`
 	CauseShare float64      `json:"cause_share,omitempty"`
 
-	Reason  string `json:"reason"`          // why it ended, in the relay's words
 	EndedBy string `json:"ended_by"`        // client, target, both or relay
-	Error   string `json:"error,omitempty"` // the system's, behind Reason
-}
-
-// Address is an address with a port, empty in JSON if there is none.
-type Address struct{ netip.AddrPort }
-
-// GoodputBps is the mean rate of both directions together, in bits per second;
-// 0 for a flow without duration.
-func (r *Record) GoodputBps() float64 {
-	if r.Elapsed <= 0 {
-		return 0
-	}
-	return float64(r.BytesUp+r.BytesDown) * 8 / r.Elapsed.Seconds()
-}
-
-// LegRecord is the state of a leg at its end. Zero means unknown; for the
-// counts, a negative value does.
-type LegRecord struct {
-	Side               string        `json:"side,omitempty"`
-	CongestionControl  string        `json:"congestion_control,omitempty"`
-	RTT                time.Duration `json:"rtt_ns,omitempty"` // smoothed
-	MinRTT             time.Duration `json:"min_rtt_ns,omitempty"`
-	BytesSent          int64         `json:"bytes_sent"` // data, retransmissions included
-	BytesRetransmitted int64         `json:"bytes_retransmitted"`
-	Retransmits        int64         `json:"retransmits"` // segments
+	Error   string `json:"error,omitempty"` // the text of Err
 }
 
 // Series is the goodput of a flow over its life: for each direction one value
@@ -215,9 +137,9 @@ type Closed struct {
 
 // LegTotals sums all legs of one kind of a tunnel, including ended ones.
 type LegTotals struct {
-	Leg                Leg   `json:"leg"`
-	BytesSent          int64 `json:"bytes_sent"` // data, retransmissions included
-	BytesRetransmitted int64 `json:"bytes_retransmitted"`
+	Leg                flow.Leg `json:"leg"`
+	BytesSent          int64    `json:"bytes_sent"` // data, retransmissions included
+	BytesRetransmitted int64    `json:"bytes_retransmitted"`
 	// RetransmittedShare covers the last interval; negative: nothing was sent.
 	RetransmittedShare float64 `json:"retransmitted_share"`
 	// RTTs over the present flows; 0: no flow.
@@ -271,12 +193,12 @@ type CheckHop struct {
 
 // Flow is a running flow.
 type Flow struct {
-	ID        FlowID       `json:"id"`
+	ID        flow.ID      `json:"id"`
 	Tunnel    string       `json:"tunnel"`
 	State     string       `json:"state"`
-	Client    Address      `json:"client"`
-	Listen    Address      `json:"listen"`
-	Target    Address      `json:"target"`
+	Client    flow.Address `json:"client"`
+	Listen    flow.Address `json:"listen"`
+	Target    flow.Address `json:"target"`
 	Hop       string       `json:"hop,omitempty"`
 	Start     time.Time    `json:"start"`
 	BytesUp   int64        `json:"bytes_up"`
@@ -285,7 +207,7 @@ type Flow struct {
 	DownBps   float64      `json:"down_bps"`
 	Legs      [2]FlowLeg   `json:"legs"` // client, target
 	Cause     doctor.Cause `json:"cause,omitempty"`
-	CauseLeg  Leg          `json:"cause_leg,omitempty"`
+	CauseLeg  flow.Leg     `json:"cause_leg,omitempty"`
 }
 
 // FlowLeg is a leg of a running flow. Unknown counts are negative, unknown

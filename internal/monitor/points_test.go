@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"longhaul/internal/flow"
 )
 
 func TestPoints(t *testing.T) {
@@ -57,7 +59,7 @@ func TestPointsOfTunnels(t *testing.T) {
 		defer m.Close()
 		f := flowNow(1, 0, 0)
 		f.Tunnel = "a"
-		s.flows = []FlowSample{f}
+		s.flows = []flow.Sample{f}
 		began := time.Now()
 		for i := range 5 {
 			s.flows[0].BytesUp += int64(i) * 100

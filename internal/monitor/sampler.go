@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/doctor"
 )
 
@@ -26,8 +28,8 @@ type Options struct {
 	Interval time.Duration
 
 	// Sample visits every flow once; it may miss flows that begin or end
-	// meanwhile. Sample reuses the FlowSample when visit returns.
-	Sample func(visit func(*FlowSample)) error
+	// meanwhile. Sample reuses the flow.Sample when visit returns.
+	Sample func(visit func(*flow.Sample)) error
 
 	// Overview describes the process and its tunnels without rates, legs and
 	// causes. A tunnel's bytes include only ended flows.
@@ -77,7 +79,7 @@ type Monitor struct {
 	}
 
 	mu        sync.Mutex // guards the fields below
-	flows     map[FlowID]*flowTrack
+	flows     map[flow.ID]*flowTrack
 	tunnels   map[string]*tunnelTrack
 	all       points // of all tunnels together
 	pass      uint64
@@ -105,7 +107,7 @@ func New(opts Options) *Monitor {
 		opts:     opts,
 		log:      opts.Log,
 		begin:    time.Now(),
-		flows:    map[FlowID]*flowTrack{},
+		flows:    map[flow.ID]*flowTrack{},
 		tunnels:  map[string]*tunnelTrack{},
 		subs:     map[chan *Snapshot]struct{}{},
 		stopping: make(chan struct{}),
@@ -237,7 +239,7 @@ func (m *Monitor) sample() {
 	m.mu.Lock()
 	m.beginPass(&o)
 	m.mu.Unlock()
-	err := m.opts.Sample(func(s *FlowSample) {
+	err := m.opts.Sample(func(s *flow.Sample) {
 		at := m.now()
 		m.mu.Lock()
 		m.visit(s, at)
@@ -331,7 +333,7 @@ func (m *Monitor) Subscribe(ctx context.Context) <-chan *Snapshot {
 
 // Flow is one running flow with its goodput so far. It returns false if the
 // flow has ended.
-func (m *Monitor) Flow(id FlowID) (Flow, Series, bool) {
+func (m *Monitor) Flow(id flow.ID) (Flow, Series, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f := m.flows[id]

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/doctor"
 	"longhaul/internal/nettest"
 )
@@ -19,15 +21,15 @@ import (
 type script struct {
 	mu       sync.Mutex
 	seconds  int // that have passed
-	flows    []FlowSample
+	flows    []flow.Sample
 	overview Overview
 	err      error
 }
 
-func (s *script) sample(visit func(*FlowSample)) error {
+func (s *script) sample(visit func(*flow.Sample)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var f FlowSample
+	var f flow.Sample
 	for i := range s.flows {
 		f = s.flows[i]
 		visit(&f)
@@ -54,14 +56,15 @@ var (
 	targetAddr = netip.MustParseAddrPort("192.0.2.9:80")
 )
 
-func flowNow(id FlowID, up, down int64) FlowSample {
-	return FlowSample{ID: id, Tunnel: "t", State: "open", Client: clientAddr, Target: targetAddr, Hop: "far:80", Start: time.Now(), BytesUp: up, BytesDown: down}
+func flowNow(id flow.ID, up, down int64) flow.Sample {
+	return flow.Sample{ID: id, Tunnel: "t", State: "open", Client: clientAddr, Target: targetAddr, Hop: "far:80", Start: time.Now(), BytesUp: up, BytesDown: down}
 }
 
-func record(f FlowSample, elapsed time.Duration) Record {
-	return Record{Flow: f.ID, Tunnel: f.Tunnel, Client: Address{f.Client}, Target: Address{f.Target}, Hop: f.Hop, Start: f.Start,
-		Elapsed: elapsed, BytesUp: f.BytesUp, BytesDown: f.BytesDown, Reason: "end", EndedBy: "both",
-		ClientLeg: LegRecord{BytesSent: -1, BytesRetransmitted: -1, Retransmits: -1}, TargetLeg: LegRecord{BytesSent: -1, BytesRetransmitted: -1, Retransmits: -1}}
+func record(f flow.Sample, elapsed time.Duration) Record {
+	return Record{EndedBy: "both", Record: flow.Record{
+		Flow: f.ID, Tunnel: f.Tunnel, Client: flow.Address{AddrPort: f.Client}, Target: flow.Address{AddrPort: f.Target}, Hop: f.Hop, Start: f.Start,
+		Elapsed: elapsed, BytesUp: f.BytesUp, BytesDown: f.BytesDown, Reason: "end", ClientLeg: flow.UnknownLeg(), TargetLeg: flow.UnknownLeg(),
+	}}
 }
 
 // settled lets a second pass, and what is due in it happen.
@@ -87,7 +90,7 @@ func TestAFlowFromItsBeginningToItsRecord(t *testing.T) {
 		defer m.Close()
 		time.Sleep(time.Second / 2) // samples come at 1, 2, … s
 		f := flowNow(7, 0, 0)
-		s.flows = []FlowSample{f}
+		s.flows = []flow.Sample{f}
 		s.flows[0].BytesUp = 500
 		settled(s)
 		snapshot := m.Snapshot()
@@ -164,7 +167,7 @@ func TestAFlowWhoseEndWasNotTold(t *testing.T) {
 		m := New(s.options())
 		m.Start()
 		defer m.Close()
-		s.flows = []FlowSample{flowNow(1, 100, 0)}
+		s.flows = []flow.Sample{flowNow(1, 100, 0)}
 		settled(s)
 		s.flows, s.err = nil, errors.New("some loop has ended")
 		settled(s)
@@ -191,7 +194,7 @@ func TestAFlowThatIsMissingOnce(t *testing.T) {
 		m := New(s.options())
 		m.Start()
 		defer m.Close()
-		s.flows = []FlowSample{flowNow(1, 1000, 0)}
+		s.flows = []flow.Sample{flowNow(1, 1000, 0)}
 		settled(s)
 		s.flows = nil
 		for range 3 {
@@ -209,7 +212,7 @@ func TestARemovedTunnelStaysWhileItHasFlows(t *testing.T) {
 		m := New(s.options())
 		m.Start()
 		defer m.Close()
-		s.flows = []FlowSample{flowNow(1, 1000, 0)}
+		s.flows = []flow.Sample{flowNow(1, 1000, 0)}
 		settled(s)
 		s.overview.Tunnels = []Tunnel{{Name: "another", State: "listening"}}
 		s.flows[0].BytesUp = 3000
@@ -250,7 +253,7 @@ func TestRecordsAreBounded(t *testing.T) {
 		batch := make([]Record, 1000)
 		for i := range batch {
 			batch[i] = one
-			batch[i].Flow = FlowID(i + 2)
+			batch[i].Flow = flow.ID(i + 2)
 			if i%2 == 1 {
 				batch[i].Reason = "check"
 			}
@@ -286,13 +289,13 @@ func TestEveryoneAtOnce(t *testing.T) {
 	nettest.CheckLeaks(t)
 	s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t", State: "listening", Hops: []Hop{{Name: "far:80"}}}}}}
 	for i := range 50 {
-		f := flowNow(FlowID(i+1), 1, 1)
-		f.TargetLeg.Info = info(time.Millisecond, 1, 0, 0)
+		f := flowNow(flow.ID(i+1), 1, 1)
+		f.TargetLeg.Known, f.TargetLeg.Info = true, info(time.Millisecond, 1, 0, 0)
 		s.flows = append(s.flows, f)
 	}
 	opts := s.options()
 	opts.Interval = time.Millisecond
-	opts.Sample = func(visit func(*FlowSample)) error {
+	opts.Sample = func(visit func(*flow.Sample)) error {
 		s.mu.Lock()
 		for i := range s.flows {
 			s.flows[i].BytesUp += 10
@@ -324,7 +327,7 @@ func TestEveryoneAtOnce(t *testing.T) {
 		users.Go(func() {
 			pace := time.NewTicker(100 * time.Microsecond)
 			defer pace.Stop()
-			for id := FlowID(1000); ctx.Err() == nil; id++ {
+			for id := flow.ID(1000); ctx.Err() == nil; id++ {
 				m.Ended([]Record{record(flowNow(id, 1, 1), time.Millisecond)})
 				<-pace.C
 			}
@@ -356,8 +359,9 @@ func BenchmarkSample(b *testing.B) {
 				b.ReportAllocs()
 				s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t", State: "listening", Hops: []Hop{{Name: "far:80"}}}}}}
 				for i := range 10_000 {
-					f := flowNow(FlowID(i+1), 1, 1)
+					f := flowNow(flow.ID(i+1), 1, 1)
 					if f.Unchanged = kind == "quiet"; !f.Unchanged {
+						f.ClientLeg.Known, f.TargetLeg.Known = true, true
 						f.ClientLeg.Info, f.TargetLeg.Info = info(time.Millisecond, 1, 0, 0), info(time.Millisecond, 1, 0, 0)
 						f.Skipped = i%5 != 0 // as the relay does with so many
 					}

@@ -3,6 +3,8 @@ package monitor
 import (
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/doctor"
 	"longhaul/internal/tcpinfo"
 )
@@ -36,7 +38,7 @@ type legTrack struct {
 
 // causeTime is the time in which a cause limited a flow.
 type causeTime struct {
-	leg   Leg
+	leg   flow.Leg
 	cause doctor.Cause
 	time  time.Duration
 }
@@ -48,10 +50,10 @@ const (
 	spanRTTs = 20
 )
 
-var legNames = [2]Leg{ClientLeg, TargetLeg}
+var legNames = [2]flow.Leg{flow.ClientLeg, flow.TargetLeg}
 
 // visit processes the sample of a flow.
-func (m *Monitor) visit(s *FlowSample, at time.Duration) {
+func (m *Monitor) visit(s *flow.Sample, at time.Duration) {
 	f := m.flows[s.ID]
 	if f == nil {
 		f = m.begun(s, at)
@@ -83,10 +85,10 @@ func (m *Monitor) visit(s *FlowSample, at time.Duration) {
 			continue
 		}
 		f.legs[i].update(&flow.Legs[i], leg)
-		f.tunnel.sent(i, &f.legs[i], leg.Info)
+		f.tunnel.sent(i, &f.legs[i], leg.Known && !leg.Info.Has(tcpinfo.FieldBytesSent))
 	}
 	if !s.Skipped {
-		f.underWay = !s.Unchanged && (s.ClientLeg.unacked() > 0 || s.TargetLeg.unacked() > 0)
+		f.underWay = !s.Unchanged && (s.ClientLeg.Unacked() > 0 || s.TargetLeg.Unacked() > 0)
 	}
 	f.moved = up+down > 0 || f.underWay
 	switch {
@@ -105,16 +107,16 @@ func (m *Monitor) visit(s *FlowSample, at time.Duration) {
 	f.seen = at
 }
 
-func (m *Monitor) begun(s *FlowSample, at time.Duration) *flowTrack {
+func (m *Monitor) begun(s *flow.Sample, at time.Duration) *flowTrack {
 	f := &flowTrack{tunnel: m.tunnel(s.Tunnel)}
 	f.born = at - max(0, time.Since(s.Start))
 	f.seen = f.born
 	f.flow = Flow{
 		ID:     s.ID,
 		Tunnel: s.Tunnel,
-		Client: Address{s.Client},
-		Listen: Address{s.Listen},
-		Target: Address{s.Target},
+		Client: flow.Address{AddrPort: s.Client},
+		Listen: flow.Address{AddrPort: s.Listen},
+		Target: flow.Address{AddrPort: s.Target},
 		Hop:    s.Hop,
 		Start:  s.Start,
 	}
@@ -139,16 +141,8 @@ func (t *legTrack) quiet() {
 	t.base, t.next = nil, nil
 }
 
-// unacked is the number of segments that wait for the peer's acknowledgement.
-func (l *LegSample) unacked() uint32 {
-	if l.Info == nil {
-		return 0
-	}
-	return l.Info.Unacked
-}
-
 // update processes the sample of a leg.
-func (t *legTrack) update(leg *FlowLeg, s *LegSample) {
+func (t *legTrack) update(leg *FlowLeg, s *flow.LegSample) {
 	t.newSent, t.newAgn = 0, 0
 	if s.Side != "" {
 		leg.Side = s.Side
@@ -156,7 +150,7 @@ func (t *legTrack) update(leg *FlowLeg, s *LegSample) {
 	if s.CongestionControl != "" {
 		leg.CongestionControl = s.CongestionControl
 	}
-	if s.Info == nil {
+	if !s.Known {
 		t.base, t.next = nil, nil
 		return
 	}
@@ -192,18 +186,18 @@ func (f *flowTrack) unlimited() {
 
 // judge determines the cause that limits a flow: that of the leg that sent
 // most, or, if none sent, of the leg with most unacknowledged segments.
-func (f *flowTrack) judge(s *FlowSample, at time.Duration, glance glance) {
+func (f *flowTrack) judge(s *flow.Sample, at time.Duration, glance glance) {
 	f.unlimited()
 	f.judged = false
-	for i, leg := range [2]*LegSample{&s.ClientLeg, &s.TargetLeg} {
-		if leg.Info != nil {
+	for i, leg := range [2]*flow.LegSample{&s.ClientLeg, &s.TargetLeg} {
+		if leg.Known {
 			cause, ok := f.legs[i].look(leg, at, glance)
 			f.flow.Legs[i].Cause = cause
 			f.judged = f.judged || ok
 		}
 	}
 	most := 0
-	if a, b := f.legs[0].newSent, f.legs[1].newSent; b > a || a == b && s.TargetLeg.unacked() > s.ClientLeg.unacked() {
+	if a, b := f.legs[0].newSent, f.legs[1].newSent; b > a || a == b && s.TargetLeg.Unacked() > s.ClientLeg.Unacked() {
 		most = 1
 	}
 	if f.flow.Cause = f.flow.Legs[most].Cause; f.flow.Cause != "" {
@@ -216,8 +210,8 @@ type glance func(before, after doctor.Sample) doctor.Cause
 
 // look returns the cause that limits the sender of a leg; false at its first
 // sample.
-func (t *legTrack) look(s *LegSample, at time.Duration, glance glance) (cause doctor.Cause, ok bool) {
-	now := doctor.Sample{At: at, Info: *s.Info, SendBuffer: s.SendBuffer, SendQueued: s.SendQueued, RecvQueue: -1, CPU: -1}
+func (t *legTrack) look(s *flow.LegSample, at time.Duration, glance glance) (cause doctor.Cause, ok bool) {
+	now := doctor.Sample{At: at, Info: s.Info, SendBuffer: s.SendBuffer, SendQueued: s.SendQueued, RecvQueue: -1, CPU: -1}
 	if t.base == nil {
 		t.base = new(doctor.Sample)
 		*t.base = now
@@ -239,7 +233,7 @@ func (t *legTrack) look(s *LegSample, at time.Duration, glance glance) (cause do
 }
 
 // limited adds to the time in which a cause limited a flow.
-func (f *flowTrack) limited(leg Leg, cause doctor.Cause, span time.Duration) {
+func (f *flowTrack) limited(leg flow.Leg, cause doctor.Cause, span time.Duration) {
 	for i := range f.causes {
 		if c := &f.causes[i]; c.leg == leg && c.cause == cause {
 			c.time += span
@@ -263,10 +257,10 @@ func (m *Monitor) finish(r *Record) {
 	f.tunnel.moved(up, down)
 	f.series.add(m.opts.Interval, f.seen-f.born, r.Elapsed, up, down)
 	r.Goodput = f.series.view(r.Elapsed)
-	for i, leg := range [2]*LegRecord{&r.ClientLeg, &r.TargetLeg} {
+	for i, leg := range [2]*flow.LegRecord{&r.ClientLeg, &r.TargetLeg} {
 		f.legs[i].newSent, f.legs[i].newAgn = 0, 0
 		f.legs[i].count(leg.BytesSent, leg.BytesRetransmitted)
-		f.tunnel.sent(i, &f.legs[i], nil)
+		f.tunnel.sent(i, &f.legs[i], false)
 		if leg.BytesSent < 0 {
 			f.remember(i, leg)
 		}
@@ -289,10 +283,10 @@ func (m *Monitor) finish(r *Record) {
 func (m *Monitor) finishUnseen(r *Record) {
 	t := m.tunnel(r.Tunnel)
 	t.moved(max(0, r.BytesUp), max(0, r.BytesDown))
-	for i, leg := range [2]*LegRecord{&r.ClientLeg, &r.TargetLeg} {
+	for i, leg := range [2]*flow.LegRecord{&r.ClientLeg, &r.TargetLeg} {
 		l := legTrack{sent: -1, again: -1}
 		l.count(leg.BytesSent, leg.BytesRetransmitted)
-		t.sent(i, &l, nil)
+		t.sent(i, &l, false)
 		if i == 1 {
 			t.hopSent(r.Hop, &l)
 		}
@@ -309,7 +303,7 @@ func (m *Monitor) finishUnseen(r *Record) {
 
 // remember fills in a leg's record from the latest sample if the kernel's final
 // figures are missing.
-func (f *flowTrack) remember(i int, r *LegRecord) {
+func (f *flowTrack) remember(i int, r *flow.LegRecord) {
 	leg := &f.flow.Legs[i]
 	r.BytesSent, r.BytesRetransmitted = f.legs[i].sent, f.legs[i].again
 	if r.Side == "" {

@@ -6,13 +6,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/doctor"
 	"longhaul/internal/tcpinfo"
 )
 
 // info is a leg's TCP_INFO as tcpinfo reads it.
-func info(rtt time.Duration, sent, again uint64, busy time.Duration) *tcpinfo.Info {
-	i := &tcpinfo.Info{RTT: rtt, MinRTT: rtt, BytesSent: sent, BytesRetrans: again, BusyTime: busy}
+func info(rtt time.Duration, sent, again uint64, busy time.Duration) tcpinfo.Info {
+	i := tcpinfo.Info{RTT: rtt, MinRTT: rtt, BytesSent: sent, BytesRetrans: again, BusyTime: busy}
 	for _, f := range []tcpinfo.Field{tcpinfo.FieldRTT, tcpinfo.FieldMinRTT, tcpinfo.FieldBytesSent, tcpinfo.FieldBytesRetrans, tcpinfo.FieldBusyTime} {
 		i.Know(f)
 	}
@@ -49,30 +51,30 @@ func TestCauses(t *testing.T) {
 				f.BytesUp += 900
 			}
 			f.Unchanged = !moves
-			f.ClientLeg = LegSample{Side: "lan", CongestionControl: "cubic", Info: info(near, 0, 0, 0), SendBuffer: 1000, SendQueued: 10}
-			f.TargetLeg = LegSample{Side: "wan", CongestionControl: "haul", Info: info(far, sent, sent/10, busy), SendBuffer: 1000, SendQueued: 10}
+			f.ClientLeg = flow.LegSample{Side: "lan", CongestionControl: "cubic", Known: true, Info: info(near, 0, 0, 0), SendBuffer: 1000, SendQueued: 10}
+			f.TargetLeg = flow.LegSample{Side: "wan", CongestionControl: "haul", Known: true, Info: info(far, sent, sent/10, busy), SendBuffer: 1000, SendQueued: 10}
 			if !moves {
-				f.ClientLeg, f.TargetLeg = LegSample{}, LegSample{}
+				f.ClientLeg, f.TargetLeg = flow.LegSample{}, flow.LegSample{}
 			}
-			s.flows = []FlowSample{f}
+			s.flows = []flow.Sample{f}
 			settled(s)
 		}
 		cause[far], cause[near] = doctor.RandomLoss, doctor.Application
 		step(true) // the first sample tells nothing
-		if flow := m.Snapshot().Flows[0]; flow.Cause != "" {
-			t.Errorf("after one sample: %+v", flow)
+		if now := m.Snapshot().Flows[0]; now.Cause != "" {
+			t.Errorf("after one sample: %+v", now)
 		}
 		for range 6 {
 			step(true)
 		}
 		got := m.Snapshot()
-		flow := got.Flows[0]
-		if flow.Cause != doctor.RandomLoss || flow.CauseLeg != TargetLeg || flow.Legs[0].Cause != "" || flow.Legs[1].Cause != doctor.RandomLoss {
-			t.Errorf("the flow does not show what its legs say: %+v", flow)
+		now := got.Flows[0]
+		if now.Cause != doctor.RandomLoss || now.CauseLeg != flow.TargetLeg || now.Legs[0].Cause != "" || now.Legs[1].Cause != doctor.RandomLoss {
+			t.Errorf("the flow does not show what its legs say: %+v", now)
 		}
 		want := FlowLeg{Side: "wan", CongestionControl: "haul", RTT: far, MinRTT: far, BytesSent: 7000, BytesRetransmitted: 700, Cause: doctor.RandomLoss}
-		if flow.Legs[1] != want {
-			t.Errorf("leg %+v, want %+v", flow.Legs[1], want)
+		if now.Legs[1] != want {
+			t.Errorf("leg %+v, want %+v", now.Legs[1], want)
 		}
 		tunnel := got.Tunnels[0]
 		if !reflect.DeepEqual(tunnel.Causes, map[doctor.Cause]int{doctor.RandomLoss: 1}) {
@@ -101,14 +103,14 @@ func TestCauses(t *testing.T) {
 		}
 		s.flows = nil
 		r := record(f, time.Since(f.Start))
-		r.TargetLeg = LegRecord{BytesSent: 9500, BytesRetransmitted: 950, Retransmits: 3}
+		r.TargetLeg = flow.LegRecord{BytesSent: 9500, BytesRetransmitted: 950, Retransmits: 3}
 		m.Ended([]Record{r})
 		settled(s)
 		if len(records) != 1 {
 			t.Fatalf("%d records", len(records))
 		}
 		r = records[0]
-		if r.Cause != doctor.RandomLoss || r.CauseLeg != TargetLeg || r.CauseShare != 0.75 {
+		if r.Cause != doctor.RandomLoss || r.CauseLeg != flow.TargetLeg || r.CauseShare != 0.75 {
 			t.Errorf("cause %s of %s leg, share %v", r.Cause, r.CauseLeg, r.CauseShare)
 		}
 		// The end of the client's leg could not be read.
@@ -128,9 +130,9 @@ func TestNothingStoodOut(t *testing.T) {
 	m := New((&script{}).options())
 	f := &flowTrack{tunnel: m.tunnel("t"), moving: 10 * time.Second}
 	f.limited("", "", 6*time.Second)
-	f.limited(ClientLeg, doctor.Application, 4*time.Second)
+	f.limited(flow.ClientLeg, doctor.Application, 4*time.Second)
 	m.flows[1] = f
-	r := Record{Flow: 1, Elapsed: time.Second}
+	r := Record{Record: flow.Record{Flow: 1, Elapsed: time.Second}}
 	m.finish(&r)
 	if r.Cause != "" || r.CauseLeg != "" || r.CauseShare != 0 {
 		t.Errorf("the record has a cause that held for less of the time than none: %+v", r)
@@ -149,12 +151,12 @@ func TestAStalledFlowIsLimited(t *testing.T) {
 		defer m.Close()
 		f := flowNow(1, 10, 0)
 		for i := range 4 {
-			f.TargetLeg.Info = info(time.Millisecond, 10, 0, time.Duration(i)*time.Second)
+			f.TargetLeg.Known, f.TargetLeg.Info = true, info(time.Millisecond, 10, 0, time.Duration(i)*time.Second)
 			f.TargetLeg.Info.Unacked = 3
-			s.flows = []FlowSample{f}
+			s.flows = []flow.Sample{f}
 			settled(s)
 		}
-		f.Skipped, f.TargetLeg.Info = true, nil
+		f.Skipped, f.TargetLeg.Known = true, false
 		s.flows[0] = f
 		settled(s)
 		if got := m.Snapshot(); got.Flows[0].Cause != doctor.BlackHole || got.Tunnels[0].Causes[doctor.BlackHole] != 1 {
@@ -181,8 +183,8 @@ func TestCountersThatGoBackwards(t *testing.T) {
 			{500, 350, 1100, 1050, 800},
 		} {
 			f := flowNow(1, tt.up, 0)
-			f.TargetLeg.Info = info(time.Millisecond, tt.sent, tt.sent/2, 0)
-			s.flows = []FlowSample{f}
+			f.TargetLeg.Known, f.TargetLeg.Info = true, info(time.Millisecond, tt.sent, tt.sent/2, 0)
+			s.flows = []flow.Sample{f}
 			settled(s)
 			got := m.Totals().Tunnels[0]
 			if got.BytesUp != tt.total || got.Legs[1].BytesSent != tt.legs {
@@ -211,12 +213,12 @@ func TestClockSteps(t *testing.T) {
 			began := f.Start
 			for range 3 {
 				f.BytesUp += 1000
-				s.flows = []FlowSample{f}
+				s.flows = []flow.Sample{f}
 				settled(s)
 				f.Start = began.Add(by) // as the relay, which counts back from the present, has it
 			}
-			if flow := m.Snapshot().Flows[0]; !flow.Start.Equal(began) || flow.UpBps != 8000 {
-				t.Errorf("a step of the clock changes the beginning or the rate of a flow: %+v", flow)
+			if now := m.Snapshot().Flows[0]; !now.Start.Equal(began) || now.UpBps != 8000 {
+				t.Errorf("a step of the clock changes the beginning or the rate of a flow: %+v", now)
 			}
 			r := record(f, 3*time.Second)
 			s.flows = nil
@@ -244,7 +246,7 @@ func TestFlowsBetweenTwoSamples(t *testing.T) {
 			steps   int
 			first   float32
 		}{{500 * time.Millisecond, 1, 16000}, {time.Second, 1, 8000}, {2500 * time.Millisecond, 3, 3200}, {0, 1, 0}} {
-			r := record(flowNow(FlowID(i+1), 1000, 500), tt.elapsed)
+			r := record(flowNow(flow.ID(i+1), 1000, 500), tt.elapsed)
 			r.TargetLeg.BytesSent, r.TargetLeg.BytesRetransmitted = 1100, 100
 			m.Ended([]Record{r})
 			settled(s)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"longhaul/internal/doctor"
-	"longhaul/internal/tcpinfo"
+	"longhaul/internal/flow"
 )
 
 // tunnelTrack is the state of a tunnel.
@@ -55,12 +55,11 @@ func (m *Monitor) tunnel(name string) *tunnelTrack {
 // moved counts bytes of a flow.
 func (t *tunnelTrack) moved(up, down int64) { t.up, t.down = t.up+up, t.down+down }
 
-// sent counts the bytes that a leg sent in the last interval.
-func (t *tunnelTrack) sent(i int, leg *legTrack, info *tcpinfo.Info) {
+// sent counts the bytes that a leg sent in the last interval; uncounted: the
+// kernel does not count them.
+func (t *tunnelTrack) sent(i int, leg *legTrack, uncounted bool) {
 	l := &t.legs[i]
-	if info != nil && !info.Has(tcpinfo.FieldBytesSent) {
-		l.unknown = true
-	}
+	l.unknown = l.unknown || uncounted
 	l.sent, l.again = l.sent+leg.newSent, l.again+leg.newAgn
 	l.sentNow, l.againNow = l.sentNow+leg.newSent, l.againNow+leg.newAgn
 }
@@ -249,7 +248,7 @@ func (t *tunnelTrack) next() {
 	}
 }
 
-func (l *legTotals) snapshot(leg Leg) LegTotals {
+func (l *legTotals) snapshot(leg flow.Leg) LegTotals {
 	slices.Sort(l.rtts)
 	out := LegTotals{
 		Leg:                leg,

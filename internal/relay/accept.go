@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -61,45 +63,45 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	switch {
 	case !contains(t.Allow, from.Addr()):
 		st.denied.Add(1)
-		w.refuse(rt, fd, from, EndDenied, nil)
+		w.refuse(rt, fd, from, report.EndDenied, nil)
 		return
 	case t.ProxyIn.Required && !contains(t.ProxyIn.Trusted, from.Addr()):
 		st.denied.Add(1)
-		w.refuse(rt, fd, from, EndBadProxyHeader, errors.New("the source is not trusted to send a header"))
+		w.refuse(rt, fd, from, report.EndBadProxyHeader, errors.New("the source is not trusted to send a header"))
 		return
 	case shed != nil:
 		st.shedFor(shed.reason)
-		w.refuse(rt, fd, from, EndShed, shed.err)
+		w.refuse(rt, fd, from, report.EndShed, shed.err)
 		return
 	case !st.enter(t.MaxFlows):
 		st.limited.Add(1)
-		w.refuse(rt, fd, from, EndFlowLimit, nil)
+		w.refuse(rt, fd, from, report.EndFlowLimit, nil)
 		return
 	}
 	src := w.relay.sources.of(st, from.Addr(), w.now)
-	refuseCounted := func(reason EndReason, err error) {
+	refuseCounted := func(reason report.EndReason, err error) {
 		st.flows.Add(-1)
 		src.flows.Add(-1)
 		w.refuse(rt, fd, from, reason, err)
 	}
 	if err := t.overShareOf(st, src); err != nil {
 		st.limited.Add(1)
-		refuseCounted(EndFlowLimit, err)
+		refuseCounted(report.EndFlowLimit, err)
 		return
 	}
 	if short, err := w.relay.shedsShare(t, st, src); err != nil {
 		st.shedFor(short)
-		refuseCounted(EndShed, err)
+		refuseCounted(report.EndShed, err)
 		return
 	}
 	if err := w.relay.memory.full(src); err != nil {
 		st.shedFor("memory-share")
-		refuseCounted(EndShed, err)
+		refuseCounted(report.EndShed, err)
 		return
 	}
 	if !w.relay.sources.rateAllows(t, st, src, w.now) {
 		st.limited.Add(1)
-		refuseCounted(EndRateLimit, nil)
+		refuseCounted(report.EndRateLimit, nil)
 		return
 	}
 	f := w.flows.get()
@@ -119,7 +121,7 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	st.total.Add(1)
 	w.relay.live.Add(1)
 	if errno := w.watch(fd, f, client); errno != 0 {
-		w.abort(f, EndNoResources, errno)
+		w.abort(f, report.EndNoResources, errno)
 		return
 	}
 	if t.Transport != nil {
@@ -135,19 +137,21 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	w.startDialing(f)
 }
 
-func (w *worker) refuse(rt *route, fd int, from netip.AddrPort, reason EndReason, err error) {
+func (w *worker) refuse(rt *route, fd int, from netip.AddrPort, reason report.EndReason, err error) {
 	if w.relay.opts.OnFlows != nil {
 		listen := rt.listen
 		if listen.Addr().IsUnspecified() {
 			listen = localAddr(fd)
 		}
-		w.ended = append(w.ended, FlowRecord{
-			Tunnel: rt.tunnel.Name,
-			Client: from,
-			Listen: listen,
-			Start:  time.Now(),
-			End:    reason,
-			Err:    err,
+		w.ended = append(w.ended, report.Record{
+			Tunnel:    rt.tunnel.Name,
+			Client:    report.Address{AddrPort: from},
+			Listen:    report.Address{AddrPort: listen},
+			Start:     time.Now(),
+			ClientLeg: report.UnknownLeg(),
+			TargetLeg: report.UnknownLeg(),
+			Reason:    reason,
+			Err:       err,
 		})
 	}
 	closeFD(fd)

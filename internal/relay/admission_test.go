@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"longhaul/internal/nettest"
 	"longhaul/internal/proxyproto"
 )
@@ -65,8 +67,8 @@ func TestAllow(t *testing.T) {
 			if !refused(t, g.addr) {
 				t.Fatal("admitted")
 			}
-			r := g.expectReason(EndDenied)
-			if r.Client.Addr() != loopback || r.Listen != g.addr {
+			r := g.expectReason(report.EndDenied)
+			if r.Client.Addr() != loopback || r.Listen.AddrPort != g.addr {
 				t.Errorf("the record names %v to %v", r.Client, r.Listen)
 			}
 			if n := g.relay.Snapshot().Tunnels[0].Denied; n != 1 {
@@ -84,7 +86,7 @@ func TestMaxFlows(t *testing.T) {
 	if !refused(t, g.addr) {
 		t.Fatal("a third flow was admitted")
 	}
-	g.expectReason(EndFlowLimit)
+	g.expectReason(report.EndFlowLimit)
 	reset(t, a)
 	nettest.Eventually(t, patience, func() bool { return g.relay.Snapshot().Tunnels[0].FlowsNow == 1 },
 		func() string { return "the flow that was reset still counts" })
@@ -114,7 +116,7 @@ func TestNewFlowsPerSecond(t *testing.T) {
 	if !refused(t, g.addr) {
 		t.Fatal("a second flow was admitted")
 	}
-	g.expectReason(EndRateLimit)
+	g.expectReason(report.EndRateLimit)
 	if s := g.relay.Snapshot().Tunnels[0]; s.FlowsNow != 1 || s.Limited != 1 {
 		t.Errorf("counters are wrong: %+v", s)
 	}
@@ -205,7 +207,7 @@ func TestProxyHeaderOut(t *testing.T) {
 			c.CloseWrite()
 			expectEnd(t, s)
 			s.Close()
-			if r := g.expectReason(EndClean); r.BytesUp != int64(len("payload")) {
+			if r := g.expectReason(report.EndClean); r.BytesUp != int64(len("payload")) {
 				t.Errorf("%d bytes up: the header was counted", r.BytesUp)
 			}
 		})
@@ -241,7 +243,7 @@ func TestProxyHeaderIn(t *testing.T) {
 				expect(t, s, []byte("payload"))
 				s.Close()
 				c.Close()
-				if r := g.expectReason(EndClean); r.Client != h.Source {
+				if r := g.expectReason(report.EndClean); r.Client.AddrPort != h.Source {
 					t.Errorf("the record names the client %v, want %v", r.Client, h.Source)
 				}
 			})
@@ -276,7 +278,7 @@ func TestProxyHeaderIn(t *testing.T) {
 					t.Fatalf("got %v, want a reset", err)
 				}
 			}
-			if r := g.expectReason(EndBadProxyHeader); r.Err == nil {
+			if r := g.expectReason(report.EndBadProxyHeader); r.Err == nil {
 				t.Error("the record does not say why")
 			}
 			if n := g.relay.Snapshot().Tunnels[0].Denied; n != 1 {

@@ -6,6 +6,8 @@ import (
 	"os"
 	"sync/atomic"
 
+	report "longhaul/internal/flow"
+
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/connsource"
@@ -44,7 +46,7 @@ type Checked struct {
 	Listen  netip.AddrPort
 	Forward string         // the target as configured
 	Dialed  netip.AddrPort // zero: nothing was dialed
-	End     EndReason
+	End     report.EndReason
 	Err     error
 
 	Sent     int64  // bytes of the target that were sent to the client
@@ -226,7 +228,7 @@ func (w *worker) takeOver(f *flow) {
 	var ctx context.Context
 	ctx, taken.cancel = context.WithCancel(context.Background())
 	if !whole {
-		w.abort(f, EndCheck, unix.EIO)
+		w.abort(f, report.EndCheck, unix.EIO)
 		return
 	}
 	c.Client, c.Target = taken.files[client], taken.files[target]
@@ -260,7 +262,7 @@ func (w *worker) served(slot, gen uint32, goOn bool) {
 	}
 	if !goOn || !w.resume(f) {
 		f.checked.endCleanly()
-		w.abort(f, EndCheck, nil)
+		w.abort(f, report.EndCheck, nil)
 	}
 }
 
@@ -290,7 +292,7 @@ func (w *worker) resume(f *flow) bool {
 	}
 	for s := client; s <= target; s++ {
 		if errno := w.watch(fds[s], f, s); errno != 0 {
-			w.abort(f, EndNoResources, errno)
+			w.abort(f, report.EndNoResources, errno)
 			return true
 		}
 	}

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"longhaul/internal/nettest"
 	"longhaul/internal/proxyproto"
 )
@@ -126,7 +128,7 @@ func TestCheckIsServed(t *testing.T) {
 	check.goOn <- false
 	expectEnd(t, c) // and the target sees an end, after no byte
 	expectEnd(t, s)
-	r := g.expectReason(EndCheck)
+	r := g.expectReason(report.EndCheck)
 	if r.Err != nil || r.BytesUp != 0 || r.BytesDown != 0 {
 		t.Errorf("the record of an answered check is %+v", r)
 	}
@@ -157,7 +159,7 @@ func TestCheckGoesOn(t *testing.T) {
 		})
 	}
 	both.Wait()
-	if r := g.expectReason(EndCheck); r.BytesUp != int64(len(data)) || r.BytesDown != int64(len(data)) {
+	if r := g.expectReason(report.EndCheck); r.BytesUp != int64(len(data)) || r.BytesDown != int64(len(data)) {
 		t.Errorf("the record of a check that went on is %+v", r)
 	}
 }
@@ -224,7 +226,7 @@ func TestResetUnderLook(t *testing.T) {
 			}
 			nettest.Eventually(t, patience, func() bool { return len(g.flows.all()) == 50 }, func() string { return "flows are left" })
 			for _, rec := range g.flows.all() {
-				if rec.End != EndClientReset {
+				if rec.Reason != report.EndClientReset {
 					t.Fatalf("want a reset by the client, the record is %+v", rec)
 				}
 			}
@@ -300,19 +302,19 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*Tunnel, *rigOptions)
-		want   EndReason
+		want   report.EndReason
 		err    error
 		waits  bool
 	}{
-		{"refused", func(tn *Tunnel, _ *rigOptions) { tn.Forward = forward(dead) }, EndTargetRefused, syscall.ECONNREFUSED, false},
-		{"silent", func(tn *Tunnel, _ *rigOptions) { tn.Forward = forward(quiet) }, EndTargetUnreached, syscall.ETIMEDOUT, true},
+		{"refused", func(tn *Tunnel, _ *rigOptions) { tn.Forward = forward(dead) }, report.EndTargetRefused, syscall.ECONNREFUSED, false},
+		{"silent", func(tn *Tunnel, _ *rigOptions) { tn.Forward = forward(quiet) }, report.EndTargetUnreached, syscall.ETIMEDOUT, true},
 		{"unresolved", func(tn *Tunnel, o *rigOptions) {
 			tn.Forward = []Target{{Host: "nowhere.test", Port: 1}}
 			o.Resolve = func(ctx context.Context, _ string) (Answer, error) {
 				<-ctx.Done()
 				return Answer{}, ctx.Err()
 			}
-		}, EndTargetUnknown, nil, true},
+		}, report.EndTargetUnknown, nil, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g, checker := stoppedCheckRig(t, func(o *rigOptions) { tt.change(&o.Tunnels[0], o) })
@@ -333,7 +335,7 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 			readFile(t, check.Client, testHello)
 			check.goOn <- true // which it cannot
 			expectEnd(t, c)
-			g.expectReason(EndCheck)
+			g.expectReason(report.EndCheck)
 			if ts := g.relay.Snapshot().Tunnels[0]; ts.Refused+ts.Errors != 0 {
 				t.Errorf("counters: %+v", ts)
 			}
@@ -402,7 +404,7 @@ func TestCheckOfTargetThatResets(t *testing.T) {
 			continue
 		}
 		check := checker.next(t)
-		if check.Target == nil && check.End != EndTargetReset {
+		if check.Target == nil && check.End != report.EndTargetReset {
 			t.Errorf("a check without a target, for another reason than its reset: %+v", check.Checked)
 		}
 		check.goOn <- true
@@ -464,7 +466,7 @@ func TestCloseEndsChecks(t *testing.T) {
 	<-check.ctx.Done()
 	expectReset(t, c)
 	expectReset(t, s)
-	if r := g.expectReason(EndCheck); r.Tunnel != "t" {
+	if r := g.expectReason(report.EndCheck); r.Tunnel != "t" {
 		t.Errorf("the record of a check that the relay ended is %+v", r)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/nettest"
@@ -89,12 +91,12 @@ func TestFlowLastsUntilDelivered(t *testing.T) {
 		t.Errorf("the flows hold %d bytes, want the better part of %d", used, len(reply))
 	}
 	expectResetOf(t, g.addr)
-	g.expectReason(EndFlowLimit)
+	g.expectReason(report.EndFlowLimit)
 
 	expect(t, c, reply)
 	expectEnd(t, c)
 	nettest.Eventually(t, patience, func() bool { return len(g.flows.all()) == 2 }, func() string { return "the flow does not end" })
-	if r := g.flows.all()[1]; r.End != EndClean || r.BytesDown != int64(len(reply)) {
+	if r := g.flows.all()[1]; r.Reason != report.EndClean || r.BytesDown != int64(len(reply)) {
 		t.Errorf("%+v", r)
 	}
 	if n := g.relay.Flows(); n != 0 {
@@ -127,7 +129,7 @@ func TestDeliveryIsGivenUp(t *testing.T) {
 	for range 6 {
 		g.pass(DefaultHalfCloseTimeout / 4)
 	}
-	g.expectReason(EndHalfClosed)
+	g.expectReason(report.EndHalfClosed)
 	if _, err := io.Copy(io.Discard, c); !errors.Is(err, unix.ECONNRESET) {
 		t.Errorf("the client sees %v, want a reset", err)
 	}
@@ -140,7 +142,7 @@ func TestResetWhileDelivering(t *testing.T) {
 	g := newRig(t, nil)
 	c, _ := g.ended(pattern(300_000))
 	reset(t, c)
-	g.expectReason(EndClientReset)
+	g.expectReason(report.EndClientReset)
 }
 
 // TestDrainWaitsForDelivery: at 1818be3 the drain was over, and the process

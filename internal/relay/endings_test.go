@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/nettest"
@@ -34,7 +36,7 @@ func TestTargetResetAfterBytes(t *testing.T) {
 			awaitSent(t, s)
 			reset(t, s)
 			read.expectReset(t, data)
-			if r := g.expectReason(EndTargetReset); r.BytesDown != int64(n) {
+			if r := g.expectReason(report.EndTargetReset); r.BytesDown != int64(n) {
 				t.Errorf("%d bytes down recorded, want %d", r.BytesDown, n)
 			}
 		})
@@ -53,7 +55,7 @@ func TestClientResetAfterBytes(t *testing.T) {
 			awaitSent(t, c)
 			reset(t, c)
 			read.expectReset(t, data)
-			g.expectReason(EndClientReset)
+			g.expectReason(report.EndClientReset)
 		})
 	}
 }
@@ -93,7 +95,7 @@ func TestTargetRefused(t *testing.T) {
 	g := newRig(t, nil)
 	g.target.Close()
 	expectResetOf(t, g.addr)
-	r := g.expectReason(EndTargetRefused)
+	r := g.expectReason(report.EndTargetRefused)
 	if r.Err == nil {
 		t.Error("the record has no error")
 	}
@@ -132,7 +134,7 @@ func halfClose(t *testing.T, targetFirst bool) {
 			go send(second)
 			expect(t, first, data)
 			expectEnd(t, first)
-			r := g.expectReason(EndClean)
+			r := g.expectReason(report.EndClean)
 			if r.Err != nil || r.BytesUp != int64(n) || r.BytesDown != int64(n) {
 				t.Errorf("record says %d up, %d down, %v", r.BytesUp, r.BytesDown, r.Err)
 			}
@@ -309,7 +311,7 @@ func TestResetWithFullQueue(t *testing.T) {
 	if !bytes.Equal(got, pattern(len(got))) {
 		t.Error("the bytes differ from what was sent")
 	}
-	g.expectReason(EndTargetReset)
+	g.expectReason(report.EndTargetReset)
 }
 
 // TestResetDrainTimeout: the same with a client that never reads again.
@@ -327,7 +329,7 @@ func TestResetDrainTimeout(t *testing.T) {
 		t.Fatal("the flow ended before its timeout")
 	}
 	g.pass(1)
-	r := g.expectReason(EndTargetReset)
+	r := g.expectReason(report.EndTargetReset)
 	if _, err := io.ReadAll(c); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the client saw %v, want a reset (%d bytes were recorded)", err, r.BytesDown)
 	}
@@ -359,7 +361,7 @@ func TestEndBehindPausedReceiver(t *testing.T) {
 	expect(t, s, []byte("still here"))
 	c.CloseWrite()
 	expectEnd(t, s)
-	g.expectReason(EndClean)
+	g.expectReason(report.EndClean)
 }
 
 // TestConnectAndClose mirrors a connection without a byte.
@@ -370,7 +372,7 @@ func TestConnectAndClose(t *testing.T) {
 	c.Close()
 	expectEnd(t, s)
 	s.Close()
-	g.expectReason(EndClean)
+	g.expectReason(report.EndClean)
 }
 
 // fill writes until nothing more fits between the target of the only flow and

@@ -3,6 +3,8 @@ package relay
 import (
 	"net/netip"
 
+	report "longhaul/internal/flow"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -108,7 +110,7 @@ type direction struct {
 
 // closing holds the cause and the deadline of a flow that does not end cleanly.
 type closing struct {
-	reason   EndReason
+	reason   report.EndReason
 	err      error
 	deadline int64 // for delivering the bytes that came before a reset
 	ackDelay int64 // until the peer's acknowledgements are checked again
@@ -135,7 +137,7 @@ func (f *flow) arrived(s side, events uint32) bool {
 }
 
 // fail records why the flow ends; the first cause stands.
-func (f *flow) fail(reason EndReason, err error) {
+func (f *flow) fail(reason report.EndReason, err error) {
 	c := f.close()
 	if c.reason == "" {
 		c.reason, c.err = reason, err
@@ -149,19 +151,19 @@ func (f *flow) close() *closing {
 	return f.closing
 }
 
-// legFailure maps a leg's error to an EndReason.
-func legFailure(s side, errno unix.Errno) EndReason {
+// legFailure maps a leg's error to an report.EndReason.
+func legFailure(s side, errno unix.Errno) report.EndReason {
 	switch errno {
 	case unix.ETIMEDOUT, unix.EHOSTUNREACH, unix.ENETUNREACH:
 		if s == client {
-			return EndClientTimeout
+			return report.EndClientTimeout
 		}
-		return EndTargetTimeout
+		return report.EndTargetTimeout
 	}
 	if s == client {
-		return EndClientReset
+		return report.EndClientReset
 	}
-	return EndTargetReset
+	return report.EndTargetReset
 }
 
 func errnoOrNil(errno unix.Errno) error {

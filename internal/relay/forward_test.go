@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	xnettest "golang.org/x/net/nettest"
 
 	"longhaul/internal/lab/tcpserver"
@@ -95,7 +97,7 @@ func TestManyFlowsAtOnce(t *testing.T) {
 				t.Errorf("counters are wrong: %+v", ts)
 			}
 			for _, r := range g.flows.all() {
-				if r.End != EndClean || r.BytesUp != r.BytesDown || r.ClientLeg.CongestionControl == "" || r.TargetLeg.RTT == 0 {
+				if r.Reason != report.EndClean || r.BytesUp != r.BytesDown || r.ClientLeg.CongestionControl == "" || r.TargetLeg.RTT == 0 {
 					t.Errorf("record is wrong: %+v", r)
 				}
 			}

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"longhaul/internal/nettest"
 )
 
@@ -35,23 +37,23 @@ var freePort = netip.AddrPortFrom(loopback, 0)
 // flowLog collects flow records.
 type flowLog struct {
 	mu      sync.Mutex
-	records []FlowRecord
+	records []report.Record
 }
 
-func (l *flowLog) add(records []FlowRecord) {
+func (l *flowLog) add(records []report.Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.records = append(l.records, records...)
 }
 
-func (l *flowLog) all() []FlowRecord {
+func (l *flowLog) all() []report.Record {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return append([]FlowRecord(nil), l.records...)
+	return append([]report.Record(nil), l.records...)
 }
 
 // one waits for the first record.
-func (l *flowLog) one(t testing.TB) FlowRecord {
+func (l *flowLog) one(t testing.TB) report.Record {
 	t.Helper()
 	nettest.Eventually(t, patience, func() bool { return len(l.all()) > 0 },
 		func() string { return "no flow record was written" })
@@ -324,11 +326,11 @@ func pattern(n int) []byte {
 	return p
 }
 
-func (g *rig) expectReason(want EndReason) FlowRecord {
+func (g *rig) expectReason(want report.EndReason) report.Record {
 	g.t.Helper()
 	r := g.flows.one(g.t)
-	if r.End != want {
-		g.t.Fatalf("the flow ended with %q (%v), want %q", r.End, r.Err, want)
+	if r.Reason != want {
+		g.t.Fatalf("the flow ended with %q (%v), want %q", r.Reason, r.Err, want)
 	}
 	return r
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/nettest"
@@ -240,7 +242,7 @@ func TestAllHopsOut(t *testing.T) {
 		defer c.Close()
 		expectReset(t, c)
 	}
-	g.expectReason(EndTargetRefused)
+	g.expectReason(report.EndTargetRefused)
 	if s := g.hop(0).State; s != HopEjected {
 		t.Fatalf("the hop is %s", s)
 	}
@@ -372,7 +374,7 @@ func TestDrainedHop(t *testing.T) {
 		defer c.Close()
 		expectReset(t, c)
 	}
-	g.expectReason(EndNoHop)
+	g.expectReason(report.EndNoHop)
 	if _, err := g.relay.DrainHop("t", name, false); err != nil {
 		t.Fatal(err)
 	}

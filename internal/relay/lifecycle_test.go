@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"longhaul/internal/nettest"
 )
 
@@ -267,8 +269,8 @@ func TestDrainDeadline(t *testing.T) {
 		expectReset(t, c)
 	}
 	for _, r := range g.flows.all() {
-		if r.End != EndDrain {
-			t.Errorf("a flow ended with %q", r.End)
+		if r.Reason != report.EndDrain {
+			t.Errorf("a flow ended with %q", r.Reason)
 		}
 	}
 }

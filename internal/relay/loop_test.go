@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"testing"
 
+	report "longhaul/internal/flow"
+
 	"longhaul/internal/nettest"
 )
 
@@ -34,7 +36,7 @@ func TestLoop(t *testing.T) {
 				o.Resolve = func(context.Context, string) (Answer, error) { return Answer{Addrs: []netip.Addr{loopback}}, nil }
 			})
 			expectResetOf(t, netip.AddrPortFrom(client, port))
-			g.expectReason(EndLoop)
+			g.expectReason(report.EndLoop)
 			if n := g.relay.Snapshot().Tunnels[0].FlowsTotal; n != 1 {
 				t.Errorf("%d flows, want 1", n)
 			}

@@ -8,6 +8,8 @@ import (
 	"time"
 	"unsafe"
 
+	report "longhaul/internal/flow"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -289,7 +291,7 @@ func (w *worker) evict() {
 		g.held.add(-held, -queues)
 		w.held -= held
 		w.queues -= queues
-		w.abort(f, EndStalled, fmt.Errorf("it held %d bytes, and nothing was delivered for %v", held, time.Duration(since).Round(time.Millisecond)))
+		w.abort(f, report.EndStalled, fmt.Errorf("it held %d bytes, and nothing was delivered for %v", held, time.Duration(since).Round(time.Millisecond)))
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/nettest"
@@ -89,7 +91,7 @@ func TestMemoryLimit(t *testing.T) {
 	g.relay.SetMemoryLimit(2 * mib)
 	g.look()
 	expectResetOf(t, g.addr)
-	if r := g.expectReason(EndShed); r.Err == nil || !strings.Contains(r.Err.Error(), "what is left is for others") {
+	if r := g.expectReason(report.EndShed); r.Err == nil || !strings.Contains(r.Err.Error(), "what is left is for others") {
 		t.Errorf("refused for %v", r.Err)
 	}
 	late := dialFrom(t, netip.MustParseAddr("127.0.0.2"), g.addr)

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	report "longhaul/internal/flow"
+
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/proxyproto"
@@ -35,7 +37,7 @@ type opening struct {
 	deadline int64  // of all attempts
 	attempt  int64  // deadline of the current attempt
 	batch    uint64 // of events, in which the attempt began
-	reason   EndReason
+	reason   report.EndReason
 	err      error
 }
 
@@ -51,10 +53,10 @@ func (w *worker) readHeader(f *flow) {
 		case errno == unix.EINTR:
 			continue
 		case errno != 0:
-			w.abort(f, EndBadProxyHeader, errno)
+			w.abort(f, report.EndBadProxyHeader, errno)
 			return
 		case n == 0:
-			w.abort(f, EndBadProxyHeader, errors.New("the connection ended within the header"))
+			w.abort(f, report.EndBadProxyHeader, errors.New("the connection ended within the header"))
 			return
 		}
 		o.header = append(o.header, w.buf[:n]...)
@@ -68,7 +70,7 @@ func (w *worker) readHeader(f *flow) {
 			w.startDialing(f)
 			return
 		case !errors.Is(err, proxyproto.ErrIncomplete):
-			w.abort(f, EndBadProxyHeader, err)
+			w.abort(f, report.EndBadProxyHeader, err)
 			return
 		}
 	}
@@ -127,7 +129,7 @@ func (w *worker) dialNext(f *flow) {
 		if w.leadsBack(f, to) {
 			w.endAwaitFD(o)
 			o.addrs = o.addrs[1:]
-			o.reason, o.err = EndLoop, fmt.Errorf("%s leads back to a listener of tunnel %s: correct its forward", to, f.route.tunnel.Name)
+			o.reason, o.err = report.EndLoop, fmt.Errorf("%s leads back to a listener of tunnel %s: correct its forward", to, f.route.tunnel.Name)
 			continue
 		}
 		errno := w.dial(f, to)
@@ -142,7 +144,7 @@ func (w *worker) dialNext(f *flow) {
 			// The client keeps waiting: descriptors may become free in time.
 			w.pauseAccepting(errno)
 			w.beginAwaitFD(o)
-			o.reason, o.err = EndNoResources, errno
+			o.reason, o.err = report.EndNoResources, errno
 			w.timers.schedule(f, min(w.now+socketRetry, o.deadline))
 			return
 		default:
@@ -180,7 +182,7 @@ func (o *opening) share(now int64) int64 {
 // under BalanceSource, each client begins with its own address.
 func (o *opening) take(addrs []netip.Addr, err error, f *flow) {
 	if len(addrs) == 0 {
-		o.reason, o.err, o.blamed = EndTargetUnknown, err, true
+		o.reason, o.err, o.blamed = report.EndTargetUnknown, err, true
 		return
 	}
 	o.addrs = addrs
@@ -229,7 +231,7 @@ func (w *worker) moveOn(f *flow, from *hop) {
 	w.dropAttempt(f)
 	o.order = append(o.order, o.order[o.next-1])
 	o.addrs, o.blamed = nil, false
-	o.reason, o.err = EndTargetUnreached, fmt.Errorf("%s went down", from.name)
+	o.reason, o.err = report.EndTargetUnreached, fmt.Errorf("%s went down", from.name)
 	w.dialNext(f)
 }
 
@@ -248,11 +250,11 @@ func (o *opening) orderMore(rt *route, source netip.Addr, now int64) bool {
 func (o *opening) failed(to netip.AddrPort, errno unix.Errno) {
 	switch errno {
 	case unix.ECONNREFUSED:
-		o.reason, o.blamed = EndTargetRefused, true
+		o.reason, o.blamed = report.EndTargetRefused, true
 	case unix.EADDRNOTAVAIL, unix.EAGAIN:
-		o.reason = EndNoLocalPort
+		o.reason = report.EndNoLocalPort
 	default:
-		o.reason, o.blamed = EndTargetUnreached, true
+		o.reason, o.blamed = report.EndTargetUnreached, true
 	}
 	o.err = fmt.Errorf("connect to %s: %w", to, errno)
 }
@@ -411,7 +413,7 @@ func (w *worker) openingDue(f *flow) {
 	switch {
 	case f.phase == phaseHeader:
 		if w.now >= f.start+headerTimeout {
-			w.abort(f, EndBadProxyHeader, errors.New("no complete header within 5 s"))
+			w.abort(f, report.EndBadProxyHeader, errors.New("no complete header within 5 s"))
 			return
 		}
 		w.timers.schedule(f, f.start+headerTimeout)
@@ -423,7 +425,7 @@ func (w *worker) openingDue(f *flow) {
 		w.timers.schedule(f, o.attempt)
 	case o.lookup:
 		o.lookup = false
-		o.reason, o.blamed = EndTargetUnknown, true
+		o.reason, o.blamed = report.EndTargetUnknown, true
 		o.err = fmt.Errorf("no answer about %s in time", f.route.targets[o.order[o.next-1]].host)
 		w.dialNext(f)
 	default:
@@ -440,9 +442,9 @@ func (w *worker) giveUp(f *flow) {
 	switch {
 	case o.reason != "":
 	case len(o.order) == 0:
-		o.reason, o.err = EndNoHop, errors.New("every hop of the tunnel is drained; longhaul resume puts one back")
+		o.reason, o.err = report.EndNoHop, errors.New("every hop of the tunnel is drained; longhaul resume puts one back")
 	default:
-		o.reason, o.err = EndTargetUnreached, unix.ETIMEDOUT
+		o.reason, o.err = report.EndTargetUnreached, unix.ETIMEDOUT
 	}
 	if f.look != lookNever && w.awaitHello(f) {
 		return
@@ -451,14 +453,14 @@ func (w *worker) giveUp(f *flow) {
 }
 
 // abort resets both legs at once.
-func (w *worker) abort(f *flow, reason EndReason, err error) {
+func (w *worker) abort(f *flow, reason report.EndReason, err error) {
 	f.fail(reason, err)
 	w.apply(f, f.end.step(eventAbort, client))
 }
 
 // leave ends a flow at once. The kernel delivers the queue and FIN of a leg
 // that has nothing else left to do; the relay resets other legs.
-func (w *worker) leave(f *flow, reason EndReason) {
+func (w *worker) leave(f *flow, reason report.EndReason) {
 	f.fail(reason, nil)
 	w.apply(f, f.end.step(eventLeave, client))
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/nettest"
@@ -46,11 +48,11 @@ func TestConnectTimeout(t *testing.T) {
 	g.flowIs("connects", func(f *flow) bool { return f.phase == phaseDialing })
 	g.pass(timeout - 1)
 	if r := g.flows.all(); len(r) != 0 {
-		t.Fatalf("the flow ended with %q before its timeout", r[0].End)
+		t.Fatalf("the flow ended with %q before its timeout", r[0].Reason)
 	}
 	g.pass(1)
 	expectReset(t, c)
-	r := g.expectReason(EndTargetUnreached)
+	r := g.expectReason(report.EndTargetUnreached)
 	if !errors.Is(r.Err, syscall.ETIMEDOUT) {
 		t.Errorf("the cause is %v", r.Err)
 	}
@@ -99,7 +101,7 @@ func TestClientLeavesWhileDialing(t *testing.T) {
 		t.Fatalf("the flow is %s", s)
 	}
 	reset(t, c)
-	g.expectReason(EndClientReset)
+	g.expectReason(report.EndClientReset)
 }
 
 func TestNames(t *testing.T) {
@@ -157,7 +159,7 @@ func TestUnknownName(t *testing.T) {
 				defer c.Close()
 				expectReset(t, c)
 			}
-			if r := g.expectReason(EndTargetUnknown); r.Err == nil {
+			if r := g.expectReason(report.EndTargetUnknown); r.Err == nil {
 				t.Error("the record does not say why")
 			}
 		})
@@ -202,7 +204,7 @@ func TestNoLocalPort(t *testing.T) {
 			g.accept()
 		}
 	}
-	if r := g.expectReason(EndNoLocalPort); !errors.Is(r.Err, syscall.EADDRNOTAVAIL) {
+	if r := g.expectReason(report.EndNoLocalPort); !errors.Is(r.Err, syscall.EADDRNOTAVAIL) {
 		t.Errorf("the cause is %v", r.Err)
 	}
 }
@@ -218,12 +220,12 @@ func TestIdleTimeout(t *testing.T) {
 		g.pass(timeout - 1)
 	}
 	if r := g.flows.all(); len(r) != 0 {
-		t.Fatalf("the flow ended with %q before its timeout", r[0].End)
+		t.Fatalf("the flow ended with %q before its timeout", r[0].Reason)
 	}
 	g.pass(1)
 	expectReset(t, c)
 	expectReset(t, s)
-	g.expectReason(EndIdle)
+	g.expectReason(report.EndIdle)
 }
 
 func TestHalfCloseTimeout(t *testing.T) {
@@ -240,11 +242,11 @@ func TestHalfCloseTimeout(t *testing.T) {
 		g.pass(timeout - 1)
 	}
 	if r := g.flows.all(); len(r) != 0 {
-		t.Fatalf("the flow ended with %q before its timeout", r[0].End)
+		t.Fatalf("the flow ended with %q before its timeout", r[0].Reason)
 	}
 	g.pass(1)
 	expectReset(t, c)
-	g.expectReason(EndHalfClosed)
+	g.expectReason(report.EndHalfClosed)
 	write(t, quiet, []byte("y"))
 	expect(t, quietTarget, []byte("y"))
 }

@@ -16,6 +16,8 @@ import (
 	"os"
 	"strconv"
 	"time"
+
+	report "longhaul/internal/flow"
 )
 
 // Options describe a relay. The zero value of every field is usable.
@@ -62,7 +64,7 @@ type Options struct {
 	// that was refused admission, each once, those of one turn of an event
 	// loop together. It runs on the loop: it must not block, and the slice is
 	// used again once it returns. Nil means nobody listens.
-	OnFlows func([]FlowRecord)
+	OnFlows func([]report.Record)
 
 	// LegStats says whether somebody will look at the kernel's figures of the
 	// legs of a flow that ends now, having lasted so long. They cost a short
@@ -190,28 +192,6 @@ type Transport interface {
 	Lasting(fd int, side string) error
 }
 
-// FlowRecord is the account of one flow, written when it has ended.
-type FlowRecord struct {
-	ID      uint64 // of this relay's flows, from 1; 0: the connection was refused admission
-	Tunnel  string
-	Client  netip.AddrPort // the peer that connected (from the PROXY header where one was required)
-	Listen  netip.AddrPort // the address it connected to
-	Target  netip.AddrPort // the address that was dialed; zero if none was
-	Hop     string         // what Target belongs to, as it is configured; empty if nothing was dialed
-	Start   time.Time
-	Elapsed time.Duration
-
-	BytesUp   int64 // client to target, handed to the target's socket
-	BytesDown int64 // target to client
-
-	ClientLeg LegStats
-	TargetLeg LegStats
-
-	End EndReason
-	// Err is the system's error behind End, nil for a clean end.
-	Err error
-}
-
 // Leftover is a flow that had not ended when the relay stopped.
 type Leftover struct {
 	Tunnel         string
@@ -223,19 +203,4 @@ type Leftover struct {
 	// Delivering says that both peers had ended their streams: the kernel goes
 	// on to deliver the rest, and both ends. Otherwise the flow was reset.
 	Delivering bool
-}
-
-// LegStats are the kernel's figures of one leg at its end.
-type LegStats struct {
-	Side              string // "lan" or "wan"
-	CongestionControl string
-	Known             bool          // what follows could be read
-	RTT               time.Duration // smoothed
-	MinRTT            time.Duration
-	Retransmits       uint32 // segments, over the connection's life
-	BytesSent         uint64 // data, retransmissions included
-	BytesRetrans      uint64
-	BytesAcked        uint64
-	BytesReceived     uint64
-	DeliveryRateBps   int64 // bits per second, the kernel's latest estimate
 }

@@ -5,84 +5,28 @@ import (
 	"sync"
 	"sync/atomic"
 
+	report "longhaul/internal/flow"
+
 	"golang.org/x/sys/unix"
 )
-
-// EndReason is the cause of a flow's end.
-type EndReason string
-
-// The causes of a flow's end.
-const (
-	EndClean           EndReason = "end"               // both peers ended their streams
-	EndClientReset     EndReason = "client-reset"      // the client reset or its leg failed
-	EndTargetReset     EndReason = "target-reset"      // the target reset or its leg failed
-	EndClientTimeout   EndReason = "client-timeout"    // keepalive or user timeout of the client leg
-	EndTargetTimeout   EndReason = "target-timeout"    // keepalive or user timeout of the target leg
-	EndTargetRefused   EndReason = "target-refused"    // no target accepted
-	EndTargetUnreached EndReason = "target-unreached"  // no route, or no answer within the connect timeout
-	EndTargetUnknown   EndReason = "target-unresolved" // the target's name has no address
-	EndLoop            EndReason = "loop"              // the target is a listener of the same tunnel
-	EndNoHop           EndReason = "no-hop"            // every hop was taken out of service
-	EndNoLocalPort     EndReason = "no-local-port"     // ephemeral ports towards the target are used up
-	EndNoResources     EndReason = "no-resources"      // the system is out of descriptors or memory
-	EndIdle            EndReason = "idle-timeout"
-	EndHalfClosed      EndReason = "half-close-timeout"
-	EndStalled         EndReason = "stalled"       // it held memory without delivering any while memory was short
-	EndDrain           EndReason = "drain-timeout" // the relay stopped before the flow had ended
-	EndCheck           EndReason = "check"         // it was an integrity check
-	EndDenied          EndReason = "denied"        // source not allowed
-	EndFlowLimit       EndReason = "flow-limit"
-	EndRateLimit       EndReason = "rate-limit"
-	EndShed            EndReason = "shed" // a limit on the process's or the host's resources is reached
-	EndBadProxyHeader  EndReason = "bad-proxy-header"
-)
-
-// endReasons lists all reasons in alphabetical order.
-var endReasons = func() []EndReason {
-	all := []EndReason{EndClean, EndClientReset, EndTargetReset, EndClientTimeout, EndTargetTimeout, EndTargetRefused,
-		EndTargetUnreached, EndTargetUnknown, EndLoop, EndNoHop, EndNoLocalPort, EndNoResources, EndIdle, EndHalfClosed, EndStalled, EndDrain,
-		EndCheck, EndDenied, EndFlowLimit, EndRateLimit, EndShed, EndBadProxyHeader}
-	slices.Sort(all)
-	return all
-}()
-
-// EndedBy returns the party that caused the end: client, target, both or relay.
-func (r EndReason) EndedBy() string {
-	switch r {
-	case EndClean:
-		return "both"
-	case EndClientReset, EndClientTimeout:
-		return "client"
-	case EndTargetReset, EndTargetTimeout, EndTargetRefused, EndTargetUnreached, EndTargetUnknown:
-		return "target"
-	}
-	return "relay"
-}
-
-// Ended counts flows that ended for the same reason.
-type Ended struct {
-	Reason  EndReason `json:"reason"`
-	EndedBy string    `json:"ended_by"`
-	Flows   int64     `json:"flows"`
-}
 
 const maxReasons = 32
 
 // endCounts counts the ended flows of a tunnel by the index of their reason.
 type endCounts [maxReasons]atomic.Int64
 
-func (c *endCounts) add(r EndReason) {
-	if i, ok := slices.BinarySearch(endReasons, r); ok {
+func (c *endCounts) add(r report.EndReason) {
+	if i, ok := slices.BinarySearch(report.EndReasons, r); ok {
 		c[i].Add(1)
 	}
 }
 
 // list returns the reasons with at least one flow.
-func (c *endCounts) list() []Ended {
-	all := []Ended{}
-	for i, r := range endReasons {
+func (c *endCounts) list() []report.Ended {
+	all := []report.Ended{}
+	for i, r := range report.EndReasons {
 		if n := c[i].Load(); n > 0 {
-			all = append(all, Ended{r, r.EndedBy(), n})
+			all = append(all, report.Ended{Reason: r, EndedBy: r.EndedBy(), Flows: n})
 		}
 	}
 	return all

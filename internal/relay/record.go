@@ -3,6 +3,8 @@ package relay
 import (
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"longhaul/internal/tcpinfo"
 )
 
@@ -11,19 +13,19 @@ func (w *worker) account(f *flow) {
 	st := f.route.state
 	st.up.Add(max(0, f.dirs[up].bytes))
 	st.down.Add(max(0, f.dirs[down].bytes))
-	rec := FlowRecord{End: EndClean}
+	rec := report.Record{Reason: report.EndClean, ClientLeg: report.UnknownLeg(), TargetLeg: report.UnknownLeg()}
 	if f.closing != nil && f.closing.reason != "" {
-		rec.End, rec.Err = f.closing.reason, f.closing.err
+		rec.Reason, rec.Err = f.closing.reason, f.closing.err
 	}
 	if f.isCheck {
-		rec.End = EndCheck
+		rec.Reason = report.EndCheck
 	}
-	st.ended.add(rec.End)
-	switch rec.End {
-	case EndClean, EndIdle, EndHalfClosed, EndDrain, EndCheck:
-	case EndTargetRefused, EndTargetUnreached, EndTargetUnknown, EndNoHop:
+	st.ended.add(rec.Reason)
+	switch rec.Reason {
+	case report.EndClean, report.EndIdle, report.EndHalfClosed, report.EndDrain, report.EndCheck:
+	case report.EndTargetRefused, report.EndTargetUnreached, report.EndTargetUnknown, report.EndNoHop:
 		st.refused.Add(1)
-	case EndBadProxyHeader:
+	case report.EndBadProxyHeader:
 		st.denied.Add(1)
 	default:
 		st.errors.Add(1)
@@ -31,20 +33,20 @@ func (w *worker) account(f *flow) {
 	if w.relay.opts.OnFlows == nil {
 		return
 	}
-	rec.ID = f.id
+	rec.Flow = report.ID(f.id)
 	rec.Tunnel = f.route.tunnel.Name
-	rec.Client = f.client
-	rec.Listen = w.listenAddr(f)
-	rec.Target = f.target
+	rec.Client = report.Address{AddrPort: f.client}
+	rec.Listen = report.Address{AddrPort: w.listenAddr(f)}
+	rec.Target = report.Address{AddrPort: f.target}
 	rec.Hop = f.hopName()
 	rec.Elapsed = time.Duration(w.clock() - f.start)
 	rec.Start = time.Now().Add(-rec.Elapsed)
 	rec.BytesUp = max(0, f.dirs[up].bytes)
 	rec.BytesDown = max(0, f.dirs[down].bytes)
 	if wanted := w.relay.opts.LegStats; wanted == nil || wanted(rec.Elapsed) {
-		rec.ClientLeg = f.legs[client].stats(&w.algorithms[client])
+		rec.ClientLeg = f.legs[client].record(&w.algorithms[client])
 		if f.phase == phaseMoving {
-			rec.TargetLeg = f.legs[target].stats(&w.algorithms[target])
+			rec.TargetLeg = f.legs[target].record(&w.algorithms[target])
 		}
 	}
 	w.ended = append(w.ended, rec)
@@ -89,32 +91,27 @@ func (w *worker) report() {
 	}
 }
 
-// stats queries the kernel about a leg. last is the previous leg's congestion
-// control, likely the same as this leg's.
-func (l *leg) stats(last *string) LegStats {
-	var s LegStats
+// record queries the kernel about a leg that ends. last is the previous leg's
+// congestion control, likely the same as this leg's.
+func (l *leg) record(last *string) report.LegRecord {
+	r := report.UnknownLeg()
 	if l.setup != nil {
-		s.Side = l.setup.side
+		r.Side = l.setup.side
 	}
 	if l.fd < 0 {
-		return s
+		return r
 	}
-	s.CongestionControl, _ = tcpinfo.LikelyCongestionControl(int(l.fd), *last)
-	*last = s.CongestionControl
+	r.CongestionControl, _ = tcpinfo.LikelyCongestionControl(int(l.fd), *last)
+	*last = r.CongestionControl
 	info, err := tcpinfo.Get(int(l.fd))
 	if err != nil {
-		return s
+		return r
 	}
-	s.Known = true
-	s.RTT = info.RTT
+	r.RTT = info.RTT
 	if info.Has(tcpinfo.FieldMinRTT) {
-		s.MinRTT = info.MinRTT
+		r.MinRTT = info.MinRTT
 	}
-	s.Retransmits = info.TotalRetrans
-	s.BytesSent = info.BytesSent
-	s.BytesRetrans = info.BytesRetrans
-	s.BytesAcked = info.BytesAcked
-	s.BytesReceived = info.BytesReceived
-	s.DeliveryRateBps = info.DeliveryRateBps
-	return s
+	r.BytesSent, r.BytesRetransmitted = int64(info.BytesSent), int64(info.BytesRetrans)
+	r.Retransmits = int64(info.TotalRetrans)
+	return r
 }

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -133,7 +135,7 @@ func (r *Relay) start() error {
 func (r *Relay) stop() {
 	r.started = false
 	r.loops.Store(nil)
-	r.stopWorkers(EndDrain)
+	r.stopWorkers(report.EndDrain)
 	r.workers = nil
 }
 
@@ -173,7 +175,7 @@ func (r *Relay) Drain(ctx context.Context) (left []Leftover, err error) {
 			w.do(func() {
 				w.eachFlow(func(f *flow) {
 					left = append(left, f.leftover())
-					w.leave(f, EndDrain)
+					w.leave(f, report.EndDrain)
 				})
 			})
 		}
@@ -196,13 +198,13 @@ func (r *Relay) Close() {
 	r.closed = true
 	r.draining.Store(true)
 	r.closeListeners(r.emptyTable())
-	r.stopWorkers(EndDrain)
+	r.stopWorkers(report.EndDrain)
 	r.probes.close()
 	r.checks.Wait()
 	r.names.close()
 }
 
-func (r *Relay) stopWorkers(reason EndReason) {
+func (r *Relay) stopWorkers(reason report.EndReason) {
 	for _, w := range r.workers {
 		w.post(func() { w.stop(reason) })
 	}

@@ -1,47 +1,13 @@
 package relay
 
 import (
-	"net/netip"
 	"sync"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"longhaul/internal/tcpinfo"
 )
-
-// FlowSample is the state of a flow at one moment.
-type FlowSample struct {
-	ID     uint64 // never used twice by a relay
-	Tunnel string
-	State  string // as in FlowSnapshot
-	Client netip.AddrPort
-	Listen netip.AddrPort
-	Target netip.AddrPort // zero: not dialed yet
-	Hop    string
-	Start  time.Time
-
-	BytesUp   int64 // client to target, handed to the target's socket
-	BytesDown int64
-
-	// Quiet: everything was acknowledged at the previous sample and no byte has
-	// moved since. The kernel was not queried again, and the legs' figures are
-	// missing.
-	Quiet bool
-	// Skipped: too many flows are busy to query the kernel about all of them.
-	// Another pass samples this flow; the legs' figures are missing.
-	Skipped   bool
-	ClientLeg LegSample
-	TargetLeg LegSample
-}
-
-// LegSample is one connection of a flow.
-type LegSample struct {
-	Side              string // lan or wan; empty: not yet known
-	CongestionControl string
-	Known             bool // Info was read
-	Info              tcpinfo.Info
-	SendBuffer        int64 // bound of the send queue in bytes as the kernel counts; negative: unknown
-	SendQueued        int64
-}
 
 // An event loop samples one portion of its flows per turn and does nothing else
 // meanwhile. A portion ends at portionFlows flows or after portionTime.
@@ -58,7 +24,7 @@ const maxQueried = 500
 // sampling is the state that one EachFlow hands to the next.
 type sampling struct {
 	mu      sync.Mutex // one at a time
-	samples []FlowSample
+	samples []report.Sample
 	pass    uint64
 	busy    int // flows that were not quiet
 }
@@ -71,7 +37,7 @@ type turn struct{ this, of uint64 }
 // bytes in between. visit runs outside the loop, and EachFlow reuses the sample
 // once visit returns. Which flows the kernel is queried about depends on the
 // previous EachFlow of any caller.
-func (r *Relay) EachFlow(visit func(*FlowSample)) error {
+func (r *Relay) EachFlow(visit func(*report.Sample)) error {
 	c := &r.sampling
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +46,7 @@ func (r *Relay) EachFlow(visit func(*FlowSample)) error {
 		return ErrClosed
 	}
 	if c.samples == nil {
-		c.samples = make([]FlowSample, portionFlows)
+		c.samples = make([]report.Sample, portionFlows)
 	}
 	c.pass++
 	turns := uint64(c.busy/maxQueried + 1)
@@ -92,7 +58,7 @@ func (r *Relay) EachFlow(visit func(*FlowSample)) error {
 				return ErrClosed
 			}
 			for i := range c.samples[:n] {
-				if !c.samples[i].Quiet {
+				if !c.samples[i].Unchanged {
 					c.busy++
 				}
 				visit(&c.samples[i])
@@ -104,7 +70,7 @@ func (r *Relay) EachFlow(visit func(*FlowSample)) error {
 
 // sample fills in samples of the flows, beginning at slot from. It returns
 // their number and the slot to continue with; negative after the last.
-func (w *worker) sample(from int, into []FlowSample, t turn) (n, next int) {
+func (w *worker) sample(from int, into []report.Sample, t turn) (n, next int) {
 	now, wall := monotonic(), time.Now().Round(0)
 	for at := from; at < len(w.slots); at++ {
 		f := w.slots[at].flow
@@ -120,17 +86,17 @@ func (w *worker) sample(from int, into []FlowSample, t turn) (n, next int) {
 	return n, -1
 }
 
-func (w *worker) sampleFlow(f *flow, s *FlowSample, t turn, now int64, wall time.Time) {
-	s.ID = f.id
+func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now int64, wall time.Time) {
+	s.ID = report.ID(f.id)
 	s.Tunnel = f.route.tunnel.Name
 	s.State = f.state()
 	s.Client, s.Listen, s.Target = f.client, w.listenAddr(f), f.target
 	s.Hop = f.hopName()
 	s.Start = wall.Add(time.Duration(f.start - now))
 	s.BytesUp, s.BytesDown = max(0, f.dirs[up].bytes), max(0, f.dirs[down].bytes)
-	s.Quiet = f.phase == phaseMoving && f.settled != 0 && f.active <= f.settled
-	s.Skipped = !s.Quiet && f.id%t.of != t.this
-	if s.Quiet || s.Skipped {
+	s.Unchanged = f.phase == phaseMoving && f.settled != 0 && f.active <= f.settled
+	s.Skipped = !s.Unchanged && f.id%t.of != t.this
+	if s.Unchanged || s.Skipped {
 		s.ClientLeg.Known, s.TargetLeg.Known = false, false
 		return
 	}
@@ -138,20 +104,20 @@ func (w *worker) sampleFlow(f *flow, s *FlowSample, t turn, now int64, wall time
 	if f.phase == phaseMoving {
 		f.legs[target].sample(&s.TargetLeg)
 	} else {
-		s.TargetLeg = LegSample{SendBuffer: -1, SendQueued: -1} // missing while the target leg connects
+		s.TargetLeg = report.LegSample{SendBuffer: -1, SendQueued: -1} // missing while the target leg connects
 	}
 	f.settled = 0
-	if f.phase == phaseMoving && f.dirs[up].held == 0 && f.dirs[down].held == 0 && s.ClientLeg.settled() && s.TargetLeg.settled() {
+	if f.phase == phaseMoving && f.dirs[up].held == 0 && f.dirs[down].held == 0 && settled(&s.ClientLeg) && settled(&s.TargetLeg) {
 		f.settled = w.now - 1 // bytes that move later in this turn carry this turn's time
 	}
 }
 
 // settled reports whether the leg's peer has acknowledged everything.
-func (l *LegSample) settled() bool {
+func settled(l *report.LegSample) bool {
 	return l.Known && l.Info.Unacked == 0 && l.Info.NotsentBytes == 0
 }
 
-func (l *leg) sample(s *LegSample) {
+func (l *leg) sample(s *report.LegSample) {
 	likely := s.CongestionControl // the value of another flow
 	s.Side, s.CongestionControl, s.Known, s.SendBuffer, s.SendQueued = "", "", false, -1, -1
 	if l.setup != nil {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/nettest"
@@ -15,10 +17,10 @@ import (
 )
 
 // sampled is what EachFlow visits, by the flows' names.
-func (g *rig) sampled() map[uint64]FlowSample {
+func (g *rig) sampled() map[report.ID]report.Sample {
 	g.t.Helper()
-	all := map[uint64]FlowSample{}
-	if err := g.relay.EachFlow(func(s *FlowSample) {
+	all := map[report.ID]report.Sample{}
+	if err := g.relay.EachFlow(func(s *report.Sample) {
 		if _, twice := all[s.ID]; twice || s.ID == 0 {
 			g.t.Errorf("flow %d is visited twice, or has no name", s.ID)
 		}
@@ -30,9 +32,9 @@ func (g *rig) sampled() map[uint64]FlowSample {
 }
 
 // theOne waits until the only flow is as it should be.
-func (g *rig) theOne(what string, want func(*FlowSample) bool) FlowSample {
+func (g *rig) theOne(what string, want func(*report.Sample) bool) report.Sample {
 	g.t.Helper()
-	var last map[uint64]FlowSample
+	var last map[report.ID]report.Sample
 	nettest.Eventually(g.t, patience, func() bool {
 		last = g.sampled()
 		for _, s := range last {
@@ -54,14 +56,14 @@ func TestEachFlow(t *testing.T) {
 		t.Errorf("%d flows before the first", len(got))
 	}
 	c, s := g.pair()
-	fresh := g.theOne("the flow is not open", func(s *FlowSample) bool { return s.State == "open" })
+	fresh := g.theOne("the flow is not open", func(s *report.Sample) bool { return s.State == "open" })
 	if fresh.Tunnel != "t" || fresh.Client != c.LocalAddr().(*net.TCPAddr).AddrPort() || fresh.Listen != g.addr || fresh.Target != addrOf(g.target) || fresh.Hop != addrOf(g.target).String() {
 		t.Errorf("the sample of a new flow is not of this flow: %+v", fresh)
 	}
 	if now := time.Now(); fresh.Start.Before(began.Round(0)) || fresh.Start.After(now.Round(0)) {
 		t.Errorf("it began at %v, the relay was started after %v and it is %v", fresh.Start, began, now)
 	}
-	for _, leg := range []LegSample{fresh.ClientLeg, fresh.TargetLeg} {
+	for _, leg := range []report.LegSample{fresh.ClientLeg, fresh.TargetLeg} {
 		if !leg.Known || leg.Info.State != tcpinfo.Established || leg.CongestionControl == "" || leg.SendBuffer <= 0 || leg.SendQueued < 0 {
 			t.Errorf("leg %+v", leg)
 		}
@@ -69,37 +71,37 @@ func TestEachFlow(t *testing.T) {
 
 	write(t, c, pattern(5000))
 	expect(t, s, pattern(5000))
-	moved := g.theOne("the bytes are not counted", func(s *FlowSample) bool { return s.BytesUp == 5000 && !s.Quiet })
+	moved := g.theOne("the bytes are not counted", func(s *report.Sample) bool { return s.BytesUp == 5000 && !s.Unchanged })
 	if moved.BytesDown != 0 || moved.ID != fresh.ID {
 		t.Errorf("5000 bytes have gone up on the same flow, the sample is %+v", moved)
 	}
-	g.theOne("it does not fall quiet", func(s *FlowSample) bool {
-		return s.Quiet && !s.ClientLeg.Known && !s.TargetLeg.Known && s.BytesUp == 5000
+	g.theOne("it does not fall quiet", func(s *report.Sample) bool {
+		return s.Unchanged && !s.ClientLeg.Known && !s.TargetLeg.Known && s.BytesUp == 5000
 	})
 	write(t, s, pattern(1))
 	expect(t, c, pattern(1))
-	if woken := g.sampled()[fresh.ID]; woken.Quiet || woken.BytesDown != 1 || !woken.ClientLeg.Known || woken.ClientLeg.Info.BytesSent != 1 {
+	if woken := g.sampled()[fresh.ID]; woken.Unchanged || woken.BytesDown != 1 || !woken.ClientLeg.Known || woken.ClientLeg.Info.BytesSent != 1 {
 		t.Errorf("after another byte: %+v", woken)
 	}
 
 	// What the peer has not acknowledged keeps a flow from being quiet.
 	s.SetReadBuffer(1)
 	go func() { _, _ = c.Write(make([]byte, 64<<20)) }()
-	g.theOne("nothing is stuck", func(s *FlowSample) bool { return s.TargetLeg.Known && s.TargetLeg.Info.NotsentBytes > 0 })
+	g.theOne("nothing is stuck", func(s *report.Sample) bool { return s.TargetLeg.Known && s.TargetLeg.Info.NotsentBytes > 0 })
 	for range 3 {
-		if g.sampled()[fresh.ID].Quiet {
+		if g.sampled()[fresh.ID].Unchanged {
 			t.Error("a flow with data under way is quiet")
 		}
 	}
 	reset(t, s)
-	if r := g.expectReason(EndTargetReset); r.ID != fresh.ID || !r.ClientLeg.Known && !r.TargetLeg.Known {
+	if r := g.expectReason(report.EndTargetReset); r.Flow != fresh.ID || r.ClientLeg.BytesSent < 0 && r.TargetLeg.BytesSent < 0 {
 		t.Errorf("record %+v", r)
 	}
 	if got := g.sampled(); len(got) != 0 {
 		t.Errorf("%d flows after the end", len(got))
 	}
 	g.relay.Close()
-	if err := g.relay.EachFlow(func(*FlowSample) {}); err != ErrClosed {
+	if err := g.relay.EachFlow(func(*report.Sample) {}); err != ErrClosed {
 		t.Errorf("a closed relay: %v", err)
 	}
 }
@@ -119,8 +121,8 @@ func TestEachFlowOfAConnectingOne(t *testing.T) {
 	})
 	defer close(answer)
 	dial(t, g.addr)
-	s := g.theOne("it is not being connected", func(s *FlowSample) bool { return s.State == "dialing" })
-	if s.Target.IsValid() || s.TargetLeg.Known || s.TargetLeg.SendBuffer >= 0 || !s.ClientLeg.Known || s.Quiet {
+	s := g.theOne("it is not being connected", func(s *report.Sample) bool { return s.State == "dialing" })
+	if s.Target.IsValid() || s.TargetLeg.Known || s.TargetLeg.SendBuffer >= 0 || !s.ClientLeg.Known || s.Unchanged {
 		t.Errorf("a flow that is being connected has the sample %+v", s)
 	}
 }
@@ -151,7 +153,7 @@ func TestEachFlowWhileFlowsComeAndGo(t *testing.T) {
 			}
 		})
 	}
-	visited := map[uint64]int64{}
+	visited := map[report.ID]int64{}
 	nettest.Eventually(t, patience, func() bool {
 		for id, s := range g.sampled() {
 			if s.BytesUp < visited[id] {
@@ -164,14 +166,14 @@ func TestEachFlowWhileFlowsComeAndGo(t *testing.T) {
 	close(stop)
 	clients.Wait()
 	nettest.Eventually(t, patience, func() bool { return g.relay.FlowsNow() == 0 }, func() string { return "flows are left" })
-	told := map[uint64]bool{}
+	told := map[report.ID]bool{}
 	nettest.Eventually(t, patience, func() bool { return int64(len(g.flows.all())) == g.relay.Overview().Tunnels[0].FlowsTotal },
 		func() string { return "flows have no record" })
 	for _, r := range g.flows.all() {
-		if r.ID == 0 || told[r.ID] {
-			t.Errorf("record of flow %d", r.ID)
+		if r.Flow == 0 || told[r.Flow] {
+			t.Errorf("record of flow %d", r.Flow)
 		}
-		told[r.ID] = true
+		told[r.Flow] = true
 	}
 	for id := range visited {
 		if !told[id] {
@@ -204,7 +206,7 @@ func TestSamplesComeInPortions(t *testing.T) {
 // eachPortion visits all flows as EachFlow does, and says how many a loop sampled
 // at a time and how long that took.
 func (g *rig) eachPortion(visit func(flows int, took time.Duration)) {
-	buf := make([]FlowSample, portionFlows)
+	buf := make([]report.Sample, portionFlows)
 	for _, w := range g.relay.workers {
 		for next := 0; next >= 0; {
 			n := 0
@@ -269,7 +271,7 @@ func TestEachFlowAsksInTurns(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g, flows := crowd(t, 300)
 	g.sampled()
-	asked := map[uint64]int{}
+	asked := map[report.ID]int{}
 	const turns = 3
 	for range turns {
 		g.relay.sampling.busy = (turns - 1) * maxQueried // as if there were so many
@@ -281,7 +283,7 @@ func TestEachFlowAsksInTurns(t *testing.T) {
 			t.Errorf("%d of %d flows are visited", len(all), flows)
 		}
 		for id, s := range all {
-			if s.Skipped == s.ClientLeg.Known || s.Quiet {
+			if s.Skipped == s.ClientLeg.Known || s.Unchanged {
 				t.Errorf("a flow is either skipped or its leg known, the sample is %+v", s)
 			}
 			if !s.Skipped {
@@ -314,7 +316,7 @@ func BenchmarkEachFlow(b *testing.B) {
 						w.do(func() { w.eachFlow(func(f *flow) { f.settled = 0 }) })
 					}
 				}
-				_ = g.relay.EachFlow(func(*FlowSample) {})
+				_ = g.relay.EachFlow(func(*report.Sample) {})
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(flows), "ns/flow")
 		})
@@ -336,8 +338,8 @@ func TestEndsAreCounted(t *testing.T) {
 		s.CloseWrite()
 		expectEnd(t, c)
 	}
-	want := []Ended{{EndClientReset, "client", 1}, {EndClean, "both", 2}}
-	var got []Ended
+	want := []report.Ended{{Reason: report.EndClientReset, EndedBy: "client", Flows: 1}, {Reason: report.EndClean, EndedBy: "both", Flows: 2}}
+	var got []report.Ended
 	nettest.Eventually(t, patience, func() bool {
 		got = g.relay.Overview().Tunnels[0].Ended
 		return slices.Equal(got, want)
@@ -345,21 +347,21 @@ func TestEndsAreCounted(t *testing.T) {
 }
 
 func TestEveryReasonIsCounted(t *testing.T) {
-	if len(endReasons) > maxReasons {
-		t.Fatalf("%d reasons, room for %d", len(endReasons), maxReasons)
+	if len(report.EndReasons) > maxReasons {
+		t.Fatalf("%d reasons, room for %d", len(report.EndReasons), maxReasons)
 	}
 	var c endCounts
-	for i, r := range endReasons {
+	for i, r := range report.EndReasons {
 		for range i + 1 {
 			c.add(r)
 		}
 	}
 	list := c.list()
-	if len(list) != len(endReasons) {
-		t.Fatalf("%d of %d reasons", len(list), len(endReasons))
+	if len(list) != len(report.EndReasons) {
+		t.Fatalf("%d of %d reasons", len(list), len(report.EndReasons))
 	}
 	for i, e := range list {
-		if e.Flows != int64(i+1) || e.Reason != endReasons[i] || !slices.Contains([]string{"client", "target", "both", "relay"}, e.EndedBy) {
+		if e.Flows != int64(i+1) || e.Reason != report.EndReasons[i] || !slices.Contains([]string{"client", "target", "both", "relay"}, e.EndedBy) {
 			t.Errorf("a reason is out of order or counted wrong: %+v", e)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/nettest"
@@ -35,7 +37,7 @@ func TestShed(t *testing.T) {
 	if s.Shedding != "descriptors" {
 		t.Errorf("shedding %q", s.Shedding)
 	}
-	if r := g.expectReason(EndShed); r.Err == nil || r.Err.Error() != "descriptors" {
+	if r := g.expectReason(report.EndShed); r.Err == nil || r.Err.Error() != "descriptors" {
 		t.Errorf("the record's reason is %v", r.Err)
 	}
 	g.relay.Shed("", 0, 0)

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"sort"
 	"time"
+
+	report "longhaul/internal/flow"
 )
 
 // Snapshot is the state of a relay at one moment. Its JSON form omits zero
@@ -53,7 +55,7 @@ type TunnelSnapshot struct {
 	Checks     int64            `json:"checks_total"`  // integrity checks; flows_total includes them
 
 	ShedBy       map[string]int64 `json:"shed_by_reason"`
-	Ended        []Ended          `json:"ended"` // flows that were admitted and have ended
+	Ended        []report.Ended   `json:"ended"` // flows that were admitted and have ended
 	AcceptQueues []AcceptQueue    `json:"accept_queues"`
 }
 

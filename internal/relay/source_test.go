@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"longhaul/internal/nettest"
 )
 
@@ -239,9 +241,9 @@ func TestHoarders(t *testing.T) {
 	}
 	g.pass(DefaultStallTimeout)
 	g.look()
-	var stalled []FlowRecord
+	var stalled []report.Record
 	for _, r := range g.flows.all() {
-		if r.End == EndStalled {
+		if r.Reason == report.EndStalled {
 			stalled = append(stalled, r)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -55,8 +57,8 @@ type worker struct {
 	buffers    [][]byte     // idle buffers for unwritten bytes
 	flows      spares[flow] // closed flows; only the run list may still refer to them
 	openings   spares[opening]
-	ended      []FlowRecord // of this turn
-	algorithms [2]string    // congestion controls of the latest legs to end
+	ended      []report.Record // of this turn
+	algorithms [2]string       // congestion controls of the latest legs to end
 	events     []unix.EpollEvent
 	from       unix.RawSockaddrAny
 	listeners  map[int32]*listener
@@ -456,10 +458,10 @@ func (w *worker) due(f *flow) {
 		}
 		f.closing.ackDelay = min(2*f.closing.ackDelay, maxAckDelay)
 	case idle > 0 && w.now >= f.active+int64(idle):
-		w.abort(f, EndIdle, nil)
+		w.abort(f, report.EndIdle, nil)
 		return
 	case half > 0 && f.end.halfDone() && w.now >= f.active+int64(half):
-		w.abort(f, EndHalfClosed, nil)
+		w.abort(f, report.EndHalfClosed, nil)
 		return
 	}
 	w.schedule(f)
@@ -527,7 +529,7 @@ func (w *worker) readMail() {
 }
 
 // stop ends the loop and all flows, see leave. It runs in the loop.
-func (w *worker) stop(reason EndReason) {
+func (w *worker) stop(reason report.EndReason) {
 	w.eachFlow(func(f *flow) { w.leave(f, reason) })
 	w.stopped = true
 	w.mail.mu.Lock()

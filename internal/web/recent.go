@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
 )
@@ -30,7 +32,7 @@ func (r *recent) add(records []monitor.Record) {
 }
 
 // find returns the record of an ended flow; nil: not remembered.
-func (r *recent) find(id monitor.FlowID, began time.Time) *monitor.Record {
+func (r *recent) find(id flow.ID, began time.Time) *monitor.Record {
 	for i := range r.ring {
 		if one := &r.ring[i]; one.Flow == id && sameMoment(one.Start, began) {
 			found := *one
@@ -81,7 +83,7 @@ func compareRecords(o history.Order, a, b *monitor.Record) int {
 // retransmitted is the share of retransmitted data.
 func retransmitted(r *monitor.Record) float64 {
 	var sent, again int64
-	for _, l := range []monitor.LegRecord{r.ClientLeg, r.TargetLeg} {
+	for _, l := range []flow.LegRecord{r.ClientLeg, r.TargetLeg} {
 		sent, again = sent+max(0, l.BytesSent), again+max(0, l.BytesRetransmitted)
 	}
 	return float64(again) / float64(max(1, sent))

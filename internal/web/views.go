@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/doctor"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
@@ -200,7 +202,7 @@ func (d *Dashboard) flow(ctx context.Context, text, start string) (view, error) 
 			return nil, wrong("the start of a flow is a time such as 2026-01-31T12:00:00Z")
 		}
 	}
-	id := monitor.FlowID(number)
+	id := flow.ID(number)
 	type shown struct {
 		Head   head            `json:"head"`
 		Flow   *monitor.Flow   `json:"flow"`
@@ -251,7 +253,7 @@ type causeRow struct {
 type limitedRow struct {
 	Cause   doctor.Cause `json:"cause"`
 	Tunnel  string       `json:"tunnel"`
-	Leg     monitor.Leg  `json:"leg"`
+	Leg     flow.Leg     `json:"leg"`
 	Seconds float64      `json:"seconds"`
 }
 

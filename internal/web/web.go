@@ -17,6 +17,8 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/httpd"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
@@ -30,7 +32,7 @@ type Monitor interface {
 	// Subscribe delivers the latest snapshot and then each new one, until ctx
 	// ends. A slow reader gets the newest.
 	Subscribe(ctx context.Context) <-chan *monitor.Snapshot
-	Flow(monitor.FlowID) (monitor.Flow, monitor.Series, bool)
+	Flow(flow.ID) (monitor.Flow, monitor.Series, bool)
 	// Points returns the points of a tunnel since a time, oldest first; an
 	// empty name means all together.
 	Points(tunnel string, since time.Time) []monitor.Point
@@ -43,7 +45,7 @@ type History interface {
 	Get(ctx context.Context, id int64) (monitor.Record, error)
 	// Find returns the record of the flow that began at start, or
 	// [history.ErrNoRecord].
-	Find(ctx context.Context, flow monitor.FlowID, start time.Time) (monitor.Record, error)
+	Find(ctx context.Context, flow flow.ID, start time.Time) (monitor.Record, error)
 	Summary(ctx context.Context, period history.Period, tunnel string) (history.Summary, error)
 	Compare(ctx context.Context, before, after history.Period, tunnel string) (history.Comparison, error)
 	Series(ctx context.Context, period history.Period, tunnel string) (history.Chart, error)

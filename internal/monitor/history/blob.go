@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/monitor"
 )
 
@@ -195,7 +197,7 @@ func decodeSeries(b []byte) (monitor.Series, error) {
 
 // appendAddress appends an address and a port, 6 or 18 bytes, behind their
 // length; that of none is 0.
-func appendAddress(b []byte, a monitor.Address) []byte {
+func appendAddress(b []byte, a flow.Address) []byte {
 	if !a.IsValid() {
 		return append(b, 0)
 	}
@@ -210,17 +212,17 @@ func appendAddress(b []byte, a monitor.Address) []byte {
 }
 
 // decodeAddress reads what follows the length.
-func decodeAddress(b []byte) (monitor.Address, error) {
+func decodeAddress(b []byte) (flow.Address, error) {
 	if len(b) == 0 {
-		return monitor.Address{}, nil
+		return flow.Address{}, nil
 	}
 	n := len(b) - 2
 	if n < 0 {
-		return monitor.Address{}, errBlob
+		return flow.Address{}, errBlob
 	}
 	addr, ok := netip.AddrFromSlice(b[:n])
 	if !ok {
-		return monitor.Address{}, errBlob
+		return flow.Address{}, errBlob
 	}
-	return monitor.Address{AddrPort: netip.AddrPortFrom(addr, binary.BigEndian.Uint16(b[n:]))}, nil
+	return flow.Address{AddrPort: netip.AddrPortFrom(addr, binary.BigEndian.Uint16(b[n:]))}, nil
 }

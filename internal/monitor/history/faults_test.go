@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/monitor"
@@ -471,7 +473,8 @@ func addForEver(file string) {
 		batch := make([]monitor.Record, 5)
 		for i := range batch {
 			at := time.Now()
-			batch[i] = monitor.Record{Flow: monitor.FlowID(n), Tunnel: "t", Start: at, End: at, BytesUp: n, Elapsed: time.Millisecond, Reason: "end", EndedBy: "both"}
+			batch[i] = monitor.Record{End: at, EndedBy: "both",
+				Record: flow.Record{Flow: flow.ID(n), Tunnel: "t", Start: at, BytesUp: n, Elapsed: time.Millisecond, Reason: "end"}}
 			n++
 		}
 		s.Add(batch)

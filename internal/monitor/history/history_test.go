@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/flow"
+
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
@@ -150,12 +152,11 @@ func TestRecordsComeBackAsTheyWere(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "history.db")
 	s, _ := opened(t, path, Options{})
 	full := made(1, time.Second, noon)[0]
-	full.Cause, full.CauseLeg, full.CauseShare = doctor.Policer, monitor.ClientLeg, 0.75
+	full.Cause, full.CauseLeg, full.CauseShare = doctor.Policer, flow.ClientLeg, 0.75
 	full.Error = "connection reset by peer"
 	full.Goodput = monitor.Series{Step: 2 * time.Second, UpBps: []float32{0, 0, 1e9, 2.5e8}, DownBps: []float32{0, 0, 0, 0}}
 	empty := monitor.Record{
-		Start: noon, End: noon, ClientLeg: monitor.LegRecord{BytesSent: -1, BytesRetransmitted: -1, Retransmits: -1},
-		TargetLeg: monitor.LegRecord{BytesSent: -1, BytesRetransmitted: -1, Retransmits: -1},
+		Record: flow.Record{Start: noon, ClientLeg: flow.UnknownLeg(), TargetLeg: flow.UnknownLeg()}, End: noon,
 	}
 	want := []monitor.Record{full, empty}
 	add(t, s, want)
@@ -173,7 +174,7 @@ func TestRecordsComeBackAsTheyWere(t *testing.T) {
 		}
 		want[i].ID = int64(i + 1)
 		if diff := gocmp.Diff(want[i], got, cmpopts.EquateApproxTime(time.Millisecond), cmpopts.EquateApprox(0.01, 0),
-			cmpopts.EquateEmpty(), gocmp.Comparer(func(a, b monitor.Address) bool { return a == b })); diff != "" {
+			cmpopts.EquateEmpty(), gocmp.Comparer(func(a, b flow.Address) bool { return a == b })); diff != "" {
 			t.Errorf("record %d (-want +got):\n%s", i+1, diff)
 		}
 	}

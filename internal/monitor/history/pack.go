@@ -6,6 +6,8 @@ import (
 	"hash/crc32"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/doctor"
 	"longhaul/internal/monitor"
 )
@@ -36,7 +38,7 @@ func sealed(rows []byte) []byte {
 const maxError = 200
 
 // Numbers of legs that a cause is of.
-var legNumbers = map[monitor.Leg]int64{monitor.ClientLeg: 1, monitor.TargetLeg: 2}
+var legNumbers = map[flow.Leg]int64{flow.ClientLeg: 1, flow.TargetLeg: 2}
 
 // packRecord appends a record to a pack and gives its facts. Words are interned.
 func packRecord(rows []byte, r *monitor.Record, id int64, word func(string) (int64, error)) ([]byte, facts, error) {
@@ -50,13 +52,13 @@ func packRecord(rows []byte, r *monitor.Record, id int64, word func(string) (int
 	}
 	f := facts{
 		id:        id,
-		group:     group{tunnel: intern(r.Tunnel), cause: intern(string(r.Cause)), reason: intern(r.Reason), endedBy: intern(r.EndedBy)},
+		group:     group{tunnel: intern(r.Tunnel), cause: intern(string(r.Cause)), reason: intern(string(r.Reason)), endedBy: intern(r.EndedBy)},
 		endMs:     r.End.UnixMilli(),
 		elapsedUs: max(r.Elapsed.Microseconds(), 0),
 		up:        max(r.BytesUp, 0),
 		down:      max(r.BytesDown, 0),
 	}
-	legs := [2]*monitor.LegRecord{&r.ClientLeg, &r.TargetLeg}
+	legs := [2]*flow.LegRecord{&r.ClientLeg, &r.TargetLeg}
 	for i, leg := range legs {
 		f.leg(i, leg.BytesSent, leg.BytesRetransmitted)
 	}
@@ -213,12 +215,13 @@ func unpackRecord(id int64, body []byte, words map[int64]string) (monitor.Record
 	f := facts{id: id}
 	sent := readFacts(r, &f)
 	record := monitor.Record{
-		ID: id, Tunnel: words[f.group.tunnel], Reason: words[f.group.reason], EndedBy: words[f.group.endedBy],
-		Cause: doctor.Cause(words[f.group.cause]), BytesUp: f.up, BytesDown: f.down,
+		ID:     id,
+		Record: flow.Record{Tunnel: words[f.group.tunnel], Reason: flow.EndReason(words[f.group.reason]), BytesUp: f.up, BytesDown: f.down},
+		Cause:  doctor.Cause(words[f.group.cause]), EndedBy: words[f.group.endedBy],
 	}
 	record.End, record.Elapsed = time.UnixMilli(f.endMs).UTC(), time.Duration(f.elapsedUs)*time.Microsecond
 	record.Start = time.UnixMilli(f.endMs - f.elapsedUs/1000 + r.varint()).UTC()
-	record.Flow, record.Hop = monitor.FlowID(r.count()), words[r.count()]
+	record.Flow, record.Hop = flow.ID(r.count()), words[r.count()]
 	leg := r.count()
 	for name, number := range legNumbers {
 		if leg == number {
@@ -230,8 +233,8 @@ func unpackRecord(id int64, body []byte, words map[int64]string) (monitor.Record
 	target, errTarget := decodeAddress(r.bytes())
 	record.Client, record.Target = client, target
 	record.Error = string(r.bytes())
-	for i, to := range []*monitor.LegRecord{&record.ClientLeg, &record.TargetLeg} {
-		*to = monitor.LegRecord{
+	for i, to := range []*flow.LegRecord{&record.ClientLeg, &record.TargetLeg} {
+		*to = flow.LegRecord{
 			Side: words[r.count()], CongestionControl: words[r.count()],
 			RTT: time.Duration(r.count()) * time.Microsecond, MinRTT: time.Duration(r.count()) * time.Microsecond,
 			BytesSent: sent[i][0], BytesRetransmitted: sent[i][1], Retransmits: r.count() - 1,

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/flow"
+
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"longhaul/internal/monitor"
@@ -54,7 +56,7 @@ func TestPacksAreMadeWhole(t *testing.T) {
 			t.Fatalf("record %d is %+v, want %+v", i+1, got, all[i])
 		}
 		one, err := r.Get(t.Context(), got.ID)
-		if diff := gocmp.Diff(*got, one, gocmp.Comparer(func(a, b monitor.Address) bool { return a == b })); diff != "" || err != nil {
+		if diff := gocmp.Diff(*got, one, gocmp.Comparer(func(a, b flow.Address) bool { return a == b })); diff != "" || err != nil {
 			t.Fatalf("record %d alone is not what Walk shows (-Walk +Get), %v:\n%s", got.ID, err, diff)
 		}
 		i++
@@ -166,7 +168,7 @@ func TestFlowsAreFound(t *testing.T) {
 	s, _ := opened(t, path, Options{})
 	all := made(segmentLen+50, 10*time.Second, noon)
 	for i := range all {
-		all[i].Flow = monitor.FlowID(i % 40) // processes began anew
+		all[i].Flow = flow.ID(i % 40) // processes began anew
 	}
 	add(t, s, all)
 	r := reader(t, path)

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/monitor"
 )
 
@@ -228,7 +230,7 @@ const findSlack = 100 * time.Millisecond
 // Find is the record of the flow with an ID that began at a time, or
 // [ErrNoRecord]: IDs of flows begin anew with each process. A flow in whose life
 // the clock was set is not found.
-func (r *Reader) Find(ctx context.Context, flow monitor.FlowID, start time.Time) (monitor.Record, error) {
+func (r *Reader) Find(ctx context.Context, flow flow.ID, start time.Time) (monitor.Record, error) {
 	var found monitor.Record
 	err := r.look(ctx, func(v *view) error {
 		var near []candidate

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"longhaul/internal/doctor"
@@ -41,7 +43,7 @@ func everything() *monitor.Snapshot {
 		},
 		LastCheck: &monitor.Check{At: at, OK: true, Hops: []monitor.CheckHop{{LossShare: 0.001}, {LossShare: -1}}},
 	}
-	for i, leg := range []monitor.Leg{monitor.ClientLeg, monitor.TargetLeg} {
+	for i, leg := range []flow.Leg{flow.ClientLeg, flow.TargetLeg} {
 		tunnel.Legs[i] = monitor.LegTotals{Leg: leg, BytesSent: 5e9, BytesRetransmitted: 3e6, MinRTT: time.Millisecond, MedianRTT: 2 * time.Millisecond,
 			P99RTT: 9 * time.Millisecond, LimitedSeconds: map[doctor.Cause]float64{doctor.Application: 12.5}}
 	}

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/doctor"
 	"longhaul/internal/monitor"
 )
@@ -23,10 +25,10 @@ type Monitor struct {
 	mu       sync.Mutex
 	last     *monitor.Snapshot
 	points   map[string][]monitor.Point
-	series   map[monitor.FlowID]*monitor.Series
+	series   map[flow.ID]*monitor.Series
 	readers  map[chan *monitor.Snapshot]struct{}
 	flows    []monitor.Flow
-	nextFlow monitor.FlowID
+	nextFlow flow.ID
 	began    time.Time
 }
 
@@ -41,7 +43,7 @@ var (
 // New makes a Monitor with a number of flows and ten minutes of points.
 func New(flows int) *Monitor {
 	m := &Monitor{
-		random: rand.New(rand.NewPCG(1, 2)), points: map[string][]monitor.Point{}, series: map[monitor.FlowID]*monitor.Series{},
+		random: rand.New(rand.NewPCG(1, 2)), points: map[string][]monitor.Point{}, series: map[flow.ID]*monitor.Series{},
 		readers: map[chan *monitor.Snapshot]struct{}{}, began: time.Now().Add(-51 * time.Hour),
 	}
 	for range flows {
@@ -68,7 +70,7 @@ func (m *Monitor) newFlow() monitor.Flow {
 		Cause: flowCauses[n%len(flowCauses)],
 	}
 	if f.Cause != "" {
-		f.CauseLeg = monitor.TargetLeg
+		f.CauseLeg = flow.TargetLeg
 	}
 	f.Legs = [2]monitor.FlowLeg{
 		{Side: "lan", CongestionControl: "cubic", RTT: 300 * time.Microsecond, MinRTT: 90 * time.Microsecond},
@@ -84,7 +86,7 @@ func (m *Monitor) newFlow() monitor.Flow {
 	return f
 }
 
-func address(s string) monitor.Address { return monitor.Address{AddrPort: netip.MustParseAddrPort(s)} }
+func address(s string) flow.Address { return flow.Address{AddrPort: netip.MustParseAddrPort(s)} }
 
 func (m *Monitor) addPoints(at time.Time) {
 	t := float64(at.UnixMilli()) / 1000
@@ -158,10 +160,10 @@ func (m *Monitor) tunnel(i int, name string, now time.Time) monitor.Tunnel {
 		},
 		Causes: map[doctor.Cause]int{},
 		Legs: [2]monitor.LegTotals{
-			{Leg: monitor.ClientLeg, BytesSent: age * 8e6, BytesRetransmitted: age * 40, RetransmittedShare: 0,
+			{Leg: flow.ClientLeg, BytesSent: age * 8e6, BytesRetransmitted: age * 40, RetransmittedShare: 0,
 				MinRTT: 80 * time.Microsecond, MedianRTT: 300 * time.Microsecond, P99RTT: 2 * time.Millisecond,
 				LimitedSeconds: map[doctor.Cause]float64{doctor.Application: float64(age) * 0.7}},
-			{Leg: monitor.TargetLeg, BytesSent: age * 3e7, BytesRetransmitted: age * 40000, RetransmittedShare: p.RetransmittedShare,
+			{Leg: flow.TargetLeg, BytesSent: age * 3e7, BytesRetransmitted: age * 40000, RetransmittedShare: p.RetransmittedShare,
 				MinRTT: 61 * time.Millisecond, MedianRTT: 63400 * time.Microsecond, P99RTT: 88 * time.Millisecond,
 				LimitedSeconds: map[doctor.Cause]float64{}},
 		},
@@ -219,7 +221,7 @@ func (m *Monitor) Subscribe(ctx context.Context) <-chan *monitor.Snapshot {
 }
 
 // Flow returns one of the flows.
-func (m *Monitor) Flow(id monitor.FlowID) (monitor.Flow, monitor.Series, bool) {
+func (m *Monitor) Flow(id flow.ID) (monitor.Flow, monitor.Series, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, f := range m.flows {
@@ -255,7 +257,7 @@ func after(all []monitor.Point, since time.Time) []monitor.Point {
 }
 
 // End ends a flow and returns its record.
-func (m *Monitor) End(id monitor.FlowID) monitor.Record {
+func (m *Monitor) End(id flow.ID) monitor.Record {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	i := slices.IndexFunc(m.flows, func(f monitor.Flow) bool { return f.ID == id })
@@ -265,14 +267,16 @@ func (m *Monitor) End(id monitor.FlowID) monitor.Record {
 }
 
 func (m *Monitor) record(f monitor.Flow, end time.Time) monitor.Record {
-	leg := func(l monitor.FlowLeg) monitor.LegRecord {
-		return monitor.LegRecord{Side: l.Side, CongestionControl: l.CongestionControl, RTT: l.RTT, MinRTT: l.MinRTT,
+	leg := func(l monitor.FlowLeg) flow.LegRecord {
+		return flow.LegRecord{Side: l.Side, CongestionControl: l.CongestionControl, RTT: l.RTT, MinRTT: l.MinRTT,
 			BytesSent: l.BytesSent, BytesRetransmitted: l.BytesRetransmitted, Retransmits: l.BytesRetransmitted / 1448}
 	}
 	r := monitor.Record{
-		Flow: f.ID, Tunnel: f.Tunnel, Client: f.Client, Target: f.Target, Hop: f.Hop, Start: f.Start, End: end, Elapsed: end.Sub(f.Start),
-		BytesUp: f.BytesUp, BytesDown: f.BytesDown, ClientLeg: leg(f.Legs[0]), TargetLeg: leg(f.Legs[1]), Goodput: *m.series[f.ID],
-		Cause: f.Cause, CauseLeg: f.CauseLeg, Reason: "end", EndedBy: "both",
+		Record: flow.Record{
+			Flow: f.ID, Tunnel: f.Tunnel, Client: f.Client, Target: f.Target, Hop: f.Hop, Start: f.Start, Elapsed: end.Sub(f.Start),
+			BytesUp: f.BytesUp, BytesDown: f.BytesDown, ClientLeg: leg(f.Legs[0]), TargetLeg: leg(f.Legs[1]), Reason: flow.EndClean,
+		},
+		End: end, Goodput: *m.series[f.ID], Cause: f.Cause, CauseLeg: f.CauseLeg, EndedBy: flow.EndClean.EndedBy(),
 	}
 	if r.Cause != "" {
 		r.CauseShare = 0.64

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
 )
@@ -40,7 +42,7 @@ func (c *CSV) Write(r *monitor.Record) {
 		}
 		return strconv.FormatInt(v, 10)
 	}
-	address := func(a monitor.Address) string {
+	address := func(a flow.Address) string {
 		if !a.IsValid() {
 			return ""
 		}
@@ -50,12 +52,12 @@ func (c *CSV) Write(r *monitor.Record) {
 		number(r.ID, true), r.Tunnel, address(r.Client), address(r.Target), r.Hop,
 		r.Start.Format(time.RFC3339Nano), r.End.Format(time.RFC3339Nano), strconv.FormatFloat(r.Elapsed.Seconds(), 'f', -1, 64),
 		number(r.BytesUp, true), number(r.BytesDown, true), number(int64(r.GoodputBps()), r.GoodputBps() > 0),
-		string(r.Cause), string(r.CauseLeg), strconv.FormatFloat(r.CauseShare, 'f', -1, 64), r.Reason, r.EndedBy, r.Error,
+		string(r.Cause), string(r.CauseLeg), strconv.FormatFloat(r.CauseShare, 'f', -1, 64), string(r.Reason), r.EndedBy, r.Error,
 	}
 	if r.Cause == "" {
 		row[13] = ""
 	}
-	for _, leg := range []*monitor.LegRecord{&r.ClientLeg, &r.TargetLeg} {
+	for _, leg := range []*flow.LegRecord{&r.ClientLeg, &r.TargetLeg} {
 		row = append(row, leg.Side, leg.CongestionControl, number(leg.RTT.Microseconds(), leg.RTT > 0), number(leg.MinRTT.Microseconds(), leg.MinRTT > 0),
 			number(leg.BytesSent, leg.BytesSent >= 0), number(leg.BytesRetransmitted, leg.BytesRetransmitted >= 0), number(leg.Retransmits, leg.Retransmits >= 0))
 	}

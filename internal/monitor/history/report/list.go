@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/display"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
@@ -72,7 +74,7 @@ func WriteNone(w io.Writer, e history.Extent) {
 	fmt.Fprintln(w)
 }
 
-func hostText(a monitor.Address) string {
+func hostText(a flow.Address) string {
 	if !a.IsValid() {
 		return "-"
 	}
@@ -89,7 +91,7 @@ func goodputText(r *monitor.Record) string {
 // againShare is of what both legs sent; negative: not known.
 func againShare(r *monitor.Record) float64 {
 	var sent, again int64
-	for _, leg := range []*monitor.LegRecord{&r.ClientLeg, &r.TargetLeg} {
+	for _, leg := range []*flow.LegRecord{&r.ClientLeg, &r.TargetLeg} {
 		if leg.BytesSent > 0 {
 			sent += leg.BytesSent
 			again += max(leg.BytesRetransmitted, 0)
@@ -107,7 +109,7 @@ const cleanEnd = "end"
 func whyText(r *monitor.Record) string {
 	switch {
 	case r.Reason != cleanEnd && r.Reason != "":
-		return r.Reason
+		return string(r.Reason)
 	case r.Cause != "":
 		return string(r.Cause)
 	}

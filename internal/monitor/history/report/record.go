@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/display"
 	"longhaul/internal/monitor"
 )
@@ -29,7 +31,7 @@ func WriteRecord(w io.Writer, r *monitor.Record) {
 	const layout = "2006-01-02 15:04:05.000"
 	row("began", "%s", r.Start.Local().Format(layout))
 	row("ended", "%s, after %s", r.End.Local().Format(layout), roundedTime(r.Elapsed))
-	reason := r.Reason
+	reason := string(r.Reason)
 	if reason == cleanEnd {
 		reason = "by an end from both sides"
 	} else if r.EndedBy != "" {
@@ -48,7 +50,7 @@ func WriteRecord(w io.Writer, r *monitor.Record) {
 	}
 	for _, leg := range []struct {
 		name string
-		of   *monitor.LegRecord
+		of   *flow.LegRecord
 	}{{"client leg", &r.ClientLeg}, {"target leg", &r.TargetLeg}} {
 		if text := legText(leg.of); text != "" {
 			row(leg.name, "%s", text)
@@ -70,7 +72,7 @@ func WriteRecord(w io.Writer, r *monitor.Record) {
 	}
 }
 
-func legText(l *monitor.LegRecord) string {
+func legText(l *flow.LegRecord) string {
 	var parts []string
 	if l.Side != "" {
 		parts = append(parts, l.Side)

@@ -8,6 +8,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/monitor/history/synthetic"
@@ -72,7 +74,7 @@ func TestChangeText(t *testing.T) {
 }
 
 func TestUnknownIsNotZero(t *testing.T) {
-	r := monitor.Record{ClientLeg: monitor.LegRecord{BytesSent: -1, BytesRetransmitted: -1, Retransmits: -1}, TargetLeg: monitor.LegRecord{BytesSent: -1, BytesRetransmitted: -1, Retransmits: -1}}
+	r := monitor.Record{Record: flow.Record{ClientLeg: flow.UnknownLeg(), TargetLeg: flow.UnknownLeg()}}
 	var table, csv, all bytes.Buffer
 	WriteList(&table, []monitor.Record{r}, history.Query{}, history.Extent{}, time.Now())
 	if !strings.HasSuffix(strings.TrimSpace(table.String()), "0     -    - -") {

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/doctor"
 	"longhaul/internal/monitor"
 )
@@ -16,7 +18,7 @@ import (
 // Maker makes records one after the other, the same ones for the same seed.
 type Maker struct {
 	random *rand.Rand
-	flow   monitor.FlowID
+	flow   flow.ID
 }
 
 // NewMaker begins with a seed.
@@ -41,10 +43,12 @@ func (m *Maker) Record(end time.Time) monitor.Record {
 	size := math.Min(math.Exp(r.NormFloat64()*2.5+math.Log(1e7)), 1e12)
 	elapsed := time.Duration((size*8/bps + 0.07 + r.ExpFloat64()) * float64(time.Second)).Round(time.Microsecond)
 	rec := monitor.Record{
-		Flow: m.flow, Tunnel: Tunnel(tunnel), Hop: "relay-b.example.net:6000",
-		Client: m.address(10, tunnel), Target: m.address(20, tunnel),
-		Start: end.Add(-elapsed), End: end, Elapsed: elapsed,
-		Reason: "end", EndedBy: "both",
+		Record: flow.Record{
+			Flow: m.flow, Tunnel: Tunnel(tunnel), Hop: "relay-b.example.net:6000",
+			Client: m.address(10, tunnel), Target: m.address(20, tunnel),
+			Start: end.Add(-elapsed), Elapsed: elapsed, Reason: flow.EndClean,
+		},
+		End: end, EndedBy: flow.EndClean.EndedBy(),
 	}
 	up, down := size, size*0.01*r.Float64()
 	if r.IntN(4) == 0 {
@@ -52,8 +56,8 @@ func (m *Maker) Record(end time.Time) monitor.Record {
 	}
 	rec.BytesUp, rec.BytesDown = int64(up), int64(down)
 	rtt := time.Duration(60+20*r.Float64()*r.Float64()) * time.Millisecond
-	rec.ClientLeg = monitor.LegRecord{Side: "lan", CongestionControl: "cubic", RTT: 300 * time.Microsecond, MinRTT: 200 * time.Microsecond, BytesSent: rec.BytesDown}
-	rec.TargetLeg = monitor.LegRecord{Side: "wan", CongestionControl: "bbr", RTT: rtt, MinRTT: 60 * time.Millisecond, BytesSent: rec.BytesUp}
+	rec.ClientLeg = flow.LegRecord{Side: "lan", CongestionControl: "cubic", RTT: 300 * time.Microsecond, MinRTT: 200 * time.Microsecond, BytesSent: rec.BytesDown}
+	rec.TargetLeg = flow.LegRecord{Side: "wan", CongestionControl: "bbr", RTT: rtt, MinRTT: 60 * time.Millisecond, BytesSent: rec.BytesUp}
 	if r.IntN(3) == 0 {
 		again := int64(up * 0.02 * r.ExpFloat64())
 		rec.TargetLeg.BytesSent += again
@@ -70,19 +74,19 @@ func (m *Maker) Record(end time.Time) monitor.Record {
 		rec.Goodput = m.series(elapsed, up*8/elapsed.Seconds(), down*8/elapsed.Seconds())
 		if r.IntN(10) < 8 {
 			rec.Cause = causes[min(int(r.ExpFloat64()*1.5), len(causes)-1)]
-			rec.CauseLeg, rec.CauseShare = monitor.TargetLeg, 0.5+r.Float64()/2
+			rec.CauseLeg, rec.CauseShare = flow.TargetLeg, 0.5+r.Float64()/2
 		}
 	}
 	return rec
 }
 
-func (m *Maker) address(site byte, tunnel int) monitor.Address {
+func (m *Maker) address(site byte, tunnel int) flow.Address {
 	if m.random.IntN(10) == 0 {
 		a := netip.MustParseAddr("fd00::").As16()
 		a[1], a[14], a[15] = site, byte(tunnel), byte(m.random.IntN(250))
-		return monitor.Address{AddrPort: netip.AddrPortFrom(netip.AddrFrom16(a), uint16(1024+m.random.IntN(60000)))}
+		return flow.Address{AddrPort: netip.AddrPortFrom(netip.AddrFrom16(a), uint16(1024+m.random.IntN(60000)))}
 	}
-	return monitor.Address{AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, site, byte(tunnel), byte(m.random.IntN(250))}), uint16(1024+m.random.IntN(60000)))}
+	return flow.Address{AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, site, byte(tunnel), byte(m.random.IntN(250))}), uint16(1024+m.random.IntN(60000)))}
 }
 
 func (m *Maker) series(elapsed time.Duration, up, down float64) monitor.Series {
