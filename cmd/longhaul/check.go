@@ -3,14 +3,11 @@
 package main
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -85,7 +82,7 @@ line, 3 whole, but a leg loses segments.`,
 		if asJSON {
 			err = display.WriteJSON(env.stdout, r)
 		} else {
-			writeCheck(env.stdout, r)
+			err = r.WriteText(env.stdout)
 		}
 		if err != nil {
 			return err
@@ -107,125 +104,4 @@ func newKey(env *env, path string) error {
 	}
 	_, err := fmt.Fprintf(env.stdout, "%s: a new key; copy it to every relay of the chain, and name it there as check.key_file\n", path)
 	return err
-}
-
-// writeCheck prints a report in 80 columns.
-func writeCheck(w io.Writer, r check.Report) {
-	wrap(w, "", fmt.Sprintf("%s: %s: %s", r.Tunnel, r.State, r.Summary))
-	if r.Hint != "" {
-		wrap(w, "  hint: ", r.Hint)
-	}
-	for _, c := range r.Chains {
-		fmt.Fprintln(w)
-		if len(r.Chains) > 1 {
-			fmt.Fprintf(w, "by way of %s\n", c.Forward)
-			if c.Fault != nil && c.Fault.Text != r.Summary {
-				wrap(w, "  ", c.Fault.Text)
-			}
-		}
-		writeChain(w, c)
-	}
-	fmt.Fprintf(w, "\nchecked in %.2f s\n", r.ElapsedSeconds)
-}
-
-func writeChain(w io.Writer, c check.Chain) {
-	const row = "%2s  %-32s %-7s %8s %8s %8s %6s\n"
-	fmt.Fprintf(w, row, "", "HOP", "STATE", "RTT", "UP", "DOWN", "LOSS")
-	for i, h := range c.Hops {
-		fmt.Fprintf(w, row, strconv.Itoa(i+1), display.Shorten(hopName(h), 32), hopState(c, i), hopRTT(h), hopRate(h.Up), hopRate(h.Down), hopLoss(h))
-	}
-	for _, h := range c.Hops {
-		if ahead, off := h.ClockIsOff(); off {
-			wrap(w, "    ", fmt.Sprintf("the clock of %s is %s; timedatectl there and here tells whether it is kept right (NTP)", cmp.Or(h.Host, h.Address.String()), check.Ahead(ahead, "this relay's")))
-		}
-	}
-	if n := len(c.Hops); n > 1 {
-		for _, h := range c.Hops {
-			if t := h.Through; t != nil && t.Up.GoodputBps != nil && t.Down.GoodputBps != nil {
-				fmt.Fprintf(w, "    through the relays to %s: %s up, %s down\n", h.Host, display.CompactRate(*t.Up.GoodputBps), display.CompactRate(*t.Down.GoodputBps))
-			}
-		}
-	}
-}
-
-func hopName(h check.Hop) string {
-	address := ""
-	if h.Address.IsValid() {
-		address = h.Address.String()
-	}
-	switch {
-	case h.Kind == check.KindTarget:
-		return "target " + address + unaddressed(h)
-	case h.Kind == check.KindOther:
-		return "no relay " + address
-	case h.Host != "" && address != "":
-		return h.Host + " " + address
-	}
-	return address + h.Host
-}
-
-// unaddressed is the name of a target of which no address is known.
-func unaddressed(h check.Hop) string {
-	if h.Address.IsValid() {
-		return ""
-	}
-	return h.Host
-}
-
-// hopState is up, or what is wrong.
-func hopState(c check.Chain, i int) string {
-	switch f := c.Fault; {
-	case f != nil && f.Hop == i+1 && c.Hops[i].State == check.Broken:
-		return display.Shorten(string(f.Reason), 7)
-	case c.Hops[i].State == check.Lossy:
-		return "lossy"
-	}
-	return "up"
-}
-
-func hopRTT(h check.Hop) string {
-	if h.RTTMs == nil {
-		return "-"
-	}
-	switch rtt := *h.RTTMs; {
-	case rtt < 1:
-		return fmt.Sprintf("%.0fµs", 1000*rtt)
-	case rtt < 10:
-		return fmt.Sprintf("%.2fms", rtt)
-	default:
-		return fmt.Sprintf("%.1fms", rtt)
-	}
-}
-
-func hopRate(d *check.Direction) string {
-	if d == nil || d.GoodputBps == nil {
-		return "-"
-	}
-	return display.CompactRate(*d.GoodputBps)
-}
-
-// hopLoss is that of the lossier direction.
-func hopLoss(h check.Hop) string {
-	loss := max(h.Up.LossRatio(), h.Down.LossRatio())
-	if loss < 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.1f%%", 100*loss)
-}
-
-// writeLastCheck prints a line of status about a tunnel's last check.
-func writeLastCheck(w io.Writer, all []check.Report, tunnel string, now time.Time) {
-	for _, r := range all {
-		if r.Tunnel == tunnel {
-			fmt.Fprintln(w, head(fmt.Sprintf("  check %s ago: %s: %s", display.Age(now.Sub(r.At).Seconds()), r.State, r.Summary), 80))
-		}
-	}
-}
-
-// head cuts off what is wider than its line.
-func head(s string, width int) string {
-	if runes := []rune(s); len(runes) > width {
-		return string(runes[:width-1]) + "…"
-	}
-	return s
 }

@@ -92,15 +92,15 @@ func writeSurvey(w io.Writer, s survey) {
 		if i.Options&tcpinfo.OptWScale != 0 {
 			scaling = fmt.Sprintf("windows scaled by 2^%d here and 2^%d there", i.RcvWScale, i.SndWScale)
 		}
-		wrap(w, "", fmt.Sprintf("A connection to %s takes %.1f ms there and back, with segments of %d bytes and %s.", s.Remote, display.Milliseconds(i.RTT), i.SndMSS, scaling))
+		display.WriteParagraph(w, "", fmt.Sprintf("A connection to %s takes %.1f ms there and back, with segments of %d bytes and %s.", s.Remote, display.Milliseconds(i.RTT), i.SndMSS, scaling))
 	}
 	switch {
 	case s.Path.MTU > 0 && s.Path.ReverseMTU > 0:
-		wrap(w, "", fmt.Sprintf("The path carries packets of %d bytes, and of %d back.", s.Path.MTU, s.Path.ReverseMTU))
+		display.WriteParagraph(w, "", fmt.Sprintf("The path carries packets of %d bytes, and of %d back.", s.Path.MTU, s.Path.ReverseMTU))
 	case s.Path.MTU > 0:
-		wrap(w, "", fmt.Sprintf("The path carries packets of %d bytes; the way back is not known.", s.Path.MTU))
+		display.WriteParagraph(w, "", fmt.Sprintf("The path carries packets of %d bytes; the way back is not known.", s.Path.MTU))
 	}
 	for _, bound := range s.Bounds {
-		wrap(w, "  - ", bound)
+		display.WriteParagraph(w, "  - ", bound)
 	}
 }

@@ -38,12 +38,9 @@ func (f *doctorFlags) tell(env *env, o doctor.Observation) error {
 	return err
 }
 
-// textWidth is that of the report, in columns.
-const textWidth = 78
-
 // writeReport prints the verdict, what it is known by, and what would help.
 func writeReport(w io.Writer, r doctor.Report) {
-	wrap(w, "", r.Sentence())
+	display.WriteParagraph(w, "", r.Sentence())
 	fmt.Fprintln(w)
 	for i, finding := range r.Findings {
 		switch i {
@@ -53,28 +50,28 @@ func writeReport(w io.Writer, r doctor.Report) {
 			fmt.Fprintln(w, "Also found:")
 		}
 		for _, clause := range finding.Evidence {
-			wrap(w, "  - ", clause)
+			display.WriteParagraph(w, "  - ", clause)
 		}
 	}
 	if len(r.Remedies) > 0 {
 		fmt.Fprintln(w, "\nWhat would help, the most first:")
 	}
 	for i, remedy := range r.Remedies {
-		wrap(w, fmt.Sprintf("%3d. ", i+1), remedy.Action+outlook(remedy))
+		display.WriteParagraph(w, fmt.Sprintf("%3d. ", i+1), remedy.Action+outlook(remedy))
 		if remedy.Command != "" {
 			fmt.Fprintf(w, "     %s:\n       %s\n", where(remedy.Place, r.Observation.Elsewhere), remedy.Command)
 		}
 		for _, other := range remedy.Others {
-			wrap(w, "     ", other)
+			display.WriteParagraph(w, "     ", other)
 		}
 	}
 	if r.Together {
 		fmt.Fprintln(w)
-		wrap(w, "", "Several causes hold it to about the same rate: removing one alone brings little.")
+		display.WriteParagraph(w, "", "Several causes hold it to about the same rate: removing one alone brings little.")
 	}
 	if r.Doubt != "" {
 		fmt.Fprintln(w)
-		wrap(w, "Not certain: ", r.Doubt)
+		display.WriteParagraph(w, "Not certain: ", r.Doubt)
 	}
 }
 
@@ -97,10 +94,4 @@ func outlook(r doctor.Remedy) string {
 		return ""
 	}
 	return fmt.Sprintf(": about %s, %.1f × today's, then limited by %s", display.Rate(r.PredictedBps), r.Gain, r.Next)
-}
-
-// wrap prints words in lines of textWidth, the first after a lead and the
-// others as deep.
-func wrap(w io.Writer, lead, text string) {
-	fmt.Fprintln(w, lead+display.Fold(text, textWidth, len(lead)))
 }

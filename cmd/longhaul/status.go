@@ -197,7 +197,11 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 			fmt.Fprintln(w, display.Shorten("  "+display.FirstOf(t.Listen)+" -> "+strings.Join(t.Forward, " "), 80))
 		}
 		writeHops(w, t.Hops)
-		writeLastCheck(w, s.Checks, t.Name, now)
+		for _, r := range s.Checks {
+			if r.Tunnel == t.Name {
+				fmt.Fprintln(w, r.Line(now))
+			}
+		}
 	}
 	if len(s.Flows) == 0 {
 		fmt.Fprintln(w, "\nno flows")

@@ -182,3 +182,20 @@ func ShortTime(d time.Duration) string {
 	}
 	return fmt.Sprintf("%.1f ms", Milliseconds(d))
 }
+
+// Truncate cuts the end off what is wider, and marks the cut with an ellipsis.
+func Truncate(s string, width int) string {
+	if runes := []rune(s); len(runes) > width {
+		return string(runes[:width-1]) + "…"
+	}
+	return s
+}
+
+// reportWidth is the width of paragraphs, in columns.
+const reportWidth = 78
+
+// WriteParagraph writes a text in lines of at most 78 columns. The first line
+// begins with the lead, and the others are indented by its width.
+func WriteParagraph(w io.Writer, lead, text string) {
+	fmt.Fprintln(w, lead+Fold(text, reportWidth, len(lead)))
+}
