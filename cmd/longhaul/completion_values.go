@@ -80,7 +80,7 @@ func completeTunnels(cmd *cobra.Command, given []string, _ string) (names []stri
 		for _, t := range status.Tunnels {
 			names = append(names, t.Name)
 		}
-	} else if c, err := (config.Loader{Resolve: anyAddress()}).Load(ctx, configFile); err == nil {
+	} else if c, err := (config.Loader{Resolve: config.PlaceholderResolver()}).Load(ctx, configFile); err == nil {
 		for _, t := range c.Tunnels {
 			names = append(names, t.Name)
 		}

@@ -6,12 +6,12 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"longhaul/internal/check"
 	"longhaul/internal/config"
 	"longhaul/internal/daemon"
 	"longhaul/internal/display"
+	"longhaul/internal/kernel"
 )
 
 func newConfig(env *env) *cobra.Command {
@@ -61,17 +61,7 @@ Exit codes: 0 the file is good, warnings or not, 2 it is not.`,
 
 // loader reads configurations for this host.
 func loader() config.Loader {
-	return config.Loader{NoIPv6: !hasIPv6(), CheckKey: checkKeyFile, CheckDashboard: checkDashboardFiles}
-}
-
-// hasIPv6 reports whether the kernel can make IPv6 sockets.
-func hasIPv6() bool {
-	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	unix.Close(fd)
-	return true
+	return config.Loader{NoIPv6: !kernel.HasIPv6(), CheckKey: checkKeyFile, CheckDashboard: checkDashboardFiles}
 }
 
 // summary counts what a configuration has.

@@ -200,7 +200,7 @@ func loaded(grants []grant, c *config.Config) (names []string) {
 func (s *serviceInstall) loader() config.Loader {
 	l := loader()
 	if s.host.Root != "" {
-		l = config.Loader{Resolve: anyAddress()}
+		l = config.Loader{Resolve: config.PlaceholderResolver()}
 	}
 	l.CheckKey, l.CheckDashboard = checkServiceKey(s.host), checkServiceDashboard(s.host)
 	return l

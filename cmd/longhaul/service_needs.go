@@ -4,9 +4,7 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -183,18 +181,4 @@ func chosenGrants(words []string, needed []grant) ([]grant, error) {
 		all = slices.DeleteFunc(all, func(g grant) bool { return g.Name == grantLoadCC || g.Name == grantNetAdmin })
 	}
 	return all, nil
-}
-
-// anyAddress stands for the names in listen where nobody can be asked: in an
-// image. Every name gets an address of its own, so that none clash.
-func anyAddress() config.Resolver {
-	known := map[string]netip.Addr{}
-	next := netip.MustParseAddr("127.1.0.0")
-	return func(_ context.Context, host string) ([]netip.Addr, error) {
-		if !known[host].IsValid() {
-			next = next.Next()
-			known[host] = next
-		}
-		return []netip.Addr{known[host]}, nil
-	}
 }
