@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
+	"longhaul/internal/service"
 )
 
 // flagValues are the values that the flags of commands take, where those are
@@ -27,7 +28,7 @@ var flagValues = map[string]map[string][]string{
 	"longhaul ready":           {"ignore": {"shedding", "hops"}},
 	"longhaul status":          {"sort": {"goodput", "bytes", "age"}},
 	"longhaul top":             {"sort": {"goodput", "retransmissions", "limited", "rtt"}},
-	"longhaul service install": {"grant": append(slices.Clone(allGrants), "auto", "none")},
+	"longhaul service install": {"grant": append(service.DropInNames(), "auto", "none")},
 }
 
 // completeValues adds what the shell can complete beyond names of commands
@@ -80,7 +81,7 @@ func completeTunnels(cmd *cobra.Command, given []string, _ string) (names []stri
 		for _, t := range status.Tunnels {
 			names = append(names, t.Name)
 		}
-	} else if c, err := (config.Loader{Resolve: config.PlaceholderResolver()}).Load(ctx, configFile); err == nil {
+	} else if c, err := (config.Loader{Resolve: config.PlaceholderResolver()}).Load(ctx, service.ConfigFile); err == nil {
 		for _, t := range c.Tunnels {
 			names = append(names, t.Name)
 		}

@@ -12,6 +12,7 @@ import (
 	"longhaul/internal/daemon"
 	"longhaul/internal/display"
 	"longhaul/internal/kernel"
+	"longhaul/internal/service"
 )
 
 func newConfig(env *env) *cobra.Command {
@@ -77,13 +78,13 @@ func summary(c *config.Config) string {
 // checkDashboardFiles is what the configuration asks about a dashboard's files.
 func checkDashboardFiles(c config.Dashboard) (problem, fix string) {
 	if len(c.Listen) > 0 && c.TLSCert != "" {
-		c.TLSCert, c.TLSKey, c.TokenFile = keyFileNow(c.TLSCert), keyFileNow(c.TLSKey), keyFileNow(c.TokenFile)
+		c.TLSCert, c.TLSKey, c.TokenFile = service.ReadablePath(c.TLSCert), service.ReadablePath(c.TLSKey), service.ReadablePath(c.TokenFile)
 	}
 	return problemOf(daemon.CheckDashboard(c))
 }
 
 // checkKeyFile is what the configuration asks about a key file.
 func checkKeyFile(path string) (problem, fix string) {
-	_, err := check.LoadKeys(keyFileNow(path))
+	_, err := check.LoadKeys(service.ReadablePath(path))
 	return problemOf(err)
 }

@@ -59,18 +59,18 @@ func TestExposureOfTheUnit(t *testing.T) {
 		most    float64
 	}{
 		{nil, 1.3},
-		{[]string{grantLowPorts}, 1.5},
-		{[]string{grantNetAdmin}, 1.5},
-		{[]string{grantLoadCC}, 1.3},
-		{[]string{grantCC}, 2.0},
-		{[]string{grantKeys}, 1.3},
-		{[]string{grantLowPorts, grantNetAdmin, grantLoadCC}, 1.6},
-		{[]string{grantLowPorts, grantCC}, 2.1},
+		{[]string{service.LowPorts}, 1.5},
+		{[]string{service.NetAdmin}, 1.5},
+		{[]string{service.LoadCC}, 1.3},
+		{[]string{service.UseCC}, 2.0},
+		{[]string{service.Credentials}, 1.3},
+		{[]string{service.LowPorts, service.NetAdmin, service.LoadCC}, 1.6},
+		{[]string{service.LowPorts, service.UseCC}, 2.1},
 	} {
-		h := service.Host{Root: t.TempDir(), Dir: serviceRecords}
-		files := []string{unitName}
+		h := service.Host{Root: t.TempDir(), Dir: service.RecordDir}
+		files := []string{service.UnitName}
 		for _, d := range test.dropIns {
-			files = append(files, unitName+".d/"+d+".conf")
+			files = append(files, service.UnitName+".d/"+d+".conf")
 		}
 		for _, name := range files {
 			b, err := packaging.File(name, packaging.PackagedProgram)
@@ -85,7 +85,7 @@ func TestExposureOfTheUnit(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		got, err := service.Exposure(t.Context(), h.Root, unitName)
+		got, err := service.Exposure(t.Context(), h.Root, service.UnitName)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -248,7 +248,7 @@ func TestCompletionOfValues(t *testing.T) {
 		{"relay --wan-side f", "forward"},
 		{"cc load h", "haul hybla"},
 		{"cc load haul h", "hybla"},
-		{"service install --grant ", strings.Join(allGrants, " ") + " auto none"},
+		{"service install --grant ", strings.Join(service.DropInNames(), " ") + " auto none"},
 		{"relay --balance ", "ordered least-flows round-robin source"},
 		{"completion ", "bash zsh fish"},
 		{"config check ", "yaml yml"}, // the endings of files

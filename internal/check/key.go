@@ -85,9 +85,9 @@ func (k Key) Create(path string) error {
 	return nil
 }
 
-// Credentials is where systemd puts what LoadCredential= names. It lets the
+// credentialsDir is where systemd puts what LoadCredential= names. It lets the
 // service's user in by an access control list, which shows as the group's bits.
-const Credentials = "/run/credentials/"
+const credentialsDir = "/run/credentials/"
 
 // LoadKeys reads a key file. The error is a [*remedy.Error] unless the file cannot
 // be read at all.
@@ -105,7 +105,7 @@ func LoadKeys(path string) (Keys, error) {
 		return Keys{}, unreadable(path, err)
 	}
 	others := fs.FileMode(0o077)
-	if strings.HasPrefix(path, Credentials) {
+	if strings.HasPrefix(path, credentialsDir) {
 		others = 0o007
 	}
 	switch {

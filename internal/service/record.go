@@ -28,11 +28,11 @@ type Record struct {
 	Complete bool    `json:"complete"`
 	Entries  []Entry `json:"entries"`
 
-	// Loads is what the service may have loaded into the kernel, ever since it
-	// was installed. It is for the caller, who knows how to unload it.
+	// Loads lists the congestion controls that the service may have loaded since
+	// it was installed.
 	Loads []string `json:"loads,omitempty"`
 
-	// Choices are the caller's, for the next time.
+	// Choices are the drop-ins that the last installation asked for.
 	Choices []string `json:"choices,omitempty"`
 }
 

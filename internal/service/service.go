@@ -1,10 +1,14 @@
-// Package service puts a program on a host together with what makes it a
-// service, and takes exactly that away again.
+// Package service makes longhaul a service of systemd on a host, and removes
+// exactly that again.
 //
-// Whatever is about to be made is written down first ([Record]). So an
-// installation that was interrupted is completed by running it again, or
-// cleared by removing it; and nothing is ever overwritten or removed that was
-// not made here, or that somebody has changed since.
+// [Installer] finds out which drop-ins of the unit a configuration needs, and
+// puts them there with the program, its unit and the files of share.
+// [Uninstaller] removes them, and [Host.Status] reads what there is.
+//
+// A [Plan] first writes down the files that it is about to make ([Record]). So
+// an installation that was interrupted is completed by running it again, or
+// cleared by removing it. Nothing is ever overwritten or removed that was not
+// made here, or that somebody has changed since.
 package service
 
 import (

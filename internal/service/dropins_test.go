@@ -1,6 +1,4 @@
-//go:build linux
-
-package main
+package service
 
 import (
 	"errors"
@@ -9,14 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"longhaul/internal/check"
 	"longhaul/internal/config"
 	"longhaul/internal/remedy"
-	"longhaul/internal/service"
 )
 
 // TestGrants holds what of a configuration asks for which drop-in.
-func TestGrants(t *testing.T) {
+func TestNeededDropIns(t *testing.T) {
 	own := []string{"brutal", "haul", "hybla", "illinois"}
 	for name, test := range map[string]struct {
 		yaml string
@@ -42,15 +38,15 @@ func TestGrants(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		grants, err := chosenGrants(nil, findGrants(c, usualLimits(), own))
+		dropIns, err := chooseDropIns(nil, neededDropIns(c, defaultLimits(), own))
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got []string
-		for _, g := range grants {
-			line := g.Name + ": " + g.Why
-			if len(g.of) > 0 {
-				line += " (" + strings.Join(g.of, " ") + ")"
+		for _, d := range dropIns {
+			line := d.Name + ": " + d.Why
+			if len(d.arguments) > 0 {
+				line += " (" + strings.Join(d.arguments, " ") + ")"
 			}
 			got = append(got, line)
 		}
@@ -60,18 +56,18 @@ func TestGrants(t *testing.T) {
 	}
 }
 
-func TestGrantForHealthChecks(t *testing.T) {
+func TestDropInForHealthChecks(t *testing.T) {
 	c, err := config.Loader{}.Parse(t.Context(), "test.yaml", []byte("http_listen: 127.0.0.1:80\ntunnels: [{name: a, listen: \"127.0.0.1:6000\", forward: \"a:1\"}]"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := findGrants(c, usualLimits(), nil); len(got) != 1 || got[0].Why != "http_listen has port 80" {
+	if got := neededDropIns(c, defaultLimits(), nil); len(got) != 1 || got[0].Why != "http_listen has port 80" {
 		t.Errorf("got %v", got)
 	}
 }
 
-func TestChosenGrants(t *testing.T) {
-	needed := []grant{{Name: grantLowPorts}}
+func TestChosenDropIns(t *testing.T) {
+	needed := []DropIn{{Name: LowPorts}}
 	for words, want := range map[string]string{
 		"": "low-ports", "net-admin": "low-ports net-admin", "low-ports": "low-ports", "none": "", "auto": "low-ports",
 		"congestion-control,net-admin": "low-ports congestion-control",
@@ -80,10 +76,10 @@ func TestChosenGrants(t *testing.T) {
 		if words != "" {
 			list = strings.Split(words, ",")
 		}
-		got, err := chosenGrants(list, needed)
+		got, err := chooseDropIns(list, needed)
 		var names []string
-		for _, g := range got {
-			names = append(names, g.Name)
+		for _, d := range got {
+			names = append(names, d.Name)
 		}
 		if err != nil || strings.Join(names, " ") != want {
 			t.Errorf("--grant %s: %v, %v", words, names, err)
@@ -91,7 +87,7 @@ func TestChosenGrants(t *testing.T) {
 	}
 	for _, words := range [][]string{{"everything"}, {"none", "low-ports"}, {"auto", "none"}} {
 		var hinted *remedy.Error
-		if _, err := chosenGrants(words, needed); !errors.As(err, &hinted) {
+		if _, err := chooseDropIns(words, needed); !errors.As(err, &hinted) {
 			t.Errorf("--grant %v gives %v", words, err)
 		}
 	}
@@ -99,16 +95,16 @@ func TestChosenGrants(t *testing.T) {
 
 func TestDropInsSayWhatTheyAreAbout(t *testing.T) {
 	for _, test := range []struct {
-		grant grant
-		line  string
+		dropIn DropIn
+		line   string
 	}{
-		{grant{Name: grantLoadCC, of: []string{"hybla", "haul"}}, "ExecStartPre=-+/opt/bin/longhaul cc load hybla haul"},
-		{grant{Name: grantKeys, of: []string{"a", "b.key"}}, "LoadCredential=a:/etc/longhaul/a\nLoadCredential=b.key:/etc/longhaul/b.key"},
-		{grant{Name: grantKeys}, "LoadCredential=check.key:/etc/longhaul/check.key"},
+		{DropIn{Name: LoadCC, arguments: []string{"hybla", "haul"}}, "ExecStartPre=-+/opt/bin/longhaul cc load hybla haul"},
+		{DropIn{Name: Credentials, arguments: []string{"a", "b.key"}}, "LoadCredential=a:/etc/longhaul/a\nLoadCredential=b.key:/etc/longhaul/b.key"},
+		{DropIn{Name: Credentials}, "LoadCredential=check.key:/etc/longhaul/check.key"},
 	} {
-		text, err := test.grant.dropIn("/opt/bin/longhaul")
+		text, err := test.dropIn.text("/opt/bin/longhaul")
 		if err != nil || !strings.Contains(string(text), "\n"+test.line+"\n") {
-			t.Errorf("%v: %v\n%s", test.grant, err, text)
+			t.Errorf("%v: %v\n%s", test.dropIn, err, text)
 		}
 	}
 }
@@ -126,12 +122,12 @@ func TestKeysOfTheService(t *testing.T) {
 			t.Errorf("%s comes from %q, want %q", path, got, want)
 		}
 	}
-	host := service.Host{Root: t.TempDir()}
-	ask := checkServiceKey(host)
+	host := Host{Root: t.TempDir()}
+	ask := host.checkKey(nil)
 	if problem, fix := ask("/etc/longhaul/check.key"); problem == "" || !strings.Contains(fix, "/run/credentials/longhaul.service/check.key") {
 		t.Errorf("%q, %q", problem, fix)
 	}
-	handed := check.Credentials + unitName + "/check.key"
+	handed := credentialDir + "check.key"
 	if problem, _ := ask(handed); problem != "there is no /etc/longhaul/check.key in the image" {
 		t.Errorf("without the file: %q", problem)
 	}

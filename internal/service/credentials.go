@@ -1,0 +1,99 @@
+package service
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"longhaul/internal/config"
+)
+
+// credentialDir is the directory in which systemd puts the files of
+// LoadCredential= while the service runs.
+const credentialDir = "/run/credentials/" + UnitName + "/"
+
+// credentialSource is the file in /etc/longhaul that systemd hands to the
+// service under a path of credentialDir; ok is false for any other path.
+func credentialSource(path string) (source string, ok bool) {
+	name, ok := strings.CutPrefix(path, credentialDir)
+	if !ok || name == "" || strings.ContainsAny(name, "/:%") {
+		return "", false
+	}
+	return filepath.Join(filepath.Dir(ConfigFile), name), true
+}
+
+// ReadablePath is the path at which a configured secret can be read now: of a
+// credential while the service does not run, the file that systemd will hand
+// over; else the path itself.
+func ReadablePath(path string) string {
+	if source, ok := credentialSource(path); ok {
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			return source
+		}
+	}
+	return path
+}
+
+// checkKey makes a check of key files for a [config.Loader]. The service's user
+// cannot read what only root can, nor own a file, so systemd must hand the key
+// over. On this machine read, unless nil, checks the file itself.
+func (h Host) checkKey(read func(path string) (problem, fix string)) func(path string) (problem, fix string) {
+	return func(path string) (problem, fix string) {
+		source, ok := credentialSource(path)
+		switch {
+		case !ok:
+			return "the service's user cannot read the key file " + path, credentialFix(path)
+		case h.Root != "" && !h.Exists(source):
+			return "there is no " + source + " in the image", "make it with longhaul check --new-key, or copy it from another relay"
+		case h.Root == "" && read != nil:
+			return read(source)
+		}
+		return "", ""
+	}
+}
+
+// checkDashboard does the same for the secrets of the dashboard. The
+// certificate is public.
+func (h Host) checkDashboard(read func(config.Dashboard) (problem, fix string)) func(config.Dashboard) (problem, fix string) {
+	return func(c config.Dashboard) (problem, fix string) {
+		for _, file := range []string{c.TLSKey, c.TokenFile} {
+			if _, ok := credentialSource(file); !ok {
+				return "the service's user cannot read the file " + file + " of the dashboard", credentialFix(file)
+			}
+		}
+		if h.Root != "" || read == nil {
+			return "", ""
+		}
+		return read(c)
+	}
+}
+
+// credentialFix says how the service gets a file that only root can read.
+func credentialFix(path string) string {
+	name := filepath.Base(path)
+	return "put it at /etc/longhaul/" + name + " and name it " + credentialDir + name + " here: longhaul service install has systemd hand it over"
+}
+
+// credentials are the names of the files that systemd must hand over for a
+// configuration.
+func credentials(c *config.Config) (names []string) {
+	names = dashboardCredentials(c)
+	for _, t := range c.Tunnels {
+		if source, ok := credentialSource(t.Check.KeyFile); ok {
+			names = append(names, filepath.Base(source))
+		}
+	}
+	return names
+}
+
+// dashboardCredentials are those of the dashboard alone.
+func dashboardCredentials(c *config.Config) (names []string) {
+	for _, file := range []string{c.Dashboard.TLSCert, c.Dashboard.TLSKey, c.Dashboard.TokenFile} {
+		if source, ok := credentialSource(file); ok {
+			names = append(names, filepath.Base(source))
+		}
+	}
+	return names
+}

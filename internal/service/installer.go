@@ -1,0 +1,287 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"longhaul/internal/config"
+	"longhaul/internal/remedy"
+	"longhaul/packaging"
+)
+
+// Installer puts the running program onto a host as a service of systemd.
+type Installer struct {
+	Host Host
+
+	// Config is the content for [ConfigFile], of a file named ConfigName. An
+	// empty name leaves the configuration that is there, or installs the example.
+	Config     []byte
+	ConfigName string
+
+	Prefix  string   // the parent of bin and share; empty: as before, or [DefaultPrefix]
+	DropIns []string // a choice for [CheckDropIns]; empty: as before, or "auto"
+	Start   bool     // start the service unless its configuration is the example
+	DryRun  bool     // only plan
+
+	Version string // of the running program
+
+	// Loader loads configurations of this machine.
+	Loader config.Loader
+	// OwnCC are longhaul's congestion controls, and AllowedCC those that a
+	// process without privilege may choose on this machine; nil: unknown.
+	OwnCC, AllowedCC []string
+	// Share makes the files below share, by their paths there.
+	Share func() (map[string][]byte, error)
+}
+
+// Installed reports an installation, made or planned.
+type Installed struct {
+	DryRun  bool     `json:"dry_run"`
+	Program string   `json:"program"` // that the unit starts
+	Unit    string   `json:"unit"`    // its file
+	DropIns []DropIn `json:"grants"`
+	Steps   []Step   `json:"steps"`
+	// Enabled is false while the configuration is the example.
+	Enabled bool     `json:"enabled"`
+	Started bool     `json:"started"` // the service runs
+	Notes   []string `json:"notes"`
+}
+
+// WriteText writes the steps and notes. The error is the writer's.
+func (i Installed) WriteText(w io.Writer) error {
+	var b bytes.Buffer
+	writeSteps(&b, i.Steps, i.DryRun)
+	if !changeFiles(i.Steps) {
+		fmt.Fprintln(&b, "everything is as it should be")
+	}
+	if i.Started {
+		fmt.Fprintln(&b, UnitName+" is running")
+	}
+	writeNotes(&b, i.Notes)
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// installation is an [Installer] at work.
+type installation struct {
+	Installer
+	record   *Record // of the installation before; nil if there is none
+	packaged string  // the unit of a package, which is left alone with its files
+	program  string  // that the unit starts
+	dynamic  bool    // it needs shared libraries
+}
+
+// Install puts the program, its unit, drop-ins and configuration onto the host.
+// An error of the configuration is a [config.Errors]; others have a remedy where
+// there is one.
+func (i Installer) Install(ctx context.Context) (Installed, error) {
+	n := installation{Installer: i}
+	var err error
+	if n.record, err = n.Host.Load(); err != nil {
+		return Installed{}, err
+	}
+	n.repeatChoices()
+	n.program = filepath.Join(n.Prefix, programBelowPrefix)
+	if n.packaged = n.Host.packagedUnit(); n.packaged != "" {
+		n.program = packaging.PackagedProgram
+	}
+	text, err := n.configuration()
+	if err != nil {
+		return Installed{}, err
+	}
+	c, err := n.loader().Parse(ctx, ConfigFile, text)
+	if err != nil {
+		return Installed{}, err
+	}
+	limits := defaultLimits()
+	if n.Host.Root == "" {
+		limits = readLimits(n.AllowedCC)
+	}
+	dropIns, err := chooseDropIns(n.DropIns, neededDropIns(c, limits, n.OwnCC))
+	if err != nil {
+		return Installed{}, err
+	}
+	edited := !bytes.Equal(text, config.Example)
+	files, err := n.files(text, dropIns, edited)
+	if err != nil {
+		return Installed{}, err
+	}
+	plan, err := n.Host.Plan(Wanted{Files: files, Program: n.program, Version: n.Version, Loads: loadedCC(dropIns, c), Choices: n.DropIns})
+	if err != nil {
+		return Installed{}, withRemedy(err)
+	}
+	result := Installed{DryRun: n.DryRun, Program: n.program, Unit: n.unit(), DropIns: dropIns, Steps: plan.Steps, Enabled: edited, Notes: []string{}}
+	if !n.DryRun {
+		if err := plan.Apply(); err != nil {
+			return Installed{}, withRemedy(err)
+		}
+		if n.Host.Root == "" {
+			if err := n.tellSystemd(ctx, plan, &result); err != nil {
+				return Installed{}, err
+			}
+		}
+	}
+	result.Notes = append(result.Notes, n.notes(&result)...)
+	return result, nil
+}
+
+// repeatChoices takes choices that are missing from the installation before.
+func (n *installation) repeatChoices() {
+	if n.Prefix == "" {
+		n.Prefix = DefaultPrefix
+		if r := n.record; r != nil && r.Has(r.Program) {
+			n.Prefix = filepath.Join("/", strings.TrimSuffix(r.Program, programBelowPrefix))
+		}
+	}
+	if len(n.DropIns) == 0 && n.record != nil {
+		n.DropIns = n.record.Choices
+	}
+}
+
+// loader reads the configuration as the host will.
+func (n *installation) loader() config.Loader {
+	l := n.Loader
+	if n.Host.Root != "" {
+		l = config.Loader{Resolve: config.PlaceholderResolver()}
+	}
+	l.CheckKey, l.CheckDashboard = n.Host.checkKey(n.Loader.CheckKey), n.Host.checkDashboard(n.Loader.CheckDashboard)
+	return l
+}
+
+// unit is the file of the unit that will be in force.
+func (n *installation) unit() string {
+	if n.packaged != "" {
+		return n.packaged
+	}
+	return UnitFile
+}
+
+// configuration is the text that the service will read.
+func (n *installation) configuration() ([]byte, error) {
+	present, err := n.Host.ReadFile(ConfigFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, withRemedy(err)
+	}
+	exists := err == nil
+	switch {
+	case n.ConfigName == "" && exists:
+		return present, nil
+	case n.ConfigName == "":
+		return config.Example, nil
+	}
+	// The example that install put there holds nobody's settings.
+	untouched := n.record.Has(ConfigFile) && bytes.Equal(present, config.Example)
+	if exists && !bytes.Equal(present, n.Config) && !untouched {
+		return nil, remedy.New(fmt.Errorf("%s is there already and is another one than %s", ConfigFile, n.ConfigName), "copy it there yourself, check it with longhaul config check, and leave --config out")
+	}
+	return n.Config, nil
+}
+
+// files lists the files that the host must have.
+func (n *installation) files(text []byte, dropIns []DropIn, enable bool) ([]File, error) {
+	var all []File
+	add := func(f File) {
+		if f.Mode == 0 {
+			f.Mode = 0o644
+		}
+		all = append(all, f)
+	}
+	if n.packaged == "" {
+		running, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		binary, err := os.ReadFile(running)
+		if err != nil {
+			return nil, err
+		}
+		n.dynamic = isDynamic(binary)
+		unit, err := packaging.File(UnitName, n.program)
+		if err != nil {
+			return nil, err
+		}
+		add(File{Path: n.program, Content: binary, Mode: 0o755, Vital: true})
+		add(File{Path: UnitFile, Content: unit, Vital: true})
+		shared, err := n.Share()
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range slices.Sorted(maps.Keys(shared)) {
+			add(File{Path: filepath.Join(n.Prefix, "share", path), Content: shared[path]})
+		}
+	}
+	seed := File{Path: ConfigFile, Content: config.Example, Seed: true}
+	if n.ConfigName != "" {
+		seed.Content, seed.Seed = text, false
+	}
+	add(seed)
+	for _, d := range dropIns {
+		text, err := d.text(n.program)
+		if err != nil {
+			return nil, err
+		}
+		add(File{Path: d.path(), Content: text, Why: d.Why})
+	}
+	if enable {
+		add(File{Path: wantsLink, Link: n.unit(), Seed: true})
+	}
+	return all, nil
+}
+
+// tellSystemd reloads systemd's configuration, and starts the service if that
+// was asked for.
+func (n *installation) tellSystemd(ctx context.Context, plan *Plan, result *Installed) error {
+	if err := Systemctl(ctx, "daemon-reload"); err != nil {
+		return err
+	}
+	unit, err := ShowUnit(ctx, UnitName)
+	if err != nil {
+		return err
+	}
+	running := unit.Active == "active" || unit.Active == "reloading"
+	if running && plan.Changes() {
+		result.Notes = append(result.Notes, "the running relay is the one before: longhaul upgrade changes to a new program and cuts no flow, systemctl restart longhaul takes up everything")
+	}
+	if !n.Start || !result.Enabled || running {
+		result.Started = running
+		return nil
+	}
+	if err := Systemctl(ctx, "start", UnitName); err != nil {
+		return remedy.New(err, "see journalctl -u longhaul")
+	}
+	result.Started = true
+	return nil
+}
+
+// isDynamic reports whether a dynamic linker starts the program.
+func isDynamic(program []byte) bool {
+	f, err := elf.NewFile(bytes.NewReader(program))
+	return err == nil && slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
+}
+
+// notes say what to do next.
+func (n *installation) notes(result *Installed) (notes []string) {
+	if n.packaged != "" {
+		notes = append(notes, "program and unit are a package's: "+n.packaged)
+	}
+	if n.dynamic {
+		notes = append(notes, "this program needs shared libraries, which the unit does not execute: build it with CGO_ENABLED=0")
+	}
+	switch {
+	case !result.Enabled:
+		notes = append(notes, "edit "+ConfigFile+", then run longhaul service install --now again")
+	case !result.Started && n.Host.Root == "":
+		notes = append(notes, "start it with systemctl start longhaul")
+	}
+	return notes
+}

@@ -1,0 +1,200 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"longhaul/internal/config"
+)
+
+// Uninstaller takes the service off a host.
+type Uninstaller struct {
+	Host       Host
+	Purge      bool // remove changed files, /etc/longhaul and the history
+	KeepConfig bool // keep [ConfigFile]
+	DryRun     bool // only plan
+
+	// Loader loads the service's configuration.
+	Loader config.Loader
+	// Kernel holds what longhaul has changed in the kernel of this machine. It
+	// is not used for an image, nor in a dry run.
+	Kernel Kernel
+}
+
+// Kernel is what [Uninstaller] asks of longhaul's changes to the running kernel.
+type Kernel interface {
+	// UnloadCC takes one of longhaul's congestion controls out of the kernel,
+	// and out of the routes that use it.
+	UnloadCC(ctx context.Context, name string) error
+	// Changes lists the changes that are in force.
+	Changes() KernelChanges
+}
+
+// KernelChanges are changes that commands of longhaul have made to the kernel.
+type KernelChanges struct {
+	CongestionControls []string // loaded
+	Routes             []string // prefixes of changed routes
+	MSSDevices         []string // devices, one for each rule
+}
+
+// Uninstalled reports a removal, made or planned.
+type Uninstalled struct {
+	DryRun  bool     `json:"dry_run"`
+	Stopped bool     `json:"stopped"` // the service ran, and was stopped
+	Steps   []Step   `json:"steps"`
+	Notes   []string `json:"notes"`
+}
+
+// WriteText writes the steps and notes. The error is the writer's.
+func (u Uninstalled) WriteText(w io.Writer) error {
+	var b bytes.Buffer
+	if u.Stopped {
+		fmt.Fprintln(&b, "stopped "+UnitName)
+	}
+	writeSteps(&b, u.Steps, u.DryRun)
+	writeNotes(&b, u.Notes)
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// Uninstall stops the service and removes what [Installer.Install] has made.
+func (u Uninstaller) Uninstall(ctx context.Context) (Uninstalled, error) {
+	result := Uninstalled{DryRun: u.DryRun, Steps: []Step{}, Notes: []string{}}
+	record, err := u.Host.Load()
+	if err != nil {
+		return result, err
+	}
+	if record == nil {
+		result.Notes = append(result.Notes, "service install has made nothing here")
+		if !u.DryRun {
+			if err := u.Host.Clear(); err != nil {
+				return result, withRemedy(err)
+			}
+		}
+	} else if err := u.remove(ctx, record, &result); err != nil {
+		return result, err
+	}
+	if packaged := u.Host.packagedUnit(); packaged != "" {
+		result.Notes = append(result.Notes, packaged+" is a package's: remove that to be rid of it")
+	}
+	return result, nil
+}
+
+// remove removes what the record names and, when purging, the service's state.
+func (u Uninstaller) remove(ctx context.Context, record *Record, result *Uninstalled) error {
+	var keep []string
+	if u.KeepConfig {
+		keep = []string{ConfigFile}
+	}
+	removal, err := u.Host.Removal(record, u.Purge, ownDirs, keep)
+	if err != nil {
+		return err
+	}
+	result.Steps = removal.Steps
+	if !u.DryRun {
+		if err := u.apply(ctx, record, removal, result); err != nil {
+			return withRemedy(err)
+		}
+	}
+	if !u.Purge || u.Host.packagedUnit() != "" { // a package has its own purge
+		return nil
+	}
+	steps, err := u.removeState()
+	result.Steps = append(result.Steps, steps...)
+	return withRemedy(err)
+}
+
+// apply stops the service and removes its files.
+func (u Uninstaller) apply(ctx context.Context, record *Record, removal *Removal, result *Uninstalled) error {
+	installed := u.Host.Root == "" && record.Has(UnitFile)
+	if installed {
+		unit, err := ShowUnit(ctx, UnitName)
+		if err != nil {
+			return err
+		}
+		// A unit in any other state could start again.
+		if unit.Active != "inactive" && unit.Loaded {
+			if err := Systemctl(ctx, "stop", UnitName); err != nil {
+				return err
+			}
+			result.Stopped = true
+		}
+	}
+	if u.Host.Root == "" {
+		notes, err := u.restoreKernel(ctx, record)
+		if err != nil {
+			return err
+		}
+		result.Notes = append(result.Notes, notes...)
+	}
+	if err := removal.Apply(); err != nil {
+		return err
+	}
+	if u.Host.Root != "" {
+		return nil
+	}
+	if err := Systemctl(ctx, "daemon-reload"); err != nil {
+		return err
+	}
+	if installed {
+		// It fails for a unit that systemd does not remember, which is well.
+		_ = Systemctl(ctx, "reset-failed", UnitName)
+	}
+	return nil
+}
+
+// removeState removes the files that the service itself has stored.
+func (u Uninstaller) removeState() (steps []Step, err error) {
+	for _, dir := range stateDirs {
+		path := filepath.Join(u.Host.Root, dir)
+		if _, err := os.Lstat(path); err != nil {
+			continue // there is none
+		}
+		if !u.DryRun {
+			if err := os.RemoveAll(path); err != nil {
+				return steps, err
+			}
+		}
+		steps = append(steps, Step{Verb: Remove, Path: dir, Why: "what the service has stored, its history"})
+	}
+	return steps, nil
+}
+
+// restoreKernel unloads the congestion controls that the service has loaded. Its
+// notes name them, and the changes of other commands that stay.
+func (u Uninstaller) restoreKernel(ctx context.Context, record *Record) (notes []string, err error) {
+	named := record.Loads
+	if record.Has(dropInPath(UseCC)) {
+		// A reload may have loaded more. Of a configuration that cannot be read
+		// the notes below name what is left.
+		if c, err := u.Loader.Load(ctx, ConfigFile); err == nil {
+			named = append(named, c.CongestionControls()...)
+		}
+	}
+	for _, name := range u.Kernel.Changes().CongestionControls {
+		if !slices.Contains(named, name) {
+			continue
+		}
+		if err := u.Kernel.UnloadCC(ctx, name); err != nil {
+			return nil, err
+		}
+		notes = append(notes, "unloaded congestion control "+name)
+	}
+	left := u.Kernel.Changes()
+	if len(left.CongestionControls) > 0 {
+		notes = append(notes, "still loaded until the next boot, or longhaul cc unload: congestion control "+strings.Join(left.CongestionControls, ", "))
+	}
+	for _, prefix := range left.Routes {
+		notes = append(notes, fmt.Sprintf("still changed until the next boot, or longhaul route undo %s: the route to it", prefix))
+	}
+	for _, device := range left.MSSDevices {
+		notes = append(notes, fmt.Sprintf("still there until the next boot, or longhaul mss clear --dev %s: a rule for the MSS", device))
+	}
+	return notes, nil
+}
