@@ -3,36 +3,35 @@
 package main
 
 import (
+	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
-	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/display"
 	"longhaul/internal/doctor"
+	"longhaul/internal/doctor/examine"
 	"longhaul/internal/measure"
 	"longhaul/internal/remedy"
 )
 
-// doctorFlags are what the doctor was asked to look at.
+// doctorFlags are the flags of doctor.
 type doctorFlags struct {
+	examine.Examiner
 	local, remote string
 	pid           int
 	replay, pcap  string
 	record        string
-	during        time.Duration
-	test          bool
-	testPort      uint16
 	tokenFile     string
-	token         measure.Token
-	noProbe       bool
 	receive       bool
 	apply, yes    bool
 	undo          bool
@@ -63,39 +62,53 @@ carries (--no-probe: none), and with --test data, to find out how much.`,
 				if cmd.Flags().NFlag() > 1 || len(args) > 0 {
 					return usageError(errors.New("--undo goes alone: it takes back what --apply has done"))
 				}
-				return undoApplied(env)
+				return undoRemedies(env)
 			}
 			var err error
-			if f.token, err = readToken(f.tokenFile); err != nil {
+			if f.Token, err = readToken(f.tokenFile); err != nil {
 				return err
 			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			observation, err := f.observe(ctx, env, args)
-			if err != nil {
-				if ctx.Err() != nil {
-					return errors.New("interrupted before there was a verdict")
+			var none *examine.NoVerdictError
+			switch {
+			case err != nil && ctx.Err() != nil:
+				return errors.New("interrupted before there was a verdict")
+			case errors.As(err, &none):
+				note(env, none.Reason)
+				if err := f.print(env, none.Survey); err != nil {
+					return err
 				}
+				return err
+			case err != nil:
 				return err
 			}
 			if f.record != "" {
-				if err := writeObservation(f.record, observation); err != nil {
+				if err := examine.WriteRecord(f.record, observation); err != nil {
 					return err
 				}
 			}
-			return f.tell(env, observation)
+			report, err := doctor.Diagnose(observation)
+			if err != nil {
+				return remedy.New(err, "watch longer with --for, while data are moving")
+			}
+			if err := f.print(env, report); err != nil || !f.apply {
+				return err
+			}
+			return applyRemedies(env, report, f.yes)
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.remote, "remote", "", "watch connections to this far end, `ADDRESS`[:PORT]")
 	flags.StringVar(&f.local, "local", "", "watch connections of this near end, [ADDRESS]:`PORT`")
 	flags.IntVar(&f.pid, "pid", 0, "watch connections of this process")
-	flags.DurationVar(&f.during, "for", 5*time.Second, "how long to watch")
+	flags.DurationVar(&f.During, "for", 5*time.Second, "how long to watch")
 	flags.BoolVar(&f.receive, "receive", false, "with HOST: have that host send")
-	flags.BoolVar(&f.test, "test", false, "send data, too, to a longhaul measure there")
-	flags.Uint16Var(&f.testPort, "test-port", measure.DefaultPort, "the port of that")
+	flags.BoolVar(&f.Test, "test", false, "send data, too, to a longhaul measure there")
+	flags.Uint16Var(&f.TestPort, "test-port", measure.DefaultPort, "the port of that")
 	flags.StringVar(&f.tokenFile, "token", "", "`FILE` with the token that it asks for")
-	flags.BoolVar(&f.noProbe, "no-probe", false, "do not find out what sizes get through")
+	flags.BoolVar(&f.SkipProbe, "no-probe", false, "do not find out what sizes get through")
 	flags.StringVar(&f.pcap, "pcap", "", "look at a capture in this `FILE`, taken elsewhere")
 	flags.StringVar(&f.record, "record", "", "keep what was seen in this `FILE`")
 	flags.StringVar(&f.replay, "replay", "", "look at what --record kept in this `FILE`")
@@ -105,6 +118,17 @@ carries (--no-probe: none), and with --test data, to find out how much.`,
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 	return cmd
 }
+
+// print prints a report, or a survey.
+func (f *doctorFlags) print(env *env, r interface{ WriteText(io.Writer) error }) error {
+	if f.json {
+		return display.WriteJSON(env.stdout, r)
+	}
+	return r.WriteText(env.stdout)
+}
+
+// note prints an error that the command goes on after.
+func note(env *env, err error) { fmt.Fprintf(env.stderr, "longhaul: %v\n", err) }
 
 // observe looks at what the user named.
 func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doctor.Observation, error) {
@@ -118,37 +142,53 @@ func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doc
 	if ways != 1 || len(args) > 1 {
 		return doctor.Observation{}, usageError(remedy.New(errors.New("longhaul doctor wants one host, or connections to watch"), "see longhaul doctor --help"))
 	}
+	f.Version = "longhaul " + version()
+	f.Note = func(err error) { note(env, err) }
+	f.Progress = func(format string, args ...any) {
+		if display.IsTerminal(env.stderr) {
+			fmt.Fprintf(env.stderr, format+" ...\n", args...)
+		}
+	}
 	switch {
-	case f.pcap != "":
-		return f.fromCapture(ctx, env)
 	case f.replay != "":
-		return readObservation(f.replay)
-	case passive:
-		return f.watch(ctx, env)
+		return examine.ReadRecord(f.replay)
+	case len(args) == 1:
+		return f.transfer(ctx, args[0])
 	}
-	return f.active(ctx, env, args[0])
+	local, err := endpoint("local", f.local)
+	if err != nil {
+		return doctor.Observation{}, err
+	}
+	remote, err := endpoint("remote", f.remote)
+	if err != nil {
+		return doctor.Observation{}, err
+	}
+	if f.pcap != "" {
+		return f.Capture(ctx, f.pcap, local, remote)
+	}
+	if f.During < examine.MinWatch {
+		return doctor.Observation{}, usageError(fmt.Errorf("--for %v is too short: use 1s or more", f.During))
+	}
+	return f.Watch(ctx, examine.Connections{Local: local, Remote: remote, PID: f.pid})
 }
 
-func writeObservation(path string, o doctor.Observation) error {
-	b, err := json.Marshal(o)
-	if err == nil {
-		err = os.WriteFile(path, append(b, '\n'), 0o644)
+// transfer sends data to HOST[:PORT], or has it send.
+func (f *doctorFlags) transfer(ctx context.Context, host string) (doctor.Observation, error) {
+	port := int(f.TestPort)
+	if name, service, err := net.SplitHostPort(host); err == nil {
+		if port, err = net.DefaultResolver.LookupPort(ctx, "tcp", service); err != nil {
+			return doctor.Observation{}, usageError(fmt.Errorf("invalid port in %q", host))
+		}
+		host = name
 	}
-	if err != nil {
-		return fmt.Errorf("cannot keep what was seen: %w", err)
+	if f.During < examine.MinTransfer {
+		return doctor.Observation{}, usageError(fmt.Errorf("--for %v is too short for a test: use 4s or more", f.During))
 	}
-	return nil
-}
-
-func readObservation(path string) (o doctor.Observation, err error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return o, err
+	direction := measure.Send
+	if f.receive {
+		direction = measure.Receive
 	}
-	if err := json.Unmarshal(b, &o); err != nil || len(o.Samples) == 0 {
-		return o, remedy.New(fmt.Errorf("%s is no record of longhaul doctor", path), "longhaul doctor --record FILE makes one")
-	}
-	return o, nil
+	return f.Transfer(ctx, net.JoinHostPort(host, strconv.Itoa(port)), direction)
 }
 
 // endpoint reads an address, a port, or both.
@@ -172,4 +212,54 @@ func endpoint(flag, text string) (netip.AddrPort, error) {
 		return netip.AddrPort{}, bad
 	}
 	return netip.AddrPortFrom(netip.Addr{}, uint16(port)), nil
+}
+
+// applyRemedies applies the remedies that longhaul has for this host, each after
+// asking unless yes is set.
+func applyRemedies(env *env, r doctor.Report, yes bool) error {
+	answers := bufio.NewScanner(env.stdin)
+	confirm := func(r doctor.Remedy) bool {
+		fmt.Fprintf(env.stderr, "apply: longhaul %s\n", strings.Join(r.Apply, " "))
+		if yes {
+			return true
+		}
+		fmt.Fprint(env.stderr, "? [y/N] ")
+		if answers.Scan() && strings.EqualFold(strings.TrimSpace(answers.Text()), "y") {
+			return true
+		}
+		fmt.Fprintln(env.stderr, "left as it is")
+		return false
+	}
+	run := func(args []string) error {
+		err := runSelf(env, args)
+		if err == nil {
+			fmt.Fprintln(env.stderr, "done for new connections; take it back with: longhaul doctor --undo")
+		}
+		return err
+	}
+	return examine.Host{Dir: examine.DefaultDir, Run: run}.Apply(r, confirm)
+}
+
+// undoRemedies undoes the remedies that doctor has applied.
+func undoRemedies(env *env) error {
+	run := func(args []string) error {
+		fmt.Fprintf(env.stderr, "longhaul %s\n", strings.Join(args, " "))
+		return runSelf(env, args)
+	}
+	return examine.Host{Dir: examine.DefaultDir, Run: run}.Undo()
+}
+
+// runSelf runs another command of this program.
+func runSelf(env *env, args []string) error {
+	program, err := ownProgram()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = display.Raw(env.stderr), display.Raw(env.stderr)
+	err = cmd.Run()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return &exitError{status: exit.ExitCode()} // it has said why
+	}
+	return err
 }

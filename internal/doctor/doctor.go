@@ -1,10 +1,10 @@
 // Package doctor names what limits a TCP connection, says by which figures it
 // knows, and predicts what each remedy would bring.
 //
-// What was seen of a connection is an [Observation]: samples of the kernel's
-// account of it, taken while it runs, and what is known of its path. Figures
-// are computed from that once ([Observation.Figures]), and every finding's rule
-// is a pure function of the figures ([Diagnose]).
+// An [Observation] has samples of the kernel's account of a connection, taken
+// while it runs, and the known properties of its path. Figures are computed from
+// that once ([Observation.Figures]), and every finding's rule is a pure function
+// of the figures ([Diagnose]). Package examine makes observations.
 package doctor
 
 import (

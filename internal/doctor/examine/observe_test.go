@@ -1,6 +1,4 @@
-//go:build linux
-
-package doctor_test
+package examine
 
 import (
 	"context"
@@ -11,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/doctor"
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 	"longhaul/internal/tcpinfo"
@@ -32,8 +29,8 @@ func TestObserve(t *testing.T) {
 	each := func(visit func(*tcpinfo.Connection)) error {
 		return diag.Each(tcpinfo.States(tcpinfo.Established), visit)
 	}
-	watch := doctor.Watch{Wanted: doctor.Between(netip.AddrPort{}, server), For: 50 * time.Millisecond, Every: 10 * time.Millisecond, Each: each}
-	if _, err := doctor.Observe(t.Context(), watch); !errors.Is(err, doctor.ErrNothingSeen) {
+	watch := sampling{wanted: between(netip.AddrPort{}, server), during: 50 * time.Millisecond, every: 10 * time.Millisecond, each: each}
+	if _, err := observe(t.Context(), watch); !errors.Is(err, errNothingSeen) {
 		t.Fatalf("without a connection: %v", err)
 	}
 
@@ -52,14 +49,14 @@ func TestObserve(t *testing.T) {
 	bulk, other := dial(), dial()
 	defer bulk.Close()
 	defer func() { other.Close() }()
-	watch.Each = func(visit func(*tcpinfo.Connection)) error {
+	watch.each = func(visit func(*tcpinfo.Connection)) error {
 		move(bulk, 10_000)
 		other.Close()
 		other = dial() // there for this sample
 		move(other, 100)
 		return each(visit)
 	}
-	o, err := doctor.Observe(t.Context(), watch)
+	o, err := observe(t.Context(), watch)
 	nettest.Must(t, err)
 	if o.Local.String() != bulk.LocalAddr().String() || o.Remote != server || o.Ended || o.FromStart || o.CongestionControl == "" {
 		t.Errorf("observed %v to %v, ended %v, from the start %v, %q", o.Local, o.Remote, o.Ended, o.FromStart, o.CongestionControl)
@@ -70,7 +67,7 @@ func TestObserve(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := doctor.Observe(ctx, watch); !errors.Is(err, context.Canceled) {
+	if _, err := observe(ctx, watch); !errors.Is(err, context.Canceled) {
 		t.Errorf("after cancellation: %v", err)
 	}
 }
@@ -97,7 +94,7 @@ func TestBetween(t *testing.T) {
 				ends[i] = netip.MustParseAddrPort(text)
 			}
 		}
-		if got := doctor.Between(ends[0], ends[1])(&c); got != test.want {
+		if got := between(ends[0], ends[1])(&c); got != test.want {
 			t.Errorf("from %q to %q: %v", test.local, test.remote, got)
 		}
 	}

@@ -1,48 +1,51 @@
-//go:build linux
-
-package main
+package examine
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"syscall"
 	"time"
 
-	"longhaul/internal/display"
 	"longhaul/internal/doctor"
 	"longhaul/internal/measure"
 	"longhaul/internal/remedy"
 )
 
-// active makes a connection of its own to a measure server, and observes it.
-func (f *doctorFlags) active(ctx context.Context, env *env, host string) (doctor.Observation, error) {
-	if name, port, err := net.SplitHostPort(host); err == nil {
-		n, err := net.DefaultResolver.LookupPort(ctx, "tcp", port)
-		if err != nil {
-			return doctor.Observation{}, usageError(fmt.Errorf("%q has no port that is one", host))
-		}
-		host, f.testPort = name, uint16(n)
+// MinTransfer is the shortest time that [Examiner.Transfer] learns from.
+const MinTransfer = 4 * time.Second
+
+// NoVerdictError is returned where the far end takes no data, but the path could
+// be looked at. Its remedy is that of Reason.
+type NoVerdictError struct {
+	Survey Survey
+	Reason error // why no data went there
+}
+
+func (e *NoVerdictError) Error() string {
+	return "no verdict: nothing there takes data, without which nobody can tell what limits a transfer"
+}
+
+func (e *NoVerdictError) Unwrap() error { return e.Reason }
+
+// Transfer makes a connection of its own to the measure server at HOST:PORT,
+// observes it, and tries the capacity of the path. Where nothing there takes
+// data the error is a [*NoVerdictError] if the path shows anything.
+func (e *Examiner) Transfer(ctx context.Context, server string, direction measure.Direction) (doctor.Observation, error) {
+	options := measure.Options{
+		Direction: direction, Duration: e.During.Truncate(time.Second), SampleEvery: sampleEvery, Patience: 5 * time.Second,
+		Token: e.Token, Version: e.Version,
 	}
-	server := f.testServer(host)
-	options := measure.Options{Duration: f.during.Truncate(time.Second), SampleEvery: sampleEvery, Patience: 5 * time.Second, Token: f.token, Version: "longhaul " + version()}
-	if f.receive {
-		options.Direction = measure.Receive
-	}
-	if options.Duration < 4*time.Second {
-		return doctor.Observation{}, usageError(fmt.Errorf("--for %v is too short for a test: use 4s or more", f.during))
-	}
-	progressNote(env, "sending to %s for %v", server, options.Duration)
+	e.Progress("sending to %s for %v", server, options.Duration)
 	probing, stop := context.WithCancel(ctx)
 	defer stop()
-	probed := f.probeBeside(probing, server)
+	probed := e.probeBeside(probing, server)
 	summary, err := measure.Run(ctx, server, options)
 	if err != nil {
 		stop()
 		<-probed
-		return doctor.Observation{}, f.unserved(ctx, env, server, err)
+		return doctor.Observation{}, e.withoutServer(ctx, server, err)
 	}
 	o, err := observed(summary)
 	if err != nil {
@@ -50,32 +53,32 @@ func (f *doctorFlags) active(ctx context.Context, env *env, host string) (doctor
 	}
 	found := <-probed
 	o.Path = found.path
-	if o.Elsewhere { // so that the way of the data is the other one
+	if o.Elsewhere { // data go the other way
 		o.Path = doctor.Path{MTU: found.path.ReverseMTU, ReverseMTU: found.path.MTU}
 	}
 	if found.err != nil {
-		note(env, found.err)
+		e.Note(found.err)
 	}
-	progressNote(env, "trying what the path carries")
-	err = f.try(ctx, &o, trial{server: server, token: f.token, direction: options.Direction})
+	e.Progress("trying what the path carries")
+	err = e.try(ctx, &o, trial{server: server, direction: direction})
 	return o, err
 }
 
-// probed is what came of probing a path.
+// probed is the result of probing a path.
 type probed struct {
 	path doctor.Path
 	err  error
 }
 
 // probeBeside probes the path to a server while something else goes on.
-func (f *doctorFlags) probeBeside(ctx context.Context, server string) <-chan probed {
+func (e *Examiner) probeBeside(ctx context.Context, server string) <-chan probed {
 	result := make(chan probed, 1)
 	go func() {
-		if f.noProbe {
+		if e.SkipProbe {
 			result <- probed{}
 			return
 		}
-		here, there, err := addressesTo(ctx, server)
+		here, there, err := addressesToward(ctx, server)
 		if err != nil {
 			result <- probed{err: err}
 			return
@@ -99,7 +102,7 @@ func observed(s measure.Summary) (doctor.Observation, error) {
 		local, remote = remote, local
 	}
 	o.Local, o.Remote, o.CongestionControl, o.Time = local, remote, stream.CongestionControl, s.Elapsed
-	// What the start does is not what limits a long transfer.
+	// The start does not limit a long transfer.
 	last := stream.Samples[len(stream.Samples)-1]
 	start := min(max(time.Second, 10*last.Info.RTT), s.Elapsed/2)
 	for _, t := range stream.Samples {
@@ -114,6 +117,7 @@ func observed(s measure.Summary) (doctor.Observation, error) {
 	return o, nil
 }
 
+// addrPort is the address of a TCP socket; zero of any other.
 func addrPort(a net.Addr) netip.AddrPort {
 	if tcp, ok := a.(*net.TCPAddr); ok {
 		both := tcp.AddrPort()
@@ -122,26 +126,17 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// unserved says what can be said of a path without a far end that takes data,
-// if there is a host at all.
-func (f *doctorFlags) unserved(ctx context.Context, env *env, server string, err error) error {
+// withoutServer turns an error of a test into a [*NoVerdictError] if there is a
+// host, and its path shows anything.
+func (e *Examiner) withoutServer(ctx context.Context, server string, err error) error {
 	var dns *net.DNSError
-	explained := remedy.New(measure.Explain(server, err), "run longhaul measure --serve there, or watch a connection that is there: longhaul doctor --remote ADDRESS")
+	reason := remedy.New(measure.Explain(server, err), "run longhaul measure --serve there, or watch a connection that is there: longhaul doctor --remote ADDRESS")
 	if ctx.Err() != nil || errors.As(err, &dns) || errors.Is(err, measure.ErrBusy) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) {
-		return explained
+		return reason
 	}
-	s, surveyErr := f.runSurvey(ctx, env, server)
-	if surveyErr != nil || s.Info == nil && s.Path.MTU == 0 {
-		return explained
+	s, err := e.survey(ctx, server)
+	if err != nil || s.Info == nil && s.Path.MTU == 0 {
+		return reason
 	}
-	note(env, explained)
-	if f.json {
-		surveyErr = display.WriteJSON(env.stdout, s)
-	} else {
-		writeSurvey(env.stdout, s)
-	}
-	if surveyErr != nil {
-		return surveyErr
-	}
-	return remedy.New(errNoVerdict, explained.Fix)
+	return &NoVerdictError{s, reason}
 }

@@ -1,4 +1,4 @@
-package doctor
+package examine
 
 import (
 	"cmp"
@@ -8,36 +8,38 @@ import (
 	"slices"
 	"time"
 
+	"longhaul/internal/doctor"
 	"longhaul/internal/tcpinfo"
 )
 
-// ErrNothingSeen says that there was no connection to observe.
-var ErrNothingSeen = errors.New("there is no such connection")
+// errNothingSeen is returned where there was no connection to observe.
+var errNothingSeen = errors.New("there is no such connection")
 
-// Watch says what to observe, and how long.
-type Watch struct {
-	// Wanted picks connections. Several of the same two hosts and service are
-	// taken for the work of one program, one connection after the other.
-	Wanted func(*tcpinfo.Connection) bool
-	For    time.Duration
-	Every  time.Duration // between two samples
-	// CPU tells how long the busiest thread of the program that has a socket
-	// has been running or waiting for a CPU; negative if that cannot be told.
-	// Nil tells nothing.
-	CPU func(*tcpinfo.Connection) time.Duration
-	// Each lists the connections there are.
-	Each func(visit func(*tcpinfo.Connection)) error
+// sampling is a way to sample connections.
+type sampling struct {
+	// wanted picks connections. Several between the same two hosts, to the same
+	// port, count as the work of one program.
+	wanted func(*tcpinfo.Connection) bool
+	during time.Duration
+	every  time.Duration // between two samples
+	// cpu is the time for which the busiest thread of the program that has a
+	// socket has been running or waiting for a CPU; negative: unknown. It may be
+	// nil.
+	cpu func(*tcpinfo.Connection) time.Duration
+	// each lists the connections that there are.
+	each func(visit func(*tcpinfo.Connection)) error
 }
 
-// series is a connection while it is watched.
+// series has the samples of a connection.
 type series struct {
 	connection tcpinfo.Connection
-	samples    []Sample
+	samples    []doctor.Sample
 	since      time.Duration // of the first sample
 	last       time.Duration
 }
 
-// moved is how many bytes went while it was watched, both ways.
+// moved is the number of bytes sent and received between the first sample, or the
+// connection's start, and the last.
 func (s *series) moved(fromStart bool) (sent, received int64) {
 	first, last := &s.samples[0].Info, &s.samples[len(s.samples)-1].Info
 	sent, received = int64(last.BytesAcked), int64(last.BytesReceived)
@@ -47,18 +49,18 @@ func (s *series) moved(fromStart bool) (sent, received int64) {
 	return sent, received
 }
 
-// Observe watches the connections that are wanted, and returns what it saw of
-// the one that moved the most. It changes nothing about them. It ends early once
-// the context does.
-func Observe(ctx context.Context, w Watch) (Observation, error) {
+// observe samples the wanted connections, and makes an observation of the one that
+// moved the most. It changes nothing about them. It ends early once the context
+// does.
+func observe(ctx context.Context, w sampling) (doctor.Observation, error) {
 	seen := map[uint64]*series{}
 	begin := time.Now()
-	ticker := time.NewTicker(w.Every)
+	ticker := time.NewTicker(w.every)
 	defer ticker.Stop()
 	var at time.Duration // of what is there at first, exactly 0
 	for {
-		err := w.Each(func(c *tcpinfo.Connection) {
-			if !w.Wanted(c) {
+		err := w.each(func(c *tcpinfo.Connection) {
+			if !w.wanted(c) {
 				return
 			}
 			one := seen[c.Cookie]
@@ -66,17 +68,17 @@ func Observe(ctx context.Context, w Watch) (Observation, error) {
 				one = &series{since: at}
 				seen[c.Cookie] = one
 			}
-			one.add(c, at, w.CPU)
+			one.add(c, at, w.cpu)
 		})
 		if err != nil {
-			return Observation{}, err
+			return doctor.Observation{}, err
 		}
-		if at >= w.For {
+		if at >= w.during {
 			break
 		}
 		select {
 		case <-ctx.Done():
-			return Observation{}, context.Cause(ctx)
+			return doctor.Observation{}, context.Cause(ctx)
 		case <-ticker.C:
 		}
 		at = time.Since(begin)
@@ -88,7 +90,7 @@ func (s *series) add(c *tcpinfo.Connection, at time.Duration, cpu func(*tcpinfo.
 	if len(s.samples) > 0 && s.last == at {
 		return // told twice in one list
 	}
-	sample := Sample{At: at, Info: c.Info, SendBuffer: -1, SendQueued: -1, RecvQueue: int64(c.RecvQueue), CPU: -1}
+	sample := doctor.Sample{At: at, Info: c.Info, SendBuffer: -1, SendQueued: -1, RecvQueue: int64(c.RecvQueue), CPU: -1}
 	if c.Memory.Known {
 		sample.SendBuffer, sample.SendQueued = int64(c.Memory.SndBuf), int64(c.Memory.SndQueued)
 	}
@@ -100,13 +102,13 @@ func (s *series) add(c *tcpinfo.Connection, at time.Duration, cpu func(*tcpinfo.
 }
 
 // pick makes an observation of the connection that moved the most.
-func pick(seen map[uint64]*series, at time.Duration) (Observation, error) {
+func pick(seen map[uint64]*series, at time.Duration) (doctor.Observation, error) {
 	all := make([]*series, 0, len(seen))
 	for _, s := range seen {
 		all = append(all, s)
 	}
 	if len(all) == 0 {
-		return Observation{}, ErrNothingSeen
+		return doctor.Observation{}, errNothingSeen
 	}
 	amount := func(s *series) int64 {
 		sent, received := s.moved(s.since > 0)
@@ -119,7 +121,7 @@ func pick(seen map[uint64]*series, at time.Duration) (Observation, error) {
 		return cmp.Or(cmp.Compare(amount(b), amount(a)), cmp.Compare(len(b.samples), len(a.samples)), cmp.Compare(a.connection.Cookie, b.connection.Cookie))
 	})
 	most := all[0]
-	o := Observation{
+	o := doctor.Observation{
 		Local: most.connection.Local, Remote: most.connection.Remote, CongestionControl: most.connection.CongestionControl,
 		Samples: most.samples, FromStart: most.since > 0, Ended: most.last < at, Time: at,
 	}
@@ -132,16 +134,16 @@ func pick(seen map[uint64]*series, at time.Duration) (Observation, error) {
 	return o, nil
 }
 
-// sameService says whether two connections are of the same two hosts and to the
-// same port of one of them.
+// sameService reports whether two connections are between the same two hosts, to
+// the same port of one of them.
 func sameService(a, b *tcpinfo.Connection) bool {
 	return a.Local.Addr() == b.Local.Addr() && a.Remote.Addr() == b.Remote.Addr() &&
 		(a.Local.Port() == b.Local.Port() || a.Remote.Port() == b.Remote.Port())
 }
 
-// Between makes a choice of connections by their addresses. An address or a
-// port that is zero is any.
-func Between(local, remote netip.AddrPort) func(*tcpinfo.Connection) bool {
+// between picks connections by their addresses. An address or a port that is zero
+// is any.
+func between(local, remote netip.AddrPort) func(*tcpinfo.Connection) bool {
 	fits := func(want, have netip.AddrPort) bool {
 		return (!want.Addr().IsValid() || want.Addr().IsUnspecified() || want.Addr().Unmap() == have.Addr()) && (want.Port() == 0 || want.Port() == have.Port())
 	}

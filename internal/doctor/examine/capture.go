@@ -1,0 +1,104 @@
+package examine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+
+	"longhaul/internal/doctor"
+	"longhaul/internal/pcap"
+	"longhaul/internal/remedy"
+)
+
+// Capture makes an observation of the direction of data in a capture file that
+// carried the most, among connections between two ends. An address or a port of
+// an end that is zero is any.
+func (e *Examiner) Capture(ctx context.Context, path string, local, remote netip.AddrPort) (doctor.Observation, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return doctor.Observation{}, err
+	}
+	defer file.Close()
+	e.Progress("reading %s", path)
+	result, err := pcap.Read(cancelledFile{ctx, file}, pcap.Options{Between: captured(local, remote)})
+	var truncated *pcap.TruncatedError
+	switch {
+	case ctx.Err() != nil:
+		return doctor.Observation{}, context.Cause(ctx)
+	case errors.As(err, &truncated) && len(result.Connections) > 0:
+		e.Note(fmt.Errorf("%s: %w", path, err))
+	case errors.Is(err, pcap.ErrNoTCP):
+		return doctor.Observation{}, remedy.New(fmt.Errorf("%s: %w", path, err), "leave --local and --remote out to read all of it")
+	case err != nil:
+		return doctor.Observation{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return e.busiest(result)
+}
+
+// cancelledFile is a file that cannot be read any more once the context ends.
+type cancelledFile struct {
+	ctx  context.Context
+	file *os.File
+}
+
+func (f cancelledFile) Read(b []byte) (int, error) {
+	if f.ctx.Err() != nil {
+		return 0, context.Cause(f.ctx)
+	}
+	return f.file.Read(b)
+}
+
+// captured are ends of a capture's connections, of which an address or a port
+// that is zero is any.
+func captured(ends ...netip.AddrPort) (between [2]pcap.End) {
+	for i, end := range ends {
+		between[i].Port = end.Port()
+		if end.Addr().IsValid() {
+			between[i].Host = netip.PrefixFrom(end.Addr(), end.Addr().BitLen())
+		}
+	}
+	return between
+}
+
+// busiest picks the direction that carried the most, and counts the connections
+// between the same hosts to the same server port.
+func (e *Examiner) busiest(result pcap.Result) (doctor.Observation, error) {
+	type direction struct {
+		connection *pcap.Connection
+		*pcap.Direction
+	}
+	var directions []direction
+	for _, c := range result.Connections {
+		for i := range c.Directions {
+			directions = append(directions, direction{c, &c.Directions[i]})
+		}
+	}
+	most := slices.MaxFunc(directions, func(a, b direction) int { return cmp.Compare(a.Delivered, b.Delivered) })
+	o := most.Observation
+	o.Elsewhere = true
+	o.Time = result.End.Sub(result.Start)
+	for _, d := range directions {
+		if d.Delivered > 0 && d.Observation.Local.Addr() == o.Local.Addr() && d.Observation.Remote.Addr() == o.Remote.Addr() &&
+			d.connection.Server == most.connection.Server {
+			o.Connections++
+			o.TotalBytes += d.Delivered
+		}
+	}
+	switch {
+	case len(o.Samples) == 0 || most.Delivered == 0:
+		return o, &doctor.ErrTooLittle{Seen: "no data in the capture", Needed: "a capture of a transfer"}
+	case most.Place != pcap.AtSender:
+		e.Note(errors.New("the capture was not taken at the host that sends: what limits it there is not all to be seen"))
+	}
+	if !most.connection.Handshake.Complete() {
+		e.Note(errors.New("the capture lacks the handshake, without which the windows are not known: capture from the connection's start"))
+	}
+	if most.Missing {
+		e.Note(fmt.Errorf("the capture lacks %d bytes that were acknowledged", most.MissingBytes))
+	}
+	return o, nil
+}

@@ -1,0 +1,34 @@
+package examine
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"longhaul/internal/doctor"
+	"longhaul/internal/remedy"
+)
+
+// WriteRecord keeps an observation in a file, for [ReadRecord].
+func WriteRecord(path string, o doctor.Observation) error {
+	b, err := json.Marshal(o)
+	if err == nil {
+		err = os.WriteFile(path, append(b, '\n'), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot keep what was seen: %w", err)
+	}
+	return nil
+}
+
+// ReadRecord reads the observation that [WriteRecord] has kept.
+func ReadRecord(path string) (o doctor.Observation, err error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return o, err
+	}
+	if err := json.Unmarshal(b, &o); err != nil || len(o.Samples) == 0 {
+		return o, remedy.New(fmt.Errorf("%s is no record of longhaul doctor", path), "longhaul doctor --record FILE makes one")
+	}
+	return o, nil
+}

@@ -1,0 +1,172 @@
+package examine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"longhaul/internal/doctor"
+	proc "longhaul/internal/process"
+	"longhaul/internal/remedy"
+	"longhaul/internal/tcpinfo"
+)
+
+// MinWatch is the shortest time that [Examiner.Watch] learns from.
+const MinWatch = time.Second
+
+// sampleEvery is the time between two samples: short against connections that
+// last for a second, and long against the cost of a sample.
+const sampleEvery = 50 * time.Millisecond
+
+// Connections are connections of this host. The zero value of a field is any.
+type Connections struct {
+	Local, Remote netip.AddrPort // of which an address or a port that is zero is any
+	PID           int            // of the process
+}
+
+// String names the connections: "to 203.0.113.9:5432 of process 4711".
+func (c Connections) String() string {
+	var words []string
+	if c.Local != (netip.AddrPort{}) {
+		words = append(words, "from "+endText(c.Local))
+	}
+	if c.Remote != (netip.AddrPort{}) {
+		words = append(words, "to "+endText(c.Remote))
+	}
+	if c.PID != 0 {
+		words = append(words, fmt.Sprintf("of process %d", c.PID))
+	}
+	return strings.Join(words, " ")
+}
+
+// endText writes an end of which the address or the port may be missing.
+func endText(end netip.AddrPort) string {
+	switch {
+	case !end.Addr().IsValid():
+		return ":" + strconv.Itoa(int(end.Port()))
+	case end.Port() == 0:
+		return end.Addr().String()
+	}
+	return end.String()
+}
+
+// Watch observes the busiest of some connections of this host, without changing
+// anything about them. With [Examiner.Test] it then tries the capacity of the
+// path.
+func (e *Examiner) Watch(ctx context.Context, c Connections) (doctor.Observation, error) {
+	diag, err := tcpinfo.OpenDiag()
+	if err != nil {
+		return doctor.Observation{}, err
+	}
+	defer diag.Close()
+	wanted, err := c.filter()
+	if err != nil {
+		return doctor.Observation{}, err
+	}
+	busy := &busyThreads{}
+	e.Progress("watching connections %s for %v", c, e.During)
+	o, err := observe(ctx, sampling{
+		wanted: wanted, during: e.During, every: sampleEvery, cpu: busy.of,
+		each: func(visit func(*tcpinfo.Connection)) error { return diag.Each(withData, visit) },
+	})
+	switch {
+	case errors.Is(err, errNothingSeen):
+		return o, remedy.New(fmt.Errorf("there was no connection %s in %v", c, e.During), "see longhaul top --once for those there are")
+	case err != nil:
+		return o, err
+	}
+	if owner, ok := busy.owners.Of(busy.inode); ok {
+		o.Program = owner.Command
+	}
+	if !e.SkipProbe {
+		last := &o.Samples[len(o.Samples)-1].Info
+		o.Path, err = probePath(ctx, o.Local.Addr(), o.Remote.Addr(), last.RTT)
+		if err != nil {
+			e.Note(err)
+		}
+		if last.State == tcpinfo.Established && last.Backoff > 0 {
+			o.Path.Answers = answers(ctx, o.Remote)
+		}
+	}
+	if e.Test {
+		e.Progress("trying what the path carries")
+		own := func() (d delivered) {
+			if c, err := diag.Get(o.Local, o.Remote); err == nil {
+				d = delivered{float64(c.Info.Delivered) * float64(c.Info.SndMSS), float64(c.Info.Delivered)}
+			}
+			return d
+		}
+		server := net.JoinHostPort(o.Remote.Addr().String(), strconv.Itoa(int(e.TestPort)))
+		if err := e.try(ctx, &o, trial{server: server, own: own}); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+// withData are the states in which a connection may have data under way.
+var withData = tcpinfo.States(tcpinfo.Established, tcpinfo.FinWait1, tcpinfo.CloseWait, tcpinfo.LastAck, tcpinfo.Closing)
+
+// filter picks the connections.
+func (c Connections) filter() (func(*tcpinfo.Connection) bool, error) {
+	ends := between(c.Local, c.Remote)
+	if c.PID == 0 {
+		return ends, nil
+	}
+	if _, err := proc.Sockets(c.PID); err != nil {
+		return nil, remedy.New(fmt.Errorf("process %d: %w", c.PID, err), "run it as root to look at the processes of others")
+	}
+	// The process may open other sockets meanwhile.
+	var sockets map[uint32]bool
+	var at time.Time
+	return func(one *tcpinfo.Connection) bool {
+		if !ends(one) {
+			return false
+		}
+		if time.Since(at) > sampleEvery {
+			at = time.Now()
+			if now, err := proc.Sockets(c.PID); err == nil {
+				sockets = now
+			}
+		}
+		return sockets[one.Inode]
+	}, nil
+}
+
+// busyThreads measures how busy the threads are of the program that has a socket.
+type busyThreads struct {
+	owners proc.Owners
+	inode  uint32
+	before map[int]time.Duration
+	pid    int
+}
+
+// of is the time for which the busiest thread of the connection's program has been
+// running since the first call; -1: unknown.
+func (b *busyThreads) of(c *tcpinfo.Connection) time.Duration {
+	if b.pid == 0 {
+		owner, ok := b.owners.Of(c.Inode)
+		if !ok {
+			if _, err := b.owners.Refresh(time.Now()); err != nil {
+				return -1
+			}
+			if owner, ok = b.owners.Of(c.Inode); !ok {
+				return -1
+			}
+		}
+		b.pid, b.inode = owner.PID, c.Inode
+	}
+	now, err := proc.Threads(b.pid)
+	if err != nil {
+		return -1
+	}
+	if b.before == nil {
+		b.before = now
+	}
+	return proc.Busiest(b.before, now)
+}

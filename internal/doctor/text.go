@@ -1,0 +1,75 @@
+package doctor
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+
+	"longhaul/internal/display"
+)
+
+// WriteText writes the verdict, its evidence and the remedies, in lines of 78
+// columns but for commands. The error is the writer's.
+func (r Report) WriteText(w io.Writer) error {
+	var b bytes.Buffer
+	r.write(&b)
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+func (r Report) write(b *bytes.Buffer) {
+	display.WriteParagraph(b, "", r.Sentence())
+	fmt.Fprintln(b)
+	for i, finding := range r.Findings {
+		switch i {
+		case 0:
+			fmt.Fprintln(b, "Known by:")
+		case 1:
+			fmt.Fprintln(b, "Also found:")
+		}
+		for _, clause := range finding.Evidence {
+			display.WriteParagraph(b, "  - ", clause)
+		}
+	}
+	if len(r.Remedies) > 0 {
+		fmt.Fprintln(b, "\nWhat would help, the most first:")
+	}
+	for i, remedy := range r.Remedies {
+		display.WriteParagraph(b, fmt.Sprintf("%3d. ", i+1), remedy.Action+remedy.outlook())
+		if remedy.Command != "" {
+			fmt.Fprintf(b, "     %s:\n       %s\n", remedy.Place.text(r.Observation.Elsewhere), remedy.Command)
+		}
+		for _, other := range remedy.Others {
+			display.WriteParagraph(b, "     ", other)
+		}
+	}
+	if r.Together {
+		fmt.Fprintln(b)
+		display.WriteParagraph(b, "", "Several causes hold it to about the same rate: removing one alone brings little.")
+	}
+	if r.Doubt != "" {
+		fmt.Fprintln(b)
+		display.WriteParagraph(b, "Not certain: ", r.Doubt)
+	}
+}
+
+// text names a place. Elsewhere is set where this host does not send.
+func (p Place) text(elsewhere bool) string {
+	switch {
+	case p == Sender && !elsewhere:
+		return "on this host"
+	case p == Sender:
+		return "on the host that sends"
+	case p == Receiver:
+		return "on the host that receives"
+	}
+	return "on a host beside it"
+}
+
+// outlook is the predicted gain of a remedy, to follow its action.
+func (r Remedy) outlook() string {
+	if r.PredictedBps == 0 {
+		return ""
+	}
+	return fmt.Sprintf(": about %s, %.1f × today's, then limited by %s", display.Rate(r.PredictedBps), r.Gain, r.Next)
+}
