@@ -1,7 +1,6 @@
 package cc
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -321,15 +320,4 @@ func (r *Rates) Prefixes() ([]PrefixRate, error) {
 		return nil, fmt.Errorf("cannot list the rates of prefixes: %w", err)
 	}
 	return all, nil
-}
-
-// OptionBrutal is the socket option, of level IPPROTO_TCP, by which a
-// connection tells a loaded brutal the rate of its own. Unlike the rest it
-// takes no privilege.
-const OptionBrutal = 23301
-
-// OptionValue is the option's value for a rate in bytes of payload per second
-// and a gain in tenths.
-func OptionValue(bytesPerSecond uint64, gainTenths uint32) []byte {
-	return binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint64(nil, bytesPerSecond), gainTenths)
 }

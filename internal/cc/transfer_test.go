@@ -1,6 +1,7 @@
 package cc
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -138,11 +139,16 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// brutalOption is the control function of an existing client.
+// brutalOption is the control function of an existing client: it sets the rate in
+// bytes of payload per second, and the gain in tenths.
 func brutalOption(bytesPerSecond uint64) func(fd int) error {
-	return func(fd int) error {
-		return unix.SetsockoptString(fd, unix.IPPROTO_TCP, OptionBrutal, string(OptionValue(bytesPerSecond, 20)))
-	}
+	const (
+		option     = 23301
+		gainTenths = 20
+	)
+	value := binary.NativeEndian.AppendUint64(nil, bytesPerSecond)
+	value = binary.NativeEndian.AppendUint32(value, gainTenths)
+	return func(fd int) error { return unix.SetsockoptString(fd, unix.IPPROTO_TCP, option, string(value)) }
 }
 
 // paced waits until the kernel paces a connection to so many bytes per second.

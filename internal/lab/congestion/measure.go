@@ -30,24 +30,6 @@ func received(s sample) int64  { return s.received }
 func sent(s sample) int64      { return s.sent }
 func delivered(s sample) int64 { return s.delivered }
 
-// sum adds curves up.
-func sum(curves []curve) curve {
-	var total curve
-	for _, c := range curves {
-		total.at = append(total.at, c.at...)
-	}
-	slices.Sort(total.at)
-	total.at = slices.Compact(total.at)
-	for _, at := range total.at {
-		v := 0.0
-		for _, c := range curves {
-			v += c.when(at)
-		}
-		total.value = append(total.value, v)
-	}
-	return total
-}
-
 // when is the value at a time, on a straight line between the samples around
 // it, and that of the first or the last sample beyond them.
 func (c curve) when(at time.Duration) float64 {
