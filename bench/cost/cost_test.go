@@ -124,7 +124,7 @@ func TestUsage(t *testing.T) {
 		"--measures x":          `there is no measure "x": use bulk, bulk16`,
 		"--repeat 0":            "take 1 or more",
 		"--time 1ms":            "too short",
-		"--plots dir":           "--plots goes with --growth",
+		"--series dir":          "--series goes with --growth",
 		"--growth --measures x": `there is no measure "x": use 100-flows-1-threads`,
 		"extra":                 `there is no argument "extra"`,
 	} {
@@ -136,7 +136,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-func TestPlotGrowth(t *testing.T) {
+func TestWriteGrowth(t *testing.T) {
 	b := &bench{repeat: 2, time: time.Second, measures: growthMeasures}
 	r := newResult(b)
 	r.addRelay(peers.Relay{Name: "a"}, peers.Program{})
@@ -149,16 +149,16 @@ func TestPlotGrowth(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	if err := plotGrowth(dir, r); err != nil {
+	if err := writeGrowth(dir, r); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range growthPlots {
-		svg, err := os.ReadFile(dir + "/" + p.file)
+	for _, p := range growthSeries {
+		table, err := os.ReadFile(dir + "/" + p.file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"a, 1 thread<", "a, 2 threads<", p.y.Label} {
-			if !strings.Contains(string(svg), want) {
+		for _, want := range []string{`,"a, 1 thread",`, `,"a, 2 threads",`, p.y.Label} {
+			if !strings.Contains(string(table), want) {
 				t.Errorf("%s has no %q", p.file, want)
 			}
 		}

@@ -33,26 +33,26 @@ var growthMeasures = func() (list []measure) {
 	return list
 }()
 
-// growthPlots are the figures that are drawn, one file each.
-var growthPlots = []struct {
+// growthSeries are the figures, one file each.
+var growthSeries = []struct {
 	metric   metric
 	file     string
 	y        plot.Axis
 	perScale float64
 }{
-	{goodput, "growth-throughput.svg", plot.Axis{Label: "throughput", Unit: "GB/s"}, 1e-9},
-	{cpuPerGB, "growth-cpu.svg", plot.Axis{Label: "processor time of the relay", Unit: "s/GB"}, 1},
-	{p99, "growth-p99.svg", plot.Axis{Label: "99th percentile of a reply", Unit: "ms", Scale: plot.Log10}, 1e3},
-	{memory, "growth-memory.svg", plot.Axis{Label: "resident memory of the relay", Unit: "MB"}, 1e-6},
+	{goodput, "growth-throughput.csv", plot.Axis{Label: "throughput", Unit: "GB/s"}, 1e-9},
+	{cpuPerGB, "growth-cpu.csv", plot.Axis{Label: "processor time of the relay", Unit: "s/GB"}, 1},
+	{p99, "growth-p99.csv", plot.Axis{Label: "99th percentile of a reply", Unit: "ms", Scale: plot.Log10}, 1e3},
+	{memory, "growth-memory.csv", plot.Axis{Label: "resident memory of the relay", Unit: "MB"}, 1e-6},
 }
 
-// plotGrowth draws each metric against the flows, a line for each relay and
+// writeGrowth writes each metric against the flows, a line for each relay and
 // number of threads.
-func plotGrowth(dir string, r *result) error {
+func writeGrowth(dir string, r *result) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	for _, p := range growthPlots {
+	for _, p := range growthSeries {
 		var lines []plot.Series
 		for _, relay := range r.Relays {
 			for _, threads := range growthThreads {
@@ -70,24 +70,13 @@ func plotGrowth(dir string, r *result) error {
 				lines = append(lines, s)
 			}
 		}
-		figure := plot.Lines("Growth: requests for 64 KiB on every flow, all the time", r.conditions(),
-			plot.Axis{Label: "busy flows", Scale: plot.Log10}, p.y, lines...)
-		if err := writePlot(filepath.Join(dir, p.file), figure); err != nil {
+		figure := plot.Figure{
+			Title: "Growth: requests for 64 KiB on every flow, all the time", Note: r.conditions(),
+			Panels: []plot.Panel{{X: plot.Axis{Label: "busy flows", Scale: plot.Log10}, Y: p.y, Series: lines}},
+		}
+		if err := figure.WriteFile(filepath.Join(dir, p.file)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func writePlot(path string, figure plot.Figure) (err error) {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if e := f.Close(); err == nil {
-			err = e
-		}
-	}()
-	return figure.SVG(f)
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -51,7 +50,7 @@ type lossyOptions struct {
 	repeat     int
 	quick      bool
 	asJSON     bool
-	plot       string
+	series     string
 
 	grid, sharing, safety, short, traps bool // what to run; none: one path
 
@@ -77,7 +76,7 @@ buffers: 300 ms, 100 Mb/s, 10 % of the packets lost.
 --traps holds them to bounds on paths that trapped an algorithm before.
 docs/lab.md has the defaults.`,
 		Example: `  longhaul lab run lossy-lfn
-  longhaul lab run lossy-lfn --algorithms cubic,bbr --repeat 5 --plot lossy.svg
+  longhaul lab run lossy-lfn --algorithms cubic,bbr --repeat 5 --series lossy.csv
   longhaul lab run lossy-lfn --grid --rate 100Mbit --buffer 1 --out grid/
   longhaul lab run lossy-lfn --sharing --buffer 0.5,1,4 --against cubic
   longhaul lab run lossy-lfn --sharing --scenario 1v1 --buffer 4 --aqm codel
@@ -143,7 +142,7 @@ func (o *lossyOptions) flags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.quick, "quick", false, "15 s each: a first look, not a measurement")
 	flags.Uint64Var(&path.Seed, "seed", path.Seed, "seed of the random choices")
 	flags.BoolVar(&o.asJSON, "json", false, "print the result as JSON")
-	flags.StringVar(&o.plot, "plot", "", "write a plot to this file, as SVG")
+	flags.StringVar(&o.series, "series", "", "write what a plot shows to this file, as CSV")
 
 	flags.BoolVar(&o.grid, "grid", false, "a matrix of paths: rate, rtt, loss and buffer take lists")
 	flags.StringVar(&o.out, "out", "", "grid: keep each run in this directory, and go on from there")
@@ -197,7 +196,7 @@ func (o *lossyOptions) experiment(flags *pflag.FlagSet) (lossyRun, error) {
 	if err := o.oneKind(flags); err != nil {
 		return nil, err
 	}
-	for _, file := range []string{o.plot, o.out} {
+	for _, file := range []string{o.series, o.out} {
 		if err := reachable(file); err != nil {
 			return nil, err
 		}
@@ -395,26 +394,15 @@ func (o *lossyOptions) show(ctx context.Context, env *env, run lossyRun) error {
 		}
 		return err
 	}
-	if o.plot != "" {
-		if err := writePlot(o.plot, result.Plot()); err != nil {
-			return err
+	if o.series != "" {
+		if err := result.Plot().WriteFile(o.series); err != nil {
+			return fmt.Errorf("cannot write the series: %w", err)
 		}
 	}
 	if o.asJSON {
 		return display.WriteJSON(env.stdout, result)
 	}
 	return result.WriteTable(env.stdout)
-}
-
-func writePlot(path string, figure plot.Figure) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("cannot write the plot: %w", err)
-	}
-	if err := errors.Join(figure.SVG(f), f.Close()); err != nil {
-		return fmt.Errorf("cannot write the plot: %w", err)
-	}
-	return nil
 }
 
 // list is a flag with several values, separated by commas.

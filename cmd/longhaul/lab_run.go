@@ -84,7 +84,7 @@ func newLabRun(env *env) *cobra.Command {
 sites of its own. The table gives medians over the repeats, and their spread.`,
 		Example: `  longhaul lab run mitre
   longhaul lab run mitre --repeat 5 --json > mitre.json
-  longhaul lab run lossy-lfn --repeat 5 --plot lossy.svg`,
+  longhaul lab run lossy-lfn --repeat 5 --series lossy.csv`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

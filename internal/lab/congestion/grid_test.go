@@ -141,8 +141,8 @@ func TestGridTableAndPlot(t *testing.T) {
 	if len(f.Panels) != 2 || len(f.Panels[0].Series) != 7 || len(f.Panels[0].Series[0].Points) != 8 {
 		t.Errorf("%d panels", len(f.Panels))
 	}
-	var svg bytes.Buffer
-	if err := f.SVG(&svg); err != nil {
+	var table bytes.Buffer
+	if err := f.WriteCSV(&table); err != nil {
 		t.Fatal(err)
 	}
 	r.grid.Losses = r.grid.Losses[:1]

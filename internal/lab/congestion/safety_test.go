@@ -185,7 +185,7 @@ func TestSafetyTableAndPlot(t *testing.T) {
 	if len(f.Panels) != len(Faults()) || len(f.Panels[0].Series) != 2 || len(f.Panels[0].Spans) != 1 {
 		t.Errorf("%d panels", len(f.Panels))
 	}
-	if err := f.SVG(new(bytes.Buffer)); err != nil {
+	if err := f.WriteCSV(new(bytes.Buffer)); err != nil {
 		t.Error(err)
 	}
 	if _, err := json.Marshal(r); err != nil {

@@ -126,7 +126,7 @@ func TestRunSharing(t *testing.T) {
 	if len(f.Panels) != 5 {
 		t.Errorf("%d panels", len(f.Panels))
 	}
-	if err := f.SVG(&b); err != nil {
+	if err := f.WriteCSV(&b); err != nil {
 		t.Error(err)
 	}
 	if _, err := json.Marshal(result); err != nil {

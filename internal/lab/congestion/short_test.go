@@ -56,7 +56,7 @@ func TestRunShort(t *testing.T) {
 	if !strings.Contains(b.String(), "2 of 2 at ") || !strings.Contains(b.String(), "> 1 s") {
 		t.Error(b.String())
 	}
-	if err := result.Plot().SVG(&b); err != nil {
+	if err := result.Plot().WriteCSV(&b); err != nil {
 		t.Error(err)
 	}
 	if _, err := json.Marshal(result); err != nil {

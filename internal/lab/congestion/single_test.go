@@ -101,7 +101,7 @@ func TestSingle(t *testing.T) {
 	if _, err := json.Marshal(result); err != nil {
 		t.Error(err)
 	}
-	if err := result.Plot().SVG(new(bytes.Buffer)); err != nil {
+	if err := result.Plot().WriteCSV(new(bytes.Buffer)); err != nil {
 		t.Error(err)
 	}
 }

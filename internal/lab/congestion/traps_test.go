@@ -189,7 +189,7 @@ func TestTrapsTableAndPlot(t *testing.T) {
 	if len(f.Panels) != len(Traps()) || len(f.Panels[0].Series) != 3 {
 		t.Errorf("%d panels", len(f.Panels))
 	}
-	if err := f.SVG(new(bytes.Buffer)); err != nil {
+	if err := f.WriteCSV(new(bytes.Buffer)); err != nil {
 		t.Error(err)
 	}
 	if _, err := json.Marshal(r); err != nil {
