@@ -3,15 +3,15 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/display"
-	"longhaul/internal/lab"
-	"longhaul/internal/lab/sandbox"
+	"longhaul/internal/lab/experiment"
+	"longhaul/internal/lab/transfers"
 )
 
 func newDemo(env *env) *cobra.Command {
@@ -27,14 +27,15 @@ user namespaces are allowed.`,
 		Example: "  longhaul demo",
 		Args:    noArgs,
 		RunE: inSandbox(env, func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := untilSignal(cmd.Context())
-			defer stop()
-			experiment := lab.Experiments()[0]
 			if !asJSON {
 				fmt.Fprintf(env.stdout, "%s\n", demoDrawing)
 			}
 			start := time.Now()
-			result, err := runExperiment(ctx, env, experiment, lab.RunOptions{Cases: []string{"direct", "relay"}, MaxTime: demoMaxTime})
+			result, err := measureInLab(cmd.Context(), env, func(ctx context.Context, o experiment.Environment) (transfers.Result, error) {
+				return transfers.Mitre().Run(ctx, transfers.Options{
+					Program: o.Program, Report: o.Report, Cases: []string{"direct", "relay"}, MaxTime: demoMaxTime,
+				})
+			})
 			if err != nil {
 				return err
 			}
@@ -42,7 +43,9 @@ user namespaces are allowed.`,
 				return display.WriteJSON(env.stdout, result)
 			}
 			direct, relay := result.Cases[0], result.Cases[1]
-			writeResultTable(env.stdout, result)
+			if err := result.WriteText(env.stdout); err != nil {
+				return err
+			}
 			window := result.Conditions["window_over_rtt_bps"].(float64)
 			fmt.Fprintf(env.stdout, `
 The direct path is held to one window per round trip: 256 KiB / 63 ms is
@@ -77,18 +80,3 @@ const demoDrawing = `
    NewReno        longhaul                      longhaul        NewReno
    256 KiB                                                      256 KiB
 `
-
-// inSandbox makes a command run inside a sandbox, by running the program
-// again there.
-func inSandbox(env *env, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
-	return inPreparedSandbox(env, sandbox.PrivateRun, run)
-}
-
-// ownProgram is the path of this binary.
-func ownProgram() (string, error) {
-	path, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("cannot find the program's own file: %w", err)
-	}
-	return path, nil
-}

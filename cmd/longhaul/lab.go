@@ -4,19 +4,21 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"slices"
-	"strconv"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"longhaul/internal/display"
 	"longhaul/internal/lab"
-	"longhaul/internal/lab/sandbox"
+	"longhaul/internal/lab/diagnosis"
+	"longhaul/internal/lab/experiment"
+	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/linkcheck"
+	"longhaul/internal/lab/session"
+	"longhaul/internal/remedy"
 )
 
 func newLab(env *env) *cobra.Command {
@@ -42,11 +44,91 @@ func newLab(env *env) *cobra.Command {
 	return cmd
 }
 
-// inPreparedSandbox runs a command inside a sandbox, after prepare.
-func inPreparedSandbox(env *env, prepare func() error, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		if !sandbox.Inside() {
-			status, err := sandbox.Run(env.args, env.stdin, display.Raw(env.stdout), display.Raw(env.stderr))
+func newLabUp(env *env) *cobra.Command {
+	conditions := lab.MitreConditions()
+	var socket string
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Keep the two sites up until interrupted",
+		Long: `up builds the two sites and keeps them up until it is interrupted. Programs
+are run in their hosts from other shells with longhaul lab exec, as the same
+user. The hosts are host-a, relay-a, relay-b and host-b, and know each other
+by these names.`,
+		Example: `  longhaul lab up
+  longhaul lab up --rtt 300ms --rate 100Mbit --loss 10% --queue 1bdp
+  longhaul lab up --mtu-ab 1500 --mtu-ba 500 --classic`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if socket == "" {
+				// Found out here: inside, every user looks like root.
+				socket = session.SocketPath()
+				env.args = append(env.args, "--socket", socket)
+			}
+			prepare := func() error { return nil }
+			return inPreparedSandbox(env, prepare, func(cmd *cobra.Command, _ []string) error {
+				ctx, stop := untilSignal(cmd.Context())
+				defer stop()
+				return labUp(ctx, env, conditions, socket)
+			})(cmd, args)
+		},
+	}
+	flags := cmd.Flags()
+	conditions.Flags(flags)
+	flags.BoolVar(&conditions.ClassicEndHost, "classic", false, "end hosts with NewReno and 256 KiB windows")
+	flags.StringVar(&socket, "socket", "", "where to listen for longhaul lab exec")
+	return cmd
+}
+
+func labUp(ctx context.Context, env *env, conditions lab.Conditions, socket string) error {
+	err := session.Up(ctx, conditions, socket, func(state session.State) error {
+		fmt.Fprint(env.stdout, labDrawing)
+		if err := state.WriteText(env.stdout); err != nil {
+			return err
+		}
+		_, err := fmt.Fprint(env.stdout, `
+In another shell:  longhaul lab exec host-a -- ping -c 3 host-b
+                   longhaul lab set --loss 1%
+                   longhaul lab show
+Interrupt to take it down.
+`)
+		return err
+	})
+	if err == nil {
+		fmt.Fprintln(env.stderr, "longhaul: the lab is down")
+	}
+	return err
+}
+
+const labDrawing = `
+  host-a ─────── relay-a ═══════ WAN ═══════ relay-b ─────── host-b
+  10.10.10.10    10.10.10.20                 10.20.20.20     10.20.20.10
+  fd00:10::10    fd00:10::20                 fd00:20::20     fd00:20::10
+
+`
+
+func newLabExec(env *env) *cobra.Command {
+	var socket string
+	cmd := &cobra.Command{
+		Use:   "exec HOST -- COMMAND [ARG...]",
+		Short: "Run a program in a host of the running lab",
+		Long: `exec runs a program in one of the hosts of the lab that this user has up, with
+this shell's environment, directory and standard streams, and ends with its
+status.`,
+		Example: `  longhaul lab exec host-b -- iperf3 -s
+  longhaul lab exec host-a -- iperf3 -c host-b
+  longhaul lab exec relay-a -- bash`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 || len(args) == 2 && args[1] == "--" {
+				return usageError(remedy.New(errors.New("a host and a command are needed"), "for example: longhaul lab exec host-a -- ping -c 3 host-b"))
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			host, program := args[0], args[1:]
+			if program[0] == "--" {
+				program = program[1:]
+			}
+			status, err := session.Exec(socketOr(socket), host, program)
 			if err != nil {
 				return err
 			}
@@ -54,132 +136,114 @@ func inPreparedSandbox(env *env, prepare func() error, run func(*cobra.Command, 
 				return &exitError{status: status}
 			}
 			return nil
-		}
-		if err := prepare(); err != nil {
-			return err
-		}
-		return run(cmd, args)
+		},
 	}
+	cmd.Flags().SetInterspersed(false) // what follows belongs to the command
+	cmd.Flags().StringVar(&socket, "socket", "", "where the lab listens")
+	return cmd
 }
 
-// runExperiment runs an experiment with progress on standard error.
-func runExperiment(ctx context.Context, env *env, experiment lab.Experiment, options lab.RunOptions) (lab.Result, error) {
-	program, err := ownProgram()
-	if err != nil {
-		return lab.Result{}, err
-	}
-	progress := newProgress(env.stderr)
-	options.Program = program
-	options.Progress = progress.show
-	options.Notef = progress.note
-	result, err := experiment.Run(ctx, options)
-	progress.clear()
-	if err != nil && ctx.Err() != nil {
-		return result, errors.New("interrupted: nothing of the lab is left")
-	}
-	return result, err
-}
-
-// writeResultTable prints an experiment's result in 80 columns.
-func writeResultTable(w io.Writer, r lab.Result) {
-	direct := 0.0
-	for _, c := range r.Cases {
-		if c.Name == "direct" {
-			direct = c.GoodputBps
-		}
-	}
-	captured := slices.ContainsFunc(r.Cases, func(c lab.CaseResult) bool { return c.Segments != nil })
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	// What is of no case's interest has no column: there are 80 characters.
-	columns := []resultColumn{
-		{"case", true, func(c lab.CaseResult) string { return shortCase(c.Name) }},
-		{"goodput", true, func(c lab.CaseResult) string { return fmt.Sprintf("%.1f", c.GoodputBps/1e6) }},
-		{"spread", !captured || r.Cases[0].Runs > 1, func(c lab.CaseResult) string {
-			if c.Runs == 1 || c.GoodputBps == 0 {
-				return "-"
+func newLabSet(env *env) *cobra.Command {
+	conditions := lab.MitreConditions()
+	var socket string
+	cmd := &cobra.Command{
+		Use:   "set",
+		Short: "Change the WAN of the running lab",
+		Long:  `set changes what its flags name and leaves the rest of the WAN as it is.`,
+		Example: `  longhaul lab set --loss 5%
+  longhaul lab set --down both`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			values := map[string]string{}
+			cmd.Flags().Visit(func(f *pflag.Flag) {
+				if f.Name != "socket" {
+					values[f.Name] = f.Value.String()
+				}
+			})
+			if len(values) == 0 {
+				return usageError(remedy.New(errors.New("nothing to change"), "see longhaul lab set --help"))
 			}
-			return fmt.Sprintf("±%.1f%%", 50*(c.GoodputMaxBps-c.GoodputMinBps)/c.GoodputBps)
-		}},
-		{"of limit", true, func(c lab.CaseResult) string { return fmt.Sprintf("%.1f%%", 100*c.GoodputBps/c.LimitBps) }},
-		{"× direct", !captured, func(c lab.CaseResult) string {
-			if direct == 0 {
-				return "-"
-			}
-			return fmt.Sprintf("%.1f", c.GoodputBps/direct)
-		}},
-		{"retrans", true, func(c lab.CaseResult) string { return fmt.Sprintf("%.2f%%", 100*c.RetransmitRatio) }},
-		{"CPU s/GB", !captured, func(c lab.CaseResult) string {
-			if c.RelayCPUPerGB == nil {
-				return "-"
-			}
-			return fmt.Sprintf("%.2f", *c.RelayCPUPerGB)
-		}},
-		{"MSS A", captured, ofSegments(func(s lab.Segments) int { return s.MSSOfA })},
-		{"MSS B", captured, ofSegments(func(s lab.Segments) int { return s.MSSOfB })},
-		{"sent", captured, ofSegments(func(s lab.Segments) int { return s.Sent })},
-		{"report", true, func(c lab.CaseResult) string {
-			switch {
-			case c.ReferenceBps == nil:
-				return "-"
-			case c.ReferenceBps[1] != c.ReferenceBps[0]:
-				return fmt.Sprintf("%.0f-%.0f", c.ReferenceBps[0]/1e6, c.ReferenceBps[1]/1e6)
-			}
-			return fmt.Sprintf("%.0f", c.ReferenceBps[0]/1e6)
-		}},
+			return session.Set(socketOr(socket), values)
+		},
 	}
-	columns = slices.DeleteFunc(columns, func(c resultColumn) bool { return !c.shown })
-	for _, c := range columns {
-		fmt.Fprint(table, c.head, "\t")
-	}
-	fmt.Fprintln(table)
-	for _, result := range r.Cases {
-		for _, c := range columns {
-			fmt.Fprint(table, c.cell(result), "\t")
-		}
-		fmt.Fprintln(table)
-	}
-	table.Flush()
-	least, most := r.Cases[0].LimitBps, r.Cases[0].LimitBps
-	for _, c := range r.Cases {
-		least, most = min(least, c.LimitBps), max(most, c.LimitBps)
-	}
-	fmt.Fprintf(w, "goodput and the report's figures in Mb/s; the limit is %s", display.Rate(least))
-	if most > least {
-		fmt.Fprintf(w, " to %s", display.Rate(most))
-	}
-	if n := r.Cases[0].Runs; n > 1 {
-		fmt.Fprintf(w, "; medians of %d runs", n)
-	}
-	fmt.Fprintln(w)
-	if captured {
-		fmt.Fprintln(w, "captured at A: the MSS that each end announced, and the bytes of most segments")
-	}
-	for _, c := range r.Cases {
-		if c.Hung > 0 {
-			fmt.Fprintf(w, "%s hung, and was broken off\n", c.Name)
-		}
-	}
-	for _, s := range r.Skipped {
-		fmt.Fprintf(w, "%s was not run: %s\n", s.Name, s.Reason)
-	}
+	conditions.Flags(cmd.Flags())
+	// A default would look like the running lab's value.
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { f.DefValue = "" })
+	cmd.Flags().StringVar(&socket, "socket", "", "where the lab listens")
+	return cmd
 }
 
-// resultColumn is one column of the table of results.
-type resultColumn struct {
-	head  string
-	shown bool
-	cell  func(lab.CaseResult) string
+func newLabShow(env *env) *cobra.Command {
+	var (
+		socket string
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:     "show",
+		Short:   "Show the running lab's WAN and what it has carried",
+		Example: "  longhaul lab show",
+		Args:    noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			state, err := session.Show(socketOr(socket))
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return display.WriteJSON(env.stdout, state)
+			}
+			return state.WriteText(env.stdout)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print it as JSON")
+	cmd.Flags().StringVar(&socket, "socket", "", "where the lab listens")
+	return cmd
 }
 
-// ofSegments is a cell of what was captured.
-func ofSegments(figure func(lab.Segments) int) func(lab.CaseResult) string {
-	return func(c lab.CaseResult) string {
-		if c.Segments == nil || figure(*c.Segments) == 0 {
-			return "-"
-		}
-		return strconv.Itoa(figure(*c.Segments))
+// socketOr is the socket of the lab at path, or else of this user's lab.
+func socketOr(path string) string {
+	if path != "" {
+		return path
+	}
+	return session.SocketPath()
+}
+
+func newLabCheck(env *env) *cobra.Command {
+	conditions := lab.MitreConditions()
+	conditions.Loss, conditions.LossBA = link.Loss{Probability: 0.01}, link.Loss{Probability: 0.01}
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Hold the emulated WAN against what was asked of it",
+		Long: `check builds the two sites, sends packets of the hosts' kernels through the
+WAN, and prints each property as asked and as measured: idle RTT (within 0.5 ms,
+and what this machine's timers are late), rate (1 %), loss (3 sigma over 100 000
+packets), the same packets lost under the same seed, and TCP at the full rate.
+It takes a minute, and fails if a property does not hold. Run it on an otherwise
+idle machine.`,
+		Example: `  longhaul lab check
+  longhaul lab check --rtt 300ms --rate 100Mbit --loss 10% --loss-burst 5`,
+		Args: noArgs,
+		RunE: inLab(env, &asJSON, func(ctx context.Context, o experiment.Environment) (experiment.Result, error) {
+			return linkcheck.TwoSites(ctx, conditions, o.Report)
+		}),
+	}
+	conditions.Flags(cmd.Flags())
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the rows as JSON")
+	return cmd
+}
+
+// newLabTraffic is the program that sends in a scenario. It is not for users.
+func newLabTraffic(env *env) *cobra.Command {
+	return &cobra.Command{
+		Use: "traffic", Hidden: true, Args: noArgs,
+		Short:   "Send what standard input says, for lab run diagnosis",
+		Example: `  echo '{"to":"10.20.20.10:5001","transfer_bytes":10000}' | longhaul lab traffic`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var traffic diagnosis.Traffic
+			if err := json.NewDecoder(env.stdin).Decode(&traffic); err != nil {
+				return usageError(errors.New("lab traffic wants to be told on its standard input what to send"))
+			}
+			return traffic.Send(cmd.Context())
+		},
 	}
 }
-
-// shortCase keeps the table within 80 columns.
-func shortCase(name string) string { return strings.Replace(name, "kernel-defaults", "kernel", 1) }

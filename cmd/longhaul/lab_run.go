@@ -6,39 +6,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"slices"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/display"
-	"longhaul/internal/lab"
+	"longhaul/internal/lab/experiment"
+	"longhaul/internal/lab/experiments"
+	"longhaul/internal/lab/progress"
+	"longhaul/internal/lab/sandbox"
 	"longhaul/internal/remedy"
 )
-
-// experiment is an entry of lab list and a command of lab run.
-type experiment struct {
-	name    string
-	summary string // one line
-	source  string // the published report
-	cases   []string
-	command func(*env) *cobra.Command
-}
-
-// experiments are all that the lab knows, in the order of their reports.
-func experiments() []experiment {
-	var all []experiment
-	for _, e := range lab.Experiments() {
-		listed := experiment{name: e.Name, summary: e.Summary, source: e.Source}
-		for _, c := range e.Cases {
-			listed.cases = append(listed.cases, c.Name)
-		}
-		listed.command = func(env *env) *cobra.Command { return newLabRunTransfers(env, e) }
-		all = append(all, listed)
-	}
-	return append(all, lossyLFN(), zoneTransfer(), diagnosisExperiment(), checkExperiment(), failoverExperiment(), upgradeExperiment(), soakExperiment(), endsExperiment())
-}
 
 func newLabList(env *env) *cobra.Command {
 	var asJSON bool
@@ -55,8 +34,8 @@ func newLabList(env *env) *cobra.Command {
 				Cases   []string `json:"cases"`
 			}
 			var entries []entry
-			for _, e := range experiments() {
-				entries = append(entries, entry{e.name, e.summary, e.source, e.cases})
+			for _, e := range experiments.All() {
+				entries = append(entries, entry{e.Name, e.Summary, e.Source, e.Cases})
 			}
 			if asJSON {
 				return display.WriteJSON(env.stdout, entries)
@@ -74,9 +53,6 @@ func newLabList(env *env) *cobra.Command {
 
 func newLabRun(env *env) *cobra.Command {
 	var names []string
-	for _, e := range experiments() {
-		names = append(names, e.name)
-	}
 	cmd := &cobra.Command{
 		Use:   "run NAME",
 		Short: "Run a published experiment",
@@ -93,107 +69,114 @@ sites of its own. The table gives medians over the repeats, and their spread.`,
 			return usageError(remedy.New(fmt.Errorf("there is no experiment %q", args[0]), "choose from "+strings.Join(names, ", ")))
 		},
 	}
-	for _, e := range experiments() {
-		cmd.AddCommand(e.command(env))
+	for _, e := range experiments.All() {
+		names = append(names, e.Name)
+		cmd.AddCommand(newLabRunExperiment(env, e))
 	}
 	return cmd
 }
 
-// newLabRunTransfers runs an experiment that transfers data in each of its
-// cases.
-func newLabRunTransfers(env *env, experiment lab.Experiment) *cobra.Command {
-	var (
-		options lab.RunOptions
-		asJSON  bool
-	)
+// newLabRunExperiment runs one of the experiments.
+func newLabRunExperiment(env *env, e experiment.Experiment) *cobra.Command {
+	run := e.New()
+	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   experiment.Name,
-		Short: experiment.Summary,
-		Long:  fmt.Sprintf("%s\n\nThe table gives medians over the repeats, and their spread.", display.Fold("After "+experiment.Source+".", helpWidth, 0)),
-		Example: fmt.Sprintf(`  longhaul lab run %[1]s
-  longhaul lab run %[1]s --repeat 5 --json > %[1]s.json
-  longhaul lab run %[1]s --case %[2]s --quick`, experiment.Name, experiment.Cases[0].Name),
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			// Refused here, so that a wrong name costs no sandbox.
-			if options.Repeat < 1 {
-				return usageError(fmt.Errorf("--repeat %d: choose 1 or more", options.Repeat))
-			}
-			if err := experiment.Check(options); err != nil {
+		Use: e.Name, Short: e.Short, Long: e.Long, Example: e.Example, Args: noArgs,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			// A mistake is refused before it costs a sandbox.
+			if err := run.Check(cmd.Flags()); errors.As(err, new(experiment.Lack)) {
+				return err
+			} else if err != nil {
 				return usageError(err)
 			}
-			inside := inSandbox(env, func(cmd *cobra.Command, _ []string) error {
-				ctx, stop := untilSignal(cmd.Context())
-				defer stop()
-				result, err := runExperiment(ctx, env, experiment, options)
+			if user, ok := run.(experiment.AlgorithmUser); ok {
+				unload, err := experiments.LoadAlgorithms(cmd.Context(), user.Algorithms(), progress.NewPrinter(env.stderr).Report)
 				if err != nil {
-					return err
+					return ccError(err)
 				}
-				if asJSON {
-					return display.WriteJSON(env.stdout, result)
-				}
-				writeResultTable(env.stdout, result)
-				return nil
-			})
-			cases := options.Cases
-			if len(cases) == 0 {
-				cases = experiment.CaseNames()
+				defer func() { err = errors.Join(err, unload()) }()
 			}
-			if !slices.Contains(cases, "haul") {
-				return inside(cmd, args)
-			}
-			// Where it cannot be loaded, its case says so.
-			return withCC(cmd.Context(), env, []string{"haul"}, false, func() error { return inside(cmd, args) })
+			return inLab(env, &asJSON, run.Run)(cmd, args)
 		},
 	}
-	flags := cmd.Flags()
-	flags.BoolVar(&asJSON, "json", false, "print the result as JSON")
-	flags.BoolVar(&options.Quick, "quick", false, "send less data: a first look, not a measurement")
-	flags.IntVar(&options.Repeat, "repeat", 1, "run each case this many times")
-	flags.Uint64Var(&options.Seed, "seed", 0, "seed of the random choices (0: the usual)")
-	flags.StringArrayVar(&options.Cases, "case", nil, "run only this case (may be given again)")
+	run.Flags(cmd.Flags())
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as JSON")
 	return cmd
 }
 
-// labRun makes the RunE of an experiment that this program's relays take part
-// in. Its result is printed as a table, or as JSON; then judge, which may be nil,
-// says whether it is as it should be.
-func labRun[R any](env *env, asJSON *bool, run func(ctx context.Context, program string) (R, error), write func(io.Writer, R) error, judge func(R) error) func(*cobra.Command, []string) error {
+// inLab makes the RunE of something that is measured in a sandbox. Its result is
+// printed as text, or as JSON, and then judged.
+func inLab(env *env, asJSON *bool, run func(context.Context, experiment.Environment) (experiment.Result, error)) func(*cobra.Command, []string) error {
 	return inSandbox(env, func(cmd *cobra.Command, _ []string) error {
-		ctx, stop := untilSignal(cmd.Context())
-		defer stop()
-		program, err := ownProgram()
-		if err != nil {
-			return err
-		}
-		result, err := run(ctx, program)
-		if ctx.Err() != nil {
-			return errInterrupted
-		}
+		result, err := measureInLab(cmd.Context(), env, run)
 		if err != nil {
 			return err
 		}
 		if *asJSON {
 			err = display.WriteJSON(env.stdout, result)
 		} else {
-			err = write(env.stdout, result)
+			err = result.WriteText(env.stdout)
 		}
-		if err == nil && judge != nil {
-			err = judge(result)
+		judge, ok := result.(experiment.Judge)
+		if err != nil || !ok {
+			return err
+		}
+		if err = judge.Judge(); errors.Is(err, experiment.ErrShown) {
+			return &exitError{status: exitFailure}
 		}
 		return err
 	})
 }
 
-// knownCases refuses names that are not among all.
-func knownCases(names, all []string) error {
-	for _, name := range names {
-		if !slices.Contains(all, name) {
-			return usageError(remedy.New(fmt.Errorf("there is no case %q", name), "choose from "+strings.Join(all, ", ")))
-		}
+// measureInLab runs something with progress on standard error, until a signal
+// breaks it off.
+func measureInLab[R any](ctx context.Context, env *env, run func(context.Context, experiment.Environment) (R, error)) (result R, err error) {
+	ctx, stop := untilSignal(ctx)
+	defer stop()
+	program, err := ownProgram()
+	if err != nil {
+		return result, err
 	}
-	return nil
+	printer := progress.NewPrinter(env.stderr)
+	result, err = run(ctx, experiment.Environment{Program: program, Report: printer.Report})
+	printer.Clear()
+	if ctx.Err() != nil {
+		err = errors.New("interrupted: nothing of the lab is left")
+	}
+	return result, err
 }
 
-// errInterrupted is how an experiment ends that the user breaks off.
-var errInterrupted = errors.New("interrupted: nothing of the lab is left")
+// inSandbox makes a command run inside a sandbox, by running the program
+// again there.
+func inSandbox(env *env, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
+	return inPreparedSandbox(env, sandbox.PrivateRun, run)
+}
+
+// inPreparedSandbox runs a command inside a sandbox, after prepare.
+func inPreparedSandbox(env *env, prepare func() error, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if !sandbox.Inside() {
+			status, err := sandbox.Run(env.args, env.stdin, display.Raw(env.stdout), display.Raw(env.stderr))
+			if err != nil {
+				return err
+			}
+			if status != exitOK {
+				return &exitError{status: status}
+			}
+			return nil
+		}
+		if err := prepare(); err != nil {
+			return err
+		}
+		return run(cmd, args)
+	}
+}
+
+// ownProgram is the path of this binary.
+func ownProgram() (string, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("cannot find the program's own file: %w", err)
+	}
+	return path, nil
+}

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -136,9 +137,9 @@ func (l *Lab) Host(name string) *hosts.Host { return l.hosts[name] }
 // Link returns an emulated link by name, or nil.
 func (l *Lab) Link(name string) *link.Link { return l.links[name] }
 
-// lostUnasked counts the packets that were lost between the kernel and the
+// LostUnasked counts the packets that were lost between the kernel and the
 // emulated links, in either direction: none, unless the machine is overloaded.
-func (l *Lab) lostUnasked() uint64 {
+func (l *Lab) LostUnasked() uint64 {
 	var lost uint64
 	for _, emulated := range l.links {
 		for _, dir := range []link.Direction{link.AToB, link.BToA} {
@@ -151,6 +152,18 @@ func (l *Lab) lostUnasked() uint64 {
 
 // Topology is what the lab was built from.
 func (l *Lab) Topology() Topology { return l.topology }
+
+// SetCongestionControl gives all routes of a host a congestion control; an empty
+// name stands for StockCongestionControl.
+func (l *Lab) SetCongestionControl(host, algorithm string) error {
+	for _, route := range l.spec(host).Routes {
+		route.TCP = hosts.Metrics{CongestionControl: cmp.Or(algorithm, StockCongestionControl)}
+		if err := l.hosts[host].Route(route); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 func (l *Lab) spec(host string) HostSpec {
 	for _, spec := range l.topology.Hosts {
@@ -217,4 +230,13 @@ func (l *Lab) NameHosts() error {
 		return fmt.Errorf("cannot name the lab's hosts in /etc/hosts: %w", err)
 	}
 	return nil
+}
+
+// KernelRelease is that of the running kernel, as uname -r has it.
+func KernelRelease() string {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(name.Release[:])
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,40 +16,23 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"longhaul/internal/lab/capture"
+	"longhaul/internal/lab/progress"
+	"longhaul/internal/lab/sandbox"
 )
 
-// stage is a lab with the programs that a case runs in it.
-type stage struct {
+// Stage is a lab of two sites with the programs that an experiment runs in it.
+type Stage struct {
 	*Lab
-	program string // the longhaul binary
-	notef   func(string, ...any)
-	from    string // the host that sends
+	Program string // the longhaul binary
+	Report  progress.Reporter
 
-	daemons []*daemon
+	running []*Daemon
 	cpu     time.Duration // of daemons that have ended
 }
 
-// wanSender is the host whose TCP sends into the WAN: the sender on the direct
-// path, relay-a where anything relays.
-func (s *stage) wanSender() string {
-	if len(s.daemons) > 0 {
-		return "relay-a"
-	}
-	return s.from
-}
-
-// wanPort is the port to which the WAN's sender connects.
-func (s *stage) wanPort() uint16 {
-	if len(s.daemons) > 0 {
-		return relayPort
-	}
-	return bulkPort
-}
-
-// run runs longhaul in a host, to its end.
-func (s *stage) run(ctx context.Context, host string, args ...string) error {
-	cmd := exec.CommandContext(ctx, s.program, args...)
+// Longhaul runs longhaul in a host, to its end. The error has what it printed.
+func (s *Stage) Longhaul(ctx context.Context, host string, args ...string) error {
+	cmd := exec.CommandContext(ctx, s.Program, args...)
 	said := &tail{}
 	cmd.Stdout, cmd.Stderr = said, said
 	err := s.Host(host).Start(cmd)
@@ -55,60 +40,94 @@ func (s *stage) run(ctx context.Context, host string, args ...string) error {
 		err = cmd.Wait()
 	}
 	if err != nil {
-		return fmt.Errorf("longhaul %s on %s: %w\n%s", strings.Join(args, " "), host, contextOr(ctx, err), said)
+		return fmt.Errorf("longhaul %s on %s: %w\n%s", strings.Join(args, " "), host, CauseOr(ctx, err), said)
 	}
 	return nil
 }
 
-// capture begins to read the WAN at site A.
-func (s *stage) capture() (stop func() *Segments, err error) {
-	var c *capture.Capture
-	err = s.Host("relay-a").Do(func() error {
-		device, err := net.InterfaceByName("wan")
-		if err == nil {
-			c, err = capture.Start(device.Index, s.wanPort())
-		}
-		return err
-	})
-	if err != nil {
-		return nil, err
+// RelayPort is where the relays of a stage listen.
+const RelayPort = 6000
+
+// The relays of a stage.
+var (
+	RelayAListens = netip.AddrPortFrom(RelayA, RelayPort)
+	RelayBListens = netip.AddrPortFrom(RelayB, RelayPort)
+)
+
+// StartRelays starts a longhaul relay at both sites, with further arguments, that
+// lead from site A to target, and returns where they are entered.
+func (s *Stage) StartRelays(ctx context.Context, target netip.AddrPort, args ...string) (netip.AddrPort, error) {
+	err := s.startRelay(ctx, "relay-b", RelayBListens, target, args)
+	if err == nil {
+		err = s.startRelay(ctx, "relay-a", RelayAListens, RelayBListens, args)
 	}
-	return func() *Segments {
-		seen := c.Stop()
-		if seen.Missed > 0 {
-			s.notef("the capture missed %d packets", seen.Missed)
-		}
-		all, usual := uint64(0), seen.Usual()
-		for _, n := range seen.Segments {
-			all += n
-		}
-		return &Segments{
-			MSSOfA: seen.MSSOfClient, MSSOfB: seen.MSSOfServer,
-			Sent: usual, Share: float64(seen.Segments[usual]) / float64(max(all, 1)),
-		}
-	}, nil
+	return RelayAListens, err
 }
 
-// daemon is a program that runs in a host until it is stopped.
-type daemon struct {
+// StartRelaysBack starts a longhaul relay at both sites that lead from site B to
+// target, and returns where they are entered.
+func (s *Stage) StartRelaysBack(ctx context.Context, target netip.AddrPort) (netip.AddrPort, error) {
+	err := s.startRelay(ctx, "relay-a", RelayAListens, target, nil)
+	if err == nil {
+		err = s.startRelay(ctx, "relay-b", RelayBListens, RelayAListens, nil)
+	}
+	return RelayBListens, err
+}
+
+func (s *Stage) startRelay(ctx context.Context, host string, listen, forward netip.AddrPort, args []string) error {
+	_, err := s.Start(ctx, host, RelayPort, s.Program, append([]string{
+		"relay", "--listen", listen.String(), "--forward", forward.String(),
+		"--control-socket", filepath.Join("/run", host, "control.sock"),
+	}, args...)...)
+	return err
+}
+
+// AllowBuffers lets the relays have the buffers they ask for where they have
+// no privilege to take them: in a user namespace, the kernel grants none to
+// SO_SNDBUFFORCE. It is what the relay's own log line tells an operator to do.
+func (s *Stage) AllowBuffers() error {
+	if !sandbox.UserNamespace() {
+		return nil
+	}
+	for _, name := range []string{"relay-a", "relay-b"} {
+		err := errors.Join(
+			s.Host(name).Sysctl("net.ipv4.tcp_rmem", "4096 131072 67108864"),
+			s.Host(name).Sysctl("net.ipv4.tcp_wmem", "4096 16384 67108864"))
+		if err != nil {
+			return err
+		}
+	}
+	s.Report.Notef("in a user namespace the relays may not size their buffers: the lab raises tcp_rmem and tcp_wmem of their hosts, as their log advises")
+	return nil
+}
+
+// Daemon is a program that runs in a host until it is stopped.
+type Daemon struct {
+	Host   string
 	name   string
 	cmd    *exec.Cmd
 	output *tail
 	ended  chan struct{}
 }
 
-// start starts a program in a host and waits until it listens on port.
-func (s *stage) start(ctx context.Context, host string, port uint16, name string, args ...string) error {
-	d := &daemon{name: name + " on " + host, cmd: exec.Command(name, args...), output: &tail{}, ended: make(chan struct{})}
+// PID is the program's process.
+func (d *Daemon) PID() int { return d.cmd.Process.Pid }
+
+// Ended is closed once the program has ended.
+func (d *Daemon) Ended() <-chan struct{} { return d.ended }
+
+// Start starts a program in a host and waits until it listens on port.
+func (s *Stage) Start(ctx context.Context, host string, port uint16, name string, args ...string) (*Daemon, error) {
+	d := &Daemon{Host: host, name: name + " on " + host, cmd: exec.Command(name, args...), output: &tail{}, ended: make(chan struct{})}
 	d.cmd.Stdout, d.cmd.Stderr = d.output, d.output
 	if err := s.Host(host).Start(d.cmd); err != nil {
-		return fmt.Errorf("cannot start %s: %w", d.name, err)
+		return nil, fmt.Errorf("cannot start %s: %w", d.name, err)
 	}
 	go func() {
 		_ = d.cmd.Wait() // the state is read from cmd
 		close(d.ended)
 	}()
-	s.daemons = append(s.daemons, d)
+	s.running = append(s.running, d)
 
 	const patience = 30 * time.Second
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%s does not listen on port %d after %v", d.name, port, patience))
@@ -118,34 +137,38 @@ func (s *stage) start(ctx context.Context, host string, port uint16, name string
 	for {
 		listening, err := s.Host(host).Listening(port)
 		if err != nil || listening {
-			return err
+			return d, err
 		}
 		select {
 		case <-poll.C:
 		case <-d.ended:
-			return s.explain(fmt.Errorf("%s ended at once", d.name))
+			return nil, s.Explain(fmt.Errorf("%s ended at once", d.name))
 		case <-ctx.Done():
-			return s.explain(context.Cause(ctx))
+			return nil, s.Explain(context.Cause(ctx))
 		}
 	}
 }
 
-// stop ends the stage's programs and returns the CPU time that all of them
+// Running are the stage's programs that have not been ended, in the order in
+// which they were started.
+func (s *Stage) Running() []*Daemon { return slices.Clone(s.running) }
+
+// Stop ends the stage's programs and returns the CPU time that all of them
 // have used since the stage began.
-func (s *stage) stop() time.Duration {
-	for _, d := range s.daemons {
+func (s *Stage) Stop() time.Duration {
+	for _, d := range s.running {
 		_ = d.cmd.Process.Signal(unix.SIGTERM)
 	}
-	for len(s.daemons) > 0 {
-		s.end(s.daemons[0])
+	for _, d := range s.Running() {
+		s.End(d)
 	}
 	return s.cpu
 }
 
-// end ends one of the stage's programs.
-func (s *stage) end(d *daemon) {
-	if !slices.Contains(s.daemons, d) {
-		return // it has been ended before
+// End ends one of the stage's programs, if it has not been ended before.
+func (s *Stage) End(d *Daemon) {
+	if !slices.Contains(s.running, d) {
+		return
 	}
 	_ = d.cmd.Process.Signal(unix.SIGTERM)
 	select {
@@ -159,20 +182,53 @@ func (s *stage) end(d *daemon) {
 	if usage, ok := d.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
 		s.cpu += time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 	}
-	s.daemons = slices.DeleteFunc(s.daemons, func(other *daemon) bool { return other == d })
+	s.running = slices.DeleteFunc(s.running, func(other *Daemon) bool { return other == d })
 }
 
-// explain adds to an error what the stage's programs last said.
-func (s *stage) explain(err error) error {
+// Explain adds to an error what the stage's programs last printed.
+func (s *Stage) Explain(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	for _, d := range s.daemons {
+	for _, d := range s.running {
 		if said := d.output.String(); said != "" {
 			err = fmt.Errorf("%w\n%s said:\n%s", err, d.name, said)
 		}
 	}
 	return err
+}
+
+// CauseOr returns the cause of a cancelled context rather than the error that
+// the cancellation led to.
+func CauseOr(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// FindProgram finds a program also where an ordinary user's PATH does not look.
+// It returns an empty string if there is none.
+func FindProgram(name string) string {
+	if path, err := exec.LookPath(name); err == nil {
+		return path
+	}
+	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
+		path := filepath.Join(dir, name)
+		if info, err := os.Stat(path); err == nil && info.Mode()&0o111 != 0 {
+			return path
+		}
+	}
+	return ""
+}
+
+// MissingProgram says that a program is missing, and which Debian package has
+// it; nothing if it is there.
+func MissingProgram(name, debianPackage string) string {
+	if FindProgram(name) == "" {
+		return "needs " + name + " (Debian package " + debianPackage + ")"
+	}
+	return ""
 }
 
 // tail keeps the last of what a program writes.

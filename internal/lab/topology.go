@@ -1,12 +1,11 @@
 // Package lab builds sites and WANs on one machine, with the kernel's own TCP
-// at every end, and runs the published experiments on them.
+// at every end. Its experiments have folders of their own below.
 package lab
 
 import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/link"
@@ -49,67 +48,6 @@ type LinkSpec struct {
 	Name   string
 	A, B   Endpoint
 	AB, BA link.Settings
-}
-
-// Conditions are what a user asks of the two sites' WAN.
-type Conditions struct {
-	RTT     time.Duration
-	Jitter  time.Duration
-	RateBps int64
-	// Loss is that of each packet from site A to site B; LossBA of those on
-	// the way back.
-	Loss, LossBA link.Loss
-	LossPlace    link.LossPlace
-	// LossBurstPackets makes losses come in bursts of this mean length
-	// (Gilbert-Elliott) at the same mean loss; up to 1 they are independent.
-	LossBurstPackets float64
-	QueueBytes       int
-	QueueBDP         float64
-	MTUAB, MTUBA     int
-	Reorder          link.Reorder
-	CoDel            link.CoDel   // of the queue each way
-	Policer          link.Policer // from site A to site B
-	ATM              bool         // the bottleneck carries cells
-	PacketsPerSecond int64        // that the bottleneck carries at most, each way; 0 is no bound
-	Seed             uint64
-	LANMTU           int
-	DownAB, DownBA   bool // outages
-	ClassicEndHost   bool // end hosts as the AIX hosts of the mitre report
-}
-
-// MitreConditions are those of the report that the mitre experiment follows,
-// with a WAN of 1 Gb/s.
-func MitreConditions() Conditions {
-	return Conditions{RTT: 63 * time.Millisecond, RateBps: 1e9, QueueBDP: 1, MTUAB: 1500, MTUBA: 1500, LANMTU: 1500, Seed: 1}
-}
-
-// Directions are the settings of the WAN each way.
-func (c Conditions) Directions() (ab, ba link.Settings) {
-	one := func(loss link.Loss, mtu int, down bool, seed uint64) link.Settings {
-		return link.Settings{
-			Delay: c.RTT / 2, Jitter: c.Jitter, RateBps: c.RateBps,
-			Loss: inBursts(loss, c.LossBurstPackets), LossPlace: c.LossPlace,
-			QueueBytes: c.QueueBytes, QueueBDP: c.QueueBDP, CoDel: c.CoDel,
-			MTU: mtu, Reorder: c.Reorder, Down: down, Seed: seed,
-			ATM: c.ATM, PacketsPerSecond: c.PacketsPerSecond,
-		}
-	}
-	ab, ba = one(c.Loss, c.MTUAB, c.DownAB, c.Seed), one(c.LossBA, c.MTUBA, c.DownBA, c.Seed+1)
-	ab.Policer = c.Policer
-	return ab, ba
-}
-
-// inBursts turns independent loss into bursts of the given mean length with
-// the same mean: every packet of the bad state is lost, which the chain leaves
-// with probability 1/length and enters often enough to spend the share p of
-// its time there.
-func inBursts(loss link.Loss, length float64) link.Loss {
-	p := loss.Probability
-	if length <= 1 || p == 0 || p == 1 || loss.ToBad > 0 {
-		return loss
-	}
-	toGood := 1 / length
-	return link.Loss{ToBad: min(1, toGood*p/(1-p)), ToGood: toGood, BadProbability: 1}
 }
 
 // The addresses of the two sites. The first four are those of the mitre report.
@@ -199,7 +137,7 @@ func TwoSites(c Conditions) Topology {
 	}
 	for i := range t.Hosts {
 		h := &t.Hosts[i]
-		h.TCP.CongestionControl = stockCongestionControl
+		h.TCP.CongestionControl = StockCongestionControl
 		if c.ClassicEndHost && (h.Name == "host-a" || h.Name == "host-b") {
 			h.makeClassic()
 		}
@@ -221,7 +159,7 @@ func TwoFarRelays(c Conditions) Topology {
 		return Endpoint{Host: host, Device: device, Addresses: []netip.Prefix{netip.PrefixFrom(a, bits)}}
 	}
 	second := HostSpec{Name: "relay-b2", Address: RelayB2, Sysctls: router, Routes: []hosts.Route{{To: siteA, Via: WANA2}}}
-	second.TCP.CongestionControl = stockCongestionControl
+	second.TCP.CongestionControl = StockCongestionControl
 	t.Hosts = append(t.Hosts, second)
 	t.Cables = append(t.Cables, Cable{
 		MTU: t.Cables[1].MTU,
@@ -254,10 +192,10 @@ func (t *Topology) withoutIPv6OverWAN() {
 	}
 }
 
-// stockCongestionControl is what nearly every Linux host uses. It is set by
+// StockCongestionControl is what nearly every Linux host uses. It is set by
 // route, as a network namespace takes its default from the machine, and may
 // not be given every algorithm as its default.
-const stockCongestionControl = "cubic"
+const StockCongestionControl = "cubic"
 
 // stockLinux are the kernel's own defaults of settings that distributions and
 // administrators change, so that a lab is the same on every machine.

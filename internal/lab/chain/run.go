@@ -19,6 +19,7 @@ import (
 	"longhaul/internal/check"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/progress"
 	"longhaul/internal/lab/relays"
 	"longhaul/internal/lab/sandbox"
 )
@@ -28,9 +29,9 @@ const Within = 5 * time.Second
 
 // Options are how cases are run.
 type Options struct {
-	Program  string // the longhaul binary
-	Seed     uint64
-	Progress func(done, of int, last Result)
+	Program string // the longhaul binary
+	Seed    uint64 // of what is lost and altered
+	Report  progress.Reporter
 }
 
 // Result is what a check said of a case.
@@ -95,9 +96,7 @@ func Run(ctx context.Context, cases []Case, o Options) (Outcome, error) {
 		if r.Right {
 			outcome.Right++
 		}
-		if o.Progress != nil {
-			o.Progress(i+1, len(cases), r)
-		}
+		o.Report.Notef("%d/%d %s, %.2f s", i+1, len(cases), r.Case, r.Seconds)
 	}
 	return outcome, nil
 }

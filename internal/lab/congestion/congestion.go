@@ -11,15 +11,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
-	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"longhaul/internal/lab"
-	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/progress"
 )
 
 // Path is what lies between the sites, and what the hosts' TCP may use of it.
@@ -35,10 +31,7 @@ type Path struct {
 // LossyLFN is the path of the report on zone transfers to far name servers,
 // with a bottleneck of 100 Mb/s.
 func LossyLFN() Path {
-	return Path{WindowBDP: 6, Conditions: lab.Conditions{
-		RTT: 300 * time.Millisecond, RateBps: 100e6, Loss: link.Loss{Probability: 0.1},
-		QueueBDP: 1, MTUAB: 1500, MTUBA: 1500, LANMTU: 1500, Seed: 1,
-	}}
+	return Path{WindowBDP: 6, Conditions: lab.LossyConditions()}
 }
 
 // BDPBytes is the path's bandwidth-delay product in bytes of IP packets.
@@ -81,69 +74,7 @@ type Options struct {
 	Algorithms []string      // congestion controls; empty means all that the kernel has
 	Time       time.Duration // of each run
 	Repeat     int           // runs of each case, from 1
-	Progress   func(Progress)
-	Notef      func(string, ...any) // what the user should know, one line each
-}
-
-// Progress is how far an experiment is.
-type Progress struct {
-	Case           string
-	Run, Runs      int // of all that will be made, from 1
-	Elapsed, Total time.Duration
-	NowBps         float64 // goodput of all flows since the last report
-}
-
-func (o Options) notef(format string, args ...any) {
-	if o.Notef != nil {
-		o.Notef(format, args...)
-	}
-}
-
-// usualOrder is that of the documents; what is not in it comes after.
-var usualOrder = []string{"cubic", "reno", "hybla", "illinois", "bbr", "brutal", "haul"}
-
-// Available are the congestion controls that the kernel has now.
-func Available() ([]string, error) {
-	data, err := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
-	if err != nil {
-		return nil, fmt.Errorf("cannot list the kernel's congestion controls: %w", err)
-	}
-	names := strings.Fields(string(data))
-	place := func(name string) int {
-		if i := slices.Index(usualOrder, name); i >= 0 {
-			return i
-		}
-		return len(usualOrder)
-	}
-	slices.SortStableFunc(names, func(a, b string) int { return place(a) - place(b) })
-	return names, nil
-}
-
-// Choose returns the named algorithms, or all that the kernel has if none is
-// named, and refuses those that a socket cannot be given. A name that is not
-// loaded yet is asked for, which has a privileged kernel load its module.
-func Choose(names []string) ([]string, error) {
-	if len(names) == 0 {
-		return Available()
-	}
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("cannot open a socket: %w", err)
-	}
-	defer unix.Close(fd)
-	for i, name := range names {
-		if slices.Contains(names[:i], name) {
-			return nil, fmt.Errorf("%s is named twice: name each algorithm once", name)
-		}
-		if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name); err != nil {
-			available, listErr := Available()
-			if listErr != nil {
-				return nil, listErr
-			}
-			return nil, fmt.Errorf("this kernel has no congestion control %q: it has %s", name, strings.Join(available, ", "))
-		}
-	}
-	return names, nil
+	Report     progress.Reporter
 }
 
 // rateIsTold says which algorithms send at a rate that they are told.
@@ -157,7 +88,7 @@ func (p Path) conditions(o Options) map[string]any {
 		"rate_bps":     p.RateBps,
 		"loss_ab":      loss,
 		"loss_ba":      p.LossBA.Probability,
-		"loss_place":   p.lossPlace(),
+		"loss_place":   p.LossPlace.String(),
 		"queue_bdp":    p.QueueBDP,
 		"window_bdp":   p.WindowBDP,
 		"buffer_bytes": p.bufferBytes(),
@@ -180,13 +111,6 @@ func (p Path) conditions(o Options) map[string]any {
 	return d
 }
 
-func (p Path) lossPlace() string {
-	if p.LossPlace == link.LossAfter {
-		return "after"
-	}
-	return "before"
-}
-
 // String describes the path as the tables' captions do.
 func (p Path) String() string {
 	var b strings.Builder
@@ -194,7 +118,7 @@ func (p Path) String() string {
 	if p.Loss.Probability == 0 {
 		b.WriteString("no random loss")
 	} else {
-		fmt.Fprintf(&b, "%g %% lost %s the bottleneck", 100*p.Loss.Probability, p.lossPlace())
+		fmt.Fprintf(&b, "%g %% lost %s the bottleneck", 100*p.Loss.Probability, p.LossPlace)
 		if p.LossBurstPackets > 1 {
 			fmt.Fprintf(&b, " in bursts of %g", p.LossBurstPackets)
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/lab/tcpcc"
 	"longhaul/internal/plot"
 )
 
@@ -109,7 +110,7 @@ func (o Options) duration(runs int) string {
 // again. A run that fails costs its cell, not the grid.
 func RunGrid(ctx context.Context, g Grid, base Path, o Options, s *Store) (GridResult, error) {
 	result := GridResult{Experiment: "lossy-lfn-grid", base: base, grid: g}
-	algorithms, err := Choose(o.Algorithms)
+	algorithms, err := tcpcc.Choose(o.Algorithms)
 	if err != nil {
 		return result, err
 	}
@@ -140,7 +141,7 @@ func RunGrid(ctx context.Context, g Grid, base Path, o Options, s *Store) (GridR
 			}
 		}
 	}
-	o.notef("%d paths, %d algorithms, %d runs of %v each: %d of %d are to be run, about %s",
+	o.Report.Notef("%d paths, %d algorithms, %d runs of %v each: %d of %d are to be run, about %s",
 		len(paths), len(algorithms), o.Repeat, o.Time, missing, len(tasks), o.duration(missing))
 
 	runs := make([][][]Run, len(algorithms))
@@ -161,7 +162,7 @@ func RunGrid(ctx context.Context, g Grid, base Path, o Options, s *Store) (GridR
 			return result, context.Cause(ctx)
 		}
 		if err != nil {
-			o.notef("%s, %s: %v", algorithm, t.path, err)
+			o.Report.Notef("%s, %s: %v", algorithm, t.path, err)
 			failed[t.alg][t.cell] = append(failed[t.alg][t.cell], err.Error())
 			continue
 		}
@@ -202,8 +203,8 @@ func withoutSeries(runs []Run) []Run {
 	return out
 }
 
-// WriteTable writes a line for every path and a column for every algorithm.
-func (r GridResult) WriteTable(w io.Writer) error {
+// WriteText writes a line for every path and a column for every algorithm.
+func (r GridResult) WriteText(w io.Writer) error {
 	paths := r.grid.Paths(r.base)
 	write := func(figure func(Cell) string) error {
 		table := newTable(w)
@@ -239,7 +240,7 @@ func (r GridResult) WriteTable(w io.Writer) error {
 	}
 	fmt.Fprintf(w, "%s\n\n", wrapped(
 		fmt.Sprintf("Goodput in %% of the limit, %sruns of %v s: whole/second half. ", runs, r.Conditions["seconds"]),
-		"The limit is the rate × 1448/1500", r.base.lossShare(), "; packets are lost ", r.base.lossPlace(), " the bottleneck; the queue is in BDP."))
+		"The limit is the rate × 1448/1500", r.base.lossShare(), "; packets are lost ", r.base.LossPlace.String(), " the bottleneck; the queue is in BDP."))
 	if err := write(func(c Cell) string { return c.QueueP95Ms.format("%.0f") }); err != nil {
 		return err
 	}
@@ -289,7 +290,7 @@ func (r GridResult) Plot() plot.Figure {
 				Lo: 100 * cell.GoodputMinBps / cell.LimitBps, Hi: 100 * cell.GoodputMaxBps / cell.LimitBps})
 		}
 	}
-	f := plot.Figure{Title: "Goodput against loss", Note: fmt.Sprintf("one flow, %v s from a cold start; packets are lost %s the bottleneck", r.Conditions["seconds"], r.base.lossPlace())}
+	f := plot.Figure{Title: "Goodput against loss", Note: fmt.Sprintf("one flow, %v s from a cold start; packets are lost %s the bottleneck", r.Conditions["seconds"], r.base.LossPlace.String())}
 	if !againstLoss {
 		f.Title = "Goodput against the round-trip time"
 		f.Note += fmt.Sprintf(": %g %%", 100*r.grid.Losses[0])

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/lab/progress"
 	"longhaul/internal/nettest"
 )
 
@@ -55,8 +56,8 @@ func TestGridResumes(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	o := options(500*ms, "reno")
-	o.Progress = func(p Progress) {
-		if p.Run == 3 {
+	o.Report = func(r progress.Report) {
+		if r.Done == 3 {
 			cancel(why)
 		}
 	}
@@ -72,15 +73,20 @@ func TestGridResumes(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	var said []string
+	var notes []string
 	ran := map[int]bool{}
-	o.Notef = func(format string, args ...any) { said = append(said, format) }
-	o.Progress = func(p Progress) { ran[p.Run] = true }
+	o.Report = func(r progress.Report) {
+		if r.Kind == progress.Note {
+			notes = append(notes, r.Text)
+		} else {
+			ran[r.Done] = true
+		}
+	}
 	result, err := RunGrid(t.Context(), g, quick(), o, store)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(ran) != 2 || files() != 4 || len(said) == 0 {
+	if len(ran) != 2 || files() != 4 || len(notes) == 0 {
 		t.Errorf("%d runs were made and %d are kept, want 2 and 4", len(ran), files())
 	}
 	again, err := os.ReadFile(filepath.Join(dir, "10Mbit-10ms-0pct-before-1bdp-reno-seed1.json"))
@@ -133,7 +139,7 @@ func gridResult() GridResult {
 func TestGridTableAndPlot(t *testing.T) {
 	r := gridResult()
 	var b strings.Builder
-	if err := r.WriteTable(&b); err != nil {
+	if err := r.WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "grid.table", b.String())

@@ -3,7 +3,6 @@ package congestion
 import (
 	"encoding/json"
 	"math"
-	"slices"
 	"sort"
 	"time"
 )
@@ -187,41 +186,4 @@ func (v *Value) UnmarshalJSON(b []byte) error {
 		return nil
 	}
 	return json.Unmarshal(b, (*float64)(v))
-}
-
-// median of a figure over several runs; NaN of none.
-func median[T any](runs []T, figure func(T) float64) float64 {
-	values := sorted(runs, figure)
-	n := len(values)
-	if n == 0 {
-		return math.NaN()
-	}
-	return (values[(n-1)/2] + values[n/2]) / 2
-}
-
-// spread is the least and the largest of a figure over several runs.
-func spread[T any](runs []T, figure func(T) float64) (lo, hi float64) {
-	values := sorted(runs, figure)
-	if len(values) == 0 {
-		return math.NaN(), math.NaN()
-	}
-	return values[0], values[len(values)-1]
-}
-
-// quantile of a figure, by the nearest rank.
-func quantile[T any](runs []T, q float64, figure func(T) float64) float64 {
-	values := sorted(runs, figure)
-	if len(values) == 0 {
-		return math.NaN()
-	}
-	return values[min(max(int(math.Ceil(q*float64(len(values))))-1, 0), len(values)-1)]
-}
-
-func sorted[T any](runs []T, figure func(T) float64) []float64 {
-	values := make([]float64, len(runs))
-	for i, r := range runs {
-		values[i] = figure(r)
-	}
-	slices.Sort(values)
-	return values
 }

@@ -5,6 +5,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"longhaul/internal/lab/stats"
 )
 
 const ms = time.Millisecond
@@ -137,16 +139,16 @@ func TestMedianAndSpread(t *testing.T) {
 		{[]float64{never, 1}, never},
 		{[]float64{never, never}, never},
 	} {
-		if got := median(test.values, same); got != test.want {
+		if got := stats.Median(test.values, same); got != test.want {
 			t.Errorf("the median of %v is %v, want %v", test.values, got, test.want)
 		}
 	}
-	if lo, hi := spread([]float64{2, 5, 3}, same); lo != 2 || hi != 5 {
+	if lo, hi := stats.Spread([]float64{2, 5, 3}, same); lo != 2 || hi != 5 {
 		t.Errorf("the range is %v to %v", lo, hi)
 	}
 	values := []float64{10, 20, 30, 40, 50, 60, 70, 80, 90, 100}
 	for q, want := range map[float64]float64{0: 10, 0.5: 50, 0.9: 90, 0.91: 100, 1: 100} {
-		if got := quantile(values, q, same); got != want {
+		if got := stats.Quantile(values, q, same); got != want {
 			t.Errorf("quantile %v is %v, want %v", q, got, want)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/display"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
 )
@@ -100,13 +101,6 @@ func (p Path) lossless() Path {
 	return p
 }
 
-// lostUnasked counts packets lost beside the links' settings.
-func (n *network) lostUnasked() uint64 {
-	wan := n.Link(lab.WAN)
-	ab, ba := wan.Counters(link.AToB), wan.Counters(link.BToA)
-	return ab.DeviceDrops + ab.WriteErrors + ba.DeviceDrops + ba.WriteErrors
-}
-
 // sampleQueue records the delay that the bottleneck's queue means now, in ms.
 func (n *network) sampleQueue(q *curve, at time.Duration) {
 	wan := n.Link(lab.WAN)
@@ -132,7 +126,7 @@ func (o Options) progressOf(name string, run, runs int, total time.Duration) fun
 	var lastAt time.Duration
 	var lastBytes int64
 	return func(at time.Duration, all []*running) {
-		if o.Progress == nil || at-lastAt < 250*time.Millisecond {
+		if o.Report == nil || at-lastAt < 250*time.Millisecond {
 			return
 		}
 		var bytes int64
@@ -140,7 +134,8 @@ func (o Options) progressOf(name string, run, runs int, total time.Duration) fun
 			bytes += r.received.Load()
 		}
 		now := float64(bytes-lastBytes) * 8 / (at - lastAt).Seconds()
-		o.Progress(Progress{Case: name, Run: run, Runs: runs, Elapsed: at, Total: total, NowBps: now})
+		o.Report.Passing(run, runs, "%-26s %s %3.0f s  %10s", fmt.Sprintf("%s %d/%d", name, run, runs),
+			display.Bar(min(at.Seconds()/total.Seconds(), 1)), at.Seconds(), display.Rate(now))
 		lastAt, lastBytes = at, bytes
 	}
 }
@@ -183,10 +178,10 @@ func oneFlow(ctx context.Context, p Path, algorithm string, o Options, run, runs
 	r.RTTSeriesMs, r.CwndSeries = stateSeries(srtt, o.Time), stateSeries(cwnd, o.Time)
 	r.LabCPUPerGB = perGB(cpu, f)
 	if held := max(r.WindowLimited, r.BufferLimited); held.Some() && held > heldBack {
-		o.notef("%s: the buffers held the sender back for %.0f %% of the time: raise --window", algorithm, 100*float64(held))
+		o.Report.Notef("%s: the buffers held the sender back for %.0f %% of the time: raise --window", algorithm, 100*float64(held))
 	}
-	if r.LostUnasked = n.lostUnasked(); r.LostUnasked > 0 {
-		o.notef("%s: %d packets were lost beside the link's settings: the machine is too busy for this rate", algorithm, r.LostUnasked)
+	if r.LostUnasked = n.LostUnasked(); r.LostUnasked > 0 {
+		o.Report.Notef("%s: %d packets were lost beside the link's settings: the machine is too busy for this rate", algorithm, r.LostUnasked)
 	}
 	return r, nil
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"longhaul/internal/lab/tcpcc"
 	"longhaul/internal/plot"
 )
 
@@ -99,7 +100,7 @@ func (s shape) time(f Fault) time.Duration { return s.at + f.lasts + s.after }
 func RunSafety(ctx context.Context, p Path, s SafetyOptions, o Options) (SafetyResult, error) {
 	result := SafetyResult{Experiment: "lossy-lfn-safety", Conditions: p.conditions(o), path: p}
 	delete(result.Conditions, "seconds")
-	algorithms, err := Choose(o.Algorithms)
+	algorithms, err := tcpcc.Choose(o.Algorithms)
 	if err != nil {
 		return result, err
 	}
@@ -111,7 +112,7 @@ func RunSafety(ctx context.Context, p Path, s SafetyOptions, o Options) (SafetyR
 	for _, f := range faults {
 		sum += usualShape.time(f) + setup
 	}
-	o.notef("%d faults, %d algorithms, %d runs each: about %.0f min", len(faults), len(algorithms), o.Repeat,
+	o.Report.Notef("%d faults, %d algorithms, %d runs each: about %.0f min", len(faults), len(algorithms), o.Repeat,
 		(sum * time.Duration(len(algorithms)*o.Repeat)).Minutes())
 	total := len(faults) * len(algorithms) * o.Repeat
 	runs := make(map[string][]FaultResult)
@@ -253,8 +254,8 @@ func worst(runs []FaultResult) FaultResult {
 	return w
 }
 
-// WriteTable writes a line for every fault and algorithm.
-func (r SafetyResult) WriteTable(w io.Writer) error {
+// WriteText writes a line for every fault and algorithm.
+func (r SafetyResult) WriteText(w io.Writer) error {
 	table := newTable(w)
 	fmt.Fprint(table, "\tfault\tsender\tbefore\tduring\trecovery\tsent\tbound\tstall\tRTO\t\n")
 	for _, c := range r.Cases {

@@ -177,7 +177,7 @@ func TestSafetyTableAndPlot(t *testing.T) {
 		r.Cases = append(r.Cases, c)
 	}
 	var b strings.Builder
-	if err := r.WriteTable(&b); err != nil {
+	if err := r.WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "safety.table", b.String())

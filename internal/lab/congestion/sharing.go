@@ -13,6 +13,8 @@ import (
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/stats"
+	"longhaul/internal/lab/tcpcc"
 	"longhaul/internal/plot"
 )
 
@@ -153,7 +155,7 @@ func (m party) key() string {
 // with their own kind.
 func RunSharing(ctx context.Context, p Path, s SharingOptions, o Options) (SharingResult, error) {
 	result := SharingResult{Experiment: "lossy-lfn-sharing", Conditions: p.conditions(o), path: p}
-	algorithms, err := Choose(o.Algorithms)
+	algorithms, err := tcpcc.Choose(o.Algorithms)
 	if err != nil {
 		return result, err
 	}
@@ -164,7 +166,7 @@ func RunSharing(ctx context.Context, p Path, s SharingOptions, o Options) (Shari
 	against := s.Against
 	if len(against) == 0 {
 		against = []string{"cubic", "bbr", Self}
-		available, err := Available()
+		available, err := tcpcc.Available()
 		if err != nil {
 			return result, err
 		}
@@ -172,7 +174,7 @@ func RunSharing(ctx context.Context, p Path, s SharingOptions, o Options) (Shari
 	}
 	others := slices.DeleteFunc(slices.Clone(against), func(name string) bool { return name == Self })
 	if len(others) > 0 {
-		if _, err := Choose(others); err != nil {
+		if _, err := tcpcc.Choose(others); err != nil {
 			return result, err
 		}
 	}
@@ -218,7 +220,7 @@ func RunSharing(ctx context.Context, p Path, s SharingOptions, o Options) (Shari
 		}
 	})
 	total := len(plan) * o.Repeat
-	o.notef("%d runs of %v: about %s", total, o.Time, o.duration(total))
+	o.Report.Notef("%d runs of %v: about %s", total, o.Time, o.duration(total))
 	runs := map[string][]meetingRun{}
 	for repeat := range o.Repeat {
 		for i, m := range plan {
@@ -350,8 +352,8 @@ func meet(ctx context.Context, p Path, m party, o Options, run, total int) (meet
 	if err != nil {
 		return meetingRun{}, err
 	}
-	if lost := n.lostUnasked(); lost > 0 {
-		o.notef("%s: %d packets were lost beside the link's settings: the machine is too busy for this rate", m.name(), lost)
+	if lost := n.LostUnasked(); lost > 0 {
+		o.Report.Notef("%s: %d packets were lost beside the link's settings: the machine is too busy for this rate", m.name(), lost)
 	}
 	r := meetingRun{
 		queueP95: milliseconds(n.Link(lab.WAN).Counters(link.AToB).QueueDelayP95),
@@ -392,17 +394,17 @@ func (p Path) meeting(s Scenario, runs, alone, own []meetingRun) Meeting {
 	theirMean := func(r meetingRun) float64 { return mean(r.theirs) }
 	m := Meeting{
 		Scenario: s.Name, Flows: s.ours, Others: s.theirs,
-		FlowBps: median(runs, func(r meetingRun) float64 { return mean(r.ours) }),
-		OfFair: Value(median(runs, func(r meetingRun) float64 {
+		FlowBps: stats.Median(runs, func(r meetingRun) float64 { return mean(r.ours) }),
+		OfFair: Value(stats.Median(runs, func(r meetingRun) float64 {
 			return mean(r.ours) / mean(slices.Concat(r.ours, r.theirs))
 		})),
-		Jain: Value(median(runs, func(r meetingRun) float64 { return jain(slices.Concat(r.ours, r.theirs)) })),
-		Used: median(runs, func(r meetingRun) float64 {
+		Jain: Value(stats.Median(runs, func(r meetingRun) float64 { return jain(slices.Concat(r.ours, r.theirs)) })),
+		Used: stats.Median(runs, func(r meetingRun) float64 {
 			all := slices.Concat(r.ours, r.theirs)
 			return mean(all) * float64(len(all)) / p.LimitBps()
 		}),
-		QueueP95:       median(runs, func(r meetingRun) float64 { return r.queueP95 }),
-		SecondsToShare: Value(median(runs, func(r meetingRun) float64 { return float64(r.joined) })),
+		QueueP95:       stats.Median(runs, func(r meetingRun) float64 { return r.queueP95 }),
+		SecondsToShare: Value(stats.Median(runs, func(r meetingRun) float64 { return float64(r.joined) })),
 		OtherBps:       None, Harm: None, HarmSelf: None,
 	}
 	m.judgeExcess(runs)
@@ -410,10 +412,10 @@ func (p Path) meeting(s Scenario, runs, alone, own []meetingRun) Meeting {
 		m.Series = runs[0].series
 	}
 	if s.theirs > 0 {
-		solo := median(alone, theirMean)
-		m.OtherBps = Value(median(runs, theirMean))
+		solo := stats.Median(alone, theirMean)
+		m.OtherBps = Value(stats.Median(runs, theirMean))
 		m.Harm = Value(harm(solo, float64(m.OtherBps)))
-		m.HarmSelf = Value(harm(solo, median(own, theirMean)))
+		m.HarmSelf = Value(harm(solo, stats.Median(own, theirMean)))
 	}
 	return m
 }
@@ -422,11 +424,11 @@ func (p Path) meeting(s Scenario, runs, alone, own []meetingRun) Meeting {
 func (m *Meeting) judgeExcess(runs []meetingRun) {
 	m.ExcessBound = MaxExcessShared
 	for i := range m.Flows {
-		m.FlowExcess = append(m.FlowExcess, Value(median(runs, func(r meetingRun) float64 { return r.oursExcess[i] })))
+		m.FlowExcess = append(m.FlowExcess, Value(stats.Median(runs, func(r meetingRun) float64 { return r.oursExcess[i] })))
 	}
-	m.WorstExcess = Value(median(runs, func(r meetingRun) float64 { return slices.Max(r.oursExcess) }))
-	m.AllExcess = Value(median(runs, func(r meetingRun) float64 { return r.allExcess }))
-	m.OtherExcess = Value(median(runs, func(r meetingRun) float64 { return r.theyExcess }))
+	m.WorstExcess = Value(stats.Median(runs, func(r meetingRun) float64 { return slices.Max(r.oursExcess) }))
+	m.AllExcess = Value(stats.Median(runs, func(r meetingRun) float64 { return r.allExcess }))
+	m.OtherExcess = Value(stats.Median(runs, func(r meetingRun) float64 { return r.theyExcess }))
 	m.OK = m.WorstExcess <= MaxExcessShared && m.AllExcess <= MaxExcessShared
 }
 
@@ -441,8 +443,8 @@ func mean(values []float64) float64 {
 	return total / float64(len(values))
 }
 
-// WriteTable writes a line for every meeting.
-func (r SharingResult) WriteTable(w io.Writer) error {
+// WriteText writes a line for every meeting.
+func (r SharingResult) WriteText(w io.Writer) error {
 	table := newTable(w)
 	fmt.Fprint(table, "scenario\tsender\tbeside\tbuf\tMb/s\tthey\tfair\tJain\tused\tharm\town\tp95\tlate\t\n")
 	for _, c := range r.Cases {

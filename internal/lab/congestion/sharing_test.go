@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"longhaul/internal/lab"
+	"longhaul/internal/lab/progress"
 	"longhaul/internal/nettest"
 )
 
@@ -76,7 +77,11 @@ func TestRunSharing(t *testing.T) {
 	p := quick()
 	o := options(400*ms, "reno")
 	runs := map[int]string{}
-	o.Progress = func(at Progress) { runs[at.Run] = at.Case }
+	o.Report = func(r progress.Report) {
+		if r.Kind == progress.Passing {
+			runs[r.Done] = r.Text
+		}
+	}
 	result, err := RunSharing(t.Context(), p, sharing, o)
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +118,7 @@ func TestRunSharing(t *testing.T) {
 		}
 	}
 	var b bytes.Buffer
-	if err := result.WriteTable(&b); err != nil {
+	if err := result.WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	t.Log("\n" + b.String())
@@ -193,7 +198,7 @@ func TestSharingTable(t *testing.T) {
 		r.Cases = append(r.Cases, c)
 	}
 	var b strings.Builder
-	if err := r.WriteTable(&b); err != nil {
+	if err := r.WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "sharing.table", b.String())

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"longhaul/internal/lab"
+	"longhaul/internal/lab/stats"
+	"longhaul/internal/lab/tcpcc"
 	"longhaul/internal/plot"
 )
 
@@ -46,12 +48,12 @@ type ShortSize struct {
 // other: Options.Repeat of each size, each at most Options.Time long.
 func RunShort(ctx context.Context, p Path, sizes []int64, o Options) (ShortResult, error) {
 	result := ShortResult{Experiment: "lossy-lfn-short", Conditions: p.conditions(o), path: p, o: o}
-	algorithms, err := Choose(o.Algorithms)
+	algorithms, err := tcpcc.Choose(o.Algorithms)
 	if err != nil {
 		return result, err
 	}
 	total := len(algorithms) * len(sizes) * o.Repeat
-	o.notef("%d transfers of at most %v: up to %s", total, o.Time, o.duration(total))
+	o.Report.Notef("%d transfers of at most %v: up to %s", total, o.Time, o.duration(total))
 	flows := make([][][]flow, len(algorithms))
 	for i := range flows {
 		flows[i] = make([][]flow, len(sizes))
@@ -107,10 +109,10 @@ func (p Path) completion(bytes int64, flows []flow, during time.Duration) ShortS
 		}
 		return (f.finished - f.start).Seconds()
 	}
-	lo, hi := spread(flows, took)
+	lo, hi := stats.Spread(flows, took)
 	s := ShortSize{
 		Bytes: bytes, Transfers: len(flows), SecondsMin: Value(lo), SecondsMax: Value(hi),
-		SecondsP50: Value(median(flows, took)), SecondsP90: Value(quantile(flows, 0.9, took)),
+		SecondsP50: Value(stats.Median(flows, took)), SecondsP90: Value(stats.Quantile(flows, 0.9, took)),
 		SecondsIdeal:  1.5*p.RTT.Seconds() + float64(bytes)*8/p.LimitBps(),
 		UnfinishedBps: None,
 	}
@@ -122,7 +124,7 @@ func (p Path) completion(bytes int64, flows []flow, during time.Duration) ShortS
 		}
 	}
 	if len(rates) > 0 {
-		s.UnfinishedBps = Value(median(rates, func(v float64) float64 { return v }))
+		s.UnfinishedBps = Value(stats.Median(rates, func(v float64) float64 { return v }))
 	}
 	return s
 }
@@ -134,8 +136,8 @@ func sizeInWords(bytes int64) string {
 	return fmt.Sprintf("%g kB", float64(bytes)/1e3)
 }
 
-// WriteTable writes a line for every size and algorithm.
-func (r ShortResult) WriteTable(w io.Writer) error {
+// WriteText writes a line for every size and algorithm.
+func (r ShortResult) WriteText(w io.Writer) error {
 	table := newTable(w)
 	fmt.Fprint(table, "size\tsender\tp50\tp90\tleast\tmost\tideal\tunfinished\t\n")
 	seconds := func(v Value) string {

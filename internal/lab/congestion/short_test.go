@@ -50,7 +50,7 @@ func TestRunShort(t *testing.T) {
 		t.Errorf("100 MB: %+v", s)
 	}
 	var b bytes.Buffer
-	if err := result.WriteTable(&b); err != nil {
+	if err := result.WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(b.String(), "2 of 2 at ") || !strings.Contains(b.String(), "> 1 s") {
@@ -77,7 +77,7 @@ func TestShortTable(t *testing.T) {
 		r.Cases = append(r.Cases, c)
 	}
 	var b strings.Builder
-	if err := r.WriteTable(&b); err != nil {
+	if err := r.WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "short.table", b.String())

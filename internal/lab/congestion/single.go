@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"longhaul/internal/lab/stats"
+	"longhaul/internal/lab/tcpcc"
 	"longhaul/internal/plot"
 )
 
@@ -51,7 +53,7 @@ var references = map[string]string{"cubic": "10 KB/s", "illinois": "15-20 KB/s",
 // them; a repeat has the same losses for all.
 func Single(ctx context.Context, p Path, o Options) (Result, error) {
 	result := Result{Experiment: "lossy-lfn", Conditions: p.conditions(o), path: p}
-	algorithms, err := Choose(o.Algorithms)
+	algorithms, err := tcpcc.Choose(o.Algorithms)
 	if err != nil {
 		return result, err
 	}
@@ -77,13 +79,13 @@ func Single(ctx context.Context, p Path, o Options) (Result, error) {
 
 func summarize(name string, limitBps float64, runs []Run) CaseResult {
 	of := func(figure func(Run) Value) Value {
-		return Value(median(runs, func(r Run) float64 { return float64(figure(r)) }))
+		return Value(stats.Median(runs, func(r Run) float64 { return float64(figure(r)) }))
 	}
 	goodput := func(r Run) float64 { return r.GoodputBps }
 	c := CaseResult{
 		Name: name, LimitBps: limitBps, Runs: runs,
-		GoodputBps:       median(runs, goodput),
-		SteadyBps:        median(runs, func(r Run) float64 { return r.SteadyBps }),
+		GoodputBps:       stats.Median(runs, goodput),
+		SteadyBps:        stats.Median(runs, func(r Run) float64 { return r.SteadyBps }),
 		SecondsTo50:      of(func(r Run) Value { return r.SecondsTo50 }),
 		SecondsTo90:      of(func(r Run) Value { return r.SecondsTo90 }),
 		QueueP50Ms:       of(func(r Run) Value { return Value(r.QueueP50Ms) }),
@@ -96,7 +98,7 @@ func summarize(name string, limitBps float64, runs []Run) CaseResult {
 		SenderCPUPerGB:   of(func(r Run) Value { return r.SenderCPUPerGB }),
 		LabCPUPerGB:      of(func(r Run) Value { return r.LabCPUPerGB }),
 	}
-	c.GoodputMinBps, c.GoodputMaxBps = spread(runs, goodput)
+	c.GoodputMinBps, c.GoodputMaxBps = stats.Spread(runs, goodput)
 	return c
 }
 
@@ -158,8 +160,8 @@ func overTime(name string, runs [][]float64, interval time.Duration) plot.Series
 		}
 		at := (time.Duration(i)*sampleEvery + interval/2).Seconds()
 		same := func(v float64) float64 { return v }
-		point := plot.Point{X: at, Y: median(means, same)}
-		point.Lo, point.Hi = spread(means, same)
+		point := plot.Point{X: at, Y: stats.Median(means, same)}
+		point.Lo, point.Hi = stats.Spread(means, same)
 		s.Points = append(s.Points, point)
 	}
 }

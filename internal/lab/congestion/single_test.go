@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/progress"
 	"longhaul/internal/nettest"
 )
 
@@ -51,10 +52,10 @@ func TestSingle(t *testing.T) {
 	nettest.RequireSandbox(t)
 	nettest.CheckLeaks(t)
 	p := quick()
-	var progress []Progress
+	var reports []progress.Report
 	o := options(time.Second, "cubic", "reno")
 	o.Repeat = 2
-	o.Progress = func(at Progress) { progress = append(progress, at) }
+	o.Report = func(r progress.Report) { reports = append(reports, r) }
 	result, err := Single(t.Context(), p, o)
 	if err != nil {
 		t.Fatal(err)
@@ -95,8 +96,8 @@ func TestSingle(t *testing.T) {
 			}
 		}
 	}
-	if last := progress[len(progress)-1]; last.Run != 4 || last.Runs != 4 || last.Case != "reno" || last.Total != time.Second {
-		t.Errorf("the last progress was %+v", last)
+	if last := reports[len(reports)-1]; last.Done != 4 || last.Of != 4 || !strings.HasPrefix(last.Text, "reno 4/4 ") {
+		t.Errorf("the last report was %+v", last)
 	}
 	if _, err := json.Marshal(result); err != nil {
 		t.Error(err)
@@ -137,22 +138,7 @@ func TestLossIsSeen(t *testing.T) {
 	}
 }
 
-func TestChoose(t *testing.T) {
-	all, err := Choose(nil)
-	if err != nil || len(all) == 0 {
-		t.Fatalf("%v, %v", all, err)
-	}
-	if got, err := Choose([]string{"reno"}); err != nil || len(got) != 1 {
-		t.Errorf("%v, %v", got, err)
-	}
-	for name, names := range map[string][]string{
-		`no congestion control "nosuch": it has `: {"reno", "nosuch"},
-		"reno is named twice":                     {"reno", "reno"},
-	} {
-		if _, err := Choose(names); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%v: %v", names, err)
-		}
-	}
+func TestUnknownAlgorithmIsRefused(t *testing.T) {
 	if _, err := Single(t.Context(), quick(), options(time.Second, "nosuch")); err == nil {
 		t.Error("an algorithm that there is not was run")
 	}
@@ -271,7 +257,7 @@ func TestTable(t *testing.T) {
 			r.Cases = append(r.Cases, summarize(algorithm, p.LimitBps(), runs[:repeat]))
 		}
 		var b strings.Builder
-		if err := r.WriteTable(&b); err != nil {
+		if err := r.WriteText(&b); err != nil {
 			t.Fatal(err)
 		}
 		golden(t, name, b.String())

@@ -32,7 +32,7 @@ type stored struct {
 // file names a run by what a grid varies.
 func (s *Store) file(p Path, algorithm string) string {
 	return filepath.Join(s.dir, fmt.Sprintf("%gMbit-%gms-%gpct-%s-%gbdp-%s-seed%d.json",
-		float64(p.RateBps)/1e6, milliseconds(p.RTT), 100*p.Loss.Probability, p.lossPlace(), p.QueueBDP, algorithm, p.Seed))
+		float64(p.RateBps)/1e6, milliseconds(p.RTT), 100*p.Loss.Probability, p.LossPlace, p.QueueBDP, algorithm, p.Seed))
 }
 
 // load returns a run that was made before, or nil. One that was made under

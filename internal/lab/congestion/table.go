@@ -9,8 +9,8 @@ import (
 
 // Tables fit into 80 columns.
 
-// WriteTable writes the result with a line for every algorithm.
-func (r Result) WriteTable(w io.Writer) error {
+// WriteText writes the result with a line for every algorithm.
+func (r Result) WriteText(w io.Writer) error {
 	table := newTable(w)
 	fmt.Fprint(table, "sender\tMb/s\tspread\twhole\tsteady\tto 50\tto 90\tqueue p50\tp95\tsent\tretr\tRTO\tCPU\t\n")
 	for _, c := range r.Cases {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/stats"
+	"longhaul/internal/lab/tcpcc"
 	"longhaul/internal/plot"
 )
 
@@ -140,7 +142,7 @@ func (c curve) quantile(q float64, from, to time.Duration) float64 {
 			values = append(values, c.value[i])
 		}
 	}
-	return quantile(values, q, func(v float64) float64 { return v })
+	return stats.Quantile(values, q, func(v float64) float64 { return v })
 }
 
 // TrapOptions say which traps are run, and beside whom.
@@ -228,14 +230,14 @@ func RunTraps(ctx context.Context, p Path, s TrapOptions, o Options) (TrapsResul
 	if err != nil {
 		return result, err
 	}
-	algorithms, err := Choose(o.Algorithms)
+	algorithms, err := tcpcc.Choose(o.Algorithms)
 	if err != nil {
 		return result, err
 	}
 	usual := s.Peer
 	if usual == "" {
 		usual = "cubic"
-		if _, err := Choose([]string{"bbr"}); err == nil {
+		if _, err := tcpcc.Choose([]string{"bbr"}); err == nil {
 			usual = "bbr"
 		}
 	}
@@ -247,7 +249,7 @@ func RunTraps(ctx context.Context, p Path, s TrapOptions, o Options) (TrapsResul
 	var total time.Duration
 	for _, t := range traps {
 		peer := t.peerOf(usual)
-		if _, err := Choose([]string{peer}); err != nil {
+		if _, err := tcpcc.Choose([]string{peer}); err != nil {
 			return result, err
 		}
 		senders := slices.Clone(algorithms)
@@ -262,7 +264,7 @@ func RunTraps(ctx context.Context, p Path, s TrapOptions, o Options) (TrapsResul
 			total += t.lasts + setup // the others alone
 		}
 	}
-	o.notef("%d cases, %d runs each: about %.0f min", len(traps), o.Repeat, (total * time.Duration(o.Repeat)).Minutes())
+	o.Report.Notef("%d cases, %d runs each: about %.0f min", len(traps), o.Repeat, (total * time.Duration(o.Repeat)).Minutes())
 	runs := map[string][]trapRun{}
 	for repeat := range o.Repeat {
 		solo := map[string]float64{} // of the others alone, by trap
@@ -367,11 +369,11 @@ func (t Trap) judge(runs, peer []trapRun) TrapAlgorithm {
 	for _, figure := range t.figures {
 		f := TrapFigure{
 			Name: figure.key, title: figure.title, unit: figure.unit, AtLeast: figure.atLeast,
-			Median: Value(median(runs, figure.measure)), Peer: Value(median(peer, figure.measure)), Bound: Value(figure.bound),
+			Median: Value(stats.Median(runs, figure.measure)), Peer: Value(stats.Median(peer, figure.measure)), Bound: Value(figure.bound),
 		}
-		lo, hi := spread(runs, figure.measure)
+		lo, hi := stats.Spread(runs, figure.measure)
 		f.Min, f.Max = Value(lo), Value(hi)
-		lo, hi = spread(peer, figure.measure)
+		lo, hi = stats.Spread(peer, figure.measure)
 		f.PeerMin, f.PeerMax = Value(lo), Value(hi)
 		for _, r := range runs {
 			f.Runs = append(f.Runs, Value(figure.measure(r)))
@@ -408,8 +410,8 @@ func (f TrapFigure) write(v Value) string {
 	return fmt.Sprintf("%.2f", float64(v))
 }
 
-// WriteTable writes a line for every figure of every case and algorithm.
-func (r TrapsResult) WriteTable(w io.Writer) error {
+// WriteText writes a line for every figure of every case and algorithm.
+func (r TrapsResult) WriteText(w io.Writer) error {
 	table := newTable(w)
 	fmt.Fprint(table, "\tcase\tsender\tmeasured\tmedian\tfrom\tto\tbound\tpeer\t\t\n")
 	for _, c := range r.Cases {

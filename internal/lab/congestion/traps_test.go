@@ -181,7 +181,7 @@ func TestTrapsTableAndPlot(t *testing.T) {
 		r.Cases = append(r.Cases, c)
 	}
 	var b strings.Builder
-	if err := r.WriteTable(&b); err != nil {
+	if err := r.WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "traps.table", b.String())

@@ -115,7 +115,7 @@ func TestSummarize(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	var b strings.Builder
-	if err := o.WriteTable(&b); err != nil || !strings.Contains(b.String(), "cpu 1") {
+	if err := o.WriteText(&b); err != nil || !strings.Contains(b.String(), "cpu 1") {
 		t.Errorf("%v:\n%s", err, b.String())
 	}
 }

@@ -107,8 +107,8 @@ func summarize(results []Result) Outcome {
 	return o
 }
 
-// WriteTable prints the confusion matrix and the cases that went wrong.
-func (o Outcome) WriteTable(w io.Writer) error {
+// WriteText prints the confusion matrix and the cases that went wrong.
+func (o Outcome) WriteText(w io.Writer) error {
 	fmt.Fprintf(w, "%d scenarios: %.1f %% named right, %d without a verdict, %d without a single cause\n", o.Scenarios, 100*o.Accuracy, o.Failed, o.NoSingle)
 	fmt.Fprintf(w, "first remedies within 0.8 to 1.25 of what was predicted: %.1f %% of %d\n\n", 100*o.GainWithinBand, o.Gains)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -21,6 +22,7 @@ import (
 
 	"longhaul/internal/doctor"
 	"longhaul/internal/lab"
+	"longhaul/internal/lab/progress"
 	"longhaul/internal/measure"
 )
 
@@ -30,8 +32,8 @@ type Options struct {
 	Parallel int    // scenarios at once
 	// Tolerant is the congestion control that the remedy of losses sets.
 	Tolerant string
-	Keep     string // directory for what the doctor saw; empty keeps nothing
-	Progress func(done, of int, last Result)
+	Keep     string // directory for what the doctor saw, which is made; empty keeps nothing
+	Report   progress.Reporter
 }
 
 // Result is what became of a scenario.
@@ -70,11 +72,16 @@ func (s setup) warmUp() time.Duration {
 
 // Run runs scenarios. The process must be inside a sandbox.
 func Run(ctx context.Context, scenarios []Scenario, o Options) (Outcome, error) {
+	if o.Keep != "" {
+		if err := os.MkdirAll(o.Keep, 0o755); err != nil {
+			return Outcome{}, err
+		}
+	}
 	results := make([]Result, len(scenarios))
 	next := make(chan int)
 	var workers sync.WaitGroup
-	var done atomic.Int32
-	var mu sync.Mutex // of progress
+	var mu sync.Mutex // of done
+	done := 0
 	var processor sync.Mutex
 	for i := range scenarios {
 		scenarios[i].tolerant, scenarios[i].program = o.Tolerant, o.Program
@@ -90,8 +97,9 @@ func Run(ctx context.Context, scenarios []Scenario, o Options) (Outcome, error) 
 					processor.Unlock()
 				}
 				mu.Lock()
-				if o.Progress != nil && ctx.Err() == nil {
-					o.Progress(int(done.Add(1)), len(scenarios), results[i])
+				if ctx.Err() == nil {
+					done++
+					results[i].report(o.Report, done, len(scenarios))
 				}
 				mu.Unlock()
 			}
@@ -111,6 +119,18 @@ func Run(ctx context.Context, scenarios []Scenario, o Options) (Outcome, error) 
 	outcome := summarize(results)
 	outcome.Tolerant = o.Tolerant
 	return outcome, nil
+}
+
+// report reports the result of the scenario that was done last.
+func (r Result) report(to progress.Reporter, done, of int) {
+	said := "right"
+	switch {
+	case r.Error != "":
+		said = r.Error
+	case !r.Right:
+		said = "wrong"
+	}
+	to.Step(done, of, "%4d/%d  %-22s %-16s %s", done, of, r.Name, r.Verdict, said)
 }
 
 // run has the doctor look at a scenario, and finds out what its hindrances and

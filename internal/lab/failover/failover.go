@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/progress"
 	"longhaul/internal/lab/relays"
 	"longhaul/internal/lab/sandbox"
 	"longhaul/internal/lab/tcpserver"
@@ -41,7 +42,7 @@ type Options struct {
 	// after it. 0 means 15 s.
 	Patience time.Duration
 
-	Say func(string) // told how it goes; nil means nobody listens
+	Report progress.Reporter
 }
 
 // Result is what one death did.
@@ -104,7 +105,7 @@ func Run(ctx context.Context, name string, o Options) (Result, error) {
 		died <- w.die(name)
 	})
 	defer timer.Stop()
-	flows := w.stream(ctx, o)
+	flows := w.stream(ctx, name, o)
 	if err := errors.Join(<-died, ctx.Err()); err != nil {
 		return r, err
 	}

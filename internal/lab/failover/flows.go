@@ -60,7 +60,7 @@ type attempt struct {
 }
 
 // stream begins connections at an even rate and waits for all of them.
-func (w *world) stream(ctx context.Context, o Options) []attempt {
+func (w *world) stream(ctx context.Context, name string, o Options) []attempt {
 	var (
 		mu  sync.Mutex
 		all []attempt
@@ -88,8 +88,8 @@ func (w *world) stream(ctx context.Context, o Options) []attempt {
 				mu.Unlock()
 			})
 		}
-		if o.Say != nil && n%o.PerSecond == 0 {
-			o.Say(fmt.Sprintf("%3.0f s: %d connections", time.Since(began).Seconds(), n))
+		if n%o.PerSecond == 0 {
+			o.Report.Linef("%s, %3.0f s: %d connections", name, time.Since(began).Seconds(), n)
 		}
 		<-tick.C
 	}

@@ -81,6 +81,13 @@ const (
 	LossAfter
 )
 
+func (p LossPlace) String() string {
+	if p == LossAfter {
+		return "after"
+	}
+	return "before"
+}
+
 // Reorder holds back a share of the packets, so that later ones overtake them.
 type Reorder struct {
 	Probability float64       // share of packets held back, in [0, 1]

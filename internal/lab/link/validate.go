@@ -58,7 +58,7 @@ func (s Settings) Validate() error {
 	case s.Loss.ToBad == 0 && s.Loss.BadProbability > 0:
 		return refuse("Loss.BadProbability", s.Loss.BadProbability, "0, or set Loss.ToBad as well")
 	case s.LossPlace > LossAfter:
-		return refuse("LossPlace", s.LossPlace, "LossBefore or LossAfter")
+		return refuse("LossPlace", uint8(s.LossPlace), "LossBefore or LossAfter")
 	case s.MTU != 0 && (s.MTU < minMTU || s.MTU > maxMTU):
 		return refuse("MTU", s.MTU, fmt.Sprintf("0 for %d, or between %d and %d", DefaultMTU, minMTU, maxMTU))
 	case s.QueueBytes < 0 || s.QueueBytes > 0 && s.QueueBytes < s.mtu():

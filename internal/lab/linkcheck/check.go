@@ -34,8 +34,10 @@ type Path struct {
 
 // Row is one measured property beside what was asked.
 type Row struct {
-	What, Asked, Got string
-	OK               bool
+	What  string `json:"what"`
+	Asked string `json:"asked"`
+	Got   string `json:"got"`
+	OK    bool   `json:"ok"`
 }
 
 // Tolerances of the checks.

@@ -11,6 +11,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"longhaul/internal/lab/progress"
 )
 
 // The parts of a soak.
@@ -34,7 +36,7 @@ type Options struct {
 	Connections int64         // of churn
 	Reloads     int           // of churn, of all relays together
 
-	Say func(string) // told how it goes, a line each time; nil means nobody listens
+	Report progress.Reporter
 
 	without []eventKind // of mixed
 }
@@ -73,8 +75,8 @@ func (r Result) Violations() (n int) {
 	return n
 }
 
-// Write prints the tables.
-func (r Result) Write(w io.Writer) {
+// WriteText prints a table for each part.
+func (r Result) WriteText(w io.Writer) error {
 	if r.Mixed != nil {
 		r.Mixed.write(w)
 	}
@@ -84,6 +86,7 @@ func (r Result) Write(w io.Writer) {
 	if r.Churn != nil {
 		r.Churn.write(w)
 	}
+	return nil
 }
 
 // Run runs the parts, each with relays of its own. The process must be inside
@@ -96,11 +99,6 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	if o.Seed == 0 {
 		o.Seed = 1 + rand.Uint64()%1_000_000
 	}
-	say := func(format string, args ...any) {
-		if o.Say != nil {
-			o.Say(fmt.Sprintf(format, args...))
-		}
-	}
 	for _, part := range o.Parts {
 		w, err := newWorld(ctx, o.Program, o.Seed, part == PartMixed)
 		if err != nil {
@@ -108,17 +106,17 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		}
 		switch part {
 		case PartMixed:
-			say("%s: %v, %d flows at the same time, seed %d", part, o.Time, o.Flows, o.Seed)
+			o.Report.Linef("%s: %v, %d flows at the same time, seed %d", part, o.Time, o.Flows, o.Seed)
 			var m MixedResult
-			m, err = runMixed(ctx, w, o.Seed, o.Time, o.events(), o.Flows, func(p mixedProgress) { say("%s", p) })
+			m, err = runMixed(ctx, w, o.Seed, o.Time, o.events(), o.Flows, func(p mixedProgress) { o.Report.Linef("%s", p) })
 			r.Mixed = &m
 		case PartSlow:
-			say("%s: %v", part, o.Slow)
+			o.Report.Linef("%s: %v", part, o.Slow)
 			var s SlowResult
 			s, err = runSlow(ctx, w, o.Seed, o.Slow)
 			r.Slow = &s
 		case PartChurn:
-			say("%s: %d connections, %d reloads", part, o.Connections, o.Reloads)
+			o.Report.Linef("%s: %d connections, %d reloads", part, o.Connections, o.Reloads)
 			var c ChurnResult
 			c, err = runChurn(ctx, w, o.Seed, o.Connections, o.Reloads)
 			r.Churn = &c

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/lab/progress"
 	"longhaul/internal/nettest"
 )
 
@@ -44,13 +45,13 @@ func runPart(t *testing.T, o Options) Result {
 	nettest.CheckLeaks(t)
 	o.Program = nettest.Longhaul(t)
 	var said []string
-	o.Say = func(line string) { said = append(said, line) }
+	o.Report = func(r progress.Report) { said = append(said, r.Text) }
 	r, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, strings.Join(said, "\n"))
 	}
 	var table strings.Builder
-	r.Write(&table)
+	nettest.Must(t, r.WriteText(&table))
 	t.Logf("\n%s", &table)
 	return r
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"longhaul/internal/lab"
+	"longhaul/internal/lab/progress"
 	"longhaul/internal/lab/relays"
 	"longhaul/internal/lab/sandbox"
 	"longhaul/internal/lab/tcpserver"
@@ -27,7 +28,7 @@ type Options struct {
 	Upgrades  int           // of one relay and the other in turn
 	Every     time.Duration // from one upgrade to the next; at least a second
 
-	Say func(string) // told how it goes; nil means nobody listens
+	Report progress.Reporter
 }
 
 // Life is how long a flow that is not bulk stays open.
@@ -113,10 +114,6 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 		return r, err
 	}
 	defer w.close()
-	say := o.Say
-	if say == nil {
-		say = func(string) {}
-	}
 
 	running, stop := context.WithCancel(ctx)
 	defer stop()
@@ -126,11 +123,11 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 	defer crowd.wait()
 	defer stop()
 
-	say(fmt.Sprintf("%d flows come to be open, %d each second", o.Flows, o.PerSecond))
+	o.Report.Linef("%d flows come to be open, %d each second", o.Flows, o.PerSecond)
 	if err := pause(ctx, o.Life()); err != nil {
 		return r, err
 	}
-	say("before the first upgrade")
+	o.Report.Linef("before the first upgrade")
 	quiet := time.Now()
 	if err := pause(ctx, quietTimes*o.Every); err != nil {
 		return r, err
@@ -145,7 +142,7 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 		}
 		began = append(began, at)
 		r.Upgrades = append(r.Upgrades, Replay{Relay: relay.Name, AtSeconds: at.Sub(quiet).Seconds(), Seconds: u.Seconds, FlowsLeft: u.FlowsLeft})
-		say(fmt.Sprintf("upgrade %d of %d: %s, %d flows stay with process %d", n+1, o.Upgrades, relay.Name, u.FlowsLeft, u.OldPID))
+		o.Report.Linef("upgrade %d of %d: %s, %d flows stay with process %d", n+1, o.Upgrades, relay.Name, u.FlowsLeft, u.OldPID)
 		if err := pause(ctx, time.Until(at.Add(o.Every))); err != nil {
 			return r, err
 		}

@@ -1,0 +1,323 @@
+//go:build linux
+
+package ends
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"longhaul/internal/lab/progress"
+	"longhaul/internal/lab/sandbox"
+)
+
+// Options say what Run does.
+type Options struct {
+	Seed    uint64
+	Scripts uint64 // how many, from number 1 on
+	Only    uint64 // the number of a single script; 0: all
+	Relays  []int  // how many relays, each a way of its own; 0 is none, to hold the rule against the kernel
+	Through []string
+	Lanes   int    // scripts at a time; 0: the usual
+	Program string // the longhaul binary
+	Report  progress.Reporter
+}
+
+const (
+	usualLanes  = 16
+	mostRelays  = 8
+	scriptTime  = 20 * time.Second // in which a script must end; without a relay the slowest take 1 s
+	foreignTime = 3 * time.Second  // the same through another program
+)
+
+// Check refuses options that make no sense.
+func (o *Options) Check() error {
+	for _, n := range o.Relays {
+		if n < 0 || n > mostRelays {
+			return fmt.Errorf("--relays %d: choose 0 to %d", n, mostRelays)
+		}
+	}
+	for _, name := range o.Through {
+		if _, ok := programs[name]; !ok {
+			return fmt.Errorf("--through %s: no program of that name: choose from %s", name, ProgramNames())
+		}
+	}
+	switch {
+	case o.Scripts < 1:
+		return errors.New("--scripts 0: choose 1 or more")
+	case o.Lanes < 0 || o.Lanes > 256:
+		return fmt.Errorf("--parallel %d: choose 1 to 256", o.Lanes)
+	case len(o.Relays)+len(o.Through) == 0:
+		return errors.New("no way to run the scripts: give --relays or --through")
+	}
+	return nil
+}
+
+// Result is what Run found.
+type Result struct {
+	Seed           uint64  `json:"seed"`
+	Scripts        uint64  `json:"scripts"`
+	Seconds        float64 `json:"seconds"`
+	ScriptsPerHour float64 `json:"scripts_per_hour"` // through all ways, and over a direct connection
+	Ways           []Way   `json:"ways"`
+}
+
+// Violations counts what direct TCP does not allow, of the program's own relays.
+func (r *Result) Violations() (n int) {
+	for _, w := range r.Ways {
+		if !w.Foreign {
+			n += w.Violations
+		}
+	}
+	return n
+}
+
+// Way is what was found of one way from a client to its target.
+type Way struct {
+	Name       string       `json:"name"`
+	Foreign    bool         `json:"foreign"` // another program's
+	Scripts    int          `json:"scripts"`
+	Violations int          `json:"violations"`
+	Kinds      map[Kind]int `json:"kinds,omitempty"`
+	Findings   []Finding    `json:"findings,omitempty"` // the first of each kind
+}
+
+// Finding is a script that broke the rule, and the shortest that does.
+type Finding struct {
+	Kind     Kind   `json:"kind"`
+	Script   uint64 `json:"script"`
+	Text     string `json:"text"`
+	Shortest string `json:"shortest"`
+	Says     string `json:"says"` // what the shortest breaks
+	Broke    int    `json:"broke"`
+	Of       int    `json:"of"` // runs of the shortest
+	Command  string `json:"command"`
+}
+
+// way is how scripts get from a client to its target.
+type way struct {
+	name    string
+	flag    string // of the command
+	foreign bool
+	route   func(l *lane, i int, s *Script) (route, func(), error)
+}
+
+// try runs a script once through a way. The error is not about the way.
+func (w *way) try(l *lane, i int, s *Script, within time.Duration) (Outcome, error) {
+	r, done, err := w.route(l, i, s)
+	if err != nil {
+		return Outcome{}, err
+	}
+	o, err := run(s, r, within)
+	done()
+	l.empty()
+	return o, err
+}
+
+var directWay = &way{name: "direct", flag: "--relays 0", route: func(l *lane, _ int, s *Script) (route, func(), error) {
+	return l.direct(s), func() {}, nil
+}}
+
+// Run makes scripts and runs each of them directly and through every way.
+func Run(ctx context.Context, o Options) (Result, error) {
+	if sandbox.Inside() {
+		if err := prepareNetwork(); err != nil {
+			return Result{}, err
+		}
+	}
+	lanes := make([]*lane, cmp.Or(o.Lanes, usualLanes))
+	for i := range lanes {
+		l, err := newLane()
+		if err != nil {
+			return Result{}, err
+		}
+		defer l.close()
+		lanes[i] = l
+	}
+	var ways []*way
+	if n := slices.Max(append([]int{0}, o.Relays...)); n > 0 {
+		c, err := newChain(n, lanes)
+		if err != nil {
+			return Result{}, err
+		}
+		defer c.close()
+		for _, n := range o.Relays {
+			if n > 0 {
+				ways = append(ways, &way{name: relays(n), flag: fmt.Sprintf("--relays %d", n), route: func(l *lane, i int, s *Script) (route, func(), error) {
+					return c.way(n, l, i, s)
+				}})
+			}
+		}
+	}
+	for _, name := range o.Through {
+		p, err := startPrograms(ctx, name, o.Program, lanes)
+		if err != nil {
+			return Result{}, err
+		}
+		defer p.close()
+		ways = append(ways, p.way())
+	}
+
+	e := &batch{options: o, ways: append([]*way{directWay}, ways...), found: map[string]map[Kind]*found{}, began: time.Now()}
+	e.results = make([]Way, len(e.ways))
+	first, last := uint64(1), o.Scripts
+	if o.Only > 0 {
+		first, last = o.Only, o.Only
+	}
+	e.next, e.of = first, last-first+1
+	var all sync.WaitGroup
+	errs := make([]error, len(lanes))
+	for i, l := range lanes {
+		all.Go(func() { errs[i] = e.lane(ctx, l, i, last) })
+	}
+	all.Wait()
+	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
+		return Result{}, err
+	}
+	seconds := time.Since(e.began).Seconds()
+	result := Result{Seed: o.Seed, Scripts: e.done, Seconds: seconds, ScriptsPerHour: float64(e.done) / seconds * 3600}
+	for i, w := range e.ways {
+		r := e.results[i]
+		if r.Name, r.Foreign = w.name, w.foreign; w == directWay && r.Violations == 0 && !slices.Contains(o.Relays, 0) {
+			continue
+		}
+		for _, f := range e.firstOf(w) {
+			r.Findings = append(r.Findings, e.finding(ctx, w, lanes[0], f))
+		}
+		result.Ways = append(result.Ways, r)
+	}
+	return result, ctx.Err()
+}
+
+func relays(n int) string {
+	if n == 1 {
+		return "1 relay"
+	}
+	return fmt.Sprintf("%d relays", n)
+}
+
+// batch is a run of many scripts.
+type batch struct {
+	options Options
+	ways    []*way
+	began   time.Time
+
+	mu      sync.Mutex
+	next    uint64
+	done    uint64
+	of      uint64
+	results []Way
+	found   map[string]map[Kind]*found // by way, the first of each kind
+}
+
+type found struct {
+	number    uint64
+	violation *Violation
+}
+
+// lane runs scripts until none is left.
+func (e *batch) lane(ctx context.Context, l *lane, i int, last uint64) error {
+	for ctx.Err() == nil {
+		e.mu.Lock()
+		n := e.next
+		e.next++
+		e.mu.Unlock()
+		if n > last {
+			return nil
+		}
+		s := Generate(e.options.Seed, n)
+		var direct *Outcome
+		for k, w := range e.ways {
+			within := scriptTime
+			if w.foreign {
+				within = foreignTime
+			}
+			o, err := w.try(l, i, s, within)
+			if err != nil {
+				return fmt.Errorf("script %d, %s: %w", n, w.name, err)
+			}
+			var v *Violation
+			errors.As(Allowed(s, direct, &o), &v)
+			e.note(k, n, v)
+			if direct == nil {
+				direct = &o
+				if o.stuck() {
+					break // nothing to hold the others against
+				}
+			}
+		}
+		e.mu.Lock()
+		e.done++
+		violations := 0
+		for _, w := range e.results {
+			violations += w.Violations
+		}
+		e.options.Report.Passing(int(e.done), int(e.of), "%d of %d scripts, %d outcomes that direct TCP does not allow", e.done, e.of, violations)
+		e.mu.Unlock()
+	}
+	return nil
+}
+
+func (e *batch) note(k int, n uint64, v *Violation) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := &e.results[k]
+	r.Scripts++
+	if v == nil {
+		return
+	}
+	r.Violations++
+	if r.Kinds == nil {
+		r.Kinds = map[Kind]int{}
+	}
+	r.Kinds[v.Kind]++
+	name := e.ways[k].name
+	if e.found[name] == nil {
+		e.found[name] = map[Kind]*found{}
+	}
+	if f := e.found[name][v.Kind]; f == nil || n < f.number {
+		e.found[name][v.Kind] = &found{n, v}
+	}
+}
+
+// firstOf are the findings of a way whose shortest scripts are looked for: of
+// other programs only their number is of interest.
+func (e *batch) firstOf(w *way) []*found {
+	if w.foreign {
+		return nil
+	}
+	return slices.SortedFunc(maps.Values(e.found[w.name]), func(a, b *found) int { return cmp.Compare(a.number, b.number) })
+}
+
+func (e *batch) finding(ctx context.Context, w *way, l *lane, f *found) Finding {
+	breaks := func(s *Script) *Violation {
+		direct, err := directWay.try(l, 0, s, shrinkWays)
+		if err != nil || direct.stuck() {
+			return nil
+		}
+		if w == directWay {
+			o := direct
+			var v *Violation
+			errors.As(Allowed(s, nil, &o), &v)
+			return v
+		}
+		o, err := w.try(l, 0, s, shrinkWays)
+		if err != nil {
+			return nil
+		}
+		var v *Violation
+		errors.As(Allowed(s, &direct, &o), &v)
+		return v
+	}
+	shortest, says, broke, of := shrink(ctx, Generate(e.options.Seed, f.number), f.violation, breaks)
+	return Finding{
+		Kind: f.violation.Kind, Script: f.number, Text: f.violation.Text,
+		Shortest: shortest.String(), Says: says.Text, Broke: broke, Of: of,
+		Command: fmt.Sprintf("longhaul lab run transparent-ends --seed %d --script %d %s", e.options.Seed, f.number, w.flag),
+	}
+}

@@ -1,0 +1,96 @@
+//go:build linux
+
+package ends
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"longhaul/internal/lab/experiment"
+)
+
+// Experiment holds what both ends of a connection see against direct TCP.
+func Experiment() experiment.Experiment {
+	return experiment.Experiment{
+		Name:    "transparent-ends",
+		Summary: "random socket calls at both ends, through relays and without: what differs",
+		Source:  "no report: direct TCP is what the relays are held against",
+		Cases:   []string{"relays", "through"},
+		Short:   "Random socket calls at both ends, through relays and without: what differs",
+		Long: `transparent-ends makes random scripts of socket calls at both ends of a
+connection: small and large writes, urgent data, MSG_MORE, shutdown, close with
+bytes unread, zero linger, tiny and huge buffers, readers that stop and go on,
+Fast Open, IPv4, IPv6 and mapped addresses, a target that refuses or is slow to
+accept, a client that connects before the relay has its listener. Each script
+runs over a direct connection, and through one relay and two.
+
+What the ends see through relays must be what direct TCP could have shown them:
+see "How a flow ends" in the documentation for the rule. For the first script of
+each kind that breaks it, the shortest script that still does is printed.
+
+With --through, scripts run through a program instead:
+` + ProgramNames() + `.
+longhaul is this program as a process of its own.
+
+Exit code 1: longhaul broke the rule.`,
+		Example: `  longhaul lab run transparent-ends --scripts 100000
+  longhaul lab run transparent-ends --seed 7 --script 1234 --relays 2
+  longhaul lab run transparent-ends --relays 0 --through haproxy,nginx --json`,
+		New: func() experiment.Run { return &command{} },
+	}
+}
+
+// command is a run as flags describe it.
+type command struct{ Options }
+
+func (c *command) Flags(flags *pflag.FlagSet) {
+	flags.Uint64Var(&c.Scripts, "scripts", 10_000, "how many scripts")
+	flags.Uint64Var(&c.Seed, "seed", 1, "of the scripts; with their number it makes each of them")
+	flags.Uint64Var(&c.Only, "script", 0, "run only the script of this number")
+	flags.IntSliceVar(&c.Relays, "relays", []int{1, 2}, "through how many relays, one way for each number; 0 runs them only directly")
+	flags.StringSliceVar(&c.Through, "through", nil, "through these programs, in place of relays")
+	flags.IntVar(&c.Lanes, "parallel", 0, "scripts at the same time (0: the usual)")
+}
+
+func (c *command) Check(flags *pflag.FlagSet) error {
+	if len(c.Through) > 0 && !flags.Changed("relays") {
+		c.Relays = nil
+	}
+	return c.Options.Check()
+}
+
+func (c *command) Run(ctx context.Context, env experiment.Environment) (experiment.Result, error) {
+	c.Program, c.Report = env.Program, env.Report
+	return Run(ctx, c.Options)
+}
+
+// Judge says whether longhaul's relays broke the rule.
+func (r Result) Judge() error {
+	if r.Violations() > 0 {
+		return errors.New("direct TCP does not allow what a script saw: see its shortest form")
+	}
+	return nil
+}
+
+// WriteText prints what was found of each way.
+func (r Result) WriteText(w io.Writer) error {
+	for _, way := range r.Ways {
+		fmt.Fprintf(w, "%s: %d scripts, %d outcomes that direct TCP does not allow\n", way.Name, way.Scripts, way.Violations)
+		for _, kind := range slices.SortedFunc(maps.Keys(way.Kinds), func(a, b Kind) int { return way.Kinds[b] - way.Kinds[a] }) {
+			fmt.Fprintf(w, "  %6d  %s\n", way.Kinds[kind], kind)
+		}
+		for _, f := range way.Findings {
+			fmt.Fprintf(w, "\n  %s, script %d: %s\n  the shortest that breaks the rule so (%d of %d runs): %s\n\n    %s\n\n  to repeat it: %s\n\n",
+				f.Kind, f.Script, f.Text, f.Broke, f.Of, f.Says, strings.ReplaceAll(strings.TrimSpace(f.Shortest), "\n", "\n    "), f.Command)
+		}
+	}
+	_, err := fmt.Fprintf(w, "seed %d, %.0f s, %.0f scripts an hour\n", r.Seed, r.Seconds, r.ScriptsPerHour)
+	return err
+}

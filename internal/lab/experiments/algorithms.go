@@ -1,0 +1,59 @@
+package experiments
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"longhaul/internal/cc"
+	"longhaul/internal/lab/experiment"
+	"longhaul/internal/lab/progress"
+	"longhaul/internal/lab/sandbox"
+)
+
+// LoadAlgorithms loads the congestion controls of longhaul's own that an experiment
+// uses, and returns a function that unloads those that were not there before. It
+// must be called outside the sandbox, in which it does nothing: the kernel has one
+// table of algorithms for the whole machine. An algorithm that cannot be loaded is
+// reported, or an error if it is required.
+func LoadAlgorithms(ctx context.Context, wanted experiment.Algorithms, report progress.Reporter) (unload func() error, err error) {
+	nothing := func() error { return nil }
+	if sandbox.Inside() || !wanted.All && len(wanted.Names) == 0 {
+		return nothing, nil
+	}
+	host := cc.NewHost()
+	own, err := host.Names()
+	if err != nil {
+		return nothing, err
+	}
+	var loaded, refused []string
+	var why error
+	unload = func() (err error) {
+		for _, name := range slices.Backward(loaded) {
+			// Not with the context: an interrupt must not leave it loaded.
+			_, unloadErr := host.Unload(context.WithoutCancel(ctx), name)
+			err = errors.Join(err, unloadErr)
+		}
+		return err
+	}
+	for _, name := range own {
+		if !wanted.All && !slices.Contains(wanted.Names, name) {
+			continue
+		}
+		result, loadErr := host.Load(ctx, name, name)
+		switch {
+		case errors.Is(loadErr, cc.ErrTaken): // a kernel module's: that one is run
+		case loadErr != nil && wanted.Required:
+			return nothing, errors.Join(loadErr, unload())
+		case loadErr != nil:
+			refused, why = append(refused, name), loadErr
+		case result.Outcome == cc.Loaded:
+			loaded = append(loaded, name)
+		}
+	}
+	if len(refused) > 0 {
+		report.Notef("%s: not run: %v", strings.Join(refused, ", "), why)
+	}
+	return unload, nil
+}

@@ -1,0 +1,34 @@
+// Package experiments lists the experiments that the lab has.
+package experiments
+
+import (
+	"longhaul/internal/lab/chain"
+	"longhaul/internal/lab/congestion"
+	"longhaul/internal/lab/diagnosis"
+	"longhaul/internal/lab/ends"
+	"longhaul/internal/lab/experiment"
+	"longhaul/internal/lab/failover"
+	"longhaul/internal/lab/soak"
+	"longhaul/internal/lab/transfers"
+	"longhaul/internal/lab/upgrade"
+	"longhaul/internal/lab/zonetransfer"
+)
+
+// All returns the experiments in the order of lab list: those of the published
+// reports first. The lists, commands, help and completion are made from it.
+func All() []experiment.Experiment {
+	var all []experiment.Experiment
+	for _, e := range transfers.Experiments() {
+		all = append(all, e.Entry())
+	}
+	return append(all,
+		congestion.Experiment(),
+		zonetransfer.Experiment(),
+		diagnosis.Experiment(),
+		chain.Experiment(),
+		failover.Experiment(),
+		upgrade.Experiment(),
+		soak.Experiment(),
+		ends.Experiment(),
+	)
+}

@@ -1,0 +1,144 @@
+package session
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"longhaul/internal/display"
+	"longhaul/internal/lab"
+	"longhaul/internal/lab/link"
+	"longhaul/internal/units"
+)
+
+// State is what the WAN of a running lab is set to, and what it has carried.
+type State struct {
+	Directions []Direction `json:"directions"`
+}
+
+// Direction is one of the WAN.
+type Direction struct {
+	Direction       string  `json:"direction"`
+	DelayMs         float64 `json:"delay_ms"`
+	JitterMs        float64 `json:"jitter_ms"`
+	RateBps         int64   `json:"rate_bps"`
+	ATM             bool    `json:"atm"`
+	PacketRate      int64   `json:"packet_rate"` // packets per second, 0 for no bound
+	LossProbability float64 `json:"loss_probability"`
+	MTU             int     `json:"mtu"`
+	QueueBytes      int     `json:"queue_bytes"`
+	CoDelTargetMs   float64 `json:"codel_target_ms"` // 0 is no CoDel
+	Down            bool    `json:"down"`
+
+	PacketsIn      uint64  `json:"packets_in"`
+	Delivered      uint64  `json:"packets_delivered"`
+	BytesDelivered uint64  `json:"bytes_delivered"`
+	Lost           uint64  `json:"packets_lost"`
+	Policed        uint64  `json:"packets_policed"`
+	QueueDrops     uint64  `json:"queue_drops"`
+	CoDelDrops     uint64  `json:"codel_drops"`
+	TooBig         uint64  `json:"packets_too_big"`
+	Outage         uint64  `json:"packets_lost_in_outages"`
+	Reordered      uint64  `json:"packets_reordered"`
+	Unasked        uint64  `json:"packets_lost_unasked"` // outside the emulation; 0 unless the machine is overloaded
+	QueueP50Ms     float64 `json:"queue_delay_p50_ms"`
+	QueueP95Ms     float64 `json:"queue_delay_p95_ms"`
+	QueueP99Ms     float64 `json:"queue_delay_p99_ms"`
+	QueueMaxMs     float64 `json:"queue_delay_max_ms"`
+}
+
+func (s *server) state() State {
+	wan := s.lab.Link(lab.WAN)
+	var state State
+	for _, dir := range []link.Direction{link.AToB, link.BToA} {
+		settings, counters := wan.Settings(dir), wan.Counters(dir)
+		state.Directions = append(state.Directions, Direction{
+			Direction:       dir.String(),
+			DelayMs:         display.Milliseconds(settings.Delay),
+			JitterMs:        display.Milliseconds(settings.Jitter),
+			RateBps:         settings.RateBps,
+			ATM:             settings.ATM,
+			PacketRate:      settings.PacketsPerSecond,
+			LossProbability: settings.Loss.Share(),
+			MTU:             settings.MTU,
+			QueueBytes:      settings.QueueLimitBytes(settings.Delay),
+			CoDelTargetMs:   display.Milliseconds(settings.CoDel.Target),
+			Down:            settings.Down,
+
+			PacketsIn:      counters.PacketsIn,
+			Delivered:      counters.PacketsDelivered,
+			BytesDelivered: counters.BytesDelivered,
+			Lost:           counters.Lost,
+			Policed:        counters.Policed,
+			QueueDrops:     counters.QueueDrops,
+			CoDelDrops:     counters.CoDelDrops,
+			TooBig:         counters.TooBig,
+			Outage:         counters.Outage,
+			Reordered:      counters.Reordered,
+			Unasked:        counters.DeviceDrops + counters.WriteErrors,
+			QueueP50Ms:     display.Milliseconds(counters.QueueDelayP50),
+			QueueP95Ms:     display.Milliseconds(counters.QueueDelayP95),
+			QueueP99Ms:     display.Milliseconds(counters.QueueDelayP99),
+			QueueMaxMs:     display.Milliseconds(counters.QueueDelayMax),
+		})
+	}
+	return state
+}
+
+// WriteText prints the settings and counters, a column for each way.
+func (s State) WriteText(w io.Writer) error {
+	if len(s.Directions) != 2 {
+		return fmt.Errorf("the lab described %d directions, not 2", len(s.Directions))
+	}
+	ab, ba := s.Directions[0], s.Directions[1]
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	row := func(what, a, b string) { fmt.Fprintf(table, "%s\t%s\t%s\t\n", what, a, b) }
+	both := func(what string, figure func(Direction) string) { row(what, figure(ab), figure(ba)) }
+	row("", "A to B", "B to A")
+	both("delay", func(d Direction) string { return fmt.Sprintf("%g ms", d.DelayMs) })
+	if ab.JitterMs+ba.JitterMs > 0 {
+		both("jitter", func(d Direction) string { return fmt.Sprintf("±%g ms", d.JitterMs) })
+	}
+	both("rate", func(d Direction) string {
+		if d.RateBps == 0 {
+			return "unbounded"
+		}
+		if d.ATM {
+			return display.Rate(float64(d.RateBps)) + " of cells"
+		}
+		return display.Rate(float64(d.RateBps))
+	})
+	if ab.PacketRate+ba.PacketRate > 0 {
+		both("packet rate", func(d Direction) string { return fmt.Sprintf("%d/s", d.PacketRate) })
+	}
+	both("loss", func(d Direction) string { return fmt.Sprintf("%g%%", 100*d.LossProbability) })
+	both("queue", func(d Direction) string { return units.Size(d.QueueBytes).String() })
+	if ab.CoDelTargetMs+ba.CoDelTargetMs > 0 {
+		both("CoDel", func(d Direction) string { return fmt.Sprintf("%g ms", d.CoDelTargetMs) })
+	}
+	both("MTU", func(d Direction) string { return fmt.Sprint(d.MTU) })
+	if ab.Down || ba.Down {
+		both("outage", func(d Direction) string { return fmt.Sprint(d.Down) })
+	}
+	if ab.PacketsIn+ba.PacketsIn > 0 {
+		count := func(what string, figure func(Direction) uint64) {
+			both(what, func(d Direction) string { return fmt.Sprint(figure(d)) })
+		}
+		count("packets in", func(d Direction) uint64 { return d.PacketsIn })
+		count("delivered", func(d Direction) uint64 { return d.Delivered })
+		count("lost", func(d Direction) uint64 { return d.Lost })
+		if ab.Policed+ba.Policed > 0 {
+			count("policed", func(d Direction) uint64 { return d.Policed })
+		}
+		count("queue drops", func(d Direction) uint64 { return d.QueueDrops })
+		if ab.CoDelDrops+ba.CoDelDrops > 0 {
+			count("CoDel drops", func(d Direction) uint64 { return d.CoDelDrops })
+		}
+		count("too big", func(d Direction) uint64 { return d.TooBig })
+		count("lost in outages", func(d Direction) uint64 { return d.Outage })
+		count("lost unasked", func(d Direction) uint64 { return d.Unasked })
+		both("queue delay p50", func(d Direction) string { return fmt.Sprintf("%.2f ms", d.QueueP50Ms) })
+		both("queue delay p95", func(d Direction) string { return fmt.Sprintf("%.2f ms", d.QueueP95Ms) })
+	}
+	return table.Flush()
+}

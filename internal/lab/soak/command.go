@@ -1,0 +1,76 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"longhaul/internal/lab/experiment"
+)
+
+// Experiment runs relays for a long time under everything at once.
+func Experiment() experiment.Experiment {
+	return experiment.Experiment{
+		Name:    "soak",
+		Summary: "relays under everything at once: deaths, outages, loss, floods, garbage",
+		Source:  "no report: every flow is held against what both of its ends did",
+		Cases:   Parts(),
+		Short:   "Relays under everything at once: deaths, outages, loss, floods, garbage",
+		Long: `soak runs flows of random sizes and endings through a relay at site A and two
+at site B, while things happen, most of them every ten seconds: relays and the
+target are killed and start again, a WAN is cut or loses packets, half-open
+connections flood the relay, garbage comes in at every port, relays are
+reloaded and upgraded, a hop or a far relay's tunnel is drained. Some readers
+are slow.
+
+Every byte is compared at both ends, and every flow is held against the law:
+who saw a clean end has all that the other sent before its clean end. What the
+relay at site A holds must not grow, and its log must say why it cut a flow.
+
+Other parts: slow-reader (memory stays bounded behind slow readers) and churn
+(short connections during a thousand reloads). Exit code 1: a rule was broken.`,
+		Example: `  longhaul lab run soak --minutes 30
+  longhaul lab run soak --minutes 2 --seed 7 --json > soak.json
+  longhaul lab run soak --case slow-reader --case churn`,
+		New: func() experiment.Run { return &command{} },
+	}
+}
+
+// command is a run as flags describe it.
+type command struct {
+	Options
+	minutes float64
+}
+
+func (c *command) Flags(flags *pflag.FlagSet) {
+	flags.Float64Var(&c.minutes, "minutes", 10, "how long flows are begun")
+	flags.IntVar(&c.Options.Flows, "flows", 48, "flows at the same time")
+	flags.Uint64Var(&c.Seed, "seed", 0, "of the flows and of what happens (0: draw one)")
+	flags.StringArrayVar(&c.Parts, "case", []string{PartMixed}, "what to run (may be given again)")
+	flags.DurationVar(&c.Slow, "slow", time.Minute, "of slow-reader: for how long it is slow")
+	flags.Int64Var(&c.Connections, "connections", 20_000, "of churn")
+	flags.IntVar(&c.Reloads, "reloads", 1000, "of churn, of all relays together")
+}
+
+func (c *command) Check(*pflag.FlagSet) error {
+	c.Time = time.Duration(c.minutes * float64(time.Minute))
+	if err := c.Options.Check(); err != nil {
+		return err
+	}
+	return experiment.CheckCases(c.Parts, Parts())
+}
+
+func (c *command) Run(ctx context.Context, env experiment.Environment) (experiment.Result, error) {
+	c.Program, c.Report = env.Program, env.Report
+	return Run(ctx, c.Options)
+}
+
+// Judge says whether a rule was broken.
+func (r Result) Judge() error {
+	if r.Violations() > 0 {
+		return errors.New("the relays broke a rule: see the violations")
+	}
+	return nil
+}

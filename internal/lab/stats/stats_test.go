@@ -1,0 +1,21 @@
+package stats
+
+import (
+	"math"
+	"testing"
+)
+
+func TestMedian(t *testing.T) {
+	itself := func(v float64) float64 { return v }
+	for _, test := range []struct {
+		values []float64
+		want   float64
+	}{{[]float64{3}, 3}, {[]float64{3, 1}, 2}, {[]float64{9, 1, 2}, 2}} {
+		if got := Median(test.values, itself); got != test.want {
+			t.Errorf("median of %v is %v, want %v", test.values, got, test.want)
+		}
+	}
+	if got := Median(nil, itself); !math.IsNaN(got) {
+		t.Errorf("median of nothing is %v, want none", got)
+	}
+}
