@@ -1,10 +1,11 @@
-// Package bpffs keeps what outlives a command, pins on the BPF filesystem, in
-// one directory for each feature:
+// Package bpffs manages pins on the BPF filesystem, which outlive the command
+// that made them, in one directory per feature:
 //
 //	/sys/fs/bpf/longhaul/cc
 //	/sys/fs/bpf/longhaul/mss
 //
-// Every change is made under a lock that the kernel releases with its holder.
+// A process holds a lock for every change; the kernel releases the lock when
+// the process ends.
 package bpffs
 
 import (
@@ -22,30 +23,29 @@ import (
 	"longhaul/internal/kernel"
 )
 
-// DefaultRoot is where systemd, or else longhaul, mounts the BPF filesystem.
+// DefaultRoot is the mount point that systemd uses, or longhaul without it.
 const DefaultRoot = "/sys/fs/bpf"
 
-// ErrNone: there is no place to pin to.
+// ErrNone means that no BPF filesystem is mounted.
 var ErrNone = errors.New("no BPF filesystem")
 
 // Dir is a feature's directory of pins.
 type Dir struct {
-	Root    string // where the BPF filesystem is, or is to be mounted
+	Root    string // mount point of the BPF filesystem
 	Feature string
 }
 
-// Path is the path of something in the directory, or of the directory itself.
+// Path is the path of an entry, or of the directory itself.
 func (d Dir) Path(parts ...string) string {
 	return filepath.Join(append([]string{d.Root, "longhaul", d.Feature}, parts...)...)
 }
 
-// Mounted says whether there is a BPF filesystem.
+// Mounted reports whether a BPF filesystem is mounted.
 func (d Dir) Mounted() bool { return kernel.IsBPFFS(d.Root) }
 
-// Mount makes sure that there is a BPF filesystem to pin to. Like other BPF
-// tools it mounts one where systemd has not, but never in a mount namespace
-// that may end before the machine does: the pins, and so what they hold, would
-// end with it. What helps then goes into the error.
+// Mount mounts a BPF filesystem unless there is one. It never does so in a
+// private mount namespace: the pins, and the programs they hold, could end
+// before the machine does. The error then contains help.
 func (d Dir) Mount(help string) error {
 	if d.Mounted() {
 		return nil
@@ -59,14 +59,14 @@ func (d Dir) Mount(help string) error {
 	return nil
 }
 
-// lockPatience bounds the wait for another longhaul: what it does takes well
-// under a second.
-const lockPatience = 30 * time.Second
+// lockTimeout bounds the wait for another longhaul process, which holds the
+// lock well under a second.
+const lockTimeout = 30 * time.Second
 
-// Lock makes the caller the only one to change what is pinned. The lock is on
-// the directory of all pins, which unlock removes if nothing is left in it.
+// Lock gives the caller the exclusive right to change pins. It locks the
+// directory of the feature; unlock removes the directory if it is empty.
 func (d Dir) Lock(ctx context.Context) (unlock func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	for {
 		dir, err := d.lock(ctx)
@@ -78,7 +78,7 @@ func (d Dir) Lock(ctx context.Context) (unlock func(), err error) {
 			continue
 		}
 		return func() {
-			// Fails where something is pinned, as it should.
+			// Fails if pins are left, as intended.
 			if os.Remove(d.Path()) == nil {
 				_ = os.Remove(filepath.Dir(d.Path()))
 			}
@@ -87,12 +87,11 @@ func (d Dir) Lock(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// lock locks the directory, or returns nil if its last holder has removed it or
-// the one above meanwhile.
+// lock locks the directory. It returns nil if another process removes the
+// directory or its parent meanwhile.
 func (d Dir) lock(ctx context.Context) (*os.File, error) {
 	err := os.MkdirAll(d.Path(), 0o700)
-	// Removed between two steps: before the lower one was made in the upper, or
-	// after it was there already and before it was looked at.
+	// Another process removed a directory between two steps of MkdirAll.
 	removed := errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist)
 	if removed && ctx.Err() == nil {
 		return nil, nil
@@ -135,8 +134,8 @@ func (d Dir) lock(ctx context.Context) (*os.File, error) {
 	return dir, nil
 }
 
-// Names are the entries of the directory, in alphabetical order. There are none
-// if it is not there.
+// Names lists the entries of the directory in alphabetical order; none if it
+// does not exist.
 func (d Dir) Names() ([]string, error) {
 	entries, err := os.ReadDir(d.Path())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -153,7 +152,7 @@ func (d Dir) Names() ([]string, error) {
 	return names, nil
 }
 
-// Exists says whether something is pinned, or a directory made.
+// Exists reports whether an entry exists.
 func (d Dir) Exists(parts ...string) (bool, error) {
 	_, err := os.Lstat(d.Path(parts...))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -14,12 +14,11 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// Directories are directories here, whatever they lie on: the tests need no
-// privilege.
+// The tests use ordinary directories, which need no privilege.
 func testDir(t *testing.T) Dir { return Dir{Root: t.TempDir(), Feature: "test"} }
 
-// TestLockContended has the last of a feature's directories and of all of
-// longhaul's come and go while others want a lock in them.
+// TestLockContended removes and makes the directories while other goroutines
+// lock them.
 func TestLockContended(t *testing.T) {
 	one := testDir(t)
 	other := Dir{Root: one.Root, Feature: "other"}
@@ -59,7 +58,7 @@ func TestLockKeepsPins(t *testing.T) {
 	}
 }
 
-// TestLockRefused holds that who cannot have the lock is told so, in time.
+// TestLockRefused: Lock fails in time while another process holds the lock.
 func TestLockRefused(t *testing.T) {
 	for _, test := range []struct {
 		name string

@@ -1,6 +1,6 @@
-// Package connsource says who a connection comes from, for bounds on what one
-// source may have: an IPv4 address, or an IPv6 network of 64 bits, of which one
-// host may have every address.
+// Package connsource identifies the source of a connection, for bounds per
+// source: an IPv4 address, or an IPv6 network of 64 bits, since one host may
+// have every address in it.
 package connsource
 
 import (
@@ -8,7 +8,8 @@ import (
 	"net/netip"
 )
 
-// Of returns the source of a connection, the zero Addr if it is not TCP's.
+// Of returns the source of a connection; the zero Addr if it is not a TCP
+// connection.
 func Of(conn net.Conn) netip.Addr {
 	tcp, ok := conn.RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -17,8 +18,8 @@ func Of(conn net.Conn) netip.Addr {
 	return OfAddr(tcp.AddrPort().Addr())
 }
 
-// OfAddr returns the source that an address belongs to. Of a network it is the
-// first address, and it never has a zone.
+// OfAddr returns the source of an address: the address itself, or the first
+// address of its network, without a zone.
 func OfAddr(a netip.Addr) netip.Addr {
 	a = a.Unmap()
 	network, _ := a.Prefix(min(64, a.BitLen())) // without the zone

@@ -10,28 +10,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BTFPath is where the kernel describes its own types.
+// BTFPath is the file with the kernel's description of its own types.
 const BTFPath = "/sys/kernel/btf/vmlinux"
 
-// JITPath is the sysctl that turns the BPF compiler on.
+// JITPath is the sysctl that enables the BPF compiler.
 const JITPath = "/proc/sys/net/core/bpf_jit_enable"
 
-// CheckBTF says, by an [*ErrUnsupported] about the feature, that the kernel
-// does not describe its own types, which programs that hook into them need.
+// CheckBTF returns an [*ErrUnsupported] about the feature if the kernel has no
+// BTF, which programs that hook into kernel types need.
 func CheckBTF(feature string) error {
 	if _, err := os.Stat(BTFPath); err != nil {
-		return &ErrUnsupported{feature, "a kernel with BTF (CONFIG_DEBUG_INFO_BTF), and " + BTFPath + " is not there"}
+		return &ErrUnsupported{feature, "a kernel with BTF (CONFIG_DEBUG_INFO_BTF), but " + BTFPath + " is missing"}
 	}
 	return nil
 }
 
-// CheckBPF says what a process lacks to load BPF programs: nil, or an
-// [*ErrUnsupported] about the feature. It is the first of these that is
-// missing: the JIT compiler, privilege.
+// CheckBPF returns an [*ErrUnsupported] about the feature if the process cannot
+// load BPF programs. It names the first missing condition: the JIT compiler,
+// the capabilities, the initial user namespace, no lockdown.
 func CheckBPF(feature string, capabilities ...Capability) error {
 	jit, err := os.ReadFile(JITPath)
 	if errors.Is(err, fs.ErrNotExist) {
-		// Absent, too, in network namespaces other than the first.
+		// The file is also missing in network namespaces other than the first.
 		err, jit = nil, []byte("1")
 	}
 	if err == nil && strings.TrimSpace(string(jit)) == "0" {
@@ -55,20 +55,20 @@ func CheckBPF(feature string, capabilities ...Capability) error {
 
 const lockdownPath = "/sys/kernel/security/lockdown"
 
-// Lockdown is the mode of kernel lockdown: "none", "integrity",
-// "confidentiality", or empty where it cannot be known.
+// Lockdown is the mode of kernel lockdown: "none", "integrity" or
+// "confidentiality"; empty if unknown.
 func Lockdown() string {
 	b, err := os.ReadFile(lockdownPath)
 	if err != nil {
 		return ""
 	}
-	// The mode in force stands in brackets: none [integrity] confidentiality
+	// The active mode is in brackets: none [integrity] confidentiality
 	_, rest, _ := strings.Cut(string(b), "[")
 	mode, _, _ := strings.Cut(rest, "]")
 	return mode
 }
 
-// IsBPFFS says whether the path lies on a BPF filesystem.
+// IsBPFFS reports whether the path is on a BPF filesystem.
 func IsBPFFS(path string) bool { return isFS(path, unix.BPF_FS_MAGIC) }
 
 func isFS(path string, magic int64) bool {
@@ -86,12 +86,12 @@ func Cgroup2() (string, error) {
 	return "", fmt.Errorf("no cgroup2 file system is mounted at /sys/fs/cgroup")
 }
 
-// NetNSCookie is a number for the calling thread's network namespace that no
-// other one has had since the machine started.
+// NetNSCookie identifies the calling thread's network namespace, unique since
+// boot.
 func NetNSCookie() (uint64, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return 0, fmt.Errorf("cannot open a socket to tell the network namespace by: %w", err)
+		return 0, fmt.Errorf("open a socket to identify the network namespace: %w", err)
 	}
 	defer unix.Close(fd)
 	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)

@@ -11,7 +11,7 @@ import (
 // Capability is the number of a capability of capabilities(7).
 type Capability uint
 
-// The capabilities that longhaul asks for.
+// The capabilities that longhaul uses.
 const (
 	NetAdmin Capability = unix.CAP_NET_ADMIN
 	SysAdmin Capability = unix.CAP_SYS_ADMIN
@@ -33,10 +33,10 @@ func (c Capability) String() string {
 	return fmt.Sprintf("capability %d", uint(c))
 }
 
-// Missing are those of the wanted capabilities that the calling thread does
-// not have in effect. CAP_SYS_ADMIN stands in for CAP_BPF and CAP_PERFMON, as
-// it does in the kernel. It says nothing about whether the capabilities count:
-// see [InitialUserNamespace].
+// Missing returns the wanted capabilities that the calling thread does not have
+// in effect. CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON, as in the kernel.
+// The capabilities of a nested user namespace may not suffice: see
+// [InitialUserNamespace].
 func Missing(want ...Capability) ([]Capability, error) {
 	var (
 		header = unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -56,19 +56,19 @@ func Missing(want ...Capability) ([]Capability, error) {
 	return missing, nil
 }
 
-// initialUserNS is the number of the user namespace that the kernel starts with.
+// initialUserNS identifies the initial user namespace.
 const initialUserNS = "user:[4026531837]"
 
-// InitialUserNamespace says whether this process is in the user namespace that
-// the machine started with. Elsewhere its capabilities do not extend to the
-// kernel itself, and BPF is refused whatever it looks like.
+// InitialUserNamespace reports whether this process is in the initial user
+// namespace. In another one its capabilities do not extend to the kernel
+// itself, which then refuses BPF.
 func InitialUserNamespace() bool {
 	ns, err := os.Readlink("/proc/self/ns/user")
-	// Without user namespaces there is only the one.
+	// Without user namespaces there is only the initial one.
 	return err != nil || ns == initialUserNS
 }
 
-// List writes capabilities as an enumeration: "CAP_BPF and CAP_NET_ADMIN".
+// List joins capabilities: "CAP_BPF and CAP_NET_ADMIN".
 func List(capabilities []Capability) string {
 	names := make([]string, len(capabilities))
 	for i, c := range capabilities {

@@ -1,13 +1,13 @@
-// Package kernel tells what this kernel can do for this process, and what it
-// would take where it cannot. It tries things out or reads what the kernel
-// says about itself; it never compares version numbers.
+// Package kernel reports which features this kernel offers to this process, and
+// the condition that a missing one needs. It tries features or reads the
+// kernel's own description; it never compares version numbers.
 package kernel
 
-// ErrUnsupported says that this kernel, or this process's privilege, does not
-// allow a feature.
+// ErrUnsupported reports that this kernel, or this process's privilege, does
+// not allow a feature.
 type ErrUnsupported struct {
 	Feature string // "loading congestion control haul"
-	Needs   string // what it takes, as it is to be said to an operator
+	Needs   string // the missing condition, for an operator
 }
 
 func (e *ErrUnsupported) Error() string { return e.Feature + " needs " + e.Needs }

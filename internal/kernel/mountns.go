@@ -7,10 +7,10 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// PrivateMounts says whether what this process mounts may be gone before the
-// machine ends: whether its mount namespace is another than that of its oldest
-// ancestor, which is process 1 if that can be looked at. So it is under
-// "ip netns exec" and in a service with a file system view of its own.
+// PrivateMounts reports whether mounts of this process may end before the
+// machine does: its mount namespace differs from that of its oldest visible
+// ancestor, usually process 1. That is so under "ip netns exec", and in a
+// service with a private file system view.
 func PrivateMounts() bool {
 	own, err := mountNS(os.Getpid())
 	if err != nil {
@@ -30,7 +30,7 @@ func PrivateMounts() bool {
 
 func mountNS(pid int) (string, error) { return os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid)) }
 
-// parent is the process that a process is a child of, 0 if there is none.
+// parent is the parent of a process; 0 if it has none.
 func parent(pid int) (int, error) {
 	p, err := procfs.NewProc(pid)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package localsocket keeps unix sockets that are one user's out of the hands of
-// others: where they may lie, and who may be at the other end.
+// Package localsocket protects one user's unix sockets from other users: it
+// checks their directories and the peers of connections.
 package localsocket
 
 import (
@@ -12,18 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrForeign is returned where somebody else than root or the calling user has a
+// ErrForeign is returned if another user than root and the calling one owns a
 // directory or serves a socket.
 var ErrForeign = errors.New("not yours or root's")
 
 // TempDir is the calling user's directory for sockets below the temporary
-// directory. Others can make it first: see [CheckDirectory].
+// directory. Another user may have made it: see [CheckDirectory].
 func TempDir() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("longhaul-%d", os.Geteuid()))
 }
 
-// MakeDirectory makes a directory of sockets for the calling user alone, and
-// refuses one that is there already if [CheckDirectory] does.
+// MakeDirectory makes a directory of sockets for the calling user only. It
+// checks an existing one with [CheckDirectory].
 func MakeDirectory(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("cannot make the directory: %w", err)
@@ -31,14 +31,14 @@ func MakeDirectory(dir string) error {
 	return CheckDirectory(dir)
 }
 
-// CheckDirectory refuses a directory in which somebody else than root and the
-// calling user could replace a socket. The owner of a directory can, the sticky
-// bit or not, and so can the owner of a symbolic link to it.
+// CheckDirectory refuses a directory in which another user than root and the
+// calling one could replace a socket. The owner of a directory can, even with
+// the sticky bit, and so can the owner of a symbolic link to it.
 func CheckDirectory(dir string) error {
 	var st unix.Stat_t
 	for _, stat := range []func(string, *unix.Stat_t) error{unix.Lstat, unix.Stat} {
 		if err := stat(dir, &st); err != nil {
-			return fmt.Errorf("cannot look at the directory %s: %w", dir, err)
+			return fmt.Errorf("cannot stat the directory %s: %w", dir, err)
 		}
 		if owner := int(st.Uid); !Trusted(owner) {
 			return fmt.Errorf("the directory %s is user %d's, %w", dir, owner, ErrForeign)
@@ -50,8 +50,9 @@ func CheckDirectory(dir string) error {
 	return nil
 }
 
-// Peer is the process at the other end of a connection: the one that connected,
-// or that began to listen. Its pid is 0 in a PID namespace that does not have it.
+// Peer returns the process at the other end of a connection: the one that
+// connected, or that called listen. Its PID is 0 if it is outside the calling
+// process's PID namespace.
 func Peer(conn *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -65,19 +66,19 @@ func Peer(conn *net.UnixConn) (*unix.Ucred, error) {
 	return peer, errors.Join(err, credErr)
 }
 
-// Trusted says whether a user is root or the calling one.
+// Trusted reports whether a user is root or the calling one.
 func Trusted(uid int) bool { return uid == 0 || uid == os.Geteuid() }
 
-// CheckServer refuses a connection to a socket that somebody else than root and
-// the calling user serves: what it answers, and what it does with what it is
-// given, is somebody else's. Root may ask everybody's.
+// CheckServer refuses a connection to a socket that another user than root and
+// the calling one serves: that user controls the answers and sees the requests.
+// Root may connect to every socket.
 func CheckServer(conn *net.UnixConn) error {
 	if os.Geteuid() == 0 {
 		return nil
 	}
 	peer, err := Peer(conn)
 	if err != nil {
-		return fmt.Errorf("cannot see who serves %s: %w", conn.RemoteAddr(), err)
+		return fmt.Errorf("cannot identify the server of %s: %w", conn.RemoteAddr(), err)
 	}
 	if uid := int(peer.Uid); !Trusted(uid) {
 		return fmt.Errorf("the socket %s is user %d's, %w", conn.RemoteAddr(), uid, ErrForeign)

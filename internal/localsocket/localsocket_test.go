@@ -18,9 +18,8 @@ const (
 	nobody   = 65534
 )
 
-// TestDirectories: whoever owns a directory can put another socket in the place
-// of one, also where the sticky bit keeps others from it. It failed at 1818be3,
-// in internal/control.
+// TestDirectories: the owner of a directory can replace a socket in it, even
+// with the sticky bit set. It failed at 1818be3, in internal/control.
 func TestDirectories(t *testing.T) {
 	nettest.RequireRoot(t)
 	dir := t.TempDir()
@@ -59,7 +58,7 @@ func TestDirectories(t *testing.T) {
 	}
 }
 
-// TestServers: a socket that another user serves is not talked to. It failed at
+// TestServers: a client refuses a socket that another user serves. It failed at
 // 1818be3, in internal/control.
 func TestServers(t *testing.T) {
 	nettest.RequireRoot(t)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ICMP's numbers (RFC 792, RFC 4443).
+// ICMP types and codes (RFC 792, RFC 4443).
 const (
 	echoRequest4, echoReply4 = 8, 0
 	echoRequest6, echoReply6 = 128, 129
@@ -18,11 +18,12 @@ const (
 	echoHeader               = 8
 )
 
-// nonceSize is the length of what marks our packets, at the beginning of their
-// payload. Who does not see them cannot know it, and so cannot make an answer.
+// nonceSize is the length of the secret at the beginning of each packet's
+// payload. A host that does not see the packets cannot forge an answer.
 const nonceSize = 16
 
-// nonce is that of packets of one size: the last bit tells large from small.
+// nonce is the secret of packets of one size; its last bit distinguishes large
+// from small.
 func (p *prober) nonce(large bool) []byte {
 	n := p.secret
 	n[nonceSize-1] &^= 1
@@ -32,12 +33,12 @@ func (p *prober) nonce(large bool) []byte {
 	return n[:]
 }
 
-// isOurs says whether a payload that came back is that of a packet of ours. least
-// is how much of it there has to be: a router may cut what it quotes short
-// (RFC 792 asks for 8 bytes behind the IP header, RFC 1812 for more).
-func (p *prober) isOurs(payload []byte, large bool, least int) bool {
+// isOurs reports whether a returned payload is that of one of our packets. At
+// least minLen bytes of it must be present: a router may quote only a part (RFC
+// 792 requires 8 bytes behind the IP header, RFC 1812 section 4.3.2.3 more).
+func (p *prober) isOurs(payload []byte, large bool, minLen int) bool {
 	n := min(len(payload), nonceSize)
-	return n >= least && bytes.Equal(payload[:n], p.nonce(large)[:n])
+	return n >= minLen && bytes.Equal(payload[:n], p.nonce(large)[:n])
 }
 
 // fillEcho makes an echo request.
@@ -49,13 +50,13 @@ func (p *prober) fillEcho(b []byte, large bool) {
 	copy(b[4:], p.secret[:2]) // the identifier
 	binary.BigEndian.PutUint16(b[6:], p.sequence)
 	copy(b[echoHeader:], p.nonce(large))
-	if p.is4() { // for IPv6 the kernel does it
+	if p.is4() { // for IPv6 the kernel computes it
 		binary.BigEndian.PutUint16(b[2:], checksum(b))
 	}
 }
 
-// parseEcho says whether a packet from a raw socket is a reply to one of our
-// requests, and to one of which size.
+// parseEcho reports whether a packet from a raw socket is a reply to one of our
+// requests, and whether to a large one.
 func (p *prober) parseEcho(b []byte) (large, ok bool) {
 	reply := byte(echoReply6)
 	if p.is4() {
@@ -76,7 +77,7 @@ func (p *prober) parseEcho(b []byte) (large, ok bool) {
 	return large, large || p.isOurs(b[echoHeader:], false, nonceSize)
 }
 
-// checksum is that of RFC 1071.
+// checksum is the Internet checksum (RFC 1071).
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i < len(b); i += 2 {
@@ -91,17 +92,17 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// isQuoted says whether an ICMP error is about a packet of ours: it quotes the
-// beginning of that behind the IP header, of UDP the payload alone.
+// isQuoted reports whether an ICMP error is about one of our packets. It quotes
+// the packet behind the IP header; for UDP the quote is the payload only.
 func (p *prober) isQuoted(s *socket, quote []byte) bool {
 	if s.udp {
-		return p.isOurs(quote, s.large, 0) // the kernel has found the socket by its port
+		return p.isOurs(quote, s.large, 0) // the kernel matched the socket by its port
 	}
 	return len(quote) >= echoHeader && bytes.Equal(quote[4:6], p.secret[:2]) && p.isOurs(quote[echoHeader:], s.large, 0)
 }
 
-// takeError takes in an error that came for a socket, with what it quotes: struct
-// sock_extended_err, and behind it the address of who sent it.
+// takeError handles an error of a socket with its quote. The control message is
+// struct sock_extended_err, followed by the sender's address.
 func (p *prober) takeError(s *socket, quote, control []byte) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -121,19 +122,19 @@ func (p *prober) takeError(s *socket, quote, control []byte) {
 		}
 		switch {
 		case errno == unix.EMSGSIZE:
-			if s.large && !p.back { // else it is about our request
+			if s.large && !p.back { // with back, it is about our request
 				p.noteMTU(info)
 			}
 		case origin == unix.SO_EE_ORIGIN_ICMP && kind == unreachable4 && code == port4,
 			origin == unix.SO_EE_ORIGIN_ICMP6 && kind == unreachable6 && code == port6:
-			// Only the destination itself knows its ports.
+			// Only the destination reports a closed port.
 			p.answered(s.large)
 		}
 	}
 }
 
-// fragmentSize is the size of the largest fragment that a packet came in, 0 if
-// it came whole.
+// fragmentSize is the size of the largest fragment of a packet; 0 if it was not
+// fragmented.
 func fragmentSize(control []byte) int {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -148,7 +149,7 @@ func fragmentSize(control []byte) int {
 	return 0
 }
 
-// zoneID is the number of the device that an IPv6 address is scoped to.
+// zoneID is the index of the device in an IPv6 address's zone.
 func zoneID(address netip.Addr) uint32 {
 	if device, err := net.InterfaceByName(address.Zone()); err == nil {
 		return uint32(device.Index)

@@ -1,13 +1,12 @@
-// Package pathmtu finds out whether packets of a size cross a path, by sending
-// some. It believes what arrives and shows that its sender has seen them, and
-// asks no router.
+// Package pathmtu determines by probing whether packets of a size cross a path.
+// It accepts only answers that prove that their sender has seen a probe, and
+// queries no router.
 //
-// Towards an address it sends datagrams that may not be fragmented, to a UDP
-// port at which nothing listens and as ICMP echo requests. A host that gets one
-// says so in a short packet, so the way back may be of any size. For the way
-// back it asks for long echo replies and looks whether they came in fragments.
-// Where small packets are answered and large ones never, large ones do not get
-// through.
+// Toward an address it sends unfragmentable datagrams, to a closed UDP port and
+// as ICMP echo requests. A host answers each in a short packet, so the way back
+// may have any MTU. For the way back it requests long echo replies and checks
+// whether they arrive in fragments. If small packets are answered and large
+// ones never, the path does not carry the large ones.
 package pathmtu
 
 import (
@@ -23,28 +22,27 @@ import (
 	"longhaul/internal/kernel"
 )
 
-// Verdict is what probing a path has shown.
+// Verdict is the result of probing a path.
 type Verdict string
 
 // The verdicts.
 const (
 	Carries Verdict = "carries"
 	TooBig  Verdict = "too big"
-	// Silent: small packets were not answered either.
+	// Silent: small packets were not answered.
 	Silent Verdict = "silent"
 )
 
 // Result is the outcome of a probe.
 type Result struct {
 	Verdict Verdict
-	// MTU is what the path carries as far as known, in bytes of an IP packet:
-	// of a router's word, of the device, or of the fragments that came. Zero
-	// if nothing told it.
+	// MTU is the path's MTU as far as known, in bytes of an IP packet: from a
+	// router, the device, or received fragments. Zero means unknown.
 	MTU int
 }
 
-// Options say how long to try. The zero value is for a path with some loss and
-// a round trip below a second.
+// Options bound the effort. The zero value suits a path with some loss and a
+// round trip below a second.
 type Options struct {
 	Tries int           // 4 if zero
 	Wait  time.Duration // for an answer to each try; a second if zero
@@ -60,17 +58,18 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// smallest is the size of the packets that tell whether anybody answers.
-const smallest = 100
+// minSize is the size in bytes of the packets that test whether the host
+// answers.
+const minSize = 100
 
-// Toward probes whether IP packets of a size in bytes, headers included, get
-// to an address. It takes CAP_NET_RAW.
+// Toward probes whether IP packets of a size in bytes, including headers, reach
+// an address. It needs CAP_NET_RAW.
 func Toward(ctx context.Context, to netip.Addr, size int, o Options) (Result, error) {
 	return probe(ctx, to, size, o, false)
 }
 
-// From probes whether IP packets of a size get here from an address. Those
-// asked for may be fragmented on their way there, and by who sends them.
+// From probes whether IP packets of a size arrive here from an address. The
+// requests may be fragmented by this host and by routers.
 func From(ctx context.Context, from netip.Addr, size int, o Options) (Result, error) {
 	return probe(ctx, from, size, o, true)
 }
@@ -78,8 +77,8 @@ func From(ctx context.Context, from netip.Addr, size int, o Options) (Result, er
 func probe(ctx context.Context, address netip.Addr, size int, o Options, back bool) (Result, error) {
 	o = o.withDefaults()
 	address = address.Unmap()
-	if size < smallest || size > 0xffff {
-		return Result{}, fmt.Errorf("cannot probe with packets of %d bytes: use %d to 65535", size, smallest)
+	if size < minSize || size > 0xffff {
+		return Result{}, fmt.Errorf("cannot probe with packets of %d bytes: use %d to 65535", size, minSize)
 	}
 	p := &prober{address: address}
 	rand.Read(p.secret[:])
@@ -114,8 +113,8 @@ type prober struct {
 	sequence uint16
 	secret   [nonceSize]byte
 
-	small, large bool // what was answered
-	mtu          int  // the least that anything told
+	small, large bool // answered sizes
+	mtu          int  // lowest reported MTU
 }
 
 // socket sends packets of one size class.
@@ -125,8 +124,8 @@ type socket struct {
 	udp   bool
 }
 
-// firstPort is the first of the ports to which traceroute sends, since hardly
-// anything listens there.
+// firstPort is the first port that traceroute uses; hardly any service listens
+// there.
 const firstPort = 33434
 
 func (p *prober) is4() bool { return p.address.Is4() }
@@ -171,10 +170,10 @@ func (p *prober) add(family, kind, protocol int, s *socket) error {
 	if s.udp {
 		port = firstPort
 		if s.large {
-			port++ // so that hosts which answer each port once answer both
+			port++ // some hosts answer each port only once
 		}
 	}
-	discover := unix.IP_PMTUDISC_PROBE // DF set, whatever was learned of the path
+	discover := unix.IP_PMTUDISC_PROBE // set DF and ignore the cached path MTU
 	if p.back {
 		discover = unix.IP_PMTUDISC_DONT
 	}
@@ -207,7 +206,7 @@ func (p *prober) close() {
 func (p *prober) send(size int) {
 	p.sequence++
 	for _, s := range p.sockets {
-		bytes := smallest
+		bytes := minSize
 		if s.large {
 			bytes = size
 		}
@@ -218,7 +217,7 @@ func (p *prober) send(size int) {
 		} else {
 			p.fillEcho(b, s.large)
 		}
-		// An error that waits on the socket is told by the next call.
+		// The next call returns a pending error of the socket: retry.
 		for range 4 {
 			_, err := unix.Write(s.fd, b)
 			if err == nil {
@@ -231,7 +230,7 @@ func (p *prober) send(size int) {
 	}
 }
 
-// tooBig notes what the kernel knows of the path of a socket.
+// tooBig records the kernel's path MTU of a socket.
 func (p *prober) tooBig(s *socket) {
 	level, option := unix.IPPROTO_IPV6, unix.IPV6_MTU
 	if p.is4() {
@@ -248,13 +247,14 @@ func (p *prober) noteMTU(mtu int) {
 	}
 }
 
-// wait takes in answers for a time, or until the large packet has one.
-func (p *prober) wait(ctx context.Context, patience time.Duration) error {
-	deadline := time.Now().Add(patience)
+// wait handles answers until the timeout, or until the large packet is
+// answered.
+func (p *prober) wait(ctx context.Context, timeout time.Duration) error {
+	deadline := time.Now().Add(timeout)
 	polls := make([]unix.PollFd, len(p.sockets))
 	for over := false; !p.large && !over; {
-		// One look more when the time is over: who was not let run for a while
-		// has not looked yet.
+		// Poll once more after the deadline: the process may not have run for a
+		// while.
 		left := time.Until(deadline)
 		over = left <= 0
 		if err := ctx.Err(); err != nil {
@@ -264,8 +264,8 @@ func (p *prober) wait(ctx context.Context, patience time.Duration) error {
 			polls[i] = unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN}
 		}
 		// Short enough to notice an interruption.
-		look := unix.NsecToTimespec(int64(min(max(left, 0), 50*time.Millisecond)))
-		n, err := unix.Ppoll(polls, &look, nil)
+		pause := unix.NsecToTimespec(int64(min(max(left, 0), 50*time.Millisecond)))
+		n, err := unix.Ppoll(polls, &pause, nil)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("cannot probe: %w", err)
 		}
@@ -281,7 +281,7 @@ func (p *prober) wait(ctx context.Context, patience time.Duration) error {
 	return nil
 }
 
-// receive takes one error and one packet in, if there are any.
+// receive handles one pending error and one pending packet.
 func (p *prober) receive(s *socket) {
 	b, control := make([]byte, 1<<16), make([]byte, 512)
 	if quoted, n, _, _, err := unix.Recvmsg(s.fd, b, control, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT); err == nil {
@@ -289,10 +289,10 @@ func (p *prober) receive(s *socket) {
 	}
 	n, controlBytes, _, _, err := unix.Recvmsg(s.fd, b, control, unix.MSG_DONTWAIT)
 	switch {
-	case err != nil: // a pending error, which the queue above tells in full
+	case err != nil: // a pending error; the error queue has its details
 		return
 	case s.udp:
-		if p.isOurs(b[:n], s.large, nonceSize) { // of an echo service; others are nobody's answer
+		if p.isOurs(b[:n], s.large, nonceSize) { // from an echo service
 			p.answered(s.large)
 		}
 		return

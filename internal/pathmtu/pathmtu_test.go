@@ -24,7 +24,7 @@ var must = nettest.Must
 // row is three hosts in a row.
 type row struct{ linktest.Row }
 
-// newRow makes them with the MTU of the devices of r and b that face each other.
+// newRow makes the hosts with the MTU of the facing devices of r and b.
 func newRow(t *testing.T, mtuOfR, mtuOfB int) row {
 	t.Helper()
 	h := row{linktest.NewRow(t, 9000)}
@@ -33,13 +33,13 @@ func newRow(t *testing.T, mtuOfR, mtuOfB int) row {
 	return h
 }
 
-// quick is for packets of which nothing comes back, and patient for others.
+// quick is for probes without an answer, and patient for others.
 var (
 	quick   = Options{Tries: 2, Wait: 300 * time.Millisecond}
 	patient = Options{Tries: 2, Wait: time.Minute}
 )
 
-// probed probes from a, in both directions, with both versions of IP at once.
+// probed probes from a with both IP versions at once.
 func (h row) probed(t *testing.T, back bool, size int, want Result) {
 	t.Helper()
 	call, options := Toward, quick
@@ -76,7 +76,7 @@ func TestPathThatCarries(t *testing.T) {
 	}
 }
 
-// TestRouterTells: the router in the middle has a narrow device and says so.
+// TestRouterTells: the router in the middle has a narrow device and reports it.
 func TestRouterTells(t *testing.T) {
 	h := newRow(t, 1400, 1500)
 	h.probed(t, false, 1400, Result{Verdict: Carries})
@@ -84,16 +84,16 @@ func TestRouterTells(t *testing.T) {
 	h.probed(t, false, 9001, Result{TooBig, 1400})
 }
 
-// TestBlackHole: nobody tells that the device behind takes less.
+// TestBlackHole: no router reports the narrow device.
 func TestBlackHole(t *testing.T) {
 	h := newRow(t, 1500, 1400)
 	h.probed(t, false, 1400, Result{Verdict: Carries})
-	// A virtual Ethernet takes a VLAN tag more than its MTU.
+	// A virtual Ethernet device carries its MTU plus a VLAN tag.
 	h.probed(t, false, 1450, Result{Verdict: TooBig})
 }
 
-// TestWayBack: answers that come in fragments were too big for the way back.
-// The way there may be narrow.
+// TestWayBack: fragmented answers were too big for the way back. The way there
+// may be narrow.
 func TestWayBack(t *testing.T) {
 	h := newRow(t, 1500, 1500)
 	for _, to := range []string{"10.9.2.2/32", "fd09:2::2/128"} {
@@ -103,8 +103,8 @@ func TestWayBack(t *testing.T) {
 	h.probed(t, true, 1500, Result{Verdict: Carries})
 	must(t, h.B.Route(hosts.Route{To: netip.MustParsePrefix("10.9.1.0/24"), Via: netip.MustParseAddr("10.9.2.1"), TCP: hosts.Metrics{MTU: 1300, LockMTU: true}}))
 	h.probed(t, true, 1300, Result{Verdict: Carries})
-	// IPv6 has a fragment header, and all fragments but the last end at a
-	// multiple of eight.
+	// IPv6 adds a fragment header, and all fragments except the last have a
+	// multiple of eight bytes.
 	must(t, h.B.Route(hosts.Route{To: netip.MustParsePrefix("fd09:1::/64"), Via: netip.MustParseAddr("fd09:2::1"), TCP: hosts.Metrics{MTU: 1296, LockMTU: true}}))
 	h.tooBigBack(t, "10.9.2.2", 1300)
 	h.tooBigBack(t, "fd09:2::2", 1296)
@@ -137,7 +137,7 @@ func TestInterruption(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	must(t, h.A.Do(func() error {
 		time.AfterFunc(50*time.Millisecond, cancel)
-		// Without the interruption this would go on for hours.
+		// Without the interruption this would take hours.
 		if _, err := Toward(ctx, netip.MustParseAddr("10.9.2.99"), 1500, Options{Wait: time.Hour}); !errors.Is(err, context.Canceled) {
 			t.Errorf("probing ended with %v, want %v", err, context.Canceled)
 		}
@@ -153,8 +153,8 @@ func TestBadSize(t *testing.T) {
 	}
 }
 
-// TestForgedAnswers: who has not seen a probe can answer none, whatever it is
-// that it guesses. It failed at 1818be3, whose probes had the process's number.
+// TestForgedAnswers: a host that has not seen a probe cannot forge an answer by
+// guessing. It failed at 1818be3, whose probes contained the process ID.
 func TestForgedAnswers(t *testing.T) {
 	for _, address := range []string{"192.0.2.1", "2001:db8::1"} {
 		p := &prober{address: netip.MustParseAddr(address), sequence: 7}
@@ -172,7 +172,7 @@ func TestForgedAnswers(t *testing.T) {
 			}
 			for i := range nonceSize {
 				forged := slices.Clone(sent)
-				forged[echoHeader+i] ^= 2 // all that is known but one bit
+				forged[echoHeader+i] ^= 2 // the known bytes with one bit wrong
 				if _, ok := p.parseEcho(slices.Concat(header, forged)); ok {
 					t.Errorf("%s: a forged answer is believed, other than the true one in byte %d", address, i)
 				}
@@ -195,7 +195,7 @@ func TestForgedAnswers(t *testing.T) {
 	}
 }
 
-// FuzzAnswers: whatever arrives at the sockets is harmless.
+// FuzzAnswers: any received bytes are harmless.
 func FuzzAnswers(f *testing.F) {
 	echo := make([]byte, 28)
 	echo[0], echo[20] = 0x45, echoReply4

@@ -1,7 +1,6 @@
-// Package printable keeps what others have named or written from meaning
-// something to a terminal: names of processes and tunnels, errors of other hosts.
-// A terminal takes control characters for commands, some of which rewrite what is
-// shown or have text typed at its next prompt.
+// Package printable makes foreign text safe to print: names of processes and
+// tunnels, errors of other hosts. A terminal executes control characters as
+// commands; some rewrite the screen or type text at the next prompt.
 package printable
 
 import (
@@ -12,9 +11,9 @@ import (
 	"unicode/utf8"
 )
 
-// String is s as one line, with a question mark for everything that is not to be
-// shown: control characters, newlines and tabs too, what turns the direction of
-// writing, and bytes that are no UTF-8.
+// String returns s as one line. A question mark replaces control characters
+// (including newlines and tabs), characters that change the direction of text,
+// and bytes that are not UTF-8.
 func String(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !shown(r) {
@@ -24,36 +23,36 @@ func String(s string) string {
 	}, s)
 }
 
-// shown says whether a rune is text, and neither a command to a terminal (C0 and
-// C1, ECMA-48) nor one that has text read in another order than it stands (the
-// explicit directional formatting of Unicode's UAX #9).
+// shown reports whether a rune is plain text. It excludes terminal commands (C0
+// and C1, ECMA-48) and explicit directional formatting characters (Unicode UAX
+// #9).
 func shown(r rune) bool {
 	switch {
 	case unicode.IsControl(r):
 		return false
 	case r >= '\u202a' && r <= '\u202e', r >= '\u2066' && r <= '\u2069':
 		return false
-	case r == '\u2028', r == '\u2029': // separators of lines and paragraphs
+	case r == '\u2028', r == '\u2029': // line and paragraph separators
 		return false
 	}
 	return true
 }
 
-// Writer passes text on to another writer as [String] would, but for newlines and
-// tabs, which stay. Several goroutines may use it.
+// Writer copies text to another writer, filtered like [String] but with
+// newlines and tabs. Several goroutines may use it.
 type Writer struct {
 	mu   sync.Mutex
 	to   io.Writer
-	rest []byte // the beginning of a rune whose end is still to come
+	rest []byte // an incomplete rune at the end of the last write
 }
 
-// NewWriter returns a Writer that writes to another one.
+// NewWriter returns a Writer on top of another writer.
 func NewWriter(to io.Writer) *Writer { return &Writer{to: to} }
 
-// Unwrap is the writer behind this one.
+// Unwrap returns the underlying writer.
 func (w *Writer) Unwrap() io.Writer { return w.to }
 
-// Write writes what of p can be shown.
+// Write writes the filtered text.
 func (w *Writer) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -84,7 +83,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// plain says whether bytes are ASCII of which nothing is to be replaced.
+// plain reports whether bytes are ASCII without anything to replace.
 func plain(p []byte) bool {
 	for _, b := range p {
 		if (b < ' ' || b > '~') && b != '\n' && b != '\t' {

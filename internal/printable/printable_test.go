@@ -14,10 +14,10 @@ var texts = []struct{ in, line, text string }{
 	{"\x1b]0;owned\x07\x1b[2J", "?]0;owned??[2J", "?]0;owned??[2J"},
 	{"over\rwritten\b", "over?written?", "over?written?"},
 	{"\u009b2J", "?2J", "?2J"}, // CSI as one character
-	{"\x9b2J", "?2J", "?2J"},   // and as one byte
+	{"\x9b2J", "?2J", "?2J"},   // CSI as one byte
 	{"txt.\u202egpj", "txt.?gpj", "txt.?gpj"},
 	{"a\u2028b\x7f", "a?b?", "a?b?"},
-	{"cut \xe6\x9d", "cut ??", "cut "}, // the rest of the rune may come
+	{"cut \xe6\x9d", "cut ??", "cut "}, // the rest of the rune may follow
 }
 
 func TestString(t *testing.T) {
@@ -28,7 +28,7 @@ func TestString(t *testing.T) {
 	}
 }
 
-// TestWriter: however a text is cut into pieces, the same comes out.
+// TestWriter: the output does not depend on how the text is split into writes.
 func TestWriter(t *testing.T) {
 	for _, test := range texts {
 		for size := 1; size <= len(test.in); size++ {

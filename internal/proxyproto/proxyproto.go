@@ -1,9 +1,9 @@
-// Package proxyproto reads and writes the header of the PROXY protocol,
-// versions 1 and 2: a few bytes at the beginning of a connection in which a
-// proxy names the connection's original source and destination.
+// Package proxyproto parses and writes the header of the PROXY protocol,
+// versions 1 and 2. A proxy sends it at the beginning of a connection to name
+// the connection's original source and destination.
 //
-// The format is HAProxy's proxy-protocol.txt. Type-length-value extensions of
-// version 2 are skipped, their checksum included.
+// The format is defined in HAProxy's proxy-protocol.txt. The parser skips the
+// type-length-value extensions of version 2, including their checksum.
 package proxyproto
 
 import (
@@ -14,43 +14,43 @@ import (
 
 // Bounds on the length of a header, in bytes.
 const (
-	// MaxLenV1 is the longest line of version 1, its CR LF included.
+	// MaxLenV1 is the longest line of version 1, including its CR LF.
 	MaxLenV1 = 107
 	// MaxLenV2 is the longest header of version 2 that Parse accepts. The
-	// format could carry 65551; a header with usual extensions has under 600.
+	// format allows 65551 bytes; a header with the usual extensions has under
+	// 600.
 	MaxLenV2 = 4096
-	// MaxLen is enough to hold any header that Parse accepts.
+	// MaxLen is the longest header that Parse accepts.
 	MaxLen = MaxLenV2
 )
 
-// Errors of Parse. ErrIncomplete asks for more bytes; ErrMalformed is final
-// and comes wrapped with what is wrong.
+// Errors of Parse. ErrIncomplete asks for more bytes; ErrMalformed is final and
+// wrapped with the cause.
 var (
 	ErrIncomplete = errors.New("proxy protocol header is incomplete")
 	ErrMalformed  = errors.New("malformed proxy protocol header")
 )
 
-// Header is what a PROXY protocol header says.
+// Header is the content of a PROXY protocol header.
 type Header struct {
 	Version int // 1 or 2
 
-	// Local is set where the header names no address that could be used: the
-	// proxy speaks for itself (a health check), or for a connection that is
-	// not TCP over IP. The addresses are then zero, and those of the
-	// connection itself count.
+	// Local is set if the header names no usable address: the proxy connects by
+	// itself (a health check), or for a connection that is not TCP over IP. The
+	// addresses are then zero, and those of the connection itself apply.
 	Local bool
 
-	// Source and Destination are the original connection's. IPv4-mapped IPv6
-	// addresses are given as IPv4, and there are no zones.
+	// Source and Destination are those of the original connection, IPv4-mapped
+	// IPv6 addresses as IPv4 and without zones.
 	Source, Destination netip.AddrPort
 }
 
-// Parse reads the header at the start of buf. n is the header's length: what
-// follows it is the connection's payload.
+// Parse parses the header at the start of buf. n is the length of the header;
+// payload follows it.
 //
-// The error is ErrIncomplete while buf is the beginning of what may become a
-// header; call again with more. Any other error is final and wraps
-// ErrMalformed. Parse needs no more than MaxLen bytes to decide.
+// The error is ErrIncomplete while buf may be the beginning of a header; call
+// again with more bytes. Any other error is final and wraps ErrMalformed. Parse
+// decides within MaxLen bytes.
 func Parse(buf []byte) (h Header, n int, err error) {
 	switch {
 	case len(buf) == 0:
@@ -60,13 +60,13 @@ func Parse(buf []byte) (h Header, n int, err error) {
 	case buf[0] == signatureV2[0]:
 		return parseV2(buf)
 	}
-	return Header{}, 0, malformed("it begins with byte %#02x, with which neither version begins", buf[0])
+	return Header{}, 0, malformed("invalid first byte %#02x", buf[0])
 }
 
 // AppendHeader appends the header in the given version, 1 or 2, to dst. It
-// ignores h.Version. A header that lacks a valid address is written as local.
-// Where one address is IPv4 and the other IPv6, the first is written in its
-// IPv4-mapped form. Any other version is a programming error and panics.
+// ignores h.Version. It writes a header without valid addresses as local. If
+// one address is IPv4 and the other IPv6, it writes the IPv4 one in IPv4-mapped
+// form. Any other version is a programming error and panics.
 func AppendHeader(dst []byte, version int, h Header) []byte {
 	h.Source, h.Destination = plain(h.Source), plain(h.Destination)
 	if !h.Source.IsValid() || !h.Destination.IsValid() {
@@ -78,10 +78,11 @@ func AppendHeader(dst []byte, version int, h Header) []byte {
 	case 2:
 		return appendV2(dst, h)
 	}
-	panic(fmt.Sprintf("proxyproto: there is no version %d", version))
+	panic(fmt.Sprintf("proxyproto: unknown version %d", version))
 }
 
-// plain strips what the header's formats cannot or should not express.
+// plain removes zones and IPv4-mapping, which the formats cannot or should not
+// express.
 func plain(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().WithZone("").Unmap(), a.Port())
 }

@@ -13,7 +13,7 @@ import (
 
 var compareAddrPort = cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })
 
-// v2 builds a header of version 2 with a right length field.
+// v2 builds a header of version 2 with a correct length field.
 func v2(versionCommand, familyProtocol byte, block string) string {
 	b := append([]byte(signatureV2), versionCommand, familyProtocol)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(block)))
@@ -87,21 +87,21 @@ func TestParseRefuses(t *testing.T) {
 		input  string
 		reason string
 	}{
-		{"another protocol", "GET / HTTP/1.1\r\n", "neither version begins"},
+		{"another protocol", "GET / HTTP/1.1\r\n", "invalid first byte 0x47"},
 		{"tls", "\x16\x03\x01", "byte 0x16"},
 		{"v1 lower case", "PROXy ", `does not begin with "PROXY "`},
-		{"v1 early: wrong word", "PROXY UDP", "none of TCP4, TCP6 and UNKNOWN"},
+		{"v1 early: wrong word", "PROXY UDP", "want TCP4, TCP6 or UNKNOWN"},
 		{"v1 early: letter in an IPv4 address", "PROXY TCP4 192.0.2.a", "byte 0x61 among the addresses"},
 		{"v1 early: line feed without carriage return", "PROXY TCP4 192.0.2.1\n", "byte 0x0a among the addresses"},
-		{"v1 unknown run on", "PROXY UNKNOWNX\r\n", "none of TCP4"},
-		{"v1 without a protocol", "PROXY \r\n", "none of TCP4"},
-		{"v1 family mismatch", "PROXY TCP6 192.0.2.1 198.51.100.2 1 2\r\n", "no address of the protocol"},
+		{"v1 unknown run on", "PROXY UNKNOWNX\r\n", "unknown protocol"},
+		{"v1 without a protocol", "PROXY \r\n", "unknown protocol"},
+		{"v1 family mismatch", "PROXY TCP6 192.0.2.1 198.51.100.2 1 2\r\n", "invalid address"},
 		{"v1 v6 in tcp4", "PROXY TCP4 ::1 ::2 1 2\r\n", "byte 0x3a among the addresses"},
 		{"v1 zone", "PROXY TCP6 fe80::1%e 2001:db8::2 1 2\r\n", "byte 0x25"},
-		{"v1 octet with leading zero", "PROXY TCP4 192.0.02.1 198.51.100.2 1 2\r\n", "no address of the protocol"},
-		{"v1 port with leading zero", "PROXY TCP4 192.0.2.1 198.51.100.2 01 2\r\n", `"01" is no port`},
-		{"v1 port too large", "PROXY TCP4 192.0.2.1 198.51.100.2 1 65536\r\n", `"65536" is no port`},
-		{"v1 empty port", "PROXY TCP4 192.0.2.1 198.51.100.2 1 \r\n", `"" is no port`},
+		{"v1 octet with leading zero", "PROXY TCP4 192.0.02.1 198.51.100.2 1 2\r\n", "invalid address"},
+		{"v1 port with leading zero", "PROXY TCP4 192.0.2.1 198.51.100.2 01 2\r\n", `invalid port "01"`},
+		{"v1 port too large", "PROXY TCP4 192.0.2.1 198.51.100.2 1 65536\r\n", `invalid port "65536"`},
+		{"v1 empty port", "PROXY TCP4 192.0.2.1 198.51.100.2 1 \r\n", `invalid port ""`},
 		{"v1 two spaces", "PROXY TCP4 192.0.2.1  198.51.100.2 1 2\r\n", "7 words"},
 		{"v1 too few words", "PROXY TCP4 192.0.2.1 198.51.100.2 1\r\n", "5 words"},
 		{"v1 stray carriage return", "PROXY TCP4 192.0.2.1\r 198.51.100.2 1 2\r\n", "byte 0x0d"},
@@ -164,9 +164,9 @@ func TestAppendHeader(t *testing.T) {
 	}
 }
 
-// FuzzParse checks what must hold for any input: bounds, the prefix property,
-// independence of what follows, and that a parsed header survives writing in
-// either version.
+// FuzzParse checks invariants for any input: bounds, the prefix property, and
+// independence of the bytes behind the header. A parsed header also survives
+// writing in either version.
 func FuzzParse(f *testing.F) {
 	for _, tt := range validHeaders {
 		f.Add([]byte(tt.input))
@@ -183,7 +183,7 @@ func FuzzParse(f *testing.F) {
 			if !errors.Is(err, ErrMalformed) {
 				t.Fatalf("err = %v, want ErrMalformed", err)
 			}
-			// More bytes never heal a malformed header.
+			// More bytes never make a malformed header valid.
 			if _, _, err := Parse(append(bytes.Clone(data), "\r\n"...)); !errors.Is(err, ErrMalformed) {
 				t.Fatalf("two more bytes turned the error into %v", err)
 			}

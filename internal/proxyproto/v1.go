@@ -9,8 +9,8 @@ import (
 
 const prefixV1 = "PROXY "
 
-// The protocol words of version 1, each with the byte that must follow it and
-// the bytes its addresses and ports are made of.
+// The protocol words of version 1, each with the byte that must follow it, and
+// the valid bytes of its addresses and ports.
 var protocolsV1 = []struct {
 	word     string
 	alphabet string // empty: the rest of the line is ignored
@@ -44,7 +44,7 @@ func parseV1(buf []byte) (Header, int, error) {
 }
 
 // checkPartialV1 refuses a line as soon as it cannot become a header, so that
-// a stranger who speaks another protocol is not waited for.
+// the caller does not wait for a client that speaks another protocol.
 func checkPartialV1(line []byte) error {
 	s := string(line)
 	if !compatible(s, prefixV1) {
@@ -67,7 +67,7 @@ func checkPartialV1(line []byte) error {
 		}
 		return nil
 	}
-	return malformed("the protocol is none of TCP4, TCP6 and UNKNOWN")
+	return malformed("unknown protocol: want TCP4, TCP6 or UNKNOWN")
 }
 
 // compatible reports whether one of the strings begins with the other.
@@ -76,15 +76,14 @@ func compatible(s, word string) bool {
 	return s[:n] == word[:n]
 }
 
-// parseLineV1 reads a whole line, without its CR LF, that checkPartialV1 has
-// let pass.
+// parseLineV1 parses a whole line without its CR LF, after checkPartialV1.
 func parseLineV1(line string) (Header, error) {
 	fields := strings.Split(line, " ")
 	if len(fields) >= 2 && fields[1] == "UNKNOWN" {
 		return Header{Version: 1, Local: true}, nil
 	}
 	if len(fields) != 6 {
-		return Header{}, malformed("%d words where there should be 6, each after one space", len(fields))
+		return Header{}, malformed("%d words instead of 6, separated by one space", len(fields))
 	}
 	v4 := fields[1] == "TCP4"
 	source, err := parseAddrV1(fields[2], fields[4], v4)
@@ -101,11 +100,11 @@ func parseLineV1(line string) (Header, error) {
 func parseAddrV1(address, port string, v4 bool) (netip.AddrPort, error) {
 	a, err := netip.ParseAddr(address)
 	if err != nil || a.Is4() != v4 {
-		return netip.AddrPort{}, malformed("%q is no address of the protocol named", address)
+		return netip.AddrPort{}, malformed("invalid address %q for the protocol", address)
 	}
 	p, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || (port[0] == '0' && len(port) > 1) {
-		return netip.AddrPort{}, malformed("%q is no port", port)
+		return netip.AddrPort{}, malformed("invalid port %q", port)
 	}
 	return plain(netip.AddrPortFrom(a, uint16(p))), nil
 }

@@ -35,9 +35,9 @@ var addressLenV2 = [...]int{
 
 func parseV2(buf []byte) (Header, int, error) {
 	if n := min(len(buf), len(signatureV2)); string(buf[:n]) != signatureV2[:n] {
-		return Header{}, 0, malformed("the signature of version 2 is wrong")
+		return Header{}, 0, malformed("invalid signature of version 2")
 	}
-	// Every byte is judged as soon as it is there.
+	// Check every byte as soon as it has arrived.
 	if len(buf) > 12 {
 		if v := buf[12] >> 4; v != 2 {
 			return Header{}, 0, malformed("version %d after the signature of version 2", v)
@@ -58,7 +58,7 @@ func parseV2(buf []byte) (Header, int, error) {
 	length := int(binary.BigEndian.Uint16(buf[14:16]))
 	n := fixedLenV2 + length
 	if n > MaxLenV2 {
-		return Header{}, 0, malformed("it is %d bytes long, and more than %d are refused", n, MaxLenV2)
+		return Header{}, 0, malformed("%d bytes long; at most %d are accepted", n, MaxLenV2)
 	}
 	if !local && length < addressLenV2[family] {
 		return Header{}, 0, malformed("%d bytes cannot hold the addresses of family %d", length, family)

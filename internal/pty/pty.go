@@ -1,5 +1,5 @@
-// Package pty makes pseudo terminals (pty(7)), to run what wants a terminal in
-// tests and measurements.
+// Package pty opens pseudo terminals (pty(7)), for programs under test that
+// need a terminal.
 package pty
 
 import (
@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open returns the two ends of a new pseudo terminal: the side of whoever looks
-// at the screen and types, and the terminal that a program gets.
+// Open returns the two ends of a new pseudo terminal: screen belongs to the
+// user, terminal to the program.
 func Open() (screen, terminal *os.File, err error) {
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -31,7 +31,8 @@ func Open() (screen, terminal *os.File, err error) {
 	return screen, terminal, nil
 }
 
-// Resize tells the program that the terminal has another size, in characters.
+// Resize changes the size of the terminal, in characters; the kernel signals
+// the program.
 func Resize(terminal *os.File, columns, rows uint16) error {
 	raw, err := terminal.SyscallConn()
 	if err != nil {

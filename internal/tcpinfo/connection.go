@@ -8,33 +8,32 @@ import (
 	"net/netip"
 )
 
-// Connection is a TCP connection of this host as the kernel's sock_diag
-// interface tells it, see sock_diag(7).
+// Connection is a TCP connection of this host as reported by sock_diag(7).
 type Connection struct {
 	Local, Remote     netip.AddrPort // without a zone; IPv4-mapped addresses are unmapped
 	Cookie            uint64         // unique among the connections of this boot
-	Inode             uint32         // of the socket, as in /proc/PID/fd; 0 once no program has it open
+	Inode             uint32         // of the socket, as in /proc/PID/fd; 0 if no program has it open
 	UID               uint32         // of the socket's owner
-	Interface         uint32         // index of the device that it is bound to, or 0
-	RecvQueue         uint32         // bytes that the program has not read
-	SendQueue         uint32         // bytes that were written and not acknowledged
+	Interface         uint32         // index of the device it is bound to, or 0
+	RecvQueue         uint32         // bytes not read by the program
+	SendQueue         uint32         // bytes written and not acknowledged
 	CongestionControl string
 	Memory            Memory
 	Info              Info
 }
 
-// Memory is what a socket holds of the kernel's memory, in bytes with the
-// overhead of packets (SK_MEMINFO). Nothing of it is known unless Known is set.
+// Memory is a socket's kernel memory in bytes, including the overhead of
+// packets (SK_MEMINFO). It is unknown unless Known is set.
 type Memory struct {
 	Known     bool
-	RcvAlloc  uint32 // what was received
-	RcvBuf    uint32 // its bound
-	SndAlloc  uint32 // what is on its way through this host's queues
-	SndBuf    uint32 // bound on SndQueued
-	SndQueued uint32 // what was written and not acknowledged
+	RcvAlloc  uint32 // received data
+	RcvBuf    uint32 // bound of RcvAlloc
+	SndAlloc  uint32 // data in this host's queues below TCP
+	SndBuf    uint32 // bound of SndQueued
+	SndQueued uint32 // data written and not acknowledged
 }
 
-// StateSet is a set of states, as the kernel's filter has it.
+// StateSet is a set of states in the kernel's bit format.
 type StateSet uint32
 
 // States is the set of the given states.
@@ -46,24 +45,24 @@ func States(states ...State) StateSet {
 	return set
 }
 
-// Connections are all states of which the kernel has a tcp_info: those of a
-// connection, but for TIME-WAIT, of which it keeps only the addresses.
+// Connections is the set of states with a tcp_info: all states of a connection
+// except TIME-WAIT, of which the kernel keeps only the addresses.
 var Connections = States(Established, SynSent, SynReceived, FinWait1, FinWait2, CloseWait, LastAck, Closing)
 
-// ErrNoConnection is returned where there is no connection of these addresses.
+// ErrNoConnection is returned if no connection has the addresses.
 var ErrNoConnection = errors.New("there is no such connection")
 
 // The layout of sock_diag's messages (linux/inet_diag.h, linux/sock_diag.h).
-// Ports and addresses are in network order, the rest is in the host's.
+// Ports and addresses are in network byte order, other fields in native order.
 const (
 	diagRequestLen = 56 // struct inet_diag_req_v2
 	diagMessageLen = 72 // struct inet_diag_msg
 
-	// Where struct inet_diag_sockid is in both.
+	// Offset of struct inet_diag_sockid in both.
 	requestID = 8
 	messageID = 4
 
-	// In struct inet_diag_sockid.
+	// Offsets in struct inet_diag_sockid.
 	idSourcePort = 0
 	idDestPort   = 2
 	idSource     = 4
@@ -81,7 +80,7 @@ const (
 	protocolTCP             = 6
 )
 
-// diagRequest asks for TCP sockets of a family in the given states.
+// diagRequest requests the TCP sockets of a family in the given states.
 func diagRequest(family uint8, states StateSet) [diagRequestLen]byte {
 	var b [diagRequestLen]byte
 	b[0], b[1] = family, protocolTCP
@@ -90,7 +89,7 @@ func diagRequest(family uint8, states StateSet) [diagRequestLen]byte {
 	return b
 }
 
-// diagRequestFor asks for the connection of these addresses.
+// diagRequestFor requests the connection with these addresses.
 func diagRequestFor(local, remote netip.AddrPort) [diagRequestLen]byte {
 	family := uint8(familyINET6)
 	if local.Addr().Is4() && remote.Addr().Is4() {
@@ -108,19 +107,18 @@ func diagRequestFor(local, remote netip.AddrPort) [diagRequestLen]byte {
 	return b
 }
 
-// connectionParser reads connections out of the kernel's messages.
+// connectionParser parses connections in the kernel's messages.
 type connectionParser struct {
 	order binary.ByteOrder
-	// names are those of the congestion controls that were met, so that a
-	// connection costs no allocation.
+	// names interns the names of congestion controls, so that a connection
+	// costs no allocation.
 	names map[string]string
-	// handshakes has it read connections that are being made as well: there is
-	// no tcp_info of them.
+	// handshakes includes connections in SYN-RECEIVED, which have no tcp_info.
 	handshakes bool
 }
 
-// parse fills in c. It reports whether the message describes a connection: one
-// that cannot be read, or that has no tcp_info, does not.
+// parse fills in c. It returns false for a malformed message, or one without
+// tcp_info.
 func (p *connectionParser) parse(b []byte, c *Connection) bool {
 	if len(b) < diagMessageLen {
 		return false
@@ -162,7 +160,7 @@ func (p *connectionParser) parse(b []byte, c *Connection) bool {
 	return found && c.Info.Has(FieldState) && c.Info.State != Listen
 }
 
-// diagAddress reads an address of struct inet_diag_sockid.
+// diagAddress parses an address of struct inet_diag_sockid.
 func diagAddress(family uint8, address, port []byte) (netip.AddrPort, bool) {
 	var a netip.Addr
 	switch family {
@@ -176,7 +174,7 @@ func diagAddress(family uint8, address, port []byte) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(port)), true
 }
 
-// parseMemory reads an array of 32-bit figures, numbered by SK_MEMINFO_*.
+// parseMemory parses an array of 32-bit values indexed by SK_MEMINFO_*.
 func parseMemory(b []byte, order binary.ByteOrder) Memory {
 	if len(b) < 6*4 {
 		return Memory{}
@@ -191,11 +189,11 @@ func parseMemory(b []byte, order binary.ByteOrder) Memory {
 	}
 }
 
-// maxNames bounds the names that are kept: a kernel has a dozen congestion
-// controls, and those that BPF brings come and go.
+// maxNames bounds the interned names: a kernel has a dozen congestion controls,
+// and those loaded by BPF come and go.
 const maxNames = 256
 
-// name is the text of an attribute up to its zero byte.
+// name returns the text of an attribute up to its zero byte.
 func (p *connectionParser) name(b []byte) string {
 	for i, c := range b {
 		if c == 0 {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Diag asks the kernel about the TCP connections of a network namespace. It
-// needs no privileges. Its methods may be called by several goroutines.
+// Diag queries the kernel about the TCP connections of a network namespace. It
+// needs no privileges. Several goroutines may call its methods.
 type Diag struct {
 	mu     sync.Mutex
 	fd     int
@@ -26,53 +26,52 @@ type Diag struct {
 const (
 	sockDiagByFamily = 20 // SOCK_DIAG_BY_FAMILY
 
-	// The kernel fills no more than 32 KiB with one part of a list.
+	// The kernel sends parts of a list of at most 32 KiB.
 	diagBufferLen = 64 << 10
 
-	// maxDumps is how often a list is asked for that the kernel says it could
-	// not give whole.
+	// maxDumps bounds the attempts to get a complete list.
 	maxDumps = 3
 )
 
 // Errors of a list.
 var (
-	errInterrupted = errors.New("connections come and go faster than they can be listed")
-	errNoModule    = errors.New("the kernel has no module tcp_diag, or may not load it")
-	errMalformed   = errors.New("the kernel's answer cannot be read")
+	errInterrupted = errors.New("connections change faster than the kernel lists them")
+	errNoModule    = errors.New("the kernel has no module tcp_diag, or cannot load it")
+	errMalformed   = errors.New("malformed answer of the kernel")
 )
 
-// OpenDiag asks about the network namespace of the calling thread, also when
-// other threads use what it returns.
+// OpenDiag opens a Diag for the network namespace of the calling thread; other
+// threads may use it.
 func OpenDiag() (*Diag, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
-		return nil, fmt.Errorf("cannot ask the kernel for TCP connections: %w", err)
+		return nil, fmt.Errorf("open sock_diag: %w", err)
 	}
 	return &Diag{fd: fd, buf: make([]byte, diagBufferLen), parser: connectionParser{order: nativeOrder}}, nil
 }
 
-// Close gives the socket back. No other method may be running, or be called
+// Close closes the socket. No other method may run at the same time or
 // afterwards.
 func (d *Diag) Close() error { return unix.Close(d.fd) }
 
-// Each calls visit for every connection in one of the states; listening
-// sockets and connections in TIME-WAIT have no tcp_info and are left out. The
-// *Connection is valid during the call only. The list is not of one moment,
-// and where the kernel could not give it whole it is asked for again, so that a
-// connection may be visited twice: its Cookie tells.
+// Each calls visit for every connection in one of the states, except listening
+// sockets and TIME-WAIT, which have no tcp_info. The *Connection is valid only
+// during the call. The list does not show a single moment. If the kernel
+// interrupts it, Each starts again, so a connection may be visited twice with
+// the same Cookie.
 func (d *Diag) Each(states StateSet, visit func(*Connection)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, family := range []uint8{familyINET, familyINET6} {
 		if err := d.dump(family, states&Connections, visit); err != nil {
-			return fmt.Errorf("cannot list TCP connections: %w", err)
+			return fmt.Errorf("list TCP connections: %w", err)
 		}
 	}
 	return nil
 }
 
-// Handshakes calls visit with this host's address of every connection that
-// somebody has asked for with a SYN, and that is not made yet.
+// Handshakes calls visit with the local address of every connection in
+// SYN-RECEIVED.
 func (d *Diag) Handshakes(visit func(local netip.AddrPort)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -81,7 +80,7 @@ func (d *Diag) Handshakes(visit func(local netip.AddrPort)) error {
 	for _, family := range []uint8{familyINET, familyINET6} {
 		err := d.dump(family, States(SynReceived), func(c *Connection) { visit(c.Local) })
 		if err != nil {
-			return fmt.Errorf("cannot list connections that are being made: %w", err)
+			return fmt.Errorf("list TCP handshakes: %w", err)
 		}
 	}
 	return nil
@@ -101,15 +100,15 @@ func (d *Diag) dump(family uint8, states StateSet, visit func(*Connection)) erro
 	return errInterrupted
 }
 
-// Get finds the connection of these addresses, or returns ErrNoConnection.
-// Zones of addresses are not compared.
+// Get returns the connection with these addresses, or ErrNoConnection. It
+// ignores zones.
 func (d *Diag) Get(local, remote netip.AddrPort) (Connection, error) {
 	local, remote = plainAddress(local), plainAddress(remote)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	found, ok, err := d.exact(local, remote)
 	if !ok && err == nil {
-		// One that is bound to a device is found only by who names the device.
+		// A connection bound to a device is found only with the device's index.
 		for _, family := range []uint8{familyINET, familyINET6} {
 			err = errors.Join(err, d.dump(family, Connections, func(c *Connection) {
 				if c.Local == local && c.Remote == remote {
@@ -122,15 +121,15 @@ func (d *Diag) Get(local, remote netip.AddrPort) (Connection, error) {
 	case ok:
 		return found, nil
 	case err != nil:
-		return Connection{}, fmt.Errorf("cannot look up the connection %v to %v: %w", local, remote, err)
+		return Connection{}, fmt.Errorf("look up the connection %v to %v: %w", local, remote, err)
 	}
 	return Connection{}, fmt.Errorf("%v to %v: %w", local, remote, ErrNoConnection)
 }
 
-// exact asks for the connection of these plain addresses. A connection that is
-// bound to a device is not found.
+// exact looks up the connection with these plain addresses. It does not find
+// connections bound to a device.
 func (d *Diag) exact(local, remote netip.AddrPort) (found Connection, ok bool, err error) {
-	// Without a connection the kernel answers with who listens on the port.
+	// Without a connection the kernel returns a listener on the port.
 	err = d.ask(diagRequestFor(local, remote), 0, func(c *Connection) {
 		if c.Local == local && c.Remote == remote {
 			found, ok = *c, true
@@ -142,25 +141,24 @@ func (d *Diag) exact(local, remote netip.AddrPort) (found Connection, ok bool, e
 	return found, ok, err
 }
 
-// PeerOwner is the user who has opened the other end of a connection of this
-// host. It returns ErrNoConnection where the other end is not in this network
-// namespace, no program has it open any more (the kernel has no owner of it, and
-// says root), or it is bound to a device. It asks for no list, so that nobody can
-// make it expensive.
+// PeerOwner returns the user who owns the other end of a local connection. It
+// returns ErrNoConnection if the other end is in another network namespace, is
+// bound to a device, or is open in no program (for that the kernel reports root
+// as the owner). It requests no list, so its cost is bounded.
 func (d *Diag) PeerOwner(local, remote netip.AddrPort) (uid int, err error) {
 	local, remote = plainAddress(local), plainAddress(remote)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	peer, ok, err := d.exact(remote, local)
 	if err == nil && !ok {
-		// It says the same where it can find nothing at all.
+		// The kernel answers the same if it has no module.
 		if _, own, ownErr := d.exact(local, remote); ownErr == nil && !own {
 			err = errNoModule
 		}
 	}
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("cannot look up the owner of the connection %v to %v: %w", remote, local, err)
+		return 0, fmt.Errorf("look up the owner of the connection %v to %v: %w", remote, local, err)
 	case !ok || peer.Inode == 0:
 		return 0, fmt.Errorf("%v to %v: %w", remote, local, ErrNoConnection)
 	}
@@ -190,8 +188,8 @@ func (d *Diag) ask(body [diagRequestLen]byte, flags uint16, visit func(*Connecti
 		if err != nil {
 			return err
 		}
-		// After a mistake the rest is read too: the kernel begins no list
-		// before the last one was taken.
+		// Read the rest after an error: the kernel starts no new list before
+		// the old one is read.
 		answer.read(d.buf[:min(n, len(d.buf))])
 		if n > len(d.buf) {
 			answer.fail(errMalformed)
@@ -200,9 +198,9 @@ func (d *Diag) ask(body [diagRequestLen]byte, flags uint16, visit func(*Connecti
 	return answer.err
 }
 
-// receive reads a datagram. Its length may be more than the buffer's, which
-// has then only the beginning. (A raw call: recvfrom of x/sys makes an address
-// of every datagram.)
+// receive reads a datagram. A returned length above the buffer's means that it
+// was truncated. (A raw call: recvfrom of x/sys allocates an address for every
+// datagram.)
 func (d *Diag) receive() (int, error) {
 	n := 0
 	err := retryInterrupted(func() error {
@@ -224,18 +222,18 @@ func retryInterrupted(call func() error) error {
 	}
 }
 
-// diagAnswer is what has been read of an answer.
+// diagAnswer is the state of reading an answer.
 type diagAnswer struct {
 	seq      uint32
-	dump     bool // a list, which a message of its own ends
+	dump     bool // a list, ended by NLMSG_DONE
 	parser   *connectionParser
 	visit    func(*Connection)
 	current  Connection
 	complete bool
-	err      error // the first
+	err      error // the first error
 }
 
-// fail notes a mistake. What is not a list has no more parts to wait for.
+// fail records an error. An answer that is not a list has no further parts.
 func (a *diagAnswer) fail(err error) {
 	if a.err == nil {
 		a.err = err
@@ -243,11 +241,11 @@ func (a *diagAnswer) fail(err error) {
 	a.complete = a.complete || !a.dump
 }
 
-// read takes the messages of one datagram.
+// read processes the messages of one datagram.
 func (a *diagAnswer) read(b []byte) {
 	if len(b) < unix.SizeofNlMsghdr {
 		a.fail(errMalformed)
-		a.complete = true // what sends this is not to be waited for
+		a.complete = true // stop: the sender is not the kernel's protocol
 		return
 	}
 	order := a.parser.order
@@ -261,7 +259,7 @@ func (a *diagAnswer) read(b []byte) {
 		body := b[unix.SizeofNlMsghdr:length]
 		b = b[min((length+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1), len(b)):]
 		if seq != a.seq {
-			continue // of a request that was given up
+			continue // of an abandoned request
 		}
 		if flags&unix.NLM_F_DUMP_INTR != 0 {
 			a.fail(errInterrupted)
@@ -285,7 +283,8 @@ func (a *diagAnswer) read(b []byte) {
 	}
 }
 
-// netlinkError is the error at the begin of a message, a negative errno.
+// netlinkError parses the error at the beginning of a message, a negative
+// errno.
 func netlinkError(body []byte, order binary.ByteOrder) error {
 	if len(body) < 4 {
 		return errMalformed
@@ -293,5 +292,5 @@ func netlinkError(body []byte, order binary.ByteOrder) error {
 	if n := int32(order.Uint32(body)); n < 0 {
 		return unix.Errno(-n)
 	}
-	return errMalformed // an acknowledgement, which was not asked for
+	return errMalformed // an unrequested acknowledgement
 }

@@ -39,7 +39,7 @@ func ends(c *net.TCPConn) (local, remote netip.AddrPort) {
 	return c.LocalAddr().(*net.TCPAddr).AddrPort(), c.RemoteAddr().(*net.TCPAddr).AddrPort()
 }
 
-// listed finds a connection in the whole list.
+// listed finds a connection in the complete list.
 func listed(t *testing.T, d *Diag, states StateSet, local, remote netip.AddrPort) (found Connection, ok bool) {
 	t.Helper()
 	err := d.Each(states, func(c *Connection) {
@@ -102,7 +102,7 @@ func TestDiag(t *testing.T) {
 				t.Errorf("by its addresses: %+v, %v", again, err)
 			}
 
-			// The other end has what was not read.
+			// The other end has the unread bytes.
 			peer, err := d.Get(remote, local)
 			if err != nil || peer.RecvQueue != size || peer.Memory.RcvAlloc < size || peer.Info.BytesReceived != size || peer.Cookie == c.Cookie {
 				t.Errorf("the other end: %+v, %v", peer, err)
@@ -152,13 +152,13 @@ func TestDiagMapped(t *testing.T) {
 	}
 }
 
-// One that is bound to a device, which only a lookup with the device finds.
+// A connection bound to a device is found only by a lookup with the device.
 func TestDiagBoundToDevice(t *testing.T) {
 	d := openDiag(t)
 	client, _ := connect(t, "127.0.0.1:0")
 	withFD(t, client, func(fd int) {
 		if err := unix.BindToDevice(fd, "lo"); err != nil {
-			t.Skip(err) // before Linux 5.7 for root only
+			t.Skip(err) // before Linux 5.7, only root may do this
 		}
 	})
 	c, err := d.Get(ends(client))
@@ -167,8 +167,8 @@ func TestDiagBoundToDevice(t *testing.T) {
 	}
 }
 
-// Whose the other end of a connection is. Root is never said of one that nobody
-// has open any more.
+// PeerOwner returns the owner of the other end. It never returns root for an
+// end that no program has open.
 func TestDiagPeerOwner(t *testing.T) {
 	nettest.RequireRoot(t)
 	d := openDiag(t)
@@ -245,7 +245,7 @@ func TestDiagWithoutConnection(t *testing.T) {
 	}
 }
 
-// What is written and not acknowledged shows, and its bound.
+// Unacknowledged bytes and their bound are reported.
 func TestDiagQueues(t *testing.T) {
 	d := openDiag(t)
 	client, server := connect(t, "127.0.0.1:0")
@@ -334,7 +334,7 @@ func attribute(order binary.ByteOrder, kind uint16, value []byte) []byte {
 	return append(b, make([]byte, -len(b)&3)...)
 }
 
-// described is the body of a message for a connection.
+// described is the message body of a connection.
 func described(order binary.ByteOrder) []byte {
 	b := make([]byte, diagMessageLen)
 	b[0] = familyINET6
@@ -357,7 +357,7 @@ func described(order binary.ByteOrder) []byte {
 		order.PutUint32(memory[4*i:], uint32(100+i))
 	}
 	b = append(b, attribute(order, attributeMemory, memory)...)
-	b = append(b, attribute(order, 77, []byte{1})...) // of a later kernel
+	b = append(b, attribute(order, 77, []byte{1})...) // an attribute of a later kernel
 	b = append(b, attribute(order, attributeInfo, info)...)
 	return append(b, attribute(order, attributeCongestion, []byte("cubic\x00"))...)
 }

@@ -1,6 +1,6 @@
 package tcpinfo
 
-// Field names a field of Info, for Has.
+// Field identifies a field of Info, for Has.
 type Field uint8
 
 // The fields of Info, in its order.
@@ -67,5 +67,5 @@ const (
 	fieldCount
 )
 
-// Info keeps what is known in 64 bits.
+// Info.known has 64 bits.
 const _ = uint(64 - fieldCount)

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// buffers are what Get reads into: relays ask about many sockets each second.
+// buffers recycles the buffers of Get: relays query many sockets each second.
 var buffers = sync.Pool{New: func() any { return new([bufLen]byte) }}
 
-// Get reads the kernel's account of the connection of a TCP socket.
+// Get returns the TCP_INFO of a TCP socket.
 func Get(fd int) (Info, error) {
 	buf := buffers.Get().(*[bufLen]byte)
 	defer buffers.Put(buf)
@@ -24,8 +24,8 @@ func Get(fd int) (Info, error) {
 	return parse(raw, nativeOrder), nil
 }
 
-// AcceptQueue reads how many connections wait at a listening socket to be
-// accepted, and how many may.
+// AcceptQueue returns the number of connections in a listening socket's accept
+// queue, and its bound.
 func AcceptQueue(fd int) (waiting, limit uint32, err error) {
 	var buf [bufLen]byte
 	raw, err := get(fd, &buf)
@@ -39,8 +39,8 @@ func AcceptQueue(fd int) (waiting, limit uint32, err error) {
 	return waiting, limit, nil
 }
 
-// get asks the kernel, which fills in at most this much and reports how much
-// it was, so that a newer kernel's additions do no harm. It does not block.
+// get queries the kernel, which fills in at most the buffer and returns the
+// length, so additions of newer kernels are harmless. It does not block.
 func get(fd int, buf *[bufLen]byte) ([]byte, error) {
 	n := uint32(len(buf))
 	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_TCP, unix.TCP_INFO,
@@ -54,8 +54,8 @@ func get(fd int, buf *[bufLen]byte) ([]byte, error) {
 // CongestionControl is the name of the congestion control of a TCP socket.
 func CongestionControl(fd int) (string, error) { return LikelyCongestionControl(fd, "") }
 
-// LikelyCongestionControl is CongestionControl, and allocates nothing where the
-// name is the one that is likely.
+// LikelyCongestionControl is CongestionControl, but allocates nothing if the
+// name equals likely.
 func LikelyCongestionControl(fd int, likely string) (string, error) {
 	var buf [maxName]byte
 	n := uint32(len(buf))

@@ -9,8 +9,8 @@ import (
 	"unicode"
 )
 
-// names are the JSON names of the fields, in the order of Field: those of Info
-// in snake case, with the unit where there is one.
+// names holds the JSON names of the fields in the order of Field: the names in
+// Info in snake case, with a unit suffix for times.
 var names = func() (names [fieldCount]string) {
 	info := reflect.TypeFor[Info]()
 	for i := range names {
@@ -24,13 +24,13 @@ var names = func() (names [fieldCount]string) {
 	return names
 }()
 
-// SnakeCase turns SndMSS into snd_mss: a capital letter begins a word unless it
-// goes on with capitals.
+// SnakeCase converts SndMSS to snd_mss: a capital letter begins a word unless
+// it is within a run of capitals.
 func SnakeCase(s string) string {
 	var b strings.Builder
-	letters := []rune(s)
-	for i, r := range letters {
-		begins := i > 0 && unicode.IsUpper(r) && (unicode.IsLower(letters[i-1]) || i+1 < len(letters) && unicode.IsLower(letters[i+1]))
+	runes := []rune(s)
+	for i, r := range runes {
+		begins := i > 0 && unicode.IsUpper(r) && (unicode.IsLower(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1]))
 		if begins {
 			b.WriteByte('_')
 		}
@@ -39,7 +39,7 @@ func SnakeCase(s string) string {
 	return b.String()
 }
 
-// MarshalJSON gives the fields that are known, times in whole microseconds.
+// MarshalJSON encodes the known fields, times in whole microseconds.
 func (i Info) MarshalJSON() ([]byte, error) {
 	values := map[string]any{}
 	v := reflect.ValueOf(i)
@@ -56,8 +56,8 @@ func (i Info) MarshalJSON() ([]byte, error) {
 	return json.Marshal(values)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote. A name that it does not know is
-// of a later version, and left out.
+// UnmarshalJSON decodes the output of MarshalJSON. It ignores unknown names,
+// which belong to a later version.
 func (i *Info) UnmarshalJSON(b []byte) error {
 	var values map[string]json.RawMessage
 	if err := json.Unmarshal(b, &values); err != nil {

@@ -13,7 +13,7 @@ func TestJSON(t *testing.T) {
 		raw[i] = byte(i) // times of whole microseconds
 	}
 	for i := 104; i < 128; i += 8 {
-		raw[i+4] = 0 // rates that are not infinite
+		raw[i+4] = 0 // finite rates
 	}
 	for i := 160; i < 192; i += 8 {
 		raw[i+4] = 0

@@ -9,7 +9,7 @@ import (
 // Room for every tcp_info up to Linux 6.18 (280 bytes) and some growth.
 const bufLen = 512
 
-// nativeOrder is this machine's byte order, as a value that can be compared.
+// nativeOrder is this machine's byte order as a comparable value.
 var nativeOrder = func() binary.ByteOrder {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 {
 		return binary.LittleEndian
@@ -20,12 +20,12 @@ var nativeOrder = func() binary.ByteOrder {
 // noMinRTT is the kernel's minimum before the first sample.
 const noMinRTT = math.MaxUint32
 
-// Before this length the bit for application-limited samples was padding.
+// In a shorter tcp_info, the bit for application-limited samples is padding.
 const lenWithDeliveryRate = 168
 
-// parse reads a tcp_info as the kernel of a machine of the given byte order
-// lays it out. The 32-bit fields after the fixed part were always added in
-// pairs, so there is never padding at the end that could be taken for a field.
+// parse parses a tcp_info in the layout of a machine with the given byte order.
+// The kernel always added 32-bit fields after the fixed part in pairs, so the
+// end never has padding.
 func parse(raw []byte, order binary.ByteOrder) Info {
 	r := reader{raw: raw, order: order}
 	var i Info
@@ -97,25 +97,25 @@ func parse(raw []byte, order binary.ByteOrder) Info {
 		r.forget(FieldMinRTT)
 	}
 	if i.State == Listen {
-		// The kernel reuses two fields for the accept queue and leaves
-		// nearly all others untouched.
+		// The kernel uses two fields for the accept queue and leaves nearly all
+		// others unset.
 		r.known &= 1 << FieldState
 	}
 	i.known = r.known
 	return i
 }
 
-// reader takes fields out of raw and notes which ones were there.
+// reader extracts fields from raw and records which are present.
 type reader struct {
 	raw   []byte
 	order binary.ByteOrder
 	known uint64
 }
 
-// absent stands in for what raw does not hold.
+// absent replaces fields beyond the end of raw.
 var absent [8]byte
 
-// at returns the field's bytes, or size zero bytes when raw ends before them.
+// at returns the field's bytes, or size zero bytes if raw ends before them.
 func (r *reader) at(f Field, offset, size int) []byte {
 	if offset+size > len(r.raw) {
 		return absent[:size]
@@ -147,7 +147,7 @@ func (r *reader) micros64(f Field, offset int) time.Duration {
 	return time.Duration(r.u64(f, offset)) * time.Microsecond
 }
 
-// rate turns bytes per second into bits per second. All ones mean no bound.
+// rate converts bytes per second to bits per second. All ones mean no bound.
 func (r *reader) rate(f Field, offset int) int64 {
 	bytesPerSecond := r.u64(f, offset)
 	if bytesPerSecond > math.MaxInt64/8 {
@@ -156,8 +156,8 @@ func (r *reader) rate(f Field, offset int) int64 {
 	return int64(bytesPerSecond) * 8
 }
 
-// bitFields reads the two bytes of C bit fields, which a compiler fills from
-// the low end on little-endian machines and from the high end on others.
+// bitFields parses the two bytes of C bit fields. Compilers fill them from the
+// low end on little-endian machines and from the high end on others.
 func (r *reader) bitFields(offset int) (sndWScale, rcvWScale uint8, appLimited bool) {
 	scales := r.u8(FieldSndWScale, offset)
 	r.u8(FieldRcvWScale, offset)
@@ -171,9 +171,9 @@ func (r *reader) bitFields(offset int) (sndWScale, rcvWScale uint8, appLimited b
 	return scales & 0xf, scales >> 4, flags&1 != 0
 }
 
-// parseQueue reads of a listening socket what waits in its accept queue, and
-// the queue's bound. The kernel tells them in fields that count segments of
-// connections.
+// parseQueue parses the length and the bound of a listening socket's accept
+// queue. The kernel reports them in the fields for unacknowledged and sacked
+// segments.
 func parseQueue(raw []byte, order binary.ByteOrder) (waiting, limit uint32, ok bool) {
 	r := reader{raw: raw, order: order}
 	state := State(r.u8(FieldState, 0))

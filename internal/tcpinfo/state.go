@@ -36,13 +36,13 @@ func (s State) String() string {
 	return stateNames[s]
 }
 
-// CAState is what the sender's loss recovery is doing.
+// CAState is the state of the sender's loss recovery.
 type CAState uint8
 
 // The states of loss recovery.
 const (
 	CAOpen     CAState = iota // nothing suspicious
-	CADisorder                // duplicate acknowledgements or SACKs, not yet taken for loss
+	CADisorder                // duplicate acknowledgements or SACKs, not yet considered loss
 	CACWR                     // the window is being reduced after an ECN mark or a local drop
 	CARecovery                // fast recovery
 	CALoss                    // after a retransmission timeout
@@ -58,7 +58,7 @@ func (s CAState) String() string {
 	return caStateNames[s]
 }
 
-// Options are what the two ends have agreed on.
+// Options are the TCP options negotiated by both ends.
 type Options uint8
 
 // The bits of Options.

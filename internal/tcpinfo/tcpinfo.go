@@ -1,10 +1,10 @@
-// Package tcpinfo reads what the kernel knows about a TCP connection. Only Linux
-// is asked; what was read there can be looked at on any system.
+// Package tcpinfo reads the kernel's state of TCP connections. It reads on
+// Linux only; the results can be decoded on any system.
 //
 // The kernel's tcp_info has grown at its end for twenty years, and an older
-// kernel returns less of it. A field that was not returned, or for which the
-// kernel has no sample yet, is unknown: Info.Has says so, and the field's
-// value is then meaningless rather than zero.
+// kernel returns less of it. A field is unknown if the kernel did not return it
+// or has no sample yet. Info.Has reports that; the value of an unknown field is
+// meaningless, not zero.
 package tcpinfo
 
 import (
@@ -15,21 +15,20 @@ import (
 // Unlimited is the value of a rate without a bound.
 const Unlimited int64 = math.MaxInt64
 
-// Info is the kernel's account of one connection at one moment. Counts of
-// packets are segments as the kernel sees them before segmentation offload
-// merges them. A comment names the first kernel that reports a field; those
-// without one are older than Linux 3.15.
+// Info is the kernel's state of one connection at one moment. Packet counts are
+// segments on the wire, before offload merges them. Comments name the first
+// kernel that reports a field; fields without one are older than Linux 3.15.
 type Info struct {
 	State   State
 	CAState CAState
 	Options Options
 
-	Retransmits uint8 // retransmission timeouts in a row, now
-	Probes      uint8 // zero-window and keepalive probes unanswered, now
-	Backoff     uint8 // doublings of the timer, now
+	Retransmits uint8 // current consecutive retransmission timeouts
+	Probes      uint8 // current unanswered zero-window and keepalive probes
+	Backoff     uint8 // current doublings of the timer
 
-	SndWScale uint8 // shift of the windows that the peer announces
-	RcvWScale uint8 // shift of the windows that this host announces
+	SndWScale uint8 // shift of the peer's announced window
+	RcvWScale uint8 // shift of this host's announced window
 
 	RTO time.Duration // retransmission timeout
 	ATO time.Duration // delayed acknowledgement timeout
@@ -37,13 +36,13 @@ type Info struct {
 	SndMSS uint32 // largest payload sent, in bytes, without TCP options
 	RcvMSS uint32 // estimate of the largest payload the peer sends, in bytes
 	AdvMSS uint32 // announced to the peer, in bytes
-	PMTU   uint32 // path MTU as the route and ICMP have it, in bytes
+	PMTU   uint32 // path MTU from the route and ICMP, in bytes
 
 	Unacked    uint32 // packets sent and not yet acknowledged
 	Sacked     uint32 // of these, acknowledged selectively
-	Lost       uint32 // of these, taken for lost
+	Lost       uint32 // of these, considered lost
 	Retrans    uint32 // of these, retransmitted and not acknowledged
-	Reordering uint32 // packets by which the path is thought to reorder
+	Reordering uint32 // estimate of the path's reordering, in packets
 
 	LastDataSent time.Duration // time since
 	LastDataRecv time.Duration // time since
@@ -52,11 +51,11 @@ type Info struct {
 	RTT    time.Duration // smoothed; unknown before the first sample
 	RTTVar time.Duration // mean deviation of the RTT
 	RcvRTT time.Duration // the receiver's estimate; unknown before the first sample
-	MinRTT time.Duration // least of the last 300 s by default; Linux 4.6
+	MinRTT time.Duration // minimum of the last 300 s by default; Linux 4.6
 
 	SndCwnd     uint32 // congestion window, in packets
-	SndSSThresh uint32 // slow start threshold, in packets; from 0x7fffffff up, none yet
-	RcvSSThresh uint32 // what the announced window may grow to now, in bytes
+	SndSSThresh uint32 // slow start threshold, in packets; at least 0x7fffffff means none yet
+	RcvSSThresh uint32 // current bound of the announced window, in bytes
 	RcvSpace    uint32 // bytes read in the last RTT, for window autotuning
 	SndWnd      uint32 // the peer's announced window, scaled, in bytes; Linux 5.4
 	RcvWnd      uint32 // the window announced to the peer, scaled, in bytes; Linux 6.2
@@ -76,19 +75,19 @@ type Info struct {
 	DataSegsOut  uint32 // with retransmissions; Linux 4.6
 
 	// DeliveryRateBps is the latest sample of the rate at which the peer
-	// acknowledges, in bits per second; Linux 4.9. Where
-	// DeliveryRateAppLimited is set, the application offered no more.
+	// acknowledges, in bits per second; Linux 4.9. DeliveryRateAppLimited means
+	// that the application offered no more.
 	DeliveryRateBps        int64
 	DeliveryRateAppLimited bool
 
-	// Time with data to send, and the parts of it in which the peer's window
-	// and the send buffer were what held the sender back. The resolution is
-	// a tick of the kernel's clock (1 to 10 ms); Linux 4.10.
+	// Time with data to send, and the parts of it in which the peer's window or
+	// the send buffer limited the sender. The resolution is a tick of the
+	// kernel's clock (1 to 10 ms); Linux 4.10.
 	BusyTime      time.Duration
 	RwndLimited   time.Duration
 	SndbufLimited time.Duration
 
-	Delivered   uint32 // packets that the peer has, out of order ones included; Linux 4.18
+	Delivered   uint32 // packets received by the peer, including out of order; Linux 4.18
 	DeliveredCE uint32 // of these, with an ECN mark; Linux 4.18
 
 	BytesSent    uint64 // payload with retransmissions; Linux 4.19
@@ -106,5 +105,5 @@ type Info struct {
 	known uint64 // bit per Field
 }
 
-// Has reports whether the kernel gave a value for the field.
+// Has reports whether the field is known.
 func (i *Info) Has(f Field) bool { return i.known&(1<<f) != 0 }

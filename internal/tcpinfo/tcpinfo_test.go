@@ -65,7 +65,7 @@ func mustGet(t *testing.T, c syscall.Conn) (i Info) {
 	return i
 }
 
-// eventually polls until cond accepts what the kernel says.
+// eventually polls until cond accepts the Info.
 func eventually(t *testing.T, c syscall.Conn, cond func(Info) bool) Info {
 	t.Helper()
 	var i Info
@@ -76,7 +76,7 @@ func eventually(t *testing.T, c syscall.Conn, cond func(Info) bool) Info {
 	return i
 }
 
-// patience is how long a test waits for what must come.
+// patience bounds every wait.
 const patience = time.Minute
 
 func TestGet(t *testing.T) {
@@ -131,7 +131,7 @@ func TestGet(t *testing.T) {
 	}
 }
 
-// A paused reader: what is stuck shows, and so does the cause.
+// A paused reader: the queued bytes and the cause are reported.
 func TestGetStalled(t *testing.T) {
 	client, server := connect(t, "127.0.0.1:0")
 	if err := server.SetReadBuffer(64 << 10); err != nil {
@@ -147,10 +147,10 @@ func TestGetStalled(t *testing.T) {
 	}
 }
 
-// tooMuch is more than the buffers of a connection hold.
+// tooMuch exceeds the buffers of a connection.
 const tooMuch = 16 << 20
 
-// writeTooMuch begins a write that cannot finish until the connection is closed.
+// writeTooMuch begins a write that blocks until the connection is closed.
 func writeTooMuch(t *testing.T, c *net.TCPConn) {
 	t.Helper()
 	ended := make(chan struct{})
@@ -216,7 +216,7 @@ func TestAcceptQueue(t *testing.T) {
 	withFD(t, l.(*net.TCPListener), func(fd int) {
 		var waiting, limit uint32
 		var err error
-		nettest.Eventually(t, patience, func() bool { // a connection arrives after its client has it
+		nettest.Eventually(t, patience, func() bool { // the server sees a connection later than the client
 			waiting, limit, err = AcceptQueue(fd)
 			return waiting == waits && limit >= waits && err == nil
 		}, func() string { return fmt.Sprintf("%d of %d wait, %v", waiting, limit, err) })
@@ -230,7 +230,7 @@ func TestAcceptQueue(t *testing.T) {
 
 func TestGetMaxPacingRate(t *testing.T) {
 	client, _ := connect(t, "127.0.0.1:0")
-	const bytesPerSecond = 10 << 30 / 8 // over 32 bits once in bits
+	const bytesPerSecond = 10 << 30 / 8 // exceeds 32 bits as bits per second
 	withFD(t, client, func(fd int) {
 		if err := unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, bytesPerSecond); err != nil {
 			t.Fatal(err)
@@ -268,8 +268,8 @@ func TestCongestionControl(t *testing.T) {
 	})
 }
 
-// Lengths of tcp_info by the kernel that introduced them, and what each was
-// the first to have.
+// Lengths of tcp_info by the kernel that introduced them, with their new
+// fields.
 var lengths = []struct {
 	kernel string
 	length int
@@ -317,8 +317,7 @@ func TestParseByLength(t *testing.T) {
 	}
 }
 
-// Every field is read from its own bytes, and nothing is invented where they
-// are missing.
+// Every field comes from its own bytes, and is unknown if they are missing.
 func TestParseTruncated(t *testing.T) {
 	full := make([]byte, bufLen)
 	for i := range full {

@@ -1,5 +1,5 @@
-// Package undo keeps the files that remember what a command has changed on this
-// host, so that another one can put it back.
+// Package undo stores the files that record a command's changes to this host,
+// so that another command can revert them.
 package undo
 
 import (
@@ -11,15 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lock makes the caller the only one to change files in the directory, which it
-// makes if need be. The kernel releases the lock with its holder.
+// Lock gives the caller the exclusive right to change files in the directory,
+// and makes the directory if necessary. The kernel releases the lock when the
+// process ends.
 func Lock(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("cannot remember what to undo: %w", err)
+		return nil, fmt.Errorf("cannot record the changes to undo: %w", err)
 	}
 	f, err := os.Open(dir)
 	if err != nil {
-		return nil, fmt.Errorf("cannot remember what to undo: %w", err)
+		return nil, fmt.Errorf("cannot record the changes to undo: %w", err)
 	}
 	for {
 		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
@@ -33,26 +34,26 @@ func Lock(dir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// fresh is where a file is written before it takes its place. There is one
-// writer at a time, by the lock.
-func fresh(path string) string { return path + ".new" }
+// tempPath is the path of a file until it replaces the old one. The lock admits
+// one writer at a time.
+func tempPath(path string) string { return path + ".new" }
 
-// Write replaces a file in one step. The caller holds the lock.
+// Write atomically replaces a file. The caller holds the lock.
 func Write(path string, b []byte) error {
-	err := os.WriteFile(fresh(path), b, 0o644)
+	err := os.WriteFile(tempPath(path), b, 0o644)
 	if err == nil {
-		err = os.Rename(fresh(path), path)
+		err = os.Rename(tempPath(path), path)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot remember what to undo: %w", err)
+		return fmt.Errorf("cannot record the changes to undo: %w", err)
 	}
 	return nil
 }
 
-// Remove removes a file, and what an interrupted Write has left of another. The
-// caller holds the lock.
+// Remove removes a file and the remains of an interrupted Write. The caller
+// holds the lock.
 func Remove(path string) error {
-	for _, p := range []string{path, fresh(path)} {
+	for _, p := range []string{path, tempPath(path)} {
 		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
