@@ -11,38 +11,38 @@ import (
 	"longhaul/internal/units"
 )
 
-// Sizes in bandwidth-delay products of the path (PathRateBps times the round
-// trip of the handshake). docs/design/transport.md has the measurements.
+// Sizes in bandwidth-delay products of the path (PathRateBps times the
+// handshake's round trip). docs/design/transport.md has the measurements.
 const (
 	// sendBDP: an ideal sender on a path with 10 % random loss needs 5 to 6.
-	// What the path does not need is not used: notsentBound holds back the
-	// excess.
+	// Unneeded space stays empty, because notsentBound limits unsent data.
 	sendBDP = 6
-	// receiveBDP is the size of a fixed receive buffer. It is less, because a
-	// slow reader downstream fills all of it.
+	// receiveBDP is the size of a fixed receive buffer. It is smaller, because
+	// a slow reader downstream fills all of it.
 	receiveBDP = 4
-	// lossyReceiveBDP is what the peer of a sender that does not slow down for
-	// loss must hold: what has arrived behind gaps waits for a packet that is
-	// lost two or three times.
+	// lossyReceiveBDP is the receive buffer for a sender that does not slow
+	// down on loss. Data behind gaps waits for packets that are lost two or
+	// three times.
 	lossyReceiveBDP = 6
-	// fillBDP fills a clean path. A receive buffer that autotuning can bring
-	// this far is left to it, for it grows no further than the reader keeps up.
+	// fillBDP fills a clean path. Autotuning keeps a receive buffer that it can
+	// bring to this size, because it grows only as far as the reader keeps up.
 	fillBDP = 2
 )
 
 const (
-	// maxBuffer bounds the buffers of one direction of one leg, in bytes of
-	// payload. It is the largest window that a shift of 10 can announce.
+	// maxBuffer bounds the buffer of one direction of a leg, in bytes of
+	// payload. It is the largest window for a shift of 10 (RFC 7323, section
+	// 2.3).
 	maxBuffer = 65535 << 10
-	// minBuffer keeps very short or slow paths from getting tiny buffers.
+	// minBuffer avoids tiny buffers on very short or slow paths.
 	minBuffer = 256 << 10
-	// guessedRTT stands in where the handshake gave no sample.
+	// guessedRTT is used if the handshake gave no sample.
 	guessedRTT = 100 * time.Millisecond
 )
 
-// notsentBound is how much may wait in the send buffer without having been
-// sent, in bytes: 8 ms at the path's rate. The kernel asks for more when half
-// of it is gone, so an event loop has 4 ms to refill it.
+// notsentBound bounds the unsent data in the send buffer, in bytes: 8 ms at the
+// path's rate. The kernel requests more when half of it is sent, so an event
+// loop has 4 ms to refill it.
 func notsentBound(pathRateBps int64) uint64 {
 	if pathRateBps == 0 {
 		pathRateBps = defaultPathRateBps
@@ -59,56 +59,57 @@ func pathSize(pathRateBps int64, rtt time.Duration, n int) int {
 	return int(min(max(size, minBuffer), maxBuffer))
 }
 
-// way is how a buffer comes to its size.
-type way uint8
+// method is the way in which a buffer gets its size.
+type method uint8
 
 const (
-	autotune way = iota // leave it to the kernel
-	force               // SO_SNDBUFFORCE or SO_RCVBUFFORCE
-	plain               // SO_SNDBUF or SO_RCVBUF, up to the host's cap
+	autotune method = iota // leave it to the kernel
+	force                  // SO_SNDBUFFORCE or SO_RCVBUFFORCE
+	plain                  // SO_SNDBUF or SO_RCVBUF, up to the host's cap
 )
 
-// want is what a buffer should be able to hold, in bytes of payload.
+// want is the desired size of a buffer, in bytes of payload.
 type want struct {
-	size   int // where a size is set
-	atEase int // what autotuning must be able to reach to be left alone
-	fill   int // less than this, and even a clean path stays partly empty
+	size   int // for a fixed size
+	atEase int // autotuning stays on if it can reach this size
+	fill   int // below this, even a clean path is not filled
 }
 
-// sizing is the outcome of the ladder.
+// sizing is the result of chooseSizing.
 type sizing struct {
-	way   way
-	size  int // bytes as passed to the socket option; what autotuning reaches for autotune
-	short bool
+	method method
+	size   int // bytes for the socket option; for autotune, its reachable size
+	short  bool
 }
 
-// ladder decides how to get a buffer.
+// chooseSizing decides how to size a buffer: autotuning if it can reach atEase,
+// otherwise a forced size, a plain size, or autotuning again.
 //
-// The kernel charges a buffer for its own overhead too. It doubles a size
-// that is set, to make up for that; autotuning's limit is not doubled, and so
-// is good for half of it.
-func ladder(w want, autotuneLimit, plainCap int, canForce bool) sizing {
+// The kernel also charges its own overhead to a buffer. It doubles a size set
+// by an option to compensate. It does not double autotuning's limit, so half of
+// the limit is usable.
+func chooseSizing(w want, autotuneLimit, plainCap int, canForce bool) sizing {
 	reach := autotuneLimit / 2
 	switch {
 	case reach >= w.atEase:
-		return sizing{way: autotune, size: reach}
+		return sizing{method: autotune, size: reach}
 	case canForce:
-		return sizing{way: force, size: w.size}
+		return sizing{method: force, size: w.size}
 	case plainCap > reach:
 		s := min(w.size, plainCap)
-		return sizing{way: plain, size: s, short: s < w.fill}
+		return sizing{method: plain, size: s, short: s < w.fill}
 	}
-	return sizing{way: autotune, size: reach, short: reach < w.fill}
+	return sizing{method: autotune, size: reach, short: reach < w.fill}
 }
 
-// sendWant and receiveWant size the buffers of a WAN leg.
+// sendWant sizes the send buffer of a WAN leg.
 func sendWant(pathRateBps int64, rtt time.Duration) want {
 	size := pathSize(pathRateBps, rtt, sendBDP)
 	return want{size: size, atEase: size, fill: pathSize(pathRateBps, rtt, fillBDP)}
 }
 
-// receiveWant goes by the congestion control of this end: the other end of the
-// path is most likely one of ours with the same.
+// receiveWant depends on the congestion control of this end: the other end of
+// the path most likely uses the same.
 func receiveWant(pathRateBps int64, rtt time.Duration, cc string) want {
 	fill := pathSize(pathRateBps, rtt, fillBDP)
 	if fillsLossyPaths(cc) {
@@ -118,7 +119,7 @@ func receiveWant(pathRateBps int64, rtt time.Duration, cc string) want {
 	return want{size: pathSize(pathRateBps, rtt, receiveBDP), atEase: fill, fill: fill}
 }
 
-// direction tells a socket's send buffer from its receive buffer.
+// direction identifies a socket's send or receive buffer.
 type direction struct {
 	name          string
 	option, force int
@@ -131,7 +132,7 @@ var (
 )
 
 // set sets the buffer's size in bytes, which ends its autotuning.
-func (d direction) set(fd int, w way, size int) error {
+func (d direction) set(fd int, w method, size int) error {
 	option := d.option
 	if w == force {
 		option = d.force
@@ -142,27 +143,27 @@ func (d direction) set(fd int, w way, size int) error {
 	return nil
 }
 
-// setAsked sets a size that the operator asked for, as nearly as the host allows.
-func (d direction) setAsked(fd, size int, h host) (sizing, error) {
-	s := sizing{way: plain, size: size}
+// setConfigured sets a configured size, as nearly as the host allows.
+func (d direction) setConfigured(fd, size int, h host) (sizing, error) {
+	s := sizing{method: plain, size: size}
 	limit := h.wmemMax
 	if d == receiving {
 		limit = h.rmemMax
 	}
 	if size > limit {
 		if h.canForce {
-			s.way = force
+			s.method = force
 		} else {
 			s.size, s.short = limit, true
 		}
 	}
-	return s, d.set(fd, s.way, s.size)
+	return s, d.set(fd, s.method, s.size)
 }
 
-// giveBack makes a receive buffer small again and lets autotuning grow it.
-// The window that was already announced stands until the peer has used it, so
-// a peer may have to retransmit what did not fit, once.
-func giveBack(fd int, h host) error {
+// restoreAutotuning shrinks a receive buffer and lets autotuning grow it. The
+// announced window stands until the peer has used it, so a peer may once have
+// to retransmit the excess.
+func restoreAutotuning(fd int, h host) error {
 	if err := receiving.set(fd, plain, h.tcpRmem[1]/2); err != nil {
 		return err
 	}
@@ -172,8 +173,8 @@ func giveBack(fd int, h host) error {
 	return nil
 }
 
-// sysctlRemedy is the command that raises autotuning's limit so far that size
-// bytes of payload fit.
+// sysctlRemedy is the command that raises autotuning's limit so that size bytes
+// of payload fit.
 func (d direction) sysctlRemedy(size int, now [3]int) string {
 	return fmt.Sprintf("sysctl -w net.ipv4.%s='%d %d %d'", d.sysctl, now[0], now[1], roundUpPowerOfTwo(2*size))
 }

@@ -49,13 +49,13 @@ func TestChooseCC(t *testing.T) {
 	}
 }
 
-// A congestion control that is unloaded while a tunnel names it costs no flow.
+// A congestion control that is unloaded while a tunnel uses it ends no flow.
 func TestUnloadedMeanwhile(t *testing.T) {
 	h, err := probeHost()
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.slowStartAfterIdle = false // it would be a lack as well
+	h.slowStartAfterIdle = false // avoid an additional lack
 	there := func(string) error { return nil }
 	tunnel := newTunnel(Options{}, Options{CongestionControl: "was_here"}, WANBoth, h, there, slog.New(slog.DiscardHandler))
 	fd, err := scratchSocket()
@@ -94,7 +94,7 @@ func TestLadder(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := ladder(w, tt.autotuneLimit, tt.plainCap, tt.canForce); got != tt.want {
+			if got := chooseSizing(w, tt.autotuneLimit, tt.plainCap, tt.canForce); got != tt.want {
 				t.Errorf("%+v, want %+v", got, tt.want)
 			}
 		})
@@ -119,21 +119,20 @@ func TestPathSize(t *testing.T) {
 	}
 }
 
-// A receive buffer at 100 Mb/s and 300 ms, by who sends and what autotuning
-// may reach.
+// A receive buffer at 100 Mb/s and 300 ms, by sender and reach of autotuning.
 func TestReceiveBuffer(t *testing.T) {
 	for _, tt := range []struct {
 		cc            string
 		autotuneLimit int
 		want          sizing
 	}{
-		{"bbr", 32 << 20, sizing{way: autotune, size: 16 << 20}},
-		{"bbr", 6 << 20, sizing{way: force, size: 15_000_000}},
-		{"haul", 32 << 20, sizing{way: force, size: 22_500_000}},
-		{"haul", 64 << 20, sizing{way: autotune, size: 32 << 20}},
-		{"brutal", 6 << 20, sizing{way: force, size: 22_500_000}},
+		{"bbr", 32 << 20, sizing{method: autotune, size: 16 << 20}},
+		{"bbr", 6 << 20, sizing{method: force, size: 15_000_000}},
+		{"haul", 32 << 20, sizing{method: force, size: 22_500_000}},
+		{"haul", 64 << 20, sizing{method: autotune, size: 32 << 20}},
+		{"brutal", 6 << 20, sizing{method: force, size: 22_500_000}},
 	} {
-		got := ladder(receiveWant(100e6, 300*time.Millisecond, tt.cc), tt.autotuneLimit, 4<<20, true)
+		got := chooseSizing(receiveWant(100e6, 300*time.Millisecond, tt.cc), tt.autotuneLimit, 4<<20, true)
 		if got != tt.want {
 			t.Errorf("%s, autotuning to %d MiB: %+v, want %+v", tt.cc, tt.autotuneLimit>>20, got, tt.want)
 		}
@@ -161,7 +160,7 @@ func TestRetransmissionLimit(t *testing.T) {
 func TestRTOMaxFor(t *testing.T) {
 	for _, timeout := range []time.Duration{15400 * time.Millisecond, 20 * time.Second, time.Minute, 5 * time.Minute, 20 * time.Minute, 10 * time.Hour} {
 		m, ok := rtoMaxFor(timeout, 15)
-		if !ok || m < leastRTOMax || m > defaultRTOMax {
+		if !ok || m < minRTOMax || m > defaultRTOMax {
 			t.Fatalf("%v: %v, %v", timeout, m, ok)
 		}
 		if worst := retransmissionLimit(15, m) + m; worst > timeout {
@@ -184,7 +183,7 @@ func TestLargestWindow(t *testing.T) {
 		{32768, 32768, 65535},
 	} {
 		h := host{tcpRmem: [3]int{4096, 16384, tt.rmem}, rmemMax: tt.cap}
-		if got := h.largestWindow(); got != tt.want {
+		if got := h.maxWindow(); got != tt.want {
 			t.Errorf("tcp_rmem %d, cap %d: %d, want %d", tt.rmem, tt.cap, got, tt.want)
 		}
 	}

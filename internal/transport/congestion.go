@@ -9,31 +9,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bestOnWAN are the algorithms for a WAN leg, best first. BBR v1 does not take
-// random loss for congestion; CUBIC is what every kernel has. Haul is for a
-// tunnel that names it: where a path loses little it can still be stuck, or
-// starve others (docs/design/haul.md).
+// bestOnWAN lists the algorithms for a WAN leg, best first. BBR v1 does not
+// treat random loss as congestion; every kernel has CUBIC. Haul requires an
+// explicit choice: on a path with little loss it can still stall, or starve
+// other flows (docs/design/haul.md).
 var bestOnWAN = []string{"bbr", "cubic"}
 
-// bestOnLAN are those for a LAN leg where the kernel's default paces by a model
-// of the path. At round trips of microseconds that is at the mercy of timers
-// and of a host that is short of CPU, and BBR's estimate collapses. Reno is
-// always there and always allowed.
+// bestOnLAN lists the algorithms for a LAN leg if the kernel's default paces by
+// a model of the path. At round trips of microseconds, pacing depends on timers
+// and on idle CPUs, and BBR's estimate collapses. Reno is always available and
+// allowed.
 var bestOnLAN = []string{"cubic", "reno"}
 
-// ours are the algorithms that longhaul can load.
+// ours lists the algorithms that longhaul can load.
 var ours = []string{"brutal", "haul", "hybla", "illinois"}
 
-// choice is a congestion control and how it came to be.
+// choice is a congestion control and the reason for it.
 type choice struct {
 	name     string
-	degraded string // what was wanted instead, in one clause; empty if nothing
-	lack     Lack   // zero if nothing
+	degraded string // the wanted algorithm, in one clause; empty if it is in use
+	lack     Lack   // zero if the wanted algorithm is in use
 }
 
-// chooseCC chooses the algorithm of a kind of leg: the wanted name if there
-// is one, else the best for the kind. try sets an algorithm on a socket that
-// will never be connected.
+// chooseCC chooses the algorithm of a kind of leg: the wanted one, or the best
+// for the kind. try sets an algorithm on a socket that is never connected.
 func chooseCC(kind, wanted string, h host, try func(name string) error) choice {
 	var candidates []string
 	switch {
@@ -56,7 +55,7 @@ func chooseCC(kind, wanted string, h host, try func(name string) error) choice {
 			first = err
 		}
 	}
-	// On a LAN leg any algorithm that is not BBR is as good, unless the
+	// On a LAN leg every algorithm except BBR is equally good, unless the
 	// operator named one.
 	if first != nil && (wanted != "" || kind == WAN) {
 		c.degraded = fmt.Sprintf("congestion control %s instead of %s", c.name, candidates[0])
@@ -82,17 +81,17 @@ func ccRemedy(name string, err error) string {
 	return fmt.Sprintf("sysctl -w net.ipv4.tcp_allowed_congestion_control='%s %s'", allowed, name)
 }
 
-// paces reports whether the algorithm sets the sending rate itself, and not by
-// way of the window.
+// paces reports whether the algorithm sets the sending rate directly, not
+// through the window.
 func paces(name string) bool {
 	return strings.HasPrefix(name, "bbr") || name == "haul" || name == "brutal"
 }
 
-// fillsLossyPaths reports whether the algorithm sends on at the path's rate
-// where a tenth of the packets is lost.
+// fillsLossyPaths reports whether the algorithm keeps the path's rate while a
+// tenth of the packets is lost.
 func fillsLossyPaths(name string) bool { return name == "haul" || name == "brutal" }
 
 // windowSurvivesIdle reports whether the algorithm keeps its window over an
-// idle time whatever tcp_slow_start_after_idle says. The kernel exempts
+// idle time regardless of tcp_slow_start_after_idle. The kernel exempts
 // algorithms that control the rate themselves.
 func windowSurvivesIdle(name string) bool { return paces(name) }

@@ -11,22 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// host is what this kernel offers and what this process may do, in its
-// network namespace. It is tried out once, on a socket that is never
-// connected, rather than flow by flow.
+// host describes the kernel's features and this process's privileges, in its
+// network namespace. It is probed once, on a socket that is never connected,
+// instead of per flow.
 type host struct {
 	defaultCC string
 
-	tcpWmem, tcpRmem [3]int // least, initial and largest buffer of autotuning, in bytes
+	tcpWmem, tcpRmem [3]int // minimum, initial and maximum buffer of autotuning, in bytes
 	wmemMax, rmemMax int    // caps of plain SO_SNDBUF and SO_RCVBUF, in bytes
 
 	// canForce: buffers may exceed the caps (CAP_NET_ADMIN in the initial
 	// user namespace).
 	canForce bool
-	// canUnlock: a buffer of fixed size can be given back to autotuning
-	// (SO_BUF_LOCK, Linux 5.14).
+	// canUnlock: autotuning of a fixed buffer can be restored (SO_BUF_LOCK,
+	// Linux 5.14).
 	canUnlock bool
-	// canCapRTO: TCP_RTO_MAX_MS is there (Linux 6.15).
+	// canCapRTO: the kernel has TCP_RTO_MAX_MS (Linux 6.15).
 	canCapRTO bool
 
 	retries2           int  // tcp_retries2
@@ -34,10 +34,10 @@ type host struct {
 	mtuProbing         bool // tcp_mtu_probing
 }
 
-// rtoMaxOption is TCP_RTO_MAX_MS, which x/sys does not have yet.
+// rtoMaxOption is TCP_RTO_MAX_MS, which x/sys lacks.
 const rtoMaxOption = 44
 
-// probeHost finds out about the calling thread's network namespace.
+// probeHost probes the calling thread's network namespace.
 func probeHost() (host, error) {
 	fd, err := scratchSocket()
 	if err != nil {
@@ -69,12 +69,12 @@ func probeHost() (host, error) {
 	}
 	h.mtuProbing = probing != 0
 
-	// The caps are not readable in every namespace, but asking for too much
-	// yields just what is allowed. The kernel doubles what it is asked for.
-	if h.wmemMax, err = largest(fd, unix.SO_SNDBUF); err != nil {
+	// The caps are not readable in every namespace, but an excessive size gives
+	// the allowed one. The kernel doubles the given size.
+	if h.wmemMax, err = maxSize(fd, unix.SO_SNDBUF); err != nil {
 		return host{}, err
 	}
-	if h.rmemMax, err = largest(fd, unix.SO_RCVBUF); err != nil {
+	if h.rmemMax, err = maxSize(fd, unix.SO_RCVBUF); err != nil {
 		return host{}, err
 	}
 	h.canForce = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, h.wmemMax) == nil
@@ -84,7 +84,7 @@ func probeHost() (host, error) {
 	return h, nil
 }
 
-// scratchSocket is a TCP socket, IPv4 or IPv6, to try options on.
+// scratchSocket is a TCP socket, IPv4 or IPv6, for probing options.
 func scratchSocket() (int, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if errors.Is(err, unix.EAFNOSUPPORT) {
@@ -96,7 +96,7 @@ func scratchSocket() (int, error) {
 	return fd, nil
 }
 
-func largest(fd, option int) (int, error) {
+func maxSize(fd, option int) (int, error) {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, maxSockBuf); err != nil {
 		return 0, fmt.Errorf("probe the largest socket buffer: %w", err)
 	}
@@ -107,10 +107,10 @@ func largest(fd, option int) (int, error) {
 	return n / 2, nil
 }
 
-// largestWindow is the largest window in bytes that a connection can announce
-// when nothing is done before its handshake: the kernel picks the shift of
-// RFC 7323 so that it covers the largest buffer the sysctls allow.
-func (h host) largestWindow() int {
+// maxWindow is the largest window in bytes that a connection can announce if
+// nothing is set before its handshake. The kernel chooses the shift (RFC 7323)
+// to cover the largest buffer that the sysctls allow.
+func (h host) maxWindow() int {
 	space := max(h.tcpRmem[2], h.rmemMax, 1)
 	shift := min(max(bits.Len(uint(space))-1-15, 0), 14)
 	return 65535 << shift

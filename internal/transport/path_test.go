@@ -24,11 +24,10 @@ type site struct {
 	address net.IP
 }
 
-// patience is how long a test waits for what must come.
+// patience bounds every wait.
 const patience = time.Minute
 
-// newPath makes two sites with a link of the given settings, both ways,
-// between them.
+// newPath makes two sites with a link of the given settings between them.
 func newPath(t *testing.T, s link.Settings) (a, b *site, l *link.Link) {
 	t.Helper()
 	nettest.RequireSandbox(t)
@@ -36,7 +35,7 @@ func newPath(t *testing.T, s link.Settings) (a, b *site, l *link.Link) {
 	var ports [2]link.Port
 	for i := range sites {
 		sites[i] = newSite(t, byte(i+1))
-		// A third namespace holds the link's side of the pair of devices.
+		// A third namespace contains the link's ends of the device pairs.
 		newSite(t, 0).do(t, func() (err error) {
 			ports[i], err = link.OpenVeth("near", "wan0", int(sites[i].ns), 1500)
 			return err
@@ -91,7 +90,7 @@ func configure(device string, address net.IP) error {
 	return nil
 }
 
-// do runs f on a thread of its own in the site's namespace.
+// do runs f on a separate thread in the site's namespace.
 func (s *site) do(t *testing.T, f func() error) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -122,7 +121,8 @@ func (s *site) tunnel(t *testing.T, lan, wan Options, side WANSide) (tunnel *Tun
 	return tunnel
 }
 
-// control makes Prepare a hook of net. A nil tunnel leaves sockets alone.
+// control turns Prepare into a hook of net. A nil tunnel leaves sockets
+// unchanged.
 func control(tunnel *Tunnel, dialed bool) func(network, address string, c syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) (err error) {
 		if tunnel == nil {
@@ -194,5 +194,5 @@ func connect(t *testing.T, from, to *site, dialing, accepting *Tunnel) (dialed, 
 	return newLeg(t, c, dialing, true), newLeg(t, s, accepting, false)
 }
 
-// onlyReader hides what would make io.Copy do otherwise than read.
+// onlyReader hides other methods, so that io.Copy only reads.
 type onlyReader struct{ io.Reader }

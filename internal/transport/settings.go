@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setting is one socket option. Every setting made here passes from a
-// listening socket to those accepted from it, so that an accepted leg costs
-// no system call for it.
+// setting is one socket option. Accepted sockets inherit every setting from
+// their listener, so an accepted leg costs no system call for it.
 type setting struct {
 	what     string // for errors
 	level    int
@@ -19,8 +18,8 @@ type setting struct {
 	value    uint64
 	long     bool   // the option takes 64 bits
 	text     string // value of an option that takes a string
-	fallback bool   // the value is what a new socket has anyway
-	lasting  bool   // only a connection that lasts needs it
+	fallback bool   // the value is a new socket's default
+	lasting  bool   // only long-lived connections need it
 }
 
 func (s setting) set(fd int) error {
@@ -39,9 +38,8 @@ func (s setting) set(fd int) error {
 	return nil
 }
 
-// setInt sets an option of the usual size. Such calls do not block, and a
-// connection has many of them: they skip what unix.SetsockoptInt tells the
-// scheduler.
+// setInt sets an option of int size. The call does not block, and a connection
+// has many of them, so it skips unix.SetsockoptInt's scheduler bookkeeping.
 func setInt(fd, level, option int, value int32) error {
 	_, _, errno := unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
 		uintptr(unsafe.Pointer(&value)), unsafe.Sizeof(value), 0)
@@ -63,11 +61,11 @@ const (
 	noPacingBound      = math.MaxUint64
 )
 
-// settings are those of a kind of leg, in a fixed order and all of them, so
-// that two kinds can be compared and a listening socket be set anew. Only
-// DSCP is left out where it is left alone.
+// settings lists all settings of a kind of leg in a fixed order, so that two
+// kinds can be compared and a listening socket can be prepared again. It omits
+// only an unset DSCP.
 func (o Options) settings(kind string, cc choice, h host) []setting {
-	lowat := uint64(0) // what the sysctl says
+	lowat := uint64(0) // the sysctl's value
 	if kind == WAN {
 		lowat = notsentBound(o.PathRateBps)
 	}
@@ -109,8 +107,8 @@ func (o Options) userTimeoutSettings(h host) []setting {
 		value: uint64(userTimeout.Milliseconds()), fallback: userTimeout == 0})
 }
 
-// endsClosedWindows reports whether the user timeout cannot tell a peer that
-// is gone from one that does not read.
+// endsClosedWindows reports whether the user timeout cannot distinguish a dead
+// peer from one that does not read.
 func (o Options) endsClosedWindows(h host) bool {
 	if o.UserTimeout == 0 {
 		return false
@@ -142,7 +140,7 @@ func (k Keepalive) settings() []setting {
 	}
 }
 
-// difference returns the settings of b that a socket set up as a lacks.
+// difference returns the settings of b that are missing in a.
 func difference(a, b []setting) []setting {
 	has := make(map[setting]bool, len(a))
 	for _, s := range a {
@@ -157,7 +155,7 @@ func difference(a, b []setting) []setting {
 	return list
 }
 
-// partition divides the settings into those that pass a test and the rest.
+// partition splits the settings by a test.
 func partition(all []setting, test func(setting) bool) (pass, rest []setting) {
 	for _, s := range all {
 		if test(s) {

@@ -31,7 +31,7 @@ func newTestTunnel(t *testing.T, lan, wan Options, side WANSide) *Tunnel {
 	return tunnel
 }
 
-// connectLocal connects over loopback in the test's own namespace.
+// connectLocal connects over loopback in the test's namespace.
 func connectLocal(t *testing.T, address string, tunnel *Tunnel) (dialed, accepted leg, l *net.TCPListener) {
 	t.Helper()
 	lc := net.ListenConfig{Control: control(tunnel, false), KeepAlive: -1} // net would set its own
@@ -98,8 +98,8 @@ func (l leg) info(t *testing.T) (info *unix.TCPInfo) {
 	return info
 }
 
-// Every option arrives on the accepted leg, which inherits it, and on the
-// dialed one.
+// Every option is set on the accepted leg, by inheritance, and on the dialed
+// one.
 func TestOptionsArrive(t *testing.T) {
 	nettest.RequireSandbox(t)
 	dscp := uint8(46)
@@ -158,7 +158,7 @@ func TestOptionsArrive(t *testing.T) {
 	}
 }
 
-// A listening socket that stays open over a reload gets the new settings, and
+// A listening socket that stays open over a reload gets the new settings and
 // loses the old ones.
 func TestPrepareAgain(t *testing.T) {
 	nettest.RequireSandbox(t)
@@ -213,7 +213,7 @@ func TestPrepareAgain(t *testing.T) {
 	}
 }
 
-// By the round trip, what is near is a LAN and a path of 20 ms is not.
+// WANAuto decides by the round trip: loopback is a LAN, a path of 20 ms is not.
 func TestAuto(t *testing.T) {
 	dialed, accepted, _ := connectLocal(t, "127.0.0.1:0", withRTT(newTestTunnel(t, Options{}, Options{}, WANAuto), near))
 	a, b, _ := newPath(t, link.Settings{Delay: 10 * time.Millisecond, RateBps: 1e9})
@@ -243,8 +243,8 @@ func TestAuto(t *testing.T) {
 	}
 }
 
-// withRTT has a tunnel take a round trip for that of every handshake. On a busy
-// machine handshakes take longer than that, over loopback as long as over a path.
+// withRTT makes a tunnel assume a round trip for every handshake. On a busy
+// machine real handshakes take longer, over loopback as long as over a path.
 func withRTT(tunnel *Tunnel, rtt time.Duration) *Tunnel {
 	tunnel.handshakeRTT = func(int) time.Duration { return rtt }
 	return tunnel
@@ -253,7 +253,7 @@ func withRTT(tunnel *Tunnel, rtt time.Duration) *Tunnel {
 // near is a round trip on a LAN.
 const near = 100 * time.Microsecond
 
-// The round trip of a handshake is the kernel's.
+// handshakeRTT equals the kernel's value.
 func TestHandshakeRTT(t *testing.T) {
 	begun := time.Now()
 	dialed, accepted, _ := connectLocal(t, "127.0.0.1:0", nil)
@@ -284,9 +284,8 @@ func TestFixedSides(t *testing.T) {
 	}
 }
 
-// Where the sysctls allow little, as on kernels before 6.17, the largest
-// window is made large before the handshake, and a LAN leg goes back to
-// autotuning after it.
+// If the sysctls allow little, as before Linux 6.17, the largest window is set
+// before the handshake. A LAN leg returns to autotuning afterwards.
 func TestWindowBeyondSysctl(t *testing.T) {
 	a, b, _ := newPath(t, link.Settings{Delay: 20 * time.Millisecond, RateBps: 1e9})
 	for _, s := range []*site{a, b} {
@@ -299,7 +298,7 @@ func TestWindowBeyondSysctl(t *testing.T) {
 	}
 	dialed, accepted := connect(t, a, b, ta, tb)
 	for name, l := range map[string]leg{"dialed": dialed, "accepted": accepted} {
-		// 4 BDP of 10 Gb/s and 40 ms are more than the bound.
+		// 4 BDP of 10 Gb/s and 40 ms exceed the bound.
 		if got := l.option(t, unix.SOL_SOCKET, unix.SO_RCVBUF); got != 2*maxBuffer {
 			t.Errorf("%s leg: receive buffer %d, want %d", name, got, 2*maxBuffer)
 		}
@@ -323,15 +322,15 @@ func TestWindowBeyondSysctl(t *testing.T) {
 	}
 }
 
-// Where small sysctls leave most of a path empty, the tunnel has buffers that hold
-// the path, or says how to allow them, and then its remedy does.
+// With sysctls too small for the path, the tunnel sets sufficient buffers, or
+// its remedy does.
 func TestBuffersHoldPath(t *testing.T) {
 	a, b, ta, tb := pathWithSmallSysctls(t)
 	from, to := connect(t, a, b, ta, tb)
-	const least = 2 * narrowRate / 8 * 2 * narrowDelay / time.Second // the kernel takes half of it for its own
+	const minSize = 2 * narrowRate / 8 * 2 * narrowDelay / time.Second // the kernel takes half of it for its own
 	for name, size := range map[string]int{"send": from.largestBuffer(t, a, sending), "receive": to.largestBuffer(t, b, receiving)} {
-		if size < int(least) {
-			t.Errorf("the %s buffer grows to %d bytes, want %d", name, size, least)
+		if size < int(minSize) {
+			t.Errorf("the %s buffer grows to %d bytes, want %d", name, size, minSize)
 		}
 	}
 	const size = 4 << 20
@@ -343,7 +342,7 @@ func TestBuffersHoldPath(t *testing.T) {
 	}
 }
 
-// largestBuffer is how large a leg's buffer may become.
+// largestBuffer is the largest possible size of a leg's buffer.
 func (l leg) largestBuffer(t *testing.T, s *site, d direction) int {
 	t.Helper()
 	option, lock, sysctl := unix.SO_SNDBUF, unix.SOCK_SNDBUF_LOCK, "tcp_wmem"
@@ -353,16 +352,16 @@ func (l leg) largestBuffer(t *testing.T, s *site, d direction) int {
 	if l.option(t, unix.SOL_SOCKET, unix.SO_BUF_LOCK)&lock != 0 {
 		return l.option(t, unix.SOL_SOCKET, option)
 	}
-	var largest int
+	var maxSize int
 	s.do(t, func() error {
 		text, err := os.ReadFile(filepath.Join("/proc/sys/net/ipv4", sysctl))
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Sscan(string(text), new(int), new(int), &largest)
+		_, err = fmt.Sscan(string(text), new(int), new(int), &maxSize)
 		return err
 	})
-	return largest
+	return maxSize
 }
 
 // The path of pathWithSmallSysctls.
@@ -371,8 +370,8 @@ const (
 	narrowDelay = 40 * time.Millisecond
 )
 
-// pathWithSmallSysctls makes a path that the kernel's largest buffers do not fill,
-// and a tunnel for each of its ends, with their remedies where they lack something.
+// pathWithSmallSysctls makes a path that the kernel's largest buffers do not
+// fill, and a tunnel for each end with its remedies applied.
 func pathWithSmallSysctls(t *testing.T) (a, b *site, ta, tb *Tunnel) {
 	t.Helper()
 	a, b, _ = newPath(t, link.Settings{Delay: narrowDelay, RateBps: narrowRate})
@@ -386,9 +385,9 @@ func pathWithSmallSysctls(t *testing.T) (a, b *site, ta, tb *Tunnel) {
 		tb = withRTT(b.tunnel(t, Options{}, o, WANAuto), 2*narrowDelay)
 	}
 	tunnels()
-	connect(t, a, b, ta, tb) // what depends on the path is found lacking with the first flow
+	connect(t, a, b, ta, tb) // the first flow reports the lacks that depend on the path
 	if !ta.host.canForce {
-		// The caps of plain buffers are the machine's, and may suffice.
+		// The caps of plain buffers belong to the machine, and may suffice.
 		for _, s := range []struct {
 			*site
 			*Tunnel
@@ -406,11 +405,13 @@ func pathWithSmallSysctls(t *testing.T) (a, b *site, ta, tb *Tunnel) {
 	return a, b, ta, tb
 }
 
-// A user timeout finds a peer that is gone, and spares one that does not read.
+// A user timeout ends a connection to a dead peer, and spares one to a peer
+// that does not read.
 func TestUserTimeout(t *testing.T) {
 	a, b, l := newPath(t, link.Settings{Delay: time.Millisecond})
 	tunnel := tunnelWithUserTimeout(t, a)
-	// One peer with its window closed, on loopback, and one that has read everything.
+	// One peer on loopback with its window closed, and one that has read
+	// everything.
 	stalled, _ := connect(t, a, a, tunnel, nil)
 	var sending sync.WaitGroup
 	defer sending.Wait()
@@ -443,14 +444,14 @@ func TestUserTimeout(t *testing.T) {
 	}
 }
 
-// userTimeout is what tunnelWithUserTimeout sets: little more than the least.
+// userTimeout is the value of tunnelWithUserTimeout, just above the minimum.
 const userTimeout = 1700 * time.Millisecond
 
 func tunnelWithUserTimeout(t *testing.T, s *site) *Tunnel {
 	t.Helper()
-	s.sysctl(t, "tcp_retries2", "1") // so that the least timeout is short enough to wait for
-	// The kernel answers no two probes of a window within half a second, and with so
-	// few retries one without an answer is the end.
+	s.sysctl(t, "tcp_retries2", "1") // makes the minimum timeout short
+	// The kernel answers no two window probes within half a second. With so few
+	// retries, one unanswered probe ends the connection.
 	s.sysctl(t, "tcp_invalid_ratelimit", "0")
 	o := Options{UserTimeout: userTimeout}
 	tunnel := s.tunnel(t, o, o, WANAuto)
@@ -463,7 +464,7 @@ func tunnelWithUserTimeout(t *testing.T, s *site) *Tunnel {
 	return tunnel
 }
 
-// takeDown has a link lose everything, both ways.
+// takeDown makes a link lose everything in both directions.
 func takeDown(t *testing.T, l *link.Link) {
 	t.Helper()
 	for _, dir := range []link.Direction{link.AToB, link.BToA} {
@@ -489,7 +490,7 @@ func TestLacks(t *testing.T) {
 	var log bytes.Buffer
 	tunnel := newTunnel(Options{MTUProbing: true}, Options{MTUProbing: true, UserTimeout: 10 * time.Second}, WANAuto, h, refuse, slog.New(slog.NewTextHandler(&log, nil)))
 
-	// Lacks that depend on the path come with the first flow, from any thread.
+	// The first flow on any thread reports the lacks that depend on the path.
 	dialed, _, _ := connectLocal(t, "127.0.0.1:0", nil)
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -512,7 +513,7 @@ func TestLacks(t *testing.T) {
 		{"receive buffer 30 MiB for 1 Gb/s at 63 ms", "sysctl -w net.ipv4.tcp_rmem='4096 131072 67108864'"},
 	}
 	if len(got) == len(want) && strings.HasPrefix(got[4].What, "receive") {
-		got[4], got[5] = got[5], got[4] // whichever thread came first
+		got[4], got[5] = got[5], got[4] // in either order
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("lacks (-want +got):\n%s", diff)
@@ -522,7 +523,7 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-// A tunnel without WAN legs does not complain about them.
+// A tunnel without WAN legs reports no lacks about them.
 func TestLacksOfUnusedLegs(t *testing.T) {
 	h := host{defaultCC: "cubic", retries2: 15, slowStartAfterIdle: true}
 	refuse := func(string) error { return unix.ENOENT }
@@ -532,7 +533,7 @@ func TestLacksOfUnusedLegs(t *testing.T) {
 	}
 }
 
-// Legs are set up from several threads at once.
+// Several threads set up legs at once.
 func TestConcurrent(t *testing.T) {
 	nettest.CheckLeaks(t)
 	tunnel := newTestTunnel(t, Options{}, Options{}, WANBoth)

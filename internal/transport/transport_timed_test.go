@@ -13,8 +13,8 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// With small sysctls the kernel alone leaves most of a path empty, and the tunnel
-// fills it.
+// With small sysctls the kernel alone leaves most of a path unused, and the
+// tunnel fills it.
 func TestFillsPath(t *testing.T) {
 	a, b, ta, tb := pathWithSmallSysctls(t)
 	const limit = narrowRate * 1448.0 / 1500
@@ -38,7 +38,7 @@ func TestFillsPath(t *testing.T) {
 	})
 }
 
-// A peer that is gone is given up within the user timeout.
+// The kernel gives up on a dead peer within the user timeout.
 func TestUserTimeoutIsKept(t *testing.T) {
 	a, b, l := newPath(t, link.Settings{Delay: time.Millisecond})
 	tunnel := tunnelWithUserTimeout(t, a)
@@ -63,8 +63,8 @@ func TestUserTimeoutIsKept(t *testing.T) {
 	})
 }
 
-// transfer sends from one leg to the other for a while and returns the goodput
-// in bits per second of the seconds after warmup.
+// transfer sends from one leg to the other and returns the goodput after
+// warmup, in bits per second.
 func transfer(t *testing.T, from, to leg, warmup, measured time.Duration) float64 {
 	t.Helper()
 	go func() {

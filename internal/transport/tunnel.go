@@ -14,13 +14,12 @@ import (
 	"longhaul/internal/units"
 )
 
-// wanRTT is the round trip of the handshake from which a leg counts as one
-// over the WAN, where nobody said which legs are. Anything in a building is
-// below it.
+// wanRTT is the handshake's round trip above which a leg is a WAN leg if no
+// side is configured. Anything in a building is below it.
 const wanRTT = 2 * time.Millisecond
 
-// Tunnel sets up the legs of one tunnel's flows. Its methods may be called
-// from several threads at once, and do not block.
+// Tunnel sets up the legs of one tunnel's flows. Its methods do not block and
+// may be called from several threads at once.
 type Tunnel struct {
 	side WANSide
 	host host
@@ -29,29 +28,28 @@ type Tunnel struct {
 	handshakeRTT func(fd int) time.Duration
 
 	lan, wan profile
-	// upgrade is what a WAN leg needs that was prepared as a LAN leg: an
-	// accepted one, and a dialed one at once.
+	// upgrade turns a leg prepared as a LAN leg into a WAN leg: an accepted
+	// one, and a new dialed one.
 	upgrade, upgradeDialed []setting
 
 	mu    sync.Mutex
-	lacks map[string]Lack // by what they are about
+	lacks map[string]Lack // by subject
 	order []string
 }
 
-// profile is one kind of leg, worked out.
+// profile is the resolved configuration of one kind of leg.
 type profile struct {
 	kind    string
 	options Options
 	cc      choice
-	all     []setting // for a listening socket, which may have been set up before
+	all     []setting // for a listening socket, which may be prepared repeatedly
 	first   []setting // for a new socket
-	lasting []setting // for a new socket whose connection lasts
+	lasting []setting // for a dialed socket that lives long
 }
 
-// New works out the settings of both kinds of leg. It tries out what the
-// kernel offers in the calling thread's network namespace. An error says
-// which option is wrong; an option that merely cannot be had here is a Lack.
-// A nil log discards.
+// New resolves the settings of both kinds of leg. It probes the kernel in the
+// calling thread's network namespace. An error names an invalid option; an
+// unavailable option is a Lack. A nil log discards.
 func New(lan, wan Options, side WANSide, log *slog.Logger) (*Tunnel, error) {
 	if side == "" {
 		side = WANAuto
@@ -93,7 +91,7 @@ func (t *Tunnel) profile(kind string, o Options, try func(string) error) profile
 
 func isLasting(s setting) bool { return s.lasting }
 
-// tryCC tries an algorithm on a socket that is then thrown away.
+// tryCC tries an algorithm on a temporary socket.
 func tryCC(name string) error {
 	fd, err := scratchSocket()
 	if err != nil {
@@ -103,7 +101,7 @@ func tryCC(name string) error {
 	return unix.SetsockoptString(fd, unix.SOL_TCP, unix.TCP_CONGESTION, name)
 }
 
-// reportLacks reports what is known before the first flow.
+// reportLacks reports the lacks known before the first flow.
 func (t *Tunnel) reportLacks(p *profile) {
 	if p.cc.lack != (Lack{}) {
 		t.lack(p.kind+" congestion control", p.cc.lack)
@@ -129,15 +127,14 @@ func (t *Tunnel) reportLacks(p *profile) {
 }
 
 func userTimeoutRemedy(h host) string {
-	least := retransmissionLimit(h.retries2, leastRTOMax) + leastRTOMax
+	shortest := retransmissionLimit(h.retries2, minRTOMax) + minRTOMax
 	if h.canCapRTO {
-		return fmt.Sprintf("set a user timeout of %v or more", least)
+		return fmt.Sprintf("set a user timeout of %v or more", shortest)
 	}
-	return fmt.Sprintf("run Linux 6.15 or newer and set a user timeout of %v or more", least)
+	return fmt.Sprintf("run Linux 6.15 or newer and set a user timeout of %v or more", shortest)
 }
 
-// Lacks lists what legs should have and could not get so far, oldest first.
-// Each was logged once.
+// Lacks lists the lacks so far, oldest first. Each was logged once.
 func (t *Tunnel) Lacks() []Lack {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -148,22 +145,22 @@ func (t *Tunnel) Lacks() []Lack {
 	return list
 }
 
-// lack notes and logs the first lack of its kind.
+// lack records and logs the first lack of its subject.
 func (t *Tunnel) lack(about string, l Lack) {
 	t.mu.Lock()
-	_, said := t.lacks[about]
-	if !said {
+	_, known := t.lacks[about]
+	if !known {
 		t.lacks[about] = l
 		t.order = append(t.order, about)
 	}
 	t.mu.Unlock()
-	if !said {
+	if !known {
 		t.log.Warn("cannot have "+l.What, "remedy", l.Remedy)
 	}
 }
 
-// fixed returns the kind of leg that the operator declared the accepted or
-// dialed legs to be, or "".
+// fixed returns the configured kind of the accepted or dialed legs, or "" for
+// auto.
 func (t *Tunnel) fixed(dialed bool) string {
 	switch t.side {
 	case WANBoth:
@@ -179,7 +176,7 @@ func (t *Tunnel) fixed(dialed bool) string {
 	return ""
 }
 
-// uses reports whether there can be legs of the kind.
+// uses reports whether the tunnel can have legs of the kind.
 func (t *Tunnel) uses(kind string) bool {
 	for _, dialed := range []bool{false, true} {
 		if f := t.fixed(dialed); f == "" || f == kind {
@@ -196,9 +193,9 @@ func (t *Tunnel) of(kind string) *profile {
 	return &t.lan
 }
 
-// Prepare sets what must stand before the handshake, on a listening socket
-// (dialed false) or on one that is about to connect. A listening socket may
-// be prepared again, by another Tunnel too.
+// Prepare sets the options that must be set before the handshake, on a
+// listening socket (dialed false) or one that is about to connect. A listening
+// socket may be prepared again, even by another Tunnel.
 func (t *Tunnel) Prepare(fd int, dialed bool) error {
 	p := t.of(t.fixed(dialed))
 	list := p.first
@@ -209,7 +206,7 @@ func (t *Tunnel) Prepare(fd int, dialed bool) error {
 		return err
 	}
 	if size := t.receiveBefore(dialed); size > 0 {
-		_, err := receiving.setAsked(fd, size, t.host)
+		_, err := receiving.setConfigured(fd, size, t.host)
 		return err
 	}
 	if !dialed && t.host.canUnlock {
@@ -218,40 +215,38 @@ func (t *Tunnel) Prepare(fd int, dialed bool) error {
 	return nil
 }
 
-// Lasting sets, on a dialed leg, what only a connection needs that lasts:
-// keepalive. An accepted leg has it from its listener. side is what
-// Established returned.
+// Lasting sets keepalive on a dialed leg that lives long; an accepted leg has
+// inherited it. side is the result of Established.
 func (t *Tunnel) Lasting(fd int, side string) error {
 	return t.apply(fd, t.of(side).lasting)
 }
 
-// receiveBefore is the size that the receive buffer must have at the
-// handshake, because the largest window it can ever announce is fixed there.
-// 0 leaves it to autotuning.
+// receiveBefore is the size of the receive buffer at the handshake, which fixes
+// the largest window that the connection can announce. 0 means autotuning.
 func (t *Tunnel) receiveBefore(dialed bool) int {
 	size := 0
 	for _, kind := range []string{LAN, WAN} {
 		if f := t.fixed(dialed); f != "" && f != kind {
 			continue
 		}
-		asked := t.of(kind).options.ReceiveBuffer
-		if asked == 0 && kind == WAN && t.wide(dialed) {
-			asked = maxBuffer
+		configured := t.of(kind).options.ReceiveBuffer
+		if configured == 0 && kind == WAN && t.wide(dialed) {
+			configured = maxBuffer
 		}
-		size = max(size, asked)
+		size = max(size, configured)
 	}
 	return size
 }
 
-// wide reports whether legs that may be WAN legs begin with a receive buffer
-// of the largest size and get the right one later.
+// wide reports whether possible WAN legs begin with the largest receive buffer
+// and get the right one later.
 func (t *Tunnel) wide(dialed bool) bool {
-	return t.host.largestWindow() < maxBuffer && t.host.canForce && (t.host.canUnlock || t.fixed(dialed) == WAN)
+	return t.host.maxWindow() < maxBuffer && t.host.canForce && (t.host.canUnlock || t.fixed(dialed) == WAN)
 }
 
-// Established sets what depends on the path once the handshake is done. It
-// returns what it found the leg to be, LAN or WAN, and in one clause what was
-// asked for and could not be had, empty when the leg is as asked.
+// Established sets the options that depend on the path after the handshake.
+// side is the kind of leg, LAN or WAN. degraded names, in one clause, settings
+// that are unavailable; empty if there are none.
 func (t *Tunnel) Established(fd int, dialed bool) (side, degraded string) {
 	kind := t.fixed(dialed)
 	var rtt time.Duration
@@ -284,47 +279,47 @@ func (t *Tunnel) Established(fd int, dialed bool) (side, degraded string) {
 	return kind, strings.Join(problems, "; ")
 }
 
-// sendAfter sets the send buffer of an established leg. It returns what could
-// not be had.
+// sendAfter sets the send buffer of an established leg. It returns the clause
+// for degraded.
 func (t *Tunnel) sendAfter(fd int, p *profile, rtt time.Duration) string {
-	switch asked := p.options.SendBuffer; {
-	case asked > 0:
-		return t.setAsked(fd, sending, asked, p)
+	switch configured := p.options.SendBuffer; {
+	case configured > 0:
+		return t.setConfigured(fd, sending, configured, p)
 	case p.kind == WAN:
 		w := sendWant(p.options.PathRateBps, rtt)
-		s := ladder(w, t.host.tcpWmem[2], t.host.wmemMax, t.host.canForce)
+		s := chooseSizing(w, t.host.tcpWmem[2], t.host.wmemMax, t.host.canForce)
 		return t.setSized(fd, sending, s, w.size, p, rtt)
 	}
 	return ""
 }
 
-// receiveAfter does the same for the receive buffer, which had the size
-// before at the handshake.
+// receiveAfter does the same for the receive buffer, whose size at the
+// handshake was before.
 func (t *Tunnel) receiveAfter(fd int, p *profile, rtt time.Duration, before int) string {
-	switch asked := p.options.ReceiveBuffer; {
-	case asked > 0:
-		if asked == before && (asked <= t.host.rmemMax || t.host.canForce) {
+	switch configured := p.options.ReceiveBuffer; {
+	case configured > 0:
+		if configured == before && (configured <= t.host.rmemMax || t.host.canForce) {
 			return ""
 		}
-		return t.setAsked(fd, receiving, asked, p)
+		return t.setConfigured(fd, receiving, configured, p)
 	case p.kind == WAN:
 		w := receiveWant(p.options.PathRateBps, rtt, p.cc.name)
-		s := ladder(w, t.host.tcpRmem[2], t.host.rmemMax, t.host.canForce)
-		if s.way == autotune && before > 0 && !t.host.canUnlock {
-			s = sizing{way: force, size: w.size}
+		s := chooseSizing(w, t.host.tcpRmem[2], t.host.rmemMax, t.host.canForce)
+		if s.method == autotune && before > 0 && !t.host.canUnlock {
+			s = sizing{method: force, size: w.size}
 		}
-		if s.way != autotune || before == 0 {
+		if s.method != autotune || before == 0 {
 			return t.setSized(fd, receiving, s, w.size, p, rtt)
 		}
 	}
 	if before > 0 {
-		return clause(giveBack(fd, t.host))
+		return clause(restoreAutotuning(fd, t.host))
 	}
 	return ""
 }
 
-func (t *Tunnel) setAsked(fd int, d direction, size int, p *profile) string {
-	s, err := d.setAsked(fd, size, t.host)
+func (t *Tunnel) setConfigured(fd int, d direction, size int, p *profile) string {
+	s, err := d.setConfigured(fd, size, t.host)
 	if err != nil {
 		return err.Error()
 	}
@@ -343,8 +338,8 @@ func (t *Tunnel) setAsked(fd int, d direction, size int, p *profile) string {
 }
 
 func (t *Tunnel) setSized(fd int, d direction, s sizing, size int, p *profile, rtt time.Duration) string {
-	if s.way != autotune {
-		if err := d.set(fd, s.way, s.size); err != nil {
+	if s.method != autotune {
+		if err := d.set(fd, s.method, s.size); err != nil {
 			return err.Error()
 		}
 	}
@@ -373,9 +368,8 @@ func clause(err error) string {
 	return err.Error()
 }
 
-// handshakeRTT is the round trip of a fresh connection's handshake. Where the
-// kernel has no sample, because packets of the handshake were lost, the path
-// is hardly a LAN's.
+// handshakeRTT is the round trip of a new connection's handshake. A missing
+// sample means lost packets, which hardly occur on a LAN.
 func handshakeRTT(fd int) time.Duration {
 	var info unix.TCPInfo
 	size := uint32(unsafe.Sizeof(info))
@@ -387,17 +381,18 @@ func handshakeRTT(fd int) time.Duration {
 	return time.Duration(info.Rtt) * time.Microsecond
 }
 
-// unlockReceive undoes what an earlier Prepare did to a listening socket.
+// unlockReceive reverts the receive buffer of an earlier Prepare on a listening
+// socket.
 func unlockReceive(fd int, h host) error {
 	locks, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUF_LOCK)
 	if err != nil || locks&unix.SOCK_RCVBUF_LOCK == 0 {
 		return nil
 	}
-	return giveBack(fd, h)
+	return restoreAutotuning(fd, h)
 }
 
-// apply sets the settings in turn. A socket that is not IPv6 has no traffic
-// class, and one that is carries IPv4 too and needs both marks.
+// apply sets the settings in order. An IPv4 socket has no traffic class; an
+// IPv6 socket may carry IPv4 and gets both marks.
 func (t *Tunnel) apply(fd int, list []setting) error {
 	for _, s := range list {
 		if s.level == unix.SOL_IPV6 && !isIPv6(fd) {
@@ -405,7 +400,8 @@ func (t *Tunnel) apply(fd int, list []setting) error {
 		}
 		err := s.set(fd)
 		if s.option == unix.TCP_CONGESTION && s.level == unix.SOL_TCP && errors.Is(err, unix.ENOENT) {
-			// It was there when the tunnel was made. A flow is worth more.
+			// The algorithm was unloaded after New. Keep the flow and report
+			// the lack.
 			t.lack("unloaded "+s.text, Lack{
 				What:   fmt.Sprintf("congestion control %s, which was unloaded meanwhile (new legs use %s)", s.text, t.host.defaultCC),
 				Remedy: ccRemedy(s.text, err),

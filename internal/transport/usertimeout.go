@@ -7,18 +7,18 @@ import (
 
 // Bounds of TCP_RTO_MAX_MS.
 const (
-	leastRTOMax   = time.Second
+	minRTOMax     = time.Second
 	defaultRTOMax = 120 * time.Second
 )
 
-// rtoMin is the kernel's TCP_RTO_MIN, from which its model of the time that
-// retransmissions take starts.
+// rtoMin is TCP_RTO_MIN, the first timeout in the kernel's model of
+// retransmissions.
 const rtoMin = 200 * time.Millisecond
 
-// retransmissionLimit is how long the kernel retransmits before it gives up:
-// the time that retries timeouts would take which start at rtoMin and double
-// up to rtoMax. The kernel computes the same from tcp_retries2 and the bound
-// of the timeout, whatever the connection's real timeouts are.
+// retransmissionLimit is the time that the kernel retransmits before it gives
+// up. It sums retries timeouts that begin at rtoMin and double up to rtoMax.
+// The kernel computes it from tcp_retries2 and the bound of the timeout,
+// regardless of the connection's real timeouts.
 func retransmissionLimit(retries int, rtoMax time.Duration) time.Duration {
 	doublings := bits.Len(uint(rtoMax/rtoMin)) - 1
 	if retries <= doublings {
@@ -28,17 +28,17 @@ func retransmissionLimit(retries int, rtoMax time.Duration) time.Duration {
 }
 
 // rtoMaxFor returns the bound of the retransmission timeout with which the
-// kernel gives up on a peer that is silent for the given time. ok is false
-// where none is small enough.
+// kernel gives up on a peer that is silent for the given time. ok is false if
+// no bound is small enough.
 //
-// The kernel looks at the clock when a timer fires, and so at most one
-// timeout late: that much is taken off.
+// The kernel checks the time when a timer fires, so at most one timeout late;
+// rtoMaxFor subtracts that.
 func rtoMaxFor(timeout time.Duration, retries int) (rtoMax time.Duration, ok bool) {
 	fits := func(m time.Duration) bool { return retransmissionLimit(retries, m)+m <= timeout }
-	if !fits(leastRTOMax) {
+	if !fits(minRTOMax) {
 		return 0, false
 	}
-	low, high := leastRTOMax, defaultRTOMax
+	low, high := minRTOMax, defaultRTOMax
 	if fits(high) {
 		return high, true
 	}

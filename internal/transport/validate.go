@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What the kernel accepts.
+// The kernel's bounds.
 const (
 	minMSS       = 88    // TCP_MIN_MSS
 	maxMSS       = 32767 // MAX_TCP_WINDOW
@@ -60,7 +60,7 @@ func (k Keepalive) validate() error {
 	return nil
 }
 
-// validate checks both kinds of leg, and what must fit between them.
+// validate checks both kinds of leg and their combination.
 func validate(lan, wan Options, side WANSide) error {
 	if err := lan.validate(); err != nil {
 		return fmt.Errorf("lan: %w", err)
