@@ -2,8 +2,8 @@ package pcap
 
 import "sort"
 
-// heard takes in what a packet of the peer says of this end's data. shift is
-// that of the peer's window, negative where it is unknown.
+// heard processes the peer's feedback in a packet about this end's data. shift
+// is the scale of the peer's window; negative: unknown.
 func (h *half) heard(p *packet, t int64, shift int) {
 	h.echoed(p, t)
 	if !p.hasAck || p.rst {
@@ -38,14 +38,14 @@ func (h *half) heard(p *packet, t int64, shift int) {
 	}
 }
 
-// isDuplicate recognises an acknowledgement that says that something arrived,
-// where that is not told by SACK (RFC 5681, 2).
+// isDuplicate recognises a duplicate acknowledgement, which reports an arrival
+// without SACK (RFC 5681, section 2).
 func (h *half) isDuplicate(p *packet, ack int64) bool {
 	return !h.offer.SACK && ack == h.una && p.window == h.wndRaw && p.payload == 0 && !p.syn && !p.fin && h.outstanding()
 }
 
-// unseen is about data that the capture missed, or the byte of a probe that the
-// peer has taken.
+// unseen handles an acknowledgement of data that the capture missed, or of a
+// probe's byte.
 func (h *half) unseen(ack int64) {
 	if ack != h.probeEnd {
 		h.count.missing += ack - h.nxt
@@ -53,19 +53,19 @@ func (h *half) unseen(ack int64) {
 	h.nxt = ack
 }
 
-// rates gathers what one acknowledgement tells.
+// rates collects the information of one acknowledgement.
 type rates struct {
 	before          int64 // highSacked before it
 	newly           bool
 	reordered       bool
 	firstAt, lastAt int64 // transmissions of the first and last segment that was never resent
 	sackedAt        int64
-	resent          bool // it acknowledges something resent
+	resent          bool // it acknowledges a retransmission
 	resentSeg       segment
-	newest          segment // the one sent last
+	newest          segment // the latest sent segment that it acknowledges
 }
 
-// pop takes away what is acknowledged.
+// pop removes acknowledged segments.
 func (h *half) pop(p *packet, ack, t int64, r *rates) {
 	cursor, n := h.una, 0
 	for n < len(h.segs) && h.segs[n].start < ack {
@@ -109,7 +109,7 @@ func (h *half) pop(p *packet, ack, t int64, r *rates) {
 	}
 }
 
-// deliver counts a segment that the peer has got.
+// deliver counts a segment that has reached the peer.
 func (h *half) deliver(s *segment, t int64, r *rates) {
 	h.count.deliveredSegs += s.packets
 	h.delivered += s.end - s.start
@@ -119,7 +119,7 @@ func (h *half) deliver(s *segment, t int64, r *rates) {
 	}
 }
 
-// selective takes in the blocks of SACK (RFC 2018, RFC 2883).
+// selective processes SACK blocks (RFC 2018, RFC 2883).
 func (h *half) selective(p *packet, ack, t int64, r *rates) {
 	for i := range p.sacks {
 		b := sackRange{h.number(p.sack[i].start), h.number(p.sack[i].end)}
@@ -129,7 +129,7 @@ func (h *half) selective(p *packet, ack, t int64, r *rates) {
 		if i == 0 && h.isDSACK(p, b, ack) {
 			n := max(1, h.packets(b.end-b.start))
 			h.count.dsackSegs += n
-			h.count.deliveredSegs += n // the kernel counts what was delivered twice
+			h.count.deliveredSegs += n // the kernel counts duplicates as delivered
 			continue
 		}
 		b.start, b.end = max(b.start, h.una), min(b.end, h.nxt)
@@ -139,8 +139,8 @@ func (h *half) selective(p *packet, ack, t int64, r *rates) {
 	}
 }
 
-// isDSACK says whether the first block is about data that came twice: below
-// the acknowledgement, or inside of the second block (RFC 2883, 4).
+// isDSACK reports whether the first block reports duplicate data: below the
+// acknowledgement, or inside the second block (RFC 2883, section 4).
 func (h *half) isDSACK(p *packet, b sackRange, ack int64) bool {
 	if b.end <= ack {
 		return true
@@ -148,8 +148,8 @@ func (h *half) isDSACK(p *packet, b sackRange, ack int64) bool {
 	return p.sacks > 1 && b.start >= h.number(p.sack[1].start) && b.end <= h.number(p.sack[1].end)
 }
 
-// news gives the parts of a block that are in none of the first n known ones. A
-// receiver repeats its blocks in acknowledgement after acknowledgement.
+// news calls fn with the parts of a block outside the first n known ones. A
+// receiver repeats its blocks in many acknowledgements.
 func (h *half) news(b sackRange, n int, fn func(sackRange)) {
 	if b.start >= b.end {
 		return
@@ -167,7 +167,7 @@ func (h *half) news(b sackRange, n int, fn func(sackRange)) {
 	h.news(sackRange{max(b.start, k.end), b.end}, n-1, fn)
 }
 
-// mark notes that a block has arrived.
+// mark marks the segments of a block as received.
 func (h *half) mark(b sackRange, t int64, r *rates) {
 	i := sort.Search(len(h.segs), func(i int) bool { return h.segs[i].end > b.start })
 	for ; i < len(h.segs) && h.segs[i].start < b.end; i++ {
@@ -192,7 +192,7 @@ func (h *half) mark(b sackRange, t int64, r *rates) {
 	h.highSacked = max(h.highSacked, b.end)
 }
 
-// measure takes round trips and the rate of delivery from an acknowledgement.
+// measure updates round trips and the delivery rate from an acknowledgement.
 func (h *half) measure(p *packet, t int64, r *rates) {
 	sample := int64(-1)
 	switch {
@@ -200,7 +200,7 @@ func (h *half) measure(p *packet, t int64, r *rates) {
 		sample = t - r.firstAt
 		h.minRTT = lesser(h.minRTT, t-r.lastAt)
 	case r.resent && p.timestamps && p.tsecr == r.resentSeg.tsval && r.resentSeg.tsval != r.resentSeg.firstTS:
-		sample = t - r.resentSeg.at // the echo says which transmission it was (RFC 7323, 4)
+		sample = t - r.resentSeg.at // the echo identifies the transmission (RFC 7323, section 4)
 	case r.sackedAt >= 0:
 		sample = t - r.sackedAt
 	}
@@ -217,7 +217,7 @@ func (h *half) measure(p *packet, t int64, r *rates) {
 	}
 }
 
-// estimate smooths the round trip (RFC 6298, 2).
+// estimate smooths the round trip (RFC 6298, section 2).
 func (h *half) estimate(sample int64) {
 	sample = max(sample, 1)
 	if h.srtt == 0 {
@@ -232,10 +232,10 @@ func (h *half) estimate(sample int64) {
 	h.srtt += (sample - h.srtt) / 8
 }
 
-// window takes in the peer's window.
+// window updates the peer's window.
 func (h *half) window(p *packet, t int64, shift int) {
 	if p.syn {
-		shift = 0 // RFC 7323, 2.2
+		shift = 0 // RFC 7323, section 2.2
 	}
 	if p.window == 0 && h.wndRaw != 0 {
 		h.count.zeroWindows++

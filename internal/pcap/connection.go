@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// connection is one that is being read. Its halves are those of key.a and of
+// connection is a connection under analysis. Its halves belong to key.a and
 // key.b.
 type connection struct {
 	key         key
 	first, last int64 // ns since the capture's first packet
 	half        [2]half
-	client      int // index of the end that connected, -1 where it was not seen
+	client      int // index of the end that connected; -1: not seen
 
-	closer int // index of the end whose FIN or RST came first, -1: none yet
+	closer int // index of the end that sent the first FIN or RST; -1: none yet
 	reset  bool
 
 	synAt, synAckAt int64 // first transmissions; negative: not seen
-	handshakeRTT    int64 // 0: not known
+	handshakeRTT    int64 // 0: unknown
 
 	recent     [recentPackets]fingerprint
 	recentNext int
 
-	next, every int64 // the next sample is due, and the interval
+	next, every int64 // time of the next sample, and the interval
 	samples     [2][]snapshot
 }
 
-// fingerprint is what two captures of one packet have in common.
+// fingerprint holds the fields that two captures of one packet share.
 type fingerprint struct {
 	at       int64
 	from     int8
@@ -41,8 +41,8 @@ type fingerprint struct {
 
 const (
 	recentPackets = 32
-	// A packet that is captured twice on one interface follows itself; on its
-	// way through a host it may wait.
+	// Bounds of the time between two captures of a packet: on one interface it
+	// follows at once; on its way through a host it may wait.
 	sameDevice  = int64(time.Millisecond)
 	otherDevice = int64(500 * time.Millisecond)
 )
@@ -50,11 +50,11 @@ const (
 func newConnection(k key, at int64) *connection {
 	return &connection{
 		key: k, first: at, last: at, half: [2]half{newHalf(at), newHalf(at)},
-		client: -1, closer: -1, synAt: -1, synAckAt: -1, next: at, every: int64(leastInterval),
+		client: -1, closer: -1, synAt: -1, synAckAt: -1, next: at, every: int64(minInterval),
 	}
 }
 
-// isReuse says whether a packet begins another connection between the same
+// isReuse reports whether a packet begins a new connection between the same
 // ports.
 func (c *connection) isReuse(p *packet, from int) bool {
 	h := &c.half[from]
@@ -65,27 +65,26 @@ func (c *connection) isReuse(p *packet, from int) bool {
 	if h.isnKnown {
 		return isn != h.isn
 	}
-	return h.sends || isn != h.una-1 // not the SYN whose acknowledgement stands before it in the file
+	return h.sends || isn != h.una-1 // unless the file has this SYN after its acknowledgement
 }
 
-// over says whether the connection has ended.
+// over reports whether the connection has ended.
 func (c *connection) over() bool {
 	return c.reset || c.half[0].finAcked() && c.half[1].finAcked()
 }
 
 func (h *half) finAcked() bool { return h.finSent && h.una >= h.finEnd }
 
-// carried is what the connection moved, for the order of connections.
+// carried is the number of bytes that the connection moved, for sorting.
 func (c *connection) carried() int64 {
 	moved := func(h *half) int64 { return max(h.count.bytesSent, h.acknowledged()) }
 	return moved(&c.half[0]) + moved(&c.half[1])
 }
 
-// packet takes in a packet of end from. It reports false for one that was
-// captured before.
+// packet processes a packet of end from. It returns false for a packet captured
+// before.
 func (c *connection) packet(p *packet, from int) bool {
-	// Packets of several queues may stand in the file in another order than
-	// that of their times.
+	// Packets of several queues may be out of order in the file.
 	t := max(p.at, c.last)
 	if c.isCopy(p, from, t) {
 		return false
@@ -113,9 +112,9 @@ func (c *connection) packet(p *packet, from int) bool {
 	return true
 }
 
-// isCopy recognises a packet that was captured twice: on several interfaces,
-// or on its way in and out of the loopback device. A retransmission has another
-// timestamp, or another identification of IPv4.
+// isCopy recognises a packet captured twice: on several interfaces, or on both
+// ways through the loopback device. A retransmission differs in its timestamp
+// or IPv4 identification.
 func (c *connection) isCopy(p *packet, from int, t int64) bool {
 	f := fingerprint{
 		at: t, from: int8(from), seq: p.seq, ack: p.ack, tsval: p.tsval, payload: p.payload,
@@ -127,7 +126,7 @@ func (c *connection) isCopy(p *packet, from int, t int64) bool {
 		if r.device != f.device {
 			within = otherDevice
 		} else if f.ipID == 0 && (f.payload == 0 || !p.timestamps) {
-			continue // a duplicate acknowledgement looks like it, or a retransmission
+			continue // could be a duplicate acknowledgement or a retransmission
 		}
 		was := *r
 		was.at, was.device = f.at, f.device
@@ -140,7 +139,7 @@ func (c *connection) isCopy(p *packet, from int, t int64) bool {
 	return false
 }
 
-// flags are those of the header, and one that is always set.
+// flags returns the header's flags, and a bit that is always set.
 func (p *packet) flags() uint8 {
 	f := uint8(1)
 	for i, set := range []bool{p.syn, p.fin, p.rst, p.hasAck, p.push, p.ece, p.cwr} {
@@ -151,7 +150,7 @@ func (p *packet) flags() uint8 {
 	return f
 }
 
-// syn takes in what an end offers.
+// syn processes the offer in a SYN.
 func (c *connection) syn(p *packet, from int, t int64) {
 	h := &c.half[from]
 	if !h.begun {
@@ -169,14 +168,14 @@ func (c *connection) syn(p *packet, from int, t int64) {
 	}
 	h.offer = Offer{
 		Seen: true, MSS: p.mss, WScale: p.wscale, SACK: p.sackPermitted, Timestamps: p.timestamps,
-		ECN: p.ece && p.cwr != p.hasAck, // RFC 3168, 6.1.1
+		ECN: p.ece && p.cwr != p.hasAck, // RFC 3168, section 6.1.1
 	}
 	if a, b := &c.half[0].offer, &c.half[1].offer; a.Seen && b.Seen {
 		c.agree(a, b)
 	}
 }
 
-// opens notes who connects: the end whose SYN comes first, or gets an answer.
+// opens determines the client: the end whose SYN comes first or is answered.
 func (c *connection) opens(p *packet, from int, t int64) {
 	if p.hasAck {
 		c.synAckAt = t
@@ -189,14 +188,13 @@ func (c *connection) opens(p *packet, from int, t int64) {
 	}
 }
 
-// Without the option, the MSS is that of hosts that know nothing of each other
-// (RFC 9293, 3.7.1).
+// The MSS of an end that sent no option (RFC 9293, section 3.7.1).
 const (
 	defaultMSS4, defaultMSS6 = 536, 1220
 	timestampBytes           = 12 // with padding (RFC 7323, appendix A)
 )
 
-// agree bounds both ends' segments.
+// agree sets the bound of both ends' segments.
 func (c *connection) agree(a, b *Offer) {
 	other := defaultMSS4
 	if c.key.a.Addr().Is6() {
@@ -208,15 +206,15 @@ func (c *connection) agree(a, b *Offer) {
 		}
 		return o.MSS
 	}
-	// An end announces what it can receive; what it can send is no more,
-	// where it has one device.
+	// An end announces the MSS it can receive; with one device, it cannot send
+	// more.
 	bound := min(mss(a), mss(b)) - c.optionBytes()
 	for i := range c.half {
 		c.half[i].sizes.bound = max(bound, 1)
 	}
 }
 
-// optionBytes is what options take of every segment.
+// optionBytes is the length of the options in every segment.
 func (c *connection) optionBytes() int {
 	if c.half[0].offer.Timestamps && c.half[1].offer.Timestamps {
 		return timestampBytes
@@ -224,8 +222,8 @@ func (c *connection) optionBytes() int {
 	return 0
 }
 
-// shift is that of the windows that an end announces, -1 where it is unknown
-// (RFC 7323, 2.2): scaling takes both ends.
+// shift is the scale of an end's announced window; -1: unknown. Scaling
+// requires the option of both ends (RFC 7323, section 2.2).
 func (c *connection) shift(of int) int {
 	mine, peers := &c.half[of].offer, &c.half[1-of].offer
 	switch {
@@ -237,7 +235,7 @@ func (c *connection) shift(of int) int {
 	return -1
 }
 
-// closes notes who ended the connection.
+// closes records the end that closed the connection first.
 func (c *connection) closes(p *packet, from int) {
 	if c.closer < 0 {
 		c.closer = from
@@ -247,16 +245,16 @@ func (c *connection) closes(p *packet, from int) {
 	}
 }
 
-// handshake measures the round trip at the end of a handshake. Where a SYN had
-// to be sent again it is not known which of the two was answered.
+// handshake measures the round trip at the end of a handshake. After a
+// retransmitted SYN it is unknown which SYN was answered.
 func (c *connection) handshake(t int64) {
 	if c.synAt >= 0 && c.half[0].count.segsResent+c.half[1].count.segsResent == 0 {
 		c.handshakeRTT = t - c.synAt
 	}
 }
 
-// place says where the capture was taken, for the data of an end: by how much
-// of the round trip lies on either side.
+// place determines the position of the capture for the data of an end, by the
+// parts of the round trip on either side.
 func (c *connection) place(of int) Place {
 	if c.key.a.Addr() == c.key.b.Addr() {
 		return AtSender // both ends are here
@@ -267,7 +265,7 @@ func (c *connection) place(of int) Place {
 	}
 	total := toPeer + toSender
 	switch near := min(toPeer, toSender); {
-	// The host itself takes a part of a very short round trip.
+	// On a very short round trip, the host's own delay counts.
 	case near*10 > total && total > int64(time.Millisecond):
 		return Between
 	case toSender <= toPeer:
@@ -276,7 +274,7 @@ func (c *connection) place(of int) Place {
 	return AtReceiver
 }
 
-// finish makes the account of the connection.
+// finish makes the result of the connection.
 func (c *connection) finish(began time.Time) *Connection {
 	for i := range c.half {
 		c.samples[i] = append(c.samples[i], c.snapshot(i, c.last))
@@ -310,7 +308,7 @@ func (c *connection) finish(began time.Time) *Connection {
 	return out
 }
 
-// direction makes the account of the data of an end.
+// direction makes the result for the data of an end.
 func (c *connection) direction(of int) Direction {
 	h := &c.half[of]
 	n := &h.count
@@ -328,8 +326,8 @@ func (c *connection) direction(of int) Direction {
 	return d
 }
 
-// acknowledged are the bytes that the peer acknowledged, as the kernel counts
-// them: with the SYN of the end that connects, and with the FIN.
+// acknowledged is the number of acknowledged bytes as the kernel counts them:
+// including the connecting end's SYN, and the FIN.
 func (h *half) acknowledged() int64 {
 	if !h.begun {
 		return 0
@@ -340,7 +338,7 @@ func (h *half) acknowledged() int64 {
 	return max(0, h.una-h.base())
 }
 
-// dataAcknowledged leaves out the SYN and the FIN.
+// dataAcknowledged excludes the SYN and the FIN.
 func (h *half) dataAcknowledged() int64 {
 	n := h.acknowledged()
 	if h.isnKnown && !h.answers && n > 0 {

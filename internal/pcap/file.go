@@ -15,55 +15,52 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// ErrNotCapture is the error of input that is no capture file at all.
+// ErrNotCapture is returned for input in an unknown format.
 var ErrNotCapture = errors.New("this is not a pcap or pcapng file")
 
-// ErrNoTCP is the error of a capture in which no TCP packet is, or none that
-// the filter lets through.
+// ErrNoTCP is returned for a capture without TCP packets that pass the filter.
 var ErrNoTCP = errors.New("no TCP packet is in the capture")
 
-// TruncatedError is the error of a capture that breaks off or is damaged. What
-// was read until there stands in the Result beside it.
+// TruncatedError is returned for an incomplete or damaged capture. The Result
+// beside it covers the packets before the damage.
 type TruncatedError struct {
-	Packets int64 // that were read
-	Bytes   int64 // of the file, uncompressed, that were read
-	Err     error // what the reader met
+	Packets int64 // read
+	Bytes   int64 // read of the uncompressed file
+	Err     error // the reader's error
 }
 
-// Error says how far the capture goes.
+// Error names the end of the readable part.
 func (e *TruncatedError) Error() string {
 	if errors.Is(e.Err, io.ErrUnexpectedEOF) {
-		return fmt.Sprintf("the capture breaks off after %d packets (%d bytes)", e.Packets, e.Bytes)
+		return fmt.Sprintf("the capture ends unexpectedly after %d packets (%d bytes)", e.Packets, e.Bytes)
 	}
-	return fmt.Sprintf("the capture cannot be read any further after %d packets (%d bytes): %v", e.Packets, e.Bytes, e.Err)
+	return fmt.Sprintf("the capture is damaged after %d packets (%d bytes): %v", e.Packets, e.Bytes, e.Err)
 }
 
-// Unwrap gives what the reader met.
+// Unwrap returns the reader's error.
 func (e *TruncatedError) Unwrap() error { return e.Err }
 
-// LinkTypeError is the error of a capture whose packets have headers of a kind
-// that is not read.
+// LinkTypeError is returned for a capture with an unsupported link type.
 type LinkTypeError struct {
 	Number int    // LINKTYPE_ value
-	Name   string // empty where it has none here
+	Name   string // empty: unknown
 }
 
 // Error names the link type.
 func (e *LinkTypeError) Error() string {
 	if e.Name == "" {
-		return fmt.Sprintf("packets of link type %d cannot be read", e.Number)
+		return fmt.Sprintf("unsupported link type %d", e.Number)
 	}
-	return fmt.Sprintf("packets of link type %s (%d) cannot be read", e.Name, e.Number)
+	return fmt.Sprintf("unsupported link type %s (%d)", e.Name, e.Number)
 }
 
-// The numbers of raw IP: 12 and 14 are those of BSD and OpenBSD, which stand in
-// files as well.
+// The numbers of raw IP in files of BSD (12) and OpenBSD (14).
 const (
 	linkRawBSD     layers.LinkType = 12
 	linkRawOpenBSD layers.LinkType = 14
 )
 
-// readable are the link types whose packets are decoded.
+// readable lists the supported link types.
 var readable = map[layers.LinkType]bool{
 	layers.LinkTypeNull: true, layers.LinkTypeLoop: true,
 	layers.LinkTypeEthernet: true,
@@ -72,7 +69,7 @@ var readable = map[layers.LinkType]bool{
 	layers.LinkTypeIPv4: true, layers.LinkTypeIPv6: true,
 }
 
-// linkTypeError names a link type that is not in readable.
+// linkTypeError makes the error for an unsupported link type.
 func linkTypeError(t layers.LinkType) *LinkTypeError {
 	name := map[layers.LinkType]string{
 		layers.LinkTypePPP: "PPP", layers.LinkTypePPP_HDLC: "PPP over HDLC", layers.LinkTypePPPEthernet: "PPP over Ethernet",
@@ -84,24 +81,24 @@ func linkTypeError(t layers.LinkType) *LinkTypeError {
 	return &LinkTypeError{Number: int(t), Name: name}
 }
 
-// record is a packet as it stands in the file.
+// record is a packet in the file.
 type record struct {
 	data []byte // valid until the next record
-	wire int    // bytes that it had on the wire
+	wire int    // length on the wire in bytes
 	at   time.Time
 	link layers.LinkType
-	// device tells the interfaces of a file with several apart.
+	// device identifies the interface in a file with several.
 	device int
 }
 
-// file reads the records of a capture of either format.
+// file reads the records of a capture in either format.
 type file struct {
 	counted *counter
 	classic *pcapgo.Reader
 	ng      *pcapgo.NgReader
 }
 
-// counter counts the bytes of what is read.
+// counter counts the bytes read.
 type counter struct {
 	r io.Reader
 	n int64
@@ -113,7 +110,7 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// The first four bytes of the formats: those of pcap are in either byte order.
+// The first four bytes of the formats; pcap uses either byte order.
 const (
 	magicMicroseconds = 0xa1b2c3d4
 	magicNanoseconds  = 0xa1b23c4d
@@ -121,7 +118,7 @@ const (
 	magicGzip         = 0x1f8b // two bytes
 )
 
-// open finds out the format. Compression by gzip is undone.
+// open detects the format, and decompresses gzip.
 func open(r io.Reader) (*file, error) {
 	head := bufio.NewReader(r)
 	if b, err := head.Peek(2); err == nil && binary.BigEndian.Uint16(b) == magicGzip {
@@ -153,8 +150,7 @@ func open(r io.Reader) (*file, error) {
 	return f, nil
 }
 
-// unexpected makes an end of the input that is not one of the capture
-// recognisable.
+// unexpected turns io.EOF within a record into io.ErrUnexpectedEOF.
 func unexpected(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -162,7 +158,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// next reads a record. The error is io.EOF at the capture's proper end.
+// next reads a record. The error is io.EOF at the regular end.
 func (f *file) next() (record, error) {
 	var (
 		data []byte

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// half is one end of a connection as a sender: what it sent, and what its peer
-// said of that. Sequence numbers are counted on beyond 32 bits.
+// half is one end of a connection as a sender: its packets, and the peer's
+// feedback on them. Sequence numbers are extended to 64 bits.
 type half struct {
 	offer    Offer
 	isn      int64 // of the SYN
 	isnKnown bool
 	answers  bool  // the SYN is a SYN-ACK
-	synData  int64 // sequence number after data in the SYN (RFC 7413), 0: none
-	// synDataAcked: the first acknowledgement was of those, too.
+	synData  int64 // sequence number after data in the SYN (RFC 7413); 0: no data
+	// synDataAcked: the first acknowledgement covered that data.
 	synDataAcked bool
 
-	begun    bool // something of its sequence numbers is known
+	begun    bool // a sequence number is known
 	began    int64
 	sends    bool // a packet of it was seen
 	answered bool // an acknowledgement of the peer was seen
@@ -26,39 +26,38 @@ type half struct {
 	finEnd   int64 // sequence number after the FIN
 	segs     []segment
 
-	// What is outstanding, in packets, and how far the peer has acknowledged
-	// selectively.
+	// Outstanding packets, and the extent of selective acknowledgements.
 	unacked, sacked int64
 	highSacked      int64
-	known           [4]sackRange // blocks of the peer's that were taken in
+	known           [4]sackRange // the latest processed blocks of the peer
 	knownNext       int
 
-	// RFC 6298, from what the capture shows: from a segment to its
-	// acknowledgement. All times are ns.
+	// Round trips as in RFC 6298, from a segment to its acknowledgement as
+	// captured. Times are in ns.
 	srtt, rttvar, minRTT int64
 	echo                 [echoes]stamp
 	echoNext             int
 	minEcho              int64
-	path                 int64 // whole round trip, as far as it is known
+	path                 int64 // whole round trip, as far as known
 
-	// The peer's window. Its bytes are known where the shift is.
+	// The peer's window; its bytes are known if the scale is.
 	wnd      int64
-	wndRaw   uint16 // as it stands in the header
+	wndRaw   uint16 // from the header
 	wndKnown bool
-	probeEnd int64 // sequence number after a probe of a window of 0
+	probeEnd int64 // sequence number after a zero window probe
 
-	// The clocks run up to clock.
+	// The times are counted up to clock.
 	clock, busy, rwndLimited int64
-	idleSince                int64 // nothing outstanding since; negative while there is
-	shutAt, openedAt         int64 // the window was too small meanwhile; negative: no
+	idleSince                int64 // start of the time without outstanding data; negative: data is outstanding
+	shutAt, openedAt         int64 // when the window became too small, and large enough again; negative: it did not
 
-	progress int64 // when the peer last acknowledged something new
+	progress int64 // time of the peer's latest new acknowledgement
 
-	// The flight, in packets: its maximum of this and the last round trip.
+	// The flight in packets: its maximum in this and the previous round trip.
 	flightMax, flightMaxBefore, flightSince int64
 
-	// Delivery rate, by the sender's algorithm of
-	// draft-ietf-ccwg-bbr, 4.1.
+	// Delivery rate by the sender's algorithm of draft-ietf-ccwg-bbr, section
+	// 4.1.
 	delivered, deliveredAt, firstSent int64
 	rateBps                           int64
 
@@ -73,26 +72,26 @@ type counts struct {
 	segsOut, dataSegsOut    int64
 	segsIn, dataSegsIn      int64
 	bytesSent               int64
-	bytesResent, segsResent int64 // of what the capture had seen before
-	bytesFilled, segsFilled int64 // of what was missing until then and was sent again
-	reordered               int64 // packets that came late, sent in order
+	bytesResent, segsResent int64 // retransmitted, and captured before
+	bytesFilled, segsFilled int64 // retransmitted, and missing before
+	reordered               int64 // packets sent in order that arrived late
 	deliveredSegs           int64
 	dsackSegs               int64
 	reordSeen               int64
 	timeouts                int64
 	zeroWindows, probes     int64
 	superPackets            int64
-	missing                 int64 // bytes that were acknowledged and never seen
-	stray                   int64 // packets whose sequence numbers fit nothing
-	merged                  int64 // segments beyond the bound of those kept apart
+	missing                 int64 // acknowledged bytes that were not captured
+	stray                   int64 // packets with sequence numbers outside any window
+	merged                  int64 // segments merged because of maxSegments
 }
 
-// segment is a packet that is outstanding. A super-packet is one.
+// segment is an outstanding packet, or a whole super-packet.
 type segment struct {
 	start, end     int64
 	packets        int64
 	resent, sacked bool
-	data           bool   // and not only a SYN or a FIN
+	data           bool   // not only a SYN or a FIN
 	at, firstAt    int64  // of the last and the first transmission, ns
 	tsval, firstTS uint32 // of these
 	delivered      int64  // bytes delivered when it was sent
@@ -102,7 +101,7 @@ type segment struct {
 
 type sackRange struct{ start, end int64 }
 
-// stamp is a timestamp of this end and when it was first seen.
+// stamp is a timestamp of this end with the time of its first capture.
 type stamp struct {
 	value uint32
 	at    int64
@@ -110,19 +109,18 @@ type stamp struct {
 }
 
 const (
-	// maxSegments bounds the outstanding segments that are kept apart: those
-	// beyond are counted as part of the last.
+	// maxSegments bounds the outstanding segments; further ones are merged into
+	// the last.
 	maxSegments = 32768
 	echoes      = 32
-	// leastRTO is Linux's; RFC 6298's of one second would take its timeouts
-	// for something else.
-	leastRTO = int64(200 * time.Millisecond)
-	// firstRTO is that before there is a measurement (RFC 6298, 2.1).
+	// minRTO is Linux's. The one second of RFC 6298 would miss its timeouts.
+	minRTO = int64(200 * time.Millisecond)
+	// firstRTO is the timeout before the first measurement (RFC 6298, section
+	// 2.1).
 	firstRTO = int64(time.Second)
-	// coarseTimestamp is above the tick of the clock of usual timestamps.
+	// coarseTimestamp exceeds the tick of usual timestamp clocks.
 	coarseTimestamp = int64(2 * time.Millisecond)
-	// farAway is a distance of sequence numbers that no window has (RFC 7323,
-	// 2.3).
+	// farAway exceeds every window (RFC 7323, section 2.3).
 	farAway = 1 << 30
 )
 
@@ -130,22 +128,22 @@ func newHalf(at int64) half {
 	return half{sizes: sizes{usual: ethernetSegment4}, clock: at, idleSince: at, shutAt: -1, openedAt: -1}
 }
 
-// begin takes a sequence number for the first.
+// begin adopts a sequence number as the first.
 func (h *half) begin(seq uint32) {
 	h.begun = true
 	h.skipTo(1<<32 + int64(seq))
 }
 
-// skipTo leaves out what was sent before the capture began.
+// skipTo skips data that was sent before the capture began.
 func (h *half) skipTo(n int64) {
 	h.began, h.una, h.nxt, h.highSacked = n, n, n, n
 }
 
-// number is a sequence number counted on from those before.
+// number extends a sequence number relative to nxt.
 func (h *half) number(seq uint32) int64 { return h.nxt + int64(int32(seq-uint32(h.nxt))) }
 
-// base is the number from which acknowledged bytes are counted: the kernel
-// counts the SYN of the end that connects.
+// base is the number from which acknowledged bytes count: the kernel counts the
+// SYN of the connecting end.
 func (h *half) base() int64 {
 	if !h.answers {
 		return h.isn
@@ -153,12 +151,12 @@ func (h *half) base() int64 {
 	return h.isn + 1
 }
 
-// outstanding says whether data are. The SYN is none.
+// outstanding reports whether data is outstanding; a SYN is not data.
 func (h *half) outstanding() bool {
 	return h.nxt > h.una && !(h.isnKnown && h.una == h.isn)
 }
 
-// sent takes in a packet of this end.
+// sent processes a packet of this end.
 func (h *half) sent(p *packet, t int64) {
 	c := &h.count
 	c.packets++
@@ -209,10 +207,10 @@ func (h *half) sent(p *packet, t int64) {
 	h.flew(t)
 }
 
-// The largest segments on an Ethernet, of IPv4 and IPv6.
+// The largest segments on Ethernet for IPv4 and IPv6.
 const ethernetSegment4, ethernetSegment6 = 1460, 1440
 
-// usualSegment is the size of full segments on an Ethernet.
+// usualSegment is the size of full segments on Ethernet.
 func usualSegment(p *packet) int {
 	size := ethernetSegment4
 	if p.src.Addr().Is6() {
@@ -226,9 +224,10 @@ func usualSegment(p *packet) int {
 
 func far(a, b int64) bool { return a-b > farAway || b-a > farAway }
 
-// isProbe recognises what asks the peer for a sign of life: the number before
-// the first that is outstanding, with a byte or without (RFC 9293, 3.8.4), or a
-// byte beyond a window of 0 (3.8.6.1).
+// isProbe recognises keepalives and zero window probes. A keepalive has the
+// number before the first outstanding one, with or without a byte (RFC 9293,
+// section 3.8.4). A zero window probe has a byte beyond the window (section
+// 3.8.6.1).
 func (h *half) isProbe(p *packet, start int64) bool {
 	if p.payload > 1 || p.syn || p.fin || !h.answered {
 		return false
@@ -236,8 +235,8 @@ func (h *half) isProbe(p *packet, start int64) bool {
 	return start == h.una-1 && (h.una == h.nxt || p.payload == 0) || h.wndRaw == 0 && start == h.una && p.payload == 1
 }
 
-// probe counts one. While the window is shut, it says that there are data to
-// send.
+// probe counts a probe. While the window is closed, a probe means that data
+// waits to be sent.
 func (h *half) probe(end, t int64) {
 	h.count.probes++
 	h.probeEnd = end
@@ -248,7 +247,7 @@ func (h *half) probe(end, t int64) {
 	}
 }
 
-// stamped notes when a timestamp was first seen.
+// stamped records the first capture of a timestamp.
 func (h *half) stamped(p *packet, t int64) {
 	last := (h.echoNext + echoes - 1) % echoes
 	if !p.timestamps || h.echo[last].value == p.tsval && h.echo[last].at > 0 {
@@ -258,9 +257,9 @@ func (h *half) stamped(p *packet, t int64) {
 	h.echoNext = (h.echoNext + 1) % echoes
 }
 
-// echoed measures the way to the peer and back from the first echo of a
-// timestamp. It works on acknowledgements, too: a sender that is held back
-// answers them at once.
+// echoed measures the way to the peer and back by the first echo of a
+// timestamp. It also works with pure acknowledgements: a blocked sender answers
+// them at once.
 func (h *half) echoed(p *packet, t int64) {
 	if !p.timestamps || !p.hasAck {
 		return
@@ -273,8 +272,8 @@ func (h *half) echoed(p *packet, t int64) {
 	}
 }
 
-// lesser is the less of two times, of which 0 is unknown. What is too short
-// to be measured is 1 ns.
+// lesser is the lower of two times, where 0 means unknown. Unmeasurably short
+// times count as 1 ns.
 func lesser(known, sample int64) int64 {
 	sample = max(sample, 1)
 	if known == 0 {
@@ -283,7 +282,7 @@ func lesser(known, sample int64) int64 {
 	return min(known, sample)
 }
 
-// toPeer is the least time from the place of the capture to the peer and back.
+// toPeer is the lowest time from the capture to the peer and back.
 func (h *half) toPeer() int64 {
 	if h.minRTT == 0 || h.minEcho == 0 {
 		return max(h.minRTT, h.minEcho)
@@ -291,22 +290,22 @@ func (h *half) toPeer() int64 {
 	return min(h.minRTT, h.minEcho)
 }
 
-// packets is how many packets carry so many bytes.
+// packets is the number of packets for a number of bytes.
 func (h *half) packets(bytes int64) int64 {
 	size := int64(h.sizes.segment())
 	return (bytes + size - 1) / size
 }
 
-// resume ends a pause. One of less than a round trip is taken for the
-// sender's own, as it is one in which the peer's window was shut until less
-// than a round trip ago.
+// resume ends a pause in sending. A pause shorter than a round trip counts as
+// the sender's own. So does a pause that ends within a round trip after the
+// peer's window opened.
 func (h *half) resume(end, t int64) {
 	if end <= h.nxt || h.idleSince < 0 {
 		return
 	}
 	pause := t - h.idleSince
 	switch {
-	case h.shutAt >= 0 && h.openedAt < 0: // what is sent is all that the window has room for
+	case h.shutAt >= 0 && h.openedAt < 0: // the data just fits the window
 		h.busy += pause
 		h.rwndLimited += t - max(h.shutAt, h.idleSince)
 	case h.shutAt >= 0 && t-h.openedAt <= h.srtt:
@@ -318,7 +317,7 @@ func (h *half) resume(end, t int64) {
 	h.idleSince, h.shutAt, h.openedAt = -1, -1, -1
 }
 
-// place enters what was sent among what is outstanding.
+// place inserts a packet into the outstanding segments.
 func (h *half) place(p *packet, start, end, t int64) {
 	if start < h.una {
 		h.resent(p, start, min(end, h.una))
@@ -332,7 +331,7 @@ func (h *half) place(p *packet, start, end, t int64) {
 		}
 		i := sort.Search(len(h.segs), func(i int) bool { return h.segs[i].end > start })
 		switch {
-		case i == len(h.segs): // a gap at the end: sent before the capture began
+		case i == len(h.segs): // a gap at the end: data sent before the capture began
 			start = h.nxt
 		case h.segs[i].start <= start:
 			stop := min(end, h.segs[i].end)
@@ -346,7 +345,7 @@ func (h *half) place(p *packet, start, end, t int64) {
 	}
 }
 
-// segment is a new one.
+// segment makes a new segment.
 func (h *half) segment(p *packet, start, end, t int64) segment {
 	if h.unacked == 0 {
 		h.firstSent, h.deliveredAt = t, t
@@ -373,15 +372,14 @@ func (h *half) add(i int, s segment) {
 	}
 }
 
-// resent counts what was seen before. A SYN and a FIN are packets without
-// bytes.
+// resent counts a retransmission. A SYN or a FIN is a packet without bytes.
 func (h *half) resent(p *packet, start, end int64) {
 	bytes := min(end-start, int64(p.payload))
 	h.count.bytesResent += bytes
 	h.count.segsResent += max(1, h.packets(bytes))
 }
 
-// again is the retransmission of a part of segment i, or of all of it.
+// again handles the retransmission of segment i or a part of it.
 func (h *half) again(p *packet, i int, start, end, t int64) {
 	if i == 0 && start == h.una && h.timedOut(t) {
 		h.count.timeouts++
@@ -396,8 +394,8 @@ func (h *half) again(p *packet, i int, start, end, t int64) {
 	s.delivered, s.deliveredAt, s.firstSent = h.delivered, h.deliveredAt, h.firstSent
 }
 
-// cut splits segment i at a sequence number, and gives the index of the part
-// that begins there: i itself where there are too many parts already.
+// cut splits segment i at a sequence number, and returns the index of the part
+// that begins there. At the bound of parts it returns i.
 func (h *half) cut(i int, at int64) int {
 	s := h.segs[i]
 	if at <= s.start || at >= s.end || len(h.segs) >= 2*maxSegments {
@@ -407,7 +405,7 @@ func (h *half) cut(i int, at int64) int {
 	head.end, tail.start = at, at
 	head.packets = min(max(1, h.packets(head.end-head.start)), s.packets)
 	tail.packets = s.packets - head.packets
-	if tail.packets == 0 { // smaller than the segments are now
+	if tail.packets == 0 { // smaller than one segment
 		tail.packets = 1
 		h.unacked++
 		if s.sacked {
@@ -419,26 +417,28 @@ func (h *half) cut(i int, at int64) int {
 	return i + 1
 }
 
-// timedOut says whether the retransmission of the first outstanding segment is
-// that of a timeout: nothing was heard of the peer that could have caused it.
-// The first retransmission of a single segment is taken for a tail loss probe
-// (RFC 8985, 7) where the ends use SACK, as it comes no earlier than a timeout.
+// timedOut reports whether the retransmission of the first outstanding segment
+// is a timeout: no feedback of the peer could have caused it. With SACK, the
+// first retransmission of a single segment counts as a tail loss probe (RFC
+// 8985, section 7), which comes no earlier than a timeout.
 func (h *half) timedOut(t int64) bool {
 	s := &h.segs[0]
 	quiet := t - max(s.at, h.progress)
 	rto := firstRTO
 	if h.srtt > 0 {
-		rto = max(leastRTO, h.srtt+4*h.rttvar)
+		rto = max(minRTO, h.srtt+4*h.rttvar)
 	}
 	probe := len(h.segs) == 1 && !s.resent && h.offer.SACK && h.srtt > 0
 	return !probe && quiet >= rto*9/10
 }
 
-// fill closes a gap before segment i. What was sent later than the packet that
-// opened the gap is a retransmission of a packet that was lost before it came
-// to the place of the capture; what was sent earlier has been overtaken. The
-// timestamps tell (RFC 3522), as a retransmission comes at least a round trip
-// after the packet that opened the gap, and where they do not, the time.
+// fill closes a gap before segment i. A packet sent later than the opener of
+// the gap is a retransmission of a packet lost before the capture. A packet
+// sent earlier was overtaken.
+//
+// Timestamps distinguish the two (RFC 3522), because a retransmission comes at
+// least a round trip after the opener. Without usable timestamps, the time
+// decides.
 func (h *half) fill(p *packet, i int, start, end, t int64) {
 	opener := &h.segs[i]
 	late := t-opener.firstAt > max(h.path/2, int64(3*time.Millisecond))
@@ -456,7 +456,7 @@ func (h *half) fill(p *packet, i int, start, end, t int64) {
 	h.add(i, s)
 }
 
-// flew notes the flight for the estimate of the congestion window.
+// flew records the flight for the estimate of the congestion window.
 func (h *half) flew(t int64) {
 	if t-h.flightSince > max(h.srtt, int64(time.Millisecond)) {
 		h.flightMaxBefore, h.flightMax, h.flightSince = h.flightMax, 0, t
@@ -464,15 +464,15 @@ func (h *half) flew(t int64) {
 	h.flightMax = max(h.flightMax, h.unacked-h.sacked)
 }
 
-// shut says whether the peer's window has no room for what would be sent next:
-// a segment, or one of the super-packets that the sender makes. Linux waits for
-// room for one of those, up to a third of the window.
+// shut reports whether the peer's window has no room for the next packet: a
+// segment, or one of the sender's super-packets. Linux waits for room for a
+// super-packet, up to a third of the window.
 func (h *half) shut() bool {
 	next := max(int64(h.sizes.segment()), min(int64(h.sizes.burst), h.wnd/3))
 	return h.wndKnown && h.una+h.wnd-h.nxt < next
 }
 
-// run lets the clocks run up to t.
+// run counts the times up to t.
 func (h *half) run(t int64) {
 	passed := t - h.clock
 	h.clock = t

@@ -29,10 +29,10 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 
 var must = nettest.Must
 
-// patience bounds what a test waits for.
+// patience bounds every wait.
 const patience = time.Minute
 
-// tcpdump captures on a host's device until it is told to stop.
+// tcpdump captures on a host's device until stop is called.
 func tcpdump(t testing.TB, h *hosts.Host, device, file string) (stop func()) {
 	t.Helper()
 	program := nettest.RequireProgram(t, "tcpdump", "tcpdump")
@@ -56,22 +56,23 @@ func tcpdump(t testing.TB, h *hosts.Host, device, file string) (stop func()) {
 	return nil
 }
 
-// transfer is bulk data from one host to another, with what the sender's kernel
-// says of it when all of it was acknowledged.
+// transfer is bulk data from one host to another, with the sender's tcp_info
+// after all of it was acknowledged.
 type transfer struct {
 	info       tcpinfo.Info
 	client     netip.AddrPort
 	atSender   Result
 	atReceiver Result
-	twice      Result // where every packet comes in and goes out again
+	twice      Result // captured where every packet enters and leaves
 	bytes      int64
-	pauses     bool // of the program that sends
+	pauses     bool // the sending program pauses
 }
 
-// trouble is what the receiver waits for in the midst of a transfer.
+// trouble disturbs a transfer half-way, and returns when the receiver may go
+// on.
 type trouble func(built *lab.Lab, sender func() tcpinfo.Info)
 
-// outage takes the WAN down until the sender has timed out twice.
+// outage takes the WAN down until the sender has had two timeouts.
 func outage(built *lab.Lab, sender func() tcpinfo.Info) {
 	wan := built.Link(lab.WAN)
 	settings := wan.Settings(link.AToB)
@@ -82,13 +83,13 @@ func outage(built *lab.Lab, sender func() tcpinfo.Info) {
 	_ = wan.Set(link.AToB, settings)
 }
 
-// stop reads nothing until the sender has waited for the window.
+// stop does not read until the sender has waited for the window.
 func stop(_ *lab.Lab, sender func() tcpinfo.Info) {
 	wait(func() bool { return sender().RwndLimited > 300*time.Millisecond })
 }
 
-// wait polls for a condition, with a bound that leaves it to the test to find
-// out that it did not come.
+// wait polls for a condition up to a bound; the test then checks whether it
+// holds.
 func wait(cond func() bool) {
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
@@ -97,7 +98,7 @@ func wait(cond func() bool) {
 	}
 }
 
-// transferIn moves data from host-a to host-b, and captures at both.
+// transferIn moves data from host-a to host-b and captures at both.
 func transferIn(t *testing.T, c lab.Conditions, to netip.Addr, bytes int64, pause time.Duration, midway trouble) transfer {
 	t.Helper()
 	built, err := lab.Build(lab.TwoSites(c))
@@ -164,9 +165,10 @@ func transferIn(t *testing.T, c lab.Conditions, to netip.Addr, bytes int64, paus
 	}
 	nettest.Eventually(t, patience, func() bool {
 		out.info = info()
-		// Windows are announced as long as the receiver reads, and the pause
-		// has a sample: one comes in every round trip, which a busy machine makes long.
-		return out.info.Unacked == 0 && out.info.NotsentBytes == 0 && out.info.LastAckRecv > max(5*c.RTT, 3*leastInterval, 3*out.info.RTT)
+		// The receiver announces windows while it reads, and the pause must
+		// contain a sample. Samples come once per round trip, which a busy
+		// machine prolongs.
+		return out.info.Unacked == 0 && out.info.NotsentBytes == 0 && out.info.LastAckRecv > max(5*c.RTT, 3*minInterval, 3*out.info.RTT)
 	}, func() string { return fmt.Sprintf("acknowledged: %+v", out.info) })
 	must(t, conn.Close())
 	for i, result := range []*Result{&out.atSender, &out.atReceiver, &out.twice} {
@@ -180,7 +182,7 @@ func transferIn(t *testing.T, c lab.Conditions, to netip.Addr, bytes int64, paus
 	return out
 }
 
-// readFile reads a capture that may still be written.
+// readFile reads a capture that tcpdump may still be writing.
 func readFile(t testing.TB, name string) Result {
 	t.Helper()
 	f, err := os.Open(name)
@@ -193,14 +195,14 @@ func readFile(t testing.TB, name string) Result {
 	return result
 }
 
-// closed says whether both ends of a connection have closed it.
+// closed reports whether both ends have closed a connection.
 func closed(c *Connection) bool {
 	samples := c.Directions[1].Observation.Samples
 	return samples[len(samples)-1].Info.State == tcpinfo.Closed
 }
 
-// lastInfo is the account of the end of one of the directions, before the
-// connection was closed.
+// lastInfo is the latest tcp_info of a direction's sender before the connection
+// was closed.
 func lastInfo(r *Result, direction int) *tcpinfo.Info {
 	samples := r.Connections[0].Directions[direction].Observation.Samples
 	for i := len(samples) - 1; i >= 0; i-- {
@@ -211,8 +213,8 @@ func lastInfo(r *Result, direction int) *tcpinfo.Info {
 	return &tcpinfo.Info{}
 }
 
-// within expects a figure to be that of the kernel, but for a share of it and
-// some slack.
+// within compares a value with the kernel's, with a relative tolerance and an
+// absolute one.
 func within(what string, got, want, share, slack float64) error {
 	if math.Abs(got-want) > share*want+slack {
 		return fmt.Errorf("%s is %g, the kernel says %g", what, got, want)
@@ -220,7 +222,7 @@ func within(what string, got, want, share, slack float64) error {
 	return nil
 }
 
-// agrees expects a count to be that of the kernel.
+// agrees compares a count with the kernel's.
 func agrees(t *testing.T, what string, got, want, share, slack float64) {
 	t.Helper()
 	if err := within(what, got, want, share, slack); err != nil {
@@ -228,14 +230,14 @@ func agrees(t *testing.T, what string, got, want, share, slack float64) {
 	}
 }
 
-// scenario is a transfer that a capture is compared with.
+// scenario is a transfer to compare with its captures.
 type scenario struct {
 	conditions lab.Conditions
 	to         netip.Addr
 	bytes      int64
 	pause      time.Duration
-	// lostAgain is the share of retransmissions that may be lost as well, and
-	// are not seen at the receiver.
+	// lostAgain is the share of retransmissions that are lost again, invisible
+	// at the receiver.
 	lostAgain float64
 	midway    trouble
 }
@@ -259,12 +261,11 @@ func scenarios() map[string]scenario {
 	}
 }
 
-// TestAgainstKernel compares captures of real transfers with the account of
-// the sender's kernel: what is counted has to agree. Times, which a capture takes
-// elsewhere and a little earlier or later than the kernel, are compared under the
-// tag timed.
+// TestAgainstKernel compares captures of real transfers with the sender's
+// tcp_info: counts must agree. A capture sees times elsewhere and slightly
+// earlier or later than the kernel; tests with the tag timed compare them.
 func TestAgainstKernel(t *testing.T) {
-	nettest.RequireRoot(t) // tcpdump drops privileges, which it cannot in a namespace of one user
+	nettest.RequireRoot(t) // tcpdump drops privileges, impossible in a single-user namespace
 	nettest.RequireProgram(t, "tcpdump", "tcpdump")
 	for name, test := range scenarios() {
 		t.Run(name, func(t *testing.T) {
@@ -274,15 +275,16 @@ func TestAgainstKernel(t *testing.T) {
 			checkTwice(t, &got)
 			checkAtSender(t, &got)
 			checkAtReceiver(t, &got, max(0.1, test.lostAgain))
-			// Which segments are late and which are lost is a matter of time, to the
-			// kernel (RFC 8985) and to a capture. That some are late is not.
+			// Whether a segment is late or lost depends on timing, for the
+			// kernel (RFC 8985) and for a capture. That some are late does not.
 			for place, result := range map[string]*Result{"sender": &got.atSender, "receiver": &got.atReceiver} {
 				if name == "reordering" && lastInfo(result, 0).ReordSeen == 0 {
 					t.Errorf("no reordering is seen at the %s where a hundredth of the packets are late", place)
 				}
 			}
-			// A capture takes a retransmission after silence for that of a timeout. How
-			// long the silence is depends on the machine, but not where the path is down.
+			// A capture counts a retransmission after silence as a timeout. The
+			// length of the silence depends on the machine, except during an
+			// outage.
 			if name == "outage" && lastInfo(&got.atSender, 0).TotalRTO == 0 {
 				t.Errorf("no timeout is seen in an outage that the kernel backed off in: %d of its own", got.info.TotalRTO)
 			}
@@ -345,7 +347,7 @@ func checkAtReceiver(t *testing.T, got *transfer, lostAgain float64) {
 	agrees(t, "at the receiver, bytes sent", float64(info.BytesSent), float64(want.BytesSent), 0.001, lostAgain*float64(want.BytesRetrans)+3000)
 }
 
-// checkTwice is about a capture on all devices of a router near the sender.
+// checkTwice checks a capture on all devices of a router near the sender.
 func checkTwice(t *testing.T, got *transfer) {
 	t.Helper()
 	want := &got.info

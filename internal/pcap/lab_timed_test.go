@@ -10,10 +10,10 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// TestTimesAgainstKernel compares the times and rates of captures of real transfers
-// with the account of the sender's kernel.
+// TestTimesAgainstKernel compares the times and rates of captures of real
+// transfers with the sender's tcp_info.
 func TestTimesAgainstKernel(t *testing.T) {
-	nettest.RequireRoot(t) // tcpdump drops privileges, which it cannot in a namespace of one user
+	nettest.RequireRoot(t) // tcpdump drops privileges, impossible in a single-user namespace
 	nettest.RequireProgram(t, "tcpdump", "tcpdump")
 	for name, test := range scenarios() {
 		t.Run(name, func(t *testing.T) {
@@ -30,7 +30,7 @@ func timesAgree(got *transfer) error {
 	want, info, far := &got.info, lastInfo(&got.atSender, 0), lastInfo(&got.atReceiver, 0)
 	rate := info.DeliveryRateBps
 	if got.pauses && want.DeliveryRateAppLimited {
-		rate = highestRate(&got.atSender, 0) // the kernel keeps the highest where the program offers no more
+		rate = highestRate(&got.atSender, 0) // the kernel keeps the highest while the application limits the rate
 	}
 	var timeouts error
 	if want.Has(tcpinfo.FieldTotalRTO) {
@@ -48,7 +48,7 @@ func timesAgree(got *transfer) error {
 	)
 }
 
-// highestRate is the highest rate of delivery of a direction.
+// highestRate is the highest delivery rate of a direction.
 func highestRate(r *Result, direction int) (bps int64) {
 	samples := r.Connections[0].Directions[direction].Observation.Samples
 	for i := range samples {

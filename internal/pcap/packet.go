@@ -8,17 +8,17 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// packet is what a TCP packet says.
+// packet is the content of a TCP packet.
 type packet struct {
 	at       int64 // ns since the capture's first packet
 	src, dst netip.AddrPort
 
 	seq, ack                              uint32
 	syn, fin, rst, hasAck, push, ece, cwr bool
-	window                                uint16 // as it stands in the header
+	window                                uint16 // from the header
 	payload                               int    // bytes on the wire
 
-	// Options. wscale is negative where there is none.
+	// Options. wscale is negative if missing.
 	mss           int
 	wscale        int
 	sackPermitted bool
@@ -26,10 +26,10 @@ type packet struct {
 	tsval, tsecr  uint32
 	sack          [4]block
 	sacks         int
-	optionsCut    bool // some lie beyond what was captured
+	optionsCut    bool // some were not captured
 
-	// For telling a packet that was captured twice: the identification of
-	// IPv4, and where it was captured.
+	// To recognise a packet captured twice: IPv4 identification, and place of
+	// the capture.
 	ipID   uint16
 	device int
 }
@@ -37,7 +37,7 @@ type packet struct {
 // block is a range of sequence numbers.
 type block struct{ start, end uint32 }
 
-// space is how far the packet moves the sequence number on (RFC 9293, 3.4).
+// space is the packet's advance of the sequence number (RFC 9293, section 3.4).
 func (p *packet) space() int64 {
 	n := int64(p.payload)
 	if p.syn {
@@ -49,7 +49,7 @@ func (p *packet) space() int64 {
 	return n
 }
 
-// What became of a record.
+// verdict is the result of decoding a record.
 type verdict uint8
 
 const (
@@ -59,7 +59,7 @@ const (
 	headersCut
 )
 
-// decoder takes packets apart. Its layers are used again for each.
+// decoder decodes packets. It reuses its layers.
 type decoder struct {
 	ethernet layers.Ethernet
 	vlan     layers.Dot1Q
@@ -71,7 +71,7 @@ type decoder struct {
 	tcp      layers.TCP
 }
 
-// decode reads the TCP header of a record, behind all that comes before it.
+// decode decodes a record up to its TCP header.
 func (d *decoder) decode(r record, p *packet) verdict {
 	*p = packet{wscale: -1, device: r.device}
 	ip, v := d.link(r, p)
@@ -97,15 +97,15 @@ func (d *decoder) decode(r record, p *packet) verdict {
 			return isFragment
 		}
 		length = int(binary.BigEndian.Uint16(ip[2:]))
-		if length == 0 { // longer than the field can say
+		if length == 0 { // longer than the field can express
 			length = wire
 		}
 		tcp, length = d.ip4.Payload, length-len(d.ip4.Contents)
 		src, dst = address(d.ip4.SrcIP), address(d.ip4.DstIP)
 		p.ipID = d.ip4.Id
 	case 6:
-		// A length of 0 with no option to give the real one is what Linux sets
-		// for its largest super-packets; the decoder sets all fields first.
+		// Linux sets length 0 without the jumbo option for its largest
+		// super-packets. The decoder sets all fields before its error.
 		if err := d.ip6.DecodeFromBytes(ip, gopacket.NilDecodeFeedback); err != nil && (len(ip) < 40 || d.ip6.Length != 0) {
 			return headersCut
 		}
@@ -133,7 +133,7 @@ func address(b []byte) netip.Addr {
 	return a
 }
 
-// link gives the IP packet behind the headers of the link.
+// link returns the IP packet behind the link-layer headers.
 func (d *decoder) link(r record, p *packet) ([]byte, verdict) {
 	var kind layers.EthernetType
 	var rest []byte
@@ -141,8 +141,8 @@ func (d *decoder) link(r record, p *packet) ([]byte, verdict) {
 	case layers.LinkTypeRaw, linkRawBSD, linkRawOpenBSD, layers.LinkTypeIPv4, layers.LinkTypeIPv6:
 		return r.data, isTCP
 	case layers.LinkTypeNull, layers.LinkTypeLoop:
-		// The address family before the packet is in the capturing host's
-		// byte order and numbering; the IP version says the same.
+		// The address family is in the capturing host's byte order and
+		// numbering; the IP version is equivalent.
 		if len(r.data) < 4 {
 			return nil, headersCut
 		}
@@ -177,11 +177,11 @@ func (d *decoder) link(r record, p *packet) ([]byte, verdict) {
 	return rest, isTCP
 }
 
-// extensions goes past IPv6's extension headers (RFC 8200, 4). It gives what
-// follows them and how many bytes of the packet are before that.
+// extensions skips IPv6 extension headers (RFC 8200, section 4). It returns the
+// rest and the number of bytes before it.
 func (d *decoder) extensions() (rest []byte, before int, v verdict) {
 	next, rest, before := d.ip6.NextHeader, d.ip6.Payload, len(d.ip6.Contents)
-	if first := d.ip6.HopByHop; first != nil { // the decoder has gone past that one
+	if first := d.ip6.HopByHop; first != nil { // the decoder has skipped that one
 		next, before = first.NextHeader, before+first.ActualLength
 	}
 	for {
@@ -201,10 +201,9 @@ func (d *decoder) extensions() (rest []byte, before int, v verdict) {
 	}
 }
 
-// segment reads the TCP header of a segment, at least 20 bytes of which are
-// there.
+// segment parses the TCP header of a segment with at least 20 bytes.
 func (d *decoder) segment(tcp []byte, length int, src, dst netip.Addr, p *packet) verdict {
-	// Where options are cut off, the decoder has set all that is before them.
+	// If options are cut off, the decoder has set all fields before them.
 	err := d.tcp.DecodeFromBytes(tcp, gopacket.NilDecodeFeedback)
 	t := &d.tcp
 	header := int(t.DataOffset) * 4
@@ -241,5 +240,5 @@ func (d *decoder) segment(tcp []byte, length int, src, dst netip.Addr, p *packet
 	return isTCP
 }
 
-// maxWScale is the largest shift of windows (RFC 7323, 2.3).
+// maxWScale is the largest window scale (RFC 7323, section 2.3).
 const maxWScale = 14

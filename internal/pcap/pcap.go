@@ -1,11 +1,10 @@
-// Package pcap rebuilds from a capture file what the kernels of a TCP
-// connection's two ends would have said of it, as samples for package doctor.
+// Package pcap reconstructs from a capture file what the kernels of a TCP
+// connection's two ends would have reported, as samples for package doctor.
 //
-// A capture shows packets where it was taken, and no kernel's state. What is
-// rebuilt of an end that sends is what follows from its packets and the
-// acknowledgements of its peer, and is exact only where the capture was taken at
-// that end: elsewhere its flight and its round trips cannot be seen, and are not
-// marked as known. Counters count from the beginning of the capture.
+// A capture contains packets at one place, and no kernel state. The state of a
+// sending end is inferred from its packets and the peer's acknowledgements, and
+// is exact only in a capture at that end. Elsewhere its flight and its round
+// trips are invisible, and remain unknown. Counters start with the capture.
 package pcap
 
 import (
@@ -20,23 +19,23 @@ import (
 	"longhaul/internal/doctor"
 )
 
-// Options are what a capture is read with. The zero value reads all of it.
+// Options configure the reading of a capture. The zero value reads all of it.
 type Options struct {
-	// Between are the two ends of the connections that are wanted, in either
-	// order. A zero End is any.
+	// Between selects connections by their two ends, in either order. A zero
+	// End matches any.
 	Between [2]End
-	// MaxConnections bounds those that are kept: when there are more, ended
-	// ones that carried little make room, and then new ones are left out. 0
-	// means DefaultConnections.
+	// MaxConnections bounds the connections kept. At the bound, ended ones with
+	// little data are removed, and then new ones are left out. 0 means
+	// DefaultConnections.
 	MaxConnections int
-	// Progress is called every few megabytes, if it is set.
+	// Progress, if set, is called every few megabytes.
 	Progress func(Progress)
 }
 
-// DefaultConnections is the bound on connections where Options have none.
+// DefaultConnections is the default of Options.MaxConnections.
 const DefaultConnections = 1000
 
-// End is an end of a connection. What is zero matches everything.
+// End selects an end of a connection. Zero fields match everything.
 type End struct {
 	Host netip.Prefix
 	Port uint16
@@ -51,33 +50,33 @@ func (o *Options) wants(a, b netip.AddrPort) bool {
 	return x.matches(a) && y.matches(b) || x.matches(b) && y.matches(a)
 }
 
-// Progress is how far the reading has come.
+// Progress is the progress of reading.
 type Progress struct {
 	Packets int64
 	Bytes   int64 // of the file, uncompressed
 }
 
-// Result is what a capture shows.
+// Result is the content of a capture.
 type Result struct {
 	Packets     int64         `json:"packets"` // in the file
 	Bytes       int64         `json:"bytes"`   // of the file, uncompressed
 	Start       time.Time     `json:"start"`   // of the first packet
 	End         time.Time     `json:"end"`
-	Connections []*Connection `json:"connections"` // those that carried most first
+	Connections []*Connection `json:"connections"` // largest first
 	LeftOut     LeftOut       `json:"left_out"`
 }
 
-// LeftOut is what Connections do not account for.
+// LeftOut counts the packets and connections without a place in Connections.
 type LeftOut struct {
 	Connections       int64    `json:"connections"`         // beyond Options.MaxConnections
 	Packets           int64    `json:"packets"`             // of those
-	Unwanted          int64    `json:"unwanted"`            // TCP packets of connections that were not asked for
+	Unwanted          int64    `json:"unwanted"`            // TCP packets of connections outside Options.Between
 	NotTCP            int64    `json:"not_tcp"`             // packets
 	Fragments         int64    `json:"fragments"`           // fragments of IP packets
-	HeadersCut        int64    `json:"headers_cut"`         // packets of which too little was captured, or that are malformed
+	HeadersCut        int64    `json:"headers_cut"`         // truncated or malformed packets
 	WithoutTime       int64    `json:"without_time"`        // packets
-	Duplicates        int64    `json:"duplicates"`          // packets that were captured twice
-	UnreadLinkTypes   []string `json:"unread_link_types"`   // of interfaces whose packets are not read
+	Duplicates        int64    `json:"duplicates"`          // packets captured twice
+	UnreadLinkTypes   []string `json:"unread_link_types"`   // unsupported link types of interfaces
 	UnreadLinkPackets int64    `json:"unread_link_packets"` // their packets
 }
 
@@ -86,14 +85,14 @@ type Side string
 
 // The sides.
 const (
-	Client Side = "client" // the end that connected, or has the higher port where that was not captured
+	Client Side = "client" // the end that connected; with the higher port if that was not captured
 	Server Side = "server"
 )
 
-// Place is where a capture was taken.
+// Place is the position of a capture on the path.
 type Place string
 
-// The places, seen from one direction of data.
+// The places, relative to one direction of data.
 const (
 	AtSender     Place = "sender"
 	AtReceiver   Place = "receiver"
@@ -101,76 +100,75 @@ const (
 	PlaceUnknown Place = ""
 )
 
-// Connection is what a capture shows of one connection.
+// Connection is the analysis of one connection.
 type Connection struct {
 	Client    netip.AddrPort `json:"client"`
 	Server    netip.AddrPort `json:"server"`
 	Start     time.Time      `json:"start"` // of the first packet
 	End       time.Time      `json:"end"`   // of the last
 	Handshake Handshake      `json:"handshake"`
-	ClosedBy  Side           `json:"closed_by,omitempty"` // whose FIN or RST came first
+	ClosedBy  Side           `json:"closed_by,omitempty"` // the side with the first FIN or RST
 	Reset     bool           `json:"reset,omitempty"`     // it ended by RST
 	// Directions are the two directions of data: from the client, and from
 	// the server.
 	Directions [2]Direction `json:"directions"`
 }
 
-// Handshake is what the ends said in their SYNs.
+// Handshake holds the offers in both SYNs.
 type Handshake struct {
 	Client Offer `json:"client"`
 	Server Offer `json:"server"`
-	// RTT is from the SYN to the acknowledgement of its answer, 0 if it is not
-	// known.
+	// RTT is the time from the SYN to the acknowledgement of its answer; 0:
+	// unknown.
 	RTT time.Duration `json:"rtt_ns"`
 }
 
-// Complete says whether both SYNs were captured whole: only then it is known
-// what was agreed on.
+// Complete reports whether both SYNs were captured with all options, so that
+// the agreed options are known.
 func (h *Handshake) Complete() bool { return h.Client.Seen && h.Server.Seen }
 
-// Offer are the options of one end's SYN.
+// Offer is the set of options in one end's SYN.
 type Offer struct {
-	Seen       bool `json:"seen"`   // with all of its options
-	MSS        int  `json:"mss"`    // 0: none announced
+	Seen       bool `json:"seen"`   // captured with all options
+	MSS        int  `json:"mss"`    // 0: not announced
 	WScale     int  `json:"wscale"` // -1: no window scaling
 	SACK       bool `json:"sack"`
 	Timestamps bool `json:"timestamps"`
 	ECN        bool `json:"ecn"`
 }
 
-// Direction is what a capture shows of the data from one end to the other.
+// Direction is the analysis of the data from one end to the other.
 type Direction struct {
-	// Observation holds the samples of the sending end, whose Info has what is
-	// known of it.
+	// Observation holds the samples of the sending end; unknown fields of Info
+	// are marked.
 	Observation doctor.Observation `json:"observation"`
 	Place       Place              `json:"place"`   // of the capture
-	Packets     int64              `json:"packets"` // captured, acknowledgements included
-	Bytes       int64              `json:"bytes"`   // of data captured, what came again included
-	// Delivered are the bytes of data that the other end acknowledged.
+	Packets     int64              `json:"packets"` // captured, including acknowledgements
+	Bytes       int64              `json:"bytes"`   // captured data, including retransmissions
+	// Delivered is the number of data bytes acknowledged by the other end.
 	Delivered int64 `json:"delivered"`
-	// Retransmitted are segments that came again, LostBefore those of them that
-	// had been lost before they came to the place of the capture, or were
-	// missed by it.
+	// Retransmitted counts retransmitted segments. LostBefore counts those of
+	// them that were lost before the capture or missed by it.
 	Retransmitted int64 `json:"retransmitted"`
 	LostBefore    int64 `json:"lost_before"`
-	Reordered     int64 `json:"reordered"`     // segments that came late, but in their first transmission
-	ZeroWindows   int64 `json:"zero_windows"`  // times that the other end closed its window
+	Reordered     int64 `json:"reordered"`     // first transmissions that arrived late
+	ZeroWindows   int64 `json:"zero_windows"`  // times the other end closed its window
 	Probes        int64 `json:"probes"`        // keepalives, and probes of a closed window
-	SuperPackets  int64 `json:"super_packets"` // packets of several segments: captured where these are not yet, or no longer, apart
-	// Missing says that data were acknowledged that are not in the capture,
-	// MissingBytes how many.
+	SuperPackets  int64 `json:"super_packets"` // packets of several segments, before or after segmentation offload
+	// Missing reports acknowledged data outside the capture, and MissingBytes
+	// counts it.
 	Missing      bool  `json:"missing"`
 	MissingBytes int64 `json:"missing_bytes"`
-	// Stray packets have sequence numbers that fit nothing; Merged segments
-	// were beyond the bound of those that are kept apart.
+	// Stray counts packets with sequence numbers outside any window. Merged
+	// counts segments beyond the bound of separate ones.
 	Stray  int64 `json:"stray"`
 	Merged int64 `json:"merged"`
 }
 
-// Read reads a capture, in memory that is bounded by Options.MaxConnections.
-// With a *TruncatedError, the Result holds what was read until then. Other
-// errors are ErrNotCapture, ErrNoTCP, and a *LinkTypeError where nothing could be
-// read for that.
+// Read reads a capture, with memory bounded by Options.MaxConnections. With a
+// *TruncatedError, the Result covers the packets before the damage. Other
+// errors are ErrNotCapture, ErrNoTCP, and a *LinkTypeError if every packet has
+// an unsupported link type.
 func Read(r io.Reader, o Options) (Result, error) {
 	f, err := open(r)
 	if err != nil {
@@ -204,19 +202,18 @@ type table struct {
 	packets   int64
 	left      LeftOut
 	linkError *LinkTypeError
-	// leftOut are the connections that found no room, up to a bound.
+	// leftOut holds the connections without a place, up to a bound.
 	leftOut map[key]struct{}
-	pruneAt int64 // not to be tried before, ns since the capture's first packet
+	pruneAt int64 // earliest next prune, ns since the capture's first packet
 }
 
-// key is a connection's two ends, the lesser address first.
+// key identifies a connection by its ends, the lower address first.
 type key struct{ a, b netip.AddrPort }
 
-// progressEvery is how much of the file is read between two calls of
-// Options.Progress, bytes.
+// progressEvery is the number of bytes between two calls of Options.Progress.
 const progressEvery = 4 << 20
 
-// read takes in the records up to the end.
+// read processes the records up to the end.
 func (t *table) read(f *file) error {
 	var d decoder
 	var p packet
@@ -240,7 +237,7 @@ func (t *table) read(f *file) error {
 	}
 }
 
-// record takes in one.
+// record processes one record.
 func (t *table) record(r record, d *decoder, p *packet) {
 	if !readable[r.link] {
 		t.unread(r.link)
@@ -275,7 +272,7 @@ func (t *table) record(r record, d *decoder, p *packet) {
 	t.packet(p)
 }
 
-// unread notes a packet of an interface that cannot be read.
+// unread counts a packet with an unsupported link type.
 func (t *table) unread(link layers.LinkType) {
 	e := linkTypeError(link)
 	if t.linkError == nil {
@@ -288,7 +285,7 @@ func (t *table) unread(link layers.LinkType) {
 	}
 }
 
-// packet gives a packet to its connection.
+// packet passes a packet to its connection.
 func (t *table) packet(p *packet) {
 	k, from := key{p.src, p.dst}, 0
 	if p.dst.Compare(p.src) < 0 {
@@ -311,8 +308,8 @@ func (t *table) packet(p *packet) {
 	}
 }
 
-// admit makes room for a connection, and gives nil where there is none. One
-// that found none is left out up to its end.
+// admit makes room for a connection; nil if there is none. A connection without
+// a place is left out up to its end.
 func (t *table) admit(k key, p *packet) *connection {
 	if _, ok := t.leftOut[k]; ok {
 		if !p.syn || p.hasAck {
@@ -338,18 +335,17 @@ func (t *table) admit(k key, p *packet) *connection {
 func (t *table) full() bool { return len(t.open)+len(t.ended) >= t.options.MaxConnections }
 
 const (
-	// maxLeftOut bounds the connections without room that are told apart: of
-	// those beyond, every packet counts as one.
+	// maxLeftOut bounds the left-out connections that are distinguished; beyond
+	// it, each packet counts as a connection.
 	maxLeftOut = 1 << 16
-	// idleAfter is when a connection without FIN or RST is taken for ended,
-	// where there is no room.
+	// idleAfter is the silence after which a connection without FIN or RST may
+	// be pruned.
 	idleAfter = int64(time.Minute)
-	// pruneAgain is how long prune is not tried again that found nothing.
-	pruneAgain = int64(time.Second)
+	// pruneRetry is the pause after a prune that removed nothing.
+	pruneRetry = int64(time.Second)
 )
 
-// prune removes a quarter of the connections, of those that have ended: the
-// ones that carried least.
+// prune removes ended connections with the least data, up to a quarter of all.
 func (t *table) prune(now int64) {
 	all := t.ended
 	t.ended = nil
@@ -360,7 +356,7 @@ func (t *table) prune(now int64) {
 		}
 	}
 	if len(all) == 0 {
-		t.pruneAt = now + pruneAgain
+		t.pruneAt = now + pruneRetry
 		return
 	}
 	slices.SortFunc(all, func(a, b *connection) int { return cmp.Compare(b.carried(), a.carried()) })
@@ -372,7 +368,7 @@ func (t *table) prune(now int64) {
 	t.ended = all[:keep:keep]
 }
 
-// result ends all connections.
+// result finishes all connections.
 func (t *table) result(bytes int64) Result {
 	result := Result{Packets: t.packets, Bytes: bytes, Start: t.began, End: t.last, LeftOut: t.left}
 	all := t.ended

@@ -23,8 +23,8 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// capture is a capture file made by hand, of connections between port 40000 of
-// the client and port 80 of the server.
+// capture is a handmade capture file of connections between client port 40000
+// and server port 80.
 type capture struct {
 	t       testing.TB
 	link    layers.LinkType
@@ -49,7 +49,7 @@ func newCapture(t testing.TB) *capture {
 
 const client, server = 0, 1
 
-// seg is a segment: its numbers count from the SYN, which is 0.
+// seg is a segment; its numbers count from the SYN, which is 0.
 type seg struct {
 	ms       float64 // since the beginning
 	from     int
@@ -58,7 +58,7 @@ type seg struct {
 	bytes    int
 	window   uint16
 	options  []layers.TCPOption
-	sameID   bool // the identification of the packet before
+	sameID   bool // same identification as the previous packet
 }
 
 func mssOption(n uint16) layers.TCPOption {
@@ -77,7 +77,7 @@ func stampOption(value, echo uint32) layers.TCPOption {
 	return layers.TCPOption{OptionType: layers.TCPOptionKindTimestamps, OptionLength: 10, OptionData: binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, value), echo)}
 }
 
-// sackOption has blocks of the other end's numbers.
+// sackOption makes blocks of the other end's numbers.
 func (c *capture) sackOption(from int, edges ...uint32) layers.TCPOption {
 	var b []byte
 	for _, e := range edges {
@@ -133,7 +133,7 @@ func (c *capture) add(segs ...seg) *capture {
 	return c
 }
 
-// raw captures an IP packet, behind the header of the link.
+// raw captures an IP packet behind the link-layer header.
 func (c *capture) raw(ms float64, ip []byte) *capture {
 	kind := []byte{8, 0}
 	if c.six {
@@ -157,7 +157,7 @@ func (c *capture) raw(ms float64, ip []byte) *capture {
 	return c
 }
 
-// file is the capture, cut to a length.
+// file is the capture file, with packets cut to a length.
 func (c *capture) file(snap int) []byte {
 	c.t.Helper()
 	var b bytes.Buffer
@@ -170,7 +170,7 @@ func (c *capture) file(snap int) []byte {
 	return b.Bytes()
 }
 
-// read reads the capture, which must be of one connection.
+// read reads the capture of a single connection.
 func (c *capture) read() *Connection {
 	c.t.Helper()
 	result, err := Read(bytes.NewReader(c.file(128)), Options{})
@@ -181,7 +181,7 @@ func (c *capture) read() *Connection {
 	return result.Connections[0]
 }
 
-// handshake captures one of 100 ms at the client, with all options.
+// handshake captures a handshake of 100 ms at the client, with all options.
 func (c *capture) handshake() *capture {
 	options := func(value, echo uint32, scale byte) []layers.TCPOption {
 		return []layers.TCPOption{mssOption(1460), sackPermitted(), stampOption(value, echo), scaleOption(scale)}
@@ -193,7 +193,7 @@ func (c *capture) handshake() *capture {
 	)
 }
 
-// end is the last account of the sender's end.
+// end is the latest tcp_info of the sender.
 func end(c *Connection, direction int) *tcpinfo.Info {
 	samples := c.Directions[direction].Observation.Samples
 	return &samples[len(samples)-1].Info
@@ -225,7 +225,7 @@ func TestHandshake(t *testing.T) {
 		info.Options != tcpinfo.OptSACK|tcpinfo.OptTimestamps|tcpinfo.OptWScale {
 		t.Errorf("%+v", info)
 	}
-	// RFC 6298, 2: samples of 100 and 102 ms.
+	// RFC 6298, section 2: samples of 100 and 102 ms.
 	if info.RTT != 100250*time.Microsecond || info.RTTVar != 38*time.Millisecond {
 		t.Errorf("RTT %v, deviation %v", info.RTT, info.RTTVar)
 	}
@@ -234,8 +234,8 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// TestRules are packets and what they must be taken for. Each begins after the
-// handshake.
+// TestRules lists packets and their expected interpretation. Each case begins
+// after the handshake.
 func TestRules(t *testing.T) {
 	for name, test := range map[string]struct {
 		isn   uint32
@@ -314,7 +314,7 @@ func TestRules(t *testing.T) {
 				{ms: 210, from: server, flags: "A", seq: 1, ack: 1001, window: 0},
 				{ms: 510, from: client, flags: "A", seq: 1001, ack: 1, bytes: 1}, // a byte beyond the window
 				{ms: 610, from: server, flags: "A", seq: 1, ack: 1001, window: 0},
-				{ms: 1110, from: client, flags: "A", seq: 1000, ack: 1}, // as Linux asks
+				{ms: 1110, from: client, flags: "A", seq: 1000, ack: 1}, // a probe as Linux sends it
 				{ms: 1210, from: server, flags: "A", seq: 1, ack: 1001, window: 16000},
 				{ms: 1211, from: client, flags: "A", seq: 1001, ack: 1, bytes: 1448},
 				{ms: 1311, from: server, flags: "A", seq: 1, ack: 2449, window: 16000},
@@ -357,7 +357,7 @@ func TestRules(t *testing.T) {
 				{ms: 110, from: client, flags: "A", seq: 1, ack: 1, bytes: 1448},
 				{ms: 210, from: server, flags: "A", seq: 1, ack: 1449, window: 2 * 1448 / 4},
 				{ms: 210, from: client, flags: "A", seq: 1449, ack: 1, bytes: 1448},
-				{ms: 260, from: client, flags: "A", seq: 2897, ack: 1, bytes: 1448}, // the window is full from here on
+				{ms: 260, from: client, flags: "A", seq: 2897, ack: 1, bytes: 1448}, // the window is full now
 				{ms: 360, from: server, flags: "A", seq: 1, ack: 4345, window: 4000},
 			}
 		}, check: func(_ *Connection, _ *Direction, info *tcpinfo.Info) bool {
@@ -436,7 +436,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestAtReceiver has holes, of which the capture shows only the far side.
+// TestAtReceiver has gaps of which the capture shows only the receiver's side.
 func TestAtReceiver(t *testing.T) {
 	stamp := func(v uint32) []layers.TCPOption { return []layers.TCPOption{stampOption(v, 9001)} }
 	options := []layers.TCPOption{mssOption(1460), sackPermitted(), stampOption(1, 0), scaleOption(7)}
@@ -449,7 +449,7 @@ func TestAtReceiver(t *testing.T) {
 		seg{ms: 119, from: client, flags: "A", seq: 1449, ack: 1, bytes: 1448, options: stamp(110)}, // overtaken
 		seg{ms: 120, from: client, flags: "A", seq: 5793, ack: 1, bytes: 1448, options: stamp(112)},
 		seg{ms: 121, from: server, flags: "A", seq: 1, ack: 4345, window: 500},
-		seg{ms: 221, from: client, flags: "A", seq: 4345, ack: 1, bytes: 1448, options: stamp(221)}, // lost, and sent again
+		seg{ms: 221, from: client, flags: "A", seq: 4345, ack: 1, bytes: 1448, options: stamp(221)}, // lost and retransmitted
 		seg{ms: 221.1, from: server, flags: "A", seq: 1, ack: 7241, window: 500},
 	).read()
 	d, info := &c.Directions[client], end(c, client)
@@ -466,7 +466,7 @@ func TestAtReceiver(t *testing.T) {
 	}
 }
 
-// TestSYN is about handshakes that are not the usual ones.
+// TestSYN covers unusual handshakes.
 func TestSYN(t *testing.T) {
 	t.Run("sent again", func(t *testing.T) {
 		c := newCapture(t).add(
@@ -592,7 +592,7 @@ func TestSYN(t *testing.T) {
 	})
 }
 
-// TestOneWay captures one direction only, as where the way back is another.
+// TestOneWay captures one direction only, as with asymmetric routes.
 func TestOneWay(t *testing.T) {
 	for _, from := range []int{client, server} {
 		c := newCapture(t)
@@ -615,7 +615,7 @@ func TestOneWay(t *testing.T) {
 	}
 }
 
-// TestLinks reads packets behind the headers of all links, whole and cut.
+// TestLinks reads packets of all link types, whole and truncated.
 func TestLinks(t *testing.T) {
 	for link := range readable {
 		for _, six := range []bool{false, true} {
@@ -642,8 +642,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestOptionsCut has SYNs of which too little was captured: then the shift of
-// the windows is not known.
+// TestOptionsCut has truncated SYNs, so the window scale is unknown.
 func TestOptionsCut(t *testing.T) {
 	c := newCapture(t).handshake().add(
 		seg{ms: 110, from: client, flags: "PA", seq: 1, ack: 1, bytes: 1000, window: 500},
@@ -661,7 +660,7 @@ func TestOptionsCut(t *testing.T) {
 func TestExtensionHeaders(t *testing.T) {
 	c := newCapture(t)
 	c.six = true
-	// Destination options that are padding, 8 bytes, twice.
+	// Two destination option headers of 8 bytes of padding.
 	for _, next := range []byte{60, 6} {
 		c.between = append(c.between, gopacket.Payload([]byte{next, 0, 1, 4, 0, 0, 0, 0}))
 	}
@@ -674,7 +673,7 @@ func TestExtensionHeaders(t *testing.T) {
 	}
 }
 
-// TestLongerThanItsField has super-packets whose IP length does not fit.
+// TestLongerThanItsField has super-packets whose length exceeds the IP field.
 func TestLongerThanItsField(t *testing.T) {
 	for _, six := range []bool{false, true} {
 		c := newCapture(t)
@@ -694,8 +693,8 @@ func TestLongerThanItsField(t *testing.T) {
 	}
 }
 
-// TestNg reads a file of several interfaces, one of which cannot be read, with
-// every packet on two others.
+// TestNg reads a file of several interfaces: one is unsupported, and every
+// packet is on two others.
 func TestNg(t *testing.T) {
 	c := newCapture(t).handshake().add(
 		seg{ms: 110, from: client, flags: "PA", seq: 1, ack: 1, bytes: 1000},
@@ -739,12 +738,12 @@ func TestBadInput(t *testing.T) {
 		"empty":          {file: nil, want: "this is not a pcap or pcapng file"},
 		"text":           {file: []byte("10:47 IP 10.0.0.1 > 10.0.0.2"), want: "this is not a pcap or pcapng file"},
 		"gzip":           {file: []byte{0x1f, 0x8b, 1, 2, 3}, want: "this is not a pcap or pcapng file"},
-		"in the header":  {file: file[:20], want: "the capture breaks off after 0 packets (20 bytes)"},
+		"in the header":  {file: file[:20], want: "the capture ends unexpectedly after 0 packets (20 bytes)"},
 		"header only":    {file: file[:24], want: "no TCP packet is in the capture"},
-		"in a record":    {file: file[:len(file)-7], want: "the capture breaks off after 3 packets (", connections: 1},
-		"before data":    {file: file[:24+16], want: "the capture breaks off after 0 packets (40 bytes)"},
-		"garbage inside": {file: slices.Concat(file, bytes.Repeat([]byte{0xff}, 500)), want: "the capture cannot be read any further after 4 packets (", connections: 1},
-		"link type":      {file: other.file(128), want: "packets of link type 802.11 (105) cannot be read"},
+		"in a record":    {file: file[:len(file)-7], want: "the capture ends unexpectedly after 3 packets (", connections: 1},
+		"before data":    {file: file[:24+16], want: "the capture ends unexpectedly after 0 packets (40 bytes)"},
+		"garbage inside": {file: slices.Concat(file, bytes.Repeat([]byte{0xff}, 500)), want: "the capture is damaged after 4 packets (", connections: 1},
+		"link type":      {file: other.file(128), want: "unsupported link type 802.11 (105)"},
 		"no TCP":         {file: udp.file(128), want: "no TCP packet is in the capture"},
 		"filtered":       {file: file, options: Options{Between: [2]End{{Port: 81}}}, want: "no TCP packet is in the capture"},
 	} {
@@ -772,7 +771,7 @@ func TestFilterAndBound(t *testing.T) {
 			seg{ms: ms + 10, from: server, flags: "SA", ack: 1},
 			seg{ms: ms + 20, from: client, flags: "A", seq: 1, ack: 1, bytes: 100 + int(i)},
 		)
-		if i%2 == 0 { // the others stay open
+		if i%2 == 0 { // other connections stay open
 			c.add(seg{ms: ms + 30, from: server, flags: "RA", seq: 1, ack: 101})
 		}
 	}
@@ -796,7 +795,7 @@ func TestFilterAndBound(t *testing.T) {
 	}
 }
 
-// TestLongCapture keeps the samples within their bound.
+// TestLongCapture checks the bound of samples.
 func TestLongCapture(t *testing.T) {
 	c := newCapture(t).handshake()
 	for i := range uint32(3000) {
@@ -821,7 +820,7 @@ func TestLongCapture(t *testing.T) {
 	}
 }
 
-// TestManyOutstanding goes beyond the bound of segments that are kept apart.
+// TestManyOutstanding exceeds the bound of separate segments.
 func TestManyOutstanding(t *testing.T) {
 	c := newConnection(key{addresses[0][client], addresses[0][server]}, 0)
 	const n = maxSegments + 5000
@@ -838,7 +837,7 @@ func TestManyOutstanding(t *testing.T) {
 	}
 }
 
-// TestSizes finds the size of segments from payloads.
+// TestSizes determines segment sizes from payloads.
 func TestSizes(t *testing.T) {
 	repeat := func(n int, sizes ...int) (all []int) {
 		for range n {
@@ -886,8 +885,8 @@ func seeds(t testing.TB) map[string][]byte {
 	return all
 }
 
-// TestBegunBefore reads real captures without their beginning: what the SYNs
-// would have said is unknown, and the timestamps tell where it was taken.
+// TestBegunBefore reads real captures without their beginning: the SYN options
+// are unknown, and the timestamps show the place.
 func TestBegunBefore(t *testing.T) {
 	for name, place := range map[string]Place{"window-sender.pcap": AtSender, "reordering-sender.pcap": AtSender, "loss-receiver.pcap": AtReceiver} {
 		whole := seeds(t)[name]
@@ -929,7 +928,7 @@ func TestBegunBefore(t *testing.T) {
 	}
 }
 
-// TestJSON gives what a program reads of a result.
+// TestJSON checks the JSON fields that programs read.
 func TestJSON(t *testing.T) {
 	for name, data := range seeds(t) {
 		result, err := Read(bytes.NewReader(data), Options{})
@@ -950,7 +949,7 @@ func TestJSON(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	for _, data := range seeds(f) {
-		f.Add(data[:4<<10]) // large inputs take the fuzzer minutes to make smaller
+		f.Add(data[:4<<10]) // the fuzzer minimizes large inputs for minutes
 	}
 	for link := range readable {
 		for _, six := range []bool{false, true} {

@@ -9,27 +9,27 @@ import (
 )
 
 const (
-	// leastInterval is that of samples where the round trip is no longer.
-	leastInterval = 100 * time.Millisecond
-	// maxSamples bounds those of a direction: when there are more, every second
-	// one goes, and the interval doubles.
+	// minInterval is the interval of samples unless the round trip is longer.
+	minInterval = 100 * time.Millisecond
+	// maxSamples bounds the samples of a direction. At the bound, every second
+	// one is removed and the interval doubles.
 	maxSamples = 600
-	// noSSThresh is what the kernel has before the first reduction.
+	// noSSThresh is the kernel's value before the first reduction.
 	noSSThresh = 0x7fffffff
-	// unknown is what the fields beside Info are in a sample.
+	// unknown marks the unknown fields of a sample beside Info.
 	unknown = -1
 )
 
-// snapshot is what is known of a half at a moment. Of its fields none is marked
-// as known yet.
+// snapshot is the state of a half at one moment, with no field marked as known
+// yet.
 type snapshot struct {
 	at     int64
 	info   tcpinfo.Info
 	window bool // SndWnd is known
 }
 
-// sampleUntil takes the samples that are due before t. Of a pause only the
-// first and the last are taken.
+// sampleUntil takes the samples due before t; for a pause, only the first and
+// the last.
 func (c *connection) sampleUntil(t int64) {
 	if c.next > t {
 		return
@@ -48,7 +48,7 @@ func (c *connection) interval() int64 {
 	return max(c.every, c.half[0].srtt, c.half[1].srtt)
 }
 
-// sampleAt samples both ends. Of an end without data only the latest is kept.
+// sampleAt samples both ends. For an end without data it keeps only the latest.
 func (c *connection) sampleAt(at int64) {
 	for i := range c.half {
 		h := &c.half[i]
@@ -78,15 +78,15 @@ func everySecond(s []snapshot) []snapshot {
 	return s[:n]
 }
 
-// count32 is a count of tcp_info's size.
+// count32 clamps a count to 32 bits.
 func count32(n int64) uint32 { return uint32(max(0, min(n, math.MaxUint32))) }
 
-// snapshot is the account of an end.
+// snapshot makes the tcp_info of an end.
 func (c *connection) snapshot(of int, at int64) snapshot {
 	h, peer := &c.half[of], &c.half[1-of]
 	n := &h.count
 	segment := int64(h.sizes.segment())
-	// What filled a gap was sent once more than the capture shows.
+	// A packet that filled a gap was sent once more than captured.
 	info := tcpinfo.Info{
 		State:        c.state(of),
 		Options:      c.agreed(),
@@ -122,15 +122,15 @@ func (c *connection) snapshot(of int, at int64) snapshot {
 	if n.segsResent+n.segsFilled == 0 && h.isnKnown {
 		info.SndSSThresh = noSSThresh
 	}
-	// What it has received is what it acknowledged, without the peer's SYN.
+	// An end has received the bytes it acknowledged, without the peer's SYN.
 	if peer.begun {
 		info.BytesReceived = uint64(max(0, peer.una-peer.firstByte()))
 	}
 	return snapshot{at: at, info: info, window: h.wndKnown}
 }
 
-// firstByte is the number of the first byte of data, or the first that the
-// capture knows of.
+// firstByte is the number of the first data byte, or the first number in the
+// capture.
 func (h *half) firstByte() int64 {
 	if h.isnKnown {
 		return h.isn + 1
@@ -138,7 +138,7 @@ func (h *half) firstByte() int64 {
 	return h.began
 }
 
-// agreed are the options of the connection.
+// agreed returns the negotiated options.
 func (c *connection) agreed() tcpinfo.Options {
 	a, b := &c.half[0].offer, &c.half[1].offer
 	var o tcpinfo.Options
@@ -159,8 +159,8 @@ func (c *connection) agreed() tcpinfo.Options {
 	return o
 }
 
-// state is the state of an end (RFC 9293, 3.3.2), as its packets and those of
-// its peer show it.
+// state is the state of an end (RFC 9293, section 3.3.2), inferred from the
+// packets of both ends.
 func (c *connection) state(of int) tcpinfo.State {
 	h, peer := &c.half[of], &c.half[1-of]
 	switch {
@@ -186,8 +186,7 @@ func (c *connection) state(of int) tcpinfo.State {
 	return tcpinfo.Established
 }
 
-// known are the fields that the capture shows of an end's data, in every
-// sample.
+// known lists the fields that are known in every sample of an end.
 func (c *connection) known(of int, place Place) []tcpinfo.Field {
 	h, peer := &c.half[of], &c.half[1-of]
 	var fields []tcpinfo.Field
@@ -209,8 +208,8 @@ func (c *connection) known(of int, place Place) []tcpinfo.Field {
 	know(peer.sends, tcpinfo.FieldSegsIn, tcpinfo.FieldDataSegsIn)
 	know(h.answered && (!syns || h.offer.SACK && peer.offer.SACK), tcpinfo.FieldDSACKDups)
 	know(both && h.answered, tcpinfo.FieldDelivered, tcpinfo.FieldReordSeen)
-	// Where the capture was taken elsewhere, packets are in flight that it does
-	// not show, and the round trip is longer than what it shows.
+	// A capture elsewhere misses packets in flight, and underestimates the
+	// round trip.
 	if place == AtSender {
 		know(both, tcpinfo.FieldUnacked, tcpinfo.FieldSacked, tcpinfo.FieldTotalRTO, tcpinfo.FieldBusyTime, tcpinfo.FieldSndCwnd)
 		know(both && h.wndKnown, tcpinfo.FieldRwndLimited)
@@ -218,12 +217,12 @@ func (c *connection) known(of int, place Place) []tcpinfo.Field {
 	return fields
 }
 
-// sample marks as known what is.
+// sample makes a doctor.Sample and marks the known fields.
 func (s *snapshot) sample(known []tcpinfo.Field, place Place, toSender, start int64) doctor.Sample {
 	info := s.info
 	info.Know(known...)
 	if info.MinRTT > 0 && place != AtSender {
-		// The rest of the way lies on the other side of the capture.
+		// Add the part of the path on the other side of the capture.
 		info.MinRTT += time.Duration(toSender)
 	}
 	for _, f := range []struct {

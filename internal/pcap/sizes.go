@@ -1,27 +1,27 @@
 package pcap
 
-// sizes finds the size of a sender's segments from what was captured, which
-// may be before segmentation (super-packets of many segments) or after. It is
-// the bound, unless what is sent shows that the path carries less.
+// sizes determines the segment size of a sender from captured packets, before
+// segmentation (super-packets) or after it. The size is the bound, unless the
+// packets show that the path carries less.
 type sizes struct {
-	bound int // by the MSS that the two ends announced; 0 where unknown
-	usual int // taken for the bound where it is unknown
-	size  int // found; 0 where nothing was
+	bound int // from the announced MSS of both ends; 0: unknown
+	usual int // replaces an unknown bound
+	size  int // from the packets; 0: unknown
 	max   int // largest payload of one segment
-	// burst is the largest payload of the last packets.
+	// burst is the largest payload among the latest packets.
 	burst, burstNow int
 
-	last  [sizesOver]int // payloads of the last packets that may be full
+	last  [sizesOver]int // payloads of the latest packets that may be full
 	seen  int
 	total int
 }
 
 const (
-	leastSegment = 256 // smaller common divisors are those of chance
-	sizesOver    = 16  // packets
+	minSegment = 256 // smaller common divisors are coincidence
+	sizesOver  = 16  // packets
 )
 
-// limit is the bound, or what is taken for it.
+// limit is the bound or its replacement.
 func (s *sizes) limit() int {
 	if s.bound > 0 {
 		return s.bound
@@ -29,7 +29,7 @@ func (s *sizes) limit() int {
 	return s.usual
 }
 
-// segment is the size, in bytes of payload.
+// segment is the segment size, in bytes of payload.
 func (s *sizes) segment() int {
 	if s.size > 0 {
 		return s.size
@@ -37,8 +37,8 @@ func (s *sizes) segment() int {
 	return s.limit()
 }
 
-// saw takes in the payload of a packet. A small one with PSH ends what the
-// program wrote, and may be of any size.
+// saw records the payload of a packet. A small packet with PSH ends a write of
+// the program, and may have any size.
 func (s *sizes) saw(payload int, push bool) {
 	s.max = max(s.max, min(payload, s.limit()))
 	s.burstNow = max(s.burstNow, payload)
@@ -58,9 +58,8 @@ func (s *sizes) saw(payload int, push bool) {
 	}
 }
 
-// found is the size of which most of the last packets are whole multiples: the
-// bound, the largest packet below it, or what goes into all of them; 0 where
-// they show none.
+// found is the size of which most of the latest packets are multiples: the
+// bound, the largest packet below it, or a common divisor; 0 if there is none.
 func (s *sizes) found() int {
 	largest, common := 0, 0
 	for _, n := range s.last {
@@ -69,9 +68,9 @@ func (s *sizes) found() int {
 			largest = max(largest, n)
 		}
 	}
-	best, most := 0, sizesOver/4
+	best, bestMultiples := 0, sizesOver/4
 	for _, size := range []int{s.limit(), largest, common, common / max(1, (common+s.limit()-1)/s.limit())} {
-		if size < leastSegment || s.bound > 0 && size > s.bound {
+		if size < minSegment || s.bound > 0 && size > s.bound {
 			continue
 		}
 		multiples := 0
@@ -80,8 +79,8 @@ func (s *sizes) found() int {
 				multiples++
 			}
 		}
-		if multiples > most {
-			best, most = size, multiples
+		if multiples > bestMultiples {
+			best, bestMultiples = size, multiples
 		}
 	}
 	return best
