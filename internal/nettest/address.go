@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// Ports that are handed out lie below those that the kernel gives to
-// connections (ip_local_port_range begins at 32768): one of those may be in use
-// again by the time that it is listened on.
+// The ports are below the kernel's ephemeral range (ip_local_port_range begins
+// at 32768): an ephemeral port may be taken again before the test listens on
+// it.
 const firstPort, lastPort = 10000, 32000
 
 var nextPort = func() *atomic.Uint32 {
@@ -21,8 +21,8 @@ var nextPort = func() *atomic.Uint32 {
 	return n
 }()
 
-// FreePort is a port of the host's address, on which nobody listens. It is
-// handed out once.
+// FreePort returns a port of the host's address without a listener. It returns
+// each port once.
 func FreePort(host netip.Addr) (uint16, error) {
 	for range lastPort - firstPort {
 		port := uint16(firstPort + nextPort.Add(1)%(lastPort-firstPort))
@@ -36,7 +36,7 @@ func FreePort(host netip.Addr) (uint16, error) {
 	return 0, fmt.Errorf("no port of %v is free", host)
 }
 
-// FreeAddress is the host's address with such a port.
+// FreeAddress is FreePort as "host:port".
 func FreeAddress(t testing.TB, host string) string {
 	t.Helper()
 	addr, err := netip.ParseAddr(host)

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// Certificate makes a certificate for a name and for 127.0.0.1, and its key, in
-// files of a directory. It is its own authority.
+// Certificate makes a self-signed certificate for a name and for 127.0.0.1, and
+// its key, in files of a directory.
 func Certificate(t testing.TB, dir, name string) (certFile, keyFile string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// CheckLeaks fails the test if, once it and its cleanups registered later
-// have ended, more goroutines or descriptors are there than at the call. It
-// must not be used by parallel tests.
+// CheckLeaks fails the test if, after it and its later cleanups, more
+// goroutines or descriptors exist than at the call. Parallel tests must not use
+// it.
 func CheckLeaks(t testing.TB) {
 	t.Helper()
 	// The runtime opens its poller with the first pipe or socket and keeps it.
@@ -35,8 +35,8 @@ func CheckLeaks(t testing.TB) {
 	})
 }
 
-// Eventually polls cond until it holds, and fails the test with what once
-// within has passed.
+// Eventually polls cond until it holds, and fails the test with what after
+// within.
 func Eventually(t testing.TB, within time.Duration, cond func() bool, what func() string) {
 	t.Helper()
 	deadline := time.Now().Add(within)
@@ -48,7 +48,7 @@ func Eventually(t testing.TB, within time.Duration, cond func() bool, what func(
 	}
 }
 
-// Must ends the test on an error.
+// Must fails the test on an error.
 func Must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -56,7 +56,7 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// openDescriptors maps this process's descriptors to what they refer to.
+// openDescriptors maps this process's descriptors to their targets.
 func openDescriptors(t testing.TB) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -66,7 +66,7 @@ func openDescriptors(t testing.TB) map[string]string {
 	open := make(map[string]string, len(entries))
 	for _, entry := range entries {
 		target, err := os.Readlink("/proc/self/fd/" + entry.Name())
-		if err != nil { // the descriptor of this very listing
+		if err != nil { // the descriptor of this listing
 			continue
 		}
 		open[entry.Name()] = target

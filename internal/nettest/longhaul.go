@@ -10,8 +10,8 @@ import (
 	"longhaul/internal/lab/sandbox"
 )
 
-// Longhaul returns the path of the program under test, which the first call builds.
-// LONGHAUL_BINARY names another one to test. Every user may run it.
+// Longhaul returns the path of the program under test, which the first call
+// builds. LONGHAUL_BINARY selects another one. Every user may run it.
 func Longhaul(t testing.TB) string {
 	t.Helper()
 	RequireSandbox(t)
@@ -25,14 +25,15 @@ func Longhaul(t testing.TB) string {
 	return path
 }
 
-// builtLonghaul builds into the sandbox's own /run, which ends with the sandbox.
+// builtLonghaul builds into the sandbox's private /run, which ends with the
+// sandbox.
 var builtLonghaul = sync.OnceValues(func() (string, error) {
 	const path = "/run/longhaul-under-test"
 	if err := sandbox.PrivateRun(); err != nil {
 		return "", err
 	}
-	// The tests of an ordinary user may run in another user's checkout, whose
-	// version control the go command does not read.
+	// An ordinary user's tests may run in another user's checkout, whose
+	// version control the go command rejects.
 	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", path, "longhaul/cmd/longhaul").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build longhaul: %w\n%s", err, out)

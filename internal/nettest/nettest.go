@@ -1,5 +1,5 @@
-// Package nettest helps tests that need namespaces, peer programs or proof
-// that nothing leaks.
+// Package nettest provides sandboxes, the program under test, peer programs and
+// leak checks to tests.
 package nettest
 
 import (
@@ -19,13 +19,12 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// unavailable carries the reason from the outer test process to RequireSandbox.
+// unavailable is the reason why there is no sandbox, for RequireSandbox.
 var unavailable error
 
-// Main is a TestMain that runs the package's tests inside a sandbox, where
-// they may make devices, namespaces and routes as root or as an ordinary
-// user. Where a sandbox cannot be had the tests run outside it, and those that
-// call RequireSandbox skip.
+// Main is a TestMain that runs the package's tests inside a sandbox. There they
+// may make devices, namespaces and routes, as root or as an ordinary user.
+// Without a sandbox, the tests run outside, and RequireSandbox skips.
 func Main(m *testing.M) {
 	sandbox.Init()
 	if slices.ContainsFunc(os.Args, isFuzzing) {
@@ -46,9 +45,9 @@ func Main(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// isFuzzing says whether an argument asks for fuzzing. Its workers talk to the
-// process that started them over descriptors that a sandbox does not hand on,
-// and what they run needs no sandbox.
+// isFuzzing reports whether an argument starts fuzzing. Fuzzing workers use
+// descriptors that a sandbox does not pass on, and fuzz targets need no
+// sandbox.
 func isFuzzing(argument string) bool {
 	return strings.HasPrefix(argument, "-test.fuzz=") || argument == "-test.fuzzworker"
 }
@@ -61,8 +60,8 @@ func loopbackUp() error {
 	return netlink.LinkSetUp(lo)
 }
 
-// RequireSandbox skips the test with the reason where no sandbox can be had.
-// Under CI=true that is a failure.
+// RequireSandbox skips the test, with the reason, if there is no sandbox. With
+// CI=true it fails the test.
 func RequireSandbox(t testing.TB) {
 	t.Helper()
 	if sandbox.Inside() {
@@ -74,8 +73,8 @@ func RequireSandbox(t testing.TB) {
 	skip(t, remedy.Line(unavailable))
 }
 
-// RequireRoot skips the test where its process is not root over the whole
-// machine. Under CI=true that is a failure.
+// RequireRoot skips the test unless its process is root over the whole machine.
+// With CI=true it fails the test.
 func RequireRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 || sandbox.UserNamespace() {
@@ -83,8 +82,8 @@ func RequireRoot(t testing.TB) {
 	}
 }
 
-// AsUser runs f as another user, on a thread of its own, which dies with its
-// identity. It wants [RequireRoot].
+// AsUser runs f as another user, on a separate thread that ends with f. It
+// needs [RequireRoot].
 func AsUser(uid int, f func() error) error {
 	done := make(chan error)
 	go func() {
@@ -99,7 +98,8 @@ func AsUser(uid int, f func() error) error {
 	return <-done
 }
 
-// OpenTempDir is a temporary directory of the test that every user may enter.
+// OpenTempDir returns a temporary directory of the test that every user may
+// enter.
 func OpenTempDir(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -109,9 +109,8 @@ func OpenTempDir(t testing.TB) string {
 	return dir
 }
 
-// RequireProgram returns the path of a program, and skips the test where it
-// is not installed, naming the Debian package that has it. Under CI=true that
-// is a failure.
+// RequireProgram returns the path of a program. Without the program it skips
+// the test and names the Debian package; with CI=true it fails the test.
 func RequireProgram(t testing.TB, name, debianPackage string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)

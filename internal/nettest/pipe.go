@@ -5,28 +5,29 @@ import (
 	"sync"
 )
 
-// PipeListener accepts connections in memory (net.Pipe), for tests in a bubble of
-// testing/synctest: real sockets do not let its clock pass.
+// PipeListener accepts connections in memory (net.Pipe), for tests with
+// testing/synctest: real sockets stop its clock.
 type PipeListener struct {
 	conns  chan net.Conn
 	closed chan struct{}
 	close  func()
 }
 
-// ListenPipe makes a listener that nothing but Dial and Offer reaches.
+// ListenPipe makes a listener that only Dial and Offer reach.
 func ListenPipe() *PipeListener {
 	l := &PipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 	l.close = sync.OnceFunc(func() { close(l.closed) })
 	return l
 }
 
-// Dial returns the client's end of a connection, once the other end was accepted.
+// Dial returns the client's end of a connection once the server has accepted
+// the other end.
 func (l *PipeListener) Dial() (net.Conn, error) {
 	client, server := net.Pipe()
 	return client, l.Offer(server)
 }
 
-// Offer has a connection accepted.
+// Offer passes a connection to Accept.
 func (l *PipeListener) Offer(conn net.Conn) error {
 	select {
 	case l.conns <- conn:
@@ -46,13 +47,13 @@ func (l *PipeListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends accepting.
+// Close stops accepting.
 func (l *PipeListener) Close() error {
 	l.close()
 	return nil
 }
 
-// Addr is no address that anybody could dial.
+// Addr returns a placeholder address.
 func (l *PipeListener) Addr() net.Addr { return pipeAddr{} }
 
 type pipeAddr struct{}

@@ -4,10 +4,10 @@ package nettest
 
 import "testing"
 
-// MostOf makes a measurement of time or throughput up to three times, and fails the
-// test unless it holds in two of them: a bound that holds for most runs holds for
-// their median. Only tests under the build tag "timed" measure; they need a machine
-// that does nothing else (.ci/full).
+// MostOf makes a measurement up to three times, and fails the test unless it
+// holds twice: a bound that holds for most runs holds for their median. Only
+// tests with the build tag "timed" measure; they need an otherwise idle machine
+// (.ci/full).
 func MostOf(t testing.TB, measure func() error) {
 	t.Helper()
 	const enough = 2

@@ -23,11 +23,11 @@ type end struct {
 	out, in stream
 	got     int64 // bytes read
 
-	// stillborn: the connection was reset before connect had returned. There
-	// is no socket any more.
+	// stillborn: the connection was reset before connect returned, so there is
+	// no socket.
 	stillborn bool
 
-	// A writer in the background works off the queue.
+	// A writer in the background processes the queue.
 	mu     sync.Mutex
 	queue  []func() error
 	wake   chan struct{}
@@ -35,8 +35,8 @@ type end struct {
 	closed bool
 	ended  sync.WaitGroup
 
-	// reset is set by the writer: the kernel reports a reset only once, to
-	// whoever asks first.
+	// reset is set by the writer: the kernel reports a reset only once, to the
+	// first call.
 	reset    atomic.Bool
 	finished atomic.Bool // the outgoing stream has been ended
 	sent     int64       // of the writer
@@ -46,14 +46,14 @@ func newEnd(c net.Conn, out, in stream) (*end, error) {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
 		c.Close()
-		return nil, fmt.Errorf("a %T is no TCP connection", c)
+		return nil, fmt.Errorf("a %T is not a TCP connection", c)
 	}
 	e := &end{tcp: tcp, out: out, in: in, wake: make(chan struct{}, 1), idle: closedChan()}
 	e.ended.Go(e.write)
 	return e, nil
 }
 
-// newStillborn is the end of a connection that was reset at once.
+// newStillborn makes the end of a connection that was reset at once.
 func newStillborn() *end { return &end{stillborn: true, closed: true, idle: closedChan()} }
 
 func closedChan() chan struct{} {
@@ -73,7 +73,7 @@ func (e *end) enqueue(f func() error) {
 		select {
 		case <-e.idle:
 			e.idle = make(chan struct{})
-		default: // the last piece of work is still being done
+		default: // the last function is still running
 		}
 	}
 	e.queue = append(e.queue, f)
@@ -83,8 +83,8 @@ func (e *end) enqueue(f func() error) {
 	}
 }
 
-// write works off the queue until the end is closed. After an error it goes
-// on, for the error shows to the reader as well.
+// write processes the queue until the end is closed. It continues after an
+// error, which the reader also sees.
 func (e *end) write() {
 	for range e.wake {
 		for {
@@ -168,7 +168,7 @@ func (e *end) flush(ctx context.Context) error {
 	}
 }
 
-// finish ends the outgoing stream once the queue is worked off.
+// finish ends the outgoing stream after the queue.
 func (e *end) finish() {
 	e.enqueue(func() error {
 		e.finished.Store(true)
@@ -176,11 +176,11 @@ func (e *end) finish() {
 	})
 }
 
-// close closes the connection once the queue is worked off.
+// close closes the connection after the queue.
 func (e *end) close() { e.enqueue(e.tcp.Close) }
 
-// abort resets the connection at once and stops the writer. Once the
-// connection is closed it only does the latter.
+// abort resets the connection at once and stops the writer. On a closed
+// connection it only stops the writer.
 func (e *end) abort() {
 	e.mu.Lock()
 	if e.closed {
@@ -195,8 +195,8 @@ func (e *end) abort() {
 	e.ended.Wait()
 }
 
-// expect reads and compares with the items in turn. The error says what came
-// instead.
+// expect reads and compares with the items in order. The error names the actual
+// event.
 func (e *end) expect(items []item, deadline time.Time) error {
 	if !e.stillborn {
 		if err := e.tcp.SetReadDeadline(deadline); err != nil {
@@ -210,7 +210,7 @@ func (e *end) expect(items []item, deadline time.Time) error {
 		case wantBytes:
 			err = e.expectBytes(it.size)
 		case wantAny:
-			continue // the item that follows reads them
+			continue // the next item reads them
 		default:
 			err = e.expectEvent(it.kind, len(items) > 1 && items[len(items)-2].kind == wantAny)
 		}
@@ -221,10 +221,10 @@ func (e *end) expect(items []item, deadline time.Time) error {
 	return nil
 }
 
-// unexpected is what came in place of an item.
+// unexpected is an event that does not match its item.
 type unexpected struct {
 	what  error
-	bytes int64 // that were read before it
+	bytes int64 // read before it
 }
 
 func (u *unexpected) Error() string { return u.what.Error() }
@@ -241,7 +241,7 @@ func (e *end) expectBytes(size int64) error {
 	return nil
 }
 
-// expectEvent reads on until something other than bytes happens.
+// expectEvent reads until an event other than bytes.
 func (e *end) expectEvent(kind itemKind, bytesBefore bool) error {
 	want := map[itemKind]error{wantEnd: errEnd, wantReset: errReset, wantSilence: errSilence}[kind]
 	buf := make([]byte, chunk)
@@ -260,7 +260,7 @@ func (e *end) expectEvent(kind itemKind, bytesBefore bool) error {
 	}
 }
 
-// What can happen on a connection in place of what is expected.
+// Possible events.
 var (
 	errEnd     = errors.New("got an end")
 	errReset   = errors.New("got a reset")
@@ -269,8 +269,8 @@ var (
 	errBytes   = errors.New("got bytes")
 )
 
-// read reads some bytes and compares them with the stream. Its error is one
-// of those above, or none of the kernel's usual ones.
+// read reads bytes and compares them with the stream. Its error is one of the
+// events above, or an unusual kernel error.
 func (e *end) read(buf []byte) (int, error) {
 	if e.stillborn {
 		return 0, errReset
@@ -297,9 +297,9 @@ func (e *end) read(buf []byte) (int, error) {
 	return n, fmt.Errorf("got an error (%w)", err)
 }
 
-// resetSeenByWriter tells, after an end of file, whether it stands for a
-// reset that the writer has been told of. A writer on a dead connection fails
-// at once, so its verdict is waited for.
+// resetSeenByWriter reports, after an end of file, whether the writer has
+// received a reset. A write on a dead connection fails at once, so it waits for
+// the writer.
 func (e *end) resetSeenByWriter() bool {
 	if e.reset.Load() {
 		return true

@@ -2,9 +2,8 @@ package tcpscript
 
 import "encoding/binary"
 
-// stream is one direction of a connection: an endless sequence of bytes in
-// which every position is determined, so that a lost, doubled or displaced
-// byte shows.
+// stream is one direction of a connection: an endless sequence of bytes,
+// determined by position, so that a lost, doubled or displaced byte shows.
 type stream uint64
 
 // The two directions.
@@ -13,7 +12,7 @@ const (
 	fromAcceptor stream = 2
 )
 
-// fill writes the stream's bytes from the given position on to buf.
+// fill copies the stream's bytes at a position to buf.
 func (s stream) fill(buf []byte, position int64) {
 	var word [8]byte
 	for len(buf) > 0 {

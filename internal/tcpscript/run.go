@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Env is what a script runs against.
+// Env is the environment of a script.
 type Env struct {
 	// Dial connects to the address under test; DialTo makes one. The
 	// connection must be TCP.
 	Dial func(context.Context) (net.Conn, error)
-	// Listen opens the socket to which what is under test leads; ListenOn
+	// Listen opens the target's socket behind the system under test; ListenOn
 	// makes one.
 	Listen func(context.Context) (net.Listener, error)
-	// Do are the functions that "does NAME" calls.
+	// Do maps NAME to the function of "does NAME".
 	Do map[string]func() error
-	// Within is the time for steps that say none; 0 means 5 s.
+	// Within bounds steps without their own bound; 0 means 5 s.
 	Within time.Duration
 }
 
@@ -42,13 +42,13 @@ func ListenOn(address string) func(context.Context) (net.Listener, error) {
 	}
 }
 
-// Failure is a step that did not go as it must.
+// Failure is a failed step.
 type Failure struct {
 	Line  int    // from 1
 	Step  string // the line's text
 	Actor string // empty for steps without one
-	Got   string // what happened instead: "got an end"
-	Bytes int64  // read by the step before that, where it is one that reads; else -1
+	Got   string // the actual event: "got an end"
+	Bytes int64  // read by the step before the event; -1 for steps that do not read
 }
 
 func (f *Failure) Error() string {
@@ -58,8 +58,8 @@ func (f *Failure) Error() string {
 	return fmt.Sprintf("line %d, %q: %s after %d bytes", f.Line, f.Step, f.Got, f.Bytes)
 }
 
-// Run runs the script and leaves nothing open. The error is a *Failure where
-// a step failed; the steps after it are not run.
+// Run runs the script and closes everything. The error is a *Failure if a step
+// failed; later steps do not run.
 func (s Script) Run(ctx context.Context, env Env) error {
 	if env.Within == 0 {
 		env.Within = 5 * time.Second
@@ -159,18 +159,18 @@ func (r *run) step(ctx context.Context, st step) error {
 
 func (r *run) listen(ctx context.Context) error {
 	if r.listener != nil {
-		return errors.New("somebody listens already")
+		return errors.New("a listener exists already")
 	}
 	l, err := r.env.Listen(ctx)
 	r.listener = l
 	return err
 }
 
-// accept takes the next connection. The listener is closed when the time is
-// over, which is the one way to stop waiting that every listener has.
+// accept takes the next connection. On timeout it closes the listener, the only
+// way to stop Accept that every listener supports.
 func (r *run) accept(ctx context.Context) (net.Conn, error) {
 	if r.listener == nil {
-		return nil, errors.New("nobody listens")
+		return nil, errors.New("no listener")
 	}
 	stop := context.AfterFunc(ctx, func() { r.listener.Close() })
 	c, err := r.listener.Accept()
@@ -178,7 +178,7 @@ func (r *run) accept(ctx context.Context) (net.Conn, error) {
 		if c != nil {
 			c.Close()
 		}
-		return nil, errors.New("nobody connected")
+		return nil, errors.New("no connection arrived")
 	}
 	return c, err
 }

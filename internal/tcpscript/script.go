@@ -1,5 +1,5 @@
 // Package tcpscript drives TCP connections by a small language of steps, to
-// test what stands between their ends. A script names its actors freely:
+// test systems between their ends. A script names its actors freely:
 //
 //	# the client ends first and still gets its reply
 //	target listens
@@ -12,9 +12,9 @@
 //	target ends
 //	client expects 1M, end within 5s
 //
-// Steps run one after the other. Sending does not wait: what is sent goes out
-// in the background, in order, while later steps run. What arrives is
-// compared byte by byte with what the other end's stream must hold.
+// Steps run one after the other. Sending does not wait: the bytes go out in the
+// background, in order, while later steps run. Received bytes are compared with
+// the other end's stream.
 //
 // The steps are
 //
@@ -23,20 +23,20 @@
 //	A accepts                  take the next connection of the listening socket
 //	A sends SIZE               queue bytes to send (100, 64K, 1M, 2G)
 //	A flushes                  wait until all of A's bytes are acknowledged
-//	A ends                     end A's stream, after what is queued
-//	A closes                   close both directions, after what is queued
-//	A resets                   reset at once; what is queued is lost
-//	A expects ITEM, ITEM, ...  read, and compare with the items in turn:
+//	A ends                     end A's stream after the queued bytes
+//	A closes                   close both directions after the queued bytes
+//	A resets                   reset at once; queued bytes are lost
+//	A expects ITEM, ITEM, ...  read and compare with the items in order:
 //	    SIZE                   so many bytes
-//	    any                    any number of right bytes, none too
+//	    any                    any number of correct bytes, or none
 //	    end                    the end of the stream
 //	    reset                  a reset of the connection
 //	    silence                nothing, for the step's whole time
 //	waits DURATION             let time pass
 //	does NAME                  call a function of the test
 //
-// Steps that wait fail after the time given by "within DURATION" at their
-// end, or after Env.Within. Empty lines and text from # on are ignored.
+// Steps that wait fail after "within DURATION" at their end, or after
+// Env.Within. Empty lines and text after # are ignored.
 package tcpscript
 
 import (
@@ -52,7 +52,7 @@ type Script struct {
 	steps []step
 }
 
-// verb is what a step does.
+// verb is the action of a step.
 type verb string
 
 const (
@@ -78,10 +78,10 @@ type step struct {
 	size   int64         // of sends
 	items  []item        // of expects
 	name   string        // of does
-	within time.Duration // 0: Env.Within; of waits, how long
+	within time.Duration // 0: Env.Within; for waits, the duration
 }
 
-// itemKind is what an item of an expectation stands for.
+// itemKind is the kind of an expectation's item.
 type itemKind uint8
 
 const (
@@ -98,7 +98,7 @@ type item struct {
 	size int64 // of wantBytes
 }
 
-// Parse reads a script. An error names the line.
+// Parse parses a script. An error names the line.
 func Parse(text string) (Script, error) {
 	var s Script
 	for i, line := range strings.Split(text, "\n") {
@@ -120,7 +120,7 @@ func Parse(text string) (Script, error) {
 	return s, nil
 }
 
-// MustParse is Parse for scripts that are part of the program.
+// MustParse is Parse for scripts in the program.
 func MustParse(text string) Script {
 	s, err := Parse(text)
 	if err != nil {
@@ -144,7 +144,7 @@ func parseStep(words []string) (step, error) {
 		return step{verb: does, name: words[1]}, nil
 	}
 	if len(words) < 2 {
-		return step{}, fmt.Errorf("%q is no step", words[0])
+		return step{}, fmt.Errorf("%q is not a step", words[0])
 	}
 	st := step{actor: words[0], verb: verb(words[1])}
 	args := words[2:]
@@ -169,7 +169,7 @@ func parseStep(words []string) (step, error) {
 			err = fmt.Errorf("%q takes no %q", st.verb, args[0])
 		}
 	default:
-		err = fmt.Errorf("there is no verb %q", st.verb)
+		err = fmt.Errorf("unknown verb %q", st.verb)
 	}
 	if st.within > 0 && (st.verb == sends || st.verb == ends || st.verb == closes || st.verb == resets || st.verb == listens) {
 		err = fmt.Errorf("%q does not wait, so it takes no \"within\"", st.verb)
@@ -193,7 +193,7 @@ func parseItems(text string) ([]item, error) {
 		default:
 			size, err := parseSize(word)
 			if err != nil {
-				return nil, fmt.Errorf("expect a size, any, end, reset or silence, and not %q", word)
+				return nil, fmt.Errorf("expect a size, any, end, reset or silence, not %q", word)
 			}
 			it = item{kind: wantBytes, size: size}
 		}
@@ -223,7 +223,7 @@ func parseSize(word string) (int64, error) {
 	}
 	n, err := strconv.ParseUint(digits, 10, 40)
 	if err != nil || n == 0 || n<<shift > maxSize {
-		return 0, fmt.Errorf("%q is no size: write a number of bytes such as 100, 64K, 1M or 2G", word)
+		return 0, fmt.Errorf("invalid size %q: write a number of bytes such as 100, 64K, 1M or 2G", word)
 	}
 	return int64(n << shift), nil
 }
@@ -231,7 +231,7 @@ func parseSize(word string) (int64, error) {
 func parseDuration(word string) (time.Duration, error) {
 	d, err := time.ParseDuration(word)
 	if err != nil || d <= 0 {
-		return 0, fmt.Errorf("%q is no duration: write 500ms, 3s or 2m", word)
+		return 0, fmt.Errorf("invalid duration %q: write 500ms, 3s or 2m", word)
 	}
 	return d, nil
 }

@@ -14,8 +14,7 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// direct is an environment in which the client reaches the target with
-// nothing between them.
+// direct is an environment without anything between client and target.
 func direct(t *testing.T) Env {
 	t.Helper()
 	address := nettest.FreeAddress(t, "127.0.0.1")
@@ -99,10 +98,10 @@ func TestRunFails(t *testing.T) {
 		{"nothing", "client expects 1 within 50ms", `line 4, "client expects 1 within 50ms": got nothing after 0 bytes`},
 		{"no silence", "target sends 1\nclient expects silence", `line 5, "client expects silence": got bytes after 1 bytes`},
 		{"no flush", "client sends 64M\nclient flushes within 50ms", `line 5, "client flushes within 50ms": bytes are still waiting to be sent`},
-		{"nobody", "second accepts within 50ms", `line 4, "second accepts within 50ms": nobody connected`},
+		{"nobody", "second accepts within 50ms", `line 4, "second accepts within 50ms": no connection arrived`},
 		{"no such actor", "second sends 1", `line 4, "second sends 1": second has no connection`},
 		{"twice", "client connects", `line 4, "client connects": client has a connection already`},
-		{"listens twice", "target listens", `line 4, "target listens": somebody listens already`},
+		{"listens twice", "target listens", `line 4, "target listens": a listener exists already`},
 		{"no such function", "does magic", `line 4, "does magic": the test has no function "magic"`},
 		{"failing function", "does fail", `line 4, "does fail": no luck`},
 		{"after a reset", "client resets\nclient sends 1\nclient expects end", `line 6, "client expects end": set tcp `},
@@ -121,7 +120,7 @@ func TestRunFails(t *testing.T) {
 	}
 }
 
-// A byte that was changed or displaced on the way is noticed.
+// A changed or displaced byte is detected.
 func TestRunWrongBytes(t *testing.T) {
 	for name, mangle := range map[string]func([]byte) []byte{
 		"changed": func(b []byte) []byte { b[len(b)/2] ^= 1; return b },
@@ -157,8 +156,8 @@ func TestRunWrongBytes(t *testing.T) {
 	}
 }
 
-// A connection may be reset before connect returns. That is a reset like any
-// other, and not a refusal.
+// A connection may be reset before connect returns. That counts as a reset, not
+// a refusal.
 func TestRunResetAtOnce(t *testing.T) {
 	nettest.CheckLeaks(t)
 	env := direct(t)
@@ -193,20 +192,20 @@ func TestParseRefuses(t *testing.T) {
 	for script, want := range map[string]string{
 		"":                              "the script has no steps",
 		"# nothing\n\n":                 "the script has no steps",
-		"client":                        `line 1: "client" is no step`,
-		"\nclient jumps":                `line 2: there is no verb "jumps"`,
+		"client":                        `line 1: "client" is not a step`,
+		"\nclient jumps":                `line 2: unknown verb "jumps"`,
 		"client sends":                  "line 1: write: ACTOR sends SIZE",
-		"client sends 0":                `line 1: "0" is no size: write a number of bytes such as 100, 64K, 1M or 2G`,
-		"client sends 2000G":            `line 1: "2000G" is no size: write a number of bytes such as 100, 64K, 1M or 2G`,
+		"client sends 0":                `line 1: invalid size "0": write a number of bytes such as 100, 64K, 1M or 2G`,
+		"client sends 2000G":            `line 1: invalid size "2000G": write a number of bytes such as 100, 64K, 1M or 2G`,
 		"client sends 1 within 1s":      `line 1: "sends" does not wait, so it takes no "within"`,
 		"client ends now":               `line 1: "ends" takes no "now"`,
-		"client expects":                `line 1: expect a size, any, end, reset or silence, and not ""`,
-		"client expects 1, fin":         `line 1: expect a size, any, end, reset or silence, and not "fin"`,
+		"client expects":                `line 1: expect a size, any, end, reset or silence, not ""`,
+		"client expects 1, fin":         `line 1: expect a size, any, end, reset or silence, not "fin"`,
 		"client expects any":            "line 1: after any comes end or reset",
 		"client expects any, 5":         "line 1: after any comes end or reset",
 		"client expects end, reset":     "line 1: nothing comes after end, reset or silence",
-		"client expects end within 5":   `line 1: "5" is no duration: write 500ms, 3s or 2m`,
-		"client expects end within -5s": `line 1: "-5s" is no duration: write 500ms, 3s or 2m`,
+		"client expects end within 5":   `line 1: invalid duration "5": write 500ms, 3s or 2m`,
+		"client expects end within -5s": `line 1: invalid duration "-5s": write 500ms, 3s or 2m`,
 		"waits":                         "line 1: write: waits DURATION",
 		"waits for 5s":                  "line 1: write: waits DURATION",
 		"does":                          "line 1: write: does NAME",

@@ -1,5 +1,5 @@
-// Package browser has tests look at pages with Chromium: what they show, what
-// they ask for, what they complain of, and whether everybody can use them.
+// Package browser lets tests inspect pages with Chromium: their content,
+// requests, errors and accessibility.
 package browser
 
 import (
@@ -23,15 +23,15 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// axe holds a page against the rules of WCAG.
+// axe checks a page against WCAG.
 //
 //go:embed testdata/axe/axe.min.js
 var axe string
 
-// patience is how long the browser may take to start, and a page to become what a test expects.
+// patience bounds the start of the browser, and every wait for a page.
 const patience = time.Minute
 
-// Page is a tab of a browser of its own. Its methods end the test on failure.
+// Page is a tab in its own browser. Its methods fail the test on an error.
 type Page struct {
 	t    testing.TB
 	ctx  context.Context
@@ -39,28 +39,29 @@ type Page struct {
 	*seen
 }
 
-// seen is what the page has done.
+// seen records the page's actions.
 type seen struct {
 	mu       sync.Mutex
 	problems []string
 	requests []string
 }
 
-// Require skips the test where there is no Chromium, and returns its path. A test
-// calls it before it starts anything.
+// Require skips the test without Chromium, and returns its path. Call it before
+// the test starts any servers.
 func Require(t testing.TB) string {
 	t.Helper()
 	return nettest.RequireProgram(t, "chromium", "chromium")
 }
 
-// Open starts a browser whose page's addresses begin with base.
+// Open starts a browser; paths of the page are relative to base.
 func Open(t testing.TB, base string) *Page {
 	t.Helper()
 	program := Require(t)
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.IgnoreCertErrors, chromedp.WSURLReadTimeout(patience),
 		chromedp.Flag("disable-component-update", true),
-		// Chromium opens none of these ports of itself, and a test's server may get one.
+		// Chromium blocks these ports by default, and a test's server may get
+		// one.
 		chromedp.Flag("explicitly-allowed-ports", "1719,1720,1723,2049,3659,4045,4190,5060,5061,6000,6566,"+
 			"6665,6666,6667,6668,6669,6679,6697,10080"))
 	allocated, stop := chromedp.NewExecAllocator(t.Context(), options...)
@@ -78,7 +79,7 @@ func Open(t testing.TB, base string) *Page {
 	return p
 }
 
-// For is the same page in another test.
+// For returns the same page for another test.
 func (p *Page) For(t testing.TB) *Page { return &Page{t, p.ctx, p.base, p.seen} }
 
 func (p *Page) check(err error) {
@@ -88,7 +89,7 @@ func (p *Page) check(err error) {
 	}
 }
 
-// note keeps what the page does.
+// note records an event of the page.
 func (p *seen) note(event any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,8 +113,8 @@ func (p *seen) note(event any) {
 	}
 }
 
-// Problems are the exceptions, errors and warnings up to now, violations of the
-// content security policy among them, which are then forgotten.
+// Problems returns and clears the exceptions, errors and warnings so far,
+// including violations of the content security policy.
 func (p *seen) Problems() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,8 +123,8 @@ func (p *seen) Problems() []string {
 	return found
 }
 
-// Elsewhere are the requests up to now that went to another origin. What a page, or
-// the browser for its own controls, has within itself is no request.
+// Elsewhere returns the requests so far to other origins. data: URLs, which the
+// page or the browser's controls contain, do not count.
 func (p *Page) Elsewhere() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,13 +137,13 @@ func (p *Page) Go(path string) {
 	p.check(chromedp.Do(p.ctx, chromedp.Navigate(p.base+path)))
 }
 
-// Size makes the page as large as a screen.
+// Size sets the size of the viewport.
 func (p *Page) Size(width, height int64) {
 	p.t.Helper()
 	p.check(chromedp.Do(p.ctx, chromedp.EmulateViewport(width, height)))
 }
 
-// Theme has the system prefer light or dark.
+// Theme sets the system's preferred color scheme, light or dark.
 func (p *Page) Theme(name string) {
 	p.t.Helper()
 	_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
@@ -157,7 +158,7 @@ func (p *Page) Key(keys string) {
 	p.check(chromedp.Do(p.ctx, chromedp.KeyEvent(keys)))
 }
 
-// Screenshot is what is seen, as PNG.
+// Screenshot returns the viewport as PNG.
 func (p *Page) Screenshot() []byte {
 	p.t.Helper()
 	picture, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
@@ -165,7 +166,7 @@ func (p *Page) Screenshot() []byte {
 	return picture
 }
 
-// Eval is the value of an expression of JavaScript.
+// Eval evaluates a JavaScript expression.
 func Eval[T any](p *Page, expression string) T {
 	p.t.Helper()
 	v, err := chromedp.Run(p.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
@@ -175,8 +176,8 @@ func Eval[T any](p *Page, expression string) T {
 	return v
 }
 
-// Becomes waits until an expression of JavaScript is true. One that cannot be
-// evaluated, as while another page is being opened, is not.
+// Becomes waits until a JavaScript expression is true. A failed evaluation, as
+// during navigation, counts as false.
 func (p *Page) Becomes(expression string) {
 	p.t.Helper()
 	nettest.Eventually(p.t, patience, func() bool {
@@ -187,8 +188,8 @@ func (p *Page) Becomes(expression string) {
 	})
 }
 
-// Metrics are the browser's figures of the page, such as ScriptDuration and
-// TaskDuration: seconds of the CPU that the page's thread has taken.
+// Metrics returns the browser's metrics of the page, such as ScriptDuration and
+// TaskDuration: CPU seconds of the page's thread.
 func (p *Page) Metrics() map[string]float64 {
 	p.t.Helper()
 	answer, err := chromedp.Call(p.ctx, performance.GetMetrics, cdp.Empty{})
@@ -200,8 +201,8 @@ func (p *Page) Metrics() map[string]float64 {
 	return found
 }
 
-// Audit is what the page does against the rules of WCAG 2.2 up to level AA, and
-// against axe's own of good practice.
+// Audit returns the page's violations of WCAG 2.2 up to level AA and of axe's
+// best practices.
 func (p *Page) Audit() []string {
 	p.t.Helper()
 	if !Eval[bool](p, "typeof axe === 'object'") {
