@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wait is how long a check waits for what may never come. Tests on a busy machine
-// wait longer.
+// wait bounds the waits of a check. Tests on a busy machine wait longer.
 var wait = waits{
 	connect: 2 * time.Second, reply: 3 * time.Second, answer: 3 * time.Second, hello: 5 * time.Second,
 	proof: 3 * time.Second, refuse: 10 * time.Millisecond,
@@ -23,36 +22,36 @@ type waits struct {
 	connect  time.Duration // to connect
 	reply    time.Duration // the reply to a hello
 	answer   time.Duration
-	hello    time.Duration // of a server: a hello that has begun, and what comes before the reply
-	proof    time.Duration // of a server: the first request, which shows that the asker has the key
-	refuse   time.Duration // of a server: that a refusal can be sent
-	sent     time.Duration // the bytes of an exchange: those not sent by then are left out
-	stalled  time.Duration // the next byte of an exchange
-	exchange time.Duration // the end of an exchange, however slowly its bytes come
-	settled  time.Duration // an end or a reset of a target that has accepted
+	hello    time.Duration // of a server: the rest of a hello, and everything before the reply
+	proof    time.Duration // of a server: the first request, which proves that the asker has the key
+	refuse   time.Duration // of a server: to send a refusal
+	sent     time.Duration // to send the bytes of an exchange; unsent ones are left out
+	stalled  time.Duration // for the next byte of an exchange
+	exchange time.Duration // for a whole exchange
+	settled  time.Duration // for an end or a reset after a target has accepted
 }
 
-// leg is the wait for another relay's check of its next leg.
+// leg is the time for another relay to check its next leg.
 func (w waits) leg() time.Duration { return 2*w.exchange + w.reply + w.answer }
 
-// Answer is what a relay says of itself and of what is behind it.
+// Answer is a relay's description of itself and of its next hop.
 type Answer struct {
 	Version  string         `json:"version"`
 	Host     string         `json:"host"`
 	Tunnel   string         `json:"tunnel"`
-	Instance string         `json:"instance"` // tells running relays apart
-	Local    netip.AddrPort `json:"local"`    // of the connection on which it was asked
+	Instance string         `json:"instance"` // unique among running relays
+	Local    netip.AddrPort `json:"local"`    // of the check's connection
 	Peer     netip.AddrPort `json:"peer"`
 	Next     Next           `json:"next"`
-	Forward  string         `json:"forward"` // the hop that was chosen, as it is configured
-	Dialed   netip.AddrPort `json:"dialed"`  // zero: none
-	RTT      time.Duration  `json:"rtt_ns"`  // to there; 0: not known
-	// Reason says why nothing could be had there, empty if it accepted.
+	Forward  string         `json:"forward"` // the chosen hop as configured
+	Dialed   netip.AddrPort `json:"dialed"`  // zero: nothing was dialed
+	RTT      time.Duration  `json:"rtt_ns"`  // to the next hop; 0: unknown
+	// Reason is the cause if the next hop did not accept, otherwise empty.
 	Reason Reason `json:"reason,omitempty"`
 	Detail string `json:"detail,omitempty"`
 }
 
-// bound makes an answer harmless.
+// bound sanitizes an answer.
 func (a *Answer) bound() error {
 	for _, s := range []*string{&a.Version, &a.Host, &a.Tunnel, &a.Instance, &a.Forward, &a.Detail, (*string)(&a.Reason)} {
 		*s = clean(*s)
@@ -64,15 +63,15 @@ func (a *Answer) bound() error {
 	return nil
 }
 
-// leg is what was found of a connection to a relay. One relay sends it to
-// another that had it look.
+// leg is the result of checking a connection to a relay. A relay sends it to
+// the relay that requested it.
 type leg struct {
 	Dialed     netip.AddrPort `json:"dialed"`
-	Local      netip.AddrPort `json:"local"` // this side's address
+	Local      netip.AddrPort `json:"local"` // local address
 	Connect    time.Duration  `json:"connect_ns"`
 	RTT        time.Duration  `json:"rtt_ns"`
 	AnswerTime time.Duration  `json:"answer_ns"`
-	Ahead      *time.Duration `json:"ahead_ns,omitempty"` // the relay's clock, of this side's; nil: not known
+	Ahead      *time.Duration `json:"ahead_ns,omitempty"` // of the relay's clock over the local one; nil: unknown
 	Answer     *Answer        `json:"answer"`
 	Passes     []pass         `json:"passes"`
 	Trouble    *trouble       `json:"trouble"`
@@ -86,13 +85,13 @@ type pass struct {
 	DownSent sent     `json:"down_sent"`
 }
 
-// trouble is what is wrong with a leg.
+// trouble is a fault of a leg.
 type trouble struct {
 	Reason    Reason `json:"reason"`
 	Detail    string `json:"detail,omitempty"`
 	Direction string `json:"direction,omitempty"`
 	Offset    int64  `json:"offset,omitempty"`
-	Within    int    `json:"within,omitempty"` // 0: the offset is not known
+	Within    int    `json:"within,omitempty"` // 0: the offset is unknown
 	Altered   int64  `json:"altered,omitempty"`
 }
 
@@ -110,7 +109,7 @@ func (l *leg) bound() error {
 	l.Connect, l.RTT, l.AnswerTime = max(l.Connect, 0), max(l.RTT, 0), max(l.AnswerTime, 0)
 	for i := range l.Passes {
 		p := &l.Passes[i]
-		if most := (order{Bytes: MaxBytes}); !p.Up.valid(most) || !p.Down.valid(most) {
+		if limit := (order{Bytes: MaxBytes}); !p.Up.valid(limit) || !p.Down.valid(limit) {
 			return errProtocol
 		}
 	}
@@ -154,7 +153,7 @@ func greet(conn Conn, key *Key, clock *relayClock) (*session, *trouble) {
 			return s, nil
 		}
 		switch {
-		case err != nil && len(got) > 0, len(got) > foreignMost+allReplyBytes:
+		case err != nil && len(got) > 0, len(got) > maxForeign+allReplyBytes:
 			return nil, foreign(got)
 		case err != nil:
 			return nil, troubleOf(err, Silent)
@@ -162,7 +161,7 @@ func greet(conn Conn, key *Key, clock *relayClock) (*session, *trouble) {
 	}
 }
 
-// trouble is what a refusal means.
+// trouble converts a refusal to a fault.
 func (r *reply) trouble(clock *relayClock) *trouble {
 	switch {
 	case r.refuse == refuseBusy:
@@ -170,10 +169,10 @@ func (r *reply) trouble(clock *relayClock) *trouble {
 	case r.refuse == refuseClock && clock.ahead != nil:
 		return &trouble{Reason: Clock, Detail: "its clock is now " + Ahead(*clock.ahead, "the asker's")}
 	}
-	return &trouble{Reason: Failed, Detail: "it refuses the check for a reason that this version does not know"}
+	return &trouble{Reason: Failed, Detail: "it refuses the check with a code unknown to this version"}
 }
 
-// foreign is the trouble with an answer that is no reply.
+// foreign is the fault of an answer that is not a reply.
 func foreign(got []byte) *trouble {
 	t := &trouble{Reason: Foreign, Detail: "it sent " + quote(got)}
 	for i := 0; i+magicBytes <= len(got); i++ {
@@ -184,7 +183,7 @@ func foreign(got []byte) *trouble {
 	return t
 }
 
-// resembles says whether most bytes of a magic are there.
+// resembles reports whether at least 5 bytes equal a magic.
 func resembles(b []byte, magic string) bool {
 	same := 0
 	for i := 0; i < len(magic) && i < len(b); i++ {
@@ -195,21 +194,21 @@ func resembles(b []byte, magic string) bool {
 	return same >= 5
 }
 
-// Resembles says whether the first bytes of a connection look like a hello,
-// though they are none under a key: it is of another key, or was altered.
+// Resembles reports whether the first bytes of a connection look like a hello
+// that does not match a key: it has another key, or was altered.
 func Resembles(first []byte) bool { return resembles(first, helloMagic) }
 
-// quote shows the beginning of foreign bytes.
+// quote quotes the beginning of foreign bytes.
 func quote(b []byte) string {
-	const most = 40
+	const limit = 40
 	more := ""
-	if len(b) > most {
-		b, more = b[:most], "…"
+	if len(b) > limit {
+		b, more = b[:limit], "…"
 	}
 	return "\"" + clean(string(b)) + more + "\""
 }
 
-// ask asks a relay who it is and what is behind it.
+// ask requests a relay's Answer.
 func (s *session) ask() (*Answer, error) {
 	s.setDeadline(time.Now().Add(wait.answer))
 	if err := s.send(kindAsk, nil); err != nil {
@@ -222,7 +221,7 @@ func (s *session) ask() (*Answer, error) {
 	return a, a.bound()
 }
 
-// next has a relay look at its next leg.
+// next makes a relay check its next leg.
 func (s *session) next(o order) (*leg, error) {
 	s.setDeadline(time.Now().Add(wait.leg()))
 	if err := s.send(kindNext, o); err != nil {
@@ -235,7 +234,7 @@ func (s *session) next(o order) (*leg, error) {
 	return l, l.bound()
 }
 
-// goOn has a relay treat the connection as that of any flow from here on.
+// goOn makes a relay treat the rest of the connection as an ordinary flow.
 func (s *session) goOn() error {
 	s.setDeadline(time.Now().Add(wait.answer))
 	if err := s.send(kindGoOn, nil); err != nil {
@@ -244,8 +243,8 @@ func (s *session) goOn() error {
 	return s.expect(kindGoing, nil)
 }
 
-// look finds out what there is to know of a leg. The session is nil where none
-// could be had, or where it is of no more use.
+// look checks a leg. The returned session is nil if there is none, or if it is
+// no longer usable.
 func look(conn Conn, key *Key, m *Memory, o order, l *leg) *session {
 	l.Local = localAddr(conn)
 	clock := m.clock(l.Dialed)
@@ -271,7 +270,8 @@ func look(conn Conn, key *Key, m *Memory, o order, l *leg) *session {
 	}
 	l.Trouble = l.exchange(s, o)
 	if l.Trouble == nil && l.suspect() {
-		// Whether the loss is the path's, or came of filling it.
+		// Determine whether the path loses segments, or only the full queue
+		// did.
 		if bps := l.Passes[0].goodput(); bps > 0 {
 			l.Trouble = l.exchange(s, order{Bytes: min(calmBytes*o.Bytes, MaxBytes), PaceBps: int64(calmRate * bps)})
 		}
@@ -282,12 +282,12 @@ func look(conn Conn, key *Key, m *Memory, o order, l *leg) *session {
 	return s
 }
 
-// cutOff says whether the connection was ended before the relay answered.
+// cutOff reports whether the connection ended before the relay answered.
 func (l *leg) cutOff() bool {
 	return l.Answer == nil && l.Trouble != nil && (l.Trouble.Reason == Reset || l.Trouble.Reason == Closed)
 }
 
-// exchange adds a pass to what is known of the leg.
+// exchange adds a pass to the leg.
 func (l *leg) exchange(s *session, o order) *trouble {
 	out, err := s.exchange(o)
 	p, t := out.judge(err)
@@ -295,7 +295,7 @@ func (l *leg) exchange(s *session, o order) *trouble {
 	return t
 }
 
-// judge says what is wrong after an exchange, if anything is.
+// judge returns the fault that an exchange shows, or nil.
 func (o *outcome) judge(err error) (pass, *trouble) {
 	p := pass{Up: o.up, Down: o.down, UpSent: o.upSent, DownSent: sent{-1, -1}}
 	if o.downSent != nil {
@@ -312,7 +312,7 @@ func (o *outcome) judge(err error) (pass, *trouble) {
 	case o.upKnown && o.up.Stalled:
 		return p, &trouble{Reason: Stalled, Direction: upwards, Offset: o.up.Bytes}
 	case o.down.Stalled && o.down.Bytes == 0:
-		return p, &trouble{Reason: Stalled} // or what asked for it did not arrive
+		return p, &trouble{Reason: Stalled} // possibly because the request did not arrive
 	case o.down.Stalled:
 		return p, &trouble{Reason: Stalled, Direction: downwards, Offset: o.down.Bytes}
 	case err != nil:
@@ -321,11 +321,11 @@ func (o *outcome) judge(err error) (pass, *trouble) {
 	return p, nil
 }
 
-// troubleOf says what an error means for a leg; late is what it is when the
-// other end took too long.
+// troubleOf maps an error to a fault of a leg; late is the reason for a
+// timeout.
 func troubleOf(err error, late Reason) *trouble {
 	var here *AlteredError
-	var there *alteredThere
+	var there *peerAltered
 	var refused *refusedError
 	t := &trouble{Reason: Failed, Detail: detail(err)}
 	switch {
@@ -348,7 +348,7 @@ func troubleOf(err error, late Reason) *trouble {
 	return t
 }
 
-// ReasonOf says why a connection could not be made.
+// ReasonOf returns the reason of a failed connect.
 func ReasonOf(err error) Reason {
 	for reason, errnos := range map[Reason][]unix.Errno{
 		Refused:     {unix.ECONNREFUSED},
@@ -374,8 +374,7 @@ func ReasonOf(err error) Reason {
 	return Failed
 }
 
-// detail is the system's word for an error, without what this package says
-// itself.
+// detail is the system's text for an error; empty for timeouts.
 func detail(err error) string {
 	var errno unix.Errno
 	switch {

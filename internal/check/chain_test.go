@@ -17,8 +17,8 @@ const patience = 60 * time.Second
 
 var realWaits = wait
 
-// In these tests everything comes in the end, however busy the machine. Those in
-// which something never comes use a bubble of synctest and the real waits.
+// In these tests everything arrives in the end, even on a busy machine. Tests
+// of missing events use synctest and the real waits.
 func TestMain(m *testing.M) {
 	wait = waits{
 		connect: time.Hour, reply: time.Hour, answer: time.Hour, hello: time.Hour, proof: time.Hour, refuse: time.Hour,
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	nettest.Main(m)
 }
 
-// stand is a place for relays, targets and middles on the loopback device.
+// stand is a place for relays, targets and middleboxes on the loopback device.
 type stand struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -54,7 +54,7 @@ func newStand(t *testing.T) *stand {
 	return s
 }
 
-// keep has something closed at the end.
+// keep closes something at the end of the test.
 func (s *stand) keep(c io.Closer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,19 +81,19 @@ func (s *stand) target() netip.AddrPort {
 	return s.listen(func(c *net.TCPConn) { tcpserver.Discard(c) })
 }
 
-// nobody is an address on which nobody listens.
+// nobody is an address without a listener.
 func (s *stand) nobody() netip.AddrPort {
 	return netip.MustParseAddrPort(nettest.FreeAddress(s.t, "127.0.0.1"))
 }
 
-// relay answers checks and forwards what goes on, as a relay does.
+// relay answers checks and forwards ordinary flows, as a relay does.
 func (s *stand) relay(server Server, to netip.AddrPort) netip.AddrPort {
 	s.t.Helper()
 	return s.relayOf(server, to, time.Now)
 }
 
-// relayLosingTarget is a relay whose target accepts, and then leaves as it likes,
-// once the relay is connected. The relay waits for that.
+// relayLosingTarget is a relay whose target accepts and then leaves. The relay
+// waits until it has left.
 func (s *stand) relayLosingTarget(server Server, leave func(*net.TCPConn)) (relay, target netip.AddrPort) {
 	s.t.Helper()
 	connected := make(chan struct{})
@@ -111,7 +111,8 @@ func (s *stand) relayLosingTarget(server Server, leave func(*net.TCPConn)) (rela
 	}), target
 }
 
-// relayOf is a relay of which connected says since when it has its target.
+// relayOf is a relay whose target has accepted at the time that connected
+// returns.
 func (s *stand) relayOf(server Server, to netip.AddrPort, connected func() (since time.Time)) netip.AddrPort {
 	s.t.Helper()
 	server.Dial = dialTCP
@@ -148,8 +149,7 @@ func dialTCP(ctx context.Context, to netip.AddrPort) (Conn, error) {
 	return conn.(*net.TCPConn), nil
 }
 
-// meddle may change what passes in a direction; offset is that of its first
-// byte.
+// meddle may change the bytes of a direction; offset is that of the first byte.
 type meddle func(direction string, offset int64, b []byte) []byte
 
 func (s *stand) copyBoth(client, target *net.TCPConn, m meddle) {
@@ -177,7 +177,7 @@ func (s *stand) copyBoth(client, target *net.TCPConn, m meddle) {
 	both.Wait()
 }
 
-// middle is a proxy that knows nothing of checks.
+// middle is a proxy that does not know checks.
 func (s *stand) middle(to netip.AddrPort, m meddle) netip.AddrPort {
 	return s.listen(func(client *net.TCPConn) {
 		target, err := dialTCP(s.t.Context(), to)

@@ -8,15 +8,15 @@ import (
 // maxClocks bounds the relays whose clocks are remembered.
 const maxClocks = 1 << 10
 
-// relayClock is a relay's clock, as the clock of this host shows it. A hello is
-// stamped by it, because the relay answers none that is off its own.
+// relayClock is a relay's clock relative to this host's. Hellos carry its time,
+// because a relay refuses a hello that is off its own clock.
 //
-// The relay says what its clock shows under the key and bound to the hello's
-// nonce, so nobody else can say it and no answer can be used twice. Whatever the
-// stamp, the relay admits each hello once, by its own clock.
+// The relay's reply reports its time under the key and bound to the hello's
+// nonce, so nobody else can forge or replay it. Whatever the stamp, the relay
+// admits each hello once, by its own clock.
 type relayClock struct {
 	now   func() time.Time
-	ahead *time.Duration // of this host's; nil: not known
+	ahead *time.Duration // of this host's clock; nil: unknown
 }
 
 func (c *relayClock) time() time.Time {
@@ -26,7 +26,8 @@ func (c *relayClock) time() time.Time {
 	return c.now().Add(*c.ahead)
 }
 
-// shows sets a clock by the relay's nonce. Programs before stamps do not say.
+// shows sets the clock from the relay's nonce. Programs without stamps do not
+// report it.
 func (c *relayClock) shows(n nonce) {
 	if second, ok := n.stamp(); ok {
 		ahead := time.Duration(second-c.now().Unix()) * time.Second
@@ -34,7 +35,7 @@ func (c *relayClock) shows(n nonce) {
 	}
 }
 
-// clock is the clock of the relay at an address, as far as it is remembered.
+// clock returns the remembered clock of the relay at an address.
 func (m *Memory) clock(at netip.AddrPort) *relayClock {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -45,8 +46,8 @@ func (m *Memory) clock(at netip.AddrPort) *relayClock {
 	return c
 }
 
-// remember keeps by how much the clock of the relay at an address is off, where
-// that may have it refuse hellos: the next check then needs one connection.
+// remember stores the difference of a relay's clock if the relay may refuse
+// hellos for it. So the next check needs one connection.
 func (m *Memory) remember(at netip.AddrPort, c *relayClock) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -65,8 +66,8 @@ func (h *Hop) clockIs(ahead time.Duration) {
 	h.ClockAheadSeconds = &seconds
 }
 
-// ClockIsOff says whether a clock differs from that of the relay that checks by
-// more than a hello's time may.
+// ClockIsOff reports whether the clock differs from the checking relay's by
+// more than a hello allows.
 func (h *Hop) ClockIsOff() (ahead time.Duration, off bool) {
 	if h.ClockAheadSeconds == nil {
 		return 0, false
@@ -75,7 +76,7 @@ func (h *Hop) ClockIsOff() (ahead time.Duration, off bool) {
 	return ahead, ahead.Abs() > maxSkew
 }
 
-// Ahead puts into words by how much a clock is ahead of another.
+// Ahead describes by how much a clock is ahead of another.
 func Ahead(by time.Duration, of string) string {
 	if by < 0 {
 		return (-by).String() + " behind " + of

@@ -12,14 +12,15 @@ import (
 	"time"
 )
 
-// offMemory is that of a host whose clock is off.
+// offMemory is the memory of a host whose clock is off.
 func offMemory(off time.Duration) *Memory {
 	m := NewMemory()
 	m.now = func() time.Time { return time.Now().Add(off) }
 	return m
 }
 
-// offServer has a clock that is off, and counts the hellos that it refuses.
+// offServer is a server whose clock is off; it counts the hellos that it
+// refuses.
 func offServer(name string, next Next, off time.Duration) (Server, *atomic.Int32) {
 	refused := new(atomic.Int32)
 	s := server(name, next)
@@ -35,9 +36,9 @@ func probe(t *testing.T, m *Memory, to netip.AddrPort) error {
 	return err
 }
 
-// Checks and health checks work whatever the clocks show. A clock that is off
-// costs one refused hello, not one for each check.
-// At 873605f a clock that was off broke the chain and took the hop down.
+// Checks and health checks work with any clocks. A wrong clock costs one
+// refused hello, not one per check. At 873605f a wrong clock broke the chain
+// and took the hop down.
 func TestClocksDiffer(t *testing.T) {
 	const off = 7 * time.Minute
 	for _, tt := range []struct{ here, b, c time.Duration }{
@@ -102,8 +103,8 @@ func TestClockIsSet(t *testing.T) {
 	}
 }
 
-// jumps is a clock that is off by another time for each hello, of which a relay
-// looks at it twice.
+// jumps is a clock with another error for each hello; a relay reads it twice
+// per hello.
 func jumps(offs ...time.Duration) func() time.Time {
 	var looks atomic.Int32
 	return func() time.Time {
@@ -112,7 +113,7 @@ func jumps(offs ...time.Duration) func() time.Time {
 	}
 }
 
-// A relay that refuses the time that it told itself breaks the chain.
+// A relay that refuses its own reported time breaks the chain.
 func TestClockJumps(t *testing.T) {
 	s := newStand(t)
 	b := server("b", NextTarget)
@@ -127,20 +128,20 @@ func TestClockJumps(t *testing.T) {
 	}
 }
 
-// Where the relay before it cannot tell a relay's clock, as one from before
-// hellos had a time, that relay tells it itself.
+// If the previous relay cannot report a relay's clock, because its version has
+// no stamps, the relay's own refusal reports it.
 func TestClockBehindRelayThatCannotTell(t *testing.T) {
 	s := newStand(t)
 	c := server("c", NextTarget)
-	c.Guard.memory.now = jumps(0, 7*time.Minute, 0, 7*time.Minute) // b is shown one clock, who comes through b another
+	c.Guard.memory.now = jumps(0, 7*time.Minute, 0, 7*time.Minute) // b sees one clock, the asker behind b another
 	chain := s.walk(s.relay(server("b", NextRelay), s.relay(c, s.target())), NextRelay, MinBytes)
 	if chain.State != Whole || len(chain.Hops) != 3 {
 		t.Errorf("%+v, its fault is %+v", chain, chain.Fault)
 	}
 }
 
-// A refusal belongs to one hello: who recorded it cannot have an asker take the
-// relay's clock for another.
+// A refusal belongs to one hello: a recorded one cannot change an asker's view
+// of the clock.
 func TestRefusalBelongsToItsHello(t *testing.T) {
 	recorded := stampedNonce(time.Now())
 	refusal := testKey.reply(recorded, reply{nonce: stampedNonce(time.Now().Add(time.Hour)), refuse: refuseClock})

@@ -18,14 +18,14 @@ const (
 
 	patternFrame = 16 << 10 // bytes
 
-	// goodputLeast is what must have come before a rate is worth telling.
-	goodputLeast = 4 * patternFrame
+	// minGoodputBytes is the number of bytes needed to compute a rate.
+	minGoodputBytes = 4 * patternFrame
 )
 
-// order asks for an exchange.
+// order requests an exchange.
 type order struct {
-	Bytes int64 `json:"bytes"` // each way
-	// PaceBps bounds the rate of sending, in bits per second; 0 does not.
+	Bytes int64 `json:"bytes"` // in each direction
+	// PaceBps bounds the sending rate in bits per second; 0 means no bound.
 	PaceBps int64 `json:"pace_bps,omitempty"`
 }
 
@@ -33,40 +33,40 @@ func (o order) valid() bool {
 	return o.Bytes >= MinBytes && o.Bytes <= MaxBytes && o.PaceBps >= 0
 }
 
-// received is what one end has got of the other's pattern.
+// received is one end's result for the other end's pattern.
 type received struct {
 	Bytes   int64 `json:"bytes"`
-	Altered int64 `json:"altered"` // bytes of it
-	// First is the offset on the connection of the first that is altered.
+	Altered int64 `json:"altered"` // altered bytes
+	// First is the connection offset of the first altered byte.
 	First   int64         `json:"first"`
-	Within  int           `json:"within"` // how closely that is known
+	Within  int           `json:"within"` // precision of First in bytes
 	Elapsed time.Duration `json:"elapsed_ns"`
-	// Cut is set where the framing itself was altered: nothing behind that
-	// could be read. Stalled: no more bytes came.
+	// Cut means that the framing was altered, so the rest was unreadable.
+	// Stalled means that no more bytes came.
 	Cut     bool `json:"cut,omitempty"`
 	Stalled bool `json:"stalled,omitempty"`
-	// Segments and OutOfOrder are what the kernel received meanwhile; negative
-	// where it does not say.
+	// Segments and OutOfOrder are the kernel's counts during the exchange;
+	// negative: unknown.
 	Segments   int64 `json:"segments"`
 	OutOfOrder int64 `json:"out_of_order"`
 }
 
-// sent is what the kernel says of the sending; negative where it does not say.
+// sent is the kernel's count of the sending; negative: unknown.
 type sent struct {
 	Segments int64 `json:"segments"`
 	Lost     int64 `json:"lost"`
 }
 
-// outcome is an exchange as seen by the one who asked for it.
+// outcome is the asker's result of an exchange.
 type outcome struct {
 	up, down received
 	upSent   sent
-	downSent *sent // nil: the other end could not tell
-	upKnown  bool  // up was told by the other end
+	downSent *sent // nil: unknown at the other end
+	upKnown  bool  // the other end has reported up
 }
 
-// exchange asks for an exchange and takes part in it. The outcome counts even
-// beside an error.
+// exchange requests an exchange and takes part in it. The outcome is valid even
+// with an error.
 func (s *session) exchange(o order) (out outcome, err error) {
 	s.setDeadline(time.Now().Add(wait.stalled))
 	if err := s.send(kindExchange, o); err != nil {
@@ -80,7 +80,7 @@ func (s *session) exchange(o order) (out outcome, err error) {
 	if err != nil || out.down.cutShort() {
 		return out, err
 	}
-	// The other end may still be waiting for the last of what was sent to it.
+	// The other end may still be receiving the pattern.
 	_ = s.conn.SetReadDeadline(sending.begin.Add(wait.exchange + wait.stalled))
 	err = s.expect(kindReceived, &out.up)
 	out.upSent = lost(before, s.figures())
@@ -106,7 +106,7 @@ func (s *session) exchange(o order) (out outcome, err error) {
 	return out, nil
 }
 
-// serveExchange is the other end's part.
+// serveExchange is the other end's part of an exchange.
 func (s *session) serveExchange(o order) error {
 	before := s.figures()
 	sending := s.startSending(o)
@@ -118,7 +118,8 @@ func (s *session) serveExchange(o order) error {
 	got.count(before, s.figures())
 	drained := make(chan struct{})
 	if got.cutShort() {
-		// So that the asker is not stuck sending, and reads what it is told.
+		// Drain, so that the asker does not block in sending and reads the
+		// report.
 		go func() { s.drain(); close(drained) }()
 	}
 	err = sending.wait()
@@ -141,22 +142,22 @@ func (s *session) serveExchange(o order) error {
 	return s.send(kindSent, lost(before, s.figures()))
 }
 
-var errCutShort = errors.New("the bytes of a check did not come whole")
+var errCutShort = errors.New("the bytes of a check arrived incomplete")
 
-// cutShort says whether nothing could be read behind what came.
+// cutShort reports whether the rest was unreadable.
 func (r *received) cutShort() bool { return r.Cut || r.Stalled }
 
-// valid bounds what the other end says that it got.
+// valid checks the bounds of the other end's report.
 func (r *received) valid(o order) bool {
 	return r.Bytes >= 0 && r.Bytes <= o.Bytes && r.Altered >= 0 && r.Altered <= o.Bytes && r.First >= 0 && r.Within >= 0 && r.Elapsed >= 0
 }
 
-// sending is the pattern on its way to the other end.
+// sending is the running transmission of the pattern.
 type sending struct {
 	session *session
 	begin   time.Time
-	theirs  cipher.Stream // what the other end sends meanwhile
-	restore func()        // the socket's options
+	theirs  cipher.Stream // the other end's pattern
+	restore func()        // restores the socket's options
 	ended   chan error
 }
 
@@ -171,7 +172,7 @@ func (s *session) startSending(o order) *sending {
 	return sending
 }
 
-// wait waits until all is sent.
+// wait waits until everything is sent.
 func (s *sending) wait() error {
 	if s.ended == nil {
 		return nil
@@ -182,7 +183,7 @@ func (s *sending) wait() error {
 	return err
 }
 
-// stop ends the sending where it has not ended.
+// stop aborts the transmission if it is running.
 func (s *sending) stop() {
 	if s.ended != nil {
 		_ = s.session.conn.SetWriteDeadline(time.Now())
@@ -190,8 +191,8 @@ func (s *sending) stop() {
 	}
 }
 
-// pattern is a stream of bytes that both ends can make and nobody else can: of
-// the server's sending, or of the asker's.
+// pattern is a stream of bytes that only the two ends can compute: that of the
+// server, or that of the asker.
 func (s *session) pattern(ofServer bool) cipher.Stream {
 	purpose := "pattern up"
 	if ofServer {
@@ -206,7 +207,7 @@ func (s *session) pattern(ofServer bool) cipher.Stream {
 	return cipher.NewCTR(block, iv[:])
 }
 
-// sendPattern sends as much as was asked for, or as time allows.
+// sendPattern sends the ordered bytes, or as many as time allows.
 func (s *session) sendPattern(o order, pattern cipher.Stream, begin time.Time) error {
 	b := make([]byte, 0, sealedHead+patternFrame)
 	for left := o.Bytes; left > 0 && time.Since(begin) < wait.sent; {
@@ -226,21 +227,21 @@ func (s *session) sendPattern(o order, pattern cipher.Stream, begin time.Time) e
 	return s.send(kindEnd, nil)
 }
 
-// receivePattern holds what comes against the pattern.
+// receivePattern compares the received bytes with the pattern.
 func (s *session) receivePattern(o order, pattern cipher.Stream, begin time.Time) (r received, err error) {
 	b, want := make([]byte, patternFrame), make([]byte, patternFrame)
 	var first time.Time
 	var firstBytes int64
 	defer func() {
-		if r.Bytes-firstBytes >= goodputLeast {
-			// What came first had been on its way before the time began.
+		if r.Bytes-firstBytes >= minGoodputBytes {
+			// The first bytes were on their way before the time began.
 			r.Elapsed = time.Duration(float64(r.Elapsed) * float64(r.Bytes) / float64(r.Bytes-firstBytes))
 		} else {
 			r.Elapsed = 0
 		}
 	}()
 	for {
-		s.patience(begin)
+		s.extendDeadline(begin)
 		k, n, err := s.readHead()
 		var altered *AlteredError
 		switch {
@@ -264,7 +265,7 @@ func (s *session) receivePattern(o order, pattern cipher.Stream, begin time.Time
 		pattern.XORKeyStream(want[:n], want[:n])
 		at := s.in.offset
 		for got := 0; got < n; {
-			s.patience(begin)
+			s.extendDeadline(begin)
 			m, err := s.conn.Read(b[got:n])
 			if m > 0 {
 				got += m
@@ -289,8 +290,8 @@ func (s *session) receivePattern(o order, pattern cipher.Stream, begin time.Time
 	}
 }
 
-// patience gives the other end time for its next byte.
-func (s *session) patience(begin time.Time) {
+// extendDeadline gives the other end time for its next byte.
+func (s *session) extendDeadline(begin time.Time) {
 	until := time.Now().Add(wait.stalled)
 	if last := begin.Add(wait.exchange); until.After(last) {
 		until = last
@@ -312,12 +313,12 @@ func (r *received) note(offset int64, within, count int) {
 	r.Altered += int64(count)
 }
 
-// count adds what the kernel has received.
+// count adds the kernel's counts.
 func (r *received) count(before, after figures) {
 	r.Segments, r.OutOfOrder = after.receivedSince(before)
 }
 
-// goodputBps is the rate at which bytes came, 0 where they were too few.
+// goodputBps is the rate of received bytes; 0: too few bytes.
 func (r *received) goodputBps() float64 {
 	if r.Elapsed <= 0 {
 		return 0
@@ -325,8 +326,8 @@ func (r *received) goodputBps() float64 {
 	return float64(r.Bytes) * 8 / r.Elapsed.Seconds()
 }
 
-// drain takes what still comes, so that the other end is not stuck sending it
-// and can read what it was told.
+// drain discards received bytes, so that the other end does not block in
+// sending and can read its message.
 func (s *session) drain() {
 	_ = s.conn.SetReadDeadline(time.Now().Add(2 * wait.stalled))
 	b := make([]byte, patternFrame)

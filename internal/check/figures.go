@@ -11,11 +11,11 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// unsentMost is how much of an exchange may wait in a socket: what is sent when
-// time is up has to arrive, however slow the path.
-const unsentMost = 32 << 10
+// maxUnsent bounds the unsent bytes in a socket: after the time for sending,
+// everything sent must arrive even on a slow path.
+const maxUnsent = 32 << 10
 
-// figures are what the kernel knows about a connection at one moment.
+// figures is the kernel's state of a connection at one moment.
 type figures struct {
 	known bool
 	tcpinfo.Info
@@ -31,7 +31,7 @@ func figuresOf(conn Conn) (f figures) {
 	return f
 }
 
-// onSocket runs a function on the descriptor of a connection that has one.
+// onSocket runs a function on the descriptor of a connection, if it has one.
 func onSocket(conn Conn, do func(fd int)) {
 	if c, ok := conn.(syscall.Conn); ok {
 		if raw, err := c.SyscallConn(); err == nil {
@@ -49,9 +49,8 @@ func (f figures) has(fields ...tcpinfo.Field) bool {
 	return f.known
 }
 
-// lost is what was sent between two moments, and what of it had to be sent
-// again. What had only seemed to be lost, as the receiver says (RFC 2883), does
-// not count.
+// lost returns the segments sent and retransmitted between two moments, without
+// spurious retransmissions that the receiver reported (RFC 2883).
 func lost(before, after figures) sent {
 	if !before.has(tcpinfo.FieldDataSegsOut, tcpinfo.FieldTotalRetrans) || !after.has(tcpinfo.FieldDataSegsOut, tcpinfo.FieldTotalRetrans) {
 		return sent{-1, -1}
@@ -63,8 +62,8 @@ func lost(before, after figures) sent {
 	return sent{int64(after.DataSegsOut) - int64(before.DataSegsOut), max(again, 0)}
 }
 
-// receivedSince is how many segments came since an earlier moment, and how many
-// of these were out of order; negative where the kernel does not say.
+// receivedSince returns the segments received since an earlier moment, and
+// those of them out of order; negative: unknown.
 func (f figures) receivedSince(before figures) (segments, outOfOrder int64) {
 	if !before.has(tcpinfo.FieldDataSegsIn, tcpinfo.FieldRcvOOOPack) || !f.has(tcpinfo.FieldDataSegsIn, tcpinfo.FieldRcvOOOPack) {
 		return -1, -1
@@ -72,7 +71,7 @@ func (f figures) receivedSince(before figures) (segments, outOfOrder int64) {
 	return int64(f.DataSegsIn) - int64(before.DataSegsIn), int64(f.RcvOOOPack) - int64(before.RcvOOOPack)
 }
 
-// minRTT is the least round-trip time of a connection, 0 if it is not known.
+// minRTT is the lowest round-trip time of a connection; 0: unknown.
 func (f figures) minRTT() time.Duration {
 	switch {
 	case f.has(tcpinfo.FieldMinRTT):
@@ -83,12 +82,11 @@ func (f figures) minRTT() time.Duration {
 	return 0
 }
 
-// pace sets a socket up for an exchange: little waits in it unsent, and it
-// sends no faster than bps where that is not 0.
+// pace bounds the socket's unsent data, and its sending rate unless bps is 0.
 func (s *session) pace(bps int64) (restore func()) {
 	was := uint64(math.MaxUint64)
 	onSocket(s.conn, func(fd int) {
-		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsentMost)
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, maxUnsent)
 		if bps > 0 {
 			if set, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE); err == nil {
 				was = set
@@ -106,7 +104,7 @@ func (s *session) pace(bps int64) (restore func()) {
 	}
 }
 
-// localAddr is the address of this side of a connection; zero if it has none.
+// localAddr is the local address of a connection; zero if it has none.
 func localAddr(conn Conn) (a netip.AddrPort) {
 	onSocket(conn, func(fd int) {
 		name, err := unix.Getsockname(fd)

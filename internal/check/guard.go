@@ -8,40 +8,41 @@ import (
 )
 
 const (
-	// maxSkew is by how much the stamp of a hello may be off the relay's clock.
+	// maxSkew bounds the difference between a hello's stamp and the relay's
+	// clock.
 	maxSkew = 2 * time.Minute
 
-	maxNonces  = 1 << 16 // of stamped hellos that are remembered
-	maxUndated = 1 << 10 // of others
+	maxNonces  = 1 << 16 // remembered stamped hellos
+	maxUndated = 1 << 10 // remembered other hellos
 
-	maxProven          = 16 // checks of a tunnel that are answered at the same time
+	maxProven          = 16 // concurrent checks of a tunnel
 	maxUnproven        = 16 // connections of a tunnel before their first sealed frame
-	maxUnprovenSource  = 8  // of them, of one source
+	maxUnprovenSource  = 8  // of them, from one source
 	maxUnprovenUndated = 4  // of them, without a stamp
 )
 
-// Memory remembers hellos, so that each is answered once, and by how much the
-// clocks of other relays are off. All tunnels of a process share one, and it
-// outlives reloads.
+// Memory remembers hellos, so that each is answered once, and the clock
+// differences of other relays. All tunnels of a process share one; it outlives
+// reloads.
 type Memory struct {
 	now func() time.Time
 
 	mu       sync.Mutex
-	ahead    map[netip.AddrPort]time.Duration // the clocks of relays
-	bySecond map[int64]map[nonce]struct{}     // stamped ones, for as long as their stamp is valid
+	ahead    map[netip.AddrPort]time.Duration // of relays' clocks
+	bySecond map[int64]map[nonce]struct{}     // stamped hellos, while their stamp is valid
 	stamped  int
-	// floor is the least stamp that is admitted: where more hellos come than
-	// can be remembered, the oldest are forgotten, and none so old is admitted.
+	// floor is the lowest stamp to admit. When the memory is full, it forgets
+	// the oldest hellos, and admits no hello that old.
 	floor int64
 
-	// Hellos whose stamp does not bound for how long they have to be
-	// remembered: those of programs before stamps, and those off the clock.
+	// Hellos without a valid stamp, whose age is unbounded: those of programs
+	// without stamps, and those off the clock.
 	undated map[nonce]struct{}
 	order   []nonce
-	oldest  int // in order, once that is full
+	oldest  int // index in order once it is full
 }
 
-// NewMemory makes a memory of nothing.
+// NewMemory makes an empty memory.
 func NewMemory() *Memory {
 	return &Memory{
 		now: time.Now, ahead: map[netip.AddrPort]time.Duration{},
@@ -49,11 +50,11 @@ func NewMemory() *Memory {
 	}
 }
 
-// admission says what becomes of an authentic hello.
+// admission is the decision about an authentic hello.
 type admission uint8
 
 const (
-	repeated admission = iota // it came before, or may have
+	repeated admission = iota // it was received before, or may have been
 	skewed                    // its stamp is off the clock
 	undated                   // it has no stamp
 	fresh
@@ -63,19 +64,19 @@ func (m *Memory) admit(n nonce) admission {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now().Unix()
-	most := int64(maxSkew / time.Second)
+	skew := int64(maxSkew / time.Second)
 	stamp, ok := n.stamp()
 	switch {
 	case !ok:
 		return m.admitUndated(n, undated)
-	case stamp < now-most || stamp > now+most:
+	case stamp < now-skew || stamp > now+skew:
 		return m.admitUndated(n, skewed)
-	case stamp < m.floor && m.floor <= now+most+1: // unless the clock was set back
+	case stamp < m.floor && m.floor <= now+skew+1: // unless the clock was set back
 		return repeated
 	}
 	second := m.bySecond[stamp]
 	if second == nil {
-		m.keep(now-most, now+most)
+		m.keep(now-skew, now+skew)
 		second = map[nonce]struct{}{}
 		m.bySecond[stamp] = second
 	}
@@ -90,12 +91,12 @@ func (m *Memory) admit(n nonce) admission {
 			oldest = min(oldest, s)
 		}
 		m.floor = oldest + 1
-		m.keep(m.floor, now+most)
+		m.keep(m.floor, now+skew)
 	}
 	return fresh
 }
 
-// keep forgets the hellos with another stamp.
+// keep removes the hellos with stamps outside a range.
 func (m *Memory) keep(from, to int64) {
 	for s, nonces := range m.bySecond {
 		if s < from || s > to {
@@ -105,7 +106,8 @@ func (m *Memory) keep(from, to int64) {
 	}
 }
 
-// admitUndated remembers the last hellos of their kind, however old.
+// admitUndated admits a hello without a valid stamp, and remembers the latest
+// of them.
 func (m *Memory) admitUndated(n nonce, first admission) admission {
 	if _, known := m.undated[n]; known {
 		return repeated
@@ -121,11 +123,11 @@ func (m *Memory) admitUndated(n nonce, first admission) admission {
 	return first
 }
 
-// Guard has the places of a tunnel's checks. Those who have shown that they have
-// the key have places of their own: nobody else can take them.
+// Guard manages the places of a tunnel's checks. Connections that have proved
+// to have the key use separate places, which no other connection can take.
 type Guard struct {
 	memory *Memory
-	tell   func(what string, peer netip.AddrPort)
+	report func(what string, peer netip.AddrPort)
 
 	mu       sync.Mutex
 	proven   int
@@ -134,13 +136,13 @@ type Guard struct {
 	bySource map[netip.Addr]int // of unproven
 }
 
-// NewGuard makes a guard without any check. tell logs what was refused; it may
-// be called often.
-func NewGuard(m *Memory, tell func(what string, peer netip.AddrPort)) *Guard {
-	return &Guard{memory: m, tell: tell, bySource: map[netip.Addr]int{}}
+// NewGuard makes a guard without checks. report logs refusals; it may be called
+// often.
+func NewGuard(m *Memory, report func(what string, peer netip.AddrPort)) *Guard {
+	return &Guard{memory: m, report: report, bySource: map[netip.Addr]int{}}
 }
 
-// place is one of a guard's, which a connection keeps to its end.
+// place is the place of a connection in a guard until it ends.
 type place struct {
 	guard   *Guard
 	source  netip.Addr
@@ -158,7 +160,7 @@ const (
 
 func (g *Guard) place(source netip.Addr) *place { return &place{guard: g, source: source} }
 
-// take gets a place for a connection whose hello is to be answered, unless it
+// take gets a place for a connection before its hello is answered, unless it
 // has one.
 func (p *place) take(undated bool) bool {
 	g := p.guard
@@ -179,8 +181,8 @@ func (p *place) take(undated bool) bool {
 	return true
 }
 
-// prove moves a connection to the places of those that have the key. It returns
-// false where all are taken.
+// prove moves a connection to the places of those with the key. It returns
+// false if all are taken.
 func (p *place) prove() bool {
 	g := p.guard
 	g.mu.Lock()
@@ -210,7 +212,7 @@ func (p *place) leave() {
 	p.stage = outside
 }
 
-// leaveUnproven is called with the guard's lock.
+// leaveUnproven requires the guard's lock.
 func (p *place) leaveUnproven() {
 	g := p.guard
 	g.unproven--

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// clock is one that a test sets.
+// clock is a clock set by the test.
 type clock struct{ time.Time }
 
 func newMemory(c *clock) *Memory {
@@ -19,7 +19,7 @@ func newMemory(c *clock) *Memory {
 	return m
 }
 
-// undatedNonce is one of a program before stamps.
+// undatedNonce is a nonce of a program without stamps.
 func undatedNonce(i int) (n nonce) {
 	binary.BigEndian.PutUint32(n[:], uint32(i))
 	return n
@@ -65,20 +65,20 @@ func TestHelloIsAdmittedOnce(t *testing.T) {
 	m.expect(t, "without a stamp", undatedNonce(1), undated)
 	m.expect(t, "without a stamp, again", undatedNonce(1), repeated)
 
-	// Every second of the time for which its stamp is valid.
+	// Every second in which its stamp is valid.
 	early := stampedNonce(c.Add(maxSkew))
 	m.expect(t, "of a clock that is ahead", early, fresh)
 	for range int(2 * maxSkew / time.Second) {
 		c.Time = c.Add(time.Second)
 		m.expect(t, "again, later", early, repeated)
-		m.expect(t, "a new one", stampedNonce(c.Time), fresh) // which forgets the oldest
+		m.expect(t, "a new one", stampedNonce(c.Time), fresh) // which removes the oldest
 	}
 	c.Time = c.Add(time.Second)
 	m.expect(t, "after its time", early, skewed)
 }
 
-// However many hellos come, the memory has a bound, and none is admitted twice:
-// what is forgotten is too old by then.
+// With any number of hellos the memory is bounded, and no hello is admitted
+// twice: a forgotten one is too old.
 func TestMemoryHasABound(t *testing.T) {
 	c := &clock{time.Unix(1e9, 0)}
 	m := newMemory(c)
@@ -163,7 +163,7 @@ func TestPlacesHaveBounds(t *testing.T) {
 		t.Errorf("places are left: %+v", g)
 	}
 	places = places[:maxProven]
-	take(1, false, true) // those who have the key take none of those of the others
+	take(1, false, true) // connections with the key take no places of others
 	if last := places[maxProven]; last.prove() {
 		t.Error("one more than there may be is proven")
 	}
@@ -176,7 +176,7 @@ func TestPlacesHaveBounds(t *testing.T) {
 	}
 }
 
-// hello sends a hello, and returns the session if it is answered.
+// hello sends a hello and returns the session, or the fault.
 func (s *stand) hello(to netip.AddrPort) (*session, *trouble) {
 	s.t.Helper()
 	conn, err := dialTCP(s.t.Context(), to)
@@ -187,8 +187,8 @@ func (s *stand) hello(to netip.AddrPort) (*session, *trouble) {
 	return greet(conn, &testKey, &relayClock{now: time.Now})
 }
 
-// Connections that only say hello do not take the places of those that go on, and
-// one source cannot take all. Who is refused learns why.
+// Connections that only send a hello do not take the places of others, and one
+// source cannot take all places. A refused connection learns the reason.
 func TestWhoSaysOnlyHello(t *testing.T) {
 	s := newStand(t)
 	b := server("b", NextTarget)
@@ -208,7 +208,7 @@ func TestWhoSaysOnlyHello(t *testing.T) {
 	if chain := s.walk(to, NextRelay, MinBytes); chain.Fault == nil || chain.Fault.Reason != Busy || !strings.Contains(chain.Fault.Text, "answers too many checks") {
 		t.Errorf("a check of the same source: %+v", chain.Fault)
 	}
-	if _, err := last.ask(); err != nil { // it has shown the key
+	if _, err := last.ask(); err != nil { // it has proved the key
 		t.Fatal(err)
 	}
 	if chain := s.walk(to, NextRelay, MinBytes); chain.State != Whole {
@@ -216,7 +216,8 @@ func TestWhoSaysOnlyHello(t *testing.T) {
 	}
 }
 
-// There is a bound on the checks that are answered, and who is refused learns why.
+// The number of concurrent checks is bounded, and a refused asker learns the
+// reason.
 func TestChecksHaveABound(t *testing.T) {
 	s := newStand(t)
 	to := s.relay(server("b", NextTarget), s.target())
@@ -244,7 +245,7 @@ func TestChecksHaveABound(t *testing.T) {
 	}
 }
 
-// A hello that comes again gets no byte, whatever it is, and no place.
+// A repeated hello gets no byte and no place.
 func TestRepeatedHelloGetsNothing(t *testing.T) {
 	s := newStand(t)
 	b := server("b", NextTarget)
@@ -272,8 +273,8 @@ func TestRepeatedHelloGetsNothing(t *testing.T) {
 	}
 }
 
-// A checker before stamps is answered, so that relays can be upgraded in any
-// order, and cannot take the places of others.
+// A checker without stamps is answered, so that relays can be upgraded in any
+// order. It cannot take the places of others.
 func TestCheckersWithoutStamps(t *testing.T) {
 	s := newStand(t)
 	to := s.relay(server("b", NextTarget), s.target())
@@ -302,8 +303,8 @@ func TestCheckersWithoutStamps(t *testing.T) {
 	}
 }
 
-// A relay answers under both of its keys and asks with the first, so whichever of
-// the two each of a chain has first, all understand each other.
+// A relay answers under both of its keys and asks with the first. So relays
+// understand each other with the two keys in any order.
 func TestTwoKeys(t *testing.T) {
 	s := newStand(t)
 	fresh := NewKey()

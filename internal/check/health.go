@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// healthBytes pass each way in a health check.
+// healthBytes is the size of a health check in each direction.
 const healthBytes = 16 << 10
 
-// Health asks a relay whether flows can pass it: it must answer, some bytes must
-// pass both ways, and what it leads to must accept. It can be compared.
+// Health checks whether flows can pass a relay: it must answer, bytes must pass
+// in both directions, and its next hop must accept. Health is comparable.
 type Health struct {
 	Key      Key
-	Preamble string  // what has to be sent before all else: a PROXY header
+	Preamble string  // bytes to send first: a PROXY header
 	Memory   *Memory // of clocks
 }
 
-// Probe asks the relay at an address and returns the round-trip time to it.
+// Probe checks the relay at an address and returns the round-trip time to it.
 func (h Health) Probe(ctx context.Context, to netip.AddrPort) (time.Duration, error) {
 	w := &walker{Walk: Walk{
 		Self: Identity{Host: "this relay"}, Forward: to.String(), Next: NextRelay, Key: h.Key, Bytes: healthBytes, Memory: h.Memory,

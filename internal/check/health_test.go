@@ -18,7 +18,7 @@ func TestHealth(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		to   netip.AddrPort
-		want string // of the error; empty: well
+		want string // in the error; empty: no error
 	}{
 		{"a relay and its target are well", s.relay(server("b", NextTarget), target), ""},
 		{"a relay and the next one are well", s.relay(server("b", NextRelay), s.relay(server("c", NextTarget), target)), ""},
@@ -38,7 +38,7 @@ func TestHealth(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := h.Probe(ctx, target); err == nil || err.Error() != "no answer in time" { // long before the wait for a reply ends
+	if _, err := h.Probe(ctx, target); err == nil || err.Error() != "no answer in time" { // long before the reply timeout
 		t.Errorf("a silent one: %v", err)
 	}
 	if (Health{Key: testKey, Memory: h.Memory}) != h || (Health{Key: NewKey(), Memory: h.Memory}) == h {
@@ -46,7 +46,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// A preamble comes before all else.
+// The preamble comes first.
 func TestHealthPreamble(t *testing.T) {
 	s := newStand(t)
 	header := string(proxyproto.AppendHeader(nil, 2, proxyproto.Header{}))

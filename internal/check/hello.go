@@ -14,13 +14,12 @@ import (
 //	hello  magic 8 | nonce 16 | tag 16
 //	reply  magic 8 | nonce 16 | bytes before it 8 | first altered 2 | altered 2 | tag 16
 //
-// Either nonce has the time in it; see [stampedNonce]. A refusal is a reply with
+// Both nonces contain the time; see [stampedNonce]. A refusal is a reply with
 // another tag, and its code in place of the first altered byte.
 //
-// Each is sent three times over. One whole copy, or what two of three say of
-// each byte, is enough to read it: so a middle that alters a byte of it is
-// found out by those at its two ends, instead of making the one look like a
-// stranger to the other.
+// Each is sent in three copies. One valid copy, or the majority of each byte,
+// is enough to read it. So a middlebox that alters a byte is detected by the
+// ends, instead of making one end look foreign to the other.
 const (
 	helloMagic = "\xf1lhcheck"
 	replyMagic = "\xf1lhreply"
@@ -36,12 +35,12 @@ const (
 
 	allReplyBytes = copies * replyBytes
 
-	// foreignMost is how much of a target's greeting may come before a reply.
-	foreignMost = 256 << 10
+	// maxForeign bounds the bytes of a target's greeting before a reply.
+	maxForeign = 256 << 10
 )
 
-// A nonce is a stamp and 8 random bytes: the mark of a stamp, and the seconds
-// since 1970. Programs before stamps have 16 random bytes, and take a stamp for
+// A nonce is a stamp and 8 random bytes; a stamp is a mark and the seconds
+// since 1970. Programs without stamps use 16 random bytes, and treat a stamp as
 // such.
 type nonce [nonceBytes]byte
 
@@ -51,7 +50,7 @@ const (
 )
 
 func stampedNonce(now time.Time) (n nonce) {
-	_, _ = rand.Read(n[:]) // it never fails
+	_, _ = rand.Read(n[:]) // never fails
 	copy(n[:], stampMark)
 	binary.BigEndian.PutUint32(n[len(stampMark):], uint32(now.Unix()))
 	return n
@@ -62,23 +61,23 @@ func (n nonce) stamp() (second int64, ok bool) {
 	return int64(binary.BigEndian.Uint32(n[len(stampMark):])), string(n[:len(stampMark)]) == stampMark
 }
 
-// damage is how many bytes of a message came altered, and which was the first.
+// damage is the number of altered bytes in a message, and the first of them.
 type damage struct {
 	first, count int
 }
 
-// Recognition is what the first bytes of a connection may be.
+// Recognition classifies the first bytes of a connection.
 type Recognition uint8
 
-// The recognitions.
+// The classes of first bytes.
 const (
 	NoHello    Recognition = iota
 	MaybeHello             // with more bytes
 	IsHello
 )
 
-// Recognize says whether a connection begins with a hello under one of the keys.
-// It needs no more than [HelloBytes].
+// Recognize reports whether a connection begins with a hello under one of the
+// keys. It needs at most [HelloBytes].
 func (k *Keys) Recognize(first []byte) Recognition {
 	if len(first) < HelloBytes {
 		n := min(len(first), magicBytes)
@@ -98,7 +97,7 @@ func (k *Key) hello(n nonce) []byte {
 	return bytes.Repeat(append(b, k.tag(tagHello, n, b)...), copies)
 }
 
-// openHello reads a hello of HelloBytes, and says whose key it has.
+// openHello reads a hello of HelloBytes, and returns the key that it matches.
 func (k *Keys) openHello(b []byte) (n nonce, key *Key, d damage, ok bool) {
 	whole, ok := repair(b, helloBytes, helloMagic, func(one []byte) bool {
 		body := one[:helloBytes-tagBytes]
@@ -115,21 +114,21 @@ func (k *Keys) openHello(b []byte) (n nonce, key *Key, d damage, ok bool) {
 	return nonce(whole[magicBytes:]), key, compare(b, bytes.Repeat(whole, copies)), true
 }
 
-// reply is what a relay says to a hello.
+// reply is a relay's answer to a hello.
 type reply struct {
 	nonce  nonce
-	before uint64 // bytes that it had sent on the connection: its target's greeting
-	hello  damage // how the hello came
+	before uint64 // bytes sent on the connection before: the target's greeting
+	hello  damage // of the received hello
 	refuse refusal
 }
 
-// refusal says why a relay does not answer a hello that is authentic.
+// refusal is the reason why a relay does not answer an authentic hello.
 type refusal uint16
 
 const (
 	noRefusal   refusal = iota
 	refuseClock         // its stamp is too far from the relay's clock
-	refuseBusy          // there is no place
+	refuseBusy          // no place is free
 )
 
 // The kinds of tags.
@@ -151,8 +150,8 @@ func (k *Key) reply(to nonce, r reply) []byte {
 	return bytes.Repeat(append(b, k.tag(kind, to, b)...), copies)
 }
 
-// findReply looks for the reply to a hello in what has come back. start is
-// where it begins; the rest of b, if any, lies behind it.
+// findReply searches the received bytes for the reply to a hello. start is its
+// offset.
 func (k *Key) findReply(to nonce, b []byte) (r reply, d damage, start int, ok bool) {
 	is := func(kind string, one []byte) bool {
 		body := one[:replyBytes-tagBytes]
@@ -188,8 +187,8 @@ func (k *Key) findReply(to nonce, b []byte) (r reply, d damage, start int, ok bo
 	if is(tagRefusal, whole) {
 		r.refuse, r.hello = refusal(r.hello.first), damage{}
 	}
-	if r.before > foreignMost || uint64(len(b)) < r.before+allReplyBytes {
-		return r, d, 0, false // not all of it is there yet
+	if r.before > maxForeign || uint64(len(b)) < r.before+allReplyBytes {
+		return r, d, 0, false // not complete yet
 	}
 	start = int(r.before)
 	return r, compare(b[start:start+allReplyBytes], bytes.Repeat(whole, copies)), start, true
@@ -204,23 +203,23 @@ func (k *Key) tag(kind string, to nonce, message []byte) []byte {
 	return m.Sum(nil)[:tagBytes]
 }
 
-// repair finds what was sent three times over, in a copy that is whole, or in
-// what most of them say.
+// repair recovers a message from three copies: a valid copy, or the bitwise
+// majority.
 func repair(b []byte, size int, magic string, valid func([]byte) bool) ([]byte, bool) {
 	for at := 0; at < len(b); at += size {
 		if one := b[at : at+size]; string(one[:len(magic)]) == magic && valid(one) {
 			return one, true
 		}
 	}
-	most := make([]byte, size)
-	for i := range most {
+	majority := make([]byte, size)
+	for i := range majority {
 		x, y, z := b[i], b[i+size], b[i+2*size]
-		most[i] = x&y | y&z | x&z
+		majority[i] = x&y | y&z | x&z
 	}
-	return most, string(most[:len(magic)]) == magic && valid(most)
+	return majority, string(majority[:len(magic)]) == magic && valid(majority)
 }
 
-// compare counts the bytes in which two texts of one length differ.
+// compare counts the differing bytes of two texts of equal length.
 func compare(got, want []byte) (d damage) {
 	if bytes.Equal(got, want) {
 		return d

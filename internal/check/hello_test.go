@@ -13,7 +13,7 @@ func TestRecognize(t *testing.T) {
 	if len(hello) != HelloBytes {
 		t.Fatalf("a hello has %d bytes", len(hello))
 	}
-	keys := Keys{NewKey(), key} // whichever it is
+	keys := Keys{NewKey(), key} // in either position
 	for i := range hello {
 		if got := keys.Recognize(hello[:i]); got != MaybeHello {
 			t.Errorf("%d bytes of a hello: %v", i, got)
@@ -90,7 +90,8 @@ func FuzzHello(f *testing.F) {
 				t.Errorf("%q may be a hello", b)
 			}
 		case IsHello:
-			// Only who has the key makes one: this is the seed's, with damage.
+			// Only an owner of the key makes one: this is the seed, with
+			// damage.
 			n, by, d, ok := keys.openHello(b[:HelloBytes])
 			if !ok || n != (nonce{2}) || *by != key || d.count > HelloBytes {
 				t.Errorf("%q is a hello with nonce %x, %+v", b, n, d)

@@ -22,18 +22,18 @@ const (
 	maxKeyFile  = 4096
 )
 
-// Key is the secret that the relays of a chain share. Nobody without it can
-// have a relay answer a check.
+// Key is the shared secret of the relays of a chain. A relay answers checks
+// only under it.
 type Key struct {
 	secret [secretBytes]byte
 	auth   [secretBytes]byte // of hellos and their replies
 }
 
-// Keys are those of a key file. A relay asks with the first and answers under
-// both, so that they can be changed while checks go on.
+// Keys are the keys of a key file. A relay asks with the first and answers
+// under both, so that keys can be changed while checks go on.
 type Keys struct {
 	First  Key
-	Second Key // zero: there is none
+	Second Key // zero: none
 }
 
 // String keeps the secret out of logs.
@@ -42,13 +42,13 @@ func (Key) String() string { return "(secret)" }
 // GoString does the same for %#v.
 func (Key) GoString() string { return "(secret)" }
 
-// IsZero says whether this is no key at all.
+// IsZero reports whether the key is unset.
 func (k Key) IsZero() bool { return k == Key{} }
 
 // NewKey makes a key.
 func NewKey() Key {
 	var secret [secretBytes]byte
-	_, _ = rand.Read(secret[:]) // it never fails
+	_, _ = rand.Read(secret[:]) // never fails
 	return keyOf(secret)
 }
 
@@ -62,7 +62,7 @@ func keyOf(secret [secretBytes]byte) Key {
 func (k *Key) derive(salt []byte, purpose string, n int) []byte {
 	derived, err := hkdf.Key(sha256.New, k.secret[:], salt, "longhaul check 1 "+purpose, n)
 	if err != nil {
-		panic("check: " + err.Error()) // only for lengths that nobody asks for
+		panic("check: " + err.Error()) // only for excessive lengths
 	}
 	return derived
 }
@@ -85,12 +85,12 @@ func (k Key) Create(path string) error {
 	return nil
 }
 
-// credentialsDir is where systemd puts what LoadCredential= names. It lets the
-// service's user in by an access control list, which shows as the group's bits.
+// credentialsDir is the folder in which systemd puts the files of LoadCredential=.
+// An access control list admits the service's user; it shows as the group's
+// bits.
 const credentialsDir = "/run/credentials/"
 
-// LoadKeys reads a key file. The error is a [*remedy.Error] unless the file cannot
-// be read at all.
+// LoadKeys reads a key file. The error is a [*remedy.Error].
 func LoadKeys(path string) (Keys, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -110,7 +110,7 @@ func LoadKeys(path string) (Keys, error) {
 	}
 	switch {
 	case !info.Mode().IsRegular():
-		return Keys{}, remedy.New(errors.New(path+" is no file"), "name the file with the key")
+		return Keys{}, remedy.New(errors.New("the key file "+path+" is not a regular file"), "name the file with the key")
 	case info.Mode()&others != 0:
 		return Keys{}, remedy.New(fmt.Errorf("the key file %s is open to others (mode %#o)", path, info.Mode().Perm()),
 
@@ -123,7 +123,7 @@ func LoadKeys(path string) (Keys, error) {
 	}
 	keys, err := parseKeys(text)
 	if err != nil {
-		return Keys{}, remedy.New(errors.New(path+" is no key file: "+err.Error()), "make one with longhaul check --new-key FILE; docs/check.md tells how to change a key")
+		return Keys{}, remedy.New(errors.New("invalid key file "+path+": "+err.Error()), "make one with longhaul check --new-key FILE; docs/check.md tells how to change a key")
 	}
 	return keys, nil
 }
@@ -140,8 +140,8 @@ func unreadable(path string, err error) error {
 	return remedy.New(fmt.Errorf("the key file %s cannot be read: %w", path, err), fix)
 }
 
-// parseKeys reads what Create wrote, once or twice: a line for each key, others
-// are comments.
+// parseKeys parses the output of Create, once or twice: one key per line; other
+// lines are comments.
 func parseKeys(text []byte) (keys Keys, err error) {
 	if len(text) > maxKeyFile {
 		return Keys{}, fmt.Errorf("it has more than %d bytes", maxKeyFile)
@@ -157,7 +157,7 @@ func parseKeys(text []byte) (keys Keys, err error) {
 		case !ok:
 			return Keys{}, errors.New("a line begins with neither " + keyPrefix + " nor #")
 		case err != nil || len(secret) != secretBytes:
-			return Keys{}, fmt.Errorf("what follows %s are not %d bytes in base64url", keyPrefix, secretBytes)
+			return Keys{}, fmt.Errorf("the text after %s is not %d bytes in base64url", keyPrefix, secretBytes)
 		}
 		key := keyOf([secretBytes]byte(secret))
 		switch {

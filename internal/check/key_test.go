@@ -50,8 +50,8 @@ func TestKeyFileMistakes(t *testing.T) {
 		"":                                 "no line begins with",
 		"# nothing\n":                      "no line begins with",
 		"secret":                           "a line begins with neither",
-		keyPrefix + secret:                 "are not 32 bytes",
-		keyPrefix + "%%%":                  "are not 32 bytes",
+		keyPrefix + secret:                 "is not 32 bytes",
+		keyPrefix + "%%%":                  "is not 32 bytes",
 		good + "\n" + good:                 "the same key twice",
 		good + "\n" + second + "\n" + good: "more than two keys",
 		strings.Repeat("#", 5e3):           "more than 4096 bytes",
@@ -65,7 +65,7 @@ func TestKeyFileMistakes(t *testing.T) {
 			t.Errorf("%.20q: %v, want %q", text, err, want)
 		}
 	}
-	for path, want := range map[string]string{"/nonexistent/key": "there is no key file", t.TempDir(): "is no file"} {
+	for path, want := range map[string]string{"/nonexistent/key": "there is no key file", t.TempDir(): "is not a regular file"} {
 		if _, err := LoadKeys(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", path, err)
 		}

@@ -2,16 +2,17 @@ package check
 
 import "time"
 
-// An exchange of 1 MiB is some 724 segments, so a path that loses 1 % loses
+// An exchange of 1 MiB has some 724 segments. So a path that loses 1 % loses
 // seven of them, and fewer than two once in 170 exchanges. But an exchange
-// fills the path, and may lose segments to a full queue, which is no fault. So a
-// leg that loses any to speak of is tried again, with twice as much at three
-// quarters of the rate that came through: no queue fills then. It is called
-// lossy if it still loses, not much less, and lossyShare of all that was sent. A
-// path that loses 0.01 % is so called once in 40 000 checks.
+// fills the path, and may lose segments to a full queue, which is not a fault.
+//
+// A leg with notable loss is therefore tried again, with twice as much at three
+// quarters of the achieved rate: no queue fills then. It is lossy if it still
+// loses, not much less, and lossyShare of everything sent. A path that loses
+// 0.01 % is called lossy once in 40 000 checks.
 const (
-	lossyLeast = 2      // segments, in each exchange,
-	lossyFew   = 1000   // but one in a second exchange of no more than so many
+	minLost    = 2      // segments, in each exchange,
+	lossyFew   = 1000   // but one in a second exchange of at most so many
 	lossyAgain = 0.001  // share of the second exchange,
 	lossyStill = 1. / 4 // of the first one's
 	lossyShare = 0.002  // of both
@@ -19,15 +20,14 @@ const (
 	calmBytes  = 2
 )
 
-// suspect says whether the first exchange lost so much that a second has to
-// tell why.
+// suspect reports whether the first exchange lost enough to require a second.
 func (l *leg) suspect() bool {
 	first := &l.Passes[0]
 	return loses(first.lostUp(), lossyShare) || loses(first.lostDown(), lossyShare)
 }
 
-// loses says which direction of the leg is lossy, empty for none, and which share
-// of its segments that loses.
+// loses returns the lossy direction of the leg, empty for none, and its share
+// of lost segments.
 func (l *leg) loses() (direction string, share float64) {
 	if len(l.Passes) == 0 {
 		return "", 0
@@ -52,29 +52,29 @@ func (l *leg) loses() (direction string, share float64) {
 }
 
 func loses(s sent, share float64) bool {
-	return s.Segments > 0 && s.Lost >= lossyLeast && s.share() >= share
+	return s.Segments > 0 && s.Lost >= minLost && s.share() >= share
 }
 
-// stillLoses says whether a second exchange lost much as the first did.
+// stillLoses reports whether a second exchange confirms the loss of the first.
 func (s sent) stillLoses(first sent) bool {
-	return s.Lost >= lossyLeast-1 && (s.Lost >= lossyLeast || s.Segments <= lossyFew) &&
+	return s.Lost >= minLost-1 && (s.Lost >= minLost || s.Segments <= lossyFew) &&
 		s.share() >= max(lossyAgain, lossyStill*first.share())
 }
 
-// share is that of the segments that were lost.
+// share is the share of lost segments.
 func (s sent) share() float64 { return float64(s.Lost) / float64(max(s.Segments, 1)) }
 
-// lostUp is what was lost on the way up, as the sender saw it. Where a proxy
-// stands in the leg the sender saw nothing of what lies behind that, and the
-// receiver's segments out of order show it.
+// lostUp is the loss on the way up as the sender saw it. If a proxy is on the
+// leg, the sender misses losses behind it; segments out of order at the
+// receiver show them.
 func (p *pass) lostUp() sent { return hiddenLoss(p.UpSent, p.Up) }
 
 func (p *pass) lostDown() sent { return hiddenLoss(p.DownSent, p.Down) }
 
 func hiddenLoss(s sent, r received) sent {
 	if s.Lost == 0 && r.Segments > 0 && r.OutOfOrder > 0 {
-		// One lost segment puts all those out of order that were on their way
-		// behind it: it counts as one, as how many there were is not known.
+		// One lost segment puts all segments in flight behind it out of order.
+		// It counts as one, because the number of losses is unknown.
 		if there := (sent{r.Segments, r.OutOfOrder}); loses(there, lossyShare) {
 			return there
 		}
@@ -82,7 +82,7 @@ func hiddenLoss(s sent, r received) sent {
 	return s
 }
 
-// goodput is the lesser rate of both directions, 0 if it is not known.
+// goodput is the lower rate of both directions; 0: unknown.
 func (p *pass) goodput() float64 {
 	up, down := p.Up.goodputBps(), p.Down.goodputBps()
 	if up == 0 || down == 0 {
@@ -91,8 +91,7 @@ func (p *pass) goodput() float64 {
 	return min(up, down)
 }
 
-// goodput is that of the first exchange, which nothing slowed down; 0 if it is
-// not known.
+// goodput is the rate of the first exchange, which was not paced; 0: unknown.
 func (l *leg) goodput() float64 {
 	if len(l.Passes) == 0 {
 		return 0
@@ -138,11 +137,12 @@ func direction(received []received, sending []sent) *Direction {
 	return d
 }
 
-// throughBytes is how much is sent through relays: what the slowest leg carries
-// in a moment, since what is on its way inside them must still arrive.
-func throughBytes(asked int64, slowest float64, within time.Duration) int64 {
+// throughBytes is the size of an exchange through relays: at most what the
+// slowest leg carries in within, since bytes inside the relays must still
+// arrive.
+func throughBytes(requested int64, slowest float64, within time.Duration) int64 {
 	if slowest > 0 {
-		asked = min(asked, int64(slowest/8*within.Seconds()))
+		requested = min(requested, int64(slowest/8*within.Seconds()))
 	}
-	return max(asked, MinBytes)
+	return max(requested, MinBytes)
 }

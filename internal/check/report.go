@@ -1,3 +1,9 @@
+// Package check tests the chain of relays behind a tunnel. It walks from relay
+// to relay, exchanges bytes on every leg and through the relays, and reports
+// the worst fault with the leg on which it is.
+//
+// A relay answers only askers that share its key, and each hello once. The
+// target at the end of the chain receives no byte.
 package check
 
 import (
@@ -7,7 +13,7 @@ import (
 	"longhaul/internal/printable"
 )
 
-// Next says what a tunnel leads to.
+// Next is the kind of a tunnel's next hop.
 type Next string
 
 // The kinds of a next hop.
@@ -16,82 +22,82 @@ const (
 	NextTarget Next = "target"
 )
 
-// State is what a check found of a tunnel, a chain or a hop.
+// State is the result for a tunnel, a chain or a hop.
 type State string
 
-// The states. A lossy one is whole, and loses segments on the way.
+// The states. A lossy chain is whole, but loses segments.
 const (
 	Whole  State = "whole"
 	Lossy  State = "lossy"
 	Broken State = "broken"
 )
 
-// Reason says why a chain is broken.
+// Reason is the cause of a fault.
 type Reason string
 
 // The reasons.
 const (
 	Refused     Reason = "refused"       // the connection was refused
-	TimedOut    Reason = "timeout"       // no answer to the attempt to connect, or none any more
-	Unreachable Reason = "unreachable"   // no way leads there
+	TimedOut    Reason = "timeout"       // no answer to the connect, or none any longer
+	Unreachable Reason = "unreachable"   // no route
 	Unresolved  Reason = "unresolved"    // the name has no address
-	NoLocalPort Reason = "no-local-port" // ports towards the address are used up
+	NoLocalPort Reason = "no-local-port" // ephemeral ports towards the address are used up
 	NoResources Reason = "no-resources"  // out of descriptors or memory
 	Reset       Reason = "reset"         // accepted, then reset
 	Closed      Reason = "closed"        // accepted, then ended
-	Silent      Reason = "silent"        // accepted, and no answer
-	Clock       Reason = "clock"         // the relay refuses a check's time, even by the clock that it told
+	Silent      Reason = "silent"        // accepted, but no answer
+	Clock       Reason = "clock"         // the relay refuses a check's time, even by its reported clock
 	Busy        Reason = "busy"          // the relay answers too many checks at the same time
-	Foreign     Reason = "foreign"       // what answers is no relay with this key
-	Altered     Reason = "altered"       // bytes are not those that were sent
-	Stalled     Reason = "stalled"       // little passes, more does not
+	Foreign     Reason = "foreign"       // the answer is not from a relay with this key
+	Altered     Reason = "altered"       // received bytes differ from the sent ones
+	Stalled     Reason = "stalled"       // some bytes pass, then no more
 	Losing      Reason = "loss"          // segments are lost; the chain is whole
 	Loop        Reason = "loop"          // the chain leads back into itself
-	TooLong     Reason = "too-long"      // more relays than a check walks
+	TooLong     Reason = "too-long"      // more relays than a check follows
 	Failed      Reason = "failed"        // anything else
 )
 
-// Kind is what a hop is.
+// Kind is the kind of a hop.
 type Kind string
 
 // The kinds of hops.
 const (
 	KindRelay   Kind = "relay"   // a longhaul that answered
-	KindTarget  Kind = "target"  // where the chain leads; it is sent nothing
+	KindTarget  Kind = "target"  // the end of the chain; it receives no bytes
 	KindOther   Kind = "other"   // something between two relays: a proxy, address translation
 	KindUnknown Kind = "unknown" // it did not answer
 )
 
-// Report is a check of a tunnel.
+// Report is the result of checking a tunnel.
 type Report struct {
 	Tunnel         string    `json:"tunnel"`
 	At             time.Time `json:"at"`
 	ElapsedSeconds float64   `json:"elapsed_seconds"`
 	State          State     `json:"state"`
-	// Summary says in a sentence what was found, Hint what to do about it.
+	// Summary is the result in a sentence, Hint the remedy.
 	Summary string  `json:"summary"`
 	Hint    string  `json:"hint,omitempty"`
 	Chains  []Chain `json:"chains"` // one for each hop of the tunnel
 }
 
-// Chain is the way through one hop of the tunnel to the end.
+// Chain is the path through one hop of the tunnel to the end.
 type Chain struct {
-	Forward string `json:"forward"` // the tunnel's hop, as it is configured
+	Forward string `json:"forward"` // the tunnel's hop as configured
 	State   State  `json:"state"`
-	Fault   *Fault `json:"fault"` // null: none was found
+	Fault   *Fault `json:"fault"` // null: none
 	Hops    []Hop  `json:"hops"`
 }
 
-// Fault is what is wrong with a chain, and where.
+// Fault is a fault of a chain and its place.
 type Fault struct {
 	Reason Reason `json:"reason"`
-	Hop    int    `json:"hop"` // the number of the hop, from 1; what is wrong lies between it and the one before
-	// From and To are the two ends between which it lies.
+	Hop    int    `json:"hop"` // number of the hop, from 1; the fault is between it and the previous one
+	// From and To are the ends of the faulty leg.
 	From string `json:"from"`
 	To   string `json:"to"`
-	// Direction is that of what was altered or got stuck: "up", towards the
-	// target, or "down". OffsetBytes counts from the beginning of the
-	// connection on which it came, and is exact if WithinBytes is 1.
+	// Direction is that of the altered or stalled bytes: "up", towards the
+	// target, or "down". OffsetBytes counts from the beginning of their
+	// connection, and is exact if WithinBytes is 1.
 	Direction    string `json:"direction,omitempty"`
 	AlteredBytes int64  `json:"altered_bytes,omitempty"`
 	OffsetBytes  *int64 `json:"offset_bytes,omitempty"`
@@ -101,8 +107,7 @@ type Fault struct {
 	Hint         string `json:"hint,omitempty"`
 }
 
-// Hop is one hop of a chain, with the leg that leads to it. What is not known is
-// null.
+// Hop is one hop of a chain with the leg to it. Unknown values are null.
 type Hop struct {
 	Kind      Kind           `json:"kind"`
 	Address   netip.AddrPort `json:"address"`
@@ -111,18 +116,19 @@ type Hop struct {
 	Version   string         `json:"version,omitempty"`
 	State     State          `json:"state"`
 	ConnectMs *float64       `json:"connect_ms"`
-	RTTMs     *float64       `json:"rtt_ms"`    // of TCP, the least
-	AnswerMs  *float64       `json:"answer_ms"` // of a question to the relay
-	// ClockAheadSeconds is by how much the relay's clock is ahead of that of the
-	// relay that checks.
+	RTTMs     *float64       `json:"rtt_ms"`    // lowest RTT of TCP
+	AnswerMs  *float64       `json:"answer_ms"` // time of the relay's answer
+	// ClockAheadSeconds is the lead of the relay's clock over that of the
+	// checking relay.
 	ClockAheadSeconds *int64 `json:"clock_ahead_seconds"`
 
 	Up      *Direction `json:"up"` // over the leg to this hop
 	Down    *Direction `json:"down"`
-	Through *Through   `json:"through,omitempty"` // from the first relay, through the ones between
+	Through *Through   `json:"through,omitempty"` // from the first relay through the intermediate ones
 }
 
-// Through are figures of bytes that passed through relays as those of any flow.
+// Through is the result of bytes that passed through relays as in an ordinary
+// flow.
 type Through struct {
 	Up   Direction `json:"up"`
 	Down Direction `json:"down"`
@@ -135,12 +141,12 @@ type Direction struct {
 	GoodputBps   *float64 `json:"goodput_bps"`
 	Segments     *int64   `json:"segments"`
 	LostSegments *int64   `json:"lost_segments"`
-	// OutOfOrder counts segments that came out of order at the receiver: it
-	// shows losses that the sender of the leg does not see.
+	// OutOfOrder counts segments received out of order: they show losses that
+	// the leg's sender does not see.
 	OutOfOrder *int64 `json:"out_of_order_segments"`
 }
 
-// LossRatio is the share of segments that were lost; negative if it is not known.
+// LossRatio is the share of lost segments; negative: unknown.
 func (d *Direction) LossRatio() float64 {
 	if d == nil || d.Segments == nil || d.LostSegments == nil || *d.Segments == 0 {
 		return -1
@@ -148,7 +154,7 @@ func (d *Direction) LossRatio() float64 {
 	return float64(*d.LostSegments) / float64(*d.Segments)
 }
 
-// name is how texts call a hop.
+// name is the name of a hop in texts.
 func (h Hop) name() string {
 	address := h.Address.String()
 	switch {
@@ -162,7 +168,7 @@ func (h Hop) name() string {
 
 const maxText = 256
 
-// clean makes a text that another host sent fit for a terminal and a log.
+// clean makes another host's text safe for a terminal and a log.
 func clean(s string) string {
 	if len(s) > maxText {
 		s = s[:maxText]

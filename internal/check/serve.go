@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// What a relay grants an asker.
+// The bounds of an asker.
 const (
-	requestWithin = 90 * time.Second // between requests: the asker may be looking at other legs
+	requestWithin = 90 * time.Second // between requests: the asker may be checking other legs
 	maxSessions   = 8                // of one connection
 	maxRequests   = 16               // of one session
 )
 
-// Identity is who takes part in a check.
+// Identity identifies a participant in a check.
 type Identity struct {
 	Version  string
 	Host     string
@@ -30,32 +30,32 @@ type Server struct {
 	Next  Next
 	Guard *Guard
 
-	// Dial makes a connection to the tunnel's next hop, for when the flow's
-	// own is no more.
+	// Dial connects to the tunnel's next hop after the flow's own connection
+	// has ended.
 	Dial func(ctx context.Context, to netip.AddrPort) (Conn, error)
 }
 
-// Flow is a connection that begins with a hello, and what became of the one to
-// the next hop.
+// Flow is a connection that begins with a hello, with the connection to the
+// next hop.
 type Flow struct {
 	Client  Conn
-	Target  Conn // nil: none could be had
+	Target  Conn // nil: the target did not accept
 	Local   netip.AddrPort
 	Peer    netip.AddrPort
-	Source  netip.Addr     // whose connection it is, for bounds: an address or a network
-	Forward string         // the hop that was chosen, as it is configured
-	Dialed  netip.AddrPort // zero: none
+	Source  netip.Addr     // source for bounds: an address or a network
+	Forward string         // the chosen hop as configured
+	Dialed  netip.AddrPort // zero: nothing was dialed
 	Since   time.Time      // when the target accepted
-	Reason  Reason         // why there is no target
+	Reason  Reason         // cause of a missing target
 	Detail  string
 
-	Before   int64  // bytes that the client was sent so far
-	ToClient []byte // what it is to be sent before all else: a greeting of the target
-	ToTarget []byte // the same towards the target: a PROXY header
+	Before   int64  // bytes sent to the client so far
+	ToClient []byte // bytes to send to it first: a greeting of the target
+	ToTarget []byte // bytes to send to the target first: a PROXY header
 }
 
-// Serve answers a check on a flow, and returns whether the flow is to go on as
-// any other: the hello and all requests are read then, and nothing else.
+// Serve answers a check on a flow, and reports whether the flow continues as an
+// ordinary one. Then it has read only the hello and the requests.
 func (s *Server) Serve(ctx context.Context, f Flow) (goOn bool) {
 	p := s.Guard.place(f.Source)
 	defer p.leave()
@@ -70,12 +70,12 @@ func (s *Server) Serve(ctx context.Context, f Flow) (goOn bool) {
 		if !again {
 			return goOn
 		}
-		within = requestWithin // it has shown that it has the key
+		within = requestWithin // the asker has proved to have the key
 	}
 	return false
 }
 
-// deliver sends what either side is to be sent before all else.
+// deliver sends the first bytes to both sides.
 func (f *Flow) deliver() bool {
 	if len(f.ToTarget) > 0 && f.Target != nil {
 		_ = f.Target.SetDeadline(time.Now().Add(wait.hello))
@@ -94,8 +94,8 @@ func (f *Flow) deliver() bool {
 	return true
 }
 
-// welcome reads a hello and replies. It returns nil if there is none that is to
-// be answered.
+// welcome reads a hello and replies. It returns nil if there is no hello to
+// answer.
 func (s *Server) welcome(f *Flow, p *place) *session {
 	hello := make([]byte, HelloBytes)
 	if _, err := io.ReadFull(f.Client, hello); err != nil {
@@ -109,15 +109,15 @@ func (s *Server) welcome(f *Flow, p *place) *session {
 	answer := reply{nonce: mine, hello: damage}
 	switch admitted := s.Guard.memory.admit(asker); {
 	case admitted == repeated:
-		s.Guard.tell("a check's hello came again and was not answered: somebody repeats what they recorded", f.Peer)
+		s.Guard.report("refused a repeated hello of a check: possibly a replay", f.Peer)
 		return nil
 	case admitted == skewed:
-		s.Guard.tell("a check was refused: its clock and this host's differ by more than "+maxSkew.String(), f.Peer)
+		s.Guard.report("refused a check: its clock and this host's differ by more than "+maxSkew.String(), f.Peer)
 		answer.refuse = refuseClock
 	case !p.take(admitted == undated):
-		s.Guard.tell("a check was refused: too many wait to begin", f.Peer)
+		s.Guard.report("refused a check: too many wait to begin", f.Peer)
 		if admitted == undated {
-			return nil // it knows no refusal
+			return nil // such an asker does not know refusals
 		}
 		answer.refuse = refuseBusy
 	case !f.deliver():
@@ -134,8 +134,8 @@ func (s *Server) welcome(f *Flow, p *place) *session {
 	return newSession(f.Client, key, asker, mine, true)
 }
 
-// converse carries out the requests of a session, until the flow is to go on,
-// or another hello is to come, or neither.
+// converse executes the requests of a session. goOn means that the flow
+// continues as an ordinary one, again that another hello follows.
 func (s *Server) converse(ctx context.Context, session *session, f *Flow, p *place) (goOn, again bool) {
 	within := wait.proof
 	for range maxRequests {
@@ -144,7 +144,7 @@ func (s *Server) converse(ctx context.Context, session *session, f *Flow, p *pla
 		k, length, err := session.readHead()
 		switch {
 		case err != nil:
-		case !p.prove(): // what is sealed comes from who has the key, and now
+		case !p.prove(): // a sealed frame proves the key
 			_ = session.send(kindRefused, refusedError{"it answers too many checks at the same time"})
 			return false, false
 		case k == kindAgain && length == 0:
@@ -152,7 +152,7 @@ func (s *Server) converse(ctx context.Context, session *session, f *Flow, p *pla
 		case k == kindGoOn && length == 0 && s.Next == NextRelay && f.Target != nil:
 			return session.send(kindGoing, nil) == nil, false
 		case k == kindGoOn:
-			err = session.send(kindRefused, refusedError{"this relay leads to no other"})
+			err = session.send(kindRefused, refusedError{"this relay has no next relay"})
 		default:
 			err = s.request(ctx, session, f, k, length)
 		}
@@ -170,7 +170,7 @@ func (s *Server) converse(ctx context.Context, session *session, f *Flow, p *pla
 	return false, false
 }
 
-// request carries out one request.
+// request executes one request.
 func (s *Server) request(ctx context.Context, session *session, f *Flow, k kind, length int) error {
 	var o order
 	switch k {
@@ -184,13 +184,13 @@ func (s *Server) request(ctx context.Context, session *session, f *Flow, k kind,
 			return err
 		}
 		if !o.valid() {
-			return session.send(kindRefused, refusedError{"so much cannot be asked for"})
+			return session.send(kindRefused, refusedError{"the order exceeds the bounds of an exchange"})
 		}
 		if k == kindExchange {
 			return session.serveExchange(o)
 		}
 		if s.Next != NextRelay {
-			return session.send(kindRefused, refusedError{"this relay leads to no other"})
+			return session.send(kindRefused, refusedError{"this relay has no next relay"})
 		}
 		l := s.next(ctx, f, o)
 		session.setDeadline(time.Now().Add(wait.answer))
@@ -201,7 +201,7 @@ func (s *Server) request(ctx context.Context, session *session, f *Flow, k kind,
 	return errProtocol
 }
 
-// answer says who this is and what is behind it.
+// answer describes this relay and its next hop.
 func (s *Server) answer(ctx context.Context, f *Flow) Answer {
 	a := Answer{
 		Version: s.Version, Host: s.Host, Tunnel: s.Tunnel, Instance: s.Instance, Local: f.Local, Peer: f.Peer,
@@ -219,8 +219,8 @@ func (s *Server) answer(ctx context.Context, f *Flow) Answer {
 	return a
 }
 
-// settle waits until a target that accepted has had a moment to think better of
-// it: a proxy often accepts for one that is down. What it says is thrown away.
+// settle waits a moment whether a target ends or resets the connection: a proxy
+// often accepts for a target that is down. It discards received bytes.
 func settle(ctx context.Context, target Conn, since time.Time) *trouble {
 	_ = target.SetReadDeadline(since.Add(wait.settled))
 	if time.Since(since) >= wait.settled {
@@ -237,7 +237,7 @@ func settle(ctx context.Context, target Conn, since time.Time) *trouble {
 	return nil
 }
 
-// next looks at the leg to the next relay.
+// next checks the leg to the next relay.
 func (s *Server) next(ctx context.Context, f *Flow, o order) *leg {
 	l := &leg{Dialed: f.Dialed}
 	if f.Target == nil {
@@ -249,8 +249,8 @@ func (s *Server) next(ctx context.Context, f *Flow, o order) *leg {
 		return l
 	}
 	if l.cutOff() && s.Dial != nil {
-		// A relay that reaches nothing behind it resets what leads to it, but
-		// for a hello that comes at once.
+		// A relay without a reachable next hop resets connections, unless they
+		// begin with a hello at once.
 		f.Target, f.Reason = nil, l.Trouble.Reason
 		dialing, cancel := context.WithTimeout(ctx, wait.connect)
 		conn, err := s.Dial(dialing, f.Dialed)
@@ -265,7 +265,7 @@ func (s *Server) next(ctx context.Context, f *Flow, o order) *leg {
 		if session := look(conn, &s.Keys.First, s.Guard.memory, o, l); session != nil {
 			_ = session.send(kindBye, nil)
 			if l.Answer.Reason == "" {
-				l.Trouble = first // it works now: the first connection was cut all the same
+				l.Trouble = first // it works now, but the first connection was cut
 			}
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Conn is a TCP connection: a *net.TCPConn, or an *os.File of a socket. Where
-// it has a SyscallConn the kernel is asked about it.
+// Conn is a TCP connection: a *net.TCPConn, or an *os.File of a socket. With a
+// SyscallConn, the kernel's figures are available.
 type Conn interface {
 	io.ReadWriteCloser
 	SetDeadline(time.Time) error
@@ -20,10 +20,10 @@ type Conn interface {
 	SetWriteDeadline(time.Time) error
 }
 
-// A frame is a sealed head of four bytes, its kind and the length of what
-// follows, and that many bytes: sealed as well (AES-256-GCM), but for those of
-// the pattern, which both ends know. A head that is sealed by itself cannot be
-// altered so that its reader waits for bytes that never come.
+// A frame is a sealed head of four bytes, its kind and the length of the rest,
+// followed by the rest. The rest is sealed (AES-256-GCM), except for the
+// pattern, which both ends know. The separate seal of the head prevents an
+// altered length, which would make the reader wait for bytes that never come.
 const (
 	headBytes  = 4
 	sealBytes  = 16
@@ -34,27 +34,27 @@ const (
 type kind byte
 
 const (
-	kindAsk      kind = iota + 1 // who are you, and what is behind you
+	kindAsk      kind = iota + 1 // requests an Answer
 	kindAnswer                   // Answer
-	kindExchange                 // order: both send each other the pattern
-	kindPattern                  // some of it
-	kindEnd                      // that was all of it
-	kindReceived                 // Received: what came of it
-	kindSent                     // Sent: what the kernel says of the sending
-	kindNext                     // order: do all this with the next relay
-	kindLeg                      // Leg: the outcome
-	kindGoOn                     // be what you are for any flow
-	kindGoing                    // from the next byte on
-	kindAgain                    // forget this session, a new hello comes
-	kindRefused                  // refusal: not so
-	kindAltered                  // AlteredError: what you sent came altered
+	kindExchange                 // order: both ends send the pattern
+	kindPattern                  // part of the pattern
+	kindEnd                      // end of the pattern
+	kindReceived                 // received: the result
+	kindSent                     // sent: the kernel's counts
+	kindNext                     // order: check the next relay
+	kindLeg                      // leg: the result
+	kindGoOn                     // continue as an ordinary flow
+	kindGoing                    // accepted; applies to the next byte
+	kindAgain                    // end this session, a new hello follows
+	kindRefused                  // refusedError
+	kindAltered                  // AlteredError about the peer's bytes
 	kindBye
 )
 
-// AlteredError says that bytes of a session are not those that were sent.
+// AlteredError reports altered bytes in a session.
 type AlteredError struct {
-	// Offset is where in what was received the altered bytes lie, counted from
-	// the hello or its reply; within is how closely that is known.
+	// Offset is the place of the altered bytes, counted from the hello or its
+	// reply; Within is its precision.
 	Offset int64 `json:"offset"`
 	Within int   `json:"within"`
 }
@@ -63,20 +63,20 @@ func (e *AlteredError) Error() string {
 	return fmt.Sprintf("bytes are altered, at %d to %d of the connection", e.Offset, e.Offset+int64(e.Within)-1)
 }
 
-// refusedError is what the other end says when it will not do what it is asked.
+// refusedError is the other end's refusal of a request.
 type refusedError struct {
 	Why string `json:"why"`
 }
 
 func (e *refusedError) Error() string { return e.Why }
 
-// alteredThere wraps what the other end found altered in what it was sent.
-type alteredThere struct{ AlteredError }
+// peerAltered is the other end's report of altered bytes.
+type peerAltered struct{ AlteredError }
 
-// errProtocol is a message that is authentic and makes no sense.
-var errProtocol = errors.New("a message of the check came out of turn; are both of the same version?")
+// errProtocol reports an authentic but invalid message.
+var errProtocol = errors.New("unexpected message of the check; do both relays have the same version?")
 
-// session is a check's conversation, after hello and reply.
+// session is a check's conversation after hello and reply.
 type session struct {
 	conn      Conn
 	out, in   half
@@ -90,7 +90,7 @@ type session struct {
 type half struct {
 	aead   cipher.AEAD
 	seq    uint64
-	offset int64 // bytes that have passed on the connection
+	offset int64 // bytes passed on the connection
 }
 
 func newSession(conn Conn, key *Key, asker, server nonce, isServer bool) *session {
@@ -109,7 +109,7 @@ func newSession(conn Conn, key *Key, asker, server nonce, isServer bool) *sessio
 func (s *session) aead(purpose string) cipher.AEAD {
 	block, err := aes.NewCipher(s.key.derive(s.salt, purpose, 32))
 	if err != nil {
-		panic("check: " + err.Error()) // only for keys of another length
+		panic("check: " + err.Error()) // only for keys of invalid length
 	}
 	aead, err := cipher.NewGCM(block)
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *session) aead(purpose string) cipher.AEAD {
 	return aead
 }
 
-// next is the number of the next sealed piece, as a nonce.
+// next returns the nonce of the next sealed piece.
 func (h *half) next() []byte {
 	var n [12]byte
 	binary.BigEndian.PutUint64(n[4:], h.seq)
@@ -190,8 +190,8 @@ func (s *session) readBody(length int, v any) error {
 	return nil
 }
 
-// expect reads a message of a kind into v, which is nil for one without a
-// body. What the other end says in its place is the error.
+// expect reads a message of a kind into v, which is nil for one without a body.
+// Another message becomes the error.
 func (s *session) expect(want kind, v any) error {
 	got, length, err := s.readHead()
 	switch {
@@ -207,7 +207,7 @@ func (s *session) expect(want kind, v any) error {
 	return s.readBody(length, v)
 }
 
-// instead is the error that a message is which was not expected.
+// instead returns the error for an unexpected message.
 func (s *session) instead(got kind, length int) error {
 	switch got {
 	case kindRefused:
@@ -218,7 +218,7 @@ func (s *session) instead(got kind, length int) error {
 		refused.Why = clean(refused.Why)
 		return refused
 	case kindAltered:
-		there := &alteredThere{}
+		there := &peerAltered{}
 		if err := s.readBody(length, &there.AlteredError); err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// tape is a connection that has been recorded, and one that records.
+// tape is a recorded connection, and one that records.
 type tape struct {
 	io.Reader
 	written bytes.Buffer
@@ -34,7 +34,7 @@ func played(b []byte) *session {
 	return newSession(&tape{Reader: bytes.NewReader(b)}, &key, nonce{2}, nonce{3}, true)
 }
 
-// Every byte of a conversation is guarded, and a wrong one is found where it is.
+// Every byte of a conversation is protected, and an altered one is located.
 func TestEveryByteIsGuarded(t *testing.T) {
 	b, err := recorded(func(s *session) error {
 		return errors.Join(s.send(kindAsk, nil), s.send(kindExchange, order{Bytes: 5000}))
@@ -75,7 +75,7 @@ func TestEveryByteIsGuarded(t *testing.T) {
 	}
 }
 
-// What an authentic peer says is bounded all the same.
+// The messages of an authentic peer are bounded.
 func TestPeersAreBounded(t *testing.T) {
 	for name, send := range map[string]func(*session) error{
 		"out of turn":  func(s *session) error { return s.send(kindLeg, leg{}) },
@@ -124,7 +124,7 @@ func TestPeersAreBounded(t *testing.T) {
 	}
 }
 
-// FuzzFrames reads anything as a conversation with an asker.
+// FuzzFrames reads arbitrary bytes as a conversation with an asker.
 func FuzzFrames(f *testing.F) {
 	for _, send := range []func(*session) error{
 		func(s *session) error { return s.send(kindAsk, nil) },

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Here something never comes. The connections are in memory, and the clock of a
-// bubble passes only while nobody has anything to do.
+// In these tests something never arrives. The connections are in memory, and
+// time is synctest's.
 
 // wire is one direction of a connection in memory, of any length.
 type wire struct {
@@ -22,7 +22,7 @@ type wire struct {
 	change sync.Cond
 	b      []byte
 	offset int64
-	pass   func(offset int64, b []byte) []byte // nil: all passes
+	pass   func(offset int64, b []byte) []byte // nil: everything passes
 	ended  bool
 }
 
@@ -32,7 +32,8 @@ type wireEnd struct {
 	deadline time.Time // of reading, under in.mu
 }
 
-// wired is a connection; up and down say what passes to the server and back.
+// wired makes a connection; up and down filter the bytes to the server and
+// back.
 func wired(up, down func(offset int64, b []byte) []byte) (client, server *wireEnd) {
 	a, b := &wire{pass: up}, &wire{pass: down}
 	a.change.L, b.change.L = &a.mu, &b.mu
@@ -100,10 +101,10 @@ func (e *wireEnd) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-func (e *wireEnd) SetWriteDeadline(time.Time) error { return nil } // writing never waits
+func (e *wireEnd) SetWriteDeadline(time.Time) error { return nil } // writing never blocks
 func (e *wireEnd) SetDeadline(t time.Time) error    { return e.SetReadDeadline(t) }
 
-// inSilence runs a test in a bubble, with the real waits.
+// inSilence runs a test in synctest with the real waits.
 func inSilence(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	long := wait
@@ -125,7 +126,7 @@ func walkOn(t *testing.T, conn Conn) (Chain, time.Duration) {
 	return chain, time.Since(begin)
 }
 
-// Little passes, and no more: as where full segments vanish.
+// Some bytes pass and then no more, as if full segments vanished.
 func TestStalled(t *testing.T) {
 	for _, direction := range []string{upwards, downwards} {
 		t.Run(direction, func(t *testing.T) {
@@ -135,7 +136,7 @@ func TestStalled(t *testing.T) {
 				passes[map[string]int{upwards: 0, downwards: 1}[direction]] = little
 				here, ofB := wired(nil, nil)
 				fromB, ofC := wired(passes[0], passes[1])
-				fromC, _ := wired(nil, nil) // to a target that is well and says nothing
+				fromC, _ := wired(nil, nil) // to a silent target without a fault
 				var serving sync.WaitGroup
 				serve := func(s Server, f Flow) {
 					serving.Go(func() {
@@ -162,7 +163,7 @@ func TestStalled(t *testing.T) {
 	}
 }
 
-// Something other than a relay is found once the wait for its reply has ended.
+// Another program than a relay is detected after the reply timeout.
 func TestOtherPrograms(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -170,7 +171,7 @@ func TestOtherPrograms(t *testing.T) {
 		reason Reason
 		text   string
 	}{
-		{"it echoes", func(c *wireEnd) { _, _ = io.Copy(c, c) }, Foreign, "no relay with this key"},
+		{"it echoes", func(c *wireEnd) { _, _ = io.Copy(c, c) }, Foreign, "not a relay with this key"},
 		{"it greets", func(c *wireEnd) {
 			_, _ = io.WriteString(c, "220 \x1b[2Jhello\r\n")
 			_, _ = io.Copy(io.Discard, c)

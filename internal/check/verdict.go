@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// fault notes what is wrong with the hop that was added last. What breaks the
-// chain takes the place of what does not.
+// fault records a fault of the latest hop. A fault that breaks the chain
+// replaces one that does not.
 func (w *walker) fault(t *trouble) {
 	n := len(w.chain.Hops)
 	hop := &w.chain.Hops[n-1]
@@ -26,28 +26,28 @@ func (w *walker) fault(t *trouble) {
 	} else {
 		hop.State = Broken
 	}
-	f.tell(hop)
+	f.describe(hop)
 	if n > 1 && w.chain.Hops[n-2].Kind == KindOther {
-		f.Text += "; between them stands " + w.chain.Hops[n-2].Address.String() + ", which is no relay"
+		f.Text += "; between them is " + w.chain.Hops[n-2].Address.String() + ", not a relay"
 	}
 	w.chain.Fault = f
 }
 
-// tell puts a fault into words.
-func (f *Fault) tell(hop *Hop) {
+// describe sets the fault's text and hint.
+func (f *Fault) describe(hop *Hop) {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format, args...) }
 	accepted := fmt.Sprintf("%s accepted the connection of %s", f.To, f.From)
-	relayHint := "is a relay there whose tunnel has check with this key_file and, if it is to be asked, next: relay here? Its log may tell"
+	relayHint := "check that a relay listens there whose tunnel has check with this key_file, and that this tunnel has next: relay; see its log"
 	switch f.Reason {
 	case Refused:
 		say("%s refuses the connection of %s", f.To, f.From)
 		f.Hint = "start what should listen there; ss -ltn shows who does"
 	case TimedOut:
 		say("%s does not answer %s", f.To, f.From)
-		f.Hint = "is its host up, and does a firewall let the connection pass?"
+		f.Hint = "check that its host is up and that firewalls admit the connection"
 	case Unreachable:
-		say("%s has no way to %s", f.From, f.To)
+		say("%s has no route to %s", f.From, f.To)
 		f.Hint = "look at the routes and firewalls between them"
 	case Unresolved:
 		say("%s finds no address of %s", f.From, f.To)
@@ -60,35 +60,35 @@ func (f *Fault) tell(hop *Hop) {
 		f.Hint = "raise its limit of open files (LimitNOFILE= in the unit), or lower max_flows"
 	case Reset:
 		say("%s and then reset it", accepted)
-		f.Hint = "a relay does so if it does not allow the source, has no room, or reaches nothing behind it and has no check with this key; its log tells"
+		f.Hint = "a relay does so if it does not allow the source, has no room, or does not reach its next hop and has no check with this key; see its log"
 	case Closed:
 		say("%s and then ended it", accepted)
-		f.Hint = "what is there may reach nothing behind it; " + relayHint
+		f.Hint = "the program there may not reach its next hop; " + relayHint
 	case Silent:
 		say("%s and does not answer", accepted)
-		f.Hint = relayHint + "; if the bytes were altered on the way, it would not know the check either"
+		f.Hint = relayHint + "; bytes altered on the way would have the same effect"
 	case Foreign:
-		say("%s, but is no relay with this key", accepted)
+		say("%s, but is not a relay with this key", accepted)
 		f.Hint = relayHint
 	case Clock:
-		say("%s refuses the time of a check of %s a second time, though it was that of its own clock", f.To, f.From)
-		f.Hint = "does its clock jump (timedatectl), or do several relays with different clocks share this address?"
+		say("%s refuses the time of a check of %s a second time, although it is that of its own clock", f.To, f.From)
+		f.Hint = "check its clock for jumps (timedatectl), and the address for several relays with different clocks"
 	case Busy:
 		say("%s answers too many checks at the same time to answer that of %s", f.To, f.From)
-		f.Hint = "let relays check it less often (check.interval, health.interval); its log tells who does"
+		f.Hint = "let relays check it less often (check.interval, health.interval); its log names them"
 	case Altered:
-		f.tellAltered(&b)
-		f.Hint = "something on this way changes what it carries: look at firewalls and proxies that inspect TCP, and at the network cards' offloads (ethtool -K)"
+		f.describeAltered(&b)
+		f.Hint = "something on this path changes the bytes: look at firewalls and proxies that inspect TCP, and at the network cards' offloads (ethtool -K)"
 	case Stalled:
 		if f.Direction == "" {
 			say("little passes between %s and %s, and no more", f.From, f.To)
 		} else {
 			say("%d bytes pass from %s, and no more", *f.OffsetBytes, f.way())
 		}
-		f.Hint = "full segments may vanish on this way: longhaul doctor and docs/mss.md tell how to find out"
+		f.Hint = "full segments may vanish on this path: see longhaul doctor and docs/mss.md"
 	case Losing:
 		say("segments are lost between %s and %s%s", f.From, f.To, lossOf(hop, f.Direction))
-		f.Hint = "look at the links of this way; longhaul doctor tells what it costs"
+		f.Hint = "look at the links of this path; longhaul doctor estimates the cost"
 	case Loop:
 		say("the chain leads back into itself at %s", f.To)
 		f.Hint = "look at forward of this relay and those before it"
@@ -100,7 +100,7 @@ func (f *Fault) tell(hop *Hop) {
 		f.Hint = "look at the logs of both"
 	}
 	if hop.Kind == KindTarget && (f.Reason == Reset || f.Reason == Closed) {
-		f.Hint = "is the program well that listens there, and does it let " + f.From + " in?"
+		f.Hint = "check the program that listens there, and that it admits " + f.From
 	}
 	if f.Detail != "" && !strings.EqualFold(f.Detail, "connection "+string(f.Reason)) {
 		say(": %s", f.Detail)
@@ -108,7 +108,7 @@ func (f *Fault) tell(hop *Hop) {
 	f.Text = b.String()
 }
 
-// way is in which direction something went.
+// way describes the direction of the altered or stalled bytes.
 func (f *Fault) way() string {
 	if f.Direction == downwards {
 		return f.To + " to " + f.From
@@ -116,7 +116,7 @@ func (f *Fault) way() string {
 	return f.From + " to " + f.To
 }
 
-func (f *Fault) tellAltered(b *strings.Builder) {
+func (f *Fault) describeAltered(b *strings.Builder) {
 	switch f.AlteredBytes {
 	case 0:
 		b.WriteString("bytes are altered")
@@ -140,8 +140,8 @@ func (f *Fault) tellAltered(b *strings.Builder) {
 	}
 }
 
-// inside says of a fault that each leg alone was well: it showed in what the
-// relays between carried.
+// inside moves a fault to the relays between the legs: each leg alone is fine,
+// and the fault appeared in bytes that the relays forwarded.
 func (f *Fault) inside(c *Chain) {
 	f.From = c.Hops[0].name()
 	var between string
@@ -150,11 +150,11 @@ func (f *Fault) inside(c *Chain) {
 			between = h.name()
 		}
 	}
-	f.Text = fmt.Sprintf("through %s, though the legs on both sides of it are well by themselves: %s", between, f.Text)
+	f.Text = fmt.Sprintf("through %s, although the legs on both sides of it are fine: %s", between, f.Text)
 	f.Hint = "look at " + between + " itself; " + f.Hint
 }
 
-// lossOf tells how much a lossy leg loses.
+// lossOf describes the loss of a leg.
 func lossOf(h *Hop, direction string) string {
 	var parts []string
 	for _, d := range []struct {
@@ -200,16 +200,16 @@ func NewReport(tunnel string, begin time.Time, chains []Chain) Report {
 	if worst.Fault != nil {
 		r.Summary, r.Hint = worst.Fault.Text, worst.Fault.Hint
 	} else {
-		r.Summary = worst.well()
+		r.Summary = worst.summary()
 	}
 	if len(chains) > 1 && whole < len(chains) {
-		r.Summary += fmt.Sprintf(" (%d of %d ways are whole)", whole, len(chains))
+		r.Summary += fmt.Sprintf(" (%d of %d paths are whole)", whole, len(chains))
 	}
 	return r
 }
 
-// well describes a chain without a fault.
-func (c *Chain) well() string {
+// summary describes a chain without a fault.
+func (c *Chain) summary() string {
 	last := &c.Hops[len(c.Hops)-1]
 	relays := 0
 	for _, h := range c.Hops {

@@ -11,52 +11,52 @@ import (
 const (
 	maxRelays = 16
 
-	throughTime      = 500 * time.Millisecond // what is sent through relays takes about so long
-	throughTimeLossy = 100 * time.Millisecond // where a leg is lossy: there is enough to tell
+	throughTime      = 500 * time.Millisecond // approximate duration of an exchange through relays
+	throughTimeLossy = 100 * time.Millisecond // the same if a leg is lossy
 )
 
-// Walk describes a check of one hop of a tunnel.
+// Walk configures a check of one hop of a tunnel.
 type Walk struct {
-	Self Identity // of the relay that asks
+	Self Identity // of the asking relay
 
-	// Forward is the hop, as it is configured.
+	// Forward is the hop as configured.
 	Forward string
 	Next    Next
-	Key     Key   // of no use with [NextTarget]
-	Bytes   int64 // that are exchanged each way
+	Key     Key   // unused with [NextTarget]
+	Bytes   int64 // exchanged in each direction
 	Memory  *Memory
 
-	// Dial connects to the hop, as a flow would. It says which address it tried
-	// last.
+	// Dial connects to the hop, as a flow would. It returns the address of the
+	// last attempt.
 	Dial func(ctx context.Context) (Conn, netip.AddrPort, error)
 }
 
-// walker is a walk under way.
+// walker is a running walk.
 type walker struct {
 	Walk
 	chain   Chain
-	slowest float64       // of the legs, bits per second; 0: not known
-	worst   float64       // share of segments that the lossiest leg loses
+	slowest float64       // rate of the slowest leg in bits per second; 0: unknown
+	worst   float64       // share of lost segments on the worst leg
 	seen    []string      // relays
-	ahead   time.Duration // the clock of the relay that looks at the next leg
-	one     bool          // ask no further than the first relay
+	ahead   time.Duration // of the clock of the relay that checks the next leg
+	one     bool          // stop at the first relay
 
-	// clocks of relays that refused a hello which came through others, by instance.
+	// clocks of relays that refused a forwarded hello, by instance.
 	clocks map[string]time.Duration
 }
 
-// Run walks the chain. It ends soon after ctx does, with a chain that is broken.
+// Run walks the chain. It ends soon after ctx does, with a broken chain.
 func (w Walk) Run(ctx context.Context) Chain {
 	k := &walker{Walk: w}
 	k.run(ctx)
 	if f := k.chain.Fault; f != nil && f.Reason == Failed && ctx.Err() != nil {
-		k.fault(&trouble{Reason: Failed, Detail: "it took longer than it may"})
+		k.fault(&trouble{Reason: Failed, Detail: "the check timed out"})
 	}
 	return k.chain
 }
 
-// run walks the chain, and from its beginning once more where a relay refused a
-// hello for its time: the clock of that relay is known then, to whoever asked it.
+// run walks the chain. If a relay refuses a hello for its time, it starts
+// again: the refusal has reported that relay's clock.
 func (w *walker) run(ctx context.Context) {
 	w.clocks = map[string]time.Duration{}
 	for refused := 0; ; {
@@ -99,8 +99,8 @@ func (w *walker) walk(ctx context.Context) {
 	o := order{Bytes: w.Bytes}
 	s := look(conn, &w.Key, w.Memory, o, l)
 	if l.cutOff() {
-		// Where what is behind the relay ends a connection at once, that end
-		// may have overtaken the hello.
+		// If the relay's next hop ends connections at once, that end may have
+		// overtaken the hello.
 		if second, again, err := w.dial(ctx); err == nil {
 			defer closeWith(ctx, second)()
 			conn, l = second, again
@@ -131,7 +131,7 @@ func (w *walker) walk(ctx context.Context) {
 	_ = s.send(kindBye, nil)
 }
 
-// closeWith closes a connection once ctx ends, or when what it returns is
+// closeWith closes a connection when ctx ends, or when the returned function is
 // called.
 func closeWith(ctx context.Context, conn Conn) func() {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
@@ -156,14 +156,15 @@ func (w *walker) hop(h Hop) *Hop {
 	return &w.chain.Hops[len(w.chain.Hops)-1]
 }
 
-// leg adds the relay at the end of a leg. It returns whether there is one, and
-// whether it is well.
+// leg adds the relay at the end of a leg. It returns false if there is none or
+// it has a fault.
 func (w *walker) leg(l *leg) bool {
 	a := l.Answer
 	h := Hop{Kind: KindUnknown, Address: l.Dialed, State: Whole, ConnectMs: ms(l.Connect), RTTMs: ms(l.RTT)}
 	if a != nil {
 		if a.Local.IsValid() && !same(a.Local, l.Dialed) {
-			// Who answers is not who was dialed: something stands in between.
+			// The answering relay is not at the dialed address: something is in
+			// between.
 			w.hop(Hop{Kind: KindOther, Address: l.Dialed, State: Whole, ConnectMs: h.ConnectMs, RTTMs: h.RTTMs})
 			h.Address, h.ConnectMs, h.RTTMs = a.Local, nil, nil
 		}
@@ -205,13 +206,13 @@ func (w *walker) leg(l *leg) bool {
 	return true
 }
 
-// same compares addresses as they are on the wire.
+// same compares addresses in their form on the wire.
 func same(a, b netip.AddrPort) bool {
 	return a.Port() == b.Port() && a.Addr().Unmap().WithZone("") == b.Addr().Unmap().WithZone("")
 }
 
-// end adds what is behind the relay at the end of a leg, if that is the end of
-// the chain or cannot be reached.
+// end adds the next hop of the relay at the end of a leg, if that is the end of
+// the chain or unreachable.
 func (w *walker) end(l *leg) bool {
 	a := l.Answer
 	if a.Next == NextRelay && a.Reason == "" {
@@ -234,9 +235,8 @@ func (w *walker) end(l *leg) bool {
 	return true
 }
 
-// through goes on to the relay that was added last, by way of the data path of
-// the one before it, and exchanges bytes with it. It returns nil where
-// something is wrong.
+// through continues to the latest relay by way of the previous one's data path,
+// and exchanges bytes with it. It returns nil on a fault.
 func (w *walker) through(conn Conn, s *session, l *leg, o order) *session {
 	h := &w.chain.Hops[len(w.chain.Hops)-1]
 	wrong := func(t *trouble) *session {
@@ -265,7 +265,7 @@ func (w *walker) through(conn Conn, s *session, l *leg, o order) *session {
 	}
 	there, err := s.ask()
 	if err == nil && there.Instance != l.Answer.Instance {
-		err = errors.New("another relay answers than before")
+		err = errors.New("another relay answers now")
 	}
 	if err != nil {
 		return wrong(troubleOf(err, Silent))
@@ -284,6 +284,6 @@ func (w *walker) through(conn Conn, s *session, l *leg, o order) *session {
 }
 
 func throughDirection(r received) Direction {
-	r.OutOfOrder = -1 // of the last leg, and counted there
+	r.OutOfOrder = -1 // belongs to the last leg and is counted there
 	return *direction([]received{r}, []sent{{-1, -1}})
 }

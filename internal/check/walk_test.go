@@ -43,7 +43,7 @@ func TestWholeChain(t *testing.T) {
 func TestBrokenChains(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		build  func(s *stand) (Chain, string, string) // and the ends between which the fault is
+		build  func(s *stand) (Chain, string, string) // and the ends of the faulty leg
 		reason Reason
 		hop    int
 		text   string
@@ -111,7 +111,7 @@ func TestBrokenChains(t *testing.T) {
 	}
 }
 
-// Something in the way that is no relay shows, and is no fault.
+// A middlebox that is not a relay shows, and is not a fault.
 func TestProxyBetweenRelays(t *testing.T) {
 	s := newStand(t)
 	c := s.relay(server("c", NextTarget), s.target())
@@ -129,7 +129,8 @@ func TestProxyBetweenRelays(t *testing.T) {
 	}
 }
 
-// A target that speaks first speaks to whoever asks for the reply to a hello.
+// The greeting of a target that speaks first arrives before the reply to a
+// hello.
 func TestGreetingTarget(t *testing.T) {
 	s := newStand(t)
 	target := s.listen(func(c *net.TCPConn) {
@@ -156,7 +157,7 @@ func TestGreetingTarget(t *testing.T) {
 	}
 }
 
-// One byte is altered, anywhere on the connection between two relays: in a
+// One byte is altered anywhere on the connection between two relays: in a
 // hello, a frame, or the pattern.
 func TestAlteredByte(t *testing.T) {
 	for _, leg := range []string{"here-b", "b-c"} {
@@ -165,7 +166,7 @@ func TestAlteredByte(t *testing.T) {
 				s := newStand(t)
 				target := s.target()
 				offsets, step := []int64{20000, 60000}, int64(1)
-				if leg == "b-c" { // the same, as b sees it
+				if leg == "b-c" { // the same from b's view
 					step = 11
 				}
 				for at := int64(0); at <= 1000; at += step {
@@ -173,7 +174,7 @@ func TestAlteredByte(t *testing.T) {
 				}
 				for _, at := range offsets {
 					c := s.relay(server("c", NextTarget), target)
-					from, to, hop := "here", "b", 2 // the middle is a hop, too
+					from, to, hop := "here", "b", 2 // the middlebox is also a hop
 					var chain Chain
 					if leg == "here-b" {
 						b := s.relay(server("b", NextRelay), c)
@@ -192,7 +193,7 @@ func TestAlteredByte(t *testing.T) {
 	}
 }
 
-// altered holds a verdict against what was done.
+// altered compares a verdict with the alteration.
 func altered(c Chain, direction string, at int64, from, to string, hop int) error {
 	f := c.Fault
 	if f == nil {
@@ -210,7 +211,7 @@ func altered(c Chain, direction string, at int64, from, to string, hop int) erro
 	return nil
 }
 
-// More than one byte: every kind of damage is told from a hang.
+// Several altered bytes: every kind of damage is distinguished from a hang.
 func TestAlteredMuch(t *testing.T) {
 	every := func(direction string, n int64) meddle {
 		return func(d string, offset int64, b []byte) []byte {
@@ -252,7 +253,7 @@ func TestAlteredMuch(t *testing.T) {
 	}
 }
 
-// A relay that alters what it carries shows though its legs are well.
+// A relay that alters forwarded bytes is detected although its legs are fine.
 func TestAlteredInside(t *testing.T) {
 	s := newStand(t)
 	c := s.relay(server("c", NextTarget), s.target())
@@ -267,7 +268,7 @@ func TestAlteredInside(t *testing.T) {
 		if wrong.Serve(t.Context(), Flow{Client: client, Target: to, Dialed: c, Since: time.Now(), Local: client.LocalAddr().(*net.TCPAddr).AddrPort()}) {
 			_ = client.SetDeadline(time.Time{})
 			_ = to.SetDeadline(time.Time{})
-			s.copyBoth(client, to.(*net.TCPConn), flip(upwards, 1_000)) // behind the requests, within the least that is sent
+			s.copyBoth(client, to.(*net.TCPConn), flip(upwards, 1_000)) // behind the requests, within MinBytes
 		}
 	})
 	chain := s.walk(b, NextRelay, DefaultBytes)
