@@ -5,16 +5,17 @@ import (
 	"time"
 )
 
-// CoDel manages the bottleneck's queue by the time that packets wait in it
-// (RFC 8289): once all have waited longer than Target for Interval, packets
-// are dropped as they leave, at ever shorter intervals, until one has waited
-// less. The zero value drops only what does not fit into the queue.
+// CoDel manages the bottleneck's queue by the time that packets wait in it (RFC
+// 8289). Once all packets have waited longer than Target for Interval, it drops
+// packets as they leave, at ever shorter intervals, until one has waited less.
+// The zero value only drops packets that do not fit into the queue.
 type CoDel struct {
-	Target   time.Duration // wait that may last; 0 means no CoDel
+	Target   time.Duration // acceptable standing wait; 0 means no CoDel
 	Interval time.Duration // about the longest round trip; 0 means 100 ms
 }
 
-// DefaultCoDel has the target and the interval that RFC 8289 recommends.
+// DefaultCoDel has the target and the interval recommended in RFC 8289, section
+// 4.
 func DefaultCoDel() CoDel {
 	return CoDel{Target: 5 * time.Millisecond, Interval: codelInterval}
 }
@@ -28,16 +29,16 @@ func (c CoDel) interval() int64 {
 	return int64(c.Interval)
 }
 
-// codelState is what CoDel remembers between packets. Times are in nanoseconds.
+// codelState is CoDel's state between packets. Times are in nanoseconds.
 type codelState struct {
-	// above: the last packet had waited too long. If that still holds at
-	// dropFrom, the queue does not drain by itself.
+	// above: the latest packet had waited too long. If that still holds at
+	// dropFrom, the queue is standing.
 	above    bool
 	dropFrom int64
 
-	// While dropping, the next packet is dropped at nextDrop. drops counts
-	// those of this time, and begins with what the last time needed where that
-	// ended less than codelMemory intervals ago.
+	// While dropping, the next drop is at nextDrop. drops counts the drops of
+	// this phase. It begins with the count of the previous phase if that ended
+	// less than codelMemory intervals ago.
 	dropping         bool
 	nextDrop         int64
 	drops            int
@@ -46,8 +47,8 @@ type codelState struct {
 
 const codelMemory = 16
 
-// drop says whether the packet that may leave the queue now is dropped: it has
-// waited that long, and that many bytes wait behind it.
+// drop reports whether CoDel drops the packet at the head of the queue, which
+// has waited for waited, with behindBytes behind it.
 func (c *codelState) drop(now, waited int64, behindBytes, mtu int, s CoDel) bool {
 	if s.Target == 0 {
 		return false
@@ -78,9 +79,9 @@ func (c *codelState) drop(now, waited int64, behindBytes, mtu int, s CoDel) bool
 	return true
 }
 
-// isStanding says whether packets have waited longer than the target for an
-// interval. A queue of one packet never does: on a slow link it takes longer
-// than the target to send.
+// isStanding reports whether packets have waited longer than the target for an
+// interval. A queue of one packet does not count: on a slow link its
+// transmission exceeds the target.
 func (c *codelState) isStanding(now, waited int64, behindBytes, mtu int, s CoDel) bool {
 	if waited < int64(s.Target) || behindBytes <= mtu {
 		c.above = false
@@ -93,8 +94,8 @@ func (c *codelState) isStanding(now, waited int64, behindBytes, mtu int, s CoDel
 	return now >= c.dropFrom
 }
 
-// gap is the time between two drops. It shrinks with the root of their number,
-// so that the rate of a TCP sender falls linearly.
+// gap is the time between two drops. It shrinks with the square root of their
+// number, so that the rate of a TCP sender falls linearly.
 func (c *codelState) gap(s CoDel) int64 {
 	return int64(float64(s.interval()) / math.Sqrt(float64(c.drops)))
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// leaving hands CoDel a packet each millisecond of [from, to) that waited that
-// long, and returns the milliseconds at which one was dropped. Behind each wait
-// ten more.
+// leaving passes CoDel one packet per millisecond in [from, to), each with the
+// given wait and ten packets behind it. It returns the milliseconds of the
+// drops.
 func leaving(c *codelState, from, to int64, waited time.Duration) []int64 {
 	var dropped []int64
 	for at := from; at < to; at++ {
@@ -21,8 +21,9 @@ func leaving(c *codelState, from, to int64, waited time.Duration) []int64 {
 	return dropped
 }
 
-// TestCoDelDropsFaster holds the law of RFC 8289: an interval after the
-// wait first was too long, and then 100 ms divided by the root of the count.
+// TestCoDelDropsFaster checks RFC 8289: the first drop comes one interval after
+// the wait first exceeded the target, later drops after 100 ms divided by the
+// root of their count.
 func TestCoDelDropsFaster(t *testing.T) {
 	var want []int64
 	at := 100.0
@@ -44,7 +45,7 @@ func TestCoDelLetsShortWaitsPass(t *testing.T) {
 	if got := leaving(c, 0, 1000, 5*time.Millisecond-1); got != nil {
 		t.Errorf("dropped at %v ms below the target", got)
 	}
-	// A wait within the target, once in 99 ms, shows that the queue drains.
+	// One wait within the target every 99 ms shows that the queue drains.
 	for from := int64(1000); from < 3000; from += 100 {
 		if got := leaving(c, from, from+99, 50*time.Millisecond); got != nil {
 			t.Fatalf("dropped at %v ms although the queue drains", got)
@@ -58,11 +59,11 @@ func TestCoDelLetsShortWaitsPass(t *testing.T) {
 	}
 }
 
-// A queue that stands again soon after it drained is met with the pace that
-// drained it, a later one with the first pace.
+// A queue that stands again soon after it drained gets the pace that drained
+// it; a later one gets the first pace.
 func TestCoDelRemembers(t *testing.T) {
 	for name, test := range map[string]struct{ pause, second int64 }{
-		"soon": {100, 100 / 3}, // seven drops in 500 ms: less the first, six
+		"soon": {100, 100 / 3}, // seven drops in 500 ms, minus the first one
 		"late": {2000, 100},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -85,8 +86,8 @@ func TestCoDelRemembers(t *testing.T) {
 	}
 }
 
-// Packets of 1 ms arrive every 0.95 ms. A plain queue fills; CoDel drops more
-// and more, as they leave and not as they arrive.
+// Packets of 1 ms arrive every 0.95 ms. A plain queue fills; CoDel drops at an
+// increasing rate, at the head of the queue.
 func TestPipeCoDel(t *testing.T) {
 	run := func(codel CoDel) *bench {
 		b := newBench(Settings{RateBps: 12_000_000, QueueBytes: 200 * 1500, CoDel: codel})
@@ -106,11 +107,11 @@ func TestPipeCoDel(t *testing.T) {
 	if wait := managed.queueDelay.quantiles(1)[0]; wait > 100*time.Millisecond {
 		t.Errorf("with CoDel a packet waited %v, want 100 ms at most", wait)
 	}
-	// The bottleneck never rests: what is dropped takes none of its time.
+	// The bottleneck never idles: dropped packets take none of its time.
 	if got := len(managed.out); got < 9490 {
 		t.Errorf("%d packets left in 9.5 s, want one each millisecond", got)
 	}
-	// From the change on, nothing is dropped.
+	// After the change, nothing is dropped.
 	before := managed.counters.CoDelDrops
 	managed.set(managed.now, Settings{RateBps: 12_000_000, QueueBytes: 200 * 1500}, 200*1500)
 	managed.run(managed.now + 1000*ms)

@@ -1,19 +1,19 @@
 package link
 
-// wirePacket is one packet as the emulated wire sees it: a plain packet, or
-// one segment of a super-packet.
+// wirePacket is one packet on the emulated wire: a plain packet, or one segment
+// of a super-packet.
 type wirePacket struct {
 	super *superPacket
-	index int32 // which segment of super
+	index int32 // of the segment in super
 	size  int32 // bytes of the IP packet
-	// at is the arrival at the link while the packet is queued, and the time
-	// of its delivery once it is on the delay line. Nanoseconds.
+	// at is the arrival at the link while the packet is queued, and the time of
+	// delivery on the delay line, in nanoseconds.
 	at  int64
 	seq uint64 // order of entry to the delay line
 }
 
-// delayLine holds packets until they are due. Packets that keep their order
-// wait in a ring; those that were jittered or held back wait in a heap.
+// delayLine holds packets until they are due. Packets in order wait in a ring;
+// jittered or held-back packets wait in a heap.
 type delayLine struct {
 	inOrder fifo[wirePacket]
 	heap    []wirePacket
@@ -31,13 +31,13 @@ func (l *delayLine) push(p wirePacket, mayOvertake bool) {
 		l.pushHeap(p)
 		return
 	}
-	// A delay that was shortened at run time must not reorder.
+	// A delay shortened at run time must not reorder packets.
 	p.at = max(p.at, l.lastDue)
 	l.lastDue = p.at
 	l.inOrder.push(p)
 }
 
-// nextDue is when the next packet is due; false if there is none.
+// nextDue is the time of the next packet; false if there is none.
 func (l *delayLine) nextDue() (int64, bool) {
 	p := l.peek()
 	if p == nil {
@@ -57,7 +57,7 @@ func (l *delayLine) peek() *wirePacket {
 	return first
 }
 
-// pop takes the next packet if it is due by now.
+// pop removes the next packet if it is due.
 func (l *delayLine) pop(now int64) (wirePacket, bool) {
 	p := l.peek()
 	if p == nil || p.at > now {

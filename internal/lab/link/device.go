@@ -18,16 +18,16 @@ func checkDevice(name string, mtu int) error {
 	return nil
 }
 
-// quiet keeps the kernel from sending packets of its own accord (router
-// solicitations, multicast reports): they would take their part in the
-// numbering of lost packets. It is no matter where there is no IPv6.
-func quiet(handle *netlink.Handle, device netlink.Link) {
+// silence stops the kernel from sending its own packets (router solicitations,
+// multicast reports), which would shift the numbering of lost packets. Errors
+// mean that there is no IPv6.
+func silence(handle *netlink.Handle, device netlink.Link) {
 	const addrGenModeNone = 1
 	_ = handle.LinkSetIP6AddrGenMode(device, addrGenModeNone)
 	_ = handle.LinkSetMulticastOff(device)
 }
 
-// deviceStats sums up what devices counted as dropped since start.
+// deviceStats sums the dropped packets of devices since start.
 type deviceStats struct {
 	mu      sync.Mutex
 	sources []statsSource
@@ -43,7 +43,7 @@ type statsSource struct {
 
 func (d *deviceStats) start() { d.before = d.read() }
 
-// drops returns the last sum that could be read.
+// drops returns the latest sum that could be read.
 func (d *deviceStats) drops() uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()

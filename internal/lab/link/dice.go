@@ -6,18 +6,17 @@ import (
 	"time"
 )
 
-// dice makes the random choices of one direction. Every kind of choice has a
-// generator of its own and every packet draws the same number of times, so
-// that choice n depends on the seed alone: not on timing, nor on what else is
-// switched on.
+// dice makes the random choices of one direction. Every kind of choice has its
+// own generator, and every packet draws the same number of times. So choice n
+// depends only on the seed, not on timing or other settings.
 type dice struct {
 	seed                  uint64
 	loss, jitter, reorder *rand.PCG
 	bad                   bool // state of the Gilbert-Elliott chain
 }
 
-// Streams of the generators: arbitrary, different, and never to be changed,
-// since recorded runs depend on them.
+// Streams of the generators: arbitrary and different. Never change them:
+// recorded runs depend on them.
 const (
 	lossStream    = 0x6c6f7373
 	jitterStream  = 0x6a697474
@@ -56,7 +55,7 @@ func (d *dice) lose(l *Loss) bool {
 	return hit(loss, l.Probability)
 }
 
-// jitterBy returns a uniform choice of [-j, +j].
+// jitterBy returns a uniform choice in [-j, +j].
 func (d *dice) jitterBy(j time.Duration) int64 {
 	draw := d.jitter.Uint64()
 	if j == 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// idlePort is one of a link that carries nothing.
+// idlePort is a port of a link without traffic.
 type idlePort struct{}
 
 func (idlePort) Name() string                                 { return "idle" }
@@ -19,9 +19,9 @@ func (idlePort) receive([]byte) (vnetHeader, int, int, error) { return vnetHeade
 func (idlePort) send(_ vnetHeader, _, _ []byte) error         { return nil }
 func (idlePort) drops() uint64                                { return 0 }
 
-// A schedule's changes hold from the very moment that they are due, whatever
-// their order, those before its beginning at once, and each only in the
-// directions that it names. What settings do to packets is TestSetWhileRunning.
+// The changes of a schedule apply exactly when they are due, in any order; past
+// ones apply at once. Each affects only its own directions. TestSetWhileRunning
+// covers the effect of settings on packets.
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		up := Settings{Delay: time.Millisecond}
@@ -51,7 +51,7 @@ func TestFollow(t *testing.T) {
 			{3*time.Second - 1, down, up},
 			{3 * time.Second, up, slow},
 		} {
-			time.Sleep(time.Until(start.Add(step.at))) // of the test's own clock
+			time.Sleep(time.Until(start.Add(step.at))) // on synctest's clock
 			synctest.Wait()
 			if diff := cmp.Diff([]Settings{step.ab, step.ba}, []Settings{l.Settings(AToB), l.Settings(BToA)}); diff != "" {
 				t.Errorf("after %v the settings are not those of the schedule:\n%s", step.at, diff)

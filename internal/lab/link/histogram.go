@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// histogram counts durations in log-linear buckets: 32 to each power of two,
-// so a bucket is at most 1/32 of its value wide. One goroutine adds; any may
-// read at the same time.
+// histogram counts durations in log-linear buckets: 32 per power of two, so a
+// bucket is at most 1/32 of its value wide. One goroutine adds; any may read at
+// the same time.
 type histogram struct {
 	buckets [(maxExponent - subBits + 1) << subBits]atomic.Uint64
 	max     atomic.Int64
@@ -16,7 +16,7 @@ type histogram struct {
 
 const (
 	subBits     = 5
-	maxExponent = 44 // 2^44 ns is nearly 5 hours; longer counts as that
+	maxExponent = 44 // 2^44 ns is nearly 5 hours; longer durations are clamped
 )
 
 func bucketOf(ns int64) int {
@@ -44,8 +44,8 @@ func (h *histogram) add(ns int64) {
 	}
 }
 
-// quantiles returns for every q of qs, which must ascend, the least bucket top
-// that at least that share of the durations does not exceed.
+// quantiles returns for every q of qs, in ascending order, the lowest bucket
+// top that is not exceeded by at least that share of the durations.
 func (h *histogram) quantiles(qs ...float64) []time.Duration {
 	var counts [len(h.buckets)]uint64
 	var total uint64

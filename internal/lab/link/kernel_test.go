@@ -17,7 +17,7 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// patience bounds what a test waits for.
+// patience bounds every wait.
 const patience = time.Minute
 
 func forEachKind(t *testing.T, f func(t *testing.T, kind linktest.Kind)) {
@@ -26,7 +26,7 @@ func forEachKind(t *testing.T, f func(t *testing.T, kind linktest.Kind)) {
 	}
 }
 
-// transfer sends random bytes from a to b and compares what arrives.
+// transfer sends random bytes from a to b and compares the received ones.
 func transfer(t *testing.T, a, b *linktest.Host, to netip.Addr, size int) {
 	t.Helper()
 	sender, receiver := linktest.Connect(t, a, b, to)
@@ -55,8 +55,8 @@ func transfer(t *testing.T, a, b *linktest.Host, to netip.Addr, size int) {
 }
 
 // settled waits until nothing is in flight and checks that the counters add up.
-// An emulator that runs late loses packets in front of a veth port and counts
-// them; how much it keeps up with is measured under the tag timed.
+// A late emulator loses packets in front of a veth port and counts them; tests
+// with the tag timed measure its capacity.
 func settled(t *testing.T, kind linktest.Kind, l *link.Link) (ab, ba link.Counters) {
 	t.Helper()
 	nettest.Eventually(t, patience, func() bool {
@@ -74,13 +74,13 @@ func settled(t *testing.T, kind linktest.Kind, l *link.Link) (ab, ba link.Counte
 	return ab, ba
 }
 
-// TestContentSurvives sends through links that cut super-packets apart in
-// every way there is.
+// TestContentSurvives sends through links that split super-packets in every
+// way.
 func TestContentSurvives(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		settings link.Settings
-		check    func(link.Counters) bool // that the settings had their effect
+		check    func(link.Counters) bool // the settings had their effect
 	}{
 		{"perfect", link.Settings{}, func(c link.Counters) bool { return c.Lost == 0 && c.PacketsIn > 2800 }},
 		{"loss", link.Settings{Delay: time.Millisecond, Loss: link.Loss{Probability: 0.01}},
@@ -114,7 +114,7 @@ func TestECNSurvives(t *testing.T) {
 	})
 }
 
-// TestSetWhileRunning black-holes a connection and lets it go on.
+// TestSetWhileRunning black-holes a connection and then restores it.
 func TestSetWhileRunning(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
 		a, b, l := linktest.New(t, kind, 1500, link.Settings{}, link.Settings{})
@@ -157,12 +157,12 @@ func TestSetWhileRunning(t *testing.T) {
 	})
 }
 
-// TestMTU asks for single packets to be measured, not super-packets, and for
-// the larger ones to be dropped.
+// TestMTU: the MTU applies to single packets, not super-packets, and larger
+// ones are dropped.
 func TestMTU(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
 		a, b, l := linktest.New(t, kind, 1500, link.Settings{MTU: 1500}, link.Settings{MTU: 500})
-		transfer(t, a, b, b.V4, 4<<20) // acknowledgements are small
+		transfer(t, a, b, b.V4, 4<<20) // acknowledgements are below the MTU
 		if c := l.Counters(link.AToB); c.TooBig != 0 {
 			t.Errorf("dropped by the MTU: %+v", c)
 		}

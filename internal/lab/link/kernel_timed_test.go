@@ -12,8 +12,8 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// An emulator that is not kept from running reads what comes through a bottleneck
-// before a veth port's ring is full.
+// A running emulator reads the packets of a bottleneck before a veth port's
+// ring is full.
 func TestVethPortLosesNothing(t *testing.T) {
 	s := link.Settings{Delay: time.Millisecond, RateBps: 200_000_000, QueueBytes: 30_000}
 	nettest.MostOf(t, func() error {

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Link carries packets between two ports, each way by settings of its own.
-// Its methods may be called from several goroutines.
+// Link carries packets between two ports, with separate settings for each
+// direction. Its methods may be called from several goroutines.
 type Link struct {
 	ports   [2]Port
 	workers [2]*worker // by Direction
 
-	mu       sync.Mutex // guards what follows, and orders changes
+	mu       sync.Mutex // guards the fields below, and orders changes
 	settings [2]Settings
 	state    linkState
 }
@@ -28,8 +28,8 @@ const (
 	linkClosed
 )
 
-// New makes a link between two ports, which belong to it from then on. It
-// carries nothing until Start.
+// New makes a link between two ports and takes ownership of them. It carries
+// nothing until Start.
 func New(a, b Port, ab, ba Settings) (*Link, error) {
 	if err := errors.Join(inDirection(AToB, ab.Validate()), inDirection(BToA, ba.Validate())); err != nil {
 		return nil, err
@@ -57,8 +57,8 @@ func (l *Link) queueLimit(dir Direction) int {
 	return l.settings[dir].QueueLimitBytes(l.settings[dir.reverse()].Delay)
 }
 
-// Start begins to carry packets, with one thread for each direction. A second
-// call changes nothing.
+// Start starts carrying packets, with one thread per direction. A second call
+// changes nothing.
 func (l *Link) Start() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,10 +72,10 @@ func (l *Link) Start() {
 }
 
 // Set changes the settings of one direction, before Start or while the link
-// runs. When it returns they hold for every packet that the bottleneck has not
-// yet served; packets beyond it are delivered as they would have been. A delay
-// that shrinks does not reorder, it takes hold as the old packets arrive. The
-// generators of the random choices go on, unless Seed changes.
+// runs. When it returns, they apply to every packet that the bottleneck has not
+// yet served; packets beyond it keep their delivery. A shorter delay does not
+// reorder packets. The generators of the random choices continue, unless Seed
+// changes.
 func (l *Link) Set(dir Direction, s Settings) error {
 	if dir > BToA {
 		return fmt.Errorf("direction %d: choose %d (%v) or %d (%v)", dir, AToB, AToB, BToA, BToA)
@@ -91,7 +91,7 @@ func (l *Link) Set(dir Direction, s Settings) error {
 	delayChanged := l.settings[dir].Delay != s.Delay
 	l.settings[dir] = s
 	l.apply(dir)
-	if delayChanged { // and with it the other way's bandwidth-delay product
+	if delayChanged { // the other direction's bandwidth-delay product also changes
 		l.apply(dir.reverse())
 	}
 	return nil
@@ -106,26 +106,25 @@ func (l *Link) apply(dir Direction) {
 	}
 }
 
-// Settings returns what was last set for a direction.
+// Settings returns the latest settings of a direction.
 func (l *Link) Settings(dir Direction) Settings {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.settings[dir]
 }
 
-// Counters returns those of one direction, a fraction of a millisecond old at
-// most while packets flow. After Close they are final.
+// Counters returns the counters of one direction, at most a fraction of a
+// millisecond old while packets flow. After Close they are final.
 func (l *Link) Counters(dir Direction) Counters { return l.workers[dir].counters() }
 
-// CPUTime is what the threads of both directions have used. It includes the
-// hosts' kernels where these take a delivered packet at once, up to the
-// socket's queue.
+// CPUTime is the CPU time of both directions' threads. It includes the hosts'
+// kernels while they process a delivered packet, up to the socket's queue.
 func (l *Link) CPUTime() time.Duration {
 	return l.workers[AToB].cpuTime() + l.workers[BToA].cpuTime()
 }
 
-// Close ends both directions, drops what is in flight, and removes the
-// devices of both ports. A second call changes nothing.
+// Close stops both directions, drops packets in flight, and removes the devices
+// of both ports. A second call changes nothing.
 func (l *Link) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,9 +138,9 @@ func (l *Link) Close() error {
 	}
 	l.state = linkClosed
 	for _, w := range l.workers {
-		w.from.drops() // read once more, while the device is there
+		w.from.drops() // read once more before the device is removed
 	}
-	// Ports close after the threads that use their descriptors have ended.
+	// Close the ports after the threads that use their descriptors have ended.
 	err := errors.Join(l.ports[0].Close(), l.ports[1].Close())
 	l.closeWakes()
 	return err

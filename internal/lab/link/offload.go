@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// segmentationKept are the offloads that the emulator can cut into packets.
+// segmentationKept lists the offloads that the emulator can cut into packets.
 var segmentationKept = map[string]bool{
 	"tx-tcp-segmentation":     true,
 	"tx-tcp6-segmentation":    true,
 	"tx-tcp-ecn-segmentation": true,
-	"tx-generic-segmentation": true, // the software that does all the rest
+	"tx-generic-segmentation": true, // software segmentation
 }
 
-// keepSegmentation turns off every other segmentation offload of a device (of
-// UDP, SCTP, tunnels, lists of fragments), so that its kernel sends those as
-// packets of the wire. The namespace may be another than the thread's.
+// keepSegmentation disables every other segmentation offload of a device (of
+// UDP, SCTP, tunnels, fragment lists), so that its kernel sends those as wire
+// packets. ns may differ from the thread's namespace.
 func keepSegmentation(ns netns.NsHandle, device string) error {
 	done := make(chan error, 1)
 	go func() {
@@ -36,7 +36,7 @@ func keepSegmentation(ns netns.NsHandle, device string) error {
 
 const featureStrings = 4 // ETH_SS_FEATURES of linux/ethtool.h
 
-// setFeatures speaks the ethtool requests of ioctl(2), from linux/ethtool.h.
+// setFeatures uses the ethtool requests of ioctl(2) in linux/ethtool.h.
 func setFeatures(device string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

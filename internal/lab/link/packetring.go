@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// packetRing is the receive ring of a packet socket (TPACKET_V2): slots of one
-// size that the kernel fills in turn and the reader gives back in turn. Other
-// than a socket's receive buffer it is not bound by net.core.rmem_max.
+// packetRing is the receive ring of a packet socket (TPACKET_V2): equal slots
+// that the kernel fills and the reader returns in order. Unlike a receive
+// buffer it is not bounded by net.core.rmem_max.
 type packetRing struct {
 	memory    []byte
 	slotBytes int
@@ -19,15 +19,15 @@ type packetRing struct {
 	slots     int
 	current   int
 
-	truncated atomic.Uint64 // packets larger than a slot, which are lost
+	truncated atomic.Uint64 // lost packets larger than a slot
 }
 
-// ringBlockBytes is the unit in which the kernel allocates the ring.
+// ringBlockBytes is the kernel's allocation unit of the ring.
 const ringBlockBytes = 1 << 20
 
 func newPacketRing(fd, packetBytes, slots int) (*packetRing, error) {
-	// Before the packet come the slot's header, a link-layer address, padding
-	// and the vnetHeader.
+	// A slot's header, a link-layer address, padding and the vnetHeader precede
+	// the packet.
 	const overhead = 256
 	slotBytes := (packetBytes + ethernetHeader + overhead + 15) &^ 15 // TPACKET_ALIGNMENT
 	perBlock := ringBlockBytes / slotBytes
@@ -55,8 +55,8 @@ func (r *packetRing) header() *unix.Tpacket2Hdr {
 	return (*unix.Tpacket2Hdr)(unsafe.Pointer(&r.memory[offset]))
 }
 
-// next returns the oldest packet of the ring, from its vnetHeader on, or nil if
-// there is none. It is valid until release.
+// next returns the oldest packet of the ring, beginning with its vnetHeader, or
+// nil if there is none. It is valid until release.
 func (r *packetRing) next() ([]byte, error) {
 	for {
 		h := r.header()
@@ -65,7 +65,7 @@ func (r *packetRing) next() ([]byte, error) {
 		}
 		start, length := int(h.Mac)-vnetHeaderLen, vnetHeaderLen+int(h.Snaplen)
 		if start < 0 || start+length > r.slotBytes {
-			return nil, fmt.Errorf("receive ring: the kernel put %d bytes at %d of a slot of %d", length, start, r.slotBytes)
+			return nil, fmt.Errorf("receive ring: invalid slot: %d bytes at offset %d of %d", length, start, r.slotBytes)
 		}
 		if h.Snaplen == h.Len {
 			slot := unsafe.Slice((*byte)(unsafe.Pointer(h)), r.slotBytes)
@@ -76,7 +76,7 @@ func (r *packetRing) next() ([]byte, error) {
 	}
 }
 
-// release gives the current slot back to the kernel.
+// release returns the current slot to the kernel.
 func (r *packetRing) release() {
 	atomic.StoreUint32(&r.header().Status, unix.TP_STATUS_KERNEL)
 	if r.current++; r.current == r.slots {

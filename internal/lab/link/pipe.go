@@ -1,28 +1,28 @@
 package link
 
 // maxHeldBytes bounds the memory of one direction. Only a flood over a link
-// without a rate reaches it; what does not fit counts as dropped by the queue.
+// without a rate reaches it; excess packets count as dropped by the queue.
 const maxHeldBytes = 1 << 30
 
-// pipe decides the fate of every packet of one direction. It knows no clock
-// and no device: all methods take the time, in nanoseconds of any origin, and
-// it must never go backwards.
+// pipe decides the fate of every packet of one direction. It uses no clock and
+// no device: all methods take the time, in nanoseconds of any origin, which must
+// never go backwards.
 //
 //	arrive -> outage? -> MTU? -> loss before? -> policer -> queue -> CoDel -> bottleneck -> loss after? -> delay line -> pop
 type pipe struct {
 	settings   Settings
-	queueLimit int // bytes; 0 is unbounded
+	queueLimit int // bytes; 0 means no bound
 	dice       *dice
 
 	bucket bucket
 	codel  codelState
 
 	queue       fifo[wirePacket]
-	queuedBytes int // of the queue, the packet in service included
+	queuedBytes int // of the queue, including the packet in service
 
-	// The bottleneck runs on exact virtual time: the head of the queue is in
-	// service from max(arrival, freeAt) until finishAt, and the fraction of a
-	// nanosecond that is left over is carried to the next packet.
+	// The bottleneck runs on exact virtual time. The head of the queue is in
+	// service from max(arrival, freeAt) until finishAt, and the remaining
+	// fraction of a nanosecond is carried to the next packet.
 	serving          bool
 	startAt          int64
 	finishAt, freeAt int64
@@ -32,10 +32,10 @@ type pipe struct {
 	line      delayLine
 	heldBytes int
 
-	counters   Counters // the fields that are plain sums
+	counters   Counters // the plain sums
 	queueDelay *histogram
 
-	// recycle takes back super-packets of which nothing is left.
+	// recycle takes back super-packets without remaining segments.
 	recycle func(*superPacket)
 }
 
@@ -50,7 +50,7 @@ func newPipe(s Settings, queueLimit int, recycle func(*superPacket)) *pipe {
 }
 
 // set changes the settings for everything that the bottleneck has not yet
-// served. The packet in service goes on at the new rate.
+// served. The packet in service continues at the new rate.
 func (p *pipe) set(now int64, s Settings, queueLimit int) {
 	p.advance(now)
 	if p.serving && s.RateBps != p.settings.RateBps {
@@ -58,8 +58,8 @@ func (p *pipe) set(now int64, s Settings, queueLimit int) {
 		if s.RateBps == 0 {
 			left = 0
 		} else {
-			// No overflow: the product is what is left of size*8e9, or of a
-			// second's share.
+			// No overflow: the product is at most size*8e9, or a second's
+			// share.
 			left = left * p.settings.RateBps / s.RateBps
 		}
 		p.finishAt = now + left
@@ -75,8 +75,8 @@ func (p *pipe) set(now int64, s Settings, queueLimit int) {
 	p.advance(now)
 }
 
-// arrive takes a packet, or all the segments of a super-packet, that reach the
-// link now.
+// arrive processes a packet, or all segments of a super-packet, that reaches
+// the link now.
 func (p *pipe) arrive(now int64, super *superPacket) {
 	p.advance(now)
 	s, c := &p.settings, &p.counters
@@ -103,8 +103,8 @@ func (p *pipe) arrive(now int64, super *superPacket) {
 			p.queue.push(wirePacket{super: super, index: int32(i), size: int32(size), at: now})
 		}
 	}
-	// The reference of our own goes last, so that a drop of the last segment
-	// that is left recycles the super-packet exactly once.
+	// Drop the own reference last, so that a drop of the last segment recycles
+	// the super-packet exactly once.
 	super.refs++
 	p.advance(now)
 	p.unref(super)
@@ -137,7 +137,7 @@ func (p *pipe) advance(now int64) {
 	}
 }
 
-// overdue says whether CoDel drops the packet whose turn it is.
+// overdue reports whether CoDel drops the packet at the head of the queue.
 func (p *pipe) overdue(packet *wirePacket) bool {
 	leaves := max(p.freeAt, packet.at)
 	behind := p.queuedBytes - int(packet.size)
@@ -185,26 +185,27 @@ func (p *pipe) propagate(packet wirePacket, left int64) {
 	p.line.push(packet, s.Jitter > 0 || held)
 }
 
-// next is when a packet may next be due for pop; false if the pipe is empty.
+// next is the earliest time at which pop may return a packet; false if the pipe
+// is empty.
 func (p *pipe) next() (int64, bool) {
-	due, some := p.line.nextDue()
+	due, pending := p.line.nextDue()
 	if p.serving {
-		// Nothing that is still queued can be due earlier than this.
-		if first := p.finishAt + int64(p.settings.Delay-p.settings.Jitter); !some || first < due {
-			due, some = first, true
+		// No queued packet can be due earlier than this.
+		if first := p.finishAt + int64(p.settings.Delay-p.settings.Jitter); !pending || first < due {
+			due, pending = first, true
 		}
 	}
-	return due, some
+	return due, pending
 }
 
-// pop takes the next packet that is due by now. The caller delivers it, calls
-// done, and must have called advance(now) before.
+// pop removes the next packet that is due. The caller delivers it, calls done,
+// and must have called advance(now) before.
 func (p *pipe) pop(now int64) (wirePacket, bool) {
 	return p.line.pop(now)
 }
 
-// done accounts for consecutive segments of one super-packet that were handed
-// to the receiving kernel, or refused by it.
+// done accounts for consecutive segments of one super-packet that the receiving
+// kernel took or refused.
 func (p *pipe) done(super *superPacket, packets, size int, delivered bool) {
 	if delivered {
 		p.counters.PacketsDelivered += uint64(packets)
@@ -229,5 +230,5 @@ func (p *pipe) unref(super *superPacket) {
 	}
 }
 
-// inFlight is the number of packets that wait in the queue or on the delay line.
+// inFlight is the number of packets in the queue and on the delay line.
 func (p *pipe) inFlight() int { return p.queue.len() + p.line.len() }

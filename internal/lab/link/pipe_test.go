@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// bench drives a pipe by a clock of its own.
+// bench drives a pipe with its own clock.
 type bench struct {
 	*pipe
 	now      int64
@@ -39,7 +39,7 @@ func newBench(s Settings) *bench {
 	return b
 }
 
-// send has a packet of that many bytes arrive now.
+// send makes a packet of size bytes arrive now.
 func (b *bench) send(size int) { b.sendSuper(&superPacket{packet: make([]byte, size), segments: 1}) }
 
 func (b *bench) sendSuper(p *superPacket) {
@@ -50,8 +50,8 @@ func (b *bench) sendSuper(p *superPacket) {
 	b.arrive(b.now, p)
 }
 
-// run moves the clock to the given time and collects what is due at the very
-// nanosecond it is due.
+// run advances the clock and collects each packet at the exact nanosecond it is
+// due.
 func (b *bench) run(until int64) {
 	for {
 		due, some := b.next()
@@ -95,8 +95,8 @@ func TestPipeDelaysExactly(t *testing.T) {
 	}
 }
 
-// TestPipeRateIsExact asks for the fraction of a nanosecond to be carried: the
-// last of n packets leaves after n*size*8/rate, rounded down once.
+// TestPipeRateIsExact: the fraction of a nanosecond is carried, so the last of
+// n packets leaves after n*size*8/rate, rounded down once.
 func TestPipeRateIsExact(t *testing.T) {
 	for _, rate := range []int64{1_000, 1_000_000, 9_999_991, 1_000_000_007, 39_999_999_999} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestPipeRateIsExact(t *testing.T) {
 	}
 }
 
-// TestPipeCells: a packet takes whole cells, trailers included.
+// TestPipeCells: a packet takes whole cells, including trailers.
 func TestPipeCells(t *testing.T) {
 	for _, test := range []struct{ packet, cells int }{
 		{1, 1}, {32, 1}, {33, 2}, {40, 2}, {80, 2}, {81, 3}, {576, 13}, {1500, 32}, {9180, 192},
@@ -135,8 +135,8 @@ func TestPipeCells(t *testing.T) {
 	}
 }
 
-// TestPipePacketRate: small packets are bound by their number, large ones by
-// the rate, and the number is exact over any time.
+// TestPipePacketRate: the packet rate limits small packets, the bit rate large
+// ones, and the packet rate is exact over any time.
 func TestPipePacketRate(t *testing.T) {
 	const packets = 3000
 	for _, test := range []struct {
@@ -178,7 +178,7 @@ func TestPipeServesAtMaxOfArrivalAndFree(t *testing.T) {
 func TestPipeDropsAtTheTail(t *testing.T) {
 	b := newBench(Settings{RateBps: 12_000_000, QueueBytes: 4500})
 	for range 4 {
-		b.send(1500) // three fit, the one in service included
+		b.send(1500) // three fit, including the one in service
 	}
 	b.send(1)
 	b.run(1 * ms) // one has left
@@ -235,7 +235,7 @@ func TestPipeSet(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(*Settings)
-		want   []int64 // arrival times of three packets sent at 0; the change comes at 1.5 ms
+		want   []int64 // arrival times of three packets sent at 0; the change is at 1.5 ms
 	}{
 		{"nothing", func(*Settings) {}, []int64{11 * ms, 12 * ms, 13 * ms}},
 		{"rate doubled: half of the second packet is left", func(s *Settings) { s.RateBps *= 2 },
@@ -287,7 +287,7 @@ func TestPipeLossPlaceAndCapacity(t *testing.T) {
 		if lost < 400 || lost > 600 {
 			t.Fatalf("place %d: %d of %d lost", test.place, lost, sent)
 		}
-		// After the bottleneck the very last ones may be the lost ones.
+		// After the bottleneck, the last packets may be the lost ones.
 		want, got := test.last(sent, lost), b.out[len(b.out)-1].At/ms
 		if test.place == LossBefore && got != want || test.place == LossAfter && (got > want || got < want-20) {
 			t.Errorf("place %d: the last packet left at %d ms, want %d", test.place, got, want)
@@ -295,8 +295,8 @@ func TestPipeLossPlaceAndCapacity(t *testing.T) {
 	}
 }
 
-// TestPipeLossPattern asks for the same lost packet numbers whatever the
-// timing, the sizes, the grouping into super-packets and the other settings.
+// TestPipeLossPattern: the lost packet numbers do not depend on timing, sizes,
+// grouping into super-packets, or other settings.
 func TestPipeLossPattern(t *testing.T) {
 	for _, loss := range []Loss{
 		{Probability: 0.1},
@@ -372,8 +372,8 @@ func TestDiceLossShare(t *testing.T) {
 }
 
 func TestDiceGilbertElliottBursts(t *testing.T) {
-	// With loss in the bad state only and certain there, the mean run of
-	// losses is 1/ToGood.
+	// With certain loss in the bad state only, the mean run of losses is
+	// 1/ToGood.
 	loss := Loss{ToBad: 0.01, ToGood: 0.25, BadProbability: 1}
 	d, runs, lost, before := newDice(1), 0, 0, false
 	for range 1_000_000 {
@@ -445,8 +445,8 @@ func TestPipeReorder(t *testing.T) {
 	}
 }
 
-// TestPipeAccountsForEverything changes everything at random and adds up after
-// each step.
+// TestPipeAccountsForEverything changes everything at random and checks the
+// sums after each step.
 func TestPipeAccountsForEverything(t *testing.T) {
 	for seed := range uint64(10) {
 		r := rand.New(rand.NewPCG(seed, 0))

@@ -1,16 +1,16 @@
 package link
 
-// bucket is the token bucket of a policer, kept as the time at which it will
-// be full again: the generic cell rate algorithm in its virtual scheduling
-// form (ITU-T I.371, annex A). Times are in nanoseconds.
+// bucket is the token bucket of a policer, stored as the time at which it is
+// full again: the generic cell rate algorithm in its virtual scheduling form
+// (ITU-T I.371, annex A). Times are in nanoseconds.
 type bucket struct {
 	fullAt   int64
 	fraction int64 // in 1/rate ns, carried so that the rate is exact over any time
-	rateBps  int64 // of the last packet, which fraction belongs to
+	rateBps  int64 // of the latest packet; fraction refers to it
 }
 
-// admit says whether a packet of that many bytes passes now, and takes its
-// tokens if so.
+// admit reports whether a packet of size bytes passes now, and takes its tokens
+// if so.
 func (b *bucket) admit(now int64, size int, p Policer) bool {
 	if now >= b.fullAt {
 		b.fullAt, b.fraction = now, 0

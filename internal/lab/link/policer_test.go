@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A flood of packets that come evenly, at several times the rate, passes at
-// the rate, plus what the bucket held at the beginning.
+// A steady flood at several times the rate passes at the rate, plus the initial
+// content of the bucket.
 func TestPolicerRateIsExact(t *testing.T) {
 	for _, rate := range []int64{1_000_000, 9_999_991, 1_000_000_007} {
 		for _, burst := range []int{3000, 64 << 10, 1 << 20} {
@@ -23,7 +23,7 @@ func TestPolicerRateIsExact(t *testing.T) {
 					}
 				}
 				want := float64(rate)/8*float64(now)/1e9 + float64(burst)
-				// Up to a packet's worth of tokens is left in the bucket.
+				// The bucket keeps tokens for less than a packet.
 				if passed > want+1 || passed < want-2*size {
 					t.Errorf("%.0f bytes passed, want %.0f", passed, want)
 				}
@@ -54,7 +54,7 @@ func TestPolicerBucket(t *testing.T) {
 	if got := passed(10); got != 3 {
 		t.Errorf("after a second %d pass, want the 3 that the bucket holds", got)
 	}
-	// At a changed rate what is missing fills up at the new one.
+	// After a change, the bucket fills at the new rate.
 	b.set(b.now, Settings{Policer: Policer{RateBps: 120_000_000, BurstBytes: 4500}}, 0)
 	b.run(b.now + 3*ms)
 	if got := passed(10); got != 3 {

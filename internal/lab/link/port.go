@@ -6,41 +6,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Port is where packets leave a host for the link, and enter it again: a
-// network device of the host, as the emulator holds it. OpenTUN and OpenVeth
-// make one.
+// Port is the place at which packets leave a host for the link and enter it: a
+// network device of the host in the emulator's hands. OpenTUN and OpenVeth make
+// one.
 type Port interface {
-	// Name is that of the network device in the host's namespace.
+	// Name is the name of the network device in the host's namespace.
 	Name() string
-	// Index is that of the network device in the host's namespace.
+	// Index is the index of the network device in the host's namespace.
 	Index() int
-	// Close removes the device. A Link closes its ports itself.
+	// Close removes the device. A Link closes its own ports.
 	Close() error
 
 	// descriptor is polled for packets to receive.
 	descriptor() int
-	// receive reads one packet into the buffer, which has receiveRoom bytes.
-	// It uses n bytes of it, of which the IP packet begins after skip. The
-	// error is errAgain if no packet waits.
+	// receive reads one packet into the buffer, which has receiveRoom bytes. It
+	// uses n bytes of it; the IP packet begins after skip. The error is
+	// errAgain if no packet waits.
 	receive(buffer []byte) (h vnetHeader, skip, n int, err error)
-	// send hands the IP packet head+body to the host's kernel. Several
-	// threads must not send at once; one may receive meanwhile.
+	// send passes the IP packet head+body to the host's kernel. Only one thread
+	// may send at a time; another may receive meanwhile.
 	send(h vnetHeader, head, body []byte) error
-	// drops is how many packets were lost between the kernel and the
-	// emulator since the port was opened.
+	// drops counts the packets lost between the kernel and the emulator since
+	// the port was opened.
 	drops() uint64
 }
 
-// receiveRoom holds a vnetHeader, a link-layer header and the largest IP packet.
+// receiveRoom has space for a vnetHeader, a link-layer header and the largest
+// IP packet.
 const receiveRoom = 65535 + 64
 
 var errAgain = errors.New("no packet waits")
 
-// frameWriter sends packets through one descriptor with a prefix of its own:
-// a vnetHeader and, on Ethernet, the link-layer header.
+// frameWriter sends packets through a descriptor with a prefix: a vnetHeader
+// and, on Ethernet, the link-layer header.
 type frameWriter struct {
 	fd     int
-	prefix []byte // ends where the copy of head begins
+	prefix []byte // precedes the copy of head
 	frame  []byte // memory of prefix and head
 	iov    [2]unix.Iovec
 }
@@ -60,9 +61,9 @@ func (w *frameWriter) send(head, body []byte) error {
 		err := writev(w.fd, &w.iov)
 		switch err {
 		case unix.EINTR:
-		case unix.EAGAIN: // the socket's send buffer is full: it drains by itself
+		case unix.EAGAIN: // the send buffer is full and drains by itself
 			poll := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLOUT}}
-			if n, err := unix.Poll(poll, sendPatienceMs); n == 0 && err == nil {
+			if n, err := unix.Poll(poll, sendTimeoutMs); n == 0 && err == nil {
 				return unix.EAGAIN
 			}
 		default:
@@ -71,5 +72,5 @@ func (w *frameWriter) send(head, body []byte) error {
 	}
 }
 
-// sendPatienceMs bounds how long a full send buffer may hold up a direction.
-const sendPatienceMs = 20
+// sendTimeoutMs bounds the time that a full send buffer may block a direction.
+const sendTimeoutMs = 20

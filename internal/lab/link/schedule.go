@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Change is one of a schedule's: from then on, these settings hold. A nil
-// direction stays as it is.
+// Change is a change of settings in a schedule. A nil direction stays
+// unchanged.
 type Change struct {
-	At     time.Duration // after the schedule's beginning
+	At     time.Duration // after the beginning of the schedule
 	AB, BA *Settings
 }
 
-// Follow changes the link's settings at their times, counted from start, and
-// returns after the last of them. Changes whose time has passed are made at
-// once. All of them are checked before the first is made.
+// Follow applies the changes at their times, counted from start, and returns
+// after the last. It applies past changes at once. It validates all changes
+// before the first is applied.
 func (l *Link) Follow(ctx context.Context, start time.Time, schedule []Change) error {
 	for _, c := range schedule {
 		for dir, s := range map[Direction]*Settings{AToB: c.AB, BToA: c.BA} {

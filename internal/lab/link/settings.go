@@ -1,6 +1,7 @@
 // Package link emulates a point-to-point link in user space: real packets of
-// the kernel's own TCP enter on one side and leave on the other after the
-// delay, rate, loss and queue that were asked for.
+// the kernel's own TCP enter on one side and leave on the other with the
+// configured delay, rate, loss and queue. Every packet is accounted for, and
+// the same seed loses the same packets.
 package link
 
 import (
@@ -8,21 +9,21 @@ import (
 	"time"
 )
 
-// Settings are those of one direction of a link. The zero value is a perfect
-// link: no delay, no bound on the rate, no loss.
+// Settings configure one direction of a link. The zero value is a perfect link:
+// no delay, no bound on the rate, no loss.
 type Settings struct {
 	Delay  time.Duration // propagation delay, one way
-	Jitter time.Duration // each packet is delayed by a further uniform ±Jitter, and so may overtake
+	Jitter time.Duration // uniform ±Jitter added per packet, so packets may overtake
 
 	// RateBps is the bottleneck's rate in bits per second, counting whole IP
 	// packets; 0 means unlimited.
 	RateBps int64
 
-	// ATM has the bottleneck carry packets in cells: each takes 53 bytes of the
-	// rate for 48 of what it carries (see CarriesBps).
+	// ATM makes the bottleneck carry packets in cells: 48 bytes of payload take
+	// 53 bytes of the rate (see CarriesBps).
 	ATM bool
-	// PacketsPerSecond bounds the bottleneck as well, as a host does whose CPU
-	// takes the same time for a packet of any size; 0 means unlimited. It
+	// PacketsPerSecond bounds the bottleneck's packet rate, like a host whose
+	// CPU needs the same time for a packet of any size; 0 means unlimited. It
 	// needs RateBps.
 	PacketsPerSecond int64
 
@@ -31,13 +32,13 @@ type Settings struct {
 
 	// QueueBytes bounds the bottleneck's queue; 0 means QueueBDP applies.
 	QueueBytes int
-	// QueueBDP bounds the queue in bandwidth-delay products, taken over
-	// RateBps and RTT (both directions' Delay); 0 with QueueBytes 0 means
-	// one BDP, and at least 64 full packets.
+	// QueueBDP bounds the queue in bandwidth-delay products of RateBps and the
+	// RTT (the sum of both directions' Delay). 0 with QueueBytes 0 means one
+	// BDP, at least 64 full packets.
 	QueueBDP float64
 
 	// CoDel drops packets that have waited too long in the bottleneck's queue,
-	// beside those that do not fit. It needs RateBps.
+	// in addition to those that do not fit. It needs RateBps.
 	CoDel CoDel
 
 	// MTU is the largest IP packet that passes; larger ones are dropped and
@@ -48,11 +49,11 @@ type Settings struct {
 
 	Policer Policer
 
-	// Down is an outage: every packet that reaches the link is dropped and counted.
+	// Down is an outage: every arriving packet is dropped and counted.
 	Down bool
 
-	// Seed makes the random choices repeatable: the same seed drops the
-	// same packet numbers.
+	// Seed makes the random choices repeatable: the same seed drops the same
+	// packet numbers.
 	Seed uint64
 }
 
@@ -71,7 +72,7 @@ type Loss struct {
 	BadProbability float64 // in [0, 1]
 }
 
-// LossPlace says on which side of the bottleneck packets are lost.
+// LossPlace is the side of the bottleneck on which packets are lost.
 type LossPlace uint8
 
 // The places of loss. A packet lost before the bottleneck takes none of its
@@ -91,21 +92,21 @@ func (p LossPlace) String() string {
 // Reorder holds back a share of the packets, so that later ones overtake them.
 type Reorder struct {
 	Probability float64       // share of packets held back, in [0, 1]
-	Hold        time.Duration // for how much longer
+	Hold        time.Duration // additional delay
 }
 
-// Policer drops what exceeds a rate, before the bottleneck and without a
-// queue: a token bucket, such as access networks use to hold a customer to what
-// he pays for. The zero value lets everything through.
+// Policer drops packets above a rate, before the bottleneck and without a
+// queue. It is a token bucket, as access networks use to enforce a customer's
+// rate. The zero value passes everything.
 type Policer struct {
 	RateBps    int64 // bits per second of whole IP packets
-	BurstBytes int   // depth of the bucket: what passes at once after a pause
+	BurstBytes int   // depth of the bucket: the burst that passes after a pause
 }
 
-// Counters are those of one direction since the link began. Every packet is
-// accounted for: PacketsIn = PacketsDelivered + Lost + Policed + QueueDrops +
-// CoDelDrops + TooBig + Outage + WriteErrors + InFlight. Packets are those of the wire: a super-packet
-// of the kernel's segmentation offload counts as the packets it stands for.
+// Counters counts the packets of one direction since the link began. Every
+// packet is accounted for: PacketsIn = PacketsDelivered + Lost + Policed +
+// QueueDrops + CoDelDrops + TooBig + Outage + WriteErrors + InFlight. A
+// super-packet of segmentation offload counts as its packets on the wire.
 type Counters struct {
 	PacketsIn, BytesIn               uint64
 	PacketsDelivered, BytesDelivered uint64
@@ -116,25 +117,25 @@ type Counters struct {
 	TooBig                           uint64 // larger than the MTU
 	Outage                           uint64 // the link was down
 	Reordered                        uint64 // held back by Reorder
-	DeviceDrops                      uint64 // lost between the kernel and the emulator: should be zero, and is shown when not
+	DeviceDrops                      uint64 // lost between the kernel and the emulator; should be zero
 	WriteErrors                      uint64 // the receiving kernel refused the packet
-	InFlight                         uint64 // packets in the queue and on the way, at this moment
-	QueuedBytes                      int    // in the bottleneck's queue, at this moment
+	InFlight                         uint64 // packets in the queue and on the delay line now
+	QueuedBytes                      int    // in the bottleneck's queue now
 
-	// Time spent waiting for the bottleneck, own transmission excluded; upper
+	// Waiting time for the bottleneck without the own transmission; upper
 	// bounds of buckets 3 % wide. Zero while RateBps is 0.
 	QueueDelayP50, QueueDelayP95, QueueDelayP99, QueueDelayMax time.Duration
 }
 
-// The parts of ATM (RFC 2684, 5.1: LLC encapsulation in AAL5).
+// The sizes of ATM (RFC 2684, section 5.1: LLC encapsulation in AAL5).
 const (
 	cellBytes        = 53
 	cellPayloadBytes = 48
-	atmTrailerBytes  = 8 + 8 // of AAL5 and of LLC/SNAP, in a whole number of cells
+	atmTrailerBytes  = 8 + 8 // of AAL5 and LLC/SNAP, padded to whole cells
 )
 
-// CarriesBps is the rate of packets of a size that the bottleneck carries, in
-// bits per second of whole IP packets; +Inf without a bound.
+// CarriesBps is the bottleneck's rate for packets of a size, in bits per second
+// of whole IP packets; +Inf without a bound.
 func (s Settings) CarriesBps(packet int) float64 {
 	carries := math.Inf(1)
 	if s.RateBps > 0 {
@@ -146,7 +147,7 @@ func (s Settings) CarriesBps(packet int) float64 {
 	return carries
 }
 
-// wireBytes is what a packet takes of the bottleneck's rate, in bytes.
+// wireBytes is the number of bytes of the bottleneck's rate that a packet uses.
 func (s Settings) wireBytes(packet int) int {
 	if !s.ATM {
 		return packet
@@ -154,15 +155,15 @@ func (s Settings) wireBytes(packet int) int {
 	return (packet + atmTrailerBytes + cellPayloadBytes - 1) / cellPayloadBytes * cellBytes
 }
 
-// Share is the share of packets that the model loses in the long run.
+// Share is the long-term share of packets that the model loses.
 func (l Loss) Share() float64 {
 	bad := l.badShare()
 	return (1-bad)*l.Probability + bad*l.BadProbability
 }
 
-// Sigma is the standard deviation of the share of n packets that is lost. The
-// correlation of the Gilbert-Elliott chain's states k packets apart is
-// (1-ToBad-ToGood)^k, summed up over all k.
+// Sigma is the standard deviation of the share lost of n packets. States of the
+// Gilbert-Elliott chain k packets apart have the correlation
+// (1-ToBad-ToGood)^k; Sigma sums over all k.
 func (l Loss) Sigma(n int) float64 {
 	p := l.Share()
 	variance := p * (1 - p)

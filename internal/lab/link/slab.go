@@ -1,7 +1,7 @@
 package link
 
-// slab is a block of memory that packets are read into one after another. It
-// is used again when the last of them is gone.
+// slab is a block of memory for consecutive packets. It is reused when the last
+// of them is gone.
 type slab struct {
 	memory []byte
 	used   int
@@ -10,12 +10,12 @@ type slab struct {
 
 const (
 	slabBytes = 1 << 20
-	// spareSlabs is how many empty slabs are kept, in order that a steady
-	// flow allocates nothing; the rest goes back to the runtime.
+	// spareSlabs is the number of empty slabs kept, so that a steady flow
+	// allocates nothing. Others return to the runtime.
 	spareSlabs = 64
 )
 
-// arena hands out packet memory. One goroutine owns it.
+// arena allocates packet memory. One goroutine owns it.
 type arena struct {
 	current     *slab
 	spare       []*slab
@@ -38,8 +38,8 @@ func (a *arena) room(n int) []byte {
 	return a.current.memory[a.current.used:]
 }
 
-// take makes a super-packet of the first n bytes of the room. Its packet
-// begins after skip of them.
+// take makes a super-packet from the first n bytes of the room. The packet
+// begins after skip bytes.
 func (a *arena) take(skip, n int, h vnetHeader) *superPacket {
 	s := a.current
 	packet := s.memory[s.used+skip : s.used+n : s.used+n]

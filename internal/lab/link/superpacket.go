@@ -2,23 +2,23 @@ package link
 
 import "encoding/binary"
 
-// superPacket is one IP packet as the kernel handed it over. With TCP
-// segmentation offload it stands for several packets of the wire, its
-// segments; any other packet counts as its own only segment.
+// superPacket is one IP packet from the kernel. With TCP segmentation offload
+// it represents several packets on the wire, its segments; any other packet is
+// its own only segment.
 type superPacket struct {
 	packet []byte // the IP packet
 	vnet   vnetHeader
 
 	segments     int
-	headerLen    int // IP and TCP headers, which every segment repeats; 0 if there is one segment
-	segmentBytes int // TCP payload of every segment but the last
+	headerLen    int // of IP and TCP, repeated in every segment; 0 with one segment
+	segmentBytes int // TCP payload of every segment except the last
 
 	slab *slab
-	refs int // segments that are still in the link
+	refs int // segments still in the link
 }
 
-// maxHeaderLen bounds the headers of what is taken for a super-packet: IPv6
-// with extensions, and TCP with options.
+// maxHeaderLen bounds the headers of a super-packet: IPv6 with extensions, and
+// TCP with options.
 const maxHeaderLen = 256
 
 const (
@@ -32,20 +32,20 @@ const (
 	ipv6Header     = 40
 )
 
-// parse sets up a super-packet. What is not well-formed TCP that the kernel
-// left to be segmented passes as a single packet, as it is.
+// parse sets up a super-packet. Anything except well-formed TCP that the kernel
+// left to be segmented passes unchanged as a single packet.
 func (s *superPacket) parse(packet []byte, h vnetHeader) {
 	*s = superPacket{packet: packet, vnet: h, segments: 1}
 	kind := h.gsoType &^ vnetGSOECN
 	if kind != vnetGSOTCPv4 && kind != vnetGSOTCPv6 || h.gsoSize == 0 || h.flags&vnetNeedsChecksum == 0 {
 		return
 	}
-	least, version := ipv4MinHeader, uint8(4)
+	minHeader, version := ipv4MinHeader, uint8(4)
 	if kind == vnetGSOTCPv6 {
-		least, version = ipv6Header, 6
+		minHeader, version = ipv6Header, 6
 	}
 	tcp := int(h.csumStart)
-	if len(packet) < least || packet[0]>>4 != version || tcp < least || len(packet) < tcp+tcpMinHeader ||
+	if len(packet) < minHeader || packet[0]>>4 != version || tcp < minHeader || len(packet) < tcp+tcpMinHeader ||
 		h.csumOffset != tcpCheckOffset || version == 4 && int(packet[0]&0xf)*4 != tcp {
 		return
 	}
@@ -62,7 +62,7 @@ func (s *superPacket) parse(packet []byte, h vnetHeader) {
 	s.segments = (payload + s.segmentBytes - 1) / s.segmentBytes
 }
 
-// segmentSize is the length in bytes of the IP packet that segment i stands for.
+// segmentSize is the length in bytes of segment i as an IP packet.
 func (s *superPacket) segmentSize(i int) int {
 	if s.segments == 1 {
 		return len(s.packet)
@@ -70,9 +70,9 @@ func (s *superPacket) segmentSize(i int) int {
 	return s.headerLen + min(s.segmentBytes, len(s.packet)-s.headerLen-i*s.segmentBytes)
 }
 
-// slice describes the segments first to last as one packet: a super-packet
-// again if they are several. Its bytes are head followed by body; head is
-// written to the buffer, which holds maxHeaderLen bytes, body is shared with s.
+// slice describes the segments first to last as one packet, a super-packet if
+// they are several. Its bytes are head followed by body: head is written to the
+// buffer, which has maxHeaderLen bytes; body is shared with s.
 func (s *superPacket) slice(first, last int, buffer []byte) (h vnetHeader, head, body []byte) {
 	if first == 0 && last == s.segments-1 {
 		return s.vnet, nil, s.packet
@@ -94,7 +94,7 @@ func (s *superPacket) slice(first, last int, buffer []byte) (h vnetHeader, head,
 	if first > 0 {
 		tcp[tcpFlagsOffset] &^= tcpCWR
 	}
-	// The checksum field holds the sum over the pseudo-header, of which only
+	// The checksum field contains the sum over the pseudo-header, of which only
 	// the TCP length changes.
 	wasLen, isLen := uint16(len(s.packet)-int(h.csumStart)), uint16(len(tcp)+len(body))
 	check := onesAdd(onesAdd(binary.BigEndian.Uint16(tcp[tcpCheckOffset:]), ^wasLen), isLen)
@@ -103,7 +103,7 @@ func (s *superPacket) slice(first, last int, buffer []byte) (h vnetHeader, head,
 	if head[0]>>4 == 4 {
 		ip := head[:h.csumStart]
 		binary.BigEndian.PutUint16(ip[2:], uint16(len(head)+len(body)))
-		// Linux numbers the segments of a super-packet upwards.
+		// Linux numbers the segments of a super-packet in ascending order.
 		binary.BigEndian.PutUint16(ip[4:], binary.BigEndian.Uint16(ip[4:])+uint16(first))
 		ip[10], ip[11] = 0, 0
 		binary.BigEndian.PutUint16(ip[10:], ^onesSum(ip))
@@ -120,13 +120,14 @@ func (s *superPacket) slice(first, last int, buffer []byte) (h vnetHeader, head,
 	return h, head, body
 }
 
-// onesAdd is the addition of RFC 1071: the carry goes round.
+// onesAdd is the one's complement addition of RFC 1071, section 1.
 func onesAdd(a, b uint16) uint16 {
 	sum := uint32(a) + uint32(b)
 	return uint16(sum + sum>>16)
 }
 
-// onesSum adds up b, which has an even length, as RFC 1071 does.
+// onesSum is the one's complement sum of b, which has an even length (RFC 1071,
+// section 1).
 func onesSum(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i+1 < len(b); i += 2 {

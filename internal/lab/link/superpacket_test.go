@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// tcpSuperPacket builds what a kernel hands over with segmentation offload.
-// tcpOptions is a multiple of 4 up to 40. Its TCP flags are all set.
+// tcpSuperPacket builds a packet as a kernel passes it with segmentation
+// offload, with all TCP flags set. tcpOptions is a multiple of 4 up to 40.
 func tcpSuperPacket(version, payload, segment, tcpOptions int) ([]byte, vnetHeader) {
 	ipLen := ipv4MinHeader
 	if version == 6 {
@@ -43,7 +43,7 @@ func tcpSuperPacket(version, payload, segment, tcpOptions int) ([]byte, vnetHead
 	return packet, h
 }
 
-// The reference: sums and segments by the RFCs' letter, one byte at a time.
+// The reference: sums and segments by the text of the RFCs, one byte at a time.
 
 func referenceSum(b []byte) uint16 {
 	sum := 0
@@ -71,7 +71,7 @@ func pseudoHeader(packet []byte, ipLen int) []byte {
 	return append(b, 0, 0, 0, 6)
 }
 
-// referenceSegments cuts a packet into those of the wire, each with full
+// referenceSegments cuts a packet into its packets on the wire, each with full
 // checksums.
 func referenceSegments(packet []byte, ipLen, segment int) [][]byte {
 	tcpLen := int(packet[ipLen+12]>>4) * 4
@@ -104,9 +104,8 @@ func referenceSegments(packet []byte, ipLen, segment int) [][]byte {
 	return out
 }
 
-// finish does what the receiving kernel or its device would: complete the
-// checksum of each segment from the partial one, starting from what the packet
-// and its vnetHeader say.
+// finish acts as the receiving kernel or its device: it completes the checksum
+// of each segment from the partial one in the packet and its vnetHeader.
 func finish(t *testing.T, h vnetHeader, packet []byte) [][]byte {
 	t.Helper()
 	if h.flags != vnetNeedsChecksum || h.csumOffset != tcpCheckOffset {
@@ -190,8 +189,8 @@ func FuzzSlice(f *testing.F) {
 	})
 }
 
-// FuzzParse asks that nothing a kernel could hand over makes the emulator read
-// beyond the packet, and that the segments add up.
+// FuzzParse: no input makes the emulator read beyond the packet, and the
+// segments add up.
 func FuzzParse(f *testing.F) {
 	for _, version := range []int{4, 6} {
 		packet, h := tcpSuperPacket(version, 5000, 1448, 12)

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The path makes raw system calls: they never block, so the scheduler need not
-// hear of them, and telling it costs as much as the call.
+// The path uses raw system calls. They never block, so they skip the
+// scheduler's bookkeeping, which costs as much as the call.
 
 func readRaw(fd int, b []byte) (int, error) {
 	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))

@@ -10,14 +10,14 @@ import (
 
 const (
 	tunDevice = "/dev/net/tun"
-	// tunQueuePackets is how many packets the kernel holds for the emulator
-	// while this is not being scheduled. It drops what exceeds them. Kernels
-	// from 2026 on refuse a tx_queue_len above 32767.
+	// tunQueuePackets is the kernel's queue in packets while the emulator is
+	// not scheduled; the kernel drops the excess. Kernels released since 2026
+	// refuse a tx_queue_len above 32767.
 	tunQueuePackets = 32767
 )
 
-// tunPort is a TUN device. The kernel hands super-packets over whole and takes
-// them whole, checksums left out.
+// tunPort is a TUN device. The kernel exchanges whole super-packets with it,
+// without checksums.
 type tunPort struct {
 	name   string
 	index  int
@@ -28,8 +28,7 @@ type tunPort struct {
 
 // OpenTUN creates a TUN device in the network namespace of the calling thread.
 // It is down and has no address. The error wraps os.ErrPermission or
-// os.ErrNotExist where the machine does not let this process use TUN devices;
-// OpenVeth may serve then.
+// os.ErrNotExist if this process may not use TUN devices; then try OpenVeth.
 func OpenTUN(name string, mtu int) (Port, error) {
 	if err := checkDevice(name, mtu); err != nil {
 		return nil, err
@@ -55,7 +54,7 @@ func (p *tunPort) setUp(mtu int) error {
 	if err := unix.IoctlIfreq(p.fd, unix.TUNSETIFF, request); err != nil {
 		return fmt.Errorf("create: %w", err)
 	}
-	// USO is left out: a UDP datagram stays what the application sent.
+	// Without USO, so that a UDP datagram stays as the application sent it.
 	offload := unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6 | unix.TUN_F_TSO_ECN
 	if err := unix.IoctlSetInt(p.fd, unix.TUNSETOFFLOAD, offload); err != nil {
 		return fmt.Errorf("set offload: %w", err)
@@ -79,7 +78,7 @@ func (p *tunPort) setUp(mtu int) error {
 	if err := handle.LinkSetTxQLen(device, tunQueuePackets); err != nil {
 		return fmt.Errorf("set queue length: %w", err)
 	}
-	quiet(handle, device)
+	silence(handle, device)
 	p.stats.start()
 	return nil
 }
@@ -89,7 +88,7 @@ func (p *tunPort) Index() int      { return p.index }
 func (p *tunPort) descriptor() int { return p.fd }
 func (p *tunPort) drops() uint64   { return p.stats.drops() }
 
-// Close removes the device, which lives as long as its descriptor.
+// Close removes the device by closing its descriptor.
 func (p *tunPort) Close() error {
 	p.stats.close()
 	return unix.Close(p.fd)
@@ -104,7 +103,7 @@ func (p *tunPort) receive(buffer []byte) (h vnetHeader, skip, n int, err error) 
 		return h, 0, 0, err
 	}
 	if n <= vnetHeaderLen {
-		return h, 0, 0, fmt.Errorf("tun device %s: read %d bytes, which is no packet", p.name, n)
+		return h, 0, 0, fmt.Errorf("tun device %s: read %d bytes, too short for a packet", p.name, n)
 	}
 	h.decode(buffer)
 	return h, vnetHeaderLen, n, nil

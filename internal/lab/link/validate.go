@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// DefaultMTU is the MTU in bytes that Settings.MTU of 0 means.
+// DefaultMTU is the MTU in bytes for Settings.MTU 0.
 const DefaultMTU = 1500
 
 const (
-	minMTU = 68    // RFC 791: what every link must carry
+	minMTU = 68    // RFC 791, section 3.2: every link must carry it
 	maxMTU = 65535 // largest IPv4 packet
 
 	minRateBps = 1_000
@@ -22,8 +22,7 @@ const (
 	minQueuePackets = 64 // of the default queue limit, in full packets
 )
 
-// Validate says in one sentence which field holds a value that makes no sense,
-// and what it may hold.
+// Validate returns an error that names an invalid field and its valid values.
 func (s Settings) Validate() error {
 	refuse := func(field string, value any, want string) error {
 		return fmt.Errorf("link settings: %s is %v, set it to %s", field, value, want)
@@ -98,9 +97,8 @@ func (s Settings) mtu() int {
 	return s.MTU
 }
 
-// QueueLimitBytes is the bound of the bottleneck's queue that the settings
-// mean when the other direction's delay is reverse. It is 0, for no bound,
-// where the rate has none.
+// QueueLimitBytes is the bound of the bottleneck's queue if the other
+// direction's delay is reverse. It is 0, no bound, without a rate.
 func (s Settings) QueueLimitBytes(reverse time.Duration) int {
 	if s.RateBps == 0 {
 		return 0
@@ -115,6 +113,6 @@ func (s Settings) QueueLimitBytes(reverse time.Duration) int {
 	return clampBytes(bdp, minQueuePackets*s.mtu())
 }
 
-func clampBytes(bytes float64, least int) int {
-	return int(min(max(math.Ceil(bytes), float64(least)), maxHeldBytes))
+func clampBytes(bytes float64, minBytes int) int {
+	return int(min(max(math.Ceil(bytes), float64(minBytes)), maxHeldBytes))
 }

@@ -13,14 +13,14 @@ import (
 )
 
 // vethPort is a pair of virtual Ethernet devices, one in the host's namespace
-// and one in the emulator's, where a packet socket receives and sends.
+// and one in the emulator's, which has a packet socket.
 //
 //	host's namespace | emulator's namespace
 //	        far ─────┼──── near ── packet socket with a receive ring
 //
 // The far device does no address resolution: it sends all frames to its own
-// hardware address, and the emulator addresses those it sends to it. The
-// emulator's kernel sees frames for a stranger and leaves them alone.
+// hardware address, and the emulator addresses its frames to it. The emulator's
+// kernel ignores frames for a foreign address.
 type vethPort struct {
 	name  string // of the far device
 	index int
@@ -39,21 +39,21 @@ type vethPort struct {
 const (
 	ethernetHeader = 14
 
-	// vethGSOBytes is the largest super-packet that the host sends, and every
-	// slot of the receive ring has room for it. A smaller bound would cost
-	// more than memory: the kernel cuts larger packets that are forwarded into
-	// single segments, and a burst of those, a slot each, overruns the ring.
+	// vethGSOBytes is the largest super-packet of the host, and fits into every
+	// slot of the receive ring. With a smaller bound, the kernel would cut
+	// larger forwarded packets into single segments. A burst of those, each in
+	// a slot, would overrun the ring.
 	vethGSOBytes = 64 << 10
-	// vethQueueSlots is how many packets the ring holds for the emulator
-	// while this is not being scheduled. The kernel drops what exceeds them.
+	// vethQueueSlots is the number of packets in the ring while the emulator is
+	// not scheduled; the kernel drops the excess.
 	vethQueueSlots = 1024
 )
 
-// OpenVeth creates a pair of Ethernet devices: near in the network namespace
-// of the calling thread, which must be the emulator's own, and far in the one
-// that the descriptor hostNS refers to. The far device is down and has no
-// address. It needs no device node, only the administration of both
-// namespaces, which the user who made them has.
+// OpenVeth creates a pair of Ethernet devices. near is in the network namespace
+// of the calling thread, which must be the emulator's own; far is in the
+// namespace of the descriptor hostNS. The far device is down and has no
+// address. OpenVeth needs no device node, only administration of both
+// namespaces, which their creator has.
 func OpenVeth(near, far string, hostNS int, mtu int) (Port, error) {
 	for _, name := range []string{near, far} {
 		if err := checkDevice(name, mtu); err != nil {
@@ -95,7 +95,7 @@ func (p *vethPort) setUp(near string, hostNS, mtu int) (err error) {
 	}
 	p.index = device.Attrs().Index
 	p.stats.sources[0].index = p.index
-	// The near device counts what the backlog of the host's side refused.
+	// The near device counts the packets that the host's backlog refused.
 	p.stats.sources = append(p.stats.sources, statsSource{handle: p.home, index: p.near.Attrs().Index,
 		dropped: func(s *netlink.LinkStatistics) uint64 { return s.TxDropped + s.RxDropped }})
 
@@ -103,7 +103,7 @@ func (p *vethPort) setUp(near string, hostNS, mtu int) (err error) {
 		handle *netlink.Handle
 		device netlink.Link
 	}{{p.home, p.near}, {host, device}} {
-		quiet(end.handle, end.device)
+		silence(end.handle, end.device)
 		if err := end.handle.LinkSetARPOff(end.device); err != nil {
 			return fmt.Errorf("turn address resolution off: %w", err)
 		}
@@ -114,7 +114,7 @@ func (p *vethPort) setUp(near string, hostNS, mtu int) (err error) {
 	if err := keepSegmentation(netns.NsHandle(hostNS), p.name); err != nil {
 		return fmt.Errorf("limit offloads: %w", err)
 	}
-	// A socket that is bound to a device that is down starts with an error.
+	// A socket bound to a device that is down starts with an error.
 	if err := p.home.LinkSetUp(p.near); err != nil {
 		return fmt.Errorf("bring %s up: %w", near, err)
 	}
@@ -131,7 +131,7 @@ func (p *vethPort) setUp(near string, hostNS, mtu int) (err error) {
 
 func hardwareAddr(device netlink.Link) net.HardwareAddr { return device.Attrs().HardwareAddr }
 
-// openSocket opens the packet socket with a ring for packets of that size.
+// openSocket opens the packet socket with a ring for packets of packetBytes.
 func (p *vethPort) openSocket(packetBytes int) (err error) {
 	// Protocol 0 receives nothing yet.
 	if p.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
@@ -149,7 +149,7 @@ func (p *vethPort) openSocket(packetBytes int) (err error) {
 			return fmt.Errorf("set %s: %w", option.what, err)
 		}
 	}
-	// As much as wmem_max allows: one super-packet must fit, more help.
+	// As much as wmem_max allows: one super-packet must fit, more is better.
 	_ = unix.SetsockoptInt(p.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4<<20)
 	if p.ring, err = newPacketRing(p.fd, packetBytes, vethQueueSlots); err != nil {
 		return err
@@ -169,8 +169,8 @@ func (p *vethPort) Name() string    { return p.name }
 func (p *vethPort) Index() int      { return p.index }
 func (p *vethPort) descriptor() int { return p.fd }
 
-// Close removes both devices; the kernel removes them itself where a
-// namespace is gone already.
+// Close removes both devices; the kernel has removed them if a namespace is
+// gone.
 func (p *vethPort) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -205,7 +205,7 @@ func (p *vethPort) receive(buffer []byte) (h vnetHeader, skip, n int, err error)
 			return h, 0, 0, errAgain
 		}
 		if len(frame) <= vnetHeaderLen+ethernetHeader || !isIP(frame[vnetHeaderLen:]) {
-			p.ring.release() // not for a link that carries IP
+			p.ring.release() // the link carries only IP
 			continue
 		}
 		h.decode(frame)

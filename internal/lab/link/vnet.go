@@ -2,15 +2,15 @@ package link
 
 import "encoding/binary"
 
-// vnetHeader is struct virtio_net_hdr (virtio 1.2, section 5.1.6), which the
-// kernel puts before every packet of a TUN device or packet socket that asked
-// for it. csumStart and hdrLen count from the first byte of the IP packet here,
-// whatever link-layer header the port has.
+// vnetHeader is struct virtio_net_hdr (virtio 1.2, section 5.1.6). The kernel
+// puts it before every packet of a TUN device or packet socket that requested
+// it. Here, csumStart and hdrLen count from the first byte of the IP packet,
+// regardless of the port's link-layer header.
 type vnetHeader struct {
 	flags      uint8
 	gsoType    uint8
 	hdrLen     uint16
-	gsoSize    uint16 // payload bytes of every segment but the last
+	gsoSize    uint16 // payload bytes of every segment except the last
 	csumStart  uint16
 	csumOffset uint16
 }
@@ -26,8 +26,8 @@ const (
 	vnetGSOECN   = 0x80 // the first segment carries CWR
 )
 
-// The header is in host byte order for TUN and packet sockets unless they are
-// told otherwise (a "legacy" device in virtio's terms).
+// The header is in native byte order for TUN and packet sockets by default (a
+// "legacy" device in virtio's terms).
 
 func (h *vnetHeader) decode(b []byte) {
 	_ = b[vnetHeaderLen-1]
@@ -47,8 +47,8 @@ func (h *vnetHeader) encode(b []byte) {
 	binary.NativeEndian.PutUint16(b[8:], h.csumOffset)
 }
 
-// shift moves the offsets for a link-layer header of n bytes that is put
-// before the IP packet (or taken away, if n is negative).
+// shift moves the offsets for a link-layer header of n bytes put before the IP
+// packet, or removed if n is negative.
 func (h *vnetHeader) shift(n int) {
 	if h.flags&vnetNeedsChecksum != 0 {
 		h.csumStart = uint16(int(h.csumStart) + n)

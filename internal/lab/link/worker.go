@@ -10,20 +10,19 @@ import (
 )
 
 const (
-	// minQuantum is the shortest time between two wake-ups under load. An
-	// idle link reacts at once.
+	// minQuantum is the shortest time between two wake-ups under load. An idle
+	// link reacts at once.
 	minQuantum = 50 * time.Microsecond
-	// maxQuantum and quantumShare let a long link wake less often: never
-	// more than 1/64 of its delay late, nor more than this.
+	// maxQuantum and quantumShare let a long link wake less often: at most 1/64
+	// of its delay late, and at most maxQuantum.
 	maxQuantum   = 250 * time.Microsecond
 	quantumShare = 64
 
-	// maxLateness bounds how much before a packet is due a wait for it ends,
-	// to make up for the time that waking up takes.
+	// maxLateness bounds how early a wait ends before a packet is due, to
+	// compensate for the time of waking up.
 	maxLateness = 100 * time.Microsecond
 
-	// receiveBatch bounds how many packets are read before those that are
-	// due are delivered.
+	// receiveBatch bounds the packets read before due packets are delivered.
 	receiveBatch = 64
 )
 
@@ -31,8 +30,8 @@ func quantum(delay time.Duration) time.Duration {
 	return min(max(delay/quantumShare, minQuantum), maxQuantum)
 }
 
-// worker carries the packets of one direction. A single thread does all of it
-// and shares nothing on the way but the published counters.
+// worker carries the packets of one direction. A single thread does all of it;
+// it shares only the published counters.
 type worker struct {
 	from, to Port
 	pipe     *pipe
@@ -41,17 +40,17 @@ type worker struct {
 
 	wakeFD int // eventfd that interrupts the wait
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	published Counters
 	request   *change
 	stop      bool
-	thread    int           // its id, 0 while it does not run
+	thread    int           // its ID; 0 while it does not run
 	cpu       time.Duration // of the thread once it has ended
 
 	done chan struct{} // closed when the thread has ended
 }
 
-// change is a request for other settings; applied is closed once they hold.
+// change is a request for new settings; applied is closed when they apply.
 type change struct {
 	settings   Settings
 	queueLimit int
@@ -68,13 +67,13 @@ func newWorker(from, to Port, s Settings, queueLimit int) (*worker, error) {
 	return w, nil
 }
 
-// epoch is the origin of the path's clock, which is monotonic.
+// epoch is the origin of the path's monotonic clock.
 var epoch = time.Now()
 
 func monotonic() int64 { return int64(time.Since(epoch)) }
 
-// run is the thread. It ends with the goroutine, because its timer slack and
-// its scheduling are no longer those of the others.
+// run is the thread. It ends with the goroutine, because it has changed its
+// timer slack and scheduling.
 func (w *worker) run() {
 	runtime.LockOSThread()
 	defer close(w.done)
@@ -93,7 +92,7 @@ func (w *worker) run() {
 		{Fd: int32(w.from.descriptor()), Events: unix.POLLIN},
 	}
 	sourceOpen, sourceFailed := true, false
-	lateness := time.Duration(0) // by which timers have been late of late
+	lateness := time.Duration(0) // recent lateness of timers
 	for {
 		now := monotonic()
 		received := 0
@@ -109,8 +108,8 @@ func (w *worker) run() {
 			continue
 		}
 
-		// Under load, sleep out the quantum deaf to the source. With nothing
-		// to do, wait for it or for the next packet that is due.
+		// Under load, sleep for the quantum and ignore the source. Without
+		// work, wait for the source or the next due packet.
 		fds := poll[:1]
 		wait := time.Duration(-1)
 		due, waiting := int64(0), false
@@ -131,7 +130,7 @@ func (w *worker) run() {
 				late := time.Duration(monotonic()-due) + lateness
 				lateness = min(max(lateness+(late-lateness)/8, 0), maxLateness)
 			}
-			for monotonic() < due { // a moment: the sleep ended close before
+			for monotonic() < due { // spin: the sleep ended just before
 			}
 		}
 		sourceFailed = poll[1].Revents&(unix.POLLERR|unix.POLLHUP|unix.POLLNVAL) != 0
@@ -142,8 +141,8 @@ func (w *worker) run() {
 	}
 }
 
-// receive takes over what waits at the source, at most receiveBatch packets.
-// It returns false when the source has failed for good.
+// receive reads waiting packets of the source, at most receiveBatch. It returns
+// false if the source has failed for good.
 func (w *worker) receive() (packets int, open bool) {
 	for packets < receiveBatch {
 		h, skip, n, err := w.from.receive(w.arena.room(receiveRoom))
@@ -159,17 +158,17 @@ func (w *worker) receive() (packets int, open bool) {
 	return packets, true
 }
 
-// deliver hands over what is due, consecutive segments of one super-packet as
-// one packet, and returns how many packets of the wire these were.
+// deliver delivers due packets, consecutive segments of one super-packet as one
+// packet, and returns their number on the wire.
 func (w *worker) deliver() (packets int) {
 	now := monotonic()
 	w.pipe.advance(now)
-	next, some := w.pipe.pop(now)
-	for some {
+	next, ok := w.pipe.pop(now)
+	for ok {
 		super, first, last, size := next.super, next.index, next.index, int(next.size)
 		for {
-			next, some = w.pipe.pop(now)
-			if !some || next.super != super || next.index != last+1 {
+			next, ok = w.pipe.pop(now)
+			if !ok || next.super != super || next.index != last+1 {
 				break
 			}
 			last++
@@ -183,8 +182,8 @@ func (w *worker) deliver() (packets int) {
 	return packets
 }
 
-// sync publishes the counters and takes up a request; it returns false when
-// the thread is to end.
+// sync publishes the counters and applies a request; it returns false when the
+// thread must end.
 func (w *worker) sync() bool {
 	w.mu.Lock()
 	request, stop := w.request, w.stop
@@ -202,7 +201,7 @@ func (w *worker) sync() bool {
 	return !stop
 }
 
-// set has the thread take over other settings and waits until they hold.
+// set makes the thread apply new settings and waits until they apply.
 func (w *worker) set(s Settings, queueLimit int) {
 	c := &change{settings: s, queueLimit: queueLimit, applied: make(chan struct{})}
 	w.mu.Lock()
@@ -215,7 +214,7 @@ func (w *worker) set(s Settings, queueLimit int) {
 	}
 }
 
-// halt ends the thread and waits for it.
+// halt stops the thread and waits for it.
 func (w *worker) halt() {
 	w.mu.Lock()
 	w.stop = true
@@ -257,8 +256,8 @@ func threadCPUTime(thread int) time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// pollFor waits for an event or until the time has passed, for ever if it is
-// negative. It returns true if no event came.
+// pollFor waits for an event or a timeout; a negative timeout means no bound.
+// It returns true if no event came.
 func pollFor(fds []unix.PollFd, wait time.Duration) bool {
 	if wait == 0 {
 		return true
@@ -269,11 +268,11 @@ func pollFor(fds []unix.PollFd, wait time.Duration) bool {
 		timeout = &t
 	}
 	n, err := unix.Ppoll(fds, timeout, nil)
-	return n == 0 && err == nil // EINTR is as good as an event
+	return n == 0 && err == nil // EINTR counts as an event
 }
 
-// preferLatency asks the kernel to wake this thread on time. What it refuses
-// costs precision only.
+// preferLatency requests punctual wake-ups of this thread from the kernel. A
+// refusal only costs precision.
 func preferLatency() {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // ns
 }
