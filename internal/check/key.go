@@ -72,7 +72,8 @@ func (k Key) Create(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return remedy.New(errors.New(path+" exists"), "choose another name; docs/check.md tells how to change the key of relays that use it")
+		return remedy.New(errors.New(path+" exists"),
+			"choose another name; docs/check.md describes the change of a key that relays use")
 	case err != nil:
 		return err
 	}
@@ -110,12 +111,11 @@ func LoadKeys(path string) (Keys, error) {
 	}
 	switch {
 	case !info.Mode().IsRegular():
-		return Keys{}, remedy.New(errors.New("the key file "+path+" is not a regular file"), "name the file with the key")
+		return Keys{}, remedy.New(errors.New("the key file "+path+" is not a regular file"),
+			"name the file with the key")
 	case info.Mode()&others != 0:
 		return Keys{}, remedy.New(fmt.Errorf("the key file %s is open to others (mode %#o)", path, info.Mode().Perm()),
-
 			"run chmod 600 "+path+"; if others could read it meanwhile, make a new key for all relays")
-
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
 	if err != nil {
@@ -123,7 +123,8 @@ func LoadKeys(path string) (Keys, error) {
 	}
 	keys, err := parseKeys(text)
 	if err != nil {
-		return Keys{}, remedy.New(errors.New("invalid key file "+path+": "+err.Error()), "make one with longhaul check --new-key FILE; docs/check.md tells how to change a key")
+		return Keys{}, remedy.New(errors.New("invalid key file "+path+": "+err.Error()),
+			"make one with longhaul check --new-key FILE; docs/check.md describes the change of a key")
 	}
 	return keys, nil
 }

@@ -38,7 +38,8 @@ func (f *Fault) describe(hop *Hop) {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format, args...) }
 	accepted := fmt.Sprintf("%s accepted the connection of %s", f.To, f.From)
-	relayHint := "check that a relay listens there whose tunnel has check with this key_file, and that this tunnel has next: relay; see its log"
+	relayHint := "check that a relay listens there whose tunnel has check with this key_file, " +
+		"and that this tunnel has next: relay; see its log"
 	switch f.Reason {
 	case Refused:
 		say("%s refuses the connection of %s", f.To, f.From)
@@ -60,7 +61,8 @@ func (f *Fault) describe(hop *Hop) {
 		f.Hint = "raise its limit of open files (LimitNOFILE= in the unit), or lower max_flows"
 	case Reset:
 		say("%s and then reset it", accepted)
-		f.Hint = "a relay does so if it does not allow the source, has no room, or does not reach its next hop and has no check with this key; see its log"
+		f.Hint = "a relay does so if it does not allow the source, has no room, " +
+			"or does not reach its next hop and has no check with this key; see its log"
 	case Closed:
 		say("%s and then ended it", accepted)
 		f.Hint = "the program there may not reach its next hop; " + relayHint
@@ -78,7 +80,8 @@ func (f *Fault) describe(hop *Hop) {
 		f.Hint = "let relays check it less often (check.interval, health.interval); its log names them"
 	case Altered:
 		f.describeAltered(&b)
-		f.Hint = "something on this path changes the bytes: look at firewalls and proxies that inspect TCP, and at the network cards' offloads (ethtool -K)"
+		f.Hint = "something on this path changes the bytes: look at firewalls and proxies that inspect TCP, " +
+			"and at the network cards' offloads (ethtool -K)"
 	case Stalled:
 		if f.Direction == "" {
 			say("little passes between %s and %s, and no more", f.From, f.To)

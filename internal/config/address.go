@@ -124,7 +124,8 @@ func parseForward(s string) (Forward, *mistake) {
 	}
 	if addr.IsValid() {
 		if addr.IsUnspecified() {
-			return Forward{}, &mistake{fmt.Sprintf("cannot forward to %s", addr), "write the address of one host, such as 127.0.0.1"}
+			return Forward{}, &mistake{fmt.Sprintf("cannot forward to %s", addr),
+				"write the address of one host, such as 127.0.0.1"}
 		}
 		host = addr.String()
 	}

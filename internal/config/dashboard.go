@@ -48,12 +48,14 @@ func (d *decoder) dashboard(n *node, c *Dashboard) {
 		d.errorf(n, "add listen: 127.0.0.1:9464, or write dashboard: off", "dashboard has no listen")
 		return
 	case some:
-		d.errorf(n, "add "+missing+", or remove the others and listen on a loopback address; "+token, "dashboard has no %s: tls_cert, tls_key and token_file go together", missing)
+		d.errorf(n, "add "+missing+", or remove the others and listen on a loopback address; "+token,
+			"dashboard has no %s: tls_cert, tls_key and token_file go together", missing)
 		return
 	default:
 		for _, at := range c.Listen {
 			if !at.Addr().IsLoopback() {
-				d.errorf(n, "add tls_cert, tls_key and token_file, or listen on 127.0.0.1 and connect with ssh -L as root; "+token,
+				d.errorf(n, "add tls_cert, tls_key and token_file, "+
+					"or listen on 127.0.0.1 and connect with ssh -L as root; "+token,
 					"dashboard.listen has %s, which other hosts reach: that takes TLS and a token", at)
 				return
 			}

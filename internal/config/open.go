@@ -37,7 +37,8 @@ func (d *decoder) warnOpen(t Tunnel, listens []placedListen) {
 		line, everybody = "--allow "+strings.Join(sources, ","), "--allow 0.0.0.0/0,::/0"
 	}
 	d.warnings = append(d.warnings, &Error{at.at,
-		fmt.Sprintf("the tunnel %s listens on %s and has no allow: every host that reaches this one may use it", t.Name, strings.Join(open, " and ")),
+		fmt.Sprintf("the tunnel %s listens on %s and has no allow: every host that reaches this one may use it",
+			t.Name, strings.Join(open, " and ")),
 		fmt.Sprintf("add %s, or the sources that you expect; %s is for everybody", line, everybody)})
 }
 

@@ -193,7 +193,8 @@ func (c *converter) convert(n ast.Node) *node {
 	case *ast.TagNode:
 		return c.fail(n, "YAML tags are not supported", "remove the tag")
 	}
-	return c.fail(n, fmt.Sprintf("a YAML %s is not supported here", strings.ToLower(n.Type().String())), "write plain keys and values")
+	return c.fail(n, fmt.Sprintf("a YAML %s is not supported here", strings.ToLower(n.Type().String())),
+		"write plain keys and values")
 }
 
 // adjacent reads an item such as host:6000 in a bracketed list. A colon without

@@ -63,7 +63,8 @@ func ask(ctx context.Context, path, method, what string, arguments url.Values) (
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, path) },
 	}
 	defer transport.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+requestHost+"/v1/"+url.PathEscape(what), strings.NewReader(arguments.Encode()))
+	target := "http://" + requestHost + "/v1/" + url.PathEscape(what)
+	req, err := http.NewRequestWithContext(ctx, method, target, strings.NewReader(arguments.Encode()))
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +90,8 @@ func ask(ctx context.Context, path, method, what string, arguments url.Values) (
 		}
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
 		if method == http.MethodPost {
-			return nil, &Refusal{"the running relay does not know " + what, "it has an older version: restart it with this one"}
+			return nil, &Refusal{"the running relay does not know " + what,
+				"it has an older version: restart it with this one"}
 		}
 	}
 	return nil, fmt.Errorf("%s: the relay answered %s: %s", path, resp.Status, strings.TrimSpace(string(body)))
@@ -140,7 +142,8 @@ func hungUp(path string) error {
 func Get(ctx context.Context, path, target string) (status int, body []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	status, body, err = httpd.GetFrom(ctx, requestHost, target, maxReply, func(ctx context.Context) (net.Conn, error) { return dial(ctx, path) })
+	dialPath := func(ctx context.Context) (net.Conn, error) { return dial(ctx, path) }
+	status, body, err = httpd.GetFrom(ctx, requestHost, target, maxReply, dialPath)
 	if err != nil && !errors.Is(err, httpd.ErrCut) {
 		return 0, nil, unanswered(ctx, path, err)
 	}

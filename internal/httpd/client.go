@@ -23,7 +23,9 @@ func Get(ctx context.Context, address, target string, limit int64) (status int, 
 }
 
 // GetFrom is [Get] over a connection from dial; host is the Host header.
-func GetFrom(ctx context.Context, host, target string, limit int64, dial func(context.Context) (net.Conn, error)) (status int, body []byte, err error) {
+func GetFrom(
+	ctx context.Context, host, target string, limit int64, dial func(context.Context) (net.Conn, error),
+) (status int, body []byte, err error) {
 	transport := &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },

@@ -449,7 +449,7 @@ func TestAtReceiver(t *testing.T) {
 		seg{ms: 119, from: client, flags: "A", seq: 1449, ack: 1, bytes: 1448, options: stamp(110)}, // overtaken
 		seg{ms: 120, from: client, flags: "A", seq: 5793, ack: 1, bytes: 1448, options: stamp(112)},
 		seg{ms: 121, from: server, flags: "A", seq: 1, ack: 4345, window: 500},
-		seg{ms: 221, from: client, flags: "A", seq: 4345, ack: 1, bytes: 1448, options: stamp(221)}, // lost and retransmitted
+		seg{ms: 221, from: client, flags: "A", seq: 4345, ack: 1, bytes: 1448, options: stamp(221)}, // lost, resent
 		seg{ms: 221.1, from: server, flags: "A", seq: 1, ack: 7241, window: 500},
 	).read()
 	d, info := &c.Directions[client], end(c, client)

@@ -30,8 +30,8 @@ func SnakeCase(s string) string {
 	var b strings.Builder
 	runes := []rune(s)
 	for i, r := range runes {
-		begins := i > 0 && unicode.IsUpper(r) && (unicode.IsLower(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1]))
-		if begins {
+		beside := i > 0 && unicode.IsLower(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1])
+		if i > 0 && unicode.IsUpper(r) && beside {
 			b.WriteByte('_')
 		}
 		b.WriteRune(unicode.ToLower(r))

@@ -226,7 +226,8 @@ func (d *Dashboard) compareOf(r *http.Request) (any, error) {
 func parsePeriod(since, until string, usual time.Duration) (history.Period, error) {
 	now := time.Now()
 	if since == "" && usual == 0 {
-		return history.Period{}, wrong("missing begin of a period: give a time such as 2026-01-31T12:00:00Z, or an age such as 24h or 7d")
+		return history.Period{}, wrong("missing begin of a period: " +
+			"give a time such as 2026-01-31T12:00:00Z, or an age such as 24h or 7d")
 	}
 	// The period includes records that end right now.
 	p := history.Period{Since: now.Add(-usual), Until: now.Add(time.Second)}

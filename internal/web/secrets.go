@@ -44,7 +44,8 @@ func ReadToken(path string) (string, error) {
 	}
 	switch {
 	case !info.Mode().IsRegular():
-		return "", remedy.New(errors.New("the token file "+path+" is not a regular file"), "name the file with the token")
+		return "", remedy.New(errors.New("the token file "+path+" is not a regular file"),
+			"name the file with the token")
 	case info.Mode()&others != 0:
 		return "", remedy.New(fmt.Errorf("the token file %s is open to others (mode %#o)", path, info.Mode().Perm()),
 			"run chmod 600 "+path+"; if others could read it meanwhile, make a new token")
@@ -120,7 +121,8 @@ func (c *Certificate) load() error {
 	}
 	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	if err != nil {
-		return remedy.New(fmt.Errorf("%s and %s are not a certificate with its key: %s", c.certFile, c.keyFile, strings.TrimPrefix(err.Error(), "tls: ")),
+		return remedy.New(fmt.Errorf("%s and %s are not a certificate with its key: %s",
+			c.certFile, c.keyFile, strings.TrimPrefix(err.Error(), "tls: ")),
 			"name the files in PEM form, the certificate with its chain")
 
 	}

@@ -14,8 +14,7 @@ type CoDel struct {
 	Interval time.Duration // about the longest round trip; 0 means 100 ms
 }
 
-// DefaultCoDel has the target and the interval recommended in RFC 8289, section
-// 4.
+// DefaultCoDel has the target and the interval that RFC 8289 recommends.
 func DefaultCoDel() CoDel {
 	return CoDel{Target: 5 * time.Millisecond, Interval: codelInterval}
 }

@@ -65,7 +65,7 @@ func (r *packetRing) next() ([]byte, error) {
 		}
 		start, length := int(h.Mac)-vnetHeaderLen, vnetHeaderLen+int(h.Snaplen)
 		if start < 0 || start+length > r.slotBytes {
-			return nil, fmt.Errorf("receive ring: invalid slot: %d bytes at offset %d of %d", length, start, r.slotBytes)
+			return nil, fmt.Errorf("receive ring: invalid slot: %d bytes at %d of %d", length, start, r.slotBytes)
 		}
 		if h.Snaplen == h.Len {
 			slot := unsafe.Slice((*byte)(unsafe.Pointer(h)), r.slotBytes)
