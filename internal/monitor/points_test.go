@@ -82,7 +82,7 @@ func TestPointsOfTunnels(t *testing.T) {
 		if got := m.Points("a", time.Now()); len(got) != 0 {
 			t.Errorf("since now: %v", got)
 		}
-		// The first two minutes, by the minute and what there is of the third.
+		// Two minutes by the minute, and the incomplete third.
 		for range 150 {
 			settled(s)
 		}

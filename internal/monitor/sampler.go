@@ -18,7 +18,7 @@ import (
 const DefaultInterval = time.Second
 
 const (
-	endedPause = 100 * time.Millisecond // between processing of ended flows: a wakeup per flow costs more than its record
+	endedPause = 100 * time.Millisecond // a wakeup per ended flow would cost more than its record
 	maxEnded   = 1 << 15                // records waiting to be processed
 )
 

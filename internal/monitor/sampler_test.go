@@ -17,7 +17,7 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// script is a relay whose flows are what a test says.
+// script is a relay whose flows the test sets.
 type script struct {
 	mu       sync.Mutex
 	seconds  int // that have passed
@@ -67,10 +67,10 @@ func record(f flow.Sample, elapsed time.Duration) Record {
 	}}
 }
 
-// settled lets a second pass, and what is due in it happen.
+// settled lets a second pass, and waits for everything due in it.
 func settled(s *script) {
 	s.mu.Lock()
-	s.seconds++ // under the lock, so that the sampler sees what the test has changed
+	s.seconds++ // under the lock: the sampler sees the test's changes
 	s.mu.Unlock()
 	time.Sleep(time.Second)
 	synctest.Wait()
@@ -159,9 +159,9 @@ func TestSubscribersGetTheLatest(t *testing.T) {
 	})
 }
 
-// TestAFlowWhoseEndWasNotTold is forgotten, and what it moved is counted all the
-// same.
-func TestAFlowWhoseEndWasNotTold(t *testing.T) {
+// TestFlowWithoutReportedEnd: the monitor forgets the flow and still counts its
+// bytes.
+func TestFlowWithoutReportedEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t", State: "listening", FlowsNow: 1, FlowsTotal: 1}}}}
 		m := New(s.options())
@@ -186,8 +186,8 @@ func TestAFlowWhoseEndWasNotTold(t *testing.T) {
 	})
 }
 
-// TestAFlowThatIsMissingOnce ends between the overview and the sample: the
-// tunnel's bytes never go down.
+// TestAFlowThatIsMissingOnce: a flow ends between the overview and the sample;
+// the tunnel's bytes never decrease.
 func TestAFlowThatIsMissingOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t"}}}}
@@ -232,8 +232,8 @@ func TestARemovedTunnelStaysWhileItHasFlows(t *testing.T) {
 	})
 }
 
-// TestRecordsAreBounded: where records are not taken in time, they are dropped
-// and counted, and nobody waits.
+// TestRecordsAreBounded: records that are not consumed in time are dropped and
+// counted, and no caller waits.
 func TestRecordsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t", State: "listening"}}}}
@@ -249,7 +249,7 @@ func TestRecordsAreBounded(t *testing.T) {
 		m.Start()
 		one := record(flowNow(1, 10, 0), time.Second)
 		m.Ended([]Record{one})
-		settled(s) // OnRecords holds the sampler up
+		settled(s) // OnRecords blocks the sampler
 		batch := make([]Record, 1000)
 		for i := range batch {
 			batch[i] = one
@@ -346,8 +346,7 @@ func TestEveryoneAtOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkSample is what a sample of 10 000 flows costs without asking the
-// kernel.
+// BenchmarkSample measures a sample of 10 000 flows without the kernel's part.
 func BenchmarkSample(b *testing.B) {
 	for _, kind := range []string{"quiet", "busy"} {
 		for _, listed := range []bool{false, true} {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// bytes is what a series says was moved in a life.
+// bytesOf is the number of bytes of a series.
 func bytesOf(bps []float32, step, life time.Duration) (sum float64) {
 	for i, v := range bps {
 		span := step
@@ -69,8 +69,8 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-// TestSeriesKeepWhatWasMoved: however long a flow lives and however it is looked
-// at, there are at most SeriesLen steps, and they add up to what was moved.
+// TestSeriesKeepWhatWasMoved: for any life and any views, there are at most
+// SeriesLen steps, and they add up to the moved bytes.
 func TestSeriesKeepWhatWasMoved(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 300 {

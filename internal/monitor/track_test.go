@@ -60,7 +60,7 @@ func TestCauses(t *testing.T) {
 			settled(s)
 		}
 		cause[far], cause[near] = doctor.RandomLoss, doctor.Application
-		step(true) // the first sample tells nothing
+		step(true) // the first sample gives no cause
 		if now := m.Snapshot().Flows[0]; now.Cause != "" {
 			t.Errorf("after one sample: %+v", now)
 		}
@@ -95,7 +95,7 @@ func TestCauses(t *testing.T) {
 		cause[far] = doctor.Pacing
 		step(true)
 		step(true)
-		for range 20 { // in which it does nothing
+		for range 20 { // without activity
 			step(false)
 		}
 		if got := m.Totals().Tunnels[0]; len(got.Causes) != 0 || got.Legs[1].RetransmittedShare != -1 || got.Legs[1].MedianRTT != far {
@@ -113,7 +113,7 @@ func TestCauses(t *testing.T) {
 		if r.Cause != doctor.RandomLoss || r.CauseLeg != flow.TargetLeg || r.CauseShare != 0.75 {
 			t.Errorf("cause %s of %s leg, share %v", r.Cause, r.CauseLeg, r.CauseShare)
 		}
-		// The end of the client's leg could not be read.
+		// The end of the client's leg was unreadable.
 		if r.ClientLeg.Side != "lan" || r.ClientLeg.CongestionControl != "cubic" || r.ClientLeg.RTT != near || r.ClientLeg.BytesSent != 0 {
 			t.Errorf("client leg %+v", r.ClientLeg)
 		}
@@ -124,8 +124,8 @@ func TestCauses(t *testing.T) {
 	})
 }
 
-// TestNothingStoodOut: a cause that held for less of the time than none is not
-// the flow's.
+// TestNothingStoodOut: a flow has no cause if no cause held longer than none
+// did.
 func TestNothingStoodOut(t *testing.T) {
 	m := New((&script{}).options())
 	f := &flowTrack{tunnel: m.tunnel("t"), moving: 10 * time.Second}
@@ -139,8 +139,8 @@ func TestNothingStoodOut(t *testing.T) {
 	}
 }
 
-// TestAStalledFlowIsLimited: one with data under way counts as one that moves
-// data, so that it can be said what holds it up.
+// TestAStalledFlowIsLimited: a flow with unacknowledged data counts as moving
+// data, so that it gets a cause.
 func TestAStalledFlowIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t"}}}}
@@ -197,8 +197,8 @@ func TestCountersThatGoBackwards(t *testing.T) {
 	})
 }
 
-// TestClockSteps: where the wall clock is set, a flow keeps its beginning, its
-// time and its rates; only its end is told by the new clock.
+// TestClockSteps: when the wall clock steps, a flow keeps its start, duration
+// and rates; only its end uses the new clock.
 func TestClockSteps(t *testing.T) {
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestClockSteps(t *testing.T) {
 				f.BytesUp += 1000
 				s.flows = []flow.Sample{f}
 				settled(s)
-				f.Start = began.Add(by) // as the relay, which counts back from the present, has it
+				f.Start = began.Add(by) // the relay computes it from the present
 			}
 			if now := m.Snapshot().Flows[0]; !now.Start.Equal(began) || now.UpBps != 8000 {
 				t.Errorf("a step of the clock changes the beginning or the rate of a flow: %+v", now)
@@ -231,7 +231,8 @@ func TestClockSteps(t *testing.T) {
 	}
 }
 
-// TestFlowsBetweenTwoSamples: they are in every total, and have their record.
+// TestFlowsBetweenTwoSamples: such flows count in every total and have a
+// record.
 func TestFlowsBetweenTwoSamples(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t", Hops: []Hop{{Name: "far:80"}}}}}}

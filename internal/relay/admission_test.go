@@ -24,7 +24,7 @@ func prefixes(s ...string) (ps []netip.Prefix) {
 	return ps
 }
 
-// refused says whether a connection to addr is reset without a byte.
+// refused reports whether a connection to addr is reset without a byte.
 func refused(t *testing.T, addr netip.AddrPort) bool {
 	t.Helper()
 	c, err := tryDial(addr)
@@ -99,7 +99,7 @@ func TestMaxFlows(t *testing.T) {
 	_ = b
 }
 
-// accept0 takes no connection: refused ones never reach the target.
+// accept0 checks that the target gets no connection.
 func (g *rig) accept0() {
 	g.t.Helper()
 	g.target.SetDeadline(time.Now().Add(20 * time.Millisecond))
@@ -139,7 +139,7 @@ func TestBucket(t *testing.T) {
 	}{
 		{second, 10},            // a burst of one second's worth
 		{second + second/10, 1}, // then at the rate
-		{second, 0},             // a clock that stands or goes back fills nothing
+		{second, 0},             // a stopped or reversed clock adds no tokens
 		{10 * second, 10},       // no more than one burst is kept
 	} {
 		if got := taken(tt.now, 100); got != tt.want {

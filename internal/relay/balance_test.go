@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// hopsOf makes a route without sockets, for the choice alone.
+// hopsOf makes a route without sockets, for testing the choice.
 func hopsOf(t testing.TB, tunnel Tunnel) *route {
 	t.Helper()
 	tunnel.Name, tunnel.Listen = "t", []netip.AddrPort{freePort}
@@ -19,7 +19,7 @@ func hopsOf(t testing.TB, tunnel Tunnel) *route {
 	return newRoute(&checked[0], &tunnelState{}, hopsFor(&checked[0], nil), freePort, 0)
 }
 
-// targets makes hops a, b, c and so on, with these weights and priorities.
+// targets makes hops a, b, c and so on with these weights and priorities.
 func targets(weightsAndPriorities ...[2]int) []Target {
 	var all []Target
 	for i, wp := range weightsAndPriorities {
@@ -102,8 +102,8 @@ func TestRoundRobinTakesTurnsByWeight(t *testing.T) {
 	}
 }
 
-// TestSourceKeepsClients checks the two promises of the hash: shares by
-// weight, and no other client moves when a hop goes.
+// TestSourceKeepsClients checks the two promises of the hash: shares follow the
+// weights, and the loss of a hop moves only its own clients.
 func TestSourceKeepsClients(t *testing.T) {
 	const clients = 20000
 	rt := hopsOf(t, Tunnel{Forward: targets([2]int{1, 1}, [2]int{2, 1}, [2]int{1, 1}), Balance: BalanceSource})
@@ -140,7 +140,7 @@ func TestHopHealth(t *testing.T) {
 		t.Fatalf("one failure ejects for %v", span)
 	}
 	var spans []time.Duration
-	for range 9 { // each time right after the ejection has ended
+	for range 9 { // right after each ejection
 		now = max(now, h.ejected.Load())
 		spans = append(spans, h.connectFailed(now, &health, broken))
 		if h.usable(now) || !h.usable(h.ejected.Load()) {
@@ -172,7 +172,7 @@ func TestHopHealth(t *testing.T) {
 		}
 	}
 
-	// The first probe that fails is enough, then it takes Fall and Rise.
+	// The first failed probe suffices; later changes take Fall and Rise.
 	probed := Health{Fall: 3, Rise: 2}.withDefaults()
 	h = &hop{}
 	states := ""

@@ -24,7 +24,7 @@ import (
 // testHello begins a check.
 const testHello = "CHECK-ME"
 
-// testChecker has the test answer checks.
+// testChecker lets the test answer checks.
 type testChecker struct {
 	came chan *testCheck
 }
@@ -81,8 +81,7 @@ func checkRig(t *testing.T, change func(*rigOptions)) (*rig, *testChecker) {
 	return checkRigOf(t, newRig, change)
 }
 
-// stoppedCheckRig is one in which a hello, or what may become one, has all the
-// time that it takes.
+// stoppedCheckRig stops the clock, so that a hello has unlimited time.
 func stoppedCheckRig(t *testing.T, change func(*rigOptions)) (*rig, *testChecker) {
 	t.Helper()
 	return checkRigOf(t, newStoppedRig, change)
@@ -164,8 +163,8 @@ func TestCheckGoesOn(t *testing.T) {
 	}
 }
 
-// What only begins like a check reaches the target as it was sent, once it had
-// its time to become one.
+// Bytes that only begin like a check reach the target unchanged, after the time
+// for a hello.
 func TestNoCheck(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g, checker := stoppedCheckRig(t, nil)
@@ -206,9 +205,8 @@ func TestNoCheck(t *testing.T) {
 	}
 }
 
-// TestResetUnderLook has a client reset while its first bytes are looked for.
-// Looking at a socket takes its error away like reading it, and what is left
-// reads as an end.
+// TestResetUnderLook: the client resets while its first bytes are peeked. Like
+// a read, a peek consumes the socket's error, and the next read returns an end.
 func TestResetUnderLook(t *testing.T) {
 	nettest.CheckLeaks(t)
 	for _, tt := range []struct{ name, first string }{{"nothing", ""}, {"part of a hello", testHello[:3]}} {
@@ -247,8 +245,8 @@ func TestCheckInPieces(t *testing.T) {
 	expectEnd(t, c)
 }
 
-// The target speaks first: nobody waits for the client, and a check that comes
-// later finds in order what was said before.
+// The target speaks first. Its bytes do not wait for the client, and a later
+// check gets them in order.
 func TestCheckBehindGreeting(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g, checker := checkRig(t, nil)
@@ -266,8 +264,8 @@ func TestCheckBehindGreeting(t *testing.T) {
 	expect(t, s, []byte(testHello)) // nobody has read it
 }
 
-// The target floods a client that does not read: what the relay holds of it is
-// for the client, before all else.
+// The target floods a client that does not read. The bytes in the relay go to
+// the client first.
 func TestCheckBehindFlood(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g, checker := checkRig(t, nil)
@@ -320,7 +318,7 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 			g, checker := stoppedCheckRig(t, func(o *rigOptions) { tt.change(&o.Tunnels[0], o) })
 			c := dial(t, g.addr)
 			write(t, c, []byte(testHello))
-			if tt.waits { // for the target, but not as long as a flow that is no check
+			if tt.waits { // for the target, but not as long as an ordinary flow
 				g.flowIs("was found to be a check", func(f *flow) bool { return f.look == lookCheck })
 				g.pass(time.Duration(checkConnect) - 1)
 				if len(checker.came) != 0 {
@@ -341,7 +339,8 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 			}
 		})
 	}
-	// Others are reset: at once if they have said something else, and after a while if not.
+	// Other flows are reset: at once if they sent something else, later if they
+	// sent nothing.
 	g, checker := stoppedCheckRig(t, func(o *rigOptions) { o.Tunnels[0].Forward = forward(dead) })
 	for _, text := range []string{"", "hello", "CHEC"} {
 		c, err := tryDial(g.addr)
@@ -369,7 +368,8 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 	}
 }
 
-// Clients that could still be checks do not pile up where no target can be had.
+// The number of clients that may still be checks is bounded while no target
+// accepts.
 func TestAwaitedChecksHaveABound(t *testing.T) {
 	nettest.CheckLeaks(t)
 	dead := nobody(t)
@@ -455,7 +455,7 @@ func TestCheckBehindProxyHeader(t *testing.T) {
 	expect(t, g.accept(), append(bytes.Clone(onward), "data"...))
 }
 
-// The end of the relay is the end of its checks.
+// The end of the relay ends its checks.
 func TestCloseEndsChecks(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g, checker := checkRig(t, nil)
@@ -471,7 +471,7 @@ func TestCloseEndsChecks(t *testing.T) {
 	}
 }
 
-// A drain waits for a check as for any flow, and its deadline ends it.
+// A drain waits for a check as for any flow, and its deadline ends the check.
 func TestDrainWaitsForChecks(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g, checker := checkRig(t, nil)
@@ -493,7 +493,7 @@ func TestDrainWaitsForChecks(t *testing.T) {
 	expectReset(t, c)
 }
 
-// BenchmarkLook is what a tunnel with a checker costs each of its flows.
+// BenchmarkLook measures the cost of a checker per flow.
 func BenchmarkLook(b *testing.B) {
 	g := newRig(b, nil)
 	l := listen(b)

@@ -16,16 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// childRole names the environment variable that makes the test binary run as
-// a child of a test: a relay process that can be killed, or limited. Its value
-// is the number of workers; childFiles limits the child's open files.
+// childRole is the environment variable that makes the test binary run as a
+// child of a test: a relay process that can be killed or limited. Its value is
+// the number of workers; childFiles limits the child's open files.
 const (
 	childRole  = "LONGHAUL_RELAY_TEST_WORKERS"
 	childFiles = "LONGHAUL_RELAY_TEST_FILES"
 )
 
-// child is the child's main. It relays to its first argument, says on standard
-// output where it listens, and ends when its standard input does. A second
+// child is the child's main function. It relays to its first argument, prints
+// its listening address, and ends when its standard input does. The second
 // argument is the address to listen on.
 func child(role string) int {
 	err := func() error {
@@ -71,7 +71,7 @@ func child(role string) int {
 	return 0
 }
 
-// process is a relay in a process of its own.
+// process is a relay in a separate process.
 type process struct {
 	cmd  *exec.Cmd
 	addr netip.AddrPort

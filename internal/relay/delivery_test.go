@@ -17,14 +17,14 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// deaf is a segment filter of a socket that hears nothing: what is sent to it
-// is lost on the way (bpf(2), SO_ATTACH_FILTER).
-var deaf = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
+// dropAll is a socket filter that drops every received segment (bpf(2),
+// SO_ATTACH_FILTER).
+var dropAll = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
 
 func deafen(t *testing.T, c *net.TCPConn) {
 	t.Helper()
 	control(t, c, func(fd int) {
-		program := unix.SockFprog{Len: uint16(len(deaf)), Filter: &deaf[0]}
+		program := unix.SockFprog{Len: uint16(len(dropAll)), Filter: &dropAll[0]}
 		if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
 			t.Fatal(err)
 		}
@@ -53,8 +53,8 @@ func awaitState(t *testing.T, c *net.TCPConn, want tcpinfo.State) {
 	}, func() string { return fmt.Sprintf("the other end is in state %v, want %v", is, want) })
 }
 
-// ended is a flow of which both ends have ended their streams, and whose client
-// has not read the reply.
+// ended is a flow whose ends have ended their streams, and whose client has not
+// read the reply.
 func (g *rig) ended(reply []byte) (c, s *net.TCPConn) {
 	g.t.Helper()
 	c = dial(g.t, g.addr)
@@ -72,10 +72,10 @@ func (g *rig) ended(reply []byte) (c, s *net.TCPConn) {
 	return c, s
 }
 
-// TestFlowLastsUntilDelivered: a flow whose ends have been passed on counts, in
-// every account, until its client has acknowledged the last byte. At 1818be3 it
-// left them at once: half-closed clients that never read passed max_flows and
-// held kernel memory that no limit saw.
+// TestFlowLastsUntilDelivered: a flow with both ends sent counts everywhere
+// until its client has acknowledged the last byte. At 1818be3 it stopped
+// counting at once: half-closed clients that never read passed max_flows and
+// held uncounted kernel memory.
 func TestFlowLastsUntilDelivered(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, func(o *rigOptions) { o.Tunnels[0].MaxFlows, o.MemoryLimitBytes = 1, 1<<30 })
@@ -104,8 +104,8 @@ func TestFlowLastsUntilDelivered(t *testing.T) {
 	}
 }
 
-// TestDeliveryIsGivenUp: a client that takes nothing for the half-close timeout
-// is reset, and one that reads, however slowly, is not.
+// TestDeliveryIsGivenUp: a client that receives nothing for the half-close
+// timeout is reset; a slow reader is not.
 func TestDeliveryIsGivenUp(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newStoppedRig(t, nil)
@@ -135,8 +135,8 @@ func TestDeliveryIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestResetWhileDelivering: a client that goes without having read everything
-// is no clean end, whatever it ended before; the target's is.
+// TestResetWhileDelivering: a client that leaves before it has read everything
+// does not end cleanly; the target's end does.
 func TestResetWhileDelivering(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, nil)
@@ -146,7 +146,7 @@ func TestResetWhileDelivering(t *testing.T) {
 }
 
 // TestDrainWaitsForDelivery: at 1818be3 the drain was over, and the process
-// ended with status 0, while the client had nothing of the reply.
+// exited with status 0, before the client had any of the reply.
 func TestDrainWaitsForDelivery(t *testing.T) {
 	nettest.CheckLeaks(t)
 	const size = 300_000
@@ -175,7 +175,7 @@ func TestDrainWaitsForDelivery(t *testing.T) {
 				t.Fatalf("Drain returned %+v before the reply was read", r)
 			default:
 			}
-			// What is left to the kernel arrives as well.
+			// The kernel delivers the rest.
 			expect(t, c, reply)
 			expectEnd(t, c)
 			if patient {
@@ -187,8 +187,8 @@ func TestDrainWaitsForDelivery(t *testing.T) {
 	}
 }
 
-// TestKilledWhileDelivering is an experiment: what a client sees of a relay that
-// is killed while everything that is sent to the client gets lost.
+// TestKilledWhileDelivering records an experiment: a relay is killed while
+// every segment to the client is lost.
 func TestKilledWhileDelivering(t *testing.T) {
 	nettest.CheckLeaks(t)
 	target := listen(t)
@@ -204,8 +204,8 @@ func TestKilledWhileDelivering(t *testing.T) {
 		return s
 	}
 
-	// Both streams have ended: the leg is in LAST_ACK, from which the kernel
-	// cannot reset it. What is left is whole, and the kernel delivers it.
+	// Both streams have ended: the leg is in LAST_ACK, which the kernel cannot
+	// reset. It delivers the complete rest.
 	t.Run("both ended", func(t *testing.T) {
 		p := startProcess(t, target, 0)
 		c := dial(t, p.addr)
@@ -225,8 +225,8 @@ func TestKilledWhileDelivering(t *testing.T) {
 		expectEnd(t, c)
 	})
 
-	// A stream is cut: the one segment that says so is lost, too, and TCP sends
-	// none again. Who sends learns it at once, who only waits by his keepalive.
+	// A stream is cut and the reset is lost; TCP never repeats a reset. A
+	// sending client learns it at once, a waiting one by its keepalive.
 	t.Run("not ended", func(t *testing.T) {
 		for _, keepalive := range []bool{false, true} {
 			p := startProcess(t, target, 0)

@@ -17,7 +17,7 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// expectRefused wants an address to answer as if nobody listened.
+// expectRefused checks that the kernel refuses connections to an address.
 func expectRefused(t testing.TB, addr netip.AddrPort, when string) {
 	t.Helper()
 	c, err := tryDial(addr)
@@ -61,7 +61,8 @@ func TestDrainTunnel(t *testing.T) {
 			t.Errorf("%d flows", n)
 		}
 		alive("drained")
-		// Nobody else gets the address meanwhile, and a reload changes nothing.
+		// No other socket gets the address meanwhile, and a reload changes
+		// nothing.
 		if fd, err := bindTo(g.addr); !errors.Is(err, unix.EADDRINUSE) {
 			unix.Close(fd)
 			t.Errorf("another one could bind the address: %v", err)
@@ -97,7 +98,7 @@ func TestDrainTunnel(t *testing.T) {
 	}
 }
 
-// bindTo binds a socket that allows the reuse of its address.
+// bindTo binds a socket with SO_REUSEADDR.
 func bindTo(addr netip.AddrPort) (int, error) {
 	fd, errno := newSocket(unix.AF_INET)
 	if errno != 0 {
@@ -112,7 +113,7 @@ func bindTo(addr netip.AddrPort) (int, error) {
 	return fd, nil
 }
 
-// TestDrainServesWhatWaits: what the kernel has accepted is served.
+// TestDrainServesWhatWaits: connections in the accept queue are served.
 func TestDrainServesWhatWaits(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := fixed(t)
@@ -142,8 +143,8 @@ func TestDrainServesWhatWaits(t *testing.T) {
 	}
 }
 
-// TestDrainedTunnelsAndReloads moves addresses between tunnels of which one is
-// drained. The state is the tunnel's, by its name.
+// TestDrainedTunnelsAndReloads moves addresses between a drained tunnel and
+// another one. The state follows the tunnel's name.
 func TestDrainedTunnelsAndReloads(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := fixed(t)
@@ -179,7 +180,7 @@ func TestDrainedTunnelsAndReloads(t *testing.T) {
 	expectRefused(t, g.addr, "what a drained tunnel has got from another one")
 	served(second, "what a drained tunnel gave away")
 
-	// A reload that fails leaves both as they were.
+	// A failed reload leaves both unchanged.
 	taken := listen(t)
 	err := setTunnels(g.relay, []Tunnel{tunnel("t", second), tunnel("u", g.addr), tunnel("v", addrOf(taken))})
 	if !errors.Is(err, syscall.EADDRINUSE) {
@@ -192,7 +193,7 @@ func TestDrainedTunnelsAndReloads(t *testing.T) {
 		t.Fatal(err)
 	}
 	served(g.addr, "resumed")
-	// A tunnel that goes and comes again is another one.
+	// A tunnel that is removed and added again is a new one.
 	if err := g.relay.DrainTunnel("t"); err != nil {
 		t.Fatal(err)
 	}
@@ -201,8 +202,8 @@ func TestDrainedTunnelsAndReloads(t *testing.T) {
 	served(g.addr, "a tunnel that was removed and added")
 }
 
-// TestResumeThatCannotBe leaves the tunnel drained. Somebody who may do
-// everything to the socket can take the address from it.
+// TestResumeThatCannotBe: a failed resume leaves the tunnel drained. A process
+// with full rights to the socket can take its address.
 func TestResumeThatCannotBe(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := fixed(t)
@@ -233,8 +234,8 @@ func TestResumeThatCannotBe(t *testing.T) {
 	g.pair()
 }
 
-// TestDrainedSocketOfAServiceManager: it listens again once the relay ends,
-// and where a relay was killed before it could, the next one sees to it.
+// TestDrainedSocketOfAServiceManager: the socket listens again after the relay
+// ends. If the relay was killed before, the next relay restores it.
 func TestDrainedSocketOfAServiceManager(t *testing.T) {
 	nettest.CheckLeaks(t)
 	addr := nobody(t) // asked for by its number, as a manager does
@@ -267,8 +268,8 @@ func TestDrainedSocketOfAServiceManager(t *testing.T) {
 	inherits().pair()
 }
 
-// TestDrainUnderLoad drains and resumes while clients come: each is served in
-// full or refused, none is cut short.
+// TestDrainUnderLoad drains and resumes while clients connect: each is served
+// completely or refused.
 func TestDrainUnderLoad(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := fixed(t)

@@ -20,8 +20,8 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// The sizes at which endings are tested: nothing, one byte, what is copied,
-// what is spliced, and more than the sockets between hold.
+// Sizes for testing endings: nothing, one byte, a copied read, a spliced one,
+// and more than all sockets hold.
 var sizes = []int{0, 1, 1000, smallRead, smallRead + 1, 300_000, 5_000_000}
 
 func TestTargetResetAfterBytes(t *testing.T) {
@@ -60,7 +60,7 @@ func TestClientResetAfterBytes(t *testing.T) {
 	}
 }
 
-// reading is what a goroutine reads until its connection ends.
+// reading is the result of reading a connection to its end.
 type reading chan struct {
 	got []byte
 	err error
@@ -78,7 +78,7 @@ func readAll(c *net.TCPConn) reading {
 	return r
 }
 
-// expectReset waits for the end, which has to be a reset behind these bytes.
+// expectReset waits for the end, which must be a reset after these bytes.
 func (r reading) expectReset(t *testing.T, want []byte) {
 	t.Helper()
 	one := <-r
@@ -143,8 +143,8 @@ func halfClose(t *testing.T, targetFirst bool) {
 }
 
 // TestRelayKilled kills a relay's process at several stages of a flow. Both
-// peers have to see a reset; one that was shown an end before that has had
-// the whole of the other's stream.
+// peers must see a reset. A peer that saw an end before has received the whole
+// stream of the other.
 func TestRelayKilled(t *testing.T) {
 	nettest.CheckLeaks(t)
 	data := pattern(200_000)
@@ -189,7 +189,7 @@ func TestRelayKilled(t *testing.T) {
 	}
 }
 
-// TestRelayKilledInTransfer kills it while bytes fly in both directions.
+// TestRelayKilledInTransfer kills it while bytes move in both directions.
 func TestRelayKilledInTransfer(t *testing.T) {
 	nettest.CheckLeaks(t)
 	to := listen(t)
@@ -216,7 +216,7 @@ func TestRelayKilledInTransfer(t *testing.T) {
 	}
 }
 
-// sendUntilError writes data again and again until that fails.
+// sendUntilError writes data repeatedly until a write fails.
 func sendUntilError(c *net.TCPConn, data []byte) <-chan error {
 	failed := make(chan error, 1)
 	go func() {
@@ -230,10 +230,10 @@ func sendUntilError(c *net.TCPConn, data []byte) <-chan error {
 	return failed
 }
 
-// wasReset says whether a peer that both reads and writes was reset without
-// having been shown an end. The kernel tells a reset once, to whichever call
-// comes first; what is left for a reader is an end of file, or nothing to wait
-// for. A writer that is told EPIPE had been shown an end before.
+// wasReset reports whether a peer that reads and writes was reset without
+// having seen an end. The kernel reports a reset once, to the first call; then
+// a read returns an end of file or blocks. A write that returns EPIPE means
+// that an end came before.
 func wasReset(wrote, read error) bool {
 	return errors.Is(read, syscall.ECONNRESET) || errors.Is(wrote, syscall.ECONNRESET)
 }
@@ -249,9 +249,9 @@ func (c counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestTargetResetsWhileClientSends: the relay learns of the reset from a
-// failed write, and must neither lose what the target had sent nor take the
-// end of file behind it for an end.
+// TestTargetResetsWhileClientSends: the relay learns of the reset from a failed
+// write. It must not lose the target's bytes or take the following end of file
+// for an end.
 func TestTargetResetsWhileClientSends(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, nil)
@@ -271,8 +271,8 @@ func TestTargetResetsWhileClientSends(t *testing.T) {
 	}
 }
 
-// TestCompleteReplyOutlivesReset: the target ends its stream and then resets,
-// while the client still sends. The reply is whole, its end is real, and the
+// TestCompleteReplyOutlivesReset: the target ends its stream and then resets
+// while the client sends. The reply is complete, its end is real, and the
 // client learns that its own bytes were lost.
 func TestCompleteReplyOutlivesReset(t *testing.T) {
 	nettest.CheckLeaks(t)
@@ -293,8 +293,8 @@ func TestCompleteReplyOutlivesReset(t *testing.T) {
 	}
 }
 
-// TestResetWithFullQueue: the client does not read, every queue on the way is
-// full, and the target resets. Whatever reached the relay reaches the client.
+// TestResetWithFullQueue: the client does not read, every queue is full, and
+// the target resets. Every byte that reached the relay reaches the client.
 func TestResetWithFullQueue(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, nil)
@@ -320,7 +320,7 @@ func TestResetDrainTimeout(t *testing.T) {
 	const timeout = 300 * time.Millisecond
 	g := newStoppedRig(t, func(o *rigOptions) { o.ResetDrainTimeout = timeout })
 	c, s := g.pair()
-	c.SetReadBuffer(1) // what is under way cannot all reach it
+	c.SetReadBuffer(1) // the bytes on the way exceed it
 	g.fill(s)
 	reset(t, s)
 	g.flowIs("waits for the client to take the rest", func(f *flow) bool { return f.end.deadline })
@@ -335,8 +335,8 @@ func TestResetDrainTimeout(t *testing.T) {
 	}
 }
 
-// TestEndBehindPausedReceiver: an end behind 30 MB that a receiver takes only
-// after a while comes after all of them, and the other direction goes on.
+// TestEndBehindPausedReceiver: an end behind 30 MB to a paused receiver arrives
+// after all bytes, and the other direction continues.
 func TestEndBehindPausedReceiver(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, nil)
@@ -364,7 +364,7 @@ func TestEndBehindPausedReceiver(t *testing.T) {
 	g.expectReason(report.EndClean)
 }
 
-// TestConnectAndClose mirrors a connection without a byte.
+// TestConnectAndClose covers a connection without a byte.
 func TestConnectAndClose(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, nil)
@@ -375,9 +375,9 @@ func TestConnectAndClose(t *testing.T) {
 	g.expectReason(report.EndClean)
 }
 
-// fill writes until nothing more fits between the target of the only flow and
-// a client that does not read. It returns how many bytes that took, and how
-// many of them are still with the target.
+// fill writes until nothing more fits between the target of the only flow and a
+// client that does not read. It returns the number of written bytes, and of
+// those still at the target.
 func (g *rig) fill(target *net.TCPConn) (sent, held int) {
 	t, c := g.t, target
 	t.Helper()
@@ -386,7 +386,7 @@ func (g *rig) fill(target *net.TCPConn) (sent, held int) {
 		c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 		n, err := c.Write(data[sent:])
 		sent += n
-		// A relay that has not come to run holds nothing, and there is room.
+		// A relay that has not run yet holds nothing, and there is room.
 		if errors.Is(err, os.ErrDeadlineExceeded) && n == 0 && g.relay.Snapshot().Flows[0].HeldDown > 0 {
 			break
 		}
@@ -398,9 +398,8 @@ func (g *rig) fill(target *net.TCPConn) (sent, held int) {
 	return sent, held
 }
 
-// awaitReset waits until the connection's peer has reset it. It looks at the
-// socket's state, since a reset behind an end that was read is not told by
-// reading.
+// awaitReset waits until the connection's peer has reset it. It checks the
+// socket's state, because a read does not report a reset after an end.
 func awaitReset(t *testing.T, c *net.TCPConn) {
 	t.Helper()
 	nettest.Eventually(t, patience, func() bool {

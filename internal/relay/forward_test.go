@@ -21,7 +21,7 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// echo serves a target that sends everything back.
+// echo starts an echoing target.
 func (g *rig) echo() {
 	g.t.Cleanup(tcpserver.Serve(g.target, tcpserver.Echo))
 }
@@ -123,7 +123,7 @@ func TestOneByteWrites(t *testing.T) {
 	expectEnd(t, s)
 }
 
-// TestIdleFlowHoldsTwoDescriptors counts them after bulk has gone through.
+// TestIdleFlowHoldsTwoDescriptors counts descriptors after bulk transfer.
 func TestIdleFlowHoldsTwoDescriptors(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, nil)
@@ -155,8 +155,8 @@ func TestIdleFlowHoldsTwoDescriptors(t *testing.T) {
 	}
 }
 
-// TestBulkDoesNotStarvePingPong runs both in the same event loop. How long a round
-// trip takes beside bulk is measured by TestPingPongBesideBulk.
+// TestBulkDoesNotStarvePingPong runs both in one event loop.
+// TestPingPongBesideBulk measures the round trips.
 func TestBulkDoesNotStarvePingPong(t *testing.T) {
 	nettest.CheckLeaks(t)
 	pingPongBesideBulk(t, 100)

@@ -16,8 +16,8 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// follow starts a relay that takes the sockets of another over, as a process
-// that follows it would, and leaves them to it.
+// follow starts a relay that takes over another's sockets, as a succeeding
+// process would, and makes the other relinquish them.
 func (g *rig) follow(t *testing.T, tunnels []Tunnel) *Relay {
 	t.Helper()
 	handed, err := g.relay.Listeners()
@@ -39,8 +39,8 @@ func (g *rig) follow(t *testing.T, tunnels []Tunnel) *Relay {
 	return next
 }
 
-// TestHandOverUnderLoad: relays follow each other while clients come and go,
-// and a flow of each one moves bytes. Nobody notices.
+// TestHandOverUnderLoad: relays succeed each other while clients connect, and
+// one flow of each moves bytes. No client notices.
 func TestHandOverUnderLoad(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := fixed(t)
@@ -86,8 +86,8 @@ func TestHandOverUnderLoad(t *testing.T) {
 			}
 			old.Close()
 		})
-		// One client at a time finds out whether a connection is forgotten in
-		// the queue: no later one wakes anybody up.
+		// A single client shows whether a connection is forgotten in the queue:
+		// no later one wakes a loop.
 		if err := exchange(g.addr, 9, 100); err != nil {
 			t.Fatal(err)
 		}
@@ -98,13 +98,13 @@ func TestHandOverUnderLoad(t *testing.T) {
 	clients.Wait()
 	long.Close()
 	draining.Wait()
-	runtime.GC() // the clients' splicing keeps pipes until it finds them
+	runtime.GC() // frees the pipes of the clients' splicing
 	runtime.GC()
 	t.Logf("%d clients were served by %d relays in turn", served.Load(), rounds+1)
 }
 
-// TestHandOverLosesNoConnection: what waits in the queue while nobody accepts
-// is the next relay's.
+// TestHandOverLosesNoConnection: the next relay accepts the connections that
+// wait while no relay accepts.
 func TestHandOverLosesNoConnection(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := fixed(t)
@@ -116,7 +116,7 @@ func TestHandOverLosesNoConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waiting := dial(t, g.addr) // the kernel tells a loop that is not looking
+	waiting := dial(t, g.addr) // the kernel wakes a stuck loop
 	left := make(chan error, 1)
 	go func() { left <- g.relay.Relinquish() }()
 	// Its loops drop their listeners before they see any event.
@@ -139,8 +139,8 @@ func TestHandOverLosesNoConnection(t *testing.T) {
 	expect(t, s, []byte("x"))
 }
 
-// TestHandOverOfOtherAddresses: the next relay takes what it has a tunnel for,
-// binds what is new, and the rest ends with the files.
+// TestHandOverOfOtherAddresses: the next relay takes the sockets of its tunnels
+// and binds new addresses. Other sockets end when the files are closed.
 func TestHandOverOfOtherAddresses(t *testing.T) {
 	nettest.CheckLeaks(t)
 	fresh := nobody(t)
@@ -186,8 +186,8 @@ func TestHandOverOfOtherAddresses(t *testing.T) {
 	g.accept()
 }
 
-// TestHopMemory: the next relay does not try hops first that this one knows to
-// be of no use, and takes them back as this one would.
+// TestHopMemory: the next relay does not prefer hops that this one knows to be
+// unusable, and restores them as this one would.
 func TestHopMemory(t *testing.T) {
 	nettest.CheckLeaks(t)
 	good := listen(t)
@@ -216,7 +216,7 @@ func TestHopMemory(t *testing.T) {
 		return strings.Join(all, " ")
 	}
 	g.addr = g.relay.Snapshot().Tunnels[1].Listen[0]
-	g.pair() // which finds out that the first hop refuses
+	g.pair() // discovers that the first hop refuses
 	nettest.Eventually(t, patience, func() bool { return states() == "down ejected drained" }, states)
 
 	knew := g.relay.Hops()
@@ -226,7 +226,7 @@ func TestHopMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := tunnels()
-	next[0].Health.Interval = time.Hour // so that it cannot find out by itself
+	next[0].Health.Interval = time.Hour // the next relay cannot discover it by itself
 	if g.relay, err = Start(Options{Workers: 1, Listeners: handed, Hops: knew}, next); err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestHopMemory(t *testing.T) {
 	}
 	old.Close()
 
-	// Without checks nobody would take the hop back: it is not down.
+	// Without probes nothing would bring the hop back, so it is not down.
 	next[0].Health.Probe = nil
 	other, err := Start(Options{Workers: 1, Hops: knew}, next[:1])
 	if err != nil {
@@ -257,8 +257,8 @@ func TestHopMemory(t *testing.T) {
 	}
 }
 
-// TestNameMemory: the next relay knows the names of this one, even where no
-// name server answers any more.
+// TestNameMemory: the next relay has the names of this one, even if no name
+// server answers.
 func TestNameMemory(t *testing.T) {
 	nettest.CheckLeaks(t)
 	to := listen(t)
@@ -294,7 +294,7 @@ func TestNameMemory(t *testing.T) {
 		expect(t, s, []byte("x"))
 		next.Close()
 	}
-	// What is too old, or empty, is worth nothing.
+	// An answer that is too old or empty is ignored.
 	n := newNames(func(context.Context, string) (Answer, error) { return Answer{}, errors.New("no name server answers") })
 	defer n.close()
 	n.remember([]NameMemory{{Host: "empty", Until: time.Hour}, {Host: "old", Addrs: []netip.Addr{loopback}, Until: -time.Second, Stale: -time.Millisecond}, {Host: "far-fetched", Addrs: []netip.Addr{loopback}, Until: 1 << 62}})
@@ -308,7 +308,7 @@ func TestNameMemory(t *testing.T) {
 	}
 }
 
-// TestReclaim puts right what another process did to the shared sockets.
+// TestReclaim restores shared sockets that another process has changed.
 func TestReclaim(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := fixed(t)

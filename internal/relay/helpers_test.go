@@ -20,7 +20,7 @@ import (
 	"longhaul/internal/nettest"
 )
 
-const patience = 30 * time.Second // what a test waits for what has to happen
+const patience = 30 * time.Second // bounds every wait
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(childRole); role != "" {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 
 var loopback = netip.MustParseAddr("127.0.0.1")
 
-// freePort asks for any port on the loopback address.
+// freePort requests any port on the loopback address.
 var freePort = netip.AddrPortFrom(loopback, 0)
 
 // flowLog collects flow records.
@@ -60,7 +60,7 @@ func (l *flowLog) one(t testing.TB) report.Record {
 	return l.all()[0]
 }
 
-// logText is a log's text that tests can wait for.
+// logText is a log that tests can wait for.
 type logText struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -86,7 +86,7 @@ type rig struct {
 	log    *logText
 	target *net.TCPListener
 	addr   netip.AddrPort
-	clock  *stoppedClock // nil: the loops have the real one
+	clock  *stoppedClock // nil: the loops use the real clock
 }
 
 // newRig starts a relay in front of a new target. change may change the options.
@@ -129,7 +129,7 @@ func setTunnels(r *Relay, tunnels []Tunnel) error {
 	return c.Commit()
 }
 
-// newStoppedRig starts a relay for whose event loops time passes only by g.pass.
+// newStoppedRig starts a relay whose event loops see time pass only by g.pass.
 func newStoppedRig(t testing.TB, change func(*rigOptions)) *rig {
 	t.Helper()
 	clock := &stoppedClock{}
@@ -144,18 +144,19 @@ func newStoppedRig(t testing.TB, change func(*rigOptions)) *rig {
 	return g
 }
 
-// stoppedClock is a clock that a test moves.
+// stoppedClock is a clock moved by the test.
 type stoppedClock struct{ now atomic.Int64 }
 
-// pass moves a stopped clock, and returns when everything due has been done.
+// pass moves a stopped clock, and returns when the loops have done everything
+// due.
 func (g *rig) pass(d time.Duration) {
 	g.t.Helper()
 	g.clock.now.Add(int64(d))
 	g.turn()
 }
 
-// turn has every event loop go through what is ready and due. The first letter
-// runs before what is due in its turn, the second after that.
+// turn makes every event loop process everything ready and due. The first
+// command runs before the due work of its turn, the second after it.
 func (g *rig) turn() {
 	for range 2 {
 		for _, w := range g.relay.workers {
@@ -164,7 +165,7 @@ func (g *rig) turn() {
 	}
 }
 
-// flowIs waits until the event loop has the only flow in a state.
+// flowIs waits until the only flow is in a state.
 func (g *rig) flowIs(what string, is func(*flow) bool) {
 	g.t.Helper()
 	nettest.Eventually(g.t, patience, func() (so bool) {
@@ -187,7 +188,7 @@ func listen(t testing.TB) *net.TCPListener {
 	return l.(*net.TCPListener)
 }
 
-// nobody is an address on which nobody listens.
+// nobody is an address without a listener.
 func nobody(t testing.TB) netip.AddrPort {
 	t.Helper()
 	return netip.MustParseAddrPort(nettest.FreeAddress(t, loopback.String()))
@@ -222,8 +223,8 @@ func tryDial(to netip.AddrPort) (*net.TCPConn, error) {
 	return tc, nil
 }
 
-// expectResetOf wants a connection to an address to be reset. A reset that
-// overtakes the end of Dial is as good.
+// expectResetOf checks that a connection to an address is reset, even before
+// Dial returns.
 func expectResetOf(t *testing.T, at netip.AddrPort) {
 	t.Helper()
 	c, err := tryDial(at)
@@ -254,7 +255,7 @@ func (g *rig) pair() (client, target *net.TCPConn) {
 	return client, g.accept()
 }
 
-// drained is what Drain returned.
+// drained is the result of Drain.
 type drained struct {
 	left []Leftover
 	err  error
@@ -313,7 +314,7 @@ func expectReset(t testing.TB, c *net.TCPConn) {
 	}
 }
 
-// pattern is bytes that differ at every place where a mistake would put them.
+// pattern makes bytes in which a lost or displaced byte shows.
 func pattern(n int) []byte {
 	p := make([]byte, n)
 	x := uint32(2463534242)

@@ -91,7 +91,7 @@ func TestHopIsEjectedByItsFlows(t *testing.T) {
 	if text := g.log.String(); strings.Count(text, "hop left the choice") != 1 {
 		t.Errorf("the log says:\n%s", text)
 	}
-	// A reload that changes something else keeps what is known of the hops.
+	// A reload of other settings keeps the hops' state.
 	tunnels := []Tunnel{*g.relay.table.Load().tunnels[0].tunnel}
 	tunnels[0].MaxFlows = 100
 	if err := setTunnels(g.relay, tunnels); err != nil {
@@ -107,8 +107,8 @@ func TestHopIsEjectedByItsFlows(t *testing.T) {
 	}
 }
 
-// TestLateRefusalIsNotTheNextHops has a hop's refusal come just when the flow has
-// been moved on to the next one: the event is the first hop's.
+// TestLateRefusalIsNotTheNextHops: a hop refuses just when the flow has moved
+// to the next hop. The event belongs to the first hop.
 func TestLateRefusalIsNotTheNextHops(t *testing.T) {
 	for _, named := range []bool{false, true} {
 		t.Run(fmt.Sprintf("named=%v", named), func(t *testing.T) { testLateRefusal(t, named) })
@@ -117,9 +117,9 @@ func TestLateRefusalIsNotTheNextHops(t *testing.T) {
 
 func testLateRefusal(t *testing.T, named bool) {
 	nettest.CheckLeaks(t)
-	refused := make(chan struct{}) // a name is not known before
-	// A listener whose queue is full answers no SYN, and one that is closed
-	// refuses the next.
+	refused := make(chan struct{}) // the name is not resolved before
+	// A listener with a full queue answers no SYN; after it is closed, the
+	// kernel refuses the next one.
 	full, address := fullListener(t)
 	var second *net.TCPListener
 	g := newRig(t, func(o *rigOptions) {
@@ -173,8 +173,8 @@ func testLateRefusal(t *testing.T, named bool) {
 	expect(t, s, []byte("x"))
 }
 
-// TestHopThatWasLeftIsTriedAgain has a flow moved on from a hop that does not
-// answer to one that refuses. The first answers after all.
+// TestHopThatWasLeftIsTriedAgain: a flow moves from a silent hop to one that
+// refuses, and returns to the first, which answers now.
 func TestHopThatWasLeftIsTriedAgain(t *testing.T) {
 	nettest.CheckLeaks(t)
 	full, address := fullListener(t)
@@ -200,7 +200,7 @@ func TestHopThatWasLeftIsTriedAgain(t *testing.T) {
 		return moved
 	}, func() string { return "no flow connects" })
 	write(t, c, []byte("x"))
-	// With the connection that fills its queue taken, it has room for the flow.
+	// Accepting the connection that fills its queue makes room for the flow.
 	for range 2 {
 		var fd int
 		nettest.Eventually(t, patience, func() (ok bool) {
@@ -212,7 +212,7 @@ func TestHopThatWasLeftIsTriedAgain(t *testing.T) {
 	}
 }
 
-// fullListener is a listening socket that takes no more connections.
+// fullListener is a listening socket with a full queue.
 func fullListener(t *testing.T) (fd int, address netip.AddrPort) {
 	t.Helper()
 	fd, errno := newSocket(unix.AF_INET)
@@ -223,15 +223,15 @@ func fullListener(t *testing.T) (fd int, address netip.AddrPort) {
 		t.Fatal(err)
 	}
 	address = localAddr(fd)
-	dial(t, address) // all that it takes
+	dial(t, address) // fills the queue
 	nettest.Eventually(t, patience, func() bool {
 		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-		return err == nil && info.Unacked == 1 // of a listener: connections that wait for accept
+		return err == nil && info.Unacked == 1 // the accept queue's length
 	}, func() string { return "the connection does not wait in the listener's queue" })
 	return fd, address
 }
 
-// TestAllHopsOut tries even an ejected hop where there is no other: the
+// TestAllHopsOut: without another hop even an ejected hop is tried, because the
 // target may be back.
 func TestAllHopsOut(t *testing.T) {
 	nettest.CheckLeaks(t)
@@ -254,7 +254,7 @@ func TestAllHopsOut(t *testing.T) {
 	g.takes(back)
 }
 
-// probeSays is a Prober that says what the test wants.
+// probeSays is a Prober with results set by the test.
 type probeSays struct {
 	mu   sync.Mutex
 	down map[netip.AddrPort]bool
@@ -286,8 +286,8 @@ func (g *rig) becomes(i int, want HopState) {
 		})
 }
 
-// TestCheckedHop lets checks take a hop away and bring it back, and a flow
-// that is connecting to it at that moment move on.
+// TestCheckedHop: probes take a hop down and bring it back, and a flow that is
+// connecting to it moves on.
 func TestCheckedHop(t *testing.T) {
 	nettest.CheckLeaks(t)
 	hole := silent(t)
@@ -304,7 +304,7 @@ func TestCheckedHop(t *testing.T) {
 	nettest.Eventually(t, patience, func() bool { return g.hop(0).FlowsNow == 1 },
 		func() string { return "the flow does not connect to the first hop" })
 	says.set(hole, true)
-	// It would connect to the silent hop for half an hour.
+	// Otherwise it would connect to the silent hop for half an hour.
 	_ = live.SetDeadline(time.Now().Add(patience))
 	s, err := live.Accept()
 	if err != nil {
@@ -320,7 +320,7 @@ func TestCheckedHop(t *testing.T) {
 	says.set(hole, false)
 	g.becomes(0, HopUp)
 	nettest.Eventually(t, patience, func() bool { return strings.Contains(g.log.String(), "hop is back") }, g.log.String)
-	// Without checks nothing is down.
+	// Without probes no hop is down.
 	says.set(hole, true)
 	g.becomes(0, HopDown)
 	tunnels := []Tunnel{*g.relay.table.Load().tunnels[0].tunnel}
@@ -388,8 +388,8 @@ func TestDrainedHop(t *testing.T) {
 	}
 }
 
-// TestResumedHopIsTried has the only other hop refuse a flow that began while the
-// first was drained, and that is back meanwhile.
+// TestResumedHopIsTried: a flow begins while one hop is drained, and the other
+// refuses it. By then the first is back and is tried.
 func TestResumedHopIsTried(t *testing.T) {
 	nettest.CheckLeaks(t)
 	asked, answer := make(chan struct{}), make(chan struct{})

@@ -38,7 +38,7 @@ func TestNewRejects(t *testing.T) {
 	}
 }
 
-// TestPrepareBindsAllOrNone leaves nothing behind when one address is taken.
+// TestPrepareBindsAllOrNone: if one address is taken, nothing stays bound.
 func TestPrepareBindsAllOrNone(t *testing.T) {
 	nettest.CheckLeaks(t)
 	taken := listen(t)
@@ -59,7 +59,8 @@ func TestPrepareBindsAllOrNone(t *testing.T) {
 	r.Close()
 }
 
-// TestWildcards: "::" takes IPv4 too, unless an IPv4 wildcard has its port.
+// TestWildcards: "::" accepts IPv4 connections unless an IPv4 wildcard has its
+// port.
 func TestWildcards(t *testing.T) {
 	nettest.CheckLeaks(t)
 	port := nobody(t).Port()
@@ -102,8 +103,8 @@ func fixed(t *testing.T) *rig {
 	return newRig(t, func(o *rigOptions) { o.Tunnels[0].Listen[0] = addr })
 }
 
-// TestReloadUnderLoad changes the tunnel many times while clients come and go
-// and one long flow moves bytes: none of them notices.
+// TestReloadUnderLoad changes the tunnel many times while clients connect and
+// one long flow moves bytes. No client notices.
 func TestReloadUnderLoad(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := fixed(t)
@@ -177,7 +178,7 @@ func TestReloadTakesEffectForNewFlows(t *testing.T) {
 	write(t, c2, []byte("new"))
 	expect(t, s2, []byte("new"))
 
-	// Removed, the tunnel refuses and its flows go on.
+	// A removed tunnel refuses connections, and its flows go on.
 	if err := setTunnels(g.relay, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +205,7 @@ func TestReloadFailsWhole(t *testing.T) {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		t.Fatalf("got %v", err)
 	}
-	c, s := g.pair() // neither the new allow list nor the new target
+	c, s := g.pair() // with the old allow list and the old target
 	write(t, c, []byte("x"))
 	expect(t, s, []byte("x"))
 	if n := len(g.relay.Snapshot().Tunnels); n != 1 {
@@ -288,8 +289,8 @@ func TestCloseResetsFlows(t *testing.T) {
 	}
 }
 
-// TestInheritedSocket takes over a socket that somebody else has bound, in
-// place of the address and as an addition.
+// TestInheritedSocket takes over a socket that another process has bound, in
+// place of an address and in addition.
 func TestInheritedSocket(t *testing.T) {
 	nettest.CheckLeaks(t)
 	outer := listen(t)
@@ -313,7 +314,7 @@ func TestInheritedSocket(t *testing.T) {
 				t.Fatalf("the relay listens on %v, want %v", g.addr, addr)
 			}
 			c, s := g.pair()
-			reset(t, s) // the zero linger is inherited by what such a socket accepts
+			reset(t, s) // accepted sockets inherit the zero linger
 			expectReset(t, c)
 			tunnels := []Tunnel{{Name: "t", Listen: tt.listen, Inherited: []*os.File{f}, Forward: []Target{targetOf(g.target)}}}
 			if err := setTunnels(g.relay, tunnels); err != nil {
@@ -324,9 +325,9 @@ func TestInheritedSocket(t *testing.T) {
 	}
 }
 
-// TestClientsBeforeActivation: connections that stood before the relay took the
-// socket over, like the one that activates a service, are cut off by a reset as
-// any other. It failed at 1818be3.
+// TestClientsBeforeActivation: connections from before the relay took over the
+// socket, like the one that activates a service, end by a reset like all
+// others. It failed at 1818be3.
 func TestClientsBeforeActivation(t *testing.T) {
 	nettest.CheckLeaks(t)
 	const clients = 5
@@ -375,7 +376,7 @@ func TestClientsBeforeActivation(t *testing.T) {
 		for range conns {
 			g.accept()
 		}
-		g.relay.Close() // closes as the kernel does, with whatever linger is armed
+		g.relay.Close() // closes like the kernel, with the armed linger
 		for _, c := range conns {
 			expectReset(t, c)
 		}
@@ -387,13 +388,13 @@ func TestClientsBeforeActivation(t *testing.T) {
 			g.accept()
 		}
 		g.pair()
-		if n := prepared.accepted.Load(); n != 1+clients { // the listener, and who came before it
+		if n := prepared.accepted.Load(); n != 1+clients { // the listener, and the earlier connections
 			t.Errorf("%d sockets were prepared, want %d", n, 1+clients)
 		}
 	})
 }
 
-// TestOutOfDescriptors: accepting pauses, flows live on, and it recovers.
+// TestOutOfDescriptors: accepting pauses, flows go on, and accepting recovers.
 func TestOutOfDescriptors(t *testing.T) {
 	nettest.CheckLeaks(t)
 	to := listen(t)
@@ -411,8 +412,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	data := pattern(1_000_000)
 	go s.Write(data)
 	expect(t, c, data)
-	// Every client is served in the end: those that wait take the place of
-	// those that leave.
+	// Every client is served in the end: waiting clients replace leaving ones.
 	for i, conn := range conns {
 		write(t, conn, data[:1000])
 		got := make([]byte, 1000)
@@ -484,8 +484,8 @@ func TestSnapshotJSON(t *testing.T) {
 	}
 }
 
-// countingTransport changes nothing and counts the sockets on the clients' side
-// that it prepares.
+// countingTransport changes nothing and counts the prepared sockets on the
+// clients' side.
 type countingTransport struct {
 	namedSides
 	accepted atomic.Int32
@@ -498,8 +498,8 @@ func (c *countingTransport) Prepare(_ int, dialed bool) error {
 	return nil
 }
 
-// namedSides is a transport that changes nothing and calls the dialed leg the
-// WAN one.
+// namedSides is a transport that changes nothing and reports the dialed leg as
+// the WAN leg.
 type namedSides struct{}
 
 func (namedSides) Prepare(int, bool) error { return nil }
@@ -513,7 +513,7 @@ func (namedSides) Established(_ int, dialed bool) (side, degraded string) {
 
 func (namedSides) Lasting(int, string) error { return nil }
 
-// A leg that outlives its first second gets what only such a leg needs, once.
+// A leg that outlives its first second gets Lasting exactly once.
 func TestLastingLeg(t *testing.T) {
 	nettest.CheckLeaks(t)
 	lasting := make(chan string, 8)

@@ -10,9 +10,9 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// TestLoop: a tunnel that leads to itself ends its first flow, by whatever way
-// its target names it. At 1818be3 each flow made the next one until descriptors
-// ended.
+// TestLoop: a tunnel that leads to itself ends its first flow, for every form
+// of its address. At 1818be3 each flow made the next one until descriptors ran
+// out.
 func TestLoop(t *testing.T) {
 	nettest.CheckLeaks(t)
 	for _, test := range []struct{ name, listen, forward string }{
@@ -44,8 +44,8 @@ func TestLoop(t *testing.T) {
 	}
 }
 
-// TestNoLoop: the same port of another host, or of another tunnel, is a target
-// as any other.
+// TestNoLoop: the same port of another host, or of another tunnel, is an
+// ordinary target.
 func TestNoLoop(t *testing.T) {
 	nettest.CheckLeaks(t)
 	target := listen(t)

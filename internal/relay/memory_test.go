@@ -23,9 +23,9 @@ import (
 
 const mib = 1 << 20
 
-// TestMemoryLimit stops the readers of many flows. What the relay holds stays
-// below the limit, the source that has its share gets no new flow, another is
-// served, and once the readers go on every byte arrives.
+// TestMemoryLimit stops the readers of many flows. The relay's memory stays
+// below the limit, the source above its share gets no new flow, and another
+// source is served. Once the readers continue, every byte arrives.
 func TestMemoryLimit(t *testing.T) {
 	nettest.CheckLeaks(t)
 	const limit, flows, each = 16 * mib, 24, 2 * mib
@@ -47,8 +47,9 @@ func TestMemoryLimit(t *testing.T) {
 		most = max(most, m.UsedBytes)
 		return m
 	}
-	// All senders write a little, and the loops look at what they hold before any
-	// sender writes more: how much comes between two looks depends on no clock.
+	// All senders write a little, and the loops measure before any sender
+	// writes more. So no clock decides how much arrives between two
+	// measurements.
 	var written [flows]int
 	var m MemorySnapshot
 	total, idle := 0, 0
@@ -87,7 +88,7 @@ func TestMemoryLimit(t *testing.T) {
 		})
 	}
 
-	// A bound far below what is held.
+	// A limit far below the held memory.
 	g.relay.SetMemoryLimit(2 * mib)
 	g.look()
 	expectResetOf(t, g.addr)
@@ -114,8 +115,8 @@ func TestMemoryLimit(t *testing.T) {
 		func() string { return fmt.Sprintf("memory is still short: %+v", memory()) })
 }
 
-// TestMemoryGivenBack sees that a flow's queues have their old bounds after
-// memory was short, and are left to autotuning again where they had been.
+// TestMemoryGivenBack: after memory was short, a flow's queues have their old
+// bounds, and autotuning where it was on.
 func TestMemoryGivenBack(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, nil)
@@ -125,8 +126,8 @@ func TestMemoryGivenBack(t *testing.T) {
 	go c.Write(make([]byte, 64*mib)) // fails when the test ends
 	nettest.Eventually(t, patience, func() bool { m := g.relay.Snapshot().Memory; return m != nil && m.Short },
 		func() string { return "memory does not become short" })
-	// Each loop acts at its next look: one finds that memory is short, or is no
-	// longer, before the flow's own bounds its queues or gives them back.
+	// Each loop acts at its next measurement. Another loop may find that memory
+	// is short, or no longer, before the flow's own loop changes its queues.
 	var short, after [2]queueSizes
 	nettest.Eventually(t, patience, func() bool {
 		short = g.sockets()
@@ -147,13 +148,13 @@ func TestMemoryGivenBack(t *testing.T) {
 	})
 }
 
-// look has every loop look at what its flows hold, and act on it.
+// look makes every loop measure its flows and act.
 func (g *rig) look() {
 	g.relay.measureMemory()
 	g.turn()
 }
 
-// writeSome writes what a socket takes at once.
+// writeSome writes the bytes that a socket takes at once.
 func writeSome(t *testing.T, c *net.TCPConn, p []byte) (n int) {
 	t.Helper()
 	if len(p) == 0 {
@@ -175,7 +176,7 @@ func TestSocketMemory(t *testing.T) {
 	if got := m.held(); got != 1234 {
 		t.Errorf("held %d bytes, want 1234", got)
 	}
-	reserve := int32(-4096) // seen with busy sockets
+	reserve := int32(-4096) // observed with busy sockets
 	m[skForward] = uint32(reserve)
 	if got := m.held(); got != 1204 {
 		t.Errorf("with a reserve below zero: held %d bytes, want 1204", got)
@@ -183,7 +184,7 @@ func TestSocketMemory(t *testing.T) {
 }
 
 // dialAsOnEthernet connects with segments of 1460 bytes. Those of the loopback
-// device are 64 KiB, and a queue of less than a few segments is never asked for.
+// device have 64 KiB, and no queue is bounded below a few segments.
 func dialAsOnEthernet(t *testing.T, to netip.AddrPort) *net.TCPConn {
 	t.Helper()
 	d := net.Dialer{Timeout: patience, Control: func(_, _ string, raw syscall.RawConn) error {
@@ -216,7 +217,7 @@ func smallSegments(raw syscall.RawConn) (err error) {
 	return errors.Join(err, controlErr)
 }
 
-// sockets are the bounds of the only flow's queues.
+// sockets returns the bounds of the only flow's queues.
 func (g *rig) sockets() (sizes [2]queueSizes) {
 	g.t.Helper()
 	for _, w := range g.relay.workers {

@@ -19,8 +19,8 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// silent returns the address of a listener that answers no more handshakes:
-// its queue is full.
+// silent returns the address of a listener with a full queue, which answers no
+// handshake.
 func silent(t *testing.T) netip.AddrPort {
 	t.Helper()
 	fd, address := fullListener(t)
@@ -61,8 +61,8 @@ func TestConnectTimeout(t *testing.T) {
 	}
 }
 
-// TestTargetsInTurn: a silent and a refusing target cost their share of the
-// timeout, no more.
+// TestTargetsInTurn: a silent and a refusing target cost only their share of
+// the timeout.
 func TestTargetsInTurn(t *testing.T) {
 	nettest.CheckLeaks(t)
 	dead := nobody(t)
@@ -81,7 +81,7 @@ func TestTargetsInTurn(t *testing.T) {
 	connectsTo(quiet)
 	g.pass(timeout/2 - 1)
 	connectsTo(quiet)
-	g.pass(1) // half of the time for the second of three, as the first has taken none
+	g.pass(1) // half of the time for the second of three; the first took none
 	s := g.accept()
 	write(t, c, []byte("x"))
 	expect(t, s, []byte("x"))
@@ -119,7 +119,7 @@ func TestNames(t *testing.T) {
 			case <-release:
 			case <-ctx.Done():
 			}
-			// Nobody listens at the first address.
+			// The first address has no listener.
 			return Answer{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.9"), loopback}}, nil
 		}
 	})
@@ -166,8 +166,8 @@ func TestUnknownName(t *testing.T) {
 	}
 }
 
-// TestNoLocalPort leaves two ephemeral ports towards the target: the third
-// flow's failure has a reason of its own.
+// TestNoLocalPort leaves two ephemeral ports towards the target: the third flow
+// fails with its own reason.
 func TestNoLocalPort(t *testing.T) {
 	nettest.RequireSandbox(t)
 	nettest.CheckLeaks(t)
@@ -186,10 +186,10 @@ func TestNoLocalPort(t *testing.T) {
 		}
 	})
 	for i := range 3 {
-		// The client brings a port of its own.
+		// The client uses a port outside the range.
 		d := net.Dialer{
 			LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 5), Port: 20000 + i},
-			Control: func(_, _ string, raw syscall.RawConn) error { // it may linger from a run before
+			Control: func(_, _ string, raw syscall.RawConn) error { // a previous run may have left it in TIME_WAIT
 				return raw.Control(func(fd uintptr) { setsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
 			},
 		}
@@ -214,7 +214,7 @@ func TestIdleTimeout(t *testing.T) {
 	const timeout = 2 * time.Second
 	g := newStoppedRig(t, func(o *rigOptions) { o.Tunnels[0].IdleTimeout = timeout })
 	c, s := g.pair()
-	for range 8 { // each byte starts it anew
+	for range 8 { // each byte restarts the timeout
 		write(t, c, []byte("x"))
 		expect(t, s, []byte("x"))
 		g.pass(timeout - 1)

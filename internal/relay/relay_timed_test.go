@@ -11,7 +11,7 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// TestPingPongBesideBulk measures the round trips of one flow while another one
+// TestPingPongBesideBulk measures the round trips of one flow while another
 // fills the same event loop.
 func TestPingPongBesideBulk(t *testing.T) {
 	nettest.CheckLeaks(t)
@@ -26,8 +26,8 @@ func TestPingPongBesideBulk(t *testing.T) {
 	})
 }
 
-// TestASampleHoldsNoLoopUp measures how long an event loop is busy with a portion
-// of very many flows.
+// TestASampleHoldsNoLoopUp measures how long a portion of very many flows
+// occupies an event loop.
 func TestASampleHoldsNoLoopUp(t *testing.T) {
 	nettest.CheckLeaks(t)
 	const most = time.Millisecond
@@ -50,7 +50,7 @@ func TestASampleHoldsNoLoopUp(t *testing.T) {
 	}
 }
 
-// wakeAll has no flow be quiet at the next sample.
+// wakeAll makes every flow busy at the next sample.
 func (g *rig) wakeAll() {
 	for _, w := range g.relay.workers {
 		w.do(func() { w.eachFlow(func(f *flow) { f.settled = 0 }) })

@@ -27,7 +27,7 @@ const (
 	maxNameTTL       = time.Hour
 	failedNameTTL    = time.Second
 	maxNameStale     = 24 * time.Hour          // how long an expired answer may serve while no server answers
-	staleAnswerDelay = 1800 * time.Millisecond // wait for a new answer before an expired one serves (RFC 8767, section 5)
+	staleAnswerDelay = 1800 * time.Millisecond // until an expired answer serves (RFC 8767, section 5)
 )
 
 // names is a cache in front of a resolver. Concurrent lookups of a name share

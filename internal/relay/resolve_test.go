@@ -21,7 +21,7 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// nameServer answers for names with what the test says.
+// nameServer resolves names with answers set by the test.
 type nameServer struct {
 	mu    sync.Mutex
 	asked int
@@ -60,7 +60,7 @@ var (
 	newAddr = netip.MustParseAddr("192.0.2.2")
 )
 
-// TestNamesLiveByTheirTTL goes through a name's life on a clock of its own.
+// TestNamesLiveByTheirTTL covers a name's life on synctest's clock.
 func TestNamesLiveByTheirTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &nameServer{found: Answer{[]netip.Addr{oldAddr}, 100 * time.Second}}
@@ -84,22 +84,22 @@ func TestNamesLiveByTheirTTL(t *testing.T) {
 		expect(oldAddr, 1)
 		time.Sleep(79 * time.Second)
 		expect(oldAddr, 1)
-		// In its last fifth it is asked for again, and served meanwhile.
+		// In its last fifth it is resolved again and served meanwhile.
 		s.set(func(s *nameServer) { s.found.Addrs = []netip.Addr{newAddr} })
 		time.Sleep(2 * time.Second)
 		expect(oldAddr, 2)
 		expect(newAddr, 2)
-		// Not asked for: it runs out, and the next one waits for an answer.
+		// An unused name expires, and the next caller waits for an answer.
 		time.Sleep(200 * time.Second)
 		s.set(func(s *nameServer) { s.found.Addrs, s.delay = []netip.Addr{oldAddr}, time.Second })
 		expect(oldAddr, 3)
-		// Nobody answers: the old answer serves.
+		// No server answers: the old answer serves.
 		time.Sleep(200 * time.Second)
 		s.set(func(s *nameServer) { s.err = errors.New("no server") })
 		expect(oldAddr, 4)
-		expect(oldAddr, 4) // and is not asked for each time
+		expect(oldAddr, 4) // without a query each time
 		time.Sleep(2 * time.Second)
-		// The server hangs: nobody waits longer than for a while.
+		// The server hangs: a caller waits only a short time.
 		s.set(func(s *nameServer) { s.delay = time.Hour })
 		expect(oldAddr, 5)
 		// Until it is too old.
@@ -111,8 +111,8 @@ func TestNamesLiveByTheirTTL(t *testing.T) {
 	})
 }
 
-// TestNameIsGone: the answer that a name does not exist ends what was known of
-// it at once; an old answer is for name servers that do not answer. It failed at
+// TestNameIsGone: the answer that a name does not exist drops its addresses at
+// once; an expired answer serves only while no server answers. It failed at
 // 1818be3.
 func TestNameIsGone(t *testing.T) {
 	for name, answer := range map[string]error{
@@ -128,7 +128,7 @@ func TestNameIsGone(t *testing.T) {
 					t.Fatal(err)
 				}
 				s.set(func(s *nameServer) { s.found, s.err = Answer{}, answer })
-				time.Sleep(9 * time.Second) // it is asked for again while it still holds
+				time.Sleep(9 * time.Second) // it is resolved again before it expires
 				_, _ = n.wait(t.Context(), "x")
 				synctest.Wait()
 				if addrs, err := n.wait(t.Context(), "x"); err == nil {
@@ -144,7 +144,8 @@ func TestNameIsGone(t *testing.T) {
 	}
 }
 
-// TestTTLBounds keeps what nobody said how long to keep, and nothing for ever.
+// TestTTLBounds: answers without a TTL are kept for a default time, and none
+// for ever.
 func TestTTLBounds(t *testing.T) {
 	for ttl, want := range map[time.Duration]time.Duration{
 		0: defaultNameTTL, time.Millisecond: minNameTTL, time.Minute: time.Minute, 48 * time.Hour: maxNameTTL,
@@ -155,7 +156,7 @@ func TestTTLBounds(t *testing.T) {
 	}
 }
 
-// TestEveryAddressIsUsed begins with another address of a name each time.
+// TestEveryAddressIsUsed: each flow begins with the next address of a name.
 func TestEveryAddressIsUsed(t *testing.T) {
 	nettest.CheckLeaks(t)
 	var listeners []*net.TCPListener
@@ -190,8 +191,8 @@ func TestEveryAddressIsUsed(t *testing.T) {
 	}
 }
 
-// TestSystemResolver has the system's resolver ask a name server of its own,
-// over UDP and, where the answer does not fit, over TCP.
+// TestSystemResolver resolves with a test name server, over UDP and, for large
+// answers, over TCP.
 func TestSystemResolver(t *testing.T) {
 	nettest.RequireSandbox(t)
 	nettest.CheckLeaks(t)
@@ -200,7 +201,7 @@ func TestSystemResolver(t *testing.T) {
 	if err := os.WriteFile(own, []byte("nameserver 127.0.0.1\noptions timeout:10 attempts:3\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount(own, file, "", unix.MS_BIND, ""); err != nil { // the sandbox's mounts are its own
+	if err := unix.Mount(own, file, "", unix.MS_BIND, ""); err != nil { // the sandbox has private mounts
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -235,7 +236,7 @@ func TestSystemResolver(t *testing.T) {
 		}
 	}()
 	for name, want := range map[string]time.Duration{
-		"alias.test.": 7 * time.Second, // the alias's TTL is less than the address's
+		"alias.test.": 7 * time.Second, // the alias's TTL is lower than the address's
 		"plain.test.": 300 * time.Second,
 		"large.test.": 60 * time.Second, // over TCP
 		"zero.test.":  time.Millisecond,
@@ -274,7 +275,7 @@ func serveTCP(c net.Conn) {
 	}
 }
 
-// answerTo answers questions about the names of TestSystemResolver.
+// answerTo answers queries for the names of TestSystemResolver.
 func answerTo(question []byte, stream bool) []byte {
 	var p dnsmessage.Parser
 	h, err := p.Start(question)
@@ -316,7 +317,7 @@ func answerTo(question []byte, stream bool) []byte {
 		}
 	case "zero.test.":
 		a(0)
-	case "half.test.": // the server fails for one kind of address, and has none of the other
+	case "half.test.": // the server fails for one type of address and has none of the other
 		if q.Type == dnsmessage.TypeA {
 			m.RCode = dnsmessage.RCodeServerFailure
 		}
@@ -330,7 +331,7 @@ func answerTo(question []byte, stream bool) []byte {
 	return reply
 }
 
-// FuzzTTL reads what a name server, or somebody who says to be one, sends.
+// FuzzTTL parses arbitrary messages of a name server.
 func FuzzTTL(f *testing.F) {
 	name := dnsmessage.MustNewName("alias.test.")
 	question, err := (&dnsmessage.Message{Questions: []dnsmessage.Question{{Name: name, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}}).Pack()
@@ -345,7 +346,7 @@ func FuzzTTL(f *testing.F) {
 		if len(data) > 0xffff {
 			return
 		}
-		// As a stream, in pieces of any size, it says the same.
+		// As a stream in pieces of any size, the result is the same.
 		var pieces minTTL
 		stream := append([]byte{byte(len(data) >> 8), byte(len(data))}, data...)
 		c := &overhearTCP{Conn: &bytesConn{data: stream}, heard: &pieces}
@@ -361,7 +362,7 @@ func FuzzTTL(f *testing.F) {
 	})
 }
 
-// bytesConn is a connection that has only bytes to read.
+// bytesConn is a connection with bytes to read.
 type bytesConn struct {
 	net.Conn
 	data []byte

@@ -16,7 +16,7 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// sampled is what EachFlow visits, by the flows' names.
+// sampled returns the samples of EachFlow by the flows' IDs.
 func (g *rig) sampled() map[report.ID]report.Sample {
 	g.t.Helper()
 	all := map[report.ID]report.Sample{}
@@ -31,7 +31,7 @@ func (g *rig) sampled() map[report.ID]report.Sample {
 	return all
 }
 
-// theOne waits until the only flow is as it should be.
+// theOne waits until the sample of the only flow satisfies want.
 func (g *rig) theOne(what string, want func(*report.Sample) bool) report.Sample {
 	g.t.Helper()
 	var last map[report.ID]report.Sample
@@ -84,7 +84,7 @@ func TestEachFlow(t *testing.T) {
 		t.Errorf("after another byte: %+v", woken)
 	}
 
-	// What the peer has not acknowledged keeps a flow from being quiet.
+	// A flow with unacknowledged bytes is not quiet.
 	s.SetReadBuffer(1)
 	go func() { _, _ = c.Write(make([]byte, 64<<20)) }()
 	g.theOne("nothing is stuck", func(s *report.Sample) bool { return s.TargetLeg.Known && s.TargetLeg.Info.NotsentBytes > 0 })
@@ -127,7 +127,7 @@ func TestEachFlowOfAConnectingOne(t *testing.T) {
 	}
 }
 
-// TestEachFlowWhileFlowsComeAndGo is mostly for the race detector.
+// TestEachFlowWhileFlowsComeAndGo is mainly for the race detector.
 func TestEachFlowWhileFlowsComeAndGo(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, nil)
@@ -182,9 +182,9 @@ func TestEachFlowWhileFlowsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestSamplesComeInPortions: an event loop is asked for a bounded number of its
-// flows at a time, and every flow is visited. How long a portion keeps a loop is
-// measured by TestASampleHoldsNoLoopUp.
+// TestSamplesComeInPortions: an event loop samples a bounded number of its
+// flows at a time, and every flow is visited. TestASampleHoldsNoLoopUp measures
+// the duration of a portion.
 func TestSamplesComeInPortions(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g, flows := crowd(t, 6*portionFlows)
@@ -203,8 +203,8 @@ func TestSamplesComeInPortions(t *testing.T) {
 	}
 }
 
-// eachPortion visits all flows as EachFlow does, and says how many a loop sampled
-// at a time and how long that took.
+// eachPortion visits all flows like EachFlow, and reports the number of flows
+// and the duration of each portion.
 func (g *rig) eachPortion(visit func(flows int, took time.Duration)) {
 	buf := make([]report.Sample, portionFlows)
 	for _, w := range g.relay.workers {
@@ -221,8 +221,8 @@ func (g *rig) eachPortion(visit func(flows int, took time.Duration)) {
 	}
 }
 
-// crowd is a relay with so many flows on which nothing happens, or with as many
-// as this process may have descriptors for.
+// crowd makes a relay with idle flows, as many as requested or as this
+// process's descriptors allow.
 func crowd(t testing.TB, flows int) (g *rig, made int) {
 	t.Helper()
 	var was unix.Rlimit
@@ -265,8 +265,8 @@ func crowd(t testing.TB, flows int) (g *rig, made int) {
 	return g, flows
 }
 
-// TestEachFlowAsksInTurns: of very many busy flows the kernel is asked about some
-// each time, and about all after some times.
+// TestEachFlowAsksInTurns: with very many busy flows, the kernel is queried
+// about some of them each time, and about all after several times.
 func TestEachFlowAsksInTurns(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g, flows := crowd(t, 300)

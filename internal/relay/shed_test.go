@@ -41,7 +41,7 @@ func TestShed(t *testing.T) {
 		t.Errorf("the record's reason is %v", r.Err)
 	}
 	g.relay.Shed("", 0, 0)
-	// What was refused never came as far as the target.
+	// Refused connections never reached the target.
 	c, d := g.pair()
 	write(t, c, []byte("new"))
 	expect(t, d, []byte("new"))
@@ -70,7 +70,7 @@ func TestShedFromANumberOfFlows(t *testing.T) {
 	g.pair()
 }
 
-// A source that is not allowed is counted as such, however short things are.
+// A source that is not allowed counts as denied even while resources are short.
 func TestShedComesAfterAllow(t *testing.T) {
 	g := newRig(t, func(o *rigOptions) { o.Tunnels[0].Allow = prefixes("10.0.0.0/8") })
 	g.relay.Shed("memory", 0, 0)
@@ -93,7 +93,7 @@ func TestOverviewAsksNobody(t *testing.T) {
 	}
 }
 
-// stick holds an event loop until it is released.
+// stick blocks an event loop until release is called.
 func stick(w *worker) (release func()) {
 	stuck, released := make(chan struct{}), make(chan struct{})
 	w.post(func() {
@@ -139,8 +139,8 @@ func TestResponsive(t *testing.T) {
 	}
 }
 
-// The kernel's own view of a queue that nobody empties: it fills up, and then
-// the kernel drops.
+// The kernel's view of a queue that is never accepted from: it fills up, and
+// then the kernel drops connections.
 func TestAcceptQueue(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, nil)

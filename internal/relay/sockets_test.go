@@ -7,7 +7,7 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// control has do look at a connection's socket.
+// control calls do with a connection's descriptor.
 func control(t testing.TB, c *net.TCPConn, do func(fd int)) {
 	t.Helper()
 	raw, err := c.SyscallConn()

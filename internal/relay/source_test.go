@@ -40,7 +40,7 @@ func tryDialFrom(from netip.Addr, to netip.AddrPort) (*net.TCPConn, error) {
 	return c.(*net.TCPConn), nil
 }
 
-// admitted opens a flow from an address and says whether it came to be.
+// admitted opens a flow from an address and reports whether it was admitted.
 func (g *rig) admitted(from netip.Addr) bool {
 	g.t.Helper()
 	before := len(g.flows.all())
@@ -52,14 +52,14 @@ func (g *rig) admitted(from netip.Addr) bool {
 	if err == nil {
 		g.t.Cleanup(func() { c.Close() })
 	}
-	// Its record may come later than the reset, and is not to be taken for the
-	// next one's.
+	// Its record may arrive after the reset, and must not be taken for the next
+	// one's.
 	nettest.Eventually(g.t, patience, func() bool { return refused() || err == nil && g.has(c) },
 		func() string { return "the relay neither takes nor refuses a connection" })
 	return !refused()
 }
 
-// has says whether the relay has a flow of this client.
+// has reports whether the relay has a flow of this client.
 func (g *rig) has(c *net.TCPConn) bool {
 	for _, f := range g.relay.Snapshot().Flows {
 		if f.Client == c.LocalAddr().(*net.TCPAddr).AddrPort() {
@@ -69,13 +69,13 @@ func (g *rig) has(c *net.TCPConn) bool {
 	return false
 }
 
-// TestSourcesShareFlows: one source cannot take all that a tunnel has for
-// others. At 1818be3 it could, for max_flows counted nobody apart.
+// TestSourcesShareFlows: one source cannot take all flows of a tunnel. At
+// 1818be3 it could, because max_flows did not distinguish sources.
 func TestSourcesShareFlows(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		most, per int
-		want      []int // flows that sources get that want as many as they can, one after the other
+		want      []int // flows per source; each takes as many as it can, one after the other
 	}{
 		{"a share", 45, 0, []int{40, 4, 1}},
 		{"a number", 45, 12, []int{12, 12, 12}},
@@ -100,8 +100,8 @@ func TestSourcesShareFlows(t *testing.T) {
 }
 
 // TestSourcesShareWhatThereIs: one source may have as many flows as there is
-// room for, and then another one still gets in, until the reserve is used up.
-// At 1818be3 the other one was refused.
+// room for. Then another still gets flows, until the reserve is used up. At
+// 1818be3 the other one was refused.
 func TestSourcesShareWhatThereIs(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, nil)
@@ -120,8 +120,8 @@ func TestSourcesShareWhatThereIs(t *testing.T) {
 	}
 }
 
-// TestSourcesShareRates: who asks for more new flows than there are leaves some
-// to others.
+// TestSourcesShareRates: a source that requests more new flows than the rate
+// allows leaves some to others.
 func TestSourcesShareRates(t *testing.T) {
 	const second = int64(time.Second)
 	for _, test := range []struct {
@@ -161,7 +161,8 @@ func TestSourcesShareRates(t *testing.T) {
 	}
 }
 
-// TestSourcesAreForgotten: who has no flow costs no memory for long.
+// TestSourcesAreForgotten: a source without flows does not stay in memory for
+// long.
 func TestSourcesAreForgotten(t *testing.T) {
 	var s sources
 	st := &tunnelState{}

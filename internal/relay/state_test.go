@@ -5,13 +5,12 @@ import (
 	"testing"
 )
 
-// world is a state machine together with what really happened to the bytes,
-// as its inputs tell it.
+// world is a state machine together with the real state of the bytes.
 type world struct {
 	e     ending
 	ended [2]bool // the leg's peer ended its stream cleanly
 	whole [2]bool // and every byte of it was handed over
-	shut  [2]bool // the leg's peer was shown that end
+	shut  [2]bool // the leg's peer has seen the other's end
 }
 
 // move is one input of the state machine.
@@ -25,8 +24,8 @@ func (m move) String() string {
 		[...]string{"end", "reset", "broken", "drained", "acked", "abort", "leave"}[m.ev], [...]string{"client", "target"}[m.s])
 }
 
-// possible says whether an event loop can come upon the event: it reads no
-// leg whose bytes it discards and none that has nothing more to read.
+// possible reports whether an event loop can produce the event: it does not
+// read a leg whose bytes it discards, or that has no more to read.
 func (w *world) possible(m move) bool {
 	if w.e.closed {
 		return false
@@ -46,7 +45,7 @@ func (w *world) possible(m move) bool {
 	return false
 }
 
-// step lets the event happen and checks what the state machine makes of it.
+// step applies the event and checks the state machine's actions.
 func (w world) step(m move) (world, error) {
 	switch m.ev {
 	case eventEnd:
@@ -119,8 +118,8 @@ var allMoves = func() (ms []move) {
 	return ms
 }()
 
-// TestEveryEnding walks every state that any sequence of events, of any
-// length, can reach, and takes every event in each of them.
+// TestEveryEnding visits every state that any sequence of events can reach, and
+// applies every event in each.
 func TestEveryEnding(t *testing.T) {
 	type node struct {
 		w   world
@@ -165,20 +164,20 @@ func TestEveryEnding(t *testing.T) {
 	}
 }
 
-// settled lets everything happen that is bound to happen when both peers have
-// ended or a leg is broken, and says whether the flow closes.
+// settled applies every event that must follow after both peers have ended or a
+// leg is broken, and reports whether the flow closes.
 func (w world) settled() (ending, bool) {
 	broken := w.e.broken[client] || w.e.broken[target]
 	both := w.e.in[client] == inputEnded && w.e.in[target] == inputEnded
 	if !broken && !both {
-		return w.e, true // it may stay as long as it likes
+		return w.e, true // it may stay for any time
 	}
 	for range 10 {
 		for s := client; s <= target; s++ {
 			for _, ev := range []event{eventReset, eventDrained, eventAcked} {
 				m := move{ev, s}
 				if ev == eventReset && !w.e.broken[s] {
-					continue // only a broken leg is bound to have its input end
+					continue // only a broken leg's input must end
 				}
 				if w.possible(m) {
 					w, _ = w.step(m)
@@ -189,9 +188,9 @@ func (w world) settled() (ending, bool) {
 	return w.e, w.e.closed
 }
 
-// TestEndingSequences feeds every sequence of up to six events, impossible
-// ones included: whatever an event loop gets wrong, a peer is never shown an
-// end that was not made.
+// TestEndingSequences applies every sequence of up to six events, including
+// impossible ones. No fault of an event loop shows a peer an end that did not
+// happen.
 func TestEndingSequences(t *testing.T) {
 	const depth = 6
 	count := 0
@@ -218,7 +217,7 @@ func TestEndingSequences(t *testing.T) {
 	t.Logf("%d events", count)
 }
 
-// TestTextbookEndings follows the endings that have a name.
+// TestTextbookEndings covers the endings with a name.
 func TestTextbookEndings(t *testing.T) {
 	c, s := client, target
 	tests := []struct {

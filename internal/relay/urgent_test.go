@@ -12,7 +12,7 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// sendUrgent sends the last of its bytes as urgent data.
+// sendUrgent sends the last byte as urgent data.
 func sendUrgent(c *net.TCPConn, p []byte) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -43,10 +43,10 @@ func eachWay(t *testing.T, test func(t *testing.T, g *rig, from, to *net.TCPConn
 	}
 }
 
-// TestUrgentThenEnd: splice stops at the urgent mark, and once the end has come
-// it says nothing of what is left behind that mark. Nothing of it may be lost,
-// neither for a reader that has urgent data in line nor for one that leaves it
-// out, as it would be on a connection without a relay. It failed at 1818be3.
+// TestUrgentThenEnd: splice stops at the urgent mark, and after the end it does
+// not report the bytes behind the mark. No byte may be lost, for readers with
+// urgent data in line or out of line, as on a direct connection. It failed at
+// 1818be3.
 func TestUrgentThenEnd(t *testing.T) {
 	nettest.CheckLeaks(t)
 	before := []int{0, 1, 1000, smallRead - 1, smallRead, 300_000}
@@ -88,8 +88,9 @@ func TestUrgentThenEnd(t *testing.T) {
 	}
 }
 
-// TestUrgencyIsCarried: the peer can take the urgent byte out of line, as Oracle
-// Net does with its breaks, and again after ordinary bytes. It failed at 1818be3.
+// TestUrgencyIsCarried: the peer can read the urgent byte out of line, as
+// Oracle Net does with its breaks, and again after ordinary bytes. It failed at
+// 1818be3.
 func TestUrgencyIsCarried(t *testing.T) {
 	nettest.CheckLeaks(t)
 	eachWay(t, func(t *testing.T, g *rig, from, to *net.TCPConn) {
@@ -102,7 +103,7 @@ func TestUrgencyIsCarried(t *testing.T) {
 			got := make([]byte, 1)
 			nettest.Eventually(t, patience, func() (came bool) {
 				control(t, to, func(fd int) {
-					n, _, err := unix.Recvfrom(fd, got, unix.MSG_OOB) // EINVAL: it is not announced
+					n, _, err := unix.Recvfrom(fd, got, unix.MSG_OOB) // EINVAL: not announced
 					came = n == 1 && err == nil
 				})
 				return came

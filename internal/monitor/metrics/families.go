@@ -74,37 +74,47 @@ var processFamilies = []family{
 	{"samples_total", "Samples taken of all flows.", counter, nil, one(func(s *state) (float64, bool) {
 		return float64(s.Sequence), true
 	})},
-	{"sample_timestamp_seconds", "When the figures shown were taken, since 1970.", gauge, nil, one(func(s *state) (float64, bool) {
-		return unix(s.At), true
-	})},
-	{"sample_duration_seconds", "Time that the latest sample of all flows took.", gauge, nil, one(func(s *state) (float64, bool) {
-		return s.Took.Seconds(), s.Sequence > 0
-	})},
-	{"draining", "1 while the process takes no new flows and waits for its last ones to end.", gauge, nil, one(func(s *state) (float64, bool) {
-		return truth(s.Process.Draining), true
-	})},
-	{"older_processes", "Processes that finish their flows after an upgrade to this one.", gauge, nil, one(func(s *state) (float64, bool) {
-		return float64(s.Process.OlderProcesses), true
-	})},
-	{"shedding", "1 while new flows are refused because a resource is short.", gauge, nil, one(func(s *state) (float64, bool) {
-		return truth(s.Process.Shedding != ""), true
-	})},
-	{"memory_used_bytes", "Memory of the flows' sockets and pipes; only with memory_limit.", gauge, nil, one(func(s *state) (float64, bool) {
-		return float64(s.Process.MemoryUsed), s.Process.MemoryUsed >= 0
-	})},
-	{"memory_limit_bytes", "memory_limit of the configuration; only if it is set.", gauge, nil, one(func(s *state) (float64, bool) {
-		return float64(s.Process.MemoryLimit), s.Process.MemoryLimit > 0
-	})},
-	{"reload_success", "1 if the last reload of the configuration took effect, or there was none; 0 if it failed and the old one stays.", gauge, nil,
+	{"sample_timestamp_seconds", "When the figures shown were taken, since 1970.", gauge, nil,
+		one(func(s *state) (float64, bool) {
+			return unix(s.At), true
+		})},
+	{"sample_duration_seconds", "Time that the latest sample of all flows took.", gauge, nil,
+		one(func(s *state) (float64, bool) {
+			return s.Took.Seconds(), s.Sequence > 0
+		})},
+	{"draining", "1 while the process takes no new flows and waits for its last ones to end.", gauge, nil,
+		one(func(s *state) (float64, bool) {
+			return truth(s.Process.Draining), true
+		})},
+	{"older_processes", "Processes that finish their flows after an upgrade to this one.", gauge, nil,
+		one(func(s *state) (float64, bool) {
+			return float64(s.Process.OlderProcesses), true
+		})},
+	{"shedding", "1 while new flows are refused because a resource is short.", gauge, nil,
+		one(func(s *state) (float64, bool) {
+			return truth(s.Process.Shedding != ""), true
+		})},
+	{"memory_used_bytes", "Memory of the flows' sockets and pipes; only with memory_limit.", gauge, nil,
+		one(func(s *state) (float64, bool) {
+			return float64(s.Process.MemoryUsed), s.Process.MemoryUsed >= 0
+		})},
+	{"memory_limit_bytes", "memory_limit of the configuration; only if it is set.", gauge, nil,
+		one(func(s *state) (float64, bool) {
+			return float64(s.Process.MemoryLimit), s.Process.MemoryLimit > 0
+		})},
+	{"reload_success",
+		"1 if the last reload of the configuration took effect, or there was none; 0 if it failed and the old one stays.", gauge, nil,
 		one(func(s *state) (float64, bool) {
 			return truth(s.Process.LastReload == nil || s.Process.LastReload.OK), true
 		})},
-	{"reload_timestamp_seconds", "When the configuration was last reloaded, or the process began, since 1970.", gauge, nil, one(func(s *state) (float64, bool) {
-		if r := s.Process.LastReload; r != nil {
-			return unix(r.At), true
-		}
-		return unix(s.Process.StartedAt), !s.Process.StartedAt.IsZero()
-	})},
+	{"reload_timestamp_seconds",
+		"When the configuration was last reloaded, or the process began, since 1970.", gauge, nil,
+		one(func(s *state) (float64, bool) {
+			if r := s.Process.LastReload; r != nil {
+				return unix(r.At), true
+			}
+			return unix(s.Process.StartedAt), !s.Process.StartedAt.IsZero()
+		})},
 	{"accept_errors_total", "Failed accepts, by errno.", counter, []string{"errno"},
 		func(s *state, emit func(float64, ...string)) {
 			for word, n := range s.errnos.fold(s.Process.AcceptErrors) {
@@ -117,24 +127,28 @@ var processFamilies = []family{
 				emit(truth(active), name)
 			}
 		}},
-	{"log_lines_dropped_total", "Log lines dropped because their reader was too slow.", counter, nil, one(func(s *state) (float64, bool) {
-		return float64(s.Process.LogLinesDropped), true
-	})},
-	{"records_dropped_total", "Flows without a record, because too many ended at once.", counter, nil, one(func(s *state) (float64, bool) {
-		return float64(s.Process.RecordsDropped), true
-	})},
-	{"history_records_total", "Records of flows that the history has stored.", counter, nil, one(func(s *state) (float64, bool) {
-		if s.history == nil {
-			return 0, false
-		}
-		return float64(s.history.Written), true
-	})},
-	{"history_records_dropped_total", "Records of flows that the history could not store.", counter, nil, one(func(s *state) (float64, bool) {
-		if s.history == nil {
-			return 0, false
-		}
-		return float64(s.history.Dropped), true
-	})},
+	{"log_lines_dropped_total", "Log lines dropped because their reader was too slow.", counter, nil,
+		one(func(s *state) (float64, bool) {
+			return float64(s.Process.LogLinesDropped), true
+		})},
+	{"records_dropped_total", "Flows without a record, because too many ended at once.", counter, nil,
+		one(func(s *state) (float64, bool) {
+			return float64(s.Process.RecordsDropped), true
+		})},
+	{"history_records_total", "Records of flows that the history has stored.", counter, nil,
+		one(func(s *state) (float64, bool) {
+			if s.history == nil {
+				return 0, false
+			}
+			return float64(s.history.Written), true
+		})},
+	{"history_records_dropped_total", "Records of flows that the history could not store.", counter, nil,
+		one(func(s *state) (float64, bool) {
+			if s.history == nil {
+				return 0, false
+			}
+			return float64(s.history.Dropped), true
+		})},
 	{"history_size_bytes", "Size of the history on disk.", gauge, nil, one(func(s *state) (float64, bool) {
 		if s.history == nil {
 			return 0, false
@@ -150,16 +164,21 @@ var tunnelFamilies = []family{
 				emit(truth(t.State == state), t.Name, state)
 			}
 		})},
-	{"flows_active", "Flows that are connecting or connected.", gauge, []string{"tunnel"}, ofTunnel(func(t *monitor.Tunnel) int64 { return t.FlowsNow })},
-	{"flows_peak", "The most flows at the same time since the tunnel was added.", gauge, []string{"tunnel"}, ofTunnel(func(t *monitor.Tunnel) int64 { return t.FlowsPeak })},
+	{"flows_active", "Flows that are connecting or connected.", gauge, []string{"tunnel"},
+		ofTunnel(func(t *monitor.Tunnel) int64 { return t.FlowsNow })},
+	{"flows_peak", "The most flows at the same time since the tunnel was added.", gauge, []string{"tunnel"},
+		ofTunnel(func(t *monitor.Tunnel) int64 { return t.FlowsPeak })},
 	{"flows_limit", "max_flows of the configuration; only if it is set.", gauge, []string{"tunnel"},
 		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
 			if t.FlowsLimit > 0 {
 				emit(float64(t.FlowsLimit), t.Name)
 			}
 		})},
-	{"flows_opened_total", "Flows that were admitted.", counter, []string{"tunnel"}, ofTunnel(func(t *monitor.Tunnel) int64 { return t.FlowsTotal })},
-	{"flows_closed_total", "Flows that have ended, by the party that ended them (client, target, both or relay) and the reason.", counter, []string{"tunnel", "who", "reason"},
+	{"flows_opened_total", "Flows that were admitted.", counter, []string{"tunnel"},
+		ofTunnel(func(t *monitor.Tunnel) int64 { return t.FlowsTotal })},
+	{"flows_closed_total",
+		"Flows that have ended, by the party that ended them (client, target, both or relay) and the reason.",
+		counter, []string{"tunnel", "who", "reason"},
 		func(s *state, emit func(float64, ...string)) {
 			for i := range s.Tunnels {
 				counts := map[string]int64{}
@@ -180,9 +199,14 @@ var tunnelFamilies = []family{
 			emit(float64(t.BytesUp), t.Name, "up")
 			emit(float64(t.BytesDown), t.Name, "down")
 		})},
-	{"acl_denied_total", "Connections refused for their source or a bad PROXY header.", counter, []string{"tunnel"}, ofTunnel(func(t *monitor.Tunnel) int64 { return t.Denied })},
-	{"limited_total", "Connections refused by max_flows or new_flows_per_second, or a source's share of them.", counter, []string{"tunnel"}, ofTunnel(func(t *monitor.Tunnel) int64 { return t.Limited })},
-	{"shed_total", "Connections refused because a resource was short, by resource.", counter, []string{"tunnel", "reason"},
+	{"acl_denied_total", "Connections refused for their source or a bad PROXY header.", counter, []string{"tunnel"},
+		ofTunnel(func(t *monitor.Tunnel) int64 { return t.Denied })},
+	{"limited_total",
+		"Connections refused by max_flows or new_flows_per_second, or a source's share of them.",
+		counter, []string{"tunnel"},
+		ofTunnel(func(t *monitor.Tunnel) int64 { return t.Limited })},
+	{"shed_total",
+		"Connections refused because a resource was short, by resource.", counter, []string{"tunnel", "reason"},
 		func(s *state, emit func(float64, ...string)) {
 			for i := range s.Tunnels {
 				for reason, n := range s.sheds.fold(s.Tunnels[i].ShedBy) {
@@ -190,7 +214,8 @@ var tunnelFamilies = []family{
 				}
 			}
 		}},
-	{"flows_limited", "Flows that move data now, by the cause that limits their sender.", gauge, []string{"tunnel", "cause"},
+	{"flows_limited",
+		"Flows that move data now, by the cause that limits their sender.", gauge, []string{"tunnel", "cause"},
 		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
 			for cause, n := range t.Causes {
 				emit(float64(n), t.Name, string(cause))
@@ -199,7 +224,9 @@ var tunnelFamilies = []family{
 }
 
 var legFamilies = []family{
-	{"leg_rtt_seconds", "Smoothed round-trip times of the open legs: min is the lowest ever measured on one of them.", gauge, []string{"tunnel", "leg", "stat"},
+	{"leg_rtt_seconds",
+		"Smoothed round-trip times of the open legs: min is the lowest ever measured on one of them.",
+		gauge, []string{"tunnel", "leg", "stat"},
 		legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit func(float64, ...string)) {
 			for _, s := range []struct {
 				name string
@@ -222,7 +249,9 @@ var legFamilies = []family{
 				emit(float64(l.BytesRetransmitted), t.Name, string(l.Leg))
 			}
 		})},
-	{"leg_limited_seconds_total", "Time in which flows that move data were limited, by cause; flows add up.", counter, []string{"tunnel", "leg", "cause"},
+	{"leg_limited_seconds_total",
+		"Time in which flows that move data were limited, by cause; flows add up.",
+		counter, []string{"tunnel", "leg", "cause"},
 		legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit func(float64, ...string)) {
 			for cause, seconds := range l.LimitedSeconds {
 				emit(seconds, t.Name, string(l.Leg), string(cause))
@@ -231,8 +260,11 @@ var legFamilies = []family{
 }
 
 var hopFamilies = []family{
-	{"hop_up", "1 if new flows go to a hop, 0 if not.", gauge, []string{"tunnel", "hop"}, ofHop(func(h *monitor.Hop) (float64, bool) { return truth(h.Usable), true })},
-	{"hop_state", "1 for the state that a hop is in, 0 for the others; drained is by the operator.", gauge, []string{"tunnel", "hop", "state"},
+	{"hop_up", "1 if new flows go to a hop, 0 if not.", gauge, []string{"tunnel", "hop"},
+		ofHop(func(h *monitor.Hop) (float64, bool) { return truth(h.Usable), true })},
+	{"hop_state",
+		"1 for the state that a hop is in, 0 for the others; drained is by the operator.",
+		gauge, []string{"tunnel", "hop", "state"},
 		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
 			for i := range t.Hops {
 				for _, state := range hopStates {
@@ -240,23 +272,35 @@ var hopFamilies = []family{
 				}
 			}
 		})},
-	{"hop_flows_active", "Flows that are connecting or connected to a hop.", gauge, []string{"tunnel", "hop"}, ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.FlowsNow), true })},
-	{"hop_flows_total", "Flows that were connected to a hop.", counter, []string{"tunnel", "hop"}, ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.Flows), true })},
-	{"hop_connect_failures_total", "Flows whose connect to a hop failed.", counter, []string{"tunnel", "hop"}, ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.Failures), true })},
-	{"hop_rtt_seconds", "Median round-trip time of the legs to a hop, or of its last probe without legs.", gauge, []string{"tunnel", "hop"},
+	{"hop_flows_active", "Flows that are connecting or connected to a hop.", gauge, []string{"tunnel", "hop"},
+		ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.FlowsNow), true })},
+	{"hop_flows_total", "Flows that were connected to a hop.", counter, []string{"tunnel", "hop"},
+		ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.Flows), true })},
+	{"hop_connect_failures_total", "Flows whose connect to a hop failed.", counter, []string{"tunnel", "hop"},
+		ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.Failures), true })},
+	{"hop_rtt_seconds",
+		"Median round-trip time of the legs to a hop, or of its last probe without legs.",
+		gauge, []string{"tunnel", "hop"},
 		ofHop(func(h *monitor.Hop) (float64, bool) { return h.RTT.Seconds(), h.RTT > 0 })},
-	{"hop_sent_bytes_total", "Data that legs have sent to a hop, retransmissions included.", counter, []string{"tunnel", "hop"},
+	{"hop_sent_bytes_total",
+		"Data that legs have sent to a hop, retransmissions included.", counter, []string{"tunnel", "hop"},
 		ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.BytesSent), h.BytesSent >= 0 })},
 	{"hop_retransmitted_bytes_total", "Data that legs have sent to a hop again.", counter, []string{"tunnel", "hop"},
-		ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.BytesRetransmitted), h.BytesRetransmitted >= 0 })},
+		ofHop(func(h *monitor.Hop) (float64, bool) {
+			return float64(h.BytesRetransmitted), h.BytesRetransmitted >= 0
+		})},
 }
 
 var checkFamilies = []family{
-	{"check_up", "1 if the last integrity check found the chain whole, 0 if broken; only after a first check.", gauge, []string{"tunnel"},
+	{"check_up",
+		"1 if the last integrity check found the chain whole, 0 if broken; only after a first check.",
+		gauge, []string{"tunnel"},
 		checks(func(t *monitor.Tunnel, c *monitor.Check, emit func(float64, ...string)) { emit(truth(c.OK), t.Name) })},
 	{"check_timestamp_seconds", "When the last integrity check was made, since 1970.", gauge, []string{"tunnel"},
 		checks(func(t *monitor.Tunnel, c *monitor.Check, emit func(float64, ...string)) { emit(unix(c.At), t.Name) })},
-	{"check_leg_loss_ratio", "Share of segments lost on a leg of the chain in the last integrity check; the first leg from this relay is 1.", gauge, []string{"tunnel", "position"},
+	{"check_leg_loss_ratio",
+		"Share of segments lost on a leg of the chain in the last integrity check; the first leg from this relay is 1.",
+		gauge, []string{"tunnel", "position"},
 		checks(func(t *monitor.Tunnel, c *monitor.Check, emit func(float64, ...string)) {
 			for i, h := range c.Hops[:min(len(c.Hops), maxWords)] {
 				if h.LossShare >= 0 {

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 
 var update = flag.Bool("update", false, "write the tables of docs/metrics.md anew")
 
-// everything is a snapshot in which each metric has a value.
+// everything is a snapshot with a value for each metric.
 func everything() *monitor.Snapshot {
 	at := time.Unix(1_800_000_000, 0)
 	tunnel := monitor.Tunnel{
@@ -136,7 +136,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestBeforeTheFirstSample: what is not known yet is left out, and not 0.
+// TestBeforeTheFirstSample: unknown values are omitted, not 0.
 func TestBeforeTheFirstSample(t *testing.T) {
 	m := monitor.New(monitor.Options{})
 	body, _ := scrape(t, Handler(Options{Snapshot: m.Totals}), "")
@@ -150,8 +150,8 @@ func TestBeforeTheFirstSample(t *testing.T) {
 	}
 }
 
-// TestCardinalityIsBounded: whatever words come, there are so many time series
-// and no more, and nothing that was counted is lost or jumps.
+// TestCardinalityIsBounded: with any words, the number of time series is
+// bounded, and no count is lost or jumps.
 func TestCardinalityIsBounded(t *testing.T) {
 	s := everything()
 	h := handlerOf(s)
@@ -175,21 +175,21 @@ func TestCardinalityIsBounded(t *testing.T) {
 			s.Process.AcceptErrors[fmt.Sprintf("E%d", i)] = 1
 			t0.ShedBy[fmt.Sprintf("thing-%d", i)] = 1
 		}
-		for name, most := range map[string]int{"flows_closed_total": maxReasons, "accept_errors_total": maxWords, "shed_total": maxWords} {
+		for name, limit := range map[string]int{"flows_closed_total": maxReasons, "accept_errors_total": maxWords, "shed_total": maxWords} {
 			series, sum := total(name)
-			if series != most+1 || sum != float64(1000*round) {
-				t.Errorf("%s: %d series with a sum of %v, want %d and %d", name, series, sum, most+1, 1000*round)
+			if series != limit+1 || sum != float64(1000*round) {
+				t.Errorf("%s: %d series with a sum of %v, want %d and %d", name, series, sum, limit+1, 1000*round)
 			}
 		}
 	}
-	// Words that were seen first keep their own series.
+	// The first words keep their own series.
 	body, _ := scrape(t, h, "text/plain")
 	if !strings.Contains(body, `longhaul_accept_errors_total{errno="EMFILE"}`) || !strings.Contains(body, `longhaul_shed_total{reason="other",tunnel="to-b"}`) {
 		t.Error("the first words gave way to later ones")
 	}
 }
 
-// TestNamesThatAreNotText: a configuration may hold any bytes.
+// TestNamesThatAreNotText: a configuration may contain any bytes.
 func TestNamesThatAreNotText(t *testing.T) {
 	s := everything()
 	s.Tunnels[0].Name = "a\xff\"\n{b}"
@@ -199,8 +199,8 @@ func TestNamesThatAreNotText(t *testing.T) {
 	}
 }
 
-// TestNoDuplicates: two tunnels of one name, as no configuration has them, cost
-// those metrics alone.
+// TestNoDuplicates: two tunnels of the same name, impossible in a
+// configuration, cost only their own metrics.
 func TestNoDuplicates(t *testing.T) {
 	s := everything()
 	s.Tunnels = append(s.Tunnels, s.Tunnels[0])
@@ -235,7 +235,7 @@ func TestScrapesAtTheSameTime(t *testing.T) {
 
 const page = "../../../docs/metrics.md"
 
-// table is what the page says about some families.
+// table is the page's table of some families.
 func table(of []family) string {
 	var b strings.Builder
 	b.WriteString("| metric | type | labels | what it is |\n|---|---|---|---|\n")
@@ -253,8 +253,8 @@ func table(of []family) string {
 	return b.String()
 }
 
-// TestThePageListsEveryMetric holds docs/metrics.md and the program together; run
-// it with -update to write the page's tables anew.
+// TestThePageListsEveryMetric compares docs/metrics.md with the program;
+// -update rewrites the page's tables.
 func TestThePageListsEveryMetric(t *testing.T) {
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -284,7 +284,7 @@ func TestThePageListsEveryMetric(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What else the page names must exist.
+	// Every other metric on the page must exist.
 	known := map[string]bool{}
 	for _, f := range families {
 		known[prefix+f.name] = true
@@ -315,7 +315,7 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
-// discard answers nobody.
+// discard drops answers.
 type discard struct{}
 
 func (discard) Header() http.Header         { return http.Header{} }
