@@ -44,7 +44,7 @@ func (d Dir) Path(parts ...string) string {
 func (d Dir) Mounted() bool { return kernel.IsBPFFS(d.Root) }
 
 // Mount mounts a BPF filesystem unless there is one. It never does so in a
-// private mount namespace: the pins, and the programs they hold, could end
+// private mount namespace. The pins, and the programs they hold, could end
 // before the machine does. The error then contains help.
 func (d Dir) Mount(help string) error {
 	if d.Mounted() {

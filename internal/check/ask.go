@@ -195,7 +195,7 @@ func resembles(b []byte, magic string) bool {
 }
 
 // Resembles reports whether the first bytes of a connection look like a hello
-// that does not match a key: it has another key, or was altered.
+// under another key, or like an altered one.
 func Resembles(first []byte) bool { return resembles(first, helloMagic) }
 
 // quote quotes the beginning of foreign bytes.

@@ -11,7 +11,7 @@ import (
 // healthBytes is the size of a health check in each direction.
 const healthBytes = 16 << 10
 
-// Health checks whether flows can pass a relay: it must answer, bytes must pass
+// Health checks whether flows can pass a relay. It must answer, bytes must pass
 // in both directions, and its next hop must accept. Health is comparable.
 type Health struct {
 	Key      Key

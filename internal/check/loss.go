@@ -7,7 +7,7 @@ import "time"
 // fills the path, and may lose segments to a full queue, which is not a fault.
 //
 // A leg with notable loss is therefore tried again, with twice as much at three
-// quarters of the achieved rate: no queue fills then. It is lossy if it still
+// quarters of the achieved rate. No queue fills then. It is lossy if it still
 // loses, not much less, and lossyShare of everything sent. A path that loses
 // 0.01 % is called lossy once in 40 000 checks.
 const (
@@ -137,9 +137,9 @@ func direction(received []received, sending []sent) *Direction {
 	return d
 }
 
-// throughBytes is the size of an exchange through relays: at most what the
-// slowest leg carries in within, since bytes inside the relays must still
-// arrive.
+// throughBytes is the size of an exchange through relays. It is bounded by the
+// bytes that the slowest leg carries in within, since bytes inside the relays
+// must still arrive.
 func throughBytes(requested int64, slowest float64, within time.Duration) int64 {
 	if slowest > 0 {
 		requested = min(requested, int64(slowest/8*within.Seconds()))

@@ -1,6 +1,6 @@
 // Package check tests the chain of relays behind a tunnel. It walks from relay
-// to relay, exchanges bytes on every leg and through the relays, and reports
-// the worst fault with the leg on which it is.
+// to relay and exchanges bytes on every leg and through the relays. It reports
+// the worst fault and its leg.
 //
 // A relay answers only askers that share its key, and each hello once. The
 // target at the end of the chain receives no byte.

@@ -143,7 +143,7 @@ func (f *Fault) describeAltered(b *strings.Builder) {
 	}
 }
 
-// inside moves a fault to the relays between the legs: each leg alone is fine,
+// inside moves a fault to the relays between the legs. Each leg alone is fine,
 // and the fault appeared in bytes that the relays forwarded.
 func (f *Fault) inside(c *Chain) {
 	f.From = c.Hops[0].name()

@@ -211,8 +211,8 @@ func same(a, b netip.AddrPort) bool {
 	return a.Port() == b.Port() && a.Addr().Unmap().WithZone("") == b.Addr().Unmap().WithZone("")
 }
 
-// end adds the next hop of the relay at the end of a leg, if that is the end of
-// the chain or unreachable.
+// end adds the next hop of a leg's relay, if that is the end of the chain or
+// unreachable.
 func (w *walker) end(l *leg) bool {
 	a := l.Answer
 	if a.Next == NextRelay && a.Reason == "" {

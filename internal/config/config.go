@@ -1,5 +1,5 @@
-// Package config loads longhaul's configuration: a YAML file, or the flags of a
-// one-tunnel command line, which pass through the same parsing and checks.
+// Package config loads longhaul's configuration from a YAML file or the flags
+// of a one-tunnel command line. Both pass through the same parsing and checks.
 //
 // Loading starts from the defaults, decodes strictly and then validates. It
 // reports every mistake that one pass can find, each with its file, line and

@@ -1,6 +1,6 @@
 // Package connsource identifies the source of a connection, for bounds per
-// source: an IPv4 address, or an IPv6 network of 64 bits, since one host may
-// have every address in it.
+// source. A source is an IPv4 address, or an IPv6 network of 64 bits, since one
+// host may have every address in it.
 package connsource
 
 import (

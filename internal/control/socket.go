@@ -1,6 +1,6 @@
-// Package control is the local interface of a running relay: HTTP/1.1 over a
-// unix socket that only the relay's user and root can use. A relay can take
-// over the socket's path from its predecessor without a gap.
+// Package control is the local interface of a running relay. It is HTTP/1.1
+// over a unix socket for the relay's user and root only. A relay can take over
+// the socket's path from its predecessor without a gap.
 package control
 
 import (

@@ -12,8 +12,7 @@ const keptBuffer = 64 << 10
 // Keep makes the answer to a request long-lived, such as a stream of events.
 // The connection no longer counts towards Limits.Connections, but towards
 // Limits.Kept. At that limit it replaces the oldest connection of the source
-// that has most, if its own source has at least two fewer. Otherwise ok is
-// false.
+// with most, if its own source has at least two fewer. Otherwise ok is false.
 //
 // The server's deadlines no longer apply: set one for each write with
 // [http.ResponseController]. The handler must return soon after leave is

@@ -8,9 +8,9 @@ import (
 )
 
 // PrivateMounts reports whether mounts of this process may end before the
-// machine does: its mount namespace differs from that of its oldest visible
-// ancestor, usually process 1. That is so under "ip netns exec", and in a
-// service with a private file system view.
+// machine does. Then its mount namespace differs from that of its oldest
+// visible ancestor, usually process 1. That is so under "ip netns exec", and in
+// a service with a private file system view.
 func PrivateMounts() bool {
 	own, err := mountNS(os.Getpid())
 	if err != nil {

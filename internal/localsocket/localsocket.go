@@ -70,7 +70,7 @@ func Peer(conn *net.UnixConn) (*unix.Ucred, error) {
 func Trusted(uid int) bool { return uid == 0 || uid == os.Geteuid() }
 
 // CheckServer refuses a connection to a socket that another user than root and
-// the calling one serves: that user controls the answers and sees the requests.
+// the calling one serves. That user controls the answers and sees the requests.
 // Root may connect to every socket.
 func CheckServer(conn *net.UnixConn) error {
 	if os.Geteuid() == 0 {

@@ -34,9 +34,9 @@ type Record struct {
 	Error   string `json:"error,omitempty"` // the text of Err
 }
 
-// Series is the goodput of a flow over its life: for each direction one value
-// per step, in bits per second, at most [SeriesLen]. A longer life has longer
-// steps.
+// Series is the goodput of a flow over its life. It has at most [SeriesLen]
+// values per direction, one per step, in bits per second. A longer life has
+// longer steps.
 type Series struct {
 	Step    time.Duration `json:"step_ns"`
 	UpBps   []float32     `json:"up_bps"`

@@ -66,8 +66,8 @@ func merged(v []float32) []float32 {
 	return v[:n]
 }
 
-// minRest is the share of a step at or above which the rest of a life is a step
-// of its own: a rate over a shorter time says little.
+// minRest is the share of a step at or above which the rest of a life becomes a
+// step. A rate over a shorter time says little.
 const minRest = 0.1
 
 // view returns the series of a flow of this age.

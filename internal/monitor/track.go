@@ -184,8 +184,9 @@ func (f *flowTrack) unlimited() {
 	}
 }
 
-// judge determines the cause that limits a flow: that of the leg that sent
-// most, or, if none sent, of the leg with most unacknowledged segments.
+// judge determines the cause that limits a flow. It is the cause of the leg
+// that sent most. If none sent, it is that of the leg with most unacknowledged
+// segments.
 func (f *flowTrack) judge(s *flow.Sample, at time.Duration, glance glance) {
 	f.unlimited()
 	f.judged = false

@@ -11,7 +11,7 @@ import (
 )
 
 // The ports are below the kernel's ephemeral range (ip_local_port_range begins
-// at 32768): an ephemeral port may be taken again before the test listens on
+// at 32768). An ephemeral port may be taken again before the test listens on
 // it.
 const firstPort, lastPort = 10000, 32000
 

@@ -5,7 +5,7 @@ package nettest
 import "testing"
 
 // MostOf makes a measurement up to three times, and fails the test unless it
-// holds twice: a bound that holds for most runs holds for their median. Only
+// holds twice. A bound that holds for most runs holds for their median. Only
 // tests with the build tag "timed" measure; they need an otherwise idle machine
 // (.ci/full).
 func MostOf(t testing.TB, measure func() error) {

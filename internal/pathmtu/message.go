@@ -34,7 +34,7 @@ func (p *prober) nonce(large bool) []byte {
 }
 
 // isOurs reports whether a returned payload is that of one of our packets. At
-// least minLen bytes of it must be present: a router may quote only a part (RFC
+// least minLen bytes of it must be present. A router may quote only a part (RFC
 // 792 requires 8 bytes behind the IP header, RFC 1812 section 4.3.2.3 more).
 func (p *prober) isOurs(payload []byte, large bool, minLen int) bool {
 	n := min(len(payload), nonceSize)

@@ -36,8 +36,8 @@ const (
 // Result is the outcome of a probe.
 type Result struct {
 	Verdict Verdict
-	// MTU is the path's MTU as far as known, in bytes of an IP packet: from a
-	// router, the device, or received fragments. Zero means unknown.
+	// MTU is the path's MTU in bytes of an IP packet, from a router, the
+	// device, or received fragments. Zero means unknown.
 	MTU int
 }
 

@@ -420,7 +420,7 @@ func (h *half) cut(i int, at int64) int {
 // timedOut reports whether the retransmission of the first outstanding segment
 // is a timeout: no feedback of the peer could have caused it. With SACK, the
 // first retransmission of a single segment counts as a tail loss probe (RFC
-// 8985, section 7), which comes no earlier than a timeout.
+// 8985, section 7). Such a probe comes no earlier than a timeout.
 func (h *half) timedOut(t int64) bool {
 	s := &h.segs[0]
 	quiet := t - max(s.at, h.progress)

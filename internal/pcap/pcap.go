@@ -1,8 +1,8 @@
-// Package pcap reconstructs from a capture file what the kernels of a TCP
-// connection's two ends would have reported, as samples for package doctor.
+// Package pcap reconstructs the state of a TCP connection's two kernels from a
+// capture file, as samples for package doctor.
 //
 // A capture contains packets at one place, and no kernel state. The state of a
-// sending end is inferred from its packets and the peer's acknowledgements, and
+// sending end is inferred from its packets and the peer's acknowledgements. It
 // is exact only in a capture at that end. Elsewhere its flight and its round
 // trips are invisible, and remain unknown. Counters start with the capture.
 package pcap

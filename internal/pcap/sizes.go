@@ -58,8 +58,9 @@ func (s *sizes) saw(payload int, push bool) {
 	}
 }
 
-// found is the size of which most of the latest packets are multiples: the
-// bound, the largest packet below it, or a common divisor; 0 if there is none.
+// found is the size of which most of the latest packets are multiples.
+// Candidates are the bound, the largest packet below it, and a common divisor;
+// 0 if there is none.
 func (s *sizes) found() int {
 	largest, common := 0, 0
 	for _, n := range s.last {

@@ -12,8 +12,7 @@ import (
 )
 
 // String returns s as one line. A question mark replaces control characters
-// (including newlines and tabs), characters that change the direction of text,
-// and bytes that are not UTF-8.
+// (including newlines and tabs), directional formatting, and invalid UTF-8.
 func String(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !shown(r) {

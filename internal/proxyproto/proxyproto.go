@@ -35,9 +35,10 @@ var (
 type Header struct {
 	Version int // 1 or 2
 
-	// Local is set if the header names no usable address: the proxy connects by
-	// itself (a health check), or for a connection that is not TCP over IP. The
-	// addresses are then zero, and those of the connection itself apply.
+	// Local is set if the header names no usable address. The proxy then
+	// connects by itself (a health check), or for a connection that is not TCP
+	// over IP. The addresses are then zero, and those of the connection itself
+	// apply.
 	Local bool
 
 	// Source and Destination are those of the original connection, IPv4-mapped

@@ -43,8 +43,8 @@ func parseV1(buf []byte) (Header, int, error) {
 	return h, end + len("\r\n"), nil
 }
 
-// checkPartialV1 refuses a line as soon as it cannot become a header, so that
-// the caller does not wait for a client that speaks another protocol.
+// checkPartialV1 refuses a line as soon as it cannot become a header. So the
+// caller does not wait for a client that speaks another protocol.
 func checkPartialV1(line []byte) error {
 	s := string(line)
 	if !compatible(s, prefixV1) {

@@ -133,8 +133,8 @@ func (rt *route) takeTurns(all []candidate, weight func(*candidate) float64) {
 	}
 }
 
-// draw returns a number in (0, 1] that depends only on a source and a hop, so
-// that relays with the same hops agree.
+// draw returns a number in (0, 1] that depends only on a source and a hop. So
+// relays with the same hops agree.
 func draw(source netip.Addr, hop string) float64 {
 	var inline [16 + 64]byte
 	address := source.Unmap().As16()

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// childRole is the environment variable that makes the test binary run as a
-// child of a test: a relay process that can be killed or limited. Its value is
-// the number of workers; childFiles limits the child's open files.
+// childRole is the environment variable that makes the test binary a child of a
+// test. The child is a relay process that can be killed or limited. Its value
+// is the number of workers; childFiles limits the child's open files.
 const (
 	childRole  = "LONGHAUL_RELAY_TEST_WORKERS"
 	childFiles = "LONGHAUL_RELAY_TEST_FILES"

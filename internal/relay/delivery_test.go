@@ -145,8 +145,8 @@ func TestResetWhileDelivering(t *testing.T) {
 	g.expectReason(report.EndClientReset)
 }
 
-// TestDrainWaitsForDelivery: at 1818be3 the drain was over, and the process
-// exited with status 0, before the client had any of the reply.
+// TestDrainWaitsForDelivery: at 1818be3 the process exited with status 0 before
+// the client had any of the reply.
 func TestDrainWaitsForDelivery(t *testing.T) {
 	nettest.CheckLeaks(t)
 	const size = 300_000

@@ -47,7 +47,7 @@ type minTTL struct {
 	least uint32 // seconds
 }
 
-// ttl returns 0 if no record was seen, and at least 1 ms otherwise: a TTL of 0
+// ttl returns 0 if no record was seen, and at least 1 ms otherwise. A TTL of 0
 // must not read as unknown.
 func (l *minTTL) ttl() time.Duration {
 	l.mu.Lock()

@@ -14,8 +14,8 @@ var ErrNoTunnel = errors.New("no such tunnel")
 // the accept queue are served. The tunnel stays drained across reloads until
 // ResumeTunnel. Draining a drained tunnel does nothing.
 //
-// A listener configured with port 0 gets another port when it is resumed: the
-// kernel keeps only a port that was configured.
+// A listener configured with port 0 gets another port when it is resumed. The
+// kernel keeps only a configured port.
 func (r *Relay) DrainTunnel(name string) error {
 	return r.withTunnel(name, func(in *installed) error {
 		in.state.drained.Store(true)
@@ -118,9 +118,9 @@ func (r *Relay) wake(l *listener) error {
 }
 
 // shut ends listening; the kernel resets connections still in the queue. While
-// the socket is bound but does not listen, another socket with SO_REUSEADDR
-// could take the address if this one has the option. So shut clears the option.
-// Accepted sockets keep theirs.
+// the socket is bound but does not listen, a socket with SO_REUSEADDR could
+// take the address if this one has the option. So shut clears it. Accepted
+// sockets keep theirs.
 func (l *listener) shut() {
 	_ = unix.Shutdown(l.fd, unix.SHUT_RDWR)
 	acceptSYNs(l.fd)

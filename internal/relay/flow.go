@@ -118,7 +118,7 @@ type closing struct {
 }
 
 // entrust lets the kernel deliver the leg's queue and FIN even if the process
-// dies: nothing more will be written, and the peer has ended its stream. The
+// dies. Nothing more will be written, and the peer has ended its stream. The
 // kernel could no longer reset such a connection (tcp_need_reset). It would
 // drop it silently, and a peer that lacks a lost segment would wait until its
 // keepalive fails.

@@ -325,9 +325,9 @@ func TestInheritedSocket(t *testing.T) {
 	}
 }
 
-// TestClientsBeforeActivation: connections from before the relay took over the
-// socket, like the one that activates a service, end by a reset like all
-// others. It failed at 1818be3.
+// TestClientsBeforeActivation: connections from before the takeover, like the
+// one that activates a service, end by a reset like all others. It failed at
+// 1818be3.
 func TestClientsBeforeActivation(t *testing.T) {
 	nettest.CheckLeaks(t)
 	const clients = 5

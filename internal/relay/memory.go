@@ -27,9 +27,9 @@ const (
 	memoryLogPause = int64(10e9) // ns
 )
 
-// The interval in ns at which a loop measures its flows: the time in which
-// memoryIntake fills an eighth of the remaining memory, within bounds. An idle
-// loop measures once a second while its flows hold anything.
+// The interval in ns at which a loop measures its flows. It is the time in
+// which memoryIntake fills an eighth of the remaining memory, within bounds. An
+// idle loop measures once a second while its flows hold anything.
 const (
 	memoryIntake           = int64(1250e6) // bytes a second: 10 Gb/s
 	minMeasureInterval     = int64(2e6)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// NameMemory is the cached answer for a name, for the succeeding relay: an
+// NameMemory is the cached answer for a name, for the succeeding relay. An
 // upgrade while no name server answers must not lose it. Times count from now
 // and may be negative.
 type NameMemory struct {

@@ -401,7 +401,7 @@ func (w *worker) established(f *flow, events uint32) {
 	}
 	if o.ackHeld && f.phase == phaseMoving {
 		// TCP acknowledges the first segments of the reply at once, as on any
-		// new connection: the sender's slow start depends on it. If there was
+		// new connection. The sender's slow start depends on it. If there was
 		// nothing to send, the handshake's ACK goes out now.
 		setsockoptInt(int(l.fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 // settleWithin bounds the time that a closing listener waits for handshakes. A
-// handshake whose last segment was lost takes a second and a round trip longer:
-// the server repeats the SYN-ACK after one second (RFC 6298, section 2.1).
+// handshake whose last segment was lost takes a second and a round trip longer.
+// The server repeats the SYN-ACK after one second (RFC 6298, section 2.1).
 const (
 	settleWithin = 1400 * time.Millisecond
 	settlePoll   = 5 * time.Millisecond

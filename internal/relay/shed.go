@@ -48,7 +48,7 @@ func (r *Relay) shedsAll() *shedding {
 }
 
 // shedsShare returns why a new flow of a source is refused although the process
-// has room: the source or the tunnel has its share. reason is the resource that
+// has room. The source or the tunnel has its share. reason is the resource that
 // is short.
 func (r *Relay) shedsShare(t *Tunnel, st *tunnelState, src *source) (reason string, err error) {
 	shed := r.shed.Load()

@@ -12,9 +12,9 @@ import (
 // shareOfFree times the free amount is the share of one source: of flows, of a
 // tunnel's rate of new flows, of memory. One source alone gets 8/9 of
 // everything, two get 8/17 each, ten 8/81 each. So something is always free for
-// the next source, and no source has a fixed limit while capacity is idle
-// (Choudhury and Hahne, Dynamic Queue Length Thresholds for Shared-Memory
-// Packet Switches, 1998).
+// the next source, and no source has a fixed limit while capacity is idle. See
+// Choudhury and Hahne, Dynamic Queue Length Thresholds for Shared-Memory Packet
+// Switches, 1998.
 const shareOfFree = 8
 
 // holdings is the memory that a set of flows held at the latest measurement.
@@ -116,7 +116,7 @@ func (s *sources) sweep(now int64) {
 }
 
 // overShareOf returns why a new flow of a source is refused although its tunnel
-// has room: the source has its share of the tunnel's flows. The new flow is
+// has room. The source has its share of the tunnel's flows. The new flow is
 // already counted, here and in overShare.
 func (t *Tunnel) overShareOf(st *tunnelState, src *source) error {
 	n := src.flows.Load()

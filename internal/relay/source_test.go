@@ -196,9 +196,9 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestHoarders: clients that ask for much and read nothing keep nobody out, and
-// lose their flows. At 1818be3 six of them, with a limit of 16 MiB, stopped
-// every tunnel from accepting for good.
+// TestHoarders: clients that request much and read nothing lock out no other
+// client, and lose their flows. At 1818be3 six of them, with a limit of 16 MiB,
+// stopped every tunnel from accepting for good.
 func TestHoarders(t *testing.T) {
 	nettest.CheckLeaks(t)
 	other := listen(t)

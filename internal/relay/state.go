@@ -185,8 +185,9 @@ func (e *ending) awaits(s side) bool { return e.awaiting[s] && !e.over(s) }
 
 func (e *ending) waits() bool { return e.awaits(client) || e.awaits(target) }
 
-// halfDone reports whether the flow waits for one side only: one direction has
-// ended and the other has not, or only acknowledgements are missing.
+// halfDone reports whether the flow waits for one side only. Either one
+// direction has ended and the other has not, or only acknowledgements are
+// missing.
 func (e *ending) halfDone() bool {
 	return (e.in[client] == inputEnded) != (e.in[target] == inputEnded) || e.waits()
 }

@@ -24,7 +24,7 @@ func (m move) String() string {
 		[...]string{"end", "reset", "broken", "drained", "acked", "abort", "leave"}[m.ev], [...]string{"client", "target"}[m.s])
 }
 
-// possible reports whether an event loop can produce the event: it does not
+// possible reports whether an event loop can produce the event. It does not
 // read a leg whose bytes it discards, or that has no more to read.
 func (w *world) possible(m move) bool {
 	if w.e.closed {

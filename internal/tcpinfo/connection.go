@@ -45,8 +45,8 @@ func States(states ...State) StateSet {
 	return set
 }
 
-// Connections is the set of states with a tcp_info: all states of a connection
-// except TIME-WAIT, of which the kernel keeps only the addresses.
+// Connections is the set of states with a tcp_info. It excludes TIME-WAIT, of
+// which the kernel keeps only the addresses.
 var Connections = States(Established, SynSent, SynReceived, FinWait1, FinWait2, CloseWait, LastAck, Closing)
 
 // ErrNoConnection is returned if no connection has the addresses.

@@ -143,8 +143,8 @@ func (d *Diag) exact(local, remote netip.AddrPort) (found Connection, ok bool, e
 
 // PeerOwner returns the user who owns the other end of a local connection. It
 // returns ErrNoConnection if the other end is in another network namespace, is
-// bound to a device, or is open in no program (for that the kernel reports root
-// as the owner). It requests no list, so its cost is bounded.
+// bound to a device, or is open in no program. For the last the kernel would
+// report root. It requests no list, so its cost is bounded.
 func (d *Diag) PeerOwner(local, remote netip.AddrPort) (uid int, err error) {
 	local, remote = plainAddress(local), plainAddress(remote)
 	d.mu.Lock()

@@ -9,8 +9,8 @@ import (
 	"unicode"
 )
 
-// names holds the JSON names of the fields in the order of Field: the names in
-// Info in snake case, with a unit suffix for times.
+// names holds the JSON names of the fields in the order of Field. They are the
+// names in Info in snake case, with a unit suffix for times.
 var names = func() (names [fieldCount]string) {
 	info := reflect.TypeFor[Info]()
 	for i := range names {

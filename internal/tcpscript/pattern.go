@@ -2,8 +2,8 @@ package tcpscript
 
 import "encoding/binary"
 
-// stream is one direction of a connection: an endless sequence of bytes,
-// determined by position, so that a lost, doubled or displaced byte shows.
+// stream is one direction of a connection. It is an endless sequence of bytes
+// determined by position, so a lost, doubled or displaced byte shows.
 type stream uint64
 
 // The two directions.

@@ -82,8 +82,8 @@ type sizing struct {
 	short  bool
 }
 
-// chooseSizing decides how to size a buffer: autotuning if it can reach atEase,
-// otherwise a forced size, a plain size, or autotuning again.
+// chooseSizing decides how to size a buffer. It prefers autotuning if that can
+// reach atEase, then a forced size, a plain size, and autotuning again.
 //
 // The kernel also charges its own overhead to a buffer. It doubles a size set
 // by an option to compensate. It does not double autotuning's limit, so half of

@@ -1,6 +1,6 @@
 // Package transport sets the socket options of a relayed flow's legs, so that
-// each leg can fill its path: congestion control, buffers, pacing, segment
-// size, keepalive, user timeout, DSCP.
+// each leg can fill its path. The options are congestion control, buffers,
+// pacing, segment size, keepalive, user timeout, DSCP.
 //
 // A leg is a LAN leg or a WAN leg. Both get no Nagle delay and keepalive. A WAN
 // leg also gets a congestion control and buffers for its path, as far as the
@@ -49,9 +49,9 @@ type Options struct {
 	// limit, about 15 minutes.
 	//
 	// A peer that acknowledges but keeps its window closed is not reset if the
-	// kernel can distinguish it (Linux 6.15, and at least 15.4 s). Otherwise
-	// TCP_USER_TIMEOUT is set, which also ends connections with a closed
-	// window; Tunnel.Lacks reports that.
+	// kernel can distinguish it. That needs Linux 6.15 and at least 15.4 s.
+	// Otherwise TCP_USER_TIMEOUT is set, which also ends connections with a
+	// closed window; Tunnel.Lacks reports that.
 	UserTimeout time.Duration
 
 	// DSCP is the differentiated services code point, 0 to 63 (RFC 2474). Nil
@@ -71,8 +71,8 @@ type Keepalive struct {
 // WANSide selects the legs of a tunnel that cross the WAN.
 type WANSide string
 
-// The WAN sides. With WANAuto (or the empty string) a leg is a WAN leg if the
-// round trip of its handshake takes more than 2 ms.
+// The WAN sides. With WANAuto or "", a leg is a WAN leg if its handshake's
+// round trip exceeds 2 ms.
 const (
 	WANAuto    WANSide = "auto"
 	WANListen  WANSide = "listen"  // the accepted legs

@@ -61,9 +61,9 @@ const (
 	noPacingBound      = math.MaxUint64
 )
 
-// settings lists all settings of a kind of leg in a fixed order, so that two
-// kinds can be compared and a listening socket can be prepared again. It omits
-// only an unset DSCP.
+// settings lists all settings of a kind of leg in a fixed order. So two kinds
+// can be compared, and a listening socket can be prepared again. It omits only
+// an unset DSCP.
 func (o Options) settings(kind string, cc choice, h host) []setting {
 	lowat := uint64(0) // the sysctl's value
 	if kind == WAN {

@@ -193,9 +193,9 @@ func (t *Tunnel) of(kind string) *profile {
 	return &t.lan
 }
 
-// Prepare sets the options that must be set before the handshake, on a
-// listening socket (dialed false) or one that is about to connect. A listening
-// socket may be prepared again, even by another Tunnel.
+// Prepare sets the options that must precede the handshake, on a listening
+// socket (dialed false) or one that is about to connect. A listening socket may
+// be prepared again, even by another Tunnel.
 func (t *Tunnel) Prepare(fd int, dialed bool) error {
 	p := t.of(t.fixed(dialed))
 	list := p.first

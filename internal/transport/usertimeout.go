@@ -27,9 +27,9 @@ func retransmissionLimit(retries int, rtoMax time.Duration) time.Duration {
 	return (2<<doublings-1)*rtoMin + time.Duration(retries-doublings)*rtoMax
 }
 
-// rtoMaxFor returns the bound of the retransmission timeout with which the
-// kernel gives up on a peer that is silent for the given time. ok is false if
-// no bound is small enough.
+// rtoMaxFor returns the bound of the retransmission timeout that makes the
+// kernel give up on a silent peer after timeout. ok is false if no bound is
+// small enough.
 //
 // The kernel checks the time when a timer fires, so at most one timeout late;
 // rtoMaxFor subtracts that.

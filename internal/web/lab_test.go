@@ -23,8 +23,8 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// site is two sites with a relay each, real relays with real flows between them,
-// whose near relay has a dashboard and a history:
+// site is two sites with a real relay each and real flows between them. The
+// near relay has a dashboard and a history:
 //
 //	clients, targets ──LAN── relay-a ══40 ms, 0.1 % lost══ relay-b ──LAN── targets
 type site struct {

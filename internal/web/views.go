@@ -159,7 +159,7 @@ const chartTime = 10*time.Minute - 10*time.Second
 type course struct{ shown time.Time }
 
 // next returns the new points. The time of a point may vary a little between
-// calls, so a point within half a step of the previous one is the same.
+// calls. So a point within half a step of the previous one is the same.
 func (c *course) next(d *Dashboard, s *monitor.Snapshot, tunnel string) columns {
 	if c.shown.IsZero() {
 		c.shown = s.At.Add(-chartTime)

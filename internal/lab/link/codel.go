@@ -7,7 +7,7 @@ import (
 
 // CoDel manages the bottleneck's queue by the time that packets wait in it (RFC
 // 8289). Once all packets have waited longer than Target for Interval, it drops
-// packets as they leave, at ever shorter intervals, until one has waited less.
+// leaving packets at ever shorter intervals. It stops when one has waited less.
 // The zero value only drops packets that do not fit into the queue.
 type CoDel struct {
 	Target   time.Duration // acceptable standing wait; 0 means no CoDel

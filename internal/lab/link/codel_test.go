@@ -21,9 +21,9 @@ func leaving(c *codelState, from, to int64, waited time.Duration) []int64 {
 	return dropped
 }
 
-// TestCoDelDropsFaster checks RFC 8289: the first drop comes one interval after
-// the wait first exceeded the target, later drops after 100 ms divided by the
-// root of their count.
+// TestCoDelDropsFaster checks RFC 8289. The first drop comes one interval after
+// the wait first exceeded the target. Later drops come after 100 ms divided by
+// the root of their count.
 func TestCoDelDropsFaster(t *testing.T) {
 	var want []int64
 	at := 100.0

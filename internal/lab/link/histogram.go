@@ -44,8 +44,8 @@ func (h *histogram) add(ns int64) {
 	}
 }
 
-// quantiles returns for every q of qs, in ascending order, the lowest bucket
-// top that is not exceeded by at least that share of the durations.
+// quantiles returns for every q of the ascending qs the lowest bucket top that
+// at least that share of durations does not exceed.
 func (h *histogram) quantiles(qs ...float64) []time.Duration {
 	var counts [len(h.buckets)]uint64
 	var total uint64

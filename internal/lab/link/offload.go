@@ -19,7 +19,7 @@ var segmentationKept = map[string]bool{
 }
 
 // keepSegmentation disables every other segmentation offload of a device (of
-// UDP, SCTP, tunnels, fragment lists), so that its kernel sends those as wire
+// UDP, SCTP, tunnels, fragment lists). So its kernel sends those as wire
 // packets. ns may differ from the thread's namespace.
 func keepSegmentation(ns netns.NsHandle, device string) error {
 	done := make(chan error, 1)

@@ -5,7 +5,7 @@ package link
 const maxHeldBytes = 1 << 30
 
 // pipe decides the fate of every packet of one direction. It uses no clock and
-// no device: all methods take the time, in nanoseconds of any origin, which must
+// no device. All methods take the time in nanoseconds of any origin, which must
 // never go backwards.
 //
 //	arrive -> outage? -> MTU? -> loss before? -> policer -> queue -> CoDel -> bottleneck -> loss after? -> delay line -> pop
@@ -21,8 +21,8 @@ type pipe struct {
 	queuedBytes int // of the queue, including the packet in service
 
 	// The bottleneck runs on exact virtual time. The head of the queue is in
-	// service from max(arrival, freeAt) until finishAt, and the remaining
-	// fraction of a nanosecond is carried to the next packet.
+	// service from max(arrival, freeAt) until finishAt. The remaining fraction
+	// of a nanosecond is carried to the next packet.
 	serving          bool
 	startAt          int64
 	finishAt, freeAt int64

@@ -1,8 +1,8 @@
 package link
 
 // bucket is the token bucket of a policer, stored as the time at which it is
-// full again: the generic cell rate algorithm in its virtual scheduling form
-// (ITU-T I.371, annex A). Times are in nanoseconds.
+// full again. This is the generic cell rate algorithm in its virtual scheduling
+// form (ITU-T I.371, annex A). Times are in nanoseconds.
 type bucket struct {
 	fullAt   int64
 	fraction int64 // in 1/rate ns, carried so that the rate is exact over any time

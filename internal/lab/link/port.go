@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Port is the place at which packets leave a host for the link and enter it: a
-// network device of the host in the emulator's hands. OpenTUN and OpenVeth make
-// one.
+// Port is the place at which packets leave a host for the link and enter it. It
+// is a network device of the host, held by the emulator. OpenTUN and OpenVeth
+// make one.
 type Port interface {
 	// Name is the name of the network device in the host's namespace.
 	Name() string

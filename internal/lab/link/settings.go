@@ -1,7 +1,7 @@
-// Package link emulates a point-to-point link in user space: real packets of
-// the kernel's own TCP enter on one side and leave on the other with the
-// configured delay, rate, loss and queue. Every packet is accounted for, and
-// the same seed loses the same packets.
+// Package link emulates a point-to-point link in user space. Real packets of
+// the kernel's own TCP enter on one side and leave on the other. Between them
+// are the configured delay, rate, loss and queue. Every packet is accounted
+// for, and the same seed loses the same packets.
 package link
 
 import (

@@ -104,7 +104,7 @@ func referenceSegments(packet []byte, ipLen, segment int) [][]byte {
 	return out
 }
 
-// finish acts as the receiving kernel or its device: it completes the checksum
+// finish acts as the receiving kernel or its device. It completes the checksum
 // of each segment from the partial one in the packet and its vnetHeader.
 func finish(t *testing.T, h vnetHeader, packet []byte) [][]byte {
 	t.Helper()

@@ -18,7 +18,7 @@ import (
 //	host's namespace | emulator's namespace
 //	        far ─────┼──── near ── packet socket with a receive ring
 //
-// The far device does no address resolution: it sends all frames to its own
+// The far device does no address resolution. It sends all frames to its own
 // hardware address, and the emulator addresses its frames to it. The emulator's
 // kernel ignores frames for a foreign address.
 type vethPort struct {

@@ -1,7 +1,7 @@
 // Package metrics exports the state of a monitor as Prometheus metrics.
 //
 // Labels are names from the configuration and words from fixed lists, so the
-// number of series is bounded: a label is never the address of a client or a
+// number of series is bounded. A label is never the address of a client or a
 // flow.
 package metrics
 
