@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// What a BPF program needs of the compiler and of the kernel's BPF interface:
+// Declarations of the compiler and of the kernel's BPF interface for a program:
 // integer names, sections, map definitions, helpers, and relocated reads.
 #pragma once
 
@@ -15,13 +15,13 @@ enum { false, true };
 #define SEC(name) __attribute__((section(name), used))
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
-// The verifier looks at a global function once, whatever it is called with:
-// what has many ways through it and is called in many places must be one. It
-// takes any pointer for one that may be null.
+// The verifier checks a global function once, for any arguments. A function with
+// many ways through it and many callers must be one. The verifier assumes that any
+// pointer argument may be null.
 #define GLOBAL __attribute__((noinline))
 
 // The licence string decides which helpers the kernel lets a program use;
-// struct_ops wants one that is compatible with the GPL.
+// struct_ops requires one that is compatible with the GPL.
 #define LICENSE char _license[] SEC("license") = "Dual BSD/GPL"
 
 // Map definitions are types that only BTF sees: a number becomes the length of
@@ -66,17 +66,17 @@ static long (*bpf_getsockopt)(void *sk, int level, int option, void *value, int 
 static void *(*bpf_sk_storage_get)(void *map, void *sk, void *value, u64 flags) = (void *)107;
 static u64 (*bpf_ktime_get_boot_ns)(void) = (void *)125;
 
-// Records of the kernel are declared with the fields that are used and no
-// others; the loader fixes their offsets for the running kernel.
+// Records of the kernel are declared with the used fields only. The loader fixes
+// their offsets for the running kernel.
 #define KERNEL_RECORDS_BEGIN \
 	_Pragma("clang attribute push(__attribute__((preserve_access_index)), apply_to = record)")
 #define KERNEL_RECORDS_END _Pragma("clang attribute pop")
 
-// EXISTS tells whether the running kernel has a field.
+// EXISTS is true if the running kernel has a field.
 #define EXISTS(field) __builtin_preserve_field_info(field, 2)
 
-// READ_BITS reads a bit field, whose place and size in its bytes differ
-// between kernels, from a record that a pointer of the kernel leads to.
+// READ_BITS reads a bit field from a record behind a pointer of the kernel. The
+// field's place and size in its bytes differ between kernels.
 #define READ_BITS(p, field)                                                          \
 	({                                                                           \
 		const void *at_ = (const void *)(p) +                                \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// Brutal: holds a rate that it is told, whatever is lost.
+// Brutal: holds a given rate at any loss.
 //
 // Source: the congestion control of that name in Hysteria and the tcp-brutal
 // kernel module, by their documentation (github.com/apernet). It paces at
@@ -7,21 +7,21 @@
 //	pace = rate / ack rate
 //
 // where the ack rate is the share of packets of the last five seconds that
-// arrived, at least 0.8; and its window is twice what is on the way at that
-// pace. Nothing else slows it down, so it takes the rate from whatever it
-// shares a bottleneck with. It is for a path that is yours alone, or whose
-// share you know.
+// arrived, at least 0.8. Its window is twice the data on the way at that pace.
+// Nothing else slows it down, so it takes the rate from all traffic that shares the
+// bottleneck. It is for a path that is yours alone, or of which you know your
+// share.
 //
-// Who tells the rate, in this order:
+// Sources of the rate, in this order:
 //
 //	socket option 23301   of a connection's own, as existing clients set it
 //	budgets               one rate shared by many connections: those that user
 //	                      space puts into it, and those to an address prefix
-//	SO_MAX_PACING_RATE    which bounds what the others tell as well
+//	SO_MAX_PACING_RATE    which also bounds the rates of the others
 //
 // Where this departs from its source:
-//   - Budgets. Connections that do not use their part up leave the rest to those
-//     that do (brutal.h).
+//   - Budgets. Connections that do not use all of their part leave the rest to
+//     those that do (brutal.h).
 //   - A budget's rate is that of whole IP packets, as links are sold. The
 //     option's is of payload, as its clients expect.
 //   - Duplicates that the receiver reports (DSACK) are not counted as lost.
@@ -46,7 +46,7 @@ struct {
 	MAP_INT(pinning, PIN_BY_NAME);
 } budgets SEC(".maps");
 
-// Who is in a budget by its destination. Written by user space.
+// The budget of each destination prefix. Written by user space.
 struct brutal_prefix {
 	u32 length; // in bits, 64 for the namespace included
 	struct destination to;
@@ -61,7 +61,7 @@ struct {
 	MAP_INT(pinning, PIN_BY_NAME);
 } prefixes SEC(".maps");
 
-// What one connection was told. Written by user space and by socket option.
+// The settings of one connection. Written by user space and by socket option.
 struct brutal_told {
 	u64 rate; // of its own, payload bytes per second; 0 if none
 	u32 gain_tenths;
@@ -76,7 +76,7 @@ struct {
 	MAP_INT(pinning, PIN_BY_NAME);
 } sockets SEC(".maps");
 
-// What the connections of a budget have told each other.
+// The reports of a budget's connections to each other.
 struct brutal_account {
 	struct bpf_spin_lock lock;
 	struct brutal_tallies tallies;
@@ -118,7 +118,7 @@ static ALWAYS_INLINE u32 budget_of_destination(struct tcp_sock *tp)
 	return id ? *id : 0;
 }
 
-// This connection's share of a budget, and its word to the others of it.
+// This connection's share of a budget, and its report to the others in it.
 static ALWAYS_INLINE u64 share_of(struct tcp_sock *tp, struct brutal *b, u32 id, u64 rate, u32 now_us, u32 tick)
 {
 	u32 period = tick >> 4, passed = period - (b->tick >> 4);
@@ -132,7 +132,7 @@ static ALWAYS_INLINE u64 share_of(struct tcp_sock *tp, struct brutal *b, u32 id,
 	}
 	struct brutal_need need = b->now, before = b->before;
 	if (passed) {
-		// Whoever comes, or comes back, wants all that can be had.
+		// A new or returning connection needs all that is free.
 		need.told = BRUTAL_GREEDY;
 		need.modest_need_256 = 0;
 		before.told = BRUTAL_NOTHING;
@@ -158,7 +158,7 @@ static ALWAYS_INLINE u64 share_of(struct tcp_sock *tp, struct brutal *b, u32 id,
 	return brutal_share(&tallies, &need, &before, rate);
 }
 
-// Finds out which rate holds for this connection.
+// Finds the rate of this connection.
 static ALWAYS_INLINE void find_rate(struct tcp_sock *tp, struct brutal *b, u32 now_us, u32 tick)
 {
 	struct brutal_told *told = bpf_sk_storage_get(&sockets, tp, 0, 0);
@@ -185,7 +185,7 @@ static ALWAYS_INLINE void find_rate(struct tcp_sock *tp, struct brutal *b, u32 n
 	b->rate = limit != ~0ull ? limit : BRUTAL_RATE_UNTOLD;
 }
 
-// Sets pace and window by what is known now.
+// Sets pace and window from the present state.
 static ALWAYS_INLINE void apply(struct tcp_sock *tp, struct brutal *b)
 {
 	struct sock *sk = sk_of(tp);
@@ -253,7 +253,7 @@ SEC("struct_ops") void brutal_cong_control_before_6_10(u64 *ctx)
 	control(tcp_arg(ctx));
 }
 
-// What the connection was told may have changed while it was idle.
+// The connection's settings may have changed while it was idle.
 SEC("struct_ops") void brutal_cwnd_event(u64 *ctx)
 {
 	struct tcp_sock *tp = tcp_arg(ctx);
@@ -279,8 +279,8 @@ SEC("struct_ops") u32 brutal_undo_cwnd(u64 *ctx)
 	return tcp_arg(ctx)->snd_cwnd;
 }
 
-// The window holds two round trips, and what was lost twice holds it back for
-// two or three more: 5 to 6 in all, of which autotuning counts half as overhead.
+// The window holds two round trips. Data that was lost twice holds it back for two
+// or three more: 5 to 6 in all, of which autotuning counts half as overhead.
 SEC("struct_ops") u32 brutal_sndbuf_expand(u64 *ctx)
 {
 	(void)ctx;

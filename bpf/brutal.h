@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// Brutal's arithmetic. What it does and why: brutal.bpf.c.
+// Brutal's arithmetic. For its purpose see brutal.bpf.c.
 #pragma once
 
 #include "window.h"
@@ -17,10 +17,10 @@
 #define BRUTAL_ENOUGH_PACKETS 50u
 #define BRUTAL_WINDOW_MIN 10u // segments
 
-// Where nobody has told a rate: 1 Mb/s.
+// The rate without a setting: 1 Mb/s.
 #define BRUTAL_RATE_UNTOLD 125000ull
 
-// What became of packets in one slot of about a second.
+// The packets of one slot of about a second, by outcome.
 struct brutal_slot {
 	u32 delivered;
 	u32 lost;
@@ -54,8 +54,8 @@ static ALWAYS_INLINE void brutal_count(struct brutal_history *h, u32 now, u32 de
 	h->slot[0].lost += lost;
 }
 
-// The share of packets that arrive, at least 0.8; 1 until there are enough of
-// them to tell.
+// The share of packets that arrive, at least 0.8; 1 until there are enough packets
+// to measure it.
 static ALWAYS_INLINE u32 brutal_ack_rate_q16(const struct brutal_history *h)
 {
 	u64 delivered = 0, lost = 0;
@@ -78,7 +78,7 @@ static inline u64 brutal_payload_rate(u64 rate, u32 mss, u32 headers)
 	return rate * mss / ((u64)mss + headers + !mss);
 }
 
-// How fast to send so that rate arrives, in bytes per second.
+// The sending rate with which rate arrives, in bytes per second.
 static inline u64 brutal_pace(u64 rate, u32 ack_rate_q16)
 {
 	if (rate > BRUTAL_RATE_MAX)
@@ -88,7 +88,7 @@ static inline u64 brutal_pace(u64 rate, u32 ack_rate_q16)
 	return (rate << 16) / ack_rate_q16;
 }
 
-// The window for a pace in bytes per second: gain times what is on the way.
+// The window for a pace in bytes per second: gain times the bytes on the way.
 static inline u32 brutal_window(u64 pace, u32 srtt_us, u32 mss, u32 gain_tenths, u32 clamp)
 {
 	if (pace > 2 * BRUTAL_RATE_MAX)
@@ -109,16 +109,16 @@ static inline u32 brutal_gain(u32 tenths)
 	return tenths > BRUTAL_GAIN_MAX ? BRUTAL_GAIN_MAX : tenths;
 }
 
-// A budget's connections tell each other what they need, once in each period
-// of about a quarter of a second. A connection is greedy if it would take
-// more than it has, and modest if it does not use it up.
+// A budget's connections report their need to each other, once in each period of
+// about a quarter of a second. A connection is greedy if it needs more than its
+// share, and modest if it does not use all of it.
 struct brutal_tally {
 	u64 modest_need; // of all modest ones, bytes per second
 	u32 greedy;      // how many
 	u32 modest;      // how many
 };
 
-// What one connection has told.
+// The report of one connection.
 struct brutal_need {
 	u32 modest_need_256; // in units of 256 bytes per second
 	u8 told;             // BRUTAL_...
@@ -164,7 +164,7 @@ static ALWAYS_INLINE void brutal_tell(struct brutal_tally *t, const struct bruta
 	}
 }
 
-// How fast a connection sent, without what made up for losses: segments of size
+// A connection's sending rate without its compensation of losses: segments of size
 // bytes each, headers included, over elapsed_us. In bytes per second.
 static inline u64 brutal_used(u32 segments, u32 size, u32 elapsed_us, u32 ack_rate_q16)
 {
@@ -178,8 +178,8 @@ static inline u64 brutal_used(u32 segments, u32 size, u32 elapsed_us, u32 ack_ra
 	return rate * ack_rate_q16 >> 16;
 }
 
-// What a connection tells of its use of a share, both in bytes per second. It is
-// modest if a quarter more than it uses would still be within the share.
+// A connection's report on its use of a share, both in bytes per second. It is
+// modest if a quarter more than its use is still within the share.
 static inline struct brutal_need brutal_need_of(u64 used, u64 share)
 {
 	struct brutal_need need = {0, BRUTAL_GREEDY};
@@ -191,8 +191,8 @@ static inline struct brutal_need brutal_need_of(u64 used, u64 share)
 	return need;
 }
 
-// A connection's share of a budget of rate bytes per second by one tally, in
-// which it has told mine: what the modest ones leave, by the number of greedy
+// A connection's share of a budget of rate bytes per second by one tally, with its
+// own report mine: the rest after the modest ones, divided by the number of greedy
 // ones and itself; but never less than an even split.
 static ALWAYS_INLINE u64 brutal_share_by(const struct brutal_tally *t, const struct brutal_need *mine, u64 rate)
 {
@@ -211,8 +211,8 @@ static ALWAYS_INLINE u64 brutal_share_by(const struct brutal_tally *t, const str
 	return share > even ? share : even;
 }
 
-// The lesser of the shares by both tallies: the earlier one is complete, the
-// later one knows who has come since.
+// The lesser of the shares by both tallies: the earlier one is complete, the later
+// one has the connections that have come since.
 static ALWAYS_INLINE u64 brutal_share(const struct brutal_tallies *t, const struct brutal_need *now,
 				      const struct brutal_need *before, u64 rate)
 {

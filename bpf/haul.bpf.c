@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Haul: congestion control for long paths that lose packets.
 //
-// An algorithm of our own; docs/design/haul.md has its reasons and figures. It
-// finds the bandwidth by itself, takes loss for congestion only if it depends
-// on how fast is sent, and keeps a short queue.
+// longhaul's own algorithm; docs/design/haul.md has its reasons and figures. It
+// finds the bandwidth by itself, takes loss for congestion only if it depends on
+// the sending rate, and keeps a short queue.
 //
-// What it is built from:
+// Its sources:
 //   - the model of a path by its delivery rate and least round trip, and pacing
 //     by it: N. Cardwell et al., "BBR: Congestion-Based Congestion Control",
 //     ACM Queue 14(5), 2016. Unlike BBR, the rate follows the length of the
 //     queue at every round trip instead of a cycle of gains, and loss that is
-//     the path's own is made up for.
+//     the path's own is compensated.
 //   - a queue to keep that is shorter for faster flows, so that flows that see
 //     the same queue come to the same rate: V. Arun and H. Balakrishnan, "Copa",
-//     NSDI 2018, whose mode for paths with buffer-filling rivals also is the
-//     example of ours.
-//   - connections to one destination share what they know: M. Welzl et al., "TCP
+//     NSDI 2018. Its mode for paths with buffer-filling rivals is also the model of
+//     haul's.
+//   - connections to one destination share knowledge: M. Welzl et al., "TCP
 //     Control Block Interdependence", RFC 9040.
 //   - beside such a rival, CUBIC's window: RFC 9438.
 //   - leaving start-up when the delay rises: HyStart++, RFC 9406.
@@ -26,7 +26,7 @@
 
 LICENSE;
 
-// The state does not fit what the kernel keeps for an algorithm.
+// The state does not fit into the kernel's space for an algorithm.
 struct {
 	MAP_INT(type, BPF_MAP_TYPE_SK_STORAGE);
 	MAP_INT(map_flags, BPF_F_NO_PREALLOC);
@@ -34,8 +34,8 @@ struct {
 	MAP_TYPE(value, struct haul);
 } flows SEC(".maps");
 
-// What connections to one destination share. A mark or a device may lead them over
-// another path.
+// The shared state of connections to one destination. A mark or a device may lead
+// them over another path.
 struct path_key {
 	struct destination to;
 	u32 mark;
@@ -63,7 +63,7 @@ static ALWAYS_INLINE struct haul_path *path_of(struct tcp_sock *tp)
 	return bpf_map_lookup_elem(&paths, &key);
 }
 
-// chrono_type while the receiver's window or the send buffer holds us back.
+// chrono_type while the receiver's window or the send buffer limits the sender.
 enum {
 	CHRONO_RWND_LIMITED = 2,
 	CHRONO_SNDBUF_LIMITED = 3,
@@ -104,7 +104,7 @@ static ALWAYS_INLINE struct haul *begin(struct tcp_sock *tp)
 	return h;
 }
 
-// What is kept beside the flow's state: see haul_set_state.
+// State beside the flow's: see haul_set_state.
 struct timer {
 	bool bounded;
 };
@@ -165,20 +165,20 @@ SEC("struct_ops") u32 haul_undo_cwnd(u64 *ctx)
 	return tcp_arg(ctx)->snd_cwnd;
 }
 
-// What is on the way is up to one and a half round trips' worth, and what was
-// lost two or three times holds the window back for as many more.
+// Data on the way is up to one and a half round trips' worth. Data that was lost
+// two or three times holds the window back for as many more.
 SEC("struct_ops") u32 haul_sndbuf_expand(u64 *ctx)
 {
 	(void)ctx;
 	return 7;
 }
 
-// The timer that ends an outage. A path that comes back is seen when the kernel
-// sends the first lost segment again, and it waits twice as long each time, up to
-// two minutes. While it does, the wait is bounded (less than RFC 6298, 2.5, has
-// it), so that no path stays unused for longer than that; and the time after which a connection is given up, which
-// the kernel would cut in proportion, is held where it was (RFC 9293, 3.8.3; in
-// Linux by tcp_retries2). A socket that has settings of its own keeps them.
+// The timer that ends an outage. The kernel notices a restored path when it sends
+// the first lost segment again. It waits twice as long each time, up to two minutes.
+// haul bounds that wait (below RFC 6298, 2.5), so that no path stays unused for longer.
+// The kernel would shorten the time until it gives the connection up in proportion.
+// So haul keeps that time as it was (RFC 9293, 3.8.3; in Linux by tcp_retries2). A
+// socket that has settings of its own keeps them.
 enum {
 	IPPROTO_TCP = 6,
 	TCP_USER_TIMEOUT = 18,
@@ -189,8 +189,8 @@ enum {
 	RTO_MAX_IN_OUTAGE_MS = 4000,
 };
 
-// give_up_ms is how long the kernel goes on with no answer: as many timeouts
-// from the least one, each twice the one before up to the largest.
+// give_up_ms is the time that the kernel continues without an answer: its number
+// of timeouts, from the least one, each twice the one before up to the largest.
 static ALWAYS_INLINE u32 give_up_ms(u32 retries)
 {
 	const u32 doublings = 9; // from RTO_MIN_MS to what is just below RTO_MAX_MS

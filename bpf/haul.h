@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// Haul's arithmetic and decisions. What it does and why: haul.bpf.c.
+// Haul's arithmetic and decisions. For its purpose see haul.bpf.c.
 //
 // Rates are bytes of payload per second, times microseconds, windows segments.
 // A suffix _q16 marks a share or a factor with 16 fractional bits.
@@ -35,7 +35,7 @@
 #define HAUL_LOSS_MAX_Q16 32768u  // 0.5
 #define HAUL_LOSS_PACKETS 1024u   // that the recent share of loss is pooled over
 
-// Losses that tell the path's own share: fewer may be a burst.
+// Losses that show the path's own share: fewer may be a burst.
 #define HAUL_FLOOR_LOSSES 6u
 #define HAUL_FLOOR_SURE 16u    // that tell it well
 #define HAUL_FLOOR_POOL 65536u // packets of probes that the share is pooled over
@@ -85,8 +85,8 @@ struct haul_floor {
 	u64 looked_us; // when a probe last looked at it
 };
 
-// haul_path is what connections of a host to one destination share: RFC 9040 calls that
-// ensemble sharing.
+// haul_path is the shared state of a host's connections to one destination: RFC 9040
+// calls that ensemble sharing.
 struct haul_path {
 	u64 used_us; // when one of them last looked
 	struct haul_floor floor;
@@ -94,8 +94,8 @@ struct haul_path {
 	u64 room_seen_us;
 	u64 raise_us, test_us; // when one of them last began to
 
-	// How many connections there are, and what those that are past start-up get
-	// together: so far in this period, and in the one before.
+	// The number of connections, and the total goodput of those past start-up:
+	// so far in this period, and in the one before.
 	u64 period;
 	u32 all, all_before;
 	u32 flows, flows_before;
@@ -137,8 +137,8 @@ struct haul {
 	u32 round_lost, round_got;	  // of the last round of start-up
 	u32 start_lost, start_got;	  // of start-up, while more and more arrived
 
-	// What gets lost beside CUBIC's window, in epochs without a queue: of late, in how
-	// many epochs, and before. A raise finds out whether that is the path's own share.
+	// The loss beside CUBIC's window, in epochs without a queue: late, its number of
+	// epochs, and early. A raise tests whether that is the path's own share.
 	u32 late_lost, late_got, late_lossy, early_lost, early_got;
 	u32 raise_lost, raise_got;	  // of the raise under way, but its last step
 	u32 step_lost, step_got;	  // of its last step
@@ -171,18 +171,18 @@ struct haul {
 	u64 left_us;	  // when it was left,
 	u32 left_window;  // and with how much
 
-	// The queue that the buffer has room for, as far as losses have shown it, halved.
+	// Half of the queue that fits the buffer, as far as losses have shown it.
 	u32 room_us;
 	u64 room_seen_us;
 
-	// A queue that is longer than wanted.
+	// A queue above the target.
 	u32 over;	// epochs with it
 	u32 excess_us;	// the most of it
 	u32 yielded_us; // by as much it had to become shorter, by what we sent less
 	u64 over_rate;	// largest delivery since
 	u64 held;	// the rate that the path let us have, with a queue or without
 
-	// A test of it: what to go back to, and the round trip before and at the least.
+	// A test of it: the state to restore, and the round trip before and at the least.
 	u64 ref;
 	u32 before_us, drain_low_us;
 
@@ -211,12 +211,12 @@ struct haul {
 	bool timeout;	  // in recovery from one
 	bool seen_rtt;	  // a round trip of data
 
-	// What comes of it.
+	// The result.
 	u64 pace;
 	u32 cwnd;
 };
 
-// haul_ack is what an acknowledgement says.
+// haul_ack is the content of an acknowledgement.
 struct haul_ack {
 	u64 now_us;
 	u32 delivered, lost, sent; // packets, ever; wrap
@@ -242,13 +242,13 @@ static inline u64 haul_max(u64 a, u64 b)
 	return a > b ? a : b;
 }
 
-// How long ago a time was, an hour at most; a time that lies ahead was now.
+// The age of a time, an hour at most; 0 for a time in the future.
 static inline u32 haul_since(u64 now_us, u64 then_us)
 {
 	return now_us > then_us ? haul_min(now_us - then_us, 3600000000u) : 0;
 }
 
-// How far a counter has come; one that went back stands still.
+// The increase of a counter; 0 if it decreased.
 static inline u32 haul_counted(u32 now, u32 then)
 {
 	s32 d = (s32)(now - then);
@@ -302,8 +302,8 @@ static inline u32 haul_bits(u64 n)
 	return bits + (n >> 1 ? 2 : n);
 }
 
-// Square and cube roots, rounded down, by Newton's method from a power of two
-// that is not below: without a loop whose ways the verifier would have to follow.
+// Square and cube roots, rounded down, by Newton's method from a power of two that
+// is not below. No loop: the verifier would follow all its ways.
 GLOBAL u32 haul_sqrt(u64 n)
 {
 	u64 root = 1ull << ((haul_bits(n) + 1) / 2);
@@ -322,13 +322,13 @@ GLOBAL u32 haul_cbrt(u64 n)
 	return root * root * root > n ? root - 1 : root;
 }
 
-// The rate to send at so that some rate arrives past the loss that is the path's own.
+// The sending rate with which some rate arrives, past the path's own loss.
 static inline u64 haul_made_up(u64 delivery, u32 floor_q16)
 {
 	return haul_bound_rate((haul_bound_rate(delivery) << 16) / (HAUL_ONE - haul_min(floor_q16, HAUL_LOSS_MAX_Q16)));
 }
 
-// Three packets' time at a rate: no shorter queue can be told from none.
+// Three packets' time at a rate: a shorter queue looks like none.
 static inline u32 haul_grain_us(u64 rate, u32 mss)
 {
 	return haul_min(3000000ull * (mss ? mss : 1) / (rate ? rate : 1), 1000000);
@@ -339,15 +339,15 @@ static inline u32 haul_queue_us(const struct haul *h, u32 rtt_us)
 	return rtt_us != ~0u && rtt_us > h->min_rtt_us ? rtt_us - h->min_rtt_us : 0;
 }
 
-// The queue to keep: the slower a flow, the longer, so that flows that see the
-// same queue come to the same rate; and a small part of the round trip, by
-// which the rate grows where there is no queue. Less where losses have shown
-// that there is room for less.
+// The target of the queue. It is longer for a slower flow, so that flows with the
+// same queue reach the same rate. It has a small part of the round trip, with which
+// the rate grows without a queue. It is less if losses have shown a shorter
+// buffer.
 static inline u32 haul_target_us(u32 min_rtt_us, u64 rate, u32 mss, u32 room_us)
 {
 	u64 per_second = rate / (mss ? mss : 1);
 	u64 own = haul_sqrt(156250000000ull / (per_second ? per_second : 1)); // 1.25 sqrt(0.1 s / rate)
-	// It grows ever less, since the queue is to stay short, but never ends to.
+	// Its growth slows, since the queue must stay short, but never stops.
 	u32 usual = haul_max(14000, min_rtt_us / 16);
 	u32 target = haul_max(1000 + min_rtt_us / 64 + own * usual / (own + usual), haul_grain_us(rate, mss) / 2);
 	return room_us < usual ? (u64)target * room_us / usual : target;
@@ -357,13 +357,13 @@ static inline u32 haul_queue_target_us(const struct haul *h, const struct haul_a
 {
 	if (!h->mean)
 		return haul_target_us(h->min_rtt_us, h->rate, a->mss, h->room_us) + h->noise_us;
-	// Whoever gets less than the others wants a longer one.
+	// A flow that gets less than the others has a longer target.
 	u64 more_q16 = (haul_bound_rate(h->mean) << 16) / haul_max(haul_max(h->bw, h->bw_before), 1);
 	more_q16 = haul_min(haul_max(more_q16, HAUL_ONE / 4), 4 * HAUL_ONE);
 	return (haul_target_us(h->min_rtt_us, h->mean, a->mss, h->room_us) * more_q16 >> 16) + h->noise_us;
 }
 
-// A queue below this is none.
+// A queue below this counts as empty.
 static inline u32 haul_empty_us(const struct haul *h, const struct haul_ack *a)
 {
 	return 250 + h->min_rtt_us / 64 + haul_grain_us(h->bw, a->mss) / 3 + h->noise_us;
@@ -375,8 +375,8 @@ static inline u32 haul_congested_us(const struct haul *h)
 	return haul_max(20000, h->min_rtt_us / 8) + h->noise_us;
 }
 
-// The rate to send at so that some rate arrives, with what is sent in vain;
-// with a long queue, sending less in vain is the cure.
+// The sending rate with which some rate arrives, including packets sent in vain.
+// With a long queue the cure is to send less in vain.
 static inline u64 haul_needed(const struct haul *h, u64 delivery)
 {
 	u32 waste_q16 = h->queue_us > haul_congested_us(h) ? 0 : haul_min(h->waste_q16, HAUL_ONE / 4);
@@ -460,7 +460,7 @@ GLOBAL int haul_cubic_cut(struct haul *h, u64 now_us)
 }
 
 // The recent share of lost packets is pooled over the last thousand or so.
-// What was taken for lost and was there after all counts as negative.
+// A packet that was marked lost and arrived after all counts as negative.
 static inline void haul_pool_loss(struct haul *h, s32 lost, u32 delivered, u32 ever)
 {
 	u32 n = delivered + (lost > 0 ? lost : 0);
@@ -470,13 +470,13 @@ static inline void haul_pool_loss(struct haul *h, s32 lost, u32 delivered, u32 e
 	u64 kept = (u64)h->loss_q16 * (pool - n);
 	u64 change = (u64)(lost > 0 ? lost : -lost) << 16;
 	h->loss_q16 = (lost > 0 ? kept + change : kept > change ? kept - change : 0) / pool;
-	// The path's own loss is not more than all loss, as far as so few packets tell.
+	// The path's own loss is at most all loss, within the error of so few packets.
 	u32 most = h->loss_q16 + h->loss_q16 / 4 + 3 * haul_sqrt(((u64)h->floor.share_q16 << 16) / pool);
 	if (h->floor.share_q16 > most && pool >= HAUL_LOSS_PACKETS)
 		h->floor.share_q16 -= (h->floor.share_q16 - most) / 4;
 }
 
-// What is lost now was on the way when we began to send less: it is of the same event.
+// Packets lost now were on the way when the flow slowed down: it is the same event.
 static inline bool haul_just_cut(const struct haul *h, const struct haul_ack *a)
 {
 	return haul_since(a->now_us, h->cut_us) < a->srtt_us + a->srtt_us / 2;
@@ -491,8 +491,8 @@ static inline void haul_shrink_pool(u32 *lost, u32 *got, u32 most)
 	*got = most - *lost;
 }
 
-// haul_learn reads what the other connections to the destination know, and adds what
-// this one gets.
+// haul_learn reads the shared state of the connections to the destination, and adds
+// this one's goodput.
 GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
 {
 	if (!h)
@@ -542,14 +542,14 @@ GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
 	}
 	if (h->mode == HAUL_RAISE) // its own is on trial
 		return 0;
-	// The loss of late is of a time when this one held back for it.
+	// The recent loss is of a time when this connection sent less because of it.
 	if (p->floor.share_q16 > h->floor.share_q16)
 		h->loss_q16 = haul_max(h->loss_q16, p->floor.share_q16);
 	h->floor = p->floor;
 	return 0;
 }
 
-// haul_tell passes on what this connection has learnt; floor is what it knew before.
+// haul_tell shares this connection's new knowledge; floor is the earlier floor.
 GLOBAL int haul_tell(const struct haul *h, struct haul_path *p, const struct haul_floor *floor)
 {
 	if (!h || !p || !floor)
@@ -571,8 +571,8 @@ static inline void haul_set_floor(struct haul *h, u32 share_q16)
 	h->floor.share_q16 = share_q16 < HAUL_LOSS_LEAST_Q16 ? 0 : haul_min(share_q16, HAUL_LOSS_MAX_Q16);
 }
 
-// It was proved that some loss is the path's own: that share, as far as so few
-// losses tell it.
+// A proof has shown that some loss is the path's own: sets the floor to that share,
+// within the error of so few losses.
 static inline void haul_prove_floor(struct haul *h, const struct haul_ack *a, u32 lost, u32 got)
 {
 	u32 share = haul_share_q16(lost, got);
@@ -583,11 +583,11 @@ static inline void haul_prove_floor(struct haul *h, const struct haul_ack *a, u3
 	h->proved = true;
 }
 
-// Of packets that were sent at less than arrives some were lost. Where that is less
-// than the path's own share, more was ours.
+// A probe lost some packets that were sent at less than the arrival rate. If that is
+// less than the floor, this flow caused the rest.
 static inline void haul_see_floor(struct haul *h, const struct haul_ack *a, u32 lost, u32 got)
 {
-	// It is of now; and others can only have added to what was lost before.
+	// The probe is recent, and others can only have added to earlier losses.
 	u32 before = haul_share_q16(h->floor.lost, h->floor.got), usual = ((u64)(lost + got) * before) >> 16;
 	if (usual >= HAUL_FLOOR_LOSSES && lost + haul_sqrt(12 * (lost + 1)) < usual)
 		h->floor.lost = h->floor.got = 0;
@@ -608,26 +608,26 @@ static inline void haul_see_floor(struct haul *h, const struct haul_ack *a, u32 
 	h->floor.looked_us = a->now_us;
 }
 
-// How often it was tried lately to send more again.
+// The number of recent raises.
 static inline u8 haul_raises(const struct haul *h, const struct haul_ack *a)
 {
 	return haul_since(a->now_us, h->raise_us) > 8 * HAUL_PROBE_INTERVAL_US ? 0 : haul_min(h->raises, HAUL_RAISES_MAX);
 }
 
-// Whether probes have told the floor well.
+// Whether probes have measured the floor well.
 static inline bool haul_floor_sure(const struct haul *h)
 {
 	return ((u64)(h->floor.got + h->floor.lost) * h->floor.share_q16 >> 16) >= HAUL_FLOOR_SURE;
 }
 
-// Whether a time of the host's clock has passed in the last epoch at which all
-// its flows do the same.
+// Whether a time of the host's clock at which all its flows act together has passed
+// in the last epoch.
 static inline bool haul_slot(const struct haul *h, const struct haul_ack *a, u32 bits)
 {
 	return a->now_us >> bits != h->epoch_us >> bits;
 }
 
-// The window that we had beside a rival, if that is not long ago: it was there all the time.
+// The flow's window beside a rival, if recent: the rival was there all the time.
 static inline u32 haul_left_window(const struct haul *h, const struct haul_ack *a)
 {
 	return haul_since(a->now_us, h->left_us) < HAUL_RIVAL_US ? h->left_window : 0;
@@ -638,8 +638,8 @@ static inline void haul_forget_loss(struct haul *h)
 	h->late_lost = h->late_got = h->late_lossy = h->early_lost = h->early_got = 0;
 }
 
-// Losses beside CUBIC's window, pooled twice: a burst is in one of the pools alone.
-// With a queue it may be what did not fit.
+// Losses beside CUBIC's window, in two pools: a burst is in only one of them.
+// With a queue a loss may be an overflow.
 static inline void haul_remember_loss(struct haul *h, const struct haul_ack *a)
 {
 	bool sends = h->mode == HAUL_COMPETE || h->mode == HAUL_CRUISE;
@@ -656,12 +656,12 @@ static inline void haul_remember_loss(struct haul *h, const struct haul_ack *a)
 }
 
 // Loss that is not the path's own, or marks: CUBIC's window decides, until a test
-// shows that nobody else is there.
+// shows that there is no rival.
 GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
 {
 	if (!h || !a)
 		return 0;
-	// An epoch in which the rate has changed tells too little.
+	// An epoch with a change of the rate shows too little.
 	bool mixed = h->mode == HAUL_CRUISE && h->queue_us <= haul_congested_us(h);
 	u64 delivery = mixed ? haul_max(h->bw, h->bw_before) : h->delivery;
 	u32 window = haul_segments(haul_needed(h, delivery), a->srtt_us, a->mss);
@@ -694,8 +694,8 @@ GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
 	return 0;
 }
 
-// Is the queue ours? Half of what arrives is sent for as long as that makes the
-// round trip shorter.
+// Tests whether this host's flows cause the queue. The flow sends half of the
+// arrival rate for as long as that shortens the round trip.
 static inline void haul_test(struct haul *h, const struct haul_ack *a, u64 ref)
 {
 	h->from = h->mode;
@@ -725,7 +725,7 @@ static inline void haul_cruise(struct haul *h, const struct haul_ack *a, u64 del
 	haul_enter(h, HAUL_CRUISE);
 }
 
-// A probe: less is sent than arrives, for a round trip or two.
+// A probe: the flow sends less than arrives, for a round trip or two.
 static inline void haul_probe(struct haul *h)
 {
 	h->from = h->mode;
@@ -756,8 +756,8 @@ GLOBAL int haul_startup_epoch(struct haul *h, const struct haul_ack *a)
 	if (h->bw >= haul_scale(h->full_bw, HAUL_STARTUP_GROWTH_Q16)) {
 		h->full_bw = h->bw;
 		h->flat = 0;
-		// What got lost in the round before, while more and more arrives, is the path's own
-		// loss. Beside others it arrives in their place.
+		// Loss of the round before, while arrivals still grow, is the path's own.
+		// Beside others the growth may be at their expense.
 		if (!h->others && h->queue_us <= haul_empty_us(h, a) && h->round_got >= HAUL_EPOCH_PACKETS) {
 			h->start_lost += h->round_lost, h->start_got += h->round_got;
 			if (h->start_lost >= HAUL_FLOOR_LOSSES)
@@ -785,8 +785,8 @@ GLOBAL int haul_drain_epoch(struct haul *h, const struct haul_ack *a)
 {
 	if (!h || !a)
 		return 0;
-	// What was sent before the test still fills the queue: what arrives is what the
-	// path carries now.
+	// Data sent before the test still fills the queue, so the arrival rate is the
+	// path's capacity now.
 	bool full = h->rtt_low_us != ~0u && h->rtt_low_us > h->min_rtt_us + haul_empty_us(h, a);
 	if (h->phase == 0 && h->from != HAUL_STARTUP && h->delivery < h->ref / 2 && full)
 		h->ref = haul_max(h->delivery + h->delivery / 16, h->ref / 16);
@@ -796,13 +796,13 @@ GLOBAL int haul_drain_epoch(struct haul *h, const struct haul_ack *a)
 		return 0;
 	}
 	bool empty = h->rtt_low_us <= h->min_rtt_us + haul_empty_us(h, a);
-	// After start-up the queue is ours, and what comes out of it is what the path carries.
+	// After start-up the queue is this flow's, and its output is the path's capacity.
 	if (h->from == HAUL_STARTUP && !empty && h->delivery)
 		h->ref = haul_min(h->ref, h->delivery);
-	// So much longer while half is sent: it is the path that changes.
+	// Much longer at half the rate: the path itself changes.
 	if (h->rtt_low_us > h->drain_low_us + h->drain_low_us / 4)
 		h->before_us = h->drain_low_us = h->rtt_low_us;
-	// It takes longer than it should: the path has become narrower.
+	// The drain takes too long: the path has become narrower.
 	if (!empty && h->phase > 5 && h->delivery < h->ref)
 		h->ref -= (h->ref - h->delivery) / 4;
 	bool shorter = h->rtt_low_us + haul_max(1000, h->rtt_low_us / 32) < h->drain_low_us;
@@ -822,8 +822,8 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 	u32 low = h->drain_low_us, queue = h->rtt_low_us > low ? h->rtt_low_us - low : 0;
 	u32 back = h->before_us > low ? (h->before_us - low) / 3 : 0;
 	u32 target = haul_target_us(low, h->ref, a->mss, h->room_us) + h->noise_us;
-	// A round trip that did not become as short as before, but shorter: there is a
-	// queue that we cannot empty.
+	// The round trip fell, but not to the earlier value: there is a queue that this
+	// flow cannot empty.
 	bool filled = low > h->min_rtt_us + haul_empty_us(h, a), strict = h->from == HAUL_COMPETE || filled;
 	u32 least = strict ? haul_empty_us(h, a) : target + target / 4;
 	h->rival = queue > haul_max(least, back);
@@ -835,7 +835,7 @@ GLOBAL int haul_restore_epoch(struct haul *h, const struct haul_ack *a)
 		haul_cruise(h, a, h->ref);
 		return 0;
 	}
-	// Others are there: what a raise seemed to prove may have been theirs.
+	// There is a rival: the proof of a raise may have been at its expense.
 	if (!h->others)
 		h->floor.share_q16 = 0;
 	if (h->from != HAUL_COMPETE) {
@@ -860,12 +860,12 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 		return 0;
 	u32 target = haul_queue_target_us(h, a), queue = h->queue_us;
 	u64 base = haul_needed(h, haul_max(h->bw, h->bw_before));
-	// The slowest feedback that a loop with a delay of an epoch and a half is calm with.
+	// The slowest feedback with which a loop with a delay of 1.5 epochs is stable.
 	u32 horizon = 3 * haul_min(haul_max(h->min_rtt_us, h->took_us), HAUL_RTT_MAX_US);
 
 	u32 busy_us = haul_since(a->now_us, h->low_us);
-	// All flows of a host at once, or what the others send hides what ours does;
-	// and where those of others empty the queue now.
+	// All flows of a host act at once, or the others' traffic hides this flow's
+	// effect; also now, if the flows of others empty the queue.
 	bool due = busy_us > HAUL_PROBE_INTERVAL_US / 2 ||
 		   (h->floor.share_q16 && haul_since(a->now_us, h->floor.looked_us) > HAUL_PROBE_INTERVAL_US / 2);
 	if ((due && haul_slot(h, a, HAUL_PROBE_SLOT)) || busy_us > 2 * HAUL_PROBE_INTERVAL_US ||
@@ -882,14 +882,14 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 			h->full_bw = h->rate;
 			h->over_rate = h->excess_us = h->yielded_us = 0;
 		} else {
-			// In its first epoch what arrives is a mixture.
+			// In its first epoch the arrivals are a mixture.
 			h->over_rate = haul_max(h->over_rate, h->delivery);
 		}
 		h->excess_us = haul_max(h->excess_us, excess);
-		// It does not yield, or we have yielded much.
+		// The queue does not shrink, or the flow has yielded much.
 		bool stubborn = h->yielded_us > 2 * h->excess_us + h->min_rtt_us / 32 + 1000 ||
 				(h->over > 1 && base < haul_scale(h->held, 49152)); // 0.75
-		// By how much less than what came arrives of what we send: the floor may be too high.
+		// The shortfall of arrivals against sending: the floor may be too high.
 		u64 came = haul_max(h->delivery, 1);
 		u64 arrives = haul_scale(haul_scale(base, HAUL_ONE - less), HAUL_ONE - haul_min(h->loss_q16, HAUL_ONE));
 		if (arrives < came)
@@ -913,13 +913,13 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 	}
 	if (h->limited)
 		return 0;
-	// Room: send a little more, by what fills the queue. Where more arrives the
-	// path has become wider: follow it faster as long as it does.
+	// Room: send a little more, towards the target queue. If more arrives, the path
+	// has become wider: grow faster as long as that holds.
 	h->peak = haul_max(base, h->peak - h->peak / 512);
 	bool empty = queue <= haul_empty_us(h, a);
 	h->empty = empty ? haul_min(h->empty + 1, 12) : 0;
 	u32 more = haul_max(((u64)(target - queue) << 16) / horizon, empty ? HAUL_ONE / 64 << h->empty / 4 : HAUL_ONE / 512);
-	// Where losses are what holds us back, no less than Reno: a segment in a round trip.
+	// If losses limit the flow, grow at least as Reno: a segment in a round trip.
 	if (empty && h->cut_queue_us <= haul_empty_us(h, a) && haul_since(a->now_us, h->cut_us) < 3 * HAUL_PROBE_INTERVAL_US)
 		more = haul_max(more, HAUL_ONE / haul_max(haul_segments(base, a->srtt_us, a->mss), HAUL_WINDOW_MIN));
 	if (base >= haul_scale(h->full_bw, HAUL_ONE + HAUL_ONE / 12)) {
@@ -934,8 +934,8 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 	}
 	if (h->streak)
 		more = haul_max(more, 2 * base < h->peak ? HAUL_ONE / 4 : HAUL_ONE / 32 << h->streak);
-	// Far from what it lately was: begin again, and expect half as much the next time.
-	// Losses of late, or others of the host, may be why.
+	// Far below the recent rate: start again, and expect half as much the next time.
+	// Recent losses, or other flows of the host, may be the cause.
 	u32 far = haul_since(a->now_us, h->cut_us) > HAUL_PROBE_INTERVAL_US / 2 ? 4 : 8;
 	if (far * base < h->peak && !h->others && h->empty > 1 && haul_since(a->now_us, h->restart_us) > HAUL_PROBE_INTERVAL_US) {
 		h->peak /= 2;
@@ -950,19 +950,19 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 		more = haul_min(more, ((u64)target << 17) / h->took_us); // in a long epoch that would be a long queue
 	u64 next = haul_scale(base, HAUL_ONE + more), known = haul_needed(h, h->cut_delivery);
 	if (h->streak && base < known && next > known) {
-		// From where it was too much, slowly.
+		// Slowly, above the rate that was too much.
 		next = known;
 		h->streak = 0;
 	}
-	// What is sent more without a queue has not arrived yet.
+	// The additional data, sent without a queue, has not arrived yet.
 	h->rate = empty ? haul_max(next, haul_min(h->rate, haul_scale(base, 81920))) : next;
 	if (h->mean > base) // up to the others, by at most 1/32
 		h->rate = haul_scale(h->rate, HAUL_ONE + haul_min(((h->mean - base) << 11) / haul_max(base, 1), HAUL_ONE / 32));
 	return 0;
 }
 
-// Whether to raise: as soon as enough is known the first time, then at a time that
-// the host's flows have in common, at ever longer intervals.
+// Whether to raise: the first time as soon as there is enough evidence, then at the
+// common times of the host's flows, at ever longer intervals.
 static inline bool haul_may_raise(struct haul *h, const struct haul_ack *a)
 {
 	if (h->limited || h->queue_us > haul_empty_us(h, a))
@@ -987,7 +987,7 @@ static inline bool haul_may_raise(struct haul *h, const struct haul_ack *a)
 	bool known = most && got >= HAUL_EPOCH_PACKETS && share <= most;
 	bool enough = h->early_lost ? both : again && h->window >= 4 * HAUL_RAISE_WINDOW && lost >= HAUL_FLOOR_LOSSES / 2;
 	bool low = h->window <= h->cut_window / 2 && h->window >= HAUL_RAISE_WINDOW / 2;
-	// Where little would be won, seldom.
+	// Seldom, if the gain would be small.
 	bool worth = !n || h->delivery <= h->cut_delivery / 3 * 2 || since >= 4 * HAUL_PROBE_INTERVAL_US;
 	if (!known && !(enough && worth && (slot || low)))
 		return false;
@@ -1004,7 +1004,7 @@ static inline bool haul_may_raise(struct haul *h, const struct haul_ack *a)
 	return true;
 }
 
-// Towards what was delivered before, doubling.
+// Doubles the rate towards the earlier delivery.
 static inline void haul_raise_more(struct haul *h, const struct haul_ack *a)
 {
 	h->ref = haul_max(h->delivery, a->mss);
@@ -1032,8 +1032,8 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 {
 	if (!h || !a)
 		return 0;
-	// What was lost beside CUBIC's window is the path's own share if the same share is
-	// lost of twice as much, and twice as much arrives: in a full path it is not.
+	// The loss beside CUBIC's window is the path's own if twice as much loses the same
+	// share, and twice as much arrives. On a full path that is false.
 	h->step_lost += h->missed, h->step_got += h->got;
 	if (h->phase++ == 0) // what was sent at the higher rate is on the way
 		return 0;
@@ -1046,7 +1046,7 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 	bool lossy = lost > most + 2 * haul_sqrt(most) + 1;
 	bool grown = h->delivery > h->raise_to / 8 * 7, queued = h->queue_us > haul_empty_us(h, a);
 	bool many = (lossy ? h->raise_lost + h->raise_got : lost + got) >= HAUL_RAISE_PACKETS;
-	// Few packets prove it by more doublings, if no queue does.
+	// With few packets the proof needs more doublings, unless a queue shows it.
 	u64 enough = h->cut_delivery / 8 * 7, proof = (!many && (lossy || !queued) ? 3 : 1) * h->raise_from / 4 * 7;
 	proof = haul_max(proof, h->raise_together / 8 * 7); // all together are to send nearly twice as much
 	if (!lossy) {
@@ -1063,8 +1063,8 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 		if (grown || queued)
 			h->ref = h->delivery;
 	}
-	// What was sent last was too much: send what was before for longer, if that is
-	// nearly what was carried before the losses and not more than is now.
+	// The last rate was too high. Send the one before for longer, if it is nearly the
+	// rate before the losses and at most the present delivery.
 	u64 hold = haul_max(h->raise_from / 4 * 7, h->cut_delivery / 4 * 3);
 	if (lossy && !many && !h->raise_holds && h->ref >= hold && h->ref <= h->delivery) {
 		h->raise_holds = true;
@@ -1074,7 +1074,7 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 		return 0;
 	}
 	bool known = h->floor.share_q16 <= h->floor_before_q16;
-	// So much is proved by many packets alone.
+	// Such a share needs many packets as proof.
 	bool few = h->floor.share_q16 > HAUL_ONE / 4 && h->raise_lost + h->raise_got < HAUL_LOSS_PACKETS / 4;
 	if (few || h->ref < (known ? haul_min(enough, h->raise_from + h->raise_from / 4) : proof)) {
 		haul_set_floor(h, h->floor_before_q16);
@@ -1111,15 +1111,15 @@ GLOBAL int haul_probe_epoch(struct haul *h, const struct haul_ack *a)
 	bool compete = h->from == HAUL_COMPETE;
 	if (compete) // a dip is no time to grow by
 		h->cut_us += h->took_us;
-	// What was sent less is on the way; where the floor is not sure, so is what was
-	// sent before and not yet found to be lost.
+	// The reduced traffic is on the way. With an uncertain floor, so is earlier traffic
+	// with losses not yet detected.
 	if (h->phase++ < (compete ? 2 : haul_probe_rounds(h)))
 		return 0;
 	h->probe_lost += h->missed, h->probe_got += h->got;
 	if (compete && h->probe_got < HAUL_PROBE_PACKETS && h->phase < HAUL_PROBE_ROUNDS)
 		return 0;
 	u32 floor = h->floor.share_q16;
-	// Of the connections that probe now, one says so.
+	// One of the connections that probe now records it.
 	bool first = !h->others || haul_since(a->now_us, h->floor.looked_us) > 2 * a->srtt_us;
 	haul_see_floor(h, a, h->probe_lost, h->probe_got);
 	h->low_us = a->now_us; // if the path was not empty now, it was tried
@@ -1149,13 +1149,13 @@ GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a)
 			haul_raise(h, a);
 		return 0;
 	}
-	// All flows of a host test at once, or each would take the others for a rival:
-	// at times that its clock says.
+	// All flows of a host test at once, at times of its clock. Otherwise each would
+	// take the others for a rival.
 	u32 empty = haul_empty_us(h, a);
 	u32 since = haul_since(a->now_us, h->test_us);
 	bool slot = haul_slot(h, a, h->rival ? HAUL_RIVAL_SLOT : HAUL_COMPETE_SLOT) &&
 		    since > HAUL_COMPETE_ROUNDS * a->srtt_us;
-	// Without a rival it is ours, or somebody has come.
+	// Without a known rival, the queue is this flow's, or a rival has come.
 	bool first = !h->rival && h->queue_us > haul_congested_us(h) && since > HAUL_TEST_US &&
 		     since > HAUL_TEST_ROUNDS * h->min_rtt_us;
 	if (h->queue_high_us > empty) {
@@ -1171,16 +1171,16 @@ GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a)
 			return 0;
 		}
 	}
-	// Without a queue that can be seen a test tells nothing. Well above the
-	// window of then without a loss, the path is wider.
+	// Without a visible queue a test shows nothing. If the window is well above the
+	// earlier one without a loss, the path is wider.
 	bool full = haul_since(a->now_us, h->cut_us) / 1000 >= h->k_ms;
 	if (!h->rival && full && h->window > h->window_max + h->window_max / 4)
 		haul_cruise(h, a, h->delivery);
 	return 0;
 }
 
-// The largest delivery of the last epochs; where the queue was never empty, it
-// is what the path carries, and nothing else counts.
+// The largest delivery of the last epochs. If the queue was never empty in an epoch,
+// that epoch's delivery is the path's capacity, and counts alone.
 GLOBAL int haul_see_bw(struct haul *h, const struct haul_ack *a)
 {
 	if (!h || !a)
@@ -1201,8 +1201,8 @@ GLOBAL int haul_see_bw(struct haul *h, const struct haul_ack *a)
 	return 0;
 }
 
-// A sender short of CPU paces late, and sends less than it wants although the
-// window has room. It then paces faster, until what it sends is the rate.
+// A sender short of CPU paces late, and sends less than the rate although the window
+// has room. It then paces faster, until it sends at the rate.
 static inline void haul_see_lateness(struct haul *h, const struct haul_ack *a, u64 sent)
 {
 	if (h->mode != HAUL_CRUISE || h->limited || h->got < HAUL_LATE_PACKETS || a->in_flight + a->in_flight / 8 > h->cwnd) {
@@ -1229,8 +1229,8 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	h->got = delivered;
 	h->missed = lost;
 	h->queue_before_us = h->queue_us;
-	// More than was sent comes only out of a queue, or over a path that has just
-	// become shorter: the path does not carry it.
+	// More arrives than was sent only from a queue, or over a path that has just
+	// become shorter: it is not the path's capacity.
 	h->delivery = haul_rate_of(delivered, a->mss, us);
 	if (h->mode != HAUL_DRAIN)
 		h->delivery = haul_min(h->delivery, haul_max(h->pace, h->pace_before));
@@ -1244,10 +1244,10 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 		h->queue_us = haul_queue_us(h, haul_max(h->rtt_low_us, haul_min(h->recent_low_us, h->quarter_low_us)));
 		h->queue_high_us = haul_max(h->queue_us, haul_queue_us(h, h->rtt_high_us));
 	} else if (lost > delivered / 8 && delivered >= HAUL_EPOCH_PACKETS) {
-		// All that returns was sent again: it took too long.
+		// No sample, since all acknowledged data was sent again: the round trip was long.
 		h->queue_us = haul_max(h->queue_us, haul_congested_us(h) + 1);
 	}
-	// Whoever could not send what the rate allows does not see the path's.
+	// A flow that did not send at its rate does not see the path's capacity.
 	u64 sent = haul_rate_of(haul_counted(a->sent, h->epoch_sent), a->mss, us);
 	bool paced = h->mode != HAUL_COMPETE && h->mode != HAUL_DRAIN;
 	bool limited = h->limited || (paced && sent < haul_scale(h->pace, 55706)); // 0.85
@@ -1258,7 +1258,7 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	h->was_limited = limited;
 	h->held_back = h->limited;
 
-	// Most of what is sent is lost, or sent in vain: go by what arrives.
+	// Most packets are lost, or sent in vain: use the arrival rate.
 	h->vain = lost > delivered + delivered / 2 ? h->vain + 1 : 0;
 	if (h->vain >= 2 && h->mode != HAUL_STARTUP) {
 		h->vain = 0;
@@ -1270,7 +1270,7 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 		haul_begin_epoch(h, a);
 		return 0;
 	}
-	// While another tests, what we send would be its rival.
+	// While another flow tests, this flow's traffic would look like a rival.
 	if (h->others && !limited && h->any_test_us > h->joined_us && haul_since(a->now_us, h->any_test_us) < 2 * a->srtt_us &&
 	    (h->mode == HAUL_CRUISE || h->mode == HAUL_COMPETE)) {
 		haul_test(h, a, h->delivery);
@@ -1311,7 +1311,7 @@ GLOBAL int haul_see_rtt(struct haul *h, const struct haul_ack *a)
 	if (!rtt)
 		return 0;
 	if (!h->seen_rtt) {
-		// The handshake's packets were short: on a slow path that is less.
+		// The handshake's packets were short: on a slow path their time is less.
 		h->seen_rtt = true;
 		h->min_rtt_us = h->min_rtt_next_us = rtt;
 	}
@@ -1350,15 +1350,15 @@ GLOBAL int haul_see_rtt(struct haul *h, const struct haul_ack *a)
 	return 0;
 }
 
-// A probe sends so much less for a round trip that the queue gets empty, and
-// less than what arrives: what is then lost does not depend on how fast we send.
+// A probe sends so much less for a round trip that the queue empties, and less than
+// arrives. The loss then does not depend on the sending rate.
 static inline u32 haul_probe_gain_q16(const struct haul *h)
 {
 	u32 less = ((u64)h->queue_us << 17) / (h->min_rtt_us + 1);
 	return HAUL_ONE - haul_max(HAUL_ONE - HAUL_PROBE_GAIN_Q16, haul_min(less, HAUL_ONE / 3));
 }
 
-// Pace and window by what is known now.
+// Pace and window from the present state.
 GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 {
 	if (!h || !a)
@@ -1397,11 +1397,11 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 		if (now > target)
 			gain -= haul_min(((u64)(now - target) << 16) / ((u64)haul_min(h->min_rtt_us, HAUL_RTT_MAX_US) + 1), HAUL_ONE / 4);
 	}
-	// No rate below two packets for each round trip: the window keeps it in bounds.
+	// The rate is at least two packets for each round trip; the window bounds it.
 	rate = haul_max(rate, haul_rate_of(2, a->mss, a->srtt_us));
 	h->pace = haul_max(haul_scale(rate, gain), a->mss);
 
-	// What the path holds, with what it jitters, and half as much again.
+	// One and a half times the data that the path holds, jitter included.
 	u32 jitter = a->srtt_us > rtt + h->queue_us ? a->srtt_us - rtt - h->queue_us : 0;
 	window = haul_segments(rate, rtt + haul_min(jitter, rtt), a->mss);
 	window = h->mode == HAUL_STARTUP ? 3 * window : window + window / 2;
@@ -1428,7 +1428,7 @@ static inline void haul_init(struct haul *h, const struct haul_ack *a, u32 cwnd)
 	h->pace = haul_scale(h->rate, HAUL_STARTUP_GAIN_Q16);
 }
 
-// Losses and marks since the last cut, and what they mean.
+// Evaluates losses and marks since the last cut.
 static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 {
 	u32 lost = haul_counted(a->lost, h->cut_lost), marked = haul_counted(a->marked, h->cut_marked);
@@ -1436,7 +1436,7 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 		return;
 	h->cut_lost = a->lost;
 	h->cut_marked = a->marked;
-	// What was on the way when we began to send less is of the same event.
+	// Data on the way when the flow slowed down is of the same event.
 	if (h->mode == HAUL_STARTUP || h->mode == HAUL_DRAIN || h->mode == HAUL_RAISE || haul_just_cut(h, a))
 		return;
 	if (h->mode == HAUL_RESTORE) { // the test comes first
@@ -1444,12 +1444,12 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 		return;
 	}
 	if (!marked) {
-		// The pool holds what came before this epoch.
+		// The pool holds the packets before this epoch.
 		u32 n = haul_counted(a->delivered, h->epoch_delivered), l = haul_counted(a->lost, h->epoch_lost);
 		u64 pool = haul_max((u64)n + l, haul_min(a->delivered, haul_loss_packets(h)));
 		u64 share = ((u64)h->loss_q16 * (pool - n - l) + ((u64)l << 16)) / haul_max(pool, 1);
-		// While a window holds us back less arrives, and losses of before come to light.
-		// A queue as long as the one that overflowed before does so again.
+		// While a window limits the flow, less arrives, and earlier losses appear.
+		// A queue as long as the one that overflowed before overflows again.
 		u32 queue = haul_max(h->queue_high_us, haul_queue_us(h, h->rtt_high_us));
 		bool full = h->floor.share_q16 < HAUL_LOSS_SMALL_Q16 && h->floor.lost < HAUL_FLOOR_SURE &&
 			    h->cut_queue_us > haul_congested_us(h) && queue >= h->cut_queue_us / 4 * 3;
@@ -1461,8 +1461,8 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 	haul_congestion(h, a);
 }
 
-// haul_update takes an acknowledgement in, and says whether it ends an epoch; then
-// haul_update_epoch is next, and haul_apply in any case.
+// haul_update processes an acknowledgement, and returns whether it ends an epoch. If
+// so, call haul_update_epoch next, and call haul_apply in any case.
 static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 {
 	u32 silent = haul_since(a->now_us, h->last_ack_us);
@@ -1470,7 +1470,7 @@ static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 	h->limited |= a->limited;
 	haul_see_rtt(h, a);
 	if (a->timeout != h->timeout || silent > 4 * a->srtt_us + 1000000) {
-		// What was measured across a silence says nothing.
+		// A measurement across a silence is meaningless.
 		h->timeout = a->timeout;
 		haul_begin_epoch(h, a);
 	}
@@ -1493,8 +1493,8 @@ static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 	h->grown_delivered = a->delivered;
 	if (h->mode == HAUL_COMPETE)
 		h->window = haul_min(haul_cubic(h, a->now_us, a->srtt_us), (u64)h->window + more);
-	// A round trip is over when something sent in it has arrived. Where packets
-	// overtake each other that may be too soon, or nothing tells for long.
+	// A round trip is over when a packet sent in it has arrived. If packets overtake
+	// each other, that may be too early, or may not happen for long.
 	u32 took_us = haul_since(a->now_us, h->epoch_us), rtt_us = h->min_rtt_us;
 	bool over = a->sample_us && (s32)(a->prior_delivered - h->round_delivered) >= 0;
 	if ((over && took_us >= rtt_us - rtt_us / 8) || took_us > (h->rounds + 2u) * a->srtt_us) {
@@ -1507,7 +1507,7 @@ static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 	return false;
 }
 
-// haul_update_epoch ends an epoch; path may be null, for a connection that shares with none.
+// haul_update_epoch ends an epoch; path is null for a connection that shares nothing.
 static inline void haul_update_epoch(struct haul *h, const struct haul_ack *a, struct haul_path *path)
 {
 	haul_learn(h, path, a->now_us);
@@ -1515,7 +1515,7 @@ static inline void haul_update_epoch(struct haul *h, const struct haul_ack *a, s
 	bool raises = h->mode == HAUL_RAISE;
 	h->proved = false;
 	haul_end_epoch(h, a);
-	// A raise that has proved nothing, or not yet, tells nothing.
+	// A raise without a proof, or not yet with one, does not share its floor.
 	if ((raises || h->mode == HAUL_RAISE) && !h->proved)
 		floor = h->floor;
 	haul_tell(h, path, &floor);

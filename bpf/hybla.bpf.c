@@ -20,12 +20,12 @@
 //     does not make the sender more aggressive.
 //   - At 300 ms rho is 12, and slow start would multiply the window by 4096 in
 //     one round trip. The paper bounds it by a bandwidth estimate made once, at
-//     the start; here the window is at most HYBLA_LEAD times what the previous
-//     round trip delivered, as long as slow start lasts.
+//     the start. Here the window is at most HYBLA_LEAD times the delivery of the
+//     previous round trip, as long as slow start lasts.
 //   - Beyond rho = 16 slow start gets no steeper.
 //   - Segments are spaced by the kernel's pacing, at twice the window per round
 //     trip in slow start and 1.2 times in avoidance.
-//   - A connection that changes over to Hybla keeps the window it has.
+//   - A connection that changes to Hybla keeps its window.
 
 #include "tcp.h"
 #include "hybla.h"

@@ -6,12 +6,12 @@
 
 #define HYBLA_RTT0_US 25000u
 
-// Growth is not raised beyond what this ratio gives: in slow start it is
-// 2^16 - 1 segments for each one acknowledged.
+// Growth does not exceed the one of this ratio: in slow start it is 2^16 - 1
+// segments for each one acknowledged.
 #define HYBLA_RHO_MAX_SLOW_START 16u
 
-// Slow start lets the window grow to at most this multiple of what the last
-// round trip delivered.
+// In slow start the window grows to at most this multiple of the segments that the
+// last round trip delivered.
 #define HYBLA_LEAD 4u
 
 // rho, the path's round trip in units of the reference's, at least 1.
@@ -40,7 +40,7 @@ static inline u64 hybla_slow_start_gain_q16(u64 rho_q16)
 	return ((whole - 1) << 16) + whole * part_q16;
 }
 
-// What congestion avoidance shares over a window: rho^2 segments.
+// The growth of congestion avoidance over a window: rho^2 segments.
 static inline u64 hybla_avoidance_gain_q16(u64 rho_q16)
 {
 	if (rho_q16 >= 1ull << 28) // the square would be beyond any use
@@ -56,7 +56,7 @@ static inline u32 hybla_initial_window(u32 usual, u64 rho_q16, u32 clamp)
 }
 
 // The window after acked segments were acknowledged in slow start. The caller
-// sees to it that cwnd < ssthresh.
+// ensures that cwnd < ssthresh.
 static inline u32 hybla_slow_start(u32 cwnd, u32 ssthresh, u32 ceiling, u64 rho_q16, u32 acked, u32 clamp)
 {
 	if (acked > 1u << 20)
@@ -76,7 +76,7 @@ static inline u32 hybla_ceiling(u32 delivered)
 	return ceiling < WINDOW_MAX ? ceiling : WINDOW_MAX;
 }
 
-// Where a loss leaves the window.
+// The window after a loss.
 static inline u32 hybla_ssthresh_of(u32 cwnd)
 {
 	return cwnd / 2 > 2 ? cwnd / 2 : 2;

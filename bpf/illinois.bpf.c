@@ -5,7 +5,7 @@
 // delay-based congestion control algorithm for high-speed networks",
 // VALUETOOLS 2006; Performance Evaluation 65(6-7), 2008.
 //
-// Loss decides whether the window W grows or falls, delay decides by how much:
+// Loss decides whether the window W grows or falls, and delay decides the amount:
 // a round trip adds alpha segments, a loss takes beta W. With da the mean
 // queueing delay of a round and dm the largest one seen,
 //
@@ -19,7 +19,7 @@
 // without. Below 15 segments it is Reno: alpha = 1, beta = 1/2.
 //
 // Where this departs from the paper:
-//   - A round ends when what was sent last at its beginning is acknowledged.
+//   - A round ends when the last segment sent at its beginning is acknowledged.
 //   - At first, and after a timeout, alpha = 1 and beta = 1/2 until a round
 //     has been measured.
 //   - Round trips beyond a minute count as a minute.

@@ -107,7 +107,7 @@ static inline void illinois_round(struct illinois *s, u32 cwnd)
 	s->alpha_q16 = ILLINOIS_ALPHA_MAX;
 }
 
-// Where a loss leaves the window.
+// The window after a loss.
 static inline u32 illinois_ssthresh_of(u32 cwnd, u32 beta_q16)
 {
 	u32 left = cwnd - (u32)((u64)cwnd * beta_q16 >> 16);

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Rewrites the maximum segment size that TCP connections announce.
 //
-// Sources: RFC 9293, 3.1 and 3.7.1 (the option, and what it bounds), RFC 6691
+// Sources: RFC 9293, 3.1 and 3.7.1 (the option, and its bound), RFC 6691
 // (it does not count options), RFC 1624 (updating a checksum), RFC 8200, 4 (the
 // headers between IPv6's and TCP's).
 //
 // The MSS in a SYN or SYN-ACK bounds the segments that are sent *to* its sender.
-// A rule is about data, so it matches a SYN that runs the other way: `toward`
-// is compared with the SYN's source, `from` with its destination. One program
+// A rule is about data, so it matches a SYN in the opposite direction: it compares
+// `toward` with the SYN's source, and `from` with its destination. One program
 // serves both hooks of a device.
 //
-// A packet that is not understood to the end passes unchanged: fragments, an
-// option list that is cut short or has two MSS options, a header beyond the
-// packet. So does one that is signed (MD5, RFC 2385; TCP-AO, RFC 5925), and one
-// without an MSS: an option is never inserted.
+// A packet that the program cannot parse to the end passes unchanged: fragments,
+// an option list that is cut short or has two MSS options, a header beyond the
+// packet. So does a signed one (MD5, RFC 2385; TCP-AO, RFC 5925), and one without
+// an MSS: the program never inserts an option.
 
 #include "bpf.h"
 
 LICENSE;
 
-// What data begins with: Ethernet's header, or IP's. The loader sets it.
+// The first header of data: Ethernet's or IP's. The loader sets it.
 const volatile u32 link_header_bytes = 14;
 
 struct __sk_buff {
@@ -71,8 +71,8 @@ enum action {
 	CLAMP_TO_PMTU = 4,  // and that of the way back
 };
 
-// Addresses are in network order, IPv4's in the first word. A mask is zero
-// where the rule does not care.
+// Addresses are in network order, IPv4's in the first word. A zero mask matches
+// any address.
 struct rule {
 	u32 id; // 0 ends the table
 	u16 mss;
@@ -91,8 +91,8 @@ struct rules {
 	MAP_INT(value_size, sizeof(struct rule)); // the compiler leaves out an inner map's types
 };
 
-// The table in force is the only entry, so that another one replaces it in one
-// step. The first rule that matches decides.
+// The active table is the only entry, so that a change replaces it in one step.
+// The first rule that matches decides.
 struct {
 	MAP_INT(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	MAP_INT(max_entries, 1);
@@ -197,15 +197,15 @@ struct syn {
 	struct tcp_header header;
 };
 
-// load copies bytes of the packet, wherever they lie; false if there are fewer.
+// load copies bytes of the packet, linear or not; false if there are fewer.
 static ALWAYS_INLINE bool load(struct __sk_buff *skb, u32 at, void *to, u32 bytes)
 {
 	return bpf_skb_load_bytes(skb, at, to, bytes) == 0;
 }
 
-// network finds the IP header behind the link's, with up to two VLAN tags that
-// are in the packet. A tag that the device took out is not in the way. It
-// returns the version of IP, or zero.
+// network finds the IP header behind the link's, with up to two VLAN tags in the
+// packet. A tag that the device has removed is not in the packet. It returns the
+// version of IP, or zero.
 static ALWAYS_INLINE u32 network(struct __sk_buff *skb, u32 *at)
 {
 	if (link_header_bytes == 0) {
@@ -290,8 +290,8 @@ static ALWAYS_INLINE bool parse(struct __sk_buff *skb, struct syn *s)
 	return load(skb, s->tcp, &s->header, sizeof(s->header)) && s->header.flags & TCP_SYN;
 }
 
-// forget has the verifier know nothing about a number. It follows what it knows
-// through every way that a loop may take, a million instructions for a list of
+// forget makes the verifier discard its knowledge of a number. Otherwise it tracks
+// that knowledge through every way of a loop, a million instructions for a list of
 // options.
 GLOBAL u32 forget(u32 x)
 {
@@ -299,9 +299,9 @@ GLOBAL u32 forget(u32 x)
 	return x;
 }
 
-// find_mss finds the MSS option of a TCP header of so many bytes. It returns the
-// option's value, and above its 16 bits where that is, counted from the header;
-// zero if there is none that may be changed.
+// find_mss finds the MSS option of a TCP header of a length. It returns the option's
+// value, and above its 16 bits the place of the value, counted from the header. It
+// returns zero without an option that may change.
 GLOBAL u32 find_mss(struct __sk_buff *skb, u32 tcp, u32 header_bytes)
 {
 	u32 bytes = header_bytes - TCP_HEADER_BYTES;
@@ -354,9 +354,9 @@ static ALWAYS_INLINE bool matches(const struct rule *r, const struct syn *s)
 	return covers(r->toward, r->toward_mask, s->source) && covers(r->from, r->from_mask, s->destination);
 }
 
-// route_mtu is the MTU for what this host forwards from one address to another:
-// the route's metric if that is locked, or what path MTU discovery has learned,
-// or the device's. Zero if it would not forward that way.
+// route_mtu is the MTU of packets that this host forwards from one address to
+// another. It is the route's metric if that is locked, or the learned path MTU, or
+// the device's. Zero if the host would not forward that way.
 static ALWAYS_INLINE u32 route_mtu(struct __sk_buff *skb, const struct syn *s, const u32 from[4], const u32 to[4])
 {
 	struct bpf_fib_lookup lookup = {
@@ -374,7 +374,7 @@ static ALWAYS_INLINE u32 route_mtu(struct __sk_buff *skb, const struct syn *s, c
 	return lookup.mtu;
 }
 
-// wanted is the MSS that a rule wants, given what the SYN says.
+// wanted is a rule's MSS for the MSS in the SYN.
 static ALWAYS_INLINE u32 wanted(struct __sk_buff *skb, const struct syn *s, const struct rule *r, u32 mss)
 {
 	switch (r->action) {
@@ -401,8 +401,8 @@ static ALWAYS_INLINE u32 wanted(struct __sk_buff *skb, const struct syn *s, cons
 	return mss > fits ? fits : mss;
 }
 
-// rewrite stores another MSS and keeps the checksum as right, or as wrong, as
-// it was. The checksum adds words of two bytes from the header's beginning, so
+// rewrite stores another MSS and keeps a right checksum right, and a wrong one
+// wrong. The checksum adds words of two bytes from the header's beginning, so
 // a value at an odd place counts with its bytes swapped.
 static ALWAYS_INLINE bool rewrite(struct __sk_buff *skb, const struct syn *s, u32 at, u16 old, u16 new)
 {
@@ -415,9 +415,9 @@ static ALWAYS_INLINE bool rewrite(struct __sk_buff *skb, const struct syn *s, u3
 	       bpf_skb_store_bytes(skb, at, &stored, sizeof(stored), 0) == 0;
 }
 
-// is_data tells at a glance that a packet is no SYN: most are plain TCP whose
-// headers lie where they can be read directly. What it does not know it leaves
-// to parse.
+// is_data is a fast test that a packet is no SYN: most are plain TCP with headers
+// that can be read directly. It is false for any other packet, and parse decides
+// on those.
 static ALWAYS_INLINE bool is_data(struct __sk_buff *skb)
 {
 	u8 *ip = (u8 *)(long)skb->data + link_header_bytes, *end = (u8 *)(long)skb->data_end;

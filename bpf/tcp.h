@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// The parts of the kernel's TCP that our algorithms read and write. Names are
-// the kernel's, since the loader finds fields by them; the order is not, and
+// The parts of the kernel's TCP that longhaul's algorithms read and write. Names
+// are the kernel's, since the loader finds fields by them. The order differs, and
 // does not matter.
 #pragma once
 
@@ -99,7 +99,7 @@ struct tcp_sock {
 	u8 chrono_type;
 };
 
-// What the ACK being processed says about the path.
+// The path's sample from the ACK that is being processed.
 struct rate_sample {
 	u64 prior_mstamp;
 	u32 prior_delivered;
@@ -155,8 +155,8 @@ enum sk_pacing {
 // it its default.
 #define TCP_CONG_NON_RESTRICTED 1
 
-// The table of an algorithm, as far as a BPF program can fill it. Members are
-// matched by name, and hold programs of section "struct_ops".
+// The table of an algorithm, with the members that a BPF program can fill. The
+// loader matches members by name; they hold programs of section "struct_ops".
 struct tcp_congestion_ops {
 	void *ssthresh;     // u32 (sk): what to set snd_ssthresh to at a loss
 	void *cong_avoid;   // void (sk, u32 ack, u32 acked): raise the window
@@ -186,7 +186,7 @@ static ALWAYS_INLINE struct sock *sk_of(struct tcp_sock *tp)
 	return &tp->inet_conn.icsk_inet.sk;
 }
 
-// Where a connection goes to. IPv4 addresses are those mapped into IPv6.
+// The destination of a connection. IPv4 addresses are mapped into IPv6.
 struct destination {
 	u32 netns[2]; // its cookie, upper half first
 	u8 address[16];
