@@ -22,7 +22,7 @@ static void history(void)
 	CHECK(near(brutal_ack_rate_q16(&h) / 65536.0, 0.9, 1e-3, 0), "what is old counts: %u", brutal_ack_rate_q16(&h));
 	brutal_count(&h, 100, 0, 0);
 	CHECK(brutal_ack_rate_q16(&h) == 65536, "after a long pause");
-	// At 100 Gb/s for the whole window, lost and all, and over the wrap of the
+	// At 100 Gb/s for the whole window, losses included, and over the wrap of the
 	// slots' number.
 	struct brutal_history fast = {.now = ~0u - 2};
 	for (u32 i = 0; i < BRUTAL_SLOTS; i++)
@@ -72,7 +72,7 @@ struct connection {
 
 #define BUDGET 12500000ull // 100 Mb/s
 
-// A period: each connection tells what it used, and takes its share at the end.
+// A period: each connection reports its use, and takes its share at the end.
 static void period(struct brutal_tallies *t, u32 number, struct connection *c, int n)
 {
 	for (int i = 0; i < n; i++) {
@@ -90,7 +90,7 @@ static void period(struct brutal_tallies *t, u32 number, struct connection *c, i
 	}
 }
 
-// What all send together.
+// The total rate of all.
 static u64 sent(const struct connection *c, int n)
 {
 	u64 sum = 0;
@@ -140,7 +140,7 @@ static void budgets(void)
 	CHECK(near(c[0].share, c[2].share, 0.05, 0), "%llu beside %llu", c[0].share, c[2].share);
 	CHECK(sent(c, N) <= BUDGET * 101 / 100, "together %llu", sent(c, N));
 
-	// One that comes is at its part at once, the others within two periods.
+	// A new connection has its part at once, the others within two periods.
 	BEGIN(2, ~0ull);
 	RUN(5);
 	c[2].here = true;
@@ -149,13 +149,13 @@ static void budgets(void)
 	RUN(2);
 	CHECK(sent(c, N) <= BUDGET * 101 / 100, "with one more together %llu", sent(c, N));
 
-	// One that goes leaves its part within three.
+	// A closed connection leaves its part within three.
 	c[2].here = c[1].here = false;
 	RUN(3);
 	CHECK(c[0].share == BUDGET, "left alone has %llu", c[0].share);
 
-	// Whatever they want, once it is steady they keep within the budget, and
-	// use it if anybody wants it.
+	// With any steady needs they stay within the budget, and use it if any of
+	// them needs it.
 	for (int trial = 0; trial < 500; trial++) {
 		int n = 1 + any() % N;
 		BEGIN(n, any_up_to(2 * BUDGET));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// What a test of the arithmetic on the host needs: the algorithms' integer
-// types, wide reference arithmetic, and checks that count.
+// Parts of a test of the arithmetic on the host: the algorithms' integer types,
+// wide reference arithmetic, and checks that count.
 #pragma once
 
 #include <inttypes.h>
@@ -21,7 +21,7 @@ typedef long long s64;
 
 static int checks, failures;
 
-// CHECK holds a condition, and says what was the case where it does not.
+// CHECK tests a condition, and prints the values if it is false.
 #define CHECK(condition, ...)                                      \
 	do {                                                       \
 		checks++;                                          \
@@ -63,8 +63,7 @@ static inline int result(void)
 	return failures || !checks;
 }
 
-// The extremes that the arithmetic is to hold: 100 Gb/s over 2 s, in segments
-// of 536 bytes.
+// The extremes for the arithmetic: 100 Gb/s over 2 s, in segments of 536 bytes.
 #define FAST_WINDOW ((u32)(100e9 / 8 * 2 / 536)) // 4.7e7 segments
 #define FAST_RATE 12500000000ull                 // bytes per second
 #define LONG_RTT_US 2000000u

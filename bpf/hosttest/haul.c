@@ -50,7 +50,7 @@ static void arithmetic(void)
 	}
 }
 
-// Whatever the kernel tells, pace and window stay within their bounds.
+// With any input from the kernel, pace and window stay within their bounds.
 static void nonsense(void)
 {
 	struct haul h;
@@ -85,7 +85,7 @@ static void nonsense(void)
 	}
 }
 
-// What connections to one destination tell each other.
+// Shared state of connections to one destination.
 static void shared(void)
 {
 	struct haul_path path = {};
@@ -119,7 +119,7 @@ static void shared(void)
 	haul_tell(&a, &path, &a.floor);
 	CHECK(path.floor.share_q16 == 300, "told what it had not learnt: %u", path.floor.share_q16);
 
-	// A row that nobody has used is of another time; who comes back to it knows more.
+	// An unused row is out of date; a connection that returns to it knows more.
 	now_us += HAUL_PATH_US + period_us;
 	haul_learn(&b, &path, now_us);
 	CHECK(b.others == 0 && b.mean == 0 && path.floor.share_q16 == 1000, "long after: %u others, floor %u", b.others, path.floor.share_q16);
@@ -156,7 +156,7 @@ static void fills(double rate_mbps, double rtt_ms, double loss, double least, bo
 		CHECK(queue <= queue_most, "%.0f Mb/s, %.0f ms: queue of %.1f ms, want %.1f", rate_mbps, rtt_ms, queue, queue_most);
 }
 
-// What depends on which packets get lost is measured in several runs.
+// Figures that depend on which packets get lost are measured in several runs.
 #define RUNS 9
 
 static double median(double v[RUNS])
@@ -170,8 +170,8 @@ static double median(double v[RUNS])
 	return v[RUNS / 2];
 }
 
-// look adds a span of time that is looked at by itself; used says what a flow had
-// of some rate in a span, needless what was sent in it for each delivered.
+// look adds a span of time that is measured by itself. used returns a flow's share of
+// some rate in a span, needless the packets sent in it for each delivered.
 static void look(double from, double to)
 {
 	sim.span[sim.spans].from = from;
@@ -234,7 +234,7 @@ static void among_themselves(void)
 	CHECK(index >= 0.95 && median(together) >= 0.95, "four flows: Jain's index %.3f, together %.3f", index, median(together));
 	CHECK(median(late) >= 0.3, "a late joiner has %.3f after 15 s", median(late));
 
-	// A buffer of a tenth of the path, where nobody sees a queue.
+	// A buffer of a tenth of the path, in which no flow sees a queue.
 	for (int i = 0; i < RUNS; i++) {
 		scene(100, 63, 0, 0.1);
 		for (int n = 0; n < 4; n++)
@@ -257,7 +257,7 @@ static void among_themselves(void)
 	}
 	CHECK(median(sent) <= 1.1 && median(fair) >= 0.9, "fifty flows: %.3f sent for each delivered, Jain's index %.3f", median(sent), median(fair));
 
-	// A path that loses packets by itself, which one of them finds out for all.
+	// A path that loses packets by itself: one flow proves the floor for all.
 	for (int i = 0; i < RUNS; i++) {
 		struct path p = scene(100, 63, 0.01, 1);
 		for (int n = 0; n < 6; n++)
@@ -291,8 +291,8 @@ static void beside_cubic(double rate_mbps, double rtt_ms, double queue_bdp, doub
 	CHECK(median(theirs) >= 0.5, "%d beside with %.1f BDP: %.2f of the fair share", rivals, queue_bdp, median(theirs));
 }
 
-// For some time the path is another; then it must be used again within 5 s, and never
-// stay unused.
+// The path changes for some time. Then the flow must use it again within 5 s, and never
+// leave it unused.
 static void recovers(const char *what, struct path during)
 {
 	double before[RUNS], after[RUNS], sent[RUNS], least = 1;
@@ -318,9 +318,9 @@ static void recovers(const char *what, struct path during)
 	CHECK(median(sent) < 1.1, "%s: %.2f sent for each delivered", what, median(sent));
 }
 
-// The path becomes another one at 20 s, and the one before again at some time, if
-// that is not 0. From 5 s after the last change four fifths of it are used, from
-// 15 s nine tenths, and the queue is short from 30 s on.
+// The path changes at 20 s, and changes back at some time, if that is not 0. From 5 s
+// after the last change the flow uses four fifths of it, and from 15 s nine tenths. From
+// 30 s the queue is short.
 static void changes(const char *what, struct path p, struct path to, double back)
 {
 	double soon[RUNS], later[RUNS], queue[RUNS], at = back > 0 ? back : 20;
@@ -396,7 +396,7 @@ static void no_traps(void)
 	}
 	CHECK(median(share) >= 0.9, "1.3 Mb/s: %.2f of it", median(share));
 
-	// Somebody who does not care takes four fifths.
+	// Uncontrolled traffic takes four fifths.
 	for (int i = 0; i < RUNS; i++) {
 		p = scene(100, 63, 0.01, 1);
 		add(&haul_control, 0);
@@ -409,7 +409,7 @@ static void no_traps(void)
 	CHECK(median(sent) <= 1.05 / 0.99 && median(share) >= 0.15 && median(queue) <= 25,
 	      "beside 80 Mb/s: %.3f sent for each delivered, %.2f of the path, queue of %.1f ms", median(sent), median(share), median(queue));
 
-	// Ages are right across all that a clock of 32 bits would lose.
+	// Ages are right beyond the range of a clock of 32 bits.
 	for (u64 minutes = 0; minutes <= 60; minutes++)
 		for (u64 up_us = 0; up_us < 3 * (1ull << 32); up_us += 1ull << 29)
 			CHECK(haul_since(up_us + minutes * 60000000, up_us) == minutes * 60000000, "%llu minutes", minutes);

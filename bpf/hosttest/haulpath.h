@@ -39,7 +39,7 @@ static void haul_begin(struct flow *f)
 	struct haul_flow *new = f->state = calloc(1, sizeof *new);
 	haul_init(&new->haul, &a, f->cwnd);
 	f->pace = new->haul.pace;
-	// Flows of one host, and one round trip, are to one destination.
+	// Flows of one host, with one round trip, go to one destination.
 	new->path = &new->own_path;
 	for (int i = 0; i < sim.flows; i++) {
 		struct flow *other = &sim.flow[i];

@@ -35,7 +35,7 @@ int main(void)
 	CHECK(hybla_slow_start_gain_q16(hybla_rho_q16(1)) == 65536, "slow start at rho 1");
 	CHECK(hybla_avoidance_gain_q16(hybla_rho_q16(1)) == 65536, "avoidance at rho 1");
 
-	// Whatever comes, the window stays within its bounds and never falls.
+	// With any input the window stays within its bounds and never falls.
 	for (int i = 0; i < 200000; i++) {
 		u64 rho_q16 = hybla_rho_q16(any_up_to(~0u));
 		u32 cwnd = any_up_to(WINDOW_MAX - 1) + 1, ssthresh = any_up_to(~0u), ceiling = hybla_ceiling(any_up_to(~0u));

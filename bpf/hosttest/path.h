@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // A simulated bottleneck and TCP senders with selective acknowledgements over
-// it: enough of both to see what an algorithm does in seconds instead of
-// minutes, the same in every run. It is not the measurement: that is the lab,
-// with the kernel's own TCP.
+// it. It shows an algorithm's behaviour in seconds instead of minutes, the same in
+// every run. It does not replace measurements in the lab, with the kernel's own
+// TCP.
 #pragma once
 
 #include "check.h"
@@ -17,7 +17,7 @@
 
 enum place { BEFORE, AFTER };
 
-// The path: of the settings that change, the latest hold.
+// The path: the latest change of each setting holds.
 struct path {
 	double rate; // bits per second
 	double rtt;  // seconds
@@ -43,7 +43,7 @@ struct packet {
 
 struct flow;
 
-// A congestion control, told of every acknowledgement.
+// A congestion control, called for every acknowledgement.
 struct control {
 	const char *name;
 	void (*begin)(struct flow *);
@@ -58,7 +58,7 @@ struct sample {
 	bool app_limited;
 };
 
-// What a flow has sent and got at some time, to take the difference.
+// A flow's sent and received counts at some time, for differences.
 struct tally {
 	double in_order, arrived, sent, delivered; // packets
 };
@@ -101,7 +101,7 @@ struct flow {
 	u32 ssthresh, low_us, low_n, flight_before, seen_marked;
 };
 
-// A span of time that is looked at by itself.
+// A span of time that is measured by itself.
 struct span {
 	double from, to;
 	u64 queued;
@@ -140,7 +140,7 @@ static struct sim {
 	u64 first_above, drop_next;
 	u32 drops, last_drops;
 	bool dropping;
-	// The delay that wanders.
+	// The wandering delay.
 	double wander;
 	u64 wander_at, last_arrival;
 } sim;
@@ -183,7 +183,7 @@ static bool unlucky(double p)
 {
 	if (sim.path.burst <= 1)
 		return uniform() < p;
-	// Gilbert: all is lost in a burst.
+	// Gilbert: every packet of a burst is lost.
 	double to_good = 1 / sim.path.burst, to_bad = p * to_good / (1 - p);
 	sim.bad = sim.bad ? uniform() >= to_good : uniform() < to_bad;
 	return sim.bad;
@@ -194,7 +194,7 @@ static double normal(void)
 	return sqrt(-2 * log(uniform() + 1e-300)) * cos(2 * M_PI * uniform());
 }
 
-// CoDel's law: the next drop comes the sooner, the more there were.
+// CoDel's law: each drop shortens the time to the next.
 static u64 codel_next(u64 t)
 {
 	return t + (u64)(100 * MS / sqrt(sim.drops));
@@ -203,7 +203,7 @@ static u64 codel_next(u64 t)
 // Whether CoDel drops (or marks) a packet that leaves the queue at some time.
 static bool codel_drops(u64 leaves, u64 waited, double target)
 {
-	// A single packet is no standing queue, however long it takes.
+	// A single packet is no standing queue, for any time that it takes.
 	bool above = waited >= target * 1e9 && waited > PACKET * 8e9 / sim.path.rate;
 	if (!above) {
 		sim.first_above = 0;
@@ -244,7 +244,7 @@ static void count_queue(u64 waited)
 		}
 }
 
-// What the path's delay adds just now, an Ornstein-Uhlenbeck process, and never less than nothing.
+// The path's additional delay now, an Ornstein-Uhlenbeck process, never below 0.
 static double wander(const struct path *p)
 {
 	if (!(p->wander > 0))
@@ -353,7 +353,7 @@ static void transmit(u32 flow, u32 seq, bool again)
 	into_path(flow, seq);
 }
 
-// How many packets the application has given us so far, ever.
+// The number of packets that the application has given the sender so far.
 static u32 offered(const struct flow *f)
 {
 	double end = f->until > 0 && sim.now > f->until * 1e9 ? f->until : sim.now / 1e9;
@@ -369,7 +369,7 @@ static void plan_send(u32 flow, u64 when)
 	sim.flow[flow].send_planned = true;
 }
 
-// A constant rate, whatever becomes of it.
+// A constant rate, at any loss.
 static void send_constant(u32 flow)
 {
 	struct flow *f = &sim.flow[flow];
@@ -449,7 +449,7 @@ static void mark_lost(struct flow *f, u32 seq)
 	f->again[(f->again_first + f->again_count++) & f->mask] = seq;
 }
 
-// The receiver acknowledges all that has arrived.
+// The receiver acknowledges all packets that have arrived.
 static void answer(u32 flow)
 {
 	struct flow *f = &sim.flow[flow];
@@ -482,7 +482,7 @@ static void arrive(u32 flow, u32 seq)
 				f->share_hist[second]++;
 		}
 	}
-	// Every second packet is acknowledged at once, and what is out of order.
+	// The receiver acknowledges every second packet at once, and those out of order.
 	bool hole = seq + 1 != f->expected;
 	if (++f->unacked >= 2 || hole)
 		answer(flow);
@@ -541,7 +541,7 @@ static void acknowledge(u32 flow, u32 upto)
 		}
 		if (!p->again)
 			rtt_us = (sim.now - p->sent) / 1000;
-		// What is acknowledged too soon after it was sent again had arrived before.
+		// A packet acknowledged too soon after it was sent again had arrived before.
 		bool doubtful = p->again && (sim.now - p->sent) / 1000 < f->min_rtt_us;
 		if (p->sent >= f->rack_sent && !p->lost && !doubtful) {
 			f->rack_sent = p->sent;
@@ -571,7 +571,7 @@ static void acknowledge(u32 flow, u32 upto)
 		f->sample.delivered = f->delivered - f->sample.prior_delivered;
 		f->sample.us = ns / 1000 >= f->min_rtt_us ? ns / 1000 : 0;
 	}
-	// What was sent well before something that has arrived is lost (RACK).
+	// A packet sent well before one that has arrived is lost (RACK).
 	bool lost = false;
 	u32 reorder_us = (1 + f->reorder_steps) * (f->min_rtt_us / 4);
 	u64 limit = (u64)f->rack_rtt_us + (reorder_us < f->srtt_us ? reorder_us : f->srtt_us);
@@ -629,7 +629,7 @@ static void take(bool from, u32 span)
 	}
 }
 
-// What is on the way at once, at most: where the receiver's window bounds it.
+// The most packets on the way at once: the receiver's window bounds them.
 static void make_rings(struct flow *f)
 {
 	u32 most = sim.path.window_packets > 0 && sim.path.window_packets < RING - 64 ? sim.path.window_packets + 64 : RING;
@@ -744,7 +744,7 @@ static struct flow *add(const struct control *c, double begins)
 	return f;
 }
 
-// What arrived in order between two times, in bits per second.
+// The rate of arrivals in order between two times, in bits per second.
 static double goodput(const struct flow *f, double from, double to)
 {
 	double n = 0;
@@ -753,7 +753,7 @@ static double goodput(const struct flow *f, double from, double to)
 	return n * MSS * 8 / (to - from);
 }
 
-// What arrived, in order or not.
+// The rate of all arrivals, in order or not.
 static double arrived(const struct flow *f, double from, double to)
 {
 	double n = 0;
@@ -801,7 +801,7 @@ static double now_seconds(void)
 	return sim.now / 1e9;
 }
 
-// A new epoch of congestion avoidance, from the window of now.
+// A new epoch of congestion avoidance, from the present window.
 static void cubic_epoch(struct flow *f)
 {
 	if (f->cubic_max < f->cwnd)
@@ -875,7 +875,7 @@ static void cubic_lost(struct flow *f)
 	f->cwnd = f->ssthresh;
 }
 
-// The window was set to one before: what it was is what had been on the way.
+// A timeout has already reset the window: reduces from the data that was on the way.
 static void cubic_timeout(struct flow *f)
 {
 	f->ssthresh = f->flight_before * 0.7 < 2 ? 2 : f->flight_before * 0.7;
@@ -885,5 +885,5 @@ static void cubic_timeout(struct flow *f)
 
 static const struct control cubic = {"cubic", cubic_begin, cubic_ack, cubic_lost, cubic_timeout, 0};
 
-// Cross traffic that no one controls.
+// Uncontrolled cross traffic.
 static const struct control constant = {"cbr", 0, 0, 0, 0, 0};

@@ -30,8 +30,8 @@ static void slow_start(void)
 	CHECK(window_slow_start(~0u, ~0u, ~0u, ~0u) == WINDOW_MAX, "no wrap");
 }
 
-// Over many ACKs the increase is gain/cwnd for each segment. What is kept back is
-// priced at the window of later, so small windows are a segment or two behind.
+// Over many ACKs the increase is gain/cwnd for each segment. The kept fraction counts
+// at the later window, so small windows are a segment or two behind.
 static void increase(void)
 {
 	for (int i = 0; i < 2000; i++) {
@@ -46,8 +46,8 @@ static void increase(void)
 		}
 		CHECK(near(cwnd, exact, 0.01, 2.5), "window %u, exact %f", cwnd, exact);
 	}
-	// No product overflows: with the most of everything the window is bounded
-	// by what 128 bits would give.
+	// No product overflows: with all inputs at their maxima the window is bounded
+	// by the result in 128 bits.
 	for (int i = 0; i < 200000; i++) {
 		u64 gain = any_up_to(~0ull), credit = 0;
 		u32 cwnd = any_up_to(~0u), acked = any_up_to(~0u), clamp = any_up_to(~0u);

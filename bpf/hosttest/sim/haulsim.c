@@ -1,8 +1,8 @@
 //go:build ignore
 
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// haulsim runs haul over a simulated path, for whoever works on it and for the
-// search in bench/haulsearch:
+// haulsim runs haul over a simulated path, for work on haul and for the search in
+// bench/haulsearch:
 //
 //	gcc -O2 -o /tmp/haulsim bpf/hosttest/sim/haulsim.c -lm
 //	/tmp/haulsim rate=100 rtt=300 loss=0.1 time=60 v=1 haul
@@ -16,7 +16,7 @@
 // down=1. at=T begins a change, until=T ends it. Of the run: time= s, window= of
 // the receiver in BDP, seed=, over=FROM:TO, json=1, v=1 to 5.
 //
-// A flow is haul, cubic or cbr, then @ and when it begins, then a colon and
+// A flow is haul, cubic or cbr, then @ and its begin, then a colon and
 // until= s, rtt= ms, app= Mb/s of its application, clock= s of its host, and for
 // cbr rate= Mb/s, on= and off= s.
 #include "../haulpath.h"
@@ -39,7 +39,7 @@ static void show_flow(const struct flow *f)
 		       (int)h->room_us, h->noise_us, h->held * 8e-6);
 }
 
-// What a flow did in the last second: its mode, Mb/s, sent for each delivered.
+// A flow in the last second: its mode, Mb/s, packets sent for each delivered.
 static void show_second(int i)
 {
 	static u32 was_sent[MAX_FLOWS], was_delivered[MAX_FLOWS];
@@ -78,7 +78,7 @@ static _Noreturn void misuse(const char *what, const char *value)
 	exit(1);
 }
 
-// What a key of the path says, into it; false if there is no such key.
+// Stores the value of a key of the path; false for an unknown key.
 static bool path_key(struct path *p, const char *key, const char *value)
 {
 	double v = atof(value);
@@ -131,7 +131,7 @@ static void flow_of(char *arg)
 		misuse("rate= belongs to cbr, and cbr needs it:", arg);
 }
 
-// The mean over some time of what the path can deliver as payload, bits per second.
+// The path's mean capacity over some time, as payload, bits per second.
 static double capacity(struct path first, double from, double to)
 {
 	double sum = 0, at = 0;
