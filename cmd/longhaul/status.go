@@ -15,6 +15,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"longhaul/internal/flow"
+
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/control"
@@ -196,7 +198,7 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 		if len(t.Listen) > 0 {
 			fmt.Fprintln(w, display.Shorten("  "+display.FirstOf(t.Listen)+" -> "+strings.Join(t.Forward, " "), 80))
 		}
-		writeHops(w, t.Hops)
+		writeHops(w, t.Hops, now)
 		for _, r := range s.Checks {
 			if r.Tunnel == t.Name {
 				fmt.Fprintln(w, r.Line(now))
@@ -230,18 +232,18 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 }
 
 // writeHops lists a tunnel's hops, but not the only one of a tunnel that is well.
-func writeHops(w io.Writer, hops []relay.HopSnapshot) {
-	if len(hops) == 1 && hops[0].State == relay.HopUp {
+func writeHops(w io.Writer, hops []flow.Hop, now time.Time) {
+	if len(hops) == 1 && hops[0].State == flow.HopUp {
 		return
 	}
 	for _, h := range hops {
 		since := ""
-		if h.SinceSeconds != nil {
-			since = " for " + display.Age(*h.SinceSeconds)
+		if !h.Since.IsZero() {
+			since = " for " + display.Age(now.Sub(h.Since).Seconds())
 		}
-		fmt.Fprintf(w, "  hop %-27s %-18s %6s now %6s total %5s failed\n", display.Shorten(h.Hop, 27), string(h.State)+since,
+		fmt.Fprintf(w, "  hop %-27s %-18s %6s now %6s total %5s failed\n", display.Shorten(h.Name, 27), string(h.State)+since,
 			display.Quantity(h.FlowsNow), display.Quantity(h.FlowsTotal), display.Quantity(h.Failed))
-		if h.LastError != "" && h.State != relay.HopUp {
+		if h.LastError != "" && h.State != flow.HopUp {
 			fmt.Fprintln(w, display.Shorten("    "+h.LastError, 80))
 		}
 	}
@@ -315,7 +317,7 @@ func writeResources(w io.Writer, s *resources.State, now time.Time) {
 }
 
 // writeQueues names the accept queues that are, or were, too short.
-func writeQueues(w io.Writer, tunnels []relay.TunnelSnapshot) {
+func writeQueues(w io.Writer, tunnels []flow.Tunnel) {
 	for _, t := range tunnels {
 		for _, q := range t.AcceptQueues {
 			if q.Dropped > 0 || q.Limit > 0 && q.Waiting >= q.Limit {

@@ -12,6 +12,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"longhaul/internal/flow"
+
 	"github.com/google/go-cmp/cmp"
 
 	"longhaul/internal/control"
@@ -61,12 +63,12 @@ func TestStatusTable(t *testing.T) {
 		Snapshot: relay.Snapshot{
 			Workers: 2,
 			Memory:  &relay.MemorySnapshot{LimitBytes: 512 << 20, UsedBytes: 400 << 20, Short: true},
-			Tunnels: []relay.TunnelSnapshot{
+			Tunnels: []flow.Tunnel{
 				{Name: "a-tunnel-with-a-long-name", State: "listening", FlowsNow: 1999, FlowsLimit: 2000, FlowsTotal: 123456789,
 					BytesUp: 999_400_000_000, BytesDown: 1_000_000_000_000, Denied: 12345, Limited: 90000, Shed: 9999, Refused: 7, Errors: 5,
 					Listen:  []netip.AddrPort{netip.MustParseAddrPort("[2001:db8:1234:5678:9abc:def0:1234:5678]:60000"), netip.MustParseAddrPort("10.0.0.1:60000")},
 					Forward: []string{"relay-b.some-long-site-name.example.net:60000", "relay-c.example.net:60000"},
-					AcceptQueues: []relay.AcceptQueue{
+					AcceptQueues: []flow.AcceptQueue{
 						{Listen: netip.MustParseAddrPort("[2001:db8:1234:5678:9abc:def0:1234:5678]:60000"), Waiting: 4097, Limit: 4096, Dropped: 123456},
 						{Listen: netip.MustParseAddrPort("10.0.0.1:60000"), Waiting: 12, Limit: 4096},
 					}},
@@ -79,7 +81,7 @@ func TestStatusTable(t *testing.T) {
 		},
 	}
 	idle := daemon.Status{Version: "longhaul v1.0.0", PID: 1, Snapshot: relay.Snapshot{Workers: 1, Draining: true, AcceptPaused: true,
-		Tunnels: []relay.TunnelSnapshot{{Name: "a", State: "draining", Forward: []string{"h:1"}}}}}
+		Tunnels: []flow.Tunnel{{Name: "a", State: "draining", Forward: []string{"h:1"}}}}}
 	for name, s := range map[string]daemon.Status{"busy": busy, "idle": idle} {
 		var b bytes.Buffer
 		writeStatus(&b, s, s.Flows[:min(1, len(s.Flows))], now)
@@ -155,7 +157,7 @@ func TestNothingForTheTerminal(t *testing.T) {
 		return daemon.Status{
 			Version:    "longhaul " + evil,
 			LastReload: &daemon.Reload{At: time.Now(), Error: evil},
-			Snapshot:   relay.Snapshot{Tunnels: []relay.TunnelSnapshot{{Name: "to-b" + evil, State: "listening"}}},
+			Snapshot:   relay.Snapshot{Tunnels: []flow.Tunnel{{Name: "to-b" + evil, State: "listening"}}},
 		}
 	}})
 	defer server.Close()

@@ -179,7 +179,7 @@ func TestUnsupported(t *testing.T) {
 		{"no BTF", func(t *testing.T, _ *Host, _ *exec.Cmd) {
 			must(t, unix.Mount("none", "/sys/kernel/btf", "tmpfs", 0, ""))
 			t.Cleanup(func() { must(t, unix.Unmount("/sys/kernel/btf", 0)) })
-		}, "loading congestion control hybla needs a kernel with BTF (CONFIG_DEBUG_INFO_BTF), and /sys/kernel/btf/vmlinux is not there [unsupported]"},
+		}, "loading congestion control hybla needs a kernel with BTF (CONFIG_DEBUG_INFO_BTF), but /sys/kernel/btf/vmlinux is missing [unsupported]"},
 		{"no BPF filesystem", func(t *testing.T, h *Host, cmd *exec.Cmd) {
 			h.BPFFS = t.TempDir()
 			cmd.Args[1] = h.BPFFS

@@ -55,8 +55,7 @@ type daemon struct {
 	monitor *monitor.Monitor
 	metrics http.Handler
 	history *historyKeeper
-	states  map[string]tunnelSince // of tunnels, as the monitor saw them
-	glances atomic.Int64           // of short flows' legs, that may be taken until the next sample
+	glances atomic.Int64 // of short flows' legs, that may be taken until the next sample
 	manager *serviceManager
 	relay   *relay.Relay
 	legs    *transports

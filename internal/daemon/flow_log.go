@@ -235,10 +235,10 @@ func legAttrs(prefix string, s flow.LegRecord) []slog.Attr {
 		attrs = append(attrs, slog.String(prefix+"side", s.Side))
 	}
 	if s.RTT > 0 {
-		attrs = append(attrs, slog.Float64(prefix+"rtt_ms", display.Milliseconds(s.RTT)))
+		attrs = append(attrs, slog.Float64(prefix+"rtt_seconds", display.Round(s.RTT.Seconds(), 1e6)))
 	}
 	if s.MinRTT > 0 {
-		attrs = append(attrs, slog.Float64(prefix+"min_rtt_ms", display.Milliseconds(s.MinRTT)))
+		attrs = append(attrs, slog.Float64(prefix+"min_rtt_seconds", display.Round(s.MinRTT.Seconds(), 1e6)))
 	}
 	if s.Retransmits >= 0 {
 		attrs = append(attrs,

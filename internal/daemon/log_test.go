@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/internal/flow"
 
 	"github.com/google/go-cmp/cmp"
@@ -85,11 +87,11 @@ func record(end flow.EndReason, err error) flow.Record {
 		Listen:    flow.Address{AddrPort: netip.MustParseAddrPort("10.0.0.2:6000")},
 		Target:    flow.Address{AddrPort: netip.MustParseAddrPort("[2001:db8::1]:6000")},
 		Start:     time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC),
-		Elapsed:   2 * time.Second,
+		Elapsed:   units.Seconds(2 * time.Second),
 		BytesUp:   1_000_000,
 		BytesDown: 500,
-		ClientLeg: flow.LegRecord{Side: "lan", CongestionControl: "cubic", RTT: 150 * time.Microsecond, MinRTT: 100 * time.Microsecond},
-		TargetLeg: flow.LegRecord{Side: "wan", CongestionControl: "bbr", RTT: 63 * time.Millisecond, MinRTT: 62500 * time.Microsecond, Retransmits: 7},
+		ClientLeg: flow.LegRecord{Side: "lan", CongestionControl: "cubic", RTT: units.Seconds(150 * time.Microsecond), MinRTT: units.Seconds(100 * time.Microsecond)},
+		TargetLeg: flow.LegRecord{Side: "wan", CongestionControl: "bbr", RTT: units.Seconds(63 * time.Millisecond), MinRTT: units.Seconds(62500 * time.Microsecond), Retransmits: 7},
 		Reason:    end,
 		Err:       err,
 	}
@@ -121,8 +123,8 @@ func TestLineOfAFlow(t *testing.T) {
 		l.add([]flow.Record{record(flow.EndClean, nil), record(flow.EndTargetReset, errors.New("connection reset by peer"))})
 		l.add([]flow.Record{{Tunnel: "db", Client: flow.Address{AddrPort: netip.MustParseAddrPort("10.0.0.1:4000")}, Start: time.Unix(0, 0).UTC(), ClientLeg: flow.UnknownLeg(), TargetLeg: flow.UnknownLeg(), Reason: flow.EndTargetUnknown}})
 	})
-	want := `level=INFO msg=flow tunnel=db client=10.0.0.1:4000 target=[2001:db8::1]:6000 start=2030-01-02T03:04:05.000Z elapsed_seconds=2 bytes_up=1000000 bytes_down=500 goodput_up_bps=4000000 goodput_down_bps=2000 client_side=lan client_rtt_ms=0.15 client_min_rtt_ms=0.1 client_retransmits=0 client_cc=cubic target_side=wan target_rtt_ms=63 target_min_rtt_ms=62.5 target_retransmits=7 target_cc=bbr end=end ended_by=both
-level=INFO msg=flow tunnel=db client=10.0.0.1:4000 target=[2001:db8::1]:6000 start=2030-01-02T03:04:05.000Z elapsed_seconds=2 bytes_up=1000000 bytes_down=500 goodput_up_bps=4000000 goodput_down_bps=2000 client_side=lan client_rtt_ms=0.15 client_min_rtt_ms=0.1 client_retransmits=0 client_cc=cubic target_side=wan target_rtt_ms=63 target_min_rtt_ms=62.5 target_retransmits=7 target_cc=bbr end=target-reset ended_by=target error="connection reset by peer"
+	want := `level=INFO msg=flow tunnel=db client=10.0.0.1:4000 target=[2001:db8::1]:6000 start=2030-01-02T03:04:05.000Z elapsed_seconds=2 bytes_up=1000000 bytes_down=500 goodput_up_bps=4000000 goodput_down_bps=2000 client_side=lan client_rtt_seconds=0.00015 client_min_rtt_seconds=0.0001 client_retransmits=0 client_cc=cubic target_side=wan target_rtt_seconds=0.063 target_min_rtt_seconds=0.0625 target_retransmits=7 target_cc=bbr end=end ended_by=both
+level=INFO msg=flow tunnel=db client=10.0.0.1:4000 target=[2001:db8::1]:6000 start=2030-01-02T03:04:05.000Z elapsed_seconds=2 bytes_up=1000000 bytes_down=500 goodput_up_bps=4000000 goodput_down_bps=2000 client_side=lan client_rtt_seconds=0.00015 client_min_rtt_seconds=0.0001 client_retransmits=0 client_cc=cubic target_side=wan target_rtt_seconds=0.063 target_min_rtt_seconds=0.0625 target_retransmits=7 target_cc=bbr end=target-reset ended_by=target error="connection reset by peer"
 level=INFO msg=flow tunnel=db client=10.0.0.1:4000 start=1970-01-01T00:00:00.000Z elapsed_seconds=0 bytes_up=0 bytes_down=0 end=target-unresolved ended_by=target
 `
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -136,7 +138,7 @@ func TestJSONLineOfAFlow(t *testing.T) {
 	if err := json.Unmarshal([]byte(line), &got); err != nil {
 		t.Fatal(err)
 	}
-	if got["bytes_up"] != 1e6 || got["target_rtt_ms"] != 63.0 || got["end"] != "end" || got["start"] != "2030-01-02T03:04:05Z" {
+	if got["bytes_up"] != 1e6 || got["target_rtt_seconds"] != 0.063 || got["end"] != "end" || got["start"] != "2030-01-02T03:04:05Z" {
 		t.Errorf("got %s", line)
 	}
 }

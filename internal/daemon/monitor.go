@@ -5,13 +5,14 @@ import (
 	"os"
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/internal/flow"
 
 	"longhaul/internal/cc"
 	"longhaul/internal/check"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/metrics"
-	"longhaul/internal/relay"
 	"longhaul/internal/resources"
 )
 
@@ -86,7 +87,6 @@ func toRecord(f *flow.Record) monitor.Record {
 // overview is what the monitor asks before each sample.
 func (d *daemon) overview() monitor.Overview {
 	d.glances.Store(maxGlances)
-	now := time.Now()
 	s := d.relay.Overview()
 	resident, cpu := resources.Used()
 	descriptors := d.shedder.monitor.State().Figure(resources.Descriptors)
@@ -124,9 +124,8 @@ func (d *daemon) overview() monitor.Overview {
 		reports[r.Tunnel] = toCheck(&r)
 	}
 	for i := range s.Tunnels {
-		t := d.toTunnel(&s.Tunnels[i], now)
-		t.LastCheck = reports[t.Name]
-		o.Tunnels = append(o.Tunnels, t)
+		t := &s.Tunnels[i]
+		o.Tunnels = append(o.Tunnels, monitor.Tunnel{Tunnel: *t, LastCheck: reports[t.Name]})
 	}
 	return o
 }
@@ -143,73 +142,6 @@ func (d *daemon) congestionControls() map[string]bool {
 	}
 	return usable
 }
-
-func (d *daemon) toTunnel(s *relay.TunnelSnapshot, now time.Time) monitor.Tunnel {
-	t := monitor.Tunnel{
-		Name:       s.Name,
-		State:      s.State,
-		Since:      d.since(s.Name, s.State, now),
-		Listen:     s.Listen,
-		Balance:    string(s.Balance),
-		Hops:       make([]monitor.Hop, 0, len(s.Hops)),
-		FlowsNow:   s.FlowsNow,
-		FlowsPeak:  s.FlowsPeak,
-		FlowsLimit: s.FlowsLimit,
-		FlowsTotal: s.FlowsTotal,
-		BytesUp:    s.BytesUp,
-		BytesDown:  s.BytesDown,
-		Denied:     s.Denied,
-		Limited:    s.Limited,
-		Shed:       s.Shed,
-		ShedBy:     s.ShedBy,
-		Refused:    s.Refused,
-		Errors:     s.Errors,
-		Closed:     make([]monitor.Closed, 0, len(s.Ended)),
-	}
-	for _, e := range s.Ended {
-		t.Closed = append(t.Closed, monitor.Closed{EndedBy: e.EndedBy, Reason: string(e.Reason), Flows: e.Flows})
-	}
-	for _, h := range s.Hops {
-		hop := monitor.Hop{
-			Name:     h.Hop,
-			State:    string(h.State),
-			Usable:   h.State == relay.HopUp || h.State == relay.HopReturning,
-			Weight:   h.Weight,
-			Priority: h.Priority,
-			FlowsNow: h.FlowsNow,
-			Flows:    h.FlowsTotal,
-			Failures: h.Failed,
-			Error:    h.LastError,
-		}
-		if h.SinceSeconds != nil {
-			hop.Since = now.Add(-ofSeconds(*h.SinceSeconds))
-		}
-		if h.RTTSeconds != nil {
-			hop.RTT = ofSeconds(*h.RTTSeconds)
-		}
-		t.Hops = append(t.Hops, hop)
-	}
-	return t
-}
-
-// tunnelSince is since when a tunnel is in a state.
-type tunnelSince struct {
-	state string
-	since time.Time
-}
-
-// since notes the states of tunnels; the monitor alone asks.
-func (d *daemon) since(tunnel, state string, now time.Time) time.Time {
-	if d.states == nil {
-		d.states = map[string]tunnelSince{}
-	}
-	if d.states[tunnel].state != state {
-		d.states[tunnel] = tunnelSince{state, now}
-	}
-	return d.states[tunnel].since
-}
-
-func ofSeconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // toCheck takes the chain of a report that is worst, or the first.
 func toCheck(r *check.Report) *monitor.Check {
@@ -232,7 +164,7 @@ func toCheck(r *check.Report) *monitor.Check {
 		}
 		hop := monitor.CheckHop{From: from, To: to, State: string(h.State), LossShare: max(h.Up.LossRatio(), h.Down.LossRatio())}
 		if h.RTTMs != nil {
-			hop.RTT = ofSeconds(*h.RTTMs / 1e3)
+			hop.RTT = units.Seconds(*h.RTTMs * float64(time.Millisecond))
 		}
 		if h.Up != nil && h.Up.GoodputBps != nil {
 			hop.UpBps = *h.Up.GoodputBps

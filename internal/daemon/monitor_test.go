@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/internal/flow"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,7 +19,7 @@ import (
 )
 
 func TestToRecord(t *testing.T) {
-	f := flow.Record{Flow: 7, Tunnel: "t", Elapsed: time.Second, Reason: flow.EndTargetReset, Err: syscall.ECONNRESET}
+	f := flow.Record{Flow: 7, Tunnel: "t", Elapsed: units.Seconds(time.Second), Reason: flow.EndTargetReset, Err: syscall.ECONNRESET}
 	if got := toRecord(&f); got.Flow != 7 || got.EndedBy != "target" || got.Error != "connection reset by peer" {
 		t.Errorf("got %+v", got)
 	}
@@ -63,7 +65,7 @@ func TestToCheck(t *testing.T) {
 	}}
 	r := check.Report{At: time.Unix(1e9, 0), State: check.Broken, Summary: "no way is whole", Chains: []check.Chain{whole, broken}}
 	want := &monitor.Check{At: r.At, Verdict: "no way is whole", Hops: []monitor.CheckHop{
-		{From: "this relay", To: "c", State: "lossy", RTT: 80 * time.Millisecond, LossShare: 0.001, UpBps: 1e6},
+		{From: "this relay", To: "c", State: "lossy", RTT: units.Seconds(80 * time.Millisecond), LossShare: 0.001, UpBps: 1e6},
 		{From: "c", To: "192.0.2.9:80", State: "broken", LossShare: -1},
 	}}
 	if d := cmp.Diff(want, toCheck(&r)); d != "" {

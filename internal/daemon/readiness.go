@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
 )
@@ -135,7 +137,7 @@ func (h *readiness) ready(ctx context.Context, tunnel string, ignore Ignored) er
 
 // usable says why a tunnel takes no new flow, or has nowhere to lead it; nil if
 // it has.
-func usable(t relay.TunnelSnapshot, ignore Ignored) error {
+func usable(t flow.Tunnel, ignore Ignored) error {
 	switch {
 	case t.State == "listening", t.State == "shedding" && ignore.shedding:
 	default:
@@ -147,10 +149,10 @@ func usable(t relay.TunnelSnapshot, ignore Ignored) error {
 	var states []string
 	for _, h := range t.Hops {
 		switch h.State {
-		case relay.HopUp, relay.HopReturning:
+		case flow.HopUp, flow.HopReturning:
 			return nil
 		}
-		states = append(states, h.Hop+" is "+string(h.State))
+		states = append(states, h.Name+" is "+string(h.State))
 	}
 	return fmt.Errorf("tunnel %s has no hop: %s", t.Name, strings.Join(states, ", "))
 }

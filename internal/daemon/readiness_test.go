@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/nettest"
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
@@ -19,16 +21,16 @@ func TestHealth(t *testing.T) {
 	tunnels := func(states ...string) relay.Snapshot {
 		var s relay.Snapshot
 		for i, state := range states {
-			s.Tunnels = append(s.Tunnels, relay.TunnelSnapshot{Name: string(rune('a' + i)), State: state, Hops: []relay.HopSnapshot{{Hop: "b:1", State: relay.HopUp}}})
+			s.Tunnels = append(s.Tunnels, flow.Tunnel{Name: string(rune('a' + i)), State: state, Hops: []flow.Hop{{Name: "b:1", State: flow.HopUp}}})
 		}
 		return s
 	}
-	hops := func(states ...relay.HopState) relay.Snapshot {
-		t := relay.TunnelSnapshot{Name: "a", State: "listening"}
+	hops := func(states ...flow.HopState) relay.Snapshot {
+		t := flow.Tunnel{Name: "a", State: "listening"}
 		for i, state := range states {
-			t.Hops = append(t.Hops, relay.HopSnapshot{Hop: fmt.Sprintf("b%d:1", i+1), State: state})
+			t.Hops = append(t.Hops, flow.Hop{Name: fmt.Sprintf("b%d:1", i+1), State: state})
 		}
-		return relay.Snapshot{Tunnels: []relay.TunnelSnapshot{t}}
+		return relay.Snapshot{Tunnels: []flow.Tunnel{t}}
 	}
 	stuck := errors.New("event loop 1 of 2 does not answer: context deadline exceeded")
 	for _, tt := range []struct {
@@ -56,11 +58,11 @@ func TestHealth(t *testing.T) {
 		{"near a limit", "GET", "/readyz", tunnels("listening"), nil, []resources.Resource{resources.Descriptors, resources.CPU}, 503, "at the limit: descriptors, cpu"},
 		{"which does not matter either", "GET", "/readyz?ignore=shedding", tunnels("listening"), nil, []resources.Resource{resources.Descriptors}, 200, "ready"},
 		{"draining does", "GET", "/readyz?ignore=shedding", tunnels("draining"), nil, nil, 503, "tunnel a is draining"},
-		{"a hop is left", "GET", "/readyz/a", hops(relay.HopDown, relay.HopReturning), nil, nil, 200, "ready"},
-		{"no hop is left", "GET", "/readyz/a", hops(relay.HopDown, relay.HopEjected, relay.HopDrained), nil, nil, 503, "tunnel a has no hop: b1:1 is down, b2:1 is ejected, b3:1 is drained"},
-		{"which may not matter", "GET", "/readyz/a?ignore=hops", hops(relay.HopDown), nil, nil, 200, "ready"},
-		{"both do not matter", "GET", "/readyz/a?ignore=shedding,hops", hops(relay.HopDown), nil, []resources.Resource{resources.Memory}, 200, "ready"},
-		{"one of them does", "GET", "/readyz/a?ignore=hops", hops(relay.HopDown), nil, []resources.Resource{resources.Memory}, 503, "at the limit: memory"},
+		{"a hop is left", "GET", "/readyz/a", hops(flow.HopDown, flow.HopReturning), nil, nil, 200, "ready"},
+		{"no hop is left", "GET", "/readyz/a", hops(flow.HopDown, flow.HopEjected, flow.HopDrained), nil, nil, 503, "tunnel a has no hop: b1:1 is down, b2:1 is ejected, b3:1 is drained"},
+		{"which may not matter", "GET", "/readyz/a?ignore=hops", hops(flow.HopDown), nil, nil, 200, "ready"},
+		{"both do not matter", "GET", "/readyz/a?ignore=shedding,hops", hops(flow.HopDown), nil, []resources.Resource{resources.Memory}, 200, "ready"},
+		{"one of them does", "GET", "/readyz/a?ignore=hops", hops(flow.HopDown), nil, []resources.Resource{resources.Memory}, 503, "at the limit: memory"},
 		{"something else cannot be ignored", "GET", "/readyz?ignore=draining", tunnels("listening"), nil, nil, 400, `cannot ignore "draining"; what can be ignored: shedding, hops`},
 		{"another query", "GET", "/readyz?verbose", tunnels("listening"), nil, nil, 200, "ready"},
 		{"another method", "POST", "/readyz", tunnels("listening"), nil, nil, 405, "Method Not Allowed"},

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/flow"
+
 	"longhaul/internal/config"
 	"longhaul/internal/display"
 	"longhaul/internal/relay"
@@ -134,7 +136,7 @@ func (s *shedder) watchQueues(state resources.State) {
 		return
 	}
 	var dropped int64
-	var worst relay.AcceptQueue
+	var worst flow.AcceptQueue
 	for _, q := range s.relay.AcceptQueues() {
 		dropped += int64(q.Dropped)
 		if q.Dropped > worst.Dropped {

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/internal/tcpinfo"
 )
 
@@ -79,7 +81,7 @@ type Record struct {
 	Target  Address       `json:"target"` // empty: none was dialed
 	Hop     string        `json:"hop,omitempty"`
 	Start   time.Time     `json:"start"`
-	Elapsed time.Duration `json:"elapsed_ns"` // by a clock that does not step
+	Elapsed units.Seconds `json:"elapsed_seconds"` // by a clock that does not step
 
 	BytesUp   int64     `json:"bytes_up"` // client to target, handed to the target's socket
 	BytesDown int64     `json:"bytes_down"`
@@ -96,7 +98,7 @@ func (r *Record) GoodputBps() float64 {
 	if r.Elapsed <= 0 {
 		return 0
 	}
-	return float64(r.BytesUp+r.BytesDown) * 8 / r.Elapsed.Seconds()
+	return float64(r.BytesUp+r.BytesDown) * 8 / r.Elapsed.Duration().Seconds()
 }
 
 // LegRecord is the state of a leg at its end. Zero means unknown; for the
@@ -104,8 +106,8 @@ func (r *Record) GoodputBps() float64 {
 type LegRecord struct {
 	Side               string        `json:"side,omitempty"` // lan or wan
 	CongestionControl  string        `json:"congestion_control,omitempty"`
-	RTT                time.Duration `json:"rtt_ns,omitempty"` // smoothed
-	MinRTT             time.Duration `json:"min_rtt_ns,omitempty"`
+	RTT                units.Seconds `json:"rtt_seconds,omitempty"` // smoothed
+	MinRTT             units.Seconds `json:"min_rtt_seconds,omitempty"`
 	BytesSent          int64         `json:"bytes_sent"` // data, retransmissions included
 	BytesRetransmitted int64         `json:"bytes_retransmitted"`
 	Retransmits        int64         `json:"retransmits"` // segments

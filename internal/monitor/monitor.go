@@ -7,8 +7,9 @@
 package monitor
 
 import (
-	"net/netip"
 	"time"
+
+	"longhaul/internal/units"
 
 	"longhaul/internal/flow"
 
@@ -38,7 +39,7 @@ type Record struct {
 // values per direction, one per step, in bits per second. A longer life has
 // longer steps.
 type Series struct {
-	Step    time.Duration `json:"step_ns"`
+	Step    units.Seconds `json:"step_seconds"`
 	UpBps   []float32     `json:"up_bps"`
 	DownBps []float32     `json:"down_bps"`
 }
@@ -50,9 +51,9 @@ const SeriesLen = 60
 // published, so any number of goroutines may read it.
 type Snapshot struct {
 	At       time.Time     `json:"at"`
-	Interval time.Duration `json:"interval_ns"` // of the rates
-	Sequence uint64        `json:"sequence"`    // of samples
-	Took     time.Duration `json:"took_ns"`     // to sample all flows
+	Interval units.Seconds `json:"interval_seconds"` // of the rates
+	Sequence uint64        `json:"sequence"`         // of samples
+	Took     units.Seconds `json:"took_seconds"`     // to sample all flows
 
 	Process  Process  `json:"process"`
 	FlowsNow int64    `json:"flows_now"`
@@ -94,28 +95,11 @@ type Reload struct {
 }
 
 // Tunnel is the present state of a tunnel with its totals since the start.
+// BytesUp and BytesDown include running flows.
 type Tunnel struct {
-	Name    string           `json:"name"`
-	State   string           `json:"state"`
-	Since   time.Time        `json:"since"` // of State
-	Listen  []netip.AddrPort `json:"listen"`
-	Balance string           `json:"balance"`
-	Hops    []Hop            `json:"hops"`
-
-	FlowsNow   int64 `json:"flows_now"`
-	FlowsPeak  int64 `json:"flows_peak"`
-	FlowsLimit int   `json:"flows_limit,omitempty"` // 0: no limit
-	FlowsTotal int64 `json:"flows_total"`
-	BytesUp    int64 `json:"bytes_up"` // including running flows
-	BytesDown  int64 `json:"bytes_down"`
-	Denied     int64 `json:"denied_total"`
-	Limited    int64 `json:"limited_total"`
-	Shed       int64 `json:"shed_total"`
-	Refused    int64 `json:"refused_total"`
-	Errors     int64 `json:"errors_total"`
-
-	ShedBy map[string]int64 `json:"shed_by_reason"` // Shed, by the resource that was short
-	Closed []Closed         `json:"closed"`         // sorted by EndedBy and Reason
+	flow.Tunnel
+	Since time.Time `json:"since"` // of State
+	Hops  []Hop     `json:"hops"`  // those of the relay, with what was measured
 
 	UpBps   float64 `json:"up_bps"`
 	DownBps float64 `json:"down_bps"`
@@ -128,13 +112,6 @@ type Tunnel struct {
 	LastCheck *Check `json:"last_check"` // nil: no check yet
 }
 
-// Closed counts flows with the same kind of end.
-type Closed struct {
-	EndedBy string `json:"ended_by"`
-	Reason  string `json:"reason"`
-	Flows   int64  `json:"flows"`
-}
-
 // LegTotals sums all legs of one kind of a tunnel, including ended ones.
 type LegTotals struct {
 	Leg                flow.Leg `json:"leg"`
@@ -143,31 +120,20 @@ type LegTotals struct {
 	// RetransmittedShare covers the last interval; negative: nothing was sent.
 	RetransmittedShare float64 `json:"retransmitted_share"`
 	// RTTs over the present flows; 0: no flow.
-	MinRTT    time.Duration `json:"min_rtt_ns"`
-	MedianRTT time.Duration `json:"median_rtt_ns"`
-	P99RTT    time.Duration `json:"p99_rtt_ns"`
+	MinRTT    units.Seconds `json:"min_rtt_seconds"`
+	MedianRTT units.Seconds `json:"median_rtt_seconds"`
+	P99RTT    units.Seconds `json:"p99_rtt_seconds"`
 	// LimitedSeconds is the time in which flows were limited, by cause.
 	LimitedSeconds map[doctor.Cause]float64 `json:"limited_seconds"`
 }
 
-// Hop is a next hop of a tunnel.
+// Hop is a next hop of a tunnel, with figures of the target legs to it.
 type Hop struct {
-	Name     string    `json:"name"` // as configured
-	State    string    `json:"state"`
-	Usable   bool      `json:"usable"`
-	Since    time.Time `json:"since"` // zero: since the start
-	Weight   int       `json:"weight"`
-	Priority int       `json:"priority"`
-	FlowsNow int64     `json:"flows_now"`
-	Flows    int64     `json:"flows_total"`
-	Failures int64     `json:"failures_total"`
-	Error    string    `json:"error,omitempty"` // the latest
-	// RTT is the median of the target legs to the hop, or the latest probe's if
-	// there are none. RetransmittedShare is their share of retransmitted data
-	// in the last interval (negative: nothing was sent).
-	RTT                time.Duration `json:"rtt_ns,omitempty"`
-	RetransmittedShare float64       `json:"retransmitted_share"`
-	// Since the start, of the target legs to the hop; negative: unknown.
+	flow.Hop
+	// RetransmittedShare is the share of retransmitted data in the last
+	// interval; negative: nothing was sent.
+	RetransmittedShare float64 `json:"retransmitted_share"`
+	// Since the start; negative: unknown.
 	BytesSent          int64 `json:"bytes_sent"`
 	BytesRetransmitted int64 `json:"bytes_retransmitted"`
 }
@@ -185,7 +151,7 @@ type CheckHop struct {
 	From      string        `json:"from"`
 	To        string        `json:"to"`
 	State     string        `json:"state"`
-	RTT       time.Duration `json:"rtt_ns,omitempty"`
+	RTT       units.Seconds `json:"rtt_seconds,omitempty"`
 	LossShare float64       `json:"loss_share"` // negative: not measured
 	UpBps     float64       `json:"up_bps,omitempty"`
 	DownBps   float64       `json:"down_bps,omitempty"`
@@ -215,8 +181,8 @@ type Flow struct {
 type FlowLeg struct {
 	Side               string        `json:"side,omitempty"`
 	CongestionControl  string        `json:"congestion_control,omitempty"`
-	RTT                time.Duration `json:"rtt_ns,omitempty"`
-	MinRTT             time.Duration `json:"min_rtt_ns,omitempty"`
+	RTT                units.Seconds `json:"rtt_seconds,omitempty"`
+	MinRTT             units.Seconds `json:"min_rtt_seconds,omitempty"`
 	BytesSent          int64         `json:"bytes_sent"`
 	BytesRetransmitted int64         `json:"bytes_retransmitted"`
 	Cause              doctor.Cause  `json:"cause,omitempty"`

@@ -53,7 +53,7 @@ func TestPoints(t *testing.T) {
 
 func TestPointsOfTunnels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "a", State: "listening", FlowsNow: 1}, {Name: "b", State: "listening"}}}}
+		s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "a", State: "listening", FlowsNow: 1}, flow.Tunnel{Name: "b", State: "listening"})}}
 		m := New(s.options())
 		m.Start()
 		defer m.Close()

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/internal/flow"
 
 	"longhaul/internal/doctor"
@@ -113,7 +115,7 @@ func New(opts Options) *Monitor {
 		stopping: make(chan struct{}),
 	}
 	m.ended.ready = make(chan struct{}, 1)
-	nothing := &Snapshot{At: time.Now(), Interval: opts.Interval, Tunnels: []Tunnel{}, Flows: []Flow{}}
+	nothing := &Snapshot{At: time.Now(), Interval: units.Seconds(opts.Interval), Tunnels: []Tunnel{}, Flows: []Flow{}}
 	m.totals.Store(nothing)
 	m.full.Store(nothing)
 	return m

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/internal/flow"
 
 	"longhaul/internal/doctor"
@@ -63,7 +65,7 @@ func flowNow(id flow.ID, up, down int64) flow.Sample {
 func record(f flow.Sample, elapsed time.Duration) Record {
 	return Record{EndedBy: "both", Record: flow.Record{
 		Flow: f.ID, Tunnel: f.Tunnel, Client: flow.Address{AddrPort: f.Client}, Target: flow.Address{AddrPort: f.Target}, Hop: f.Hop, Start: f.Start,
-		Elapsed: elapsed, BytesUp: f.BytesUp, BytesDown: f.BytesDown, Reason: "end", ClientLeg: flow.UnknownLeg(), TargetLeg: flow.UnknownLeg(),
+		Elapsed: units.Seconds(elapsed), BytesUp: f.BytesUp, BytesDown: f.BytesDown, Reason: "end", ClientLeg: flow.UnknownLeg(), TargetLeg: flow.UnknownLeg(),
 	}}
 }
 
@@ -78,7 +80,7 @@ func settled(s *script) {
 
 func TestAFlowFromItsBeginningToItsRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{overview: Overview{FlowsNow: 1, Tunnels: []Tunnel{{Name: "t", State: "listening", FlowsNow: 1}}}}
+		s := &script{overview: Overview{FlowsNow: 1, Tunnels: tunnels(flow.Tunnel{Name: "t", State: "listening", FlowsNow: 1})}}
 		var records []Record
 		opts := s.options()
 		opts.OnRecords = func(r []Record) { records = append(records, r...) }
@@ -102,7 +104,7 @@ func TestAFlowFromItsBeginningToItsRecord(t *testing.T) {
 		}
 		s.flows[0].BytesUp, s.flows[0].BytesDown = 1500, 4000
 		settled(s)
-		if _, series, ok := m.Flow(7); !ok || len(series.UpBps) != 2 || series.Step != time.Second {
+		if _, series, ok := m.Flow(7); !ok || len(series.UpBps) != 2 || series.Step.Duration() != time.Second {
 			t.Errorf("series: %v %+v", ok, series)
 		}
 		if got := m.Totals().Tunnels[0]; got.BytesDown != 4000 || got.DownBps != 32000 {
@@ -118,7 +120,7 @@ func TestAFlowFromItsBeginningToItsRecord(t *testing.T) {
 			t.Fatalf("%d records", len(records))
 		}
 		got := records[0]
-		if !got.End.Equal(f.Start.Add(2500*time.Millisecond)) || got.Goodput.Step != time.Second || len(got.Goodput.UpBps) != 3 {
+		if !got.End.Equal(f.Start.Add(2500*time.Millisecond)) || got.Goodput.Step.Duration() != time.Second || len(got.Goodput.UpBps) != 3 {
 			t.Errorf("the record does not have the flow's end and three seconds of goodput: %+v", got)
 		}
 		if tunnel := m.Totals().Tunnels[0]; tunnel.BytesUp != 2000 || len(m.Snapshot().Flows) != 0 {
@@ -163,7 +165,7 @@ func TestSubscribersGetTheLatest(t *testing.T) {
 // bytes.
 func TestFlowWithoutReportedEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t", State: "listening", FlowsNow: 1, FlowsTotal: 1}}}}
+		s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t", State: "listening", FlowsNow: 1, FlowsTotal: 1})}}
 		m := New(s.options())
 		m.Start()
 		defer m.Close()
@@ -190,7 +192,7 @@ func TestFlowWithoutReportedEnd(t *testing.T) {
 // the tunnel's bytes never decrease.
 func TestAFlowThatIsMissingOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t"}}}}
+		s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t"})}}
 		m := New(s.options())
 		m.Start()
 		defer m.Close()
@@ -208,13 +210,13 @@ func TestAFlowThatIsMissingOnce(t *testing.T) {
 
 func TestARemovedTunnelStaysWhileItHasFlows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t", State: "listening", FlowsNow: 1, FlowsTotal: 5, Hops: []Hop{{Name: "far:80"}}}}}}
+		s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t", State: "listening", FlowsNow: 1, FlowsTotal: 5, Hops: []flow.Hop{{Name: "far:80"}}})}}
 		m := New(s.options())
 		m.Start()
 		defer m.Close()
 		s.flows = []flow.Sample{flowNow(1, 1000, 0)}
 		settled(s)
-		s.overview.Tunnels = []Tunnel{{Name: "another", State: "listening"}}
+		s.overview.Tunnels = tunnels(flow.Tunnel{Name: "another", State: "listening"})
 		s.flows[0].BytesUp = 3000
 		settled(s)
 		got := m.Snapshot().Tunnels
@@ -236,7 +238,7 @@ func TestARemovedTunnelStaysWhileItHasFlows(t *testing.T) {
 // counted, and no caller waits.
 func TestRecordsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t", State: "listening"}}}}
+		s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t", State: "listening"})}}
 		opts := s.options()
 		var records int
 		hold := make(chan struct{})
@@ -287,7 +289,7 @@ func TestRecordsAreBounded(t *testing.T) {
 // TestEveryoneAtOnce is for the race detector.
 func TestEveryoneAtOnce(t *testing.T) {
 	nettest.CheckLeaks(t)
-	s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t", State: "listening", Hops: []Hop{{Name: "far:80"}}}}}}
+	s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t", State: "listening", Hops: []flow.Hop{{Name: "far:80"}}})}}
 	for i := range 50 {
 		f := flowNow(flow.ID(i+1), 1, 1)
 		f.TargetLeg.Known, f.TargetLeg.Info = true, info(time.Millisecond, 1, 0, 0)
@@ -356,7 +358,7 @@ func BenchmarkSample(b *testing.B) {
 			}
 			b.Run(name, func(b *testing.B) {
 				b.ReportAllocs()
-				s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t", State: "listening", Hops: []Hop{{Name: "far:80"}}}}}}
+				s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t", State: "listening", Hops: []flow.Hop{{Name: "far:80"}}})}}
 				for i := range 10_000 {
 					f := flowNow(flow.ID(i+1), 1, 1)
 					if f.Unchanged = kind == "quiet"; !f.Unchanged {
@@ -386,4 +388,13 @@ func BenchmarkSample(b *testing.B) {
 			})
 		}
 	}
+}
+
+// tunnels are those of an overview.
+func tunnels(all ...flow.Tunnel) []Tunnel {
+	var out []Tunnel
+	for _, t := range all {
+		out = append(out, Tunnel{Tunnel: t})
+	}
+	return out
 }

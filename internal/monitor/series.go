@@ -3,6 +3,8 @@ package monitor
 import (
 	"math"
 	"time"
+
+	"longhaul/internal/units"
 )
 
 // series sums a flow's bytes by steps of its life. The zero value has no step
@@ -73,7 +75,7 @@ const minRest = 0.1
 // view returns the series of a flow of this age.
 func (s *series) view(life time.Duration) Series {
 	if s.step == 0 || life <= 0 {
-		return Series{Step: s.step, UpBps: []float32{}, DownBps: []float32{}}
+		return Series{Step: units.Seconds(s.step), UpBps: []float32{}, DownBps: []float32{}}
 	}
 	s.fit(life)
 	n := s.steps(life)
@@ -82,7 +84,7 @@ func (s *series) view(life time.Duration) Series {
 		n--
 		rest += s.step
 	}
-	return Series{Step: s.step, UpBps: rates(s.up, n, s.step, rest), DownBps: rates(s.down, n, s.step, rest)}
+	return Series{Step: units.Seconds(s.step), UpBps: rates(s.up, n, s.step, rest), DownBps: rates(s.down, n, s.step, rest)}
 }
 
 // rates converts bytes to n values in bits per second; the last value covers

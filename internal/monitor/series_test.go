@@ -51,7 +51,7 @@ func TestSeries(t *testing.T) {
 				from = p.to
 			}
 			v := got.view(tt.life)
-			if v.Step != tt.step || len(v.UpBps) != len(v.DownBps) {
+			if v.Step.Duration() != tt.step || len(v.UpBps) != len(v.DownBps) {
 				t.Errorf("a series is impossible: %+v", v)
 			}
 			if len(tt.pieces) == 0 {
@@ -93,7 +93,7 @@ func TestSeriesKeepWhatWasMoved(t *testing.T) {
 		if n := len(v.UpBps); n > SeriesLen || n != len(v.DownBps) || n == 0 {
 			t.Fatalf("%d steps", n)
 		}
-		if v.Step%time.Second != 0 || (v.Step/time.Second)&(v.Step/time.Second-1) != 0 {
+		if step := v.Step.Duration(); step%time.Second != 0 || (step/time.Second)&(step/time.Second-1) != 0 {
 			t.Fatalf("a step of %v", v.Step)
 		}
 		if at > 3*SeriesLen*time.Second && len(v.UpBps) < SeriesLen/2-1 {
@@ -103,7 +103,7 @@ func TestSeriesKeepWhatWasMoved(t *testing.T) {
 			got  []float32
 			want int64
 		}{{v.UpBps, up}, {v.DownBps, down}} {
-			if got := bytesOf(dir.got, v.Step, at); math.Abs(got-float64(dir.want)) > 1e-4*float64(dir.want)+1 {
+			if got := bytesOf(dir.got, v.Step.Duration(), at); math.Abs(got-float64(dir.want)) > 1e-4*float64(dir.want)+1 {
 				t.Fatalf("%d bytes became %.0f in %d steps of %v over %v", dir.want, got, len(dir.got), v.Step, at)
 			}
 		}

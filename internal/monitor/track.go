@@ -3,6 +3,8 @@ package monitor
 import (
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/internal/flow"
 
 	"longhaul/internal/doctor"
@@ -155,10 +157,10 @@ func (t *legTrack) update(leg *FlowLeg, s *flow.LegSample) {
 		return
 	}
 	if s.Info.Has(tcpinfo.FieldRTT) {
-		leg.RTT = s.Info.RTT
+		leg.RTT = units.Seconds(s.Info.RTT)
 	}
 	if s.Info.Has(tcpinfo.FieldMinRTT) {
-		leg.MinRTT = s.Info.MinRTT
+		leg.MinRTT = units.Seconds(s.Info.MinRTT)
 	}
 	if s.Info.Has(tcpinfo.FieldBytesSent) {
 		t.count(int64(s.Info.BytesSent), int64(s.Info.BytesRetrans))
@@ -246,7 +248,7 @@ func (f *flowTrack) limited(leg flow.Leg, cause doctor.Cause, span time.Duration
 
 // finish completes the record of a flow and removes the flow.
 func (m *Monitor) finish(r *Record) {
-	r.End = r.Start.Add(r.Elapsed)
+	r.End = r.Start.Add(r.Elapsed.Duration())
 	f := m.flows[r.Flow]
 	if f == nil {
 		m.finishUnseen(r)
@@ -256,8 +258,8 @@ func (m *Monitor) finish(r *Record) {
 	r.Start = f.flow.Start
 	up, down := max(0, r.BytesUp-f.flow.BytesUp), max(0, r.BytesDown-f.flow.BytesDown)
 	f.tunnel.moved(up, down)
-	f.series.add(m.opts.Interval, f.seen-f.born, r.Elapsed, up, down)
-	r.Goodput = f.series.view(r.Elapsed)
+	f.series.add(m.opts.Interval, f.seen-f.born, r.Elapsed.Duration(), up, down)
+	r.Goodput = f.series.view(r.Elapsed.Duration())
 	for i, leg := range [2]*flow.LegRecord{&r.ClientLeg, &r.TargetLeg} {
 		f.legs[i].newSent, f.legs[i].newAgn = 0, 0
 		f.legs[i].count(leg.BytesSent, leg.BytesRetransmitted)
@@ -292,14 +294,14 @@ func (m *Monitor) finishUnseen(r *Record) {
 			t.hopSent(r.Hop, &l)
 		}
 	}
-	if r.Elapsed > m.opts.Interval {
+	if r.Elapsed.Duration() > m.opts.Interval {
 		var s series
-		s.add(m.opts.Interval, 0, r.Elapsed, r.BytesUp, r.BytesDown)
-		r.Goodput = s.view(r.Elapsed)
+		s.add(m.opts.Interval, 0, r.Elapsed.Duration(), r.BytesUp, r.BytesDown)
+		r.Goodput = s.view(r.Elapsed.Duration())
 		return
 	}
-	both := []float32{float32(bps(r.BytesUp, r.Elapsed)), float32(bps(r.BytesDown, r.Elapsed))}
-	r.Goodput = Series{Step: m.opts.Interval, UpBps: both[:1:1], DownBps: both[1:]}
+	both := []float32{float32(bps(r.BytesUp, r.Elapsed.Duration())), float32(bps(r.BytesDown, r.Elapsed.Duration()))}
+	r.Goodput = Series{Step: units.Seconds(m.opts.Interval), UpBps: both[:1:1], DownBps: both[1:]}
 }
 
 // remember fills in a leg's record from the latest sample if the kernel's final

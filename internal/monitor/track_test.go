@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/internal/flow"
 
 	"longhaul/internal/doctor"
@@ -23,7 +25,7 @@ func info(rtt time.Duration, sent, again uint64, busy time.Duration) tcpinfo.Inf
 
 func TestCauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{overview: Overview{FlowsNow: 1, Tunnels: []Tunnel{{Name: "t", State: "listening", FlowsNow: 1, Hops: []Hop{{Name: "far:80"}}}}}}
+		s := &script{overview: Overview{FlowsNow: 1, Tunnels: tunnels(flow.Tunnel{Name: "t", State: "listening", FlowsNow: 1, Hops: []flow.Hop{{Name: "far:80"}}})}}
 		opts := s.options()
 		cause := map[time.Duration]doctor.Cause{} // by the leg's RTT
 		var spans []time.Duration
@@ -72,7 +74,7 @@ func TestCauses(t *testing.T) {
 		if now.Cause != doctor.RandomLoss || now.CauseLeg != flow.TargetLeg || now.Legs[0].Cause != "" || now.Legs[1].Cause != doctor.RandomLoss {
 			t.Errorf("the flow does not show what its legs say: %+v", now)
 		}
-		want := FlowLeg{Side: "wan", CongestionControl: "haul", RTT: far, MinRTT: far, BytesSent: 7000, BytesRetransmitted: 700, Cause: doctor.RandomLoss}
+		want := FlowLeg{Side: "wan", CongestionControl: "haul", RTT: units.Seconds(far), MinRTT: units.Seconds(far), BytesSent: 7000, BytesRetransmitted: 700, Cause: doctor.RandomLoss}
 		if now.Legs[1] != want {
 			t.Errorf("leg %+v, want %+v", now.Legs[1], want)
 		}
@@ -81,11 +83,11 @@ func TestCauses(t *testing.T) {
 			t.Errorf("causes %v", tunnel.Causes)
 		}
 		leg := tunnel.Legs[1]
-		if leg.BytesSent != 7000 || leg.BytesRetransmitted != 700 || leg.RetransmittedShare != 0.1 || leg.MedianRTT != far || leg.MinRTT != far || leg.P99RTT != far ||
+		if leg.BytesSent != 7000 || leg.BytesRetransmitted != 700 || leg.RetransmittedShare != 0.1 || leg.MedianRTT.Duration() != far || leg.MinRTT.Duration() != far || leg.P99RTT.Duration() != far ||
 			!reflect.DeepEqual(leg.LimitedSeconds, map[doctor.Cause]float64{doctor.RandomLoss: 6}) {
 			t.Errorf("leg %+v", leg)
 		}
-		if hop := tunnel.Hops[0]; hop.RTT != far || hop.RetransmittedShare != 0.1 || hop.BytesSent != 7000 || hop.BytesRetransmitted != 700 {
+		if hop := tunnel.Hops[0]; hop.RTT.Duration() != far || hop.RetransmittedShare != 0.1 || hop.BytesSent != 7000 || hop.BytesRetransmitted != 700 {
 			t.Errorf("hop %+v", hop)
 		}
 		if longest := spans[len(spans)-1]; longest < minSpan || longest > 2*minSpan+time.Second {
@@ -98,7 +100,7 @@ func TestCauses(t *testing.T) {
 		for range 20 { // without activity
 			step(false)
 		}
-		if got := m.Totals().Tunnels[0]; len(got.Causes) != 0 || got.Legs[1].RetransmittedShare != -1 || got.Legs[1].MedianRTT != far {
+		if got := m.Totals().Tunnels[0]; len(got.Causes) != 0 || got.Legs[1].RetransmittedShare != -1 || got.Legs[1].MedianRTT.Duration() != far {
 			t.Errorf("idle: %+v", got)
 		}
 		s.flows = nil
@@ -114,7 +116,7 @@ func TestCauses(t *testing.T) {
 			t.Errorf("cause %s of %s leg, share %v", r.Cause, r.CauseLeg, r.CauseShare)
 		}
 		// The end of the client's leg was unreadable.
-		if r.ClientLeg.Side != "lan" || r.ClientLeg.CongestionControl != "cubic" || r.ClientLeg.RTT != near || r.ClientLeg.BytesSent != 0 {
+		if r.ClientLeg.Side != "lan" || r.ClientLeg.CongestionControl != "cubic" || r.ClientLeg.RTT.Duration() != near || r.ClientLeg.BytesSent != 0 {
 			t.Errorf("client leg %+v", r.ClientLeg)
 		}
 		leg = m.Totals().Tunnels[0].Legs[1]
@@ -132,7 +134,7 @@ func TestNothingStoodOut(t *testing.T) {
 	f.limited("", "", 6*time.Second)
 	f.limited(flow.ClientLeg, doctor.Application, 4*time.Second)
 	m.flows[1] = f
-	r := Record{Record: flow.Record{Flow: 1, Elapsed: time.Second}}
+	r := Record{Record: flow.Record{Flow: 1, Elapsed: units.Seconds(time.Second)}}
 	m.finish(&r)
 	if r.Cause != "" || r.CauseLeg != "" || r.CauseShare != 0 {
 		t.Errorf("the record has a cause that held for less of the time than none: %+v", r)
@@ -143,7 +145,7 @@ func TestNothingStoodOut(t *testing.T) {
 // data, so that it gets a cause.
 func TestAStalledFlowIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t"}}}}
+		s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t"})}}
 		opts := s.options()
 		opts.Glance = func(_, _ doctor.Sample) doctor.Cause { return doctor.BlackHole }
 		m := New(opts)
@@ -167,7 +169,7 @@ func TestAStalledFlowIsLimited(t *testing.T) {
 
 func TestCountersThatGoBackwards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t"}}}}
+		s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t"})}}
 		m := New(s.options())
 		m.Start()
 		defer m.Close()
@@ -202,7 +204,7 @@ func TestCountersThatGoBackwards(t *testing.T) {
 func TestClockSteps(t *testing.T) {
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t"}}}}
+			s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t"})}}
 			var records []Record
 			opts := s.options()
 			opts.OnRecords = func(r []Record) { records = append(records, r...) }
@@ -224,7 +226,7 @@ func TestClockSteps(t *testing.T) {
 			s.flows = nil
 			m.Ended([]Record{r})
 			settled(s)
-			if r = records[0]; !r.Start.Equal(began) || !r.End.Equal(began.Add(by+3*time.Second)) || r.Elapsed != 3*time.Second || len(r.Goodput.UpBps) != 3 {
+			if r = records[0]; !r.Start.Equal(began) || !r.End.Equal(began.Add(by+3*time.Second)) || r.Elapsed.Duration() != 3*time.Second || len(r.Goodput.UpBps) != 3 {
 				t.Errorf("a step of the clock changes more of a record than its end: %+v", r)
 			}
 		})
@@ -235,7 +237,7 @@ func TestClockSteps(t *testing.T) {
 // record.
 func TestFlowsBetweenTwoSamples(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &script{overview: Overview{Tunnels: []Tunnel{{Name: "t", Hops: []Hop{{Name: "far:80"}}}}}}
+		s := &script{overview: Overview{Tunnels: tunnels(flow.Tunnel{Name: "t", Hops: []flow.Hop{{Name: "far:80"}}})}}
 		var records []Record
 		opts := s.options()
 		opts.OnRecords = func(r []Record) { records = append(records, r...) }
@@ -255,7 +257,7 @@ func TestFlowsBetweenTwoSamples(t *testing.T) {
 				t.Fatalf("%d records", len(records))
 			}
 			if r = records[i]; len(r.Goodput.UpBps) != tt.steps || len(r.Goodput.DownBps) != tt.steps || r.Goodput.UpBps[0] != tt.first || r.Goodput.DownBps[0] != tt.first/2 ||
-				r.Goodput.Step != time.Second || r.Cause != "" || !r.End.Equal(r.Start.Add(tt.elapsed)) {
+				r.Goodput.Step.Duration() != time.Second || r.Cause != "" || !r.End.Equal(r.Start.Add(tt.elapsed)) {
 				t.Errorf("the record of a flow between two samples is wrong: %+v", r)
 			}
 			n := int64(i + 1)

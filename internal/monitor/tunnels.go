@@ -1,10 +1,11 @@
 package monitor
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
+
+	"longhaul/internal/units"
 
 	"longhaul/internal/doctor"
 	"longhaul/internal/flow"
@@ -46,7 +47,7 @@ type hopTrack struct {
 func (m *Monitor) tunnel(name string) *tunnelTrack {
 	t := m.tunnels[name]
 	if t == nil {
-		t = &tunnelTrack{last: Tunnel{Name: name, State: "removed"}, causes: map[doctor.Cause]int{}, hops: map[string]*hopTrack{}}
+		t = &tunnelTrack{last: Tunnel{Tunnel: flow.Tunnel{Name: name, State: "removed"}}, causes: map[doctor.Cause]int{}, hops: map[string]*hopTrack{}}
 		m.tunnels[name] = t
 	}
 	return t
@@ -62,6 +63,16 @@ func (t *tunnelTrack) sent(i int, leg *legTrack, uncounted bool) {
 	l.unknown = l.unknown || uncounted
 	l.sent, l.again = l.sent+leg.newSent, l.again+leg.newAgn
 	l.sentNow, l.againNow = l.sentNow+leg.newSent, l.againNow+leg.newAgn
+}
+
+// update takes the state of the tunnel at the begin of an interval.
+func (t *tunnelTrack) update(now *Tunnel) {
+	since := t.last.Since
+	if since.IsZero() || t.last.State != now.State {
+		since = time.Now()
+	}
+	t.here, t.last = true, *now
+	t.last.Since = since
 }
 
 func (t *tunnelTrack) hop(name string) *hopTrack {
@@ -100,7 +111,7 @@ func (m *Monitor) beginPass(o *Overview) {
 	}
 	for i := range o.Tunnels {
 		t := m.tunnel(o.Tunnels[i].Name)
-		t.here, t.last = true, o.Tunnels[i]
+		t.update(&o.Tunnels[i])
 	}
 }
 
@@ -110,7 +121,7 @@ func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
 	at := m.now()
 	span := at - m.at
 	m.at = at
-	s := &Snapshot{At: time.Now(), Interval: span, Sequence: m.pass, Took: at - m.passBegan, Process: o.Process, FlowsNow: o.FlowsNow, Flows: []Flow{}}
+	s := &Snapshot{At: time.Now(), Interval: units.Seconds(span), Sequence: m.pass, Took: units.Seconds(at - m.passBegan), Process: o.Process, FlowsNow: o.FlowsNow, Flows: []Flow{}}
 	for id, f := range m.flows {
 		if whole && m.pass-f.pass > 1 {
 			delete(m.flows, id) // its end was not reported
@@ -129,7 +140,7 @@ func (m *Monitor) endPass(o *Overview, whole bool) *Snapshot {
 		case t.flows == 0:
 			delete(m.tunnels, name)
 		default:
-			t.last.State, t.last.Listen, t.last.Hops = "removed", nil, nil
+			t.last.State, t.last.Listen, t.last.Tunnel.Hops = "removed", nil, nil
 			order = append(order, name)
 		}
 	}
@@ -163,10 +174,10 @@ func (f *flowTrack) tally() {
 	for i := range f.flow.Legs {
 		leg, totals := &f.flow.Legs[i], &t.legs[i]
 		if leg.RTT > 0 {
-			totals.rtts = append(totals.rtts, leg.RTT)
+			totals.rtts = append(totals.rtts, leg.RTT.Duration())
 		}
-		if leg.MinRTT > 0 && (totals.minRTT == 0 || leg.MinRTT < totals.minRTT) {
-			totals.minRTT = leg.MinRTT
+		if leg.MinRTT > 0 && (totals.minRTT == 0 || leg.MinRTT.Duration() < totals.minRTT) {
+			totals.minRTT = leg.MinRTT.Duration()
 		}
 	}
 	if f.flow.Hop == "" {
@@ -175,7 +186,7 @@ func (f *flowTrack) tally() {
 	t.hopSent(f.flow.Hop, &f.legs[1])
 	if rtt := f.flow.Legs[1].RTT; rtt > 0 {
 		h := t.hop(f.flow.Hop)
-		h.rtts = append(h.rtts, rtt)
+		h.rtts = append(h.rtts, rtt.Duration())
 	}
 }
 
@@ -207,14 +218,14 @@ func (t *tunnelTrack) snapshot(span time.Duration) Tunnel {
 	for i := range t.legs {
 		out.Legs[i] = t.legs[i].snapshot(legNames[i])
 	}
-	out.Hops = slices.Clone(out.Hops)
+	out.Hops = make([]Hop, len(out.Tunnel.Hops))
 	for i := range out.Hops {
 		h := &out.Hops[i]
-		h.RetransmittedShare = -1
+		*h = Hop{Hop: out.Tunnel.Hops[i], RetransmittedShare: -1}
 		if now := t.hops[h.Name]; now != nil {
 			slices.Sort(now.rtts)
 			if rtt := quantile(now.rtts, 0.5); rtt > 0 {
-				h.RTT = rtt
+				h.RTT = units.Seconds(rtt)
 			}
 			h.RetransmittedShare = share(now.againNow, now.sentNow)
 			h.BytesSent, h.BytesRetransmitted = now.sent, now.again
@@ -223,9 +234,6 @@ func (t *tunnelTrack) snapshot(span time.Duration) Tunnel {
 			h.BytesSent, h.BytesRetransmitted = -1, -1
 		}
 	}
-	slices.SortFunc(out.Closed, func(a, b Closed) int {
-		return cmp.Or(cmp.Compare(a.EndedBy, b.EndedBy), cmp.Compare(a.Reason, b.Reason))
-	})
 	return out
 }
 
@@ -237,7 +245,7 @@ func (t *tunnelTrack) next() {
 	for name, h := range t.hops {
 		// A hop that was removed from the configuration is forgotten with its
 		// flows.
-		if len(h.rtts) == 0 && !slices.ContainsFunc(t.last.Hops, func(c Hop) bool { return c.Name == name }) {
+		if len(h.rtts) == 0 && !slices.ContainsFunc(t.last.Tunnel.Hops, func(c flow.Hop) bool { return c.Name == name }) {
 			delete(t.hops, name)
 		}
 		h.rtts, h.sentNow, h.againNow = h.rtts[:0], 0, 0
@@ -255,9 +263,9 @@ func (l *legTotals) snapshot(leg flow.Leg) LegTotals {
 		BytesSent:          l.sent,
 		BytesRetransmitted: l.again,
 		RetransmittedShare: share(l.againNow, l.sentNow),
-		MinRTT:             l.minRTT,
-		MedianRTT:          quantile(l.rtts, 0.5),
-		P99RTT:             quantile(l.rtts, 0.99),
+		MinRTT:             units.Seconds(l.minRTT),
+		MedianRTT:          units.Seconds(quantile(l.rtts, 0.5)),
+		P99RTT:             units.Seconds(quantile(l.rtts, 0.99)),
 		LimitedSeconds:     make(map[doctor.Cause]float64, len(l.limited)),
 	}
 	if l.unknown {

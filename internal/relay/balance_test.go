@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	report "longhaul/internal/flow"
 )
 
 // hopsOf makes a route without sockets, for testing the choice.
@@ -191,7 +193,7 @@ func TestHopHealth(t *testing.T) {
 	if want := "dduuuuuuuuuudd"; states != want {
 		t.Errorf("the states are %s, want %s", states, want)
 	}
-	if s := h.snapshot(&Target{}, 0, now); s.State != HopDown || s.RTTSeconds == nil || *s.RTTSeconds != 0.001 || s.LastError != "broken" || !s.Checked {
+	if s := h.snapshot(&Target{}, 0, now); s.State != report.HopDown || s.RTT.Duration() != time.Millisecond || s.LastError != "broken" || !s.Checked {
 		t.Errorf("the snapshot is %+v", s)
 	}
 	h.unprobed()

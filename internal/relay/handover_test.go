@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	report "longhaul/internal/flow"
+
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/nettest"
@@ -252,7 +254,7 @@ func TestHopMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if s := other.Snapshot().Tunnels[0].Hops[0].State; s != HopUp {
+	if s := other.Snapshot().Tunnels[0].Hops[0].State; s != report.HopUp {
 		t.Errorf("without checks the hop is %s", s)
 	}
 }

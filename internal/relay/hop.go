@@ -5,6 +5,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	report "longhaul/internal/flow"
+	"longhaul/internal/units"
 )
 
 // Defaults of Health.
@@ -177,38 +180,10 @@ func (h *hop) drain(drained bool) {
 	}
 }
 
-// HopState is the state of a hop in the choice for new flows.
-type HopState string
-
-// The states of a hop.
-const (
-	HopUp        HopState = "up"
-	HopReturning HopState = "returning" // up, with part of its share
-	HopDown      HopState = "down"      // by probes
-	HopEjected   HopState = "ejected"   // by failed connects
-	HopDrained   HopState = "drained"   // by the operator
-)
-
-// HopSnapshot is one hop of a tunnel.
-type HopSnapshot struct {
-	Hop      string   `json:"hop"` // as configured
-	State    HopState `json:"state"`
-	Weight   int      `json:"weight"`
-	Priority int      `json:"priority"`
-
-	SinceSeconds *float64 `json:"since_seconds"` // since its state changed; null: never
-	Checked      bool     `json:"checked"`       // at least one probe has ended
-	RTTSeconds   *float64 `json:"rtt_seconds"`   // of the last successful probe; null: none
-	FlowsNow     int64    `json:"flows_now"`
-	FlowsTotal   int64    `json:"flows_total"`
-	Failed       int64    `json:"failed_total"`         // flows whose connect failed
-	LastError    string   `json:"last_error,omitempty"` // of a connect or a probe
-}
-
-func (h *hop) snapshot(t *Target, slow time.Duration, now int64) HopSnapshot {
-	s := HopSnapshot{
-		Hop:        h.name,
-		State:      HopUp,
+func (h *hop) snapshot(t *Target, slow time.Duration, now int64) report.Hop {
+	s := report.Hop{
+		Name:       h.name,
+		State:      report.HopUp,
 		Weight:     t.Weight,
 		Priority:   t.Priority,
 		FlowsNow:   h.flows.Load(),
@@ -218,25 +193,22 @@ func (h *hop) snapshot(t *Target, slow time.Duration, now int64) HopSnapshot {
 	since := int64(0)
 	h.mu.Lock()
 	s.LastError, s.Checked, since = h.reason, h.probed, h.since
-	if h.rtt > 0 {
-		rtt := h.rtt.Seconds()
-		s.RTTSeconds = &rtt
-	}
+	s.RTT = units.Seconds(h.rtt)
 	h.mu.Unlock()
 	switch {
 	case h.drained.Load():
-		s.State = HopDrained
+		s.State = report.HopDrained
 	case h.down.Load():
-		s.State = HopDown
+		s.State = report.HopDown
 	case now < h.ejected.Load():
-		s.State = HopEjected
+		s.State = report.HopEjected
 	case h.share(now, slow) < 1:
-		s.State = HopReturning
+		s.State = report.HopReturning
 		since = max(since, h.ejected.Load())
 	}
 	if since > 0 {
-		seconds := time.Duration(now - since).Seconds()
-		s.SinceSeconds = &seconds
+		s.Since = time.Now().Add(time.Duration(since - now))
 	}
+	s.Usable = s.State.Usable()
 	return s
 }

@@ -64,7 +64,7 @@ func (g *rig) takes(listeners ...*net.TCPListener) int {
 	return got
 }
 
-func (g *rig) hop(i int) HopSnapshot { return g.relay.Snapshot().Tunnels[0].Hops[i] }
+func (g *rig) hop(i int) report.Hop { return g.relay.Snapshot().Tunnels[0].Hops[i] }
 
 // TestHopIsEjectedByItsFlows kills the first of two hops: flows go on to the
 // other, at first after a refusal and then without.
@@ -82,10 +82,10 @@ func TestHopIsEjectedByItsFlows(t *testing.T) {
 		g.takes(second)
 	}
 	first := g.hop(0)
-	if first.State != HopEjected || first.Failed != 3 || first.FlowsTotal != 1 || first.FlowsNow != 1 || !strings.Contains(first.LastError, "refused") {
+	if first.State != report.HopEjected || first.Failed != 3 || first.FlowsTotal != 1 || first.FlowsNow != 1 || !strings.Contains(first.LastError, "refused") {
 		t.Errorf("the hop that was killed is %+v", first)
 	}
-	if s := g.hop(1); s.State != HopUp || s.FlowsTotal != 5 || s.FlowsNow != 5 {
+	if s := g.hop(1); s.State != report.HopUp || s.FlowsTotal != 5 || s.FlowsNow != 5 {
 		t.Errorf("the other is %+v", s)
 	}
 	if text := g.log.String(); strings.Count(text, "hop left the choice") != 1 {
@@ -97,7 +97,7 @@ func TestHopIsEjectedByItsFlows(t *testing.T) {
 	if err := setTunnels(g.relay, tunnels); err != nil {
 		t.Fatal(err)
 	}
-	if s := g.hop(0); s.State != HopEjected {
+	if s := g.hop(0); s.State != report.HopEjected {
 		t.Errorf("after a reload it is %s", s.State)
 	}
 	for _, f := range g.relay.Snapshot().Flows {
@@ -243,7 +243,7 @@ func TestAllHopsOut(t *testing.T) {
 		expectReset(t, c)
 	}
 	g.expectReason(report.EndTargetRefused)
-	if s := g.hop(0).State; s != HopEjected {
+	if s := g.hop(0).State; s != report.HopEjected {
 		t.Fatalf("the hop is %s", s)
 	}
 	back, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(at))
@@ -278,11 +278,11 @@ func (p *probeSays) set(to netip.AddrPort, down bool) {
 	p.down[to] = down
 }
 
-func (g *rig) becomes(i int, want HopState) {
+func (g *rig) becomes(i int, want report.HopState) {
 	g.t.Helper()
 	nettest.Eventually(g.t, patience, func() bool { return g.hop(i).State == want },
 		func() string {
-			return "hop " + g.hop(i).Hop + " is " + string(g.hop(i).State) + ", not " + string(want)
+			return "hop " + g.hop(i).Name + " is " + string(g.hop(i).State) + ", not " + string(want)
 		})
 }
 
@@ -312,23 +312,23 @@ func TestCheckedHop(t *testing.T) {
 	}
 	defer s.Close()
 	expect(t, s.(*net.TCPConn), []byte("x"))
-	g.becomes(0, HopDown)
+	g.becomes(0, report.HopDown)
 	if h := g.hop(0); h.FlowsNow != 0 || h.Failed != 0 || h.LastError != "it says no" {
 		t.Errorf("the hop is %+v", h)
 	}
 	g.takes(live)
 	says.set(hole, false)
-	g.becomes(0, HopUp)
+	g.becomes(0, report.HopUp)
 	nettest.Eventually(t, patience, func() bool { return strings.Contains(g.log.String(), "hop is back") }, g.log.String)
 	// Without probes no hop is down.
 	says.set(hole, true)
-	g.becomes(0, HopDown)
+	g.becomes(0, report.HopDown)
 	tunnels := []Tunnel{*g.relay.table.Load().tunnels[0].tunnel}
 	tunnels[0].Health.Probe = nil
 	if err := setTunnels(g.relay, tunnels); err != nil {
 		t.Fatal(err)
 	}
-	g.becomes(0, HopUp)
+	g.becomes(0, report.HopUp)
 }
 
 func TestConnectProbe(t *testing.T) {
@@ -363,7 +363,7 @@ func TestDrainedHop(t *testing.T) {
 	if tunnels, err := g.relay.DrainHop("", name, true); err != nil || len(tunnels) != 1 || tunnels[0] != "t" {
 		t.Fatalf("draining says %v, %v", tunnels, err)
 	}
-	g.becomes(0, HopDrained)
+	g.becomes(0, report.HopDrained)
 	if i := g.takes(g.target, second); i != 1 {
 		t.Errorf("a flow went to the drained hop")
 	}

@@ -3,6 +3,8 @@ package relay
 import (
 	"time"
 
+	"longhaul/internal/units"
+
 	report "longhaul/internal/flow"
 
 	"longhaul/internal/tcpinfo"
@@ -39,11 +41,11 @@ func (w *worker) account(f *flow) {
 	rec.Listen = report.Address{AddrPort: w.listenAddr(f)}
 	rec.Target = report.Address{AddrPort: f.target}
 	rec.Hop = f.hopName()
-	rec.Elapsed = time.Duration(w.clock() - f.start)
-	rec.Start = time.Now().Add(-rec.Elapsed)
+	rec.Elapsed = units.Seconds(time.Duration(w.clock() - f.start))
+	rec.Start = time.Now().Add(-rec.Elapsed.Duration())
 	rec.BytesUp = max(0, f.dirs[up].bytes)
 	rec.BytesDown = max(0, f.dirs[down].bytes)
-	if wanted := w.relay.opts.LegStats; wanted == nil || wanted(rec.Elapsed) {
+	if wanted := w.relay.opts.LegStats; wanted == nil || wanted(rec.Elapsed.Duration()) {
 		rec.ClientLeg = f.legs[client].record(&w.algorithms[client])
 		if f.phase == phaseMoving {
 			rec.TargetLeg = f.legs[target].record(&w.algorithms[target])
@@ -107,9 +109,9 @@ func (l *leg) record(last *string) report.LegRecord {
 	if err != nil {
 		return r
 	}
-	r.RTT = info.RTT
+	r.RTT = units.Seconds(info.RTT)
 	if info.Has(tcpinfo.FieldMinRTT) {
-		r.MinRTT = info.MinRTT
+		r.MinRTT = units.Seconds(info.MinRTT)
 	}
 	r.BytesSent, r.BytesRetransmitted = int64(info.BytesSent), int64(info.BytesRetrans)
 	r.Retransmits = int64(info.TotalRetrans)

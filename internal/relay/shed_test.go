@@ -144,7 +144,7 @@ func TestResponsive(t *testing.T) {
 func TestAcceptQueue(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, nil)
-	queue := func() AcceptQueue {
+	queue := func() report.AcceptQueue {
 		t.Helper()
 		all := g.relay.AcceptQueues()
 		if len(all) != 1 || all[0].Listen != g.addr {

@@ -20,7 +20,7 @@ type Snapshot struct {
 	Memory       *MemorySnapshot  `json:"memory"` // null: no limit, so not measured
 	FlowsNow     int64            `json:"flows_now"`
 	AcceptErrors map[string]int64 `json:"accept_errors"` // since the start, by errno
-	Tunnels      []TunnelSnapshot `json:"tunnels"`
+	Tunnels      []report.Tunnel  `json:"tunnels"`
 	Flows        []FlowSnapshot   `json:"flows"`
 }
 
@@ -30,33 +30,6 @@ type MemorySnapshot struct {
 	LimitBytes int64 `json:"limit_bytes"`
 	UsedBytes  int64 `json:"used_bytes"`
 	Short      bool  `json:"short"` // senders are slowed down
-}
-
-// TunnelSnapshot is the state of one tunnel. Its counters begin with the relay
-// and survive reloads.
-type TunnelSnapshot struct {
-	Name       string           `json:"name"`
-	State      string           `json:"state"` // listening, shedding, paused, drained, draining or removed
-	Listen     []netip.AddrPort `json:"listen"`
-	Forward    []string         `json:"forward"`
-	Balance    Balance          `json:"balance"`
-	Hops       []HopSnapshot    `json:"hops"`
-	FlowsNow   int64            `json:"flows_now"`
-	FlowsPeak  int64            `json:"flows_peak"`
-	FlowsLimit int              `json:"flows_limit,omitempty"`
-	FlowsTotal int64            `json:"flows_total"`
-	BytesUp    int64            `json:"bytes_up"`
-	BytesDown  int64            `json:"bytes_down"`
-	Denied     int64            `json:"denied_total"`  // source not allowed, bad PROXY header
-	Limited    int64            `json:"limited_total"` // by the limits on flows and their rate
-	Shed       int64            `json:"shed_total"`    // refused because a resource was short
-	Refused    int64            `json:"refused_total"` // no target accepted
-	Errors     int64            `json:"errors_total"`  // ended by a reset, a timeout or missing resources
-	Checks     int64            `json:"checks_total"`  // integrity checks; flows_total includes them
-
-	ShedBy       map[string]int64 `json:"shed_by_reason"`
-	Ended        []report.Ended   `json:"ended"` // flows that were admitted and have ended
-	AcceptQueues []AcceptQueue    `json:"accept_queues"`
 }
 
 // FlowSnapshot is one flow.
@@ -134,7 +107,7 @@ func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
 		AcceptPaused: r.pausedWorkers.Load() > 0,
 		FlowsNow:     r.live.Load(),
 		AcceptErrors: r.acceptErrors.byName(),
-		Tunnels:      []TunnelSnapshot{},
+		Tunnels:      []report.Tunnel{},
 		Flows:        []FlowSnapshot{},
 	}
 	if r.loops.Load() != nil {
@@ -171,14 +144,14 @@ func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
 	return s, index
 }
 
-func tunnelSnapshot(st *tunnelState, t *Tunnel, hops []*hop, state string, now int64) TunnelSnapshot {
-	ts := TunnelSnapshot{
+func tunnelSnapshot(st *tunnelState, t *Tunnel, hops []*hop, state string, now int64) report.Tunnel {
+	ts := report.Tunnel{
 		Name:       t.Name,
 		State:      state,
 		Listen:     []netip.AddrPort{},
 		Forward:    []string{},
-		Balance:    t.Balance,
-		Hops:       []HopSnapshot{},
+		Balance:    string(t.Balance),
+		Hops:       []report.Hop{},
 		FlowsNow:   st.flows.Load(),
 		FlowsPeak:  st.peak.Load(),
 		FlowsLimit: t.MaxFlows,
@@ -194,7 +167,7 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel, hops []*hop, state string, now i
 
 		ShedBy:       st.shedByReason(),
 		Ended:        st.ended.list(),
-		AcceptQueues: []AcceptQueue{},
+		AcceptQueues: []report.AcceptQueue{},
 	}
 	for i := range t.Forward {
 		f := &t.Forward[i]

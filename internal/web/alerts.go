@@ -86,8 +86,8 @@ func (d *Dashboard) tunnelAlerts(t *monitor.Tunnel, now time.Time, add func(leve
 	for _, h := range t.Hops {
 		if !h.Usable {
 			why := ""
-			if h.Error != "" {
-				why = ": " + firstLine(h.Error)
+			if h.LastError != "" {
+				why = ": " + firstLine(h.LastError)
 			}
 			add("warning", link, "Hop %s of tunnel %s is %s%s", h.Name, t.Name, h.State, why)
 		}

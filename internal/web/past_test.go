@@ -32,7 +32,7 @@ func TestChart(t *testing.T) {
 	count := func(c history.Chart) (n int64) {
 		before := time.Time{}
 		for _, p := range c.Points {
-			if !before.IsZero() && p.At.Sub(before) != c.Step {
+			if !before.IsZero() && p.At.Sub(before) != c.Step.Duration() {
 				t.Errorf("a point at %v after %v, in steps of %v", p.At, before, c.Step)
 			}
 			before = p.At
@@ -44,14 +44,14 @@ func TestChart(t *testing.T) {
 		return n
 	}
 	all := get("since=20d")
-	if got := count(all); got != int64(len(records)) || all.Step != 6*time.Hour {
+	if got := count(all); got != int64(len(records)) || all.Step.Duration() != 6*time.Hour {
 		t.Errorf("%d transfers in steps of %v, want %d of 6 h", got, all.Step, len(records))
 	}
 	one := get("since=20d&tunnel=replication")
 	if got := count(one); got != int64(len(records)/len(webfake.Tunnels)) || one.Tunnel != "replication" {
 		t.Errorf("%d transfers of %q", got, one.Tunnel)
 	}
-	if day := get(""); len(day.Points) < 90 || day.Step != 15*time.Minute {
+	if day := get(""); len(day.Points) < 90 || day.Step.Duration() != 15*time.Minute {
 		t.Errorf("a day has %d points of %v", len(day.Points), day.Step)
 	}
 	if none := get("since=9d&until=8d&tunnel=other"); count(none) != 0 || none.Points == nil {

@@ -45,7 +45,9 @@ var flowOrders = map[string]func(a, b *monitor.Flow) int{
 	"state":  func(a, b *monitor.Flow) int { return cmp.Compare(a.State, b.State) },
 }
 
-func longestRTT(f *monitor.Flow) time.Duration { return max(f.Legs[0].RTT, f.Legs[1].RTT) }
+func longestRTT(f *monitor.Flow) time.Duration {
+	return time.Duration(max(f.Legs[0].RTT, f.Legs[1].RTT))
+}
 
 // resentShare is the share of retransmitted data on the worse leg; negative:
 // unknown.

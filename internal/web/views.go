@@ -99,7 +99,7 @@ func (d *Dashboard) overview() view {
 		first := course.shown.IsZero()
 		for i := range s.Tunnels {
 			row := overviewRow{Tunnel: s.Tunnels[i]}
-			row.Closed, row.Listen = nil, nil
+			row.Ended, row.Listen = nil, nil
 			if first {
 				row.Recent = d.sparkline(row.Name, s.At.Add(-time.Minute))
 			}
@@ -166,7 +166,7 @@ func (c *course) next(d *Dashboard, s *monitor.Snapshot, tunnel string) columns 
 	}
 	p := d.points(tunnel, c.shown)
 	if n := len(p.At); n > 0 {
-		c.shown = time.UnixMilli(int64(p.At[n-1] * 1000)).Add(s.Interval / 2)
+		c.shown = time.UnixMilli(int64(p.At[n-1] * 1000)).Add(time.Duration(s.Interval / 2))
 	}
 	return p
 }

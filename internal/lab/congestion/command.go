@@ -39,7 +39,7 @@ buffers: 300 ms, 100 Mb/s, 10 % of the packets lost.
 --traps holds them to bounds on paths that trapped an algorithm before.
 docs/lab.md has the defaults.`,
 		Example: `  longhaul lab run lossy-lfn
-  longhaul lab run lossy-lfn --algorithms cubic,bbr --repeat 5 --series lossy.csv
+  longhaul lab run lossy-lfn --algorithms cubic,bbr --series lossy.csv
   longhaul lab run lossy-lfn --grid --rate 100Mbit --buffer 1 --out grid/
   longhaul lab run lossy-lfn --sharing --buffer 0.5,1,4 --against cubic
   longhaul lab run lossy-lfn --sharing --scenario 1v1 --buffer 4 --aqm codel

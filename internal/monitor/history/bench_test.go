@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/internal/monitor"
 )
 
@@ -19,8 +21,8 @@ func BenchmarkWrite(b *testing.B) {
 	all := made(batchLen, time.Millisecond, time.Now())
 	for i := range all {
 		all[i].Goodput = monitor.Series{}
-		all[i].Elapsed = 4 * time.Millisecond
-		all[i].Start = all[i].End.Add(-all[i].Elapsed)
+		all[i].Elapsed = units.Seconds(4 * time.Millisecond)
+		all[i].Start = all[i].End.Add(time.Duration(-all[i].Elapsed))
 	}
 	pace := time.NewTicker(time.Millisecond)
 	defer pace.Stop()

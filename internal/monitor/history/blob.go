@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/internal/flow"
 
 	"longhaul/internal/monitor"
@@ -112,7 +114,7 @@ const seriesFormat = 1
 // is nil.
 func encodeSeries(s monitor.Series) []byte {
 	up, down := s.UpBps[:min(len(s.UpBps), monitor.SeriesLen)], s.DownBps[:min(len(s.DownBps), monitor.SeriesLen)]
-	if len(up) == 0 && len(down) == 0 || s.Step < time.Microsecond {
+	if len(up) == 0 && len(down) == 0 || s.Step.Duration() < time.Microsecond {
 		return nil
 	}
 	var most float32
@@ -124,7 +126,7 @@ func encodeSeries(s monitor.Series) []byte {
 		}
 	}
 	b := append(make([]byte, 0, 16+len(up)+len(down)), seriesFormat)
-	b = binary.AppendUvarint(b, uint64(s.Step/time.Microsecond))
+	b = binary.AppendUvarint(b, uint64(s.Step.Duration()/time.Microsecond))
 	b = binary.LittleEndian.AppendUint32(b, math.Float32bits(most))
 	for _, values := range [][]float32{up, down} {
 		b = append(b, byte(len(values)))
@@ -166,7 +168,7 @@ func decodeSeries(b []byte) (monitor.Series, error) {
 	if r.failed || step == 0 || step > math.MaxInt64/uint64(time.Microsecond) || !(most >= 0) || math.IsInf(float64(most), 0) {
 		return s, errBlob
 	}
-	s.Step = time.Duration(step) * time.Microsecond
+	s.Step = units.Seconds(time.Duration(step) * time.Microsecond)
 	for _, to := range []*[]float32{&s.UpBps, &s.DownBps} {
 		n := int(r.byte())
 		if n > monitor.SeriesLen {

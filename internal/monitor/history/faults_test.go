@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/internal/flow"
 
 	"golang.org/x/sys/unix"
@@ -474,7 +476,7 @@ func addForEver(file string) {
 		for i := range batch {
 			at := time.Now()
 			batch[i] = monitor.Record{End: at, EndedBy: "both",
-				Record: flow.Record{Flow: flow.ID(n), Tunnel: "t", Start: at, BytesUp: n, Elapsed: time.Millisecond, Reason: "end"}}
+				Record: flow.Record{Flow: flow.ID(n), Tunnel: "t", Start: at, BytesUp: n, Elapsed: units.Seconds(time.Millisecond), Reason: "end"}}
 			n++
 		}
 		s.Add(batch)

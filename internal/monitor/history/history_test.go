@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/internal/flow"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -154,7 +156,7 @@ func TestRecordsComeBackAsTheyWere(t *testing.T) {
 	full := made(1, time.Second, noon)[0]
 	full.Cause, full.CauseLeg, full.CauseShare = doctor.Policer, flow.ClientLeg, 0.75
 	full.Error = "connection reset by peer"
-	full.Goodput = monitor.Series{Step: 2 * time.Second, UpBps: []float32{0, 0, 1e9, 2.5e8}, DownBps: []float32{0, 0, 0, 0}}
+	full.Goodput = monitor.Series{Step: units.Seconds(2 * time.Second), UpBps: []float32{0, 0, 1e9, 2.5e8}, DownBps: []float32{0, 0, 0, 0}}
 	empty := monitor.Record{
 		Record: flow.Record{Start: noon, ClientLeg: flow.UnknownLeg(), TargetLeg: flow.UnknownLeg()}, End: noon,
 	}
@@ -347,7 +349,7 @@ func TestChartHasEveryByte(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "history.db")
 	s, _ := opened(t, path, Options{})
-	all := slices.DeleteFunc(made(2*segmentLen, 20*time.Second, time.Now().Truncate(time.Second)), func(r monitor.Record) bool { return r.Elapsed > time.Hour })
+	all := slices.DeleteFunc(made(2*segmentLen, 20*time.Second, time.Now().Truncate(time.Second)), func(r monitor.Record) bool { return r.Elapsed.Duration() > time.Hour })
 	add(t, s, all)
 	r := reader(t, path)
 	var bytesUp float64

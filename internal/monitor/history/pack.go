@@ -6,6 +6,8 @@ import (
 	"hash/crc32"
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/internal/flow"
 
 	"longhaul/internal/doctor"
@@ -54,7 +56,7 @@ func packRecord(rows []byte, r *monitor.Record, id int64, word func(string) (int
 		id:        id,
 		group:     group{tunnel: intern(r.Tunnel), cause: intern(string(r.Cause)), reason: intern(string(r.Reason)), endedBy: intern(r.EndedBy)},
 		endMs:     r.End.UnixMilli(),
-		elapsedUs: max(r.Elapsed.Microseconds(), 0),
+		elapsedUs: max(r.Elapsed.Duration().Microseconds(), 0),
 		up:        max(r.BytesUp, 0),
 		down:      max(r.BytesDown, 0),
 	}
@@ -90,8 +92,8 @@ func packRecord(rows []byte, r *monitor.Record, id int64, word func(string) (int
 	for _, leg := range legs {
 		number(intern(leg.Side))
 		number(intern(leg.CongestionControl))
-		number(max(leg.RTT.Microseconds(), 0))
-		number(max(leg.MinRTT.Microseconds(), 0))
+		number(max(leg.RTT.Duration().Microseconds(), 0))
+		number(max(leg.MinRTT.Duration().Microseconds(), 0))
 		known(leg.Retransmits)
 	}
 	text(encodeSeries(r.Goodput))
@@ -219,7 +221,7 @@ func unpackRecord(id int64, body []byte, words map[int64]string) (monitor.Record
 		Record: flow.Record{Tunnel: words[f.group.tunnel], Reason: flow.EndReason(words[f.group.reason]), BytesUp: f.up, BytesDown: f.down},
 		Cause:  doctor.Cause(words[f.group.cause]), EndedBy: words[f.group.endedBy],
 	}
-	record.End, record.Elapsed = time.UnixMilli(f.endMs).UTC(), time.Duration(f.elapsedUs)*time.Microsecond
+	record.End, record.Elapsed = time.UnixMilli(f.endMs).UTC(), units.Seconds(time.Duration(f.elapsedUs)*time.Microsecond)
 	record.Start = time.UnixMilli(f.endMs - f.elapsedUs/1000 + r.varint()).UTC()
 	record.Flow, record.Hop = flow.ID(r.count()), words[r.count()]
 	leg := r.count()
@@ -236,7 +238,7 @@ func unpackRecord(id int64, body []byte, words map[int64]string) (monitor.Record
 	for i, to := range []*flow.LegRecord{&record.ClientLeg, &record.TargetLeg} {
 		*to = flow.LegRecord{
 			Side: words[r.count()], CongestionControl: words[r.count()],
-			RTT: time.Duration(r.count()) * time.Microsecond, MinRTT: time.Duration(r.count()) * time.Microsecond,
+			RTT: units.Seconds(time.Duration(r.count()) * time.Microsecond), MinRTT: units.Seconds(time.Duration(r.count()) * time.Microsecond),
 			BytesSent: sent[i][0], BytesRetransmitted: sent[i][1], Retransmits: r.count() - 1,
 		}
 	}

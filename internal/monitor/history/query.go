@@ -3,6 +3,8 @@ package history
 import (
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/internal/doctor"
 )
 
@@ -103,7 +105,7 @@ type Comparison struct {
 type Chart struct {
 	Period Period        `json:"period"`
 	Tunnel string        `json:"tunnel,omitempty"`
-	Step   time.Duration `json:"step_ns"`
+	Step   units.Seconds `json:"step_seconds"`
 	Points []Point       `json:"points"` // oldest first, without gaps
 }
 

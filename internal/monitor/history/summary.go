@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"time"
+
+	"longhaul/internal/units"
 )
 
 // Summary is what there is to say of the flows of a tunnel, or of all if it is
@@ -178,7 +180,7 @@ func (v *view) chart(p Period, tunnel string) (Chart, error) {
 	if !whole && !minutes {
 		step = max(step, hour)
 	}
-	chart.Step = time.Duration(step) * time.Second
+	chart.Step = units.Seconds(time.Duration(step) * time.Second)
 	fromHours := step >= hour && (!whole || p.MinBytes <= 1)
 	from, to := c.seconds(step)
 	points := make([]struct {

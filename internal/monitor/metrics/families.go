@@ -182,8 +182,8 @@ var tunnelFamilies = []family{
 		func(s *state, emit func(float64, ...string)) {
 			for i := range s.Tunnels {
 				counts := map[string]int64{}
-				for _, c := range s.Tunnels[i].Closed {
-					counts[c.EndedBy+" "+c.Reason] += c.Flows
+				for _, c := range s.Tunnels[i].Ended {
+					counts[c.EndedBy+" "+string(c.Reason)] += c.Flows
 				}
 				for words, n := range s.reasons.fold(counts) {
 					who, reason, ok := strings.Cut(words, " ")
@@ -231,7 +231,7 @@ var legFamilies = []family{
 			for _, s := range []struct {
 				name string
 				rtt  time.Duration
-			}{{"min", l.MinRTT}, {"median", l.MedianRTT}, {"p99", l.P99RTT}} {
+			}{{"min", l.MinRTT.Duration()}, {"median", l.MedianRTT.Duration()}, {"p99", l.P99RTT.Duration()}} {
 				if s.rtt > 0 {
 					emit(s.rtt.Seconds(), t.Name, string(l.Leg), s.name)
 				}
@@ -268,16 +268,16 @@ var hopFamilies = []family{
 		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
 			for i := range t.Hops {
 				for _, state := range hopStates {
-					emit(truth(t.Hops[i].State == state), t.Name, t.Hops[i].Name, state)
+					emit(truth(string(t.Hops[i].State) == state), t.Name, t.Hops[i].Name, state)
 				}
 			}
 		})},
 	{"hop_flows_active", "Flows that are connecting or connected to a hop.", gauge, []string{"tunnel", "hop"},
 		ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.FlowsNow), true })},
 	{"hop_flows_total", "Flows that were connected to a hop.", counter, []string{"tunnel", "hop"},
-		ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.Flows), true })},
+		ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.FlowsTotal), true })},
 	{"hop_connect_failures_total", "Flows whose connect to a hop failed.", counter, []string{"tunnel", "hop"},
-		ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.Failures), true })},
+		ofHop(func(h *monitor.Hop) (float64, bool) { return float64(h.Failed), true })},
 	{"hop_rtt_seconds",
 		"Median round-trip time of the legs to a hop, or of its last probe without legs.",
 		gauge, []string{"tunnel", "hop"},

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/internal/flow"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,22 +35,28 @@ var update = flag.Bool("update", false, "write the tables of docs/metrics.md ane
 func everything() *monitor.Snapshot {
 	at := time.Unix(1_800_000_000, 0)
 	tunnel := monitor.Tunnel{
-		Name: "to-b", State: "listening", FlowsNow: 3, FlowsPeak: 9, FlowsLimit: 100, FlowsTotal: 1234, BytesUp: 5e9, BytesDown: 7e9,
-		Denied: 4, Limited: 5, Shed: 6, ShedBy: map[string]int64{"descriptors": 6},
-		Closed: []monitor.Closed{{EndedBy: "both", Reason: "end", Flows: 1200}, {EndedBy: "client", Reason: "client-reset", Flows: 31}},
+		Tunnel: flow.Tunnel{
+			Name: "to-b", State: "listening", FlowsNow: 3, FlowsPeak: 9, FlowsLimit: 100, FlowsTotal: 1234, BytesUp: 5e9, BytesDown: 7e9,
+			Denied: 4, Limited: 5, Shed: 6, ShedBy: map[string]int64{"descriptors": 6},
+			Ended: []flow.Ended{{EndedBy: "both", Reason: "end", Flows: 1200}, {EndedBy: "client", Reason: "client-reset", Flows: 31}},
+		},
 		Causes: map[doctor.Cause]int{doctor.RandomLoss: 2},
 		Hops: []monitor.Hop{
-			{Name: "b1.example:6000", State: "up", Usable: true, FlowsNow: 3, Flows: 1230, RTT: 80 * time.Millisecond, BytesSent: 4e9, BytesRetransmitted: 3e6},
-			{Name: "b2.example:6000", State: "down", Failures: 8, BytesSent: -1, BytesRetransmitted: -1},
+			{
+				Hop: flow.Hop{Name: "b1.example:6000", State: "up", Usable: true, FlowsNow: 3, FlowsTotal: 1230,
+					RTT: units.Seconds(80 * time.Millisecond)},
+				BytesSent: 4e9, BytesRetransmitted: 3e6,
+			},
+			{Hop: flow.Hop{Name: "b2.example:6000", State: "down", Failed: 8}, BytesSent: -1, BytesRetransmitted: -1},
 		},
 		LastCheck: &monitor.Check{At: at, OK: true, Hops: []monitor.CheckHop{{LossShare: 0.001}, {LossShare: -1}}},
 	}
 	for i, leg := range []flow.Leg{flow.ClientLeg, flow.TargetLeg} {
-		tunnel.Legs[i] = monitor.LegTotals{Leg: leg, BytesSent: 5e9, BytesRetransmitted: 3e6, MinRTT: time.Millisecond, MedianRTT: 2 * time.Millisecond,
-			P99RTT: 9 * time.Millisecond, LimitedSeconds: map[doctor.Cause]float64{doctor.Application: 12.5}}
+		tunnel.Legs[i] = monitor.LegTotals{Leg: leg, BytesSent: 5e9, BytesRetransmitted: 3e6, MinRTT: units.Seconds(time.Millisecond), MedianRTT: units.Seconds(2 * time.Millisecond),
+			P99RTT: units.Seconds(9 * time.Millisecond), LimitedSeconds: map[doctor.Cause]float64{doctor.Application: 12.5}}
 	}
 	return &monitor.Snapshot{
-		At: at, Interval: time.Second, Sequence: 77, Took: 3 * time.Millisecond, FlowsNow: 3, Tunnels: []monitor.Tunnel{tunnel},
+		At: at, Interval: units.Seconds(time.Second), Sequence: 77, Took: units.Seconds(3 * time.Millisecond), FlowsNow: 3, Tunnels: []monitor.Tunnel{tunnel},
 		Process: monitor.Process{
 			Version: "1.2", StartedAt: at, MemoryUsed: 1 << 20, MemoryLimit: 1 << 30, LastReload: &monitor.Reload{At: at, OK: false},
 			LogLinesDropped: 2, RecordsDropped: 3, AcceptErrors: map[string]int64{"EMFILE": 7},
@@ -168,10 +176,10 @@ func TestCardinalityIsBounded(t *testing.T) {
 	}
 	for round := 1; round <= 2; round++ {
 		t0 := &s.Tunnels[0]
-		t0.Closed = nil
+		t0.Ended = nil
 		s.Process.AcceptErrors, t0.ShedBy = map[string]int64{}, map[string]int64{}
 		for i := range 1000 * round {
-			t0.Closed = append(t0.Closed, monitor.Closed{EndedBy: "relay", Reason: fmt.Sprintf("reason-%d", i), Flows: 1})
+			t0.Ended = append(t0.Ended, flow.Ended{EndedBy: "relay", Reason: flow.EndReason(fmt.Sprintf("reason-%d", i)), Flows: 1})
 			s.Process.AcceptErrors[fmt.Sprintf("E%d", i)] = 1
 			t0.ShedBy[fmt.Sprintf("thing-%d", i)] = 1
 		}

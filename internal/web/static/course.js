@@ -24,7 +24,7 @@ export function course() {
   return {
     element: section('Over time', note, h('div', { class: 'pair' }, all.map((one) => h('div', {}, h('h3', {}, one.title), one.chart.element)))),
     update(before, after) {
-      const steps = [before, after].map((c) => f.span((c.step_ns ?? 0) / 1e9));
+      const steps = [before, after].map((c) => f.span((c.step_seconds ?? 0)));
       setText(note, `Both periods from their beginnings; a point is of ${steps[0] === steps[1] ? steps[0] : `${steps[0]} before and ${steps[1]} after`}. `
         + 'Goodput is laid over the lives of the flows, and the rest is of those that ended then.');
       for (const { chart, of } of all) chart.set(overlay([before, after], of));
@@ -35,14 +35,14 @@ export function course() {
 
 // shown are the whole steps; the last one, which is cut off, only if there is no other to show.
 function shown(c) {
-  const whole = c.points.filter((p) => Date.parse(p.at) + c.step_ns / 1e6 <= Date.parse(c.period.until));
+  const whole = c.points.filter((p) => Date.parse(p.at) + c.step_seconds * 1e3 <= Date.parse(c.period.until));
   return whole.some((p) => p.flows) ? whole : c.points;
 }
 
 // overlay makes columns of two charts: x, and each of the values before and after.
 // Where the other one alone has a step it is undefined.
 function overlay(periods, of) {
-  const rows = periods.map((c) => new Map(shown(c).map((p, i) => [i * c.step_ns / 1e9, p])));
+  const rows = periods.map((c) => new Map(shown(c).map((p, i) => [i * c.step_seconds, p])));
   const x = [...new Set(rows.flatMap((r) => [...r.keys()]))].sort((a, b) => a - b);
   return [x, ...of.flatMap((value) => rows.map((r) => x.map((at) => {
     const p = r.get(at);

@@ -31,10 +31,10 @@ export function count(n) {
   return Math.round(n).toLocaleString('en').replaceAll(',', '\u202f');
 }
 
-// delay is a round-trip time, of nanoseconds; 0 is unknown.
-export function delay(ns) {
-  if (!ns || ns < 0) return unknown;
-  return ns < 1e6 ? scaled(ns / 1e3, 1000, ['µs', 'ms']) : scaled(ns / 1e6, 1000, ['ms', 's']);
+// delay is a round-trip time, of seconds; 0 is unknown.
+export function delay(s) {
+  if (!s || s < 0) return unknown;
+  return s < 1e-3 ? scaled(s * 1e6, 1000, ['µs', 'ms']) : scaled(s * 1e3, 1000, ['ms', 's']);
 }
 
 export function seconds(v) {

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/internal/flow"
 
 	"longhaul/internal/doctor"
@@ -73,8 +75,8 @@ func (m *Monitor) newFlow() monitor.Flow {
 		f.CauseLeg = flow.TargetLeg
 	}
 	f.Legs = [2]monitor.FlowLeg{
-		{Side: "lan", CongestionControl: "cubic", RTT: 300 * time.Microsecond, MinRTT: 90 * time.Microsecond},
-		{Side: "wan", CongestionControl: "bbr", RTT: time.Duration(62+n%9) * time.Millisecond, MinRTT: 61 * time.Millisecond, Cause: f.Cause},
+		{Side: "lan", CongestionControl: "cubic", RTT: units.Seconds(300 * time.Microsecond), MinRTT: units.Seconds(90 * time.Microsecond)},
+		{Side: "wan", CongestionControl: "bbr", RTT: units.Seconds(time.Duration(62+n%9) * time.Millisecond), MinRTT: units.Seconds(61 * time.Millisecond), Cause: f.Cause},
 	}
 	up := make([]float32, 40)
 	down := make([]float32, 40)
@@ -82,7 +84,7 @@ func (m *Monitor) newFlow() monitor.Flow {
 		up[i] = float32(20e6 + 5e6*math.Sin(float64(i+n)/4) + 3e6*m.random.Float64())
 		down[i] = float32(1e6 * m.random.Float64())
 	}
-	m.series[f.ID] = &monitor.Series{Step: 4 * time.Second, UpBps: up, DownBps: down}
+	m.series[f.ID] = &monitor.Series{Step: units.Seconds(4 * time.Second), UpBps: up, DownBps: down}
 	return f
 }
 
@@ -124,7 +126,7 @@ func (m *Monitor) Step() {
 		s.DownBps = append(slices.Clone(s.DownBps[max(0, len(s.DownBps)-monitor.SeriesLen+1):]), float32(f.DownBps))
 	}
 	s := &monitor.Snapshot{
-		At: now, Sequence: 1, Interval: time.Second, FlowsNow: int64(len(m.flows)), Flows: slices.Clone(m.flows),
+		At: now, Sequence: 1, Interval: units.Seconds(time.Second), FlowsNow: int64(len(m.flows)), Flows: slices.Clone(m.flows),
 		Process: monitor.Process{
 			Version: "longhaul 0.8.0", PID: 4711, StartedAt: m.began, ResidentBytes: 61 << 20, Descriptors: 2*len(m.flows) + 20,
 			DescriptorLimit: 1 << 20, CPUSeconds: now.Sub(m.began).Seconds() * 0.31, MemoryUsed: 83 << 20, MemoryLimit: 512 << 20,
@@ -151,25 +153,31 @@ func (m *Monitor) tunnel(i int, name string, now time.Time) monitor.Tunnel {
 	p := m.points[name][len(m.points[name])-1]
 	age := int64(now.Sub(m.began).Seconds())
 	t := monitor.Tunnel{
-		Name: name, State: "listening", Since: m.began, Listen: []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr("10.10.10.20"), uint16(6000+i))},
-		Balance: "ordered", FlowsNow: p.Flows, FlowsPeak: p.Flows + 120, FlowsTotal: 81234 + age, BytesUp: age * 3e7, BytesDown: age * 8e6,
-		UpBps: p.UpBps, DownBps: p.DownBps, Denied: int64(3 * i), Limited: int64(i), Refused: 2, Errors: 17,
-		Closed: []monitor.Closed{
-			{EndedBy: "both", Reason: "end", Flows: 80021}, {EndedBy: "client", Reason: "client-reset", Flows: 412},
-			{EndedBy: "relay", Reason: "idle-timeout", Flows: 37}, {EndedBy: "target", Reason: "target-reset", Flows: 764},
+		Tunnel: flow.Tunnel{
+			Name: name, State: "listening", Listen: []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr("10.10.10.20"), uint16(6000+i))},
+			Balance: "ordered", FlowsNow: p.Flows, FlowsPeak: p.Flows + 120, FlowsTotal: 81234 + age, BytesUp: age * 3e7, BytesDown: age * 8e6,
+			Denied: int64(3 * i), Limited: int64(i), Refused: 2, Errors: 17,
+			Ended: []flow.Ended{
+				{EndedBy: "client", Reason: flow.EndClientReset, Flows: 412}, {EndedBy: "both", Reason: flow.EndClean, Flows: 80021},
+				{EndedBy: "relay", Reason: flow.EndIdle, Flows: 37}, {EndedBy: "target", Reason: flow.EndTargetReset, Flows: 764},
+			},
 		},
+		Since: m.began, UpBps: p.UpBps, DownBps: p.DownBps,
 		Causes: map[doctor.Cause]int{},
 		Legs: [2]monitor.LegTotals{
 			{Leg: flow.ClientLeg, BytesSent: age * 8e6, BytesRetransmitted: age * 40, RetransmittedShare: 0,
-				MinRTT: 80 * time.Microsecond, MedianRTT: 300 * time.Microsecond, P99RTT: 2 * time.Millisecond,
+				MinRTT: units.Seconds(80 * time.Microsecond), MedianRTT: units.Seconds(300 * time.Microsecond), P99RTT: units.Seconds(2 * time.Millisecond),
 				LimitedSeconds: map[doctor.Cause]float64{doctor.Application: float64(age) * 0.7}},
 			{Leg: flow.TargetLeg, BytesSent: age * 3e7, BytesRetransmitted: age * 40000, RetransmittedShare: p.RetransmittedShare,
-				MinRTT: 61 * time.Millisecond, MedianRTT: 63400 * time.Microsecond, P99RTT: 88 * time.Millisecond,
+				MinRTT: units.Seconds(61 * time.Millisecond), MedianRTT: units.Seconds(63400 * time.Microsecond), P99RTT: units.Seconds(88 * time.Millisecond),
 				LimitedSeconds: map[doctor.Cause]float64{}},
 		},
 		Hops: []monitor.Hop{{
-			Name: "relay-b.example.net:6000", State: "up", Usable: true, Since: m.began, Weight: 1, Priority: 1, FlowsNow: p.Flows, Flows: 81000 + age,
-			RTT: 63400 * time.Microsecond, RetransmittedShare: p.RetransmittedShare,
+			Hop: flow.Hop{
+				Name: "relay-b.example.net:6000", State: flow.HopUp, Usable: true, Since: m.began, Weight: 1, Priority: 1,
+				FlowsNow: p.Flows, FlowsTotal: 81000 + age, RTT: units.Seconds(63400 * time.Microsecond),
+			},
+			RetransmittedShare: p.RetransmittedShare,
 		}},
 	}
 	for j, c := range legCauses {
@@ -184,14 +192,17 @@ func (m *Monitor) tunnel(i int, name string, now time.Time) monitor.Tunnel {
 	case 0:
 		t.FlowsLimit = 2000
 		t.LastCheck = &monitor.Check{At: now.Add(-42 * time.Second), OK: true, Verdict: "segments are lost between relay-a and relay-b: 0.2 % up (21 of 10021)", Hops: []monitor.CheckHop{
-			{From: "this relay", To: "relay-b", State: "lossy", RTT: 63 * time.Millisecond, LossShare: 0.0021, UpBps: 812e6, DownBps: 790e6},
-			{From: "relay-b", To: "relay-c", State: "whole", RTT: 4 * time.Millisecond, LossShare: 0.00002, UpBps: 2.1e9, DownBps: 2e9},
-			{From: "relay-c", To: "db.site-b.example.net:6000", State: "whole", RTT: 400 * time.Microsecond, LossShare: -1},
+			{From: "this relay", To: "relay-b", State: "lossy", RTT: units.Seconds(63 * time.Millisecond), LossShare: 0.0021, UpBps: 812e6, DownBps: 790e6},
+			{From: "relay-b", To: "relay-c", State: "whole", RTT: units.Seconds(4 * time.Millisecond), LossShare: 0.00002, UpBps: 2.1e9, DownBps: 2e9},
+			{From: "relay-c", To: "db.site-b.example.net:6000", State: "whole", RTT: units.Seconds(400 * time.Microsecond), LossShare: -1},
 		}}
 	case 2:
 		t.Balance = "least-flows"
 		t.Hops = append(t.Hops, monitor.Hop{
-			Name: "standby.example.net:6000", State: "down", Since: now.Add(-7 * time.Minute), Weight: 1, Priority: 2, Failures: 12, Error: "connection refused",
+			Hop: flow.Hop{
+				Name: "standby.example.net:6000", State: flow.HopDown, Since: now.Add(-7 * time.Minute), Weight: 1, Priority: 2,
+				Failed: 12, LastError: "connection refused",
+			},
 			RetransmittedShare: -1,
 		})
 	}
@@ -273,7 +284,7 @@ func (m *Monitor) record(f monitor.Flow, end time.Time) monitor.Record {
 	}
 	r := monitor.Record{
 		Record: flow.Record{
-			Flow: f.ID, Tunnel: f.Tunnel, Client: f.Client, Target: f.Target, Hop: f.Hop, Start: f.Start, Elapsed: end.Sub(f.Start),
+			Flow: f.ID, Tunnel: f.Tunnel, Client: f.Client, Target: f.Target, Hop: f.Hop, Start: f.Start, Elapsed: units.Seconds(end.Sub(f.Start)),
 			BytesUp: f.BytesUp, BytesDown: f.BytesDown, ClientLeg: leg(f.Legs[0]), TargetLeg: leg(f.Legs[1]), Reason: flow.EndClean,
 		},
 		End: end, Goodput: *m.series[f.ID], Cause: f.Cause, CauseLeg: f.CauseLeg, EndedBy: flow.EndClean.EndedBy(),

@@ -58,7 +58,7 @@ func (c *CSV) Write(r *monitor.Record) {
 		row[13] = ""
 	}
 	for _, leg := range []*flow.LegRecord{&r.ClientLeg, &r.TargetLeg} {
-		row = append(row, leg.Side, leg.CongestionControl, number(leg.RTT.Microseconds(), leg.RTT > 0), number(leg.MinRTT.Microseconds(), leg.MinRTT > 0),
+		row = append(row, leg.Side, leg.CongestionControl, number(leg.RTT.Duration().Microseconds(), leg.RTT > 0), number(leg.MinRTT.Duration().Microseconds(), leg.MinRTT > 0),
 			number(leg.BytesSent, leg.BytesSent >= 0), number(leg.BytesRetransmitted, leg.BytesRetransmitted >= 0), number(leg.Retransmits, leg.Retransmits >= 0))
 	}
 	_ = c.w.Write(row)

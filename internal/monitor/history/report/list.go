@@ -55,7 +55,7 @@ func WriteList(w io.Writer, records []monitor.Record, q history.Query, e history
 	for i := range records {
 		r := &records[i]
 		fmt.Fprintf(w, row, id, strconv.FormatInt(r.ID, 10), len(layout), r.End.Local().Format(layout), tunnel, display.Shorten(r.Tunnel, tunnel),
-			client, display.Shorten(hostText(r.Client), client), display.Span(r.Elapsed), display.Quantity(r.BytesUp+r.BytesDown), goodputText(r), display.Share(againShare(r)), display.Shorten(whyText(r), why))
+			client, display.Shorten(hostText(r.Client), client), display.Span(r.Elapsed.Duration()), display.Quantity(r.BytesUp+r.BytesDown), goodputText(r), display.Share(againShare(r)), display.Shorten(whyText(r), why))
 	}
 	if q.MinBytes == 0 && (q.Order == history.Slowest || q.Order == history.Retransmitted) {
 		fmt.Fprintf(w, "of flows that moved %s bytes or more; --min-bytes 0 takes all\n", display.Quantity(history.DefaultMinBytes))

@@ -30,7 +30,7 @@ func WriteRecord(w io.Writer, r *monitor.Record) {
 	}
 	const layout = "2006-01-02 15:04:05.000"
 	row("began", "%s", r.Start.Local().Format(layout))
-	row("ended", "%s, after %s", r.End.Local().Format(layout), roundedTime(r.Elapsed))
+	row("ended", "%s, after %s", r.End.Local().Format(layout), roundedTime(r.Elapsed.Duration()))
 	reason := string(r.Reason)
 	if reason == cleanEnd {
 		reason = "by an end from both sides"
@@ -81,9 +81,9 @@ func legText(l *flow.LegRecord) string {
 		parts = append(parts, l.CongestionControl)
 	}
 	if l.RTT > 0 {
-		text := fmt.Sprintf("RTT %s", rttText(l.RTT))
+		text := fmt.Sprintf("RTT %s", rttText(l.RTT.Duration()))
 		if l.MinRTT > 0 {
-			text += fmt.Sprintf(" (least %.3g)", display.Milliseconds(l.MinRTT))
+			text += fmt.Sprintf(" (least %.3g)", display.Milliseconds(l.MinRTT.Duration()))
 		}
 		parts = append(parts, text)
 	}

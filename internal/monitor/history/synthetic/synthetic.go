@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/internal/flow"
 
 	"longhaul/internal/doctor"
@@ -46,7 +48,7 @@ func (m *Maker) Record(end time.Time) monitor.Record {
 		Record: flow.Record{
 			Flow: m.flow, Tunnel: Tunnel(tunnel), Hop: "relay-b.example.net:6000",
 			Client: m.address(10, tunnel), Target: m.address(20, tunnel),
-			Start: end.Add(-elapsed), Elapsed: elapsed, Reason: flow.EndClean,
+			Start: end.Add(-elapsed), Elapsed: units.Seconds(elapsed), Reason: flow.EndClean,
 		},
 		End: end, EndedBy: flow.EndClean.EndedBy(),
 	}
@@ -56,8 +58,8 @@ func (m *Maker) Record(end time.Time) monitor.Record {
 	}
 	rec.BytesUp, rec.BytesDown = int64(up), int64(down)
 	rtt := time.Duration(60+20*r.Float64()*r.Float64()) * time.Millisecond
-	rec.ClientLeg = flow.LegRecord{Side: "lan", CongestionControl: "cubic", RTT: 300 * time.Microsecond, MinRTT: 200 * time.Microsecond, BytesSent: rec.BytesDown}
-	rec.TargetLeg = flow.LegRecord{Side: "wan", CongestionControl: "bbr", RTT: rtt, MinRTT: 60 * time.Millisecond, BytesSent: rec.BytesUp}
+	rec.ClientLeg = flow.LegRecord{Side: "lan", CongestionControl: "cubic", RTT: units.Seconds(300 * time.Microsecond), MinRTT: units.Seconds(200 * time.Microsecond), BytesSent: rec.BytesDown}
+	rec.TargetLeg = flow.LegRecord{Side: "wan", CongestionControl: "bbr", RTT: units.Seconds(rtt), MinRTT: units.Seconds(60 * time.Millisecond), BytesSent: rec.BytesUp}
 	if r.IntN(3) == 0 {
 		again := int64(up * 0.02 * r.ExpFloat64())
 		rec.TargetLeg.BytesSent += again
@@ -95,7 +97,7 @@ func (m *Maker) series(elapsed time.Duration, up, down float64) monitor.Series {
 		step *= 2
 	}
 	n := int((elapsed + step - 1) / step)
-	s := monitor.Series{Step: step, UpBps: make([]float32, n), DownBps: make([]float32, n)}
+	s := monitor.Series{Step: units.Seconds(step), UpBps: make([]float32, n), DownBps: make([]float32, n)}
 	for i := range n {
 		wave := 0.6 + 0.8*m.random.Float64()
 		s.UpBps[i], s.DownBps[i] = float32(up*wave), float32(down*wave)

@@ -68,8 +68,8 @@ export function flowParts(content, title) {
     setText(cause, x.cause ? `Limited by ${f.causeName(x.cause)}${leg}${howLong}. ${f.causeSentence(x.cause)}` : 'Nothing stands out.');
     figures.update({ text: x.tunnel, href: '/tunnels/' + encodeURIComponent(x.tunnel) }, x.hop || f.unknown, f.moment(x.start), f.seconds(what.seconds),
       f.bytes(x.bytes_up), f.bytes(x.bytes_down), f.rate(what.up), f.rate(what.down));
-    both.forEach((l, i) => legs[i].update(l.side || f.unknown, l.congestion_control || f.unknown, f.delay(l.rtt_ns), f.delay(l.min_rtt_ns), f.bytes(l.bytes_sent), f.lossCell(f.resent(l))));
-    const step = series.step_ns / 1e9;
+    both.forEach((l, i) => legs[i].update(l.side || f.unknown, l.congestion_control || f.unknown, f.delay(l.rtt_seconds), f.delay(l.min_rtt_seconds), f.bytes(l.bytes_sent), f.lossCell(f.resent(l))));
+    const step = series.step_seconds;
     const n = Math.max(series.up_bps?.length ?? 0, series.down_bps?.length ?? 0);
     const at = Array.from({ length: n }, (_, i) => (i + 1) * step);
     chart.follow([at, series.up_bps ?? [], series.down_bps ?? []]);
@@ -80,7 +80,7 @@ export function flowParts(content, title) {
       show(x, series, { legs: x.legs, seconds: f.since(x.start, now), up: x.up_bps, down: x.down_bps });
     },
     record(r) {
-      const seconds = r.elapsed_ns / 1e9;
+      const seconds = r.elapsed_seconds;
       show(r, r.goodput, { ended: true, legs: [r.client_leg, r.target_leg], seconds, up: mean(r.bytes_up, seconds), down: mean(r.bytes_down, seconds) });
       endCard.hidden = false;
       ending.update(f.moment(r.end), r.reason, r.ended_by, r.error || 'none');
@@ -95,5 +95,5 @@ function mean(bytes, seconds) {
 }
 
 function legItem(key, from, to, leg) {
-  return { key, leg: true, from, to, rtt: leg.rtt_ns, loss: f.resent(leg), lines: [leg.side && leg.side.toUpperCase(), leg.congestion_control, leg.cause && 'limited by ' + f.causeName(leg.cause)] };
+  return { key, leg: true, from, to, rtt: leg.rtt_seconds, loss: f.resent(leg), lines: [leg.side && leg.side.toUpperCase(), leg.congestion_control, leg.cause && 'limited by ' + f.causeName(leg.cause)] };
 }

@@ -13,7 +13,7 @@ export function flowColumns() {
     { title: 'Both', sort: 'rate', number: true, hide: 'narrow', cell: (x) => f.rate(x.up_bps + x.down_bps) },
     { title: 'Bytes', sort: 'bytes', number: true, hide: 'phone', cell: (x) => f.bytes(x.bytes_up + x.bytes_down) },
     { title: 'Age', sort: 'age', number: true, hide: 'phone', cell: (x) => f.age(f.since(x.start, x.now ?? Date.now())) },
-    { title: 'RTT', sort: 'rtt', number: true, hide: 'narrow', note: 'of the longer leg', cell: (x) => f.delay(Math.max(x.legs[0].rtt_ns ?? 0, x.legs[1].rtt_ns ?? 0)) },
+    { title: 'RTT', sort: 'rtt', number: true, hide: 'narrow', note: 'of the longer leg', cell: (x) => f.delay(Math.max(x.legs[0].rtt_seconds ?? 0, x.legs[1].rtt_seconds ?? 0)) },
     { title: 'Sent again', sort: 'resent', number: true, hide: 'phone', note: 'of the worse leg, over its life', cell: (x) => f.lossCell(f.worstResent(...x.legs)) },
     { title: 'Limited by', sort: 'cause', cell: (x) => ({ text: f.causeName(x.cause), title: f.causeSentence(x.cause) }) },
   ];

@@ -58,7 +58,7 @@ export default function tunnel(content, frame, name) {
       f.bytes(t.bytes_up), f.bytes(t.bytes_down), f.count(t.denied_total), f.count(t.limited_total), f.count(t.shed_total), f.count(t.refused_total), f.count(t.errors_total));
     hops.update(t.hops);
     setText(hopNote, `Balance: ${t.balance}. Hops of the lowest priority that can be used get the flows.`);
-    closed.update(t.closed ?? []);
+    closed.update(t.ended ?? []);
     const at = Date.parse(data.head.at);
     for (const one of data.flows) one.now = at;
     fastest.update(data.flows);
@@ -82,15 +82,15 @@ function chainOf(t) {
   };
   const items = [
     { key: 'clients', node: f.plural(t.flows_now, 'flow'), role: 'clients', level: 'none' },
-    { key: 'client', leg: true, from: 'the clients', to: 'this relay', rtt: client.median_rtt_ns, loss: client.retransmitted_share,
-      lines: [client.p99_rtt_ns && '99 % below ' + f.delay(client.p99_rtt_ns), limited(client)] },
+    { key: 'client', leg: true, from: 'the clients', to: 'this relay', rtt: client.median_rtt_seconds, loss: client.retransmitted_share,
+      lines: [client.p99_rtt_seconds && '99 % below ' + f.delay(client.p99_rtt_seconds), limited(client)] },
     { key: 'relay', node: t.name, role: 'this relay', level: f.stateLevel(t.state), state: t.state },
   ];
   if (main) {
     items.push(
-      { key: 'target', leg: true, from: 'this relay', to: main.name, rtt: main.rtt_ns || target.median_rtt_ns,
+      { key: 'target', leg: true, from: 'this relay', to: main.name, rtt: main.rtt_seconds || target.median_rtt_seconds,
         loss: main.retransmitted_share >= 0 ? main.retransmitted_share : target.retransmitted_share,
-        lines: [target.p99_rtt_ns && '99 % below ' + f.delay(target.p99_rtt_ns), limited(target)] },
+        lines: [target.p99_rtt_seconds && '99 % below ' + f.delay(target.p99_rtt_seconds), limited(target)] },
       { key: 'hop', node: main.name, role: 'next hop', level: main.usable ? f.stateLevel(main.state) : 'bad', state: main.state,
         note: others.length ? 'and ' + others.map((x) => `${x.name} (${x.state})`).join(', ') : '' });
   }
@@ -104,7 +104,7 @@ function showCheck(card, verdict, drawing, { name, last_check: check }, now) {
   check.hops.forEach((hop, i) => {
     if (i === 0) items.push({ key: 'from', node: name, role: 'this relay', level: 'ok' });
     items.push(
-      { key: 'leg' + i, leg: true, from: hop.from, to: hop.to, rtt: hop.rtt_ns, loss: hop.loss_share, lossName: 'loss',
+      { key: 'leg' + i, leg: true, from: hop.from, to: hop.to, rtt: hop.rtt_seconds, loss: hop.loss_share, lossName: 'loss',
         lines: [hop.up_bps && '↑ ' + f.rate(hop.up_bps), hop.down_bps && '↓ ' + f.rate(hop.down_bps)] },
       { key: 'to' + i, node: hop.to, role: i === check.hops.length - 1 ? 'target' : 'relay', level: f.stateLevel(hop.state), state: hop.state });
   });
@@ -118,13 +118,13 @@ function showCheck(card, verdict, drawing, { name, last_check: check }, now) {
 }
 
 const hopColumns = [
-  { title: 'Hop', cell: (x) => ({ text: x.name, below: x.error }) },
+  { title: 'Hop', cell: (x) => ({ text: x.name, below: x.last_error }) },
   { title: 'State', cell: (x) => ({ text: x.state, level: x.usable ? f.stateLevel(x.state) : 'bad' }) },
-  { title: 'Since', hide: 'phone', cell: (x) => (x.since.startsWith('0001') ? 'the start' : f.moment(x.since)) },
+  { title: 'Since', hide: 'phone', cell: (x) => (x.since ? f.moment(x.since) : 'the start') },
   { title: 'Flows now', number: true, cell: (x) => f.count(x.flows_now) },
   { title: 'Total', number: true, hide: 'phone', cell: (x) => f.count(x.flows_total) },
-  { title: 'Failures', number: true, hide: 'phone', cell: (x) => f.count(x.failures_total) },
-  { title: 'RTT', number: true, hide: 'phone', cell: (x) => f.delay(x.rtt_ns) },
+  { title: 'Failures', number: true, hide: 'phone', cell: (x) => f.count(x.failed_total) },
+  { title: 'RTT', number: true, hide: 'phone', cell: (x) => f.delay(x.rtt_seconds) },
   { title: 'Sent again', number: true, cell: (x) => f.lossCell(x.retransmitted_share) },
   { title: 'Priority', number: true, hide: 'narrow', cell: (x) => f.count(x.priority) },
   { title: 'Weight', number: true, hide: 'narrow', cell: (x) => f.count(x.weight) },

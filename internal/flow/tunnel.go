@@ -1,0 +1,77 @@
+package flow
+
+import (
+	"net/netip"
+	"time"
+
+	"longhaul/internal/units"
+)
+
+// Tunnel is the state of one tunnel. Its counters begin with the relay
+// and survive reloads.
+type Tunnel struct {
+	Name       string           `json:"name"`
+	State      string           `json:"state"` // listening, shedding, paused, drained, draining or removed
+	Listen     []netip.AddrPort `json:"listen"`
+	Forward    []string         `json:"forward"`
+	Balance    string           `json:"balance"`
+	Hops       []Hop            `json:"hops"`
+	FlowsNow   int64            `json:"flows_now"`
+	FlowsPeak  int64            `json:"flows_peak"`
+	FlowsLimit int              `json:"flows_limit,omitempty"`
+	FlowsTotal int64            `json:"flows_total"`
+	BytesUp    int64            `json:"bytes_up"`
+	BytesDown  int64            `json:"bytes_down"`
+	Denied     int64            `json:"denied_total"`  // source not allowed, bad PROXY header
+	Limited    int64            `json:"limited_total"` // by the limits on flows and their rate
+	Shed       int64            `json:"shed_total"`    // refused because a resource was short
+	Refused    int64            `json:"refused_total"` // no target accepted
+	Errors     int64            `json:"errors_total"`  // ended by a reset, a timeout or missing resources
+	Checks     int64            `json:"checks_total"`  // integrity checks; flows_total includes them
+
+	ShedBy       map[string]int64 `json:"shed_by_reason"`
+	Ended        []Ended          `json:"ended"` // flows that were admitted and have ended
+	AcceptQueues []AcceptQueue    `json:"accept_queues"`
+}
+
+// HopState is the state of a hop in the choice for new flows.
+type HopState string
+
+// The states of a hop.
+const (
+	HopUp        HopState = "up"
+	HopReturning HopState = "returning" // up, with part of its share
+	HopDown      HopState = "down"      // by probes
+	HopEjected   HopState = "ejected"   // by failed connects
+	HopDrained   HopState = "drained"   // by the operator
+)
+
+// Usable says whether new flows are led to such a hop.
+func (s HopState) Usable() bool { return s == HopUp || s == HopReturning }
+
+// Hop is the state of one next hop of a tunnel.
+type Hop struct {
+	Name     string    `json:"name"` // as configured
+	State    HopState  `json:"state"`
+	Usable   bool      `json:"usable"`
+	Since    time.Time `json:"since,omitzero"` // of State; missing: since the start
+	Weight   int       `json:"weight"`
+	Priority int       `json:"priority"`
+	Checked  bool      `json:"checked"` // at least one probe has ended
+	// RTT is of the latest successful probe; the monitor replaces it by the
+	// median of the target legs to the hop.
+	RTT        units.Seconds `json:"rtt_seconds,omitempty"`
+	FlowsNow   int64         `json:"flows_now"`
+	FlowsTotal int64         `json:"flows_total"`
+	Failed     int64         `json:"failed_total"`         // flows whose connect failed
+	LastError  string        `json:"last_error,omitempty"` // of a connect or a probe
+}
+
+// AcceptQueue is the queue of connections that wait to be accepted at a
+// listening address.
+type AcceptQueue struct {
+	Listen  netip.AddrPort `json:"listen"`
+	Waiting uint32         `json:"waiting"`
+	Limit   uint32         `json:"limit"`         // of waiting connections
+	Dropped uint32         `json:"dropped_total"` // refused by the kernel, mostly because the queue was full
+}
