@@ -97,14 +97,14 @@ func (d Dir) lock(ctx context.Context) (*os.File, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot make the directory of pins: %w", err)
+		return nil, fmt.Errorf("make the directory of pins: %w", err)
 	}
 	dir, err := os.Open(d.Path())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot open the directory of pins: %w", err)
+		return nil, fmt.Errorf("open the directory of pins: %w", err)
 	}
 	for {
 		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -113,7 +113,7 @@ func (d Dir) lock(ctx context.Context) (*os.File, error) {
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			dir.Close()
-			return nil, fmt.Errorf("cannot lock %s: %w", d.Path(), err)
+			return nil, fmt.Errorf("lock %s: %w", d.Path(), err)
 		}
 		select {
 		case <-ctx.Done():

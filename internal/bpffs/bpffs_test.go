@@ -72,10 +72,10 @@ func TestLockRefused(t *testing.T) {
 		}, "another process holds the lock"},
 		{"a file is in the way", func(t *testing.T, d Dir) {
 			nettest.Must(t, os.WriteFile(filepath.Dir(d.Path()), nil, 0o600))
-		}, "cannot make the directory of pins"},
+		}, "make the directory of pins"},
 		{"a link to nowhere is in the way", func(t *testing.T, d Dir) {
 			nettest.Must(t, os.Symlink("nowhere", filepath.Dir(d.Path())))
-		}, "cannot make the directory of pins"},
+		}, "make the directory of pins"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			d := testDir(t)

@@ -77,7 +77,7 @@ func IsOwnName(name string) bool {
 func Running(ctx context.Context, dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("cannot list the running relays: %w", err)
+		return nil, fmt.Errorf("list the running relays: %w", err)
 	}
 	var names []string
 	for _, e := range entries {

@@ -28,13 +28,13 @@ var ErrInUse = errors.New("another relay uses this control socket; stop it, or g
 func Listen(ctx context.Context, path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := localsocket.MakeDirectory(dir); err != nil {
-		return nil, fmt.Errorf("cannot make the control socket: %w; --control-socket PATH puts it elsewhere", err)
+		return nil, fmt.Errorf("make the control socket: %w; --control-socket PATH puts it elsewhere", err)
 	}
 	// Two starting relays must not both find the old socket dead and then
 	// remove each other's. The directory's lock covers the check and the bind.
 	unlock, err := lock(dir)
 	if err != nil {
-		return nil, fmt.Errorf("cannot lock the directory of the control socket: %w", err)
+		return nil, fmt.Errorf("lock the directory of the control socket: %w", err)
 	}
 	defer unlock()
 	if err := removeStale(ctx, path); err != nil {
@@ -60,7 +60,7 @@ func bind(ctx context.Context, path string) (net.Listener, error) {
 	}}
 	l, err := lc.Listen(ctx, "unix", path)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make the control socket: %w", err)
+		return nil, fmt.Errorf("make the control socket: %w", err)
 	}
 	return newGuard(l.(*net.UnixListener), path)
 }
@@ -92,7 +92,7 @@ func removeStale(ctx context.Context, path string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return fmt.Errorf("cannot stat the control socket: %w", err)
+		return fmt.Errorf("stat the control socket: %w", err)
 	case info.Mode().Type() != fs.ModeSocket:
 		return fmt.Errorf("%s is not a socket; remove it, or choose another path with --control-socket PATH", path)
 	}
@@ -100,7 +100,7 @@ func removeStale(ctx context.Context, path string) error {
 		return fmt.Errorf("%s: %w", path, ErrInUse)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("cannot remove the control socket of a dead relay: %w", err)
+		return fmt.Errorf("remove the control socket of a dead relay: %w", err)
 	}
 	return nil
 }

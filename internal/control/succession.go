@@ -31,17 +31,17 @@ func PathOf(path string, pid int) string { return path + "." + strconv.Itoa(pid)
 func ListenAside(ctx context.Context, path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := localsocket.CheckDirectory(dir); err != nil {
-		return nil, fmt.Errorf("cannot make the control socket: %w; --control-socket PATH puts it elsewhere", err)
+		return nil, fmt.Errorf("make the control socket: %w; --control-socket PATH puts it elsewhere", err)
 	}
 	unlock, err := lock(dir)
 	if err != nil {
-		return nil, fmt.Errorf("cannot lock the directory of the control socket: %w", err)
+		return nil, fmt.Errorf("lock the directory of the control socket: %w", err)
 	}
 	defer unlock()
 	aside := PathOf(path, os.Getpid())
 	// An existing file belongs to a dead process with the same ID.
 	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("cannot remove the control socket of a dead relay: %w", err)
+		return nil, fmt.Errorf("remove the control socket of a dead relay: %w", err)
 	}
 	return bind(ctx, aside)
 }
@@ -92,7 +92,7 @@ type names struct {
 func newNames(path string) (*names, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
-		return nil, fmt.Errorf("cannot stat the control socket: %w", err)
+		return nil, fmt.Errorf("stat the control socket: %w", err)
 	}
 	return &names{dir: filepath.Dir(path), paths: []string{path}, dev: st.Dev, ino: st.Ino}, nil
 }
@@ -103,7 +103,7 @@ func (n *names) locked(f func() error) error {
 	defer n.mu.Unlock()
 	unlock, err := lock(n.dir)
 	if err != nil {
-		return fmt.Errorf("cannot lock the directory of the control socket: %w", err)
+		return fmt.Errorf("lock the directory of the control socket: %w", err)
 	}
 	defer unlock()
 	return f()
@@ -126,7 +126,7 @@ func (n *names) link(from, to string) error {
 			return err
 		}
 		if err := os.Link(from, to); err != nil {
-			return fmt.Errorf("cannot give the control socket a second name: %w", err)
+			return fmt.Errorf("give the control socket a second name: %w", err)
 		}
 		n.paths = append(n.paths, to)
 		return nil
@@ -136,7 +136,7 @@ func (n *names) link(from, to string) error {
 func (n *names) rename(from, to string) error {
 	return n.locked(func() error {
 		if err := os.Rename(from, to); err != nil {
-			return fmt.Errorf("cannot take the control socket's place: %w", err)
+			return fmt.Errorf("take the control socket's place: %w", err)
 		}
 		for i, path := range n.paths {
 			if path == from {

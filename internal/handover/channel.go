@@ -265,7 +265,7 @@ func (c channel) receiveOffer() (o Offer, err error) {
 		for _, s := range o.Sockets[len(o.Sockets)-len(files):] {
 			bound, err := Address(s.File)
 			if err != nil {
-				return o, fmt.Errorf("cannot take over the socket of %s: %w", s.Bound, err)
+				return o, fmt.Errorf("take over the socket of %s: %w", s.Bound, err)
 			}
 			if bound.Port() != s.Bound.Port() || bound.Addr().Unmap() != s.Bound.Addr().WithZone("").Unmap() {
 				return o, fmt.Errorf("the socket of %s is one of %s", s.Bound, bound)

@@ -45,7 +45,7 @@ func Receive(ctx context.Context) (*Predecessor, error) {
 	p.Offer, err = p.channel.receiveOffer()
 	if cause := lift(); err != nil {
 		p.Close()
-		return nil, fmt.Errorf("cannot take over the running relay's sockets: %w", errors.Join(cause, err))
+		return nil, fmt.Errorf("take over the running relay's sockets: %w", errors.Join(cause, err))
 	}
 	return p, nil
 }

@@ -54,7 +54,7 @@ func Listen(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
 	lc.SetMultipathTCP(false)
 	l, err := lc.Listen(ctx, network, at.String())
 	if err != nil {
-		return nil, fmt.Errorf("cannot serve HTTP on %s: %w", at, listenError(err))
+		return nil, fmt.Errorf("serve HTTP on %s: %w", at, listenError(err))
 	}
 	return l, nil
 }

@@ -43,7 +43,7 @@ func Missing(want ...Capability) ([]Capability, error) {
 		data   [2]unix.CapUserData
 	)
 	if err := unix.Capget(&header, &data[0]); err != nil {
-		return nil, fmt.Errorf("cannot read this process's capabilities: %w", err)
+		return nil, fmt.Errorf("read this process's capabilities: %w", err)
 	}
 	has := func(c Capability) bool { return data[c/32].Effective&(1<<(c%32)) != 0 }
 	var missing []Capability

@@ -26,7 +26,7 @@ func TempDir() string {
 // checks an existing one with [CheckDirectory].
 func MakeDirectory(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("cannot make the directory: %w", err)
+		return fmt.Errorf("make the directory: %w", err)
 	}
 	return CheckDirectory(dir)
 }
@@ -38,7 +38,7 @@ func CheckDirectory(dir string) error {
 	var st unix.Stat_t
 	for _, stat := range []func(string, *unix.Stat_t) error{unix.Lstat, unix.Stat} {
 		if err := stat(dir, &st); err != nil {
-			return fmt.Errorf("cannot stat the directory %s: %w", dir, err)
+			return fmt.Errorf("stat the directory %s: %w", dir, err)
 		}
 		if owner := int(st.Uid); !Trusted(owner) {
 			return fmt.Errorf("the directory %s is user %d's, %w", dir, owner, ErrForeign)
@@ -78,7 +78,7 @@ func CheckServer(conn *net.UnixConn) error {
 	}
 	peer, err := Peer(conn)
 	if err != nil {
-		return fmt.Errorf("cannot identify the server of %s: %w", conn.RemoteAddr(), err)
+		return fmt.Errorf("identify the server of %s: %w", conn.RemoteAddr(), err)
 	}
 	if uid := int(peer.Uid); !Trusted(uid) {
 		return fmt.Errorf("the socket %s is user %d's, %w", conn.RemoteAddr(), uid, ErrForeign)

@@ -78,7 +78,7 @@ func probe(ctx context.Context, address netip.Addr, size int, o Options, back bo
 	o = o.withDefaults()
 	address = address.Unmap()
 	if size < minSize || size > 0xffff {
-		return Result{}, fmt.Errorf("cannot probe with packets of %d bytes: use %d to 65535", size, minSize)
+		return Result{}, fmt.Errorf("invalid packet size of %d bytes: use %d to 65535", size, minSize)
 	}
 	p := &prober{address: address}
 	rand.Read(p.secret[:])
@@ -162,7 +162,7 @@ func (p *prober) add(family, kind, protocol int, s *socket) error {
 		return &kernel.ErrUnsupported{Feature: "probing a path", Needs: "CAP_NET_RAW: run it as root, or grant it"}
 	}
 	if err != nil {
-		return fmt.Errorf("cannot probe: %w", err)
+		return fmt.Errorf("open a probe socket: %w", err)
 	}
 	s.fd = fd
 	p.sockets = append(p.sockets, s)
@@ -185,13 +185,13 @@ func (p *prober) add(family, kind, protocol int, s *socket) error {
 	}
 	for option, value := range options {
 		if err := unix.SetsockoptInt(fd, level, option, value); err != nil {
-			return fmt.Errorf("cannot probe: %w", err)
+			return fmt.Errorf("set up a probe socket: %w", err)
 		}
 	}
 	// Room for fragments' overhead.
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1<<20)
 	if err := unix.Connect(fd, address); err != nil {
-		return fmt.Errorf("cannot probe %s: %w", p.address, err)
+		return fmt.Errorf("probe %s: %w", p.address, err)
 	}
 	return nil
 }
@@ -267,7 +267,7 @@ func (p *prober) wait(ctx context.Context, timeout time.Duration) error {
 		pause := unix.NsecToTimespec(int64(min(max(left, 0), 50*time.Millisecond)))
 		n, err := unix.Ppoll(polls, &pause, nil)
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("cannot probe: %w", err)
+			return fmt.Errorf("wait for answers of %s: %w", p.address, err)
 		}
 		if n <= 0 {
 			continue

@@ -110,7 +110,7 @@ func openListener(key listenKey, v6only bool, tr Transport) (*listener, error) {
 // prepare sets the options that accepted sockets inherit.
 func (l *listener) prepare(tr Transport) error {
 	if err := prepareSocket(l.fd, tr); err != nil {
-		return fmt.Errorf("cannot set up the listener on %s: %w", l.key.addr, err)
+		return fmt.Errorf("set up the listener on %s: %w", l.key.addr, err)
 	}
 	return nil
 }
@@ -143,13 +143,13 @@ func prepareSocket(fd int, tr Transport) error {
 func inherit(f *os.File) (*listener, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
-		return nil, fmt.Errorf("cannot take over socket %s: %w", f.Name(), err)
+		return nil, fmt.Errorf("take over socket %s: %w", f.Name(), err)
 	}
 	fd := -1
 	var dupErr error
 	err = raw.Control(func(from uintptr) { fd, dupErr = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, 0) })
 	if err = errors.Join(err, dupErr); err != nil {
-		return nil, fmt.Errorf("cannot take over socket %s: %w", f.Name(), err)
+		return nil, fmt.Errorf("take over socket %s: %w", f.Name(), err)
 	}
 	l := &listener{fd: fd, bound: localAddr(fd), inherited: true}
 	l.key.addr = l.bound
@@ -162,7 +162,7 @@ func inherit(f *os.File) (*listener, error) {
 	}
 	if err != nil {
 		closeFD(fd)
-		return nil, fmt.Errorf("cannot take over socket %s: %w", f.Name(), err)
+		return nil, fmt.Errorf("take over socket %s: %w", f.Name(), err)
 	}
 	return l, nil
 }
@@ -182,5 +182,5 @@ func listenError(addr netip.AddrPort, errno unix.Errno) error {
 	case unix.EMFILE, unix.ENFILE:
 		remedy = "; raise the limit of open files (LimitNOFILE= in the unit)"
 	}
-	return fmt.Errorf("cannot listen on %s: %w%s", addr, errno, remedy)
+	return fmt.Errorf("listen on %s: %w%s", addr, errno, remedy)
 }

@@ -122,7 +122,7 @@ func newWorker(r *Relay) (*worker, error) {
 	}
 	if err != nil {
 		w.closeDescriptors()
-		return nil, fmt.Errorf("cannot start an event loop: %w; raise the limit of open files", err)
+		return nil, fmt.Errorf("start an event loop: %w; raise the limit of open files", err)
 	}
 	w.reserve()
 	return w, nil

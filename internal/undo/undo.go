@@ -16,11 +16,11 @@ import (
 // process ends.
 func Lock(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("cannot record the changes to undo: %w", err)
+		return nil, fmt.Errorf("record the changes to undo: %w", err)
 	}
 	f, err := os.Open(dir)
 	if err != nil {
-		return nil, fmt.Errorf("cannot record the changes to undo: %w", err)
+		return nil, fmt.Errorf("record the changes to undo: %w", err)
 	}
 	for {
 		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
@@ -29,7 +29,7 @@ func Lock(dir string) (unlock func(), err error) {
 	}
 	if err != nil {
 		f.Close()
-		return nil, fmt.Errorf("cannot lock %s: %w", dir, err)
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
 	return func() { f.Close() }, nil
 }
@@ -45,7 +45,7 @@ func Write(path string, b []byte) error {
 		err = os.Rename(tempPath(path), path)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot record the changes to undo: %w", err)
+		return fmt.Errorf("record the changes to undo: %w", err)
 	}
 	return nil
 }
