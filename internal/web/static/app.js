@@ -1,4 +1,4 @@
-// The frame of all pages: which page an address means, navigation, theme.
+// The frame of all pages: routing, navigation, theme.
 import { announce, h, setText } from './dom.js';
 import { redraw } from './charts.js';
 import { age, since } from './format.js';
@@ -11,7 +11,7 @@ import causes from './pages/causes.js';
 import history from './pages/history.js';
 import record from './pages/record.js';
 
-// The pages by their addresses; what is in parentheses is handed to the page.
+// The pages by path; groups in parentheses are passed to the page.
 const pages = [
   [/^\/$/, overview],
   [/^\/flows$/, flows],
@@ -51,7 +51,7 @@ function visit(first) {
     path,
     query: new URLSearchParams(location.search),
     title(text) { document.title = text + ' – longhaul'; },
-    // seen shows what each update says of the relay.
+    // seen shows the relay's state in each update.
     seen: foot,
     trouble(error) {
       let note = content.querySelector(':scope > .notice');
@@ -62,7 +62,7 @@ function visit(first) {
       setText(note, error.message);
     },
     fine() { content.querySelector(':scope > .notice')?.remove(); },
-    // address keeps in the address what is shown, so that it can be handed on.
+    // address keeps the view in the URL, so that it can be shared.
     address(parameters) {
       const query = new URLSearchParams(Object.entries(parameters).filter(([, v]) => v));
       window.history.replaceState(null, '', path + (query.size ? '?' + query : ''));
@@ -91,7 +91,7 @@ function foot(head) {
   alertsSaid = said;
 }
 
-// Links within the dashboard change the page without loading it again.
+// Links within the dashboard change the page without a reload.
 document.addEventListener('click', (event) => {
   const link = event.target.closest('a[href]');
   if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
@@ -118,7 +118,7 @@ themeButton.addEventListener('click', () => {
   try {
     if (next) localStorage.setItem('longhaul-theme', next);
     else localStorage.removeItem('longhaul-theme');
-  } catch { /* it holds for this page alone */ }
+  } catch { /* without storage, the theme applies to this page only */ }
   setText(themeButton, names[next]);
   redraw();
 });

@@ -1,8 +1,8 @@
-// The drawing of a chain: nodes, and between them legs with what is known of them.
+// The drawing of a chain: nodes, and legs with their figures between them.
 import { h, badge, setText, keep } from './dom.js';
 import { delay, lossLevel, share } from './format.js';
 
-// chain draws items in turn: {key, node: name, role, level, state, note} or
+// chain draws items in order: {key, node: name, role, level, state, note} or
 // {key, leg: true, from, to, rtt, loss, lines}.
 export function chain(label) {
   const list = h('ol', { class: 'chain', 'aria-label': label });
@@ -58,7 +58,7 @@ function legElement() {
   };
 }
 
-// whereLoss says in a sentence on which leg the most is lost.
+// whereLoss describes the leg with the most loss in a sentence.
 export function whereLoss(legs) {
   const measured = legs.filter((leg) => leg.loss >= 0);
   if (!measured.length) return 'Nothing was sent lately, so nothing is known of losses.';

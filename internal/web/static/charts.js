@@ -1,9 +1,10 @@
-// Charts, each with a legend that reads values, a text alternative and its data
+// Charts, each with a legend that shows values, a text alternative and its data
 // as a table.
 import { h, s, setText, setAttribute } from './dom.js';
 import { unknown } from './format.js';
 
-// style is one of the colours of the style sheet as it is now: a canvas cannot ask for it by its name.
+// style resolves a colour of the style sheet, because a canvas cannot use its
+// name.
 const probe = document.body.appendChild(h('i', { hidden: true }));
 const style = (name) => {
   probe.style.color = `var(${name})`;
@@ -11,7 +12,7 @@ const style = (name) => {
 };
 const drawn = new Set();
 
-// redraw takes up another theme's colours.
+// redraw applies the colours of another theme.
 export function redraw() {
   for (const chart of drawn) chart.build();
 }
@@ -22,10 +23,11 @@ const sizes = new ResizeObserver((entries) => {
 });
 
 // Chart shows series over a common x: {title, series: [{label, color, fill}],
-// format, x: 'time' | 'log' | 'linear' | 'span', formatX, levels: [[value, word, color]],
-// top, height, whole: values are counts, logY, splits: [], splitsY: []}: splits are where
-// a logarithmic axis has its lines. Times are in seconds; a span is one from a beginning.
-// Of a value null is unknown, and undefined is not of this series.
+// format, x: 'time' | 'log' | 'linear' | 'span', formatX, levels: [[value,
+// word, color]], top, height, whole: values are counts, logY, splits: [],
+// splitsY: []}. splits are the grid lines of a logarithmic axis. Times are in
+// seconds; a span is a time since a beginning. A null value is unknown, and
+// undefined does not belong to the series.
 export class Chart {
   constructor(options) {
     this.options = { height: 210, ...options };
@@ -111,10 +113,10 @@ export class Chart {
     else if (width && width !== this.plot.width) this.plot.setSize({ width, height: this.options.height });
   }
 
-  // read says in the legend what is under the cursor, or the newest.
+  // read shows the values under the cursor, or the newest, in the legend.
   read() {
     const index = this.plot?.cursor.idx ?? null;
-    // Of a distribution, or of two periods, no value is the newest.
+    // A distribution, or a pair of periods, has no newest value.
     const i = index ?? (['log', 'span'].includes(this.options.x) ? -1 : this.data[0].length - 1);
     this.values.forEach((value, k) => setText(value, i < 0 ? '' : this.say(this.data[k + 1][i])));
     setText(this.at, index === null ? '' : (this.options.formatX ?? clock)(this.data[0][index]));
@@ -130,7 +132,8 @@ export class Chart {
     this.describe();
   }
 
-  // follow shows data that have grown. Their description need not follow each second.
+  // follow shows appended data. Their description is not updated each
+  // second.
   follow(data) {
     this.show(data);
     if (!this.described || Date.now() - this.described >= 10000 || data[0].length <= 2) this.describe();
@@ -178,17 +181,17 @@ export class Chart {
 const spans = [10, 60, 300, 600, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 259200, 432000, 604800, 1209600, 2592000, 7776000, 31536000];
 const counts = [1, 2, 5].flatMap((n) => Array.from({ length: 12 }, (_, i) => n * 10 ** i)).sort((a, b) => a - b);
 
-// durations are the times of which people speak, for logarithmic axes.
+// durations are usual times, for logarithmic axes.
 export const durations = [0.0001, 0.001, 0.01, 0.1, 1, 10, 60, 600, 3600, 36000, 172800, 1728000];
 
-// decades are the rates from 1 bit/s on, likewise.
+// decades are the rates from 1 bit/s, for logarithmic axes.
 export const decades = Array.from({ length: 14 }, (_, i) => 10 ** i);
 
-// lines are those of an axis, where it has not its own.
+// lines are the default grid lines of an axis.
 function lines(at) {
   return at && {
     splits: (u, axis, low, high) => at.filter((v) => v >= low && v <= high),
-    // A line whose label has no room has none.
+    // A grid line without room for its label is omitted.
     filter: (u, all, axis) => {
       let last = -Infinity;
       return all.map((v) => {
@@ -201,7 +204,7 @@ function lines(at) {
   };
 }
 
-// alone are the places of values that no line reaches: what is beside them is unknown.
+// alone returns the positions of isolated values: their neighbours are unknown.
 function alone(u, k) {
   const values = u.data[k];
   const places = [];
@@ -223,8 +226,8 @@ function clock(v) {
   return at.endsWith(':00') ? at.slice(0, 5) : at;
 }
 
-// Timeline is a pair of charts of a tunnel, or of all: goodput, and data sent
-// again. It follows the last ten minutes, or shows a day.
+// Timeline is a pair of charts of a tunnel, or of all: goodput and
+// retransmissions. It follows the last ten minutes, or shows a day.
 export class Timeline {
   constructor({ load, levels, format, share }) {
     this.load = load;
@@ -239,7 +242,7 @@ export class Timeline {
     this.range = h('div', { class: 'switch', role: 'group', 'aria-label': 'Time shown' }, this.buttons);
   }
 
-  // add takes what is new; what it has already it leaves out.
+  // add appends new points and skips known ones.
   add(points) {
     const last = this.live.at.at(-1) ?? 0;
     points.at.forEach((at, i) => {
@@ -284,7 +287,7 @@ function empty() {
   return { at: [], up_bps: [], down_bps: [], retransmitted_share: [], flows: [] };
 }
 
-// Sparkline is the shape of some values, which the text beside it says.
+// Sparkline is a small chart of values, which the text beside it states.
 export class Sparkline {
   constructor() {
     this.values = [];
@@ -304,7 +307,8 @@ export class Sparkline {
   }
 }
 
-// bars is a list of names with a bar each: {key, name, href, value, text, title}.
+// bars is a list of names with a bar each: {key, name, href, value, text,
+// title}.
 export function barRow() {
   const name = h('span', { class: 'bar-name' });
   const fill = s('rect', { height: '100%', rx: '3' });

@@ -1,4 +1,4 @@
-// The course of two periods, laid over each other from their beginnings.
+// Two periods as charts, overlaid from their beginnings.
 import { h, section, setText } from './dom.js';
 import { Chart, durations } from './charts.js';
 import { lossLevels } from './pages/overview.js';
@@ -7,7 +7,8 @@ import * as f from './format.js';
 const both = [{ label: 'before', color: 'before' }, { label: 'after', color: 'after' }];
 const dash = [6, 4];
 
-// Each chart with what it takes of a point, for before and after in turn.
+// Each chart with the values that it reads from a point, alternately before and
+// after.
 const charts = [
   { title: 'Goodput, both directions together', format: f.rate, of: [(p) => p.up_bps + p.down_bps] },
   { title: 'Transfers that ended', format: f.count, whole: true, of: [(p) => p.transfers] },
@@ -17,7 +18,7 @@ const charts = [
   { title: 'Data sent again', format: f.share, levels: lossLevels, of: [(p) => p.retransmitted_share] },
 ];
 
-// course is a card with the charts. It is given what the API has of two charts.
+// course is a card with the charts. Its input is two charts of the API.
 export function course() {
   const all = charts.map((one) => ({ ...one, chart: new Chart({ series: both, x: 'span', formatX: f.span, titleX: 'From its beginning', ...one }) }));
   const note = h('p', { class: 'hint' });
@@ -33,14 +34,15 @@ export function course() {
   };
 }
 
-// shown are the whole steps; the last one, which is cut off, only if there is no other to show.
+// shown returns the complete steps; the incomplete last one only if it is
+// alone.
 function shown(c) {
   const whole = c.points.filter((p) => Date.parse(p.at) + c.step_seconds * 1e3 <= Date.parse(c.period.until));
   return whole.some((p) => p.flows) ? whole : c.points;
 }
 
-// overlay makes columns of two charts: x, and each of the values before and after.
-// Where the other one alone has a step it is undefined.
+// overlay makes columns of two charts: x, and the values before and after. A
+// value is undefined if only the other chart has the step.
 function overlay(periods, of) {
   const rows = periods.map((c) => new Map(shown(c).map((p, i) => [i * c.step_seconds, p])));
   const x = [...new Set(rows.flatMap((r) => [...r.keys()]))].sort((a, b) => a - b);

@@ -1,12 +1,12 @@
-// Elements, made and kept up to date with as few changes as can be.
+// Elements, created and updated with few changes.
 
 // h makes an element: h('a', {href: '/'}, 'text', child). Properties that begin
-// with "on" are listeners; false, null and undefined are left out.
+// with "on" are listeners; false, null and undefined are omitted.
 export function h(tag, properties, ...children) {
   return build(document.createElement(tag), properties, children);
 }
 
-// s makes an element of SVG.
+// s makes an SVG element.
 export function s(tag, properties, ...children) {
   return build(document.createElementNS('http://www.w3.org/2000/svg', tag), properties, children);
 }
@@ -21,7 +21,7 @@ function build(element, properties, children) {
   return element;
 }
 
-// setText changes a text only where it differs.
+// setText changes a text only if it differs.
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -30,18 +30,18 @@ export function setAttribute(element, name, value) {
   if (element.getAttribute(name) !== value) element.setAttribute(name, value);
 }
 
-// announce has a screen reader say something, once it is done with the rest.
+// announce makes a screen reader speak a text after its current output.
 export function announce(text) {
   setText(document.getElementById('announce'), text);
 }
 
-// badge is a state in a colour and in a word.
+// badge is a state as a colour and a word.
 export function badge(level, text, title) {
   return h('span', { class: 'badge ' + level, title }, text);
 }
 
-// keep has a parent show one element for each item, which are made once for
-// each key and then updated. What moves keeps its focus.
+// keep shows one child element per item. Elements are created once per key and
+// then updated; moved ones keep their focus.
 export function keep(parent, items, keyOf, make) {
   const known = (parent.kept ??= new Map());
   const gone = new Set(known.keys());
@@ -69,9 +69,10 @@ export function keep(parent, items, keyOf, make) {
   }
 }
 
-// table makes a table of columns, which on a narrow screen has a card for each row; so
-// it says its roles itself. A column is {title, short, cell, number, sort, hide, note}. A cell
-// is a text, or {text, href, level, title, below, draw}: draw(td) makes its own content.
+// table makes a table of columns. On a narrow screen each row becomes a card,
+// so the table sets its roles itself. A column is {title, short, cell, number,
+// sort, hide, note}. A cell is a text, or {text, href, level, title, below,
+// draw}: draw(td) makes its own content.
 export function table({ caption, columns, keyOf, empty, rowClass, onsort }) {
   const heads = columns.map((column) => {
     const text = onsort && column.sort
@@ -134,7 +135,7 @@ function fill(cell, content) {
   cell.signature = signature;
   const main = content.href ? h('a', { href: content.href }, content.text) : content.level ? badge(content.level, content.text) : content.text;
   if (content.title) cell.title = content.title;
-  // A link that has the focus stays the same element.
+  // A focused link stays the same element.
   const link = cell.firstElementChild;
   if (content.href && link?.tagName === 'A') {
     link.href = content.href;
@@ -146,7 +147,7 @@ function fill(cell, content) {
   if (content.below) cell.append(h('small', {}, content.belowLevel ? badge(content.belowLevel, content.below) : content.below));
 }
 
-// facts is a list of names and values, which it keeps up to date.
+// facts is a list of names and values that can be updated.
 export function facts(names) {
   const values = names.map(() => h('dd'));
   return {
@@ -163,7 +164,7 @@ export function section(title, ...children) {
   return h('section', { class: 'card' }, h('div', { class: 'card-head' }, head), children);
 }
 
-// select is a choice with its label.
+// select is a select element with its label.
 export function select(label, options, value, onchange) {
   const element = h('select', { onchange: () => onchange(element.value) });
   const choice = {

@@ -1,4 +1,4 @@
-// Figures and words as people read them. Unknown is a dash, never 0.
+// Figures and words for display. Unknown is a dash, never 0.
 
 export const unknown = '–';
 
@@ -31,7 +31,7 @@ export function count(n) {
   return Math.round(n).toLocaleString('en').replaceAll(',', '\u202f');
 }
 
-// delay is a round-trip time, of seconds; 0 is unknown.
+// delay formats a round-trip time in seconds; 0 is unknown.
 export function delay(s) {
   if (!s || s < 0) return unknown;
   return s < 1e-3 ? scaled(s * 1e6, 1000, ['µs', 'ms']) : scaled(s * 1e3, 1000, ['ms', 's']);
@@ -54,13 +54,13 @@ export function age(v) {
   return Math.floor(v / 86400) + ' d ' + Math.floor((v % 86400) / 3600) + ' h';
 }
 
-// duration is a time as people speak of it: to be read from an axis, too.
+// duration formats a time in usual units, also for axes.
 export function duration(v) {
   if (!known(v) || v < 0) return unknown;
   return v < 60 ? (v > 0.001 && Number.isInteger(v) ? v + ' s' : seconds(v)) : span(v);
 }
 
-// span is a time on an axis, in the largest units that it has.
+// span formats a time on an axis in its largest units.
 export function span(v) {
   const parts = [];
   for (const [unit, seconds] of [['d', 86400], ['h', 3600], ['min', 60], ['s', 1]]) {
@@ -71,7 +71,7 @@ export function span(v) {
   return parts.join(' ') || '0';
 }
 
-// elapsed is a time on an axis.
+// elapsed formats a time on an axis.
 export function elapsed(v) {
   const two = (n) => String(n).padStart(2, '0');
   const whole = Math.round(v);
@@ -86,7 +86,7 @@ export function share(v) {
   return (v * 100).toFixed(v < 0.1 ? 2 : 1) + ' %';
 }
 
-// moment is a time of day here; of another day with the date.
+// moment formats a local time of day, with the date if it is another day.
 export function moment(text) {
   const at = new Date(text);
   const whole = at.toLocaleString('sv');
@@ -97,8 +97,8 @@ export function since(text, now) {
   return (new Date(now) - new Date(text)) / 1000;
 }
 
-// Shares of data lost or sent again: from raised on a path is worth a look,
-// from high on it hurts.
+// Thresholds of the share of lost or retransmitted data: at raised a path
+// deserves attention, at high it suffers.
 const raisedLoss = 0.001;
 const highLoss = 0.01;
 
@@ -122,7 +122,7 @@ export function worstResent(a, b) {
   return Math.max(resent(a), resent(b));
 }
 
-// Causes in words: a short name, and what it means.
+// Causes in words: a short name and its meaning.
 const causeWords = {
   'healthy': ['nothing', 'It fills its path.'],
   'application': ['the programs', 'The sending program has nothing to send, or the receiving one does not read. The network is not what limits it.'],

@@ -1,4 +1,4 @@
-// What the server says, once or as it changes.
+// The server's data, once or as a stream.
 
 const indicator = document.getElementById('live');
 
@@ -7,7 +7,7 @@ function show(state, text) {
   if (indicator.textContent !== text) indicator.textContent = text;
 }
 
-// get asks for JSON once. Who has to log in first is led there.
+// get requests JSON once. Without a login it leads to the login page.
 export async function get(path, parameters) {
   const query = new URLSearchParams(Object.entries(parameters ?? {}).filter(([, v]) => v !== '' && v !== undefined));
   const answer = await fetch('/api/v1/' + path + (query.size ? '?' + query : ''));
@@ -23,8 +23,8 @@ export async function get(path, parameters) {
 let paused = false;
 let current = null;
 
-// Live is a stream of one view. It rests while nobody looks, and comes back by
-// itself when the relay does.
+// Live is a stream of one view. It pauses while the page is hidden, and
+// reconnects by itself.
 export class Live {
   constructor(parameters, update, trouble) {
     this.parameters = parameters;
@@ -35,7 +35,7 @@ export class Live {
     this.open(true); // one update, even while paused: the page is new
   }
 
-  // change asks for another view of the same page.
+  // change requests another view of the same page.
   change(parameters) {
     this.parameters = parameters;
     this.stop();
@@ -70,7 +70,7 @@ export class Live {
     };
   }
 
-  // ask finds out why a stream was refused, and tries again.
+  // ask determines why a stream was refused, and tries again.
   async ask() {
     this.stop();
     const retry = () => { if (current === this && !this.source) this.open(); };
@@ -96,7 +96,7 @@ export class Live {
   }
 }
 
-// record notes what an update took, and how old it was by then.
+// record stores the cost of an update and its age.
 function record(began, head) {
   const detail = head && { sequence: head.sequence, ageMilliseconds: Date.now() - Date.parse(head.at) };
   performance.measure('update', { start: began, end: performance.now(), detail });

@@ -1,5 +1,5 @@
-// Before anything is painted: the theme that was chosen here, or the system's.
+// Before the first paint: the theme chosen here, or the system's.
 try {
   const chosen = localStorage.getItem('longhaul-theme');
   if (chosen === 'light' || chosen === 'dark') document.documentElement.dataset.theme = chosen;
-} catch { /* storage is switched off: the system's theme it is */ }
+} catch { /* without storage, use the system's theme */ }

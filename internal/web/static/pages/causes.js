@@ -1,4 +1,4 @@
-// What limits flows: now, since the start, and over the last days.
+// The causes that limit flows: now, since the start, and over the last days.
 import { h, table, section, keep, setText } from '../dom.js';
 import { Live, get } from '../live.js';
 import { barRow } from '../charts.js';

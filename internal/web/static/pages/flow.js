@@ -1,4 +1,4 @@
-// One flow, while it lasts, and then its record.
+// One flow while it lasts, then its record.
 import { h, badge, section, facts, setText, setAttribute } from '../dom.js';
 import { Live } from '../live.js';
 import { Chart } from '../charts.js';
@@ -23,7 +23,7 @@ export default function flow(content, frame, id) {
   return { close() { live.close(); parts.close(); } };
 }
 
-// flowParts are the cards of a flow or of its record.
+// flowParts makes the cards of a flow or of its record.
 export function flowParts(content, title) {
   const state = h('span');
   const ways = chain('The flow’s two legs');

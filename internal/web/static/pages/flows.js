@@ -1,4 +1,4 @@
-// The flows of the moment: sorted, filtered and cut by the server.
+// The running flows, sorted, filtered and paged by the server.
 import { announce, h, table, select, setText } from '../dom.js';
 import { Live } from '../live.js';
 import * as f from '../format.js';

@@ -1,4 +1,4 @@
-// Two periods side by side: what a change has brought.
+// Two periods side by side: the effect of a change.
 import { announce, h, table, select, section, setText } from '../dom.js';
 import { Live, get } from '../live.js';
 import { Chart, decades, durations } from '../charts.js';
@@ -110,14 +110,15 @@ function localInput(text) {
   return new Date(text).toLocaleString('sv').replace(' ', 'T').slice(0, 16);
 }
 
-// join makes one x of two distributions.
+// join makes a common x of two distributions.
 function join(before, after) {
   const tables = [before, after].map(quantiles);
   const x = [...new Set(tables.flatMap(([values]) => values))].sort((a, b) => a - b);
   return [x, ...tables.map(([values, shares]) => x.map((v) => shareAt(values, shares, v)))];
 }
 
-// quantiles are values in growing order, each with the share of flows up to it.
+// quantiles returns values in ascending order, each with the share of flows up
+// to it.
 function quantiles(d) {
   if (!d.count) return [[], []];
   const all = new Map([[d.min, 0], [d.p10, 0.1], [d.p25, 0.25], [d.p50, 0.5], [d.p75, 0.75], [d.p90, 0.9], [d.p95, 0.95], [d.p99, 0.99], [d.max, 1]]);
@@ -125,7 +126,8 @@ function quantiles(d) {
   return [known.map(([v]) => v), known.map(([, share]) => share)];
 }
 
-// shareAt reads between two quantiles; beyond them nothing is known.
+// shareAt interpolates between two quantiles; outside them the share is
+// unknown.
 function shareAt(values, shares, v) {
   const i = values.findIndex((one) => one >= v);
   if (i < 0 || (i === 0 && values[0] !== v)) return null;

@@ -1,4 +1,4 @@
-// All tunnels, and what needs a look.
+// All tunnels and all alerts.
 import { h, badge, table, keep, section, setText } from '../dom.js';
 import { Live, get } from '../live.js';
 import { Timeline, Sparkline, barRow } from '../charts.js';
@@ -54,7 +54,7 @@ export default function overview(content, frame) {
   return { close() { live.close(); charts.close(); } };
 }
 
-// withHead puts something beside a card's heading.
+// withHead adds an element beside a card's heading.
 export function withHead(card, extra) {
   card.querySelector('.card-head').append(extra);
   return card;

@@ -1,4 +1,4 @@
-// A flow of the past.
+// An ended flow.
 import { get, Live } from '../live.js';
 import { flowParts } from './flow.js';
 

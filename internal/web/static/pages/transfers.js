@@ -1,4 +1,4 @@
-// Flows that have ended: the slowest first, or in another order.
+// Ended flows, slowest first or in another order.
 import { announce, h, table, select, setText } from '../dom.js';
 import { Live, get } from '../live.js';
 import { causeOptions, flowLink } from './flows.js';

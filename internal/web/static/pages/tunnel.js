@@ -1,4 +1,4 @@
-// One tunnel: where it leads, leg by leg, and what it does.
+// One tunnel: its legs, its hops and its figures.
 import { h, badge, table, keep, section, facts, setText } from '../dom.js';
 import { Live, get } from '../live.js';
 import { Timeline } from '../charts.js';
@@ -71,8 +71,8 @@ export default function tunnel(content, frame, name) {
   return { close() { live.close(); charts.close(); } };
 }
 
-// chainOf draws what this relay knows: its clients, itself, and its hops. The
-// hop that most flows go to is in line, the others are named below it.
+// chainOf draws the relay's own part of the chain: its clients, itself, and its
+// hops. The hop with most flows is in line, the others are listed below it.
 function chainOf(t) {
   const [client, target] = t.legs;
   const [main, ...others] = [...t.hops].sort((a, b) => b.flows_now - a.flows_now || b.usable - a.usable || a.priority - b.priority);
