@@ -38,7 +38,7 @@ func TestHealth(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := h.Probe(ctx, target); err == nil || err.Error() != "no answer in time" { // long before the reply timeout
+	if _, err := h.Probe(ctx, target); err == nil || err.Error() != "no answer in time" {
 		t.Errorf("a silent one: %v", err)
 	}
 	if (Health{Key: testKey, Memory: h.Memory}) != h || (Health{Key: NewKey(), Memory: h.Memory}) == h {

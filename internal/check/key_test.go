@@ -65,7 +65,10 @@ func TestKeyFileMistakes(t *testing.T) {
 			t.Errorf("%.20q: %v, want %q", text, err, want)
 		}
 	}
-	for path, want := range map[string]string{"/nonexistent/key": "there is no key file", t.TempDir(): "is not a regular file"} {
+	for path, want := range map[string]string{
+		"/nonexistent/key": "there is no key file",
+		t.TempDir():        "is not a regular file",
+	} {
 		if _, err := LoadKeys(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", path, err)
 		}

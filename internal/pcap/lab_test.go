@@ -168,7 +168,8 @@ func transferIn(t *testing.T, c lab.Conditions, to netip.Addr, bytes int64, paus
 		// The receiver announces windows while it reads, and the pause must
 		// contain a sample. Samples come once per round trip, which a busy
 		// machine prolongs.
-		return out.info.Unacked == 0 && out.info.NotsentBytes == 0 && out.info.LastAckRecv > max(5*c.RTT, 3*minInterval, 3*out.info.RTT)
+		return out.info.Unacked == 0 && out.info.NotsentBytes == 0 &&
+			out.info.LastAckRecv > max(5*c.RTT, 3*minInterval, 3*out.info.RTT)
 	}, func() string { return fmt.Sprintf("acknowledged: %+v", out.info) })
 	must(t, conn.Close())
 	for i, result := range []*Result{&out.atSender, &out.atReceiver, &out.twice} {

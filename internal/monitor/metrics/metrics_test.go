@@ -183,7 +183,8 @@ func TestCardinalityIsBounded(t *testing.T) {
 			s.Process.AcceptErrors[fmt.Sprintf("E%d", i)] = 1
 			t0.ShedBy[fmt.Sprintf("thing-%d", i)] = 1
 		}
-		for name, limit := range map[string]int{"flows_closed_total": maxReasons, "accept_errors_total": maxWords, "shed_total": maxWords} {
+		limits := map[string]int{"flows_closed_total": maxReasons, "accept_errors_total": maxWords, "shed_total": maxWords}
+		for name, limit := range limits {
 			series, sum := total(name)
 			if series != limit+1 || sum != float64(1000*round) {
 				t.Errorf("%s: %d series with a sum of %v, want %d and %d", name, series, sum, limit+1, 1000*round)
