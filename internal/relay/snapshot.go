@@ -8,8 +8,7 @@ import (
 	report "longhaul/internal/flow"
 )
 
-// Snapshot is the state of a relay at one moment. Its JSON form omits zero
-// times and unknown rates.
+// Snapshot is the state of a relay at one moment.
 type Snapshot struct {
 	Workers      int              `json:"workers"`
 	Draining     bool             `json:"draining"`
@@ -36,7 +35,7 @@ type MemorySnapshot struct {
 type FlowSnapshot struct {
 	ID          uint64         `json:"id"` // of this process
 	Tunnel      string         `json:"tunnel"`
-	State       string         `json:"state"` // header, dialing, open, client-ended, target-ended, delivering or resetting
+	State       string         `json:"state"` // header, dialing, check, open, client-ended, target-ended, delivering or resetting
 	Client      netip.AddrPort `json:"client"`
 	Listen      netip.AddrPort `json:"listen"`
 	Target      netip.AddrPort `json:"target"`
