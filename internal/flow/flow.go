@@ -31,7 +31,7 @@ const (
 type Sample struct {
 	ID     ID
 	Tunnel string
-	State  string // header, dialing, open, client-ended, target-ended, delivering or resetting
+	State  string // header, dialing, check, open, client-ended, target-ended, delivering or resetting
 	Client netip.AddrPort
 	Listen netip.AddrPort
 	Target netip.AddrPort // zero: not dialed yet
