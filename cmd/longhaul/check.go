@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/check"
 	"longhaul/internal/display"
+	"longhaul/internal/integrity"
 	"longhaul/internal/remedy"
 	"longhaul/internal/units"
 )
@@ -66,7 +66,7 @@ line, 3 whole, but a leg loses segments.`,
 		arguments := url.Values{"tunnel": args}
 		if size != "" {
 			bytes, err := units.ParseSize(size)
-			if err != nil || bytes < check.MinBytes || bytes > check.MaxBytes {
+			if err != nil || bytes < integrity.MinBytes || bytes > integrity.MaxBytes {
 				return usageError(remedy.New(fmt.Errorf("--bytes cannot be %q", size), "choose 4KiB to 256MiB"))
 			}
 			arguments.Set("bytes", strconv.FormatInt(int64(bytes), 10))
@@ -75,7 +75,7 @@ line, 3 whole, but a leg loses segments.`,
 		if err != nil {
 			return err
 		}
-		var r check.Report
+		var r integrity.Report
 		if err := json.Unmarshal(body, &r); err != nil {
 			return remedy.New(fmt.Errorf("cannot read the relay's answer: %w", err), "the relay may be of another version; try --json")
 		}
@@ -88,9 +88,9 @@ line, 3 whole, but a leg loses segments.`,
 			return err
 		}
 		switch r.State {
-		case check.Whole:
+		case integrity.Whole:
 			return nil
-		case check.Lossy:
+		case integrity.Lossy:
 			return &exitError{status: exitLossy}
 		}
 		return &exitError{status: exitFailure}
@@ -99,7 +99,7 @@ line, 3 whole, but a leg loses segments.`,
 }
 
 func newKey(env *env, path string) error {
-	if err := check.NewKey().Create(path); err != nil {
+	if err := integrity.NewKey().Create(path); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintf(env.stdout, "%s: a new key; copy it to every relay of the chain, and name it there as check.key_file\n", path)

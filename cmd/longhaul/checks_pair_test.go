@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/check"
 	"longhaul/internal/control"
+	"longhaul/internal/integrity"
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 )
@@ -48,7 +48,7 @@ func startPair(t *testing.T, key string, before func(first []byte, onwards strin
 		t.Fatal(err)
 	}
 	t.Cleanup(tcpserver.Serve(l, func(conn net.Conn) {
-		hello := make([]byte, check.HelloBytes)
+		hello := make([]byte, integrity.HelloBytes)
 		if _, err := io.ReadFull(conn, hello); err != nil {
 			return
 		}
@@ -117,7 +117,7 @@ func readText(t testing.TB, file string) string {
 func newKeyText(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "key")
-	if err := check.NewKey().Create(path); err != nil {
+	if err := integrity.NewKey().Create(path); err != nil {
 		t.Fatal(err)
 	}
 	return readText(t, path)

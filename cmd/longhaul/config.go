@@ -7,10 +7,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/check"
 	"longhaul/internal/config"
 	"longhaul/internal/daemon"
 	"longhaul/internal/display"
+	"longhaul/internal/integrity"
 	"longhaul/internal/kernel"
 	"longhaul/internal/service"
 )
@@ -85,6 +85,6 @@ func checkDashboardFiles(c config.Dashboard) (problem, fix string) {
 
 // checkKeyFile is what the configuration asks about a key file.
 func checkKeyFile(path string) (problem, fix string) {
-	_, err := check.LoadKeys(service.ReadablePath(path))
+	_, err := integrity.LoadKeys(service.ReadablePath(path))
 	return problemOf(err)
 }

@@ -199,7 +199,7 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 			fmt.Fprintln(w, display.Shorten("  "+display.FirstOf(t.Listen)+" -> "+strings.Join(t.Forward, " "), 80))
 		}
 		writeHops(w, t.Hops, now)
-		for _, r := range s.Checks {
+		for _, r := range s.Integrity {
 			if r.Tunnel == t.Name {
 				fmt.Fprintln(w, r.Line(now))
 			}

@@ -48,24 +48,24 @@ type Options struct {
 type daemon struct {
 	Options
 
-	log     *slog.Logger
-	level   *slog.LevelVar
-	writer  *asyncWriter
-	flows   *flowLog
-	monitor *monitor.Monitor
-	metrics http.Handler
-	history *historyKeeper
-	glances atomic.Int64 // of short flows' legs, that may be taken until the next sample
-	manager *serviceManager
-	relay   *relay.Relay
-	legs    *transports
-	shedder *shedder
-	http    *httpSite
-	names   httpNames // of http_listen
-	pages   *dashboard
-	checks  *checks
-	started time.Time
-	parts   []part
+	log       *slog.Logger
+	level     *slog.LevelVar
+	writer    *asyncWriter
+	flows     *flowLog
+	monitor   *monitor.Monitor
+	metrics   http.Handler
+	history   *historyKeeper
+	glances   atomic.Int64 // of short flows' legs, that may be taken until the next sample
+	manager   *serviceManager
+	relay     *relay.Relay
+	legs      *transports
+	shedder   *shedder
+	http      *httpSite
+	names     httpNames // of http_listen
+	pages     *dashboard
+	integrity *integrityChecks
+	started   time.Time
+	parts     []part
 
 	activated []inheritedSocket // by systemd, until they are matched with tunnels
 
@@ -142,7 +142,7 @@ func (d *daemon) assemble() (closeAll func()) {
 	closing(d.flows.close)
 	d.legs = newTransports(cc.NewHost(), d.log)
 	closing(d.legs.budgets.close)
-	d.checks = newChecks(d.log, d.Version)
+	d.integrity = newIntegrityChecks(d.log, d.Version)
 	d.history = newHistoryKeeper(d.log, d.Getenv)
 	closing(d.history.close)
 	d.monitor = d.newMonitor()
@@ -172,7 +172,7 @@ func (d *daemon) assemble() (closeAll func()) {
 		d.http.handed, d.pages.handed = d.predecessor.Sockets, d.predecessor.Sockets
 	}
 	closing(d.closeControl)
-	closing(d.checks.close)
+	closing(d.integrity.close)
 
 	d.parts = []part{
 		tunnelsPart{d}, // first: it alone may fail to commit

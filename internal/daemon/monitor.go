@@ -10,7 +10,7 @@ import (
 	"longhaul/internal/flow"
 
 	"longhaul/internal/cc"
-	"longhaul/internal/check"
+	"longhaul/internal/integrity"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/metrics"
 	"longhaul/internal/resources"
@@ -120,7 +120,7 @@ func (d *daemon) overview() monitor.Overview {
 	}
 	d.mu.Unlock()
 	reports := map[string]*monitor.Check{}
-	for _, r := range d.checks.reports() {
+	for _, r := range d.integrity.reports() {
 		reports[r.Tunnel] = toCheck(&r)
 	}
 	for i := range s.Tunnels {
@@ -144,9 +144,9 @@ func (d *daemon) congestionControls() map[string]bool {
 }
 
 // toCheck takes the chain of a report that is worst, or the first.
-func toCheck(r *check.Report) *monitor.Check {
-	c := &monitor.Check{At: r.At, OK: r.State != check.Broken, Verdict: r.Summary, Hops: []monitor.CheckHop{}}
-	var shown *check.Chain
+func toCheck(r *integrity.Report) *monitor.Check {
+	c := &monitor.Check{At: r.At, OK: r.State != integrity.Broken, Verdict: r.Summary, Hops: []monitor.CheckHop{}}
+	var shown *integrity.Chain
 	for i := range r.Chains {
 		if shown == nil || r.Chains[i].State == r.State && shown.State != r.State {
 			shown = &r.Chains[i]

@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"longhaul/internal/check"
+	"longhaul/internal/integrity"
 	"longhaul/internal/monitor"
 )
 
@@ -58,12 +58,12 @@ func TestLegsOfShortFlows(t *testing.T) {
 
 func TestToCheck(t *testing.T) {
 	rtt, goodput, lost, segments := 80.0, 1e6, int64(1), int64(1000)
-	whole := check.Chain{State: check.Whole, Hops: []check.Hop{{Host: "b"}}}
-	broken := check.Chain{State: check.Broken, Hops: []check.Hop{
-		{Host: "c", State: check.Lossy, RTTMs: &rtt, Up: &check.Direction{GoodputBps: &goodput, Segments: &segments, LostSegments: &lost}},
-		{Address: netip.MustParseAddrPort("192.0.2.9:80"), State: check.Broken},
+	whole := integrity.Chain{State: integrity.Whole, Hops: []integrity.Hop{{Host: "b"}}}
+	broken := integrity.Chain{State: integrity.Broken, Hops: []integrity.Hop{
+		{Host: "c", State: integrity.Lossy, RTTMs: &rtt, Up: &integrity.Direction{GoodputBps: &goodput, Segments: &segments, LostSegments: &lost}},
+		{Address: netip.MustParseAddrPort("192.0.2.9:80"), State: integrity.Broken},
 	}}
-	r := check.Report{At: time.Unix(1e9, 0), State: check.Broken, Summary: "no way is whole", Chains: []check.Chain{whole, broken}}
+	r := integrity.Report{At: time.Unix(1e9, 0), State: integrity.Broken, Summary: "no way is whole", Chains: []integrity.Chain{whole, broken}}
 	want := &monitor.Check{At: r.At, Verdict: "no way is whole", Hops: []monitor.CheckHop{
 		{From: "this relay", To: "c", State: "lossy", RTT: units.Seconds(80 * time.Millisecond), LossShare: 0.001, UpBps: 1e6},
 		{From: "c", To: "192.0.2.9:80", State: "broken", LossShare: -1},
@@ -71,7 +71,7 @@ func TestToCheck(t *testing.T) {
 	if d := cmp.Diff(want, toCheck(&r)); d != "" {
 		t.Errorf("what the monitor gets differs (-want +got):\n%s", d)
 	}
-	if got := toCheck(&check.Report{State: check.Lossy}); !got.OK || got.Hops == nil {
+	if got := toCheck(&integrity.Report{State: integrity.Lossy}); !got.OK || got.Hops == nil {
 		t.Errorf("a chain that loses segments is not OK, or has no list of hops: %+v", got)
 	}
 }

@@ -85,7 +85,7 @@ func (d tunnelsPart) Prepare(ctx context.Context, c *config.Config) (Change, err
 	if err != nil {
 		return nil, err
 	}
-	if err := d.checks.equip(c, tunnels); err != nil {
+	if err := d.integrity.equip(c, tunnels); err != nil {
 		return nil, err
 	}
 	activated, err := matchSockets(d.activated, c.Tunnels)
@@ -114,7 +114,7 @@ func (c *tunnelsChange) Commit() error {
 	}
 	c.daemon.relay.SetMemoryLimit(c.memoryLimitBytes)
 	c.legs.keep()
-	c.checks.keep()
+	c.integrity.keep()
 	for _, s := range c.activated {
 		s.file.Close() // the relay has its own descriptors of them
 	}

@@ -8,9 +8,9 @@ import (
 	"runtime"
 	"time"
 
-	"longhaul/internal/check"
 	"longhaul/internal/control"
 	"longhaul/internal/display"
+	"longhaul/internal/integrity"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
@@ -37,23 +37,23 @@ func (d *daemon) statusLine() string {
 // Status is the JSON of GET /v1/status: facts about the process and what
 // the relay is doing.
 type Status struct {
-	Name            string            `json:"name,omitempty"` // empty: its control socket is elsewhere
-	Version         string            `json:"version"`
-	GoVersion       string            `json:"go_version"`
-	PID             int               `json:"pid"`
-	StartedAt       time.Time         `json:"started_at"`
-	UptimeSeconds   float64           `json:"uptime_seconds"`
-	ConfigFile      string            `json:"config_file,omitempty"`
-	LastReload      *Reload           `json:"last_reload"` // null: never reloaded
-	Lacks           []transport.Lack  `json:"lacks"`
-	Host            HostChanges       `json:"host_changes"`
-	LogLinesDropped uint64            `json:"log_lines_dropped"`
-	Process         resources.Process `json:"process"`
-	Resources       *resources.State  `json:"resources"`
-	ReplacedBy      int               `json:"replaced_by,omitempty"` // the process that has taken over from this one
-	OlderProcesses  []OlderProcess    `json:"older_processes"`       // that finish their flows
-	Checks          []check.Report    `json:"checks"`                // the last of each tunnel
-	History         *history.State    `json:"history"`               // null: no records are kept
+	Name            string             `json:"name,omitempty"` // empty: its control socket is elsewhere
+	Version         string             `json:"version"`
+	GoVersion       string             `json:"go_version"`
+	PID             int                `json:"pid"`
+	StartedAt       time.Time          `json:"started_at"`
+	UptimeSeconds   float64            `json:"uptime_seconds"`
+	ConfigFile      string             `json:"config_file,omitempty"`
+	LastReload      *Reload            `json:"last_reload"` // null: never reloaded
+	Lacks           []transport.Lack   `json:"lacks"`
+	Host            HostChanges        `json:"host_changes"`
+	LogLinesDropped uint64             `json:"log_lines_dropped"`
+	Process         resources.Process  `json:"process"`
+	Resources       *resources.State   `json:"resources"`
+	ReplacedBy      int                `json:"replaced_by,omitempty"` // the process that has taken over from this one
+	OlderProcesses  []OlderProcess     `json:"older_processes"`       // that finish their flows
+	Integrity       []integrity.Report `json:"checks"`                // the last of each tunnel
+	History         *history.State     `json:"history"`               // null: no records are kept
 	relay.Snapshot
 }
 
@@ -71,7 +71,7 @@ func (d *daemon) status() Status {
 		LogLinesDropped: d.writer.total.Load(),
 		Process:         resources.Own(),
 		OlderProcesses:  d.older.ask(context.Background()),
-		Checks:          d.checks.reports(),
+		Integrity:       d.integrity.reports(),
 		History:         d.history.state(),
 		Snapshot:        d.relay.Snapshot(),
 	}

@@ -147,7 +147,7 @@ func (d *daemon) outlive(signals <-chan os.Signal) error {
 // need. With stopping set the first signal has come, and older processes are to
 // finish, too.
 func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping bool) error {
-	d.checks.close() // a process that ends has nothing to say of the tunnels
+	d.integrity.close() // a process that ends has nothing to say of the tunnels
 	ctx, reset := context.WithCancel(context.Background())
 	defer reset()
 	own := make(chan finished, 1)

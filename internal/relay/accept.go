@@ -127,7 +127,7 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	if t.Transport != nil {
 		w.setUp(f, client, t.Transport)
 	}
-	if t.Checker != nil {
+	if t.Integrity != nil {
 		f.look = lookFirst
 	}
 	if t.ProxyIn.Required {

@@ -23,10 +23,10 @@ type tunnelState struct {
 	errors   atomic.Int64 // ended by a reset, a timeout or missing resources
 	ended    endCounts
 
-	bucket  bucket
-	held    holdings    // while memory is short
-	drained atomic.Bool // new connections are refused
-	checks  checkCounts
+	bucket    bucket
+	held      holdings    // while memory is short
+	drained   atomic.Bool // new connections are refused
+	integrity integrityCounts
 
 	mu     sync.Mutex
 	sheds  map[string]int64 // by reason

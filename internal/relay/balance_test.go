@@ -14,7 +14,7 @@ import (
 func hopsOf(t testing.TB, tunnel Tunnel) *route {
 	t.Helper()
 	tunnel.Name, tunnel.Listen = "t", []netip.AddrPort{freePort}
-	checked, err := checkTunnels([]Tunnel{tunnel})
+	checked, err := validateTunnels([]Tunnel{tunnel})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ type Change struct {
 // change takes effect for new flows. A removed one stops listening. No flow is
 // ended.
 func (r *Relay) Prepare(tunnels []Tunnel) (*Change, error) {
-	tunnels, err := checkTunnels(tunnels)
+	tunnels, err := validateTunnels(tunnels)
 	if err != nil {
 		return nil, err
 	}

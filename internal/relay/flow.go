@@ -12,11 +12,11 @@ import (
 type phase uint8
 
 const (
-	phaseHeader  phase = iota // reading the client's PROXY header
-	phaseDialing              // resolving and connecting
-	phaseMoving               // both legs are connected
-	phaseChecked              // the checker has the sockets
-	phaseGone                 // closed; the struct is garbage
+	phaseHeader    phase = iota // reading the client's PROXY header
+	phaseDialing                // resolving and connecting
+	phaseMoving                 // both legs are connected
+	phaseIntegrity              // the integrity server has the sockets
+	phaseGone                   // closed; the struct is garbage
 )
 
 // flow is one client's connection and its connection to the target. It
@@ -30,13 +30,13 @@ type flow struct {
 	dirs   [2]direction
 	end    ending
 
-	phase   phase
-	look    looking
-	isCheck bool   // it is or was an integrity check
-	queued  bool   // on the worker's run list
-	lasting bool   // Transport.Lasting is still to be called for the target leg
-	slot    uint32 // index in the worker's table
-	gen     uint32 // of the slot
+	phase       phase
+	look        looking
+	isIntegrity bool   // it is or was an integrity check
+	queued      bool   // on the worker's run list
+	lasting     bool   // Transport.Lasting is still to be called for the target leg
+	slot        uint32 // index in the worker's table
+	gen         uint32 // of the slot
 
 	client netip.AddrPort
 	target netip.AddrPort
@@ -54,7 +54,7 @@ type flow struct {
 	holdUntil int64 // until when an incomplete check hello waits for the rest
 
 	opening *opening // while dialing
-	checked *checked // while it is a check
+	serving *serving // while it is an integrity check
 	closing *closing // once the flow has failed
 	ration  *ration  // while memory is short
 }

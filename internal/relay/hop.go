@@ -12,13 +12,13 @@ import (
 
 // Defaults of Health.
 const (
-	DefaultCheckInterval = 2 * time.Second
-	DefaultCheckTimeout  = time.Second
-	DefaultRise          = 2
-	DefaultFall          = 2
-	DefaultEjectAfter    = 3
-	DefaultEjectFor      = 10 * time.Second
-	DefaultSlowReturn    = 30 * time.Second
+	DefaultHealthInterval = 2 * time.Second
+	DefaultHealthTimeout  = time.Second
+	DefaultRise           = 2
+	DefaultFall           = 2
+	DefaultEjectAfter     = 3
+	DefaultEjectFor       = 10 * time.Second
+	DefaultSlowReturn     = 30 * time.Second
 )
 
 const (
@@ -46,8 +46,8 @@ func (h Health) withDefaults() Health {
 			*d = v
 		}
 	}
-	fill(&h.Interval, DefaultCheckInterval)
-	fill(&h.Timeout, DefaultCheckTimeout)
+	fill(&h.Interval, DefaultHealthInterval)
+	fill(&h.Timeout, DefaultHealthTimeout)
 	fill(&h.EjectFor, DefaultEjectFor)
 	fill(&h.SlowReturn, DefaultSlowReturn)
 	for n, v := range map[*int]int{&h.Rise: DefaultRise, &h.Fall: DefaultFall, &h.EjectAfter: DefaultEjectAfter} {

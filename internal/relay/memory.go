@@ -267,7 +267,7 @@ func (w *worker) evict() {
 	}
 	var stalled []*flow
 	w.eachFlow(func(f *flow) {
-		if f.phase != phaseChecked && w.now-min(f.ration.since[up], f.ration.since[down]) >= patience {
+		if f.phase != phaseIntegrity && w.now-min(f.ration.since[up], f.ration.since[down]) >= patience {
 			stalled = append(stalled, f)
 		}
 	})

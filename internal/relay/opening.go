@@ -211,7 +211,7 @@ func (f *flow) origin() netip.Addr {
 // flow moves to another hop.
 func (w *worker) blame(f *flow) {
 	o := f.opening
-	if f.hop == nil || !o.blamed || f.look == lookCheck { // a check waits too short a time to blame the hop
+	if f.hop == nil || !o.blamed || f.look == lookIntegrity { // a check waits too short a time to blame the hop
 		return
 	}
 	o.blamed = false
@@ -386,7 +386,7 @@ func (w *worker) established(f *flow, events uint32) {
 	if o.source.IsValid() {
 		f.client = o.source
 	}
-	if f.look == lookCheck {
+	if f.look == lookIntegrity {
 		w.takeOver(f)
 		return
 	}

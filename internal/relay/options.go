@@ -131,8 +131,8 @@ type Tunnel struct {
 	// defaults in place.
 	Transport Transport
 
-	// Checker answers integrity checks. Nil forwards them as any other bytes.
-	Checker Checker
+	// Integrity answers integrity checks. Nil forwards them as any other bytes.
+	Integrity IntegrityServer
 }
 
 // Target is a next hop: another relay, or the final target.

@@ -331,8 +331,8 @@ func (w *worker) apply(f *flow, a action) {
 func (w *worker) closeFlow(f *flow, a action) {
 	w.settleReason(f)
 	w.account(f)
-	if f.checked != nil {
-		f.checked.close()
+	if f.serving != nil {
+		f.serving.close()
 	}
 	for s := client; s <= target; s++ {
 		w.discard(&f.dirs[s])

@@ -19,7 +19,7 @@ func (w *worker) account(f *flow) {
 	if f.closing != nil && f.closing.reason != "" {
 		rec.Reason, rec.Err = f.closing.reason, f.closing.err
 	}
-	if f.isCheck {
+	if f.isIntegrity {
 		rec.Reason = report.EndCheck
 	}
 	st.ended.add(rec.Reason)

@@ -52,7 +52,7 @@ type Relay struct {
 	acceptErrors  errnoCounts
 	sampling      sampling
 	shed          atomic.Pointer[shedding]
-	checks        sync.WaitGroup // that are being answered
+	integrity     sync.WaitGroup // integrity checks that are being answered
 
 	loops atomic.Pointer[[]*worker] // workers, for those who must not wait for mu
 
@@ -200,7 +200,7 @@ func (r *Relay) Close() {
 	r.closeListeners(r.emptyTable())
 	r.stopWorkers(report.EndDrain)
 	r.probes.close()
-	r.checks.Wait()
+	r.integrity.Wait()
 	r.names.close()
 }
 
@@ -243,9 +243,9 @@ func (r *Relay) acceptRecovered() {
 	}
 }
 
-// checkTunnels returns the tunnels with their defaults filled in, as copies
+// validateTunnels returns the tunnels with their defaults filled in, as copies
 // that nobody else changes.
-func checkTunnels(tunnels []Tunnel) ([]Tunnel, error) {
+func validateTunnels(tunnels []Tunnel) ([]Tunnel, error) {
 	names := map[string]bool{}
 	out := make([]Tunnel, 0, len(tunnels))
 	for _, t := range tunnels {

@@ -162,7 +162,7 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel, hops []*hop, state string, now i
 		Shed:       st.shed.Load(),
 		Refused:    st.refused.Load(),
 		Errors:     st.errors.Load(),
-		Checks:     st.checks.total.Load(),
+		Checks:     st.integrity.total.Load(),
 
 		ShedBy:       st.shedByReason(),
 		Ended:        st.ended.list(),
@@ -202,7 +202,7 @@ func (f *flow) state() string {
 		return "header"
 	case f.phase == phaseDialing:
 		return "dialing"
-	case f.phase == phaseChecked:
+	case f.phase == phaseIntegrity:
 		return "check"
 	case f.end.deadline:
 		return "resetting"

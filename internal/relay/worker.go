@@ -317,7 +317,7 @@ func (w *worker) place(f *flow) {
 // forget removes a closed flow from every table.
 func (w *worker) forget(f *flow) {
 	f.phase = phaseGone
-	w.checkGone(f)
+	w.integrityGone(f)
 	if f.opening != nil {
 		w.endAwaitFD(f.opening)
 		w.openings.put(f.opening)

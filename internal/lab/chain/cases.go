@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"longhaul/internal/check"
+	"longhaul/internal/integrity"
 	"longhaul/internal/lab/link"
 )
 
@@ -29,8 +29,8 @@ type Case struct {
 
 // Verdict is where a check found what.
 type Verdict struct {
-	State  check.State  `json:"state"`
-	Reason check.Reason `json:"reason,omitempty"`
+	State  integrity.State  `json:"state"`
+	Reason integrity.Reason `json:"reason,omitempty"`
 	// From and To are the hosts between which it is.
 	From      string `json:"from,omitempty"`
 	To        string `json:"to,omitempty"`
@@ -65,14 +65,14 @@ var (
 	pathCT = link.Settings{Delay: 200 * time.Microsecond, RateBps: 1e9, MTU: 1500}
 )
 
-func broken(reason check.Reason, from, to string) Verdict {
-	return Verdict{State: check.Broken, Reason: reason, From: from, To: to}
+func broken(reason integrity.Reason, from, to string) Verdict {
+	return Verdict{State: integrity.Broken, Reason: reason, From: from, To: to}
 }
 
 func altered(leg, direction string) Verdict {
-	v := broken(check.Altered, "relay-a", "relay-b")
+	v := broken(integrity.Altered, "relay-a", "relay-b")
 	if leg == "bc" {
-		v = broken(check.Altered, "relay-b", "relay-c")
+		v = broken(integrity.Altered, "relay-b", "relay-c")
 	}
 	v.Direction = direction
 	return v
@@ -80,13 +80,13 @@ func altered(leg, direction string) Verdict {
 
 func losing(leg, direction string) Verdict {
 	v := altered(leg, direction)
-	v.State, v.Reason = check.Lossy, check.Losing
+	v.State, v.Reason = integrity.Lossy, integrity.Losing
 	return v
 }
 
 // Cases are all of them.
 func Cases() []Case {
-	whole := Verdict{State: check.Whole}
+	whole := Verdict{State: integrity.Whole}
 	percent := func(ab, ba float64) [2]link.Loss {
 		return [2]link.Loss{{Probability: ab / 100}, {Probability: ba / 100}}
 	}
@@ -99,14 +99,14 @@ func Cases() []Case {
 		{Name: "whole-socat", want: whole, socat: "bc"},
 		{Name: "whole-narrow", want: whole, narrow: true},
 
-		{Name: "relay-b-down", want: broken(check.Refused, "relay-a", "relay-b"), down: "relay-b"},
-		{Name: "relay-c-down", want: broken(check.Refused, "relay-b", "relay-c"), down: "relay-c"},
-		{Name: "link-ab-cut", want: broken(check.TimedOut, "relay-a", "relay-b"), cut: "ab"},
-		{Name: "link-bc-cut", want: broken(check.TimedOut, "relay-b", "relay-c"), cut: "bc"},
+		{Name: "relay-b-down", want: broken(integrity.Refused, "relay-a", "relay-b"), down: "relay-b"},
+		{Name: "relay-c-down", want: broken(integrity.Refused, "relay-b", "relay-c"), down: "relay-c"},
+		{Name: "link-ab-cut", want: broken(integrity.TimedOut, "relay-a", "relay-b"), cut: "ab"},
+		{Name: "link-bc-cut", want: broken(integrity.TimedOut, "relay-b", "relay-c"), cut: "bc"},
 
-		{Name: "target-down", want: broken(check.Refused, "relay-c", "target"), down: "target"},
-		{Name: "link-ct-cut", want: broken(check.TimedOut, "relay-c", "target"), cut: "ct"},
-		{Name: "target-resets", want: broken(check.Reset, "relay-c", "target"), resets: true},
+		{Name: "target-down", want: broken(integrity.Refused, "relay-c", "target"), down: "target"},
+		{Name: "link-ct-cut", want: broken(integrity.TimedOut, "relay-c", "target"), cut: "ct"},
+		{Name: "target-resets", want: broken(integrity.Reset, "relay-c", "target"), resets: true},
 
 		{Name: "altered-ab-hello", want: altered("ab", "up"), alter: alteration{leg: "ab", direction: "up", at: 20}},
 		{Name: "altered-ab-data", want: altered("ab", "down"), alter: alteration{leg: "ab", direction: "down", at: 700_000}},

@@ -16,7 +16,7 @@ import (
 	"sync"
 	"time"
 
-	"longhaul/internal/check"
+	"longhaul/internal/integrity"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/progress"
@@ -45,7 +45,7 @@ type Result struct {
 	Skipped string  `json:"skipped,omitempty"` // why it was not run
 	Error   string  `json:"error,omitempty"`
 
-	Report *check.Report `json:"report"` // null: there is none
+	Report *integrity.Report `json:"report"` // null: there is none
 }
 
 // Outcome is what checks said of all cases.
@@ -199,7 +199,7 @@ func (c Case) topology(seed uint64) lab.Topology {
 // start starts the target, the relays, and what stands in the way.
 func (w *world) start(ctx context.Context, seed uint64) error {
 	key := filepath.Join(w.dir, "key")
-	if err := check.NewKey().Create(key); err != nil {
+	if err := integrity.NewKey().Create(key); err != nil {
 		return err
 	}
 	if w.down != "target" {
@@ -337,22 +337,22 @@ func (w *world) check(ctx context.Context, r *Result) error {
 	if err != nil && !errors.As(err, &exit) {
 		return err
 	}
-	var report check.Report
+	var report integrity.Report
 	if err := json.Unmarshal(stdout.Bytes(), &report); err != nil {
 		return fmt.Errorf("longhaul check: %v: %s", cmd.ProcessState, strings.TrimSpace(stderr.String()))
 	}
-	if want := map[check.State]int{check.Whole: 0, check.Broken: 1, check.Lossy: 3}[report.State]; cmd.ProcessState.ExitCode() != want {
+	if want := map[integrity.State]int{integrity.Whole: 0, integrity.Broken: 1, integrity.Lossy: 3}[report.State]; cmd.ProcessState.ExitCode() != want {
 		return fmt.Errorf("longhaul check ends with %d for a tunnel that is %s", cmd.ProcessState.ExitCode(), report.State)
 	}
 	r.Got, r.Said, r.Report = verdictOf(report), report.Summary, &report
-	if w.socat != "" && (len(report.Chains[0].Hops) != 4 || report.Chains[0].Hops[1].Kind != check.KindOther) {
+	if w.socat != "" && (len(report.Chains[0].Hops) != 4 || report.Chains[0].Hops[1].Kind != integrity.KindOther) {
 		return errors.New("longhaul check does not see the socat")
 	}
 	return nil
 }
 
 // verdictOf says between which hosts a report has the fault.
-func verdictOf(r check.Report) Verdict {
+func verdictOf(r integrity.Report) Verdict {
 	v := Verdict{State: r.State}
 	c := r.Chains[0]
 	if c.Fault == nil {
@@ -361,7 +361,7 @@ func verdictOf(r check.Report) Verdict {
 	v.Reason, v.From, v.Direction = c.Fault.Reason, "relay-a", c.Fault.Direction
 	v.To = hostOf[c.Hops[c.Fault.Hop-1].Address.Addr()]
 	for _, h := range c.Hops[:c.Fault.Hop-1] {
-		if h.Kind == check.KindRelay {
+		if h.Kind == integrity.KindRelay {
 			v.From = hostOf[h.Address.Addr()]
 		}
 	}

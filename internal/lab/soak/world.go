@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"longhaul/internal/check"
+	"longhaul/internal/integrity"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/relays"
@@ -81,7 +81,7 @@ func newWorld(ctx context.Context, program string, seed uint64, checks bool) (*w
 	}
 	w.near, w.far = one("relay-a"), [2]*relays.Process{one("relay-b"), one("relay-b2")}
 	w.near.Line = w.nearSays
-	if err := check.NewKey().Create(w.keyFile()); err != nil {
+	if err := integrity.NewKey().Create(w.keyFile()); err != nil {
 		w.close()
 		return nil, err
 	}

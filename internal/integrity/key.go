@@ -1,4 +1,4 @@
-package check
+package integrity
 
 import (
 	"bytes"
@@ -62,7 +62,7 @@ func keyOf(secret [secretBytes]byte) Key {
 func (k *Key) derive(salt []byte, purpose string, n int) []byte {
 	derived, err := hkdf.Key(sha256.New, k.secret[:], salt, "longhaul check 1 "+purpose, n)
 	if err != nil {
-		panic("check: " + err.Error()) // only for excessive lengths
+		panic("integrity: " + err.Error()) // only for excessive lengths
 	}
 	return derived
 }

@@ -1,4 +1,4 @@
-package check
+package integrity
 
 import (
 	"encoding/base64"

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"time"
 
-	"longhaul/internal/check"
+	"longhaul/internal/integrity"
 	"longhaul/internal/proxyproto"
 	"longhaul/internal/relay"
 )
@@ -15,7 +15,7 @@ import (
 // dial connects to a hop as a flow of the tunnel would: with the same socket
 // options, to the first of its addresses that accepts. It returns the address
 // that it tried last.
-func (t *tunnelCheck) dial(ctx context.Context, hop relay.Target) (check.Conn, netip.AddrPort, error) {
+func (t *tunnelIntegrity) dial(ctx context.Context, hop relay.Target) (integrity.Conn, netip.AddrPort, error) {
 	var addrs []netip.Addr
 	if a, err := netip.ParseAddr(hop.Host); err == nil {
 		addrs = []netip.Addr{a.Unmap()}
@@ -31,7 +31,7 @@ func (t *tunnelCheck) dial(ctx context.Context, hop relay.Target) (check.Conn, n
 			share, cancel = context.WithTimeout(ctx, time.Until(deadline)/time.Duration(len(addrs)-i))
 		}
 		to = netip.AddrPortFrom(a.Unmap(), hop.Port)
-		var conn check.Conn
+		var conn integrity.Conn
 		conn, err = t.dialAddress(share, to)
 		cancel()
 		if err == nil {
@@ -41,7 +41,7 @@ func (t *tunnelCheck) dial(ctx context.Context, hop relay.Target) (check.Conn, n
 	return nil, to, err
 }
 
-func (t *tunnelCheck) dialAddress(ctx context.Context, to netip.AddrPort) (check.Conn, error) {
+func (t *tunnelIntegrity) dialAddress(ctx context.Context, to netip.AddrPort) (integrity.Conn, error) {
 	dialer := net.Dialer{KeepAlive: -1}
 	dialer.SetMultipathTCP(false)
 	if t.transport != nil {
@@ -60,7 +60,7 @@ func (t *tunnelCheck) dialAddress(ctx context.Context, to netip.AddrPort) (check
 			_ = raw.Control(func(fd uintptr) { t.transport.Established(int(fd), true) })
 		}
 	}
-	if preamble := checkPreamble(t.proxyOut); len(preamble) > 0 {
+	if preamble := integrityPreamble(t.proxyOut); len(preamble) > 0 {
 		if _, err := conn.Write(preamble); err != nil {
 			conn.Close()
 			return nil, err
@@ -69,9 +69,9 @@ func (t *tunnelCheck) dialAddress(ctx context.Context, to netip.AddrPort) (check
 	return conn, nil
 }
 
-// checkPreamble is what a hop wants to get before all else: a PROXY header, by
-// which the relay speaks for itself and for no client.
-func checkPreamble(version relay.ProxyVersion) []byte {
+// integrityPreamble returns the PROXY header that a hop expects first. It says
+// that the relay itself connects, for no client.
+func integrityPreamble(version relay.ProxyVersion) []byte {
 	if version == relay.ProxyNone {
 		return nil
 	}

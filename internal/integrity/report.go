@@ -1,10 +1,10 @@
-// Package check tests the chain of relays behind a tunnel. It walks from relay
+// Package integrity tests the chain of relays behind a tunnel. It walks from relay
 // to relay and exchanges bytes on every leg and through the relays. It reports
 // the worst fault and its leg.
 //
 // A relay answers only askers that share its key, and each hello once. The
 // target at the end of the chain receives no byte.
-package check
+package integrity
 
 import (
 	"net/netip"

@@ -24,33 +24,35 @@ import (
 // testHello begins a check.
 const testHello = "CHECK-ME"
 
-// testChecker lets the test answer checks.
-type testChecker struct {
-	came chan *testCheck
+// testIntegrityServer lets the test answer checks.
+type testIntegrityServer struct {
+	came chan *testIntegrityCheck
 }
 
-// testCheck is a check that waits for the test's verdict.
-type testCheck struct {
-	Checked
+// testIntegrityCheck is a check that waits for the test's verdict.
+type testIntegrityCheck struct {
+	IntegrityCheck
 	ctx  context.Context
 	goOn chan bool
 }
 
-func newChecker() *testChecker { return &testChecker{make(chan *testCheck, 100)} }
+func newIntegrityServer() *testIntegrityServer {
+	return &testIntegrityServer{make(chan *testIntegrityCheck, 100)}
+}
 
-func (*testChecker) Recognize(first []byte) Recognition {
+func (*testIntegrityServer) Recognize(first []byte) Recognition {
 	n := min(len(first), len(testHello))
 	switch {
 	case string(first[:n]) != testHello[:n]:
-		return NotCheck
+		return NoHello
 	case n < len(testHello):
-		return MaybeCheck
+		return MaybeHello
 	}
-	return IsCheck
+	return IsHello
 }
 
-func (c *testChecker) Serve(ctx context.Context, flow Checked) bool {
-	check := &testCheck{Checked: flow, ctx: ctx, goOn: make(chan bool, 1)}
+func (c *testIntegrityServer) Serve(ctx context.Context, flow IntegrityCheck) bool {
+	check := &testIntegrityCheck{IntegrityCheck: flow, ctx: ctx, goOn: make(chan bool, 1)}
 	c.came <- check
 	select {
 	case goOn := <-check.goOn:
@@ -61,7 +63,7 @@ func (c *testChecker) Serve(ctx context.Context, flow Checked) bool {
 }
 
 // next waits for a check.
-func (c *testChecker) next(t *testing.T) *testCheck {
+func (c *testIntegrityServer) next(t *testing.T) *testIntegrityCheck {
 	t.Helper()
 	select {
 	case check := <-c.came:
@@ -76,26 +78,26 @@ func (c *testChecker) next(t *testing.T) *testCheck {
 	}
 }
 
-func checkRig(t *testing.T, change func(*rigOptions)) (*rig, *testChecker) {
+func integrityRig(t *testing.T, change func(*rigOptions)) (*rig, *testIntegrityServer) {
 	t.Helper()
-	return checkRigOf(t, newRig, change)
+	return integrityRigOf(t, newRig, change)
 }
 
-// stoppedCheckRig stops the clock, so that a hello has unlimited time.
-func stoppedCheckRig(t *testing.T, change func(*rigOptions)) (*rig, *testChecker) {
+// stoppedIntegrityRig stops the clock, so that a hello has unlimited time.
+func stoppedIntegrityRig(t *testing.T, change func(*rigOptions)) (*rig, *testIntegrityServer) {
 	t.Helper()
-	return checkRigOf(t, newStoppedRig, change)
+	return integrityRigOf(t, newStoppedRig, change)
 }
 
-func checkRigOf(t *testing.T, rigOf func(testing.TB, func(*rigOptions)) *rig, change func(*rigOptions)) (*rig, *testChecker) {
+func integrityRigOf(t *testing.T, rigOf func(testing.TB, func(*rigOptions)) *rig, change func(*rigOptions)) (*rig, *testIntegrityServer) {
 	t.Helper()
-	checker := newChecker()
+	server := newIntegrityServer()
 	return rigOf(t, func(o *rigOptions) {
-		o.Tunnels[0].Checker = checker
+		o.Tunnels[0].Integrity = server
 		if change != nil {
 			change(o)
 		}
-	}), checker
+	}), server
 }
 
 func readFile(t *testing.T, f *os.File, want string) {
@@ -106,15 +108,15 @@ func readFile(t *testing.T, f *os.File, want string) {
 	}
 }
 
-func TestCheckIsServed(t *testing.T) {
+func TestIntegrityCheckIsServed(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g, checker := checkRig(t, nil)
+	g, server := integrityRig(t, nil)
 	c, s := g.pair()
 	write(t, c, []byte(testHello+"?"))
-	check := checker.next(t)
+	check := server.next(t)
 	if from := c.LocalAddr().(*net.TCPAddr).AddrPort(); check.From != from || check.Source != from.Addr() || check.Listen != g.addr || check.Dialed != addrOf(g.target) ||
 		check.Forward != addrOf(g.target).String() || check.End != "" || check.Sent != 0 || check.ToClient != nil || check.ToTarget != nil {
-		t.Errorf("the check is of %+v", check.Checked)
+		t.Errorf("the check is of %+v", check.IntegrityCheck)
 	}
 	readFile(t, check.Client, testHello+"?")
 	if _, err := check.Client.WriteString("well"); err != nil {
@@ -136,12 +138,12 @@ func TestCheckIsServed(t *testing.T) {
 	}
 }
 
-func TestCheckGoesOn(t *testing.T) {
+func TestIntegrityCheckGoesOn(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g, checker := checkRig(t, nil)
+	g, server := integrityRig(t, nil)
 	c, s := g.pair()
 	write(t, c, []byte(testHello))
-	check := checker.next(t)
+	check := server.next(t)
 	readFile(t, check.Client, testHello)
 	check.goOn <- true
 
@@ -165,9 +167,9 @@ func TestCheckGoesOn(t *testing.T) {
 
 // Bytes that only begin like a check reach the target unchanged, after the time
 // for a hello.
-func TestNoCheck(t *testing.T) {
+func TestNoIntegrityCheck(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g, checker := stoppedCheckRig(t, nil)
+	g, server := stoppedIntegrityRig(t, nil)
 	for _, text := range []string{"hello", "C", "CHECK-", "CHECK-YOU", strings.Repeat("CHECK-", 100)} {
 		c, s := g.pair()
 		write(t, c, []byte(text))
@@ -200,7 +202,7 @@ func TestNoCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectEnd(t, s)
-	if len(checker.came) != 0 {
+	if len(server.came) != 0 {
 		t.Error("one of them was taken for a check")
 	}
 }
@@ -211,7 +213,7 @@ func TestResetUnderLook(t *testing.T) {
 	nettest.CheckLeaks(t)
 	for _, tt := range []struct{ name, first string }{{"nothing", ""}, {"part of a hello", testHello[:3]}} {
 		t.Run(tt.name, func(t *testing.T) {
-			g, _ := checkRig(t, nil)
+			g, _ := integrityRig(t, nil)
 			for range 50 {
 				c, s := g.pair()
 				write(t, c, []byte(tt.first))
@@ -232,14 +234,14 @@ func TestResetUnderLook(t *testing.T) {
 	}
 }
 
-func TestCheckInPieces(t *testing.T) {
+func TestIntegrityCheckInPieces(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g, checker := stoppedCheckRig(t, nil)
+	g, server := stoppedIntegrityRig(t, nil)
 	c, _ := g.pair()
 	for _, b := range []byte(testHello) {
 		write(t, c, []byte{b})
 	}
-	check := checker.next(t)
+	check := server.next(t)
 	readFile(t, check.Client, testHello)
 	check.goOn <- false
 	expectEnd(t, c)
@@ -247,16 +249,16 @@ func TestCheckInPieces(t *testing.T) {
 
 // The target speaks first. Its bytes do not wait for the client, and a later
 // check gets them in order.
-func TestCheckBehindGreeting(t *testing.T) {
+func TestIntegrityCheckBehindGreeting(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g, checker := checkRig(t, nil)
+	g, server := integrityRig(t, nil)
 	c, s := g.pair()
 	write(t, s, []byte("220 ready\r\n"))
 	expect(t, c, []byte("220 ready\r\n"))
 	write(t, c, []byte(testHello))
-	check := checker.next(t)
+	check := server.next(t)
 	if check.Sent != 11 || len(check.ToClient) != 0 {
-		t.Errorf("want 11 bytes sent and none to send, the check is %+v", check.Checked)
+		t.Errorf("want 11 bytes sent and none to send, the check is %+v", check.IntegrityCheck)
 	}
 	check.goOn <- true
 	write(t, s, []byte("still there"))
@@ -266,9 +268,9 @@ func TestCheckBehindGreeting(t *testing.T) {
 
 // The target floods a client that does not read. The bytes in the relay go to
 // the client first.
-func TestCheckBehindFlood(t *testing.T) {
+func TestIntegrityCheckBehindFlood(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g, checker := checkRig(t, nil)
+	g, server := integrityRig(t, nil)
 	c, s := g.pair()
 	data := pattern(64 << 20)
 	sent := make(chan struct{})
@@ -280,7 +282,7 @@ func TestCheckBehindFlood(t *testing.T) {
 	nettest.Eventually(t, patience, func() bool { return g.relay.Snapshot().Flows[0].HeldDown > 0 },
 		func() string { return "the relay holds nothing" })
 	write(t, c, []byte(testHello))
-	check := checker.next(t)
+	check := server.next(t)
 	if len(check.ToClient) == 0 || check.Sent == 0 {
 		t.Fatalf("%d bytes were sent, and %d are held", check.Sent, len(check.ToClient))
 	}
@@ -293,7 +295,7 @@ func TestCheckBehindFlood(t *testing.T) {
 	<-sent
 }
 
-func TestCheckOfWhatCannotBeReached(t *testing.T) {
+func TestIntegrityCheckOfWhatCannotBeReached(t *testing.T) {
 	nettest.CheckLeaks(t)
 	dead := nobody(t)
 	quiet := silent(t)
@@ -315,20 +317,20 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 		}, report.EndTargetUnknown, nil, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			g, checker := stoppedCheckRig(t, func(o *rigOptions) { tt.change(&o.Tunnels[0], o) })
+			g, server := stoppedIntegrityRig(t, func(o *rigOptions) { tt.change(&o.Tunnels[0], o) })
 			c := dial(t, g.addr)
 			write(t, c, []byte(testHello))
 			if tt.waits { // for the target, but not as long as an ordinary flow
-				g.flowIs("was found to be a check", func(f *flow) bool { return f.look == lookCheck })
-				g.pass(time.Duration(checkConnect) - 1)
-				if len(checker.came) != 0 {
+				g.flowIs("was found to be a check", func(f *flow) bool { return f.look == lookIntegrity })
+				g.pass(time.Duration(integrityConnect) - 1)
+				if len(server.came) != 0 {
 					t.Error("the check gave the target up before its time")
 				}
 				g.pass(1)
 			}
-			check := checker.next(t)
+			check := server.next(t)
 			if check.Target != nil || check.End != tt.want || check.Err == nil || tt.err != nil && !errors.Is(check.Err, tt.err) {
-				t.Errorf("want no target and why, the check is %+v", check.Checked)
+				t.Errorf("want no target and why, the check is %+v", check.IntegrityCheck)
 			}
 			readFile(t, check.Client, testHello)
 			check.goOn <- true // which it cannot
@@ -341,7 +343,7 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 	}
 	// Other flows are reset: at once if they sent something else, later if they
 	// sent nothing.
-	g, checker := stoppedCheckRig(t, func(o *rigOptions) { o.Tunnels[0].Forward = forward(dead) })
+	g, server := stoppedIntegrityRig(t, func(o *rigOptions) { o.Tunnels[0].Forward = forward(dead) })
 	for _, text := range []string{"", "hello", "CHEC"} {
 		c, err := tryDial(g.addr)
 		if err == nil {
@@ -363,7 +365,7 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 	}
 	nettest.Eventually(t, patience, func() bool { return g.relay.Snapshot().Tunnels[0].Refused == 3 },
 		func() string { return fmt.Sprintf("%+v", g.relay.Snapshot().Tunnels[0]) })
-	if len(checker.came) != 0 {
+	if len(server.came) != 0 {
 		t.Error("one of them was taken for a check")
 	}
 }
@@ -373,8 +375,8 @@ func TestCheckOfWhatCannotBeReached(t *testing.T) {
 func TestAwaitedChecksHaveABound(t *testing.T) {
 	nettest.CheckLeaks(t)
 	dead := nobody(t)
-	g, _ := stoppedCheckRig(t, func(o *rigOptions) { o.Tunnels[0].Forward = forward(dead) })
-	awaited := &g.relay.table.Load().tunnels[0].state.checks.awaited
+	g, _ := stoppedIntegrityRig(t, func(o *rigOptions) { o.Tunnels[0].Forward = forward(dead) })
+	awaited := &g.relay.table.Load().tunnels[0].state.integrity.awaited
 	awaited.Store(maxAwaitedHellos)
 	if !refused(t, g.addr) { // at once: the clock stands
 		t.Error("one client more than may be awaited is not reset")
@@ -390,29 +392,29 @@ func TestAwaitedChecksHaveABound(t *testing.T) {
 }
 
 // A target that accepts and resets may do so before the hello is seen, or after.
-func TestCheckOfTargetThatResets(t *testing.T) {
+func TestIntegrityCheckOfTargetThatResets(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g, checker := checkRig(t, nil)
+	g, server := integrityRig(t, nil)
 	for range 20 {
 		n := len(g.flows.all())
 		c := dial(t, g.addr)
 		_, _ = c.Write([]byte(testHello)) // the reset may have been passed on already
 		reset(t, g.accept())
-		nettest.Eventually(t, patience, func() bool { return len(g.flows.all()) > n || len(checker.came) > 0 },
+		nettest.Eventually(t, patience, func() bool { return len(g.flows.all()) > n || len(server.came) > 0 },
 			func() string { return "nothing happens" })
-		if len(checker.came) == 0 {
+		if len(server.came) == 0 {
 			continue
 		}
-		check := checker.next(t)
+		check := server.next(t)
 		if check.Target == nil && check.End != report.EndTargetReset {
-			t.Errorf("a check without a target, for another reason than its reset: %+v", check.Checked)
+			t.Errorf("a check without a target, for another reason than its reset: %+v", check.IntegrityCheck)
 		}
 		check.goOn <- true
 		nettest.Eventually(t, patience, func() bool { return len(g.flows.all()) > n }, func() string { return "it does not end" })
 	}
 }
 
-func TestCheckBehindProxyHeader(t *testing.T) {
+func TestIntegrityCheckBehindProxyHeader(t *testing.T) {
 	nettest.CheckLeaks(t)
 	proxied := func(o *rigOptions) {
 		o.Tunnels[0].ProxyIn = ProxyIn{Required: true}
@@ -429,13 +431,13 @@ func TestCheckBehindProxyHeader(t *testing.T) {
 		{string(header), testHello},
 		{string(header[:9]), string(header[9:]) + testHello[:3], testHello[3:]},
 	} {
-		g, checker := stoppedCheckRig(t, proxied)
+		g, server := stoppedIntegrityRig(t, proxied)
 		c := dial(t, g.addr)
 		for _, piece := range pieces {
 			write(t, c, []byte(piece))
 		}
 		s := g.accept()
-		check := checker.next(t)
+		check := server.next(t)
 		if check.From != netip.MustParseAddrPort("192.0.2.1:1234") {
 			t.Errorf("from %v", check.From)
 		}
@@ -449,7 +451,7 @@ func TestCheckBehindProxyHeader(t *testing.T) {
 		c.Close()
 	}
 	// A header with bytes of a flow behind it.
-	g, _ := checkRig(t, proxied)
+	g, _ := integrityRig(t, proxied)
 	c := dial(t, g.addr)
 	write(t, c, append(bytes.Clone(header), "data"...))
 	expect(t, g.accept(), append(bytes.Clone(onward), "data"...))
@@ -458,10 +460,10 @@ func TestCheckBehindProxyHeader(t *testing.T) {
 // The end of the relay ends its checks.
 func TestCloseEndsChecks(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g, checker := checkRig(t, nil)
+	g, server := integrityRig(t, nil)
 	c, s := g.pair()
 	write(t, c, []byte(testHello))
-	check := checker.next(t)
+	check := server.next(t)
 	g.relay.Close()
 	<-check.ctx.Done()
 	expectReset(t, c)
@@ -474,10 +476,10 @@ func TestCloseEndsChecks(t *testing.T) {
 // A drain waits for a check as for any flow, and its deadline ends the check.
 func TestDrainWaitsForChecks(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g, checker := checkRig(t, nil)
+	g, server := integrityRig(t, nil)
 	c, _ := g.pair()
 	write(t, c, []byte(testHello))
-	check := checker.next(t)
+	check := server.next(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	drained := make(chan int)
 	go func() {
@@ -493,7 +495,7 @@ func TestDrainWaitsForChecks(t *testing.T) {
 	expectReset(t, c)
 }
 
-// BenchmarkLook measures the cost of a checker per flow.
+// BenchmarkLook measures the cost of an integrity server per flow.
 func BenchmarkLook(b *testing.B) {
 	g := newRig(b, nil)
 	l := listen(b)
@@ -510,7 +512,7 @@ func BenchmarkLook(b *testing.B) {
 	}
 	w := g.relay.workers[0]
 	var f flow
-	f.route = &route{tunnel: &Tunnel{Checker: newChecker()}}
+	f.route = &route{tunnel: &Tunnel{Integrity: newIntegrityServer()}}
 	_ = raw.Control(func(fd uintptr) { f.legs[client].fd = int32(fd) })
 	w.do(func() {
 		for b.Loop() {

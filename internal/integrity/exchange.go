@@ -1,4 +1,4 @@
-package check
+package integrity
 
 import (
 	"bytes"
@@ -200,7 +200,7 @@ func (s *session) pattern(ofServer bool) cipher.Stream {
 	}
 	block, err := aes.NewCipher(s.key.derive(s.salt, purpose, 32))
 	if err != nil {
-		panic("check: " + err.Error())
+		panic("integrity: " + err.Error())
 	}
 	var iv [aes.BlockSize]byte
 	binary.BigEndian.PutUint64(iv[:], s.exchanges)

@@ -1,4 +1,4 @@
-package check
+package integrity
 
 import (
 	"crypto/aes"
@@ -109,11 +109,11 @@ func newSession(conn Conn, key *Key, asker, server nonce, isServer bool) *sessio
 func (s *session) aead(purpose string) cipher.AEAD {
 	block, err := aes.NewCipher(s.key.derive(s.salt, purpose, 32))
 	if err != nil {
-		panic("check: " + err.Error()) // only for keys of invalid length
+		panic("integrity: " + err.Error()) // only for keys of invalid length
 	}
 	aead, err := cipher.NewGCM(block)
 	if err != nil {
-		panic("check: " + err.Error())
+		panic("integrity: " + err.Error())
 	}
 	return aead
 }

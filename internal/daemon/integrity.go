@@ -18,111 +18,112 @@ import (
 
 	"longhaul/internal/flow"
 
-	"longhaul/internal/check"
 	"longhaul/internal/config"
+	"longhaul/internal/integrity"
 	"longhaul/internal/relay"
 	"longhaul/internal/remedy"
 )
 
 const (
-	maxCheckTime   = time.Minute      // what a check of one chain may take
-	strangerPause  = 10 * time.Second // between two lines about checks that are not answered
-	checkInstances = 1 << 62
+	maxIntegrityTime   = time.Minute      // for the check of one chain
+	strangerPause      = 10 * time.Second // between two lines about checks that are not answered
+	integrityInstances = 1 << 62
 )
 
-// checks are the integrity checks of the daemon's tunnels: those that it makes
-// and those that it answers.
-type checks struct {
+// integrityChecks are the integrity checks of the daemon's tunnels: those that
+// it makes and those that it answers.
+type integrityChecks struct {
 	log    *slog.Logger
-	self   check.Identity
-	memory *check.Memory
+	self   integrity.Identity
+	memory *integrity.Memory
 
 	mu      sync.Mutex
-	current map[string]*tunnelCheck // by tunnel
-	next    map[string]*tunnelCheck // of the last equip
+	current map[string]*tunnelIntegrity // by tunnel
+	next    map[string]*tunnelIntegrity // of the last equip
 	closed  bool
 	running sync.WaitGroup
 }
 
-// checkSettings are what a tunnel's checks depend on, as a value that compares.
-type checkSettings struct {
+// integritySettings is the configuration of a tunnel's integrity checks, as a
+// comparable value.
+type integritySettings struct {
 	tunnel    string
 	forward   string
 	check     config.Check
-	keys      check.Keys
+	keys      integrity.Keys
 	proxyOut  relay.ProxyVersion
 	transport relay.Transport
 }
 
-// tunnelCheck checks one tunnel.
-type tunnelCheck struct {
-	checkSettings
-	self    check.Identity
-	log     *slog.Logger
-	memory  *check.Memory
-	hops    []relay.Target
-	checker *relayChecker // nil: without a key nobody may ask
-	turn    chan struct{} // one check at a time
-	cancel  context.CancelFunc
+// tunnelIntegrity makes and answers the integrity checks of one tunnel.
+type tunnelIntegrity struct {
+	integritySettings
+	self   integrity.Identity
+	log    *slog.Logger
+	memory *integrity.Memory
+	hops   []relay.Target
+	server *integrityServer // nil: without a key nobody may ask
+	turn   chan struct{}    // one check at a time
+	cancel context.CancelFunc
 
 	mu   sync.Mutex
-	last *check.Report // nil: none yet
+	last *integrity.Report // nil: none yet
 }
 
-func newChecks(log *slog.Logger, version string) *checks {
+func newIntegrityChecks(log *slog.Logger, version string) *integrityChecks {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unnamed host"
 	}
-	return &checks{log: log, memory: check.NewMemory(), self: check.Identity{
-		Version: version, Host: host, Instance: strconv.FormatInt(rand.Int64N(checkInstances), 36),
+	return &integrityChecks{log: log, memory: integrity.NewMemory(), self: integrity.Identity{
+		Version: version, Host: host, Instance: strconv.FormatInt(rand.Int64N(integrityInstances), 36),
 	}}
 }
 
 // equip gives tunnels what they need to answer checks. Tunnels that are as they
 // were keep it.
-func (c *checks) equip(from *config.Config, tunnels []relay.Tunnel) error {
+func (c *integrityChecks) equip(from *config.Config, tunnels []relay.Tunnel) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.next = map[string]*tunnelCheck{}
+	c.next = map[string]*tunnelIntegrity{}
 	for i := range tunnels {
 		t := &tunnels[i]
-		settings := checkSettings{tunnel: t.Name, check: from.Tunnels[i].Check, proxyOut: t.ProxyOut, transport: t.Transport}
+		settings := integritySettings{tunnel: t.Name, check: from.Tunnels[i].Check, proxyOut: t.ProxyOut, transport: t.Transport}
 		for _, f := range t.Forward {
 			settings.forward += f.String() + " "
 		}
 		if settings.check.Enabled && settings.check.KeyFile != "" {
 			var err error
-			if settings.keys, err = check.LoadKeys(settings.check.KeyFile); err != nil {
+			if settings.keys, err = integrity.LoadKeys(settings.check.KeyFile); err != nil {
 				return fmt.Errorf("tunnel %s: %w", t.Name, err)
 			}
 		}
 		one := c.current[t.Name]
-		if one == nil || one.checkSettings != settings {
+		if one == nil || one.integritySettings != settings {
 			one = c.make(settings, t.Forward)
 		}
-		if one.checker != nil {
-			t.Checker = one.checker
+		if one.server != nil {
+			t.Integrity = one.server
 		}
 		if from.Tunnels[i].Health.Check == config.HealthEndToEnd {
-			t.Health.Probe = check.Health{Key: settings.keys.First, Preamble: string(checkPreamble(t.ProxyOut)), Memory: c.memory}
+			t.Health.Probe = integrity.Health{Key: settings.keys.First, Preamble: string(integrityPreamble(t.ProxyOut)), Memory: c.memory}
 		}
 		c.next[t.Name] = one
 	}
 	return nil
 }
 
-func (c *checks) make(settings checkSettings, hops []relay.Target) *tunnelCheck {
-	t := &tunnelCheck{checkSettings: settings, self: c.self, log: c.log, memory: c.memory, hops: slices.Clone(hops), turn: make(chan struct{}, 1)}
+func (c *integrityChecks) make(settings integritySettings, hops []relay.Target) *tunnelIntegrity {
+	t := &tunnelIntegrity{integritySettings: settings, self: c.self, log: c.log, memory: c.memory, hops: slices.Clone(hops), turn: make(chan struct{}, 1)}
 	t.self.Tunnel = settings.tunnel
 	if !settings.keys.First.IsZero() {
-		t.checker = t.newChecker()
+		t.server = t.newServer()
 	}
 	return t
 }
 
 // keep puts the last equip into force, and begins its periodic checks.
-func (c *checks) keep() {
+func (c *integrityChecks) keep() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -144,7 +145,7 @@ func (c *checks) keep() {
 }
 
 // close ends the periodic checks.
-func (c *checks) close() {
+func (c *integrityChecks) close() {
 	c.mu.Lock()
 	c.closed = true
 	for _, t := range c.current {
@@ -157,20 +158,20 @@ func (c *checks) close() {
 }
 
 // reports are the last ones, by tunnel.
-func (c *checks) reports() []check.Report {
+func (c *integrityChecks) reports() []integrity.Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := []check.Report{}
+	all := []integrity.Report{}
 	for _, t := range c.current {
 		if last := t.report(); last != nil {
 			all = append(all, *last)
 		}
 	}
-	slices.SortFunc(all, func(a, b check.Report) int { return cmp.Compare(a.Tunnel, b.Tunnel) })
+	slices.SortFunc(all, func(a, b integrity.Report) int { return cmp.Compare(a.Tunnel, b.Tunnel) })
 	return all
 }
 
-func (c *checks) find(tunnel string) (*tunnelCheck, error) {
+func (c *integrityChecks) find(tunnel string) (*tunnelIntegrity, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if t := c.current[tunnel]; t != nil {
@@ -186,21 +187,21 @@ func (c *checks) find(tunnel string) (*tunnelCheck, error) {
 
 // checkVerb checks a tunnel at once.
 func (d *daemon) checkVerb(ctx context.Context, arguments url.Values) (any, error) {
-	t, err := d.checks.find(arguments.Get("tunnel"))
+	t, err := d.integrity.find(arguments.Get("tunnel"))
 	if err != nil {
 		return nil, err
 	}
 	bytes := int64(0)
 	if text := arguments.Get("bytes"); text != "" {
 		bytes, err = strconv.ParseInt(text, 10, 64)
-		if err != nil || bytes < check.MinBytes || bytes > check.MaxBytes {
-			return nil, remedy.New(fmt.Errorf("a check cannot send %s bytes", text), fmt.Sprintf("choose %d to %d", check.MinBytes, check.MaxBytes))
+		if err != nil || bytes < integrity.MinBytes || bytes > integrity.MaxBytes {
+			return nil, remedy.New(fmt.Errorf("a check cannot send %s bytes", text), fmt.Sprintf("choose %d to %d", integrity.MinBytes, integrity.MaxBytes))
 		}
 	}
 	return t.run(ctx, bytes)
 }
 
-func (t *tunnelCheck) report() *check.Report {
+func (t *tunnelIntegrity) report() *integrity.Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.last
@@ -208,7 +209,7 @@ func (t *tunnelCheck) report() *check.Report {
 
 // repeat checks the tunnel at its interval. The first time comes within a tenth
 // of that, so that relays which start together do not ask together.
-func (t *tunnelCheck) repeat(ctx context.Context) {
+func (t *tunnelIntegrity) repeat(ctx context.Context) {
 	wait := time.Duration(rand.Float64() * float64(t.check.Interval) / 10)
 	for {
 		timer := time.NewTimer(wait)
@@ -226,7 +227,7 @@ func (t *tunnelCheck) repeat(ctx context.Context) {
 
 // run checks the tunnel through each of its hops; 0 bytes stand for what is
 // configured.
-func (t *tunnelCheck) run(ctx context.Context, bytes int64) (*check.Report, error) {
+func (t *tunnelIntegrity) run(ctx context.Context, bytes int64) (*integrity.Report, error) {
 	select {
 	case t.turn <- struct{}{}:
 		defer func() { <-t.turn }()
@@ -237,19 +238,19 @@ func (t *tunnelCheck) run(ctx context.Context, bytes int64) (*check.Report, erro
 		bytes = int64(t.check.Bytes)
 	}
 	begin := time.Now()
-	chains := make([]check.Chain, len(t.hops))
+	chains := make([]integrity.Chain, len(t.hops))
 	for i, hop := range t.hops {
-		within, cancel := context.WithTimeout(ctx, maxCheckTime)
-		chains[i] = check.Walk{
-			Self: t.self, Forward: hop.String(), Next: check.Next(t.check.Next), Key: t.keys.First, Bytes: bytes, Memory: t.memory,
-			Dial: func(ctx context.Context) (check.Conn, netip.AddrPort, error) { return t.dial(ctx, hop) },
+		within, cancel := context.WithTimeout(ctx, maxIntegrityTime)
+		chains[i] = integrity.Walk{
+			Self: t.self, Forward: hop.String(), Next: integrity.Next(t.check.Next), Key: t.keys.First, Bytes: bytes, Memory: t.memory,
+			Dial: func(ctx context.Context) (integrity.Conn, netip.AddrPort, error) { return t.dial(ctx, hop) },
 		}.Run(within)
 		cancel()
 	}
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("the check was broken off: %w", context.Cause(ctx))
 	}
-	r := check.NewReport(t.tunnel, begin, chains)
+	r := integrity.NewReport(t.tunnel, begin, chains)
 	t.mu.Lock()
 	before := t.last
 	t.last = &r
@@ -259,12 +260,12 @@ func (t *tunnelCheck) run(ctx context.Context, bytes int64) (*check.Report, erro
 }
 
 // tell logs what has changed since the check before.
-func (t *tunnelCheck) tell(before, now *check.Report) {
+func (t *tunnelIntegrity) tell(before, now *integrity.Report) {
 	if before != nil && before.State == now.State && verdict(before) == verdict(now) {
 		return
 	}
 	attrs := []any{"tunnel", t.tunnel, "state", string(now.State), "found", now.Summary}
-	if now.State == check.Whole {
+	if now.State == integrity.Whole {
 		t.log.Info("check: the tunnel is whole", attrs...)
 		return
 	}
@@ -272,7 +273,7 @@ func (t *tunnelCheck) tell(before, now *check.Report) {
 }
 
 // verdict is what of a report has to change to be worth telling.
-func verdict(r *check.Report) (v string) {
+func verdict(r *integrity.Report) (v string) {
 	for _, c := range r.Chains {
 		if c.Fault != nil {
 			v += fmt.Sprintf("%s %s %d %s|", c.Forward, c.Fault.Reason, c.Fault.Hop, c.Fault.Direction)
@@ -281,51 +282,51 @@ func verdict(r *check.Report) (v string) {
 	return v
 }
 
-// relayChecker answers checks. It has functions in place of what they use,
-// because relay compares tunnels deeply when it reloads.
-type relayChecker struct {
+// integrityServer answers integrity checks. Its fields are functions because
+// relay compares tunnels deeply at a reload.
+type integrityServer struct {
 	recognize func(first []byte) relay.Recognition
-	serve     func(ctx context.Context, c relay.Checked) bool
+	serve     func(ctx context.Context, c relay.IntegrityCheck) bool
 }
 
-func (c *relayChecker) Recognize(first []byte) relay.Recognition { return c.recognize(first) }
+func (c *integrityServer) Recognize(first []byte) relay.Recognition { return c.recognize(first) }
 
-func (c *relayChecker) Serve(ctx context.Context, flow relay.Checked) bool {
+func (c *integrityServer) Serve(ctx context.Context, flow relay.IntegrityCheck) bool {
 	return c.serve(ctx, flow)
 }
 
-func (t *tunnelCheck) newChecker() *relayChecker {
-	server := &check.Server{Identity: t.self, Keys: t.keys, Next: check.Next(t.check.Next),
-		Dial: func(ctx context.Context, to netip.AddrPort) (check.Conn, error) { return t.dialAddress(ctx, to) }}
+func (t *tunnelIntegrity) newServer() *integrityServer {
+	server := &integrity.Server{Identity: t.self, Keys: t.keys, Next: integrity.Next(t.check.Next),
+		Dial: func(ctx context.Context, to netip.AddrPort) (integrity.Conn, error) { return t.dialAddress(ctx, to) }}
 	var strangers, refused pause
-	server.Guard = check.NewGuard(t.memory, func(what string, peer netip.AddrPort) {
+	server.Guard = integrity.NewGuard(t.memory, func(what string, peer netip.AddrPort) {
 		if refused.over() {
 			t.log.Warn(what, "tunnel", t.tunnel, "from", peer)
 		}
 	})
-	return &relayChecker{
+	return &integrityServer{
 		recognize: func(first []byte) relay.Recognition {
 			switch server.Keys.Recognize(first) {
-			case check.IsHello:
-				return relay.IsCheck
-			case check.MaybeHello:
-				return relay.MaybeCheck
+			case integrity.IsHello:
+				return relay.IsHello
+			case integrity.MaybeHello:
+				return relay.MaybeHello
 			}
-			if check.Resembles(first) && strangers.over() {
+			if integrity.Resembles(first) && strangers.over() {
 				t.log.Warn("what looks like a check was forwarded: it has another key, or was altered on the way", "tunnel", t.tunnel)
 			}
-			return relay.NotCheck
+			return relay.NoHello
 		},
-		serve: func(ctx context.Context, c relay.Checked) bool {
-			flow := check.Flow{
+		serve: func(ctx context.Context, c relay.IntegrityCheck) bool {
+			flow := integrity.Flow{
 				Client: c.Client, Local: c.Listen, Peer: c.From, Source: c.Source, Forward: c.Forward, Dialed: c.Dialed, Since: time.Now(),
 				Before: c.Sent, ToClient: c.ToClient, ToTarget: c.ToTarget,
 			}
 			if c.Target != nil {
 				flow.Target = c.Target
 			} else {
-				flow.Reason = checkReason(c.End, c.Err)
-				if flow.Reason == check.Failed && c.Err != nil {
+				flow.Reason = integrityReason(c.End, c.Err)
+				if flow.Reason == integrity.Failed && c.Err != nil {
 					flow.Detail = c.Err.Error()
 				}
 			}
@@ -342,26 +343,27 @@ func (p *pause) over() bool {
 	return (last == nil || now.Sub(*last) > strangerPause) && p.last.CompareAndSwap(last, &now)
 }
 
-// checkReason says in a check's terms why a flow has no target.
-func checkReason(end flow.EndReason, err error) check.Reason {
+// integrityReason maps the cause that a flow has no target to the reason that an
+// integrity check reports.
+func integrityReason(end flow.EndReason, err error) integrity.Reason {
 	switch end {
 	case flow.EndTargetRefused:
-		return check.Refused
+		return integrity.Refused
 	case flow.EndTargetUnknown:
-		return check.Unresolved
+		return integrity.Unresolved
 	case flow.EndTargetReset:
-		return check.Reset
+		return integrity.Reset
 	case flow.EndTargetTimeout:
-		return check.TimedOut
+		return integrity.TimedOut
 	case flow.EndLoop:
-		return check.Loop
+		return integrity.Loop
 	case flow.EndNoLocalPort:
-		return check.NoLocalPort
+		return integrity.NoLocalPort
 	case flow.EndNoResources:
-		return check.NoResources
+		return integrity.NoResources
 	}
 	if err != nil {
-		return check.ReasonOf(err)
+		return integrity.ReasonOf(err)
 	}
-	return check.Failed
+	return integrity.Failed
 }

@@ -14,8 +14,8 @@ import (
 	"longhaul/internal/proxyproto"
 )
 
-// Checker answers integrity checks on the flows of a tunnel.
-type Checker interface {
+// IntegrityServer answers integrity checks on the flows of a tunnel.
+type IntegrityServer interface {
 	// Recognize classifies the first bytes from a client, at most helloPeek. It
 	// runs on an event loop and must not block.
 	Recognize(first []byte) Recognition
@@ -24,7 +24,7 @@ type Checker interface {
 	// concurrent checks. It reports whether the flow continues as an ordinary
 	// flow. It must return soon after ctx has ended, and leaves the sockets
 	// open.
-	Serve(ctx context.Context, c Checked) (goOn bool)
+	Serve(ctx context.Context, c IntegrityCheck) (goOn bool)
 }
 
 // Recognition classifies the first bytes of a client.
@@ -32,13 +32,13 @@ type Recognition uint8
 
 // The classes of first bytes.
 const (
-	NotCheck Recognition = iota
-	MaybeCheck
-	IsCheck
+	NoHello Recognition = iota
+	MaybeHello
+	IsHello
 )
 
-// Checked is a flow that turned out to be a check.
-type Checked struct {
+// IntegrityCheck is a flow that turned out to be an integrity check.
+type IntegrityCheck struct {
 	Client  *os.File
 	Target  *os.File // nil: no target accepted, End and Err hold the cause
 	From    netip.AddrPort
@@ -58,7 +58,7 @@ const (
 	helloPeek        = 256          // bytes of a client to inspect
 	helloHold        = int64(300e6) // ns that an incomplete hello waits for the rest
 	helloAwaited     = int64(1e9)   // ns for a client to send a hello after every target failed
-	checkConnect     = int64(2e9)   // ns for a check's target to accept
+	integrityConnect = int64(2e9)   // ns for a check's target to accept
 	maxAwaitedHellos = 64           // clients of one tunnel within helloAwaited
 )
 
@@ -66,18 +66,18 @@ const (
 type looking uint8
 
 const (
-	lookNever looking = iota // it is not, or the tunnel has no checker
-	lookFirst                // the client has sent nothing, or part of a hello
-	lookCheck                // it is a check
+	lookNever     looking = iota // it is not, or the tunnel has no integrity server
+	lookFirst                    // the client has sent nothing, or part of a hello
+	lookIntegrity                // it is a check
 )
 
-// checkCounts counts a tunnel's checks.
-type checkCounts struct {
+// integrityCounts counts a tunnel's checks.
+type integrityCounts struct {
 	awaited, total atomic.Int64
 }
 
-// checked is the state of a flow while it is a check.
-type checked struct {
+// serving is the state of a flow while the integrity server has its sockets.
+type serving struct {
 	files  [2]*os.File // by leg; nil: no socket
 	cancel context.CancelFunc
 }
@@ -101,10 +101,10 @@ func (w *worker) look(f *flow) {
 		f.look = lookNever // the next read finds the end
 		return
 	}
-	switch f.route.tunnel.Checker.Recognize(w.buf[:n]) {
-	case IsCheck:
-		f.look = lookCheck
-	case MaybeCheck:
+	switch f.route.tunnel.Integrity.Recognize(w.buf[:n]) {
+	case IsHello:
+		f.look = lookIntegrity
+	case MaybeHello:
 		if f.holdUntil == 0 {
 			f.holdUntil = w.now + helloHold
 		}
@@ -117,11 +117,11 @@ func (w *worker) look(f *flow) {
 }
 
 // undecided reports whether the client's bytes must wait because they may be a
-// check. It hands a check to the checker.
+// check. It hands a check to the integrity server.
 func (w *worker) undecided(f *flow) bool {
 	w.look(f)
 	switch f.look {
-	case lookCheck:
+	case lookIntegrity:
 		w.takeOver(f)
 		return true
 	case lookFirst:
@@ -137,8 +137,8 @@ func (w *worker) lookWhileDialing(f *flow) {
 	o := f.opening
 	if f.look == lookFirst {
 		w.look(f)
-		if f.look == lookCheck {
-			o.deadline = min(o.deadline, f.start+checkConnect)
+		if f.look == lookIntegrity {
+			o.deadline = min(o.deadline, f.start+integrityConnect)
 			o.attempt = min(o.attempt, o.deadline)
 			w.timers.schedule(f, o.deadline)
 		}
@@ -147,7 +147,7 @@ func (w *worker) lookWhileDialing(f *flow) {
 		return
 	}
 	switch f.look {
-	case lookCheck:
+	case lookIntegrity:
 		w.takeOver(f)
 	case lookNever:
 		w.abort(f, o.reason, o.err)
@@ -163,11 +163,11 @@ func (w *worker) awaitHello(f *flow) bool {
 	switch f.look {
 	case lookNever:
 		return false
-	case lookCheck:
+	case lookIntegrity:
 		w.takeOver(f)
 		return true
 	}
-	counts := &f.route.state.checks
+	counts := &f.route.state.integrity
 	if counts.awaited.Add(1) > maxAwaitedHellos {
 		counts.awaited.Add(-1)
 		return false
@@ -182,15 +182,15 @@ func (w *worker) awaitHello(f *flow) bool {
 func (w *worker) stopAwaitingHello(f *flow) {
 	if f.opening != nil && f.opening.awaited {
 		f.opening.awaited = false
-		f.route.state.checks.awaited.Add(-1)
+		f.route.state.integrity.awaited.Add(-1)
 	}
 }
 
-// takeOver hands a flow's sockets to the checker.
+// takeOver hands a flow's sockets to the integrity server.
 func (w *worker) takeOver(f *flow) {
-	f.route.state.checks.total.Add(1)
-	f.look, f.isCheck = lookNever, true
-	c := Checked{
+	f.route.state.integrity.total.Add(1)
+	f.look, f.isIntegrity = lookNever, true
+	c := IntegrityCheck{
 		From:    f.client,
 		Source:  connsource.OfAddr(f.client.Addr()),
 		Listen:  w.listenAddr(f),
@@ -210,9 +210,9 @@ func (w *worker) takeOver(f *flow) {
 	}
 	w.timers.remove(f)
 	w.unration(f)
-	f.phase = phaseChecked
-	taken := &checked{}
-	f.checked = taken
+	f.phase = phaseIntegrity
+	taken := &serving{}
+	f.serving = taken
 	var whole bool
 	if c.ToTarget, whole = w.takeHeld(&f.dirs[up]); whole {
 		c.ToClient, whole = w.takeHeld(&f.dirs[down])
@@ -232,9 +232,9 @@ func (w *worker) takeOver(f *flow) {
 		return
 	}
 	c.Client, c.Target = taken.files[client], taken.files[target]
-	slot, gen, checker := f.slot, f.gen, f.route.tunnel.Checker
-	w.relay.checks.Go(func() {
-		goOn := checker.Serve(ctx, c)
+	slot, gen, server := f.slot, f.gen, f.route.tunnel.Integrity
+	w.relay.integrity.Go(func() {
+		goOn := server.Serve(ctx, c)
 		w.post(func() { w.served(slot, gen, goOn) })
 	})
 }
@@ -257,11 +257,11 @@ func (w *worker) takeHeld(dir *direction) (held []byte, whole bool) {
 // served continues or ends a flow whose check was answered.
 func (w *worker) served(slot, gen uint32, goOn bool) {
 	f := w.lookup(slot, gen)
-	if f == nil || f.phase != phaseChecked {
+	if f == nil || f.phase != phaseIntegrity {
 		return
 	}
 	if !goOn || !w.resume(f) {
-		f.checked.endCleanly()
+		f.serving.endCleanly()
 		w.abort(f, report.EndCheck, nil)
 	}
 }
@@ -269,7 +269,7 @@ func (w *worker) served(slot, gen uint32, goOn bool) {
 // resume turns a check's flow into an ordinary flow.
 func (w *worker) resume(f *flow) bool {
 	var fds [2]int
-	for s, file := range f.checked.files {
+	for s, file := range f.serving.files {
 		fd := -1
 		if file != nil {
 			fd = duplicate(file)
@@ -282,8 +282,8 @@ func (w *worker) resume(f *flow) bool {
 		}
 		fds[s] = fd
 	}
-	f.checked.close()
-	f.checked = nil
+	f.serving.close()
+	f.serving = nil
 	f.phase = phaseMoving
 	f.active = w.now
 	for s := client; s <= target; s++ {
@@ -316,7 +316,7 @@ func duplicate(file *os.File) int {
 }
 
 // endCleanly makes the sockets end without a reset when they are closed.
-func (c *checked) endCleanly() {
+func (c *serving) endCleanly() {
 	for _, file := range c.files {
 		if file == nil {
 			continue
@@ -328,7 +328,7 @@ func (c *checked) endCleanly() {
 }
 
 // close cancels the check and closes its sockets.
-func (c *checked) close() {
+func (c *serving) close() {
 	c.cancel()
 	for _, file := range c.files {
 		if file != nil {
@@ -337,14 +337,14 @@ func (c *checked) close() {
 	}
 }
 
-// checkGone removes an ending flow from the counts of checks.
-func (w *worker) checkGone(f *flow) {
+// integrityGone removes an ending flow from the counts of checks.
+func (w *worker) integrityGone(f *flow) {
 	w.stopAwaitingHello(f)
-	f.checked = nil
+	f.serving = nil
 }
 
-// recvHeader reads part of a PROXY header. In a tunnel with a checker it
-// consumes no byte behind the header.
+// recvHeader reads part of a PROXY header. In a tunnel with an integrity server
+// it consumes no byte behind the header.
 func (w *worker) recvHeader(f *flow) (int, unix.Errno) {
 	fd := int(f.legs[client].fd)
 	limit := proxyproto.MaxLen
