@@ -13,10 +13,10 @@ import (
 
 	"longhaul/internal/display"
 	"longhaul/internal/lab"
+	"longhaul/internal/lab/calibrate"
 	"longhaul/internal/lab/diagnosis"
 	"longhaul/internal/lab/experiment"
 	"longhaul/internal/lab/link"
-	"longhaul/internal/lab/linkcheck"
 	"longhaul/internal/lab/session"
 	"longhaul/internal/remedy"
 )
@@ -38,7 +38,7 @@ func newLab(env *env) *cobra.Command {
 		newLabShow(env),
 		newLabList(env),
 		newLabRun(env),
-		newLabCheck(env),
+		newLabCalibrate(env),
 		newLabTraffic(env),
 	)
 	return cmd
@@ -207,24 +207,24 @@ func socketOr(path string) string {
 	return session.SocketPath()
 }
 
-func newLabCheck(env *env) *cobra.Command {
+func newLabCalibrate(env *env) *cobra.Command {
 	conditions := lab.MitreConditions()
 	conditions.Loss, conditions.LossBA = link.Loss{Probability: 0.01}, link.Loss{Probability: 0.01}
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "check",
+		Use:   "calibrate",
 		Short: "Hold the emulated WAN against what was asked of it",
-		Long: `check builds the two sites, sends packets of the hosts' kernels through the
-WAN, and prints each property as asked and as measured: idle RTT (within 0.5 ms,
-and what this machine's timers are late), rate (1 %), loss (3 sigma over 100 000
-packets), the same packets lost under the same seed, and TCP at the full rate.
-It takes a minute, and fails if a property does not hold. Run it on an otherwise
-idle machine.`,
-		Example: `  longhaul lab check
-  longhaul lab check --rtt 300ms --rate 100Mbit --loss 10% --loss-burst 5`,
+		Long: `calibrate builds the two sites, sends packets of the hosts' kernels through
+the WAN, and prints each property as asked and as measured: idle RTT (within
+0.5 ms, and what this machine's timers are late), rate (1 %), loss (3 sigma over
+100 000 packets), the same packets lost under the same seed, and TCP at the full
+rate. It takes a minute, and fails if a property does not hold. Run it on an
+otherwise idle machine.`,
+		Example: `  longhaul lab calibrate
+  longhaul lab calibrate --rtt 300ms --rate 100Mbit --loss 10% --loss-burst 5`,
 		Args: noArgs,
 		RunE: inLab(env, &asJSON, func(ctx context.Context, o experiment.Environment) (experiment.Result, error) {
-			return linkcheck.TwoSites(ctx, conditions, o.Report)
+			return calibrate.TwoSites(ctx, conditions, o.Report)
 		}),
 	}
 	conditions.Flags(cmd.Flags())

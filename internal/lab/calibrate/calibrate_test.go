@@ -1,4 +1,4 @@
-package linkcheck_test
+package calibrate_test
 
 import (
 	"fmt"
@@ -6,22 +6,22 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/lab/calibrate"
 	"longhaul/internal/lab/link"
-	"longhaul/internal/lab/linkcheck"
 	"longhaul/internal/lab/linktest"
 	"longhaul/internal/nettest"
 )
 
 // These tests hold counts. How well the emulator keeps its times and rates is
-// measured by `longhaul lab check`, and for more settings by the tests under the
+// measured by `longhaul lab calibrate`, and for more settings by the tests under the
 // build tag "timed".
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-func newPath(t *testing.T, kind linktest.Kind, ab, ba link.Settings, v6 bool) linkcheck.Path {
+func newPath(t *testing.T, kind linktest.Kind, ab, ba link.Settings, v6 bool) calibrate.Path {
 	t.Helper()
 	a, b, l := linktest.New(t, kind, 1500, ab, ba)
-	p := linkcheck.Path{Link: l, A: linkcheck.Host{Addr: a.V4, Run: a.Run}, B: linkcheck.Host{Addr: b.V4, Run: b.Run}}
+	p := calibrate.Path{Link: l, A: calibrate.Host{Addr: a.V4, Run: a.Run}, B: calibrate.Host{Addr: b.V4, Run: b.Run}}
 	if v6 {
 		p.A.Addr, p.B.Addr = a.V6, b.V6
 	}
@@ -61,7 +61,7 @@ func TestIdleRTTIsNeverShorterThanAsked(t *testing.T) {
 // The rows of a rate and of a policer say what was asked and what came, and the
 // settings that they are measured without come back.
 func TestRateAndPolicer(t *testing.T) {
-	linkcheck.Shorten(t)
+	calibrate.Shorten(t)
 	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
 		s := policed(10e6)
 		s.Loss.Probability, s.Policer.BurstBytes = 0.1, 16<<10
@@ -72,7 +72,7 @@ func TestRateAndPolicer(t *testing.T) {
 		policer, err := p.Policer(t.Context(), link.AToB)
 		nettest.Must(t, err)
 		for _, row := range []struct {
-			linkcheck.Row
+			calibrate.Row
 			what, asked string
 		}{{rate, "rate a-to-b", "20.000 Mb/s"}, {policer, "policer a-to-b", "10.000 Mb/s + 13.1 %"}} {
 			if row.What != row.what || row.Asked != row.asked || !strings.Contains(row.Got, " Mb/s (") {
@@ -103,7 +103,7 @@ func TestLoss(t *testing.T) {
 			before := p.Link.Counters(link.BToA)
 			lost, pattern, err := p.Loss(t.Context(), link.BToA, packets)
 			nettest.Must(t, err)
-			for _, row := range []linkcheck.Row{lost, pattern} {
+			for _, row := range []calibrate.Row{lost, pattern} {
 				if !row.OK {
 					t.Errorf("%s: asked %s, got %s", row.What, row.Asked, row.Got)
 				}
@@ -113,7 +113,7 @@ func TestLoss(t *testing.T) {
 				t.Errorf("the row says %s, the link's counters %s", lost.Got, want)
 			}
 			if n := c.PacketsIn - before.PacketsIn; n != 2*packets {
-				t.Errorf("%d packets crossed the link, want those of the check alone, %d", n, 2*packets)
+				t.Errorf("%d packets crossed the link, want those of the measurement alone, %d", n, 2*packets)
 			}
 		}
 	})
@@ -121,7 +121,7 @@ func TestLoss(t *testing.T) {
 
 // TCP's row is made, and the settings that it is measured without come back.
 func TestTCP(t *testing.T) {
-	linkcheck.Shorten(t)
+	calibrate.Shorten(t)
 	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
 		s := tcpPath()
 		p := newPath(t, kind, s, s, false)

@@ -1,20 +1,20 @@
 //go:build timed
 
-package linkcheck_test
+package calibrate_test
 
 import (
 	"fmt"
 	"testing"
 	"time"
 
+	"longhaul/internal/lab/calibrate"
 	"longhaul/internal/lab/link"
-	"longhaul/internal/lab/linkcheck"
 	"longhaul/internal/lab/linktest"
 	"longhaul/internal/nettest"
 )
 
 // holds expects every row of a measurement to be as asked.
-func holds(t *testing.T, measure func() (linkcheck.Row, error)) {
+func holds(t *testing.T, measure func() (calibrate.Row, error)) {
 	t.Helper()
 	nettest.MostOf(t, func() error {
 		row, err := measure()
@@ -36,7 +36,7 @@ func TestIdleRTTIsAsAsked(t *testing.T) {
 			for _, dir := range []link.Direction{link.AToB, link.BToA} {
 				nettest.Must(t, p.Link.Set(dir, link.Settings{Delay: rtt / 2, RateBps: 1e9}))
 			}
-			holds(t, func() (linkcheck.Row, error) { return p.IdleRTT(t.Context()) })
+			holds(t, func() (calibrate.Row, error) { return p.IdleRTT(t.Context()) })
 		}
 	})
 }
@@ -50,7 +50,7 @@ func TestRateIsAsAsked(t *testing.T) {
 		} {
 			s.Delay = time.Millisecond
 			nettest.Must(t, p.Link.Set(link.AToB, s))
-			holds(t, func() (linkcheck.Row, error) { return p.Rate(t.Context(), link.AToB) })
+			holds(t, func() (calibrate.Row, error) { return p.Rate(t.Context(), link.AToB) })
 		}
 	})
 }
@@ -60,16 +60,16 @@ func TestPolicerAdmitsItsRate(t *testing.T) {
 		p := newPath(t, kind, link.Settings{}, link.Settings{}, kind.Name == "veth")
 		for _, rate := range []int64{5e6, 50e6} {
 			nettest.Must(t, p.Link.Set(link.AToB, policed(rate)))
-			holds(t, func() (linkcheck.Row, error) { return p.Policer(t.Context(), link.AToB) })
+			holds(t, func() (calibrate.Row, error) { return p.Policer(t.Context(), link.AToB) })
 		}
 	})
 }
 
-// At a tenth of the rate that lab check asks for.
+// At a tenth of the rate that lab calibrate asks for.
 func TestTCPFillsTheLink(t *testing.T) {
 	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
 		s := tcpPath()
 		p := newPath(t, kind, s, s, false)
-		holds(t, func() (linkcheck.Row, error) { return p.TCP(t.Context(), link.AToB, 2*time.Second) })
+		holds(t, func() (calibrate.Row, error) { return p.TCP(t.Context(), link.AToB, 2*time.Second) })
 	})
 }

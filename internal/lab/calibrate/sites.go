@@ -1,4 +1,4 @@
-package linkcheck
+package calibrate
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 // tcpDuring is how long TCP's goodput is measured in the steady state.
 const tcpDuring = 10 * time.Second
 
-// TwoSites builds two sites and checks the WAN between them against its
+// TwoSites builds two sites and measures the WAN between them against its
 // conditions. The process must be inside a sandbox.
 func TwoSites(ctx context.Context, conditions lab.Conditions, report progress.Reporter) (Rows, error) {
 	built, err := lab.Build(lab.TwoSites(conditions))
@@ -30,7 +30,7 @@ func TwoSites(ctx context.Context, conditions lab.Conditions, report progress.Re
 		A:    Host{Addr: lab.WANA, Run: built.Host("relay-a").Do},
 		B:    Host{Addr: lab.WANB, Run: built.Host("relay-b").Do},
 	}
-	report.Notef("checking RTT, rate and loss, about 30 s")
+	report.Notef("measuring RTT, rate and loss, about 30 s")
 	rows, err := path.All(ctx)
 	if err != nil {
 		return nil, err

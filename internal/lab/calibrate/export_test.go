@@ -1,4 +1,4 @@
-package linkcheck
+package calibrate
 
 import (
 	"testing"

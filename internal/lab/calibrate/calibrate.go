@@ -1,10 +1,10 @@
-// Package linkcheck measures an emulated link from outside, with packets of
+// Package calibrate measures an emulated link from outside, with packets of
 // the hosts' kernels, and holds it against what it was asked to be.
 //
 // Nothing else must use the link meanwhile. Where a measurement would be
 // blurred by another setting (a rate by loss, a pattern by the queue) it takes
 // that setting out of the way and puts it back.
-package linkcheck
+package calibrate
 
 import (
 	"cmp"
@@ -40,7 +40,7 @@ type Row struct {
 	OK    bool   `json:"ok"`
 }
 
-// Tolerances of the checks.
+// Tolerances of the measurements.
 const (
 	RTTTolerance  = 500 * time.Microsecond
 	RateTolerance = 0.01 // share
@@ -48,10 +48,10 @@ const (
 	TCPShare      = 0.97 // of what full segments can carry
 )
 
-// LossPackets is how many packets a check of loss sends.
+// LossPackets is the number of packets that a measurement of loss sends.
 const LossPackets = 100_000
 
-// All runs every check of both directions that the settings give a meaning to.
+// All runs every measurement of both directions that the settings give a meaning to.
 // It takes some 20 s, most of it for 100 000 packets twice each way.
 func (p Path) All(ctx context.Context) ([]Row, error) {
 	row, err := p.IdleRTT(ctx)
