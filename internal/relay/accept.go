@@ -127,9 +127,6 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	if t.Transport != nil {
 		w.setUp(f, client, t.Transport)
 	}
-	if t.Integrity != nil {
-		f.look = lookFirst
-	}
 	if t.ProxyIn.Required {
 		w.timers.schedule(f, f.start+headerTimeout)
 		return // the header is read at its event

@@ -12,11 +12,13 @@ import (
 type phase uint8
 
 const (
-	phaseHeader    phase = iota // reading the client's PROXY header
-	phaseDialing                // resolving and connecting
-	phaseMoving                 // both legs are connected
-	phaseIntegrity              // the integrity server has the sockets
-	phaseGone                   // closed; the struct is garbage
+	phaseHeader      phase = iota // reading the client's PROXY header
+	phaseDialing                  // resolving and connecting
+	phaseAwaiting                 // no target accepted, but the client may be an integrity check
+	phaseRecognizing              // both legs are connected, and the client may be an integrity check
+	phaseMoving                   // both legs are connected
+	phaseIntegrity                // the integrity server has the sockets
+	phaseGone                     // closed; the struct is garbage
 )
 
 // flow is one client's connection and its connection to the target. It
@@ -31,12 +33,12 @@ type flow struct {
 	end    ending
 
 	phase       phase
-	look        looking
-	isIntegrity bool   // it is or was an integrity check
-	queued      bool   // on the worker's run list
-	lasting     bool   // Transport.Lasting is still to be called for the target leg
-	slot        uint32 // index in the worker's table
-	gen         uint32 // of the slot
+	hello       Recognition // of the client's first bytes; MaybeHello: undecided
+	isIntegrity bool        // it is or was an integrity check
+	queued      bool        // on the worker's run list
+	lasting     bool        // Transport.Lasting is still to be called for the target leg
+	slot        uint32      // index in the worker's table
+	gen         uint32      // of the slot
 
 	client netip.AddrPort
 	target netip.AddrPort
@@ -58,6 +60,9 @@ type flow struct {
 	closing *closing // once the flow has failed
 	ration  *ration  // while memory is short
 }
+
+// connected reports whether the event loop moves bytes between the legs.
+func (f *flow) connected() bool { return f.phase == phaseRecognizing || f.phase == phaseMoving }
 
 // joinHop counts the flow at a hop.
 func (f *flow) joinHop(h *hop) {

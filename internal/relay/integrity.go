@@ -62,15 +62,6 @@ const (
 	maxAwaitedHellos = 64           // clients of one tunnel within helloAwaited
 )
 
-// looking says whether a flow may be a check.
-type looking uint8
-
-const (
-	lookNever     looking = iota // it is not, or the tunnel has no integrity server
-	lookFirst                    // the client has sent nothing, or part of a hello
-	lookIntegrity                // it is a check
-)
-
 // integrityCounts counts a tunnel's checks.
 type integrityCounts struct {
 	awaited, total atomic.Int64
@@ -82,9 +73,122 @@ type serving struct {
 	cancel context.CancelFunc
 }
 
-// look inspects the client's first bytes and decides whether the flow is a
-// check.
-func (w *worker) look(f *flow) {
+// The phases of a flow that may be an integrity check:
+//
+//	dialing ─ connected ─> recognizing ─ other bytes ─> moving
+//	   │                        └─────── hello ───────> integrity ─ goes on ─> moving
+//	   └───── no target ──> awaiting ─── hello ───────> integrity
+//	                            └─────── other bytes ─> gone
+//
+// Bytes of the target reach the client in the recognizing phase. A client whose
+// hello comes while the flow is dialing gets less time for its target.
+
+// beginRecognition prepares a flow that begins to dial.
+func (w *worker) beginRecognition(f *flow) {
+	if f.route.tunnel.Integrity == nil {
+		return
+	}
+	f.hello = MaybeHello
+	if f.legs[client].readable {
+		w.recognizeEarly(f)
+	}
+}
+
+// recognizeEarly inspects the client's first bytes while the flow has no target.
+func (w *worker) recognizeEarly(f *flow) {
+	if f.hello != MaybeHello {
+		return
+	}
+	switch w.peekHello(f); {
+	case f.hello == MaybeHello:
+	case f.phase == phaseAwaiting && f.hello == IsHello:
+		w.takeOver(f)
+	case f.phase == phaseAwaiting:
+		w.abort(f, f.opening.reason, f.opening.err)
+	case f.hello == IsHello:
+		o := f.opening
+		o.brief = true
+		o.deadline = min(o.deadline, f.start+integrityConnect)
+		o.attempt = min(o.attempt, o.deadline)
+		w.timers.schedule(f, o.deadline)
+	}
+}
+
+// awaitHello begins the awaiting phase: an integrity check learns why it has no
+// target. It returns false for other flows.
+func (w *worker) awaitHello(f *flow) bool {
+	if f.hello == MaybeHello {
+		w.peekHello(f)
+	}
+	switch f.hello {
+	case NoHello:
+		return false
+	case IsHello:
+		w.takeOver(f)
+		return true
+	}
+	counts := &f.route.state.integrity
+	if counts.awaited.Add(1) > maxAwaitedHellos {
+		counts.awaited.Add(-1)
+		return false
+	}
+	f.phase = phaseAwaiting
+	w.timers.remove(f)
+	w.timers.schedule(f, w.now+helloAwaited)
+	return true
+}
+
+// recognizing begins the recognizing phase of a connected flow that may be an
+// integrity check. It returns false if the integrity server has the flow.
+func (w *worker) recognizing(f *flow) bool {
+	switch f.hello {
+	case IsHello:
+		w.takeOver(f)
+		return false
+	case MaybeHello:
+		f.phase = phaseRecognizing
+		if f.holdUntil != 0 {
+			w.timers.schedule(f, f.holdUntil)
+		}
+	}
+	return true
+}
+
+// recognize inspects the client's first bytes in the recognizing phase, once a
+// PROXY header is written. It returns true if the flow is ordinary.
+func (w *worker) recognize(f *flow) bool {
+	if !w.pump(f, up, 0) {
+		return false
+	}
+	switch w.peekHello(f); f.hello {
+	case MaybeHello:
+		if f.holdUntil != 0 {
+			w.timers.schedule(f, f.holdUntil)
+		}
+		return false
+	case IsHello:
+		w.takeOver(f)
+		return false
+	}
+	f.phase = phaseMoving
+	return true
+}
+
+// holdDue ends the wait for the rest of a hello once its time is over.
+func (w *worker) holdDue(f *flow) {
+	switch {
+	case f.phase != phaseRecognizing || f.holdUntil == 0:
+	case w.now < f.holdUntil:
+		w.timers.schedule(f, f.holdUntil)
+	default:
+		f.hello, f.phase = NoHello, phaseMoving
+		w.run(f)
+	}
+}
+
+// peekHello decides by the client's first bytes whether they are a hello. They
+// stay in the socket.
+func (w *worker) peekHello(f *flow) {
 	l := &f.legs[client]
 	n, errno := peek(int(l.fd), w.buf[:helloPeek])
 	switch {
@@ -95,102 +199,70 @@ func (w *worker) look(f *flow) {
 		return
 	case errno != 0:
 		l.failed = errno // the peek consumed the error: the next read returns an end
-		f.look = lookNever
+		f.hello = NoHello
 		return
 	case n == 0:
-		f.look = lookNever // the next read finds the end
+		f.hello = NoHello // the next read finds the end
 		return
 	}
-	switch f.route.tunnel.Integrity.Recognize(w.buf[:n]) {
-	case IsHello:
-		f.look = lookIntegrity
-	case MaybeHello:
-		if f.holdUntil == 0 {
-			f.holdUntil = w.now + helloHold
-		}
-		if l.hungUp {
-			f.look = lookNever
-		}
-	default:
-		f.look = lookNever
-	}
-}
-
-// undecided reports whether the client's bytes must wait because they may be a
-// check. It hands a check to the integrity server.
-func (w *worker) undecided(f *flow) bool {
-	w.look(f)
-	switch f.look {
-	case lookIntegrity:
-		w.takeOver(f)
-		return true
-	case lookFirst:
-		w.schedule(f)
-		return true
-	}
-	return false
-}
-
-// lookWhileDialing is look for a flow whose target has not accepted yet. A
-// check waits less time for its target than other flows.
-func (w *worker) lookWhileDialing(f *flow) {
-	o := f.opening
-	if f.look == lookFirst {
-		w.look(f)
-		if f.look == lookIntegrity {
-			o.deadline = min(o.deadline, f.start+integrityConnect)
-			o.attempt = min(o.attempt, o.deadline)
-			w.timers.schedule(f, o.deadline)
-		}
-	}
-	if !o.awaited {
+	f.hello = f.route.tunnel.Integrity.Recognize(w.buf[:n])
+	if f.hello != MaybeHello {
 		return
 	}
-	switch f.look {
-	case lookIntegrity:
-		w.takeOver(f)
-	case lookNever:
-		w.abort(f, o.reason, o.err)
+	if f.holdUntil == 0 {
+		f.holdUntil = w.now + helloHold
+	}
+	if l.hungUp {
+		f.hello = NoHello
 	}
 }
 
-// awaitHello keeps a flow without a target while it may still be a check, so
-// that the check learns the cause. It returns false for other flows.
-func (w *worker) awaitHello(f *flow) bool {
-	if f.look == lookFirst {
-		w.look(f)
+// leaveIntegrity removes an ending flow from the count of awaited hellos, and
+// ends its integrity check.
+func (w *worker) leaveIntegrity(f *flow) {
+	w.stopAwaiting(f)
+	if f.serving != nil {
+		f.serving.close()
+		f.serving = nil
 	}
-	switch f.look {
-	case lookNever:
-		return false
-	case lookIntegrity:
-		w.takeOver(f)
-		return true
-	}
-	counts := &f.route.state.integrity
-	if counts.awaited.Add(1) > maxAwaitedHellos {
-		counts.awaited.Add(-1)
-		return false
-	}
-	f.opening.awaited = true
-	w.timers.remove(f)
-	w.timers.schedule(f, w.now+helloAwaited)
-	return true
 }
 
-// stopAwaitingHello removes a flow from the count of awaited hellos.
-func (w *worker) stopAwaitingHello(f *flow) {
-	if f.opening != nil && f.opening.awaited {
-		f.opening.awaited = false
+func (w *worker) stopAwaiting(f *flow) {
+	if f.phase == phaseAwaiting {
 		f.route.state.integrity.awaited.Add(-1)
 	}
 }
 
-// takeOver hands a flow's sockets to the integrity server.
+// takeOver begins the integrity phase: the integrity server gets the flow's
+// sockets.
 func (w *worker) takeOver(f *flow) {
 	f.route.state.integrity.total.Add(1)
-	f.look, f.isIntegrity = lookNever, true
-	c := IntegrityCheck{
+	w.stopAwaiting(f)
+	w.timers.remove(f)
+	w.unration(f)
+	f.phase, f.hello, f.isIntegrity = phaseIntegrity, NoHello, true
+	c := w.describe(f)
+	c.End, c.Err = w.endOpening(f)
+	var whole bool
+	if c.ToTarget, whole = w.takeHeld(&f.dirs[up]); whole {
+		c.ToClient, whole = w.takeHeld(&f.dirs[down])
+	}
+	ctx := w.detach(f)
+	if !whole {
+		w.abort(f, report.EndCheck, unix.EIO)
+		return
+	}
+	c.Client, c.Target = f.serving.files[client], f.serving.files[target]
+	slot, gen, server := f.slot, f.gen, f.route.tunnel.Integrity
+	w.relay.integrity.Go(func() {
+		goOn := server.Serve(ctx, c)
+		w.post(func() { w.served(slot, gen, goOn) })
+	})
+}
+
+// describe returns the addresses and the count of bytes of a flow.
+func (w *worker) describe(f *flow) IntegrityCheck {
+	return IntegrityCheck{
 		From:    f.client,
 		Source:  connsource.OfAddr(f.client.Addr()),
 		Listen:  w.listenAddr(f),
@@ -198,45 +270,39 @@ func (w *worker) takeOver(f *flow) {
 		Dialed:  f.target,
 		Sent:    max(0, f.dirs[down].bytes),
 	}
+}
+
+// endOpening ends a flow's attempts to connect. It returns why the flow has no
+// target, empty if it has one.
+func (w *worker) endOpening(f *flow) (report.EndReason, error) {
 	if o := f.opening; o != nil {
-		c.End, c.Err = o.reason, o.err
-		w.stopAwaitingHello(f)
+		reason, err := o.reason, o.err
 		w.endAwaitFD(o)
 		w.openings.put(o)
 		f.opening = nil
-	} else if l := &f.legs[target]; l.failed != 0 {
-		c.End, c.Err = legFailure(target, l.failed), l.failed
+		return reason, err
+	}
+	if errno := f.legs[target].failed; errno != 0 {
 		w.dropAttempt(f)
+		return legFailure(target, errno), errno
 	}
-	w.timers.remove(f)
-	w.unration(f)
-	f.phase = phaseIntegrity
-	taken := &serving{}
-	f.serving = taken
-	var whole bool
-	if c.ToTarget, whole = w.takeHeld(&f.dirs[up]); whole {
-		c.ToClient, whole = w.takeHeld(&f.dirs[down])
-	}
+	return "", nil
+}
+
+// detach takes a flow's sockets from the event loop. The context ends with the
+// flow.
+func (w *worker) detach(f *flow) context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	f.serving = &serving{cancel: cancel}
 	for s := client; s <= target; s++ {
 		if fd := int(f.legs[s].fd); fd >= 0 {
 			epollDel(w.epfd, fd)
 			setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
-			taken.files[s] = os.NewFile(uintptr(fd), "check")
+			f.serving.files[s] = os.NewFile(uintptr(fd), "check")
 			f.legs[s].fd = -1
 		}
 	}
-	var ctx context.Context
-	ctx, taken.cancel = context.WithCancel(context.Background())
-	if !whole {
-		w.abort(f, report.EndCheck, unix.EIO)
-		return
-	}
-	c.Client, c.Target = taken.files[client], taken.files[target]
-	slot, gen, server := f.slot, f.gen, f.route.tunnel.Integrity
-	w.relay.integrity.Go(func() {
-		goOn := server.Serve(ctx, c)
-		w.post(func() { w.served(slot, gen, goOn) })
-	})
+	return ctx
 }
 
 // takeHeld removes and returns the bytes that a direction holds.
@@ -337,18 +403,12 @@ func (c *serving) close() {
 	}
 }
 
-// integrityGone removes an ending flow from the counts of checks.
-func (w *worker) integrityGone(f *flow) {
-	w.stopAwaitingHello(f)
-	f.serving = nil
-}
-
 // recvHeader reads part of a PROXY header. In a tunnel with an integrity server
 // it consumes no byte behind the header.
 func (w *worker) recvHeader(f *flow) (int, unix.Errno) {
 	fd := int(f.legs[client].fd)
 	limit := proxyproto.MaxLen
-	if f.look != lookNever {
+	if f.route.tunnel.Integrity != nil {
 		n, errno := peek(fd, w.buf[:limit])
 		if n <= 0 || errno != 0 {
 			return n, errno

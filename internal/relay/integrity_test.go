@@ -174,7 +174,7 @@ func TestNoIntegrityCheck(t *testing.T) {
 		c, s := g.pair()
 		write(t, c, []byte(text))
 		if strings.HasPrefix(testHello, text) {
-			g.flowIs("waits for the rest of a hello", func(f *flow) bool { return f.look == lookFirst && f.holdUntil != 0 })
+			g.flowIs("waits for the rest of a hello", func(f *flow) bool { return f.hello == MaybeHello && f.holdUntil != 0 })
 			g.pass(time.Duration(helloHold))
 		}
 		expect(t, s, []byte(text))
@@ -321,7 +321,7 @@ func TestIntegrityCheckOfWhatCannotBeReached(t *testing.T) {
 			c := dial(t, g.addr)
 			write(t, c, []byte(testHello))
 			if tt.waits { // for the target, but not as long as an ordinary flow
-				g.flowIs("was found to be a check", func(f *flow) bool { return f.look == lookIntegrity })
+				g.flowIs("was found to be a check", func(f *flow) bool { return f.hello == IsHello })
 				g.pass(time.Duration(integrityConnect) - 1)
 				if len(server.came) != 0 {
 					t.Error("the check gave the target up before its time")
@@ -352,7 +352,7 @@ func TestIntegrityCheckOfWhatCannotBeReached(t *testing.T) {
 			}
 			if err == nil {
 				if strings.HasPrefix(testHello, text) {
-					g.flowIs("is awaited", func(f *flow) bool { return f.opening != nil && f.opening.awaited })
+					g.flowIs("is awaited", func(f *flow) bool { return f.phase == phaseAwaiting })
 					g.pass(time.Duration(helloAwaited))
 				}
 				_, err = c.Read(make([]byte, 1))
@@ -495,8 +495,8 @@ func TestDrainWaitsForChecks(t *testing.T) {
 	expectReset(t, c)
 }
 
-// BenchmarkLook measures the cost of an integrity server per flow.
-func BenchmarkLook(b *testing.B) {
+// BenchmarkPeekHello measures the cost of an integrity server per flow.
+func BenchmarkPeekHello(b *testing.B) {
 	g := newRig(b, nil)
 	l := listen(b)
 	c := dial(b, addrOf(l))
@@ -516,11 +516,10 @@ func BenchmarkLook(b *testing.B) {
 	_ = raw.Control(func(fd uintptr) { f.legs[client].fd = int32(fd) })
 	w.do(func() {
 		for b.Loop() {
-			f.look = lookFirst
-			w.look(&f)
+			w.peekHello(&f)
 		}
 	})
-	if f.look != lookNever {
+	if f.hello != NoHello {
 		b.Error("it may be a check")
 	}
 }

@@ -33,7 +33,7 @@ type opening struct {
 	ackHeld  bool   // the handshake's ACK waits for the first bytes
 	lookup   bool   // waiting for the resolver
 	awaitFD  bool   // waiting for a descriptor
-	awaited  bool   // no target accepted, but the client may be a check
+	brief    bool   // the flow waits too short a time to blame a hop
 	deadline int64  // of all attempts
 	attempt  int64  // deadline of the current attempt
 	batch    uint64 // of events, in which the attempt began
@@ -81,9 +81,7 @@ func (w *worker) startDialing(f *flow) {
 	f.phase = phaseDialing
 	o.deadline = w.now + int64(f.route.tunnel.ConnectTimeout)
 	o.order = f.route.order(o.inline[:0], f.origin(), w.now)
-	if f.look != lookNever && f.legs[client].readable {
-		w.lookWhileDialing(f)
-	}
+	w.beginRecognition(f)
 	w.dialNext(f)
 }
 
@@ -211,7 +209,7 @@ func (f *flow) origin() netip.Addr {
 // flow moves to another hop.
 func (w *worker) blame(f *flow) {
 	o := f.opening
-	if f.hop == nil || !o.blamed || f.look == lookIntegrity { // a check waits too short a time to blame the hop
+	if f.hop == nil || !o.blamed || o.brief {
 		return
 	}
 	o.blamed = false
@@ -351,17 +349,45 @@ func (w *worker) dropAttempt(f *flow) {
 	f.legs[target] = leg{fd: -1}
 }
 
+// clientEvent handles an event of the client's leg while its flow has no target.
+func (w *worker) clientEvent(f *flow, events uint32) {
+	o, l := f.opening, &f.legs[client]
+	l.note(events)
+	if events&unix.EPOLLERR == 0 {
+		w.recognizeEarly(f)
+		return
+	}
+	if len(o.header) > 0 || unread(int(l.fd)) > 0 {
+		o.broken = true // the target must still get the earlier bytes
+		return
+	}
+	errno := l.failed
+	if errno == 0 {
+		errno = socketError(int(l.fd))
+	}
+	w.abort(f, legFailure(client, errno), errnoOrNil(errno))
+}
+
 // established begins to move bytes.
 func (w *worker) established(f *flow, events uint32) {
 	o := f.opening
 	f.opening = nil
 	defer w.openings.put(o)
+	w.connectLegs(f, events)
+	w.queueHeader(f, o)
+	if w.recognizing(f) {
+		w.passOnResets(f, o)
+		w.moveFirst(f, o)
+	}
+}
+
+// connectLegs makes a flow's two legs ready to move bytes.
+func (w *worker) connectLegs(f *flow, events uint32) {
 	f.hop.connected()
 	f.phase = phaseMoving
 	f.active = w.now
-	l := &f.legs[target]
-	l.note(events)
-	l.writable = true
+	f.legs[target].note(events)
+	f.legs[target].writable = true
 	f.legs[client].writable = true
 	if tr := f.route.tunnel.Transport; tr != nil {
 		w.setUp(f, target, tr)
@@ -369,7 +395,11 @@ func (w *worker) established(f *flow, events uint32) {
 	}
 	w.timers.remove(f)
 	w.schedule(f)
+}
 
+// queueHeader puts the PROXY header for the target before the bytes that came
+// behind the client's own.
+func (w *worker) queueHeader(f *flow, o *opening) {
 	if version := f.route.tunnel.ProxyOut; version != ProxyNone {
 		h := proxyproto.Header{Source: f.client, Destination: w.listenAddr(f)}
 		if o.source.IsValid() {
@@ -386,24 +416,29 @@ func (w *worker) established(f *flow, events uint32) {
 	if o.source.IsValid() {
 		f.client = o.source
 	}
-	if f.look == lookIntegrity {
-		w.takeOver(f)
-		return
-	}
-	if l.failed != 0 {
+}
+
+// passOnResets applies the resets that a leg's peer has sent while the flow was
+// dialing.
+func (w *worker) passOnResets(f *flow, o *opening) {
+	if l := &f.legs[target]; l.failed != 0 {
 		w.writeFailed(f, target, l.failed)
 	}
-	if o.broken && f.phase == phaseMoving {
+	if o.broken && f.connected() {
 		w.apply(f, f.end.step(eventBroken, client))
 	}
-	if f.phase == phaseMoving {
+}
+
+// moveFirst moves the first bytes of a flow.
+func (w *worker) moveFirst(f *flow, o *opening) {
+	if f.connected() {
 		w.run(f)
 	}
-	if o.ackHeld && f.phase == phaseMoving {
+	if o.ackHeld && f.connected() {
 		// TCP acknowledges the first segments of the reply at once, as on any
 		// new connection. The sender's slow start depends on it. If there was
 		// nothing to send, the handshake's ACK goes out now.
-		setsockoptInt(int(l.fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
+		setsockoptInt(int(f.legs[target].fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
 	}
 }
 
@@ -417,7 +452,7 @@ func (w *worker) openingDue(f *flow) {
 			return
 		}
 		w.timers.schedule(f, f.start+headerTimeout)
-	case o.awaited:
+	case f.phase == phaseAwaiting:
 		w.abort(f, o.reason, o.err)
 	case o.awaitFD:
 		w.dialNext(f)
@@ -446,10 +481,9 @@ func (w *worker) giveUp(f *flow) {
 	default:
 		o.reason, o.err = report.EndTargetUnreached, unix.ETIMEDOUT
 	}
-	if f.look != lookNever && w.awaitHello(f) {
-		return
+	if !w.awaitHello(f) {
+		w.abort(f, o.reason, o.err)
 	}
-	w.abort(f, o.reason, o.err)
 }
 
 // abort resets both legs at once.

@@ -10,11 +10,11 @@ const (
 
 // run moves bytes in both directions of an established flow.
 func (w *worker) run(f *flow) {
-	more := w.pump(f, up)
-	if f.phase == phaseMoving {
-		more = w.pump(f, down) || more
+	more := (f.phase == phaseMoving || w.recognize(f)) && w.pump(f, up, turnBytes)
+	if f.connected() {
+		more = w.pump(f, down, turnBytes) || more
 	}
-	if f.phase == phaseMoving {
+	if f.connected() {
 		for s := client; s <= target; s++ {
 			if f.dirs[s].corked { // no FIN followed the last bytes
 				f.dirs[s].corked = false
@@ -39,15 +39,16 @@ func (f *flow) needsTurn() bool {
 }
 
 // pump moves bytes of one direction until nothing is readable, the receiver has
-// no room, or the turn is over; it returns true in the last case.
+// no room, or the turn is over; it returns true in the last case. The turn is
+// over after budget bytes; with 0 it writes held bytes and reads none.
 //
 // A direction reads only after all earlier bytes are written. So the pipe is
 // empty before each splice into it, and EAGAIN can only mean an empty socket. A
 // flow never holds more than one pipe or buffer per direction.
-func (w *worker) pump(f *flow, s side) (more bool) {
+func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 	src, dst, dir := &f.legs[s], &f.legs[s.other()], &f.dirs[s]
-	for budget := turnBytes; ; {
-		if f.phase != phaseMoving || f.end.discarded[s] || f.end.drained[s] {
+	for {
+		if !f.connected() || f.end.discarded[s] || f.end.drained[s] {
 			return false
 		}
 		if dir.held > 0 {
@@ -74,9 +75,6 @@ func (w *worker) pump(f *flow, s side) (more bool) {
 		if !src.readable || !dst.writable || budget <= 0 {
 			w.release(dir)
 			return src.readable && dst.writable
-		}
-		if s == up && f.look != lookNever && w.undecided(f) {
-			return false
 		}
 
 		var n int
@@ -265,7 +263,7 @@ func (w *worker) readEnded(f *flow, s side) {
 		ev = eventReset
 	}
 	w.apply(f, f.end.step(ev, s))
-	if f.phase == phaseMoving && f.end.halfDone() {
+	if f.connected() && f.end.halfDone() {
 		w.schedule(f)
 	}
 }
@@ -331,9 +329,6 @@ func (w *worker) apply(f *flow, a action) {
 func (w *worker) closeFlow(f *flow, a action) {
 	w.settleReason(f)
 	w.account(f)
-	if f.serving != nil {
-		f.serving.close()
-	}
 	for s := client; s <= target; s++ {
 		w.discard(&f.dirs[s])
 		fd := int(f.legs[s].fd)

@@ -47,7 +47,7 @@ func (w *worker) account(f *flow) {
 	rec.BytesDown = max(0, f.dirs[down].bytes)
 	if wanted := w.relay.opts.LegStats; wanted == nil || wanted(rec.Elapsed.Duration()) {
 		rec.ClientLeg = f.legs[client].record(&w.algorithms[client])
-		if f.phase == phaseMoving {
+		if f.connected() {
 			rec.TargetLeg = f.legs[target].record(&w.algorithms[target])
 		}
 	}

@@ -94,20 +94,20 @@ func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now int64, wall t
 	s.Hop = f.hopName()
 	s.Start = wall.Add(time.Duration(f.start - now))
 	s.BytesUp, s.BytesDown = max(0, f.dirs[up].bytes), max(0, f.dirs[down].bytes)
-	s.Unchanged = f.phase == phaseMoving && f.settled != 0 && f.active <= f.settled
+	s.Unchanged = f.connected() && f.settled != 0 && f.active <= f.settled
 	s.Skipped = !s.Unchanged && f.id%t.of != t.this
 	if s.Unchanged || s.Skipped {
 		s.ClientLeg.Known, s.TargetLeg.Known = false, false
 		return
 	}
 	f.legs[client].sample(&s.ClientLeg)
-	if f.phase == phaseMoving {
+	if f.connected() {
 		f.legs[target].sample(&s.TargetLeg)
 	} else {
 		s.TargetLeg = report.LegSample{SendBuffer: -1, SendQueued: -1} // missing while the target leg connects
 	}
 	f.settled = 0
-	if f.phase == phaseMoving && f.dirs[up].held == 0 && f.dirs[down].held == 0 && settled(&s.ClientLeg) && settled(&s.TargetLeg) {
+	if f.connected() && f.dirs[up].held == 0 && f.dirs[down].held == 0 && settled(&s.ClientLeg) && settled(&s.TargetLeg) {
 		f.settled = w.now - 1 // bytes that move later in this turn carry this turn's time
 	}
 }

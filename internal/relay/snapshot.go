@@ -200,7 +200,7 @@ func (f *flow) state() string {
 	switch {
 	case f.phase == phaseHeader:
 		return "header"
-	case f.phase == phaseDialing:
+	case f.phase == phaseDialing, f.phase == phaseAwaiting:
 		return "dialing"
 	case f.phase == phaseIntegrity:
 		return "check"

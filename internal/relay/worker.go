@@ -224,7 +224,7 @@ func (w *worker) dispatch(ev *unix.EpollEvent) {
 func (w *worker) legEvent(f *flow, s side, events uint32) {
 	l := &f.legs[s]
 	switch f.phase {
-	case phaseMoving:
+	case phaseRecognizing, phaseMoving:
 		l.note(events)
 		if l.fin && f.end.shut[s] {
 			l.entrust()
@@ -235,34 +235,18 @@ func (w *worker) legEvent(f *flow, s side, events uint32) {
 		case events&unix.EPOLLERR != 0 && !f.end.broken[s]:
 			w.apply(f, f.end.step(eventBroken, s))
 		}
-		if f.phase == phaseMoving {
+		if f.connected() {
 			w.run(f)
 		}
-	case phaseDialing:
-		if s == target {
-			// Otherwise the event belongs to an attempt that ended in this
-			// batch.
-			if l.fd >= 0 && f.opening.batch != w.batch {
-				w.dialed(f, events)
-			}
+	case phaseDialing, phaseAwaiting:
+		if s == client {
+			w.clientEvent(f, events)
 			return
 		}
-		l.note(events)
-		if events&unix.EPOLLERR == 0 {
-			if f.look != lookNever {
-				w.lookWhileDialing(f)
-			}
-			return
+		// Otherwise the event belongs to an attempt that ended in this batch.
+		if l.fd >= 0 && f.opening.batch != w.batch {
+			w.dialed(f, events)
 		}
-		if len(f.opening.header) > 0 || unread(int(l.fd)) > 0 {
-			f.opening.broken = true // the target must still get the earlier bytes
-			return
-		}
-		errno := l.failed
-		if errno == 0 {
-			errno = socketError(int(l.fd))
-		}
-		w.abort(f, legFailure(client, errno), errnoOrNil(errno))
 	case phaseHeader:
 		l.note(events)
 		w.readHeader(f)
@@ -316,8 +300,8 @@ func (w *worker) place(f *flow) {
 
 // forget removes a closed flow from every table.
 func (w *worker) forget(f *flow) {
+	w.leaveIntegrity(f)
 	f.phase = phaseGone
-	w.integrityGone(f)
 	if f.opening != nil {
 		w.endAwaitFD(f.opening)
 		w.openings.put(f.opening)
@@ -359,7 +343,7 @@ func (w *worker) turnQueue() {
 	for i := 0; i < n; i++ {
 		f := w.queue[i]
 		f.queued = false
-		if f.phase == phaseMoving {
+		if f.connected() {
 			w.run(f)
 		}
 	}
@@ -419,15 +403,12 @@ func (w *worker) nextDeadline(f *flow) (at int64) {
 	if half := w.relay.opts.HalfCloseTimeout; half > 0 && f.end.halfDone() {
 		patience(half)
 	}
-	if f.look == lookFirst && f.holdUntil != 0 {
-		sooner(f.holdUntil)
-	}
 	return at
 }
 
 // due checks the deadlines of a flow whose time in the heap has come.
 func (w *worker) due(f *flow) {
-	if f.phase != phaseMoving {
+	if !f.connected() {
 		w.openingDue(f)
 		return
 	}
@@ -438,12 +419,8 @@ func (w *worker) due(f *flow) {
 			f.route.state.warnOnce(w.log, "leg towards the target is not set up as asked", err.Error())
 		}
 	}
-	if f.look == lookFirst && f.holdUntil != 0 && w.now >= f.holdUntil {
-		f.look = lookNever
-		w.run(f)
-		if f.phase != phaseMoving {
-			return
-		}
+	if w.holdDue(f); !f.connected() {
+		return
 	}
 	if w.lookForAcks(f); f.phase == phaseGone {
 		return
