@@ -76,9 +76,12 @@ func ask(ctx context.Context, path, method, what string, arguments url.Values) (
 		return nil, unanswered(ctx, path, err)
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
-	if err != nil {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply+1))
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("%s: the relay's answer was cut short: %w", path, err)
+	case len(body) > maxReply:
+		return nil, fmt.Errorf("%s: the relay's answer is longer than %d bytes", path, maxReply)
 	}
 	switch resp.StatusCode {
 	case http.StatusOK:

@@ -80,7 +80,10 @@ func lock(dir string) (unlock func(), err error) {
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Now().After(deadline) {
 			unix.Close(fd)
-			return nil, err
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, fmt.Errorf("lock %s: another process has held it for 5 s (fuser %[1]s names it)", dir)
+			}
+			return nil, fmt.Errorf("lock %s: %w", dir, err)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
