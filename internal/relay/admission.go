@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // tunnelState holds the counters and state of a tunnel; it outlives changes of
@@ -91,13 +92,13 @@ func (t *tunnelState) setup(s legSetup) *legSetup {
 type bucket struct {
 	mu     sync.Mutex
 	tokens float64
-	last   int64 // ns; 0: never used, so the bucket is full
+	last   time.Duration // 0: never used, so the bucket is full
 }
 
 // take removes one token. The bucket fills at perSecond and holds the tokens of
 // one second, at least one. A source that took recent tokens in the last second
 // must leave the share of the other sources in the bucket.
-func (b *bucket) take(perSecond, recent float64, now int64) bool {
+func (b *bucket) take(perSecond, recent float64, now time.Duration) bool {
 	if perSecond <= 0 {
 		return true
 	}
@@ -107,7 +108,7 @@ func (b *bucket) take(perSecond, recent float64, now int64) bool {
 	if b.last == 0 {
 		b.tokens = burst
 	} else if now > b.last {
-		b.tokens = min(burst, b.tokens+perSecond*float64(now-b.last)/1e9)
+		b.tokens = min(burst, b.tokens+perSecond*(now-b.last).Seconds())
 	}
 	b.last = max(b.last, now)
 	if b.tokens < 1 || recent >= shareOfFree*b.tokens {

@@ -124,7 +124,7 @@ func TestNewFlowsPerSecond(t *testing.T) {
 
 func TestBucket(t *testing.T) {
 	var b bucket
-	taken := func(now int64, tries int) (n int) {
+	taken := func(now time.Duration, tries int) (n int) {
 		for range tries {
 			if b.take(10, 0, now) {
 				n++
@@ -132,9 +132,9 @@ func TestBucket(t *testing.T) {
 		}
 		return n
 	}
-	const second = int64(1e9)
+	const second = time.Second
 	for _, tt := range []struct {
-		now  int64
+		now  time.Duration
 		want int
 	}{
 		{second, 10},            // a burst of one second's worth
@@ -143,7 +143,7 @@ func TestBucket(t *testing.T) {
 		{10 * second, 10},       // no more than one burst is kept
 	} {
 		if got := taken(tt.now, 100); got != tt.want {
-			t.Errorf("at %d ns %d were taken, want %d", tt.now, got, tt.want)
+			t.Errorf("at %v %d were taken, want %d", tt.now, got, tt.want)
 		}
 	}
 	var slow bucket

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // Balance is the way in which flows are spread over hops of equal priority.
@@ -35,7 +36,7 @@ type candidate struct {
 // order appends the indices of the hops that a flow tries, best first. Hops
 // that are down or ejected come last: trying them is better than a certain
 // reset. Drained hops are left out.
-func (rt *route) order(into []uint16, source netip.Addr, now int64) []uint16 {
+func (rt *route) order(into []uint16, source netip.Addr, now time.Duration) []uint16 {
 	if len(rt.hops) == 1 {
 		if rt.hops[0].drained.Load() {
 			return into
@@ -71,7 +72,7 @@ func (rt *route) order(into []uint16, source netip.Addr, now int64) []uint16 {
 }
 
 // score fills in the candidates' scores by the tunnel's Balance.
-func (rt *route) score(all []candidate, source netip.Addr, now int64) {
+func (rt *route) score(all []candidate, source netip.Addr, now time.Duration) {
 	weight := func(c *candidate) float64 {
 		return float64(rt.tunnel.Forward[c.index].Weight) * rt.hops[c.index].share(now, rt.tunnel.Health.SlowReturn)
 	}

@@ -43,7 +43,7 @@ func hopNames(order []uint16) string {
 	return s
 }
 
-const second = int64(time.Second)
+const second = time.Second
 
 func TestOrderOfHops(t *testing.T) {
 	now := 1000 * second

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"net/netip"
+	"time"
 
 	report "longhaul/internal/flow"
 
@@ -45,15 +46,15 @@ type flow struct {
 	listen netip.AddrPort // zero: the listener's own address
 
 	id      uint64
-	settled int64 // just before the last sample if all bytes were acknowledged then; else 0
+	settled time.Duration // just before the last sample if all bytes were acknowledged then; else 0
 
-	start  int64 // all times are nanoseconds of the monotonic clock
-	active int64 // when a byte last moved, to the precision of a loop turn
+	start  time.Duration // all times are of the monotonic clock
+	active time.Duration // when a byte last moved, to the precision of a loop turn
 
-	timerAt    int64 // when the worker next checks the flow's deadlines
-	timerIndex int32 // index in the worker's heap; -1: not in the heap
+	timerAt    time.Duration // when the worker next checks the flow's deadlines
+	timerIndex int32         // index in the worker's heap; -1: not in the heap
 
-	holdUntil int64 // until when an incomplete check hello waits for the rest
+	holdUntil time.Duration // until when an incomplete check hello waits for the rest
 
 	opening *opening // while dialing
 	serving *serving // while it is an integrity check
@@ -117,9 +118,9 @@ type direction struct {
 type closing struct {
 	reason   report.EndReason
 	err      error
-	deadline int64 // for delivering the bytes that came before a reset
-	ackDelay int64 // until the peer's acknowledgements are checked again
-	unacked  int   // unacknowledged bytes of both legs at the last check
+	deadline time.Duration // for delivering the bytes that came before a reset
+	ackDelay time.Duration // until the peer's acknowledgements are checked again
+	unacked  int           // unacknowledged bytes of both legs at the last check
 }
 
 // entrust lets the kernel deliver the leg's queue and FIN even if the process

@@ -10,12 +10,12 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	report "longhaul/internal/flow"
+	"longhaul/internal/relay/monotime"
 
 	"longhaul/internal/nettest"
 )
@@ -133,7 +133,7 @@ func setTunnels(r *Relay, tunnels []Tunnel) error {
 func newStoppedRig(t testing.TB, change func(*rigOptions)) *rig {
 	t.Helper()
 	clock := &stoppedClock{}
-	clock.now.Store(monotonic())
+	clock.now.Store(monotime.Now())
 	g := newRig(t, func(o *rigOptions) {
 		o.clock = clock.now.Load
 		if change != nil {
@@ -145,13 +145,13 @@ func newStoppedRig(t testing.TB, change func(*rigOptions)) *rig {
 }
 
 // stoppedClock is a clock moved by the test.
-type stoppedClock struct{ now atomic.Int64 }
+type stoppedClock struct{ now monotime.Atomic }
 
 // pass moves a stopped clock, and returns when the loops have done everything
 // due.
 func (g *rig) pass(d time.Duration) {
 	g.t.Helper()
-	g.clock.now.Add(int64(d))
+	g.clock.now.Store(g.clock.now.Load() + d)
 	g.turn()
 }
 

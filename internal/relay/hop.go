@@ -7,6 +7,7 @@ import (
 	"time"
 
 	report "longhaul/internal/flow"
+	"longhaul/internal/relay/monotime"
 	"longhaul/internal/units"
 )
 
@@ -69,31 +70,31 @@ type hop struct {
 	turn   atomic.Uint32
 
 	drained  atomic.Bool
-	down     atomic.Bool  // by probes
-	ejected  atomic.Int64 // end of the latest ejection; 0: never ejected
-	back     atomic.Int64 // when probes last brought it up; 0: never down
-	failures atomic.Int32 // consecutive failed connects
+	down     atomic.Bool     // by probes
+	ejected  monotime.Atomic // end of the latest ejection; 0: never ejected
+	back     monotime.Atomic // when probes last brought it up; 0: never down
+	failures atomic.Int32    // consecutive failed connects
 
-	mu        sync.Mutex // guards the fields below
-	ejections int        // in a row, without a success in between
-	row       int        // consecutive probes that contradict down
-	since     int64      // when its state last changed
-	reason    string     // of the last failure
+	mu        sync.Mutex    // guards the fields below
+	ejections int           // in a row, without a success in between
+	row       int           // consecutive probes that contradict down
+	since     time.Duration // when its state last changed
+	reason    string        // of the last failure
 	rtt       time.Duration
 	probed    bool
 	current   float64 // of weighted round robin; guarded by tunnelState.mu
 }
 
 // usable reports whether new flows should go to the hop.
-func (h *hop) usable(now int64) bool {
+func (h *hop) usable(now time.Duration) bool {
 	return !h.drained.Load() && !h.down.Load() && now >= h.ejected.Load()
 }
 
 // share is the current fraction of the hop's weight: a returning hop gets its
 // flows little by little.
-func (h *hop) share(now int64, slow time.Duration) float64 {
+func (h *hop) share(now time.Duration, slow time.Duration) float64 {
 	back := max(h.back.Load(), h.ejected.Load())
-	if back == 0 || slow <= 0 || now >= back+int64(slow) {
+	if back == 0 || slow <= 0 || now >= back+slow {
 		return 1
 	}
 	return max(minShare, float64(now-back)/float64(slow))
@@ -113,7 +114,7 @@ func (h *hop) connected() {
 
 // connectFailed records a failed connect of a flow. It returns the duration of
 // the ejection that follows, 0 for none.
-func (h *hop) connectFailed(now int64, health *Health, err error) time.Duration {
+func (h *hop) connectFailed(now time.Duration, health *Health, err error) time.Duration {
 	h.failed.Add(1)
 	failures := h.failures.Add(1)
 	h.mu.Lock()
@@ -125,13 +126,13 @@ func (h *hop) connectFailed(now int64, health *Health, err error) time.Duration 
 	span := health.EjectFor << min(h.ejections, ejectDoublings)
 	h.ejections++
 	h.since = now
-	h.ejected.Store(now + int64(span))
+	h.ejected.Store(now + span)
 	return span
 }
 
 // probedAs records the result of a probe and reports whether it changed the
 // hop's state.
-func (h *hop) probedAs(now int64, health *Health, rtt time.Duration, err error) (changed bool) {
+func (h *hop) probedAs(now time.Duration, health *Health, rtt time.Duration, err error) (changed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	first := !h.probed
@@ -175,12 +176,12 @@ func (h *hop) unprobed() {
 func (h *hop) drain(drained bool) {
 	if h.drained.Swap(drained) != drained {
 		h.mu.Lock()
-		h.since = monotonic()
+		h.since = monotime.Now()
 		h.mu.Unlock()
 	}
 }
 
-func (h *hop) snapshot(t *Target, slow time.Duration, now int64) report.Hop {
+func (h *hop) snapshot(t *Target, slow time.Duration, now time.Duration) report.Hop {
 	s := report.Hop{
 		Name:       h.name,
 		State:      report.HopUp,
@@ -190,7 +191,7 @@ func (h *hop) snapshot(t *Target, slow time.Duration, now int64) report.Hop {
 		FlowsTotal: h.total.Load(),
 		Failed:     h.failed.Load(),
 	}
-	since := int64(0)
+	var since time.Duration
 	h.mu.Lock()
 	s.LastError, s.Checked, since = h.reason, h.probed, h.since
 	s.RTT = units.Seconds(h.rtt)
@@ -207,7 +208,7 @@ func (h *hop) snapshot(t *Target, slow time.Duration, now int64) report.Hop {
 		since = max(since, h.ejected.Load())
 	}
 	if since > 0 {
-		s.Since = time.Now().Add(time.Duration(since - now))
+		s.Since = time.Now().Add(since - now)
 	}
 	s.Usable = s.State.Usable()
 	return s

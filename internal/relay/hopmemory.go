@@ -1,6 +1,10 @@
 package relay
 
-import "time"
+import (
+	"time"
+
+	"longhaul/internal/relay/monotime"
+)
 
 // HopName identifies a hop of a tunnel.
 type HopName struct {
@@ -21,7 +25,7 @@ type HopMemory struct {
 
 // Hops lists the hops that are not usable now.
 func (r *Relay) Hops() []HopMemory {
-	now := monotonic()
+	now := monotime.Now()
 	var all []HopMemory
 	for _, in := range r.table.Load().tunnels {
 		for _, h := range in.hops {
@@ -32,7 +36,7 @@ func (r *Relay) Hops() []HopMemory {
 			h.mu.Lock()
 			m.Reason = h.reason
 			if until := h.ejected.Load(); until > now {
-				m.EjectedFor, m.Ejections = time.Duration(until-now), h.ejections
+				m.EjectedFor, m.Ejections = until-now, h.ejections
 			}
 			h.mu.Unlock()
 			all = append(all, m)
@@ -75,11 +79,11 @@ func (h *hop) remember(tunnel *Tunnel, known []HopMemory) {
 		h.mu.Lock()
 		if m.Down && tunnel.Health.Probe != nil {
 			h.down.Store(true)
-			h.probed, h.since, h.reason = true, monotonic(), m.Reason
+			h.probed, h.since, h.reason = true, monotime.Now(), m.Reason
 		}
 		if m.EjectedFor > 0 {
-			h.ejected.Store(monotonic() + int64(m.EjectedFor))
-			h.ejections, h.since, h.reason = m.Ejections, monotonic(), m.Reason
+			h.ejected.Store(monotime.Now() + m.EjectedFor)
+			h.ejections, h.since, h.reason = m.Ejections, monotime.Now(), m.Reason
 		}
 		h.mu.Unlock()
 	}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"sync/atomic"
+	"time"
 
 	report "longhaul/internal/flow"
 
@@ -55,11 +56,11 @@ type IntegrityCheck struct {
 }
 
 const (
-	helloPeek        = 256          // bytes of a client to inspect
-	helloHold        = int64(300e6) // ns that an incomplete hello waits for the rest
-	helloAwaited     = int64(1e9)   // ns for a client to send a hello after every target failed
-	integrityConnect = int64(2e9)   // ns for a check's target to accept
-	maxAwaitedHellos = 64           // clients of one tunnel within helloAwaited
+	helloPeek        = 256                    // bytes of a client to inspect
+	helloHold        = 300 * time.Millisecond // that an incomplete hello waits for the rest
+	helloAwaited     = time.Second            // for a client to send a hello after every target failed
+	integrityConnect = 2 * time.Second        // for a check's target to accept
+	maxAwaitedHellos = 64                     // clients of one tunnel within helloAwaited
 )
 
 // integrityCounts counts a tunnel's checks.

@@ -175,7 +175,7 @@ func TestNoIntegrityCheck(t *testing.T) {
 		write(t, c, []byte(text))
 		if strings.HasPrefix(testHello, text) {
 			g.flowIs("waits for the rest of a hello", func(f *flow) bool { return f.hello == MaybeHello && f.holdUntil != 0 })
-			g.pass(time.Duration(helloHold))
+			g.pass(helloHold)
 		}
 		expect(t, s, []byte(text))
 		write(t, c, []byte(testHello)) // too late to be one
@@ -322,7 +322,7 @@ func TestIntegrityCheckOfWhatCannotBeReached(t *testing.T) {
 			write(t, c, []byte(testHello))
 			if tt.waits { // for the target, but not as long as an ordinary flow
 				g.flowIs("was found to be a check", func(f *flow) bool { return f.hello == IsHello })
-				g.pass(time.Duration(integrityConnect) - 1)
+				g.pass(integrityConnect - 1)
 				if len(server.came) != 0 {
 					t.Error("the check gave the target up before its time")
 				}
@@ -353,7 +353,7 @@ func TestIntegrityCheckOfWhatCannotBeReached(t *testing.T) {
 			if err == nil {
 				if strings.HasPrefix(testHello, text) {
 					g.flowIs("is awaited", func(f *flow) bool { return f.phase == phaseAwaiting })
-					g.pass(time.Duration(helloAwaited))
+					g.pass(helloAwaited)
 				}
 				_, err = c.Read(make([]byte, 1))
 			}
@@ -384,7 +384,7 @@ func TestAwaitedChecksHaveABound(t *testing.T) {
 	awaited.Store(0)
 	c := dial(t, g.addr)
 	nettest.Eventually(t, patience, func() bool { return awaited.Load() == 1 }, func() string { return "a client is not awaited" })
-	g.pass(time.Duration(helloAwaited))
+	g.pass(helloAwaited)
 	expectReset(t, c)
 	if n := awaited.Load(); n != 0 {
 		t.Errorf("%d clients are awaited after their time", n)

@@ -520,7 +520,7 @@ func TestLastingLeg(t *testing.T) {
 	g := newStoppedRig(t, func(o *rigOptions) { o.Tunnels[0].Transport = lastingSides{lasting: lasting} })
 	g.pair()
 	g.flowIs("is open", func(f *flow) bool { return f.phase == phaseMoving })
-	g.pass(time.Duration(lastingAge) - 1)
+	g.pass(lastingAge - 1)
 	if n := len(lasting); n > 0 {
 		t.Errorf("set %d times before the first second has passed", n)
 	}

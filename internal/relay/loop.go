@@ -2,6 +2,7 @@ package relay
 
 import (
 	"net/netip"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,14 +34,14 @@ func (w *worker) isOwn(f *flow, at netip.AddrPort) bool {
 }
 
 const (
-	localTTL = int64(5e9) // ns that a locality is cached
-	maxLocal = 256        // cached addresses
+	localTTL = 5 * time.Second // that a locality is cached
+	maxLocal = 256             // cached addresses
 )
 
 // locality caches whether an address belongs to this host.
 type locality struct {
 	local bool
-	until int64
+	until time.Duration
 }
 
 // isLocal reports whether an address belongs to this host: the kernel then

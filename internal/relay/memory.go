@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	report "longhaul/internal/flow"
+	"longhaul/internal/relay/monotime"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,18 +25,18 @@ const (
 	minQueue    = 16 << 10 // bytes, as the kernel counts, that every queue may hold
 	minSegments = 8        // the same in segments: a smaller window stalls the sender
 
-	memoryLogPause = int64(10e9) // ns
+	memoryLogPause = 10 * time.Second
 )
 
-// The interval in ns at which a loop measures its flows. It is the time in
-// which memoryIntake fills an eighth of the remaining memory, within bounds. An
-// idle loop measures once a second while its flows hold anything.
+// The interval at which a loop measures its flows. It is the time in which
+// memoryIntake fills an eighth of the remaining memory, within bounds. An idle
+// loop measures once a second while its flows hold anything.
 const (
 	memoryIntake           = int64(1250e6) // bytes a second: 10 Gb/s
-	minMeasureInterval     = int64(2e6)
-	maxMeasureInterval     = int64(100e6)
-	idleMeasureInterval    = int64(1e9)
-	measureIntervalPerFlow = int64(50e3) // lower bound per flow; measuring a flow takes about 1 µs
+	minMeasureInterval     = 2 * time.Millisecond
+	maxMeasureInterval     = 100 * time.Millisecond
+	idleMeasureInterval    = time.Second
+	measureIntervalPerFlow = 50 * time.Microsecond // lower bound per flow; measuring a flow takes about 1 µs
 )
 
 // Even with all queues bounded, many flows with a little each can exceed the
@@ -58,8 +59,8 @@ type memoryGuard struct {
 	limit       atomic.Int64 // bytes; 0: no limit
 	held        holdings     // the sum of the loops' latest measurements
 	short       atomic.Bool
-	shortLogged atomic.Int64 // when the relay last logged that memory is short
-	evictLogged atomic.Int64 // when the relay last logged that it resets flows
+	shortLogged monotime.Atomic // when the relay last logged that memory is short
+	evictLogged monotime.Atomic // when the relay last logged that it resets flows
 }
 
 func (g *memoryGuard) watching() bool { return g.limit.Load() > 0 || g.short.Load() }
@@ -78,9 +79,9 @@ func (g *memoryGuard) full(src *source) error {
 	return nil
 }
 
-// patience is the time in ns that a flow may hold memory without delivering any
-// of it, at this use of memory; 0 means no bound.
-func (g *memoryGuard) patience(timeout time.Duration, used int64) int64 {
+// patience is the time that a flow may hold memory without delivering any of
+// it, at this use of memory; 0 means no bound.
+func (g *memoryGuard) patience(timeout time.Duration, used int64) time.Duration {
 	limit := g.limit.Load()
 	switch {
 	case timeout < 0 || limit == 0 || float64(used) < memoryShort*float64(limit):
@@ -90,13 +91,13 @@ func (g *memoryGuard) patience(timeout time.Duration, used int64) int64 {
 	case used >= limit:
 		timeout = min(timeout, stallFull)
 	}
-	return int64(timeout)
+	return timeout
 }
 
-// interval is the time in ns until a loop must measure again.
-func (g *memoryGuard) interval() int64 {
+// interval is the time until a loop must measure again.
+func (g *memoryGuard) interval() time.Duration {
 	left := float64(g.limit.Load()-g.held.bytes.Load()) / 8
-	return min(max(int64(left/float64(memoryIntake)*1e9), minMeasureInterval), maxMeasureInterval)
+	return min(max(time.Duration(left/float64(memoryIntake)*float64(time.Second)), minMeasureInterval), maxMeasureInterval)
 }
 
 // SetMemoryLimit bounds the memory of the flows' sockets and pipes, in bytes as
@@ -124,7 +125,7 @@ func (w *worker) noteActivity() {
 		return
 	}
 	w.activity = true
-	if next := w.now + max(g.interval(), w.load.Load()*measureIntervalPerFlow); w.measureAt == 0 || next < w.measureAt {
+	if next := w.now + max(g.interval(), time.Duration(w.load.Load())*measureIntervalPerFlow); w.measureAt == 0 || next < w.measureAt {
 		w.measureAt = next
 	}
 }
@@ -184,7 +185,7 @@ func (w *worker) measureMemory() {
 			}
 			f.bound(min(room, f.source.held.room(free), f.route.state.held.room(free)))
 		})
-		w.measureAt = w.now + max(minMeasureInterval, w.load.Load()*measureIntervalPerFlow)
+		w.measureAt = w.now + max(minMeasureInterval, time.Duration(w.load.Load())*measureIntervalPerFlow)
 	default:
 		if w.bounding {
 			w.bounding = false
@@ -203,10 +204,10 @@ func (w *worker) measureMemory() {
 
 // ration is the accounting of a flow while memory is short.
 type ration struct {
-	sizes        [2]queueSizes // by leg
-	held, queues int64         // its part of the source's and tunnel's holdings
-	delivered    [2]int64      // bytes of each direction at the latest progress
-	since        [2]int64      // time of the latest progress, or when it last held nothing
+	sizes        [2]queueSizes    // by leg
+	held, queues int64            // its part of the source's and tunnel's holdings
+	delivered    [2]int64         // bytes of each direction at the latest progress
+	since        [2]time.Duration // time of the latest progress, or when it last held nothing
 }
 
 // weigh measures a flow and its progress in delivery. Progress means more than
@@ -214,7 +215,7 @@ type ration struct {
 func (w *worker) weigh(f *flow) (held, queues int64) {
 	r := f.ration
 	if r == nil {
-		r = &ration{since: [2]int64{w.now, w.now}}
+		r = &ration{since: [2]time.Duration{w.now, w.now}}
 		f.ration = r
 	}
 	var inflow, outflow [2]int64 // in the queues of each leg
@@ -291,7 +292,7 @@ func (w *worker) evict() {
 		g.held.add(-held, -queues)
 		w.held -= held
 		w.queues -= queues
-		w.abort(f, report.EndStalled, fmt.Errorf("it held %d bytes, and nothing was delivered for %v", held, time.Duration(since).Round(time.Millisecond)))
+		w.abort(f, report.EndStalled, fmt.Errorf("it held %d bytes, and nothing was delivered for %v", held, since.Round(time.Millisecond)))
 	}
 }
 

@@ -3,6 +3,8 @@ package relay
 import (
 	"net/netip"
 	"time"
+
+	"longhaul/internal/relay/monotime"
 )
 
 // NameMemory is the cached answer for a name, for the succeeding relay. An
@@ -20,11 +22,11 @@ type NameMemory struct {
 func (r *Relay) Names() []NameMemory {
 	r.names.mu.Lock()
 	defer r.names.mu.Unlock()
-	now := monotonic()
+	now := monotime.Now()
 	var all []NameMemory
 	for host, a := range r.names.known {
 		if a.err == nil && now < a.stale {
-			all = append(all, NameMemory{host, a.addrs, time.Duration(a.refresh - now), time.Duration(a.until - now), time.Duration(a.stale - now)})
+			all = append(all, NameMemory{host, a.addrs, a.refresh - now, a.until - now, a.stale - now})
 		}
 	}
 	return all
@@ -34,16 +36,16 @@ func (r *Relay) Names() []NameMemory {
 func (n *names) remember(known []NameMemory) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	now := monotonic()
+	now := monotime.Now()
 	for _, m := range known {
 		if len(m.Addrs) == 0 {
 			continue
 		}
 		n.known[m.Host] = answer{
 			addrs:   m.Addrs,
-			refresh: now + int64(min(m.Refresh, maxNameTTL)),
-			until:   now + int64(min(m.Until, maxNameTTL)),
-			stale:   now + int64(min(m.Stale, maxNameStale+maxNameTTL)),
+			refresh: now + min(m.Refresh, maxNameTTL),
+			until:   now + min(m.Until, maxNameTTL),
+			stale:   now + min(m.Stale, maxNameStale+maxNameTTL),
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	report "longhaul/internal/flow"
 
@@ -14,8 +15,8 @@ import (
 )
 
 const (
-	headerTimeout = int64(5e9)  // ns for a client to send its PROXY header
-	socketRetry   = int64(20e6) // ns until the next attempt after descriptors or memory ran out
+	headerTimeout = 5 * time.Second       // for a client to send its PROXY header
+	socketRetry   = 20 * time.Millisecond // until the next attempt after descriptors or memory ran out
 )
 
 // opening is the state of a flow until both legs are connected.
@@ -29,14 +30,14 @@ type opening struct {
 	blamed   bool            // an attempt at the current hop failed, not caused by this host
 	addrs    []netip.Addr    // of the current hop, not tried yet
 	port     uint16
-	broken   bool   // the client has reset after it had sent bytes
-	ackHeld  bool   // the handshake's ACK waits for the first bytes
-	lookup   bool   // waiting for the resolver
-	awaitFD  bool   // waiting for a descriptor
-	brief    bool   // the flow waits too short a time to blame a hop
-	deadline int64  // of all attempts
-	attempt  int64  // deadline of the current attempt
-	batch    uint64 // of events, in which the attempt began
+	broken   bool          // the client has reset after it had sent bytes
+	ackHeld  bool          // the handshake's ACK waits for the first bytes
+	lookup   bool          // waiting for the resolver
+	awaitFD  bool          // waiting for a descriptor
+	brief    bool          // the flow waits too short a time to blame a hop
+	deadline time.Duration // of all attempts
+	attempt  time.Duration // deadline of the current attempt
+	batch    uint64        // of events, in which the attempt began
 	reason   report.EndReason
 	err      error
 }
@@ -79,7 +80,7 @@ func (w *worker) readHeader(f *flow) {
 func (w *worker) startDialing(f *flow) {
 	o := f.opening
 	f.phase = phaseDialing
-	o.deadline = w.now + int64(f.route.tunnel.ConnectTimeout)
+	o.deadline = w.now + f.route.tunnel.ConnectTimeout
 	o.order = f.route.order(o.inline[:0], f.origin(), w.now)
 	w.beginRecognition(f)
 	w.dialNext(f)
@@ -172,8 +173,8 @@ func (w *worker) endAwaitFD(o *opening) {
 
 // share is the deadline of an attempt: the remaining time, divided equally
 // among this attempt and those that may follow.
-func (o *opening) share(now int64) int64 {
-	return now + (o.deadline-now)/int64(1+len(o.addrs)+len(o.order)-o.next)
+func (o *opening) share(now time.Duration) time.Duration {
+	return now + (o.deadline-now)/time.Duration(1+len(o.addrs)+len(o.order)-o.next)
 }
 
 // take adopts the addresses of a name. Each flow begins with the next address;
@@ -234,7 +235,7 @@ func (w *worker) moveOn(f *flow, from *hop) {
 }
 
 // orderMore adds hops that came into service after the order was made.
-func (o *opening) orderMore(rt *route, source netip.Addr, now int64) bool {
+func (o *opening) orderMore(rt *route, source netip.Addr, now time.Duration) bool {
 	var inline [fewHops]uint16
 	for _, i := range rt.order(inline[:0], source, now) {
 		if !slices.Contains(o.order, i) {

@@ -79,7 +79,7 @@ type Options struct {
 	openPipe func() *pipe
 
 	// clock stands in for the monotonic clock of the event loops, in tests of deadlines.
-	clock func() int64
+	clock func() time.Duration
 }
 
 // Tunnel is where a relay listens, who may use it and where it leads.

@@ -2,15 +2,16 @@ package relay
 
 import (
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 const (
-	pipeWanted = 512 << 10  // bytes of requested capacity
-	minPipe    = 64 << 10   // bytes; a smaller pipe is worse than copying
-	pipesKept  = 64         // idle pipes that a worker keeps
-	pipesRetry = int64(1e9) // ns until the next attempt after one failed
+	pipeWanted = 512 << 10   // bytes of requested capacity
+	minPipe    = 64 << 10    // bytes; a smaller pipe is worse than copying
+	pipesKept  = 64          // idle pipes that a worker keeps
+	pipesRetry = time.Second // until the next attempt after one failed
 )
 
 // pipe carries spliced bytes from one socket to another inside the kernel.
@@ -50,11 +51,11 @@ type pipePool struct {
 	open    func() *pipe
 	budget  *atomic.Int64 // pipes that the relay may still open
 	idle    []*pipe
-	retryAt int64 // no attempt to open one before this time
+	retryAt time.Duration // no attempt to open one before this time
 }
 
 // get returns an empty pipe, or nil if none is available now.
-func (p *pipePool) get(now int64) *pipe {
+func (p *pipePool) get(now time.Duration) *pipe {
 	if n := len(p.idle); n > 0 {
 		got := p.idle[n-1]
 		p.idle = p.idle[:n-1]

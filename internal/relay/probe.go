@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"longhaul/internal/relay/monotime"
 )
 
 // ConnectProbe is a Prober that connects and then resets the connection:
@@ -121,7 +123,7 @@ func (p *probes) probe(ctx context.Context, h *hop, about *probing) {
 		if ctx.Err() != nil {
 			return // a cancelled probe says nothing about the hop
 		}
-		if h.probedAs(monotonic(), &about.health, rtt, err) {
+		if h.probedAs(monotime.Now(), &about.health, rtt, err) {
 			if err != nil {
 				p.relay.hopLeft(about.tunnel, h, "its checks fail", err)
 			} else {

@@ -292,7 +292,7 @@ func (w *worker) apply(f *flow, a action) {
 		}
 		var next action
 		if a.has(actionDeadline) {
-			f.close().deadline = w.now + int64(w.relay.opts.ResetDrainTimeout)
+			f.close().deadline = w.now + w.relay.opts.ResetDrainTimeout
 			w.schedule(f)
 		}
 		for s := client; s <= target; s++ {

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"longhaul/internal/relay/monotime"
 )
 
 // Resolver resolves a host name to addresses, best first. It must return when
@@ -46,13 +48,13 @@ type names struct {
 	waiting map[string][]func([]netip.Addr, error)
 }
 
-// answer is a cached answer. Times are the monotonic clock's, in ns.
+// answer is a cached answer. Times are the monotonic clock's.
 type answer struct {
 	addrs   []netip.Addr
 	err     error
-	refresh int64 // when to resolve again, if the name is used
-	until   int64 // when the answer expires
-	stale   int64 // when the expired answer is too old to serve
+	refresh time.Duration // when to resolve again, if the name is used
+	until   time.Duration // when the answer expires
+	stale   time.Duration // when the expired answer is too old to serve
 }
 
 func newNames(resolve Resolver) *names {
@@ -70,7 +72,7 @@ func newNames(resolve Resolver) *names {
 }
 
 // cached returns an answer that has not expired, if there is one.
-func (n *names) cached(host string, now int64) (addrs []netip.Addr, err error, known bool) {
+func (n *names) cached(host string, now time.Duration) (addrs []netip.Addr, err error, known bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	a, ok := n.known[host]
@@ -93,7 +95,7 @@ func (n *names) lookup(host string, done func([]netip.Addr, error)) {
 
 // wait returns the cached answer, or resolves the name if there is none.
 func (n *names) wait(ctx context.Context, host string) ([]netip.Addr, error) {
-	if addrs, err, known := n.cached(host, monotonic()); known {
+	if addrs, err, known := n.cached(host, monotime.Now()); known {
 		return addrs, err
 	}
 	type reply struct {
@@ -126,10 +128,10 @@ func (n *names) ask(host string) {
 		n.mu.Lock()
 		delete(n.asking, host)
 		if err == nil {
-			n.known[host] = fresh(found, monotonic())
+			n.known[host] = fresh(found, monotime.Now())
 			n.reply(host)
 		} else if isNotFound(err) || !n.useStale(host) {
-			n.known[host] = answer{err: err, until: monotonic() + int64(failedNameTTL)}
+			n.known[host] = answer{err: err, until: monotime.Now() + failedNameTTL}
 			n.reply(host)
 		}
 		n.mu.Unlock()
@@ -142,16 +144,16 @@ func isNotFound(err error) bool {
 	return errors.As(err, &dns) && dns.IsNotFound
 }
 
-func fresh(found Answer, now int64) answer {
+func fresh(found Answer, now time.Duration) answer {
 	kept := defaultNameTTL
 	if found.TTL > 0 {
 		kept = min(max(found.TTL, minNameTTL), maxNameTTL)
 	}
 	return answer{
 		addrs:   found.Addrs,
-		refresh: now + int64(kept*4/5),
-		until:   now + int64(kept),
-		stale:   now + int64(kept+maxNameStale),
+		refresh: now + kept*4/5,
+		until:   now + kept,
+		stale:   now + kept + maxNameStale,
 	}
 }
 
@@ -168,11 +170,11 @@ func (n *names) serveStale(host string) {
 // wait, unless it is too old. The caller holds the lock.
 func (n *names) useStale(host string) bool {
 	a, ok := n.known[host]
-	now := monotonic()
+	now := monotime.Now()
 	if !ok || a.err != nil || now >= a.stale {
 		return false
 	}
-	if soon := now + int64(failedNameTTL); a.until < soon {
+	if soon := now + failedNameTTL; a.until < soon {
 		a.until, a.refresh = soon, soon
 		n.known[host] = a
 	}

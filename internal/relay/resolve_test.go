@@ -150,8 +150,8 @@ func TestTTLBounds(t *testing.T) {
 	for ttl, want := range map[time.Duration]time.Duration{
 		0: defaultNameTTL, time.Millisecond: minNameTTL, time.Minute: time.Minute, 48 * time.Hour: maxNameTTL,
 	} {
-		if a := fresh(Answer{TTL: ttl}, 0); a.until != int64(want) || a.refresh >= a.until {
-			t.Errorf("a TTL of %v keeps it %v, asks again after %v", ttl, time.Duration(a.until), time.Duration(a.refresh))
+		if a := fresh(Answer{TTL: ttl}, 0); a.until != want || a.refresh >= a.until {
+			t.Errorf("a TTL of %v keeps it %v, asks again after %v", ttl, a.until, a.refresh)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	report "longhaul/internal/flow"
+	"longhaul/internal/relay/monotime"
 
 	"longhaul/internal/tcpinfo"
 )
@@ -13,7 +14,7 @@ import (
 // meanwhile. A portion ends at portionFlows flows or after portionTime.
 const (
 	portionFlows = 128
-	portionTime  = int64(50e3) // ns
+	portionTime  = 50 * time.Microsecond
 )
 
 // maxQueried is the approximate number of flows for which one EachFlow queries
@@ -71,13 +72,13 @@ func (r *Relay) EachFlow(visit func(*report.Sample)) error {
 // sample fills in samples of the flows, beginning at slot from. It returns
 // their number and the slot to continue with; negative after the last.
 func (w *worker) sample(from int, into []report.Sample, t turn) (n, next int) {
-	now, wall := monotonic(), time.Now().Round(0)
+	now, wall := monotime.Now(), time.Now().Round(0)
 	for at := from; at < len(w.slots); at++ {
 		f := w.slots[at].flow
 		if f == nil {
 			continue
 		}
-		if n == len(into) || n > 0 && monotonic()-now >= portionTime {
+		if n == len(into) || n > 0 && monotime.Now()-now >= portionTime {
 			return n, at
 		}
 		w.sampleFlow(f, &into[n], t, now, wall)
@@ -86,13 +87,13 @@ func (w *worker) sample(from int, into []report.Sample, t turn) (n, next int) {
 	return n, -1
 }
 
-func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now int64, wall time.Time) {
+func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now time.Duration, wall time.Time) {
 	s.ID = report.ID(f.id)
 	s.Tunnel = f.route.tunnel.Name
 	s.State = f.state()
 	s.Client, s.Listen, s.Target = f.client, w.listenAddr(f), f.target
 	s.Hop = f.hopName()
-	s.Start = wall.Add(time.Duration(f.start - now))
+	s.Start = wall.Add(f.start - now)
 	s.BytesUp, s.BytesDown = max(0, f.dirs[up].bytes), max(0, f.dirs[down].bytes)
 	s.Unchanged = f.connected() && f.settled != 0 && f.active <= f.settled
 	s.Skipped = !s.Unchanged && f.id%t.of != t.this

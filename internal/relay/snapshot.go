@@ -6,6 +6,7 @@ import (
 	"time"
 
 	report "longhaul/internal/flow"
+	"longhaul/internal/relay/monotime"
 )
 
 // Snapshot is the state of a relay at one moment.
@@ -65,7 +66,7 @@ func (r *Relay) Snapshot() Snapshot {
 	for i := range s.Tunnels {
 		s.Tunnels[i].AcceptQueues = append(s.Tunnels[i].AcceptQueues, queues[s.Tunnels[i].Name]...)
 	}
-	now := monotonic()
+	now := monotime.Now()
 	add := func(st *tunnelState, t *Tunnel, hops []*hop) int {
 		i, ok := index[st]
 		if !ok {
@@ -77,7 +78,7 @@ func (r *Relay) Snapshot() Snapshot {
 	}
 	for _, w := range workers {
 		w.do(func() {
-			now := monotonic()
+			now := monotime.Now()
 			w.eachFlow(func(f *flow) {
 				fs := w.flowSnapshot(f, now)
 				i := add(f.route.state, f.route.tunnel, f.route.hops)
@@ -119,7 +120,7 @@ func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
 	if limit := r.memory.limit.Load(); limit > 0 {
 		s.Memory = &MemorySnapshot{LimitBytes: limit, UsedBytes: r.memory.held.bytes.Load(), Short: r.memory.short.Load()}
 	}
-	now := monotonic()
+	now := monotime.Now()
 	index = map[*tunnelState]int{}
 	for _, in := range r.table.Load().tunnels {
 		state := "listening"
@@ -143,7 +144,7 @@ func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
 	return s, index
 }
 
-func tunnelSnapshot(st *tunnelState, t *Tunnel, hops []*hop, state string, now int64) report.Tunnel {
+func tunnelSnapshot(st *tunnelState, t *Tunnel, hops []*hop, state string, now time.Duration) report.Tunnel {
 	ts := report.Tunnel{
 		Name:       t.Name,
 		State:      state,
@@ -176,7 +177,7 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel, hops []*hop, state string, now i
 	return ts
 }
 
-func (w *worker) flowSnapshot(f *flow, now int64) FlowSnapshot {
+func (w *worker) flowSnapshot(f *flow, now time.Duration) FlowSnapshot {
 	return FlowSnapshot{
 		ID:          f.id,
 		Tunnel:      f.route.tunnel.Name,
@@ -185,8 +186,8 @@ func (w *worker) flowSnapshot(f *flow, now int64) FlowSnapshot {
 		Listen:      w.listenAddr(f),
 		Target:      f.target,
 		Hop:         f.hopName(),
-		AgeSeconds:  time.Duration(now - f.start).Seconds(),
-		IdleSeconds: time.Duration(now - f.active).Seconds(),
+		AgeSeconds:  (now - f.start).Seconds(),
+		IdleSeconds: (now - f.active).Seconds(),
 		BytesUp:     max(0, f.dirs[up].bytes),
 		BytesDown:   max(0, f.dirs[down].bytes),
 		HeldUp:      f.dirs[up].held,

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"longhaul/internal/connsource"
 )
@@ -41,8 +42,8 @@ type source struct {
 	held  holdings // while memory is short
 
 	// Guarded by sources.mu.
-	recent float64 // new flows of the last second, decaying linearly
-	last   int64   // time of recent
+	recent float64       // new flows of the last second, decaying linearly
+	last   time.Duration // time of recent
 }
 
 type sourceKey struct {
@@ -58,12 +59,12 @@ type sources struct {
 }
 
 const (
-	minSources    = 1024       // sources kept before the first sweep
-	sourceForgets = int64(1e9) // ns until recent decays to 0
+	minSources    = 1024        // sources kept before the first sweep
+	sourceForgets = time.Second // until recent decays to 0
 )
 
 // of returns the source of an address, and counts a new flow for it.
-func (s *sources) of(tunnel *tunnelState, a netip.Addr, now int64) *source {
+func (s *sources) of(tunnel *tunnelState, a netip.Addr, now time.Duration) *source {
 	key := sourceKey{tunnel, connsource.OfAddr(a)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +82,7 @@ func (s *sources) of(tunnel *tunnelState, a netip.Addr, now int64) *source {
 
 // rateAllows reports whether the rates of a source and its tunnel allow a new
 // flow, and counts it.
-func (s *sources) rateAllows(t *Tunnel, st *tunnelState, src *source, now int64) bool {
+func (s *sources) rateAllows(t *Tunnel, st *tunnelState, src *source, now time.Duration) bool {
 	limit := t.NewFlowsPerSecondPerSource
 	if t.NewFlowsPerSecond <= 0 && limit <= 0 {
 		return true
@@ -103,7 +104,7 @@ func (s *sources) rateAllows(t *Tunnel, st *tunnelState, src *source, now int64)
 	return true
 }
 
-func (s *sources) sweep(now int64) {
+func (s *sources) sweep(now time.Duration) {
 	if s.all == nil {
 		s.all = map[sourceKey]*source{}
 	}

@@ -123,7 +123,7 @@ func TestSourcesShareWhatThereIs(t *testing.T) {
 // TestSourcesShareRates: a source that requests more new flows than the rate
 // allows leaves some to others.
 func TestSourcesShareRates(t *testing.T) {
-	const second = int64(time.Second)
+	const second = time.Second
 	for _, test := range []struct {
 		name       string
 		total, per float64
@@ -168,7 +168,7 @@ func TestSourcesAreForgotten(t *testing.T) {
 	st := &tunnelState{}
 	stays := s.of(st, loopback, 1)
 	for n := range 100_000 {
-		now := int64(n) * int64(time.Millisecond)
+		now := time.Duration(n) * time.Millisecond
 		s.of(st, netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), now).flows.Add(-1)
 	}
 	if len(s.all) > 4*minSources {
@@ -278,8 +278,8 @@ func TestPatienceWithStalledFlows(t *testing.T) {
 		{1000, time.Second / 2, time.Second / 2},
 		{9000, -1, 0},
 	} {
-		if got := g.patience(test.timeout, test.used); got != int64(test.want) {
-			t.Errorf("with %d of 1000 used and a timeout of %v: %v, want %v", test.used, test.timeout, time.Duration(got), test.want)
+		if got := g.patience(test.timeout, test.used); got != test.want {
+			t.Errorf("with %d of 1000 used and a timeout of %v: %v, want %v", test.used, test.timeout, got, test.want)
 		}
 	}
 }

@@ -2,20 +2,13 @@ package relay
 
 import "time"
 
-// clockBase anchors the monotonic clock: a jump of the wall clock moves no
-// deadline.
-var clockBase = time.Now()
-
-// monotonic is the time since the process began, in ns, never 0.
-func monotonic() int64 { return int64(time.Since(clockBase)) + 1 }
-
 // timers is a heap of flows by the time of their next deadline check. Moving
 // bytes does not touch the heap: a flow that was active meanwhile is put back
 // when its time comes.
 type timers []*flow
 
 // schedule ensures that the flow's deadlines are checked no later than at.
-func (h *timers) schedule(f *flow, at int64) {
+func (h *timers) schedule(f *flow, at time.Duration) {
 	switch {
 	case f.timerIndex < 0:
 		f.timerAt = at
@@ -46,7 +39,7 @@ func (h *timers) remove(f *flow) {
 }
 
 // due removes and returns a flow whose time has come, or nil.
-func (h *timers) due(now int64) *flow {
+func (h *timers) due(now time.Duration) *flow {
 	if len(*h) == 0 || (*h)[0].timerAt > now {
 		return nil
 	}
@@ -88,7 +81,7 @@ func (h timers) down(i int) {
 }
 
 // first is the earliest time in the heap, 0 when it is empty.
-func (h timers) first() int64 {
+func (h timers) first() time.Duration {
 	if len(h) == 0 {
 		return 0
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	report "longhaul/internal/flow"
+	"longhaul/internal/relay/monotime"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,11 +18,11 @@ import (
 const (
 	eventsPerWait  = 256
 	acceptsPerTurn = 16
-	acceptRetry    = int64(100e6) // ns until accepting is tried again after resources ran out
-	acceptSettled  = int64(1e9)   // ns without trouble after which accepting counts as recovered
-	lastingAge     = int64(1e9)   // ns after which Transport.Lasting is called
-	firstAckDelay  = int64(1e6)   // ns until a leg's queue is checked again, doubling
-	maxAckDelay    = int64(64e6)
+	acceptRetry    = 100 * time.Millisecond // until accepting is tried again after resources ran out
+	acceptSettled  = time.Second            // without trouble after which accepting counts as recovered
+	lastingAge     = time.Second            // after which Transport.Lasting is called
+	firstAckDelay  = time.Millisecond       // until a leg's queue is checked again, doubling
+	maxAckDelay    = 64 * time.Millisecond
 )
 
 // The source of an epoll event: the low bits of its data's second word.
@@ -39,10 +40,10 @@ type worker struct {
 	relay *Relay
 	log   *slog.Logger
 	epfd  int
-	wake  int // eventfd
-	spare int // a reserved descriptor: an accepted client must also get a connection to the target
-	clock func() int64
-	now   int64
+	wake  int                  // eventfd
+	spare int                  // a reserved descriptor: an accepted client must also get a connection to the target
+	clock func() time.Duration // monotonic
+	now   time.Duration
 	batch uint64 // number of the current or latest batch of events
 
 	slots []slot
@@ -65,13 +66,13 @@ type worker struct {
 	local      map[netip.Addr]locality
 
 	paused    bool
-	acceptAt  int64 // next attempt to accept
-	settledAt int64 // when accepting counts as recovered; 0: it did not fail
+	acceptAt  time.Duration // next attempt to accept
+	settledAt time.Duration // when accepting counts as recovered; 0: it did not fail
 
-	measureAt    int64 // when the loop measures the memory of its flows; 0: after the next event
-	activity     bool  // an event came since the measurement
-	bounding     bool  // the flows' queues are bounded
-	held, queues int64 // the measured bytes and queues
+	measureAt    time.Duration // when the loop measures the memory of its flows; 0: after the next event
+	activity     bool          // an event came since the measurement
+	bounding     bool          // the flows' queues are bounded
+	held, queues int64         // the measured bytes and queues
 
 	mail    mailbox
 	pulse   pulse
@@ -106,7 +107,7 @@ func newWorker(r *Relay) (*worker, error) {
 		done:      make(chan struct{}),
 	}
 	if w.clock == nil {
-		w.clock = monotonic
+		w.clock = monotime.Now
 	}
 	w.now = w.clock()
 	w.pipes = pipePool{open: r.opts.openPipe, budget: &r.pipeBudget}
@@ -190,8 +191,8 @@ func (w *worker) timeout() int {
 	if len(w.queue) > 0 {
 		return 0
 	}
-	at := int64(0)
-	for _, t := range [...]int64{w.timers.first(), w.acceptAt, w.settledAt, w.measureAt} {
+	var at time.Duration
+	for _, t := range [...]time.Duration{w.timers.first(), w.acceptAt, w.settledAt, w.measureAt} {
 		if t != 0 && (at == 0 || t < at) {
 			at = t
 		}
@@ -203,7 +204,7 @@ func (w *worker) timeout() int {
 	if wait <= 0 {
 		return 0
 	}
-	return int(min((wait+999_999)/1_000_000, 3_600_000))
+	return int(min((wait+time.Millisecond-1)/time.Millisecond, 3_600_000))
 }
 
 func (w *worker) dispatch(ev *unix.EpollEvent) {
@@ -375,8 +376,8 @@ func (w *worker) schedule(f *flow) {
 	}
 }
 
-func (w *worker) nextDeadline(f *flow) (at int64) {
-	sooner := func(t int64) {
+func (w *worker) nextDeadline(f *flow) (at time.Duration) {
+	sooner := func(t time.Duration) {
 		if at == 0 || t < at {
 			at = t
 		}
@@ -392,9 +393,9 @@ func (w *worker) nextDeadline(f *flow) (at int64) {
 		sooner(f.start + lastingAge)
 	}
 	patience := func(t time.Duration) {
-		sooner(f.active + int64(t))
+		sooner(f.active + t)
 		if f.end.waits() { // acknowledgements count as activity, but cause no event
-			sooner(w.now + int64(t)/4)
+			sooner(w.now + t/4)
 		}
 	}
 	if idle := f.route.tunnel.IdleTimeout; idle > 0 {
@@ -434,10 +435,10 @@ func (w *worker) due(f *flow) {
 			return
 		}
 		f.closing.ackDelay = min(2*f.closing.ackDelay, maxAckDelay)
-	case idle > 0 && w.now >= f.active+int64(idle):
+	case idle > 0 && w.now >= f.active+idle:
 		w.abort(f, report.EndIdle, nil)
 		return
-	case half > 0 && f.end.halfDone() && w.now >= f.active+int64(half):
+	case half > 0 && f.end.halfDone() && w.now >= f.active+half:
 		w.abort(f, report.EndHalfClosed, nil)
 		return
 	}
