@@ -5,9 +5,9 @@ import (
 	"net/netip"
 	"time"
 
-	report "longhaul/internal/flow"
-
 	"golang.org/x/sys/unix"
+
+	report "longhaul/internal/flow"
 )
 
 // acceptFrom accepts waiting connections of a listener, up to one turn's worth.

@@ -2,7 +2,6 @@ package relay
 
 import (
 	report "longhaul/internal/flow"
-
 	"longhaul/internal/tcpinfo"
 )
 

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	report "longhaul/internal/flow"
-
 	"longhaul/internal/nettest"
 	"longhaul/internal/proxyproto"
 )

@@ -9,10 +9,9 @@ import (
 	"testing"
 	"time"
 
-	report "longhaul/internal/flow"
-
 	"golang.org/x/sys/unix"
 
+	report "longhaul/internal/flow"
 	"longhaul/internal/nettest"
 	"longhaul/internal/tcpinfo"
 )

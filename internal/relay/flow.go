@@ -4,9 +4,9 @@ import (
 	"net/netip"
 	"time"
 
-	report "longhaul/internal/flow"
-
 	"golang.org/x/sys/unix"
+
+	report "longhaul/internal/flow"
 )
 
 // phase is the stage that a flow has reached.

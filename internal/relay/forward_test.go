@@ -13,10 +13,9 @@ import (
 	"testing"
 	"time"
 
-	report "longhaul/internal/flow"
-
 	xnettest "golang.org/x/net/nettest"
 
+	report "longhaul/internal/flow"
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 )

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/relay/names"
 )
 
 // Listener is a listening socket on its way from one relay process to its
@@ -63,6 +65,9 @@ func (r *Relay) Relinquish() error {
 	r.probes.close()
 	return nil
 }
+
+// Names lists what the relay knows of names, for the succeeding relay.
+func (r *Relay) Names() []names.Memory { return r.names.Memory() }
 
 // Sweep accepts the waiting connections of every listener. The kernel wakes one
 // event loop per connection, and it may have woken one of a process that has

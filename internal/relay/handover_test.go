@@ -11,12 +11,11 @@ import (
 	"testing"
 	"time"
 
-	report "longhaul/internal/flow"
-	"longhaul/internal/relay/monotime"
-
 	"golang.org/x/sys/unix"
 
+	report "longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/relay/names"
 )
 
 // follow starts a relay that takes over another's sockets, as a succeeding
@@ -270,9 +269,9 @@ func TestNameMemory(t *testing.T) {
 	tunnels := []Tunnel{{Name: "t", Listen: []netip.AddrPort{freePort}, Forward: forward}}
 	g := newRig(t, func(o *rigOptions) {
 		o.Tunnels = tunnels
-		o.Resolve = func(context.Context, string) (Answer, error) {
+		o.Resolve = func(context.Context, string) (names.Answer, error) {
 			asked.Add(1)
-			return Answer{Addrs: []netip.Addr{loopback}, TTL: time.Minute}, nil
+			return names.Answer{Addrs: []netip.Addr{loopback}, TTL: time.Minute}, nil
 		}
 	})
 	g.target = to
@@ -285,8 +284,8 @@ func TestNameMemory(t *testing.T) {
 		if runOut {
 			knew[0].Refresh, knew[0].Until = -time.Minute, -time.Second
 		}
-		next, err := Start(Options{Workers: 1, Names: knew, Resolve: func(context.Context, string) (Answer, error) {
-			return Answer{}, errors.New("no name server answers")
+		next, err := Start(Options{Workers: 1, Names: knew, Resolve: func(context.Context, string) (names.Answer, error) {
+			return names.Answer{}, errors.New("no name server answers")
 		}}, tunnels)
 		if err != nil {
 			t.Fatal(err)
@@ -296,18 +295,6 @@ func TestNameMemory(t *testing.T) {
 		write(t, c, []byte("x"))
 		expect(t, s, []byte("x"))
 		next.Close()
-	}
-	// An answer that is too old or empty is ignored.
-	n := newNames(func(context.Context, string) (Answer, error) { return Answer{}, errors.New("no name server answers") })
-	defer n.close()
-	n.remember([]NameMemory{{Host: "empty", Until: time.Hour}, {Host: "old", Addrs: []netip.Addr{loopback}, Until: -time.Second, Stale: -time.Millisecond}, {Host: "far-fetched", Addrs: []netip.Addr{loopback}, Until: 1 << 62}})
-	for _, host := range []string{"empty", "old"} {
-		if addrs, err := n.wait(t.Context(), host); err == nil {
-			t.Errorf("%s gives %v", host, addrs)
-		}
-	}
-	if until := n.known["far-fetched"].until; until > monotime.Now()+maxNameTTL {
-		t.Errorf("an answer holds for %v", until-monotime.Now())
 	}
 }
 

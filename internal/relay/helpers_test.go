@@ -15,9 +15,8 @@ import (
 	"time"
 
 	report "longhaul/internal/flow"
-	"longhaul/internal/relay/monotime"
-
 	"longhaul/internal/nettest"
+	"longhaul/internal/relay/monotime"
 )
 
 const patience = 30 * time.Second // bounds every wait

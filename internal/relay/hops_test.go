@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	report "longhaul/internal/flow"
-
 	"golang.org/x/sys/unix"
 
+	report "longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/relay/names"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -128,12 +128,12 @@ func testLateRefusal(t *testing.T, named bool) {
 		o.Tunnels[0].Forward = []Target{{Host: address.Addr().String(), Port: address.Port()}, targetOf(second)}
 		if named {
 			o.Tunnels[0].Forward[1].Host = "slow.example"
-			o.Resolve = func(ctx context.Context, _ string) (Answer, error) {
+			o.Resolve = func(ctx context.Context, _ string) (names.Answer, error) {
 				select {
 				case <-refused:
 				case <-ctx.Done():
 				}
-				return Answer{Addrs: []netip.Addr{addrOf(second).Addr()}}, nil
+				return names.Answer{Addrs: []netip.Addr{addrOf(second).Addr()}}, nil
 			}
 		}
 	})
@@ -396,13 +396,13 @@ func TestResumedHopIsTried(t *testing.T) {
 	gone := nobody(t)
 	g := newRig(t, func(o *rigOptions) {
 		o.Tunnels[0].Forward = append(o.Tunnels[0].Forward, Target{Host: "slow.example", Port: gone.Port()})
-		o.Resolve = func(ctx context.Context, _ string) (Answer, error) {
+		o.Resolve = func(ctx context.Context, _ string) (names.Answer, error) {
 			close(asked)
 			select {
 			case <-answer:
 			case <-ctx.Done():
 			}
-			return Answer{Addrs: []netip.Addr{gone.Addr()}}, nil
+			return names.Answer{Addrs: []netip.Addr{gone.Addr()}}, nil
 		}
 	})
 	name := targetOf(g.target).String()

@@ -7,11 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	report "longhaul/internal/flow"
-
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/connsource"
+	report "longhaul/internal/flow"
 	"longhaul/internal/proxyproto"
 )
 

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	report "longhaul/internal/flow"
-
 	"longhaul/internal/nettest"
 	"longhaul/internal/proxyproto"
+	"longhaul/internal/relay/names"
 )
 
 // testHello begins a check.
@@ -310,9 +310,9 @@ func TestIntegrityCheckOfWhatCannotBeReached(t *testing.T) {
 		{"silent", func(tn *Tunnel, _ *rigOptions) { tn.Forward = forward(quiet) }, report.EndTargetUnreached, syscall.ETIMEDOUT, true},
 		{"unresolved", func(tn *Tunnel, o *rigOptions) {
 			tn.Forward = []Target{{Host: "nowhere.test", Port: 1}}
-			o.Resolve = func(ctx context.Context, _ string) (Answer, error) {
+			o.Resolve = func(ctx context.Context, _ string) (names.Answer, error) {
 				<-ctx.Done()
-				return Answer{}, ctx.Err()
+				return names.Answer{}, ctx.Err()
 			}
 		}, report.EndTargetUnknown, nil, true},
 	} {

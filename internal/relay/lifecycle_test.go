@@ -16,7 +16,6 @@ import (
 	"time"
 
 	report "longhaul/internal/flow"
-
 	"longhaul/internal/nettest"
 )
 

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	report "longhaul/internal/flow"
-
 	"longhaul/internal/nettest"
+	"longhaul/internal/relay/names"
 )
 
 // TestLoop: a tunnel that leads to itself ends its first flow, for every form
@@ -33,7 +33,9 @@ func TestLoop(t *testing.T) {
 			g := newRig(t, func(o *rigOptions) {
 				o.Tunnels[0].Listen = []netip.AddrPort{netip.AddrPortFrom(at, port)}
 				o.Tunnels[0].Forward = []Target{{Host: test.forward, Port: port}}
-				o.Resolve = func(context.Context, string) (Answer, error) { return Answer{Addrs: []netip.Addr{loopback}}, nil }
+				o.Resolve = func(context.Context, string) (names.Answer, error) {
+					return names.Answer{Addrs: []netip.Addr{loopback}}, nil
+				}
 			})
 			expectResetOf(t, netip.AddrPortFrom(client, port))
 			g.expectReason(report.EndLoop)

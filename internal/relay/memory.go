@@ -8,10 +8,10 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	report "longhaul/internal/flow"
 	"longhaul/internal/relay/monotime"
-
-	"golang.org/x/sys/unix"
 )
 
 // The shares of the memory limit at which the guard begins and ends to bound

@@ -14,10 +14,9 @@ import (
 	"testing"
 	"time"
 
-	report "longhaul/internal/flow"
-
 	"golang.org/x/sys/unix"
 
+	report "longhaul/internal/flow"
 	"longhaul/internal/nettest"
 )
 

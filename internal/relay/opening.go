@@ -7,10 +7,9 @@ import (
 	"slices"
 	"time"
 
-	report "longhaul/internal/flow"
-
 	"golang.org/x/sys/unix"
 
+	report "longhaul/internal/flow"
 	"longhaul/internal/proxyproto"
 )
 
@@ -109,13 +108,13 @@ func (w *worker) dialNext(f *flow) {
 			if t.literal.IsValid() {
 				o.addrs = t.one[:]
 			} else {
-				addrs, err, known := w.relay.names.cached(t.host, w.now)
+				addrs, err, known := w.relay.names.Cached(t.host, w.now)
 				if !known {
 					o.lookup = true
 					o.attempt = o.share(w.now)
 					w.timers.schedule(f, o.attempt)
 					slot, gen, worker := f.slot, f.gen, w
-					w.relay.names.lookup(t.host, func(addrs []netip.Addr, err error) {
+					w.relay.names.Lookup(t.host, func(addrs []netip.Addr, err error) {
 						worker.post(func() { worker.resolved(slot, gen, addrs, err) })
 					})
 					return

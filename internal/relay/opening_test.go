@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	report "longhaul/internal/flow"
-
 	"golang.org/x/sys/unix"
 
+	report "longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/relay/names"
 )
 
 // silent returns the address of a listener with a full queue, which answers no
@@ -110,7 +110,7 @@ func TestNames(t *testing.T) {
 	release := make(chan struct{})
 	g := newRig(t, func(o *rigOptions) {
 		o.Tunnels[0].Forward[0].Host = "target.example"
-		o.Resolve = func(ctx context.Context, host string) (Answer, error) {
+		o.Resolve = func(ctx context.Context, host string) (names.Answer, error) {
 			if host != "target.example" {
 				t.Errorf("asked for %q", host)
 			}
@@ -120,7 +120,7 @@ func TestNames(t *testing.T) {
 			case <-ctx.Done():
 			}
 			// The first address has no listener.
-			return Answer{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.9"), loopback}}, nil
+			return names.Answer{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.9"), loopback}}, nil
 		}
 	})
 	const flows = 5
@@ -141,12 +141,12 @@ func TestNames(t *testing.T) {
 
 func TestUnknownName(t *testing.T) {
 	nettest.CheckLeaks(t)
-	for name, resolve := range map[string]Resolver{
-		"error":      func(context.Context, string) (Answer, error) { return Answer{}, errors.New("no such host") },
-		"no address": func(context.Context, string) (Answer, error) { return Answer{}, nil },
-		"no answer": func(ctx context.Context, _ string) (Answer, error) {
+	for name, resolve := range map[string]names.Resolver{
+		"error":      func(context.Context, string) (names.Answer, error) { return names.Answer{}, errors.New("no such host") },
+		"no address": func(context.Context, string) (names.Answer, error) { return names.Answer{}, nil },
+		"no answer": func(ctx context.Context, _ string) (names.Answer, error) {
 			<-ctx.Done()
-			return Answer{}, ctx.Err()
+			return names.Answer{}, ctx.Err()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -249,4 +249,39 @@ func TestHalfCloseTimeout(t *testing.T) {
 	g.expectReason(report.EndHalfClosed)
 	write(t, quiet, []byte("y"))
 	expect(t, quietTarget, []byte("y"))
+}
+
+// TestEveryAddressIsUsed: each flow begins with the next address of a name.
+func TestEveryAddressIsUsed(t *testing.T) {
+	nettest.CheckLeaks(t)
+	var listeners []*net.TCPListener
+	answer := names.Answer{}
+	for i := range 3 {
+		addr := netip.AddrFrom4([4]byte{127, 0, 0, byte(2 + i)})
+		at := netip.AddrPortFrom(addr, 0)
+		if i > 0 {
+			at = netip.AddrPortFrom(addr, addrOf(listeners[0]).Port())
+		}
+		l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		listeners = append(listeners, l)
+		answer.Addrs = append(answer.Addrs, addr)
+	}
+	g := newRig(t, func(o *rigOptions) {
+		o.Tunnels[0].Forward = []Target{{Host: "many.example", Port: addrOf(listeners[0]).Port()}}
+		o.Resolve = func(context.Context, string) (names.Answer, error) { return answer, nil }
+	})
+	for i := range 9 {
+		dial(t, g.addr)
+		l := listeners[i%3]
+		_ = l.SetDeadline(time.Now().Add(patience))
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatalf("flow %d did not come to address %d: %v", i, i%3, err)
+		}
+		defer c.Close()
+	}
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	report "longhaul/internal/flow"
+	"longhaul/internal/relay/names"
 )
 
 // Options describe a relay. The zero value of every field is usable.
@@ -55,7 +56,7 @@ type Options struct {
 	// Hops is what another relay knew of hops that could not be used, and Names
 	// what it knew of names.
 	Hops  []HopMemory
-	Names []NameMemory
+	Names []names.Memory
 
 	// Log receives events of the relay (not of flows). Nil discards them.
 	Log *slog.Logger
@@ -73,7 +74,7 @@ type Options struct {
 
 	// Resolve turns a host name into addresses; nil means the system's
 	// resolver. It is never called for literal addresses.
-	Resolve Resolver
+	Resolve names.Resolver
 
 	// openPipe stands in for the making of pipes, in tests of their exhaustion.
 	openPipe func() *pipe

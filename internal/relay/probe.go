@@ -89,7 +89,7 @@ func (p *probes) follow(t *table) {
 		}
 	}
 	for h, next := range wanted {
-		ctx, cancel := context.WithCancel(p.relay.names.ctx)
+		ctx, cancel := context.WithCancel(context.Background())
 		next.cancel = cancel
 		p.running[h] = next
 		p.ended.Go(func() { p.probe(ctx, h, next) })
@@ -142,7 +142,7 @@ func (p *probes) probeOnce(ctx context.Context, about *probing) (time.Duration, 
 	var addrs []netip.Addr
 	if a, err := netip.ParseAddr(about.target.Host); err == nil {
 		addrs = []netip.Addr{a.Unmap()}
-	} else if addrs, err = p.relay.names.wait(ctx, about.target.Host); err != nil {
+	} else if addrs, err = p.relay.names.Wait(ctx, about.target.Host); err != nil {
 		return 0, err
 	}
 	type outcome struct {

@@ -5,9 +5,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	report "longhaul/internal/flow"
-
 	"golang.org/x/sys/unix"
+
+	report "longhaul/internal/flow"
 )
 
 const maxReasons = 32

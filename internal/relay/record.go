@@ -3,11 +3,9 @@ package relay
 import (
 	"time"
 
-	"longhaul/internal/units"
-
 	report "longhaul/internal/flow"
-
 	"longhaul/internal/tcpinfo"
+	"longhaul/internal/units"
 )
 
 // account counts a flow that is about to be closed, and queues its record.

@@ -11,9 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	report "longhaul/internal/flow"
-
 	"golang.org/x/sys/unix"
+
+	report "longhaul/internal/flow"
+	"longhaul/internal/relay/names"
 )
 
 // Defaults of Options and Tunnel.
@@ -32,7 +33,7 @@ var ErrClosed = errors.New("the relay is closed")
 type Relay struct {
 	opts    Options
 	log     *slog.Logger
-	names   *names
+	names   *names.Cache
 	probes  *probes
 	workers []*worker
 
@@ -84,9 +85,9 @@ func New(opts Options) *Relay {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	opts.Listeners = slices.Clone(opts.Listeners)
-	r := &Relay{opts: opts, log: opts.Log, names: newNames(opts.Resolve), idle: make(chan struct{}, 1)}
+	r := &Relay{opts: opts, log: opts.Log, names: names.New(opts.Resolve), idle: make(chan struct{}, 1)}
 	r.probes = newProbes(r)
-	r.names.remember(opts.Names)
+	r.names.Remember(opts.Names)
 	r.memory.limit.Store(max(0, opts.MemoryLimitBytes))
 	r.table.Store(&table{})
 	return r
@@ -201,7 +202,7 @@ func (r *Relay) Close() {
 	r.stopWorkers(report.EndDrain)
 	r.probes.close()
 	r.integrity.Wait()
-	r.names.close()
+	r.names.Close()
 }
 
 func (r *Relay) stopWorkers(reason report.EndReason) {
@@ -246,13 +247,13 @@ func (r *Relay) acceptRecovered() {
 // validateTunnels returns the tunnels with their defaults filled in, as copies
 // that nobody else changes.
 func validateTunnels(tunnels []Tunnel) ([]Tunnel, error) {
-	names := map[string]bool{}
+	known := map[string]bool{}
 	out := make([]Tunnel, 0, len(tunnels))
 	for _, t := range tunnels {
-		if names[t.Name] {
+		if known[t.Name] {
 			return nil, fmt.Errorf("two tunnels are named %q; give each its own name", t.Name)
 		}
-		names[t.Name] = true
+		known[t.Name] = true
 		if len(t.Listen) == 0 && len(t.Inherited) == 0 {
 			return nil, fmt.Errorf("tunnel %q has no listening address; add one", t.Name)
 		}

@@ -6,7 +6,6 @@ import (
 
 	report "longhaul/internal/flow"
 	"longhaul/internal/relay/monotime"
-
 	"longhaul/internal/tcpinfo"
 )
 

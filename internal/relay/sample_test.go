@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	report "longhaul/internal/flow"
-
 	"golang.org/x/sys/unix"
 
+	report "longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/relay/names"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -111,12 +111,12 @@ func TestEachFlowOfAConnectingOne(t *testing.T) {
 	answer := make(chan struct{})
 	g := newRig(t, func(o *rigOptions) {
 		o.Tunnels[0].Forward[0].Host = "slow.example"
-		o.Resolve = func(ctx context.Context, _ string) (Answer, error) {
+		o.Resolve = func(ctx context.Context, _ string) (names.Answer, error) {
 			select {
 			case <-answer:
 			case <-ctx.Done():
 			}
-			return Answer{}, ctx.Err()
+			return names.Answer{}, ctx.Err()
 		}
 	})
 	defer close(answer)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	report "longhaul/internal/flow"
-
 	"longhaul/internal/nettest"
 )
 

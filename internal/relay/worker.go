@@ -9,10 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	report "longhaul/internal/flow"
 	"longhaul/internal/relay/monotime"
-
-	"golang.org/x/sys/unix"
 )
 
 const (

@@ -1,4 +1,4 @@
-package relay
+package names
 
 import (
 	"context"
@@ -10,11 +10,11 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// systemResolver resolves as the system is configured (/etc/hosts,
+// system resolves as the system is configured (/etc/hosts,
 // /etc/resolv.conf). The standard library's resolver does not report TTLs, so
 // the function reads them from the DNS messages that pass.
-func systemResolver(ctx context.Context, host string) (Answer, error) {
-	var heard minTTL
+func system(ctx context.Context, host string) (Answer, error) {
+	var heard lowestTTL
 	r := net.Resolver{
 		PreferGo: true,
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -40,8 +40,8 @@ func systemResolver(ctx context.Context, host string) (Answer, error) {
 	return Answer{Addrs: addrs, TTL: heard.ttl()}, err
 }
 
-// minTTL is the lowest TTL of all address and alias records seen.
-type minTTL struct {
+// lowestTTL is the lowest TTL of all address and alias records seen.
+type lowestTTL struct {
 	mu    sync.Mutex
 	known bool
 	least uint32 // seconds
@@ -49,7 +49,7 @@ type minTTL struct {
 
 // ttl returns 0 if no record was seen, and at least 1 ms otherwise. A TTL of 0
 // must not read as unknown.
-func (l *minTTL) ttl() time.Duration {
+func (l *lowestTTL) ttl() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.known {
@@ -60,7 +60,7 @@ func (l *minTTL) ttl() time.Duration {
 
 // message reads the TTLs of the address and alias records in a response. It
 // ignores messages that are not responses.
-func (l *minTTL) message(data []byte) {
+func (l *lowestTTL) message(data []byte) {
 	var p dnsmessage.Parser
 	h, err := p.Start(data)
 	if err != nil || !h.Response || p.SkipAllQuestions() != nil {
@@ -87,7 +87,7 @@ func (l *minTTL) message(data []byte) {
 
 type overhearUDP struct {
 	*net.UDPConn
-	heard *minTTL
+	heard *lowestTTL
 }
 
 func (c *overhearUDP) Read(b []byte) (int, error) {
@@ -102,7 +102,7 @@ func (c *overhearUDP) Read(b []byte) (int, error) {
 // section 4.2.2).
 type overhearTCP struct {
 	net.Conn
-	heard *minTTL
+	heard *lowestTTL
 	seen  []byte
 }
 

@@ -1,4 +1,4 @@
-package relay
+package names
 
 import (
 	"context"
@@ -19,7 +19,10 @@ import (
 
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
+	"longhaul/internal/relay/monotime"
 )
+
+func TestMain(m *testing.M) { nettest.Main(m) }
 
 // nameServer resolves names with answers set by the test.
 type nameServer struct {
@@ -64,12 +67,12 @@ var (
 func TestNamesLiveByTheirTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &nameServer{found: Answer{[]netip.Addr{oldAddr}, 100 * time.Second}}
-		n := newNames(s.resolve)
-		defer n.close()
+		n := New(s.resolve)
+		defer n.Close()
 		expect := func(want netip.Addr, questions int) {
 			t.Helper()
 			began := time.Now()
-			addrs, err := n.wait(t.Context(), "x")
+			addrs, err := n.Wait(t.Context(), "x")
 			if err != nil || len(addrs) != 1 || addrs[0] != want {
 				t.Fatalf("the addresses are %v (%v), want %v", addrs, err, want)
 			}
@@ -104,8 +107,8 @@ func TestNamesLiveByTheirTTL(t *testing.T) {
 		expect(oldAddr, 5)
 		// Until it is too old.
 		s.set(func(s *nameServer) { s.delay = 0 })
-		time.Sleep(2*time.Hour + maxNameStale)
-		if addrs, err := n.wait(t.Context(), "x"); err == nil {
+		time.Sleep(2*time.Hour + maxStale)
+		if addrs, err := n.Wait(t.Context(), "x"); err == nil {
 			t.Errorf("a day later the addresses are still %v", addrs)
 		}
 	})
@@ -122,21 +125,21 @@ func TestNameIsGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &nameServer{found: Answer{[]netip.Addr{oldAddr}, 10 * time.Second}}
-				n := newNames(s.resolve)
-				defer n.close()
-				if _, err := n.wait(t.Context(), "x"); err != nil {
+				n := New(s.resolve)
+				defer n.Close()
+				if _, err := n.Wait(t.Context(), "x"); err != nil {
 					t.Fatal(err)
 				}
 				s.set(func(s *nameServer) { s.found, s.err = Answer{}, answer })
 				time.Sleep(9 * time.Second) // it is resolved again before it expires
-				_, _ = n.wait(t.Context(), "x")
+				_, _ = n.Wait(t.Context(), "x")
 				synctest.Wait()
-				if addrs, err := n.wait(t.Context(), "x"); err == nil {
+				if addrs, err := n.Wait(t.Context(), "x"); err == nil {
 					t.Fatalf("a name that is gone has the addresses %v", addrs)
 				}
 				s.set(func(s *nameServer) { s.err = errors.New("no server") })
 				time.Sleep(10 * time.Second)
-				if addrs, err := n.wait(t.Context(), "x"); err == nil {
+				if addrs, err := n.Wait(t.Context(), "x"); err == nil {
 					t.Fatalf("a name that was gone when nobody answered any more has the addresses %v", addrs)
 				}
 			})
@@ -148,46 +151,11 @@ func TestNameIsGone(t *testing.T) {
 // for ever.
 func TestTTLBounds(t *testing.T) {
 	for ttl, want := range map[time.Duration]time.Duration{
-		0: defaultNameTTL, time.Millisecond: minNameTTL, time.Minute: time.Minute, 48 * time.Hour: maxNameTTL,
+		0: defaultTTL, time.Millisecond: minTTL, time.Minute: time.Minute, 48 * time.Hour: maxTTL,
 	} {
 		if a := fresh(Answer{TTL: ttl}, 0); a.until != want || a.refresh >= a.until {
 			t.Errorf("a TTL of %v keeps it %v, asks again after %v", ttl, a.until, a.refresh)
 		}
-	}
-}
-
-// TestEveryAddressIsUsed: each flow begins with the next address of a name.
-func TestEveryAddressIsUsed(t *testing.T) {
-	nettest.CheckLeaks(t)
-	var listeners []*net.TCPListener
-	answer := Answer{}
-	for i := range 3 {
-		addr := netip.AddrFrom4([4]byte{127, 0, 0, byte(2 + i)})
-		at := netip.AddrPortFrom(addr, 0)
-		if i > 0 {
-			at = netip.AddrPortFrom(addr, addrOf(listeners[0]).Port())
-		}
-		l, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(at))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		listeners = append(listeners, l)
-		answer.Addrs = append(answer.Addrs, addr)
-	}
-	g := newRig(t, func(o *rigOptions) {
-		o.Tunnels[0].Forward = []Target{{Host: "many.example", Port: addrOf(listeners[0]).Port()}}
-		o.Resolve = func(context.Context, string) (Answer, error) { return answer, nil }
-	})
-	for i := range 9 {
-		dial(t, g.addr)
-		l := listeners[i%3]
-		_ = l.SetDeadline(time.Now().Add(patience))
-		c, err := l.Accept()
-		if err != nil {
-			t.Fatalf("flow %d did not come to address %d: %v", i, i%3, err)
-		}
-		defer c.Close()
 	}
 }
 
@@ -241,7 +209,7 @@ func TestSystemResolver(t *testing.T) {
 		"large.test.": 60 * time.Second, // over TCP
 		"zero.test.":  time.Millisecond,
 	} {
-		found, err := systemResolver(t.Context(), name)
+		found, err := system(t.Context(), name)
 		if err != nil || len(found.Addrs) == 0 || found.Addrs[0].Unmap() != oldAddr || found.TTL != want {
 			t.Errorf("%s: %v for %v, %v; want %v for %v", name, found.Addrs, found.TTL, err, oldAddr, want)
 		}
@@ -249,13 +217,13 @@ func TestSystemResolver(t *testing.T) {
 	if overTCP.Load() == 0 {
 		t.Error("nothing was asked over TCP")
 	}
-	if found, err := systemResolver(t.Context(), "localhost"); err != nil || found.TTL != 0 {
+	if found, err := system(t.Context(), "localhost"); err != nil || found.TTL != 0 {
 		t.Errorf("localhost: %v for %v, %v; want a TTL that nobody said", found.Addrs, found.TTL, err)
 	}
-	if found, err := systemResolver(t.Context(), "missing.test."); !isNotFound(err) {
+	if found, err := system(t.Context(), "missing.test."); !isNotFound(err) {
 		t.Errorf("a name that does not exist: %v, %v; want to know that it does not", found.Addrs, err)
 	}
-	if found, err := systemResolver(t.Context(), "half.test."); err == nil || isNotFound(err) {
+	if found, err := system(t.Context(), "half.test."); err == nil || isNotFound(err) {
 		t.Errorf("a name of which half is not answered: %v, %v; want no certainty", found.Addrs, err)
 	}
 }
@@ -341,13 +309,13 @@ func FuzzTTL(f *testing.F) {
 	f.Add(answerTo(question, false), 1)
 	f.Add([]byte("not DNS"), 3)
 	f.Fuzz(func(t *testing.T, data []byte, piece int) {
-		var whole minTTL
+		var whole lowestTTL
 		whole.message(data)
 		if len(data) > 0xffff {
 			return
 		}
 		// As a stream in pieces of any size, the result is the same.
-		var pieces minTTL
+		var pieces lowestTTL
 		stream := append([]byte{byte(len(data) >> 8), byte(len(data))}, data...)
 		c := &overhearTCP{Conn: &bytesConn{data: stream}, heard: &pieces}
 		buf := make([]byte, 1+(piece&0xff))
@@ -375,4 +343,25 @@ func (c *bytesConn) Read(b []byte) (int, error) {
 	n := copy(b, c.data)
 	c.data = c.data[n:]
 	return n, nil
+}
+
+// TestMemoryOfAnotherProcess: an answer that is too old or empty is ignored, and
+// none holds for ever.
+func TestMemoryOfAnotherProcess(t *testing.T) {
+	n := New(func(context.Context, string) (Answer, error) { return Answer{}, errors.New("no name server answers") })
+	defer n.Close()
+	addrs := []netip.Addr{oldAddr}
+	n.Remember([]Memory{
+		{Host: "empty", Until: time.Hour},
+		{Host: "old", Addrs: addrs, Until: -time.Second, Stale: -time.Millisecond},
+		{Host: "far-fetched", Addrs: addrs, Until: 1 << 62},
+	})
+	for _, host := range []string{"empty", "old"} {
+		if addrs, err := n.Wait(t.Context(), host); err == nil {
+			t.Errorf("%s gives %v", host, addrs)
+		}
+	}
+	if until := n.known["far-fetched"].until; until > monotime.Now()+maxTTL {
+		t.Errorf("an answer holds for %v", until-monotime.Now())
+	}
 }

@@ -1,4 +1,7 @@
-package relay
+// Package names resolves the host names of hops, and remembers the answers. The
+// next process can go on with them: an upgrade while no name server answers must
+// not lose a hop.
+package names
 
 import (
 	"context"
@@ -24,19 +27,20 @@ type Answer struct {
 }
 
 const (
-	defaultNameTTL   = 5 * time.Second // without a TTL, as from /etc/hosts
-	minNameTTL       = time.Second
-	maxNameTTL       = time.Hour
-	failedNameTTL    = time.Second
-	maxNameStale     = 24 * time.Hour          // how long an expired answer may serve while no server answers
+	defaultTTL       = 5 * time.Second // without a TTL, as from /etc/hosts
+	minTTL           = time.Second
+	maxTTL           = time.Hour
+	failedTTL        = time.Second
+	maxStale         = 24 * time.Hour          // how long an expired answer may serve while no server answers
 	staleAnswerDelay = 1800 * time.Millisecond // until an expired answer serves (RFC 8767, section 5)
 )
 
-// names is a cache in front of a resolver. Concurrent lookups of a name share
+// Cache is a cache in front of a resolver. Its methods may be called from any
+// goroutine. Concurrent lookups of a name share
 // one query. Names in use are resolved again before they expire. An expired
 // answer serves while no server answers, but not if the name is reported as
 // missing (RFC 8767, section 4).
-type names struct {
+type Cache struct {
 	resolve Resolver
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -57,11 +61,12 @@ type answer struct {
 	stale   time.Duration // when the expired answer is too old to serve
 }
 
-func newNames(resolve Resolver) *names {
+// New makes an empty cache; without a resolver it is in front of the system's.
+func New(resolve Resolver) *Cache {
 	if resolve == nil {
-		resolve = systemResolver
+		resolve = system
 	}
-	n := &names{
+	n := &Cache{
 		resolve: resolve,
 		known:   map[string]answer{},
 		asking:  map[string]bool{},
@@ -71,8 +76,9 @@ func newNames(resolve Resolver) *names {
 	return n
 }
 
-// cached returns an answer that has not expired, if there is one.
-func (n *names) cached(host string, now time.Duration) (addrs []netip.Addr, err error, known bool) {
+// Cached returns the answer for a name that has not expired at now, a time of
+// [monotime.Now], if there is one. It does not wait for a query.
+func (n *Cache) Cached(host string, now time.Duration) (addrs []netip.Addr, err error, known bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	a, ok := n.known[host]
@@ -85,17 +91,19 @@ func (n *names) cached(host string, now time.Duration) (addrs []netip.Addr, err 
 	return a.addrs, a.err, true
 }
 
-// lookup resolves a name and calls done from another goroutine.
-func (n *names) lookup(host string, done func([]netip.Addr, error)) {
+// Lookup resolves a name and calls done from another goroutine, at the latest
+// when the cache is closed. done must not call the cache.
+func (n *Cache) Lookup(host string, done func([]netip.Addr, error)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.waiting[host] = append(n.waiting[host], done)
 	n.ask(host)
 }
 
-// wait returns the cached answer, or resolves the name if there is none.
-func (n *names) wait(ctx context.Context, host string) ([]netip.Addr, error) {
-	if addrs, err, known := n.cached(host, monotime.Now()); known {
+// Wait returns the cached answer, or resolves the name if there is none. It
+// returns an error when the context ends first.
+func (n *Cache) Wait(ctx context.Context, host string) ([]netip.Addr, error) {
+	if addrs, err, known := n.Cached(host, monotime.Now()); known {
 		return addrs, err
 	}
 	type reply struct {
@@ -103,7 +111,7 @@ func (n *names) wait(ctx context.Context, host string) ([]netip.Addr, error) {
 		err   error
 	}
 	replied := make(chan reply, 1)
-	n.lookup(host, func(addrs []netip.Addr, err error) { replied <- reply{addrs, err} })
+	n.Lookup(host, func(addrs []netip.Addr, err error) { replied <- reply{addrs, err} })
 	select {
 	case r := <-replied:
 		return r.addrs, r.err
@@ -113,7 +121,7 @@ func (n *names) wait(ctx context.Context, host string) ([]netip.Addr, error) {
 }
 
 // ask begins a query unless one is pending. The caller holds the lock.
-func (n *names) ask(host string) {
+func (n *Cache) ask(host string) {
 	if n.asking[host] {
 		return
 	}
@@ -131,7 +139,7 @@ func (n *names) ask(host string) {
 			n.known[host] = fresh(found, monotime.Now())
 			n.reply(host)
 		} else if isNotFound(err) || !n.useStale(host) {
-			n.known[host] = answer{err: err, until: monotime.Now() + failedNameTTL}
+			n.known[host] = answer{err: err, until: monotime.Now() + failedTTL}
 			n.reply(host)
 		}
 		n.mu.Unlock()
@@ -145,20 +153,20 @@ func isNotFound(err error) bool {
 }
 
 func fresh(found Answer, now time.Duration) answer {
-	kept := defaultNameTTL
+	kept := defaultTTL
 	if found.TTL > 0 {
-		kept = min(max(found.TTL, minNameTTL), maxNameTTL)
+		kept = min(max(found.TTL, minTTL), maxTTL)
 	}
 	return answer{
 		addrs:   found.Addrs,
 		refresh: now + kept*4/5,
 		until:   now + kept,
-		stale:   now + kept + maxNameStale,
+		stale:   now + kept + maxStale,
 	}
 }
 
 // serveStale answers the callers that wait for a name with its expired answer.
-func (n *names) serveStale(host string) {
+func (n *Cache) serveStale(host string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(n.waiting[host]) > 0 {
@@ -168,13 +176,13 @@ func (n *names) serveStale(host string) {
 
 // useStale extends an expired answer a little and answers the callers that
 // wait, unless it is too old. The caller holds the lock.
-func (n *names) useStale(host string) bool {
+func (n *Cache) useStale(host string) bool {
 	a, ok := n.known[host]
 	now := monotime.Now()
 	if !ok || a.err != nil || now >= a.stale {
 		return false
 	}
-	if soon := now + failedNameTTL; a.until < soon {
+	if soon := now + failedTTL; a.until < soon {
 		a.until, a.refresh = soon, soon
 		n.known[host] = a
 	}
@@ -184,7 +192,7 @@ func (n *names) useStale(host string) bool {
 
 // reply answers the callers that wait for a name. The caller holds the lock;
 // done posts a command or fills a channel, and does not call back here.
-func (n *names) reply(host string) {
+func (n *Cache) reply(host string) {
 	a := n.known[host]
 	for _, done := range n.waiting[host] {
 		done(a.addrs, a.err)
@@ -192,7 +200,8 @@ func (n *names) reply(host string) {
 	delete(n.waiting, host)
 }
 
-func (n *names) close() {
+// Close ends the queries and waits for them.
+func (n *Cache) Close() {
 	n.cancel()
 	n.running.Wait()
 }
