@@ -12,6 +12,7 @@ import (
 	"longhaul/internal/config"
 	"longhaul/internal/display"
 	"longhaul/internal/relay"
+	"longhaul/internal/relay/hops"
 	"longhaul/internal/remedy"
 )
 
@@ -128,7 +129,7 @@ func (d *daemon) setDrained(name string, out bool) (*Drained, error) {
 func findHop(tunnels []config.Tunnel, name string) (tunnel, hop string, found bool) {
 	for _, t := range tunnels {
 		for _, f := range t.Forward {
-			known := relay.Target{Host: f.Host, Port: f.Ports.Low}.String()
+			known := hops.Target{Host: f.Host, Port: f.Ports.Low}.String()
 			for _, text := range []string{f.String(), known} {
 				switch name {
 				case text:
@@ -207,7 +208,7 @@ func (d *daemon) isDrained(answer *Drained) bool {
 		return slices.Contains(d.relay.Drained(), answer.Tunnel)
 	}
 	return !slices.ContainsFunc(answer.Tunnels, func(tunnel string) bool {
-		return !d.relay.HopIsDrained(relay.HopName{Tunnel: tunnel, Hop: answer.Hop})
+		return !d.relay.HopIsDrained(hops.Name{Tunnel: tunnel, Hop: answer.Hop})
 	})
 }
 

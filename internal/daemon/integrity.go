@@ -16,11 +16,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"longhaul/internal/flow"
-
 	"longhaul/internal/config"
+	"longhaul/internal/flow"
 	"longhaul/internal/integrity"
 	"longhaul/internal/relay"
+	"longhaul/internal/relay/hops"
 	"longhaul/internal/remedy"
 )
 
@@ -61,7 +61,7 @@ type tunnelIntegrity struct {
 	self   integrity.Identity
 	log    *slog.Logger
 	memory *integrity.Memory
-	hops   []relay.Target
+	hops   []hops.Target
 	server *integrityServer // nil: without a key nobody may ask
 	turn   chan struct{}    // one check at a time
 	cancel context.CancelFunc
@@ -113,8 +113,8 @@ func (c *integrityChecks) equip(from *config.Config, tunnels []relay.Tunnel) err
 	return nil
 }
 
-func (c *integrityChecks) make(settings integritySettings, hops []relay.Target) *tunnelIntegrity {
-	t := &tunnelIntegrity{integritySettings: settings, self: c.self, log: c.log, memory: c.memory, hops: slices.Clone(hops), turn: make(chan struct{}, 1)}
+func (c *integrityChecks) make(settings integritySettings, forward []hops.Target) *tunnelIntegrity {
+	t := &tunnelIntegrity{integritySettings: settings, self: c.self, log: c.log, memory: c.memory, hops: slices.Clone(forward), turn: make(chan struct{}, 1)}
 	t.self.Tunnel = settings.tunnel
 	if !settings.keys.First.IsZero() {
 		t.server = t.newServer()

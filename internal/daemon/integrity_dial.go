@@ -10,12 +10,13 @@ import (
 	"longhaul/internal/integrity"
 	"longhaul/internal/proxyproto"
 	"longhaul/internal/relay"
+	"longhaul/internal/relay/hops"
 )
 
 // dial connects to a hop as a flow of the tunnel would: with the same socket
 // options, to the first of its addresses that accepts. It returns the address
 // that it tried last.
-func (t *tunnelIntegrity) dial(ctx context.Context, hop relay.Target) (integrity.Conn, netip.AddrPort, error) {
+func (t *tunnelIntegrity) dial(ctx context.Context, hop hops.Target) (integrity.Conn, netip.AddrPort, error) {
 	var addrs []netip.Addr
 	if a, err := netip.ParseAddr(hop.Host); err == nil {
 		addrs = []netip.Addr{a.Unmap()}

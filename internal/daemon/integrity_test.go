@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/flow"
-
 	"longhaul/internal/config"
+	"longhaul/internal/flow"
 	"longhaul/internal/integrity"
 	"longhaul/internal/relay"
+	"longhaul/internal/relay/hops"
 )
 
 // A hello of another key is forwarded like any bytes; the log says so, and not
@@ -93,7 +93,7 @@ func TestChecksOutliveAReload(t *testing.T) {
 	defer c.close()
 	equip := func() []relay.Tunnel {
 		t.Helper()
-		tunnels := []relay.Tunnel{{Name: "t", Forward: []relay.Target{{Host: "127.0.0.1", Port: 1}}}, {Name: "plain"}}
+		tunnels := []relay.Tunnel{{Name: "t", Forward: []hops.Target{{Host: "127.0.0.1", Port: 1}}}, {Name: "plain"}}
 		if err := c.equip(from, tunnels); err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"longhaul/internal/config"
 	"longhaul/internal/nettest"
 	"longhaul/internal/relay"
+	"longhaul/internal/relay/hops"
 	"longhaul/internal/resources"
 )
 
@@ -18,7 +19,7 @@ import (
 func shedderOf(t *testing.T) (*shedder, *relay.Relay, *bytes.Buffer) {
 	t.Helper()
 	r, err := relay.Start(relay.Options{}, []relay.Tunnel{{
-		Name: "t", Listen: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}, Forward: []relay.Target{{Host: "127.0.0.1", Port: 9}},
+		Name: "t", Listen: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}, Forward: []hops.Target{{Host: "127.0.0.1", Port: 9}},
 	}})
 	if err != nil {
 		t.Fatal(err)

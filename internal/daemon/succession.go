@@ -18,6 +18,7 @@ import (
 	"longhaul/internal/display"
 	"longhaul/internal/handover"
 	"longhaul/internal/relay"
+	"longhaul/internal/relay/hops"
 	"longhaul/internal/relay/names"
 	"longhaul/internal/remedy"
 )
@@ -30,11 +31,11 @@ const (
 
 // inheritance is what passes to the process that follows, beside the sockets.
 type inheritance struct {
-	ControlSocket string            `json:"control_socket,omitempty"` // where the old one answers until then
-	Elders        []olderProcess    `json:"elders,omitempty"`         // the old one itself is the last
-	Drained       []string          `json:"drained,omitempty"`        // tunnels
-	Hops          []relay.HopMemory `json:"hops,omitempty"`
-	Names         []names.Memory    `json:"names,omitempty"`
+	ControlSocket string         `json:"control_socket,omitempty"` // where the old one answers until then
+	Elders        []olderProcess `json:"elders,omitempty"`         // the old one itself is the last
+	Drained       []string       `json:"drained,omitempty"`        // tunnels
+	Hops          []hops.Memory  `json:"hops,omitempty"`
+	Names         []names.Memory `json:"names,omitempty"`
 }
 
 // introduction is what a process that is ready to follow says of itself.

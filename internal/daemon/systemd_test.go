@@ -14,12 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"longhaul/internal/flow"
-
 	"longhaul/internal/config"
+	"longhaul/internal/flow"
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 	"longhaul/internal/relay"
+	"longhaul/internal/relay/hops"
 )
 
 // beating is a service manager that counts its beats, within a bubble of synctest.
@@ -85,7 +85,7 @@ func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
 			once.Do(func() { close(stuck) })
 			<-release
 		},
-	}, []relay.Tunnel{{Name: "a", Listen: []netip.AddrPort{listen}, Forward: []relay.Target{{Host: target.Addr().String(), Port: target.Port()}}}})
+	}, []relay.Tunnel{{Name: "a", Listen: []netip.AddrPort{listen}, Forward: []hops.Target{{Host: target.Addr().String(), Port: target.Port()}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
 	"longhaul/internal/relay"
+	"longhaul/internal/relay/hops"
 	"longhaul/internal/transport"
 )
 
@@ -75,13 +76,13 @@ func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
 
 			ConnectTimeout: tun.ConnectTimeout,
 			IdleTimeout:    tun.IdleTimeout,
-			Balance:        relay.Balance(tun.Balance),
+			Balance:        hops.Balance(tun.Balance),
 			Health:         health(tun.Health),
 			ProxyIn:        relay.ProxyIn{Required: tun.ProxyIn.Required, Trusted: slices.Clone(tun.ProxyIn.Trusted)},
 			ProxyOut:       relay.ProxyVersion(tun.ProxyOut),
 		}
 		for _, f := range tun.Forward {
-			rt.Forward = append(rt.Forward, relay.Target{Host: f.Host, Port: f.Ports.Low, Weight: f.Weight, Priority: f.Priority})
+			rt.Forward = append(rt.Forward, hops.Target{Host: f.Host, Port: f.Ports.Low, Weight: f.Weight, Priority: f.Priority})
 		}
 		if tun.Transport != config.TransportKernel {
 			l, err := t.legs(tun.Name, tun.Settings)
@@ -164,8 +165,8 @@ func (t *transports) lacks() []transport.Lack {
 }
 
 // health turns what the configuration says about hops into the relay's terms.
-func health(h config.Health) relay.Health {
-	out := relay.Health{
+func health(h config.Health) hops.Health {
+	out := hops.Health{
 		Interval:   h.Interval,
 		Timeout:    h.Timeout,
 		Rise:       h.Rise,
@@ -175,7 +176,7 @@ func health(h config.Health) relay.Health {
 		SlowReturn: h.SlowReturn,
 	}
 	if h.Check == config.HealthConnect {
-		out.Probe = relay.ConnectProbe{}
+		out.Probe = hops.ConnectProbe{}
 	}
 	return out
 }

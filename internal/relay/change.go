@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/relay/hops"
 )
 
 // table is what the relay listens on and where it leads. It is replaced as a
@@ -19,26 +21,21 @@ type table struct {
 	listeners map[listenKey]*listener
 }
 
+// hops returns the hops of every tunnel by the tunnel's name.
+func (t *table) hops() map[string]*hops.Set {
+	all := map[string]*hops.Set{}
+	for _, in := range t.tunnels {
+		all[in.tunnel.Name] = in.hops
+	}
+	return all
+}
+
 // installed is a tunnel with its listeners.
 type installed struct {
 	tunnel    *Tunnel
 	state     *tunnelState
-	hops      []*hop // of tunnel.Forward
+	hops      *hops.Set
 	listeners []*listener
-}
-
-// hopsFor returns the hops of a tunnel, those that it had before as they are.
-func hopsFor(t *Tunnel, was *installed) []*hop {
-	hops := make([]*hop, len(t.Forward))
-	for i, f := range t.Forward {
-		hops[i] = &hop{name: f.String()}
-		for j := 0; was != nil && j < len(was.hops); j++ {
-			if was.hops[j].name == hops[i].name {
-				hops[i] = was.hops[j]
-			}
-		}
-	}
-	return hops
 }
 
 // plan is a table that is being built, and how to undo what that took.
@@ -165,7 +162,7 @@ func (r *Relay) install(p *plan) error {
 		l.route.Store(rt)
 	}
 	r.table.Store(p.next)
-	r.probes.follow(p.next)
+	r.probes.Follow(p.next.hops())
 	var gone []*listener
 	for key, l := range old.listeners {
 		if p.next.listeners[key] != l {
@@ -237,10 +234,12 @@ func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
 	if same {
 		in.tunnel = was.tunnel
 	}
-	in.hops = hopsFor(t, was)
-	for _, h := range in.hops {
-		h.remember(t, r.opts.Hops)
+	var before *hops.Set
+	if was != nil {
+		before = was.hops
 	}
+	in.hops = hops.New(t.Forward, t.Balance, t.Health, before)
+	in.hops.Remember(t.Name, r.opts.Hops)
 	for _, a := range addrs {
 		key := listenKey{addr: a}
 		for ; p.next.listeners[key] != nil; key.ordinal++ {

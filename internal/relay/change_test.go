@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"longhaul/internal/nettest"
+	"longhaul/internal/relay/hops"
 )
 
 // A change that is prepared shows nothing but a bound address until it is
@@ -15,8 +16,8 @@ func TestChangeIsCommittedOrAborted(t *testing.T) {
 	g := fixed(t)
 	added := nobody(t)
 	tunnels := []Tunnel{
-		{Name: "t", Listen: []netip.AddrPort{g.addr}, Forward: []Target{targetOf(g.target)}},
-		{Name: "added", Listen: []netip.AddrPort{added}, Forward: []Target{targetOf(g.target)}},
+		{Name: "t", Listen: []netip.AddrPort{g.addr}, Forward: []hops.Target{targetOf(g.target)}},
+		{Name: "added", Listen: []netip.AddrPort{added}, Forward: []hops.Target{targetOf(g.target)}},
 	}
 	prepare := func() *Change {
 		t.Helper()

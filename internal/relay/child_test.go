@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/relay/hops"
 )
 
 // childRole is the environment variable that makes the test binary a child of a
@@ -54,7 +56,7 @@ func child(role string) int {
 		r, err := Start(Options{Workers: workers, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}, []Tunnel{{
 			Name:    "child",
 			Listen:  []netip.AddrPort{from},
-			Forward: []Target{{Host: to.Addr().String(), Port: to.Port()}},
+			Forward: []hops.Target{{Host: to.Addr().String(), Port: to.Port()}},
 		}})
 		if err != nil {
 			return err

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/nettest"
+	"longhaul/internal/relay/hops"
 )
 
 // expectRefused checks that the kernel refuses connections to an address.
@@ -159,7 +160,7 @@ func TestDrainedTunnelsAndReloads(t *testing.T) {
 		s.Close()
 	}
 	tunnel := func(name string, listen ...netip.AddrPort) Tunnel {
-		return Tunnel{Name: name, Listen: listen, Forward: []Target{targetOf(g.target)}}
+		return Tunnel{Name: name, Listen: listen, Forward: []hops.Target{targetOf(g.target)}}
 	}
 	reload := func(tunnels ...Tunnel) {
 		t.Helper()

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	report "longhaul/internal/flow"
+	"longhaul/internal/relay/hops"
 )
 
 // phase is the stage that a flow has reached.
@@ -28,7 +29,7 @@ const (
 type flow struct {
 	route  *route
 	source *source
-	hop    *hop // the hop it is connecting or connected to
+	hop    *hops.Hop // the hop it is connecting or connected to
 	legs   [2]leg
 	dirs   [2]direction
 	end    ending
@@ -66,17 +67,17 @@ type flow struct {
 func (f *flow) connected() bool { return f.phase == phaseRecognizing || f.phase == phaseMoving }
 
 // joinHop counts the flow at a hop.
-func (f *flow) joinHop(h *hop) {
+func (f *flow) joinHop(h *hops.Hop) {
 	if f.hop != h {
 		f.leaveHop()
 		f.hop = h
-		h.flows.Add(1)
+		h.Join()
 	}
 }
 
 func (f *flow) leaveHop() {
 	if f.hop != nil {
-		f.hop.flows.Add(-1)
+		f.hop.Leave()
 		f.hop = nil
 	}
 }
@@ -86,7 +87,7 @@ func (f *flow) hopName() string {
 	if f.hop == nil {
 		return ""
 	}
-	return f.hop.name
+	return f.hop.Name()
 }
 
 // leg is one TCP connection of a flow.

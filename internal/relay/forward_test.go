@@ -18,6 +18,7 @@ import (
 	report "longhaul/internal/flow"
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
+	"longhaul/internal/relay/hops"
 )
 
 // echo starts an echoing target.
@@ -187,7 +188,7 @@ func TestConnThroughPair(t *testing.T) {
 	nettest.CheckLeaks(t)
 	far := newRig(t, nil)
 	near := newRig(t, func(o *rigOptions) {
-		o.Tunnels[0].Forward = []Target{{Host: far.addr.Addr().String(), Port: far.addr.Port()}}
+		o.Tunnels[0].Forward = []hops.Target{{Host: far.addr.Addr().String(), Port: far.addr.Port()}}
 	})
 	var mu sync.Mutex
 	xnettest.TestConn(t, func() (c1, c2 net.Conn, stop func(), err error) {

@@ -62,7 +62,7 @@ func (r *Relay) Relinquish() error {
 		}
 		closeFD(l.fd)
 	}
-	r.probes.close()
+	r.probes.Close()
 	return nil
 }
 

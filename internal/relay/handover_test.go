@@ -15,6 +15,7 @@ import (
 
 	report "longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/relay/hops"
 	"longhaul/internal/relay/names"
 )
 
@@ -47,7 +48,7 @@ func TestHandOverUnderLoad(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := fixed(t)
 	g.echo()
-	tunnels := []Tunnel{{Name: "t", Listen: []netip.AddrPort{g.addr}, Forward: []Target{targetOf(g.target)}}}
+	tunnels := []Tunnel{{Name: "t", Listen: []netip.AddrPort{g.addr}, Forward: []hops.Target{targetOf(g.target)}}}
 	stop := make(chan struct{})
 	var clients, draining sync.WaitGroup
 	var served atomic.Int64
@@ -126,7 +127,7 @@ func TestHandOverLosesNoConnection(t *testing.T) {
 	if err := <-left; err != nil {
 		t.Fatal(err)
 	}
-	renamed := []Tunnel{{Name: "renamed", Listen: []netip.AddrPort{g.addr}, Forward: []Target{targetOf(g.target)}}}
+	renamed := []Tunnel{{Name: "renamed", Listen: []netip.AddrPort{g.addr}, Forward: []hops.Target{targetOf(g.target)}}}
 	next, err := Start(Options{Workers: 1, Listeners: handed}, renamed)
 	if err != nil {
 		t.Fatal(err)
@@ -159,7 +160,7 @@ func TestHandOverOfOtherAddresses(t *testing.T) {
 	}
 	before := g.relay.Snapshot()
 	drained := before.Tunnels[2].Listen[0]
-	forward := []Target{targetOf(g.target)}
+	forward := []hops.Target{targetOf(g.target)}
 	old := g.relay
 	g.relay = g.follow(t, []Tunnel{
 		{Name: "t", Listen: []netip.AddrPort{freePort, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), 0)}, Forward: forward},
@@ -194,15 +195,15 @@ func TestHopMemory(t *testing.T) {
 	nettest.CheckLeaks(t)
 	good := listen(t)
 	dead := nobody(t)
-	to := func(a netip.AddrPort) Target { return Target{Host: a.Addr().String(), Port: a.Port()} }
+	to := func(a netip.AddrPort) hops.Target { return hops.Target{Host: a.Addr().String(), Port: a.Port()} }
 	tunnels := func() []Tunnel {
-		checked := Health{Probe: ConnectProbe{}, Interval: 20 * time.Millisecond, Timeout: patience, Fall: 1, Rise: 1}
-		unchecked := Health{EjectAfter: 1, EjectFor: time.Hour}
+		checked := hops.Health{Probe: hops.ConnectProbe{}, Interval: 20 * time.Millisecond, Timeout: patience, Fall: 1, Rise: 1}
+		unchecked := hops.Health{EjectAfter: 1, EjectFor: time.Hour}
 		second := addrOf(good)
 		return []Tunnel{
-			{Name: "checked", Listen: []netip.AddrPort{freePort}, Forward: []Target{to(dead), to(second)}, Health: checked},
-			{Name: "ejected", Listen: []netip.AddrPort{freePort}, Forward: []Target{to(dead), to(second)}, Health: unchecked},
-			{Name: "drained", Listen: []netip.AddrPort{freePort}, Forward: []Target{to(dead), to(second)}, Health: unchecked},
+			{Name: "checked", Listen: []netip.AddrPort{freePort}, Forward: []hops.Target{to(dead), to(second)}, Health: checked},
+			{Name: "ejected", Listen: []netip.AddrPort{freePort}, Forward: []hops.Target{to(dead), to(second)}, Health: unchecked},
+			{Name: "drained", Listen: []netip.AddrPort{freePort}, Forward: []hops.Target{to(dead), to(second)}, Health: unchecked},
 		}
 	}
 	g := newRig(t, func(o *rigOptions) { o.Tunnels = tunnels() })
@@ -265,7 +266,7 @@ func TestNameMemory(t *testing.T) {
 	nettest.CheckLeaks(t)
 	to := listen(t)
 	asked := atomic.Int64{}
-	forward := []Target{{Host: "far.example", Port: addrOf(to).Port()}}
+	forward := []hops.Target{{Host: "far.example", Port: addrOf(to).Port()}}
 	tunnels := []Tunnel{{Name: "t", Listen: []netip.AddrPort{freePort}, Forward: forward}}
 	g := newRig(t, func(o *rigOptions) {
 		o.Tunnels = tunnels

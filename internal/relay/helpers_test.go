@@ -16,6 +16,7 @@ import (
 
 	report "longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/relay/hops"
 	"longhaul/internal/relay/monotime"
 )
 
@@ -98,7 +99,7 @@ func newRig(t testing.TB, change func(*rigOptions)) *rig {
 			OnFlows: g.flows.add,
 			Log:     slog.New(slog.NewTextHandler(g.log, nil)),
 		},
-		Tunnels: []Tunnel{{Name: "t", Listen: []netip.AddrPort{freePort}, Forward: []Target{targetOf(g.target)}}},
+		Tunnels: []Tunnel{{Name: "t", Listen: []netip.AddrPort{freePort}, Forward: []hops.Target{targetOf(g.target)}}},
 	}
 	if change != nil {
 		change(&opts)
@@ -195,9 +196,9 @@ func nobody(t testing.TB) netip.AddrPort {
 
 func addrOf(l net.Listener) netip.AddrPort { return l.Addr().(*net.TCPAddr).AddrPort() }
 
-func targetOf(l net.Listener) Target {
+func targetOf(l net.Listener) hops.Target {
 	a := addrOf(l)
-	return Target{Host: a.Addr().String(), Port: a.Port()}
+	return hops.Target{Host: a.Addr().String(), Port: a.Port()}
 }
 
 func dial(t testing.TB, to netip.AddrPort) *net.TCPConn {

@@ -15,6 +15,7 @@ import (
 
 	report "longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/relay/hops"
 	"longhaul/internal/relay/names"
 	"longhaul/internal/tcpinfo"
 )
@@ -71,7 +72,7 @@ func (g *rig) hop(i int) report.Hop { return g.relay.Snapshot().Tunnels[0].Hops[
 func TestHopIsEjectedByItsFlows(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g, second := twoHops(t, func(o *rigOptions) {
-		o.Tunnels[0].Health = Health{EjectAfter: 3, EjectFor: time.Hour}
+		o.Tunnels[0].Health = hops.Health{EjectAfter: 3, EjectFor: time.Hour}
 	})
 	if i := g.takes(g.target, second); i != 0 {
 		t.Fatalf("the first flow went to hop %d", i)
@@ -125,7 +126,7 @@ func testLateRefusal(t *testing.T, named bool) {
 	g := newRig(t, func(o *rigOptions) {
 		second = listen(t)
 		o.Workers = 1
-		o.Tunnels[0].Forward = []Target{{Host: address.Addr().String(), Port: address.Port()}, targetOf(second)}
+		o.Tunnels[0].Forward = []hops.Target{{Host: address.Addr().String(), Port: address.Port()}, targetOf(second)}
 		if named {
 			o.Tunnels[0].Forward[1].Host = "slow.example"
 			o.Resolve = func(ctx context.Context, _ string) (names.Answer, error) {
@@ -182,7 +183,7 @@ func TestHopThatWasLeftIsTriedAgain(t *testing.T) {
 	gone := listen(t)
 	g := newRig(t, func(o *rigOptions) {
 		o.Workers = 1
-		o.Tunnels[0].Forward = []Target{{Host: address.Addr().String(), Port: address.Port()}, targetOf(gone)}
+		o.Tunnels[0].Forward = []hops.Target{{Host: address.Addr().String(), Port: address.Port()}, targetOf(gone)}
 	})
 	gone.Close()
 	c := dial(t, g.addr)
@@ -235,7 +236,7 @@ func fullListener(t *testing.T) (fd int, address netip.AddrPort) {
 // target may be back.
 func TestAllHopsOut(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g := newRig(t, func(o *rigOptions) { o.Tunnels[0].Health = Health{EjectAfter: 1, EjectFor: time.Hour} })
+	g := newRig(t, func(o *rigOptions) { o.Tunnels[0].Health = hops.Health{EjectAfter: 1, EjectFor: time.Hour} })
 	at := addrOf(g.target)
 	g.target.Close()
 	if c, err := tryDial(g.addr); err == nil {
@@ -296,7 +297,7 @@ func TestCheckedHop(t *testing.T) {
 	g := newRig(t, func(o *rigOptions) {
 		o.Tunnels[0].Forward = append(forward(hole), targetOf(live))
 		o.Tunnels[0].ConnectTimeout = time.Hour
-		o.Tunnels[0].Health = Health{Probe: says, Interval: 10 * time.Millisecond, Timeout: patience, SlowReturn: -1}
+		o.Tunnels[0].Health = hops.Health{Probe: says, Interval: 10 * time.Millisecond, Timeout: patience, SlowReturn: -1}
 	})
 	nettest.Eventually(t, patience, func() bool { return g.hop(0).Checked }, func() string { return "the hop is never checked" })
 	c := dial(t, g.addr)
@@ -334,7 +335,7 @@ func TestCheckedHop(t *testing.T) {
 func TestConnectProbe(t *testing.T) {
 	nettest.CheckLeaks(t)
 	l := listen(t)
-	rtt, err := ConnectProbe{}.Probe(t.Context(), addrOf(l))
+	rtt, err := hops.ConnectProbe{}.Probe(t.Context(), addrOf(l))
 	if err != nil || rtt <= 0 {
 		t.Errorf("a listener answers %v after %v", err, rtt)
 	}
@@ -345,13 +346,13 @@ func TestConnectProbe(t *testing.T) {
 	defer c.Close()
 	expectReset(t, c)
 	l.Close()
-	if _, err := (ConnectProbe{}).Probe(t.Context(), addrOf(l)); err == nil || !strings.Contains(err.Error(), "refused") {
+	if _, err := (hops.ConnectProbe{}).Probe(t.Context(), addrOf(l)); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("a closed port answers %v", err)
 	}
 	quiet := silent(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := (ConnectProbe{}).Probe(ctx, quiet); err == nil || !strings.Contains(err.Error(), "no answer in time") {
+	if _, err := (hops.ConnectProbe{}).Probe(ctx, quiet); err == nil || !strings.Contains(err.Error(), "no answer in time") {
 		t.Errorf("a silent host answers %v", err)
 	}
 }
@@ -395,7 +396,7 @@ func TestResumedHopIsTried(t *testing.T) {
 	asked, answer := make(chan struct{}), make(chan struct{})
 	gone := nobody(t)
 	g := newRig(t, func(o *rigOptions) {
-		o.Tunnels[0].Forward = append(o.Tunnels[0].Forward, Target{Host: "slow.example", Port: gone.Port()})
+		o.Tunnels[0].Forward = append(o.Tunnels[0].Forward, hops.Target{Host: "slow.example", Port: gone.Port()})
 		o.Resolve = func(ctx context.Context, _ string) (names.Answer, error) {
 			close(asked)
 			select {
@@ -425,7 +426,7 @@ func TestBadHops(t *testing.T) {
 		"twice":   func(t *Tunnel) { t.Forward = append(t.Forward, t.Forward[0]) },
 		"balance": func(t *Tunnel) { t.Balance = "leastconn" },
 	} {
-		tunnel := Tunnel{Name: "t", Listen: []netip.AddrPort{freePort}, Forward: []Target{{Host: "a", Port: 1}}}
+		tunnel := Tunnel{Name: "t", Listen: []netip.AddrPort{freePort}, Forward: []hops.Target{{Host: "a", Port: 1}}}
 		change(&tunnel)
 		if _, err := New(Options{}).Prepare([]Tunnel{tunnel}); err == nil {
 			t.Errorf("%s: no error", name)

@@ -18,6 +18,7 @@ import (
 	report "longhaul/internal/flow"
 	"longhaul/internal/nettest"
 	"longhaul/internal/proxyproto"
+	"longhaul/internal/relay/hops"
 	"longhaul/internal/relay/names"
 )
 
@@ -309,7 +310,7 @@ func TestIntegrityCheckOfWhatCannotBeReached(t *testing.T) {
 		{"refused", func(tn *Tunnel, _ *rigOptions) { tn.Forward = forward(dead) }, report.EndTargetRefused, syscall.ECONNREFUSED, false},
 		{"silent", func(tn *Tunnel, _ *rigOptions) { tn.Forward = forward(quiet) }, report.EndTargetUnreached, syscall.ETIMEDOUT, true},
 		{"unresolved", func(tn *Tunnel, o *rigOptions) {
-			tn.Forward = []Target{{Host: "nowhere.test", Port: 1}}
+			tn.Forward = []hops.Target{{Host: "nowhere.test", Port: 1}}
 			o.Resolve = func(ctx context.Context, _ string) (names.Answer, error) {
 				<-ctx.Done()
 				return names.Answer{}, ctx.Err()

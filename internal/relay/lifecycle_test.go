@@ -17,10 +17,11 @@ import (
 
 	report "longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/relay/hops"
 )
 
 func TestNewRejects(t *testing.T) {
-	ok := Tunnel{Name: "a", Listen: []netip.AddrPort{freePort}, Forward: []Target{{Host: "127.0.0.1", Port: 1}}}
+	ok := Tunnel{Name: "a", Listen: []netip.AddrPort{freePort}, Forward: []hops.Target{{Host: "127.0.0.1", Port: 1}}}
 	for _, tt := range []struct {
 		tunnels []Tunnel
 		want    string
@@ -88,7 +89,7 @@ func TestWildcards(t *testing.T) {
 }
 
 func (g *rig) reload(change func(*Tunnel)) error {
-	tunnels := []Tunnel{{Name: "t", Listen: []netip.AddrPort{g.addr}, Forward: []Target{targetOf(g.target)}}}
+	tunnels := []Tunnel{{Name: "t", Listen: []netip.AddrPort{g.addr}, Forward: []hops.Target{targetOf(g.target)}}}
 	if change != nil {
 		change(&tunnels[0])
 	}
@@ -164,7 +165,7 @@ func TestReloadTakesEffectForNewFlows(t *testing.T) {
 	c, s := g.pair()
 	before := g.relay.table.Load().tunnels[0].listeners[0]
 	other := listen(t)
-	if err := g.reload(func(tu *Tunnel) { tu.Forward = []Target{targetOf(other)} }); err != nil {
+	if err := g.reload(func(tu *Tunnel) { tu.Forward = []hops.Target{targetOf(other)} }); err != nil {
 		t.Fatal(err)
 	}
 	if g.relay.table.Load().tunnels[0].listeners[0] != before {
@@ -315,7 +316,7 @@ func TestInheritedSocket(t *testing.T) {
 			c, s := g.pair()
 			reset(t, s) // accepted sockets inherit the zero linger
 			expectReset(t, c)
-			tunnels := []Tunnel{{Name: "t", Listen: tt.listen, Inherited: []*os.File{f}, Forward: []Target{targetOf(g.target)}}}
+			tunnels := []Tunnel{{Name: "t", Listen: tt.listen, Inherited: []*os.File{f}, Forward: []hops.Target{targetOf(g.target)}}}
 			if err := setTunnels(g.relay, tunnels); err != nil {
 				t.Fatal(err)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/relay/hops"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -46,7 +47,7 @@ type route struct {
 	state   *tunnelState
 	listen  netip.AddrPort
 	targets []routeTarget // by index of hops
-	hops    []*hop
+	hops    *hops.Set
 }
 
 type routeTarget struct {
@@ -58,8 +59,8 @@ type routeTarget struct {
 
 // newRoute maps the listening port to each target. A port that is offset above
 // the tunnel's lowest maps to offset above the target's port.
-func newRoute(t *Tunnel, st *tunnelState, hops []*hop, bound netip.AddrPort, offset uint16) *route {
-	rt := &route{tunnel: t, state: st, listen: bound, hops: hops}
+func newRoute(t *Tunnel, st *tunnelState, set *hops.Set, bound netip.AddrPort, offset uint16) *route {
+	rt := &route{tunnel: t, state: st, listen: bound, hops: set}
 	for _, f := range t.Forward {
 		rtt := routeTarget{host: f.Host, port: f.Port + offset}
 		if a, err := netip.ParseAddr(f.Host); err == nil {

@@ -7,6 +7,7 @@ import (
 
 	report "longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/relay/hops"
 	"longhaul/internal/relay/names"
 )
 
@@ -32,7 +33,7 @@ func TestLoop(t *testing.T) {
 			port := netip.MustParseAddrPort(nettest.FreeAddress(t, client.String())).Port()
 			g := newRig(t, func(o *rigOptions) {
 				o.Tunnels[0].Listen = []netip.AddrPort{netip.AddrPortFrom(at, port)}
-				o.Tunnels[0].Forward = []Target{{Host: test.forward, Port: port}}
+				o.Tunnels[0].Forward = []hops.Target{{Host: test.forward, Port: port}}
 				o.Resolve = func(context.Context, string) (names.Answer, error) {
 					return names.Answer{Addrs: []netip.Addr{loopback}}, nil
 				}
@@ -55,8 +56,8 @@ func TestNoLoop(t *testing.T) {
 	other := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.7"), port)
 	g := newRig(t, func(o *rigOptions) {
 		o.Tunnels[0].Listen = []netip.AddrPort{other}
-		o.Tunnels[0].Forward = []Target{targetOf(target)}
-		o.Tunnels = append(o.Tunnels, Tunnel{Name: "first", Listen: []netip.AddrPort{freePort}, Forward: []Target{{Host: "127.0.0.7", Port: port}}})
+		o.Tunnels[0].Forward = []hops.Target{targetOf(target)}
+		o.Tunnels = append(o.Tunnels, Tunnel{Name: "first", Listen: []netip.AddrPort{freePort}, Forward: []hops.Target{{Host: "127.0.0.7", Port: port}}})
 	})
 	g.target, g.addr = target, g.relay.Snapshot().Tunnels[1].Listen[0]
 	c, s := g.pair()

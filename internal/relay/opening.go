@@ -11,6 +11,7 @@ import (
 
 	report "longhaul/internal/flow"
 	"longhaul/internal/proxyproto"
+	"longhaul/internal/relay/hops"
 )
 
 const (
@@ -23,11 +24,11 @@ type opening struct {
 	header   []byte // PROXY header read so far, then the bytes behind it
 	source   netip.AddrPort
 	dest     netip.AddrPort
-	order    []uint16        // indices of the hops to try
-	inline   [fewHops]uint16 // room for order
-	next     int             // number of hops already begun
-	blamed   bool            // an attempt at the current hop failed, not caused by this host
-	addrs    []netip.Addr    // of the current hop, not tried yet
+	order    []uint16         // indices of the hops to try
+	inline   [hops.Few]uint16 // room for order
+	next     int              // number of hops already begun
+	blamed   bool             // an attempt at the current hop failed, not caused by this host
+	addrs    []netip.Addr     // of the current hop, not tried yet
 	port     uint16
 	broken   bool          // the client has reset after it had sent bytes
 	ackHeld  bool          // the handshake's ACK waits for the first bytes
@@ -80,7 +81,7 @@ func (w *worker) startDialing(f *flow) {
 	o := f.opening
 	f.phase = phaseDialing
 	o.deadline = w.now + f.route.tunnel.ConnectTimeout
-	o.order = f.route.order(o.inline[:0], f.origin(), w.now)
+	o.order = f.route.hops.Order(o.inline[:0], f.origin(), w.now)
 	w.beginRecognition(f)
 	w.dialNext(f)
 }
@@ -102,7 +103,7 @@ func (w *worker) dialNext(f *flow) {
 				return
 			}
 			t := &rt.targets[o.order[o.next]]
-			f.joinHop(rt.hops[o.order[o.next]])
+			f.joinHop(rt.hops.Hop(o.order[o.next]))
 			o.next++
 			o.port = t.port
 			if t.literal.IsValid() {
@@ -176,8 +177,7 @@ func (o *opening) share(now time.Duration) time.Duration {
 	return now + (o.deadline-now)/time.Duration(1+len(o.addrs)+len(o.order)-o.next)
 }
 
-// take adopts the addresses of a name. Each flow begins with the next address;
-// under BalanceSource, each client begins with its own address.
+// take adopts the addresses of a name, beginning with the flow's first.
 func (o *opening) take(addrs []netip.Addr, err error, f *flow) {
 	if len(addrs) == 0 {
 		o.reason, o.err, o.blamed = report.EndTargetUnknown, err, true
@@ -187,11 +187,7 @@ func (o *opening) take(addrs []netip.Addr, err error, f *flow) {
 	if len(addrs) < 2 {
 		return
 	}
-	first := int(f.hop.turn.Add(1)-1) % len(addrs)
-	if f.route.tunnel.Balance == BalanceSource {
-		first = int(draw(f.origin(), f.hop.name) * float64(len(addrs)-1))
-	}
-	if first > 0 {
+	if first := f.route.hops.FirstAddress(f.hop, f.origin(), len(addrs)); first > 0 {
 		o.addrs = slices.Concat(addrs[first:], addrs[:first])
 	}
 }
@@ -213,30 +209,30 @@ func (w *worker) blame(f *flow) {
 		return
 	}
 	o.blamed = false
-	if span := f.hop.connectFailed(w.now, &f.route.tunnel.Health, o.err); span > 0 {
+	if span := f.route.hops.ConnectFailed(f.hop, w.now, o.err); span > 0 {
 		w.relay.hopLeft(f.route.tunnel.Name, f.hop, "connects of flows failed one after another", o.err, "for", span)
 	}
 }
 
 // moveOn moves a connecting flow from a hop that went down to the next usable
 // hop. The old hop comes last in the order: it has refused nothing yet.
-func (w *worker) moveOn(f *flow, from *hop) {
+func (w *worker) moveOn(f *flow, from *hops.Hop) {
 	o := f.opening
 	if f.phase != phaseDialing || f.hop != from || o.lookup || o.awaitFD || f.legs[target].fd < 0 ||
-		o.next == len(o.order) || !f.route.hops[o.order[o.next]].usable(w.now) {
+		o.next == len(o.order) || !f.route.hops.Hop(o.order[o.next]).Usable(w.now) {
 		return
 	}
 	w.dropAttempt(f)
 	o.order = append(o.order, o.order[o.next-1])
 	o.addrs, o.blamed = nil, false
-	o.reason, o.err = report.EndTargetUnreached, fmt.Errorf("%s went down", from.name)
+	o.reason, o.err = report.EndTargetUnreached, fmt.Errorf("%s went down", from.Name())
 	w.dialNext(f)
 }
 
 // orderMore adds hops that came into service after the order was made.
 func (o *opening) orderMore(rt *route, source netip.Addr, now time.Duration) bool {
-	var inline [fewHops]uint16
-	for _, i := range rt.order(inline[:0], source, now) {
+	var inline [hops.Few]uint16
+	for _, i := range rt.hops.Order(inline[:0], source, now) {
 		if !slices.Contains(o.order, i) {
 			o.order = append(o.order, i)
 		}
@@ -383,7 +379,7 @@ func (w *worker) established(f *flow, events uint32) {
 
 // connectLegs makes a flow's two legs ready to move bytes.
 func (w *worker) connectLegs(f *flow, events uint32) {
-	f.hop.connected()
+	f.hop.Connected()
 	f.phase = phaseMoving
 	f.active = w.now
 	f.legs[target].note(events)

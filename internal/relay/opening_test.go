@@ -16,6 +16,7 @@ import (
 
 	report "longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/relay/hops"
 	"longhaul/internal/relay/names"
 )
 
@@ -28,9 +29,9 @@ func silent(t *testing.T) netip.AddrPort {
 	return address
 }
 
-func forward(to ...netip.AddrPort) (ts []Target) {
+func forward(to ...netip.AddrPort) (ts []hops.Target) {
 	for _, a := range to {
-		ts = append(ts, Target{Host: a.Addr().String(), Port: a.Port()})
+		ts = append(ts, hops.Target{Host: a.Addr().String(), Port: a.Port()})
 	}
 	return ts
 }
@@ -271,7 +272,7 @@ func TestEveryAddressIsUsed(t *testing.T) {
 		answer.Addrs = append(answer.Addrs, addr)
 	}
 	g := newRig(t, func(o *rigOptions) {
-		o.Tunnels[0].Forward = []Target{{Host: "many.example", Port: addrOf(listeners[0]).Port()}}
+		o.Tunnels[0].Forward = []hops.Target{{Host: "many.example", Port: addrOf(listeners[0]).Port()}}
 		o.Resolve = func(context.Context, string) (names.Answer, error) { return answer, nil }
 	})
 	for i := range 9 {

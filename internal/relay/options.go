@@ -9,15 +9,13 @@
 package relay
 
 import (
-	"context"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
-	"strconv"
 	"time"
 
 	report "longhaul/internal/flow"
+	"longhaul/internal/relay/hops"
 	"longhaul/internal/relay/names"
 )
 
@@ -55,7 +53,7 @@ type Options struct {
 
 	// Hops is what another relay knew of hops that could not be used, and Names
 	// what it knew of names.
-	Hops  []HopMemory
+	Hops  []hops.Memory
 	Names []names.Memory
 
 	// Log receives events of the relay (not of flows). Nil discards them.
@@ -100,9 +98,9 @@ type Tunnel struct {
 
 	// Forward are the next hops. A flow's connect is tried on one after the
 	// other, by priority and Balance, until one accepts.
-	Forward []Target
-	Balance Balance // empty means ordered
-	Health  Health
+	Forward []hops.Target
+	Balance hops.Balance // empty means ordered
+	Health  hops.Health
 
 	// Allow are the source prefixes that may use the tunnel; empty allows
 	// everybody. A source in IPv4-mapped IPv6 form counts as IPv4.
@@ -136,19 +134,6 @@ type Tunnel struct {
 	Integrity IntegrityServer
 }
 
-// Target is a next hop: another relay, or the final target.
-type Target struct {
-	Host     string // name or literal address
-	Port     uint16
-	Weight   int // of its share among hops of the same priority; 0 means 1
-	Priority int // the least is chosen first; 0 means 1
-}
-
-// String is the target in the form host:port.
-func (t Target) String() string {
-	return net.JoinHostPort(t.Host, strconv.Itoa(int(t.Port)))
-}
-
 // ProxyIn says from whom a PROXY protocol header (v1 or v2) is required.
 // A connection of any other source is refused when Required is set.
 type ProxyIn struct {
@@ -165,14 +150,6 @@ const (
 	ProxyV1   ProxyVersion = 1
 	ProxyV2   ProxyVersion = 2
 )
-
-// Prober asks a hop whether it can be used. Implementations are called from
-// several goroutines at once, and compared with ==.
-type Prober interface {
-	// Probe returns why flows should not go to the address, nil if they
-	// should, and how long the answer took. It returns when the context ends.
-	Probe(ctx context.Context, to netip.AddrPort) (rtt time.Duration, err error)
-}
 
 // Transport sets the socket options of a leg. Implementations are called from
 // several event loops at once and must not block.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	report "longhaul/internal/flow"
+	"longhaul/internal/relay/hops"
 	"longhaul/internal/relay/names"
 )
 
@@ -34,7 +35,7 @@ type Relay struct {
 	opts    Options
 	log     *slog.Logger
 	names   *names.Cache
-	probes  *probes
+	probes  *hops.Probes
 	workers []*worker
 
 	live       atomic.Int64 // flows
@@ -86,7 +87,7 @@ func New(opts Options) *Relay {
 	}
 	opts.Listeners = slices.Clone(opts.Listeners)
 	r := &Relay{opts: opts, log: opts.Log, names: names.New(opts.Resolve), idle: make(chan struct{}, 1)}
-	r.probes = newProbes(r)
+	r.probes = hops.NewProbes(r.names.Wait, r.hopProbed)
 	r.names.Remember(opts.Names)
 	r.memory.limit.Store(max(0, opts.MemoryLimitBytes))
 	r.table.Store(&table{})
@@ -200,7 +201,7 @@ func (r *Relay) Close() {
 	r.draining.Store(true)
 	r.closeListeners(r.emptyTable())
 	r.stopWorkers(report.EndDrain)
-	r.probes.close()
+	r.probes.Close()
 	r.integrity.Wait()
 	r.names.Close()
 }
@@ -268,7 +269,7 @@ func validateTunnels(tunnels []Tunnel) ([]Tunnel, error) {
 		}
 		t.Allow = unmapped(t.Allow)
 		t.ProxyIn.Trusted = unmapped(t.ProxyIn.Trusted)
-		t.Forward = append([]Target(nil), t.Forward...)
+		t.Forward = slices.Clone(t.Forward)
 		for i := range t.Forward {
 			f := &t.Forward[i]
 			f.Weight, f.Priority = max(1, f.Weight), max(1, f.Priority)
@@ -280,12 +281,12 @@ func validateTunnels(tunnels []Tunnel) ([]Tunnel, error) {
 		}
 		switch t.Balance {
 		case "":
-			t.Balance = BalanceOrdered
-		case BalanceOrdered, BalanceLeastFlows, BalanceRoundRobin, BalanceSource:
+			t.Balance = hops.Ordered
+		case hops.Ordered, hops.LeastFlows, hops.RoundRobin, hops.Source:
 		default:
 			return nil, fmt.Errorf("tunnel %q balances by %q; use ordered, least-flows, round-robin or source", t.Name, t.Balance)
 		}
-		t.Health = t.Health.withDefaults()
+		t.Health = t.Health.WithDefaults()
 		out = append(out, t)
 	}
 	return out, nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	report "longhaul/internal/flow"
+	"longhaul/internal/relay/hops"
 	"longhaul/internal/relay/monotime"
 )
 
@@ -67,12 +68,12 @@ func (r *Relay) Snapshot() Snapshot {
 		s.Tunnels[i].AcceptQueues = append(s.Tunnels[i].AcceptQueues, queues[s.Tunnels[i].Name]...)
 	}
 	now := monotime.Now()
-	add := func(st *tunnelState, t *Tunnel, hops []*hop) int {
+	add := func(st *tunnelState, t *Tunnel, set *hops.Set) int {
 		i, ok := index[st]
 		if !ok {
 			i = len(s.Tunnels)
 			index[st] = i
-			s.Tunnels = append(s.Tunnels, tunnelSnapshot(st, t, hops, "removed", now))
+			s.Tunnels = append(s.Tunnels, tunnelSnapshot(st, t, set, "removed", now))
 		}
 		return i
 	}
@@ -144,14 +145,14 @@ func (r *Relay) overview() (s Snapshot, index map[*tunnelState]int) {
 	return s, index
 }
 
-func tunnelSnapshot(st *tunnelState, t *Tunnel, hops []*hop, state string, now time.Duration) report.Tunnel {
+func tunnelSnapshot(st *tunnelState, t *Tunnel, set *hops.Set, state string, now time.Duration) report.Tunnel {
 	ts := report.Tunnel{
 		Name:       t.Name,
 		State:      state,
 		Listen:     []netip.AddrPort{},
 		Forward:    []string{},
 		Balance:    string(t.Balance),
-		Hops:       []report.Hop{},
+		Hops:       set.Snapshot(now),
 		FlowsNow:   st.flows.Load(),
 		FlowsPeak:  st.peak.Load(),
 		FlowsLimit: t.MaxFlows,
@@ -172,7 +173,6 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel, hops []*hop, state string, now t
 	for i := range t.Forward {
 		f := &t.Forward[i]
 		ts.Forward = append(ts.Forward, f.String())
-		ts.Hops = append(ts.Hops, hops[i].snapshot(f, t.Health.SlowReturn, now))
 	}
 	return ts
 }

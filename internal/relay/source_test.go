@@ -12,6 +12,7 @@ import (
 
 	report "longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/relay/hops"
 )
 
 // sourceNumber is one of the loopback device's addresses.
@@ -203,7 +204,7 @@ func TestHoarders(t *testing.T) {
 	other := listen(t)
 	g := newStoppedRig(t, func(o *rigOptions) {
 		o.MemoryLimitBytes = 16 * mib
-		o.Tunnels = append(o.Tunnels, Tunnel{Name: "other", Listen: []netip.AddrPort{freePort}, Forward: []Target{targetOf(other)}})
+		o.Tunnels = append(o.Tunnels, Tunnel{Name: "other", Listen: []netip.AddrPort{freePort}, Forward: []hops.Target{targetOf(other)}})
 	})
 	served := func(when string) {
 		t.Helper()

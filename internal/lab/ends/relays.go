@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"longhaul/internal/relay"
+	"longhaul/internal/relay/hops"
 )
 
 // resetDrain is how long a relay of these waits for a reader that a reset is to
@@ -38,7 +39,7 @@ func newChain(depth int, lanes []*lane) (*chain, error) {
 					tunnels = append(tunnels, relay.Tunnel{
 						Name:    tunnelName(i, f, refused),
 						Listen:  []netip.AddrPort{netip.AddrPortFrom(bindTo[f], 0)},
-						Forward: []relay.Target{c.hop(n, l, i, f, refused)},
+						Forward: []hops.Target{c.hop(n, l, i, f, refused)},
 					})
 				}
 			}
@@ -64,12 +65,12 @@ func (c *chain) close() {
 }
 
 // hop is where the n-th relay sends a lane's connections.
-func (c *chain) hop(n int, l *lane, i int, f Family, refused bool) relay.Target {
+func (c *chain) hop(n int, l *lane, i int, f Family, refused bool) hops.Target {
 	port := l.target(f, refused).Port()
 	if n > 0 {
 		port = c.at[n-1][tunnelName(i, f, refused)].Port()
 	}
-	return relay.Target{Host: dialTo[f].Unmap().String(), Port: port}
+	return hops.Target{Host: dialTo[f].Unmap().String(), Port: port}
 }
 
 // way is the way of a script through depth relays. It is closed after the run.
@@ -107,7 +108,7 @@ func (c *chain) way(depth int, l *lane, i int, s *Script) (r route, done func(),
 	r.dial = netip.AddrPortFrom(dialTo[s.Family], at.Port())
 	r.takeOver = func() (err error) {
 		own, err = relay.Start(relay.Options{Workers: 1, ResetDrainTimeout: resetDrain}, []relay.Tunnel{{
-			Name: name, Inherited: []*os.File{file}, Forward: []relay.Target{c.hop(depth-1, l, i, s.Family, s.Refused)},
+			Name: name, Inherited: []*os.File{file}, Forward: []hops.Target{c.hop(depth-1, l, i, s.Family, s.Refused)},
 		}})
 		return err
 	}

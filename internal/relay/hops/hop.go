@@ -1,4 +1,4 @@
-package relay
+package hops
 
 import (
 	"fmt"
@@ -6,62 +6,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	report "longhaul/internal/flow"
+	"longhaul/internal/flow"
 	"longhaul/internal/relay/monotime"
 	"longhaul/internal/units"
 )
 
-// Defaults of Health.
-const (
-	DefaultHealthInterval = 2 * time.Second
-	DefaultHealthTimeout  = time.Second
-	DefaultRise           = 2
-	DefaultFall           = 2
-	DefaultEjectAfter     = 3
-	DefaultEjectFor       = 10 * time.Second
-	DefaultSlowReturn     = 30 * time.Second
-)
-
-const (
-	ejectDoublings = 6   // doublings of an ejection's duration at most
-	minShare       = 0.1 // part of its weight with which a hop returns
-)
-
-// Health configures when a hop gets no new flows.
-type Health struct {
-	// Probe checks every hop; nil: only the flows' connects count.
-	Probe Prober
-
-	Interval   time.Duration // between two probes of a hop; 0 means 2 s
-	Timeout    time.Duration // of a probe; 0 means 1 s
-	Rise, Fall int           // consecutive probes that bring a hop up or down; 0 means 2
-
-	EjectAfter int           // consecutive failed connects that eject a hop; 0 means 3, negative never
-	EjectFor   time.Duration // first ejection's duration, doubled each time in a row up to 64 times; 0 means 10 s
-	SlowReturn time.Duration // time in which a returning hop regains its share; 0 means 30 s, negative at once
-}
-
-func (h Health) withDefaults() Health {
-	fill := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	fill(&h.Interval, DefaultHealthInterval)
-	fill(&h.Timeout, DefaultHealthTimeout)
-	fill(&h.EjectFor, DefaultEjectFor)
-	fill(&h.SlowReturn, DefaultSlowReturn)
-	for n, v := range map[*int]int{&h.Rise: DefaultRise, &h.Fall: DefaultFall, &h.EjectAfter: DefaultEjectAfter} {
-		if *n == 0 {
-			*n = v
-		}
-	}
-	return h
-}
-
-// hop is the state of one of a tunnel's hops. It outlives reloads, and every
-// event loop uses it. Times are the monotonic clock's.
-type hop struct {
+// Hop is the state of one of a tunnel's hops. It outlives reloads, and every
+// event loop uses it. Times are those of [monotime.Now].
+type Hop struct {
 	name string // as configured
 
 	flows  atomic.Int64 // connecting or connected
@@ -82,17 +34,32 @@ type hop struct {
 	reason    string        // of the last failure
 	rtt       time.Duration
 	probed    bool
-	current   float64 // of weighted round robin; guarded by tunnelState.mu
+	current   float64 // of weighted round robin; guarded by Set.turns
 }
 
-// usable reports whether new flows should go to the hop.
-func (h *hop) usable(now time.Duration) bool {
+// Name is the hop's host and port as configured.
+func (h *Hop) Name() string { return h.name }
+
+// Join counts a flow that is connecting to the hop, until Leave.
+func (h *Hop) Join() { h.flows.Add(1) }
+
+// Leave removes a flow that has joined.
+func (h *Hop) Leave() { h.flows.Add(-1) }
+
+// Flows counts the flows that are connecting to the hop or connected.
+func (h *Hop) Flows() int64 { return h.flows.Load() }
+
+// Drained reports whether the operator has taken the hop out of service.
+func (h *Hop) Drained() bool { return h.drained.Load() }
+
+// Usable reports whether new flows should go to the hop.
+func (h *Hop) Usable(now time.Duration) bool {
 	return !h.drained.Load() && !h.down.Load() && now >= h.ejected.Load()
 }
 
 // share is the current fraction of the hop's weight: a returning hop gets its
 // flows little by little.
-func (h *hop) share(now time.Duration, slow time.Duration) float64 {
+func (h *Hop) share(now, slow time.Duration) float64 {
 	back := max(h.back.Load(), h.ejected.Load())
 	if back == 0 || slow <= 0 || now >= back+slow {
 		return 1
@@ -100,8 +67,8 @@ func (h *hop) share(now time.Duration, slow time.Duration) float64 {
 	return max(minShare, float64(now-back)/float64(slow))
 }
 
-// connected records a successful connect of a flow.
-func (h *hop) connected() {
+// Connected records a successful connect of a flow.
+func (h *Hop) Connected() {
 	h.total.Add(1)
 	if h.failures.Load() == 0 {
 		return
@@ -114,7 +81,7 @@ func (h *hop) connected() {
 
 // connectFailed records a failed connect of a flow. It returns the duration of
 // the ejection that follows, 0 for none.
-func (h *hop) connectFailed(now time.Duration, health *Health, err error) time.Duration {
+func (h *Hop) connectFailed(now time.Duration, health *Health, err error) time.Duration {
 	h.failed.Add(1)
 	failures := h.failures.Add(1)
 	h.mu.Lock()
@@ -132,7 +99,7 @@ func (h *hop) connectFailed(now time.Duration, health *Health, err error) time.D
 
 // probedAs records the result of a probe and reports whether it changed the
 // hop's state.
-func (h *hop) probedAs(now time.Duration, health *Health, rtt time.Duration, err error) (changed bool) {
+func (h *Hop) probedAs(now time.Duration, health *Health, rtt time.Duration, err error) (changed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	first := !h.probed
@@ -165,15 +132,15 @@ func (h *hop) probedAs(now time.Duration, health *Health, rtt time.Duration, err
 }
 
 // unprobed clears the results of probes when probing of the hop ends.
-func (h *hop) unprobed() {
+func (h *Hop) unprobed() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.probed, h.row = false, 0
 	h.down.Store(false)
 }
 
-// drain sets or clears the hop's drained state.
-func (h *hop) drain(drained bool) {
+// Drain sets or clears the hop's drained state.
+func (h *Hop) Drain(drained bool) {
 	if h.drained.Swap(drained) != drained {
 		h.mu.Lock()
 		h.since = monotime.Now()
@@ -181,10 +148,10 @@ func (h *hop) drain(drained bool) {
 	}
 }
 
-func (h *hop) snapshot(t *Target, slow time.Duration, now time.Duration) report.Hop {
-	s := report.Hop{
+func (h *Hop) snapshot(t *Target, slow, now time.Duration) flow.Hop {
+	s := flow.Hop{
 		Name:       h.name,
-		State:      report.HopUp,
+		State:      flow.HopUp,
 		Weight:     t.Weight,
 		Priority:   t.Priority,
 		FlowsNow:   h.flows.Load(),
@@ -198,13 +165,13 @@ func (h *hop) snapshot(t *Target, slow time.Duration, now time.Duration) report.
 	h.mu.Unlock()
 	switch {
 	case h.drained.Load():
-		s.State = report.HopDrained
+		s.State = flow.HopDrained
 	case h.down.Load():
-		s.State = report.HopDown
+		s.State = flow.HopDown
 	case now < h.ejected.Load():
-		s.State = report.HopEjected
+		s.State = flow.HopEjected
 	case h.share(now, slow) < 1:
-		s.State = report.HopReturning
+		s.State = flow.HopReturning
 		since = max(since, h.ejected.Load())
 	}
 	if since > 0 {

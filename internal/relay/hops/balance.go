@@ -1,4 +1,4 @@
-package relay
+package hops
 
 import (
 	"cmp"
@@ -16,14 +16,14 @@ type Balance string
 
 // The ways to spread flows.
 const (
-	BalanceOrdered    Balance = "ordered"     // the first usable hop
-	BalanceLeastFlows Balance = "least-flows" // the fewest flows relative to its weight
-	BalanceRoundRobin Balance = "round-robin" // in turn, by weight
-	BalanceSource     Balance = "source"      // by the client's address: a client stays on its hop
+	Ordered    Balance = "ordered"     // the first usable hop
+	LeastFlows Balance = "least-flows" // the fewest flows relative to its weight
+	RoundRobin Balance = "round-robin" // in turn, by weight
+	Source     Balance = "source"      // by the client's address: a client stays on its hop
 )
 
-// fewHops is the number of hops that an opening holds without allocating.
-const fewHops = 8
+// Few is the number of hops up to which Order allocates nothing.
+const Few = 8
 
 // candidate is a hop with the values that rank it.
 type candidate struct {
@@ -33,29 +33,29 @@ type candidate struct {
 	score    float64 // lowest first
 }
 
-// order appends the indices of the hops that a flow tries, best first. Hops
+// Order appends the indices of the hops that a flow tries, best first. Hops
 // that are down or ejected come last: trying them is better than a certain
 // reset. Drained hops are left out.
-func (rt *route) order(into []uint16, source netip.Addr, now time.Duration) []uint16 {
-	if len(rt.hops) == 1 {
-		if rt.hops[0].drained.Load() {
+func (s *Set) Order(into []uint16, source netip.Addr, now time.Duration) []uint16 {
+	if len(s.hops) == 1 {
+		if s.hops[0].drained.Load() {
 			return into
 		}
 		return append(into, 0)
 	}
-	var inline [fewHops]candidate
+	var inline [Few]candidate
 	all := inline[:0]
-	for i, h := range rt.hops {
+	for i, h := range s.hops {
 		if !h.drained.Load() {
 			all = append(all, candidate{
 				index:    uint16(i),
-				last:     !h.usable(now),
-				priority: rt.tunnel.Forward[i].Priority,
+				last:     !h.Usable(now),
+				priority: s.forward[i].Priority,
 				score:    float64(i),
 			})
 		}
 	}
-	rt.score(all, source, now)
+	s.score(all, source, now)
 	slices.SortFunc(all, func(a, b candidate) int {
 		if a.last != b.last {
 			if a.last {
@@ -72,29 +72,29 @@ func (rt *route) order(into []uint16, source netip.Addr, now time.Duration) []ui
 }
 
 // score fills in the candidates' scores by the tunnel's Balance.
-func (rt *route) score(all []candidate, source netip.Addr, now time.Duration) {
+func (s *Set) score(all []candidate, source netip.Addr, now time.Duration) {
 	weight := func(c *candidate) float64 {
-		return float64(rt.tunnel.Forward[c.index].Weight) * rt.hops[c.index].share(now, rt.tunnel.Health.SlowReturn)
+		return float64(s.forward[c.index].Weight) * s.hops[c.index].share(now, s.health.SlowReturn)
 	}
-	switch rt.tunnel.Balance {
-	case BalanceLeastFlows:
+	switch s.balance {
+	case LeastFlows:
 		for i := range all {
 			c := &all[i]
 			// Ties break at random. Otherwise the first hop would get every
 			// flow of a quiet period.
-			c.score = float64(rt.hops[c.index].flows.Load()+1) / weight(c) * (1 + rand.Float64()*1e-6)
+			c.score = float64(s.hops[c.index].flows.Load()+1) / weight(c) * (1 + rand.Float64()*1e-6)
 		}
-	case BalanceSource:
+	case Source:
 		for i := range all {
 			c := &all[i]
 			// Each hop draws a number for this source, exponentially
 			// distributed with its weight as the rate. So the lowest number
 			// falls on hops in proportion to their weights. Adding or removing
 			// a hop moves no source between the others.
-			c.score = -math.Log(draw(source, rt.hops[c.index].name)) / weight(c)
+			c.score = -math.Log(draw(source, s.hops[c.index].name)) / weight(c)
 		}
-	case BalanceRoundRobin:
-		rt.takeTurns(all, weight)
+	case RoundRobin:
+		s.takeTurns(all, weight)
 	}
 }
 
@@ -102,36 +102,46 @@ func (rt *route) score(all []candidate, source netip.Addr, now time.Duration) {
 // priority. Each hop gains its weight; the hop with the most is next and pays
 // the sum of all weights. Turns spread evenly: weights 3 and 1 give a a b a,
 // not a a a b.
-func (rt *route) takeTurns(all []candidate, weight func(*candidate) float64) {
+func (s *Set) takeTurns(all []candidate, weight func(*candidate) float64) {
 	best := math.MaxInt
 	for i := range all {
 		if !all[i].last {
 			best = min(best, all[i].priority)
 		}
 	}
-	rt.state.mu.Lock()
-	defer rt.state.mu.Unlock()
+	s.turns.Lock()
+	defer s.turns.Unlock()
 	var next *candidate
 	sum := 0.0
 	for i := range all {
 		c := &all[i]
-		h := rt.hops[c.index]
+		h := s.hops[c.index]
 		if !c.last && c.priority == best {
 			w := weight(c)
 			h.current += w
 			sum += w
-			if next == nil || h.current > rt.hops[next.index].current {
+			if next == nil || h.current > s.hops[next.index].current {
 				next = c
 			}
 		}
 	}
 	for i := range all {
-		all[i].score = -rt.hops[all[i].index].current
+		all[i].score = -s.hops[all[i].index].current
 	}
 	if next != nil {
 		next.score = math.Inf(-1)
-		rt.hops[next.index].current -= sum
+		s.hops[next.index].current -= sum
 	}
+}
+
+// FirstAddress returns the index of the address that a flow of a source tries
+// first, of n addresses that the hop's name has. Each flow begins with the next
+// address; under Source, each source begins with its own.
+func (s *Set) FirstAddress(h *Hop, source netip.Addr, n int) int {
+	if s.balance == Source {
+		return int(draw(source, h.name) * float64(n-1))
+	}
+	return int(h.turn.Add(1)-1) % n
 }
 
 // draw returns a number in (0, 1] that depends only on a source and a hop. So

@@ -1,4 +1,4 @@
-package relay
+package hops
 
 import (
 	"context"
@@ -12,6 +12,14 @@ import (
 
 	"longhaul/internal/relay/monotime"
 )
+
+// Prober asks a hop whether it can be used. Implementations are called from
+// several goroutines at once, and compared with ==.
+type Prober interface {
+	// Probe returns why flows should not go to the address, nil if they
+	// should, and how long the answer took. It returns when the context ends.
+	Probe(ctx context.Context, to netip.AddrPort) (rtt time.Duration, err error)
+}
 
 // ConnectProbe is a Prober that connects and then resets the connection:
 // nothing stays in a queue or in TIME_WAIT.
@@ -38,12 +46,13 @@ func (ConnectProbe) Probe(ctx context.Context, to netip.AddrPort) (time.Duration
 	return rtt, nil
 }
 
-// probes runs a goroutine for every probed hop.
-type probes struct {
-	relay *Relay
+// Probes runs a goroutine for every probed hop.
+type Probes struct {
+	resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+	changed func(tunnel string, h *Hop, err error)
 
 	mu      sync.Mutex
-	running map[*hop]*probing
+	running map[*Hop]*probing
 	ended   sync.WaitGroup
 	closed  bool
 }
@@ -56,23 +65,26 @@ type probing struct {
 	cancel context.CancelFunc
 }
 
-func newProbes(r *Relay) *probes {
-	return &probes{relay: r, running: map[*hop]*probing{}}
+// NewProbes makes probes of no hop. resolve returns the addresses of a name.
+// changed is called when probes take a hop down, with the error of the last,
+// and when they bring it back, without one.
+func NewProbes(resolve func(ctx context.Context, host string) ([]netip.Addr, error), changed func(tunnel string, h *Hop, err error)) *Probes {
+	return &Probes{resolve: resolve, changed: changed, running: map[*Hop]*probing{}}
 }
 
-// follow starts and stops probes so that they match a table. Unchanged probes
-// go on undisturbed.
-func (p *probes) follow(t *table) {
+// Follow starts and stops probes so that they match the hops of all tunnels, by
+// the tunnel's name. Unchanged probes go on undisturbed.
+func (p *Probes) Follow(tunnels map[string]*Set) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return
 	}
-	wanted := map[*hop]*probing{}
-	for _, in := range t.tunnels {
-		for i, h := range in.hops {
-			if in.tunnel.Health.Probe != nil {
-				wanted[h] = &probing{tunnel: in.tunnel.Name, target: in.tunnel.Forward[i], health: in.tunnel.Health}
+	wanted := map[*Hop]*probing{}
+	for name, s := range tunnels {
+		for i, h := range s.hops {
+			if s.health.Probe != nil {
+				wanted[h] = &probing{tunnel: name, target: s.forward[i], health: s.health}
 			}
 		}
 	}
@@ -96,7 +108,8 @@ func (p *probes) follow(t *table) {
 	}
 }
 
-func (p *probes) close() {
+// Close ends all probes and waits for them.
+func (p *Probes) Close() {
 	p.mu.Lock()
 	p.closed = true
 	for _, one := range p.running {
@@ -108,7 +121,7 @@ func (p *probes) close() {
 
 // probe probes one hop repeatedly. The first probe comes within a tenth of the
 // interval, so that relays which start together spread their probes.
-func (p *probes) probe(ctx context.Context, h *hop, about *probing) {
+func (p *Probes) probe(ctx context.Context, h *Hop, about *probing) {
 	wait := time.Duration(rand.Float64() * float64(about.health.Interval) / 10)
 	for {
 		timer := time.NewTimer(wait)
@@ -124,11 +137,7 @@ func (p *probes) probe(ctx context.Context, h *hop, about *probing) {
 			return // a cancelled probe says nothing about the hop
 		}
 		if h.probedAs(monotime.Now(), &about.health, rtt, err) {
-			if err != nil {
-				p.relay.hopLeft(about.tunnel, h, "its checks fail", err)
-			} else {
-				p.relay.log.Info("hop is back", "tunnel", about.tunnel, "hop", h.name)
-			}
+			p.changed(about.tunnel, h, err)
 		}
 		wait = max(0, about.health.Interval-time.Since(began))
 	}
@@ -136,13 +145,13 @@ func (p *probes) probe(ctx context.Context, h *hop, about *probing) {
 
 // probeOnce probes all addresses of a hop at once. One success suffices: a flow
 // tries the next address by itself.
-func (p *probes) probeOnce(ctx context.Context, about *probing) (time.Duration, error) {
+func (p *Probes) probeOnce(ctx context.Context, about *probing) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, about.health.Timeout)
 	defer cancel()
 	var addrs []netip.Addr
 	if a, err := netip.ParseAddr(about.target.Host); err == nil {
 		addrs = []netip.Addr{a.Unmap()}
-	} else if addrs, err = p.relay.names.Wait(ctx, about.target.Host); err != nil {
+	} else if addrs, err = p.resolve(ctx, about.target.Host); err != nil {
 		return 0, err
 	}
 	type outcome struct {
@@ -163,53 +172,4 @@ func (p *probes) probeOnce(ctx context.Context, about *probing) (time.Duration, 
 		}
 	}
 	return best.rtt, best.err
-}
-
-// hopLeft logs that a hop gets no new flows, and moves the flows that are
-// connecting to it to other hops.
-func (r *Relay) hopLeft(tunnel string, h *hop, why string, err error, more ...any) {
-	r.log.Warn("hop left the choice: "+why, append([]any{"tunnel", tunnel, "hop", h.name, "error", err}, more...)...)
-	for _, w := range r.workers {
-		w.post(func() {
-			w.eachFlow(func(f *flow) { w.moveOn(f, h) })
-		})
-	}
-}
-
-// DrainHop drains or restores a hop of a tunnel; an empty tunnel means every
-// tunnel with the hop. Connected flows go on. It returns the names of the
-// tunnels that have the hop, and an UnknownHopError if there is none.
-func (r *Relay) DrainHop(tunnel, name string, drained bool) ([]string, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var found, known []string
-	for _, in := range r.table.Load().tunnels {
-		if tunnel != "" && in.tunnel.Name != tunnel {
-			continue
-		}
-		for _, h := range in.hops {
-			known = append(known, h.name)
-			if h.name == name {
-				h.drain(drained)
-				found = append(found, in.tunnel.Name)
-			}
-		}
-	}
-	if len(found) == 0 {
-		return nil, &UnknownHopError{Hop: name, Tunnel: tunnel, Known: known}
-	}
-	return found, nil
-}
-
-// UnknownHopError reports a hop that no tunnel, or not the named one, has.
-type UnknownHopError struct {
-	Hop, Tunnel string
-	Known       []string
-}
-
-func (e *UnknownHopError) Error() string {
-	if e.Tunnel == "" {
-		return fmt.Sprintf("no tunnel has a hop %s", e.Hop)
-	}
-	return fmt.Sprintf("tunnel %s has no hop %s", e.Tunnel, e.Hop)
 }
