@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"longhaul/internal/display"
 	"longhaul/internal/remedy"
@@ -12,6 +13,7 @@ import (
 
 // newRoot assembles the command line.
 func newRoot(env *env) *cobra.Command {
+	var asksVersion bool
 	root := &cobra.Command{
 		Use:   "longhaul",
 		Short: "Make bulk TCP between far sites fill its link",
@@ -21,16 +23,20 @@ touching the endpoints.
 Exit codes: 0 done, 1 failed, 2 wrong command line or bad configuration,
 3 (relay) flows had not ended in time, (check) a leg loses segments.`,
 		Example:       rootExample,
-		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
-		RunE:          needCommand,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if asksVersion {
+				_, err := fmt.Fprintln(env.stdout, version())
+				return err
+			}
+			return needCommand(cmd, args)
+		},
 		PersistentPreRun: func(*cobra.Command, []string) {
 			env.accepted = true
 		},
 	}
-	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetIn(env.stdin)
 	root.SetOut(env.stdout)
 	root.SetErr(env.stderr)
@@ -38,7 +44,8 @@ Exit codes: 0 done, 1 failed, 2 wrong command line or bad configuration,
 		return usageError(remedy.New(err, "see "+cmd.CommandPath()+" --help"))
 	})
 	root.CompletionOptions.DisableDefaultCmd = true // commands has one that helps as the others do
-	root.SetUsageTemplate(usageTemplate(root.UsageTemplate()))
+	root.Flags().BoolVarP(&asksVersion, "version", "v", false, "version for longhaul")
+	root.SetUsageFunc(writeUsage)
 	root.AddCommand(commands(env)...)
 	completeValues(root)
 	return root
@@ -47,15 +54,46 @@ Exit codes: 0 done, 1 failed, 2 wrong command line or bad configuration,
 // helpWidth is what the help fits into.
 const helpWidth = 80
 
-// usageTemplate is cobra's, with lines that are not too long.
-func usageTemplate(cobras string) string {
-	cobra.AddTemplateFunc("wrapSummary", func(padding int, text string) string {
-		return display.Fold(text, helpWidth, len("  ")+padding+len(" "))
-	})
-	return strings.NewReplacer(
-		".FlagUsages", fmt.Sprintf(".FlagUsagesWrapped %d", helpWidth),
-		"{{rpad .Name .NamePadding }} {{.Short}}", "{{rpad .Name .NamePadding }} {{wrapSummary .NamePadding .Short}}",
-	).Replace(cobras)
+// writeUsage is cobra's usage with folded lines. It is no template: what
+// executes templates keeps the linker from dropping unused methods.
+func writeUsage(cmd *cobra.Command) error {
+	var b strings.Builder
+	b.WriteString("Usage:")
+	if cmd.Runnable() {
+		b.WriteString("\n  " + cmd.UseLine())
+	}
+	if cmd.HasAvailableSubCommands() {
+		b.WriteString("\n  " + cmd.CommandPath() + " [command]")
+	}
+	if cmd.HasExample() {
+		b.WriteString("\n\nExamples:\n" + cmd.Example)
+	}
+	if cmd.HasAvailableSubCommands() {
+		b.WriteString("\n\nAvailable Commands:")
+		padding := cmd.Commands()[0].NamePadding()
+		for _, c := range cmd.Commands() {
+			if c.IsAvailableCommand() || c.Name() == "help" {
+				fmt.Fprintf(&b, "\n  %-*s %s", padding, c.Name(), display.Fold(c.Short, helpWidth, len("  ")+padding+len(" ")))
+			}
+		}
+	}
+	for _, part := range []struct {
+		title string
+		has   bool
+		flags *pflag.FlagSet
+	}{
+		{"Flags", cmd.HasAvailableLocalFlags(), cmd.LocalFlags()},
+		{"Global Flags", cmd.HasAvailableInheritedFlags(), cmd.InheritedFlags()},
+	} {
+		if part.has {
+			b.WriteString("\n\n" + part.title + ":\n" + strings.TrimRight(part.flags.FlagUsagesWrapped(helpWidth), " \n"))
+		}
+	}
+	if cmd.HasAvailableSubCommands() {
+		b.WriteString("\n\nUse \"" + cmd.CommandPath() + " [command] --help\" for more information about a command.")
+	}
+	_, err := fmt.Fprintln(cmd.OutOrStderr(), b.String())
+	return err
 }
 
 // noArgs refuses arguments.
