@@ -5,8 +5,6 @@ import (
 	"os"
 	"time"
 
-	"longhaul/internal/units"
-
 	"longhaul/internal/flow"
 
 	"longhaul/internal/cc"
@@ -163,8 +161,8 @@ func toCheck(r *integrity.Report) *monitor.Check {
 			to = h.Address.String()
 		}
 		hop := monitor.CheckHop{From: from, To: to, State: string(h.State), LossShare: max(h.Up.LossRatio(), h.Down.LossRatio())}
-		if h.RTTMs != nil {
-			hop.RTT = units.Seconds(*h.RTTMs * float64(time.Millisecond))
+		if h.RTT != nil {
+			hop.RTT = *h.RTT
 		}
 		if h.Up != nil && h.Up.GoodputBps != nil {
 			hop.UpBps = *h.Up.GoodputBps

@@ -57,15 +57,15 @@ func TestLegsOfShortFlows(t *testing.T) {
 }
 
 func TestToCheck(t *testing.T) {
-	rtt, goodput, lost, segments := 80.0, 1e6, int64(1), int64(1000)
+	rtt, goodput, lost, segments := units.Seconds(80*time.Millisecond), 1e6, int64(1), int64(1000)
 	whole := integrity.Chain{State: integrity.Whole, Hops: []integrity.Hop{{Host: "b"}}}
 	broken := integrity.Chain{State: integrity.Broken, Hops: []integrity.Hop{
-		{Host: "c", State: integrity.Lossy, RTTMs: &rtt, Up: &integrity.Direction{GoodputBps: &goodput, Segments: &segments, LostSegments: &lost}},
+		{Host: "c", State: integrity.Lossy, RTT: &rtt, Up: &integrity.Direction{GoodputBps: &goodput, Segments: &segments, LostSegments: &lost}},
 		{Address: netip.MustParseAddrPort("192.0.2.9:80"), State: integrity.Broken},
 	}}
 	r := integrity.Report{At: time.Unix(1e9, 0), State: integrity.Broken, Summary: "no way is whole", Chains: []integrity.Chain{whole, broken}}
 	want := &monitor.Check{At: r.At, Verdict: "no way is whole", Hops: []monitor.CheckHop{
-		{From: "this relay", To: "c", State: "lossy", RTT: units.Seconds(80 * time.Millisecond), LossShare: 0.001, UpBps: 1e6},
+		{From: "this relay", To: "c", State: "lossy", RTT: rtt, LossShare: 0.001, UpBps: 1e6},
 		{From: "c", To: "192.0.2.9:80", State: "broken", LossShare: -1},
 	}}
 	if d := cmp.Diff(want, toCheck(&r)); d != "" {

@@ -32,7 +32,7 @@ const (
 // inheritance is what passes to the process that follows, beside the sockets.
 type inheritance struct {
 	ControlSocket string         `json:"control_socket,omitempty"` // where the old one answers until then
-	Elders        []olderProcess `json:"elders,omitempty"`         // the old one itself is the last
+	Older         []olderProcess `json:"older,omitempty"`          // the old one itself is the last
 	Drained       []string       `json:"drained,omitempty"`        // tunnels
 	Hops          []hops.Memory  `json:"hops,omitempty"`
 	Names         []names.Memory `json:"names,omitempty"`
@@ -196,7 +196,7 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 	if program != "" {
 		p.Path, p.Args[0] = program, program
 	}
-	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Names: d.relay.Names(), Elders: d.older.living()}
+	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Names: d.relay.Names(), Older: d.older.living()}
 	if d.server != nil {
 		if err := d.server.StepAside(d.socket); err != nil {
 			return nil, about, err
@@ -207,7 +207,7 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 			}
 		}()
 		bequest.ControlSocket = d.socket
-		bequest.Elders = append(bequest.Elders, olderProcess{os.Getpid(), d.aside()})
+		bequest.Older = append(bequest.Older, olderProcess{os.Getpid(), d.aside()})
 	}
 	state, err := json.Marshal(bequest)
 	if err != nil {
@@ -320,7 +320,7 @@ func (d *daemon) follow(ctx context.Context) error {
 	if err := json.Unmarshal(p.State, &d.inherited); err != nil {
 		return fmt.Errorf("cannot read what the running relay hands over: %w", err)
 	}
-	d.older.all = d.inherited.Elders
+	d.older.all = d.inherited.Older
 	return nil
 }
 

@@ -44,8 +44,8 @@ func (h Health) Probe(ctx context.Context, to netip.AddrPort) (time.Duration, er
 		return 0, errors.New(f.Text)
 	}
 	var rtt time.Duration
-	if measured := w.chain.Hops[0].RTTMs; measured != nil {
-		rtt = time.Duration(*measured * float64(time.Millisecond))
+	if measured := w.chain.Hops[0].RTT; measured != nil {
+		rtt = measured.Duration()
 	}
 	return rtt, nil
 }

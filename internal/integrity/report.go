@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"longhaul/internal/printable"
+	"longhaul/internal/units"
 )
 
 // Next is the kind of a tunnel's next hop.
@@ -109,15 +110,15 @@ type Fault struct {
 
 // Hop is one hop of a chain with the leg to it. Unknown values are null.
 type Hop struct {
-	Kind      Kind           `json:"kind"`
-	Address   netip.AddrPort `json:"address"`
-	Host      string         `json:"host,omitempty"`
-	Tunnel    string         `json:"tunnel,omitempty"`
-	Version   string         `json:"version,omitempty"`
-	State     State          `json:"state"`
-	ConnectMs *float64       `json:"connect_ms"`
-	RTTMs     *float64       `json:"rtt_ms"`    // lowest RTT of TCP
-	AnswerMs  *float64       `json:"answer_ms"` // time of the relay's answer
+	Kind    Kind           `json:"kind"`
+	Address netip.AddrPort `json:"address"`
+	Host    string         `json:"host,omitempty"`
+	Tunnel  string         `json:"tunnel,omitempty"`
+	Version string         `json:"version,omitempty"`
+	State   State          `json:"state"`
+	Connect *units.Seconds `json:"connect_seconds"`
+	RTT     *units.Seconds `json:"rtt_seconds"`    // lowest RTT of TCP
+	Answer  *units.Seconds `json:"answer_seconds"` // time of the relay's answer
 	// ClockAheadSeconds is the lead of the relay's clock over that of the
 	// checking relay.
 	ClockAheadSeconds *int64 `json:"clock_ahead_seconds"`
@@ -176,10 +177,10 @@ func clean(s string) string {
 	return printable.String(s)
 }
 
-func ms(d time.Duration) *float64 {
+func inSeconds(d time.Duration) *units.Seconds {
 	if d <= 0 {
 		return nil
 	}
-	v := float64(d.Round(time.Microsecond)) / float64(time.Millisecond)
+	v := units.Seconds(d.Round(time.Microsecond))
 	return &v
 }

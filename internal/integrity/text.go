@@ -94,10 +94,10 @@ func (c Chain) hopState(i int) string {
 }
 
 func (h Hop) rttText() string {
-	if h.RTTMs == nil {
+	if h.RTT == nil {
 		return "-"
 	}
-	switch rtt := *h.RTTMs; {
+	switch rtt := 1e3 * h.RTT.Seconds(); {
 	case rtt < 1:
 		return fmt.Sprintf("%.0fµs", 1000*rtt)
 	case rtt < 10:

@@ -89,7 +89,7 @@ func (w *walker) walk(ctx context.Context) {
 	defer closeWith(ctx, conn)()
 
 	if w.Next == NextTarget {
-		h := w.hop(Hop{Kind: KindTarget, Address: l.Dialed, State: Whole, ConnectMs: ms(l.Connect), RTTMs: ms(figuresOf(conn).minRTT())})
+		h := w.hop(Hop{Kind: KindTarget, Address: l.Dialed, State: Whole, Connect: inSeconds(l.Connect), RTT: inSeconds(figuresOf(conn).minRTT())})
 		if t := settle(ctx, conn, time.Now()); t != nil {
 			h.State = Broken
 			w.fault(t)
@@ -160,15 +160,15 @@ func (w *walker) hop(h Hop) *Hop {
 // it has a fault.
 func (w *walker) leg(l *leg) bool {
 	a := l.Answer
-	h := Hop{Kind: KindUnknown, Address: l.Dialed, State: Whole, ConnectMs: ms(l.Connect), RTTMs: ms(l.RTT)}
+	h := Hop{Kind: KindUnknown, Address: l.Dialed, State: Whole, Connect: inSeconds(l.Connect), RTT: inSeconds(l.RTT)}
 	if a != nil {
 		if a.Local.IsValid() && !same(a.Local, l.Dialed) {
 			// The answering relay is not at the dialed address: something is in
 			// between.
-			w.hop(Hop{Kind: KindOther, Address: l.Dialed, State: Whole, ConnectMs: h.ConnectMs, RTTMs: h.RTTMs})
-			h.Address, h.ConnectMs, h.RTTMs = a.Local, nil, nil
+			w.hop(Hop{Kind: KindOther, Address: l.Dialed, State: Whole, Connect: h.Connect, RTT: h.RTT})
+			h.Address, h.Connect, h.RTT = a.Local, nil, nil
 		}
-		h.Kind, h.Host, h.Tunnel, h.Version, h.AnswerMs = KindRelay, a.Host, a.Tunnel, a.Version, ms(l.AnswerTime)
+		h.Kind, h.Host, h.Tunnel, h.Version, h.Answer = KindRelay, a.Host, a.Tunnel, a.Version, inSeconds(l.AnswerTime)
 	}
 	if l.Ahead != nil {
 		h.clockIs(w.ahead + *l.Ahead)
@@ -218,7 +218,7 @@ func (w *walker) end(l *leg) bool {
 	if a.Next == NextRelay && a.Reason == "" {
 		return false
 	}
-	h := Hop{Kind: KindTarget, Address: a.Dialed, State: Whole, RTTMs: ms(a.RTT)}
+	h := Hop{Kind: KindTarget, Address: a.Dialed, State: Whole, RTT: inSeconds(a.RTT)}
 	if !a.Dialed.IsValid() {
 		h.Host = a.Forward
 	}

@@ -23,7 +23,7 @@ func TestWholeChain(t *testing.T) {
 		t.Fatalf("hops %v", got)
 	}
 	for i, h := range chain.Hops[:2] {
-		if h.Host != []string{"b", "c"}[i] || h.RTTMs == nil || h.AnswerMs == nil {
+		if h.Host != []string{"b", "c"}[i] || h.RTT == nil || h.Answer == nil {
 			t.Errorf("hop %d: %+v", i, h)
 		}
 		for _, d := range []*Direction{h.Up, h.Down} {
@@ -35,7 +35,7 @@ func TestWholeChain(t *testing.T) {
 	if th := chain.Hops[1].Through; th == nil || th.Up.Bytes == 0 || th.Down.Bytes == 0 || chain.Hops[0].Through != nil {
 		t.Errorf("through: %+v", th)
 	}
-	if h := chain.Hops[2]; h.Address != target || h.RTTMs == nil || h.Up != nil {
+	if h := chain.Hops[2]; h.Address != target || h.RTT == nil || h.Up != nil {
 		t.Errorf("target: %+v", h)
 	}
 }
@@ -121,7 +121,7 @@ func TestProxyBetweenRelays(t *testing.T) {
 	if got := kinds(chain); chain.State != Whole || !slices.Equal(got, []Kind{KindRelay, KindOther, KindRelay, KindTarget}) {
 		t.Fatalf("want a proxy between two relays, got %v %+v", got, chain.Fault)
 	}
-	if h := chain.Hops[1]; h.Address != proxy || h.RTTMs == nil || h.Up != nil {
+	if h := chain.Hops[1]; h.Address != proxy || h.RTT == nil || h.Up != nil {
 		t.Errorf("proxy: %+v", h)
 	}
 	if h := chain.Hops[2]; h.Address != c || h.Host != "c" || h.Up == nil {
