@@ -120,12 +120,12 @@ machine, 2 CPUs, Linux 6.18, relay threads 1, loopback; medians of 3 runs of 1 s
 
 func TestUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"--relays envoy":        `there is no relay "envoy": use direct, longhaul`,
-		"--measures x":          `there is no measure "x": use bulk, bulk16`,
+		"--relays envoy":        `there is no relay "envoy": choose from direct, longhaul`,
+		"--measures x":          `there is no measure "x": choose from bulk, bulk16`,
 		"--repeat 0":            "take 1 or more",
 		"--time 1ms":            "too short",
 		"--series dir":          "--series goes with --growth",
-		"--growth --measures x": `there is no measure "x": use 100-flows-1-threads`,
+		"--growth --measures x": `there is no measure "x": choose from 100-flows-1-threads`,
 		"extra":                 `there is no argument "extra"`,
 	} {
 		var stdout, stderr bytes.Buffer

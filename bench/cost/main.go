@@ -19,6 +19,8 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/lab/flagvalue"
+
 	"longhaul/bench/peers"
 	"longhaul/bench/program"
 	"longhaul/internal/lab/sandbox"
@@ -86,11 +88,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		candidates = monitoringContenders
 	}
 	nameOf := func(c contender) string { return c.Name }
-	contenders, err := peers.Pick("relay", candidates, *onlyRelays, nameOf)
+	contenders, err := flagvalue.Choose("relay", candidates, flagvalue.Names(*onlyRelays), nameOf)
 	if err != nil {
 		return err
 	}
-	if b.measures, err = peers.Pick("measure", kinds, *onlyMeasures, func(m measure) string { return m.name }); err != nil {
+	if b.measures, err = flagvalue.Choose("measure", kinds, flagvalue.Names(*onlyMeasures), func(m measure) string { return m.name }); err != nil {
 		return err
 	}
 	if !sandbox.Inside() {

@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"time"
 
+	"longhaul/internal/lab/flagvalue"
+
 	"longhaul/bench/peers"
 )
 
@@ -65,7 +67,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := os.Chmod(dir, 0o755); err != nil { // nginx's worker is another user
 		return err
 	}
-	relays, err := peers.Pick("relay", allRelays(*binary), *only, func(r peers.Relay) string { return r.Name })
+	relays, err := flagvalue.Choose("relay", allRelays(*binary), flagvalue.Names(*only), func(r peers.Relay) string { return r.Name })
 	if err != nil {
 		return err
 	}
@@ -73,7 +75,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	picked, err := peers.Pick("ending", all, *endings, func(s sequence) string { return s.name })
+	picked, err := flagvalue.Choose("ending", all, flagvalue.Names(*endings), func(s sequence) string { return s.name })
 	if err != nil {
 		return err
 	}

@@ -23,9 +23,9 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/term"
+	"longhaul/internal/lab/flagvalue"
 
-	"longhaul/bench/peers"
+	"golang.org/x/term"
 )
 
 const usage = `usage: haulsearch [flags]
@@ -159,7 +159,7 @@ func parseArgs(args []string) (s *search, asJSON bool, err error) {
 	if s.control != "haul" && s.control != "cubic" {
 		return nil, false, fmt.Errorf("there is no control %q: use haul or cubic", s.control)
 	}
-	if s.kinds, err = peers.Pick("kind", kinds, *names, func(k kind) string { return k.name }); err != nil {
+	if s.kinds, err = flagvalue.Choose("kind", kinds, flagvalue.Names(*names), func(k kind) string { return k.name }); err != nil {
 		return nil, false, err
 	}
 	if *knownFile != "" {

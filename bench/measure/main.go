@@ -23,6 +23,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"longhaul/internal/lab/flagvalue"
+
 	"longhaul/bench/peers"
 	"longhaul/bench/program"
 	"longhaul/internal/lab"
@@ -113,7 +115,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		numbers = append(numbers, strconv.Itoa(i+1))
 		numbered[numbers[i]] = p
 	}
-	chosen, err := peers.Pick("path", numbers, *only, func(n string) string { return n })
+	chosen, err := flagvalue.Choose("path", numbers, flagvalue.Names(*only), func(n string) string { return n })
 	if err != nil {
 		return err
 	}

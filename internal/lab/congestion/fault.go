@@ -3,6 +3,8 @@ package congestion
 import (
 	"time"
 
+	"longhaul/internal/lab/flagvalue"
+
 	"longhaul/internal/lab/link"
 )
 
@@ -86,7 +88,7 @@ func (p *Path) keepQueue() {
 }
 
 func chooseFaults(names []string) ([]Fault, error) {
-	return named("fault", Faults(), names, func(f Fault) string { return f.Name })
+	return flagvalue.Choose("fault", Faults(), names, func(f Fault) string { return f.Name })
 }
 
 // paths are the path of a run, and that of its fault's time.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/lab/flagvalue"
+
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/link"
@@ -253,7 +255,7 @@ func RunSharing(ctx context.Context, p Path, s SharingOptions, o Options) (Shari
 }
 
 func chooseScenarios(names []string) ([]Scenario, error) {
-	return named("scenario", Scenarios(), names, func(s Scenario) string { return s.Name })
+	return flagvalue.Choose("scenario", Scenarios(), names, func(s Scenario) string { return s.Name })
 }
 
 // CheckSharing refuses scenarios that there are not.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"longhaul/internal/lab/flagvalue"
+
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/stats"
 	"longhaul/internal/lab/tcpcc"
@@ -206,7 +208,7 @@ func CheckTraps(s TrapOptions) error {
 }
 
 func chooseTraps(names []string) ([]Trap, error) {
-	return named("case", Traps(), names, func(t Trap) string { return t.Name })
+	return flagvalue.Choose("case", Traps(), names, func(t Trap) string { return t.Name })
 }
 
 // peerOf is the algorithm whose figures stand beside those of others.

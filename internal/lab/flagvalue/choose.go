@@ -1,4 +1,4 @@
-package congestion
+package flagvalue
 
 import (
 	"fmt"
@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// named returns those of all that have the given names, in the names' order,
-// and all of them if no name is given.
-func named[T any](kind string, all []T, names []string, nameOf func(T) string) ([]T, error) {
+// Choose returns those of all that have the given names, in the names' order,
+// and all of them if no name is given. kind is the word for one of them.
+func Choose[T any](kind string, all []T, names []string, nameOf func(T) string) ([]T, error) {
 	if len(names) == 0 {
 		return all, nil
 	}
@@ -25,4 +25,12 @@ func named[T any](kind string, all []T, names []string, nameOf func(T) string) (
 		chosen = append(chosen, all[i])
 	}
 	return chosen, nil
+}
+
+// Names splits a list with commas; an empty text has no names.
+func Names(list string) []string {
+	if list == "" {
+		return nil
+	}
+	return strings.Split(list, ",")
 }
