@@ -21,10 +21,10 @@ import (
 func newCC(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cc",
-		Short: "Congestion control: bring algorithms to the kernel, and choose where they are used",
+		Short: "Congestion control: load algorithms and choose where the kernel uses them",
 		Long: `cc loads longhaul's congestion control algorithms into the running kernel, with
-no kernel module and no reboot. Any TCP program can use them then, and only the
-sending side needs them. What is loaded stays until unload or a reboot.`,
+no kernel module and no reboot. Any TCP program can then use them, and only the
+sending side needs them. They stay loaded until unload or a reboot.`,
 		Example: `  longhaul cc list
   longhaul cc load haul
   longhaul cc use --to 203.0.113.0/24 haul
@@ -36,8 +36,8 @@ sending side needs them. What is loaded stays until unload or a reboot.`,
 	return cmd
 }
 
-// ccHost is the machine's algorithms, from the objects in a directory if one
-// is given.
+// ccHost returns the machine's algorithms, with objects from a directory if one is
+// given.
 func ccHost(objects string) *cc.Host {
 	host := cc.NewHost()
 	if objects != "" {
@@ -46,12 +46,12 @@ func ccHost(objects string) *cc.Host {
 	return host
 }
 
-// ccFlags adds what list and load have in common.
+// ccFlags adds the flags that list and load share.
 func ccFlags(flags *pflag.FlagSet, objects *string) {
 	flags.StringVar(objects, "objects", "", "`DIR` of compiled algorithms, for their development (default: those built in)")
 }
 
-// ccError adds what to do about an error of the loader.
+// ccError adds the hint to an error of the loader.
 func ccError(err error) error {
 	var lacking *kernel.ErrUnsupported
 	switch {
@@ -62,9 +62,9 @@ func ccError(err error) error {
 	case errors.Is(err, cc.ErrUnknown):
 		return remedy.New(err, "see longhaul cc list")
 	case errors.Is(err, cc.ErrTaken):
-		return remedy.New(err, "only what longhaul has loaded can be loaded anew or unloaded; see longhaul cc list")
+		return remedy.New(err, "longhaul replaces and unloads only its own algorithms; see longhaul cc list")
 	case errors.Is(err, fs.ErrPermission):
-		return remedy.New(err, "what is loaded is pinned below /sys/fs/bpf, which is root's: run it as root")
+		return remedy.New(err, "root owns /sys/fs/bpf, where longhaul pins algorithms: run it as root")
 	}
 	return err
 }
@@ -76,10 +76,10 @@ func newCCList(env *env) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the kernel's algorithms and ours: which are loaded, which could be, and why not",
-		Long: `list shows every congestion control that a socket can have now, and those of
-longhaul that could be loaded. What is registered is the same for the whole
-machine; default and connections are of this network namespace.`,
+		Short: "List the kernel's algorithms and longhaul's, with their states",
+		Long: `list shows every congestion control that a socket can use now, and longhaul's
+algorithms that could be loaded, or why not. Registered algorithms are the same
+for the whole machine; default and connections belong to this network namespace.`,
 		Example: `  longhaul cc list
   longhaul cc list --json | jq -r '.algorithms[] | select(.default).name'`,
 		Args: noArgs,

@@ -15,7 +15,7 @@ import (
 	"longhaul/internal/route"
 )
 
-// ccLoaded is one algorithm's part of what load prints.
+// ccLoaded is one algorithm in the output of load.
 type ccLoaded struct {
 	Name    string     `json:"name"`
 	Outcome cc.Outcome `json:"outcome"`
@@ -32,23 +32,25 @@ func newCCLoad(env *env) *cobra.Command {
 		Use:   "load NAME...",
 		Short: "Load algorithms into the kernel",
 		Long: `load registers algorithms with the kernel, where every program can choose them
-by name. They stay after the command has ended. Loading what is loaded already
-changes nothing; another build of it is replaced, and connections keep the one
-they began with.
+by name. They stay after the command has ended. Loading the same build again
+changes nothing. Another build is replaced, and connections keep the build they
+began with.
 
-It takes root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN with a BPF filesystem
-that the user may write to.`,
+It needs root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN with a BPF filesystem
+that the user may write.`,
 		Example: `  longhaul cc load haul
   longhaul cc load haul --default
   longhaul cc load hybla illinois`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			switch {
 			case len(names) == 0:
-				return usageError(remedy.New(errors.New("longhaul cc load wants the name of an algorithm"), "see longhaul cc list"))
+				return usageError(remedy.New(errors.New("missing algorithm name"), "see longhaul cc list"))
 			case asDefault && len(names) > 1:
-				return usageError(remedy.New(errors.New("only one algorithm can be the default"), "load the others by a command of their own"))
+				return usageError(remedy.New(errors.New("only one algorithm can be the default"),
+					"load the others with a second command"))
 			case as != "" && len(names) > 1:
-				return usageError(remedy.New(errors.New("--as names one algorithm, and several are given"), "load the others by a command of their own"))
+				return usageError(remedy.New(errors.New("--as names one algorithm, got several"),
+					"load the others with a second command"))
 			}
 			host := ccHost(objects)
 			var done []ccLoaded
@@ -83,8 +85,9 @@ that the user may write to.`,
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&asJSON, "json", false, "print the outcome as JSON")
-	flags.BoolVar(&asDefault, "default", false, "make it the default of this network namespace as well; unload puts the former one back")
-	flags.StringVar(&as, "as", "", "register it under another `NAME`, to have two builds side by side")
+	flags.BoolVar(&asDefault, "default", false,
+		"make it the default of this network namespace; unload restores the previous one")
+	flags.StringVar(&as, "as", "", "register it under another `NAME`, to compare two builds")
 	ccFlags(flags, &objects)
 	return cmd
 }
@@ -107,10 +110,10 @@ func newCCUnload(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "unload [NAME...]",
 		Short: "Take algorithms out of the kernel again",
-		Long: `unload undoes load; if no algorithm is named, it undoes all that load and use
-have done. The default goes back to what it was, and so do routes that use it.
-Connections that have an algorithm keep it until they end; other network
-namespaces that made it their default keep it until they choose another.`,
+		Long: `unload undoes load. Without NAME it undoes everything that load and use have
+changed. It restores the previous default and the routes that use the algorithm.
+Connections keep their algorithm until they end. Another network namespace keeps
+it as its default until it chooses another.`,
 		Example: `  longhaul cc unload haul
   longhaul cc unload`,
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -119,7 +122,7 @@ namespaces that made it their default keep it until they choose another.`,
 			if everything {
 				all, err := host.CC.LoadedNames()
 				if err != nil {
-					return ccError(fmt.Errorf("cannot see what is loaded: %w", err))
+					return ccError(fmt.Errorf("list loaded algorithms: %w", err))
 				}
 				names = all
 			}

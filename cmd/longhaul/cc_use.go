@@ -27,32 +27,34 @@ func newCCUse(env *env) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "use --to PREFIX NAME",
-		Short: "Use an algorithm towards some destinations, whatever program sends",
-		Long: `use gives an algorithm to all new connections from this host to a prefix, by
-the route's metric: no program needs to know. The choice is locked; a program
-that asks for another algorithm is refused. One of longhaul's own is loaded if
-it is not yet.
+		Short: "Use an algorithm towards some destinations, for every program",
+		Long: `use sets an algorithm for all new connections from this host to a prefix, with a
+metric of the route. Programs need no change. The metric is locked: the kernel
+refuses a program that asks for another algorithm. use first loads an algorithm
+of longhaul's that is not loaded yet.
 
-The prefix's own route is changed; if it has none, one is made with the next
-hop that covers it now. --undo puts everything back, and so does cc unload.
+use changes the prefix's own route. If there is none, it adds one with the next
+hop of the route that covers the prefix now. --undo and cc unload restore it.
 
-brutal needs to be told a --rate, which all connections to the prefix share.`,
+brutal needs a --rate, which all connections to the prefix share.`,
 		Example: `  longhaul cc use --to 203.0.113.0/24 haul
   longhaul cc use --to 2001:db8:5::/48 brutal --rate 200Mbit
   longhaul cc use --to default haul
   longhaul cc use --to 203.0.113.0/24 --undo`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if to == "" {
-				return usageError(remedy.New(errors.New("longhaul cc use wants to know for which destinations"), "add --to PREFIX, like --to 203.0.113.0/24"))
+				return usageError(remedy.New(errors.New("missing --to"), "add --to PREFIX, like --to 203.0.113.0/24"))
 			}
 			prefixes, err := destination.ParsePrefixes(to)
 			switch {
 			case err != nil:
 				return usageError(err)
 			case undo && (len(args) > 1 || rate != ""):
-				return usageError(remedy.New(errors.New("--undo wants the prefix and nothing else"), "see "+cmd.CommandPath()+" --help"))
+				return usageError(remedy.New(errors.New("--undo takes --to and nothing else"),
+					"see "+cmd.CommandPath()+" --help"))
 			case !undo && len(args) != 1:
-				return usageError(remedy.New(errors.New("longhaul cc use wants the name of one algorithm"), "see longhaul cc list"))
+				return usageError(remedy.New(errors.New("longhaul cc use needs the name of one algorithm"),
+					"see longhaul cc list"))
 			}
 			bps := int64(0)
 			if rate != "" {
@@ -70,7 +72,7 @@ brutal needs to be told a --rate, which all connections to the prefix share.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&to, "to", "", "destinations: a `PREFIX` like 203.0.113.0/24, an address, or default")
-	flags.StringVar(&rate, "rate", "", "rate that the connections share, of IP packets (only brutal)")
+	flags.StringVar(&rate, "rate", "", "rate of IP packets that the connections share (only brutal)")
 	flags.BoolVar(&undo, "undo", false, "put the route back as it was")
 	flags.BoolVar(&asJSON, "json", false, "print the outcome as JSON")
 	return cmd
@@ -93,7 +95,7 @@ func ccUse(ctx context.Context, env *env, prefixes []netip.Prefix, name string, 
 	return nil
 }
 
-// writeNotes writes what there is to know about a change that was made.
+// writeNotes writes the notes on a change.
 func writeNotes(w io.Writer, notes []string) {
 	for _, note := range notes {
 		fmt.Fprintln(w, "longhaul: note:", note)
@@ -124,7 +126,8 @@ func ccUndo(env *env, prefixes []netip.Prefix, name string, asJSON bool) error {
 		return json.NewEncoder(env.stdout).Encode(map[string]any{"undone": all})
 	}
 	if len(all) == 0 {
-		return remedy.New(errors.New("no congestion control was given to the default routes"), "see longhaul cc list")
+		return remedy.New(errors.New("no default route uses a congestion control of longhaul cc use"),
+			"see longhaul cc list")
 	}
 	for _, u := range all {
 		if err := u.WriteText(env.stdout); err != nil {

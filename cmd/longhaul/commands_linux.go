@@ -7,8 +7,8 @@ import (
 	"longhaul/internal/lab/sandbox"
 )
 
-// prepare is what comes first in the program. In a process that a sandbox
-// started it does not return.
+// prepare runs first in the program. It does not return in a process that a
+// sandbox started.
 func prepare() { sandbox.Init() }
 
 const rootExample = `  longhaul demo

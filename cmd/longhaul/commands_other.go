@@ -9,14 +9,14 @@ func prepare() {}
 const rootExample = `  longhaul measure far.example.net
   longhaul measure --serve`
 
-// commands are those that every Unix has: a host that cannot be changed can
-// still be measured from.
+// commands returns the commands that every Unix has: those that measure and change
+// nothing.
 func commands(env *env) []*cobra.Command {
 	return []*cobra.Command{newMeasure(env), newCompletion(env), newVersion(env)}
 }
 
-// isAvailable leaves the answer to the socket.
+// isAvailable leaves the check to the socket.
 func isAvailable(string) bool { return true }
 
-// completeValues has nothing to add to names of commands and flags.
+// completeValues adds nothing to the names of commands and flags.
 func completeValues(*cobra.Command) {}

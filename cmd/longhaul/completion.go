@@ -11,8 +11,8 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// shells are those that completion can be had for, each with the script's
-// place below share/ and what writes it.
+// shells are the shells with completion, each with the script's path below share/
+// and its writer.
 var shells = []struct {
 	name, path string
 	write      func(root *cobra.Command, w io.Writer) error
@@ -31,8 +31,8 @@ func newCompletion(env *env) *cobra.Command {
 		Use:   "completion (bash | zsh | fish)",
 		Short: "Print the script that completes commands in a shell",
 		Long: `completion prints the script that lets the Tab key complete commands, flags and
-their values. The packages, and longhaul service install, have put it where
-the shells look for it.`,
+their values. The packages and longhaul service install put it where the shells
+look for it.`,
 		Example: `  source <(longhaul completion bash)
   longhaul completion zsh > "${fpath[1]}/_longhaul"
   longhaul completion fish > ~/.config/fish/completions/longhaul.fish`,
@@ -41,7 +41,8 @@ the shells look for it.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			i := slices.Index(names, args[0])
 			if i < 0 {
-				return usageError(remedy.New(fmt.Errorf("there is no completion for %q", args[0]), "there is one for "+strings.Join(names, ", ")))
+				return usageError(remedy.New(fmt.Errorf("no completion for shell %q", args[0]),
+					"choose from "+strings.Join(names, ", ")))
 			}
 			return shells[i].write(cmd.Root(), env.stdout)
 		},

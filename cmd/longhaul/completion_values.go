@@ -17,8 +17,7 @@ import (
 	"longhaul/internal/service"
 )
 
-// flagValues are the values that the flags of commands take, where those are
-// a few words.
+// flagValues are the values of flags that take one of a few words.
 var flagValues = map[string]map[string][]string{
 	"longhaul relay": {
 		"log-format": {"logfmt", "json"}, "log-level": {"debug", "info", "warn", "error"},
@@ -31,11 +30,10 @@ var flagValues = map[string]map[string][]string{
 	"longhaul service install": {"grant": append(service.DropInNames(), "auto", "none")},
 }
 
-// completeValues adds what the shell can complete beyond names of commands
-// and flags.
+// completeValues completes values of flags and arguments.
 func completeValues(cmd *cobra.Command) {
 	for flag, words := range flagValues[cmd.CommandPath()] {
-		// It fails for a flag that there is not, and for one that has been here.
+		// It fails for a missing flag, and for one that already has a function.
 		if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 			panic(err)
 		}
@@ -62,8 +60,8 @@ func completeValues(cmd *cobra.Command) {
 	}
 }
 
-// completeTunnels offers the tunnels of the running relay, or, where none
-// answers, of the service's configuration.
+// completeTunnels offers the tunnels of the running relay, or of the service's
+// configuration if no relay answers.
 func completeTunnels(cmd *cobra.Command, given []string, _ string) (names []string, _ cobra.ShellCompDirective) {
 	if len(given) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -89,7 +87,7 @@ func completeTunnels(cmd *cobra.Command, given []string, _ string) (names []stri
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeAlgorithms offers those of longhaul's own that are not named yet.
+// completeAlgorithms offers longhaul's algorithms that the line does not name yet.
 func completeAlgorithms(_ *cobra.Command, given []string, start string) ([]string, cobra.ShellCompDirective) {
 	names, err := cc.NewHost().Names()
 	if err != nil {

@@ -25,14 +25,14 @@ func newConfig(env *env) *cobra.Command {
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "check FILE",
-		Short: "Name every mistake in a configuration: file, line, column and the fix",
-		Long: `Loads FILE as the relay would, names in listen included, and names every
-mistake with file, line, column and the fix. Changes nothing.
+		Short: "List every mistake in a configuration: file, line, column and fix",
+		Long: `check loads FILE as the relay would and resolves the names in listen. It prints
+every mistake with file, line, column and fix. It changes nothing.
 
 It warns of a tunnel that listens on a wildcard or public address and has no
 allow, with the line to add.
 
-Exit codes: 0 the file is good, warnings or not, 2 it is not.`,
+Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
 		Example: "  longhaul config check /etc/longhaul/longhaul.yaml && systemctl reload longhaul",
 		Args:    exactArgs(1, "one FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -75,7 +75,7 @@ func summary(c *config.Config) string {
 	return display.Plural(len(c.Tunnels), "tunnel") + ", " + display.Plural(listens, "listening address") + ", " + display.Plural(forwards, "target")
 }
 
-// checkDashboardFiles is what the configuration asks about a dashboard's files.
+// checkDashboardFiles checks a dashboard's files for the configuration.
 func checkDashboardFiles(c config.Dashboard) (problem, fix string) {
 	if len(c.Listen) > 0 && c.TLSCert != "" {
 		c.TLSCert, c.TLSKey, c.TokenFile = service.ReadablePath(c.TLSCert), service.ReadablePath(c.TLSKey), service.ReadablePath(c.TokenFile)
@@ -83,7 +83,7 @@ func checkDashboardFiles(c config.Dashboard) (problem, fix string) {
 	return problemOf(daemon.CheckDashboard(c))
 }
 
-// checkKeyFile is what the configuration asks about a key file.
+// checkKeyFile checks a key file for the configuration.
 func checkKeyFile(path string) (problem, fix string) {
 	_, err := integrity.LoadKeys(service.ReadablePath(path))
 	return problemOf(err)

@@ -18,11 +18,11 @@ func newDemo(env *env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "See it work: a slow path made fast, on this machine, in half a minute",
+		Short: "Show a slow path made fast, on this machine, in half a minute",
 		Long: `demo builds two sites on this machine, with a WAN of 63 ms and 1 Gb/s between
 them, and sends data from one to the other with the kernel's own TCP: first
 directly, between end hosts with NewReno and windows of 256 KiB, then through
-a pair of longhaul relays. Nothing is left behind. It needs no privilege where
+a pair of longhaul relays. It leaves nothing behind. It needs no privilege where
 user namespaces are allowed.`,
 		Example: "  longhaul demo",
 		Args:    noArgs,
@@ -48,13 +48,13 @@ user namespaces are allowed.`,
 			}
 			window := result.Conditions["window_over_rtt_bps"].(float64)
 			fmt.Fprintf(env.stdout, `
-The direct path is held to one window per round trip: 256 KiB / 63 ms is
-%s. The relays end that: each leg has its own window, and the long
-one is sized for the path. %s times as fast, in %.0f s of demonstration.
+The direct path carries at most one window per round trip: 256 KiB / 63 ms is
+%s. The relays lift that limit: each leg has its own window, and the
+window of the long leg fits the path. %s times as fast, after %.0f s in all.
 
 Next: longhaul lab run mitre   every case of the published experiment
       longhaul lab up          the two sites, for programs of your own
-      longhaul relay --help    the relay, for real
+      longhaul relay --help    the relay itself
 `, display.Rate(window), significant(relay.GoodputBps/direct.GoodputBps), time.Since(start).Seconds())
 			return nil
 		}),
@@ -63,7 +63,7 @@ Next: longhaul lab run mitre   every case of the published experiment
 	return cmd
 }
 
-// significant prints a ratio as a whole number from 10 on, and below with a decimal.
+// significant prints a ratio: at least 10 as a whole number, below 10 with a decimal.
 func significant(ratio float64) string {
 	if ratio < 10 {
 		return fmt.Sprintf("%.1f", ratio)
@@ -71,8 +71,8 @@ func significant(ratio float64) string {
 	return fmt.Sprintf("%.0f", ratio)
 }
 
-// demoMaxTime ends each of the demo's two transfers on a machine that is too slow
-// for their data: 8 and 19 s are usual.
+// demoMaxTime ends each of the demo's two transfers on a slow machine. They usually
+// take 8 s and 19 s.
 const demoMaxTime = 30 * time.Second
 
 const demoDrawing = `

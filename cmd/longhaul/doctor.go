@@ -42,16 +42,15 @@ func newDoctor(env *env) *cobra.Command {
 	var f doctorFlags
 	cmd := &cobra.Command{
 		Use:   "doctor [HOST[:PORT]]",
-		Short: "Name what limits a connection, and what would help",
-		Long: `doctor watches TCP connections that are there, or makes one of its own to a
-longhaul measure --serve or iperf3 -s at the far end, and says what limits them:
-the program, a window or buffer, loss, segment sizes, the path, or nothing. It
-names the figures by which it knows, and the remedies with what each would
-bring.
+		Short: "Find what limits a connection, and the remedy",
+		Long: `doctor watches existing TCP connections, or opens one to a longhaul measure
+--serve or iperf3 -s at the far end. It reports what limits them: the program, a
+window or buffer, loss, segment sizes, the path, or nothing. It prints the
+figures behind each finding, and the remedies with the gain of each.
 
-With --remote, --local or --pid it only looks, and changes nothing about the
-connections. It sends some packets of its own to find out what sizes the path
-carries (--no-probe: none), and with --test data, to find out how much.`,
+With --remote, --local or --pid it only watches and does not change the
+connections. It sends a few probe packets to find the packet sizes that the path
+carries (--no-probe: none). With --test it sends data to find the throughput.`,
 		Example: `  longhaul doctor far.example.net
   longhaul doctor --remote 203.0.113.9:5432 --test
   longhaul doctor --pid 4711 --for 20s
@@ -60,7 +59,7 @@ carries (--no-probe: none), and with --test data, to find out how much.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.undo {
 				if cmd.Flags().NFlag() > 1 || len(args) > 0 {
-					return usageError(errors.New("--undo goes alone: it takes back what --apply has done"))
+					return usageError(errors.New("--undo takes no other flag: it undoes what --apply has done"))
 				}
 				return undoRemedies(env)
 			}
@@ -74,7 +73,7 @@ carries (--no-probe: none), and with --test data, to find out how much.`,
 			var none *examine.NoVerdictError
 			switch {
 			case err != nil && ctx.Err() != nil:
-				return errors.New("interrupted before there was a verdict")
+				return errors.New("interrupted before the verdict")
 			case errors.As(err, &none):
 				note(env, none.Reason)
 				if err := f.print(env, none.Survey); err != nil {
@@ -100,21 +99,21 @@ carries (--no-probe: none), and with --test data, to find out how much.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.remote, "remote", "", "watch connections to this far end, `ADDRESS`[:PORT]")
-	flags.StringVar(&f.local, "local", "", "watch connections of this near end, [ADDRESS]:`PORT`")
+	flags.StringVar(&f.remote, "remote", "", "watch connections to this remote end, `ADDRESS`[:PORT]")
+	flags.StringVar(&f.local, "local", "", "watch connections of this local end, [ADDRESS]:`PORT`")
 	flags.IntVar(&f.pid, "pid", 0, "watch connections of this process")
 	flags.DurationVar(&f.During, "for", 5*time.Second, "how long to watch")
 	flags.BoolVar(&f.receive, "receive", false, "with HOST: have that host send")
-	flags.BoolVar(&f.Test, "test", false, "send data, too, to a longhaul measure there")
-	flags.Uint16Var(&f.TestPort, "test-port", measure.DefaultPort, "the port of that")
-	flags.StringVar(&f.tokenFile, "token", "", "`FILE` with the token that it asks for")
-	flags.BoolVar(&f.SkipProbe, "no-probe", false, "do not find out what sizes get through")
-	flags.StringVar(&f.pcap, "pcap", "", "look at a capture in this `FILE`, taken elsewhere")
-	flags.StringVar(&f.record, "record", "", "keep what was seen in this `FILE`")
-	flags.StringVar(&f.replay, "replay", "", "look at what --record kept in this `FILE`")
+	flags.BoolVar(&f.Test, "test", false, "also send data to a longhaul measure there")
+	flags.Uint16Var(&f.TestPort, "test-port", measure.DefaultPort, "port of that longhaul measure")
+	flags.StringVar(&f.tokenFile, "token", "", "`FILE` with the token for it")
+	flags.BoolVar(&f.SkipProbe, "no-probe", false, "do not probe packet sizes")
+	flags.StringVar(&f.pcap, "pcap", "", "read a capture in this `FILE`, taken elsewhere")
+	flags.StringVar(&f.record, "record", "", "save the observation in this `FILE`")
+	flags.StringVar(&f.replay, "replay", "", "read an observation of --record from this `FILE`")
 	flags.BoolVar(&f.apply, "apply", false, "perform the remedies for this host, after asking")
 	flags.BoolVar(&f.yes, "yes", false, "with --apply: do not ask")
-	flags.BoolVar(&f.undo, "undo", false, "take back what --apply has done")
+	flags.BoolVar(&f.undo, "undo", false, "undo what --apply has done")
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 	return cmd
 }
@@ -127,10 +126,10 @@ func (f *doctorFlags) print(env *env, r interface{ WriteText(io.Writer) error })
 	return r.WriteText(env.stdout)
 }
 
-// note prints an error that the command goes on after.
+// note prints an error that does not end the command.
 func note(env *env, err error) { fmt.Fprintf(env.stderr, "longhaul: %v\n", err) }
 
-// observe looks at what the user named.
+// observe watches, measures or reads what the flags name.
 func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doctor.Observation, error) {
 	passive := f.pcap == "" && (f.remote != "" || f.local != "" || f.pid != 0)
 	ways := 0
@@ -140,7 +139,9 @@ func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doc
 		}
 	}
 	if ways != 1 || len(args) > 1 {
-		return doctor.Observation{}, usageError(remedy.New(errors.New("longhaul doctor wants one host, or connections to watch"), "see longhaul doctor --help"))
+		return doctor.Observation{},
+			usageError(remedy.New(errors.New("longhaul doctor needs one host, or connections to watch"),
+				"see longhaul doctor --help"))
 	}
 	f.Version = "longhaul " + version()
 	f.Note = func(err error) { note(env, err) }
@@ -172,7 +173,7 @@ func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doc
 	return f.Watch(ctx, examine.Connections{Local: local, Remote: remote, PID: f.pid})
 }
 
-// transfer sends data to HOST[:PORT], or has it send.
+// transfer sends data to HOST[:PORT], or receives data from it.
 func (f *doctorFlags) transfer(ctx context.Context, host string) (doctor.Observation, error) {
 	port := int(f.TestPort)
 	if name, service, err := net.SplitHostPort(host); err == nil {
@@ -191,7 +192,7 @@ func (f *doctorFlags) transfer(ctx context.Context, host string) (doctor.Observa
 	return f.Transfer(ctx, net.JoinHostPort(host, strconv.Itoa(port)), direction)
 }
 
-// endpoint reads an address, a port, or both.
+// endpoint parses an address, a port, or both.
 func endpoint(flag, text string) (netip.AddrPort, error) {
 	if text == "" {
 		return netip.AddrPort{}, nil
@@ -202,7 +203,8 @@ func endpoint(flag, text string) (netip.AddrPort, error) {
 	if both, err := netip.ParseAddrPort(text); err == nil {
 		return both, nil
 	}
-	bad := usageError(remedy.New(fmt.Errorf("--%s %q is neither an address nor an address and a port", flag, text), "write it like 203.0.113.9:5432, [2001:db8::9]:5432 or :5432"))
+	bad := usageError(remedy.New(fmt.Errorf("invalid address or port in --%s %q", flag, text),
+		"write it like 203.0.113.9:5432, [2001:db8::9]:5432 or :5432"))
 	host, portText, err := net.SplitHostPort(text)
 	if err != nil {
 		return netip.AddrPort{}, bad
@@ -233,7 +235,7 @@ func applyRemedies(env *env, r doctor.Report, yes bool) error {
 	run := func(args []string) error {
 		err := runSelf(env, args)
 		if err == nil {
-			fmt.Fprintln(env.stderr, "done for new connections; take it back with: longhaul doctor --undo")
+			fmt.Fprintln(env.stderr, "done for new connections; undo it with: longhaul doctor --undo")
 		}
 		return err
 	}
@@ -259,7 +261,7 @@ func runSelf(env *env, args []string) error {
 	cmd.Stdout, cmd.Stderr = display.Raw(env.stderr), display.Raw(env.stderr)
 	err = cmd.Run()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		return &exitError{status: exit.ExitCode()} // it has said why
+		return &exitError{status: exit.ExitCode()} // the command has printed the error
 	}
 	return err
 }

@@ -27,12 +27,12 @@ func newDrain(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain NAME",
 		Short: "Take a tunnel or a hop of the running relay out of service",
-		Long: `drain takes a tunnel out of service: new connections are answered as if nobody
-listened, and the flows that there are go on. For a hop, written as in the file
-or as TUNNEL/HOP, it is new flows that no longer go there.
+		Long: `drain takes a tunnel out of service: the relay refuses new connections, as if
+nothing listened, and keeps existing flows. A hop, written as in the file or as
+TUNNEL/HOP, gets no new flows.
 
-What is drained stays so over a reload and an upgrade, not over a restart.
-longhaul resume puts it back. Draining again does nothing.`,
+A drained tunnel or hop stays drained over a reload and an upgrade, not over a
+restart. longhaul resume puts it back. Draining again changes nothing.`,
 		Example: `  longhaul drain to-b
   longhaul drain to-b --wait=5m && systemctl stop backup-target
   longhaul drain relay-b1:6000
@@ -68,8 +68,8 @@ func newResume(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resume NAME",
 		Short: "Put a drained tunnel or hop back into service",
-		Long: `resume puts back into service what longhaul drain took out of it. Resuming what
-is in service does nothing.`,
+		Long: `resume puts a tunnel or hop that longhaul drain took out back into service.
+Resuming one that is in service changes nothing.`,
 		Example: `  longhaul resume to-b
   longhaul resume to-b/relay-b1:6000`,
 		Args: exactArgs(1, "the name of one tunnel or hop"),
@@ -83,7 +83,7 @@ is in service does nothing.`,
 	return cmd
 }
 
-// verbPatience is how long a relay may take for what takes no time.
+// verbPatience is the timeout for a verb that the relay answers at once.
 const verbPatience = 30 * time.Second
 
 func tellDrain(ctx context.Context, env *env, chosen relayChoice, verb string, arguments url.Values, asJSON bool) error {
@@ -97,13 +97,14 @@ func tellDrain(ctx context.Context, env *env, chosen relayChoice, verb string, a
 	body, err := tellRelay(ctx, env, chosen, verb, arguments)
 	if err != nil {
 		if errors.Is(err, context.Canceled) {
-			return remedy.New(errors.New("the wait was broken off; what is drained stays so"), "longhaul resume puts it back")
+			return remedy.New(errors.New("interrupted the wait; the drain stays in force"), "longhaul resume ends it")
 		}
 		return err
 	}
 	var d daemon.Drained
 	if err := json.Unmarshal(body, &d); err != nil {
-		return remedy.New(fmt.Errorf("cannot read the relay's answer: %w", err), "the relay may be of another version; try --json")
+		return remedy.New(fmt.Errorf("read the relay's answer: %w", err),
+			"the relay may be of another version; try --json")
 	}
 	if asJSON {
 		_, err = env.stdout.Write(body)

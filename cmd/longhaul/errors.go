@@ -17,8 +17,8 @@ const (
 	exitDrained = 3 // relay: the drain deadline passed before every flow had ended
 )
 
-// exitError ends the program with a status. Without an error there is nothing
-// to print: whoever had something to say has said it.
+// exitError ends the program with a status. Without an error nothing is left to
+// print.
 type exitError struct {
 	error
 	status int
@@ -60,8 +60,8 @@ func printError(w io.Writer, err error) {
 	}
 }
 
-// problemOf is how the configuration asks about a file: the problem and its remedy,
-// both empty unless the error has one.
+// problemOf splits an error into problem and remedy for the configuration. Both are
+// empty without an error.
 func problemOf(err error) (problem, fix string) {
 	if e := (*remedy.Error)(nil); errors.As(err, &e) {
 		return e.Error(), e.Fix

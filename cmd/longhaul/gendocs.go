@@ -17,13 +17,13 @@ import (
 	"longhaul/packaging"
 )
 
-// newGenDocs makes what packaging/build puts into the packages.
+// newGenDocs writes the files that packaging/build puts into the packages.
 func newGenDocs(env *env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "gen-docs DIR",
 		Short: "Write manual pages, completion and examples below a directory",
-		Long: `gen-docs writes what belongs into share/ of an installation: manual pages,
-completion for shells, example configurations and the schema.`,
+		Long: `gen-docs writes the files of an installation's share/: manual pages, completion
+for shells, example configurations and the schema.`,
 		Example: "  longhaul gen-docs /usr/local/share",
 		Hidden:  true,
 		Args:    exactArgs(1, "one DIR"),
@@ -46,7 +46,7 @@ completion for shells, example configurations and the schema.`,
 	}
 }
 
-// manPages are the pages of all commands, by their file names.
+// manPages returns the pages of all commands by file name.
 func manPages(root *cobra.Command) map[string][]byte {
 	return commandpage.All(root, commandpage.Options{Date: releaseDate(), Source: "longhaul " + releaseName(), SeeAlso: func(cmd *cobra.Command) []string {
 		if cmd.Flags().Lookup("config") != nil || strings.HasPrefix(cmd.CommandPath(), "longhaul config") {
@@ -56,7 +56,7 @@ func manPages(root *cobra.Command) map[string][]byte {
 	}})
 }
 
-// completionScripts are those of every shell, by their paths below share/.
+// completionScripts returns the scripts of all shells by path below share/.
 func completionScripts(root *cobra.Command) (map[string][]byte, error) {
 	scripts := map[string][]byte{}
 	for _, s := range shells {
@@ -69,7 +69,7 @@ func completionScripts(root *cobra.Command) (map[string][]byte, error) {
 	return scripts, nil
 }
 
-// sharedFiles are the files of share/, by their paths there.
+// sharedFiles returns the files of share/ by path there.
 func sharedFiles(outer *env) (map[string][]byte, error) {
 	root := newRoot(outer)
 	all, err := packaging.Shared()

@@ -22,10 +22,10 @@ import (
 	"longhaul/internal/units"
 )
 
-// servicesHistory is where the service of the packages keeps its records.
+// servicesHistory is the history file of the packages' service.
 const servicesHistory = "/var/lib/longhaul/history.db"
 
-// historySelection is what the commands have in common that select records.
+// historySelection has the flags of the commands that select records.
 type historySelection struct {
 	file, since, until, tunnel, cause, minBytes string
 	relay                                       relayChoice
@@ -43,11 +43,11 @@ func (s *historySelection) add(cmd *cobra.Command) {
 	flags.StringVar(&s.since, "since", "", "flows that ended at this `TIME` or later: 24h (ago), 2026-11-20, 14:30")
 	flags.StringVar(&s.until, "until", "", "flows that ended before this `TIME`; a date is the end of the day")
 	flags.StringVar(&s.tunnel, "tunnel", "", "flows of this `TUNNEL`")
-	flags.StringVar(&s.cause, "cause", "", "flows that this `CAUSE` limited for the most of their time")
+	flags.StringVar(&s.cause, "cause", "", "flows that this `CAUSE` limited most of the time")
 	flags.StringVar(&s.minBytes, "min-bytes", "", "flows that moved this `SIZE` or more, such as 10MB")
 }
 
-// query is what is selected.
+// query returns the query of the flags.
 func (s *historySelection) query() (q history.Query, err error) {
 	s.now = time.Now()
 	p, err := units.ParseSpan(s.since, s.until, s.now)
@@ -56,20 +56,22 @@ func (s *historySelection) query() (q history.Query, err error) {
 	}
 	q = history.Query{Since: p.From, Until: p.To, Tunnel: s.tunnel, Cause: doctor.Cause(s.cause)}
 	if s.cause != "" && !slices.Contains(doctor.Causes(), q.Cause) {
-		return q, usageError(remedy.New(fmt.Errorf("there is no cause %q", s.cause), "causes are "+joinWords(doctor.Causes())))
+		return q, usageError(remedy.New(fmt.Errorf("unknown cause %q", s.cause),
+			"causes are "+joinWords(doctor.Causes())))
 	}
 	q.MinBytes, err = parseMinBytes(s.minBytes)
 	return q, err
 }
 
-// parseMinBytes is negative for 0, which is no bound, and 0 where nothing is said.
+// parseMinBytes returns 0 for an empty text, and a negative size for 0: no bound.
 func parseMinBytes(text string) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
 	size, err := units.ParseSize(text)
 	if err != nil {
-		return 0, usageError(remedy.New(fmt.Errorf("--min-bytes cannot be %q", text), "write it like 500kB, 10MB or 1GiB"))
+		return 0, usageError(remedy.New(fmt.Errorf("invalid --min-bytes %q", text),
+			"write it like 500kB, 10MB or 1GiB"))
 	}
 	if size == 0 {
 		return -1, nil
@@ -85,7 +87,7 @@ func joinWords[T ~string](all []T) string {
 	return strings.Join(words, ", ")
 }
 
-// open finds the history and a reader of it.
+// open finds the history and opens a reader.
 func (s *historySelection) open(ctx context.Context, env *env) (*history.Reader, error) {
 	path := s.file
 	if path == "" {
@@ -103,12 +105,12 @@ func (s *historySelection) open(ctx context.Context, env *env) (*history.Reader,
 	}
 	r, err := history.OpenReader(path)
 	if err != nil {
-		return nil, usageError(remedy.New(err, "give the file that history: {file: …} of the relay's configuration names"))
+		return nil, usageError(remedy.New(err, "give the file of history: {file: …} in the relay's configuration"))
 	}
 	return r, nil
 }
 
-// findHistory asks the running relay, or else takes the service's.
+// findHistory asks the running relay, or else returns the service's file.
 func findHistory(ctx context.Context, env *env, chosen relayChoice) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -121,7 +123,7 @@ func findHistory(ctx context.Context, env *env, chosen relayChoice) (string, err
 			} `json:"history"`
 		}
 		if err := json.Unmarshal(body, &status); err != nil {
-			return "", remedy.New(fmt.Errorf("cannot read the relay's answer: %w", err), "name the file with --file")
+			return "", remedy.New(fmt.Errorf("read the relay's answer: %w", err), "name the file with --file")
 		}
 		if status.History == nil {
 			return "", remedy.New(errors.New("the running relay keeps no records of its flows"), keep)
@@ -137,7 +139,7 @@ func findHistory(ctx context.Context, env *env, chosen relayChoice) (string, err
 	return "", remedy.New(fmt.Errorf("no relay answers here, and there is no %s", servicesHistory), keep)
 }
 
-// historyError adds what to do about an error of the history.
+// historyError adds the hint to an error of the history.
 func historyError(err error) error {
 	switch {
 	case errors.Is(err, history.ErrNoFile):
@@ -145,20 +147,21 @@ func historyError(err error) error {
 	case errors.Is(err, history.ErrForbidden):
 		return remedy.New(err, "run this as root or as the relay's user")
 	case errors.Is(err, history.ErrUnsound):
-		return remedy.New(err, "the relay sets such a file aside and begins a new one when it meets the damage, or is restarted")
+		return remedy.New(err,
+			"the relay renames a damaged file and begins a new one when it finds the damage or restarts")
 	case errors.Is(err, history.ErrNewer):
 		return remedy.New(err, "use the longhaul of the relay that writes it")
 	case errors.Is(err, history.ErrForeign):
-		return remedy.New(err, "name the file that history: {file: …} of the relay's configuration names")
+		return remedy.New(err, "name the file of history: {file: …} in the relay's configuration")
 	case errors.Is(err, history.ErrNoRecord):
-		return remedy.New(err, "longhaul history lists them with their IDs; old ones go")
+		return remedy.New(err, "longhaul history lists records with their IDs; the relay deletes old records")
 	case errors.Is(err, history.ErrBusy):
 		return remedy.New(err, "try again")
 	}
 	return err
 }
 
-// historyRun makes the RunE of a command that reads the history.
+// historyRun returns the RunE of a command that reads the history.
 func (s *historySelection) run(env *env, do func(ctx context.Context, r *history.Reader) error) error {
 	ctx, stop := untilSignal(env.ctx)
 	defer stop()
@@ -172,25 +175,28 @@ func (s *historySelection) run(env *env, do func(ctx context.Context, r *history
 
 func newHistory(env *env) *cobra.Command {
 	var (
-		s              historySelection
-		limit          int
-		asJSON, asCSV  bool
-		chosen         [5]bool
-		orders         = history.Orders()
-		meanings       = []string{"the latest first (the default)", "the least goodput first", "the longest first", "the most bytes first", "the most of its data sent again first"}
-		errSeveralWays = usageError(remedy.New(errors.New("flows can be listed in one order"), "give one of --slowest, --longest, --largest and --retransmitted"))
+		s             historySelection
+		limit         int
+		asJSON, asCSV bool
+		chosen        [5]bool
+		orders        = history.Orders()
+		meanings      = []string{"latest first (the default)", "least goodput first", "longest first",
+			"most bytes first",
+			"highest share of data sent again first"}
+		errSeveralWays = usageError(remedy.New(errors.New("choose one order of flows"),
+			"give one of --slowest, --longest, --largest and --retransmitted"))
 	)
 	cmd := &cobra.Command{
 		Use:   "history",
 		Short: "List flows that have ended: the slowest, the largest, by cause",
-		Long: `history lists the flows of a relay that have ended, whether or not the relay
-runs. The relay keeps records of them if its configuration says so (history:);
-the service of the packages does.
+		Long: `history lists flows of a relay that have ended, also when the relay no longer
+runs. The relay keeps records if its configuration has history:. The packages'
+service has it.
 
 BIT/S is the goodput of both directions over the whole life, pauses included;
-AGN the part of the data sent that was sent again, on both legs. WHY is what
-limited the flow the longest (see longhaul doctor), or why it ended if that was
-not by an end from both sides.`,
+AGN the share of data sent again, on both legs. WHY is the cause that limited
+the flow longest (see longhaul doctor), or how the flow ended if not by an end
+from both sides.`,
 		Example: `  longhaul history --since 24h --slowest
   longhaul history --tunnel to-site-b --cause random-loss --since 2026-11-20
   longhaul history compare --at 2026-11-20T14:30 --tunnel to-site-b
@@ -225,9 +231,10 @@ not by an end from both sides.`,
 		}
 		switch {
 		case limit < 1 || limit > history.MaxLimit:
-			return usageError(remedy.New(fmt.Errorf("--limit cannot be %d", limit), fmt.Sprintf("give 1 to %d; longhaul history export prints all", history.MaxLimit)))
+			return usageError(remedy.New(fmt.Errorf("invalid --limit %d", limit),
+				fmt.Sprintf("give 1 to %d; longhaul history export prints all", history.MaxLimit)))
 		case asJSON && asCSV:
-			return usageError(remedy.New(errors.New("--json and --csv are two ways to print"), "leave one of them out"))
+			return usageError(remedy.New(errors.New("choose one of --json and --csv"), "leave one of them out"))
 		}
 		q.Limit = limit
 		return s.run(env, func(ctx context.Context, r *history.Reader) error {
@@ -262,13 +269,14 @@ func newHistoryExport(env *env) *cobra.Command {
 	var asCSV bool
 	cmd := &cobra.Command{
 		Use:   "export",
-		Short: "Print every record, the oldest first, as lines of JSON or as CSV",
+		Short: "Print every record, oldest first, as lines of JSON or as CSV",
 		Example: `  longhaul history export --since 2026-11-01 | jq .goodput.up_bps
   longhaul history export --csv --tunnel to-site-b > flows.csv`,
 		Args: noArgs,
 	}
 	s.add(cmd)
-	cmd.Flags().BoolVar(&asCSV, "csv", false, "a table, with a line of names first and without the course of goodput")
+	cmd.Flags().BoolVar(&asCSV, "csv", false,
+		"print CSV: a line of names, then the records without their goodput over time")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		q, err := s.query()
 		if err != nil {
@@ -286,7 +294,7 @@ func newHistoryCheck(env *env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Say what the history holds, and look through its file for damage",
+		Short: "Count the records of the history and check its file for damage",
 		Example: `  longhaul history check
   longhaul history check --file /var/lib/longhaul/history.db --json`,
 		Args: noArgs,
@@ -314,7 +322,7 @@ func newHistoryCheck(env *env) *cobra.Command {
 	return cmd
 }
 
-// completeHistory completes what the history's commands have in common.
+// completeHistory completes the flags that the history's commands share.
 func completeHistory(cmd *cobra.Command) {
 	if cmd.Flags().Lookup("tunnel") != nil {
 		_ = cmd.RegisterFlagCompletionFunc("tunnel", completeTunnels)

@@ -29,9 +29,9 @@ func newHistoryCompare(env *env) *cobra.Command {
 
 		DisableFlagsInUseLine: true,
 
-		Long: `compare puts the transfers of two periods side by side: how long they took,
-their goodput, what was sent again, what limited them. A transfer is a flow that
-moved data; --min-bytes leaves out small ones.
+		Long: `compare shows the transfers of two periods side by side: duration, goodput, data
+sent again, causes. A transfer is a flow that moved data. --min-bytes leaves out
+small ones.
 
 A PERIOD is FROM..TO, a date for its whole day, or a time until now. FROM and TO
 are dates, dates with a time, times of today, or how long ago. With --at the
@@ -45,10 +45,10 @@ since then.`,
 	}
 	s.addFile(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&at, "at", "", "compare what was before and after this `TIME`")
-	flags.StringVar(&span, "span", "", "how long before and after it: a `TIME` such as 2h or 7d")
-	flags.StringVar(&before, "before", "", "the one `PERIOD`")
-	flags.StringVar(&after, "after", "", "the other `PERIOD`")
+	flags.StringVar(&at, "at", "", "compare the periods before and after this `TIME`")
+	flags.StringVar(&span, "span", "", "length of both periods: a `TIME` such as 2h or 7d")
+	flags.StringVar(&before, "before", "", "first `PERIOD`")
+	flags.StringVar(&after, "after", "", "second `PERIOD`")
 	flags.StringVar(&s.tunnel, "tunnel", "", "flows of this `TUNNEL`")
 	flags.StringVar(&s.minBytes, "min-bytes", "", "transfers that moved this `SIZE` or more, such as 10MB")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
@@ -96,7 +96,7 @@ since then.`,
 func comparedPeriods(at, span, before, after string, now time.Time) (one, other units.Period, err error) {
 	switch {
 	case at != "" && (before != "" || after != ""):
-		return one, other, remedy.New(errors.New("--at and --before with --after are two ways to say what is compared"), "leave one of them out")
+		return one, other, remedy.New(errors.New("choose --at, or --before and --after"), "leave one of them out")
 	case at != "":
 		return units.Around(at, span, now)
 	case span != "":

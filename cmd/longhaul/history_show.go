@@ -20,7 +20,7 @@ func newHistoryShow(env *env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "show ID",
-		Short: "Show one flow: both its legs, and the course of its goodput",
+		Short: "Show one flow: both legs, and its goodput over time",
 		Example: `  longhaul history show 4711
   longhaul history show 4711 --json`,
 		Args: exactArgs(1, "the ID of a flow, which longhaul history lists"),
@@ -30,7 +30,8 @@ func newHistoryShow(env *env) *cobra.Command {
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		id, err := strconv.ParseInt(args[0], 10, 64)
 		if err != nil || id < 1 {
-			return usageError(remedy.New(fmt.Errorf("%q is not an ID", args[0]), "longhaul history lists flows with their IDs"))
+			return usageError(remedy.New(fmt.Errorf("invalid ID %q", args[0]),
+				"longhaul history lists flows with their IDs"))
 		}
 		return s.run(env, func(ctx context.Context, r *history.Reader) error {
 			record, err := r.Get(ctx, id)

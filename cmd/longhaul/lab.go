@@ -50,17 +50,16 @@ func newLabUp(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Keep the two sites up until interrupted",
-		Long: `up builds the two sites and keeps them up until it is interrupted. Programs
-are run in their hosts from other shells with longhaul lab exec, as the same
-user. The hosts are host-a, relay-a, relay-b and host-b, and know each other
-by these names.`,
+		Long: `up builds the two sites and keeps them up until you interrupt it. The same user
+runs programs in the hosts with longhaul lab exec, from another shell. The hosts
+are host-a, relay-a, relay-b and host-b, and resolve each other's names.`,
 		Example: `  longhaul lab up
   longhaul lab up --rtt 300ms --rate 100Mbit --loss 10% --queue 1bdp
   longhaul lab up --mtu-ab 1500 --mtu-ba 500 --classic`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if socket == "" {
-				// Found out here: inside, every user looks like root.
+				// Checked here: inside the sandbox every user looks like root.
 				socket = session.SocketPath()
 				env.args = append(env.args, "--socket", socket)
 			}
@@ -111,15 +110,15 @@ func newLabExec(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec HOST -- COMMAND [ARG...]",
 		Short: "Run a program in a host of the running lab",
-		Long: `exec runs a program in one of the hosts of the lab that this user has up, with
-this shell's environment, directory and standard streams, and ends with its
-status.`,
+		Long: `exec runs a program in a host of this user's running lab, with this shell's
+environment, directory and standard streams. It exits with the program's status.`,
 		Example: `  longhaul lab exec host-b -- iperf3 -s
   longhaul lab exec host-a -- iperf3 -c host-b
   longhaul lab exec relay-a -- bash`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 || len(args) == 2 && args[1] == "--" {
-				return usageError(remedy.New(errors.New("a host and a command are needed"), "for example: longhaul lab exec host-a -- ping -c 3 host-b"))
+				return usageError(remedy.New(errors.New("missing host or command"),
+					"for example: longhaul lab exec host-a -- ping -c 3 host-b"))
 			}
 			return nil
 		},
@@ -138,7 +137,7 @@ status.`,
 			return nil
 		},
 	}
-	cmd.Flags().SetInterspersed(false) // what follows belongs to the command
+	cmd.Flags().SetInterspersed(false) // the rest belongs to the command
 	cmd.Flags().StringVar(&socket, "socket", "", "where the lab listens")
 	return cmd
 }
@@ -149,7 +148,7 @@ func newLabSet(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set",
 		Short: "Change the WAN of the running lab",
-		Long:  `set changes what its flags name and leaves the rest of the WAN as it is.`,
+		Long:  `set changes the properties that its flags name and keeps the rest of the WAN.`,
 		Example: `  longhaul lab set --loss 5%
   longhaul lab set --down both`,
 		Args: noArgs,
@@ -167,7 +166,7 @@ func newLabSet(env *env) *cobra.Command {
 		},
 	}
 	conditions.Flags(cmd.Flags())
-	// A default would look like the running lab's value.
+	// Without defaults: one would look like the running lab's value.
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { f.DefValue = "" })
 	cmd.Flags().StringVar(&socket, "socket", "", "where the lab listens")
 	return cmd
@@ -180,7 +179,7 @@ func newLabShow(env *env) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:     "show",
-		Short:   "Show the running lab's WAN and what it has carried",
+		Short:   "Show the running lab's WAN and its packet counters",
 		Example: "  longhaul lab show",
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -199,7 +198,7 @@ func newLabShow(env *env) *cobra.Command {
 	return cmd
 }
 
-// socketOr is the socket of the lab at path, or else of this user's lab.
+// socketOr returns path, or else the socket of this user's lab.
 func socketOr(path string) string {
 	if path != "" {
 		return path
@@ -232,16 +231,16 @@ otherwise idle machine.`,
 	return cmd
 }
 
-// newLabTraffic is the program that sends in a scenario. It is not for users.
+// newLabTraffic returns the command that sends in a scenario. It is not for users.
 func newLabTraffic(env *env) *cobra.Command {
 	return &cobra.Command{
 		Use: "traffic", Hidden: true, Args: noArgs,
-		Short:   "Send what standard input says, for lab run diagnosis",
+		Short:   "Send the transfers of standard input, for lab run diagnosis",
 		Example: `  echo '{"to":"10.20.20.10:5001","transfer_bytes":10000}' | longhaul lab traffic`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var traffic diagnosis.Traffic
 			if err := json.NewDecoder(env.stdin).Decode(&traffic); err != nil {
-				return usageError(errors.New("lab traffic wants to be told on its standard input what to send"))
+				return usageError(errors.New("missing transfers on standard input"))
 			}
 			return traffic.Send(cmd.Context())
 		},

@@ -56,8 +56,8 @@ func newLabRun(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run NAME",
 		Short: "Run a published experiment",
-		Long: `run repeats a published experiment in the lab. Every run of every case gets
-sites of its own. The table gives medians over the repeats, and their spread.`,
+		Long: `run repeats a published experiment in the lab. Every run of every case builds
+its own sites. The table shows medians over the repeats, and their spread.`,
 		Example: `  longhaul lab run mitre
   longhaul lab run mitre --repeat 5 --json > mitre.json
   longhaul lab run lossy-lfn --repeat 5 --series lossy.csv`,
@@ -66,7 +66,8 @@ sites of its own. The table gives medians over the repeats, and their spread.`,
 			if len(args) == 0 {
 				return exactArgs(1, "the name of one experiment")(cmd, args)
 			}
-			return usageError(remedy.New(fmt.Errorf("there is no experiment %q", args[0]), "choose from "+strings.Join(names, ", ")))
+			return usageError(remedy.New(fmt.Errorf("unknown experiment %q", args[0]),
+				"choose from "+strings.Join(names, ", ")))
 		},
 	}
 	for _, e := range experiments.All() {
@@ -76,14 +77,14 @@ sites of its own. The table gives medians over the repeats, and their spread.`,
 	return cmd
 }
 
-// newLabRunExperiment runs one of the experiments.
+// newLabRunExperiment returns the command that runs one experiment.
 func newLabRunExperiment(env *env, e experiment.Experiment) *cobra.Command {
 	run := e.New()
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use: e.Name, Short: e.Short, Long: e.Long, Example: e.Example, Args: noArgs,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			// A mistake is refused before it costs a sandbox.
+			// Refuse a mistake before a sandbox is built.
 			if err := run.Check(cmd.Flags()); errors.As(err, new(experiment.Lack)) {
 				return err
 			} else if err != nil {
@@ -104,8 +105,8 @@ func newLabRunExperiment(env *env, e experiment.Experiment) *cobra.Command {
 	return cmd
 }
 
-// inLab makes the RunE of something that is measured in a sandbox. Its result is
-// printed as text, or as JSON, and then judged.
+// inLab returns the RunE of a measurement in a sandbox. It prints the result as text
+// or JSON, and then judges it.
 func inLab(env *env, asJSON *bool, run func(context.Context, experiment.Environment) (experiment.Result, error)) func(*cobra.Command, []string) error {
 	return inSandbox(env, func(cmd *cobra.Command, _ []string) error {
 		result, err := measureInLab(cmd.Context(), env, run)
@@ -128,8 +129,8 @@ func inLab(env *env, asJSON *bool, run func(context.Context, experiment.Environm
 	})
 }
 
-// measureInLab runs something with progress on standard error, until a signal
-// breaks it off.
+// measureInLab runs a measurement with progress on standard error, until a signal
+// interrupts it.
 func measureInLab[R any](ctx context.Context, env *env, run func(context.Context, experiment.Environment) (R, error)) (result R, err error) {
 	ctx, stop := untilSignal(ctx)
 	defer stop()
@@ -141,13 +142,12 @@ func measureInLab[R any](ctx context.Context, env *env, run func(context.Context
 	result, err = run(ctx, experiment.Environment{Program: program, Report: printer.Report})
 	printer.Clear()
 	if ctx.Err() != nil {
-		err = errors.New("interrupted: nothing of the lab is left")
+		err = errors.New("interrupted: the lab is removed")
 	}
 	return result, err
 }
 
-// inSandbox makes a command run inside a sandbox, by running the program
-// again there.
+// inSandbox has a command run inside a sandbox: it runs the program again there.
 func inSandbox(env *env, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return inPreparedSandbox(env, sandbox.PrivateRun, run)
 }
@@ -176,7 +176,7 @@ func inPreparedSandbox(env *env, prepare func() error, run func(*cobra.Command, 
 func ownProgram() (string, error) {
 	path, err := os.Executable()
 	if err != nil {
-		return "", fmt.Errorf("cannot find the program's own file: %w", err)
+		return "", fmt.Errorf("find the program's own file: %w", err)
 	}
 	return path, nil
 }

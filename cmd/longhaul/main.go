@@ -24,8 +24,8 @@ func main() {
 	}))
 }
 
-// env is what a command gets from the outside, so that tests can run the whole
-// program in their own process.
+// env holds a command's inputs and outputs, so that tests can run the whole program
+// in their own process.
 type env struct {
 	ctx            context.Context
 	args           []string // without the program's name
@@ -33,13 +33,13 @@ type env struct {
 	stdout, stderr io.Writer
 	getenv         func(string) string
 
-	// accepted is set once the command line has been found good and a
-	// command's own code runs.
+	// accepted is set when the command line is valid and the command's own code
+	// runs.
 	accepted bool
 }
 
-// run executes one command line and returns its exit code. What commands print
-// holds names and errors that others have made: it is passed on as text only.
+// run executes one command line and returns its exit code. Output contains names and
+// errors of others: run escapes control characters in it.
 func run(env *env) int {
 	own := *env
 	env = &own

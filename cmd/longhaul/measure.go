@@ -18,13 +18,13 @@ import (
 	"longhaul/internal/units"
 )
 
-// measureFlags are what the client was asked to do.
+// measureFlags are the flags of measure.
 type measureFlags struct {
 	options                          measure.Options
 	receive, both, inTurn, json, csv bool
 	amount, window, write            string
 	pacing, rate                     string
-	rateBps                          float64 // of the link; 0 if it is not known
+	rateBps                          float64 // of the link; 0 if unknown
 	serve                            bool
 	tokens, token                    string // files
 	port                             uint16
@@ -39,9 +39,9 @@ func newMeasure(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "measure HOST[:PORT] | --serve",
 		Short: "Measure TCP throughput to a host, memory to memory",
-		Long: `measure sends data to a server, or has it send some, and tells what arrived. It
-speaks iperf3's protocol: the server may be longhaul measure --serve or an
-ordinary iperf3 -s, and an ordinary iperf3 -c measures to --serve.`,
+		Long: `measure sends data to a server or receives data from it, and prints the
+throughput. It speaks iperf3's protocol. The server may be longhaul measure
+--serve or iperf3 -s, and iperf3 -c can measure to --serve.`,
 		Example: `  longhaul measure --serve
   longhaul measure far.example.net
   longhaul measure far.example.net --receive --streams 4 --time 30s
@@ -49,17 +49,19 @@ ordinary iperf3 -s, and an ordinary iperf3 -c measures to --serve.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.serve == (len(args) > 0) {
-				return usageError(remedy.New(errors.New("longhaul measure wants a host, or --serve"), "see longhaul measure --help"))
+				return usageError(remedy.New(errors.New("longhaul measure needs a host, or --serve"),
+					"see longhaul measure --help"))
 			}
 			if f.serve && f.token != "" {
-				return usageError(remedy.New(errors.New("--token is the client's"), "the server's is --tokens"))
+				return usageError(remedy.New(errors.New("--token is for the client"), "the server takes --tokens"))
 			}
 			if !f.serve && f.tokens != "" {
-				return usageError(remedy.New(errors.New("--tokens is the server's"), "the client's is --token"))
+				return usageError(remedy.New(errors.New("--tokens is for the server"), "the client takes --token"))
 			}
 			for _, name := range []string{"max-time", "max-streams", "max-window"} {
 				if !f.serve && cmd.Flags().Changed(name) {
-					return usageError(remedy.New(fmt.Errorf("--%s is the server's", name), "use it with --serve, or leave it out"))
+					return usageError(remedy.New(fmt.Errorf("--%s is for the server", name),
+						"use it with --serve, or leave it out"))
 				}
 			}
 			if f.serve {
@@ -79,29 +81,29 @@ ordinary iperf3 -s, and an ordinary iperf3 -c measures to --serve.`,
 	flags.IntVar(&f.limits.Streams, "max-streams", 0, "with --serve: most --streams (64; 128 with --tokens)")
 	flags.StringVar(&f.maxWindow, "max-window", "", "with --serve: largest --window, a `SIZE`")
 	flags.StringVar(&f.token, "token", "", "`FILE` with a name and secret, for --tokens")
-	flags.Uint16Var(&f.port, "port", measure.DefaultPort, "the server's port")
+	flags.Uint16Var(&f.port, "port", measure.DefaultPort, "port of the server")
 	flags.BoolVar(&f.receive, "receive", false, "have the server send")
-	flags.BoolVar(&f.both, "both", false, "send both ways at once")
-	flags.BoolVar(&f.inTurn, "in-turn", false, "send, and then have the server send")
+	flags.BoolVar(&f.both, "both", false, "send both ways at the same time")
+	flags.BoolVar(&f.inTurn, "in-turn", false, "send, then have the server send")
 	flags.IntVar(&f.options.Streams, "streams", 1, "connections, each way")
-	flags.DurationVar(&f.duration, "time", 10*time.Second, "how long, in whole seconds")
-	flags.StringVar(&f.amount, "bytes", "", "how much to send instead, a `SIZE` like 1GiB")
-	flags.DurationVar(&f.omit, "omit", 0, "start that does not count, whole seconds")
+	flags.DurationVar(&f.duration, "time", 10*time.Second, "duration, in whole seconds")
+	flags.StringVar(&f.amount, "bytes", "", "data to send instead, a `SIZE` like 1GiB")
+	flags.DurationVar(&f.omit, "omit", 0, "start to leave out, in whole seconds")
 	flags.DurationVar(&f.reporting, "interval", time.Second, "time between two lines")
 	flags.DurationVar(&f.options.Patience, "timeout", 15*time.Second, "wait for the server's answer")
 	flags.StringVar(&f.window, "window", "", "socket buffers of both sides, a `SIZE`")
 	flags.StringVar(&f.write, "write", "128KiB", "`SIZE` of each write")
 	flags.IntVar(&f.options.MSS, "mss", 0, "largest segment, `BYTES`")
-	flags.StringVar(&f.pacing, "pacing-rate", "", "`RATE` that each stream keeps below")
+	flags.StringVar(&f.pacing, "pacing-rate", "", "maximum `RATE` of each stream")
 	flags.StringVar(&f.options.CongestionControl, "congestion-control", "", "a `NAME` of longhaul cc list")
 	flags.BoolVar(&f.options.NoDelay, "no-delay", false, "send small writes at once")
-	flags.StringVar(&f.rate, "rate", "", "the link's `RATE`, to see the share reached")
+	flags.StringVar(&f.rate, "rate", "", "the link's `RATE`, to print the share reached")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object, under iperf3's names")
 	flags.BoolVar(&f.csv, "csv", false, "print a line of values per interval and stream")
 	return cmd
 }
 
-// readSize reads a flag that is a size, if it is there.
+// readSize parses a flag that is a size, unless it is empty.
 func readSize(text, flag string, into *int64) error {
 	if text == "" {
 		return nil
@@ -114,7 +116,7 @@ func readSize(text, flag string, into *int64) error {
 	return nil
 }
 
-// complete reads the flags that are text.
+// complete parses the flags that are text.
 func (f *measureFlags) complete(cmd *cobra.Command) error {
 	var window, write int64
 	err := errors.Join(readSize(f.amount, "bytes", &f.options.Bytes), readSize(f.window, "window", &window), readSize(f.write, "write", &write))
@@ -148,16 +150,16 @@ func (f *measureFlags) complete(cmd *cobra.Command) error {
 	}
 	switch {
 	case f.receive && f.both:
-		return remedy.New(errors.New("--receive is one way, and --both is two"), "leave one of them out")
+		return remedy.New(errors.New("choose one of --receive and --both"), "leave one of them out")
 	case f.inTurn && (f.receive || f.both):
-		return remedy.New(errors.New("--in-turn is both ways, one after the other"), "leave --receive and --both out")
+		return remedy.New(errors.New("--in-turn already measures both ways"), "leave --receive and --both out")
 	case f.receive:
 		f.options.Direction = measure.Receive
 	case f.both:
 		f.options.Direction = measure.Both
 	}
 	if f.json && f.csv {
-		return remedy.New(errors.New("--json and --csv are two forms of the same"), "leave one of them out")
+		return remedy.New(errors.New("choose one of --json and --csv"), "leave one of them out")
 	}
 	if f.reporting < 100*time.Millisecond {
 		return fmt.Errorf("--interval %v is too short: use 100ms or more", f.reporting)
@@ -165,7 +167,7 @@ func (f *measureFlags) complete(cmd *cobra.Command) error {
 	return f.options.Check()
 }
 
-// readToken reads a client's token; without a file there is none.
+// readToken reads a client's token; it returns none without a file.
 func readToken(path string) (measure.Token, error) {
 	if path == "" {
 		return measure.Token{}, nil
@@ -175,12 +177,14 @@ func readToken(path string) (measure.Token, error) {
 		return measure.Token{}, usageError(err)
 	}
 	if len(tokens) > 1 {
-		return measure.Token{}, usageError(remedy.New(fmt.Errorf("%s has %d tokens, and a client is one", path, len(tokens)), "leave one of them in it"))
+		return measure.Token{}, usageError(remedy.New(fmt.Errorf("%s has %d tokens, a client has one", path,
+			len(tokens)),
+			"keep one of them"))
 	}
 	return tokens[0], nil
 }
 
-// address adds the port to a host that has none.
+// address adds the port to a host without one.
 func (f *measureFlags) address(host string) string {
 	if _, _, err := net.SplitHostPort(host); err == nil {
 		return host
@@ -193,7 +197,8 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 		return usageError(err)
 	}
 	if name := f.options.CongestionControl; name != "" && f.options.Direction != measure.Receive && !isAvailable(name) {
-		return remedy.New(fmt.Errorf("this kernel has no congestion control %s", name), "longhaul cc load brings haul, hybla, illinois and brutal; see longhaul cc list")
+		return remedy.New(fmt.Errorf("this kernel has no congestion control %s", name),
+			"longhaul cc load loads haul, hybla, illinois and brutal; see longhaul cc list")
 	}
 	var err error
 	if f.options.Token, err = readToken(f.token); err != nil {
@@ -203,7 +208,7 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 	defer stop()
 	address := f.address(host)
 	out := f.writer(env.stdout)
-	var terminal io.Writer = io.Discard // where nobody watches
+	var terminal io.Writer = io.Discard // unless someone watches
 	if display.IsTerminal(env.stderr) {
 		terminal = display.Raw(env.stderr)
 	}
@@ -224,7 +229,7 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 		summary, err := measure.Run(ctx, address, f.options)
 		clearLine()
 		if err != nil && ctx.Err() != nil {
-			return errors.New("interrupted before the end: nothing was counted")
+			return errors.New("interrupted before the end: no result")
 		}
 		if err != nil {
 			return explainMeasure(address, err)
@@ -236,7 +241,7 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 	return nil
 }
 
-// writer is the form of the results that was asked for.
+// writer returns the writer for the results' format.
 func (f *measureFlags) writer(w io.Writer) report.Writer {
 	switch {
 	case f.json:
@@ -247,7 +252,7 @@ func (f *measureFlags) writer(w io.Writer) report.Writer {
 	return report.NewText(w, f.reporting, f.rateBps)
 }
 
-// explainMeasure says in the user's words why a test failed.
+// explainMeasure adds the hint to a test's error.
 func explainMeasure(address string, err error) error {
 	explained := measure.Explain(address, err)
 	if hint := measure.Hint(err); hint != "" {

@@ -29,7 +29,8 @@ func (f *measureFlags) runServer(cmd *cobra.Command, env *env) error {
 	config.SetMultipathTCP(false)
 	l, err := config.Listen(ctx, "tcp", net.JoinHostPort(f.listen, strconv.Itoa(int(f.port))))
 	if err != nil {
-		return remedy.New(fmt.Errorf("cannot listen: %w", err), "choose another port with --port; an iperf3 -s may have this one")
+		return remedy.New(fmt.Errorf("listen for tests: %w", err),
+			"choose another port with --port; an iperf3 -s may have this one")
 	}
 	to := ""
 	if len(tokens) > 0 {
@@ -59,7 +60,7 @@ func (f *measureFlags) runServer(cmd *cobra.Command, env *env) error {
 	return server.Serve(ctx, l)
 }
 
-// completeLimits reads what clients may ask for.
+// completeLimits parses the limits of clients' tests.
 func (f *measureFlags) completeLimits(cmd *cobra.Command) error {
 	var window int64
 	if err := readSize(f.maxWindow, "max-window", &window); err != nil {
@@ -70,7 +71,7 @@ func (f *measureFlags) completeLimits(cmd *cobra.Command) error {
 		"max-time": f.limits.Duration == 0, "max-streams": f.limits.Streams == 0, "max-window": window == 0,
 	} {
 		if zero && cmd.Flags().Changed(name) {
-			return remedy.New(fmt.Errorf("--%s 0 allows no test", name), "leave it out for what is usual")
+			return remedy.New(fmt.Errorf("--%s 0 allows no test", name), "leave it out for the default")
 		}
 	}
 	return f.limits.Check()

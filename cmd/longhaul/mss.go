@@ -23,8 +23,8 @@ func newMSS(env *env) *cobra.Command {
 		Use:   "mss",
 		Short: "Segment size: raise or clamp the MSS of connections through this host",
 		Long: `mss changes the maximum segment size in the SYNs of TCP connections that pass a
-device of this host, forwarded or its own. A rule is named by the direction of
-the data that it makes larger or smaller. It stays until clear or a reboot.`,
+device of this host, forwarded or its own. A rule names the direction of the
+data whose segments it enlarges or shrinks. It stays until clear or a reboot.`,
 		Example: `  longhaul mss set --dev eth0 --toward 203.0.113.0/24 --raise 1460
   longhaul mss set --dev tun0 --clamp-to-pmtu
   longhaul mss show
@@ -36,7 +36,7 @@ the data that it makes larger or smaller. It stays until clear or a reboot.`,
 	return cmd
 }
 
-// mssData are the flags that say for which data a rule is.
+// mssData are the flags that select a rule's data.
 type mssData struct {
 	device       string
 	toward, from prefixFlag
@@ -50,7 +50,7 @@ func (d *mssData) register(flags *pflag.FlagSet) {
 	flags.Uint16Var(&d.port, "port", 0, "only connections from or to this TCP port")
 }
 
-// prefixFlag is a prefix, or an address that stands for itself alone.
+// prefixFlag is a prefix, or a single address.
 type prefixFlag struct{ netip.Prefix }
 
 func (p *prefixFlag) Type() string { return "prefix" }
@@ -70,7 +70,7 @@ func (p *prefixFlag) Set(s string) (err error) {
 	return err
 }
 
-// mssError adds what to do about an error.
+// mssError adds the hint to an error.
 func mssError(err error) error {
 	var lacking *kernel.ErrUnsupported
 	switch {
@@ -91,10 +91,10 @@ func newMSSShow(env *env) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "show",
-		Short: "List the rules, how often each matched, and what it last changed",
-		Long: `show lists the rules in the order in which they are tried: the first that
-matches a SYN decides. A rule that matched more SYNs than it changed met some
-that were as wanted already, had no MSS, or were signed (MD5, TCP-AO).`,
+		Short: "List the rules, with each one's matches and last change",
+		Long: `show lists the rules in the order in which the kernel tries them: the first that
+matches a SYN decides. A rule changes no SYN that already has the wanted MSS,
+has no MSS, or is signed (MD5, TCP-AO).`,
 		Example: `  longhaul mss show
   longhaul mss show --json | jq '.rules[] | {device, matched, rewritten}'`,
 		Args: noArgs,
@@ -122,7 +122,7 @@ that were as wanted already, had no MSS, or were signed (MD5, TCP-AO).`,
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&asJSON, "json", false, "print everything as JSON")
-	flags.BoolVar(&all, "all", false, "the rules of all network namespaces")
+	flags.BoolVar(&all, "all", false, "list the rules of all network namespaces")
 	namespaceFlag(flags, &namespace)
 	return cmd
 }
@@ -135,10 +135,10 @@ func newMSSClear(env *env) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "clear",
-		Short: "Remove rules; with the last of a device all that was attached",
-		Long: `clear removes the rules that fit all the flags given; without flags those of
-every device. It also removes what a command that did not come to its end, or
-a device that is gone, has left.`,
+		Short: "Remove rules, and with a device's last rule the program",
+		Long: `clear removes the rules that match all the flags given; without flags those of
+every device. It also removes the leftovers of an interrupted command or of a
+deleted device.`,
 		Example: `  longhaul mss clear --dev eth0 --toward 203.0.113.0/24
   longhaul mss clear
   longhaul mss clear --all`,
@@ -159,7 +159,7 @@ a device that is gone, has left.`,
 				return mssError(err)
 			}
 			if picky && len(result.Rules) == 0 {
-				return remedy.New(errors.New("no rule fits these flags"), "see longhaul mss show")
+				return remedy.New(errors.New("no rule matches these flags"), "see longhaul mss show")
 			}
 			if asJSON {
 				return json.NewEncoder(env.stdout).Encode(result)
@@ -170,7 +170,7 @@ a device that is gone, has left.`,
 	flags := cmd.Flags()
 	data.register(flags)
 	flags.BoolVar(&asJSON, "json", false, "print what was removed as JSON")
-	flags.BoolVar(&all, "all", false, "in all network namespaces, those that are gone included")
+	flags.BoolVar(&all, "all", false, "in all network namespaces, deleted ones included")
 	namespaceFlag(flags, &namespace)
 	return cmd
 }

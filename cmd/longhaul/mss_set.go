@@ -18,7 +18,7 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// mssSet is what set was asked to do.
+// mssSet holds the flags of set.
 type mssSet struct {
 	mssData
 	raise, clamp              int
@@ -32,20 +32,19 @@ func newMSSSet(env *env) *cobra.Command {
 	var s mssSet
 	cmd := &cobra.Command{
 		Use:   "set --dev DEVICE [--toward PREFIX] [--from PREFIX] ACTION",
-		Short: "Raise or clamp the MSS for some data",
-		Long: `set puts a rule into force, in place of one for the same data. The MSS that
-bounds data is announced by its receiver. So a rule for data toward a prefix
-changes the SYNs that come from there, and one for data from a prefix those
-that go there.
+		Short: "Raise or clamp the MSS for some of the data",
+		Long: `set adds a rule, or replaces the rule for the same data. The receiver of data
+announces the MSS that bounds it. So a rule for data toward a prefix changes
+the SYNs from there, and a rule for data from a prefix changes the SYNs to it.
 
-Raising makes segments larger than the receiver asked for, which stalls
-connections if the path does not carry them. So it first sends packets of that
-size to a host there, or asks one for them, and refuses the value if they do
-not get through. With --watch it goes on doing so, and takes the rule back when
-they no longer do, or when it is interrupted.
+Raising makes segments larger than the receiver asked for. Connections stall if
+the path does not carry them. So set first sends packets of that size to a host
+there, or asks one for them. It refuses the value if they do not get through.
+With --watch it keeps probing, and removes the rule when the packets no longer
+get through or when you interrupt it.
 
-Clamping to the route or the path MTU is for forwarded connections; those of
-this host go by their routes anyway.`,
+Clamping to the route or the path MTU is for forwarded connections. This host's
+own connections already follow their routes.`,
 		Example: `  longhaul mss set --dev eth0 --toward 203.0.113.9 --raise 1460
   longhaul mss set --dev eth0 --from 2001:db8:5::/48 --port 5432 --clamp 1300
   longhaul mss set --dev tun0 --clamp-to-pmtu`,
@@ -65,24 +64,25 @@ this host go by their routes anyway.`,
 	}
 	flags := cmd.Flags()
 	s.register(flags)
-	flags.IntVar(&s.raise, "raise", 0, "raise an MSS below this to it, `BYTES`")
-	flags.IntVar(&s.clamp, "clamp", 0, "lower an MSS above this to it, `BYTES`")
-	flags.BoolVar(&s.clampToPMTU, "clamp-to-pmtu", false, "lower it to what the routes both ways carry")
-	flags.BoolVar(&s.clampToRoute, "clamp-to-route", false, "lower it to what the route of the data carries")
+	flags.IntVar(&s.raise, "raise", 0, "raise a smaller MSS to this, `BYTES`")
+	flags.IntVar(&s.clamp, "clamp", 0, "lower a larger MSS to this, `BYTES`")
+	flags.BoolVar(&s.clampToPMTU, "clamp-to-pmtu", false, "lower it to the MTU of the routes both ways")
+	flags.BoolVar(&s.clampToRoute, "clamp-to-route", false, "lower it to the MTU of the data's route")
 	flags.StringVar(&s.probe, "probe", "", "`ADDRESS` that answers full packets (the prefix, if one)")
-	flags.BoolVar(&s.noProbe, "no-probe", false, "raise without knowing what the path carries")
-	flags.BoolVar(&s.watch, "watch", false, "stay, and take it back when the path fails it")
+	flags.BoolVar(&s.noProbe, "no-probe", false, "raise without probing the path")
+	flags.BoolVar(&s.watch, "watch", false, "keep probing, and remove the rule when the path fails")
 	flags.DurationVar(&s.every, "every", 10*time.Second, "time between two probes of --watch")
 	flags.BoolVar(&s.json, "json", false, "print the outcome as JSON")
 	namespaceFlag(flags, &s.namespace)
 	return cmd
 }
 
-// rule puts the flags together.
+// rule builds the rule of the flags.
 func (s *mssSet) rule(cmd *cobra.Command) (mss.Rule, error) {
 	r := mss.Rule{Device: s.device, Toward: s.toward.Prefix, From: s.from.Prefix, Port: s.port}
 	if r.Device == "" {
-		return r, remedy.New(errors.New("longhaul mss set wants to know which device the connections pass"), "add --dev DEVICE; ip route get ADDRESS tells it")
+		return r, remedy.New(errors.New("missing --dev"),
+			"add --dev DEVICE, the device that the connections pass; ip route get ADDRESS prints it")
 	}
 	var actions []string
 	for _, a := range []struct {
@@ -102,15 +102,17 @@ func (s *mssSet) rule(cmd *cobra.Command) (mss.Rule, error) {
 	}
 	switch {
 	case len(actions) == 0:
-		return r, remedy.New(errors.New("longhaul mss set wants to know what to do"), "add --raise BYTES, --clamp BYTES, --clamp-to-pmtu or --clamp-to-route")
+		return r, remedy.New(errors.New("missing action"),
+			"add --raise BYTES, --clamp BYTES, --clamp-to-pmtu or --clamp-to-route")
 	case len(actions) > 1:
-		return r, remedy.New(fmt.Errorf("%s cannot go together", strings.Join(actions, " and ")), "give one of them; another rule may do the other")
+		return r, remedy.New(fmt.Errorf("choose one of %s", strings.Join(actions, " and ")),
+			"give one of them; another rule may do the other")
 	case r.Action != mss.Raise && (s.probe != "" || s.noProbe || s.watch):
 		return r, remedy.New(errors.New("only --raise probes the path"), "leave --probe, --no-probe and --watch out")
 	case s.noProbe && s.watch:
-		return r, remedy.New(errors.New("--watch is about probing, and --no-probe about not doing it"), "leave one of them out")
+		return r, remedy.New(errors.New("--watch probes, and --no-probe forbids it"), "leave one of them out")
 	case s.every < time.Second:
-		return r, remedy.New(fmt.Errorf("--every %v is too often", s.every), "use at least 1s")
+		return r, remedy.New(fmt.Errorf("--every %v is too short", s.every), "use at least 1s")
 	}
 	return r, r.Check()
 }
@@ -149,23 +151,23 @@ func (s *mssSet) run(ctx context.Context, env *env, rule mss.Rule) error {
 	}
 	err = outcome.Watch(ctx, host, probe, s.every, func(note string) { writeNotes(env.stderr, []string{note}) })
 	if err == nil {
-		fmt.Fprintln(env.stderr, "interrupted: the rule is taken back")
+		fmt.Fprintln(env.stderr, "interrupted: the rule is removed")
 	}
 	return err
 }
 
-// choose finds the host to probe, and the direction.
+// choose returns the host to probe and the direction.
 func (s *mssSet) choose(rule mss.Rule) (*pathprobe.Probe, error) {
 	var address netip.Addr
 	if s.probe != "" {
 		var err error
 		if address, err = netip.ParseAddr(s.probe); err != nil {
-			return nil, remedy.New(fmt.Errorf("--probe wants an address, and got %q", s.probe), "write it like 203.0.113.9")
+			return nil, remedy.New(fmt.Errorf("invalid address in --probe %q", s.probe), "write it like 203.0.113.9")
 		}
 	}
 	probe, err := pathprobe.Choose(rule, address)
 	if errors.Is(err, pathprobe.ErrNoHost) {
-		return nil, remedy.New(err, "add --probe ADDRESS, or --no-probe to do without")
+		return nil, remedy.New(err, "add --probe ADDRESS, or --no-probe to skip it")
 	}
 	return probe, err
 }

@@ -17,10 +17,9 @@ func namespaceFlag(flags *pflag.FlagSet, name *string) {
 	flags.StringVar(name, "netns", "", "network namespace: a `NAME` of ip netns, or a path")
 }
 
-// enterNamespace has the rest of the command, which must stay on this
-// goroutine, run in a network namespace. It stays in the mount namespace, so
-// that what is pinned outlives the command, as it would not under "ip netns
-// exec".
+// enterNamespace moves the rest of the command, which must stay on this goroutine,
+// into a network namespace. It keeps the mount namespace, so that BPF pins outlive
+// the command. Under "ip netns exec" they would not.
 func enterNamespace(name string) error {
 	if name == "" {
 		return nil
@@ -31,12 +30,12 @@ func enterNamespace(name string) error {
 	}
 	ns, err := get(name)
 	if err != nil {
-		return remedy.New(fmt.Errorf("cannot open the network namespace %s: %w", name, err), "see ip netns")
+		return remedy.New(fmt.Errorf("open network namespace %s: %w", name, err), "see ip netns")
 	}
 	defer ns.Close()
-	runtime.LockOSThread() // for good: the thread ends with the command
+	runtime.LockOSThread() // never unlocked: the thread ends with the command
 	if err := netns.Set(ns); err != nil {
-		return remedy.New(fmt.Errorf("cannot enter the network namespace %s: %w", name, err), "run it as root")
+		return remedy.New(fmt.Errorf("enter network namespace %s: %w", name, err), "run it as root")
 	}
 	return nil
 }

@@ -15,15 +15,14 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// settingFlag is a flag of `longhaul relay` that stands for a key of the
-// configuration file, where its value is parsed and checked.
+// settingFlag is a flag of `longhaul relay` for a key of the configuration file. The
+// configuration parses and checks its value.
 type settingFlag struct {
 	name, key, value, usage string
 	many                    bool // may be given again, or hold several values with commas
 }
 
-// settingValue collects what a flag was given, word for word: the
-// configuration parses it.
+// settingValue collects a flag's values unparsed: the configuration parses them.
 type settingValue struct {
 	values []string
 	kind   string // shown in the help
@@ -38,38 +37,42 @@ func (v *settingValue) Set(s string) error {
 
 // tunnelFlags describe the one tunnel of a command line.
 var tunnelFlags = []settingFlag{
-	{name: "listen", key: "tunnel.listen", value: "ADDRESS:PORT", many: true, usage: "where to listen; no ADDRESS: all of them"},
+	{name: "listen", key: "tunnel.listen", value: "ADDRESS:PORT", many: true,
+		usage: "where to listen; no ADDRESS: on all addresses"},
 	{name: "forward", key: "tunnel.forward", value: "HOST:PORT", many: true, usage: "next hop; several are tried in order"},
 	{name: "balance", key: "tunnel.balance", value: "WAY", usage: "ordered, least-flows, round-robin, source"},
 	{name: "allow", key: "tunnel.allow", value: "PREFIX", many: true, usage: "sources that may connect (all)"},
 	{name: "max-flows", key: "tunnel.max_flows", value: "N", usage: "flows at the same time (no bound)"},
-	{name: "max-flows-per-source", key: "tunnel.max_flows_per_source", value: "N", usage: "of one address (a share)"},
+	{name: "max-flows-per-source", key: "tunnel.max_flows_per_source", value: "N",
+		usage: "flows of one address (a share)"},
 	{name: "new-flows-per-second", key: "tunnel.new_flows_per_second", value: "N", usage: "new flows in a second (no bound)"},
-	{name: "connect-timeout", key: "tunnel.connect_timeout", value: "TIME", usage: "for all targets together (10s)"},
+	{name: "connect-timeout", key: "tunnel.connect_timeout", value: "TIME", usage: "for all targets in total (10s)"},
 	{name: "idle-timeout", key: "tunnel.idle_timeout", value: "TIME", usage: "reset flows silent this long (off)"},
 	{name: "wan-side", key: "tunnel.wan_side", value: "SIDE", usage: "auto, listen, forward, both, none (auto)"},
-	{name: "wan-cc", key: "tunnel.wan.congestion_control", value: "NAME", usage: "WAN congestion control (best there is)"},
-	{name: "wan-rate", key: "tunnel.wan.rate", value: "RATE", usage: "what the WAN carries (1Gbit)"},
+	{name: "wan-cc", key: "tunnel.wan.congestion_control", value: "NAME",
+		usage: "WAN congestion control (the best available)"},
+	{name: "wan-rate", key: "tunnel.wan.rate", value: "RATE", usage: "capacity of the WAN (1Gbit)"},
 	{name: "wan-pacing-rate", key: "tunnel.wan.pacing_rate", value: "RATE", usage: "cap of a flow's sending rate (none)"},
 	{name: "lan-cc", key: "tunnel.lan.congestion_control", value: "NAME", usage: "LAN congestion control (the kernel's)"},
 	{name: "proxy-in", key: "tunnel.proxy_protocol.in.trusted", value: "PREFIX", many: true, usage: "sources that must send a PROXY header"},
 	{name: "proxy-out", key: "tunnel.proxy_protocol.out", value: "VERSION", usage: "send a PROXY header: v1 or v2 (none)"},
 	{name: "check-key", key: "tunnel.check.key_file", value: "FILE", usage: "key of integrity checks (none)"},
-	{name: "check-next", key: "tunnel.check.next", value: "KIND", usage: "what --forward is: relay or target (target)"},
+	{name: "check-next", key: "tunnel.check.next", value: "KIND", usage: "kind of --forward: relay or target (target)"},
 	{name: "transport", key: "tunnel.transport", value: "MODE", usage: "auto, or kernel: set no socket option"},
 }
 
-// processFlags are those of the whole process; they override the file's.
+// processFlags are the flags of the whole process; they override the file.
 var processFlags = []settingFlag{
 	{name: "drain-timeout", key: "drain_timeout", value: "TIME", usage: "let flows finish this long (1m)"},
-	{name: "name", key: "name", value: "NAME", usage: "what status calls this relay, beside others"},
-	{name: "control-socket", key: "control_socket", value: "PATH", usage: "where status finds this relay, or off"},
+	{name: "name", key: "name", value: "NAME", usage: "name of this relay in status, beside others"},
+	{name: "control-socket", key: "control_socket", value: "PATH",
+		usage: "control socket for status and others, or off"},
 	{name: "http-listen", key: "http_listen", value: "ADDRESS:PORT", many: true, usage: "serve health checks and metrics there (off)"},
 	{name: "dashboard", key: "dashboard.listen", value: "ADDRESS:PORT", many: true, usage: "serve the dashboard there, to root and this user (off)"},
-	{name: "history", key: "history.file", value: "FILE", usage: "keep records of ended flows there, or off"},
+	{name: "history", key: "history.file", value: "FILE", usage: "record ended flows in FILE, or off"},
 	{name: "log-format", key: "log.format", value: "FORMAT", usage: "logfmt or json (logfmt)"},
 	{name: "log-level", key: "log.level", value: "LEVEL", usage: "debug, info, warn or error (info)"},
-	{name: "memory-limit", key: "memory_limit", value: "SIZE", usage: "of the flows' sockets and pipes (no bound)"},
+	{name: "memory-limit", key: "memory_limit", value: "SIZE", usage: "for the flows' sockets and pipes (no bound)"},
 	{name: "workers", key: "workers", value: "N", usage: "event loops (one per CPU)"},
 }
 
@@ -80,13 +83,14 @@ func newRelay(env *env) *cobra.Command {
 
 		DisableFlagsInUseLine: true,
 
-		Short: "Run the relay: split-TCP tunnels with the right transport on every leg",
-		Long: `relay accepts connections, connects each to its target, and moves the bytes,
-with buffers, congestion control and keepalive that fit each leg. Flags
-describe one tunnel, a file describes many (see longhaul config example).
+		Short: "Run the relay: split-TCP tunnels with a fitting transport on every leg",
+		Long: `relay accepts connections, connects each to its target, and moves the bytes. It
+sets buffers, congestion control and keepalive for each leg. Flags describe one
+tunnel, a file describes many (see longhaul config example).
 
-It runs in the foreground. SIGHUP reloads the file, SIGTERM and SIGINT stop
-accepting and let flows finish until --drain-timeout; a second one ends at once.
+It runs in the foreground. SIGHUP reloads the file. After SIGTERM or SIGINT it
+accepts no flows and waits for existing ones until --drain-timeout. A second
+signal ends it at once.
 
 Exit codes: 0 stopped with every flow finished, 1 failed, 2 wrong command line
 or bad configuration, 3 stopped with flows reset at the drain deadline.`,
@@ -105,9 +109,11 @@ or bad configuration, 3 stopped with flows reset at the drain deadline.`,
 		tunnel, process := given(cmd, tunnelFlags), given(cmd, processFlags)
 		switch {
 		case path == "" && len(tunnel) == 0:
-			return usageError(remedy.New(fmt.Errorf("no tunnel is given"), "add --listen and --forward for one tunnel, or --config FILE for many"))
+			return usageError(remedy.New(fmt.Errorf("missing tunnel"),
+				"add --listen and --forward for one tunnel, or --config FILE for many"))
 		case path != "" && len(tunnel) > 0:
-			return usageError(remedy.New(fmt.Errorf("%s cannot be used with --config", tunnel[0].Name), "put it into the file, or leave --config out"))
+			return usageError(remedy.New(fmt.Errorf("%s does not go with --config", tunnel[0].Name),
+				"put it into the file, or leave --config out"))
 		}
 		err := daemon.Run(cmd.Context(), daemon.Options{
 			ConfigFile: path, Flags: append(tunnel, process...), Loader: loader(), Version: version(),

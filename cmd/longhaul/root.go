@@ -17,11 +17,11 @@ func newRoot(env *env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "longhaul",
 		Short: "Make bulk TCP between far sites fill its link",
-		Long: `longhaul makes bulk TCP between far sites fill the link it pays for, without
-touching the endpoints.
+		Long: `longhaul makes bulk TCP between far sites fill its link, without changes to the
+endpoints.
 
 Exit codes: 0 done, 1 failed, 2 wrong command line or bad configuration,
-3 (relay) flows had not ended in time, (check) a leg loses segments.`,
+3 (relay) reset flows at the drain deadline, (check) a leg loses segments.`,
 		Example:       rootExample,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -43,7 +43,7 @@ Exit codes: 0 done, 1 failed, 2 wrong command line or bad configuration,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError(remedy.New(err, "see "+cmd.CommandPath()+" --help"))
 	})
-	root.CompletionOptions.DisableDefaultCmd = true // commands has one that helps as the others do
+	root.CompletionOptions.DisableDefaultCmd = true // commands has its own, with help like the others
 	root.Flags().BoolVarP(&asksVersion, "version", "v", false, "version for longhaul")
 	root.SetUsageFunc(writeUsage)
 	root.AddCommand(commands(env)...)
@@ -51,7 +51,7 @@ Exit codes: 0 done, 1 failed, 2 wrong command line or bad configuration,
 	return root
 }
 
-// helpWidth is what the help fits into.
+// helpWidth is the maximum width of help, in columns.
 const helpWidth = 80
 
 // writeUsage is cobra's usage with folded lines. It is no template: what
@@ -99,7 +99,8 @@ func writeUsage(cmd *cobra.Command) error {
 // noArgs refuses arguments.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usageError(remedy.New(fmt.Errorf("%s takes no argument, and got %q", cmd.CommandPath(), args[0]), "see "+cmd.CommandPath()+" --help"))
+		return usageError(remedy.New(fmt.Errorf("%s takes no argument, got %q", cmd.CommandPath(), args[0]),
+			"see "+cmd.CommandPath()+" --help"))
 	}
 	return nil
 }
@@ -117,11 +118,13 @@ func needCommand(cmd *cobra.Command, args []string) error {
 	return usageError(remedy.New(fmt.Errorf("unknown command %q", cmd.CommandPath()+" "+args[0]), hint))
 }
 
-// exactArgs wants n arguments and says what they are.
+// exactArgs requires n arguments; what describes them in the error.
 func exactArgs(n int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != n {
-			return usageError(remedy.New(fmt.Errorf("%s wants %s, and got %d arguments", cmd.CommandPath(), what, len(args)), "see "+cmd.CommandPath()+" --help"))
+			return usageError(remedy.New(fmt.Errorf("%s needs %s, got %d arguments", cmd.CommandPath(), what,
+				len(args)),
+				"see "+cmd.CommandPath()+" --help"))
 		}
 		return nil
 	}

@@ -24,9 +24,9 @@ func newRoute(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "route",
 		Short: "TCP's settings per destination: segment size, windows, algorithm",
-		Long: `route sets the metrics that the kernel's own TCP takes from the route to a
-destination. It changes the route that is in force, keeps all else of it,
-remembers what was there, and puts it back.`,
+		Long: `route sets metrics of the route to a destination, which the kernel's TCP uses.
+It changes the route in force and keeps its other attributes. It records the
+previous metrics, and undo restores them.`,
 		Example: `  longhaul route set 203.0.113.0/24 --advmss 1460 --initcwnd 40
   longhaul route show
   longhaul route undo 203.0.113.0/24`,
@@ -37,8 +37,7 @@ remembers what was there, and puts it back.`,
 	return cmd
 }
 
-// routeFlags are the flags of set, in the order in which help and show have
-// their metrics.
+// routeFlags are the flags of set, in the order of the metrics in help and show.
 var routeFlags = []struct {
 	flag   string
 	metric route.Metric
@@ -47,7 +46,7 @@ var routeFlags = []struct {
 	{"initrwnd", route.InitRwnd}, {"window", route.Window}, {"quickack", route.QuickACK}, {"rto-min", route.RTOMin},
 }
 
-// routeSet is what set was asked to do.
+// routeSet holds the flags of set.
 type routeSet struct {
 	mtu, advmss, initcwnd, initrwnd uint32
 	congctl, window, via, device    string
@@ -61,9 +60,9 @@ func newRouteSet(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set PREFIX [--advmss BYTES] [--mtu BYTES] ...",
 		Short: "Set metrics of the route to a prefix",
-		Long: `set changes the prefix's own route; if it has none, one is made with the next
-hop that covers it now, or with --via and --dev. New connections go by it, those
-that are there mostly do not. Metrics that are not given stay.`,
+		Long: `set changes the prefix's own route. If there is none, it adds one with the next
+hop of the route that covers the prefix now, or with --via and --dev. New
+connections use the metrics, existing ones mostly do not. Other metrics stay.`,
 		Example: `  longhaul route set 203.0.113.0/24 --advmss 1460
   longhaul route set 203.0.113.9 --mtu 1400 --lock
   longhaul route set 2001:db8:5::/48 --congctl haul --lock --initcwnd 40
@@ -81,23 +80,23 @@ that are there mostly do not. Metrics that are not given stay.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.Uint32Var(&s.mtu, "mtu", 0, "largest packet that is sent there, `BYTES`")
-	flags.Uint32Var(&s.advmss, "advmss", 0, "MSS to announce; bounds what comes back, `BYTES`")
+	flags.Uint32Var(&s.mtu, "mtu", 0, "largest packet sent there, `BYTES`")
+	flags.Uint32Var(&s.advmss, "advmss", 0, "MSS to announce; bounds segments from there, `BYTES`")
 	flags.StringVar(&s.congctl, "congctl", "", "congestion control there, a `NAME` of cc list")
 	flags.Uint32Var(&s.initcwnd, "initcwnd", 0, "first congestion window, `SEGMENTS`")
-	flags.Uint32Var(&s.initrwnd, "initrwnd", 0, "first receive window that is advertised, `SEGMENTS`")
-	flags.StringVar(&s.window, "window", "", "receive window at first, a `SIZE` like 256KiB")
+	flags.Uint32Var(&s.initrwnd, "initrwnd", 0, "first advertised receive window, `SEGMENTS`")
+	flags.StringVar(&s.window, "window", "", "initial receive window, a `SIZE` like 256KiB")
 	flags.BoolVar(&s.quickack, "quickack", false, "acknowledge every segment at once")
 	flags.DurationVar(&s.rtoMin, "rto-min", 0, "least retransmission timeout (instead of 200ms)")
-	flags.BoolVar(&s.lock, "lock", false, "nobody overrides mtu (by discovery) or congctl")
-	flags.StringVar(&s.via, "via", "", "next hop for a route that has to be made, an `ADDRESS`")
-	flags.StringVar(&s.device, "dev", "", "`DEVICE` for a route that has to be made")
+	flags.BoolVar(&s.lock, "lock", false, "lock mtu (against discovery) and congctl")
+	flags.StringVar(&s.via, "via", "", "next hop of a new route, an `ADDRESS`")
+	flags.StringVar(&s.device, "dev", "", "`DEVICE` of a new route")
 	flags.BoolVar(&s.json, "json", false, "print the outcome as JSON")
 	namespaceFlag(flags, &s.namespace)
 	return cmd
 }
 
-// change puts the flags together.
+// change builds the change of the flags.
 func (s *routeSet) change(cmd *cobra.Command, to string) (route.Change, error) {
 	prefix, err := route.ParseDestination(to)
 	if err != nil {
@@ -106,7 +105,7 @@ func (s *routeSet) change(cmd *cobra.Command, to string) (route.Change, error) {
 	c := route.Change{Prefix: prefix, Device: s.device, Metrics: map[route.Metric]route.Value{}}
 	if s.via != "" {
 		if c.Via, err = netip.ParseAddr(s.via); err != nil {
-			return c, remedy.New(fmt.Errorf("--via wants an address, and got %q", s.via), "write it like 192.0.2.1")
+			return c, remedy.New(fmt.Errorf("invalid address in --via %q", s.via), "write it like 192.0.2.1")
 		}
 		c.Via = c.Via.Unmap()
 	}
@@ -131,7 +130,7 @@ func (s *routeSet) change(cmd *cobra.Command, to string) (route.Change, error) {
 		case route.Window:
 			size, err := units.ParseSize(s.window)
 			if err != nil || size > math.MaxUint32 {
-				return c, remedy.New(fmt.Errorf("--window %s is no size", s.window), "write it like 256KiB")
+				return c, remedy.New(fmt.Errorf("invalid --window %q", s.window), "write it like 256KiB")
 			}
 			v.Number = uint32(size)
 		case route.QuickACK:
@@ -142,7 +141,7 @@ func (s *routeSet) change(cmd *cobra.Command, to string) (route.Change, error) {
 			if s.rtoMin != s.rtoMin.Truncate(time.Millisecond) || s.rtoMin < time.Millisecond || s.rtoMin > 2*time.Minute {
 				return c, remedy.New(fmt.Errorf("--rto-min %v is out of range", s.rtoMin), "use whole milliseconds, from 1ms to 2m")
 			}
-			v.Number, v.Locked = uint32(s.rtoMin/time.Millisecond), true // else the kernel ignores it
+			v.Number, v.Locked = uint32(s.rtoMin/time.Millisecond), true // the kernel ignores an unlocked one
 		}
 		if err := route.CheckValue(f.metric, v, prefix); err != nil {
 			return c, err
@@ -152,9 +151,10 @@ func (s *routeSet) change(cmd *cobra.Command, to string) (route.Change, error) {
 	}
 	switch {
 	case len(c.Metrics) == 0:
-		return c, remedy.New(errors.New("longhaul route set wants to know what to set"), "add --advmss, --mtu, --congctl or another; see longhaul route set --help")
+		return c, remedy.New(errors.New("missing metric"),
+			"add --advmss, --mtu, --congctl or another; see longhaul route set --help")
 	case s.lock && !locked:
-		return c, remedy.New(errors.New("--lock is for mtu and congctl, and neither is given"), "leave it out")
+		return c, remedy.New(errors.New("--lock needs --mtu or --congctl"), "leave it out")
 	}
 	return c, nil
 }
@@ -176,7 +176,7 @@ func (s *routeSet) run(ctx context.Context, env *env, c route.Change) error {
 	return nil
 }
 
-// routeError adds what to do about an error of a route.
+// routeError adds the hint to an error of a route.
 func routeError(err error) error {
 	var algorithm *destination.AlgorithmError
 	switch {
@@ -201,7 +201,7 @@ func newRouteShow(env *env) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "show",
-		Short: "List what longhaul has set, and what was there before",
+		Short: "List the metrics that longhaul has set, and the previous ones",
 		Example: `  longhaul route show
   longhaul route show --json | jq -r '.routes[].prefix'`,
 		Args: noArgs,
@@ -240,13 +240,14 @@ func newRouteUndo(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "undo PREFIX... | --all",
 		Short: "Put routes back as they were",
-		Long: `undo puts back all that longhaul has set for the prefixes, longhaul cc use
-included. What somebody else has changed since stays.`,
+		Long: `undo restores all metrics that longhaul has set for the prefixes, those of
+longhaul cc use included. It keeps later changes of others.`,
 		Example: `  longhaul route undo 203.0.113.0/24
   longhaul route undo --all`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
-				return usageError(remedy.New(errors.New("longhaul route undo wants prefixes, or --all"), "see longhaul route show"))
+				return usageError(remedy.New(errors.New("longhaul route undo needs prefixes, or --all"),
+					"see longhaul route show"))
 			}
 			var prefixes []netip.Prefix
 			for _, arg := range args {

@@ -25,9 +25,9 @@ func newService(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "service",
 		Short: "Install the relay as a service of systemd, look at it, remove it",
-		Long: `service makes this program a service of systemd: a unit with a user of its own
-that may do what the configuration needs and nothing else. What it makes it
-writes down, and uninstall removes exactly that.`,
+		Long: `service makes this program a service of systemd: a unit whose own user has only
+the privileges that the configuration needs. It records every change, and
+uninstall removes exactly those.`,
 		Example: `  longhaul service install --config site-a.yaml --now
   longhaul service status
   longhaul service uninstall`,
@@ -38,12 +38,12 @@ writes down, and uninstall removes exactly that.`,
 	return cmd
 }
 
-// rootFlag is the root directory of an image; empty for this machine.
+// rootFlag adds --root, the root directory of an image; empty for this machine.
 func rootFlag(flags *pflag.FlagSet, root *string) {
 	flags.StringVar(root, "root", "", "work on the image below `DIR`; systemd is not called")
 }
 
-// serviceHost is the host that --root names.
+// serviceHost returns the host that --root names.
 func serviceHost(root string) (service.Host, error) {
 	host, err := service.OpenHost(root)
 	if err != nil {
@@ -52,8 +52,8 @@ func serviceHost(root string) (service.Host, error) {
 	return host, nil
 }
 
-// changedServiceHost is the host that --root names, if this process can change
-// it or is only to plan.
+// changedServiceHost returns the host that --root names, if this process can change
+// it or only plans.
 func changedServiceHost(root string, dryRun bool) (service.Host, error) {
 	host, err := serviceHost(root)
 	if err == nil && !dryRun {
@@ -73,15 +73,15 @@ func newServiceInstall(env *env) *cobra.Command {
 		Short: "Make this program a service of systemd",
 		Long: `install puts this program, its unit, manual pages and shell completion into
 /usr/local, and a configuration to start from into /etc/longhaul if there is
-none. It enables the service as soon as that configuration has been edited.
+none. It enables the service once you have edited that configuration.
 
-The unit runs without any capability, but for those that the configuration
-needs: ports below 1024, restricted congestion controls, buffers beyond the
-sysctls, algorithms of longhaul's own. Run it again after changing those.
+The unit has only the capabilities that the configuration needs: for ports below
+1024, restricted congestion controls, buffers beyond the sysctls, and longhaul's
+own algorithms. Run install again after changing those.
 
-Nothing that it has not made itself is overwritten, whatever it is. With a
-package installed it adds what the configuration needs, and no more. If it is
-interrupted, run it again, or uninstall.`,
+install overwrites only its own files. With a package installed it adds only the
+capabilities that the configuration needs. After an interruption, run it again,
+or uninstall.`,
 		Example: `  longhaul service install --dry-run
   longhaul service install --config site-a.yaml --now
   longhaul service install --root /mnt/image --config site-a.yaml`,
@@ -90,7 +90,7 @@ interrupted, run it again, or uninstall.`,
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&config, "config", "", "copy `FILE` to /etc/longhaul/longhaul.yaml")
-	flags.BoolVar(&i.Start, "now", false, "start the service as well")
+	flags.BoolVar(&i.Start, "now", false, "start the service at once")
 	flags.BoolVar(&i.DryRun, "dry-run", false, "only say what would be done")
 	flags.StringSliceVar(&i.DropIns, "grant", nil, "a `LIST` of drop-ins beyond those that the configuration needs (auto, or as before), or none: "+strings.Join(service.DropInNames(), ", "))
 	flags.StringVar(&i.Prefix, "prefix", "", "where bin and share are: a `DIR` ("+service.DefaultPrefix+", or as before)")
@@ -142,14 +142,14 @@ func newServiceUninstall(env *env) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Stop the service, and remove all that service install has made",
-		Long: `uninstall stops the service, which lets flows finish as long as drain_timeout
-allows, and removes exactly what install has made. What somebody has changed
-since, such as the configuration, is kept and named; with --purge it goes too,
-and everything in /etc/longhaul, and the history that the service has kept.
+		Short: "Stop the service and remove everything that service install has added",
+		Long: `uninstall stops the service, which waits for flows until drain_timeout, and
+removes exactly the files that install has added. It keeps and lists files
+changed since, such as the configuration. --purge also removes those,
+everything in /etc/longhaul, and the service's history.
 
-Congestion controls that the service has loaded are unloaded. What other
-commands have changed on this host is named with what undoes it.`,
+It unloads congestion controls that the service has loaded. It lists other
+commands' changes of this host, each with its undo.`,
 		Example: `  longhaul service uninstall --dry-run
   longhaul service uninstall
   longhaul service uninstall --purge`,
@@ -157,14 +157,15 @@ commands have changed on this host is named with what undoes it.`,
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.BoolVar(&u.Purge, "purge", false, "remove what was changed since as well, all of /etc/longhaul, and the history")
+	flags.BoolVar(&u.Purge, "purge", false, "also remove changed files, all of /etc/longhaul, and the history")
 	flags.BoolVar(&u.KeepConfig, "keep-config", false, "keep "+service.ConfigFile+", changed or not")
 	flags.BoolVar(&u.DryRun, "dry-run", false, "only say what would be done")
 	rootFlag(flags, &root)
 	flags.BoolVar(&asJSON, "json", false, "print what was done as JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if u.Purge && u.KeepConfig {
-			return usageError(remedy.New(errors.New("--purge and --keep-config contradict each other"), "leave one of them out"))
+			return usageError(remedy.New(errors.New("choose one of --purge and --keep-config"),
+				"leave one of them out"))
 		}
 		if u.Host, err = changedServiceHost(root, u.DryRun); err != nil {
 			return err
@@ -182,7 +183,7 @@ commands have changed on this host is named with what undoes it.`,
 	return cmd
 }
 
-// kernelChanges shows service what longhaul has changed in the kernel.
+// kernelChanges reads longhaul's changes of the kernel for service.
 type kernelChanges struct{}
 
 func (kernelChanges) UnloadCC(ctx context.Context, name string) error {
@@ -212,13 +213,12 @@ func newServiceStatus(env *env) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show whether the service is installed, runs, and what it may do",
-		Long: `status shows which program the service runs and which version that is, whether
-it runs and starts with the machine, its capabilities, and the exposure that
-systemd-analyze security computes, from 0 (best) to 10. What the relay itself
-does is shown by longhaul status.
+		Short: "Show whether the service is installed and runs, and its privileges",
+		Long: `status shows the service's program and version, whether it runs and starts with
+the machine, its capabilities, and its exposure by systemd-analyze security,
+from 0 (best) to 10. longhaul status shows the relay itself.
 
-Exit codes: 0 there is such a service, 1 there is none.`,
+Exit codes: 0 installed, 1 not installed.`,
 		Example: `  longhaul service status
   longhaul service status --json | jq .capabilities`,
 		Args: noArgs,

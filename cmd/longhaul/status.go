@@ -29,7 +29,7 @@ import (
 	"longhaul/internal/route"
 )
 
-// topFlows is how many flows are listed unless all are asked for.
+// topFlows is the number of flows listed without --all.
 const topFlows = 10
 
 func newStatus(env *env) *cobra.Command {
@@ -40,12 +40,12 @@ func newStatus(env *env) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show what the running relay does: tunnels, flows, last reload",
+		Short: "Show the running relay: tunnels, flows, last reload",
 		Long: `status asks the running relay through its control socket, which its own user
-and root may use. Goodput is the mean over the flow's life. A figure that is
-not known is shown as -, never as 0.
+and root may use. Goodput is the mean over the flow's life. An unknown figure
+is shown as -, never as 0.
 
-Where several relays run it shows all, with --json one object a line for each.`,
+It shows all relays if several run; with --json one object a line for each.`,
 		Example: `  longhaul status
   longhaul status --sort bytes --all
   longhaul status --json | jq '.tunnels[] | {name, flows_now}'`,
@@ -59,12 +59,13 @@ Where several relays run it shows all, with --json one object a line for each.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		sortFlows, known := flowOrders[order]
 		if !known {
-			return usageError(remedy.New(fmt.Errorf("cannot sort by %q", order), "sort by goodput, bytes or age"))
+			return usageError(remedy.New(fmt.Errorf("invalid order %q", order), "sort by goodput, bytes or age"))
 		}
 		show := func(body []byte) error {
 			var s daemon.Status
 			if err := json.Unmarshal(body, &s); err != nil {
-				return remedy.New(fmt.Errorf("cannot read the relay's answer: %w", err), "the relay may be of another version; try --json")
+				return remedy.New(fmt.Errorf("read the relay's answer: %w", err),
+					"the relay may be of another version; try --json")
 			}
 			sortFlows(s.Flows)
 			shown := s.Flows
@@ -99,15 +100,15 @@ Where several relays run it shows all, with --json one object a line for each.`,
 	return cmd
 }
 
-// statusAnswer is what a relay answered.
+// statusAnswer is a relay's answer.
 type statusAnswer struct {
 	path string
 	body []byte
 	err  error
 }
 
-// askAll fetches the status of the relays with these control sockets, at the
-// same time. One of several that has ended meanwhile is left out.
+// askAll fetches the status of the relays with these control sockets, all at the
+// same time. It leaves out a relay of several that has ended meanwhile.
 func askAll(ctx context.Context, paths []string) []statusAnswer {
 	answers := make([]statusAnswer, len(paths))
 	var asking sync.WaitGroup
@@ -139,8 +140,8 @@ var flowOrders = map[string]func([]relay.FlowSnapshot){
 
 func moved(f relay.FlowSnapshot) int64 { return f.BytesUp + f.BytesDown }
 
-// goodput is the mean rate of a flow in bits per second, both directions
-// together; negative where the flow is too young to have one.
+// goodput returns the mean rate of a flow in bits per second, the sum of both
+// directions; negative for a flow too young to have one.
 func goodput(f relay.FlowSnapshot) float64 {
 	if f.AgeSeconds < 0.001 {
 		return -1
@@ -231,7 +232,7 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 	}
 }
 
-// writeHops lists a tunnel's hops, but not the only one of a tunnel that is well.
+// writeHops lists a tunnel's hops, unless the only one is up.
 func writeHops(w io.Writer, hops []flow.Hop, now time.Time) {
 	if len(hops) == 1 && hops[0].State == flow.HopUp {
 		return
@@ -269,11 +270,11 @@ func writeReload(w io.Writer, r *daemon.Reload, now time.Time) {
 	}
 }
 
-// resourceNames are those of the status, where they differ.
+// resourceNames are the status's names of resources, where they differ.
 var resourceNames = map[resources.Resource]string{resources.Memory: "own memory", resources.CgroupMemory: "cgroup", resources.TCPMemory: "TCP"}
 
-// writeResources prints what is used and from where on that is too much, in
-// lines that fit a terminal of 80 columns.
+// writeResources prints use and thresholds in lines that fit a terminal of 80
+// columns.
 func writeResources(w io.Writer, s *resources.State, now time.Time) {
 	if s == nil {
 		return
@@ -316,7 +317,7 @@ func writeResources(w io.Writer, s *resources.State, now time.Time) {
 	}
 }
 
-// writeQueues names the accept queues that are, or were, too short.
+// writeQueues lists the accept queues that are or were too short.
 func writeQueues(w io.Writer, tunnels []flow.Tunnel) {
 	for _, t := range tunnels {
 		for _, q := range t.AcceptQueues {
@@ -327,7 +328,7 @@ func writeQueues(w io.Writer, tunnels []flow.Tunnel) {
 	}
 }
 
-// writeOlderProcesses prints the older processes for longhaul status.
+// writeOlderProcesses prints the older processes that still have flows.
 func writeOlderProcesses(w io.Writer, facts []daemon.OlderProcess) {
 	for _, f := range facts {
 		flows, since := "-", ""
@@ -344,7 +345,7 @@ func writeOlderProcesses(w io.Writer, facts []daemon.OlderProcess) {
 	}
 }
 
-// writeHistoryState says in a status what is wrong with the history.
+// writeHistoryState prints the history's problems.
 func writeHistoryState(w io.Writer, s *history.State) {
 	if s == nil {
 		return
@@ -357,7 +358,7 @@ func writeHistoryState(w io.Writer, s *history.State) {
 	}
 }
 
-// writeHostChanges names what longhaul has changed on this host, and the undo.
+// writeHostChanges lists longhaul's changes of this host, and the undo of each.
 func writeHostChanges(w io.Writer, h daemon.HostChanges) {
 	if len(h.CongestionControls) > 0 {
 		fmt.Fprintf(w, "loaded: congestion control %s\n  undo: longhaul cc unload\n", strings.Join(h.CongestionControls, ", "))

@@ -21,11 +21,11 @@ import (
 	"longhaul/internal/top/screen"
 )
 
-// leastTopInterval is the shortest time between two refreshes: the kernel's
-// clocks of limited time tick every 1 to 10 ms.
-const leastTopInterval = 100 * time.Millisecond
+// minTopInterval is the shortest time between two refreshes. The kernel's clocks of
+// limited time tick every 1 to 10 ms.
+const minTopInterval = 100 * time.Millisecond
 
-// topFlags are what top was asked to do.
+// topFlags are the flags of top.
 type topFlags struct {
 	interval          time.Duration
 	count             int
@@ -39,22 +39,22 @@ func newTop(env *env) *cobra.Command {
 	var f topFlags
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Watch TCP connections: what they move, and what limits them",
-		Long: `top shows every TCP connection of this host, or those of a running relay, and
-what each moved and waited for since the last refresh. It needs no privileges;
-the names of other users' processes are for root.
+		Short: "Watch TCP connections: their rates, and what limits them",
+		Long: `top shows every TCP connection of this host, or those of a running relay: the
+bytes it moved and its waits since the last refresh. It needs no privileges.
+Only root sees the names of other users' processes.
 
   SENT, RECV  payload acknowledged by the peer, and received; bits per second
   RTT         smoothed round-trip time
-  AGN         part of the payload that was sent again
-  LIM         part of the time in which the peer's window or the send buffer
-              held the sender back
-  CAUSE       what limits this end as a sender, in the last seconds
+  AGN         share of the payload that was sent again
+    LIM         share of the time in which the peer's window or the send buffer
+                limited the sender
+    CAUSE       what limits this end as a sender, in the last seconds
 
-It is sorted by goodput (of both directions together), retransmissions, limited
-or rtt, the most first. A filter is words that must all match: an address or a
-prefix (10.0.0.0/8), a port (:22), a number (a port or a PID), or a part of an
-address, of the process's name or of the cause.`,
+The order is goodput (the sum of both directions), retransmissions, limited or
+rtt, highest first. All words of a filter must match: an address or a prefix
+(10.0.0.0/8), a port (:22), a number (a port or a PID), or a part of an address,
+of the process's name or of the cause.`,
 		Example: `  longhaul top
   longhaul top --filter ':22 receiver-window' --sort limited
   longhaul top --once --json | jq '.connections[] | {remote, cause}'`,
@@ -77,7 +77,8 @@ address, of the process's name or of the cause.`,
 		}
 		live := !f.json && f.count == 0
 		if live && !(display.IsTerminal(env.stdin) && display.IsTerminal(env.stdout)) {
-			return usageError(remedy.New(errors.New("what is live needs a terminal"), "use --once, --count N or --json"))
+			return usageError(remedy.New(errors.New("the live view needs a terminal"),
+				"use --once, --count N or --json"))
 		}
 		w, err := f.watch(cmd.Context(), env)
 		if err != nil {
@@ -96,7 +97,7 @@ address, of the process's name or of the cause.`,
 	return cmd
 }
 
-// check reads the flags that are text, and looks for contradictions.
+// check parses the flags that are text, and refuses contradictions.
 func (f *topFlags) check(cmd *cobra.Command) (top.Order, top.Filter, error) {
 	order, err := top.ParseOrder(f.order)
 	if err != nil {
@@ -106,10 +107,10 @@ func (f *topFlags) check(cmd *cobra.Command) (top.Order, top.Filter, error) {
 	switch {
 	case err != nil:
 		return "", top.Filter{}, remedy.New(fmt.Errorf("--filter: %w", err), "filter like 10.0.0.0/8, :22 or scp")
-	case f.interval < leastTopInterval:
+	case f.interval < minTopInterval:
 		return "", top.Filter{}, fmt.Errorf("--interval %v is too short: use 100ms or more", f.interval)
 	case f.once && cmd.Flags().Changed("count"):
-		return "", top.Filter{}, remedy.New(errors.New("--once is one table, and --count says how many"), "leave one of them out")
+		return "", top.Filter{}, remedy.New(errors.New("choose one of --once and --count"), "leave one of them out")
 	case cmd.Flags().Changed("count") && f.count < 1:
 		return "", top.Filter{}, fmt.Errorf("--count %d prints nothing", f.count)
 	}
@@ -119,7 +120,7 @@ func (f *topFlags) check(cmd *cobra.Command) (top.Order, top.Filter, error) {
 	return order, filter, nil
 }
 
-// watch begins to follow what the flags ask for.
+// watch begins to follow the connections that the flags select.
 func (f *topFlags) watch(ctx context.Context, env *env) (*top.Watcher, error) {
 	var status struct{ PID int }
 	if f.relay || f.chosen.isGiven() {
@@ -128,7 +129,8 @@ func (f *topFlags) watch(ctx context.Context, env *env) (*top.Watcher, error) {
 			return nil, err
 		}
 		if err := json.Unmarshal(body, &status); err != nil || status.PID == 0 {
-			return nil, remedy.New(errors.New("cannot read the relay's answer"), "the relay may be of another version; see longhaul status")
+			return nil, remedy.New(errors.New("invalid answer of the relay"),
+				"the relay may be of another version; see longhaul status")
 		}
 	}
 	if err := enterNamespace(f.netNamespace); err != nil {

@@ -264,7 +264,8 @@ func topPanicsMain() {
 	if err != nil {
 		panic(err)
 	}
-	if err := screen.New(w, leastTopInterval, top.ByGoodput, top.Filter{}).Run(context.Background(), os.Stdin, os.Stdout); err != nil {
+	s := screen.New(w, minTopInterval, top.ByGoodput, top.Filter{})
+	if err := s.Run(context.Background(), os.Stdin, os.Stdout); err != nil {
 		os.Exit(exitFailure)
 	}
 }

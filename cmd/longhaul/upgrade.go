@@ -29,16 +29,16 @@ func newUpgrade(env *env) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "upgrade",
-		Short: "Replace the running relay by the program that now lies at its path",
-		Long: `upgrade has the running relay start the program that now lies at its path, with
-the same command line, and hands it the listening sockets: no connection is
-refused, and no flow is touched. The new process reads the configuration anew,
-as after a restart; only when it is ready does the old one stop accepting. The
-old one ends when its flows have; until then longhaul status names it.
+		Short: "Replace the running relay by the program now at its path",
+		Long: `upgrade has the running relay start the program now at its path, with the same
+command line, and hand it the listening sockets. No connection is refused, and
+no flow is interrupted. The new process reads the configuration, as after a
+restart. When it is ready the old process stops accepting. The old process ends
+with its last flow; until then longhaul status lists it.
 
-If the new process does not get ready (a bad configuration, a crash, 30 s
-without a word), the old one goes on as if nothing had been asked, and upgrade
-exits with 1 and the new one's last words.`,
+If the new process does not get ready (invalid configuration, crash, 30 s
+without an answer), the old one serves on unchanged. upgrade then prints the new
+process's last log lines and exits with 1.`,
 		Example: `  install -m 755 longhaul-new /usr/bin/longhaul && longhaul upgrade
   longhaul upgrade --within 1h
   longhaul upgrade --binary /opt/longhaul/next`,
@@ -46,7 +46,7 @@ exits with 1 and the new one's last words.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&binary, "binary", "", "start the program at this `PATH` instead")
-	flags.StringVar(&within, "within", "", "reset flows that the old process has after `TIME` (never)")
+	flags.StringVar(&within, "within", "", "reset flows of the old process after `TIME` (never)")
 	flags.BoolVar(&asJSON, "json", false, "print the outcome as JSON")
 	chosen.register(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -73,8 +73,7 @@ exits with 1 and the new one's last words.`,
 	return cmd
 }
 
-// upgradePatience is longer than the relay takes to find out that the new
-// process does not get ready.
+// upgradePatience is longer than the relay's own timeout for the new process.
 const upgradePatience = daemon.ReadyPatience + 3*daemon.ServingPatience
 
 func tellUpgrade(ctx context.Context, env *env, chosen relayChoice, arguments url.Values, asJSON bool) error {
@@ -85,7 +84,7 @@ func tellUpgrade(ctx context.Context, env *env, chosen relayChoice, arguments ur
 	body, err := tellRelay(ctx, env, chosen, "upgrade", arguments)
 	switch {
 	case errors.Is(err, context.Canceled):
-		return remedy.New(errors.New("the upgrade was broken off"), "longhaul status shows which process serves")
+		return remedy.New(errors.New("interrupted the upgrade"), "longhaul status shows which process serves")
 	case err != nil:
 		return err
 	}
@@ -95,13 +94,13 @@ func tellUpgrade(ctx context.Context, env *env, chosen relayChoice, arguments ur
 	}
 	var u daemon.Upgraded
 	if err := json.Unmarshal(body, &u); err != nil {
-		return remedy.New(fmt.Errorf("cannot read the relay's answer: %w", err), "longhaul status shows which process serves")
+		return remedy.New(fmt.Errorf("read the relay's answer: %w", err), "longhaul status shows which process serves")
 	}
 	_, err = fmt.Fprint(env.stdout, upgradeText(u))
 	return err
 }
 
-// upgradeText is the outcome in a few lines.
+// upgradeText prints the outcome in a few lines.
 func upgradeText(u daemon.Upgraded) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "process %d has taken over from %d after %.2f s\n", u.NewPID, u.OldPID, u.Seconds)

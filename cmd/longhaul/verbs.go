@@ -15,7 +15,7 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// relayChoice says which relay a command is for.
+// relayChoice selects the relay of a command.
 type relayChoice struct{ socket, name string }
 
 func (c *relayChoice) register(flags *pflag.FlagSet) {
@@ -26,10 +26,10 @@ func (c *relayChoice) register(flags *pflag.FlagSet) {
 // isGiven reports whether the command line names a relay.
 func (c *relayChoice) isGiven() bool { return c.socket != "" || c.name != "" }
 
-// errSeveral is returned where a command is for one relay, and several run.
+// errSeveral is returned if a command needs one relay and several run.
 var errSeveral = errors.New("several relays run here")
 
-// path is the control socket of the chosen relay, or else of the only one.
+// path returns the control socket of the chosen relay, or else of the only one.
 func (c *relayChoice) path(ctx context.Context, env *env) (string, error) {
 	paths, err := c.paths(ctx, env)
 	switch {
@@ -41,28 +41,31 @@ func (c *relayChoice) path(ctx context.Context, env *env) (string, error) {
 		for i, path := range paths {
 			names[i] = control.NameIn(dir, path)
 		}
-		return "", remedy.New(fmt.Errorf("%w: %s", errSeveral, strings.Join(names, ", ")), "say which with --name NAME")
+		return "", remedy.New(fmt.Errorf("%w: %s", errSeveral, strings.Join(names, ", ")),
+			"choose one with --name NAME")
 	}
 	return paths[0], nil
 }
 
-// paths are the control sockets of the chosen relay, or else of all, the usual
-// one first. Where none runs it is the usual place.
+// paths returns the control sockets of the chosen relay, or else of all, the default
+// name first. If none runs it returns the default path.
 func (c *relayChoice) paths(ctx context.Context, env *env) ([]string, error) {
 	dir := control.Directory(env.getenv)
 	switch {
 	case c.socket != "" && c.name != "":
-		return nil, usageError(remedy.New(errors.New("--name and --control-socket both say which relay"), "leave one of them out"))
+		return nil, usageError(remedy.New(errors.New("choose one of --name and --control-socket"),
+			"leave one of them out"))
 	case c.socket != "":
 		return []string{c.socket}, nil
 	case c.name != "":
 		path := control.PathIn(dir, c.name)
 		if control.NameIn(dir, path) != c.name {
-			return nil, usageError(remedy.New(fmt.Errorf("no relay can be named %q", c.name), "longhaul status names those that run"))
+			return nil, usageError(remedy.New(fmt.Errorf("invalid relay name %q", c.name),
+				"longhaul status lists the running relays"))
 		}
 		return []string{path}, nil
 	}
-	// A directory that cannot be read has at most one that can be asked.
+	// In an unreadable directory at most one relay can be asked.
 	names, _ := control.Running(ctx, dir)
 	if len(names) == 0 {
 		names = []string{control.DefaultName}
@@ -74,8 +77,7 @@ func (c *relayChoice) paths(ctx context.Context, env *env) ([]string, error) {
 	return paths, nil
 }
 
-// tellRelay has the chosen relay carry out a verb and returns the JSON that it
-// answers.
+// tellRelay sends the chosen relay a verb and returns the JSON of its answer.
 func tellRelay(ctx context.Context, env *env, chosen relayChoice, verb string, arguments url.Values) ([]byte, error) {
 	path, err := chosen.path(ctx, env)
 	if err != nil {
@@ -95,12 +97,13 @@ func askRelay(ctx context.Context, env *env, chosen relayChoice) ([]byte, error)
 	return body, controlError(err)
 }
 
-// controlError adds what to do about an error of the control socket.
+// controlError adds the hint to an error of the control socket.
 func controlError(err error) error {
 	var refusal *control.Refusal
 	switch {
 	case errors.Is(err, control.ErrNotRunning):
-		return remedy.New(err, "start longhaul relay, or say which runs with --name NAME or --control-socket PATH")
+		return remedy.New(err,
+			"start longhaul relay, or choose a running one with --name NAME or --control-socket PATH")
 	case errors.Is(err, control.ErrForbidden):
 		return remedy.New(err, "run this as the relay's user or as root")
 	case errors.As(err, &refusal) && refusal.Hint != "":

@@ -9,11 +9,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// What packaging/build tells the linker; empty in other builds.
+// packaging/build sets these through the linker; they are empty in other builds.
 var release, commit, date string
 
-// version says which build this is: the release or the module's version, the
-// commit, the compiler and the platform.
+// version describes this build: the release or the module's version, the commit, the
+// compiler and the platform.
 func version() string {
 	release, commit, dirty := release, commit, ""
 	if commit != "" {
@@ -39,7 +39,7 @@ func version() string {
 // releaseName is the release alone.
 func releaseName() string { return strings.Fields(version())[1] }
 
-// releaseDate is the day of the commit; empty if that is not known.
+// releaseDate is the day of the commit; empty if unknown.
 func releaseDate() string {
 	day := date
 	if info, ok := debug.ReadBuildInfo(); ok && day == "" {
@@ -55,7 +55,7 @@ func releaseDate() string {
 func newVersion(env *env) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
-		Short:   "Say which build this is",
+		Short:   "Print the version of this build",
 		Example: "  longhaul version",
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {

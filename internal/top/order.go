@@ -26,7 +26,7 @@ func ParseOrder(name string) (Order, error) {
 	if o := Order(name); slices.Contains(Orders(), o) {
 		return o, nil
 	}
-	return "", fmt.Errorf("cannot sort by %q", name)
+	return "", fmt.Errorf("invalid order %q", name)
 }
 
 // Next is the order after this one, and the first after the last.
