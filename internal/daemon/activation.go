@@ -14,23 +14,24 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// ErrStraySockets is returned where systemd's sockets and the configuration's
-// addresses differ.
+// ErrStraySockets reports that systemd's sockets and the configuration's addresses
+// differ.
 var ErrStraySockets = errors.New("socket activation passed sockets that no tunnel listens on")
 
-// inheritedSocket is a listening socket that systemd has bound for us.
+// inheritedSocket is a listening socket that systemd has bound.
 type inheritedSocket struct {
 	file *os.File
 	addr netip.AddrPort
 }
 
-// inheritedSockets takes the sockets of LISTEN_FDS and finds out where they listen.
+// inheritedSockets takes the sockets of LISTEN_FDS and reads their addresses.
 func inheritedSockets() ([]inheritedSocket, error) {
 	var all []inheritedSocket
 	for _, f := range activation.Files(true) {
 		addr, err := handover.Address(f)
 		if err != nil {
-			return nil, remedy.New(fmt.Errorf("socket activation passed %s, which cannot be used: %w", f.Name(), err), "use ListenStream= with an address and a port in the socket unit")
+			return nil, remedy.New(fmt.Errorf("use activated socket %s: %w", f.Name(), err),
+				"use ListenStream= with an address and a port in the socket unit")
 		}
 		all = append(all, inheritedSocket{f, addr})
 	}

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// asyncWriter hands lines to a goroutine that writes them. Write never waits:
-// when the reader of the log is stuck and the queue is full, lines are dropped
-// and counted, and the count is reported once the reader is back.
+// asyncWriter passes lines to a goroutine that writes them. Write never waits. It
+// drops and counts lines if the log's reader is stuck and the queue is full. It
+// reports the count once the reader reads again.
 type asyncWriter struct {
 	out     io.Writer
 	lines   chan []byte
@@ -69,7 +69,7 @@ func (w *asyncWriter) loop() {
 	}
 }
 
-// put writes a line. An error has nowhere to go: the log itself is gone.
+// put writes a line. It ignores errors: the log itself is gone.
 func (w *asyncWriter) put(line []byte) {
 	_, _ = w.out.Write(line)
 	if n := w.dropped.Swap(0); n > 0 {
@@ -77,7 +77,7 @@ func (w *asyncWriter) put(line []byte) {
 	}
 }
 
-// close writes what is queued, for as long as that takes but no longer than within.
+// close writes the queued lines and waits at most within.
 func (w *asyncWriter) close(within time.Duration) {
 	w.stopOnce.Do(func() { close(w.stop) })
 	select {

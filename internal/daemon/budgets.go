@@ -11,22 +11,22 @@ import (
 	"longhaul/internal/transport"
 )
 
-// ratedCC is the algorithm that is told a rate.
+// ratedCC is the algorithm that needs a rate.
 const ratedCC = "brutal"
 
-// budgetKey is a kind of leg of a tunnel. All its connections share a rate.
+// budgetKey is a kind of leg of a tunnel, whose connections share a rate.
 type budgetKey struct{ tunnel, kind string }
 
-// budgets are the rates that tunnels' connections share. Each goes by the
-// tunnel's name, so that a reload changes it for the flows it finds.
+// budgets are the rates that tunnels' connections share. The tunnel's name is the
+// key, so that a reload changes the rate of existing flows.
 type budgets struct {
 	log  *slog.Logger
 	host *cc.Host
 
-	rates *cc.Rates // of what is loaded now, nil if not known
+	rates *cc.Rates // of the loaded algorithm, nil if unknown
 	left  []*cc.Rates
 	has   map[budgetKey]uint32
-	next  map[budgetKey]cc.Rate // to come into force with keep
+	next  map[budgetKey]cc.Rate // set by keep
 	err   error                 // why there are no rates
 	said  map[string]bool
 }
@@ -35,7 +35,7 @@ func newBudgets(host *cc.Host, log *slog.Logger) *budgets {
 	return &budgets{log: log, host: host, has: map[budgetKey]uint32{}, said: map[string]bool{}}
 }
 
-// wantedBudgets are the rates that a tunnel's legs are to share, by kind of leg.
+// wantedBudgets returns the configured shared rates of a tunnel's legs, by kind of leg.
 func wantedBudgets(s config.Settings) map[string]cc.Rate {
 	var wanted map[string]cc.Rate
 	for kind, leg := range map[string]config.Leg{transport.LAN: s.LAN, transport.WAN: s.WAN} {
@@ -49,8 +49,8 @@ func wantedBudgets(s config.Settings) map[string]cc.Rate {
 	return wanted
 }
 
-// begin forgets what was asked for and not kept, and looks which brutal is
-// loaded: it may have been replaced.
+// begin forgets rates that keep did not set, and finds the loaded brutal: another
+// build may have replaced it.
 func (b *budgets) begin(c *config.Config) {
 	b.next, b.err = map[budgetKey]cc.Rate{}, nil
 	if !slices.Contains(c.CongestionControls(), ratedCC) {
@@ -64,13 +64,13 @@ func (b *budgets) begin(c *config.Config) {
 		now.Close()
 		return
 	}
-	if b.rates != nil { // its flows, and those of a reload that fails, still use it
+	if b.rates != nil { // its flows, and those of a failed reload, still use it
 		b.left = append(b.left, b.rates)
 	}
 	b.rates, b.has = now, map[budgetKey]uint32{}
 }
 
-// find returns a budget for each of a tunnel's wanted rates, by kind of leg.
+// find returns a budget for each wanted rate of a tunnel, by kind of leg.
 func (b *budgets) find(tunnel string, wanted map[string]cc.Rate) (ids map[string]uint32, err error) {
 	switch {
 	case len(wanted) == 0:
@@ -94,7 +94,7 @@ func (b *budgets) find(tunnel string, wanted map[string]cc.Rate) (ids map[string
 	return ids, nil
 }
 
-// share puts the legs' connections into the budgets of their kind.
+// share adds the legs' connections to the budgets of their kind.
 func (b *budgets) share(ids map[string]uint32, l *legs) *legs {
 	rates, shared := b.rates, *l
 	shared.rates = rates
@@ -110,7 +110,7 @@ func (b *budgets) share(ids map[string]uint32, l *legs) *legs {
 	return &shared
 }
 
-// without is a tunnel that cannot have a rate which its connections share.
+// without reports a tunnel whose connections cannot share a rate.
 func (b *budgets) without(tunnel string, l *legs, err error) *legs {
 	missing := transport.Lack{
 		What:   fmt.Sprintf("a rate that the flows of %s share with %s; they use another congestion control", tunnel, ratedCC),
@@ -128,22 +128,22 @@ func (b *budgets) without(tunnel string, l *legs, err error) *legs {
 	return &lacking
 }
 
-// keep brings the rates of the last translate into force, for the flows that
-// there are as well. A tunnel that is gone keeps its rate while its flows last.
+// keep sets the rates of the last translate, also for existing flows. A removed
+// tunnel keeps its rate while its flows last.
 func (b *budgets) keep() {
 	for key, rate := range b.next {
 		if err := b.rates.SetBudget(b.has[key], rate); err != nil {
-			b.log.Warn("cannot change the rate that flows share", "tunnel", key.tunnel, "error", err)
+			b.log.Warn("cannot change the shared rate of flows", "tunnel", key.tunnel, "error", err)
 		}
 	}
 	b.next = nil
 }
 
-// close takes the rates away, once no flow is left.
+// close removes the rates after the last flow.
 func (b *budgets) close() {
 	for _, id := range b.has {
 		if err := b.rates.RemoveBudget(id); err != nil {
-			b.log.Warn("cannot take a rate away that flows shared", "error", err)
+			b.log.Warn("cannot remove the shared rate of flows", "error", err)
 		}
 	}
 	for _, r := range append(b.left, b.rates) {

@@ -23,8 +23,8 @@ import (
 	"longhaul/internal/transport"
 )
 
-// sharedRates loads brutal, and returns what translates a configuration in which
-// tunnels share a rate, as the relay does at a reload, into the legs of the first tunnel.
+// sharedRates loads brutal. The returned function translates a configuration with
+// shared rates, as at a reload, and returns the legs of the first tunnel.
 func sharedRates(t *testing.T) (shared func(rate string) *legs) {
 	t.Helper()
 	if ok, err := nettest.MachineRoot(); err != nil {
@@ -40,7 +40,7 @@ func sharedRates(t *testing.T) (shared func(rate string) *legs) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if result.Outcome == cc.Loaded { // and not found there, of whichever build
+	if result.Outcome == cc.Loaded { // not if it was already loaded
 		t.Cleanup(func() {
 			if _, err := host.Unload(t.Context(), ratedCC); err != nil && !errors.Is(err, cc.ErrUnknown) {
 				t.Errorf("unload %s: %v", ratedCC, err)
@@ -64,8 +64,8 @@ func sharedRates(t *testing.T) (shared func(rate string) *legs) {
 	}
 }
 
-// TestTunnelSharesARate sends on connections of a tunnel that uses brutal: they have
-// shares of its rate, which a reload changes for all.
+// TestTunnelSharesARate sends on connections of a tunnel with brutal. They share its
+// rate, which a reload changes for all.
 func TestTunnelSharesARate(t *testing.T) {
 	shared := sharedRates(t)
 	l := shared("80Mbit")
@@ -79,8 +79,8 @@ func TestTunnelSharesARate(t *testing.T) {
 		t.Fatalf("a leg uses %s", name)
 	}
 	pumps := []*net.TCPConn{pumpThrough(t, l, address), pumpThrough(t, l, address)}
-	// The kernel paces each with its share of the rate, which leaves some for the third.
-	// Without one it would be 1 Mb/s.
+	// The kernel paces each with its share of the rate, and leaves some for the third.
+	// Without a rate it would be 1 Mb/s.
 	pacedWith := func(bps float64) {
 		t.Helper()
 		var got []float64
@@ -110,8 +110,8 @@ func pacingRate(t *testing.T, conn *net.TCPConn) (bytesPerSecond float64) {
 	return bytesPerSecond
 }
 
-// TestTunnelWithoutARate is what status says where there is no brutal that
-// this relay may tell a rate.
+// TestTunnelWithoutARate checks the status without a brutal whose rate this relay may
+// set.
 func TestTunnelWithoutARate(t *testing.T) {
 	var log bytes.Buffer
 	all := newTransports(&cc.Host{BPFFS: t.TempDir()}, slog.New(slog.NewTextHandler(&log, nil)))
@@ -121,7 +121,7 @@ func TestTunnelWithoutARate(t *testing.T) {
 	}
 	all.keep()
 	want := transport.Lack{What: "a rate that the flows of a share with brutal; they use another congestion control", Remedy: "longhaul cc load brutal (as root), then reload the relay"}
-	// Told nothing it would send 1 Mb/s, even where it is loaded.
+	// Without a rate a loaded brutal would send 1 Mb/s.
 	for key, l := range all.current {
 		conn := dialLeg(t, l, discard(t))
 		if name := algorithmOf(t, conn); name == ratedCC {
@@ -151,7 +151,7 @@ func budgetConfig(t *testing.T, rate string) *config.Config {
 	return c
 }
 
-// discard takes everything in, until the test ends.
+// discard reads and drops everything, until the test ends.
 func discard(t *testing.T) string {
 	t.Helper()
 	l := nettest.ListenTCP(t, "127.0.0.1:0")
@@ -159,20 +159,20 @@ func discard(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// pumpThrough sends on a leg as fast as it takes, until the test ends.
+// pumpThrough sends on a leg at full speed, until the test ends.
 func pumpThrough(t *testing.T, l *legs, address string) *net.TCPConn {
 	t.Helper()
 	conn := dialLeg(t, l, address)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = io.Copy(conn, endless{}) // until it is closed
+		_, _ = io.Copy(conn, endless{}) // until conn is closed
 	}()
 	t.Cleanup(func() { conn.Close(); <-done })
 	return conn
 }
 
-// dialLeg makes a connection as the relay makes its dialed legs.
+// dialLeg dials a leg like the relay.
 func dialLeg(t *testing.T, l *legs, address string) *net.TCPConn {
 	t.Helper()
 	var setUp error

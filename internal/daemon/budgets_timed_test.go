@@ -13,8 +13,8 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// TestTunnelHoldsItsRate sends on two connections of a tunnel that uses brutal: together
-// they have its rate, which a reload changes for both.
+// TestTunnelHoldsItsRate sends on two connections of a tunnel with brutal. Their sum
+// is its rate, which a reload changes for both.
 func TestTunnelHoldsItsRate(t *testing.T) {
 	shared := sharedRates(t)
 	l := shared("80Mbit")
@@ -37,7 +37,7 @@ func TestTunnelHoldsItsRate(t *testing.T) {
 		t.Helper()
 		nettest.MostOf(t, func() error {
 			from, begun := received.Load(), time.Now()
-			<-time.After(time.Second) // what is measured
+			<-time.After(time.Second) // the measured time
 			got := float64(received.Load()-from) * 8 / time.Since(begun).Seconds()
 			if got < 0.8*bps || got > 1.1*bps {
 				return fmt.Errorf("two connections have %.1f Mb/s together, of %.1f", got/1e6, bps/1e6)

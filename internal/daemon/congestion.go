@@ -13,14 +13,13 @@ import (
 	"longhaul/internal/route"
 )
 
-// loadNamedCC loads those of longhaul's congestion controls that the tunnels
-// name. What cannot be loaded is the tunnels' lack, which they report with
-// what they use instead; here is said why. Nothing is unloaded: other programs
-// may have come to use it.
+// loadNamedCC loads longhaul's congestion controls that the tunnels name. It logs why
+// one does not load; the tunnels report the lack and their fallback. It unloads
+// nothing: other programs may use the algorithms by now.
 func loadNamedCC(ctx context.Context, host *cc.Host, c *config.Config, log *slog.Logger) {
 	own, err := host.Names()
 	if err != nil {
-		log.Error("cannot see longhaul's congestion controls", "error", err)
+		log.Error("cannot list longhaul's congestion controls", "error", err)
 		return
 	}
 	for _, name := range c.CongestionControls() {
@@ -29,8 +28,8 @@ func loadNamedCC(ctx context.Context, host *cc.Host, c *config.Config, log *slog
 		}
 		result, err := host.Load(ctx, name, name)
 		switch {
-		case errors.Is(err, cc.ErrTaken): // a kernel module's: that one is used
-		case err != nil && cc.IsAvailable(name): // loaded before, by somebody who may
+		case errors.Is(err, cc.ErrTaken): // by a kernel module: the tunnels use that
+		case err != nil && cc.IsAvailable(name): // already loaded by a privileged process
 		case err != nil:
 			log.Warn("cannot load a congestion control", "name", name, "error", err)
 		case result.Outcome != cc.Already:
@@ -39,15 +38,15 @@ func loadNamedCC(ctx context.Context, host *cc.Host, c *config.Config, log *slog
 	}
 }
 
-// HostChanges are what longhaul has changed on this host, by whichever command.
-// What this process may not see is left out.
+// HostChanges are longhaul's changes of this host, by any command. Changes that this
+// process may not read are left out.
 type HostChanges struct {
 	CongestionControls []string        `json:"congestion_controls,omitempty"` // loaded
 	Routes             []route.Setting `json:"routes,omitempty"`              // of this network namespace
 	MSS                []mss.Rule      `json:"mss,omitempty"`                 // of this network namespace
 }
 
-// FindHostChanges looks for them.
+// FindHostChanges reads longhaul's changes of this host.
 func FindHostChanges() (h HostChanges) {
 	if names, err := cc.NewHost().LoadedNames(); err == nil {
 		h.CongestionControls = names

@@ -9,12 +9,12 @@ import (
 	"longhaul/internal/control"
 )
 
-// controlPart is the control socket. Its place changes by a restart alone.
+// controlPart is the control socket. Only a restart changes its path.
 type controlPart struct{ *daemon }
 
-// Prepare opens the socket, the first time. Where nobody asked for a place and
-// the usual one cannot be had, the relay takes one of its own, or does without:
-// forwarding matters more.
+// Prepare opens the socket, the first time. If the configuration has no path and the
+// default path is taken or fails, the relay uses its own path, or none: forwarding
+// matters more.
 func (d controlPart) Prepare(ctx context.Context, c *config.Config) (Change, error) {
 	if d.controlOpened || c.ControlSocket == config.Off {
 		return setting(func() {}), nil
@@ -64,9 +64,8 @@ func (d *daemon) closeControl() {
 	}
 }
 
-// controlSocket is where the control socket is to be, and whether the
-// configuration says so. A relay that took a name of its own passes it on to the
-// one that follows.
+// controlSocket returns the path of the control socket, and whether the configuration
+// sets it. A relay with a name of its own passes the name to its successor.
 func (d *daemon) controlSocket(c *config.Config) (path string, asked bool) {
 	dir := control.Directory(d.Getenv)
 	switch {

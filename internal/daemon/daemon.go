@@ -1,7 +1,6 @@
-// Package daemon is the life of `longhaul relay`: it starts, reloads, hands over
-// to a newer process, drains and ends a relay, with all that a configuration sets
-// up around it. What a configuration sets up is a list of parts; start and reload
-// walk the same list.
+// Package daemon runs `longhaul relay`: it starts, reloads, hands over to a newer
+// process, drains and ends a relay, with everything that a configuration sets up. A
+// list of parts holds that; start and reload walk the same list.
 package daemon
 
 import (
@@ -30,17 +29,17 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// Options are what a daemon gets from its command line.
+// Options are a daemon's settings from its command line.
 type Options struct {
-	ConfigFile string        // empty where flags describe the tunnel
+	ConfigFile string        // empty if flags describe the tunnel
 	Flags      []config.Flag // they override the file
 	Loader     config.Loader
-	Version    string    // what the program says of itself
-	Stderr     io.Writer // of the log; a file, where an upgrade is to pass it on
+	Version    string    // of the program
+	Stderr     io.Writer // of the log; a file, if an upgrade shall pass it on
 	Getenv     func(string) string
 }
 
-// daemon is a relay that runs.
+// daemon is a running relay.
 //
 //	load → prepare parts → commit → READY ─┬─ SIGHUP: reload, all or nothing
 //	                                       ├─ upgrade: another process follows → drain → exit
@@ -55,7 +54,7 @@ type daemon struct {
 	monitor   *monitor.Monitor
 	metrics   http.Handler
 	history   *historyKeeper
-	glances   atomic.Int64 // of short flows' legs, that may be taken until the next sample
+	glances   atomic.Int64 // reads of short flows' legs left until the next sample
 	manager   *serviceManager
 	relay     *relay.Relay
 	legs      *transports
@@ -67,46 +66,46 @@ type daemon struct {
 	started   time.Time
 	parts     []part
 
-	activated []inheritedSocket // by systemd, until they are matched with tunnels
+	activated []inheritedSocket // by systemd, until tunnels claim them
 
 	logTo   io.Writer
-	program string          // what an upgrade starts
-	server  *control.Server // nil: nobody can ask
+	program string          // path that an upgrade starts
+	server  *control.Server // nil: no control socket
 	socket  string          // its path
 
-	controlOpened bool // or given up: it is not tried again
+	controlOpened bool // or given up: no second attempt
 
-	predecessor *handover.Predecessor // while this process gets ready to follow another
+	predecessor *handover.Predecessor // while this process prepares to succeed it
 	inherited   inheritance
 	older       olderProcesses
 
 	upgrades  chan upgradeRequest
 	finishing chan finishRequest
-	ending    chan struct{} // closed once the relay stops
+	ending    chan struct{} // closed when the relay stops
 	waits     atomic.Int32  // for flows to end
 
-	// atHandOver is what the relay was when another process took over, nil before.
+	// atHandOver is the relay's state when another process took over, nil before.
 	atHandOver atomic.Pointer[relay.Snapshot]
 
-	mu         sync.Mutex // guards what follows: status reads it from elsewhere
+	mu         sync.Mutex // guards the fields below, which status reads from other goroutines
 	config     *config.Config
 	lastReload *Reload
 	stage      stage
 	successor  int // the process that has taken over
 	replacedAt time.Time
-	within     time.Duration // of the flows that stayed behind; negative: no bound
+	within     time.Duration // for the flows left here; negative: no bound
 	endsAt     time.Time     // when flows are reset; zero: never
 }
 
-// Run works until a signal has stopped the relay, as the end of ctx does. It
-// returns nil if every flow had ended, and an [UndrainedError] if not.
+// Run runs the relay until a signal or the end of ctx stops it. It returns nil if
+// every flow had ended, and an [UndrainedError] if not.
 func Run(ctx context.Context, o Options) error {
 	d := &daemon{Options: o, started: time.Now()}
-	// Before anything is announced, so that no signal is lost.
+	// Before any announcement, so that no signal is lost.
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)
-	// A log reader that has gone away must not end the relay with it.
+	// The relay must survive the end of its log's reader.
 	signal.Ignore(syscall.SIGPIPE)
 	defer signal.Reset(syscall.SIGPIPE)
 
@@ -130,8 +129,8 @@ func Run(ctx context.Context, o Options) error {
 	return d.serve(ctx, signals)
 }
 
-// assemble makes the daemon's parts, as yet without a configuration. The function
-// it returns closes them.
+// assemble makes the daemon's parts without a configuration. The returned function
+// closes them.
 func (d *daemon) assemble() (closeAll func()) {
 	var closers []func()
 	closing := func(f func()) { closers = append(closers, f) }
@@ -175,7 +174,7 @@ func (d *daemon) assemble() (closeAll func()) {
 	closing(d.integrity.close)
 
 	d.parts = []part{
-		tunnelsPart{d}, // first: it alone may fail to commit
+		tunnelsPart{d}, // first: only this part may fail to commit
 		limitsPart{d}, monitorPart{d}, historyPart{d}, httpPart{d}, dashboardPart{d}, controlPart{d}, logPart{d},
 	}
 	return func() {
@@ -185,7 +184,7 @@ func (d *daemon) assemble() (closeAll func()) {
 	}
 }
 
-// workers is the number of event loops.
+// workers returns the number of event loops.
 func (d *daemon) workers() int {
 	if d.config.Workers > 0 {
 		return d.config.Workers
@@ -193,12 +192,11 @@ func (d *daemon) workers() int {
 	return runtime.GOMAXPROCS(0)
 }
 
-// serve puts the configuration into force and works until the relay has ended.
+// serve commits the configuration and runs until the relay has ended.
 func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	workers := d.workers()
-	// One more than there are loops: where every one of the scheduler's places
-	// belongs to a loop that waits for events, its monitor takes them away
-	// each time, and each wakeup costs some 40 µs more.
+	// One more than the loops. If waiting loops hold every P of the scheduler, its
+	// monitor retakes the Ps each time, and each wakeup costs some 40 µs more.
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), workers+1))
 
 	prepared, err := prepare(ctx, d.parts, d.config)
@@ -236,7 +234,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 			done, stop := d.upgrade(ctx, signals, r)
 			switch {
 			case done && stop != nil:
-				_ = syscall.Kill(d.successor, stop.(syscall.Signal)) // it was for the service
+				_ = syscall.Kill(d.successor, stop.(syscall.Signal)) // systemd sent it to the service
 				return d.outlive(signals)
 			case done:
 				return d.outlive(signals)
@@ -248,7 +246,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	}
 }
 
-// warn logs the settings that are seldom meant.
+// warn logs settings that are usually a mistake.
 func (d *daemon) warn() {
 	for _, w := range d.config.Warnings {
 		d.log.Warn(w.Problem, "at", w.At.String(), "remedy", w.Fix)
@@ -263,13 +261,13 @@ func join[T fmt.Stringer](all []T) string {
 	return strings.Join(words, " ")
 }
 
-// openLog begins to log to stderr, without ever waiting for it.
+// openLog logs to stderr and never waits for it.
 func (d *daemon) openLog() {
 	d.level = new(slog.LevelVar)
 	d.setLevel(d.config.Log.Level)
 	direct := newLogger(d.logTo, d.config.Log.Format, d.level)
 	d.writer = newAsyncWriter(d.logTo, func(n uint64) {
-		direct.Warn("log lines were dropped: the log was not read fast enough", "lines", n)
+		direct.Warn("dropped log lines: the log's reader is too slow", "lines", n)
 	})
 	d.log = newLogger(d.writer, d.config.Log.Format, d.level)
 }
@@ -284,7 +282,7 @@ func newLogger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
 
 func (d *daemon) setLevel(name string) {
 	var l slog.Level
-	// The configuration admits only names that slog knows.
+	// The configuration accepts only slog's names.
 	_ = l.UnmarshalText([]byte(name))
 	d.level.Set(l)
 }
@@ -298,10 +296,10 @@ type Reload struct {
 	Changed      []string  `json:"changed,omitempty"`
 	Removed      []string  `json:"removed,omitempty"`
 	Unchanged    int       `json:"unchanged"`
-	NeedsRestart []string  `json:"needs_restart,omitempty"` // changed settings that wait for one
+	NeedsRestart []string  `json:"needs_restart,omitempty"` // changed settings that wait for a restart
 }
 
-// reload takes the configuration up again. A bad one changes nothing.
+// reload loads the configuration again. An invalid one changes nothing.
 func (d *daemon) reload(ctx context.Context) {
 	d.log.Info("reloading", "signal", syscall.SIGHUP.String())
 	d.manager.reloading("reloading")

@@ -25,7 +25,7 @@ import (
 type dashboard struct {
 	*httpSite
 	board   *board.Dashboard
-	current atomic.Pointer[dashboardSecrets] // what is in force
+	current atomic.Pointer[dashboardSecrets] // those in force
 	token   *board.Token                     // the one in force, and its sessions
 	past    *history.Reader                  // nil: records are not kept
 }
@@ -39,7 +39,7 @@ type dashboardSecrets struct {
 
 func (s *dashboardSecrets) wanted() bool { return s.certificate != nil }
 
-// newDashboard makes one that is served nowhere yet.
+// newDashboard returns a dashboard without addresses.
 func newDashboard(log *slog.Logger, m board.Monitor) *dashboard {
 	d := &dashboard{board: board.New(board.Options{Monitor: m, Log: log}), token: board.NewToken("")}
 	d.current.Store(&dashboardSecrets{})
@@ -48,7 +48,7 @@ func newDashboard(log *slog.Logger, m board.Monitor) *dashboard {
 		if !secrets.wanted() {
 			return httpd.Serve(l, d.board.Handler(board.Access{Refusal: refuseOtherUsers}), log, board.Limits)
 		}
-		// What is in force may change while it is served.
+		// The certificate may change while the server runs.
 		access := board.Access{
 			Token: d.token,
 			Named: func(host string) bool { return d.current.Load().certificate.Names(host) },
@@ -68,9 +68,9 @@ func newDashboard(log *slog.Logger, m board.Monitor) *dashboard {
 	return d
 }
 
-// refuseOtherUsers says why the user of this host who sent a request may not read;
-// "" for root and the relay's user. Who else may read gets the token. The control
-// socket is for the same two.
+// refuseOtherUsers returns why the request's user of this host may not read; "" for
+// root and the relay's user. Other users need the token. The control socket has the
+// same two users.
 func refuseOtherUsers(r *http.Request) string {
 	const remedy = "set dashboard.token_file, tls_cert and tls_key, and log in with the token"
 	uid, err := clientUser(r)
@@ -80,12 +80,13 @@ func refuseOtherUsers(r *http.Request) string {
 	case err != nil:
 		return "without a token the dashboard is for root and the relay's user, and it is unknown who asks: " + err.Error() + "; " + remedy
 	case !localsocket.Trusted(uid):
-		return fmt.Sprintf("without a token the dashboard is for root and the relay's user (%d), and user %d asks: ask as one of them, or %s", os.Geteuid(), uid, remedy)
+		return fmt.Sprintf("without a token the dashboard is for root and the relay's user (%d), and user %d asks: ask as one of them, or %s",
+			os.Geteuid(), uid, remedy)
 	}
 	return ""
 }
 
-// clientUser is the user of this host who sent a request.
+// clientUser returns the user of this host who sent a request.
 func clientUser(r *http.Request) (uid int, err error) {
 	remote, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -106,7 +107,7 @@ func (d *daemon) recordsMade(records []monitor.Record) {
 	d.pages.board.Ended(records)
 }
 
-// readHistory shows the records that are kept, where they are now.
+// readHistory has the dashboard read the current history file.
 func (d *dashboard) readHistory(s *history.State) {
 	switch {
 	case s == nil && d.past == nil, s != nil && d.past != nil && d.past.Path() == s.File:
@@ -134,14 +135,14 @@ func (d *dashboard) close() {
 	d.readHistory(nil)
 }
 
-// dashboardChange is a dashboard that can be served, and is not yet.
+// dashboardChange is a prepared dashboard before its commit.
 type dashboardChange struct {
 	*siteChange
 	to      *dashboard
 	secrets *dashboardSecrets
 }
 
-// prepare reads the files and listens, or does nothing.
+// prepare reads the files and listens. After an error it has changed nothing.
 func (d *dashboard) prepare(ctx context.Context, c config.Dashboard) (*dashboardChange, error) {
 	s, err := readDashboardSecrets(c, d.log)
 	if err != nil {
@@ -173,7 +174,7 @@ func readDashboardSecrets(c config.Dashboard, log *slog.Logger) (*dashboardSecre
 	return s, err
 }
 
-// CheckDashboard says why the dashboard could not be served with its files.
+// CheckDashboard returns the error of the dashboard's files.
 func CheckDashboard(c config.Dashboard) error {
 	_, err := readDashboardSecrets(c, slog.New(slog.DiscardHandler))
 	return err

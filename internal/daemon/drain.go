@@ -16,19 +16,19 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// Drained is what POST /v1/drain and /v1/resume answer.
+// Drained is the answer of POST /v1/drain and /v1/resume.
 type Drained struct {
 	Tunnel   string   `json:"tunnel,omitempty"`
 	Hop      string   `json:"hop,omitempty"`
 	Tunnels  []string `json:"tunnels,omitempty"` // that have the hop
 	Drained  bool     `json:"drained"`
-	FlowsNow *int64   `json:"flows_now"`                // null: not known
+	FlowsNow *int64   `json:"flows_now"`                // null: unknown
 	Waited   float64  `json:"waited_seconds"`           // for flows to end
-	Silent   []int    `json:"no_answer_from,omitempty"` // older processes, of which the flows are not known
+	Silent   []int    `json:"no_answer_from,omitempty"` // older processes whose flows are unknown
 	TimedOut bool     `json:"timed_out,omitempty"`
 }
 
-// what names the tunnel or the hop.
+// what returns the text of the tunnel or hop.
 func (d Drained) what() string {
 	if d.Hop != "" {
 		return "hop " + d.Hop + " of " + strings.Join(d.Tunnels, ", ")
@@ -36,7 +36,7 @@ func (d Drained) what() string {
 	return "tunnel " + d.Tunnel
 }
 
-// String is the outcome in a line.
+// String returns the outcome in a line.
 func (d Drained) String() string {
 	if !d.Drained {
 		return d.what() + " is in service"
@@ -48,7 +48,7 @@ func (d Drained) String() string {
 	return text
 }
 
-// FlowsText is the number of flows that are left, "- flows" if it is unknown.
+// FlowsText returns the number of flows left, "- flows" if unknown.
 func (d Drained) FlowsText() string {
 	if d.FlowsNow == nil {
 		return "- flows"
@@ -86,9 +86,9 @@ func (d *daemon) resumeVerb(ctx context.Context, arguments url.Values) (any, err
 	return answer, err
 }
 
-// setDrained takes what a name stands for out of service, or puts it back.
+// setDrained drains or resumes the named tunnel or hop.
 func (d *daemon) setDrained(name string, out bool) (*Drained, error) {
-	// No upgrade begins meanwhile, which would not pass this on.
+	// No upgrade begins meanwhile: it would not pass this change on.
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.busy(); err != nil {
@@ -123,9 +123,9 @@ func (d *daemon) setDrained(name string, out bool) (*Drained, error) {
 	return answer, nil
 }
 
-// findHop finds the hop that a name stands for: its text in the file or in the
-// status, which stands for it in every tunnel, or TUNNEL/HOP. The relay knows a
-// hop with a range of ports by the first.
+// findHop finds the named hop: by its text in the file or in the status, in every
+// tunnel, or by TUNNEL/HOP. The relay names a hop with a range of ports by its first
+// port.
 func findHop(tunnels []config.Tunnel, name string) (tunnel, hop string, found bool) {
 	for _, t := range tunnels {
 		for _, f := range t.Forward {
@@ -143,7 +143,7 @@ func findHop(tunnels []config.Tunnel, name string) (tunnel, hop string, found bo
 	return "", "", false
 }
 
-// unknownName names what there is.
+// unknownName lists the tunnels and hops for an unknown name.
 func unknownName(tunnels []config.Tunnel, name string) error {
 	var names, hops []string
 	for _, t := range tunnels {
@@ -164,18 +164,19 @@ func unknownName(tunnels []config.Tunnel, name string) error {
 	return remedy.New(fmt.Errorf("no tunnel and no hop is named %q", name), "tunnels: "+list(names)+"; hops: "+list(hops))
 }
 
-// drainPoll is how often a wait looks at the number of flows.
+// drainPoll is the interval at which a wait counts the flows.
 const drainPoll = 100 * time.Millisecond
 
-// maxDrainWaits is how many can wait at a time: others must get through to the
-// control socket beside them.
+// maxDrainWaits is the maximum number of waits at the same time: the control socket
+// must stay usable beside them.
 const maxDrainWaits = 4
 
-// awaitDrained waits until the flows have ended, or ctx has.
+// awaitDrained waits until the flows or ctx have ended.
 func (d *daemon) awaitDrained(ctx context.Context, answer *Drained) error {
 	if d.waits.Add(1) > maxDrainWaits {
 		d.waits.Add(-1)
-		return remedy.New(fmt.Errorf("%s is drained; %d others wait for flows to end already", answer.what(), maxDrainWaits), "watch longhaul status instead")
+		return remedy.New(fmt.Errorf("%s is drained; %d commands already wait for flows", answer.what(),
+			maxDrainWaits), "watch longhaul status instead")
 	}
 	defer d.waits.Add(-1)
 	began := time.Now()
@@ -188,7 +189,8 @@ func (d *daemon) awaitDrained(ctx context.Context, answer *Drained) error {
 		case answer.FlowsNow != nil && *answer.FlowsNow == 0:
 			return nil
 		case !d.isDrained(answer):
-			return remedy.New(fmt.Errorf("%s was resumed or removed while its flows were waited for", answer.what()), "see longhaul status")
+			return remedy.New(fmt.Errorf("%s was resumed or removed during the wait", answer.what()),
+				"see longhaul status")
 		}
 		select {
 		case <-tick.C:
@@ -202,7 +204,7 @@ func (d *daemon) awaitDrained(ctx context.Context, answer *Drained) error {
 	}
 }
 
-// isDrained says whether what was drained still is.
+// isDrained reports whether the tunnel or hop is still drained.
 func (d *daemon) isDrained(answer *Drained) bool {
 	if answer.Hop == "" {
 		return slices.Contains(d.relay.Drained(), answer.Tunnel)
@@ -212,7 +214,7 @@ func (d *daemon) isDrained(answer *Drained) bool {
 	})
 }
 
-// count looks how many flows a tunnel or a hop has, in older processes as well.
+// count counts the flows of a tunnel or a hop, including those of older processes.
 func (d *daemon) count(ctx context.Context, answer *Drained) {
 	answer.FlowsNow, answer.Silent = nil, nil
 	n := answer.flowsIn(d.flowCounts())
@@ -249,7 +251,7 @@ func (d *Drained) flowsIn(counts flowCounts) (n int64) {
 	return n
 }
 
-// summaryVerb is what a process that has taken over shows of this one.
+// summaryVerb answers a process that has taken over from this one.
 func (d *daemon) summaryVerb(context.Context, url.Values) (any, error) {
 	s := summary{Version: d.Version, FlowsNow: d.relay.Flows(), Flows: d.flowCounts()}
 	d.mu.Lock()

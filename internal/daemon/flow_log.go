@@ -11,9 +11,9 @@ import (
 	"longhaul/internal/display"
 )
 
-// flowLog writes a line for every ended flow, off the event loops that report
-// them. Refused connections come in floods, so of each kind one line is
-// written per refusalPause, with the number of those left out.
+// flowLog writes a line for every ended flow, outside the event loops that report
+// them. Refused connections come in floods. So it writes one line of each kind per
+// refusalPause, with the number left out.
 type flowLog struct {
 	log *slog.Logger
 	now func() time.Time
@@ -21,7 +21,7 @@ type flowLog struct {
 	mu      sync.Mutex
 	records []flow.Record // not yet written
 	dropped uint64
-	some    chan struct{} // told when there are records again
+	wake    chan struct{} // signals new records
 
 	refusals map[refusal]*refusalCount
 	stop     chan struct{}
@@ -31,7 +31,7 @@ type flowLog struct {
 
 const (
 	flowQueue    = 4096
-	flowPause    = 20 * time.Millisecond // between two writings: waking up for every flow costs more than its line
+	flowPause    = 20 * time.Millisecond // between two writes: a wakeup for every flow costs more than its line
 	refusalPause = 10 * time.Second
 )
 
@@ -49,7 +49,7 @@ func newFlowLog(log *slog.Logger) *flowLog {
 	l := &flowLog{
 		log:      log,
 		now:      time.Now,
-		some:     make(chan struct{}, 1),
+		wake:     make(chan struct{}, 1),
 		refusals: map[refusal]*refusalCount{},
 		stop:     make(chan struct{}),
 		done:     make(chan struct{}),
@@ -68,16 +68,16 @@ func (l *flowLog) add(records []flow.Record) {
 	l.mu.Unlock()
 	if first {
 		select {
-		case l.some <- struct{}{}:
+		case l.wake <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// wanted says whether flows that end without trouble are logged.
+// wanted reports whether flows that end without trouble are logged.
 func (l *flowLog) wanted() bool { return l.log.Enabled(context.Background(), slog.LevelInfo) }
 
-// close writes what is queued.
+// close writes the queued records.
 func (l *flowLog) close() {
 	l.stopOnce.Do(func() { close(l.stop) })
 	<-l.done
@@ -93,7 +93,7 @@ func (l *flowLog) loop() {
 	var spare []flow.Record
 	for {
 		select {
-		case <-l.some:
+		case <-l.wake:
 			pause.Reset(flowPause)
 		case <-pause.C:
 			spare = l.writeAll(spare)
@@ -107,8 +107,8 @@ func (l *flowLog) loop() {
 	}
 }
 
-// writeAll writes what is queued, puts an empty slice in its place, and
-// returns the old one to be used next.
+// writeAll writes the queued records and swaps in an empty slice. It returns the old
+// slice for reuse.
 func (l *flowLog) writeAll(spare []flow.Record) []flow.Record {
 	l.mu.Lock()
 	records, dropped := l.records, l.dropped
@@ -118,7 +118,7 @@ func (l *flowLog) writeAll(spare []flow.Record) []flow.Record {
 		l.write(r)
 	}
 	if dropped > 0 {
-		l.log.Warn("flow lines were dropped, flows end faster than they can be logged", "lines", dropped)
+		l.log.Warn("dropped flow lines: flows end faster than the log writes", "lines", dropped)
 	}
 	clear(records)
 	return records[:0]
@@ -142,7 +142,7 @@ func (l *flowLog) write(r flow.Record) {
 	}
 }
 
-// refused writes the first refusal of a kind, and then counts for a while.
+// refused writes the first refusal of a kind, and then counts for refusalPause.
 func (l *flowLog) refused(r flow.Record) {
 	key := refusal{r.Tunnel, r.Reason}
 	c := l.refusals[key]
@@ -171,8 +171,8 @@ func (l *flowLog) refused(r flow.Record) {
 	l.log.LogAttrs(context.Background(), slog.LevelWarn, "connection refused", attrs...)
 }
 
-// summarize reports what was suppressed by kinds that have gone quiet, and
-// forgets kinds of which nothing is left to say.
+// summarize reports suppressed lines of kinds without new refusals, and forgets kinds
+// without suppressed lines.
 func (l *flowLog) summarize() {
 	now := l.now()
 	for key, c := range l.refusals {

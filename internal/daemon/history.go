@@ -12,30 +12,29 @@ import (
 	"longhaul/internal/monitor/metrics"
 )
 
-// historyKeeper keeps the records of the daemon's flows, if they are to be kept.
-// What is wrong with the file is said in the log and by status, and ends
-// neither the relay nor a reload.
+// historyKeeper keeps the records of the daemon's flows, if configured. The log and
+// status report a problem with the file. It ends neither the relay nor a reload.
 type historyKeeper struct {
 	log    *slog.Logger
 	getenv func(string) string
 
 	mu      sync.RWMutex
 	store   *history.Store // nil: records are not kept
-	before  history.State  // what stores have counted that are closed
-	closing sync.WaitGroup // of those
+	before  history.State  // counts of closed stores
+	closing sync.WaitGroup // of stores that are closing
 }
 
 func newHistoryKeeper(log *slog.Logger, getenv func(string) string) *historyKeeper {
 	return &historyKeeper{log: log, getenv: getenv}
 }
 
-// HistoryFile is where records are kept by a configuration; empty: nowhere.
+// HistoryFile returns a configuration's history file; empty: no history.
 func HistoryFile(c config.History, getenv func(string) string) string {
 	switch c.File {
 	case config.Off:
 		return ""
 	case "":
-		// systemd gives a service one of its own, or several, and nobody else.
+		// Only a service of systemd has one or several.
 		if dir, _, _ := strings.Cut(getenv("STATE_DIRECTORY"), ":"); filepath.IsAbs(dir) {
 			return filepath.Join(dir, HistoryName)
 		}
@@ -46,7 +45,7 @@ func HistoryFile(c config.History, getenv func(string) string) string {
 
 const HistoryName = "history.db"
 
-// apply takes up a configuration. A file that is left is closed without waiting for it.
+// apply applies a configuration. It closes a replaced file without waiting for it.
 func (h *historyKeeper) apply(c config.History) {
 	path := HistoryFile(c, h.getenv)
 	age := c.MaxAge
@@ -63,11 +62,11 @@ func (h *historyKeeper) apply(c config.History) {
 	h.store = nil
 	if path != "" {
 		store, err := history.Open(path, history.Options{MaxBytes: int64(c.MaxSize), MaxAge: age, Log: h.log})
-		if err != nil { // the configuration has seen to it that there is nothing wrong
-			h.log.Error("records of flows are not kept", "file", path, "error", err)
+		if err != nil { // the configuration has checked the path
+			h.log.Error("cannot keep records of flows", "file", path, "error", err)
 		} else {
 			h.store = store
-			h.log.Debug("records of ended flows are kept", "file", path)
+			h.log.Debug("keeping records of ended flows", "file", path)
 		}
 	}
 	if old != nil {
@@ -75,7 +74,7 @@ func (h *historyKeeper) apply(c config.History) {
 	}
 }
 
-// end closes a store and takes over what it counted.
+// end closes a store and adds its counts.
 func (h *historyKeeper) end(s *history.Store) {
 	if err := s.Close(); err != nil {
 		h.log.Error("cannot close the history", "file", s.Path(), "error", err)
@@ -96,7 +95,7 @@ func (h *historyKeeper) add(records []monitor.Record) {
 	}
 }
 
-// state is nil where records are not kept.
+// state returns nil without a history.
 func (h *historyKeeper) state() *history.State {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -109,7 +108,7 @@ func (h *historyKeeper) state() *history.State {
 	return &s
 }
 
-// metrics is the same for /metrics.
+// metrics returns the same state for /metrics.
 func (h *historyKeeper) metrics() *metrics.History {
 	s := h.state()
 	if s == nil {
@@ -118,7 +117,7 @@ func (h *historyKeeper) metrics() *metrics.History {
 	return &metrics.History{Written: uint64(s.Written), Dropped: uint64(s.Dropped), Bytes: s.Bytes}
 }
 
-// close writes what is left, within some seconds.
+// close writes the remaining records, within some seconds.
 func (h *historyKeeper) close() {
 	h.mu.Lock()
 	last := h.store

@@ -15,14 +15,14 @@ import (
 	"longhaul/internal/httpd"
 )
 
-// httpSite serves the same over HTTP on every address of the configuration.
+// httpSite serves one HTTP handler on every address of the configuration.
 type httpSite struct {
 	log     *slog.Logger
-	what    string        // is served
-	scheme  func() string // of URLs that the log has; nil: it has none
+	what    string        // the name of the service
+	scheme  func() string // of URLs in the log; nil: no URLs
 	serve   func(net.Listener) *httpd.Server
 	serving map[netip.AddrPort]siteServer
-	handed  []handover.Socket // by another process; some may be for HTTP
+	handed  []handover.Socket // by another process; some may belong to HTTP
 	leaving sync.WaitGroup
 }
 
@@ -37,20 +37,20 @@ func newHTTPSite(log *slog.Logger, handler http.Handler) *httpSite {
 	}}
 }
 
-// siteChange is a set of addresses that can be had, and is not in force yet.
+// siteChange is a set of prepared addresses before its commit.
 type siteChange struct {
 	site   *httpSite
 	wanted []netip.AddrPort
 	fresh  map[netip.AddrPort]net.Listener
 }
 
-// prepare listens on every address on which nothing is served yet, or on none.
+// prepare listens on every new address, or on none.
 func (w *httpSite) prepare(ctx context.Context, wanted []netip.AddrPort) (*siteChange, error) {
 	return w.prepareAnew(ctx, wanted, false)
 }
 
-// prepareAnew is prepare, and where it is asked for every address is served
-// anew.
+// prepareAnew is like prepare. With anew set it prepares a new server on every
+// address.
 func (w *httpSite) prepareAnew(ctx context.Context, wanted []netip.AddrPort, anew bool) (*siteChange, error) {
 	c := &siteChange{site: w, wanted: wanted, fresh: map[netip.AddrPort]net.Listener{}}
 	for _, at := range wanted {
@@ -73,7 +73,7 @@ func (w *httpSite) prepareAnew(ctx context.Context, wanted []netip.AddrPort, ane
 	return c, nil
 }
 
-// Abort gives the new addresses up.
+// Abort closes the new listeners.
 func (c *siteChange) Abort() {
 	for _, l := range c.fresh {
 		l.Close()
@@ -81,7 +81,7 @@ func (c *siteChange) Abort() {
 	c.fresh = nil
 }
 
-// Commit serves on the new addresses and ends what is not wanted any more.
+// Commit serves on the new addresses and closes removed ones.
 func (c *siteChange) Commit() error {
 	w := c.site
 	for at, l := range c.fresh {
@@ -106,8 +106,7 @@ func (c *siteChange) Commit() error {
 	return nil
 }
 
-// again is a listener beside that of an address on which something is served;
-// nil: nothing is.
+// again returns a second listener on an address in service; nil: not in service.
 func (w *httpSite) again(at netip.AddrPort) (net.Listener, error) {
 	s := w.serving[at]
 	if s.Server == nil {
@@ -115,20 +114,19 @@ func (w *httpSite) again(at netip.AddrPort) (net.Listener, error) {
 	}
 	f, err := s.listener.(*net.TCPListener).File()
 	if err != nil {
-		return nil, fmt.Errorf("cannot serve %s on %s anew: %w", w.what, at, err)
+		return nil, fmt.Errorf("serve %s again on %s: %w", w.what, at, err)
 	}
 	defer f.Close()
 	return net.FileListener(f)
 }
 
-// handedOver is the listener that another process had on an address, nil if it
-// had none.
+// handedOver returns another process's listener on an address; nil: none.
 func (w *httpSite) handedOver(at netip.AddrPort) (net.Listener, error) {
 	for _, s := range w.handed {
 		if s.Configured == at {
 			l, err := net.FileListener(s.File)
 			if err != nil {
-				return nil, fmt.Errorf("cannot take over HTTP on %s: %w", at, err)
+				return nil, fmt.Errorf("take over HTTP on %s: %w", at, err)
 			}
 			return l, nil
 		}
@@ -136,22 +134,21 @@ func (w *httpSite) handedOver(at netip.AddrPort) (net.Listener, error) {
 	return nil, nil
 }
 
-// sockets are what is listened on, for another process.
+// sockets returns the listening sockets for another process.
 func (w *httpSite) sockets() (all []handover.Socket, err error) {
 	for at, s := range w.serving {
 		f, err := s.listener.(*net.TCPListener).File()
 		if err != nil {
 			handover.CloseAll(all)
-			return nil, fmt.Errorf("cannot hand over HTTP on %s: %w", at, err)
+			return nil, fmt.Errorf("hand over HTTP on %s: %w", at, err)
 		}
 		all = append(all, handover.Socket{Configured: at, Bound: s.listener.Addr().(*net.TCPAddr).AddrPort(), File: f})
 	}
 	return all, nil
 }
 
-// leave leaves the addresses to another process. What is being answered is
-// answered, mostly before it returns; what takes longer has a while, for which
-// close waits.
+// leave leaves the addresses to another process. Most requests in progress finish
+// before it returns. The others get a grace period, which close waits out.
 func (w *httpSite) leave(within time.Duration) {
 	answered := make(chan struct{})
 	defer func() {

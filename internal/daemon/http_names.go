@@ -16,22 +16,22 @@ import (
 
 const (
 	fullNamePatience = time.Second
-	fullNameEvery    = time.Minute // at most, for who sends made-up names
+	fullNameEvery    = time.Minute // at most, against floods of made-up names
 )
 
-// httpNames are the names that http_listen tells its details to: those of the
-// configuration, and this machine's.
+// httpNames are the host names for which http_listen answers with details: those of
+// the configuration, and this machine's.
 type httpNames struct {
 	configured atomic.Pointer[[]string]
 
 	mu     sync.Mutex
-	full   string // this machine's name with its domain, as it was last found
+	full   string // this machine's name with its domain, last result
 	looked time.Time
 }
 
 func (n *httpNames) set(names []string) { n.configured.Store(&names) }
 
-// asked says whether a request is for this server.
+// asked reports whether a request names this server.
 func (n *httpNames) asked(r *http.Request) bool { return httpd.Names{Name: n.has}.Has(r.Host) }
 
 func (n *httpNames) has(name string) bool {
@@ -47,12 +47,12 @@ func (n *httpNames) has(name string) bool {
 	if name == host || name == short {
 		return true
 	}
-	// The name with its domain is asked for only when it may be the one.
+	// Resolve the full name only if the request may name it.
 	first, _, _ := strings.Cut(name, ".")
 	return first == short && name == n.fullName(host)
 }
 
-// fullName is what the resolver makes of this machine's name, as `hostname -f`.
+// fullName returns the resolver's name of this machine, like `hostname -f`.
 func (n *httpNames) fullName(host string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -67,7 +67,7 @@ func (n *httpNames) fullName(host string) string {
 	return n.full
 }
 
-// guard refuses requests that another name has led here.
+// guard refuses requests for another server's name.
 func (n *httpNames) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !n.asked(r) {

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// Reasons name tunnels and hops: a check under another name gets the status alone.
+// Reasons name tunnels and hops: a check by another name gets only the status.
 func TestReasonsAreForTheServersNames(t *testing.T) {
-	h := &readiness{telling: func(r *http.Request) bool { return r.Host == "relay-a" }}
+	h := &readiness{showsReasons: func(r *http.Request) bool { return r.Host == "relay-a" }}
 	for _, c := range []struct {
 		host, want string
 		err        error

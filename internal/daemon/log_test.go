@@ -22,7 +22,7 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// gate is a log reader that reads nothing until it is opened.
+// gate is a log reader that reads nothing before open.
 type gate struct {
 	open chan struct{}
 	mu   sync.Mutex
@@ -47,7 +47,7 @@ func TestStuckLogDropsAndCounts(t *testing.T) {
 	g := &gate{open: make(chan struct{})}
 	w := newAsyncWriter(g, func(n uint64) { fmt.Fprintf(g, "dropped %d\n", n) })
 	const surplus = 100
-	// One line is in the writer's hands, the queue holds the rest.
+	// The writer has one line, the queue the rest.
 	for i := range logQueueLines + 1 + surplus {
 		fmt.Fprintf(w, "line %d\n", i)
 	}
@@ -143,8 +143,8 @@ func TestJSONLineOfAFlow(t *testing.T) {
 	}
 }
 
-// More flows than the queue holds end while the log is stuck: their lines are
-// dropped, and their number is told.
+// More flows than the queue holds end while the log is stuck: the flow log drops
+// their lines and reports the number.
 func TestFlowLinesThatWereDropped(t *testing.T) {
 	nettest.CheckLeaks(t)
 	got := logLines(t, false, func(l *flowLog) {
@@ -156,7 +156,7 @@ func TestFlowLinesThatWereDropped(t *testing.T) {
 	if lines := strings.Count(got, "msg=flow "); lines != flowQueue {
 		t.Errorf("%d lines of flows, want %d", lines, flowQueue)
 	}
-	if want := "were dropped, flows end faster than they can be logged\" lines=2"; !strings.Contains(got, want) {
+	if want := "dropped flow lines: flows end faster than the log writes\" lines=2"; !strings.Contains(got, want) {
 		t.Errorf("no line says %s", want)
 	}
 }
@@ -166,11 +166,11 @@ func TestRefusalsAreCountedNotRepeated(t *testing.T) {
 	got := logLines(t, false, func(l *flowLog) {
 		l.now = func() time.Time { return now }
 		denied := record(flow.EndDenied, nil)
-		// The loop is not running through these: they are written directly.
+		// Written directly, without the loop.
 		for range 5 {
 			l.refused(denied)
 		}
-		l.refused(record(flow.EndFlowLimit, nil)) // another kind has a line of its own
+		l.refused(record(flow.EndFlowLimit, nil)) // another kind gets its own line
 		now = now.Add(refusalPause)
 		l.refused(denied)
 		l.refused(denied)

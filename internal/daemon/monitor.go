@@ -14,8 +14,7 @@ import (
 	"longhaul/internal/resources"
 )
 
-// newMonitor makes a monitor of the daemon's relay, which need not be there
-// yet.
+// newMonitor returns a monitor of the daemon's relay, which may still be nil.
 func (d *daemon) newMonitor() *monitor.Monitor {
 	return monitor.New(monitor.Options{
 		Sample:    func(visit func(*flow.Sample)) error { return d.relay.EachFlow(visit) },
@@ -26,7 +25,7 @@ func (d *daemon) newMonitor() *monitor.Monitor {
 	})
 }
 
-// withMetrics answers for /metrics, and has next answer all else.
+// withMetrics serves /metrics and passes other paths to next.
 func (d *daemon) withMetrics(next http.Handler) http.Handler {
 	d.metrics = metrics.Handler(metrics.Options{Snapshot: d.monitor.Totals, History: d.history.metrics, Log: d.log})
 	mux := http.NewServeMux()
@@ -37,20 +36,20 @@ func (d *daemon) withMetrics(next http.Handler) http.Handler {
 
 const metricsTarget = "/metrics"
 
-// Of flows that last less than briefly, the legs' figures are read for so many
-// between two samples if nobody but the monitor wants them: where thousands come
-// in a second, that would take a tenth of their time.
+// Between two samples the legs' figures of at most this many flows shorter than
+// briefly are read for the monitor alone. With thousands of flows a second, reading
+// all would take a tenth of their time.
 const (
 	briefly    = time.Second
 	maxGlances = 200
 )
 
-// legsWanted is relay's LegStats.
+// legsWanted implements relay's LegStats.
 func (d *daemon) legsWanted(lasted time.Duration) bool {
 	return d.flows.wanted() || monitoring && (lasted >= briefly || d.glances.Add(-1) >= 0)
 }
 
-// flowsEnded is relay's OnFlows.
+// flowsEnded implements relay's OnFlows.
 func (d *daemon) flowsEnded(flows []flow.Record) {
 	d.flows.add(flows)
 	if !monitoring {
@@ -60,7 +59,7 @@ func (d *daemon) flowsEnded(flows []flow.Record) {
 	n := 0
 	for i := range flows {
 		if flows[i].Flow == 0 {
-			continue // refusals come in floods, and are counted
+			continue // refusals come in floods: only counted
 		}
 		batch[n] = toRecord(&flows[i])
 		if n++; n == len(batch) {
@@ -82,7 +81,7 @@ func toRecord(f *flow.Record) monitor.Record {
 	return r
 }
 
-// overview is what the monitor asks before each sample.
+// overview returns the monitor's input for each sample.
 func (d *daemon) overview() monitor.Overview {
 	d.glances.Store(maxGlances)
 	s := d.relay.Overview()
@@ -128,8 +127,7 @@ func (d *daemon) overview() monitor.Overview {
 	return o
 }
 
-// congestionControls says which of the algorithms that the configuration names
-// can be used.
+// congestionControls returns which of the configured algorithms are usable.
 func (d *daemon) congestionControls() map[string]bool {
 	d.mu.Lock()
 	c := d.config
@@ -141,7 +139,7 @@ func (d *daemon) congestionControls() map[string]bool {
 	return usable
 }
 
-// toCheck takes the chain of a report that is worst, or the first.
+// toCheck returns the worst chain of a report, or else the first.
 func toCheck(r *integrity.Report) *monitor.Check {
 	c := &monitor.Check{At: r.At, OK: r.State != integrity.Broken, Verdict: r.Summary, Hops: []monitor.CheckHop{}}
 	var shown *integrity.Chain

@@ -2,6 +2,6 @@
 
 package daemon
 
-// monitoring is whether flows are looked at while they last and recorded when
-// they have ended. The tag is for bench/cost, which measures what that costs.
+// monitoring enables the sampling of running flows and the records of ended ones. The
+// tag is for bench/cost, which measures their cost.
 const monitoring = true

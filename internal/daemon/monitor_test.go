@@ -29,8 +29,8 @@ func TestToRecord(t *testing.T) {
 	}
 }
 
-// TestLegsOfShortFlows: where the log does not want them, the legs of short flows
-// are read for so many only; those of others always.
+// TestLegsOfShortFlows checks that the legs of at most maxGlances short flows are read
+// if the log does not want them, and the legs of other flows always.
 func TestLegsOfShortFlows(t *testing.T) {
 	for _, tt := range []struct {
 		level slog.Level
@@ -39,7 +39,7 @@ func TestLegsOfShortFlows(t *testing.T) {
 		d := &daemon{flows: newFlowLog(slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: tt.level})))}
 		defer d.flows.close()
 		for range 2 {
-			d.glances.Store(maxGlances) // as each sample does
+			d.glances.Store(maxGlances) // like each sample
 			read := 0
 			for range 1000 {
 				if d.legsWanted(time.Millisecond) {

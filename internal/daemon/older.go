@@ -16,13 +16,13 @@ import (
 	"longhaul/internal/control"
 )
 
-// olderProcess is a process that this one has followed and that still has flows.
+// olderProcess is a predecessor of this process that still has flows.
 type olderProcess struct {
 	PID           int    `json:"pid"`
 	ControlSocket string `json:"control_socket"`
 }
 
-// OlderProcess is what status says of one. What it did not answer is null.
+// OlderProcess is an older process in the status. Figures without an answer are null.
 type OlderProcess struct {
 	olderProcess
 	Version     string   `json:"version,omitempty"`
@@ -32,7 +32,7 @@ type OlderProcess struct {
 	counts      flowCounts
 }
 
-// summary is what an older process answers to the one that followed it.
+// summary is the answer of an older process to its successor.
 type summary struct {
 	Version     string     `json:"version"`
 	ReplacedFor float64    `json:"replaced_seconds"`
@@ -41,16 +41,16 @@ type summary struct {
 	Flows       flowCounts `json:"flows"`
 }
 
-// olderPatience is how long an older process may take to say how it is.
+// olderPatience is the timeout for the summary of an older process.
 const olderPatience = time.Second
 
-// olderProcesses are the older processes.
+// olderProcesses lists the older processes.
 type olderProcesses struct {
 	mu  sync.Mutex
 	all []olderProcess
 }
 
-// living returns those that are still there, the oldest first.
+// living returns the processes that still exist, oldest first.
 func (e *olderProcesses) living() []olderProcess {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -58,8 +58,8 @@ func (e *olderProcesses) living() []olderProcess {
 	return slices.Clone(e.all)
 }
 
-// forget drops one that does not answer because it has ended, and removes what
-// a violent end left of it.
+// forget removes an ended process from the list, and deletes its control socket if a
+// violent end left it.
 func (e *olderProcesses) forget(gone olderProcess) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -67,8 +67,8 @@ func (e *olderProcesses) forget(gone olderProcess) {
 	_ = os.Remove(gone.ControlSocket)
 }
 
-// exists says whether the process is there. Its socket goes with it, and its
-// number may be another's by now: both have to be there.
+// exists reports whether the process runs. Another process may have its PID by now,
+// so its socket must exist besides.
 func (e olderProcess) exists() bool {
 	if _, err := os.Lstat(e.ControlSocket); errors.Is(err, os.ErrNotExist) {
 		return false
@@ -76,7 +76,7 @@ func (e olderProcess) exists() bool {
 	return !errors.Is(unix.Kill(e.PID, 0), unix.ESRCH)
 }
 
-// ask asks all of them how they are, at the same time.
+// ask asks all older processes for their summaries, all at the same time.
 func (e *olderProcesses) ask(ctx context.Context) []OlderProcess {
 	ctx, cancel := context.WithTimeout(ctx, olderPatience)
 	defer cancel()
@@ -97,7 +97,7 @@ func (e *olderProcesses) ask(ctx context.Context) []OlderProcess {
 				facts[i].PID = 0
 				return
 			case err != nil:
-				return // it is shown with what is known
+				return // status shows it without these figures
 			}
 			facts[i].Version, facts[i].SecondsLeft, facts[i].counts = s.Version, s.SecondsLeft, s.Flows
 			facts[i].ReplacedFor, facts[i].FlowsNow = &s.ReplacedFor, &s.FlowsNow
@@ -107,8 +107,8 @@ func (e *olderProcesses) ask(ctx context.Context) []OlderProcess {
 	return slices.DeleteFunc(facts, func(f OlderProcess) bool { return f.PID == 0 || f.FlowsNow == nil && !f.exists() })
 }
 
-// finish has all of them let their flows end within a time, negative for as
-// long as they need, and returns what had not ended.
+// finish has all older processes finish their flows within a time, negative for no
+// bound. It returns the flows that had not ended.
 func (e *olderProcesses) finish(ctx context.Context, within time.Duration) (left Leftovers, err error) {
 	var asking sync.WaitGroup
 	var mu sync.Mutex
@@ -130,7 +130,7 @@ func (e olderProcess) finish(ctx context.Context, within time.Duration) (left Le
 		err = json.Unmarshal(body, &left)
 	}
 	if err != nil {
-		// Its flows may just have ended, and so may it.
+		// The process may just have ended with its last flow.
 		soon, cancel := context.WithTimeout(ctx, olderPatience)
 		defer cancel()
 		if e.wait(soon) == nil {
@@ -141,12 +141,12 @@ func (e olderProcess) finish(ctx context.Context, within time.Duration) (left Le
 	return left, e.wait(ctx)
 }
 
-// wait waits until the process has ended: what started this one may kill what
-// is left when this one ends.
+// wait waits until the process has ended. The supervisor of this process may kill
+// the remaining ones when this one ends.
 func (e olderProcess) wait(ctx context.Context) error {
 	fd, err := unix.PidfdOpen(e.PID, unix.PIDFD_NONBLOCK)
 	if err != nil {
-		return nil // it has gone; or the kernel cannot say, and it has no flows any more
+		return nil // it has ended; or the kernel cannot tell, and it has no flows left
 	}
 	defer unix.Close(fd)
 	for ctx.Err() == nil {

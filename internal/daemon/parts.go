@@ -8,27 +8,26 @@ import (
 	"longhaul/internal/relay"
 )
 
-// part is one of the things that a configuration sets up.
+// part is a component that a configuration sets up.
 type part interface {
-	// Prepare makes ready what the configuration asks for, as far as that can
-	// fail: files are read, addresses are bound. What is in force stays so. An
-	// error leaves nothing behind.
+	// Prepare does the steps that can fail: it reads files and binds addresses. The
+	// settings in force stay. After an error nothing is left behind.
 	Prepare(ctx context.Context, c *config.Config) (Change, error)
 }
 
-// Change is what a part has made ready. It ends by Commit or Abort.
+// Change is a prepared change of a part. It ends by Commit or Abort.
 type Change interface {
-	// Commit puts it into force. After an error it is aborted. Only the first
-	// part of the daemon's list returns errors.
+	// Commit puts the change into force. After an error the caller aborts. Only the
+	// first part of the daemon's list returns errors.
 	Commit() error
-	// Abort gives up what was made ready.
+	// Abort undoes Prepare.
 	Abort()
 }
 
-// changes are those of several parts.
+// changes are the changes of several parts.
 type changes []Change
 
-// prepare has every part make ready for a configuration, or none.
+// prepare prepares every part for a configuration, or none.
 func prepare(ctx context.Context, parts []part, c *config.Config) (changes, error) {
 	var all changes
 	for _, p := range parts {
@@ -42,7 +41,7 @@ func prepare(ctx context.Context, parts []part, c *config.Config) (changes, erro
 	return all, nil
 }
 
-// Commit commits in the order of the parts, as far as the first error.
+// Commit commits in the order of the parts, until the first error.
 func (all changes) Commit() error {
 	for i, one := range all {
 		if err := one.Commit(); err != nil {
@@ -69,7 +68,7 @@ func change(ctx context.Context, parts []part, c *config.Config) error {
 	return all.Commit()
 }
 
-// setting is a change that nothing has to be made ready for.
+// setting is a change that needs no preparation.
 type setting func()
 
 func (s setting) Commit() error { s(); return nil }
@@ -124,14 +123,14 @@ func (c *tunnelsChange) Commit() error {
 
 func (c *tunnelsChange) Abort() { c.relay.Abort() }
 
-// limitsPart is the limits at which new flows are shed.
+// limitsPart is the limits above which new flows are shed.
 type limitsPart struct{ *daemon }
 
 func (d limitsPart) Prepare(_ context.Context, c *config.Config) (Change, error) {
 	return setting(func() { d.shedder.setLimits(c.Limits) }), nil
 }
 
-// monitorPart is the monitor. Its first sample is there before anything is served.
+// monitorPart is the monitor. It takes its first sample before any server starts.
 type monitorPart struct{ *daemon }
 
 func (d monitorPart) Prepare(context.Context, *config.Config) (Change, error) {
@@ -142,15 +141,15 @@ func (d monitorPart) Prepare(context.Context, *config.Config) (Change, error) {
 	}), nil
 }
 
-// historyPart is the records of ended flows. Errors of its file are logged and
-// shown by status: they end neither the relay nor a reload.
+// historyPart is the records of ended flows. The log and status report errors of its
+// file. They end neither the relay nor a reload.
 type historyPart struct{ *daemon }
 
 func (d historyPart) Prepare(_ context.Context, c *config.Config) (Change, error) {
 	return setting(func() { d.history.apply(c.History) }), nil
 }
 
-// httpPart is health checks and metrics at http_listen.
+// httpPart serves health checks and metrics at http_listen.
 type httpPart struct{ *daemon }
 
 func (d httpPart) Prepare(ctx context.Context, c *config.Config) (Change, error) {

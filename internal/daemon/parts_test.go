@@ -9,7 +9,7 @@ import (
 	"longhaul/internal/config"
 )
 
-// recorded is a part that notes what happens to it.
+// recorded is a part that records the calls to it.
 type recorded struct {
 	name             string
 	notes            *[]string

@@ -14,31 +14,30 @@ import (
 	"longhaul/internal/resources"
 )
 
-// loopPatience is how long an event loop may take to answer until it counts as
-// stuck. The longest turns are those of a status with very many flows.
+// loopPatience is the timeout after which an event loop counts as stuck. The longest
+// turns are those of a status with very many flows.
 const loopPatience = time.Second
 
-// readiness answers whether the relay lives and whether its tunnels can be used,
-// for those who decide where connections go. No answer costs more for many
-// flows.
+// readiness answers load balancers whether the relay is alive and its tunnels usable.
+// No answer costs more with many flows.
 type readiness struct {
-	overview   func() relay.Snapshot
-	responsive func(context.Context) (time.Duration, error)
-	tight      func() []resources.Resource // what is short, or soon will be
-	telling    func(*http.Request) bool    // whether somebody gets reasons; nil: everybody does
+	overview     func() relay.Snapshot
+	responsive   func(context.Context) (time.Duration, error)
+	tight        func() []resources.Resource // that are short, or soon will be
+	showsReasons func(*http.Request) bool    // whether a request gets reasons; nil: every request
 }
 
 // errNoTunnel is returned for a name that no tunnel has.
 var errNoTunnel = errors.New("no tunnel has this name")
 
-// Ignored is what does not make a relay unready, as asked by ?ignore=. Those
-// ask so with whose answer a relay's standing flows would go.
+// Ignored has the conditions of ?ignore= that do not make a relay unready. It is for
+// clients that move a relay's existing flows away when it is unready.
 type Ignored struct{ shedding, hops bool }
 
-// Ignorable are the words of it.
+// Ignorable lists the words of ?ignore=.
 const Ignorable = "shedding, hops"
 
-// ParseIgnored reads words with commas between them.
+// ParseIgnored parses words separated by commas.
 func ParseIgnored(text string) (Ignored, error) {
 	var i Ignored
 	for word := range strings.SplitSeq(text, ",") {
@@ -78,11 +77,11 @@ func (h *readiness) handler() http.Handler {
 // healthTargets are the paths that handler serves.
 var healthTargets = []string{"/healthz", "/readyz", "/readyz/"}
 
-// answer says how it is. A reason names tunnels and addresses, and is told only to
-// those who may have it.
+// answer writes the result. A reason names tunnels and addresses, so only permitted
+// requests get it.
 func (h *readiness) answer(w http.ResponseWriter, r *http.Request, well string, err error) {
 	w.Header().Set("Cache-Control", "no-store")
-	if err != nil && h.telling != nil && !h.telling(r) {
+	if err != nil && h.showsReasons != nil && !h.showsReasons(r) {
 		hidden := errors.New("not " + well + "; for the reason ask by address, localhost or a name of http_names")
 		if errors.Is(err, errNoTunnel) {
 			hidden = errNoTunnel
@@ -100,7 +99,7 @@ func (h *readiness) answer(w http.ResponseWriter, r *http.Request, well string, 
 	}
 }
 
-// alive says why the event loops do not do their work; nil if they do.
+// alive returns why the event loops do not work; nil if they do.
 func (h *readiness) alive(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, loopPatience)
 	defer cancel()
@@ -108,8 +107,8 @@ func (h *readiness) alive(ctx context.Context) error {
 	return err
 }
 
-// ready says why new flows of a tunnel, or of any if it has no name, would not
-// be served; nil if they would.
+// ready returns why the relay would not serve new flows of a tunnel, or of any tunnel
+// if the name is empty; nil if it would.
 func (h *readiness) ready(ctx context.Context, tunnel string, ignore Ignored) error {
 	s := h.overview()
 	found := tunnel == ""
@@ -135,8 +134,8 @@ func (h *readiness) ready(ctx context.Context, tunnel string, ignore Ignored) er
 	return h.alive(ctx)
 }
 
-// usable says why a tunnel takes no new flow, or has nowhere to lead it; nil if
-// it has.
+// usable returns why a tunnel accepts no new flow or has no usable hop; nil if it
+// does.
 func usable(t flow.Tunnel, ignore Ignored) error {
 	switch {
 	case t.State == "listening", t.State == "shedding" && ignore.shedding:

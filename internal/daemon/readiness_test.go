@@ -78,7 +78,7 @@ func TestHealth(t *testing.T) {
 			h.handler().ServeHTTP(w, httptest.NewRequest(tt.method, tt.target, nil))
 			body := w.Body.String()
 			if tt.method == http.MethodHead {
-				body = "" // the server leaves it out
+				body = "" // the server omits it
 			}
 			if w.Code != tt.status || !strings.HasPrefix(body, tt.text) || strings.Count(strings.TrimSpace(body), "\n") > 0 {
 				t.Errorf("%d %q, want %d %q", w.Code, body, tt.status, tt.text)
@@ -87,8 +87,8 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestChecksOutlastAHandOver asks a process that another has replaced, as one does whose
-// check was accepted before and is answered late.
+// TestChecksOutlastAHandOver asks a process that another has replaced, like a check
+// accepted before the handover and answered after it.
 func TestChecksOutlastAHandOver(t *testing.T) {
 	shedder, r, _ := shedderOf(t)
 	shedder.monitor = resources.Start(resources.Options{})

@@ -14,26 +14,26 @@ import (
 	"longhaul/internal/resources"
 )
 
-// descriptorsPerFlow are those of its two connections.
+// descriptorsPerFlow counts a flow's two connections.
 const descriptorsPerFlow = 2
 
-// shedder has the relay refuse new flows while something is short.
+// shedder has the relay refuse new flows while a resource is short.
 type shedder struct {
 	log     *slog.Logger
 	relay   *relay.Relay
 	monitor *resources.Monitor
 
-	// Of the monitor's goroutine alone.
-	flows    int64 // that stood before the descriptors were counted
-	most     int64 // flows that the descriptors are enough for; negative: any number
-	reserve  int64 // flows beyond those, for sources and tunnels that have few
+	// Used by the monitor's goroutine only.
+	flows    int64 // when the descriptors were counted
+	maxFlows int64 // maximum of flows for the descriptors; negative: any number
+	reserve  int64 // further flows, for sources and tunnels with few flows
 	overflow resources.Amount
 	dropped  int64 // connections, from the relay's own accept queues
 	warnedAt time.Time
 }
 
 func newShedder(r *relay.Relay, log *slog.Logger, limits config.Limits) *shedder {
-	s := &shedder{log: log, relay: r, most: -1, overflow: resources.Unknown}
+	s := &shedder{log: log, relay: r, maxFlows: -1, overflow: resources.Unknown}
 	s.monitor = resources.Start(resources.Options{Limits: resourceLimits(limits), LoopDelay: s.loopDelay, OnState: s.act})
 	return s
 }
@@ -66,7 +66,7 @@ func (s *shedder) loopDelay() resources.Amount {
 	return resources.Amount(delay.Seconds())
 }
 
-// act makes a state the relay's.
+// act applies a state to the relay.
 func (s *shedder) act(state resources.State, changes []resources.Change) {
 	s.shed(state)
 	for _, c := range changes {
@@ -75,17 +75,17 @@ func (s *shedder) act(state resources.State, changes []resources.Change) {
 	s.watchQueues(state)
 }
 
-// shed refuses every new flow while a limit is reached of which nobody can say
-// how many flows it is. Of the descriptors that is known ahead, so that not
-// even a flood between two samples uses them up, and nobody is refused for
-// whom there is room. Half of what is left behind their limit is for those who
-// have few flows while others have all.
+// shed refuses every new flow while a limit is reached that has no known number of
+// flows. The number of flows for the descriptors is known ahead. So even a flood
+// between two samples does not use them up, and the relay refuses no flow while
+// descriptors are left. Half of those above the limit are reserved for sources and
+// tunnels with few flows.
 func (s *shedder) shed(state resources.State) {
 	if room, ok := state.DescriptorRoom(); ok {
-		s.most = s.flows + room/descriptorsPerFlow
-		s.reserve = reserveOf(s.most, state.Figure(resources.Descriptors))
+		s.maxFlows = s.flows + room/descriptorsPerFlow
+		s.reserve = reserveOf(s.maxFlows, state.Figure(resources.Descriptors))
 	} else if !state.Figure(resources.Descriptors).Limit.Known() {
-		s.most = -1
+		s.maxFlows = -1
 	}
 	var short []resources.Resource
 	for _, r := range state.Shedding {
@@ -96,39 +96,39 @@ func (s *shedder) shed(state resources.State) {
 	switch {
 	case len(short) > 0:
 		s.relay.Shed(words(short), 0, 0)
-	case s.most >= 0:
-		s.relay.Shed(string(resources.Descriptors), s.most, s.reserve)
+	case s.maxFlows >= 0:
+		s.relay.Shed(string(resources.Descriptors), s.maxFlows, s.reserve)
 	default:
 		s.relay.Shed("", 0, 0)
 	}
 }
 
-// reserveOf is how many flows half of the descriptors behind their limit are
-// enough for, and no more than an eighth of most. There are none behind a limit
-// that is above what the process may open, or where that has no end.
-func reserveOf(most int64, descriptors resources.Figure) int64 {
+// reserveOf returns the number of flows for half of the descriptors above the limit,
+// at most an eighth of maxFlows. It returns 0 if the limit is above the number that
+// the process may open, or if that is unlimited.
+func reserveOf(maxFlows int64, descriptors resources.Figure) int64 {
 	if !descriptors.Capacity.Known() {
 		return 0
 	}
 	behind := int64(descriptors.Capacity - descriptors.Limit)
-	return max(0, min(most/8, behind/descriptorsPerFlow/2))
+	return max(0, min(maxFlows/8, behind/descriptorsPerFlow/2))
 }
 
 func (s *shedder) tell(c resources.Change) {
 	f := c.Figure
 	attrs := []any{"resource", f.Resource, "used", f.Text(f.Used), "limit", f.Text(f.Limit), "flows", s.relay.FlowsNow()}
 	if c.Reached {
-		s.log.Warn("new flows are shed: a limit is reached", append(attrs, "remedy", f.Resource.Remedy())...)
+		s.log.Warn("shedding new flows: a limit is reached", append(attrs, "remedy", f.Resource.Remedy())...)
 		return
 	}
 	s.log.Info("a limit is no longer reached", append(attrs, "after_seconds", display.Round(c.For.Seconds(), 10))...)
 }
 
-// queuePause is between two warnings of full accept queues.
+// queuePause is the time between two warnings of full accept queues.
 const queuePause = 10 * time.Second
 
-// watchQueues warns of connections that the kernel dropped from a queue of the
-// relay's. Its counter for all programs says when to look.
+// watchQueues warns of connections that the kernel dropped from a queue of the relay.
+// It reads the queues when the kernel's counter for all programs has grown.
 func (s *shedder) watchQueues(state resources.State) {
 	before := s.overflow
 	s.overflow = state.AcceptOverflows
@@ -146,15 +146,15 @@ func (s *shedder) watchQueues(state resources.State) {
 	more := dropped - s.dropped
 	s.dropped = dropped
 	if more <= 0 || !before.Known() {
-		return // another program's, or from before this one watched
+		return // another program's, or before the watch began
 	}
 	s.warnedAt = state.At
-	s.log.Warn("connections came faster than they were accepted: the kernel dropped some, which try again",
+	s.log.Warn("connections came faster than the relay accepted them: the kernel dropped some, which try again",
 		"dropped", more, "listen", worst.Listen, "queue", worst.Limit, "event_loop_delay_seconds", state.LoopDelay,
-		"remedy", "raise net.core.somaxconn, or set new_flows_per_second where a single client floods")
+		"remedy", "raise net.core.somaxconn, or set new_flows_per_second if a single client floods")
 }
 
-// words lists resources.
+// words joins the names of resources.
 func words(all []resources.Resource) string {
 	list := make([]string, len(all))
 	for i, r := range all {

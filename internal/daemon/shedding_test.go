@@ -15,7 +15,7 @@ import (
 	"longhaul/internal/resources"
 )
 
-// shedderOf is one whose states the test makes, over a relay that runs.
+// shedderOf returns a shedder of a running relay. The test makes its states.
 func shedderOf(t *testing.T) (*shedder, *relay.Relay, *bytes.Buffer) {
 	t.Helper()
 	r, err := relay.Start(relay.Options{}, []relay.Tunnel{{
@@ -26,7 +26,8 @@ func shedderOf(t *testing.T) (*shedder, *relay.Relay, *bytes.Buffer) {
 	}
 	t.Cleanup(r.Close)
 	var log bytes.Buffer
-	return &shedder{log: slog.New(slog.NewTextHandler(&log, nil)), relay: r, most: -1, overflow: resources.Unknown}, r, &log
+	return &shedder{log: slog.New(slog.NewTextHandler(&log, nil)), relay: r, maxFlows: -1,
+		overflow: resources.Unknown}, r, &log
 }
 
 func TestWhatIsShedFor(t *testing.T) {
@@ -34,10 +35,10 @@ func TestWhatIsShedFor(t *testing.T) {
 	s, r, _ := shedderOf(t)
 	state := func(shedding ...resources.Resource) resources.State { return resources.State{Shedding: shedding} }
 	for _, tt := range []struct {
-		name  string
-		state resources.State
-		most  int64 // flows that the descriptors are enough for, as found before
-		want  string
+		name     string
+		state    resources.State
+		maxFlows int64 // maximum of flows for the descriptors, from an earlier state
+		want     string
 	}{
 		{"nothing", state(), -1, ""},
 		{"room for flows", state(), 5, ""},
@@ -46,18 +47,18 @@ func TestWhatIsShedFor(t *testing.T) {
 		{"something else", state(resources.CPU), 5, "cpu"},
 		{"nothing any more", state(), -1, ""},
 	} {
-		s.most = tt.most
-		// The limit is known, and the descriptors were not counted anew.
+		s.maxFlows = tt.maxFlows
+		// The limit is known, and the descriptors are not counted again.
 		tt.state.Figures = []resources.Figure{{Resource: resources.Descriptors, Used: 1, Limit: 2}}
 		s.shed(tt.state)
 		if got := r.Overview().Shedding; got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}
-	s.most = 0
+	s.maxFlows = 0
 	s.shed(resources.State{Figures: []resources.Figure{{Resource: resources.Descriptors, Used: 1, Limit: resources.Unknown}}})
-	if got := r.Overview().Shedding; got != "" || s.most >= 0 {
-		t.Errorf("without a limit: %q, at most %d flows", got, s.most)
+	if got := r.Overview().Shedding; got != "" || s.maxFlows >= 0 {
+		t.Errorf("without a limit: %q, at most %d flows", got, s.maxFlows)
 	}
 }
 
@@ -65,7 +66,7 @@ func TestWhatIsShedFor(t *testing.T) {
 // have no end: nobody is to be refused for it before the limit.
 func TestReserve(t *testing.T) {
 	for _, tt := range []struct {
-		most            int64
+		maxFlows        int64
 		limit, capacity resources.Amount
 		want            int64
 	}{
@@ -74,13 +75,14 @@ func TestReserve(t *testing.T) {
 		{2000, 5000, 4096, 0},
 		{2000, 5000, resources.Unknown, 0},
 	} {
-		if got := reserveOf(tt.most, resources.Figure{Limit: tt.limit, Capacity: tt.capacity}); got != tt.want {
-			t.Errorf("%d flows, %v of %v descriptors: %d in reserve, want %d", tt.most, tt.limit, tt.capacity, got, tt.want)
+		if got := reserveOf(tt.maxFlows, resources.Figure{Limit: tt.limit, Capacity: tt.capacity}); got != tt.want {
+			t.Errorf("%d flows, %v of %v descriptors: %d in reserve, want %d", tt.maxFlows, tt.limit, tt.capacity,
+				got, tt.want)
 		}
 	}
 }
 
-// What another program's queue drops is not told.
+// Drops of another program's queue cause no warning.
 func TestFullAcceptQueueOfOthers(t *testing.T) {
 	nettest.CheckLeaks(t)
 	s, _, log := shedderOf(t)

@@ -17,9 +17,9 @@ import (
 	"longhaul/internal/transport"
 )
 
-// statusLine is what `systemctl status` shows. It waits for every event loop.
+// statusLine returns the line for `systemctl status`. It waits for every event loop.
 func (d *daemon) statusLine() string {
-	// An error says that the loops have ended, and there is nothing to wait for.
+	// After an error the loops have ended: nothing to wait for.
 	_, _ = d.relay.Responsive(context.Background())
 	s := d.relay.Overview()
 	line := display.Plural(len(s.Tunnels), "tunnel") + ", " + display.Plural(int(s.FlowsNow), "flow")
@@ -34,10 +34,9 @@ func (d *daemon) statusLine() string {
 	return line
 }
 
-// Status is the JSON of GET /v1/status: facts about the process and what
-// the relay is doing.
+// Status is the JSON of GET /v1/status: facts about the process and the relay.
 type Status struct {
-	Name            string             `json:"name,omitempty"` // empty: its control socket is elsewhere
+	Name            string             `json:"name,omitempty"` // empty: the control socket is outside the usual directory
 	Version         string             `json:"version"`
 	GoVersion       string             `json:"go_version"`
 	PID             int                `json:"pid"`
@@ -51,9 +50,9 @@ type Status struct {
 	Process         resources.Process  `json:"process"`
 	Resources       *resources.State   `json:"resources"`
 	ReplacedBy      int                `json:"replaced_by,omitempty"` // the process that has taken over from this one
-	OlderProcesses  []OlderProcess     `json:"older_processes"`       // that finish their flows
-	Integrity       []integrity.Report `json:"checks"`                // the last of each tunnel
-	History         *history.State     `json:"history"`               // null: no records are kept
+	OlderProcesses  []OlderProcess     `json:"older_processes"`       // that still have flows
+	Integrity       []integrity.Report `json:"checks"`                // last of each tunnel
+	History         *history.State     `json:"history"`               // null: no history
 	relay.Snapshot
 }
 
@@ -88,7 +87,7 @@ func (d *daemon) status() Status {
 	return s
 }
 
-// readiness answers for the daemon's relay.
+// readiness returns the readiness of the daemon's relay.
 func (d *daemon) readiness() *readiness {
 	return &readiness{
 		overview:   d.relay.Overview,
@@ -97,16 +96,16 @@ func (d *daemon) readiness() *readiness {
 	}
 }
 
-// readinessOverHTTP answers for the tunnels. A check that this process has accepted, and
-// answers only when another has taken over, is about what was handed over: that this
-// process drains says nothing of the tunnels, which the other serves.
+// readinessOverHTTP answers for the tunnels. A successor may take over between a
+// request and its answer. The answer then gives the state at the handover: the
+// successor serves the tunnels while this process drains.
 func (d *daemon) readinessOverHTTP() *readiness {
 	r := d.readiness()
-	// Load balancers may ask in any name or none; a browser always names one.
-	r.telling = func(r *http.Request) bool { return r.Host == "" || d.names.asked(r) }
+	// Load balancers may send any Host or none; a browser always sends one.
+	r.showsReasons = func(r *http.Request) bool { return r.Host == "" || d.names.asked(r) }
 	r.overview = func() relay.Snapshot {
 		now := d.relay.Overview()
-		if then := d.atHandOver.Load(); then != nil { // it is set before the relay drains
+		if then := d.atHandOver.Load(); then != nil { // set before the relay drains
 			return *then
 		}
 		return now

@@ -16,18 +16,18 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// finished is how a drain ended.
+// finished is the outcome of a drain.
 type finished struct {
 	Leftovers
-	err error // of the relay itself
+	err error // of the relay
 }
 
-// Leftovers are the flows that had not ended when the drain did.
+// Leftovers are the flows that had not ended at the end of the drain.
 type Leftovers struct {
 	Reset int    `json:"flows_reset"`
-	Left  int    `json:"flows_left"`        // to the kernel, which goes on to deliver what they hold
-	Bytes int64  `json:"undelivered_bytes"` // received for a peer, and not acknowledged by it
-	Most  string `json:"most"`              // who lacks the most of them, and of which tunnel
+	Left  int    `json:"flows_left"`        // to the kernel, which delivers their buffered bytes
+	Bytes int64  `json:"undelivered_bytes"` // received for a peer, not yet acknowledged by it
+	Most  string `json:"most"`              // peer that lacks the most bytes, and its tunnel
 }
 
 func (l Leftovers) and(o Leftovers) Leftovers {
@@ -38,16 +38,16 @@ func (l Leftovers) and(o Leftovers) Leftovers {
 	return l
 }
 
-// UndrainedError is returned where flows had not ended when the relay did.
+// UndrainedError reports flows that had not ended when the relay ended.
 type UndrainedError struct{ Leftovers }
 
 func (e *UndrainedError) Error() string { return e.Leftovers.String() }
 
-// maxLoggedLeftovers is how many flows that had not ended are logged one by one.
+// maxLoggedLeftovers is the maximum number of unended flows that get a log line each.
 const maxLoggedLeftovers = 20
 
-// tellLeftovers logs the flows that had not ended, those with the most bytes
-// first, and adds them up.
+// tellLeftovers logs the flows that had not ended, most bytes first, and adds them
+// up.
 func (d *daemon) tellLeftovers(all []relay.Leftover) (sum Leftovers) {
 	bytes := func(l relay.Leftover) int64 { return l.ToClientBytes + l.ToTargetBytes }
 	slices.SortStableFunc(all, func(a, b relay.Leftover) int { return cmp.Compare(bytes(b), bytes(a)) })
@@ -75,8 +75,7 @@ func (d *daemon) tellLeftovers(all []relay.Leftover) (sum Leftovers) {
 	return sum
 }
 
-// String says what became of the flows, and how many bytes of whom had not
-// arrived.
+// String returns the outcome of the flows and the bytes that had not arrived.
 func (l Leftovers) String() string {
 	var text string
 	switch {
@@ -94,16 +93,16 @@ func (l Leftovers) String() string {
 	return text
 }
 
-// olderGrace is how long after the deadline an older process may take to end.
+// olderGrace is the time after the deadline within which an older process must end.
 const olderGrace = 5 * time.Second
 
 // finishRequest asks a drain to end within a time.
 type finishRequest struct {
-	within time.Duration // negative: as long as it takes
+	within time.Duration // negative: no bound
 	answer chan finished
 }
 
-// finishVerb is for a process that another one has followed: that one stops.
+// finishVerb asks a process that has a successor to end: the successor is stopping.
 func (d *daemon) finishVerb(ctx context.Context, arguments url.Values) (any, error) {
 	within, err := time.ParseDuration(arguments.Get("within"))
 	if err != nil {
@@ -121,12 +120,12 @@ func (d *daemon) finishVerb(ctx context.Context, arguments url.Values) (any, err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	// The answer comes with the end of the process, which ends ctx as well.
+	// The answer comes at the end of the process, which also ends ctx.
 	return <-r.answer, nil
 }
 
-// drain stops accepting and lets the flows finish, those of older processes as
-// well, until the deadline or a second signal.
+// drain stops accepting and waits for the flows, including those of older processes,
+// until the deadline or a second signal.
 func (d *daemon) drain(signals <-chan os.Signal) error {
 	_ = d.enter(stopping)
 	close(d.ending)
@@ -134,8 +133,8 @@ func (d *daemon) drain(signals <-chan os.Signal) error {
 	return d.finish(signals, d.config.DrainTimeout, true)
 }
 
-// outlive lets the flows finish after another process has taken over, for as
-// long as the upgrade has said. A signal sets the usual deadline.
+// outlive waits for the flows after another process has taken over, at most for the
+// upgrade's time. A signal sets the usual deadline.
 func (d *daemon) outlive(signals <-chan os.Signal) error {
 	d.mu.Lock()
 	within := d.within
@@ -143,11 +142,10 @@ func (d *daemon) outlive(signals <-chan os.Signal) error {
 	return d.finish(signals, within, false)
 }
 
-// finish lets the flows finish within a time, negative for as long as they
-// need. With stopping set the first signal has come, and older processes are to
-// finish, too.
+// finish waits for the flows at most within, or without bound if that is negative.
+// stopping is set after the first signal: older processes then finish as part of it.
 func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping bool) error {
-	d.integrity.close() // a process that ends has nothing to say of the tunnels
+	d.integrity.close() // an ending process no longer checks the tunnels
 	ctx, reset := context.WithCancel(context.Background())
 	defer reset()
 	own := make(chan finished, 1)
@@ -155,8 +153,8 @@ func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping
 		left, err := d.relay.Drain(ctx)
 		own <- finished{d.tellLeftovers(left), err}
 	}()
-	// Older processes keep to the deadline by themselves; one that does not
-	// answer then is not waited for.
+	// Older processes keep the deadline themselves. Do not wait for one that does
+	// not answer then.
 	askCtx, giveUp := context.WithCancel(context.Background())
 	defer giveUp()
 	older := make(chan finished, 1)
@@ -204,7 +202,7 @@ func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping
 			case stopping:
 				d.log.Warn("a second signal ends the drain", "signal", sig.String())
 				limit(0)
-				go d.older.finish(askCtx, 0) // the first request gets the answer
+				go d.older.finish(askCtx, 0) // the answer goes to the first request
 			default:
 				d.log.Info("stopping", "signal", sig.String())
 				stopping = true
@@ -233,7 +231,7 @@ func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping
 		d.log.Warn("stopped, flows were reset", "flows", all.Reset, "left_to_kernel", all.Left, "undelivered_bytes", all.Bytes)
 		return &UndrainedError{all.Leftovers}
 	case all.Left > 0:
-		d.log.Warn("stopped before everything had arrived", "left_to_kernel", all.Left, "undelivered_bytes", all.Bytes)
+		d.log.Warn("stopped before all bytes had arrived", "left_to_kernel", all.Left, "undelivered_bytes", all.Bytes)
 		return &UndrainedError{all.Leftovers}
 	case all.err != nil:
 		return all.err

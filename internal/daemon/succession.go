@@ -23,27 +23,27 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// How long the parts of an upgrade may take.
+// Timeouts of the steps of an upgrade.
 const (
-	ReadyPatience   = 30 * time.Second // of the new process, to read its configuration
-	ServingPatience = 10 * time.Second // of either, for a step of the handover itself
+	ReadyPatience   = 30 * time.Second // for the new process to read its configuration
+	ServingPatience = 10 * time.Second // for each process, for a step of the handover
 )
 
-// inheritance is what passes to the process that follows, beside the sockets.
+// inheritance is the state that passes to the successor, beside the sockets.
 type inheritance struct {
-	ControlSocket string         `json:"control_socket,omitempty"` // where the old one answers until then
-	Older         []olderProcess `json:"older,omitempty"`          // the old one itself is the last
+	ControlSocket string         `json:"control_socket,omitempty"` // of the old process before the handover
+	Older         []olderProcess `json:"older,omitempty"`          // the old process itself is the last
 	Drained       []string       `json:"drained,omitempty"`        // tunnels
 	Hops          []hops.Memory  `json:"hops,omitempty"`
 	Names         []names.Memory `json:"names,omitempty"`
 }
 
-// introduction is what a process that is ready to follow says of itself.
+// introduction is the message of a successor that is ready.
 type introduction struct {
 	Version string `json:"version"`
 }
 
-// Upgraded is what POST /v1/upgrade answers.
+// Upgraded is the answer of POST /v1/upgrade.
 type Upgraded struct {
 	OldPID        int     `json:"old_pid"`
 	OldVersion    string  `json:"old_version"`
@@ -51,14 +51,14 @@ type Upgraded struct {
 	NewVersion    string  `json:"new_version"`
 	Seconds       float64 `json:"seconds"`
 	FlowsLeft     int64   `json:"flows_left"`               // in the old process
-	ControlSocket string  `json:"control_socket,omitempty"` // of the old process, from now on
+	ControlSocket string  `json:"control_socket,omitempty"` // of the old process after the handover
 }
 
-// upgradeRequest is what the daemon's loop is asked for.
+// upgradeRequest asks the daemon's loop for an upgrade.
 type upgradeRequest struct {
-	ctx     context.Context // ends when whoever asked goes away
-	program string          // empty: the one that this process was started as
-	within  time.Duration   // for the flows that stay behind; negative: no bound
+	ctx     context.Context // ends when the client disconnects
+	program string          // empty: the path that started this process
+	within  time.Duration   // for the flows left in this process; negative: no bound
 	answer  chan upgradeAnswer
 }
 
@@ -67,7 +67,7 @@ type upgradeAnswer struct {
 	err error
 }
 
-// stage is how far the daemon's life has come.
+// stage is the stage of the daemon's life.
 type stage int
 
 const (
@@ -77,8 +77,7 @@ const (
 	stopping
 )
 
-// enter moves the daemon on to another stage of its life. It says why that
-// cannot be.
+// enter moves the daemon to another stage of its life, or returns why it cannot.
 func (d *daemon) enter(next stage) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -89,8 +88,7 @@ func (d *daemon) enter(next stage) error {
 	return nil
 }
 
-// busy says why the daemon cannot change what it does now. The caller has the
-// lock.
+// busy returns why the daemon cannot change its stage. The caller holds the lock.
 func (d *daemon) busy() error {
 	switch d.stage {
 	case upgrading:
@@ -127,8 +125,8 @@ func (d *daemon) upgradeVerb(ctx context.Context, arguments url.Values) (any, er
 	return a.Upgraded, a.err
 }
 
-// upgrade has another process follow this one. It returns false if that has
-// failed, and everything is as before; and a signal that broke it off.
+// upgrade starts a successor of this process. It returns false if that failed and
+// nothing has changed, with the signal that interrupted it, if any.
 func (d *daemon) upgrade(ctx context.Context, signals <-chan os.Signal, r upgradeRequest) (done bool, stop os.Signal) {
 	began := time.Now()
 	raising, cancel := context.WithCancel(ctx)
@@ -163,18 +161,18 @@ func (d *daemon) upgrade(ctx context.Context, signals <-chan os.Signal, r upgrad
 	}
 	if o.err != nil {
 		if err := d.relay.Reclaim(); err != nil {
-			d.log.Error("cannot set a listener up again after an upgrade that failed", "error", err)
+			d.log.Error("cannot restore a listener after a failed upgrade", "error", err)
 		}
 		_ = d.enter(serving)
 		d.manager.ready(d.statusLine())
-		d.log.Error("upgrade failed, this process goes on", "error", o.err)
+		d.log.Error("upgrade failed, this process serves on", "error", o.err)
 		r.answer <- upgradeAnswer{err: failedUpgrade(o.err)}
 		if hangup && stop == nil {
 			d.reload(ctx)
 		}
 		return false, stop
 	}
-	// The other one accepts: from here on there is no way back.
+	// The successor accepts: the upgrade can no longer be undone.
 	a := Upgraded{OldPID: os.Getpid(), OldVersion: d.Version, NewPID: o.successor.PID(), NewVersion: o.about.Version}
 	d.handOver(o.successor)
 	if hangup {
@@ -190,13 +188,14 @@ func (d *daemon) upgrade(ctx context.Context, signals <-chan os.Signal, r upgrad
 	return true, stop
 }
 
-// raise starts the program that is to follow, as far as that it accepts.
+// raise starts the successor and returns when it accepts.
 func (d *daemon) raise(ctx context.Context, program string) (s *handover.Successor, about introduction, err error) {
 	p := handover.Program{Path: d.program, Args: slices.Clone(os.Args), Env: successorEnvironment(os.Environ()), Log: os.Stderr}
 	if program != "" {
 		p.Path, p.Args[0] = program, program
 	}
-	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Names: d.relay.Names(), Older: d.older.living()}
+	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Names: d.relay.Names(),
+		Older: d.older.living()}
 	if d.server != nil {
 		if err := d.server.StepAside(d.socket); err != nil {
 			return nil, about, err
@@ -243,15 +242,15 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 	}
 	if err := json.Unmarshal(said, &about); err != nil {
 		s.Kill()
-		return nil, about, fmt.Errorf("the new process cannot be understood: %w", err)
+		return nil, about, fmt.Errorf("read the answer of the new process: %w", err)
 	}
 	step, cancel := context.WithTimeout(ctx, ServingPatience)
 	defer cancel()
 	return s, about, s.Serve(step)
 }
 
-// successorEnvironment is this process's, without what systemd meant for it
-// alone.
+// successorEnvironment returns this process's environment without systemd's variables
+// for this process.
 func successorEnvironment(environment []string) []string {
 	return slices.DeleteFunc(slices.Clone(environment), func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")
@@ -263,17 +262,17 @@ func successorEnvironment(environment []string) []string {
 	})
 }
 
-// failedUpgrade says why to whoever asked.
+// failedUpgrade returns the client's error of a failed upgrade.
 func failedUpgrade(err error) error {
-	text := fmt.Sprintf("the upgrade failed, process %d goes on: %v", os.Getpid(), err)
+	text := fmt.Sprintf("the upgrade failed, process %d serves on: %v", os.Getpid(), err)
 	var failure *handover.Failure
 	if errors.As(err, &failure) && failure.LastWords != "" {
-		text += "; its last words:\n" + failure.LastWords
+		text += "; its last output:\n" + failure.LastWords
 	}
-	return remedy.New(errors.New(text), "put that right, and try again")
+	return remedy.New(errors.New(text), "fix that, and try again")
 }
 
-// aside is where this process answers once another one has taken its place.
+// aside returns the control socket of this process after the handover.
 func (d *daemon) aside() string {
 	if d.server == nil {
 		return ""
@@ -281,13 +280,13 @@ func (d *daemon) aside() string {
 	return control.PathOf(d.socket, os.Getpid())
 }
 
-// handOver leaves the service to a process that accepts already.
+// handOver leaves the service to a successor that already accepts.
 func (d *daemon) handOver(successor *handover.Successor) {
 	d.mu.Lock()
 	d.stage, d.successor, d.replacedAt = replaced, successor.PID(), time.Now()
 	d.mu.Unlock()
-	// Whoever asks for its health is answered by the new one, and not with a
-	// word about this one's end: not even who has asked this one just now.
+	// The successor answers health checks. A check that just reached this process
+	// must not report its end.
 	then := d.relay.Overview()
 	d.atHandOver.Store(&then)
 	d.http.leave(time.Second)
@@ -295,20 +294,19 @@ func (d *daemon) handOver(successor *handover.Successor) {
 	if err := d.relay.Relinquish(); err != nil {
 		d.log.Error("cannot stop accepting", "error", err)
 	}
-	// Before the other one says anything itself: systemd listens to one process.
+	// Before the successor's first message: systemd listens to one process.
 	d.manager.passOn(successor.PID())
 	if err := successor.Leave(); err != nil {
-		d.log.Warn("cannot tell the new process that it is alone", "error", err)
+		d.log.Warn("cannot notify the new process of the handover's end", "error", err)
 	}
 	if d.server != nil {
 		if err := d.server.LeavePlace(d.socket); err != nil {
-			d.log.Warn("the old control socket is still there", "path", d.socket, "error", err)
+			d.log.Warn("cannot remove the old control socket", "path", d.socket, "error", err)
 		}
 	}
 }
 
-// follow takes what the process hands over that this one is to follow, if
-// there is one.
+// follow takes the sockets and the state of the predecessor, if there is one.
 func (d *daemon) follow(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, ServingPatience)
 	defer cancel()
@@ -318,13 +316,13 @@ func (d *daemon) follow(ctx context.Context) error {
 	}
 	d.predecessor, d.logTo = p, p.Log
 	if err := json.Unmarshal(p.State, &d.inherited); err != nil {
-		return fmt.Errorf("cannot read what the running relay hands over: %w", err)
+		return fmt.Errorf("read the running relay's state: %w", err)
 	}
 	d.older.all = d.inherited.Older
 	return nil
 }
 
-// introduce says that this process is ready, and waits until it is to serve.
+// introduce reports this process ready, and waits for the order to serve.
 func (d *daemon) introduce(ctx context.Context) error {
 	if d.predecessor == nil {
 		return nil
@@ -338,8 +336,8 @@ func (d *daemon) introduce(ctx context.Context) error {
 	return d.predecessor.Ready(ctx, about)
 }
 
-// takeOver is what comes once this process accepts: it gets the control
-// socket's place, and is alone when it returns.
+// takeOver runs once this process accepts. It moves the control socket to its path,
+// and returns when the predecessor no longer accepts.
 func (d *daemon) takeOver(ctx context.Context) {
 	p := d.predecessor
 	if p == nil {
@@ -347,13 +345,13 @@ func (d *daemon) takeOver(ctx context.Context) {
 	}
 	if d.server != nil && d.socket == d.inherited.ControlSocket {
 		if err := d.server.TakePlace(d.socket); err != nil {
-			d.log.Error("longhaul status does not find this process at the usual place", "error", err)
+			d.log.Error("cannot move the control socket to its usual path", "error", err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, ServingPatience)
 	defer cancel()
 	if err := p.Serving(ctx); err != nil {
-		d.log.Warn("the process that this one follows may still accept", "error", err)
+		d.log.Warn("the old process may still accept", "error", err)
 	}
 	p.Close()
 	d.predecessor, d.http.handed, d.pages.handed = nil, nil, nil
@@ -361,7 +359,7 @@ func (d *daemon) takeOver(ctx context.Context) {
 	d.manager.begin()
 }
 
-// handedOver are the relay's listeners of the process before.
+// handedOver returns the predecessor's listeners of the relay.
 func (d *daemon) handedOver() []relay.Listener {
 	if d.predecessor == nil {
 		return nil
@@ -373,9 +371,9 @@ func (d *daemon) handedOver() []relay.Listener {
 	return all
 }
 
-// startedAs is the path at which this program was started, links and all: what
-// lies there at an upgrade is what is started. Where that cannot be known it is
-// the file itself.
+// startedAs returns the path of this program as started, with its links: an upgrade
+// starts the file that is there then. If the path is unknown it returns the
+// program's own file.
 func startedAs() string {
 	running, err := os.Stat("/proc/self/exe")
 	path := os.Args[0]

@@ -9,21 +9,21 @@ import (
 	sd "github.com/coreos/go-systemd/v22/daemon"
 )
 
-// serviceManager tells systemd how the relay is. Without systemd
-// (NOTIFY_SOCKET) every call does nothing.
+// serviceManager notifies systemd of the relay's state. Without systemd
+// (NOTIFY_SOCKET) its calls do nothing.
 type serviceManager struct {
 	log      *slog.Logger
 	watchdog time.Duration // 0: systemd does not watch
 	notify   func(state string) error
 
 	mu     sync.Mutex
-	silent bool // another process is the one that systemd listens to
+	silent bool // systemd listens to another process
 }
 
 func newServiceManager(log *slog.Logger) *serviceManager {
 	interval, err := sd.SdWatchdogEnabled(false)
 	if err != nil {
-		log.Warn("the watchdog is off: its settings cannot be read", "error", err)
+		log.Warn("cannot read the watchdog's settings: it is off", "error", err)
 	}
 	return &serviceManager{log: log, watchdog: interval, notify: notifySystemd}
 }
@@ -52,14 +52,14 @@ func (s *serviceManager) ready(status string) {
 	s.send(sd.SdNotifyReady + "\nSTATUS=" + status)
 }
 
-// reloading must be followed by ready, whether or not the reload succeeds. An
-// upgrade is a reload to systemd; the process that follows says ready.
+// reloading must be followed by ready, whether or not the reload succeeds. For
+// systemd an upgrade is a reload; the successor sends ready.
 func (s *serviceManager) reloading(status string) {
 	s.send(sd.SdNotifyReloading + "\n" + sd.SdNotifyMonotonicUsec() + "STATUS=" + status)
 }
 
-// passOn makes another process the one that systemd listens to and watches, and
-// is the last that it hears of this one.
+// passOn makes systemd listen to another process and watch that. It is the last
+// message of this one.
 func (s *serviceManager) passOn(pid int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +67,7 @@ func (s *serviceManager) passOn(pid int) {
 	s.silent = true
 }
 
-// begin is the first that systemd hears of a process that was passed on to.
+// begin is the first message of a successor to systemd.
 func (s *serviceManager) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,14 +76,14 @@ func (s *serviceManager) begin() {
 
 func (s *serviceManager) status(status string) { s.send("STATUS=" + status) }
 
-// stopping announces the drain. systemd kills a unit after TimeoutStopSec
-// unless it is told that more time is needed.
+// stopping announces the drain. systemd kills a unit after TimeoutStopSec unless the
+// unit asks for more time.
 func (s *serviceManager) stopping(status string) {
 	s.send(sd.SdNotifyStopping + "\nSTATUS=" + status)
 	s.extend()
 }
 
-// drainExtension is how much more time each message of a drain asks for.
+// drainExtension is the time that each message of a drain asks for.
 const drainExtension = 30 * time.Second
 
 func (s *serviceManager) extend() {
@@ -92,8 +92,8 @@ func (s *serviceManager) extend() {
 
 func (s *serviceManager) alive() { s.send(sd.SdNotifyWatchdog) }
 
-// heartbeat tells systemd's watchdog that the event loops answer, for which line
-// waits, and keeps the status line current. The returned function ends it.
+// heartbeat updates the status line and notifies systemd's watchdog. line waits until
+// the event loops answer. The returned function ends it.
 func (s *serviceManager) heartbeat(line func() string) (stop func()) {
 	interval := 10 * time.Second
 	if s.watchdog > 0 {
@@ -104,8 +104,7 @@ func (s *serviceManager) heartbeat(line func() string) (stop func()) {
 		defer close(ended)
 		tick := time.NewTicker(interval)
 		defer tick.Stop()
-		// A loop that is stuck holds the question up as well: then no beat is
-		// sent, and systemd acts.
+		// A stuck loop blocks line: no beat is sent then, and systemd acts.
 		var answer chan string
 		for {
 			select {

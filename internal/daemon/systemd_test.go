@@ -22,7 +22,7 @@ import (
 	"longhaul/internal/relay/hops"
 )
 
-// beating is a service manager that counts its beats, within a bubble of synctest.
+// beating is a service manager that counts its beats, in a synctest bubble.
 func beating(interval time.Duration, line func() string) (beats *atomic.Int64, stop func()) {
 	beats = new(atomic.Int64)
 	m := &serviceManager{log: slog.New(slog.DiscardHandler), watchdog: interval, notify: func(state string) error {
@@ -72,8 +72,8 @@ func TestWatchdogIsSilentWhileTheStatusIsAwaited(t *testing.T) {
 	})
 }
 
-// TestStatusLineWaitsForAStuckLoop blocks the relay's only event loop, in whose hands
-// the next beat is.
+// TestStatusLineWaitsForAStuckLoop blocks the relay's only event loop, which sends the
+// next beat.
 func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
 	listen := netip.MustParseAddrPort(nettest.FreeAddress(t, "127.0.0.1"))
 	target := netip.MustParseAddrPort(echoes(t))
@@ -91,7 +91,7 @@ func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
 	}
 	defer r.Close()
 	letGo := sync.OnceFunc(func() { close(release) })
-	defer letGo() // before the relay closes, which waits for its loop
+	defer letGo() // before the relay's Close, which waits for its loop
 	d := &daemon{relay: r, config: &config.Config{}}
 
 	talked := make(chan struct{})
@@ -130,7 +130,7 @@ func TestStatusLineWaitsForAStuckLoop(t *testing.T) {
 	}
 }
 
-// echoes is the address of a target that sends back what it gets, until the test ends.
+// echoes starts a target that echoes until the test ends, and returns its address.
 func echoes(t *testing.T) string {
 	t.Helper()
 	l := nettest.ListenTCP(t, "127.0.0.1:0")

@@ -14,34 +14,34 @@ import (
 	"longhaul/internal/transport"
 )
 
-// transports makes the socket settings of the tunnels' legs. Tunnels with the
-// same settings share one, so what is lacking is said once.
+// transports makes the socket settings of the tunnels' legs. Tunnels with the same
+// settings share one, so each lack is reported once.
 type transports struct {
 	log     *slog.Logger
 	budgets *budgets
 
-	mu      sync.Mutex // guards current: status reads it from elsewhere
+	mu      sync.Mutex // guards current, which status reads from other goroutines
 	current map[transportKey]*legs
 	next    map[transportKey]*legs // of the last translate
 }
 
-// transportKey is what a tunnel says about its legs, as a value that compares.
+// transportKey is a tunnel's settings of its legs, as a comparable value.
 type transportKey struct {
 	lan, wan         transport.Options // without DSCP,
-	lanDSCP, wanDSCP int               // which is here; -1 leaves the mark alone
+	lanDSCP, wanDSCP int               // kept separately; -1 leaves the mark unchanged
 	side             config.WANSide
 	tunnel           string // set if its connections share a rate of their own
 }
 
-// legs adapts a transport.Tunnel to what relay asks of its Transport. It has
-// functions in place of the tunnel itself, because relay compares tunnels
-// deeply when it reloads, and must not look into one that is in use.
+// legs adapts a transport.Tunnel to relay's Transport. It has functions in place of
+// the tunnel itself: relay compares tunnels deeply at a reload, and must not read
+// one in use.
 type legs struct {
 	prepare     func(fd int, dialed bool) error
 	established func(fd int, dialed bool) (side, degraded string)
 	lasting     func(fd int, side string) error
 	lacks       func() []transport.Lack
-	rates       *cc.Rates // that its connections join, nil for none
+	rates       *cc.Rates // that its connections share, nil for none
 }
 
 func (l *legs) Prepare(fd int, dialed bool) error { return l.prepare(fd, dialed) }
@@ -56,9 +56,8 @@ func newTransports(host *cc.Host, log *slog.Logger) *transports {
 	return &transports{log: log, budgets: newBudgets(host, log)}
 }
 
-// translate turns a configuration into the relay's own terms. Transports in
-// use are kept, except those that lacked something: the host may have been
-// given it meanwhile.
+// translate converts a configuration into the relay's types. It keeps transports in
+// use, except those with a lack: the host may have changed since.
 func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
 	t.next = map[transportKey]*legs{}
 	t.budgets.begin(c)
@@ -117,7 +116,7 @@ func (t *transports) legs(tunnelName string, s config.Settings) (*legs, error) {
 		lan.DSCP, wan.DSCP = s.LAN.DSCP, s.WAN.DSCP
 		ids, noRate := t.budgets.find(tunnelName, shared)
 		if noRate != nil {
-			// Brutal that was told nothing all but stands still.
+			// Brutal without a rate sends almost nothing.
 			for kind, leg := range map[string]*transport.Options{transport.LAN: &lan, transport.WAN: &wan} {
 				if _, ok := shared[kind]; ok && leg.PacingRateBps == 0 {
 					leg.CongestionControl = ""
@@ -148,7 +147,7 @@ func (t *transports) keep() {
 	t.budgets.keep()
 }
 
-// lacks lists what the tunnels' legs lack, each thing once.
+// lacks lists the lacks of the tunnels' legs, each once.
 func (t *transports) lacks() []transport.Lack {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -164,7 +163,7 @@ func (t *transports) lacks() []transport.Lack {
 	return all
 }
 
-// health turns what the configuration says about hops into the relay's terms.
+// health converts the configuration's health settings into the relay's types.
 func health(h config.Health) hops.Health {
 	out := hops.Health{
 		Interval:   h.Interval,

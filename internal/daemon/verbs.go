@@ -8,17 +8,17 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// verbs are what a running relay can be asked to do through its control socket.
+// verbs are the requests that a running relay accepts on its control socket.
 var verbs = map[string]func(*daemon, context.Context, url.Values) (any, error){
 	"drain":   (*daemon).drainVerb,
 	"resume":  (*daemon).resumeVerb,
 	"upgrade": (*daemon).upgradeVerb,
-	"finish":  (*daemon).finishVerb,  // asked by the process that has taken over
+	"finish":  (*daemon).finishVerb,  // from the process that has taken over
 	"summary": (*daemon).summaryVerb, // the same
 	"check":   (*daemon).checkVerb,
 }
 
-// do carries out one of them. An error's hint reaches whoever asked.
+// do carries out a verb. The client gets an error's hint.
 func (d *daemon) do(ctx context.Context, verb string, arguments url.Values) (any, error) {
 	carryOut := verbs[verb]
 	if carryOut == nil {
@@ -32,7 +32,7 @@ func (d *daemon) do(ctx context.Context, verb string, arguments url.Values) (any
 	return answer, err
 }
 
-// logVerb logs who asks for what changes the relay, done or refused.
+// logVerb logs the client of a verb that changes the relay, done or refused.
 func (d *daemon) logVerb(ctx context.Context, verb string, arguments url.Values) {
 	switch verb {
 	case "drain", "resume", "upgrade", "finish":

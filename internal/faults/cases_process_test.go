@@ -290,13 +290,15 @@ func TestCase33UpgradeToWhatDoesNotRun(t *testing.T) {
 		name, program, config string
 		want                  string // of what is said
 	}{
-		{"it crashes", u.install("crash", "#!/bin/sh\necho oh no >&2; kill -SEGV $$\n"), good, "ended before it was ready; its last words:\noh no"},
+		{"it crashes", u.install("crash", "#!/bin/sh\necho oh no >&2; kill -SEGV $$\n"), good,
+			"ended before it was ready; its last output:\noh no"},
 		{"it ends without a word", u.install("silent", "#!/bin/sh\nexit 0\n"), good, "ended before it was ready"},
-		{"it is another program", "/bin/cat", good, "ended before it was ready; its last words:\n/bin/cat: "},
+		{"it is another program", "/bin/cat", good, "ended before it was ready; its last output:\n/bin/cat: "},
 		{"it is no program", u.install("text", "hello"), good, "not a program for this machine's architecture"},
 		{"it is not there", filepath.Join(u.relay.dir, "absent"), good, "no such file or directory"},
 		{"the configuration is bad", "", strings.Replace(good, "forward:", "forwart:", 1), "unknown key forwart in a tunnel"},
-		{"an address is taken", "", good + fmt.Sprintf("  - {name: taken, listen: %q, forward: %q}\n", u.target, u.listen), "ended before it was ready; its last words:\nlonghaul: listen on " + u.target + ": address already in use"},
+		{"an address is taken",
+			"", good + fmt.Sprintf("  - {name: taken, listen: %q, forward: %q}\n", u.target, u.listen), "ended before it was ready; its last output:\nlonghaul: listen on " + u.target + ": address already in use"},
 	} {
 		u.relay.write(tt.config)
 		u.expectRefused(tt.name, tt.program, tt.want)
@@ -363,7 +365,7 @@ func (u *upgraded) expectRefused(name, program, why string) {
 	u.t.Helper()
 	pid := u.relay.status().PID
 	_, err := u.relay.upgrade(program)
-	if want := fmt.Sprintf("process %d goes on: ", pid); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), why) {
+	if want := fmt.Sprintf("process %d serves on: ", pid); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), why) {
 		u.t.Errorf("%s: the relay answers %v, want %s", name, err, why)
 	}
 	u.running.alive(u.t, name)

@@ -124,7 +124,7 @@ func shedBeforeDescriptorsAreUsedUp(t *testing.T) (times shedTimes) {
 		} else {
 			reset++
 		}
-		return relay.log.count(`msg="new flows are shed: a limit is reached" resource=descriptors`) > 0
+		return relay.log.count(`msg="shedding new flows: a limit is reached" resource=descriptors`) > 0
 	}, func() string { return "the log does not say that it sheds" })
 	relay.expectLog(`level=WARN .* resource=descriptors used=4\d\d limit=410 .*remedy=`)
 	relay.expectLog(`level=WARN msg="connection refused" tunnel=main .*reason=shed error="the source has \d+ of the \d+ flows that there is room for \(descriptors\); what is left is for others"`)
@@ -277,7 +277,7 @@ func shedWhenTCPMemoryRunsShort(t *testing.T, others int64) (times shedTimes) {
 			}
 		})
 	}
-	relay.expectLog(`level=WARN msg="new flows are shed: a limit is reached" resource=tcp_memory .*remedy="set memory_limit, or raise net.ipv4.tcp_mem"`)
+	relay.expectLog(`level=WARN msg="shedding new flows: a limit is reached" resource=tcp_memory .*remedy="set memory_limit, or raise net.ipv4.tcp_mem"`)
 	t.Logf("TCP memory %d MiB at the beginning, %d now, limit %d", base>>20, tcpPages(t)*int64(os.Getpagesize())>>20, limit>>20)
 	expectReset(t, dial, patience)
 	s := relay.status()
@@ -398,14 +398,14 @@ func shedWhenTheProcessRunsShortOfMemory(t *testing.T) (times shedTimes) {
 	if now := memory(); now > 3*limit/2/(1<<20) {
 		t.Errorf("%.1f MiB are used, and the limit is %d", now, limit>>20)
 	}
-	relay.expectLog(`level=WARN msg="new flows are shed: a limit is reached" resource=memory `)
+	relay.expectLog(`level=WARN msg="shedding new flows: a limit is reached" resource=memory `)
 	begin := time.Now()
 	for _, c := range taken {
 		c.SetLinger(0)
 		c.Close()
 	}
 	nettest.Eventually(t, patience, func() bool {
-		return relay.log.count(`msg="a limit is no longer reached" resource=memory `) == relay.log.count(`msg="new flows are shed: a limit is reached" resource=memory `)
+		return relay.log.count(`msg="a limit is no longer reached" resource=memory `) == relay.log.count(`msg="shedding new flows: a limit is reached" resource=memory `)
 	}, func() string { return "the memory's limit stays reached without the slow receivers" })
 	times.recovery = time.Since(begin)
 	hold(t, dial).release(t)

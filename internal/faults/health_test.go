@@ -111,7 +111,7 @@ func TestFullAcceptQueue(t *testing.T) {
 			t.Error("a client that tried again: ", err)
 		}
 	}
-	relay.expectLog(`level=WARN msg="connections came faster than they were accepted: .*dropped=\d+ listen=10.1.0.2:6000 queue=4 `)
+	relay.expectLog(`level=WARN msg="connections came faster than the relay accepted them: .*dropped=\d+ listen=10.1.0.2:6000 queue=4 `)
 	q := relay.status().tunnel("main").AcceptQueues
 	if len(q) != 1 || q[0].Limit != queue || q[0].Waiting != 0 || q[0].Dropped == 0 {
 		t.Errorf("the accept queues are %+v; want one of %d that is empty and has dropped connections", q, queue)
