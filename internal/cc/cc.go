@@ -92,7 +92,7 @@ const sysctls = "/proc/sys/net/ipv4/"
 func readNames(sysctl string) ([]string, error) {
 	b, err := os.ReadFile(sysctls + sysctl)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the sysctl net.ipv4.%s: %w", sysctl, err)
+		return nil, fmt.Errorf("read the sysctl net.ipv4.%s: %w", sysctl, err)
 	}
 	return strings.Fields(string(b)), nil
 }

@@ -22,14 +22,14 @@ const defaultSysctl = sysctls + "tcp_congestion_control"
 func ReadDefault() (string, error) {
 	b, err := os.ReadFile(defaultSysctl)
 	if err != nil {
-		return "", fmt.Errorf("cannot read the default congestion control: %w", err)
+		return "", fmt.Errorf("read the default congestion control: %w", err)
 	}
 	return strings.TrimSpace(string(b)), nil
 }
 
 func writeDefault(name string) error {
 	if err := os.WriteFile(defaultSysctl, []byte(name), 0); err != nil {
-		return fmt.Errorf("cannot make %s the default congestion control: %w", name, err)
+		return fmt.Errorf("make %s the default congestion control: %w", name, err)
 	}
 	return nil
 }
@@ -56,7 +56,7 @@ func readFormerDefault(path string) (formerDefault, error) {
 		return record, err
 	}
 	if err := json.Unmarshal(b, &record); err != nil {
-		return record, fmt.Errorf("%s is damaged: remove it: %w", path, err)
+		return record, fmt.Errorf("%s is damaged, remove it: %w", path, err)
 	}
 	return record, nil
 }

@@ -119,7 +119,7 @@ func (h *Host) load(ctx context.Context, o *object, name string) (result LoadRes
 	}
 
 	if err := os.MkdirAll(h.dir(name), 0o700); err != nil {
-		return LoadResult{}, fmt.Errorf("cannot make the directory of pins: %w", err)
+		return LoadResult{}, fmt.Errorf("make the directory of pins: %w", err)
 	}
 	if result.Outcome == Loaded {
 		defer func() {
@@ -151,7 +151,7 @@ func (h *Host) load(ctx context.Context, o *object, name string) (result LoadRes
 func (h *Host) register(name string, ops *ebpf.Map, outcome Outcome, b build) error {
 	if outcome == Replaced {
 		if err := replaceOps(h.dir(name, linkPin), ops); err != nil {
-			return fmt.Errorf("cannot replace %s: %w: unload it first", name, err)
+			return fmt.Errorf("replace %s: %w: unload it first", name, err)
 		}
 		return h.writeBuild(name, b)
 	}
@@ -163,11 +163,11 @@ func (h *Host) register(name string, ops *ebpf.Map, outcome Outcome, b build) er
 		return fmt.Errorf("%s: %w: somebody registered it just now", name, ErrTaken)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot register %s: %w", name, err)
+		return fmt.Errorf("register %s: %w", name, err)
 	}
 	defer l.Close()
 	if err := l.Pin(h.dir(name, linkPin)); err != nil {
-		return fmt.Errorf("cannot pin %s: %w", name, err)
+		return fmt.Errorf("pin %s: %w", name, err)
 	}
 	return nil
 }
@@ -194,7 +194,7 @@ func (o *object) intoKernel(dir string) (*ebpf.Collection, error) {
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return nil, unsupported(o.name, "another kernel: "+err.Error())
 	}
-	return nil, fmt.Errorf("cannot load %s: %w", o.name, err)
+	return nil, fmt.Errorf("load %s: %w", o.name, err)
 }
 
 // rejectedError is a refusal by the verifier, with its whole log for %+v.

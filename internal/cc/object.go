@@ -66,7 +66,7 @@ func (h *Host) object(name string) (*object, error) {
 		return nil, fmt.Errorf("%s: %w among %s", name, ErrUnknown, strings.Join(names, ", "))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the object of %s: %w", name, err)
+		return nil, fmt.Errorf("read the object of %s: %w", name, err)
 	}
 	return parseObject(name, b)
 }
@@ -76,7 +76,7 @@ func (h *Host) object(name string) (*object, error) {
 func parseObject(name string, elf []byte) (*object, error) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(elf))
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the object of %s: %w", name, err)
+		return nil, fmt.Errorf("read the object of %s: %w", name, err)
 	}
 	o := &object{name: name, sum: sha256.Sum256(elf), spec: spec}
 	for key, m := range spec.Maps {
@@ -178,7 +178,7 @@ var readKernelTypes = sync.OnceValues(func() (kernelTypes, error) {
 	cache := btf.NewCache()
 	spec, err := cache.Kernel()
 	if err != nil {
-		return kernelTypes{}, fmt.Errorf("cannot read the kernel's BTF: %w", err)
+		return kernelTypes{}, fmt.Errorf("read the kernel's BTF: %w", err)
 	}
 	lacks := func(what string) (kernelTypes, error) {
 		return kernelTypes{}, &kernel.ErrUnsupported{Feature: "loading congestion control", Needs: what}
@@ -191,7 +191,7 @@ var readKernelTypes = sync.OnceValues(func() (kernelTypes, error) {
 	}
 	var table *btf.Struct
 	if err := spec.TypeByName(opsType, &table); err != nil {
-		return kernelTypes{}, fmt.Errorf("cannot read the kernel's BTF: %w", err)
+		return kernelTypes{}, fmt.Errorf("read the kernel's BTF: %w", err)
 	}
 	for _, member := range table.Members {
 		if member.Name != "cong_control" {

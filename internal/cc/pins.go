@@ -28,10 +28,10 @@ func (h *Host) dir(parts ...string) string { return h.pins().Path(parts...) }
 // clear removes the pins of an algorithm, the registration first.
 func (h *Host) clear(name string) error {
 	if err := os.Remove(h.dir(name, linkPin)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("cannot unregister %s: %w", name, err)
+		return fmt.Errorf("unregister %s: %w", name, err)
 	}
 	if err := os.RemoveAll(h.dir(name)); err != nil {
-		return fmt.Errorf("cannot remove the pins of %s: %w", name, err)
+		return fmt.Errorf("remove the pins of %s: %w", name, err)
 	}
 	return nil
 }
@@ -87,11 +87,11 @@ func (h *Host) writeBuild(name string, b build) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("cannot record what was loaded: %w", err)
+		return fmt.Errorf("record the loaded build: %w", err)
 	}
 	defer m.Close()
 	if err := m.Put(uint32(0), record); err != nil {
-		return fmt.Errorf("cannot record what was loaded: %w", err)
+		return fmt.Errorf("record the loaded build: %w", err)
 	}
 	return nil
 }

@@ -83,7 +83,7 @@ func (h *Host) Rates(name string) (*Rates, error) {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil, fmt.Errorf("%s: %w", name, ErrNoRates)
 			}
-			return nil, fmt.Errorf("cannot open the rates of %s: %w", name, err)
+			return nil, fmt.Errorf("open the rates of %s: %w", name, err)
 		}
 		*m.to = opened
 	}
@@ -147,7 +147,7 @@ func (r *Rates) newBudget(rate Rate, owner int) (uint32, error) {
 			id = 0
 			continue
 		}
-		return 0, fmt.Errorf("cannot make a budget: %w", err)
+		return 0, fmt.Errorf("add a budget: %w", err)
 	}
 }
 
@@ -161,7 +161,7 @@ func (r *Rates) SetBudget(id uint32, rate Rate) error {
 		return fmt.Errorf("budget %d: %w", id, err)
 	}
 	if err := r.budgets.Update(id, rate.budget(int(now.Owner)), ebpf.UpdateExist); err != nil {
-		return fmt.Errorf("cannot change budget %d: %w", id, err)
+		return fmt.Errorf("change budget %d: %w", id, err)
 	}
 	return nil
 }
@@ -170,10 +170,10 @@ func (r *Rates) SetBudget(id uint32, rate Rate) error {
 // would have without.
 func (r *Rates) RemoveBudget(id uint32) error {
 	if err := r.budgets.Delete(id); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("cannot remove budget %d: %w", id, err)
+		return fmt.Errorf("remove budget %d: %w", id, err)
 	}
 	if err := r.accounts.Delete(id); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("cannot remove budget %d: %w", id, err)
+		return fmt.Errorf("remove budget %d: %w", id, err)
 	}
 	return nil
 }
@@ -205,7 +205,7 @@ func (r *Rates) removeOrphans() error {
 // after the connection gets its congestion control.
 func (r *Rates) Join(fd uintptr, id uint32) error {
 	if err := r.sockets.Put(int32(fd), told{Budget: id}); err != nil {
-		return fmt.Errorf("cannot put a connection into budget %d: %w", id, err)
+		return fmt.Errorf("add a connection to budget %d: %w", id, err)
 	}
 	return nil
 }
@@ -267,7 +267,7 @@ func (r *Rates) SetPrefix(prefix netip.Prefix, rate Rate) (isNew bool, err error
 		return false, err
 	}
 	if err := r.prefixes.Put(k, id); err != nil {
-		return false, errors.Join(fmt.Errorf("cannot give a rate to %s: %w", prefix, err), r.RemoveBudget(id))
+		return false, errors.Join(fmt.Errorf("set the rate of %s: %w", prefix, err), r.RemoveBudget(id))
 	}
 	return true, nil
 }
@@ -287,7 +287,7 @@ func (r *Rates) ClearPrefix(prefix netip.Prefix) error {
 			continue
 		}
 		if err := r.prefixes.Delete(k); err != nil {
-			return fmt.Errorf("cannot take the rate of %s away: %w", prefix, err)
+			return fmt.Errorf("remove the rate of %s: %w", prefix, err)
 		}
 		return r.RemoveBudget(p.budget)
 	}
@@ -317,7 +317,7 @@ func (r *Rates) Prefixes() ([]PrefixRate, error) {
 		all = append(all, PrefixRate{Prefix: k.prefix(), Rate: value.rate(), budget: id})
 	}
 	if err := entries.Err(); err != nil {
-		return nil, fmt.Errorf("cannot list the rates of prefixes: %w", err)
+		return nil, fmt.Errorf("list the rates of prefixes: %w", err)
 	}
 	return all, nil
 }

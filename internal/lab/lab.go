@@ -26,7 +26,7 @@ func Build(t Topology) (*Lab, error) {
 	l := &Lab{topology: t, hosts: map[string]*hosts.Host{}, links: map[string]*link.Link{}}
 	if err := l.build(); err != nil {
 		l.Close()
-		return nil, fmt.Errorf("cannot build the lab: %w", err)
+		return nil, fmt.Errorf("build the lab: %w", err)
 	}
 	return l, nil
 }
@@ -227,7 +227,7 @@ func (l *Lab) NameHosts() error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("cannot name the lab's hosts in /etc/hosts: %w", err)
+		return fmt.Errorf("name the lab's hosts in /etc/hosts: %w", err)
 	}
 	return nil
 }

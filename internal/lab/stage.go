@@ -121,7 +121,7 @@ func (s *Stage) Start(ctx context.Context, host string, port uint16, name string
 	d := &Daemon{Host: host, name: name + " on " + host, cmd: exec.Command(name, args...), output: &tail{}, ended: make(chan struct{})}
 	d.cmd.Stdout, d.cmd.Stderr = d.output, d.output
 	if err := s.Host(host).Start(d.cmd); err != nil {
-		return nil, fmt.Errorf("cannot start %s: %w", d.name, err)
+		return nil, fmt.Errorf("start %s: %w", d.name, err)
 	}
 	go func() {
 		_ = d.cmd.Wait() // the state is read from cmd

@@ -208,7 +208,7 @@ func (c *client) begin(ctx context.Context) error {
 	}
 	if err != nil {
 		c.streams.close()
-		return fmt.Errorf("cannot connect a stream: %w", err)
+		return fmt.Errorf("connect a stream: %w", err)
 	}
 	_, err = c.expect(c.options.Patience, testStart)
 	if err == nil {
@@ -431,7 +431,7 @@ func Explain(server string, err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &dns):
-		return fmt.Errorf("cannot find the address of %s: %s", dns.Name, dns.Err)
+		return fmt.Errorf("find the address of %s: %s", dns.Name, dns.Err)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("nobody listens at %s", server)
 	case errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH):

@@ -18,7 +18,7 @@ import (
 func setOptions(fd int, p Parameters) error {
 	set := func(what string, err error) error {
 		if err != nil {
-			return fmt.Errorf("cannot set %s: %w", what, err)
+			return fmt.Errorf("set %s: %w", what, err)
 		}
 		return nil
 	}
@@ -62,7 +62,7 @@ func receiveBuffer(fd int) int {
 // setCongestion sets the congestion control of a socket.
 func setCongestion(fd int, name string) error {
 	if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name); err != nil {
-		return fmt.Errorf("cannot set congestion control %s: %w", name, err)
+		return fmt.Errorf("set congestion control %s: %w", name, err)
 	}
 	return nil
 }

@@ -74,12 +74,12 @@ func ReadTokens(r io.Reader) ([]Token, error) {
 func ReadTokenFile(path string) ([]Token, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the tokens: %w", err)
+		return nil, fmt.Errorf("read the tokens: %w", err)
 	}
 	defer file.Close()
 	info, err := file.Stat()
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the tokens: %w", err)
+		return nil, fmt.Errorf("read the tokens: %w", err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
 		return nil, remedy.New(fmt.Errorf("%s has secrets, and others may read it", path), "chmod 600 "+path)

@@ -48,7 +48,7 @@ func (h *Host) attach(a attachment, d device, p *program) (hook string, err erro
 			err = h.attachFilter(a.dir, d, at, p.program)
 		}
 		if err != nil {
-			return "", fmt.Errorf("cannot attach to %s, %s: %w", d.name, at.name, err)
+			return "", fmt.Errorf("attach to %s, %s: %w", d.name, at.name, err)
 		}
 		hook = used
 	}
@@ -105,7 +105,7 @@ func (h *Host) attachFilter(dir string, d device, at direction, p *ebpf.Program)
 		return err
 	}
 	if err := h.markClsact(dir, !exists); err != nil {
-		return fmt.Errorf("cannot remember the qdisc: %w", err)
+		return fmt.Errorf("remember the qdisc: %w", err)
 	}
 	if !exists {
 		if err := netlink.QdiscAdd(clsact(d.index)); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -282,7 +282,7 @@ func (h *Host) dropDead(a attachment) (dropped []Rule, dead bool, err error) {
 	for _, at := range directions {
 		hook, err := h.attachedAt(a, at)
 		if err != nil {
-			return nil, false, fmt.Errorf("cannot see what is attached to device %d: %w", a.index, err)
+			return nil, false, fmt.Errorf("see what is attached to device %d: %w", a.index, err)
 		}
 		if hook != "" {
 			return nil, false, nil
@@ -297,7 +297,7 @@ func (h *Host) dropDead(a attachment) (dropped []Rule, dead bool, err error) {
 		}
 	}
 	if err := os.RemoveAll(h.pins().Path(a.dir)); err != nil {
-		return nil, false, fmt.Errorf("cannot remove the pins of device %d: %w", a.index, err)
+		return nil, false, fmt.Errorf("remove the pins of device %d: %w", a.index, err)
 	}
 	return dropped, true, nil
 }
@@ -320,14 +320,14 @@ func (a attachment) deviceName() string {
 func (h *Host) remove(a attachment) error {
 	for _, at := range directions {
 		if err := detachLink(h.pins().Path(a.dir, at.name)); err != nil {
-			return fmt.Errorf("cannot detach from device %d: %w", a.index, err)
+			return fmt.Errorf("detach from device %d: %w", a.index, err)
 		}
 	}
 	if err := h.removeFilters(a); err != nil {
-		return fmt.Errorf("cannot detach from device %d: %w", a.index, err)
+		return fmt.Errorf("detach from device %d: %w", a.index, err)
 	}
 	if err := os.RemoveAll(h.pins().Path(a.dir)); err != nil {
-		return fmt.Errorf("cannot remove the pins of device %d: %w", a.index, err)
+		return fmt.Errorf("remove the pins of device %d: %w", a.index, err)
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ func findDevice(name string) (device, error) {
 		return device{}, fmt.Errorf("%w: %s", ErrNoDevice, name)
 	}
 	if err != nil {
-		return device{}, fmt.Errorf("cannot look at the device %s: %w", name, err)
+		return device{}, fmt.Errorf("look up device %s: %w", name, err)
 	}
 	header, ok := linkHeaders[l.Attrs().EncapType]
 	if !ok {

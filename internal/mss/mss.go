@@ -148,7 +148,7 @@ func (h *Host) set(d device, a attachment, rule Rule) (result SetResult, err err
 		existed = !dead
 	}
 	if err := os.MkdirAll(h.pins().Path(a.dir), 0o700); err != nil {
-		return SetResult{}, fmt.Errorf("cannot make the directory of pins: %w", err)
+		return SetResult{}, fmt.Errorf("make the directory of pins: %w", err)
 	}
 	if !existed {
 		defer func() {

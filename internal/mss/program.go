@@ -42,7 +42,7 @@ func (p *program) Close() {
 func parseObject() (*ebpf.CollectionSpec, error) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the program's object: %w", err)
+		return nil, fmt.Errorf("read the program's object: %w", err)
 	}
 	return spec, nil
 }
@@ -68,7 +68,7 @@ func loadProgram(dir string, d device) (*program, error) {
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return nil, &kernel.ErrUnsupported{Feature: feature, Needs: "another kernel: " + err.Error()}
 	case err != nil:
-		return nil, fmt.Errorf("cannot load the program that rewrites the MSS: %w", err)
+		return nil, fmt.Errorf("load the program that rewrites the MSS: %w", err)
 	}
 	defer collection.Close()
 	return &program{
@@ -100,14 +100,14 @@ func (p *program) rules(device string) ([]numbered, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the rules: %w", err)
+		return nil, fmt.Errorf("read the rules: %w", err)
 	}
 	defer table.Close()
 	var rules []numbered
 	for i := range uint32(maxRules) {
 		var r record
 		if err := table.Lookup(i, &r); err != nil {
-			return nil, fmt.Errorf("cannot read the rules: %w", err)
+			return nil, fmt.Errorf("read the rules: %w", err)
 		}
 		if r.ID == 0 {
 			break
@@ -138,20 +138,20 @@ func (p *program) put(rules []numbered) error {
 		Name: "mss_rules", Type: ebpf.Array, KeySize: 4, ValueSize: uint32(binary.Size(record{})), MaxEntries: maxRules,
 	})
 	if err != nil {
-		return fmt.Errorf("cannot make a table of rules: %w", err)
+		return fmt.Errorf("make a table of rules: %w", err)
 	}
 	defer table.Close()
 	for i, n := range rules {
 		if err := table.Put(uint32(i), n.record()); err != nil {
-			return fmt.Errorf("cannot fill a table of rules: %w", err)
+			return fmt.Errorf("fill a table of rules: %w", err)
 		}
 		// Where there are counters already, they stay.
 		if err := p.counters.Update(n.id, counters{}, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
-			return fmt.Errorf("cannot make a rule's counters: %w", err)
+			return fmt.Errorf("make a rule's counters: %w", err)
 		}
 	}
 	if err := p.tables.Put(uint32(0), table); err != nil {
-		return fmt.Errorf("cannot put the rules into force: %w", err)
+		return fmt.Errorf("replace the rules: %w", err)
 	}
 	return p.forget(rules)
 }
@@ -170,7 +170,7 @@ func (p *program) forget(rules []numbered) error {
 	}
 	for _, id := range gone {
 		if err := p.counters.Delete(id); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("cannot remove a rule's counters: %w", err)
+			return fmt.Errorf("remove a rule's counters: %w", err)
 		}
 	}
 	return nil
@@ -202,7 +202,7 @@ func (h *Host) show(a attachment) ([]Status, error) {
 		s := Status{Rule: n.rule, ID: n.id, Namespace: a.namespace, Hook: hook, Problem: problem}
 		var c counters
 		if err := p.counters.Lookup(n.id, &c); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return nil, fmt.Errorf("cannot read the counters: %w", err)
+			return nil, fmt.Errorf("read the counters: %w", err)
 		}
 		s.Matched, s.Rewritten = c.Matched, c.Rewritten
 		if c.LastNS != 0 {

@@ -82,7 +82,7 @@ func (o *Owners) Refresh(now time.Time) (bool, error) {
 func (o *Owners) scan() error {
 	running, err := procfs.AllProcs()
 	if err != nil {
-		return fmt.Errorf("cannot list processes: %w", err)
+		return fmt.Errorf("list processes: %w", err)
 	}
 	if o.byInode == nil {
 		o.byInode = map[uint32]Process{}

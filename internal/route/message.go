@@ -209,7 +209,7 @@ func dump(family uint8) ([]message, error) {
 	request.AddData(message{header: unix.RtMsg{Family: family, Table: unix.RT_TABLE_MAIN}})
 	answers, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE)
 	if err != nil {
-		return nil, fmt.Errorf("cannot list the routes: %w", err)
+		return nil, fmt.Errorf("list the routes: %w", err)
 	}
 	var routes []message
 	for _, answer := range answers {

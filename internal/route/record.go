@@ -124,7 +124,7 @@ func readSettings(path string) ([]Setting, error) {
 	}
 	var settings []Setting
 	if err := json.Unmarshal(b, &settings); err != nil {
-		return nil, fmt.Errorf("%s is damaged: remove it: %w", path, err)
+		return nil, fmt.Errorf("%s is damaged, remove it: %w", path, err)
 	}
 	return settings, nil
 }

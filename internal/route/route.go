@@ -126,7 +126,7 @@ func (t *Table) Set(c Change) (Result, error) {
 	}
 	if result.Changed {
 		if err := change(unix.RTM_NEWROUTE, flags, now); err != nil {
-			return Result{}, fmt.Errorf("cannot set the route to %s: %w", prefix, err)
+			return Result{}, fmt.Errorf("set the route to %s: %w", prefix, err)
 		}
 	}
 	result.Setting = setting
@@ -269,7 +269,7 @@ func (t *Table) Unset(prefix netip.Prefix, names ...Metric) (Setting, error) {
 		return Setting{}, fmt.Errorf("%s: %w", prefix, ErrNotUsed)
 	}
 	if err := putBack(undone, len(left.Metrics) == 0); err != nil {
-		return Setting{}, fmt.Errorf("cannot put the route to %s back: %w", prefix, err)
+		return Setting{}, fmt.Errorf("restore the route to %s: %w", prefix, err)
 	}
 	if len(left.Metrics) > 0 {
 		r.settings[i] = left

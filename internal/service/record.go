@@ -91,11 +91,11 @@ func (h Host) Load() (*Record, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read what was installed: %w", err)
+		return nil, fmt.Errorf("read the installation record: %w", err)
 	}
 	r, err := parseRecord(b)
 	if err != nil {
-		return nil, fmt.Errorf("%s, which says what was installed, is damaged: %w", at, err)
+		return nil, fmt.Errorf("installation record %s is damaged: %w", at, err)
 	}
 	return r, nil
 }

@@ -80,7 +80,7 @@ func (w *Watcher) refreshRelay() error {
 	case errors.Is(err, process.ErrNoProcess):
 		return ErrRelayEnded
 	case errors.Is(err, process.ErrForbidden):
-		return remedy.New(fmt.Errorf("cannot see which connections are the relay's: %w", err), "run this as root")
+		return remedy.New(fmt.Errorf("find the relay's connections: %w", err), "run this as root")
 	case err != nil:
 		return err
 	}

@@ -38,7 +38,7 @@ func (h Host) read() (commands [][]string, err error) {
 		err = json.Unmarshal(b, &commands)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read what was applied: %w", err)
+		return nil, fmt.Errorf("read the applied remedies: %w", err)
 	}
 	return commands, nil
 }

@@ -31,7 +31,7 @@ func probePath(ctx context.Context, here, far netip.Addr, rtt time.Duration) (do
 	forward, err := pathmtu.Toward(ctx, far, device, options)
 	var unsupported *kernel.ErrUnsupported
 	if errors.As(err, &unsupported) {
-		return path, fmt.Errorf("cannot find out what packets the path carries: it takes %s", unsupported.Needs)
+		return path, fmt.Errorf("probe packet sizes: missing %s", unsupported.Needs)
 	}
 	if err != nil {
 		return path, err

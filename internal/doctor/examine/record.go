@@ -16,7 +16,7 @@ func WriteRecord(path string, o doctor.Observation) error {
 		err = os.WriteFile(path, append(b, '\n'), 0o644)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot keep what was seen: %w", err)
+		return fmt.Errorf("save the observation: %w", err)
 	}
 	return nil
 }

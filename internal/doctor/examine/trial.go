@@ -69,14 +69,14 @@ func (e *Examiner) try(ctx context.Context, o *doctor.Observation, t trial) erro
 	}
 	got, err := e.run(ctx, t)
 	if err != nil {
-		return remedy.New(fmt.Errorf("cannot try what the path carries: %w", measure.Explain(t.server, err)), "run longhaul measure --serve or iperf3 -s there")
+		return remedy.New(fmt.Errorf("test the path's throughput: %w", measure.Explain(t.server, err)), "run longhaul measure --serve or iperf3 -s there")
 	}
 	o.Capacity = &got
 	if small {
 		t.mss = max((figures.MSS+figures.Headers-40)/2, 88)
 		half, err := e.run(ctx, t)
 		if err != nil {
-			return fmt.Errorf("cannot try smaller segments: %w", measure.Explain(t.server, err))
+			return fmt.Errorf("test smaller segments: %w", measure.Explain(t.server, err))
 		}
 		o.SmallSegments = &half
 	}

@@ -50,7 +50,7 @@ const headBytes = 256
 func Start(index int, port uint16) (*Capture, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("cannot capture: %w", err)
+		return nil, fmt.Errorf("capture: %w", err)
 	}
 	c := &Capture{fd: fd, port: port, seen: Seen{Segments: map[int]uint64{}}, done: make(chan struct{})}
 	err = errors.Join(
@@ -62,7 +62,7 @@ func Start(index int, port uint16) (*Capture, error) {
 	)
 	if err != nil {
 		unix.Close(fd)
-		return nil, fmt.Errorf("cannot capture: %w", err)
+		return nil, fmt.Errorf("capture: %w", err)
 	}
 	go c.run()
 	return c, nil

@@ -350,7 +350,7 @@ func (c *command) Run(ctx context.Context, env experiment.Environment) (experime
 	result, err := c.run(ctx, Options{Algorithms: c.algorithms, Time: c.during, Repeat: c.repeat, Report: env.Report})
 	if err == nil && c.series != "" {
 		if err = result.Plot().WriteFile(c.series); err != nil {
-			err = fmt.Errorf("cannot write the series: %w", err)
+			err = fmt.Errorf("write the series: %w", err)
 		}
 	}
 	return result, err

@@ -303,7 +303,7 @@ func (r *running) options(_, _ string, c syscall.RawConn) error {
 	var err error
 	controlErr := c.Control(func(fd uintptr) {
 		if err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, r.algorithm); err != nil {
-			err = fmt.Errorf("cannot use congestion control %s: %w", r.algorithm, err)
+			err = fmt.Errorf("use congestion control %s: %w", r.algorithm, err)
 			return
 		}
 		if r.unsentBytes > 0 {
@@ -329,7 +329,7 @@ func tellRate(fd int, bps int64) error {
 	value := binary.NativeEndian.AppendUint64(nil, uint64(bps/8))
 	value = binary.NativeEndian.AppendUint32(value, gainTenths)
 	if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, optionBrutal, string(value)); err != nil {
-		return fmt.Errorf("cannot tell the algorithm its rate by socket option %d: %w", optionBrutal, err)
+		return fmt.Errorf("set the algorithm's rate by socket option %d: %w", optionBrutal, err)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ type Store struct{ dir string }
 // NewStore makes the directory if it is not there.
 func NewStore(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("cannot keep results: %w", err)
+		return nil, fmt.Errorf("store results: %w", err)
 	}
 	return &Store{dir}, nil
 }
@@ -47,7 +47,7 @@ func (s *Store) load(p Path, algorithm string, o Options) (*Run, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read a result: %w", err)
+		return nil, fmt.Errorf("read a result: %w", err)
 	}
 	var kept stored
 	if err := json.Unmarshal(data, &kept); err != nil {
@@ -93,10 +93,10 @@ func (s *Store) save(p Path, algorithm string, o Options, r Run) error {
 	}
 	file := s.file(p, algorithm)
 	if err := os.WriteFile(file+".part", data, 0o644); err != nil {
-		return fmt.Errorf("cannot keep a result: %w", err)
+		return fmt.Errorf("store a result: %w", err)
 	}
 	if err := os.Rename(file+".part", file); err != nil {
-		return fmt.Errorf("cannot keep a result: %w", err)
+		return fmt.Errorf("store a result: %w", err)
 	}
 	return nil
 }

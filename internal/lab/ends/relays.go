@@ -146,7 +146,7 @@ func prepareNetwork() error {
 		err = netlink.LinkSetUp(lo)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot bring the loopback device up: %w", err)
+		return fmt.Errorf("bring the loopback device up: %w", err)
 	}
 	const clientAndServer = "3"
 	return os.WriteFile("/proc/sys/net/ipv4/tcp_fastopen", []byte(clientAndServer), 0)

@@ -39,11 +39,11 @@ func New(name string) (*Host, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot make host %s: %w", name, err)
+		return nil, fmt.Errorf("make host %s: %w", name, err)
 	}
 	if h.nl, err = netlink.NewHandleAt(h.ns); err != nil {
 		h.Close()
-		return nil, fmt.Errorf("cannot speak netlink to host %s: %w", name, err)
+		return nil, fmt.Errorf("open netlink on host %s: %w", name, err)
 	}
 	err = h.Up("lo")
 	if _, statErr := os.Stat("/proc/sys/net/ipv6"); err == nil && statErr == nil {
@@ -81,7 +81,7 @@ func (h *Host) Namespace() int { return int(h.ns) }
 func (h *Host) Do(fn func() error) error {
 	return onThread(func() error {
 		if err := netns.Set(h.ns); err != nil {
-			return fmt.Errorf("cannot enter host %s: %w", h.Name, err)
+			return fmt.Errorf("enter host %s: %w", h.Name, err)
 		}
 		return fn()
 	})
@@ -97,7 +97,7 @@ func (h *Host) Sysctl(name, value string) error {
 		return os.WriteFile("/proc/sys/"+strings.ReplaceAll(name, ".", "/"), []byte(value), 0)
 	})
 	if err != nil {
-		return fmt.Errorf("cannot set %s on host %s: %w", name, h.Name, err)
+		return fmt.Errorf("set %s on host %s: %w", name, h.Name, err)
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func Cable(a *Host, deviceA string, b *Host, deviceB string, mtu int) error {
 		PeerNamespace: netlink.NsFd(b.ns),
 	}
 	if err := a.nl.LinkAdd(veth); err != nil {
-		return fmt.Errorf("cannot join %s and %s: %w", a.Name, b.Name, err)
+		return fmt.Errorf("join %s and %s: %w", a.Name, b.Name, err)
 	}
 	if err := b.MTU(deviceB, mtu); err != nil {
 		return err
@@ -122,7 +122,7 @@ func Cable(a *Host, deviceA string, b *Host, deviceB string, mtu int) error {
 func (h *Host) Switch(name string, ports ...string) error {
 	err := h.nl.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}})
 	if err != nil {
-		return fmt.Errorf("cannot make switch %s on host %s: %w", name, h.Name, err)
+		return fmt.Errorf("make switch %s on host %s: %w", name, h.Name, err)
 	}
 	bridge, err := h.nl.LinkByName(name)
 	for _, port := range ports {
@@ -135,7 +135,7 @@ func (h *Host) Switch(name string, ports ...string) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("cannot join devices to switch %s on host %s: %w", name, h.Name, err)
+		return fmt.Errorf("join devices to switch %s on host %s: %w", name, h.Name, err)
 	}
 	return h.Up(name)
 }
@@ -147,7 +147,7 @@ func (h *Host) MTU(device string, mtu int) error {
 		err = h.nl.LinkSetMTU(link, mtu)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot set the MTU of %s on host %s: %w", device, h.Name, err)
+		return fmt.Errorf("set the MTU of %s on host %s: %w", device, h.Name, err)
 	}
 	return nil
 }
@@ -159,7 +159,7 @@ func (h *Host) Up(device string) error {
 		err = h.nl.LinkSetUp(link)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot bring up %s on host %s: %w", device, h.Name, err)
+		return fmt.Errorf("bring up %s on host %s: %w", device, h.Name, err)
 	}
 	return nil
 }
@@ -171,7 +171,7 @@ func (h *Host) Down(device string) error {
 		err = h.nl.LinkSetDown(link)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot take down %s on host %s: %w", device, h.Name, err)
+		return fmt.Errorf("take down %s on host %s: %w", device, h.Name, err)
 	}
 	return nil
 }
@@ -191,7 +191,7 @@ func (h *Host) Address(device string, prefix netip.Prefix) error {
 		err = h.Do(func() error { return AwaitSolicited(link, prefix.Addr()) })
 	}
 	if err != nil {
-		return fmt.Errorf("cannot give %s on host %s the address %s: %w", device, h.Name, prefix, err)
+		return fmt.Errorf("add to %s on host %s the address %s: %w", device, h.Name, prefix, err)
 	}
 	return nil
 }
@@ -279,12 +279,12 @@ func (h *Host) Route(r Route) error {
 	if r.Device != "" {
 		link, err := h.nl.LinkByName(r.Device)
 		if err != nil {
-			return fmt.Errorf("cannot find %s on host %s: %w", r.Device, h.Name, err)
+			return fmt.Errorf("find %s on host %s: %w", r.Device, h.Name, err)
 		}
 		route.LinkIndex = link.Attrs().Index
 	}
 	if err := h.nl.RouteReplace(route); err != nil {
-		return fmt.Errorf("cannot route %s on host %s: %w", r.To, h.Name, err)
+		return fmt.Errorf("route %s on host %s: %w", r.To, h.Name, err)
 	}
 	return nil
 }
@@ -296,7 +296,7 @@ func (h *Host) BlockICMP() error {
 	rule.Family, rule.Priority = unix.AF_INET, 1
 	rule.IPProto, rule.Type = unix.IPPROTO_ICMP, unix.FR_ACT_BLACKHOLE
 	if err := h.nl.RuleAdd(rule); err != nil {
-		return fmt.Errorf("cannot block ICMP on host %s: %w", h.Name, err)
+		return fmt.Errorf("block ICMP on host %s: %w", h.Name, err)
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ func (r *Process) Start(ctx context.Context, config string) error {
 	r.log = &log{line: r.Line}
 	r.cmd.Stderr = r.log
 	if err := r.Host.Start(r.cmd); err != nil {
-		return fmt.Errorf("cannot start %s: %w", r.Name, err)
+		return fmt.Errorf("start %s: %w", r.Name, err)
 	}
 	cmd, exited := r.cmd, make(chan struct{})
 	r.exited, r.followers = exited, nil
@@ -130,7 +130,7 @@ func (r *Process) Resume(ctx context.Context, name string) error { return r.tell
 
 func (r *Process) tell(ctx context.Context, verb, name string) error {
 	if _, err := control.Do(ctx, r.Socket(), verb, url.Values{"name": {name}}); err != nil {
-		return fmt.Errorf("cannot %s %s of %s: %w", verb, name, r.Name, err)
+		return fmt.Errorf("%s %s of %s: %w", verb, name, r.Name, err)
 	}
 	return nil
 }

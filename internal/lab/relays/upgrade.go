@@ -44,7 +44,7 @@ func (r *Process) Upgrade(ctx context.Context) (Upgrade, error) {
 		err = json.Unmarshal(out, &u)
 	}
 	if err != nil {
-		return u, fmt.Errorf("cannot upgrade %s: %w", r.Name, err)
+		return u, fmt.Errorf("upgrade %s: %w", r.Name, err)
 	}
 	f := &follower{ended: make(chan struct{})}
 	if f.process, err = os.FindProcess(u.NewPID); err != nil {

@@ -128,7 +128,7 @@ func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) (int, error) 
 		process, hold, err = start(args, stdin, stdout, stderr, true)
 	}
 	if err != nil {
-		return 0, remedy.New(fmt.Errorf("cannot make namespaces: %w", err), fix())
+		return 0, remedy.New(fmt.Errorf("make namespaces: %w", err), fix())
 	}
 	defer hold.Close()
 
@@ -189,18 +189,18 @@ func initMain(next string) (int, error) {
 	signal.Notify(signals, append([]os.Signal{unix.SIGCHLD}, forwarded...)...)
 
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return 0, fmt.Errorf("cannot make mounts private: %w", err)
+		return 0, fmt.Errorf("make mounts private: %w", err)
 	}
 	// Refused where the outer /proc has parts hidden, as in many containers;
 	// then tools inside see outer process numbers, which harms nothing.
 	_ = unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	if err := unix.Sethostname([]byte("longhaul-lab")); err != nil {
-		return 0, fmt.Errorf("cannot set the host name: %w", err)
+		return 0, fmt.Errorf("set the host name: %w", err)
 	}
 
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return 0, fmt.Errorf("cannot make a pair of sockets: %w", err)
+		return 0, fmt.Errorf("make a pair of sockets: %w", err)
 	}
 	made := os.NewFile(uintptr(pair[1]), "origin")
 	os.Setenv(role, next)
@@ -210,7 +210,7 @@ func initMain(next string) (int, error) {
 	unix.Close(pair[0])
 	made.Close()
 	if err != nil {
-		return 0, fmt.Errorf("cannot start the program: %w", err)
+		return 0, fmt.Errorf("start the program: %w", err)
 	}
 
 	orphaned := make(chan struct{})

@@ -33,7 +33,7 @@ func Show(socket string) (State, error) {
 	}
 	var state State
 	if err := json.Unmarshal(answer.Show, &state); err != nil {
-		return State{}, fmt.Errorf("cannot read the lab's answer: %w", err)
+		return State{}, fmt.Errorf("read the lab's answer: %w", err)
 	}
 	return state, nil
 }
@@ -71,7 +71,7 @@ func call(socket string, asked request, streams []*os.File, signals <-chan os.Si
 		_, err = conn.Write(line[n:])
 	}
 	if err != nil {
-		return reply{}, fmt.Errorf("cannot reach the lab: %w", err)
+		return reply{}, fmt.Errorf("reach the lab: %w", err)
 	}
 
 	answered := make(chan struct{})

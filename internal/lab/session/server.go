@@ -135,7 +135,7 @@ func SocketPath() string {
 // killed lab has left behind is replaced.
 func listen(path string) (*net.UnixListener, error) {
 	if err := localsocket.MakeDirectory(filepath.Dir(path)); err != nil {
-		return nil, fmt.Errorf("cannot make the lab's socket: %w", err)
+		return nil, fmt.Errorf("make the lab's socket: %w", err)
 	}
 	if conn, err := net.Dial("unix", path); err == nil {
 		conn.Close()
@@ -146,7 +146,7 @@ func listen(path string) (*net.UnixListener, error) {
 	}
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen for longhaul lab exec: %w", err)
+		return nil, fmt.Errorf("listen for longhaul lab exec: %w", err)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		listener.Close()

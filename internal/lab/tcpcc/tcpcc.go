@@ -40,7 +40,7 @@ func Choose(names []string) ([]string, error) {
 	}
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("cannot open a socket: %w", err)
+		return nil, fmt.Errorf("open a socket: %w", err)
 	}
 	defer unix.Close(fd)
 	for i, name := range names {

@@ -121,7 +121,7 @@ func updateMessage(zone dnsmessage.Name, changes []addressChange) ([]byte, error
 			b.AResource(dnsmessage.ResourceHeader{Name: c.name, Class: dnsmessage.ClassINET, TTL: zoneTTL}, dnsmessage.AResource{A: c.address}))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot write a dynamic update: %w", err)
+		return nil, fmt.Errorf("write a dynamic update: %w", err)
 	}
 	return b.Finish()
 }
@@ -137,20 +137,20 @@ func dynamicUpdate(ctx context.Context, host *hosts.Host, addr netip.Addr, messa
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("cannot update the zone: %w", err)
+		return fmt.Errorf("update the zone: %w", err)
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
 	if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(message))), message...)); err != nil {
-		return fmt.Errorf("cannot update the zone: %w", lab.CauseOr(ctx, err))
+		return fmt.Errorf("update the zone: %w", lab.CauseOr(ctx, err))
 	}
 	var length [2]byte
 	if _, err := io.ReadFull(conn, length[:]); err != nil {
-		return fmt.Errorf("cannot update the zone: %w", lab.CauseOr(ctx, err))
+		return fmt.Errorf("update the zone: %w", lab.CauseOr(ctx, err))
 	}
 	answer := make([]byte, binary.BigEndian.Uint16(length[:]))
 	if _, err := io.ReadFull(conn, answer); err != nil {
-		return fmt.Errorf("cannot update the zone: %w", lab.CauseOr(ctx, err))
+		return fmt.Errorf("update the zone: %w", lab.CauseOr(ctx, err))
 	}
 	var p dnsmessage.Parser
 	header, err := p.Start(answer)
