@@ -287,7 +287,7 @@ func TestActivationBySocketsThatCannotServe(t *testing.T) {
 	}{
 		{"of no tunnel", stray, exitUsage, "longhaul: socket activation passed sockets that no tunnel listens on: " + tcp.Addr().String() +
 			"\nlonghaul: hint: give a tunnel the same address in listen, or remove ListenStream= from the socket unit\n"},
-		{"of datagrams", udp, exitFailure, "which cannot be used: the file is not a listening TCP socket\n"},
+		{"of datagrams", udp, exitFailure, "longhaul: use activated socket LISTEN_FD_3: the file is not a listening TCP socket\n"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
