@@ -1,6 +1,7 @@
-// Command history measures the history of flows: it fills one with records such
-// as a relay's flows leave, and times every question that the command line and
-// the dashboard ask of it.
+// Command history measures the history of flows. It fills a file with records
+// such as a relay's flows leave. It times every question that the command line
+// and the dashboard ask. At last it adds records at a steady rate to the full
+// file, which deletes the oldest ones, and reports the writer's CPU share.
 //
 //	go run ./bench/history
 //	go run ./bench/history --records 100000 --runs 5
@@ -27,13 +28,23 @@ import (
 
 func main() { program.Main("history", run) }
 
-// bound is what any question may take.
-const bound = 200 * time.Millisecond
+// Limits that the history must keep.
+const (
+	maxAnswerTime = 200 * time.Millisecond // of any question, median
+	maxFileBytes  = 300e6                  // for each million records
+	maxCPUShare   = 0.02                   // of one core, for 1000 records a second
+)
+
+// rate is the number of flows that end in a second, in batches of a relay's report.
+const (
+	rate       = 1000
+	batchEvery = 100 * time.Millisecond
+)
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var (
 		records, runs int
-		over          time.Duration
+		over, pace    time.Duration
 		file          string
 	)
 	flags := flag.NewFlagSet("history", flag.ContinueOnError)
@@ -41,6 +52,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.IntVar(&records, "records", 1_000_000, "how many")
 	flags.DurationVar(&over, "over", 30*24*time.Hour, "time in which they ended, until now")
 	flags.IntVar(&runs, "runs", 7, "of each question; medians and the longest are printed")
+	flags.DurationVar(&pace, "pace", 20*time.Second, "time in which 1000 records a second are added at last; 0: none")
 	flags.StringVar(&file, "file", "", "history to use; it is filled if there is none, and stays (default: one that goes away)")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -61,7 +73,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
-	return ask(ctx, file, over, runs, stdout)
+	return errors.Join(ask(ctx, file, over, runs, stdout), addSteadily(ctx, file, pace, stdout))
 }
 
 // fill writes the records as a relay would.
@@ -107,7 +119,70 @@ func fill(ctx context.Context, file string, records int, over time.Duration, std
 	}
 	fmt.Fprintf(stdout, "%d records written in %.1f s (%.0f a second, some %.0f µs of a processor each), %d dropped\n",
 		state.Written, took.Seconds(), float64(state.Written)/took.Seconds(), float64(cpu.Microseconds())/float64(records), state.Dropped)
-	fmt.Fprintf(stdout, "%.1f MB on disk, %.0f bytes a record\n\n", float64(info.Size())/1e6, float64(info.Size())/float64(records))
+	perRecord := float64(info.Size()) / float64(records)
+	fmt.Fprintf(stdout, "%.1f MB on disk, %.0f bytes a record\n\n", float64(info.Size())/1e6, perRecord)
+	if records >= 100_000 && perRecord*1e6 > maxFileBytes {
+		return fmt.Errorf("1 000 000 records take %.0f MB, more than %.0f", perRecord, maxFileBytes/1e6)
+	}
+	return nil
+}
+
+// addSteadily adds records at a steady rate to a file whose size is already at
+// its limit, so that old records make room for new ones.
+func addSteadily(ctx context.Context, file string, pace time.Duration, stdout io.Writer) error {
+	if pace <= 0 {
+		return nil
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	var dropped int64
+	share := func(records []monitor.Record) (float64, error) {
+		store, err := history.Open(file, history.Options{MaxBytes: max(info.Size()+8<<20, history.MinBytes)})
+		if err != nil {
+			return 0, err
+		}
+		began, cpu := time.Now(), cpuTime()
+		tick := time.NewTicker(batchEvery)
+		defer tick.Stop()
+		for batch := range slices.Chunk(records, int(rate*batchEvery/time.Second)) {
+			select {
+			case <-ctx.Done():
+				return 0, errors.Join(ctx.Err(), store.Close())
+			case <-tick.C:
+			}
+			for i := range batch {
+				batch[i].End = time.Now()
+				batch[i].Start = batch[i].End.Add(-batch[i].Elapsed)
+			}
+			store.Add(batch)
+		}
+		err = store.Close()
+		dropped += store.Dropped()
+		return float64(cpuTime()-cpu) / float64(time.Since(began)), err
+	}
+	maker := synthetic.NewMaker(2)
+	records := make([]monitor.Record, int(rate*pace.Seconds()))
+	for i := range records {
+		records[i] = maker.Record(time.Now())
+	}
+	full, err := share(records)
+	if err != nil {
+		return err
+	}
+	for i := range records {
+		records[i] = maker.Record(time.Now())
+		records[i].Goodput, records[i].Elapsed = monitor.Series{}, 4*time.Millisecond
+	}
+	short, err := share(records)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "%d records a second onto a full file: %.2f %% of a core, of flows of milliseconds %.2f %%; %d dropped\n", rate, 100*full, 100*short, dropped)
+	if most := max(full, short); most > maxCPUShare {
+		return fmt.Errorf("%d records a second take %.2f %% of a core, more than %.0f %%", rate, 100*most, 100*maxCPUShare)
+	}
 	return nil
 }
 
@@ -210,8 +285,8 @@ func ask(ctx context.Context, file string, over time.Duration, runs int, stdout 
 		fmt.Fprintf(stdout, "| %-40s | %9d | %7.1f | %7.1f | %7.1f |\n", q.name, n, ms(times[len(times)/2]), ms(times[len(times)-1]), ms(cpu[len(cpu)/2]))
 	}
 	fmt.Fprintf(stdout, "\nthe slowest question takes %.0f ms\n", ms(worst))
-	if worst > bound {
-		return fmt.Errorf("a question took %.0f ms, more than %v", ms(worst), bound)
+	if worst > maxAnswerTime {
+		return fmt.Errorf("a question took %.0f ms, more than %v", ms(worst), maxAnswerTime)
 	}
 	return nil
 }
