@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"time"
 
+	"longhaul/internal/units"
+
 	"longhaul/bench/program"
 	"longhaul/internal/doctor"
 	"longhaul/internal/monitor"
@@ -154,7 +156,7 @@ func addSteadily(ctx context.Context, file string, pace time.Duration, stdout io
 			}
 			for i := range batch {
 				batch[i].End = time.Now()
-				batch[i].Start = batch[i].End.Add(-batch[i].Elapsed)
+				batch[i].Start = batch[i].End.Add(time.Duration(-batch[i].Elapsed))
 			}
 			store.Add(batch)
 		}
@@ -173,7 +175,7 @@ func addSteadily(ctx context.Context, file string, pace time.Duration, stdout io
 	}
 	for i := range records {
 		records[i] = maker.Record(time.Now())
-		records[i].Goodput, records[i].Elapsed = monitor.Series{}, 4*time.Millisecond
+		records[i].Goodput, records[i].Elapsed = monitor.Series{}, units.Seconds(4*time.Millisecond)
 	}
 	short, err := share(records)
 	if err != nil {

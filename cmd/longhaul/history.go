@@ -151,6 +151,8 @@ func historyError(err error) error {
 			"the relay renames a damaged file and begins a new one when it finds the damage or restarts")
 	case errors.Is(err, history.ErrNewer):
 		return remedy.New(err, "use the longhaul of the relay that writes it")
+	case errors.Is(err, history.ErrOlder):
+		return remedy.New(err, "read it with the older longhaul (history export), then move it away: the relay begins a new one")
 	case errors.Is(err, history.ErrForeign):
 		return remedy.New(err, "name the file of history: {file: …} in the relay's configuration")
 	case errors.Is(err, history.ErrNoRecord):

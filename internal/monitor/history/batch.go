@@ -48,7 +48,9 @@ func (w *writer) write() error {
 func (w *writer) insert(words map[string]int64) error {
 	conn := w.db.conn
 	var last int64
-	if err := conn.QueryRowContext(background, "SELECT max(last_id, (SELECT ifnull(max(last), 0) FROM packs)) FROM state").Scan(&last); err != nil {
+	err := conn.QueryRowContext(background,
+		"SELECT max(last_id, (SELECT ifnull(max(id), 0) FROM records)) FROM state").Scan(&last)
+	if err != nil {
 		return err
 	}
 	first := last + 1
@@ -57,12 +59,19 @@ func (w *writer) insert(words map[string]int64) error {
 		return err
 	}
 	sums := newSums()
-	packs := packer{conn: conn}
-	defer packs.close()
+	add, err := conn.PrepareContext(background, insertRecord)
+	if err != nil {
+		return err
+	}
+	defer add.Close()
+	values := make([]any, 0, recordLen)
 	for i := range w.batch {
 		last++
-		f, err := packs.add(&w.batch[i], last, intern)
-		if err != nil {
+		var f facts
+		if values, f, err = recordValues(values[:0], &w.batch[i], last, intern); err != nil {
+			return err
+		}
+		if _, err := add.ExecContext(background, values...); err != nil {
 			return err
 		}
 		sums.add(&w.batch[i], &f)
@@ -74,13 +83,10 @@ func (w *writer) insert(words map[string]int64) error {
 			w.segment.facts = w.segment.facts[:0]
 		}
 	}
-	if err := packs.flush(); err != nil {
-		return err
-	}
 	if err := sums.store(conn); err != nil {
 		return err
 	}
-	_, err := conn.ExecContext(background, "UPDATE state SET last_id = ?", last)
+	_, err = conn.ExecContext(background, "UPDATE state SET last_id = ?", last)
 	w.segment.last = last
 	return err
 }
@@ -102,79 +108,9 @@ func (w *writer) reopenSegment(first int64) error {
 		return nil
 	}
 	w.segment.facts = w.segment.facts[:0]
-	_, err := packsBetween(w.db.conn, floor(first-1, segmentLen), first-1, func(f *facts) { w.segment.facts = append(w.segment.facts, *f) })
-	return err
-}
-
-// packsBetween are the packs that end above one ID, up to another.
-func packsBetween(conn *sql.Conn, above, last int64, visit func(*facts)) (packs []pack, err error) {
-	rows, err := conn.QueryContext(background, "SELECT "+packColumns+" FROM packs WHERE last > ? AND last <= ? ORDER BY last", above, last)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		p, err := scanPack(rows)
-		if err != nil {
-			return nil, err
-		}
-		if err := p.facts(above, visit); err != nil {
-			return nil, err
-		}
-		packs = append(packs, p)
-	}
-	return packs, rows.Err()
-}
-
-// packer writes packs.
-type packer struct {
-	conn *sql.Conn
-	stmt *sql.Stmt
-	pack
-	least, most int64 // ends of its records, in milliseconds
-}
-
-// add takes a record in. IDs follow each other.
-func (p *packer) add(r *monitor.Record, id int64, intern func(string) (int64, error)) (f facts, err error) {
-	if p.rows, f, err = packRecord(p.rows, r, id, intern); err != nil {
-		return f, err
-	}
-	return f, p.added(&f)
-}
-
-func (p *packer) added(f *facts) error {
-	if p.records == 0 {
-		p.least, p.most = f.endMs, f.endMs
-	}
-	p.least, p.most = min(p.least, f.endMs), max(p.most, f.endMs)
-	p.last = f.id
-	p.records++
-	if f.id%packLen == 0 {
-		return p.flush()
-	}
-	return nil
-}
-
-// flush writes what there is.
-func (p *packer) flush() (err error) {
-	if p.records == 0 {
-		return nil
-	}
-	if p.stmt == nil {
-		if p.stmt, err = p.conn.PrepareContext(background, "INSERT INTO packs (last, records, min_end_ms, max_end_ms, rows) VALUES (?,?,?,?,?)"); err != nil {
-			return err
-		}
-	}
-	p.rows = sealed(p.rows)
-	_, err = p.stmt.ExecContext(background, p.last, p.records, p.least, p.most, p.rows)
-	p.records, p.rows = 0, p.rows[:0]
-	return err
-}
-
-func (p *packer) close() {
-	if p.stmt != nil {
-		p.stmt.Close()
-	}
+	return factsBetween(w.db.conn, floor(first-1, segmentLen), first-1, func(f *facts) {
+		w.segment.facts = append(w.segment.facts, *f)
+	})
 }
 
 // knownWord is one that is in the file.
@@ -217,23 +153,18 @@ func (w *writer) intern(word string, added map[string]int64) (int64, error) {
 	return id, nil
 }
 
-// closeSegment writes the digest of a segment's records, and makes whole packs of
-// them.
+// closeSegment writes the digest of a segment's records.
 func closeSegment(conn *sql.Conn, all []facts) error {
 	last := all[len(all)-1].id
-	var packs, records int
-	err := conn.QueryRowContext(background, "SELECT count(*), sum(records) FROM packs WHERE last > ? AND last <= ?", last-segmentLen, last).Scan(&packs, &records)
-	if err == nil && records != len(all) { // another process has let some go, for their age
+	var records int
+	err := conn.QueryRowContext(background,
+		"SELECT count(*) FROM records WHERE id > ? AND id <= ?", last-segmentLen, last).Scan(&records)
+	if err == nil && records != len(all) { // another process has deleted some, for their age
 		all = all[:0:0]
-		_, err = packsBetween(conn, last-segmentLen, last, func(f *facts) { all = append(all, *f) })
+		err = factsBetween(conn, last-segmentLen, last, func(f *facts) { all = append(all, *f) })
 	}
 	if err != nil {
 		return err
-	}
-	if packs > loosePacks {
-		if err := repack(conn, last-segmentLen, last); err != nil {
-			return err
-		}
 	}
 	least, most := all[0].endMs, all[0].endMs
 	for _, f := range all {
@@ -244,40 +175,6 @@ func closeSegment(conn *sql.Conn, all []facts) error {
 		(last, records, min_end_ms, max_end_ms, max_elapsed_us, max_bytes, min_goodput_bps, max_retransmitted, digest) VALUES (?,?,?,?,?,?,?,?,?)`,
 		last, len(all), least, most, e.elapsedUs, e.bytes, e.leastGoodput, e.retrans, encodeDigest(all))
 	return err
-}
-
-// repack writes the records above one ID, up to another, in packs that are as
-// large as they can be.
-func repack(conn *sql.Conn, above, last int64) error {
-	var all []facts
-	packs, err := packsBetween(conn, above, last, func(f *facts) { all = append(all, *f) })
-	if err != nil {
-		return err
-	}
-	if _, err := conn.ExecContext(background, "DELETE FROM packs WHERE last > ? AND last <= ?", above, last); err != nil {
-		return err
-	}
-	to := packer{conn: conn}
-	defer to.close()
-	for i := range packs {
-		err = packs[i].each(0, func(id int64, body []byte) error {
-			// A pack has successive IDs; age may have taken some between two of them.
-			if to.records > 0 && id != to.last+1 {
-				if err := to.flush(); err != nil {
-					return err
-				}
-			}
-			rows, at := beginBody(to.rows)
-			to.rows = endBody(append(rows, body...), at)
-			f := &all[0]
-			all = all[1:]
-			return to.added(f)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return to.flush()
 }
 
 // sums are what a batch adds to the minutes and hours.

@@ -3,12 +3,9 @@ package history
 import (
 	"encoding/binary"
 	"math"
-	"net/netip"
 	"time"
 
 	"longhaul/internal/units"
-
-	"longhaul/internal/flow"
 
 	"longhaul/internal/monitor"
 )
@@ -42,33 +39,6 @@ func (r *blobReader) count() int64 {
 	return int64(v)
 }
 
-// varint reads a number that may be negative.
-func (r *blobReader) varint() int64 {
-	v, n := binary.Varint(r.b)
-	if n <= 0 {
-		r.fail()
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-// bytes reads a length and so many bytes, which stay where they are.
-func (r *blobReader) bytes() []byte {
-	return r.take(int(min(r.uvarint(), math.MaxInt32)))
-}
-
-// take is the next n bytes, which stay where they are.
-func (r *blobReader) take(n int) []byte {
-	if n > len(r.b) {
-		r.fail()
-		return nil
-	}
-	b := r.b[:n]
-	r.b = r.b[n:]
-	return b
-}
-
 // fixed takes n bytes, at most 8; they are zero where there are not so many.
 func (r *blobReader) fixed(n int) (v [8]byte) {
 	if len(r.b) < n {
@@ -81,11 +51,6 @@ func (r *blobReader) fixed(n int) (v [8]byte) {
 }
 
 func (r *blobReader) byte() byte { return r.fixed(1)[0] }
-
-func (r *blobReader) uint16() uint16 {
-	v := r.fixed(2)
-	return binary.LittleEndian.Uint16(v[:])
-}
 
 func (r *blobReader) uint32() uint32 {
 	v := r.fixed(4)
@@ -195,36 +160,4 @@ func decodeSeries(b []byte) (monitor.Series, error) {
 		return monitor.Series{}, err
 	}
 	return s, nil
-}
-
-// appendAddress appends an address and a port, 6 or 18 bytes, behind their
-// length; that of none is 0.
-func appendAddress(b []byte, a flow.Address) []byte {
-	if !a.IsValid() {
-		return append(b, 0)
-	}
-	if a.Addr().Is4() {
-		v := a.Addr().As4()
-		b = append(append(b, 4+2), v[:]...)
-	} else {
-		v := a.Addr().As16()
-		b = append(append(b, 16+2), v[:]...)
-	}
-	return binary.BigEndian.AppendUint16(b, a.Port())
-}
-
-// decodeAddress reads what follows the length.
-func decodeAddress(b []byte) (flow.Address, error) {
-	if len(b) == 0 {
-		return flow.Address{}, nil
-	}
-	n := len(b) - 2
-	if n < 0 {
-		return flow.Address{}, errBlob
-	}
-	addr, ok := netip.AddrFromSlice(b[:n])
-	if !ok {
-		return flow.Address{}, errBlob
-	}
-	return flow.Address{AddrPort: netip.AddrPortFrom(addr, binary.BigEndian.Uint16(b[n:]))}, nil
 }

@@ -78,7 +78,7 @@ func (w *writer) prune() error {
 // dropOldest lets go of the first segment, or of the first records if there is
 // none. The last segment's worth of records always stays.
 func (w *writer) dropOldest() (bool, error) {
-	result, err := w.db.conn.ExecContext(background, `DELETE FROM packs WHERE last <= (SELECT min(last) FROM segments)`)
+	result, err := w.db.conn.ExecContext(background, `DELETE FROM records WHERE id <= (SELECT min(last) FROM segments)`)
 	if err != nil {
 		return false, err
 	}
@@ -120,7 +120,7 @@ func (w *writer) pruneByAge() error {
 		text string
 		args []any
 	}{
-		{"DELETE FROM packs WHERE last > (SELECT ifnull(max(last), 0) FROM segments) AND max_end_ms < ?", []any{oldest.UnixMilli()}},
+		{"DELETE FROM records WHERE id > (SELECT ifnull(max(last), 0) FROM segments) AND end_ms < ?", []any{oldest.UnixMilli()}},
 		{"DELETE FROM hours WHERE at < ?", []any{floor(oldest.Unix(), hour)}},
 		{"DELETE FROM minutes WHERE at < ?", []any{now.Add(-min(minutesKept, time.Duration(w.maxAge.Load()))).Unix()}},
 		{"DELETE FROM minutes WHERE at < (SELECT at FROM minutes ORDER BY at DESC LIMIT 1 OFFSET ?)", []any{maxMinutes}},

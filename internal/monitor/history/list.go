@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -69,12 +70,10 @@ func (c choice) visitor(visit func(*facts)) func(*facts) {
 // tail visits the records after the last full segment.
 func (v *view) tail(c choice, visit func(*facts)) error {
 	visit = c.visitor(visit)
-	return v.packs("WHERE last > (SELECT ifnull(max(last), 0) FROM segments) ORDER BY last", nil, func(p *pack) error {
-		return p.facts(0, func(f *facts) {
-			if c.wanted(f.group) {
-				visit(f)
-			}
-		})
+	return v.facts("WHERE id > (SELECT ifnull(max(last), 0) FROM segments) ORDER BY id", nil, func(f *facts) {
+		if c.wanted(f.group) {
+			visit(f)
+		}
 	})
 }
 
@@ -250,19 +249,15 @@ func (v *view) best(q *Query) ([]candidate, error) {
 	if q.After != 0 && q.Order == Newest {
 		c.before = q.After
 	} else if q.After != 0 {
-		p, err := v.packOf(q.After)
+		f, err := v.factsFrom(q.After)
+		if err == nil && f.id != q.After {
+			err = fmt.Errorf("%w: %d", ErrNoRecord, q.After)
+		}
 		if err != nil {
 			return nil, err
 		}
-		err = p.facts(q.After-1, func(f *facts) {
-			if f.id == q.After {
-				rank, _ := q.Order.rank(f)
-				after = &candidate{f.id, rank}
-			}
-		})
-		if err != nil {
-			return nil, err
-		}
+		rank, _ := q.Order.rank(&f)
+		after = &candidate{f.id, rank}
 	}
 	best := make(worstFirst, 0, q.Limit)
 	minBytes := q.minBytes()
@@ -314,14 +309,14 @@ func (v *view) records(all []candidate) ([]monitor.Record, error) {
 	}
 	records := make([]monitor.Record, len(all))
 	found := 0
-	err = v.packs(packsOf, []any{string(wanted)}, func(p *pack) error {
-		return p.each(0, func(id int64, body []byte) (err error) {
-			if found < len(ids) && ids[found] == id {
-				records[byID[found]], err = unpackRecord(id, body, v.words)
-				found++
-			}
-			return err
-		})
+	selection := "WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
+	err = v.eachRecord(selection, []any{string(wanted)}, func(r *monitor.Record, _ *facts) error {
+		if ids[found] != r.ID {
+			return errBlob
+		}
+		records[byID[found]] = *r
+		found++
+		return nil
 	})
 	if err == nil && found < len(ids) {
 		err = errBlob
@@ -329,17 +324,10 @@ func (v *view) records(all []candidate) ([]monitor.Record, error) {
 	return records, err
 }
 
-// packsOf selects the packs, oldest first, of the records whose IDs are in an
-// array of JSON's.
-const packsOf = `WHERE last IN (
-	SELECT (SELECT last FROM packs WHERE last >= value ORDER BY last LIMIT 1) FROM json_each(?)
-) ORDER BY last`
-
 // Walk calls visit with every record that ended in a period, oldest first, and
 // ends with the first error. It holds the file for moments only, so records may
 // be let go of while it goes.
 func (r *Reader) Walk(ctx context.Context, q Query, visit func(*monitor.Record) error) error {
-	s := newSpan(q.Since, q.Until)
 	var last int64
 	for {
 		var page []monitor.Record
@@ -347,20 +335,13 @@ func (r *Reader) Walk(ctx context.Context, q Query, visit func(*monitor.Record) 
 		err := r.look(ctx, func(v *view) error {
 			c := v.choice(q.Since, q.Until, q.Tunnel, q.Cause)
 			end = 0
-			return v.packs("WHERE last > ? ORDER BY last LIMIT ?", []any{last, segmentLen / packLen}, func(p *pack) error {
-				end = p.last
-				// A pack may have become a larger one since the last look.
-				return p.each(last, func(id int64, body []byte) error {
-					record, err := unpackRecord(id, body, v.words)
-					if err != nil {
-						return err
-					}
-					g := group{tunnel: v.ids[record.Tunnel], cause: v.ids[string(record.Cause)]}
-					if s.has(record.End.UnixMilli()) && c.wanted(g) && record.BytesUp+record.BytesDown >= q.MinBytes {
-						page = append(page, record)
-					}
-					return nil
-				})
+			args := []any{last, segmentLen}
+			return v.eachRecord("WHERE id > ? ORDER BY id LIMIT ?", args, func(r *monitor.Record, f *facts) error {
+				end = r.ID
+				if c.has(f.endMs) && c.wanted(f.group) && f.up+f.down >= q.MinBytes {
+					page = append(page, *r)
+				}
+				return nil
 			})
 		})
 		if err != nil {

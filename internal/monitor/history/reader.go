@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -190,15 +191,28 @@ func (v *view) each(query string, args []any, row func(scanner) error) error {
 	return rows.Err()
 }
 
-// packs calls visit with every pack of a selection. What a pack has is
-// overwritten by the next one.
-func (v *view) packs(selection string, args []any, visit func(*pack) error) error {
-	return v.each("SELECT "+packColumns+" FROM packs "+selection, args, func(row scanner) error {
-		var p pack
-		if err := row.Scan(&p.last, &p.records, (*sql.RawBytes)(&p.rows)); err != nil {
+// facts calls visit with the facts of every record of a selection, which are
+// valid until the next one.
+func (v *view) facts(selection string, args []any, visit func(*facts)) error {
+	rows, err := v.tx.QueryContext(v.ctx, "SELECT "+factColumns+" FROM records "+selection, args...)
+	if err != nil {
+		return err
+	}
+	return errors.Join(eachFact(rows, visit), rows.Close())
+}
+
+// eachRecord calls visit with every record of a selection.
+func (v *view) eachRecord(selection string, args []any, visit func(*monitor.Record, *facts) error) error {
+	r := newRowReader(recordLen)
+	return v.each("SELECT "+recordColumns+" FROM records "+selection, args, func(row scanner) error {
+		if err := r.scan(row); err != nil {
 			return err
 		}
-		return visit(&p)
+		record, f, err := readRecord(r, v.words)
+		if err != nil {
+			return err
+		}
+		return visit(&record, &f)
 	})
 }
 
@@ -214,9 +228,12 @@ func (v *view) id(word string) int64 {
 func (r *Reader) Get(ctx context.Context, id int64) (monitor.Record, error) {
 	var record monitor.Record
 	err := r.look(ctx, func(v *view) error {
-		p, err := v.packOf(id)
-		if err == nil {
-			record, err = p.record(id, v.words)
+		err := v.eachRecord("WHERE id = ?", []any{id}, func(r *monitor.Record, _ *facts) error {
+			record = *r
+			return nil
+		})
+		if err == nil && record.ID == 0 {
+			err = fmt.Errorf("%w: %d", ErrNoRecord, id)
 		}
 		return err
 	})
@@ -262,22 +279,14 @@ func (r *Reader) Find(ctx context.Context, flow flow.ID, start time.Time) (monit
 	return found, err
 }
 
-// packWith is the first pack that ends with an ID or a later one, or [ErrNoRecord].
-func (v *view) packWith(id int64) (pack, error) {
-	p, err := scanPack(v.tx.QueryRowContext(v.ctx, "SELECT "+packColumns+" FROM packs WHERE last >= ? ORDER BY last LIMIT 1", id))
-	if errors.Is(err, sql.ErrNoRows) {
-		return p, fmt.Errorf("%w: %d", ErrNoRecord, id)
-	}
-	return p, err
-}
-
-// packOf is the pack that has a record, or [ErrNoRecord].
-func (v *view) packOf(id int64) (pack, error) {
-	p, err := v.packWith(id)
-	if err == nil && id <= p.last-p.records {
+// factsFrom are those of the first record with an ID or a later one, or
+// [ErrNoRecord].
+func (v *view) factsFrom(id int64) (first facts, err error) {
+	err = v.facts("WHERE id >= ? ORDER BY id LIMIT 1", []any{id}, func(f *facts) { first = *f })
+	if err == nil && first.id == 0 {
 		err = fmt.Errorf("%w: %d", ErrNoRecord, id)
 	}
-	return p, err
+	return first, err
 }
 
 // Extent is what the history holds.
@@ -290,7 +299,8 @@ func (r *Reader) Extent(ctx context.Context) (Extent, error) {
 		if err != nil {
 			return err
 		}
-		err = v.tx.QueryRowContext(ctx, `SELECT ifnull(sum(records), 0), min(min_end_ms), max(max_end_ms) FROM packs WHERE last > (SELECT ifnull(max(last), 0) FROM segments)`).Scan(&tail, &tailOldest, &tailNewest)
+		err = v.tx.QueryRowContext(ctx, `SELECT count(*), min(end_ms), max(end_ms) FROM records
+			WHERE id > (SELECT ifnull(max(last), 0) FROM segments)`).Scan(&tail, &tailOldest, &tailNewest)
 		if err != nil {
 			return err
 		}
@@ -360,67 +370,68 @@ func Check(ctx context.Context, path string) error {
 	if verdict != "ok" {
 		return fmt.Errorf("%w: %s", ErrUnsound, verdict)
 	}
-	return classify(checkBlobs(ctx, pool))
+	return classify(checkRecords(ctx, pool))
 }
 
-// checkBlobs reads what SQLite does not understand: every pack and every digest.
-func checkBlobs(ctx context.Context, pool *sql.DB) error {
-	tx, err := pool.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }()
-	v := &view{ctx: ctx, tx: tx}
-	var known []facts // of the segment's packs
-	var next pack     // the first one behind it
-	packs, err := tx.QueryContext(ctx, "SELECT "+packColumns+" FROM packs ORDER BY last")
-	if err != nil {
-		return err
-	}
-	defer packs.Close()
-	upTo := func(last int64) error {
-		known = known[:0]
-		for {
-			if next.last > last {
-				return nil
-			}
-			if next.last > 0 {
-				if err := next.facts(0, func(f *facts) { known = append(known, *f) }); err != nil {
-					return err
-				}
-				next = pack{}
-			}
-			if !packs.Next() {
-				return packs.Err()
-			}
-			if next, err = scanPack(packs); err != nil {
-				return err
-			}
+// checkAtOnce are the segments that one transaction checks. SQLite's log cannot be
+// emptied while it lasts, some tenths of a second.
+const checkAtOnce = 64
+
+// checkRecords reads every record and every digest, and compares the two.
+func checkRecords(ctx context.Context, pool *sql.DB) error {
+	var above int64
+	for more := true; more; {
+		tx, err := pool.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+		if err != nil {
+			return err
+		}
+		v := &view{ctx: ctx, tx: tx}
+		above, more, err = v.checkSegments(above)
+		if err = errors.Join(err, tx.Rollback()); err != nil {
+			return err
 		}
 	}
-	err = v.each("SELECT last, digest FROM segments ORDER BY last", nil, func(row scanner) error {
+	return nil
+}
+
+// checkSegments checks some segments above an ID, and the records after the last
+// segment if there are no more. It returns the ID that it has reached.
+func (v *view) checkSegments(above int64) (reached int64, more bool, err error) {
+	var inRows, inDigest []facts
+	readRows := func(last int64) error {
+		inRows = inRows[:0]
+		args := []any{above, last}
+		err := v.eachRecord("WHERE id > ? AND id <= ? ORDER BY id", args, func(_ *monitor.Record, f *facts) error {
+			inRows = append(inRows, *f)
+			return nil
+		})
+		above = last
+		return err
+	}
+	segments := 0
+	selection := "SELECT last, digest FROM segments WHERE last > ? ORDER BY last LIMIT ?"
+	err = v.each(selection, []any{above, checkAtOnce}, func(row scanner) error {
+		segments++
 		var last int64
 		var digest sql.RawBytes
 		if err := row.Scan(&last, &digest); err != nil {
 			return err
 		}
-		if err := upTo(last); err != nil {
+		inDigest = inDigest[:0]
+		all := func(group) bool { return true }
+		if err := readDigest(digest, all, func(f *facts) { inDigest = append(inDigest, *f) }); err != nil {
 			return err
 		}
-		same, all := 0, 0
-		err := readDigest(digest, func(group) bool { return true }, func(f *facts) {
-			if all < len(known) && known[all] == *f {
-				same++
-			}
-			all++
-		})
-		if err == nil && (same != all || same != len(known)) {
-			err = errBlob
+		if err := readRows(last); err != nil {
+			return err
 		}
-		return err
+		if !slices.Equal(inRows, inDigest) {
+			return errBlob
+		}
+		return nil
 	})
-	if err != nil {
-		return err
+	if err == nil && segments < checkAtOnce {
+		err = readRows(math.MaxInt64)
 	}
-	return upTo(math.MaxInt64)
+	return above, segments == checkAtOnce, err
 }

@@ -13,9 +13,9 @@ import (
 	"modernc.org/sqlite"
 )
 
-// schemaVersion is the file's user_version. A process writes no file of a newer
-// one.
-const schemaVersion = 1
+// schemaVersion is the file's user_version. A process writes and reads no file of
+// another one. Version 1 had records in blobs of up to 128.
+const schemaVersion = 2
 
 // applicationID marks the file as longhaul's.
 const applicationID = 0x6c68_686c
@@ -25,14 +25,51 @@ const applicationID = 0x6c68_686c
 const suffix = ".db"
 
 // schema is what a new file begins with. IDs of records are never used twice.
+// Names that end in _id are IDs of words. NULL is unknown or none. Programs of
+// users read the view flows: columns may be added to it, not removed or renamed.
+// Old releases of sqlite3 must read the file: STRICT tables need 3.37.
 var schema = fmt.Sprintf(`
 CREATE TABLE words (id INTEGER PRIMARY KEY, word TEXT NOT NULL UNIQUE);
 
-CREATE TABLE packs (
-	last INTEGER PRIMARY KEY,
-	records INTEGER NOT NULL, min_end_ms INTEGER NOT NULL, max_end_ms INTEGER NOT NULL,
-	rows BLOB NOT NULL
+CREATE TABLE records (
+	id INTEGER PRIMARY KEY, -- in the order of writing
+	end_ms INTEGER NOT NULL, elapsed_us INTEGER NOT NULL,
+	tunnel_id INTEGER, cause_id INTEGER, reason_id INTEGER, ended_by_id INTEGER,
+	bytes_up INTEGER NOT NULL, bytes_down INTEGER NOT NULL,
+	client_bytes_sent INTEGER, client_bytes_retransmitted INTEGER,
+	target_bytes_sent INTEGER, target_bytes_retransmitted INTEGER,
+	start_ms INTEGER NOT NULL, flow INTEGER, hop_id INTEGER,
+	client TEXT, client_port INTEGER, target TEXT, target_port INTEGER,
+	error TEXT, cause_leg_id INTEGER, cause_permille INTEGER,
+	client_side_id INTEGER, client_congestion_control_id INTEGER,
+	client_rtt_us INTEGER, client_min_rtt_us INTEGER, client_retransmits INTEGER,
+	target_side_id INTEGER, target_congestion_control_id INTEGER,
+	target_rtt_us INTEGER, target_min_rtt_us INTEGER, target_retransmits INTEGER,
+	goodput BLOB
 );
+
+CREATE VIEW flows AS SELECT
+	id,
+	strftime('%%Y-%%m-%%d %%H:%%M:%%f', start_ms / 1000.0, 'unixepoch') AS started_utc,
+	strftime('%%Y-%%m-%%d %%H:%%M:%%f', end_ms / 1000.0, 'unixepoch') AS ended_utc,
+	(SELECT word FROM words WHERE words.id = tunnel_id) AS tunnel,
+	client, client_port, target, target_port,
+	(SELECT word FROM words WHERE words.id = hop_id) AS hop,
+	elapsed_us / 1e6 AS elapsed_s, bytes_up, bytes_down,
+	(bytes_up + bytes_down) * 8e6 / nullif(elapsed_us, 0) AS goodput_bps,
+	(SELECT word FROM words WHERE words.id = cause_id) AS cause,
+	(SELECT word FROM words WHERE words.id = cause_leg_id) AS cause_leg,
+	cause_permille / 1000.0 AS cause_share,
+	(SELECT word FROM words WHERE words.id = ended_by_id) AS ended_by,
+	(SELECT word FROM words WHERE words.id = reason_id) AS reason, error,
+	(SELECT word FROM words WHERE words.id = client_side_id) AS client_side,
+	(SELECT word FROM words WHERE words.id = client_congestion_control_id) AS client_congestion_control,
+	client_rtt_us, client_min_rtt_us, client_bytes_sent, client_bytes_retransmitted, client_retransmits,
+	(SELECT word FROM words WHERE words.id = target_side_id) AS target_side,
+	(SELECT word FROM words WHERE words.id = target_congestion_control_id) AS target_congestion_control,
+	target_rtt_us, target_min_rtt_us, target_bytes_sent, target_bytes_retransmitted, target_retransmits,
+	start_ms, end_ms, elapsed_us, flow
+FROM records;
 
 CREATE TABLE segments (
 	last INTEGER PRIMARY KEY,
@@ -64,6 +101,8 @@ PRAGMA user_version = %d;
 var (
 	// ErrNewer says that a newer version of longhaul has made the file.
 	ErrNewer = errors.New("the history was written by a newer version of longhaul")
+	// ErrOlder says that an older version of longhaul has made the file.
+	ErrOlder = errors.New("the history was written by an older version of longhaul, in another format")
 	// ErrForeign says that the file belongs to another program.
 	ErrForeign = errors.New("the file is the database of another program")
 	// ErrUnsound says that the file is damaged.
@@ -181,6 +220,8 @@ func fileVersion(ctx context.Context, conn *sql.Conn) (int, error) {
 		return 0, ErrForeign
 	case version > schemaVersion:
 		return 0, ErrNewer
+	case version < schemaVersion:
+		return 0, ErrOlder
 	}
 	return version, nil
 }

@@ -64,7 +64,7 @@ func (v *view) covers(s span) (bool, error) {
 	if err := v.tx.QueryRowContext(v.ctx, `SELECT min(at) FROM hours`).Scan(&hours); err != nil || hours == nil {
 		return hours == nil, err
 	}
-	first, err := v.firstRecord()
+	first, err := v.factsFrom(1)
 	switch {
 	case errors.Is(err, ErrNoRecord):
 		return false, nil
@@ -77,20 +77,6 @@ func (v *view) covers(s span) (bool, error) {
 	// Hours older than the first record tell of more than there is.
 	from := max(s.from, *hours*1000)
 	return from >= oldest, nil
-}
-
-// firstRecord is the oldest that is kept, or [ErrNoRecord].
-func (v *view) firstRecord() (first facts, err error) {
-	p, err := v.packWith(1)
-	if err != nil {
-		return first, err
-	}
-	err = p.facts(0, func(f *facts) {
-		if first.id == 0 {
-			first = *f
-		}
-	})
-	return first, err
 }
 
 // hours visits the summaries of the hours that begin in a span, in their order:

@@ -190,6 +190,8 @@ func remedy(err error) string {
 	switch {
 	case errors.Is(err, ErrNewer):
 		return "start the newer version again, or give history another file"
+	case errors.Is(err, ErrOlder):
+		return "move the file away, or give history another file; the older version still reads the old one"
 	case errors.Is(err, ErrForeign):
 		return "give history a file of its own"
 	case errors.Is(err, ErrBusy):

@@ -2,7 +2,10 @@ package history
 
 import (
 	"errors"
+	"fmt"
+	"math"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,9 +16,9 @@ import (
 	"longhaul/internal/monitor"
 )
 
-// TestPacksAreMadeWhole has two processes write a few records at a time, as flows
-// end that are not many, while an upgrade lasts.
-func TestPacksAreMadeWhole(t *testing.T) {
+// TestTwoProcessesTakeTurns has two processes write a few records at a time, as
+// in an upgrade.
+func TestTwoProcessesTakeTurns(t *testing.T) {
 	t.Parallel()
 	slowWithRace(t)
 	path := filepath.Join(t.TempDir(), "history.db")
@@ -39,15 +42,6 @@ func TestPacksAreMadeWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 		i += n
-	}
-	var whole, loose, segments int
-	db := writers[0].db.conn
-	if err := db.QueryRowContext(t.Context(), "SELECT (SELECT count(*) FROM packs WHERE last <= ?1 AND records = ?2), (SELECT count(*) FROM packs WHERE last > ?1), (SELECT count(*) FROM segments)",
-		2*segmentLen, packLen).Scan(&whole, &loose, &segments); err != nil {
-		t.Fatal(err)
-	}
-	if whole != 2*segmentLen/packLen || loose < 50 || segments != 2 {
-		t.Errorf("%d whole packs, %d loose ones, %d segments", whole, loose, segments)
 	}
 	r := reader(t, path)
 	i := 0
@@ -110,7 +104,7 @@ func TestSegmentAfterAnotherProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The other process lets the first ones go.
-	if _, err := db.ExecContext(t.Context(), "DELETE FROM packs WHERE last <= 300"); err != nil {
+	if _, err := db.ExecContext(t.Context(), "DELETE FROM records WHERE id <= 300"); err != nil {
 		t.Fatal(err)
 	}
 	if err := write(700, len(all)); err != nil {
@@ -128,20 +122,24 @@ func TestSegmentAfterAnotherProcess(t *testing.T) {
 	}
 }
 
-// TestCheckReadsBlobs damages what SQLite takes for any bytes.
-func TestCheckReadsBlobs(t *testing.T) {
+// TestCheckReadsRecords damages what SQLite takes for any value.
+func TestCheckReadsRecords(t *testing.T) {
 	t.Parallel()
 	for name, statement := range map[string]string{
-		"a pack":           "UPDATE packs SET rows = substr(rows, 1, 50) || x'ffff' || substr(rows, 53) WHERE last = 1024",
-		"a pack at last":   "UPDATE packs SET rows = x'01' WHERE last = (SELECT max(last) FROM packs)",
-		"a pack's records": "DELETE FROM packs WHERE last = 256",
-		"a digest":         "UPDATE segments SET digest = substr(digest, 1, 3000) || x'ffffffff' || substr(digest, 3005)",
+		"a number":           "UPDATE records SET bytes_up = bytes_up + 1 WHERE id = 1024",
+		"a missing record":   "DELETE FROM records WHERE id = 256",
+		"an address":         "UPDATE records SET client = '10.0.0.256' WHERE id = 7",
+		"a goodput":          "UPDATE records SET goodput = x'01ff' WHERE id = 7",
+		"a type":             "UPDATE records SET start_ms = 'noon' WHERE id = 7",
+		"a record at last":   "UPDATE records SET bytes_down = -1 WHERE id = (SELECT max(id) FROM records)",
+		"a digest":           "UPDATE segments SET digest = substr(digest, 1, 3000) || x'ffffffff' || substr(digest, 3005)",
+		"a segment's digest": "DELETE FROM segments WHERE last = 1024",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "history.db")
 			s, _ := opened(t, path, Options{})
-			add(t, s, made(segmentLen+50, time.Second, noon))
+			add(t, s, made(2*segmentLen+50, time.Second, noon))
 			s.Close()
 			if err := Check(t.Context(), path); err != nil {
 				t.Fatal(err)
@@ -183,5 +181,51 @@ func TestFlowsAreFound(t *testing.T) {
 	}
 	if _, err := r.Find(t.Context(), all[3].Flow, all[3].Start.Add(-time.Hour)); !errors.Is(err, ErrNoRecord) {
 		t.Errorf("a flow of another time is found: %v, want %v", err, ErrNoRecord)
+	}
+}
+
+// TestViewOfFlows compares the view that sqlite3 users read with the records.
+func TestViewOfFlows(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "history.db")
+	s, _ := opened(t, path, Options{})
+	all := made(300, time.Second, noon)
+	all[5].Error = "connection reset\x00 by \xff"
+	add(t, s, all)
+	i := 0
+	err := reader(t, path).look(t.Context(), func(v *view) error {
+		return v.each(`SELECT id, ended_utc, tunnel, client || ':' || client_port, hop, elapsed_s, bytes_up,
+			ifnull(cause, ''), cause_share IS NULL, reason, ended_by, ifnull(error, ''),
+			target_congestion_control, target_rtt_us, goodput_bps FROM flows ORDER BY id`, nil, func(row scanner) error {
+			want := &all[i]
+			i++
+			var id, up, rttUs int64
+			var ended, tunnel, client, hop, cause, reason, endedBy, text, algorithm string
+			var seconds, goodput float64
+			var noShare bool
+			err := row.Scan(&id, &ended, &tunnel, &client, &hop, &seconds, &up, &cause, &noShare, &reason, &endedBy, &text,
+				&algorithm, &rttUs, &goodput)
+			if err != nil {
+				return err
+			}
+			if id != int64(i) || ended != want.End.Format("2006-01-02 15:04:05.000") ||
+				tunnel != want.Tunnel || hop != want.Hop ||
+				math.Abs(seconds-want.Elapsed.Seconds()) > 1e-6 || up != want.BytesUp ||
+				cause != string(want.Cause) || noShare != (cause == "") ||
+				reason != string(want.Reason) || endedBy != want.EndedBy || algorithm != want.TargetLeg.CongestionControl ||
+				rttUs != want.TargetLeg.RTT.Duration().Microseconds() || math.Abs(goodput-want.GoodputBps()) > 1 {
+				t.Errorf("record %d of the view differs from %+v", id, want)
+			}
+			if wantClient := fmt.Sprintf("%s:%d", want.Client.Addr(), want.Client.Port()); client != wantClient {
+				t.Errorf("client %s, want %s", client, wantClient)
+			}
+			if wantText := strings.ReplaceAll(strings.ToValidUTF8(want.Error, "?"), "\x00", "?"); text != wantText {
+				t.Errorf("error %q, want %q", text, wantText)
+			}
+			return nil
+		})
+	})
+	if err != nil || i != len(all) {
+		t.Errorf("%d of %d records: %v", i, len(all), err)
 	}
 }
