@@ -59,29 +59,28 @@ func (w *writer) insert(words map[string]int64) error {
 		return err
 	}
 	sums := newSums()
-	add, err := conn.PrepareContext(background, insertRecord)
-	if err != nil {
-		return err
-	}
-	defer add.Close()
-	values := make([]any, 0, recordLen)
+	values := make([]any, 0, min(len(w.batch), segmentLen)*recordLen)
 	for i := range w.batch {
 		last++
 		var f facts
-		if values, f, err = recordValues(values[:0], &w.batch[i], last, intern); err != nil {
-			return err
-		}
-		if _, err := add.ExecContext(background, values...); err != nil {
+		if values, f, err = recordValues(values, &w.batch[i], last, intern); err != nil {
 			return err
 		}
 		sums.add(&w.batch[i], &f)
 		w.segment.facts = append(w.segment.facts, f)
 		if last%segmentLen == 0 {
+			if err := insertRecords(conn, values); err != nil {
+				return err
+			}
+			values = values[:0]
 			if err := closeSegment(conn, w.segment.facts); err != nil {
 				return err
 			}
 			w.segment.facts = w.segment.facts[:0]
 		}
+	}
+	if err := insertRecords(conn, values); err != nil {
+		return err
 	}
 	if err := sums.store(conn); err != nil {
 		return err

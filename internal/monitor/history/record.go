@@ -2,8 +2,10 @@ package history
 
 import (
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -275,6 +277,32 @@ func readRecord(r *rowReader, words map[int64]string) (record monitor.Record, f 
 	}
 	record.Goodput = r.series()
 	return record, f, r.err()
+}
+
+// insertRecords adds the records whose columns follow each other in values. It
+// talks to the driver, since database/sql takes a third of the time for itself.
+func insertRecords(conn *sql.Conn, values []any) error {
+	return conn.Raw(func(driverConn any) error {
+		stmt, err := driverConn.(driver.ConnPrepareContext).PrepareContext(background, insertRecord)
+		if err != nil {
+			return err
+		}
+		defer stmt.Close()
+		add := stmt.(driver.StmtExecContext)
+		columns := make([]driver.NamedValue, recordLen)
+		for i := range columns {
+			columns[i].Ordinal = i + 1
+		}
+		for record := range slices.Chunk(values, recordLen) {
+			for i, v := range record {
+				columns[i].Value = v
+			}
+			if _, err := add.ExecContext(background, columns); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // factsBetween visits the facts of the records above one ID, up to another.
