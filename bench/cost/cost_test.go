@@ -120,13 +120,13 @@ machine, 2 CPUs, Linux 6.18, relay threads 1, loopback; medians of 3 runs of 1 s
 
 func TestUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"--relays envoy":        `there is no relay "envoy": choose from direct, longhaul`,
-		"--measures x":          `there is no measure "x": choose from bulk, bulk16`,
+		"--relays envoy":        `unknown relay "envoy": choose from direct, longhaul`,
+		"--measures x":          `unknown measure "x": choose from bulk, bulk16`,
 		"--repeat 0":            "take 1 or more",
 		"--time 1ms":            "too short",
 		"--series dir":          "--series goes with --growth",
-		"--growth --measures x": `there is no measure "x": choose from 100-flows-1-threads`,
-		"extra":                 `there is no argument "extra"`,
+		"--growth --measures x": `unknown measure "x": choose from 100-flows-1-threads`,
+		"extra":                 `unknown argument "extra"`,
 	} {
 		var stdout, stderr bytes.Buffer
 		err := run(t.Context(), strings.Fields(args), &stdout, &stderr)

@@ -82,8 +82,8 @@ func TestTable(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"--relays envoy": `there is no relay "envoy": choose from longhaul, haproxy`,
-		"--endings x":    `there is no ending "x": choose from target resets, target refuses`,
+		"--relays envoy": `unknown relay "envoy": choose from longhaul, haproxy`,
+		"--endings x":    `unknown ending "x": choose from target resets, target refuses`,
 		"--repeat 0":     "--repeat 0: use 1 or more",
 		"--within 0s":    "--within 0s: use more than 0",
 	} {

@@ -677,8 +677,8 @@ func TestCommandLine(t *testing.T) {
 		{"--workers -1", "--paths and --workers take 1 or more"},
 		{"--time -1s", "--keep and --time take 0 or more"},
 		{"--time soon", `invalid value "soon" for flag -time: parse error; see --help`},
-		{"--kind alone,queer", `there is no kind "queer": use alone, slow, disturbed, cubic, group, hosts, policed`},
-		{"--control reno", `there is no control "reno": use haul or cubic`},
+		{"--kind alone,queer", `unknown kind "queer": use alone, slow, disturbed, cubic, group, hosts, policed`},
+		{"--control reno", `unknown control "reno": use haul or cubic`},
 		{"--swift", "flag provided but not defined: -swift; see --help"},
 		{"now", `unexpected argument "now"; see --help`},
 	} {

@@ -34,7 +34,7 @@ func readKnown(name string) ([]known, error) {
 	}
 	for _, k := range list {
 		if !isBound(k.Kind, k.Bound) {
-			return nil, fmt.Errorf("--known %s: there is no bound %q of kind %q", name, k.Bound, k.Kind)
+			return nil, fmt.Errorf("--known %s: unknown bound %q of kind %q", name, k.Bound, k.Kind)
 		}
 		if k.Share <= 0 || k.Share > 1 {
 			return nil, fmt.Errorf("--known %s: share of %s %s is %g, not above 0 and at most 1", name, k.Kind, k.Bound, k.Share)

@@ -11,7 +11,7 @@ func TestReadKnown(t *testing.T) {
 	for _, c := range []struct{ content, want string }{
 		{`[]`, ""},
 		{`[{"kind": "group", "bound": "jain", "share": 0.3}]`, ""},
-		{`[{"kind": "group", "bound": "gain", "share": 0.3}]`, `there is no bound "gain" of kind "group"`},
+		{`[{"kind": "group", "bound": "gain", "share": 0.3}]`, `unknown bound "gain" of kind "group"`},
 		{`[{"kind": "group", "bound": "jain", "share": 0}]`, "share of group jain is 0, not above 0 and at most 1"},
 		{`[{"kind": "group", "bound": "jain", "part": 0.3}]`, `unknown field "part"`},
 		{`[] []`, "more than one list"},

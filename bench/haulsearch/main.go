@@ -157,7 +157,7 @@ func parseArgs(args []string) (s *search, asJSON bool, err error) {
 		return nil, false, errors.New("--keep and --time take 0 or more")
 	}
 	if s.control != "haul" && s.control != "cubic" {
-		return nil, false, fmt.Errorf("there is no control %q: use haul or cubic", s.control)
+		return nil, false, fmt.Errorf("unknown control %q: use haul or cubic", s.control)
 	}
 	if s.kinds, err = flagvalue.Choose("kind", kinds, flagvalue.Names(*names), func(k kind) string { return k.name }); err != nil {
 		return nil, false, err

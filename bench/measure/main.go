@@ -105,7 +105,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	switch {
 	case flags.NArg() > 0:
-		return fmt.Errorf("there is no argument %q; see --help", flags.Arg(0))
+		return fmt.Errorf("unknown argument %q; see --help", flags.Arg(0))
 	case b.repeat < 1 || b.seconds < 1:
 		return errors.New("--repeat and --time take 1 or more")
 	}

@@ -98,7 +98,8 @@ or uninstall.`,
 	flags.BoolVar(&asJSON, "json", false, "print what was done as JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if i.Prefix != "" && !filepath.IsAbs(i.Prefix) {
-			return usageError(remedy.New(fmt.Errorf("--prefix %s is no absolute path", i.Prefix), "write it like "+service.DefaultPrefix))
+			return usageError(remedy.New(fmt.Errorf("--prefix %s is not absolute", i.Prefix),
+				"write it like "+service.DefaultPrefix))
 		}
 		if i.Host, err = changedServiceHost(root, i.DryRun); err != nil {
 			return err

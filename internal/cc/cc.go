@@ -82,7 +82,7 @@ func checkName(name string) error {
 	case len(name) > maxName:
 		return fmt.Errorf("%s is too long for a congestion control: use at most %d characters", name, maxName)
 	case strings.ContainsFunc(name, bad):
-		return fmt.Errorf("%q is no name for a congestion control: use letters, digits and _", name)
+		return fmt.Errorf("invalid congestion control name %q: use letters, digits and _", name)
 	}
 	return nil
 }

@@ -427,9 +427,9 @@ func TestNames(t *testing.T) {
 		{"nonesuch", "nonesuch", "nonesuch: no such congestion control among "},
 		{"hybla", "", "needs a name"},
 		{"hybla", "sixteen_letters_", "too long"},
-		{"hybla", "../hybla", "is no name"},
-		{"hybla", "hy-bla", "is no name"},
-		{"hybla", "hybla.2", "is no name"},
+		{"hybla", "../hybla", "invalid congestion control name"},
+		{"hybla", "hy-bla", "invalid congestion control name"},
+		{"hybla", "hybla.2", "invalid congestion control name"},
 		{"../hybla", "x", "no such congestion control"},
 	} {
 		if _, err := h.Load(context.Background(), test.algorithm, test.as); err == nil || !strings.Contains(err.Error(), test.want) {

@@ -220,7 +220,7 @@ type PrefixRate struct {
 // key is the map's key for a prefix in the calling thread's network namespace.
 func key(prefix netip.Prefix) (prefixKey, error) {
 	if !prefix.IsValid() || prefix.Addr().Is4In6() || prefix != prefix.Masked() {
-		return prefixKey{}, fmt.Errorf("%s is no prefix that connections can be told by", prefix)
+		return prefixKey{}, fmt.Errorf("invalid prefix %s", prefix)
 	}
 	cookie, err := kernel.NetNSCookie()
 	if err != nil {

@@ -298,7 +298,8 @@ func TestCase33UpgradeToWhatDoesNotRun(t *testing.T) {
 		{"it is not there", filepath.Join(u.relay.dir, "absent"), good, "no such file or directory"},
 		{"the configuration is bad", "", strings.Replace(good, "forward:", "forwart:", 1), "unknown key forwart in a tunnel"},
 		{"an address is taken",
-			"", good + fmt.Sprintf("  - {name: taken, listen: %q, forward: %q}\n", u.target, u.listen), "ended before it was ready; its last output:\nlonghaul: listen on " + u.target + ": address already in use"},
+			"", good + fmt.Sprintf("  - {name: taken, listen: %q, forward: %q}\n", u.target, u.listen),
+			"ended before it was ready; its last output:\nlonghaul: listen on " + u.target + ": address already in use"},
 	} {
 		u.relay.write(tt.config)
 		u.expectRefused(tt.name, tt.program, tt.want)

@@ -14,7 +14,7 @@ import (
 	"longhaul/internal/lab/link"
 )
 
-// Lab is a topology that has been built.
+// Lab is a built topology.
 type Lab struct {
 	topology Topology
 	hosts    map[string]*hosts.Host
@@ -95,11 +95,11 @@ func (l *Lab) buildLink(spec LinkSpec) error {
 	return nil
 }
 
-// nearEnds counts the near ends of Ethernet pairs, whose names must differ.
+// nearEnds counts the near ends of Ethernet pairs, for unique names.
 var nearEnds atomic.Uint64
 
-// port opens the device through which a host reaches an emulated link: a TUN
-// device, or an Ethernet pair where /dev/net/tun may not be opened.
+// port opens a host's device of an emulated link: a TUN device, or an Ethernet pair
+// if it may not open /dev/net/tun.
 func (l *Lab) port(end Endpoint, mtu int) (link.Port, error) {
 	host := l.hosts[end.Host]
 	var port link.Port
@@ -115,8 +115,8 @@ func (l *Lab) port(end Endpoint, mtu int) (link.Port, error) {
 	return port, err
 }
 
-// address gives a device its addresses, and its host's metrics to the routes
-// that come with them.
+// address adds a device's addresses, and sets its host's metrics on the connected
+// routes.
 func (l *Lab) address(end Endpoint) error {
 	host := l.hosts[end.Host]
 	for _, prefix := range end.Addresses {
@@ -137,8 +137,8 @@ func (l *Lab) Host(name string) *hosts.Host { return l.hosts[name] }
 // Link returns an emulated link by name, or nil.
 func (l *Lab) Link(name string) *link.Link { return l.links[name] }
 
-// LostUnasked counts the packets that were lost between the kernel and the
-// emulated links, in either direction: none, unless the machine is overloaded.
+// LostUnasked counts the packets lost between the kernel and the emulated links, in
+// either direction. It is 0 unless the machine is overloaded.
 func (l *Lab) LostUnasked() uint64 {
 	var lost uint64
 	for _, emulated := range l.links {
@@ -150,11 +150,11 @@ func (l *Lab) LostUnasked() uint64 {
 	return lost
 }
 
-// Topology is what the lab was built from.
+// Topology returns the lab's topology.
 func (l *Lab) Topology() Topology { return l.topology }
 
-// SetCongestionControl gives all routes of a host a congestion control; an empty
-// name stands for StockCongestionControl.
+// SetCongestionControl sets the congestion control of all routes of a host. An empty
+// name means StockCongestionControl.
 func (l *Lab) SetCongestionControl(host, algorithm string) error {
 	for _, route := range l.spec(host).Routes {
 		route.TCP = hosts.Metrics{CongestionControl: cmp.Or(algorithm, StockCongestionControl)}
@@ -174,7 +174,7 @@ func (l *Lab) spec(host string) HostSpec {
 	return HostSpec{}
 }
 
-// HostNames are the hosts in the topology's order.
+// HostNames returns the names of the hosts in the topology's order.
 func (l *Lab) HostNames() []string {
 	names := make([]string, len(l.topology.Hosts))
 	for i, spec := range l.topology.Hosts {
@@ -195,13 +195,13 @@ func (l *Lab) Close() error {
 	return errors.Join(errs...)
 }
 
-// NameHosts makes the names of the lab's hosts known to every program that is
-// started from here on, by an /etc/hosts of the sandbox's own.
+// NameHosts mounts the sandbox's own /etc/hosts, so that programs started after it
+// resolve the names of the lab's hosts.
 func (l *Lab) NameHosts() error {
 	var b strings.Builder
 	b.WriteString("127.0.0.1 localhost\n::1 localhost\n")
-	// Many a program looks its host's own name up, and would wait for a name
-	// server that is not there.
+	// Many programs look up their host's own name, and would wait for a missing name
+	// server.
 	if name, err := os.Hostname(); err == nil {
 		fmt.Fprintf(&b, "127.0.0.1 %s\n", name)
 	}
@@ -212,16 +212,14 @@ func (l *Lab) NameHosts() error {
 	if err != nil {
 		return err
 	}
-	// The mount keeps the file alive, so that nothing is left of it however
-	// the sandbox ends.
+	// The mount keeps the removed file, which disappears with the sandbox.
 	defer os.Remove(f.Name())
 	_, err = f.WriteString(b.String())
 	err = errors.Join(err, f.Chmod(0o644), f.Close())
 	if err == nil {
 		err = unix.Mount(f.Name(), "/etc/hosts", "", unix.MS_BIND, "")
 		if errors.Is(err, unix.ENOENT) {
-			// That of a lab before: nothing can be mounted on a file that has
-			// been removed.
+			// The mount of an earlier lab: mounting on a removed file fails.
 			_ = unix.Unmount("/etc/hosts", unix.MNT_DETACH)
 			err = unix.Mount(f.Name(), "/etc/hosts", "", unix.MS_BIND, "")
 		}
@@ -232,7 +230,7 @@ func (l *Lab) NameHosts() error {
 	return nil
 }
 
-// KernelRelease is that of the running kernel, as uname -r has it.
+// KernelRelease returns the release of the running kernel, like uname -r.
 func KernelRelease() string {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {

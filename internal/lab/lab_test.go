@@ -31,7 +31,7 @@ func TestBurstsKeepTheMean(t *testing.T) {
 	for _, p := range []float64{0, 0.001, 0.1, 0.5, 1} {
 		for _, length := range []float64{1, 2, 10} {
 			got := inBursts(link.Loss{Probability: p}, length).Share()
-			// Bursts of a length cannot be so frequent that nothing lies between.
+			// Bursts need at least one delivered packet between them.
 			if want := p; math.Abs(got-want) > 1e-9 {
 				t.Errorf("loss %g in bursts of %g: mean %g", p, length, got)
 			}

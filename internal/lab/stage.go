@@ -30,7 +30,7 @@ type Stage struct {
 	cpu     time.Duration // of daemons that have ended
 }
 
-// Longhaul runs longhaul in a host, to its end. The error has what it printed.
+// Longhaul runs longhaul in a host, to its end. The error contains its output.
 func (s *Stage) Longhaul(ctx context.Context, host string, args ...string) error {
 	cmd := exec.CommandContext(ctx, s.Program, args...)
 	said := &tail{}
@@ -45,7 +45,7 @@ func (s *Stage) Longhaul(ctx context.Context, host string, args ...string) error
 	return nil
 }
 
-// RelayPort is where the relays of a stage listen.
+// RelayPort is the port of a stage's relays.
 const RelayPort = 6000
 
 // The relays of a stage.
@@ -54,8 +54,8 @@ var (
 	RelayBListens = netip.AddrPortFrom(RelayB, RelayPort)
 )
 
-// StartRelays starts a longhaul relay at both sites, with further arguments, that
-// lead from site A to target, and returns where they are entered.
+// StartRelays starts longhaul relays at both sites, from site A to target, with
+// further arguments. It returns the address of the first relay.
 func (s *Stage) StartRelays(ctx context.Context, target netip.AddrPort, args ...string) (netip.AddrPort, error) {
 	err := s.startRelay(ctx, "relay-b", RelayBListens, target, args)
 	if err == nil {
@@ -64,8 +64,8 @@ func (s *Stage) StartRelays(ctx context.Context, target netip.AddrPort, args ...
 	return RelayAListens, err
 }
 
-// StartRelaysBack starts a longhaul relay at both sites that lead from site B to
-// target, and returns where they are entered.
+// StartRelaysBack starts longhaul relays at both sites, from site B to target. It
+// returns the address of the first relay.
 func (s *Stage) StartRelaysBack(ctx context.Context, target netip.AddrPort) (netip.AddrPort, error) {
 	err := s.startRelay(ctx, "relay-a", RelayAListens, target, nil)
 	if err == nil {
@@ -82,9 +82,9 @@ func (s *Stage) startRelay(ctx context.Context, host string, listen, forward net
 	return err
 }
 
-// AllowBuffers lets the relays have the buffers they ask for where they have
-// no privilege to take them: in a user namespace, the kernel grants none to
-// SO_SNDBUFFORCE. It is what the relay's own log line tells an operator to do.
+// AllowBuffers raises the buffer limits of the relays' hosts in a user namespace,
+// where the kernel refuses SO_SNDBUFFORCE. The relay's log advises an operator to do
+// the same.
 func (s *Stage) AllowBuffers() error {
 	if !sandbox.UserNamespace() {
 		return nil
@@ -101,7 +101,7 @@ func (s *Stage) AllowBuffers() error {
 	return nil
 }
 
-// Daemon is a program that runs in a host until it is stopped.
+// Daemon is a program that runs in a host until Stop or End.
 type Daemon struct {
 	Host   string
 	name   string
@@ -110,10 +110,10 @@ type Daemon struct {
 	ended  chan struct{}
 }
 
-// PID is the program's process.
+// PID returns the PID of the program.
 func (d *Daemon) PID() int { return d.cmd.Process.Pid }
 
-// Ended is closed once the program has ended.
+// Ended returns a channel that is closed when the program has ended.
 func (d *Daemon) Ended() <-chan struct{} { return d.ended }
 
 // Start starts a program in a host and waits until it listens on port.
@@ -149,12 +149,12 @@ func (s *Stage) Start(ctx context.Context, host string, port uint16, name string
 	}
 }
 
-// Running are the stage's programs that have not been ended, in the order in
-// which they were started.
+// Running returns the stage's programs that have not ended, in the order of their
+// start.
 func (s *Stage) Running() []*Daemon { return slices.Clone(s.running) }
 
-// Stop ends the stage's programs and returns the CPU time that all of them
-// have used since the stage began.
+// Stop ends the stage's programs and returns the CPU time of all programs of the
+// stage.
 func (s *Stage) Stop() time.Duration {
 	for _, d := range s.running {
 		_ = d.cmd.Process.Signal(unix.SIGTERM)
@@ -165,7 +165,7 @@ func (s *Stage) Stop() time.Duration {
 	return s.cpu
 }
 
-// End ends one of the stage's programs, if it has not been ended before.
+// End ends one of the stage's programs, unless it has already ended.
 func (s *Stage) End(d *Daemon) {
 	if !slices.Contains(s.running, d) {
 		return
@@ -177,15 +177,15 @@ func (s *Stage) End(d *Daemon) {
 		_ = d.cmd.Process.Kill()
 		<-d.ended
 	}
-	// The figures of the process and of the children it has waited for,
-	// which is where socat does its work.
+	// The CPU time of the process and of its reaped children: socat works in
+	// children.
 	if usage, ok := d.cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
 		s.cpu += time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 	}
 	s.running = slices.DeleteFunc(s.running, func(other *Daemon) bool { return other == d })
 }
 
-// Explain adds to an error what the stage's programs last printed.
+// Explain adds the last output of the stage's programs to an error.
 func (s *Stage) Explain(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
@@ -198,8 +198,7 @@ func (s *Stage) Explain(err error) error {
 	return err
 }
 
-// CauseOr returns the cause of a cancelled context rather than the error that
-// the cancellation led to.
+// CauseOr returns the cause of a cancelled context, or else err.
 func CauseOr(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -207,8 +206,8 @@ func CauseOr(ctx context.Context, err error) error {
 	return err
 }
 
-// FindProgram finds a program also where an ordinary user's PATH does not look.
-// It returns an empty string if there is none.
+// FindProgram finds a program in PATH and in the directories of root's PATH. It
+// returns an empty string if there is none.
 func FindProgram(name string) string {
 	if path, err := exec.LookPath(name); err == nil {
 		return path
@@ -222,8 +221,8 @@ func FindProgram(name string) string {
 	return ""
 }
 
-// MissingProgram says that a program is missing, and which Debian package has
-// it; nothing if it is there.
+// MissingProgram returns a text that names a missing program and its Debian package;
+// empty if the program exists.
 func MissingProgram(name, debianPackage string) string {
 	if FindProgram(name) == "" {
 		return "needs " + name + " (Debian package " + debianPackage + ")"
@@ -231,7 +230,7 @@ func MissingProgram(name, debianPackage string) string {
 	return ""
 }
 
-// tail keeps the last of what a program writes.
+// tail keeps the end of a program's output.
 type tail struct {
 	mu  sync.Mutex
 	buf []byte

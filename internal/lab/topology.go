@@ -21,10 +21,10 @@ type Topology struct {
 // HostSpec describes a host.
 type HostSpec struct {
 	Name    string
-	Address netip.Addr // the one that the host's name stands for
+	Address netip.Addr // the address of the host's name
 	Sysctls []Sysctl
 	Routes  []hosts.Route
-	TCP     hosts.Metrics // of every route of the host, the connected ones included
+	TCP     hosts.Metrics // of every route of the host, including connected ones
 }
 
 // Sysctl is a kernel setting of one host.
@@ -37,7 +37,7 @@ type Endpoint struct {
 	Addresses []netip.Prefix
 }
 
-// Cable is an Ethernet between two hosts that adds nothing to the path.
+// Cable is an Ethernet between two hosts, without delay or loss.
 type Cable struct {
 	A, B Endpoint
 	MTU  int
@@ -62,7 +62,7 @@ var (
 	HostB6  = netip.MustParseAddr("fd00:20::10")
 	RelayB6 = netip.MustParseAddr("fd00:20::20")
 
-	// Of the second relay at site B, where there is one.
+	// Of the second relay at site B, if any.
 	RelayB2   = netip.MustParseAddr("10.20.21.20")
 	HostBOnB2 = netip.MustParseAddr("10.20.21.10") // host-b, as relay-b2 reaches it
 	WANA2     = netip.MustParseAddr("10.30.31.1")
@@ -79,20 +79,19 @@ var (
 	siteB6 = netip.MustParsePrefix("fd00:20::/64")
 )
 
-// WAN is the name of the link between the two sites, and WAN2 that of the one
-// to the second relay at site B.
+// WAN is the name of the link between the two sites. WAN2 is the name of the link to
+// the second relay at site B.
 const (
 	WAN  = "wan"
 	WAN2 = "wan2"
 )
 
-// ClassicWindowBytes is the window of the mitre report's end hosts: 256 KiB,
-// which at 63 ms allows the 3.6 MB/s (28.8 Mb/s) that was seen there and
-// little more.
+// ClassicWindowBytes is the window of the mitre report's end hosts: 256 KiB. At 63 ms
+// that allows little more than the report's 3.6 MB/s (28.8 Mb/s).
 const ClassicWindowBytes = 256 << 10
 
-// TwoSites is the topology of the mitre report: at each site an end host and
-// a relay, which is also the site's router, and a WAN between the relays.
+// TwoSites returns the topology of the mitre report: at each site an end host and a
+// relay, which is also the site's router, and a WAN between the relays.
 //
 //	host-a ──LAN── relay-a ══WAN══ relay-b ──LAN── host-b
 func TwoSites(c Conditions) Topology {
@@ -132,7 +131,7 @@ func TwoSites(c Conditions) Topology {
 			BA:   ba,
 		}},
 	}
-	if min(c.MTUAB, c.MTUBA) < leastIPv6MTU {
+	if min(c.MTUAB, c.MTUBA) < minIPv6MTU {
 		t.withoutIPv6OverWAN()
 	}
 	for i := range t.Hosts {
@@ -145,8 +144,8 @@ func TwoSites(c Conditions) Topology {
 	return t
 }
 
-// TwoFarRelays has a second relay at site B, on a WAN of its own with the same
-// conditions. host-b has an address on each of the two LANs.
+// TwoFarRelays returns a topology with a second relay at site B, on its own WAN with
+// the same conditions. host-b has an address on each of the two LANs.
 //
 //	                      ╔═wan══ relay-b ──LAN──┐
 //	host-a ──LAN── relay-a                       host-b
@@ -176,10 +175,10 @@ func TwoFarRelays(c Conditions) Topology {
 	return t
 }
 
-// leastIPv6MTU is what a link must carry for IPv6 (RFC 8200, 5).
-const leastIPv6MTU = 1280
+// minIPv6MTU is the smallest MTU of a link for IPv6 (RFC 8200, 5).
+const minIPv6MTU = 1280
 
-// withoutIPv6OverWAN leaves IPv6 to the two LANs.
+// withoutIPv6OverWAN removes IPv6 from the WAN and keeps it on the two LANs.
 func (t *Topology) withoutIPv6OverWAN() {
 	is6 := func(p netip.Prefix) bool { return p.Addr().Is6() }
 	for i := range t.Links {
@@ -192,18 +191,18 @@ func (t *Topology) withoutIPv6OverWAN() {
 	}
 }
 
-// StockCongestionControl is what nearly every Linux host uses. It is set by
-// route, as a network namespace takes its default from the machine, and may
-// not be given every algorithm as its default.
+// StockCongestionControl is the congestion control of nearly every Linux host. Routes
+// set it: a network namespace inherits the machine's default, and does not accept
+// every algorithm as its default.
 const StockCongestionControl = "cubic"
 
 // stockLinux are the kernel's own defaults of settings that distributions and
-// administrators change, so that a lab is the same on every machine.
+// administrators change. They make a lab the same on every machine.
 var stockLinux = []Sysctl{
 	{"net.ipv4.tcp_rmem", "4096 131072 6291456"},
 	{"net.ipv4.tcp_wmem", "4096 16384 4194304"},
 	{"net.ipv4.tcp_slow_start_after_idle", "1"},
-	{"net.ipv4.tcp_no_metrics_save", "1"}, // a run must not learn from the one before
+	{"net.ipv4.tcp_no_metrics_save", "1"}, // a run must not learn from an earlier run
 	{"net.ipv4.tcp_mtu_probing", "0"},
 }
 
@@ -212,13 +211,13 @@ var router = append([]Sysctl{
 	{"net.ipv6.conf.all.forwarding", "1"},
 }, stockLinux...)
 
-// makeClassic gives a host the TCP of the mitre report's AIX hosts: NewReno,
-// and a window that neither grows nor is larger than 256 KiB.
+// makeClassic sets a host's TCP like the mitre report's AIX hosts: NewReno, and a
+// constant window of at most 256 KiB.
 //
-// The bound comes from window scaling (RFC 7323): a route's window below
-// 2^18 makes the kernel offer a shift of 2, and 65535 << 2 is all that can
-// ever be advertised then. The route's window alone does not hold, as the
-// kernel lifts it again while it learns the overhead of the packets it gets.
+// Window scaling (RFC 7323) sets the bound: with a route's window below 2^18 the
+// kernel offers a shift of 2. It can then advertise at most 65535 << 2. The route's
+// window alone is no bound: the kernel raises it while it learns the overhead of the
+// received packets.
 func (h *HostSpec) makeClassic() {
 	h.Sysctls = append(append([]Sysctl{}, h.Sysctls...),
 		Sysctl{"net.ipv4.tcp_moderate_rcvbuf", "0"},
@@ -227,7 +226,7 @@ func (h *HostSpec) makeClassic() {
 	h.TCP = hosts.Metrics{CongestionControl: "reno", WindowBytes: ClassicWindowBytes - 1}
 }
 
-// endpoint is a device with an IPv4 address of the given prefix length and an
+// endpoint returns a device with an IPv4 address of the given prefix length and an
 // IPv6 address of a /64.
 func endpoint(host, device string, bits int, v4, v6 netip.Addr) Endpoint {
 	return Endpoint{Host: host, Device: device, Addresses: []netip.Prefix{

@@ -435,7 +435,7 @@ func Explain(server string, err error) error {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("nobody listens at %s", server)
 	case errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH):
-		return fmt.Errorf("there is no way to %s: %w", server, rootOf(err))
+		return fmt.Errorf("no route to %s: %w", server, rootOf(err))
 	case isClosed(err):
 		return fmt.Errorf("%s ended the test before its time", server)
 	case errors.Is(err, os.ErrDeadlineExceeded):

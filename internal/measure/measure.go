@@ -114,7 +114,7 @@ func (o Options) Check() error {
 	o = o.withDefaults()
 	switch {
 	case o.Direction != Send && o.Direction != Receive && o.Direction != Both:
-		return fmt.Errorf("there is no direction %q: use send, receive or both", o.Direction)
+		return fmt.Errorf("unknown direction %q: use send, receive or both", o.Direction)
 	case o.Streams < 1 || o.Streams > maxStreams:
 		return fmt.Errorf("%d streams: use 1 to %d", o.Streams, maxStreams)
 	case o.Duration < 0 || o.Duration > maxDuration || o.Duration%time.Second != 0:

@@ -65,7 +65,7 @@ func ReadTokens(r io.Reader) ([]Token, error) {
 		return nil, err
 	}
 	if len(tokens) == 0 {
-		return nil, errors.New("there is no token")
+		return nil, errors.New("missing token")
 	}
 	return tokens, nil
 }

@@ -26,8 +26,8 @@ func TestReadTokens(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	for text, want := range map[string]string{
-		"":                              "no token",
-		"# a " + goodSecret:             "no token",
+		"":                              "missing token",
+		"# a " + goodSecret:             "missing token",
 		"a":                             "line 1 is not a name and a secret",
 		"a " + goodSecret + " b":        "line 1 is not",
 		"\na short":                     "line 2: the secret of a has 5 bytes",

@@ -120,7 +120,7 @@ func TestNoWay(t *testing.T) {
 	nettest.CheckLeaks(t)
 	const far = "192.0.2.1:5201"
 	_, err := Run(t.Context(), far, Options{})
-	if explained := Explain(far, err); explained == nil || explained.Error() != "there is no way to 192.0.2.1:5201: network is unreachable" {
+	if explained := Explain(far, err); explained == nil || explained.Error() != "no route to 192.0.2.1:5201: network is unreachable" {
 		t.Errorf("want no way to the server, got %v", explained)
 	}
 }

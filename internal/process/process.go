@@ -18,7 +18,7 @@ import (
 
 // Errors of a process that cannot be looked at.
 var (
-	ErrNoProcess = errors.New("there is no such process")
+	ErrNoProcess = errors.New("no such process")
 	ErrForbidden = errors.New("the process belongs to another user")
 )
 

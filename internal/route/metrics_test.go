@@ -131,7 +131,7 @@ func TestBadValues(t *testing.T) {
 		change Change
 		want   string
 	}{
-		{Change{Prefix: netip.MustParsePrefix("203.0.113.0/24")}, "no metric to set"},
+		{Change{Prefix: netip.MustParsePrefix("203.0.113.0/24")}, "missing metric"},
 		{Change{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Metrics: number(AdvMSS, 87)}, "advmss is 87, and must be from 88 to 65495"},
 		{Change{Prefix: netip.MustParsePrefix("fd99::/16"), Metrics: number(AdvMSS, 1219)}, "must be from 1220"},
 		{Change{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Metrics: number(MTU, 67)}, "must be from 68"},
@@ -143,7 +143,8 @@ func TestBadValues(t *testing.T) {
 		{Change{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Metrics: number(CongestionControl, 3)}, "wants a name"},
 		{Change{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Device: "nowhere0", Metrics: number(MTU, 1400)}, "no such device: nowhere0"},
 		{Change{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Via: netip.MustParseAddr("fd77::2"), Metrics: number(MTU, 1400)}, "different IP versions"},
-		{Change{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Via: netip.MustParseAddr("172.16.9.9"), Metrics: number(MTU, 1400)}, "set the route"},
+		{Change{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Via: netip.MustParseAddr("172.16.9.9"),
+			Metrics: number(MTU, 1400)}, "set the route"},
 	} {
 		if _, err := table.Set(tt.change); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%+v: %v, want %q", tt.change, err, tt.want)

@@ -72,7 +72,7 @@ func (t *Table) Set(c Change) (Result, error) {
 		return Result{}, err
 	}
 	if len(c.Metrics) == 0 {
-		return Result{}, errors.New("there is no metric to set")
+		return Result{}, errors.New("missing metric")
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Metrics)) {
 		if err := CheckValue(name, c.Metrics[name], prefix); err != nil {

@@ -170,7 +170,8 @@ func CheckDropIns(words []string) error {
 				return remedy.New(fmt.Errorf("--grant %s goes with no other", word), "leave the others out")
 			}
 		case !slices.Contains(DropInNames(), word):
-			return remedy.New(fmt.Errorf("--grant: there is no %q", word), "use auto, none, "+strings.Join(DropInNames(), ", "))
+			return remedy.New(fmt.Errorf("--grant: unknown drop-in %q", word),
+				"use auto, none, "+strings.Join(DropInNames(), ", "))
 		}
 	}
 	return nil

@@ -166,7 +166,7 @@ func (p *Plan) parents(path string) error {
 			break
 		}
 		if err == nil {
-			return fmt.Errorf("%s is no directory", dir)
+			return fmt.Errorf("%s is not a directory", dir)
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err

@@ -52,7 +52,7 @@ func OpenHost(root string) (Host, error) {
 		return h, err
 	}
 	if !info.IsDir() {
-		return h, fmt.Errorf("%s is no directory", root)
+		return h, fmt.Errorf("%s is not a directory", root)
 	}
 	h.Root = absolute
 	return h, nil

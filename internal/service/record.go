@@ -107,7 +107,7 @@ func parseRecord(b []byte) (*Record, error) {
 	}
 	for _, e := range r.Entries {
 		if !filepath.IsAbs(e.Path) || filepath.Clean(e.Path) != e.Path || e.Path == "/" {
-			return nil, fmt.Errorf("%q is no path of a file", e.Path)
+			return nil, fmt.Errorf("invalid file path %q", e.Path)
 		}
 	}
 	return &r, nil

@@ -42,7 +42,7 @@ func parseTerm(word string) (term, error) {
 	if digits, isPort := strings.CutPrefix(word, ":"); isPort && isNumber(digits) {
 		port, err := strconv.ParseUint(digits, 10, 16)
 		if err != nil {
-			return term{}, fmt.Errorf("%q is not a port", word)
+			return term{}, fmt.Errorf("invalid port %q", word)
 		}
 		return term{port: uint16(port), isPort: true}, nil
 	}
@@ -61,7 +61,7 @@ func parseTerm(word string) (term, error) {
 		if _, err := netip.ParseAddr(address); err == nil {
 			prefix, err := netip.ParsePrefix(word)
 			if err != nil {
-				return term{}, fmt.Errorf("%q is not a prefix of addresses", word)
+				return term{}, fmt.Errorf("invalid prefix %q", word)
 			}
 			return term{prefix: prefix.Masked()}, nil
 		}

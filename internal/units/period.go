@@ -38,7 +38,8 @@ func ParseMoment(text string, now time.Time) (begin, end time.Time, err error) {
 	if d, err := ParseDuration(text); err == nil {
 		return now.Add(-d), now.Add(-d), nil
 	}
-	return begin, end, remedy.New(fmt.Errorf("%q is not a time", text), "write it like 2026-11-20, 2026-11-20T14:30, 14:30, yesterday, or 36h for as long ago")
+	return begin, end, remedy.New(fmt.Errorf("invalid time %q", text),
+		"write it like 2026-11-20, 2026-11-20T14:30, 14:30, yesterday, or 36h for as long ago")
 }
 
 // Period is a stretch of time, To not included; zero is no bound.

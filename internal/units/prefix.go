@@ -16,7 +16,7 @@ func ParsePrefix(s string) (netip.Prefix, error) {
 	}
 	prefix, err := netip.ParsePrefix(s)
 	if err != nil {
-		return prefix, remedy.New(fmt.Errorf("%q is no prefix", s), "write it like 203.0.113.0/24 or 2001:db8::/32")
+		return prefix, remedy.New(fmt.Errorf("invalid prefix %q", s), "write it like 203.0.113.0/24 or 2001:db8::/32")
 	}
 	if prefix.Addr().Is4In6() {
 		return prefix, remedy.New(fmt.Errorf("%s is an IPv4 prefix in IPv6 form", prefix), "write it as IPv4")

@@ -37,7 +37,7 @@ func ParseSize(s string) (Size, error) {
 	}
 	v, err := scale(number, factor)
 	if err != nil {
-		return 0, fmt.Errorf("%q is not a size", s)
+		return 0, fmt.Errorf("invalid size %q", s)
 	}
 	return Size(v), nil
 }
@@ -60,7 +60,7 @@ var ErrByteRate = errors.New("rates are in bits per second")
 // ParseRate reads a number of bits per second: "1Gbit", "100Mbit/s", "2.5Gb/s",
 // "64kbit". Prefixes are decimal.
 func ParseRate(s string) (Rate, error) {
-	bad := fmt.Errorf("%q is not a rate", s)
+	bad := fmt.Errorf("invalid rate %q", s)
 	body := strings.TrimSuffix(s, "/s")
 	perSecond := body != s
 	switch {
@@ -101,13 +101,13 @@ func ParseDuration(s string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(s, "d"); ok {
 		v, err := scale(days, float64(24*time.Hour))
 		if err != nil {
-			return 0, fmt.Errorf("%q is not a duration", s)
+			return 0, fmt.Errorf("invalid duration %q", s)
 		}
 		return time.Duration(v), nil
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 || strings.ContainsAny(s, "+-") {
-		return 0, fmt.Errorf("%q is not a duration", s)
+		return 0, fmt.Errorf("invalid duration %q", s)
 	}
 	return d, nil
 }

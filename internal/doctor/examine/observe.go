@@ -13,7 +13,7 @@ import (
 )
 
 // errNothingSeen is returned where there was no connection to observe.
-var errNothingSeen = errors.New("there is no such connection")
+var errNothingSeen = errors.New("no such connection")
 
 // sampling is a way to sample connections.
 type sampling struct {

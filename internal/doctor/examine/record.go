@@ -28,7 +28,8 @@ func ReadRecord(path string) (o doctor.Observation, err error) {
 		return o, err
 	}
 	if err := json.Unmarshal(b, &o); err != nil || len(o.Samples) == 0 {
-		return o, remedy.New(fmt.Errorf("%s is no record of longhaul doctor", path), "longhaul doctor --record FILE makes one")
+		return o, remedy.New(fmt.Errorf("%s is not an observation of longhaul doctor", path),
+			"longhaul doctor --record FILE makes one")
 	}
 	return o, nil
 }

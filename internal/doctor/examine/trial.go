@@ -69,7 +69,8 @@ func (e *Examiner) try(ctx context.Context, o *doctor.Observation, t trial) erro
 	}
 	got, err := e.run(ctx, t)
 	if err != nil {
-		return remedy.New(fmt.Errorf("test the path's throughput: %w", measure.Explain(t.server, err)), "run longhaul measure --serve or iperf3 -s there")
+		return remedy.New(fmt.Errorf("test the path's throughput: %w", measure.Explain(t.server, err)),
+			"run longhaul measure --serve or iperf3 -s there")
 	}
 	o.Capacity = &got
 	if small {

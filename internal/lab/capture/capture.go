@@ -1,6 +1,5 @@
-// Package capture reads what a device of a host sends and receives: the MSS
-// that the two ends of a connection announced, and the sizes of the segments
-// that really went.
+// Package capture reads the packets of a host's device: the MSS that the two ends of a
+// connection announced, and the real sizes of the segments.
 package capture
 
 import (
@@ -12,18 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Seen is what a capture has seen of the IPv4 connections to one port.
+// Seen is the result of a capture of the IPv4 connections to one port.
 type Seen struct {
 	MSSOfClient int // in the SYN to the port; 0 if there was none
 	MSSOfServer int // in the answer
-	// Segments counts the segments with data towards the port, by their bytes
-	// of data. A super-packet of segmentation offload counts as the segments
-	// that it stands for.
+	// Segments counts the segments with data towards the port, by their bytes of
+	// data. A super-packet of segmentation offload counts as its segments.
 	Segments map[int]uint64
-	Missed   uint64 // packets that came too fast to be read
+	Missed   uint64 // packets that came too fast for the capture
 }
 
-// Usual is the size that carried most of the data, 0 if there was none.
+// Usual returns the size that carried most of the data, 0 without data.
 func (s Seen) Usual() (bytes int) {
 	for size, n := range s.Segments {
 		if uint64(size)*n > uint64(bytes)*s.Segments[bytes] {
@@ -33,7 +31,7 @@ func (s Seen) Usual() (bytes int) {
 	return bytes
 }
 
-// Capture is one under way.
+// Capture is a running capture.
 type Capture struct {
 	fd      int
 	port    uint16
@@ -42,11 +40,11 @@ type Capture struct {
 	done    chan struct{}
 }
 
-// headBytes is how much of a packet is read: every header, with all options.
+// headBytes is the length that is read of a packet: all headers with options.
 const headBytes = 256
 
-// Start begins to read a device, of the calling thread's network namespace. It
-// takes CAP_NET_RAW.
+// Start begins a capture on a device of the calling thread's network namespace. It
+// needs CAP_NET_RAW.
 func Start(index int, port uint16) (*Capture, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -54,7 +52,7 @@ func Start(index int, port uint16) (*Capture, error) {
 	}
 	c := &Capture{fd: fd, port: port, seen: Seen{Segments: map[int]uint64{}}, done: make(chan struct{})}
 	err = errors.Join(
-		// Before each packet comes what segmentation offload has still to do.
+		// A virtio_net_hdr with the segmentation offload precedes each packet.
 		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1),
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<20),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000}),
@@ -72,7 +70,7 @@ func networkOrder(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }
 
-// Stop ends the capture and tells what it saw.
+// Stop ends the capture and returns its result.
 func (c *Capture) Stop() Seen {
 	c.stopped.Store(true)
 	<-c.done
@@ -87,7 +85,7 @@ func (c *Capture) run() {
 	defer close(c.done)
 	b := make([]byte, vnetHeaderBytes+headBytes)
 	for {
-		n, from, err := unix.Recvfrom(c.fd, b, unix.MSG_TRUNC) // n counts what is cut off, too
+		n, from, err := unix.Recvfrom(c.fd, b, unix.MSG_TRUNC) // n includes the truncated bytes
 		switch {
 		case err == nil:
 			linkHeader := 0
@@ -107,8 +105,7 @@ func (c *Capture) run() {
 // hdr_len, gso_size, csum_start, csum_offset.
 const vnetHeaderBytes = 10
 
-// packet takes in the head of a packet which is total bytes long with the
-// header before it.
+// packet counts a packet by its head. total is its length with the virtio_net_hdr.
 func (s *Seen) packet(head []byte, total, linkHeader int, port uint16) {
 	if len(head) < vnetHeaderBytes+linkHeader+20 {
 		return
@@ -136,7 +133,7 @@ func (s *Seen) packet(head []byte, total, linkHeader int, port uint16) {
 		s.MSSOfServer = mss(tcp[20:tcpHeader])
 	case toPort:
 		length := int(binary.BigEndian.Uint16(ip[2:]))
-		if length == 0 { // longer than the field can say
+		if length == 0 { // longer than the field can express
 			length = total - vnetHeaderBytes - linkHeader
 		}
 		s.data(length-ipHeader-tcpHeader, gso)
@@ -154,7 +151,7 @@ func (s *Seen) data(bytes, gso int) {
 	}
 }
 
-// mss is the value of the option, 0 if there is none.
+// mss returns the value of the option, 0 if there is none.
 func mss(options []byte) int {
 	for len(options) > 0 {
 		switch {

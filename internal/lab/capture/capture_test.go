@@ -55,7 +55,7 @@ func TestConnection(t *testing.T) {
 	}
 	conn.Close()
 	seen := c.Stop()
-	// The loopback device shows each packet twice, going and coming.
+	// The loopback device shows each packet twice, sent and received.
 	if seen.MSSOfClient != 65495 || seen.MSSOfServer != 1000 || seen.Usual() != 988 || seen.Segments[988] < segments || seen.Missed != 0 {
 		t.Errorf("seen: %+v", seen)
 	}

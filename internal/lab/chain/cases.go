@@ -1,5 +1,5 @@
-// Package chain breaks a chain of three relays in known ways, and has longhaul
-// check say how.
+// Package chain breaks a chain of three relays in known ways, and compares the
+// verdicts of longhaul check.
 package chain
 
 import (
@@ -10,28 +10,28 @@ import (
 	"longhaul/internal/lab/link"
 )
 
-// Case is a chain with something in its way, and what a check should say of it:
+// Case is a chain with a known fault, and the verdict that a check should have:
 //
 //	relay-a ══ab══ relay-b ══bc══ relay-c ══ct══ target
 type Case struct {
 	Name string
 	want Verdict
 
-	down   string     // what does not run: relay-b, relay-c or target
-	cut    string     // the link that carries nothing
-	resets bool       // the target accepts and resets
-	proxy  bool       // the relays hand PROXY headers on
-	alter  alteration // what a program between two relays does to the bytes
+	down   string     // program that does not run: relay-b, relay-c or target
+	cut    string     // link that carries nothing
+	resets bool       // target accepts and resets
+	proxy  bool       // relays forward PROXY headers
+	alter  alteration // by a program between two relays
 	loss   map[string][2]link.Loss
-	narrow bool   // bc is a link whose queue overflows
-	socat  string // the leg in which a socat stands: bc
+	narrow bool   // queue of link bc overflows
+	socat  string // leg with a socat in it: bc
 }
 
-// Verdict is where a check found what.
+// Verdict is the fault that a check found, and its place.
 type Verdict struct {
 	State  integrity.State  `json:"state"`
 	Reason integrity.Reason `json:"reason,omitempty"`
-	// From and To are the hosts between which it is.
+	// From and To are the hosts on either side of the fault.
 	From      string `json:"from,omitempty"`
 	To        string `json:"to,omitempty"`
 	Direction string `json:"direction,omitempty"`
@@ -48,19 +48,19 @@ func (v Verdict) String() string {
 	return s
 }
 
-// alteration is what a program in the way does.
+// alteration is the change that a program in the chain makes.
 type alteration struct {
-	leg       string // ab or bc; empty: there is no such program
+	leg       string // ab or bc; empty: no such program
 	direction string // up, down or both
 	at        int64  // the offset of the byte that it flips; negative: one in
-	every     int64  // so many bytes, on average
+	every     int64  // that number of bytes, on average
 }
 
 // The paths of the chain.
 var (
 	pathAB = link.Settings{Delay: 10 * time.Millisecond, RateBps: 500e6, MTU: 1500}
 	pathBC = link.Settings{Delay: 15 * time.Millisecond, RateBps: 200e6, MTU: 1500}
-	// narrow is filled by what an exchange sends, and its queue overflows.
+	// An exchange fills narrow, and its queue overflows.
 	narrow = link.Settings{Delay: 15 * time.Millisecond, RateBps: 40e6, QueueBytes: 100_000, MTU: 1500}
 	pathCT = link.Settings{Delay: 200 * time.Microsecond, RateBps: 1e9, MTU: 1500}
 )
@@ -84,7 +84,7 @@ func losing(leg, direction string) Verdict {
 	return v
 }
 
-// Cases are all of them.
+// Cases returns all cases.
 func Cases() []Case {
 	whole := Verdict{State: integrity.Whole}
 	percent := func(ab, ba float64) [2]link.Loss {

@@ -16,17 +16,17 @@ import (
 func Experiment() experiment.Experiment {
 	return experiment.Experiment{
 		Name:    "check",
-		Summary: "what longhaul check says of a chain of relays that is broken in known ways",
-		Source:  "no report: what is in the way is known",
+		Summary: "longhaul check on a chain of relays with known faults",
+		Source:  "no report: each fault is known",
 		Cases:   caseNames(),
-		Short:   "What longhaul check says of a chain of relays broken in known ways",
-		Long: `check builds a chain of three relays and a target, each on a host of its own:
-20 and 30 ms apart, at 500 and 200 Mb/s. In each case something else is wrong
-with it: a relay or the target is down, a link is cut, a program between two
-relays alters bytes, a link loses some, or nothing. The table says whether
-longhaul check names what it is, and where, and how long it takes.
+		Short:   "Run longhaul check on a chain of relays with known faults",
+		Long: `check builds a chain of three relays and a target, each on its own host: 20 and
+30 ms apart, at 500 and 200 Mb/s. Each case has another fault, or none: a relay
+or the target is down, a link is cut or loses packets, a program between two
+relays alters bytes. The table shows whether longhaul check names the fault and
+its place, and the duration.
 
-Exit codes: 0 each case is right and took 5 s at the most, 1 one is not.`,
+Exit codes: 0 each case is right and took at most 5 s, 1 otherwise.`,
 		Example: `  longhaul lab run check
   longhaul lab run check --case altered-bc-data --json`,
 		New: func() experiment.Run { return &command{} },
@@ -48,7 +48,7 @@ type command struct {
 
 func (c *command) Flags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&c.names, "case", nil, "run only this case (may be given again)")
-	flags.Uint64Var(&c.Seed, "seed", 1, "seed of what is lost and altered")
+	flags.Uint64Var(&c.Seed, "seed", 1, "seed of losses and alterations")
 }
 
 func (c *command) Check(*pflag.FlagSet) error { return experiment.CheckCases(c.names, caseNames()) }
@@ -62,7 +62,7 @@ func (c *command) Run(ctx context.Context, env experiment.Environment) (experime
 	return Run(ctx, cases, c.Options)
 }
 
-// Judge says whether each case is right.
+// Judge returns an error unless each case is right.
 func (o Outcome) Judge() error {
 	if o.Right < o.Run {
 		return experiment.ErrShown

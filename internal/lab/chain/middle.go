@@ -10,7 +10,7 @@ import (
 	"longhaul/internal/lab/hosts"
 )
 
-// middle is a TCP proxy that alters what it carries.
+// middle is a TCP proxy that alters bytes.
 type middle struct {
 	alteration
 	host     *hosts.Host
@@ -24,7 +24,7 @@ type middle struct {
 	ended bool
 }
 
-// startMiddle listens on a host and leads on to an address.
+// startMiddle listens on a host and forwards to an address.
 func startMiddle(ctx context.Context, host *hosts.Host, listen, to string, a alteration, seed uint64) (*middle, error) {
 	m := &middle{alteration: a, host: host, to: to, seed: seed}
 	err := host.Do(func() (err error) {
@@ -88,7 +88,7 @@ func (m *middle) serve(ctx context.Context) {
 	}
 }
 
-// carry passes one direction on, and flips bits of it.
+// carry forwards one direction, and flips bits of it.
 func (m *middle) carry(from, to net.Conn, direction string, seed uint64) {
 	defer func() { _ = to.(*net.TCPConn).CloseWrite() }()
 	dice := rand.New(rand.NewPCG(seed, 0))
@@ -120,7 +120,7 @@ func (m *middle) carry(from, to net.Conn, direction string, seed uint64) {
 	}
 }
 
-// draw is how far the next byte is that is altered.
+// draw returns the distance to the next altered byte.
 func (m *middle) draw(dice *rand.Rand) int64 {
 	return 1 + int64(dice.ExpFloat64()*float64(m.every))
 }

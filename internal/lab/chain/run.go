@@ -24,17 +24,17 @@ import (
 	"longhaul/internal/lab/sandbox"
 )
 
-// Within is how long a check may take.
+// Within is the maximum duration of a check.
 const Within = 5 * time.Second
 
-// Options are how cases are run.
+// Options are the options of a run.
 type Options struct {
 	Program string // the longhaul binary
-	Seed    uint64 // of what is lost and altered
+	Seed    uint64 // of losses and alterations
 	Report  progress.Reporter
 }
 
-// Result is what a check said of a case.
+// Result is a check's result of a case.
 type Result struct {
 	Case    string  `json:"case"`
 	Want    Verdict `json:"want"`
@@ -45,10 +45,10 @@ type Result struct {
 	Skipped string  `json:"skipped,omitempty"` // why it was not run
 	Error   string  `json:"error,omitempty"`
 
-	Report *integrity.Report `json:"report"` // null: there is none
+	Report *integrity.Report `json:"report"` // null: no report
 }
 
-// Outcome is what checks said of all cases.
+// Outcome has the results of all cases.
 type Outcome struct {
 	Right          int      `json:"right"`
 	Run            int      `json:"run"`
@@ -79,7 +79,7 @@ const (
 // Run runs cases, one after the other. The process must be inside a sandbox.
 func Run(ctx context.Context, cases []Case, o Options) (Outcome, error) {
 	var outcome Outcome
-	// In a /run that goes with the sandbox, however that ends.
+	// In the sandbox's own /run, which disappears with the sandbox.
 	if err := sandbox.PrivateRun(); err != nil {
 		return outcome, err
 	}
@@ -121,7 +121,7 @@ func (c Case) run(ctx context.Context, o Options) Result {
 	return r
 }
 
-// world is a chain that has been built.
+// world is a built chain.
 type world struct {
 	Case
 	lab     *lab.Lab
@@ -142,7 +142,7 @@ func (w *world) close() {
 func (w *world) kill() {
 	for _, p := range w.relays {
 		if p.Running() {
-			_ = p.Kill() // it cannot fail in a way that leaves it running
+			_ = p.Kill() // no failure leaves it running
 		}
 	}
 }
@@ -196,7 +196,7 @@ func (c Case) topology(seed uint64) lab.Topology {
 	return t
 }
 
-// start starts the target, the relays, and what stands in the way.
+// start starts the target, the relays, and the programs between them.
 func (w *world) start(ctx context.Context, seed uint64) error {
 	key := filepath.Join(w.dir, "key")
 	if err := integrity.NewKey().Create(key); err != nil {
@@ -264,7 +264,7 @@ func (w *world) start(ctx context.Context, seed uint64) error {
 	return nil
 }
 
-// serveTarget accepts, and says and expects nothing.
+// serveTarget accepts connections, and sends and expects nothing.
 func (w *world) serveTarget(ctx context.Context) error {
 	var l net.Listener
 	err := w.lab.Host("target").Do(func() (err error) {
@@ -301,7 +301,7 @@ func (w *world) serveTarget(ctx context.Context) error {
 	})
 	w.closers = append(w.closers, func() {
 		l.Close()
-		w.kill() // their ends are the ends of what is served
+		w.kill() // this closes the served connections
 		serving.Wait()
 	})
 	return nil
@@ -346,12 +346,12 @@ func (w *world) check(ctx context.Context, r *Result) error {
 	}
 	r.Got, r.Said, r.Report = verdictOf(report), report.Summary, &report
 	if w.socat != "" && (len(report.Chains[0].Hops) != 4 || report.Chains[0].Hops[1].Kind != integrity.KindOther) {
-		return errors.New("longhaul check does not see the socat")
+		return errors.New("longhaul check does not report the socat")
 	}
 	return nil
 }
 
-// verdictOf says between which hosts a report has the fault.
+// verdictOf returns the hosts on either side of a report's fault.
 func verdictOf(r integrity.Report) Verdict {
 	v := Verdict{State: r.State}
 	c := r.Chains[0]
@@ -368,7 +368,7 @@ func verdictOf(r integrity.Report) Verdict {
 	return v
 }
 
-// until polls a condition for a while.
+// until polls a condition until a timeout.
 func until(ctx context.Context, otherwise string, cond func() (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()

@@ -89,7 +89,7 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 	c.buffers.Parse = func(s string) (float64, error) {
 		products, err := strconv.ParseFloat(strings.TrimSuffix(s, "bdp"), 64)
 		if err != nil || !(products > 0 && products <= 1000) {
-			return 0, fmt.Errorf("%q is no queue size: write it in bandwidth-delay products, like 0.5", s)
+			return 0, fmt.Errorf("invalid queue size %q: write it in bandwidth-delay products, like 0.5", s)
 		}
 		return products, nil
 	}
@@ -125,7 +125,7 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 	c.sizes.Parse = func(s string) (int64, error) {
 		bytes, err := units.ParseSize(s)
 		if err != nil || bytes < 1 {
-			return 0, fmt.Errorf("%q is no size: write it like 100kB or 10MB", s)
+			return 0, fmt.Errorf("invalid size %q: write it like 100kB or 10MB", s)
 		}
 		return int64(bytes), nil
 	}

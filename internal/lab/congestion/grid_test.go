@@ -106,7 +106,7 @@ func TestGridResumes(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "10Mbit-10ms-0pct-before-1bdp-reno-seed1.json"), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := RunGrid(t.Context(), g, quick(), o, store); err == nil || !strings.Contains(err.Error(), "is no result: remove it") {
+	if _, err := RunGrid(t.Context(), g, quick(), o, store); err == nil || !strings.Contains(err.Error(), "or remove it") {
 		t.Errorf("a broken file: %v", err)
 	}
 }

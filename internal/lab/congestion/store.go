@@ -51,7 +51,7 @@ func (s *Store) load(p Path, algorithm string, o Options) (*Run, error) {
 	}
 	var kept stored
 	if err := json.Unmarshal(data, &kept); err != nil {
-		return nil, fmt.Errorf("%s is no result: remove it: %w", file, err)
+		return nil, fmt.Errorf("parse result %s, or remove it: %w", file, err)
 	}
 	want, err := asJSON(p.conditions(o))
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package experiment says what an experiment of the lab is: what it is called, how
-// flags describe a run of it, and what a run results in.
+// Package experiment defines the experiments of the lab: their names, flags, runs and
+// results.
 package experiment
 
 import (
@@ -35,18 +35,18 @@ type Run interface {
 	// Flags adds the flags that choose the options of the run.
 	Flags(*pflag.FlagSet)
 
-	// Check completes the options from the parsed flags, and refuses those that
-	// make no sense. It is called before there is a sandbox. An error is a mistake
-	// of the command line, unless it is a Lack.
+	// Check completes the options from the parsed flags, and refuses invalid ones.
+	// It runs before the sandbox is built. An error is a mistake of the command
+	// line, unless it is a Lack.
 	Check(*pflag.FlagSet) error
 
 	// Run runs the experiment in a sandbox.
 	Run(context.Context, Environment) (Result, error)
 }
 
-// Environment is what runs get from outside.
+// Environment is the environment of a run.
 type Environment struct {
-	Program string // the longhaul binary that is run in the hosts
+	Program string // the longhaul binary for the hosts
 	Report  progress.Reporter
 }
 
@@ -56,26 +56,25 @@ type Result interface {
 	WriteText(io.Writer) error
 }
 
-// Judge is a Result that can be wrong.
+// Judge is a Result that can fail its own check.
 type Judge interface {
 	// Judge returns what is wrong with the result.
 	Judge() error
 }
 
-// ErrShown is the error of a Judge whose text has shown already what is wrong.
+// ErrShown is the error of a Judge whose text already shows the mistake.
 var ErrShown = errors.New("the result is wrong")
 
-// AlgorithmUser is a Run that uses congestion controls of longhaul's own.
+// AlgorithmUser is a Run with longhaul's own congestion controls.
 type AlgorithmUser interface {
-	// Algorithms says which of them. It is called after Check.
+	// Algorithms returns them. It is called after Check.
 	Algorithms() Algorithms
 }
 
-// Algorithms says which of longhaul's own congestion controls the kernel should
-// have during a run.
+// Algorithms names longhaul's congestion controls that the kernel needs during a run.
 type Algorithms struct {
-	Names    []string // may hold others' names, too
-	All      bool     // all that can be loaded, whatever Names are
+	Names    []string // may include other algorithms
+	All      bool     // all that can be loaded, besides Names
 	Required bool     // an algorithm that cannot be loaded is an error
 }
 
@@ -88,7 +87,7 @@ func (l Lack) Error() string { return string(l) }
 func CheckCases(names, all []string) error {
 	for _, name := range names {
 		if !slices.Contains(all, name) {
-			return remedy.New(fmt.Errorf("there is no case %q", name), "choose from "+strings.Join(all, ", "))
+			return remedy.New(fmt.Errorf("unknown case %q", name), "choose from "+strings.Join(all, ", "))
 		}
 	}
 	return nil
@@ -105,7 +104,7 @@ func CheckFile(file string) error {
 		return err
 	}
 	if strings.HasPrefix(path, "/run/") {
-		return fmt.Errorf("%s lies in /run, which the lab has one of its own of: choose another place", file)
+		return fmt.Errorf("%s is in /run, which the lab replaces: choose another place", file)
 	}
 	return nil
 }

@@ -12,11 +12,10 @@ import (
 	"longhaul/internal/lab/sandbox"
 )
 
-// LoadAlgorithms loads the congestion controls of longhaul's own that an experiment
-// uses, and returns a function that unloads those that were not there before. It
-// must be called outside the sandbox, in which it does nothing: the kernel has one
-// table of algorithms for the whole machine. An algorithm that cannot be loaded is
-// reported, or an error if it is required.
+// LoadAlgorithms loads longhaul's congestion controls that an experiment uses. The
+// returned function unloads those that it loaded. It must run outside the sandbox:
+// the kernel has one table of algorithms for the whole machine. If an algorithm does
+// not load, it reports that, or fails if the algorithm is required.
 func LoadAlgorithms(ctx context.Context, wanted experiment.Algorithms, report progress.Reporter) (unload func() error, err error) {
 	nothing := func() error { return nil }
 	if sandbox.Inside() || !wanted.All && len(wanted.Names) == 0 {
@@ -31,7 +30,7 @@ func LoadAlgorithms(ctx context.Context, wanted experiment.Algorithms, report pr
 	var why error
 	unload = func() (err error) {
 		for _, name := range slices.Backward(loaded) {
-			// Not with the context: an interrupt must not leave it loaded.
+			// Without the context: an interrupt must not leave it loaded.
 			_, unloadErr := host.Unload(context.WithoutCancel(ctx), name)
 			err = errors.Join(err, unloadErr)
 		}
@@ -43,7 +42,7 @@ func LoadAlgorithms(ctx context.Context, wanted experiment.Algorithms, report pr
 		}
 		result, loadErr := host.Load(ctx, name, name)
 		switch {
-		case errors.Is(loadErr, cc.ErrTaken): // a kernel module's: that one is run
+		case errors.Is(loadErr, cc.ErrTaken): // by a kernel module: the runs use that
 		case loadErr != nil && wanted.Required:
 			return nothing, errors.Join(loadErr, unload())
 		case loadErr != nil:

@@ -1,4 +1,4 @@
-// Package experiments lists the experiments that the lab has.
+// Package experiments lists the lab's experiments.
 package experiments
 
 import (
@@ -15,7 +15,7 @@ import (
 )
 
 // All returns the experiments in the order of lab list: those of the published
-// reports first. The lists, commands, help and completion are made from it.
+// reports first. Lists, commands, help and completion use it.
 func All() []experiment.Experiment {
 	var all []experiment.Experiment
 	for _, e := range transfers.Experiments() {

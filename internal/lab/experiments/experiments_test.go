@@ -9,7 +9,7 @@ import (
 	"longhaul/internal/lab/experiment"
 )
 
-// Each experiment can be listed and has help, and its usual options make sense.
+// Each experiment has an entry and help, and its default options are valid.
 func TestExperimentsAreWellFormed(t *testing.T) {
 	names := map[string]bool{}
 	for _, e := range All() {

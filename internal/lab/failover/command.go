@@ -13,7 +13,7 @@ import (
 	"longhaul/internal/lab/experiment"
 )
 
-// Experiment has one of two far relays die.
+// Experiment ends one of two far relays.
 func Experiment() experiment.Experiment {
 	return experiment.Experiment{
 		Name:    "failover",
@@ -21,11 +21,11 @@ func Experiment() experiment.Experiment {
 		Source:  "no report: every connection is counted",
 		Cases:   Cases(),
 		Short:   "One of two far relays dies under a stream of new connections",
-		Long: `failover sends a stream of short connections, and some that stand, through a
+		Long: `failover sends a stream of short connections, and some standing ones, through a
 relay at site A and two at site B. Then one of these dies: its process is
-killed, or (case host) its WAN is cut, so that nothing answers any more. The
-table says how many connections failed, and how long the slowest took, before
-the death, in the second after it, and later.`,
+killed, or (case host) its WAN is cut and nothing answers. The table shows the
+failed connections and the slowest one, before the death, in the second after
+it, and later.`,
 		Example: `  longhaul lab run failover
   longhaul lab run failover --case host --per-second 500 --json`,
 		New: func() experiment.Run { return &command{Options: Options{Before: 3 * time.Second}} },
@@ -40,9 +40,9 @@ type command struct {
 
 func (c *command) Flags(flags *pflag.FlagSet) {
 	flags.IntVar(&c.PerSecond, "per-second", 200, "new connections a second")
-	flags.IntVar(&c.Standing, "standing", 40, "connections that stand, on both together")
-	flags.DurationVar(&c.After, "after", 10*time.Second, "how long it goes on after the death")
-	flags.StringArrayVar(&c.cases, "case", Cases(), "how it dies (may be given again)")
+	flags.IntVar(&c.Standing, "standing", 40, "standing connections, on both relays in total")
+	flags.DurationVar(&c.After, "after", 10*time.Second, "duration after the death")
+	flags.StringArrayVar(&c.cases, "case", Cases(), "kind of death (may be given again)")
 }
 
 func (c *command) Check(*pflag.FlagSet) error {
@@ -50,7 +50,7 @@ func (c *command) Check(*pflag.FlagSet) error {
 		return err
 	}
 	if c.PerSecond < 1 || c.PerSecond > 10_000 || c.Standing < 2 || c.After < time.Second {
-		return errors.New("choose --per-second from 1 to 10000, --standing of 2 or more, --after of 1s or more")
+		return errors.New("choose --per-second from 1 to 10000, --standing of at least 2, --after of at least 1s")
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ func (c *command) Run(ctx context.Context, env experiment.Environment) (experime
 	return results, nil
 }
 
-// Results are those of several deaths.
+// Results are the results of several deaths.
 type Results []Result
 
 // WriteText prints a line for each death.

@@ -1,5 +1,5 @@
-// Package failover has one of two far relays die under a stream of new
-// connections, and counts whom that hurts.
+// Package failover ends one of two far relays under a stream of new connections, and
+// counts the failures.
 package failover
 
 import (
@@ -23,49 +23,49 @@ import (
 // The ways in which a relay dies.
 const (
 	CaseProcess = "process" // killed by SIGKILL: its host answers with resets
-	CaseHost    = "host"    // its WAN is cut: nothing answers any more
+	CaseHost    = "host"    // its WAN is cut: nothing answers
 )
 
-// Cases are all of them.
+// Cases returns all cases.
 func Cases() []string { return []string{CaseProcess, CaseHost} }
 
-// Options say what is run.
+// Options are the options of a run.
 type Options struct {
 	Program   string // the longhaul binary
 	PerSecond int    // new connections
-	Standing  int    // connections that stand all the while, on both relays together
+	Standing  int    // standing connections, on both relays in total
 	Before    time.Duration
 	After     time.Duration // the death; each at least a second
 
-	// Patience is for how long connections wait that the death may have cut off
-	// without a word: those of the dead relay, and those begun by halfASecond
-	// after it. 0 means 15 s.
+	// Patience is the timeout of connections that the death may have cut off
+	// silently: those of the dead relay, and those begun until halfASecond after
+	// it. 0 means 15 s.
 	Patience time.Duration
 
 	Report progress.Reporter
 }
 
-// Result is what one death did.
+// Result is the result of one death.
 type Result struct {
 	Case      string `json:"case"`
 	Flows     int    `json:"flows"`       // new connections in all
-	FlowsOnB2 int    `json:"flows_on_b2"` // of them, those that the other relay served
+	FlowsOnB2 int    `json:"flows_on_b2"` // those that the other relay served
 
-	// Failed connections by when they were begun: before the death, in the
-	// second after it, and later.
+	// Failed connections by their start: before the death, in the second after it,
+	// and later.
 	FailedBefore      int `json:"failed_before"`
 	FailedFirstSecond int `json:"failed_first_second"`
 	FailedLater       int `json:"failed_later"`
 
-	// The slowest of those that did not fail, from connect to the last byte of the reply.
+	// The slowest successful one, from connect to the last byte of the reply.
 	SlowestBeforeSeconds      float64 `json:"slowest_before_seconds"`
 	SlowestFirstSecondSeconds float64 `json:"slowest_first_second_seconds"`
 	SlowestLaterSeconds       float64 `json:"slowest_later_seconds"`
 
-	Standing          int     `json:"standing"`            // on the relay that lives
-	Disturbed         int     `json:"disturbed"`           // of them, those that were cut or brought other bytes
-	LongestGapSeconds float64 `json:"longest_gap_seconds"` // between two of their replies
-	Lost              int     `json:"lost"`                // of those on the relay that died, those that saw a reset
+	Standing          int     `json:"standing"`            // on the surviving relay
+	Disturbed         int     `json:"disturbed"`           // those that were cut or received wrong bytes
+	LongestGapSeconds float64 `json:"longest_gap_seconds"` // between two replies
+	Lost              int     `json:"lost"`                // connections of the dead relay that got a reset
 
 	FirstError string `json:"first_error,omitempty"`
 }
@@ -78,11 +78,10 @@ const (
 	rateBps    = 300e6
 )
 
-// patience bounds each connection that the death does not touch, on a machine that
-// may be busy.
+// patience bounds each connection that the death does not affect, on a busy machine.
 const patience = time.Minute
 
-// Run has a relay die in one way. The process must be inside a sandbox.
+// Run ends a relay in one way. The process must be inside a sandbox.
 func Run(ctx context.Context, name string, o Options) (Result, error) {
 	r := Result{Case: name}
 	o.Patience = cmp.Or(o.Patience, 15*time.Second)
@@ -115,7 +114,7 @@ func Run(ctx context.Context, name string, o Options) (Result, error) {
 	return r, nil
 }
 
-// count sorts the new connections by when they were begun.
+// count sorts the new connections by their start.
 func (r *Result) count(flows []attempt, death time.Time) {
 	r.Flows = len(flows)
 	for _, f := range flows {
@@ -160,11 +159,11 @@ type world struct {
 	lab    *lab.Lab
 	dir    string
 	relays []*relays.Process // relay-b, relay-b2, relay-a
-	stop   func()            // of the target; nil: it does not serve yet
+	stop   func()            // of the target; nil before it serves
 }
 
 func newWorld(ctx context.Context, program string) (*world, error) {
-	// In a /run that goes with the sandbox, however that ends.
+	// In the sandbox's own /run, which disappears with the sandbox.
 	if err := sandbox.PrivateRun(); err != nil {
 		return nil, err
 	}
@@ -217,7 +216,7 @@ func (w *world) start(ctx context.Context, program string) error {
 	return nil
 }
 
-// die ends relay-b.
+// die kills relay-b or cuts its WAN.
 func (w *world) die(name string) error {
 	if name == CaseProcess {
 		return w.relays[0].Kill()

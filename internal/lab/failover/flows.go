@@ -17,14 +17,14 @@ import (
 	"longhaul/internal/lab/tcpserver"
 )
 
-// The target's two services. It begins each reply with the number of the
-// relay that the connection came from.
+// The target's two services. Each reply begins with the number of the connection's
+// relay.
 const (
-	serviceHash = 'H' // the hash of all up to the end
-	serviceEcho = 'E' // what comes in
+	serviceHash = 'H' // the hash of all bytes until the end
+	serviceEcho = 'E' // the received bytes
 )
 
-// answer is the target on host-b.
+// answer serves a connection of the target on host-b.
 func answer(conn net.Conn) {
 	relay := byte(1)
 	if conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap() == lab.RelayB2 {
@@ -33,7 +33,7 @@ func answer(conn net.Conn) {
 	var service [1]byte
 	_ = conn.SetDeadline(time.Now().Add(2 * patience))
 	if _, err := io.ReadFull(conn, service[:]); err != nil {
-		return // a check, or a client that has gone
+		return // a health check, or a client that disconnected
 	}
 	if service[0] == serviceEcho {
 		if _, err := conn.Write([]byte{relay}); err == nil {
@@ -47,11 +47,10 @@ func answer(conn net.Conn) {
 	}
 }
 
-// halfASecond after the death no new connection goes to a relay that then says
-// nothing more.
+// From halfASecond after the death no new connection reaches the dead relay.
 const halfASecond = time.Second / 2
 
-// attempt is one new connection.
+// attempt is a new connection.
 type attempt struct {
 	began time.Time
 	took  time.Duration
@@ -59,7 +58,7 @@ type attempt struct {
 	err   error
 }
 
-// stream begins connections at an even rate and waits for all of them.
+// stream opens connections at an even rate and waits for all of them.
 func (w *world) stream(ctx context.Context, name string, o Options) []attempt {
 	var (
 		mu  sync.Mutex
@@ -71,9 +70,9 @@ func (w *world) stream(ctx context.Context, name string, o Options) []attempt {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	total := int((o.Before + o.After) / every)
-	touched := int((o.Before + halfASecond) / every) // connections that the death may cut off
+	touched := int((o.Before + halfASecond) / every) // connections that the death may cut
 	for n := 0; n < total && ctx.Err() == nil; {
-		// As many as are due: a machine that is busy skips ticks.
+		// All that are due: a busy machine skips ticks.
 		for due := int(time.Since(began) / every); n <= due && n < total; n++ {
 			within := patience
 			if n < touched {
@@ -111,7 +110,7 @@ func (w *world) dial(ctx context.Context, within time.Duration) (conn *net.TCPCo
 	return conn, err
 }
 
-// ask sends some bytes and compares the hash that comes back.
+// ask sends some bytes and compares the returned hash.
 func (w *world) ask(ctx context.Context, within time.Duration) (relay byte, err error) {
 	conn, err := w.dial(ctx, within)
 	if err != nil {
@@ -134,12 +133,12 @@ func (w *world) ask(ctx context.Context, within time.Duration) (relay byte, err 
 	}
 	sum := sha256.Sum256(content)
 	if len(reply) != 1+len(sum) || !bytes.Equal(reply[1:], sum[:]) {
-		return 0, fmt.Errorf("%d bytes came back, which are not the hash of what was sent", len(reply))
+		return 0, fmt.Errorf("got %d bytes that are not the hash of the sent ones", len(reply))
 	}
 	return reply[0], nil
 }
 
-// standing are connections that stand while the relay dies.
+// standing are connections that stay open while the relay dies.
 type standing struct{ flows []*standingFlow }
 
 type standingFlow struct {
@@ -149,10 +148,10 @@ type standingFlow struct {
 	err     error
 }
 
-// standingEvery is how often a standing connection sends something.
+// standingEvery is the time between two sends of a standing connection.
 const standingEvery = 50 * time.Millisecond
 
-// stand opens the connections and learns which relay each is on.
+// stand opens the connections and finds the relay of each.
 func (w *world) stand(ctx context.Context, n int) (*standing, error) {
 	s := &standing{}
 	var on [3]int
@@ -179,8 +178,8 @@ func (w *world) stand(ctx context.Context, n int) (*standing, error) {
 	return s, nil
 }
 
-// begin has every connection talk until the returned function is called, which
-// waits for all and may be called again.
+// begin has every connection send until the returned function is called. That waits
+// for all and may be called again.
 func (s *standing) begin(ctx context.Context, afterDeath time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -213,7 +212,7 @@ func (f *standingFlow) talk(ctx context.Context, within time.Duration) {
 			_, err = io.ReadFull(f.conn, in)
 		}
 		if err == nil && !bytes.Equal(in, out) {
-			err = errors.New("other bytes came back than were sent")
+			err = errors.New("received bytes differ from the sent ones")
 		}
 		if err != nil {
 			f.err = err

@@ -20,7 +20,7 @@ func Choose[T any](kind string, all []T, names []string, nameOf func(T) string) 
 			for _, v := range all {
 				known = append(known, nameOf(v))
 			}
-			return nil, fmt.Errorf("there is no %s %q: choose from %s", kind, name, strings.Join(known, ", "))
+			return nil, fmt.Errorf("unknown %s %q: choose from %s", kind, name, strings.Join(known, ", "))
 		}
 		chosen = append(chosen, all[i])
 	}

@@ -1,5 +1,5 @@
-// Package flagvalue parses the values of flags that describe a path, and whatever
-// else experiments of the lab let a user choose, with one wording for mistakes.
+// Package flagvalue parses the flags of the lab's paths and experiments, with one
+// wording for mistakes.
 package flagvalue
 
 import (
@@ -14,13 +14,13 @@ import (
 	"longhaul/internal/units"
 )
 
-// Add adds a flag whose value set parses into a field elsewhere. The help shows
+// Add adds a flag. set parses its value into a field of the caller. The help shows
 // usual as its default.
 func Add(flags *pflag.FlagSet, name, usage, usual string, set func(string) error) {
 	flags.Var(&value{text: usual, set: set}, name, usage)
 }
 
-// value is a flag whose value is parsed into a field elsewhere.
+// value is a flag that set parses into a field of the caller.
 type value struct {
 	text string
 	set  func(string) error
@@ -57,7 +57,7 @@ func Share(share *float64) func(string) error {
 			value /= 100
 		}
 		if err != nil || !(value >= 0 && value <= 1) {
-			return fmt.Errorf("%q is no share: write it like 10%% or 0.1", s)
+			return fmt.Errorf("invalid share %q: write it like 10%% or 0.1", s)
 		}
 		*share = value
 		return nil
@@ -89,7 +89,7 @@ func LossPlace(place *link.LossPlace) func(string) error {
 		case "after":
 			*place = link.LossAfter
 		default:
-			return fmt.Errorf("%q is no place: choose before or after", s)
+			return fmt.Errorf("invalid place %q: choose before or after", s)
 		}
 		return nil
 	}
@@ -104,7 +104,7 @@ func CoDel(codel *link.CoDel) func(string) error {
 		case "codel":
 			*codel = link.DefaultCoDel()
 		default:
-			return fmt.Errorf("%q is no queue management: choose codel or none", s)
+			return fmt.Errorf("invalid queue management %q: choose codel or none", s)
 		}
 		return nil
 	}
@@ -115,20 +115,20 @@ func LossBurst(packets *float64) func(string) error {
 	return func(s string) error {
 		value, err := strconv.ParseFloat(s, 64)
 		if err != nil || !(value >= 1 && value <= 1e6) {
-			return fmt.Errorf("%q is no burst length: choose a number from 1", s)
+			return fmt.Errorf("invalid burst length %q: choose a number from 1", s)
 		}
 		*packets = value
 		return nil
 	}
 }
 
-// MTU parses an MTU in bytes. The least is that of IPv4 (RFC 791), the largest
-// what an IP packet can be.
+// MTU parses an MTU in bytes. The minimum is IPv4's (RFC 791), the maximum the largest
+// IP packet.
 func MTU(mtu *int) func(string) error {
 	return func(s string) error {
 		value, err := strconv.Atoi(s)
 		if err != nil || value < 68 || value > 65535 {
-			return fmt.Errorf("%q is no MTU: choose a number of bytes from 68 to 65535", s)
+			return fmt.Errorf("invalid MTU %q: choose a number of bytes from 68 to 65535", s)
 		}
 		*mtu = value
 		return nil
@@ -160,7 +160,7 @@ func (l *List[T]) Set(s string) error {
 	return nil
 }
 
-// Parse makes a list's parser of one that fills a field.
+// Parse makes a list's parser from one that fills a field.
 func Parse[T any](into func(*T) func(string) error) func(string) (T, error) {
 	return func(s string) (v T, err error) { return v, into(&v)(s) }
 }

@@ -31,12 +31,12 @@ func TestValues(t *testing.T) {
 	Add(flags, "mtu", "", "1500", MTU(&mtu))
 	for _, mistake := range []struct{ flag, value, want string }{
 		{"rtt", "63", "write it like 63ms"},
-		{"loss", "150%", `"150%" is no share`},
-		{"loss", "NaN", `"NaN" is no share`},
+		{"loss", "150%", `invalid share "150%"`},
+		{"loss", "NaN", `invalid share "NaN"`},
 		{"rate", "fast", "write it like 1Gbit or 100Mbit"},
-		{"loss-place", "behind", `"behind" is no place`},
+		{"loss-place", "behind", `invalid place "behind"`},
 		{"aqm", "red", "choose codel or none"},
-		{"loss-burst", "0", `"0" is no burst length`},
+		{"loss-burst", "0", `invalid burst length "0"`},
 		{"mtu", "67", "from 68 to 65535"},
 	} {
 		if err := flags.Set(mistake.flag, mistake.value); err == nil || !strings.Contains(err.Error(), mistake.want) {

@@ -1,6 +1,6 @@
-// Package hosts makes the lab's hosts: network namespaces with addresses,
-// routes and kernel settings of their own, in which sockets are opened and
-// programs are started. It is used inside a sandbox, whose end removes all.
+// Package hosts makes the lab's hosts: network namespaces with their own addresses,
+// routes and kernel settings, for sockets and programs. It runs inside a sandbox,
+// whose end removes everything.
 package hosts
 
 import (
@@ -27,7 +27,7 @@ type Host struct {
 	nl *netlink.Handle
 }
 
-// New makes a host with nothing but a loopback device, which is up.
+// New makes a host with only a loopback device, which is up.
 func New(name string) (*Host, error) {
 	h := &Host{Name: name, ns: netns.None()}
 	err := onThread(func() error {
@@ -47,8 +47,8 @@ func New(name string) (*Host, error) {
 	}
 	err = h.Up("lo")
 	if _, statErr := os.Stat("/proc/sys/net/ipv6"); err == nil && statErr == nil {
-		// Nobody else is on the lab's wires: to wait for a duplicate of an
-		// address would only cost the first connections a second.
+		// The lab's wires have no other users: duplicate address detection would only
+		// delay the first connections by a second.
 		err = errors.Join(
 			h.Sysctl("net.ipv6.conf.all.accept_dad", "0"),
 			h.Sysctl("net.ipv6.conf.default.accept_dad", "0"),
@@ -61,8 +61,8 @@ func New(name string) (*Host, error) {
 	return h, nil
 }
 
-// Close gives up the namespace. The kernel removes it with its devices once
-// no process and no socket is left in it.
+// Close releases the namespace. The kernel removes it with its devices after its last
+// process and socket.
 func (h *Host) Close() {
 	if h.nl != nil {
 		h.nl.Close()
@@ -73,11 +73,10 @@ func (h *Host) Close() {
 	}
 }
 
-// Namespace is the descriptor of the host's network namespace.
+// Namespace returns the descriptor of the host's network namespace.
 func (h *Host) Namespace() int { return int(h.ns) }
 
-// Do runs fn on a thread inside the host. Sockets that fn opens belong to the
-// host for good.
+// Do runs fn on a thread inside the host. Sockets that fn opens stay in the host.
 func (h *Host) Do(fn func() error) error {
 	return onThread(func() error {
 		if err := netns.Set(h.ns); err != nil {
@@ -90,8 +89,8 @@ func (h *Host) Do(fn func() error) error {
 // Start starts a program inside the host.
 func (h *Host) Start(cmd *exec.Cmd) error { return h.Do(cmd.Start) }
 
-// Sysctl sets one of the kernel settings that each network namespace has,
-// such as net.ipv4.tcp_wmem.
+// Sysctl sets a kernel setting of the host's network namespace, such as
+// net.ipv4.tcp_wmem.
 func (h *Host) Sysctl(name, value string) error {
 	err := h.Do(func() error {
 		return os.WriteFile("/proc/sys/"+strings.ReplaceAll(name, ".", "/"), []byte(value), 0)
@@ -118,7 +117,7 @@ func Cable(a *Host, deviceA string, b *Host, deviceB string, mtu int) error {
 	return errors.Join(a.Up(deviceA), b.Up(deviceB))
 }
 
-// Switch joins devices of the host to one Ethernet, as a switch does.
+// Switch joins devices of the host to one Ethernet, like a switch.
 func (h *Host) Switch(name string, ports ...string) error {
 	err := h.nl.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}})
 	if err != nil {
@@ -164,7 +163,7 @@ func (h *Host) Up(device string) error {
 	return nil
 }
 
-// Down takes a device of the host down, as if its cable were pulled.
+// Down takes a device of the host down, like a pulled cable.
 func (h *Host) Down(device string) error {
 	link, err := h.nl.LinkByName(device)
 	if err == nil {
@@ -176,14 +175,14 @@ func (h *Host) Down(device string) error {
 	return nil
 }
 
-// Address gives a device of the host an address.
+// Address adds an address to a device of the host.
 func (h *Host) Address(device string, prefix netip.Prefix) error {
 	link, err := h.nl.LinkByName(device)
 	if err == nil {
 		err = h.nl.AddrAdd(link, &netlink.Addr{
 			IPNet: ipNet(prefix),
-			// Duplicate address detection would keep an IPv6 address from
-			// being used for a second, and nobody else is on the wire.
+			// Duplicate address detection would delay the use of an IPv6
+			// address by a second, and the wire has no other users.
 			Flags: unix.IFA_F_NODAD,
 		})
 	}
@@ -196,11 +195,11 @@ func (h *Host) Address(device string, prefix netip.Prefix) error {
 	return nil
 }
 
-// AwaitSolicited returns once the network namespace of the calling thread
-// listens where neighbours look for an IPv6 address that a device was given:
-// at its solicited-node multicast address (RFC 4291, section 2.7.1). The kernel
-// joins that some time later, and a neighbour whose first solicitation comes
-// too early asks again after a second. Other addresses need no waiting for.
+// AwaitSolicited returns once the calling thread's network namespace listens at the
+// solicited-node multicast address of a device's IPv6 address (RFC 4291, section
+// 2.7.1). The kernel joins it some time after the address is added. A neighbour whose
+// first solicitation comes too early repeats it after a second. It returns at once
+// for other addresses.
 func AwaitSolicited(device netlink.Link, address netip.Addr) error {
 	const noSolicitations = unix.IFF_LOOPBACK | unix.IFF_NOARP
 	if !address.Is6() || device.Attrs().RawFlags&noSolicitations != 0 {
@@ -231,32 +230,31 @@ func solicitedNode(address netip.Addr) [16]byte {
 	return group
 }
 
-// Route is where packets of a host go.
+// Route is a route of a host.
 type Route struct {
 	To     netip.Prefix
 	Via    netip.Addr // zero: directly on Device
-	Device string     // empty: where Via lies
+	Device string     // empty: the device towards Via
 	TCP    Metrics
 }
 
-// Metrics are what a route says to the connections along it. What is zero is
-// not set.
+// Metrics are the settings of a route for its connections. Zero values are not set.
 type Metrics struct {
 	CongestionControl string // for sockets that choose none themselves
 	WindowBytes       int    // bound on the window that local sockets advertise
 	AdvMSS            int    // MSS that local sockets advertise, bytes
 	MTU               int    // bytes
 	InitialWindow     int    // first congestion window, segments
-	// LockMTU has the MTU count for forwarded packets as well, and keeps path
-	// MTU discovery from changing it. Local packets are sent without DF then.
+	// LockMTU applies the MTU also to forwarded packets, and keeps path MTU
+	// discovery from changing it. Local packets then have no DF.
 	LockMTU bool
 }
 
-// connectedPriority is the metric of the routes that the kernel makes for the
-// addresses of a device. A route replaces another only where the metrics agree.
+// connectedPriority is the metric of the routes that the kernel adds for a device's
+// addresses. A route replaces only a route with the same metric.
 const connectedPriority = 256 // IPv6; it is 0 in IPv4
 
-// Route adds a route, or replaces the one that leads to the same prefix.
+// Route adds a route, or replaces the route to the same prefix.
 func (h *Host) Route(r Route) error {
 	route := &netlink.Route{
 		Dst:      ipNet(r.To),
@@ -289,8 +287,8 @@ func (h *Host) Route(r Route) error {
 	return nil
 }
 
-// BlockICMP has the host send and forward no ICMP over IPv4, as many a firewall
-// does: path MTU discovery then learns nothing from it.
+// BlockICMP has the host send and forward no ICMP over IPv4, like many firewalls.
+// Path MTU discovery then learns nothing from it.
 func (h *Host) BlockICMP() error {
 	rule := netlink.NewRule()
 	rule.Family, rule.Priority = unix.AF_INET, 1
@@ -305,8 +303,8 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// onThread runs fn on a thread of its own, which ends with fn: a namespace
-// that fn enters stays with that thread. The goroutine never unlocks it.
+// onThread runs fn on a new thread that ends with fn, because a namespace that fn
+// enters stays with the thread. The goroutine never unlocks it.
 func onThread(fn func() error) error {
 	done := make(chan error)
 	go func() {

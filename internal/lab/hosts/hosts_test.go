@@ -13,8 +13,8 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 
 var must = nettest.Must
 
-// TestAddressFound: once a host has an IPv6 address, its neighbours find it
-// with their first solicitation.
+// TestAddressFound checks that neighbours find a host's new IPv6 address with their
+// first solicitation.
 func TestAddressFound(t *testing.T) {
 	nettest.RequireSandbox(t)
 	nettest.CheckLeaks(t)

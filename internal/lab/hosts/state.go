@@ -10,18 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listenStates are those of sockets that take what comes from anybody, in the
-// tables of /proc/net: TCP_LISTEN, and a UDP socket that is not connected.
+// listenStates are the states of listening sockets in the tables of /proc/net:
+// TCP_LISTEN, and a UDP socket without a connection.
 var listenStates = map[string]string{"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}
 
-// Listening says whether any socket of the host listens on the TCP port, or
-// takes datagrams on the UDP port of that number.
+// Listening reports whether a socket of the host listens on the TCP port, or receives
+// datagrams on the UDP port of that number.
 func (h *Host) Listening(port uint16) (bool, error) {
 	suffix := fmt.Sprintf(":%04X", port)
 	var found bool
 	err := h.Do(func() error {
 		for table, state := range listenStates {
-			// Not /proc/net, which is that of the process's first thread.
+			// Not /proc/net: it shows the namespace of the process's first thread.
 			f, err := os.Open("/proc/thread-self/net/" + table)
 			if os.IsNotExist(err) { // a kernel without IPv6
 				continue
@@ -49,8 +49,7 @@ func (h *Host) Listening(port uint16) (bool, error) {
 // Segments counts a host's TCP segments since it was made.
 type Segments struct{ Sent, Retransmitted uint64 }
 
-// TCPSegments reads the counters OutSegs and RetransSegs (RFC 4022) of all of
-// the host's connections together.
+// TCPSegments reads the host's counters OutSegs and RetransSegs (RFC 4022).
 func (h *Host) TCPSegments() (Segments, error) {
 	var s Segments
 	err := h.Do(func() error {
@@ -67,7 +66,7 @@ func (h *Host) TCPSegments() (Segments, error) {
 			return err
 		}
 		if snmp.OutSegs == nil || snmp.RetransSegs == nil {
-			return fmt.Errorf("no TCP counters in /proc/net/snmp")
+			return fmt.Errorf("missing TCP counters in /proc/net/snmp")
 		}
 		s = Segments{Sent: uint64(*snmp.OutSegs), Retransmitted: uint64(*snmp.RetransSegs)}
 		return nil

@@ -36,12 +36,12 @@ type Kind struct {
 	open func(t testing.TB, h *Host, mtu int) link.Port
 }
 
-// Kinds are all there are, for tests that must hold for each.
+// Kinds are all kinds, for tests of each.
 var Kinds = []Kind{{"tun", openTUN}, {"veth", openVeth}}
 
 // New makes two hosts, 10.9.0.1 and 10.9.0.2 (fd09::1 and fd09::2), with a
-// running link between them. All of it is gone when the test ends. The test is
-// skipped where the kind cannot be had.
+// running link between them. The end of the test removes them. New skips the test if
+// the kind is not available.
 func New(t testing.TB, kind Kind, mtu int, ab, ba link.Settings) (a, b *Host, l *link.Link) {
 	t.Helper()
 	nettest.RequireSandbox(t)
@@ -70,11 +70,11 @@ func New(t testing.TB, kind Kind, mtu int, ab, ba link.Settings) (a, b *Host, l 
 	return a, b, l
 }
 
-// Run runs f on a thread of its own inside the host's namespace. Sockets that
-// it opens stay there.
+// Run runs f on a new thread inside the host's namespace. Sockets that f opens stay
+// there.
 func (h *Host) Run(f func() error) error { return runIn(h.ns, f) }
 
-// Do is Run, and fails the test on an error.
+// Do is like Run, and fails the test on an error.
 func (h *Host) Do(t testing.TB, f func() error) {
 	t.Helper()
 	if err := h.Run(f); err != nil {
@@ -156,7 +156,7 @@ func (h *Host) configure() error {
 		}
 		for _, address := range []*netlink.Addr{
 			{IPNet: &net.IPNet{IP: h.V4.AsSlice(), Mask: net.CIDRMask(24, 32)}},
-			// No duplicate address detection: its packets would count.
+			// No duplicate address detection: the test would count its packets.
 			{IPNet: &net.IPNet{IP: h.V6.AsSlice(), Mask: net.CIDRMask(64, 128)}, Flags: unix.IFA_F_NODAD},
 		} {
 			if err := netlink.AddrAdd(device, address); err != nil {

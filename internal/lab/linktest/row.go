@@ -8,8 +8,8 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// Row is three hosts in a row, of which the middle one forwards. Its devices
-// are left and right, those of the others eth0.
+// Row is three hosts in a row. The middle one forwards, with the devices left and
+// right. The others have eth0.
 //
 //	A 10.9.1.2, fd09:1::2 --- 10.9.1.1, fd09:1::1 R 10.9.2.1, fd09:2::1 --- B 10.9.2.2, fd09:2::2
 type Row struct{ A, R, B *hosts.Host }

@@ -9,14 +9,14 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// Fast is a WAN on which a test does not wait.
+// Fast is a WAN without a delay for tests.
 func Fast() lab.Conditions {
 	c := lab.MitreConditions()
 	c.RTT, c.RateBps = 4*time.Millisecond, 200e6
 	return c
 }
 
-// TwoSites builds two sites with a WAN between them, which are gone when the test ends.
+// TwoSites builds two sites with a WAN between them. The end of the test removes them.
 func TwoSites(t testing.TB, c lab.Conditions) *lab.Lab {
 	t.Helper()
 	nettest.RequireSandbox(t)

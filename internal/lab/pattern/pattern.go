@@ -1,6 +1,6 @@
-// Package pattern is the data that the lab's transfers send and compare: a
-// sequence that repeats with a length odd in every sense, so that bytes lost,
-// repeated or moved by any power of two show.
+// Package pattern has the data that the lab's transfers send and compare. The sequence
+// repeats with an odd length, so that bytes lost, repeated or moved by any
+// power of two show.
 package pattern
 
 import (
@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// period is made when it is first needed: most commands are not the lab's.
+// period is made at its first use: most commands do not use the lab.
 var period = sync.OnceValue(func() []byte {
 	b := make([]byte, 1<<20-3)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -20,14 +20,14 @@ var period = sync.OnceValue(func() []byte {
 })
 
 // At returns at least one and at most n bytes of the sequence, n above 0, from
-// an offset on. They must not be changed.
+// an offset. The caller must not change them.
 func At(offset int64, n int64) []byte {
 	data := period()
 	at := offset % int64(len(data))
 	return data[at:min(int64(len(data)), at+n)]
 }
 
-// Match says whether these are the sequence's bytes from an offset on.
+// Match reports whether these are the sequence's bytes at an offset.
 func Match(offset int64, got []byte) bool {
 	for len(got) > 0 {
 		want := At(offset, int64(len(got)))

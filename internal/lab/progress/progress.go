@@ -1,5 +1,5 @@
-// Package progress is how the lab's experiments report how far they are, and
-// how a terminal or a log shows it.
+// Package progress reports the progress of the lab's experiments, and shows it on a
+// terminal or in a log.
 package progress
 
 import (
@@ -12,42 +12,42 @@ import (
 	"longhaul/internal/printable"
 )
 
-// Kind says how long a report is of interest.
+// Kind says how long a report stays visible.
 type Kind uint8
 
 // The kinds of reports.
 const (
 	Passing Kind = iota // until the next report; a few come in every second
-	Step                // until the next report; one comes for each thing done
+	Step                // until the next report; one for each completed item
 	Line                // for good
-	Note                // for good; the user should know it
+	Note                // for good; important for the user
 )
 
-// Report says how far an experiment is.
+// Report is the progress of an experiment.
 type Report struct {
 	Kind     Kind
 	Done, Of int // runs, cases or scripts, the present run included; 0: nothing is counted
 	Text     string
 }
 
-// Reporter takes an experiment's reports, from one or more goroutines. A nil
-// one drops them.
+// Reporter receives an experiment's reports, from one or more goroutines. A nil
+// Reporter drops them.
 type Reporter func(Report)
 
-// Passing reports that done of so many things are done or under way.
+// Passing reports that done of a number of items are done or under way.
 func (r Reporter) Passing(done, of int, format string, args ...any) {
 	r.report(Passing, done, of, format, args)
 }
 
-// Step reports that another thing is done.
+// Step reports another completed item.
 func (r Reporter) Step(done, of int, format string, args ...any) {
 	r.report(Step, done, of, format, args)
 }
 
-// Linef reports something that stays on the screen.
+// Linef reports a line that stays on the screen.
 func (r Reporter) Linef(format string, args ...any) { r.report(Line, 0, 0, format, args) }
 
-// Notef reports something that the user should know.
+// Notef reports a note for the user.
 func (r Reporter) Notef(format string, args ...any) { r.report(Note, 0, 0, format, args) }
 
 func (r Reporter) report(kind Kind, done, of int, format string, args []any) {
@@ -56,8 +56,8 @@ func (r Reporter) report(kind Kind, done, of int, format string, args []any) {
 	}
 }
 
-// Printer shows reports: on a terminal the last one, by a line that is
-// rewritten; elsewhere a line each, and of the passing ones one every 5 s.
+// Printer shows reports. On a terminal it rewrites one line with the last report.
+// Elsewhere it prints a line each, and a passing report every 5 s at most.
 type Printer struct {
 	w        io.Writer
 	terminal bool
@@ -72,7 +72,7 @@ func NewPrinter(w io.Writer) *Printer {
 	return &Printer{w: display.Raw(w), terminal: display.IsTerminal(w)}
 }
 
-// quietReporting is the time between passing reports that are no terminal's.
+// quietReporting is the time between passing reports without a terminal.
 const quietReporting = 5 * time.Second
 
 // Report shows a report. It is a Reporter.
@@ -99,7 +99,7 @@ func (p *Printer) Report(r Report) {
 	}
 }
 
-// Clear takes away the line that a next report would rewrite.
+// Clear removes the line that the next report would rewrite.
 func (p *Printer) Clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

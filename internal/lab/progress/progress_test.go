@@ -38,5 +38,5 @@ func TestPrinterOfTerminal(t *testing.T) {
 	if got := b.String(); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	report(nil) // nobody looks
+	report(nil) // no reporter
 }

@@ -20,32 +20,32 @@ import (
 	"longhaul/internal/lab/hosts"
 )
 
-// Patience bounds every wait for something that a relay does at once.
+// Patience bounds every wait for an action that a relay takes at once.
 const Patience = time.Minute
 
-// Process is one `longhaul relay` on a host of the lab, with the processes that
-// have followed it in upgrades.
+// Process is one `longhaul relay` on a host of the lab, with its successors from
+// upgrades.
 type Process struct {
 	Name    string
 	Host    *hosts.Host
 	Program string // the longhaul binary
 	Dir     string // of its configuration and its control socket
 
-	// Line is told every line of the log; nil means nobody listens.
+	// Line, unless nil, is called with every line of the log.
 	Line func(string)
 
 	cmd       *exec.Cmd
 	log       *log
-	exited    chan struct{} // closed once all of them have ended: all write to the log
+	exited    chan struct{} // closed when all processes have ended: all write to the log
 	followers []*follower
 }
 
 func (r *Process) configFile() string { return filepath.Join(r.Dir, r.Name+".yaml") }
 
-// Socket is the control socket that the relay's configuration must name.
+// Socket returns the control socket, which the relay's configuration must name.
 func (r *Process) Socket() string { return filepath.Join(r.Dir, r.Name+".sock") }
 
-// PID is the newest process's, 0 before it was started.
+// PID returns the PID of the newest process, 0 before the start.
 func (r *Process) PID() int {
 	if p := r.newest(); p != nil {
 		return p.Pid
@@ -77,13 +77,13 @@ func (r *Process) Start(ctx context.Context, config string) error {
 	cmd, exited := r.cmd, make(chan struct{})
 	r.exited, r.followers = exited, nil
 	go func() {
-		_ = cmd.Wait() // how it ended is read from cmd
+		_ = cmd.Wait() // cmd has the outcome
 		close(exited)
 	}()
 	return r.until(ctx, func() (bool, error) { return r.log.count(logStarted) > 0, nil }, "does not start")
 }
 
-// until polls a condition that the relay is to bring about.
+// until polls a condition that the relay should fulfil.
 func (r *Process) until(ctx context.Context, cond func() (bool, error), otherwise string) error {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
@@ -104,7 +104,7 @@ func (r *Process) until(ctx context.Context, cond func() (bool, error), otherwis
 	}
 }
 
-// Reload gives the relay another configuration and waits until it is in force.
+// Reload writes another configuration and waits until the relay has it in force.
 func (r *Process) Reload(ctx context.Context, config string) error {
 	if err := os.WriteFile(r.configFile(), []byte(config), 0o600); err != nil {
 		return err
@@ -121,8 +121,7 @@ func (r *Process) Reload(ctx context.Context, config string) error {
 	}, "does not reload")
 }
 
-// Drain takes a tunnel or a hop, by its name, out of service, and Resume puts it
-// back.
+// Drain takes a tunnel or hop out of service, by name.
 func (r *Process) Drain(ctx context.Context, name string) error { return r.tell(ctx, "drain", name) }
 
 // Resume undoes Drain.
@@ -135,7 +134,7 @@ func (r *Process) tell(ctx context.Context, verb, name string) error {
 	return nil
 }
 
-// Kill ends the relay by SIGKILL, and all of its older processes.
+// Kill ends the relay and all of its older processes by SIGKILL.
 func (r *Process) Kill() error {
 	err := r.newest().Kill()
 	_ = r.cmd.Process.Kill() // it may have ended
@@ -146,7 +145,7 @@ func (r *Process) Kill() error {
 	return err
 }
 
-// Running says whether the relay was started and has not ended.
+// Running reports whether the relay was started and has not ended.
 func (r *Process) Running() bool {
 	if r.exited == nil {
 		return false
@@ -159,7 +158,7 @@ func (r *Process) Running() bool {
 	}
 }
 
-// Log is the end of the relay's log.
+// Log returns the end of the relay's log.
 func (r *Process) Log() string {
 	if r.log == nil {
 		return ""
@@ -187,8 +186,8 @@ func (r *Process) Stop(ctx context.Context) (int, error) {
 	}
 }
 
-// Status is what `longhaul status --json` says of the things that must not
-// pile up.
+// Status is the part of `longhaul status --json` with resources that must not
+// accumulate.
 type Status struct {
 	Process struct {
 		Goroutines    int   `json:"goroutines"`
@@ -212,7 +211,8 @@ type Status struct {
 	} `json:"tunnels"`
 }
 
-// FlowsTotal is how many flows a tunnel has had, -1 where there is no such tunnel.
+// FlowsTotal returns the number of a tunnel's flows since its start, -1 without such
+// a tunnel.
 func (s Status) FlowsTotal(tunnel string) int64 {
 	for _, t := range s.Tunnels {
 		if t.Name == tunnel {
@@ -231,9 +231,8 @@ func (r *Process) Status(ctx context.Context) (Status, error) {
 	return s, err
 }
 
-// Settled waits until the relay has no flow left and holds no more goroutines
-// and descriptors than before, with the same configuration, and returns what
-// it holds.
+// Settled waits until the relay has no flow and no more goroutines and descriptors
+// than before, with the same configuration. It returns the last status.
 func (r *Process) Settled(ctx context.Context, before Status, within time.Duration) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -241,7 +240,7 @@ func (r *Process) Settled(ctx context.Context, before Status, within time.Durati
 	defer poll.Stop()
 	allowed := before.OpenBeyondPipes()
 	if len(r.followers) > 0 {
-		allowed++ // it has the log under a descriptor of its own
+		allowed++ // it has its own descriptor of the log
 	}
 	var last Status
 	for {
@@ -261,11 +260,10 @@ func (r *Process) Settled(ctx context.Context, before Status, within time.Durati
 	}
 }
 
-// OpenBeyondPipes counts descriptors without the pipes that are kept for
-// later, two for each.
+// OpenBeyondPipes counts descriptors without those of spare pipes, two for each.
 func (s Status) OpenBeyondPipes() int { return s.Process.Descriptors - 2*s.PipesOpen }
 
-// log keeps the last of a relay's log and counts the lines of interest.
+// log keeps the end of a relay's log and counts some lines.
 type log struct {
 	mu      sync.Mutex
 	line    func(string)
@@ -276,7 +274,7 @@ type log struct {
 
 const logTailBytes = 4000
 
-// The texts whose lines are counted.
+// The texts of the counted lines.
 const (
 	logStarted      = "relay started"
 	logReloaded     = "msg=reloaded"

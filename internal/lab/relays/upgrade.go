@@ -9,15 +9,15 @@ import (
 	"os/exec"
 )
 
-// follower is a process that an upgrade started. Its parent is the first one's:
-// this process.
+// follower is a process that an upgrade started. This process is its parent, as of the
+// first one.
 type follower struct {
 	process *os.Process
-	state   *os.ProcessState // once it has ended
+	state   *os.ProcessState // after its end
 	ended   chan struct{}
 }
 
-// Upgrade is what `longhaul upgrade --json` says.
+// Upgrade is the output of `longhaul upgrade --json`.
 type Upgrade struct {
 	OldPID    int     `json:"old_pid"`
 	NewPID    int     `json:"new_pid"`
@@ -25,9 +25,9 @@ type Upgrade struct {
 	FlowsLeft int64   `json:"flows_left"`
 }
 
-// Upgrade has the relay replaced by the program that lies at its path, as an
-// operator would. It ends an upgrade that has begun even if the context ends
-// meanwhile: the relay goes on with it, and the process that follows must be known.
+// Upgrade replaces the relay by the program at its path, like an operator. It
+// completes a begun upgrade even if the context ends: the relay continues it, and
+// the successor must be known.
 func (r *Process) Upgrade(ctx context.Context) (Upgrade, error) {
 	var u Upgrade
 	if err := ctx.Err(); err != nil {

@@ -1,7 +1,7 @@
-// Package sandbox runs the current program again inside namespaces of its own:
-// network, mount, PID, IPC and UTS, and a user namespace where the caller is
-// not root. Whatever is made inside, devices, further namespaces, processes
-// and mounts, is gone when the program ends, however it ends.
+// Package sandbox runs the current program again inside new namespaces: network,
+// mount, PID, IPC and UTS, and a user namespace if the caller is not root. When the
+// program ends, in any way, the kernel removes its devices, namespaces, processes and
+// mounts.
 //
 //	caller ── init (PID 1 inside) ── program
 //
@@ -26,9 +26,9 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// role is the environment variable that tells a process which of the three it is.
-// It is not believed by itself: a process that took itself for one of a sandbox
-// would change the host's network. See isInit and startedByInit.
+// role is the environment variable with the role of a process. The variable alone is
+// no proof: a process outside a sandbox would change the host's network. See isInit
+// and startedByInit.
 const role = "LONGHAUL_SANDBOX"
 
 const (
@@ -39,30 +39,30 @@ const (
 )
 
 const (
-	// lifeline is the descriptor of init whose end of file says that the caller
-	// is gone.
+	// lifeline is the descriptor of init that reaches end of file when the caller
+	// ends.
 	lifeline = 3
-	// origin is the descriptor of the program that shows who started it: one end
-	// of a pair of sockets that init has made.
+	// origin is the descriptor that proves the program's parent: one end of a
+	// socket pair of init.
 	origin = 3
 )
 
-// forwarded are the signals that the caller passes on to the program.
+// forwarded are the signals that the caller forwards to the program.
 var forwarded = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2}
 
-// own is the role of this process. Init has taken it from the environment, so that
-// the programs that this one starts do not claim it, and has found it to be true.
+// own is the verified role of this process. Init removes it from the environment, so
+// that child processes do not claim it.
 var own string
 
-// Inside says whether this process is the program inside a sandbox.
+// Inside reports whether this process is the program inside a sandbox.
 func Inside() bool { return own == roleProgram || own == roleUser }
 
-// UserNamespace says whether the sandbox has a user namespace of its own, in
-// which a process that looks like root has no privilege over the machine.
+// UserNamespace reports whether the sandbox has its own user namespace, in which root
+// has no privilege over the machine.
 func UserNamespace() bool { return own == roleUser }
 
-// Init is to be called first thing by every program that uses Run. In the
-// process that is to be the sandbox's init it does not return.
+// Every program that uses Run must call Init first. Init does not return in the
+// sandbox's init process.
 func Init() {
 	claimed := os.Getenv(role)
 	os.Unsetenv(role)
@@ -91,15 +91,14 @@ func Init() {
 	os.Exit(code)
 }
 
-// isInit says whether this process can be a sandbox's init: the first of a PID
+// isInit reports whether this process can be a sandbox's init: the first of a PID
 // namespace, with a lifeline.
 func isInit() bool {
 	var st unix.Stat_t
 	return os.Getpid() == 1 && unix.Fstat(lifeline, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO
 }
 
-// startedByInit says whether process 1 has started this one and made the socket
-// that it has been given.
+// startedByInit reports whether process 1 started this process and made its socket.
 func startedByInit() bool {
 	if os.Getppid() != 1 {
 		return false
@@ -112,9 +111,9 @@ func startedByInit() bool {
 	return true
 }
 
-// Run runs this program with args inside a new sandbox and returns its exit
-// status, 128 plus the signal's number if a signal ended it. The error is a
-// *[remedy.Error] where namespaces cannot be had.
+// Run runs this program with args inside a new sandbox and returns its exit status,
+// 128 plus the signal's number if a signal ended it. The error is a *[remedy.Error]
+// if the namespaces cannot be made.
 func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
 	var (
 		process *exec.Cmd
@@ -140,7 +139,7 @@ func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) (int, error) 
 	for {
 		select {
 		case sig := <-signals:
-			// The program may have ended meanwhile; then there is nothing to signal.
+			// An error means that the program has ended meanwhile.
 			_ = process.Process.Signal(sig)
 		case err := <-ended:
 			if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
@@ -165,8 +164,8 @@ func start(args []string, stdin io.Reader, stdout, stderr io.Writer, userNamespa
 	next := roleInit
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
-		// A group of its own, so that a terminal's interrupt reaches the
-		// program once, through the caller.
+		// Its own group: a terminal's interrupt then reaches the program once,
+		// through the caller.
 		Setpgid: true,
 	}
 	if userNamespace {
@@ -191,8 +190,8 @@ func initMain(next string) (int, error) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return 0, fmt.Errorf("make mounts private: %w", err)
 	}
-	// Refused where the outer /proc has parts hidden, as in many containers;
-	// then tools inside see outer process numbers, which harms nothing.
+	// Refused if parts of the outer /proc are hidden, as in many containers.
+	// Tools inside then see outer process numbers, which is harmless.
 	_ = unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	if err := unix.Sethostname([]byte("longhaul-lab")); err != nil {
 		return 0, fmt.Errorf("set the host name: %w", err)
@@ -215,7 +214,7 @@ func initMain(next string) (int, error) {
 
 	orphaned := make(chan struct{})
 	go func() {
-		// Nothing is ever written: a read returns when the caller is gone.
+		// The caller never writes: a read returns when it ends.
 		_, _ = os.NewFile(lifeline, "lifeline").Read(make([]byte, 1))
 		close(orphaned)
 	}()
@@ -245,7 +244,7 @@ func initMain(next string) (int, error) {
 	}
 }
 
-// exitStatus is what a shell would report.
+// exitStatus returns the status that a shell would report.
 func exitStatus(status syscall.WaitStatus) int {
 	if status.Signaled() {
 		return 128 + int(status.Signal())
@@ -253,7 +252,7 @@ func exitStatus(status syscall.WaitStatus) int {
 	return status.ExitStatus()
 }
 
-// remedy names the setting that forbids user namespaces here.
+// fix names the setting that forbids user namespaces here.
 func fix() string {
 	for _, knob := range []struct{ name, forbids, allows string }{
 		{"user.max_user_namespaces", "0", "15000"},

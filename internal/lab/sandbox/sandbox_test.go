@@ -18,10 +18,10 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// The test binary is the sandboxed program too: this variable says which.
+// The test binary is also the sandboxed program, selected by this variable.
 const behave = "SANDBOX_TEST_PROGRAM"
 
-// unavailable is the exit status of the caller where no sandbox can be had.
+// unavailable is the caller's exit status if it cannot make a sandbox.
 const unavailable = 77
 
 func TestMain(m *testing.M) {
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// inside is what the program does in the sandbox.
+// inside runs the program in the sandbox.
 func inside(program string) int {
 	switch program {
 	case "exit 7":
@@ -91,7 +91,7 @@ func exitCode(t *testing.T, cmd *exec.Cmd) int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// skip skips the test where no sandbox can be had. Under CI=true that is a failure.
+// skip skips the test without a sandbox. Under CI=true it fails instead.
 func skip(t *testing.T, said string) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
@@ -114,13 +114,13 @@ func TestExitStatus(t *testing.T) {
 	}
 }
 
-// TestClaims: a variable in the environment does not make a process one of a
-// sandbox, which would change the host's network and mounts. It failed at 1818be3.
+// TestClaims checks that the variable alone gives a process no role in a sandbox: it
+// would change the host's network and mounts. It failed at 1818be3.
 func TestClaims(t *testing.T) {
 	for _, role := range []string{"program", "program-in-user-namespace", "init", "init-in-user-namespace"} {
 		cmd := command(t, "say")
 		cmd.Env = append(cmd.Env, "LONGHAUL_SANDBOX="+role, "LONGHAUL_SANDBOX_USER=1")
-		if os.Geteuid() == 0 { // what believes it may do nothing to this machine
+		if os.Geteuid() == 0 { // without privilege, in case the process believes it
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		}
 		out, err := cmd.CombinedOutput()
@@ -130,7 +130,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// startReady starts the program and waits until it says that it is ready.
+// startReady starts the program and waits until it reports ready.
 func startReady(t *testing.T, program string) *exec.Cmd {
 	t.Helper()
 	cmd := command(t, program)
@@ -167,8 +167,8 @@ func TestSignalReachesProgram(t *testing.T) {
 
 func TestNothingOutlivesAKilledCaller(t *testing.T) {
 	cmd := startReady(t, "orphan")
-	// Init, the program and its sleep. A process that comes or goes while /proc
-	// is read may hide another.
+	// Init, the program and its sleep. A process that starts or ends during the
+	// read of /proc may hide another.
 	var inside []int
 	nettest.Eventually(t, time.Minute, func() bool {
 		inside = descendants(t, cmd.Process.Pid)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoLab says that no lab of the calling user is up.
+// ErrNoLab reports that no lab of the calling user is up.
 var ErrNoLab = errors.New("no lab is up: start one in another shell with: longhaul lab up")
 
 // Set changes conditions of the lab at a socket: the values of flags, by name.
@@ -38,9 +38,9 @@ func Show(socket string) (State, error) {
 	return state, nil
 }
 
-// call sends a request to the lab at a socket and returns its answer. With a
-// request to start a program, streams become its standard input, output and
-// error, and what comes from signals is passed on to it.
+// call sends a request to the lab at a socket and returns its answer. If the request
+// starts a program, streams become its standard input, output and error, and call
+// forwards signals to it.
 func call(socket string, asked request, streams []*os.File, signals <-chan os.Signal) (reply, error) {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {

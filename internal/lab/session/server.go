@@ -1,5 +1,5 @@
-// Package session keeps two sites up for programs of a user's own: a server that
-// holds the lab, and what commands in other shells ask of it.
+// Package session keeps two sites up for a user's programs: a server that holds the
+// lab, and the clients of commands in other shells.
 package session
 
 import (
@@ -26,17 +26,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A running lab listens on a Unix socket, so that commands in other shells can
-// reach into it. A client sends one request, a line of JSON; with a request to
-// start a program come the three descriptors that are to be its standard
-// streams, and lines that each carry a signal may follow. The server answers
-// with one line. If the client goes away first, its program is killed.
+// A running lab listens on a Unix socket for commands in other shells. A client sends
+// one request, a line of JSON. A request to start a program carries three descriptors
+// for its standard streams; lines with signals may follow. The server answers with
+// one line. It kills the program if the client disconnects first.
 
-// request is what a client asks of a running lab. One field is set.
+// request is a client's request to a running lab. One field is set.
 type request struct {
 	Exec *execRequest      `json:"exec,omitempty"`
 	Set  map[string]string `json:"set,omitempty"`  // conditions to change, by flag name
-	Show bool              `json:"show,omitempty"` // what the lab is and has counted
+	Show bool              `json:"show,omitempty"` // the lab's settings and counters
 }
 
 // execRequest starts a program in a host.
@@ -59,7 +58,7 @@ type signalLine struct {
 	Signal int `json:"signal"`
 }
 
-// server is a running lab with the conditions that are now in force.
+// server is a running lab with the conditions in force.
 type server struct {
 	lab *lab.Lab
 
@@ -68,17 +67,17 @@ type server struct {
 }
 
 // Up builds two sites under conditions, calls ready with their state, and answers
-// at a socket until ctx ends. The process must be inside a sandbox. It is an error
-// that another lab is up there.
+// at a socket until ctx ends. The process must be inside a sandbox. Up fails if
+// another lab is up at the socket.
 func Up(ctx context.Context, conditions lab.Conditions, socket string, ready func(State) error) error {
-	// The socket first: it says so if another lab is up.
+	// The socket first: it fails if another lab is up.
 	listener, err := listen(socket)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		listener.Close()
-		_ = os.Remove(filepath.Dir(socket)) // unless something else is in there
+		_ = os.Remove(filepath.Dir(socket)) // unless it contains other files
 	}()
 	built, err := lab.Build(lab.TwoSites(conditions))
 	if err != nil {
@@ -95,7 +94,7 @@ func Up(ctx context.Context, conditions lab.Conditions, socket string, ready fun
 	return s.serve(ctx, listener)
 }
 
-// set changes the conditions that flags name, and leaves the others.
+// set changes the conditions that flags name, and keeps the others.
 func (s *server) set(values map[string]string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +118,7 @@ func (s *server) set(values map[string]string) error {
 	return nil
 }
 
-// SocketPath is where the lab of the calling user listens.
+// SocketPath returns the socket of the calling user's lab.
 func SocketPath() string {
 	const name = "lab.sock"
 	if os.Geteuid() == 0 {
@@ -131,8 +130,8 @@ func SocketPath() string {
 	return filepath.Join(localsocket.TempDir(), name)
 }
 
-// listen opens a lab's socket, readable by its owner only. A socket that a
-// killed lab has left behind is replaced.
+// listen opens a lab's socket, readable by its owner only. It replaces the socket of a
+// killed lab.
 func listen(path string) (*net.UnixListener, error) {
 	if err := localsocket.MakeDirectory(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("make the lab's socket: %w", err)
@@ -155,8 +154,7 @@ func listen(path string) (*net.UnixListener, error) {
 	return listener, nil
 }
 
-// serve answers requests until ctx ends, and then waits until the programs
-// that it has started are gone.
+// serve answers requests until ctx ends, and then waits for the end of its programs.
 func (s *server) serve(ctx context.Context, listener *net.UnixListener) error {
 	defer context.AfterFunc(ctx, func() { listener.Close() })()
 	var clients sync.WaitGroup
@@ -208,8 +206,8 @@ func (s *server) answer(ctx context.Context, conn *net.UnixConn) (reply, error) 
 	return reply{}, errors.New("empty request")
 }
 
-// sameUser refuses clients of other users. In a user namespace, the lab's own
-// user counts as root, and others as nobody.
+// sameUser refuses clients of other users. In a user namespace the lab's own user
+// appears as root, and others as nobody.
 func sameUser(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -234,8 +232,8 @@ func sameUser(conn *net.UnixConn) error {
 // requestBytes bounds a request; an environment can be large.
 const requestBytes = 4 << 20
 
-// readRequest reads the first line and the descriptors that come with it, and
-// returns the reader of what follows.
+// readRequest reads the first line with its descriptors, and returns the reader of
+// the rest.
 func readRequest(conn *net.UnixConn) (asked request, streams []*os.File, rest io.Reader, err error) {
 	first := make([]byte, 64<<10)
 	oob := make([]byte, unix.CmsgSpace(3*4))
@@ -282,14 +280,14 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// exec runs a program until it ends, the client leaves or the lab goes down.
+// exec runs a program until it ends, the client disconnects or the lab goes down.
 func (s *server) exec(ctx context.Context, asked execRequest, streams []*os.File, signals io.Reader) (int, error) {
 	host := s.lab.Host(asked.Host)
 	if host == nil {
 		return 0, fmt.Errorf("the lab has no host %q: it has %v", asked.Host, s.lab.HostNames())
 	}
 	if len(asked.Args) == 0 || len(streams) != 3 {
-		return 0, errors.New("a program and its three standard streams are needed")
+		return 0, errors.New("missing program or standard streams")
 	}
 	path, err := lookPath(asked.Args[0], asked.Env)
 	if err != nil {
@@ -331,7 +329,7 @@ func (s *server) exec(ctx context.Context, asked execRequest, streams []*os.File
 	return cmd.ProcessState.ExitCode(), nil
 }
 
-// endGroup hangs up on a program's process group, and kills it if that is not enough.
+// endGroup sends a program's process group SIGHUP, and kills it if it does not end.
 func endGroup(pid int, ended <-chan struct{}) {
 	_ = syscall.Kill(-pid, syscall.SIGHUP)
 	select {

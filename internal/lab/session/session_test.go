@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 func TestProgramsReachHostsByName(t *testing.T) {
 	ping := nettest.RequireProgram(t, "ping", "iputils-ping")
 	built := linktest.TwoSites(t, linktest.Fast())
-	for range 2 { // as a second lab of the same sandbox does
+	for range 2 { // like a second lab of the same sandbox
 		if err := built.NameHosts(); err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func TestExec(t *testing.T) {
 	}{
 		{[]string{"sh", "-c", "echo hello; exit 5"}, 5, "hello\n"},
 		{[]string{"sh", "-c", "kill -9 $$"}, 128 + 9, ""},
-		{[]string{"cat", "/proc/sys/net/ipv4/ip_forward"}, 0, "1\n"}, // which relay-a has on, and host-a off
+		{[]string{"cat", "/proc/sys/net/ipv4/ip_forward"}, 0, "1\n"}, // on at relay-a, off at host-a
 	} {
 		if status, output := execute(t, built, "relay-a", test.args...); status != test.status || output != test.output {
 			t.Errorf("%q: status %d and %q, want %d and %q", test.args, status, output, test.status, test.output)
@@ -113,8 +113,8 @@ func TestExecErrors(t *testing.T) {
 	}{
 		{request{Exec: &execRequest{Host: "host-c", Args: []string{"true"}}}, `no host "host-c"`},
 		{request{Exec: &execRequest{Host: "host-a", Args: []string{"no-such-program"}}}, "executable file not found"},
-		{request{Exec: &execRequest{Host: "host-a"}}, "are needed"},
-		{request{Set: map[string]string{"loss": "2"}}, `"2" is no share`},
+		{request{Exec: &execRequest{Host: "host-a"}}, "missing program"},
+		{request{Set: map[string]string{"loss": "2"}}, `invalid share "2"`},
 		{request{Set: map[string]string{"police": "50Mbit", "police-burst": "100"}}, "Policer.BurstBytes is 100"},
 		{request{}, "empty request"},
 	} {
@@ -130,7 +130,7 @@ func TestExecErrors(t *testing.T) {
 	}
 }
 
-// A client that goes away takes its program with it.
+// The lab ends the program of a client that disconnects.
 func TestExecEndsWithItsClient(t *testing.T) {
 	built := linktest.TwoSites(t, linktest.Fast())
 	socket := serve(t, built)
@@ -172,7 +172,7 @@ func settings(d Direction) Direction {
 	}
 }
 
-// What is set is shown, and nothing else has changed.
+// Show reports the changed settings, and no other change.
 func TestSetAndShow(t *testing.T) {
 	built := linktest.TwoSites(t, linktest.Fast())
 	socket := serve(t, built)

@@ -11,12 +11,12 @@ import (
 	"longhaul/internal/units"
 )
 
-// State is what the WAN of a running lab is set to, and what it has carried.
+// State has the settings and counters of a running lab's WAN.
 type State struct {
 	Directions []Direction `json:"directions"`
 }
 
-// Direction is one of the WAN.
+// Direction is a direction of the WAN.
 type Direction struct {
 	Direction       string  `json:"direction"`
 	DelayMs         float64 `json:"delay_ms"`
@@ -85,7 +85,7 @@ func (s *server) state() State {
 	return state
 }
 
-// WriteText prints the settings and counters, a column for each way.
+// WriteText prints the settings and counters, a column for each direction.
 func (s State) WriteText(w io.Writer) error {
 	if len(s.Directions) != 2 {
 		return fmt.Errorf("the lab described %d directions, not 2", len(s.Directions))

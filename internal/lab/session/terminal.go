@@ -12,8 +12,8 @@ import (
 )
 
 // Exec runs a program in a host of the lab at a socket, with this process's
-// environment, directory, standard streams and signals, and returns the status
-// that a shell would report. At a terminal the program gets one of its own.
+// environment, directory, standard streams and signals. It returns the status that a
+// shell would report. At a terminal the program gets its own terminal.
 func Exec(socket, host string, args []string) (status int, err error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -37,8 +37,8 @@ func Exec(socket, host string, args []string) (status int, err error) {
 	return answer.Status, err
 }
 
-// terminal is a pseudo-terminal between this terminal and a program in the
-// lab, which needs one of its own for job control.
+// terminal is a pseudo-terminal between this terminal and a program in the lab, which
+// needs it for job control.
 type terminal struct {
 	screen, own *os.File // the side of this terminal, and the program's
 	before      *term.State
@@ -64,22 +64,22 @@ func newTerminal() (*terminal, error) {
 			t.resize()
 		}
 	}()
-	go io.Copy(t.screen, os.Stdin) // ends with the process: a read of a terminal cannot be called off
+	go io.Copy(t.screen, os.Stdin) // ends with the process: a terminal's read cannot be interrupted
 	go func() {
 		defer close(t.drained)
-		_, _ = io.Copy(os.Stdout, t.screen) // ends once nobody has the program's side open
+		_, _ = io.Copy(os.Stdout, t.screen) // ends when the program's side is closed
 	}()
 	return t, nil
 }
 
-// resize tells the program how large the window is.
+// resize sets the size of the program's window.
 func (t *terminal) resize() {
 	if size, err := unix.IoctlGetWinsize(int(os.Stdin.Fd()), unix.TIOCGWINSZ); err == nil {
 		_ = pty.Resize(t.own, size.Col, size.Row)
 	}
 }
 
-// close shows what the program last wrote and restores the terminal.
+// close copies the program's last output and restores the terminal.
 func (t *terminal) close() {
 	t.own.Close()
 	<-t.drained

@@ -121,7 +121,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 			c, err = runChurn(ctx, w, o.Seed, o.Connections, o.Reloads)
 			r.Churn = &c
 		default:
-			err = errors.New("there is no such part")
+			err = errors.New("no such part")
 		}
 		if err == nil {
 			err = w.stop(ctx)

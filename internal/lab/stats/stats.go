@@ -1,4 +1,4 @@
-// Package stats sums up figures over several runs of an experiment.
+// Package stats summarizes figures over several runs of an experiment.
 package stats
 
 import (

@@ -11,11 +11,10 @@ import (
 	"longhaul/internal/cc"
 )
 
-// usualOrder is that of the documents; what is not in it comes after.
+// usualOrder is the order of the documents; other algorithms come after.
 var usualOrder = []string{"cubic", "reno", "hybla", "illinois", "bbr", "brutal", "haul"}
 
-// Available are the congestion controls that the kernel has now, in the order of
-// the documents.
+// Available returns the kernel's congestion controls, in the order of the documents.
 func Available() ([]string, error) {
 	names, err := cc.Available()
 	if err != nil {
@@ -31,9 +30,9 @@ func Available() ([]string, error) {
 	return names, nil
 }
 
-// Choose returns the named algorithms, or all that the kernel has if none is
-// named, and refuses those that a socket cannot be given. A name that is not
-// loaded yet is asked for, which has a privileged kernel load its module.
+// Choose returns the named algorithms, or all of the kernel if none is named. It
+// refuses those that a socket cannot use. It asks the kernel for a name that is not
+// loaded: with privilege the kernel loads its module.
 func Choose(names []string) ([]string, error) {
 	if len(names) == 0 {
 		return Available()
@@ -64,7 +63,7 @@ func IsAvailable(name string) bool {
 	return err == nil && slices.Contains(names, name)
 }
 
-// Missing says what it takes to have a congestion control; nothing if it is there.
+// Missing returns how to get a congestion control; empty if the kernel has it.
 func Missing(name string) string {
 	if IsAvailable(name) {
 		return ""

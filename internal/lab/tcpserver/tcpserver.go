@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// Serve accepts connections of l and serves each in a goroutine of its own. The
-// connection is closed when serve returns. stop closes l and the connections that
-// are left, and waits until all goroutines have ended; it may be called again.
+// Serve accepts connections of l and serves each in its own goroutine. It closes the
+// connection when serve returns. stop closes l and the remaining connections, and
+// waits for all goroutines. It may be called again.
 func Serve(l net.Listener, serve func(net.Conn)) (stop func()) {
 	var (
 		all   sync.WaitGroup
@@ -55,19 +55,19 @@ func Serve(l net.Listener, serve func(net.Conn)) (stop func()) {
 	}
 }
 
-// Echo sends back what it receives, and ends its stream after the client's.
+// Echo sends back the received bytes, and ends its stream after the client's.
 func Echo(c net.Conn) {
-	// Plain copies: the pipes with which the standard library splices outlive the
-	// connections, and leak checks count them.
+	// Plain copies: the standard library's splice pipes outlive the connections, and
+	// leak checks count them.
 	if _, err := io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}); err != nil {
 		return
 	}
 	if half, ok := c.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite() // of a connection that is about to be closed
+		_ = half.CloseWrite() // the connection is about to close
 	}
 }
 
-// Discard takes what it receives until the client's stream ends.
+// Discard reads until the client's stream ends.
 func Discard(c net.Conn) {
-	_, _ = io.Copy(io.Discard, c) // an error ends the connection, too
+	_, _ = io.Copy(io.Discard, c) // an error also ends the connection
 }

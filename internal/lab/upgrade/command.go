@@ -22,13 +22,12 @@ func Experiment() experiment.Experiment {
 		Source:  "no report: every flow is counted",
 		Cases:   []string{"pair"},
 		Short:   "The relays of a pair are upgraded in turn under thousands of flows",
-		Long: `upgrade has many flows come, talk and go through a pair of relays, while some
-others fill a WAN of 1 Gb/s, and runs longhaul upgrade on one relay and the
-other in turn. It counts the flows that were refused, reset, or brought other
-bytes than were sent, and compares the goodput after each upgrade with that
-before the first: how long it was below nine tenths without a break, how deep
-in the deepest 0.1 s, and in the deepest second. The line "none" is what the
-time before the first upgrade has of this by itself.`,
+		Long: `upgrade sends many flows through a pair of relays, while others fill a WAN of
+1 Gb/s. It runs longhaul upgrade on the two relays in turn. It counts flows that
+were refused, reset, or received wrong bytes. It compares the goodput after each
+upgrade with the goodput before the first: the longest time below 90 %, the
+deepest 0.1 s, and the deepest second. The line "none" shows the same figures
+for the time before the first upgrade.`,
 		Example: `  longhaul lab run upgrade
   longhaul lab run upgrade --flows 500 --per-second 50 --upgrades 2 --json`,
 		New: func() experiment.Run { return &command{} },
@@ -39,17 +38,17 @@ time before the first upgrade has of this by itself.`,
 type command struct{ Options }
 
 func (c *command) Flags(flags *pflag.FlagSet) {
-	flags.IntVar(&c.Options.Flows, "flows", 2000, "flows that are open at the same time")
+	flags.IntVar(&c.Options.Flows, "flows", 2000, "flows open at the same time")
 	flags.IntVar(&c.PerSecond, "per-second", 200, "new flows a second")
 	flags.IntVar(&c.Bulk, "bulk", 4, "flows that fill the WAN")
-	flags.IntVar(&c.Upgrades, "upgrades", 6, "how many, of both relays together")
-	flags.DurationVar(&c.Every, "every", 5*time.Second, "from one upgrade to the next")
+	flags.IntVar(&c.Upgrades, "upgrades", 6, "upgrades of both relays in total")
+	flags.DurationVar(&c.Every, "every", 5*time.Second, "time from one upgrade to the next")
 }
 
 func (c *command) Check(*pflag.FlagSet) error {
 	o := c.Options
 	if o.PerSecond < 1 || o.PerSecond > 10_000 || o.Flows < o.PerSecond || o.Flows > 100_000 || o.Bulk < 1 || o.Upgrades < 1 || o.Every < time.Second {
-		return errors.New("choose --per-second from 1 to 10000, --flows from that to 100000, --bulk and --upgrades of 1 or more, --every of 1s or more")
+		return errors.New("choose --per-second from 1 to 10000, --flows from that to 100000, --bulk and --upgrades of at least 1, --every of at least 1s")
 	}
 	return nil
 }
@@ -59,7 +58,7 @@ func (c *command) Run(ctx context.Context, env experiment.Environment) (experime
 	return Run(ctx, c.Options)
 }
 
-// WriteText prints what became of the flows, and a line for each upgrade.
+// WriteText prints the outcome of the flows, and a line for each upgrade.
 func (r Result) WriteText(w io.Writer) error {
 	fmt.Fprintf(w, "%d flows, at most %d open, %d refused, %d reset, %d with wrong bytes\n", r.Flows, r.OpenMost, r.Refused, r.Reset, r.Wrong)
 	if r.FirstError != "" {

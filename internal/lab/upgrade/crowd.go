@@ -17,10 +17,10 @@ import (
 	"longhaul/internal/lab"
 )
 
-// talkEvery is how often an open flow sends something and waits for the echo.
+// talkEvery is the time between two sends of an open flow, each awaiting its echo.
 const talkEvery = 2 * time.Second
 
-// crowd is many flows that come, say something now and then, and go.
+// crowd is many short flows that send now and then.
 type crowd struct {
 	wg sync.WaitGroup
 
@@ -33,16 +33,16 @@ type crowd struct {
 // visit is the account of one flow.
 type visit struct {
 	began time.Time
-	first time.Duration // from connect to the first echo; 0: it came to none
+	first time.Duration // from connect to the first echo; 0: none
 	stage string        // at which it failed
 	err   error
 }
 
-// errWrong is the end of a flow that brought other bytes than were sent.
-var errWrong = errors.New("other bytes came back than were sent")
+// errWrong is the error of a flow that received wrong bytes.
+var errWrong = errors.New("received bytes differ from the sent ones")
 
-// startCrowd begins flows at an even rate until ctx ends; then those that are
-// open end as ever, only sooner.
+// startCrowd opens flows at an even rate until ctx ends. Open flows then end normally,
+// only sooner.
 func (w *world) startCrowd(ctx context.Context, o Options) *crowd {
 	c := &crowd{}
 	every := time.Second / time.Duration(o.PerSecond)
@@ -51,7 +51,7 @@ func (w *world) startCrowd(ctx context.Context, o Options) *crowd {
 		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for n := 0; ctx.Err() == nil; {
-			// As many as are due: a machine that is busy skips ticks.
+			// All that are due: a busy machine skips ticks.
 			for due := int(time.Since(began) / every); n <= due; n++ {
 				c.wg.Go(func() { c.note(w.visit(ctx, c, o.Life())) })
 			}
@@ -93,7 +93,7 @@ func (w *world) dial(to netip.AddrPort) (conn *net.TCPConn, err error) {
 	return conn, err
 }
 
-// visit is one flow from its connect to the end of both directions.
+// visit runs one flow from its connect to the end of both directions.
 func (w *world) visit(ctx context.Context, c *crowd, life time.Duration) visit {
 	v := visit{began: time.Now()}
 	conn, err := w.dial(netip.AddrPortFrom(lab.RelayA, port))
@@ -137,7 +137,7 @@ func (w *world) visit(ctx context.Context, c *crowd, life time.Duration) visit {
 	return v
 }
 
-// talk sends n random bytes and compares what comes back.
+// talk sends n random bytes and compares the echo.
 func talk(conn *net.TCPConn, buffer []byte, n int) error {
 	out, in := buffer[:n], buffer[len(buffer)/2:][:n]
 	for i := range out {
@@ -158,7 +158,7 @@ func talk(conn *net.TCPConn, buffer []byte, n int) error {
 	return nil
 }
 
-// count sorts the flows by how they ended.
+// count sorts the flows by their outcome.
 func (r *Result) count(c *crowd, fill *bulk, upgrades []time.Time) {
 	note := func(began time.Time, stage string, err error) {
 		switch {

@@ -15,27 +15,27 @@ import (
 	"longhaul/internal/lab/pattern"
 )
 
-// bin is the grain of the goodput over time.
+// bin is the length of the goodput's time bins.
 const bin = 100 * time.Millisecond
 
-// Dip is how far the bulk flows' goodput fell below its usual level.
+// Dip is the fall of the bulk flows' goodput below its usual level.
 type Dip struct {
-	// LongestSeconds is the longest time without a break in which every bin of
-	// 100 ms was below nine tenths of the usual.
+	// LongestSeconds is the longest run of 100 ms bins below nine tenths of the
+	// usual goodput.
 	LongestSeconds float64 `json:"longest_seconds"`
 	DepthShare     float64 `json:"depth_share"`        // of the deepest bin: 0.2 is a fifth below
 	SecondShare    float64 `json:"second_depth_share"` // of the deepest second
 }
 
-// worst takes the worst of both in each respect.
+// worst returns the worse of both in each figure.
 func (d Dip) worst(o Dip) Dip {
 	return Dip{max(d.LongestSeconds, o.LongestSeconds), max(d.DepthShare, o.DepthShare), max(d.SecondShare, o.SecondShare)}
 }
 
-// enough of the usual goodput is no dip.
+// A goodput of at least enough of the usual is no dip.
 const enough = 0.9
 
-// dipOf looks at the bytes of successive bins.
+// dipOf returns the dip of successive bins.
 func dipOf(bins []int64, usual float64) Dip {
 	var d Dip
 	below := 0
@@ -60,8 +60,7 @@ func dipOf(bins []int64, usual float64) Dip {
 	return d
 }
 
-// bulk is flows that send as much as they can, and the bytes that have arrived
-// over time.
+// bulk is flows that send at full speed, and their arrived bytes over time.
 type bulk struct {
 	wg    sync.WaitGroup
 	flows []*bulkFlow
@@ -78,7 +77,7 @@ type bulkFlow struct {
 
 func (b *bulk) wait() { b.wg.Wait() }
 
-// arrived counts bytes of the moment.
+// arrived counts bytes that arrive now.
 func (b *bulk) arrived(n int64) {
 	at := int(time.Since(b.start) / bin)
 	b.mu.Lock()
@@ -89,7 +88,7 @@ func (b *bulk) arrived(n int64) {
 	b.bins[at] += n
 }
 
-// between returns the whole bins of a time.
+// between returns the complete bins of a time span.
 func (b *bulk) between(from, to time.Time) []int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -101,8 +100,8 @@ func (b *bulk) between(from, to time.Time) []int64 {
 	return slices.Clone(b.bins[first:last])
 }
 
-// measure compares the goodput after each upgrade with that before the first,
-// of which it looks at pieces of the same length.
+// measure compares the goodput after each upgrade with pieces of the same length
+// before the first.
 func (r *Result) measure(b *bulk, quiet time.Time, upgrades []time.Time, end time.Time, every time.Duration) {
 	if len(upgrades) == 0 {
 		return
@@ -137,7 +136,7 @@ func (r *Result) measure(b *bulk, quiet time.Time, upgrades []time.Time, end tim
 
 const chunkBytes = 256 << 10
 
-// startBulk begins n flows that send until ctx ends, and then end cleanly.
+// startBulk starts n flows that send until ctx ends, and then end cleanly.
 func (w *world) startBulk(ctx context.Context, n int) *bulk {
 	b := w.bulk
 	b.start = time.Now()
@@ -149,8 +148,8 @@ func (w *world) startBulk(ctx context.Context, n int) *bulk {
 	return b
 }
 
-// send sends the pattern until ctx ends. The sink says then how much of it has
-// come and was right.
+// send sends the pattern until ctx ends. The sink then reports the number of correct
+// bytes.
 func (w *world) send(ctx context.Context) error {
 	conn, err := w.dial(netip.AddrPortFrom(lab.RelayA, bulkPort))
 	if err != nil {
@@ -180,8 +179,8 @@ func (w *world) send(ctx context.Context) error {
 	return nil
 }
 
-// sink is the target of the bulk flows. It reports how many bytes have come as
-// they should; at the first that has not it hangs up.
+// sink is the target of the bulk flows. It reports the number of correct bytes, and
+// closes the connection at the first wrong one.
 func (b *bulk) sink(conn net.Conn) {
 	buffer := make([]byte, chunkBytes)
 	got := int64(0)

@@ -1,5 +1,5 @@
-// Package upgrade has the relays of a pair replaced by new processes, again and
-// again, under thousands of flows, and counts whom that hurts.
+// Package upgrade repeatedly replaces the relays of a pair by new processes under
+// thousands of flows, and counts the failures.
 package upgrade
 
 import (
@@ -19,50 +19,50 @@ import (
 	"longhaul/internal/lab/tcpserver"
 )
 
-// Options say what is run.
+// Options are the options of a run.
 type Options struct {
 	Program   string        // the longhaul binary
 	Flows     int           // open at the same time, beside the bulk ones
 	PerSecond int           // new ones
 	Bulk      int           // flows that fill the WAN
-	Upgrades  int           // of one relay and the other in turn
+	Upgrades  int           // of the two relays in turn
 	Every     time.Duration // from one upgrade to the next; at least a second
 
 	Report progress.Reporter
 }
 
-// Life is how long a flow that is not bulk stays open.
+// Life is the duration of a flow that is not bulk.
 func (o Options) Life() time.Duration {
 	return time.Duration(float64(o.Flows) / float64(o.PerSecond) * float64(time.Second))
 }
 
-// Result is what the upgrades did.
+// Result is the result of the upgrades.
 type Result struct {
 	RTTSeconds float64 `json:"rtt_seconds"`
 	RateBps    int64   `json:"rate_bps"`
-	Flows      int     `json:"flows"`     // beside the bulk ones, in all
+	Flows      int     `json:"flows"`     // without the bulk ones
 	OpenMost   int     `json:"open_most"` // at the same time
 	BulkFlows  int     `json:"bulk_flows"`
 
-	Refused    int    `json:"refused"` // connects that were refused or got no answer
+	Refused    int    `json:"refused"` // connects refused or without an answer
 	Reset      int    `json:"reset"`   // flows that were reset, or ended early
-	Wrong      int    `json:"wrong"`   // flows that brought other bytes than were sent
+	Wrong      int    `json:"wrong"`   // flows that received wrong bytes
 	FirstError string `json:"first_error,omitempty"`
 
-	// How long flows took from connect to their first echo: those that were
-	// begun within a second of an upgrade, and the others.
+	// Times from connect to the first echo, for flows begun within a second of an
+	// upgrade and for the others.
 	FirstEchoNear Spread `json:"first_echo_near"`
 	FirstEchoElse Spread `json:"first_echo_else"`
 
-	// Null where the bulk flows did not move before the first upgrade: this
-	// machine is too busy for them.
-	GoodputBps *float64 `json:"goodput_bps"` // before the first upgrade: the median of its bins
-	Quiet      *Dip     `json:"quiet"`       // the worst that such a time has of dips by itself
-	Worst      *Dip     `json:"worst"`       // of the upgrades, the worst in each respect
+	// Null if the bulk flows did not move before the first upgrade: the machine is
+	// too busy.
+	GoodputBps *float64 `json:"goodput_bps"` // median of the bins before the first upgrade
+	Quiet      *Dip     `json:"quiet"`       // worst dip before the first upgrade
+	Worst      *Dip     `json:"worst"`       // worst of the upgrades in each figure
 	Upgrades   []Replay `json:"upgrades"`
 }
 
-// Spread is that of times. Those of no flow are 0.
+// Spread is the spread of times; 0 without flows.
 type Spread struct {
 	Flows         int     `json:"flows"`
 	MedianSeconds float64 `json:"median_seconds"`
@@ -101,9 +101,8 @@ const (
 // patience bounds every step of a flow.
 const patience = time.Minute
 
-// quietTimes is for how many times Every the bulk flows run, at their full
-// number of other flows, before the first upgrade. What that has of dips shows
-// what of those after an upgrade is due to the upgrade.
+// quietTimes is the time before the first upgrade, in multiples of Every, with all
+// flows open. Its dips are those without an upgrade.
 const quietTimes = 3
 
 // Run runs the experiment. The process must be inside a sandbox.
@@ -134,7 +133,7 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 	}
 	var began []time.Time
 	for n := range o.Upgrades {
-		relay := w.relays[(n+1)%len(w.relays)] // the one near the clients first
+		relay := w.relays[(n+1)%len(w.relays)] // the clients' relay first
 		at := time.Now()
 		u, err := relay.Upgrade(ctx)
 		if err != nil {
@@ -175,7 +174,7 @@ type world struct {
 }
 
 func newWorld(ctx context.Context, program string) (*world, error) {
-	// In a /run that goes with the sandbox, however that ends.
+	// In the sandbox's own /run, which disappears with the sandbox.
 	if err := sandbox.PrivateRun(); err != nil {
 		return nil, err
 	}
@@ -226,8 +225,8 @@ func (w *world) start(ctx context.Context, program string) error {
 	} {
 		r := &relays.Process{Name: one.name, Host: w.lab.Host(one.name), Program: program, Dir: w.dir}
 		w.relays = append(w.relays, r)
-		// BBR, which would be chosen, all but stops for 0.2 s in every 10 s to
-		// look at the round-trip time: that is not what is to be seen here.
+		// BBR, the default choice, nearly stops for 0.2 s in every 10 s to probe the
+		// round-trip time. That would look like a dip.
 		text := fmt.Sprintf("control_socket: %s\ndefaults: {wan: {congestion_control: cubic}}\ntunnels:\n  - {name: main, listen: %v, forward: %v}\n  - {name: bulk, listen: %v, forward: %v}\n", r.Socket(),
 			to(one.listen, port), to(one.next, uint16(one.ports[0])), to(one.listen, bulkPort), to(one.next, uint16(one.ports[1])))
 		if err := r.Start(ctx, text); err != nil {
@@ -237,8 +236,8 @@ func (w *world) start(ctx context.Context, program string) error {
 	return nil
 }
 
-// stop ends the relays as an operator would. All of their processes must end
-// well: no flow is left that they would have to reset.
+// stop ends the relays like an operator. All of their processes must succeed: no
+// flow is left to reset.
 func (w *world) stop(ctx context.Context) error {
 	var all error
 	for i := len(w.relays) - 1; i >= 0; i-- {

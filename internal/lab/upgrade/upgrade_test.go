@@ -13,9 +13,8 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// A short run of the experiment, in which flows live for long enough to say
-// something again. How far the goodput dips is for a machine that does nothing
-// else, and measured by `longhaul lab run upgrade`.
+// A short run of the experiment, whose flows live long enough for a second send.
+// `longhaul lab run upgrade` measures the goodput's dips on an idle machine.
 func TestNobodyNotices(t *testing.T) {
 	nettest.RequireSandbox(t)
 	nettest.CheckLeaks(t)
@@ -95,7 +94,7 @@ func TestMeasure(t *testing.T) {
 		fmt.Sprintf("%.1f", r.Upgrades[1].Dip.LongestSeconds) != "0.3" || *r.Worst != *r.Upgrades[1].Dip {
 		t.Errorf("%+v", r)
 	}
-	// Without goodput there is nothing to compare with.
+	// Without goodput there is no base to compare with.
 	r = Result{Upgrades: make([]Replay, 1)}
 	r.measure(&bulk{start: start, bins: make([]int64, 80)}, at(1), []time.Time{at(3)}, at(7), time.Second)
 	if r.GoodputBps != nil || r.Quiet != nil || r.Worst != nil || r.Upgrades[0].Dip != nil {

@@ -183,7 +183,7 @@ func TestFilterIsEdited(t *testing.T) {
 		t.Errorf("%s, %d rows", got, len(v.rows))
 	}
 	press(v, "9") // a port beyond the last
-	if got := screenOf(v)[1]; !strings.Contains(got, `":100039" is not a port`) {
+	if got := screenOf(v)[1]; !strings.Contains(got, `invalid port ":100039"`) {
 		t.Errorf("a filter of an impossible port shows %q", got)
 	}
 	press(v, "enter") // not what cannot be read
