@@ -13,6 +13,7 @@ import (
 	"longhaul/internal/daemon"
 	"longhaul/internal/display"
 	"longhaul/internal/remedy"
+	"longhaul/internal/service"
 )
 
 // settingFlag is a flag of `longhaul relay` for a key of the configuration file. The
@@ -117,7 +118,7 @@ or bad configuration, 3 stopped with flows reset at the drain deadline.`,
 		}
 		err := daemon.Run(cmd.Context(), daemon.Options{
 			ConfigFile: path, Flags: append(tunnel, process...), Loader: loader(), Version: version(),
-			Stderr: display.Raw(env.stderr), Getenv: env.getenv,
+			Stderr: display.Raw(env.stderr), Getenv: env.getenv, ReadablePath: service.ReadablePath,
 		})
 		var undrained *daemon.UndrainedError
 		switch {

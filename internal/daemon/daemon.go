@@ -37,6 +37,10 @@ type Options struct {
 	Version    string    // of the program
 	Stderr     io.Writer // of the log; a file, if an upgrade shall pass it on
 	Getenv     func(string) string
+
+	// ReadablePath is where a configured key, token or certificate can be read
+	// now: systemd hands it over under another name than root has it.
+	ReadablePath func(path string) string
 }
 
 // daemon is a running relay.
@@ -141,7 +145,7 @@ func (d *daemon) assemble() (closeAll func()) {
 	closing(d.flows.close)
 	d.legs = newTransports(cc.NewHost(), d.log)
 	closing(d.legs.budgets.close)
-	d.integrity = newIntegrityChecks(d.log, d.Version)
+	d.integrity = newIntegrityChecks(d.log, d.Version, d.ReadablePath)
 	d.history = newHistoryKeeper(d.log, d.Getenv)
 	closing(d.history.close)
 	d.monitor = d.newMonitor()

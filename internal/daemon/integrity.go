@@ -33,9 +33,10 @@ const (
 // integrityChecks are the integrity checks of the daemon's tunnels: those that
 // it makes and those that it answers.
 type integrityChecks struct {
-	log    *slog.Logger
-	self   integrity.Identity
-	memory *integrity.Memory
+	log          *slog.Logger
+	self         integrity.Identity
+	memory       *integrity.Memory
+	readablePath func(path string) string // of a configured key file
 
 	mu      sync.Mutex
 	current map[string]*tunnelIntegrity // by tunnel
@@ -70,12 +71,12 @@ type tunnelIntegrity struct {
 	last *integrity.Report // nil: none yet
 }
 
-func newIntegrityChecks(log *slog.Logger, version string) *integrityChecks {
+func newIntegrityChecks(log *slog.Logger, version string, readablePath func(string) string) *integrityChecks {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unnamed host"
 	}
-	return &integrityChecks{log: log, memory: integrity.NewMemory(), self: integrity.Identity{
+	return &integrityChecks{log: log, readablePath: readablePath, memory: integrity.NewMemory(), self: integrity.Identity{
 		Version: version, Host: host, Instance: strconv.FormatInt(rand.Int64N(integrityInstances), 36),
 	}}
 }
@@ -94,7 +95,7 @@ func (c *integrityChecks) equip(from *config.Config, tunnels []relay.Tunnel) err
 		}
 		if settings.check.Enabled && settings.check.KeyFile != "" {
 			var err error
-			if settings.keys, err = integrity.LoadKeys(settings.check.KeyFile); err != nil {
+			if settings.keys, err = integrity.LoadKeys(c.readablePath(settings.check.KeyFile)); err != nil {
 				return fmt.Errorf("tunnel %s: %w", t.Name, err)
 			}
 		}

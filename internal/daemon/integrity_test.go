@@ -25,7 +25,7 @@ import (
 // for each of them.
 func TestStrangersChecksAreForwarded(t *testing.T) {
 	var log strings.Builder
-	c := newIntegrityChecks(slog.New(slog.NewTextHandler(&log, nil)), "test")
+	c := newIntegrityChecks(slog.New(slog.NewTextHandler(&log, nil)), "test", func(path string) string { return path })
 	mine := c.make(integritySettings{tunnel: "t", keys: integrity.Keys{First: integrity.NewKey()}}, nil).server
 	var hello []byte
 	stranger := integrity.Walk{Next: integrity.NextRelay, Key: integrity.NewKey(), Bytes: integrity.MinBytes, Memory: integrity.NewMemory(),
@@ -89,7 +89,7 @@ func TestChecksOutliveAReload(t *testing.T) {
 	settings := config.DefaultSettings()
 	settings.Check = config.Check{Enabled: true, KeyFile: path, Next: config.CheckNextTarget, Bytes: 1 << 20}
 	from := &config.Config{Tunnels: []config.Tunnel{{Name: "t", Settings: settings}, {Name: "plain", Settings: config.DefaultSettings()}}}
-	c := newIntegrityChecks(slog.New(slog.DiscardHandler), "test")
+	c := newIntegrityChecks(slog.New(slog.DiscardHandler), "test", func(path string) string { return path })
 	defer c.close()
 	equip := func() []relay.Tunnel {
 		t.Helper()

@@ -164,7 +164,13 @@ func (d httpPart) Prepare(ctx context.Context, c *config.Config) (Change, error)
 type dashboardPart struct{ *daemon }
 
 func (d dashboardPart) Prepare(ctx context.Context, c *config.Config) (Change, error) {
-	pages, err := d.pages.prepare(ctx, c.Dashboard)
+	settings := c.Dashboard
+	for _, file := range []*string{&settings.TLSCert, &settings.TLSKey, &settings.TokenFile} {
+		if *file != "" {
+			*file = d.ReadablePath(*file)
+		}
+	}
+	pages, err := d.pages.prepare(ctx, settings)
 	if err != nil {
 		return nil, err
 	}
