@@ -677,7 +677,7 @@ func TestCommandLine(t *testing.T) {
 		{"--workers -1", "--paths and --workers take 1 or more"},
 		{"--time -1s", "--keep and --time take 0 or more"},
 		{"--time soon", `invalid value "soon" for flag -time: parse error; see --help`},
-		{"--kind alone,queer", `unknown kind "queer": use alone, slow, disturbed, cubic, group, hosts, policed`},
+		{"--kind alone,queer", `unknown kind "queer": choose from alone, slow, disturbed, cubic, group, hosts, policed`},
 		{"--control reno", `unknown control "reno": use haul or cubic`},
 		{"--swift", "flag provided but not defined: -swift; see --help"},
 		{"now", `unexpected argument "now"; see --help`},
