@@ -7,16 +7,17 @@ import (
 	"longhaul/internal/units"
 )
 
-// Bounds says what bounds every connection on a path, a sentence each, as far as
-// the handshake of one and some probes show. The info may be nil.
+// Bounds returns the bounds of every connection on a path, a sentence each, from the
+// handshake of one connection and some probes. The info may be nil.
 func Bounds(path Path, info *tcpinfo.Info) []string {
 	bounds := []string{}
 	say := func(format string, args ...any) { bounds = append(bounds, fmt.Sprintf(format, args...)) }
 	if path.MTU > 0 && path.DeviceMTU > path.MTU {
-		say("the path carries less than this host's device (%d bytes): where ICMP is blocked, full packets vanish", path.DeviceMTU)
+		say("the path carries less than this host's device (%d bytes): if ICMP is blocked, full packets vanish",
+			path.DeviceMTU)
 	}
 	if path.MTU > 0 && path.ReverseMTU > 0 && path.MTU != path.ReverseMTU {
-		say("the two ways carry packets of different sizes: a host that goes by its own asks for segments that are too small or too large")
+		say("the two directions carry packets of different sizes: a host that announces its own size gets too small or too large segments")
 	}
 	if info == nil || !info.Has(tcpinfo.FieldOptions) {
 		return bounds

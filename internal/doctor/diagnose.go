@@ -7,50 +7,50 @@ import (
 	"time"
 )
 
-// Finding is a cause that the figures speak for.
+// Finding is a cause that the figures indicate.
 type Finding struct {
 	Cause    Cause    `json:"cause"`
 	Evidence []string `json:"evidence"` // a clause each, with figures
-	// BoundBps is what the cause lets through, bits per second of data; what
-	// the others let through is what removing it brings.
+	// BoundBps is the goodput that the cause allows, in bits per second. Removing
+	// the cause brings the goodput that the other causes allow.
 	BoundBps float64 `json:"bound_bps,omitempty"`
-	// PredictedBps is the goodput to expect once the cause is removed, and Next
-	// what limits it then. 0 is unknown: nothing shows what the path carries.
+	// PredictedBps is the expected goodput without the cause, and Next its limit
+	// then. 0 is unknown: no figure shows the path's capacity.
 	PredictedBps float64 `json:"predicted_bps,omitempty"`
 	Next         string  `json:"next_limit,omitempty"`
 }
 
-// Report is what the doctor has to say.
+// Report is the doctor's report.
 type Report struct {
-	// Observation is what it is about, without the samples.
+	// Observation is the observed connection, without the samples.
 	Observation Observation `json:"observation"`
 	Figures     Figures     `json:"figures"`
 
 	GoodputBps float64 `json:"goodput_bps"`
 	Cause      Cause   `json:"cause"`
-	// Findings are all causes that were found, that of the verdict first.
+	// Findings are all found causes, the verdict's first.
 	Findings []Finding `json:"findings"`
 	Remedies []Remedy  `json:"remedies,omitempty"`
-	// Together: several causes hold the connection to about the same rate, so
-	// that removing one alone brings little.
+	// Together: several causes limit the connection to about the same rate, so
+	// removing one alone brings little.
 	Together bool `json:"together,omitempty"`
-	// Certain is false where another cause would show the same figures, and
-	// Doubt says what would tell them apart.
+	// Certain is false if another cause would show the same figures. Doubt then
+	// says how to distinguish them.
 	Certain bool   `json:"certain"`
 	Doubt   string `json:"doubt,omitempty"`
 }
 
-// ErrTooLittle says that what was seen bears no verdict.
+// ErrTooLittle reports that the observation is too short for a verdict.
 type ErrTooLittle struct{ Seen, Needed string }
 
 func (e *ErrTooLittle) Error() string {
-	return fmt.Sprintf("too little was seen for a verdict: %s; it takes %s", e.Seen, e.Needed)
+	return fmt.Sprintf("too little data for a verdict: %s; needed: %s", e.Seen, e.Needed)
 }
 
-// Worthwhile is the gain from which a remedy is one, and a cause the cause.
+// Worthwhile is the minimum gain of a remedy, and of the cause that a verdict names.
 const Worthwhile = 1.2
 
-// Diagnose says what limits the connection. The error is an *ErrTooLittle.
+// Diagnose names the cause that limits the connection. The error is an *ErrTooLittle.
 func Diagnose(o Observation) (Report, error) {
 	f := o.Figures()
 	r := Report{Observation: o, Figures: f, GoodputBps: zeroIfNaN(f.GoodputBps)}
@@ -68,7 +68,7 @@ func Diagnose(o Observation) (Report, error) {
 			r.Findings = append(r.Findings, *finding)
 		}
 		if c.stands() || len(r.Findings) > 0 && r.Findings[0].Cause == ShortFlow {
-			break // the others are about connections that move, and go on
+			break // the other rules need connections that move and last
 		}
 	}
 	c.predict(r.Findings)
@@ -84,14 +84,13 @@ func Diagnose(o Observation) (Report, error) {
 	return r, nil
 }
 
-// enough says whether there is a verdict in the samples: some seconds, and some
-// round trips.
+// enough returns an error unless the samples span some seconds and some round trips.
 func enough(o Observation, f Figures) error {
 	needed := max(minTime, minRoundTrips*f.MinRTT)
 	if o.shortConnections(f) || f.Stalled >= stallTime(f) {
 		return nil
 	}
-	wanted := fmt.Sprintf("%.1f s with data under way", needed.Seconds())
+	wanted := fmt.Sprintf("%.1f s with data in flight", needed.Seconds())
 	switch {
 	case f.Samples < minSamples || f.Time < needed:
 		seen := fmt.Sprintf("%.1f s of a connection", f.Time.Seconds())
@@ -100,9 +99,9 @@ func enough(o Observation, f Figures) error {
 		}
 		return &ErrTooLittle{seen, wanted}
 	case math.IsNaN(f.GoodputBps):
-		return &ErrTooLittle{"this kernel does not count what was acknowledged", "Linux 4.1 or later"}
+		return &ErrTooLittle{"this kernel does not count acknowledged bytes", "Linux 4.1 or later"}
 	case f.GoodputBps == 0 && f.Received == 0:
-		return &ErrTooLittle{fmt.Sprintf("no data moved in %.1f s", f.Time.Seconds()), "a transfer that is under way"}
+		return &ErrTooLittle{fmt.Sprintf("no data moved in %.1f s", f.Time.Seconds()), "a running transfer"}
 	}
 	return nil
 }
@@ -113,19 +112,18 @@ const (
 	minRoundTrips = 8
 )
 
-// stallTime is from when on nothing acknowledged means that nothing gets
-// through: several timeouts in a row.
+// stallTime is the time without an acknowledgement after which nothing gets through:
+// several timeouts in a row.
 func stallTime(f Figures) time.Duration { return max(2*time.Second, 4*f.RTT) }
 
-// patient is a connection with what bounds it.
+// patient is a connection with its bounds.
 type patient struct {
 	o       Observation
 	f       Figures
 	goodput float64 // bits per second, of all connections of the service
-	// capacity is what the path carries, as far as a trial showed; +Inf if
-	// nothing did.
+	// capacity is the path's capacity by a trial; +Inf without one.
 	capacity float64
-	lost     float64 // share of segments that really were lost; 0 if unknown
+	lost     float64 // share of segments really lost; 0 if unknown
 }
 
 func newPatient(o Observation, f Figures) *patient {
@@ -140,8 +138,8 @@ func newPatient(o Observation, f Figures) *patient {
 	return c
 }
 
-// predict fills in what the removal of each cause brings: the least of what the
-// others, the losses, the windows and the path let through.
+// predict computes the goodput after the removal of each cause: the minimum that the
+// other causes, the losses, the windows and the path allow.
 func (c *patient) predict(findings []Finding) {
 	for k := range findings {
 		finding := &findings[k]
@@ -150,7 +148,7 @@ func (c *patient) predict(findings []Finding) {
 		}
 		least, next := c.capacity, "the path"
 		if c.o.Capacity != nil && c.o.Capacity.WindowLimited {
-			next = "no more than what was tried"
+			next = "no more than the trial"
 		}
 		lower := func(bps float64, name string) {
 			if bps < least {
@@ -181,58 +179,58 @@ func (c *patient) predict(findings []Finding) {
 	}
 }
 
-// eventRTT is from which round trip time on loss events can be told apart in
-// the samples, and longestBurst how many losses one is taken for at most.
+// eventRTT is the minimum round-trip time at which samples distinguish loss events.
+// longestBurst is the maximum number of losses that count as one event.
 const (
 	eventRTT     = 50 * time.Millisecond
 	longestBurst = 5
 )
 
-// lossBound is what the losses leave to the connection's congestion control.
+// lossBound returns the goodput of the connection's congestion control at its losses.
 func (c *patient) lossBound() float64 {
 	p := c.lost
 	if c.f.RTT >= eventRTT && c.f.LossEvents > 0 {
-		// Losses come in bursts, of which the congestion control makes one
-		// event each. Those are counted where samples come more often.
+		// Losses come in bursts, and a burst is one event to the congestion control.
+		// Samples that come more often than round trips show the events.
 		p = min(p, max(c.f.LossEventRate, c.lost/longestBurst))
 	}
 	return lossBoundBps(c.o.CongestionControl, c.f.MSS, c.f.RTT, p)
 }
 
-// smallWindow says whether the peer's window is a bound that does not move: it
-// holds the sender back at times, or is less than what systems announce before
-// they know how much is needed.
+// smallWindow reports whether the peer's window is a constant bound. It limits the
+// sender at times, or is smaller than the usual initial window of systems.
 func (c *patient) smallWindow() bool {
 	f := c.f
 	return f.PeerWindowMin > 0.9*f.PeerWindowMax && (f.Rwnd > 0.02 || f.PeerWindowMax < 60000)
 }
 
-// bufferBound is about what a send buffer lets through: a little more than half
-// of it is data, and a write of 64 KiB may exceed it.
+// bufferBound returns about the goodput that a send buffer allows: a little more than
+// half of it is data, and a write of 64 KiB may exceed it.
 func (c *patient) bufferBound() float64 {
 	return (0.6*c.f.SendBuffer + 25_000) * 8 / c.f.RTT.Seconds()
 }
 
-// stands says whether the connection has come to a standstill.
+// stands reports whether the connection stands still.
 func (c *patient) stands() bool { return c.f.Stalled >= stallTime(c.f) && c.f.StalledAtTheEnd }
 
-// IsNone says whether there is nothing to remove.
+// IsNone reports whether the cause needs no removal.
 func (c Cause) IsNone() bool { return c == Healthy || c == Congestion || c == Unexplained }
 
-// rank puts the findings in order: first the cause whose removal brings the
-// most. A cause whose removal brings little is none where the path is full.
+// rank sorts the findings by the gain of their removal, highest first. On a full path
+// Healthy precedes causes whose removal brings little.
 func (c *patient) rank(findings []Finding) []Finding {
 	slices.SortStableFunc(findings, func(a, b Finding) int {
 		return compareGains(c.gain(b), c.gain(a))
 	})
 	if len(findings) > 0 && c.gain(findings[0]) == 0 && c.goodput >= ownQueue*c.capacity {
-		findings = append([]Finding{{Cause: Healthy, Evidence: []string{"nothing that was found would bring a fifth more if it were removed"}}}, findings...)
+		findings = append([]Finding{{Cause: Healthy,
+			Evidence: []string{"the removal of no found cause would bring a fifth more"}}}, findings...)
 	}
 	return findings
 }
 
-// compareGains takes gains that differ by little for the same, so that the order
-// of the rules decides.
+// compareGains treats gains that differ little as equal: the order of the rules
+// decides then.
 func compareGains(a, b float64) int {
 	switch {
 	case a > 1.1*b:
@@ -243,8 +241,8 @@ func compareGains(a, b float64) int {
 	return 0
 }
 
-// gain is what a finding's removal brings, as a factor. Where the prediction is
-// unknown, so is what is worth more: all that have none rank alike.
+// gain returns the factor that a finding's removal brings. All findings without a
+// prediction rank equal.
 func (c *patient) gain(f Finding) float64 {
 	switch {
 	case f.Cause.IsNone():
@@ -257,5 +255,5 @@ func (c *patient) gain(f Finding) float64 {
 	if gain := f.PredictedBps / c.goodput; gain >= Worthwhile {
 		return gain
 	}
-	return 0 // less than nothing to fix
+	return 0 // below Healthy
 }

@@ -1,10 +1,10 @@
-// Package doctor names what limits a TCP connection, says by which figures it
-// knows, and predicts what each remedy would bring.
+// Package doctor names the limit of a TCP connection with its evidence, and predicts
+// the gain of each remedy.
 //
-// An [Observation] has samples of the kernel's account of a connection, taken
-// while it runs, and the known properties of its path. Figures are computed from
-// that once ([Observation.Figures]), and every finding's rule is a pure function
-// of the figures ([Diagnose]). Package examine makes observations.
+// An [Observation] has samples of the kernel's figures of a running connection, and
+// the known properties of its path. [Observation.Figures] computes the figures once.
+// Every finding's rule is a pure function of the figures ([Diagnose]). Package examine
+// makes observations.
 package doctor
 
 import (
@@ -17,8 +17,8 @@ import (
 // Cause is what limits a connection.
 type Cause string
 
-// The causes. Healthy stands for a connection that fills its path: nothing is
-// to be fixed. Congestion is a path that is full of other connections' data.
+// The causes. Healthy is a connection that fills its path and needs no remedy.
+// Congestion is a path full of other connections' data.
 const (
 	Healthy        Cause = "healthy"
 	Application    Cause = "application"
@@ -38,30 +38,29 @@ const (
 	Unexplained    Cause = "unexplained"
 )
 
-// Causes are all of them.
+// Causes returns all causes.
 func Causes() []Cause {
 	return []Cause{Healthy, Application, ReceiverWindow, WindowScaling, SendBuffer, RandomLoss, Congestion, Policer,
 		Reordering, SegmentSize, BlackHole, AsymmetricMTU, Pacing, ShortFlow, CPU, Unexplained}
 }
 
-// Sample is what is known of a connection's sending end at one moment. What is
-// not known of the fields beside Info is negative.
+// Sample is the state of a connection's sending end at one moment. Unknown fields
+// beside Info are negative.
 type Sample struct {
 	At   time.Duration `json:"at_ns"` // since the observation began
 	Info tcpinfo.Info  `json:"tcp_info"`
-	// SendBuffer is the bound on the socket's memory for data that were
-	// written and not yet acknowledged, overhead included, and SendQueued what
-	// is used of it; bytes.
+	// SendBuffer is the bound on the socket's memory for unacknowledged data,
+	// including overhead. SendQueued is the used part. Both in bytes.
 	SendBuffer int64 `json:"send_buffer"`
 	SendQueued int64 `json:"send_queued"`
-	// RecvQueue is what has arrived and was not read by the program, bytes.
+	// RecvQueue is arrived data that the program has not read, in bytes.
 	RecvQueue int64 `json:"recv_queue"`
-	// CPU is how long the busiest thread of the program has been running, or
+	// CPU is the time for which the program's busiest thread has been running or
 	// waiting for a CPU.
 	CPU time.Duration `json:"cpu_ns"`
 }
 
-// Observation is what was seen of one connection.
+// Observation is the observed data of one connection.
 type Observation struct {
 	Local             netip.AddrPort `json:"local"`
 	Remote            netip.AddrPort `json:"remote"`
@@ -70,35 +69,35 @@ type Observation struct {
 	Samples           []Sample       `json:"samples,omitempty"` // in the order of time
 	// Ended: the connection was closed while it was observed.
 	Ended bool `json:"ended,omitempty"`
-	// FromStart: the first sample is of the connection's first moments.
+	// FromStart: the first sample is from the connection's start.
 	FromStart bool `json:"from_start,omitempty"`
-	// Connections is how many connections with data there were between the two
-	// addresses while they were observed; this is the one that moved the most.
-	// TotalBytes is what all of them moved, and Time how long it was observed.
+	// Connections is the number of connections with data between the two
+	// addresses; the observed one moved the most. TotalBytes is the sum of their
+	// data, and Time the duration of the observation.
 	Connections int           `json:"connections,omitempty"`
 	TotalBytes  int64         `json:"total_bytes,omitempty"`
 	Time        time.Duration `json:"time_ns,omitempty"`
 
-	// Elsewhere: another host sends than this one. Local is its end.
+	// Elsewhere: another host sends. Local is its end.
 	Elsewhere bool `json:"elsewhere,omitempty"`
 	Path      Path `json:"path"`
-	// Capacity is what several connections at once got across, after the
-	// observation, and SmallSegments what they did with half the segment size.
+	// Capacity is the trial of several connections after the observation.
+	// SmallSegments is the same with half the segment size.
 	Capacity      *Trial `json:"capacity,omitempty"`
 	SmallSegments *Trial `json:"small_segments,omitempty"`
 }
 
-// Path is what is known of the way between the two hosts, in bytes of whole IP
-// packets. Zero is unknown.
+// Path has the sizes of IP packets on the path between the two hosts, in bytes. Zero
+// is unknown.
 type Path struct {
 	MTU        int `json:"mtu,omitempty"`         // largest packet that gets to the receiver
 	ReverseMTU int `json:"reverse_mtu,omitempty"` // largest packet that gets back
 	DeviceMTU  int `json:"device_mtu,omitempty"`  // of the sender's device
-	// Answers: small packets were answered while the connection stood still.
+	// Answers: the far host answered small packets while the connection stood still.
 	Answers bool `json:"answers,omitempty"`
 }
 
-// Trial is what a test found on the same path.
+// Trial is the result of a test on the same path.
 type Trial struct {
 	Streams           int     `json:"streams"`
 	CongestionControl string  `json:"congestion_control"`
@@ -106,8 +105,8 @@ type Trial struct {
 	GoodputBps        float64 `json:"goodput_bps"`   // of all together, once they were up to speed
 	PacketsPerSecond  float64 `json:"packets_per_second"`
 	LossShare         float64 `json:"loss_share"` // segments sent again ÷ segments sent
-	// WindowLimited: the peers' windows held the connections back, so that the
-	// path may carry more.
+	// WindowLimited: the peers' windows limited the connections. The path may
+	// carry more.
 	WindowLimited bool          `json:"window_limited,omitempty"`
 	MinRTT        time.Duration `json:"min_rtt_ns"`
 	RTT           time.Duration `json:"rtt_ns"` // median of the smoothed

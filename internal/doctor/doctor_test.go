@@ -16,10 +16,10 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-var update = flag.Bool("update", false, "write what the doctor says of the records to testdata")
+var update = flag.Bool("update", false, "write the doctor's reports of the records to testdata")
 
-// TestRecords has the doctor look at what was seen of real connections, of
-// which the lab knew what limits them: the file's name says it.
+// TestRecords has the doctor diagnose records of real connections with a known cause
+// in the lab, which is the file's name.
 func TestRecords(t *testing.T) {
 	records, err := filepath.Glob("testdata/*.json")
 	if err != nil || len(records) == 0 {
@@ -38,7 +38,7 @@ func TestRecords(t *testing.T) {
 				t.Errorf("verdict %s", r.Cause)
 			}
 			seen[r.Cause] = true
-			r.Figures = Figures{} // they are tested beside
+			r.Figures = Figures{} // tested separately
 			got, err := json.MarshalIndent(struct {
 				Sentence string
 				Findings []Finding
@@ -82,8 +82,8 @@ func readRecord(t *testing.T, path string) (o Observation) {
 	return o
 }
 
-// bulk is what is seen of a healthy connection at 10 Mb/s, in the middle of a
-// transfer, over 50 ms: a sample every 100 ms for 5 s, which change changes.
+// bulk observes a healthy connection at 10 Mb/s over 50 ms, in the middle of a
+// transfer: a sample every 100 ms for 5 s, each modified by change.
 func bulk(change func(k int, s *Sample)) Observation {
 	o := Observation{CongestionControl: "cubic"}
 	const perSample = 125_000 // bytes
@@ -189,7 +189,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// lose has one segment lost of so many in each sample, and no queue.
+// lose returns a change with one loss per number of segments in each sample, and no
+// queue.
 func lose(per10000 uint32) func(int, *Sample) {
 	return func(k int, s *Sample) {
 		s.Info.TotalRetrans = s.Info.DataSegsOut * per10000 / 10000
@@ -197,13 +198,13 @@ func lose(per10000 uint32) func(int, *Sample) {
 	}
 }
 
-// small has segments of 536 bytes.
+// small sets segments of 536 bytes.
 func small(_ int, s *Sample) {
 	s.Info.SndMSS = 536
 	s.Info.DataSegsOut = uint32(s.Info.BytesAcked / 536)
 }
 
-// segments has a trial with full segments, and one with halves.
+// segments adds a trial with full segments, and one with half segments.
 func segments(halfMbps float64) func(*Observation) {
 	return func(o *Observation) {
 		o.Path = Path{MTU: 1500, ReverseMTU: 1500, DeviceMTU: 1500}
@@ -212,13 +213,13 @@ func segments(halfMbps float64) func(*Observation) {
 	}
 }
 
-// vanish has all data sent again and again.
+// vanish retransmits all data again and again.
 func vanish(k int, s *Sample) {
 	s.Info.BytesAcked, s.Info.Delivered, s.Info.DataSegsOut = 1, 0, uint32(10+k/10)
 	s.Info.TotalRetrans, s.Info.Backoff = uint32(k/10), uint8(k/10)
 }
 
-// TestReceiver looks at connections at the end to which data come.
+// TestReceiver diagnoses connections at the receiving end.
 func TestReceiver(t *testing.T) {
 	receiving := func(change func(*Sample)) Observation {
 		return bulk(func(k int, s *Sample) {

@@ -8,46 +8,46 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// unknown is the value of a figure that could not be had.
+// unknown is the value of a missing figure.
 var unknown = math.NaN()
 
-// Figures are what the rules look at. A figure that could not be had is NaN,
-// and no comparison with it holds; times that could not be had are zero.
+// Figures are the input of the rules. A missing figure is NaN, so no comparison with
+// it holds. A missing time is zero.
 type Figures struct {
 	Time       time.Duration // that the samples span
 	Samples    int
 	GoodputBps float64 // of data acknowledged by the peer
-	Received   float64 // bits per second that came the other way
+	Received   float64 // received bits per second
 
 	// Shares of Time, of the sender's clocks.
-	Busy   float64 // it had data to send, or not yet acknowledged
-	Rwnd   float64 // the peer's window held it back
-	Sndbuf float64 // the send buffer did
+	Busy   float64 // it had unsent or unacknowledged data
+	Rwnd   float64 // the peer's window limited it
+	Sndbuf float64 // the send buffer limited it
 
-	RTT, MinRTT time.Duration // median of the smoothed, and the least
+	RTT, MinRTT time.Duration // median of the smoothed, and the minimum
 	RTTSpread   float64       // (95th - 5th percentile of the smoothed) ÷ MinRTT
-	// Queue is how much longer than at least packets are under way, ÷ MinRTT:
-	// by the median, or with few segments under way by the first quartile,
-	// since then acknowledgements that wait for a second segment look like one.
+	// Queue is the queueing delay of packets ÷ MinRTT. It uses the median, or the
+	// first quartile with few segments in flight: delayed acknowledgements look
+	// like a queue then.
 	Queue float64
 
 	MSS             int     // data of a full segment, bytes
 	Headers         int     // of IP and TCP, bytes, of a full segment
 	LossShare       float64 // segments sent again ÷ segments sent
 	SpuriousShare   float64 // of those, the share that the receiver already had (RFC 2883)
-	LossEvents      int     // samples in which recovery began, or went on after a window was cut
+	LossEvents      int     // samples in which recovery began, or continued after a window was cut
 	LossEventRate   float64 // per segment delivered
 	Reordered       float64 // events of reordering per 1000 segments
-	Reordering      float64 // segments by which the path is thought to reorder, the most
+	Reordering      float64 // maximum of the kernel's estimate of reordering, segments
 	Timeouts        int
-	Stalled         time.Duration // longest time with data under way in which nothing was acknowledged
+	Stalled         time.Duration // longest time with data in flight and no acknowledgement
 	StalledAtTheEnd bool
 
 	Cwnd          float64 // segments, median
 	InFlight      float64 // segments, median
 	CwndUsed      float64 // share of samples with a congestion window in use
 	NotSent       float64 // bytes waiting to be sent, median
-	Idle          float64 // share of samples with nothing waiting and room in the congestion window
+	Idle          float64 // share of samples with no unsent data and room in the congestion window
 	PeerWindow    float64 // bytes, median
 	PeerWindowMin float64
 	PeerWindowMax float64
@@ -55,27 +55,26 @@ type Figures struct {
 	BufferLow     float64 // 10th percentile of the share of the send buffer in use
 	BufferHigh    float64 // 90th
 	SendBuffer    float64 // bytes at the end
-	// SendBufferFixed: it is less than the kernel makes of a buffer that it
-	// sizes itself, which has room for two congestion windows and overhead.
+	// SendBufferFixed: the buffer is smaller than the kernel's own sizing, which
+	// has room for two congestion windows and overhead.
 	SendBufferFixed bool
 	SlowStart       bool    // no loss has ended the start yet
-	PacedBps        float64 // what SO_MAX_PACING_RATE lets through, of data; +Inf without
+	PacedBps        float64 // goodput that SO_MAX_PACING_RATE allows; +Inf without
 	Variation       float64 // coefficient of variation of the goodput over seconds
 	CPU             float64 // share of Time in which the busiest thread ran or waited for a CPU
 	RecvQueue       float64 // bytes that this end's program has not read, median
-	Announced       float64 // bytes of the window that this end announces, median
+	Announced       float64 // window that this end announces, bytes, median
 
-	WindowScaling bool // agreed on by both ends; true if unknown
+	WindowScaling bool // both ends agreed; true if unknown
 	Timestamps    bool
 	SACK          bool
 	Bytes         int64 // acknowledged since the connection began
 }
 
-// rtoInfinite is from where on a slow start threshold means that there is none
-// yet.
+// rtoInfinite is the threshold at or above which a slow start threshold means none.
 const infiniteThreshold = 0x7fffffff
 
-// Figures computes what the rules look at.
+// Figures computes the rules' figures.
 func (o Observation) Figures() Figures {
 	f := Figures{
 		Samples: len(o.Samples), Rwnd: unknown, Sndbuf: unknown, Busy: unknown, LossShare: unknown, SpuriousShare: unknown,
@@ -119,8 +118,8 @@ func (o Observation) Figures() Figures {
 	return f
 }
 
-// cpuShare is the share of the time in which the busiest thread ran or waited
-// for a CPU, from the first sample on that tells it.
+// cpuShare returns the share of time in which the busiest thread ran or waited for a
+// CPU, beginning with the first sample that has it.
 func cpuShare(samples []Sample) float64 {
 	var first, last *Sample
 	for i := range samples {
@@ -137,7 +136,7 @@ func cpuShare(samples []Sample) float64 {
 	return float64(last.CPU-first.CPU) / float64(last.At-first.At)
 }
 
-// header takes in what does not change.
+// header reads the constant properties.
 func (f *Figures) header(o Observation, last *Sample) {
 	i := &last.Info
 	f.MSS = int(i.SndMSS)
@@ -162,7 +161,7 @@ func (f *Figures) header(o Observation, last *Sample) {
 	}
 }
 
-// losses takes in what was sent again.
+// losses computes the figures of retransmission.
 func (f *Figures) losses(a, b *tcpinfo.Info) {
 	f.Timeouts = int(b.TotalRTO - a.TotalRTO)
 	sent := float64(b.DataSegsOut - a.DataSegsOut)
@@ -179,7 +178,7 @@ func (f *Figures) losses(a, b *tcpinfo.Info) {
 	}
 }
 
-// fewSegments is how many under way make acknowledgements regular.
+// fewSegments is the number of segments in flight that makes acknowledgements regular.
 const fewSegments = 20
 
 func (f *Figures) rtts(samples []Sample) {
@@ -210,7 +209,7 @@ func (f *Figures) rtts(samples []Sample) {
 	}
 }
 
-// windows takes in what was allowed to be under way, and what was.
+// windows computes the figures of windows and data in flight.
 func (f *Figures) windows(samples []Sample) {
 	var cwnd, inFlight, notSent, peer, used, received, announced []float64
 	var cwndUsed, idle, zero, counted float64
@@ -270,8 +269,7 @@ func (f *Figures) windows(samples []Sample) {
 	}
 }
 
-// course takes in how things went on: losses, standstills, the swings of the
-// goodput.
+// course computes the figures over time: losses, standstills, the goodput's variation.
 func (f *Figures) course(samples []Sample) {
 	var rates []float64
 	begin := samples[0]
@@ -283,7 +281,7 @@ func (f *Figures) course(samples []Sample) {
 		if lost && !recovering {
 			f.LossEvents++
 		}
-		// What is sent again in the round trip after a loss belongs to it.
+		// Retransmissions in the round trip after a loss belong to it.
 		recovering = lost && s.At-before.At < f.RTT || s.Info.CAState >= tcpinfo.CARecovery
 		if s.Info.BytesAcked > before.Info.BytesAcked || s.Info.Unacked == 0 {
 			progress = s
@@ -312,7 +310,7 @@ func zeroIfNaN(v float64) float64 {
 	return v
 }
 
-// quantile of values in ascending order.
+// quantile returns a quantile of values in ascending order.
 func quantile(sorted []float64, q float64) float64 {
 	return sorted[int(math.Round(q*float64(len(sorted)-1)))]
 }
@@ -323,7 +321,7 @@ func median(values []float64) float64 {
 	return quantile(values, 0.5)
 }
 
-// deviation is the standard deviation over the mean.
+// deviation returns the standard deviation ÷ the mean.
 func deviation(values []float64) float64 {
 	var sum, squares float64
 	for _, v := range values {

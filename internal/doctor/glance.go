@@ -2,10 +2,9 @@ package doctor
 
 import "longhaul/internal/tcpinfo"
 
-// Glance names what limits a connection between two samples of it, as far as
-// these alone show. Where no figure stands out it is empty, and where nothing
-// was sent, too. It tells no healthy connection from one that loses segments
-// without need to: that takes Diagnose.
+// Glance names the limit of a connection between two samples, if these alone show it.
+// It returns an empty cause if no figure stands out or nothing was sent. It does not
+// distinguish a healthy connection from one with needless losses; Diagnose does.
 func Glance(before, after Sample) Cause {
 	o := Observation{Samples: []Sample{before, after}}
 	f := o.Figures()

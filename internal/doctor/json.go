@@ -9,8 +9,8 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// MarshalJSON gives the figures that are known, under their names in snake case
-// and times in seconds.
+// MarshalJSON writes the known figures, with names in snake case and times in
+// seconds.
 func (f Figures) MarshalJSON() ([]byte, error) {
 	values := map[string]any{}
 	v := reflect.ValueOf(f)

@@ -6,12 +6,12 @@ import (
 	"longhaul/internal/units"
 )
 
-// receives says whether data mostly come to this end. Then the clocks and
-// windows of its sending are silent about what limits them.
+// receives reports whether this end mostly receives. The clocks and windows of its
+// sending do not show the limit then.
 func (c *patient) receives() bool { return c.f.Received > 3*c.goodput }
 
-// diagnoseReceiver says what the receiving end shows: its own program, and its
-// own window. All else the sender knows.
+// diagnoseReceiver checks the two limits that the receiving end shows: its own program
+// and its own window. Only the sender shows others.
 func (c *patient) diagnoseReceiver(r Report) Report {
 	f := c.f
 	c.goodput, r.GoodputBps = f.Received, f.Received
@@ -20,7 +20,8 @@ func (c *patient) diagnoseReceiver(r Report) Report {
 	switch {
 	case f.RecvQueue > 16*float64(f.MSS) && f.RecvQueue > 0.1*f.Announced:
 		r.Findings = []Finding{{Cause: Application, BoundBps: f.Received, Evidence: []string{
-			fmt.Sprintf("%s that have arrived wait to be read, at most times: the program of this end reads slowly", units.FormatSize(f.RecvQueue)),
+			fmt.Sprintf("%s of received data usually wait to be read: the program of this end reads slowly",
+				units.FormatSize(f.RecvQueue)),
 		}}}
 		r.Remedies = []Remedy{{Place: InProgram, Action: "have the program of this end read faster: larger reads, reading and writing at once, several connections"}}
 	case f.Received > 0.8*window:
@@ -30,9 +31,10 @@ func (c *patient) diagnoseReceiver(r Report) Report {
 		r.Remedies = c.against(ReceiverWindow)[:1]
 	default:
 		r.Findings = []Finding{{Cause: Unexplained, Evidence: []string{
-			"data come to this end, which reads them in time, and its window has room for more",
+			"this end reads the received data in time, and its window has room for more",
 		}}}
-		r.Certain, r.Doubt = false, "the far host sends, and knows why not faster: run doctor there, or longhaul doctor HOST --receive here"
+		r.Certain, r.Doubt = false,
+			"only the far host, which sends, shows the limit: run doctor there, or longhaul doctor HOST --receive here"
 	}
 	r.Cause = r.Findings[0].Cause
 	for i := range r.Remedies {

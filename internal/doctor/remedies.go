@@ -24,24 +24,24 @@ type Remedy struct {
 	Cause  Cause  `json:"cause"`
 	Action string `json:"action"` // what it does, a clause
 	Place  Place  `json:"place"`
-	// Command is what to type there; empty if it is for a person to do.
+	// Command is the command to run there; empty if a person has to do it.
 	Command string `json:"command,omitempty"`
-	// Apply are the arguments of the longhaul command that does it on this
-	// host, and Undo of the one that takes it back. Empty where this host does
-	// not send, or where it is not longhaul's to do.
+	// Apply are the arguments of the longhaul command that applies the remedy on
+	// this host, and Undo those of the command that undoes it. They are empty if
+	// this host does not send, or if longhaul cannot apply the remedy.
 	Apply []string `json:"apply,omitempty"`
 	Undo  []string `json:"undo,omitempty"`
-	// Others are commands for the same on other systems.
+	// Others are commands with the same effect on other systems.
 	Others []string `json:"others,omitempty"`
-	// PredictedBps is the goodput to expect, Gain the factor that it is of
-	// today's, and Next what limits it then. 0 is unknown.
+	// PredictedBps is the expected goodput, Gain its factor over the present one,
+	// and Next its limit then. 0 is unknown.
 	PredictedBps float64 `json:"predicted_bps,omitempty"`
 	Gain         float64 `json:"gain,omitempty"`
 	Next         string  `json:"next_limit,omitempty"`
 }
 
-// remedies are those of all findings, in the findings' order. What would bring
-// less than a fifth is none.
+// remedies returns the remedies of all findings, in their order. It leaves out
+// remedies that would bring less than a fifth.
 func (c *patient) remedies(findings []Finding) []Remedy {
 	var all []Remedy
 	for _, finding := range findings {
@@ -63,7 +63,7 @@ func (c *patient) remedies(findings []Finding) []Remedy {
 	return all
 }
 
-// against are the remedies of a cause, the usual one first.
+// against returns the remedies of a cause, the usual one first.
 func (c *patient) against(cause Cause) []Remedy {
 	far := c.o.Remote.Addr()
 	host := far.String()
@@ -71,12 +71,13 @@ func (c *patient) against(cause Cause) []Remedy {
 	window := c.windowNeeded()
 	service := fmt.Sprint(c.o.Remote.Port())
 	relays := Remedy{
-		Action: "split the connection with a longhaul relay at each site: neither host is touched", Place: BothSites,
+		Action:  "split the connection with a longhaul relay at each site, without a change to the hosts",
+		Place:   BothSites,
 		Command: "longhaul relay --listen :6000 --forward " + c.o.Remote.String(),
-		Others:  []string{"that is the one beside the host that receives; beside the host that sends: longhaul relay --listen :" + service + " --forward FAR-RELAY:6000"},
+		Others:  []string{"that is the relay beside the receiving host; beside the sending host: longhaul relay --listen :" + service + " --forward FAR-RELAY:6000"},
 	}
 	haul := Remedy{
-		Action: "send there with haul, which does not take every loss for congestion", Place: Sender,
+		Action: "send there with haul, which does not treat every loss as congestion", Place: Sender,
 		Command: "longhaul cc use --to " + host + " haul",
 		Apply:   []string{"cc", "use", "--to", host, "haul"}, Undo: []string{"cc", "use", "--to", host, "--undo"},
 		Others: []string{"Linux without longhaul: sysctl -w net.ipv4.tcp_congestion_control=bbr"},
@@ -88,20 +89,22 @@ func (c *patient) against(cause Cause) []Remedy {
 			Command: fmt.Sprintf("sysctl -w net.ipv4.tcp_rmem=\"4096 131072 %d\"", 2*window),
 			Others: []string{
 				fmt.Sprintf("AIX: no -o rfc1323=1 -o tcp_recvspace=%d -o sb_max=%d", window, 4*window),
-				"a program that sets SO_RCVBUF itself: have it set none, or this much",
+				"a program that sets SO_RCVBUF: have it set none, or this size",
 			},
 		}, relays}
 	case WindowScaling:
 		return []Remedy{{
 			Action: "turn window scaling on, at both hosts", Place: Receiver,
 			Command: "sysctl -w net.ipv4.tcp_window_scaling=1",
-			Others:  []string{"AIX: no -o rfc1323=1", "a firewall that strips the option from SYNs: have it pass"},
+			Others: []string{"AIX: no -o rfc1323=1",
+				"a firewall that strips the option from SYNs: have it pass the option"},
 		}, relays}
 	case SendBuffer:
 		return []Remedy{{
 			Action: "let the send buffer grow: have the program set no SO_SNDBUF, or " + units.FormatSize(float64(window)), Place: InProgram,
 			Others: []string{
-				fmt.Sprintf("Linux's bound on what grows by itself: sysctl -w net.ipv4.tcp_wmem=\"4096 16384 %d\"", 2*window),
+				fmt.Sprintf("Linux's bound on automatic buffers: sysctl -w net.ipv4.tcp_wmem=\"4096 16384 %d\"",
+					2*window),
 				fmt.Sprintf("AIX: no -o tcp_sendspace=%d -o sb_max=%d", window, 4*window),
 			},
 		}, relays}
@@ -113,7 +116,7 @@ func (c *patient) against(cause Cause) []Remedy {
 			return []Remedy{haul}
 		}
 		return []Remedy{haul, {
-			Action: fmt.Sprintf("send at %.2f Mb/s, just below what the policer lets through", held), Place: Sender,
+			Action: fmt.Sprintf("send at %.2f Mb/s, just below the policer's rate", held), Place: Sender,
 			Command: fmt.Sprintf("longhaul cc use --to %s brutal --rate %.2fMbit", host, held),
 			Apply:   []string{"cc", "use", "--to", host, "brutal", "--rate", fmt.Sprintf("%.2fMbit", held)},
 			Undo:    []string{"cc", "use", "--to", host, "--undo"},
@@ -125,12 +128,12 @@ func (c *patient) against(cause Cause) []Remedy {
 			Action: fmt.Sprintf("have the receiver announce an MSS of %d", mss), Place: Receiver,
 			Command: fmt.Sprintf("longhaul route set %s --advmss %d", netip.PrefixFrom(c.o.Local.Addr(), c.o.Local.Addr().BitLen()), mss),
 		}, {
-			Action: "raise the MSS that the receiver announces, where it comes by", Place: Sender,
+			Action: "raise the MSS that the receiver announces, on the path", Place: Sender,
 			Command: fmt.Sprintf("longhaul mss set --dev DEVICE --toward %s --raise %d", prefix, mss),
 			Others:  []string{"AIX, towards other networks: no -o tcp_mssdflt=" + fmt.Sprint(mss)},
 		}}
 	case BlackHole:
-		mss := 1220 // of IPv6's least MTU, which every path carries
+		mss := 1220 // from IPv6's minimum MTU, which every path carries
 		if c.o.Path.MTU > 0 {
 			mss = c.o.Path.MTU - c.headersOfSYN()
 		}
@@ -147,7 +150,7 @@ func (c *patient) against(cause Cause) []Remedy {
 	case Pacing:
 		return []Remedy{{Action: "have the program pace higher, or not at all (SO_MAX_PACING_RATE)", Place: InProgram}}
 	case Application:
-		return []Remedy{{Action: "have the program keep data ready: larger writes, more requests under way, several connections, reading and writing at once", Place: InProgram}}
+		return []Remedy{{Action: "have the program keep data ready: larger writes, more requests in flight, several connections, reading and writing at once", Place: InProgram}}
 	case CPU:
 		return []Remedy{{Action: "take work off the program's busy thread: a cheaper cipher or compression, or several threads", Place: InProgram}}
 	case ShortFlow:
@@ -155,13 +158,13 @@ func (c *patient) against(cause Cause) []Remedy {
 			Action: fmt.Sprintf("begin with %d segments", largeInitialWindow), Place: Sender,
 			Command: fmt.Sprintf("longhaul route set %s --initcwnd %d", host, largeInitialWindow),
 			Apply:   []string{"route", "set", host, "--initcwnd", fmt.Sprint(largeInitialWindow)}, Undo: []string{"route", "undo", host},
-		}, {Action: "have the program keep its connections, and use them again", Place: InProgram}}
+		}, {Action: "have the program keep and reuse its connections", Place: InProgram}}
 	}
 	return nil
 }
 
-// headersOfSYN is what an MSS leaves out of a packet: the headers without
-// options (RFC 6691).
+// headersOfSYN returns the size of the headers without options, which an MSS does not
+// count (RFC 6691).
 func (c *patient) headersOfSYN() int {
 	if c.f.Timestamps {
 		return c.f.Headers - 12
@@ -169,12 +172,12 @@ func (c *patient) headersOfSYN() int {
 	return c.f.Headers
 }
 
-// windowNeeded is the bandwidth-delay product, twice, in whole MiB.
+// windowNeeded returns twice the bandwidth-delay product, in whole MiB.
 func (c *patient) windowNeeded() int64 {
 	const MiB = 1 << 20
 	capacity := c.capacity
 	if math.IsInf(capacity, 1) {
-		capacity = 4 * c.goodput // nothing is known but that it is more
+		capacity = 4 * c.goodput // unknown, but more than the present goodput
 	}
 	return max(int64(math.Ceil(2*capacity/8*c.f.RTT.Seconds()/MiB)), 1) * MiB
 }

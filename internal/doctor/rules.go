@@ -8,26 +8,25 @@ import (
 	"longhaul/internal/units"
 )
 
-// rule looks for one cause, and gives nil if the figures do not speak for it.
-// Comparisons are written so that an unknown figure speaks for nothing.
+// rule looks for one cause, and returns nil if the figures do not indicate it.
+// Comparisons fail for an unknown figure.
 type rule func(*patient) *Finding
 
-// rules are in the order in which they count where their remedies promise the
-// same.
+// rules are in order of precedence for findings with the same gain.
 var rules = []rule{
 	blackHole, shortFlow, pacing, cpu, slowReader, windowScaling, receiverWindow, sendBuffer, application,
 	segmentSize, reordering, policer, congestion, randomLoss, healthy,
 }
 
-// blackHole: the handshake got through, and full segments never do. Large
-// packets are lost silently where path MTU discovery is blocked (RFC 2923, 2.1).
+// blackHole: the handshake got through, and full segments never do. If path MTU
+// discovery is blocked, the path drops large packets silently (RFC 2923, 2.1).
 func blackHole(c *patient) *Finding {
 	f, o := c.f, c.o
 	if !c.stands() {
 		return nil
 	}
 	size := f.MSS + f.Headers
-	stalled := fmt.Sprintf("nothing was acknowledged for %s, though data were sent again", seconds(f.Stalled))
+	stalled := fmt.Sprintf("no acknowledgement for %s, though the sender retransmitted", seconds(f.Stalled))
 	switch {
 	case o.Path.MTU > 0 && o.Path.MTU < size:
 		return &Finding{Cause: BlackHole, Evidence: []string{stalled,
@@ -39,8 +38,8 @@ func blackHole(c *patient) *Finding {
 	return nil
 }
 
-// shortFlow: the connections end before slow start does, so what they move is
-// bounded by round trips and not by the path's rate.
+// shortFlow: the connections end before slow start. Round trips limit them, not the
+// path's rate.
 func shortFlow(c *patient) *Finding {
 	if !c.o.shortConnections(c.f) {
 		return nil
@@ -52,23 +51,23 @@ func shortFlow(c *patient) *Finding {
 	}}
 	now := slowStartTime(int64(mean), c.f.MSS, initialWindow, c.f.MinRTT, zeroIfInf(c.capacity))
 	then := slowStartTime(int64(mean), c.f.MSS, largeInitialWindow, c.f.MinRTT, zeroIfInf(c.capacity))
-	finding.PredictedBps, finding.Next = c.goodput*float64(now)/float64(then), "round trips, and the window that receivers begin with"
+	finding.PredictedBps, finding.Next = c.goodput*float64(now)/float64(then),
+		"round trips, and the initial window of receivers"
 	return finding
 }
 
-// The initial windows, in segments: Linux's (RFC 6928), and the one that the
-// remedy sets. It is below the 64 KiB that a receiver announces at first.
+// The initial windows, in segments: Linux's (RFC 6928), and the remedy's. That is
+// below the 64 KiB of a receiver's initial window.
 const (
 	initialWindow      = 10
 	largeInitialWindow = 40
 )
 
-// startRoundTrips is how many round trips slow start takes at most: ten double
-// a window a thousandfold, and the handshake and the end come to it.
+// startRoundTrips is the maximum number of round trips of slow start: ten grow a
+// window a thousandfold, plus the handshake and the end.
 const startRoundTrips = 15
 
-// shortConnections says whether the work is done in connections that come and
-// go within slow start.
+// shortConnections reports whether the connections begin and end within slow start.
 func (o Observation) shortConnections(f Figures) bool {
 	return o.Connections >= 3 && (o.FromStart || o.Ended) && f.MSS > 0 && f.MinRTT > 0 && zeroIfNaN(f.LossShare) < 0.01 &&
 		(f.SlowStart || f.Time < startRoundTrips*f.MinRTT)
@@ -80,7 +79,8 @@ func pacing(c *patient) *Finding {
 		return nil
 	}
 	return &Finding{Cause: Pacing, BoundBps: c.f.PacedBps, Evidence: []string{
-		fmt.Sprintf("the program holds the socket to %s of data (SO_MAX_PACING_RATE), and it gets %s", units.FormatRate(c.f.PacedBps), units.FormatRate(c.goodput)),
+		fmt.Sprintf("the program limits the socket to %s of data (SO_MAX_PACING_RATE), and it gets %s",
+			units.FormatRate(c.f.PacedBps), units.FormatRate(c.goodput)),
 	}}
 }
 
@@ -95,14 +95,14 @@ func cpu(c *patient) *Finding {
 	}}
 }
 
-// idle says whether the connection could send more than the program gives it.
+// idle reports whether the connection could send more than the program writes.
 func (c *patient) idle() bool {
 	f := c.f
 	return f.Busy < 0.8 || f.Idle > 0.6 && !(f.Rwnd > 0.15) && !c.bufferFull() || c.runsDry()
 }
 
-// runsDry says whether the program lets the send buffer run low at times. One that
-// has more to send waits for room, and keeps two thirds of it in use.
+// runsDry reports whether the program lets the send buffer run low at times. A program
+// with more data waits for room, and keeps two thirds of the buffer in use.
 func (c *patient) runsDry() bool { return c.f.BufferLow < 0.4 }
 
 func (c *patient) idleEvidence() string {
@@ -115,7 +115,7 @@ func (c *patient) idleEvidence() string {
 	return fmt.Sprintf("in %s of the samples nothing waited to be sent, and the congestion window had room", percent(c.f.Idle))
 }
 
-// application: the connection waits for the program that writes.
+// application: the connection waits for the writing program.
 func application(c *patient) *Finding {
 	if !c.idle() || c.f.CPU > 0.85 {
 		return nil
@@ -123,23 +123,23 @@ func application(c *patient) *Finding {
 	return &Finding{Cause: Application, BoundBps: c.goodput, Evidence: []string{c.idleEvidence()}}
 }
 
-// slowReader: the receiving program does not read as fast as data come: its
-// window closes again and again, and is not merely small. Where segments are
-// lost, those behind them take up the window, too.
+// slowReader: the receiving program reads more slowly than data arrive. Its window
+// closes again and again, and is not merely small. Segments behind a lost one also
+// fill the window.
 func slowReader(c *patient) *Finding {
 	f := c.f
 	if !(f.Rwnd > 0.15 && c.lost < 0.002 && f.PeerWindow < 0.97*f.PeerWindowMax && c.goodput < 0.95*f.PeerWindowMax*8/f.RTT.Seconds()) {
 		return nil
 	}
 	return &Finding{Cause: Application, BoundBps: c.goodput, Evidence: []string{
-		fmt.Sprintf("the receiver's window held the sender back %s of the time, and went between %s and %s: the receiving program reads slowly", percent(f.Rwnd), units.FormatSize(f.PeerWindowMin), units.FormatSize(f.PeerWindowMax)),
+		fmt.Sprintf("the receiver's window limited the sender %s of the time, and varied between %s and %s: the receiving program reads slowly", percent(f.Rwnd), units.FormatSize(f.PeerWindowMin), units.FormatSize(f.PeerWindowMax)),
 	}}
 }
 
 // maxUnscaled is the largest window without window scaling (RFC 7323, 2.1).
 const maxUnscaled = 65535
 
-// windowScaling: the window is small because it may not be written larger.
+// windowScaling: the window is small because the header field cannot hold more.
 func windowScaling(c *patient) *Finding {
 	f := c.f
 	if f.WindowScaling || !c.windowLimited() || !(f.PeerWindowMax <= maxUnscaled) {
@@ -157,14 +157,15 @@ func receiverWindow(c *patient) *Finding {
 		return nil
 	}
 	return &Finding{Cause: ReceiverWindow, BoundBps: c.windowBound(), Evidence: append([]string{
-		fmt.Sprintf("the receiver's window of %s held the sender back %s of the time", units.FormatSize(f.PeerWindowMax), percent(f.Rwnd))}, c.windowEvidence()...)}
+		fmt.Sprintf("the receiver's window of %s limited the sender %s of the time",
+			units.FormatSize(f.PeerWindowMax), percent(f.Rwnd))}, c.windowEvidence()...)}
 }
 
 func (c *patient) windowLimited() bool {
 	return c.f.Rwnd > 0.15
 }
 
-// windowBound is a window per round trip.
+// windowBound returns the rate of a window per round trip.
 func (c *patient) windowBound() float64 {
 	return c.f.PeerWindowMax * 8 / c.f.MinRTT.Seconds()
 }
@@ -173,9 +174,9 @@ func (c *patient) windowEvidence() []string {
 	return []string{fmt.Sprintf("%s per round trip of %s are %s; the connection gets %s", units.FormatSize(c.f.PeerWindowMax), milliseconds(c.f.MinRTT), units.FormatRate(c.windowBound()), units.FormatRate(c.goodput))}
 }
 
-// bufferFull says whether all that the send buffer holds is under way, and the
-// congestion window has room for more. A writer that waits for room is woken
-// when a third of the buffer is free, so that it never holds much less.
+// bufferFull reports whether all data of the send buffer is in flight, and the
+// congestion window has room for more. The kernel wakes a waiting writer when a third
+// of the buffer is free, so the buffer never holds much less.
 func (c *patient) bufferFull() bool {
 	f := c.f
 	return f.Sndbuf > 0.1 || f.BufferLow > 0.65 && f.BufferHigh > 0.85 && f.NotSent < 4*float64(f.MSS) && f.CwndUsed < 0.9 && !(f.Rwnd > 0.15)
@@ -187,15 +188,15 @@ func sendBuffer(c *patient) *Finding {
 	if !c.bufferFull() || f.Busy < 0.8 || f.CPU > 0.85 {
 		return nil
 	}
-	evidence := []string{fmt.Sprintf("the send buffer held the sender back %s of the time", percent(f.Sndbuf))}
+	evidence := []string{fmt.Sprintf("the send buffer limited the sender %s of the time", percent(f.Sndbuf))}
 	if !(f.Sndbuf > 0.1) {
-		evidence = []string{fmt.Sprintf("all that the send buffer holds is under way, %s of %.0f segments that the congestion window allows", count(f.InFlight), f.Cwnd)}
+		evidence = []string{fmt.Sprintf("all data of the send buffer is in flight, %s of the %.0f segments that the congestion window allows", count(f.InFlight), f.Cwnd)}
 	}
 	return &Finding{Cause: SendBuffer, BoundBps: c.goodput, Evidence: evidence}
 }
 
-// segmentSize: segments are smaller than the path carries, and it is packets
-// that count on it, or losses.
+// segmentSize: segments are smaller than the path carries, and packets or losses
+// limit the connection.
 func segmentSize(c *patient) *Finding {
 	f, o := c.f, c.o
 	size := f.MSS + f.Headers
@@ -209,9 +210,10 @@ func segmentSize(c *patient) *Finding {
 	}}
 	if o.Path.ReverseMTU > 0 && o.Path.ReverseMTU < mtu {
 		finding.Cause = AsymmetricMTU
-		finding.Evidence = append(finding.Evidence, fmt.Sprintf("the way back carries %d: the receiver asks for what it could send itself", o.Path.ReverseMTU))
+		finding.Evidence = append(finding.Evidence,
+			fmt.Sprintf("the way back carries %d: the receiver asks for segments of that size", o.Path.ReverseMTU))
 	}
-	// How goodput goes with the size of segments was tried with half of it.
+	// The trial with half the size shows how the goodput depends on the size.
 	if t := o.SmallSegments; t != nil && o.Capacity != nil && t.GoodputBps > 0 && t.SegmentBytes > 0 && t.SegmentBytes < o.Capacity.SegmentBytes {
 		exponent := math.Log(o.Capacity.GoodputBps/t.GoodputBps) / math.Log(o.Capacity.SegmentBytes/t.SegmentBytes)
 		finding.Evidence = append(finding.Evidence, fmt.Sprintf("segments of %.0f bytes in place of %.0f, in the mean, got %s in place of %s", t.SegmentBytes, o.Capacity.SegmentBytes, units.FormatRate(t.GoodputBps), units.FormatRate(o.Capacity.GoodputBps)))
@@ -221,7 +223,7 @@ func segmentSize(c *patient) *Finding {
 	return finding
 }
 
-// reordering: segments that overtook others are taken for lost ones.
+// reordering: the sender takes overtaken segments for lost ones.
 func reordering(c *patient) *Finding {
 	f := c.f
 	if !(f.SpuriousShare > 0.3 && f.LossShare > 0.001 || f.Reordered > 3) {
@@ -229,7 +231,7 @@ func reordering(c *patient) *Finding {
 	}
 	finding := &Finding{Cause: Reordering, BoundBps: c.goodput}
 	if c.o.Capacity != nil {
-		// Those of the trial suffer from it, too.
+		// The connections of the trial also suffer from it.
 		finding.PredictedBps, finding.Next = max(1.05*c.capacity, c.goodput), "the path"
 	}
 	if f.Reordered > 0 {
@@ -241,7 +243,7 @@ func reordering(c *patient) *Finding {
 	return finding
 }
 
-// policer: what exceeds a rate is dropped, without a queue before it.
+// policer: a policer drops packets above a rate, without a queue before it.
 func policer(c *patient) *Finding {
 	f, t := c.f, c.o.Capacity
 	// With few segments under way, acknowledgements that wait for a second
@@ -253,15 +255,15 @@ func policer(c *patient) *Finding {
 		return nil
 	}
 	if c.lost == 0 && !(t.LossShare > 0.1 && trialQueue(t) < 0.1) {
-		return nil // it takes more than the one sign
+		return nil // one sign is not enough
 	}
 	return &Finding{Cause: Policer, BoundBps: c.goodput, PredictedBps: max(0.95*c.capacity, c.goodput), Next: "the policer", Evidence: []string{
-		fmt.Sprintf("%s of the segments are lost at %s, and %s at %s, without a queue: something drops what exceeds a rate", percent(c.lost), units.FormatRate(c.goodput), percent(t.LossShare), units.FormatRate(t.GoodputBps)),
+		fmt.Sprintf("%s of the segments are lost at %s, and %s at %s, without a queue: a policer drops packets above a rate", percent(c.lost), units.FormatRate(c.goodput), percent(t.LossShare), units.FormatRate(t.GoodputBps)),
 	}}
 }
 
-// noQueue is what a round trip may take longer than at least where no queue is:
-// acknowledgements wait for a second segment, and connections for each other.
+// noQueue is the variation of a round trip without a queue: acknowledgements wait for
+// a second segment, and connections for each other.
 const noQueue = 10 * time.Millisecond
 
 func trialQueue(t *Trial) float64 {
@@ -271,10 +273,10 @@ func trialQueue(t *Trial) float64 {
 	return float64(t.RTT-t.MinRTT) / float64(t.MinRTT)
 }
 
-// queued is from which Queue on there is one.
+// queued is the threshold of Queue for a queue.
 const queued = 0.27
 
-// congestion: there is a queue that is not the connection's own.
+// congestion: there is a queue of other connections.
 func congestion(c *patient) *Finding {
 	f := c.f
 	if policer(c) != nil || !(f.Queue > queued && f.CwndUsed > 0.5 && c.goodput < ownQueue*c.capacity && !math.IsInf(c.capacity, 1)) {
@@ -285,7 +287,7 @@ func congestion(c *patient) *Finding {
 	}}
 }
 
-// randomLoss: segments are lost where no queue is full.
+// randomLoss: the path loses segments without a full queue.
 func randomLoss(c *patient) *Finding {
 	f := c.f
 	if !(c.lost > 0 && f.Queue < queued) || f.SlowStart || reordering(c) != nil || policer(c) != nil || c.idle() || math.IsInf(c.lossBound(), 1) {
@@ -297,12 +299,12 @@ func randomLoss(c *patient) *Finding {
 	}}
 }
 
-// ownQueue is the share of what a path carries from which on a queue there is
-// taken for the connection's own work: a congestion control that fills a queue
-// until it overflows leaves the path idle at times, alone as it may be.
+// ownQueue is the minimum share of the path's capacity at which a queue counts as the
+// connection's own. A congestion control that overflows a queue leaves the path idle
+// at times, even without other connections.
 const ownQueue = 0.65
 
-// healthy: the connection gets what the path carries.
+// healthy: the connection fills the path's capacity.
 func healthy(c *patient) *Finding {
 	f := c.f
 	switch {
@@ -318,10 +320,10 @@ func healthy(c *patient) *Finding {
 	return nil
 }
 
-// doubt says what would make a verdict certain.
+// doubt returns how to make a verdict certain.
 func (c *patient) doubt(cause Cause) string {
 	if c.o.Capacity == nil && (cause == RandomLoss || cause == Healthy || cause == Congestion || cause == Unexplained) {
-		return "what the path carries was not tried: run longhaul measure --serve at the far end, and add --test"
+		return "the path's capacity is unknown: run longhaul measure --serve at the far end, and add --test"
 	}
 	return ""
 }

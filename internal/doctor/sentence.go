@@ -6,7 +6,7 @@ import (
 	"longhaul/internal/units"
 )
 
-// Sentence is the verdict for somebody who knows no TCP.
+// Sentence returns the verdict for a reader without knowledge of TCP.
 func (r Report) Sentence() string {
 	gets := units.FormatRate(r.GoodputBps)
 	could := ""
@@ -20,33 +20,33 @@ func (r Report) Sentence() string {
 	case Congestion:
 		return fmt.Sprintf("Nothing to fix at the hosts: the path is full of other traffic, and the connection gets %s as its share.", gets)
 	case Unexplained:
-		return fmt.Sprintf("The connection gets %s, and nothing that was seen explains why it is not more.", gets)
+		return fmt.Sprintf("The connection gets %s, and no figure explains its limit.", gets)
 	case Application:
-		text = "The network is not what limits it: the programs move no more than %s."
+		text = "The programs limit it, not the network: they move only %s."
 	case CPU:
-		text = "The network is not what limits it: the program's busiest thread has no CPU time left at %s."
+		text = "The program limits it, not the network: its busiest thread has no CPU time left at %s."
 	case ReceiverWindow:
-		text = "The receiving host allows too little data under way for this distance, which holds it to %s."
+		text = "The receiving host allows too little data in flight for this distance: that limits it to %s."
 	case WindowScaling:
-		text = "The two hosts use no window scaling, which holds a connection over this distance to %s."
+		text = "The two hosts use no window scaling: over this distance that limits a connection to %s."
 	case SendBuffer:
-		text = "The sending program's socket buffer is too small for this distance, which holds it to %s."
+		text = "The sending program's socket buffer is too small for this distance: that limits it to %s."
 	case RandomLoss:
-		text = "The path loses packets, and the sender takes that for congestion and slows down to %s."
+		text = "The path loses packets. The sender takes that for congestion and slows down to %s."
 	case Policer:
-		text = "Something on the path drops what exceeds a rate, and the sender loses more by it than it must: it gets %s."
+		text = "A policer on the path drops packets above a rate. The sender loses more than necessary: it gets %s."
 	case Reordering:
-		text = "The path changes the order of packets, and the sender takes that for loss and slows down to %s."
+		text = "The path reorders packets. The sender takes that for loss and slows down to %s."
 	case SegmentSize:
-		text = "Packets are smaller than the path carries, which holds it to %s."
+		text = "Packets are smaller than the path carries: that limits it to %s."
 	case AsymmetricMTU:
-		text = "Packets are as small as the way back needs them, though this way carries larger ones; that holds it to %s."
+		text = "Packets are as small as the way back requires, though this way carries larger ones: that limits it to %s."
 	case BlackHole:
-		text = "Large packets vanish on the path, and nobody tells the sender: the connection stands still at %s."
+		text = "Large packets vanish on the path, and the sender gets no error: the connection stands still at %s."
 	case Pacing:
-		text = "The program itself holds the connection to %s."
+		text = "The program itself limits the connection to %s."
 	case ShortFlow:
-		text = "Connections are too short to get up to speed over this distance: they get %s together."
+		text = "Connections are too short to reach full speed over this distance: they get %s in total."
 	}
 	return fmt.Sprintf(text, gets) + could
 }

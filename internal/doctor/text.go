@@ -23,7 +23,7 @@ func (r Report) write(b *bytes.Buffer) {
 	for i, finding := range r.Findings {
 		switch i {
 		case 0:
-			fmt.Fprintln(b, "Known by:")
+			fmt.Fprintln(b, "Evidence:")
 		case 1:
 			fmt.Fprintln(b, "Also found:")
 		}
@@ -32,7 +32,7 @@ func (r Report) write(b *bytes.Buffer) {
 		}
 	}
 	if len(r.Remedies) > 0 {
-		fmt.Fprintln(b, "\nWhat would help, the most first:")
+		fmt.Fprintln(b, "\nRemedies, most effective first:")
 	}
 	for i, remedy := range r.Remedies {
 		display.WriteParagraph(b, fmt.Sprintf("%3d. ", i+1), remedy.Action+remedy.outlook())
@@ -45,7 +45,8 @@ func (r Report) write(b *bytes.Buffer) {
 	}
 	if r.Together {
 		fmt.Fprintln(b)
-		display.WriteParagraph(b, "", "Several causes hold it to about the same rate: removing one alone brings little.")
+		display.WriteParagraph(b, "",
+			"Several causes limit it to about the same rate: removing one alone brings little.")
 	}
 	if r.Doubt != "" {
 		fmt.Fprintln(b)
@@ -59,14 +60,14 @@ func (p Place) text(elsewhere bool) string {
 	case p == Sender && !elsewhere:
 		return "on this host"
 	case p == Sender:
-		return "on the host that sends"
+		return "on the sending host"
 	case p == Receiver:
-		return "on the host that receives"
+		return "on the receiving host"
 	}
 	return "on a host beside it"
 }
 
-// outlook is the predicted gain of a remedy, to follow its action.
+// outlook returns the predicted gain of a remedy, to print after its action.
 func (r Remedy) outlook() string {
 	if r.PredictedBps == 0 {
 		return ""

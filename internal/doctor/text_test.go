@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A report fits into 78 columns but for commands, which are to be copied.
+// A report fits into 78 columns, except for commands, which users copy.
 func TestReportText(t *testing.T) {
 	records, err := filepath.Glob("testdata/*.json")
 	if err != nil || len(records) == 0 {
@@ -23,7 +23,7 @@ func TestReportText(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := b.String()
-		if len(r.Findings) > 0 && !strings.Contains(text, "\nKnown by:\n") || strings.Contains(text, "What would help") != (len(r.Remedies) > 0) {
+		if len(r.Findings) > 0 && !strings.Contains(text, "\nEvidence:\n") || strings.Contains(text, "Remedies, most") != (len(r.Remedies) > 0) {
 			t.Errorf("%s:\n%s", path, text)
 		}
 		for _, remedy := range r.Remedies {

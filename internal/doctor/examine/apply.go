@@ -15,8 +15,8 @@ import (
 	"longhaul/internal/undo"
 )
 
-// Host applies remedies to this host by commands of longhaul, and remembers the
-// commands that undo them, each as its arguments.
+// Host applies remedies to this host with commands of longhaul, and records the
+// arguments of the commands that undo them.
 type Host struct {
 	// Dir has the file of those commands.
 	Dir string
@@ -54,12 +54,12 @@ func (h Host) write(commands [][]string) error {
 	return undo.Write(h.path(), append(b, '\n'))
 }
 
-// Apply applies those of a report's remedies that longhaul has for this host and
-// that confirm accepts. It ends at the first that fails.
+// Apply applies the remedies of a report that longhaul can apply on this host and
+// that confirm accepts. It ends at the first failure.
 func (h Host) Apply(report doctor.Report, confirm func(doctor.Remedy) bool) error {
 	remedies := slices.DeleteFunc(slices.Clone(report.Remedies), func(r doctor.Remedy) bool { return len(r.Apply) == 0 })
 	if len(remedies) == 0 {
-		return errors.New("none of the remedies is for longhaul to apply on this host")
+		return errors.New("longhaul can apply none of the remedies on this host")
 	}
 	unlock, err := undo.Lock(h.Dir)
 	if err != nil {
@@ -85,8 +85,8 @@ func (h Host) Apply(report doctor.Report, confirm func(doctor.Remedy) bool) erro
 	return nil
 }
 
-// Undo undoes the remedies that are in force, the last first. It goes on past
-// those that fail, and remembers them.
+// Undo undoes the applied remedies, the last first. It continues after failures, and
+// keeps them recorded.
 func (h Host) Undo() error {
 	unlock, err := undo.Lock(h.Dir)
 	if err != nil {
@@ -98,7 +98,7 @@ func (h Host) Undo() error {
 		return err
 	}
 	if len(commands) == 0 {
-		return errors.New("doctor has applied nothing on this host that is still in force")
+		return errors.New("doctor has no applied remedy on this host")
 	}
 	var failed [][]string
 	for len(commands) > 0 {
@@ -112,7 +112,8 @@ func (h Host) Undo() error {
 		}
 	}
 	if len(failed) > 0 {
-		return remedy.New(fmt.Errorf("%d of them could not be taken back", len(failed)), "if that was done by hand, remove "+h.path())
+		return remedy.New(fmt.Errorf("%d undo commands failed", len(failed)),
+			"if you have undone these by hand, remove "+h.path())
 	}
 	return nil
 }

@@ -14,9 +14,8 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// Capture makes an observation of the direction of data in a capture file that
-// carried the most, among connections between two ends. An address or a port of
-// an end that is zero is any.
+// Capture observes the direction of a capture file that carried the most data, among
+// connections between two ends. A zero address or port of an end matches any.
 func (e *Examiner) Capture(ctx context.Context, path string, local, remote netip.AddrPort) (doctor.Observation, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -39,7 +38,7 @@ func (e *Examiner) Capture(ctx context.Context, path string, local, remote netip
 	return e.busiest(result)
 }
 
-// cancelledFile is a file that cannot be read any more once the context ends.
+// cancelledFile is a file whose reads fail once the context ends.
 type cancelledFile struct {
 	ctx  context.Context
 	file *os.File
@@ -52,8 +51,8 @@ func (f cancelledFile) Read(b []byte) (int, error) {
 	return f.file.Read(b)
 }
 
-// captured are ends of a capture's connections, of which an address or a port
-// that is zero is any.
+// captured are two ends of a capture's connections. A zero address or port matches
+// any.
 func captured(ends ...netip.AddrPort) (between [2]pcap.End) {
 	for i, end := range ends {
 		between[i].Port = end.Port()
@@ -64,8 +63,8 @@ func captured(ends ...netip.AddrPort) (between [2]pcap.End) {
 	return between
 }
 
-// busiest picks the direction that carried the most, and counts the connections
-// between the same hosts to the same server port.
+// busiest returns the direction that carried the most data, and counts the
+// connections between the same hosts to the same server port.
 func (e *Examiner) busiest(result pcap.Result) (doctor.Observation, error) {
 	type direction struct {
 		connection *pcap.Connection
@@ -92,10 +91,10 @@ func (e *Examiner) busiest(result pcap.Result) (doctor.Observation, error) {
 	case len(o.Samples) == 0 || most.Delivered == 0:
 		return o, &doctor.ErrTooLittle{Seen: "no data in the capture", Needed: "a capture of a transfer"}
 	case most.Place != pcap.AtSender:
-		e.Note(errors.New("the capture was not taken at the host that sends: what limits it there is not all to be seen"))
+		e.Note(errors.New("the capture is not from the sending host: it does not show every limit there"))
 	}
 	if !most.connection.Handshake.Complete() {
-		e.Note(errors.New("the capture lacks the handshake, without which the windows are not known: capture from the connection's start"))
+		e.Note(errors.New("the capture lacks the handshake, so the windows are unknown: capture from the connection's start"))
 	}
 	if most.Missing {
 		e.Note(fmt.Errorf("the capture lacks %d bytes that were acknowledged", most.MissingBytes))

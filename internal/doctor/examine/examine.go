@@ -1,9 +1,9 @@
 // Package examine makes the observations that [longhaul/internal/doctor] judges,
 // and applies the remedies that it proposes.
 //
-// [Examiner.Watch] samples connections that are there, [Examiner.Transfer] makes
-// one of its own to a measure server, and [Examiner.Capture] reads a file. All
-// but the last probe which packets the path carries, and can try its capacity.
+// [Examiner.Watch] samples existing connections, [Examiner.Transfer] opens one to a
+// measure server, and [Examiner.Capture] reads a file. All but the last probe the
+// packet sizes that the path carries, and can test its capacity.
 package examine
 
 import (
@@ -17,11 +17,11 @@ type Examiner struct {
 	During    time.Duration // of watching, or of a transfer
 	SkipProbe bool          // send no packets to probe the path's sizes
 
-	// Test has Watch try the path's capacity, with a measure server at the far end
-	// that listens on TestPort.
+	// Test has Watch test the path's capacity with a measure server at the far
+	// end, on TestPort.
 	Test     bool
 	TestPort uint16
-	Token    measure.Token // for measure servers that ask for one
+	Token    measure.Token // for measure servers that need one
 	Version  string        // of this program, for measure servers
 
 	// Progress receives a message, without a full stop, as each long step begins.

@@ -23,7 +23,8 @@ import (
 
 func TestMain(m *testing.M) { nettest.Main(m) }
 
-// newExaminer sends no probes, which take a privilege, and keeps its notes.
+// newExaminer returns an examiner without probes, which need privilege, and its
+// notes.
 func newExaminer(notes *[]string) *Examiner {
 	return &Examiner{
 		During: MinWatch, SkipProbe: true,
@@ -107,12 +108,12 @@ func TestWatch(t *testing.T) {
 	}
 	var hinted *remedy.Error
 	_, err = newExaminer(&notes).Watch(t.Context(), Connections{Remote: netip.MustParseAddrPort("192.0.2.1:9")})
-	if !errors.As(err, &hinted) || err.Error() != "there was no connection to 192.0.2.1:9 in 1s" {
+	if !errors.As(err, &hinted) || err.Error() != "no connection to 192.0.2.1:9 in 1s" {
 		t.Errorf("got %v", err)
 	}
 }
 
-// A server that takes no data leaves a survey of the path.
+// With a server that takes no data, the result is a survey of the path.
 func TestTransferWithoutServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -151,7 +152,7 @@ func TestTransferWithoutServer(t *testing.T) {
 func TestCapture(t *testing.T) {
 	for name, want := range map[string]string{
 		"queue-sender.pcap":  "",
-		"loss-receiver.pcap": "the capture was not taken at the host that sends",
+		"loss-receiver.pcap": "the capture is not from the sending host",
 	} {
 		var notes []string
 		o, err := newExaminer(&notes).Capture(t.Context(), filepath.Join("../../pcap/testdata", name), netip.AddrPort{}, netip.AddrPort{})

@@ -12,21 +12,20 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// errNothingSeen is returned where there was no connection to observe.
+// errNothingSeen reports that no connection matched.
 var errNothingSeen = errors.New("no such connection")
 
 // sampling is a way to sample connections.
 type sampling struct {
-	// wanted picks connections. Several between the same two hosts, to the same
-	// port, count as the work of one program.
+	// wanted selects connections. Several between the same two hosts, to the same
+	// port, count as one program's.
 	wanted func(*tcpinfo.Connection) bool
 	during time.Duration
 	every  time.Duration // between two samples
-	// cpu is the time for which the busiest thread of the program that has a
-	// socket has been running or waiting for a CPU; negative: unknown. It may be
-	// nil.
+	// cpu returns the time for which the busiest thread of a socket's program has
+	// been running or waiting for a CPU; negative: unknown. It may be nil.
 	cpu func(*tcpinfo.Connection) time.Duration
-	// each lists the connections that there are.
+	// each calls a function for every connection.
 	each func(visit func(*tcpinfo.Connection)) error
 }
 
@@ -38,8 +37,8 @@ type series struct {
 	last       time.Duration
 }
 
-// moved is the number of bytes sent and received between the first sample, or the
-// connection's start, and the last.
+// moved returns the number of bytes sent and received between the first sample, or
+// the connection's start, and the last.
 func (s *series) moved(fromStart bool) (sent, received int64) {
 	first, last := &s.samples[0].Info, &s.samples[len(s.samples)-1].Info
 	sent, received = int64(last.BytesAcked), int64(last.BytesReceived)
@@ -49,15 +48,14 @@ func (s *series) moved(fromStart bool) (sent, received int64) {
 	return sent, received
 }
 
-// observe samples the wanted connections, and makes an observation of the one that
-// moved the most. It changes nothing about them. It ends early once the context
-// does.
+// observe samples the wanted connections, and observes the one that moved the most.
+// It does not change them. It ends early with the context.
 func observe(ctx context.Context, w sampling) (doctor.Observation, error) {
 	seen := map[uint64]*series{}
 	begin := time.Now()
 	ticker := time.NewTicker(w.every)
 	defer ticker.Stop()
-	var at time.Duration // of what is there at first, exactly 0
+	var at time.Duration // exactly 0 for connections of the first list
 	for {
 		err := w.each(func(c *tcpinfo.Connection) {
 			if !w.wanted(c) {
@@ -88,7 +86,7 @@ func observe(ctx context.Context, w sampling) (doctor.Observation, error) {
 
 func (s *series) add(c *tcpinfo.Connection, at time.Duration, cpu func(*tcpinfo.Connection) time.Duration) {
 	if len(s.samples) > 0 && s.last == at {
-		return // told twice in one list
+		return // twice in one list
 	}
 	sample := doctor.Sample{At: at, Info: c.Info, SendBuffer: -1, SendQueued: -1, RecvQueue: int64(c.RecvQueue), CPU: -1}
 	if c.Memory.Known {
@@ -101,7 +99,7 @@ func (s *series) add(c *tcpinfo.Connection, at time.Duration, cpu func(*tcpinfo.
 	s.samples = append(s.samples, sample)
 }
 
-// pick makes an observation of the connection that moved the most.
+// pick returns an observation of the connection that moved the most.
 func pick(seen map[uint64]*series, at time.Duration) (doctor.Observation, error) {
 	all := make([]*series, 0, len(seen))
 	for _, s := range seen {
@@ -113,7 +111,7 @@ func pick(seen map[uint64]*series, at time.Duration) (doctor.Observation, error)
 	amount := func(s *series) int64 {
 		sent, received := s.moved(s.since > 0)
 		if s.last < at {
-			sent += int64(s.connection.SendQueue) // it went before the connection ended
+			sent += int64(s.connection.SendQueue) // sent before the connection ended
 		}
 		return max(sent, received)
 	}
@@ -141,8 +139,7 @@ func sameService(a, b *tcpinfo.Connection) bool {
 		(a.Local.Port() == b.Local.Port() || a.Remote.Port() == b.Remote.Port())
 }
 
-// between picks connections by their addresses. An address or a port that is zero
-// is any.
+// between selects connections by their addresses. A zero address or port matches any.
 func between(local, remote netip.AddrPort) func(*tcpinfo.Connection) bool {
 	fits := func(want, have netip.AddrPort) bool {
 		return (!want.Addr().IsValid() || want.Addr().IsUnspecified() || want.Addr().Unmap() == have.Addr()) && (want.Port() == 0 || want.Port() == have.Port())

@@ -14,9 +14,8 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// TestObserve watches connections of this process: one that sends all the time,
-// and some that come and go. What they do is done between two samples, so that it
-// does not matter how long it takes.
+// TestObserve watches connections of this process: one that sends all the time, and
+// some short ones. They act between two samples, so their speed does not matter.
 func TestObserve(t *testing.T) {
 	nettest.CheckLeaks(t)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -39,7 +38,7 @@ func TestObserve(t *testing.T) {
 		nettest.Must(t, err)
 		return conn
 	}
-	move := func(conn net.Conn, n int) { // there and back: it has been acknowledged
+	move := func(conn net.Conn, n int) { // there and back, so acknowledged
 		b := make([]byte, n)
 		_, err := conn.Write(b)
 		nettest.Must(t, err)
@@ -52,7 +51,7 @@ func TestObserve(t *testing.T) {
 	watch.each = func(visit func(*tcpinfo.Connection)) error {
 		move(bulk, 10_000)
 		other.Close()
-		other = dial() // there for this sample
+		other = dial() // open for this sample
 		move(other, 100)
 		return each(visit)
 	}

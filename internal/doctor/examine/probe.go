@@ -13,8 +13,8 @@ import (
 	"longhaul/internal/pathmtu"
 )
 
-// probePath finds out which packets get from this host to the far one, and back.
-// It waits for answers as long as the round trip time suggests; 0: unknown.
+// probePath finds the packet sizes that get from this host to the far one, and back.
+// The round trip time sets its timeouts; 0: unknown.
 func probePath(ctx context.Context, here, far netip.Addr, rtt time.Duration) (doctor.Path, error) {
 	var path doctor.Path
 	device, err := deviceMTU(here)
@@ -48,8 +48,8 @@ func probePath(ctx context.Context, here, far netip.Addr, rtt time.Duration) (do
 	return path, nil
 }
 
-// carried is the largest packet, in bytes, that gets through by a probe's result;
-// 0: unknown.
+// carried returns the largest packet that a probe found to get through, in bytes; 0:
+// unknown.
 func carried(r pathmtu.Result, size int) int {
 	switch r.Verdict {
 	case pathmtu.Carries:
@@ -72,7 +72,7 @@ func answers(ctx context.Context, to netip.AddrPort) bool {
 	return true
 }
 
-// deviceMTU is the MTU of the device with an address of this host.
+// deviceMTU returns the MTU of the device with an address of this host.
 func deviceMTU(local netip.Addr) (int, error) {
 	devices, err := net.Interfaces()
 	if err != nil {
@@ -92,8 +92,8 @@ func deviceMTU(local netip.Addr) (int, error) {
 	return 0, fmt.Errorf("no device of this host has the address %s", local)
 }
 
-// addressesToward are this host's address toward a server, and the server's. A
-// datagram socket has them, and sends nothing.
+// addressesToward returns this host's address toward a server, and the server's. It
+// reads them from a datagram socket, which sends nothing.
 func addressesToward(ctx context.Context, server string) (here netip.Addr, there netip.AddrPort, err error) {
 	var dialer net.Dialer
 	socket, err := dialer.DialContext(ctx, "udp", server)

@@ -9,7 +9,7 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// WriteRecord keeps an observation in a file, for [ReadRecord].
+// WriteRecord saves an observation in a file, for [ReadRecord].
 func WriteRecord(path string, o doctor.Observation) error {
 	b, err := json.Marshal(o)
 	if err == nil {
@@ -21,7 +21,7 @@ func WriteRecord(path string, o doctor.Observation) error {
 	return nil
 }
 
-// ReadRecord reads the observation that [WriteRecord] has kept.
+// ReadRecord reads an observation that [WriteRecord] has saved.
 func ReadRecord(path string) (o doctor.Observation, err error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

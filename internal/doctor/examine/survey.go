@@ -15,20 +15,20 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// Survey is what a path shows where no server at the far end takes data.
+// Survey has the properties of a path without a measure server at the far end.
 type Survey struct {
 	Local  netip.AddrPort `json:"local"`
 	Remote netip.AddrPort `json:"remote"`
 	Path   doctor.Path    `json:"path"`
-	// Info is the kernel's account of a connection that was made and closed
-	// again; nil if none came about.
+	// Info has the kernel's figures of a connection that was opened and closed;
+	// nil without one.
 	Info *tcpinfo.Info `json:"tcp_info,omitempty"`
-	// Cause is always empty: a survey bounds a connection, and names no limit.
+	// Cause is always empty: a survey names bounds, and no limit.
 	Cause  doctor.Cause `json:"cause"`
 	Bounds []string     `json:"bounds"` // a sentence each
 }
 
-// survey looks at the path to a TCP port, whether or not anybody listens there.
+// survey examines the path to a TCP port, with or without a listener there.
 func (e *Examiner) survey(ctx context.Context, server string) (Survey, error) {
 	var s Survey
 	dialer := net.Dialer{Timeout: 3 * time.Second}
@@ -80,7 +80,8 @@ func (s Survey) WriteText(w io.Writer) error {
 	case s.Path.MTU > 0 && s.Path.ReverseMTU > 0:
 		display.WriteParagraph(&b, "", fmt.Sprintf("The path carries packets of %d bytes, and of %d back.", s.Path.MTU, s.Path.ReverseMTU))
 	case s.Path.MTU > 0:
-		display.WriteParagraph(&b, "", fmt.Sprintf("The path carries packets of %d bytes; the way back is not known.", s.Path.MTU))
+		display.WriteParagraph(&b,
+			"", fmt.Sprintf("The path carries packets of %d bytes; the way back is unknown.", s.Path.MTU))
 	}
 	for _, bound := range s.Bounds {
 		display.WriteParagraph(&b, "  - ", bound)

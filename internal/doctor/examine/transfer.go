@@ -13,25 +13,25 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// MinTransfer is the shortest time that [Examiner.Transfer] learns from.
+// MinTransfer is the minimum duration of [Examiner.Transfer].
 const MinTransfer = 4 * time.Second
 
-// NoVerdictError is returned where the far end takes no data, but the path could
-// be looked at. Its remedy is that of Reason.
+// NoVerdictError reports that the far end takes no data, with a survey of the path.
+// Its remedy is Reason's.
 type NoVerdictError struct {
 	Survey Survey
-	Reason error // why no data went there
+	Reason error // why the transfer failed
 }
 
 func (e *NoVerdictError) Error() string {
-	return "no verdict: nothing there takes data, without which nobody can tell what limits a transfer"
+	return "no verdict: no server there takes data, and a verdict needs a transfer"
 }
 
 func (e *NoVerdictError) Unwrap() error { return e.Reason }
 
-// Transfer makes a connection of its own to the measure server at HOST:PORT,
-// observes it, and tries the capacity of the path. Where nothing there takes
-// data the error is a [*NoVerdictError] if the path shows anything.
+// Transfer opens a connection to the measure server at HOST:PORT, observes it, and
+// tests the capacity of the path. If no server there takes data, the error is a
+// [*NoVerdictError], provided that the path shows anything.
 func (e *Examiner) Transfer(ctx context.Context, server string, direction measure.Direction) (doctor.Observation, error) {
 	options := measure.Options{
 		Direction: direction, Duration: e.During.Truncate(time.Second), SampleEvery: sampleEvery, Patience: 5 * time.Second,
@@ -53,13 +53,13 @@ func (e *Examiner) Transfer(ctx context.Context, server string, direction measur
 	}
 	found := <-probed
 	o.Path = found.path
-	if o.Elsewhere { // data go the other way
+	if o.Elsewhere { // the far end sends
 		o.Path = doctor.Path{MTU: found.path.ReverseMTU, ReverseMTU: found.path.MTU}
 	}
 	if found.err != nil {
 		e.Note(found.err)
 	}
-	e.Progress("trying what the path carries")
+	e.Progress("testing the path's capacity")
 	err = e.try(ctx, &o, trial{server: server, direction: direction})
 	return o, err
 }
@@ -70,7 +70,7 @@ type probed struct {
 	err  error
 }
 
-// probeBeside probes the path to a server while something else goes on.
+// probeBeside probes the path to a server in the background.
 func (e *Examiner) probeBeside(ctx context.Context, server string) <-chan probed {
 	result := make(chan probed, 1)
 	go func() {
@@ -89,11 +89,12 @@ func (e *Examiner) probeBeside(ctx context.Context, server string) <-chan probed
 	return result
 }
 
-// observed makes an observation of a test's one stream.
+// observed returns an observation of a test's one stream.
 func observed(s measure.Summary) (doctor.Observation, error) {
 	var o doctor.Observation
 	if len(s.Streams) != 1 || len(s.Streams[0].Samples) == 0 {
-		return o, remedy.New(errors.New("the far end does not tell how it sent"), "it takes a longhaul measure --serve there: an iperf3 -s only counts")
+		return o, remedy.New(errors.New("the far end sends no samples of its connection"),
+			"run longhaul measure --serve there: iperf3 -s only counts bytes")
 	}
 	stream := s.Streams[0]
 	local, remote := addrPort(s.Local), addrPort(s.Remote)
@@ -112,12 +113,12 @@ func observed(s measure.Summary) (doctor.Observation, error) {
 		o.Samples = append(o.Samples, doctor.Sample{At: t.At, Info: t.Info, SendBuffer: t.SendBuffer, SendQueued: t.SendQueued, RecvQueue: -1, CPU: t.CPU})
 	}
 	if len(o.Samples) == 0 {
-		return o, errors.New("the test was too short to say anything")
+		return o, errors.New("the test was too short for a verdict")
 	}
 	return o, nil
 }
 
-// addrPort is the address of a TCP socket; zero of any other.
+// addrPort returns the address of a TCP socket; zero for any other.
 func addrPort(a net.Addr) netip.AddrPort {
 	if tcp, ok := a.(*net.TCPAddr); ok {
 		both := tcp.AddrPort()
@@ -126,11 +127,12 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// withoutServer turns an error of a test into a [*NoVerdictError] if there is a
-// host, and its path shows anything.
+// withoutServer turns an error of a test into a [*NoVerdictError] if the host exists
+// and its path shows anything.
 func (e *Examiner) withoutServer(ctx context.Context, server string, err error) error {
 	var dns *net.DNSError
-	reason := remedy.New(measure.Explain(server, err), "run longhaul measure --serve there, or watch a connection that is there: longhaul doctor --remote ADDRESS")
+	reason := remedy.New(measure.Explain(server, err),
+		"run longhaul measure --serve there, or watch an existing connection: longhaul doctor --remote ADDRESS")
 	if ctx.Err() != nil || errors.As(err, &dns) || errors.Is(err, measure.ErrBusy) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) {
 		return reason
 	}

@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	// trialStreams is the usual number of connections of a trial. They fill a path
-	// where a window or losses hold one back, and leave each a share of a small
+	// trialStreams is the usual number of connections of a trial. They fill a path on
+	// which a window or losses limit a single one, and each gets a share of a small
 	// queue.
 	trialStreams = 4
 
-	// manyStreams is the number where each is held to a small window, and where
-	// they must outweigh an observed connection that goes on.
+	// manyStreams is the number if a small window limits each, or if they must
+	// outweigh the observed connection.
 	manyStreams = 16
 
-	// fastBps is the least goodput, in bit/s, of a path that needs four times
-	// manyStreams and takes no harm from them.
+	// fastBps is the minimum goodput, in bit/s, of a path that needs four times
+	// manyStreams and carries them without harm.
 	fastBps = 10e6
 
-	// farRTT is the least round trip time at which a trial takes longer to come to
-	// speed.
+	// farRTT is the minimum round trip time at which a trial needs longer to reach
+	// full speed.
 	farRTT = 200 * time.Millisecond
 
-	// smallMSS fits into every path: IPv6's least MTU less its headers, in bytes.
+	// smallMSS fits every path: IPv6's minimum MTU less its headers, in bytes.
 	smallMSS = 1220
 )
 
@@ -44,16 +44,16 @@ type trial struct {
 	mss       int // bytes; 0: as the ends agree
 	rtt       time.Duration
 	streams   int // 0: trialStreams
-	// own reads the progress of an observed connection, which goes on meanwhile.
-	// Nil if there is none.
+	// own reads the progress of an observed connection, which continues meanwhile.
+	// Nil without one.
 	own func() delivered
 }
 
 // delivered is the progress of a connection since it was opened.
 type delivered struct{ bytes, segments float64 }
 
-// try measures the capacity of an observation's path, and again with smaller
-// segments where those of the observation leave room in the packets.
+// try measures the capacity of an observation's path. It measures again with smaller
+// segments if the observed segments leave room in the packets.
 func (e *Examiner) try(ctx context.Context, o *doctor.Observation, t trial) error {
 	figures := o.Figures()
 	t.rtt = figures.RTT
@@ -84,8 +84,8 @@ func (e *Examiner) try(ctx context.Context, o *doctor.Observation, t trial) erro
 	return nil
 }
 
-// retryWhileBusy runs a test again for at most 5 s while the far end is busy, as
-// it may be with the rest of this host's last test.
+// retryWhileBusy repeats a test for at most 5 s while the far end is busy, for example
+// with the rest of this host's last test.
 func retryWhileBusy(ctx context.Context, run func() (measure.Summary, error)) (measure.Summary, error) {
 	for deadline := time.Now().Add(5 * time.Second); ; {
 		summary, err := run()
@@ -106,16 +106,16 @@ func (e *Examiner) run(ctx context.Context, t trial) (doctor.Trial, error) {
 		Direction: t.direction, Streams: cmp.Or(t.streams, trialStreams), MSS: t.mss, AtOnce: true, Token: e.Token, Version: e.Version,
 		Duration: 3 * time.Second,
 	}
-	if t.rtt > farRTT { // the rate is found within some ten round trips from the start
+	if t.rtt > farRTT { // slow start takes about ten round trips
 		options.Duration = 4 * time.Second
 	}
 	if cc.MayUse("bbr") {
 		options.CongestionControl = "bbr"
 	}
-	// All samples cross the path in the end. With many connections they would take
+	// All samples cross the path at the end. Those of many connections would take
 	// longer than the test.
 	options.SampleEvery = 100 * time.Millisecond * time.Duration(max(1, options.Streams/8))
-	// Only the second half counts, of the observed connection as well.
+	// Only the second half counts, also of the observed connection.
 	var own []delivered
 	if t.own != nil {
 		options.Interval = options.Duration / 2
@@ -132,8 +132,8 @@ func (e *Examiner) run(ctx context.Context, t trial) (doctor.Trial, error) {
 	return trialOf(summary, options, own)
 }
 
-// trialOf computes the figures of a trial from the second half of a test. Own has
-// the progress of an observed connection at half time and at the end, or is empty.
+// trialOf computes the figures of a trial from the second half of a test. own has the
+// progress of an observed connection at half time and at the end, or is empty.
 func trialOf(summary measure.Summary, options measure.Options, own []delivered) (doctor.Trial, error) {
 	result := doctor.Trial{Streams: options.Streams}
 	half := options.Duration / 2
@@ -147,7 +147,7 @@ func trialOf(summary measure.Summary, options measure.Options, own []delivered) 
 			counted = counted[1:]
 		}
 		if len(counted) < 2 {
-			return result, errors.New("the far end does not tell how its test went: it takes a longhaul measure --serve")
+			return result, errors.New("the far end sends no samples of the test: run longhaul measure --serve there")
 		}
 		first, last := counted[0], counted[len(counted)-1]
 		// Bytes acknowledged in order would wait for lost segments.

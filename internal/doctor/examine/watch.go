@@ -16,16 +16,16 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// MinWatch is the shortest time that [Examiner.Watch] learns from.
+// MinWatch is the minimum duration of [Examiner.Watch].
 const MinWatch = time.Second
 
-// sampleEvery is the time between two samples: short against connections that
-// last for a second, and long against the cost of a sample.
+// sampleEvery is the time between two samples: short compared with connections of a
+// second, and long compared with the cost of a sample.
 const sampleEvery = 50 * time.Millisecond
 
 // Connections are connections of this host. The zero value of a field is any.
 type Connections struct {
-	Local, Remote netip.AddrPort // of which an address or a port that is zero is any
+	Local, Remote netip.AddrPort // a zero address or port matches any
 	PID           int            // of the process
 }
 
@@ -44,7 +44,7 @@ func (c Connections) String() string {
 	return strings.Join(words, " ")
 }
 
-// endText writes an end of which the address or the port may be missing.
+// endText writes an end whose address or port may be missing.
 func endText(end netip.AddrPort) string {
 	switch {
 	case !end.Addr().IsValid():
@@ -55,9 +55,8 @@ func endText(end netip.AddrPort) string {
 	return end.String()
 }
 
-// Watch observes the busiest of some connections of this host, without changing
-// anything about them. With [Examiner.Test] it then tries the capacity of the
-// path.
+// Watch observes the busiest of some connections of this host, and does not change
+// them. With [Examiner.Test] it then tests the capacity of the path.
 func (e *Examiner) Watch(ctx context.Context, c Connections) (doctor.Observation, error) {
 	diag, err := tcpinfo.OpenDiag()
 	if err != nil {
@@ -76,7 +75,7 @@ func (e *Examiner) Watch(ctx context.Context, c Connections) (doctor.Observation
 	})
 	switch {
 	case errors.Is(err, errNothingSeen):
-		return o, remedy.New(fmt.Errorf("there was no connection %s in %v", c, e.During), "see longhaul top --once for those there are")
+		return o, remedy.New(fmt.Errorf("no connection %s in %v", c, e.During), "longhaul top --once lists connections")
 	case err != nil:
 		return o, err
 	}
@@ -94,7 +93,7 @@ func (e *Examiner) Watch(ctx context.Context, c Connections) (doctor.Observation
 		}
 	}
 	if e.Test {
-		e.Progress("trying what the path carries")
+		e.Progress("testing the path's capacity")
 		own := func() (d delivered) {
 			if c, err := diag.Get(o.Local, o.Remote); err == nil {
 				d = delivered{float64(c.Info.Delivered) * float64(c.Info.SndMSS), float64(c.Info.Delivered)}
@@ -112,16 +111,17 @@ func (e *Examiner) Watch(ctx context.Context, c Connections) (doctor.Observation
 // withData are the states in which a connection may have data under way.
 var withData = tcpinfo.States(tcpinfo.Established, tcpinfo.FinWait1, tcpinfo.CloseWait, tcpinfo.LastAck, tcpinfo.Closing)
 
-// filter picks the connections.
+// filter returns a filter of the connections.
 func (c Connections) filter() (func(*tcpinfo.Connection) bool, error) {
 	ends := between(c.Local, c.Remote)
 	if c.PID == 0 {
 		return ends, nil
 	}
 	if _, err := proc.Sockets(c.PID); err != nil {
-		return nil, remedy.New(fmt.Errorf("process %d: %w", c.PID, err), "run it as root to look at the processes of others")
+		return nil, remedy.New(fmt.Errorf("process %d: %w", c.PID, err),
+			"run it as root to see the processes of other users")
 	}
-	// The process may open other sockets meanwhile.
+	// The process may open sockets meanwhile.
 	var sockets map[uint32]bool
 	var at time.Time
 	return func(one *tcpinfo.Connection) bool {
@@ -138,7 +138,7 @@ func (c Connections) filter() (func(*tcpinfo.Connection) bool, error) {
 	}, nil
 }
 
-// busyThreads measures how busy the threads are of the program that has a socket.
+// busyThreads measures the busy time of the threads of a socket's program.
 type busyThreads struct {
 	owners proc.Owners
 	inode  uint32
@@ -146,8 +146,8 @@ type busyThreads struct {
 	pid    int
 }
 
-// of is the time for which the busiest thread of the connection's program has been
-// running since the first call; -1: unknown.
+// of returns the time for which the busiest thread of the connection's program has
+// been running since the first call; -1: unknown.
 func (b *busyThreads) of(c *tcpinfo.Connection) time.Duration {
 	if b.pid == 0 {
 		owner, ok := b.owners.Of(c.Inode)
