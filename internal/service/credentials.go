@@ -10,12 +10,11 @@ import (
 	"longhaul/internal/config"
 )
 
-// credentialDir is the directory in which systemd puts the files of
-// LoadCredential= while the service runs.
+// credentialDir is the directory of LoadCredential='s files while the service runs.
 const credentialDir = "/run/credentials/" + UnitName + "/"
 
-// credentialSource is the file in /etc/longhaul that systemd hands to the
-// service under a path of credentialDir; ok is false for any other path.
+// credentialSource returns the file in /etc/longhaul that systemd passes to the
+// service as a path in credentialDir; ok is false for any other path.
 func credentialSource(path string) (source string, ok bool) {
 	name, ok := strings.CutPrefix(path, credentialDir)
 	if !ok || name == "" || strings.ContainsAny(name, "/:%") {
@@ -24,9 +23,8 @@ func credentialSource(path string) (source string, ok bool) {
 	return filepath.Join(filepath.Dir(ConfigFile), name), true
 }
 
-// ReadablePath is the path at which a configured secret can be read now: of a
-// credential while the service does not run, the file that systemd will hand
-// over; else the path itself.
+// ReadablePath returns the path at which a configured secret is readable now: for a
+// credential of a stopped service its source file, else the path itself.
 func ReadablePath(path string) string {
 	if source, ok := credentialSource(path); ok {
 		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
@@ -36,9 +34,9 @@ func ReadablePath(path string) string {
 	return path
 }
 
-// checkKey makes a check of key files for a [config.Loader]. The service's user
-// cannot read what only root can, nor own a file, so systemd must hand the key
-// over. On this machine read, unless nil, checks the file itself.
+// checkKey makes a check of key files for a [config.Loader]. The service's user cannot
+// read root's files or own a file, so systemd must pass it the key. On this machine
+// read, unless nil, checks the file itself.
 func (h Host) checkKey(read func(path string) (problem, fix string)) func(path string) (problem, fix string) {
 	return func(path string) (problem, fix string) {
 		source, ok := credentialSource(path)
@@ -54,8 +52,7 @@ func (h Host) checkKey(read func(path string) (problem, fix string)) func(path s
 	}
 }
 
-// checkDashboard does the same for the secrets of the dashboard. The
-// certificate is public.
+// checkDashboard checks the secrets of the dashboard. The certificate is public.
 func (h Host) checkDashboard(read func(config.Dashboard) (problem, fix string)) func(config.Dashboard) (problem, fix string) {
 	return func(c config.Dashboard) (problem, fix string) {
 		for _, file := range []string{c.TLSKey, c.TokenFile} {
@@ -70,13 +67,13 @@ func (h Host) checkDashboard(read func(config.Dashboard) (problem, fix string)) 
 	}
 }
 
-// credentialFix says how the service gets a file that only root can read.
+// credentialFix returns how the service gets a file that only root can read.
 func credentialFix(path string) string {
 	name := filepath.Base(path)
-	return "put it at /etc/longhaul/" + name + " and name it " + credentialDir + name + " here: longhaul service install has systemd hand it over"
+	return "put it at /etc/longhaul/" + name + " and name it " + credentialDir + name + " here: longhaul service install has systemd pass it to the service"
 }
 
-// credentials are the names of the files that systemd must hand over for a
+// credentials returns the names of the files that systemd must pass for a
 // configuration.
 func credentials(c *config.Config) (names []string) {
 	names = dashboardCredentials(c)
@@ -88,7 +85,7 @@ func credentials(c *config.Config) (names []string) {
 	return names
 }
 
-// dashboardCredentials are those of the dashboard alone.
+// dashboardCredentials returns the credentials of the dashboard.
 func dashboardCredentials(c *config.Config) (names []string) {
 	for _, file := range []string{c.Dashboard.TLSCert, c.Dashboard.TLSKey, c.Dashboard.TokenFile} {
 		if source, ok := credentialSource(file); ok {

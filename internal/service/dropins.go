@@ -26,20 +26,20 @@ const (
 // DropInNames lists the names of all drop-ins.
 func DropInNames() []string { return []string{LowPorts, NetAdmin, LoadCC, UseCC, Credentials} }
 
-// DropIn is a drop-in of the unit, and why the service needs it.
+// DropIn is a drop-in of the unit, and the reason for it.
 type DropIn struct {
 	Name string `json:"name"`
 	Why  string `json:"why"`
-	// arguments are the algorithms to load or the credentials to hand over.
+	// arguments are the algorithms to load or the credentials to pass.
 	arguments []string
 }
 
-// path is the drop-in's file.
+// path returns the drop-in's file.
 func (d DropIn) path() string { return dropInPath(d.Name) }
 
 func dropInPath(name string) string { return dropInDir + "/" + name + ".conf" }
 
-// text is the content of the drop-in's file, for a program at a path.
+// text returns the content of the drop-in's file, for a program at a path.
 func (d DropIn) text(program string) ([]byte, error) {
 	text, err := packaging.File(UnitName+".d/"+d.Name+".conf", program)
 	if err != nil || len(d.arguments) == 0 {
@@ -58,21 +58,21 @@ func (d DropIn) text(program string) ([]byte, error) {
 	return text, nil
 }
 
-// limits are the bounds of a process without privilege.
+// limits are the kernel's bounds for a process without privilege.
 type limits struct {
 	lowestPort         int
 	sendBuffer         units.Size
 	receiveBuffer      units.Size
-	congestionControls []string // that it may choose
+	congestionControls []string // allowed ones
 }
 
-// defaultLimits are those of a kernel that nobody has configured.
+// defaultLimits are the limits of an unconfigured kernel.
 func defaultLimits() limits {
 	return limits{lowestPort: 1024, sendBuffer: 212992, receiveBuffer: 212992, congestionControls: []string{"reno", "cubic", "bbr", "dctcp"}}
 }
 
-// readLimits reads the sysctls of this machine. A bound that it cannot read has
-// its default, as have the allowed congestion controls if there are none.
+// readLimits reads the sysctls of this machine. An unreadable bound has its default,
+// and so have the allowed congestion controls if there are none.
 func readLimits(allowedCC []string) limits {
 	l := defaultLimits()
 	number := func(sysctl string, fallback int) int {
@@ -137,7 +137,7 @@ func neededDropIns(c *config.Config, l limits, ownCC []string) []DropIn {
 			name := leg.CongestionControl
 			switch {
 			case name == "brutal":
-				add(UseCC, "tunnel %s uses brutal and tells it the rate", t.Name)
+				add(UseCC, "tunnel %s sets a rate for brutal", t.Name)
 			case slices.Contains(ownCC, name):
 				d := add(LoadCC, "tunnel %s uses %s", t.Name, name)
 				if !slices.Contains(d.arguments, name) {
@@ -160,8 +160,8 @@ func neededDropIns(c *config.Config, l limits, ownCC []string) []DropIn {
 	return all
 }
 
-// CheckDropIns checks a choice of drop-ins: "none", "auto", or names, which are
-// added to the drop-ins that the configuration needs. The error has a remedy.
+// CheckDropIns checks a choice of drop-ins: "none", "auto", or names to add to the
+// configuration's drop-ins. The error has a remedy.
 func CheckDropIns(words []string) error {
 	for _, word := range words {
 		switch {
@@ -177,8 +177,7 @@ func CheckDropIns(words []string) error {
 	return nil
 }
 
-// chooseDropIns applies a choice that [CheckDropIns] accepts to the drop-ins
-// that are needed.
+// chooseDropIns applies a valid choice to the needed drop-ins.
 func chooseDropIns(words []string, needed []DropIn) ([]DropIn, error) {
 	if err := CheckDropIns(words); err != nil {
 		return nil, err
@@ -200,7 +199,7 @@ func chooseDropIns(words []string, needed []DropIn) ([]DropIn, error) {
 		}
 		all = append(all, d)
 	}
-	if has(UseCC) { // it includes what these two give
+	if has(UseCC) { // it includes the other two
 		all = slices.DeleteFunc(all, func(d DropIn) bool { return d.Name == LoadCC || d.Name == NetAdmin })
 	}
 	return all, nil

@@ -10,29 +10,29 @@ import (
 	"time"
 )
 
-// Verb is what is done to a path.
+// Verb is the change of a path.
 type Verb string
 
 // The verbs.
 const (
 	Make    Verb = "make"    // a directory
-	Write   Verb = "write"   // a file that was not there
-	Replace Verb = "replace" // a file that was made here before
+	Write   Verb = "write"   // a new file
+	Replace Verb = "replace" // a file of an earlier installation
 	Link    Verb = "link"    // a symbolic link
 	Remove  Verb = "remove"
 	Unmake  Verb = "unmake" // a directory
-	Keep    Verb = "keep"   // it is not what was made here; Why says more
+	Keep    Verb = "keep"   // changed or not installed here; Why says more
 	Present Verb = "present"
 )
 
-// Step is one change, or the reason why there is none.
+// Step is a change, or the reason for none.
 type Step struct {
 	Verb Verb   `json:"do"`
 	Path string `json:"path"`
 	Why  string `json:"why,omitempty"`
 }
 
-// Plan is what it takes for some files to be on a host.
+// Plan has the steps that install some files on a host.
 type Plan struct {
 	Steps []Step
 
@@ -40,16 +40,16 @@ type Plan struct {
 	dirs  []string
 	files []File
 	drop  []string
-	// The record while the plan is carried out, and after it.
+	// The record during and after the plan.
 	during, after Record
 }
 
-// Changes says whether there is anything to do.
+// Changes reports whether the plan changes anything.
 func (p *Plan) Changes() bool { return len(p.files)+len(p.drop) > 0 }
 
 const changedSince = "changed since it was installed"
 
-// Plan compares the host with what ought to be there. It changes nothing.
+// Plan compares the host with the wanted files. It changes nothing.
 func (h Host) Plan(want Wanted) (*Plan, error) {
 	before, err := h.Load()
 	if err != nil {
@@ -68,7 +68,7 @@ func (h Host) Plan(want Wanted) (*Plan, error) {
 			p.after.add(e.Path, "")
 		}
 	}
-	// The record's own directory comes first of all.
+	// The record's own directory comes first.
 	if err := p.parents(filepath.Join(h.Dir, recordName)); err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (p *Plan) step(verb Verb, path, why string) {
 	p.Steps = append(p.Steps, Step{verb, path, why})
 }
 
-// file plans one file; ours is its entry in the record, nil if there is none.
+// file plans one file; ours is its entry in the record, nil without one.
 func (p *Plan) file(f File, ours *Entry) error {
 	digest, mode, err := p.host.look(f.Path)
 	if err != nil {
@@ -133,7 +133,7 @@ func (p *Plan) file(f File, ours *Entry) error {
 	case f.Vital:
 		return &ErrConflict{f.Path, ours != nil}
 	default:
-		why := "was there already"
+		why := "existed already"
 		if ours != nil {
 			p.after.Entries = append(p.after.Entries, *ours)
 			if why = changedSince; slices.Contains(ours.Digests, digest) {
@@ -153,7 +153,7 @@ func (p *Plan) file(f File, ours *Entry) error {
 	return nil
 }
 
-// parents plans the directories that are missing above a path.
+// parents plans the missing directories above a path.
 func (p *Plan) parents(path string) error {
 	var missing []string
 	for dir := filepath.Dir(path); dir != "/" && !slices.Contains(p.dirs, dir); dir = filepath.Dir(dir) {
@@ -183,8 +183,8 @@ func (p *Plan) parents(path string) error {
 	return nil
 }
 
-// Apply carries the plan out. The host must be as it was when the plan was
-// made; what has come to be there meanwhile is not overwritten.
+// Apply carries the plan out. The host must be unchanged since the plan. Apply does
+// not overwrite new files.
 func (p *Plan) Apply() error {
 	unlock, err := p.host.lock()
 	if err != nil {

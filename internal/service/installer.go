@@ -19,12 +19,12 @@ import (
 	"longhaul/packaging"
 )
 
-// Installer puts the running program onto a host as a service of systemd.
+// Installer installs the running program on a host as a service of systemd.
 type Installer struct {
 	Host Host
 
-	// Config is the content for [ConfigFile], of a file named ConfigName. An
-	// empty name leaves the configuration that is there, or installs the example.
+	// Config is the content for [ConfigFile], from a file named ConfigName. With an
+	// empty name the existing configuration stays, or Install writes the example.
 	Config     []byte
 	ConfigName string
 
@@ -37,10 +37,10 @@ type Installer struct {
 
 	// Loader loads configurations of this machine.
 	Loader config.Loader
-	// OwnCC are longhaul's congestion controls, and AllowedCC those that a
-	// process without privilege may choose on this machine; nil: unknown.
+	// OwnCC are longhaul's congestion controls. AllowedCC are those that a process
+	// without privilege may choose on this machine; nil: unknown.
 	OwnCC, AllowedCC []string
-	// Share makes the files below share, by their paths there.
+	// Share returns the files of share by path there.
 	Share func() (map[string][]byte, error)
 }
 
@@ -62,7 +62,7 @@ func (i Installed) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	writeSteps(&b, i.Steps, i.DryRun)
 	if !changeFiles(i.Steps) {
-		fmt.Fprintln(&b, "everything is as it should be")
+		fmt.Fprintln(&b, "nothing to change")
 	}
 	if i.Started {
 		fmt.Fprintln(&b, UnitName+" is running")
@@ -72,18 +72,17 @@ func (i Installed) WriteText(w io.Writer) error {
 	return err
 }
 
-// installation is an [Installer] at work.
+// installation is a running [Installer].
 type installation struct {
 	Installer
-	record   *Record // of the installation before; nil if there is none
-	packaged string  // the unit of a package, which is left alone with its files
+	record   *Record // of the previous installation; nil without one
+	packaged string  // the unit of a package, which Install does not change
 	program  string  // that the unit starts
-	dynamic  bool    // it needs shared libraries
+	dynamic  bool    // the program needs shared libraries
 }
 
-// Install puts the program, its unit, drop-ins and configuration onto the host.
-// An error of the configuration is a [config.Errors]; others have a remedy where
-// there is one.
+// Install installs the program, its unit, drop-ins and configuration. An error of the
+// configuration is a [config.Errors]. Other errors may have a remedy.
 func (i Installer) Install(ctx context.Context) (Installed, error) {
 	n := installation{Installer: i}
 	var err error
@@ -135,7 +134,7 @@ func (i Installer) Install(ctx context.Context) (Installed, error) {
 	return result, nil
 }
 
-// repeatChoices takes choices that are missing from the installation before.
+// repeatChoices takes missing choices from the previous installation.
 func (n *installation) repeatChoices() {
 	if n.Prefix == "" {
 		n.Prefix = DefaultPrefix
@@ -148,7 +147,7 @@ func (n *installation) repeatChoices() {
 	}
 }
 
-// loader reads the configuration as the host will.
+// loader returns a loader of configurations for the host.
 func (n *installation) loader() config.Loader {
 	l := n.Loader
 	if n.Host.Root != "" {
@@ -158,7 +157,7 @@ func (n *installation) loader() config.Loader {
 	return l
 }
 
-// unit is the file of the unit that will be in force.
+// unit returns the file of the unit in force.
 func (n *installation) unit() string {
 	if n.packaged != "" {
 		return n.packaged
@@ -166,7 +165,7 @@ func (n *installation) unit() string {
 	return UnitFile
 }
 
-// configuration is the text that the service will read.
+// configuration returns the text of the service's configuration.
 func (n *installation) configuration() ([]byte, error) {
 	present, err := n.Host.ReadFile(ConfigFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -179,10 +178,11 @@ func (n *installation) configuration() ([]byte, error) {
 	case n.ConfigName == "":
 		return config.Example, nil
 	}
-	// The example that install put there holds nobody's settings.
+	// An unchanged example has no settings of a user.
 	untouched := n.record.Has(ConfigFile) && bytes.Equal(present, config.Example)
 	if exists && !bytes.Equal(present, n.Config) && !untouched {
-		return nil, remedy.New(fmt.Errorf("%s is there already and is another one than %s", ConfigFile, n.ConfigName), "copy it there yourself, check it with longhaul config check, and leave --config out")
+		return nil, remedy.New(fmt.Errorf("%s already exists and differs from %s", ConfigFile, n.ConfigName),
+			"copy it there yourself, check it with longhaul config check, and leave --config out")
 	}
 	return n.Config, nil
 }
@@ -238,8 +238,7 @@ func (n *installation) files(text []byte, dropIns []DropIn, enable bool) ([]File
 	return all, nil
 }
 
-// tellSystemd reloads systemd's configuration, and starts the service if that
-// was asked for.
+// tellSystemd reloads systemd's configuration, and starts the service if requested.
 func (n *installation) tellSystemd(ctx context.Context, plan *Plan, result *Installed) error {
 	if err := Systemctl(ctx, "daemon-reload"); err != nil {
 		return err
@@ -250,7 +249,8 @@ func (n *installation) tellSystemd(ctx context.Context, plan *Plan, result *Inst
 	}
 	running := unit.Active == "active" || unit.Active == "reloading"
 	if running && plan.Changes() {
-		result.Notes = append(result.Notes, "the running relay is the one before: longhaul upgrade changes to a new program and cuts no flow, systemctl restart longhaul takes up everything")
+		result.Notes = append(result.Notes,
+			"the old relay still runs: longhaul upgrade starts the new program and cuts no flow, systemctl restart longhaul applies everything")
 	}
 	if !n.Start || !result.Enabled || running {
 		result.Started = running
@@ -269,10 +269,10 @@ func isDynamic(program []byte) bool {
 	return err == nil && slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
-// notes say what to do next.
+// notes returns the next steps.
 func (n *installation) notes(result *Installed) (notes []string) {
 	if n.packaged != "" {
-		notes = append(notes, "program and unit are a package's: "+n.packaged)
+		notes = append(notes, "program and unit belong to a package: "+n.packaged)
 	}
 	if n.dynamic {
 		notes = append(notes, "this program needs shared libraries, which the unit does not execute: build it with CGO_ENABLED=0")

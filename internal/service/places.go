@@ -9,9 +9,9 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// The places of the service. A unit that no package brought lies where
-// administrators put files by hand. Package managers leave /usr/local and
-// /etc/systemd/system alone, so that neither overwrites the other.
+// The paths of the service. A unit without a package is where administrators put
+// files. Package managers do not change /usr/local and /etc/systemd/system, so
+// neither overwrites the other.
 const (
 	UnitName      = "longhaul.service"
 	UnitFile      = "/etc/systemd/system/" + UnitName
@@ -20,24 +20,24 @@ const (
 	DefaultPrefix = "/usr/local"                // the parent of bin and share
 
 	dropInDir = UnitFile + ".d"
-	// wantsLink starts the service with the machine.
+	// wantsLink is the link that starts the service with the machine.
 	wantsLink = "/etc/systemd/system/multi-user.target.wants/" + UnitName
 	// programBelowPrefix is the program's path below the prefix.
 	programBelowPrefix = "bin/longhaul"
 )
 
-// packagedUnits are the paths at which packages put the unit.
+// packagedUnits are the paths of packages' units.
 var packagedUnits = []string{"/usr/lib/systemd/system/" + UnitName, "/lib/systemd/system/" + UnitName}
 
-// stateDirs are the directories that systemd makes for StateDirectory= of the
-// unit, the first a link to the second. The history is there.
+// stateDirs are systemd's directories for StateDirectory= of the unit, the first a
+// link to the second. They contain the history.
 var stateDirs = []string{"/var/lib/longhaul", "/var/lib/private/longhaul"}
 
 // ownDirs are purged with everything in them.
 var ownDirs = []string{filepath.Dir(ConfigFile), dropInDir}
 
-// OpenHost gives this machine, or the image below root unless that is empty.
-// It is an error that root is no directory.
+// OpenHost returns this machine, or the image below root unless that is empty. It
+// fails if root is not a directory.
 func OpenHost(root string) (Host, error) {
 	h := Host{Dir: RecordDir}
 	if root == "" {
@@ -58,8 +58,8 @@ func OpenHost(root string) (Host, error) {
 	return h, nil
 }
 
-// CheckAccess returns an error unless this process can change the services of
-// the host. An image can always be tried.
+// CheckAccess returns an error unless this process can change the services of the
+// host. It accepts every image.
 func (h Host) CheckAccess() error {
 	switch {
 	case h.Root != "":
@@ -72,7 +72,7 @@ func (h Host) CheckAccess() error {
 	return nil
 }
 
-// packagedUnit is the unit that a package has brought; empty if none has.
+// packagedUnit returns a package's unit; empty without one.
 func (h Host) packagedUnit() string {
 	for _, path := range packagedUnits {
 		if h.Exists(path) {
@@ -82,7 +82,7 @@ func (h Host) packagedUnit() string {
 	return ""
 }
 
-// withRemedy adds to an error of a change what to do about it.
+// withRemedy adds the remedy to an error of a change.
 func withRemedy(err error) error {
 	var conflict *ErrConflict
 	switch {

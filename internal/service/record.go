@@ -15,12 +15,12 @@ import (
 	"longhaul/internal/undo"
 )
 
-// Record is what was made on a host.
+// Record lists the files that were made on a host.
 type Record struct {
-	// Program is what the unit starts.
+	// Program is the unit's program.
 	Program string `json:"program,omitempty"`
 
-	// Version is what installed last.
+	// Version is the version of the last installation.
 	Version string    `json:"version"`
 	At      time.Time `json:"at"`
 
@@ -28,19 +28,19 @@ type Record struct {
 	Complete bool    `json:"complete"`
 	Entries  []Entry `json:"entries"`
 
-	// Loads lists the congestion controls that the service may have loaded since
-	// it was installed.
+	// Loads lists the congestion controls that the service may have loaded since its
+	// installation.
 	Loads []string `json:"loads,omitempty"`
 
-	// Choices are the drop-ins that the last installation asked for.
+	// Choices are the drop-ins that the last installation requested.
 	Choices []string `json:"choices,omitempty"`
 }
 
-// Entry is a file, a symbolic link or a directory that was made.
+// Entry is a recorded file, symbolic link or directory.
 type Entry struct {
 	Path string `json:"path"`
-	// Digests of what was put there: of the last, and, while a change is under
-	// way, of the one before. None for a directory.
+	// Digests of the last written content and, during a change, of the previous
+	// one. None for a directory.
 	Digests []string `json:"digests,omitempty"`
 }
 
@@ -65,7 +65,7 @@ func (r *Record) find(path string) *Entry {
 	return nil
 }
 
-// add notes one more content of a path, or a directory.
+// add records another content of a path, or a directory.
 func (r *Record) add(path, digest string) {
 	e := r.find(path)
 	if e == nil {
@@ -77,10 +77,10 @@ func (r *Record) add(path, digest string) {
 	}
 }
 
-// Has says whether something at the path was made here.
+// Has reports whether the record contains the path.
 func (r *Record) Has(path string) bool { return r != nil && r.find(path) != nil }
 
-// Load reads what was made; nil if nothing was.
+// Load reads the record; nil without one.
 func (h Host) Load() (*Record, error) {
 	at, err := h.place(filepath.Join(h.Dir, recordName))
 	if err != nil {
@@ -137,8 +137,7 @@ func (h Host) forget() error {
 	return remove(filepath.Dir(at))
 }
 
-// Compare says which of the recorded files are missing, and which somebody has
-// changed.
+// Compare returns the recorded files that are missing, and those that changed.
 func (h Host) Compare(r *Record) (missing, changed []string, err error) {
 	for _, e := range r.Entries {
 		digest, _, err := h.look(e.Path)
@@ -154,7 +153,7 @@ func (h Host) Compare(r *Record) (missing, changed []string, err error) {
 	return missing, changed, nil
 }
 
-// lock makes this process the only one to change the host's installation.
+// lock excludes other processes from changing the host's installation.
 func (h Host) lock() (unlock func(), err error) {
 	at, err := h.place(filepath.Join(h.Dir, recordName))
 	if err != nil {

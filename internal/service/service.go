@@ -1,14 +1,13 @@
-// Package service makes longhaul a service of systemd on a host, and removes
-// exactly that again.
+// Package service installs longhaul as a service of systemd on a host, and removes
+// exactly that.
 //
-// [Installer] finds out which drop-ins of the unit a configuration needs, and
-// puts them there with the program, its unit and the files of share.
-// [Uninstaller] removes them, and [Host.Status] reads what there is.
+// [Installer] determines the drop-ins that a configuration needs. It installs them
+// with the program, its unit and the files of share. [Uninstaller] removes them, and
+// [Host.Status] reads the installed state.
 //
-// A [Plan] first writes down the files that it is about to make ([Record]). So
-// an installation that was interrupted is completed by running it again, or
-// cleared by removing it. Nothing is ever overwritten or removed that was not
-// made here, or that somebody has changed since.
+// A [Plan] first records the files that it is about to make ([Record]). So a second
+// run completes an interrupted installation, and a removal clears it. The package
+// never overwrites or removes files that it did not make, or that changed since.
 package service
 
 import (
@@ -20,38 +19,37 @@ import (
 	"strings"
 )
 
-// Host is where files go.
+// Host is the target of an installation.
 type Host struct {
-	// Root is the root directory of an image; empty for this machine, and "/"
-	// for this machine's files alone. Paths are always those that the running
-	// host will see.
+	// Root is the root directory of an image; empty for this machine, and "/" for
+	// this machine's files only. Paths are always those of the running host.
 	Root string
 
-	// Dir holds the record, below Root.
+	// Dir is the record's directory, below Root.
 	Dir string
 }
 
-// File is something that ought to be on the host.
+// File is a wanted file of the host.
 type File struct {
 	Path    string
 	Content []byte
 	Mode    fs.FileMode
-	Link    string // where a symbolic link leads, in place of Content and Mode
-	Why     string // shown beside it, if that is not clear
+	Link    string // target of a symbolic link, in place of Content and Mode
+	Why     string // shown beside it, if not obvious
 
-	// Seed: one that is there already serves as well, whoever made it.
+	// Seed: an existing file of any origin stays.
 	Seed bool
 
-	// Vital: without it there is no use in going on. Others that somebody has
-	// changed are left alone.
+	// Vital: the installation fails if the file was changed. Other changed files
+	// stay.
 	Vital bool
 }
 
-// Wanted is an installation as it ought to be.
+// Wanted is the wanted state of an installation.
 type Wanted struct {
 	Files   []File
-	Program string   // what the unit starts
-	Version string   // of it
+	Program string   // the unit's program
+	Version string   // of the program
 	Loads   []string // see [Record], and so
 	Choices []string
 }
@@ -63,21 +61,21 @@ func (f File) digest() string {
 	return contentDigest(f.Content)
 }
 
-// ErrConflict: something is in the way that was not made here.
+// ErrConflict reports a file in the way that this package did not make.
 type ErrConflict struct {
 	Path    string
-	Changed bool // it was made here, and somebody has changed it since
+	Changed bool // made here, and changed since
 }
 
 func (e *ErrConflict) Error() string {
 	if e.Changed {
-		return e.Path + " is not what was installed there any more"
+		return e.Path + " has changed since the installation"
 	}
-	return e.Path + " is there already, and was not made by this command"
+	return e.Path + " already exists, and this command did not make it"
 }
 
-// place is where a path of the host is seen by this process. It refuses to
-// leave the root directory by a symbolic link.
+// place returns this process's path of a path of the host. It refuses symbolic links
+// that leave the root directory.
 func (h Host) place(path string) (string, error) {
 	if h.Root == "" || h.Root == "/" {
 		return path, nil
@@ -86,7 +84,7 @@ func (h Host) place(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// What is not there yet leads nowhere.
+	// A missing path has no links.
 	rest := ""
 	for dir := filepath.Dir(filepath.Join(root, path)); ; dir = filepath.Dir(dir) {
 		real, err := filepath.EvalSymlinks(dir)
@@ -104,8 +102,8 @@ func (h Host) place(path string) (string, error) {
 	}
 }
 
-// look says what is at a path: the digest of a file or of a link, or "" where
-// there is nothing. Anything else has a digest that no file has.
+// look returns the digest of a file or link at a path, or "" without one. Anything
+// else has a digest that no file has.
 func (h Host) look(path string) (digest string, mode fs.FileMode, err error) {
 	at, err := h.place(path)
 	if err != nil {
@@ -127,7 +125,7 @@ func (h Host) look(path string) (digest string, mode fs.FileMode, err error) {
 	return contentDigest(b), info.Mode(), err
 }
 
-// Exists says whether something is at a path.
+// Exists reports whether a path exists.
 func (h Host) Exists(path string) bool {
 	digest, _, err := h.look(path)
 	return err == nil && digest != ""
@@ -144,14 +142,14 @@ func (h Host) ReadFile(path string) ([]byte, error) {
 
 const partialSuffix = ".longhaul-new"
 
-// partial is where a file is written before it takes its place.
+// partial returns the path of a half-written file.
 func partial(path string) string { return path + partialSuffix }
 
-// isPartial gives the path that a half-written file was to take.
+// isPartial returns the final path of a half-written file.
 func isPartial(path string) (of string, ok bool) { return strings.CutSuffix(path, partialSuffix) }
 
-// write puts a file into its place in one step: it is there as a whole or not
-// at all, whenever the machine stops.
+// write writes a file in one step: it is complete or missing, whenever the machine
+// stops.
 func (h Host) write(f File) (err error) {
 	at, err := h.place(f.Path)
 	if err != nil {

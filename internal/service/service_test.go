@@ -164,7 +164,7 @@ func TestWhatOthersMadeIsLeftAlone(t *testing.T) {
 	write(t, h, "/usr/local/bin/other", "other")
 	before := tree(t, h)
 	p := install(t, h, first)
-	if got, want := kept(p.Steps), []string{"/etc/program/program.yaml: was there already"}; !slices.Equal(got, want) {
+	if got, want := kept(p.Steps), []string{"/etc/program/program.yaml: existed already"}; !slices.Equal(got, want) {
 		t.Errorf("kept %q, want %q", got, want)
 	}
 	uninstall(t, h, true)

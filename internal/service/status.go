@@ -13,30 +13,28 @@ import (
 // Status describes the service of a host. Unknown fields are left out of the
 // JSON.
 type Status struct {
-	// Installed is "service install", "package", "by hand", or "" where there is
-	// no unit.
+	// Installed is "service install", "package", "by hand", or "" without a unit.
 	Installed string `json:"installed"`
-	// Complete is false after an installation that was interrupted.
+	// Complete is false after an interrupted installation.
 	Complete bool   `json:"complete"`
 	Program  string `json:"program,omitempty"` // that the unit starts
-	// Version is what the program says of itself.
+	// Version is the program's own version.
 	Version      string   `json:"version,omitempty"`
 	Unit         string   `json:"unit,omitempty"` // its file
 	DropIns      []string `json:"drop_ins"`       // their files
 	Capabilities []string `json:"capabilities"`
-	Enabled      *bool    `json:"enabled,omitempty"` // it starts with the machine
-	State        string   `json:"state,omitempty"`   // of the unit, as systemd has it
+	Enabled      *bool    `json:"enabled,omitempty"` // starts with the machine
+	State        string   `json:"state,omitempty"`   // of the unit, by systemd
 	PID          int      `json:"pid,omitempty"`
 	Says         string   `json:"says,omitempty"` // the status line of the relay
 	// Exposure is the figure of systemd-analyze security, 0 (best) to 10.
 	Exposure *float64 `json:"exposure,omitempty"`
-	Missing  []string `json:"missing"` // installed files that are gone
+	Missing  []string `json:"missing"` // missing installed files
 	Changed  []string `json:"changed"` // installed files with other content
 }
 
-// Status reads the state of the service from the host's files and, on a machine
-// that systemd runs, from systemd. It runs the service's program to get its
-// version.
+// Status reads the state of the service from the host's files and, if systemd runs the
+// machine, from systemd. It runs the service's program for its version.
 func (h Host) Status(ctx context.Context) (Status, error) {
 	s := Status{Complete: true, DropIns: []string{}, Capabilities: []string{}, Missing: []string{}, Changed: []string{}}
 	record, err := h.Load()
@@ -80,7 +78,7 @@ func (h Host) Status(ctx context.Context) (Status, error) {
 	return s, nil
 }
 
-// askSystemd fills in what systemd knows of the unit.
+// askSystemd reads systemd's properties of the unit.
 func (s *Status) askSystemd(ctx context.Context) error {
 	u, err := ShowUnit(ctx, UnitName)
 	if err != nil {
@@ -126,7 +124,7 @@ func (s *Status) readUnit(ctx context.Context, h Host) {
 			}
 		}
 	}
-	// The program of an image may be of another machine.
+	// The program of an image may be for another machine.
 	if h.Root == "" && s.Program != "" {
 		if out, err := exec.CommandContext(ctx, s.Program, "version").Output(); err == nil {
 			s.Version = strings.TrimSpace(string(out))
@@ -134,14 +132,14 @@ func (s *Status) readUnit(ctx context.Context, h Host) {
 	}
 }
 
-// WriteText writes a line for each field, with "-" for unknown ones. The error
-// is the writer's.
+// WriteText writes a line for each field, with "-" for unknown ones. It returns the
+// writer's error.
 func (s Status) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	if s.Installed == "" {
 		fmt.Fprintln(&b, "longhaul is not installed as a service")
 		for _, path := range append(s.Changed, s.Missing...) {
-			fmt.Fprintln(&b, "left of one that was: "+path)
+			fmt.Fprintln(&b, "left from a removed service: "+path)
 		}
 	} else {
 		s.writeFields(&b)
@@ -188,6 +186,7 @@ func (s Status) writeFields(b *bytes.Buffer) {
 		line("changed", path)
 	}
 	if !s.Complete {
-		fmt.Fprintln(b, "\nan installation was interrupted: longhaul service install completes it,\nlonghaul service uninstall clears it away")
+		fmt.Fprintln(b,
+			"\nan installation was interrupted: longhaul service install completes it,\nlonghaul service uninstall removes it")
 	}
 }

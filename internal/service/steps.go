@@ -9,12 +9,12 @@ import (
 	"longhaul/internal/display"
 )
 
-// done has the past tense of each verb that is shown.
+// done has the past tense of each printed verb.
 var done = map[Verb]string{
 	Write: "wrote", Replace: "replaced", Link: "linked", Remove: "removed", Keep: "kept",
 }
 
-// name is the verb as a report has it, of a change made or only planned.
+// name returns the verb for a report of a planned or completed change.
 func (v Verb) name(planned bool) string {
 	if planned {
 		return "would " + string(v)
@@ -29,8 +29,8 @@ func changeFiles(steps []Step) bool {
 	})
 }
 
-// writeSteps lists changes, and the files left alone with the reason. It counts
-// the many files of share.
+// writeSteps lists changes, and unchanged files with the reason. It only counts the
+// files of share.
 func writeSteps(b *bytes.Buffer, steps []Step, planned bool) {
 	type group struct {
 		verb Verb

@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// Booted says whether systemd runs this machine.
+// Booted reports whether systemd runs this machine.
 func Booted() bool {
-	info, err := os.Lstat("/run/systemd/system") // as sd_booted(3) does
+	info, err := os.Lstat("/run/systemd/system") // like sd_booted(3)
 	return err == nil && info.IsDir()
 }
 
-// Systemctl runs systemctl, and puts what it complains about into the error.
+// Systemctl runs systemctl. The error contains its error output.
 func Systemctl(ctx context.Context, args ...string) error {
 	_, err := output(ctx, "systemctl", args...)
 	return err
@@ -40,18 +40,18 @@ func output(ctx context.Context, name string, args ...string) (string, error) {
 	return stdout.String(), err
 }
 
-// Unit is what systemd knows about a unit.
+// Unit has systemd's properties of a unit.
 type Unit struct {
-	Loaded bool // there is such a unit
+	Loaded bool // the unit exists
 	Masked bool
-	// Active and Sub are states as systemctl status has them: "active", "running".
+	// Active and Sub are the states of systemctl status: "active", "running".
 	Active, Sub string
 	// Enabled: it starts with the machine.
 	Enabled bool
 	PID     int    // of the main process; 0 if there is none
-	File    string // its own
+	File    string // of the unit
 	DropIns []string
-	Status  string // what the service says of itself
+	Status  string // the service's own status line
 }
 
 // ShowUnit asks systemd about a unit.
@@ -78,7 +78,7 @@ func parseUnit(show string) Unit {
 		case "UnitFileState":
 			u.Enabled = strings.HasPrefix(value, "enabled")
 		case "MainPID":
-			u.PID, _ = strconv.Atoi(value) // 0 is what systemd writes for none
+			u.PID, _ = strconv.Atoi(value) // systemd writes 0 for none
 		case "FragmentPath":
 			u.File = value
 		case "DropInPaths":
@@ -92,8 +92,8 @@ func parseUnit(show string) Unit {
 
 var exposureLine = regexp.MustCompile(`(?m)Overall exposure level for \S+: ([0-9.]+) `)
 
-// Exposure is the figure of `systemd-analyze security`, 0 (best) to 10. With a
-// root directory the unit is read there, else the unit as systemd has it.
+// Exposure returns the figure of `systemd-analyze security`, 0 (best) to 10. With a
+// root directory it reads the unit there, else systemd's loaded unit.
 func Exposure(ctx context.Context, root, unit string) (float64, error) {
 	args := []string{"security", "--no-pager"}
 	if root != "" {
@@ -109,13 +109,13 @@ func Exposure(ctx context.Context, root, unit string) (float64, error) {
 func parseExposure(out string) (float64, error) {
 	m := exposureLine.FindStringSubmatch(out)
 	if m == nil {
-		return 0, errors.New("systemd-analyze says nothing of the overall exposure")
+		return 0, errors.New("missing overall exposure in the output of systemd-analyze")
 	}
 	return strconv.ParseFloat(m[1], 64)
 }
 
-// Capabilities are those that a unit and its drop-ins, in the order in which
-// systemd reads them, leave to the service's processes.
+// Capabilities returns the capabilities of the service's processes, by a unit and its
+// drop-ins in systemd's order.
 func Capabilities(files ...[]byte) []string {
 	var all []string
 	for _, f := range files {
@@ -123,7 +123,7 @@ func Capabilities(files ...[]byte) []string {
 			value, ok := strings.CutPrefix(strings.TrimSpace(line), "AmbientCapabilities=")
 			switch {
 			case !ok:
-			case value == "": // an empty assignment takes back what came before
+			case value == "": // an empty assignment clears earlier ones
 				all = nil
 			default:
 				all = append(all, strings.Fields(value)...)

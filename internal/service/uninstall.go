@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Removal is what it takes to remove what was made on a host.
+// Removal has the steps that remove an installation.
 type Removal struct {
 	Steps []Step
 
@@ -21,10 +21,9 @@ type Removal struct {
 	private []string
 }
 
-// Removal plans to remove what the record names. What somebody has changed
-// since is kept, unless purge is set; then the private directories go with all
-// that is in them, where they were made here. The files of keep stay in any
-// case.
+// Removal plans the removal of the recorded files. It keeps changed files unless purge
+// is set. With purge it also removes the private directories that were made here, with
+// all files in them. The files of keep always stay.
 func (h Host) Removal(r *Record, purge bool, private, keep []string) (*Removal, error) {
 	m := &Removal{host: h, record: r, purge: purge, private: private}
 	// Files first, then directories from the innermost on.
@@ -59,7 +58,7 @@ func (h Host) Removal(r *Record, purge bool, private, keep []string) (*Removal, 
 			}
 			m.step(Unmake, e.Path, "")
 		case slices.Contains(keep, e.Path):
-			m.step(Keep, e.Path, "asked for")
+			m.step(Keep, e.Path, "requested")
 			m.kept = append(m.kept, e)
 			continue
 		case !purge && !slices.Contains(e.Digests, digest):
@@ -74,8 +73,8 @@ func (h Host) Removal(r *Record, purge bool, private, keep []string) (*Removal, 
 	return m, nil
 }
 
-// keepDir leaves a directory in which there is something else. One that
-// others have come to use is theirs from now on.
+// keepDir keeps a directory with other files, and drops it from the record: it belongs
+// to others from now on.
 func (m *Removal) keepDir(e Entry, left []string) {
 	isKept := func(path string) bool {
 		return slices.ContainsFunc(m.kept, func(k Entry) bool { return k.Path == path })
@@ -95,7 +94,7 @@ func (m *Removal) step(verb Verb, path, why string) {
 	m.Steps = append(m.Steps, Step{verb, path, why})
 }
 
-// others names what is in a directory and does not go with the rest.
+// others lists the files in a directory that the removal keeps.
 func (h Host) others(dir string, gone map[string]bool) (names []string, err error) {
 	at, err := h.place(dir)
 	if err != nil {
@@ -114,7 +113,7 @@ func (h Host) others(dir string, gone map[string]bool) (names []string, err erro
 	return names, nil
 }
 
-// enumerate names the first of some files, and how many more there are.
+// enumerate names the first of some files, and the number of others.
 func enumerate(names []string) string {
 	if len(names) == 1 {
 		return names[0]
@@ -122,7 +121,7 @@ func enumerate(names []string) string {
 	return names[0] + " and others"
 }
 
-// Apply carries the removal out. A file that is changed meanwhile is lost.
+// Apply carries the removal out. Files changed since the plan are lost.
 func (m *Removal) Apply() error {
 	unlock, err := m.host.lock()
 	if err != nil {
@@ -161,7 +160,7 @@ func (m *Removal) Apply() error {
 	if len(m.kept) == 0 {
 		return m.forget()
 	}
-	// A later purge finds what is still here.
+	// A later purge finds the kept files.
 	for _, e := range m.record.Entries {
 		if e.isDir() && strings.HasPrefix(m.host.Dir+"/", e.Path+"/") {
 			m.kept = append(m.kept, e)
@@ -172,8 +171,8 @@ func (m *Removal) Apply() error {
 	return m.host.save(&left)
 }
 
-// Clear removes what an installation has left that was interrupted before its
-// record was there, and so before anything else was.
+// Clear removes the leftovers of an installation that was interrupted before its
+// record, and so before any other file, existed.
 func (h Host) Clear() error {
 	if !h.Exists(h.Dir) {
 		return nil
@@ -186,7 +185,7 @@ func (h Host) Clear() error {
 	return h.forget()
 }
 
-// forget removes the record, and then the directories that had to be made for it.
+// forget removes the record, and then the directories that were made for it.
 func (m *Removal) forget() error {
 	if err := m.host.forget(); err != nil {
 		return err
@@ -205,8 +204,8 @@ func (m *Removal) forget() error {
 	return nil
 }
 
-// remove removes a file or an empty directory. It is no failure that there is
-// none, nor that somebody has put a file into the directory meanwhile.
+// remove removes a file or an empty directory. A missing file, or a new file in the
+// directory, is no error.
 func remove(path string) error {
 	err := os.Remove(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) {

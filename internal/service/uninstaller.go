@@ -13,7 +13,7 @@ import (
 	"longhaul/internal/config"
 )
 
-// Uninstaller takes the service off a host.
+// Uninstaller removes the service from a host.
 type Uninstaller struct {
 	Host       Host
 	Purge      bool // remove changed files, /etc/longhaul and the history
@@ -22,21 +22,21 @@ type Uninstaller struct {
 
 	// Loader loads the service's configuration.
 	Loader config.Loader
-	// Kernel holds what longhaul has changed in the kernel of this machine. It
-	// is not used for an image, nor in a dry run.
+	// Kernel has longhaul's changes of this machine's kernel. It is not used for
+	// an image or in a dry run.
 	Kernel Kernel
 }
 
-// Kernel is what [Uninstaller] asks of longhaul's changes to the running kernel.
+// Kernel gives [Uninstaller] access to longhaul's changes of the running kernel.
 type Kernel interface {
-	// UnloadCC takes one of longhaul's congestion controls out of the kernel,
-	// and out of the routes that use it.
+	// UnloadCC removes one of longhaul's congestion controls from the kernel, and
+	// from the routes that use it.
 	UnloadCC(ctx context.Context, name string) error
-	// Changes lists the changes that are in force.
+	// Changes lists the changes in force.
 	Changes() KernelChanges
 }
 
-// KernelChanges are changes that commands of longhaul have made to the kernel.
+// KernelChanges are the changes of the kernel by commands of longhaul.
 type KernelChanges struct {
 	CongestionControls []string // loaded
 	Routes             []string // prefixes of changed routes
@@ -71,7 +71,7 @@ func (u Uninstaller) Uninstall(ctx context.Context) (Uninstalled, error) {
 		return result, err
 	}
 	if record == nil {
-		result.Notes = append(result.Notes, "service install has made nothing here")
+		result.Notes = append(result.Notes, "service install has added nothing here")
 		if !u.DryRun {
 			if err := u.Host.Clear(); err != nil {
 				return result, withRemedy(err)
@@ -81,12 +81,12 @@ func (u Uninstaller) Uninstall(ctx context.Context) (Uninstalled, error) {
 		return result, err
 	}
 	if packaged := u.Host.packagedUnit(); packaged != "" {
-		result.Notes = append(result.Notes, packaged+" is a package's: remove that to be rid of it")
+		result.Notes = append(result.Notes, packaged+" belongs to a package: remove the package instead")
 	}
 	return result, nil
 }
 
-// remove removes what the record names and, when purging, the service's state.
+// remove removes the recorded files and, when purging, the service's state.
 func (u Uninstaller) remove(ctx context.Context, record *Record, result *Uninstalled) error {
 	var keep []string
 	if u.KeepConfig {
@@ -102,7 +102,7 @@ func (u Uninstaller) remove(ctx context.Context, record *Record, result *Uninsta
 			return withRemedy(err)
 		}
 	}
-	if !u.Purge || u.Host.packagedUnit() != "" { // a package has its own purge
+	if !u.Purge || u.Host.packagedUnit() != "" { // packages purge themselves
 		return nil
 	}
 	steps, err := u.removeState()
@@ -143,36 +143,36 @@ func (u Uninstaller) apply(ctx context.Context, record *Record, removal *Removal
 		return err
 	}
 	if installed {
-		// It fails for a unit that systemd does not remember, which is well.
+		// It fails for a unit that systemd has forgotten, which is fine.
 		_ = Systemctl(ctx, "reset-failed", UnitName)
 	}
 	return nil
 }
 
-// removeState removes the files that the service itself has stored.
+// removeState removes the service's own files.
 func (u Uninstaller) removeState() (steps []Step, err error) {
 	for _, dir := range stateDirs {
 		path := filepath.Join(u.Host.Root, dir)
 		if _, err := os.Lstat(path); err != nil {
-			continue // there is none
+			continue // missing
 		}
 		if !u.DryRun {
 			if err := os.RemoveAll(path); err != nil {
 				return steps, err
 			}
 		}
-		steps = append(steps, Step{Verb: Remove, Path: dir, Why: "what the service has stored, its history"})
+		steps = append(steps, Step{Verb: Remove, Path: dir, Why: "files of the service, its history"})
 	}
 	return steps, nil
 }
 
-// restoreKernel unloads the congestion controls that the service has loaded. Its
-// notes name them, and the changes of other commands that stay.
+// restoreKernel unloads the congestion controls that the service has loaded. It
+// returns notes on them, and on the remaining changes of other commands.
 func (u Uninstaller) restoreKernel(ctx context.Context, record *Record) (notes []string, err error) {
 	named := record.Loads
 	if record.Has(dropInPath(UseCC)) {
-		// A reload may have loaded more. Of a configuration that cannot be read
-		// the notes below name what is left.
+		// A reload may have loaded more. If the configuration is unreadable, the
+		// notes below list the remaining ones.
 		if c, err := u.Loader.Load(ctx, ConfigFile); err == nil {
 			named = append(named, c.CongestionControls()...)
 		}
