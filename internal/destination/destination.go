@@ -1,9 +1,9 @@
-// Package destination chooses TCP's settings by destination: it gives a congestion
-// control, with a rate if it is told one, or other metrics to the route of a
-// prefix, and puts everything back.
+// Package destination sets TCP's settings by destination: a congestion control with
+// an optional rate, or other metrics of the route to a prefix. It can restore the
+// previous settings.
 //
-// It puts together [cc], which knows algorithms and rates, and [route], which
-// knows routes. Neither knows the other.
+// It combines [cc] for algorithms and rates with [route] for routes. Neither imports
+// the other.
 package destination
 
 import (
@@ -28,13 +28,13 @@ type Host struct {
 	Routes *route.Table
 }
 
-// NewHost is this machine.
+// NewHost returns this machine.
 func NewHost() *Host {
 	return &Host{CC: cc.NewHost(), Routes: &route.Table{Undo: cc.DefaultUndo}}
 }
 
-// ParsePrefixes reads a prefix, or an address that stands for itself alone. The
-// word default stands for the default routes of both families.
+// ParsePrefixes parses a prefix or a single address. The word default means the default
+// routes of both families.
 func ParsePrefixes(s string) ([]netip.Prefix, error) {
 	if s == "default" {
 		return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}, nil
@@ -46,13 +46,13 @@ func ParsePrefixes(s string) ([]netip.Prefix, error) {
 	return []netip.Prefix{prefix}, nil
 }
 
-// Use is a prefix that was given a congestion control, and perhaps a rate.
+// Use is a prefix with a congestion control, and perhaps a rate.
 type Use struct {
 	route.Use
-	RateBps int64 `json:"rate_bits_per_second,omitempty"` // of IP packets; 0: none, or not for this user to see
+	RateBps int64 `json:"rate_bits_per_second,omitempty"` // of IP packets; 0: none, or not readable by this user
 }
 
-// Uses are the prefixes of this network namespace that were given a congestion
+// Uses returns the prefixes of this network namespace that Use gave a congestion
 // control.
 func (h *Host) Uses() ([]Use, error) {
 	uses, err := h.Routes.CongestionControlUses()
@@ -63,7 +63,7 @@ func (h *Host) Uses() ([]Use, error) {
 	for i, use := range uses {
 		all[i].Use = use
 		rates, err := h.CC.Rates(use.Algorithm)
-		if err != nil { // has none, or is for root to see
+		if err != nil { // none, or readable only by root
 			continue
 		}
 		prefixes, err := rates.Prefixes()
@@ -80,7 +80,7 @@ func (h *Host) Uses() ([]Use, error) {
 	return all, nil
 }
 
-// WriteUses writes prefixes as a table, or nothing if there is none.
+// WriteUses writes prefixes as a table, or nothing without prefixes.
 func WriteUses(w io.Writer, uses []Use) {
 	if len(uses) == 0 {
 		return
@@ -102,11 +102,11 @@ func rateText(bps int64) string {
 type Used struct {
 	Use       *route.Use     `json:"use,omitempty"`    // nil after Undo
 	Undone    *route.Use     `json:"undone,omitempty"` // nil after Use
-	Changed   bool           `json:"changed"`          // false: it was so already
+	Changed   bool           `json:"changed"`          // false: already so
 	Effective *bool          `json:"effective,omitempty"`
 	Elsewhere []netip.Prefix `json:"elsewhere,omitempty"` // longer prefixes with routes of their own
 	RateBps   int64          `json:"rate_bits_per_second,omitempty"`
-	Notes     []string       `json:"notes,omitempty"` // what does not go by it, what was loaded for it
+	Notes     []string       `json:"notes,omitempty"` // exceptions, and loaded algorithms
 }
 
 // WriteText writes a line about the outcome, without the notes.
@@ -124,10 +124,10 @@ func (u Used) WriteText(w io.Writer) error {
 	return err
 }
 
-// Use gives a congestion control to the new connections to prefixes, and a rate in
-// bits per second that those to each prefix share, unless that is 0. It loads one
-// of longhaul's own that is not loaded. Of several prefixes it leaves out those
-// that no route leads to, if there is one for another.
+// Use sets a congestion control for new connections to prefixes. rate, unless 0, is in
+// bits per second, shared by the connections to each prefix. Use loads an algorithm of
+// longhaul's that is not loaded. Of several prefixes it skips those without a route,
+// if another has one.
 func (h *Host) Use(ctx context.Context, prefixes []netip.Prefix, name string, bps int64) ([]Used, error) {
 	note, err := h.ensureLoaded(ctx, name)
 	if err != nil {
@@ -136,7 +136,7 @@ func (h *Host) Use(ctx context.Context, prefixes []netip.Prefix, name string, bp
 	var all []Used
 	for i, prefix := range prefixes {
 		used, err := h.use(prefix, name, bps)
-		// A host may well have no default route of one family.
+		// Many hosts have no default route of one family.
 		if errors.Is(err, route.ErrNoRoute) && (len(all) > 0 || i < len(prefixes)-1) {
 			continue
 		}
@@ -152,14 +152,14 @@ func (h *Host) Use(ctx context.Context, prefixes []netip.Prefix, name string, bp
 	return all, nil
 }
 
-// AlgorithmError is returned where a congestion control could not be loaded or
-// unloaded. Other errors are of routes and rates.
+// AlgorithmError is an error of loading or unloading a congestion control. Other errors
+// are of routes and rates.
 type AlgorithmError struct{ Err error }
 
 func (e *AlgorithmError) Error() string { return e.Err.Error() }
 func (e *AlgorithmError) Unwrap() error { return e.Err }
 
-// ensureLoaded loads one of ours that the kernel does not have.
+// ensureLoaded loads an algorithm of longhaul's that the kernel does not have.
 func (h *Host) ensureLoaded(ctx context.Context, name string) (note string, err error) {
 	available, err := cc.Available()
 	if err != nil || slices.Contains(available, name) {
@@ -172,7 +172,7 @@ func (h *Host) ensureLoaded(ctx context.Context, name string) (note string, err 
 	return strings.Join(append([]string{name + " was not loaded, and is now"}, result.Notes...), "; "), nil
 }
 
-// use tells the rate before the route, so that no connection goes without.
+// use sets the rate before the route, so that no connection lacks it.
 func (h *Host) use(prefix netip.Prefix, name string, bps int64) (used Used, err error) {
 	if bps > 0 {
 		rates, err := h.CC.Rates(name)
@@ -200,9 +200,9 @@ func (h *Host) use(prefix netip.Prefix, name string, bps int64) (used Used, err 
 	}, nil
 }
 
-// Undo puts back what [Host.Use] has done for prefixes. If a name is given, it
-// refuses a prefix that uses another algorithm. Of several prefixes it leaves out
-// those that were given none; of one that is [route.ErrNotUsed].
+// Undo undoes [Host.Use] for prefixes. With a name, it refuses a prefix that uses
+// another algorithm. Of several prefixes it skips unused ones. A single unused prefix
+// is [route.ErrNotUsed].
 func (h *Host) Undo(prefixes []netip.Prefix, name string) ([]Used, error) {
 	var all []Used
 	for _, prefix := range prefixes {
@@ -226,7 +226,7 @@ func (h *Host) Undo(prefixes []netip.Prefix, name string) ([]Used, error) {
 	return all, nil
 }
 
-// undo puts the route back, and takes the rate away that was told with it.
+// undo restores the route, and removes its rate.
 func (h *Host) undo(prefix netip.Prefix) (route.Use, error) {
 	undone, err := h.Routes.UndoCongestionControl(prefix)
 	if err != nil {
@@ -235,18 +235,18 @@ func (h *Host) undo(prefix netip.Prefix) (route.Use, error) {
 	return undone, h.forgetRate(prefix, undone.Algorithm)
 }
 
-// forgetRate takes away the rate that an algorithm was told for a prefix.
+// forgetRate removes an algorithm's rate for a prefix.
 func (h *Host) forgetRate(prefix netip.Prefix, algorithm string) error {
 	rates, err := h.CC.Rates(algorithm)
-	if err != nil { // it has none, or is not loaded any more
+	if err != nil { // no rate, or no longer loaded
 		return nil
 	}
 	defer rates.Close()
 	return rates.ClearPrefix(prefix)
 }
 
-// UndoAll puts back every route of this network namespace that uses an algorithm,
-// or any if the name is empty.
+// UndoAll restores every route of this network namespace that uses an algorithm, or
+// all routes if the name is empty.
 func (h *Host) UndoAll(name string) ([]route.Use, error) {
 	uses, err := h.Routes.CongestionControlUses()
 	if err != nil {
@@ -270,13 +270,12 @@ type Unloaded struct {
 	Name            string      `json:"name"`
 	Outcome         cc.Outcome  `json:"outcome"`
 	Connections     int         `json:"connections,omitempty"` // that keep it
-	Default         string      `json:"default,omitempty"`     // what is the default again; empty: it was not the default
+	Default         string      `json:"default,omitempty"`     // the restored default; empty: it was not the default
 	Undone          []route.Use `json:"undone,omitempty"`
 	StillRegistered bool        `json:"still_registered,omitempty"` // by another process that holds it
 }
 
-// Unload puts back the routes that use an algorithm, and takes it out of the
-// kernel.
+// Unload restores the routes that use an algorithm, and removes it from the kernel.
 func (h *Host) Unload(ctx context.Context, name string) (Unloaded, error) {
 	undone, err := h.UndoAll(name)
 	if err != nil {
@@ -311,14 +310,14 @@ func (u Unloaded) WriteText(w io.Writer) error {
 // RouteResult is the outcome of [Host.SetRoute] or [Host.UnsetRoute].
 type RouteResult struct {
 	Route     route.Setting  `json:"route"`
-	Changed   bool           `json:"changed"` // false: it was so already
+	Changed   bool           `json:"changed"` // false: already so
 	Effective *bool          `json:"effective,omitempty"`
 	Elsewhere []netip.Prefix `json:"elsewhere,omitempty"` // longer prefixes with routes of their own
-	Notes     []string       `json:"notes,omitempty"`     // where the kernel does less than was asked for
+	Notes     []string       `json:"notes,omitempty"`     // limits of the metrics
 }
 
-// SetRoute sets metrics of a route. It loads the congestion control that is one of
-// them if that is one of longhaul's own and not loaded.
+// SetRoute sets metrics of a route. It loads a congestion control of longhaul's that is
+// not loaded.
 func (h *Host) SetRoute(ctx context.Context, c route.Change) (RouteResult, error) {
 	var notes []string
 	if name := c.Metrics[route.CongestionControl].Name; name != "" {
@@ -338,8 +337,7 @@ func (h *Host) SetRoute(ctx context.Context, c route.Change) (RouteResult, error
 	return RouteResult{result.Setting, result.Changed, &result.Effective, result.Elsewhere, notes}, nil
 }
 
-// UnsetRoute puts a route back, and takes the rate away that was told with its
-// congestion control.
+// UnsetRoute restores a route, and removes the rate of its congestion control.
 func (h *Host) UnsetRoute(prefix netip.Prefix) (RouteResult, error) {
 	undone, err := h.Routes.Unset(prefix)
 	if err != nil {

@@ -69,7 +69,7 @@ func parseDirName(name string) (namespace uint64, index int, ok bool) {
 
 // SetResult is what became of a [Host.Set].
 type SetResult struct {
-	Changed  bool // false: it was so already
+	Changed  bool // false: already so
 	Replaced *Rule
 	Hook     string // how the program is attached: "tcx" or "clsact"
 	// Dropped are rules that were no longer in force, because the device was

@@ -8,32 +8,29 @@ import (
 )
 
 const (
-	// Looking through /proc takes at most this part of the time: it is looked
-	// through again after so many times as long as it took.
+	// Scans of /proc take at most this share of the time: the next scan waits this
+	// multiple of the last one's duration.
 	restAfterScan = 50
 
-	// An inode that nobody was found to have is looked for again after this. (A
-	// socket without a process is one that is on its way to another, or whose
-	// process may not be looked at.)
+	// An inode without a process is searched again after this time. (Such a socket
+	// is on its way to another process, or its process is unreadable.)
 	retryAfter = 30 * time.Second
 )
 
-// Owners remembers which process has which socket. The zero value is ready. It
-// is not for several goroutines at once.
+// Owners caches the processes of sockets. The zero value is ready. It is not safe for
+// concurrent use.
 type Owners struct {
 	byInode map[uint32]Process
-	missing map[uint32]time.Time // since when
-	unknown bool                 // an inode was asked for that is in neither
+	missing map[uint32]time.Time // by start
+	unknown bool                 // the last request was for an inode in neither map
 	rest    time.Time            // no scan before
 
-	// Forbidden is how many processes could not be looked at, for they belong
-	// to other users.
+	// Forbidden is the number of unreadable processes of other users.
 	Forbidden int
 }
 
-// Of is the process that has a socket. What is not known is found by the next
-// Refresh, if the process may be looked at. Of several processes it is the one
-// with the least PID.
+// Of returns the process of a socket. The next Refresh finds an unknown one, if the
+// process is readable. Of several processes it returns the one with the lowest PID.
 func (o *Owners) Of(inode uint32) (Process, bool) {
 	p, ok := o.byInode[inode]
 	if !ok && inode != 0 {
@@ -48,15 +45,14 @@ func (o *Owners) Of(inode uint32) (Process, bool) {
 	return p, ok
 }
 
-// Refresh looks through /proc if there is something to find. It reports whether
-// it did.
+// Refresh scans /proc if there are inodes to find. It reports whether it did.
 func (o *Owners) Refresh(now time.Time) (bool, error) {
 	if now.Before(o.rest) {
 		return false, nil
 	}
 	for inode, since := range o.missing {
 		if !since.IsZero() && now.Sub(since) >= retryAfter {
-			delete(o.missing, inode) // who still wants it will ask
+			delete(o.missing, inode) // the next Of adds it again
 		}
 	}
 	if !o.unknown {
@@ -78,7 +74,7 @@ func (o *Owners) Refresh(now time.Time) (bool, error) {
 	return true, nil
 }
 
-// scan reads which process has which socket, anew.
+// scan reads the processes of all sockets.
 func (o *Owners) scan() error {
 	running, err := procfs.AllProcs()
 	if err != nil {

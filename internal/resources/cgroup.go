@@ -8,17 +8,17 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// cgroups are the control groups that bound the process's memory and CPU time:
-// its own first, then those above it, as far as they can be seen.
+// cgroups are the control groups that bound the process's memory and CPU time: its
+// own first, then its visible ancestors.
 type cgroups struct {
 	dirs []string
-	// The files in which a group of this version of the hierarchy says what it
-	// uses, may use, and could give back.
+	// The files of a group with its use, its limit, and its reclaimable memory, in
+	// this version of the hierarchy.
 	current, most, stat, cache string
 }
 
-// findCgroups finds the groups of the process. Where both versions are there,
-// the one with the memory controller counts.
+// findCgroups finds the groups of the process. If both versions exist, it uses the one
+// with the memory controller.
 func findCgroups() cgroups {
 	self, err := procfs.Self()
 	if err != nil {
@@ -41,11 +41,11 @@ func findCgroups() cgroups {
 	return cgroups{}
 }
 
-// upFrom lists the directories of a group and of those above it.
+// upFrom lists the directories of a group and its ancestors.
 func (m cgroupMount) upFrom(group string) []string {
 	below, ok := strings.CutPrefix(group, m.root)
 	if !ok || m.root != "/" && below != "" && below[0] != '/' {
-		below = "" // a mount of another part of the tree: what it shows is all there is to see
+		below = "" // a mount of another part of the tree: only that is visible
 	}
 	point := filepath.Clean(m.point)
 	dir := filepath.Join(point, below)
@@ -60,12 +60,12 @@ func (m cgroupMount) upFrom(group string) []string {
 	return dirs
 }
 
-// cacheMatters is the share of its limit from which on a group's page cache is
-// looked up: the kernel has to add that up over all CPUs.
+// cacheMatters is the minimum share of its limit at which a group's page cache is
+// read: the kernel has to sum that over all CPUs.
 const cacheMatters = 0.5
 
-// memory is what the group uses that is nearest to its limit. Cached files
-// that the kernel would drop first do not count.
+// memory returns the use of the group nearest to its limit. Cached files that the
+// kernel would drop first do not count.
 func (c cgroups) memory(f *files) Usage {
 	found := Usage{Unknown, Unknown}
 	for _, dir := range c.dirs {
@@ -85,7 +85,7 @@ func (c cgroups) memory(f *files) Usage {
 	return found
 }
 
-// cpus is the least that a group may use of the CPUs; unknown is no bound.
+// cpus returns the smallest CPU limit of the groups; unknown is no bound.
 func (c cgroups) cpus(f *files) Amount {
 	least := Unknown
 	for _, dir := range c.dirs {

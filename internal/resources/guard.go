@@ -2,38 +2,37 @@ package resources
 
 import "time"
 
-// tight is the share of a limit from which on others should send new flows
-// elsewhere: those who look now and then would learn too late of a limit that is
-// reached, and whoever resets at once looks like the least busy of all.
+// tight is the minimum share of a limit at which load balancers should send new flows
+// elsewhere. A periodic check would notice a reached limit too late, and a relay that
+// resets at once looks least busy.
 const tight = 0.95
 
-// A limit that was reached counts as reached until the use has fallen below
-// the share resume of it, or has stayed below it for as long as settled: what
-// has just been turned away would come back at once otherwise, and with it the
-// shortage. The second is for what does not fall any further, such as resident
-// memory of which little is the flows'.
+// A reached limit counts as reached until the use falls below the share resume of it,
+// or stays below the limit for the time settled. Otherwise the refused flows would
+// return at once, and the shortage with them. The second rule is for use that does not
+// fall further, such as resident memory that is mostly not the flows'.
 const (
 	resume  = 0.9
 	settled = 10 * time.Second
 )
 
-// Change is a limit that has been reached, or one that no longer is.
+// Change reports a limit that was reached or is no longer reached.
 type Change struct {
 	Figure  Figure
 	Reached bool
-	For     time.Duration // how long it was reached; 0 while it is
+	For     time.Duration // time for which it was reached; 0 while it is
 }
 
-// guard remembers which limits are reached, and which all but are.
+// guard tracks the limits that are reached or nearly reached.
 type guard struct{ reached, tight map[Resource]*shortage }
 
 type shortage struct {
 	since time.Time
-	below time.Time // since when the use is below the limit; zero: it is not
+	below time.Time // start of the use below the limit; zero: not below
 }
 
-// judge puts the limits into a state's figures, says which of them are
-// reached, and returns what has changed since the last state.
+// judge sets the limits of a state's figures and marks the reached ones. It returns
+// the changes since the last state.
 func (g *guard) judge(s *State, limits Limits) (changes []Change) {
 	if g.reached == nil {
 		g.reached, g.tight = map[Resource]*shortage{}, map[Resource]*shortage{}
@@ -65,8 +64,8 @@ func (g *guard) judge(s *State, limits Limits) (changes []Change) {
 	return changes
 }
 
-// next is what a figure makes of a shortage, or of none: nil. Full says whether
-// one begins with it.
+// next returns the shortage after a figure; nil means none. full reports whether one
+// begins with it.
 func (s *shortage) next(f Figure, full bool, at time.Time) *shortage {
 	if !f.Limit.Known() || !f.Used.Known() {
 		return nil
@@ -86,12 +85,10 @@ func (s *shortage) next(f Figure, full bool, at time.Time) *shortage {
 	return s
 }
 
-// nearShare is the share of a limit from which on it may be reached before
-// long.
+// nearShare is the minimum share of a limit at which it may soon be reached.
 const nearShare = 0.5
 
-// near says whether it is worth looking more often. The CPUs' mean moves
-// slowly.
+// near reports whether to sample more often. The CPUs' mean changes slowly.
 func (s State) near() bool {
 	for _, f := range s.Figures {
 		if f.Resource != CPU && f.Limit.Known() && f.Used > nearShare*f.Limit {

@@ -6,31 +6,30 @@ import (
 	"time"
 )
 
-// How often samples are taken.
+// The intervals of samples.
 const (
 	interval     = time.Second
 	intervalNear = 100 * time.Millisecond // while a limit is near
-	memoryReturn = 5 * time.Second        // between two times that unused memory is given back
+	memoryReturn = 5 * time.Second        // between two returns of unused memory
 )
 
 // Options of a Monitor.
 type Options struct {
 	Limits Limits
 
-	// LoopDelay says how long the slowest event loop took to answer, unknown
-	// if it did not. It is asked before each sample. Nil means that there is
-	// none to ask.
+	// LoopDelay, unless nil, returns the answer time of the slowest event loop;
+	// unknown without an answer. It is called before each sample.
 	LoopDelay func() Amount
 
-	// OnState is called with every state, and with what has changed since the
-	// one before. It must not call the Monitor.
+	// OnState is called with every state, and with the changes since the previous
+	// one. It must not call the Monitor.
 	OnState func(State, []Change)
 
-	// sample stands in for the system, in tests.
+	// sample replaces the system in tests.
 	sample func(time.Time) State
 }
 
-// Monitor takes samples until it is closed.
+// Monitor takes samples until Close.
 type Monitor struct {
 	opts Options
 
@@ -40,14 +39,14 @@ type Monitor struct {
 
 	guard      guard
 	returnedAt time.Time
-	goLimit    int64 // of the runtime, as it was found
+	goLimit    int64 // of the runtime, before the first change
 
 	changed chan struct{}
 	stop    chan struct{}
 	done    chan struct{}
 }
 
-// Start takes the first sample, tells OnState of it, and goes on.
+// Start takes the first sample, calls OnState, and continues in the background.
 func Start(o Options) *Monitor {
 	m := &Monitor{
 		opts: o, limits: o.Limits,
@@ -63,7 +62,7 @@ func Start(o Options) *Monitor {
 	return m
 }
 
-// SetLimits changes the limits; they count at once.
+// SetLimits changes the limits at once.
 func (m *Monitor) SetLimits(l Limits) {
 	m.mu.Lock()
 	m.limits = l
@@ -75,7 +74,7 @@ func (m *Monitor) SetLimits(l Limits) {
 	}
 }
 
-// State is the last one.
+// State returns the last state.
 func (m *Monitor) State() State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -112,7 +111,7 @@ func (m *Monitor) pause() time.Duration {
 	return interval
 }
 
-// look takes a sample and judges it.
+// look takes and judges a sample.
 func (m *Monitor) look() {
 	delay := Unknown
 	if m.opts.LoopDelay != nil {
@@ -127,16 +126,16 @@ func (m *Monitor) look() {
 	if m.opts.OnState != nil {
 		m.opts.OnState(s, changes)
 	}
-	// What flows have left behind is garbage until it is collected, and a relay
-	// that sheds has little reason to collect: it hardly allocates.
+	// Ended flows leave garbage, and a relay that sheds hardly allocates, so the
+	// collector rarely runs.
 	if s.Figure(Memory).SheddingSince != nil && s.At.Sub(m.returnedAt) >= memoryReturn {
 		m.returnedAt = s.At
 		debug.FreeOSMemory()
 	}
 }
 
-// limitRuntime has the garbage collector work harder before the memory's limit
-// is reached, rather than have garbage count against it.
+// limitRuntime makes the garbage collector work harder near the memory limit, so that
+// garbage does not count against it.
 func (m *Monitor) limitRuntime(l Limits) {
 	limit := m.goLimit
 	if bytes := l[Memory].Amount; bytes > 0 {

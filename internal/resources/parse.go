@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// parseKeyed finds a value in a file of lines "key value", such as memory.stat.
+// parseKeyed reads a value from a file of lines "key value", such as memory.stat.
 func parseKeyed(data []byte, key string) Amount {
 	for line := range bytes.Lines(data) {
 		if fields := bytes.Fields(line); len(fields) == 2 && string(fields[0]) == key {
@@ -21,8 +21,8 @@ func parseKeyed(data []byte, key string) Amount {
 	return Unknown
 }
 
-// noLimit is what version 1 of control groups writes for memory without a
-// limit: the greatest number of whole pages, of whatever size.
+// noLimit is the limit that version 1 of control groups writes for unlimited memory:
+// the greatest number of whole pages of any size.
 const noLimit = 1 << 62
 
 // parseMemoryMax reads memory.max or memory.limit_in_bytes; unknown is no limit.
@@ -48,8 +48,8 @@ func parseCPUMax(data []byte) Amount {
 	return quota / period
 }
 
-// memoryGroups picks a process's group in the hierarchy of version 2, and in that
-// of version 1 with the memory controller. Empty where there is none.
+// memoryGroups returns a process's group in the hierarchy of version 2, and in that of
+// version 1 with the memory controller. A missing group is empty.
 func memoryGroups(groups []procfs.Cgroup) (unified, memory string) {
 	for _, g := range groups {
 		if !strings.HasPrefix(g.Path, "/") {
@@ -65,12 +65,12 @@ func memoryGroups(groups []procfs.Cgroup) (unified, memory string) {
 	return unified, memory
 }
 
-// cgroupMount is where a hierarchy of control groups is mounted, and which
-// group of it is at that place.
+// cgroupMount is a mount point of a hierarchy of control groups, and the group at that
+// path.
 type cgroupMount struct{ root, point string }
 
-// parseCgroupMounts reads /proc/self/mountinfo. procfs would refuse the whole
-// file where WSL mounts "path=C:\Program Files", and leaves escapes as they are.
+// parseCgroupMounts reads /proc/self/mountinfo. procfs would refuse the whole file if
+// WSL mounts "path=C:\Program Files", and does not decode escapes.
 func parseCgroupMounts(r io.Reader) (unified, memory cgroupMount) {
 	mounts, err := mountinfo.GetMountsFromReader(r, mountinfo.FSTypeFilter("cgroup", "cgroup2"))
 	if err != nil {
@@ -95,7 +95,7 @@ func amountOf(text []byte) Amount {
 	return Unknown
 }
 
-// parseCount reads a number that is not negative.
+// parseCount parses a number of at least 0.
 func parseCount(text []byte) (int64, bool) {
 	v, err := strconv.ParseInt(string(text), 10, 64)
 	return v, err == nil && v >= 0

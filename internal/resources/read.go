@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process is what the process itself uses. What cannot be read is left out.
+// Process is the process's own use. Unreadable figures are left out.
 type Process struct {
 	Goroutines    int     `json:"goroutines"`
 	Threads       int     `json:"threads,omitempty"`
 	Descriptors   int     `json:"descriptors,omitempty"`
-	ResidentBytes int64   `json:"resident_bytes,omitempty"` // sockets' queues are the kernel's and not in it
-	CPUSeconds    float64 `json:"cpu_seconds,omitempty"`    // user and system, since it began
+	ResidentBytes int64   `json:"resident_bytes,omitempty"` // without the sockets' queues, which belong to the kernel
+	CPUSeconds    float64 `json:"cpu_seconds,omitempty"`    // user and system, since its start
 }
 
-// Own is this process, now.
+// Own returns the present use of this process.
 func Own() Process {
 	p := Process{Goroutines: runtime.NumGoroutine(), CPUSeconds: cpuTime().Seconds()}
 	if n, err := countEntries("/proc/self/task"); err == nil {
@@ -33,12 +33,11 @@ func Own() Process {
 	return p
 }
 
-// Used is what this process has in memory, and for how long it has had a CPU. It
-// costs little, however many descriptors there are. Resident is in bytes, 0 if it
-// is not known.
+// Used returns this process's resident memory in bytes, 0 if unknown, and its CPU
+// time. Its cost does not grow with the number of descriptors.
 func Used() (resident int64, cpu time.Duration) { return residentBytes(), cpuTime() }
 
-// residentBytes is what this process has in memory, 0 if it is not known.
+// residentBytes returns this process's resident memory, 0 if unknown.
 func residentBytes() int64 {
 	self, err := procfs.Self()
 	if err != nil {
@@ -51,14 +50,14 @@ func residentBytes() int64 {
 	return int64(statm.ResidentBytes())
 }
 
-// cpuWindow is over how long the use of the CPUs is averaged.
+// cpuWindow is the time over which the use of the CPUs is averaged.
 const cpuWindow = 5 * time.Second
 
-// recountAfter is how many times what counting the descriptors took must pass
-// until they are counted again.
+// recountAfter is the minimum time between two counts of the descriptors, in multiples
+// of the duration of a count.
 const recountAfter = 100
 
-// reader takes samples of one process: this one.
+// reader takes samples of this process.
 type reader struct {
 	proc    *procfs.FS // nil without /proc
 	files   files
@@ -121,23 +120,23 @@ func (r *reader) sample(now time.Time) State {
 	return s
 }
 
-// counts are the figures of /proc.
+// counts has the figures of /proc.
 type counts struct {
-	ownPages                     Amount // of this process's memory, without those of files
+	ownPages                     Amount // of this process's memory, without file pages
 	tcpSockets, tcpOrphans       Amount // of the network namespace
 	tcpPages, tcpPagesMax        Amount // of the machine; a network namespace other than its first has no maximum
-	acceptOverflows, listenDrops Amount // of the network namespace, since it was made
+	acceptOverflows, listenDrops Amount // of the network namespace, since its start
 }
 
 var unknownCounts = counts{Unknown, Unknown, Unknown, Unknown, Unknown, Unknown, Unknown}
 
-// readCounts has procfs parse. A sample costs 166 µs with it, and cost 118 µs with
-// parsers of these figures alone (BenchmarkSample): little, once a second.
+// readCounts parses with procfs. A sample costs 166 µs with it, and cost 118 µs with
+// parsers of only these figures (BenchmarkSample): little, once a second.
 func readCounts(proc procfs.FS) counts {
 	c := unknownCounts
 	if self, err := proc.Self(); err == nil {
 		if statm, err := self.Statm(); err == nil {
-			// The kernel takes the pages of files back whenever it needs them.
+			// The kernel can reclaim the pages of files at any time.
 			c.ownPages = max(0, Amount(statm.Resident)-Amount(statm.Shared))
 		}
 		if netstat, err := self.Netstat(); err == nil {
@@ -157,7 +156,7 @@ func readCounts(proc procfs.FS) counts {
 	return c
 }
 
-// amountAt is a figure of procfs, which is nil where the kernel has none.
+// amountAt returns a figure of procfs, which is nil if the kernel lacks it.
 func amountAt[T int | float64](figure *T) Amount {
 	if figure == nil {
 		return Unknown
@@ -172,8 +171,8 @@ func times(a, by Amount) Amount {
 	return a * by
 }
 
-// descriptors counts what is open, or returns the last count where counting
-// takes too long to do it each time.
+// descriptors counts the open descriptors, or returns the last count if counting each
+// time would take too long.
 func (r *reader) descriptors(now time.Time) (u Usage, fresh bool) {
 	u = Usage{Unknown, Unknown}
 	var limit unix.Rlimit
@@ -194,7 +193,7 @@ func (r *reader) descriptors(now time.Time) (u Usage, fresh bool) {
 	return u, fresh
 }
 
-// cpu is the mean of the CPUs in use over the last cpuWindow.
+// cpu returns the mean of the CPUs in use over the last cpuWindow.
 func (r *reader) cpu(now time.Time, used time.Duration) Usage {
 	r.cpuTimes = append(r.cpuTimes, cpuMoment{now, used})
 	for len(r.cpuTimes) > 2 && now.Sub(r.cpuTimes[1].at) >= cpuWindow {
@@ -203,12 +202,12 @@ func (r *reader) cpu(now time.Time, used time.Duration) Usage {
 	first := r.cpuTimes[0]
 	over := now.Sub(first.at)
 	if over < cpuWindow/5 {
-		return Usage{Unknown, r.cpus} // too short to say
+		return Usage{Unknown, r.cpus} // too short a time
 	}
 	return Usage{Amount((used - first.used).Seconds() / over.Seconds()), r.cpus}
 }
 
-// cpuTime is what the process has used, user and system.
+// cpuTime returns the process's CPU time, user and system.
 func cpuTime() time.Duration {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
@@ -218,7 +217,7 @@ func cpuTime() time.Duration {
 }
 
 // openDescriptors counts the process's descriptors. Since Linux 6.2 the size
-// of the directory is their number; before, its entries have to be counted.
+// of the directory is their number. Before that, count its entries.
 func openDescriptors() (int, error) {
 	const dir = "/proc/self/fd"
 	var st unix.Stat_t
@@ -226,11 +225,11 @@ func openDescriptors() (int, error) {
 		return int(st.Size), nil
 	}
 	n, err := countEntries(dir)
-	return max(0, n-1), err // one was that of this very listing
+	return max(0, n-1), err // one is the listing's own
 }
 
-// countEntries counts what is in a directory, and keeps few of its names at once:
-// a relay has up to millions of descriptors.
+// countEntries counts the entries of a directory, with few names in memory: a relay
+// has up to millions of descriptors.
 func countEntries(dir string) (n int, err error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -252,8 +251,7 @@ func countEntries(dir string) (n int, err error) {
 // files reads small files one after the other into one buffer.
 type files struct{ buf []byte }
 
-// read returns what is in a file until the next call, nothing where it cannot
-// be read.
+// read returns the content of a file, valid until the next call; empty after an error.
 func (f *files) read(path string) []byte {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -277,5 +275,5 @@ func (f *files) read(path string) []byte {
 	return f.buf[:n]
 }
 
-// field is read for a file of one word.
+// field reads a file of one word.
 func (f *files) field(path string) []byte { return bytes.TrimSpace(f.read(path)) }

@@ -1,8 +1,8 @@
-// Package resources watches what a process and its host may run short of, and
-// says when limits on them are reached.
+// Package resources watches scarce resources of a process and its host, and reports
+// limits that are reached.
 //
-// A figure that cannot be read is unknown, and never counts as zero or as
-// full: what is not known is not limited.
+// An unreadable figure is unknown. It never counts as zero or as full: an unknown
+// figure reaches no limit.
 package resources
 
 import (
@@ -14,19 +14,19 @@ import (
 	"longhaul/internal/display"
 )
 
-// Resource names what is watched. The names are those of the configuration.
+// Resource is the name of a watched resource, as in the configuration.
 type Resource string
 
 // The resources.
 const (
 	Descriptors  Resource = "descriptors"   // of the process, against RLIMIT_NOFILE
-	Memory       Resource = "memory"        // resident and the process's own: not the program's file
-	CgroupMemory Resource = "cgroup_memory" // of the control group, or one above it, that is nearest to its limit
+	Memory       Resource = "memory"        // resident memory of the process, without the program's file
+	CgroupMemory Resource = "cgroup_memory" // of the control group or ancestor nearest to its limit
 	TCPMemory    Resource = "tcp_memory"    // of all TCP sockets of the machine, against tcp_mem
 	CPU          Resource = "cpu"           // of the process, a mean over some seconds
 )
 
-// units are those of the figures.
+// units are the units of the figures.
 var units = map[Resource]string{
 	Descriptors: "descriptors", Memory: "bytes", CgroupMemory: "bytes", TCPMemory: "bytes", CPU: "cpus",
 }
@@ -35,13 +35,13 @@ var units = map[Resource]string{
 // and null in JSON.
 type Amount float64
 
-// Unknown is an amount that could not be read, or that does not exist.
+// Unknown is an unreadable or missing amount.
 const Unknown Amount = -1
 
-// Known says whether the amount is known.
+// Known reports whether the amount is known.
 func (a Amount) Known() bool { return a >= 0 }
 
-// MarshalJSON writes null for what is unknown.
+// MarshalJSON writes null for an unknown amount.
 func (a Amount) MarshalJSON() ([]byte, error) {
 	if !a.Known() {
 		return []byte("null"), nil
@@ -49,7 +49,7 @@ func (a Amount) MarshalJSON() ([]byte, error) {
 	return json.Marshal(float64(a))
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote.
+// UnmarshalJSON reads the output of MarshalJSON.
 func (a *Amount) UnmarshalJSON(b []byte) error {
 	if string(b) == "null" {
 		*a = Unknown
@@ -58,18 +58,18 @@ func (a *Amount) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*float64)(a))
 }
 
-// Usage is how much of something is used, and how much there is.
+// Usage is the used amount of a resource, and its capacity.
 type Usage struct{ Used, Capacity Amount }
 
-// Limit is from where on something is short: a share of what there is, or an
-// amount. The zero value is no limit.
+// Limit is the threshold at or above which a resource is short: a share of its
+// capacity, or an amount. The zero value is no limit.
 type Limit struct {
 	Share  float64 // 0 to 1
 	Amount float64
-	Grain  float64 // what comes next takes so much: with less room the limit counts as reached
+	Grain  float64 // the next use takes this much: with less room the limit counts as reached
 }
 
-// of is the limit where there is so much; unknown where there is none.
+// of returns the limit for a capacity; unknown without one.
 func (l Limit) of(capacity Amount) Amount {
 	switch {
 	case l.Amount > 0:
@@ -80,7 +80,7 @@ func (l Limit) of(capacity Amount) Amount {
 	return Unknown
 }
 
-// Limits are the limits by resource; what is not in it is not limited.
+// Limits are the limits by resource. A resource without an entry has no limit.
 type Limits map[Resource]Limit
 
 // Figure is one resource at one moment.
@@ -93,7 +93,7 @@ type Figure struct {
 	SheddingSince *time.Time `json:"shedding_since"`
 }
 
-// Text writes an amount of the figure in at most five characters; - is unknown.
+// Text formats an amount of the figure in at most five characters; - is unknown.
 func (f Figure) Text(a Amount) string {
 	switch {
 	case !a.Known():
@@ -104,7 +104,7 @@ func (f Figure) Text(a Amount) string {
 	return display.Quantity(int64(math.Round(float64(a))))
 }
 
-// Remedy says what to do about a limit that is reached.
+// Remedy returns the remedy for a reached limit.
 func (r Resource) Remedy() string {
 	return map[Resource]string{
 		Descriptors:  "raise the limit of open files (LimitNOFILE= in the unit), or lower max_flows",
@@ -115,7 +115,7 @@ func (r Resource) Remedy() string {
 	}[r]
 }
 
-// Room is how much more may be used until the limit; unknown without one.
+// Room returns the amount left until the limit; unknown without one.
 func (f Figure) Room() Amount {
 	if !f.Limit.Known() || !f.Used.Known() {
 		return Unknown
@@ -123,11 +123,11 @@ func (f Figure) Room() Amount {
 	return max(0, f.Limit-f.Used)
 }
 
-// State is everything that is watched, at one moment.
+// State has the figures of all resources at one moment.
 type State struct {
 	At              time.Time  `json:"sampled_at"`
 	Shedding        []Resource `json:"shedding"` // whose limits are reached
-	Tight           []Resource `json:"tight"`    // whose limits are reached, or all but
+	Tight           []Resource `json:"tight"`    // whose limits are reached or nearly reached
 	Figures         []Figure   `json:"figures"`
 	TCPSockets      Amount     `json:"tcp_sockets"`                // of the network namespace, in use
 	TCPOrphans      Amount     `json:"tcp_orphans"`                // of the machine: closed, with bytes still to send
@@ -147,8 +147,8 @@ func (s State) Figure(r Resource) Figure {
 	return Figure{Resource: r, Unit: units[r], Used: Unknown, Limit: Unknown, Capacity: Unknown}
 }
 
-// DescriptorRoom is how many more descriptors may be opened until their limit.
-// It is false where that is not known, or where they were not counted anew.
+// DescriptorRoom returns the number of descriptors left until their limit. ok is
+// false if it is unknown, or if the descriptors were not counted for this state.
 func (s State) DescriptorRoom() (int64, bool) {
 	room := s.Figure(Descriptors).Room()
 	return int64(room), s.fresh && room.Known()

@@ -54,7 +54,7 @@ type Change struct {
 // Result is what came of a [Table.Set].
 type Result struct {
 	Setting
-	Changed bool // false: it was so already
+	Changed bool // false: already so
 	// Elsewhere are longer prefixes within, whose own routes keep their
 	// settings, which are others.
 	Elsewhere []netip.Prefix

@@ -124,7 +124,7 @@ func TestInstallKeepsAConfiguration(t *testing.T) {
 	write(t, i.Host, ConfigFile, site)
 	i.Config, i.ConfigName = []byte(site+"#\n"), "other.yaml"
 	var hinted *remedy.Error
-	if _, err := i.Install(t.Context()); !errors.As(err, &hinted) || !strings.Contains(err.Error(), "is another one than other.yaml") {
+	if _, err := i.Install(t.Context()); !errors.As(err, &hinted) || !strings.Contains(err.Error(), "differs from other.yaml") {
 		t.Errorf("got %v", err)
 	}
 	i.Config = []byte("tunnels: []\nbad: 1\n")

@@ -16,7 +16,7 @@ import (
 // Outcome is the result of [Set].
 type Outcome struct {
 	Rule     mss.Rule  `json:"rule"`
-	Changed  bool      `json:"changed"` // false: it was so already
+	Changed  bool      `json:"changed"` // false: already so
 	Replaced *mss.Rule `json:"replaced,omitempty"`
 	Hook     string    `json:"hook"`             // how the program is attached: "tcx" or "clsact"
 	Probed   string    `json:"probed,omitempty"` // the address that answered packets of this size
