@@ -19,10 +19,9 @@ import (
 	"strings"
 	"time"
 
-	"longhaul/internal/lab/flagvalue"
-
 	"longhaul/bench/peers"
 	"longhaul/bench/program"
+	"longhaul/internal/lab/flagvalue"
 	"longhaul/internal/lab/sandbox"
 )
 

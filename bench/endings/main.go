@@ -18,9 +18,8 @@ import (
 	"syscall"
 	"time"
 
-	"longhaul/internal/lab/flagvalue"
-
 	"longhaul/bench/peers"
+	"longhaul/internal/lab/flagvalue"
 )
 
 func main() {

@@ -19,13 +19,12 @@ import (
 	"syscall"
 	"time"
 
-	"longhaul/internal/units"
-
 	"longhaul/bench/program"
 	"longhaul/internal/doctor"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/monitor/history/synthetic"
+	"longhaul/internal/units"
 )
 
 func main() { program.Main("history", run) }

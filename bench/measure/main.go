@@ -23,11 +23,10 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"longhaul/internal/lab/flagvalue"
-
 	"longhaul/bench/peers"
 	"longhaul/bench/program"
 	"longhaul/internal/lab"
+	"longhaul/internal/lab/flagvalue"
 	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/sandbox"
 )

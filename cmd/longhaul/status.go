@@ -15,13 +15,12 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"longhaul/internal/flow"
-
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/control"
 	"longhaul/internal/daemon"
 	"longhaul/internal/display"
+	"longhaul/internal/flow"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/relay"
 	"longhaul/internal/remedy"

@@ -12,13 +12,12 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"longhaul/internal/flow"
-
 	"github.com/google/go-cmp/cmp"
 
 	"longhaul/internal/control"
 	"longhaul/internal/daemon"
 	"longhaul/internal/display"
+	"longhaul/internal/flow"
 	"longhaul/internal/mss"
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"

@@ -179,7 +179,7 @@ func (d *daemon) assemble() (closeAll func()) {
 
 	d.parts = []part{
 		tunnelsPart{d}, // first: only this part may fail to commit
-		limitsPart{d}, monitorPart{d}, historyPart{d}, httpPart{d}, dashboardPart{d}, controlPart{d}, logPart{d},
+		limitsPart{d}, historyPart{d}, monitorPart{d}, httpPart{d}, dashboardPart{d}, controlPart{d}, logPart{d},
 	}
 	return func() {
 		for _, closeOne := range slices.Backward(closers) {

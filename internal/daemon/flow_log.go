@@ -6,9 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"longhaul/internal/flow"
-
 	"longhaul/internal/display"
+	"longhaul/internal/flow"
 )
 
 // flowLog writes a line for every ended flow, outside the event loops that report

@@ -13,13 +13,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"longhaul/internal/units"
-
-	"longhaul/internal/flow"
-
 	"github.com/google/go-cmp/cmp"
 
+	"longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/units"
 )
 
 // gate is a log reader that reads nothing before open.

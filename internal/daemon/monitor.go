@@ -5,9 +5,8 @@ import (
 	"os"
 	"time"
 
-	"longhaul/internal/flow"
-
 	"longhaul/internal/cc"
+	"longhaul/internal/flow"
 	"longhaul/internal/integrity"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/metrics"

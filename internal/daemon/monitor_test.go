@@ -8,14 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/units"
-
-	"longhaul/internal/flow"
-
 	"github.com/google/go-cmp/cmp"
 
+	"longhaul/internal/flow"
 	"longhaul/internal/integrity"
 	"longhaul/internal/monitor"
+	"longhaul/internal/units"
 )
 
 func TestToRecord(t *testing.T) {

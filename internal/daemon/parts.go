@@ -11,14 +11,15 @@ import (
 // part is a component that a configuration sets up.
 type part interface {
 	// Prepare does the steps that can fail: it reads files and binds addresses. The
-	// settings in force stay. After an error nothing is left behind.
+	// settings in force stay. After an error nothing is left behind. The control
+	// socket alone answers before Commit.
 	Prepare(ctx context.Context, c *config.Config) (Change, error)
 }
 
 // Change is a prepared change of a part. It ends by Commit or Abort.
 type Change interface {
-	// Commit puts the change into force. After an error the caller aborts. Only the
-	// first part of the daemon's list returns errors.
+	// Commit puts the change into force. A change that returns an error has
+	// aborted itself. Only the first part of the daemon's list returns errors.
 	Commit() error
 	// Abort undoes Prepare.
 	Abort()
@@ -130,7 +131,8 @@ func (d limitsPart) Prepare(_ context.Context, c *config.Config) (Change, error)
 	return setting(func() { d.shedder.setLimits(c.Limits) }), nil
 }
 
-// monitorPart is the monitor. It takes its first sample before any server starts.
+// monitorPart is the monitor. It takes its first sample after the history is
+// ready for records, and before any server starts.
 type monitorPart struct{ *daemon }
 
 func (d monitorPart) Prepare(context.Context, *config.Config) (Change, error) {
@@ -157,7 +159,7 @@ func (d httpPart) Prepare(ctx context.Context, c *config.Config) (Change, error)
 	if err != nil {
 		return nil, err
 	}
-	return changes{sites, setting(func() { d.names.set(c.HTTPNames) })}, nil
+	return changes{setting(func() { d.names.set(c.HTTPNames) }), sites}, nil
 }
 
 // dashboardPart is the dashboard. The history is committed before it.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"longhaul/internal/flow"
-
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
 )

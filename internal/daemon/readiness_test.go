@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"longhaul/internal/flow"
-
 	"longhaul/internal/nettest"
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"

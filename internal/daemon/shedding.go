@@ -6,10 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"longhaul/internal/flow"
-
 	"longhaul/internal/config"
 	"longhaul/internal/display"
+	"longhaul/internal/flow"
 	"longhaul/internal/relay"
 	"longhaul/internal/resources"
 )

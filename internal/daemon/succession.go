@@ -32,7 +32,7 @@ const (
 // inheritance is the state that passes to the successor, beside the sockets.
 type inheritance struct {
 	ControlSocket string         `json:"control_socket,omitempty"` // of the old process before the handover
-	Older         []olderProcess `json:"older,omitempty"`          // the old process itself is the last
+	Older         []olderProcess `json:"elders,omitempty"`         // the old process itself is the last; the key is that of earlier programs
 	Drained       []string       `json:"drained,omitempty"`        // tunnels
 	Hops          []hops.Memory  `json:"hops,omitempty"`
 	Names         []names.Memory `json:"names,omitempty"`

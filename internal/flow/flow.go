@@ -7,9 +7,8 @@ import (
 	"net/netip"
 	"time"
 
-	"longhaul/internal/units"
-
 	"longhaul/internal/tcpinfo"
+	"longhaul/internal/units"
 )
 
 // ID identifies a flow of one relay process; it is never used twice.

@@ -9,11 +9,9 @@ package monitor
 import (
 	"time"
 
-	"longhaul/internal/units"
-
-	"longhaul/internal/flow"
-
 	"longhaul/internal/doctor"
+	"longhaul/internal/flow"
+	"longhaul/internal/units"
 )
 
 // Record is the account of a flow that has ended.

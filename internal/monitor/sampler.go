@@ -9,11 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"longhaul/internal/units"
-
-	"longhaul/internal/flow"
-
 	"longhaul/internal/doctor"
+	"longhaul/internal/flow"
+	"longhaul/internal/units"
 )
 
 // DefaultInterval is the time between two samples.

@@ -11,12 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"longhaul/internal/units"
-
-	"longhaul/internal/flow"
-
 	"longhaul/internal/doctor"
+	"longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/units"
 )
 
 // script is a relay whose flows the test sets.

@@ -3,12 +3,10 @@ package monitor
 import (
 	"time"
 
-	"longhaul/internal/units"
-
-	"longhaul/internal/flow"
-
 	"longhaul/internal/doctor"
+	"longhaul/internal/flow"
 	"longhaul/internal/tcpinfo"
+	"longhaul/internal/units"
 )
 
 // flowTrack is the state of a running flow.

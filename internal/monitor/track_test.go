@@ -6,12 +6,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"longhaul/internal/units"
-
-	"longhaul/internal/flow"
-
 	"longhaul/internal/doctor"
+	"longhaul/internal/flow"
 	"longhaul/internal/tcpinfo"
+	"longhaul/internal/units"
 )
 
 // info is a leg's TCP_INFO as tcpinfo reads it.

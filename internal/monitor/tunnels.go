@@ -5,10 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"longhaul/internal/units"
-
 	"longhaul/internal/doctor"
 	"longhaul/internal/flow"
+	"longhaul/internal/units"
 )
 
 // tunnelTrack is the state of a tunnel.

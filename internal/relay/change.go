@@ -43,6 +43,7 @@ type plan struct {
 	next   *table
 	fresh  []*listener
 	routes map[*listener]*route
+	kept   []*listener // of tunnels that change
 	undo   []func()
 }
 
@@ -146,6 +147,13 @@ func (r *Relay) giveUpChange() {
 // changed nothing that the plan does not undo.
 func (r *Relay) install(p *plan) error {
 	old := r.table.Load()
+	for _, l := range p.kept {
+		before := l.route.Load().tunnel.Transport
+		p.undo = append(p.undo, func() { _ = l.prepare(before) })
+		if err := l.prepare(p.routes[l].tunnel.Transport); err != nil {
+			return err
+		}
+	}
 	// Listeners accept with their route in place.
 	for _, l := range p.fresh {
 		l.route.Store(p.routes[l])
@@ -255,7 +263,7 @@ func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
 		switch {
 		case l == nil:
 			var err error
-			if l, err = r.handedOver(key, t.Transport); l == nil && err == nil {
+			if l, err = r.handedOver(p, key, t.Transport); l == nil && err == nil {
 				l, err = openListener(key, hasIPv4Wildcard(all, a.Port()), t.Transport)
 			}
 			if err != nil {
@@ -263,11 +271,7 @@ func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
 			}
 			r.adopt(p, l)
 		case old.listeners[key] == l && l.route.Load().tunnel != in.tunnel:
-			before := l.route.Load().tunnel.Transport
-			p.undo = append(p.undo, func() { _ = l.prepare(before) })
-			if err := l.prepare(t.Transport); err != nil {
-				return err
-			}
+			p.kept = append(p.kept, l)
 		}
 		p.next.listeners[key] = l
 		in.listeners = append(in.listeners, l)

@@ -76,3 +76,29 @@ func TestChangeIsCommittedOrAborted(t *testing.T) {
 		t.Errorf("a change of a closed relay is committed: %v", err)
 	}
 }
+
+// An aborted change gives a listener of another process back to the next one.
+func TestAbortKeepsHandedOverListeners(t *testing.T) {
+	nettest.CheckLeaks(t)
+	g := fixed(t)
+	handed, err := g.relay.Listeners()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tunnels := []Tunnel{{Name: "t", Listen: []netip.AddrPort{g.addr}, Forward: []hops.Target{targetOf(g.target)}}}
+	next := New(Options{Workers: 1, Listeners: handed})
+	defer next.Close()
+	for range 2 {
+		c, err := next.Prepare(tunnels)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Abort()
+	}
+	if err := setTunnels(next, tunnels); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range handed {
+		l.File.Close()
+	}
+}

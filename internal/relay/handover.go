@@ -117,7 +117,7 @@ func (r *Relay) Reclaim() error {
 
 // handedOver returns the socket that another process handed over for an
 // address, or nil.
-func (r *Relay) handedOver(key listenKey, tr Transport) (*listener, error) {
+func (r *Relay) handedOver(p *plan, key listenKey, tr Transport) (*listener, error) {
 	for i, h := range r.opts.Listeners {
 		same := h.Configured == key.addr ||
 			key.addr.Port() != 0 && h.Bound.Port() == key.addr.Port() && h.Bound.Addr().WithZone("") == key.addr.Addr().WithZone("")
@@ -129,6 +129,7 @@ func (r *Relay) handedOver(key listenKey, tr Transport) (*listener, error) {
 			return nil, err
 		}
 		r.opts.Listeners = slices.Delete(r.opts.Listeners, i, i+1) // for one listener only
+		p.undo = append(p.undo, func() { r.opts.Listeners = append(r.opts.Listeners, h) })
 		l.key, l.inherited = key, h.Inherited
 		if err := l.takeUp(tr); err != nil {
 			closeFD(l.fd)

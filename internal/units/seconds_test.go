@@ -23,6 +23,13 @@ func TestSecondsInJSON(t *testing.T) {
 			t.Errorf("%s comes back as %v, %v", text, back.RTT.Duration(), err)
 		}
 	}
+	var unknown figures
+	if err := json.Unmarshal([]byte(`{"rtt_seconds":null}`), &unknown); err != nil || unknown.RTT != 0 {
+		t.Errorf("null is read as %v, %v", unknown.RTT, err)
+	}
+	if got := Seconds(4 * time.Second).String(); got != "4s" {
+		t.Errorf("4 s are written %s", got)
+	}
 	if err := json.Unmarshal([]byte(`{"rtt_seconds":"1s"}`), &figures{}); err == nil {
 		t.Error("text is read as a number")
 	}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"longhaul/internal/flow"
-
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
 )

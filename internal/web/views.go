@@ -8,9 +8,8 @@ import (
 	"strconv"
 	"time"
 
-	"longhaul/internal/flow"
-
 	"longhaul/internal/doctor"
+	"longhaul/internal/flow"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
 )

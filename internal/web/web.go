@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"longhaul/internal/flow"
-
 	"longhaul/internal/httpd"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"longhaul/internal/lab/flagvalue"
-
 	"longhaul/internal/lab/link"
 )
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"longhaul/internal/lab/flagvalue"
-
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/stats"
 	"longhaul/internal/lab/tcpcc"

@@ -5,9 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/units"
-
 	"longhaul/internal/monitor"
+	"longhaul/internal/units"
 )
 
 // BenchmarkWrite writes batches as they come of short flows, thousands in a second.

@@ -5,9 +5,8 @@ import (
 	"math"
 	"time"
 
-	"longhaul/internal/units"
-
 	"longhaul/internal/monitor"
+	"longhaul/internal/units"
 )
 
 // blobReader reads what was stored. Once something is not as it was written,

@@ -15,14 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/units"
-
-	"longhaul/internal/flow"
-
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/flow"
 	"longhaul/internal/monitor"
 	"longhaul/internal/nettest"
+	"longhaul/internal/units"
 )
 
 func TestSizeIsKept(t *testing.T) {

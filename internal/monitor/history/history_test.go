@@ -16,17 +16,15 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/units"
-
-	"longhaul/internal/flow"
-
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"longhaul/internal/doctor"
+	"longhaul/internal/flow"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history/synthetic"
 	"longhaul/internal/nettest"
+	"longhaul/internal/units"
 )
 
 func TestMain(m *testing.M) {

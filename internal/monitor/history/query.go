@@ -3,9 +3,8 @@ package history
 import (
 	"time"
 
-	"longhaul/internal/units"
-
 	"longhaul/internal/doctor"
+	"longhaul/internal/units"
 )
 
 // Order is what a list of records is sorted by.

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"longhaul/internal/flow"
-
 	"longhaul/internal/monitor"
 )
 

@@ -9,12 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"longhaul/internal/units"
-
-	"longhaul/internal/flow"
-
 	"longhaul/internal/doctor"
+	"longhaul/internal/flow"
 	"longhaul/internal/monitor"
+	"longhaul/internal/units"
 )
 
 // maxError bounds the text of an error, in bytes.

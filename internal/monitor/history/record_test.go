@@ -9,10 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/flow"
-
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"longhaul/internal/flow"
 	"longhaul/internal/monitor"
 )
 

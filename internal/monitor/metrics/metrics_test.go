@@ -16,15 +16,13 @@ import (
 	"testing"
 	"time"
 
-	"longhaul/internal/units"
-
-	"longhaul/internal/flow"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"longhaul/internal/doctor"
+	"longhaul/internal/flow"
 	"longhaul/internal/monitor"
 	"longhaul/internal/nettest"
+	"longhaul/internal/units"
 )
 
 func TestMain(m *testing.M) { nettest.Main(m) }

@@ -12,12 +12,10 @@ import (
 	"sync"
 	"time"
 
-	"longhaul/internal/units"
-
-	"longhaul/internal/flow"
-
 	"longhaul/internal/doctor"
+	"longhaul/internal/flow"
 	"longhaul/internal/monitor"
+	"longhaul/internal/units"
 )
 
 // Monitor is a simulated relay. Its figures change with each Step.

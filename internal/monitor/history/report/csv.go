@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"longhaul/internal/flow"
-
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
 )

@@ -6,9 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"longhaul/internal/flow"
-
 	"longhaul/internal/display"
+	"longhaul/internal/flow"
 	"longhaul/internal/monitor"
 )
 

@@ -8,8 +8,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"longhaul/internal/flow"
+	"longhaul/internal/units"
 
+	"longhaul/internal/flow"
 	"longhaul/internal/monitor"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/monitor/history/synthetic"
@@ -88,5 +89,17 @@ func TestUnknownIsNotZero(t *testing.T) {
 	WriteRecord(&all, &r)
 	if text := all.String(); strings.Contains(text, "leg") || strings.Contains(text, "goodput") || strings.Contains(text, fmt.Sprint(-1)) {
 		t.Error(text)
+	}
+}
+
+func TestRecordHasTheStepOfItsCourse(t *testing.T) {
+	r := monitor.Record{
+		Record:  flow.Record{Elapsed: units.Seconds(time.Minute), ClientLeg: flow.UnknownLeg(), TargetLeg: flow.UnknownLeg()},
+		Goodput: monitor.Series{Step: units.Seconds(4 * time.Second), UpBps: []float32{1e6, 2e6}, DownBps: []float32{0, 0}},
+	}
+	var b bytes.Buffer
+	WriteRecord(&b, &r)
+	if !strings.Contains(b.String(), "4s a column") {
+		t.Errorf("the record does not name its step:\n%s", b.String())
 	}
 }

@@ -9,12 +9,10 @@ import (
 	"strconv"
 	"time"
 
-	"longhaul/internal/units"
-
-	"longhaul/internal/flow"
-
 	"longhaul/internal/doctor"
+	"longhaul/internal/flow"
 	"longhaul/internal/monitor"
+	"longhaul/internal/units"
 )
 
 // Maker makes records one after the other, the same ones for the same seed.
