@@ -1,20 +1,20 @@
-// Package cc brings longhaul's congestion control algorithms to a stock kernel
-// as BPF programs: no kernel module, no reboot, and any TCP program can use
-// them. The kernel has one table of algorithms for the whole machine, so what
-// is loaded here is there in every network namespace.
+// Package cc loads longhaul's congestion control algorithms into a stock kernel as BPF
+// programs: without a kernel module or reboot, for any TCP program. The kernel has one
+// table of algorithms for the whole machine, so a loaded algorithm is in every network
+// namespace.
 //
-// A loaded algorithm outlives the process that loaded it. It is held by pins
-// on the BPF filesystem, all of them in one directory:
+// A loaded algorithm outlives the process that loaded it. Pins on the BPF filesystem
+// hold it, all in one directory:
 //
-//	/sys/fs/bpf/longhaul/cc/haul/     nothing is loaded without this directory
-//	    build       which object was loaded, and when
-//	    ...         maps that are shared with user space, links of further programs
+//	/sys/fs/bpf/longhaul/cc/haul/     exists for every loaded algorithm
+//	    build       the loaded object, and the time
+//	    ...         maps shared with user space, links of further programs
 //	    link        made last and removed first: the registration itself
 //
-// So a crash at any point leaves either a registered algorithm with its pins,
-// or a directory without a registration, which [Host.List] shows as incomplete
-// and which the next load or unload clears. Every change is made under a lock
-// that the kernel releases with its holder.
+// So a crash at any point leaves either a registered algorithm with its pins, or a
+// directory without a registration. [Host.List] shows the latter as incomplete, and
+// the next load or unload clears it. Every change holds a lock that the kernel
+// releases with its holder.
 package cc
 
 //go:generate ../../bpf/build
@@ -32,7 +32,7 @@ import (
 	"longhaul/internal/kernel"
 )
 
-// Where things are on a usual host.
+// The usual paths.
 const (
 	DefaultBPFFS = bpffs.DefaultRoot
 	DefaultUndo  = "/run/longhaul-undo"
@@ -41,17 +41,17 @@ const (
 // Host is the machine whose kernel gets the algorithms. Its methods may be
 // called from several processes at once.
 type Host struct {
-	BPFFS   string // where the BPF filesystem is, or is to be mounted
-	Undo    string // the directory that remembers the settings to go back to
+	BPFFS   string // mount point of the BPF filesystem
+	Undo    string // directory with the previous settings
 	Objects fs.FS  // compiled algorithms, NAME_bpfel.o and NAME_bpfeb.o
 
-	// unregisterPatience bounds the wait for the kernel to notice that a pin is
-	// gone, which it does after a grace period. abandonedPatience is the same for
-	// what has no pin, and is most likely somebody else's.
+	// unregisterPatience bounds the wait for the kernel's unregistration after the
+	// removal of a pin, which takes a grace period. abandonedPatience bounds the
+	// wait for an algorithm without a pin, most likely of another owner.
 	unregisterPatience, abandonedPatience time.Duration
 }
 
-// NewHost is this machine, with the algorithms that are built into the program.
+// NewHost returns this machine, with the algorithms built into the program.
 func NewHost() *Host {
 	return &Host{
 		BPFFS: DefaultBPFFS, Undo: DefaultUndo, Objects: builtIn(),
@@ -59,15 +59,15 @@ func NewHost() *Host {
 	}
 }
 
-// Errors that callers tell apart. Each comes wrapped in a sentence.
+// Errors that callers distinguish. Each comes wrapped.
 var (
-	// ErrTaken: an algorithm of this name is registered, and not by longhaul.
+	// ErrTaken: another owner has registered an algorithm of this name.
 	ErrTaken = errors.New("the kernel has an algorithm of this name already")
-	// ErrUnknown: there is no such algorithm.
+	// ErrUnknown: no algorithm has this name.
 	ErrUnknown = errors.New("no such congestion control")
 )
 
-// maxName is how long a name may be: the kernel's TCP_CA_NAME_MAX less the
+// maxName is the maximum length of a name: the kernel's TCP_CA_NAME_MAX less the
 // terminating zero.
 const maxName = 15
 
@@ -97,18 +97,17 @@ func readNames(sysctl string) ([]string, error) {
 	return strings.Fields(string(b)), nil
 }
 
-// Available are the algorithms that the kernel has registered, whoever
-// registered them.
+// Available returns the algorithms registered in the kernel, by any owner.
 func Available() ([]string, error) { return readNames("tcp_available_congestion_control") }
 
-// IsAvailable says whether the kernel has an algorithm of this name, loaded or
-// built in.
+// IsAvailable reports whether the kernel has an algorithm of this name, loaded or built
+// in.
 func IsAvailable(name string) bool {
 	available, err := Available()
 	return err == nil && slices.Contains(available, name)
 }
 
-// MayUse says whether a program of this user may choose an algorithm.
+// MayUse reports whether a program of this user may choose an algorithm.
 func MayUse(name string) bool {
 	if os.Geteuid() == 0 {
 		return IsAvailable(name)
@@ -117,13 +116,13 @@ func MayUse(name string) bool {
 	return err == nil && slices.Contains(allowed, name)
 }
 
-// registered says whether the kernel has an algorithm of this name.
+// registered reports whether the kernel has an algorithm of this name.
 func registered(name string) (bool, error) {
 	names, err := Available()
 	return slices.Contains(names, name), err
 }
 
-// unsupported is what an algorithm needs and this kernel or process lacks.
+// unsupported returns the error for a feature that this kernel or process lacks.
 func unsupported(name, needs string) error {
 	return &kernel.ErrUnsupported{Feature: "loading congestion control " + name, Needs: needs}
 }

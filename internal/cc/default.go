@@ -18,7 +18,7 @@ import (
 // network namespace has its own.
 const defaultSysctl = sysctls + "tcp_congestion_control"
 
-// ReadDefault is the default algorithm of the calling thread's network namespace.
+// ReadDefault returns the default algorithm of the calling thread's network namespace.
 func ReadDefault() (string, error) {
 	b, err := os.ReadFile(defaultSysctl)
 	if err != nil {
@@ -34,8 +34,7 @@ func writeDefault(name string) error {
 	return nil
 }
 
-// formerDefault remembers what a namespace's default was before longhaul
-// changed it.
+// formerDefault records a namespace's default before longhaul's change.
 type formerDefault struct {
 	Former string `json:"former"`
 	Now    string `json:"now"`
@@ -61,9 +60,8 @@ func readFormerDefault(path string) (formerDefault, error) {
 	return record, nil
 }
 
-// SetDefault makes a registered algorithm the default of the calling thread's
-// network namespace, and remembers the one before it, which [Host.Unload] puts
-// back.
+// SetDefault makes a registered algorithm the default of the calling thread's network
+// namespace. It records the previous default, which [Host.Unload] restores.
 func (h *Host) SetDefault(name string) error {
 	now, err := ReadDefault()
 	if err != nil || now == name {
@@ -82,8 +80,8 @@ func (h *Host) SetDefault(name string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// A second algorithm in a row does not become what to go back to; one that
-	// somebody else has chosen meanwhile does.
+	// A second algorithm in a row keeps the recorded default. A default that
+	// somebody else has set meanwhile replaces it.
 	if err != nil || record.Now != now {
 		record.Former = now
 	}
@@ -98,8 +96,8 @@ func (h *Host) SetDefault(name string) error {
 	return writeDefault(name)
 }
 
-// leaveDefault puts the former default back if name is the default. It returns
-// what is the default now, empty if nothing was changed.
+// leaveDefault restores the previous default if name is the default. It returns the
+// new default, empty without a change.
 func (h *Host) leaveDefault(name string) (string, error) {
 	now, err := ReadDefault()
 	if err != nil {
@@ -138,8 +136,8 @@ func (h *Host) leaveDefault(name string) (string, error) {
 	return now, undo.Remove(path)
 }
 
-// backTo chooses a default other than leaving: the former one if it is still
-// there, else what Linux comes with.
+// backTo chooses a default other than leaving: the previous one if the kernel still
+// has it, else Linux's own.
 func backTo(former, leaving string) (string, error) {
 	names, err := Available()
 	if err != nil {
@@ -150,5 +148,5 @@ func backTo(former, leaving string) (string, error) {
 			return name, nil
 		}
 	}
-	return "reno", nil // always there
+	return "reno", nil // always available
 }

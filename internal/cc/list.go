@@ -9,28 +9,28 @@ import (
 	"longhaul/internal/kernel"
 )
 
-// State is where an algorithm stands.
+// State is the state of an algorithm.
 type State string
 
 // The states.
 const (
-	Ready       State = "ready"       // registered: sockets can have it
-	Loadable    State = "loadable"    // one of ours that is not loaded
-	Unavailable State = "unavailable" // one of ours that cannot be loaded; Why says what it takes
+	Ready       State = "ready"       // registered: sockets can use it
+	Loadable    State = "loadable"    // one of longhaul's, not loaded
+	Unavailable State = "unavailable" // one of longhaul's that cannot be loaded; Why has the reason
 	Incomplete  State = "incomplete"  // a load was interrupted; load or unload clears it
 )
 
-// Origin is who brought an algorithm.
+// Origin is the source of an algorithm.
 type Origin string
 
 // The origins.
 const (
 	FromKernel   Origin = "kernel"   // built in, a module, or another BPF program
-	FromLonghaul Origin = "longhaul" // one of ours, loaded or not
-	FromUnknown  Origin = "unknown"  // registered under the name of one of ours; only root can see by whom
+	FromLonghaul Origin = "longhaul" // one of longhaul's, loaded or not
+	FromUnknown  Origin = "unknown"  // registered under a name of longhaul's; only root can see the owner
 )
 
-// Algorithm is one that sockets can have, or could have after [Host.Load].
+// Algorithm is an algorithm that sockets can use, now or after [Host.Load].
 type Algorithm struct {
 	Name    string `json:"name"`
 	Origin  Origin `json:"origin"`
@@ -39,37 +39,37 @@ type Algorithm struct {
 	Default bool   `json:"default"` // of this network namespace
 	// Restricted: a socket needs CAP_NET_ADMIN to choose it.
 	Restricted bool `json:"restricted"`
-	// Sockets of this network namespace that have it, nil if not known.
+	// Sockets of this network namespace that use it, nil if unknown.
 	Sockets *int `json:"sockets,omitempty"`
-	// Why it is unavailable or incomplete, or not ours.
+	// Why is the reason if it is unavailable, incomplete or not longhaul's.
 	Why string `json:"why,omitempty"`
 
-	// Of ours that are loaded:
+	// For loaded algorithms of longhaul's:
 
 	LoadedAt  *time.Time `json:"loaded_at,omitempty"`
 	Algorithm string     `json:"algorithm,omitempty"` // under another name
-	// Outdated: it was loaded by another build, and loading it again replaces it.
+	// Outdated: another build is loaded, and loading again replaces it.
 	Outdated bool `json:"outdated,omitempty"`
 }
 
-// summaries say in a few words what each algorithm is for.
+// summaries describe each algorithm in a few words.
 var summaries = map[string]string{
-	"brutal":   "holds a given rate, whatever is lost",
-	"haul":     "finds the rate of a lossy path by itself, keeps queues short",
+	"brutal":   "holds a given rate despite loss",
+	"haul":     "finds the rate of a lossy path, keeps queues short",
 	"hybla":    "long round trips grow like short ones",
 	"illinois": "grows by delay, falls by loss; for fast clean paths",
 }
 
-// List tells what algorithms there are and could be: the kernel's first, in
-// its own order, then ours by name. With tryOut, ours that are not loaded are
-// shown to the kernel, some 20 ms each, to see whether it would take them.
+// List returns the registered and loadable algorithms: the kernel's first, in its own
+// order, then longhaul's by name. With tryOut it has the kernel verify those that are
+// not loaded, some 20 ms each.
 func (h *Host) List(tryOut bool) ([]Algorithm, error) {
 	available, err := Available()
 	if err != nil {
 		return nil, err
 	}
 	allowed, err := Allowed()
-	if err != nil { // not there in every namespace
+	if err != nil { // missing in some namespaces
 		allowed = available
 	}
 	defaultName, err := ReadDefault()
@@ -126,7 +126,7 @@ func (h *Host) List(tryOut bool) ([]Algorithm, error) {
 	return append(kernels, ours...), nil
 }
 
-// describeLoaded tells about one that has pins.
+// describeLoaded describes an algorithm with pins.
 func (h *Host) describeLoaded(name string, registered bool) Algorithm {
 	a := Algorithm{Name: name, Origin: FromLonghaul, State: Ready, Summary: summaries[name]}
 	if !registered {
@@ -134,13 +134,13 @@ func (h *Host) describeLoaded(name string, registered bool) Algorithm {
 		return a
 	}
 	if isPinned, err := h.pins().Exists(name, linkPin); err == nil && !isPinned {
-		// Registered by somebody else while our own load was interrupted.
+		// Registered by another owner while our own load was interrupted.
 		a.Origin, a.Why = FromKernel, "pins of an interrupted load are left: unload clears them"
 		return a
 	}
 	b, err := h.readBuild(name)
 	if err != nil {
-		a.Why = "what was loaded cannot be read: " + err.Error()
+		a.Why = "unreadable build record: " + err.Error()
 		return a
 	}
 	a.LoadedAt = &b.loadedAt
@@ -152,7 +152,7 @@ func (h *Host) describeLoaded(name string, registered bool) Algorithm {
 	return a
 }
 
-// describeBuilt tells about one that is not loaded.
+// describeBuilt describes an algorithm that is not loaded.
 func (h *Host) describeBuilt(name string, tryOut bool) Algorithm {
 	a := Algorithm{Name: name, Origin: FromLonghaul, State: Loadable, Summary: summaries[name]}
 	if err := h.whyNot(name, tryOut); err != nil {
@@ -165,7 +165,7 @@ func (h *Host) describeBuilt(name string, tryOut bool) Algorithm {
 	return a
 }
 
-// whyNot says what keeps an algorithm from being loaded.
+// whyNot returns why an algorithm cannot be loaded.
 func (h *Host) whyNot(name string, tryOut bool) error {
 	o, err := h.object(name)
 	if err != nil {
@@ -180,7 +180,7 @@ func (h *Host) whyNot(name string, tryOut bool) error {
 	return o.tryOut()
 }
 
-// tryOut has the verifier look at an object's programs, without pins.
+// tryOut has the verifier check an object's programs, without pins.
 func (o *object) tryOut() error {
 	for _, m := range o.spec.Maps {
 		m.Pinning = 0
@@ -193,5 +193,5 @@ func (o *object) tryOut() error {
 	return nil
 }
 
-// Allowed are the algorithms that sockets of any user may choose.
+// Allowed returns the algorithms that sockets of any user may choose.
 func Allowed() ([]string, error) { return readNames("tcp_allowed_congestion_control") }

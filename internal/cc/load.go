@@ -16,31 +16,30 @@ import (
 	"longhaul/internal/kernel"
 )
 
-// Outcome is what [Host.Load] or [Host.Unload] found and did.
+// Outcome is the outcome of [Host.Load] or [Host.Unload].
 type Outcome string
 
 // The outcomes.
 const (
 	Loaded   Outcome = "loaded"
-	Already  Outcome = "already loaded" // by this very build
-	Replaced Outcome = "replaced"       // another build; its connections keep it
+	Already  Outcome = "already loaded" // from this build
+	Replaced Outcome = "replaced"       // another build, which its connections keep
 	Unloaded Outcome = "unloaded"
-	Cleared  Outcome = "cleared" // what an interrupted load had left
+	Cleared  Outcome = "cleared" // leftovers of an interrupted load
 	Nothing  Outcome = "not loaded"
 )
 
-// LoadResult is what became of a [Host.Load].
+// LoadResult is the result of [Host.Load].
 type LoadResult struct {
 	Outcome Outcome
-	// Notes are what is not as it could be, a sentence each.
+	// Notes list degraded features, a sentence each.
 	Notes []string
 }
 
-// Load registers an algorithm under a name, usually its own, and pins it. An
-// older or newer build of it under that name is replaced in one step: new
-// connections get the new one, existing ones keep what they have. The error is
-// an [*kernel.ErrUnsupported] where the kernel or the privilege does not allow
-// it, and [ErrTaken] where the name belongs to somebody else.
+// Load registers an algorithm under a name, usually its own, and pins it. It replaces
+// another build under that name in one step: new connections use the new build,
+// existing ones keep theirs. The error is an [*kernel.ErrUnsupported] if the kernel or
+// the privilege does not allow it, and [ErrTaken] if another owner has the name.
 func (h *Host) Load(ctx context.Context, algorithm, name string) (LoadResult, error) {
 	if err := checkName(name); err != nil {
 		return LoadResult{}, err
@@ -63,8 +62,8 @@ func (h *Host) Load(ctx context.Context, algorithm, name string) (LoadResult, er
 	return h.load(ctx, o, name)
 }
 
-// prepare fits the object to the kernel, and says what the kernel or the
-// process lacks, short of loading it.
+// prepare adapts the object to the kernel, and returns an error for a missing feature
+// or privilege, without loading it.
 func (o *object) prepare() error {
 	feature := "loading congestion control " + o.name
 	if err := kernel.CheckBTF(feature); err != nil {
@@ -110,8 +109,7 @@ func (h *Host) load(ctx context.Context, o *object, name string) (result LoadRes
 	case isRegistered:
 		return LoadResult{}, fmt.Errorf("%s: %w: it is a kernel module, or another program loaded it", name, ErrTaken)
 	default:
-		// What an interrupted load has left, or a link that was cut from
-		// outside.
+		// Leftovers of an interrupted load, or of a link that somebody detached.
 		if err := h.clear(name); err != nil {
 			return LoadResult{}, err
 		}
@@ -147,7 +145,7 @@ func (h *Host) load(ctx context.Context, o *object, name string) (result LoadRes
 	return result, nil
 }
 
-// register puts the table into force, for the first time or in place of another.
+// register registers the table, or replaces a registered one.
 func (h *Host) register(name string, ops *ebpf.Map, outcome Outcome, b build) error {
 	if outcome == Replaced {
 		if err := replaceOps(h.dir(name, linkPin), ops); err != nil {
@@ -160,7 +158,7 @@ func (h *Host) register(name string, ops *ebpf.Map, outcome Outcome, b build) er
 	}
 	l, err := link.AttachStructOps(link.StructOpsOptions{Map: ops})
 	if errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("%s: %w: somebody registered it just now", name, ErrTaken)
+		return fmt.Errorf("%s: %w: another process registered it just now", name, ErrTaken)
 	}
 	if err != nil {
 		return fmt.Errorf("register %s: %w", name, err)
@@ -172,8 +170,8 @@ func (h *Host) register(name string, ops *ebpf.Map, outcome Outcome, b build) er
 	return nil
 }
 
-// intoKernel has the verifier check a prepared object and makes the maps, those
-// that are shared with user space pinned in dir, or found there.
+// intoKernel loads a prepared object through the verifier and makes its maps. Maps
+// shared with user space are pinned in dir, or reused from there.
 func (o *object) intoKernel(dir string) (*ebpf.Collection, error) {
 	types, err := readKernelTypes()
 	if err != nil {
@@ -188,7 +186,7 @@ func (o *object) intoKernel(dir string) (*ebpf.Collection, error) {
 	case err == nil:
 		return collection, nil
 	case errors.Is(err, ebpf.ErrMapIncompatible):
-		return nil, fmt.Errorf("the loaded %s keeps data of another form: unload it first", o.name)
+		return nil, fmt.Errorf("the loaded %s has data in another format: unload it first", o.name)
 	case errors.As(err, &rejected):
 		return nil, &rejectedError{unsupported(o.name, "a kernel whose BPF verifier accepts it (Linux 6.4 or newer should): "+verdict(rejected)), rejected}
 	case errors.Is(err, ebpf.ErrNotSupported):
@@ -197,7 +195,7 @@ func (o *object) intoKernel(dir string) (*ebpf.Collection, error) {
 	return nil, fmt.Errorf("load %s: %w", o.name, err)
 }
 
-// rejectedError is a refusal by the verifier, with its whole log for %+v.
+// rejectedError is a rejection by the verifier, with its whole log for %+v.
 type rejectedError struct {
 	error
 	verifier *ebpf.VerifierError
@@ -205,8 +203,8 @@ type rejectedError struct {
 
 func (e *rejectedError) Unwrap() error { return e.error }
 
-// VerifierLog is what the BPF verifier had to say when it refused a program,
-// empty if err is not about that.
+// VerifierLog returns the BPF verifier's log of a rejected program; empty for other
+// errors.
 func VerifierLog(err error) string {
 	var rejected *rejectedError
 	if !errors.As(err, &rejected) {
@@ -215,8 +213,8 @@ func VerifierLog(err error) string {
 	return strings.Join(rejected.verifier.Log, "\n")
 }
 
-// verdict is the line of the verifier's log that says why: the last one before
-// its statistics.
+// verdict returns the verifier's reason: the last line of its log before the
+// statistics.
 func verdict(err *ebpf.VerifierError) string {
 	for i := len(err.Log) - 1; i >= 0; i-- {
 		line := strings.TrimSpace(err.Log[i])
@@ -227,8 +225,8 @@ func verdict(err *ebpf.VerifierError) string {
 	return err.Error()
 }
 
-// attachRest attaches the programs of an object that are not operations of the
-// table. That they cannot be attached does not keep the algorithm from working.
+// attachRest attaches the programs of an object that are not operations of the table.
+// The algorithm also works without them.
 func (h *Host) attachRest(o *object, name string, collection *ebpf.Collection) (notes []string, err error) {
 	for program, spec := range o.spec.Programs {
 		if spec.Type != ebpf.CGroupSockopt {
@@ -249,8 +247,7 @@ func (h *Host) attachRest(o *object, name string, collection *ebpf.Collection) (
 	return notes, nil
 }
 
-// attachCgroup attaches a program to a control group, or updates the link that
-// is pinned already.
+// attachCgroup attaches a program to a control group, or updates its pinned link.
 func attachCgroup(pin, cgroup string, attach ebpf.AttachType, program *ebpf.Program) error {
 	old, err := link.LoadPinnedLink(pin, nil)
 	if err == nil {
@@ -265,8 +262,7 @@ func attachCgroup(pin, cgroup string, attach ebpf.AttachType, program *ebpf.Prog
 	return l.Pin(pin)
 }
 
-// replaceOps puts another table in the place of the pinned link's, which the
-// library has no call for.
+// replaceOps replaces the table of the pinned link. The library has no call for this.
 func replaceOps(pin string, ops *ebpf.Map) error {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if err != nil {

@@ -453,7 +453,7 @@ func TestBadObjects(t *testing.T) {
 	}{
 		{"empty", object(nil), "read the object of x"},
 		{"cut short", object(good[:len(good)/2]), "read the object of x"},
-		{"of another name", object(good), `the object of x is of an algorithm named "hybla"`},
+		{"of another name", object(good), `the object of x has an algorithm named "hybla"`},
 	} {
 		h.Objects = test.objects
 		if _, err := h.Load(context.Background(), "x", testName()); err == nil || !strings.Contains(err.Error(), test.want) {

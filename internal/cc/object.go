@@ -28,19 +28,19 @@ func builtIn() fs.FS {
 // opsType is the kernel's name for the table of a congestion control.
 const opsType = "tcp_congestion_ops"
 
-// before610 ends the name of a program that stands in for the one without it
-// where cong_control takes two arguments: before Linux 6.10.
+// before610 is the suffix of program variants for a cong_control with two arguments:
+// before Linux 6.10.
 const before610 = "_before_6_10"
 
 // object is a compiled algorithm.
 type object struct {
-	name string // under which it is compiled
+	name string // its compiled name
 	sum  [sha256.Size]byte
 	spec *ebpf.CollectionSpec
 	ops  string // key of the table among the spec's maps
 }
 
-// Names are the algorithms that this host can load, in alphabetical order.
+// Names returns the algorithms that this host can load, in alphabetical order.
 func (h *Host) Names() ([]string, error) {
 	suffix := "_" + byteOrder + ".o"
 	files, err := fs.Glob(h.Objects, "*"+suffix)
@@ -71,8 +71,7 @@ func (h *Host) object(name string) (*object, error) {
 	return parseObject(name, b)
 }
 
-// parseObject reads an object file, and checks that it is an algorithm of this
-// name.
+// parseObject reads an object file, and checks the name of its algorithm.
 func parseObject(name string, elf []byte) (*object, error) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(elf))
 	if err != nil {
@@ -93,13 +92,12 @@ func parseObject(name string, elf []byte) (*object, error) {
 		return nil, err
 	}
 	if is := string(bytes.TrimRight(field, "\x00")); is != name {
-		return nil, fmt.Errorf("the object of %s is of an algorithm named %q", name, is)
+		return nil, fmt.Errorf("the object of %s has an algorithm named %q", name, is)
 	}
 	return o, nil
 }
 
-// nameField is the place of the algorithm's name in the table that will be
-// handed to the kernel.
+// nameField returns the field of the algorithm's name in the kernel's table.
 func (o *object) nameField() ([]byte, error) {
 	m, ok := o.spec.Maps[o.ops]
 	if !ok {
@@ -119,7 +117,7 @@ func (o *object) nameField() ([]byte, error) {
 	return nil, fmt.Errorf("the table of %s has no name", o.name)
 }
 
-// rename has the algorithm register under another name.
+// rename makes the algorithm register under another name.
 func (o *object) rename(name string) error {
 	field, err := o.nameField()
 	if err != nil {
@@ -130,8 +128,8 @@ func (o *object) rename(name string) error {
 	return nil
 }
 
-// chooseVariants keeps, of the programs that exist for both signatures of
-// cong_control, the one with this many arguments.
+// chooseVariants keeps the variants of programs that fit this number of arguments of
+// cong_control.
 func (o *object) chooseVariants(arguments int) error {
 	for name, variant := range o.spec.Programs {
 		base, found := strings.CutSuffix(name, before610)
@@ -155,7 +153,7 @@ func (o *object) chooseVariants(arguments int) error {
 	return nil
 }
 
-// capabilities are those that loading the object takes.
+// capabilities returns the capabilities that loading the object needs.
 func (o *object) capabilities() []kernel.Capability {
 	need := []kernel.Capability{kernel.BPF, kernel.Perfmon}
 	for _, p := range o.spec.Programs {
@@ -166,14 +164,14 @@ func (o *object) capabilities() []kernel.Capability {
 	return need
 }
 
-// kernelTypes is what the kernel's BTF says about congestion control.
+// kernelTypes are the kernel's BTF types of congestion control.
 type kernelTypes struct {
 	cache *btf.Cache
 	// arguments of cong_control.
 	arguments int
 }
 
-// readKernelTypes finds out once per process; the kernel does not change.
+// readKernelTypes reads the types once per process.
 var readKernelTypes = sync.OnceValues(func() (kernelTypes, error) {
 	cache := btf.NewCache()
 	spec, err := cache.Kernel()

@@ -20,7 +20,7 @@ const (
 	buildPin = "build"
 )
 
-// pins is the directory of all that is pinned.
+// pins returns the directory of all pins.
 func (h *Host) pins() bpffs.Dir { return bpffs.Dir{Root: h.BPFFS, Feature: "cc"} }
 
 func (h *Host) dir(parts ...string) string { return h.pins().Path(parts...) }
@@ -36,15 +36,15 @@ func (h *Host) clear(name string) error {
 	return nil
 }
 
-// build says what was loaded. It is kept in a pinned map, since the BPF
-// filesystem has no plain files.
+// build describes the loaded build. It is in a pinned map: the BPF filesystem has no
+// plain files.
 type build struct {
 	algorithm string
 	sum       [sha256.Size]byte
 	loadedAt  time.Time
 }
 
-// buildRecord is a build as the map has it.
+// buildRecord is a build in the map.
 type buildRecord struct {
 	Sum         [sha256.Size]byte
 	LoadedAt    int64 // seconds since 1970
@@ -65,7 +65,7 @@ func (b build) encode() []byte {
 func decodeBuild(b []byte) (build, error) {
 	var record buildRecord
 	if err := binary.Read(bytes.NewReader(b), binary.BigEndian, &record); err != nil || record.FormatIsOne != 1 {
-		return build{}, errors.New("the record of what was loaded is of another version of longhaul")
+		return build{}, errors.New("another version of longhaul wrote the build record")
 	}
 	return build{
 		algorithm: string(bytes.TrimRight(record.Algorithm[:], "\x00")),
@@ -74,7 +74,7 @@ func decodeBuild(b []byte) (build, error) {
 	}, nil
 }
 
-// writeBuild records what was loaded as name.
+// writeBuild records the build loaded as name.
 func (h *Host) writeBuild(name string, b build) error {
 	record := b.encode()
 	m, err := ebpf.LoadPinnedMap(h.dir(name, buildPin), nil)
@@ -96,7 +96,7 @@ func (h *Host) writeBuild(name string, b build) error {
 	return nil
 }
 
-// readBuild says what was loaded as name.
+// readBuild reads the build loaded as name.
 func (h *Host) readBuild(name string) (build, error) {
 	m, err := ebpf.LoadPinnedMap(h.dir(name, buildPin), nil)
 	if err != nil {

@@ -13,17 +13,17 @@ import (
 	"longhaul/internal/kernel"
 )
 
-// ErrNoRates: the algorithm is not loaded, or is not one that is told a rate.
-var ErrNoRates = errors.New("it is told no rate, or is not loaded")
+// ErrNoRates: the algorithm is not loaded, or takes no rate.
+var ErrNoRates = errors.New("it takes no rate, or is not loaded")
 
-// Rate is what a group of connections may send together.
+// Rate is the rate that a group of connections shares.
 type Rate struct {
 	BitsPerSecond int64  // of IP packets
 	GainTenths    uint32 // window over rate × round trip, in tenths; 0 for the usual 20
 }
 
-// Bounds of a rate: a few packets per second, and what the arithmetic of
-// bpf/brutal.h holds.
+// Bounds of a rate: a few packets per second, and the range of bpf/brutal.h's
+// arithmetic.
 const (
 	minRateBps = 64e3
 	maxRateBps = 8 << 38
@@ -34,29 +34,29 @@ const (
 func (r Rate) check() error {
 	switch {
 	case r.BitsPerSecond < minRateBps || r.BitsPerSecond > maxRateBps:
-		return fmt.Errorf("a rate of %d bits per second cannot be held: choose 64 kbit/s to 2 Tbit/s", r.BitsPerSecond)
+		return fmt.Errorf("invalid rate of %d bits per second: choose 64 kbit/s to 2 Tbit/s", r.BitsPerSecond)
 	case r.GainTenths != 0 && (r.GainTenths < minGain || r.GainTenths > maxGain):
-		return fmt.Errorf("a gain of %d tenths cannot be held: choose 5 to 80", r.GainTenths)
+		return fmt.Errorf("invalid gain of %d tenths: choose 5 to 80", r.GainTenths)
 	}
 	return nil
 }
 
-// Rates tells a loaded brutal what to hold. A budget is a rate that several
-// connections share: those to a prefix, or those that are put into it. The
-// socket option of a connection's own goes before both.
+// Rates sets the rates of a loaded brutal. A budget is a rate that several connections
+// share: those to a prefix, or those that join it. A connection's own socket option
+// takes precedence.
 type Rates struct {
 	budgets, prefixes, sockets, accounts *ebpf.Map
 }
 
-// Records of the maps, as bpf/brutal.bpf.c has them.
+// Records of the maps, as in bpf/brutal.bpf.c.
 type (
 	budget struct {
 		BytesPerSecond uint64
 		GainTenths     uint32
-		Owner          uint32 // the process it is to end with, 0 for none
+		Owner          uint32 // process whose end removes it, 0 for none
 	}
 	prefixKey struct {
-		Bits    uint32 // the namespace's 64 included
+		Bits    uint32 // including the namespace's 64
 		NetNS   [2]uint32
 		Address [16]byte
 	}
@@ -67,7 +67,7 @@ type (
 	}
 )
 
-// Rates opens the rates of what is loaded as name.
+// Rates opens the rates of the algorithm loaded as name.
 func (h *Host) Rates(name string) (*Rates, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -90,8 +90,8 @@ func (h *Host) Rates(name string) (*Rates, error) {
 	return r, nil
 }
 
-// Same reports whether both are the rates of one loaded algorithm, and not of
-// one that was unloaded and its successor.
+// Same reports whether both are the rates of one loaded algorithm, without an unload
+// between them.
 func (r *Rates) Same(other *Rates) bool {
 	a, errA := r.budgets.Info()
 	b, errB := other.budgets.Info()
@@ -103,7 +103,7 @@ func (r *Rates) Same(other *Rates) bool {
 	return knownA && knownB && idA == idB
 }
 
-// Close closes the descriptors. What was told stays.
+// Close closes the descriptors. The rates stay.
 func (r *Rates) Close() {
 	for _, m := range []*ebpf.Map{r.budgets, r.prefixes, r.sockets, r.accounts} {
 		if m != nil {
@@ -120,9 +120,9 @@ func (b budget) rate() Rate {
 	return Rate{BitsPerSecond: int64(b.BytesPerSecond) * 8, GainTenths: b.GainTenths}
 }
 
-// NewBudget makes a rate that connections can be put into with [Rates.Join].
-// It is there until [Rates.RemoveBudget], or until somebody needs the room
-// after this process has ended.
+// NewBudget adds a budget for connections that [Rates.Join] adds. It exists until
+// [Rates.RemoveBudget], or until another process needs the room after this one has
+// ended.
 func (r *Rates) NewBudget(rate Rate) (id uint32, err error) {
 	return r.newBudget(rate, os.Getpid())
 }
@@ -151,7 +151,7 @@ func (r *Rates) newBudget(rate Rate, owner int) (uint32, error) {
 	}
 }
 
-// SetBudget changes a budget's rate, for its present connections as well.
+// SetBudget changes a budget's rate, also for its present connections.
 func (r *Rates) SetBudget(id uint32, rate Rate) error {
 	if err := rate.check(); err != nil {
 		return err
@@ -166,8 +166,7 @@ func (r *Rates) SetBudget(id uint32, rate Rate) error {
 	return nil
 }
 
-// RemoveBudget takes a budget away. Connections in it fall back to what they
-// would have without.
+// RemoveBudget removes a budget. Its connections fall back to their rate without it.
 func (r *Rates) RemoveBudget(id uint32) error {
 	if err := r.budgets.Delete(id); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("remove budget %d: %w", id, err)
@@ -201,8 +200,8 @@ func (r *Rates) removeOrphans() error {
 	return nil
 }
 
-// Join puts a connection's socket into a budget. It may be done before or
-// after the connection gets its congestion control.
+// Join adds a connection's socket to a budget, before or after the connection gets its
+// congestion control.
 func (r *Rates) Join(fd uintptr, id uint32) error {
 	if err := r.sockets.Put(int32(fd), told{Budget: id}); err != nil {
 		return fmt.Errorf("add a connection to budget %d: %w", id, err)
@@ -217,7 +216,7 @@ type PrefixRate struct {
 	budget uint32
 }
 
-// key is the map's key for a prefix in the calling thread's network namespace.
+// key returns the map's key for a prefix in the calling thread's network namespace.
 func key(prefix netip.Prefix) (prefixKey, error) {
 	if !prefix.IsValid() || prefix.Addr().Is4In6() || prefix != prefix.Masked() {
 		return prefixKey{}, fmt.Errorf("invalid prefix %s", prefix)
@@ -233,7 +232,7 @@ func key(prefix netip.Prefix) (prefixKey, error) {
 	return prefixKey{Bits: uint32(64 + bits), NetNS: [2]uint32{uint32(cookie >> 32), uint32(cookie)}, Address: prefix.Addr().As16()}, nil
 }
 
-// prefix is what a key stands for.
+// prefix returns the prefix of a key.
 func (k prefixKey) prefix() netip.Prefix {
 	address, bits := netip.AddrFrom16(k.Address), int(k.Bits)-64
 	if address.Is4In6() && bits >= 96 {
@@ -242,9 +241,8 @@ func (k prefixKey) prefix() netip.Prefix {
 	return netip.PrefixFrom(address, bits)
 }
 
-// SetPrefix gives a rate to the connections of this network namespace to a
-// prefix, all together. The longest prefix counts. It tells whether the prefix
-// had none before.
+// SetPrefix sets the rate that the connections of this network namespace to a prefix
+// share. The longest prefix counts. It reports whether the prefix had no rate before.
 func (r *Rates) SetPrefix(prefix netip.Prefix, rate Rate) (isNew bool, err error) {
 	if err := rate.check(); err != nil {
 		return false, err
@@ -272,7 +270,7 @@ func (r *Rates) SetPrefix(prefix netip.Prefix, rate Rate) (isNew bool, err error
 	return true, nil
 }
 
-// ClearPrefix takes a prefix's rate away, if it has one.
+// ClearPrefix removes a prefix's rate, if any.
 func (r *Rates) ClearPrefix(prefix netip.Prefix) error {
 	k, err := key(prefix)
 	if err != nil {
@@ -294,7 +292,7 @@ func (r *Rates) ClearPrefix(prefix netip.Prefix) error {
 	return nil
 }
 
-// Prefixes are the prefixes of this network namespace that were given a rate.
+// Prefixes returns the prefixes of this network namespace with a rate.
 func (r *Rates) Prefixes() ([]PrefixRate, error) {
 	own, err := key(netip.PrefixFrom(netip.IPv6Unspecified(), 0))
 	if err != nil {
@@ -312,7 +310,7 @@ func (r *Rates) Prefixes() ([]PrefixRate, error) {
 			continue
 		}
 		if err := r.budgets.Lookup(id, &value); err != nil {
-			continue // removed just now
+			continue // removed meanwhile
 		}
 		all = append(all, PrefixRate{Prefix: k.prefix(), Rate: value.rate(), budget: id})
 	}

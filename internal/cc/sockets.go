@@ -2,8 +2,8 @@ package cc
 
 import "longhaul/internal/tcpinfo"
 
-// SocketCounts is how many TCP connections of the calling thread's network
-// namespace have each congestion control.
+// SocketCounts returns the number of TCP connections of the calling thread's network
+// namespace with each congestion control.
 func SocketCounts() (map[string]int, error) {
 	diag, err := tcpinfo.OpenDiag()
 	if err != nil {

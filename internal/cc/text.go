@@ -9,8 +9,8 @@ import (
 	"longhaul/internal/display"
 )
 
-// WriteList writes algorithms as a table that fits a terminal of 80 columns. It
-// puts remarks that are too long for the table on a line of their own.
+// WriteList writes algorithms as a table that fits a terminal of 80 columns. Long
+// remarks get their own line.
 func WriteList(w io.Writer, algorithms []Algorithm, now time.Time) {
 	const (
 		row   = "%-15s  %-8s  %-11s  %11s  %s"
@@ -49,7 +49,7 @@ func (a Algorithm) remarks(now time.Time) (remarks []string) {
 		remarks = append(remarks, "is "+a.Algorithm)
 	}
 	if a.Outdated {
-		remarks = append(remarks, "by another build: load it again to replace it")
+		remarks = append(remarks, "from another build: load it again to replace it")
 	}
 	if a.Why != "" {
 		return append(remarks, a.Why)

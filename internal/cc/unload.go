@@ -8,25 +8,25 @@ import (
 	"time"
 )
 
-// UnloadResult is what became of a [Host.Unload].
+// UnloadResult is the result of [Host.Unload].
 type UnloadResult struct {
 	Outcome Outcome
 	// Sockets are the connections of this network namespace that had the
 	// algorithm, and keep it until they end.
 	Sockets int
-	// Default is what the namespace's default was set back to, empty if the
-	// algorithm was not it.
+	// Default is the restored default of the namespace, empty if the algorithm was
+	// not the default.
 	Default string
-	// StillRegistered: another process holds the registration, and the
-	// algorithm will be gone when that ends.
+	// StillRegistered: another process holds the registration, which ends with that
+	// process.
 	StillRegistered bool
 }
 
-// Unload takes an algorithm out of the kernel's table, and removes its pins and
-// whatever an interrupted load has left. It may be in use: connections that
-// have it keep it until they end, sockets that listen with it hand it on until
-// they are closed, and so does another network namespace that has it as its
-// default. If it is this namespace's default, the former one is put back first.
+// Unload removes an algorithm from the kernel's table, with its pins and leftovers of
+// an interrupted load. Connections keep the algorithm until they end. Listening
+// sockets pass it on until they are closed, and so does another network namespace with
+// it as default. If it is this namespace's default, Unload first restores the previous
+// one.
 func (h *Host) Unload(ctx context.Context, name string) (UnloadResult, error) {
 	if err := checkName(name); err != nil {
 		return UnloadResult{}, err
@@ -70,8 +70,8 @@ func (h *Host) Unload(ctx context.Context, name string) (UnloadResult, error) {
 	return result, err
 }
 
-// unregistered waits, at most so long, until the kernel has no algorithm of the
-// name, and says whether that is so.
+// unregistered waits at most patience until the kernel has no algorithm of the name,
+// and reports whether that happened.
 func unregistered(ctx context.Context, name string, patience time.Duration) (bool, error) {
 	for deadline := time.Now().Add(patience); ; {
 		still, err := registered(name)
@@ -89,18 +89,18 @@ func unregistered(ctx context.Context, name string, patience time.Duration) (boo
 	}
 }
 
-// abandoned says whether an algorithm without a pin is gone in a moment: it was
-// of a process that has just ended, or has just been unloaded.
+// abandoned reports whether an algorithm without a pin disappears within
+// abandonedPatience: its process has just ended, or it was just unloaded.
 func (h *Host) abandoned(ctx context.Context, name string) (bool, error) {
 	patience := h.abandonedPatience
 	if _, err := os.Stat("/sys/module/tcp_" + name); err == nil {
-		patience = 0 // a kernel module's, which stays
+		patience = 0 // of a kernel module, which stays
 	}
 	return unregistered(ctx, name, patience)
 }
 
-// notOurs is the error for unloading what longhaul has not loaded, nil if
-// nobody has.
+// notOurs returns the error for unloading an algorithm of another owner, nil if it is
+// not loaded.
 func (h *Host) notOurs(ctx context.Context, name string) error {
 	gone, err := h.abandoned(ctx, name)
 	if err != nil {
@@ -116,7 +116,7 @@ func (h *Host) notOurs(ctx context.Context, name string) error {
 	return fmt.Errorf("%s: %w", name, ErrUnknown)
 }
 
-// LoadedNames are the algorithms that longhaul has loaded, or has begun to.
+// LoadedNames returns the algorithms that longhaul has loaded or begun to load.
 func (h *Host) LoadedNames() ([]string, error) {
 	if !h.pins().Mounted() {
 		return nil, nil

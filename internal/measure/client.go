@@ -12,30 +12,30 @@ import (
 	"time"
 )
 
-// Summary is the outcome of a test, in the client's words.
+// Summary is the client's outcome of a test.
 type Summary struct {
 	Options   Options
 	Start     time.Time
-	Elapsed   time.Duration // that counts
+	Elapsed   time.Duration // without the omitted start
 	Local     net.Addr
 	Remote    net.Addr
 	Streams   []StreamSummary
-	SentBps   float64 // from here, as the server received it; 0 if nothing was to be sent
-	RecvBps   float64 // as this side received it
+	SentBps   float64 // sent from here, by the server's count; 0 if nothing was to be sent
+	RecvBps   float64 // by this side's count
 	LocalCPU  CPUShare
-	RemoteCPU CPUShare // as the server says of itself
+	RemoteCPU CPUShare // by the server
 
-	RemoteCongestionControl string // empty if the server does not say
+	RemoteCongestionControl string // empty if unknown
 
-	// The processes' user and system time over the test. The server's is -1
-	// where it is no longhaul.
+	// The processes' user and system time over the test. The server's is -1 unless
+	// it is a longhaul.
 	LocalCPUTime, RemoteCPUTime time.Duration
 }
 
-// CPUShare is what a process used over the test, in percent of one CPU.
+// CPUShare is a process's CPU use over the test, in percent of one CPU.
 type CPUShare struct{ Total, User, System float64 }
 
-// StreamSummary is a stream over the whole time that counts.
+// StreamSummary is a stream over the test without the omitted start.
 type StreamSummary struct {
 	ID            int
 	Sends         bool // from here
@@ -45,19 +45,16 @@ type StreamSummary struct {
 	Retransmits   int64  // of the sender, -1 if unknown
 	Sample        Sample // of this end, after the test
 
-	// What the sending end's system said during the test, and how that end
-	// controls congestion. Of a stream that a server sends, only another
-	// longhaul's tells; Samples are empty where nothing is known.
+	// The samples of the sending end's system, and its congestion control. Only a
+	// longhaul server sends them for its streams; otherwise Samples is empty.
 	Samples           []Timed
 	CongestionControl string
 	CongestionEvents  int64 // that were seen of it, in what counts; see congestionEvent
-	// Receiver is the receiving end when the test ended; nil if it is not
-	// known.
+	// Receiver is the receiving end at the end of the test; nil if unknown.
 	Receiver *Timed
 }
 
-// Run measures to a server, an address with a port. It takes as long as the
-// test does.
+// Run measures to a server, an address with a port. It returns after the test.
 func Run(ctx context.Context, server string, o Options) (Summary, error) {
 	if err := o.Check(); err != nil {
 		return Summary{}, err
@@ -101,7 +98,7 @@ func (c *client) dial(ctx context.Context, options bool) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A route may have a congestion control of its own, which connecting sets.
+	// The route may set its own congestion control at connect.
 	if raw, ok := conn.(syscall.Conn); ok && options && c.parameters.Congestion != "" {
 		if socket, rawErr := raw.SyscallConn(); rawErr == nil {
 			controlErr := socket.Control(func(fd uintptr) { err = setCongestion(int(fd), c.parameters.Congestion) })
@@ -156,7 +153,7 @@ func (c *client) run(ctx context.Context) (Summary, error) {
 	return c.summary(elapsed, used, own, theirs), nil
 }
 
-// begin agrees on the test and makes its streams.
+// begin negotiates the test and opens its streams.
 func (c *client) begin(ctx context.Context) error {
 	switch first, err := c.expect(c.options.Patience, paramExchange); {
 	case errors.Is(err, errNotIperf):
@@ -220,8 +217,8 @@ func (c *client) begin(ctx context.Context) error {
 	return err
 }
 
-// dialAll makes the streams' connections, one after the other, or all at once.
-// After an error it returns those that were made.
+// dialAll opens the streams' connections, one after the other or all at once. After an
+// error it returns the open ones.
 func (c *client) dialAll(ctx context.Context, n int) (conns []net.Conn, err error) {
 	if !c.options.AtOnce {
 		for len(conns) < n {
@@ -255,7 +252,7 @@ func (c *client) dialAll(ctx context.Context, n int) (conns []net.Conn, err erro
 	return conns, err
 }
 
-// greeting is what another protocol's server says first, as an error.
+// greeting returns the first line of another protocol's server as an error.
 func (c *client) greeting(first state) error {
 	said := make([]byte, 60)
 	said[0] = byte(first)
@@ -265,7 +262,7 @@ func (c *client) greeting(first state) error {
 	return fmt.Errorf("%w: it begins with %q", errNotIperf, strings.TrimRight(line, "\r"))
 }
 
-// move has data go for as long as the test lasts.
+// move moves data for the duration of the test.
 func (c *client) move(ctx context.Context) (elapsed time.Duration, err error) {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -296,8 +293,8 @@ func (c *client) move(ctx context.Context) (elapsed time.Duration, err error) {
 	endWatch()
 	elapsed = time.Since(c.start)
 	endListening()
-	// What is on the way of a stream that sends still arrives: the server
-	// reads until it has been told of the end.
+	// Data in flight still arrives: the server reads until the client announces
+	// the end.
 	c.streams.stop()
 	<-ended
 	if err == nil && context.Cause(running) != nil {
@@ -309,7 +306,7 @@ func (c *client) move(ctx context.Context) (elapsed time.Duration, err error) {
 	return elapsed, writeState(c.control, testEnd)
 }
 
-// enough is closed when a test of an amount has moved it.
+// enough returns a channel that is closed when a test of an amount has moved it.
 func (c *client) enough(ctx context.Context) <-chan struct{} {
 	if c.options.Bytes == 0 {
 		return nil
@@ -341,7 +338,7 @@ func (c *client) enough(ctx context.Context) <-chan struct{} {
 	return moved
 }
 
-// finish exchanges what both sides counted.
+// finish exchanges both sides' counts.
 func (c *client) finish(own results) (theirs results, err error) {
 	if _, err := c.expect(c.options.Patience, exchangeResults); err != nil {
 		return theirs, err
@@ -353,7 +350,7 @@ func (c *client) finish(own results) (theirs results, err error) {
 		return theirs, err
 	}
 	if err := readMessage(c.control, maxResults, &theirs); err != nil {
-		return theirs, fmt.Errorf("reading what the server counted: %w", err)
+		return theirs, fmt.Errorf("read the server's results: %w", err)
 	}
 	if _, err := c.expect(c.options.Patience, displayResults); err != nil {
 		return theirs, err
@@ -400,20 +397,20 @@ func (c *client) summary(elapsed, used time.Duration, own, theirs results) Summa
 	return s
 }
 
-// Errors of a client that [Explain] knows more of.
+// Errors of a client that [Explain] explains.
 var (
 	errUnanswered = errors.New("it does not answer")
-	errSilent     = errors.New("it accepts the connection, and then says nothing")
-	errNoWord     = errors.New("it accepts the connection, and closes it without a word")
+	errSilent     = errors.New("it accepts the connection and sends nothing")
+	errNoWord     = errors.New("it accepts the connection and closes it without an answer")
 )
 
-// isClosed says whether an error is the other side's end of a connection.
+// isClosed reports whether an error is the other side's end of a connection.
 func isClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
 		errors.Is(err, syscall.EPIPE) || errors.Is(err, errEnded)
 }
 
-// rootOf is the innermost error, which is the system's.
+// rootOf returns the innermost error, which is the system's.
 func rootOf(err error) error {
 	for {
 		inner := errors.Unwrap(err)
@@ -424,7 +421,7 @@ func rootOf(err error) error {
 	}
 }
 
-// Explain says in a sentence what an error of [Run] means for the user.
+// Explain returns an error of [Run] in a sentence for the user.
 func Explain(server string, err error) error {
 	var dns *net.DNSError
 	switch {
@@ -437,15 +434,14 @@ func Explain(server string, err error) error {
 	case errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH):
 		return fmt.Errorf("no route to %s: %w", server, rootOf(err))
 	case isClosed(err):
-		return fmt.Errorf("%s ended the test before its time", server)
+		return fmt.Errorf("%s ended the test early", server)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("%s said nothing more in the middle of the test", server)
+		return fmt.Errorf("%s stopped answering during the test", server)
 	}
 	return fmt.Errorf("%s: %w", server, err)
 }
 
-// Hint says what to do about an error of [Run]; it is empty where that is not
-// known.
+// Hint returns the hint for an error of [Run]; empty if there is none.
 func Hint(err error) string {
 	var dns *net.DNSError
 	switch {

@@ -49,13 +49,14 @@ func TestTrouble(t *testing.T) {
 	for _, test := range []struct{ name, address, want string }{
 		{"refused", nettest.FreeAddress(t, "127.0.0.1"), "nobody listens at 127.0.0.1:"},
 		{"no such name", "nowhere.invalid:5201", "find the address of nowhere.invalid: "},
-		{"closed at once", answering(t, func(net.Conn) {}), "it accepts the connection, and closes it without a word"},
+		{"closed at once", answering(t, func(net.Conn) {}),
+			"it accepts the connection and closes it without an answer"},
 		{"SSH", answering(t, says("SSH-2.0-OpenSSH_9.2p1\r\n")), `it does not speak iperf3's protocol: it begins with "SSH-2.0-OpenSSH_9.2p1"`},
 		{"HTTP that answers", answering(t, says("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")), `it begins with "HTTP/1.1 400 Bad Request"`},
 		{"busy", answering(t, says("\xff")), "the server is busy with another test"},
-		{"ended at once", answering(t, says("\x0b")), "accepts the connection, and closes it without a word"},
+		{"ended at once", answering(t, says("\x0b")), "accepts the connection and closes it without an answer"},
 		{"another step", answering(t, says("\x09\x02")), "it does not speak iperf3's protocol: step 2 where 10 was due"},
-		{"closed later", answering(t, func(conn net.Conn) { _, _ = conn.Write([]byte{9}) }), "ended the test before its time"},
+		{"closed later", answering(t, func(conn net.Conn) { _, _ = conn.Write([]byte{9}) }), "ended the test early"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := Run(t.Context(), test.address, Options{Duration: time.Second, Patience: patience})
@@ -91,10 +92,10 @@ func TestSilence(t *testing.T) {
 		name, want string
 		serve      func(net.Conn)
 	}{
-		{"silent", "it accepts the connection, and then says nothing for 2s", afterCookie(says(""))},
-		{"HTTP", "it accepts the connection, and then says nothing for 2s", web},
+		{"silent", "it accepts the connection and sends nothing for 2s", afterCookie(says(""))},
+		{"HTTP", "it accepts the connection and sends nothing for 2s", web},
 		{"iperf3's error", "it refuses the test: iperf3's error 121", afterCookie(says("\xfe\x00\x00\x00\x79\x00\x00\x00\x00"))},
-		{"silent later", "said nothing more in the middle of the test", afterCookie(says("\x09"))},
+		{"silent later", "stopped answering during the test", afterCookie(says("\x09"))},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -179,7 +180,7 @@ func TestServerGoes(t *testing.T) {
 		close(gone)
 		select {
 		case err := <-result:
-			if explained := Explain(address, err); explained == nil || explained.Error() != address+" ended the test before its time" {
+			if explained := Explain(address, err); explained == nil || explained.Error() != address+" ended the test early" {
 				t.Errorf("%s: %v", direction, explained)
 			}
 		case <-time.After(patience):

@@ -105,7 +105,7 @@ func (h *Host) attachFilter(dir string, d device, at direction, p *ebpf.Program)
 		return err
 	}
 	if err := h.markClsact(dir, !exists); err != nil {
-		return fmt.Errorf("remember the qdisc: %w", err)
+		return fmt.Errorf("record the qdisc: %w", err)
 	}
 	if !exists {
 		if err := netlink.QdiscAdd(clsact(d.index)); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -144,7 +144,7 @@ func hasClsact(index int) (bool, error) {
 	return slices.ContainsFunc(all, func(q netlink.Qdisc) bool { return q.Type() == "clsact" }), err
 }
 
-// markClsact remembers that there are filters, unless that is known already.
+// markClsact records that there are filters, unless already recorded.
 func (h *Host) markClsact(dir string, make bool) error {
 	value := uint32(0)
 	if make {
@@ -164,8 +164,8 @@ func (h *Host) markClsact(dir string, make bool) error {
 	return nil
 }
 
-// removeFilters removes our filters of a device, and the qdisc if it is ours
-// and nobody else has put anything into it.
+// removeFilters removes our filters of a device, and the qdisc if it is ours and has
+// no other filters.
 func (h *Host) removeFilters(a attachment) error {
 	mark, err := ebpf.LoadPinnedMap(h.pins().Path(a.dir, clsactPin), nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -183,7 +183,7 @@ func (h *Host) removeFilters(a attachment) error {
 		return fmt.Errorf("the rules of device %d are filters of another network namespace: run the command there", a.index)
 	}
 	if a.deviceName() == "" {
-		return nil // and its filters with it
+		return nil // which removes its filters
 	}
 	others := 0
 	for _, at := range directions {
@@ -208,7 +208,7 @@ func (h *Host) removeFilters(a attachment) error {
 	return nil
 }
 
-// filters are ours at a hook of a device.
+// filters returns our filters at a hook of a device.
 func filters(index int, at direction) (ours []*netlink.BpfFilter, err error) {
 	all, err := allFilters(index, at)
 	for _, f := range all {
@@ -231,8 +231,8 @@ func allFilters(index int, at direction) ([]netlink.Filter, error) {
 	return all, err
 }
 
-// attachedAt says how the program of a device is attached to one of its hooks.
-// It is empty if nothing is attached.
+// attachedAt returns how the program of a device is attached to one of its hooks;
+// empty if it is not attached.
 func (h *Host) attachedAt(a attachment, at direction) (hook string, err error) {
 	l, err := link.LoadPinnedLink(h.pins().Path(a.dir, at.name), nil)
 	if err == nil {
@@ -253,8 +253,7 @@ func (h *Host) attachedAt(a attachment, at direction) (hook string, err error) {
 	return hookClsact, nil
 }
 
-// hook says how the program of a device is attached, and what is wrong with
-// that.
+// hook returns how the program of a device is attached, and any problem with that.
 func (h *Host) hook(a attachment) (hook, problem string) {
 	attached := 0
 	for _, at := range directions {
@@ -267,29 +266,30 @@ func (h *Host) hook(a attachment) (hook, problem string) {
 	case attached == len(directions):
 		return hook, ""
 	case a.here && a.deviceName() == "":
-		return "", "not in force: the device is gone; clear it"
+		return "", "not in force: the device is deleted; clear the rule"
 	case attached == 0:
-		return "", "not in force: nothing is attached, as after the device was made anew; set it anew or clear it"
+		return "",
+			"not in force: no program is attached, perhaps because the device was recreated; set or clear the rule again"
 	}
-	return "", "not in force: only half is attached; set it anew or clear it"
+	return "", "not in force: the program is attached to one hook only; set or clear the rule again"
 }
 
-// dropDead removes the pins of a device to which nothing is attached, and
-// returns their rules. A kernel gives the index of a deleted device to a new
-// one; links and filters die with their device, pinned maps do not. It touches
-// nothing else: a qdisc of the new device is not ours.
+// dropDead removes the pins of a device without an attached program, and returns their
+// rules. A new device can get the index of a deleted one. Links and filters end with
+// their device, pinned maps do not. dropDead changes nothing else: a qdisc of the new
+// device is not ours.
 func (h *Host) dropDead(a attachment) (dropped []Rule, dead bool, err error) {
 	for _, at := range directions {
 		hook, err := h.attachedAt(a, at)
 		if err != nil {
-			return nil, false, fmt.Errorf("see what is attached to device %d: %w", a.index, err)
+			return nil, false, fmt.Errorf("read the attachments of device %d: %w", a.index, err)
 		}
 		if hook != "" {
 			return nil, false, nil
 		}
 	}
 	if p, err := openMaps(h.pins().Path(a.dir)); err == nil {
-		// Rules that cannot be read go unnamed.
+		// Unreadable rules are not listed.
 		rules, _ := p.rules(a.deviceName())
 		p.Close()
 		for _, n := range rules {
@@ -302,7 +302,7 @@ func (h *Host) dropDead(a attachment) (dropped []Rule, dead bool, err error) {
 	return dropped, true, nil
 }
 
-// deviceName is the name of the device, empty if it is gone, or not of this
+// deviceName returns the name of the device; empty if it is deleted, or in another
 // network namespace.
 func (a attachment) deviceName() string {
 	if !a.here {
@@ -315,8 +315,8 @@ func (a attachment) deviceName() string {
 	return l.Attrs().Name
 }
 
-// remove takes away all that was attached to a device and pinned for it. The
-// pins of what tells what there is go last.
+// remove detaches all programs of a device and removes its pins. The pins that record
+// the attachments come last.
 func (h *Host) remove(a attachment) error {
 	for _, at := range directions {
 		if err := detachLink(h.pins().Path(a.dir, at.name)); err != nil {
@@ -332,8 +332,8 @@ func (h *Host) remove(a attachment) error {
 	return nil
 }
 
-// detachLink ends a pinned link, if there is one. It is detached first: without
-// its pin the kernel would let go of it some time later.
+// detachLink ends a pinned link, if there is one. It detaches the link first: after
+// the removal of the pin alone the kernel would detach it some time later.
 func detachLink(pin string) error {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if errors.Is(err, fs.ErrNotExist) {

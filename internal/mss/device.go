@@ -12,15 +12,15 @@ type device struct {
 	index int
 	name  string
 	mtu   int
-	// linkHeader is what a packet begins with at the device's hooks, bytes:
-	// Ethernet's header, or nothing where the device has none.
+	// linkHeader is the length of the link header of packets at the device's hooks,
+	// in bytes: Ethernet's, or 0.
 	linkHeader uint32
 }
 
 const ethernetHeader = 14
 
-// linkHeaders are the kinds of device, by their "link/" of ip link, whose
-// packets the program understands.
+// linkHeaders are the kinds of device that the program supports, by "link/" of ip
+// link.
 var linkHeaders = map[string]uint32{
 	"ether":    ethernetHeader,
 	"loopback": ethernetHeader,

@@ -430,7 +430,7 @@ func TestDeviceGone(t *testing.T) {
 				return err
 			}
 			list, err := h.Show(false)
-			if err != nil || len(list) != 1 || !strings.Contains(list[0].Problem, "gone") {
+			if err != nil || len(list) != 1 || !strings.Contains(list[0].Problem, "deleted") {
 				t.Errorf("shown is %+v, %v", list, err)
 			}
 			if list, err := h.Show(true); err != nil || len(list) != 1 {
@@ -485,7 +485,7 @@ func TestDeviceAnew(t *testing.T) {
 			func() error { return netlink.QdiscAdd(clsact(device.Index)) },
 			func() error {
 				list, err := h.Show(false)
-				if len(list) != 1 || !strings.Contains(list[0].Problem, "made anew") {
+				if len(list) != 1 || !strings.Contains(list[0].Problem, "recreated") {
 					t.Errorf("after the device came back, shown is %+v", list)
 				}
 				return err

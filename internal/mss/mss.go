@@ -1,21 +1,21 @@
-// Package mss changes the maximum segment size that TCP connections through
-// this host announce: raised where a path carries more than one end believes,
-// clamped where it carries less. A BPF program at the tc hooks of a device does
-// it, for forwarded and for local connections, with no kernel module.
+// Package mss changes the maximum segment size that TCP connections through this host
+// announce. It raises the MSS if a path carries more than one end assumes, and clamps
+// it if the path carries less. A BPF program at the tc hooks of a device rewrites
+// forwarded and local connections, without a kernel module.
 //
-// What is set outlives the command that set it. It is held by pins on the BPF
-// filesystem, in one directory for each device of each network namespace:
+// Rules outlive the command that set them. Pins on the BPF filesystem hold them, in
+// one directory for each device of each network namespace:
 //
 //	/sys/fs/bpf/longhaul/mss/NAMESPACE-DEVICE/   by cookie and index
 //	    mss_tables    the rules in force
-//	    mss_counters  what they did
+//	    mss_counters  their counters
 //	    egress        links: made last, removed first
 //	    ingress
 //
-// So a crash at any point leaves either rules in force, or a directory without
-// a link, which [Host.Show] shows as not in force and which the next change
-// clears or completes. Where the kernel has no tcx links (before Linux 6.6) the
-// program is a filter of the clsact qdisc instead.
+// So a crash at any point leaves either rules in force, or a directory without a link.
+// [Host.Show] shows the latter as not in force, and the next change clears or
+// completes it. On a kernel without tcx links (before Linux 6.6) the program is a
+// filter of the clsact qdisc.
 package mss
 
 //go:generate ../../bpf/build mss
@@ -37,15 +37,15 @@ import (
 // Host is this machine, in the calling thread's network namespace. Its methods
 // may be called from several processes at once.
 type Host struct {
-	BPFFS string // where the BPF filesystem is, or is to be mounted
-	// Clsact has programs attached as filters even where there are links.
+	BPFFS string // mount point of the BPF filesystem
+	// Clsact attaches programs as filters even on kernels with links.
 	Clsact bool
 }
 
-// NewHost is this machine.
+// NewHost returns this machine.
 func NewHost() *Host { return &Host{BPFFS: bpffs.DefaultRoot} }
 
-// Errors that callers tell apart. Each comes wrapped in a sentence.
+// Errors that callers distinguish. Each comes wrapped.
 var (
 	ErrNoDevice = errors.New("no such device")
 	ErrFull     = fmt.Errorf("a device takes up to %d rules", maxRules)
@@ -67,25 +67,24 @@ func parseDirName(name string) (namespace uint64, index int, ok bool) {
 	return namespace, index, err == nil
 }
 
-// SetResult is what became of a [Host.Set].
+// SetResult is the result of [Host.Set].
 type SetResult struct {
 	Changed  bool // false: already so
 	Replaced *Rule
 	Hook     string // how the program is attached: "tcx" or "clsact"
 	// Dropped are rules that were no longer in force, because the device was
-	// deleted and made anew, or the program was removed.
+	// recreated or the program was removed.
 	Dropped []Rule
 }
 
-// SetOptions are what [Host.Set] is told besides the rule.
+// SetOptions are the options of [Host.Set] besides the rule.
 type SetOptions struct {
-	// Arrives: full packets were seen to arrive, so that the MTU of the
-	// device, which bounds what it sends, is no bound for the value.
+	// Arrives: a probe received full packets. The MTU of the device, which bounds
+	// only sent packets, is then no bound for the value.
 	Arrives bool
 }
 
-// CheckSet says what would keep [Host.Set] from putting a rule into force,
-// without doing anything.
+// CheckSet returns the error that [Host.Set] would return, without a change.
 func (h *Host) CheckSet(rule Rule, o SetOptions) error {
 	_, err := h.checkSet(rule, o)
 	return err
@@ -105,9 +104,8 @@ func (h *Host) checkSet(rule Rule, o SetOptions) (device, error) {
 	return d, needPrivilege()
 }
 
-// Set puts a rule into force, in place of one for the same data if there is
-// one. The error is an [*kernel.ErrUnsupported] where the kernel or the
-// privilege does not allow it.
+// Set adds a rule, or replaces the rule for the same data. The error is an
+// [*kernel.ErrUnsupported] if the kernel or the privilege does not allow it.
 func (h *Host) Set(ctx context.Context, rule Rule, o SetOptions) (SetResult, error) {
 	d, err := h.checkSet(rule, o)
 	if err != nil {
@@ -128,13 +126,13 @@ func (h *Host) Set(ctx context.Context, rule Rule, o SetOptions) (SetResult, err
 	return h.set(d, attachment{dirName(namespace, d.index), namespace, d.index, true}, rule)
 }
 
-// needPrivilege says what the process lacks. CAP_SYS_ADMIN is needed to read
-// back which rules are in force.
+// needPrivilege returns an error if the process lacks privilege. Reading the rules in
+// force needs CAP_SYS_ADMIN.
 func needPrivilege() error {
 	return kernel.CheckBPF(feature, kernel.BPF, kernel.NetAdmin, kernel.SysAdmin)
 }
 
-// set does what Set does, under the lock.
+// set is Set under the lock.
 func (h *Host) set(d device, a attachment, rule Rule) (result SetResult, err error) {
 	existed, err := h.pins().Exists(a.dir)
 	if err != nil {
@@ -194,27 +192,27 @@ func (h *Host) set(d device, a attachment, rule Rule) (result SetResult, err err
 	return result, err
 }
 
-// Status is a rule and what it did.
+// Status is a rule with its counters.
 type Status struct {
 	Rule
 	ID        uint32 `json:"id"`
 	Namespace uint64 `json:"-"`
-	// Matched are the SYNs that the rule was for, Rewritten those whose MSS it
-	// changed. It changes none that is as wanted already, or that is signed.
+	// Matched counts the SYNs that matched the rule, Rewritten those whose MSS it
+	// changed. It does not change a SYN with the wanted MSS, or a signed one.
 	Matched   uint64 `json:"matched"`
 	Rewritten uint64 `json:"rewritten"`
-	// The last one that it changed.
+	// The last changed SYN.
 	LastOld int           `json:"last_old,omitempty"`
 	LastNew int           `json:"last_new,omitempty"`
 	LastAgo time.Duration `json:"-"`
-	// Hook is how the program is attached, "tcx" or "clsact". It is empty if
-	// the rule is not in force, which Problem explains.
+	// Hook is how the program is attached, "tcx" or "clsact". It is empty if the
+	// rule is not in force; Problem then has the reason.
 	Hook    string `json:"hook,omitempty"`
 	Problem string `json:"problem,omitempty"`
 }
 
-// Show lists the rules of this network namespace, or of all, by device and in
-// the order in which they are tried.
+// Show lists the rules of this network namespace, or of all, by device and in order of
+// precedence.
 func (h *Host) Show(all bool) ([]Status, error) {
 	attachments, err := h.attachments(all)
 	if err != nil || len(attachments) == 0 {
@@ -242,7 +240,7 @@ type attachment struct {
 	here      bool
 }
 
-// attachments are those of this network namespace, or all of them.
+// attachments returns the attachments of this network namespace, or all of them.
 func (h *Host) attachments(all bool) ([]attachment, error) {
 	if !h.pins().Mounted() {
 		return nil, nil
@@ -269,17 +267,17 @@ func (h *Host) attachments(all bool) ([]attachment, error) {
 	return list, nil
 }
 
-// ClearResult is what a [Host.Clear] removed.
+// ClearResult lists the rules that [Host.Clear] removed.
 type ClearResult struct {
 	Rules []Rule `json:"rules"`
-	// Leftovers are devices for which something was attached or pinned
-	// without a rule, by a command that did not come to its end.
+	// Leftovers counts devices with a program or pins but no rule, left by an
+	// interrupted command.
 	Leftovers int `json:"leftovers,omitempty"`
 }
 
-// Clear removes the rules of this network namespace for which which says so,
-// and with the last rule of a device all that was attached to it. If all, it
-// looks at the rules of other network namespaces, too.
+// Clear removes the rules of this network namespace that which selects, and with the
+// last rule of a device its program. If all, it includes the rules of other network
+// namespaces.
 func (h *Host) Clear(ctx context.Context, all bool, which func(Rule, uint32) bool) (ClearResult, error) {
 	var result ClearResult
 	attachments, err := h.attachments(all)
@@ -305,7 +303,7 @@ func (h *Host) Clear(ctx context.Context, all bool, which func(Rule, uint32) boo
 	return result, nil
 }
 
-// clear does what Clear does to one device, under the lock.
+// clear is Clear for one device, under the lock.
 func (h *Host) clear(a attachment, which func(Rule, uint32) bool, result *ClearResult) error {
 	name := a.deviceName()
 	p, err := openMaps(h.pins().Path(a.dir))
@@ -315,8 +313,7 @@ func (h *Host) clear(a attachment, which func(Rule, uint32) bool, result *ClearR
 		rules, err = p.rules(name)
 	}
 	if err != nil {
-		// Made by another version, or never completed: it can only go as a
-		// whole.
+		// Made by another version, or incomplete: it can only be removed as a whole.
 		if which(Rule{Device: name}, 0) {
 			result.Leftovers++
 			return h.remove(a)

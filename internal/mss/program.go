@@ -23,10 +23,10 @@ const (
 	countersName = "mss_counters"
 )
 
-// maxRules is how many a table has room for.
+// maxRules is the maximum number of rules of a table.
 const maxRules = 64
 
-// program is the program of a device with its maps, or its maps alone.
+// program is the program of a device with its maps, or only its maps.
 type program struct {
 	program  *ebpf.Program
 	tables   *ebpf.Map
@@ -47,8 +47,8 @@ func parseObject() (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// loadProgram brings the program into the kernel, with the maps that are pinned
-// in the directory, or which it pins there. Nothing is pinned if dir is empty.
+// loadProgram loads the program into the kernel. It uses the maps pinned in the
+// directory, or pins new ones there, unless dir is empty.
 func loadProgram(dir string, d device) (*program, error) {
 	spec, err := parseObject()
 	if err != nil {
@@ -64,7 +64,7 @@ func loadProgram(dir string, d device) (*program, error) {
 	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}})
 	switch {
 	case errors.Is(err, ebpf.ErrMapIncompatible):
-		return nil, fmt.Errorf("the rules of %s were set by another version of longhaul: clear them and set them anew", d.name)
+		return nil, fmt.Errorf("another version of longhaul set the rules of %s: clear them and set them again", d.name)
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return nil, &kernel.ErrUnsupported{Feature: feature, Needs: "another kernel: " + err.Error()}
 	case err != nil:
@@ -78,7 +78,7 @@ func loadProgram(dir string, d device) (*program, error) {
 	}, nil
 }
 
-// openMaps opens what is pinned in the directory.
+// openMaps opens the maps pinned in the directory.
 func openMaps(dir string) (*program, error) {
 	tables, err := ebpf.LoadPinnedMap(filepath.Join(dir, tablesName), nil)
 	if err != nil {
@@ -92,7 +92,7 @@ func openMaps(dir string) (*program, error) {
 	return &program{nil, tables, counters}, nil
 }
 
-// rules reads the table in force. There is none if no rule was ever put in.
+// rules reads the table in force. It is empty before the first rule.
 func (p *program) rules(device string) ([]numbered, error) {
 	var table *ebpf.Map
 	err := p.tables.Lookup(uint32(0), &table)
@@ -121,8 +121,7 @@ func (p *program) rules(device string) ([]numbered, error) {
 	return rules, nil
 }
 
-// counters are what the program counted for a rule: struct counters in
-// bpf/mss.bpf.c.
+// counters are the program's counters of a rule: struct counters in bpf/mss.bpf.c.
 type counters struct {
 	Matched, Rewritten uint64
 	LastNS             uint64 // of CLOCK_BOOTTIME; 0 if never
@@ -130,7 +129,7 @@ type counters struct {
 	_                  uint32
 }
 
-// put replaces the table in one step. Counters of rules that are in both go on.
+// put replaces the table in one step. Rules in both tables keep their counters.
 func (p *program) put(rules []numbered) error {
 	rules = slices.Clone(rules)
 	slices.SortFunc(rules, compare)
@@ -145,7 +144,7 @@ func (p *program) put(rules []numbered) error {
 		if err := table.Put(uint32(i), n.record()); err != nil {
 			return fmt.Errorf("fill a table of rules: %w", err)
 		}
-		// Where there are counters already, they stay.
+		// Existing counters stay.
 		if err := p.counters.Update(n.id, counters{}, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
 			return fmt.Errorf("make a rule's counters: %w", err)
 		}
@@ -156,7 +155,7 @@ func (p *program) put(rules []numbered) error {
 	return p.forget(rules)
 }
 
-// forget removes the counters of rules that are no longer there.
+// forget removes the counters of removed rules.
 func (p *program) forget(rules []numbered) error {
 	var (
 		id   uint32
@@ -193,7 +192,7 @@ func (h *Host) show(a attachment) ([]Status, error) {
 	}
 	if len(rules) == 0 {
 		if problem == "" {
-			problem = "left by a command that did not come to its end: clear it"
+			problem = "left by an interrupted command: clear it"
 		}
 		return []Status{{Rule: Rule{Device: name}, Namespace: a.namespace, Hook: hook, Problem: problem}}, nil
 	}

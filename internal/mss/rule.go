@@ -13,27 +13,25 @@ type Action string
 const (
 	Raise Action = "raise" // to a value, if it is lower
 	Clamp Action = "clamp" // to a value, if it is higher
-	// ClampToRoute: to what fits the MTU of the route that the data takes: its
-	// mtu metric if that is locked (the kernel does not apply an unlocked one
-	// to what it forwards), or what path MTU discovery has learned, or the
-	// device's.
+	// ClampToRoute: to the MTU of the data's route: its locked mtu metric (the
+	// kernel does not apply an unlocked one to forwarded packets), or the learned
+	// path MTU, or the device's MTU.
 	ClampToRoute Action = "clamp-to-route"
-	// ClampToPMTU: to what fits the routes of both directions, as the clamping
-	// of iptables and nftables does.
+	// ClampToPMTU: to the smaller MTU of the routes of both directions, like the
+	// clamping of iptables and nftables.
 	ClampToPMTU Action = "clamp-to-pmtu"
 )
 
-// needsValue says whether the action goes by a value of the rule.
+// needsValue reports whether the action uses a value of the rule.
 func (a Action) needsValue() bool { return a == Raise || a == Clamp }
 
-// Rule bounds or raises the size of segments of data. It is named by the
-// direction of the data: the MSS that bounds data is in the SYN, or SYN-ACK,
-// of its receiver, which the rule changes on its way through the device, in
-// whichever direction that passes.
+// Rule bounds or raises the size of segments of data. It names the direction of the
+// data. The MSS that bounds data is in the SYN or SYN-ACK of its receiver. The rule
+// changes that on its way through the device, in either direction.
 type Rule struct {
 	Device string `json:"device"`
-	// Toward is where the data is sent, From where it comes from. Either may
-	// be the zero prefix, for any.
+	// Toward is the destination of the data, From its source. The zero prefix
+	// matches any.
 	Toward netip.Prefix `json:"toward,omitzero"`
 	From   netip.Prefix `json:"from,omitzero"`
 	Port   uint16       `json:"port,omitempty"` // TCP port of either end, 0 for any
@@ -41,21 +39,21 @@ type Rule struct {
 	MSS    int          `json:"mss,omitempty"` // bytes of payload, for Raise and Clamp
 }
 
-// The headers that an MSS leaves out: IP's without extensions, and TCP's
-// without options (RFC 6691).
+// The headers that an MSS does not count: IP's without extensions, and TCP's without
+// options (RFC 6691).
 const (
 	ipv4Headers = 20 + 20
 	ipv6Headers = 40 + 20
 )
 
-// The least MSS of a rule. Linux uses no less than 88 bytes. IPv6 has no links
-// with less than 1280 bytes.
+// The minimum MSS of a rule. Linux uses at least 88 bytes. IPv6 links have at least
+// 1280 bytes.
 const (
 	leastIPv4 = 88
 	leastIPv6 = 1280 - ipv6Headers
 )
 
-// ipVersion is 4 or 6, or 0 if the rule is for both.
+// ipVersion returns 4 or 6, or 0 if the rule is for both.
 func (r Rule) ipVersion() uint8 {
 	for _, p := range []netip.Prefix{r.Toward, r.From} {
 		switch {
@@ -68,7 +66,7 @@ func (r Rule) ipVersion() uint8 {
 	return 0
 }
 
-// headers is what the device's MTU has to hold besides the MSS.
+// headers returns the bytes that the device's MTU must hold besides the MSS.
 func (r Rule) headers() int {
 	if r.ipVersion() == 6 {
 		return ipv6Headers
@@ -76,10 +74,10 @@ func (r Rule) headers() int {
 	return ipv4Headers
 }
 
-// PacketBytes is the size of the IP packets with full segments under the rule.
+// PacketBytes returns the size of IP packets with full segments under the rule.
 func (r Rule) PacketBytes() int { return r.MSS + r.headers() }
 
-// Check says what is wrong with a rule, whatever its device.
+// Check checks a rule without its device.
 func (r Rule) Check() error {
 	for _, p := range []netip.Prefix{r.Toward, r.From} {
 		switch {
@@ -115,7 +113,7 @@ func (r Rule) Check() error {
 	return nil
 }
 
-// checkOn says what is wrong with a rule on its device.
+// checkOn checks a rule on its device.
 func (r Rule) checkOn(d device) error {
 	if most := d.mtu - r.headers(); r.Action.needsValue() && r.MSS > most {
 		return fmt.Errorf("an MSS of %d does not fit the MTU of %s, %d: use at most %d", r.MSS, d.name, d.mtu, most)
@@ -123,13 +121,13 @@ func (r Rule) checkOn(d device) error {
 	return nil
 }
 
-// sameData says whether two rules of a device are for the same connections.
+// sameData reports whether two rules of a device are for the same connections.
 func (r Rule) sameData(other Rule) bool {
 	return r.Toward == other.Toward && r.From == other.From && r.Port == other.Port
 }
 
-// compare orders the rules of a device: the first that matches decides, so
-// those for less come first.
+// compare orders the rules of a device. The first match decides, so narrower rules
+// come first.
 func compare(a, b numbered) int {
 	weight := func(r Rule) int {
 		w := 0
@@ -149,13 +147,13 @@ func compare(a, b numbered) int {
 	return int(a.id) - int(b.id)
 }
 
-// numbered is a rule as a table has it.
+// numbered is a rule in a table.
 type numbered struct {
 	id   uint32 // its counters have it too; never 0
 	rule Rule
 }
 
-// record is a rule as the program sees it: struct rule in bpf/mss.bpf.c.
+// record is a rule in the program's form: struct rule in bpf/mss.bpf.c.
 type record struct {
 	ID                 uint32
 	MSS, Port          uint16
@@ -204,7 +202,8 @@ func (r record) numbered(device string) (numbered, error) {
 		rule.From = prefixOf(r.From, r.FromMask, r.IPVersion)
 	}
 	if rule.Check() != nil {
-		return numbered{}, errors.New("the table of rules is of another version of longhaul: clear the device's rules and set them anew")
+		return numbered{},
+			errors.New("another version of longhaul made the table of rules: clear the device's rules and set them again")
 	}
 	return numbered{r.ID, rule}, nil
 }

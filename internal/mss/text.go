@@ -9,7 +9,7 @@ import (
 	"longhaul/internal/display"
 )
 
-// Text says what a rule does, without its device: "raise to 1460: data toward
+// Text describes a rule without its device: "raise to 1460: data toward
 // 203.0.113.0/24".
 func (r Rule) Text() string {
 	var b strings.Builder
@@ -39,8 +39,8 @@ func (r Rule) Text() string {
 	return b.String()
 }
 
-// DeviceText is the device of a rule. That of another network namespace, or one
-// that is gone, has no name here.
+// DeviceText returns the device of a rule. A deleted device, or one of another network
+// namespace, has no name here.
 func (r Rule) DeviceText() string {
 	if r.Device == "" {
 		return "(not here)"
@@ -65,7 +65,7 @@ func (s Status) WriteText(w io.Writer) error {
 	return err
 }
 
-// MarshalJSON adds how long ago the rule last changed a SYN, if it ever did.
+// MarshalJSON adds the time since the rule last changed a SYN, if any.
 func (s Status) MarshalJSON() ([]byte, error) {
 	type plain Status
 	all := struct {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Filter chooses connections. The zero value lets all through.
+// Filter selects connections. The zero value selects all.
 type Filter struct {
 	text  string
 	terms []term
@@ -23,7 +23,7 @@ type term struct {
 	isPort bool
 }
 
-// ParseFilter reads words that all have to match: an address or a prefix
+// ParseFilter parses words that must all match: an address or a prefix
 // (10.0.0.0/8), a port (:22), a number, which is a port or a PID, or a part of
 // an address, of the process's name or of the cause.
 func ParseFilter(text string) (Filter, error) {
@@ -49,7 +49,7 @@ func parseTerm(word string) (term, error) {
 	if isNumber(word) {
 		n, err := strconv.Atoi(word)
 		if err != nil {
-			return term{}, fmt.Errorf("%q is neither a port nor a PID", word)
+			return term{}, fmt.Errorf("invalid port or PID %q", word)
 		}
 		return term{pid: n, port: uint16(n), isPort: n < 1<<16}, nil
 	}
@@ -73,10 +73,10 @@ func isNumber(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
-// String is the filter as it was given.
+// String returns the filter's words.
 func (f Filter) String() string { return f.text }
 
-// Matches says whether the filter lets a connection through.
+// Matches reports whether the filter selects a connection.
 func (f Filter) Matches(c *Connection) bool {
 	for i := range f.terms {
 		if !f.terms[i].matches(c) {

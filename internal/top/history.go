@@ -1,12 +1,12 @@
 package top
 
-// HistoryLen is how many intervals a history goes back.
+// HistoryLen is the number of intervals in a history.
 const HistoryLen = 60
 
-// History is what a connection did in the last intervals.
+// History has the figures of a connection's last intervals.
 type History struct {
 	points [HistoryLen]point
-	count  int // how many there have been
+	count  int // number of intervals so far
 }
 
 // point is one interval. (32 bits: ten thousand connections have a history.)
@@ -17,7 +17,7 @@ func (h *History) add(p point) {
 	h.count++
 }
 
-// each gives a figure of all points, the oldest first.
+// each returns a figure of all points, the oldest first.
 func (h *History) each(figure func(point) float32) []float64 {
 	n := min(h.count, HistoryLen)
 	figures := make([]float64, n)
@@ -27,10 +27,10 @@ func (h *History) each(figure func(point) float32) []float64 {
 	return figures
 }
 
-// The courses of the figures, the oldest first; NaN where one was not known.
+// The figures over time, the oldest first; NaN if unknown.
 func (h *History) SentBps() []float64 { return h.each(func(p point) float32 { return p.sent }) }
 
-// ReceivedBps is the goodput of what came in.
+// ReceivedBps is the received goodput.
 func (h *History) ReceivedBps() []float64 {
 	return h.each(func(p point) float32 { return p.received })
 }
@@ -38,7 +38,7 @@ func (h *History) ReceivedBps() []float64 {
 // RTT is in seconds.
 func (h *History) RTT() []float64 { return h.each(func(p point) float32 { return p.rtt }) }
 
-// Retransmitted is the part of what was sent that was sent again.
+// Retransmitted is the share of sent data that was retransmitted.
 func (h *History) Retransmitted() []float64 {
 	return h.each(func(p point) float32 { return p.retransmitted })
 }

@@ -7,21 +7,21 @@ import (
 	"slices"
 )
 
-// Order is what connections are sorted by, the most first.
+// Order is the key by which connections are sorted, highest first.
 type Order string
 
 // The orders.
 const (
-	ByGoodput         Order = "goodput" // sent and received together
+	ByGoodput         Order = "goodput" // sum of sent and received
 	ByRetransmissions Order = "retransmissions"
 	ByLimited         Order = "limited"
 	ByRTT             Order = "rtt"
 )
 
-// Orders are all of them.
+// Orders are all orders.
 func Orders() []Order { return []Order{ByGoodput, ByRetransmissions, ByLimited, ByRTT} }
 
-// ParseOrder reads the name of an order.
+// ParseOrder parses the name of an order.
 func ParseOrder(name string) (Order, error) {
 	if o := Order(name); slices.Contains(Orders(), o) {
 		return o, nil
@@ -29,13 +29,13 @@ func ParseOrder(name string) (Order, error) {
 	return "", fmt.Errorf("invalid order %q", name)
 }
 
-// Next is the order after this one, and the first after the last.
+// Next returns the next order, and the first after the last.
 func (o Order) Next() Order {
 	all := Orders()
 	return all[(slices.Index(all, o)+1)%len(all)]
 }
 
-// key is what a connection is sorted by. One of which it is not known comes last.
+// key returns the sort key of a connection. An unknown key sorts last.
 func (o Order) key(c *Connection) float64 {
 	key := math.NaN()
 	switch o {
@@ -51,8 +51,8 @@ func (o Order) key(c *Connection) float64 {
 	return key
 }
 
-// compare puts the greater key first, and of two alike the older connection, so
-// that the idle ones do not dance.
+// compare sorts by descending key, and equal keys by age, so that idle connections
+// keep their rows.
 func compare(a, b *Connection) int {
 	return cmp.Or(cmp.Compare(b.sortKey, a.sortKey), cmp.Compare(a.Cookie, b.Cookie))
 }

@@ -9,15 +9,15 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// Report is the connections of a table at a time, for JSON.
+// Report has the connections of a table at one time, for JSON.
 type Report struct {
 	Time            time.Time          `json:"time"`
 	IntervalSeconds float64            `json:"interval_seconds"`
-	Unseen          string             `json:"lack,omitempty"` // a sentence on what could not be seen
+	Unseen          string             `json:"lack,omitempty"` // a sentence on missing figures
 	Connections     []ConnectionReport `json:"connections"`
 }
 
-// ConnectionReport is one connection. What is not known is left out.
+// ConnectionReport is one connection. Unknown figures are left out.
 type ConnectionReport struct {
 	Local             netip.AddrPort `json:"local"`
 	Remote            netip.AddrPort `json:"remote"`
@@ -38,8 +38,8 @@ type ConnectionReport struct {
 	TCPInfo           tcpinfo.Info   `json:"tcp_info"`
 }
 
-// Report tells of connections of the table, now. Unseen is a sentence on what
-// could not be seen, or empty.
+// Report returns the present connections of the table. unseen is a sentence on missing
+// figures, or empty.
 func (t *Table) Report(selected []*Connection, unseen string, now time.Time) Report {
 	report := Report{
 		Time:            now,
@@ -63,7 +63,7 @@ func (c *Connection) report() ConnectionReport {
 	}
 }
 
-// ifKnown is nil for a figure that is not known.
+// ifKnown returns nil for an unknown figure.
 func ifKnown(figure float64) *float64 {
 	if math.IsNaN(figure) {
 		return nil

@@ -1,5 +1,5 @@
-// Package top follows many TCP connections at once: what each has moved, lost
-// and waited for between two looks, and by what it is limited.
+// Package top follows many TCP connections: their goodput, losses and waits between
+// two refreshes, and their limits.
 package top
 
 import (
@@ -13,10 +13,10 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// Glance names what limits a connection between two samples of it, or nothing.
+// Glance names the limit of a connection between two samples; empty if none.
 type Glance func(before, after doctor.Sample) doctor.Cause
 
-// Table is the TCP connections that were there at the last refresh.
+// Table has the TCP connections of the last refresh.
 type Table struct {
 	glance      Glance
 	byCookie    map[uint64]*Connection
@@ -26,56 +26,56 @@ type Table struct {
 	interval    time.Duration // of its figures
 }
 
-// NewTable is a table without connections.
+// NewTable returns an empty table.
 func NewTable(glance Glance) *Table {
 	return &Table{glance: glance, byCookie: map[uint64]*Connection{}}
 }
 
-// Connection is one connection of a table. A figure that is not known is NaN.
+// Connection is one connection of a table. An unknown figure is NaN.
 type Connection struct {
-	tcpinfo.Connection                 // as it was at the last refresh
-	Process            process.Process // zero where it is not known
+	tcpinfo.Connection                 // at the last refresh
+	Process            process.Process // zero if unknown
 
 	// Between the last two refreshes.
 	SentBps       float64 // payload that the peer acknowledged, bits per second
-	ReceivedBps   float64 // payload that came in order, bits per second
-	Retransmitted float64 // part of the payload sent that was sent again
-	WindowLimited float64 // part of the time in which the peer's window held the sender back
-	BufferLimited float64 // part of the time in which the send buffer did
-	Busy          float64 // part of the time with data to send
+	ReceivedBps   float64 // payload received in order, bits per second
+	Retransmitted float64 // share of the sent payload that was retransmitted
+	WindowLimited float64 // share of the time in which the peer's window limited the sender
+	BufferLimited float64 // share of the time in which the send buffer limited it
+	Busy          float64 // share of the time with data to send
 
 	History History
 
 	table    *Table
-	refresh  uint64 // that has seen it last
+	refresh  uint64 // of the last sight
 	last     counters
-	measured bool // last is of the refresh before
+	measured bool // last is of the previous refresh
 
-	// The samples that the cause is told from: base is between one and two
-	// spans old, and next will take its place.
+	// The samples for the cause: base is between one and two spans old, and next
+	// will replace it.
 	base, next doctor.Sample
 	cause      doctor.Cause
-	causeOf    uint64 // the refresh that cause is of
+	causeOf    uint64 // refresh of cause
 
 	sortKey float64
 }
 
-// counters are those of which the differences count.
+// counters are the counters whose differences are shown.
 type counters struct {
 	acked, received, sent, again  uint64
 	window, buffer, busy          time.Duration
 	segmentsOut, segmentsOutAgain uint32
 }
 
-// leastSpan is the shortest time that the cause of a connection is told from,
-// once it has been seen for so long, and spanRTTs how many of its round trips.
+// minSpan is the minimum time for the cause of a connection, and spanRTTs the minimum
+// number of round trips.
 const (
-	leastSpan = 2 * time.Second
-	spanRTTs  = 20
+	minSpan  = 2 * time.Second
+	spanRTTs = 20
 )
 
-// Refresh replaces the connections by those that each visits, at a time since
-// any beginning. After an error it has those that were visited before.
+// Refresh replaces the connections by those that each visits, at a time since any
+// epoch. After an error the table has the connections visited before it.
 func (t *Table) Refresh(at time.Duration, each func(visit func(*tcpinfo.Connection)) error) error {
 	t.refreshes++
 	t.interval, t.at = at-t.at, at
@@ -101,22 +101,22 @@ func (t *Table) Refresh(at time.Duration, each func(visit func(*tcpinfo.Connecti
 	return err
 }
 
-// Restart has the next refresh begin an interval, and not end one: for a table
-// that was not refreshed for a while.
+// Restart makes the next refresh begin an interval instead of ending one, after a
+// pause.
 func (t *Table) Restart() {
 	for _, c := range t.connections {
 		c.measured, c.base = false, doctor.Sample{}
 	}
 }
 
-// Connections are all of them, in no order. The slice is valid until the next
+// Connections returns all connections, unsorted. The slice is valid until the next
 // refresh.
 func (t *Table) Connections() []*Connection { return t.connections }
 
-// Interval is the time that the figures of the last refresh are of.
+// Interval returns the time span of the last refresh's figures.
 func (t *Table) Interval() time.Duration { return t.interval }
 
-// Totals are the goodputs of all connections together, in bits per second.
+// Totals returns the sums of all connections' goodputs, in bits per second.
 func (t *Table) Totals() (sent, received float64) {
 	for _, c := range t.connections {
 		if !math.IsNaN(c.SentBps) {
@@ -129,7 +129,7 @@ func (t *Table) Totals() (sent, received float64) {
 	return sent, received
 }
 
-// Select are the connections that a filter lets through, in an order.
+// Select returns the connections that a filter selects, sorted.
 func (t *Table) Select(f Filter, o Order) []*Connection {
 	var selected []*Connection
 	for _, c := range t.connections {
@@ -145,10 +145,10 @@ func (t *Table) Select(f Filter, o Order) []*Connection {
 	return selected
 }
 
-// Ended says that a connection was not there any more at the last refresh.
+// Ended reports that a connection was missing at the last refresh.
 func (c *Connection) Ended() bool { return c.refresh != c.table.refreshes }
 
-// measure computes the figures of the time since the refresh before.
+// measure computes the figures of the time since the previous refresh.
 func (c *Connection) measure(interval time.Duration) {
 	now := countersOf(&c.Info)
 	last, measured := c.last, c.measured && interval > 0
@@ -204,14 +204,14 @@ func countersOf(i *tcpinfo.Info) counters {
 	}
 }
 
-// sample keeps what the cause is told from.
+// sample keeps the samples for the cause.
 func (c *Connection) sample(at time.Duration) {
 	if c.base.Info.State == 0 {
 		c.base = c.sampleAt(at)
 		c.next = c.base
 		return
 	}
-	if at-c.next.At >= max(leastSpan, spanRTTs*c.Info.RTT) {
+	if at-c.next.At >= max(minSpan, spanRTTs*c.Info.RTT) {
 		c.base, c.next = c.next, c.sampleAt(at)
 	}
 }
@@ -224,9 +224,9 @@ func (c *Connection) sampleAt(at time.Duration) doctor.Sample {
 	return s
 }
 
-// Cause is what limits the connection as a sender, empty where that is not
-// known or nothing does. It is told from the last seconds, and only when it is
-// asked for: few of many connections are looked at.
+// Cause returns the limit of the connection as a sender; empty if unknown or none. It
+// uses the last seconds, and is computed on request: a screen shows few of many
+// connections.
 func (c *Connection) Cause() doctor.Cause {
 	if c.causeOf != c.refresh {
 		c.cause, c.causeOf = "", c.refresh
@@ -237,7 +237,7 @@ func (c *Connection) Cause() doctor.Cause {
 	return c.cause
 }
 
-// RTT is the smoothed round-trip time in seconds.
+// RTT returns the smoothed round-trip time in seconds.
 func (c *Connection) RTT() float64 {
 	if !c.Info.Has(tcpinfo.FieldRTT) {
 		return math.NaN()
@@ -245,6 +245,6 @@ func (c *Connection) RTT() float64 {
 	return c.Info.RTT.Seconds()
 }
 
-// Limited is the part of the time in which the peer's window or the send
-// buffer held the sender back.
+// Limited returns the share of the time in which the peer's window or the send buffer
+// limited the sender.
 func (c *Connection) Limited() float64 { return c.WindowLimited + c.BufferLimited }

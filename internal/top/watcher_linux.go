@@ -10,12 +10,11 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// ErrRelayEnded is returned by [Watcher.Refresh] when the process has ended
-// whose connections are followed.
+// ErrRelayEnded is returned by [Watcher.Refresh] when the followed process has ended.
 var ErrRelayEnded = errors.New("the relay has ended")
 
-// Watcher keeps a table of the connections of a network namespace. It is not
-// for several goroutines at once.
+// Watcher keeps a table of the connections of a network namespace. It is not safe for
+// concurrent use.
 type Watcher struct {
 	diag    *tcpinfo.Diag
 	table   *Table
@@ -24,8 +23,8 @@ type Watcher struct {
 	relay   process.Process // only its connections, unless it is zero
 }
 
-// Watch begins to follow the connections of the calling thread's network
-// namespace, those of the process with a PID alone unless that is 0.
+// Watch follows the connections of the calling thread's network namespace, or only
+// those of the process pid unless that is 0.
 func Watch(glance Glance, pid int) (*Watcher, error) {
 	w := &Watcher{table: NewTable(glance), started: time.Now()}
 	var err error
@@ -44,10 +43,10 @@ func Watch(glance Glance, pid int) (*Watcher, error) {
 // Close ends the watch.
 func (w *Watcher) Close() { w.diag.Close() }
 
-// Table has the connections as of the last refresh.
+// Table returns the connections of the last refresh.
 func (w *Watcher) Table() *Table { return w.table }
 
-// Refresh reads all connections anew.
+// Refresh reads all connections.
 func (w *Watcher) Refresh() error {
 	if w.relay.PID != 0 {
 		return w.refreshRelay()
@@ -66,7 +65,7 @@ func (w *Watcher) Refresh() error {
 	return err
 }
 
-// identify gives the connections the processes that are known.
+// identify sets the known processes of the connections.
 func (w *Watcher) identify() {
 	for _, c := range w.table.Connections() {
 		c.Process, _ = w.owners.Of(c.Inode)
@@ -97,7 +96,7 @@ func (w *Watcher) refreshRelay() error {
 	return err
 }
 
-// Unseen is a sentence on what could not be seen, or empty.
+// Unseen returns a sentence on missing figures, or empty.
 func (w *Watcher) Unseen() string {
 	if w.owners.Forbidden == 0 {
 		return ""

@@ -1,8 +1,7 @@
-// Package pathprobe raises the MSS where packets of that size are seen to cross the
-// path, and takes the rule back when they no longer do.
+// Package pathprobe raises the MSS if packets of that size cross the path, and removes
+// the rule when they no longer do.
 //
-// It puts together [mss], which knows rules, and [pathmtu], which sends packets.
-// Neither knows the other.
+// It combines [mss] for rules with [pathmtu] for probes. Neither imports the other.
 package pathprobe
 
 import (
@@ -18,8 +17,8 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// ErrNoHost is returned where a rule names no host that could be probed.
-var ErrNoHost = errors.New("raising the MSS needs a host there that answers, to see whether the path carries it")
+// ErrNoHost reports a rule without a host to probe.
+var ErrNoHost = errors.New("raising the MSS needs a host there that answers probes")
 
 // Probe is the part of a path that can be probed from here.
 type Probe struct {
@@ -28,8 +27,8 @@ type Probe struct {
 	Bytes   int  // of the IP packets
 }
 
-// Choose finds the host to probe for a rule, and the direction. Without an address
-// it is the one host that the rule is for, or the error is [ErrNoHost].
+// Choose returns the host to probe for a rule, and the direction. Without an address
+// it is the rule's single host, or the error is [ErrNoHost].
 func Choose(rule mss.Rule, address netip.Addr) (*Probe, error) {
 	p := &Probe{Address: address.Unmap()}
 	single := func(prefix netip.Prefix) bool {
@@ -51,7 +50,8 @@ func Choose(rule mss.Rule, address netip.Addr) (*Probe, error) {
 	case rule.From.IsValid() && rule.From.Contains(p.Address):
 		p.From = true
 	case rule.Toward.IsValid() || rule.From.IsValid():
-		return nil, remedy.New(fmt.Errorf("%s is in none of the rule's prefixes", p.Address), "probe a host that the rule is about")
+		return nil, remedy.New(fmt.Errorf("%s is in none of the rule's prefixes", p.Address),
+			"probe a host in the rule's prefix")
 	}
 	p.Bytes = rule.PacketBytes()
 	if p.Address.Is6() {
@@ -60,13 +60,13 @@ func Choose(rule mss.Rule, address netip.Addr) (*Probe, error) {
 	return p, nil
 }
 
-// The headers that an MSS leaves out: IP's without extensions, and TCP's.
+// The headers that an MSS does not count: IP's without extensions, and TCP's.
 const (
 	ipv4Headers = 20 + 20
 	ipv6Headers = 40 + 20
 )
 
-// String says where the packets go: "to 203.0.113.9".
+// String returns the destination of the packets: "to 203.0.113.9".
 func (p *Probe) String() string {
 	if p.From {
 		return fmt.Sprintf("here from %s", p.Address)
@@ -74,7 +74,7 @@ func (p *Probe) String() string {
 	return fmt.Sprintf("to %s", p.Address)
 }
 
-// isLocal says whether an address is one of this host's.
+// isLocal reports whether an address is one of this host's.
 func isLocal(address netip.Addr) bool {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
@@ -103,7 +103,7 @@ func (p *Probe) require(ctx context.Context) error {
 	result, err := p.run(ctx)
 	var lacking *kernel.ErrUnsupported
 	if errors.As(err, &lacking) {
-		return remedy.New(err, "add --no-probe to do without")
+		return remedy.New(err, "add --no-probe to skip the probe")
 	}
 	if err != nil {
 		return err
@@ -112,10 +112,11 @@ func (p *Probe) require(ctx context.Context) error {
 	case pathmtu.Carries:
 		return nil
 	case pathmtu.Silent:
-		return remedy.New(fmt.Errorf("%s answers nothing, so whether the path carries %d bytes is unknown", p.Address, p.Bytes),
+		return remedy.New(fmt.Errorf("%s does not answer, so it is unknown whether the path carries %d bytes",
+			p.Address, p.Bytes),
 			"probe another host with --probe ADDRESS, or add --no-probe")
 	}
-	less := "nothing tells what the path carries: try a smaller value"
+	less := "the size that the path carries is unknown: try a smaller value"
 	if result.MTU > 0 {
 		headers := ipv4Headers
 		if p.Address.Is6() {

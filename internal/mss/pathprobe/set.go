@@ -19,13 +19,12 @@ type Outcome struct {
 	Changed  bool      `json:"changed"` // false: already so
 	Replaced *mss.Rule `json:"replaced,omitempty"`
 	Hook     string    `json:"hook"`             // how the program is attached: "tcx" or "clsact"
-	Probed   string    `json:"probed,omitempty"` // the address that answered packets of this size
-	Notes    []string  `json:"notes,omitempty"`  // rules that were dropped, a simpler way to the same
+	Probed   string    `json:"probed,omitempty"` // address that answered packets of this size
+	Notes    []string  `json:"notes,omitempty"`  // dropped rules, a simpler alternative
 }
 
-// Set puts a rule into force if packets of its size get through. Probe is nil where
-// nothing is to be probed; probing, unless it is nil, is called before packets are
-// sent.
+// Set adds a rule if packets of its size get through. A nil probe means no probe.
+// probing, unless nil, is called before packets are sent.
 func Set(ctx context.Context, host *mss.Host, rule mss.Rule, probe *Probe, probing func(*Probe)) (Outcome, error) {
 	o := mss.SetOptions{Arrives: probe != nil && probe.From}
 	if err := host.CheckSet(rule, o); err != nil {
@@ -38,7 +37,7 @@ func Set(ctx context.Context, host *mss.Host, rule mss.Rule, probe *Probe, probi
 		}
 		if err := probe.require(ctx); err != nil {
 			if ctx.Err() != nil {
-				return Outcome{}, errors.New("interrupted: nothing was changed")
+				return Outcome{}, errors.New("interrupted, no change made")
 			}
 			return Outcome{}, err
 		}
@@ -60,7 +59,7 @@ func Set(ctx context.Context, host *mss.Host, rule mss.Rule, probe *Probe, probi
 	return outcome, nil
 }
 
-// forwards says whether this host forwards packets.
+// forwards reports whether this host forwards packets.
 func forwards(ipv6 bool) bool {
 	path := "/proc/sys/net/ipv4/ip_forward"
 	if ipv6 {
@@ -70,14 +69,13 @@ func forwards(ipv6 bool) bool {
 	return err == nil && strings.TrimSpace(string(b)) != "0"
 }
 
-// maxFailures is how many times in a row packets may fail to get through before
-// a rule is taken back. Each is several packets.
+// maxFailures is the number of failed probes in a row after which a rule is removed.
+// Each probe is several packets.
 const maxFailures = 1
 
-// Watch probes again and again until the path no longer carries the size, which is
-// an error, or the context ends. Either way it removes the rule, and puts back the
-// one that it replaced. Note is called when the host stops to answer, and when it
-// answers again.
+// Watch probes until the path no longer carries the size, which is an error, or the
+// context ends. Then it removes the rule and restores the one that it replaced. note
+// is called when the host stops answering, and when it answers again.
 func (o Outcome) Watch(ctx context.Context, host *mss.Host, probe *Probe, every time.Duration, note func(string)) error {
 	failures, silent := 0, false
 	for {
@@ -111,12 +109,12 @@ func (o Outcome) Watch(ctx context.Context, host *mss.Host, probe *Probe, every 
 		if err := o.revert(ctx, host); err != nil {
 			return err
 		}
-		return remedy.New(fmt.Errorf("packets of %d bytes no longer get %s: the rule was taken back", probe.Bytes, probe),
-			"connections that began under it may hang, and should be made anew")
+		return remedy.New(fmt.Errorf("packets of %d bytes no longer get %s: the rule is removed", probe.Bytes, probe),
+			"connections that began under it may hang: reconnect them")
 	}
 }
 
-// revert removes the rule, or puts back the one that it replaced, even after the
+// revert removes the rule, or restores the one that it replaced, even after the
 // context has ended.
 func (o Outcome) revert(ctx context.Context, host *mss.Host) error {
 	ctx = context.WithoutCancel(ctx)

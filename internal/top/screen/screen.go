@@ -1,5 +1,5 @@
-// Package screen shows the connections of a table of [top]: live, on a terminal,
-// or as a text.
+// Package screen shows the connections of a table of [top], live on a terminal or as
+// text.
 package screen
 
 import (
@@ -18,11 +18,11 @@ import (
 	"longhaul/internal/top"
 )
 
-// framesPerSecond is how many times a second the screen may change: often enough for
-// keys to feel immediate.
+// framesPerSecond is the maximum rate of the screen's changes, high enough for keys to
+// feel immediate.
 const framesPerSecond = 20
 
-// The lines of the list's screen that are not rows: title, note, header, keys.
+// The lines of the list's screen besides rows: title, note, header, keys.
 const frameLines = 4
 
 const (
@@ -31,16 +31,15 @@ const (
 	detailsKeys = "esc back  space pause  q quit"
 )
 
-// Source is what a view shows: a [top.Watcher].
+// Source is the source of a view: a [top.Watcher].
 type Source interface {
 	Refresh() error
 	Table() *top.Table
-	Unseen() string // a sentence on what could not be seen, or empty
+	Unseen() string // a sentence on missing figures, or empty
 }
 
-// Live is the live view. The list is read in Update, not beside it: nothing
-// is then written that is being shown, and 10 000 connections take some
-// hundredths of a second.
+// Live is the live view. Update reads the list itself, so that no data changes while
+// it is shown. 10 000 connections take some hundredths of a second.
 type Live struct {
 	source   Source
 	interval time.Duration
@@ -56,7 +55,7 @@ type Live struct {
 	details       bool            // of the one at the cursor
 	subject       *top.Connection // of details
 	paused        bool
-	ticks         int // those of before a pause are ignored
+	ticks         int // ticks from before a pause are ignored
 
 	editing bool // the filter
 	typed   string
@@ -67,13 +66,13 @@ type Live struct {
 // tick asks for a refresh.
 type tick int
 
-// New makes a view that refreshes its source each interval.
+// New returns a view that refreshes its source each interval.
 func New(source Source, interval time.Duration, order top.Order, filter top.Filter) *Live {
 	return &Live{source: source, interval: interval, order: order, filter: filter}
 }
 
-// Run shows the view on a terminal until the user, or the end of the context,
-// ends it. It returns the error of a refresh that failed.
+// Run shows the view on a terminal until the user or the context ends it. It returns
+// the error of a failed refresh.
 func (v *Live) Run(ctx context.Context, terminal io.Reader, out io.Writer) error {
 	program := tea.NewProgram(v, tea.WithInput(terminal), tea.WithOutput(display.Raw(out)), tea.WithFPS(framesPerSecond), tea.WithoutSignalHandler())
 	defer context.AfterFunc(ctx, program.Quit)()
@@ -91,7 +90,7 @@ func (v *Live) tick(after time.Duration) tea.Cmd {
 	return tea.Tick(after, func(time.Time) tea.Msg { return n })
 }
 
-// Update takes a key, a change of the terminal's size or the time for a refresh.
+// Update handles a key, a change of the terminal's size, or a refresh.
 func (v *Live) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
@@ -118,12 +117,12 @@ func (v *Live) refresh() tea.Cmd {
 		return tea.Quit
 	}
 	v.sort()
-	// Keys have at least half of the time, however many connections there are.
+	// Keys get at least half of the time, for any number of connections.
 	return v.tick(max(v.interval-time.Since(started), v.interval/2))
 }
 
-// sort makes the rows anew, and finds the cursor's again. A connection that is
-// only filtered out stays selected: the next letter of the filter may have it.
+// sort rebuilds the rows, and moves the cursor to its connection. A filtered connection
+// stays selected: the next character of the filter may select it again.
 func (v *Live) sort() {
 	v.rows = v.source.Table().Select(v.filter, v.order)
 	if v.selected == nil || v.selected.Ended() {
@@ -136,7 +135,7 @@ func (v *Live) sort() {
 	v.cursor = max(0, min(v.cursor, len(v.rows)-1))
 }
 
-// move puts the cursor on a row, or the nearest that there is.
+// move moves the cursor to a row, or to the nearest one.
 func (v *Live) move(to int) {
 	v.cursor = max(0, min(to, len(v.rows)-1))
 	v.selected = nil
@@ -199,8 +198,8 @@ func (v *Live) press(key tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
-// pause stops the refreshes, or begins them again. The first one after a pause
-// begins an interval: its figures would be means over the pause.
+// pause stops or restarts the refreshes. The first one after a pause begins an
+// interval: otherwise its figures would be means over the pause.
 func (v *Live) pause() tea.Cmd {
 	v.paused = !v.paused
 	if v.paused {
@@ -229,7 +228,7 @@ func (v *Live) pressEditing(key tea.KeyPressMsg) {
 	}
 }
 
-// edit changes the filter, which shows at once if it can be read.
+// edit changes the filter, and applies it if it is valid.
 func (v *Live) edit(typed string) {
 	v.typed, v.wrong = typed, ""
 	filter, err := top.ParseFilter(typed)
@@ -248,7 +247,7 @@ const (
 	styleOff     = "\x1b[m"
 )
 
-// View is the screen.
+// View returns the screen.
 func (v *Live) View() tea.View {
 	view := tea.View{AltScreen: true}
 	if v.width == 0 {
@@ -270,7 +269,7 @@ func (v *Live) View() tea.View {
 	return view
 }
 
-// title says what is shown, and how.
+// title returns the line with the shown connections and their order.
 func (v *Live) title() string {
 	sent, received := v.source.Table().Totals()
 	all := len(v.source.Table().Connections())
@@ -285,7 +284,7 @@ func (v *Live) title() string {
 	return title
 }
 
-// note is the line below the title: the filter, or what could not be seen.
+// note returns the line below the title: the filter, or the missing figures.
 func (v *Live) note() string {
 	switch {
 	case v.editing && v.wrong != "":
@@ -319,7 +318,7 @@ func (v *Live) list() []string {
 	return lines
 }
 
-// detailed is the screen of one connection.
+// detailed returns the screen of one connection.
 func (v *Live) detailed() []string {
 	c := v.subject
 	i := &c.Info

@@ -14,31 +14,30 @@ import (
 	"longhaul/internal/top"
 )
 
-// The columns that adapt to the room there is: their least widths.
+// The minimum widths of the flexible columns.
 const (
-	leastLocal   = 6 // a colon and a port
+	minLocal     = 6 // a colon and a port
 	leastRemote  = 21
 	leastProcess = 7
 )
 
-// fixedColumns are the others: their format, and their width with separators and
-// the longest cause.
+// fixedColumns are the other columns: their format, and their width with separators
+// and the longest cause.
 const (
 	fixedColumns      = " %5s %5s %5s %4s %4s %s"
 	fixedColumnsWidth = 44
 )
 
-// layout is the widths of a table's columns.
+// layout has the widths of a table's columns.
 type layout struct {
 	local, remote, process int
 	fullLocal              bool // the local address, not only the port
 	fullProcess            bool // the PID, not only the name
 }
 
-// newLayout fits the rows into a width. With least widths that is 80; a
-// width of 0 is one without a bound.
+// newLayout fits the rows into a width, at least 80 columns; 0 means no bound.
 func newLayout(rows []*top.Connection, width int) layout {
-	l := layout{local: leastLocal, remote: leastRemote, process: leastProcess}
+	l := layout{local: minLocal, remote: leastRemote, process: leastProcess}
 	needLocal, needRemote, needProcess := l.local, l.remote, l.process
 	for _, c := range rows {
 		needLocal = max(needLocal, len(c.Local.String()))
@@ -86,8 +85,8 @@ func (l layout) localText(a netip.AddrPort) string {
 	return fmt.Sprintf(":%d", a.Port())
 }
 
-// processText is the name of the process, and its PID. A name is what a program
-// made it, and might mean something to a terminal.
+// processText returns the name of the process, and its PID. A program can put control
+// characters into its name.
 func processText(c *top.Connection, withPID bool) string {
 	if c.Process.PID == 0 {
 		return "-"
@@ -99,7 +98,7 @@ func processText(c *top.Connection, withPID bool) string {
 	return fmt.Sprintf("%s/%d", name, c.Process.PID)
 }
 
-// causeText is the cause, or what else there is to say in its place.
+// causeText returns the cause, or another remark.
 func causeText(c *top.Connection) string {
 	switch cause := c.Cause(); {
 	case cause != "":
@@ -112,7 +111,7 @@ func causeText(c *top.Connection) string {
 	return "-"
 }
 
-// rateText writes bits per second in at most five characters.
+// rateText formats bits per second in at most five characters.
 func rateText(bps float64) string {
 	if math.IsNaN(bps) {
 		return "-"
@@ -120,8 +119,7 @@ func rateText(bps float64) string {
 	return display.Quantity(int64(bps))
 }
 
-// WriteTable writes connections as a table, in the width of the terminal that
-// is written to, if there is one.
+// WriteTable writes connections as a table, in the width of the terminal, if any.
 func WriteTable(w io.Writer, connections []*top.Connection) error {
 	width, _ := display.TerminalWidth(w)
 	l := newLayout(connections, width)
