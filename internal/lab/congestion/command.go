@@ -18,7 +18,7 @@ import (
 	"longhaul/internal/units"
 )
 
-// Experiment is the one on congestion control over lossy long fat paths.
+// Experiment runs congestion controls over lossy long fat paths.
 func Experiment() experiment.Experiment {
 	cases, err := tcpcc.Available()
 	if err != nil {
@@ -57,14 +57,14 @@ type command struct {
 	losses  flagvalue.List[float64]
 	buffers flagvalue.List[float64]
 
-	path       Path // what the lists do not say
+	path       Path // values besides the lists
 	algorithms []string
 	during     time.Duration
 	repeat     int
 	quick      bool
 	series     string
 
-	grid, sharing, safety, short, traps bool // what to run; none: one path
+	grid, sharing, safety, short, traps bool // kinds of run; none: one path
 
 	out       string                // grid
 	against   []string              // sharing, traps
@@ -73,7 +73,7 @@ type command struct {
 	cases     []string              // traps
 	sizes     flagvalue.List[int64] // short
 
-	run runner // what Check has chosen
+	run runner // set by Check
 }
 
 func (c *command) Flags(flags *pflag.FlagSet) {
@@ -132,10 +132,10 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 	flags.Var(&c.sizes, "size", "short: how much is sent (100kB,1MB,10MB)")
 }
 
-// trapRepeat is how often --traps runs each case.
+// trapRepeat is the number of runs of each case of --traps.
 const trapRepeat = 5
 
-// quickTime is how long a run of --quick sends.
+// quickTime is the duration of a run of --quick.
 const quickTime = 15 * time.Second
 
 // outcome is a result that can be plotted.
@@ -144,7 +144,7 @@ type outcome interface {
 	Plot() plot.Figure
 }
 
-// runner runs what the flags ask for.
+// runner runs the experiment that the flags choose.
 type runner func(context.Context, Options) (outcome, error)
 
 func (c *command) Check(flags *pflag.FlagSet) (err error) {
@@ -152,7 +152,7 @@ func (c *command) Check(flags *pflag.FlagSet) (err error) {
 	return err
 }
 
-// choose checks the flags and returns what they ask for.
+// choose checks the flags and returns the runner that they choose.
 func (c *command) choose(flags *pflag.FlagSet) (runner, error) {
 	if c.traps && !flags.Changed("repeat") {
 		c.repeat = trapRepeat
@@ -225,7 +225,7 @@ func (c *command) oneKind(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// or is a list, or what stands for an empty one.
+// or returns a list, or a default for an empty one.
 func or[T any](values, usual []T) []T {
 	if len(values) == 0 {
 		return usual
@@ -259,7 +259,7 @@ func (c *command) sharingRun() (runner, error) {
 	usual := SharingPath()
 	path.RTT, path.Loss = usual.RTT, usual.Loss
 	sharing := SharingOptions{Against: c.against, Scenarios: c.scenarios, Buffers: c.buffers.Values}
-	c.buffers.Values = nil // each of them is run
+	c.buffers.Values = nil // each is run
 	path, err := c.onePath(path)
 	if err == nil {
 		err = errors.Join(path.Check(), CheckSharing(sharing))
@@ -316,7 +316,7 @@ func (c *command) trapsRun(flags *pflag.FlagSet) (runner, error) {
 	}, nil
 }
 
-// onePath is a path with what the flags say of it, each list with one value.
+// onePath returns the path of the flags, each list with one value.
 func (c *command) onePath(path Path) (Path, error) {
 	err := errors.Join(
 		oneInto(&path.RateBps, c.rates, "rate"),
@@ -326,7 +326,7 @@ func (c *command) onePath(path Path) (Path, error) {
 	return path, err
 }
 
-// oneInto takes over a list's only value, if it has any.
+// oneInto stores a list's only value, if any.
 func oneInto[T any](field *T, l flagvalue.List[T], name string) error {
 	switch len(l.Values) {
 	case 0:
@@ -338,7 +338,7 @@ func oneInto[T any](field *T, l flagvalue.List[T], name string) error {
 	return nil
 }
 
-// Algorithms are those that are named, or all of longhaul's own.
+// Algorithms returns the named algorithms, or all of longhaul's own.
 func (c *command) Algorithms() experiment.Algorithms {
 	if len(c.algorithms) == 0 {
 		return experiment.Algorithms{All: true}

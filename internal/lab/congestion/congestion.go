@@ -18,13 +18,13 @@ import (
 	"longhaul/internal/lab/progress"
 )
 
-// Path is what lies between the sites, and what the hosts' TCP may use of it.
+// Path is the path between the sites, with the window that the hosts' TCP may use.
 type Path struct {
 	lab.Conditions
-	// WindowBDP bounds what a connection may have on the way, in
-	// bandwidth-delay products, by the buffers of both ends. Retransmissions
-	// that are lost again hold the window back: below 5 a sender that repairs
-	// 10 % loss perfectly does not fill the path.
+	// WindowBDP bounds a connection's data in flight by the buffers of both ends,
+	// in bandwidth-delay products. Retransmissions that are lost again stall the
+	// window: below 5 a sender that repairs 10 % loss perfectly does not fill the
+	// path.
 	WindowBDP float64
 }
 
@@ -34,28 +34,26 @@ func LossyLFN() Path {
 	return Path{WindowBDP: 6, Conditions: lab.LossyConditions()}
 }
 
-// BDPBytes is the path's bandwidth-delay product in bytes of IP packets.
+// BDPBytes returns the path's bandwidth-delay product in bytes of IP packets.
 func (p Path) BDPBytes() float64 { return float64(p.RateBps) / 8 * p.RTT.Seconds() }
 
-// minBuffer keeps a path with a small product from being held back by its
-// buffers' granularity.
+// minBuffer is the minimum buffer. Below it the buffers' granularity would limit a path
+// with a small product.
 const minBuffer = 1 << 20
 
-// bufferBytes is the size of the socket buffers for the path's window. The
-// kernel charges a packet's overhead to them. What waits in a receiver behind
-// gaps lies there packet by packet and is charged several times its payload:
-// with twice the window, 10 % loss at 300 ms held a sender back by the
-// receiver's window for 13 % of the time, with four times for 1 %.
+// bufferBytes returns the size of the socket buffers for the path's window. The kernel
+// charges a packet's overhead to them. Packets that wait behind gaps in a receiver are
+// charged several times their payload. At 10 % loss and 300 ms the receiver's window
+// limited a sender 13 % of the time with twice the window, and 1 % with four times.
 func (p Path) bufferBytes() int {
 	return int(min(max(4*p.WindowBDP*p.BDPBytes(), minBuffer), math.MaxInt32/2))
 }
 
-// unsentBytes bounds what the send buffer holds beyond what is on the way: a
-// quarter of a second's worth, so that a sender that is scheduled late does
-// not run dry.
+// unsentBytes bounds the unsent data of the send buffer: a quarter of a second's worth,
+// so that a sender that is scheduled late does not run dry.
 func (p Path) unsentBytes() int { return int(max(float64(p.RateBps)/8/4, 1<<18)) }
 
-// Check names what the path lacks for an experiment.
+// Check returns an error if the path is invalid for an experiment.
 func (p Path) Check() error {
 	switch {
 	case p.RateBps == 0:
@@ -69,7 +67,7 @@ func (p Path) Check() error {
 	return errors.Join(ab.Validate(), ba.Validate())
 }
 
-// Options are how an experiment is run.
+// Options are the options of an experiment.
 type Options struct {
 	Algorithms []string      // congestion controls; empty means all that the kernel has
 	Time       time.Duration // of each run
@@ -77,7 +75,7 @@ type Options struct {
 	Report     progress.Reporter
 }
 
-// rateIsTold says which algorithms send at a rate that they are told.
+// rateIsTold lists the algorithms that need a rate.
 func rateIsTold(algorithm string) bool { return algorithm == "brutal" }
 
 // conditions describes the path for a result.

@@ -13,25 +13,25 @@ import (
 	"longhaul/internal/lab/link"
 )
 
-// course is what happens in a run of one flow: its path, the changes of it, and
-// others' traffic.
+// course is the schedule of a run of one flow: its path, the path's changes, and cross
+// traffic.
 type course struct {
 	path    Path
 	changes []pathChange // ascending
 	lasts   time.Duration
 
 	cross              crossTraffic
-	idleFrom, idleTill time.Duration // the flow's program has nothing to send
+	idleFrom, idleTill time.Duration // while the flow's program has no data
 }
 
-// pathChange makes a path another one at a time after the run's beginning.
+// pathChange changes a path at a time after the run's start.
 type pathChange struct {
 	at time.Duration
 	to Path
 }
 
-// crossTraffic is a stream of UDP of a constant rate beside the flow, which
-// does not mind what becomes of it.
+// crossTraffic is a UDP stream of a constant rate beside the flow, without congestion
+// control.
 type crossTraffic struct {
 	rateBps     int64 // of whole IP packets; 0 means none
 	begins, end time.Duration
@@ -72,12 +72,12 @@ func (c course) run(ctx context.Context, name, algorithm string, o Options, run,
 	if err != nil {
 		cancel()
 	}
-	// All changes are due when the flow ends: on a busy machine the last may
-	// still be made.
+	// All changes are due at the end of the flow; on a busy machine the last may
+	// still be running.
 	scheduleErr := <-scheduled
 	cancel()
 	crossErr := <-crossed
-	if err == nil { // else the others ended by cancel
+	if err == nil { // otherwise cancel ended the others
 		err = errors.Join(scheduleErr, crossErr)
 	}
 	if err != nil {
@@ -89,7 +89,7 @@ func (c course) run(ctx context.Context, name, algorithm string, o Options, run,
 	return flows[0], queue, nil
 }
 
-// schedule is that of the link.
+// schedule returns the schedule of the link.
 func (c course) schedule() []link.Change {
 	var schedule []link.Change
 	for _, change := range c.changes {
@@ -111,7 +111,7 @@ func (c crossTraffic) send(ctx context.Context, begin time.Time, from, to *hosts
 	}
 	var sink, source *net.UDPConn
 	err := to.Do(func() (err error) {
-		// Nobody reads: what its buffer does not hold the kernel drops.
+		// Nobody reads: the kernel drops packets beyond the buffer.
 		sink, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(address, 0)))
 		return err
 	})
@@ -148,7 +148,7 @@ func (c crossTraffic) send(ctx context.Context, begin time.Time, from, to *hosts
 	}
 }
 
-// packetsBy is how many packets are due until a time.
+// packetsBy returns the number of packets due until a time.
 func (c crossTraffic) packetsBy(at time.Duration) int64 {
 	sending := min(at, c.end) - c.begins
 	return int64(max(sending.Seconds(), 0) * float64(c.rateBps) / 8 / crossPacketBytes)

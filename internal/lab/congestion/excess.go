@@ -5,26 +5,25 @@ import (
 	"time"
 )
 
-// What may be sent for what is delivered: sent ÷ delivered × (1 - random loss).
-// It is 1 for a sender whose every loss was the path's own, and more for one
-// that overruns a queue or a policer, or sends again what had arrived.
+// The maximum excess: sent ÷ delivered × (1 - random loss). It is 1 for a sender whose
+// losses are all the path's random ones. It is more for a sender that overruns a queue
+// or policer, or retransmits data that had arrived.
 const (
-	MaxExcessAlone   = 1.05 // by a flow alone, over its whole run
-	MaxExcessShared  = 1.10 // by flows that share a path, over the time that is measured
+	MaxExcessAlone   = 1.05 // of a flow alone, over its whole run
+	MaxExcessShared  = 1.10 // of flows that share a path, over the measured time
 	MaxExcessPoliced = 1.15 // through a policer, over every policedWindow
 )
 
-// policedWindow is the time over which a flow is held to MaxExcessPoliced.
+// policedWindow is the time over which MaxExcessPoliced applies.
 const policedWindow = 10 * time.Second
 
-// excessFloorSegments is the least delivery, in segments, that what was sent is
-// held against: an initial window (RFC 6928). So a probe of a path that is down
-// does not count as infinitely many.
+// excessFloorSegments is the minimum delivery in an excess, in segments: an initial
+// window (RFC 6928). So a probe of a path in an outage does not give an infinite
+// excess.
 const excessFloorSegments = 10
 
-// pathLoss is the share of packets that a path loses at random, over time: each
-// share holds from its time on. Losses of an outage, of a policer and of a
-// queue are not among them.
+// pathLoss is the share of packets that a path loses at random, over time. Each share
+// is valid from its time. Losses of an outage, policer or queue are not included.
 type pathLoss []lossFrom
 
 type lossFrom struct {
@@ -32,7 +31,7 @@ type lossFrom struct {
 	share float64
 }
 
-// lossOf is that of a path which changes.
+// lossOf returns the loss of a path that changes.
 func lossOf(p Path, changes []pathChange) pathLoss {
 	share := func(p Path) float64 {
 		ab, _ := p.Directions()
@@ -45,7 +44,7 @@ func lossOf(p Path, changes []pathChange) pathLoss {
 	return l
 }
 
-// mean is the mean share between two times.
+// mean returns the mean share between two times.
 func (l pathLoss) mean(from, to time.Duration) float64 {
 	total := 0.0
 	for i, step := range l {
@@ -58,10 +57,9 @@ func (l pathLoss) mean(from, to time.Duration) float64 {
 	return total / (to - from).Seconds()
 }
 
-// expected is what should have arrived of what a flow sent: each packet counts
-// with its chance to pass the path's random loss. The chance is that of the
-// moment at which the flow sent it, and so that of packets on the way when the
-// loss changes is right: the loss happens where host-a's packets enter the
+// expected returns the bytes of a flow that should have arrived: each packet counts
+// with its chance to pass the path's random loss. It uses the chance when the flow sent
+// the packet, which is right because the loss happens where host-a's packets enter the
 // link. With loss behind the bottleneck it is early by the queue's delay.
 func (f flow) expected(loss pathLoss) curve {
 	s := curveOf(f, sent)
@@ -72,15 +70,15 @@ func (f flow) expected(loss pathLoss) curve {
 	return e
 }
 
-// excess is the flow's sent ÷ delivered × (1 - random loss) for what it sent
-// between two times. It is held against what was delivered between the times at
-// which the acknowledgements were due, a round trip after each, so that what is
-// on the way does not count. What was sent into an outage counts in full.
+// excess returns the flow's sent ÷ delivered × (1 - random loss) for the data sent
+// between two times. It takes the delivery of one round trip later, when the
+// acknowledgements are due, so data in flight does not count. Data sent into an outage
+// counts in full.
 func (f flow) excess(loss pathLoss, from, to time.Duration) Value {
 	return f.account(loss).excess(from, to)
 }
 
-// account is what an excess is made up from.
+// account has the two terms of an excess.
 type account struct {
 	flow
 	expected, arrived curve
@@ -98,16 +96,16 @@ func (a account) excess(from, to time.Duration) Value {
 	return Value(expected / max(arrived, a.floor()))
 }
 
-// between is what should have arrived and what did of what was sent between
-// two times, in bytes.
+// between returns the expected and the delivered bytes of the data sent between two
+// times.
 func (a account) between(from, to time.Duration) (expected, arrived float64) {
 	return a.expected.when(to) - a.expected.when(from), a.arrived.when(a.ackedAt(to)) - a.arrived.when(a.ackedAt(from))
 }
 
 func (f flow) floor() float64 { return float64(excessFloorSegments * max(f.mss, 1)) }
 
-// sharedExcess is the excess of each flow, and of all together, from a time to
-// the end.
+// sharedExcess returns the excess of each flow, and of their sum, from a time to the
+// end.
 func sharedExcess(flows []flow, loss pathLoss, from time.Duration) (each []float64, all float64) {
 	var expected, arrived float64
 	for _, f := range flows {
@@ -120,14 +118,14 @@ func sharedExcess(flows []flow, loss pathLoss, from time.Duration) (each []float
 	return each, expected / arrived
 }
 
-// ackedAt is when what is sent at a time is acknowledged, by the smoothed round
-// trip at that time.
+// ackedAt returns the time of acknowledgement for data sent at a time, by the smoothed
+// round trip of that time.
 func (f flow) ackedAt(at time.Duration) time.Duration {
 	return at + f.srttAt(at+f.srttAt(at))
 }
 
-// lastAcked is the latest time of which what was sent then can have been
-// acknowledged before the last sample.
+// lastAcked returns the latest send time whose data can be acknowledged before the last
+// sample.
 func (f flow) lastAcked() time.Duration {
 	if len(f.samples) == 0 {
 		return 0
@@ -136,7 +134,7 @@ func (f flow) lastAcked() time.Duration {
 	return last.at - last.srtt
 }
 
-// wholeExcess is the excess of all that the flow sent.
+// wholeExcess returns the excess of all data of the flow.
 func (f flow) wholeExcess(loss pathLoss) Value {
 	return f.excess(loss, f.start, f.lastAcked())
 }

@@ -7,37 +7,35 @@ import (
 	"longhaul/internal/lab/link"
 )
 
-// Fault is something that happens to a path, or to what uses it, while a flow
-// is under way.
+// Fault is a change of a path, or of its traffic, during a flow.
 type Fault struct {
 	Name  string
 	About string
 
-	// base changes the path for the whole run; during changes it from the
-	// fault's beginning to its end. One that lasts for no time is there for the
-	// whole run.
+	// base changes the path for the whole run; during changes it from the fault's
+	// start to its end. A fault without a duration lasts for the whole run.
 	base, during func(*Path)
 	lasts        time.Duration
-	stays        bool // the change has no end: it lasts until that of the run
+	stays        bool // the change lasts until the end of the run
 
 	crossShare float64 // of the path's rate that cross traffic takes meanwhile
 	idle       bool    // the sending program has nothing to send meanwhile
 }
 
-// SafetyPath is the path that faults happen to.
+// SafetyPath is the path of the faults.
 func SafetyPath() Path {
 	p := LossyLFN()
 	p.RTT, p.Loss.Probability = 100*time.Millisecond, 0.01
 	return p
 }
 
-// Times that faults last.
+// Durations of faults.
 const (
 	usualFault = 15 * time.Second
-	longFault  = 30 * time.Second // outlasts what a sender remembers of the round trip
+	longFault  = 30 * time.Second // longer than a sender's memory of the round trip
 )
 
-// Faults are all that there are.
+// Faults are all faults.
 func Faults() []Fault {
 	lossy := func(p *Path) { p.RTT, p.Loss.Probability = 300*time.Millisecond, 0.1 }
 	longer := func(percent int) func(*Path) {
@@ -78,7 +76,7 @@ func Faults() []Fault {
 	}
 }
 
-// keepQueue fixes the queue's size in bytes: a path that changes keeps it.
+// keepQueue fixes the queue's size in bytes, also when the path changes.
 func (p *Path) keepQueue() {
 	if p.QueueBytes == 0 {
 		ab, ba := p.Directions()
@@ -90,7 +88,7 @@ func chooseFaults(names []string) ([]Fault, error) {
 	return flagvalue.Choose("fault", Faults(), names, func(f Fault) string { return f.Name })
 }
 
-// paths are the path of a run, and that of its fault's time.
+// paths returns the path of a run, and the path during its fault.
 func (f Fault) paths(p Path) (base, during Path) {
 	base = p
 	if f.base != nil {
@@ -103,8 +101,8 @@ func (f Fault) paths(p Path) (base, during Path) {
 	return base, during
 }
 
-// limitBps is what a flow can deliver at most on one of the fault's paths,
-// while the fault is there.
+// limitBps returns the maximum delivery of a flow on one of the fault's paths, during
+// the fault.
 func (f Fault) limitBps(p Path) float64 {
 	limit := p.LimitBps()
 	if p.Policer.RateBps > 0 {
@@ -120,8 +118,7 @@ func (p Path) withRate(bps int64) Path {
 
 func (f Fault) crossBps(p Path) int64 { return int64(f.crossShare * float64(p.RateBps)) }
 
-// excessBound is the most that a flow may send for what is delivered, and over
-// which windows: 0 is the whole run.
+// excessBound returns the maximum excess of a flow, and its window: 0 is the whole run.
 func (f Fault) excessBound(base, during Path) (bound float64, window time.Duration) {
 	switch {
 	case base.Policer.RateBps > 0 || during.Policer.RateBps > 0:
@@ -132,7 +129,7 @@ func (f Fault) excessBound(base, during Path) (bound float64, window time.Durati
 	return MaxExcessAlone, 0
 }
 
-// course is that of a run with the fault.
+// course returns the course of a run with the fault.
 func (f Fault) course(when shape, base, during Path) course {
 	c := course{path: base, lasts: when.time(f)}
 	end := when.at + f.lasts

@@ -22,51 +22,51 @@ import (
 	"longhaul/internal/tcpinfo"
 )
 
-// sampleEvery is how often the state of a flow is recorded.
+// sampleEvery is the interval at which the state of a flow is recorded.
 const sampleEvery = 100 * time.Millisecond
 
-// flowSpec describes a TCP connection that sends as fast as it may.
+// flowSpec describes a TCP connection that sends at full speed.
 type flowSpec struct {
 	algorithm string
 	from, to  *hosts.Host
 	address   netip.Addr    // of to
 	start     time.Duration // after the run's beginning
-	bytes     int64         // to deliver; 0 means that it goes on until the run ends
+	bytes     int64         // to deliver; 0 means until the run ends
 
 	idleFrom, idleTill time.Duration // of the run: the program sends nothing; equal for never
 
-	toldBps     int64 // rate of payload that the algorithm is told to hold; 0 tells none
+	brutalBps   int64 // rate of payload for brutal; 0: none
 	unsentBytes int   // TCP_NOTSENT_LOWAT
 }
 
-// flow is what became of a flowSpec. Times count from the run's beginning.
+// flow is the outcome of a flowSpec. Times count from the run's start.
 type flow struct {
 	flowSpec
-	connected time.Duration // 0 if it never was
-	firstByte time.Duration // came in at the receiver; 0 if none
-	finished  time.Duration // when the receiver had all bytes; 0 if it goes on
+	connected time.Duration // 0 if never
+	firstByte time.Duration // at the receiver; 0 if none
+	finished  time.Duration // when the receiver had all bytes; 0 if unfinished
 	samples   []sample
 	mss       int           // payload of a full segment, bytes
 	cpu       time.Duration // of the sending thread
-	err       error         // why the connection ended before its time
+	err       error         // error that ended the connection early
 }
 
 // sample is a flow's state at a moment.
 type sample struct {
 	at       time.Duration // since the run's beginning
-	received int64         // bytes that the receiving program has
-	// What the sender's kernel knows, in bytes of payload: sent with
-	// retransmissions, and delivered, out of order or not.
+	received int64         // bytes read by the receiving program
+	// The sender's kernel's counts, in bytes of payload: sent with
+	// retransmissions, and delivered in any order.
 	sent, retransmitted, delivered int64
-	timeouts                       int // -1 on kernels before 6.7, which do not tell
+	timeouts                       int // -1 on kernels before 6.7
 	srtt                           time.Duration
-	// Time with data to send, and what of it the receiver's window and the send
-	// buffer held up.
+	// Time with data to send, and the parts limited by the receiver's window and
+	// by the send buffer.
 	busy, windowLimited, bufferLimited time.Duration
 	cwnd                               int // packets
 }
 
-// running is a flow under way.
+// running is a running flow.
 type running struct {
 	*flow
 	listener net.Listener
@@ -78,9 +78,8 @@ type running struct {
 	conn *net.TCPConn // the sender's end, once connected
 }
 
-// runFlows runs flows side by side for a time, or until all of those with a
-// bound have been delivered if every one has a bound. each is called with
-// every sample's time, in turn with the sampling.
+// runFlows runs flows side by side for a time, or until all are delivered if every one
+// has a bound. It calls each with every sample's time, between samples.
 func runFlows(ctx context.Context, specs []flowSpec, during time.Duration, each func(at time.Duration, all []*running)) ([]flow, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -145,8 +144,8 @@ func sampleUntil(ctx context.Context, begin time.Time, during time.Duration, all
 	}
 }
 
-// closeAll resets what is left of the connections: nothing waits for data that
-// no longer count.
+// closeAll resets the remaining connections, so that nothing waits for data that no
+// longer count.
 func closeAll(all []*running) {
 	for _, r := range all {
 		if r == nil || r.listener == nil {
@@ -171,7 +170,7 @@ func (r *running) listen(ctx context.Context) error {
 	})
 }
 
-// receive takes the flow's data until its end, and compares them.
+// receive reads and compares the flow's data until its end.
 func (r *running) receive(begin time.Time) {
 	conn, err := r.listener.Accept()
 	if err != nil {
@@ -198,7 +197,7 @@ func (r *running) receive(begin time.Time) {
 			}
 		}
 		if err != nil {
-			return // the sender says why
+			return // the sender reports the error
 		}
 	}
 }
@@ -230,7 +229,7 @@ func (r *running) send(ctx context.Context, begin time.Time) {
 		}
 		n, err := r.conn.Write(pattern.At(sent, next))
 		if err != nil {
-			// The receiver of a bounded flow leaves when it has all of it.
+			// The receiver of a bounded flow ends when it has all bytes.
 			if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) && r.done.Load() == 0 {
 				r.fail(fmt.Errorf("sender: %w", err))
 			}
@@ -282,7 +281,7 @@ func (r *running) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if ctx.Err() != nil { // closeAll may have come before
+	if ctx.Err() != nil { // closeAll may have run before
 		r.conn.Close()
 		return ctx.Err()
 	}
@@ -312,16 +311,16 @@ func (r *running) options(_, _ string, c syscall.RawConn) error {
 				return
 			}
 		}
-		if r.toldBps > 0 {
-			err = tellRate(int(fd), r.toldBps)
+		if r.brutalBps > 0 {
+			err = setBrutalRate(int(fd), r.brutalBps)
 		}
 	})
 	return errors.Join(controlErr, err)
 }
 
-// tellRate sets the socket option of the brutal algorithm: the rate in bytes of
-// payload per second, and the window over rate × round trip in tenths.
-func tellRate(fd int, bps int64) error {
+// setBrutalRate sets the socket option of the brutal algorithm: the rate in bytes of
+// payload per second, and the window ÷ (rate × round trip) in tenths.
+func setBrutalRate(fd int, bps int64) error {
 	const (
 		optionBrutal = 23301
 		gainTenths   = 20
@@ -334,7 +333,7 @@ func tellRate(fd int, bps int64) error {
 	return nil
 }
 
-// fail records why the connection ended before its time.
+// fail records the error that ended the connection early.
 func (r *running) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -343,8 +342,8 @@ func (r *running) fail(err error) {
 	}
 }
 
-// sample records the flow's state. Its time is that after the state was read, so
-// that a process which is stopped between the two sees no rate above the link's.
+// sample records the flow's state. It takes the time after the state, so that a process
+// stopped between the two computes no rate above the link's.
 func (r *running) sample(begin time.Time) {
 	s := sample{received: r.received.Load()}
 	if len(r.samples) > 0 {
@@ -368,7 +367,7 @@ func (r *running) sample(begin time.Time) {
 	r.samples = append(r.samples, s)
 }
 
-// info is the sender's TCP_INFO, or an error while there is no connection.
+// info returns the sender's TCP_INFO, or an error before the connection.
 func (r *running) info() (info tcpinfo.Info, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -21,7 +21,7 @@ type Grid struct {
 	BuffersBDP []float64
 }
 
-// FullGrid is the matrix that an algorithm is judged by.
+// FullGrid is the matrix for judging an algorithm.
 func FullGrid() Grid {
 	return Grid{
 		RatesBps:   []int64{10e6, 100e6, 1000e6},
@@ -31,7 +31,7 @@ func FullGrid() Grid {
 	}
 }
 
-// Paths are the grid's cells, each a path that is as base otherwise.
+// Paths returns the paths of the grid's cells, based on base.
 func (g Grid) Paths(base Path) []Path {
 	var paths []Path
 	for _, rate := range g.RatesBps {
@@ -48,7 +48,7 @@ func (g Grid) Paths(base Path) []Path {
 	return paths
 }
 
-// Check names the cell that makes no sense.
+// Check returns an error for an invalid cell.
 func (g Grid) Check(base Path) error {
 	paths := g.Paths(base)
 	if len(paths) == 0 {
@@ -90,10 +90,10 @@ type Cell struct {
 	Failed []string `json:"failed,omitempty"` // runs without a result, and why
 }
 
-// setup is about what a run takes beside its time.
+// setup is about the extra duration of a run beside its time.
 const setup = 700 * time.Millisecond
 
-// duration writes the time that a number of runs will take, roughly.
+// duration returns a text with the rough duration of a number of runs.
 func (o Options) duration(runs int) string {
 	d := time.Duration(runs) * (o.Time + setup)
 	switch {
@@ -105,9 +105,9 @@ func (o Options) duration(runs int) string {
 	return fmt.Sprintf("%.0f h", d.Hours())
 }
 
-// RunGrid runs every algorithm in every cell. With a store, each run's result
-// is kept as soon as it is there, and those that it holds already are not run
-// again. A run that fails costs its cell, not the grid.
+// RunGrid runs every algorithm in every cell. With a store, it saves each run's result
+// at once, and skips runs that the store has. A failed run costs its cell, not the
+// grid.
 func RunGrid(ctx context.Context, g Grid, base Path, o Options, s *Store) (GridResult, error) {
 	result := GridResult{Experiment: "lossy-lfn-grid", base: base, grid: g}
 	algorithms, err := tcpcc.Choose(o.Algorithms)
@@ -255,7 +255,7 @@ func (p Path) lossShare() string {
 	return ""
 }
 
-// bare is a share in percent without the sign.
+// bare formats a share in percent without the sign.
 func bare(share float64) string { return strings.TrimSuffix(percent(share), "%") }
 
 // Plot is goodput over the limit against loss, or against the RTT where there

@@ -13,7 +13,7 @@ type curve struct {
 	value []float64
 }
 
-// curveOf is a figure of a flow's samples, 0 at the flow's start.
+// curveOf returns a figure of a flow's samples, 0 at the flow's start.
 func curveOf(f flow, figure func(sample) int64) curve {
 	c := curve{at: []time.Duration{f.start}, value: []float64{0}}
 	for _, s := range f.samples {
@@ -29,8 +29,8 @@ func received(s sample) int64  { return s.received }
 func sent(s sample) int64      { return s.sent }
 func delivered(s sample) int64 { return s.delivered }
 
-// when is the value at a time, on a straight line between the samples around
-// it, and that of the first or the last sample beyond them.
+// when returns the value at a time, interpolated between samples; beyond them the value
+// of the first or last sample.
 func (c curve) when(at time.Duration) float64 {
 	i := sort.Search(len(c.at), func(i int) bool { return c.at[i] >= at })
 	switch {
@@ -45,7 +45,7 @@ func (c curve) when(at time.Duration) float64 {
 	return c.value[i-1] + share*(c.value[i]-c.value[i-1])
 }
 
-// last is the time of the last sample.
+// last returns the time of the last sample.
 func (c curve) last() time.Duration {
 	if len(c.at) == 0 {
 		return 0
@@ -53,8 +53,8 @@ func (c curve) last() time.Duration {
 	return c.at[len(c.at)-1]
 }
 
-// rateBps is the mean rate between two times, in bits per second for a curve
-// of bytes.
+// rateBps returns the mean rate between two times, in bits per second for a curve of
+// bytes.
 func (c curve) rateBps(from, to time.Duration) float64 {
 	if to <= from {
 		return 0
@@ -62,7 +62,8 @@ func (c curve) rateBps(from, to time.Duration) float64 {
 	return (c.when(to) - c.when(from)) * 8 / (to - from).Seconds()
 }
 
-// series are the mean rates of the intervals of the given length from a time on.
+// series returns the mean rates of consecutive intervals of a length, beginning at a
+// time.
 func (c curve) series(from, to, interval time.Duration) []float64 {
 	var rates []float64
 	for at := from; at+interval <= to; at += interval {
@@ -71,11 +72,11 @@ func (c curve) series(from, to, interval time.Duration) []float64 {
 	return rates
 }
 
-// reachWindow is the time over which a rate must hold to count as reached.
+// reachWindow is the time for which a rate must hold to count as reached.
 const reachWindow = time.Second
 
-// reaches is the first time from which on the rate is at least the given one,
-// as a mean over reachWindow or two round trips, whichever is longer.
+// reaches returns the first time at which the rate reaches a threshold, as a mean over
+// reachWindow or two round trips, whichever is longer.
 func (c curve) reaches(rateBps float64, from time.Duration, rtt time.Duration) (time.Duration, bool) {
 	window := max(reachWindow, 2*rtt)
 	for _, at := range c.at {
@@ -92,8 +93,7 @@ func (c curve) reaches(rateBps float64, from time.Duration, rtt time.Duration) (
 	return 0, false
 }
 
-// longestRest is the longest time between two times in which the curve did not
-// grow.
+// longestRest returns the longest time without growth of the curve between two times.
 func (c curve) longestRest(from, to time.Duration) time.Duration {
 	longest, since, value := time.Duration(0), from, c.when(from)
 	for i, at := range c.at {
@@ -101,16 +101,16 @@ func (c curve) longestRest(from, to time.Duration) time.Duration {
 			continue
 		}
 		if c.value[i] > value {
-			// It grew some time since the sample before.
+			// It grew at some time since the previous sample.
 			longest, since, value = max(longest, c.at[max(i-1, 0)]-since), at, c.value[i]
 		}
 	}
 	return max(longest, to-since)
 }
 
-// sentPerDelivered is the flow's sent ÷ delivered, retransmissions included:
-// what had been sent one round trip before the last sample, over what had been
-// delivered at it, so that what is still on the way does not count.
+// sentPerDelivered returns the flow's sent ÷ delivered, including retransmissions: the
+// data sent until one round trip before the last sample, over the data delivered at
+// that sample. Data in flight does not count.
 func sentPerDelivered(f flow) Value {
 	if len(f.samples) == 0 {
 		return None
@@ -122,7 +122,7 @@ func sentPerDelivered(f flow) Value {
 	return Value(curveOf(f, sent).when(last.at-last.srtt) / float64(last.delivered))
 }
 
-// srttAt is the sender's smoothed round-trip time at a time.
+// srttAt returns the sender's smoothed round-trip time at a time.
 func (f flow) srttAt(at time.Duration) time.Duration {
 	i := sort.Search(len(f.samples), func(i int) bool { return f.samples[i].at >= at })
 	if i == len(f.samples) {
@@ -134,7 +134,7 @@ func (f flow) srttAt(at time.Duration) time.Duration {
 	return f.samples[i].srtt
 }
 
-// jain is the fairness index of R. Jain, D. Chiu and W. Hawe, "A quantitative
+// jain returns the fairness index of R. Jain, D. Chiu and W. Hawe, "A quantitative
 // measure of fairness and discrimination" (1984): 1 if all get the same, 1/n
 // if one gets everything.
 func jain(values []float64) float64 {
@@ -149,10 +149,9 @@ func jain(values []float64) float64 {
 	return sum * sum / (float64(len(values)) * squares)
 }
 
-// harm is what a flow loses to its neighbours, as a share of what it has
-// without them: (solo - shared)/solo, after R. Ware et al., "Beyond Jain's
-// fairness index" (HotNets 2019). It is negative for one that gains. Flows that have
-// nothing alone cannot be harmed: that is no figure.
+// harm returns a flow's loss to its neighbours as a share of its goodput alone:
+// (solo - shared)/solo, after R. Ware et al., "Beyond Jain's fairness index" (HotNets
+// 2019). It is negative for a gain. It is missing for a flow with no goodput alone.
 func harm(solo, shared float64) float64 {
 	if solo == 0 {
 		return math.NaN()
@@ -160,15 +159,14 @@ func harm(solo, shared float64) float64 {
 	return (solo - shared) / solo
 }
 
-// Value is a figure that there may not be, such as the time at which a rate
-// was reached. Then it is None, which sorts after every other and is null in
-// JSON.
+// Value is a figure that may be missing, such as the time at which a rate was reached.
+// A missing figure is None, which sorts after every other and is null in JSON.
 type Value float64
 
-// None is the value of a figure that there is not.
+// None is the value of a missing figure.
 var None = Value(math.Inf(1))
 
-// Some says whether there is a value.
+// Some reports whether there is a value.
 func (v Value) Some() bool { return v < None }
 
 // MarshalJSON implements json.Marshaler.

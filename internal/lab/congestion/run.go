@@ -19,10 +19,10 @@ type Run struct {
 	GoodputBps float64 `json:"goodput_bps"` // over the whole run, connecting included
 	SteadyBps  float64 `json:"steady_bps"`  // over its second half
 
-	// From the receiver's first byte until the rate of delivery was 50 and 90 %
-	// of the limit, as a mean over a second or two round trips. Delivery is what
-	// the sender learns of it: the receiving program sees data that came behind
-	// a gap only when it is closed.
+	// From the receiver's first byte until the rate of delivery was 50 and 90 % of
+	// the limit, as a mean over a second or two round trips. Delivery is the
+	// sender's count: the receiving program gets data behind a gap only after the
+	// gap is closed.
 	SecondsTo50 Value `json:"seconds_to_50_percent"`
 	SecondsTo90 Value `json:"seconds_to_90_percent"`
 
@@ -38,9 +38,9 @@ type Run struct {
 	BufferLimited    Value  `json:"sndbuf_limited_share"`   // by the send buffer
 	LostUnasked      uint64 `json:"packets_lost_unasked"`   // beside the link's settings: 0, or the machine was too busy
 
-	// Every SeriesSeconds: goodput at the receiver, which waits for gaps to be
-	// closed; delivery as the sender learns of it; what is sent, again or not;
-	// the bottleneck's queue; and the sender's own state.
+	// Every SeriesSeconds: goodput at the receiver, which waits for gaps to close;
+	// delivery by the sender's count; sent data with retransmissions; the
+	// bottleneck's queue; and the sender's state.
 	GoodputSeriesBps  []float64 `json:"goodput_series_bps,omitempty"`
 	DeliverySeriesBps []float64 `json:"delivery_series_bps,omitempty"`
 	SentSeriesBps     []float64 `json:"sent_series_bps,omitempty"`
@@ -52,7 +52,7 @@ type Run struct {
 // SeriesSeconds is the interval of a run's series.
 const SeriesSeconds = 0.1
 
-// network is a lab that flows run in.
+// network is a lab for flows.
 type network struct {
 	*lab.Lab
 	path Path
@@ -70,8 +70,8 @@ func build(p Path, topology lab.Topology) (*network, error) {
 	}
 	n := &network{built, p}
 	for _, name := range built.HostNames() {
-		// What a socket starts with, too: the window must not wait for the
-		// kernel to find out that it needs it.
+		// Also the initial size of a socket: the window must not wait for
+		// autotuning.
 		size := fmt.Sprintf("4096 %d %[1]d", p.bufferBytes())
 		for _, sysctl := range []string{"net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"} {
 			if err := built.Host(name).Sysctl(sysctl, size); err != nil {
@@ -83,25 +83,25 @@ func build(p Path, topology lab.Topology) (*network, error) {
 	return n, nil
 }
 
-// flow is one from host-a to host-b.
+// flow returns a flow from host-a to host-b.
 func (n *network) flow(algorithm string) flowSpec {
 	s := flowSpec{
 		algorithm: algorithm, from: n.Host("host-a"), to: n.Host("host-b"), address: lab.HostB,
 		unsentBytes: n.path.unsentBytes(),
 	}
 	if rateIsTold(algorithm) {
-		s.toldBps = int64(n.path.lossless().LimitBps())
+		s.brutalBps = int64(n.path.lossless().LimitBps())
 	}
 	return s
 }
 
-// lossless is the path without its random loss.
+// lossless returns the path without its random loss.
 func (p Path) lossless() Path {
 	p.Loss = link.Loss{}
 	return p
 }
 
-// sampleQueue records the delay that the bottleneck's queue means now, in ms.
+// sampleQueue records the present delay of the bottleneck's queue, in ms.
 func (n *network) sampleQueue(q *curve, at time.Duration) {
 	wan := n.Link(lab.WAN)
 	rate := wan.Settings(link.AToB).RateBps
@@ -112,7 +112,7 @@ func (n *network) sampleQueue(q *curve, at time.Duration) {
 	q.value = append(q.value, float64(wan.Counters(link.AToB).QueuedBytes)*8e3/float64(rate))
 }
 
-// stateSeries are a curve's values every SeriesSeconds.
+// stateSeries returns a curve's values every SeriesSeconds.
 func stateSeries(c curve, to time.Duration) []float64 {
 	var out []float64
 	for at := sampleEvery; at <= to; at += sampleEvery {
@@ -140,11 +140,11 @@ func (o Options) progressOf(name string, run, runs int, total time.Duration) fun
 	}
 }
 
-// heldBack is the share of the time beyond which the buffers, and not the
-// algorithm, may be what is measured.
+// heldBack is the share of time above which the buffers may limit the flow instead of
+// the algorithm.
 const heldBack = 0.05
 
-// oneFlow runs one flow alone, in a lab of its own.
+// oneFlow runs one flow alone in a new lab.
 func oneFlow(ctx context.Context, p Path, algorithm string, o Options, run, runs int) (Run, error) {
 	n, err := build(p, lab.TwoSites(p.Conditions))
 	if err != nil {
@@ -186,7 +186,7 @@ func oneFlow(ctx context.Context, p Path, algorithm string, o Options, run, runs
 	return r, nil
 }
 
-// figures are those of a flow over a run of the given time.
+// figures returns the figures of a flow over a run.
 func (p Path) figures(f flow, during time.Duration) Run {
 	in, acked := curveOf(f, received), curveOf(f, delivered)
 	limit := p.LimitBps()
@@ -207,7 +207,7 @@ func (p Path) figures(f flow, during time.Duration) Run {
 		SentSeriesBps:     curveOf(f, sent).series(f.start, during, sampleEvery),
 	}
 	if f.firstByte > 0 {
-		// Delivery reaches the sender's notice half a round trip later.
+		// The sender learns of delivery half a round trip later.
 		from := f.firstByte + p.RTT/2
 		for share, to := range map[float64]*Value{0.5: &r.SecondsTo50, 0.9: &r.SecondsTo90} {
 			if at, reached := acked.reaches(share*limit, from, p.RTT); reached {
@@ -238,8 +238,8 @@ func perGB(cpu time.Duration, f flow) Value {
 	return Value(cpu.Seconds() * 1e9 / float64(f.samples[len(f.samples)-1].received))
 }
 
-// processCPU is what this process has used: both ends of the flows and the
-// emulated link, with the work of the hosts' kernels that falls to them.
+// processCPU returns this process's CPU time: both ends of the flows and the emulated
+// link, with the kernel work charged to them.
 func processCPU() time.Duration {
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {

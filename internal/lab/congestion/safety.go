@@ -11,23 +11,23 @@ import (
 	"longhaul/internal/plot"
 )
 
-// shape is that of a run with a fault.
+// shape has the times of a run with a fault.
 type shape struct {
-	at    time.Duration // when the fault begins: the flow is under way by then
+	at    time.Duration // start of the fault, during the flow
 	after time.Duration // to recover in
 }
 
 var usualShape = shape{at: 20 * time.Second, after: 20 * time.Second}
 
-// What a safe algorithm keeps to.
+// The bounds of a safe algorithm.
 const (
-	MaxRecovery = 5 * time.Second // until it carries recoveredShare of what it did before
-	MaxStall    = 2 * time.Second // without delivery on a path that is up
+	MaxRecovery = 5 * time.Second // until delivery is recoveredShare of its rate before
+	MaxStall    = 2 * time.Second // without delivery on a working path
 
 	recoveredShare = 0.8
 )
 
-// SafetyResult is the outcome of the faults.
+// SafetyResult is the outcome of all faults.
 type SafetyResult struct {
 	Experiment string         `json:"experiment"`
 	Conditions map[string]any `json:"conditions"`
@@ -42,20 +42,20 @@ type SafetyCase struct {
 	Faults []FaultResult `json:"faults"`
 }
 
-// FaultResult is how an algorithm took a fault: the worst of its runs.
+// FaultResult is an algorithm's outcome of a fault: the worst of its runs.
 type FaultResult struct {
 	Fault string `json:"fault"`
 	Path  string `json:"path"`
 
 	BeforeShare Value `json:"before_share_of_limit"` // delivered in the 5 s before; null if the fault lasts the whole run
 	DuringShare Value `json:"during_share_of_limit"` // in the fault's second half, of the limit then; null in an outage and while idle
-	// RecoverySec is from the fault's end, or from its beginning if it stays,
-	// until 80 % of what was delivered before. For one that stays both are shares
-	// of the limit, and it is null where the second half of it carries less.
+	// RecoverySec is the time from the fault's end, or from its start if it stays,
+	// until 80 % of the delivery before. For a fault that stays both are shares of
+	// the limit. It is null if the second half carries less.
 	RecoverySec Value `json:"recovery_seconds"`
 
-	// Sent ÷ delivered × (1 - random loss): of the whole run, of the worst 10 s,
-	// and the bound that one of the two is held to.
+	// Sent ÷ delivered × (1 - random loss): of the whole run, of the worst 10 s, and
+	// the bound for one of the two.
 	Excess        Value   `json:"sent_per_delivered"`
 	Excess10s     Value   `json:"sent_per_delivered_worst_10s"`
 	ExcessBound   float64 `json:"sent_per_delivered_bound"`
@@ -71,11 +71,10 @@ type FaultResult struct {
 	delivery []float64 // of the first run, bit/s, every SeriesSeconds
 }
 
-// SafetyOptions say which faults happen.
+// SafetyOptions select the faults.
 type SafetyOptions struct{ Faults []string } // names; empty means all
 
-// CheckSafety refuses faults that there are not, and a path that they make no
-// sense on.
+// CheckSafety refuses unknown faults, and a path without room for them.
 func CheckSafety(p Path, s SafetyOptions) error {
 	faults, err := chooseFaults(s.Faults)
 	if err != nil {
@@ -92,11 +91,11 @@ func CheckSafety(p Path, s SafetyOptions) error {
 	return nil
 }
 
-// time is how long a run with the fault takes.
+// time returns the duration of a run with the fault.
 func (s shape) time(f Fault) time.Duration { return s.at + f.lasts + s.after }
 
-// RunSafety puts each algorithm through the faults. Options.Time is not used:
-// a run is as long as its fault needs.
+// RunSafety runs each algorithm through the faults. It does not use Options.Time: the
+// fault sets a run's duration.
 func RunSafety(ctx context.Context, p Path, s SafetyOptions, o Options) (SafetyResult, error) {
 	result := SafetyResult{Experiment: "lossy-lfn-safety", Conditions: p.conditions(o), path: p}
 	delete(result.Conditions, "seconds")
@@ -151,7 +150,7 @@ func (f Fault) run(ctx context.Context, when shape, p Path, algorithm string, o 
 	return f.judge(when, fl, base, bad), nil
 }
 
-// judge holds a flow's run against the bounds.
+// judge compares a flow's run with the bounds.
 func (f Fault) judge(when shape, fl flow, base, bad Path) FaultResult {
 	acked := curveOf(fl, delivered)
 	total := when.time(f)
@@ -164,7 +163,7 @@ func (f Fault) judge(when shape, fl flow, base, bad Path) FaultResult {
 	loss := lossOf(base, f.course(when, base, bad).changes)
 	r.Excess, r.Excess10s = fl.wholeExcess(loss), fl.worstExcess(loss, policedWindow)
 	r.setBound(f, base, bad)
-	// What is on the way when the path fails arrives one round trip later.
+	// Data in flight when the path fails arrives one round trip later.
 	slack := bad.RTT + base.RTT
 	if f.lasts == 0 {
 		r.DuringShare = Value(acked.rateBps(total/2, total) / f.limitBps(bad))
@@ -190,7 +189,7 @@ func (f Fault) judge(when shape, fl flow, base, bad Path) FaultResult {
 		if at, reached := acked.reaches(back, from, base.RTT); reached && (!f.stays || r.DuringShare >= recoveredShare*r.BeforeShare) {
 			r.RecoverySec = Value((at - from).Seconds())
 		}
-		// On the path as it was, and on the changed one if anything passes.
+		// On the original path, and on the changed one if packets pass.
 		recovered := total
 		if r.RecoverySec.Some() {
 			recovered = from + time.Duration(float64(r.RecoverySec)*float64(time.Second))
@@ -213,13 +212,13 @@ func (f Fault) judge(when shape, fl flow, base, bad Path) FaultResult {
 	return r
 }
 
-// The figures that a bound of sent ÷ delivered can be of.
+// The figures with a bound of sent ÷ delivered.
 const (
 	ofRun = "run"
 	of10s = "10s"
 )
 
-// setBound says which figure is held to which bound.
+// setBound sets the bound and its figure.
 func (r *FaultResult) setBound(f Fault, base, bad Path) {
 	bound, window := f.excessBound(base, bad)
 	r.ExcessBound, r.ExcessBoundOf = bound, ofRun
@@ -228,7 +227,7 @@ func (r *FaultResult) setBound(f Fault, base, bad Path) {
 	}
 }
 
-// judgedExcess is the one that the bound is of.
+// judgedExcess returns the figure of the bound.
 func (r FaultResult) judgedExcess() Value {
 	if r.ExcessBoundOf == of10s {
 		return r.Excess10s
@@ -236,7 +235,7 @@ func (r FaultResult) judgedExcess() Value {
 	return r.Excess
 }
 
-// worst is, figure by figure, the worst of several runs.
+// worst returns the worst of several runs in each figure.
 func worst(runs []FaultResult) FaultResult {
 	w := runs[0]
 	for _, r := range runs[1:] {

@@ -19,18 +19,17 @@ import (
 	"longhaul/internal/plot"
 )
 
-// Scenario is a way in which flows of an algorithm meet others at a
-// bottleneck.
+// Scenario is a mix of an algorithm's flows and others at a bottleneck.
 type Scenario struct {
 	Name   string
 	About  string
 	ours   int     // flows of the algorithm
 	theirs int     // flows of the other
-	joins  float64 // when ours begin, as a share of the run
-	slower side    // whose round trip is rttRatio times as long
+	joins  float64 // start of ours, as a share of the run
+	slower side    // side with a round trip rttRatio times as long
 }
 
-// side is one of the two that meet.
+// side is one of the two sides of a scenario.
 type side uint8
 
 const (
@@ -39,10 +38,10 @@ const (
 	theirSide
 )
 
-// rttRatio is between the round trips of the scenarios with two of them.
+// rttRatio is the ratio of the two round trips in scenarios with two.
 const rttRatio = 6
 
-// Scenarios are all that there are.
+// Scenarios are all scenarios.
 func Scenarios() []Scenario {
 	return []Scenario{
 		{Name: "1v1", About: "one flow beside one", ours: 1, theirs: 1},
@@ -55,22 +54,22 @@ func Scenarios() []Scenario {
 	}
 }
 
-// SharingPath is a path on which the flows of a sharing experiment have time
-// to settle: no random loss, so that every loss is one of congestion.
+// SharingPath is the path of sharing experiments. It has no random loss, so every loss
+// is congestion.
 func SharingPath() Path {
 	p := LossyLFN()
 	p.RTT, p.Loss = 63*time.Millisecond, link.Loss{}
 	return p
 }
 
-// SharingOptions say who meets whom.
+// SharingOptions select the algorithms and scenarios.
 type SharingOptions struct {
-	Against   []string  // the others' algorithms; "self" is the algorithm itself
+	Against   []string  // algorithms of the others; "self" is the algorithm itself
 	Scenarios []string  // names; empty means all
 	Buffers   []float64 // of the bottleneck, in BDP; empty means the path's
 }
 
-// Self stands for the algorithm itself among those that it is run against.
+// Self means the algorithm itself in Against.
 const Self = "self"
 
 // SharingResult is the outcome of a sharing experiment.
@@ -88,8 +87,8 @@ type SharingCase struct {
 	Meetings []Meeting `json:"meetings"`
 }
 
-// Meeting is one scenario against one other: medians over its runs, taken over
-// the last half of the run.
+// Meeting is one scenario against one other algorithm: medians over its runs, of the
+// last half of each run.
 type Meeting struct {
 	Scenario string  `json:"scenario"`
 	Against  string  `json:"against,omitempty"`
@@ -106,8 +105,8 @@ type Meeting struct {
 	HarmSelf Value   `json:"harm_among_them"` // what flows of their own kind in its place do to them
 	QueueP95 float64 `json:"queue_delay_p95_ms"`
 
-	// Sent ÷ delivered × (1 - random loss): of each of the algorithm's flows, of
-	// the worst of them, of all together, and of all of the others'.
+	// Sent ÷ delivered × (1 - random loss): of each flow of the algorithm, of the
+	// worst of them, of their sum, and of the others' sum.
 	FlowExcess  []Value `json:"sent_per_delivered"`
 	WorstExcess Value   `json:"sent_per_delivered_worst"`
 	AllExcess   Value   `json:"sent_per_delivered_all"`
@@ -115,8 +114,7 @@ type Meeting struct {
 	ExcessBound float64 `json:"sent_per_delivered_bound"`
 	OK          bool    `json:"ok"` // each flow, and all, within the bound
 
-	// SecondsToShare is how long a late joiner takes until it has 60 % of its
-	// fair share.
+	// SecondsToShare is the time until a late joiner has 60 % of its fair share.
 	SecondsToShare Value `json:"seconds_to_60_percent_of_share"`
 
 	// Goodput per flow as a share of the limit, every SeriesSeconds, of the
@@ -135,7 +133,7 @@ type meetingRun struct {
 	series                [][]float64
 }
 
-// party is what takes part in a scenario's run.
+// party has the flows of a scenario's run.
 type party struct {
 	scenario     Scenario
 	ours, theirs string // algorithms
@@ -143,7 +141,7 @@ type party struct {
 	queueBDP     float64
 }
 
-// key is the same for runs that are the same.
+// key returns the same text for identical runs.
 func (m party) key() string {
 	if m.withoutOurs {
 		return fmt.Sprint(m.scenario.theirs, " ", m.theirs, " ", m.scenario.slower == theirSide, " ", m.queueBDP)
@@ -151,9 +149,8 @@ func (m party) key() string {
 	return fmt.Sprint(m.scenario.Name, " ", m.ours, " ", m.theirs, " ", m.queueBDP)
 }
 
-// RunSharing runs each algorithm against the others in the scenarios. Beside
-// those it runs what harm is held against: the others alone, and the others
-// with their own kind.
+// RunSharing runs each algorithm against the others in the scenarios. It also makes the
+// reference runs for harm: the others alone, and the others among themselves.
 func RunSharing(ctx context.Context, p Path, s SharingOptions, o Options) (SharingResult, error) {
 	result := SharingResult{Experiment: "lossy-lfn-sharing", Conditions: p.conditions(o), path: p}
 	algorithms, err := tcpcc.Choose(o.Algorithms)
@@ -257,7 +254,7 @@ func chooseScenarios(names []string) ([]Scenario, error) {
 	return flagvalue.Choose("scenario", Scenarios(), names, func(s Scenario) string { return s.Name })
 }
 
-// CheckSharing refuses scenarios that there are not.
+// CheckSharing refuses unknown scenarios.
 func CheckSharing(s SharingOptions) error {
 	_, err := chooseScenarios(s.Scenarios)
 	return err
@@ -273,8 +270,7 @@ func (m party) name() string {
 	return m.scenario.Name + " " + m.ours + ":" + m.theirs
 }
 
-// far is a site beside site A, behind a link that makes its round trips
-// longer.
+// far is a site beside site A, behind a link that lengthens its round trips.
 //
 //	host-a ──LAN── relay-a ══WAN══ relay-b ──LAN── host-b
 //	far-a ══access══╯
@@ -329,7 +325,7 @@ func meet(ctx context.Context, p Path, m party, o Options, run, total int) (meet
 	defer n.Close()
 	flow := func(algorithm string, slow bool, of int) flowSpec {
 		s := n.flow(algorithm)
-		s.toldBps /= int64(of) // what a side is told is one rate for all of its flows
+		s.brutalBps /= int64(of) // a side's flows share one rate
 		if slow {
 			s.from = n.Host(farHost)
 		}
@@ -386,11 +382,11 @@ func meet(ctx context.Context, p Path, m party, o Options, run, total int) (meet
 	return r, nil
 }
 
-// joinedShare is the share of its fair share that a late joiner must reach.
+// joinedShare is the part of its fair share that a late joiner must reach.
 const joinedShare = 0.6
 
-// meeting sums runs of a scenario up: those of the algorithm with the others,
-// of the others alone, and of the others with their own kind.
+// meeting summarizes runs of a scenario: of the algorithm with the others, of the
+// others alone, and of the others among themselves.
 func (p Path) meeting(s Scenario, runs, alone, own []meetingRun) Meeting {
 	theirMean := func(r meetingRun) float64 { return mean(r.theirs) }
 	m := Meeting{
@@ -421,7 +417,7 @@ func (p Path) meeting(s Scenario, runs, alone, own []meetingRun) Meeting {
 	return m
 }
 
-// judgeExcess holds what the algorithm's flows sent against the bound.
+// judgeExcess compares the excess of the algorithm's flows with the bound.
 func (m *Meeting) judgeExcess(runs []meetingRun) {
 	m.ExcessBound = MaxExcessShared
 	for i := range m.Flows {
@@ -477,7 +473,7 @@ func (r SharingResult) WriteText(w io.Writer) error {
 	return r.writeSent(w)
 }
 
-// writeSent writes what the flows of each meeting sent for what was delivered.
+// writeSent writes the excess of the flows of each meeting.
 func (r SharingResult) writeSent(w io.Writer) error {
 	table := newTable(w)
 	fmt.Fprint(table, "\tscenario\tsender\tbeside\tbuf\tsent\teach flow\tthey\t\n")
@@ -500,7 +496,7 @@ func (r SharingResult) writeSent(w io.Writer) error {
 	return err
 }
 
-// beside names the others, if there are any.
+// beside names the others, if any.
 func (m Meeting) beside() string {
 	if m.Against == "" {
 		return "-"
@@ -508,7 +504,7 @@ func (m Meeting) beside() string {
 	return m.Against
 }
 
-// Plot is the flows' shares of the limit over time, a panel for each meeting.
+// Plot plots the flows' shares of the limit over time, a panel for each meeting.
 func (r SharingResult) Plot() plot.Figure {
 	f := plot.Figure{Title: "Shares of the bottleneck over time",
 		Note: "one run of each; mean of each side's flows, with the range between them; " + strings.Split(r.path.String(), ", queue")[0]}
@@ -557,8 +553,8 @@ func flowsOverTime(name string, flows [][]float64) plot.Series {
 	return s
 }
 
-// clip keeps a line within its panel: over a second, a receiver may get what
-// has waited for a gap on top of the rate.
+// clip keeps a line within its panel: over a second, a receiver may get data that
+// waited behind a gap in addition to the rate.
 func clip(s plot.Series, top float64) plot.Series {
 	for i := range s.Points {
 		p := &s.Points[i]

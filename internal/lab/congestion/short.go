@@ -12,10 +12,10 @@ import (
 	"longhaul/internal/plot"
 )
 
-// ShortSizes are the transfers whose completion is timed, in bytes.
+// ShortSizes are the sizes of the timed transfers, in bytes.
 func ShortSizes() []int64 { return []int64{100e3, 1e6, 10e6} }
 
-// ShortResult is how long transfers of a few sizes take.
+// ShortResult has the completion times of transfers of a few sizes.
 type ShortResult struct {
 	Experiment string         `json:"experiment"`
 	Conditions map[string]any `json:"conditions"`
@@ -44,8 +44,8 @@ type ShortSize struct {
 	UnfinishedBps Value   `json:"unfinished_median_bps"`
 }
 
-// RunShort times transfers, each over a connection of its own, one after the
-// other: Options.Repeat of each size, each at most Options.Time long.
+// RunShort times transfers one after the other, each over its own connection:
+// Options.Repeat of each size, each at most Options.Time long.
 func RunShort(ctx context.Context, p Path, sizes []int64, o Options) (ShortResult, error) {
 	result := ShortResult{Experiment: "lossy-lfn-short", Conditions: p.conditions(o), path: p, o: o}
 	algorithms, err := tcpcc.Choose(o.Algorithms)
@@ -83,8 +83,8 @@ func RunShort(ctx context.Context, p Path, sizes []int64, o Options) (ShortResul
 	return result, nil
 }
 
-// transfer makes one transfer in a lab of its own: no other has taught the
-// hosts anything, and the losses are those of the seed.
+// transfer makes one transfer in a new lab: the hosts have no cached metrics, and the
+// seed sets the losses.
 func transfer(ctx context.Context, p Path, algorithm string, bytes int64, o Options, run, total int) (flow, error) {
 	n, err := build(p, lab.TwoSites(p.Conditions))
 	if err != nil {
@@ -101,7 +101,7 @@ func transfer(ctx context.Context, p Path, algorithm string, bytes int64, o Opti
 	return flows[0], flows[0].err
 }
 
-// completion sums transfers of a size up.
+// completion summarizes transfers of a size.
 func (p Path) completion(bytes int64, flows []flow, during time.Duration) ShortSize {
 	took := func(f flow) float64 {
 		if f.finished == 0 {

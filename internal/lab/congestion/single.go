@@ -44,13 +44,12 @@ type CaseResult struct {
 	Runs      []Run  `json:"runs"`
 }
 
-// references are the report's figures of its algorithms, for the path that it
-// describes.
+// references are the report's figures of its algorithms on its path.
 var references = map[string]string{"cubic": "10 KB/s", "illinois": "15-20 KB/s", "hybla": "60-80 KB/s"}
 
-// Single runs each algorithm alone on a path. The repeats go through the
-// algorithms in turn, so that a change of the machine's speed meets all of
-// them; a repeat has the same losses for all.
+// Single runs each algorithm alone on a path. Each repeat runs all algorithms in turn,
+// so that a change of the machine's speed affects all. A repeat has the same losses for
+// all.
 func Single(ctx context.Context, p Path, o Options) (Result, error) {
 	result := Result{Experiment: "lossy-lfn", Conditions: p.conditions(o), path: p}
 	algorithms, err := tcpcc.Choose(o.Algorithms)
@@ -105,8 +104,8 @@ func summarize(name string, limitBps float64, runs []Run) CaseResult {
 // plotEvery is the interval of a plot's points.
 const plotEvery = time.Second
 
-// Plot is delivery and queue over time: goodput at the receiver would show its
-// waiting for retransmissions rather than the rate.
+// Plot plots delivery and queue over time. Goodput at the receiver would show waits for
+// retransmissions instead of the rate.
 func (r Result) Plot() plot.Figure {
 	delivery := plot.Panel{Title: "delivery to the receiving host", X: timeAxis, Y: plot.Axis{Label: "payload, each once", Unit: "Mb/s"},
 		Levels: []plot.Level{{Name: "limit", Y: r.path.LimitBps() / 1e6}}}
@@ -138,8 +137,8 @@ func scaled(values []float64, by float64) []float64 {
 	return out
 }
 
-// overTime makes a line of several runs' series: the median over the runs, of
-// each run's mean over the interval, with the range as its spread.
+// overTime returns a line of several runs' series: the median over the runs of each
+// run's mean over the interval, with the range as its spread.
 func overTime(name string, runs [][]float64, interval time.Duration) plot.Series {
 	per := int(interval / sampleEvery)
 	s := plot.Series{Name: name}

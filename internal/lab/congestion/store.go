@@ -10,11 +10,11 @@ import (
 	"slices"
 )
 
-// Store keeps runs in a directory, a file for each, so that a grid can be gone
-// on with after an interruption. A nil Store keeps nothing.
+// Store saves runs in a directory, a file for each, so that an interrupted grid can
+// continue. A nil Store saves nothing.
 type Store struct{ dir string }
 
-// NewStore makes the directory if it is not there.
+// NewStore makes the directory if it is missing.
 func NewStore(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("store results: %w", err)
@@ -22,21 +22,21 @@ func NewStore(dir string) (*Store, error) {
 	return &Store{dir}, nil
 }
 
-// stored is a run with what it was made under.
+// stored is a run with its conditions.
 type stored struct {
 	Algorithm  string         `json:"algorithm"`
 	Conditions map[string]any `json:"conditions"`
 	Run        Run            `json:"run"`
 }
 
-// file names a run by what a grid varies.
+// file names a run by the values that a grid varies.
 func (s *Store) file(p Path, algorithm string) string {
 	return filepath.Join(s.dir, fmt.Sprintf("%gMbit-%gms-%gpct-%s-%gbdp-%s-seed%d.json",
 		float64(p.RateBps)/1e6, milliseconds(p.RTT), 100*p.Loss.Probability, p.LossPlace, p.QueueBDP, algorithm, p.Seed))
 }
 
-// load returns a run that was made before, or nil. One that was made under
-// other conditions is refused, as it would not be comparable.
+// load returns a saved run, or nil. It refuses a run under other conditions, which
+// would not be comparable.
 func (s *Store) load(p Path, algorithm string, o Options) (*Run, error) {
 	if s == nil {
 		return nil, nil
@@ -73,7 +73,7 @@ func (s *Store) load(p Path, algorithm string, o Options) (*Run, error) {
 	return &kept.Run, nil
 }
 
-// asJSON makes values comparable with those read back.
+// asJSON makes values comparable with stored ones.
 func asJSON(conditions map[string]any) (out map[string]any, err error) {
 	data, err := json.Marshal(conditions)
 	if err == nil {
@@ -82,7 +82,7 @@ func asJSON(conditions map[string]any) (out map[string]any, err error) {
 	return out, err
 }
 
-// save keeps a run. A reader sees all of it or nothing.
+// save saves a run in one step.
 func (s *Store) save(p Path, algorithm string, o Options, r Run) error {
 	if s == nil {
 		return nil

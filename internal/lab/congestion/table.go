@@ -32,7 +32,7 @@ func (r Result) WriteText(w io.Writer) error {
 	return err
 }
 
-// runs says how often and for how long.
+// runs returns a text with the number and duration of runs.
 func (r Result) runs() string {
 	seconds := fmt.Sprintf("%v s", r.Conditions["seconds"])
 	if len(r.Cases) > 0 && len(r.Cases[0].Runs) > 1 {
@@ -41,7 +41,7 @@ func (r Result) runs() string {
 	return "one run of " + seconds + " each"
 }
 
-// limitInWords says how the path's limit comes about.
+// limitInWords explains the path's limit.
 func (p Path) limitInWords() string {
 	words := fmt.Sprintf("%s = rate × %d/%d", Rate(p.LimitBps()), p.MTUAB-52, p.MTUAB)
 	if p.LossPlace == 1 && p.Loss.Probability > 0 {
@@ -63,7 +63,7 @@ func (v Value) format(verb string) string {
 }
 
 func percent(share float64) string {
-	if share != share { // NaN: nothing was measured
+	if share != share { // NaN: no measurement
 		return "-"
 	}
 	if share < 0.0995 {
@@ -72,7 +72,7 @@ func percent(share float64) string {
 	return fmt.Sprintf("%.0f%%", 100*share)
 }
 
-// digits writes three digits or so.
+// digits formats about three digits.
 func digits(v float64) string {
 	switch {
 	case v < 0.995:
@@ -85,7 +85,7 @@ func digits(v float64) string {
 	return fmt.Sprintf("%.0f", v)
 }
 
-// halfRange is half of the range in percent of the median.
+// halfRange returns half of the range in percent of the median.
 func halfRange(lo, hi, mid float64, runs int) string {
 	if runs < 2 || mid == 0 {
 		return "-"
@@ -115,10 +115,10 @@ func wrapped(parts ...string) string {
 	return b.String()
 }
 
-// tableOf is a table of words, which stand at the left.
+// tableOf returns a table of left-aligned words.
 func tableOf(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }
 
-// verdictOf marks a row that is within its bounds or not.
+// verdictOf returns the mark of a row within or outside its bounds.
 func verdictOf(ok bool) string {
 	if ok {
 		return "ok"
