@@ -2,19 +2,19 @@ package route
 
 import "net/netip"
 
-// Use is a congestion control that a prefix was given.
+// Use is the congestion control of a prefix.
 type Use struct {
 	Prefix    netip.Prefix `json:"prefix"`
 	Algorithm string       `json:"algorithm"`
 	Priority  uint32       `json:"priority"` // the route's metric
-	// Made: the route was made for this, a copy of the one that covered the
-	// prefix. Else it was there, with the former settings.
+	// Made: the route was added for this, a copy of the one that covered the
+	// prefix. Otherwise it existed, with the former settings.
 	Made            bool   `json:"made"`
 	FormerAlgorithm string `json:"former_algorithm,omitempty"`
 	FormerLocked    bool   `json:"former_locked,omitempty"`
 }
 
-// UseResult is what came of [Table.UseCongestionControl]; see [Result].
+// UseResult is the result of [Table.UseCongestionControl]; see [Result].
 type UseResult struct {
 	Use
 	Changed   bool
@@ -22,9 +22,9 @@ type UseResult struct {
 	Effective bool
 }
 
-// UseCongestionControl gives a registered algorithm to every new connection to
-// a prefix, locked: an application that asks for another one is refused with
-// EPERM. A second use of the same prefix replaces the first.
+// UseCongestionControl sets a registered algorithm for every new connection to a
+// prefix, locked: an application that asks for another one gets EPERM. A second use of
+// the same prefix replaces the first.
 func (t *Table) UseCongestionControl(prefix netip.Prefix, algorithm string) (UseResult, error) {
 	result, err := t.Set(Change{
 		Prefix:  prefix,
@@ -36,15 +36,15 @@ func (t *Table) UseCongestionControl(prefix netip.Prefix, algorithm string) (Use
 	return UseResult{result.use(), result.Changed, result.Elsewhere, result.Effective}, nil
 }
 
-// UndoCongestionControl puts back what a prefix's route was before
+// UndoCongestionControl restores a prefix's route from before
 // [Table.UseCongestionControl].
 func (t *Table) UndoCongestionControl(prefix netip.Prefix) (Use, error) {
 	undone, err := t.Unset(prefix, CongestionControl)
 	return undone.use(), err
 }
 
-// CongestionControlUses are the prefixes of this network namespace that
-// longhaul gave an algorithm to.
+// CongestionControlUses returns the prefixes of this network namespace with an
+// algorithm of longhaul's.
 func (t *Table) CongestionControlUses() (uses []Use, err error) {
 	settings, err := t.Settings()
 	for _, s := range settings {
@@ -55,7 +55,7 @@ func (t *Table) CongestionControlUses() (uses []Use, err error) {
 	return uses, err
 }
 
-// use is the part of a setting that is about congestion control.
+// use returns the congestion control of a setting.
 func (s Setting) use() Use {
 	u := Use{Prefix: s.Prefix, Priority: s.Priority, Made: s.Made}
 	if done := s.Metrics[CongestionControl]; done != nil {

@@ -362,7 +362,7 @@ func TestRefusals(t *testing.T) {
 		want      string
 		is        error
 	}{
-		{netip.Prefix{}, "reno", "a route needs a prefix", nil},
+		{netip.Prefix{}, "reno", "missing prefix", nil},
 		{netip.MustParsePrefix("10.1.2.3/8"), "reno", "did you mean 10.0.0.0/8?", nil},
 		{netip.MustParsePrefix("::ffff:10.0.0.0/120"), "reno", "write it as IPv4", nil},
 		{netip.MustParsePrefix("2001:db8::/32"), "reno", "no route to 2001:db8::/32 in the main table", ErrNoRoute},

@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// message is a route as the kernel tells it, with every attribute as it came,
-// so that a route can be changed in one respect and stays the same in all
-// others, known to us or not.
+// message is a route of the kernel with all its attributes, known to us or not, so that
+// a change of one keeps all others.
 type message struct {
 	header     unix.RtMsg
 	attributes []attribute
@@ -34,8 +33,8 @@ func parseMessage(b []byte) (message, error) {
 	return message{header: nl.DeserializeRtMsg(b).RtMsg, attributes: attributes}, err
 }
 
-// parseAttributes refuses attributes that are not padded, which the kernel never
-// sends: nl's parser would panic.
+// parseAttributes refuses unpadded attributes, which the kernel never sends: nl's
+// parser would panic on them.
 func parseAttributes(b []byte) (all []attribute, err error) {
 	if len(b) != align(len(b)) {
 		return nil, errShort
@@ -76,7 +75,7 @@ func (m message) clone() message {
 	return m
 }
 
-// get is the value of an attribute, nil if there is none.
+// get returns the value of an attribute, nil if there is none.
 func (m message) get(kind uint16) []byte {
 	for _, a := range m.attributes {
 		if a.kind == kind {
@@ -119,7 +118,7 @@ func setAttribute(all []attribute, kind uint16, value []byte) []attribute {
 	return append(all, attribute{kind, value})
 }
 
-// destination is the prefix that the route is for.
+// destination returns the prefix of the route.
 func (m message) destination() (netip.Prefix, bool) {
 	var address netip.Addr
 	switch dst := m.get(unix.RTA_DST); {
@@ -146,7 +145,7 @@ func (m *message) setDestination(prefix netip.Prefix) {
 	m.set(unix.RTA_DST, prefix.Addr().AsSlice())
 }
 
-// table is the routing table that the route is in.
+// table returns the routing table of the route.
 func (m message) table() uint32 {
 	if m.get(unix.RTA_TABLE) != nil {
 		return m.uint32(unix.RTA_TABLE)
@@ -154,20 +153,20 @@ func (m message) table() uint32 {
 	return uint32(m.header.Table)
 }
 
-// priority is the route's metric: of two routes to one prefix the lower wins.
+// priority returns the route's metric: of two routes to one prefix the lower wins.
 func (m message) priority() uint32 { return m.uint32(unix.RTA_PRIORITY) }
 
 // rtaNHID is RTA_NH_ID, which x/sys does not have.
 const rtaNHID = 30
 
-// forKernel removes what the kernel tells and does not take.
+// forKernel removes the attributes that the kernel sends but does not accept.
 func (m *message) forKernel() {
 	m.header.Flags &= unix.RTNH_F_ONLINK
 	for _, kind := range []uint16{unix.RTA_CACHEINFO, unix.RTA_EXPIRES} {
 		m.set(kind, nil)
 	}
 	if m.get(rtaNHID) != nil {
-		// The next hop is an object of its own, spelled out for old programs.
+		// The next hop is a separate object, repeated here for old programs.
 		for _, kind := range []uint16{unix.RTA_OIF, unix.RTA_GATEWAY, unix.RTA_VIA, unix.RTA_MULTIPATH} {
 			m.set(kind, nil)
 		}
@@ -184,8 +183,7 @@ func (m *message) forKernel() {
 	}
 }
 
-// expires says whether the route is one of those that go away by themselves
-// unless a router or a program renews them.
+// expires reports whether the route expires unless a router or a program renews it.
 func (m message) expires() bool {
 	if m.header.Protocol == unix.RTPROT_RA || m.get(unix.RTA_EXPIRES) != nil {
 		return true
@@ -195,7 +193,7 @@ func (m message) expires() bool {
 	return m.header.Family == unix.AF_INET6 && len(info) >= 12 && binary.NativeEndian.Uint32(info[8:]) != 0
 }
 
-// familyOf is the address family of a prefix.
+// familyOf returns the address family of a prefix.
 func familyOf(prefix netip.Prefix) uint8 {
 	if prefix.Addr().Is4() {
 		return unix.AF_INET

@@ -10,18 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Metric is one of the settings that a route has for TCP, by the name that
-// ip-route(8) gives it.
+// Metric is a TCP setting of a route, by its name in ip-route(8).
 type Metric string
 
 // The metrics.
 const (
 	MTU               Metric = "mtu"     // bytes of an IP packet
-	AdvMSS            Metric = "advmss"  // bytes of payload that local sockets announce
+	AdvMSS            Metric = "advmss"  // MSS that local sockets announce, bytes
 	CongestionControl Metric = "congctl" // a name
 	InitCwnd          Metric = "initcwnd"
 	InitRwnd          Metric = "initrwnd" // segments, as is InitCwnd
-	Window            Metric = "window"   // bytes that local sockets advertise at first
+	Window            Metric = "window"   // initial window of local sockets, bytes
 	QuickACK          Metric = "quickack" // 0 or 1
 	RTOMin            Metric = "rto_min"  // milliseconds
 )
@@ -33,7 +32,7 @@ var kinds = map[Metric]uint16{
 	QuickACK: unix.RTAX_QUICKACK, RTOMin: unix.RTAX_RTO_MIN,
 }
 
-// Value is that of a metric; the zero value means that the route has none.
+// Value is the value of a metric; the zero value means none.
 type Value struct {
 	Number uint32 `json:"number,omitempty"`
 	Name   string `json:"name,omitempty"` // CongestionControl
@@ -44,7 +43,7 @@ type Value struct {
 
 func (v Value) isSet() bool { return v != Value{} }
 
-// Text is the value as a person writes it.
+// Text formats the value for people.
 func (v Value) Text(m Metric) string {
 	text := v.Name
 	switch {
@@ -60,16 +59,15 @@ func (v Value) Text(m Metric) string {
 	return text
 }
 
-// bounds are the least and the largest value of a metric, for the IP version of
-// a prefix.
+// bounds returns the minimum and maximum of a metric, for the IP version of a prefix.
 func bounds(m Metric, prefix netip.Prefix) (least, most uint32) {
 	is6 := prefix.Addr().Is6()
 	switch m {
 	case MTU:
 		if is6 {
-			return 1280, 65535 - 15 // the least of every link (RFC 8200, 5)
+			return 1280, 65535 - 15 // minimum of every link (RFC 8200, 5)
 		}
-		return 68, 65535 - 15 // RFC 791; the kernel takes no more
+		return 68, 65535 - 15 // RFC 791; the kernel's maximum
 	case AdvMSS:
 		if is6 {
 			return 1220, 65535 - 40
@@ -78,7 +76,7 @@ func bounds(m Metric, prefix netip.Prefix) (least, most uint32) {
 	case InitCwnd, InitRwnd:
 		return 1, 65535
 	case Window:
-		return 1, 1 << 30 // the largest window that TCP can say (RFC 7323, 2.3)
+		return 1, 1 << 30 // the largest window of TCP (RFC 7323, 2.3)
 	case QuickACK:
 		return 0, 1
 	case RTOMin:
@@ -87,11 +85,11 @@ func bounds(m Metric, prefix netip.Prefix) (least, most uint32) {
 	return 0, 0
 }
 
-// CheckValue says what is wrong with a metric's value.
+// CheckValue checks a metric's value.
 func CheckValue(m Metric, v Value, prefix netip.Prefix) error {
 	if m == CongestionControl {
 		if v.Name == "" {
-			return fmt.Errorf("%s wants a name", m)
+			return fmt.Errorf("missing name for %s", m)
 		}
 		return nil
 	}
@@ -105,7 +103,7 @@ func CheckValue(m Metric, v Value, prefix netip.Prefix) error {
 	return nil
 }
 
-// rawMetrics are the route's, each at most once.
+// rawMetrics returns the route's metrics, each at most once.
 func (m message) rawMetrics() ([]attribute, error) {
 	metrics, err := parseAttributes(m.get(unix.RTA_METRICS))
 	seen := map[uint16]bool{}
@@ -118,7 +116,7 @@ func (m message) rawMetrics() ([]attribute, error) {
 	return metrics, err
 }
 
-// metric is the value of one metric of the route.
+// metric returns the value of one metric of the route.
 func (m message) metric(name Metric) Value {
 	all, err := m.rawMetrics()
 	if err != nil {
@@ -138,8 +136,8 @@ func (m message) metric(name Metric) Value {
 	return v
 }
 
-// setMetric changes one metric of the route, and removes it if the value is
-// zero. The others and their locks stay.
+// setMetric changes one metric of the route, and removes it if the value is zero. Other
+// metrics and their locks stay.
 func (m *message) setMetric(name Metric, v Value) error {
 	metrics, err := m.rawMetrics()
 	if err != nil {

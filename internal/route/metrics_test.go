@@ -140,7 +140,7 @@ func TestBadValues(t *testing.T) {
 		{Change{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Metrics: number(InitCwnd, 0)}, "initcwnd is 0"},
 		{Change{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Metrics: number(RTOMin, 120_001)}, "must be from 1ms to 2m0s"},
 		{Change{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Metrics: number("hoplimit", 3)}, "no metric"},
-		{Change{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Metrics: number(CongestionControl, 3)}, "wants a name"},
+		{Change{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Metrics: number(CongestionControl, 3)}, "missing name"},
 		{Change{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Device: "nowhere0", Metrics: number(MTU, 1400)}, "no such device: nowhere0"},
 		{Change{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Via: netip.MustParseAddr("fd77::2"), Metrics: number(MTU, 1400)}, "different IP versions"},
 		{Change{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Via: netip.MustParseAddr("172.16.9.9"),

@@ -15,26 +15,25 @@ import (
 	"longhaul/internal/undo"
 )
 
-// Setting is what longhaul has set for a prefix.
+// Setting has longhaul's changes of a prefix's route.
 type Setting struct {
 	Prefix   netip.Prefix `json:"prefix"`
 	Priority uint32       `json:"priority"` // the route's metric
-	// Made: the route was made for this, by the one that covered the prefix.
-	// Else it was there.
+	// Made: the route was added for this, from the one that covered the prefix.
+	// Otherwise it existed.
 	Made    bool             `json:"made"`
 	Metrics map[Metric]*Done `json:"metrics"`
 }
 
-// Done is what was done to one metric.
+// Done is the change of one metric.
 type Done struct {
 	Set    Value `json:"set"`
-	Former Value `json:"former"` // what there was before the first time
-	// Replaces is what was set before Set, in case that the change to it was
-	// interrupted.
+	Former Value `json:"former"` // value before the first change
+	// Replaces is the value set before Set, in case that change was interrupted.
 	Replaces *Value `json:"replaces,omitempty"`
 }
 
-// Values are those that were set.
+// Values returns the set values.
 func (s Setting) Values() map[Metric]Value {
 	values := map[Metric]Value{}
 	for name, done := range s.Metrics {
@@ -43,14 +42,14 @@ func (s Setting) Values() map[Metric]Value {
 	return values
 }
 
-// note adds what is about to be done to a metric.
+// note records the next change of a metric.
 func (s *Setting) note(name Metric, value, now Value) {
 	if s.Metrics == nil {
 		s.Metrics = map[Metric]*Done{}
 	}
 	done := &Done{Set: value, Former: now}
 	if before := s.Metrics[name]; before != nil {
-		// What to go back to is what was there before the first time.
+		// Undo restores the value before the first change.
 		done.Former = before.Former
 		if before.Set != value {
 			done.Replaces = &before.Set
@@ -64,8 +63,7 @@ func (s Setting) clone() Setting {
 	return s
 }
 
-// split parts a setting into what concerns some metrics, all if none is named,
-// and the rest.
+// split splits a setting into the named metrics, all if none is named, and the rest.
 func (s Setting) split(names []Metric) (some, rest Setting) {
 	some, rest = s, s
 	some.Metrics, rest.Metrics = map[Metric]*Done{}, map[Metric]*Done{}
@@ -79,15 +77,14 @@ func (s Setting) split(names []Metric) (some, rest Setting) {
 	return some, rest
 }
 
-// records is the file that remembers what was changed in a network namespace.
+// records is the file with the changes in a network namespace.
 type records struct {
 	path     string
 	close    func() // ends the lock
 	settings []Setting
 }
 
-// open reads the records of the calling thread's namespace and keeps other
-// processes from changing any until close.
+// open reads and locks the records of the calling thread's namespace until close.
 func (t *Table) open() (*records, error) {
 	path, err := t.path()
 	if err != nil {
@@ -105,7 +102,7 @@ func (t *Table) open() (*records, error) {
 	return &records{path: path, close: unlock, settings: settings}, nil
 }
 
-// path is the file of the calling thread's namespace.
+// path returns the file of the calling thread's namespace.
 func (t *Table) path() (string, error) {
 	cookie, err := kernel.NetNSCookie()
 	if err != nil {
@@ -129,7 +126,7 @@ func readSettings(path string) ([]Setting, error) {
 	return settings, nil
 }
 
-// write replaces the file, and removes it if nothing is left to remember.
+// write replaces the file, and removes it if no record is left.
 func (r *records) write() error {
 	if len(r.settings) == 0 {
 		return undo.Remove(r.path)

@@ -1,6 +1,6 @@
-// Package route sets TCP's settings per destination, as metrics of routes in
-// the main routing table. It changes metrics of a route and leaves all else as
-// it is, remembers what was there, and puts it back.
+// Package route sets TCP's settings per destination, as metrics of routes in the main
+// routing table. It changes only metrics of a route. It records the previous ones, and
+// restores them.
 package route
 
 import (
@@ -17,55 +17,53 @@ import (
 	"longhaul/internal/kernel"
 )
 
-// protocol marks routes that this package made: "ip route show proto 108".
+// protocol marks this package's routes: "ip route show proto 108".
 const protocol = 108
 
-// userPriorityIPv6 is the metric of IPv6 routes that are added without one.
+// userPriorityIPv6 is the default metric of IPv6 routes.
 const userPriorityIPv6 = 1024
 
 // Table is the main routing table of the calling thread's network namespace.
 // Its methods may be called from several processes at once.
 type Table struct {
-	Undo string // the directory that remembers what to put back
+	Undo string // directory with the previous metrics
 }
 
-// Errors that callers tell apart. Each comes wrapped in a sentence.
+// Errors that callers distinguish. Each comes wrapped.
 var (
 	ErrNoRoute = errors.New("no route")
-	// ErrExpires: the route is renewed by others, and changes to it would be
-	// lost.
+	// ErrExpires: others renew the route, and changes to it would be lost.
 	ErrExpires = errors.New("the route comes from router advertisements and expires")
 	ErrNotUsed = errors.New("longhaul has set nothing for it")
-	// ErrOtherHop: the prefix has a route of its own, over another next hop.
+	// ErrOtherHop: the prefix's own route has another next hop.
 	ErrOtherHop = errors.New("the route has another next hop")
 )
 
-// Change is what to do to the route of a prefix.
+// Change is a change of a prefix's route.
 type Change struct {
 	Prefix  netip.Prefix
 	Metrics map[Metric]Value
-	// Via and Device choose the next hop of a route that has to be made.
-	// Where they are zero it is that of the route which covers the prefix. A
-	// route that is there must have them already.
+	// Via and Device choose the next hop of a new route. If they are zero it is the
+	// next hop of the route that covers the prefix. An existing route must already
+	// have them.
 	Via    netip.Addr
 	Device string
 }
 
-// Result is what came of a [Table.Set].
+// Result is the result of [Table.Set].
 type Result struct {
 	Setting
 	Changed bool // false: already so
-	// Elsewhere are longer prefixes within, whose own routes keep their
-	// settings, which are others.
+	// Elsewhere are longer prefixes within, whose own routes keep other settings.
 	Elsewhere []netip.Prefix
-	// Effective: a packet to the prefix takes the route. It does not where
-	// policy routing decides otherwise.
+	// Effective: a packet to the prefix takes the route. Policy routing may decide
+	// otherwise.
 	Effective bool
 }
 
-// Set sets metrics of a prefix's own route if there is one; else it makes one,
-// with the next hop of the route that covers it. What was set for the prefix
-// before stays, unless it is set anew.
+// Set sets metrics of a prefix's own route. If there is none it adds one, with the next
+// hop of the route that covers the prefix. Earlier settings of the prefix stay unless
+// set again.
 func (t *Table) Set(c Change) (Result, error) {
 	prefix, err := check(c.Prefix)
 	if err != nil {
@@ -114,7 +112,7 @@ func (t *Table) Set(c Change) (Result, error) {
 		}
 	}
 	if result.Changed || setting.Made {
-		// First the record, so that no change is ever without one.
+		// First the record, so that every change has one.
 		if i >= 0 {
 			r.settings[i] = setting
 		} else {
@@ -134,8 +132,8 @@ func (t *Table) Set(c Change) (Result, error) {
 	return result, nil
 }
 
-// plan finds the route to change, or makes the one to add, with the flags of
-// the netlink request.
+// plan finds the route to change, or makes the route to add, with the flags of the
+// netlink request.
 func plan(routes []message, c Change) (message, int, error) {
 	prefix := c.Prefix
 	var exact, cover *message
@@ -177,17 +175,17 @@ func plan(routes []message, c Change) (message, int, error) {
 	made.setDestination(prefix)
 	made.set(unix.RTA_PRIORITY, nil)
 	if made.header.Family == unix.AF_INET6 {
-		// What the kernel would choose, and what undo looks for.
+		// The kernel's default, which undo looks for.
 		made.set(unix.RTA_PRIORITY, binary.NativeEndian.AppendUint32(nil, userPriorityIPv6))
 	}
 	made.header.Protocol = protocol
 	return made, unix.NLM_F_CREATE | unix.NLM_F_EXCL, nil
 }
 
-// nextHop is where a route is to lead.
+// nextHop is the next hop of a route.
 type nextHop struct {
 	via    netip.Addr
-	device int // index; 0 if none was given
+	device int // index; 0 if none
 	is6    bool
 }
 
@@ -208,13 +206,13 @@ func (c Change) nextHop() (nextHop, error) {
 
 func (h nextHop) given() bool { return h.via.IsValid() || h.device != 0 }
 
-// isOf says whether a route leads there already.
+// isOf reports whether a route has this next hop.
 func (h nextHop) isOf(m message) bool {
 	return (!h.via.IsValid() || slices.Equal(m.get(unix.RTA_GATEWAY), h.via.AsSlice())) &&
 		(h.device == 0 || int(m.uint32(unix.RTA_OIF)) == h.device)
 }
 
-// route is a route to everywhere over the next hop.
+// route returns a route to everywhere over the next hop.
 func (h nextHop) route() message {
 	m := message{header: unix.RtMsg{Family: unix.AF_INET, Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST}}
 	if h.is6 {
@@ -231,8 +229,8 @@ func (h nextHop) route() message {
 	return m
 }
 
-// checkMTU refuses an MTU that the route's device does not carry: the kernel
-// would make packets that it cannot send.
+// checkMTU refuses an MTU above the device's: the kernel would make packets that it
+// cannot send.
 func (m message) checkMTU(metrics map[Metric]Value) error {
 	want, ok := metrics[MTU]
 	if !ok {
@@ -245,8 +243,8 @@ func (m message) checkMTU(metrics map[Metric]Value) error {
 	return nil
 }
 
-// Unset puts back what metrics of a prefix's route were before [Table.Set], all
-// that were set if none is named. What somebody else has changed since stays.
+// Unset restores metrics of a prefix's route from before [Table.Set], all if none is
+// named. Later changes of others stay.
 func (t *Table) Unset(prefix netip.Prefix, names ...Metric) (Setting, error) {
 	prefix, err := check(prefix)
 	if err != nil {
@@ -280,8 +278,7 @@ func (t *Table) Unset(prefix netip.Prefix, names ...Metric) (Setting, error) {
 	return undone, r.write()
 }
 
-// putBack puts back what a setting says, and removes the route if it was made for
-// nothing else.
+// putBack restores a setting, and removes the route if it was added only for that.
 func putBack(s Setting, last bool) error {
 	routes, err := dump(familyOf(s.Prefix))
 	if err != nil {
@@ -299,11 +296,11 @@ func putBack(s Setting, last bool) error {
 		changed := false
 		for name, done := range s.Metrics {
 			now := m.metric(name)
-			// The kernel does not tell the name of an algorithm that is
-			// unloaded by now.
+			// The kernel does not report the name of an unloaded
+			// algorithm.
 			gone := name == CongestionControl && now.Name == ""
 			if now != done.Set && !gone && (done.Replaces == nil || now != *done.Replaces) && !now.sameButLock(done.Set) {
-				continue // somebody else has set another one
+				continue // another owner has set another one
 			}
 			if now == done.Former && !gone {
 				continue
@@ -318,14 +315,14 @@ func putBack(s Setting, last bool) error {
 		}
 		return change(unix.RTM_NEWROUTE, unix.NLM_F_REPLACE, m)
 	}
-	return nil // the route is gone, and our change with it
+	return nil // the route is deleted, with our change
 }
 
 func (v Value) sameButLock(other Value) bool {
 	return v.Name == other.Name && v.Number == other.Number && v.isSet()
 }
 
-// Settings are what longhaul has set in this network namespace.
+// Settings returns longhaul's settings in this network namespace.
 func (t *Table) Settings() ([]Setting, error) {
 	path, err := t.path()
 	if err != nil {
@@ -338,10 +335,10 @@ func (r *records) find(prefix netip.Prefix) int {
 	return slices.IndexFunc(r.settings, func(s Setting) bool { return s.Prefix == prefix })
 }
 
-// check brings a prefix into the form in which routes have it.
+// check converts a prefix to the form of routes.
 func check(prefix netip.Prefix) (netip.Prefix, error) {
 	if !prefix.IsValid() {
-		return prefix, errors.New("a route needs a prefix, such as 203.0.113.0/24")
+		return prefix, errors.New("missing prefix, such as 203.0.113.0/24")
 	}
 	if prefix.Addr().Is4In6() {
 		return prefix, fmt.Errorf("%s is an IPv4 address in IPv6 form: write it as IPv4", prefix)
@@ -363,7 +360,7 @@ func needNetAdmin() error {
 	return nil
 }
 
-// has says whether a route has all that a change wants.
+// has reports whether a route has all metrics of a change.
 func (m message) has(metrics map[Metric]Value) bool {
 	for name, want := range metrics {
 		if m.metric(name) != want {
@@ -373,8 +370,8 @@ func (m message) has(metrics map[Metric]Value) bool {
 	return true
 }
 
-// within are the longer prefixes that lie in the change's and have routes
-// without what it sets.
+// within returns the longer prefixes in the change's prefix whose routes lack its
+// metrics.
 func within(routes []message, c Change) (longer []netip.Prefix) {
 	for _, m := range routes {
 		if m.has(c.Metrics) {
@@ -388,8 +385,8 @@ func within(routes []message, c Change) (longer []netip.Prefix) {
 	return longer
 }
 
-// effective says whether packets to the prefix take a route with what the
-// change sets, by trying some of its addresses that are not this host's own.
+// effective reports whether packets to the prefix take a route with the change's
+// metrics. It tries some of the prefix's addresses that are not this host's.
 func effective(c Change) bool {
 	address := c.Prefix.Addr()
 	for range 8 {

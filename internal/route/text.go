@@ -12,13 +12,13 @@ import (
 	"longhaul/internal/units"
 )
 
-// Metrics are all of them, in the order in which texts list them.
+// Metrics are all metrics, in the order of texts.
 func Metrics() []Metric {
 	return []Metric{MTU, AdvMSS, CongestionControl, InitCwnd, InitRwnd, Window, QuickACK, RTOMin}
 }
 
-// ParseDestination reads a prefix, or an address that stands for itself alone.
-// The words default and default6 stand for the default route of a family.
+// ParseDestination parses a prefix or a single address. The words default and default6
+// mean the default route of a family.
 func ParseDestination(s string) (netip.Prefix, error) {
 	switch s {
 	case "default":
@@ -29,7 +29,7 @@ func ParseDestination(s string) (netip.Prefix, error) {
 	return units.ParsePrefix(s)
 }
 
-// ValuesText lists metrics as ip-route(8) does: "mtu 1400 locked, initcwnd 40".
+// ValuesText lists metrics like ip-route(8): "mtu 1400 locked, initcwnd 40".
 func ValuesText(values map[Metric]Value) string {
 	var parts []string
 	for _, m := range Metrics() {
@@ -40,7 +40,7 @@ func ValuesText(values map[Metric]Value) string {
 	return strings.Join(parts, ", ")
 }
 
-// Notes say where the kernel does less than a metric seems to promise.
+// Notes explain the limits of metrics.
 func (c Change) Notes() (notes []string) {
 	for _, m := range Metrics() {
 		v, given := c.Metrics[m]
@@ -85,7 +85,7 @@ func reachNotes(prefix netip.Prefix, elsewhere []netip.Prefix, effective bool) (
 	return notes
 }
 
-// WriteText writes what was set for a prefix, and what was there before.
+// WriteText writes the settings of a prefix, and the previous ones.
 func (s Setting) WriteText(w io.Writer) error {
 	former := map[Metric]Value{}
 	for name, done := range s.Metrics {
@@ -104,7 +104,7 @@ func (s Setting) WriteText(w io.Writer) error {
 	return err
 }
 
-// UndoneText is a sentence on a setting that was put back.
+// UndoneText returns a sentence on a restored setting.
 func (s Setting) UndoneText() string {
 	if s.Made {
 		return fmt.Sprintf("the route to %s is gone again", s.Prefix)
@@ -116,7 +116,7 @@ func (s Setting) UndoneText() string {
 	return fmt.Sprintf("the route to %s has the former %s again", s.Prefix, strings.Join(names, ", "))
 }
 
-// UndoneText is a sentence on a use that was put back.
+// UndoneText returns a sentence on a restored use.
 func (u Use) UndoneText() string {
 	switch {
 	case u.Made:
