@@ -85,7 +85,7 @@ func TestREADME(t *testing.T) {
 	} {
 		nettest.RequireProgram(t, name, debianPackage)
 	}
-	const verdict = `\nKnown by:\n  - `
+	const verdict = `\nEvidence:\n  - `
 	bin := t.TempDir()
 	for _, c := range builds {
 		buildIn(t, bin, checkout, c)
