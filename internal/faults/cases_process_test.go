@@ -288,7 +288,7 @@ func TestCase33UpgradeToWhatDoesNotRun(t *testing.T) {
 	before := u.relay.status()
 	for _, tt := range []struct {
 		name, program, config string
-		want                  string // of what is said
+		want                  string // in the message
 	}{
 		{"it crashes", u.install("crash", "#!/bin/sh\necho oh no >&2; kill -SEGV $$\n"), good,
 			"ended before it was ready; its last output:\noh no"},
@@ -448,7 +448,7 @@ func TestCase34DrainDeadline(t *testing.T) {
 // out because of it, nothing lives longer, and nothing is refused.
 //
 // The clock that jumps is the one that this relay sees: whenever it reads
-// CLOCK_REALTIME it is told another time (see supervisor), and a timer that it
+// CLOCK_REALTIME it gets another time (see supervisor), and a timer that it
 // would arm on that clock is noticed. The machine's clock stays as it is, and
 // the kernel's own timers of TCP do not run on it.
 func TestCase35ClockJumps(t *testing.T) {
@@ -517,7 +517,7 @@ tunnels:
 		relay.expectLog(`(` + hour(began) + `|` + hour(time.Now()) + `).*end=half-close-timeout`)
 		allAlive(jump.when + ", a while later")
 	}
-	// A drain that has begun goes on for its own time, too.
+	// A running drain also keeps its own deadline.
 	relay.signal(syscall.SIGTERM)
 	relay.expectLog(`msg=stopping`)
 	relay.supervisor.jump(time.Hour)

@@ -413,7 +413,7 @@ func shedWhenTheProcessRunsShortOfMemory(t *testing.T) (times shedTimes) {
 	return times
 }
 
-// isReset says whether the other end has reset a connection.
+// isReset reports whether the other end has reset a connection.
 func isReset(t *testing.T, c *net.TCPConn) (reset bool) {
 	t.Helper()
 	raw, err := c.SyscallConn()

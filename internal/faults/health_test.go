@@ -51,7 +51,7 @@ func isLate(status int, text string) bool {
 }
 
 // The relay's event loops are held up from outside: it is alive no more, and
-// whoever asks is told so.
+// the answer says so.
 func TestStuckRelayIsNotReady(t *testing.T) {
 	t.Parallel()
 	listen, web := nettest.FreeAddress(t, "127.0.0.1"), nettest.FreeAddress(t, "127.0.0.1")

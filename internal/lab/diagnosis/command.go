@@ -10,20 +10,20 @@ import (
 	"longhaul/internal/lab/tcpcc"
 )
 
-// Experiment has the doctor look at connections of which the lab knows what limits
-// them.
+// Experiment has the doctor diagnose connections whose limit the lab knows.
 func Experiment() experiment.Experiment {
 	return experiment.Experiment{
 		Name:    "diagnosis",
-		Summary: "what longhaul doctor says of connections, and what its remedies bring",
-		Source:  "no report: the truth is what brings more once it is removed",
+		Summary: "verdicts of longhaul doctor on known connections, and the gain of its remedies",
+		Source:  "no report: the cause is the hindrance whose removal brings more",
 		Cases:   Kinds(),
-		Short:   "What longhaul doctor says of connections, and what its remedies bring",
-		Long: `diagnosis draws paths, hosts and programs, puts something in the way of most of
-them, and has longhaul doctor look at each connection. Then it takes away what
-is in the way, and what doctor named: what brings a fifth more is the cause.
+		Short:   "Check longhaul doctor's verdicts and remedies on known connections",
+		Long: `diagnosis draws paths, hosts and programs, adds a hindrance to most of
+them, and runs longhaul doctor on each connection. Then it removes each
+hindrance and the doctor's cause: the removal that brings a fifth more shows the
+cause.
 
-The table has how often doctor was right, and what it took each cause for.`,
+The table shows doctor's right and wrong verdicts for each cause.`,
 		Example: `  longhaul lab run diagnosis --sample 36
   longhaul lab run diagnosis --seed 8 --json > diagnosis.json
   longhaul lab run diagnosis --sample 20 --case policer`,
@@ -60,7 +60,8 @@ func (c *command) Check(*pflag.FlagSet) error {
 	return experiment.CheckFile(c.Keep)
 }
 
-// Algorithms is haul, the remedy of losses; where it cannot be loaded, that is bbr.
+// Algorithms returns haul, the remedy of losses; if it cannot be loaded, bbr replaces
+// it.
 func (c *command) Algorithms() experiment.Algorithms {
 	return experiment.Algorithms{Names: []string{"haul"}}
 }

@@ -12,22 +12,22 @@ import (
 	"longhaul/internal/lab/link"
 )
 
-// kinds are what scenarios are made of, in turn: every cause, the healthy ones
-// twice, and two hindrances at once twice.
+// kinds are the kinds of scenarios, drawn in turn: every cause, healthy ones twice, and
+// two hindrances at once twice.
 var kinds = []string{
 	"healthy", "application", "receiver-window", "window-scaling", "send-buffer", "random-loss", "congestion", "policer",
 	"reordering", "mixed", "segment-size", "black-hole", "asymmetric-mtu", "pacing", "short-flow", "cpu", "healthy", "mixed",
 }
 
-// Kinds are the names of what scenarios are made of.
+// Kinds are the names of the kinds of scenarios.
 func Kinds() []string {
 	all := slices.Clone(kinds)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
 
-// Draw draws n scenarios. The same seed gives the same ones. With kinds, only
-// those are drawn.
+// Draw draws n scenarios. The same seed gives the same ones. With kinds, it draws only
+// those.
 func Draw(n int, seed uint64, only []string) []Scenario {
 	wanted := kinds
 	if len(only) > 0 {
@@ -56,15 +56,15 @@ func (d dice) across(low, high float64) float64 {
 
 func (d dice) oneOf(causes ...doctor.Cause) doctor.Cause { return causes[d.IntN(len(causes))] }
 
-// The bounds of what is drawn. The rates leave a small machine room to run
-// several scenarios at once.
+// The bounds of the drawn values. The rates let a small machine run several scenarios
+// at once.
 const (
 	leastBps, mostBps = 5e6, 60e6
 	leastRTT, mostRTT = 15 * time.Millisecond, 250 * time.Millisecond
 )
 
-// path is one without hindrances, whose bandwidth-delay product is at least so
-// many bytes.
+// path returns a path without hindrances, with a minimum bandwidth-delay product in
+// bytes.
 func (d dice) path(leastBDP float64) setup {
 	for {
 		s := setup{conditions: lab.Conditions{
@@ -72,7 +72,7 @@ func (d dice) path(leastBDP float64) setup {
 			RateBps: int64(d.across(leastBps, mostBps)), QueueBDP: d.across(0.6, 2),
 			MTUAB: 1500, MTUBA: 1500, LANMTU: 1500,
 		}}
-		// What lies beyond Linux's own buffers would be a hindrance, too.
+		// A product above Linux's own buffers would also be a hindrance.
 		if s.bdp() >= leastBDP && s.bdp() <= 1e6 {
 			return s
 		}
@@ -97,13 +97,13 @@ func (d dice) scenario(kind string) Scenario {
 		return s
 	}
 	s := Scenario{Hindrances: []doctor.Cause{cause}}
-	s.setup = d.path(leastBDPOf(cause))
+	s.setup = d.path(minBDPOf(cause))
 	d.hinder(&s.setup, cause, 0.08, 0.6)
 	return s
 }
 
-// leastBDPOf is from what bandwidth-delay product on a hindrance can be one.
-func leastBDPOf(cause doctor.Cause) float64 {
+// minBDPOf is the minimum bandwidth-delay product of a hindrance.
+func minBDPOf(cause doctor.Cause) float64 {
 	switch cause {
 	case doctor.WindowScaling:
 		return 140e3
@@ -113,8 +113,8 @@ func leastBDPOf(cause doctor.Cause) float64 {
 	return 40e3
 }
 
-// hinder puts something in the way that leaves a share of what the path carries,
-// between low and high.
+// hinder adds a hindrance that leaves a share of the path's capacity, between low and
+// high.
 func (d dice) hinder(s *setup, cause doctor.Cause, low, high float64) {
 	share := d.across(low, high)
 	c := &s.conditions
@@ -126,14 +126,14 @@ func (d dice) hinder(s *setup, cause doctor.Cause, low, high float64) {
 			s.traffic.OfferBps, s.traffic.ChunkBytes = int64(share*rate), int(d.across(1e3, 8e3))
 		case 1: // bursts
 			s.traffic.OfferBps, s.traffic.ChunkBytes = int64(share*rate), int(d.across(50e3, 400e3))
-		default: // the program that receives
+		default: // the receiving program
 			s.readBps = int64(share * rate)
 		}
 	case doctor.ReceiverWindow:
 		if d.IntN(2) == 0 {
 			s.windowBytes = int(max(share*s.bdp(), 8e3))
 		} else {
-			s.receiveBufferBytes = int(min(max(share*s.bdp(), 8e3), 200e3)) // what any program may have
+			s.receiveBufferBytes = int(min(max(share*s.bdp(), 8e3), 200e3)) // allowed for any program
 		}
 	case doctor.WindowScaling:
 		s.noScaling = true
@@ -146,7 +146,7 @@ func (d dice) hinder(s *setup, cause doctor.Cause, low, high float64) {
 		segments := 0.6 * share * s.bdp() / 1500
 		p := max(c.RTT.Seconds()/math.Pow(segments/1.17, 4./3), 1e-5)
 		if reno := 1.5 / (segments * segments); reno > p {
-			p = reno // where CUBIC does as Reno
+			p = reno // where CUBIC behaves like Reno
 		}
 		c.Loss = link.Loss{Probability: min(p, 0.08)}
 		if d.Float64() < 0.3 {

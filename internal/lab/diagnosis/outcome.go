@@ -10,28 +10,28 @@ import (
 	"longhaul/internal/doctor"
 )
 
-// Outcome is how often the doctor was right.
+// Outcome has the doctor's right and wrong verdicts.
 type Outcome struct {
 	Scenarios int    `json:"scenarios"`
 	Tolerant  string `json:"loss_tolerant"` // congestion control of the remedies of loss
 	Failed    int    `json:"failed"`        // without a verdict
-	// NoSingle counts those in which two hindrances hold back to the same
-	// extent: removing one brings nothing, and no verdict is right or wrong.
+	// NoSingle counts scenarios with two equal hindrances: removing one brings
+	// nothing, and no verdict is right or wrong.
 	NoSingle int     `json:"no_single_cause"`
 	Accuracy float64 `json:"accuracy"`
-	// Recall is the share of each cause's scenarios in which it was named.
+	// Recall is the share of each cause's scenarios in which the doctor named it.
 	Recall map[doctor.Cause]float64 `json:"recall"`
 	// Confusion counts verdicts by cause.
 	Confusion map[doctor.Cause]map[doctor.Cause]int `json:"confusion"`
-	// GainWithinBand is the share of first remedies which bring between 0.8 and
-	// 1.25 of the goodput that was predicted.
+	// GainWithinBand is the share of first remedies that bring between 0.8 and 1.25
+	// of the predicted goodput.
 	GainWithinBand float64  `json:"gain_within_band"`
 	Gains          int      `json:"gains"` // how many those are
 	Cases          []Result `json:"cases"`
 }
 
-// judge says what the causes were, and whether the verdict is right. Where
-// nothing that was put in the way is the cause, what the doctor named may be.
+// judge determines the causes, and whether the verdict is right. If no hindrance is the
+// cause, the doctor's cause may be right.
 func (r *Result) judge() {
 	r.Causes = []doctor.Cause{}
 	lifts := func(cause doctor.Cause) bool {
@@ -55,7 +55,7 @@ func (r *Result) judge() {
 	r.Right = r.Verdict == truth || slices.Contains(r.Causes, r.Verdict) && r.Without[r.Verdict] >= 0.9*r.Without[truth]
 }
 
-// truth is the cause.
+// truth returns the cause.
 func (r *Result) truth() doctor.Cause {
 	switch {
 	case len(r.Causes) > 0:
@@ -107,7 +107,7 @@ func summarize(results []Result) Outcome {
 	return o
 }
 
-// WriteText prints the confusion matrix and the cases that went wrong.
+// WriteText prints the confusion matrix and the wrong verdicts.
 func (o Outcome) WriteText(w io.Writer) error {
 	fmt.Fprintf(w, "%d scenarios: %.1f %% named right, %d without a verdict, %d without a single cause\n", o.Scenarios, 100*o.Accuracy, o.Failed, o.NoSingle)
 	fmt.Fprintf(w, "first remedies within 0.8 to 1.25 of what was predicted: %.1f %% of %d\n\n", 100*o.GainWithinBand, o.Gains)

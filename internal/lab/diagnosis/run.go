@@ -26,29 +26,29 @@ import (
 	"longhaul/internal/measure"
 )
 
-// Options are how scenarios are run.
+// Options are the options of a run.
 type Options struct {
 	Program  string // the longhaul binary
 	Parallel int    // scenarios at once
-	// Tolerant is the congestion control that the remedy of losses sets.
+	// Tolerant is the congestion control of the remedy of losses.
 	Tolerant string
-	Keep     string // directory for what the doctor saw, which is made; empty keeps nothing
+	Keep     string // directory for the doctor's observations, created if missing; empty keeps none
 	Report   progress.Reporter
 }
 
-// Result is what became of a scenario.
+// Result is the result of a scenario.
 type Result struct {
 	Name       string         `json:"name"`
 	Setup      string         `json:"setup"`
 	Hindrances []doctor.Cause `json:"hindrances"`
 	GoodputBps float64        `json:"goodput_bps"`
-	// Without is the goodput once a hindrance was removed.
+	// Without is the goodput without a hindrance.
 	Without map[doctor.Cause]float64 `json:"without_bps,omitempty"`
-	// Causes are the hindrances whose removal brings at least a fifth more, the
-	// one that brings the most first. None: it was healthy.
+	// Causes are the hindrances whose removal brings at least a fifth more, most
+	// effective first. None: a healthy scenario.
 	Causes []doctor.Cause `json:"causes"`
-	// Verdict is what the doctor said, and Predicted what it expected of the
-	// first remedy; 0 if it expected nothing.
+	// Verdict is the doctor's verdict. Predicted is its prediction for the first
+	// remedy; 0 without one.
 	Verdict      doctor.Cause `json:"verdict"`
 	PredictedBps float64      `json:"predicted_bps,omitempty"`
 	AchievedBps  float64      `json:"achieved_bps,omitempty"`
@@ -62,10 +62,10 @@ const (
 	othersPort  = 5002
 )
 
-// watched is how long the doctor looks.
+// watched is the duration of the doctor's observation.
 const watched = 5 * time.Second
 
-// warmUp is how long a connection goes on before it is looked at.
+// warmUp is the duration of a connection before the observation.
 func (s setup) warmUp() time.Duration {
 	return max(2500*time.Millisecond, 25*s.conditions.RTT)
 }
@@ -121,7 +121,7 @@ func Run(ctx context.Context, scenarios []Scenario, o Options) (Outcome, error) 
 	return outcome, nil
 }
 
-// report reports the result of the scenario that was done last.
+// report reports the result of the last completed scenario.
 func (r Result) report(to progress.Reporter, done, of int) {
 	said := "right"
 	switch {
@@ -133,8 +133,8 @@ func (r Result) report(to progress.Reporter, done, of int) {
 	to.Step(done, of, "%4d/%d  %-22s %-16s %s", done, of, r.Name, r.Verdict, said)
 }
 
-// run has the doctor look at a scenario, and finds out what its hindrances and
-// the doctor's remedy are worth.
+// run has the doctor diagnose a scenario, and measures the goodput without each
+// hindrance and with the doctor's remedy.
 func run(ctx context.Context, s Scenario, o Options) Result {
 	r := Result{Name: s.Name, Setup: s.String(), Hindrances: s.Hindrances, Without: map[doctor.Cause]float64{}}
 	report, goodput, err := s.examine(ctx, o)
@@ -207,7 +207,7 @@ func (st *stage) close() {
 	}
 }
 
-// far is where the receiving end is.
+// far returns the host of the receiving end.
 func (s setup) far() netip.Addr {
 	if s.betweenRouter {
 		return lab.WANB
@@ -215,8 +215,7 @@ func (s setup) far() netip.Addr {
 	return lab.HostB
 }
 
-// start starts the receiver, the others, and the sender, which is a program of
-// its own.
+// start starts the receiver, the others, and the sender, which is a separate program.
 func (st *stage) start(ctx context.Context) error {
 	from, to := st.ends()
 	listen := func(port uint16, options setup, readBps int64, count func(int)) error {
@@ -249,11 +248,10 @@ func (st *stage) start(ctx context.Context) error {
 	return st.send(ctx, from, traffic, true)
 }
 
-// sender are the arguments with which longhaul is the program that sends in a
-// scenario.
+// sender are the arguments that make longhaul the sending program of a scenario.
 var sender = []string{"lab", "traffic"}
 
-// send starts a program that sends, or sends from this one.
+// send starts a sending program, or sends from this one.
 func (st *stage) send(ctx context.Context, from string, t Traffic, asProgram bool) error {
 	if !asProgram {
 		ctx, cancel := context.WithCancel(ctx)
@@ -277,7 +275,7 @@ func (st *stage) send(ctx context.Context, from string, t Traffic, asProgram boo
 	return nil
 }
 
-// listen listens as the receiving program does.
+// listen listens like the receiving program.
 func (s setup) listen(ctx context.Context, port uint16) (net.Listener, error) {
 	config := net.ListenConfig{Control: func(network, address string, c syscall.RawConn) (err error) {
 		controlErr := c.Control(func(fd uintptr) {
@@ -293,7 +291,7 @@ func (s setup) listen(ctx context.Context, port uint16) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", fmt.Sprintf(":%d", port))
 }
 
-// goodput is what the receiver gets in the time in which the doctor would look,
+// goodput returns the receiver's goodput in the time of the doctor's observation, in
 // bits per second.
 func (s setup) goodput(ctx context.Context) (float64, error) {
 	st, err := s.open(ctx)
@@ -307,7 +305,7 @@ func (s setup) goodput(ctx context.Context) (float64, error) {
 	return st.during(ctx, watched)
 }
 
-// during is the goodput over a time.
+// during returns the goodput over a time.
 func (st *stage) during(ctx context.Context, d time.Duration) (float64, error) {
 	begin, before := time.Now(), st.received.Load()
 	if err := sleepUntil(ctx, begin.Add(d)); err != nil {
@@ -316,7 +314,7 @@ func (st *stage) during(ctx context.Context, d time.Duration) (float64, error) {
 	return float64(st.received.Load()-before) * 8 / time.Since(begin).Seconds(), nil
 }
 
-// examine has the doctor look at the scenario's connection.
+// examine has the doctor diagnose the scenario's connection.
 func (s Scenario) examine(ctx context.Context, o Options) (report doctor.Report, goodput float64, err error) {
 	st, err := s.open(ctx)
 	if err != nil {

@@ -1,10 +1,8 @@
-// Package diagnosis has the doctor look at connections of which the lab knows
-// what limits them.
+// Package diagnosis has the doctor diagnose connections whose limit the lab knows.
 //
-// A scenario is a path, two hosts and a program, with one hindrance or two. What
-// limits it is not taken from how it was made, but found out: the hindrance is
-// taken away, and what then brings more is the cause. So a label is what a
-// remedy does.
+// A scenario is a path, two hosts and a program, with one or two hindrances. The lab
+// measures its cause: it removes each hindrance, and the removal that brings more shows
+// the cause. So a label is the effect of a remedy.
 package diagnosis
 
 import (
@@ -15,36 +13,36 @@ import (
 	"longhaul/internal/lab"
 )
 
-// Scenario is a connection with something in its way.
+// Scenario is a connection with hindrances.
 type Scenario struct {
 	Name string
-	// Hindrances are what was put in its way; none for a healthy one.
+	// Hindrances limit the connection; none for a healthy one.
 	Hindrances []doctor.Cause
 	setup
 }
 
-// setup is all that a scenario consists of.
+// setup has all settings of a scenario.
 type setup struct {
 	conditions lab.Conditions
 	traffic    Traffic
 
-	readBps     int64 // that the receiving program takes; 0 is all
-	windowBytes int   // most that the receiver announces; 0 is what Linux does
+	readBps     int64 // maximum of the receiving program; 0 is no bound
+	windowBytes int   // maximum that the receiver announces; 0 is Linux's default
 	// receiveBufferBytes is the receiving program's SO_RCVBUF.
 	receiveBufferBytes int
 
-	noScaling     bool // the receiver knows no window scaling
-	announcedMSS  int  // by the receiver; 0 is what its device carries
+	noScaling     bool // the receiver has no window scaling
+	announcedMSS  int  // by the receiver; 0 is its device's
 	blockICMP     bool // at the routers
 	others        int  // bulk connections on the same path
-	initialWindow int  // segments; 0 is what Linux does
-	betweenRouter bool // the ends of the path itself send and receive
+	initialWindow int  // segments; 0 is Linux's default
+	betweenRouter bool // the routers themselves send and receive
 
-	tolerant string // congestion control that the remedy of losses sets
+	tolerant string // congestion control of the remedy of losses
 	program  string // the longhaul binary
 }
 
-// without is the setup with a hindrance removed, as its remedy does.
+// without returns the setup without a hindrance, as after its remedy.
 func (s setup) without(cause doctor.Cause) setup {
 	switch cause {
 	case doctor.Application:
@@ -71,7 +69,7 @@ func (s setup) without(cause doctor.Cause) setup {
 	return s
 }
 
-// topology is the lab of the setup.
+// topology returns the lab of the setup.
 func (s setup) topology() lab.Topology {
 	t := lab.TwoSites(s.conditions)
 	from, to := s.ends()
@@ -97,7 +95,7 @@ func (s setup) ends() (from, to string) {
 	return "host-a", "host-b"
 }
 
-// String is the setup in a line.
+// String describes the setup in a line.
 func (s Scenario) String() string {
 	c := s.conditions
 	text := fmt.Sprintf("%s: %.0f Mb/s, %v, queue %.1f BDP", s.Name, float64(c.RateBps)/1e6, c.RTT.Round(time.Millisecond), c.QueueBDP)
@@ -128,5 +126,5 @@ func (s Scenario) String() string {
 	return text
 }
 
-// bdp is the bandwidth-delay product in bytes.
+// bdp returns the bandwidth-delay product in bytes.
 func (s setup) bdp() float64 { return float64(s.conditions.RateBps) / 8 * s.conditions.RTT.Seconds() }

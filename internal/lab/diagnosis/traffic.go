@@ -16,17 +16,16 @@ import (
 	"longhaul/internal/lab/pattern"
 )
 
-// Traffic is what a program sends: as much as it can, unless a field says
-// otherwise.
+// Traffic is the traffic of a program: at full speed, unless a field limits it.
 type Traffic struct {
 	To netip.AddrPort `json:"to"`
-	// OfferBps is what the program has to send, in bits per second, and
-	// ChunkBytes how much of it at a time.
+	// OfferBps is the rate of the program's data, in bits per second, and
+	// ChunkBytes the size of each burst.
 	OfferBps   int64 `json:"offer_bps,omitempty"`
 	ChunkBytes int   `json:"chunk_bytes,omitempty"`
-	// WorkPerMB is the CPU time that it takes to make a megabyte (10^6 bytes).
+	// WorkPerMB is the CPU time for a megabyte (10^6 bytes).
 	WorkPerMB time.Duration `json:"work_per_mb_ns,omitempty"`
-	// TransferBytes has it send so much in a connection, and then make another.
+	// TransferBytes is the data of one connection, after which it opens another.
 	TransferBytes int64 `json:"transfer_bytes,omitempty"`
 
 	SendBufferBytes   int    `json:"send_buffer_bytes,omitempty"` // SO_SNDBUF
@@ -34,7 +33,7 @@ type Traffic struct {
 	CongestionControl string `json:"congestion_control,omitempty"`
 }
 
-// Send sends until the context ends, or the other side does.
+// Send sends until the context or the other side ends.
 func (t Traffic) Send(ctx context.Context) error {
 	for {
 		err := t.transfer(ctx)
@@ -91,7 +90,7 @@ func (t Traffic) control(_, _ string, raw syscall.RawConn) (err error) {
 	return errors.Join(raw.Control(set), err)
 }
 
-// write writes what the program has to send in one connection.
+// write writes the program's data of one connection.
 func (t Traffic) write(ctx context.Context, conn net.Conn) error {
 	chunk := t.ChunkBytes
 	if chunk == 0 {
@@ -120,7 +119,7 @@ func (t Traffic) write(ctx context.Context, conn net.Conn) error {
 			if err := sleepUntil(ctx, due); err != nil {
 				return err
 			}
-			// What the connection did not take is not offered again.
+			// Data that the connection did not accept is dropped.
 			begin = begin.Add(max(0, time.Since(due)-10*time.Millisecond))
 		}
 	}
@@ -149,14 +148,14 @@ func sleepUntil(ctx context.Context, due time.Time) error {
 	}
 }
 
-// receiver takes what comes, at most so much in a second, and counts it.
+// receiver reads and counts data, up to a maximum rate.
 type receiver struct {
 	listener net.Listener
 	readBps  int64
 	count    func(int)
 
 	mu    sync.Mutex
-	open  map[net.Conn]bool // nil once it is closed
+	open  map[net.Conn]bool // nil after close
 	taken sync.WaitGroup
 }
 
@@ -166,7 +165,7 @@ func receive(l net.Listener, readBps int64, count func(int)) *receiver {
 	return r
 }
 
-// close ends all connections: nobody may be left to end them from afar.
+// close closes all connections: the other side may be gone.
 func (r *receiver) close() {
 	r.listener.Close()
 	r.mu.Lock()
@@ -212,7 +211,7 @@ func (r *receiver) take(conn net.Conn) {
 		got += int64(n)
 		r.count(n)
 		if err != nil {
-			return // the end, or the scenario is over
+			return // end of the stream or of the scenario
 		}
 		if r.readBps > 0 {
 			due := begin.Add(time.Duration(float64(got) * 8 / float64(r.readBps) * float64(time.Second)))

@@ -16,7 +16,7 @@ import (
 	"longhaul/internal/lab/sandbox"
 )
 
-// Options say what Run does.
+// Options are the options of Run.
 type Options struct {
 	Seed    uint64
 	Scripts uint64 // how many, from number 1 on
@@ -58,7 +58,7 @@ func (o *Options) Check() error {
 	return nil
 }
 
-// Result is what Run found.
+// Result is the result of Run.
 type Result struct {
 	Seed           uint64  `json:"seed"`
 	Scripts        uint64  `json:"scripts"`
@@ -77,7 +77,7 @@ func (r *Result) Violations() (n int) {
 	return n
 }
 
-// Way is what was found of one way from a client to its target.
+// Way is the result of one way from a client to its target.
 type Way struct {
 	Name       string       `json:"name"`
 	Foreign    bool         `json:"foreign"` // another program's

@@ -16,14 +16,14 @@ import (
 	"longhaul/internal/lab/experiment"
 )
 
-// Experiment holds what both ends of a connection see against direct TCP.
+// Experiment compares the view of both ends of a connection with direct TCP.
 func Experiment() experiment.Experiment {
 	return experiment.Experiment{
 		Name:    "transparent-ends",
-		Summary: "random socket calls at both ends, through relays and without: what differs",
-		Source:  "no report: direct TCP is what the relays are held against",
+		Summary: "random socket calls at both ends, compared through relays and without",
+		Source:  "no report: direct TCP is the reference",
 		Cases:   []string{"relays", "through"},
-		Short:   "Random socket calls at both ends, through relays and without: what differs",
+		Short:   "Compare random socket calls at both ends through relays and without",
 		Long: `transparent-ends makes random scripts of socket calls at both ends of a
 connection: small and large writes, urgent data, MSG_MORE, shutdown, close with
 bytes unread, zero linger, tiny and huge buffers, readers that stop and go on,
@@ -71,7 +71,7 @@ func (c *command) Run(ctx context.Context, env experiment.Environment) (experime
 	return Run(ctx, c.Options)
 }
 
-// Judge says whether longhaul's relays broke the rule.
+// Judge returns an error if longhaul's relays broke the rule.
 func (r Result) Judge() error {
 	if r.Violations() > 0 {
 		return errors.New("direct TCP does not allow what a script saw: see its shortest form")

@@ -2,8 +2,8 @@ package ends
 
 import "fmt"
 
-// Seen is what one end of a connection did and saw. Times are numbers of a
-// clock that both ends share: an event that carries the lesser one was first.
+// Seen records the actions and observations of one end of a connection. Times are
+// numbers of a clock that both ends share: the event with the lower number was first.
 type Seen struct {
 	Connected  bool   `json:"connected"`
 	ConnectErr string `json:"connect_error,omitempty"` // an errno's name
@@ -50,7 +50,7 @@ const (
 	UrgentVanished UrgentState = "vanished"    // reads passed over it, and nothing told
 )
 
-// Outcome is what both ends of a script saw.
+// Outcome has the observations of both ends of a script.
 type Outcome struct {
 	Client Seen `json:"client"`
 	Target Seen `json:"target"`
@@ -89,9 +89,8 @@ func violation(kind Kind, format string, args ...any) error {
 	return &Violation{kind, fmt.Sprintf(format, args...)}
 }
 
-// Allowed says whether what the ends of a script saw through a relay is an
-// outcome that direct TCP allows; direct is what they saw without one. The
-// rule:
+// Allowed returns an error unless direct TCP allows the outcome of a script through a
+// relay. direct is the outcome without one. The rule:
 //
 //  1. What an end reads is a beginning of what its peer wrote, in its order.
 //     A reader that has urgent data in line gets every byte. To one that has

@@ -1,10 +1,9 @@
-// Package ends holds a relay against direct TCP. It makes random scripts of
-// socket calls at both ends of a connection, runs each of them over a direct
-// connection and through relays, and asks a rule whether what the ends saw is
-// something that direct TCP could have shown them as well. A script that breaks
-// the rule is cut down to the shortest that still does.
+// Package ends compares a relay with direct TCP. It makes random scripts of socket
+// calls at both ends of a connection, and runs each over a direct connection and
+// through relays. A rule decides whether direct TCP allows the outcome. A script that
+// breaks the rule is shortened as long as it still breaks it.
 //
-// docs/design/endings.md says what the rule allows, and why.
+// docs/design/endings.md explains the rule.
 package ends
 
 import (

@@ -15,7 +15,7 @@ func Experiment() experiment.Experiment {
 	return experiment.Experiment{
 		Name:    "soak",
 		Summary: "relays under everything at once: deaths, outages, loss, floods, garbage",
-		Source:  "no report: every flow is held against what both of its ends did",
+		Source:  "no report: every flow is compared with the actions of both its ends",
 		Cases:   Parts(),
 		Short:   "Relays under everything at once: deaths, outages, loss, floods, garbage",
 		Long: `soak runs flows of random sizes and endings through a relay at site A and two

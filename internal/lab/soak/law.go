@@ -29,8 +29,8 @@ type fault struct {
 // touches says whether a flow lived within the time.
 func (d fault) touches(f *flow) bool { return f.began.Before(d.to) && f.done.After(d.from) }
 
-// judge holds a flow against the law and returns what it breaks. cut says that
-// the flow was touched by the death of a relay.
+// judge checks a flow against the law and returns its violations. cut reports that the
+// death of a relay touched the flow.
 //
 // The law: who saw a clean end has all bytes that the other sent before its
 // clean end; whoever saw anything else has a prefix of them; and a stream that

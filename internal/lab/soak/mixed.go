@@ -168,8 +168,8 @@ func (m *mixedRun) newTarget(ctx context.Context) error {
 	return nil
 }
 
-// killTarget has the target end as a program does that is killed with data in
-// its sockets: every connection is reset, and nobody listens.
+// killTarget ends the target like a killed program with data in its sockets: every
+// connection is reset, and nothing listens.
 func (m *mixedRun) killTarget() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -25,7 +25,7 @@ const (
 // Parts are all of them.
 func Parts() []string { return []string{PartMixed, PartSlow, PartChurn} }
 
-// Options say what is run. All of them are required, but for Seed.
+// Options are the options of a run. All except Seed are required.
 type Options struct {
 	Program     string // the longhaul binary that is tested
 	Parts       []string
@@ -46,7 +46,7 @@ func (o Options) events() []event {
 	return slices.DeleteFunc(schedule(o.Seed, o.Time), func(e event) bool { return slices.Contains(o.without, e.kind) })
 }
 
-// Check says what of the options makes no sense.
+// Check returns an error for invalid options.
 func (o Options) Check() error {
 	if o.Time <= 0 || o.Slow <= 0 || o.Flows < 1 || o.Connections < 1 || o.Reloads < 1 {
 		return errors.New("times and numbers must be above 0")
@@ -54,7 +54,7 @@ func (o Options) Check() error {
 	return nil
 }
 
-// Result is what came of a soak: of the parts that were run.
+// Result has the results of the parts of a soak.
 type Result struct {
 	Mixed *MixedResult `json:"mixed,omitempty"`
 	Slow  *SlowResult  `json:"slow_reader,omitempty"`

@@ -12,7 +12,7 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// The lab needs namespaces. The test binary is the relay that lies, too.
+// The lab needs namespaces. The test binary is also the lying relay.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == "relay" && os.Args[2] == "--config" {
 		if err := lie(os.Args[3]); err != nil {
