@@ -108,7 +108,7 @@ func Raw(w io.Writer) io.Writer {
 	return w
 }
 
-// IsTerminal says whether a stream is a terminal.
+// IsTerminal reports whether a stream is a terminal.
 func IsTerminal(stream any) bool {
 	if w, ok := stream.(io.Writer); ok {
 		stream = Raw(w)

@@ -46,7 +46,7 @@ const (
 	HopDrained   HopState = "drained"   // by the operator
 )
 
-// Usable says whether new flows are led to such a hop.
+// Usable reports whether new flows are led to such a hop.
 func (s HopState) Usable() bool { return s == HopUp || s == HopReturning }
 
 // Hop is the state of one next hop of a tunnel.

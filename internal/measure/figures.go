@@ -128,7 +128,7 @@ func (f Figures) LimitBps(linkBps float64) float64 {
 	return linkBps * float64(f.SndMSS) / float64(f.PMTU)
 }
 
-// congestionEvent says whether a congestion event began between two samples of
+// congestionEvent reports whether a congestion event began between two samples of
 // a sender: what RFC 5681 (section 3.1) answers with one reduction of the
 // window, however many segments are lost in a window of data (a "loss event" of
 // RFC 5348, section 5.2), so that it is not a count of retransmissions. The
@@ -147,7 +147,7 @@ func congestionEvent(before, now *tcpinfo.Info) bool {
 	return retransmitted
 }
 
-// reducing says whether a state is one that a congestion event leads into.
+// reducing reports whether a state is one that a congestion event leads into.
 func reducing(s tcpinfo.CAState) bool {
 	return s == tcpinfo.CACWR || s == tcpinfo.CARecovery || s == tcpinfo.CALoss
 }

@@ -28,7 +28,7 @@ const (
 // stranger who chose both would fill any path that the server has.
 const brutal = "brutal"
 
-// Check says what is wrong with the limits.
+// Check returns an error for invalid limits.
 func (l Limits) Check() error {
 	switch {
 	case l.Duration < 0 || l.Duration > maxDuration || l.Duration%time.Second != 0:
@@ -54,7 +54,7 @@ func (s *Server) limits(p Parameters) Limits {
 	}
 }
 
-// sends says whether the server is to send, and receives whether it is to
+// sends reports whether the server is to send, and receives whether it is to
 // receive.
 func (p Parameters) sends() bool    { return p.Reverse || p.Bidirectional }
 func (p Parameters) receives() bool { return !p.Reverse || p.Bidirectional }
@@ -116,7 +116,7 @@ func (s *Server) allows(most any, flag string) string {
 	return fmt.Sprintf("the server allows up to %v without tokens; start it with --tokens, or %s, to allow more", most, flag)
 }
 
-// allowsCongestion says whether a client may choose how the server controls
+// allowsCongestion reports whether a client may choose how the server controls
 // congestion.
 func (s *Server) allowsCongestion(name string) bool {
 	return name == "" || len(s.Tokens) > 0 || slices.Contains(strangersCongestion(), name)

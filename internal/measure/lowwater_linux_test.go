@@ -20,8 +20,8 @@ func TestLowWater(t *testing.T) {
 		buffer int // bytes, as SO_RCVBUF reads; half of it is asked for
 		want   int // bytes
 	}{
-		{"ample", 2 * amplyBuffered, mostLowWater},
-		{"small", amplyBuffered / 2, leastLowWater},
+		{"ample", 2 * amplyBuffered, maxLowWater},
+		{"small", amplyBuffered / 2, minLowWater},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,7 +51,7 @@ func TestLowWater(t *testing.T) {
 			const amount = 2*lookAgain + 100 // its end is too little to wake for
 			_, err = peer.Write(make([]byte, amount))
 			must(t, err)
-			nettest.Eventually(t, patience, func() bool { return s.bytes.Load() >= amount-mostLowWater },
+			nettest.Eventually(t, patience, func() bool { return s.bytes.Load() >= amount-maxLowWater },
 				func() string { return fmt.Sprintf("%d bytes were read of %d", s.bytes.Load(), amount) })
 			if got := option(unix.SO_RCVLOWAT); got != test.want {
 				t.Errorf("woken for %d bytes, want %d", got, test.want)

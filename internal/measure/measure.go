@@ -109,7 +109,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Check says what is wrong with the options.
+// Check returns an error for invalid options.
 func (o Options) Check() error {
 	o = o.withDefaults()
 	switch {

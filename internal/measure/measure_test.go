@@ -188,7 +188,7 @@ func TestIperf3Server(t *testing.T) {
 	}
 }
 
-// floods says whether an ordinary server sends: it paces only what its client sends,
+// floods reports whether an ordinary server sends: it paces only what its client sends,
 // and would fill the machine.
 func (k *kind) floods() bool { return k.o.Bytes == 0 && k.o.Direction != "" }
 

@@ -64,7 +64,7 @@ func (p *places) enter(key placeKey, conn net.Conn) (out net.Conn) {
 	return p.remove(most, 0)
 }
 
-// leave takes a connection's place back, and says whether it had one still.
+// leave takes a connection's place back, and reports whether it had one still.
 func (p *places) leave(conn net.Conn) bool {
 	for _, testing := range []bool{false, true} {
 		key := placeKey{connsource.Of(conn), testing}

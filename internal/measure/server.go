@@ -101,7 +101,7 @@ func (s *Server) admit(conn net.Conn, hasToken bool) {
 	}
 }
 
-// place takes a connection out of the count, and says whether it was in it.
+// place takes a connection out of the count, and reports whether it was in it.
 func (s *Server) place(conn net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *Server) serve(ctx context.Context, a arrival) {
 	s.place(a.conn)
 }
 
-// join hands a connection to the test that it belongs to, and says whether that
+// join hands a connection to the test that it belongs to, and reports whether that
 // is settled: else it asks for a test.
 func (s *Server) join(a arrival, c cookie) (settled bool) {
 	s.mu.Lock()

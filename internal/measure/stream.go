@@ -108,21 +108,21 @@ type lowWater struct {
 // holds, and the kernel keeps it below half of one that was asked for. The most is
 // set once the buffer has grown to many times that. So neither changes a window.
 const (
-	leastLowWater = 32 << 10  // bytes
-	mostLowWater  = 128 << 10 // bytes
-	amplyBuffered = 8 * mostLowWater
+	minLowWater   = 32 << 10  // bytes
+	maxLowWater   = 128 << 10 // bytes
+	amplyBuffered = 8 * maxLowWater
 	lookAgain     = 1 << 20 // bytes
 )
 
 // adapt sets it for a stream to which so many bytes have come.
 func (l *lowWater) adapt(raw syscall.RawConn, arrived int64) {
-	if l.bytes == mostLowWater || arrived < l.next {
+	if l.bytes == maxLowWater || arrived < l.next {
 		return
 	}
 	_ = raw.Control(func(fd uintptr) {
-		wanted := leastLowWater
+		wanted := minLowWater
 		if receiveBuffer(int(fd)) >= amplyBuffered {
-			wanted = mostLowWater
+			wanted = maxLowWater
 		}
 		if wanted != l.bytes {
 			setLowWater(int(fd), wanted)
@@ -135,7 +135,7 @@ func (l *lowWater) adapt(raw syscall.RawConn, arrived int64) {
 // than that: the other side may go on sending.
 func (s *stream) sweep(buffer []byte) {
 	_ = s.raw.Control(func(fd uintptr) {
-		for left := mostLowWater; left > 0; {
+		for left := maxLowWater; left > 0; {
 			n, err := syscall.Read(int(fd), buffer[:min(left, len(buffer))]) // does not block: the runtime's sockets do not
 			if n <= 0 || err != nil {
 				return

@@ -51,7 +51,7 @@ func newCookie() (c cookie) {
 	return c
 }
 
-// valid says whether something could be a cookie: letters and digits, and a
+// valid reports whether something could be a cookie: letters and digits, and a
 // zero at the end.
 func (c cookie) valid() bool {
 	for _, b := range c[:cookieBytes-1] {

@@ -16,9 +16,9 @@ import (
 
 // The minimum widths of the flexible columns.
 const (
-	minLocal     = 6 // a colon and a port
-	leastRemote  = 21
-	leastProcess = 7
+	minLocal   = 6 // a colon and a port
+	minRemote  = 21
+	minProcess = 7
 )
 
 // fixedColumns are the other columns: their format, and their width with separators
@@ -37,7 +37,7 @@ type layout struct {
 
 // newLayout fits the rows into a width, at least 80 columns; 0 means no bound.
 func newLayout(rows []*top.Connection, width int) layout {
-	l := layout{local: minLocal, remote: leastRemote, process: leastProcess}
+	l := layout{local: minLocal, remote: minRemote, process: minProcess}
 	needLocal, needRemote, needProcess := l.local, l.remote, l.process
 	for _, c := range rows {
 		needLocal = max(needLocal, len(c.Local.String()))
