@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"os/signal"
 	"runtime"
@@ -56,7 +55,6 @@ type daemon struct {
 	writer    *asyncWriter
 	flows     *flowLog
 	monitor   *monitor.Monitor
-	metrics   http.Handler
 	history   *historyKeeper
 	glances   atomic.Int64 // reads of short flows' legs left until the next sample
 	manager   *serviceManager

@@ -26,9 +26,9 @@ func (d *daemon) newMonitor() *monitor.Monitor {
 
 // withMetrics serves /metrics and passes other paths to next.
 func (d *daemon) withMetrics(next http.Handler) http.Handler {
-	d.metrics = metrics.Handler(metrics.Options{Snapshot: d.monitor.Totals, History: d.history.metrics, Log: d.log})
+	handler := metrics.Handler(metrics.Options{Snapshot: d.monitor.Totals, History: d.history.metrics, Log: d.log})
 	mux := http.NewServeMux()
-	mux.Handle("GET "+metricsTarget, d.names.guard(d.metrics))
+	mux.Handle("GET "+metricsTarget, d.names.guard(handler))
 	mux.Handle("/", next)
 	return mux
 }

@@ -14,7 +14,7 @@ import (
 // ID identifies a flow of one relay process; it is never used twice.
 type ID uint64
 
-// Address is an address with a port, empty in JSON if there is none.
+// Address is an address with a port, empty in JSON if it is missing.
 type Address struct{ netip.AddrPort }
 
 // Leg names one of the two legs of a flow.

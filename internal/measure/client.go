@@ -441,7 +441,7 @@ func Explain(server string, err error) error {
 	return fmt.Errorf("%s: %w", server, err)
 }
 
-// Hint returns the hint for an error of [Run]; empty if there is none.
+// Hint returns the hint for an error of [Run]; empty without one.
 func Hint(err error) string {
 	var dns *net.DNSError
 	switch {

@@ -75,7 +75,7 @@ func (m message) clone() message {
 	return m
 }
 
-// get returns the value of an attribute, nil if there is none.
+// get returns the value of an attribute, nil if it is missing.
 func (m message) get(kind uint16) []byte {
 	for _, a := range m.attributes {
 		if a.kind == kind {

@@ -48,7 +48,7 @@ type Unit struct {
 	Active, Sub string
 	// Enabled: it starts with the machine.
 	Enabled bool
-	PID     int    // of the main process; 0 if there is none
+	PID     int    // of the main process; 0 if it does not run
 	File    string // of the unit
 	DropIns []string
 	Status  string // the service's own status line

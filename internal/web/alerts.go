@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
+	"longhaul/internal/display"
 	"longhaul/internal/monitor"
 )
 
@@ -40,7 +40,7 @@ func (d *Dashboard) alerts(s *monitor.Snapshot) []alert {
 		add("notice", "", "The relay is draining: it accepts no new flows, and ends with those it has")
 	}
 	if r := p.LastReload; r != nil && !r.OK {
-		add("warning", "", "The last reload of the configuration failed, the old one stays: %s", firstLine(r.Error))
+		add("warning", "", "The last reload of the configuration failed, the old one stays: %s", display.FirstLine(r.Error))
 	}
 	for _, name := range sortedKeys(p.CongestionControl) {
 		if !p.CongestionControl[name] {
@@ -87,13 +87,13 @@ func (d *Dashboard) tunnelAlerts(t *monitor.Tunnel, now time.Time, add func(leve
 		if !h.Usable {
 			why := ""
 			if h.LastError != "" {
-				why = ": " + firstLine(h.LastError)
+				why = ": " + display.FirstLine(h.LastError)
 			}
 			add("warning", link, "Hop %s of tunnel %s is %s%s", h.Name, t.Name, h.State, why)
 		}
 	}
 	if c := t.LastCheck; c != nil && !c.OK {
-		add("critical", link, "The last integrity check of tunnel %s failed: %s", t.Name, firstLine(c.Verdict))
+		add("critical", link, "The last integrity check of tunnel %s failed: %s", t.Name, display.FirstLine(c.Verdict))
 	}
 	var shares weighted
 	for _, p := range d.monitor.Points(t.Name, now.Add(-lossTime)) {
@@ -102,11 +102,6 @@ func (d *Dashboard) tunnelAlerts(t *monitor.Tunnel, now time.Time, add func(leve
 	if m := shares.mean(); m >= highLoss {
 		add("warning", link, "Tunnel %s sends %.1f %% of its data again, over the last minute", t.Name, m*100)
 	}
-}
-
-func firstLine(s string) string {
-	line, _, _ := strings.Cut(s, "\n")
-	return line
 }
 
 func sortedKeys[V any](m map[string]V) []string {

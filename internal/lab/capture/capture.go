@@ -151,7 +151,7 @@ func (s *Seen) data(bytes, gso int) {
 	}
 }
 
-// mss returns the value of the option, 0 if there is none.
+// mss returns the value of the option, 0 if it is missing.
 func mss(options []byte) int {
 	for len(options) > 0 {
 		switch {

@@ -54,7 +54,7 @@ func newTable(w io.Writer) *tabwriter.Writer {
 	return tabwriter.NewWriter(w, 0, 0, 1, ' ', tabwriter.AlignRight)
 }
 
-// format writes the value, or a dash if there is none.
+// format writes the value, or a dash if it is missing.
 func (v Value) format(verb string) string {
 	if !v.Some() {
 		return "-"

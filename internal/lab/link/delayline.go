@@ -37,7 +37,7 @@ func (l *delayLine) push(p wirePacket, mayOvertake bool) {
 	l.inOrder.push(p)
 }
 
-// nextDue is the time of the next packet; false if there is none.
+// nextDue is the time of the next packet; false if no packet waits.
 func (l *delayLine) nextDue() (int64, bool) {
 	p := l.peek()
 	if p == nil {
