@@ -21,7 +21,7 @@ import (
 
 	"longhaul/bench/peers"
 	"longhaul/bench/program"
-	"longhaul/internal/lab/flagvalue"
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab/sandbox"
 )
 

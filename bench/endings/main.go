@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"longhaul/bench/peers"
-	"longhaul/internal/lab/flagvalue"
+	"longhaul/internal/flagvalue"
 )
 
 func main() {

@@ -23,7 +23,7 @@ import (
 	"syscall"
 	"time"
 
-	"longhaul/internal/lab/flagvalue"
+	"longhaul/internal/flagvalue"
 
 	"golang.org/x/term"
 )

@@ -25,8 +25,8 @@ import (
 
 	"longhaul/bench/peers"
 	"longhaul/bench/program"
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab"
-	"longhaul/internal/lab/flagvalue"
 	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/sandbox"
 )

@@ -8,8 +8,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/lab/flagvalue"
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/linkflag"
 	"longhaul/internal/units"
 )
 
@@ -118,8 +119,8 @@ func (c *Conditions) Flags(flags *pflag.FlagSet) {
 	add("rate", "rate each way, 0 for no bound", units.Rate(c.RateBps).String(), flagvalue.Rate(&c.RateBps))
 	add("loss", "share lost from site A to B, like 10% or 0.1", "0", flagvalue.Share(&c.Loss.Probability))
 	add("loss-back", "share lost from site B to A", "0", flagvalue.Share(&c.LossBA.Probability))
-	add("loss-place", "loss before or after bottleneck", "before", flagvalue.LossPlace(&c.LossPlace))
-	add("loss-burst", "mean length of a loss burst, packets", "1", flagvalue.LossBurst(&c.LossBurstPackets))
+	add("loss-place", "loss before or after bottleneck", "before", linkflag.LossPlace(&c.LossPlace))
+	add("loss-burst", "mean length of a loss burst, packets", "1", linkflag.LossBurst(&c.LossBurstPackets))
 	add("queue", "queue: in BDPs, or like 256KiB", "1bdp", func(s string) error {
 		if bdp, ok := strings.CutSuffix(s, "bdp"); ok {
 			products, err := strconv.ParseFloat(bdp, 64)
@@ -136,9 +137,9 @@ func (c *Conditions) Flags(flags *pflag.FlagSet) {
 		c.QueueBDP, c.QueueBytes = 0, int(size)
 		return nil
 	})
-	add("aqm", "queue management: codel (RFC 8289), or none", "none", flagvalue.CoDel(&c.CoDel))
-	add("mtu-ab", "largest packet from A to B, bytes", strconv.Itoa(c.MTUAB), flagvalue.MTU(&c.MTUAB))
-	add("mtu-ba", "largest packet from B to A, bytes", strconv.Itoa(c.MTUBA), flagvalue.MTU(&c.MTUBA))
+	add("aqm", "queue management: codel (RFC 8289), or none", "none", linkflag.CoDel(&c.CoDel))
+	add("mtu-ab", "largest packet from A to B, bytes", strconv.Itoa(c.MTUAB), linkflag.MTU(&c.MTUAB))
+	add("mtu-ba", "largest packet from B to A, bytes", strconv.Itoa(c.MTUBA), linkflag.MTU(&c.MTUBA))
 	add("reorder", "share held back, so that others overtake", "0", flagvalue.Share(&c.Reorder.Probability))
 	add("reorder-hold", "time for which they are held back", "0s", flagvalue.Duration(&c.Reorder.Hold))
 	add("police", "rate of a policer A to B, 0 for none", "0", func(s string) error {

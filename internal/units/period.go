@@ -35,7 +35,8 @@ func ParseMoment(text string, now time.Time) (begin, end time.Time, err error) {
 			return at, at, nil
 		}
 	}
-	if d, err := ParseDuration(text); err == nil {
+	// A bare number is no time: 2026 may mean a year.
+	if d, err := ParseDuration(text); err == nil && strings.Trim(text, "0123456789.") != "" {
 		return now.Add(-d), now.Add(-d), nil
 	}
 	return begin, end, remedy.New(fmt.Errorf("invalid time %q", text),

@@ -96,8 +96,12 @@ func (r Rate) String() string {
 	return fmt.Sprintf("%dbit", r)
 }
 
-// ParseDuration reads "1m30s", "250ms", or whole days as "7d".
+// ParseDuration reads "1m30s", "250ms", days as "7d", and a bare number as
+// seconds, as iperf3 and ping do.
 func ParseDuration(s string) (time.Duration, error) {
+	if v, err := scale(s, float64(time.Second)); err == nil {
+		return time.Duration(v), nil
+	}
 	if days, ok := strings.CutSuffix(s, "d"); ok {
 		v, err := scale(days, float64(24*time.Hour))
 		if err != nil {

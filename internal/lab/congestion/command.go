@@ -11,8 +11,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab/experiment"
-	"longhaul/internal/lab/flagvalue"
+	"longhaul/internal/lab/linkflag"
 	"longhaul/internal/lab/tcpcc"
 	"longhaul/internal/plot"
 	"longhaul/internal/units"
@@ -99,10 +100,10 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 	flags.Var(&c.buffers, "buffer", "queue of the bottleneck, in BDP (1)")
 	path := &c.path
 	add := func(name, usage, usual string, set func(string) error) { flagvalue.Add(flags, name, usage, usual, set) }
-	add("aqm", "management of that queue: codel (RFC 8289), or none", "none", flagvalue.CoDel(&path.CoDel))
-	add("loss-place", "lost before or after the bottleneck", "before", flagvalue.LossPlace(&path.LossPlace))
+	add("aqm", "management of that queue: codel (RFC 8289), or none", "none", linkflag.CoDel(&path.CoDel))
+	add("loss-place", "lost before or after the bottleneck", "before", linkflag.LossPlace(&path.LossPlace))
 	add("loss-back", "share of ACKs lost", "0", flagvalue.Share(&path.LossBA.Probability))
-	add("loss-burst", "mean length of a loss burst, packets", "1", flagvalue.LossBurst(&path.LossBurstPackets))
+	add("loss-burst", "mean length of a loss burst, packets", "1", linkflag.LossBurst(&path.LossBurstPackets))
 	add("jitter", "each packet's delay varies by ± this", "0s", flagvalue.Duration(&path.Jitter))
 	flags.Float64Var(&path.WindowBDP, "window", path.WindowBDP, "what the hosts' buffers hold, in BDP")
 	flags.StringSliceVar(&c.algorithms, "algorithms", nil, "congestion controls, like cubic,bbr (all there are)")

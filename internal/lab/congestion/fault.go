@@ -3,7 +3,7 @@ package congestion
 import (
 	"time"
 
-	"longhaul/internal/lab/flagvalue"
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab/link"
 )
 

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab"
-	"longhaul/internal/lab/flagvalue"
 	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/stats"

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"longhaul/internal/lab/flagvalue"
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/stats"
 	"longhaul/internal/lab/tcpcc"

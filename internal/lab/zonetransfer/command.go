@@ -13,9 +13,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"longhaul/internal/display"
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/experiment"
-	"longhaul/internal/lab/flagvalue"
+	"longhaul/internal/lab/linkflag"
 	"longhaul/internal/lab/tcpcc"
 	"longhaul/internal/units"
 )
@@ -55,7 +56,7 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 	add("rate", "bottleneck", units.Rate(p.RateBps).String(), flagvalue.Rate(&p.RateBps))
 	add("loss", "share lost on the way to the secondary", "10%", flagvalue.Share(&p.Loss.Probability))
 	add("loss-back", "share lost on the way to the primary", "0", flagvalue.Share(&p.LossBA.Probability))
-	add("loss-place", "lost before or after the bottleneck", "before", flagvalue.LossPlace(&p.LossPlace))
+	add("loss-place", "lost before or after the bottleneck", "before", linkflag.LossPlace(&p.LossPlace))
 	flags.Uint64Var(&p.Seed, "seed", p.Seed, "seed of the random choices")
 	flags.IntVar(&c.Names, "names", FullNames, "hosts in the zone, about 276 bytes of a transfer each")
 	flags.IntVar(&c.Changes, "changes", 10, "incremental transfers")

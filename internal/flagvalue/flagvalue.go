@@ -1,8 +1,10 @@
-// Package flagvalue parses the flags of the lab's paths and experiments, with one
-// wording for mistakes.
+// Package flagvalue has the values of flags: each kind with one placeholder in the
+// help, one parser and one wording for mistakes. docs/design/command-line.md lists
+// the kinds.
 package flagvalue
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,7 +12,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"longhaul/internal/lab/link"
 	"longhaul/internal/units"
 )
 
@@ -20,14 +21,24 @@ func Add(flags *pflag.FlagSet, name, usage, usual string, set func(string) error
 	flags.Var(&value{text: usual, set: set}, name, usage)
 }
 
+// AddDuration adds a flag for a length of time, which has its default already.
+func AddDuration(flags *pflag.FlagSet, d *time.Duration, name, usage string) {
+	usual := ""
+	if *d != 0 {
+		usual = units.FormatDuration(*d)
+	}
+	flags.Var(&value{text: usual, kind: "DURATION", set: Duration(d)}, name, usage)
+}
+
 // value is a flag that set parses into a field of the caller.
 type value struct {
 	text string
+	kind string // the placeholder in the help
 	set  func(string) error
 }
 
 func (v *value) String() string { return v.text }
-func (v *value) Type() string   { return "value" }
+func (v *value) Type() string   { return cmp.Or(v.kind, "VALUE") }
 func (v *value) Set(s string) error {
 	if err := v.set(s); err != nil {
 		return err
@@ -41,7 +52,7 @@ func Duration(d *time.Duration) func(string) error {
 	return func(s string) error {
 		value, err := units.ParseDuration(s)
 		if err != nil {
-			return fmt.Errorf("%w: write it like 63ms", err)
+			return fmt.Errorf("%w: write it like 63ms, 1.5s, 2m or 1h, or as seconds", err)
 		}
 		*d = value
 		return nil
@@ -80,61 +91,6 @@ func Rate(rateBps *int64) func(string) error {
 	}
 }
 
-// LossPlace parses before or after.
-func LossPlace(place *link.LossPlace) func(string) error {
-	return func(s string) error {
-		switch s {
-		case "before":
-			*place = link.LossBefore
-		case "after":
-			*place = link.LossAfter
-		default:
-			return fmt.Errorf("invalid place %q: choose before or after", s)
-		}
-		return nil
-	}
-}
-
-// CoDel parses the queue management: codel or none.
-func CoDel(codel *link.CoDel) func(string) error {
-	return func(s string) error {
-		switch s {
-		case "none":
-			*codel = link.CoDel{}
-		case "codel":
-			*codel = link.DefaultCoDel()
-		default:
-			return fmt.Errorf("invalid queue management %q: choose codel or none", s)
-		}
-		return nil
-	}
-}
-
-// LossBurst parses the mean length of a loss burst in packets.
-func LossBurst(packets *float64) func(string) error {
-	return func(s string) error {
-		value, err := strconv.ParseFloat(s, 64)
-		if err != nil || !(value >= 1 && value <= 1e6) {
-			return fmt.Errorf("invalid burst length %q: choose a number from 1", s)
-		}
-		*packets = value
-		return nil
-	}
-}
-
-// MTU parses an MTU in bytes. The minimum is IPv4's (RFC 791), the maximum the largest
-// IP packet.
-func MTU(mtu *int) func(string) error {
-	return func(s string) error {
-		value, err := strconv.Atoi(s)
-		if err != nil || value < 68 || value > 65535 {
-			return fmt.Errorf("invalid MTU %q: choose a number of bytes from 68 to 65535", s)
-		}
-		*mtu = value
-		return nil
-	}
-}
-
 // List is a flag with several values, separated by commas.
 type List[T any] struct {
 	Values []T
@@ -145,7 +101,7 @@ type List[T any] struct {
 func (l *List[T]) String() string { return l.text }
 
 // Type is the placeholder of the values in the help.
-func (l *List[T]) Type() string { return "list" }
+func (l *List[T]) Type() string { return "LIST" }
 
 // Set replaces the values.
 func (l *List[T]) Set(s string) error {

@@ -1,0 +1,43 @@
+package linkflag
+
+import (
+	"strings"
+	"testing"
+
+	"longhaul/internal/lab/link"
+)
+
+func TestValues(t *testing.T) {
+	var (
+		place link.LossPlace
+		codel link.CoDel
+		burst float64
+		mtu   int
+	)
+	for _, mistake := range []struct {
+		set         func(string) error
+		value, want string
+	}{
+		{LossPlace(&place), "behind", `invalid place "behind"`},
+		{CoDel(&codel), "red", "choose codel or none"},
+		{LossBurst(&burst), "0", `invalid burst length "0"`},
+		{MTU(&mtu), "67", "from 68 to 65535"},
+	} {
+		if err := mistake.set(mistake.value); err == nil || !strings.Contains(err.Error(), mistake.want) {
+			t.Errorf("%s: error %v, want %q", mistake.value, err, mistake.want)
+		}
+	}
+	for _, good := range []struct {
+		set   func(string) error
+		value string
+	}{
+		{LossPlace(&place), "after"}, {CoDel(&codel), "codel"}, {LossBurst(&burst), "4"}, {MTU(&mtu), "576"},
+	} {
+		if err := good.set(good.value); err != nil {
+			t.Errorf("%s: %v", good.value, err)
+		}
+	}
+	if place != link.LossAfter || codel != link.DefaultCoDel() || burst != 4 || mtu != 576 {
+		t.Errorf("got %v, %v, %v, %v", place, codel, burst, mtu)
+	}
+}
