@@ -25,6 +25,9 @@ func newLab(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lab",
 		Short: "Two sites and a WAN on this machine, with real kernel TCP",
+		Long: `lab builds two sites and a WAN out of network namespaces, and an emulator of the
+link. lab run repeats published experiments there; lab up keeps the sites up for
+programs of your own. When the command ends, everything is gone.`,
 		Example: `  longhaul lab run mitre
   longhaul lab up --rtt 300ms --rate 100Mbit --loss 10%
   longhaul lab exec host-a -- ping -c 3 host-b`,
@@ -35,7 +38,7 @@ func newLab(env *env) *cobra.Command {
 		newLabUp(env),
 		newLabExec(env),
 		newLabSet(env),
-		newLabShow(env),
+		newLabStatus(env),
 		newLabList(env),
 		newLabRun(env),
 		newLabCalibrate(env),
@@ -55,7 +58,7 @@ runs programs in the hosts with longhaul lab exec, from another shell. The hosts
 are host-a, relay-a, relay-b and host-b, and resolve each other's names.`,
 		Example: `  longhaul lab up
   longhaul lab up --rtt 300ms --rate 100Mbit --loss 10% --queue 1bdp
-  longhaul lab up --mtu-ab 1500 --mtu-ba 500 --classic`,
+  longhaul lab up --mtu 1500 --mtu-back 500 --classic`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if socket == "" {
@@ -74,7 +77,7 @@ are host-a, relay-a, relay-b and host-b, and resolve each other's names.`,
 	flags := cmd.Flags()
 	conditions.Flags(flags)
 	flags.BoolVar(&conditions.ClassicEndHost, "classic", false, "end hosts with NewReno and 256 KiB windows")
-	flags.StringVar(&socket, "socket", "", "where to listen for longhaul lab exec")
+	flags.StringVar(&socket, "socket", "", "`FILE` of the socket for longhaul lab exec (the user's own)")
 	return cmd
 }
 
@@ -87,7 +90,7 @@ func labUp(ctx context.Context, env *env, conditions lab.Conditions, socket stri
 		_, err := fmt.Fprint(env.stdout, `
 In another shell:  longhaul lab exec host-a -- ping -c 3 host-b
                    longhaul lab set --loss 1%
-                   longhaul lab show
+                   longhaul lab status
 Interrupt to take it down.
 `)
 		return err
@@ -138,7 +141,7 @@ environment, directory and standard streams. It exits with the program's status.
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // the rest belongs to the command
-	cmd.Flags().StringVar(&socket, "socket", "", "where the lab listens")
+	cmd.Flags().StringVar(&socket, "socket", "", "`FILE` of the lab's socket (the user's own)")
 	return cmd
 }
 
@@ -168,22 +171,25 @@ func newLabSet(env *env) *cobra.Command {
 	conditions.Flags(cmd.Flags())
 	// Without defaults: one would look like the running lab's value.
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { f.DefValue = "" })
-	cmd.Flags().StringVar(&socket, "socket", "", "where the lab listens")
+	cmd.Flags().StringVar(&socket, "socket", "", "`FILE` of the lab's socket (the user's own)")
 	return cmd
 }
 
-func newLabShow(env *env) *cobra.Command {
+func newLabStatus(env *env) *cobra.Command {
 	var (
 		socket string
 		asJSON bool
 	)
 	cmd := &cobra.Command{
-		Use:     "show",
-		Short:   "Show the running lab's WAN and its packet counters",
-		Example: "  longhaul lab show",
-		Args:    noArgs,
+		Use:   "status",
+		Short: "Show the running lab's WAN and its packet counters",
+		Long: `status shows the properties of the running lab's WAN each way, and its counters:
+packets sent, lost, dropped by the queue, and late.`,
+		Example: `  longhaul lab status
+  longhaul lab status --json`,
+		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			state, err := session.Show(socketOr(socket))
+			state, err := session.Status(socketOr(socket))
 			if err != nil {
 				return err
 			}
@@ -194,7 +200,7 @@ func newLabShow(env *env) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print it as JSON")
-	cmd.Flags().StringVar(&socket, "socket", "", "where the lab listens")
+	cmd.Flags().StringVar(&socket, "socket", "", "`FILE` of the lab's socket (the user's own)")
 	return cmd
 }
 

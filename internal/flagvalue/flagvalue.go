@@ -4,7 +4,6 @@
 package flagvalue
 
 import (
-	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -15,10 +14,10 @@ import (
 	"longhaul/internal/units"
 )
 
-// Add adds a flag. set parses its value into a field of the caller. The help shows
-// usual as its default.
-func Add(flags *pflag.FlagSet, name, usage, usual string, set func(string) error) {
-	flags.Var(&value{text: usual, set: set}, name, usage)
+// Add adds a flag. kind is its placeholder in the help, such as RATE; set parses its
+// value into a field of the caller. The help shows usual as its default.
+func Add(flags *pflag.FlagSet, kind, name, usage, usual string, set func(string) error) {
+	flags.Var(&value{text: usual, kind: kind, set: set}, name, usage)
 }
 
 // AddDuration adds a flag for a length of time, which has its default already.
@@ -27,7 +26,52 @@ func AddDuration(flags *pflag.FlagSet, d *time.Duration, name, usage string) {
 	if *d != 0 {
 		usual = units.FormatDuration(*d)
 	}
-	flags.Var(&value{text: usual, kind: "DURATION", set: Duration(d)}, name, usage)
+	Add(flags, "DURATION", name, usage, usual, Duration(d))
+}
+
+// AddShare adds a flag for a share, which has its default already.
+func AddShare(flags *pflag.FlagSet, share *float64, name, usage string) {
+	usual := "0"
+	if *share != 0 {
+		usual = strconv.FormatFloat(100**share, 'g', -1, 64) + "%"
+	}
+	Add(flags, "SHARE", name, usage, usual, Share(share))
+}
+
+// AddRate adds a flag for a rate, which has its default already.
+func AddRate(flags *pflag.FlagSet, rateBps *int64, name, usage string) {
+	usual := "0"
+	if *rateBps != 0 {
+		usual = units.Rate(*rateBps).String()
+	}
+	Add(flags, "RATE", name, usage, usual, Rate(rateBps))
+}
+
+// AddCount adds a flag for a whole number, which has its default already.
+func AddCount[T int | int64 | uint64](flags *pflag.FlagSet, n *T, name, usage string) {
+	Add(flags, "N", name, usage, fmt.Sprint(*n), Count(n))
+}
+
+// AddNames adds a flag for several names, which has its default already. They are
+// separated by commas, or the flag is given again.
+func AddNames(flags *pflag.FlagSet, names *[]string, name, usage string) {
+	given := false
+	v := &value{text: strings.Join(*names, ","), kind: "LIST"}
+	v.set = func(s string) error {
+		var all []string
+		if given {
+			all = *names
+		}
+		for part := range strings.SplitSeq(s, ",") {
+			if part = strings.TrimSpace(part); part == "" {
+				return fmt.Errorf("missing name in %q: separate names by commas", s)
+			}
+			all = append(all, part)
+		}
+		*names, given = all, true
+		return nil
+	}
+	flags.Var(v, name, usage)
 }
 
 // value is a flag that set parses into a field of the caller.
@@ -38,7 +82,7 @@ type value struct {
 }
 
 func (v *value) String() string { return v.text }
-func (v *value) Type() string   { return cmp.Or(v.kind, "VALUE") }
+func (v *value) Type() string   { return v.kind }
 func (v *value) Set(s string) error {
 	if err := v.set(s); err != nil {
 		return err
@@ -87,6 +131,22 @@ func Rate(rateBps *int64) func(string) error {
 			return fmt.Errorf("%w: write it like 1Gbit or 100Mbit", err)
 		}
 		*rateBps = int64(rate)
+		return nil
+	}
+}
+
+// Count parses a whole number from 0.
+func Count[T int | int64 | uint64](n *T) func(string) error {
+	return func(s string) error {
+		bits := 64
+		if _, signed := any(*n).(uint64); !signed {
+			bits = strconv.IntSize - 1
+		}
+		value, err := strconv.ParseUint(s, 10, bits)
+		if err != nil {
+			return fmt.Errorf("invalid number %q: write a whole number from 0", s)
+		}
+		*n = T(value)
 		return nil
 	}
 }

@@ -113,15 +113,14 @@ const defaultPoliceBurst = 64 << 10
 
 // Flags adds the flags that describe the WAN. Each fills its part of c.
 func (c *Conditions) Flags(flags *pflag.FlagSet) {
-	add := func(name, usage, usual string, set func(string) error) { flagvalue.Add(flags, name, usage, usual, set) }
-	add("rtt", "round-trip time of the WAN", c.RTT.String(), flagvalue.Duration(&c.RTT))
-	add("jitter", "each packet's delay varies by ± this", c.Jitter.String(), flagvalue.Duration(&c.Jitter))
-	add("rate", "rate each way, 0 for no bound", units.Rate(c.RateBps).String(), flagvalue.Rate(&c.RateBps))
-	add("loss", "share lost from site A to B, like 10% or 0.1", "0", flagvalue.Share(&c.Loss.Probability))
-	add("loss-back", "share lost from site B to A", "0", flagvalue.Share(&c.LossBA.Probability))
-	add("loss-place", "loss before or after bottleneck", "before", linkflag.LossPlace(&c.LossPlace))
-	add("loss-burst", "mean length of a loss burst, packets", "1", linkflag.LossBurst(&c.LossBurstPackets))
-	add("queue", "queue: in BDPs, or like 256KiB", "1bdp", func(s string) error {
+	flagvalue.AddDuration(flags, &c.RTT, "rtt", "round-trip time of the WAN")
+	linkflag.AddJitter(flags, &c.Jitter)
+	flagvalue.AddRate(flags, &c.RateBps, "rate", "rate each way (0: no bound)")
+	flagvalue.AddShare(flags, &c.Loss.Probability, "loss", "share lost from site A to B, like 10% (0: none)")
+	flagvalue.AddShare(flags, &c.LossBA.Probability, "loss-back", "share lost from site B to A (0: none)")
+	linkflag.AddLossPlace(flags, &c.LossPlace)
+	linkflag.AddLossBurst(flags, &c.LossBurstPackets)
+	flagvalue.Add(flags, "SIZE", "queue", "queue of the bottleneck: like 256KiB, or in BDP", "1bdp", func(s string) error {
 		if bdp, ok := strings.CutSuffix(s, "bdp"); ok {
 			products, err := strconv.ParseFloat(bdp, 64)
 			if err != nil || products <= 0 {
@@ -137,12 +136,12 @@ func (c *Conditions) Flags(flags *pflag.FlagSet) {
 		c.QueueBDP, c.QueueBytes = 0, int(size)
 		return nil
 	})
-	add("aqm", "queue management: codel (RFC 8289), or none", "none", linkflag.CoDel(&c.CoDel))
-	add("mtu-ab", "largest packet from A to B, bytes", strconv.Itoa(c.MTUAB), linkflag.MTU(&c.MTUAB))
-	add("mtu-ba", "largest packet from B to A, bytes", strconv.Itoa(c.MTUBA), linkflag.MTU(&c.MTUBA))
-	add("reorder", "share held back, so that others overtake", "0", flagvalue.Share(&c.Reorder.Probability))
-	add("reorder-hold", "time for which they are held back", "0s", flagvalue.Duration(&c.Reorder.Hold))
-	add("police", "rate of a policer A to B, 0 for none", "0", func(s string) error {
+	linkflag.AddCoDel(flags, &c.CoDel)
+	flagvalue.Add(flags, "BYTES", "mtu", "largest packet from site A to B", strconv.Itoa(c.MTUAB), linkflag.MTU(&c.MTUAB))
+	flagvalue.Add(flags, "BYTES", "mtu-back", "largest packet from site B to A", strconv.Itoa(c.MTUBA), linkflag.MTU(&c.MTUBA))
+	flagvalue.AddShare(flags, &c.Reorder.Probability, "reorder", "share held back, so that others overtake (0: none)")
+	flagvalue.AddDuration(flags, &c.Reorder.Hold, "reorder-hold", "how long they are held back (0: not at all)")
+	flagvalue.Add(flags, "RATE", "police", "rate of a policer from A to B (0: none)", "0", func(s string) error {
 		if s == "0" {
 			c.Policer = link.Policer{}
 			return nil
@@ -157,7 +156,7 @@ func (c *Conditions) Flags(flags *pflag.FlagSet) {
 		}
 		return nil
 	})
-	add("police-burst", "burst that the policer admits after a pause", "64KiB", func(s string) error {
+	flagvalue.Add(flags, "SIZE", "police-burst", "burst that the policer admits after a pause", "64KiB", func(s string) error {
 		size, err := units.ParseSize(s)
 		if err != nil || size < 1 {
 			return fmt.Errorf("invalid burst %q: write it like 64KiB", s)
@@ -165,7 +164,7 @@ func (c *Conditions) Flags(flags *pflag.FlagSet) {
 		c.Policer.BurstBytes = int(size)
 		return nil
 	})
-	add("packet-rate", "maximum packets per second each way, 0 for no bound", "0", func(s string) error {
+	flagvalue.Add(flags, "N", "packet-rate", "maximum packets per second each way (0: no bound)", "0", func(s string) error {
 		n, err := strconv.ParseInt(s, 10, 64)
 		if err != nil || n < 0 {
 			return fmt.Errorf("invalid number of packets %q: write it like 5000", s)
@@ -173,7 +172,7 @@ func (c *Conditions) Flags(flags *pflag.FlagSet) {
 		c.PacketsPerSecond = n
 		return nil
 	})
-	add("atm", "rate counts ATM cells, 53 bytes for 48: on or off", "off", func(s string) error {
+	flagvalue.Add(flags, "STATE", "atm", "rate counts ATM cells, 53 bytes for 48: on or off", "off", func(s string) error {
 		switch s {
 		case "on", "off":
 			c.ATM = s == "on"
@@ -181,15 +180,8 @@ func (c *Conditions) Flags(flags *pflag.FlagSet) {
 		}
 		return fmt.Errorf("invalid value %q: choose on or off", s)
 	})
-	add("seed", "same seed, same packets lost", strconv.FormatUint(c.Seed, 10), func(s string) error {
-		seed, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			return fmt.Errorf("invalid seed %q: choose a whole number from 0", s)
-		}
-		c.Seed = seed
-		return nil
-	})
-	add("down", "outage: a-to-b, b-to-a, both or none", "none", func(s string) error {
+	flagvalue.AddCount(flags, &c.Seed, "seed", "seed: with the same one, the same packets are lost")
+	flagvalue.Add(flags, "DIRECTION", "down", "outage: a-to-b, b-to-a, both or none", "none", func(s string) error {
 		switch s {
 		case "none":
 			c.DownAB, c.DownBA = false, false

@@ -137,9 +137,9 @@ func (l *Lab) Host(name string) *hosts.Host { return l.hosts[name] }
 // Link returns an emulated link by name, or nil.
 func (l *Lab) Link(name string) *link.Link { return l.links[name] }
 
-// LostUnasked counts the packets lost between the kernel and the emulated links, in
+// LostByMachine counts the packets lost between the kernel and the emulated links, in
 // either direction. It is 0 unless the machine is overloaded.
-func (l *Lab) LostUnasked() uint64 {
+func (l *Lab) LostByMachine() uint64 {
 	var lost uint64
 	for _, emulated := range l.links {
 		for _, dir := range []link.Direction{link.AToB, link.BToA} {

@@ -102,7 +102,7 @@ func Around(at string, span string, now time.Time) (before, after Period, err er
 	length := now.Sub(moment)
 	if span != "" {
 		if length, err = ParseDuration(span); err != nil || length <= 0 {
-			return before, after, remedy.New(fmt.Errorf("--span cannot be %q", span), "give a time such as 2h or 7d")
+			return before, after, remedy.New(fmt.Errorf("--time cannot be %q", span), "give a time such as 2h or 7d")
 		}
 	}
 	return Period{moment.Add(-length), moment}, Period{moment, moment.Add(length)}, nil

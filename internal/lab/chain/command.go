@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab/experiment"
 )
 
@@ -29,7 +30,7 @@ its place, and the duration.
 Exit codes: 0 each case is right and took at most 5 s, 1 otherwise.`,
 		Example: `  longhaul lab run check
   longhaul lab run check --case altered-bc-data --json`,
-		New: func() experiment.Run { return &command{} },
+		New: func() experiment.Run { return &command{Options: Options{Seed: 1}} },
 	}
 }
 
@@ -47,8 +48,8 @@ type command struct {
 }
 
 func (c *command) Flags(flags *pflag.FlagSet) {
-	flags.StringArrayVar(&c.names, "case", nil, "run only this case (may be given again)")
-	flags.Uint64Var(&c.Seed, "seed", 1, "seed of losses and alterations")
+	flagvalue.AddNames(flags, &c.names, "case", "run only these cases (all)")
+	flagvalue.AddCount(flags, &c.Seed, "seed", "seed of losses and alterations")
 }
 
 func (c *command) Check(*pflag.FlagSet) error { return experiment.CheckCases(c.names, caseNames()) }

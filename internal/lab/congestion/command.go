@@ -40,23 +40,23 @@ buffers: 300 ms, 100 Mb/s, 10 % of the packets lost.
 --traps holds them to bounds on paths that trapped an algorithm before.
 docs/lab.md has the defaults.`,
 		Example: `  longhaul lab run lossy-lfn
-  longhaul lab run lossy-lfn --algorithms cubic,bbr --series lossy.csv
-  longhaul lab run lossy-lfn --grid --rate 100Mbit --buffer 1 --out grid/
-  longhaul lab run lossy-lfn --sharing --buffer 0.5,1,4 --against cubic
-  longhaul lab run lossy-lfn --sharing --scenario 1v1 --buffer 4 --aqm codel
+  longhaul lab run lossy-lfn --cc cubic,bbr --series lossy.csv
+  longhaul lab run lossy-lfn --grid --rate 100Mbit --queue 1 --out grid/
+  longhaul lab run lossy-lfn --sharing --queue 0.5,1,4 --against cubic
+  longhaul lab run lossy-lfn --sharing --scenario 1v1 --queue 4 --aqm codel
   longhaul lab run lossy-lfn --safety --fault outage,policer
-  longhaul lab run lossy-lfn --traps --case slow,four-flows --algorithms haul
+  longhaul lab run lossy-lfn --traps --case slow,four-flows --cc haul
   longhaul lab run lossy-lfn --short --repeat 20`,
-		New: func() experiment.Run { return &command{path: LossyLFN()} },
+		New: func() experiment.Run { return &command{path: LossyLFN(), during: time.Minute, repeat: 1} },
 	}
 }
 
 // command is a run as flags describe it.
 type command struct {
-	rates   flagvalue.List[int64]
-	rtts    flagvalue.List[time.Duration]
-	losses  flagvalue.List[float64]
-	buffers flagvalue.List[float64]
+	rates  flagvalue.List[int64]
+	rtts   flagvalue.List[time.Duration]
+	losses flagvalue.List[float64]
+	queues flagvalue.List[float64]
 
 	path       Path // values besides the lists
 	algorithms []string
@@ -87,41 +87,40 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 	}
 	c.rtts.Parse = flagvalue.Parse(flagvalue.Duration)
 	c.losses.Parse = flagvalue.Parse(flagvalue.Share)
-	c.buffers.Parse = func(s string) (float64, error) {
+	c.queues.Parse = func(s string) (float64, error) {
 		products, err := strconv.ParseFloat(strings.TrimSuffix(s, "bdp"), 64)
 		if err != nil || !(products > 0 && products <= 1000) {
 			return 0, fmt.Errorf("invalid queue size %q: write it in bandwidth-delay products, like 0.5", s)
 		}
 		return products, nil
 	}
-	flags.Var(&c.rates, "rate", "bottleneck (100Mbit)")
+	flags.Var(&c.rates, "rate", "rate of the bottleneck (100Mbit)")
 	flags.Var(&c.rtts, "rtt", "round-trip time (300ms)")
-	flags.Var(&c.losses, "loss", "share of packets lost on the way to the receiver (10%)")
-	flags.Var(&c.buffers, "buffer", "queue of the bottleneck, in BDP (1)")
+	flags.Var(&c.losses, "loss", "share lost on the way to the receiver (10%)")
+	flags.Var(&c.queues, "queue", "queue of the bottleneck, in BDP (1)")
 	path := &c.path
-	add := func(name, usage, usual string, set func(string) error) { flagvalue.Add(flags, name, usage, usual, set) }
-	add("aqm", "management of that queue: codel (RFC 8289), or none", "none", linkflag.CoDel(&path.CoDel))
-	add("loss-place", "lost before or after the bottleneck", "before", linkflag.LossPlace(&path.LossPlace))
-	add("loss-back", "share of ACKs lost", "0", flagvalue.Share(&path.LossBA.Probability))
-	add("loss-burst", "mean length of a loss burst, packets", "1", linkflag.LossBurst(&path.LossBurstPackets))
-	add("jitter", "each packet's delay varies by ± this", "0s", flagvalue.Duration(&path.Jitter))
-	flags.Float64Var(&path.WindowBDP, "window", path.WindowBDP, "what the hosts' buffers hold, in BDP")
-	flags.StringSliceVar(&c.algorithms, "algorithms", nil, "congestion controls, like cubic,bbr (all there are)")
-	flags.DurationVar(&c.during, "time", 60*time.Second, "how long each run sends")
-	flags.IntVar(&c.repeat, "repeat", 1, "run each case this many times")
+	linkflag.AddCoDel(flags, &path.CoDel)
+	linkflag.AddLossPlace(flags, &path.LossPlace)
+	flagvalue.AddShare(flags, &path.LossBA.Probability, "loss-back", "share of ACKs lost (0: none)")
+	linkflag.AddLossBurst(flags, &path.LossBurstPackets)
+	linkflag.AddJitter(flags, &path.Jitter)
+	linkflag.AddHostBuffers(flags, &path.WindowBDP, "buffers of the hosts, in BDP")
+	flagvalue.AddNames(flags, &c.algorithms, "cc", "congestion controls, like cubic,bbr (all there are)")
+	flagvalue.AddDuration(flags, &c.during, "time", "how long each run sends")
+	flagvalue.AddCount(flags, &c.repeat, "repeat", "run each case this many times")
 	flags.BoolVar(&c.quick, "quick", false, "15 s each: a first look, not a measurement")
-	flags.Uint64Var(&path.Seed, "seed", path.Seed, "seed of the random choices")
-	flags.StringVar(&c.series, "series", "", "write what a plot shows to this file, as CSV")
+	flagvalue.AddCount(flags, &path.Seed, "seed", "seed of the random choices")
+	flags.StringVar(&c.series, "series", "", "write the points of a plot to `FILE`, as CSV")
 
-	flags.BoolVar(&c.grid, "grid", false, "a matrix of paths: rate, rtt, loss and buffer take lists")
-	flags.StringVar(&c.out, "out", "", "grid: keep each run in this directory, and go on from there")
+	flags.BoolVar(&c.grid, "grid", false, "a matrix of paths: rate, rtt, loss and queue take lists")
+	flags.StringVar(&c.out, "out", "", "grid: keep each run in `DIR`, and continue from there")
 	flags.BoolVar(&c.sharing, "sharing", false, "flows that meet others (100Mbit, 63ms, no loss)")
-	flags.StringSliceVar(&c.against, "against", nil, "sharing: the others (cubic,bbr,self); traps: the peer (bbr)")
-	flags.StringSliceVar(&c.scenarios, "scenario", nil, "sharing: how they meet, like 1v1,late (all)")
+	flagvalue.AddNames(flags, &c.against, "against", "sharing: the others (cubic,bbr,self); traps: the peer (bbr)")
+	flagvalue.AddNames(flags, &c.scenarios, "scenario", "sharing: how they meet, like 1v1,late (all)")
 	flags.BoolVar(&c.safety, "safety", false, "faults of the path (100Mbit, 100ms, 1%)")
-	flags.StringSliceVar(&c.faults, "fault", nil, "safety: which, like outage,policer (all)")
+	flagvalue.AddNames(flags, &c.faults, "fault", "safety: which, like outage,policer (all)")
 	flags.BoolVar(&c.traps, "traps", false, "paths with bounds of their own, medians of 5 runs")
-	flags.StringSliceVar(&c.cases, "case", nil, "traps: which, like slow,detour (all)")
+	flagvalue.AddNames(flags, &c.cases, "case", "traps: run only these cases, like slow,detour (all)")
 	flags.BoolVar(&c.short, "short", false, "time to complete short transfers")
 	c.sizes.Parse = func(s string) (int64, error) {
 		bytes, err := units.ParseSize(s)
@@ -130,7 +129,7 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 		}
 		return int64(bytes), nil
 	}
-	flags.Var(&c.sizes, "size", "short: how much is sent (100kB,1MB,10MB)")
+	flags.Var(&c.sizes, "bytes", "short: amounts to send (100kB,1MB,10MB)")
 }
 
 // trapRepeat is the number of runs of each case of --traps.
@@ -238,7 +237,7 @@ func (c *command) gridRun() (runner, error) {
 	full := FullGrid()
 	grid := Grid{
 		RatesBps: or(c.rates.Values, full.RatesBps), RTTs: or(c.rtts.Values, full.RTTs),
-		Losses: or(c.losses.Values, full.Losses), BuffersBDP: or(c.buffers.Values, full.BuffersBDP),
+		Losses: or(c.losses.Values, full.Losses), BuffersBDP: or(c.queues.Values, full.BuffersBDP),
 	}
 	if err := grid.Check(c.path); err != nil {
 		return nil, err
@@ -259,8 +258,8 @@ func (c *command) sharingRun() (runner, error) {
 	path := c.path
 	usual := SharingPath()
 	path.RTT, path.Loss = usual.RTT, usual.Loss
-	sharing := SharingOptions{Against: c.against, Scenarios: c.scenarios, Buffers: c.buffers.Values}
-	c.buffers.Values = nil // each is run
+	sharing := SharingOptions{Against: c.against, Scenarios: c.scenarios, Buffers: c.queues.Values}
+	c.queues.Values = nil // each is run
 	path, err := c.onePath(path)
 	if err == nil {
 		err = errors.Join(path.Check(), CheckSharing(sharing))
@@ -323,7 +322,7 @@ func (c *command) onePath(path Path) (Path, error) {
 		oneInto(&path.RateBps, c.rates, "rate"),
 		oneInto(&path.RTT, c.rtts, "rtt"),
 		oneInto(&path.Loss.Probability, c.losses, "loss"),
-		oneInto(&path.QueueBDP, c.buffers, "buffer"))
+		oneInto(&path.QueueBDP, c.queues, "queue"))
 	return path, err
 }
 

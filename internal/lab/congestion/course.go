@@ -83,7 +83,7 @@ func (c course) run(ctx context.Context, name, algorithm string, o Options, run,
 	if err != nil {
 		return flow{}, curve{}, err
 	}
-	if lost := n.LostUnasked(); lost > 0 {
+	if lost := n.LostByMachine(); lost > 0 {
 		o.Report.Notef("%s: %d packets were lost beside the link's settings: the machine is too busy for this rate", name, lost)
 	}
 	return flows[0], queue, nil

@@ -33,10 +33,10 @@ type Run struct {
 	RetransmitRatio  Value  `json:"retransmit_ratio"`   // bytes sent again ÷ bytes sent
 	Timeouts         Value  `json:"rto_count"`          // null before Linux 6.7
 	SenderCPUPerGB   Value  `json:"sender_cpu_seconds_per_gb"`
-	LabCPUPerGB      Value  `json:"lab_cpu_seconds_per_gb"` // sender, receiver and the emulated link
-	WindowLimited    Value  `json:"rwnd_limited_share"`     // of the time with data to send, held up by the receiver's window
-	BufferLimited    Value  `json:"sndbuf_limited_share"`   // by the send buffer
-	LostUnasked      uint64 `json:"packets_lost_unasked"`   // beside the link's settings: 0, or the machine was too busy
+	LabCPUPerGB      Value  `json:"lab_cpu_seconds_per_gb"`  // sender, receiver and the emulated link
+	WindowLimited    Value  `json:"rwnd_limited_share"`      // of the time with data to send, held up by the receiver's window
+	BufferLimited    Value  `json:"sndbuf_limited_share"`    // by the send buffer
+	LostByMachine    uint64 `json:"packets_lost_by_machine"` // beside the link's settings: 0, or the machine was too busy
 
 	// Every SeriesSeconds: goodput at the receiver, which waits for gaps to close;
 	// delivery by the sender's count; sent data with retransmissions; the
@@ -178,10 +178,10 @@ func oneFlow(ctx context.Context, p Path, algorithm string, o Options, run, runs
 	r.RTTSeriesMs, r.CwndSeries = stateSeries(srtt, o.Time), stateSeries(cwnd, o.Time)
 	r.LabCPUPerGB = perGB(cpu, f)
 	if held := max(r.WindowLimited, r.BufferLimited); held.Some() && held > heldBack {
-		o.Report.Notef("%s: the buffers held the sender back for %.0f %% of the time: raise --window", algorithm, 100*float64(held))
+		o.Report.Notef("%s: the buffers held the sender back for %.0f %% of the time: raise --host-buffers", algorithm, 100*float64(held))
 	}
-	if r.LostUnasked = n.LostUnasked(); r.LostUnasked > 0 {
-		o.Report.Notef("%s: %d packets were lost beside the link's settings: the machine is too busy for this rate", algorithm, r.LostUnasked)
+	if r.LostByMachine = n.LostByMachine(); r.LostByMachine > 0 {
+		o.Report.Notef("%s: %d packets were lost beside the link's settings: the machine is too busy for this rate", algorithm, r.LostByMachine)
 	}
 	return r, nil
 }

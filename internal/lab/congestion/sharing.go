@@ -349,7 +349,7 @@ func meet(ctx context.Context, p Path, m party, o Options, run, total int) (meet
 	if err != nil {
 		return meetingRun{}, err
 	}
-	if lost := n.LostUnasked(); lost > 0 {
+	if lost := n.LostByMachine(); lost > 0 {
 		o.Report.Notef("%s: %d packets were lost beside the link's settings: the machine is too busy for this rate", m.name(), lost)
 	}
 	r := meetingRun{

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab/experiment"
 	"longhaul/internal/lab/tcpcc"
 )
@@ -27,7 +28,7 @@ The table shows doctor's right and wrong verdicts for each cause.`,
 		Example: `  longhaul lab run diagnosis --sample 36
   longhaul lab run diagnosis --seed 8 --json > diagnosis.json
   longhaul lab run diagnosis --sample 20 --case policer`,
-		New: func() experiment.Run { return &command{} },
+		New: func() experiment.Run { return &command{sample: 432, seed: 7, Options: Options{Parallel: 4}} },
 	}
 }
 
@@ -40,11 +41,11 @@ type command struct {
 }
 
 func (c *command) Flags(flags *pflag.FlagSet) {
-	flags.IntVar(&c.sample, "sample", 432, "scenarios to draw")
-	flags.Uint64Var(&c.seed, "seed", 7, "seed of what is drawn")
-	flags.IntVar(&c.Parallel, "parallel", 4, "scenarios at once")
-	flags.StringArrayVar(&c.kinds, "case", nil, "draw only these (may be given again)")
-	flags.StringVar(&c.Keep, "keep", "", "keep what doctor saw in this directory")
+	flagvalue.AddCount(flags, &c.sample, "sample", "scenarios to draw")
+	flagvalue.AddCount(flags, &c.seed, "seed", "seed of the draw")
+	flagvalue.AddCount(flags, &c.Parallel, "parallel", "scenarios at once")
+	flagvalue.AddNames(flags, &c.kinds, "case", "draw only these cases (all)")
+	flags.StringVar(&c.Keep, "out", "", "keep doctor's observations in `DIR`")
 }
 
 func (c *command) Check(*pflag.FlagSet) error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab/experiment"
 )
 
@@ -43,7 +44,7 @@ Exit code 1: longhaul broke the rule.`,
 		Example: `  longhaul lab run transparent-ends --scripts 100000
   longhaul lab run transparent-ends --seed 7 --script 1234 --relays 2
   longhaul lab run transparent-ends --relays 0 --through haproxy,nginx --json`,
-		New: func() experiment.Run { return &command{} },
+		New: func() experiment.Run { return &command{Options{Scripts: 10_000, Seed: 1, Relays: []int{1, 2}}} },
 	}
 }
 
@@ -51,12 +52,18 @@ Exit code 1: longhaul broke the rule.`,
 type command struct{ Options }
 
 func (c *command) Flags(flags *pflag.FlagSet) {
-	flags.Uint64Var(&c.Scripts, "scripts", 10_000, "how many scripts")
-	flags.Uint64Var(&c.Seed, "seed", 1, "of the scripts; with their number it makes each of them")
-	flags.Uint64Var(&c.Only, "script", 0, "run only the script of this number")
-	flags.IntSliceVar(&c.Relays, "relays", []int{1, 2}, "through how many relays, one way for each number; 0 runs them only directly")
-	flags.StringSliceVar(&c.Through, "through", nil, "through these programs, in place of relays")
-	flags.IntVar(&c.Lanes, "parallel", 0, "scripts at the same time (0: the usual)")
+	flagvalue.AddCount(flags, &c.Scripts, "scripts", "scripts to run")
+	flagvalue.AddCount(flags, &c.Seed, "seed", "seed of the scripts; with its number it makes each script")
+	flagvalue.AddCount(flags, &c.Only, "script", "run only the script of this number (0: all)")
+	flagvalue.Add(flags, "LIST", "relays", "relays on the way, a way for each number; 0 runs scripts only directly", "1,2",
+		func(s string) error {
+			l := flagvalue.List[int]{Parse: flagvalue.Parse(flagvalue.Count[int])}
+			err := l.Set(s)
+			c.Relays = l.Values
+			return err
+		})
+	flagvalue.AddNames(flags, &c.Through, "through", "programs on the way, in place of relays (none)")
+	flagvalue.AddCount(flags, &c.Lanes, "parallel", "scripts at once (0: the usual)")
 }
 
 func (c *command) Check(flags *pflag.FlagSet) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab/experiment"
 )
 
@@ -27,8 +28,11 @@ killed, or (case host) its WAN is cut and nothing answers. The table shows the
 failed connections and the slowest one, before the death, in the second after
 it, and later.`,
 		Example: `  longhaul lab run failover
-  longhaul lab run failover --case host --per-second 500 --json`,
-		New: func() experiment.Run { return &command{Options: Options{Before: 3 * time.Second}} },
+  longhaul lab run failover --case host --new-flows-per-second 500 --json`,
+		New: func() experiment.Run {
+			o := Options{Before: 3 * time.Second, PerSecond: 200, Standing: 40, After: 10 * time.Second}
+			return &command{Options: o, cases: Cases()}
+		},
 	}
 }
 
@@ -39,10 +43,10 @@ type command struct {
 }
 
 func (c *command) Flags(flags *pflag.FlagSet) {
-	flags.IntVar(&c.PerSecond, "per-second", 200, "new connections a second")
-	flags.IntVar(&c.Standing, "standing", 40, "standing connections, on both relays in total")
-	flags.DurationVar(&c.After, "after", 10*time.Second, "duration after the death")
-	flags.StringArrayVar(&c.cases, "case", Cases(), "kind of death (may be given again)")
+	flagvalue.AddCount(flags, &c.PerSecond, "new-flows-per-second", "new connections a second")
+	flagvalue.AddCount(flags, &c.Standing, "standing", "standing connections, on both relays in total")
+	flagvalue.AddDuration(flags, &c.After, "time", "how long the stream goes on after the death")
+	flagvalue.AddNames(flags, &c.cases, "case", "kinds of death")
 }
 
 func (c *command) Check(*pflag.FlagSet) error {
@@ -50,7 +54,7 @@ func (c *command) Check(*pflag.FlagSet) error {
 		return err
 	}
 	if c.PerSecond < 1 || c.PerSecond > 10_000 || c.Standing < 2 || c.After < time.Second {
-		return errors.New("choose --per-second from 1 to 10000, --standing of at least 2, --after of at least 1s")
+		return errors.New("choose --new-flows-per-second from 1 to 10000, --standing of at least 2, --time of at least 1s")
 	}
 	return nil
 }

@@ -5,9 +5,51 @@ package linkflag
 import (
 	"fmt"
 	"strconv"
+	"strings"
+	"time"
 
+	"github.com/spf13/pflag"
+
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab/link"
 )
+
+// AddJitter adds --jitter.
+func AddJitter(flags *pflag.FlagSet, jitter *time.Duration) {
+	flagvalue.AddDuration(flags, jitter, "jitter", "each packet's delay varies by ± this (0: not at all)")
+}
+
+// AddLossPlace adds --loss-place.
+func AddLossPlace(flags *pflag.FlagSet, place *link.LossPlace) {
+	flagvalue.Add(flags, "PLACE", "loss-place", "loss before or after the bottleneck", "before", LossPlace(place))
+}
+
+// AddLossBurst adds --loss-burst.
+func AddLossBurst(flags *pflag.FlagSet, packets *float64) {
+	flagvalue.Add(flags, "N", "loss-burst", "mean length of a loss burst, in packets", "1", LossBurst(packets))
+}
+
+// AddCoDel adds --aqm.
+func AddCoDel(flags *pflag.FlagSet, codel *link.CoDel) {
+	flagvalue.Add(flags, "AQM", "aqm", "management of the queue: codel (RFC 8289), or none", "none", CoDel(codel))
+}
+
+// AddHostBuffers adds --host-buffers, which has its default already.
+func AddHostBuffers(flags *pflag.FlagSet, products *float64, usage string) {
+	flagvalue.Add(flags, "BDP", "host-buffers", usage, fmt.Sprint(*products), BDP(products))
+}
+
+// BDP parses a number of bandwidth-delay products; 0 is the kernel's own size.
+func BDP(products *float64) func(string) error {
+	return func(s string) error {
+		value, err := strconv.ParseFloat(strings.TrimSuffix(s, "bdp"), 64)
+		if err != nil || !(value >= 0 && value <= 1000) {
+			return fmt.Errorf("invalid size %q: write it in bandwidth-delay products, like 6 or 0.5", s)
+		}
+		*products = value
+		return nil
+	}
+}
 
 // LossPlace parses before or after.
 func LossPlace(place *link.LossPlace) func(string) error {

@@ -13,6 +13,7 @@ func TestValues(t *testing.T) {
 		codel link.CoDel
 		burst float64
 		mtu   int
+		bdp   float64
 	)
 	for _, mistake := range []struct {
 		set         func(string) error
@@ -22,6 +23,8 @@ func TestValues(t *testing.T) {
 		{CoDel(&codel), "red", "choose codel or none"},
 		{LossBurst(&burst), "0", `invalid burst length "0"`},
 		{MTU(&mtu), "67", "from 68 to 65535"},
+		{BDP(&bdp), "-1", "bandwidth-delay products"},
+		{BDP(&bdp), "NaN", "bandwidth-delay products"},
 	} {
 		if err := mistake.set(mistake.value); err == nil || !strings.Contains(err.Error(), mistake.want) {
 			t.Errorf("%s: error %v, want %q", mistake.value, err, mistake.want)
@@ -31,13 +34,13 @@ func TestValues(t *testing.T) {
 		set   func(string) error
 		value string
 	}{
-		{LossPlace(&place), "after"}, {CoDel(&codel), "codel"}, {LossBurst(&burst), "4"}, {MTU(&mtu), "576"},
+		{LossPlace(&place), "after"}, {CoDel(&codel), "codel"}, {LossBurst(&burst), "4"}, {MTU(&mtu), "576"}, {BDP(&bdp), "0.5bdp"},
 	} {
 		if err := good.set(good.value); err != nil {
 			t.Errorf("%s: %v", good.value, err)
 		}
 	}
-	if place != link.LossAfter || codel != link.DefaultCoDel() || burst != 4 || mtu != 576 {
-		t.Errorf("got %v, %v, %v, %v", place, codel, burst, mtu)
+	if place != link.LossAfter || codel != link.DefaultCoDel() || burst != 4 || mtu != 576 || bdp != 0.5 {
+		t.Errorf("got %v, %v, %v, %v, %v", place, codel, burst, mtu, bdp)
 	}
 }

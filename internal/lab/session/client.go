@@ -25,14 +25,14 @@ func Set(socket string, values map[string]string) error {
 	return err
 }
 
-// Show asks the lab at a socket for its state.
-func Show(socket string) (State, error) {
-	answer, err := call(socket, request{Show: true}, nil, nil)
+// Status asks the lab at a socket for its state.
+func Status(socket string) (State, error) {
+	answer, err := call(socket, request{Status: true}, nil, nil)
 	if err != nil {
 		return State{}, err
 	}
 	var state State
-	if err := json.Unmarshal(answer.Show, &state); err != nil {
+	if err := json.Unmarshal(answer.State, &state); err != nil {
 		return State{}, fmt.Errorf("read the lab's answer: %w", err)
 	}
 	return state, nil

@@ -33,9 +33,9 @@ import (
 
 // request is a client's request to a running lab. One field is set.
 type request struct {
-	Exec *execRequest      `json:"exec,omitempty"`
-	Set  map[string]string `json:"set,omitempty"`  // conditions to change, by flag name
-	Show bool              `json:"show,omitempty"` // the lab's settings and counters
+	Exec   *execRequest      `json:"exec,omitempty"`
+	Set    map[string]string `json:"set,omitempty"`    // conditions to change, by flag name
+	Status bool              `json:"status,omitempty"` // the lab's settings and counters
 }
 
 // execRequest starts a program in a host.
@@ -51,7 +51,7 @@ type execRequest struct {
 type reply struct {
 	Error  string          `json:"error,omitempty"`
 	Status int             `json:"status"` // of the program, as a shell would report it
-	Show   json.RawMessage `json:"show,omitempty"`
+	State  json.RawMessage `json:"state,omitempty"`
 }
 
 type signalLine struct {
@@ -199,9 +199,9 @@ func (s *server) answer(ctx context.Context, conn *net.UnixConn) (reply, error) 
 		return reply{Status: status}, err
 	case asked.Set != nil:
 		return reply{}, s.set(asked.Set)
-	case asked.Show:
+	case asked.Status:
 		data, err := json.Marshal(s.state())
-		return reply{Show: data}, err
+		return reply{State: data}, err
 	}
 	return reply{}, errors.New("empty request")
 }

@@ -125,7 +125,7 @@ func TestExecErrors(t *testing.T) {
 	if _, err := listen(socket); err == nil || !strings.Contains(err.Error(), "a lab is up already") {
 		t.Errorf("a second lab on the socket: error %v", err)
 	}
-	if _, err := call(filepath.Join(t.TempDir(), "none"), request{Show: true}, nil, nil); !errors.Is(err, ErrNoLab) {
+	if _, err := call(filepath.Join(t.TempDir(), "none"), request{Status: true}, nil, nil); !errors.Is(err, ErrNoLab) {
 		t.Errorf("without a lab: error %v, want %v", err, ErrNoLab)
 	}
 }
@@ -172,18 +172,18 @@ func settings(d Direction) Direction {
 	}
 }
 
-// Show reports the changed settings, and no other change.
-func TestSetAndShow(t *testing.T) {
+// Status reports the changed settings, and no other change.
+func TestSetAndStatus(t *testing.T) {
 	built := linktest.TwoSites(t, linktest.Fast())
 	socket := serve(t, built)
-	want, err := Show(socket)
+	want, err := Status(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := Set(socket, map[string]string{"rtt": "10ms", "loss-back": "5%", "down": "a-to-b"}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Show(socket)
+	got, err := Status(socket)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ type Direction struct {
 	TooBig         uint64  `json:"packets_too_big"`
 	Outage         uint64  `json:"packets_lost_in_outages"`
 	Reordered      uint64  `json:"packets_reordered"`
-	Unasked        uint64  `json:"packets_lost_unasked"` // outside the emulation; 0 unless the machine is overloaded
+	LostByMachine  uint64  `json:"packets_lost_by_machine"` // outside the emulation; 0 unless the machine is overloaded
 	QueueP50Ms     float64 `json:"queue_delay_p50_ms"`
 	QueueP95Ms     float64 `json:"queue_delay_p95_ms"`
 	QueueP99Ms     float64 `json:"queue_delay_p99_ms"`
@@ -75,7 +75,7 @@ func (s *server) state() State {
 			TooBig:         counters.TooBig,
 			Outage:         counters.Outage,
 			Reordered:      counters.Reordered,
-			Unasked:        counters.DeviceDrops + counters.WriteErrors,
+			LostByMachine:  counters.DeviceDrops + counters.WriteErrors,
 			QueueP50Ms:     display.Milliseconds(counters.QueueDelayP50),
 			QueueP95Ms:     display.Milliseconds(counters.QueueDelayP95),
 			QueueP99Ms:     display.Milliseconds(counters.QueueDelayP99),
@@ -136,7 +136,7 @@ func (s State) WriteText(w io.Writer) error {
 		}
 		count("too big", func(d Direction) uint64 { return d.TooBig })
 		count("lost in outages", func(d Direction) uint64 { return d.Outage })
-		count("lost unasked", func(d Direction) uint64 { return d.Unasked })
+		count("lost by the machine", func(d Direction) uint64 { return d.LostByMachine })
 		both("queue delay p50", func(d Direction) string { return fmt.Sprintf("%.2f ms", d.QueueP50Ms) })
 		both("queue delay p95", func(d Direction) string { return fmt.Sprintf("%.2f ms", d.QueueP95Ms) })
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab/experiment"
 )
 
@@ -31,31 +32,35 @@ relay at site A holds must not grow, and its log must say why it cut a flow.
 
 Other parts: slow-reader (memory stays bounded behind slow readers) and churn
 (short connections during a thousand reloads). Exit code 1: a rule was broken.`,
-		Example: `  longhaul lab run soak --minutes 30
-  longhaul lab run soak --minutes 2 --seed 7 --json > soak.json
-  longhaul lab run soak --case slow-reader --case churn`,
-		New: func() experiment.Run { return &command{} },
+		Example: `  longhaul lab run soak --time 30m
+  longhaul lab run soak --time 2m --seed 7 --json > soak.json
+  longhaul lab run soak --case slow-reader,churn`,
+		New: func() experiment.Run {
+			return &command{Options{Time: 10 * time.Minute, Flows: 48, Parts: []string{PartMixed}, Connections: 20_000, Reloads: 1000}}
+		},
 	}
 }
 
 // command is a run as flags describe it.
-type command struct {
-	Options
-	minutes float64
-}
+type command struct{ Options }
+
+// slowTime is the duration of slow-reader without --time.
+const slowTime = time.Minute
 
 func (c *command) Flags(flags *pflag.FlagSet) {
-	flags.Float64Var(&c.minutes, "minutes", 10, "how long flows are begun")
-	flags.IntVar(&c.Options.Flows, "flows", 48, "flows at the same time")
-	flags.Uint64Var(&c.Seed, "seed", 0, "of the flows and of what happens (0: draw one)")
-	flags.StringArrayVar(&c.Parts, "case", []string{PartMixed}, "what to run (may be given again)")
-	flags.DurationVar(&c.Slow, "slow", time.Minute, "of slow-reader: for how long it is slow")
-	flags.Int64Var(&c.Connections, "connections", 20_000, "of churn")
-	flags.IntVar(&c.Reloads, "reloads", 1000, "of churn, of all relays together")
+	flagvalue.AddDuration(flags, &c.Time, "time", "how long flows begin; slow-reader: how long readers are slow, usually 1m")
+	flagvalue.AddCount(flags, &c.Options.Flows, "flows", "flows at the same time")
+	flagvalue.AddCount(flags, &c.Seed, "seed", "seed of the flows and of the events (0: draw one)")
+	flagvalue.AddNames(flags, &c.Parts, "case", "parts to run")
+	flagvalue.AddCount(flags, &c.Connections, "connections", "connections of churn")
+	flagvalue.AddCount(flags, &c.Reloads, "reloads", "reloads of churn, of all relays together")
 }
 
-func (c *command) Check(*pflag.FlagSet) error {
-	c.Time = time.Duration(c.minutes * float64(time.Minute))
+func (c *command) Check(flags *pflag.FlagSet) error {
+	c.Slow = slowTime
+	if flags.Changed("time") {
+		c.Slow = c.Time
+	}
 	if err := c.Options.Check(); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"longhaul/internal/display"
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab/experiment"
 )
 
@@ -26,7 +27,7 @@ func (e Experiment) Entry() experiment.Experiment {
 		Example: fmt.Sprintf(`  longhaul lab run %[1]s
   longhaul lab run %[1]s --repeat 5 --json > %[1]s.json
   longhaul lab run %[1]s --case %[2]s --quick`, e.Name, e.Cases[0].Name),
-		New: func() experiment.Run { return &command{experiment: e} },
+		New: func() experiment.Run { return &command{experiment: e, options: Options{Repeat: 1}} },
 	}
 }
 
@@ -39,9 +40,9 @@ type command struct {
 func (c *command) Flags(flags *pflag.FlagSet) {
 	o := &c.options
 	flags.BoolVar(&o.Quick, "quick", false, "send less data: a first look, not a measurement")
-	flags.IntVar(&o.Repeat, "repeat", 1, "run each case this many times")
-	flags.Uint64Var(&o.Seed, "seed", 0, "seed of the random choices (0: the usual)")
-	flags.StringArrayVar(&o.Cases, "case", nil, "run only this case (may be given again)")
+	flagvalue.AddCount(flags, &o.Repeat, "repeat", "run each case this many times")
+	flagvalue.AddCount(flags, &o.Seed, "seed", "seed of the random choices (0: the usual)")
+	flagvalue.AddNames(flags, &o.Cases, "case", "run only these cases (all)")
 }
 
 func (c *command) Check(*pflag.FlagSet) error {

@@ -283,7 +283,7 @@ func (e Experiment) runCase(ctx context.Context, c Case, conditions lab.Conditio
 		s.retransmitRatio = float64(after.Retransmitted-before.Retransmitted) / float64(sent)
 	}
 	s.relayCPU = st.Stop()
-	if lost := built.LostUnasked(); lost > 0 {
+	if lost := built.LostByMachine(); lost > 0 {
 		o.Report.Notef("%s: %d packets were lost beside the link's settings: the machine is too busy for this rate", c.Name, lost)
 	}
 	return s, nil

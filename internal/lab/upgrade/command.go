@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"longhaul/internal/display"
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab/experiment"
 )
 
@@ -29,8 +30,10 @@ upgrade with the goodput before the first: the longest time below 90 %, the
 deepest 0.1 s, and the deepest second. The line "none" shows the same figures
 for the time before the first upgrade.`,
 		Example: `  longhaul lab run upgrade
-  longhaul lab run upgrade --flows 500 --per-second 50 --upgrades 2 --json`,
-		New: func() experiment.Run { return &command{} },
+  longhaul lab run upgrade --flows 500 --upgrades 2 --json`,
+		New: func() experiment.Run {
+			return &command{Options{Flows: 2000, PerSecond: 200, Bulk: 4, Upgrades: 6, Every: 5 * time.Second}}
+		},
 	}
 }
 
@@ -38,17 +41,17 @@ for the time before the first upgrade.`,
 type command struct{ Options }
 
 func (c *command) Flags(flags *pflag.FlagSet) {
-	flags.IntVar(&c.Options.Flows, "flows", 2000, "flows open at the same time")
-	flags.IntVar(&c.PerSecond, "per-second", 200, "new flows a second")
-	flags.IntVar(&c.Bulk, "bulk", 4, "flows that fill the WAN")
-	flags.IntVar(&c.Upgrades, "upgrades", 6, "upgrades of both relays in total")
-	flags.DurationVar(&c.Every, "every", 5*time.Second, "time from one upgrade to the next")
+	flagvalue.AddCount(flags, &c.Options.Flows, "flows", "flows at the same time")
+	flagvalue.AddCount(flags, &c.PerSecond, "new-flows-per-second", "new flows a second")
+	flagvalue.AddCount(flags, &c.Bulk, "bulk", "flows that fill the WAN")
+	flagvalue.AddCount(flags, &c.Upgrades, "upgrades", "upgrades of both relays in total")
+	flagvalue.AddDuration(flags, &c.Every, "interval", "time from one upgrade to the next")
 }
 
 func (c *command) Check(*pflag.FlagSet) error {
 	o := c.Options
 	if o.PerSecond < 1 || o.PerSecond > 10_000 || o.Flows < o.PerSecond || o.Flows > 100_000 || o.Bulk < 1 || o.Upgrades < 1 || o.Every < time.Second {
-		return errors.New("choose --per-second from 1 to 10000, --flows from that to 100000, --bulk and --upgrades of at least 1, --every of at least 1s")
+		return errors.New("choose --new-flows-per-second from 1 to 10000, --flows from that to 100000, --bulk and --upgrades of at least 1, --interval of at least 1s")
 	}
 	return nil
 }

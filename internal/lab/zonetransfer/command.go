@@ -18,7 +18,6 @@ import (
 	"longhaul/internal/lab/experiment"
 	"longhaul/internal/lab/linkflag"
 	"longhaul/internal/lab/tcpcc"
-	"longhaul/internal/units"
 )
 
 // Experiment is the one with real name servers.
@@ -37,8 +36,12 @@ under each congestion control that the kernel has and each of longhaul's own,
 and through a pair of longhaul relays; and compares the zones of both servers
 after each.`,
 		Example: `  longhaul lab run zone-transfer
-  longhaul lab run zone-transfer --quick --case relay --case direct-cubic`,
-		New: func() experiment.Run { return &command{Options: Options{Conditions: lab.LossyConditions()}} },
+  longhaul lab run zone-transfer --quick --case relay,direct-cubic`,
+		New: func() experiment.Run {
+			return &command{Options: Options{
+				Conditions: lab.LossyConditions(), Names: FullNames, Changes: 10, Patience: time.Minute, Repeat: 1,
+			}}
+		},
 	}
 }
 
@@ -51,21 +54,20 @@ type command struct {
 
 func (c *command) Flags(flags *pflag.FlagSet) {
 	p := &c.Conditions
-	add := func(name, usage, usual string, set func(string) error) { flagvalue.Add(flags, name, usage, usual, set) }
-	add("rtt", "round-trip time", p.RTT.String(), flagvalue.Duration(&p.RTT))
-	add("rate", "bottleneck", units.Rate(p.RateBps).String(), flagvalue.Rate(&p.RateBps))
-	add("loss", "share lost on the way to the secondary", "10%", flagvalue.Share(&p.Loss.Probability))
-	add("loss-back", "share lost on the way to the primary", "0", flagvalue.Share(&p.LossBA.Probability))
-	add("loss-place", "lost before or after the bottleneck", "before", linkflag.LossPlace(&p.LossPlace))
-	flags.Uint64Var(&p.Seed, "seed", p.Seed, "seed of the random choices")
-	flags.IntVar(&c.Names, "names", FullNames, "hosts in the zone, about 276 bytes of a transfer each")
-	flags.IntVar(&c.Changes, "changes", 10, "incremental transfers")
-	flags.DurationVar(&c.Patience, "patience", time.Minute, "a transfer that takes longer is unfinished")
-	flags.Float64Var(&c.WindowBDP, "window", 0, "raise the name servers' buffers to so many BDP (0: the kernel's own)")
-	flags.StringSliceVar(&c.named, "algorithms", nil, "the primary's congestion controls (all of the kernel's)")
-	flags.StringArrayVar(&c.Options.Cases, "case", nil, "run only this case (may be given again)")
-	flags.IntVar(&c.Repeat, "repeat", 1, "run each case this many times")
-	flags.BoolVar(&c.quick, "quick", false, "a zone of 5 MB, 3 changes, 20 s of patience")
+	flagvalue.AddDuration(flags, &p.RTT, "rtt", "round-trip time")
+	flagvalue.AddRate(flags, &p.RateBps, "rate", "rate of the bottleneck (0: no bound)")
+	flagvalue.AddShare(flags, &p.Loss.Probability, "loss", "share lost on the way to the secondary (0: none)")
+	flagvalue.AddShare(flags, &p.LossBA.Probability, "loss-back", "share lost on the way to the primary (0: none)")
+	linkflag.AddLossPlace(flags, &p.LossPlace)
+	flagvalue.AddCount(flags, &p.Seed, "seed", "seed of the random choices")
+	flagvalue.AddCount(flags, &c.Names, "names", "hosts in the zone, about 276 bytes of a transfer each")
+	flagvalue.AddCount(flags, &c.Changes, "changes", "incremental transfers")
+	flagvalue.AddDuration(flags, &c.Patience, "timeout", "a transfer that takes longer is unfinished")
+	linkflag.AddHostBuffers(flags, &c.WindowBDP, "buffers of the name servers, in BDP (0: the kernel's own)")
+	flagvalue.AddNames(flags, &c.named, "cc", "congestion controls of the primary (all of the kernel's)")
+	flagvalue.AddNames(flags, &c.Options.Cases, "case", "run only these cases (all)")
+	flagvalue.AddCount(flags, &c.Repeat, "repeat", "run each case this many times")
+	flags.BoolVar(&c.quick, "quick", false, "a zone of 5 MB, 3 changes, a timeout of 20 s")
 }
 
 func (c *command) Check(flags *pflag.FlagSet) (err error) {
@@ -76,7 +78,7 @@ func (c *command) Check(flags *pflag.FlagSet) (err error) {
 		if !flags.Changed("changes") {
 			c.Changes = 3
 		}
-		if !flags.Changed("patience") {
+		if !flags.Changed("timeout") {
 			c.Patience = 20 * time.Second
 		}
 	}

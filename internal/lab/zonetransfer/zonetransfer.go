@@ -245,7 +245,7 @@ func (z Options) round(ctx context.Context, repeat int, cases []way, runs [][]ru
 		}
 		runs[i] = append(runs[i], r)
 	}
-	if lost := built.LostUnasked(); lost > 0 {
+	if lost := built.LostByMachine(); lost > 0 {
 		z.Report.Notef("%d packets were lost beside the link's settings: the machine is too busy for this rate", lost)
 	}
 	return nil
