@@ -135,7 +135,7 @@ func (p *relayPair) whole(when string) {
 // hopIsUp says that no health check has failed so far.
 func (p *relayPair) hopIsUp() {
 	p.t.Helper()
-	if text := readText(p.t, p.relays["first"].said); strings.Contains(text, "hop left the choice") {
+	if text := readText(p.t, p.relays["first"].said); strings.Contains(text, "hop gets no new flows") {
 		p.t.Error("the second relay was taken for one that is down")
 	}
 	body, err := control.Status(p.t.Context(), p.socket("first"))

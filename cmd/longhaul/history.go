@@ -16,6 +16,7 @@ import (
 
 	"longhaul/internal/display"
 	"longhaul/internal/doctor"
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/monitor/history/report"
 	"longhaul/internal/remedy"
@@ -33,18 +34,18 @@ type historySelection struct {
 }
 
 func (s *historySelection) addFile(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&s.file, "file", "", "`FILE` of the records (default: that of the running relay)")
+	cmd.Flags().StringVar(&s.file, "file", "", "`FILE` of the records (that of the running relay)")
 	s.relay.register(cmd.Flags())
 }
 
 func (s *historySelection) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	s.addFile(cmd)
-	flags.StringVar(&s.since, "since", "", "flows that ended at this `TIME` or later: 24h (ago), 2026-11-20, 14:30")
-	flags.StringVar(&s.until, "until", "", "flows that ended before this `TIME`; a date is the end of the day")
-	flags.StringVar(&s.tunnel, "tunnel", "", "flows of this `TUNNEL`")
-	flags.StringVar(&s.cause, "cause", "", "flows that this `CAUSE` limited most of the time")
-	flags.StringVar(&s.minBytes, "min-bytes", "", "flows that moved this `SIZE` or more, such as 10MB")
+	flags.StringVar(&s.since, "since", "", "flows that ended at `TIME` or later: 24h (ago), 2026-11-20, 14:30")
+	flags.StringVar(&s.until, "until", "", "flows that ended before `TIME`; a date is the end of the day")
+	flags.StringVar(&s.tunnel, "tunnel", "", "flows of the tunnel `NAME`")
+	flags.StringVar(&s.cause, "cause", "", "flows that `CAUSE` limited most of the time")
+	flags.StringVar(&s.minBytes, "min-bytes", "", "flows that moved `SIZE` or more, such as 10MB")
 }
 
 // query returns the query of the flags.
@@ -178,15 +179,9 @@ func (s *historySelection) run(env *env, do func(ctx context.Context, r *history
 func newHistory(env *env) *cobra.Command {
 	var (
 		s             historySelection
-		limit         int
+		limit         = 20
 		asJSON, asCSV bool
-		chosen        [5]bool
-		orders        = history.Orders()
-		meanings      = []string{"latest first (the default)", "least goodput first", "longest first",
-			"most bytes first",
-			"highest share of data sent again first"}
-		errSeveralWays = usageError(remedy.New(errors.New("choose one order of flows"),
-			"give one of --slowest, --longest, --largest and --retransmitted"))
+		order         = string(history.Newest)
 	)
 	cmd := &cobra.Command{
 		Use:   "history",
@@ -196,10 +191,14 @@ runs. The relay keeps records if its configuration has history:. The packages'
 service has it.
 
 BIT/S is the goodput of both directions over the whole life, pauses included;
-AGN the share of data sent again, on both legs. WHY is the cause that limited
-the flow longest (see longhaul doctor), or how the flow ended if not by an end
-from both sides.`,
-		Example: `  longhaul history --since 24h --slowest
+RETR the share of data that both legs retransmitted. WHY is the cause that
+limited the flow longest (see longhaul doctor), or the reason of its end if it
+did not end from both sides.
+
+The order is newest (latest end first), slowest (least goodput), longest,
+largest (most bytes) or retransmitted (highest share). Without --min-bytes,
+slowest and retransmitted leave out flows that moved less than 1 MiB.`,
+		Example: `  longhaul history --since 24h --sort slowest
   longhaul history --tunnel to-site-b --cause random-loss --since 2026-11-20
   longhaul history compare --at 2026-11-20T14:30 --tunnel to-site-b
   longhaul history show 4711`,
@@ -212,10 +211,8 @@ from both sides.`,
 	}
 	s.add(cmd)
 	flags := cmd.Flags()
-	for i, order := range orders {
-		flags.BoolVar(&chosen[i], string(order), false, meanings[i])
-	}
-	flags.IntVar(&limit, "limit", 20, "list at most `N`")
+	flags.StringVar(&order, "sort", order, "an `ORDER`, see above")
+	flagvalue.AddCount(flags, &limit, "limit", "maximum number of flows (0: no limit)")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	flags.BoolVar(&asCSV, "csv", false, "print a table for other programs")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -223,22 +220,16 @@ from both sides.`,
 		if err != nil {
 			return err
 		}
-		for i, wanted := range chosen {
-			if wanted && q.Order != "" {
-				return errSeveralWays
-			}
-			if wanted {
-				q.Order = orders[i]
-			}
-		}
+		q.Order = history.Order(order)
 		switch {
-		case limit < 1 || limit > history.MaxLimit:
-			return usageError(remedy.New(fmt.Errorf("invalid --limit %d", limit),
-				fmt.Sprintf("give 1 to %d; longhaul history export prints all", history.MaxLimit)))
+		case !slices.Contains(history.Orders(), q.Order):
+			return usageError(remedy.New(fmt.Errorf("unknown order %q", order), "choose from "+joinWords(history.Orders())))
 		case asJSON && asCSV:
 			return usageError(remedy.New(errors.New("choose one of --json and --csv"), "leave one of them out"))
 		}
-		q.Limit = limit
+		if q.Limit = limit; limit == 0 {
+			q.Limit = -1
+		}
 		return s.run(env, func(ctx context.Context, r *history.Reader) error {
 			records, err := r.Query(ctx, q)
 			if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/display"
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/monitor/history/report"
 	"longhaul/internal/remedy"
@@ -19,9 +20,10 @@ import (
 
 func newHistoryCompare(env *env) *cobra.Command {
 	var (
-		s                       historySelection
-		before, after, at, span string
-		asJSON                  bool
+		s                 historySelection
+		before, after, at string
+		length            time.Duration
+		asJSON            bool
 	)
 	cmd := &cobra.Command{
 		Use:   "compare (--at TIME | --before PERIOD --after PERIOD)",
@@ -29,31 +31,31 @@ func newHistoryCompare(env *env) *cobra.Command {
 
 		DisableFlagsInUseLine: true,
 
-		Long: `compare shows the transfers of two periods side by side: duration, goodput, data
-sent again, causes. A transfer is a flow that moved data. --min-bytes leaves out
-small ones.
+		Long: `compare shows the transfers of two periods side by side: duration, goodput,
+retransmitted data, causes. A transfer is a flow that moved data. --min-bytes
+leaves out small ones.
 
 A PERIOD is FROM..TO, a date for its whole day, or a time until now. FROM and TO
 are dates, dates with a time, times of today, or how long ago. With --at the
-periods lie before and after a time and are as long as --span, or as the time
+periods lie before and after a time and are as long as --time, or as the time
 since then.`,
 		Example: `  longhaul history compare --at 2026-11-20T14:30 --tunnel to-site-b
-  longhaul history compare --at 2026-11-15 --span 7d --min-bytes 10MB
+  longhaul history compare --at 2026-11-15 --time 7d --min-bytes 10MB
   longhaul history compare --before 2026-11-01..2026-11-07 --after yesterday
   longhaul history compare --before 48h..24h --after 24h --json`,
 		Args: noArgs,
 	}
 	s.addFile(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&at, "at", "", "compare the periods before and after this `TIME`")
-	flags.StringVar(&span, "span", "", "length of both periods: a `TIME` such as 2h or 7d")
+	flags.StringVar(&at, "at", "", "compare the periods before and after `TIME`")
+	flagvalue.AddDuration(flags, &length, "time", "length of both periods, such as 2h or 7d (the time since --at)")
 	flags.StringVar(&before, "before", "", "first `PERIOD`")
 	flags.StringVar(&after, "after", "", "second `PERIOD`")
-	flags.StringVar(&s.tunnel, "tunnel", "", "flows of this `TUNNEL`")
-	flags.StringVar(&s.minBytes, "min-bytes", "", "transfers that moved this `SIZE` or more, such as 10MB")
+	flags.StringVar(&s.tunnel, "tunnel", "", "flows of the tunnel `NAME`")
+	flags.StringVar(&s.minBytes, "min-bytes", "", "transfers that moved `SIZE` or more, such as 10MB")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(*cobra.Command, []string) error {
-		one, other, err := comparedPeriods(at, span, before, after, time.Now())
+		one, other, err := comparedPeriods(at, length, before, after, time.Now())
 		if err != nil {
 			return usageError(err)
 		}
@@ -93,14 +95,14 @@ since then.`,
 	return cmd
 }
 
-func comparedPeriods(at, span, before, after string, now time.Time) (one, other units.Period, err error) {
+func comparedPeriods(at string, length time.Duration, before, after string, now time.Time) (one, other units.Period, err error) {
 	switch {
 	case at != "" && (before != "" || after != ""):
 		return one, other, remedy.New(errors.New("choose --at, or --before and --after"), "leave one of them out")
 	case at != "":
-		return units.Around(at, span, now)
-	case span != "":
-		return one, other, remedy.New(errors.New("--span belongs to --at"), "add --at, or write --before and --after as FROM..TO")
+		return units.Around(at, length, now)
+	case length != 0:
+		return one, other, remedy.New(errors.New("--time belongs to --at"), "add --at, or write --before and --after as FROM..TO")
 	case before == "" || after == "":
 		return one, other, remedy.New(errors.New("no periods given"), "give --at TIME, or --before PERIOD and --after PERIOD")
 	}

@@ -16,6 +16,7 @@ import (
 
 	"longhaul/internal/display"
 	"longhaul/internal/doctor"
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/remedy"
 	"longhaul/internal/top"
 	"longhaul/internal/top/screen"
@@ -46,10 +47,10 @@ Only root sees the names of other users' processes.
 
   SENT, RECV  payload acknowledged by the peer, and received; bits per second
   RTT         smoothed round-trip time
-  AGN         share of the payload that was sent again
-    LIM         share of the time in which the peer's window or the send buffer
-                limited the sender
-    CAUSE       what limits this end as a sender, in the last seconds
+  RETR        share of the payload that was retransmitted
+  LIM         share of the time in which the peer's window or the send buffer
+              limited the sender
+  CAUSE       what limits this end as a sender, in the last seconds
 
 The order is goodput (the sum of both directions), retransmissions, limited or
 rtt, highest first. All words of a filter must match: an address or a prefix
@@ -61,11 +62,12 @@ of the process's name or of the cause.`,
 		Args: noArgs,
 	}
 	flags := cmd.Flags()
-	flags.DurationVar(&f.interval, "interval", time.Second, "time between two refreshes")
+	f.interval = time.Second
+	flagvalue.AddDuration(flags, &f.interval, "interval", "time between two refreshes")
 	flags.StringVar(&f.order, "sort", string(top.ByGoodput), "an `ORDER`, see above")
-	flags.StringVar(&f.filter, "filter", "", "only connections that match `WORDS`")
+	flags.StringVar(&f.filter, "filter", "", "only connections that match `WORDS` (all)")
 	flags.BoolVar(&f.once, "once", false, "print one table after one interval, and exit")
-	flags.IntVar(&f.count, "count", 0, "print `N` tables, one each interval, and exit")
+	flagvalue.AddCount(flags, &f.count, "count", "print so many tables, one each interval, and exit (0: live)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object each interval")
 	flags.BoolVar(&f.relay, "relay", false, "only the connections of the running relay")
 	f.chosen.register(flags)
@@ -108,11 +110,11 @@ func (f *topFlags) check(cmd *cobra.Command) (top.Order, top.Filter, error) {
 	case err != nil:
 		return "", top.Filter{}, remedy.New(fmt.Errorf("--filter: %w", err), "filter like 10.0.0.0/8, :22 or scp")
 	case f.interval < minTopInterval:
-		return "", top.Filter{}, fmt.Errorf("--interval %v is too short: use 100ms or more", f.interval)
+		return "", top.Filter{}, remedy.New(fmt.Errorf("--interval %v is too short", f.interval), "give 100ms or more")
 	case f.once && cmd.Flags().Changed("count"):
 		return "", top.Filter{}, remedy.New(errors.New("choose one of --once and --count"), "leave one of them out")
 	case cmd.Flags().Changed("count") && f.count < 1:
-		return "", top.Filter{}, fmt.Errorf("--count %d prints nothing", f.count)
+		return "", top.Filter{}, remedy.New(fmt.Errorf("--count %d prints nothing", f.count), "give 1 or more")
 	}
 	if f.once {
 		f.count = 1

@@ -9,7 +9,7 @@ import (
 // hopLeft logs that a hop gets no new flows, and moves the flows that are
 // connecting to it to other hops.
 func (r *Relay) hopLeft(tunnel string, h *hops.Hop, why string, err error, more ...any) {
-	r.log.Warn("hop left the choice: "+why, append([]any{"tunnel", tunnel, "hop", h.Name(), "error", err}, more...)...)
+	r.log.Warn("hop gets no new flows: "+why, append([]any{"tunnel", tunnel, "hop", h.Name(), "error", err}, more...)...)
 	for _, w := range r.workers {
 		w.post(func() {
 			w.eachFlow(func(f *flow) { w.moveOn(f, h) })
@@ -23,7 +23,7 @@ func (r *Relay) hopProbed(tunnel string, h *hops.Hop, err error) {
 		r.hopLeft(tunnel, h, "its checks fail", err)
 		return
 	}
-	r.log.Info("hop is back", "tunnel", tunnel, "hop", h.Name())
+	r.log.Info("hop gets new flows again", "tunnel", tunnel, "hop", h.Name())
 }
 
 // DrainHop drains or restores a hop of a tunnel; an empty tunnel means every

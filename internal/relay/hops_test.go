@@ -89,7 +89,7 @@ func TestHopIsEjectedByItsFlows(t *testing.T) {
 	if s := g.hop(1); s.State != report.HopUp || s.FlowsTotal != 5 || s.FlowsNow != 5 {
 		t.Errorf("the other is %+v", s)
 	}
-	if text := g.log.String(); strings.Count(text, "hop left the choice") != 1 {
+	if text := g.log.String(); strings.Count(text, "hop gets no new flows") != 1 {
 		t.Errorf("the log says:\n%s", text)
 	}
 	// A reload of other settings keeps the hops' state.
@@ -320,7 +320,7 @@ func TestCheckedHop(t *testing.T) {
 	g.takes(live)
 	says.set(hole, false)
 	g.becomes(0, report.HopUp)
-	nettest.Eventually(t, patience, func() bool { return strings.Contains(g.log.String(), "hop is back") }, g.log.String)
+	nettest.Eventually(t, patience, func() bool { return strings.Contains(g.log.String(), "hop gets new flows again") }, g.log.String)
 	// Without probes no hop is down.
 	says.set(hole, true)
 	g.becomes(0, report.HopDown)

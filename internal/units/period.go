@@ -89,9 +89,9 @@ func ParseSpan(since, until string, now time.Time) (p Period, err error) {
 	return p, nil
 }
 
-// Around returns the periods of the same length before and after a moment: of span, or
-// of the time since then if it is empty.
-func Around(at string, span string, now time.Time) (before, after Period, err error) {
+// Around returns the periods of the same length before and after a moment. Their
+// length 0 is the time since then.
+func Around(at string, length time.Duration, now time.Time) (before, after Period, err error) {
 	moment, _, err := ParseMoment(at, now)
 	if err != nil {
 		return before, after, err
@@ -99,17 +99,17 @@ func Around(at string, span string, now time.Time) (before, after Period, err er
 	if !moment.Before(now) {
 		return before, after, remedy.New(fmt.Errorf("%s is not past yet", at), "give the time of a change that has been made")
 	}
-	length := now.Sub(moment)
-	if span != "" {
-		if length, err = ParseDuration(span); err != nil || length <= 0 {
-			return before, after, remedy.New(fmt.Errorf("--time cannot be %q", span), "give a time such as 2h or 7d")
-		}
+	if length == 0 {
+		length = now.Sub(moment)
 	}
 	return Period{moment.Add(-length), moment}, Period{moment, moment.Add(length)}, nil
 }
 
 func (p Period) String() string {
-	const layout = "2006-01-02 15:04"
+	layout := "2006-01-02 15:04"
+	if length := p.To.Sub(p.From); !p.From.IsZero() && !p.To.IsZero() && length < 10*time.Minute {
+		layout += ":05" // to minutes both ends could look the same
+	}
 	from, to := "the beginning", "now"
 	if !p.From.IsZero() {
 		from = p.From.Local().Format(layout)

@@ -48,3 +48,18 @@ func FuzzParsePeriod(f *testing.F) {
 		}
 	})
 }
+
+func TestPeriodString(t *testing.T) {
+	from := time.Date(2026, 11, 21, 15, 30, 7, 0, time.Local)
+	for length, want := range map[time.Duration]string{
+		time.Hour:       "2026-11-21 15:30 to 2026-11-21 16:30",
+		3 * time.Second: "2026-11-21 15:30:07 to 2026-11-21 15:30:10",
+	} {
+		if got := (Period{from, from.Add(length)}).String(); got != want {
+			t.Errorf("%v is %q, want %q", length, got, want)
+		}
+	}
+	if got := (Period{From: from}).String(); got != "2026-11-21 15:30 to now" {
+		t.Errorf("an open period is %q", got)
+	}
+}

@@ -90,7 +90,7 @@ func TestHistoryCourse(t *testing.T) {
 	chart := func(title string) string {
 		return fmt.Sprintf("[...document.querySelectorAll('.plot')].find((e) => e.getAttribute('aria-label').startsWith(%q))", title+".")
 	}
-	p.Becomes(chart("Transfer time") + " && " + chart("Data sent again"))
+	p.Becomes(chart("Transfer time") + " && " + chart("Data retransmitted"))
 	// The flows became faster a week ago.
 	label := browser.Eval[string](p, chart("Transfer time")+".getAttribute('aria-label')")
 	for _, series := range []string{"before, median: last ", "after, median: last ", "before, 95 %: last ", "after, 95 %: last "} {

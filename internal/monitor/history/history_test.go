@@ -212,6 +212,7 @@ func TestListsAreThoseOfAllRecords(t *testing.T) {
 			"large ones":  {MinBytes: 1e9, Limit: 30},
 			"none":        {Tunnel: "no such tunnel"},
 			"many":        {Limit: 900},
+			"more":        {Limit: 1500},
 			"no duration": {Since: noon.Add(time.Second)},
 		} {
 			q.Order = order

@@ -226,10 +226,12 @@ func (r *Reader) Query(ctx context.Context, q Query) ([]monitor.Record, error) {
 	if !slices.Contains(Orders(), q.Order) {
 		return nil, errors.New("there is no order " + string(q.Order))
 	}
-	if q.Limit <= 0 {
+	switch {
+	case q.Limit == 0:
 		q.Limit = DefaultLimit
+	case q.Limit < 0:
+		q.Limit = math.MaxInt
 	}
-	q.Limit = min(q.Limit, MaxLimit)
 	records := []monitor.Record{}
 	err := r.look(ctx, func(v *view) error {
 		best, err := v.best(&q)
@@ -259,7 +261,7 @@ func (v *view) best(q *Query) ([]candidate, error) {
 		rank, _ := q.Order.rank(&f)
 		after = &candidate{f.id, rank}
 	}
-	best := make(worstFirst, 0, q.Limit)
+	best := make(worstFirst, 0, min(q.Limit, 1000))
 	minBytes := q.minBytes()
 	visit := func(f *facts) {
 		rank, in := q.Order.rank(f)

@@ -28,11 +28,8 @@ func Orders() []Order { return []Order{Newest, Slowest, Longest, Largest, Retran
 // says anything about a path.
 const DefaultMinBytes = 1 << 20
 
-// Limits of a list.
-const (
-	DefaultLimit = 50
-	MaxLimit     = 1000
-)
+// DefaultLimit is the usual limit of a list.
+const DefaultLimit = 50
 
 // Query selects records. The zero value selects the newest ones.
 type Query struct {
@@ -43,7 +40,7 @@ type Query struct {
 	// MinBytes leaves out flows that moved less. Zero is [DefaultMinBytes]
 	// where the order is Slowest or Retransmitted; negative is no bound.
 	MinBytes int64
-	Limit    int   // 0: DefaultLimit; at most MaxLimit
+	Limit    int   // 0: DefaultLimit; negative: no limit
 	After    int64 // the ID of the last record of the page before; 0: the first page
 }
 

@@ -110,7 +110,7 @@ func TestSegmentAfterAnotherProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := reader(t, path)
-	longest, err := r.Query(t.Context(), Query{Order: Longest, Limit: MaxLimit})
+	longest, err := r.Query(t.Context(), Query{Order: Longest, Limit: -1})
 	if err != nil || len(longest) != len(all)-300 {
 		t.Errorf("%d records of %d, %v", len(longest), len(all)-300, err)
 	}

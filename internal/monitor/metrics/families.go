@@ -243,7 +243,7 @@ var legFamilies = []family{
 				emit(float64(l.BytesSent), t.Name, string(l.Leg))
 			}
 		})},
-	{"leg_retransmitted_bytes_total", "Data that legs have sent again.", counter, []string{"tunnel", "leg"},
+	{"leg_retransmitted_bytes_total", "Data that legs have retransmitted.", counter, []string{"tunnel", "leg"},
 		legs(func(t *monitor.Tunnel, l *monitor.LegTotals, emit func(float64, ...string)) {
 			if l.BytesRetransmitted >= 0 {
 				emit(float64(l.BytesRetransmitted), t.Name, string(l.Leg))

@@ -348,7 +348,7 @@ func (v *Live) detailed() []string {
 		spark("sent", detailRate(c.SentBps), c.History.SentBps()),
 		spark("received", detailRate(c.ReceivedBps), c.History.ReceivedBps()),
 		spark("RTT", display.SpanSeconds(c.RTT()), c.History.RTT()),
-		spark("again", display.Share(c.Retransmitted), c.History.Retransmitted()),
+		spark("retransm.", display.Share(c.Retransmitted), c.History.Retransmitted()),
 		"",
 		"cause     "+causeText(c),
 		fmt.Sprintf("limited   by the peer's window %s, by the send buffer %s of the time", display.Share(c.WindowLimited), display.Share(c.BufferLimited)),
@@ -362,7 +362,7 @@ func (v *Live) detailed() []string {
 		fmt.Sprintf("pacing    %s, delivery %s", has(tcpinfo.FieldPacingRateBps, "%s", limitText(i.PacingRateBps)), has(tcpinfo.FieldDeliveryRateBps, "%s", limitText(i.DeliveryRateBps))),
 		fmt.Sprintf("queues    %sB written and not acknowledged, %sB not read", display.Quantity(int64(c.SendQueue)), display.Quantity(int64(c.RecvQueue))),
 		memoryText(c.Memory),
-		fmt.Sprintf("totals    %s acknowledged, %s received, %d segments sent again",
+		fmt.Sprintf("totals    %s acknowledged, %s received, %d segments retransmitted",
 			has(tcpinfo.FieldBytesAcked, "%sB", display.Quantity(int64(i.BytesAcked))), has(tcpinfo.FieldBytesReceived, "%sB", display.Quantity(int64(i.BytesReceived))), i.TotalRetrans),
 	)
 	for n := range text {

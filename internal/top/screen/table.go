@@ -65,7 +65,7 @@ func newLayout(rows []*top.Connection, width int) layout {
 }
 
 func (l layout) header() string {
-	return l.line("LOCAL", "REMOTE", "PROCESS") + fmt.Sprintf(fixedColumns, "SENT", "RECV", "RTT", "AGN", "LIM", "CAUSE")
+	return l.line("LOCAL", "REMOTE", "PROCESS") + fmt.Sprintf(fixedColumns, "SENT", "RECV", "RTT", "RETR", "LIM", "CAUSE")
 }
 
 func (l layout) row(c *top.Connection) string {

@@ -47,7 +47,7 @@ function legElement() {
     update(item) {
       setText(rtt, item.rtt ? 'RTT ' + delay(item.rtt) : 'RTT not known');
       const { level, word } = lossLevel(item.loss);
-      const text = level === 'none' ? 'no data' : `${item.lossName ?? 'sent again'} ${share(item.loss)} · ${word}`;
+      const text = level === 'none' ? 'no data' : `${item.lossName ?? 'retransmitted'} ${share(item.loss)} · ${word}`;
       if (loss.signature !== level + text) {
         loss.signature = level + text;
         loss.replaceChildren(badge(level, text));

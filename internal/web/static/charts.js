@@ -236,7 +236,7 @@ export class Timeline {
     this.goodput = new Chart({
       title: 'Goodput', format, series: [{ label: '↑ up', color: 'up', fill: true }, { label: '↓ down', color: 'down', fill: true }],
     });
-    this.resent = new Chart({ title: 'Data sent again', format: share, series: [{ label: 'share', color: 'loss', fill: true }], levels });
+    this.resent = new Chart({ title: 'Data retransmitted', format: share, series: [{ label: 'share', color: 'loss', fill: true }], levels });
     this.buttons = [['10 min', 600], ['24 h', 86400]].map(([text, span]) =>
       h('button', { type: 'button', 'aria-pressed': String(span === 600), onclick: () => this.show(span) }, text));
     this.range = h('div', { class: 'switch', role: 'group', 'aria-label': 'Time shown' }, this.buttons);

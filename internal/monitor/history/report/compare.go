@@ -42,7 +42,7 @@ func WriteComparison(w io.Writer, c history.Comparison, courses [2]history.Chart
 	row("flows", count(b.Flows), count(a.Flows), "")
 	row("transfers", count(b.Transfers), count(a.Transfers), "")
 	row("bytes", display.Quantity(b.BytesUp+b.BytesDown)+"B", display.Quantity(a.BytesUp+a.BytesDown)+"B", "")
-	row("sent again", display.Share(b.RetransmittedShare), display.Share(a.RetransmittedShare), "")
+	row("retransmitted", display.Share(b.RetransmittedShare), display.Share(a.RetransmittedShare), "")
 	seconds := func(v float64) string { return display.Span(time.Duration(v * float64(time.Second))) }
 	rate := func(v float64) string { return display.Quantity(int64(v)) + "b/s" }
 	for _, of := range []struct {

@@ -50,11 +50,11 @@ func WriteList(w io.Writer, records []monitor.Record, q history.Query, e history
 		client = min(client, width-(id+len(layout)+tunnel+why+4*5+7))
 	}
 	const row = "%*s %-*s %-*s %-*s %5s %5s %5s %4s %s\n"
-	fmt.Fprintf(w, row, id, "ID", len(layout), "ENDED", tunnel, "TUNNEL", client, "CLIENT", "TIME", "BYTES", "BIT/S", "AGN", "WHY")
+	fmt.Fprintf(w, row, id, "ID", len(layout), "ENDED", tunnel, "TUNNEL", client, "CLIENT", "TIME", "BYTES", "BIT/S", "RETR", "WHY")
 	for i := range records {
 		r := &records[i]
 		fmt.Fprintf(w, row, id, strconv.FormatInt(r.ID, 10), len(layout), r.End.Local().Format(layout), tunnel, display.Shorten(r.Tunnel, tunnel),
-			client, display.Shorten(hostText(r.Client), client), display.Span(r.Elapsed.Duration()), display.Quantity(r.BytesUp+r.BytesDown), goodputText(r), display.Share(againShare(r)), display.Shorten(whyText(r), why))
+			client, display.Shorten(hostText(r.Client), client), display.Span(r.Elapsed.Duration()), display.Quantity(r.BytesUp+r.BytesDown), goodputText(r), display.Share(retransmittedShare(r)), display.Shorten(whyText(r), why))
 	}
 	if q.MinBytes == 0 && (q.Order == history.Slowest || q.Order == history.Retransmitted) {
 		fmt.Fprintf(w, "of flows that moved %s bytes or more; --min-bytes 0 takes all\n", display.Quantity(history.DefaultMinBytes))
@@ -87,19 +87,20 @@ func goodputText(r *monitor.Record) string {
 	return "-"
 }
 
-// againShare is of what both legs sent; negative: not known.
-func againShare(r *monitor.Record) float64 {
-	var sent, again int64
+// retransmittedShare is the share of the data sent that was retransmitted, both legs
+// together; negative: unknown.
+func retransmittedShare(r *monitor.Record) float64 {
+	var sent, retransmitted int64
 	for _, leg := range []*flow.LegRecord{&r.ClientLeg, &r.TargetLeg} {
 		if leg.BytesSent > 0 {
 			sent += leg.BytesSent
-			again += max(leg.BytesRetransmitted, 0)
+			retransmitted += max(leg.BytesRetransmitted, 0)
 		}
 	}
 	if sent == 0 {
 		return -1
 	}
-	return float64(again) / float64(sent)
+	return float64(retransmitted) / float64(sent)
 }
 
 // cleanEnd is the reason of a flow that both sides ended.

@@ -30,7 +30,7 @@ export function flowParts(content, title) {
   const loss = h('p', { class: 'verdict' });
   const cause = h('p', { class: 'verdict' });
   const figures = facts(['Tunnel', 'Hop', 'Began', 'Lasts', 'Bytes ↑ up', 'Bytes ↓ down', 'Goodput ↑ up', 'Goodput ↓ down']);
-  const legNames = ['Side', 'Congestion control', 'RTT', 'Least RTT', 'Data sent', 'Sent again'];
+  const legNames = ['Side', 'Congestion control', 'RTT', 'Least RTT', 'Data sent', 'Retransmitted'];
   const legs = [facts(legNames), facts(legNames)];
   const ending = facts(['Ended', 'Reason', 'Ended by', 'Error']);
   const endCard = section('How it ended', ending.element);

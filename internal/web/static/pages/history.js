@@ -151,7 +151,7 @@ function compareRows(before, after) {
     row('Transfer time, 90 % of the flows', (x) => quantile(x.transfer_time_seconds, 'p90'), f.seconds, times),
     row('Transfer time, 99 % of the flows', (x) => quantile(x.transfer_time_seconds, 'p99'), f.seconds, times),
     row('Goodput, median', (x) => quantile(x.goodput_bps, 'p50'), f.rate, times),
-    row('Sent again', (x) => x.retransmitted_share, f.share, times),
+    row('Retransmitted', (x) => x.retransmitted_share, f.share, times),
   ];
 }
 

@@ -11,7 +11,7 @@ export default function overview(content, frame) {
   const sparks = new Map();
   const charts = new Timeline({ load: (span) => get('points', { since: span }), levels: lossLevels, format: f.rate, share: f.share });
 
-  const tiles = ['Goodput ↑ up', 'Goodput ↓ down', 'Flows now', 'Sent again', 'CPU', 'Memory'].map(tile);
+  const tiles = ['Goodput ↑ up', 'Goodput ↓ down', 'Flows now', 'Retransmitted', 'CPU', 'Memory'].map(tile);
   const alertList = h('ul', { class: 'alerts' });
   const calm = h('p', { class: 'calm' }, badge('ok', 'nothing needs a look'));
   const causeList = h('ul', { class: 'bars' });
@@ -25,7 +25,7 @@ export default function overview(content, frame) {
     section('Alerts', calm, alertList),
     h('div', { class: 'pair' },
       withHead(section('Goodput', charts.goodput.element), charts.range),
-      section('Data sent again', charts.resent.element)),
+      section('Data retransmitted', charts.resent.element)),
     section('Tunnels', tunnels.element),
     section('What limits flows now', noCauses, causeList),
   );
@@ -131,7 +131,7 @@ function columns(sparks) {
     { title: 'Limit', number: true, hide: 'phone', cell: (t) => (t.flows_limit ? f.count(t.flows_limit) : 'none') },
     { title: 'Total', number: true, hide: 'phone', cell: (t) => f.count(t.flows_total) },
     { title: 'RTT', number: true, hide: 'narrow', note: 'the median of the legs to targets', cell: (t) => f.delay(t.legs[1].median_rtt_seconds) },
-    { title: 'Sent again', number: true, note: 'of the legs to targets, in the last second', cell: (t) => f.lossCell(t.legs[1].retransmitted_share) },
+    { title: 'Retransmitted', number: true, note: 'of the legs to targets, in the last second', cell: (t) => f.lossCell(t.legs[1].retransmitted_share) },
     { title: 'Hops', hide: 'narrow', cell: (t) => { const up = t.hops.filter((x) => x.usable).length; return { text: `${up} of ${t.hops.length} up`, level: up === t.hops.length ? 'ok' : up ? 'warn' : 'bad' }; } },
     { title: 'Refused', number: true, hide: 'narrow', note: 'not allowed, over a limit, shed, or no target could be had', cell: (t) => f.count(t.denied_total + t.limited_total + t.shed_total + t.refused_total) },
     { title: 'Errors', number: true, hide: 'narrow', note: 'ended by a reset, a timeout or lack of resources', cell: (t) => f.count(t.errors_total) },

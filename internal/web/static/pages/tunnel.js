@@ -31,7 +31,7 @@ export default function tunnel(content, frame, name) {
     checkCard,
     h('div', { class: 'pair' },
       withHead(section('Goodput', charts.goodput.element), charts.range),
-      section('Data sent again', charts.resent.element)),
+      section('Data retransmitted', charts.resent.element)),
     section('Next hops', hops.element, hopNote),
     section('Figures', figures.element),
     h('div', { class: 'pair' },
@@ -125,7 +125,7 @@ const hopColumns = [
   { title: 'Total', number: true, hide: 'phone', cell: (x) => f.count(x.flows_total) },
   { title: 'Failures', number: true, hide: 'phone', cell: (x) => f.count(x.failed_total) },
   { title: 'RTT', number: true, hide: 'phone', cell: (x) => f.delay(x.rtt_seconds) },
-  { title: 'Sent again', number: true, cell: (x) => f.lossCell(x.retransmitted_share) },
+  { title: 'Retransmitted', number: true, cell: (x) => f.lossCell(x.retransmitted_share) },
   { title: 'Priority', number: true, hide: 'narrow', cell: (x) => f.count(x.priority) },
   { title: 'Weight', number: true, hide: 'narrow', cell: (x) => f.count(x.weight) },
 ];
