@@ -40,9 +40,7 @@ Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
 			if err != nil {
 				return err
 			}
-			for _, w := range c.Warnings {
-				fmt.Fprintf(env.stderr, "longhaul: warning: %s: %s\nlonghaul: hint: %s\n", w.At, w.Problem, w.Fix)
-			}
+			printWarnings(env, c.Warnings)
 			_, err = fmt.Fprintf(env.stdout, "%s: ok, %s\n", args[0], summary(c))
 			return err
 		},

@@ -14,14 +14,14 @@ import (
 
 	"longhaul/internal/config"
 	"longhaul/internal/daemon"
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/remedy"
-	"longhaul/internal/units"
 )
 
 func newDrain(env *env) *cobra.Command {
 	var (
 		asJSON bool
-		wait   string
+		wait   time.Duration
 		chosen relayChoice
 	)
 	cmd := &cobra.Command{
@@ -34,26 +34,22 @@ TUNNEL/HOP, gets no new flows.
 A drained tunnel or hop stays drained over a reload and an upgrade, not over a
 restart. longhaul resume puts it back. Draining again changes nothing.`,
 		Example: `  longhaul drain to-b
-  longhaul drain to-b --wait=5m && systemctl stop backup-target
+  longhaul drain to-b --wait 5m && systemctl stop backup-target
   longhaul drain relay-b1:6000
   longhaul drain to-b/relay-b1:6000`,
 		Args: exactArgs(1, "the name of one tunnel or hop"),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&wait, "wait", "", "wait until its flows have ended, at most for `TIME`")
-	flags.Lookup("wait").NoOptDefVal = config.Off
+	flagvalue.AddDurationOrOff(flags, &wait, "", "wait", "wait for the end of its flows, at most so long; off: no bound")
 	flags.BoolVar(&asJSON, "json", false, "print the outcome as JSON")
 	chosen.register(flags)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		arguments := url.Values{"name": {args[0]}}
-		if wait != "" && wait != config.Off {
-			d, err := units.ParseDuration(wait)
-			if err != nil {
-				return usageError(remedy.New(err, "write it like --wait=5m, with the equals sign, or --wait alone"))
-			}
-			arguments.Set("wait", d.String())
-		} else if wait != "" {
+		switch {
+		case wait < 0:
 			arguments.Set("wait", config.Off)
+		case flags.Changed("wait"):
+			arguments.Set("wait", wait.String())
 		}
 		return tellDrain(cmd.Context(), env, chosen, "drain", arguments, asJSON)
 	}

@@ -18,6 +18,7 @@ import (
 	"longhaul/internal/control"
 	"longhaul/internal/daemon"
 	"longhaul/internal/display"
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/httpd"
 	"longhaul/internal/remedy"
 )
@@ -29,7 +30,7 @@ func newReady(env *env) *cobra.Command {
 	var (
 		asJSON         bool
 		remote, ignore string
-		timeout        time.Duration
+		timeout        = 2 * time.Second
 		chosen         relayChoice
 	)
 	cmd := &cobra.Command{
@@ -56,7 +57,7 @@ Exit codes: 0 ready, 1 not ready or no relay, 2 wrong command line.`,
 	chosen.register(flags)
 	flags.StringVar(&remote, "http", "", "ask at this `ADDRESS:PORT` of http_listen instead")
 	flags.StringVar(&ignore, "ignore", "", "ignore `WHAT`: shedding, hops, or both")
-	flags.DurationVar(&timeout, "timeout", 2*time.Second, "timeout of the answer")
+	flagvalue.AddDuration(flags, &timeout, "timeout", "longest wait for the answer")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		target := "/readyz"
 		if len(args) == 1 {

@@ -47,8 +47,8 @@ var tunnelFlags = []settingFlag{
 	{name: "max-flows-per-source", key: "tunnel.max_flows_per_source", value: "N",
 		usage: "flows of one address (a share)"},
 	{name: "new-flows-per-second", key: "tunnel.new_flows_per_second", value: "N", usage: "new flows in a second (no bound)"},
-	{name: "connect-timeout", key: "tunnel.connect_timeout", value: "TIME", usage: "for all targets in total (10s)"},
-	{name: "idle-timeout", key: "tunnel.idle_timeout", value: "TIME", usage: "reset flows silent this long (off)"},
+	{name: "connect-timeout", key: "tunnel.connect_timeout", value: "DURATION", usage: "for all targets in total (10s)"},
+	{name: "idle-timeout", key: "tunnel.idle_timeout", value: "DURATION", usage: "reset flows silent this long (off)"},
 	{name: "wan-side", key: "tunnel.wan_side", value: "SIDE", usage: "auto, listen, forward, both, none (auto)"},
 	{name: "wan-cc", key: "tunnel.wan.congestion_control", value: "NAME",
 		usage: "WAN congestion control (the best available)"},
@@ -64,9 +64,9 @@ var tunnelFlags = []settingFlag{
 
 // processFlags are the flags of the whole process; they override the file.
 var processFlags = []settingFlag{
-	{name: "drain-timeout", key: "drain_timeout", value: "TIME", usage: "let flows finish this long (1m)"},
+	{name: "drain-timeout", key: "drain_timeout", value: "DURATION", usage: "let flows finish this long (1m)"},
 	{name: "name", key: "name", value: "NAME", usage: "name of this relay in status, beside others"},
-	{name: "control-socket", key: "control_socket", value: "PATH",
+	{name: "control-socket", key: "control_socket", value: "FILE",
 		usage: "control socket for status and others, or off"},
 	{name: "http-listen", key: "http_listen", value: "ADDRESS:PORT", many: true, usage: "serve health checks and metrics there (off)"},
 	{name: "dashboard", key: "dashboard.listen", value: "ADDRESS:PORT", many: true, usage: "serve the dashboard there, to root and this user (off)"},
@@ -89,9 +89,9 @@ func newRelay(env *env) *cobra.Command {
 sets buffers, congestion control and keepalive for each leg. Flags describe one
 tunnel, a file describes many (see longhaul config example).
 
-It runs in the foreground. SIGHUP reloads the file. After SIGTERM or SIGINT it
-accepts no flows and waits for existing ones until --drain-timeout. A second
-signal ends it at once.
+It runs in the foreground. longhaul reload or SIGHUP reloads the file. After
+longhaul stop, SIGTERM or SIGINT it accepts no flows and waits for existing ones
+until --drain-timeout. A second signal ends it at once.
 
 Exit codes: 0 stopped with every flow finished, 1 failed, 2 wrong command line
 or bad configuration, 3 stopped with flows reset at the drain deadline.`,

@@ -28,14 +28,12 @@ import (
 	"longhaul/internal/route"
 )
 
-// topFlows is the number of flows listed without --all.
-const topFlows = 10
-
 func newStatus(env *env) *cobra.Command {
 	var (
-		asJSON, all bool
-		order       string
-		chosen      relayChoice
+		asJSON bool
+		limit  = 10
+		order  string
+		chosen relayChoice
 	)
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -46,19 +44,22 @@ is shown as -, never as 0.
 
 It shows all relays if several run; with --json one object a line for each.`,
 		Example: `  longhaul status
-  longhaul status --sort bytes --all
+  longhaul status --sort bytes --limit 0
   longhaul status --json | jq '.tunnels[] | {name, flows_now}'`,
 		Args: noArgs,
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&asJSON, "json", false, "print everything as JSON")
-	flags.BoolVar(&all, "all", false, fmt.Sprintf("list every flow, not only the first %d", topFlows))
-	flags.StringVar(&order, "sort", "goodput", "order of the flows: goodput, bytes or age")
+	flags.IntVar(&limit, "limit", limit, "list the first `N` flows; 0: all")
+	flags.StringVar(&order, "sort", "goodput", "`ORDER` of the flows: goodput, bytes or age")
 	chosen.register(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		sortFlows, known := flowOrders[order]
 		if !known {
 			return usageError(remedy.New(fmt.Errorf("invalid order %q", order), "sort by goodput, bytes or age"))
+		}
+		if limit < 0 {
+			return usageError(remedy.New(fmt.Errorf("invalid --limit %d", limit), "give a number of flows, or 0 for all"))
 		}
 		show := func(body []byte) error {
 			var s daemon.Status
@@ -68,8 +69,8 @@ It shows all relays if several run; with --json one object a line for each.`,
 			}
 			sortFlows(s.Flows)
 			shown := s.Flows
-			if !all && len(shown) > topFlows {
-				shown = shown[:topFlows]
+			if limit > 0 && len(shown) > limit {
+				shown = shown[:limit]
 			}
 			writeStatus(env.stdout, s, shown, time.Now())
 			return nil
@@ -227,7 +228,7 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 			display.Age(f.AgeSeconds), display.Quantity(moved(f)), rate, display.Shorten(state, 6))
 	}
 	if hidden := len(s.Flows) - len(flows); hidden > 0 {
-		fmt.Fprintf(w, "%d more; --all lists them\n", hidden)
+		fmt.Fprintf(w, "%d more; --limit 0 lists them\n", hidden)
 	}
 }
 

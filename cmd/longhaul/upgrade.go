@@ -10,22 +10,23 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
-	"longhaul/internal/config"
 	"longhaul/internal/daemon"
 	"longhaul/internal/display"
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/handover"
 	"longhaul/internal/remedy"
-	"longhaul/internal/units"
 )
 
 func newUpgrade(env *env) *cobra.Command {
 	var (
-		asJSON         bool
-		binary, within string
-		chosen         relayChoice
+		asJSON       bool
+		binary       string
+		drainTimeout time.Duration
+		chosen       relayChoice
 	)
 	cmd := &cobra.Command{
 		Use:   "upgrade",
@@ -40,13 +41,14 @@ If the new process does not get ready (invalid configuration, crash, 30 s
 without an answer), the old one serves on unchanged. upgrade then prints the new
 process's last log lines and exits with 1.`,
 		Example: `  install -m 755 longhaul-new /usr/bin/longhaul && longhaul upgrade
-  longhaul upgrade --within 1h
+  longhaul upgrade --drain-timeout 1h
   longhaul upgrade --binary /opt/longhaul/next`,
 		Args: noArgs,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&binary, "binary", "", "start the program at this `PATH` instead")
-	flags.StringVar(&within, "within", "", "reset flows of the old process after `TIME` (never)")
+	flags.StringVar(&binary, "binary", "", "start the program in this `FILE` instead")
+	flagvalue.AddDurationOrOff(flags, &drainTimeout, "", "drain-timeout",
+		"reset flows of the old process after this time (off: never)")
 	flags.BoolVar(&asJSON, "json", false, "print the outcome as JSON")
 	chosen.register(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -61,12 +63,8 @@ process's last log lines and exits with 1.`,
 			}
 			arguments.Set("binary", absolute)
 		}
-		if within != "" && within != config.Off {
-			d, err := units.ParseDuration(within)
-			if err != nil {
-				return usageError(remedy.New(fmt.Errorf("--within: %w", err), "write it like 1h, or off"))
-			}
-			arguments.Set("within", d.String())
+		if flags.Changed("drain-timeout") {
+			arguments.Set("drain_timeout", drainTimeout.String())
 		}
 		return tellUpgrade(cmd.Context(), env, chosen, arguments, asJSON)
 	}

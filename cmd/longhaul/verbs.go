@@ -20,7 +20,7 @@ type relayChoice struct{ socket, name string }
 
 func (c *relayChoice) register(flags *pflag.FlagSet) {
 	flags.StringVar(&c.name, "name", "", "`NAME` of the relay, where several run")
-	flags.StringVar(&c.socket, "control-socket", "", "`PATH` of the relay's control socket (default: the usual place)")
+	flags.StringVar(&c.socket, "control-socket", "", "`FILE` that is the relay's control socket (default: the usual place)")
 }
 
 // isGiven reports whether the command line names a relay.
@@ -103,7 +103,7 @@ func controlError(err error) error {
 	switch {
 	case errors.Is(err, control.ErrNotRunning):
 		return remedy.New(err,
-			"start longhaul relay, or choose a running one with --name NAME or --control-socket PATH")
+			"start longhaul relay, or choose a running one with --name NAME or --control-socket FILE")
 	case errors.Is(err, control.ErrForbidden):
 		return remedy.New(err, "run this as the relay's user or as root")
 	case errors.As(err, &refusal) && refusal.Hint != "":

@@ -175,7 +175,7 @@ func (d *decoder) boolean(n *node, key string) (bool, bool) {
 }
 
 // duration decodes a duration within bounds. If off is not nil, the word "off"
-// means *off.
+// means *off. A file's durations have a unit; a flag's bare number is seconds.
 func (d *decoder) duration(low, high time.Duration, off *time.Duration) func(*node, string) (time.Duration, bool) {
 	return func(n *node, key string) (time.Duration, bool) {
 		s, ok := d.text(n, key)
@@ -191,7 +191,7 @@ func (d *decoder) duration(low, high time.Duration, off *time.Duration) func(*no
 		}
 		v, err := units.ParseDuration(s)
 		switch {
-		case strings.Trim(s, "0123456789.") == "" && s != "0":
+		case n.at.Flag == "" && strings.Trim(s, "0123456789.") == "" && s != "0":
 			d.errorf(n, fmt.Sprintf("write %ss for seconds%s", s, orOff), "%s is %s without a unit", key, s)
 		case err != nil:
 			d.errorf(n, "write it like 500ms, 30s, 5m, 1h30m or 2d"+orOff, "%s cannot be %q", key, s)

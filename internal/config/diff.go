@@ -34,6 +34,29 @@ func Diff(before, after *Config) Changes {
 	return c
 }
 
+// ChangedSettings lists the changed settings beside the tunnels.
+func ChangedSettings(before, after *Config) []string {
+	keys := NeedsRestart(before, after)
+	for _, s := range []struct {
+		key           string
+		before, after any
+	}{
+		{"drain_timeout", before.DrainTimeout, after.DrainTimeout},
+		{"memory_limit", before.MemoryLimit, after.MemoryLimit},
+		{"limits", before.Limits, after.Limits},
+		{"http_listen", before.HTTPListen, after.HTTPListen},
+		{"http_names", before.HTTPNames, after.HTTPNames},
+		{"dashboard", before.Dashboard, after.Dashboard},
+		{"history", before.History, after.History},
+		{"log.level", before.Log.Level, after.Log.Level},
+	} {
+		if !reflect.DeepEqual(s.before, s.after) {
+			keys = append(keys, s.key)
+		}
+	}
+	return keys
+}
+
 // NeedsRestart lists the changed settings that require a new process.
 func NeedsRestart(before, after *Config) []string {
 	var keys []string

@@ -116,6 +116,21 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 	return conn, nil
 }
 
+// PIDOf returns the process that listens at path, 0 if it is outside the PID namespace
+// of this one.
+func PIDOf(ctx context.Context, path string) (int, error) {
+	conn, err := dial(ctx, path)
+	if err != nil {
+		return 0, unanswered(ctx, path, err)
+	}
+	defer conn.Close()
+	peer, err := localsocket.Peer(conn.(*net.UnixConn))
+	if err != nil {
+		return 0, err
+	}
+	return int(peer.Pid), nil
+}
+
 // unanswered explains the error of a request without an answer.
 func unanswered(ctx context.Context, path string, err error) error {
 	var dialing *net.OpError

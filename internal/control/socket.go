@@ -21,14 +21,14 @@ import (
 )
 
 // ErrInUse is returned by [Listen] if a living process answers on the socket.
-var ErrInUse = errors.New("another relay uses this control socket; stop it, or give this one another with --name NAME or --control-socket PATH")
+var ErrInUse = errors.New("another relay uses this control socket; stop it, or give this one another with --name NAME or --control-socket FILE")
 
 // Listen makes the socket, accessible to its owner only. It replaces the socket
 // of a dead process; for a living one it returns [ErrInUse].
 func Listen(ctx context.Context, path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := localsocket.MakeDirectory(dir); err != nil {
-		return nil, fmt.Errorf("make the control socket: %w; --control-socket PATH puts it elsewhere", err)
+		return nil, fmt.Errorf("make the control socket: %w; --control-socket FILE puts it elsewhere", err)
 	}
 	// Two starting relays must not both find the old socket dead and then
 	// remove each other's. The directory's lock covers the check and the bind.
@@ -47,7 +47,7 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 // bind makes the socket's file. The caller holds the directory's lock.
 func bind(ctx context.Context, path string) (net.Listener, error) {
 	if len(path) > maxPath {
-		return nil, fmt.Errorf("the control socket's path %s is longer than %d bytes; choose a shorter one with --control-socket PATH", path, maxPath)
+		return nil, fmt.Errorf("the control socket's path %s is longer than %d bytes; choose a shorter one with --control-socket FILE", path, maxPath)
 	}
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		// The file gets the mode of the unbound socket, so other users can
@@ -97,7 +97,7 @@ func removeStale(ctx context.Context, path string) error {
 	case err != nil:
 		return fmt.Errorf("stat the control socket: %w", err)
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%s is not a socket; remove it, or choose another path with --control-socket PATH", path)
+		return fmt.Errorf("%s is not a socket; remove it, or choose another path with --control-socket FILE", path)
 	}
 	if !isDead(ctx, path) {
 		return fmt.Errorf("%s: %w", path, ErrInUse)

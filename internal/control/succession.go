@@ -31,7 +31,7 @@ func PathOf(path string, pid int) string { return path + "." + strconv.Itoa(pid)
 func ListenAside(ctx context.Context, path string) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := localsocket.CheckDirectory(dir); err != nil {
-		return nil, fmt.Errorf("make the control socket: %w; --control-socket PATH puts it elsewhere", err)
+		return nil, fmt.Errorf("make the control socket: %w; --control-socket FILE puts it elsewhere", err)
 	}
 	unlock, err := lock(dir)
 	if err != nil {
@@ -117,7 +117,7 @@ func (n *names) isOurs(path string) bool {
 func (n *names) link(from, to string) error {
 	return n.locked(func() error {
 		if len(to) > maxPath {
-			return fmt.Errorf("the control socket's path %s is longer than %d bytes; choose a shorter one with --control-socket PATH", to, maxPath)
+			return fmt.Errorf("the control socket's path %s is longer than %d bytes; choose a shorter one with --control-socket FILE", to, maxPath)
 		}
 		if n.isOurs(to) {
 			return nil

@@ -5,7 +5,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -25,7 +24,6 @@ import (
 	"longhaul/internal/handover"
 	"longhaul/internal/monitor"
 	"longhaul/internal/relay"
-	"longhaul/internal/remedy"
 )
 
 // Options are a daemon's settings from its command line.
@@ -44,9 +42,9 @@ type Options struct {
 
 // daemon is a running relay.
 //
-//	load → prepare parts → commit → READY ─┬─ SIGHUP: reload, all or nothing
+//	load → prepare parts → commit → READY ─┬─ SIGHUP, reload: all or nothing
 //	                                       ├─ upgrade: another process follows → drain → exit
-//	                                       └─ SIGTERM, SIGINT: drain → exit
+//	                                       └─ SIGTERM, SIGINT, stop: drain → exit
 type daemon struct {
 	Options
 
@@ -82,6 +80,7 @@ type daemon struct {
 	older       olderProcesses
 
 	upgrades  chan upgradeRequest
+	reloads   chan reloadRequest
 	finishing chan finishRequest
 	ending    chan struct{} // closed when the relay stops
 	waits     atomic.Int32  // for flows to end
@@ -112,7 +111,8 @@ func Run(ctx context.Context, o Options) error {
 	defer signal.Reset(syscall.SIGPIPE)
 
 	d.program, d.logTo = startedAs(), o.Stderr
-	d.upgrades, d.finishing, d.ending = make(chan upgradeRequest), make(chan finishRequest), make(chan struct{})
+	d.upgrades, d.reloads = make(chan upgradeRequest), make(chan reloadRequest)
+	d.finishing, d.ending = make(chan finishRequest), make(chan struct{})
 	if err := d.follow(ctx); err != nil {
 		return err
 	}
@@ -231,7 +231,14 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 				d.log.Info("stopping", "signal", sig.String())
 				return d.drain(signals)
 			}
+			d.log.Info("reloading", "signal", sig.String())
 			d.reload(ctx)
+		case r := <-d.reloads:
+			d.log.Info("reloading")
+			r.answer <- d.reload(ctx)
+		case r := <-d.finishing:
+			d.log.Info("stopping")
+			return d.drain(signals, r)
 		case r := <-d.upgrades:
 			done, stop := d.upgrade(ctx, signals, r)
 			switch {
@@ -287,69 +294,4 @@ func (d *daemon) setLevel(name string) {
 	// The configuration accepts only slog's names.
 	_ = l.UnmarshalText([]byte(name))
 	d.level.Set(l)
-}
-
-// Reload is the outcome of a reload.
-type Reload struct {
-	At           time.Time `json:"at"`
-	OK           bool      `json:"ok"`
-	Error        string    `json:"error,omitempty"`
-	Added        []string  `json:"added,omitempty"`
-	Changed      []string  `json:"changed,omitempty"`
-	Removed      []string  `json:"removed,omitempty"`
-	Unchanged    int       `json:"unchanged"`
-	NeedsRestart []string  `json:"needs_restart,omitempty"` // changed settings that wait for a restart
-}
-
-// reload loads the configuration again. An invalid one changes nothing.
-func (d *daemon) reload(ctx context.Context) {
-	d.log.Info("reloading", "signal", syscall.SIGHUP.String())
-	d.manager.reloading("reloading")
-	defer func() { d.manager.ready(d.statusLine()) }()
-
-	began := time.Now()
-	before := d.config
-	after, err := d.Loader.Load(ctx, d.ConfigFile, d.Flags...)
-	if err == nil {
-		err = change(ctx, d.parts, after)
-	}
-	if err != nil {
-		d.reloadFailed(began, err)
-		return
-	}
-	changes := config.Diff(before, after)
-	outcome := &Reload{At: began, OK: true,
-		Added: changes.Added, Changed: changes.Changed, Removed: changes.Removed, Unchanged: len(changes.Unchanged),
-		NeedsRestart: config.NeedsRestart(before, after)}
-	d.mu.Lock()
-	d.config, d.lastReload = after, outcome
-	d.mu.Unlock()
-
-	d.log.Info("reloaded",
-		"added", strings.Join(changes.Added, ","), "changed", strings.Join(changes.Changed, ","),
-		"removed", strings.Join(changes.Removed, ","), "unchanged", len(changes.Unchanged))
-	d.warn()
-	if len(outcome.NeedsRestart) > 0 {
-		d.log.Warn("some changed settings wait for a restart", "settings", strings.Join(outcome.NeedsRestart, ","))
-	}
-}
-
-// reloadFailed logs each mistake, and keeps the error for status.
-func (d *daemon) reloadFailed(at time.Time, err error) {
-	const text = "reload failed, the old configuration stays"
-	var mistakes config.Errors
-	if errors.As(err, &mistakes) {
-		for _, e := range mistakes {
-			d.log.Error(text, "at", e.At.String(), "error", e.Problem, "hint", e.Fix)
-		}
-	} else {
-		attributes := []any{"error", err}
-		if fix := remedy.Of(err); fix != "" {
-			attributes = append(attributes, "hint", fix)
-		}
-		d.log.Error(text, attributes...)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.lastReload = &Reload{At: at, Error: remedy.Line(err)}
 }

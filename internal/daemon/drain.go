@@ -251,9 +251,13 @@ func (d *Drained) flowsIn(counts flowCounts) (n int64) {
 	return n
 }
 
-// summaryVerb answers a process that has taken over from this one.
-func (d *daemon) summaryVerb(context.Context, url.Values) (any, error) {
-	s := summary{Version: d.Version, FlowsNow: d.relay.Flows(), Flows: d.flowCounts()}
+// summaryVerb answers a process that has taken over from this one, and longhaul stop,
+// which also asks for the older processes.
+func (d *daemon) summaryVerb(ctx context.Context, arguments url.Values) (any, error) {
+	s := Summary{Version: d.Version, FlowsNow: d.relay.Flows(), Flows: d.flowCounts()}
+	if arguments.Has("older") {
+		s.OlderProcesses = d.older.ask(ctx)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.stage == replaced {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/control"
+	"longhaul/internal/process"
 )
 
 // olderProcess is a predecessor of this process that still has flows.
@@ -32,13 +33,26 @@ type OlderProcess struct {
 	counts      flowCounts
 }
 
-// summary is the answer of an older process to its successor.
-type summary struct {
-	Version     string     `json:"version"`
-	ReplacedFor float64    `json:"replaced_seconds"`
-	FlowsNow    int64      `json:"flows_now"`
-	SecondsLeft *float64   `json:"seconds_left,omitempty"`
-	Flows       flowCounts `json:"flows"`
+// Summary is the answer of POST /v1/summary: the flows of a process. Its successor
+// asks for it, and longhaul stop.
+type Summary struct {
+	Version        string         `json:"version"`
+	ReplacedFor    float64        `json:"replaced_seconds"`
+	FlowsNow       int64          `json:"flows_now"`
+	SecondsLeft    *float64       `json:"seconds_left,omitempty"`
+	Flows          flowCounts     `json:"flows"`
+	OlderProcesses []OlderProcess `json:"older_processes,omitempty"` // on request
+}
+
+// TotalFlows is the number of flows, those of older processes included.
+func (s Summary) TotalFlows() int64 {
+	n := s.FlowsNow
+	for _, older := range s.OlderProcesses {
+		if older.FlowsNow != nil {
+			n += *older.FlowsNow
+		}
+	}
+	return n
 }
 
 // olderPatience is the timeout for the summary of an older process.
@@ -86,7 +100,7 @@ func (e *olderProcesses) ask(ctx context.Context) []OlderProcess {
 	for i, one := range all {
 		asking.Go(func() {
 			facts[i] = OlderProcess{olderProcess: one}
-			var s summary
+			var s Summary
 			body, err := control.Do(ctx, one.ControlSocket, "summary", nil)
 			if err == nil {
 				err = json.Unmarshal(body, &s)
@@ -144,17 +158,10 @@ func (e olderProcess) finish(ctx context.Context, within time.Duration) (left Le
 // wait waits until the process has ended. The supervisor of this process may kill
 // the remaining ones when this one ends.
 func (e olderProcess) wait(ctx context.Context) error {
-	fd, err := unix.PidfdOpen(e.PID, unix.PIDFD_NONBLOCK)
+	h, err := process.Open(e.PID)
 	if err != nil {
 		return nil // it has ended; or the kernel cannot tell, and it has no flows left
 	}
-	defer unix.Close(fd)
-	for ctx.Err() == nil {
-		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(poll, 100)
-		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
-			return nil
-		}
-	}
-	return context.Cause(ctx)
+	defer h.Close()
+	return h.Wait(ctx)
 }

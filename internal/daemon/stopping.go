@@ -81,6 +81,9 @@ func (l Leftovers) String() string {
 	switch {
 	case l.Left == 0:
 		text = display.Plural(l.Reset, "flow") + " did not end in time and were reset"
+		if l.Reset == 1 {
+			text = "1 flow did not end in time and was reset"
+		}
 	case l.Reset == 0:
 		text = display.Plural(l.Left, "flow") + " did not end in time, left to the kernel to deliver"
 	default:
@@ -96,10 +99,12 @@ func (l Leftovers) String() string {
 // olderGrace is the time after the deadline within which an older process must end.
 const olderGrace = 5 * time.Second
 
-// finishRequest asks a drain to end within a time.
+// finishRequest asks this process to end once its flows have ended.
 type finishRequest struct {
-	within time.Duration // negative: no bound
-	answer chan finished
+	within   time.Duration // for the flows; negative: no bound
+	usual    bool          // within is the configured time, and shortens no drain under way
+	replaced bool          // meant for a process that has a successor
+	answer   chan finished
 }
 
 // finishVerb asks a process that has a successor to end: the successor is stopping.
@@ -112,25 +117,48 @@ func (d *daemon) finishVerb(ctx context.Context, arguments url.Values) (any, err
 	finishing := d.stage == replaced
 	d.mu.Unlock()
 	if !finishing {
-		return nil, remedy.New(fmt.Errorf("no process has taken over from %d", os.Getpid()), "stop it with SIGTERM")
+		return nil, remedy.New(fmt.Errorf("no process has taken over from %d", os.Getpid()), "stop it with longhaul stop")
 	}
-	r := finishRequest{within, make(chan finished, 1)}
+	all, err := d.askToFinish(ctx, finishRequest{within: within, replaced: true})
+	return all.Leftovers, err
+}
+
+// askToFinish has the daemon's loop end, and returns the outcome at the end of the
+// process.
+func (d *daemon) askToFinish(ctx context.Context, r finishRequest) (finished, error) {
+	r.answer = make(chan finished, 1)
 	select {
 	case d.finishing <- r:
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return finished{}, ctx.Err()
 	}
-	// The answer comes at the end of the process, which also ends ctx.
-	return <-r.answer, nil
+	select {
+	case all := <-r.answer:
+		return all, all.err
+	case <-ctx.Done():
+	}
+	// The end of the process also ends ctx, after the answer.
+	select {
+	case all := <-r.answer:
+		return all, all.err
+	default:
+		return finished{}, ctx.Err()
+	}
 }
 
 // drain stops accepting and waits for the flows, including those of older processes,
-// until the deadline or a second signal.
-func (d *daemon) drain(signals <-chan os.Signal) error {
+// until the deadline or a second signal. It answers the askers at the end.
+func (d *daemon) drain(signals <-chan os.Signal, askers ...finishRequest) error {
 	_ = d.enter(stopping)
 	close(d.ending)
 	d.manager.stopping("draining, " + display.Plural(int(d.relay.Flows()), "flow") + " left")
-	return d.finish(signals, d.config.DrainTimeout, true)
+	within := d.config.DrainTimeout
+	for _, r := range askers {
+		if !r.usual {
+			within = r.within
+		}
+	}
+	return d.finish(signals, within, true, askers...)
 }
 
 // outlive waits for the flows after another process has taken over, at most for the
@@ -144,7 +172,7 @@ func (d *daemon) outlive(signals <-chan os.Signal) error {
 
 // finish waits for the flows at most within, or without bound if that is negative.
 // stopping is set after the first signal: older processes then finish as part of it.
-func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping bool) error {
+func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping bool, askers ...finishRequest) error {
 	d.integrity.close() // an ending process no longer checks the tunnels
 	ctx, reset := context.WithCancel(context.Background())
 	defer reset()
@@ -181,7 +209,6 @@ func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping
 	limit(within)
 	extend := time.NewTicker(drainExtension / 3)
 	defer extend.Stop()
-	var askers []finishRequest
 	var all finished
 	for waiting := 2; waiting > 0; {
 		var r finished
@@ -210,9 +237,27 @@ func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping
 			}
 			continue
 		case r := <-d.finishing:
+			d.mu.Lock()
+			busy := d.busy()
+			follows := d.stage == replaced
+			d.mu.Unlock()
+			if follows && !r.replaced { // it came during the upgrade
+				r.answer <- finished{err: busy}
+				continue
+			}
 			askers = append(askers, r)
+			if stopping && !r.usual && !follows {
+				go d.older.finish(askCtx, r.within)
+			}
+			if !stopping || !r.usual {
+				limit(r.within)
+			}
 			stopping = true
-			limit(r.within)
+			continue
+		case r := <-d.reloads:
+			d.mu.Lock()
+			r.answer <- d.failedReload(time.Now(), d.busy())
+			d.mu.Unlock()
 			continue
 		case <-extend.C:
 			d.manager.extend()

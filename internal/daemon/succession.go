@@ -103,12 +103,9 @@ func (d *daemon) busy() error {
 
 func (d *daemon) upgradeVerb(ctx context.Context, arguments url.Values) (any, error) {
 	r := upgradeRequest{ctx: ctx, program: arguments.Get("binary"), within: -1, answer: make(chan upgradeAnswer, 1)}
-	if text := arguments.Get("within"); text != "" {
-		within, err := time.ParseDuration(text)
-		if err != nil {
-			return nil, err
-		}
-		r.within = within
+	var err error
+	if r.within, err = drainTimeout(arguments, r.within); err != nil {
+		return nil, err
 	}
 	if os.Getpid() == 1 {
 		return nil, remedy.New(errors.New("this relay is the first process of its container, which ends with it"), "replace the container instead")
@@ -168,6 +165,7 @@ func (d *daemon) upgrade(ctx context.Context, signals <-chan os.Signal, r upgrad
 		d.log.Error("upgrade failed, this process serves on", "error", o.err)
 		r.answer <- upgradeAnswer{err: failedUpgrade(o.err)}
 		if hangup && stop == nil {
+			d.log.Info("reloading", "signal", syscall.SIGHUP.String())
 			d.reload(ctx)
 		}
 		return false, stop

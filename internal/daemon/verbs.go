@@ -12,9 +12,11 @@ import (
 var verbs = map[string]func(*daemon, context.Context, url.Values) (any, error){
 	"drain":   (*daemon).drainVerb,
 	"resume":  (*daemon).resumeVerb,
+	"reload":  (*daemon).reloadVerb,
+	"stop":    (*daemon).stopVerb,
 	"upgrade": (*daemon).upgradeVerb,
 	"finish":  (*daemon).finishVerb,  // from the process that has taken over
-	"summary": (*daemon).summaryVerb, // the same
+	"summary": (*daemon).summaryVerb, // the same, and from longhaul stop
 	"check":   (*daemon).checkVerb,
 }
 
@@ -35,12 +37,12 @@ func (d *daemon) do(ctx context.Context, verb string, arguments url.Values) (any
 // logVerb logs the client of a verb that changes the relay, done or refused.
 func (d *daemon) logVerb(ctx context.Context, verb string, arguments url.Values) {
 	switch verb {
-	case "drain", "resume", "upgrade", "finish":
+	case "drain", "resume", "reload", "stop", "upgrade", "finish":
 	default:
 		return
 	}
 	var fields []any
-	for _, key := range []string{"name", "wait", "binary", "within"} {
+	for _, key := range []string{"name", "wait", "binary", "drain_timeout", "within"} {
 		if arguments.Has(key) {
 			fields = append(fields, key, arguments.Get(key))
 		}

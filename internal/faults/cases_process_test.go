@@ -398,7 +398,7 @@ func TestCase34DrainDeadline(t *testing.T) {
 		}
 		relay.expectExit(3)
 		relay.expectLog(`msg=flow .*end=drain-timeout ended_by=relay`)
-		relay.expectLog(`1 flow did not end in time and were reset`)
+		relay.expectLog(`1 flow did not end in time and was reset`)
 	})
 	// Both ends have ended their streams and the client has yet to read: at
 	// 1818be3 the relay ended at once, with status 0 and "every flow had ended".

@@ -74,6 +74,21 @@ func AddNames(flags *pflag.FlagSet, names *[]string, name, usage string) {
 	flags.Var(v, name, usage)
 }
 
+// AddDurationOrOff adds a flag for a length of time that can be off, which is negative.
+// It has its default already, and shows usual for it.
+func AddDurationOrOff(flags *pflag.FlagSet, d *time.Duration, usual, name, usage string) {
+	flags.Var(&value{text: usual, kind: "DURATION", set: func(s string) error {
+		if s == "off" {
+			*d = -1
+			return nil
+		}
+		if err := Duration(d)(s); err != nil {
+			return fmt.Errorf("%w, or off", err)
+		}
+		return nil
+	}}, name, usage)
+}
+
 // value is a flag that set parses into a field of the caller.
 type value struct {
 	text string
