@@ -196,8 +196,12 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 		fmt.Fprintf(w, tunnelRow, display.Shorten(t.Name, 14), display.Shorten(t.State, 9), fmt.Sprintf("%d/%s", t.FlowsNow, limit),
 			display.Quantity(t.FlowsTotal), display.Quantity(t.BytesUp), display.Quantity(t.BytesDown),
 			display.Quantity(t.Denied), display.Quantity(t.Limited+t.Shed), display.Quantity(t.Refused+t.Errors))
-		if len(t.Listen) > 0 {
-			fmt.Fprintln(w, display.Shorten("  "+display.FirstOf(t.Listen)+" -> "+strings.Join(t.Forward, " "), 80))
+		if listens := flow.PortRanges(t.Listen); len(listens) > 0 {
+			more := ""
+			if len(listens) > 1 {
+				more = fmt.Sprintf(" +%d", len(listens)-1)
+			}
+			fmt.Fprintln(w, display.Shorten("  "+listens[0]+more+" -> "+strings.Join(t.Forward, " "), 80))
 		}
 		writeHops(w, t.Hops, now)
 		for _, r := range s.Integrity {

@@ -193,6 +193,14 @@ func (l Listen) String() string {
 	return net.JoinHostPort(l.Addr.String(), l.Ports.String())
 }
 
+// ListensOn reports whether the tunnel listens on an address as a file or the status
+// writes it. The address has all ports of the tunnel; without a host it is a wildcard.
+func (t Tunnel) ListensOn(address string) bool {
+	return slices.ContainsFunc(t.Listen, func(l Listen) bool {
+		return l.String() == address || l.Addr.IsUnspecified() && ":"+l.Ports.String() == address
+	})
+}
+
 // String is the forward as it would be written in a file.
 func (f Forward) String() string { return net.JoinHostPort(f.Host, f.Ports.String()) }
 

@@ -11,7 +11,6 @@ import (
 
 	"longhaul/internal/config"
 	"longhaul/internal/display"
-	"longhaul/internal/relay"
 	"longhaul/internal/relay/hops"
 	"longhaul/internal/remedy"
 )
@@ -99,22 +98,23 @@ func (d *daemon) setDrained(name string, out bool) (*Drained, error) {
 		set, word = d.relay.DrainTunnel, "drained"
 	}
 	answer := &Drained{Drained: out}
-	was := slices.Contains(d.relay.Drained(), name)
-	switch err := set(name); {
-	case err == nil:
-		answer.Tunnel = name
-		if was != out {
-			d.log.Info("tunnel "+word, "tunnel", name)
-		}
-		return answer, nil
-	case !errors.Is(err, relay.ErrNoTunnel):
+	found, err := findNamed(d.config.Tunnels, name)
+	if err != nil {
 		return nil, err
 	}
-	tunnel, hop, ok := findHop(d.config.Tunnels, name)
-	if !ok {
-		return nil, unknownName(d.config.Tunnels, name)
+	if found.hop == "" {
+		answer.Tunnel = found.tunnel
+		was := slices.Contains(d.relay.Drained(), found.tunnel)
+		if err := set(found.tunnel); err != nil {
+			return nil, err
+		}
+		if was != out {
+			d.log.Info("tunnel "+word, "tunnel", found.tunnel)
+		}
+		return answer, nil
 	}
-	tunnels, err := d.relay.DrainHop(tunnel, hop, out)
+	hop := found.hop
+	tunnels, err := d.relay.DrainHop(found.tunnel, hop, out)
 	if err != nil {
 		return nil, err
 	}
@@ -123,24 +123,40 @@ func (d *daemon) setDrained(name string, out bool) (*Drained, error) {
 	return answer, nil
 }
 
-// findHop finds the named hop: by its text in the file or in the status, in every
-// tunnel, or by TUNNEL/HOP. The relay names a hop with a range of ports by its first
-// port.
-func findHop(tunnels []config.Tunnel, name string) (tunnel, hop string, found bool) {
+// named is a tunnel, or a hop of one tunnel, or of all if tunnel is empty.
+type named struct{ tunnel, hop string }
+
+// findNamed finds a tunnel by its name or by an address with ports where it listens, or
+// a hop: by its text in the file, in every tunnel, or by TUNNEL/HOP.
+func findNamed(tunnels []config.Tunnel, name string) (named, error) {
+	var hop named
 	for _, t := range tunnels {
+		if t.Name == name {
+			return named{tunnel: name}, nil
+		}
 		for _, f := range t.Forward {
-			known := hops.Target{Host: f.Host, Port: f.Ports.Low}.String()
-			for _, text := range []string{f.String(), known} {
-				switch name {
-				case text:
-					return "", known, true
-				case t.Name + "/" + text:
-					return t.Name, known, true
-				}
+			switch name {
+			case f.String():
+				hop = named{hop: name}
+			case t.Name + "/" + f.String():
+				return named{t.Name, f.String()}, nil
 			}
 		}
 	}
-	return "", "", false
+	for _, t := range tunnels {
+		switch {
+		case !t.ListensOn(name):
+		case hop.hop != "":
+			return named{}, remedy.New(fmt.Errorf("%s is where the tunnel %s listens, and a hop", name, t.Name),
+				fmt.Sprintf("write %s for the tunnel, or TUNNEL/%s for the hop", t.Name, name))
+		default:
+			return named{tunnel: t.Name}, nil
+		}
+	}
+	if hop.hop == "" {
+		return named{}, unknownName(tunnels, name)
+	}
+	return hop, nil
 }
 
 // unknownName lists the tunnels and hops for an unknown name.

@@ -81,7 +81,7 @@ func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
 			ProxyOut:       relay.ProxyVersion(tun.ProxyOut),
 		}
 		for _, f := range tun.Forward {
-			rt.Forward = append(rt.Forward, hops.Target{Host: f.Host, Port: f.Ports.Low, Weight: f.Weight, Priority: f.Priority})
+			rt.Forward = append(rt.Forward, hops.Target{Host: f.Host, Port: f.Ports.Low, Ports: f.Ports.Len(), Weight: f.Weight, Priority: f.Priority})
 		}
 		if tun.Transport != config.TransportKernel {
 			l, err := t.legs(tun.Name, tun.Settings)

@@ -17,13 +17,18 @@ import (
 type Target struct {
 	Host     string // name or literal address
 	Port     uint16
+	Ports    int // from Port on; 0 means 1
 	Weight   int // of its share among hops of the same priority; 0 means 1
 	Priority int // the least is chosen first; 0 means 1
 }
 
-// String is the target in the form host:port.
+// String is the target in the form host:port or host:low-high, as configured.
 func (t Target) String() string {
-	return net.JoinHostPort(t.Host, strconv.Itoa(int(t.Port)))
+	ports := strconv.Itoa(int(t.Port))
+	if t.Ports > 1 {
+		ports += "-" + strconv.Itoa(int(t.Port)+t.Ports-1)
+	}
+	return net.JoinHostPort(t.Host, ports)
 }
 
 // Set is the hops of one tunnel with their configuration. It never changes, but
