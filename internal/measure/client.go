@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -20,10 +21,10 @@ type Summary struct {
 	Local     net.Addr
 	Remote    net.Addr
 	Streams   []StreamSummary
-	SentBps   float64 // sent from here, by the server's count; 0 if nothing was to be sent
+	SentBps   float64 // sent from here, by the server's count, or else by this side's; 0 if nothing was to be sent
 	RecvBps   float64 // by this side's count
 	LocalCPU  CPUShare
-	RemoteCPU CPUShare // by the server
+	RemoteCPU CPUShare // by the server; -1 if unknown
 
 	RemoteCongestionControl string // empty if unknown
 
@@ -40,8 +41,8 @@ type StreamSummary struct {
 	ID            int
 	Sends         bool // from here
 	Local, Remote net.Addr
-	SentBytes     int64
-	ReceivedBytes int64
+	SentBytes     int64  // by the sender; -1 if unknown
+	ReceivedBytes int64  // by the receiver; -1 if unknown
 	Retransmits   int64  // of the sender, -1 if unknown
 	Sample        Sample // of this end, after the test
 
@@ -54,7 +55,14 @@ type StreamSummary struct {
 	Receiver *Timed
 }
 
-// Run measures to a server, an address with a port. It returns after the test.
+// ErrInterrupted: the test ended early because [Options.Interrupt] was closed.
+var ErrInterrupted = errors.New("interrupted")
+
+// interruptPatience bounds the wait for the server's counts after an interruption.
+const interruptPatience = 3 * time.Second
+
+// Run measures to a server, an address with a port. It returns after the test. With an
+// error, the summary has what was counted before it: no streams if nothing was.
 func Run(ctx context.Context, server string, o Options) (Summary, error) {
 	if err := o.Check(); err != nil {
 		return Summary{}, err
@@ -73,6 +81,32 @@ type client struct {
 	options Options
 	server  string
 	cookie  cookie
+	moving  atomic.Bool // the test can end in order
+}
+
+// watchInterrupt cancels the test when it is interrupted: at once before data moves, and
+// otherwise if the server does not send its counts in time.
+func (c *client) watchInterrupt(cancel context.CancelCauseFunc) (end func()) {
+	if c.options.Interrupt == nil {
+		return func() {}
+	}
+	ended := make(chan struct{})
+	go func() {
+		select {
+		case <-c.options.Interrupt:
+		case <-ended:
+			return
+		}
+		if c.moving.Load() {
+			select {
+			case <-time.After(interruptPatience):
+			case <-ended:
+				return
+			}
+		}
+		cancel(ErrInterrupted)
+	}()
+	return func() { close(ended) }
 }
 
 func (c *client) dial(ctx context.Context, options bool) (net.Conn, error) {
@@ -122,7 +156,15 @@ func dialDirectly(ctx context.Context, network, address string, control Control)
 	return dialer.DialContext(ctx, network, address)
 }
 
-func (c *client) run(ctx context.Context) (Summary, error) {
+func (c *client) run(ctx context.Context) (summary Summary, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer c.watchInterrupt(cancel)()
+	defer func() {
+		if err != nil && context.Cause(ctx) == ErrInterrupted {
+			err = ErrInterrupted
+		}
+	}()
 	control, err := c.dial(ctx, false)
 	if err != nil {
 		return Summary{}, err
@@ -138,19 +180,26 @@ func (c *client) run(ctx context.Context) (Summary, error) {
 		return Summary{}, err
 	}
 	defer c.streams.close()
+	c.moving.Store(true)
 	cpu := startCPU()
 	elapsed, err := c.move(ctx)
-	if err != nil {
+	if elapsed <= 0 { // in the start that does not count
+		cancel(err)
 		return Summary{}, err
 	}
 	own := c.streams.results(elapsed)
 	own.CPUTotal, own.CPUUser, own.CPUSystem = cpu.percent()
 	used := cpu.used()
-	theirs, err := c.finish(own)
-	if err != nil {
-		return Summary{}, err
+	theirs := unknownResults
+	if err == nil || err == ErrInterrupted {
+		counted, finishErr := c.finish(own)
+		if finishErr == nil {
+			theirs = counted
+		} else if err == nil {
+			err = finishErr
+		}
 	}
-	return c.summary(elapsed, used, own, theirs), nil
+	return c.summary(elapsed, used, own, theirs), err
 }
 
 // begin negotiates the test and opens its streams.
@@ -284,6 +333,8 @@ func (c *client) move(ctx context.Context) (elapsed time.Duration, err error) {
 	select {
 	case <-over:
 	case <-c.enough(running):
+	case <-c.options.Interrupt:
+		err = ErrInterrupted
 	case <-running.Done():
 		err = context.Cause(running)
 	}
@@ -300,10 +351,12 @@ func (c *client) move(ctx context.Context) (elapsed time.Duration, err error) {
 	if err == nil && context.Cause(running) != nil {
 		err = context.Cause(running)
 	}
-	if err != nil {
-		return 0, err
+	if err == nil || err == ErrInterrupted {
+		if writeErr := writeState(c.control, testEnd); err == nil {
+			err = writeErr
+		}
 	}
-	return elapsed, writeState(c.control, testEnd)
+	return elapsed, err
 }
 
 // enough returns a channel that is closed when a test of an amount has moved it.
@@ -358,6 +411,9 @@ func (c *client) finish(own results) (theirs results, err error) {
 	return theirs, writeState(c.control, done)
 }
 
+// unknownResults stand for the counts of a server that did not send them.
+var unknownResults = results{CPUTotal: -1, CPUUser: -1, CPUSystem: -1}
+
 func (c *client) summary(elapsed, used time.Duration, own, theirs results) Summary {
 	s := Summary{
 		Options: c.options, Start: c.start, Elapsed: elapsed,
@@ -379,13 +435,20 @@ func (c *client) summary(elapsed, used time.Duration, own, theirs results) Summa
 		counted[t.ID] = t
 	}
 	for i, st := range c.streams {
-		other := counted[st.id]
+		other, ok := counted[st.id]
+		if !ok {
+			other = streamResult{Bytes: -1, Retransmits: -1}
+		}
 		one := StreamSummary{ID: st.id, Sends: st.sends, Local: st.conn.LocalAddr(), Remote: st.conn.RemoteAddr(), Retransmits: -1, Sample: st.sample()}
 		if st.sends {
 			one.SentBytes, one.ReceivedBytes, one.Retransmits = own.Streams[i].Bytes, other.Bytes, int64(own.Streams[i].Retransmits)
 			one.Samples, one.CongestionEvents = st.series.kept, st.series.events
 			one.CongestionControl, one.Receiver = one.Sample.CongestionControl, told[st.id].Last
-			s.SentBps += float64(one.ReceivedBytes) * 8 / elapsed.Seconds()
+			arrived := one.ReceivedBytes
+			if !ok {
+				arrived = one.SentBytes
+			}
+			s.SentBps += float64(arrived) * 8 / elapsed.Seconds()
 		} else {
 			one.SentBytes, one.ReceivedBytes, one.Retransmits = other.Bytes, own.Streams[i].Bytes, int64(other.Retransmits)
 			one.Samples, one.CongestionEvents = told[st.id].Samples, told[st.id].CongestionEvents

@@ -63,6 +63,10 @@ type Options struct {
 	// Token is shown to a server that asks for one.
 	Token Token
 
+	// Closing Interrupt ends the test early. [Run] then returns what both sides have
+	// counted until then, with [ErrInterrupted].
+	Interrupt <-chan struct{}
+
 	Version string         // of the program, for the server
 	Report  func(Interval) // called at every interval, if it is not nil
 
@@ -148,7 +152,7 @@ func (o Options) parameters() Parameters {
 	return Parameters{
 		TCP: true, Omit: int(o.Omit / time.Second), Time: int(o.Duration / time.Second), Bytes: o.Bytes,
 		MSS: o.MSS, NoDelay: o.NoDelay, Parallel: o.Streams, Reverse: o.Direction == Receive,
-		Window: o.WindowBytes, Length: o.WriteBytes, FQRate: o.PacingBps, PacingTimer: 1000,
+		Window: o.WindowBytes, Length: o.WriteBytes, Bandwidth: o.PacingBps, FQRate: o.PacingBps, PacingTimer: 1000,
 		Congestion: o.CongestionControl, Title: o.Title, Version: o.Version, Bidirectional: o.Direction == Both,
 		Longhaul: &longhaulParameters{int(o.SampleEvery.Milliseconds()), o.Token.Name},
 	}

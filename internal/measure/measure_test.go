@@ -34,7 +34,7 @@ func serve(t testing.TB, tokens ...Token) (address string, ended chan error) {
 func startServer(t testing.TB, tokens ...Token) (s *Server, address string, ended chan error) {
 	t.Helper()
 	ended = make(chan error, 1000)
-	s = &Server{Tokens: tokens, Ended: func(_ net.Addr, _ Parameters, err error) { ended <- err }}
+	s = &Server{Tokens: tokens, Ended: func(_ net.Addr, _ Parameters, _ Moved, err error) { ended <- err }}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -59,6 +59,7 @@ type kind struct {
 var kinds = []kind{
 	{"send", Options{Duration: time.Second}, []string{"-t", "1"}},
 	{"receive", Options{Direction: Receive, Duration: time.Second}, []string{"-t", "1", "-R"}},
+	{"receive at a bitrate", Options{Direction: Receive, Duration: time.Second}, []string{"-t", "1", "-R", "--fq-rate", "0", "-b", "40M"}},
 	{"both", Options{Direction: Both, Duration: time.Second}, []string{"-t", "1", "--bidir"}},
 	{"streams", Options{Streams: 4, Duration: time.Second, WriteBytes: 1000}, []string{"-t", "1", "-P", "4", "-l", "1000"}},
 	{"amount", Options{Bytes: 3_000_000}, []string{"-n", "3000000"}},
@@ -178,19 +179,12 @@ func TestIperf3Server(t *testing.T) {
 	program := nettest.RequireProgram(t, "iperf3", "iperf3")
 	nettest.CheckLeaks(t)
 	for _, kind := range kinds {
-		if kind.floods() {
-			continue
-		}
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
 			runToIperf3(t, program, kind.o)
 		})
 	}
 }
-
-// floods reports whether an ordinary server sends: it paces only what its client sends,
-// and would fill the machine.
-func (k *kind) floods() bool { return k.o.Bytes == 0 && k.o.Direction != "" }
 
 // runToIperf3 runs a test with an iperf3 that serves.
 func runToIperf3(t *testing.T, program string, o Options) Summary {

@@ -34,8 +34,8 @@ func setOptions(fd int, p Parameters) error {
 	if p.Congestion != "" {
 		errs = append(errs, setCongestion(fd, p.Congestion))
 	}
-	if p.FQRate > 0 {
-		errs = append(errs, set("the pacing rate", unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, uint64(p.FQRate/8))))
+	if rate := p.pacingBps(); rate > 0 {
+		errs = append(errs, set("the pacing rate", unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, uint64(rate/8))))
 	}
 	if p.NoDelay {
 		errs = append(errs, set("no delay", unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)))

@@ -19,7 +19,7 @@ func setOptions(fd int, p Parameters) error {
 	if p.NoDelay {
 		errs = append(errs, syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1))
 	}
-	if p.MSS > 0 || p.Congestion != "" || p.FQRate > 0 {
+	if p.MSS > 0 || p.Congestion != "" || p.pacingBps() > 0 {
 		errs = append(errs, errors.New("an MSS, a congestion control and a pacing rate can be chosen on Linux only"))
 	}
 	return errors.Join(errs...)

@@ -18,10 +18,11 @@ import (
 
 // Server serves one test at a time, or with tokens one at a time for each.
 type Server struct {
-	// Started and Ended are told of tests, if they are not nil; Ended also of
-	// those that were refused before they started.
+	// Started and Ended are called for each test, if they are not nil; Ended also for
+	// tests that were refused before they started. A test that ended because Serve did
+	// has [ErrInterrupted].
 	Started func(client net.Addr, p Parameters)
-	Ended   func(client net.Addr, p Parameters, err error)
+	Ended   func(client net.Addr, p Parameters, moved Moved, err error)
 
 	Version string // of the program, for clients
 
@@ -35,9 +36,16 @@ type Server struct {
 	places places                 // of connections that are not known yet to belong to a test
 }
 
+// Moved is what the server's side of a test has moved, by its own count.
+type Moved struct {
+	SentBytes, ReceivedBytes int64
+	Elapsed                  time.Duration // without the omitted start
+}
+
 // serverTest is a test that was asked for.
 type serverTest struct {
 	test
+	moved   Moved
 	cookie  cookie
 	source  netip.Addr
 	token   string
@@ -80,10 +88,24 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		}
 		s.admit(conn, false)
 		group.Go(func() {
-			stop := context.AfterFunc(ctx, func() { conn.Close() })
+			stop := context.AfterFunc(ctx, func() { s.dismiss(conn) })
 			defer stop()
 			s.serve(ctx, arrival{conn, n})
 		})
+	}
+}
+
+// dismiss closes a connection when the server ends. The client of a test gets the
+// reason first.
+func (s *Server) dismiss(conn net.Conn) {
+	defer conn.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.tests {
+		if t.control == conn {
+			_ = conn.SetWriteDeadline(time.Now().Add(time.Second)) // there is room for a byte: it does not wait
+			_ = writeState(conn, serverTerminate)
+		}
 	}
 }
 
@@ -165,13 +187,15 @@ func (s *Server) serveTest(ctx context.Context, conn net.Conn, c cookie) {
 		if s.Started != nil {
 			s.Started(conn.RemoteAddr(), t.parameters)
 		}
-		err = t.run(ctx, s)
+		if err = t.run(ctx, s); err != nil && ctx.Err() != nil {
+			err = ErrInterrupted
+		}
 		s.end(t)
 		s.place(conn)
 	}
 	conn.Close()
 	if s.Ended != nil && !errors.Is(err, ErrBusy) && err != errEvicted { // what floods is not to fill a log
-		s.Ended(conn.RemoteAddr(), t.parameters, err)
+		s.Ended(conn.RemoteAddr(), t.parameters, t.moved, err)
 	}
 }
 
@@ -219,10 +243,11 @@ func (t *serverTest) run(ctx context.Context, s *Server) error {
 	}
 	cpu := startCPU()
 	elapsed, err := t.move(ctx, s)
+	own := t.streams.results(elapsed)
+	t.moved = t.streams.counted(own, elapsed)
 	if err != nil {
 		return err
 	}
-	own := t.streams.results(elapsed)
 	own.CPUTotal, own.CPUUser, own.CPUSystem = cpu.percent()
 	if t.parameters.Longhaul != nil {
 		own.Longhaul = t.streams.longhaulResults(s.Version, cpu.used())
@@ -376,11 +401,30 @@ func (t *serverTest) move(ctx context.Context, s *Server) (time.Duration, error)
 	endWatch()
 	elapsed := time.Since(t.start)
 	if err == nil {
-		t.streams.drain(t.parameters.Bytes)
+		err = t.drain()
 	}
 	t.streams.stop()
 	<-ended
 	return elapsed, err
+}
+
+// drain waits for what a test of an amount has on the way, unless the client ends the
+// test.
+func (t *serverTest) drain() error {
+	if t.parameters.Bytes == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	gone, endListening := t.listen()
+	go func() {
+		if err, ended := <-gone; ended {
+			cancel(err)
+		}
+	}()
+	t.streams.drain(ctx, t.parameters.Bytes)
+	endListening()
+	return context.Cause(ctx)
 }
 
 // stallPatience bounds the time in which nothing moves in a test that has no

@@ -193,8 +193,12 @@ func (all streams) stop() {
 	}
 }
 
-// drainPatience bounds the wait for what a test of an amount has on the way.
-const drainPatience = 10 * time.Second
+// drainPatience bounds the wait for what a test of an amount has on the way, and
+// drainQuiet the time in which nothing of it arrives.
+const (
+	drainPatience = 10 * time.Second
+	drainQuiet    = time.Second
+)
 
 // flush waits until everything that was written has reached the other side.
 func (all streams) flush(ctx context.Context) {
@@ -207,21 +211,35 @@ func (all streams) flush(ctx context.Context) {
 	})
 }
 
-// drain waits until the amount of the test has arrived, if it is one of an
-// amount: its end is announced on another connection, and may come first.
-func (all streams) drain(amount int64) {
-	if amount == 0 {
-		return
-	}
-	all.wait(context.Background(), func(*stream) bool {
+// drain waits until an amount has arrived: its end is announced on another connection,
+// and may come first. An interrupted client sends less.
+func (all streams) drain(ctx context.Context, amount int64) {
+	before, quietSince := int64(-1), time.Now()
+	all.wait(ctx, func(*stream) bool {
 		arrived, receives := int64(0), false
 		for _, s := range all {
 			if !s.sends {
 				arrived, receives = arrived+s.bytes.Load(), true
 			}
 		}
-		return !receives || arrived >= amount
+		if arrived > before {
+			before, quietSince = arrived, time.Now()
+		}
+		return !receives || arrived >= amount || time.Since(quietSince) > drainQuiet
 	})
+}
+
+// counted is what this side counted, of each direction.
+func (all streams) counted(own results, elapsed time.Duration) Moved {
+	m := Moved{Elapsed: elapsed}
+	for i, s := range all {
+		if s.sends {
+			m.SentBytes += own.Streams[i].Bytes
+		} else {
+			m.ReceivedBytes += own.Streams[i].Bytes
+		}
+	}
+	return m
 }
 
 // wait waits until something holds for every stream, for a time at most.

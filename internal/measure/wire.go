@@ -90,6 +90,15 @@ type Parameters struct {
 	Longhaul *longhaulParameters `json:"longhaul,omitempty"`
 }
 
+// pacingBps returns the rate that a sender must keep below; 0 is no bound. iperf3
+// keeps Bandwidth in its own loop, and FQRate in the kernel.
+func (p Parameters) pacingBps() int64 {
+	if p.Bandwidth > 0 && (p.FQRate <= 0 || p.Bandwidth < p.FQRate) {
+		return p.Bandwidth
+	}
+	return max(p.FQRate, 0)
+}
+
 // results are what each side tells the other at the end.
 type results struct {
 	CPUTotal       float64        `json:"cpu_util_total"`

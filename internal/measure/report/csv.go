@@ -50,11 +50,15 @@ func (c *CSV) Interval(i measure.Interval, _ float64) {
 }
 
 // Summary writes a row for each stream.
-func (c *CSV) Summary(s measure.Summary) error {
+func (c *CSV) Summary(s measure.Summary, _ error) error {
 	for _, st := range s.Streams {
 		f := st.Figures()
+		bps := int64(-1)
+		if byReceiver(st) {
+			bps = int64(float64(st.ReceivedBytes) * 8 / s.Elapsed.Seconds())
+		}
 		c.row("total", strconv.Itoa(st.ID), direction(st.Sends), seconds(0), seconds(s.Elapsed), "false",
-			csvNumber(st.SentBytes), csvNumber(int64(float64(st.ReceivedBytes)*8/s.Elapsed.Seconds())), csvNumber(st.Retransmits),
+			csvNumber(st.SentBytes), csvNumber(bps), csvNumber(st.Retransmits),
 			csvNumber(f.MaxCwndBytes), csvMicroseconds(f.RTTMean), "", csvNumber(f.PMTU), csvNumber(f.SndMSS),
 			csvNumber(st.ReceivedBytes), csvMicroseconds(f.RTTMin), csvMicroseconds(f.RTTMedian), csvMicroseconds(f.RTTP99),
 			csvNumber(f.CongestionEvents), csvNumber(int64(f.DeliveryBps)),

@@ -48,8 +48,8 @@ type (
 		MeanRTT    *int64 `json:"mean_rtt,omitempty"`
 	}
 	jsonEndStream struct {
-		Sender   jsonSender `json:"sender"`
-		Receiver jsonStream `json:"receiver"`
+		Sender   *jsonSender `json:"sender,omitempty"`
+		Receiver *jsonStream `json:"receiver,omitempty"`
 	}
 )
 
@@ -134,18 +134,21 @@ func NewJSON(w io.Writer, linkBps float64) *JSON { return &JSON{w: w, linkBps: l
 // Interval keeps the figures for the object.
 func (j *JSON) Interval(i measure.Interval, _ float64) { j.intervals = append(j.intervals, i) }
 
-// Summary writes the object.
-func (j *JSON) Summary(s measure.Summary) error {
+// Summary writes the object. A failure is its error, as in iperf3's.
+func (j *JSON) Summary(s measure.Summary, failure error) error {
 	intervals := []jsonInterval{}
 	for _, i := range j.intervals {
 		intervals = append(intervals, intervalJSON(s.Options, i))
 	}
 	j.intervals = nil
-	return display.WriteJSON(j.w, map[string]any{
-		"start":     startJSON(s),
-		"intervals": intervals,
-		"end":       endJSON(s, j.linkBps),
-	})
+	object := map[string]any{"start": map[string]any{}, "intervals": intervals, "end": map[string]any{}}
+	if len(s.Streams) > 0 {
+		object["start"], object["end"] = startJSON(s), endJSON(s, j.linkBps)
+	}
+	if failure != nil {
+		object["error"] = failure.Error()
+	}
+	return display.WriteJSON(j.w, object)
 }
 
 func startJSON(s measure.Summary) map[string]any {
@@ -194,7 +197,7 @@ func hostPort(a net.Addr) address {
 	if !ok {
 		return address{host: a.String()}
 	}
-	return address{tcp.IP.String(), tcp.Port}
+	return address{tcp.IP.String(), tcp.Port} // an IPv4 address also if the socket is IPv6's
 }
 
 func intervalJSON(o measure.Options, i measure.Interval) (one jsonInterval) {
@@ -228,35 +231,38 @@ func endJSON(s measure.Summary, linkBps float64) map[string]any {
 	sums := map[string]*jsonSum{}
 	for _, st := range s.Streams {
 		f := st.Figures()
-		sent := newSum(0, s.Elapsed, st.SentBytes, st.Retransmits, st.Sends)
-		received := newSum(0, s.Elapsed, st.ReceivedBytes, -1, st.Sends)
-		sender := jsonSender{
-			jsonStream: jsonStream{Socket: st.ID, jsonSum: sent},
-			MaxSndCwnd: known(f.MaxCwndBytes), MaxSndWnd: known(f.MaxSndWndBytes),
-			MaxRTT: microseconds(f.RTTMax), MinRTT: microseconds(f.RTTMin), MeanRTT: microseconds(f.RTTMean),
-		}
-		if n := len(st.Samples); n > 0 {
-			sender.TCPInfo = tcpInfo(&st.Samples[n-1], &f)
-		}
-		receiver := jsonStream{Socket: st.ID, jsonSum: received}
-		if st.Receiver != nil {
-			receiver.TCPInfo = tcpInfo(st.Receiver, nil)
-		}
-		streams = append(streams, jsonEndStream{sender, receiver})
+		var ends jsonEndStream
 		suffix := ""
 		if both && !st.Sends {
 			suffix = "_bidir_reverse"
 		}
-		sums["sum_sent"+suffix] = sums["sum_sent"+suffix].add(sent)
-		sums["sum_received"+suffix] = sums["sum_received"+suffix].add(received)
+		if st.SentBytes >= 0 {
+			sent := newSum(0, s.Elapsed, st.SentBytes, st.Retransmits, st.Sends)
+			ends.Sender = &jsonSender{
+				jsonStream: jsonStream{Socket: st.ID, jsonSum: sent},
+				MaxSndCwnd: known(f.MaxCwndBytes), MaxSndWnd: known(f.MaxSndWndBytes),
+				MaxRTT: microseconds(f.RTTMax), MinRTT: microseconds(f.RTTMin), MeanRTT: microseconds(f.RTTMean),
+			}
+			if n := len(st.Samples); n > 0 {
+				ends.Sender.TCPInfo = tcpInfo(&st.Samples[n-1], &f)
+			}
+			sums["sum_sent"+suffix] = sums["sum_sent"+suffix].add(sent)
+		}
+		if byReceiver(st) {
+			received := newSum(0, s.Elapsed, st.ReceivedBytes, -1, st.Sends)
+			ends.Receiver = &jsonStream{Socket: st.ID, jsonSum: received}
+			if st.Receiver != nil {
+				ends.Receiver.TCPInfo = tcpInfo(st.Receiver, nil)
+			}
+			sums["sum_received"+suffix] = sums["sum_received"+suffix].add(received)
+		}
+		streams = append(streams, ends)
 	}
-	end := map[string]any{
-		"streams": streams,
-		"cpu_utilization_percent": map[string]float64{
-			"host_total": s.LocalCPU.Total, "host_user": s.LocalCPU.User, "host_system": s.LocalCPU.System,
-			"remote_total": s.RemoteCPU.Total, "remote_user": s.RemoteCPU.User, "remote_system": s.RemoteCPU.System,
-		},
+	cpu := map[string]float64{"host_total": s.LocalCPU.Total, "host_user": s.LocalCPU.User, "host_system": s.LocalCPU.System}
+	if s.RemoteCPU.Total >= 0 {
+		cpu["remote_total"], cpu["remote_user"], cpu["remote_system"] = s.RemoteCPU.Total, s.RemoteCPU.User, s.RemoteCPU.System
 	}
+	end := map[string]any{"streams": streams, "cpu_utilization_percent": cpu}
 	for name, sum := range sums {
 		end[name] = sum
 	}

@@ -9,9 +9,9 @@ type Writer interface {
 	// Interval takes the figures of an interval when it ends, and how much of
 	// the test is over by then, from 0 to 1.
 	Interval(i measure.Interval, share float64)
-	// Summary takes the figures of a whole test. It returns the first error of
-	// the writing.
-	Summary(s measure.Summary) error
+	// Summary takes the figures of a whole test, or of what there was of it before a
+	// failure. It returns the first error of the writing.
+	Summary(s measure.Summary, failure error) error
 }
 
 // Progress tells how much of a test is over.
@@ -42,6 +42,9 @@ func (p *Progress) Share(i measure.Interval) float64 {
 	p.moved += max(least, 0)
 	return min(1, float64(p.moved)/float64(o.Bytes))
 }
+
+// byReceiver reports whether the receiver's count of a stream is known.
+func byReceiver(s measure.StreamSummary) bool { return s.ReceivedBytes >= 0 }
 
 // direction names the direction of a stream.
 func direction(sends bool) string {

@@ -56,7 +56,7 @@ func TestCSVHasAsManyValuesAsNames(t *testing.T) {
 	var out bytes.Buffer
 	c := NewCSV(&out)
 	c.Interval(interval(0, stream(5, true, 1000)), 0.5)
-	if err := c.Summary(summary(2000)); err != nil {
+	if err := c.Summary(summary(2000), nil); err != nil {
 		t.Fatal(err)
 	}
 	rows, err := csv.NewReader(&out).ReadAll() // refuses rows of other lengths
@@ -74,7 +74,7 @@ func TestJSONOfTestsInTurn(t *testing.T) {
 	j := NewJSON(&out, 0)
 	for range 2 {
 		j.Interval(interval(0, stream(5, true, 1000)), 0.5)
-		if err := j.Summary(summary(1000)); err != nil {
+		if err := j.Summary(summary(1000), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -102,7 +102,7 @@ func TestTextLeavesTheRemainderOut(t *testing.T) {
 	rest := interval(1, stream(5, true, 10))
 	rest.End = rest.Start + 50*time.Millisecond
 	w.Interval(rest, 1)
-	if err := w.Summary(summary(1_000_010)); err != nil {
+	if err := w.Summary(summary(1_000_010), nil); err != nil {
 		t.Fatal(err)
 	}
 	if want := "  0.0-1.0   s  50 % sent       8.0 Mb/s\n\nsent 1.0MB in 2.0 s over 1 stream: 4.0 Mb/s\n  retransmitted  not told by the sender\n"; !strings.HasPrefix(out.String(), want) {

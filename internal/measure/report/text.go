@@ -31,8 +31,11 @@ func (t *Text) Interval(i measure.Interval, share float64) {
 	}
 }
 
-// Summary writes the figures that count.
-func (t *Text) Summary(s measure.Summary) error {
+// Summary writes the figures that count. A failure is for the caller to print.
+func (t *Text) Summary(s measure.Summary, _ error) error {
+	if len(s.Streams) == 0 {
+		return nil
+	}
 	var b bytes.Buffer
 	writeSummary(&b, s, t.linkBps)
 	_, err := t.w.Write(b.Bytes())
@@ -75,12 +78,18 @@ func writeSummary(w io.Writer, s measure.Summary, linkBps float64) {
 	var gigabytes float64
 	for _, sends := range []bool{true, false} {
 		var arrived, again int64
-		streams, known := 0, true
+		streams, known, told := 0, true, true
 		for _, st := range s.Streams {
-			if st.Sends == sends {
-				streams++
-				arrived, again = arrived+st.ReceivedBytes, again+st.Retransmits
-				known = known && st.Retransmits >= 0
+			if st.Sends != sends {
+				continue
+			}
+			streams++
+			again += st.Retransmits
+			known = known && st.Retransmits >= 0
+			if byReceiver(st) {
+				arrived += st.ReceivedBytes
+			} else {
+				arrived, told = arrived+st.SentBytes, false
 			}
 		}
 		if streams == 0 {
@@ -92,6 +101,9 @@ func writeSummary(w io.Writer, s measure.Summary, linkBps float64) {
 			bps = s.SentBps
 		}
 		fmt.Fprintf(w, "\n%s %s in %.1f s over %s: %s\n", direction(sends), display.Quantity(arrived)+"B", s.Elapsed.Seconds(), display.Plural(streams, "stream"), display.Rate(bps))
+		if !told {
+			summaryLine(w, "counted", "by this side: the server's count is unknown")
+		}
 		f := s.Figures(sends)
 		if limit := f.LimitBps(linkBps); linkBps > 0 && limit > 0 {
 			summaryLine(w, "limit", fmt.Sprintf("%s of payload on %s; %.1f %% of it was reached", display.Rate(limit), display.Rate(linkBps), 100*bps/limit))
@@ -129,7 +141,10 @@ func writeSummary(w io.Writer, s measure.Summary, linkBps float64) {
 			summaryLine(w, "algorithm", f.CongestionControl)
 		}
 	}
-	fmt.Fprintf(w, "\nCPU: %.0f %% here, %.0f %% there", s.LocalCPU.Total, s.RemoteCPU.Total)
+	fmt.Fprintf(w, "\nCPU: %.0f %% here", s.LocalCPU.Total)
+	if s.RemoteCPU.Total >= 0 {
+		fmt.Fprintf(w, ", %.0f %% there", s.RemoteCPU.Total)
+	}
 	if s.RemoteCPUTime >= 0 && gigabytes > 0 && s.Options.Omit == 0 { // else more was moved
 		fmt.Fprintf(w, "; %.2f and %.2f s/GB", s.LocalCPUTime.Seconds()/gigabytes, s.RemoteCPUTime.Seconds()/gigabytes)
 	}
