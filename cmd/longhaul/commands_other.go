@@ -2,7 +2,10 @@
 
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
 
 func prepare() {}
 
@@ -20,3 +23,8 @@ func isAvailable(string) bool { return true }
 
 // completeValues adds nothing to the names of commands and flags.
 func completeValues(*cobra.Command) {}
+
+// namespaceFlag adds nothing: only Linux has network namespaces.
+func namespaceFlag(*pflag.FlagSet, *string) {}
+
+func restartInNamespace(string) error { return nil }

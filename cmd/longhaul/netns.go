@@ -4,8 +4,10 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/pflag"
 	"github.com/vishvananda/netns"
@@ -24,18 +26,61 @@ func enterNamespace(name string) error {
 	if name == "" {
 		return nil
 	}
+	ns, err := openNamespace(name)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return setNamespace(name, ns)
+}
+
+func openNamespace(name string) (netns.NsHandle, error) {
 	get := netns.GetFromName
 	if strings.Contains(name, "/") {
 		get = netns.GetFromPath
 	}
 	ns, err := get(name)
 	if err != nil {
-		return remedy.New(fmt.Errorf("open network namespace %s: %w", name, err), "see ip netns")
+		return ns, remedy.New(fmt.Errorf("open network namespace %s: %w", name, err), "see ip netns")
 	}
-	defer ns.Close()
+	return ns, nil
+}
+
+// setNamespace moves this goroutine's thread, and ties the two together.
+func setNamespace(name string, ns netns.NsHandle) error {
 	runtime.LockOSThread() // never unlocked: the thread ends with the command
 	if err := netns.Set(ns); err != nil {
 		return remedy.New(fmt.Errorf("enter network namespace %s: %w", name, err), "run it as root")
+	}
+	return nil
+}
+
+// restartInNamespace runs the program again in a network namespace, unless it is there
+// already. It is for commands that open sockets on several threads: a program keeps the
+// namespace of the thread that executes it. Like [enterNamespace] it keeps the mount
+// namespace.
+func restartInNamespace(name string) error {
+	if name == "" {
+		return nil
+	}
+	ns, err := openNamespace(name)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	own, err := netns.Get()
+	if err != nil {
+		return fmt.Errorf("open this program's network namespace: %w", err)
+	}
+	defer own.Close()
+	if own.Equal(ns) {
+		return nil
+	}
+	if err := setNamespace(name, ns); err != nil {
+		return err
+	}
+	if err := syscall.Exec("/proc/self/exe", os.Args, os.Environ()); err != nil {
+		return fmt.Errorf("run longhaul again in network namespace %s: %w", name, err)
 	}
 	return nil
 }

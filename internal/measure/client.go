@@ -191,6 +191,9 @@ func (c *client) run(ctx context.Context) (summary Summary, err error) {
 	own.CPUTotal, own.CPUUser, own.CPUSystem = cpu.percent()
 	used := cpu.used()
 	theirs := unknownResults
+	if err == ErrInterrupted && c.options.Bytes > 0 {
+		c.streams.reset() // the server waits for the amount otherwise
+	}
 	if err == nil || err == ErrInterrupted {
 		counted, finishErr := c.finish(own)
 		if finishErr == nil {
@@ -439,7 +442,7 @@ func (c *client) summary(elapsed, used time.Duration, own, theirs results) Summa
 		if !ok {
 			other = streamResult{Bytes: -1, Retransmits: -1}
 		}
-		one := StreamSummary{ID: st.id, Sends: st.sends, Local: st.conn.LocalAddr(), Remote: st.conn.RemoteAddr(), Retransmits: -1, Sample: st.sample()}
+		one := StreamSummary{ID: st.id, Sends: st.sends, Local: st.conn.LocalAddr(), Remote: st.conn.RemoteAddr(), Retransmits: -1, Sample: st.end}
 		if st.sends {
 			one.SentBytes, one.ReceivedBytes, one.Retransmits = own.Streams[i].Bytes, other.Bytes, int64(own.Streams[i].Retransmits)
 			one.Samples, one.CongestionEvents = st.series.kept, st.series.events
@@ -496,6 +499,8 @@ func Explain(server string, err error) error {
 		return fmt.Errorf("nobody listens at %s", server)
 	case errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH):
 		return fmt.Errorf("no route to %s: %w", server, rootOf(err))
+	case errors.Is(err, errStopped):
+		return fmt.Errorf("the server at %s was stopped during the test", server)
 	case isClosed(err):
 		return fmt.Errorf("%s ended the test early", server)
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -518,6 +523,8 @@ func Hint(err error) string {
 		return "is the host up, and does a firewall on the way drop what goes to the port?"
 	case errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errNotIperf) || errors.Is(err, errSilent) || errors.Is(err, errNoWord):
 		return "is longhaul measure --serve, or iperf3 -s, running there, and the port open?"
+	case errors.Is(err, errStopped):
+		return "start it again there"
 	case isClosed(err):
 		return "what does the server's log say?"
 	case errors.Is(err, os.ErrDeadlineExceeded):

@@ -186,8 +186,8 @@ func TestServerStops(t *testing.T) {
 			s, err := Run(t.Context(), l.Addr().String(), Options{
 				Direction: direction, Duration: time.Minute, PacingBps: testRate, Interval: 200 * time.Millisecond, Report: func(Interval) { stop() },
 			})
-			if !errors.Is(err, errEnded) {
-				t.Errorf("the client ended with %v, want %v", err, errEnded)
+			if !errors.Is(err, errStopped) {
+				t.Errorf("the client ended with %v, want %v", err, errStopped)
 			}
 			must(t, <-served)
 			if !errors.Is(end, ErrInterrupted) || moved.SentBytes+moved.ReceivedBytes <= 0 || moved.Elapsed <= 0 {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"longhaul/internal/units"
 )
 
 // Limits bound what the clients of a server may ask for. A zero field is what a
@@ -32,7 +34,7 @@ const brutal = "brutal"
 func (l Limits) Check() error {
 	switch {
 	case l.Duration < 0 || l.Duration > maxDuration || l.Duration%time.Second != 0:
-		return fmt.Errorf("--max-time %v: use whole seconds up to %v", l.Duration, maxDuration)
+		return fmt.Errorf("--max-time %s: use whole seconds up to %s", units.FormatDuration(l.Duration), units.FormatDuration(maxDuration))
 	case l.Streams < 0 || l.Streams > maxStreams:
 		return fmt.Errorf("--max-streams %d: use 1 to %d", l.Streams, maxStreams)
 	case l.WindowBytes < 0 || l.WindowBytes > maxWindow:
@@ -94,9 +96,9 @@ func (s *Server) check(p Parameters) error {
 	case p.Window < 0 || p.Window > most.WindowBytes:
 		return refuse(iperfBuffer, "a window of %d bytes: %s", p.Window, s.allows(most.WindowBytes, "--max-window"))
 	case p.Omit < 0 || p.Omit > int(maxOmit/time.Second):
-		return refuse(iperfTooLong, "a start of %d s that does not count: the server allows up to %v", p.Omit, maxOmit)
+		return refuse(iperfTooLong, "a start of %d s that does not count: the server allows up to %s", p.Omit, units.FormatDuration(maxOmit))
 	case p.Time < 0 || p.Time > int(most.Duration/time.Second)-p.Omit:
-		return refuse(iperfTooLong, "a test of %d s: %s", p.Time, s.allows(most.Duration, "--max-time"))
+		return refuse(iperfTooLong, "a test of %d s: %s", p.Time, s.allows(units.FormatDuration(most.Duration), "--max-time"))
 	case p.Longhaul != nil && (p.sampling() < minSampling || p.sampling() > maxSampling):
 		return refuse(iperfUnimplemented, "a sample every %v: the server allows %v to %v", p.sampling(), minSampling, maxSampling)
 	case p.Bytes < 0 || p.Blocks < 0:

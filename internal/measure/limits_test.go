@@ -35,9 +35,9 @@ func TestLimits(t *testing.T) {
 	}{
 		{"usual", open, func(*Parameters) {}, ""},
 		{"a minute", open, func(p *Parameters) { p.Time = 60 }, ""},
-		{"a minute and a start", open, func(p *Parameters) { p.Time, p.Omit = 60, 1 }, "a test of 60 s: the server allows up to 1m0s" + remedy + "--max-time, to allow more"},
-		{"a day", open, func(p *Parameters) { p.Time = 86400 }, "a test of 86400 s: the server allows up to 1m0s" + remedy + "--max-time, to allow more"},
-		{"longest", open, func(p *Parameters) { p.Time = 1 << 62 }, "the server allows up to 1m0s"},
+		{"a minute and a start", open, func(p *Parameters) { p.Time, p.Omit = 60, 1 }, "a test of 60 s: the server allows up to 1m" + remedy + "--max-time, to allow more"},
+		{"a day", open, func(p *Parameters) { p.Time = 86400 }, "a test of 86400 s: the server allows up to 1m" + remedy + "--max-time, to allow more"},
+		{"longest", open, func(p *Parameters) { p.Time = 1 << 62 }, "the server allows up to 1m"},
 		{"64 streams", open, func(p *Parameters) { p.Parallel = 64 }, ""},
 		{"65 streams", open, func(p *Parameters) { p.Parallel = 65 }, "65 streams: the server allows up to 64" + remedy + "--max-streams, to allow more"},
 		{"as tuned", open, func(p *Parameters) { p.Window = tuned }, ""},
@@ -49,12 +49,12 @@ func TestLimits(t *testing.T) {
 		{"reno", open, func(p *Parameters) { p.Congestion, p.Reverse = "reno", true }, ""},
 		{"escapes", open, func(p *Parameters) { p.Congestion, p.Reverse = "\x1b[2J"+strings.Repeat("x", 1000), true }, `congestion control "\x1b[2Jxxxxxxxxxxxxxxxx": the server`},
 		{"ten minutes of ten", wider, func(p *Parameters) { p.Time = 600 }, ""},
-		{"more than ten minutes", wider, func(p *Parameters) { p.Time = 601 }, "a test of 601 s: the server allows up to 10m0s" + remedy},
+		{"more than ten minutes", wider, func(p *Parameters) { p.Time = 601 }, "a test of 601 s: the server allows up to 10m" + remedy},
 		{"more streams", wider, func(p *Parameters) { p.Parallel = 100 }, ""},
 		{"more window", wider, func(p *Parameters) { p.Window = 64 << 20 }, ""},
 		{"brutal beside limits", wider, func(p *Parameters) { p.Congestion, p.Reverse = brutal, true }, `congestion control "brutal"`},
 		{"a day for a token", guarded, func(p *Parameters) { p.Time, p.Omit = 86400, 60 }, ""},
-		{"more than a day for a token", guarded, func(p *Parameters) { p.Time = 86461 }, "a test of 86461 s: the server allows up to 24h1m0s"},
+		{"more than a day for a token", guarded, func(p *Parameters) { p.Time = 86461 }, "a test of 86461 s: the server allows up to 24h1m"},
 		{"anything for a token", guarded, func(p *Parameters) { p.Congestion, p.Reverse, p.Parallel, p.Window = brutal, true, 128, 512<<20 }, ""},
 		{"less for a token", narrower, func(p *Parameters) { p.Parallel = 2 }, "2 streams: the server allows up to 1"},
 	} {
@@ -84,7 +84,7 @@ func TestStrangersDemands(t *testing.T) {
 		o    Options
 		want string
 	}{
-		{Options{Duration: time.Hour}, "a test of 3600 s: the server allows up to 1m0s without tokens; start it with --tokens, or --max-time, to allow more"},
+		{Options{Duration: time.Hour}, "a test of 3600 s: the server allows up to 1m without tokens; start it with --tokens, or --max-time, to allow more"},
 		{Options{Streams: 100, Bytes: 1000}, "100 streams: the server allows up to 64 without tokens; start it with --tokens, or --max-streams, to allow more"},
 		{Options{WindowBytes: 256 << 20, Bytes: 1000}, "the server allows up to "},
 		{Options{CongestionControl: brutal, PacingBps: 1e9, Bytes: 1000, Direction: Receive}, `congestion control "brutal": the server allows `},

@@ -13,6 +13,8 @@ import (
 	"net"
 	"syscall"
 	"time"
+
+	"longhaul/internal/units"
 )
 
 // DefaultPort is iperf3's.
@@ -122,7 +124,7 @@ func (o Options) Check() error {
 	case o.Streams < 1 || o.Streams > maxStreams:
 		return fmt.Errorf("%d streams: use 1 to %d", o.Streams, maxStreams)
 	case o.Duration < 0 || o.Duration > maxDuration || o.Duration%time.Second != 0:
-		return fmt.Errorf("a test of %v: use whole seconds up to %v", o.Duration, maxDuration)
+		return fmt.Errorf("a test of %s: use whole seconds up to %s", units.FormatDuration(o.Duration), units.FormatDuration(maxDuration))
 	case o.Omit < 0 || o.Omit > maxOmit || o.Omit%time.Second != 0:
 		return fmt.Errorf("a start of %v that does not count: use whole seconds up to a minute", o.Omit)
 	case o.AtOnce && o.Direction == Both:

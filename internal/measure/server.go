@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"longhaul/internal/connsource"
+	"longhaul/internal/units"
 )
 
 // Server serves one test at a time, or with tokens one at a time for each.
@@ -446,7 +447,7 @@ func (t *serverTest) awaitEnd(s *Server) error {
 		_, err := t.expect(wait, testEnd)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded) && !timed && time.Since(t.begun) >= most:
-			return t.interrupt(&refusal{fmt.Errorf("it is not over after %v: %s", most, s.allows(most, "--max-time")), iperfTooLong})
+			return t.interrupt(&refusal{fmt.Errorf("it is not over after %s: %s", units.FormatDuration(most), s.allows(units.FormatDuration(most), "--max-time")), iperfTooLong})
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			moved := t.streams.moved()
 			if !timed && moved > before {

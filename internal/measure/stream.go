@@ -27,6 +27,8 @@ type stream struct {
 	omitted Sample       // what there was when the start that does not count ended
 	series  *series      // what the kernel said while it went on
 	last    *Timed       // what it said at the end; nil where it says nothing
+	end     Sample       // when it was counted
+	ended   atomic.Bool  // nothing moves any more
 }
 
 func newStream(id int, sends bool, conn net.Conn, p Parameters) (*stream, error) {
@@ -166,6 +168,7 @@ func (all streams) run(cancel context.CancelCauseFunc) <-chan struct{} {
 	var group sync.WaitGroup
 	for _, s := range all {
 		group.Go(func() {
+			defer s.ended.Store(true)
 			if err := s.run(); err != nil {
 				cancel(err)
 			}
@@ -212,14 +215,15 @@ func (all streams) flush(ctx context.Context) {
 }
 
 // drain waits until an amount has arrived: its end is announced on another connection,
-// and may come first. An interrupted client sends less.
+// and may come first. An interrupted client sends less, and resets its streams.
 func (all streams) drain(ctx context.Context, amount int64) {
 	before, quietSince := int64(-1), time.Now()
 	all.wait(ctx, func(*stream) bool {
 		arrived, receives := int64(0), false
 		for _, s := range all {
 			if !s.sends {
-				arrived, receives = arrived+s.bytes.Load(), true
+				receives = receives || !s.ended.Load()
+				arrived += s.bytes.Load()
 			}
 		}
 		if arrived > before {
@@ -252,6 +256,16 @@ func (all streams) wait(ctx context.Context, holds func(*stream) bool) {
 	}
 }
 
+// reset resets the streams that send: what is on the way gets lost.
+func (all streams) reset() {
+	for _, s := range all {
+		if s.sends {
+			_ = s.conn.SetLinger(0)
+			s.conn.Close()
+		}
+	}
+}
+
 func (all streams) close() {
 	for _, s := range all {
 		s.conn.Close()
@@ -263,6 +277,7 @@ func (all streams) results(elapsed time.Duration) results {
 	r := results{HasRetransmits: -1}
 	for _, s := range all {
 		now := s.sample()
+		s.end = now
 		one := streamResult{ID: s.id, Bytes: now.Bytes - s.omitted.Bytes, Retransmits: -1, EndTime: elapsed.Seconds()}
 		if s.sends && now.Retransmits >= 0 {
 			one.Retransmits = number(now.Retransmits - max(s.omitted.Retransmits, 0))

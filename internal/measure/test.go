@@ -133,7 +133,9 @@ func (t *test) expect(within time.Duration, want ...state) (state, error) {
 		return got, nil
 	case got == accessDenied:
 		return 0, ErrBusy
-	case got == serverTerminate || got == clientTerminate:
+	case got == serverTerminate:
+		return 0, errStopped
+	case got == clientTerminate:
 		return 0, errEnded
 	case got == serverError:
 		return 0, t.readRefusal()
@@ -154,6 +156,8 @@ func (t *test) listen() (gone <-chan error, end func()) {
 		switch got, err := readState(t.control); {
 		case err == nil && got == serverError:
 			told <- t.readRefusal()
+		case err == nil && got == serverTerminate:
+			told <- errStopped
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			told <- errEnded
 		}
@@ -198,4 +202,6 @@ var (
 	ErrCongestionControl = errors.New("it refuses the test")
 
 	errEnded = errors.New("the other side ended the test")
+	// errStopped: the server's user stopped it.
+	errStopped = fmt.Errorf("%w: it was stopped", errEnded)
 )

@@ -24,9 +24,12 @@ type unit struct {
 var sizeUnits = []unit{
 	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
 	{"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1},
+	{"K", 1 << 10}, {"M", 1 << 20}, {"G", 1 << 30}, {"T", 1 << 40},
+	{"k", 1 << 10}, {"m", 1 << 20}, {"g", 1 << 30}, {"t", 1 << 40},
 }
 
-// ParseSize reads a number of bytes: "16MiB" (binary), "16MB" (decimal), "1460B" or a bare "1460".
+// ParseSize reads a number of bytes: "16MiB" (binary), "16MB" (decimal), "1460B" or a
+// bare "1460". A lone letter is binary, as in iperf3 and GNU's programs: "16M" is "16MiB".
 func ParseSize(s string) (Size, error) {
 	number, factor := s, 1.0
 	for _, u := range sizeUnits {

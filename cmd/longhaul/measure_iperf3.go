@@ -1,0 +1,107 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"longhaul/internal/remedy"
+)
+
+// iperf3Letters are iperf3's letters for flags of measure that mean the same.
+var iperf3Letters = map[string]string{
+	"client": "c", "serve": "s", "port": "p",
+	"time": "t", "bytes": "n", "streams": "P", "receive": "R", "omit": "O", "interval": "i",
+	"window": "w", "write": "l", "mss": "M", "no-delay": "N", "cc": "C", "pacing-rate": "b",
+	"json": "J",
+}
+
+// addWithLetters adds flags to a command, with iperf3's letters.
+func addWithLetters(cmd *cobra.Command, flags *pflag.FlagSet) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		f.Shorthand = iperf3Letters[f.Name]
+		cmd.Flags().AddFlag(f)
+	})
+}
+
+// iperf3Flags are iperf3's flags that measure does not have, each with what to do
+// instead.
+var iperf3Flags = []struct{ letter, name, instead string }{
+	{"u", "udp", "leave it out: longhaul measures TCP only"},
+	{"", "udp-counters-64bit", "leave it out: longhaul measures TCP only"},
+	{"", "sctp", "leave it out: longhaul measures TCP only"},
+	{"", "nstreams", "leave it out: longhaul measures TCP only"},
+	{"X", "xbind", "leave it out: longhaul measures TCP only"},
+	{"Z", "zerocopy", "leave it out: longhaul always copies what it sends"},
+	{"F", "file", "leave it out: longhaul measures from memory to memory"},
+	{"", "repeating-payload", "leave it out: the data is a repeated pattern"},
+	{"", "bidir", "use --both"},
+	{"", "reverse", "use --receive, or -R"},
+	{"", "parallel", "use --streams N, or -P N"},
+	{"", "length", "use --write SIZE, or -l SIZE"},
+	{"", "set-mss", "use --mss BYTES, or -M BYTES"},
+	{"", "congestion", "use --cc NAME, or -C NAME"},
+	{"", "linux-congestion", "use --cc NAME, or -C NAME"},
+	{"", "bitrate", "use --pacing-rate RATE, or -b RATE"},
+	{"", "bandwidth", "use --pacing-rate RATE, or -b RATE"},
+	{"", "fq-rate", "use --pacing-rate RATE, or -b RATE"},
+	{"", "no-fq-socket-pacing", "leave it out: without --pacing-rate there is no pacing"},
+	{"", "pacing-timer", "leave it out: the kernel paces"},
+	{"k", "blockcount", "use --bytes SIZE: the blocks times the size of a write"},
+	{"", "server", "use --serve, or -s"},
+	{"D", "daemon", "run longhaul measure --serve from a service of systemd, or in the background"},
+	{"I", "pidfile", "leave it out: a service of systemd has the process's ID"},
+	{"1", "one-off", "leave it out: the server serves tests until Ctrl-C"},
+	{"", "idle-timeout", "leave it out: the server ends a test whose client is silent"},
+	{"", "server-bitrate-limit", "use --max-time, --max-streams and --max-window"},
+	{"B", "bind", "for a server use --listen ADDRESS; a client's address is the route's (ip route, src)"},
+	{"", "bind-dev", "choose the device by a route (ip route, dev), or use --netns NAME"},
+	{"", "cport", "leave it out: the kernel chooses the client's ports"},
+	{"4", "version4", "give the host's IPv4 address for its name"},
+	{"6", "version6", "give the host's IPv6 address for its name"},
+	{"S", "tos", "leave it out: longhaul marks no packets in a test"},
+	{"", "dscp", "leave it out: longhaul marks no packets in a test"},
+	{"L", "flowlabel", "leave it out: the kernel chooses the flow label"},
+	{"", "dont-fragment", "leave it out: TCP finds the path MTU"},
+	{"A", "affinity", "use taskset -c CPU longhaul measure"},
+	{"T", "title", "leave it out, or print a line before the test"},
+	{"", "extra-data", "leave it out: add the field with jq"},
+	{"f", "format", "leave it out: each figure has the unit that fits; --json has plain numbers"},
+	{"V", "verbose", "leave it out: the summary has all figures"},
+	{"d", "debug", "leave it out"},
+	{"", "json-stream", "use --csv for a line per interval, or --json"},
+	{"", "logfile", "redirect the output: > FILE"},
+	{"", "forceflush", "leave it out: each line is written at once"},
+	{"", "timestamps", "pipe the output through ts, of moreutils"},
+	{"", "get-server-output", "leave it out: the summary has the server's figures"},
+	{"", "connect-timeout", "use --timeout DURATION"},
+	{"", "rcv-timeout", "use --timeout DURATION"},
+	{"", "snd-timeout", "use --timeout DURATION"},
+	{"", "username", "use --token FILE"},
+	{"", "rsa-public-key-path", "use --token FILE"},
+	{"", "rsa-private-key-path", "use --tokens FILE"},
+	{"", "authorized-users-path", "use --tokens FILE"},
+	{"", "time-skew-threshold", "use --tokens FILE, which needs no clock"},
+	{"v", "", "see longhaul version"},
+}
+
+// explainIperf3Flag returns the error for an iperf3 flag that measure does not have. It
+// leaves other mistakes to the parent command.
+func explainIperf3Flag(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		name, isLetter := unknown.GetSpecifiedName(), unknown.GetSpecifiedShortnames() != ""
+		for _, f := range iperf3Flags {
+			given := "--" + f.name
+			if isLetter {
+				given = "-" + f.letter
+			}
+			if isLetter && f.letter == name || !isLetter && f.name != "" && f.name == name {
+				return usageError(remedy.New(fmt.Errorf("%s of iperf3 is no flag of longhaul measure", given), f.instead))
+			}
+		}
+	}
+	return cmd.Parent().FlagErrorFunc()(cmd, err)
+}
