@@ -191,6 +191,11 @@ func (f *measureFlags) complete(cmd *cobra.Command) error {
 	}
 	f.options.PacingBps, f.rateBps = int64(pacing), float64(link)
 	f.options.Duration, f.options.Omit, f.options.Interval = f.duration, f.omit, f.reporting
+	for name, zero := range map[string]bool{"streams": f.options.Streams == 0, "bytes": f.options.Bytes == 0, "write": write == 0, "mss": f.options.MSS == 0} {
+		if zero && cmd.Flags().Changed(name) {
+			return remedy.New(fmt.Errorf("--%s 0 measures nothing", name), "leave it out for the default")
+		}
+	}
 	switch {
 	case f.options.Bytes > 0 && cmd.Flags().Changed("time"):
 		return remedy.New(errors.New("a test ends after --time or --bytes, not both"), "leave one of them out")
@@ -245,11 +250,14 @@ func readToken(path string) (measure.Token, error) {
 func (f *measureFlags) address(cmd *cobra.Command, argument string) (string, error) {
 	host, port, err := net.SplitHostPort(argument)
 	if err != nil { // no port
-		host, port = strings.Trim(argument, "[]"), strconv.Itoa(int(f.port))
+		host, port = argument, strconv.Itoa(int(f.port))
+		if inner, ok := strings.CutPrefix(argument, "["); ok && strings.HasSuffix(inner, "]") {
+			host = inner[:len(inner)-1]
+		}
 	} else if cmd.Flags().Changed("port") && port != strconv.Itoa(int(f.port)) {
 		return "", remedy.New(fmt.Errorf("two ports: %s and --port %d", argument, f.port), "leave one of them out")
 	}
-	if host == "" {
+	if host == "" || strings.ContainsAny(host, "[] /") {
 		return "", remedy.New(fmt.Errorf("no host in %q", argument), "write it like far.example.net, 203.0.113.9:5201 or [2001:db8::9]:5201")
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {

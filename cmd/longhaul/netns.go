@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -50,7 +51,11 @@ func openNamespace(name string) (netns.NsHandle, error) {
 func setNamespace(name string, ns netns.NsHandle) error {
 	runtime.LockOSThread() // never unlocked: the thread ends with the command
 	if err := netns.Set(ns); err != nil {
-		return remedy.New(fmt.Errorf("enter network namespace %s: %w", name, err), "run it as root")
+		fix := "run it as root"
+		if errors.Is(err, syscall.EINVAL) {
+			fix = "give the name or the path of a network namespace"
+		}
+		return remedy.New(fmt.Errorf("enter network namespace %s: %w", name, err), fix)
 	}
 	return nil
 }

@@ -314,19 +314,31 @@ func (c *client) greeting(first state) error {
 	return fmt.Errorf("%w: it begins with %q", errNotIperf, strings.TrimRight(line, "\r"))
 }
 
+// reasonPatience bounds the wait for the reason why a stream ended.
+const reasonPatience = 200 * time.Millisecond
+
 // move moves data for the duration of the test.
 func (c *client) move(ctx context.Context) (elapsed time.Duration, err error) {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	c.ready()
 	gone, endListening := c.listen()
+	heard := make(chan struct{}) // closed when the control connection has nothing more to say
 	go func() {
+		defer close(heard)
 		if err, ended := <-gone; ended {
 			cancel(err)
 		}
 	}()
 	endWatch := c.watchBoth(running, c.options.Interval, c.options.SampleEvery, c.options.Report)
-	ended := c.streams.run(cancel)
+	ended := c.streams.run(func(err error) {
+		// The reason may be on its way on the control connection.
+		select {
+		case <-heard:
+		case <-time.After(reasonPatience):
+		}
+		cancel(err)
+	})
 	over := (<-chan time.Time)(nil)
 	if c.options.Duration > 0 {
 		timer := time.NewTimer(c.options.Omit + c.options.Duration)

@@ -207,3 +207,23 @@ func TestPacing(t *testing.T) {
 		}
 	}
 }
+
+// TestServerStopsAtFullSpeed: the end of a stream often arrives before the reason.
+func TestServerStopsAtFullSpeed(t *testing.T) {
+	nettest.CheckLeaks(t)
+	for range 10 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		must(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- (&Server{}).Serve(ctx, l) }()
+		_, err = Run(t.Context(), l.Addr().String(), Options{
+			Streams: 2, Duration: time.Minute, Interval: 20 * time.Millisecond, Report: func(Interval) { stop() },
+		})
+		if !errors.Is(err, errStopped) {
+			t.Errorf("the client ended with %v, want %v", err, errStopped)
+		}
+		must(t, <-served)
+		stop()
+	}
+}
