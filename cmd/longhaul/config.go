@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -17,37 +18,20 @@ import (
 
 func newConfig(env *env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "config",
-		Short:   "Check a configuration, or print an example",
-		Example: "  longhaul config check /etc/longhaul/longhaul.yaml",
-		Args:    cobra.ArbitraryArgs,
-		RunE:    needCommand,
+		Use:   "config",
+		Short: "Check a configuration, or print an example",
+		Long: `config checks a configuration file of the relay before a relay loads it, and
+prints an example to start from. longhaul.yaml(5) describes the format.`,
+		Example: `  longhaul config check /etc/longhaul/longhaul.yaml
+  longhaul config example > longhaul.yaml`,
+		Args: cobra.ArbitraryArgs,
+		RunE: needCommand,
 	}
-	cmd.AddCommand(&cobra.Command{
-		Use:   "check FILE",
-		Short: "List every mistake in a configuration: file, line, column and fix",
-		Long: `check loads FILE as the relay would and resolves the names in listen. It prints
-every mistake with file, line, column and fix. It changes nothing.
-
-It warns of a tunnel that listens on a wildcard or public address and has no
-allow, with the line to add.
-
-Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
-		Example: "  longhaul config check /etc/longhaul/longhaul.yaml && systemctl reload longhaul",
-		Args:    exactArgs(1, "one FILE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := loader().Load(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			printWarnings(env, c.Warnings)
-			_, err = fmt.Fprintf(env.stdout, "%s: ok, %s\n", args[0], summary(c))
-			return err
-		},
-	})
-	cmd.AddCommand(&cobra.Command{
-		Use:     "example",
-		Short:   "Print a commented configuration to start from",
+	cmd.AddCommand(newConfigCheck(env), &cobra.Command{
+		Use:   "example",
+		Short: "Print a commented configuration to start from",
+		Long: `example prints a configuration with every section, and comments that say when
+each setting is needed. The relay takes it once its names are yours.`,
 		Example: "  longhaul config example > longhaul.yaml",
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -58,19 +42,91 @@ Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
 	return cmd
 }
 
+func newConfigCheck(env *env) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "check FILE",
+		Short: "List every mistake in a configuration: file, line, column and fix",
+		Long: `check loads FILE as the relay would and resolves the names in listen. It prints
+every mistake with file, line, column and fix. It changes nothing.
+
+It warns of a tunnel that listens on a wildcard or public address and has no
+allow, with the line to add.
+
+Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
+		Example: `  longhaul config check /etc/longhaul/longhaul.yaml && longhaul reload
+  longhaul config check --json longhaul.yaml | jq .mistakes`,
+		Args: exactArgs(1, "one FILE"),
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the mistakes and warnings as JSON")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := loader().Load(cmd.Context(), args[0])
+		var mistakes config.Errors
+		if err != nil && !(asJSON && errors.As(err, &mistakes)) {
+			return err
+		}
+		if asJSON {
+			checked := checkedConfig{File: args[0], Valid: err == nil, Mistakes: placed(mistakes), Warnings: []placedProblem{}}
+			if err == nil {
+				checked.Warnings, checked.configSize = placed(c.Warnings), sizeOf(c)
+			}
+			if err := display.WriteJSON(env.stdout, checked); err != nil || checked.Valid {
+				return err
+			}
+			return &exitError{nil, exitUsage}
+		}
+		printWarnings(env, c.Warnings)
+		n := sizeOf(c)
+		_, err = fmt.Fprintf(env.stdout, "%s: ok, %s, %s, %s\n", args[0], display.Plural(n.Tunnels, "tunnel"),
+			display.Plural(n.Listens, "listening address"), display.Plural(n.Targets, "target"))
+		return err
+	}
+	return cmd
+}
+
+// checkedConfig is the JSON of config check.
+type checkedConfig struct {
+	File  string `json:"file"`
+	Valid bool   `json:"valid"`
+	configSize
+	Mistakes []placedProblem `json:"mistakes"`
+	Warnings []placedProblem `json:"warnings"`
+}
+
+// placedProblem is a mistake or a warning with its place.
+type placedProblem struct {
+	At      string `json:"at"` // file, line and column
+	Problem string `json:"problem"`
+	Fix     string `json:"fix"`
+}
+
+func placed(all []*config.Error) []placedProblem {
+	problems := make([]placedProblem, len(all))
+	for i, e := range all {
+		problems[i] = placedProblem{e.At.String(), e.Problem, e.Fix}
+	}
+	return problems
+}
+
 // loader reads configurations for this host.
 func loader() config.Loader {
 	return config.Loader{NoIPv6: !kernel.HasIPv6(), CheckKey: checkKeyFile, CheckDashboard: checkDashboardFiles}
 }
 
-// summary counts what a configuration has.
-func summary(c *config.Config) string {
-	listens, forwards := 0, 0
+// configSize counts the parts of a configuration.
+type configSize struct {
+	Tunnels int `json:"tunnels"`
+	Listens int `json:"listening_addresses"`
+	Targets int `json:"targets"`
+}
+
+func sizeOf(c *config.Config) configSize {
+	n := configSize{Tunnels: len(c.Tunnels)}
 	for _, t := range c.Tunnels {
-		listens += len(t.Addresses())
-		forwards += len(t.Forward)
+		n.Listens += len(t.Addresses())
+		n.Targets += len(t.Forward)
 	}
-	return display.Plural(len(c.Tunnels), "tunnel") + ", " + display.Plural(listens, "listening address") + ", " + display.Plural(forwards, "target")
+	return n
 }
 
 // checkDashboardFiles checks a dashboard's files for the configuration.

@@ -48,7 +48,7 @@ for shells, example configurations and the schema.`,
 
 // manPages returns the pages of all commands by file name.
 func manPages(root *cobra.Command) map[string][]byte {
-	return commandpage.All(root, commandpage.Options{Date: releaseDate(), Source: "longhaul " + releaseName(), SeeAlso: func(cmd *cobra.Command) []string {
+	return commandpage.All(root, commandpage.Options{Date: thisBuild().Date, Source: "longhaul " + thisBuild().Release, SeeAlso: func(cmd *cobra.Command) []string {
 		if cmd.Flags().Lookup("config") != nil || strings.HasPrefix(cmd.CommandPath(), "longhaul config") {
 			return []string{"longhaul.yaml(5)"}
 		}
@@ -85,7 +85,7 @@ func sharedFiles(outer *env) (map[string][]byte, error) {
 		all["man/man1/"+name] = page
 	}
 	all["man/man5/longhaul.yaml.5"] = manpage.FromMarkdown(manpage.Title{
-		Name: "longhaul.yaml", Section: 5, Date: releaseDate(), Source: "longhaul " + releaseName(), Summary: "configuration of longhaul relay",
+		Name: "longhaul.yaml", Section: 5, Date: thisBuild().Date, Source: "longhaul " + thisBuild().Release, Summary: "configuration of longhaul relay",
 	}, docs.Configuration)
 	return all, nil
 }

@@ -263,6 +263,9 @@ func newHistoryExport(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export",
 		Short: "Print every record, oldest first, as lines of JSON or as CSV",
+		Long: `export prints every selected record of the history for other programs: a JSON
+object a line with all fields, or with --csv a table. It reads while the relay
+writes, and holds one record at a time in memory.`,
 		Example: `  longhaul history export --since 2026-11-01 | jq .goodput.up_bps
   longhaul history export --csv --tunnel to-site-b > flows.csv`,
 		Args: noArgs,
@@ -288,6 +291,10 @@ func newHistoryCheck(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Count the records of the history and check its file for damage",
+		Long: `check reads the whole file of the history. It prints the number of records, the
+file's size and the time that the records span, or the damage it found.
+
+Exit codes: 0 the file is sound, 1 it is damaged or cannot be read.`,
 		Example: `  longhaul history check
   longhaul history check --file /var/lib/longhaul/history.db --json`,
 		Args: noArgs,

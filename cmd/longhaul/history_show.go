@@ -21,6 +21,9 @@ func newHistoryShow(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show ID",
 		Short: "Show one flow: both legs, and its goodput over time",
+		Long: `show prints one record whole: addresses, times, the figures of both legs, the
+causes that limited the flow, the reason of its end, and its goodput over time.
+longhaul history lists the IDs.`,
 		Example: `  longhaul history show 4711
   longhaul history show 4711 --json`,
 		Args: exactArgs(1, "the ID of a flow, which longhaul history lists"),

@@ -114,7 +114,9 @@ func newLabExec(env *env) *cobra.Command {
 		Use:   "exec HOST -- COMMAND [ARG...]",
 		Short: "Run a program in a host of the running lab",
 		Long: `exec runs a program in a host of this user's running lab, with this shell's
-environment, directory and standard streams. It exits with the program's status.`,
+environment, directory and standard streams.
+
+Exit codes: those of the program; 1 if no lab is up.`,
 		Example: `  longhaul lab exec host-b -- iperf3 -s
   longhaul lab exec host-a -- iperf3 -c host-b
   longhaul lab exec relay-a -- bash`,
@@ -151,7 +153,8 @@ func newLabSet(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set",
 		Short: "Change the WAN of the running lab",
-		Long:  `set changes the properties that its flags name and keeps the rest of the WAN.`,
+		Long: `set changes the properties that its flags name and keeps the rest of the WAN.
+The sites and the programs in them go on.`,
 		Example: `  longhaul lab set --loss 5%
   longhaul lab set --down both`,
 		Args: noArgs,

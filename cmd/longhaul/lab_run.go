@@ -22,10 +22,13 @@ import (
 func newLabList(env *env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:     "list",
-		Short:   "List the experiments and their cases",
-		Example: "  longhaul lab list",
-		Args:    noArgs,
+		Use:   "list",
+		Short: "List the experiments and their cases",
+		Long: `list prints each experiment of lab run: its cases, and the report that it
+repeats. docs/lab.md describes the experiments.`,
+		Example: `  longhaul lab list
+  longhaul lab list --json | jq '.[] | {name, cases}'`,
+		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			type entry struct {
 				Name    string   `json:"name"`
@@ -66,8 +69,11 @@ its own sites. The table shows medians over the repeats, and their spread.`,
 			if len(args) == 0 {
 				return exactArgs(1, "the name of one experiment")(cmd, args)
 			}
-			return usageError(remedy.New(fmt.Errorf("unknown experiment %q", args[0]),
-				"choose from "+strings.Join(names, ", ")))
+			hint := "choose from " + strings.Join(names, ", ")
+			if meant := remedy.Nearest(args[0], names); meant != "" {
+				hint = "did you mean " + cmd.CommandPath() + " " + meant + "?"
+			}
+			return usageError(remedy.New(fmt.Errorf("unknown experiment %q", args[0]), hint))
 		},
 	}
 	for _, e := range experiments.All() {

@@ -4,63 +4,83 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"longhaul/internal/display"
 )
 
 // packaging/build sets these through the linker; they are empty in other builds.
 var release, commit, date string
 
-// version describes this build: the release or the module's version, the commit, the
-// compiler and the platform.
-func version() string {
-	release, commit, dirty := release, commit, ""
-	if commit != "" {
-		commit = " " + commit
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && release == "" {
-		release = info.Main.Version
-		for _, s := range info.Settings {
-			switch {
-			case s.Key == "vcs.revision" && len(s.Value) >= 12:
-				commit = " " + s.Value[:12]
-			case s.Key == "vcs.modified" && s.Value == "true":
-				dirty = "+changes"
-			}
-		}
-	}
-	if release == "" {
-		release = "unknown"
-	}
-	return fmt.Sprintf("longhaul %s%s%s %s %s/%s", release, commit, dirty, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+// build describes this build.
+type build struct {
+	Release  string `json:"release"` // or the module's version
+	Commit   string `json:"commit,omitempty"`
+	Modified bool   `json:"modified"`       // the tree had changes that were not committed
+	Date     string `json:"date,omitempty"` // the day of the commit
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
 }
 
-// releaseName is the release alone.
-func releaseName() string { return strings.Fields(version())[1] }
-
-// releaseDate is the day of the commit; empty if unknown.
-func releaseDate() string {
-	day := date
-	if info, ok := debug.ReadBuildInfo(); ok && day == "" {
+func thisBuild() build {
+	b := build{Release: release, Commit: commit, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if strings.HasSuffix(b.Commit, "+changes") {
+		b.Commit, b.Modified = strings.TrimSuffix(b.Commit, "+changes"), true
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		own := b.Release == ""
+		if own {
+			b.Release = info.Main.Version
+		}
 		for _, s := range info.Settings {
-			if s.Key == "vcs.time" {
-				day, _, _ = strings.Cut(s.Value, "T")
+			switch {
+			case s.Key == "vcs.revision" && own && len(s.Value) >= 12:
+				b.Commit = s.Value[:12]
+			case s.Key == "vcs.modified" && own && s.Value == "true":
+				b.Modified = true
+			case s.Key == "vcs.time" && b.Date == "":
+				b.Date, _, _ = strings.Cut(s.Value, "T")
 			}
 		}
 	}
-	return day
+	if b.Release == "" {
+		b.Release = "unknown"
+	}
+	return b
+}
+
+// version describes this build on one line.
+func version() string {
+	b := thisBuild()
+	commit := b.Commit
+	if b.Modified {
+		commit += "+changes"
+	}
+	return strings.Join(slices.DeleteFunc([]string{"longhaul", b.Release, commit, b.Go, b.Platform},
+		func(word string) bool { return word == "" }), " ")
 }
 
 func newVersion(env *env) *cobra.Command {
-	return &cobra.Command{
-		Use:     "version",
-		Short:   "Print the version of this build",
-		Example: "  longhaul version",
-		Args:    noArgs,
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of this build",
+		Long: `version prints the release, the commit, the version of Go and the platform of
+this build. A build from a tree with changes has +changes at the commit.`,
+		Example: `  longhaul version
+  longhaul version --json | jq -r .release`,
+		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
+			if asJSON {
+				return display.WriteJSON(env.stdout, thisBuild())
+			}
 			_, err := fmt.Fprintln(env.stdout, version())
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print it as JSON")
+	return cmd
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode"
 
+	"longhaul/internal/remedy"
 	"longhaul/internal/units"
 )
 
@@ -82,7 +83,7 @@ func (d *decoder) mapping(n *node, what string, fields ...field) {
 		switch {
 		case i < 0:
 			fix := "known keys: " + strings.Join(known, ", ")
-			if meant := suggest(key, known); meant != "" {
+			if meant := remedy.Nearest(key, known); meant != "" {
 				fix = "did you mean " + meant + "?"
 			}
 			d.errorf(e.key, fix, "unknown key %s in %s", key, what)

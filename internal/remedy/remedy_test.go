@@ -26,3 +26,14 @@ func TestRemedy(t *testing.T) {
 		t.Error("the problem is hidden")
 	}
 }
+
+func TestNearest(t *testing.T) {
+	known := []string{"status", "stop", "history", "config"}
+	for word, want := range map[string]string{
+		"statsu": "status", "sotp": "stop", "hist": "history", "confg": "config", "frobnicate": "", "": "",
+	} {
+		if got := Nearest(word, known); got != want {
+			t.Errorf("%q is taken for %q, want %q", word, got, want)
+		}
+	}
+}

@@ -1,10 +1,10 @@
-package config
+package remedy
 
 import "strings"
 
-// suggest returns the known word that a misspelt or shortened word most likely
+// Nearest returns the known word that a misspelt or shortened word most likely
 // means; "" if none is near.
-func suggest(word string, known []string) string {
+func Nearest(word string, known []string) string {
 	best, bestDistance := "", 1+max(1, len(word)/3)
 	for _, k := range known {
 		d := distance(word, k)
