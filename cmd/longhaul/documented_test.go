@@ -3,7 +3,6 @@
 package main
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -28,17 +27,7 @@ func TestDocumentedCommands(t *testing.T) {
 		tables := strings.HasSuffix(page, "README.md") || strings.HasSuffix(page, "results.md")
 		for _, line := range commandLines(string(text), tables) {
 			taken++
-			root := testRoot(t)
-			cmd, rest, err := root.Find(strings.Fields(line)[1:])
-			if err == nil {
-				err = cmd.ParseFlags(rest)
-			}
-			if err == nil && cmd.Args != nil {
-				err = cmd.Args(cmd, cmd.Flags().Args())
-			}
-			if err == nil && !cmd.Runnable() {
-				err = errors.New("it wants a command")
-			}
+			err := takes(testRoot(t), strings.Fields(line)[1:])
 			if err != nil {
 				t.Errorf("%s: %s: %v", filepath.Base(page), line, err)
 			}

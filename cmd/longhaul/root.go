@@ -43,6 +43,7 @@ command line or bad configuration; 3 done with a loss that the command names.`,
 	root.SetUsageFunc(writeUsage)
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(commands(env)...)
+	root.InitDefaultHelpCmd()
 	completeValues(root)
 	return root
 }
