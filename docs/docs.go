@@ -1,14 +1,15 @@
-// Package docs has the pages of which the program makes manual pages.
+// Package docs has the pages that the packages ship, and of which the program makes
+// manual pages.
 package docs
 
-import _ "embed"
+import "embed"
+
+// Pages are all pages, by their path below docs/.
+//
+//go:embed *.md design/*.md
+var Pages embed.FS
 
 // Configuration is configuration.md.
 //
 //go:embed configuration.md
 var Configuration string
-
-// Metrics is metrics.md, which alerts name as their runbook.
-//
-//go:embed metrics.md
-var Metrics []byte

@@ -7,6 +7,7 @@ import (
 	"embed"
 	"io/fs"
 	"path/filepath"
+	"strings"
 
 	"longhaul/docs"
 )
@@ -35,19 +36,32 @@ func execPaths(program string) []byte {
 
 // Shared are the files of share/ below the prefix, by their paths there.
 func Shared() (map[string][]byte, error) {
-	all := map[string][]byte{"doc/longhaul/metrics.md": docs.Metrics}
+	all := map[string][]byte{}
+	add := func(from embed.FS, dir, to string) error {
+		return fs.WalkDir(from, dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			all[to+strings.TrimPrefix(path, dir)], err = from.ReadFile(path)
+			return err
+		})
+	}
+	for _, page := range []string{"*.md", "design/*.md"} {
+		names, err := fs.Glob(docs.Pages, page)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			if err := add(docs.Pages, name, "doc/longhaul/"+name); err != nil {
+				return nil, err
+			}
+		}
+	}
 	for from, to := range map[string]string{
 		"examples": "doc/longhaul/examples", "prometheus": "doc/longhaul/prometheus", "grafana": "doc/longhaul/grafana", "longhaul.service.d": "longhaul/longhaul.service.d",
 		"longhaul.schema.json": "longhaul/longhaul.schema.json",
 	} {
-		err := fs.WalkDir(files, from, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return err
-			}
-			all[to+path[len(from):]], err = files.ReadFile(path)
-			return err
-		})
-		if err != nil {
+		if err := add(files, from, to); err != nil {
 			return nil, err
 		}
 	}

@@ -77,7 +77,9 @@ func flagWords(cmd *cobra.Command, flag string) func() []string {
 	case "longhaul lab run lossy-lfn --case":
 		return func() []string { return namesOf(congestion.Traps(), func(t congestion.Trap) string { return t.Name }) }
 	case "longhaul lab run lossy-lfn --fault":
-		return func() []string { return namesOf(congestion.Faults(), func(f congestion.Fault) string { return f.Name }) }
+		return func() []string {
+			return namesOf(congestion.Faults(), func(f congestion.Fault) string { return f.Name })
+		}
 	case "longhaul lab run lossy-lfn --scenario":
 		return func() []string {
 			return namesOf(congestion.Scenarios(), func(s congestion.Scenario) string { return s.Name })

@@ -7,13 +7,17 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"longhaul/docs"
+	"longhaul/internal/control"
 	"longhaul/internal/manpage"
 	"longhaul/internal/manpage/commandpage"
+	"longhaul/internal/service"
 	"longhaul/packaging"
 )
 
@@ -46,14 +50,88 @@ for shells, example configurations and the schema.`,
 	}
 }
 
+// pageDate is the day of the manual pages: of SOURCE_DATE_EPOCH, or else of the commit.
+// It is never today's, so that the same build gives the same pages.
+func pageDate(getenv func(string) string) string {
+	if seconds, err := strconv.ParseInt(getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
+		return time.Unix(seconds, 0).UTC().Format(time.DateOnly)
+	}
+	return thisBuild().Date
+}
+
+// exitStatus is the section of commands whose description has no exit codes.
+const exitStatus = "0 done, or nothing to do; 1 failed; 2 wrong command line or bad configuration."
+
+// relatedVerbs are commands that a reader of a page may need next.
+var relatedVerbs = map[string][]string{
+	"longhaul relay":   {"service", "config check", "status", "check"},
+	"longhaul service": {"relay", "config check", "status"}, "longhaul config": {"relay", "service"},
+	"longhaul status": {"history", "top", "check", "relay"}, "longhaul ready": {"status", "check"},
+	"longhaul check": {"status", "doctor", "relay"}, "longhaul history": {"status", "doctor"},
+	"longhaul drain": {"resume", "upgrade", "status"}, "longhaul resume": {"drain", "status"},
+	"longhaul upgrade": {"relay", "drain", "status"}, "longhaul reload": {"config check", "upgrade", "status"},
+	"longhaul stop": {"drain", "service", "relay"}, "longhaul doctor": {"measure", "top", "cc", "route", "mss", "relay"},
+	"longhaul measure": {"doctor", "top"}, "longhaul top": {"doctor", "status"}, "longhaul host": {"cc", "route", "mss"},
+	"longhaul cc": {"route", "host", "doctor"}, "longhaul route": {"cc", "mss", "host", "doctor"},
+	"longhaul mss": {"route", "host", "doctor"}, "longhaul demo": {"lab", "relay", "doctor"},
+	"longhaul lab": {"demo", "relay", "doctor"}, "longhaul lab calibrate": {"lab up"}, "longhaul completion": {},
+	"longhaul version": {"upgrade"},
+}
+
+// documents are the pages of docs/ for a verb and the commands below it.
+var documents = map[string][]string{
+	"relay": {"relay.md", "configuration.md", "availability.md"}, "service": {"install.md"},
+	"config": {"configuration.md"}, "status": {"relay.md", "metrics.md"}, "history": {"history.md", "dashboard.md"},
+	"check": {"check.md"}, "ready": {"availability.md"}, "drain": {"availability.md"}, "resume": {"availability.md"},
+	"upgrade": {"upgrade.md"}, "doctor": {"doctor.md", "doctor-accuracy.md"}, "measure": {"measure.md"},
+	"top": {"top.md"}, "cc": {"cc.md"}, "route": {"route.md"}, "mss": {"mss.md"}, "demo": {"lab.md"},
+	"lab": {"lab.md", "soak.md"},
+}
+
+// docDir has the documents in the packages.
+const docDir = "/usr/share/doc/longhaul/"
+
+// filesOf returns the files that a command reads or writes, and its documents.
+func filesOf(cmd *cobra.Command) (files []manpage.Option) {
+	add := func(name, text string) { files = append(files, manpage.Option{Name: name, Text: text}) }
+	has := func(flag string) bool { return cmd.Flags().Lookup(flag) != nil }
+	path := cmd.CommandPath()
+	words := strings.Fields(path)
+	if len(words) == 1 || has("config") || strings.HasPrefix(path, "longhaul config") || strings.HasPrefix(path, "longhaul service") {
+		add(service.ConfigFile, "the configuration of the service: longhaul.yaml(5)")
+	}
+	if len(words) == 1 || has("control-socket") {
+		add("/run/longhaul/"+control.DefaultName+".sock", "the control socket of root's relay; a user's is in $XDG_RUNTIME_DIR/longhaul/")
+	}
+	if len(words) == 1 || strings.HasPrefix(path, "longhaul history") || has("history") {
+		add(servicesHistory, "the records of the service")
+	}
+	if len(words) == 1 {
+		add(docDir, "documents and examples; below /usr/local after longhaul service install")
+		return files
+	}
+	for _, name := range documents[words[1]] {
+		add(docDir+name, "below /usr/local after longhaul service install")
+	}
+	return files
+}
+
 // manPages returns the pages of all commands by file name.
-func manPages(root *cobra.Command) map[string][]byte {
-	return commandpage.All(root, commandpage.Options{Date: thisBuild().Date, Source: "longhaul " + thisBuild().Release, SeeAlso: func(cmd *cobra.Command) []string {
-		if cmd.Flags().Lookup("config") != nil || strings.HasPrefix(cmd.CommandPath(), "longhaul config") {
-			return []string{"longhaul.yaml(5)"}
-		}
-		return nil
-	}})
+func manPages(root *cobra.Command, date string) map[string][]byte {
+	return commandpage.All(root, commandpage.Options{
+		Date: date, Source: "longhaul " + thisBuild().Release, ExitStatus: exitStatus, Files: filesOf,
+		Related: func(cmd *cobra.Command) (pages []string) {
+			for _, path := range relatedVerbs[cmd.CommandPath()] {
+				if related := subcommand(root, path); related != nil {
+					pages = append(pages, commandpage.Name(related)+"(1)")
+				}
+			}
+			if cmd.Flags().Lookup("config") != nil || strings.HasPrefix(cmd.CommandPath(), "longhaul config") {
+				pages = append(pages, "longhaul.yaml(5)")
+			}
+			return pages
+		},
+	})
 }
 
 // completionScripts returns the scripts of all shells by path below share/.
@@ -81,11 +159,12 @@ func sharedFiles(outer *env) (map[string][]byte, error) {
 		return nil, err
 	}
 	maps.Copy(all, scripts)
-	for name, page := range manPages(root) {
+	date := pageDate(outer.getenv)
+	for name, page := range manPages(root, date) {
 		all["man/man1/"+name] = page
 	}
 	all["man/man5/longhaul.yaml.5"] = manpage.FromMarkdown(manpage.Title{
-		Name: "longhaul.yaml", Section: 5, Date: thisBuild().Date, Source: "longhaul " + thisBuild().Release, Summary: "configuration of longhaul relay",
+		Name: "longhaul.yaml", Section: 5, Date: date, Source: "longhaul " + thisBuild().Release, Summary: "configuration of longhaul relay",
 	}, docs.Configuration)
 	return all, nil
 }

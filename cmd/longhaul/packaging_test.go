@@ -185,7 +185,7 @@ func TestManPagesNameEveryFlag(t *testing.T) {
 	nettest.RequireProgram(t, "groff", "groff-base")
 	t.Parallel()
 	root := testRoot(t)
-	pages := manPages(root)
+	pages := manPages(root, "2026-11-21")
 	var walk func(*cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		if cmd.Hidden || cmd.Name() == "help" {
@@ -199,7 +199,8 @@ func TestManPagesNameEveryFlag(t *testing.T) {
 			}
 		})
 		words := strings.Join(strings.Fields(text), " ")
-		for _, part := range []string{cmd.Short[1:], cmd.Long, cmd.Example} {
+		parts := append(strings.Split(strings.ReplaceAll(cmd.Long, "Exit codes: ", ""), "\n\n"), cmd.Short[1:], cmd.Example)
+		for _, part := range parts {
 			if part = strings.Join(strings.Fields(part), " "); !strings.Contains(words, part) {
 				t.Errorf("%s lacks %q; it has\n%s", name, part, text)
 			}
@@ -209,6 +210,80 @@ func TestManPagesNameEveryFlag(t *testing.T) {
 		}
 	}
 	walk(root)
+}
+
+// TestManPages holds what every page has: a date, the sections of exit statuses and of
+// files, and references to pages and documents that are there.
+func TestManPages(t *testing.T) {
+	t.Parallel()
+	root := testRoot(t)
+	env := &env{stdin: strings.NewReader(""), getenv: func(name string) string {
+		return map[string]string{"SOURCE_DATE_EPOCH": "1795694400"}[name]
+	}}
+	files, err := sharedFiles(env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reference := regexp.MustCompile(`(?m)^\.BR (\S+) \((\d)\)`)
+	document := regexp.MustCompile(`/usr/share/(doc/longhaul/\S+\.md)`)
+	pages := 0
+	for path, page := range files {
+		name, isCommand := strings.CutPrefix(path, "man/man1/")
+		if !isCommand {
+			continue
+		}
+		pages++
+		text := strings.ReplaceAll(string(page), `\-`, "-")
+		for _, part := range []string{`.TH `, ` 1 "2026-11-26" `, ".SH EXIT STATUS\n", ".SH SEE ALSO\n", ".SH EXAMPLES\n"} {
+			if !strings.Contains(text, part) {
+				t.Errorf("%s lacks %q", name, part)
+			}
+		}
+		for _, m := range reference.FindAllStringSubmatch(text, -1) {
+			if files["man/man"+m[2]+"/"+m[1]+"."+m[2]] == nil {
+				t.Errorf("%s refers to %s(%s), which is not there", name, m[1], m[2])
+			}
+		}
+		for _, m := range document.FindAllStringSubmatch(text, -1) {
+			if files[m[1]] == nil {
+				t.Errorf("%s refers to %s, which is not shipped", name, m[1])
+			}
+		}
+	}
+	if pages < 30 || files["doc/longhaul/history.md"] == nil || files["doc/longhaul/design/command-line.md"] == nil {
+		t.Errorf("%d pages; not all documents are shipped", pages)
+	}
+	for path, related := range relatedVerbs {
+		for _, other := range append(related, strings.TrimPrefix(path, "longhaul ")) {
+			if subcommand(root, other) == nil && !slices.Contains(pending, strings.Fields(other)[0]) {
+				t.Errorf("%s is related to %s, which is no command", path, other)
+			}
+		}
+	}
+	for verb := range documents {
+		if subcommand(root, verb) == nil {
+			t.Errorf("documents of %s, which is no command", verb)
+		}
+	}
+}
+
+// TestManPagesLint holds that mandoc finds no mistake in the pages.
+func TestManPagesLint(t *testing.T) {
+	mandoc := nettest.RequireProgram(t, "mandoc", "mandoc")
+	t.Parallel()
+	dir := t.TempDir()
+	names := []string{}
+	for name, page := range manPages(testRoot(t), "2026-11-21") {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, page, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, path)
+	}
+	out, err := exec.Command(mandoc, append([]string{"-Tlint", "-Wwarning"}, names...)...).CombinedOutput()
+	if err != nil || len(out) > 0 {
+		t.Errorf("mandoc: %v\n%s", err, out)
+	}
 }
 
 // render formats a page for a terminal, on which groff finds nothing wrong.

@@ -44,6 +44,8 @@ func TestCommandPage(t *testing.T) {
 		Synopsis:    []string{"longhaul x [flags]"},
 		Description: "x does it,\nand more.\n\n  A   one\n  B   two\nIt ends.\n",
 		Options:     []Option{{"-c, --config", "FILE", "the\nfile"}},
+		ExitStatus:  "0 done.",
+		Files:       []Option{{"/etc/x", "", "its file"}},
 		Examples:    "  longhaul x\n    | cat",
 		SeeAlso:     []string{"longhaul(1)", "longhaul.yaml(5)"},
 	}
@@ -70,6 +72,8 @@ It ends.
 .TP
 \fB\-c, \-\-config\fR \fIFILE\fR
 the file
+.SH EXIT STATUS
+0 done.
 .SH EXAMPLES
 .RS 2
 .nf
@@ -77,6 +81,10 @@ longhaul x
   | cat
 .fi
 .RE
+.SH FILES
+.TP
+\fB/etc/x\fR
+its file
 .SH SEE ALSO
 .BR longhaul (1),
 .BR longhaul.yaml (5)

@@ -24,7 +24,9 @@ type Page struct {
 	Description string
 	Options     []Option
 	Commands    []Option
+	ExitStatus  string // text as Description
 	Examples    string
+	Files       []Option
 	SeeAlso     []string // "longhaul(1)"
 }
 
@@ -54,10 +56,15 @@ func (p Page) Roff() []byte {
 	}
 	options(&b, "COMMANDS", p.Commands)
 	options(&b, "OPTIONS", p.Options)
+	if p.ExitStatus != "" {
+		section(&b, "EXIT STATUS")
+		text(&b, p.ExitStatus)
+	}
 	if p.Examples != "" {
 		section(&b, "EXAMPLES")
 		literal(&b, strings.Split(strings.Trim(p.Examples, "\n"), "\n"), true)
 	}
+	options(&b, "FILES", p.Files)
 	if len(p.SeeAlso) > 0 {
 		section(&b, "SEE ALSO")
 		for i, ref := range p.SeeAlso {

@@ -40,7 +40,7 @@ With --through, scripts run through a program instead:
 ` + ProgramNames() + `.
 longhaul is this program as a process of its own.
 
-Exit code 1: longhaul broke the rule.`,
+Exit codes: 0 longhaul kept the rule, 1 it broke it.`,
 		Example: `  longhaul lab run transparent-ends --scripts 100000
   longhaul lab run transparent-ends --seed 7 --script 1234 --relays 2
   longhaul lab run transparent-ends --relays 0 --through haproxy,nginx --json`,

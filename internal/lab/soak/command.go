@@ -31,7 +31,9 @@ who saw a clean end has all that the other sent before its clean end. What the
 relay at site A holds must not grow, and its log must say why it cut a flow.
 
 Other parts: slow-reader (memory stays bounded behind slow readers) and churn
-(short connections during a thousand reloads). Exit code 1: a rule was broken.`,
+(short connections during a thousand reloads).
+
+Exit codes: 0 every rule was kept, 1 a rule was broken.`,
 		Example: `  longhaul lab run soak --time 30m
   longhaul lab run soak --time 2m --seed 7 --json > soak.json
   longhaul lab run soak --case slow-reader,churn`,

@@ -2,6 +2,7 @@
 package commandpage
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,9 +13,14 @@ import (
 
 // Options are what pages have in common.
 type Options struct {
-	Date    string // of the release: "2026-11-21"
-	Source  string // the program with its version
-	SeeAlso func(*cobra.Command) []string
+	Date   string // of the release: "2026-11-21"
+	Source string // the program with its version
+
+	// ExitStatus is the meaning of the statuses of a command that has none of its own.
+	ExitStatus string
+	Files      func(*cobra.Command) []manpage.Option
+	// Related are pages beside those of the parent, the siblings and the subcommands.
+	Related func(*cobra.Command) []string
 }
 
 // All are the pages of a command and of all below it, by their file names. Hidden
@@ -40,15 +46,36 @@ func Name(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath
 
 func isListed(cmd *cobra.Command) bool { return !cmd.Hidden && cmd.Name() != "help" }
 
+// exitCodes begins the paragraph of a description that has the exit statuses.
+const exitCodes = "Exit codes: "
+
+// splitStatus takes the paragraph of exit statuses out of a description.
+func splitStatus(long string) (description, status string) {
+	var rest []string
+	for paragraph := range strings.SplitSeq(long, "\n\n") {
+		if text, found := strings.CutPrefix(paragraph, exitCodes); found {
+			status = text
+			continue
+		}
+		rest = append(rest, paragraph)
+	}
+	return strings.Join(rest, "\n\n"), status
+}
+
 func (o Options) page(cmd *cobra.Command) manpage.Page {
 	p := manpage.Page{
-		Title:       manpage.Title{Name: Name(cmd), Section: 1, Date: o.Date, Source: o.Source, Summary: lowerFirst(cmd.Short)},
-		Description: cmd.Long, Examples: cmd.Example,
+		Title:      manpage.Title{Name: Name(cmd), Section: 1, Date: o.Date, Source: o.Source, Summary: lowerFirst(cmd.Short)},
+		ExitStatus: o.ExitStatus, Examples: cmd.Example,
+	}
+	description, status := splitStatus(cmd.Long)
+	if p.Description = description; status != "" {
+		p.ExitStatus = status
+	}
+	if cmd.HasParent() && (!cmd.HasSubCommands() || cmd.HasLocalFlags()) {
+		p.Synopsis = append(p.Synopsis, strings.Replace(cmd.UseLine(), " [flags]", " [FLAGS]", 1))
 	}
 	if cmd.HasSubCommands() {
 		p.Synopsis = append(p.Synopsis, cmd.CommandPath()+" COMMAND [FLAGS]")
-	} else {
-		p.Synopsis = append(p.Synopsis, cmd.UseLine())
 	}
 	cmd.InitDefaultHelpFlag()
 	cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
@@ -56,19 +83,45 @@ func (o Options) page(cmd *cobra.Command) manpage.Page {
 			p.Options = append(p.Options, option(f))
 		}
 	})
-	if cmd.HasParent() {
-		p.SeeAlso = append(p.SeeAlso, Name(cmd.Parent())+"(1)")
-	}
 	for _, sub := range cmd.Commands() {
 		if isListed(sub) {
 			p.Commands = append(p.Commands, manpage.Option{Name: sub.Name(), Text: sub.Short})
-			p.SeeAlso = append(p.SeeAlso, Name(sub)+"(1)")
 		}
 	}
-	if o.SeeAlso != nil {
-		p.SeeAlso = append(p.SeeAlso, o.SeeAlso(cmd)...)
+	p.SeeAlso = o.seeAlso(cmd)
+	if o.Files != nil {
+		p.Files = o.Files(cmd)
 	}
 	return p
+}
+
+// seeAlso returns the pages that a command's page refers to: its parent, its
+// subcommands, its siblings unless their parent is the root, and those related.
+func (o Options) seeAlso(cmd *cobra.Command) []string {
+	var pages []string
+	add := func(page string) {
+		if !slices.Contains(pages, page) && page != Name(cmd)+"(1)" {
+			pages = append(pages, page)
+		}
+	}
+	if cmd.HasParent() {
+		add(Name(cmd.Parent()) + "(1)")
+	}
+	near := cmd.Commands()
+	if cmd.HasParent() && cmd.Parent().HasParent() {
+		near = append(slices.Clone(near), cmd.Parent().Commands()...)
+	}
+	for _, other := range near {
+		if isListed(other) {
+			add(Name(other) + "(1)")
+		}
+	}
+	if o.Related != nil {
+		for _, page := range o.Related(cmd) {
+			add(page)
+		}
+	}
+	return pages
 }
 
 func option(f *pflag.Flag) manpage.Option {
