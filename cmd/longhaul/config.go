@@ -5,9 +5,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/cc"
 	"longhaul/internal/config"
 	"longhaul/internal/daemon"
 	"longhaul/internal/display"
@@ -51,7 +54,8 @@ func newConfigCheck(env *env) *cobra.Command {
 every mistake with file, line, column and fix. It changes nothing.
 
 It warns of a tunnel that listens on a wildcard or public address and has no
-allow, with the line to add.
+allow, with the line to add. It also warns of a congestion control that this
+host does not know; the relay's host may know it.
 
 Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
 		Example: `  longhaul config check /etc/longhaul/longhaul.yaml && longhaul reload
@@ -60,7 +64,9 @@ Exit codes: 0 the file is valid, with or without warnings; 2 it is invalid.`,
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the mistakes and warnings as JSON")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := loader().Load(cmd.Context(), args[0])
+		l := loader()
+		l.Elsewhere = true
+		c, err := l.Load(cmd.Context(), args[0])
 		var mistakes config.Errors
 		if err != nil && !(asJSON && errors.As(err, &mistakes)) {
 			return err
@@ -110,7 +116,19 @@ func placed(all []*config.Error) []placedProblem {
 
 // loader reads configurations for this host.
 func loader() config.Loader {
-	return config.Loader{NoIPv6: !kernel.HasIPv6(), CheckKey: checkKeyFile, CheckDashboard: checkDashboardFiles}
+	return config.Loader{NoIPv6: !kernel.HasIPv6(), CheckKey: checkKeyFile, CheckDashboard: checkDashboardFiles,
+		CongestionControls: cc.NewHost().Known, OwnAddresses: ownAddresses}
+}
+
+// ownAddresses lists the addresses of this host's interfaces.
+func ownAddresses() (own []netip.Addr) {
+	all, _ := net.InterfaceAddrs() // the relay still resets a flow that leads back
+	for _, a := range all {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+			own = append(own, prefix.Addr())
+		}
+	}
+	return own
 }
 
 // configSize counts the parts of a configuration.

@@ -25,7 +25,9 @@ type decoder struct {
 	// keys holds the known keys of every kind of mapping decoded so far.
 	keys map[string][]string
 
-	listens []placedListen
+	listens      []placedListen
+	forwardNodes [][]*node               // of the hops of each tunnel
+	names        map[string][]netip.Addr // of listening addresses
 }
 
 func (d *decoder) errorf(n *node, fix, format string, args ...any) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -25,6 +26,18 @@ type Loader struct {
 	// CheckDashboard does the same for the certificate and the token of a
 	// dashboard.
 	CheckDashboard func(Dashboard) (problem, fix string)
+
+	// CongestionControls lists the names of congestion controls that this host
+	// can know. Another name is a mistake. Nil skips the check.
+	CongestionControls func() []string
+
+	// Elsewhere is set if the configuration may be meant for another host. An
+	// unknown congestion control is then a warning.
+	Elsewhere bool
+
+	// OwnAddresses lists the addresses of this host's interfaces. A listening
+	// wildcard accepts connections to them. Nil lists none.
+	OwnAddresses func() []netip.Addr
 
 	// NoIPv6 is set on a host without IPv6: an address without a host, such as
 	// ":6000", then means IPv4 only.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"longhaul/internal/remedy"
 	"longhaul/internal/units"
 )
 
@@ -102,6 +103,9 @@ func (d *decoder) config(root *node) Config {
 			c.Tunnels = append(c.Tunnels, d.tunnel(n, base, names))
 		}
 		d.checkClashes()
+		if len(d.errs) == 0 {
+			d.checkLoops(c.Tunnels)
+		}
 	}
 	c.Warnings = d.warnings
 	// The decoder read defaults out of order: sort the mistakes by position.
@@ -167,6 +171,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 					d.mistake(n, bad)
 					return
 				}
+				d.keepName(s, found)
 				for _, l := range found {
 					listens = append(listens, placedListen{l, n, &t.Name, ""})
 					t.Listen = append(t.Listen, l)
@@ -205,6 +210,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 		d.warnOpen(t, listens)
 	}
 	d.listens = append(d.listens, listens...)
+	d.forwardNodes = append(d.forwardNodes, forwards)
 	return t
 }
 
@@ -360,7 +366,30 @@ func (d *decoder) congestionControl(n *node, key string) (string, bool) {
 		d.errorf(n, "check the name; `sysctl net.ipv4.tcp_available_congestion_control` lists them", "%s %q has more than the %d characters the kernel allows", key, s, maxCCName)
 		return "", false
 	}
+	if valid {
+		d.checkKnownCC(n, key, s)
+	}
 	return s, valid
+}
+
+// checkKnownCC finds a congestion control that neither this kernel nor longhaul knows.
+func (d *decoder) checkKnownCC(n *node, key, name string) {
+	if d.loader.CongestionControls == nil {
+		return
+	}
+	known := d.loader.CongestionControls()
+	if slices.Contains(known, name) {
+		return
+	}
+	fix := "longhaul cc list lists those of longhaul and this kernel"
+	if meant := remedy.Nearest(name, known); meant != "" {
+		fix = "did you mean " + meant + "? " + fix
+	}
+	if d.loader.Elsewhere {
+		d.warnings = append(d.warnings, &Error{n.at, fmt.Sprintf("%s is %q, which neither this kernel nor longhaul knows", key, name), fix})
+		return
+	}
+	d.errorf(n, fix, "%s cannot be %q: neither this kernel nor longhaul knows it", key, name)
 }
 
 func (d *decoder) keepalive(n *node, k *Keepalive) {
@@ -426,11 +455,6 @@ func (d *decoder) checkPorts(t Tunnel, listens []placedListen, forwards []*node)
 	}
 	for i, f := range t.Forward {
 		if f.Ports.Len() == ports.Len() {
-			for _, l := range listens {
-				if l.Addr.String() == f.Host && l.Ports == f.Ports {
-					d.errorf(forwards[i], "forward to the next hop, not to the tunnel's own address", "%s leads back into this tunnel", f)
-				}
-			}
 			continue
 		}
 		high := int(f.Ports.Low) + ports.Len() - 1
