@@ -23,13 +23,14 @@ import (
 type Host struct {
 	Name string
 
-	ns netns.NsHandle
-	nl *netlink.Handle
+	ns     netns.NsHandle
+	nl     *netlink.Handle
+	mounts int // namespace of the programs' mounts; negative: the sandbox's
 }
 
 // New makes a host with only a loopback device, which is up.
 func New(name string) (*Host, error) {
-	h := &Host{Name: name, ns: netns.None()}
+	h := &Host{Name: name, ns: netns.None(), mounts: -1}
 	err := onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
@@ -71,6 +72,10 @@ func (h *Host) Close() {
 	if h.ns.IsOpen() {
 		h.ns.Close()
 	}
+	if h.mounts >= 0 {
+		unix.Close(h.mounts)
+		h.mounts = -1
+	}
 }
 
 // Namespace returns the descriptor of the host's network namespace.
@@ -87,7 +92,16 @@ func (h *Host) Do(fn func() error) error {
 }
 
 // Start starts a program inside the host.
-func (h *Host) Start(cmd *exec.Cmd) error { return h.Do(cmd.Start) }
+func (h *Host) Start(cmd *exec.Cmd) error {
+	return h.Do(func() error {
+		if h.mounts >= 0 {
+			if err := h.enterMounts(); err != nil {
+				return fmt.Errorf("enter the mounts of host %s: %w", h.Name, err)
+			}
+		}
+		return cmd.Start()
+	})
+}
 
 // Sysctl sets a kernel setting of the host's network namespace, such as
 // net.ipv4.tcp_wmem.

@@ -14,6 +14,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -86,6 +88,11 @@ func Up(ctx context.Context, conditions lab.Conditions, socket string, ready fun
 	defer built.Close()
 	if err := built.NameHosts(); err != nil {
 		return err
+	}
+	for _, name := range built.HostNames() {
+		if err := built.Host(name).OwnRuntime(); err != nil {
+			return err
+		}
 	}
 	s := &server{lab: built, conditions: conditions}
 	if err := ready(s.state()); err != nil {
@@ -293,8 +300,12 @@ func (s *server) exec(ctx context.Context, asked execRequest, streams []*os.File
 	if err != nil {
 		return 0, err
 	}
+	// The directory of a unit of the machine's systemd would hide the host's own.
+	environment := slices.DeleteFunc(asked.Env, func(variable string) bool {
+		return strings.HasPrefix(variable, "RUNTIME_DIRECTORY=")
+	})
 	cmd := &exec.Cmd{
-		Path: path, Args: asked.Args, Env: asked.Env, Dir: asked.Dir,
+		Path: path, Args: asked.Args, Env: environment, Dir: asked.Dir,
 		Stdin: streams[0], Stdout: streams[1], Stderr: streams[2],
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Setctty: asked.Terminal},
 	}
