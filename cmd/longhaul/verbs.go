@@ -6,7 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -63,11 +67,19 @@ func (c *relayChoice) paths(ctx context.Context, env *env) ([]string, error) {
 			return nil, usageError(remedy.New(fmt.Errorf("invalid relay name %q", c.name),
 				"longhaul status lists the running relays"))
 		}
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			if err := relayOfRoot(dir, c.name); err != nil {
+				return nil, err
+			}
+		}
 		return []string{path}, nil
 	}
 	// In an unreadable directory at most one relay can be asked.
 	names, _ := control.Running(ctx, dir)
 	if len(names) == 0 {
+		if err := relayOfRoot(dir, ""); err != nil {
+			return nil, err
+		}
 		names = []string{control.DefaultName}
 	}
 	paths := make([]string, len(names))
@@ -75,6 +87,23 @@ func (c *relayChoice) paths(ctx context.Context, env *env) ([]string, error) {
 		paths[i] = control.PathIn(dir, name)
 	}
 	return paths, nil
+}
+
+// relayOfRoot returns the error for a user without a relay of this name, or of any
+// name if it is empty, while root or the service has one. dir is the user's directory.
+func relayOfRoot(dir, name string) error {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	paths, _ := control.RootSockets() // without them the usual error is true as well
+	paths = slices.DeleteFunc(paths, func(path string) bool {
+		return filepath.Dir(path) == dir || name != "" && control.NameIn(filepath.Dir(path), path) != name
+	})
+	if len(paths) == 0 {
+		return nil
+	}
+	return remedy.New(fmt.Errorf("you run no such relay; root's runs at %s, and only root may ask it", strings.Join(paths, " ")),
+		"run this command with sudo")
 }
 
 // tellRelay sends the chosen relay a verb and returns the JSON of its answer.

@@ -34,6 +34,9 @@ const (
 	ownPrefix = "longhaul-"
 )
 
+// rootDirectory is the directory of root's relays and of the service.
+const rootDirectory = "/run/longhaul"
+
 // Directory is the directory of the sockets: systemd's runtime directory of the
 // unit, /run/longhaul for root, or the user's runtime directory.
 func Directory(getenv func(string) string) string {
@@ -41,13 +44,49 @@ func Directory(getenv func(string) string) string {
 		return dir
 	}
 	if os.Geteuid() == 0 {
-		return "/run/longhaul"
+		return rootDirectory
 	}
 	if dir := getenv("XDG_RUNTIME_DIR"); dir != "" {
 		return filepath.Join(dir, "longhaul")
 	}
 	return localsocket.TempDir()
 }
+
+// RootSockets lists the sockets of root's relays and of the service, as every user may
+// know them: only root can list their directory.
+func RootSockets() ([]string, error) { return socketsIn(procNetUnix, rootDirectory) }
+
+// procNetUnix lists the unix sockets of this network namespace (proc(5)).
+const procNetUnix = "/proc/net/unix"
+
+// socketsIn lists the sockets of relays in a directory from a table of all sockets.
+func socketsIn(table, dir string) ([]string, error) {
+	text, err := os.ReadFile(table)
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	for line := range strings.Lines(string(text)) {
+		// Num RefCount Protocol Flags Type St Inode Path
+		fields := strings.Fields(line)
+		if len(fields) != 8 || fields[3] != listens {
+			continue
+		}
+		path := fields[7]
+		// The successor of an upgrade has bound PathOf.
+		if before := strings.TrimRight(path, "0123456789"); before != path && strings.HasSuffix(before, socketSuffix+".") {
+			path = strings.TrimSuffix(before, ".")
+		}
+		if NameIn(dir, path) != "" && !slices.Contains(paths, path) {
+			paths = append(paths, path)
+		}
+	}
+	slices.Sort(paths)
+	return paths, nil
+}
+
+// listens is the flag of a listening socket: __SO_ACCEPTCON of linux/net.h.
+const listens = "00010000"
 
 // PathIn is the path of the socket of a named relay.
 func PathIn(dir, name string) string { return filepath.Join(dir, name+socketSuffix) }
