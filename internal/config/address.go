@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"longhaul/internal/units"
 )
 
 // maxRange bounds a port range: every port costs a listening socket.
@@ -137,7 +139,7 @@ type Resolver func(ctx context.Context, host string) ([]netip.Addr, error)
 
 // SystemResolver queries the system for A and AAAA records.
 func SystemResolver(ctx context.Context, host string) ([]netip.Addr, error) {
-	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	return units.LookupAddresses(ctx, net.DefaultResolver, host)
 }
 
 // PlaceholderResolver makes a resolver that asks nobody: it gives every name an

@@ -11,6 +11,7 @@ import (
 	"longhaul/internal/proxyproto"
 	"longhaul/internal/relay"
 	"longhaul/internal/relay/hops"
+	"longhaul/internal/units"
 )
 
 // dial connects to a hop as a flow of the tunnel would: with the same socket
@@ -20,7 +21,7 @@ func (t *tunnelIntegrity) dial(ctx context.Context, hop hops.Target) (integrity.
 	var addrs []netip.Addr
 	if a, err := netip.ParseAddr(hop.Host); err == nil {
 		addrs = []netip.Addr{a.Unmap()}
-	} else if addrs, err = net.DefaultResolver.LookupNetIP(ctx, "ip", hop.Host); err != nil {
+	} else if addrs, err = units.LookupAddresses(ctx, net.DefaultResolver, hop.Host); err != nil {
 		return nil, netip.AddrPort{}, err
 	}
 	var to netip.AddrPort
@@ -31,7 +32,7 @@ func (t *tunnelIntegrity) dial(ctx context.Context, hop hops.Target) (integrity.
 		if deadline, ok := ctx.Deadline(); ok {
 			share, cancel = context.WithTimeout(ctx, time.Until(deadline)/time.Duration(len(addrs)-i))
 		}
-		to = netip.AddrPortFrom(a.Unmap(), hop.Port)
+		to = netip.AddrPortFrom(a, hop.Port)
 		var conn integrity.Conn
 		conn, err = t.dialAddress(share, to)
 		cancel()

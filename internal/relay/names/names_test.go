@@ -210,7 +210,7 @@ func TestSystemResolver(t *testing.T) {
 		"zero.test.":  time.Millisecond,
 	} {
 		found, err := system(t.Context(), name)
-		if err != nil || len(found.Addrs) == 0 || found.Addrs[0].Unmap() != oldAddr || found.TTL != want {
+		if err != nil || len(found.Addrs) == 0 || found.Addrs[0] != oldAddr || found.TTL != want {
 			t.Errorf("%s: %v for %v, %v; want %v for %v", name, found.Addrs, found.TTL, err, oldAddr, want)
 		}
 	}

@@ -1,0 +1,17 @@
+package units
+
+import (
+	"context"
+	"net"
+	"net/netip"
+)
+
+// LookupAddresses returns the addresses of a host name. IPv4 addresses have their own
+// form: the resolver gives them in IPv6's, as ::ffff:192.0.2.1.
+func LookupAddresses(ctx context.Context, r *net.Resolver, host string) ([]netip.Addr, error) {
+	all, err := r.LookupNetIP(ctx, "ip", host)
+	for i, a := range all {
+		all[i] = a.Unmap()
+	}
+	return all, err
+}
