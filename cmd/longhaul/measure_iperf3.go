@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -87,9 +88,15 @@ var iperf3Flags = []struct{ letter, name, instead string }{
 	{"v", "", "see longhaul version"},
 }
 
-// explainIperf3Flag returns the error for an iperf3 flag that measure does not have. It
-// leaves other mistakes to the parent command.
-func explainIperf3Flag(cmd *cobra.Command, err error) error {
+// explainFlag returns the error for an iperf3 flag that measure does not have, and for a
+// bad number. It leaves other mistakes to the parent command.
+func explainFlag(cmd *cobra.Command, err error) error {
+	var value *pflag.InvalidValueError
+	var number *strconv.NumError
+	if errors.As(err, &value) && errors.As(err, &number) {
+		err = fmt.Errorf("invalid number %q for --%s", value.GetValue(), value.GetFlag().Name)
+		return usageError(remedy.New(err, "write a whole number, see longhaul measure --help"))
+	}
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
 		name, isLetter := unknown.GetSpecifiedName(), unknown.GetSpecifiedShortnames() != ""
