@@ -49,8 +49,11 @@ func (c *CSV) Interval(i measure.Interval, _ float64) {
 	c.w.Flush()
 }
 
-// Summary writes a row for each stream.
-func (c *CSV) Summary(s measure.Summary, _ error) error {
+// Summary writes a row for each stream. A failure is for the caller to print.
+func (c *CSV) Summary(s measure.Summary, failure error) error {
+	if failure != nil && len(s.Streams) == 0 {
+		return nil
+	}
 	for _, st := range s.Streams {
 		f := st.Figures()
 		bps := int64(-1)

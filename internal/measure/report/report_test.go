@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/csv"
 	"encoding/json"
+	"errors"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -107,5 +109,43 @@ func TestTextLeavesTheRemainderOut(t *testing.T) {
 	}
 	if want := "  0.0-1.0   s  50 % sent       8.0 Mb/s\n\nsent 1.0MB in 2.0 s over 1 stream: 4.0 Mb/s\n  retransmitted  not told by the sender\n"; !strings.HasPrefix(out.String(), want) {
 		t.Errorf("%s\nwant\n%s", out.String(), want)
+	}
+}
+
+// TestFailures: a test that failed has the figures of this side, and one that never began
+// has none.
+func TestFailures(t *testing.T) {
+	failure := errors.New("interrupted after 2.0 s of 1m")
+	s := summary(1000)
+	s.Streams[0].ReceivedBytes = -1
+	s.RemoteCPU.Total = -1
+	for _, test := range []struct {
+		name string
+		make func(io.Writer) Writer
+		s    measure.Summary
+		want string
+		not  string
+	}{
+		{"text", func(w io.Writer) Writer { return NewText(w, time.Second, 0) }, s,
+			"\nsent 1.0kB in 2.0 s over 1 stream: 4.0 kb/s\n  counted        by this side: the server's count is unknown\n", "there"},
+		{"CSV", func(w io.Writer) Writer { return NewCSV(w) }, s, "\ntotal,5,sent,0.000,2.000,false,1000,,,", "-1"},
+		{"JSON", func(w io.Writer) Writer { return NewJSON(w, 0) }, s, `"error": "interrupted after 2.0 s of 1m"`, `"sum_received"`},
+		{"text of nothing", func(w io.Writer) Writer { return NewText(w, time.Second, 0) }, measure.Summary{}, "", "CPU"},
+		{"CSV of nothing", func(w io.Writer) Writer { return NewCSV(w) }, measure.Summary{}, "", "kind"},
+		{"JSON of nothing", func(w io.Writer) Writer { return NewJSON(w, 0) }, measure.Summary{},
+			`"error": "interrupted after 2.0 s of 1m"`, "connected"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var out bytes.Buffer
+			if err := test.make(&out).Summary(test.s, failure); err != nil {
+				t.Fatal(err)
+			}
+			if got := out.String(); !strings.Contains(got, test.want) || strings.Contains(got, test.not) {
+				t.Errorf("%q\nwant %q, and not %q", got, test.want, test.not)
+			}
+			if strings.HasPrefix(test.name, "JSON") && !json.Valid(out.Bytes()) {
+				t.Errorf("invalid JSON: %s", out.String())
+			}
+		})
 	}
 }
