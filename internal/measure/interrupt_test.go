@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -38,13 +39,15 @@ func interrupted(t *testing.T, address string, o Options) Summary {
 	return s
 }
 
-// runWhenFree runs a test as soon as the server has ended the one before.
+// runWhenFree runs a test as soon as the server has ended the one before. Between two
+// tests iperf3 closes its listener, and with it connections that it has not accepted.
 func runWhenFree(t *testing.T, address string, o Options) (s Summary, err error) {
 	t.Helper()
 	nettest.Eventually(t, patience, func() bool {
 		s, err = Run(t.Context(), address, o)
-		return !errors.Is(err, ErrBusy) && !errors.Is(err, syscall.ECONNREFUSED)
-	}, func() string { return "the server is not free" })
+		return !errors.Is(err, ErrBusy) && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, errNoWord) &&
+			!errors.Is(err, syscall.ECONNRESET)
+	}, func() string { return fmt.Sprintf("the server is not free: %v", err) })
 	return s, err
 }
 
@@ -94,10 +97,15 @@ func TestInterruptWithIperf3(t *testing.T) {
 func startIperf3(t *testing.T, program, address string) {
 	t.Helper()
 	server := exec.Command(program, "-s", "-p", fmt.Sprint(netip.MustParseAddrPort(address).Port()))
+	var said bytes.Buffer
+	server.Stdout, server.Stderr = &said, &said
 	must(t, server.Start())
 	t.Cleanup(func() {
 		_ = server.Process.Kill()
 		_ = server.Wait()
+		if t.Failed() {
+			t.Logf("iperf3 says:\n%s", said.String())
+		}
 	})
 }
 
