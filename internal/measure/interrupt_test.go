@@ -1,7 +1,6 @@
 package measure
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -81,8 +80,7 @@ func TestInterruptWithIperf3(t *testing.T) {
 	for _, direction := range []Direction{Send, Receive} {
 		t.Run(string(direction), func(t *testing.T) {
 			t.Parallel()
-			address := nettest.FreeAddress(t, "127.0.0.1")
-			startIperf3(t, program, address)
+			address := startIperf3(t, program)
 			s := interrupted(t, address, Options{Direction: direction, Duration: time.Hour})
 			if st := s.Streams[0]; st.SentBytes <= 0 || st.ReceivedBytes <= 0 {
 				t.Errorf("%d bytes sent, %d received", st.SentBytes, st.ReceivedBytes)
@@ -93,20 +91,35 @@ func TestInterruptWithIperf3(t *testing.T) {
 	}
 }
 
-// startIperf3 starts an iperf3 that serves tests.
-func startIperf3(t *testing.T, program, address string) {
+// startIperf3 starts an iperf3 that serves tests. If another program takes its port
+// first, iperf3 ends, and the next one gets another port.
+func startIperf3(t *testing.T, program string) (address string) {
 	t.Helper()
-	server := exec.Command(program, "-s", "-p", fmt.Sprint(netip.MustParseAddrPort(address).Port()))
-	var said bytes.Buffer
-	server.Stdout, server.Stderr = &said, &said
-	must(t, server.Start())
-	t.Cleanup(func() {
-		_ = server.Process.Kill()
-		_ = server.Wait()
-		if t.Failed() {
-			t.Logf("iperf3 says:\n%s", said.String())
+	nettest.Eventually(t, patience, func() bool {
+		address = nettest.FreeAddress(t, "127.0.0.1")
+		server := exec.Command(program, "-s", "-B", "127.0.0.1", "-p", fmt.Sprint(netip.MustParseAddrPort(address).Port()))
+		must(t, server.Start())
+		ended := make(chan struct{})
+		go func() {
+			_ = server.Wait()
+			close(ended)
+		}()
+		t.Cleanup(func() {
+			_ = server.Process.Kill()
+			<-ended
+		})
+		for {
+			if _, err := Run(t.Context(), address, Options{Bytes: 1000}); err == nil {
+				return true
+			}
+			select {
+			case <-ended:
+				return false
+			case <-time.After(10 * time.Millisecond):
+			}
 		}
-	})
+	}, func() string { return "iperf3 does not listen" })
+	return address
 }
 
 // TestInterruptWithoutAnswer: the server does not send its counts. The client tells it
