@@ -55,7 +55,7 @@ var flagTable = []flagRow{
 	{"to", "DEST", optional}, {"from", "DEST", optional},
 	{"local", "HOST[:PORT]", optional}, {"remote", "HOST[:PORT]", optional}, {"forward", "HOST:PORT", optional},
 	{"client", "HOST[:PORT]", optional}, {"probe", "HOST", optional}, {"via", "HOST", optional},
-	{"listen", "ADDRESS:PORT ADDRESS[:PORT]", usual}, {"http-listen", "ADDRESS:PORT", usual},
+	{"listen", "ADDRESS:PORT ADDRESS[:PORT]", optional}, {"http-listen", "ADDRESS:PORT", usual},
 	{"dashboard", "ADDRESS:PORT", usual}, {"http", "ADDRESS:PORT", optional},
 	{"allow", "PREFIX", usual}, {"proxy-in", "PREFIX", optional},
 	{"port", "PORT", usual}, {"test-port", "PORT", usual}, {"pid", "PID", optional}, {"dev", "DEVICE", optional},
@@ -90,14 +90,14 @@ var flagTable = []flagRow{
 
 	// Files and directories.
 	{"config", "FILE", optional}, {"token", "FILE", optional}, {"tokens", "FILE", optional}, {"file", "FILE", usual},
-	{"history", "FILE", usual}, {"series", "FILE", optional}, {"binary", "FILE", optional}, {"pcap", "FILE", optional},
+	{"history", "FILE", optional}, {"series", "FILE", optional}, {"binary", "FILE", optional}, {"pcap", "FILE", optional},
 	{"record", "FILE", optional}, {"replay", "FILE", optional}, {"new-key", "FILE", optional},
 	{"check-key", "FILE", usual}, {"out", "DIR", optional}, {"objects", "DIR", usual}, {"prefix", "DIR", usual},
 	{"root", "DIR", optional},
 
 	// One of a few words, and several names.
 	{"sort", "ORDER", usual}, {"balance", "WAY", usual}, {"cause", "CAUSE", optional}, {"filter", "WORDS", usual},
-	{"ignore", "LIST", optional}, {"wan-side", "SIDE", usual}, {"proxy-out", "VERSION", usual},
+	{"ignore", "WHAT", optional}, {"wan-side", "SIDE", usual}, {"proxy-out", "VERSION", usual},
 	{"check-next", "KIND", usual}, {"transport", "MODE", usual}, {"log-format", "FORMAT", usual},
 	{"log-level", "LEVEL", usual}, {"loss-place", "PLACE", usual}, {"aqm", "AQM", usual}, {"atm", "STATE", usual},
 	{"down", "DIRECTION", usual}, {"grant", "LIST", usual}, {"case", "LIST", usual}, {"against", "LIST", usual},
@@ -147,7 +147,7 @@ var commandsWith = map[string][]string{
 // exitStatuses are commands with statuses beside 0, 1 for a failure and 2, or with a
 // meaning of their own for 1.
 var exitStatuses = []string{
-	"relay", "stop", "check", "ready", "service status", "config check", "lab exec", "lab run check", "lab run soak",
+	"relay", "reload", "stop", "check", "ready", "service status", "config check", "lab exec", "lab run check", "lab run soak",
 	"lab run transparent-ends", "history check",
 }
 

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"longhaul/internal/printable"
+	"longhaul/internal/remedy"
 )
 
 func main() {
@@ -46,15 +47,19 @@ func run(env *env) int {
 	env.stdout, env.stderr = printable.NewWriter(env.stdout), printable.NewWriter(env.stderr)
 	root := newRoot(env)
 	root.SetArgs(env.args)
-	err := root.ExecuteContext(env.ctx)
+	cmd, err := root.ExecuteContextC(env.ctx)
 	if err == nil {
 		return exitOK
 	}
-	printError(env.stderr, err)
-	if code := exitCode(err); code != exitFailure || env.accepted {
-		return code
+	code := exitCode(err)
+	if code == exitFailure && !env.accepted {
+		code = exitUsage // cobra found the mistake
 	}
-	return exitUsage // cobra found the mistake
+	if code == exitUsage && remedy.Of(err) == "" {
+		err = remedy.New(err, "see "+cmd.CommandPath()+" --help")
+	}
+	printError(env.stderr, err)
+	return code
 }
 
 // untilSignal ends the context at the first SIGINT or SIGTERM.
