@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -66,7 +67,7 @@ func writeUsage(cmd *cobra.Command) error {
 		{"Global Flags", cmd.HasAvailableInheritedFlags(), cmd.InheritedFlags()},
 	} {
 		if part.has {
-			b.WriteString("\n\n" + part.title + ":\n" + strings.TrimRight(part.flags.FlagUsagesWrapped(helpWidth), " \n"))
+			b.WriteString("\n\n" + part.title + ":\n" + flagUsages(part.flags))
 		}
 	}
 	if cmd.HasAvailableSubCommands() {
@@ -74,6 +75,14 @@ func writeUsage(cmd *cobra.Command) error {
 	}
 	_, err := fmt.Fprintln(cmd.OutOrStderr(), b.String())
 	return err
+}
+
+// quotedDefault is a default as pflag writes that of a plain text.
+var quotedDefault = regexp.MustCompile(`\(default "([^"]*)"\)`)
+
+// flagUsages lists flags, each default as it would be written on the command line.
+func flagUsages(flags *pflag.FlagSet) string {
+	return strings.TrimRight(quotedDefault.ReplaceAllString(flags.FlagUsagesWrapped(helpWidth), "(default $1)"), " \n")
 }
 
 // writeVerbs lists the subcommands of a command, those of the root in groups.
