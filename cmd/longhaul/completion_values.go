@@ -14,6 +14,7 @@ import (
 
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
+	"longhaul/internal/control"
 	"longhaul/internal/service"
 )
 
@@ -47,10 +48,17 @@ func completeValues(cmd *cobra.Command) {
 		cmd.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
 		}
-	case "longhaul check", "longhaul drain", "longhaul ready", "longhaul resume":
+	case "longhaul check", "longhaul ready":
 		cmd.ValidArgsFunction = completeTunnels
+	case "longhaul drain", "longhaul resume":
+		cmd.ValidArgsFunction = completeTunnelsAndHops
 	case "longhaul cc load", "longhaul cc unload", "longhaul cc use":
 		cmd.ValidArgsFunction = completeAlgorithms
+	}
+	if f := cmd.Flags(); f.Lookup("control-socket") != nil && f.Lookup("name") != nil && cmd.Name() != "relay" {
+		if err := cmd.RegisterFlagCompletionFunc("name", completeRelays); err != nil {
+			panic(err)
+		}
 	}
 	if strings.HasPrefix(cmd.CommandPath(), "longhaul history") {
 		completeHistory(cmd)
@@ -63,27 +71,64 @@ func completeValues(cmd *cobra.Command) {
 // completeTunnels offers the tunnels of the running relay, or of the service's
 // configuration if no relay answers.
 func completeTunnels(cmd *cobra.Command, given []string, _ string) (names []string, _ cobra.ShellCompDirective) {
-	if len(given) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+	if len(given) == 0 {
+		for _, t := range tunnelsToComplete(cmd) {
+			names = append(names, t.Name)
+		}
 	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeTunnelsAndHops offers the tunnels, their hops, and TUNNEL/HOP.
+func completeTunnelsAndHops(cmd *cobra.Command, given []string, start string) (names []string, _ cobra.ShellCompDirective) {
+	names, directive := completeTunnels(cmd, given, start)
+	var hops, both []string
+	if len(given) == 0 {
+		for _, t := range tunnelsToComplete(cmd) {
+			for _, hop := range t.Forward {
+				hops, both = append(hops, hop), append(both, t.Name+"/"+hop)
+			}
+		}
+	}
+	slices.Sort(hops)
+	return slices.Concat(names, slices.Compact(hops), both), directive
+}
+
+// tunnelToComplete is a tunnel of the status, or of a file.
+type tunnelToComplete struct {
+	Name    string
+	Forward []string
+}
+
+func tunnelsToComplete(cmd *cobra.Command) []tunnelToComplete {
 	var chosen relayChoice
 	if f := cmd.Flags().Lookup("control-socket"); f != nil {
 		chosen = relayChoice{f.Value.String(), cmd.Flags().Lookup("name").Value.String()}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	var status struct {
-		Tunnels []struct{ Name string }
-	}
+	var status struct{ Tunnels []tunnelToComplete }
 	if body, err := askRelay(ctx, &env{getenv: os.Getenv}, chosen); err == nil && json.Unmarshal(body, &status) == nil {
-		for _, t := range status.Tunnels {
-			names = append(names, t.Name)
-		}
-	} else if c, err := (config.Loader{Resolve: config.PlaceholderResolver()}).Load(ctx, service.ConfigFile); err == nil {
+		return status.Tunnels
+	}
+	var tunnels []tunnelToComplete
+	if c, err := (config.Loader{Resolve: config.PlaceholderResolver()}).Load(ctx, service.ConfigFile); err == nil {
 		for _, t := range c.Tunnels {
-			names = append(names, t.Name)
+			one := tunnelToComplete{Name: t.Name}
+			for _, f := range t.Forward {
+				one.Forward = append(one.Forward, f.String())
+			}
+			tunnels = append(tunnels, one)
 		}
 	}
+	return tunnels
+}
+
+// completeRelays offers the names of the running relays.
+func completeRelays(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	names, _ := control.Running(ctx, control.Directory(os.Getenv))
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
