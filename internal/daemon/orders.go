@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -211,8 +212,9 @@ func (d *daemon) stopVerb(ctx context.Context, arguments url.Values) (any, error
 	if stage == upgrading {
 		return nil, err
 	}
-	if unit := ownUnit(d.Getenv); unit != "" && stage == serving {
-		return nil, remedy.New(fmt.Errorf("systemd runs this relay as %s, and may start it again", unit), "systemctl stop "+unit)
+	if unit, ok := ownUnit(d.Getenv); ok && stage == serving {
+		return nil, remedy.New(fmt.Errorf("systemd runs this relay as %s, and may start it again", cmp.Or(unit, "a service")),
+			"systemctl stop "+cmp.Or(unit, "with the name of that service"))
 	}
 	if r.within, err = drainTimeout(arguments, r.within); err != nil {
 		return nil, err
@@ -235,17 +237,17 @@ func drainTimeout(arguments url.Values, usual time.Duration) (time.Duration, err
 	return time.ParseDuration(text)
 }
 
-// ownUnit returns the unit of systemd that this process is the main process of, empty
-// if there is none.
-func ownUnit(getenv func(string) string) string {
+// ownUnit reports whether systemd runs this process, and as which unit, empty if the
+// control group does not tell.
+func ownUnit(getenv func(string) string) (unit string, ok bool) {
 	if getenv("NOTIFY_SOCKET") == "" {
-		return ""
+		return "", false
 	}
 	group, _ := os.ReadFile("/proc/self/cgroup")
 	for line := range strings.Lines(string(group)) {
 		if name := path.Base(strings.TrimSpace(line)); strings.HasSuffix(name, ".service") {
-			return name
+			return name, true
 		}
 	}
-	return "a service"
+	return "", true
 }
