@@ -58,6 +58,7 @@ func TestREADME(t *testing.T) {
 	experiments := page.take("longhaul lab run ")
 	installs := page.take("longhaul service install")
 	relays := page.take("longhaul relay ")
+	checks := page.take("longhaul check ")
 	copies := page.take("scp ")
 	status := page.take("longhaul status")
 	servers := page.take("longhaul measure --serve")
@@ -103,6 +104,9 @@ func TestREADME(t *testing.T) {
 	}
 	for _, c := range relays {
 		s.daemon(c, lab.RelayPort)
+	}
+	for _, c := range checks {
+		s.execute(c, `(?m)^main: whole: .* accepts`)
 	}
 	for _, c := range copies {
 		s.execute(c)
@@ -261,20 +265,27 @@ func newREADMESites(t *testing.T, bin string) *readmeSites {
 	var err error
 	s.key, err = startSSHD(s.ctx, s.Stage, "host-b")
 	nettest.Must(t, err)
-	// The reader of the README has a key, and knows the server.
-	scp := fmt.Sprintf("#!/bin/sh\nexec %s %s \"$@\"\n", lab.FindProgram("scp"), strings.Join(sshOptions(s.key), " "))
+	// The reader of the README has a key, and knows the server by its own name alone.
+	server, err := os.ReadFile(filepath.Join(filepath.Dir(s.key), "host.pub"))
+	nettest.Must(t, err)
+	known := filepath.Join(s.bin, "known_hosts")
+	nettest.Must(t, os.WriteFile(known, append([]byte("host-b "), server...), 0o600))
+	scp := fmt.Sprintf("#!/bin/sh\nexec %s -F none -i %s -o UserKnownHostsFile=%s -o StrictHostKeyChecking=yes \"$@\"\n",
+		lab.FindProgram("scp"), s.key, known)
 	nettest.Must(t, os.WriteFile(filepath.Join(s.bin, "scp"), []byte(scp), 0o755))
 	data, sum := randomFile(t, 8*miB)
 	s.sum = sum
 	t.Chdir(filepath.Dir(data))
 	nettest.Must(t, os.Rename(data, "my.data"))
+	for _, host := range []string{"host-a", "relay-a", "relay-b", "host-b"} {
+		nettest.Must(t, s.Host(host).OwnRuntime())
+	}
 	return s
 }
 
-// shell returns the arguments of a shell in a host that runs a command. The lab's hosts
-// share a filesystem, so each needs a directory of its own for control sockets.
-func (s *readmeSites) shell(host string, c readmeCommand) []string {
-	return []string{"env", "PATH=" + s.bin + ":" + os.Getenv("PATH"), "RUNTIME_DIRECTORY=/run/" + host, "sh", "-c", c.line}
+// shell returns the arguments of a shell that runs a command.
+func (s *readmeSites) shell(c readmeCommand) []string {
+	return []string{"env", "PATH=" + s.bin + ":" + os.Getenv("PATH"), "sh", "-c", c.line}
 }
 
 // daemon starts a command in its hosts, and waits until it listens on port.
@@ -285,7 +296,7 @@ func (s *readmeSites) daemon(c readmeCommand, port uint16) {
 	}
 	c.line = "exec " + c.line // the signal that ends the shell must end the command
 	for _, host := range c.hosts {
-		args := s.shell(host, c)
+		args := s.shell(c)
 		s.spawn(host, port, args[0], args[1:]...)
 	}
 }
@@ -300,7 +311,7 @@ func (s *readmeSites) execute(c readmeCommand, patterns ...string) {
 	}
 	for _, host := range hosts {
 		var out, errs bytes.Buffer
-		args := s.shell(host, c)
+		args := s.shell(c)
 		cmd := exec.CommandContext(s.ctx, args[0], args[1:]...)
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		cmd.WaitDelay = time.Second // after the shell was killed, for what it started
