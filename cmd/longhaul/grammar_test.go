@@ -352,7 +352,7 @@ func TestGrammarSuggestions(t *testing.T) {
 	})
 	for word, paths := range verbSynonyms {
 		for _, path := range paths {
-			there := slices.ContainsFunc(groups, func(g *cobra.Command) bool { return subcommand(g, path) != nil })
+			there := path == "." || slices.ContainsFunc(groups, func(g *cobra.Command) bool { return subcommand(g, path) != nil })
 			// "undo" is a verb of pending commands only.
 			waits := len(pending) > 0 && (path == "undo" || slices.Contains(pending, strings.Fields(path)[0]))
 			if !there && !waits {
@@ -376,6 +376,31 @@ func TestGrammarSuggestions(t *testing.T) {
 		if meant := meantFlag(cmd, name); !strings.HasPrefix(meant, "--"+right) {
 			t.Errorf("--%s suggests %q, want --%s", name, meant, right)
 		}
+	}
+}
+
+// TestMeantVerb holds what words of other tools are taken for.
+func TestMeantVerb(t *testing.T) {
+	root := testRoot(t)
+	for line, want := range map[string]string{
+		"ps": "status", "ls": "status", "show": "status", "statsu": "status", "logs": "history", "restart": "upgrade",
+		"start": "relay", "run": "relay", "diagnose": "doctor", "iperf3": "measure", "speedtest": "measure",
+		"validate": "config check", "install": "service install", "use": "cc use", "frobnicate": "",
+		"cc show": "cc list", "lab ls": "lab list", "lab show": "lab status", "lab start": "lab up",
+		"history list": "history", "history get": "history show", "history diff": "history compare",
+		"history verify": "history check", "service start": "service install", "service rm": "service uninstall",
+		"service restart": "upgrade", "config validate": "config check", "config sample": "config example",
+		"cc restart": "", "lab diagnose": "doctor",
+	} {
+		words := strings.Fields(line)
+		cmd := subcommand(root, strings.Join(words[:len(words)-1], " "))
+		if got := strings.TrimPrefix(meantVerb(cmd, words[len(words)-1]), "longhaul "); got != want {
+			t.Errorf("longhaul %s is taken for %q, want %q", line, got, want)
+		}
+	}
+	_, _, errs := grammarRun("lab", "down")
+	if !strings.Contains(errs, "hint: "+endLab) {
+		t.Errorf("longhaul lab down: %s", errs)
 	}
 }
 

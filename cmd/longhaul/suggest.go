@@ -14,10 +14,10 @@ import (
 
 // verbSynonyms are verbs of other tools, and of what a reader may expect, with the
 // commands that replace them. A command is looked up below the command that got the
-// word, then below the root; the first one there is meant.
+// word, then below the root; the first one there is meant. "." is the command itself.
 var verbSynonyms = map[string][]string{
-	"ls": {"list", "status"}, "show": {"status", "list"}, "get": {"status", "list"}, "info": {"status", "list"},
-	"list": {"status", "list"}, "ps": {"status"}, "stat": {"status"}, "stats": {"status"}, "state": {"status"},
+	"ls": {"list", "status", "."}, "show": {"show", "status", "list"}, "get": {"show", "status", "list"},
+	"info": {"show", "status", "list"}, "list": {"list", "status", "."}, "ps": {"status"}, "stat": {"status"}, "stats": {"status"}, "state": {"status"},
 	"tunnels": {"status"}, "flows": {"status"},
 
 	"rm": {"undo", "unload", "uninstall"}, "clear": {"undo", "unload"}, "delete": {"undo", "unload", "uninstall"},
@@ -28,7 +28,7 @@ var verbSynonyms = map[string][]string{
 	"uninstall": {"service uninstall"}, "setup": {"service install"}, "enable": {"service install"},
 	"disable": {"service uninstall"},
 
-	"start": {"up", "relay"}, "run": {"up", "relay"}, "serve": {"relay"}, "daemon": {"relay"}, "proxy": {"relay"},
+	"start": {"up", "install", "relay"}, "run": {"up", "relay"}, "serve": {"relay"}, "daemon": {"relay"}, "proxy": {"relay"},
 	"forward": {"relay"}, "tunnel": {"relay"}, "restart": {"upgrade"}, "update": {"upgrade"}, "quit": {"stop"},
 	"shutdown": {"stop"}, "kill": {"stop"}, "down": {"uninstall", "stop"}, "undrain": {"resume"}, "pause": {"drain"},
 	"health": {"ready"}, "healthcheck": {"ready"}, "alive": {"ready"}, "ping": {"check"}, "verify": {"check"},
@@ -36,13 +36,20 @@ var verbSynonyms = map[string][]string{
 	"log": {"history"}, "logs": {"history"}, "journal": {"history"}, "records": {"history"}, "diff": {"compare"},
 	"dump": {"export"}, "diagnose": {"doctor"}, "analyze": {"doctor"}, "analyse": {"doctor"}, "why": {"doctor"},
 	"fix": {"doctor"}, "tune": {"doctor"}, "speedtest": {"measure"}, "iperf": {"measure"}, "iperf3": {"measure"},
-	"bench": {"measure"}, "benchmark": {"measure"}, "test": {"check", "measure"}, "speed": {"measure"},
+	"bench": {"measure"}, "benchmark": {"measure"}, "test": {"measure", "check"}, "speed": {"measure"},
 	"watch": {"top"}, "ss": {"top"}, "netstat": {"top"}, "connections": {"top"}, "monitor": {"top"},
-	"validate": {"check", "config check"}, "lint": {"check", "config check"}, "sample": {"example"},
+	"validate": {"config check", "check"}, "lint": {"config check", "check"}, "sample": {"example"},
 	"template": {"example"}, "clamp": {"mss set"}, "simulate": {"lab up"}, "emulate": {"lab up"}, "up": {"lab up"},
 	"exec": {"lab exec"}, "set": {"lab set"}, "algorithms": {"cc list"}, "congestion": {"cc"}, "systemd": {"service"},
 	"man": {"help"}, "usage": {"help"},
 }
+
+// verbHints say what to do where no command does what a word asks for.
+var verbHints = map[string]string{
+	"longhaul lab stop": endLab, "longhaul lab down": endLab, "longhaul lab kill": endLab, "longhaul lab rm": endLab,
+}
+
+const endLab = "interrupt longhaul lab up: the lab ends with it"
 
 // flagSynonyms are names of flags in other tools, and of earlier notes, with the flags
 // that replace them. The first one that the command has is meant.
@@ -73,7 +80,9 @@ var flagSynonyms = map[string][]string{
 // unknownVerb is the error of a word that no subcommand of cmd has for a name.
 func unknownVerb(cmd *cobra.Command, word string) error {
 	hint := "see " + cmd.CommandPath() + " --help"
-	if meant := meantVerb(cmd, word); meant != "" {
+	if text := verbHints[cmd.CommandPath()+" "+strings.ToLower(word)]; text != "" {
+		hint = text
+	} else if meant := meantVerb(cmd, word); meant != "" {
 		hint = "did you mean " + meant + "?"
 	}
 	return usageError(remedy.New(fmt.Errorf("unknown command %q", cmd.CommandPath()+" "+word), hint))
@@ -84,6 +93,9 @@ func meantVerb(cmd *cobra.Command, word string) string {
 	root := cmd.Root()
 	synonyms := verbSynonyms[strings.ToLower(word)]
 	for _, path := range synonyms {
+		if path == "." && cmd.HasParent() && hasFlags(cmd) {
+			return cmd.CommandPath()
+		}
 		if found := subcommand(cmd, path); found != nil {
 			return found.CommandPath()
 		}
@@ -98,6 +110,9 @@ func meantVerb(cmd *cobra.Command, word string) string {
 		return cmd.CommandPath() + " " + near
 	}
 	for _, path := range append([]string{word}, synonyms...) {
+		if (path == "stop" || path == "upgrade") && cmd.CommandPath() != "longhaul service" {
+			continue // an order to a relay is no guess for a word about something else
+		}
 		if found := subcommand(root, path); found != nil {
 			return found.CommandPath()
 		}
