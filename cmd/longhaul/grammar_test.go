@@ -33,8 +33,8 @@ func isPending(cmd *cobra.Command) bool {
 type flagRow struct {
 	name, placeholders string // several placeholders are separated by spaces; "" is a switch
 
-	// optional: without the flag, nothing is selected, changed or read. Other flags
-	// show their default, or the meaning of 0, in the help.
+	// optional: without the flag, at least one command selects, changes or reads
+	// nothing. Other flags show their default, or the meaning of 0, in the help.
 	optional bool
 }
 
@@ -51,14 +51,14 @@ var flagTable = []flagRow{
 	{"netns", "NAME", optional},
 
 	// Things.
-	{"cc", "NAME LIST", usual}, {"wan-cc", "NAME", usual}, {"lan-cc", "NAME", usual},
+	{"cc", "NAME LIST", optional}, {"wan-cc", "NAME", usual}, {"lan-cc", "NAME", usual},
 	{"to", "DEST", optional}, {"from", "DEST", optional},
 	{"local", "HOST[:PORT]", optional}, {"remote", "HOST[:PORT]", optional}, {"forward", "HOST:PORT", optional},
-	{"client", "HOST[:PORT]", optional}, {"probe", "HOST", optional}, {"via", "HOST", optional},
+	{"client", "HOST[:PORT]", optional}, {"probe", "ADDRESS", optional}, {"via", "ADDRESS", optional},
 	{"listen", "ADDRESS:PORT ADDRESS[:PORT]", optional}, {"http-listen", "ADDRESS:PORT", usual},
 	{"dashboard", "ADDRESS:PORT", usual}, {"http", "ADDRESS:PORT", optional},
 	{"allow", "PREFIX", usual}, {"proxy-in", "PREFIX", optional},
-	{"port", "PORT", usual}, {"test-port", "PORT", usual}, {"pid", "PID", optional}, {"dev", "DEVICE", optional},
+	{"port", "PORT", optional}, {"test-port", "PORT", usual}, {"pid", "PID", optional}, {"dev", "DEVICE", optional},
 	{"name", "NAME", optional}, {"control-socket", "FILE", usual}, {"socket", "FILE", usual},
 	{"tunnel", "NAME", optional}, {"as", "NAME", optional},
 
@@ -77,7 +77,7 @@ var flagTable = []flagRow{
 	{"queue", "SIZE LIST", usual}, {"police-burst", "SIZE", usual}, {"host-buffers", "BDP", usual},
 	{"rate", "RATE LIST", usual}, {"pacing-rate", "RATE", usual}, {"wan-rate", "RATE", usual},
 	{"wan-pacing-rate", "RATE", usual}, {"police", "RATE", usual}, {"packet-rate", "N", usual},
-	{"mss", "BYTES", optional}, {"mtu", "BYTES", usual}, {"mtu-back", "BYTES", usual}, {"advmss", "BYTES", optional},
+	{"mss", "BYTES", optional}, {"mtu", "BYTES", optional}, {"mtu-back", "BYTES", usual}, {"advmss", "BYTES", optional},
 	{"raise", "BYTES", optional}, {"clamp", "BYTES", optional},
 	{"initcwnd", "N", optional}, {"initrwnd", "N", optional},
 	{"limit", "N", usual}, {"count", "N", usual}, {"streams", "N", usual}, {"max-streams", "N", usual},
