@@ -15,6 +15,7 @@ import (
 	"longhaul/internal/destination"
 	"longhaul/internal/display"
 	"longhaul/internal/kernel"
+	"longhaul/internal/ledger"
 	"longhaul/internal/remedy"
 )
 
@@ -24,22 +25,23 @@ func newCC(env *env) *cobra.Command {
 		Short: "Congestion control: load algorithms and choose where the kernel uses them",
 		Long: `cc loads longhaul's congestion control algorithms into the running kernel, with
 no kernel module and no reboot. Any TCP program can then use them, and only the
-sending side needs them. They stay loaded until unload or a reboot.`,
+sending side needs them. They stay loaded until unload, or until the undo of the
+last use, or a reboot.`,
 		Example: `  longhaul cc list
   longhaul cc load haul
-  longhaul cc use --to 203.0.113.0/24 haul
-  longhaul cc unload`,
+  longhaul cc use haul --to 203.0.113.0/24
+  longhaul cc undo --to 203.0.113.0/24`,
 		Args: cobra.ArbitraryArgs,
 		RunE: needCommand,
 	}
-	cmd.AddCommand(newCCList(env), newCCLoad(env), newCCUnload(env), newCCUse(env))
+	cmd.AddCommand(newCCList(env), newCCLoad(env), newCCUnload(env), newCCUse(env), newCCUndo(env))
 	return cmd
 }
 
 // ccHost returns the machine's algorithms, with objects from a directory if one is
 // given.
-func ccHost(objects string) *cc.Host {
-	host := cc.NewHost()
+func ccHost(env *env, objects string) *cc.Host {
+	host := cc.NewHost(env.by())
 	if objects != "" {
 		host.Objects = os.DirFS(objects)
 	}
@@ -64,31 +66,35 @@ func ccError(err error) error {
 	case errors.Is(err, cc.ErrTaken):
 		return remedy.New(err, "longhaul replaces and unloads only its own algorithms; see longhaul cc list")
 	case errors.Is(err, fs.ErrPermission):
-		return remedy.New(err, "root owns /sys/fs/bpf, where longhaul pins algorithms: run it as root")
+		return remedy.New(err, "run it as root: longhaul pins algorithms in /sys/fs/bpf, and records changes in "+ledger.DefaultDir)
 	}
 	return err
 }
 
 func newCCList(env *env) *cobra.Command {
 	var (
-		asJSON  bool
-		objects string
+		asJSON             bool
+		objects, namespace string
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the kernel's algorithms and longhaul's, with their states",
 		Long: `list shows every congestion control that a socket can use now, and longhaul's
 algorithms that could be loaded, or why not. Registered algorithms are the same
-for the whole machine; default and connections belong to this network namespace.`,
+for the whole machine; default, connections and destinations belong to one
+network namespace.`,
 		Example: `  longhaul cc list
   longhaul cc list --json | jq -r '.algorithms[] | select(.default).name'`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			algorithms, err := ccHost(objects).List(true)
+			if err := enterNamespace(namespace); err != nil {
+				return err
+			}
+			algorithms, err := ccHost(env, objects).List(true)
 			if err != nil {
 				return err
 			}
-			uses, err := destination.NewHost().Uses()
+			uses, err := destination.NewHost(env.by()).Uses()
 			if err != nil {
 				return err
 			}
@@ -101,6 +107,7 @@ for the whole machine; default and connections belong to this network namespace.
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print everything as JSON")
+	namespaceFlag(cmd.Flags(), &namespace)
 	ccFlags(cmd.Flags(), &objects)
 	return cmd
 }

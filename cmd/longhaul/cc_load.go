@@ -3,16 +3,16 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/cc"
-	"longhaul/internal/destination"
+	"longhaul/internal/display"
+	"longhaul/internal/ledger"
 	"longhaul/internal/remedy"
-	"longhaul/internal/route"
 )
 
 // ccLoaded is one algorithm in the output of load.
@@ -25,8 +25,9 @@ type ccLoaded struct {
 
 func newCCLoad(env *env) *cobra.Command {
 	var (
-		asJSON, asDefault bool
-		objects, as       string
+		f           changeFlags
+		asDefault   bool
+		objects, as string
 	)
 	cmd := &cobra.Command{
 		Use:   "load NAME...",
@@ -52,7 +53,11 @@ that the user may write.`,
 				return usageError(remedy.New(errors.New("--as names one algorithm, got several"),
 					"load the others with a second command"))
 			}
-			host := ccHost(objects)
+			if err := f.enter(env); err != nil {
+				return err
+			}
+			host := ccHost(env, objects)
+			host.DryRun = f.dryRun
 			var done []ccLoaded
 			for _, algorithm := range names {
 				name := algorithm
@@ -68,7 +73,7 @@ that the user may write.`,
 				}
 				done = append(done, loaded)
 				writeNotes(env.stderr, loaded.Notes)
-				if asJSON {
+				if f.json {
 					continue
 				}
 				fmt.Fprintf(env.stdout, "%s: %s", name, loaded.Outcome)
@@ -77,16 +82,16 @@ that the user may write.`,
 				}
 				fmt.Fprintln(env.stdout)
 			}
-			if asJSON {
-				return json.NewEncoder(env.stdout).Encode(map[string]any{"loaded": done})
+			if f.json {
+				return display.WriteJSON(env.stdout, map[string]any{"loaded": done, "dry_run": f.dryRun})
 			}
 			return nil
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&asJSON, "json", false, "print the outcome as JSON")
+	f.register(flags)
 	flags.BoolVar(&asDefault, "default", false,
-		"make it the default of this network namespace; unload restores the previous one")
+		"make it the default of this network namespace; undo and unload restore the previous one")
 	flags.StringVar(&as, "as", "", "register it under another `NAME`, to compare two builds")
 	ccFlags(flags, &objects)
 	return cmd
@@ -106,59 +111,60 @@ func loadCC(cmd *cobra.Command, host *cc.Host, algorithm, name string, asDefault
 }
 
 func newCCUnload(env *env) *cobra.Command {
-	var asJSON bool
+	var f undoFlags
 	cmd := &cobra.Command{
 		Use:   "unload [NAME...]",
 		Short: "Take algorithms out of the kernel again",
-		Long: `unload undoes load. Without NAME it undoes everything that load and use have
-changed. It restores the previous default and the routes that use the algorithm.
-Connections keep their algorithm until they end. Another network namespace keeps
-it as its default until it chooses another.`,
+		Long: `unload with NAME takes back your own load, default and uses of the algorithm. It
+leaves the kernel unless others use it. Without NAME it lists all loaded
+algorithms, defaults and uses, of all owners, and asks. Connections keep their
+algorithm until they end.`,
 		Example: `  longhaul cc unload haul
+  longhaul cc unload haul --yes
   longhaul cc unload`,
 		RunE: func(cmd *cobra.Command, names []string) error {
-			host := destination.NewHost()
-			everything := len(names) == 0
-			if everything {
-				all, err := host.CC.LoadedNames()
-				if err != nil {
-					return ccError(fmt.Errorf("list loaded algorithms: %w", err))
-				}
-				names = all
+			if err := f.enter(env); err != nil {
+				return err
 			}
-			done := []destination.Unloaded{}
-			for _, name := range names {
-				unloaded, err := host.Unload(cmd.Context(), name)
-				if err != nil {
-					return routeError(err)
-				}
-				done = append(done, unloaded)
-				if asJSON {
-					continue
-				}
-				if err := unloaded.WriteText(env.stdout); err != nil {
-					return err
-				}
+			if err := f.unloadUnrecorded(cmd, env, names); err != nil {
+				return ccError(err)
 			}
-			var undone []route.Use
-			if everything { // routes may use the kernel's own algorithms
-				var err error
-				if undone, err = host.UndoAll(""); err != nil {
-					return err
-				}
-			}
-			if asJSON {
-				return json.NewEncoder(env.stdout).Encode(map[string]any{"unloaded": done, "undone": undone})
-			}
-			for _, use := range undone {
-				fmt.Fprintln(env.stdout, use.UndoneText())
-			}
-			if len(names) == 0 && len(undone) == 0 {
-				fmt.Fprintln(env.stdout, "nothing was loaded")
-			}
-			return nil
+			return f.undo(cmd, env, undoing{
+				named: len(names) > 0, everywhere: true,
+				which: func(k ledger.Key, c ledger.Claim) bool {
+					name := c.Needs
+					if k.Kind == ledger.Algorithm {
+						name = k.Name
+					}
+					return name != "" && (len(names) == 0 || slices.Contains(names, name))
+				},
+			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the outcome as JSON")
+	f.register(cmd.Flags())
 	return cmd
+}
+
+// unloadUnrecorded clears what interrupted loads have left of algorithms. It refuses
+// names of algorithms that longhaul has not loaded.
+func (f *undoFlags) unloadUnrecorded(cmd *cobra.Command, env *env, names []string) error {
+	host := ccHost(env, "")
+	host.DryRun = f.dryRun
+	book, err := ledger.Read(host.Ledger)
+	if err != nil {
+		return err
+	}
+	loaded, err := host.LoadedNames()
+	if err != nil {
+		return fmt.Errorf("list loaded algorithms: %w", err)
+	}
+	for _, name := range names {
+		if len(book.Users(name)) > 0 || slices.Contains(loaded, name) {
+			continue
+		}
+		if _, err := host.Unload(cmd.Context(), name); err != nil {
+			return err
+		}
+	}
+	return nil
 }

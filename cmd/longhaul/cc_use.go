@@ -3,30 +3,29 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"net/netip"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"longhaul/internal/cc"
 	"longhaul/internal/destination"
+	"longhaul/internal/display"
+	"longhaul/internal/ledger"
 	"longhaul/internal/remedy"
 	"longhaul/internal/route"
 	"longhaul/internal/units"
 )
 
+// destUsage is the help of --to.
+const destUsage = "destinations: a prefix, address, host name or default, `DEST`"
+
 func newCCUse(env *env) *cobra.Command {
 	var (
-		asJSON, undo bool
-		to, rate     string
+		f        changeFlags
+		to, rate string
 	)
 	cmd := &cobra.Command{
-		Use:   "use --to PREFIX NAME",
+		Use:   "use NAME --to DEST",
 		Short: "Use an algorithm towards some destinations, for every program",
 		Long: `use sets an algorithm for all new connections from this host to a prefix, with a
 metric of the route. Programs need no change. The metric is locked: the kernel
@@ -34,25 +33,18 @@ refuses a program that asks for another algorithm. use first loads an algorithm
 of longhaul's that is not loaded yet.
 
 use changes the prefix's own route. If there is none, it adds one with the next
-hop of the route that covers the prefix now. --undo and cc unload restore it.
+hop of the route that covers the prefix now. cc undo restores it, and unloads
+the algorithm if nothing else uses it.
 
 brutal needs a --rate, which all connections to the prefix share.`,
-		Example: `  longhaul cc use --to 203.0.113.0/24 haul
-  longhaul cc use --to 2001:db8:5::/48 brutal --rate 200Mbit
-  longhaul cc use --to default haul
-  longhaul cc use --to 203.0.113.0/24 --undo`,
+		Example: `  longhaul cc use haul --to 203.0.113.0/24
+  longhaul cc use brutal --to 2001:db8:5::/48 --rate 200Mbit
+  longhaul cc use haul --to default`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if to == "" {
-				return usageError(remedy.New(errors.New("missing --to"), "add --to PREFIX, like --to 203.0.113.0/24"))
+				return usageError(remedy.New(errors.New("missing --to"), "add --to DEST, like --to 203.0.113.0/24"))
 			}
-			prefixes, err := destination.ParsePrefixes(to)
-			switch {
-			case err != nil:
-				return usageError(err)
-			case undo && (len(args) > 1 || rate != ""):
-				return usageError(remedy.New(errors.New("--undo takes --to and nothing else"),
-					"see "+cmd.CommandPath()+" --help"))
-			case !undo && len(args) != 1:
+			if len(args) != 1 {
 				return usageError(remedy.New(errors.New("longhaul cc use needs the name of one algorithm"),
 					"see longhaul cc list"))
 			}
@@ -64,42 +56,38 @@ brutal needs a --rate, which all connections to the prefix share.`,
 				}
 				bps = int64(r)
 			}
-			if undo {
-				return ccUndo(env, prefixes, strings.Join(args, ""), asJSON)
+			prefixes, err := parseDestinations(cmd.Context(), "to", to)
+			if err != nil {
+				return err
 			}
-			return ccUse(cmd.Context(), env, prefixes, args[0], bps, asJSON)
+			if err := f.enter(env); err != nil {
+				return err
+			}
+			host := destination.NewHost(env.by())
+			if f.dryRun {
+				host.DryRun()
+			}
+			all, err := host.Use(cmd.Context(), prefixes, args[0], bps)
+			if err != nil {
+				return useError(err)
+			}
+			if f.json {
+				return display.WriteJSON(env.stdout, map[string]any{"uses": all, "dry_run": f.dryRun})
+			}
+			for _, used := range all {
+				writeNotes(env.stderr, used.Notes)
+				if err := used.WriteText(env.stdout); err != nil {
+					return err
+				}
+			}
+			return nil
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&to, "to", "", "destinations: a `PREFIX` like 203.0.113.0/24, an address, or default")
-	flags.StringVar(&rate, "rate", "", "rate of IP packets that the connections share (only brutal)")
-	flags.BoolVar(&undo, "undo", false, "put the route back as it was")
-	flags.BoolVar(&asJSON, "json", false, "print the outcome as JSON")
+	flags.StringVar(&to, "to", "", destUsage)
+	flags.StringVar(&rate, "rate", "", "`RATE` of IP packets that the connections share (only brutal)")
+	f.register(flags)
 	return cmd
-}
-
-func ccUse(ctx context.Context, env *env, prefixes []netip.Prefix, name string, bps int64, asJSON bool) error {
-	all, err := destination.NewHost().Use(ctx, prefixes, name, bps)
-	if err != nil {
-		return useError(err)
-	}
-	if asJSON {
-		return json.NewEncoder(env.stdout).Encode(map[string]any{"uses": all})
-	}
-	for _, used := range all {
-		writeNotes(env.stderr, used.Notes)
-		if err := used.WriteText(env.stdout); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// writeNotes writes the notes on a change.
-func writeNotes(w io.Writer, notes []string) {
-	for _, note := range notes {
-		fmt.Fprintln(w, "longhaul: note:", note)
-	}
 }
 
 func useError(err error) error {
@@ -114,25 +102,39 @@ func useError(err error) error {
 	return ccError(err)
 }
 
-func ccUndo(env *env, prefixes []netip.Prefix, name string, asJSON bool) error {
-	all, err := destination.NewHost().Undo(prefixes, name)
-	if errors.Is(err, route.ErrNotUsed) {
-		return remedy.New(err, "see longhaul cc list")
+func newCCUndo(env *env) *cobra.Command {
+	var (
+		f  undoFlags
+		to string
+	)
+	cmd := &cobra.Command{
+		Use:   "undo [--to DEST]",
+		Short: "Take back what use and load --default have set",
+		Long: `undo with --to takes back your own use of an algorithm there. The route gets the
+algorithm of another owner's use, or the former one. Without --to it lists all
+uses and the default, of all owners, and asks. Algorithms that nothing else uses
+are unloaded.`,
+		Example: `  longhaul cc undo --to 203.0.113.0/24
+  longhaul cc undo --yes`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			prefixes, err := parseDestinations(cmd.Context(), "to", to)
+			if err != nil {
+				return err
+			}
+			if err := f.enter(env); err != nil {
+				return err
+			}
+			return f.undo(cmd, env, undoing{
+				named: to != "",
+				which: func(k ledger.Key, _ ledger.Claim) bool {
+					use := k.Kind == ledger.Route && k.Part == string(route.CongestionControl)
+					return use && (to == "" || isPrefixOf(k, prefixes)) || k.Kind == ledger.Default && to == ""
+				},
+			})
+		},
 	}
-	if err != nil {
-		return err
-	}
-	if asJSON {
-		return json.NewEncoder(env.stdout).Encode(map[string]any{"undone": all})
-	}
-	if len(all) == 0 {
-		return remedy.New(errors.New("no default route uses a congestion control of longhaul cc use"),
-			"see longhaul cc list")
-	}
-	for _, u := range all {
-		if err := u.WriteText(env.stdout); err != nil {
-			return err
-		}
-	}
-	return nil
+	cmd.Flags().StringVar(&to, "to", "", destUsage)
+	f.register(cmd.Flags())
+	return cmd
 }

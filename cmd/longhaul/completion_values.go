@@ -15,6 +15,7 @@ import (
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
 	"longhaul/internal/control"
+	"longhaul/internal/ledger"
 	"longhaul/internal/service"
 )
 
@@ -134,7 +135,7 @@ func completeRelays(*cobra.Command, []string, string) ([]string, cobra.ShellComp
 
 // completeAlgorithms offers longhaul's algorithms that the line does not name yet.
 func completeAlgorithms(_ *cobra.Command, given []string, start string) ([]string, cobra.ShellCompDirective) {
-	names, err := cc.NewHost().Names()
+	names, err := cc.NewHost(ledger.By{}).Names()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

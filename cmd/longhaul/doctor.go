@@ -10,16 +10,18 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"longhaul/internal/display"
 	"longhaul/internal/doctor"
 	"longhaul/internal/doctor/examine"
+	"longhaul/internal/ledger"
 	"longhaul/internal/measure"
 	"longhaul/internal/remedy"
 )
@@ -34,6 +36,7 @@ type doctorFlags struct {
 	tokenFile     string
 	receive       bool
 	apply, yes    bool
+	dryRun        bool
 	undo          bool
 	json          bool
 }
@@ -58,10 +61,7 @@ carries (--no-probe: none). With --test it sends data to find the throughput.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.undo {
-				if cmd.Flags().NFlag() > 1 || len(args) > 0 {
-					return usageError(errors.New("--undo takes no other flag: it undoes what --apply has done"))
-				}
-				return undoRemedies(env)
+				return undoRemedies(cmd, env, &f, args)
 			}
 			var err error
 			if f.Token, err = readToken(f.tokenFile); err != nil {
@@ -95,7 +95,7 @@ carries (--no-probe: none). With --test it sends data to find the throughput.`,
 			if err := f.print(env, report); err != nil || !f.apply {
 				return err
 			}
-			return applyRemedies(env, report, f.yes)
+			return applyRemedies(env, report, &f)
 		},
 	}
 	flags := cmd.Flags()
@@ -112,8 +112,9 @@ carries (--no-probe: none). With --test it sends data to find the throughput.`,
 	flags.StringVar(&f.record, "record", "", "save the observation in this `FILE`")
 	flags.StringVar(&f.replay, "replay", "", "read an observation of --record from this `FILE`")
 	flags.BoolVar(&f.apply, "apply", false, "perform the remedies for this host, after asking")
-	flags.BoolVar(&f.yes, "yes", false, "with --apply: do not ask")
-	flags.BoolVar(&f.undo, "undo", false, "undo what --apply has done")
+	flags.BoolVar(&f.yes, "yes", false, "with --apply: do not ask; with --undo: of all owners")
+	flags.BoolVar(&f.undo, "undo", false, "take back what your --apply has done")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "with --apply or --undo: only say what would change")
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 	return cmd
 }
@@ -217,12 +218,12 @@ func endpoint(flag, text string) (netip.AddrPort, error) {
 }
 
 // applyRemedies applies the remedies that longhaul has for this host, each after
-// asking unless yes is set.
-func applyRemedies(env *env, r doctor.Report, yes bool) error {
+// asking unless --yes is given.
+func applyRemedies(env *env, r doctor.Report, f *doctorFlags) error {
 	answers := bufio.NewScanner(env.stdin)
 	confirm := func(r doctor.Remedy) bool {
 		fmt.Fprintf(env.stderr, "apply: longhaul %s\n", strings.Join(r.Apply, " "))
-		if yes {
+		if f.yes || f.dryRun {
 			return true
 		}
 		fmt.Fprint(env.stderr, "? [y/N] ")
@@ -232,36 +233,37 @@ func applyRemedies(env *env, r doctor.Report, yes bool) error {
 		fmt.Fprintln(env.stderr, "left as it is")
 		return false
 	}
-	run := func(args []string) error {
-		err := runSelf(env, args)
-		if err == nil {
+	return examine.Apply(r, confirm, func(args []string) error {
+		applying := *env
+		applying.args, applying.stdout, applying.appliedBy = args, env.stderr, commandLine(env.args)
+		if f.dryRun {
+			applying.args = append(slices.Clone(args), "--dry-run")
+		}
+		if status := run(&applying); status != exitOK {
+			return &exitError{status: status} // the command has printed the error
+		}
+		if !f.dryRun {
 			fmt.Fprintln(env.stderr, "done for new connections; undo it with: longhaul doctor --undo")
 		}
-		return err
-	}
-	return examine.Host{Dir: examine.DefaultDir, Run: run}.Apply(r, confirm)
+		return nil
+	})
 }
 
-// undoRemedies undoes the remedies that doctor has applied.
-func undoRemedies(env *env) error {
-	run := func(args []string) error {
-		fmt.Fprintf(env.stderr, "longhaul %s\n", strings.Join(args, " "))
-		return runSelf(env, args)
+// undoRemedies takes back the remedies that doctor has applied for this user, or with
+// --yes for all users.
+func undoRemedies(cmd *cobra.Command, env *env, f *doctorFlags, args []string) error {
+	allowed := []string{"undo", "yes", "json", "dry-run"}
+	wrong := len(args) > 0
+	cmd.Flags().Visit(func(flag *pflag.Flag) { wrong = wrong || !slices.Contains(allowed, flag.Name) })
+	if wrong {
+		return usageError(errors.New("--undo takes only --yes, --json and --dry-run: it takes back what --apply has done"))
 	}
-	return examine.Host{Dir: examine.DefaultDir, Run: run}.Undo()
-}
-
-// runSelf runs another command of this program.
-func runSelf(env *env, args []string) error {
-	program, err := ownProgram()
-	if err != nil {
+	undo := undoFlags{changeFlags{json: f.json, dryRun: f.dryRun}, f.yes}
+	if err := undo.enter(env); err != nil {
 		return err
 	}
-	cmd := exec.Command(program, args...)
-	cmd.Stdout, cmd.Stderr = display.Raw(env.stderr), display.Raw(env.stderr)
-	err = cmd.Run()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		return &exitError{status: exit.ExitCode()} // the command has printed the error
-	}
-	return err
+	return undo.undo(cmd, env, undoing{
+		named: true, everywhere: true,
+		which: func(_ ledger.Key, c ledger.Claim) bool { return c.Means == ledger.Doctor },
+	})
 }

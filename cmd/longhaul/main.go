@@ -34,6 +34,9 @@ type env struct {
 	stdout, stderr io.Writer
 	getenv         func(string) string
 
+	// appliedBy is the command that runs this one to apply a remedy, empty for none.
+	appliedBy string
+
 	// accepted is set when the command line is valid and the command's own code
 	// runs.
 	accepted bool

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,6 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"longhaul/internal/display"
+	"longhaul/internal/flagvalue"
+	"longhaul/internal/ledger"
 	"longhaul/internal/mss"
 	"longhaul/internal/mss/pathprobe"
 	"longhaul/internal/remedy"
@@ -21,20 +23,21 @@ import (
 // mssSet holds the flags of set.
 type mssSet struct {
 	mssData
+	changeFlags
 	raise, clamp              int
 	clampToPMTU, clampToRoute bool
-	probe, namespace          string
-	noProbe, watch, json      bool
-	every                     time.Duration
+	probe                     string
+	noProbe, watch            bool
+	interval                  time.Duration
 }
 
 func newMSSSet(env *env) *cobra.Command {
-	var s mssSet
+	s := mssSet{interval: 10 * time.Second}
 	cmd := &cobra.Command{
-		Use:   "set --dev DEVICE [--toward PREFIX] [--from PREFIX] ACTION",
+		Use:   "set --dev DEVICE [--to DEST] [--from DEST] ACTION",
 		Short: "Raise or clamp the MSS for some of the data",
 		Long: `set adds a rule, or replaces the rule for the same data. The receiver of data
-announces the MSS that bounds it. So a rule for data toward a prefix changes
+announces the MSS that bounds it. So a rule for data to a prefix changes
 the SYNs from there, and a rule for data from a prefix changes the SYNs to it.
 
 Raising makes segments larger than the receiver asked for. Connections stall if
@@ -45,25 +48,25 @@ get through or when you interrupt it.
 
 Clamping to the route or the path MTU is for forwarded connections. This host's
 own connections already follow their routes.`,
-		Example: `  longhaul mss set --dev eth0 --toward 203.0.113.9 --raise 1460
+		Example: `  longhaul mss set --dev eth0 --to 203.0.113.9 --raise 1460
   longhaul mss set --dev eth0 --from 2001:db8:5::/48 --port 5432 --clamp 1300
   longhaul mss set --dev tun0 --clamp-to-pmtu`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			rule, err := s.rule(cmd)
+			rules, err := s.actions(cmd)
 			if err != nil {
-				return usageError(err)
+				return err
 			}
-			if err := enterNamespace(s.namespace); err != nil {
+			if err := s.enter(env); err != nil {
 				return err
 			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
-			return s.run(ctx, env, rule)
+			return s.run(ctx, env, rules)
 		},
 	}
 	flags := cmd.Flags()
-	s.register(flags)
+	s.mssData.register(flags)
 	flags.IntVar(&s.raise, "raise", 0, "raise a smaller MSS to this, `BYTES`")
 	flags.IntVar(&s.clamp, "clamp", 0, "lower a larger MSS to this, `BYTES`")
 	flags.BoolVar(&s.clampToPMTU, "clamp-to-pmtu", false, "lower it to the MTU of the routes both ways")
@@ -71,16 +74,33 @@ own connections already follow their routes.`,
 	flags.StringVar(&s.probe, "probe", "", "`ADDRESS` that answers full packets (the prefix, if one)")
 	flags.BoolVar(&s.noProbe, "no-probe", false, "raise without probing the path")
 	flags.BoolVar(&s.watch, "watch", false, "keep probing, and remove the rule when the path fails")
-	flags.DurationVar(&s.every, "every", 10*time.Second, "time between two probes of --watch")
-	flags.BoolVar(&s.json, "json", false, "print the outcome as JSON")
-	namespaceFlag(flags, &s.namespace)
+	flagvalue.AddDuration(flags, &s.interval, "interval", "time between two probes of --watch")
+	s.changeFlags.register(flags)
 	return cmd
 }
 
-// rule builds the rule of the flags.
-func (s *mssSet) rule(cmd *cobra.Command) (mss.Rule, error) {
-	r := mss.Rule{Device: s.device, Toward: s.toward.Prefix, From: s.from.Prefix, Port: s.port}
-	if r.Device == "" {
+// actions builds the rules of the flags.
+func (s *mssSet) actions(cmd *cobra.Command) ([]mss.Rule, error) {
+	action, err := s.action(cmd)
+	if err != nil {
+		return nil, usageError(err)
+	}
+	rules, err := s.rules(cmd.Context())
+	for i := range rules {
+		rules[i].Action, rules[i].MSS = action.Action, action.MSS
+		if err := rules[i].Check(); err != nil {
+			return nil, usageError(err)
+		}
+	}
+	if len(rules) > 1 && s.watch {
+		return nil, usageError(remedy.New(errors.New("--watch watches one rule"), "name one address or prefix"))
+	}
+	return rules, err
+}
+
+// action builds a rule without its data.
+func (s *mssSet) action(cmd *cobra.Command) (r mss.Rule, err error) {
+	if s.device == "" {
 		return r, remedy.New(errors.New("missing --dev"),
 			"add --dev DEVICE, the device that the connections pass; ip route get ADDRESS prints it")
 	}
@@ -111,49 +131,67 @@ func (s *mssSet) rule(cmd *cobra.Command) (mss.Rule, error) {
 		return r, remedy.New(errors.New("only --raise probes the path"), "leave --probe, --no-probe and --watch out")
 	case s.noProbe && s.watch:
 		return r, remedy.New(errors.New("--watch probes, and --no-probe forbids it"), "leave one of them out")
-	case s.every < time.Second:
-		return r, remedy.New(fmt.Errorf("--every %v is too short", s.every), "use at least 1s")
+	case s.dryRun && s.watch:
+		return r, remedy.New(errors.New("--dry-run sets no rule to watch"), "leave one of them out")
+	case s.interval < time.Second:
+		return r, remedy.New(fmt.Errorf("--interval %v is too short", s.interval), "use at least 1s")
 	}
-	return r, r.Check()
+	return r, nil
 }
 
-func (s *mssSet) run(ctx context.Context, env *env, rule mss.Rule) error {
-	host := mss.NewHost()
+func (s *mssSet) run(ctx context.Context, env *env, rules []mss.Rule) error {
+	by := env.by()
+	if s.watch { // the claim ends with the command
+		by.Means, by.Process = ledger.Watch, ledger.ThisProcess()
+	}
+	host := mss.NewHost(by)
+	host.DryRun = s.dryRun
+	outcomes := []pathprobe.Outcome{}
 	var probe *pathprobe.Probe
-	if rule.Action == mss.Raise && !s.noProbe {
-		var err error
-		if probe, err = s.choose(rule); err != nil {
-			return usageError(err)
-		}
-	}
-	outcome, err := pathprobe.Set(ctx, host, rule, probe, func(p *pathprobe.Probe) {
-		if !s.json {
-			fmt.Fprintf(env.stderr, "probing whether packets of %d bytes get %s\n", p.Bytes, p)
-		}
-	})
-	if err != nil {
-		return mssError(err)
-	}
-	if s.json {
-		if err := json.NewEncoder(env.stdout).Encode(outcome); err != nil {
+	for _, rule := range rules {
+		outcome, probed, err := s.set(ctx, env, host, rule)
+		if err != nil {
 			return err
 		}
-	} else {
-		writeNotes(env.stderr, outcome.Notes)
-		is := ""
-		if !outcome.Changed {
-			is = " (already)"
+		outcomes, probe = append(outcomes, outcome), probed
+	}
+	if s.json {
+		if err := display.WriteJSON(env.stdout, map[string]any{"rules": outcomes, "dry_run": s.dryRun}); err != nil {
+			return err
 		}
-		fmt.Fprintf(env.stdout, "%s  %s%s\n", rule.Device, rule.Text(), is)
 	}
 	if !s.watch {
 		return nil
 	}
-	err = outcome.Watch(ctx, host, probe, s.every, func(note string) { writeNotes(env.stderr, []string{note}) })
+	err := outcomes[0].Watch(ctx, host, probe, s.interval, func(note string) { writeNotes(env.stderr, []string{note}) })
 	if err == nil {
 		fmt.Fprintln(env.stderr, "interrupted: the rule is removed")
 	}
 	return err
+}
+
+// set sets one rule, after probing the path if the rule raises the MSS.
+func (s *mssSet) set(ctx context.Context, env *env, host *mss.Host, rule mss.Rule) (outcome pathprobe.Outcome, probe *pathprobe.Probe, err error) {
+	if rule.Action == mss.Raise && !s.noProbe {
+		if probe, err = s.choose(rule); err != nil {
+			return outcome, nil, usageError(err)
+		}
+	}
+	outcome, err = pathprobe.Set(ctx, host, rule, probe, func(p *pathprobe.Probe) {
+		if !s.json {
+			fmt.Fprintf(env.stderr, "probing whether packets of %d bytes get %s\n", p.Bytes, p)
+		}
+	})
+	if err != nil || s.json {
+		return outcome, probe, mssError(err)
+	}
+	writeNotes(env.stderr, outcome.Notes)
+	is := ""
+	if !outcome.Changed {
+		is = " (already)"
+	}
+	fmt.Fprintf(env.stdout, "%s  %s%s\n", rule.Device, rule.Text(), is)
+	return outcome, probe, nil
 }
 
 // choose returns the host to probe and the direction.

@@ -15,8 +15,9 @@ import (
 
 	"longhaul/internal/cc"
 	"longhaul/internal/daemon"
-	"longhaul/internal/destination"
 	"longhaul/internal/display"
+	"longhaul/internal/hostchanges"
+	"longhaul/internal/ledger"
 	"longhaul/internal/remedy"
 	"longhaul/internal/service"
 )
@@ -112,7 +113,7 @@ or uninstall.`,
 				return usageError(remedy.New(fmt.Errorf("--config: %w", err), "check the path and its permissions"))
 			}
 		}
-		if i.OwnCC, err = cc.NewHost().Names(); err != nil {
+		if i.OwnCC, err = cc.NewHost(env.by()).Names(); err != nil {
 			return err
 		}
 		i.AllowedCC, _ = cc.Allowed() // unknown without it
@@ -171,7 +172,7 @@ commands' changes of this host, each with its undo.`,
 		if u.Host, err = changedServiceHost(root, u.DryRun); err != nil {
 			return err
 		}
-		u.Loader, u.Kernel = loader(), kernelChanges{}
+		u.Loader, u.Kernel = loader(), kernelChanges{env.by()}
 		uninstalled, err := u.Uninstall(cmd.Context())
 		switch {
 		case err != nil:
@@ -185,14 +186,15 @@ commands' changes of this host, each with its undo.`,
 }
 
 // kernelChanges reads longhaul's changes of the kernel for service.
-type kernelChanges struct{}
+type kernelChanges struct{ by ledger.By }
 
-func (kernelChanges) UnloadCC(ctx context.Context, name string) error {
-	if _, err := destination.NewHost().UndoAll(name); err != nil {
-		return err
-	}
-	_, err := cc.NewHost().Unload(ctx, name)
-	return ccError(err)
+// UnloadCC takes back the claims of the service, of its relay and of the caller.
+func (k kernelChanges) UnloadCC(ctx context.Context, name string) (unloaded bool, err error) {
+	own := ledger.OwnClaims(k.by.Owner)
+	_, err = hostchanges.NewHost(k.by).Undo(ctx, hostchanges.Selection{Choose: func(key ledger.Key, c ledger.Claim) bool {
+		return key.Kind == ledger.Algorithm && key.Name == name && (own(key, c) || c.Owner == service.UnitName)
+	}})
+	return !cc.IsAvailable(name), ccError(err)
 }
 
 func (kernelChanges) Changes() service.KernelChanges {

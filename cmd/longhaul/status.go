@@ -368,9 +368,9 @@ func writeHostChanges(w io.Writer, h daemon.HostChanges) {
 		fmt.Fprintf(w, "loaded: congestion control %s\n  undo: longhaul cc unload\n", strings.Join(h.CongestionControls, ", "))
 	}
 	for _, s := range h.Routes {
-		fmt.Fprintf(w, "changed: the route to %s has %s\n  undo: longhaul route undo %[1]s\n", s.Prefix, route.ValuesText(s.Values()))
+		fmt.Fprintf(w, "changed: the route to %s has %s\n  undo: longhaul route undo --to %[1]s\n", s.Prefix, route.ValuesText(s.Values()))
 	}
 	for _, r := range h.MSS {
-		fmt.Fprintf(w, "changed: MSS on %s, %s\n  undo: longhaul mss clear --dev %[1]s\n", r.Device, r.Text())
+		fmt.Fprintf(w, "changed: MSS on %s, %s\n  undo: longhaul mss undo --dev %[1]s\n", r.Device, r.Text())
 	}
 }

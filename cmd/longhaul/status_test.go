@@ -54,7 +54,7 @@ func TestStatusTable(t *testing.T) {
 			Routes: []route.Setting{{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Metrics: map[route.Metric]*route.Done{
 				route.CongestionControl: {Set: route.Value{Name: "haul", Locked: true}}, route.AdvMSS: {Set: route.Value{Number: 1460}},
 			}}},
-			MSS: []mss.Rule{{Device: "eth0", Toward: netip.MustParsePrefix("203.0.113.0/24"), Port: 5432, Action: mss.Raise, MSS: 1460}},
+			MSS: []mss.Rule{{Device: "eth0", To: netip.MustParsePrefix("203.0.113.0/24"), Port: 5432, Action: mss.Raise, MSS: 1460}},
 		},
 		Version: "longhaul v1.0.0 go1.26 linux/amd64", PID: 4711, UptimeSeconds: 93784, ConfigFile: "/etc/longhaul/longhaul.yaml",
 		LastReload: &daemon.Reload{At: now.Add(-5 * time.Minute), Error: "longhaul.yaml:3:5: unknown key forwart in a tunnel; did you mean forward?"},

@@ -14,7 +14,7 @@
 // So a crash at any point leaves either a registered algorithm with its pins, or a
 // directory without a registration. [Host.List] shows the latter as incomplete, and
 // the next load or unload clears it. Every change holds a lock that the kernel
-// releases with its holder.
+// releases with its holder. The owners of algorithms are in the [ledger].
 package cc
 
 //go:generate ../../bpf/build
@@ -30,20 +30,20 @@ import (
 
 	"longhaul/internal/bpffs"
 	"longhaul/internal/kernel"
+	"longhaul/internal/ledger"
 )
 
-// The usual paths.
-const (
-	DefaultBPFFS = bpffs.DefaultRoot
-	DefaultUndo  = "/run/longhaul-undo"
-)
+// DefaultBPFFS is the usual mount point.
+const DefaultBPFFS = bpffs.DefaultRoot
 
 // Host is the machine whose kernel gets the algorithms. Its methods may be
 // called from several processes at once.
 type Host struct {
 	BPFFS   string // mount point of the BPF filesystem
-	Undo    string // directory with the previous settings
-	Objects fs.FS  // compiled algorithms, NAME_bpfel.o and NAME_bpfeb.o
+	Ledger  string // directory of the ledger
+	By      ledger.By
+	DryRun  bool  // only say what would change
+	Objects fs.FS // compiled algorithms, NAME_bpfel.o and NAME_bpfeb.o
 
 	// unregisterPatience bounds the wait for the kernel's unregistration after the
 	// removal of a pin, which takes a grace period. abandonedPatience bounds the
@@ -51,10 +51,11 @@ type Host struct {
 	unregisterPatience, abandonedPatience time.Duration
 }
 
-// NewHost returns this machine, with the algorithms built into the program.
-func NewHost() *Host {
+// NewHost returns this machine, with the algorithms built into the program. by claims
+// what is changed.
+func NewHost(by ledger.By) *Host {
 	return &Host{
-		BPFFS: DefaultBPFFS, Undo: DefaultUndo, Objects: builtIn(),
+		BPFFS: DefaultBPFFS, Ledger: ledger.DefaultDir, By: by, Objects: builtIn(),
 		unregisterPatience: 5 * time.Second, abandonedPatience: 2 * time.Second,
 	}
 }

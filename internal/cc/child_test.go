@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -30,8 +31,8 @@ const childRole = "LONGHAUL_CC_TEST_CHILD"
 // child is the child's main. Roles: "churn" loads and unloads until it is
 // killed, "load" loads once and prints the error, "list" prints the list.
 func child(role string) int {
-	h := NewHost()
-	h.BPFFS, h.Undo, h.unregisterPatience = os.Args[1], os.Args[2], patience
+	h := NewHost(testBy)
+	h.BPFFS, h.Ledger, h.unregisterPatience = os.Args[1], os.Args[2], patience
 	name := os.Args[3]
 	if role == "list" {
 		all, err := h.List(true)
@@ -74,7 +75,7 @@ func exitCode(err error) int {
 }
 
 func childCommand(h *Host, role, name string) *exec.Cmd {
-	cmd := exec.Command("/proc/self/exe", h.BPFFS, h.Undo, name)
+	cmd := exec.Command("/proc/self/exe", h.BPFFS, h.Ledger, name)
 	cmd.Env = append(os.Environ(), childRole+"="+role)
 	return cmd
 }
@@ -150,9 +151,8 @@ func TestKilled(t *testing.T) {
 			t.Errorf("killed after the step %q, the default is %s, want %s", step.name, now, before)
 			must(t, writeDefault(before))
 		}
-		// A default that was remembered and not set any more.
-		if path, err := h.defaultRecord(); err == nil {
-			_ = os.Remove(path)
+		if left, err := filepath.Glob(h.Ledger + "/*"); err != nil || len(left) > 0 {
+			t.Errorf("killed after the step %q: left in the ledger: %v, %v", step.name, left, err)
 		}
 		t.Logf("killed after the step %q: %s", step.name, result.Outcome)
 	}

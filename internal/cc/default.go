@@ -1,17 +1,13 @@
 package cc
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
-	"longhaul/internal/kernel"
-	"longhaul/internal/undo"
+	"longhaul/internal/ledger"
 )
 
 // defaultSysctl is the algorithm of sockets that do not choose one. Each
@@ -34,116 +30,182 @@ func writeDefault(name string) error {
 	return nil
 }
 
-// formerDefault records a namespace's default before longhaul's change.
-type formerDefault struct {
-	Former string `json:"former"`
-	Now    string `json:"now"`
-}
-
-func (h *Host) defaultRecord() (string, error) {
-	cookie, err := kernel.NetNSCookie()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(h.Undo, fmt.Sprintf("default-%d.json", cookie)), nil
-}
-
-func readFormerDefault(path string) (formerDefault, error) {
-	var record formerDefault
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return record, err
-	}
-	if err := json.Unmarshal(b, &record); err != nil {
-		return record, fmt.Errorf("%s is damaged, remove it: %w", path, err)
-	}
-	return record, nil
+// defaultKey names the default of the calling thread's network namespace.
+func defaultKey() (ledger.Key, error) {
+	here, err := ledger.Here()
+	return ledger.Key{Kind: ledger.Default, NetNS: here}, err
 }
 
 // SetDefault makes a registered algorithm the default of the calling thread's network
-// namespace. It records the previous default, which [Host.Unload] restores.
+// namespace, and claims it. The claim keeps the algorithm loaded.
 func (h *Host) SetDefault(name string) error {
-	now, err := ReadDefault()
-	if err != nil || now == name {
-		return err
-	}
-	path, err := h.defaultRecord()
+	book, err := ledger.Open(h.Ledger, h.DryRun)
 	if err != nil {
 		return err
 	}
-	unlock, err := undo.Lock(h.Undo)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	record, err := readFormerDefault(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	// A second algorithm in a row keeps the recorded default. A default that
-	// somebody else has set meanwhile replaces it.
-	if err != nil || record.Now != now {
-		record.Former = now
-	}
-	record.Now = name
-	b, err := json.Marshal(record)
-	if err != nil {
-		return err
-	}
-	if err := undo.Write(path, b); err != nil {
-		return err
-	}
-	return writeDefault(name)
+	defer book.Close()
+	return h.SetDefaultIn(book, name)
 }
 
-// leaveDefault restores the previous default if name is the default. It returns the
-// new default, empty without a change.
-func (h *Host) leaveDefault(name string) (string, error) {
+// SetDefaultIn is [Host.SetDefault] in an open ledger.
+func (h *Host) SetDefaultIn(book *ledger.Book, name string) error {
+	if err := h.RepairDefault(book); err != nil {
+		return err
+	}
 	now, err := ReadDefault()
 	if err != nil {
+		return err
+	}
+	key, err := defaultKey()
+	if err != nil {
+		return err
+	}
+	restore := book.Snapshot()
+	e := book.Find(key)
+	if e == nil {
+		e = book.Add(&ledger.Entry{Key: key, Label: "default"})
+		e.Former, e.FormerText = ledger.Encode(now), now
+	} else if ledger.Decode[string](e.InForce()) != now {
+		// Somebody else has set another default meanwhile.
+		e.Former, e.FormerText, e.Claims = ledger.Encode(now), now, nil
+	}
+	e.Put(ledger.Claim{By: h.By, Since: time.Now(), Value: ledger.Encode(name), Text: name, Needs: name})
+	e.Pending = ledger.Encode(now)
+	if err := book.Save(); err != nil {
+		return err
+	}
+	if now != name && !book.DryRun() {
+		if err := writeDefault(name); err != nil {
+			restore()
+			if saveErr := book.Save(); saveErr != nil {
+				return saveErr
+			}
+			return err
+		}
+	}
+	e.Pending = nil
+	return book.Save()
+}
+
+// RepairDefault completes a change of the default that was interrupted.
+func (h *Host) RepairDefault(book *ledger.Book) error {
+	key, err := defaultKey()
+	if err != nil {
+		return err
+	}
+	if e := book.Find(key); e != nil && e.Pending != nil {
+		_, err := h.applyDefault(book, e, ledger.Decode[string](e.Pending))
+		return err
+	}
+	return nil
+}
+
+// UndoneDefault is the outcome of [Host.UndoDefaultIn].
+type UndoneDefault struct {
+	Taken []ledger.Claim
+	Left  []ledger.Claim // of others
+	Now   string         // the default
+	// Restored: it changed. Kept: another program has set it since, so it stays.
+	Restored, Kept bool
+}
+
+// UndoDefaultIn takes back claims on the default of the calling thread's network
+// namespace. It returns nil if choose takes none.
+func (h *Host) UndoDefaultIn(book *ledger.Book, choose func(ledger.Key, ledger.Claim) bool) (*UndoneDefault, error) {
+	if err := h.RepairDefault(book); err != nil {
+		return nil, err
+	}
+	key, err := defaultKey()
+	if err != nil {
+		return nil, err
+	}
+	e := book.Find(key)
+	if e == nil {
+		return nil, nil
+	}
+	before := ledger.Decode[string](e.InForce())
+	taken, inForce := e.Take(choose)
+	if len(taken) == 0 {
+		return nil, nil
+	}
+	undone := &UndoneDefault{Taken: taken, Left: e.Claims}
+	if undone.Now, err = ReadDefault(); err != nil {
+		return nil, err
+	}
+	undone.Kept = inForce && undone.Now != before
+	from := undone.Now
+	if inForce && !undone.Kept {
+		if undone.Now, err = h.applyDefault(book, e, from); err != nil {
+			return nil, err
+		}
+		undone.Restored = undone.Now != from
+		return undone, nil
+	}
+	if len(e.Claims) == 0 {
+		book.Drop(func(other *ledger.Entry) bool { return other == e })
+	}
+	return undone, book.Save()
+}
+
+// applyDefault brings the kernel from a default to the one in force. It drops an entry
+// without claims.
+func (h *Host) applyDefault(book *ledger.Book, e *ledger.Entry, from string) (now string, err error) {
+	target := ledger.Decode[string](e.InForce())
+	if !IsAvailable(target) {
+		if target, err = backTo("", target); err != nil {
+			return "", err
+		}
+	}
+	e.Pending = ledger.Encode(from)
+	if err := book.Save(); err != nil {
 		return "", err
 	}
-	path, err := h.defaultRecord()
+	if now, err = ReadDefault(); err != nil {
+		return "", err
+	}
+	if now == from && now != target && !book.DryRun() {
+		if err := writeDefault(target); err != nil {
+			return "", err
+		}
+	}
+	if now == from {
+		now = target
+	}
+	e.Pending = nil
+	if len(e.Claims) == 0 {
+		book.Drop(func(other *ledger.Entry) bool { return other == e })
+	}
+	return now, book.Save()
+}
+
+// leaveDefault restores another default if name is the default of the calling thread's
+// network namespace. It returns the new default, empty without a change.
+func (h *Host) leaveDefault(book *ledger.Book, name string) (string, error) {
+	undone, err := h.UndoDefaultIn(book, func(_ ledger.Key, c ledger.Claim) bool { return c.Needs == name })
 	if err != nil {
 		return "", err
 	}
-	record, err := readFormerDefault(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if undone != nil && undone.Restored {
+		return undone.Now, nil
+	}
+	now, err := ReadDefault()
+	if err != nil || now != name {
 		return "", err
 	}
-	known := err == nil
-	if now == name {
-		if now, err = backTo(record.Former, name); err != nil {
-			return "", err
-		}
-		if err := writeDefault(now); err != nil {
-			return "", err
-		}
-	} else {
-		now = ""
-	}
-	if known && record.Now != name {
-		return now, nil
-	}
-	if _, err := os.Stat(h.Undo); errors.Is(err, fs.ErrNotExist) {
-		return now, nil
-	}
-	unlock, err := undo.Lock(h.Undo)
-	if err != nil {
+	if now, err = backTo("", name); err != nil || book.DryRun() {
 		return now, err
 	}
-	defer unlock()
-	return now, undo.Remove(path)
+	return now, writeDefault(now)
 }
 
-// backTo chooses a default other than leaving: the previous one if the kernel still
-// has it, else Linux's own.
-func backTo(former, leaving string) (string, error) {
+// backTo chooses a default other than leaving: the wanted one if the kernel has it,
+// else Linux's own.
+func backTo(wanted, leaving string) (string, error) {
 	names, err := Available()
 	if err != nil {
 		return "", err
 	}
-	for _, name := range []string{former, "cubic"} {
+	for _, name := range []string{wanted, "cubic"} {
 		if name != leaving && slices.Contains(names, name) {
 			return name, nil
 		}

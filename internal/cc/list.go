@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"longhaul/internal/kernel"
+	"longhaul/internal/ledger"
 )
 
 // State is the state of an algorithm.
@@ -46,6 +47,8 @@ type Algorithm struct {
 
 	// For loaded algorithms of longhaul's:
 
+	// Owners have loaded it, or use it for destinations or as a default.
+	Owners    []string   `json:"owners,omitempty"`
 	LoadedAt  *time.Time `json:"loaded_at,omitempty"`
 	Algorithm string     `json:"algorithm,omitempty"` // under another name
 	// Outdated: another build is loaded, and loading again replaces it.
@@ -86,6 +89,11 @@ func (h *Host) List(tryOut bool) ([]Algorithm, error) {
 		return nil, pinsErr
 	}
 
+	book, err := ledger.Read(h.Ledger)
+	if err != nil {
+		return nil, err
+	}
+
 	var kernels, ours []Algorithm
 	add := func(to *[]Algorithm, a Algorithm) {
 		if a.State == Ready {
@@ -109,7 +117,13 @@ func (h *Host) List(tryOut bool) ([]Algorithm, error) {
 		add(&kernels, a)
 	}
 	for _, name := range loaded {
-		add(&ours, h.describeLoaded(name, slices.Contains(available, name)))
+		a := h.describeLoaded(name, slices.Contains(available, name))
+		for _, u := range book.Users(name) {
+			if !slices.Contains(a.Owners, u.Claim.Owner) {
+				a.Owners = append(a.Owners, u.Claim.Owner)
+			}
+		}
+		add(&ours, a)
 	}
 	for _, name := range built {
 		if slices.Contains(loaded, name) || slices.Contains(available, name) {

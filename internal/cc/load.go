@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/kernel"
+	"longhaul/internal/ledger"
 )
 
 // Outcome is the outcome of [Host.Load] or [Host.Unload].
@@ -36,30 +37,146 @@ type LoadResult struct {
 	Notes []string
 }
 
-// Load registers an algorithm under a name, usually its own, and pins it. It replaces
-// another build under that name in one step: new connections use the new build,
-// existing ones keep theirs. The error is an [*kernel.ErrUnsupported] if the kernel or
-// the privilege does not allow it, and [ErrTaken] if another owner has the name.
+// Load registers an algorithm under a name, usually its own, pins it and claims it. It
+// replaces another build under that name in one step: new connections use the new
+// build, existing ones keep theirs. The error is an [*kernel.ErrUnsupported] if the
+// kernel or the privilege does not allow it, and [ErrTaken] if another owner has the
+// name.
 func (h *Host) Load(ctx context.Context, algorithm, name string) (LoadResult, error) {
-	if err := checkName(name); err != nil {
+	if h.DryRun {
+		return h.withLedger(func(book *ledger.Book) (LoadResult, error) { return h.LoadIn(ctx, book, algorithm, name) })
+	}
+	// A missing privilege is reported as such, and not by the ledger.
+	if _, err := h.prepared(algorithm, name); err != nil {
 		return LoadResult{}, err
 	}
-	o, err := h.object(algorithm)
+	return h.withLedger(func(book *ledger.Book) (LoadResult, error) { return h.LoadIn(ctx, book, algorithm, name) })
+}
+
+func (h *Host) withLedger(f func(*ledger.Book) (LoadResult, error)) (LoadResult, error) {
+	book, err := ledger.Open(h.Ledger, h.DryRun)
 	if err != nil {
 		return LoadResult{}, err
 	}
-	if err := o.prepare(); err != nil {
+	defer book.Close()
+	return f(book)
+}
+
+// algorithmKey names an algorithm in the ledger.
+func algorithmKey(name string) ledger.Key { return ledger.Key{Kind: ledger.Algorithm, Name: name} }
+
+// LoadIn is [Host.Load] in an open ledger.
+func (h *Host) LoadIn(ctx context.Context, book *ledger.Book, algorithm, name string) (LoadResult, error) {
+	claim := ledger.Claim{By: h.By, Since: time.Now(), Value: ledger.Encode(algorithm), Text: "loaded"}
+	return h.loadAndRecord(ctx, book, algorithm, name, &claim)
+}
+
+// HoldIn loads an algorithm for a claim that needs it. The algorithm itself gets no
+// claim, so it goes with the claim.
+func (h *Host) HoldIn(ctx context.Context, book *ledger.Book, algorithm string) (LoadResult, error) {
+	return h.loadAndRecord(ctx, book, algorithm, algorithm, nil)
+}
+
+// prepared checks a name and returns its object, ready for this kernel.
+func (h *Host) prepared(algorithm, name string) (*object, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	o, err := h.object(algorithm)
+	if err != nil {
+		return nil, err
+	}
+	return o, o.prepare()
+}
+
+func (h *Host) loadAndRecord(ctx context.Context, book *ledger.Book, algorithm, name string, claim *ledger.Claim) (LoadResult, error) {
+	o, err := h.prepared(algorithm, name)
+	if err != nil {
 		return LoadResult{}, err
+	}
+	if h.DryRun {
+		return h.wouldLoad(ctx, book, o, name, claim)
 	}
 	if err := h.pins().Mount("an algorithm is there in every network namespace"); err != nil {
 		return LoadResult{}, err
 	}
+	if err := h.AdoptIn(book); err != nil {
+		return LoadResult{}, err
+	}
+	restore := book.Snapshot()
+	record(book, name, claim)
+	if err := book.Save(); err != nil {
+		return LoadResult{}, err
+	}
+	result, err := h.lockAndLoad(ctx, o, name)
+	if err != nil {
+		restore()
+		return LoadResult{}, errors.Join(err, book.Save())
+	}
+	return result, nil
+}
+
+// record adds a claim, if one is made, to an algorithm's entry.
+func record(book *ledger.Book, name string, claim *ledger.Claim) {
+	e := book.Find(algorithmKey(name))
+	if e == nil {
+		e = book.Add(&ledger.Entry{Key: algorithmKey(name), Label: name})
+	}
+	if len(e.Claims) == 1 && e.Claims[0].Text == interrupted {
+		e.Claims = nil // the load completes it
+	}
+	e.Adopted = false
+	if claim != nil {
+		e.Put(*claim)
+	}
+}
+
+// interrupted is the value of an algorithm whose load was interrupted without a record.
+const interrupted = "interrupted"
+
+func (h *Host) lockAndLoad(ctx context.Context, o *object, name string) (LoadResult, error) {
 	unlock, err := h.pins().Lock(ctx)
 	if err != nil {
 		return LoadResult{}, err
 	}
 	defer unlock()
 	return h.load(ctx, o, name)
+}
+
+// wouldLoad returns the outcome of a load without making it.
+func (h *Host) wouldLoad(ctx context.Context, book *ledger.Book, o *object, name string, claim *ledger.Claim) (LoadResult, error) {
+	outcome, err := h.check(ctx, o, name)
+	if err != nil {
+		return LoadResult{}, err
+	}
+	if outcome != Already {
+		if err := o.tryOut(); err != nil {
+			return LoadResult{}, err
+		}
+	}
+	record(book, name, claim)
+	return LoadResult{Outcome: outcome}, nil
+}
+
+// AdoptIn gives loaded algorithms without a record an entry of an unknown owner.
+func (h *Host) AdoptIn(book *ledger.Book) error {
+	names, err := h.LoadedNames()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if book.Find(algorithmKey(name)) != nil {
+			continue
+		}
+		claim := ledger.Claim{By: ledger.By{Owner: ledger.Unknown, Means: ledger.Command}, Text: "loaded"}
+		if isPinned, err := h.pins().Exists(name, linkPin); err != nil || !isPinned {
+			claim.Text = interrupted
+		} else if b, err := h.readBuild(name); err == nil {
+			claim.Since = b.loadedAt
+		}
+		book.Add(&ledger.Entry{Key: algorithmKey(name), Label: name, Claims: []ledger.Claim{claim}, Adopted: true})
+	}
+	return nil
 }
 
 // prepare adapts the object to the kernel, and returns an error for a missing feature
@@ -79,20 +196,20 @@ func (o *object) prepare() error {
 	return o.chooseVariants(types.arguments)
 }
 
-// load registers and pins. The caller holds the lock.
-func (h *Host) load(ctx context.Context, o *object, name string) (result LoadResult, err error) {
+// check returns the outcome that a load would have.
+func (h *Host) check(ctx context.Context, o *object, name string) (Outcome, error) {
 	isPinned, err := h.pins().Exists(name, linkPin)
 	if err != nil {
-		return LoadResult{}, err
+		return "", err
 	}
 	isRegistered, err := registered(name)
 	if err != nil {
-		return LoadResult{}, err
+		return "", err
 	}
 	if isRegistered && !isPinned {
 		gone, err := h.abandoned(ctx, name)
 		if err != nil {
-			return LoadResult{}, err
+			return "", err
 		}
 		isRegistered = !gone
 	}
@@ -100,22 +217,30 @@ func (h *Host) load(ctx context.Context, o *object, name string) (result LoadRes
 	case isPinned && isRegistered:
 		was, err := h.readBuild(name)
 		if err == nil && was.sum == o.sum && was.algorithm == o.name {
-			return LoadResult{Outcome: Already}, nil
+			return Already, nil
 		}
 		if err == nil && was.algorithm != o.name {
-			return LoadResult{}, fmt.Errorf("%s is loaded as %s: unload it first", was.algorithm, name)
+			return "", fmt.Errorf("%s is loaded as %s: unload it first", was.algorithm, name)
 		}
-		result.Outcome = Replaced
+		return Replaced, nil
 	case isRegistered:
-		return LoadResult{}, fmt.Errorf("%s: %w: it is a kernel module, or another program loaded it", name, ErrTaken)
-	default:
+		return "", fmt.Errorf("%s: %w: it is a kernel module, or another program loaded it", name, ErrTaken)
+	}
+	return Loaded, nil
+}
+
+// load registers and pins. The caller holds the lock.
+func (h *Host) load(ctx context.Context, o *object, name string) (result LoadResult, err error) {
+	result.Outcome, err = h.check(ctx, o, name)
+	if err != nil || result.Outcome == Already {
+		return result, err
+	}
+	if result.Outcome == Loaded {
 		// Leftovers of an interrupted load, or of a link that somebody detached.
 		if err := h.clear(name); err != nil {
 			return LoadResult{}, err
 		}
-		result.Outcome = Loaded
 	}
-
 	if err := os.MkdirAll(h.dir(name), 0o700); err != nil {
 		return LoadResult{}, fmt.Errorf("make the directory of pins: %w", err)
 	}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/lab/tcpserver"
+	"longhaul/internal/ledger"
 	"longhaul/internal/nettest"
 )
 
@@ -35,21 +36,24 @@ func testHost(t testing.TB) *Host {
 	t.Helper()
 	nettest.RequireRoot(t)
 	nettest.RequireSandbox(t)
-	h := NewHost()
-	h.BPFFS, h.Undo, h.unregisterPatience = t.TempDir(), t.TempDir(), patience
+	h := NewHost(testBy)
+	h.BPFFS, h.Ledger, h.unregisterPatience = t.TempDir(), t.TempDir(), patience
 	must(t, os.Chmod(filepath.Dir(h.BPFFS), 0o755)) // as /sys/fs is
 	must(t, unix.Mount("bpf", h.BPFFS, "bpf", 0, ""))
 	t.Cleanup(func() {
 		if left, err := filepath.Glob(h.BPFFS + "/longhaul*"); err != nil || len(left) > 0 {
 			t.Errorf("left on the BPF filesystem: %v, %v", left, err)
 		}
-		if left, err := filepath.Glob(h.Undo + "/*"); err != nil || len(left) > 0 {
+		if left, err := filepath.Glob(h.Ledger + "/*"); err != nil || len(left) > 0 {
 			t.Errorf("left to undo: %v, %v", left, err)
 		}
 		must(t, unix.Unmount(h.BPFFS, 0))
 	})
 	return h
 }
+
+// testBy makes the claims of tests.
+var testBy = ledger.By{Owner: "tester", Means: ledger.Command, Command: "a test"}
 
 // testName is a name that nothing on this machine has. The kernel's table is
 // one for all of it, so tests do not use the real names.

@@ -43,7 +43,11 @@ func (a Algorithm) remarks(now time.Time) (remarks []string) {
 		remarks = append(remarks, "restricted to CAP_NET_ADMIN")
 	}
 	if a.LoadedAt != nil {
-		remarks = append(remarks, "loaded "+display.Age(now.Sub(*a.LoadedAt).Seconds())+" ago")
+		owners := ""
+		if len(a.Owners) > 0 {
+			owners = " for " + strings.Join(a.Owners, ", ")
+		}
+		remarks = append(remarks, "loaded "+display.Age(now.Sub(*a.LoadedAt).Seconds())+" ago"+owners)
 	}
 	if a.Algorithm != "" {
 		remarks = append(remarks, "is "+a.Algorithm)

@@ -2,10 +2,13 @@ package cc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"time"
+
+	"longhaul/internal/ledger"
 )
 
 // UnloadResult is the result of [Host.Unload].
@@ -22,18 +25,36 @@ type UnloadResult struct {
 	StillRegistered bool
 }
 
-// Unload removes an algorithm from the kernel's table, with its pins and leftovers of
-// an interrupted load. Connections keep the algorithm until they end. Listening
-// sockets pass it on until they are closed, and so does another network namespace with
-// it as default. If it is this namespace's default, Unload first restores the previous
-// one.
+// Unload removes an algorithm from the kernel's table, with its pins, its claims and
+// leftovers of an interrupted load. Connections keep the algorithm until they end.
+// Listening sockets pass it on until they are closed, and so does another network
+// namespace with it as default. If it is this namespace's default, Unload first
+// restores the previous one. Callers respect other owners: see [Host.UndoIn].
 func (h *Host) Unload(ctx context.Context, name string) (UnloadResult, error) {
 	if err := checkName(name); err != nil {
 		return UnloadResult{}, err
 	}
-	var result UnloadResult
 	if !h.pins().Mounted() {
 		return UnloadResult{Outcome: Nothing}, h.notOurs(ctx, name)
+	}
+	book, err := ledger.Open(h.Ledger, h.DryRun)
+	if err != nil {
+		return UnloadResult{}, err
+	}
+	defer book.Close()
+	return h.unloadIn(ctx, book, name)
+}
+
+func (h *Host) unloadIn(ctx context.Context, book *ledger.Book, name string) (result UnloadResult, err error) {
+	forget := func() error {
+		book.Drop(func(e *ledger.Entry) bool { return e.Key == algorithmKey(name) })
+		return book.Save()
+	}
+	if !h.pins().Mounted() {
+		return UnloadResult{Outcome: Nothing}, errors.Join(forget(), h.notOurs(ctx, name))
+	}
+	if h.DryRun {
+		return h.wouldUnload(ctx, book, name)
 	}
 	unlock, err := h.pins().Lock(ctx)
 	if err != nil {
@@ -46,28 +67,110 @@ func (h *Host) Unload(ctx context.Context, name string) (UnloadResult, error) {
 		return UnloadResult{}, err
 	}
 	if !slices.Contains(names, name) {
-		return UnloadResult{Outcome: Nothing}, h.notOurs(ctx, name)
+		return UnloadResult{Outcome: Nothing}, errors.Join(forget(), h.notOurs(ctx, name))
 	}
 	isPinned, err := h.pins().Exists(name, linkPin)
 	if err != nil {
 		return UnloadResult{}, err
 	}
 	if !isPinned {
-		return UnloadResult{Outcome: Cleared}, h.clear(name)
+		if err := h.clear(name); err != nil {
+			return UnloadResult{}, err
+		}
+		return UnloadResult{Outcome: Cleared}, forget()
 	}
 	if sockets, err := SocketCounts(); err == nil {
 		result.Sockets = sockets[name]
 	}
-	if result.Default, err = h.leaveDefault(name); err != nil {
+	if result.Default, err = h.leaveDefault(book, name); err != nil {
 		return UnloadResult{}, err
 	}
 	if err := h.clear(name); err != nil {
+		return UnloadResult{}, err
+	}
+	if err := forget(); err != nil {
 		return UnloadResult{}, err
 	}
 	result.Outcome = Unloaded
 	gone, err := unregistered(ctx, name, h.unregisterPatience)
 	result.StillRegistered = !gone
 	return result, err
+}
+
+// wouldUnload returns the outcome of an unload without making it.
+func (h *Host) wouldUnload(ctx context.Context, book *ledger.Book, name string) (result UnloadResult, err error) {
+	defer book.Drop(func(e *ledger.Entry) bool { return e.Key == algorithmKey(name) })
+	isPinned, err := h.pins().Exists(name, linkPin)
+	if err != nil {
+		return UnloadResult{}, err
+	}
+	if exists, err := h.pins().Exists(name); err != nil || !exists {
+		return UnloadResult{Outcome: Nothing}, errors.Join(err, h.notOurs(ctx, name))
+	}
+	if !isPinned {
+		return UnloadResult{Outcome: Cleared}, nil
+	}
+	if sockets, err := SocketCounts(); err == nil {
+		result.Sockets = sockets[name]
+	}
+	result.Outcome = Unloaded
+	result.Default, err = h.leaveDefault(book, name)
+	return result, err
+}
+
+// Undone is the outcome of [Host.UndoIn] for one algorithm.
+type Undone struct {
+	Name   string
+	Taken  []ledger.Claim
+	Users  []ledger.User // whose claims keep it loaded
+	Result UnloadResult  // without users
+}
+
+// Undo takes back claims on algorithms, and unloads those that no claim needs any more.
+func (h *Host) Undo(ctx context.Context, choose func(ledger.Key, ledger.Claim) bool) ([]Undone, error) {
+	book, err := ledger.Open(h.Ledger, h.DryRun)
+	if err != nil {
+		return nil, err
+	}
+	defer book.Close()
+	return h.UndoIn(ctx, book, nil, choose)
+}
+
+// UndoIn takes back claims on algorithms. It unloads those of them, and of released,
+// that no claim needs any more.
+func (h *Host) UndoIn(ctx context.Context, book *ledger.Book, released []string, choose func(ledger.Key, ledger.Claim) bool) ([]Undone, error) {
+	if err := h.AdoptIn(book); err != nil {
+		return nil, err
+	}
+	var all []Undone
+	for _, e := range slices.Clone(book.Entries) {
+		if e.Kind != ledger.Algorithm {
+			continue
+		}
+		taken, _ := e.Take(choose)
+		users := book.Users(e.Name)
+		// An interrupted command leaves an algorithm that nobody claims or needs.
+		left := len(e.Claims) == 0 && len(users) == 0
+		if len(taken) > 0 || left || slices.Contains(released, e.Name) {
+			all = append(all, Undone{Name: e.Name, Taken: taken, Users: users})
+		}
+	}
+	if err := book.Save(); err != nil {
+		return nil, err
+	}
+	var undone []Undone
+	for _, u := range all {
+		if len(u.Users) == 0 {
+			var err error
+			if u.Result, err = h.unloadIn(ctx, book, u.Name); err != nil && !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrTaken) {
+				return undone, err
+			}
+		}
+		if len(u.Taken) > 0 || len(u.Users) == 0 {
+			undone = append(undone, u)
+		}
+	}
+	return undone, nil
 }
 
 // unregistered waits at most patience until the kernel has no algorithm of the name,

@@ -19,6 +19,7 @@ import (
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
 	"longhaul/internal/lab/tcpserver"
+	"longhaul/internal/ledger"
 	"longhaul/internal/nettest"
 	"longhaul/internal/transport"
 )
@@ -32,7 +33,7 @@ func sharedRates(t *testing.T) (shared func(rate string) *legs) {
 	} else if !ok {
 		t.Skip("only root over the machine may load BPF")
 	}
-	host := cc.NewHost()
+	host := cc.NewHost(ledger.By{Owner: "test", Means: ledger.Command})
 	result, err := host.Load(t.Context(), ratedCC, ratedCC)
 	if errors.Is(err, cc.ErrTaken) {
 		t.Skip("another program's brutal is loaded")

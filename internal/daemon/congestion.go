@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
 	"longhaul/internal/destination"
+	"longhaul/internal/ledger"
 	"longhaul/internal/mss"
 	"longhaul/internal/route"
 )
@@ -38,6 +43,15 @@ func loadNamedCC(ctx context.Context, host *cc.Host, c *config.Config, log *slog
 	}
 }
 
+// nameOf returns the relay's name in the ledger of changes.
+func (d *daemon) nameOf(c *config.Config) string {
+	path, _ := d.controlSocket(c)
+	if path == config.Off {
+		return strconv.Itoa(os.Getpid())
+	}
+	return strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
+}
+
 // HostChanges are longhaul's changes of this host, by any command. Changes that this
 // process may not read are left out.
 type HostChanges struct {
@@ -48,13 +62,13 @@ type HostChanges struct {
 
 // FindHostChanges reads longhaul's changes of this host.
 func FindHostChanges() (h HostChanges) {
-	if names, err := cc.NewHost().LoadedNames(); err == nil {
+	if names, err := cc.NewHost(ledger.By{}).LoadedNames(); err == nil {
 		h.CongestionControls = names
 	}
-	if settings, err := destination.NewHost().Routes.Settings(); err == nil {
+	if settings, err := destination.NewHost(ledger.By{}).Routes.Settings(); err == nil {
 		h.Routes = settings
 	}
-	if rules, err := mss.NewHost().Show(false); err == nil {
+	if rules, err := mss.NewHost(ledger.By{}).List(); err == nil {
 		for _, r := range rules {
 			if r.Action != "" {
 				h.MSS = append(h.MSS, r.Rule)

@@ -22,6 +22,7 @@ import (
 	"longhaul/internal/config"
 	"longhaul/internal/control"
 	"longhaul/internal/handover"
+	"longhaul/internal/ledger"
 	"longhaul/internal/monitor"
 	"longhaul/internal/relay"
 )
@@ -141,7 +142,7 @@ func (d *daemon) assemble() (closeAll func()) {
 	d.manager.silent = d.predecessor != nil
 	d.flows = newFlowLog(d.log)
 	closing(d.flows.close)
-	d.legs = newTransports(cc.NewHost(), d.log)
+	d.legs = newTransports(cc.NewHost(ledger.By{}), d.log)
 	closing(d.legs.budgets.close)
 	d.integrity = newIntegrityChecks(d.log, d.Version, d.ReadablePath)
 	d.history = newHistoryKeeper(d.log, d.Getenv)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"longhaul/internal/config"
+	"longhaul/internal/ledger"
 	"longhaul/internal/relay"
 )
 
@@ -80,6 +81,7 @@ func (s setting) Abort()        {}
 type tunnelsPart struct{ *daemon }
 
 func (d tunnelsPart) Prepare(ctx context.Context, c *config.Config) (Change, error) {
+	d.legs.budgets.host.By = ledger.OfRelay(d.Getenv, d.nameOf(c))
 	loadNamedCC(ctx, d.legs.budgets.host, c, d.log)
 	tunnels, err := d.legs.translate(c)
 	if err != nil {

@@ -79,7 +79,7 @@ func (c *patient) against(cause Cause) []Remedy {
 	haul := Remedy{
 		Action: "send there with haul, which does not treat every loss as congestion", Place: Sender,
 		Command: "longhaul cc use --to " + host + " haul",
-		Apply:   []string{"cc", "use", "--to", host, "haul"}, Undo: []string{"cc", "use", "--to", host, "--undo"},
+		Apply:   []string{"cc", "use", "--to", host, "haul"}, Undo: []string{"cc", "undo", "--to", host},
 		Others: []string{"Linux without longhaul: sysctl -w net.ipv4.tcp_congestion_control=bbr"},
 	}
 	switch cause {
@@ -119,17 +119,17 @@ func (c *patient) against(cause Cause) []Remedy {
 			Action: fmt.Sprintf("send at %.2f Mb/s, just below the policer's rate", held), Place: Sender,
 			Command: fmt.Sprintf("longhaul cc use --to %s brutal --rate %.2fMbit", host, held),
 			Apply:   []string{"cc", "use", "--to", host, "brutal", "--rate", fmt.Sprintf("%.2fMbit", held)},
-			Undo:    []string{"cc", "use", "--to", host, "--undo"},
+			Undo:    []string{"cc", "undo", "--to", host},
 			Others:  []string{"Linux without longhaul: tc qdisc replace dev DEVICE root fq maxrate " + fmt.Sprintf("%.2fmbit", held)},
 		}}
 	case SegmentSize, AsymmetricMTU:
 		mss := c.o.Path.MTU - c.headersOfSYN()
 		return []Remedy{{
 			Action: fmt.Sprintf("have the receiver announce an MSS of %d", mss), Place: Receiver,
-			Command: fmt.Sprintf("longhaul route set %s --advmss %d", netip.PrefixFrom(c.o.Local.Addr(), c.o.Local.Addr().BitLen()), mss),
+			Command: fmt.Sprintf("longhaul route set --to %s --advmss %d", netip.PrefixFrom(c.o.Local.Addr(), c.o.Local.Addr().BitLen()), mss),
 		}, {
 			Action: "raise the MSS that the receiver announces, on the path", Place: Sender,
-			Command: fmt.Sprintf("longhaul mss set --dev DEVICE --toward %s --raise %d", prefix, mss),
+			Command: fmt.Sprintf("longhaul mss set --dev DEVICE --to %s --raise %d", prefix, mss),
 			Others:  []string{"AIX, towards other networks: no -o tcp_mssdflt=" + fmt.Sprint(mss)},
 		}}
 	case BlackHole:
@@ -139,12 +139,12 @@ func (c *patient) against(cause Cause) []Remedy {
 		}
 		return []Remedy{{
 			Action: fmt.Sprintf("send smaller packets there: %d bytes", mss+c.headersOfSYN()), Place: Sender,
-			Command: fmt.Sprintf("longhaul route set %s --mtu %d", host, mss+c.headersOfSYN()),
-			Apply:   []string{"route", "set", host, "--mtu", fmt.Sprint(mss + c.headersOfSYN())},
-			Undo:    []string{"route", "undo", host},
+			Command: fmt.Sprintf("longhaul route set --to %s --mtu %d", host, mss+c.headersOfSYN()),
+			Apply:   []string{"route", "set", "--to", host, "--mtu", fmt.Sprint(mss + c.headersOfSYN())},
+			Undo:    []string{"route", "undo", "--to", host},
 			Others: []string{
 				"Linux finds the size by itself with: sysctl -w net.ipv4.tcp_mtu_probing=1",
-				fmt.Sprintf("for all connections that a router forwards: longhaul mss set --dev DEVICE --toward %s --clamp %d", prefix, mss),
+				fmt.Sprintf("for all connections that a router forwards: longhaul mss set --dev DEVICE --to %s --clamp %d", prefix, mss),
 			},
 		}}
 	case Pacing:
@@ -156,8 +156,8 @@ func (c *patient) against(cause Cause) []Remedy {
 	case ShortFlow:
 		return []Remedy{{
 			Action: fmt.Sprintf("begin with %d segments", largeInitialWindow), Place: Sender,
-			Command: fmt.Sprintf("longhaul route set %s --initcwnd %d", host, largeInitialWindow),
-			Apply:   []string{"route", "set", host, "--initcwnd", fmt.Sprint(largeInitialWindow)}, Undo: []string{"route", "undo", host},
+			Command: fmt.Sprintf("longhaul route set --to %s --initcwnd %d", host, largeInitialWindow),
+			Apply:   []string{"route", "set", "--to", host, "--initcwnd", fmt.Sprint(largeInitialWindow)}, Undo: []string{"route", "undo", "--to", host},
 		}, {Action: "have the program keep and reuse its connections", Place: InProgram}}
 	}
 	return nil

@@ -14,7 +14,7 @@ func BenchmarkProgram(b *testing.B) {
 	one := []Rule{{Action: Raise, MSS: 1460}}
 	var full []Rule
 	for i := range maxRules - 1 {
-		full = append(full, Rule{Toward: prefix("2001:db8::/32"), Port: uint16(10000 + i), Action: Raise, MSS: 1460})
+		full = append(full, Rule{To: prefix("2001:db8::/32"), Port: uint16(10000 + i), Action: Raise, MSS: 1460})
 	}
 	full = append(full, one...)
 	usual := options(mssOption(460), sackOK, timestamps, nop, scale)

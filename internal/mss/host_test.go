@@ -21,6 +21,7 @@ import (
 
 	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/linktest"
+	"longhaul/internal/ledger"
 	"longhaul/internal/nettest"
 )
 
@@ -30,13 +31,16 @@ func testHost(t testing.TB) *Host {
 	t.Helper()
 	nettest.RequireRoot(t)
 	nettest.RequireSandbox(t)
-	h := NewHost()
-	h.BPFFS = t.TempDir()
+	h := NewHost(ledger.By{Owner: "tester", Means: ledger.Command})
+	h.BPFFS, h.Ledger = t.TempDir(), t.TempDir()
 	must(t, os.Chmod(filepath.Dir(h.BPFFS), 0o755))
 	must(t, unix.Mount("bpf", h.BPFFS, "bpf", 0, ""))
 	t.Cleanup(func() {
 		if left, err := filepath.Glob(h.BPFFS + "/longhaul*"); err != nil || len(left) > 0 {
 			t.Errorf("left on the BPF filesystem: %v, %v", left, err)
+		}
+		if left, err := filepath.Glob(h.Ledger + "/*"); err != nil || len(left) > 0 {
+			t.Errorf("left in the ledger: %v, %v", left, err)
 		}
 		must(t, unix.Unmount(h.BPFFS, 0))
 	})
@@ -125,7 +129,7 @@ func TestForwarded(t *testing.T) {
 			return err
 		})
 		in(func() error {
-			result, err := h.Set(ctx, Rule{Device: "left", Toward: prefix("fd09:2::2/128"), Action: Clamp, MSS: 1220}, SetOptions{})
+			result, err := h.Set(ctx, Rule{Device: "left", To: prefix("fd09:2::2/128"), Action: Clamp, MSS: 1220}, SetOptions{})
 			if result.Hook != hook || !result.Changed {
 				t.Errorf("the result is %+v", result)
 			}
@@ -138,14 +142,17 @@ func TestForwarded(t *testing.T) {
 			t.Errorf("IPv6: a sends %d, b sends %d", a, b)
 		}
 		var list []Status
-		in(func() (err error) { list, err = h.Show(false); return err })
+		in(func() (err error) { list, err = h.List(); return err })
 		if len(list) != 2 || list[0].Device != "left" || list[0].LastOld != 1440 || list[0].LastNew != 1220 || list[0].Rewritten != 1 ||
 			list[1].LastOld != 1460 || list[1].LastNew != 1000 || list[1].Hook != hook || list[1].Problem != "" {
 			t.Errorf("the rules are %+v", list)
 		}
 		in(func() error {
-			cleared, err := h.Clear(ctx, false, func(r Rule, _ uint32) bool { return r.Device == "left" })
-			if len(cleared.Rules) != 1 || cleared.Leftovers != 0 {
+			cleared, err := h.Undo(ctx, func(k ledger.Key, _ ledger.Claim) bool {
+				left, err := DeviceKey("left")
+				return err == nil && k.Name == left
+			})
+			if len(cleared) != 1 || cleared[0].Rule.Device != "left" || cleared[0].Now != nil {
 				t.Errorf("cleared %+v", cleared)
 			}
 			return err
@@ -156,12 +163,10 @@ func TestForwarded(t *testing.T) {
 		if _, b := s.segments(t, "10.9.2.2"); b != 1000-timestampBytes {
 			t.Errorf("the other rule has gone as well: b sends %d", b)
 		}
-		in(func() error { _, err := h.Clear(ctx, false, anyRule); return err })
+		in(func() error { _, err := h.Undo(ctx, ledger.AllClaims); return err })
 		s.nothingAttached(t)
 	})
 }
-
-func anyRule(Rule, uint32) bool { return true }
 
 // nothingAttached checks the devices of r.
 func (s site) nothingAttached(t testing.TB) {
@@ -212,7 +217,7 @@ func TestClampToRoutes(t *testing.T) {
 		if a, b := s.segments(t, "fd09:2::2"); a != 1220-timestampBytes || b != 1220-timestampBytes {
 			t.Errorf("to the path MTU, IPv6: a sends %d, b sends %d", a, b)
 		}
-		must(t, s.R.Do(func() error { _, err := h.Clear(ctx, false, anyRule); return err }))
+		must(t, s.R.Do(func() error { _, err := h.Undo(ctx, ledger.AllClaims); return err }))
 		s.nothingAttached(t)
 	})
 }
@@ -224,7 +229,7 @@ func TestDataSurvives(t *testing.T) {
 	s := newSite(t)
 	must(t, s.B.Route(hosts.Route{To: prefix("10.9.1.0/24"), Via: netip.MustParseAddr("10.9.2.1"), TCP: hosts.Metrics{AdvMSS: 460}}))
 	must(t, s.R.Do(func() error {
-		_, err := h.Set(context.Background(), Rule{Device: "right", Toward: prefix("10.9.2.0/24"), Action: Raise, MSS: 1460}, SetOptions{})
+		_, err := h.Set(context.Background(), Rule{Device: "right", To: prefix("10.9.2.0/24"), Action: Raise, MSS: 1460}, SetOptions{})
 		return err
 	}))
 	var l net.Listener
@@ -253,7 +258,7 @@ func TestDataSurvives(t *testing.T) {
 	if n := <-got; n != size {
 		t.Errorf("%d bytes of %d arrived", n, size)
 	}
-	must(t, s.R.Do(func() error { _, err := h.Clear(context.Background(), false, anyRule); return err }))
+	must(t, s.R.Do(func() error { _, err := h.Undo(context.Background(), ledger.AllClaims); return err }))
 }
 
 func TestReplace(t *testing.T) {
@@ -261,7 +266,7 @@ func TestReplace(t *testing.T) {
 	s := newSite(t)
 	ctx := context.Background()
 	must(t, s.R.Do(func() error {
-		rule := Rule{Device: "left", Toward: prefix("10.9.2.0/24"), Port: 80, Action: Clamp, MSS: 1000}
+		rule := Rule{Device: "left", To: prefix("10.9.2.0/24"), Port: 80, Action: Clamp, MSS: 1000}
 		if _, err := h.Set(ctx, rule, SetOptions{}); err != nil {
 			return err
 		}
@@ -275,7 +280,7 @@ func TestReplace(t *testing.T) {
 		if err != nil || !result.Changed || result.Replaced == nil || *result.Replaced != rule {
 			t.Errorf("another action: %+v, %v", result, err)
 		}
-		list, err := h.Show(false)
+		list, err := h.List()
 		if err != nil || len(list) != 1 || list[0].Rule != other {
 			t.Errorf("the rules are %+v, %v", list, err)
 		}
@@ -284,9 +289,9 @@ func TestReplace(t *testing.T) {
 		if _, err := h.Set(ctx, rule, SetOptions{}); !errors.Is(err, ErrFull) {
 			t.Errorf("one rule too many: %v", err)
 		}
-		cleared, err := h.Clear(ctx, false, anyRule)
-		if len(cleared.Rules) != maxRules {
-			t.Errorf("cleared %d rules", len(cleared.Rules))
+		cleared, err := h.Undo(ctx, ledger.AllClaims)
+		if len(cleared) != maxRules {
+			t.Errorf("cleared %d rules", len(cleared))
 		}
 		return err
 	}))
@@ -320,16 +325,16 @@ func TestRefusals(t *testing.T) {
 	}{
 		{Rule{Device: "left", Action: Raise, MSS: 87}, "too small: the least for IPv4 is 88"},
 		{Rule{Device: "left", Action: Clamp, MSS: -5}, "too small"},
-		{Rule{Device: "left", Action: Clamp, MSS: 1219, Toward: prefix("fd00::/16")}, "the least for IPv6 is 1220"},
+		{Rule{Device: "left", Action: Clamp, MSS: 1219, To: prefix("fd00::/16")}, "the least for IPv6 is 1220"},
 		{Rule{Device: "left", Action: Raise, MSS: 70000}, "too large"},
 		{Rule{Device: "left", Action: Raise, MSS: 1461}, "does not fit the MTU of left, 1500: use at most 1460"},
 		{Rule{Device: "left", Action: Raise, MSS: 1441, From: prefix("::/0")}, "use at most 1440"},
 		{Rule{Device: "nowhere0", Action: Raise, MSS: 1000}, "no such device: nowhere0"},
 		{Rule{Device: "left"}, "either raises or clamps"},
 		{Rule{Device: "left", Action: ClampToPMTU, MSS: 1000}, "takes no value"},
-		{Rule{Device: "left", Action: Raise, MSS: 1000, Toward: netip.PrefixFrom(netip.MustParseAddr("10.0.0.1"), 8)}, "did you mean 10.0.0.0/8?"},
-		{Rule{Device: "left", Action: Raise, MSS: 1000, Toward: prefix("::ffff:10.0.0.0/120")}, "write it as IPv4"},
-		{Rule{Device: "left", Action: Raise, MSS: 1000, Toward: prefix("10.0.0.0/8"), From: prefix("fd00::/16")}, "use prefixes of one IP version"},
+		{Rule{Device: "left", Action: Raise, MSS: 1000, To: netip.PrefixFrom(netip.MustParseAddr("10.0.0.1"), 8)}, "did you mean 10.0.0.0/8?"},
+		{Rule{Device: "left", Action: Raise, MSS: 1000, To: prefix("::ffff:10.0.0.0/120")}, "write it as IPv4"},
+		{Rule{Device: "left", Action: Raise, MSS: 1000, To: prefix("10.0.0.0/8"), From: prefix("fd00::/16")}, "use prefixes of one IP version"},
 	} {
 		must(t, s.R.Do(func() error {
 			if _, err := h.Set(context.Background(), tt.rule, SetOptions{}); err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -344,7 +349,7 @@ func TestRefusals(t *testing.T) {
 	// What is seen to arrive is not bounded by what the device sends.
 	must(t, s.R.Do(func() error {
 		_, err := h.Set(context.Background(), Rule{Device: "left", Action: Raise, MSS: 8960, From: prefix("10.9.1.0/24")}, SetOptions{Arrives: true})
-		_, clearErr := h.Clear(context.Background(), false, anyRule)
+		_, clearErr := h.Undo(context.Background(), ledger.AllClaims)
 		return errors.Join(err, clearErr)
 	}))
 }
@@ -384,11 +389,11 @@ func TestInterrupted(t *testing.T) {
 			}
 			crash()
 			must(t, s.R.Do(func() error {
-				list, err := h.Show(false)
+				list, err := h.List()
 				if err != nil || len(list) != 1 || list[0].Device != "left" || list[0].Problem == "" {
 					t.Errorf("shown is %+v, %v", list, err)
 				}
-				_, err = h.Clear(ctx, false, anyRule)
+				_, err = h.Undo(ctx, ledger.AllClaims)
 				return err
 			}))
 			s.nothingAttached(t)
@@ -397,7 +402,7 @@ func TestInterrupted(t *testing.T) {
 				if _, err := h.Set(ctx, rule, SetOptions{}); err != nil {
 					return err
 				}
-				list, err := h.Show(false)
+				list, err := h.List()
 				if err != nil || len(list) != 1 || list[0].Problem != "" || list[0].Hook != hookTCX {
 					t.Errorf("set again, shown is %+v, %v", list, err)
 				}
@@ -406,7 +411,7 @@ func TestInterrupted(t *testing.T) {
 			if a, b := s.segments(t, "10.9.2.2"); a != 1000-timestampBytes || b != 1000-timestampBytes {
 				t.Errorf("set again: a sends %d, b sends %d", a, b)
 			}
-			must(t, s.R.Do(func() error { _, err := h.Clear(ctx, false, anyRule); return err }))
+			must(t, s.R.Do(func() error { _, err := h.Undo(ctx, ledger.AllClaims); return err }))
 			s.nothingAttached(t)
 		})
 	}
@@ -429,15 +434,12 @@ func TestDeviceGone(t *testing.T) {
 			if err := netlink.LinkDel(l); err != nil {
 				return err
 			}
-			list, err := h.Show(false)
+			list, err := h.List()
 			if err != nil || len(list) != 1 || !strings.Contains(list[0].Problem, "deleted") {
 				t.Errorf("shown is %+v, %v", list, err)
 			}
-			if list, err := h.Show(true); err != nil || len(list) != 1 {
-				t.Errorf("of all, shown is %+v, %v", list, err)
-			}
-			cleared, err := h.Clear(ctx, false, anyRule)
-			if len(cleared.Rules) != 1 {
+			cleared, err := h.Undo(ctx, ledger.AllClaims)
+			if len(cleared) != 1 {
 				t.Errorf("cleared %+v", cleared)
 			}
 			return err
@@ -456,7 +458,7 @@ func TestDeviceAnew(t *testing.T) {
 		rule := Rule{Device: "anew", Port: 443, Action: Clamp, MSS: 1200}
 		device := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "anew", Index: 4711}, PeerName: "peer"}
 		show := func(want ...Rule) error {
-			list, err := h.Show(false)
+			list, err := h.List()
 			var got []Rule
 			for _, status := range list {
 				got = append(got, status.Rule)
@@ -484,7 +486,7 @@ func TestDeviceAnew(t *testing.T) {
 			// Somebody else's qdisc on the new device must stay.
 			func() error { return netlink.QdiscAdd(clsact(device.Index)) },
 			func() error {
-				list, err := h.Show(false)
+				list, err := h.List()
 				if len(list) != 1 || !strings.Contains(list[0].Problem, "recreated") {
 					t.Errorf("after the device came back, shown is %+v", list)
 				}
@@ -494,7 +496,7 @@ func TestDeviceAnew(t *testing.T) {
 			func() error { return show(rule) },
 			func() error { return set(old) },
 			func() error { return show(rule, old) },
-			func() error { _, err := h.Clear(ctx, false, anyRule); return err },
+			func() error { _, err := h.Undo(ctx, ledger.AllClaims); return err },
 			func() error {
 				has, err := hasClsact(device.Index)
 				if !has {
@@ -520,18 +522,78 @@ func TestOtherNamespaces(t *testing.T) {
 		return err
 	}))
 	must(t, s.A.Do(func() error {
-		if list, err := h.Show(false); err != nil || len(list) != 0 {
+		if list, err := h.List(); err != nil || len(list) != 0 {
 			t.Errorf("shown elsewhere is %+v, %v", list, err)
 		}
-		if list, err := h.Show(true); err != nil || len(list) != 1 || list[0].MSS != 1000 {
-			t.Errorf("of all, shown elsewhere is %+v, %v", list, err)
+		if undone, err := h.Undo(ctx, ledger.AllClaims); err != nil || len(undone) != 0 {
+			t.Errorf("undone from elsewhere: %+v, %v", undone, err)
 		}
-		if cleared, err := h.Clear(ctx, false, anyRule); err != nil || len(cleared.Rules) != 0 {
-			t.Errorf("cleared from elsewhere: %+v, %v", cleared, err)
+		return nil
+	}))
+	must(t, s.R.Do(func() error { _, err := h.Undo(ctx, ledger.AllClaims); return err }))
+	s.nothingAttached(t)
+}
+
+// TestOwners: of two owners' rules for the same data the last one is in force, and each
+// takes back its own.
+func TestOwners(t *testing.T) {
+	eachHook(t, func(t *testing.T, h *Host, _ string) {
+		s := newSite(t)
+		ctx := context.Background()
+		other := *h
+		other.By.Owner = "other"
+		set := func(h *Host, mss int) {
+			t.Helper()
+			must(t, s.R.Do(func() error {
+				_, err := h.Set(ctx, Rule{Device: "left", Action: Clamp, MSS: mss}, SetOptions{})
+				return err
+			}))
 		}
-		cleared, err := h.Clear(ctx, true, anyRule)
-		if len(cleared.Rules) != 1 {
-			t.Errorf("cleared of all: %+v", cleared)
+		undo := func(h *Host, now int, left int) {
+			t.Helper()
+			must(t, s.R.Do(func() error {
+				undone, err := h.Undo(ctx, ledger.OwnClaims(h.By.Owner))
+				if len(undone) != 1 || len(undone[0].Left) != left || now == 0 != (undone[0].Now == nil) || now != 0 && undone[0].Now.MSS != now {
+					t.Errorf("%s has undone %+v, want %d", h.By.Owner, undone, now)
+				}
+				return err
+			}))
+		}
+		inForce := func(want int) {
+			t.Helper()
+			if a, _ := s.segments(t, "10.9.2.2"); a != want-timestampBytes {
+				t.Errorf("a sends %d, want %d", a, want-timestampBytes)
+			}
+		}
+		set(h, 1000)
+		set(&other, 1200)
+		inForce(1200)
+		undo(&other, 1000, 1)
+		inForce(1000)
+		set(&other, 1200)
+		undo(h, 1200, 1)
+		inForce(1200)
+		undo(&other, 0, 0)
+		s.nothingAttached(t)
+	})
+}
+
+// TestUnrecorded: rules whose ledger was removed belong to nobody, and anybody may take
+// them back.
+func TestUnrecorded(t *testing.T) {
+	h := testHost(t)
+	s := newSite(t)
+	ctx := context.Background()
+	must(t, s.R.Do(func() error {
+		if _, err := h.Set(ctx, Rule{Device: "left", Action: Clamp, MSS: 1000}, SetOptions{}); err != nil {
+			return err
+		}
+		if err := os.RemoveAll(h.Ledger); err != nil {
+			return err
+		}
+		undone, err := h.Undo(ctx, ledger.OwnClaims("anybody"))
+		if len(undone) != 1 || undone[0].Taken[0].Owner != ledger.Unknown {
+			t.Errorf("undone: %+v", undone)
 		}
 		return err
 	}))
@@ -564,7 +626,7 @@ func TestOthersFilters(t *testing.T) {
 		if _, err := h.Set(ctx, Rule{Device: "left", Action: Clamp, MSS: 1000}, SetOptions{}); err != nil {
 			return err
 		}
-		if _, err := h.Clear(ctx, false, anyRule); err != nil {
+		if _, err := h.Undo(ctx, ledger.AllClaims); err != nil {
 			return err
 		}
 		all, err := allFilters(index, directions[1])
@@ -589,7 +651,7 @@ func TestConcurrently(t *testing.T) {
 			err := s.R.Do(func() error {
 				_, err := h.Set(ctx, Rule{Device: "left", Port: uint16(1 + i), Action: Clamp, MSS: 1000}, SetOptions{})
 				if err == nil && i%2 == 1 {
-					_, err = h.Clear(ctx, false, func(r Rule, _ uint32) bool { return r.Port == uint16(1+i) })
+					_, err = h.Undo(ctx, func(_ ledger.Key, c ledger.Claim) bool { return Rule{Port: uint16(1 + i)}.Selects(c) })
 				}
 				return err
 			})
@@ -600,11 +662,11 @@ func TestConcurrently(t *testing.T) {
 	}
 	group.Wait()
 	must(t, s.R.Do(func() error {
-		list, err := h.Show(false)
+		list, err := h.List()
 		if err != nil || len(list) != 4 {
 			t.Errorf("shown is %+v, %v", list, err)
 		}
-		_, err = h.Clear(ctx, false, anyRule)
+		_, err = h.Undo(ctx, ledger.AllClaims)
 		return err
 	}))
 }
@@ -644,11 +706,11 @@ func TestFastOpen(t *testing.T) {
 		t.Errorf("b sends %d", mss)
 	}
 	must(t, s.R.Do(func() error {
-		list, err := h.Show(false)
+		list, err := h.List()
 		if err == nil && (len(list) != 1 || list[0].Rewritten < 1) {
 			err = fmt.Errorf("the rules are %+v", list)
 		}
-		_, clearErr := h.Clear(context.Background(), false, anyRule)
+		_, clearErr := h.Undo(context.Background(), ledger.AllClaims)
 		return errors.Join(err, clearErr)
 	}))
 }
@@ -689,11 +751,11 @@ func TestTagged(t *testing.T) {
 		t.Errorf("a sends %d, b sends %d", a, b)
 	}
 	must(t, s.R.Do(func() error {
-		list, err := h.Show(false)
+		list, err := h.List()
 		if err == nil && (len(list) != 1 || list[0].Rewritten < 2) {
 			err = fmt.Errorf("the rules are %+v", list)
 		}
-		_, clearErr := h.Clear(ctx, false, anyRule)
+		_, clearErr := h.Undo(ctx, ledger.AllClaims)
 		return errors.Join(err, clearErr)
 	}))
 }

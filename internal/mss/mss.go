@@ -13,8 +13,8 @@
 //	    ingress
 //
 // So a crash at any point leaves either rules in force, or a directory without a link.
-// [Host.Show] shows the latter as not in force, and the next change clears or
-// completes it. On a kernel without tcx links (before Linux 6.6) the program is a
+// [Host.List] shows the latter as not in force, and the next change clears or
+// completes it. The owners of rules are in the [ledger]. On a kernel without tcx links (before Linux 6.6) the program is a
 // filter of the clsact qdisc.
 package mss
 
@@ -32,18 +32,24 @@ import (
 
 	"longhaul/internal/bpffs"
 	"longhaul/internal/kernel"
+	"longhaul/internal/ledger"
 )
 
 // Host is this machine, in the calling thread's network namespace. Its methods
 // may be called from several processes at once.
 type Host struct {
-	BPFFS string // mount point of the BPF filesystem
+	BPFFS  string // mount point of the BPF filesystem
+	Ledger string // directory of the ledger
+	By     ledger.By
+	DryRun bool // only say what would change
 	// Clsact attaches programs as filters even on kernels with links.
 	Clsact bool
 }
 
-// NewHost returns this machine.
-func NewHost() *Host { return &Host{BPFFS: bpffs.DefaultRoot} }
+// NewHost returns this machine. by claims what is changed.
+func NewHost(by ledger.By) *Host {
+	return &Host{BPFFS: bpffs.DefaultRoot, Ledger: ledger.DefaultDir, By: by}
+}
 
 // Errors that callers distinguish. Each comes wrapped.
 var (
@@ -104,26 +110,86 @@ func (h *Host) checkSet(rule Rule, o SetOptions) (device, error) {
 	return d, needPrivilege()
 }
 
-// Set adds a rule, or replaces the rule for the same data. The error is an
-// [*kernel.ErrUnsupported] if the kernel or the privilege does not allow it.
+// Set adds a rule, or replaces the rule for the same data, and claims it. The error is
+// an [*kernel.ErrUnsupported] if the kernel or the privilege does not allow it.
 func (h *Host) Set(ctx context.Context, rule Rule, o SetOptions) (SetResult, error) {
 	d, err := h.checkSet(rule, o)
 	if err != nil {
 		return SetResult{}, err
 	}
-	if err := h.pins().Mount("a device of another network namespace is reached with --netns"); err != nil {
-		return SetResult{}, err
-	}
-	namespace, err := kernel.NetNSCookie()
+	namespace, err := ledger.Here()
 	if err != nil {
 		return SetResult{}, err
 	}
+	a := attachment{dirName(namespace, d.index), namespace, d.index, true}
+	if h.DryRun {
+		return h.wouldSet(a, rule)
+	}
+	if err := h.pins().Mount("a device of another network namespace is reached with --netns"); err != nil {
+		return SetResult{}, err
+	}
+	book, err := ledger.Open(h.Ledger, false)
+	if err != nil {
+		return SetResult{}, err
+	}
+	defer book.Close()
 	unlock, err := h.pins().Lock(ctx)
 	if err != nil {
 		return SetResult{}, err
 	}
 	defer unlock()
-	return h.set(d, attachment{dirName(namespace, d.index), namespace, d.index, true}, rule)
+	if err := h.repair(book); err != nil {
+		return SetResult{}, err
+	}
+	return h.setAndRecord(book, d, a, rule)
+}
+
+// setAndRecord is Set under both locks.
+func (h *Host) setAndRecord(book *ledger.Book, d device, a attachment, rule Rule) (result SetResult, err error) {
+	existed, err := h.pins().Exists(a.dir)
+	if err != nil {
+		return SetResult{}, err
+	}
+	var dropped []Rule
+	if existed {
+		var dead bool
+		if dropped, dead, err = h.dropDead(a); err != nil {
+			return SetResult{}, err
+		}
+		existed = !dead
+	}
+	if !existed {
+		h.forgetDevice(book, a)
+	}
+	now, err := h.ruleFor(a, rule)
+	if err != nil {
+		return SetResult{}, err
+	}
+	restore := book.Snapshot()
+	e := h.recordSet(book, a, rule, now)
+	if err := book.Save(); err != nil {
+		return SetResult{}, err
+	}
+	if result, err = h.install(d, a, rule); err != nil {
+		restore()
+		return SetResult{}, errors.Join(err, book.Save())
+	}
+	result.Dropped = dropped
+	e.Pending = nil
+	return result, book.Save()
+}
+
+// wouldSet returns the outcome of Set without a change.
+func (h *Host) wouldSet(a attachment, rule Rule) (SetResult, error) {
+	now, err := h.ruleFor(a, rule)
+	if err != nil {
+		return SetResult{}, err
+	}
+	result := SetResult{Changed: now == nil || *now != rule}
+	if result.Changed {
+		result.Replaced = now
+	}
+	return result, nil
 }
 
 // needPrivilege returns an error if the process lacks privilege. Reading the rules in
@@ -132,18 +198,12 @@ func needPrivilege() error {
 	return kernel.CheckBPF(feature, kernel.BPF, kernel.NetAdmin, kernel.SysAdmin)
 }
 
-// set is Set under the lock.
-func (h *Host) set(d device, a attachment, rule Rule) (result SetResult, err error) {
+// install puts a rule in force, in place of the rule for the same data. The caller holds
+// the lock.
+func (h *Host) install(d device, a attachment, rule Rule) (result SetResult, err error) {
 	existed, err := h.pins().Exists(a.dir)
 	if err != nil {
 		return SetResult{}, err
-	}
-	if existed {
-		var dead bool
-		if result.Dropped, dead, err = h.dropDead(a); err != nil {
-			return SetResult{}, err
-		}
-		existed = !dead
 	}
 	if err := os.MkdirAll(h.pins().Path(a.dir), 0o700); err != nil {
 		return SetResult{}, fmt.Errorf("make the directory of pins: %w", err)
@@ -179,7 +239,7 @@ func (h *Host) set(d device, a attachment, rule Rule) (result SetResult, err err
 		result.Replaced = &replaced
 		rules[i] = next
 	case len(rules) == maxRules:
-		return SetResult{}, fmt.Errorf("%w: clear some of %s", ErrFull, d.name)
+		return SetResult{}, fmt.Errorf("%w: undo some of %s", ErrFull, d.name)
 	default:
 		rules = append(rules, next)
 	}
@@ -209,16 +269,21 @@ type Status struct {
 	// rule is not in force; Problem then has the reason.
 	Hook    string `json:"hook,omitempty"`
 	Problem string `json:"problem,omitempty"`
+	// Claims are those in the ledger, the one in force last.
+	Claims []ledger.Claim `json:"claims,omitempty"`
 }
 
-// Show lists the rules of this network namespace, or of all, by device and in order of
-// precedence.
-func (h *Host) Show(all bool) ([]Status, error) {
-	attachments, err := h.attachments(all)
+// List lists the rules of this network namespace, by device and in order of precedence.
+func (h *Host) List() ([]Status, error) {
+	attachments, err := h.attachments(false)
 	if err != nil || len(attachments) == 0 {
 		return nil, err
 	}
 	if err := needPrivilege(); err != nil {
+		return nil, err
+	}
+	book, err := ledger.Read(h.Ledger)
+	if err != nil {
 		return nil, err
 	}
 	var list []Status
@@ -226,6 +291,11 @@ func (h *Host) Show(all bool) ([]Status, error) {
 		some, err := h.show(a)
 		if err != nil {
 			return nil, err
+		}
+		for i := range some {
+			if e := book.Find(key(a, some[i].Rule)); e != nil {
+				some[i].Claims = e.Claims
+			}
 		}
 		list = append(list, some...)
 	}
@@ -265,77 +335,4 @@ func (h *Host) attachments(all bool) ([]attachment, error) {
 	}
 	slices.SortFunc(list, func(a, b attachment) int { return a.index - b.index })
 	return list, nil
-}
-
-// ClearResult lists the rules that [Host.Clear] removed.
-type ClearResult struct {
-	Rules []Rule `json:"rules"`
-	// Leftovers counts devices with a program or pins but no rule, left by an
-	// interrupted command.
-	Leftovers int `json:"leftovers,omitempty"`
-}
-
-// Clear removes the rules of this network namespace that which selects, and with the
-// last rule of a device its program. If all, it includes the rules of other network
-// namespaces.
-func (h *Host) Clear(ctx context.Context, all bool, which func(Rule, uint32) bool) (ClearResult, error) {
-	var result ClearResult
-	attachments, err := h.attachments(all)
-	if err != nil || len(attachments) == 0 {
-		return result, err
-	}
-	if err := needPrivilege(); err != nil {
-		return result, err
-	}
-	unlock, err := h.pins().Lock(ctx)
-	if err != nil {
-		return result, err
-	}
-	defer unlock()
-	if attachments, err = h.attachments(all); err != nil {
-		return result, err
-	}
-	for _, a := range attachments {
-		if err := h.clear(a, which, &result); err != nil {
-			return result, err
-		}
-	}
-	return result, nil
-}
-
-// clear is Clear for one device, under the lock.
-func (h *Host) clear(a attachment, which func(Rule, uint32) bool, result *ClearResult) error {
-	name := a.deviceName()
-	p, err := openMaps(h.pins().Path(a.dir))
-	var rules []numbered
-	if err == nil {
-		defer p.Close()
-		rules, err = p.rules(name)
-	}
-	if err != nil {
-		// Made by another version, or incomplete: it can only be removed as a whole.
-		if which(Rule{Device: name}, 0) {
-			result.Leftovers++
-			return h.remove(a)
-		}
-		return nil
-	}
-	var keep []numbered
-	for _, n := range rules {
-		if which(n.rule, n.id) {
-			result.Rules = append(result.Rules, n.rule)
-		} else {
-			keep = append(keep, n)
-		}
-	}
-	switch {
-	case len(keep) == 0:
-		if len(rules) == 0 {
-			result.Leftovers++
-		}
-		return h.remove(a)
-	case len(keep) < len(rules):
-		return p.put(keep)
-	}
-	return nil
 }

@@ -414,7 +414,7 @@ func TestMatching(t *testing.T) {
 	raise := func(toward, from string, port uint16, mss int) Rule {
 		r := Rule{Action: Raise, MSS: mss, Port: port}
 		if toward != "" {
-			r.Toward = netip.MustParsePrefix(toward)
+			r.To = netip.MustParsePrefix(toward)
 		}
 		if from != "" {
 			r.From = netip.MustParsePrefix(from)

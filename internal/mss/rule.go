@@ -30,9 +30,9 @@ func (a Action) needsValue() bool { return a == Raise || a == Clamp }
 // changes that on its way through the device, in either direction.
 type Rule struct {
 	Device string `json:"device"`
-	// Toward is the destination of the data, From its source. The zero prefix
+	// To is the destination of the data, From its source. The zero prefix
 	// matches any.
-	Toward netip.Prefix `json:"toward,omitzero"`
+	To     netip.Prefix `json:"to,omitzero"`
 	From   netip.Prefix `json:"from,omitzero"`
 	Port   uint16       `json:"port,omitempty"` // TCP port of either end, 0 for any
 	Action Action       `json:"action"`
@@ -55,7 +55,7 @@ const (
 
 // ipVersion returns 4 or 6, or 0 if the rule is for both.
 func (r Rule) ipVersion() uint8 {
-	for _, p := range []netip.Prefix{r.Toward, r.From} {
+	for _, p := range []netip.Prefix{r.To, r.From} {
 		switch {
 		case p.IsValid() && p.Addr().Is4():
 			return 4
@@ -79,7 +79,7 @@ func (r Rule) PacketBytes() int { return r.MSS + r.headers() }
 
 // Check checks a rule without its device.
 func (r Rule) Check() error {
-	for _, p := range []netip.Prefix{r.Toward, r.From} {
+	for _, p := range []netip.Prefix{r.To, r.From} {
 		switch {
 		case !p.IsValid():
 		case p.Addr().Is4In6():
@@ -88,8 +88,8 @@ func (r Rule) Check() error {
 			return fmt.Errorf("%s has bits beyond its length: did you mean %s?", p, p.Masked())
 		}
 	}
-	if r.Toward.IsValid() && r.From.IsValid() && r.Toward.Addr().Is4() != r.From.Addr().Is4() {
-		return fmt.Errorf("data from %s never goes to %s: use prefixes of one IP version", r.From, r.Toward)
+	if r.To.IsValid() && r.From.IsValid() && r.To.Addr().Is4() != r.From.Addr().Is4() {
+		return fmt.Errorf("data from %s never goes to %s: use prefixes of one IP version", r.From, r.To)
 	}
 	switch r.Action {
 	case Raise, Clamp:
@@ -123,7 +123,7 @@ func (r Rule) checkOn(d device) error {
 
 // sameData reports whether two rules of a device are for the same connections.
 func (r Rule) sameData(other Rule) bool {
-	return r.Toward == other.Toward && r.From == other.From && r.Port == other.Port
+	return r.To == other.To && r.From == other.From && r.Port == other.Port
 }
 
 // compare orders the rules of a device. The first match decides, so narrower rules
@@ -134,7 +134,7 @@ func compare(a, b numbered) int {
 		if r.Port != 0 {
 			w += 1000
 		}
-		for _, p := range []netip.Prefix{r.Toward, r.From} {
+		for _, p := range []netip.Prefix{r.To, r.From} {
 			if p.IsValid() {
 				w += 1 + p.Bits()
 			}
@@ -155,12 +155,12 @@ type numbered struct {
 
 // record is a rule in the program's form: struct rule in bpf/mss.bpf.c.
 type record struct {
-	ID                 uint32
-	MSS, Port          uint16
-	IPVersion, Action  uint8
-	HasPrefix          uint16 // bit 0: Toward is set, bit 1: From is
-	Toward, TowardMask [16]byte
-	From, FromMask     [16]byte
+	ID                uint32
+	MSS, Port         uint16
+	IPVersion, Action uint8
+	HasPrefix         uint16 // bit 0: To is set, bit 1: From is
+	To, ToMask        [16]byte
+	From, FromMask    [16]byte
 }
 
 var actionNumbers = map[Action]uint8{Raise: 1, Clamp: 2, ClampToRoute: 3, ClampToPMTU: 4}
@@ -170,9 +170,9 @@ func (n numbered) record() record {
 		ID: n.id, MSS: uint16(n.rule.MSS), Port: n.rule.Port,
 		IPVersion: n.rule.ipVersion(), Action: actionNumbers[n.rule.Action],
 	}
-	if n.rule.Toward.IsValid() {
+	if n.rule.To.IsValid() {
 		r.HasPrefix |= 1
-		fillPrefix(&r.Toward, &r.TowardMask, n.rule.Toward)
+		fillPrefix(&r.To, &r.ToMask, n.rule.To)
 	}
 	if n.rule.From.IsValid() {
 		r.HasPrefix |= 2
@@ -196,7 +196,7 @@ func (r record) numbered(device string) (numbered, error) {
 		}
 	}
 	if r.HasPrefix&1 != 0 {
-		rule.Toward = prefixOf(r.Toward, r.TowardMask, r.IPVersion)
+		rule.To = prefixOf(r.To, r.ToMask, r.IPVersion)
 	}
 	if r.HasPrefix&2 != 0 {
 		rule.From = prefixOf(r.From, r.FromMask, r.IPVersion)

@@ -9,7 +9,7 @@ import (
 	"longhaul/internal/display"
 )
 
-// Text describes a rule without its device: "raise to 1460: data toward
+// Text describes a rule without its device: "raise to 1460: data to
 // 203.0.113.0/24".
 func (r Rule) Text() string {
 	var b strings.Builder
@@ -27,10 +27,10 @@ func (r Rule) Text() string {
 	if r.From.IsValid() {
 		fmt.Fprintf(&b, " from %s", r.From)
 	}
-	if r.Toward.IsValid() {
-		fmt.Fprintf(&b, " toward %s", r.Toward)
+	if r.To.IsValid() {
+		fmt.Fprintf(&b, " to %s", r.To)
 	}
-	if !r.From.IsValid() && !r.Toward.IsValid() {
+	if !r.From.IsValid() && !r.To.IsValid() {
 		b.WriteString(" both ways")
 	}
 	if r.Port != 0 {
@@ -58,6 +58,9 @@ func (s Status) WriteText(w io.Writer) error {
 	if s.Rewritten > 0 {
 		text += fmt.Sprintf("; the last %s ago: %d -> %d", display.Age(s.LastAgo.Seconds()), s.LastOld, s.LastNew)
 	}
+	if n := len(s.Claims); n > 0 {
+		text += "\n    set by " + s.Claims[n-1].Owner
+	}
 	if s.Problem != "" {
 		text += "\n    " + s.Problem
 	}
@@ -79,18 +82,23 @@ func (s Status) MarshalJSON() ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// WriteText writes a line for each rule that was removed.
-func (c ClearResult) WriteText(w io.Writer) error {
-	var b strings.Builder
-	for _, r := range c.Rules {
-		fmt.Fprintf(&b, "cleared %s  %s\n", r.DeviceText(), r.Text())
+// WriteText writes a line about the outcome.
+func (u Undone) WriteText(w io.Writer) error {
+	var text string
+	last := ""
+	if n := len(u.Left); n > 0 {
+		last = u.Left[n-1].Owner
 	}
-	if c.Leftovers > 0 {
-		fmt.Fprintf(&b, "cleared what was left of %s\n", display.Plural(c.Leftovers, "device"))
+	switch {
+	case u.Rule.Action == "":
+		text = "removed what an interrupted command left of " + u.Rule.DeviceText()
+	case u.Now == nil:
+		text = fmt.Sprintf("removed %s  %s", u.Rule.DeviceText(), u.Rule.Text())
+	case *u.Now == u.Rule:
+		text = fmt.Sprintf("%s keeps %s, set by %s", u.Rule.DeviceText(), u.Now.Text(), last)
+	default:
+		text = fmt.Sprintf("%s has %s again, set by %s", u.Rule.DeviceText(), u.Now.Text(), last)
 	}
-	if b.Len() == 0 {
-		b.WriteString("no rules\n")
-	}
-	_, err := io.WriteString(w, b.String())
+	_, err := fmt.Fprintln(w, text)
 	return err
 }

@@ -6,7 +6,10 @@ import "net/netip"
 type Use struct {
 	Prefix    netip.Prefix `json:"prefix"`
 	Algorithm string       `json:"algorithm"`
-	Priority  uint32       `json:"priority"` // the route's metric
+	// RateBps is the rate of IP packets that the connections share, 0 for none.
+	RateBps  int64    `json:"rate_bits_per_second,omitempty"`
+	Priority uint32   `json:"priority"` // the route's metric
+	Owners   []string `json:"owners"`   // the one in force last
 	// Made: the route was added for this, a copy of the one that covered the
 	// prefix. Otherwise it existed, with the former settings.
 	Made            bool   `json:"made"`
@@ -14,55 +17,18 @@ type Use struct {
 	FormerLocked    bool   `json:"former_locked,omitempty"`
 }
 
-// UseResult is the result of [Table.UseCongestionControl]; see [Result].
-type UseResult struct {
-	Use
-	Changed   bool
-	Elsewhere []netip.Prefix
-	Effective bool
-}
-
-// UseCongestionControl sets a registered algorithm for every new connection to a
-// prefix, locked: an application that asks for another one gets EPERM. A second use of
-// the same prefix replaces the first.
-func (t *Table) UseCongestionControl(prefix netip.Prefix, algorithm string) (UseResult, error) {
-	result, err := t.Set(Change{
-		Prefix:  prefix,
-		Metrics: map[Metric]Value{CongestionControl: {Name: algorithm, Locked: true}},
-	})
-	if err != nil {
-		return UseResult{}, err
+// Use returns the congestion control of a setting; ok is false without one.
+func (s Setting) Use() (use Use, ok bool) {
+	done := s.Metrics[CongestionControl]
+	if done == nil {
+		return Use{}, false
 	}
-	return UseResult{result.use(), result.Changed, result.Elsewhere, result.Effective}, nil
-}
-
-// UndoCongestionControl restores a prefix's route from before
-// [Table.UseCongestionControl].
-func (t *Table) UndoCongestionControl(prefix netip.Prefix) (Use, error) {
-	undone, err := t.Unset(prefix, CongestionControl)
-	return undone.use(), err
-}
-
-// CongestionControlUses returns the prefixes of this network namespace with an
-// algorithm of longhaul's.
-func (t *Table) CongestionControlUses() (uses []Use, err error) {
-	settings, err := t.Settings()
-	for _, s := range settings {
-		if s.Metrics[CongestionControl] != nil {
-			uses = append(uses, s.use())
-		}
+	u := Use{Prefix: s.Prefix, Priority: s.Priority, Made: s.Made, Algorithm: done.Set.Name, RateBps: done.Set.RateBps}
+	if !s.Made {
+		u.FormerAlgorithm, u.FormerLocked = done.Former.Name, done.Former.Locked
 	}
-	return uses, err
-}
-
-// use returns the congestion control of a setting.
-func (s Setting) use() Use {
-	u := Use{Prefix: s.Prefix, Priority: s.Priority, Made: s.Made}
-	if done := s.Metrics[CongestionControl]; done != nil {
-		u.Algorithm = done.Set.Name
-		if !s.Made {
-			u.FormerAlgorithm, u.FormerLocked = done.Former.Name, done.Former.Locked
-		}
+	for _, c := range done.Claims {
+		u.Owners = append(u.Owners, c.Owner)
 	}
-	return u
+	return u, true
 }

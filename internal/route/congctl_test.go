@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/ledger"
 	"longhaul/internal/nettest"
 )
 
@@ -75,10 +76,33 @@ func lan(t *testing.T) *Table {
 			t.Fatalf("add %v: %v", r.Dst, err)
 		}
 	}
-	return &Table{Undo: t.TempDir()}
+	return &Table{Ledger: t.TempDir(), By: ledger.By{Owner: "tester", Means: ledger.Command}}
 }
 
 var must = nettest.Must
+
+// use sets and locks an algorithm.
+func (t *Table) use(prefix netip.Prefix, algorithm string) (Result, error) {
+	return t.Set(Change{Prefix: prefix, Metrics: map[Metric]Value{CongestionControl: {Name: algorithm, Locked: true}}})
+}
+
+var errNothing = errors.New("nothing to undo")
+
+// undo takes back the table's own claims on metrics of a prefix, on all if none is named.
+func (t *Table) undo(prefix netip.Prefix, names ...Metric) (Undone, error) {
+	book, err := ledger.Open(t.Ledger, t.DryRun)
+	if err != nil {
+		return Undone{}, err
+	}
+	defer book.Close()
+	undone, err := t.UndoIn(book, func(k ledger.Key, c ledger.Claim) bool {
+		return k.Name == prefix.String() && c.Same(t.By) && (len(names) == 0 || slices.Contains(names, Metric(k.Part)))
+	})
+	if err != nil || len(undone) == 0 {
+		return Undone{}, errors.Join(err, errNothing)
+	}
+	return undone[0], nil
+}
 
 func ipNet(s string) *net.IPNet {
 	p := netip.MustParsePrefix(s)
@@ -142,7 +166,7 @@ func TestUseAndUndo(t *testing.T) {
 			prefix := netip.MustParsePrefix(test.prefix)
 			old, _ := find(t, test.prefix)
 
-			result, err := table.UseCongestionControl(prefix, "reno")
+			result, err := table.use(prefix, "reno")
 			must(t, err)
 			if result.Made != test.made || !result.Changed || !result.Effective {
 				t.Errorf("made %v, changed %v, effective %v", result.Made, result.Changed, result.Effective)
@@ -162,27 +186,30 @@ func TestUseAndUndo(t *testing.T) {
 				}
 			}
 			// A second time changes nothing, a second algorithm is undone with the first.
-			if result, err = table.UseCongestionControl(prefix, "reno"); err != nil || result.Changed {
+			if result, err = table.use(prefix, "reno"); err != nil || result.Changed {
 				t.Errorf("again: changed %v, %v", result.Changed, err)
 			}
-			if result, err = table.UseCongestionControl(prefix, "cubic"); err != nil || !result.Changed {
+			if result, err = table.use(prefix, "cubic"); err != nil || !result.Changed {
 				t.Errorf("another: changed %v, %v", result.Changed, err)
 			}
-			uses, err := table.CongestionControlUses()
+			settings, err := table.Settings()
 			must(t, err)
-			if len(uses) != 1 || uses[0].Algorithm != "cubic" || uses[0].Prefix != prefix {
-				t.Errorf("uses: %+v", uses)
+			if len(settings) != 1 {
+				t.Fatalf("settings: %+v", settings)
 			}
-			if _, err := table.UndoCongestionControl(prefix); err != nil {
+			if use, ok := settings[0].Use(); !ok || use.Algorithm != "cubic" || use.Prefix != prefix || !slices.Equal(use.Owners, []string{"tester"}) {
+				t.Errorf("use: %+v", use)
+			}
+			if _, err := table.undo(prefix, CongestionControl); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(before, routes(t)); diff != "" {
 				t.Errorf("not as before:\n%s", diff)
 			}
-			if left, _ := filepath.Glob(table.Undo + "/*"); len(left) > 0 {
+			if left, _ := filepath.Glob(table.Ledger + "/*"); len(left) > 0 {
 				t.Errorf("left behind: %v", left)
 			}
-			if _, err := table.UndoCongestionControl(prefix); !errors.Is(err, ErrNotUsed) {
+			if _, err := table.undo(prefix, CongestionControl); !errors.Is(err, errNothing) {
 				t.Errorf("a second undo: %v", err)
 			}
 		})
@@ -217,10 +244,10 @@ func TestSockets(t *testing.T) {
 	} {
 		// Routes to the host itself are in the table "local", and come first.
 		prefix := netip.MustParsePrefix(test.prefix)
-		if result, err := table.UseCongestionControl(prefix, "reno"); err != nil || result.Effective {
+		if result, err := table.use(prefix, "reno"); err != nil || result.Effective {
 			t.Errorf("%s is this host's own, and said to be effective: %+v, %v", prefix, result, err)
 		}
-		if _, err := table.UndoCongestionControl(prefix); err != nil {
+		if _, err := table.undo(prefix, CongestionControl); err != nil {
 			t.Error(err)
 		}
 	}
@@ -236,7 +263,7 @@ func TestSockets(t *testing.T) {
 		if got := congestionTowards(t, listener.Addr().String(), ""); got == "reno" {
 			t.Fatalf("the default is reno: the test shows nothing")
 		}
-		if _, err := table.UseCongestionControl(netip.MustParsePrefix(test.prefix), "reno"); err != nil {
+		if _, err := table.use(netip.MustParsePrefix(test.prefix), "reno"); err != nil {
 			t.Fatal(err)
 		}
 		if got := congestionTowards(t, listener.Addr().String(), ""); got != "reno" {
@@ -245,7 +272,7 @@ func TestSockets(t *testing.T) {
 		if got := congestionTowards(t, listener.Addr().String(), "cubic"); got != "EPERM" {
 			t.Errorf("a socket to %s could choose: %s", test.prefix, got)
 		}
-		if _, err := table.UndoCongestionControl(netip.MustParsePrefix(test.prefix)); err != nil {
+		if _, err := table.undo(netip.MustParsePrefix(test.prefix), CongestionControl); err != nil {
 			t.Fatal(err)
 		}
 		if got := congestionTowards(t, listener.Addr().String(), ""); got == "reno" {
@@ -369,7 +396,7 @@ func TestRefusals(t *testing.T) {
 		{netip.MustParsePrefix("fd50::/16"), "reno", "fd50::/16: the route comes from router advertisements", ErrExpires},
 		{netip.MustParsePrefix("203.0.113.0/24"), "nonesuch", "set the route to 203.0.113.0/24", unix.EINVAL},
 	} {
-		_, err := table.UseCongestionControl(test.prefix, test.algorithm)
+		_, err := table.use(test.prefix, test.algorithm)
 		if err == nil || !strings.Contains(err.Error(), test.want) || test.is != nil && !errors.Is(err, test.is) {
 			t.Errorf("%s: %v, want %q", test.prefix, err, test.want)
 		}
@@ -378,7 +405,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("a refusal changed routes:\n%s", diff)
 	}
 	// Within a route that expires one can be made that does not.
-	result, err := table.UseCongestionControl(netip.MustParsePrefix("fd50:1::/32"), "reno")
+	result, err := table.use(netip.MustParsePrefix("fd50:1::/32"), "reno")
 	if err != nil || !result.Made {
 		t.Errorf("%+v, %v", result, err)
 	}
@@ -386,7 +413,7 @@ func TestRefusals(t *testing.T) {
 
 func TestElsewhere(t *testing.T) {
 	table := lan(t)
-	result, err := table.UseCongestionControl(netip.MustParsePrefix("198.51.100.0/23"), "reno")
+	result, err := table.use(netip.MustParsePrefix("198.51.100.0/23"), "reno")
 	must(t, err)
 	want := []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("198.51.101.0/24")}
 	if !slices.Equal(result.Elsewhere, want) {
@@ -406,12 +433,12 @@ func TestOthersChange(t *testing.T) {
 	}
 	use := func(prefix string) {
 		t.Helper()
-		_, err := table.UseCongestionControl(netip.MustParsePrefix(prefix), "reno")
+		_, err := table.use(netip.MustParsePrefix(prefix), "reno")
 		must(t, err)
 	}
 	undo := func(prefix string) {
 		t.Helper()
-		_, err := table.UndoCongestionControl(netip.MustParsePrefix(prefix))
+		_, err := table.undo(netip.MustParsePrefix(prefix), CongestionControl)
 		must(t, err)
 	}
 
@@ -448,37 +475,70 @@ func TestOthersChange(t *testing.T) {
 	}
 }
 
-// TestInterrupted holds that a record without its change does no harm, and that
-// a change without its record can still be undone.
+// TestInterrupted holds that the next command completes a change that was interrupted
+// between the record and the kernel, and that a route without its record can be undone.
 func TestInterrupted(t *testing.T) {
 	table := lan(t)
 	before := routes(t)
-	r, err := table.open()
+	netns, err := ledger.Here()
 	must(t, err)
 	reno, cubic := Value{Name: "reno", Locked: true}, Value{Name: "cubic"}
-	done := func(d Done) map[Metric]*Done { return map[Metric]*Done{CongestionControl: &d} }
-	r.settings = []Setting{
-		{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Made: true, Metrics: done(Done{Set: reno})},
-		{Prefix: netip.MustParsePrefix("198.51.100.0/24"), Metrics: done(Done{Set: reno})},
-		{Prefix: netip.MustParsePrefix("192.0.2.0/24"), Metrics: done(Done{Set: reno, Replaces: &cubic, Former: cubic})},
+	claim := ledger.Claim{By: table.By, Value: ledger.Encode(reno)}
+	entry := func(prefix string, detail routeDetail, former, pending Value, claims ...ledger.Claim) *ledger.Entry {
+		return &ledger.Entry{
+			Key: key(netns, netip.MustParsePrefix(prefix), CongestionControl), Detail: ledger.Encode(detail),
+			Former: ledger.Encode(former), Pending: ledger.Encode(pending), Claims: claims,
+		}
 	}
-	must(t, r.write())
-	r.close()
-	for _, use := range r.settings {
-		_, err := table.UndoCongestionControl(use.Prefix)
+	write := func(entries ...*ledger.Entry) {
+		t.Helper()
+		book, err := ledger.Open(table.Ledger, false)
 		must(t, err)
+		defer book.Close()
+		book.Entries = entries
+		must(t, book.Save())
+	}
+	write(
+		entry("203.0.113.0/24", routeDetail{Made: true}, Value{}, Value{}, claim), // to be made
+		entry("198.51.100.0/24", routeDetail{}, Value{}, Value{}, claim),          // to be set
+		entry("192.0.2.0/24", routeDetail{}, cubic, reno),                         // undone already
+	)
+	// Any change in the namespace completes them.
+	_, err = table.use(netip.MustParsePrefix("198.51.101.0/24"), "reno")
+	must(t, err)
+	if m, _ := find(t, "198.51.100.0/24"); m.metric(CongestionControl) != reno {
+		t.Errorf("the set was not completed: %+v", m.metric(CongestionControl))
+	}
+	for _, prefix := range []string{"198.51.100.0/24", "198.51.101.0/24"} {
+		_, err := table.undo(netip.MustParsePrefix(prefix))
+		must(t, err)
+	}
+	for _, prefix := range []string{"203.0.113.0/24", "192.0.2.0/24"} {
+		if u, err := table.undo(netip.MustParsePrefix(prefix)); !errors.Is(err, errNothing) {
+			t.Errorf("%s is still recorded: %+v, %v", prefix, u, err)
+		}
+	}
+	if diff := cmp.Diff(before, routes(t)); diff != "" {
+		t.Errorf("not as before:\n%s", diff)
+	}
+	// An undo that did not reach the kernel.
+	_, err = table.use(netip.MustParsePrefix("198.51.100.0/24"), "reno")
+	must(t, err)
+	write(entry("198.51.100.0/24", routeDetail{}, Value{}, reno))
+	if _, err := table.undo(netip.MustParsePrefix("198.51.100.0/24")); !errors.Is(err, errNothing) {
+		t.Errorf("undo after an interrupted undo: %v", err)
 	}
 	if diff := cmp.Diff(before, routes(t)); diff != "" {
 		t.Errorf("not as before:\n%s", diff)
 	}
 
-	_, err = table.UseCongestionControl(netip.MustParsePrefix("203.0.113.0/24"), "reno")
+	_, err = table.use(netip.MustParsePrefix("203.0.113.0/24"), "reno")
 	must(t, err)
-	other := &Table{Undo: t.TempDir()} // the record is lost
-	if result, err := other.UseCongestionControl(netip.MustParsePrefix("203.0.113.0/24"), "reno"); err != nil || !result.Made || result.Changed {
+	other := &Table{Ledger: t.TempDir(), By: table.By} // the record is lost
+	if result, err := other.use(netip.MustParsePrefix("203.0.113.0/24"), "reno"); err != nil || !result.Made || result.Changed {
 		t.Errorf("%+v, %v", result, err)
 	}
-	_, err = other.UndoCongestionControl(netip.MustParsePrefix("203.0.113.0/24"))
+	_, err = other.undo(netip.MustParsePrefix("203.0.113.0/24"), CongestionControl)
 	must(t, err)
 	if diff := cmp.Diff(before, routes(t)); diff != "" {
 		t.Errorf("not as before:\n%s", diff)
@@ -493,10 +553,10 @@ func TestConcurrently(t *testing.T) {
 		all.Go(func() {
 			prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), 32)
 			for range 20 {
-				if _, err := table.UseCongestionControl(prefix, "reno"); err != nil {
+				if _, err := table.use(prefix, "reno"); err != nil {
 					t.Error(err)
 				}
-				if _, err := table.UndoCongestionControl(prefix); err != nil {
+				if _, err := table.undo(prefix, CongestionControl); err != nil {
 					t.Error(err)
 				}
 			}

@@ -39,6 +39,9 @@ type Value struct {
 	// Locked keeps others from overriding it: applications from choosing
 	// another algorithm, path MTU discovery from learning another MTU.
 	Locked bool `json:"locked,omitempty"`
+	// RateBps is the rate, in bits per second, that the connections to the prefix
+	// share with CongestionControl. The route does not have it: its owner sets it.
+	RateBps int64 `json:"rate_bits_per_second,omitempty"`
 }
 
 func (v Value) isSet() bool { return v != Value{} }

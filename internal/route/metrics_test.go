@@ -50,14 +50,14 @@ func TestEveryMetric(t *testing.T) {
 			if err != nil || len(settings) != 1 || len(settings[0].Metrics) != len(everyMetric) {
 				t.Errorf("settings: %+v, %v", settings, err)
 			}
-			// cc use --undo takes its own away, and the rest stays.
-			_, err = table.UndoCongestionControl(p)
+			// cc undo takes its own away, and the rest stays.
+			_, err = table.undo(p, CongestionControl)
 			must(t, err)
 			m, _ = find(t, prefix)
 			if m.metric(CongestionControl).Name == "reno" || m.metric(AdvMSS).Number != 1300 {
 				t.Errorf("after undoing congctl: %+v, %+v", m.metric(CongestionControl), m.metric(AdvMSS))
 			}
-			_, err = table.Unset(p)
+			_, err = table.undo(p)
 			must(t, err)
 			if diff := cmp.Diff(before, routes(t)); diff != "" {
 				t.Errorf("not as before:\n%s", diff)
@@ -79,7 +79,7 @@ func TestQuickACKOff(t *testing.T) {
 	if m, _ := find(t, "198.18.0.0/15"); m.metric(QuickACK).Number != 0 {
 		t.Errorf("quickack is %+v", m.metric(QuickACK))
 	}
-	_, err = table.Unset(p)
+	_, err = table.undo(p)
 	must(t, err)
 	if diff := cmp.Diff(before, routes(t)); diff != "" {
 		t.Errorf("not as before:\n%s", diff)
@@ -106,7 +106,7 @@ func TestNextHop(t *testing.T) {
 		if c.Via.IsValid() && string(m.get(unix.RTA_GATEWAY)) != string(c.Via.AsSlice()) {
 			t.Errorf("%s goes via %v", c.Prefix, m.get(unix.RTA_GATEWAY))
 		}
-		_, err = table.Unset(c.Prefix)
+		_, err = table.undo(c.Prefix)
 		must(t, err)
 	}
 	_, err := table.Set(Change{Prefix: netip.MustParsePrefix("198.51.100.0/24"), Via: netip.MustParseAddr("10.77.0.9"), Metrics: small})
@@ -116,7 +116,7 @@ func TestNextHop(t *testing.T) {
 	if _, err := table.Set(Change{Prefix: netip.MustParsePrefix("198.51.100.0/24"), Via: netip.MustParseAddr("10.77.0.2"), Metrics: small}); err != nil {
 		t.Errorf("the same next hop: %v", err)
 	}
-	_, err = table.Unset(netip.MustParsePrefix("198.51.100.0/24"))
+	_, err = table.undo(netip.MustParsePrefix("198.51.100.0/24"))
 	must(t, err)
 	if diff := cmp.Diff(before, routes(t)); diff != "" {
 		t.Errorf("not as before:\n%s", diff)
@@ -186,7 +186,7 @@ func TestAdvMSSOfSockets(t *testing.T) {
 	if got := segment(); got != 1448 {
 		t.Errorf("the peer may send %d", got)
 	}
-	_, err = table.Unset(netip.MustParsePrefix("10.77.0.9/32"))
+	_, err = table.undo(netip.MustParsePrefix("10.77.0.9/32"))
 	must(t, err)
 	if got := segment(); got > 460 {
 		t.Errorf("the peer may send %d after", got)

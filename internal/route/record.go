@@ -1,18 +1,15 @@
 package route
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"maps"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
+	"strings"
+	"time"
 
-	"longhaul/internal/kernel"
-	"longhaul/internal/undo"
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/ledger"
 )
 
 // Setting has longhaul's changes of a prefix's route.
@@ -27,10 +24,10 @@ type Setting struct {
 
 // Done is the change of one metric.
 type Done struct {
-	Set    Value `json:"set"`
+	Set    Value `json:"set"`    // of the last claim
 	Former Value `json:"former"` // value before the first change
-	// Replaces is the value set before Set, in case that change was interrupted.
-	Replaces *Value `json:"replaces,omitempty"`
+	// Claims are those in the ledger, the one in force last.
+	Claims []ledger.Claim `json:"claims"`
 }
 
 // Values returns the set values.
@@ -42,98 +39,204 @@ func (s Setting) Values() map[Metric]Value {
 	return values
 }
 
-// note records the next change of a metric.
-func (s *Setting) note(name Metric, value, now Value) {
-	if s.Metrics == nil {
-		s.Metrics = map[Metric]*Done{}
-	}
-	done := &Done{Set: value, Former: now}
-	if before := s.Metrics[name]; before != nil {
-		// Undo restores the value before the first change.
-		done.Former = before.Former
-		if before.Set != value {
-			done.Replaces = &before.Set
+// routeDetail identifies the route of an entry in the ledger.
+type routeDetail struct {
+	Priority uint32 `json:"priority"`
+	Made     bool   `json:"made"`
+}
+
+func detailOf(e *ledger.Entry) routeDetail { return ledger.Decode[routeDetail](e.Detail) }
+
+func valueOf(e *ledger.Entry) Value { return ledger.Decode[Value](e.InForce()) }
+
+// key names a metric in the ledger.
+func key(netns uint64, prefix netip.Prefix, m Metric) ledger.Key {
+	return ledger.Key{Kind: ledger.Route, NetNS: netns, Name: prefix.String(), Part: string(m)}
+}
+
+// entriesOf returns the entries of a prefix.
+func entriesOf(book *ledger.Book, netns uint64, prefix netip.Prefix) (found []*ledger.Entry) {
+	for _, e := range book.Of(ledger.Route, netns) {
+		if e.Name == prefix.String() {
+			found = append(found, e)
 		}
 	}
-	s.Metrics[name] = done
+	return found
 }
 
-func (s Setting) clone() Setting {
-	s.Metrics = maps.Clone(s.Metrics)
-	return s
+// dropPrefix removes the entries of a prefix.
+func dropPrefix(book *ledger.Book, netns uint64, prefix netip.Prefix) {
+	book.Drop(func(e *ledger.Entry) bool {
+		return e.Kind == ledger.Route && e.NetNS == netns && e.Name == prefix.String()
+	})
 }
 
-// split splits a setting into the named metrics, all if none is named, and the rest.
-func (s Setting) split(names []Metric) (some, rest Setting) {
-	some, rest = s, s
-	some.Metrics, rest.Metrics = map[Metric]*Done{}, map[Metric]*Done{}
-	for name, done := range s.Metrics {
-		if len(names) == 0 || slices.Contains(names, name) {
-			some.Metrics[name] = done
-		} else {
-			rest.Metrics[name] = done
+// recordSet records the claim of one metric, whose value is now former.
+func (t *Table) recordSet(book *ledger.Book, k ledger.Key, detail routeDetail, want, former Value) {
+	e := book.Find(k)
+	switch {
+	case e == nil:
+		e = book.Add(&ledger.Entry{Key: k, Label: k.Name + " " + k.Part, Detail: ledger.Encode(detail)})
+		e.Former, e.FormerText = ledger.Encode(former), formerText(Metric(k.Part), former)
+		if detail.Made {
+			e.FormerText = "no route of its own"
+		}
+	case !valueOf(e).isNow(Metric(k.Part), former):
+		// Another program has changed it since.
+		e.Former, e.FormerText, e.Claims = ledger.Encode(former), formerText(Metric(k.Part), former), nil
+	}
+	claim := ledger.Claim{By: t.By, Since: time.Now(), Value: ledger.Encode(want), Text: want.Text(Metric(k.Part)), Needs: want.Name}
+	e.Put(claim)
+	e.Pending = ledger.Encode(former)
+}
+
+func formerText(m Metric, v Value) string {
+	if !v.isSet() {
+		return "none"
+	}
+	return v.Text(m)
+}
+
+// isNow reports whether the kernel's value is this one.
+func (v Value) isNow(m Metric, now Value) bool {
+	v.RateBps = 0
+	return v == now || v.isGone(m, now) || now.isSet() && v.Name == now.Name && v.Number == now.Number
+}
+
+// isGone reports whether the value is an algorithm that is no longer registered. The
+// kernel keeps it in the route, and does not report it.
+func (v Value) isGone(m Metric, now Value) bool {
+	if m != CongestionControl || v.Name == "" || now.Name != "" {
+		return false
+	}
+	names, err := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
+	return err == nil && !slices.Contains(strings.Fields(string(names)), v.Name)
+}
+
+// Repair completes changes of this network namespace's routes that were interrupted.
+func (t *Table) Repair(book *ledger.Book) error {
+	netns, err := ledger.Here()
+	if err != nil {
+		return err
+	}
+	done := map[string]bool{}
+	for _, e := range slices.Clone(book.Of(ledger.Route, netns)) {
+		if e.Pending == nil || done[e.Name] {
+			continue
+		}
+		done[e.Name] = true
+		prefix, err := netip.ParsePrefix(e.Name)
+		if err != nil {
+			return err
+		}
+		if _, err := t.apply(book, netns, prefix); err != nil {
+			return err
 		}
 	}
-	return some, rest
+	return nil
 }
 
-// records is the file with the changes in a network namespace.
-type records struct {
-	path     string
-	close    func() // ends the lock
-	settings []Setting
+// apply changes the metrics of a prefix's route whose entries are pending from the
+// pending values to those in force. It drops entries without claims, and removes a route
+// that was made for the last of them.
+func (t *Table) apply(book *ledger.Book, netns uint64, prefix netip.Prefix) (deleted bool, err error) {
+	entries := entriesOf(book, netns, prefix)
+	if len(entries) == 0 {
+		return false, nil
+	}
+	detail := detailOf(entries[0])
+	claimed := slices.ContainsFunc(entries, func(e *ledger.Entry) bool { return len(e.Claims) > 0 })
+	m, found, err := findRoute(prefix, detail.Priority)
+	if err != nil {
+		return false, err
+	}
+	switch {
+	case !found:
+		// Another program has deleted the route, or it was never made.
+		dropPrefix(book, netns, prefix)
+		return false, book.Save()
+	case detail.Made && !claimed && m.header.Protocol == protocol:
+		if !book.DryRun() {
+			if err := change(unix.RTM_DELROUTE, 0, m); err != nil {
+				return false, err
+			}
+		}
+		dropPrefix(book, netns, prefix)
+		return true, book.Save()
+	}
+	changed := false
+	for _, e := range entries {
+		if e.Pending == nil {
+			continue
+		}
+		name, now := Metric(e.Part), m.metric(Metric(e.Part))
+		target := valueOf(e)
+		target.RateBps = 0
+		if target.isGone(name, Value{}) {
+			target = Value{} // the kernel refuses an algorithm that is no longer registered
+		}
+		from := ledger.Decode[Value](e.Pending)
+		if from.isNow(name, now) && (now != target || from.isGone(name, now)) {
+			changed = true
+			if err := m.setMetric(name, target); err != nil {
+				return false, err
+			}
+		}
+	}
+	if changed && !book.DryRun() {
+		if err := change(unix.RTM_NEWROUTE, unix.NLM_F_REPLACE, m); err != nil {
+			return false, err
+		}
+	}
+	for _, e := range entries {
+		e.Pending = nil
+	}
+	book.Drop(func(e *ledger.Entry) bool { return slices.Contains(entries, e) && len(e.Claims) == 0 })
+	return false, book.Save()
 }
 
-// open reads and locks the records of the calling thread's namespace until close.
-func (t *Table) open() (*records, error) {
-	path, err := t.path()
+// findRoute returns the prefix's own route with a priority.
+func findRoute(prefix netip.Prefix, priority uint32) (found message, ok bool, err error) {
+	routes, err := dump(familyOf(prefix))
+	if err != nil {
+		return message{}, false, err
+	}
+	for _, m := range routes {
+		if dst, _ := m.destination(); dst == prefix && m.priority() == priority {
+			return m.clone(), true, nil
+		}
+	}
+	return message{}, false, nil
+}
+
+// Settings returns longhaul's settings in this network namespace.
+func (t *Table) Settings() ([]Setting, error) {
+	book, err := ledger.Read(t.Ledger)
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := undo.Lock(t.Undo)
-	if err != nil {
-		return nil, err
-	}
-	settings, err := readSettings(path)
-	if err != nil {
-		unlock()
-		return nil, err
-	}
-	return &records{path: path, close: unlock, settings: settings}, nil
+	return t.SettingsIn(book)
 }
 
-// path returns the file of the calling thread's namespace.
-func (t *Table) path() (string, error) {
-	cookie, err := kernel.NetNSCookie()
-	if err != nil {
-		return "", err
-	}
-	return filepath.Join(t.Undo, fmt.Sprintf("routes-%d.json", cookie)), nil
-}
-
-func readSettings(path string) ([]Setting, error) {
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+// SettingsIn returns the settings of an open ledger in this network namespace.
+func (t *Table) SettingsIn(book *ledger.Book) ([]Setting, error) {
+	netns, err := ledger.Here()
 	if err != nil {
 		return nil, err
 	}
 	var settings []Setting
-	if err := json.Unmarshal(b, &settings); err != nil {
-		return nil, fmt.Errorf("%s is damaged, remove it: %w", path, err)
+	for _, e := range book.Of(ledger.Route, netns) {
+		prefix, err := netip.ParsePrefix(e.Name)
+		if err != nil || len(e.Claims) == 0 {
+			continue // an interrupted undo
+		}
+		i := slices.IndexFunc(settings, func(s Setting) bool { return s.Prefix == prefix })
+		if i < 0 {
+			i = len(settings)
+			detail := detailOf(e)
+			settings = append(settings, Setting{prefix, detail.Priority, detail.Made, map[Metric]*Done{}})
+		}
+		settings[i].Metrics[Metric(e.Part)] = &Done{valueOf(e), ledger.Decode[Value](e.Former), e.Claims}
 	}
 	return settings, nil
-}
-
-// write replaces the file, and removes it if no record is left.
-func (r *records) write() error {
-	if len(r.settings) == 0 {
-		return undo.Remove(r.path)
-	}
-	b, err := json.MarshalIndent(r.settings, "", "  ")
-	if err != nil {
-		return err
-	}
-	return undo.Write(r.path, append(b, '\n'))
 }

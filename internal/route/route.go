@@ -1,6 +1,6 @@
 // Package route sets TCP's settings per destination, as metrics of routes in the main
-// routing table. It changes only metrics of a route. It records the previous ones, and
-// restores them.
+// routing table. It changes only metrics of a route. The [ledger] has the previous ones
+// and the owners, and undo restores them.
 package route
 
 import (
@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/kernel"
+	"longhaul/internal/ledger"
 )
 
 // protocol marks this package's routes: "ip route show proto 108".
@@ -26,7 +27,9 @@ const userPriorityIPv6 = 1024
 // Table is the main routing table of the calling thread's network namespace.
 // Its methods may be called from several processes at once.
 type Table struct {
-	Undo string // directory with the previous metrics
+	Ledger string // directory of the ledger
+	By     ledger.By
+	DryRun bool // only say what would change
 }
 
 // Errors that callers distinguish. Each comes wrapped.
@@ -34,7 +37,6 @@ var (
 	ErrNoRoute = errors.New("no route")
 	// ErrExpires: others renew the route, and changes to it would be lost.
 	ErrExpires = errors.New("the route comes from router advertisements and expires")
-	ErrNotUsed = errors.New("longhaul has set nothing for it")
 	// ErrOtherHop: the prefix's own route has another next hop.
 	ErrOtherHop = errors.New("the route has another next hop")
 )
@@ -61,31 +63,54 @@ type Result struct {
 	Effective bool
 }
 
-// Set sets metrics of a prefix's own route. If there is none it adds one, with the next
-// hop of the route that covers the prefix. Earlier settings of the prefix stay unless
-// set again.
+// Set sets metrics of a prefix's own route, and claims them. If there is none it adds
+// one, with the next hop of the route that covers the prefix. Earlier settings of the
+// prefix stay unless set again.
 func (t *Table) Set(c Change) (Result, error) {
-	prefix, err := check(c.Prefix)
+	if err := CheckPrivilege(); err != nil {
+		return Result{}, err
+	}
+	book, err := ledger.Open(t.Ledger, t.DryRun)
 	if err != nil {
 		return Result{}, err
 	}
+	defer book.Close()
+	return t.SetIn(book, c)
+}
+
+// Check returns the error of a change that is wrong on every host.
+func (c Change) Check() error {
+	prefix, err := check(c.Prefix)
+	if err != nil {
+		return err
+	}
 	if len(c.Metrics) == 0 {
-		return Result{}, errors.New("missing metric")
+		return errors.New("missing metric")
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Metrics)) {
 		if err := CheckValue(name, c.Metrics[name], prefix); err != nil {
-			return Result{}, err
+			return err
 		}
 	}
-	if err := needNetAdmin(); err != nil {
+	return nil
+}
+
+// SetIn is [Table.Set] in an open ledger.
+func (t *Table) SetIn(book *ledger.Book, c Change) (Result, error) {
+	if err := c.Check(); err != nil {
 		return Result{}, err
 	}
-	r, err := t.open()
+	if err := CheckPrivilege(); err != nil {
+		return Result{}, err
+	}
+	if err := t.Repair(book); err != nil {
+		return Result{}, err
+	}
+	netns, err := ledger.Here()
 	if err != nil {
 		return Result{}, err
 	}
-	defer r.close()
-	routes, err := dump(familyOf(prefix))
+	routes, err := dump(familyOf(c.Prefix))
 	if err != nil {
 		return Result{}, err
 	}
@@ -96,39 +121,42 @@ func (t *Table) Set(c Change) (Result, error) {
 	if err := now.checkMTU(c.Metrics); err != nil {
 		return Result{}, err
 	}
-	setting := Setting{Prefix: prefix, Priority: now.priority(), Made: now.header.Protocol == protocol}
-	i := r.find(prefix)
-	if i >= 0 && r.settings[i].Priority == setting.Priority && r.settings[i].Made == setting.Made {
-		setting = r.settings[i].clone()
+	restore := book.Snapshot()
+	detail := routeDetail{Priority: now.priority(), Made: now.header.Protocol == protocol}
+	if old := entriesOf(book, netns, c.Prefix); len(old) > 0 && (flags != unix.NLM_F_REPLACE || detailOf(old[0]) != detail) {
+		dropPrefix(book, netns, c.Prefix) // another program has deleted or replaced the route
 	}
-	result := Result{Elsewhere: within(routes, c)}
-	result.Changed = flags != unix.NLM_F_REPLACE
-	for name, value := range c.Metrics {
+	result := Result{Elsewhere: within(routes, c), Changed: flags != unix.NLM_F_REPLACE}
+	for _, name := range slices.Sorted(maps.Keys(c.Metrics)) {
+		value := c.Metrics[name]
 		former := now.metric(name)
-		setting.note(name, value, former)
+		t.recordSet(book, key(netns, c.Prefix, name), detail, value, former)
+		value.RateBps = 0
 		result.Changed = result.Changed || former != value
 		if err := now.setMetric(name, value); err != nil {
+			restore()
 			return Result{}, err
 		}
 	}
-	if result.Changed || setting.Made {
-		// First the record, so that every change has one.
-		if i >= 0 {
-			r.settings[i] = setting
-		} else {
-			r.settings = append(r.settings, setting)
-		}
-		if err := r.write(); err != nil {
-			return Result{}, err
-		}
+	// First the record, so that every change has one.
+	if err := book.Save(); err != nil {
+		return Result{}, err
 	}
-	if result.Changed {
+	if result.Changed && !book.DryRun() {
 		if err := change(unix.RTM_NEWROUTE, flags, now); err != nil {
-			return Result{}, fmt.Errorf("set the route to %s: %w", prefix, err)
+			restore()
+			return Result{}, errors.Join(fmt.Errorf("set the route to %s: %w", c.Prefix, err), book.Save())
 		}
 	}
-	result.Setting = setting
-	result.Effective = effective(c)
+	result.Setting = Setting{c.Prefix, detail.Priority, detail.Made, map[Metric]*Done{}}
+	for _, e := range entriesOf(book, netns, c.Prefix) {
+		e.Pending = nil
+		result.Metrics[Metric(e.Part)] = &Done{valueOf(e), ledger.Decode[Value](e.Former), e.Claims}
+	}
+	if err := book.Save(); err != nil {
+		return Result{}, err
+	}
+	result.Effective = book.DryRun() || effective(c)
 	return result, nil
 }
 
@@ -243,96 +271,107 @@ func (m message) checkMTU(metrics map[Metric]Value) error {
 	return nil
 }
 
-// Unset restores metrics of a prefix's route from before [Table.Set], all if none is
-// named. Later changes of others stay.
-func (t *Table) Unset(prefix netip.Prefix, names ...Metric) (Setting, error) {
-	prefix, err := check(prefix)
-	if err != nil {
-		return Setting{}, err
-	}
-	if err := needNetAdmin(); err != nil {
-		return Setting{}, err
-	}
-	r, err := t.open()
-	if err != nil {
-		return Setting{}, err
-	}
-	defer r.close()
-	i := r.find(prefix)
-	if i < 0 {
-		return Setting{}, fmt.Errorf("%s: %w", prefix, ErrNotUsed)
-	}
-	undone, left := r.settings[i].split(names)
-	if len(undone.Metrics) == 0 {
-		return Setting{}, fmt.Errorf("%s: %w", prefix, ErrNotUsed)
-	}
-	if err := putBack(undone, len(left.Metrics) == 0); err != nil {
-		return Setting{}, fmt.Errorf("restore the route to %s: %w", prefix, err)
-	}
-	if len(left.Metrics) > 0 {
-		r.settings[i] = left
-		undone.Made = false // the route stays
-	} else {
-		r.settings = slices.Delete(r.settings, i, i+1)
-	}
-	return undone, r.write()
+// Undone is the outcome of [Table.UndoIn] for one prefix.
+type Undone struct {
+	Prefix  netip.Prefix
+	Deleted bool // the route, which was made for the claims
+	Missing bool // another program has deleted the route
+	Metrics []UndoneMetric
 }
 
-// putBack restores a setting, and removes the route if it was added only for that.
-func putBack(s Setting, last bool) error {
-	routes, err := dump(familyOf(s.Prefix))
-	if err != nil {
-		return err
-	}
-	for _, m := range routes {
-		dst, _ := m.destination()
-		if dst != s.Prefix || m.priority() != s.Priority {
-			continue
-		}
-		if s.Made && last && m.header.Protocol == protocol {
-			return change(unix.RTM_DELROUTE, 0, m)
-		}
-		m = m.clone()
-		changed := false
-		for name, done := range s.Metrics {
-			now := m.metric(name)
-			// The kernel does not report the name of an unloaded
-			// algorithm.
-			gone := name == CongestionControl && now.Name == ""
-			if now != done.Set && !gone && (done.Replaces == nil || now != *done.Replaces) && !now.sameButLock(done.Set) {
-				continue // another owner has set another one
-			}
-			if now == done.Former && !gone {
-				continue
-			}
-			changed = true
-			if err := m.setMetric(name, done.Former); err != nil {
-				return err
-			}
-		}
-		if !changed {
-			return nil
-		}
-		return change(unix.RTM_NEWROUTE, unix.NLM_F_REPLACE, m)
-	}
-	return nil // the route is deleted, with our change
+// UndoneMetric is the outcome for one metric.
+type UndoneMetric struct {
+	Metric Metric
+	Taken  []ledger.Claim
+	Left   []ledger.Claim // of others, the one in force last
+	Was    Value          // in force before
+	Now    Value          // the route's value
+	// Kept: another program has set another value since, which stays.
+	Kept bool
 }
 
-func (v Value) sameButLock(other Value) bool {
-	return v.Name == other.Name && v.Number == other.Number && v.isSet()
-}
-
-// Settings returns longhaul's settings in this network namespace.
-func (t *Table) Settings() ([]Setting, error) {
-	path, err := t.path()
+// UndoIn takes back the chosen claims on routes of this network namespace. Later
+// changes of others stay.
+func (t *Table) UndoIn(book *ledger.Book, choose func(ledger.Key, ledger.Claim) bool) ([]Undone, error) {
+	netns, err := ledger.Here()
 	if err != nil {
 		return nil, err
 	}
-	return readSettings(path)
+	if len(book.Of(ledger.Route, netns)) == 0 {
+		return nil, nil
+	}
+	if err := CheckPrivilege(); err != nil {
+		return nil, err
+	}
+	if err := t.Repair(book); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range book.Of(ledger.Route, netns) {
+		chosen := slices.ContainsFunc(e.Claims, func(c ledger.Claim) bool { return choose(e.Key, c) })
+		if chosen && !slices.Contains(names, e.Name) {
+			names = append(names, e.Name)
+		}
+	}
+	var all []Undone
+	for _, name := range names {
+		prefix, err := netip.ParsePrefix(name)
+		if err != nil {
+			return all, err
+		}
+		undone, err := t.undoPrefix(book, netns, prefix, choose)
+		if err != nil {
+			return all, fmt.Errorf("restore the route to %s: %w", prefix, err)
+		}
+		all = append(all, undone)
+	}
+	return all, nil
 }
 
-func (r *records) find(prefix netip.Prefix) int {
-	return slices.IndexFunc(r.settings, func(s Setting) bool { return s.Prefix == prefix })
+func (t *Table) undoPrefix(book *ledger.Book, netns uint64, prefix netip.Prefix, choose func(ledger.Key, ledger.Claim) bool) (Undone, error) {
+	entries := entriesOf(book, netns, prefix)
+	m, found, err := findRoute(prefix, detailOf(entries[0]).Priority)
+	if err != nil {
+		return Undone{}, err
+	}
+	restore := book.Snapshot()
+	undone := Undone{Prefix: prefix, Missing: !found}
+	for _, e := range entries {
+		name, was := Metric(e.Part), valueOf(e)
+		taken, inForce := e.Take(choose)
+		if len(taken) == 0 {
+			continue
+		}
+		now := m.metric(name)
+		u := UndoneMetric{Metric: name, Taken: taken, Left: e.Claims, Was: was, Now: now}
+		u.Kept = found && inForce && !was.isNow(name, now)
+		switch {
+		case u.Kept && len(e.Claims) == 0:
+			// The kernel's value is the former one for whoever sets it next.
+			e.Former = ledger.Encode(now)
+			fallthrough
+		case inForce && !u.Kept:
+			e.Pending = ledger.Encode(now)
+			if was.isGone(name, now) {
+				e.Pending = ledger.Encode(was)
+			}
+			u.Now = valueOf(e)
+		}
+		undone.Metrics = append(undone.Metrics, u)
+	}
+	slices.SortFunc(undone.Metrics, func(a, b UndoneMetric) int {
+		return slices.Index(Metrics(), a.Metric) - slices.Index(Metrics(), b.Metric)
+	})
+	if err := book.Save(); err != nil {
+		restore()
+		return Undone{}, err
+	}
+	undone.Deleted, err = t.apply(book, netns, prefix)
+	if err != nil {
+		restore()
+		return Undone{}, errors.Join(err, book.Save())
+	}
+	return undone, nil
 }
 
 // check converts a prefix to the form of routes.
@@ -349,7 +388,8 @@ func check(prefix netip.Prefix) (netip.Prefix, error) {
 	return prefix, nil
 }
 
-func needNetAdmin() error {
+// CheckPrivilege returns an error if the process may not change routes.
+func CheckPrivilege() error {
 	missing, err := kernel.Missing(kernel.NetAdmin)
 	if err != nil {
 		return err
@@ -363,6 +403,7 @@ func needNetAdmin() error {
 // has reports whether a route has all metrics of a change.
 func (m message) has(metrics map[Metric]Value) bool {
 	for name, want := range metrics {
+		want.RateBps = 0
 		if m.metric(name) != want {
 			return false
 		}

@@ -3,30 +3,16 @@ package route
 import (
 	"fmt"
 	"io"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"longhaul/internal/display"
-	"longhaul/internal/units"
 )
 
 // Metrics are all metrics, in the order of texts.
 func Metrics() []Metric {
 	return []Metric{MTU, AdvMSS, CongestionControl, InitCwnd, InitRwnd, Window, QuickACK, RTOMin}
-}
-
-// ParseDestination parses a prefix or a single address. The words default and default6
-// mean the default route of a family.
-func ParseDestination(s string) (netip.Prefix, error) {
-	switch s {
-	case "default":
-		return netip.PrefixFrom(netip.IPv4Unspecified(), 0), nil
-	case "default6":
-		return netip.PrefixFrom(netip.IPv6Unspecified(), 0), nil
-	}
-	return units.ParsePrefix(s)
 }
 
 // ValuesText lists metrics like ip-route(8): "mtu 1400 locked, initcwnd 40".
@@ -72,9 +58,6 @@ func (c Change) Notes() (notes []string) {
 // Notes say which packets to the prefix do not go by what was set.
 func (r Result) Notes() []string { return reachNotes(r.Prefix, r.Elsewhere, r.Effective) }
 
-// Notes say which packets to the prefix do not go by what was set.
-func (r UseResult) Notes() []string { return reachNotes(r.Prefix, r.Elsewhere, r.Effective) }
-
 func reachNotes(prefix netip.Prefix, elsewhere []netip.Prefix, effective bool) (notes []string) {
 	if len(elsewhere) > 0 {
 		notes = append(notes, fmt.Sprintf("within %s, longer prefixes have routes of their own, which keep their settings: %s", prefix, display.FirstOf(elsewhere)))
@@ -85,44 +68,63 @@ func reachNotes(prefix netip.Prefix, elsewhere []netip.Prefix, effective bool) (
 	return notes
 }
 
-// WriteText writes the settings of a prefix, and the previous ones.
+// WriteText writes the settings of a prefix, the previous ones, and the owners.
 func (s Setting) WriteText(w io.Writer) error {
 	former := map[Metric]Value{}
-	for name, done := range s.Metrics {
+	var owners []string
+	for _, name := range Metrics() {
+		done := s.Metrics[name]
+		if done == nil {
+			continue
+		}
 		if !s.Made && done.Former != (Value{}) {
 			former[name] = done.Former
 		}
+		for _, c := range done.Claims {
+			if !slices.Contains(owners, c.Owner) {
+				owners = append(owners, c.Owner)
+			}
+		}
 	}
-	text := fmt.Sprintf("%s  %s\n", s.Prefix, ValuesText(s.Values()))
+	text := fmt.Sprintf("%s  %s\n    set by %s", s.Prefix, ValuesText(s.Values()), strings.Join(owners, ", "))
 	switch {
 	case s.Made:
-		text += "    had no route of its own\n"
+		text += "; had no route of its own"
 	case len(former) > 0:
-		text += fmt.Sprintf("    before: %s\n", ValuesText(former))
+		text += "; before: " + ValuesText(former)
 	}
-	_, err := io.WriteString(w, text)
+	_, err := fmt.Fprintln(w, text)
 	return err
 }
 
-// UndoneText returns a sentence on a restored setting.
-func (s Setting) UndoneText() string {
-	if s.Made {
-		return fmt.Sprintf("the route to %s is gone again", s.Prefix)
+// WriteText writes a line for each outcome.
+func (u Undone) WriteText(w io.Writer) error {
+	var lines, restored []string
+	for _, m := range u.Metrics {
+		last := ""
+		if n := len(m.Left); n > 0 {
+			last = m.Left[n-1].Owner
+		}
+		value := ValuesText(map[Metric]Value{m.Metric: m.Now})
+		switch {
+		case m.Kept:
+			lines = append(lines, fmt.Sprintf("the route to %s keeps %s, which another program has set since", u.Prefix, value))
+		case last == "":
+			restored = append(restored, string(m.Metric))
+		case m.Was == m.Now:
+			lines = append(lines, fmt.Sprintf("the route to %s keeps %s, set by %s", u.Prefix, value, last))
+		default:
+			lines = append(lines, fmt.Sprintf("the route to %s has %s again, set by %s", u.Prefix, value, last))
+		}
 	}
-	var names []string
-	for _, name := range slices.Sorted(maps.Keys(s.Metrics)) {
-		names = append(names, string(name))
-	}
-	return fmt.Sprintf("the route to %s has the former %s again", s.Prefix, strings.Join(names, ", "))
-}
-
-// UndoneText returns a sentence on a restored use.
-func (u Use) UndoneText() string {
 	switch {
-	case u.Made:
-		return fmt.Sprintf("the route to %s is gone again", u.Prefix)
-	case u.FormerAlgorithm != "":
-		return fmt.Sprintf("new connections to %s use %s again", u.Prefix, u.FormerAlgorithm)
+	case u.Deleted:
+		lines = []string{fmt.Sprintf("the route to %s is gone again", u.Prefix)}
+	case u.Missing:
+		lines = []string{fmt.Sprintf("the route to %s is gone: another program has deleted it", u.Prefix)}
+	case len(restored) > 0:
+		lines = append(lines, fmt.Sprintf("the route to %s has the former %s again", u.Prefix, strings.Join(restored, ", ")))
 	}
-	return fmt.Sprintf("new connections to %s use the default again", u.Prefix)
+	_, err := io.WriteString(w, strings.Join(lines, "\n")+"\n")
+	return err
 }

@@ -5,34 +5,43 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"longhaul/internal/ledger"
 )
 
-func TestParseDestination(t *testing.T) {
-	for text, want := range map[string]string{"default": "0.0.0.0/0", "default6": "::/0", "203.0.113.9": "203.0.113.9/32"} {
-		if got, err := ParseDestination(text); err != nil || got.String() != want {
-			t.Errorf("%s: %v, %v", text, got, err)
-		}
-	}
-}
-
 func TestSettingText(t *testing.T) {
+	claims := []ledger.Claim{{By: ledger.By{Owner: "alice"}}, {By: ledger.By{Owner: "bob"}}}
 	s := Setting{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Metrics: map[Metric]*Done{
-		RTOMin: {Set: Value{Number: 50, Locked: true}},
-		MTU:    {Set: Value{Number: 1400}, Former: Value{Number: 1500}},
+		RTOMin: {Set: Value{Number: 50, Locked: true}, Claims: claims[:1]},
+		MTU:    {Set: Value{Number: 1400}, Former: Value{Number: 1500}, Claims: claims},
 	}}
 	var out bytes.Buffer
 	if err := s.WriteText(&out); err != nil {
 		t.Fatal(err)
 	}
-	if want := "203.0.113.0/24  mtu 1400, rto_min 50ms locked\n    before: mtu 1500\n"; out.String() != want {
+	if want := "203.0.113.0/24  mtu 1400, rto_min 50ms locked\n    set by alice, bob; before: mtu 1500\n"; out.String() != want {
 		t.Errorf("%s\nwant\n%s", out.String(), want)
 	}
-	if got, want := s.UndoneText(), "the route to 203.0.113.0/24 has the former mtu, rto_min again"; got != want {
-		t.Errorf("%s, want %s", got, want)
+}
+
+func TestUndoneText(t *testing.T) {
+	bob := []ledger.Claim{{By: ledger.By{Owner: "bob"}}}
+	metric := func(left []ledger.Claim, was, now uint32, kept bool) UndoneMetric {
+		return UndoneMetric{Metric: MTU, Left: left, Was: Value{Number: was}, Now: Value{Number: now}, Kept: kept}
 	}
-	s.Made = true
-	if got, want := s.UndoneText(), "the route to 203.0.113.0/24 is gone again"; got != want {
-		t.Errorf("%s, want %s", got, want)
+	for want, u := range map[string]Undone{
+		"the route to 203.0.113.0/24 is gone again\n":                                       {Deleted: true, Metrics: []UndoneMetric{metric(nil, 1400, 0, false)}},
+		"the route to 203.0.113.0/24 is gone: another program has deleted it\n":             {Missing: true, Metrics: []UndoneMetric{metric(nil, 1400, 0, false)}},
+		"the route to 203.0.113.0/24 has the former mtu again\n":                            {Metrics: []UndoneMetric{metric(nil, 1400, 1500, false)}},
+		"the route to 203.0.113.0/24 has mtu 1300 again, set by bob\n":                      {Metrics: []UndoneMetric{metric(bob, 1400, 1300, false)}},
+		"the route to 203.0.113.0/24 keeps mtu 1300, set by bob\n":                          {Metrics: []UndoneMetric{metric(bob, 1300, 1300, false)}},
+		"the route to 203.0.113.0/24 keeps mtu 1280, which another program has set since\n": {Metrics: []UndoneMetric{metric(bob, 1400, 1280, true)}},
+	} {
+		u.Prefix = netip.MustParsePrefix("203.0.113.0/24")
+		var out bytes.Buffer
+		if err := u.WriteText(&out); err != nil || out.String() != want {
+			t.Errorf("%v: %s, want %s", err, out.String(), want)
+		}
 	}
 }
 

@@ -155,9 +155,9 @@ type fakeKernel struct{ KernelChanges }
 
 func (k *fakeKernel) Changes() KernelChanges { return k.KernelChanges }
 
-func (k *fakeKernel) UnloadCC(_ context.Context, name string) error {
+func (k *fakeKernel) UnloadCC(_ context.Context, name string) (bool, error) {
 	k.CongestionControls = slices.DeleteFunc(slices.Clone(k.CongestionControls), func(n string) bool { return n == name })
-	return nil
+	return true, nil
 }
 
 // Uninstalling unloads what the service has loaded, and names the changes of
@@ -167,9 +167,9 @@ func TestUninstallRestoresTheKernel(t *testing.T) {
 	notes, err := Uninstaller{Kernel: kernel}.restoreKernel(t.Context(), &Record{Loads: []string{"haul", "illinois"}})
 	want := []string{
 		"unloaded congestion control haul",
-		"still loaded until the next boot, or longhaul cc unload: congestion control hybla",
-		"still changed until the next boot, or longhaul route undo 10.0.0.0/8: the route to it",
-		"still there until the next boot, or longhaul mss clear --dev eth0: a rule for the MSS",
+		"still loaded until the next boot, or longhaul cc unload hybla: a congestion control",
+		"still changed until the next boot, or longhaul route undo --to 10.0.0.0/8: the route to it",
+		"still there until the next boot, or longhaul mss undo --dev eth0: a rule for the MSS",
 	}
 	if err != nil || !slices.Equal(notes, want) {
 		t.Errorf("%v: %s", err, strings.Join(notes, "\n"))

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"longhaul/internal/config"
 )
@@ -29,9 +28,9 @@ type Uninstaller struct {
 
 // Kernel gives [Uninstaller] access to longhaul's changes of the running kernel.
 type Kernel interface {
-	// UnloadCC removes one of longhaul's congestion controls from the kernel, and
-	// from the routes that use it.
-	UnloadCC(ctx context.Context, name string) error
+	// UnloadCC takes back the service's claim on one of longhaul's congestion
+	// controls. It reports whether the algorithm is unloaded: others may use it.
+	UnloadCC(ctx context.Context, name string) (bool, error)
 	// Changes lists the changes in force.
 	Changes() KernelChanges
 }
@@ -181,20 +180,23 @@ func (u Uninstaller) restoreKernel(ctx context.Context, record *Record) (notes [
 		if !slices.Contains(named, name) {
 			continue
 		}
-		if err := u.Kernel.UnloadCC(ctx, name); err != nil {
+		unloaded, err := u.Kernel.UnloadCC(ctx, name)
+		if err != nil {
 			return nil, err
 		}
-		notes = append(notes, "unloaded congestion control "+name)
+		if unloaded {
+			notes = append(notes, "unloaded congestion control "+name)
+		}
 	}
 	left := u.Kernel.Changes()
-	if len(left.CongestionControls) > 0 {
-		notes = append(notes, "still loaded until the next boot, or longhaul cc unload: congestion control "+strings.Join(left.CongestionControls, ", "))
+	for _, name := range left.CongestionControls {
+		notes = append(notes, fmt.Sprintf("still loaded until the next boot, or longhaul cc unload %s: a congestion control", name))
 	}
 	for _, prefix := range left.Routes {
-		notes = append(notes, fmt.Sprintf("still changed until the next boot, or longhaul route undo %s: the route to it", prefix))
+		notes = append(notes, fmt.Sprintf("still changed until the next boot, or longhaul route undo --to %s: the route to it", prefix))
 	}
 	for _, device := range left.MSSDevices {
-		notes = append(notes, fmt.Sprintf("still there until the next boot, or longhaul mss clear --dev %s: a rule for the MSS", device))
+		notes = append(notes, fmt.Sprintf("still there until the next boot, or longhaul mss undo --dev %s: a rule for the MSS", device))
 	}
 	return notes, nil
 }

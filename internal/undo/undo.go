@@ -12,13 +12,30 @@ import (
 )
 
 // Lock gives the caller the exclusive right to change files in the directory,
-// and makes the directory if necessary. The kernel releases the lock when the
-// process ends.
+// and makes the directory if necessary. The holder may remove the directory. The
+// kernel releases the lock when the process ends.
 func Lock(dir string) (unlock func(), err error) {
+	for {
+		f, err := lock(dir)
+		switch {
+		case err != nil:
+			return nil, err
+		case f != nil:
+			return func() { f.Close() }, nil
+		}
+	}
+}
+
+// lock locks the directory. It returns nil if another process removes the directory
+// meanwhile.
+func lock(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("record the changes to undo: %w", err)
 	}
 	f, err := os.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("record the changes to undo: %w", err)
 	}
@@ -31,7 +48,16 @@ func Lock(dir string) (unlock func(), err error) {
 		f.Close()
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
-	return func() { f.Close() }, nil
+	locked, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	if inPlace, err := os.Stat(dir); err != nil || !os.SameFile(locked, inPlace) {
+		f.Close()
+		return nil, nil
+	}
+	return f, nil
 }
 
 // tempPath is the path of a file until it replaces the old one. The lock admits

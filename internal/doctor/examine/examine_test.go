@@ -188,61 +188,40 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// Remedies are applied in order and undone in reverse. Those that fail to be
-// undone are tried again the next time.
-func TestApplyAndUndo(t *testing.T) {
+// Remedies are applied in order, after the confirmation of each, until one fails.
+func TestApply(t *testing.T) {
 	var ran []string
 	failing := ""
-	host := Host{Dir: filepath.Join(t.TempDir(), "doctor"), Run: func(args []string) error {
+	run := func(args []string) error {
 		command := strings.Join(args, " ")
 		ran = append(ran, command)
 		if command == failing {
 			return errors.New("failed")
 		}
 		return nil
-	}}
-	expect := func(what string, want ...string) {
+	}
+	expect := func(want ...string) {
 		t.Helper()
 		if !slices.Equal(ran, want) {
-			t.Errorf("%s runs %q, want %q", what, ran, want)
+			t.Errorf("apply runs %q, want %q", ran, want)
 		}
 		ran = nil
 	}
 	report := doctor.Report{Remedies: []doctor.Remedy{
 		{Action: "not for longhaul"},
-		{Apply: []string{"apply", "a"}, Undo: []string{"undo", "a"}},
-		{Apply: []string{"apply", "b"}, Undo: []string{"undo", "b"}},
-		{Apply: []string{"apply", "c"}, Undo: []string{"undo", "c"}},
+		{Apply: []string{"apply", "a"}}, {Apply: []string{"apply", "b"}}, {Apply: []string{"apply", "c"}},
 	}}
 	notB := func(r doctor.Remedy) bool { return r.Apply[1] != "b" }
-	if err := host.Apply(report, notB); err != nil {
+	if err := Apply(report, notB, run); err != nil {
 		t.Fatal(err)
 	}
-	expect("apply", "apply a", "apply c")
-
-	failing = "undo c"
-	if err := host.Undo(); remedy.Of(err) == "" {
-		t.Errorf("a failed undo gives %v", err)
-	}
-	expect("undo", "undo c", "undo a")
-	failing = ""
-	if err := host.Undo(); err != nil {
-		t.Fatal(err)
-	}
-	expect("undo again", "undo c")
-	if err := host.Undo(); err == nil {
-		t.Error("nothing is undone")
-	}
-
+	expect("apply a", "apply c")
 	failing = "apply a"
-	if err := host.Apply(report, notB); err == nil {
+	if err := Apply(report, notB, run); err == nil {
 		t.Error("a failed remedy is no error")
 	}
-	expect("a failed apply", "apply a")
-	if err := host.Undo(); err == nil {
-		t.Error("a remedy that failed is undone")
-	}
-	if err := host.Apply(doctor.Report{Remedies: report.Remedies[:1]}, notB); err == nil {
+	expect("apply a")
+	if err := Apply(doctor.Report{Remedies: report.Remedies[:1]}, notB, run); err == nil {
 		t.Error("there is nothing to apply")
 	}
 }

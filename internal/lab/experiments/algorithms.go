@@ -3,6 +3,7 @@ package experiments
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 	"longhaul/internal/lab/experiment"
 	"longhaul/internal/lab/progress"
 	"longhaul/internal/lab/sandbox"
+	"longhaul/internal/ledger"
 )
 
 // LoadAlgorithms loads longhaul's congestion controls that an experiment uses. The
@@ -21,34 +23,31 @@ func LoadAlgorithms(ctx context.Context, wanted experiment.Algorithms, report pr
 	if sandbox.Inside() || !wanted.All && len(wanted.Names) == 0 {
 		return nothing, nil
 	}
-	host := cc.NewHost()
+	by := ledger.Caller(os.Getenv, "longhaul lab")
+	by.Means, by.Process = ledger.Lab, ledger.ThisProcess()
+	host := cc.NewHost(by)
 	own, err := host.Names()
 	if err != nil {
 		return nothing, err
 	}
-	var loaded, refused []string
+	var refused []string
 	var why error
-	unload = func() (err error) {
-		for _, name := range slices.Backward(loaded) {
-			// Without the context: an interrupt must not leave it loaded.
-			_, unloadErr := host.Unload(context.WithoutCancel(ctx), name)
-			err = errors.Join(err, unloadErr)
-		}
+	unload = func() error {
+		// Without the context: an interrupt must not leave an algorithm loaded.
+		_, err := host.Undo(context.WithoutCancel(ctx), func(_ ledger.Key, c ledger.Claim) bool { return c.Same(by) })
 		return err
 	}
 	for _, name := range own {
 		if !wanted.All && !slices.Contains(wanted.Names, name) {
 			continue
 		}
-		result, loadErr := host.Load(ctx, name, name)
+		_, loadErr := host.Load(ctx, name, name)
 		switch {
 		case errors.Is(loadErr, cc.ErrTaken): // by a kernel module: the runs use that
 		case loadErr != nil && wanted.Required:
 			return nothing, errors.Join(loadErr, unload())
 		case loadErr != nil:
 			refused, why = append(refused, name), loadErr
-		case result.Outcome == cc.Loaded:
-			loaded = append(loaded, name)
 		}
 	}
 	if len(refused) > 0 {

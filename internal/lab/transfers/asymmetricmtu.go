@@ -59,19 +59,19 @@ func asymmetricMTU() Experiment {
 				return direct(ctx, s, "")
 			}},
 			{"ebpf-sender", "raised by longhaul mss at the sender", at.raised, true, false, func(ctx context.Context, s *lab.Stage) (netip.AddrPort, error) {
-				return direct(ctx, s, "relay-a", "mss", "set", "--dev", "wan", "--toward", hostOfB, "--raise", value)
+				return direct(ctx, s, "relay-a", "mss", "set", "--dev", "wan", "--to", hostOfB, "--raise", value)
 			}},
 			{"ebpf-receiver", "raised by longhaul mss at the receiver", at.raised, true, false, func(ctx context.Context, s *lab.Stage) (netip.AddrPort, error) {
 				return direct(ctx, s, "relay-b", "mss", "set", "--dev", "wan", "--from", hostOfA, "--raise", value)
 			}},
 			{"advmss", "raised by longhaul route at the receiver", at.raised, false, false, func(ctx context.Context, s *lab.Stage) (netip.AddrPort, error) {
-				return direct(ctx, s, "relay-b", "route", "set", hostOfA, "--advmss", value)
+				return direct(ctx, s, "relay-b", "route", "set", "--to", hostOfA, "--advmss", value)
 			}},
 			{"relay", "longhaul pair, with that route", 0, false, true, func(ctx context.Context, s *lab.Stage) (netip.AddrPort, error) {
 				if err := s.AllowBuffers(); err != nil {
 					return netip.AddrPort{}, err
 				}
-				if err := s.Longhaul(ctx, "relay-b", "route", "set", hostOfA, "--advmss", value); err != nil {
+				if err := s.Longhaul(ctx, "relay-b", "route", "set", "--to", hostOfA, "--advmss", value); err != nil {
 					return netip.AddrPort{}, err
 				}
 				return s.StartRelays(ctx, atHostB)

@@ -73,7 +73,7 @@ func segmentSize() Experiment {
 				// What the report's hosts did by themselves.
 				err := s.Host("relay-b").Route(hosts.Route{To: hostOfA, Device: "wan", TCP: hosts.Metrics{AdvMSS: c.mss, CongestionControl: lab.StockCongestionControl}})
 				if err == nil && c.cured {
-					err = s.Longhaul(ctx, "relay-b", "route", "set", hostOfA.String(), "--advmss", strconv.Itoa(9180-20-20))
+					err = s.Longhaul(ctx, "relay-b", "route", "set", "--to", hostOfA.String(), "--advmss", strconv.Itoa(9180-20-20))
 				}
 				return toB, err
 			},

@@ -36,8 +36,8 @@ func Choose(rule mss.Rule, address netip.Addr) (*Probe, error) {
 	}
 	switch {
 	case p.Address.IsValid():
-	case single(rule.Toward):
-		p.Address = rule.Toward.Addr()
+	case single(rule.To):
+		p.Address = rule.To.Addr()
 	case single(rule.From):
 		p.Address = rule.From.Addr()
 	default:
@@ -46,10 +46,10 @@ func Choose(rule mss.Rule, address netip.Addr) (*Probe, error) {
 	switch {
 	case isLocal(p.Address):
 		return nil, remedy.New(fmt.Errorf("%s is this host itself", p.Address), "probe a host at the other end of the path")
-	case rule.Toward.IsValid() && rule.Toward.Contains(p.Address):
+	case rule.To.IsValid() && rule.To.Contains(p.Address):
 	case rule.From.IsValid() && rule.From.Contains(p.Address):
 		p.From = true
-	case rule.Toward.IsValid() || rule.From.IsValid():
+	case rule.To.IsValid() || rule.From.IsValid():
 		return nil, remedy.New(fmt.Errorf("%s is in none of the rule's prefixes", p.Address),
 			"probe a host in the rule's prefix")
 	}

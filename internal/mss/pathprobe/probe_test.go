@@ -17,13 +17,13 @@ func TestChoose(t *testing.T) {
 		want  string // empty: an error
 		bytes int
 	}{
-		{mss.Rule{Toward: host, MSS: 1460}, "", "to 203.0.113.9", 1500},
+		{mss.Rule{To: host, MSS: 1460}, "", "to 203.0.113.9", 1500},
 		{mss.Rule{From: host, MSS: 1460}, "", "here from 203.0.113.9", 1500},
-		{mss.Rule{Toward: host6, MSS: 1440}, "", "to 2001:db8::9", 1500},
-		{mss.Rule{Toward: prefix, MSS: 1400}, "203.0.113.7", "to 203.0.113.7", 1440},
+		{mss.Rule{To: host6, MSS: 1440}, "", "to 2001:db8::9", 1500},
+		{mss.Rule{To: prefix, MSS: 1400}, "203.0.113.7", "to 203.0.113.7", 1440},
 		{mss.Rule{MSS: 1440}, "2001:db8::9", "to 2001:db8::9", 1500},
-		{mss.Rule{Toward: prefix, MSS: 1400}, "", "", 0},
-		{mss.Rule{Toward: prefix, MSS: 1400}, "198.51.100.1", "", 0},
+		{mss.Rule{To: prefix, MSS: 1400}, "", "", 0},
+		{mss.Rule{To: prefix, MSS: 1400}, "198.51.100.1", "", 0},
 		{mss.Rule{MSS: 1400}, "127.0.0.1", "", 0},
 	} {
 		var address netip.Addr

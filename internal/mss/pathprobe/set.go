@@ -54,7 +54,7 @@ func Set(ctx context.Context, host *mss.Host, rule mss.Rule, probe *Probe, probi
 		}
 	}
 	if rule.Action == mss.Raise && rule.From.IsValid() && !forwards(rule.From.Addr().Is6()) {
-		outcome.Notes = append(outcome.Notes, fmt.Sprintf("this host forwards nothing: longhaul route set %s --advmss %d does the same for its own connections, with no BPF", rule.From, rule.MSS))
+		outcome.Notes = append(outcome.Notes, fmt.Sprintf("this host forwards nothing: longhaul route set --to %s --advmss %d does the same for its own connections, with no BPF", rule.From, rule.MSS))
 	}
 	return outcome, nil
 }
@@ -114,14 +114,7 @@ func (o Outcome) Watch(ctx context.Context, host *mss.Host, probe *Probe, every 
 	}
 }
 
-// revert removes the rule, or restores the one that it replaced, even after the
-// context has ended.
+// revert takes the host's claim on the rule back, even after the context has ended.
 func (o Outcome) revert(ctx context.Context, host *mss.Host) error {
-	ctx = context.WithoutCancel(ctx)
-	if o.Replaced != nil {
-		_, err := host.Set(ctx, *o.Replaced, mss.SetOptions{Arrives: true})
-		return err
-	}
-	_, err := host.Clear(ctx, false, func(r mss.Rule, _ uint32) bool { return r == o.Rule })
-	return err
+	return host.UndoRule(context.WithoutCancel(ctx), o.Rule)
 }
