@@ -103,7 +103,7 @@ func loadCC(cmd *cobra.Command, host *cc.Host, algorithm, name string, asDefault
 		return ccLoaded{}, err
 	}
 	if asDefault {
-		if err := host.SetDefault(name); err != nil {
+		if err := host.SetDefault(cmd.Context(), name); err != nil {
 			return ccLoaded{}, err
 		}
 	}

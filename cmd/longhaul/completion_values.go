@@ -53,8 +53,10 @@ func completeValues(cmd *cobra.Command) {
 		cmd.ValidArgsFunction = completeTunnels
 	case "longhaul drain", "longhaul resume":
 		cmd.ValidArgsFunction = completeTunnelsAndHops
-	case "longhaul cc load", "longhaul cc unload", "longhaul cc use":
+	case "longhaul cc load", "longhaul cc use":
 		cmd.ValidArgsFunction = completeAlgorithms
+	case "longhaul cc unload", "longhaul cc undo", "longhaul route undo", "longhaul mss undo":
+		completeChanges(cmd)
 	}
 	if f := cmd.Flags(); f.Lookup("control-socket") != nil && f.Lookup("name") != nil && cmd.Name() != "relay" {
 		if err := cmd.RegisterFlagCompletionFunc("name", completeRelays); err != nil {

@@ -16,6 +16,7 @@ import (
 	"longhaul/internal/display"
 	"longhaul/internal/integrity"
 	"longhaul/internal/kernel"
+	"longhaul/internal/ledger"
 	"longhaul/internal/service"
 )
 
@@ -117,7 +118,7 @@ func placed(all []*config.Error) []placedProblem {
 // loader reads configurations for this host.
 func loader() config.Loader {
 	return config.Loader{NoIPv6: !kernel.HasIPv6(), CheckKey: checkKeyFile, CheckDashboard: checkDashboardFiles,
-		CongestionControls: cc.NewHost().Known, OwnAddresses: ownAddresses}
+		CongestionControls: cc.NewHost(ledger.By{}).Known, OwnAddresses: ownAddresses}
 }
 
 // ownAddresses lists the addresses of this host's interfaces.

@@ -56,7 +56,7 @@ func child(role string) int {
 			fmt.Println(err)
 			return 1
 		}
-		if err := h.SetDefault(name); err != nil {
+		if err := h.SetDefault(context.Background(), name); err != nil {
 			fmt.Println(err)
 			return 1
 		}

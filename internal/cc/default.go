@@ -1,6 +1,7 @@
 package cc
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -38,13 +39,16 @@ func defaultKey() (ledger.Key, error) {
 
 // SetDefault makes a registered algorithm the default of the calling thread's network
 // namespace, and claims it. The claim keeps the algorithm loaded.
-func (h *Host) SetDefault(name string) error {
+func (h *Host) SetDefault(ctx context.Context, name string) error {
 	book, err := ledger.Open(h.Ledger, h.DryRun)
 	if err != nil {
 		return err
 	}
 	defer book.Close()
-	return h.SetDefaultIn(book, name)
+	if err := h.SetDefaultIn(book, name); err != nil {
+		return err
+	}
+	return h.ReleaseIn(ctx, book)
 }
 
 // SetDefaultIn is [Host.SetDefault] in an open ledger.
@@ -199,16 +203,18 @@ func (h *Host) leaveDefault(book *ledger.Book, name string) (string, error) {
 }
 
 // backTo chooses a default other than leaving: the wanted one if the kernel has it,
-// else Linux's own.
+// else one that every namespace may have.
 func backTo(wanted, leaving string) (string, error) {
-	names, err := Available()
+	available, err := Available()
 	if err != nil {
 		return "", err
 	}
-	for _, name := range []string{wanted, "cubic"} {
-		if name != leaving && slices.Contains(names, name) {
-			return name, nil
-		}
+	if wanted != leaving && slices.Contains(available, wanted) {
+		return wanted, nil
+	}
+	allowed, err := Allowed()
+	if leaving != "cubic" && err == nil && slices.Contains(allowed, "cubic") {
+		return "cubic", nil
 	}
 	return "reno", nil // always available
 }

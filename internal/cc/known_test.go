@@ -8,11 +8,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/ledger"
 	"longhaul/internal/nettest"
 )
 
 func TestKnown(t *testing.T) {
-	known := NewHost().Known()
+	known := NewHost(ledger.By{}).Known()
 	for name, want := range map[string]bool{"cubic": true, "westwood": true, "haul": true, "nosuch": false, "bbrr": false, "": false} {
 		if got := slices.Contains(known, name); got != want {
 			t.Errorf("%q is known: %v, want %v", name, got, want)

@@ -124,7 +124,7 @@ func TestDefault(t *testing.T) {
 	must(t, err)
 	one, two := load(t, h, "hybla"), load(t, h, "illinois")
 
-	must(t, h.SetDefault(one))
+	must(t, h.SetDefault(ctx, one))
 	l, _ := listen(t, loopback, nil)
 	conn, err := dial(l.Addr().String(), nil)
 	must(t, err)
@@ -136,7 +136,7 @@ func TestDefault(t *testing.T) {
 		t.Errorf("listed as %+v", a)
 	}
 	// Two in a row are undone to what was before both, in whatever order.
-	must(t, h.SetDefault(two))
+	must(t, h.SetDefault(ctx, two))
 	result, err := h.Unload(ctx, one)
 	must(t, err)
 	if now, _ := ReadDefault(); result.Default != "" || now != two {
@@ -150,7 +150,7 @@ func TestDefault(t *testing.T) {
 
 	// What somebody else has chosen meanwhile stays.
 	three := load(t, h, "hybla")
-	must(t, h.SetDefault(three))
+	must(t, h.SetDefault(ctx, three))
 	must(t, writeDefault("reno"))
 	result, err = h.Unload(ctx, three)
 	must(t, err)

@@ -136,6 +136,13 @@ func (h *Host) Undo(ctx context.Context, choose func(ledger.Key, ledger.Claim) b
 	return h.UndoIn(ctx, book, nil, choose)
 }
 
+// ReleaseIn unloads algorithms that were loaded for claims which other claims have
+// replaced.
+func (h *Host) ReleaseIn(ctx context.Context, book *ledger.Book) error {
+	_, err := h.UndoIn(ctx, book, nil, func(ledger.Key, ledger.Claim) bool { return false })
+	return err
+}
+
 // UndoIn takes back claims on algorithms. It unloads those of them, and of released,
 // that no claim needs any more.
 func (h *Host) UndoIn(ctx context.Context, book *ledger.Book, released []string, choose func(ledger.Key, ledger.Claim) bool) ([]Undone, error) {

@@ -172,9 +172,9 @@ func (h *Host) SetRoutes(ctx context.Context, prefixes []netip.Prefix, c route.C
 		}
 	}
 	defer func() {
-		if err != nil { // nothing may need the algorithm
-			_, unloadErr := h.CC.UndoIn(context.WithoutCancel(ctx), book, nil, func(ledger.Key, ledger.Claim) bool { return false })
-			err = errors.Join(err, unloadErr)
+		// After a failure nothing may need the algorithm, and a new claim replaces others.
+		if releaseErr := h.CC.ReleaseIn(context.WithoutCancel(ctx), book); releaseErr != nil {
+			err = errors.Join(err, releaseErr)
 		}
 	}()
 	for i, prefix := range prefixes {

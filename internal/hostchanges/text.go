@@ -47,6 +47,9 @@ func WriteList(w io.Writer, changes []Change, now time.Time) error {
 			if i < len(c.Claims)-1 {
 				text = fmt.Sprintf("below it: %s, set by %s %s ago: %s", claim.Text, claim.Owner, sinceText(claim, now), claim.Command)
 			}
+			if claim.Inherited != "" {
+				text += " (from the route to " + claim.Inherited + ")"
+			}
 			if claim.Ended() {
 				text += " (that process has ended)"
 			}

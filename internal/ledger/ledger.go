@@ -61,6 +61,9 @@ type Claim struct {
 	Text  string          `json:"text,omitempty"` // the value, for people
 	// Needs is the algorithm that the claim keeps loaded.
 	Needs string `json:"needs,omitempty"`
+	// Inherited is the prefix of the route from which a route was made with the claim's
+	// value. The claim goes with the owner's claim there.
+	Inherited string `json:"inherited,omitempty"`
 }
 
 // Entry is a changed thing.

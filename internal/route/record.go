@@ -97,6 +97,43 @@ func formerText(m Metric, v Value) string {
 	return v.Text(m)
 }
 
+// inherit gives a new route the claims on the route that it is a copy of. A metric that
+// another program has changed there is nobody's.
+func inherit(book *ledger.Book, netns uint64, from message, prefix netip.Prefix, detail routeDetail) {
+	source, _ := from.destination()
+	for _, e := range entriesOf(book, netns, source) {
+		name := Metric(e.Part)
+		if detailOf(e).Priority != from.priority() || !valueOf(e).isNow(name, from.metric(name)) {
+			continue
+		}
+		k := key(netns, prefix, name)
+		copied := book.Add(&ledger.Entry{
+			Key: k, Label: k.Name + " " + k.Part, Detail: ledger.Encode(detail),
+			Former: e.Former, FormerText: "no route of its own",
+		})
+		for _, c := range e.Claims {
+			if c.Inherited == "" {
+				c.Inherited = source.String()
+			}
+			v := ledger.Decode[Value](c.Value)
+			v.RateBps = 0 // the rate of the longer prefix holds
+			c.Value = ledger.Encode(v)
+			copied.Claims = append(copied.Claims, c)
+		}
+	}
+}
+
+// withInherited also chooses claims that a route has inherited from a chosen claim.
+func withInherited(choose func(ledger.Key, ledger.Claim) bool) func(ledger.Key, ledger.Claim) bool {
+	return func(k ledger.Key, c ledger.Claim) bool {
+		if c.Inherited == "" || choose(k, c) {
+			return choose(k, c)
+		}
+		k.Name = c.Inherited
+		return choose(k, c)
+	}
+}
+
 // isNow reports whether the kernel's value is this one.
 func (v Value) isNow(m Metric, now Value) bool {
 	v.RateBps = 0
@@ -145,7 +182,9 @@ func (t *Table) apply(book *ledger.Book, netns uint64, prefix netip.Prefix) (del
 		return false, nil
 	}
 	detail := detailOf(entries[0])
-	claimed := slices.ContainsFunc(entries, func(e *ledger.Entry) bool { return len(e.Claims) > 0 })
+	claimed := slices.ContainsFunc(entries, func(e *ledger.Entry) bool {
+		return slices.ContainsFunc(e.Claims, func(c ledger.Claim) bool { return c.Inherited == "" })
+	})
 	m, found, err := findRoute(prefix, detail.Priority)
 	if err != nil {
 		return false, err

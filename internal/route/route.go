@@ -114,7 +114,7 @@ func (t *Table) SetIn(book *ledger.Book, c Change) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	now, flags, err := plan(routes, c)
+	now, cover, flags, err := plan(routes, c)
 	if err != nil {
 		return Result{}, err
 	}
@@ -125,6 +125,9 @@ func (t *Table) SetIn(book *ledger.Book, c Change) (Result, error) {
 	detail := routeDetail{Priority: now.priority(), Made: now.header.Protocol == protocol}
 	if old := entriesOf(book, netns, c.Prefix); len(old) > 0 && (flags != unix.NLM_F_REPLACE || detailOf(old[0]) != detail) {
 		dropPrefix(book, netns, c.Prefix) // another program has deleted or replaced the route
+	}
+	if cover != nil {
+		inherit(book, netns, *cover, c.Prefix, detail)
 	}
 	result := Result{Elsewhere: within(routes, c), Changed: flags != unix.NLM_F_REPLACE}
 	for _, name := range slices.Sorted(maps.Keys(c.Metrics)) {
@@ -161,8 +164,8 @@ func (t *Table) SetIn(book *ledger.Book, c Change) (Result, error) {
 }
 
 // plan finds the route to change, or makes the route to add, with the flags of the
-// netlink request.
-func plan(routes []message, c Change) (message, int, error) {
+// netlink request. from is the route that a new one is a copy of, nil if there is none.
+func plan(routes []message, c Change) (planned message, from *message, flags int, err error) {
 	prefix := c.Prefix
 	var exact, cover *message
 	for i := range routes {
@@ -182,23 +185,23 @@ func plan(routes []message, c Change) (message, int, error) {
 	}
 	hop, err := c.nextHop()
 	if err != nil {
-		return message{}, 0, err
+		return message{}, nil, 0, err
 	}
 	switch {
 	case exact != nil && exact.expires():
-		return message{}, 0, fmt.Errorf("%s: %w", prefix, ErrExpires)
+		return message{}, nil, 0, fmt.Errorf("%s: %w", prefix, ErrExpires)
 	case exact != nil && !hop.isOf(*exact):
-		return message{}, 0, fmt.Errorf("%s: %w", prefix, ErrOtherHop)
+		return message{}, nil, 0, fmt.Errorf("%s: %w", prefix, ErrOtherHop)
 	case exact != nil:
-		return exact.clone(), unix.NLM_F_REPLACE, nil
+		return exact.clone(), nil, unix.NLM_F_REPLACE, nil
 	case cover == nil && !hop.given():
-		return message{}, 0, fmt.Errorf("%w to %s in the main table", ErrNoRoute, prefix)
+		return message{}, nil, 0, fmt.Errorf("%w to %s in the main table", ErrNoRoute, prefix)
 	}
 	var made message
 	if hop.given() {
 		made = hop.route()
 	} else {
-		made = cover.clone()
+		made, from = cover.clone(), cover
 	}
 	made.setDestination(prefix)
 	made.set(unix.RTA_PRIORITY, nil)
@@ -207,7 +210,7 @@ func plan(routes []message, c Change) (message, int, error) {
 		made.set(unix.RTA_PRIORITY, binary.NativeEndian.AppendUint32(nil, userPriorityIPv6))
 	}
 	made.header.Protocol = protocol
-	return made, unix.NLM_F_CREATE | unix.NLM_F_EXCL, nil
+	return made, from, unix.NLM_F_CREATE | unix.NLM_F_EXCL, nil
 }
 
 // nextHop is the next hop of a route.
@@ -306,6 +309,7 @@ func (t *Table) UndoIn(book *ledger.Book, choose func(ledger.Key, ledger.Claim) 
 	if err := t.Repair(book); err != nil {
 		return nil, err
 	}
+	choose = withInherited(choose)
 	var names []string
 	for _, e := range book.Of(ledger.Route, netns) {
 		chosen := slices.ContainsFunc(e.Claims, func(c ledger.Claim) bool { return choose(e.Key, c) })
