@@ -28,9 +28,11 @@ func newDrain(env *env) *cobra.Command {
 		Use:   "drain NAME",
 		Short: "Take a tunnel or a hop of the running relay out of service",
 		Long: `drain takes a tunnel out of service: the relay refuses new connections, as if
-nothing listened, and keeps existing flows. A hop gets no new flows. NAME is that
-of the tunnel, or the address where it listens; or the hop as in the file, for
-every tunnel that has it, or TUNNEL/HOP. A range of ports is part of the name.
+nothing listened, and keeps existing flows. A hop gets no new flows.
+
+NAME is that of a tunnel, or the address on which it listens; or a hop as in the
+file, for every tunnel that has it, or TUNNEL/HOP. A range of ports belongs to
+the address.
 
 A drained tunnel or hop stays drained over a reload and an upgrade, not over a
 restart. longhaul resume puts it back. Draining again changes nothing.`,

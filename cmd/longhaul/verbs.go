@@ -102,7 +102,11 @@ func relayOfRoot(dir, name string) error {
 	if len(paths) == 0 {
 		return nil
 	}
-	return remedy.New(fmt.Errorf("you run no such relay; root's runs at %s, and only root may ask it", strings.Join(paths, " ")),
+	what := "relay"
+	if name != "" {
+		what += " " + name
+	}
+	return remedy.New(fmt.Errorf("you run no %s; root's runs at %s, and only root may ask it", what, strings.Join(paths, " ")),
 		"run this command with sudo")
 }
 
