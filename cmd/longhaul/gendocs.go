@@ -95,15 +95,16 @@ const docDir = "/usr/share/doc/longhaul/"
 func filesOf(cmd *cobra.Command) (files []manpage.Option) {
 	add := func(name, text string) { files = append(files, manpage.Option{Name: name, Text: text}) }
 	has := func(flag string) bool { return cmd.Flags().Lookup(flag) != nil }
-	path := cmd.CommandPath()
-	words := strings.Fields(path)
-	if len(words) == 1 || has("config") || strings.HasPrefix(path, "longhaul config") || strings.HasPrefix(path, "longhaul service") {
+	words := strings.Fields(cmd.CommandPath())
+	under := func(verb string) bool { return len(words) == 1 || words[1] == verb }
+	if has("config") || under("config") || under("service") {
 		add(service.ConfigFile, "the configuration of the service: longhaul.yaml(5)")
 	}
 	if len(words) == 1 || has("control-socket") {
-		add("/run/longhaul/"+control.DefaultName+".sock", "the control socket of root's relay; a user's is in $XDG_RUNTIME_DIR/longhaul/")
+		add("/run/longhaul/"+control.DefaultName+".sock",
+			"the control socket of root's relay; a user's is in $XDG_RUNTIME_DIR/longhaul/")
 	}
-	if len(words) == 1 || strings.HasPrefix(path, "longhaul history") || has("history") {
+	if under("history") || has("history") {
 		add(servicesHistory, "the records of the service")
 	}
 	if len(words) == 1 {

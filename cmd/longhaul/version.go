@@ -26,7 +26,10 @@ type build struct {
 }
 
 func thisBuild() build {
-	b := build{Release: release, Commit: commit, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := build{
+		Release: release, Commit: commit, Date: date,
+		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}
 	if strings.HasSuffix(b.Commit, "+changes") {
 		b.Commit, b.Modified = strings.TrimSuffix(b.Commit, "+changes"), true
 	}
