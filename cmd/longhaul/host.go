@@ -40,7 +40,7 @@ func newHostList(env *env) *cobra.Command {
 the last one is in force; the earlier ones stand below it. With --netns it
 lists the changes in that namespace, and loaded algorithms.`,
 		Example: `  longhaul host list
-  longhaul host list --json | jq '.changes[] | {kind, what, owner: .claims[-1].owner}'`,
+  longhaul host list --json | jq '.changes[] | {kind, what}'`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := enterNamespace(namespace); err != nil {
@@ -67,8 +67,8 @@ func newHostUndo(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "undo",
 		Short: "Take back all changes of this host, of all owners",
-		Long: `undo lists all changes, asks, and takes them back. Changes of other programs since
-then stay. With --netns it takes back the changes in that namespace, and the
+		Long: `undo lists all changes, asks, and takes them back. Later changes of other
+programs stay. With --netns it takes back the changes in that namespace, and the
 algorithms that nothing else uses.`,
 		Example: `  longhaul host undo
   longhaul host undo --dry-run

@@ -147,7 +147,7 @@ func newMSSUndo(env *env) *cobra.Command {
 		data mssData
 	)
 	cmd := &cobra.Command{
-		Use:   "undo [--dev DEVICE] [--to DEST] [--from DEST] [--port PORT]",
+		Use:   "undo [--dev DEVICE] [--to DEST] [--from DEST] ...",
 		Short: "Take rules back, and with a device's last rule the program",
 		Long: `undo takes back your rules that match all the flags given. A rule of another
 owner for the same data is in force again. Without flags it lists all rules in

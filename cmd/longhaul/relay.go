@@ -41,7 +41,7 @@ var tunnelFlags = []settingFlag{
 	{name: "listen", key: "tunnel.listen", value: "ADDRESS:PORT", many: true,
 		usage: "where to listen; no ADDRESS: on all addresses"},
 	{name: "forward", key: "tunnel.forward", value: "HOST:PORT", many: true, usage: "next hop; several are tried in order"},
-	{name: "balance", key: "tunnel.balance", value: "WAY", usage: "ordered, least-flows, round-robin, source"},
+	{name: "balance", key: "tunnel.balance", value: "WAY", usage: "ordered, least-flows, round-robin, source (ordered)"},
 	{name: "allow", key: "tunnel.allow", value: "PREFIX", many: true, usage: "sources that may connect (all)"},
 	{name: "max-flows", key: "tunnel.max_flows", value: "N", usage: "flows at the same time (no bound)"},
 	{name: "max-flows-per-source", key: "tunnel.max_flows_per_source", value: "N",
@@ -59,7 +59,7 @@ var tunnelFlags = []settingFlag{
 	{name: "proxy-out", key: "tunnel.proxy_protocol.out", value: "VERSION", usage: "send a PROXY header: v1 or v2 (none)"},
 	{name: "check-key", key: "tunnel.check.key_file", value: "FILE", usage: "key of integrity checks (none)"},
 	{name: "check-next", key: "tunnel.check.next", value: "KIND", usage: "kind of --forward: relay or target (target)"},
-	{name: "transport", key: "tunnel.transport", value: "MODE", usage: "auto, or kernel: set no socket option"},
+	{name: "transport", key: "tunnel.transport", value: "MODE", usage: "auto, or kernel: set no socket option (auto)"},
 }
 
 // processFlags are the flags of the whole process; they override the file.
@@ -67,7 +67,7 @@ var processFlags = []settingFlag{
 	{name: "drain-timeout", key: "drain_timeout", value: "DURATION", usage: "let flows finish this long (1m)"},
 	{name: "name", key: "name", value: "NAME", usage: "name of this relay in status, beside others"},
 	{name: "control-socket", key: "control_socket", value: "FILE",
-		usage: "control socket for status and others, or off"},
+		usage: "control socket for status and others, or off (the usual place)"},
 	{name: "http-listen", key: "http_listen", value: "ADDRESS:PORT", many: true, usage: "serve health checks and metrics there (off)"},
 	{name: "dashboard", key: "dashboard.listen", value: "ADDRESS:PORT", many: true, usage: "serve the dashboard there, to root and this user (off)"},
 	{name: "history", key: "history.file", value: "FILE", usage: "record ended flows in FILE, or off"},

@@ -225,7 +225,9 @@ func newRouteList(env *env) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the metrics that longhaul has set, their owners, and the previous ones",
+		Short: "List the metrics that longhaul has set",
+		Long: `list shows each metric that longhaul has set in this network namespace, its
+owner, and the value from before.`,
 		Example: `  longhaul route list
   longhaul route list --json | jq -r '.routes[].prefix'`,
 		Args: noArgs,
