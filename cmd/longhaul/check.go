@@ -102,6 +102,10 @@ func newKey(env *env, path string) error {
 	if err := integrity.NewKey().Create(path); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(env.stdout, "%s: a new key; copy it to every relay of the chain, and name it there as check.key_file\n", path)
+	_, err := fmt.Fprintf(env.stdout, `%s: a new key, for its owner only (mode 600)
+Copy it to every relay of the chain. Name it there with relay --check-key FILE,
+or with check.key_file in the configuration. A relay whose next hop is a relay
+needs --check-next relay as well, or check.next: relay.
+`, path)
 	return err
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -140,10 +141,25 @@ func given(cmd *cobra.Command, known []settingFlag) []config.Flag {
 			continue
 		}
 		values := cmd.Flags().Lookup(f.name).Value.(*settingValue).values
+		if f.value == "FILE" { // the configuration takes no path that depends on a directory
+			values = absolute(values)
+		}
 		if f.many {
 			values = strings.Split(strings.Join(values, ","), ",")
 		}
 		out = append(out, config.Flag{Name: "--" + f.name, Key: f.key, Values: values})
+	}
+	return out
+}
+
+// absolute returns paths of files as seen from the working directory. The word off stays.
+func absolute(paths []string) []string {
+	out := make([]string, len(paths))
+	for i, path := range paths {
+		out[i] = path
+		if abs, err := filepath.Abs(path); err == nil && path != "" && path != config.Off {
+			out[i] = abs
+		}
 	}
 	return out
 }

@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"longhaul/internal/remedy"
@@ -67,8 +68,12 @@ func (k *Key) derive(salt []byte, purpose string, n int) []byte {
 	return derived
 }
 
-// Create writes the key to a new file that only its owner can read.
+// Create writes the key to a new file that only its owner can read. It makes a missing
+// directory, for the owner only.
 func (k Key) Create(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("make the directory of the key: %w", err)
+	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
 	case errors.Is(err, fs.ErrExist):

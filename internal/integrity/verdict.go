@@ -222,7 +222,7 @@ func (c *Chain) summary() string {
 	}
 	switch relays {
 	case 0:
-		return last.name() + " accepts"
+		return last.name() + " accepts, and was sent nothing"
 	case 1:
 		return fmt.Sprintf("one relay on, %s accepts, and all bytes pass unaltered", last.name())
 	}
