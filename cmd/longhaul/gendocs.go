@@ -83,8 +83,8 @@ var documents = map[string][]string{
 	"relay": {"relay.md", "configuration.md", "availability.md"}, "service": {"install.md"},
 	"config": {"configuration.md"}, "status": {"relay.md", "metrics.md"}, "history": {"history.md", "dashboard.md"},
 	"check": {"check.md"}, "ready": {"availability.md"}, "drain": {"availability.md"}, "resume": {"availability.md"},
-	"upgrade": {"upgrade.md"}, "doctor": {"doctor.md", "doctor-accuracy.md"}, "measure": {"measure.md"},
-	"top": {"top.md"}, "cc": {"cc.md"}, "route": {"route.md"}, "mss": {"mss.md"}, "demo": {"lab.md"},
+	"upgrade": {"upgrade.md"}, "reload": {"relay.md"}, "stop": {"relay.md"}, "doctor": {"doctor.md", "doctor-accuracy.md"}, "measure": {"measure.md"},
+	"top": {"top.md"}, "cc": {"cc.md"}, "route": {"route.md"}, "mss": {"mss.md"}, "host": {"cc.md", "route.md", "mss.md"}, "demo": {"lab.md"},
 	"lab": {"lab.md", "soak.md"},
 }
 
