@@ -188,11 +188,11 @@ commands' changes of this host, each with its undo.`,
 // kernelChanges reads longhaul's changes of the kernel for service.
 type kernelChanges struct{ by ledger.By }
 
-// UnloadCC takes back the claims of the service, of its relay and of the caller.
+// UnloadCC takes back the claims of the service and of its relay.
 func (k kernelChanges) UnloadCC(ctx context.Context, name string) (unloaded bool, err error) {
-	own := ledger.OwnClaims(k.by.Owner)
+	own := ledger.OwnClaims(service.UnitName)
 	_, err = hostchanges.NewHost(k.by).Undo(ctx, hostchanges.Selection{Choose: func(key ledger.Key, c ledger.Claim) bool {
-		return key.Kind == ledger.Algorithm && key.Name == name && (own(key, c) || c.Owner == service.UnitName)
+		return key.Kind == ledger.Algorithm && key.Name == name && own(key, c)
 	}})
 	return !cc.IsAvailable(name), ccError(err)
 }

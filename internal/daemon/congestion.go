@@ -38,7 +38,7 @@ func loadNamedCC(ctx context.Context, host *cc.Host, c *config.Config, log *slog
 		case err != nil:
 			log.Warn("cannot load a congestion control", "name", name, "error", err)
 		case result.Outcome != cc.Already:
-			log.Info("loaded a congestion control", "name", name, "undo", "longhaul cc unload "+name)
+			log.Info("loaded a congestion control", "name", name, "undo", "longhaul cc unload "+name+" --yes")
 		}
 	}
 }

@@ -108,13 +108,29 @@ func isHidden(path string, err error) bool {
 // inNamespace runs f on a thread in a network namespace. The thread ends with f.
 func inNamespace(file *os.File, f func() error) error {
 	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked
+	go onOwnThread(func() {
 		if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
 			done <- fmt.Errorf("enter network namespace: %w", err)
 			return
 		}
 		done <- f()
-	}()
+	})
 	return <-done
+}
+
+// onOwnThread runs f on a thread that ends with the goroutine. The process's first thread
+// never ends, and would keep the namespace of f: then f runs on another thread.
+func onOwnThread(f func()) {
+	runtime.LockOSThread() // never unlocked, so that the thread ends
+	if unix.Gettid() != unix.Getpid() {
+		f()
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		onOwnThread(f)
+	}()
+	<-done
+	runtime.UnlockOSThread()
 }

@@ -578,6 +578,55 @@ func TestOwners(t *testing.T) {
 	})
 }
 
+// TestCompleted: the next command completes a change that was interrupted between the
+// record and the kernel.
+func TestCompleted(t *testing.T) {
+	h := testHost(t)
+	s := newSite(t)
+	ctx := context.Background()
+	rule := Rule{Device: "left", Action: Clamp, MSS: 1000}
+	later := rule
+	later.MSS = 1200
+	must(t, s.R.Do(func() error {
+		if _, err := h.Set(ctx, rule, SetOptions{}); err != nil {
+			return err
+		}
+		book, err := ledger.Open(h.Ledger, false)
+		if err != nil {
+			return err
+		}
+		e := book.Entries[0]
+		e.Put(ledger.Claim{By: h.By, Value: value(&later), Text: later.actionText()})
+		e.Pending = value(&rule)
+		err = book.Save()
+		book.Close()
+		if err != nil {
+			return err
+		}
+		_, err = h.Undo(ctx, ledger.OwnClaims("somebody"))
+		return err
+	}))
+	if a, _ := s.segments(t, "10.9.2.2"); a != 1200-timestampBytes {
+		t.Errorf("a sends %d", a)
+	}
+	// An undo that did not reach the kernel.
+	must(t, s.R.Do(func() error {
+		book, err := ledger.Open(h.Ledger, false)
+		if err != nil {
+			return err
+		}
+		book.Entries[0].Claims, book.Entries[0].Pending = nil, value(&later)
+		err = book.Save()
+		book.Close()
+		if err != nil {
+			return err
+		}
+		_, err = h.Undo(ctx, ledger.OwnClaims("somebody"))
+		return err
+	}))
+	s.nothingAttached(t)
+}
+
 // TestUnrecorded: rules whose ledger was removed belong to nobody, and anybody may take
 // them back.
 func TestUnrecorded(t *testing.T) {
