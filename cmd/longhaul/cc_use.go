@@ -91,7 +91,10 @@ brutal needs a --rate, which all connections to the prefix share.`,
 }
 
 func useError(err error) error {
+	var algorithm *destination.AlgorithmError
 	switch {
+	case errors.As(err, &algorithm):
+		return ccError(err)
 	case errors.Is(err, route.ErrExpires):
 		return remedy.New(err, "use a longer prefix, such as 2000::/3 instead of default")
 	case errors.Is(err, route.ErrNoRoute):
@@ -99,7 +102,7 @@ func useError(err error) error {
 	case errors.Is(err, cc.ErrNoRates):
 		return remedy.New(err, "leave --rate out, or use brutal")
 	}
-	return ccError(err)
+	return err
 }
 
 func newCCUndo(env *env) *cobra.Command {

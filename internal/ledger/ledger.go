@@ -20,6 +20,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/kernel"
 	"longhaul/internal/remedy"
 	"longhaul/internal/undo"
@@ -191,8 +193,15 @@ func Open(dir string, dryRun bool) (*Book, error) {
 		return Read(dir)
 	}
 	unlock, err := undo.Lock(dir)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, notPermitted(dir)
+	}
 	if err != nil {
 		return nil, err
+	}
+	if err := unix.Access(dir, unix.W_OK); err != nil {
+		unlock()
+		return nil, notPermitted(dir)
 	}
 	b, err := Read(dir)
 	if err != nil {
@@ -201,6 +210,10 @@ func Open(dir string, dryRun bool) (*Book, error) {
 	}
 	b.dryRun, b.unlock = false, unlock
 	return b, nil
+}
+
+func notPermitted(dir string) error {
+	return remedy.New(fmt.Errorf("record changes of the host in %s: %w", dir, fs.ErrPermission), "run it as root")
 }
 
 // Close unlocks the ledger. It removes the directory if no change is recorded.

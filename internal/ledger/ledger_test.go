@@ -2,6 +2,8 @@ package ledger
 
 import (
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -105,6 +107,32 @@ func TestDamaged(t *testing.T) {
 	b, err := Open(dir, false) // the lock was released
 	must(t, err)
 	b.Close()
+}
+
+// TestPermission: another user's process gets one sentence, and can read.
+func TestPermission(t *testing.T) {
+	nettest.RequireRoot(t)
+	dir := filepath.Join(nettest.OpenTempDir(t), "host")
+	b, err := Open(dir, false)
+	must(t, err)
+	b.Add(&Entry{Key: Key{Kind: Algorithm, Name: "haul"}})
+	must(t, b.Save())
+	b.Close()
+	for _, dir := range []string{dir, filepath.Join(filepath.Dir(dir), "missing")} {
+		must(t, nettest.AsUser(65534, func() error {
+			if _, err := Open(dir, false); !errors.Is(err, fs.ErrPermission) || remedy.Of(err) != "run it as root" {
+				t.Errorf("%s: %v; %s", dir, err, remedy.Of(err))
+			}
+			return nil
+		}))
+	}
+	must(t, nettest.AsUser(65534, func() error {
+		b, err := Read(dir)
+		if err == nil && len(b.Entries) != 1 {
+			t.Errorf("read %+v", b.Entries)
+		}
+		return err
+	}))
 }
 
 // TestConcurrently: changes of several commands do not get lost.
