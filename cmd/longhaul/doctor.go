@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"longhaul/internal/display"
 	"longhaul/internal/doctor"
 	"longhaul/internal/doctor/examine"
+	"longhaul/internal/flagvalue"
 	"longhaul/internal/ledger"
 	"longhaul/internal/measure"
 	"longhaul/internal/remedy"
@@ -39,6 +39,7 @@ type doctorFlags struct {
 	dryRun        bool
 	undo          bool
 	json          bool
+	namespace     string
 }
 
 func newDoctor(env *env) *cobra.Command {
@@ -56,10 +57,13 @@ connections. It sends a few probe packets to find the packet sizes that the path
 carries (--no-probe: none). With --test it sends data to find the throughput.`,
 		Example: `  longhaul doctor far.example.net
   longhaul doctor --remote 203.0.113.9:5432 --test
-  longhaul doctor --pid 4711 --for 20s
+  longhaul doctor --pid 4711 --time 20s
   longhaul doctor --pcap sender.pcap`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := restartInNamespace(f.namespace); err != nil {
+				return err
+			}
 			if f.undo {
 				return undoRemedies(cmd, env, &f, args)
 			}
@@ -90,7 +94,7 @@ carries (--no-probe: none). With --test it sends data to find the throughput.`,
 			}
 			report, err := doctor.Diagnose(observation)
 			if err != nil {
-				return remedy.New(err, "watch longer with --for, while data are moving")
+				return remedy.New(err, f.moreData())
 			}
 			if err := f.print(env, report); err != nil || !f.apply {
 				return err
@@ -99,13 +103,14 @@ carries (--no-probe: none). With --test it sends data to find the throughput.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.remote, "remote", "", "watch connections to this remote end, `ADDRESS`[:PORT]")
-	flags.StringVar(&f.local, "local", "", "watch connections of this local end, [ADDRESS]:`PORT`")
-	flags.IntVar(&f.pid, "pid", 0, "watch connections of this process")
-	flags.DurationVar(&f.During, "for", 5*time.Second, "how long to watch")
+	flags.StringVar(&f.remote, "remote", "", "watch connections to `HOST[:PORT]`, or to a port")
+	flags.StringVar(&f.local, "local", "", "watch connections from `HOST[:PORT]`, or from a port")
+	flags.IntVar(&f.pid, "pid", 0, "watch connections of process `PID`")
+	f.During = 5 * time.Second
+	flagvalue.AddDuration(flags, &f.During, "time", "how long to watch")
 	flags.BoolVar(&f.receive, "receive", false, "with HOST: have that host send")
 	flags.BoolVar(&f.Test, "test", false, "also send data to a longhaul measure there")
-	flags.Uint16Var(&f.TestPort, "test-port", measure.DefaultPort, "port of that longhaul measure")
+	flags.Uint16Var(&f.TestPort, "test-port", measure.DefaultPort, "`PORT` of that longhaul measure")
 	flags.StringVar(&f.tokenFile, "token", "", "`FILE` with the token for it")
 	flags.BoolVar(&f.SkipProbe, "no-probe", false, "do not probe packet sizes")
 	flags.StringVar(&f.pcap, "pcap", "", "read a capture in this `FILE`, taken elsewhere")
@@ -115,6 +120,7 @@ carries (--no-probe: none). With --test it sends data to find the throughput.`,
 	flags.BoolVar(&f.yes, "yes", false, "with --apply: do not ask; with --undo: of all owners")
 	flags.BoolVar(&f.undo, "undo", false, "take back what your --apply has done")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "with --apply or --undo: only say what would change")
+	namespaceFlag(flags, &f.namespace)
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
 	return cmd
 }
@@ -144,6 +150,9 @@ func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doc
 			usageError(remedy.New(errors.New("longhaul doctor needs one host, or connections to watch"),
 				"see longhaul doctor --help"))
 	}
+	if err := f.checkSource(); err != nil {
+		return doctor.Observation{}, err
+	}
 	f.Version = "longhaul " + version()
 	f.Note = func(err error) { note(env, err) }
 	f.Progress = func(format string, args ...any) {
@@ -157,21 +166,55 @@ func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doc
 	case len(args) == 1:
 		return f.transfer(ctx, args[0])
 	}
-	local, err := endpoint("local", f.local)
+	if f.pcap == "" && f.During < examine.MinWatch {
+		return doctor.Observation{}, usageError(fmt.Errorf("--time %v is too short: use 1s or more", f.During))
+	}
+	local, err := parseEnd(ctx, "local", f.local)
 	if err != nil {
 		return doctor.Observation{}, err
 	}
-	remote, err := endpoint("remote", f.remote)
+	remote, err := parseEnd(ctx, "remote", f.remote)
 	if err != nil {
 		return doctor.Observation{}, err
 	}
 	if f.pcap != "" {
 		return f.Capture(ctx, f.pcap, local, remote)
 	}
-	if f.During < examine.MinWatch {
-		return doctor.Observation{}, usageError(fmt.Errorf("--for %v is too short: use 1s or more", f.During))
-	}
 	return f.Watch(ctx, examine.Connections{Local: local, Remote: remote, PID: f.pid})
+}
+
+// checkSource refuses flags that need a live connection beside a file.
+func (f *doctorFlags) checkSource() error {
+	source := ""
+	switch {
+	case f.pcap != "":
+		source = "--pcap"
+	case f.replay != "":
+		source = "--replay"
+	default:
+		return nil
+	}
+	for _, flag := range []struct {
+		name string
+		set  bool
+	}{
+		{"--test", f.Test}, {"--pid", f.pid != 0}, {"--receive", f.receive}, {"--token", f.tokenFile != ""},
+		{"--local", f.local != "" && f.replay != ""}, {"--remote", f.remote != "" && f.replay != ""},
+	} {
+		if flag.set {
+			return usageError(remedy.New(fmt.Errorf("%s needs a live connection, and %s reads a file", flag.name, source),
+				"leave "+flag.name+" out, or run longhaul doctor on the sending host"))
+		}
+	}
+	return nil
+}
+
+// moreData says how to get an observation that suffices.
+func (f *doctorFlags) moreData() string {
+	if f.pcap != "" || f.replay != "" {
+		return "capture longer, at the sending host, while data are moving"
+	}
+	return "watch longer with --time, while data are moving"
 }
 
 // transfer sends data to HOST[:PORT], or receives data from it.
@@ -184,37 +227,29 @@ func (f *doctorFlags) transfer(ctx context.Context, host string) (doctor.Observa
 		host = name
 	}
 	if f.During < examine.MinTransfer {
-		return doctor.Observation{}, usageError(fmt.Errorf("--for %v is too short for a test: use 4s or more", f.During))
+		return doctor.Observation{}, usageError(fmt.Errorf("--time %v is too short for a test: use 4s or more", f.During))
 	}
 	direction := measure.Send
 	if f.receive {
 		direction = measure.Receive
 	}
-	return f.Transfer(ctx, net.JoinHostPort(host, strconv.Itoa(port)), direction)
+	return f.Transfer(ctx, net.JoinHostPort(strings.Trim(host, "[]"), strconv.Itoa(port)), direction)
 }
 
-// endpoint parses an address, a port, or both.
-func endpoint(flag, text string) (netip.AddrPort, error) {
+// parseEnd parses the value of a flag for one end of connections; empty is any end.
+func parseEnd(ctx context.Context, flag, text string) (examine.End, error) {
 	if text == "" {
-		return netip.AddrPort{}, nil
+		return examine.End{}, nil
 	}
-	if address, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
-		return netip.AddrPortFrom(address, 0), nil
+	end, err := examine.ParseEnd(ctx, text)
+	var unresolved *examine.UnresolvedError
+	switch {
+	case errors.As(err, &unresolved):
+		return end, fmt.Errorf("--%s: %w", flag, err)
+	case err != nil:
+		return end, usageError(remedy.New(fmt.Errorf("--%s: %w", flag, err), remedy.Of(err)))
 	}
-	if both, err := netip.ParseAddrPort(text); err == nil {
-		return both, nil
-	}
-	bad := usageError(remedy.New(fmt.Errorf("invalid address or port in --%s %q", flag, text),
-		"write it like 203.0.113.9:5432, [2001:db8::9]:5432 or :5432"))
-	host, portText, err := net.SplitHostPort(text)
-	if err != nil {
-		return netip.AddrPort{}, bad
-	}
-	port, err := strconv.ParseUint(portText, 10, 16)
-	if err != nil || host != "" {
-		return netip.AddrPort{}, bad
-	}
-	return netip.AddrPortFrom(netip.Addr{}, uint16(port)), nil
+	return end, nil
 }
 
 // applyRemedies applies the remedies that longhaul has for this host, each after
@@ -252,11 +287,11 @@ func applyRemedies(env *env, r doctor.Report, f *doctorFlags) error {
 // undoRemedies takes back the remedies that doctor has applied for this user, or with
 // --yes for all users.
 func undoRemedies(cmd *cobra.Command, env *env, f *doctorFlags, args []string) error {
-	allowed := []string{"undo", "yes", "json", "dry-run"}
+	allowed := []string{"undo", "yes", "json", "dry-run", "netns"}
 	wrong := len(args) > 0
 	cmd.Flags().Visit(func(flag *pflag.Flag) { wrong = wrong || !slices.Contains(allowed, flag.Name) })
 	if wrong {
-		return usageError(errors.New("--undo takes only --yes, --json and --dry-run: it takes back what --apply has done"))
+		return usageError(errors.New("--undo takes only --yes, --json, --dry-run and --netns: it takes back what --apply has done"))
 	}
 	undo := undoFlags{changeFlags{json: f.json, dryRun: f.dryRun}, f.yes}
 	if err := undo.enter(env); err != nil {

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"longhaul/internal/units"
 )
 
 // Finding is a cause that the figures indicate.
@@ -18,6 +20,11 @@ type Finding struct {
 	// then. 0 is unknown: no figure shows the path's capacity.
 	PredictedBps float64 `json:"predicted_bps,omitempty"`
 	Next         string  `json:"next_limit,omitempty"`
+	// pathShare is the factor that the removal of the cause brings to the path's
+	// capacity, as the trial found it; 0: none.
+	pathShare float64
+	// slowReader: the receiving program is the application that limits.
+	slowReader bool
 }
 
 // Report is the doctor's report.
@@ -31,6 +38,9 @@ type Report struct {
 	// Findings are all found causes, the verdict's first.
 	Findings []Finding `json:"findings"`
 	Remedies []Remedy  `json:"remedies,omitempty"`
+	// RelayPair is the outlook of a relay at each site. It is no remedy if it
+	// brings little. Nil: none of the figures shows it.
+	RelayPair *Outlook `json:"relay_pair,omitempty"`
 	// Together: several causes limit the connection to about the same rate, so
 	// removing one alone brings little.
 	Together bool `json:"together,omitempty"`
@@ -38,6 +48,8 @@ type Report struct {
 	// says how to distinguish them.
 	Certain bool   `json:"certain"`
 	Doubt   string `json:"doubt,omitempty"`
+	// Unpredicted says why remedies have no prediction, and how to get one.
+	Unpredicted string `json:"unpredicted,omitempty"`
 }
 
 // ErrTooLittle reports that the observation is too short for a verdict.
@@ -78,9 +90,13 @@ func Diagnose(o Observation) (Report, error) {
 	}
 	r.Cause = r.Findings[0].Cause
 	r.Together = c.gain(r.Findings[0]) == 0
-	r.Doubt = c.doubt(r.Cause)
+	r.Doubt = c.doubt(r.Findings)
 	r.Certain = r.Doubt == "" && r.Cause != Unexplained
 	r.Remedies = c.remedies(r.Findings)
+	r.RelayPair = c.relays(r.Findings)
+	if slices.ContainsFunc(r.Remedies, func(r Remedy) bool { return r.Unknown != "" }) {
+		r.Unpredicted = c.capacityUnknown()
+	}
 	return r, nil
 }
 
@@ -123,7 +139,10 @@ type patient struct {
 	goodput float64 // bits per second, of all connections of the service
 	// capacity is the path's capacity by a trial; +Inf without one.
 	capacity float64
-	lost     float64 // share of segments really lost; 0 if unknown
+	// path is the best known capacity of the path, for predictions: by a trial, or
+	// by the bursts of a capture; +Inf if unknown.
+	path float64
+	lost float64 // share of segments really lost; 0 if unknown
 }
 
 func newPatient(o Observation, f Figures) *patient {
@@ -134,49 +153,85 @@ func newPatient(o Observation, f Figures) *patient {
 	if o.Capacity != nil && o.Capacity.GoodputBps > 0 {
 		c.capacity = max(o.Capacity.GoodputBps, c.goodput)
 	}
+	c.path = c.capacity
+	if math.IsInf(c.path, 1) && o.Capture != nil && o.Capture.BurstBps > 0 {
+		c.path = max(o.Capture.BurstBps, c.goodput)
+	}
 	c.lost = zeroIfNaN(f.LossShare) * (1 - min(zeroIfNaN(f.SpuriousShare), 1))
 	return c
 }
 
-// predict computes the goodput after the removal of each cause: the minimum that the
-// other causes, the losses, the windows and the path allow.
+// predict computes the goodput after the removal of each cause.
 func (c *patient) predict(findings []Finding) {
 	for k := range findings {
 		finding := &findings[k]
 		if finding.Cause.IsNone() || finding.PredictedBps != 0 {
 			continue
 		}
-		least, next := c.capacity, "the path"
-		if c.o.Capacity != nil && c.o.Capacity.WindowLimited {
-			next = "no more than the trial"
-		}
-		lower := func(bps float64, name string) {
-			if bps < least {
-				least, next = bps, name
+		if bps, next := c.without(findings, []Cause{finding.Cause}); !math.IsInf(bps, 1) {
+			finding.PredictedBps, finding.Next = bps, next
+			if c.o.Capture != nil && next == "the path" {
+				finding.Evidence = append(finding.Evidence, fmt.Sprintf("%d bursts of segments crossed the path at %s",
+					c.o.Capture.Bursts, units.FormatRate(c.path)))
 			}
 		}
-		for j, other := range findings {
-			if j != k && other.BoundBps > 0 {
-				lower(other.BoundBps, string(other.Cause))
-			}
-		}
-		if finding.Cause != RandomLoss && finding.Cause != Policer && finding.Cause != Reordering && finding.Cause != BlackHole {
-			lower(c.lossBound(), "loss")
-		}
-		if finding.Cause != Pacing {
-			lower(c.f.PacedBps, "the program's pacing")
-		}
-		if finding.Cause != ReceiverWindow && finding.Cause != WindowScaling && c.smallWindow() {
-			lower(c.windowBound(), "the receiver's window")
-		}
-		if (finding.Cause == ReceiverWindow || finding.Cause == WindowScaling) && c.f.SendBufferFixed {
-			lower(c.bufferBound(), "the send buffer")
-		}
-		if math.IsInf(least, 1) {
-			continue
-		}
-		finding.PredictedBps, finding.Next = max(least, c.goodput), next
 	}
+}
+
+// trialBound is the next limit if the trial did not fill the path.
+const trialBound = "no more than the trial"
+
+// without returns the expected goodput after the removal of some causes, and its limit
+// then: the minimum that the other causes, the losses, the windows and the path allow.
+// It is infinite if no figure shows it.
+func (c *patient) without(findings []Finding, removed []Cause) (bps float64, next string) {
+	gone := func(causes ...Cause) bool {
+		return slices.ContainsFunc(causes, func(cause Cause) bool { return slices.Contains(removed, cause) })
+	}
+	if len(removed) == 1 { // some rules predict the removal of their cause themselves
+		for _, f := range findings {
+			if f.Cause == removed[0] && f.PredictedBps > 0 {
+				return f.PredictedBps, f.Next
+			}
+		}
+	}
+	least, next := c.path, "the path"
+	if c.o.Capacity != nil && c.o.Capacity.WindowLimited {
+		next = trialBound
+	}
+	for _, f := range findings {
+		switch {
+		case !gone(f.Cause):
+		case f.pathShare > 0:
+			least *= f.pathShare
+			next = f.Next
+		case f.Cause == SegmentSize || f.Cause == AsymmetricMTU:
+			return math.Inf(1), "" // no trial showed what larger segments bring
+		}
+	}
+	lower := func(bps float64, name string) {
+		if bps < least {
+			least, next = bps, name
+		}
+	}
+	for _, f := range findings {
+		if !gone(f.Cause) && f.BoundBps > 0 {
+			lower(f.BoundBps, string(f.Cause))
+		}
+	}
+	if !gone(RandomLoss, Policer, Reordering, BlackHole) {
+		lower(c.lossBound(), "loss")
+	}
+	if !gone(Pacing) {
+		lower(c.f.PacedBps, "the program's pacing")
+	}
+	if !gone(ReceiverWindow, WindowScaling) && c.smallWindow() {
+		lower(c.windowBound(), "the receiver's window")
+	}
+	if gone(ReceiverWindow, WindowScaling) && !gone(SendBuffer) && c.f.SendBufferFixed {
+		lower(c.bufferBound(), "the send buffer")
+	}
+	return max(least, c.goodput), next
 }
 
 // eventRTT is the minimum round-trip time at which samples distinguish loss events.

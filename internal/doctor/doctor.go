@@ -78,6 +78,8 @@ type Observation struct {
 	TotalBytes  int64         `json:"total_bytes,omitempty"`
 	Time        time.Duration `json:"time_ns,omitempty"`
 
+	// Own: doctor made the connection. Its programs write and read at once.
+	Own bool `json:"own,omitempty"`
 	// Elsewhere: another host sends. Local is its end.
 	Elsewhere bool `json:"elsewhere,omitempty"`
 	Path      Path `json:"path"`
@@ -85,6 +87,23 @@ type Observation struct {
 	// SmallSegments is the same with half the segment size.
 	Capacity      *Trial `json:"capacity,omitempty"`
 	SmallSegments *Trial `json:"small_segments,omitempty"`
+	// Capture describes the capture that has the samples; nil: a kernel has them.
+	Capture *Capture `json:"capture,omitempty"`
+}
+
+// Capture describes a capture of a connection. It shows packets, and no state of the
+// hosts.
+type Capture struct {
+	AtSender  bool `json:"at_sender"` // taken at the sending host
+	Handshake bool `json:"handshake"` // with both SYNs, which announce windows
+	// AgreedMSS is the data of a full segment by the handshake, and SenderMSS that
+	// which the sender announces for itself, both in bytes; 0: unknown.
+	AgreedMSS int `json:"agreed_mss,omitempty"`
+	SenderMSS int `json:"sender_mss,omitempty"`
+	// Bursts counts segments sent at once, which the path's slowest link spread
+	// out. BurstBps is the goodput at which they crossed it; 0: unknown.
+	Bursts   int     `json:"bursts,omitempty"`
+	BurstBps float64 `json:"burst_bps,omitempty"`
 }
 
 // Path has the sizes of IP packets on the path between the two hosts, in bytes. Zero
@@ -107,7 +126,9 @@ type Trial struct {
 	LossShare         float64 `json:"loss_share"` // segments sent again ÷ segments sent
 	// WindowLimited: the peers' windows limited the connections. The path may
 	// carry more.
-	WindowLimited bool          `json:"window_limited,omitempty"`
-	MinRTT        time.Duration `json:"min_rtt_ns"`
-	RTT           time.Duration `json:"rtt_ns"` // median of the smoothed
+	WindowLimited bool `json:"window_limited,omitempty"`
+	// PeerWindow is the largest window of a peer, in bytes; 0: unknown.
+	PeerWindow float64       `json:"peer_window,omitempty"`
+	MinRTT     time.Duration `json:"min_rtt_ns"`
+	RTT        time.Duration `json:"rtt_ns"` // median of the smoothed
 }

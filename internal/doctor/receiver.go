@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"math"
 
 	"longhaul/internal/units"
 )
@@ -28,7 +29,13 @@ func (c *patient) diagnoseReceiver(r Report) Report {
 		r.Findings = []Finding{{Cause: ReceiverWindow, BoundBps: window, Evidence: []string{
 			fmt.Sprintf("this end announces a window of %s; per round trip of %s that is %s, and %s come", units.FormatSize(f.Announced), milliseconds(f.RTT), units.FormatRate(window), units.FormatRate(f.Received)),
 		}}}
-		r.Remedies = c.against(ReceiverWindow)[:1]
+		r.Remedies = c.against(ReceiverWindow)
+		// A trial sends from this end, and shows the other direction.
+		c.capacity, c.path = math.Inf(1), math.Inf(1)
+		if pair := c.relayPair(r.Findings); pair != nil {
+			pair.Outlook = Outlook{Unknown: unknownCapacity}
+			r.Remedies = append(r.Remedies, *pair)
+		}
 	default:
 		r.Findings = []Finding{{Cause: Unexplained, Evidence: []string{
 			"this end reads the received data in time, and its window has room for more",
@@ -38,7 +45,9 @@ func (c *patient) diagnoseReceiver(r Report) Report {
 	}
 	r.Cause = r.Findings[0].Cause
 	for i := range r.Remedies {
-		r.Remedies[i].Cause = r.Cause
+		if r.Remedies[i].Causes == nil {
+			r.Remedies[i].Causes = []Cause{r.Cause}
+		}
 	}
 	return r
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 
 	"longhaul/internal/units"
 )
@@ -19,11 +20,12 @@ const (
 	BothSites Place = "sites"
 )
 
-// Remedy is a way to remove a cause.
+// Remedy is a way to remove causes.
 type Remedy struct {
-	Cause  Cause  `json:"cause"`
-	Action string `json:"action"` // what it does, a clause
-	Place  Place  `json:"place"`
+	// Causes are the found causes that it removes, the most important first.
+	Causes []Cause `json:"causes"`
+	Action string  `json:"action"` // what it does, a clause
+	Place  Place   `json:"place"`
 	// Command is the command to run there; empty if a person has to do it.
 	Command string `json:"command,omitempty"`
 	// Apply are the arguments of the longhaul command that applies the remedy on
@@ -33,34 +35,79 @@ type Remedy struct {
 	Undo  []string `json:"undo,omitempty"`
 	// Others are commands with the same effect on other systems.
 	Others []string `json:"others,omitempty"`
+	// Notes are conditions of the prediction, a sentence each.
+	Notes []string `json:"notes,omitempty"`
+	Outlook
+}
+
+// Outlook is the expected effect of a remedy.
+type Outlook struct {
 	// PredictedBps is the expected goodput, Gain its factor over the present one,
 	// and Next its limit then. 0 is unknown.
 	PredictedBps float64 `json:"predicted_bps,omitempty"`
 	Gain         float64 `json:"gain,omitempty"`
 	Next         string  `json:"next_limit,omitempty"`
+	// AtLeast: the path may carry more than PredictedBps.
+	AtLeast bool `json:"at_least,omitempty"`
+	// Unknown is the missing figure of an unknown prediction.
+	Unknown string `json:"unknown,omitempty"`
 }
 
-// remedies returns the remedies of all findings, in their order. It leaves out
-// remedies that would bring less than a fifth.
+const unknownCapacity = "the path's capacity"
+
+// outlook returns the expected effect of removing causes.
+func (c *patient) outlook(findings []Finding, removed []Cause) Outlook {
+	bps, next := c.without(findings, removed)
+	if math.IsInf(bps, 1) {
+		return Outlook{Unknown: unknownCapacity}
+	}
+	o := Outlook{PredictedBps: bps, Next: next, AtLeast: next == trialBound}
+	if c.goodput > 0 {
+		o.Gain = bps / c.goodput
+	}
+	return o
+}
+
+// remedies returns the remedies of all findings, most effective first. Remedies of
+// several causes appear once. It leaves out those that would bring less than a fifth,
+// unless the causes must go together.
 func (c *patient) remedies(findings []Finding) []Remedy {
 	var all []Remedy
 	for _, finding := range findings {
-		gain := 0.0
-		if finding.PredictedBps > 0 && c.goodput > 0 {
-			gain = finding.PredictedBps / c.goodput
-			if gain < Worthwhile && c.gain(findings[0]) > 0 {
-				continue
-			}
-		}
 		for _, r := range c.against(finding.Cause) {
-			r.Cause, r.PredictedBps, r.Gain, r.Next = finding.Cause, finding.PredictedBps, gain, finding.Next
+			r.Causes = []Cause{finding.Cause}
 			if c.o.Elsewhere {
 				r.Apply, r.Undo = nil, nil
 			}
-			all = append(all, r)
+			if k := slices.IndexFunc(all, r.isSame); k >= 0 {
+				all[k].Causes = append(all[k].Causes, finding.Cause)
+			} else {
+				all = append(all, r)
+			}
 		}
 	}
+	for k := range all {
+		all[k].Outlook = c.outlook(findings, all[k].Causes)
+	}
+	if pair := c.relayPair(findings); pair != nil {
+		k := slices.IndexFunc(all, func(r Remedy) bool { return r.Causes[0] != findings[0].Cause })
+		switch {
+		case c.gain(findings[0]) == 0 || compareGains(pair.Gain, c.gain(findings[0])) > 0:
+			k = 0 // it removes together what others remove alone
+		case k < 0:
+			k = len(all)
+		}
+		all = slices.Insert(all, k, *pair)
+	}
+	if c.gain(findings[0]) > 0 {
+		all = slices.DeleteFunc(all, func(r Remedy) bool { return r.Gain > 0 && r.Gain < Worthwhile })
+	}
 	return all
+}
+
+// isSame reports whether another remedy is the same deed.
+func (r Remedy) isSame(other Remedy) bool {
+	return r.Action == other.Action && r.Command == other.Command
 }
 
 // against returns the remedies of a cause, the usual one first.
@@ -69,13 +116,6 @@ func (c *patient) against(cause Cause) []Remedy {
 	host := far.String()
 	prefix := netip.PrefixFrom(far, far.BitLen()).String()
 	window := c.windowNeeded()
-	service := fmt.Sprint(c.o.Remote.Port())
-	relays := Remedy{
-		Action:  "split the connection with a longhaul relay at each site, without a change to the hosts",
-		Place:   BothSites,
-		Command: "longhaul relay --listen :6000 --forward " + c.o.Remote.String(),
-		Others:  []string{"that is the relay beside the receiving host; beside the sending host: longhaul relay --listen :" + service + " --forward FAR-RELAY:6000"},
-	}
 	haul := Remedy{
 		Action: "send there with haul, which does not treat every loss as congestion", Place: Sender,
 		Command: "longhaul cc use --to " + host + " haul",
@@ -91,14 +131,14 @@ func (c *patient) against(cause Cause) []Remedy {
 				fmt.Sprintf("AIX: no -o rfc1323=1 -o tcp_recvspace=%d -o sb_max=%d", window, 4*window),
 				"a program that sets SO_RCVBUF: have it set none, or this size",
 			},
-		}, relays}
+		}}
 	case WindowScaling:
 		return []Remedy{{
 			Action: "turn window scaling on, at both hosts", Place: Receiver,
 			Command: "sysctl -w net.ipv4.tcp_window_scaling=1",
 			Others: []string{"AIX: no -o rfc1323=1",
 				"a firewall that strips the option from SYNs: have it pass the option"},
-		}, relays}
+		}}
 	case SendBuffer:
 		return []Remedy{{
 			Action: "let the send buffer grow: have the program set no SO_SNDBUF, or " + units.FormatSize(float64(window)), Place: InProgram,
@@ -107,11 +147,11 @@ func (c *patient) against(cause Cause) []Remedy {
 					2*window),
 				fmt.Sprintf("AIX: no -o tcp_sendspace=%d -o sb_max=%d", window, 4*window),
 			},
-		}, relays}
+		}}
 	case RandomLoss, Reordering:
-		return []Remedy{haul, relays}
+		return []Remedy{haul}
 	case Policer:
-		held := math.Round(0.97*zeroIfInf(c.capacity)*float64(c.f.MSS+c.f.Headers)/float64(max(c.f.MSS, 1))/1e4) / 100
+		held := math.Round(0.97*zeroIfInf(c.path)*float64(c.f.MSS+c.f.Headers)/float64(max(c.f.MSS, 1))/1e4) / 100
 		if held == 0 {
 			return []Remedy{haul}
 		}
@@ -175,7 +215,7 @@ func (c *patient) headersOfSYN() int {
 // windowNeeded returns twice the bandwidth-delay product, in whole MiB.
 func (c *patient) windowNeeded() int64 {
 	const MiB = 1 << 20
-	capacity := c.capacity
+	capacity := c.path
 	if math.IsInf(capacity, 1) {
 		capacity = 4 * c.goodput // unknown, but more than the present goodput
 	}

@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"longhaul/internal/units"
@@ -128,12 +129,47 @@ func application(c *patient) *Finding {
 // fill the window.
 func slowReader(c *patient) *Finding {
 	f := c.f
-	if !(f.Rwnd > 0.15 && c.lost < 0.002 && f.PeerWindow < 0.97*f.PeerWindowMax && c.goodput < 0.95*f.PeerWindowMax*8/f.RTT.Seconds()) {
+	if c.o.Own || c.windowOfHost() {
 		return nil
 	}
-	return &Finding{Cause: Application, BoundBps: c.goodput, Evidence: []string{
+	if !(f.Rwnd > 0.15 && c.lost < 0.002) {
+		return nil
+	}
+	// A buffer of fixed size gives a constant window. The window of a host's small
+	// buffers varies a little, which a trial has excluded.
+	varies := f.PeerWindow < 0.97*f.PeerWindowMax && c.goodput < 0.95*f.PeerWindowMax*8/f.RTT.Seconds()
+	if c.o.Capacity != nil && c.o.Capacity.PeerWindow > 0 {
+		varies = c.windowVaries()
+	}
+	if !varies {
+		return nil
+	}
+	return &Finding{Cause: Application, BoundBps: c.goodput, slowReader: true, Evidence: []string{
 		fmt.Sprintf("the receiver's window limited the sender %s of the time, and varied between %s and %s: the receiving program reads slowly", percent(f.Rwnd), units.FormatSize(f.PeerWindowMin), units.FormatSize(f.PeerWindowMax)),
 	}}
+}
+
+// windowOfHost reports whether the trial's connections, whose program reads at once, met
+// a window about as small.
+func (c *patient) windowOfHost() bool {
+	t := c.o.Capacity
+	return t != nil && t.WindowLimited && t.PeerWindow > 0 && t.PeerWindow < 1.5*c.f.PeerWindowMax
+}
+
+// windowVaries reports whether the window is not that of a buffer of fixed size, which
+// is constant.
+func (c *patient) windowVaries() bool { return c.f.PeerWindow < 0.98*c.f.PeerWindowMax }
+
+// readerInDoubt reports whether either a slow reader or its host's small buffers limit:
+// the window of both varies. Only a slow reader closes it, and only a trial shows
+// another program's window.
+func (c *patient) readerInDoubt(findings []Finding) bool {
+	if c.o.Capacity != nil || c.o.Own || c.f.ZeroWindow >= 0.01 {
+		return false
+	}
+	return slices.ContainsFunc(findings, func(f Finding) bool {
+		return f.slowReader || f.Cause == ReceiverWindow && c.windowVaries()
+	})
 }
 
 // maxUnscaled is the largest window without window scaling (RFC 7323, 2.1).
@@ -177,8 +213,11 @@ func (c *patient) windowEvidence() []string {
 // bufferFull reports whether all data of the send buffer is in flight, and the
 // congestion window has room for more. The kernel wakes a waiting writer when a third
 // of the buffer is free, so the buffer never holds much less.
-func (c *patient) bufferFull() bool {
-	f := c.f
+func (c *patient) bufferFull() bool { return c.f.BufferFull() }
+
+// BufferFull reports whether all data of the send buffer is in flight, and the
+// congestion window has room for more.
+func (f *Figures) BufferFull() bool {
 	return f.Sndbuf > 0.1 || f.BufferLow > 0.65 && f.BufferHigh > 0.85 && f.NotSent < 4*float64(f.MSS) && f.CwndUsed < 0.9 && !(f.Rwnd > 0.15)
 }
 
@@ -201,12 +240,20 @@ func segmentSize(c *patient) *Finding {
 	f, o := c.f, c.o
 	size := f.MSS + f.Headers
 	mtu := o.Path.MTU
+	if o.Capture != nil && o.Capture.AgreedMSS > 0 {
+		// The sender announces what its own device carries.
+		size, mtu = o.Capture.AgreedMSS+f.Headers, o.Capture.SenderMSS+f.Headers
+	}
 	if f.MSS == 0 || mtu == 0 || float64(size) >= 0.95*float64(mtu) {
 		return nil
 	}
 	larger := float64(mtu-f.Headers) / float64(f.MSS)
+	carries := "the path"
+	if o.Capture != nil {
+		carries = "the sender's device"
+	}
 	finding := &Finding{Cause: SegmentSize, Evidence: []string{
-		fmt.Sprintf("packets have %d bytes, and the path carries %d", size, mtu),
+		fmt.Sprintf("packets have %d bytes, and %s carries %d", size, carries, mtu),
 	}}
 	if o.Path.ReverseMTU > 0 && o.Path.ReverseMTU < mtu {
 		finding.Cause = AsymmetricMTU
@@ -217,8 +264,8 @@ func segmentSize(c *patient) *Finding {
 	if t := o.SmallSegments; t != nil && o.Capacity != nil && t.GoodputBps > 0 && t.SegmentBytes > 0 && t.SegmentBytes < o.Capacity.SegmentBytes {
 		exponent := math.Log(o.Capacity.GoodputBps/t.GoodputBps) / math.Log(o.Capacity.SegmentBytes/t.SegmentBytes)
 		finding.Evidence = append(finding.Evidence, fmt.Sprintf("segments of %.0f bytes in place of %.0f, in the mean, got %s in place of %s", t.SegmentBytes, o.Capacity.SegmentBytes, units.FormatRate(t.GoodputBps), units.FormatRate(o.Capacity.GoodputBps)))
-		finding.PredictedBps = c.goodput * math.Pow(larger, min(max(exponent, 0), 1))
-		finding.Next = "the path"
+		finding.pathShare = math.Pow(larger, min(max(exponent, 0), 1))
+		finding.PredictedBps, finding.Next = c.goodput*finding.pathShare, "the path"
 	}
 	return finding
 }
@@ -232,7 +279,8 @@ func reordering(c *patient) *Finding {
 	finding := &Finding{Cause: Reordering, BoundBps: c.goodput}
 	if c.o.Capacity != nil {
 		// The connections of the trial also suffer from it.
-		finding.PredictedBps, finding.Next = max(1.05*c.capacity, c.goodput), "the path"
+		finding.pathShare = 1.05
+		finding.PredictedBps, finding.Next = max(finding.pathShare*c.capacity, c.goodput), "the path"
 	}
 	if f.Reordered > 0 {
 		finding.Evidence = append(finding.Evidence, fmt.Sprintf("%.0f of a thousand segments overtook others, by up to %.0f", f.Reordered, f.Reordering))
@@ -257,7 +305,8 @@ func policer(c *patient) *Finding {
 	if c.lost == 0 && !(t.LossShare > 0.1 && trialQueue(t) < 0.1) {
 		return nil // one sign is not enough
 	}
-	return &Finding{Cause: Policer, BoundBps: c.goodput, PredictedBps: max(0.95*c.capacity, c.goodput), Next: "the policer", Evidence: []string{
+	const share = 0.95
+	return &Finding{Cause: Policer, BoundBps: c.goodput, pathShare: share, PredictedBps: max(share*c.capacity, c.goodput), Next: "the policer", Evidence: []string{
 		fmt.Sprintf("%s of the segments are lost at %s, and %s at %s, without a queue: a policer drops packets above a rate", percent(c.lost), units.FormatRate(c.goodput), percent(t.LossShare), units.FormatRate(t.GoodputBps)),
 	}}
 }
@@ -312,7 +361,7 @@ func healthy(c *patient) *Finding {
 		return &Finding{Cause: Healthy, Evidence: []string{
 			fmt.Sprintf("it gets %s; several connections at once get %s", units.FormatRate(c.goodput), units.FormatRate(c.capacity)),
 		}}
-	case math.IsInf(c.capacity, 1) && f.Queue > 0.1 && f.CwndUsed > 0.5:
+	case math.IsInf(c.capacity, 1) && f.Queue > 0.1 && f.CwndUsed > 0.5 && !(c.goodput < ownQueue*c.path && !math.IsInf(c.path, 1)):
 		return &Finding{Cause: Healthy, Evidence: []string{
 			fmt.Sprintf("it fills the path: packets wait %s in its queue", milliseconds(f.RTT-f.MinRTT)),
 		}}
@@ -321,11 +370,47 @@ func healthy(c *patient) *Finding {
 }
 
 // doubt returns how to make a verdict certain.
-func (c *patient) doubt(cause Cause) string {
-	if c.o.Capacity == nil && (cause == RandomLoss || cause == Healthy || cause == Congestion || cause == Unexplained) {
-		return "the path's capacity is unknown: run longhaul measure --serve at the far end, and add --test"
+func (c *patient) doubt(findings []Finding) string {
+	cause := findings[0].Cause
+	if c.readerInDoubt(findings[:1]) {
+		doubt := "a program that reads slowly, and small buffers of its host (tcp_rmem), look alike"
+		if c.o.Capture == nil {
+			doubt += ": add --test, with longhaul measure --serve at the far end"
+		}
+		return doubt
 	}
-	return ""
+	if (cause == SegmentSize || cause == AsymmetricMTU) && c.o.Capture != nil {
+		return "a capture does not show whether the path carries larger packets: " +
+			"longhaul doctor --remote --test on the sending host finds out"
+	}
+	if !(cause == RandomLoss || cause == Healthy || cause == Congestion || cause == Unexplained) || c.o.Capacity != nil {
+		return ""
+	}
+	switch capture := c.o.Capture; {
+	case capture == nil:
+		return c.capacityUnknown()
+	case !capture.AtSender:
+		return "the capture is not from the sending host: only one from there shows what the sender waits for"
+	case !capture.Handshake:
+		return "the capture lacks the handshake, and with it the windows: capture from the connection's start"
+	case cause == Unexplained && c.goodput < ownQueue*c.path && !math.IsInf(c.path, 1):
+		return fmt.Sprintf("bursts cross the path at %s, so the program, its pacing or its send buffer may limit it: "+
+			"longhaul doctor --remote on the sending host tells them apart", units.FormatRate(c.path))
+	case cause == Unexplained:
+		return "a capture does not show the program and its buffers: run longhaul doctor --remote on the sending host"
+	}
+	return c.capacityUnknown()
+}
+
+// capacityUnknown says how to find the capacity of the path.
+func (c *patient) capacityUnknown() string {
+	switch capture := c.o.Capture; {
+	case capture == nil:
+		return "the path's capacity is unknown: run longhaul measure --serve at the far end, and add --test"
+	case !capture.AtSender:
+		return "the path's capacity is unknown: capture at the sending host, whose bursts may show it"
+	}
+	return "no bursts show the path's capacity: longhaul doctor --remote --test on the sending host measures it"
 }
 
 func zeroIfInf(v float64) float64 {

@@ -9,9 +9,12 @@ import (
 // Sentence returns the verdict for a reader without knowledge of TCP.
 func (r Report) Sentence() string {
 	gets := units.FormatRate(r.GoodputBps)
-	could := ""
-	if len(r.Findings) > 0 && r.Findings[0].PredictedBps >= Worthwhile*r.GoodputBps {
-		could = fmt.Sprintf(" It could be about %s.", units.FormatRate(r.Findings[0].PredictedBps))
+	could, best := "", 0.0
+	for _, remedy := range r.Remedies {
+		best = max(best, remedy.PredictedBps)
+	}
+	if best >= Worthwhile*r.GoodputBps && best > 0 {
+		could = fmt.Sprintf(" It could be about %s.", units.FormatRate(best))
 	}
 	var text string
 	switch r.Cause {

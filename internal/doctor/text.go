@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 
 	"longhaul/internal/display"
 )
@@ -35,11 +36,11 @@ func (r Report) write(b *bytes.Buffer) {
 		fmt.Fprintln(b, "\nRemedies, most effective first:")
 	}
 	for i, remedy := range r.Remedies {
-		display.WriteParagraph(b, fmt.Sprintf("%3d. ", i+1), remedy.Action+remedy.outlook())
+		display.WriteParagraph(b, fmt.Sprintf("%3d. ", i+1), remedy.Action+remedy.text())
 		if remedy.Command != "" {
 			fmt.Fprintf(b, "     %s:\n       %s\n", remedy.Place.text(r.Observation.Elsewhere), remedy.Command)
 		}
-		for _, other := range remedy.Others {
+		for _, other := range slices.Concat(remedy.Others, remedy.Notes) {
 			display.WriteParagraph(b, "     ", other)
 		}
 	}
@@ -48,7 +49,11 @@ func (r Report) write(b *bytes.Buffer) {
 		display.WriteParagraph(b, "",
 			"Several causes limit it to about the same rate: removing one alone brings little.")
 	}
-	if r.Doubt != "" {
+	if r.Unpredicted != "" {
+		fmt.Fprintln(b)
+		display.WriteParagraph(b, "", "No figure for some gains: "+r.Unpredicted+".")
+	}
+	if r.Doubt != "" && r.Doubt != r.Unpredicted {
 		fmt.Fprintln(b)
 		display.WriteParagraph(b, "Not certain: ", r.Doubt)
 	}
@@ -67,10 +72,13 @@ func (p Place) text(elsewhere bool) string {
 	return "on a host beside it"
 }
 
-// outlook returns the predicted gain of a remedy, to print after its action.
-func (r Remedy) outlook() string {
-	if r.PredictedBps == 0 {
+// text returns the outlook, to print after a remedy's action.
+func (o Outlook) text() string {
+	switch {
+	case o.PredictedBps == 0:
 		return ""
+	case o.AtLeast:
+		return fmt.Sprintf(": at least %s, %.1f × today's", display.Rate(o.PredictedBps), o.Gain)
 	}
-	return fmt.Sprintf(": about %s, %.1f × today's, then limited by %s", display.Rate(r.PredictedBps), r.Gain, r.Next)
+	return fmt.Sprintf(": about %s, %.1f × today's, then limited by %s", display.Rate(o.PredictedBps), o.Gain, o.Next)
 }

@@ -150,7 +150,7 @@ func TestCase31BrokenConfiguration(t *testing.T) {
 		{"no YAML", "tunnels: [", "reload failed, the old configuration stays", "longhaul.yaml:1:"},
 		{"unknown key", strings.Replace(good, "forward:", "forwart:", 1), `hint="did you mean forward\?"`, "unknown key forwart in a tunnel"},
 		{"empty", "", "reload failed, the old configuration stays", "the file is empty"},
-		{"an address that is taken", good + fmt.Sprintf("  - {name: taken, listen: %q, forward: %q}\n", target, listen), "listen on " + target + ": address already in use", ""},
+		{"an address that is taken", good + fmt.Sprintf("  - {name: taken, listen: %q, forward: \"127.0.0.1:9\"}\n", target), "listen on " + target + ": address already in use", ""},
 		{"one tunnel good, one not", good + fmt.Sprintf("  - {name: new, listen: %q, forward: %q}\n  - {name: bad, listen: nowhere, forward: %q}\n", other, target, target),
 			"reload failed, the old configuration stays", "longhaul.yaml:"},
 	} {
@@ -298,7 +298,7 @@ func TestCase33UpgradeToWhatDoesNotRun(t *testing.T) {
 		{"it is not there", filepath.Join(u.relay.dir, "absent"), good, "no such file or directory"},
 		{"the configuration is bad", "", strings.Replace(good, "forward:", "forwart:", 1), "unknown key forwart in a tunnel"},
 		{"an address is taken",
-			"", good + fmt.Sprintf("  - {name: taken, listen: %q, forward: %q}\n", u.target, u.listen),
+			"", good + fmt.Sprintf("  - {name: taken, listen: %q, forward: \"127.0.0.1:9\"}\n", u.target),
 			"ended before it was ready; its last output:\nlonghaul: listen on " + u.target + ": address already in use"},
 	} {
 		u.relay.write(tt.config)

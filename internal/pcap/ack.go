@@ -26,6 +26,12 @@ func (h *half) heard(p *packet, t int64, shift int) {
 		h.pop(p, ack, t, &r)
 	}
 	h.selective(p, ack, t, &r)
+	switch {
+	case r.resent || h.sacked > 0 || p.sacks > 0:
+		h.bursts.interrupted()
+	case r.firstAt >= 0:
+		h.bursts.acknowledged(burstAck{t, ack, r.lastAt}, int64(h.sizes.segment()))
+	}
 	if r.newly || h.isDuplicate(p, ack) {
 		h.progress = t
 	}

@@ -3,6 +3,8 @@ package pcap
 import (
 	"net/netip"
 	"time"
+
+	"longhaul/internal/doctor"
 )
 
 // connection is a connection under analysis. Its halves belong to key.a and
@@ -319,6 +321,14 @@ func (c *connection) direction(of int) Direction {
 		ZeroWindows: n.zeroWindows, Probes: n.probes, SuperPackets: n.superPackets,
 		Missing: n.missing > 0, MissingBytes: n.missing, Stray: n.stray, Merged: n.merged,
 	}
+	capture := &doctor.Capture{AtSender: d.Place == AtSender, Handshake: h.offer.Seen && c.half[1-of].offer.Seen}
+	if capture.AtSender {
+		capture.BurstBps, capture.Bursts = h.bursts.rate()
+	}
+	if capture.Handshake && h.offer.MSS > 0 {
+		capture.AgreedMSS, capture.SenderMSS = h.sizes.bound, h.offer.MSS-c.optionBytes()
+	}
+	d.Observation.Capture = capture
 	known := c.known(of, d.Place)
 	for _, s := range c.samples[of] {
 		d.Observation.Samples = append(d.Observation.Samples, s.sample(known, d.Place, c.half[1-of].toPeer(), c.first))

@@ -61,7 +61,8 @@ type half struct {
 	delivered, deliveredAt, firstSent int64
 	rateBps                           int64
 
-	sizes sizes
+	sizes  sizes
+	bursts bursts
 
 	count counts
 }

@@ -37,12 +37,12 @@ const DefaultConnections = 1000
 
 // End selects an end of a connection. Zero fields match everything.
 type End struct {
-	Host netip.Prefix
-	Port uint16
+	Hosts []netip.Addr // any of them
+	Port  uint16
 }
 
 func (e End) matches(a netip.AddrPort) bool {
-	return (!e.Host.IsValid() || e.Host.Contains(a.Addr())) && (e.Port == 0 || e.Port == a.Port())
+	return (len(e.Hosts) == 0 || slices.Contains(e.Hosts, a.Addr())) && (e.Port == 0 || e.Port == a.Port())
 }
 
 func (o *Options) wants(a, b netip.AddrPort) bool {

@@ -776,7 +776,7 @@ func TestFilterAndBound(t *testing.T) {
 		}
 	}
 	file := c.file(128)
-	result, err := Read(bytes.NewReader(file), Options{Between: [2]End{{Host: netip.MustParsePrefix("10.0.0.2/32"), Port: 80}, {Port: 40003}}})
+	result, err := Read(bytes.NewReader(file), Options{Between: [2]End{{Hosts: []netip.Addr{netip.MustParseAddr("10.0.0.2")}, Port: 80}, {Port: 40003}}})
 	must(t, err)
 	if len(result.Connections) != 1 || result.Connections[0].Client.Port() != 40003 || result.LeftOut.Unwanted != result.Packets-3 {
 		t.Errorf("%+v", result)

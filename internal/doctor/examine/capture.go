@@ -5,9 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
+	"time"
 
 	"longhaul/internal/doctor"
 	"longhaul/internal/pcap"
@@ -15,15 +15,17 @@ import (
 )
 
 // Capture observes the direction of a capture file that carried the most data, among
-// connections between two ends. A zero address or port of an end matches any.
-func (e *Examiner) Capture(ctx context.Context, path string, local, remote netip.AddrPort) (doctor.Observation, error) {
+// connections between two ends.
+func (e *Examiner) Capture(ctx context.Context, path string, local, remote End) (doctor.Observation, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return doctor.Observation{}, err
 	}
 	defer file.Close()
 	e.Progress("reading %s", path)
-	result, err := pcap.Read(cancelledFile{ctx, file}, pcap.Options{Between: captured(local, remote)})
+	result, err := pcap.Read(cancelledFile{ctx, file}, pcap.Options{
+		Between: [2]pcap.End{{Hosts: local.Addresses, Port: local.Port}, {Hosts: remote.Addresses, Port: remote.Port}},
+	})
 	var truncated *pcap.TruncatedError
 	switch {
 	case ctx.Err() != nil:
@@ -51,17 +53,26 @@ func (f cancelledFile) Read(b []byte) (int, error) {
 	return f.file.Read(b)
 }
 
-// captured are two ends of a capture's connections. A zero address or port matches
-// any.
-func captured(ends ...netip.AddrPort) (between [2]pcap.End) {
-	for i, end := range ends {
-		between[i].Port = end.Port()
-		if end.Addr().IsValid() {
-			between[i].Host = netip.PrefixFrom(end.Addr(), end.Addr().BitLen())
-		}
+// minRest is the minimum duration of the samples that withoutStart leaves.
+const minRest = 3 * time.Second
+
+// withoutStart returns the samples after a connection's start, which does not limit a
+// long transfer, if they suffice.
+func withoutStart(samples []doctor.Sample) []doctor.Sample {
+	if len(samples) == 0 {
+		return nil
 	}
-	return between
+	first, last := samples[0].At, &samples[len(samples)-1]
+	start := first + startOf(last.Info.RTT)
+	if last.At-start < minRest {
+		return samples
+	}
+	after := slices.IndexFunc(samples, func(s doctor.Sample) bool { return s.At >= start })
+	return samples[after:]
 }
+
+// startOf returns the duration of a connection's start.
+func startOf(rtt time.Duration) time.Duration { return max(time.Second, 10*rtt) }
 
 // busiest returns the direction that carried the most data, and counts the
 // connections between the same hosts to the same server port.
@@ -80,6 +91,9 @@ func (e *Examiner) busiest(result pcap.Result) (doctor.Observation, error) {
 	o := most.Observation
 	o.Elsewhere = true
 	o.Time = result.End.Sub(result.Start)
+	if most.connection.Handshake.Complete() {
+		o.Samples = withoutStart(o.Samples)
+	}
 	for _, d := range directions {
 		if d.Delivered > 0 && d.Observation.Local.Addr() == o.Local.Addr() && d.Observation.Remote.Addr() == o.Remote.Addr() &&
 			d.connection.Server == most.connection.Server {

@@ -35,9 +35,9 @@ func newExaminer(notes *[]string) *Examiner {
 
 func TestConnectionsAreNamed(t *testing.T) {
 	for want, c := range map[string]Connections{
-		"to 203.0.113.9:5432":            {Remote: netip.MustParseAddrPort("203.0.113.9:5432")},
-		"to 203.0.113.9 of process 4711": {Remote: netip.AddrPortFrom(netip.MustParseAddr("203.0.113.9"), 0), PID: 4711},
-		"from :22 to [2001:db8::9]:5432": {Local: netip.AddrPortFrom(netip.Addr{}, 22), Remote: netip.MustParseAddrPort("[2001:db8::9]:5432")},
+		"to 203.0.113.9:5432":            {Remote: EndOf(netip.MustParseAddrPort("203.0.113.9:5432"))},
+		"to 203.0.113.9 of process 4711": {Remote: EndOf(netip.AddrPortFrom(netip.MustParseAddr("203.0.113.9"), 0)), PID: 4711},
+		"from :22 to [2001:db8::9]:5432": {Local: End{Port: 22}, Remote: EndOf(netip.MustParseAddrPort("[2001:db8::9]:5432"))},
 	} {
 		if got := c.String(); got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -99,7 +99,7 @@ func TestWatch(t *testing.T) {
 		<-written
 	}()
 	var notes []string
-	o, err := newExaminer(&notes).Watch(t.Context(), Connections{Remote: near.RemoteAddr().(*net.TCPAddr).AddrPort(), PID: os.Getpid()})
+	o, err := newExaminer(&notes).Watch(t.Context(), Connections{Remote: EndOf(near.RemoteAddr().(*net.TCPAddr).AddrPort()), PID: os.Getpid()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestWatch(t *testing.T) {
 		t.Errorf("%d samples of %v, %d bytes, program %q, notes %q", len(o.Samples), o.Local, o.TotalBytes, o.Program, notes)
 	}
 	var hinted *remedy.Error
-	_, err = newExaminer(&notes).Watch(t.Context(), Connections{Remote: netip.MustParseAddrPort("192.0.2.1:9")})
+	_, err = newExaminer(&notes).Watch(t.Context(), Connections{Remote: EndOf(netip.MustParseAddrPort("192.0.2.1:9"))})
 	if !errors.As(err, &hinted) || err.Error() != "no connection to 192.0.2.1:9 in 1s" {
 		t.Errorf("got %v", err)
 	}
@@ -155,7 +155,10 @@ func TestCapture(t *testing.T) {
 		"loss-receiver.pcap": "the capture is not from the sending host",
 	} {
 		var notes []string
-		o, err := newExaminer(&notes).Capture(t.Context(), filepath.Join("../../pcap/testdata", name), netip.AddrPort{}, netip.AddrPort{})
+		o, err := newExaminer(&notes).Capture(t.Context(), filepath.Join("../../pcap/testdata", name), End{}, End{})
+		if err == nil && (o.Capture == nil || o.Capture.AtSender != (want == "") || !o.Capture.Handshake || (o.Capture.BurstBps > 0) != (want == "")) {
+			t.Errorf("%s: %+v", name, o.Capture)
+		}
 		if err != nil || !o.Elsewhere || o.Connections == 0 || o.TotalBytes == 0 {
 			t.Errorf("%s: %v, %d connections, %d bytes", name, err, o.Connections, o.TotalBytes)
 		}
@@ -164,8 +167,8 @@ func TestCapture(t *testing.T) {
 		}
 	}
 	var notes []string
-	elsewhere := netip.MustParseAddrPort("192.0.2.1:9")
-	if _, err := newExaminer(&notes).Capture(t.Context(), "../../pcap/testdata/queue-sender.pcap", netip.AddrPort{}, elsewhere); remedy.Of(err) == "" {
+	elsewhere := EndOf(netip.MustParseAddrPort("192.0.2.1:9"))
+	if _, err := newExaminer(&notes).Capture(t.Context(), "../../pcap/testdata/queue-sender.pcap", End{}, elsewhere); remedy.Of(err) == "" {
 		t.Errorf("ends that are not in the capture: %v", err)
 	}
 }
@@ -223,6 +226,52 @@ func TestApply(t *testing.T) {
 	expect("apply a")
 	if err := Apply(doctor.Report{Remedies: report.Remedies[:1]}, notB, run); err == nil {
 		t.Error("there is nothing to apply")
+	}
+}
+
+// Without its start, a long capture has the steady part. A short one stays whole.
+func TestWithoutStart(t *testing.T) {
+	for _, test := range []struct {
+		seconds int
+		rtt     time.Duration
+		first   time.Duration
+	}{
+		{10, 10 * time.Millisecond, 8 * time.Second},
+		{10, 200 * time.Millisecond, 9 * time.Second},
+		{3, 10 * time.Millisecond, 7 * time.Second},
+	} {
+		var samples []doctor.Sample
+		for at := 7 * time.Second; at <= time.Duration(7+test.seconds)*time.Second; at += 100 * time.Millisecond {
+			samples = append(samples, doctor.Sample{At: at, Info: tcpinfo.Info{RTT: test.rtt}})
+		}
+		if got := withoutStart(samples); got[0].At != test.first || got[len(got)-1].At != samples[len(samples)-1].At {
+			t.Errorf("%d s at %v begin at %v, want %v", test.seconds, test.rtt, got[0].At, test.first)
+		}
+	}
+	if withoutStart(nil) != nil {
+		t.Error("samples of nothing")
+	}
+}
+
+// A sending host's buffers hold a trial as windows do.
+func TestBufferLimited(t *testing.T) {
+	info := func(unacked, cwnd, notSent uint32) *tcpinfo.Info {
+		i := &tcpinfo.Info{SndMSS: 1448, Unacked: unacked, SndCwnd: cwnd, NotsentBytes: notSent}
+		i.Know(tcpinfo.FieldNotsentBytes)
+		return i
+	}
+	for _, test := range []struct {
+		info *tcpinfo.Info
+		want bool
+	}{
+		{info(20, 100, 0), true},
+		{info(20, 100, 100_000), false},
+		{info(95, 100, 0), false},
+		{&tcpinfo.Info{SndMSS: 1448, Unacked: 20, SndCwnd: 100}, false},
+	} {
+		if got := isBufferLimited(test.info); got != test.want {
+			t.Errorf("%+v: %v", test.info, got)
+		}
 	}
 }
 

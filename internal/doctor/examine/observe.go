@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -139,10 +138,7 @@ func sameService(a, b *tcpinfo.Connection) bool {
 		(a.Local.Port() == b.Local.Port() || a.Remote.Port() == b.Remote.Port())
 }
 
-// between selects connections by their addresses. A zero address or port matches any.
-func between(local, remote netip.AddrPort) func(*tcpinfo.Connection) bool {
-	fits := func(want, have netip.AddrPort) bool {
-		return (!want.Addr().IsValid() || want.Addr().IsUnspecified() || want.Addr().Unmap() == have.Addr()) && (want.Port() == 0 || want.Port() == have.Port())
-	}
-	return func(c *tcpinfo.Connection) bool { return fits(local, c.Local) && fits(remote, c.Remote) }
+// between selects connections by their ends.
+func between(local, remote End) func(*tcpinfo.Connection) bool {
+	return func(c *tcpinfo.Connection) bool { return local.matches(c.Local) && remote.matches(c.Remote) }
 }

@@ -11,6 +11,7 @@ import (
 
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
+	"longhaul/internal/remedy"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -28,7 +29,7 @@ func TestObserve(t *testing.T) {
 	each := func(visit func(*tcpinfo.Connection)) error {
 		return diag.Each(tcpinfo.States(tcpinfo.Established), visit)
 	}
-	watch := sampling{wanted: between(netip.AddrPort{}, server), during: 50 * time.Millisecond, every: 10 * time.Millisecond, each: each}
+	watch := sampling{wanted: between(End{}, EndOf(server)), during: 50 * time.Millisecond, every: 10 * time.Millisecond, each: each}
 	if _, err := observe(t.Context(), watch); !errors.Is(err, errNothingSeen) {
 		t.Fatalf("without a connection: %v", err)
 	}
@@ -73,28 +74,49 @@ func TestObserve(t *testing.T) {
 
 func TestBetween(t *testing.T) {
 	c := tcpinfo.Connection{Local: netip.MustParseAddrPort("192.0.2.1:4000"), Remote: netip.MustParseAddrPort("203.0.113.9:5432")}
+	six := tcpinfo.Connection{Local: netip.MustParseAddrPort("[2001:db8::1]:4000"), Remote: netip.MustParseAddrPort("[2001:db8::9]:5432")}
+	home := tcpinfo.Connection{Local: netip.MustParseAddrPort("127.0.0.1:4000"), Remote: netip.MustParseAddrPort("127.0.0.1:5432")}
 	for _, test := range []struct {
+		of            tcpinfo.Connection
 		local, remote string
 		want          bool
 	}{
-		{"", "", true},
-		{"", "203.0.113.9:5432", true},
-		{"", "203.0.113.9:0", true},
-		{"", "[::ffff:203.0.113.9]:5432", true},
-		{"", "0.0.0.0:5432", true},
-		{"", "203.0.113.9:5433", false},
-		{"", "203.0.113.8:5432", false},
-		{"192.0.2.1:4000", "203.0.113.9:5432", true},
-		{"192.0.2.1:4001", "203.0.113.9:5432", false},
+		{c, "", "", true},
+		{c, "", "203.0.113.9:5432", true},
+		{c, "", "203.0.113.9", true},
+		{c, "", "::ffff:203.0.113.9", true},
+		{c, "", "[::ffff:203.0.113.9]:5432", true},
+		{c, "", "0.0.0.0:5432", true},
+		{c, "", ":5432", true},
+		{c, "4000", "5432", true},
+		{c, "4001", "5432", false},
+		{c, "", "203.0.113.9:5433", false},
+		{c, "", "203.0.113.8:5432", false},
+		{c, "192.0.2.1:4000", "203.0.113.9:5432", true},
+		{c, "192.0.2.1:4001", "203.0.113.9:5432", false},
+		{six, "2001:db8::1", "[2001:db8::9]:5432", true},
+		{six, "[2001:db8::1]", "[2001:db8::8]:5432", false},
+		{home, "", "localhost:5432", true},
+		{home, "localhost", "localhost", true},
+		{c, "", "localhost", false},
 	} {
-		var ends [2]netip.AddrPort
+		var ends [2]End
 		for i, text := range []string{test.local, test.remote} {
-			if text != "" {
-				ends[i] = netip.MustParseAddrPort(text)
+			if text == "" {
+				continue
+			}
+			var err error
+			if ends[i], err = ParseEnd(t.Context(), text); err != nil {
+				t.Fatal(err)
 			}
 		}
-		if got := between(ends[0], ends[1])(&c); got != test.want {
+		if got := between(ends[0], ends[1])(&test.of); got != test.want {
 			t.Errorf("from %q to %q: %v", test.local, test.remote, got)
+		}
+	}
+	for _, text := range []string{"", ":", "0", ":0", "70000", "203.0.113.9:http", "203.0.113", "a:b:c", "2001:db8::9:5432:1:2:3:4:5", "host name", "[::1]x"} {
+		if end, err := ParseEnd(t.Context(), text); remedy.Of(err) == "" {
+			t.Errorf("%q is %v, %v", text, end, err)
 		}
 	}
 }

@@ -96,6 +96,7 @@ func observed(s measure.Summary) (doctor.Observation, error) {
 		return o, remedy.New(errors.New("the far end sends no samples of its connection"),
 			"run longhaul measure --serve there: iperf3 -s only counts bytes")
 	}
+	o.Own = true
 	stream := s.Streams[0]
 	local, remote := addrPort(s.Local), addrPort(s.Remote)
 	if !stream.Sends {
@@ -105,7 +106,7 @@ func observed(s measure.Summary) (doctor.Observation, error) {
 	o.Local, o.Remote, o.CongestionControl, o.Time = local, remote, stream.CongestionControl, s.Elapsed
 	// The start does not limit a long transfer.
 	last := stream.Samples[len(stream.Samples)-1]
-	start := min(max(time.Second, 10*last.Info.RTT), s.Elapsed/2)
+	start := min(startOf(last.Info.RTT), s.Elapsed/2)
 	for _, t := range stream.Samples {
 		if t.At < start {
 			continue

@@ -61,7 +61,7 @@ func (e *Examiner) try(ctx context.Context, o *doctor.Observation, t trial) erro
 		t.mss = smallMSS
 	}
 	small := o.Path.MTU > 0 && float64(figures.MSS+figures.Headers) < 0.95*float64(o.Path.MTU)
-	switch held := figures.Rwnd > 0.1 || !figures.WindowScaling; {
+	switch held := figures.Rwnd > 0.1 || !figures.WindowScaling || figures.BufferFull(); {
 	case held && figures.GoodputBps > fastBps:
 		t.streams = 4 * manyStreams
 	case held || small:
@@ -140,6 +140,7 @@ func trialOf(summary measure.Summary, options measure.Options, own []delivered) 
 	var all delivered
 	var sent, again float64
 	var windowLimited time.Duration
+	bufferLimited := 0.0 // samples
 	var rtts []time.Duration
 	for _, s := range summary.Streams {
 		counted := s.Samples
@@ -163,9 +164,14 @@ func trialOf(summary measure.Summary, options measure.Options, own []delivered) 
 		}
 		for _, one := range counted {
 			rtts = append(rtts, one.Info.RTT)
+			result.PeerWindow = max(result.PeerWindow, float64(one.Info.SndWnd))
+			if isBufferLimited(&one.Info) {
+				bufferLimited++
+			}
 		}
 	}
-	result.WindowLimited = windowLimited.Seconds() > 0.3*float64(result.Streams)*half.Seconds()
+	// Buffers of the sending host bound it as the windows do.
+	result.WindowLimited = windowLimited.Seconds() > 0.3*float64(result.Streams)*half.Seconds() || bufferLimited > 0.6*float64(len(rtts))
 	if sent > 0 {
 		result.LossShare = again / sent
 	}
@@ -179,4 +185,10 @@ func trialOf(summary measure.Summary, options measure.Options, own []delivered) 
 	slices.Sort(rtts)
 	result.RTT = rtts[len(rtts)/2]
 	return result, nil
+}
+
+// isBufferLimited reports whether a connection with endless data has sent all that its
+// buffer holds, and its congestion window has room.
+func isBufferLimited(i *tcpinfo.Info) bool {
+	return i.Has(tcpinfo.FieldNotsentBytes) && i.NotsentBytes < 4*i.SndMSS && float64(i.Unacked) < 0.7*float64(i.SndCwnd)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -25,34 +24,23 @@ const sampleEvery = 50 * time.Millisecond
 
 // Connections are connections of this host. The zero value of a field is any.
 type Connections struct {
-	Local, Remote netip.AddrPort // a zero address or port matches any
-	PID           int            // of the process
+	Local, Remote End
+	PID           int // of the process
 }
 
 // String names the connections: "to 203.0.113.9:5432 of process 4711".
 func (c Connections) String() string {
 	var words []string
-	if c.Local != (netip.AddrPort{}) {
-		words = append(words, "from "+endText(c.Local))
+	if !c.Local.isAny() {
+		words = append(words, "from "+c.Local.String())
 	}
-	if c.Remote != (netip.AddrPort{}) {
-		words = append(words, "to "+endText(c.Remote))
+	if !c.Remote.isAny() {
+		words = append(words, "to "+c.Remote.String())
 	}
 	if c.PID != 0 {
 		words = append(words, fmt.Sprintf("of process %d", c.PID))
 	}
 	return strings.Join(words, " ")
-}
-
-// endText writes an end whose address or port may be missing.
-func endText(end netip.AddrPort) string {
-	switch {
-	case !end.Addr().IsValid():
-		return ":" + strconv.Itoa(int(end.Port()))
-	case end.Port() == 0:
-		return end.Addr().String()
-	}
-	return end.String()
 }
 
 // Watch observes the busiest of some connections of this host, and does not change
