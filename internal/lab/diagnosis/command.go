@@ -24,7 +24,10 @@ them, and runs longhaul doctor on each connection. Then it removes each
 hindrance and the doctor's cause: the removal that brings a fifth more shows the
 cause.
 
-The table shows doctor's right and wrong verdicts for each cause.`,
+The first table shows doctor's right and wrong verdicts for each cause. The second
+shows how often a pair of real relays brought what doctor predicted of it: for a
+connection of its own, an existing one with and without a test, and a capture
+(with tcpdump).`,
 		Example: `  longhaul lab run diagnosis --sample 36
   longhaul lab run diagnosis --seed 8 --json > diagnosis.json
   longhaul lab run diagnosis --sample 20 --case policer`,
@@ -45,7 +48,7 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 	flagvalue.AddCount(flags, &c.seed, "seed", "seed of the draw")
 	flagvalue.AddCount(flags, &c.Parallel, "parallel", "scenarios at once")
 	flagvalue.AddNames(flags, &c.kinds, "case", "draw only these cases (all)")
-	flags.StringVar(&c.Keep, "out", "", "keep doctor's observations in `DIR`")
+	flags.StringVar(&c.Keep, "out", "", "keep observations and captures in `DIR`")
 }
 
 func (c *command) Check(*pflag.FlagSet) error {

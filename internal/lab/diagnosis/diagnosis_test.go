@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -117,6 +118,74 @@ func TestSummarize(t *testing.T) {
 	var b strings.Builder
 	if err := o.WriteText(&b); err != nil || !strings.Contains(b.String(), "cpu 1") {
 		t.Errorf("%v:\n%s", err, b.String())
+	}
+}
+
+// Predictions of a relay pair count by mode and hindrance.
+func TestCountPairs(t *testing.T) {
+	results := []Result{
+		{Hindrances: []doctor.Cause{doctor.Pacing}, Pairs: []Pair{
+			{Mode: Tested, PredictedBps: 10, AchievedBps: 10},
+			{Mode: Captured, Error: "too little"},
+		}},
+		{Hindrances: []doctor.Cause{doctor.SendBuffer}, Pairs: []Pair{
+			{Mode: Tested, PredictedBps: 7.9, AchievedBps: 10},
+			{Mode: Watched, AchievedBps: 10},
+			{Mode: Active, PredictedBps: 5, AtLeast: true, AchievedBps: 10},
+		}},
+		{Hindrances: []doctor.Cause{doctor.SendBuffer}, Pairs: []Pair{
+			{Mode: Tested, PredictedBps: 12.5, AchievedBps: 10},
+			{Mode: Active, PredictedBps: 12.6, AtLeast: true, AchievedBps: 10},
+		}},
+		{Hindrances: []doctor.Cause{doctor.Pacing, doctor.SendBuffer}, Pairs: []Pair{{Mode: Tested, PredictedBps: 12.6, AchievedBps: 10}}},
+	}
+	want := map[Mode]map[string]PairCount{
+		Tested: {
+			allCauses: {Predicted: 4, Within: 2}, "pacing": {Predicted: 1, Within: 1},
+			"send-buffer": {Predicted: 2, Within: 1}, "mixed": {Predicted: 1},
+		},
+		Watched:  {allCauses: {NoFigure: 1}, "send-buffer": {NoFigure: 1}},
+		Captured: {allCauses: {Failed: 1}, "pacing": {Failed: 1}},
+		Active:   {allCauses: {Predicted: 2, Within: 1}, "send-buffer": {Predicted: 2, Within: 1}},
+	}
+	o := Outcome{Pairs: countPairs(results)}
+	if diff := cmp.Diff(want, o.Pairs); diff != "" {
+		t.Error(diff)
+	}
+	var b strings.Builder
+	if err := o.WriteText(&b); err != nil || !strings.Contains(b.String(), "2 of 4, 50.0 %") {
+		t.Errorf("%v:\n%s", err, b.String())
+	}
+}
+
+// The lab relays what limits hosts and programs, and doctor's own connection meets the
+// limits of hosts.
+func TestRelayed(t *testing.T) {
+	for _, s := range Draw(2*len(kinds), 7, nil) {
+		kind, _, _ := strings.Cut(s.Name, "-")
+		for _, k := range kinds {
+			if strings.HasPrefix(s.Name, k+"-") {
+				kind = k
+			}
+		}
+		path := slices.Contains([]string{"healthy", "congestion", "black-hole", "asymmetric-mtu"}, kind)
+		if s.relayed() == path {
+			t.Errorf("%s: relayed %v", s.Name, s.relayed())
+		}
+		at, same, ok := s.atHosts()
+		program := slices.Contains([]string{"application", "pacing", "cpu", "short-flow", "mixed"}, kind)
+		if s.relayed() && ok == program {
+			t.Errorf("%s: doctor's own connection meets its limit: %v", s.Name, ok)
+		}
+		if !s.relayed() || !ok {
+			continue
+		}
+		if at.traffic != (Traffic{}) || at.windowBytes > 0 || at.receiveBufferBytes > 0 {
+			t.Errorf("%s: the program keeps a limit: %+v", s.Name, at.traffic)
+		}
+		if !same && at.hostWindowBytes == 0 && at.hostSendBufferBytes == 0 {
+			t.Errorf("%s: no limit is left", s.Name)
+		}
 	}
 }
 

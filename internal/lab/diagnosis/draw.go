@@ -130,10 +130,13 @@ func (d dice) hinder(s *setup, cause doctor.Cause, low, high float64) {
 			s.readBps = int64(share * rate)
 		}
 	case doctor.ReceiverWindow:
-		if d.IntN(2) == 0 {
+		switch d.IntN(3) {
+		case 0:
 			s.windowBytes = int(max(share*s.bdp(), 8e3))
-		} else {
+		case 1:
 			s.receiveBufferBytes = int(min(max(share*s.bdp(), 8e3), 200e3)) // allowed for any program
+		default: // of the host's every program
+			s.hostWindowBytes = int(max(share*s.bdp(), 8e3))
 		}
 	case doctor.WindowScaling:
 		s.noScaling = true

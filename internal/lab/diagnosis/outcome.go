@@ -25,9 +25,109 @@ type Outcome struct {
 	Confusion map[doctor.Cause]map[doctor.Cause]int `json:"confusion"`
 	// GainWithinBand is the share of first remedies that bring between 0.8 and 1.25
 	// of the predicted goodput.
-	GainWithinBand float64  `json:"gain_within_band"`
-	Gains          int      `json:"gains"` // how many those are
-	Cases          []Result `json:"cases"`
+	GainWithinBand float64 `json:"gain_within_band"`
+	Gains          int     `json:"gains"` // how many those are
+	// Pairs are the predictions of a relay pair, by mode and hindrance. "all" is the
+	// sum of a mode.
+	Pairs map[Mode]map[string]PairCount `json:"relay_pair"`
+	Cases []Result                      `json:"cases"`
+}
+
+// PairCount counts predictions of a relay pair.
+type PairCount struct {
+	Predicted int `json:"predicted"`
+	Within    int `json:"within"`  // 0.8 to 1.25 of what the pair brought
+	NoFigure  int `json:"unknown"` // doctor named no figure
+	Failed    int `json:"failed"`  // without a verdict
+}
+
+func (c PairCount) share() float64 { return float64(c.Within) / float64(max(c.Predicted, 1)) }
+
+// count counts a prediction.
+func (c *PairCount) count(p Pair) {
+	switch {
+	case p.Error != "":
+		c.Failed++
+	case p.PredictedBps == 0:
+		c.NoFigure++
+	default:
+		c.Predicted++
+		if p.within() {
+			c.Within++
+		}
+	}
+}
+
+// hindrance names what limits the scenario.
+func (r *Result) hindrance() string {
+	switch len(r.Hindrances) {
+	case 0:
+		return string(doctor.Healthy)
+	case 1:
+		return string(r.Hindrances[0])
+	}
+	return "mixed"
+}
+
+// countPairs counts the predictions of a relay pair.
+func countPairs(results []Result) map[Mode]map[string]PairCount {
+	pairs := map[Mode]map[string]PairCount{}
+	for i := range results {
+		for _, p := range results[i].Pairs {
+			if pairs[p.Mode] == nil {
+				pairs[p.Mode] = map[string]PairCount{}
+			}
+			for _, name := range []string{allCauses, results[i].hindrance()} {
+				c := pairs[p.Mode][name]
+				c.count(p)
+				pairs[p.Mode][name] = c
+			}
+		}
+	}
+	return pairs
+}
+
+// allCauses is the sum of a mode in [Outcome.Pairs].
+const allCauses = "all"
+
+// writePairs prints a table of the predictions of a relay pair.
+func (o Outcome) writePairs(w io.Writer) error {
+	if len(o.Pairs) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w, "\nrelay pair within 0.8 to 1.25 of what was predicted (and without a figure):")
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	names := []string{allCauses, "mixed"}
+	for _, cause := range doctor.Causes() {
+		names = append(names, string(cause))
+	}
+	header := "hindrance"
+	for _, mode := range Modes() {
+		header += "\t" + string(mode)
+	}
+	fmt.Fprintln(table, header)
+	for _, name := range names {
+		line, seen := name, false
+		for _, mode := range Modes() {
+			c, ok := o.Pairs[mode][name]
+			line += "\t"
+			if !ok {
+				continue
+			}
+			seen = true
+			line += fmt.Sprintf("%d of %d", c.Within, c.Predicted)
+			if none := c.NoFigure + c.Failed; none > 0 {
+				line += fmt.Sprintf(" (%d)", none)
+			}
+			if name == allCauses && c.Predicted > 0 {
+				line += fmt.Sprintf(", %.1f %%", 100*c.share())
+			}
+		}
+		if seen {
+			fmt.Fprintln(table, line)
+		}
+	}
+	return table.Flush()
 }
 
 // judge determines the causes, and whether the verdict is right. If no hindrance is the
@@ -99,6 +199,7 @@ func summarize(results []Result) Outcome {
 			}
 		}
 	}
+	o.Pairs = countPairs(results)
 	o.Accuracy = float64(right) / float64(max(len(results)-o.NoSingle, 1))
 	o.GainWithinBand = float64(within) / float64(max(o.Gains, 1))
 	for cause, n := range total {
@@ -127,5 +228,8 @@ func (o Outcome) WriteText(w io.Writer) error {
 		}
 		fmt.Fprintf(table, "%s\t%d\t%.0f %%\t%s\n", cause, n, 100*o.Recall[cause], wrong)
 	}
-	return table.Flush()
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	return o.writePairs(w)
 }

@@ -10,9 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -23,7 +21,6 @@ import (
 	"longhaul/internal/doctor"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/progress"
-	"longhaul/internal/measure"
 )
 
 // Options are the options of a run.
@@ -34,6 +31,8 @@ type Options struct {
 	Tolerant string
 	Keep     string // directory for the doctor's observations, created if missing; empty keeps none
 	Report   progress.Reporter
+
+	tcpdump string // the program; empty: no captures
 }
 
 // Result is the result of a scenario.
@@ -53,7 +52,9 @@ type Result struct {
 	PredictedBps float64      `json:"predicted_bps,omitempty"`
 	AchievedBps  float64      `json:"achieved_bps,omitempty"`
 	Right        bool         `json:"right"`
-	Error        string       `json:"error,omitempty"`
+	// Pairs has the predictions of a relay pair; none if it changes nothing.
+	Pairs []Pair `json:"relay_pair,omitempty"`
+	Error string `json:"error,omitempty"`
 }
 
 // Ports of the hosts' programs.
@@ -72,10 +73,20 @@ func (s setup) warmUp() time.Duration {
 
 // Run runs scenarios. The process must be inside a sandbox.
 func Run(ctx context.Context, scenarios []Scenario, o Options) (Outcome, error) {
-	if o.Keep != "" {
-		if err := os.MkdirAll(o.Keep, 0o755); err != nil {
+	if o.Keep == "" {
+		dir, err := os.MkdirTemp("", "longhaul-diagnosis-")
+		if err != nil {
 			return Outcome{}, err
 		}
+		defer os.RemoveAll(dir)
+		o.Keep = dir
+	}
+	if err := os.MkdirAll(o.Keep, 0o755); err != nil {
+		return Outcome{}, err
+	}
+	o.tcpdump = lab.FindProgram("tcpdump")
+	if o.tcpdump == "" {
+		o.Report.Notef("no verdicts on captures: %s", lab.MissingProgram("tcpdump", "tcpdump"))
 	}
 	results := make([]Result, len(scenarios))
 	next := make(chan int)
@@ -143,8 +154,8 @@ func run(ctx context.Context, s Scenario, o Options) Result {
 		return r
 	}
 	r.GoodputBps, r.Verdict = goodput, report.Cause
-	if len(report.Remedies) > 0 {
-		r.PredictedBps = report.Remedies[0].PredictedBps
+	if len(report.Findings) > 0 {
+		r.PredictedBps = report.Findings[0].PredictedBps
 	}
 	removed := s.Hindrances
 	if first := report.Cause; !slices.Contains(removed, first) && !first.IsNone() {
@@ -169,6 +180,11 @@ func run(ctx context.Context, s Scenario, o Options) Result {
 		r.Without[cause] = without
 	}
 	r.judge()
+	if s.relayed() {
+		if r.Pairs, err = s.pairs(ctx, o, report, s.fileNames(o.Keep)); err != nil {
+			r.Error = err.Error()
+		}
+	}
 	return r
 }
 
@@ -178,10 +194,15 @@ type stage struct {
 	setup
 	received atomic.Int64
 	closers  []func()
+
+	stopCapture func()
 }
 
-// open builds the lab and starts the traffic.
-func (s setup) open(ctx context.Context) (st *stage, err error) {
+// capturing is a capture of a stage's connection.
+type capturing struct{ program, file string }
+
+// open builds the lab and starts the traffic, and a capture before if it has a program.
+func (s setup) open(ctx context.Context, c capturing) (st *stage, err error) {
 	st = &stage{setup: s}
 	st.Lab, err = lab.Build(s.topology())
 	if err != nil {
@@ -190,6 +211,9 @@ func (s setup) open(ctx context.Context) (st *stage, err error) {
 	st.closers = append(st.closers, func() { st.Lab.Close() })
 	if s.blockICMP {
 		err = errors.Join(st.Host("relay-a").BlockICMP(), st.Host("relay-b").BlockICMP())
+	}
+	if err == nil && c.program != "" {
+		err = st.startCapture(ctx, c.program, c.file)
 	}
 	if err == nil {
 		err = st.start(ctx)
@@ -245,6 +269,12 @@ func (st *stage) start(ctx context.Context) error {
 	}
 	traffic := st.traffic
 	traffic.To = netip.AddrPortFrom(st.far(), trafficPort)
+	if st.relays {
+		var err error
+		if traffic.To, err = st.startRelays(ctx); err != nil {
+			return err
+		}
+	}
 	return st.send(ctx, from, traffic, true)
 }
 
@@ -294,7 +324,7 @@ func (s setup) listen(ctx context.Context, port uint16) (net.Listener, error) {
 // goodput returns the receiver's goodput in the time of the doctor's observation, in
 // bits per second.
 func (s setup) goodput(ctx context.Context) (float64, error) {
-	st, err := s.open(ctx)
+	st, err := s.open(ctx, capturing{})
 	if err != nil {
 		return 0, err
 	}
@@ -314,9 +344,15 @@ func (st *stage) during(ctx context.Context, d time.Duration) (float64, error) {
 	return float64(st.received.Load()-before) * 8 / time.Since(begin).Seconds(), nil
 }
 
-// examine has the doctor diagnose the scenario's connection.
+// examine has the doctor diagnose the scenario's connection. It keeps the observation
+// and a capture.
 func (s Scenario) examine(ctx context.Context, o Options) (report doctor.Report, goodput float64, err error) {
-	st, err := s.open(ctx)
+	kept := s.fileNames(o.Keep)
+	c := capturing{file: kept.capture}
+	if s.relayed() {
+		c.program = o.tcpdump
+	}
+	st, err := s.open(ctx, c)
 	if err != nil {
 		return report, 0, err
 	}
@@ -324,35 +360,20 @@ func (s Scenario) examine(ctx context.Context, o Options) (report doctor.Report,
 	from, to := s.ends()
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
-	err = st.Host(to).Do(func() error {
-		l, err := setup{}.listen(ctx, measure.DefaultPort)
-		if err == nil {
-			go func() { _ = (&measure.Server{}).Serve(serving, l) }()
-		}
-		return err
-	})
-	if err != nil {
+	if err := serve(serving, st.Host(to)); err != nil {
 		return report, 0, err
 	}
 	if err := sleepUntil(ctx, time.Now().Add(s.warmUp())); err != nil {
 		return report, 0, err
 	}
-	args := []string{"doctor", "--remote", netip.AddrPortFrom(s.far(), trafficPort).String(), "--for", watched.String(), "--test", "--json"}
-	if o.Keep != "" {
-		args = append(args, "--record", filepath.Join(o.Keep, s.Name+".json"))
-	}
-	cmd := exec.CommandContext(ctx, o.Program, args...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := st.Host(from).Start(cmd); err != nil {
-		return report, 0, err
-	}
+	done := make(chan error, 1)
+	go func() {
+		done <- runDoctor(ctx, st.Host(from), o.Program, &report, "--remote", netip.AddrPortFrom(s.far(), trafficPort).String(),
+			"--time", watched.String(), "--test", "--record", kept.record)
+	}()
 	goodput, err = st.during(ctx, watched)
-	if waitErr := cmd.Wait(); waitErr != nil && err == nil {
-		err = fmt.Errorf("%w: %s", waitErr, strings.TrimSpace(stderr.String()))
+	if st.stopCapture != nil {
+		st.stopCapture()
 	}
-	if err == nil {
-		err = json.Unmarshal(stdout.Bytes(), &report)
-	}
-	return report, goodput, err
+	return report, goodput, errors.Join(err, <-done)
 }

@@ -7,6 +7,7 @@ package diagnosis
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"longhaul/internal/doctor"
@@ -38,6 +39,10 @@ type setup struct {
 	initialWindow int  // segments; 0 is Linux's default
 	betweenRouter bool // the routers themselves send and receive
 
+	hostWindowBytes     int  // maximum window of every receiver of the host
+	hostSendBufferBytes int  // maximum data of every sender of the host
+	relays              bool // a relay at each site
+
 	tolerant string // congestion control of the remedy of losses
 	program  string // the longhaul binary
 }
@@ -48,7 +53,7 @@ func (s setup) without(cause doctor.Cause) setup {
 	case doctor.Application:
 		s.traffic.OfferBps, s.traffic.ChunkBytes, s.readBps = 0, 0, 0
 	case doctor.ReceiverWindow:
-		s.windowBytes, s.receiveBufferBytes = 0, 0
+		s.windowBytes, s.receiveBufferBytes, s.hostWindowBytes = 0, 0, 0
 	case doctor.WindowScaling:
 		s.noScaling = false
 	case doctor.SendBuffer:
@@ -78,14 +83,25 @@ func (s setup) topology() lab.Topology {
 		switch h.Name {
 		case from:
 			h.TCP.InitialWindow = s.initialWindow
+			if n := 2 * s.hostSendBufferBytes; n > 0 { // half of it holds data
+				set(h, "net.ipv4.tcp_wmem", fmt.Sprintf("4096 %d %d", min(n, 16384), n))
+			}
 		case to:
 			h.TCP.AdvMSS = s.announcedMSS
 			if s.noScaling {
-				h.Sysctls = append(append([]lab.Sysctl{}, h.Sysctls...), lab.Sysctl{Name: "net.ipv4.tcp_window_scaling", Value: "0"})
+				set(h, "net.ipv4.tcp_window_scaling", "0")
+			}
+			if n := 2 * s.hostWindowBytes; n > 0 { // half of it is window
+				set(h, "net.ipv4.tcp_rmem", fmt.Sprintf("4096 %d %[1]d", n))
 			}
 		}
 	}
 	return t
+}
+
+// set adds a sysctl to a host.
+func set(h *lab.HostSpec, name, value string) {
+	h.Sysctls = append(slices.Clone(h.Sysctls), lab.Sysctl{Name: name, Value: value})
 }
 
 func (s setup) ends() (from, to string) {
@@ -113,6 +129,7 @@ func (s Scenario) String() string {
 	add(s.blockICMP, "no ICMP")
 	add(s.windowBytes > 0, "window %d kB", s.windowBytes/1000)
 	add(s.receiveBufferBytes > 0, "SO_RCVBUF %d kB", s.receiveBufferBytes/1000)
+	add(s.hostWindowBytes > 0, "tcp_rmem for %d kB", s.hostWindowBytes/1000)
 	add(s.noScaling, "no window scaling")
 	add(s.announcedMSS > 0, "MSS %d", s.announcedMSS)
 	add(s.readBps > 0, "read at %.1f Mb/s", float64(s.readBps)/1e6)
