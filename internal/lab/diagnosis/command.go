@@ -24,10 +24,10 @@ them, and runs longhaul doctor on each connection. Then it removes each
 hindrance and the doctor's cause: the removal that brings a fifth more shows the
 cause.
 
-The first table shows doctor's right and wrong verdicts for each cause. The second
-shows how often a pair of real relays brought what doctor predicted of it: for a
-connection of its own, an existing one with and without a test, and a capture
-(with tcpdump).`,
+The first table shows doctor's right and wrong verdicts for each cause. The
+second shows how often a pair of real relays brought what doctor predicted of
+it: for a connection of its own, an existing one with and without a test, and a
+capture (with tcpdump).`,
 		Example: `  longhaul lab run diagnosis --sample 36
   longhaul lab run diagnosis --seed 8 --json > diagnosis.json
   longhaul lab run diagnosis --sample 20 --case policer`,
