@@ -114,7 +114,7 @@ func (b *budgets) share(ids map[string]uint32, l *legs) *legs {
 func (b *budgets) without(tunnel string, l *legs, err error) *legs {
 	missing := transport.Lack{
 		What:   fmt.Sprintf("a rate that the flows of %s share with %s; they use another congestion control", tunnel, ratedCC),
-		Remedy: "longhaul cc use --to PREFIX brutal --rate RATE (as root), where the next hop is; or give the relay CAP_BPF",
+		Remedy: "longhaul cc use brutal --to DEST --rate RATE (as root), where the next hop is; or give the relay CAP_BPF",
 	}
 	if errors.Is(err, cc.ErrNoRates) {
 		missing.Remedy = "longhaul cc load brutal (as root), then reload the relay"

@@ -123,7 +123,7 @@ type Trial struct {
 	SegmentBytes      float64 `json:"segment_bytes"` // of data in a segment, mean of all that the path carried
 	GoodputBps        float64 `json:"goodput_bps"`   // of all together, once they were up to speed
 	PacketsPerSecond  float64 `json:"packets_per_second"`
-	LossShare         float64 `json:"loss_share"` // segments sent again ÷ segments sent
+	LossShare         float64 `json:"loss_share"` // retransmitted segments ÷ segments sent
 	// WindowLimited: the peers' windows limited the connections. The path may
 	// carry more.
 	WindowLimited bool `json:"window_limited,omitempty"`

@@ -33,7 +33,7 @@ type Figures struct {
 
 	MSS             int     // data of a full segment, bytes
 	Headers         int     // of IP and TCP, bytes, of a full segment
-	LossShare       float64 // segments sent again ÷ segments sent
+	LossShare       float64 // retransmitted segments ÷ segments sent
 	SpuriousShare   float64 // of those, the share that the receiver already had (RFC 2883)
 	LossEvents      int     // samples in which recovery began, or continued after a window was cut
 	LossEventRate   float64 // per segment delivered

@@ -118,8 +118,8 @@ func (c *patient) against(cause Cause) []Remedy {
 	window := c.windowNeeded()
 	haul := Remedy{
 		Action: "send there with haul, which does not treat every loss as congestion", Place: Sender,
-		Command: "longhaul cc use --to " + host + " haul",
-		Apply:   []string{"cc", "use", "--to", host, "haul"}, Undo: []string{"cc", "undo", "--to", host},
+		Command: "longhaul cc use haul --to " + host,
+		Apply:   []string{"cc", "use", "haul", "--to", host}, Undo: []string{"cc", "undo", "--to", host},
 		Others: []string{"Linux without longhaul: sysctl -w net.ipv4.tcp_congestion_control=bbr"},
 	}
 	switch cause {
@@ -157,8 +157,8 @@ func (c *patient) against(cause Cause) []Remedy {
 		}
 		return []Remedy{haul, {
 			Action: fmt.Sprintf("send at %.2f Mb/s, just below the policer's rate", held), Place: Sender,
-			Command: fmt.Sprintf("longhaul cc use --to %s brutal --rate %.2fMbit", host, held),
-			Apply:   []string{"cc", "use", "--to", host, "brutal", "--rate", fmt.Sprintf("%.2fMbit", held)},
+			Command: fmt.Sprintf("longhaul cc use brutal --to %s --rate %.2fMbit", host, held),
+			Apply:   []string{"cc", "use", "brutal", "--to", host, "--rate", fmt.Sprintf("%.2fMbit", held)},
 			Undo:    []string{"cc", "undo", "--to", host},
 			Others:  []string{"Linux without longhaul: tc qdisc replace dev DEVICE root fq maxrate " + fmt.Sprintf("%.2fmbit", held)},
 		}}

@@ -286,7 +286,7 @@ func reordering(c *patient) *Finding {
 		finding.Evidence = append(finding.Evidence, fmt.Sprintf("%.0f of a thousand segments overtook others, by up to %.0f", f.Reordered, f.Reordering))
 	}
 	if f.SpuriousShare > 0 {
-		finding.Evidence = append(finding.Evidence, fmt.Sprintf("%s of the segments were sent again, and the receiver had %s of those already (DSACK)", percent(f.LossShare), percent(f.SpuriousShare)))
+		finding.Evidence = append(finding.Evidence, fmt.Sprintf("%s of the segments were retransmitted, and the receiver had %s of those already (DSACK)", percent(f.LossShare), percent(f.SpuriousShare)))
 	}
 	return finding
 }
