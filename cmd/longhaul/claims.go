@@ -63,7 +63,9 @@ func (f *changeFlags) enter(env *env) error {
 		return err
 	}
 	if f.dryRun && !f.json {
-		writeNotes(env.stderr, []string{"dry run: nothing changes"})
+		if _, err := fmt.Fprintln(env.stdout, "Dry run: nothing changes. Without --dry-run:"); err != nil {
+			return err
+		}
 	}
 	return nil
 }

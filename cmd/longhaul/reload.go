@@ -24,7 +24,8 @@ func newReload(env *env) *cobra.Command {
 		Short: "Have the running relay read its configuration file again",
 		Long: `reload has the running relay read its file again, as SIGHUP does, and prints
 what has changed. Flows go on, those of a removed tunnel as well. After any
-mistake or failure the old configuration serves on.
+mistake or failure the old configuration serves on. A relay made by flags has no
+file: it tries again what has failed, such as an algorithm that was not loaded.
 
 Exit codes: 0 the file is in force, 1 it could not be put into force, or no
 relay answers, 2 the file has mistakes, which are printed.`,

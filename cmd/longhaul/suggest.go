@@ -59,10 +59,19 @@ var verbSynonyms = map[string][]string{
 
 // verbHints say what to do where no command does what a word asks for.
 var verbHints = map[string]string{
+	"longhaul service stop": "systemctl stop longhaul", "longhaul service start": "systemctl start longhaul",
+	"longhaul service restart": "systemctl restart longhaul; longhaul upgrade cuts no flow",
+	"longhaul config show":     seeConfig, "longhaul config list": seeConfig,
+	"longhaul history rm": noErase, "longhaul history delete": noErase, "longhaul history clear": noErase,
+
 	"longhaul lab stop": endLab, "longhaul lab down": endLab, "longhaul lab kill": endLab, "longhaul lab rm": endLab,
 }
 
-const endLab = "interrupt longhaul lab up: the lab ends with it"
+const (
+	endLab    = "interrupt longhaul lab up: the lab ends with it"
+	seeConfig = "longhaul status names the file; longhaul config example prints one to start from"
+	noErase   = "history.max_age and history.max_size in the configuration bound the history"
+)
 
 // flagSynonyms are names of flags in other tools, and of earlier notes, with the flags
 // that replace them. The first one that the command has is meant.
@@ -168,6 +177,10 @@ func flagError(cmd *cobra.Command, err error) error {
 		return unknownVerb(cmd, words[0])
 	}
 	hint := "see " + cmd.CommandPath() + " --help"
+	// The flag library appends the error of the standard library's parser.
+	if text, _, found := strings.Cut(err.Error(), ": strconv."); found {
+		return usageError(remedy.New(errors.New(text+": write a whole number"), hint))
+	}
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
 		name := unknown.GetSpecifiedName()

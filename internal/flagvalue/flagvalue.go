@@ -118,6 +118,26 @@ func Duration(d *time.Duration) func(string) error {
 	}
 }
 
+// AddDelay adds a flag for a delay of a path, which has its default already.
+func AddDelay(flags *pflag.FlagSet, d *time.Duration, name, usage string) {
+	usual := "0s"
+	if *d != 0 {
+		usual = units.FormatDuration(*d)
+	}
+	Add(flags, "DURATION", name, usage, usual, Delay(d))
+}
+
+// Delay parses a delay of a path like 63ms. It refuses a bare number: ping and ss print
+// delays in milliseconds, and a path of 63 seconds is hardly meant.
+func Delay(d *time.Duration) func(string) error {
+	return func(s string) error {
+		if s != "0" && s != "" && strings.Trim(s, "0123456789.") == "" {
+			return fmt.Errorf("%s has no unit: write %[1]sms for milliseconds", s)
+		}
+		return Duration(d)(s)
+	}
+}
+
 // Share parses a share like 10% or 0.1.
 func Share(share *float64) func(string) error {
 	return func(s string) error {

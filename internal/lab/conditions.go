@@ -113,7 +113,7 @@ const defaultPoliceBurst = 64 << 10
 
 // Flags adds the flags that describe the WAN. Each fills its part of c.
 func (c *Conditions) Flags(flags *pflag.FlagSet) {
-	flagvalue.AddDuration(flags, &c.RTT, "rtt", "round-trip time of the WAN")
+	flagvalue.AddDelay(flags, &c.RTT, "rtt", "round-trip time of the WAN")
 	linkflag.AddJitter(flags, &c.Jitter)
 	flagvalue.AddRate(flags, &c.RateBps, "rate", "rate each way (0: no bound)")
 	flagvalue.AddShare(flags, &c.Loss.Probability, "loss", "share lost from site A to B, like 10% (0: none)")
@@ -140,7 +140,7 @@ func (c *Conditions) Flags(flags *pflag.FlagSet) {
 	flagvalue.Add(flags, "BYTES", "mtu", "largest packet from site A to B", strconv.Itoa(c.MTUAB), linkflag.MTU(&c.MTUAB))
 	flagvalue.Add(flags, "BYTES", "mtu-back", "largest packet from site B to A", strconv.Itoa(c.MTUBA), linkflag.MTU(&c.MTUBA))
 	flagvalue.AddShare(flags, &c.Reorder.Probability, "reorder", "share held back, so that others overtake (0: none)")
-	flagvalue.AddDuration(flags, &c.Reorder.Hold, "reorder-hold", "how long they are held back (0: not at all)")
+	flagvalue.AddDelay(flags, &c.Reorder.Hold, "reorder-hold", "how long they are held back (0: not at all)")
 	flagvalue.Add(flags, "RATE", "police", "rate of a policer from A to B (0: none)", "0", func(s string) error {
 		if s == "0" {
 			c.Policer = link.Policer{}

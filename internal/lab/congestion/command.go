@@ -85,7 +85,7 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 		}
 		return int64(rate), nil
 	}
-	c.rtts.Parse = flagvalue.Parse(flagvalue.Duration)
+	c.rtts.Parse = flagvalue.Parse(flagvalue.Delay)
 	c.losses.Parse = flagvalue.Parse(flagvalue.Share)
 	c.queues.Parse = func(s string) (float64, error) {
 		products, err := strconv.ParseFloat(strings.TrimSuffix(s, "bdp"), 64)

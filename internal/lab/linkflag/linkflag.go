@@ -16,7 +16,7 @@ import (
 
 // AddJitter adds --jitter.
 func AddJitter(flags *pflag.FlagSet, jitter *time.Duration) {
-	flagvalue.AddDuration(flags, jitter, "jitter", "each packet's delay varies by ± this (0: not at all)")
+	flagvalue.AddDelay(flags, jitter, "jitter", "each packet's delay varies by ± this (0: not at all)")
 }
 
 // AddLossPlace adds --loss-place.

@@ -54,7 +54,7 @@ type command struct {
 
 func (c *command) Flags(flags *pflag.FlagSet) {
 	p := &c.Conditions
-	flagvalue.AddDuration(flags, &p.RTT, "rtt", "round-trip time")
+	flagvalue.AddDelay(flags, &p.RTT, "rtt", "round-trip time")
 	flagvalue.AddRate(flags, &p.RateBps, "rate", "rate of the bottleneck (0: no bound)")
 	flagvalue.AddShare(flags, &p.Loss.Probability, "loss", "share lost on the way to the secondary (0: none)")
 	flagvalue.AddShare(flags, &p.LossBA.Probability, "loss-back", "share lost on the way to the primary (0: none)")

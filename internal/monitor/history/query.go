@@ -11,7 +11,7 @@ import (
 type Order string
 
 // The orders. Slowest is the least goodput of both directions together over
-// the whole life; Retransmitted is the share of the data that was sent again.
+// the whole life; Retransmitted is the share of the data that was retransmitted.
 const (
 	Newest        Order = "newest"
 	Slowest       Order = "slowest"
@@ -24,7 +24,7 @@ const (
 func Orders() []Order { return []Order{Newest, Slowest, Longest, Largest, Retransmitted} }
 
 // DefaultMinBytes is what a flow must have moved at least to be counted among
-// the slowest, or among those that sent the most again: of a few bytes neither
+// the slowest, or among those that retransmitted the most: of a few bytes neither
 // says anything about a path.
 const DefaultMinBytes = 1 << 20
 

@@ -82,14 +82,14 @@ func legText(l *flow.LegRecord) string {
 	if l.RTT > 0 {
 		text := fmt.Sprintf("RTT %s", rttText(l.RTT.Duration()))
 		if l.MinRTT > 0 {
-			text += fmt.Sprintf(" (least %.3g)", display.Milliseconds(l.MinRTT.Duration()))
+			text += fmt.Sprintf(" (min %.3g)", display.Milliseconds(l.MinRTT.Duration()))
 		}
 		parts = append(parts, text)
 	}
 	if l.BytesSent >= 0 {
 		text := "sent " + bytesText(l.BytesSent)
 		if l.BytesRetransmitted >= 0 && l.BytesSent > 0 {
-			text += fmt.Sprintf(", %.2g %% again", 100*float64(l.BytesRetransmitted)/float64(l.BytesSent))
+			text += fmt.Sprintf(", %.2g %% retransmitted", 100*float64(l.BytesRetransmitted)/float64(l.BytesSent))
 		}
 		parts = append(parts, text)
 	}
