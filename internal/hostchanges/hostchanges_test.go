@@ -161,8 +161,8 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// TestUnrecorded: without the ledger an algorithm belongs to nobody: no undo of a use
-// unloads it, and anybody may.
+// TestUnrecorded: without the ledger the owner of an algorithm is unknown: only an undo of
+// everybody's claims unloads it.
 func TestUnrecorded(t *testing.T) {
 	l := newLab(t)
 	ctx := context.Background()
@@ -180,6 +180,11 @@ func TestUnrecorded(t *testing.T) {
 		t.Error("the undo of a use unloaded it")
 	}
 	_, err = bob.Undo(ctx, Selection{Choose: ledger.OwnClaims("bob")})
+	must(t, err)
+	if !cc.IsAvailable(name) {
+		t.Error("bob unloaded what may be of a lab, unasked")
+	}
+	_, err = bob.Undo(ctx, Selection{Choose: ledger.AllClaims})
 	must(t, err)
 	if cc.IsAvailable(name) {
 		t.Error("bob could not unload it")

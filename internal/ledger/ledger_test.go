@@ -186,7 +186,7 @@ func TestUsers(t *testing.T) {
 		t.Errorf("users of hybla: %+v", users)
 	}
 	own := OwnClaims("alice")
-	if !own(Key{}, relay(ended)) || own(Key{}, relay(running)) || !own(Key{}, claim("alice", 1)) || !own(Key{}, claim(Unknown, 1)) || own(Key{}, claim("bob", 1)) {
+	if !own(Key{}, relay(ended)) || own(Key{}, relay(running)) || !own(Key{}, claim("alice", 1)) || own(Key{}, claim(Unknown, 1)) || own(Key{}, claim("bob", 1)) {
 		t.Error("wrong claims are one's own")
 	}
 	// A relay's new process takes the place of its ended one.

@@ -148,9 +148,9 @@ func serviceName(getenv func(string) string) string {
 	return ""
 }
 
-// OwnClaims chooses the claims of an owner, and those that nobody owns any more.
+// OwnClaims chooses the claims of an owner, and those of processes that have ended.
 func OwnClaims(owner string) func(Key, Claim) bool {
-	return func(_ Key, c Claim) bool { return c.Owner == owner || c.Owner == Unknown || c.Ended() }
+	return func(_ Key, c Claim) bool { return c.Owner == owner || c.Ended() }
 }
 
 // AllClaims chooses every claim.

@@ -627,8 +627,8 @@ func TestCompleted(t *testing.T) {
 	s.nothingAttached(t)
 }
 
-// TestUnrecorded: rules whose ledger was removed belong to nobody, and anybody may take
-// them back.
+// TestUnrecorded: the owner of rules whose ledger was removed is unknown. An undo of
+// everybody's rules takes them back.
 func TestUnrecorded(t *testing.T) {
 	h := testHost(t)
 	s := newSite(t)
@@ -640,7 +640,7 @@ func TestUnrecorded(t *testing.T) {
 		if err := os.RemoveAll(h.Ledger); err != nil {
 			return err
 		}
-		undone, err := h.Undo(ctx, ledger.OwnClaims("anybody"))
+		undone, err := h.Undo(ctx, ledger.AllClaims)
 		if len(undone) != 1 || undone[0].Taken[0].Owner != ledger.Unknown {
 			t.Errorf("undone: %+v", undone)
 		}
