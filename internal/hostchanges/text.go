@@ -158,7 +158,7 @@ type Undone struct {
 	Kind  ledger.Kind `json:"kind"`
 	What  string      `json:"what"`
 	NetNS string      `json:"netns,omitempty"`
-	// Now is the value now, empty if there is none.
+	// Now is the present value, empty for an unset one.
 	Now string `json:"now,omitempty"`
 	// Kept: another program has set the value since.
 	Kept    bool           `json:"kept,omitempty"`

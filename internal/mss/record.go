@@ -60,7 +60,7 @@ func (r Rule) actionText() string {
 	return text
 }
 
-// ruleFor returns the rule in force for the same data, nil if there is none.
+// ruleFor returns the rule in force for the same data, nil without one.
 func (h *Host) ruleFor(a attachment, rule Rule) (*Rule, error) {
 	p, err := openMaps(h.pins().Path(a.dir))
 	if errors.Is(err, fs.ErrNotExist) {

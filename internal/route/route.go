@@ -63,7 +63,7 @@ type Result struct {
 	Effective bool
 }
 
-// Set sets metrics of a prefix's own route, and claims them. If there is none it adds
+// Set sets metrics of a prefix's own route, and claims them. Without such a route it adds
 // one, with the next hop of the route that covers the prefix. Earlier settings of the
 // prefix stay unless set again.
 func (t *Table) Set(c Change) (Result, error) {
@@ -164,7 +164,7 @@ func (t *Table) SetIn(book *ledger.Book, c Change) (Result, error) {
 }
 
 // plan finds the route to change, or makes the route to add, with the flags of the
-// netlink request. from is the route that a new one is a copy of, nil if there is none.
+// netlink request. A new route is a copy of from, or of nothing if from is nil.
 func plan(routes []message, c Change) (planned message, from *message, flags int, err error) {
 	prefix := c.Prefix
 	var exact, cover *message
