@@ -124,19 +124,8 @@ are unloaded.`,
   longhaul cc undo --yes`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			prefixes, err := parseDestinations(cmd.Context(), "to", to)
-			if err != nil {
-				return err
-			}
-			if err := f.enter(env); err != nil {
-				return err
-			}
-			return f.undo(cmd, env, undoing{
-				named: to != "",
-				which: func(k ledger.Key, _ ledger.Claim) bool {
-					use := k.Kind == ledger.Route && k.Part == string(route.CongestionControl)
-					return use && (to == "" || isPrefixOf(k, prefixes)) || k.Kind == ledger.Default && to == ""
-				},
+			return f.undoTo(cmd, env, to, func(k ledger.Key) bool {
+				return k.Kind == ledger.Default || k.Kind == ledger.Route && k.Part == string(route.CongestionControl)
 			})
 		},
 	}

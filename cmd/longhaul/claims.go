@@ -196,3 +196,21 @@ func writeNotes(w io.Writer, notes []string) {
 		fmt.Fprintln(w, "longhaul: note:", note)
 	}
 }
+
+// undoTo takes back the claims on things of the given kinds: the routes to a destination,
+// or all of them without one.
+func (f *undoFlags) undoTo(cmd *cobra.Command, env *env, to string, isOfKind func(ledger.Key) bool) error {
+	prefixes, err := parseDestinations(cmd.Context(), "to", to)
+	if err != nil {
+		return err
+	}
+	if err := f.enter(env); err != nil {
+		return err
+	}
+	return f.undo(cmd, env, undoing{
+		named: to != "",
+		which: func(k ledger.Key, _ ledger.Claim) bool {
+			return isOfKind(k) && (to == "" || k.Kind == ledger.Route && isPrefixOf(k, prefixes))
+		},
+	})
+}

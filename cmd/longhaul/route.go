@@ -274,18 +274,8 @@ Later changes of other programs stay.`,
   longhaul route undo --yes`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			prefixes, err := parseDestinations(cmd.Context(), "to", to)
-			if err != nil {
-				return err
-			}
-			if err := f.enter(env); err != nil {
-				return err
-			}
-			return f.undo(cmd, env, undoing{
-				named: to != "",
-				which: func(k ledger.Key, _ ledger.Claim) bool {
-					return k.Kind == ledger.Route && (to == "" || isPrefixOf(k, prefixes))
-				},
+			return f.undoTo(cmd, env, to, func(k ledger.Key) bool {
+				return k.Kind == ledger.Route
 			})
 		},
 	}
