@@ -51,7 +51,8 @@ func (d Dir) Mount(help string) error {
 		return nil
 	}
 	if kernel.PrivateMounts() {
-		return fmt.Errorf("%w at %s in this mount namespace: run the command outside it: %s", ErrNone, d.Root, help)
+		return fmt.Errorf("%w at %s in this mount namespace: run the command outside it, or mount the host's there: %s",
+			ErrNone, d.Root, help)
 	}
 	if err := unix.Mount("bpf", d.Root, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC|unix.MS_RELATIME, "mode=0700"); err != nil {
 		return fmt.Errorf("%w at %s, and mounting one fails: %w", ErrNone, d.Root, err)

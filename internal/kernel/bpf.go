@@ -27,7 +27,8 @@ func CheckBTF(feature string) error {
 
 // CheckBPF returns an [*ErrUnsupported] about the feature if the process cannot
 // load BPF programs. It names the first missing condition: the JIT compiler,
-// the capabilities, the initial user namespace, no lockdown.
+// the capabilities, the initial user namespace, no lockdown, no filter of system
+// calls.
 func CheckBPF(feature string, capabilities ...Capability) error {
 	jit, err := os.ReadFile(JITPath)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -50,7 +51,17 @@ func CheckBPF(feature string, capabilities ...Capability) error {
 	if Lockdown() == "confidentiality" {
 		return &ErrUnsupported{feature, "a kernel that is not locked down to confidentiality: see " + lockdownPath}
 	}
+	if bpfFiltered() {
+		return &ErrUnsupported{feature, "the system call bpf, which a seccomp filter denies to this process: allow it there"}
+	}
 	return nil
+}
+
+// bpfFiltered reports whether a filter denies the system call bpf, as those of container
+// runtimes may. The kernel itself refuses the unknown command with another error.
+func bpfFiltered() bool {
+	_, _, errno := unix.Syscall(unix.SYS_BPF, ^uintptr(0), 0, 0)
+	return errno == unix.EPERM || errno == unix.EACCES
 }
 
 const lockdownPath = "/sys/kernel/security/lockdown"

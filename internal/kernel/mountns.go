@@ -10,8 +10,12 @@ import (
 // PrivateMounts reports whether mounts of this process may end before the
 // machine does. Then its mount namespace differs from that of its oldest
 // visible ancestor, usually process 1. That is so under "ip netns exec", and in
-// a service with a private file system view.
+// a service with a private file system view. A process 1 is a container's: its
+// mounts end with it.
 func PrivateMounts() bool {
+	if os.Getpid() == 1 {
+		return true
+	}
 	own, err := mountNS(os.Getpid())
 	if err != nil {
 		return false
