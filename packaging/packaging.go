@@ -12,7 +12,7 @@ import (
 	"longhaul/docs"
 )
 
-//go:embed longhaul.service longhaul.service.d examples longhaul.schema.json prometheus/longhaul.rules.yml grafana
+//go:embed longhaul.service longhaul.service.d examples kubernetes longhaul.schema.json prometheus/longhaul.rules.yml grafana
 var files embed.FS
 
 // PackagedProgram is where the packages have the program, and so where the
@@ -58,7 +58,8 @@ func Shared() (map[string][]byte, error) {
 		}
 	}
 	for from, to := range map[string]string{
-		"examples": "doc/longhaul/examples", "prometheus": "doc/longhaul/prometheus", "grafana": "doc/longhaul/grafana", "longhaul.service.d": "longhaul/longhaul.service.d",
+		"examples": "doc/longhaul/examples", "kubernetes": "doc/longhaul/kubernetes", "prometheus": "doc/longhaul/prometheus",
+		"grafana": "doc/longhaul/grafana", "longhaul.service.d": "longhaul/longhaul.service.d",
 		"longhaul.schema.json": "longhaul/longhaul.schema.json",
 	} {
 		if err := add(files, from, to); err != nil {

@@ -14,7 +14,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -147,6 +149,56 @@ func TestExamplesOfAvailabilityLoad(t *testing.T) {
 	}
 	for _, file := range files {
 		loadExample(t, file)
+	}
+}
+
+// TestKubernetesManifests checks what the manifests say to longhaul: the configuration
+// is good, the pod gets time for the drain, and the probes ask where the relay answers.
+// packaging/checks/manifests checks what they say to Kubernetes.
+func TestKubernetesManifests(t *testing.T) {
+	for _, name := range []string{"relay", "node"} {
+		t.Run(name, func(t *testing.T) {
+			text, err := os.ReadFile("../../packaging/kubernetes/" + name + ".yaml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var c *config.Config
+			var pods int
+			for part := range bytes.SplitSeq(text, []byte("\n---\n")) {
+				var object struct {
+					Data map[string]string
+					Spec struct {
+						Template struct {
+							Spec struct {
+								TerminationGracePeriodSeconds int `yaml:"terminationGracePeriodSeconds"`
+								Containers                    []struct{ Name string }
+							}
+						}
+					}
+				}
+				if err := yaml.Unmarshal(part, &object); err != nil {
+					t.Fatal(err)
+				}
+				if text := object.Data["longhaul.yaml"]; text != "" {
+					file := filepath.Join(t.TempDir(), "longhaul.yaml")
+					nettest.Must(t, os.WriteFile(file, []byte(text), 0o600))
+					c = loadExample(t, file)
+				}
+				if pod := object.Spec.Template.Spec; len(pod.Containers) > 0 {
+					pods++
+					const sleep = 5 * time.Second
+					if grace := time.Duration(pod.TerminationGracePeriodSeconds) * time.Second; grace < sleep+c.DrainTimeout+5*time.Second {
+						t.Errorf("the pod is killed after %v, the drain takes up to %v", grace, c.DrainTimeout)
+					}
+				}
+			}
+			if c == nil || pods != 1 {
+				t.Fatalf("%d kinds of pods", pods)
+			}
+			if len(c.HTTPListen) != 1 || c.HTTPListen[0].Port() != 9463 {
+				t.Errorf("the relay answers at %v", c.HTTPListen)
+			}
+		})
 	}
 }
 
