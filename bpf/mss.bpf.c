@@ -304,9 +304,17 @@ GLOBAL u32 forget(u32 x)
 // returns zero without an option that may change.
 GLOBAL u32 find_mss(struct __sk_buff *skb, u32 tcp, u32 header_bytes)
 {
-	u32 bytes = header_bytes - TCP_HEADER_BYTES;
-	u8 options[64]; // more than there can be, so that a mask bounds an index
-	if (bytes == 0 || bytes > MAX_OPTION_BYTES || !load(skb, tcp + TCP_HEADER_BYTES, options, bytes))
+	// Older verifiers (Linux 6.1) learn no minimum from a comparison with zero. So the
+	// bound is on the index of the last byte, which the compiler must not trace back.
+	u32 last = header_bytes - TCP_HEADER_BYTES - 1;
+	asm volatile("" : "+r"(last));
+	if (last >= MAX_OPTION_BYTES)
+		return 0;
+	u32 bytes = last + 1;
+	// More than there can be, so that a mask bounds an index. Older verifiers
+	// (Linux 5.10) refuse a buffer that nobody has written.
+	u8 options[64] = {};
+	if (!load(skb, tcp + TCP_HEADER_BYTES, options, bytes))
 		return 0;
 
 	u32 i = 0, mss = 0, at = 0;

@@ -28,7 +28,7 @@ func CheckBTF(feature string) error {
 // CheckBPF returns an [*ErrUnsupported] about the feature if the process cannot
 // load BPF programs. It names the first missing condition: the JIT compiler,
 // the capabilities, the initial user namespace, no lockdown, no filter of system
-// calls.
+// calls. A process that can then has no bound on the memory of its programs and maps.
 func CheckBPF(feature string, capabilities ...Capability) error {
 	jit, err := os.ReadFile(JITPath)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -54,6 +54,7 @@ func CheckBPF(feature string, capabilities ...Capability) error {
 	if bpfFiltered() {
 		return &ErrUnsupported{feature, "the system call bpf, which a seccomp filter denies to this process: allow it there"}
 	}
+	liftMemlock()
 	return nil
 }
 

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -109,10 +111,26 @@ func eachHook(t *testing.T, f func(t *testing.T, h *Host, hook string)) {
 	for _, hook := range []string{hookTCX, hookClsact} {
 		t.Run(hook, func(t *testing.T) {
 			h := testHost(t)
+			if hook == hookTCX && !hasTCX(t) {
+				t.Skip("this kernel has no tcx links")
+			}
 			h.Clsact = hook == hookClsact
 			f(t, h, hook)
 		})
 	}
+}
+
+// hasTCX reports whether this kernel attaches programs by tcx links.
+func hasTCX(t *testing.T) bool {
+	t.Helper()
+	p := testProgram(t, ethernetHeader)
+	l, err := link.AttachTCX(link.TCXOptions{Interface: 1, Program: p.program, Attach: ebpf.AttachTCXIngress})
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return false
+	}
+	must(t, err)
+	must(t, l.Close())
+	return true
 }
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
@@ -360,61 +378,95 @@ func TestInterrupted(t *testing.T) {
 	rule := Rule{Device: "left", Action: Clamp, MSS: 1000}
 	for _, tt := range []struct {
 		name   string
-		remove []string // pins, as if set had ended before making them
+		remove []string // pins with what they stand for, as if set had ended before making them
 	}{
-		{"after the directory", []string{"ingress", "egress", tablesName, countersName}},
-		{"after one map", []string{"ingress", "egress", countersName}},
-		{"after the maps", []string{"ingress", "egress"}},
-		{"after one link", []string{"ingress"}},
+		{"after the directory", []string{"ingress", "egress", clsactPin, tablesName, countersName}},
+		{"after one map", []string{"ingress", "egress", clsactPin, countersName}},
+		{"after the maps", []string{"ingress", "egress", clsactPin}},
+		{"after one direction", []string{"ingress"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			h := testHost(t)
-			s := newSite(t)
-			ctx := context.Background()
-			crash := func() {
-				must(t, s.R.Do(func() error { _, err := h.Set(ctx, rule, SetOptions{}); return err }))
-				for _, pin := range tt.remove {
-					found, err := filepath.Glob(h.pins().Path("*", pin))
-					if err != nil || len(found) != 1 {
-						t.Fatalf("the pins %s are %v, %v", pin, found, err)
-					}
-					// A link that was never made does not work for a while, as one does
-					// whose pin alone is removed.
-					if pin == "ingress" || pin == "egress" {
-						must(t, detachLink(found[0]))
-					} else {
-						must(t, os.Remove(found[0]))
-					}
-				}
-			}
-			crash()
-			must(t, s.R.Do(func() error {
-				list, err := h.List()
-				if err != nil || len(list) != 1 || list[0].Device != "left" || list[0].Problem == "" {
-					t.Errorf("shown is %+v, %v", list, err)
-				}
-				_, err = h.Undo(ctx, ledger.AllClaims)
-				return err
-			}))
-			s.nothingAttached(t)
-			crash()
-			must(t, s.R.Do(func() error {
-				if _, err := h.Set(ctx, rule, SetOptions{}); err != nil {
-					return err
-				}
-				list, err := h.List()
-				if err != nil || len(list) != 1 || list[0].Problem != "" || list[0].Hook != hookTCX {
-					t.Errorf("set again, shown is %+v, %v", list, err)
-				}
-				return nil
-			}))
-			if a, b := s.segments(t, "10.9.2.2"); a != 1000-timestampBytes || b != 1000-timestampBytes {
-				t.Errorf("set again: a sends %d, b sends %d", a, b)
-			}
-			must(t, s.R.Do(func() error { _, err := h.Undo(ctx, ledger.AllClaims); return err }))
-			s.nothingAttached(t)
+			eachHook(t, func(t *testing.T, h *Host, hook string) { interrupted(t, h, hook, rule, tt.remove) })
 		})
 	}
+}
+
+func interrupted(t *testing.T, h *Host, hook string, rule Rule, remove []string) {
+	s := newSite(t)
+	ctx := context.Background()
+	crash := func() {
+		t.Helper()
+		must(t, s.R.Do(func() error {
+			if _, err := h.Set(ctx, rule, SetOptions{}); err != nil {
+				return err
+			}
+			for _, name := range remove {
+				if err := unmake(h, hook, name); err != nil {
+					return fmt.Errorf("remove %s: %w", name, err)
+				}
+			}
+			return nil
+		}))
+	}
+	crash()
+	must(t, s.R.Do(func() error {
+		list, err := h.List()
+		if err != nil || len(list) != 1 || list[0].Device != "left" || list[0].Problem == "" {
+			t.Errorf("shown is %+v, %v", list, err)
+		}
+		_, err = h.Undo(ctx, ledger.AllClaims)
+		return err
+	}))
+	s.nothingAttached(t)
+	crash()
+	must(t, s.R.Do(func() error {
+		if _, err := h.Set(ctx, rule, SetOptions{}); err != nil {
+			return err
+		}
+		list, err := h.List()
+		if err != nil || len(list) != 1 || list[0].Problem != "" || list[0].Hook != hook {
+			t.Errorf("set again, shown is %+v, %v", list, err)
+		}
+		return nil
+	}))
+	if a, b := s.segments(t, "10.9.2.2"); a != 1000-timestampBytes || b != 1000-timestampBytes {
+		t.Errorf("set again: a sends %d, b sends %d", a, b)
+	}
+	must(t, s.R.Do(func() error { _, err := h.Undo(ctx, ledger.AllClaims); return err }))
+	s.nothingAttached(t)
+}
+
+// unmake removes a pin of the device left, with what it stands for. A program that
+// was never attached does not work for a while, as one does whose pin alone is removed.
+func unmake(h *Host, hook, name string) error {
+	found, err := filepath.Glob(h.pins().Path("*", name))
+	if err != nil {
+		return err
+	}
+	l, err := netlink.LinkByName("left")
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(directions, func(d direction) bool { return d.name == name })
+	switch {
+	case hook == hookClsact && at >= 0:
+		ours, err := filters(l.Attrs().Index, directions[at])
+		if err != nil || len(ours) != 1 {
+			return fmt.Errorf("the filters are %v, %w", ours, err)
+		}
+		return netlink.FilterDel(ours[0])
+	case hook == hookTCX && name == clsactPin:
+		return nil // it makes no qdisc
+	case len(found) != 1:
+		return fmt.Errorf("the pins are %v", found)
+	case at >= 0:
+		return detachLink(found[0])
+	case name == clsactPin:
+		if err := netlink.QdiscDel(clsact(l.Attrs().Index)); err != nil {
+			return err
+		}
+	}
+	return os.Remove(found[0])
 }
 
 // TestDeviceGone: the pins of a device that was deleted, and of a namespace

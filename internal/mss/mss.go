@@ -14,8 +14,8 @@
 //
 // So a crash at any point leaves either rules in force, or a directory without a link.
 // [Host.List] shows the latter as not in force, and the next change clears or
-// completes it. The owners of rules are in the [ledger]. On a kernel without tcx links (before Linux 6.6) the program is a
-// filter of the clsact qdisc.
+// completes it. The owners of rules are in the [ledger]. On a kernel without tcx links
+// (before Linux 6.6) the program is a filter of the clsact qdisc.
 package mss
 
 //go:generate ../../bpf/build mss

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/rlimit"
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
@@ -26,6 +25,7 @@ func TestMain(m *testing.M) { nettest.Main(m) }
 // testProgram is the program with a table of rules, attached to nothing.
 func testProgram(t testing.TB, linkHeader uint32, rules ...Rule) *program {
 	t.Helper()
+	must(t, needPrivilege())
 	p, err := loadProgram("", device{name: "test", linkHeader: linkHeader})
 	if err != nil {
 		t.Fatal(err)
@@ -475,7 +475,6 @@ func FuzzPacket(f *testing.F) {
 	if os.Geteuid() != 0 || sandbox.UserNamespace() {
 		f.Skip("needs root outside a user namespace")
 	}
-	must(f, rlimit.RemoveMemlock())
 	for _, c := range packets() {
 		f.Add(c.build(f), c.linkHeader == 0)
 	}
