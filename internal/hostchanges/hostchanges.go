@@ -229,8 +229,8 @@ func (h *Host) nothing() bool {
 	if err != nil || len(names) > 0 {
 		return false
 	}
-	cookies, err := h.MSS.Namespaces()
-	return err == nil && len(cookies) == 0
+	ids, err := h.MSS.Namespaces()
+	return err == nil && len(ids) == 0
 }
 
 func (h *Host) undoHere(ctx context.Context, book *ledger.Book, choose func(ledger.Key, ledger.Claim) bool) (p Place, released []string, err error) {
@@ -244,8 +244,8 @@ func (h *Host) undoHere(ctx context.Context, book *ledger.Book, choose func(ledg
 
 // undoElsewhere takes back claims in other network namespaces.
 func (h *Host) undoElsewhere(ctx context.Context, book *ledger.Book, here uint64, others map[uint64]namespace, s Selection, o *Outcome) (released []string, err error) {
-	for cookie, ns := range others {
-		if cookie == here {
+	for id, ns := range others {
+		if id == here {
 			continue
 		}
 		err := inNamespace(ns.file, func() error {
@@ -272,20 +272,20 @@ func (h *Host) undoElsewhere(ctx context.Context, book *ledger.Book, here uint64
 
 // forgetDeleted drops the entries of network namespaces that are deleted.
 func (h *Host) forgetDeleted(ctx context.Context, book *ledger.Book, here uint64, others map[uint64]namespace, o *Outcome) error {
-	isDeleted := func(cookie uint64) bool {
-		_, found := others[cookie]
-		return cookie != 0 && cookie != here && !found
+	isDeleted := func(id uint64) bool {
+		_, found := others[id]
+		return id != 0 && id != here && !found
 	}
-	cookies, err := h.MSS.Namespaces()
+	ids, err := h.MSS.Namespaces()
 	for _, e := range book.Entries {
 		if isDeleted(e.NetNS) {
 			o.Forgotten = append(o.Forgotten, e.Label)
-			cookies = append(cookies, e.NetNS)
+			ids = append(ids, e.NetNS)
 		}
 	}
-	for _, cookie := range cookies {
-		if isDeleted(cookie) {
-			err = errors.Join(err, h.MSS.RemoveNamespace(ctx, cookie))
+	for _, id := range ids {
+		if isDeleted(id) {
+			err = errors.Join(err, h.MSS.RemoveNamespace(ctx, id))
 		}
 	}
 	book.Drop(func(e *ledger.Entry) bool { return isDeleted(e.NetNS) })

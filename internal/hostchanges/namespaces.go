@@ -19,12 +19,12 @@ import (
 
 // namespace is a network namespace of this host.
 type namespace struct {
-	cookie uint64
-	name   string   // of ip netns, or else of a process in it
-	file   *os.File // keeps it
+	id   uint64   // ledger.Key.NetNS
+	name string   // of ip netns, or else of a process in it
+	file *os.File // keeps it
 }
 
-// namespaces finds network namespaces by their cookies. complete reports whether a
+// namespaces finds network namespaces by their numbers. complete reports whether a
 // missing one is deleted: no process, mount or descriptor has it. The caller closes the
 // files.
 func namespaces(wanted []uint64) (found map[uint64]namespace, complete bool) {
@@ -41,9 +41,9 @@ func namespaces(wanted []uint64) (found map[uint64]namespace, complete bool) {
 		}
 		seen[s.Ino] = true
 		file, err := os.Open(path)
-		var cookie uint64
+		var id uint64
 		if err == nil {
-			err = inNamespace(file, func() (err error) { cookie, err = kernel.NetNSCookie(); return err })
+			err = inNamespace(file, func() (err error) { id, err = kernel.NetNSID(); return err })
 		}
 		if err != nil {
 			file.Close()
@@ -51,14 +51,14 @@ func namespaces(wanted []uint64) (found map[uint64]namespace, complete bool) {
 			delete(seen, s.Ino)
 			return
 		}
-		if _, again := found[cookie]; again || !slices.Contains(wanted, cookie) {
+		if _, again := found[id]; again || !slices.Contains(wanted, id) {
 			file.Close()
 			return
 		}
-		found[cookie] = namespace{cookie, name, file}
+		found[id] = namespace{id, name, file}
 	}
 	haveAll := func() bool {
-		return !slices.ContainsFunc(wanted, func(c uint64) bool { _, ok := found[c]; return !ok })
+		return !slices.ContainsFunc(wanted, func(id uint64) bool { _, ok := found[id]; return !ok })
 	}
 	named, _ := filepath.Glob("/run/netns/*")
 	for _, path := range named {

@@ -97,18 +97,3 @@ func Cgroup2() (string, error) {
 	}
 	return "", fmt.Errorf("no cgroup2 file system is mounted at /sys/fs/cgroup")
 }
-
-// NetNSCookie identifies the calling thread's network namespace, unique since
-// boot.
-func NetNSCookie() (uint64, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, fmt.Errorf("open a socket to identify the network namespace: %w", err)
-	}
-	defer unix.Close(fd)
-	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	if err != nil {
-		return 0, &ErrUnsupported{"telling network namespaces apart", "SO_NETNS_COOKIE (Linux 5.14)"}
-	}
-	return cookie, nil
-}

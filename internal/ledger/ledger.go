@@ -48,7 +48,7 @@ const (
 // Key names a thing that longhaul changes.
 type Key struct {
 	Kind  Kind   `json:"kind"`
-	NetNS uint64 `json:"netns,omitempty"` // cookie; 0 for things of the whole machine
+	NetNS uint64 `json:"netns,omitempty"` // [Here]; 0 for things of the whole machine
 	// Name is the algorithm, the prefix of the route, or the index of the device.
 	Name string `json:"name,omitempty"`
 	// Part is the metric of the route, or the data of the rule.
@@ -309,5 +309,5 @@ func (b *Book) Users(algorithm string) (users []User) {
 	return users
 }
 
-// Here returns the cookie of the calling thread's network namespace.
-func Here() (uint64, error) { return kernel.NetNSCookie() }
+// Here identifies the calling thread's network namespace: [Key.NetNS].
+func Here() (uint64, error) { return kernel.NetNSID() }

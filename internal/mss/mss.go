@@ -6,7 +6,7 @@
 // Rules outlive the command that set them. Pins on the BPF filesystem hold them, in
 // one directory for each device of each network namespace:
 //
-//	/sys/fs/bpf/longhaul/mss/NAMESPACE-DEVICE/   by cookie and index
+//	/sys/fs/bpf/longhaul/mss/NAMESPACE-DEVICE/   by ledger.Here and index
 //	    mss_tables    the rules in force
 //	    mss_counters  their counters
 //	    egress        links: made last, removed first
@@ -315,7 +315,7 @@ func (h *Host) attachments(all bool) ([]attachment, error) {
 	if !h.pins().Mounted() {
 		return nil, nil
 	}
-	here, err := kernel.NetNSCookie()
+	here, err := ledger.Here()
 	if err != nil {
 		return nil, err
 	}

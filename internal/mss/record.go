@@ -387,12 +387,12 @@ func (h *Host) RemoveNamespace(ctx context.Context, netns uint64) error {
 }
 
 // Namespaces returns the network namespaces with pinned rules.
-func (h *Host) Namespaces() (cookies []uint64, err error) {
+func (h *Host) Namespaces() (ids []uint64, err error) {
 	attachments, err := h.attachments(true)
 	for _, a := range attachments {
-		if !slices.Contains(cookies, a.namespace) {
-			cookies = append(cookies, a.namespace)
+		if !slices.Contains(ids, a.namespace) {
+			ids = append(ids, a.namespace)
 		}
 	}
-	return cookies, err
+	return ids, err
 }

@@ -42,7 +42,7 @@ func New(name string) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make host %s: %w", name, err)
 	}
-	if h.nl, err = netlink.NewHandleAt(h.ns); err != nil {
+	if h.nl, err = netlink.NewHandleAt(h.ns, unix.NETLINK_ROUTE); err != nil {
 		h.Close()
 		return nil, fmt.Errorf("open netlink on host %s: %w", name, err)
 	}
