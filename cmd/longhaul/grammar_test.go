@@ -57,7 +57,7 @@ var flagTable = []flagRow{
 	{"allow", "PREFIX", usual}, {"proxy-in", "PREFIX", optional},
 	{"port", "PORT", optional}, {"test-port", "PORT", usual}, {"pid", "PID", optional}, {"dev", "DEVICE", optional},
 	{"name", "NAME", optional}, {"control-socket", "FILE", usual}, {"socket", "FILE", usual},
-	{"tunnel", "NAME", optional}, {"as", "NAME", optional},
+	{"tunnel", "NAME", optional}, {"as", "NAME", optional}, {"path", "NAME", usual},
 
 	// Lengths of time, by role, and points in time.
 	{"time", "DURATION", usual}, {"interval", "DURATION", usual}, {"timeout", "DURATION", usual},
@@ -102,7 +102,7 @@ var flagTable = []flagRow{
 
 	// Switches.
 	{"apply", "", usual}, {"undo", "", usual}, {"test", "", usual}, {"receive", "", usual}, {"no-probe", "", usual},
-	{"both", "", usual}, {"in-turn", "", usual}, {"serve", "", usual}, {"no-delay", "", usual}, {"csv", "", usual},
+	{"both", "", usual}, {"missing", "", usual}, {"in-turn", "", usual}, {"serve", "", usual}, {"no-delay", "", usual}, {"csv", "", usual},
 	{"default", "", usual}, {"lock", "", usual}, {"quickack", "", usual}, {"watch", "", usual},
 	{"clamp-to-pmtu", "", usual}, {"clamp-to-route", "", usual}, {"once", "", usual}, {"relay", "", usual},
 	{"now", "", usual}, {"purge", "", usual}, {"keep-config", "", usual}, {"classic", "", usual}, {"quick", "", usual},
@@ -139,14 +139,14 @@ var commandsWith = map[string][]string{
 		"doctor", "service install", "service uninstall"},
 	"yes": {"cc unload", "cc undo", "route undo", "mss undo", "host undo", "doctor"},
 	"netns": {"cc list", "cc load", "cc use", "cc undo", "mss list", "mss set", "mss undo", "route list", "route set",
-		"route undo", "host list", "host undo", "top", "doctor", "measure"},
+		"route undo", "host check", "host list", "host undo", "top", "doctor", "measure"},
 }
 
 // exitStatuses are commands with statuses beside 0, 1 for a failure and 2, or with a
 // meaning of their own for 1.
 var exitStatuses = []string{
 	"relay", "reload", "stop", "check", "ready", "service status", "config check", "lab exec", "lab run check", "lab run soak",
-	"lab run transparent-ends", "history check",
+	"lab run transparent-ends", "history check", "host check",
 }
 
 // grammarRun runs a command line in this process.

@@ -15,16 +15,20 @@ import (
 func newHost(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "host",
-		Short: "What longhaul has changed on this host, by whom, and the undo",
-		Long: `host shows every change of this host by a command or relay of longhaul: loaded
-algorithms, defaults, metrics of routes, rules for the MSS. Each has its owners,
-and what uses it. A change ends with its undo, or with a restart of the machine.`,
-		Example: `  longhaul host list
+		Short: "What this host can do for longhaul, and what longhaul has changed on it",
+		Long: `host check tries out which features of longhaul work on this host.
+
+host list shows every change of this host by a command or relay of longhaul:
+loaded algorithms, defaults, metrics of routes, rules for the MSS. Each has its
+owners, and what uses it. A change ends with its undo, or with a restart of the
+machine.`,
+		Example: `  longhaul host check
+  longhaul host list
   longhaul host undo --dry-run`,
 		Args: cobra.ArbitraryArgs,
 		RunE: needCommand,
 	}
-	cmd.AddCommand(newHostList(env), newHostUndo(env))
+	cmd.AddCommand(newHostCheck(env), newHostList(env), newHostUndo(env))
 	return cmd
 }
 

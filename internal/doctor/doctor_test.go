@@ -368,3 +368,37 @@ func TestBounds(t *testing.T) {
 		}
 	}
 }
+
+// TestWay holds the models of a path against figures worked out by hand.
+func TestWay(t *testing.T) {
+	lossy := Way{RateBps: 100e6, RTT: 300 * time.Millisecond, Loss: 0.1, MTU: 1500}
+	clean := Way{RateBps: 1e9, RTT: 63 * time.Millisecond, MTU: 1500}
+	cubic, _ := lossy.GoodputBps("cubic", lossy.MSS())
+	small, _ := lossy.GoodputBps("cubic", lossy.MSS()/2)
+	for _, test := range []struct {
+		what      string
+		got, want float64
+	}{
+		{"the limit", clean.LimitBps(clean.MSS()), 1e9 * 1448 / 1500},
+		// Reno's region: 1448 bytes · 8 / 300 ms · sqrt(15).
+		{"cubic at 10 % loss", cubic, 1448 * 8 / 0.3 * math.Sqrt(15)},
+		{"cubic with half the segment", small, 724 * 8 / 0.3 * math.Sqrt(15)},
+		{"a window of 64 KiB", clean.WindowBps(65535), 65535 * 8 / 0.063},
+		{"a window above the path", clean.WindowBps(1 << 30), 1e9 * 1448 / 1500},
+		{"without SACK", lossy.WithoutSACKBps(), 1448 * 8 / 0.3 * 10},
+		{"without SACK and loss", clean.WithoutSACKBps(), 1e9 * 1448 / 1500},
+		{"the window needed", float64(lossy.WindowNeeded()), 3.75e6},
+		// 20 kB with a window of 14 480: the handshake and two windows.
+		{"a short transfer", clean.TransferBps(20000, 10), 20000 * 8 / (3 * 0.063)},
+	} {
+		if math.Abs(test.got-test.want) > 1e-6*test.want {
+			t.Errorf("%s: %g, want %g", test.what, test.got, test.want)
+		}
+	}
+	if _, known := lossy.GoodputBps("bbr", 1448); known {
+		t.Error("a figure for bbr on a lossy path, which no model has")
+	}
+	if bps, known := clean.GoodputBps("bbr", 1448); !known || bps != clean.LimitBps(1448) {
+		t.Errorf("bbr without loss: %g, want the limit", bps)
+	}
+}

@@ -18,11 +18,11 @@ import (
 	"os/exec"
 	"os/signal"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/kernel"
 	"longhaul/internal/remedy"
 )
 
@@ -254,16 +254,9 @@ func exitStatus(status syscall.WaitStatus) int {
 
 // fix names the setting that forbids user namespaces here.
 func fix() string {
-	for _, knob := range []struct{ name, forbids, allows string }{
-		{"user.max_user_namespaces", "0", "15000"},
-		{"kernel.unprivileged_userns_clone", "0", "1"},
-		{"kernel.apparmor_restrict_unprivileged_userns", "1", "0"},
-	} {
-		value, err := os.ReadFile("/proc/sys/" + strings.ReplaceAll(knob.name, ".", "/"))
-		if err == nil && strings.TrimSpace(string(value)) == knob.forbids {
-			return "user namespaces are off here (" + knob.name + " is " + strconv.Quote(knob.forbids) +
-				"): run as root, or allow them with: sysctl -w " + knob.name + "=" + knob.allows
-		}
+	if b, ok := kernel.UserNamespaceBarrier(""); ok {
+		return "user namespaces are off here (" + b.Sysctl + " is " + strconv.Quote(b.Value) +
+			"): run as root, or allow them with: " + b.Remedy()
 	}
 	return "run as root, or where user namespaces are allowed (in a container: with --privileged or --security-opt seccomp=unconfined)"
 }

@@ -1,0 +1,153 @@
+package hostcheck
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Cost is what a lack costs in goodput on the path.
+type Cost struct {
+	// WithBps is the goodput with the part, WithoutBps without it, and LosesBps the
+	// difference.
+	WithBps    float64 `json:"with_bps,omitempty"`
+	WithoutBps float64 `json:"without_bps,omitempty"`
+	LosesBps   float64 `json:"loses_bps"`
+	// AtLeast: WithoutBps is an upper bound.
+	AtLeast bool `json:"at_least,omitempty"`
+	// Instead is what takes the part's place.
+	Instead string `json:"instead,omitempty"`
+	// Source says where the figures come from.
+	Source string `json:"source,omitempty"`
+	// Unknown is the reason for missing figures.
+	Unknown string `json:"unknown,omitempty"`
+}
+
+// lossOf is the cost of what leaves less goodput.
+func lossOf(with, without float64, source string) *Cost {
+	return &Cost{WithBps: with, WithoutBps: without, LosesBps: max(with-without, 0), Source: source}
+}
+
+// bound is the cost of a bound on the goodput. A bound above what the path carries may
+// still cost something, of which there is no figure.
+func (c *checker) bound(bps float64, source string) *Cost {
+	limit := c.Path.LimitBps()
+	if bps >= limit {
+		return &Cost{Unknown: "no figure: " + source + " is as much as the path carries"}
+	}
+	cost := lossOf(limit, bps, source)
+	cost.AtLeast = true
+	return cost
+}
+
+// windowCost is the cost of a window or buffer of some bytes.
+func (c *checker) windowCost(bytes int) *Cost {
+	return c.bound(c.Path.way().WindowBps(bytes), size(bytes)+" per round trip")
+}
+
+// sackCost is the cost of selective acknowledgements that are turned off.
+func (c *checker) sackCost() *Cost {
+	if c.Path.Loss <= 0 {
+		return lossOf(c.Path.LimitBps(), c.Path.LimitBps(), "nothing is lost")
+	}
+	return c.bound(c.Path.way().WithoutSACKBps(), "one lost segment per round trip (RFC 6582)")
+}
+
+// addCosts adds the costs that depend on the other parts.
+func (c *checker) addCosts() {
+	for i := range c.parts {
+		p := &c.parts[i]
+		if p.State != No && p.State != Limited || p.Cost != nil {
+			continue
+		}
+		switch p.Feature {
+		case "cc":
+			if p.State == No || c.notLoaded(*p) {
+				p.Cost = c.algorithmCost(p.Name)
+			}
+		case "mss":
+			p.Cost = c.segmentCost()
+		case "route":
+			p.Cost = c.startCost()
+		}
+	}
+}
+
+// notLoaded reports whether a part is a kernel's algorithm that sockets of ordinary
+// users cannot choose at present.
+func (c *checker) notLoaded(p Part) bool { return p.State == Limited && p.Name != "brutal" }
+
+// goodput is an algorithm's goodput on the path; source is empty if it is not known.
+func (c *checker) goodput(algorithm string) (bps float64, source string) {
+	if bps, ok := c.Path.Measured[algorithm]; ok {
+		return bps, "measured: " + c.Path.By
+	}
+	way := c.Path.way()
+	bps, ok := way.GoodputBps(algorithm, way.MSS())
+	switch {
+	case !ok:
+		return 0, ""
+	case c.Path.Loss <= 0:
+		return bps, "the path's rate less headers"
+	}
+	return bps, "the model of " + algorithm + " (RFC 9438, 5.1)"
+}
+
+// algorithmCost is the cost of a missing algorithm: a sender uses the best of the others.
+func (c *checker) algorithmCost(missing string) *Cost {
+	with, source := c.goodput(missing)
+	best, bestSource := c.goodput("cubic")
+	instead := "cubic"
+	for _, p := range c.parts {
+		if p.Feature != "cc" || p.Name == missing || p.Name == "brutal" || p.State != Yes {
+			continue
+		}
+		bps, from := c.goodput(p.Name)
+		if from == "" && slices.Contains([]string{"bbr", "haul"}, p.Name) {
+			return &Cost{Instead: p.Name, Unknown: "no figure for " + p.Name + " on this path"}
+		}
+		if bps > best {
+			best, bestSource, instead = bps, from, p.Name
+		}
+	}
+	switch {
+	case source == "":
+		return &Cost{Instead: instead, WithoutBps: best, Source: bestSource, Unknown: "no figure for " + missing + " on this path"}
+	case source != bestSource:
+		source += "; " + bestSource
+	}
+	cost := lossOf(with, best, source)
+	cost.Instead = instead
+	return cost
+}
+
+// defaultMSS is the MSS that a host assumes for a far network unless it is told another
+// one (RFC 9293, 3.7.1).
+const defaultMSS = 536
+
+// segmentCost is the cost of segments that cannot be raised, for a far host that announces
+// the default MSS, with the algorithm that every host has.
+func (c *checker) segmentCost() *Cost {
+	way := c.Path.way()
+	with, _ := way.GoodputBps("cubic", way.MSS())
+	without, _ := way.GoodputBps("cubic", min(defaultMSS, way.MSS()))
+	cost := lossOf(with, without, fmt.Sprintf("cubic with segments of %d and %d bytes (RFC 9438, 5.1; headers)", way.MSS(), defaultMSS))
+	cost.Instead = fmt.Sprintf("an announced MSS of %d", defaultMSS)
+	return cost
+}
+
+// The transfer of startCost, and initial windows in segments: Linux's (RFC 6928) and
+// doctor's remedy.
+const (
+	shortTransfer      = 1e6
+	initialWindow      = 10
+	largeInitialWindow = 40
+)
+
+// startCost is the cost of an initial window that cannot be raised, for a transfer of 1 MB.
+func (c *checker) startCost() *Cost {
+	way := c.Path.way()
+	cost := lossOf(way.TransferBps(shortTransfer, largeInitialWindow), way.TransferBps(shortTransfer, initialWindow),
+		"transfers of 1 MB in slow start (RFC 5681, 3.1) without loss")
+	cost.Instead = fmt.Sprintf("an initial window of %d segments", initialWindow)
+	return cost
+}
