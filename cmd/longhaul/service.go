@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/config"
 	"longhaul/internal/daemon"
 	"longhaul/internal/display"
 	"longhaul/internal/hostchanges"
@@ -65,9 +66,9 @@ func changedServiceHost(root string, dryRun bool) (service.Host, error) {
 
 func newServiceInstall(env *env) *cobra.Command {
 	var (
-		i            service.Installer
-		root, config string
-		asJSON       bool
+		i                service.Installer
+		root, configFile string
+		asJSON           bool
 	)
 	cmd := &cobra.Command{
 		Use:   "install",
@@ -80,7 +81,10 @@ The unit has only the capabilities that the configuration needs: for ports below
 1024, restricted congestion controls, buffers beyond the sysctls, and longhaul's
 own algorithms. Run install again after changing those.
 
-install overwrites only its own files. With a package installed it adds only the
+install first says what the configuration needs and this host lacks (longhaul
+host check). It changes nothing where a part of the configuration cannot work.
+
+It overwrites only its own files. With a package installed it adds only the
 capabilities that the configuration needs. After an interruption, run it again,
 or uninstall.`,
 		Example: `  longhaul service install --dry-run
@@ -90,7 +94,7 @@ or uninstall.`,
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&config, "config", "", "copy `FILE` to /etc/longhaul/longhaul.yaml")
+	flags.StringVar(&configFile, "config", "", "copy `FILE` to /etc/longhaul/longhaul.yaml")
 	flags.BoolVar(&i.Start, "now", false, "start the service at once")
 	flags.BoolVar(&i.DryRun, "dry-run", false, "only say what would be done")
 	flags.StringSliceVar(&i.DropIns, "grant", nil, "a `LIST` of drop-ins beyond those that the configuration needs (auto, or as before), or none: "+strings.Join(service.DropInNames(), ", "))
@@ -108,8 +112,8 @@ or uninstall.`,
 		if err := service.CheckDropIns(i.DropIns); err != nil {
 			return usageError(err)
 		}
-		if i.ConfigName = config; config != "" {
-			if i.Config, err = os.ReadFile(config); err != nil {
+		if i.ConfigName = configFile; configFile != "" {
+			if i.Config, err = os.ReadFile(configFile); err != nil {
 				return usageError(remedy.New(fmt.Errorf("--config: %w", err), "check the path and its permissions"))
 			}
 		}
@@ -118,6 +122,9 @@ or uninstall.`,
 		}
 		i.AllowedCC, _ = cc.Allowed() // unknown without it
 		i.Version, i.Loader = version(), loader()
+		if root == "" {
+			i.Lacks = func(c *config.Config) ([]service.Lack, error) { return warnOfLacks(env, c) }
+		}
 		i.Share = func() (map[string][]byte, error) { return sharedFiles(env) }
 		installed, err := i.Install(cmd.Context())
 		if err != nil {

@@ -20,8 +20,9 @@ func (c *checker) cc() {
 		c.ours(name)
 	}
 	for _, name := range append([]string{"bbr"}, c.Algorithms...) {
-		if !slices.Contains(names, name) && name != "cubic" && name != "reno" {
+		if !slices.Contains(names, name) {
 			c.kernels(name)
+			names = append(names, name)
 		}
 	}
 }
@@ -37,12 +38,7 @@ func (c *checker) ours(name string) {
 		c.yes(name, "loaded")
 		return
 	}
-	if !(bpffs.Dir{Root: bpffs.DefaultRoot}).Mounted() && kernel.PrivateMounts() {
-		c.add(Part{Name: name, State: No, Why: "no BPF filesystem at " + bpffs.DefaultRoot + " in this mount namespace",
-			Remedy: "load it outside of the container or of ip netns exec"})
-		return
-	}
-	if c.unprivileged(name, kernel.BPF, kernel.Perfmon, kernel.NetAdmin) {
+	if c.noBPF(name, kernel.BPF, kernel.Perfmon, kernel.NetAdmin) {
 		return
 	}
 	err := c.CC.TryOut(name)
@@ -51,8 +47,11 @@ func (c *checker) ours(name string) {
 		c.failed(name, No, err, "")
 	case err != nil:
 		c.failed(name, No, err, "see longhaul cc load "+name+" --dry-run")
+	case !(bpffs.Dir{Root: bpffs.DefaultRoot}).Mounted() && kernel.PrivateMounts():
+		c.add(Part{Name: name, State: Limited, Why: "it cannot be loaded from this mount namespace, which has no BPF filesystem at " + bpffs.DefaultRoot,
+			Remedy: "load it outside of the container or of ip netns exec"})
 	case name == "brutal" && !hasCgroup2():
-		c.add(Part{Name: name, State: Limited, Why: "programs cannot set its rate by a socket option: no cgroup2 file system at /sys/fs/cgroup",
+		c.add(Part{Name: name, State: Limited, works: true, Why: "programs cannot set its rate by a socket option: no cgroup2 file system at /sys/fs/cgroup",
 			Remedy: "mount -t cgroup2 none /sys/fs/cgroup"})
 	default:
 		c.yes(name, "can be loaded")
@@ -81,6 +80,8 @@ func (c *checker) kernels(name string) {
 	case state == kernel.ModuleBarred:
 		c.add(Part{Name: name, State: No, Why: "the kernel takes no more modules (kernel.modules_disabled is 1)",
 			Remedy: "load " + module + " at boot, before that is set"})
+	case state == kernel.ModuleUnknown:
+		c.add(Part{Name: name, State: Unknown, Why: "it is not loaded, and this host has no list of its kernel's modules", Remedy: "modprobe " + module})
 	default:
 		c.add(Part{Name: name, State: No, Why: "the kernel has no module " + module, Remedy: c.moduleRemedy(module)})
 	}

@@ -61,7 +61,7 @@ func (c *checker) addCosts() {
 		}
 		switch p.Feature {
 		case "cc":
-			if p.State == No || c.notLoaded(*p) {
+			if !p.works {
 				p.Cost = c.algorithmCost(p.Name)
 			}
 		case "mss":
@@ -71,10 +71,6 @@ func (c *checker) addCosts() {
 		}
 	}
 }
-
-// notLoaded reports whether a part is a kernel's algorithm that sockets of ordinary
-// users cannot choose at present.
-func (c *checker) notLoaded(p Part) bool { return p.State == Limited && p.Name != "brutal" }
 
 // goodput is an algorithm's goodput on the path; source is empty if it is not known.
 func (c *checker) goodput(algorithm string) (bps float64, source string) {
@@ -98,7 +94,7 @@ func (c *checker) algorithmCost(missing string) *Cost {
 	best, bestSource := c.goodput("cubic")
 	instead := "cubic"
 	for _, p := range c.parts {
-		if p.Feature != "cc" || p.Name == missing || p.Name == "brutal" || p.State != Yes {
+		if p.Feature != "cc" || p.Name == missing || p.Name == "brutal" || p.State != Yes && !p.works {
 			continue
 		}
 		bps, from := c.goodput(p.Name)
@@ -130,8 +126,8 @@ func (c *checker) segmentCost() *Cost {
 	way := c.Path.way()
 	with, _ := way.GoodputBps("cubic", way.MSS())
 	without, _ := way.GoodputBps("cubic", min(defaultMSS, way.MSS()))
-	cost := lossOf(with, without, fmt.Sprintf("cubic with segments of %d and %d bytes (RFC 9438, 5.1; headers)", way.MSS(), defaultMSS))
-	cost.Instead = fmt.Sprintf("an announced MSS of %d", defaultMSS)
+	cost := lossOf(with, without, fmt.Sprintf("the model of cubic (RFC 9438, 5.1), for a far host that announces %d where the path carries %d", defaultMSS, way.MTU-40))
+	cost.Instead = fmt.Sprintf("MSS %d", defaultMSS)
 	return cost
 }
 
@@ -147,7 +143,7 @@ const (
 func (c *checker) startCost() *Cost {
 	way := c.Path.way()
 	cost := lossOf(way.TransferBps(shortTransfer, largeInitialWindow), way.TransferBps(shortTransfer, initialWindow),
-		"transfers of 1 MB in slow start (RFC 5681, 3.1) without loss")
-	cost.Instead = fmt.Sprintf("an initial window of %d segments", initialWindow)
+		fmt.Sprintf("a transfer of 1 MB in slow start (RFC 5681, 3.1) without loss, with initcwnd %d", largeInitialWindow))
+	cost.Instead = fmt.Sprintf("initcwnd %d", initialWindow)
 	return cost
 }

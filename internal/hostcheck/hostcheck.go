@@ -38,6 +38,8 @@ type Part struct {
 	Why     string `json:"why,omitempty"`    // what the part lacks, a clause
 	Remedy  string `json:"remedy,omitempty"`
 	Cost    *Cost  `json:"cost,omitempty"` // of the lack, if it is about goodput
+
+	works bool // of a limited one: the lack costs no goodput
 }
 
 // Sentence says what a part lacks.
@@ -148,18 +150,32 @@ func (c *checker) add(p Part) {
 // yes adds a part that works.
 func (c *checker) yes(name, detail string) { c.add(Part{Name: name, State: Yes, Detail: detail}) }
 
-// failed adds a part whose try-out failed. without is the state of a part that may do
-// without it.
-func (c *checker) failed(name string, without State, err error, remedy string) {
-	p := Part{Name: name, State: without, Why: err.Error(), Remedy: remedy}
+// failed adds a part whose try-out failed, in the state that the part then has. Without
+// a remedy, a newer kernel is the one against what the kernel lacks.
+func (c *checker) failed(name string, state State, err error, remedy string) {
+	p := Part{Name: name, State: state, Why: err.Error(), Remedy: remedy}
 	if lack := (*kernel.ErrUnsupported)(nil); errors.As(err, &lack) {
 		p.Why = "needs " + lack.Needs
-		// "CAP_BPF: run it as root" has its remedy with it.
-		if needs, fix, found := strings.Cut(lack.Needs, ": "); found && remedy == "" {
-			p.Why, p.Remedy = "needs "+needs, fix
+		if remedy == "" {
+			p.Remedy = c.kernelRemedy()
 		}
 	}
 	c.add(p)
+}
+
+// noBPF adds a part that this process or the settings of the host keep from loading BPF
+// programs. It returns false if nothing does.
+func (c *checker) noBPF(name string, capabilities ...kernel.Capability) bool {
+	if c.unprivileged(name, capabilities...) {
+		return true
+	}
+	err := kernel.CheckBPF(name, capabilities...)
+	if err == nil {
+		return false
+	}
+	why, remedy, _ := strings.Cut(err.Error(), ": ") // "haul needs the BPF compiler, which is off: sysctl ..."
+	c.add(Part{Name: name, State: No, Why: strings.TrimPrefix(why, name+" "), Remedy: remedy})
+	return true
 }
 
 // unprivileged adds an unknown part if this process lacks a capability, or has it in a

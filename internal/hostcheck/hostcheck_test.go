@@ -107,7 +107,8 @@ func TestKernelAlgorithm(t *testing.T) {
 		{map[string]string{"/lib/modules/RELEASE/modules.dep": "", "/etc/os-release": "ID=debian\n"}, No, "boot the kernel of the package linux-image"},
 		{map[string]string{"/lib/modules/RELEASE/modules.dep": "", "/etc/os-release": "ID=ubuntu\nID_LIKE=debian\n"}, No, "apt install linux-modules-extra"},
 		{map[string]string{"/lib/modules/RELEASE/modules.dep": "", "/etc/os-release": "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n"}, No, "install the package that dnf provides '*/tcp_nosuch.ko*'"},
-		{nil, No, "boot a kernel with the module tcp_nosuch"},
+		{map[string]string{"/lib/modules/RELEASE/modules.dep": ""}, No, "boot a kernel with the module tcp_nosuch"},
+		{nil, Unknown, "modprobe tcp_nosuch"},
 	} {
 		r := checkOn(t, "cc", Paths()["lossy-lfn"], test.files, func(c *checker) { c.kernels(name) })
 		if p, _ := r.Find("cc", name); p.State != test.state || !strings.HasPrefix(p.Remedy, test.remedy) {
@@ -138,6 +139,21 @@ func TestConnections(t *testing.T) {
 		"/lib/modules/RELEASE/modules.builtin": "kernel/net/ipv4/inet_diag.ko\nkernel/net/ipv4/tcp_diag.ko\n"}, (*checker).connections)
 	if p, _ := r.Find("doctor", "connections"); p.State != Yes || p.Detail != "" {
 		t.Errorf("built in: got %+v, want a try-out that works", p)
+	}
+}
+
+// TestKernelRemedy: the remedy names the package of this distribution.
+func TestKernelRemedy(t *testing.T) {
+	for _, test := range []struct{ release, want string }{
+		{"ID=debian\nVERSION_CODENAME=bookworm\n", "run a newer kernel: apt install -t bookworm-backports " + debianKernel()},
+		{"ID=ubuntu\nID_LIKE=debian\nVERSION_ID=\"22.04\"\n", "run a newer kernel: apt install linux-generic-hwe-22.04"},
+		{"ID=\"rhel\"\nVERSION_ID=\"9.4\"\n", "run the newest kernel of this release, or a newer release"},
+		{"ID=arch\n", "run a newer kernel"},
+	} {
+		c := &checker{Options: Options{root: fakeRoot(t, map[string]string{"/usr/lib/os-release": test.release})}}
+		if got := c.kernelRemedy(); got != test.want {
+			t.Errorf("%q: %q, want %q", test.release, got, test.want)
+		}
 	}
 }
 

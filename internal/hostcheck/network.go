@@ -51,11 +51,11 @@ func raiseLoopback() error {
 // mss tries the program that rewrites the MSS.
 func (c *checker) mss() {
 	const name = "rules"
-	if c.unprivileged(name, kernel.BPF, kernel.NetAdmin, kernel.SysAdmin) {
+	if c.noBPF(name, kernel.BPF, kernel.NetAdmin, kernel.SysAdmin) {
 		return
 	}
 	if _, err := kernel.NetNSCookie(); err != nil {
-		c.failed(name, No, err, "run Linux 5.14 or newer")
+		c.failed(name, No, err, "")
 		return
 	}
 	var hook string
@@ -64,7 +64,7 @@ func (c *checker) mss() {
 		return err
 	})
 	if err != nil {
-		c.failed(name, No, err, "run a newer kernel, or set the MSS by route: longhaul route set --advmss")
+		c.failed(name, No, err, c.kernelRemedy()+"; or set the MSS by route: longhaul route set --advmss")
 		return
 	}
 	if hook == "clsact" {
@@ -104,7 +104,7 @@ func (c *checker) route() {
 		return err
 	})
 	if err != nil {
-		c.failed(name, No, err, "")
+		c.failed(name, No, err, c.kernelRemedy())
 		return
 	}
 	c.yes(name, "")

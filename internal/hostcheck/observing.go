@@ -18,7 +18,7 @@ func (c *checker) doctor() {
 	c.connections()
 	c.figures()
 	if err := pathmtu.CheckPrivilege(); err != nil {
-		c.failed("path MTU", Limited, err, "run doctor as root, or grant it CAP_NET_RAW")
+		c.add(Part{Name: "path MTU", State: Limited, Why: "doctor cannot probe packet sizes without CAP_NET_RAW", Remedy: "run doctor as root"})
 	} else {
 		c.yes("path MTU", "")
 	}
@@ -135,12 +135,15 @@ func (c *checker) labDevices() {
 		}
 		c.add(Part{Name: name, State: No, Why: "neither " + tun + " nor the module veth", Remedy: remedy})
 	default:
-		why := "this user may not open " + tun
-		if errors.Is(tunErr, os.ErrNotExist) || lacks(tunModule) {
-			why = "there is no " + tun
+		p := Part{Name: name, State: Limited, Why: "this user may not open " + tun, Remedy: "give this user read and write access to " + tun}
+		switch {
+		case lacks(tunModule):
+			p.Why, p.Remedy = "the kernel has no module tun", c.moduleRemedy("tun")
+		case errors.Is(tunErr, os.ErrNotExist):
+			p.Why, p.Remedy = "there is no "+tun, "modprobe tun"
 		}
-		c.add(Part{Name: name, State: Limited, Why: why + ": the lab uses veth devices, which cost it more CPU",
-			Remedy: "modprobe tun, and give this user read and write access to " + tun})
+		p.Why += ": the lab uses veth devices, which cost it more CPU"
+		c.add(p)
 	}
 }
 

@@ -71,9 +71,9 @@ func (c *checker) legs() {
 			Remedy: "run Linux 6.15 or newer, if a tunnel sets user_timeout"})
 	}
 	if s.Unlocks {
-		c.yes("window", "")
+		c.yes("receive window", "")
 	} else {
-		c.add(Part{Name: "window", State: Limited,
+		c.add(Part{Name: "receive window", State: Limited,
 			Why:    "a leg of an unknown side keeps the window of the sysctls: the kernel lacks SO_BUF_LOCK",
 			Remedy: "name wan_side in each tunnel, or run Linux 5.14 or newer"})
 	}

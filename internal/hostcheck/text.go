@@ -3,6 +3,7 @@ package hostcheck
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"longhaul/internal/display"
@@ -23,23 +24,21 @@ func (r Report) WriteText(w io.Writer) error {
 	below := func(lead, text string) {
 		b.WriteString(indent + lead + display.Fold(text, width, len(indent)+len(lead)) + "\n")
 	}
-	b.WriteString(display.Fold(fmt.Sprintf("Linux %s; costs on the path %s", r.Kernel, r.Path), width, 0) + "\n\n")
+	fmt.Fprintf(&b, "Linux %s\n%s\n\n", r.Kernel, display.Fold("path of the costs: "+r.Path.String(), width, 0))
 	line("FEATURE", "PART", "STATE", "")
+	var sources []string // of the costs of parts that lack the same
 	for i, p := range r.Parts {
 		shown, remark := p.Feature, p.Detail
 		if i > 0 && r.Parts[i-1].Feature == p.Feature {
 			shown = ""
 		}
 		if p.Cost != nil {
-			remark = p.Cost.loses()
-		}
-		line(shown, p.Name, p.State, remark)
-		if p.Cost != nil {
-			if text := p.Cost.explain(p.Name); text != "" {
-				below("costs: ", text)
+			remark = p.Cost.short()
+			if source := p.Cost.source(); source != "" && !slices.Contains(sources, source) {
+				sources = append(sources, source)
 			}
 		}
-		// Several parts in a row may lack the same.
+		line(shown, p.Name, p.State, remark)
 		if i+1 < len(r.Parts) && p.lacksSame(r.Parts[i+1]) {
 			continue
 		}
@@ -49,6 +48,10 @@ func (r Report) WriteText(w io.Writer) error {
 		if p.Remedy != "" {
 			below("remedy: ", p.Remedy)
 		}
+		for _, source := range sources {
+			below("costs: ", source)
+		}
+		sources = nil
 	}
 	b.WriteString("\n" + display.Fold(r.summary(), width, 0) + "\n")
 	_, err := io.WriteString(w, b.String())
@@ -60,36 +63,35 @@ func (p Part) lacksSame(other Part) bool {
 	return p.Why != "" && p.Feature == other.Feature && p.State == other.State && p.Why == other.Why && p.Remedy == other.Remedy
 }
 
-// loses is the cost in a few words.
-func (c Cost) loses() string {
+// short is the cost in at most 41 columns.
+func (c Cost) short() string {
 	switch {
 	case c.Unknown != "":
 		return ""
-	case c.LosesBps < 0.005*c.WithBps:
+	case c.isNothing():
 		return "costs nothing there"
 	case c.AtLeast:
-		return "costs at least " + display.Rate(c.LosesBps)
+		return fmt.Sprintf("costs at least %s", display.Rate(c.LosesBps))
+	case c.Instead != "":
+		return fmt.Sprintf("costs %s (%s: %s)", display.Rate(c.LosesBps), c.Instead, display.Rate(c.WithoutBps))
 	}
 	return "costs " + display.Rate(c.LosesBps)
 }
 
-// explain names the figures and their source.
-func (c Cost) explain(part string) string {
+// isNothing reports whether the cost is within the figures' accuracy.
+func (c Cost) isNothing() bool { return c.LosesBps < 0.005*c.WithBps }
+
+// source says where the figures come from, or why there are none.
+func (c Cost) source() string {
 	switch {
 	case c.Unknown != "":
 		return c.Unknown
-	case c.LosesBps < 0.005*c.WithBps:
+	case c.isNothing():
 		return ""
+	case c.AtLeast:
+		return fmt.Sprintf("at most %s of %s: %s", display.Rate(c.WithoutBps), display.Rate(c.WithBps), c.Source)
 	}
-	without, with := "as it is", "with the remedy"
-	if c.Instead != "" {
-		without, with = "with "+c.Instead, "with "+part
-	}
-	bound := ""
-	if c.AtLeast {
-		bound = "at most "
-	}
-	return fmt.Sprintf("%s%s %s, %s %s; %s", bound, display.Rate(c.WithoutBps), without, display.Rate(c.WithBps), with, c.Source)
+	return c.Source
 }
 
 // summary counts the states.

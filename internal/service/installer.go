@@ -40,6 +40,9 @@ type Installer struct {
 	// OwnCC are longhaul's congestion controls. AllowedCC are those that a process
 	// without privilege may choose on this machine; nil: unknown.
 	OwnCC, AllowedCC []string
+	// Lacks returns what a configuration needs and the host lacks; nil: not asked. With
+	// a fatal lack Install changes nothing.
+	Lacks func(*config.Config) ([]Lack, error)
 	// Share returns the files of share by path there.
 	Share func() (map[string][]byte, error)
 }
@@ -51,13 +54,14 @@ type Installed struct {
 	Unit    string   `json:"unit"`    // its file
 	DropIns []DropIn `json:"grants"`
 	Steps   []Step   `json:"steps"`
+	Lacks   []Lack   `json:"lacks"` // of the host
 	// Enabled is false while the configuration is the example.
 	Enabled bool     `json:"enabled"`
 	Started bool     `json:"started"` // the service runs
 	Notes   []string `json:"notes"`
 }
 
-// WriteText writes the steps and notes. The error is the writer's.
+// WriteText writes the steps and notes, without the lacks. The error is the writer's.
 func (i Installed) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	writeSteps(&b, i.Steps, i.DryRun)
@@ -102,6 +106,15 @@ func (i Installer) Install(ctx context.Context) (Installed, error) {
 	if err != nil {
 		return Installed{}, err
 	}
+	lacks := []Lack{}
+	if n.Lacks != nil {
+		if lacks, err = n.Lacks(c); err != nil {
+			return Installed{}, err
+		}
+		if err := refuse(lacks); err != nil {
+			return Installed{}, err
+		}
+	}
 	limits := defaultLimits()
 	if n.Host.Root == "" {
 		limits = readLimits(n.AllowedCC)
@@ -119,7 +132,7 @@ func (i Installer) Install(ctx context.Context) (Installed, error) {
 	if err != nil {
 		return Installed{}, withRemedy(err)
 	}
-	result := Installed{DryRun: n.DryRun, Program: n.program, Unit: n.unit(), DropIns: dropIns, Steps: plan.Steps, Enabled: edited, Notes: []string{}}
+	result := Installed{DryRun: n.DryRun, Program: n.program, Unit: n.unit(), DropIns: dropIns, Steps: plan.Steps, Lacks: lacks, Enabled: edited, Notes: []string{}}
 	if !n.DryRun {
 		if err := plan.Apply(); err != nil {
 			return Installed{}, withRemedy(err)

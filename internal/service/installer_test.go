@@ -219,3 +219,24 @@ func TestOpenHost(t *testing.T) {
 		t.Errorf("%+v, %v", h, err)
 	}
 }
+
+// TestInstallLacks: what the host lacks is in the result. With a fatal lack nothing is
+// installed.
+func TestInstallLacks(t *testing.T) {
+	i := newInstaller(t)
+	i.Config, i.ConfigName = []byte(site), "site.yaml"
+	lacks := []Lack{{What: "tunnel dns sets user_timeout: no TCP_RTO_MAX_MS", Remedy: "run Linux 6.15"}, {What: "tunnel dns uses haul: needs BTF", Remedy: "boot a kernel with BTF", Fatal: true}}
+	i.Lacks = func(*config.Config) ([]Lack, error) { return lacks, nil }
+	_, err := i.Install(t.Context())
+	if err == nil || err.Error() != lacks[1].What || remedy.Of(err) != lacks[1].Remedy {
+		t.Errorf("error %v, want %q with its remedy", err, lacks[1].What)
+	}
+	if left, err := os.ReadDir(i.Host.Root); err != nil || len(left) > 0 {
+		t.Errorf("a refused installation makes %v, %v", left, err)
+	}
+	lacks = lacks[:1]
+	made, err := i.Install(t.Context())
+	if err != nil || cmp.Diff(lacks, made.Lacks) != "" || len(made.Steps) == 0 {
+		t.Errorf("got %+v, %v, want an installation with %v", made, err, lacks)
+	}
+}
