@@ -14,6 +14,7 @@ enum { false, true };
 
 #define SEC(name) __attribute__((section(name), used))
 #define ALWAYS_INLINE inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
 
 // The verifier checks a global function once, for any arguments. A function with
 // many ways through it and many callers must be one. The verifier assumes that any

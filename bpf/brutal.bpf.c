@@ -254,12 +254,9 @@ SEC("struct_ops") void brutal_cong_control_before_6_10(u64 *ctx)
 }
 
 // The connection's settings may have changed while it was idle.
-SEC("struct_ops") void brutal_cwnd_event(u64 *ctx)
+static ALWAYS_INLINE void after_idle(struct tcp_sock *tp)
 {
-	struct tcp_sock *tp = tcp_arg(ctx);
 	struct brutal *b = ca_priv(tp);
-	if (ctx[1] != CA_EVENT_TX_START)
-		return;
 	u64 now_us = tp->tcp_mstamp;
 	u32 tick = tick_of(now_us);
 	if (tick == b->tick)
@@ -267,6 +264,17 @@ SEC("struct_ops") void brutal_cwnd_event(u64 *ctx)
 	find_rate(tp, b, now_us, tick);
 	b->tick = tick;
 	apply(tp, b);
+}
+
+SEC("struct_ops") void brutal_cwnd_event(u64 *ctx)
+{
+	if (ctx[1] == CA_EVENT_TX_START)
+		after_idle(tcp_arg(ctx));
+}
+
+SEC("struct_ops") void brutal_cwnd_event_tx_start(u64 *ctx)
+{
+	after_idle(tcp_arg(ctx));
 }
 
 SEC("struct_ops") u32 brutal_ssthresh(u64 *ctx)
@@ -293,6 +301,7 @@ SEC(".struct_ops.link") struct tcp_congestion_ops brutal = {
 	.init = (void *)brutal_init,
 	.cong_control = (void *)brutal_cong_control,
 	.cwnd_event = (void *)brutal_cwnd_event,
+	.cwnd_event_tx_start = (void *)brutal_cwnd_event_tx_start,
 	.ssthresh = (void *)brutal_ssthresh,
 	.undo_cwnd = (void *)brutal_undo_cwnd,
 	.sndbuf_expand = (void *)brutal_sndbuf_expand,

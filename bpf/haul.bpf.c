@@ -49,7 +49,9 @@ struct {
 	MAP_TYPE(value, struct haul_path);
 } paths SEC(".maps");
 
-static ALWAYS_INLINE struct haul_path *path_of(struct tcp_sock *tp)
+// It has a frame of its own: those of a chain of calls may have 512 bytes in all, each
+// rounded up to 32 on older kernels.
+static NOINLINE struct haul_path *path_of(struct tcp_sock *tp)
 {
 	struct path_key key;
 	destination_of(tp, &key.to);

@@ -24,7 +24,8 @@
 //     previous round trip, as long as slow start lasts.
 //   - Beyond rho = 16 slow start gets no steeper.
 //   - Segments are spaced by the kernel's pacing, at twice the window per round
-//     trip in slow start and 1.2 times in avoidance.
+//     trip in slow start and 1.2 times in avoidance. Before Linux 6.0 only a qdisc
+//     like fq spaces them.
 //   - A connection that changes to Hybla keeps its window.
 
 #include "tcp.h"
@@ -58,9 +59,8 @@ static ALWAYS_INLINE void start_round(struct tcp_sock *tp, struct hybla *h)
 	h->round_delivered = tp->delivered;
 }
 
-SEC("struct_ops") void hybla_init(u64 *ctx)
+static ALWAYS_INLINE void begin(struct tcp_sock *tp)
 {
-	struct tcp_sock *tp = tcp_arg(ctx);
 	struct hybla *h = ca_priv(tp);
 	h->min_rtt_us = 0;
 	h->rho_q16 = hybla_rho_q16(0);
@@ -70,7 +70,19 @@ SEC("struct_ops") void hybla_init(u64 *ctx)
 		tp->snd_cwnd = hybla_initial_window(tp->snd_cwnd, h->rho_q16, tp->snd_cwnd_clamp);
 	h->ceiling = hybla_ceiling(tp->snd_cwnd);
 	start_round(tp, h);
+}
+
+SEC("struct_ops") void hybla_init(u64 *ctx)
+{
+	struct tcp_sock *tp = tcp_arg(ctx);
+	begin(tp);
 	want_pacing(tp);
+}
+
+// For kernels that refuse to let BPF turn pacing on.
+SEC("struct_ops") void hybla_init_unpaced(u64 *ctx)
+{
+	begin(tcp_arg(ctx));
 }
 
 SEC("struct_ops") void hybla_cong_avoid(u64 *ctx)

@@ -162,6 +162,7 @@ struct tcp_congestion_ops {
 	void *cong_avoid;   // void (sk, u32 ack, u32 acked): raise the window
 	void *set_state;    // void (sk, u8 tcp_ca_state), before it is entered
 	void *cwnd_event;   // void (sk, tcp_ca_event)
+	void *cwnd_event_tx_start; // void (sk): since 7.1, in place of CA_EVENT_TX_START
 	void *in_ack_event; // void (sk, u32 flags)
 	void *pkts_acked;   // void (sk, const struct ack_sample *)
 	void *min_tso_segs; // u32 (sk)

@@ -10,6 +10,7 @@
 //	    build       the loaded object, and the time
 //	    ...         maps shared with user space, links of further programs
 //	    link        made last and removed first: the registration itself
+//	    ops         in place of link before Linux 6.4: see [Host.registerOps]
 //
 // So a crash at any point leaves either a registered algorithm with its pins, or a
 // directory without a registration. [Host.List] shows the latter as incomplete, and
@@ -49,6 +50,11 @@ type Host struct {
 	// removal of a pin, which takes a grace period. abandonedPatience bounds the
 	// wait for an algorithm without a pin, most likely of another owner.
 	unregisterPatience, abandonedPatience time.Duration
+
+	// For tests: unlinked registers without links where the kernel has them, and
+	// betweenOps runs while a replacement has nothing registered.
+	unlinked   bool
+	betweenOps func()
 }
 
 // NewHost returns this machine, with the algorithms built into the program. by claims
@@ -67,6 +73,12 @@ var (
 	// ErrUnknown: no algorithm has this name.
 	ErrUnknown = errors.New("no such congestion control")
 )
+
+// takenError is [ErrTaken] with the owner.
+type takenError struct{ name, by string }
+
+func (e *takenError) Error() string { return fmt.Sprintf("%s: %v: %s", e.name, ErrTaken, e.by) }
+func (e *takenError) Unwrap() error { return ErrTaken }
 
 // maxName is the maximum length of a name: the kernel's TCP_CA_NAME_MAX less the
 // terminating zero.

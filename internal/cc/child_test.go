@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -28,11 +29,16 @@ var loopback = netip.MustParseAddr("127.0.0.1")
 // and a name.
 const childRole = "LONGHAUL_CC_TEST_CHILD"
 
+// childUnlinked names the environment variable that makes a child register without
+// links.
+const childUnlinked = "LONGHAUL_CC_TEST_UNLINKED"
+
 // child is the child's main. Roles: "churn" loads and unloads until it is
-// killed, "load" loads once and prints the error, "list" prints the list.
+// killed, "replace" replaces one build by another until it is killed, "load" loads once and prints the error, "list" prints the list.
 func child(role string) int {
 	h := NewHost(testBy)
 	h.BPFFS, h.Ledger, h.unregisterPatience = os.Args[1], os.Args[2], patience
+	h.unlinked = os.Getenv(childUnlinked) != ""
 	name := os.Args[3]
 	if role == "list" {
 		all, err := h.List(true)
@@ -41,6 +47,11 @@ func child(role string) int {
 			return 1
 		}
 		return exitCode(json.NewEncoder(os.Stdout).Encode(all))
+	}
+	if role == "replace" {
+		err := replaceAgainAndAgain(h, name)
+		fmt.Println(err)
+		return exitCode(err)
 	}
 	if role == "load" {
 		_, err := h.Load(context.Background(), "hybla", name)
@@ -67,6 +78,16 @@ func child(role string) int {
 	}
 }
 
+// replaceAgainAndAgain loads two builds in turn.
+func replaceAgainAndAgain(h *Host, name string) error {
+	for builds := []fs.FS{h.Objects, otherBuild(h)}; ; builds[0], builds[1] = builds[1], builds[0] {
+		h.Objects = builds[0]
+		if _, err := h.Load(context.Background(), "brutal", name); err != nil {
+			return err
+		}
+	}
+}
+
 func exitCode(err error) int {
 	if err != nil {
 		return 1
@@ -77,13 +98,17 @@ func exitCode(err error) int {
 func childCommand(h *Host, role, name string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", h.BPFFS, h.Ledger, name)
 	cmd.Env = append(os.Environ(), childRole+"="+role)
+	if h.unlinked {
+		cmd.Env = append(cmd.Env, childUnlinked+"=1")
+	}
 	return cmd
 }
 
 // TestKilled kills a process that loads and unloads, after each of its steps, and
 // holds that unload clears whatever is left.
-func TestKilled(t *testing.T) {
-	h := testHost(t)
+func TestKilled(t *testing.T) { eachWay(t, killed) }
+
+func killed(t *testing.T, h *Host) {
 	h.abandonedPatience = patience
 	before, err := ReadDefault()
 	must(t, err)
@@ -99,7 +124,7 @@ func TestKilled(t *testing.T) {
 		{"started", func(string) bool { return true }},
 		{"directory", func(name string) bool { return exists(name) }},
 		{"build", func(name string) bool { return exists(name, buildPin) }},
-		{"link", func(name string) bool { return exists(name, linkPin) }},
+		{"registration", func(name string) bool { return exists(name, linkPin) || exists(name, opsPin) }},
 		{"default", func(name string) bool { now, err := ReadDefault(); return err == nil && now == name }},
 		{"unloaded", func(name string) bool {
 			there := exists(name)
@@ -155,6 +180,65 @@ func TestKilled(t *testing.T) {
 			t.Errorf("killed after the step %q: left in the ledger: %v, %v", step.name, left, err)
 		}
 		t.Logf("killed after the step %q: %s", step.name, result.Outcome)
+	}
+}
+
+// TestKilledReplacing kills a process that replaces one build by another, after some
+// of its steps and at moments in between. Load and unload complete what is left.
+func TestKilledReplacing(t *testing.T) { eachWay(t, killedReplacing) }
+
+func killedReplacing(t *testing.T, h *Host) {
+	exists := func(path ...string) bool {
+		_, err := os.Stat(h.dir(path...))
+		return err == nil
+	}
+	nextPin, absent := opsPin, func(name string) bool { return !isRegistered(t, name) }
+	if h.unlinked {
+		nextPin = nextOpsPin
+	} else { // a link is replaced in one step
+		nextPin, absent = linkPin, func(string) bool { return true }
+	}
+	steps := []struct {
+		name  string
+		taken func(name string) bool
+	}{
+		{"pin", func(name string) bool { return exists(name, nextPin) }},
+		{"unregistered", absent},
+		{"again", func(string) bool { return true }},
+	}
+	for round := range 4 * len(steps) {
+		step := steps[round%len(steps)]
+		name := testName()
+		_, err := h.Load(context.Background(), "brutal", name)
+		must(t, err)
+		cmd := childCommand(h, "replace", name)
+		var out strings.Builder
+		cmd.Stdout = &out
+		must(t, cmd.Start())
+		nettest.Eventually(t, patience, func() bool { return step.taken(name) },
+			func() string { return fmt.Sprintf("the step %q is never seen: %s", step.name, out.String()) })
+		must(t, cmd.Process.Signal(syscall.SIGKILL))
+		_ = cmd.Wait() // it was killed
+		if out.Len() > 0 {
+			t.Fatalf("the child fails: %s", out.String())
+		}
+		wasRegistered := isRegistered(t, name)
+		a, ok := describe(t, h, name)
+		if !ok || (a.State == Ready) != wasRegistered || (a.State == Incomplete) == wasRegistered {
+			t.Errorf("killed after the step %q: registered %v, listed as %+v", step.name, wasRegistered, a)
+		}
+		t.Logf("killed after the step %q: %s", step.name, a.State)
+		if round%2 == 0 {
+			if result, err := h.Load(context.Background(), "brutal", name); err != nil || !isRegistered(t, name) {
+				t.Errorf("killed after the step %q: load: %+v, %v", step.name, result, err)
+			}
+			if exists(name, nextOpsPin) {
+				t.Errorf("killed after the step %q: a pin of the replacement is left", step.name)
+			}
+		}
+		if _, err := h.Unload(context.Background(), name); err != nil || isRegistered(t, name) {
+			t.Errorf("killed after the step %q: unload: %v", step.name, err)
+		}
 	}
 }
 

@@ -16,10 +16,10 @@ var kernelAlgorithms = []string{"bbr", "bic", "cdg", "cubic", "dctcp", "highspee
 
 // Known lists the names of congestion controls that can be meant on this host: those
 // that the kernel has, those of Linux, those of this host's kernel modules, and
-// longhaul's. Some of them may fail to load.
+// longhaul's first and second names. Some of them may fail to load.
 func (h *Host) Known() []string {
 	available, _ := Available() // without TCP no name is refused by this list alone
-	own, _ := h.Names()
+	own, _ := h.AllNames()
 	all := slices.Concat(available, own, kernelAlgorithms, moduleNames("/lib/modules"))
 	slices.Sort(all)
 	return slices.Compact(all)

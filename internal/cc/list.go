@@ -8,6 +8,7 @@ import (
 
 	"longhaul/internal/kernel"
 	"longhaul/internal/ledger"
+	"longhaul/internal/units"
 )
 
 // State is the state of an algorithm.
@@ -53,6 +54,9 @@ type Algorithm struct {
 	Algorithm string     `json:"algorithm,omitempty"` // under another name
 	// Outdated: another build is loaded, and loading again replaces it.
 	Outdated bool `json:"outdated,omitempty"`
+
+	// Notes list degraded features of one that is not loaded, a sentence each.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // summaries describe each algorithm in a few words.
@@ -111,6 +115,10 @@ func (h *Host) List(tryOut bool) ([]Algorithm, error) {
 			continue
 		}
 		a := Algorithm{Name: name, Origin: FromKernel, State: Ready}
+		if m, err := recordedOrphan(book, name); err == nil && m != nil {
+			m.Close()
+			a.Origin, a.Why = FromLonghaul, "its pins are gone: load it again, or unload it"
+		}
 		if pinsErr != nil && slices.Contains(built, name) {
 			a.Origin, a.Why = FromUnknown, "run as root to see who loaded it"
 		}
@@ -126,8 +134,14 @@ func (h *Host) List(tryOut bool) ([]Algorithm, error) {
 		add(&ours, a)
 	}
 	for _, name := range built {
-		if slices.Contains(loaded, name) || slices.Contains(available, name) {
+		if slices.Contains(loaded, name) {
 			continue
+		}
+		if slices.Contains(available, name) {
+			// Of another owner: longhaul's has its second name.
+			if name = units.SecondName(name); pinsErr != nil || slices.Contains(available, name) || slices.Contains(loaded, name) {
+				continue
+			}
 		}
 		add(&ours, h.describeBuilt(name, tryOut))
 	}
@@ -147,7 +161,7 @@ func (h *Host) describeLoaded(name string, registered bool) Algorithm {
 		a.State, a.Why = Incomplete, "a load was interrupted: load it again, or unload it"
 		return a
 	}
-	if isPinned, err := h.pins().Exists(name, linkPin); err == nil && !isPinned {
+	if isPinned, err := h.holds(name); err == nil && !isPinned {
 		// Registered by another owner while our own load was interrupted.
 		a.Origin, a.Why = FromKernel, "pins of an interrupted load are left: unload clears them"
 		return a
@@ -166,10 +180,14 @@ func (h *Host) describeLoaded(name string, registered bool) Algorithm {
 	return a
 }
 
-// describeBuilt describes an algorithm that is not loaded.
+// describeBuilt describes an algorithm that is not loaded, by its first or second name.
 func (h *Host) describeBuilt(name string, tryOut bool) Algorithm {
-	a := Algorithm{Name: name, Origin: FromLonghaul, State: Loadable, Summary: summaries[name]}
-	if err := h.whyNot(name, tryOut); err != nil {
+	a := Algorithm{Name: name, Origin: FromLonghaul, State: Loadable, Summary: summaries[units.FirstName(name)]}
+	if algorithm := units.FirstName(name); algorithm != name {
+		a.Algorithm = algorithm
+	}
+	var err error
+	if a.Notes, err = h.whyNot(name, tryOut); err != nil {
 		a.State = Unavailable
 		a.Why = err.Error()
 		if lacking := (*kernel.ErrUnsupported)(nil); errors.As(err, &lacking) {
@@ -179,22 +197,25 @@ func (h *Host) describeBuilt(name string, tryOut bool) Algorithm {
 	return a
 }
 
-// whyNot returns why an algorithm cannot be loaded.
-func (h *Host) whyNot(name string, tryOut bool) error {
+// whyNot returns why an algorithm cannot be loaded, or which features are degraded.
+func (h *Host) whyNot(name string, tryOut bool) (notes []string, err error) {
 	o, err := h.object(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := o.prepare(); err != nil {
-		return err
+		return nil, err
 	}
 	if !tryOut {
-		return nil
+		return nil, nil
 	}
-	return o.tryOut()
+	if err := o.tryOut(); err != nil {
+		return nil, err
+	}
+	return o.notes, nil
 }
 
-// tryOut has the verifier check an object's programs, without pins.
+// tryOut has the kernel check an object's programs, without pins or registration.
 func (o *object) tryOut() error {
 	for _, m := range o.spec.Maps {
 		m.Pinning = 0
@@ -203,8 +224,15 @@ func (o *object) tryOut() error {
 	if err != nil {
 		return err
 	}
-	collection.Close()
-	return nil
+	defer collection.Close()
+	if o.linked {
+		return nil
+	}
+	types, err := readKernelTypes()
+	if err != nil {
+		return err
+	}
+	return o.tryOps(types, collection.Programs)
 }
 
 // Allowed returns the algorithms that sockets of any user may choose.

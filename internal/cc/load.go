@@ -104,11 +104,18 @@ func (h *Host) loadAndRecord(ctx context.Context, book *ledger.Book, algorithm, 
 		return LoadResult{}, err
 	}
 	restore := book.Snapshot()
+	left, err := recordedOrphan(book, name)
+	if err != nil {
+		return LoadResult{}, err
+	}
+	if left != nil {
+		defer left.Close()
+	}
 	record(book, name, claim)
 	if err := book.Save(); err != nil {
 		return LoadResult{}, err
 	}
-	result, err := h.lockAndLoad(ctx, o, name)
+	result, err := h.lockAndLoad(ctx, o, name, left)
 	if err != nil {
 		restore()
 		return LoadResult{}, errors.Join(err, book.Save())
@@ -134,18 +141,34 @@ func record(book *ledger.Book, name string, claim *ledger.Claim) {
 // interrupted is the value of an algorithm whose load was interrupted without a record.
 const interrupted = "interrupted"
 
-func (h *Host) lockAndLoad(ctx context.Context, o *object, name string) (LoadResult, error) {
+// lockAndLoad loads. left is an orphan of the name, or nil.
+func (h *Host) lockAndLoad(ctx context.Context, o *object, name string, left *ebpf.Map) (LoadResult, error) {
 	unlock, err := h.pins().Lock(ctx)
 	if err != nil {
 		return LoadResult{}, err
 	}
 	defer unlock()
+	isPinned, err := h.pins().Exists(name)
+	if err != nil {
+		return LoadResult{}, err
+	}
+	if left != nil && !isPinned {
+		if err := unregisterOps(left); err != nil {
+			return LoadResult{}, fmt.Errorf("unregister %s, whose pins are gone: %w", name, err)
+		}
+	}
 	return h.load(ctx, o, name)
 }
 
 // wouldLoad returns the outcome of a load without making it.
 func (h *Host) wouldLoad(ctx context.Context, book *ledger.Book, o *object, name string, claim *ledger.Claim) (LoadResult, error) {
 	outcome, err := h.check(ctx, o, name)
+	if errors.Is(err, ErrTaken) {
+		if left, orphanErr := recordedOrphan(book, name); orphanErr == nil && left != nil {
+			left.Close()
+			outcome, err = Loaded, nil
+		}
+	}
 	if err != nil {
 		return LoadResult{}, err
 	}
@@ -155,7 +178,7 @@ func (h *Host) wouldLoad(ctx context.Context, book *ledger.Book, o *object, name
 		}
 	}
 	record(book, name, claim)
-	return LoadResult{Outcome: outcome}, nil
+	return LoadResult{Outcome: outcome, Notes: o.notes}, nil
 }
 
 // AdoptIn gives loaded algorithms without a record an entry of an unknown owner.
@@ -169,7 +192,7 @@ func (h *Host) AdoptIn(book *ledger.Book) error {
 			continue
 		}
 		claim := ledger.Claim{By: ledger.By{Owner: ledger.Unknown, Means: ledger.Command}, Text: "loaded"}
-		if isPinned, err := h.pins().Exists(name, linkPin); err != nil || !isPinned {
+		if isPinned, err := h.holds(name); err != nil || !isPinned {
 			claim.Text = interrupted
 		} else if b, err := h.readBuild(name); err == nil {
 			claim.Since = b.loadedAt
@@ -193,12 +216,12 @@ func (o *object) prepare() error {
 	if err != nil {
 		return err
 	}
-	return o.chooseVariants(types.arguments)
+	return o.adapt(types)
 }
 
 // check returns the outcome that a load would have.
 func (h *Host) check(ctx context.Context, o *object, name string) (Outcome, error) {
-	isPinned, err := h.pins().Exists(name, linkPin)
+	isPinned, err := h.holds(name)
 	if err != nil {
 		return "", err
 	}
@@ -224,7 +247,7 @@ func (h *Host) check(ctx context.Context, o *object, name string) (Outcome, erro
 		}
 		return Replaced, nil
 	case isRegistered:
-		return "", fmt.Errorf("%s: %w: it is a kernel module, or another program loaded it", name, ErrTaken)
+		return "", &takenError{name, "it is a kernel module, or another program loaded it"}
 	}
 	return Loaded, nil
 }
@@ -260,17 +283,24 @@ func (h *Host) load(ctx context.Context, o *object, name string) (result LoadRes
 	}
 	defer collection.Close()
 
-	result.Notes, err = h.attachRest(o, name, collection)
+	notes, err := h.attachRest(o, name, collection)
 	if err != nil {
 		return LoadResult{}, err
 	}
-	if err := h.register(name, collection.Maps[o.ops], result.Outcome, build{o.name, o.sum, time.Now()}); err != nil {
+	result.Notes = append(o.notes, notes...)
+	b := build{o.name, o.sum, time.Now()}
+	if o.linked {
+		err = h.register(name, collection.Maps[o.table.Name], result.Outcome, b)
+	} else {
+		err = h.registerOps(name, o, collection.Programs, result.Outcome, b)
+	}
+	if err != nil {
 		return LoadResult{}, err
 	}
 	return result, nil
 }
 
-// register registers the table, or replaces a registered one.
+// register registers the table by a link, or replaces a registered one.
 func (h *Host) register(name string, ops *ebpf.Map, outcome Outcome, b build) error {
 	if outcome == Replaced {
 		if err := replaceOps(h.dir(name, linkPin), ops); err != nil {
@@ -283,7 +313,7 @@ func (h *Host) register(name string, ops *ebpf.Map, outcome Outcome, b build) er
 	}
 	l, err := link.AttachStructOps(link.StructOpsOptions{Map: ops})
 	if errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("%s: %w: another process registered it just now", name, ErrTaken)
+		return &takenError{name, "another process registered it just now"}
 	}
 	if err != nil {
 		return fmt.Errorf("register %s: %w", name, err)
@@ -295,9 +325,24 @@ func (h *Host) register(name string, ops *ebpf.Map, outcome Outcome, b build) er
 	return nil
 }
 
-// intoKernel loads a prepared object through the verifier and makes its maps. Maps
-// shared with user space are pinned in dir, or reused from there.
+// intoKernel loads a prepared object through the verifier and makes its maps, the
+// table's only if a link registers it. Maps shared with user space are pinned in dir,
+// or reused from there. Where the verifier refuses the programs, it tries the reduced
+// ones.
 func (o *object) intoKernel(dir string) (*ebpf.Collection, error) {
+	allowMemory()
+	collection, err := o.verify(dir)
+	if VerifierLog(err) == "" || len(o.reduced) == 0 {
+		return collection, err
+	}
+	o.reduce()
+	if collection, reducedErr := o.verify(dir); reducedErr == nil {
+		return collection, nil
+	}
+	return nil, err
+}
+
+func (o *object) verify(dir string) (*ebpf.Collection, error) {
 	types, err := readKernelTypes()
 	if err != nil {
 		return nil, err
@@ -313,7 +358,7 @@ func (o *object) intoKernel(dir string) (*ebpf.Collection, error) {
 	case errors.Is(err, ebpf.ErrMapIncompatible):
 		return nil, fmt.Errorf("the loaded %s has data in another format: unload it first", o.name)
 	case errors.As(err, &rejected):
-		return nil, &rejectedError{unsupported(o.name, "a kernel whose BPF verifier accepts it (Linux 6.4 or newer should): "+verdict(rejected)), rejected}
+		return nil, &rejectedError{unsupported(o.name, "a kernel whose BPF verifier accepts it (Linux 6.0 or newer should): "+verdict(rejected)), rejected}
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return nil, unsupported(o.name, "another kernel: "+err.Error())
 	}

@@ -46,7 +46,9 @@ func TestEveryAlgorithm(t *testing.T) {
 			must(t, err)
 			o, err := h.object(name)
 			must(t, err)
-			must(t, o.chooseVariants(2))
+			before := types
+			before.arguments = 2
+			must(t, o.adapt(before))
 			for key, p := range o.spec.Programs {
 				if types.arguments == 4 && strings.HasSuffix(key, before610) {
 					rateSampleFourth(p)
@@ -54,6 +56,46 @@ func TestEveryAlgorithm(t *testing.T) {
 			}
 			must(t, o.tryOut())
 		})
+	}
+}
+
+// TestReduced has the verifier refuse a program that has a variant for that case.
+func TestReduced(t *testing.T) {
+	eachWay(t, func(t *testing.T, h *Host) {
+		o, err := h.object("hybla")
+		must(t, err)
+		must(t, o.prepare())
+		refuse(o, "_init")
+		name := testName()
+		if result, err := h.loadObject(t, o, name); err != nil || result.Outcome != Loaded ||
+			len(result.Notes) != 1 || !strings.HasPrefix(result.Notes[0], "hybla works without pacing: ") {
+			t.Errorf("%+v, %v", result, err)
+		}
+		l, _ := listen(t, loopback, nil)
+		conn, err := dial(l.Addr().String(), withAlgorithm(name))
+		must(t, err)
+		defer conn.Close()
+		deliver(t, conn, 1<<20)
+		_, err = h.Unload(context.Background(), name)
+		must(t, err)
+	})
+}
+
+// loadObject loads a prepared object.
+func (h *Host) loadObject(t *testing.T, o *object, name string) (LoadResult, error) {
+	t.Helper()
+	unlock, err := h.pins().Lock(context.Background())
+	must(t, err)
+	defer unlock()
+	return h.load(t.Context(), o, name)
+}
+
+// refuse makes the verifier refuse a program.
+func refuse(o *object, suffix string) {
+	for _, p := range o.spec.Programs {
+		if strings.HasSuffix(p.Name, suffix) {
+			p.Instructions = asm.Instructions{asm.LoadMem(asm.R0, asm.R1, 4096, asm.DWord), asm.Return()}
+		}
 	}
 }
 
@@ -69,8 +111,9 @@ func rateSampleFourth(p *ebpf.ProgramSpec) {
 	}
 }
 
-func TestLoadAndUnload(t *testing.T) {
-	h := testHost(t)
+func TestLoadAndUnload(t *testing.T) { eachWay(t, testLoadAndUnload) }
+
+func testLoadAndUnload(t *testing.T, h *Host) {
 	nettest.CheckLeaks(t)
 	ctx := context.Background()
 	for _, algorithm := range []string{"hybla", "brutal"} {
@@ -162,8 +205,9 @@ func TestDefault(t *testing.T) {
 
 // TestUnloadInUse holds that connections keep an unloaded algorithm, sockets
 // that listen with it hand it on, and new sockets cannot have it.
-func TestUnloadInUse(t *testing.T) {
-	h := testHost(t)
+func TestUnloadInUse(t *testing.T) { eachWay(t, testUnloadInUse) }
+
+func testUnloadInUse(t *testing.T, h *Host) {
 	name := testName()
 	_, err := h.Load(context.Background(), "illinois", name)
 	must(t, err)
@@ -216,15 +260,16 @@ func keys(m map[string]int) (all []string) {
 
 // otherBuild are the objects of h with bytes at their ends, which no loader
 // reads: another build.
-func otherBuild(t *testing.T, h *Host) fs.FS {
-	t.Helper()
+func otherBuild(h *Host) fs.FS {
 	other := fstest.MapFS{}
 	files, err := fs.Glob(h.Objects, "*.o")
-	must(t, err)
 	for _, file := range files {
-		b, err := fs.ReadFile(h.Objects, file)
-		must(t, err)
+		b, readErr := fs.ReadFile(h.Objects, file)
+		err = errors.Join(err, readErr)
 		other[file] = &fstest.MapFile{Data: append(b, 0)}
+	}
+	if err != nil {
+		panic(err) // they are in memory
 	}
 	return other
 }
@@ -232,33 +277,34 @@ func otherBuild(t *testing.T, h *Host) fs.FS {
 func TestReplace(t *testing.T) {
 	for _, algorithm := range []string{"hybla", "brutal"} {
 		t.Run(algorithm, func(t *testing.T) {
-			h := testHost(t)
-			name := load(t, h, algorithm)
-			l, _ := listen(t, loopback, nil)
-			conn, err := dial(l.Addr().String(), withAlgorithm(name))
-			must(t, err)
-			defer conn.Close()
+			eachWay(t, func(t *testing.T, h *Host) {
+				name := load(t, h, algorithm)
+				l, _ := listen(t, loopback, nil)
+				conn, err := dial(l.Addr().String(), withAlgorithm(name))
+				must(t, err)
+				defer conn.Close()
 
-			newer := *h
-			newer.Objects = otherBuild(t, h)
-			if a, _ := describe(t, &newer, name); !a.Outdated {
-				t.Errorf("the newer program lists %+v", a)
-			}
-			result, err := newer.Load(context.Background(), algorithm, name)
-			if err != nil || result.Outcome != Replaced || len(result.Notes) > 0 {
-				t.Fatalf("%+v, %v", result, err)
-			}
-			if a, _ := describe(t, &newer, name); a.Outdated || a.State != Ready {
-				t.Errorf("then: %+v", a)
-			}
-			if result, err = newer.Load(context.Background(), algorithm, name); err != nil || result.Outcome != Already {
-				t.Errorf("again: %+v, %v", result, err)
-			}
-			deliver(t, conn, 16<<10) // brutal has 1 Mb/s where nobody tells it a rate
-			fresh, err := dial(l.Addr().String(), withAlgorithm(name))
-			must(t, err)
-			defer fresh.Close()
-			deliver(t, fresh, 16<<10)
+				newer := *h
+				newer.Objects = otherBuild(h)
+				if a, _ := describe(t, &newer, name); !a.Outdated {
+					t.Errorf("the newer program lists %+v", a)
+				}
+				result, err := newer.Load(context.Background(), algorithm, name)
+				if err != nil || result.Outcome != Replaced || len(result.Notes) > 0 {
+					t.Fatalf("%+v, %v", result, err)
+				}
+				if a, _ := describe(t, &newer, name); a.Outdated || a.State != Ready {
+					t.Errorf("then: %+v", a)
+				}
+				if result, err = newer.Load(context.Background(), algorithm, name); err != nil || result.Outcome != Already {
+					t.Errorf("again: %+v, %v", result, err)
+				}
+				deliver(t, conn, 16<<10) // brutal has 1 Mb/s where nobody tells it a rate
+				fresh, err := dial(l.Addr().String(), withAlgorithm(name))
+				must(t, err)
+				defer fresh.Close()
+				deliver(t, fresh, 16<<10)
+			})
 		})
 	}
 }
@@ -266,7 +312,11 @@ func TestReplace(t *testing.T) {
 // TestTaken holds that a name of the kernel's, or of another program's BPF, is
 // left alone.
 func TestTaken(t *testing.T) {
-	h, other := testHost(t), testHost(t)
+	eachWay(t, taken)
+}
+
+func taken(t *testing.T, h *Host) {
+	other := otherHost(t, h)
 	h.abandonedPatience = 10 * time.Millisecond // nobody gives them up
 	name := load(t, other, "hybla")             // pinned where h does not look
 	for _, taken := range []string{"reno", name} {
@@ -288,7 +338,11 @@ func TestTaken(t *testing.T) {
 // TestAbandoned holds that what another process has just given up is waited for
 // and not taken for somebody else's.
 func TestAbandoned(t *testing.T) {
-	h, other := testHost(t), testHost(t)
+	eachWay(t, abandoned)
+}
+
+func abandoned(t *testing.T, h *Host) {
+	other := otherHost(t, h)
 	h.abandonedPatience = patience
 	given := func(t *testing.T) (name string) {
 		name = load(t, other, "hybla") // pinned where h does not look
@@ -353,43 +407,70 @@ func TestInterrupted(t *testing.T) {
 			mkdir(t, h, name)
 			pinMap(t, h, name, buildPin)
 		}},
-		// Unload removes the link first.
-		{"no link", func(t *testing.T, h *Host, name string) {
+		// Unload removes the registration first.
+		{"unregistered", func(t *testing.T, h *Host, name string) {
 			_, err := h.Load(context.Background(), "brutal", name)
 			must(t, err)
+			if h.unlinked {
+				must(t, h.clearOps(name))
+				return
+			}
 			must(t, os.Remove(h.dir(name, linkPin)))
 			nettest.Eventually(t, patience, func() bool { return !isRegistered(t, name) },
 				func() string { return "it stays registered" })
 		}},
+		// Without links the map is pinned first, and its value registers.
+		{"map without value", func(t *testing.T, h *Host, name string) {
+			mkdir(t, h, name)
+			pinOps(t, h, name, opsPin)
+		}},
+		{"two maps without value", func(t *testing.T, h *Host, name string) {
+			mkdir(t, h, name)
+			pinOps(t, h, name, opsPin)
+			pinOps(t, h, name, nextOpsPin)
+		}},
 	} {
 		for _, then := range []string{"load", "unload"} {
 			t.Run(state.name+" then "+then, func(t *testing.T) {
-				h := testHost(t)
-				name := testName()
-				state.make(t, h, name)
-				if a, ok := describe(t, h, name); !ok || a.State != Incomplete || a.Why == "" {
-					t.Errorf("listed as %+v", a)
-				}
-				want := Cleared
-				if then == "load" {
-					result, err := h.Load(context.Background(), "brutal", name)
-					if err != nil || result.Outcome != Loaded {
-						t.Errorf("load: %+v, %v", result, err)
+				eachWay(t, func(t *testing.T, h *Host) {
+					name := testName()
+					state.make(t, h, name)
+					if a, ok := describe(t, h, name); !ok || a.State != Incomplete || a.Why == "" {
+						t.Errorf("listed as %+v", a)
 					}
-					want = Unloaded
-				}
-				result, err := h.Unload(context.Background(), name)
-				if err != nil || result.Outcome != want {
-					t.Errorf("unload: %+v, %v", result, err)
-				}
+					want := Cleared
+					if then == "load" {
+						result, err := h.Load(context.Background(), "brutal", name)
+						if err != nil || result.Outcome != Loaded {
+							t.Errorf("load: %+v, %v", result, err)
+						}
+						want = Unloaded
+					}
+					result, err := h.Unload(context.Background(), name)
+					if err != nil || result.Outcome != want || isRegistered(t, name) {
+						t.Errorf("unload: %+v, %v", result, err)
+					}
+				})
 			})
 		}
 	}
 }
 
+// pinOps pins a map for a table, without its value.
+func pinOps(t *testing.T, h *Host, name, pin string) {
+	t.Helper()
+	o, err := h.object("brutal")
+	must(t, err)
+	m, err := newOps(o.table)
+	must(t, err)
+	defer m.Close()
+	must(t, m.Pin(h.dir(name, pin)))
+}
+
 // TestManyAtOnce has several processes' worth of loads and unloads contend.
-func TestManyAtOnce(t *testing.T) {
-	h := testHost(t)
+func TestManyAtOnce(t *testing.T) { eachWay(t, testManyAtOnce) }
+
+func testManyAtOnce(t *testing.T, h *Host) {
 	name := testName()
 	var all sync.WaitGroup
 	for i := range 6 {
@@ -471,18 +552,10 @@ func TestRejected(t *testing.T) {
 	h := testHost(t)
 	o, err := h.object("hybla")
 	must(t, err)
-	for _, p := range o.spec.Programs {
-		if strings.HasSuffix(p.Name, "_ssthresh") {
-			p.Instructions = asm.Instructions{asm.LoadMem(asm.R0, asm.R1, 4096, asm.DWord), asm.Return()}
-		}
-	}
+	refuse(o, "_ssthresh")
 	must(t, o.prepare())
 	name := testName()
-	unlock, err := h.pins().Lock(context.Background())
-	must(t, err)
-	_, err = h.load(t.Context(), o, name)
-	unlock()
-	if err == nil || !strings.Contains(err.Error(), "loading congestion control hybla needs a kernel whose BPF verifier accepts it") ||
+	if _, err = h.loadObject(t, o, name); err == nil || !strings.Contains(err.Error(), "loading congestion control hybla needs a kernel whose BPF verifier accepts it") ||
 		!strings.Contains(err.Error(), "invalid bpf_context access") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("error: %v", err)
 	}

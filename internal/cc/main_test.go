@@ -52,6 +52,35 @@ func testHost(t testing.TB) *Host {
 	return h
 }
 
+// eachWay runs a test with both ways to register an algorithm, as far as this kernel
+// has them.
+func eachWay(t *testing.T, test func(t *testing.T, h *Host)) {
+	t.Helper()
+	for _, unlinked := range []bool{false, true} {
+		name := "link"
+		if unlinked {
+			name = "no link"
+		}
+		t.Run(name, func(t *testing.T) {
+			h := testHost(t)
+			if types, err := readKernelTypes(); err == nil && !types.links && !unlinked {
+				t.Skip("needs links of BPF struct_ops (Linux 6.4)")
+			}
+			h.unlinked = unlinked
+			test(t, h)
+		})
+	}
+}
+
+// otherHost is a host with another BPF filesystem and ledger, which registers as h
+// does.
+func otherHost(t *testing.T, h *Host) *Host {
+	t.Helper()
+	other := testHost(t)
+	other.unlinked = h.unlinked
+	return other
+}
+
 // testBy makes the claims of tests.
 var testBy = ledger.By{Owner: "tester", Means: ledger.Command, Command: "a test"}
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"longhaul/internal/kernel"
+	"longhaul/internal/units"
 )
 
 func builtIn() fs.FS {
@@ -28,19 +30,35 @@ func builtIn() fs.FS {
 // opsType is the kernel's name for the table of a congestion control.
 const opsType = "tcp_congestion_ops"
 
-// before610 is the suffix of program variants for a cong_control with two arguments:
-// before Linux 6.10.
-const before610 = "_before_6_10"
+// Suffixes of variants of a program.
+const (
+	// before610: for a cong_control with two arguments, before Linux 6.10.
+	before610 = "_before_6_10"
+	// unpaced: without writes to the pacing of a socket, which the verifier refuses
+	// before Linux 6.0.
+	unpaced = "_unpaced"
+)
+
+// newMembers are members of the table that older kernels lack. They leave out the
+// programs that fill them.
+var newMembers = []string{"cwnd_event_tx_start"} // Linux 7.1
 
 // object is a compiled algorithm.
 type object struct {
-	name string // its compiled name
-	sum  [sha256.Size]byte
-	spec *ebpf.CollectionSpec
-	ops  string // key of the table among the spec's maps
+	name  string // its compiled name
+	sum   [sha256.Size]byte
+	spec  *ebpf.CollectionSpec
+	table *ebpf.MapSpec // of operations; in spec only if linked
+	// linked: a link registers the table. Otherwise a value of the map does, on kernels
+	// without such links, and always if unlinked is set, for tests.
+	linked, unlinked bool
+	// reduced has variants for kernels whose verifier refuses the programs of spec.
+	reduced map[string]*ebpf.ProgramSpec
+	// notes list degraded features, a sentence each.
+	notes []string
 }
 
-// Names returns the algorithms that this host can load, in alphabetical order.
+// Names returns longhaul's algorithms, in alphabetical order.
 func (h *Host) Names() ([]string, error) {
 	suffix := "_" + byteOrder + ".o"
 	files, err := fs.Glob(h.Objects, "*"+suffix)
@@ -55,8 +73,9 @@ func (h *Host) Names() ([]string, error) {
 	return names, nil
 }
 
-// object reads a compiled algorithm.
+// object reads a compiled algorithm by its first or second name.
 func (h *Host) object(name string) (*object, error) {
+	name = units.FirstName(name)
 	b, err := fs.ReadFile(h.Objects, name+"_"+byteOrder+".o")
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
 		names, listErr := h.Names()
@@ -68,7 +87,12 @@ func (h *Host) object(name string) (*object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the object of %s: %w", name, err)
 	}
-	return parseObject(name, b)
+	o, err := parseObject(name, b)
+	if err != nil {
+		return nil, err
+	}
+	o.unlinked = h.unlinked
+	return o, nil
 }
 
 // parseObject reads an object file, and checks the name of its algorithm.
@@ -77,15 +101,15 @@ func parseObject(name string, elf []byte) (*object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the object of %s: %w", name, err)
 	}
-	o := &object{name: name, sum: sha256.Sum256(elf), spec: spec}
-	for key, m := range spec.Maps {
+	o := &object{name: name, sum: sha256.Sum256(elf), spec: spec, reduced: map[string]*ebpf.ProgramSpec{}}
+	for _, m := range spec.Maps {
 		if m.Type != ebpf.StructOpsMap {
 			continue
 		}
-		if o.ops != "" {
+		if o.table != nil {
 			return nil, fmt.Errorf("the object of %s has more than one table of operations", name)
 		}
-		o.ops = key
+		o.table = m
 	}
 	field, err := o.nameField()
 	if err != nil {
@@ -97,24 +121,26 @@ func parseObject(name string, elf []byte) (*object, error) {
 	return o, nil
 }
 
-// nameField returns the field of the algorithm's name in the kernel's table.
-func (o *object) nameField() ([]byte, error) {
-	m, ok := o.spec.Maps[o.ops]
-	if !ok {
+// nameField returns the field of the algorithm's name in the table.
+func (o *object) nameField() ([]byte, error) { return o.field("name", maxName+1) }
+
+// field returns the bytes of a member of the table.
+func (o *object) field(name string, size int) ([]byte, error) {
+	if o.table == nil {
 		return nil, fmt.Errorf("the object of %s has no table of operations", o.name)
 	}
-	table, isStruct := btf.As[*btf.Struct](m.Value)
-	if !isStruct || table.Name != opsType || len(m.Contents) != 1 {
+	table, isStruct := btf.As[*btf.Struct](o.table.Value)
+	if !isStruct || table.Name != opsType || len(o.table.Contents) != 1 {
 		return nil, fmt.Errorf("the table of %s is not of type %s", o.name, opsType)
 	}
-	data, isBytes := m.Contents[0].Value.([]byte)
+	data, isBytes := o.table.Contents[0].Value.([]byte)
 	for _, member := range table.Members {
 		at := int(member.Offset.Bytes())
-		if isBytes && member.Name == "name" && at+maxName+1 <= len(data) {
-			return data[at : at+maxName+1], nil
+		if isBytes && member.Name == name && at+size <= len(data) {
+			return data[at : at+size], nil
 		}
 	}
-	return nil, fmt.Errorf("the table of %s has no name", o.name)
+	return nil, fmt.Errorf("the table of %s has no %s", o.name, name)
 }
 
 // rename makes the algorithm register under another name.
@@ -128,11 +154,33 @@ func (o *object) rename(name string) error {
 	return nil
 }
 
+// adapt chooses the variants and members that fit the kernel.
+func (o *object) adapt(k kernelTypes) error {
+	if err := o.chooseVariants(k.arguments); err != nil {
+		return err
+	}
+	for name, p := range o.spec.Programs {
+		if member := memberOf(p); slices.Contains(newMembers, member) && !k.hasMember(member) {
+			delete(o.spec.Programs, name)
+		}
+	}
+	if o.linked = k.links && !o.unlinked; !o.linked {
+		// Whoever loads a table without BPF_F_LINK registers it.
+		maps.DeleteFunc(o.spec.Maps, func(_ string, m *ebpf.MapSpec) bool { return m == o.table })
+	}
+	return nil
+}
+
 // chooseVariants keeps the variants of programs that fit this number of arguments of
-// cong_control.
+// cong_control, and sets aside those that are for want of better.
 func (o *object) chooseVariants(arguments int) error {
 	for name, variant := range o.spec.Programs {
-		base, found := strings.CutSuffix(name, before610)
+		suffix := before610
+		base, found := strings.CutSuffix(name, suffix)
+		if !found {
+			suffix = unpaced
+			base, found = strings.CutSuffix(name, suffix)
+		}
 		if !found {
 			continue
 		}
@@ -140,10 +188,14 @@ func (o *object) chooseVariants(arguments int) error {
 		if !ok {
 			return fmt.Errorf("the object of %s has %s and not %s", o.name, name, base)
 		}
-		switch arguments {
-		case 4:
+		switch {
+		case suffix == unpaced:
+			variant.AttachTo = current.AttachTo
+			o.reduced[base] = variant
 			delete(o.spec.Programs, name)
-		case 2:
+		case arguments == 4:
+			delete(o.spec.Programs, name)
+		case arguments == 2:
 			variant.AttachTo = current.AttachTo
 			delete(o.spec.Programs, base)
 		default:
@@ -151,6 +203,13 @@ func (o *object) chooseVariants(arguments int) error {
 		}
 	}
 	return nil
+}
+
+// reduce puts the variants set aside in place of their programs.
+func (o *object) reduce() {
+	maps.Copy(o.spec.Programs, o.reduced)
+	o.reduced = nil
+	o.notes = append(o.notes, o.name+" works without pacing: this kernel's BPF cannot turn it on (Linux 6.0 can)")
 }
 
 // capabilities returns the capabilities that loading the object needs.
@@ -169,6 +228,18 @@ type kernelTypes struct {
 	cache *btf.Cache
 	// arguments of cong_control.
 	arguments int
+	// links: a BPF link can register a table.
+	links bool
+	// value is what a struct_ops map holds: the kernel's fields, and the table.
+	value          *btf.Struct
+	table          *btf.Struct
+	tableAt        uint32
+	stateAt        uint32
+	programMembers map[string]uint32 // offsets in the table
+}
+
+func (k kernelTypes) hasMember(name string) bool {
+	return slices.ContainsFunc(k.table.Members, func(m btf.Member) bool { return m.Name == name })
 }
 
 // readKernelTypes reads the types once per process.
@@ -178,28 +249,65 @@ var readKernelTypes = sync.OnceValues(func() (kernelTypes, error) {
 	if err != nil {
 		return kernelTypes{}, fmt.Errorf("read the kernel's BTF: %w", err)
 	}
+	k := kernelTypes{cache: cache, programMembers: map[string]uint32{}}
 	lacks := func(what string) (kernelTypes, error) {
 		return kernelTypes{}, &kernel.ErrUnsupported{Feature: "loading congestion control", Needs: what}
 	}
-	if _, err := spec.AnyTypesByName("bpf_struct_ops_" + opsType); err != nil {
+	if err := spec.TypeByName("bpf_struct_ops_"+opsType, &k.value); err != nil {
 		return lacks("a kernel that takes it as BPF struct_ops (Linux 5.6, CONFIG_BPF_JIT)")
 	}
-	if _, err := spec.AnyTypesByName("bpf_struct_ops_link_create"); err != nil {
-		return lacks("a kernel that has links of BPF struct_ops (Linux 6.4)")
-	}
-	var table *btf.Struct
-	if err := spec.TypeByName(opsType, &table); err != nil {
+	_, err = spec.AnyTypesByName("bpf_struct_ops_link_create") // since Linux 6.4
+	k.links = err == nil
+	if err := spec.TypeByName(opsType, &k.table); err != nil {
 		return kernelTypes{}, fmt.Errorf("read the kernel's BTF: %w", err)
 	}
-	for _, member := range table.Members {
-		if member.Name != "cong_control" {
+	if err := k.readValue(); err != nil {
+		return kernelTypes{}, err
+	}
+	for _, member := range k.table.Members {
+		pointer, ok := btf.As[*btf.Pointer](member.Type)
+		if !ok {
 			continue
 		}
-		if pointer, ok := btf.As[*btf.Pointer](member.Type); ok {
-			if proto, ok := btf.As[*btf.FuncProto](pointer.Target); ok {
-				return kernelTypes{cache: cache, arguments: len(proto.Params)}, nil
+		proto, ok := btf.As[*btf.FuncProto](pointer.Target)
+		if !ok {
+			continue
+		}
+		k.programMembers[member.Name] = member.Offset.Bytes()
+		if member.Name == "cong_control" {
+			k.arguments = len(proto.Params)
+		}
+	}
+	if k.arguments == 0 {
+		return lacks("a kernel whose algorithms have cong_control (Linux 4.9)")
+	}
+	return k, nil
+})
+
+// readValue finds the table and the state in a map's value. The state is in a record
+// of its own since Linux 6.9.
+func (k *kernelTypes) readValue() error {
+	hasTable, hasState := false, false
+	for _, member := range k.value.Members {
+		if member.Name == "state" {
+			k.stateAt, hasState = member.Offset.Bytes(), true
+		}
+		inner, ok := btf.As[*btf.Struct](member.Type)
+		if !ok {
+			continue
+		}
+		if inner.Name == opsType {
+			k.tableAt, hasTable = member.Offset.Bytes(), true
+			continue
+		}
+		for _, m := range inner.Members {
+			if m.Name == "state" {
+				k.stateAt, hasState = (member.Offset + m.Offset).Bytes(), true
 			}
 		}
 	}
-	return lacks("a kernel whose algorithms have cong_control (Linux 4.9)")
-})
+	if !hasTable || !hasState {
+		return &kernel.ErrUnsupported{Feature: "loading congestion control", Needs: "a longhaul that knows this kernel's " + k.value.Name}
+	}
+	return nil
+}

@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
 	"longhaul/internal/bpffs"
 )
 
 // Names of pins that every loaded algorithm has.
 const (
-	linkPin  = "link"
+	linkPin  = "link" // or opsPin
 	buildPin = "build"
 )
 
@@ -25,9 +26,22 @@ func (h *Host) pins() bpffs.Dir { return bpffs.Dir{Root: h.BPFFS, Feature: "cc"}
 
 func (h *Host) dir(parts ...string) string { return h.pins().Path(parts...) }
 
+// holds reports whether the pins of an algorithm hold a registration.
+func (h *Host) holds(name string) (bool, error) {
+	isPinned, err := h.pins().Exists(name, linkPin)
+	if err != nil || isPinned {
+		return isPinned, err
+	}
+	pin, err := h.registeredOps(name)
+	return pin != "", err
+}
+
 // clear removes the pins of an algorithm, the registration first.
 func (h *Host) clear(name string) error {
 	if err := os.Remove(h.dir(name, linkPin)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unregister %s: %w", name, err)
+	}
+	if err := h.clearOps(name); err != nil {
 		return fmt.Errorf("unregister %s: %w", name, err)
 	}
 	if err := os.RemoveAll(h.dir(name)); err != nil {

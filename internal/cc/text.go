@@ -61,5 +61,5 @@ func (a Algorithm) remarks(now time.Time) (remarks []string) {
 	if a.Summary != "" && a.LoadedAt == nil {
 		remarks = append(remarks, a.Summary)
 	}
-	return remarks
+	return append(remarks, a.Notes...)
 }

@@ -46,12 +46,9 @@ func (h *Host) Unload(ctx context.Context, name string) (UnloadResult, error) {
 }
 
 func (h *Host) unloadIn(ctx context.Context, book *ledger.Book, name string) (result UnloadResult, err error) {
-	forget := func() error {
-		book.Drop(func(e *ledger.Entry) bool { return e.Key == algorithmKey(name) })
-		return book.Save()
-	}
+	forget := func() error { return forget(book, name) }
 	if !h.pins().Mounted() {
-		return UnloadResult{Outcome: Nothing}, errors.Join(forget(), h.notOurs(ctx, name))
+		return h.unloadUnpinned(ctx, book, name)
 	}
 	if h.DryRun {
 		return h.wouldUnload(ctx, book, name)
@@ -67,9 +64,9 @@ func (h *Host) unloadIn(ctx context.Context, book *ledger.Book, name string) (re
 		return UnloadResult{}, err
 	}
 	if !slices.Contains(names, name) {
-		return UnloadResult{Outcome: Nothing}, errors.Join(forget(), h.notOurs(ctx, name))
+		return h.unloadUnpinned(ctx, book, name)
 	}
-	isPinned, err := h.pins().Exists(name, linkPin)
+	isPinned, err := h.holds(name)
 	if err != nil {
 		return UnloadResult{}, err
 	}
@@ -97,15 +94,52 @@ func (h *Host) unloadIn(ctx context.Context, book *ledger.Book, name string) (re
 	return result, err
 }
 
-// wouldUnload returns the outcome of an unload without making it.
-func (h *Host) wouldUnload(ctx context.Context, book *ledger.Book, name string) (result UnloadResult, err error) {
-	defer book.Drop(func(e *ledger.Entry) bool { return e.Key == algorithmKey(name) })
-	isPinned, err := h.pins().Exists(name, linkPin)
+// forget removes an algorithm from the ledger.
+func forget(book *ledger.Book, name string) error {
+	book.Drop(func(e *ledger.Entry) bool { return e.Key == algorithmKey(name) })
+	return book.Save()
+}
+
+// unloadUnpinned unloads an algorithm without pins: one that this host has loaded may
+// still be registered, without a link.
+func (h *Host) unloadUnpinned(ctx context.Context, book *ledger.Book, name string) (UnloadResult, error) {
+	result := UnloadResult{Outcome: Nothing}
+	m, err := recordedOrphan(book, name)
 	if err != nil {
 		return UnloadResult{}, err
 	}
-	if exists, err := h.pins().Exists(name); err != nil || !exists {
-		return UnloadResult{Outcome: Nothing}, errors.Join(err, h.notOurs(ctx, name))
+	if m == nil {
+		return result, errors.Join(forget(book, name), h.notOurs(ctx, name))
+	}
+	defer m.Close()
+	result.Outcome = Cleared
+	if sockets, err := SocketCounts(); err == nil {
+		result.Sockets = sockets[name]
+	}
+	if result.Default, err = h.leaveDefault(book, name); err != nil {
+		return UnloadResult{}, err
+	}
+	if !h.DryRun {
+		if err := unregisterOps(m); err != nil {
+			return UnloadResult{}, fmt.Errorf("unregister %s: %w", name, err)
+		}
+	}
+	return result, forget(book, name)
+}
+
+// wouldUnload returns the outcome of an unload without making it.
+func (h *Host) wouldUnload(ctx context.Context, book *ledger.Book, name string) (result UnloadResult, err error) {
+	defer book.Drop(func(e *ledger.Entry) bool { return e.Key == algorithmKey(name) })
+	isPinned, err := h.holds(name)
+	if err != nil {
+		return UnloadResult{}, err
+	}
+	exists, err := h.pins().Exists(name)
+	if err != nil {
+		return UnloadResult{}, err
+	}
+	if !exists {
+		return h.unloadUnpinned(ctx, book, name)
 	}
 	if !isPinned {
 		return UnloadResult{Outcome: Cleared}, nil
