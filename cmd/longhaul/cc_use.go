@@ -74,7 +74,7 @@ brutal needs a --rate, which all connections to the prefix share.`,
 			if f.json {
 				return display.WriteJSON(env.stdout, map[string]any{"uses": all, "dry_run": f.dryRun})
 			}
-			if args[0] == "brutal" && rate == "" {
+			if units.FirstName(args[0]) == "brutal" && rate == "" {
 				writeNotes(env.stderr, []string{"without --rate each connection there sends 1 Mb/s, unless its program sets a rate"})
 			}
 			for _, used := range all {

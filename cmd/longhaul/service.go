@@ -117,7 +117,7 @@ or uninstall.`,
 				return usageError(remedy.New(fmt.Errorf("--config: %w", err), "check the path and its permissions"))
 			}
 		}
-		if i.OwnCC, err = cc.NewHost(env.by()).Names(); err != nil {
+		if i.OwnCC, err = cc.NewHost(env.by()).AllNames(); err != nil {
 			return err
 		}
 		i.AllowedCC, _ = cc.Allowed() // unknown without it

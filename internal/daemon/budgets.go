@@ -5,14 +5,18 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
 	"longhaul/internal/transport"
+	"longhaul/internal/units"
 )
 
 // ratedCC is the algorithm that needs a rate.
 const ratedCC = "brutal"
+
+func needsRate(name string) bool { return units.FirstName(name) == ratedCC }
 
 // budgetKey is a kind of leg of a tunnel, whose connections share a rate.
 type budgetKey struct{ tunnel, kind string }
@@ -23,6 +27,7 @@ type budgets struct {
 	log  *slog.Logger
 	host *cc.Host
 
+	name  string    // of the loaded algorithm: its first or second one
 	rates *cc.Rates // of the loaded algorithm, nil if unknown
 	left  []*cc.Rates
 	has   map[budgetKey]uint32
@@ -39,7 +44,7 @@ func newBudgets(host *cc.Host, log *slog.Logger) *budgets {
 func wantedBudgets(s config.Settings) map[string]cc.Rate {
 	var wanted map[string]cc.Rate
 	for kind, leg := range map[string]config.Leg{transport.LAN: s.LAN, transport.WAN: s.WAN} {
-		if leg.CongestionControl == ratedCC && leg.Rate > 0 {
+		if needsRate(leg.CongestionControl) && leg.Rate > 0 {
 			if wanted == nil {
 				wanted = map[string]cc.Rate{}
 			}
@@ -53,11 +58,18 @@ func wantedBudgets(s config.Settings) map[string]cc.Rate {
 // build may have replaced it.
 func (b *budgets) begin(c *config.Config) {
 	b.next, b.err = map[budgetKey]cc.Rate{}, nil
-	if !slices.Contains(c.CongestionControls(), ratedCC) {
+	rated := slices.DeleteFunc(c.CongestionControls(), func(name string) bool { return !needsRate(name) })
+	switch len(rated) {
+	case 0:
+		return
+	case 1:
+		b.name = rated[0]
+	default:
+		b.err = fmt.Errorf("the configuration names both %s: name one of them", strings.Join(rated, " and "))
 		return
 	}
 	var now *cc.Rates
-	if now, b.err = b.host.Rates(ratedCC); b.err != nil {
+	if now, b.err = b.host.Rates(b.name); b.err != nil {
 		return
 	}
 	if b.rates != nil && b.rates.Same(now) {
@@ -113,11 +125,11 @@ func (b *budgets) share(ids map[string]uint32, l *legs) *legs {
 // without reports a tunnel whose connections cannot share a rate.
 func (b *budgets) without(tunnel string, l *legs, err error) *legs {
 	missing := transport.Lack{
-		What:   fmt.Sprintf("a rate that the flows of %s share with %s; they use another congestion control", tunnel, ratedCC),
-		Remedy: "longhaul cc use brutal --to DEST --rate RATE (as root), where the next hop is; or give the relay CAP_BPF",
+		What:   fmt.Sprintf("a rate that the flows of %s share with %s; they use another congestion control", tunnel, b.name),
+		Remedy: "longhaul cc use " + b.name + " --to DEST --rate RATE (as root), where the next hop is; or give the relay CAP_BPF",
 	}
 	if errors.Is(err, cc.ErrNoRates) {
-		missing.Remedy = "longhaul cc load brutal (as root), then reload the relay"
+		missing.Remedy = "longhaul cc load " + b.name + " (as root), then reload the relay"
 	}
 	if !b.said[tunnel] {
 		b.said[tunnel] = true

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -22,13 +21,8 @@ import (
 // one does not load; the tunnels report the lack and their fallback. It unloads
 // nothing: other programs may use the algorithms by now.
 func loadNamedCC(ctx context.Context, host *cc.Host, c *config.Config, log *slog.Logger) {
-	own, err := host.Names()
-	if err != nil {
-		log.Error("cannot list longhaul's congestion controls", "error", err)
-		return
-	}
 	for _, name := range c.CongestionControls() {
-		if !slices.Contains(own, name) {
+		if !host.IsOwn(name) {
 			continue
 		}
 		result, err := host.Load(ctx, name, name)

@@ -3,6 +3,8 @@ package doctor
 import (
 	"math"
 	"time"
+
+	"longhaul/internal/units"
 )
 
 // cubicC and cubicBeta are CUBIC's constants (RFC 9438, 4.1 and 4.6), the first
@@ -33,7 +35,7 @@ func lossBoundBps(algorithm string, mss int, rtt time.Duration, p float64) float
 	if p <= 0 || rtt <= 0 {
 		return math.Inf(1)
 	}
-	switch algorithm {
+	switch units.FirstName(algorithm) {
 	case "bbr", "haul", "brutal":
 		return math.Inf(1)
 	case "cubic", "":

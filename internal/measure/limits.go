@@ -127,5 +127,5 @@ func (s *Server) allowsCongestion(name string) bool {
 // strangersCongestion are what every user of this system may choose, but for
 // brutal.
 func strangersCongestion() []string {
-	return slices.DeleteFunc(allowedCongestion(), func(name string) bool { return name == brutal })
+	return slices.DeleteFunc(allowedCongestion(), func(name string) bool { return units.FirstName(name) == brutal })
 }

@@ -136,8 +136,8 @@ func neededDropIns(c *config.Config, l limits, ownCC []string) []DropIn {
 		for _, leg := range []config.Leg{t.LAN, t.WAN} {
 			name := leg.CongestionControl
 			switch {
-			case name == "brutal":
-				add(UseCC, "tunnel %s sets a rate for brutal", t.Name)
+			case units.FirstName(name) == "brutal":
+				add(UseCC, "tunnel %s sets a rate for %s", t.Name, name)
 			case slices.Contains(ownCC, name):
 				d := add(LoadCC, "tunnel %s uses %s", t.Name, name)
 				if !slices.Contains(d.arguments, name) {

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/units"
 )
 
 // bestOnWAN lists the algorithms for a WAN leg, best first. BBR v1 does not
@@ -69,7 +71,7 @@ func chooseCC(kind, wanted string, h host, try func(name string) error) choice {
 
 func ccRemedy(name string, err error) string {
 	switch {
-	case !errors.Is(err, unix.EPERM) && slices.Contains(ours, name):
+	case !errors.Is(err, unix.EPERM) && slices.Contains(ours, units.FirstName(name)):
 		return "longhaul cc load " + name + " (as root), then reload the relay"
 	case !errors.Is(err, unix.EPERM):
 		return "modprobe tcp_" + name
@@ -84,12 +86,16 @@ func ccRemedy(name string, err error) string {
 // paces reports whether the algorithm sets the sending rate directly, not
 // through the window.
 func paces(name string) bool {
+	name = units.FirstName(name)
 	return strings.HasPrefix(name, "bbr") || name == "haul" || name == "brutal"
 }
 
 // fillsLossyPaths reports whether the algorithm keeps the path's rate while a
 // tenth of the packets is lost.
-func fillsLossyPaths(name string) bool { return name == "haul" || name == "brutal" }
+func fillsLossyPaths(name string) bool {
+	name = units.FirstName(name)
+	return name == "haul" || name == "brutal"
+}
 
 // windowSurvivesIdle reports whether the algorithm keeps its window over an
 // idle time regardless of tcp_slow_start_after_idle. The kernel exempts

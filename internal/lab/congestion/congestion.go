@@ -16,6 +16,7 @@ import (
 
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/progress"
+	"longhaul/internal/units"
 )
 
 // Path is the path between the sites, with the window that the hosts' TCP may use.
@@ -76,7 +77,7 @@ type Options struct {
 }
 
 // rateIsTold lists the algorithms that need a rate.
-func rateIsTold(algorithm string) bool { return algorithm == "brutal" }
+func rateIsTold(algorithm string) bool { return units.FirstName(algorithm) == "brutal" }
 
 // conditions describes the path for a result.
 func (p Path) conditions(o Options) map[string]any {

@@ -37,10 +37,11 @@ func LoadAlgorithms(ctx context.Context, wanted experiment.Algorithms, report pr
 		_, err := host.Undo(context.WithoutCancel(ctx), func(_ ledger.Key, c ledger.Claim) bool { return c.Same(by) })
 		return err
 	}
-	for _, name := range own {
-		if !wanted.All && !slices.Contains(wanted.Names, name) {
-			continue
-		}
+	names := slices.DeleteFunc(slices.Clone(wanted.Names), func(name string) bool { return !host.IsOwn(name) })
+	if wanted.All {
+		names = own
+	}
+	for _, name := range names {
 		_, loadErr := host.Load(ctx, name, name)
 		switch {
 		case errors.Is(loadErr, cc.ErrTaken): // by a kernel module: the runs use that

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/cc"
+	"longhaul/internal/units"
 )
 
 // usualOrder is the order of the documents; other algorithms come after.
@@ -21,7 +22,7 @@ func Available() ([]string, error) {
 		return nil, err
 	}
 	place := func(name string) int {
-		if i := slices.Index(usualOrder, name); i >= 0 {
+		if i := slices.Index(usualOrder, units.FirstName(name)); i >= 0 {
 			return i
 		}
 		return len(usualOrder)
