@@ -2,6 +2,7 @@ package hostcheck
 
 import (
 	"errors"
+	"strings"
 	"slices"
 
 	"longhaul/internal/bpffs"
@@ -41,7 +42,7 @@ func (c *checker) ours(name string) {
 	if c.noBPF(name, kernel.BPF, kernel.Perfmon, kernel.NetAdmin) {
 		return
 	}
-	err := c.CC.TryOut(name)
+	notes, err := c.CC.TryOut(name)
 	switch {
 	case errors.As(err, new(*kernel.ErrUnsupported)):
 		c.failed(name, No, err, "")
@@ -53,6 +54,8 @@ func (c *checker) ours(name string) {
 	case name == "brutal" && !hasCgroup2():
 		c.add(Part{Name: name, State: Limited, works: true, Why: "programs cannot set its rate by a socket option: no cgroup2 file system at /sys/fs/cgroup",
 			Remedy: "mount -t cgroup2 none /sys/fs/cgroup"})
+	case len(notes) > 0:
+		c.add(Part{Name: name, State: Limited, works: true, Why: strings.Join(notes, "; "), Remedy: "a newer kernel"})
 	default:
 		c.yes(name, "can be loaded")
 	}
