@@ -11,8 +11,6 @@ import (
 	"longhaul/internal/nettest"
 )
 
-func TestMain(m *testing.M) { nettest.Main(m) }
-
 // inNewNamespace runs f on a thread of a new network namespace, which ends with it.
 func inNewNamespace(f func() error) error {
 	done := make(chan error)
