@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -29,7 +31,9 @@ func prepare(ctx context.Context, cache string, k kernel) (*bootable, error) {
 	if b.image, err = x.image(ctx, k.pack); err != nil {
 		return nil, fmt.Errorf("find %s in Debian %s: %w", k.pack, k.suite, err)
 	}
-	dir := filepath.Join(cache, "kernels", b.image)
+	// A cache of an earlier version of this program has other files.
+	content := sha256.Sum256([]byte(strings.Join(slices.Concat(programs, applets, wanted), " ")))
+	dir := filepath.Join(cache, "kernels", fmt.Sprintf("%s-%x", b.image, content[:4]))
 	b.vmlinuz, b.base = filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "base.cpio")
 	if _, err := os.Stat(b.base); err == nil {
 		return b, nil
@@ -89,7 +93,12 @@ func merged(root string) error {
 			return err
 		}
 	}
-	return os.Symlink("busybox", filepath.Join(root, "usr/bin/sh"))
+	for _, name := range applets {
+		if err := os.Symlink("busybox", filepath.Join(root, "usr/bin", name)); err != nil {
+			return err
+		}
+	}
+	return os.Symlink("dash", filepath.Join(root, "usr/bin/sh"))
 }
 
 // copyModules copies the wanted modules with those they need.

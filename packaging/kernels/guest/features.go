@@ -23,8 +23,9 @@ func checkRelay(ctx context.Context, _ result.Plan) (o outcome, err error) {
 		return o, err
 	}
 	defer s.Close()
-	for _, hop := range []struct{ listen, forward string }{{"127.0.0.1:6001", "127.0.0.1:6002"}, {"127.0.0.1:6000", "127.0.0.1:6001"}} {
-		stop, err := background("longhaul", "relay", "--listen", hop.listen, "--forward", hop.forward, "--control-socket", "off", "--history", "off")
+	for _, port := range []int{6001, 6000} {
+		stop, err := background("longhaul", "relay", "--control-socket", "off", "--history", "off",
+			"--listen", fmt.Sprintf("127.0.0.1:%d", port), "--forward", fmt.Sprintf("127.0.0.1:%d", port+1))
 		if err != nil {
 			return o, err
 		}
@@ -33,7 +34,7 @@ func checkRelay(ctx context.Context, _ result.Plan) (o outcome, err error) {
 				err = fmt.Errorf("a relay ended with %w", stopErr)
 			}
 		}()
-		if err := listens(ctx, hop.listen); err != nil {
+		if err := listens(ctx, port); err != nil {
 			return o, err
 		}
 	}
@@ -52,7 +53,7 @@ func checkMeasure(ctx context.Context, _ result.Plan) (outcome, error) {
 		return outcome{}, err
 	}
 	defer stop()
-	if err := listens(ctx, "127.0.0.1:5301"); err != nil {
+	if err := listens(ctx, 5301); err != nil {
 		return outcome{}, err
 	}
 	for _, way := range [][]string{nil, {"--receive"}} {
@@ -69,7 +70,7 @@ func checkMeasure(ctx context.Context, _ result.Plan) (outcome, error) {
 		return outcome{}, err
 	}
 	defer stopOurs()
-	if err := listens(ctx, "127.0.0.1:5302"); err != nil {
+	if err := listens(ctx, 5302); err != nil {
 		return outcome{}, err
 	}
 	out, err := exec.CommandContext(ctx, "iperf3", "-c", "127.0.0.1", "-p", "5302", "-t", "2", "-J").CombinedOutput()

@@ -36,6 +36,7 @@ func checkFigures(ctx context.Context, plan result.Plan) (outcome, error) {
 			if err != nil {
 				return outcome{}, err
 			}
+			fmt.Printf("%s: %.2f Mb/s\n", name, bps/1e6) // for the log
 			figures[name] = append(figures[name], 100*bps/limitBps)
 		}
 	}
@@ -125,7 +126,7 @@ func transfer(ctx context.Context, algorithm string, seconds int) (bps float64, 
 	}
 	defer server.Wait()
 	defer server.Process.Kill()
-	if err := inside("b", func() error { return listens(ctx, "10.9.3.2:5201") }); err != nil {
+	if err := inside("b", func() error { return listens(ctx, 5201) }); err != nil {
 		return 0, err
 	}
 	args := []string{"netns", "exec", "a", "iperf3", "-c", "10.9.3.2", "-t", fmt.Sprint(seconds), "-J"}

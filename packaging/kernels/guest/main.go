@@ -91,7 +91,7 @@ func work() error {
 		return fmt.Errorf("ip link set lo up: %w: %s", err, out)
 	}
 	if _, err := os.Stat(result.ScriptFile); err == nil {
-		cmd := exec.Command("busybox", "sh", result.ScriptFile)
+		cmd := exec.Command("sh", result.ScriptFile)
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stdout
 		return cmd.Run()
 	}

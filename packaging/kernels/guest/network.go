@@ -227,18 +227,27 @@ func background(name string, args ...string) (stop func() error, err error) {
 	}, nil
 }
 
-// listens waits until something listens at an address of the guest itself.
-func listens(ctx context.Context, address string) error {
+// listens waits until something listens at a port in the thread's network namespace. It
+// does not connect: iperf3's server takes that for a test.
+func listens(ctx context.Context, port int) error {
+	suffix := fmt.Sprintf(":%04X", port)
 	for {
-		c, err := net.Dial("tcp", address)
-		if err == nil {
-			c.Close()
-			return nil
+		for _, family := range []string{"tcp", "tcp6"} {
+			b, err := os.ReadFile("/proc/thread-self/net/" + family)
+			if err != nil {
+				continue // without IPv6
+			}
+			for line := range strings.Lines(string(b)) {
+				// The second field is the local address, the fourth the state: 0A listens.
+				if f := strings.Fields(line); len(f) > 3 && strings.HasSuffix(f[1], suffix) && f[3] == "0A" {
+					return nil
+				}
+			}
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("nothing listens at %s", address)
-		case <-time.After(50 * time.Millisecond):
+			return fmt.Errorf("nothing listens at port %d", port)
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
