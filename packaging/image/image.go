@@ -35,7 +35,7 @@ var (
 )
 
 // config is what a container runs. A relay of this image puts its control socket below
-// XDG_RUNTIME_DIR, where root's commands also look: /run/longhaul.
+// XDG_RUNTIME_DIR, where root's commands also look: /run/longhaul. There is no /tmp.
 //
 // The health check asks that socket. It fails while no relay answers, its event loops are
 // stuck, or it drains. Limits and dead hops do not make a container unhealthy: those who
@@ -43,7 +43,7 @@ var (
 func (r *release) config() v1.Config {
 	return v1.Config{
 		User:       userID + ":" + userID,
-		Env:        []string{"PATH=/usr/bin", "XDG_RUNTIME_DIR=/run"},
+		Env:        []string{"PATH=/usr/bin", "XDG_RUNTIME_DIR=/run", "TMPDIR=/run"},
 		Entrypoint: []string{programPath},
 		Cmd:        []string{"relay", "--config", "/etc/longhaul/longhaul.yaml"},
 		WorkingDir: "/",
