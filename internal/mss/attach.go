@@ -11,6 +11,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/kernel"
 )
 
 // Ways to attach the program, as [Status.Hook] has them.
@@ -109,7 +111,7 @@ func (h *Host) attachFilter(dir string, d device, at direction, p *ebpf.Program)
 	}
 	if !exists {
 		if err := netlink.QdiscAdd(clsact(d.index)); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("no clsact qdisc: %w", err)
+			return kernel.LacksModule(err, feature, "sch_ingress", "CONFIG_NET_SCH_INGRESS")
 		}
 	}
 	ours, err := filters(d.index, at)
@@ -126,7 +128,7 @@ func (h *Host) attachFilter(dir string, d device, at direction, p *ebpf.Program)
 		filter.FilterAttrs = ours[0].FilterAttrs
 		return netlink.FilterReplace(filter)
 	}
-	return netlink.FilterAdd(filter)
+	return kernel.LacksModule(netlink.FilterAdd(filter), feature, "cls_bpf", "CONFIG_NET_CLS_BPF")
 }
 
 func clsact(index int) netlink.Qdisc {

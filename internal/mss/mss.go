@@ -107,7 +107,16 @@ func (h *Host) checkSet(rule Rule, o SetOptions) (device, error) {
 	if err := rule.checkOn(d); err != nil && !o.Arrives {
 		return device{}, err
 	}
-	return d, needPrivilege()
+	if err := needPrivilege(); err != nil {
+		return device{}, err
+	}
+	if (rule.Action == ClampToRoute || rule.Action == ClampToPMTU) && !lookupReturnsMTU() {
+		return device{}, &kernel.ErrUnsupported{
+			Feature: "clamping to the MTU of a route",
+			Needs:   "a kernel whose bpf_fib_lookup returns it (Linux 5.12): clamp to a number of bytes",
+		}
+	}
+	return d, nil
 }
 
 // Set adds a rule, or replaces the rule for the same data, and claims it. The error is

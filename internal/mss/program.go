@@ -8,9 +8,11 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/kernel"
@@ -76,6 +78,29 @@ func loadProgram(dir string, d device) (*program, error) {
 		collection.DetachMap(tablesName),
 		collection.DetachMap(countersName),
 	}, nil
+}
+
+// lookupReturnsMTU reports whether the kernel's lookup of a route returns its MTU.
+// Without it the program would clamp nothing.
+var lookupReturnsMTU = sync.OnceValue(func() bool {
+	var lookup *btf.Struct
+	types, err := btf.LoadKernelSpec()
+	if err == nil {
+		err = types.TypeByName("bpf_fib_lookup", &lookup)
+	}
+	if err != nil {
+		return true // such a kernel does not say; all but old ones do
+	}
+	return hasMember(lookup.Members, "mtu_result")
+})
+
+// hasMember reports whether one of the members, or of those of a union among them, has
+// a name.
+func hasMember(members []btf.Member, name string) bool {
+	return slices.ContainsFunc(members, func(m btf.Member) bool {
+		union, ok := m.Type.(*btf.Union)
+		return m.Name == name || ok && hasMember(union.Members, name)
+	})
 }
 
 // openMaps opens the maps pinned in the directory.

@@ -64,7 +64,9 @@ func TestMemoryLimit(t *testing.T) {
 			idle = 0
 		}
 		return m.Short && idle == 20 || total == flows*each
-	}, func() string { return "the senders do not pause" })
+	}, func() string {
+		return fmt.Sprintf("the senders do not pause: they wrote %d of %d bytes, and the relay has %+v", total, flows*each, m)
+	})
 	if !m.Short || m.LimitBytes != limit {
 		t.Errorf("%+v; want it to be short of %d bytes", m, limit)
 	}

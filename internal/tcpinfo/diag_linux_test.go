@@ -252,7 +252,7 @@ func TestDiagQueues(t *testing.T) {
 	if err := server.SetReadBuffer(64 << 10); err != nil {
 		t.Fatal(err)
 	}
-	if err := client.SetWriteBuffer(256 << 10); err != nil {
+	if err := client.SetWriteBuffer(128 << 10); err != nil {
 		t.Fatal(err)
 	}
 	writeTooMuch(t, client)
@@ -264,7 +264,7 @@ func TestDiagQueues(t *testing.T) {
 		}
 		return c.SendQueue >= 32<<10
 	}, func() string { return fmt.Sprintf("%d bytes to send, want at least %d", c.SendQueue, 32<<10) })
-	if c.Memory.SndQueued < c.SendQueue || c.Memory.SndBuf != 512<<10 {
+	if c.Memory.SndQueued < c.SendQueue || c.Memory.SndBuf != 256<<10 {
 		t.Errorf("%d bytes to send, memory %+v", c.SendQueue, c.Memory)
 	}
 }

@@ -303,9 +303,27 @@ func TestWindowBeyondSysctl(t *testing.T) {
 			t.Errorf("%s leg: receive buffer %d, want %d", name, got, 2*maxBuffer)
 		}
 	}
-	if _, err := dialed.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
+	// Some kernels announce the room after the first data, others (6.1) more with each
+	// segment.
+	ended := make(chan struct{}, 2)
+	go func() {
+		_, _ = io.Copy(io.Discard, onlyReader{accepted})
+		ended <- struct{}{}
+	}()
+	go func() {
+		for buffer := make([]byte, 64<<10); ; {
+			if _, err := dialed.Write(buffer); err != nil {
+				break
+			}
+		}
+		ended <- struct{}{}
+	}()
+	defer func() {
+		dialed.Close()
+		accepted.Close()
+		<-ended
+		<-ended
+	}()
 	nettest.Eventually(t, patience, func() bool { return dialed.info(t).Snd_wnd > 30<<20 }, func() string {
 		return fmt.Sprintf("the announced window is %d bytes, want over 30 MiB", dialed.info(t).Snd_wnd)
 	})

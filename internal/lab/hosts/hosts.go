@@ -17,6 +17,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/kernel"
 )
 
 // Host is a network namespace.
@@ -123,6 +125,7 @@ func Cable(a *Host, deviceA string, b *Host, deviceB string, mtu int) error {
 		PeerNamespace: netlink.NsFd(b.ns),
 	}
 	if err := a.nl.LinkAdd(veth); err != nil {
+		err = kernel.LacksModule(err, "an Ethernet between hosts", "veth", "CONFIG_VETH")
 		return fmt.Errorf("join %s and %s: %w", a.Name, b.Name, err)
 	}
 	if err := b.MTU(deviceB, mtu); err != nil {
@@ -135,6 +138,7 @@ func Cable(a *Host, deviceA string, b *Host, deviceB string, mtu int) error {
 func (h *Host) Switch(name string, ports ...string) error {
 	err := h.nl.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name}})
 	if err != nil {
+		err = kernel.LacksModule(err, "a switch", "bridge", "CONFIG_BRIDGE")
 		return fmt.Errorf("make switch %s on host %s: %w", name, h.Name, err)
 	}
 	bridge, err := h.nl.LinkByName(name)

@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"longhaul/internal/kernel"
 )
 
 // vethPort is a pair of virtual Ethernet devices, one in the host's namespace
@@ -84,7 +86,7 @@ func (p *vethPort) setUp(near string, hostNS, mtu int) (err error) {
 	attributes.Name, attributes.MTU = near, mtu
 	pair := &netlink.Veth{LinkAttrs: attributes, PeerName: p.name, PeerNamespace: netlink.NsFd(hostNS), PeerMTU: uint32(mtu)}
 	if err := p.home.LinkAdd(pair); err != nil {
-		return fmt.Errorf("create: %w", err)
+		return fmt.Errorf("create: %w", kernel.LacksModule(err, "an Ethernet between hosts", "veth", "CONFIG_VETH"))
 	}
 	if p.near, err = p.home.LinkByName(near); err != nil {
 		return fmt.Errorf("look up %s: %w", near, err)
@@ -135,7 +137,7 @@ func hardwareAddr(device netlink.Link) net.HardwareAddr { return device.Attrs().
 func (p *vethPort) openSocket(packetBytes int) (err error) {
 	// Protocol 0 receives nothing yet.
 	if p.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
-		return fmt.Errorf("open a packet socket: %w", err)
+		return fmt.Errorf("open the wire: %w", kernel.LacksModule(err, "a packet socket", "af_packet", "CONFIG_PACKET"))
 	}
 	for _, option := range []struct {
 		what       string
