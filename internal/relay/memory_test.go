@@ -27,7 +27,7 @@ const mib = 1 << 20
 // source is served. Once the readers continue, every byte arrives.
 func TestMemoryLimit(t *testing.T) {
 	nettest.CheckLeaks(t)
-	const limit, flows, each = 16 * mib, 24, 2 * mib
+	const limit, flows, each = 16 * mib, 96, mib / 2
 	g := newRig(t, func(o *rigOptions) { o.MemoryLimitBytes, o.StallTimeout = limit, -1 })
 	ethernet(t, g.target)
 	data := pattern(each)
@@ -55,7 +55,7 @@ func TestMemoryLimit(t *testing.T) {
 	nettest.Eventually(t, 6*patience, func() bool {
 		before := total
 		for i, c := range clients {
-			n := writeSome(t, c, data[written[i]:min(written[i]+16<<10, each)])
+			n := writeSome(t, c, data[written[i]:min(written[i]+4<<10, each)])
 			written[i] += n
 			total += n
 		}
