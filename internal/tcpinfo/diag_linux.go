@@ -36,7 +36,7 @@ const (
 // Errors of a list.
 var (
 	errInterrupted = errors.New("connections change faster than the kernel lists them")
-	errNoModule    = errors.New("the kernel has no module tcp_diag, or cannot load it")
+	errNoModule    = errors.New("the kernel has no module tcp_diag (CONFIG_INET_DIAG), or cannot load it")
 	errMalformed   = errors.New("malformed answer of the kernel")
 )
 
