@@ -84,7 +84,7 @@ var documents = map[string][]string{
 	"config": {"configuration.md"}, "status": {"relay.md", "metrics.md"}, "history": {"history.md", "dashboard.md"},
 	"check": {"check.md"}, "ready": {"availability.md"}, "drain": {"availability.md"}, "resume": {"availability.md"},
 	"upgrade": {"upgrade.md"}, "reload": {"relay.md"}, "stop": {"relay.md"}, "doctor": {"doctor.md", "doctor-accuracy.md"}, "measure": {"measure.md"},
-	"top": {"top.md"}, "cc": {"cc.md"}, "route": {"route.md"}, "mss": {"mss.md"}, "host": {"cc.md", "route.md", "mss.md"}, "demo": {"lab.md"},
+	"top": {"top.md"}, "cc": {"cc.md"}, "route": {"route.md"}, "mss": {"mss.md"}, "host": {"host.md", "cc.md", "route.md", "mss.md"}, "demo": {"lab.md"},
 	"lab": {"lab.md", "soak.md"},
 }
 

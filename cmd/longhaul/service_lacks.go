@@ -11,6 +11,7 @@ import (
 	"longhaul/internal/hostcheck"
 	"longhaul/internal/ledger"
 	"longhaul/internal/service"
+	"longhaul/internal/units"
 )
 
 // hostNeed is a part of [hostcheck.Report] that a configuration needs.
@@ -37,7 +38,7 @@ func configNeeds(c *config.Config) []hostNeed {
 		}
 		for _, leg := range []config.Leg{t.LAN, t.WAN} {
 			if name := leg.CongestionControl; name != "" {
-				add(hostNeed{"cc", name, "tunnel " + t.Name + " uses " + name, true})
+				add(hostNeed{"cc", units.FirstName(name), "tunnel " + t.Name + " uses " + name, true})
 			}
 			if leg.UserTimeout > 0 {
 				add(hostNeed{"relay", "user timeout", "tunnel " + t.Name + " sets user_timeout", false})

@@ -387,7 +387,8 @@ func TestWay(t *testing.T) {
 		{"a window above the path", clean.WindowBps(1 << 30), 1e9 * 1448 / 1500},
 		{"without SACK", lossy.WithoutSACKBps(), 1448 * 8 / 0.3 * 10},
 		{"without SACK and loss", clean.WithoutSACKBps(), 1e9 * 1448 / 1500},
-		{"the window needed", float64(lossy.WindowNeeded()), 3.75e6},
+		{"the window needed", float64(clean.WindowNeeded()), 15.75e6},
+		{"the window needed with loss", float64(lossy.WindowNeeded()), 22.5e6},
 		// 20 kB with a window of 14 480: the handshake and two windows.
 		{"a short transfer", clean.TransferBps(20000, 10), 20000 * 8 / (3 * 0.063)},
 	} {

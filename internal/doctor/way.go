@@ -59,6 +59,13 @@ func (w Way) TransferBps(bytes int64, initialWindow int) float64 {
 	return float64(bytes) * 8 / slowStartTime(bytes, w.MSS(), initialWindow, w.RTT, w.LimitBps(w.MSS())).Seconds()
 }
 
-// WindowNeeded is the size of a window that fills the way: one bandwidth-delay product,
-// in bytes.
-func (w Way) WindowNeeded() int { return int(math.Ceil(w.RateBps / 8 * w.RTT.Seconds())) }
+// WindowNeeded is the size of a window or buffer that fills the way, in bytes: two
+// bandwidth-delay products, or six where loss makes data wait for retransmissions
+// (docs/design/transport.md).
+func (w Way) WindowNeeded() int {
+	products := 2.0
+	if w.Loss >= 0.01 {
+		products = 6
+	}
+	return int(math.Ceil(products * w.RateBps / 8 * w.RTT.Seconds()))
+}

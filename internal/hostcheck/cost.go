@@ -1,6 +1,7 @@
 package hostcheck
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 )
@@ -9,9 +10,9 @@ import (
 type Cost struct {
 	// WithBps is the goodput with the part, WithoutBps without it, and LosesBps the
 	// difference.
-	WithBps    float64 `json:"with_bps,omitempty"`
-	WithoutBps float64 `json:"without_bps,omitempty"`
-	LosesBps   float64 `json:"loses_bps"`
+	WithBps    float64 `json:"with_bps"`
+	WithoutBps float64 `json:"without_bps"`
+	LosesBps   float64 `json:"loses_bps"` // left out if Unknown
 	// AtLeast: WithoutBps is an upper bound.
 	AtLeast bool `json:"at_least,omitempty"`
 	// Instead is what takes the part's place.
@@ -20,6 +21,15 @@ type Cost struct {
 	Source string `json:"source,omitempty"`
 	// Unknown is the reason for missing figures.
 	Unknown string `json:"unknown,omitempty"`
+}
+
+// MarshalJSON leaves figures out that nobody knows, and keeps a cost of 0.
+func (c Cost) MarshalJSON() ([]byte, error) {
+	type plain Cost
+	if c.Unknown == "" {
+		return json.Marshal(plain(c))
+	}
+	return json.Marshal(map[string]string{"unknown": c.Unknown, "instead": c.Instead})
 }
 
 // lossOf is the cost of what leaves less goodput.
@@ -61,8 +71,9 @@ func (c *checker) addCosts() {
 		}
 		switch p.Feature {
 		case "cc":
-			if !p.works {
-				p.Cost = c.algorithmCost(p.Name)
+			// What limits one of longhaul's costs no goodput.
+			if p.State == No || p.kernels {
+				p.Cost = c.algorithmCost(*p)
 			}
 		case "mss":
 			p.Cost = c.segmentCost()
@@ -88,13 +99,14 @@ func (c *checker) goodput(algorithm string) (bps float64, source string) {
 	return bps, "the model of " + algorithm + " (RFC 9438, 5.1)"
 }
 
-// algorithmCost is the cost of a missing algorithm: a sender uses the best of the others.
-func (c *checker) algorithmCost(missing string) *Cost {
-	with, source := c.goodput(missing)
+// algorithmCost is the cost of a missing algorithm. In place of one of longhaul's a sender
+// can use the best of the others. In place of one of the kernel's the relay takes CUBIC.
+func (c *checker) algorithmCost(missing Part) *Cost {
+	with, source := c.goodput(missing.Name)
 	best, bestSource := c.goodput("cubic")
 	instead := "cubic"
 	for _, p := range c.parts {
-		if p.Feature != "cc" || p.Name == missing || p.Name == "brutal" || p.State != Yes && !p.works {
+		if p.Feature != "cc" || p.Name == missing.Name || p.Name == "brutal" || p.State != Yes && p.State != Limited || missing.kernels {
 			continue
 		}
 		bps, from := c.goodput(p.Name)
@@ -105,10 +117,10 @@ func (c *checker) algorithmCost(missing string) *Cost {
 			best, bestSource, instead = bps, from, p.Name
 		}
 	}
-	switch {
-	case source == "":
-		return &Cost{Instead: instead, WithoutBps: best, Source: bestSource, Unknown: "no figure for " + missing + " on this path"}
-	case source != bestSource:
+	if source == "" {
+		return &Cost{Instead: instead, Unknown: "no figure for " + missing.Name + " on this path"}
+	}
+	if source != bestSource {
 		source += "; " + bestSource
 	}
 	cost := lossOf(with, best, source)

@@ -39,16 +39,7 @@ type Part struct {
 	Remedy  string `json:"remedy,omitempty"`
 	Cost    *Cost  `json:"cost,omitempty"` // of the lack, if it is about goodput
 
-	works bool // of a limited one: the lack costs no goodput
-}
-
-// Sentence says what a part lacks.
-func (p Part) Sentence() string {
-	text := fmt.Sprintf("%s %s: %s: %s", p.Feature, p.Name, p.State, p.Why)
-	if p.Remedy != "" {
-		text += ": " + p.Remedy
-	}
-	return text
+	kernels bool // one of the kernel's own congestion controls
 }
 
 // Report is the outcome of a check.

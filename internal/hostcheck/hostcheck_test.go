@@ -44,7 +44,7 @@ func checkOn(t *testing.T, feature string, path Path, files map[string]string, c
 func TestSysctls(t *testing.T) {
 	const dir = "/proc/sys/net/ipv4/"
 	good := map[string]string{dir + "tcp_window_scaling": "1\n", dir + "tcp_sack": "1\n", dir + "tcp_timestamps": "1\n",
-		dir + "tcp_wmem": "4096\t16384\t16777216\n", dir + "tcp_rmem": "4096\t131072\t33554432\n"}
+		dir + "tcp_wmem": "4096\t16384\t67108864\n", dir + "tcp_rmem": "4096\t131072\t67108864\n"}
 	lossy, mitre := Paths()["lossy-lfn"], Paths()["mitre"]
 	for _, test := range []struct {
 		path        Path
@@ -64,7 +64,9 @@ func TestSysctls(t *testing.T) {
 		{mitre, "tcp_timestamps", "0", "tcp_timestamps", Limited, "sysctl -w net.ipv4.tcp_timestamps=1", -1},
 		// 2 MiB in 63 ms are 266 Mb/s; in 300 ms, 55.9.
 		{mitre, "tcp_wmem", "4096 16384 4194304", "tcp_wmem", Limited, "sysctl -w net.ipv4.tcp_wmem='4096 16384 33554432'", 699},
-		{lossy, "tcp_rmem", "4096 131072 4194304", "tcp_rmem", Limited, "sysctl -w net.ipv4.tcp_rmem='4096 131072 16777216'", 40.6},
+		{lossy, "tcp_rmem", "4096 131072 4194304", "tcp_rmem", Limited, "sysctl -w net.ipv4.tcp_rmem='4096 131072 67108864'", 40.6},
+		// 8 MiB in 300 ms are more than the path carries.
+		{lossy, "tcp_rmem", "4096 131072 16777216", "tcp_rmem", Limited, "sysctl -w net.ipv4.tcp_rmem='4096 131072 67108864'", -1},
 		{lossy, "tcp_rmem", "nonsense", "tcp_rmem", Unknown, "", -1},
 	} {
 		files := map[string]string{}
@@ -200,7 +202,8 @@ func TestAlgorithmCost(t *testing.T) {
 	}{
 		{lossy, nil, "haul", 89.58, "cubic"},
 		{lossy, []string{"bbr"}, "haul", 13.7, "bbr"},
-		{lossy, []string{"haul"}, "bbr", 0, "haul"},
+		{lossy, []string{"haul"}, "bbr", 75.88, "cubic"},
+		{lossy, []string{"bbr", "haul"}, "brutal", 3.7, "haul"},
 		{lossy, []string{"bbr"}, "hybla", 0, "bbr"},
 		{lossy, nil, "hybla", 0.65, "cubic"},
 		{other, nil, "haul", -1, "cubic"},
@@ -211,7 +214,7 @@ func TestAlgorithmCost(t *testing.T) {
 		for _, name := range test.have {
 			c.yes(name, "")
 		}
-		c.add(Part{Name: test.missing, State: No})
+		c.add(Part{Name: test.missing, State: No, kernels: test.missing == "bbr"})
 		c.addCosts()
 		cost := *c.parts[len(c.parts)-1].Cost
 		if test.loses < 0 && cost.Unknown == "" || test.loses >= 0 && (cost.Unknown != "" || cost.LosesBps < test.loses*1e6-1e4 || cost.LosesBps > test.loses*1e6+1e4) {

@@ -39,7 +39,7 @@ func (c *checker) connections() {
 			c.add(Part{Name: name, State: No, Why: "the kernel has no module " + module, Remedy: c.moduleRemedy(module)})
 			return
 		case kernel.ModuleBarred:
-			c.add(Part{Name: name, State: No, Why: "the kernel takes no more modules (kernel.modules_disabled is 1)",
+			c.add(Part{Name: name, State: No, Why: modulesDisabled,
 				Remedy: "load " + module + " at boot, before that is set"})
 			return
 		case kernel.ModuleOnDisk:

@@ -50,6 +50,6 @@ func (c *checker) autotuning(name, which string) {
 	}
 	c.add(Part{Name: name, State: Limited,
 		Why:    fmt.Sprintf("the %s buffer of a program grows to %s of data, and this path needs %s", which, size(usable), size(needed)),
-		Remedy: fmt.Sprintf("sysctl -w net.ipv4.%s='%d %d %d', or a relay", name, t[0], t[1], 1<<bits.Len(uint(4*needed-1))),
+		Remedy: fmt.Sprintf("sysctl -w net.ipv4.%s='%d %d %d', or a relay", name, t[0], t[1], 1<<bits.Len(uint(2*needed-1))),
 		Cost:   c.windowCost(usable)})
 }

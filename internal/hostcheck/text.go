@@ -112,13 +112,24 @@ func (r Report) summary() string {
 	return fmt.Sprintf("of %d parts: %s", len(r.Parts), strings.Join(parts, ", "))
 }
 
-// WriteMissing writes a line for each part that is missing or limited.
+// WriteMissing writes a sentence for each lack, with the parts that have it.
 func (r Report) WriteMissing(w io.Writer) error {
-	for _, p := range r.Parts {
-		if p.State == No || p.State == Limited {
-			if _, err := fmt.Fprintln(w, display.Fold(p.Sentence(), width, 0)); err != nil {
-				return err
-			}
+	var names []string
+	for i, p := range r.Parts {
+		if p.State != No && p.State != Limited {
+			continue
+		}
+		names = append(names, p.Name)
+		if i+1 < len(r.Parts) && p.lacksSame(r.Parts[i+1]) {
+			continue
+		}
+		text := fmt.Sprintf("%s %s: %s: %s", p.Feature, strings.Join(names, ", "), p.State, p.Why)
+		if p.Remedy != "" {
+			text += "; remedy: " + p.Remedy
+		}
+		names = nil
+		if _, err := fmt.Fprintln(w, display.Fold(text, width, 0)); err != nil {
+			return err
 		}
 	}
 	return nil
