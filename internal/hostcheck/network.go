@@ -54,7 +54,7 @@ func (c *checker) mss() {
 	if c.noBPF(name, kernel.BPF, kernel.NetAdmin, kernel.SysAdmin) {
 		return
 	}
-	if _, err := kernel.NetNSCookie(); err != nil {
+	if _, err := ledger.Here(); err != nil {
 		c.failed(name, No, err, "")
 		return
 	}
