@@ -21,7 +21,7 @@ type kernel struct {
 }
 
 // The checks of longhaul on a kernel, in the order in which they run.
-var allChecks = []string{"relay", "measure", "route", "doctor", "mss", "brutal", "haul", "hybla", "illinois", "demo", "mitre", "tests"}
+var allChecks = []string{"host", "relay", "measure", "route", "doctor", "mss", "brutal", "haul", "hybla", "illinois", "demo", "mitre", "tests"}
 
 // Checks that run only when they are named: they take minutes and depend on speed.
 var slowChecks = []string{"diagnosis", "figures"}

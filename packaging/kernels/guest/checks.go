@@ -31,6 +31,7 @@ var checks = map[string]struct {
 	limit time.Duration
 	run   func(context.Context, result.Plan) (outcome, error)
 }{
+	"host":      {3 * time.Minute, checkHost},
 	"relay":     {3 * time.Minute, checkRelay},
 	"measure":   {2 * time.Minute, checkMeasure},
 	"route":     {2 * time.Minute, checkRoute},
