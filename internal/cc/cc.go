@@ -32,6 +32,7 @@ import (
 	"longhaul/internal/bpffs"
 	"longhaul/internal/kernel"
 	"longhaul/internal/ledger"
+	"longhaul/internal/units"
 )
 
 // DefaultBPFFS is the usual mount point.
@@ -74,11 +75,38 @@ var (
 	ErrUnknown = errors.New("no such congestion control")
 )
 
-// takenError is [ErrTaken] with the owner.
-type takenError struct{ name, by string }
+// TakenError is [ErrTaken] for a load.
+type TakenError struct {
+	Name   string
+	Second string // the free name of the same algorithm, empty if there is none
+	by     string
+}
 
-func (e *takenError) Error() string { return fmt.Sprintf("%s: %v: %s", e.name, ErrTaken, e.by) }
-func (e *takenError) Unwrap() error { return ErrTaken }
+func (e *TakenError) Error() string { return fmt.Sprintf("%s: %v: %s", e.Name, ErrTaken, e.by) }
+func (e *TakenError) Unwrap() error { return ErrTaken }
+
+// taken returns the error for loading an algorithm under a taken name.
+func taken(algorithm, name, by string) error {
+	e := &TakenError{Name: name, by: by}
+	if second := units.SecondName(algorithm); name == algorithm && !IsAvailable(second) {
+		e.Second = second
+	}
+	return e
+}
+
+// UnknownError is [ErrUnknown] with the name.
+type UnknownError struct {
+	Name string
+	own  []string // those of longhaul, if one of them is needed
+}
+
+func (e *UnknownError) Error() string {
+	if len(e.own) == 0 {
+		return fmt.Sprintf("%s: %v", e.Name, ErrUnknown)
+	}
+	return fmt.Sprintf("%s: %v among %s", e.Name, ErrUnknown, strings.Join(e.own, ", "))
+}
+func (e *UnknownError) Unwrap() error { return ErrUnknown }
 
 // maxName is the maximum length of a name: the kernel's TCP_CA_NAME_MAX less the
 // terminating zero.

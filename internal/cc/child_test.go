@@ -63,7 +63,7 @@ func child(role string) int {
 		return 0
 	}
 	for {
-		if _, err := h.Load(context.Background(), "brutal", name); err != nil {
+		if _, err := h.Load(context.Background(), churned(), name); err != nil {
 			fmt.Println(err)
 			return 1
 		}
@@ -78,11 +78,20 @@ func child(role string) int {
 	}
 }
 
+// churned is the algorithm that the children load: the one with the most pins, where
+// the kernel can have it.
+func churned() string {
+	if paces, err := bpfPaces(); err == nil && !paces {
+		return "illinois"
+	}
+	return "brutal"
+}
+
 // replaceAgainAndAgain loads two builds in turn.
 func replaceAgainAndAgain(h *Host, name string) error {
 	for builds := []fs.FS{h.Objects, otherBuild(h)}; ; builds[0], builds[1] = builds[1], builds[0] {
 		h.Objects = builds[0]
-		if _, err := h.Load(context.Background(), "brutal", name); err != nil {
+		if _, err := h.Load(context.Background(), churned(), name); err != nil {
 			return err
 		}
 	}
@@ -209,7 +218,7 @@ func killedReplacing(t *testing.T, h *Host) {
 	for round := range 4 * len(steps) {
 		step := steps[round%len(steps)]
 		name := testName()
-		_, err := h.Load(context.Background(), "brutal", name)
+		_, err := h.Load(context.Background(), churned(), name)
 		must(t, err)
 		cmd := childCommand(h, "replace", name)
 		var out strings.Builder
@@ -229,7 +238,7 @@ func killedReplacing(t *testing.T, h *Host) {
 		}
 		t.Logf("killed after the step %q: %s", step.name, a.State)
 		if round%2 == 0 {
-			if result, err := h.Load(context.Background(), "brutal", name); err != nil || !isRegistered(t, name) {
+			if result, err := h.Load(context.Background(), churned(), name); err != nil || !isRegistered(t, name) {
 				t.Errorf("killed after the step %q: load: %+v, %v", step.name, result, err)
 			}
 			if exists(name, nextOpsPin) {

@@ -14,7 +14,7 @@ import (
 
 func TestKnown(t *testing.T) {
 	known := NewHost(ledger.By{}).Known()
-	for name, want := range map[string]bool{"cubic": true, "westwood": true, "haul": true, "nosuch": false, "bbrr": false, "": false} {
+	for name, want := range map[string]bool{"cubic": true, "westwood": true, "haul": true, "lh_haul": true, "lh_cubic": false, "nosuch": false, "bbrr": false, "": false} {
 		if got := slices.Contains(known, name); got != want {
 			t.Errorf("%q is known: %v, want %v", name, got, want)
 		}

@@ -133,15 +133,12 @@ func (h *Host) List(tryOut bool) ([]Algorithm, error) {
 		}
 		add(&ours, a)
 	}
+	if pinsErr == nil {
+		built = offered(built, available, loaded)
+	}
 	for _, name := range built {
-		if slices.Contains(loaded, name) {
+		if slices.Contains(loaded, name) || slices.Contains(available, name) {
 			continue
-		}
-		if slices.Contains(available, name) {
-			// Of another owner: longhaul's has its second name.
-			if name = units.SecondName(name); pinsErr != nil || slices.Contains(available, name) || slices.Contains(loaded, name) {
-				continue
-			}
 		}
 		add(&ours, h.describeBuilt(name, tryOut))
 	}

@@ -2,6 +2,7 @@ package cc
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -247,7 +248,7 @@ func (h *Host) check(ctx context.Context, o *object, name string) (Outcome, erro
 		}
 		return Replaced, nil
 	case isRegistered:
-		return "", &takenError{name, "it is a kernel module, or another program loaded it"}
+		return "", taken(o.name, name, "it is a kernel module, or another program loaded it")
 	}
 	return Loaded, nil
 }
@@ -255,6 +256,9 @@ func (h *Host) check(ctx context.Context, o *object, name string) (Outcome, erro
 // load registers and pins. The caller holds the lock.
 func (h *Host) load(ctx context.Context, o *object, name string) (result LoadResult, err error) {
 	result.Outcome, err = h.check(ctx, o, name)
+	if err == nil && result.Outcome != Loaded {
+		err = h.settleOps(name)
+	}
 	if err != nil || result.Outcome == Already {
 		return result, err
 	}
@@ -289,10 +293,10 @@ func (h *Host) load(ctx context.Context, o *object, name string) (result LoadRes
 	}
 	result.Notes = append(o.notes, notes...)
 	b := build{o.name, o.sum, time.Now()}
-	if o.linked {
-		err = h.register(name, collection.Maps[o.table.Name], result.Outcome, b)
-	} else {
-		err = h.registerOps(name, o, collection.Programs, result.Outcome, b)
+	if result.Outcome == Replaced {
+		err = h.replace(name, o, collection, b)
+	} else if err = h.writeBuild(name, b); err == nil {
+		err = h.register(name, o, collection)
 	}
 	if err != nil {
 		return LoadResult{}, err
@@ -300,20 +304,37 @@ func (h *Host) load(ctx context.Context, o *object, name string) (result LoadRes
 	return result, nil
 }
 
-// register registers the table by a link, or replaces a registered one.
-func (h *Host) register(name string, ops *ebpf.Map, outcome Outcome, b build) error {
-	if outcome == Replaced {
-		if err := replaceOps(h.dir(name, linkPin), ops); err != nil {
-			return fmt.Errorf("replace %s: %w: unload it first", name, err)
-		}
-		return h.writeBuild(name, b)
+// replace replaces a registered algorithm. Meanwhile its record is that of no build, so
+// that a load after a crash replaces it again.
+func (h *Host) replace(name string, o *object, collection *ebpf.Collection, b build) error {
+	former, err := h.readBuild(name)
+	if err != nil { // unreadable
+		former = build{algorithm: b.algorithm, loadedAt: b.loadedAt}
 	}
-	if err := h.writeBuild(name, b); err != nil {
+	unknown := former
+	unknown.sum = [sha256.Size]byte{}
+	if err := h.writeBuild(name, unknown); err != nil {
 		return err
 	}
-	l, err := link.AttachStructOps(link.StructOpsOptions{Map: ops})
+	if o.linked {
+		err = replaceOps(h.dir(name, linkPin), collection.Maps[o.table.Name])
+	} else {
+		err = h.replaceByOps(name, o, collection.Programs)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("replace %s: %w", name, err), h.writeBuild(name, former))
+	}
+	return h.writeBuild(name, b)
+}
+
+// register registers the table, by a link if the kernel has those.
+func (h *Host) register(name string, o *object, collection *ebpf.Collection) error {
+	if !o.linked {
+		return h.registerOps(name, o, collection.Programs)
+	}
+	l, err := link.AttachStructOps(link.StructOpsOptions{Map: collection.Maps[o.table.Name]})
 	if errors.Is(err, unix.EEXIST) {
-		return &takenError{name, "another process registered it just now"}
+		return taken(o.name, name, "another process registered it just now")
 	}
 	if err != nil {
 		return fmt.Errorf("register %s: %w", name, err)
@@ -358,7 +379,11 @@ func (o *object) verify(dir string) (*ebpf.Collection, error) {
 	case errors.Is(err, ebpf.ErrMapIncompatible):
 		return nil, fmt.Errorf("the loaded %s has data in another format: unload it first", o.name)
 	case errors.As(err, &rejected):
-		return nil, &rejectedError{unsupported(o.name, "a kernel whose BPF verifier accepts it (Linux 6.0 or newer should): "+verdict(rejected)), rejected}
+		needs := "a kernel whose BPF verifier accepts it (Linux 6.0 or newer should): " + verdict(rejected)
+		if paces, err := bpfPaces(); err == nil && !paces {
+			needs = "a kernel whose BPF may set the pacing of a connection (Linux 6.0)"
+		}
+		return nil, &rejectedError{unsupported(o.name, needs), rejected}
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return nil, unsupported(o.name, "another kernel: "+err.Error())
 	}
@@ -436,7 +461,7 @@ func attachCgroup(pin, cgroup string, attach ebpf.AttachType, program *ebpf.Prog
 func replaceOps(pin string, ops *ebpf.Map) error {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if err != nil {
-		return err
+		return fmt.Errorf("open its link: %w: unload it first", err)
 	}
 	defer l.Close()
 	raw, ok := l.(interface{ FD() int })
@@ -447,7 +472,7 @@ func replaceOps(pin string, ops *ebpf.Map) error {
 	attr := struct{ linkFD, newMapFD, flags, oldMapFD uint32 }{linkFD: uint32(raw.FD()), newMapFD: uint32(ops.FD())}
 	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_LINK_UPDATE, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
 	if errno != 0 {
-		return errno
+		return fmt.Errorf("update its link: %w: unload it first", errno)
 	}
 	return nil
 }

@@ -91,6 +91,7 @@ func testName() string { return fmt.Sprintf("t%08x", rand.Uint32()) }
 // load loads an algorithm under a test's name, until the test ends.
 func load(t testing.TB, h *Host, algorithm string) (name string) {
 	t.Helper()
+	requireAlgorithm(t, algorithm)
 	name = testName()
 	result, err := h.Load(context.Background(), algorithm, name)
 	must(t, err)

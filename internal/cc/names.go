@@ -21,3 +21,31 @@ func (h *Host) AllNames() ([]string, error) {
 	slices.Sort(names)
 	return names, err
 }
+
+// Offered returns the names to load longhaul's algorithms under: the second where
+// another owner has the first.
+func (h *Host) Offered() ([]string, error) {
+	own, err := h.Names()
+	if err != nil {
+		return nil, err
+	}
+	available, err := Available()
+	if err != nil {
+		return nil, err
+	}
+	loaded, err := h.LoadedNames()
+	if err != nil { // as an ordinary user
+		return own, nil
+	}
+	return offered(own, available, loaded), nil
+}
+
+func offered(own, available, loaded []string) (names []string) {
+	for _, name := range own {
+		if slices.Contains(available, name) && !slices.Contains(loaded, name) {
+			name = units.SecondName(name)
+		}
+		names = append(names, name)
+	}
+	return names
+}

@@ -75,6 +75,7 @@ func (h *Host) Names() ([]string, error) {
 
 // object reads a compiled algorithm by its first or second name.
 func (h *Host) object(name string) (*object, error) {
+	given := name
 	name = units.FirstName(name)
 	b, err := fs.ReadFile(h.Objects, name+"_"+byteOrder+".o")
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
@@ -82,7 +83,7 @@ func (h *Host) object(name string) (*object, error) {
 		if listErr != nil {
 			return nil, listErr
 		}
-		return nil, fmt.Errorf("%s: %w among %s", name, ErrUnknown, strings.Join(names, ", "))
+		return nil, &UnknownError{given, names}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the object of %s: %w", name, err)

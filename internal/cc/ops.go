@@ -127,46 +127,41 @@ func (k kernelTypes) setName(value []byte, name string) error {
 // registerOps registers an algorithm without a link: by the value of a pinned map. A
 // registered map holds itself, so removing its pins does not unregister it. Hence the
 // map is pinned before it gets its value, and loses the value before the pin.
-//
-// To replace is to unregister and to register, with a moment between in which no socket
-// can choose the algorithm. If the kernel refuses the new one, the former returns.
-func (h *Host) registerOps(name string, o *object, programs map[string]*ebpf.Program, outcome Outcome, b build) error {
-	k, err := readKernelTypes()
+func (h *Host) registerOps(name string, o *object, programs map[string]*ebpf.Program) error {
+	m, value, err := o.triedOps(programs)
 	if err != nil {
 		return err
 	}
+	defer m.Close()
+	if err := m.Pin(h.dir(name, opsPin)); err != nil {
+		return fmt.Errorf("pin %s: %w", name, err)
+	}
+	return putOps(o.name, name, m, value)
+}
+
+// triedOps returns a map, and the value that registers the programs in it. The kernel
+// has checked the value.
+func (o *object) triedOps(programs map[string]*ebpf.Program) (*ebpf.Map, []byte, error) {
+	k, err := readKernelTypes()
+	if err != nil {
+		return nil, nil, err
+	}
 	if err := o.tryOps(k, programs); err != nil {
-		return err
+		return nil, nil, err
 	}
 	value, err := o.value(k, programs)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	next, err := newOps(o.table)
-	if err != nil {
-		return err
-	}
-	defer next.Close()
-	if outcome == Replaced {
-		if err := h.replaceByOps(name, o, k, next, value); err != nil {
-			return err
-		}
-		return h.writeBuild(name, b)
-	}
-	if err := h.writeBuild(name, b); err != nil {
-		return err
-	}
-	if err := next.Pin(h.dir(name, opsPin)); err != nil {
-		return fmt.Errorf("pin %s: %w", name, err)
-	}
-	return putOps(name, next, value)
+	m, err := newOps(o.table)
+	return m, value, err
 }
 
 // putOps registers.
-func putOps(name string, m *ebpf.Map, value []byte) error {
+func putOps(algorithm, name string, m *ebpf.Map, value []byte) error {
 	err := m.Put(uint32(0), value)
 	if errors.Is(err, unix.EEXIST) {
-		return &takenError{name, "another process registered it just now"}
+		return taken(algorithm, name, "another process registered it just now")
 	}
 	if err != nil {
 		return fmt.Errorf("register %s: %w", name, err)
@@ -174,50 +169,62 @@ func putOps(name string, m *ebpf.Map, value []byte) error {
 	return nil
 }
 
-// replaceByOps registers next, made of value, in place of the registered map.
-func (h *Host) replaceByOps(name string, o *object, k kernelTypes, next *ebpf.Map, value []byte) error {
-	if err := h.settleOps(name); err != nil {
+// replaceByOps registers programs in place of a registered map: it unregisters the
+// former and registers the new one. In between no socket can choose the algorithm. If
+// the kernel refuses the new one, the former returns.
+func (h *Host) replaceByOps(name string, o *object, programs map[string]*ebpf.Program) error {
+	next, value, err := o.triedOps(programs)
+	if err != nil {
 		return err
 	}
-	pin, nextPin := h.dir(name, opsPin), h.dir(name, nextOpsPin)
-	former, err := ebpf.LoadPinnedMap(pin, nil)
+	defer next.Close()
+	return h.swapOps(name, o, next, value)
+}
+
+func (h *Host) swapOps(name string, o *object, next *ebpf.Map, value []byte) error {
+	k, err := readKernelTypes()
 	if err != nil {
-		return fmt.Errorf("replace %s: %w: unload it first", name, err)
+		return err
+	}
+	nextPin := h.dir(name, nextOpsPin)
+	former, err := ebpf.LoadPinnedMap(h.dir(name, opsPin), nil)
+	if err != nil {
+		return fmt.Errorf("open its map: %w: unload it first", err)
 	}
 	defer former.Close()
-	formerValue, programs, err := k.reusable(former)
+	formerValue, formerPrograms, err := k.reusable(former)
 	if err != nil {
-		return fmt.Errorf("replace %s: read the registered one: %w: unload it first", name, err)
+		return fmt.Errorf("read its map: %w: unload it first", err)
 	}
-	defer closeAll(programs)
+	defer closeAll(formerPrograms)
 	spare, err := newOps(o.table)
 	if err != nil {
 		return err
 	}
 	defer spare.Close()
 	if err := next.Pin(nextPin); err != nil {
-		return fmt.Errorf("pin %s: %w", name, err)
+		return fmt.Errorf("pin the new map: %w", err)
 	}
 	if err := unregisterOps(former); err != nil {
-		return errors.Join(fmt.Errorf("replace %s: %w", name, err), os.Remove(nextPin))
+		return errors.Join(err, os.Remove(nextPin))
 	}
 	if h.betweenOps != nil {
 		h.betweenOps()
 	}
-	if err := putOps(name, next, value); err != nil {
-		return errors.Join(err, restoreOps(name, spare, formerValue, nextPin), h.settleOps(name))
+	if err := putOps(o.name, name, next, value); err != nil {
+		return errors.Join(err, restoreOps(o.name, name, spare, formerValue, nextPin), h.settleOps(name))
 	}
 	return h.settleOps(name)
 }
 
 // restoreOps registers a former algorithm again, in a new map.
-func restoreOps(name string, m *ebpf.Map, value []byte, pin string) error {
+func restoreOps(algorithm, name string, m *ebpf.Map, value []byte, pin string) error {
 	err := os.Remove(pin)
 	if err == nil {
 		err = m.Pin(pin)
 	}
 	if err == nil {
-		err = putOps(name, m, value)
+		err = putOps(algorithm, name, m, value)
 	}
 	if err != nil {
 		return fmt.Errorf("the former %s is unloaded and cannot return: load it again: %w", name, err)

@@ -77,7 +77,7 @@ func TestReplacedBeforeRename(t *testing.T) {
 	for _, then := range []string{"load", "replace", "unload"} {
 		t.Run(then, func(t *testing.T) {
 			h := unlinkedHost(t)
-			name := load(t, h, "brutal")
+			name := load(t, h, "hybla")
 			must(t, os.Rename(h.dir(name, opsPin), h.dir(name, nextOpsPin)))
 			pinOps(t, h, name, opsPin) // the former, without its value
 			if a, _ := describe(t, h, name); a.State != Ready || a.Why != "" {
@@ -88,8 +88,11 @@ func TestReplacedBeforeRename(t *testing.T) {
 				h.Objects, want = otherBuild(h), Replaced
 			}
 			if then != "unload" {
-				if result, err := h.Load(context.Background(), "brutal", name); err != nil || result.Outcome != want {
+				if result, err := h.Load(context.Background(), "hybla", name); err != nil || result.Outcome != want {
 					t.Errorf("load: %+v, %v", result, err)
+				}
+				if left, err := h.pins().Exists(name, nextOpsPin); err != nil || left {
+					t.Errorf("the pin of the replacement is left: %v, %v", left, err)
 				}
 			}
 			if result, err := h.Unload(context.Background(), name); err != nil || result.Outcome != Unloaded || isRegistered(t, name) {
@@ -135,12 +138,12 @@ func TestReplaceFails(t *testing.T) {
 		o, err := h.object("hybla")
 		must(t, err)
 		must(t, o.prepare())
-		next, err := newOps(o.table)
+		next, err := newOps(o.table) // not tried
 		must(t, err)
 		defer next.Close()
 		nothing := make([]byte, k.value.Size) // a table without functions
 		must(t, k.setName(nothing, name))
-		if err := h.replaceByOps(name, o, k, next, nothing); !errors.Is(err, unix.EINVAL) {
+		if err := h.swapOps(name, o, next, nothing); !errors.Is(err, unix.EINVAL) {
 			t.Errorf("%v", err)
 		}
 		if a, _ := describe(t, h, name); a.State != Ready || a.Why != "" || a.Outdated {
@@ -160,8 +163,6 @@ func TestReplaceFails(t *testing.T) {
 // TestLooksRegisterNothing watches the kernel's table during what only looks.
 func TestLooksRegisterNothing(t *testing.T) {
 	eachWay(t, func(t *testing.T, h *Host) {
-		before, err := Available()
-		must(t, err)
 		seen := map[string]bool{}
 		stop, stopped := make(chan struct{}), make(chan struct{})
 		go func() {
@@ -182,10 +183,14 @@ func TestLooksRegisterNothing(t *testing.T) {
 		must(t, err)
 		look := *h
 		look.DryRun = true
-		want := map[string]bool{}
+		tried := map[string]bool{}
 		for _, algorithm := range names {
+			if paces, err := bpfPaces(); err != nil || !paces && (algorithm == "haul" || algorithm == "brutal") {
+				must(t, err)
+				continue // this kernel refuses them
+			}
 			name := testName()
-			want[name] = true
+			tried[name] = true
 			o, err := h.object(algorithm) // as List does
 			must(t, err)
 			must(t, o.prepare())
@@ -198,12 +203,9 @@ func TestLooksRegisterNothing(t *testing.T) {
 		close(stop)
 		<-stopped
 		for name := range seen {
-			if want[name] {
+			if tried[name] {
 				t.Errorf("%s was registered", name)
 			}
-		}
-		if after, err := Available(); err != nil || len(after) < len(before) {
-			t.Errorf("the kernel has %v, before %v: %v", after, before, err)
 		}
 		if left, err := h.LoadedNames(); err != nil || len(left) > 0 {
 			t.Errorf("left: %v, %v", left, err)
@@ -256,7 +258,7 @@ func TestOthersMaps(t *testing.T) {
 	m, err := ebpf.NewMap(table)
 	must(t, err)
 	defer m.Close()
-	must(t, putOps(name, m, value))
+	must(t, putOps("hybla", name, m, value))
 	if found, err := recordedOrphan(book, name); err != nil || found != nil {
 		t.Errorf("%v, %v", found, err)
 	}

@@ -253,11 +253,10 @@ func (h *Host) notOurs(ctx context.Context, name string) error {
 	if !gone {
 		return fmt.Errorf("%s: %w, and longhaul has not loaded it", name, ErrTaken)
 	}
-	known, err := h.Names()
-	if err != nil || slices.Contains(known, name) {
-		return err
+	if h.IsOwn(name) {
+		return nil
 	}
-	return fmt.Errorf("%s: %w", name, ErrUnknown)
+	return &UnknownError{Name: name}
 }
 
 // LoadedNames returns the algorithms that longhaul has loaded or begun to load.

@@ -1,0 +1,37 @@
+package cc
+
+import (
+	"testing"
+
+	"longhaul/internal/nettest"
+)
+
+// requirePaced skips a test of haul or brutal where they cannot work.
+func requirePaced(t testing.TB) {
+	t.Helper()
+	nettest.RequireRoot(t)
+	paces, err := bpfPaces()
+	must(t, err)
+	if !paces {
+		t.Skip("needs BPF that may set a socket's pacing (Linux 6.0)")
+	}
+}
+
+// requireAlgorithm skips a test where this kernel cannot have an algorithm.
+func requireAlgorithm(t testing.TB, algorithm string) {
+	t.Helper()
+	if algorithm == "haul" || algorithm == "brutal" {
+		requirePaced(t)
+	}
+}
+
+// wantNotes returns how many notes loading an algorithm gives.
+func wantNotes(t testing.TB, algorithm string) int {
+	t.Helper()
+	paces, err := bpfPaces()
+	must(t, err)
+	if algorithm == "hybla" && !paces {
+		return 1 // it works without pacing
+	}
+	return 0
+}
