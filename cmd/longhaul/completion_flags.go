@@ -119,7 +119,7 @@ func completeWords(words func() []string, isList bool) cobra.CompletionFunc {
 // algorithmNames returns the kernel's congestion controls and longhaul's own.
 func algorithmNames() []string {
 	names, _ := cc.Available() // without it, only our own
-	own, _ := cc.NewHost(ledger.By{}).Names()
+	own, _ := cc.NewHost(ledger.By{}).Offered()
 	names = append(names, own...)
 	slices.Sort(names)
 	return slices.Compact(names)

@@ -137,7 +137,7 @@ func completeRelays(*cobra.Command, []string, string) ([]string, cobra.ShellComp
 
 // completeAlgorithms offers longhaul's algorithms that the line does not name yet.
 func completeAlgorithms(_ *cobra.Command, given []string, start string) ([]string, cobra.ShellCompDirective) {
-	names, err := cc.NewHost(ledger.By{}).Names()
+	names, err := cc.NewHost(ledger.By{}).Offered()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}

@@ -22,11 +22,12 @@ import (
 	"longhaul/internal/ledger"
 	"longhaul/internal/nettest"
 	"longhaul/internal/transport"
+	"longhaul/internal/units"
 )
 
-// sharedRates loads brutal. The returned function translates a configuration with
+// sharedRates loads brutal, by one of its names. The returned function translates a configuration with
 // shared rates, as at a reload, and returns the legs of the first tunnel.
-func sharedRates(t *testing.T) (shared func(rate string) *legs) {
+func sharedRates(t *testing.T, name string) (shared func(rate string) *legs) {
 	t.Helper()
 	if ok, err := nettest.MachineRoot(); err != nil {
 		t.Fatal(err)
@@ -34,7 +35,7 @@ func sharedRates(t *testing.T) (shared func(rate string) *legs) {
 		t.Skip("only root over the machine may load BPF")
 	}
 	host := cc.NewHost(ledger.By{Owner: "test", Means: ledger.Command})
-	result, err := host.Load(t.Context(), ratedCC, ratedCC)
+	result, err := host.Load(t.Context(), name, name)
 	if errors.Is(err, cc.ErrTaken) {
 		t.Skip("another program's brutal is loaded")
 	}
@@ -43,8 +44,8 @@ func sharedRates(t *testing.T) (shared func(rate string) *legs) {
 	}
 	if result.Outcome == cc.Loaded { // not if it was already loaded
 		t.Cleanup(func() {
-			if _, err := host.Unload(t.Context(), ratedCC); err != nil && !errors.Is(err, cc.ErrUnknown) {
-				t.Errorf("unload %s: %v", ratedCC, err)
+			if _, err := host.Unload(t.Context(), name); err != nil && !errors.Is(err, cc.ErrUnknown) {
+				t.Errorf("unload %s: %v", name, err)
 			}
 		})
 	}
@@ -53,7 +54,7 @@ func sharedRates(t *testing.T) (shared func(rate string) *legs) {
 	t.Cleanup(all.budgets.close)
 	return func(rate string) *legs {
 		t.Helper()
-		tunnels, err := all.translate(budgetConfig(t, rate))
+		tunnels, err := all.translate(budgetConfig(t, rate, name, name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +69,13 @@ func sharedRates(t *testing.T) (shared func(rate string) *legs) {
 // TestTunnelSharesARate sends on connections of a tunnel with brutal. They share its
 // rate, which a reload changes for all.
 func TestTunnelSharesARate(t *testing.T) {
-	shared := sharedRates(t)
+	for _, name := range []string{ratedCC, units.SecondName(ratedCC)} {
+		t.Run(name, func(t *testing.T) { tunnelSharesARate(t, name) })
+	}
+}
+
+func tunnelSharesARate(t *testing.T, name string) {
+	shared := sharedRates(t, name)
 	l := shared("80Mbit")
 	if again := shared("80Mbit"); again != l {
 		t.Error("a reload without a change makes the tunnel another")
@@ -76,8 +83,8 @@ func TestTunnelSharesARate(t *testing.T) {
 	address := discard(t)
 	conn := dialLeg(t, l, address)
 	defer conn.Close()
-	if name := algorithmOf(t, conn); name != ratedCC {
-		t.Fatalf("a leg uses %s", name)
+	if got := algorithmOf(t, conn); got != name {
+		t.Fatalf("a leg uses %s", got)
 	}
 	pumps := []*net.TCPConn{pumpThrough(t, l, address), pumpThrough(t, l, address)}
 	// The kernel paces each with its share of the rate, and leaves some for the third.
@@ -117,7 +124,7 @@ func TestTunnelWithoutARate(t *testing.T) {
 	var log bytes.Buffer
 	all := newTransports(&cc.Host{BPFFS: t.TempDir()}, slog.New(slog.NewTextHandler(&log, nil)))
 	defer all.budgets.close()
-	if _, err := all.translate(budgetConfig(t, "80Mbit")); err != nil {
+	if _, err := all.translate(budgetConfig(t, "80Mbit", ratedCC, ratedCC)); err != nil {
 		t.Fatal(err)
 	}
 	all.keep()
@@ -135,12 +142,28 @@ func TestTunnelWithoutARate(t *testing.T) {
 	}
 }
 
-func budgetConfig(t *testing.T, rate string) *config.Config {
+// TestBothNamesOfBrutal checks a configuration that names brutal twice: as one, it
+// would have two sets of rates.
+func TestBothNamesOfBrutal(t *testing.T) {
+	var log bytes.Buffer
+	all := newTransports(&cc.Host{BPFFS: t.TempDir()}, slog.New(slog.NewTextHandler(&log, nil)))
+	defer all.budgets.close()
+	if _, err := all.translate(budgetConfig(t, "80Mbit", "brutal", "lh_brutal")); err != nil {
+		t.Fatal(err)
+	}
+	all.keep()
+	if want := "the configuration names both brutal and lh_brutal: name one of them"; !strings.Contains(log.String(), want) {
+		t.Errorf("log %s, want %q", log.String(), want)
+	}
+}
+
+// budgetConfig is a configuration of two tunnels, each with a rate and a name of brutal.
+func budgetConfig(t *testing.T, rate string, names ...string) *config.Config {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "longhaul.yaml")
 	text := "tunnels:\n"
 	for i, name := range []string{"a", "b"} {
-		text += fmt.Sprintf("  - name: %s\n    listen: 127.0.0.1:%d\n    forward: 127.0.0.1:9\n    wan_side: forward\n    wan: {congestion_control: brutal, rate: %s}\n", name, 6000+i, rate)
+		text += fmt.Sprintf("  - name: %s\n    listen: 127.0.0.1:%d\n    forward: 127.0.0.1:9\n    wan_side: forward\n    wan: {congestion_control: %s, rate: %s}\n", name, 6000+i, names[i], rate)
 	}
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 // TestTunnelHoldsItsRate sends on two connections of a tunnel with brutal. Their sum
 // is its rate, which a reload changes for both.
 func TestTunnelHoldsItsRate(t *testing.T) {
-	shared := sharedRates(t)
+	shared := sharedRates(t, ratedCC)
 	l := shared("80Mbit")
 	var received atomic.Int64
 	sink := nettest.ListenTCP(t, "127.0.0.1:0")

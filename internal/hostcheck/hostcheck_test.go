@@ -261,8 +261,11 @@ func TestMeasuredFigures(t *testing.T) {
 func TestCheck(t *testing.T) {
 	host := cc.NewHost(ledger.By{Owner: "test"})
 	before := namespaceState(t)
-	r, err := Check(Options{Path: Paths()["lossy-lfn"], CC: host, Sandbox: func() error { return nil }})
+	r, err := Check(Options{Path: Paths()["lossy-lfn"], CC: host, Algorithms: []string{"lh_haul"}, Sandbox: func() error { return nil }})
 	nettest.Must(t, err)
+	if p, ok := r.Find("cc", "lh_haul"); !ok || strings.Contains(p.Why, "module") {
+		t.Errorf("longhaul's haul by its second name: %+v", p)
+	}
 	if after := namespaceState(t); after != before {
 		t.Errorf("the check changed the host from\n%s\nto\n%s", before, after)
 	}

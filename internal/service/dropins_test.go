@@ -13,7 +13,7 @@ import (
 
 // TestGrants holds what of a configuration asks for which drop-in.
 func TestNeededDropIns(t *testing.T) {
-	own := []string{"brutal", "haul", "hybla", "illinois"}
+	own := []string{"brutal", "haul", "hybla", "illinois", "lh_brutal", "lh_haul"}
 	for name, test := range map[string]struct {
 		yaml string
 		want string // name: why, by lines
@@ -26,6 +26,8 @@ func TestNeededDropIns(t *testing.T) {
 		"the kernel's own settings":    {`{listen: "127.0.0.1:6000", forward: "a:1", transport: kernel}`, ""},
 		"large buffers":                {`{listen: "127.0.0.1:6000", forward: "a:1", wan: {receive_buffer: 16MiB}}`, "net-admin: tunnel t0 has buffers beyond net.core.wmem_max or rmem_max"},
 		"ours, twice and once":         {`{listen: "127.0.0.1:6000", forward: "a:1", lan: {congestion_control: hybla}, wan: {congestion_control: haul}}` + "\n" + `{listen: "127.0.0.1:6001", forward: "a:1", wan: {congestion_control: haul}}`, "load-congestion-control: tunnel t0 uses hybla (hybla haul)"},
+		"second name":                  {`{listen: "127.0.0.1:6000", forward: "a:1", wan: {congestion_control: lh_haul}}`, "load-congestion-control: tunnel t0 uses lh_haul (lh_haul)"},
+		"brutal by its second name":    {`{listen: "127.0.0.1:6000", forward: "a:1", wan: {congestion_control: lh_brutal, rate: 1Gbit}}`, "congestion-control: tunnel t0 sets a rate for lh_brutal"},
 		"brutal has all of it":         {`{listen: "127.0.0.1:6000", forward: "a:1", wan: {congestion_control: brutal, send_buffer: 16MiB, rate: 1Gbit}, lan: {congestion_control: haul}}`, "congestion-control: tunnel t0 sets a rate for brutal"},
 		"keys": {`{listen: "127.0.0.1:6000", forward: "a:1", check: {key_file: /run/credentials/longhaul.service/b}}` + "\n" + `{listen: "127.0.0.1:6001", forward: "a:1", check: {key_file: /run/credentials/longhaul.service/a}}`,
 			"credentials: only root can read the key of checks (a b)"},
