@@ -55,14 +55,23 @@ func ccFlags(flags *pflag.FlagSet, objects *string) {
 
 // ccError adds the hint to an error of the loader.
 func ccError(err error) error {
-	var lacking *kernel.ErrUnsupported
+	var (
+		lacking *kernel.ErrUnsupported
+		taken   *cc.TakenError
+		unknown *cc.UnknownError
+	)
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &lacking):
 		return remedy.New(err, "the kernel's own algorithms work without it: see longhaul cc list")
-	case errors.Is(err, cc.ErrUnknown):
+	case errors.As(err, &unknown):
+		if meant := remedy.Nearest(unknown.Name, cc.NewHost(ledger.By{}).Known()); meant != "" {
+			return remedy.New(err, "did you mean "+meant+"? see longhaul cc list")
+		}
 		return remedy.New(err, "see longhaul cc list")
+	case errors.As(err, &taken) && taken.Second != "":
+		return remedy.New(err, "longhaul's has a second name: longhaul cc load "+taken.Second)
 	case errors.Is(err, cc.ErrTaken):
 		return remedy.New(err, "longhaul replaces and unloads only its own algorithms; see longhaul cc list")
 	case errors.Is(err, fs.ErrPermission):

@@ -37,11 +37,15 @@ by name. They stay after the command has ended. Loading the same build again
 changes nothing. Another build is replaced, and connections keep the build they
 began with.
 
+Each algorithm has a second name, like lh_hybla, for hosts whose kernel has
+another algorithm of the first.
+
 It needs root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN with a BPF filesystem
 that the user may write.`,
 		Example: `  longhaul cc load haul
   longhaul cc load haul --default
-  longhaul cc load hybla illinois`,
+  longhaul cc load hybla illinois
+  longhaul cc load lh_hybla`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			switch {
 			case len(names) == 0:
