@@ -24,9 +24,12 @@ type abuser struct {
 	t       *testing.T
 	address string
 	cookie  cookie
+	plain   bool // speaks as iperf3, without longhaul's own parameters
 }
 
-func newAbuser(t *testing.T, address string) *abuser { return &abuser{t, address, newCookie()} }
+func newAbuser(t *testing.T, address string) *abuser {
+	return &abuser{t: t, address: address, cookie: newCookie()}
+}
 
 // dial connects and says so many bytes of the cookie.
 func (a *abuser) dial(cookieBytes int) net.Conn {
@@ -64,7 +67,11 @@ func (a *abuser) reach(step string, o Options) (conns []net.Conn) {
 	if step == "parameters asked" {
 		return conns
 	}
-	b, err := json.Marshal(o.withDefaults().parameters())
+	p := o.withDefaults().parameters()
+	if a.plain {
+		p.Longhaul = nil
+	}
+	b, err := json.Marshal(p)
 	must(a.t, err)
 	b = append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
 	if step == "half the parameters" {
@@ -368,4 +375,39 @@ func TestConnectionsAtOnce(t *testing.T) {
 		t.Errorf("%d were served; errors other than that the server is busy: %v", served, others)
 	}
 	serves(t, address, Token{})
+}
+
+// TestWholeWrites: iperf3's client reads whole writes to the end, after it has ended the
+// test and before it looks at the control connection. It hung if the last was cut short.
+func TestWholeWrites(t *testing.T) {
+	address, _ := serve(t)
+	const write = 1 << 20 // more than the socket's buffers at its beginning
+	a := newAbuser(t, address)
+	a.plain = true
+	conns := a.reach("running", Options{Direction: Receive, Streams: 2, WriteBytes: write})
+	control, streams := conns[0], conns[1:]
+	for _, s := range streams { // both run
+		_, err := io.ReadFull(s, make([]byte, 1))
+		must(t, err)
+	}
+	must(t, writeState(control, testEnd))
+	counts := make([]int64, len(streams))
+	var reading sync.WaitGroup
+	for i, s := range streams {
+		reading.Go(func() {
+			n, _ := io.Copy(io.Discard, s) // ends with an error where the server resets
+			counts[i] = 1 + n
+		})
+	}
+	readStates(t, control, exchangeResults)
+	must(t, writeMessage(control, results{}))
+	must(t, readMessage(control, maxResults, &results{}))
+	readStates(t, control, displayResults)
+	must(t, writeState(control, done))
+	reading.Wait()
+	for i, n := range counts {
+		if n%write != 0 {
+			t.Errorf("stream %d sent %d bytes, not a multiple of %d", i, n, write)
+		}
+	}
 }

@@ -341,6 +341,9 @@ func (t *serverTest) begin(ctx context.Context, s *Server) error {
 			continue
 		}
 		st.budget = sent
+		// When an iperf3 client has ended its test, it reads whole writes before it looks
+		// at the control connection again: a part of one would block it for good.
+		st.whole = t.parameters.Longhaul == nil
 		t.streams = append(t.streams, st)
 		// What cannot be had on this side is the client's to see: the test goes
 		// on without.

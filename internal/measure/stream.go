@@ -23,6 +23,7 @@ type stream struct {
 	bytes   atomic.Int64 // that count
 	writes  int          // bytes of each write, or room of each read
 	byTime  bool         // the test ends after a time
+	whole   bool         // the last write is finished after the end
 	budget  *budget      // nil: no bound
 	omitted Sample       // what there was when the start that does not count ended
 	series  *series      // what the kernel said while it went on
@@ -77,6 +78,10 @@ func (s *stream) send() error {
 		written, err := s.conn.Write(data[:n])
 		s.bytes.Add(int64(written))
 		if err != nil {
+			if s.whole && written > 0 {
+				_ = s.conn.SetWriteDeadline(time.Now().Add(drainPatience))
+				_, _ = s.conn.Write(data[written:n]) // does not count, as it is late
+			}
 			return stopped(err)
 		}
 	}
