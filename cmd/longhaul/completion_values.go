@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"longhaul/internal/cc"
 	"longhaul/internal/config"
 	"longhaul/internal/control"
+	"longhaul/internal/hostcheck"
 	"longhaul/internal/ledger"
 	"longhaul/internal/service"
 )
@@ -29,6 +31,7 @@ var flagValues = map[string]map[string][]string{
 	"longhaul ready":           {"ignore": {"shedding", "hops"}},
 	"longhaul status":          {"sort": {"goodput", "bytes", "age"}},
 	"longhaul top":             {"sort": {"goodput", "retransmissions", "limited", "rtt"}},
+	"longhaul host check":      {"path": slices.Sorted(maps.Keys(hostcheck.Paths()))},
 	"longhaul service install": {"grant": append(service.DropInNames(), "auto", "none")},
 }
 

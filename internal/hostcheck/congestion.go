@@ -2,6 +2,7 @@ package hostcheck
 
 import (
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -44,7 +45,7 @@ func (c *checker) ours(name string) {
 		return
 	}
 	if err := kernel.CheckBTF(name); err != nil {
-		c.failed(name, No, err, "boot a kernel with BTF: Debian 11, Ubuntu 20.10, Red Hat 8.2 or newer")
+		c.failed(name, No, err, btfRemedy())
 		return
 	}
 	if c.noBPF(name, kernel.BPF, kernel.Perfmon, kernel.NetAdmin) {
@@ -69,6 +70,14 @@ func (c *checker) ours(name string) {
 	default:
 		c.yes(name, "can be loaded")
 	}
+}
+
+// btfRemedy names releases whose kernels have BTF. Those of other architectures may not.
+func btfRemedy() string {
+	if runtime.GOARCH == "amd64" {
+		return "boot the kernel of Debian 11, Ubuntu 20.10, Red Hat 8.2 or newer"
+	}
+	return "boot a kernel that is built with it"
 }
 
 func hasCgroup2() bool {
