@@ -34,7 +34,10 @@ func OpenTUN(name string, mtu int) (Port, error) {
 		return nil, err
 	}
 	fd, err := unix.Open(tunDevice, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV):
+		return nil, fmt.Errorf("open %s: %w, load the kernel module tun (CONFIG_TUN) or use veth ports", tunDevice, err)
+	case err != nil:
 		return nil, fmt.Errorf("open %s: %w, give this user read and write access to it or use veth ports", tunDevice, err)
 	}
 	p := &tunPort{name: name, fd: fd, writer: newFrameWriter(fd, vnetHeaderLen)}
