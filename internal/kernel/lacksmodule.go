@@ -2,8 +2,6 @@ package kernel
 
 import (
 	"errors"
-	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,16 +15,14 @@ func LacksModule(err error, feature, module, option string) error {
 	default:
 		return err
 	}
-	needs := "the kernel module " + module + " (" + option + "): modprobe " + module
-	if modulesDisabled() {
-		needs = "the kernel module " + module + " (" + option + "), and kernel.modules_disabled is 1: " +
-			"list the module in /etc/modules-load.d and restart the machine"
+	needs := "the kernel module " + module + " (" + option + ")"
+	switch (Modules{}).State(module) {
+	case ModuleMissing:
+		needs += ", which is not among the modules of the running kernel: install the rest of them"
+	case ModuleBarred:
+		needs += ", and kernel.modules_disabled is 1: list it in /etc/modules-load.d and restart the machine"
+	default:
+		needs += ": modprobe " + module
 	}
 	return &ErrUnsupported{feature, needs}
-}
-
-// modulesDisabled reports whether the kernel loads no module until it restarts.
-func modulesDisabled() bool {
-	b, err := os.ReadFile("/proc/sys/kernel/modules_disabled")
-	return err == nil && strings.TrimSpace(string(b)) == "1"
 }
