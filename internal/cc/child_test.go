@@ -78,6 +78,14 @@ func child(role string) int {
 	}
 }
 
+// rounds is how often a test repeats itself: once where it shall be short.
+func rounds(usual int) int {
+	if testing.Short() {
+		return 1
+	}
+	return usual
+}
+
 // churned is the algorithm that the children load: the one with the most pins, where
 // the kernel can have it.
 func churned() string {
@@ -141,7 +149,7 @@ func killed(t *testing.T, h *Host) {
 			return begun && !there
 		}},
 	}
-	for round := range 2 * len(steps) {
+	for round := range rounds(2) * len(steps) {
 		step := steps[round%len(steps)]
 		name := testName()
 		cmd := childCommand(h, "churn", name)
@@ -215,7 +223,7 @@ func killedReplacing(t *testing.T, h *Host) {
 		{"unregistered", absent},
 		{"again", func(string) bool { return true }},
 	}
-	for round := range 4 * len(steps) {
+	for round := range rounds(4) * len(steps) {
 		step := steps[round%len(steps)]
 		name := testName()
 		_, err := h.Load(context.Background(), churned(), name)

@@ -507,7 +507,7 @@ func testManyAtOnce(t *testing.T, h *Host) {
 	var all sync.WaitGroup
 	for i := range 6 {
 		all.Go(func() {
-			for range 5 {
+			for range rounds(5) {
 				own := *h // every process has its own
 				var err error
 				if i%2 == 0 {
