@@ -351,7 +351,6 @@ func (h *Host) register(name string, o *object, collection *ebpf.Collection) err
 // or reused from there. Where the verifier refuses the programs, it tries the reduced
 // ones.
 func (o *object) intoKernel(dir string) (*ebpf.Collection, error) {
-	allowMemory()
 	collection, err := o.verify(dir)
 	if VerifierLog(err) == "" || len(o.reduced) == 0 {
 		return collection, err

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"sync"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -36,7 +35,6 @@ const builtInName = "reno"
 // newOps makes a map for a table. Without BPF_F_LINK, its value registers the table. It
 // takes one value in its life.
 func newOps(table *ebpf.MapSpec) (*ebpf.Map, error) {
-	allowMemory()
 	spec := table.Copy()
 	spec.Name, spec.Flags, spec.Contents = opsMapName, 0, nil
 	m, err := ebpf.NewMap(spec)
@@ -422,17 +420,3 @@ func memberOf(p *ebpf.ProgramSpec) string {
 	_, member, _ := strings.Cut(p.AttachTo, ":")
 	return member
 }
-
-// allowMemory lifts the limit of locked memory where BPF counts against it, which is
-// before Linux 5.11.
-var allowMemory = sync.OnceFunc(func() {
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4 << 10, MaxEntries: 256})
-	if err == nil {
-		m.Close()
-		return
-	}
-	if errors.Is(err, unix.EPERM) {
-		unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
-		_ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unlimited) // else the load says what fails
-	}
-})
