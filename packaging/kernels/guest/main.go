@@ -66,6 +66,13 @@ func mounts() error {
 			fmt.Printf("guest: mount %s: %v\n", m.at, err)
 		}
 	}
+	// As on a real host, where opening the device loads its module.
+	if err := os.MkdirAll("/dev/net", 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mknod("/dev/net/tun", unix.S_IFCHR|0o666, int(unix.Mkdev(10, 200))); err != nil {
+		fmt.Printf("guest: make /dev/net/tun: %v\n", err)
+	}
 	for _, file := range []struct{ name, text string }{
 		{"/etc/passwd", "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/nonexistent:/bin/sh\n"},
 		{"/etc/group", "root:x:0:\nnogroup:x:65534:\n"},
