@@ -122,6 +122,9 @@ func TestMemoryGivenBack(t *testing.T) {
 	nettest.CheckLeaks(t)
 	g := newRig(t, nil)
 	c, _ := g.pair()
+	if !tellsLocks(t, c) {
+		t.Skip("needs SO_BUF_LOCK (Linux 5.14)")
+	}
 	before := g.sockets()
 	g.relay.SetMemoryLimit(mib)
 	go c.Write(make([]byte, 64*mib)) // fails when the test ends
@@ -216,6 +219,18 @@ func ethernet(t *testing.T, l *net.TCPListener) {
 func smallSegments(raw syscall.RawConn) (err error) {
 	controlErr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_MAXSEG, 1460) })
 	return errors.Join(err, controlErr)
+}
+
+// tellsLocks reports whether the kernel tells which queues of a socket are fixed.
+func tellsLocks(t *testing.T, c syscall.Conn) bool {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	nettest.Must(t, err)
+	var optionErr error
+	nettest.Must(t, raw.Control(func(fd uintptr) {
+		_, optionErr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BUF_LOCK)
+	}))
+	return !errors.Is(optionErr, unix.ENOPROTOOPT)
 }
 
 // sockets returns the bounds of the only flow's queues.

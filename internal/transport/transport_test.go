@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -63,6 +64,19 @@ func (l leg) option(t *testing.T, level, option int) (value int) {
 		}
 	})
 	return value
+}
+
+// bufferLocks returns which buffers have a fixed size. It skips the test where the
+// kernel does not tell.
+func (l leg) bufferLocks(t *testing.T) (locks int) {
+	t.Helper()
+	var err error
+	l.fd(t, func(fd int) { locks, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUF_LOCK) })
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		t.Skip("needs SO_BUF_LOCK (Linux 5.14)")
+	}
+	nettest.Must(t, err)
+	return locks
 }
 
 func (l leg) congestionControl(t *testing.T) (name string) {
@@ -197,7 +211,7 @@ func TestPrepareAgain(t *testing.T) {
 	if mss := l.info(t).Snd_mss; mss <= 1000 {
 		t.Errorf("segments still have %d bytes", mss)
 	}
-	if locks := l.option(t, unix.SOL_SOCKET, unix.SO_BUF_LOCK); locks&unix.SOCK_RCVBUF_LOCK != 0 {
+	if locks := l.bufferLocks(t); locks&unix.SOCK_RCVBUF_LOCK != 0 {
 		t.Error("the receive buffer is still fixed")
 	}
 	if n := l.option(t, unix.SOL_TCP, unix.TCP_USER_TIMEOUT); n != 0 {
@@ -237,7 +251,7 @@ func TestAuto(t *testing.T) {
 		if want := map[string]int{LAN: 0, WAN: 1_000_000}[tt.side]; bound != want {
 			t.Errorf("%s: %d bytes may wait unsent, want %d", tt.name, bound, want)
 		}
-		if locks := tt.leg.option(t, unix.SOL_SOCKET, unix.SO_BUF_LOCK); tt.side == LAN && locks != 0 {
+		if locks := tt.leg.bufferLocks(t); tt.side == LAN && locks != 0 {
 			t.Errorf("%s: the buffers are fixed (%d)", tt.name, locks)
 		}
 	}
@@ -334,7 +348,7 @@ func TestWindowBeyondSysctl(t *testing.T) {
 		if got := l.option(t, unix.SOL_SOCKET, unix.SO_RCVBUF); got > 1<<20 {
 			t.Errorf("%s leg: receive buffer %d stays large on a LAN", name, got)
 		}
-		if locks := l.option(t, unix.SOL_SOCKET, unix.SO_BUF_LOCK); locks != 0 {
+		if locks := l.bufferLocks(t); locks != 0 {
 			t.Errorf("%s leg: the buffers are fixed on a LAN", name)
 		}
 	}
@@ -367,7 +381,7 @@ func (l leg) largestBuffer(t *testing.T, s *site, d direction) int {
 	if d == receiving {
 		option, lock, sysctl = unix.SO_RCVBUF, unix.SOCK_RCVBUF_LOCK, "tcp_rmem"
 	}
-	if l.option(t, unix.SOL_SOCKET, unix.SO_BUF_LOCK)&lock != 0 {
+	if l.bufferLocks(t)&lock != 0 {
 		return l.option(t, unix.SOL_SOCKET, option)
 	}
 	var maxSize int
