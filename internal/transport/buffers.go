@@ -160,6 +160,14 @@ func (d direction) setConfigured(fd, size int, h host) (sizing, error) {
 	return s, d.set(fd, s.method, s.size)
 }
 
+// liftWindow bounds the announced window of a connection by a buffer that was set
+// after the handshake. Older kernels (5.10) keep the bound of the buffer that it began
+// with, 64 KiB, since only autotuning raises it. Others need nothing, so an error does
+// not matter.
+func liftWindow(fd, size int) {
+	_ = unix.SetsockoptInt(fd, unix.SOL_TCP, unix.TCP_WINDOW_CLAMP, size)
+}
+
 // restoreAutotuning shrinks a receive buffer and lets autotuning grow it. The
 // announced window stands until the peer has used it, so a peer may once have
 // to retransmit the excess.

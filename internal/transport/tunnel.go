@@ -309,7 +309,11 @@ func (t *Tunnel) receiveAfter(fd int, p *profile, rtt time.Duration, before int)
 			s = sizing{method: force, size: w.size}
 		}
 		if s.method != autotune || before == 0 {
-			return t.setSized(fd, receiving, s, w.size, p, rtt)
+			degraded := t.setSized(fd, receiving, s, w.size, p, rtt)
+			if s.method != autotune && before == 0 {
+				liftWindow(fd, s.size)
+			}
+			return degraded
 		}
 	}
 	if before > 0 {
