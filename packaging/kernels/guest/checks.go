@@ -42,16 +42,19 @@ var checks = map[string]struct {
 	"hybla":     {3 * time.Minute, checkAlgorithm("hybla", "lh_hybla")},
 	"illinois":  {3 * time.Minute, checkAlgorithm("illinois", "lh_illinois")},
 	"demo":      {4 * time.Minute, checkProgram("longhaul", "demo")},
-	"mitre":     {6 * time.Minute, checkProgram("longhaul", "lab", "run", "mitre", "--quick")},
+	"mitre":     {15 * time.Minute, checkProgram("longhaul", "lab", "run", "mitre", "--quick")},
 	"diagnosis": {20 * time.Minute, checkDiagnosis},
 	"figures":   {time.Hour, checkFigures},
 }
+
+// testLimit bounds the tests of a package. They are some ten times slower here.
+const testLimit = 10 * time.Minute
 
 // run runs a check and reports it. The check tests reports each package.
 func run(name string, plan result.Plan) {
 	if name == "tests" {
 		for _, pack := range plan.Tests {
-			report("tests "+pack, 6*time.Minute, func(ctx context.Context) (outcome, error) { return runTests(ctx, pack) })
+			report("tests "+pack, testLimit, func(ctx context.Context) (outcome, error) { return runTests(ctx, pack) })
 		}
 		return
 	}
@@ -136,7 +139,7 @@ func tail(s string, n int) string {
 // runTests runs the tests of a package in its folder.
 func runTests(ctx context.Context, pack string) (outcome, error) {
 	dir := filepath.Join("/src", pack)
-	cmd := exec.CommandContext(ctx, filepath.Join(dir, "test"), "-test.short", "-test.v", "-test.timeout=5m")
+	cmd := exec.CommandContext(ctx, filepath.Join(dir, "test"), "-test.short", "-test.v", "-test.timeout="+testLimit.String())
 	cmd.Dir, cmd.WaitDelay = dir, time.Second
 	cmd.Env = append(os.Environ(), "LONGHAUL_BINARY=/usr/bin/longhaul")
 	b, err := cmd.CombinedOutput()
@@ -146,11 +149,7 @@ func runTests(ctx context.Context, pack string) (outcome, error) {
 		detail:  fmt.Sprintf("%d passed, %d skipped, %d failed", count("--- PASS: "), count("--- SKIP: "), count("--- FAIL: ")),
 		figures: map[string]float64{"passed": float64(count("--- PASS: ")), "skipped": float64(count("--- SKIP: "))},
 	}
-	for line := range strings.Lines(out) {
-		if strings.Contains(line, "--- SKIP") || strings.Contains(line, "Skip") {
-			fmt.Print("SKIPPED ", line)
-		}
-	}
+	fmt.Print(skips(out))
 	if err == nil {
 		return o, nil
 	}
@@ -163,6 +162,25 @@ func runTests(ctx context.Context, pack string) (outcome, error) {
 		}
 	}
 	return o, fmt.Errorf("%w: %s; %s", err, strings.Join(failed, ", "), o.detail)
+}
+
+// skips returns the skipped tests and subtests with their reasons, which are on the line
+// before or after.
+func skips(out string) string {
+	lines := strings.SplitAfter(out, "\n")
+	var all strings.Builder
+	for i, line := range lines {
+		if !strings.Contains(line, "--- SKIP: ") {
+			continue
+		}
+		all.WriteString(line)
+		for _, near := range []int{i - 1, i + 1} {
+			if near >= 0 && near < len(lines) && strings.Contains(lines[near], "_test.go:") {
+				all.WriteString(lines[near])
+			}
+		}
+	}
+	return all.String()
 }
 
 // checkDiagnosis has doctor look at the lab's connections of 15 known causes.
