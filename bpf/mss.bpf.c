@@ -302,7 +302,10 @@ GLOBAL u32 forget(u32 x)
 // find_mss finds the MSS option of a TCP header of a length. It returns the option's
 // value, and above its 16 bits the place of the value, counted from the header. It
 // returns zero without an option that may change.
-GLOBAL u32 find_mss(struct __sk_buff *skb, u32 tcp, u32 header_bytes)
+//
+// It is no global function: a verifier knows the packet as the argument of one by BTF
+// only, and some kernels are built without (Debian's 6.1 for s390x).
+static NOINLINE u32 find_mss(struct __sk_buff *skb, u32 tcp, u32 header_bytes)
 {
 	// Older verifiers (Linux 6.1) learn no minimum from a comparison with zero. So the
 	// bound is on the index of the last byte, which the compiler must not trace back.
