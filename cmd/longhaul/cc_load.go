@@ -11,6 +11,7 @@ import (
 
 	"longhaul/internal/cc"
 	"longhaul/internal/display"
+	"longhaul/internal/kernel"
 	"longhaul/internal/ledger"
 	"longhaul/internal/remedy"
 )
@@ -70,7 +71,7 @@ that the user may write.`,
 				}
 				loaded, err := loadCC(cmd, host, algorithm, name, asDefault)
 				if err != nil {
-					if log := cc.VerifierLog(err); log != "" && objects != "" {
+					if log := kernel.VerifierLog(err); log != "" && objects != "" {
 						fmt.Fprintln(env.stderr, log)
 					}
 					return ccError(err)

@@ -163,7 +163,10 @@ func registered(name string) (bool, error) {
 	return slices.Contains(names, name), err
 }
 
+// loading names the feature in errors, with an algorithm behind it.
+const loading = "loading congestion control "
+
 // unsupported returns the error for a feature that this kernel or process lacks.
 func unsupported(name, needs string) error {
-	return &kernel.ErrUnsupported{Feature: "loading congestion control " + name, Needs: needs}
+	return &kernel.ErrUnsupported{Feature: loading + name, Needs: needs}
 }

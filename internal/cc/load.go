@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 	"unsafe"
 
@@ -352,7 +351,7 @@ func (h *Host) register(name string, o *object, collection *ebpf.Collection) err
 // ones.
 func (o *object) intoKernel(dir string) (*ebpf.Collection, error) {
 	collection, err := o.verify(dir)
-	if VerifierLog(err) == "" || len(o.reduced) == 0 {
+	if kernel.VerifierLog(err) == "" || len(o.reduced) == 0 {
 		return collection, err
 	}
 	o.reduce()
@@ -378,45 +377,15 @@ func (o *object) verify(dir string) (*ebpf.Collection, error) {
 	case errors.Is(err, ebpf.ErrMapIncompatible):
 		return nil, fmt.Errorf("the loaded %s has data in another format: unload it first", o.name)
 	case errors.As(err, &rejected):
-		needs := "a kernel whose BPF verifier accepts it (Linux 6.0 or newer should): " + verdict(rejected)
-		if paces, err := bpfPaces(); err == nil && !paces {
-			needs = "a kernel whose BPF may set the pacing of a connection (Linux 6.0)"
+		err := kernel.Rejected(loading+o.name, "Linux 6.0", rejected, rejected.Log)
+		if paces, pacesErr := bpfPaces(); pacesErr == nil && !paces {
+			err.Needs = "a kernel whose BPF may set the pacing of a connection (Linux 6.0)"
 		}
-		return nil, &rejectedError{unsupported(o.name, needs), rejected}
+		return nil, err
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return nil, unsupported(o.name, "another kernel: "+err.Error())
 	}
 	return nil, fmt.Errorf("load %s: %w", o.name, err)
-}
-
-// rejectedError is a rejection by the verifier, with its whole log for %+v.
-type rejectedError struct {
-	error
-	verifier *ebpf.VerifierError
-}
-
-func (e *rejectedError) Unwrap() error { return e.error }
-
-// VerifierLog returns the BPF verifier's log of a rejected program; empty for other
-// errors.
-func VerifierLog(err error) string {
-	var rejected *rejectedError
-	if !errors.As(err, &rejected) {
-		return ""
-	}
-	return strings.Join(rejected.verifier.Log, "\n")
-}
-
-// verdict returns the verifier's reason: the last line of its log before the
-// statistics.
-func verdict(err *ebpf.VerifierError) string {
-	for i := len(err.Log) - 1; i >= 0; i-- {
-		line := strings.TrimSpace(err.Log[i])
-		if line != "" && !strings.HasPrefix(line, "processed ") && !strings.HasPrefix(line, "verification time") {
-			return line
-		}
-	}
-	return err.Error()
 }
 
 // attachRest attaches the programs of an object that are not operations of the table.

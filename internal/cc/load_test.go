@@ -17,6 +17,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/kernel"
 	"longhaul/internal/nettest"
 )
 
@@ -594,7 +595,7 @@ func TestRejected(t *testing.T) {
 	if _, err = h.loadObject(t, o, name); err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("error: %v", err)
 	}
-	if log := VerifierLog(err); !strings.Contains(log, "\n") || !strings.Contains(log, "invalid bpf_context access") {
+	if log := kernel.VerifierLog(err); !strings.Contains(log, "\n") || !strings.Contains(log, "invalid bpf_context access") {
 		t.Errorf("log: %q", log)
 	}
 	if isRegistered(t, name) {

@@ -9,13 +9,16 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/kernel"
 	"longhaul/internal/lab/sandbox"
 	"longhaul/internal/nettest"
 )
@@ -42,6 +45,23 @@ func testProgram(t testing.TB, linkHeader uint32, rules ...Rule) *program {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// TestRejected: a refusal by the verifier is one sentence, and its log is there.
+func TestRejected(t *testing.T) {
+	must(t, needPrivilege())
+	spec, err := parseObject()
+	must(t, err)
+	spec.Programs[programName].Instructions = asm.Instructions{asm.LoadMem(asm.R0, asm.R1, 4096, asm.DWord), asm.Return()}
+	_, err = intoKernel(spec, "", device{name: "test", linkHeader: 14})
+	const want = "rewriting the MSS needs a kernel whose BPF verifier accepts it (Linux 5.10 or newer should): invalid bpf_context access"
+	var unsupported *kernel.ErrUnsupported
+	if !errors.As(err, &unsupported) || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error: %v", err)
+	}
+	if log := kernel.VerifierLog(err); !strings.Contains(log, "\n") || !strings.Contains(log, "invalid bpf_context access") {
+		t.Errorf("log: %q", log)
+	}
 }
 
 // run has the kernel run the program on a packet.

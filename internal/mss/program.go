@@ -56,6 +56,10 @@ func loadProgram(dir string, d device) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
+	return intoKernel(spec, dir, d)
+}
+
+func intoKernel(spec *ebpf.CollectionSpec, dir string, d device) (*program, error) {
 	if err := spec.Variables["link_header_bytes"].Set(d.linkHeader); err != nil {
 		return nil, err
 	}
@@ -64,7 +68,10 @@ func loadProgram(dir string, d device) (*program, error) {
 		spec.Maps[countersName].Pinning = ebpf.PinByName
 	}
 	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}})
+	var rejected *ebpf.VerifierError
 	switch {
+	case errors.As(err, &rejected):
+		return nil, kernel.Rejected(feature, "Linux 5.10", rejected, rejected.Log)
 	case errors.Is(err, ebpf.ErrMapIncompatible):
 		return nil, fmt.Errorf("another version of longhaul set the rules of %s: clear them and set them again", d.name)
 	case errors.Is(err, ebpf.ErrNotSupported):
