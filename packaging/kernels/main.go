@@ -48,6 +48,7 @@ there. It runs from the top of the repository. The console of each is in a log.
   --list          list kernels and checks
 
 Debian packages: qemu-system-x86 qemu-system-arm qemu-system-misc cpio kmod
+Newer kernels of s390x need a newer QEMU than Debian 12's 7.2: from its backports.
 
 examples, a script on one kernel and what CI runs:
   go run ./packaging/kernels --kernels 5.10 --script try.sh

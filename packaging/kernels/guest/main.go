@@ -102,6 +102,10 @@ func work() error {
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stdout
 		return cmd.Run()
 	}
+	if err := checkEmulator(); err != nil {
+		say(result.Message{Check: &result.Check{Name: "emulator", Status: result.Failed, Detail: sentence(err.Error())}})
+		return nil
+	}
 	b, err := os.ReadFile(result.PlanFile)
 	if err != nil {
 		return err
