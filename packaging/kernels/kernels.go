@@ -24,10 +24,10 @@ type kernel struct {
 }
 
 // The checks of longhaul on a kernel, in the order in which they run.
-var allChecks = []string{"host", "relay", "measure", "route", "doctor", "mss", "brutal", "haul", "hybla", "illinois", "demo", "mitre", "tests"}
+var allChecks = []string{"host", "relay", "measure", "route", "doctor", "mss", "brutal", "haul", "hybla", "illinois", "demo", "tests"}
 
 // Checks that run only when they are named: they take minutes and depend on speed.
-var slowChecks = []string{"diagnosis", "figures"}
+var slowChecks = []string{"mitre", "diagnosis", "figures"}
 
 // Debian builds its kernels for s390x for the z10, for which BPF has no compiler
 // (CONFIG_BPF_JIT), and so no struct_ops.

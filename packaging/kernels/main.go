@@ -38,7 +38,7 @@ there. It runs from the top of the repository. The console of each is in a log.
   --script FILE   run this shell script in each guest instead, and print its
                   console; FILE finds longhaul, ip, tc and iperf3
   --jobs N        kernels at the same time (default 1)
-  --limit D       longest time of one kernel (default 25m)
+  --limit D       longest time of one kernel (default 1h)
   --memory MB     memory of a guest (default 3072)
   --seconds N     duration of a transfer of the check figures (default 60)
   --repeat N      transfers of each algorithm there (default 3)
@@ -96,7 +96,7 @@ func parse(args []string) (o options, list bool, err error) {
 	tests := flags.String("tests", strings.Join(tested, ","), "")
 	flags.StringVar(&o.script, "script", "", "")
 	flags.IntVar(&o.jobs, "jobs", 1, "")
-	flags.DurationVar(&o.limit, "limit", 25*time.Minute, "")
+	flags.DurationVar(&o.limit, "limit", time.Hour, "")
 	flags.IntVar(&o.memory, "memory", 3072, "")
 	flags.IntVar(&o.plan.Seconds, "seconds", 60, "")
 	flags.IntVar(&o.plan.Repeat, "repeat", 3, "")

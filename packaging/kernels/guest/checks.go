@@ -42,7 +42,7 @@ var checks = map[string]struct {
 	"hybla":     {3 * time.Minute, checkAlgorithm("hybla", "lh_hybla")},
 	"illinois":  {3 * time.Minute, checkAlgorithm("illinois", "lh_illinois")},
 	"demo":      {4 * time.Minute, checkProgram("longhaul", "demo")},
-	"mitre":     {15 * time.Minute, checkProgram("longhaul", "lab", "run", "mitre", "--quick")},
+	"mitre":     {40 * time.Minute, checkProgram("longhaul", "lab", "run", "mitre", "--quick")},
 	"diagnosis": {20 * time.Minute, checkDiagnosis},
 	"figures":   {time.Hour, checkFigures},
 }
