@@ -55,7 +55,17 @@ func printError(w io.Writer, err error) {
 		return
 	}
 	fmt.Fprintf(w, "longhaul: %v\n", err)
-	if fix := remedy.Of(err); fix != "" {
+	writeHint(w, remedy.Of(err))
+}
+
+// writeWarning writes a warning and its hint, as [printError] writes an error.
+func writeWarning(w io.Writer, warning, fix string) {
+	fmt.Fprintf(w, "longhaul: warning: %s\n", warning)
+	writeHint(w, fix)
+}
+
+func writeHint(w io.Writer, fix string) {
+	if fix != "" {
 		fmt.Fprintf(w, "longhaul: hint: %s\n", fix)
 	}
 }

@@ -71,6 +71,6 @@ relay answers, 2 the file has mistakes, which are printed.`,
 // printWarnings writes settings that are valid but rarely intended.
 func printWarnings(env *env, warnings config.Errors) {
 	for _, w := range warnings {
-		fmt.Fprintf(env.stderr, "longhaul: warning: %s: %s\nlonghaul: hint: %s\n", w.At, w.Problem, w.Fix)
+		writeWarning(env.stderr, fmt.Sprintf("%s: %s", w.At, w.Problem), w.Fix)
 	}
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"fmt"
 	"slices"
 
 	"longhaul/internal/cc"
@@ -74,12 +73,8 @@ func configLacks(c *config.Config) ([]service.Lack, error) {
 func warnOfLacks(env *env, c *config.Config) ([]service.Lack, error) {
 	lacks, err := configLacks(c)
 	for _, l := range lacks {
-		if l.Fatal {
-			continue
-		}
-		fmt.Fprintf(env.stderr, "longhaul: warning: %s\n", l.What)
-		if l.Remedy != "" {
-			fmt.Fprintf(env.stderr, "longhaul: hint: %s\n", l.Remedy)
+		if !l.Fatal {
+			writeWarning(env.stderr, l.What, l.Remedy)
 		}
 	}
 	return lacks, err

@@ -78,7 +78,7 @@ var (
 // TakenError is [ErrTaken] for a load.
 type TakenError struct {
 	Name   string
-	Second string // the free name of the same algorithm, empty if there is none
+	Second string // a name under which the algorithm can be loaded; may be empty
 	by     string
 }
 

@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"slices"
 
-	"golang.org/x/sys/unix"
+	"longhaul/internal/kernel"
 )
 
 // kernelAlgorithms are those of Linux, in net/ipv4. A kernel may be built without
@@ -29,11 +29,7 @@ var moduleFile = regexp.MustCompile(`(?m)/tcp_([a-z0-9_]+)\.ko`)
 
 // moduleNames lists the names of the modules tcp_NAME of the running kernel.
 func moduleNames(modules string) (names []string) {
-	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return nil
-	}
-	dir := filepath.Join(modules, unix.ByteSliceToString(name.Release[:]))
+	dir := filepath.Join(modules, kernel.Release())
 	for _, list := range []string{"modules.dep", "modules.builtin"} {
 		text, err := os.ReadFile(filepath.Join(dir, list))
 		if err != nil {

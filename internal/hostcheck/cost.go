@@ -128,8 +128,7 @@ func (c *checker) algorithmCost(missing Part) *Cost {
 	return cost
 }
 
-// defaultMSS is the MSS that a host assumes for a far network unless it is told another
-// one (RFC 9293, 3.7.1).
+// defaultMSS is what a sender assumes if the receiver announces no MSS (RFC 9293, 3.7.1).
 const defaultMSS = 536
 
 // segmentCost is the cost of segments that cannot be raised, for a far host that announces

@@ -185,8 +185,8 @@ func TestLabAndService(t *testing.T) {
 	}
 }
 
-// TestAlgorithmCost: the best of the other algorithms takes a missing one's place, and
-// without its figure there is none of the cost.
+// TestAlgorithmCost: the best of the other algorithms takes a missing one's place. If its
+// goodput is not known, neither is the cost.
 func TestAlgorithmCost(t *testing.T) {
 	lossy := Paths()["lossy-lfn"]
 	other := lossy

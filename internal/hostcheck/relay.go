@@ -110,10 +110,10 @@ func (c *checker) pacing() {
 		return
 	}
 	defer unix.Close(fd)
-	const rate = 10e9 / 8 // more than 32 bits hold
-	err = unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, 8*rate)
+	const bytesPerSecond = 10e9 // more than 32 bits hold
+	err = unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, bytesPerSecond)
 	if got, readErr := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE); err == nil {
-		if err = readErr; err == nil && got != 8*rate {
+		if err = readErr; err == nil && got != bytesPerSecond {
 			err = errors.New("rates above 34 Gb/s do not fit")
 		}
 	}

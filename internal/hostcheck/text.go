@@ -81,7 +81,7 @@ func (c Cost) short() string {
 // isNothing reports whether the cost is within the figures' accuracy.
 func (c Cost) isNothing() bool { return c.LosesBps < 0.005*c.WithBps }
 
-// source says where the figures come from, or why there are none.
+// source names the source of the figures, or the reason for missing ones.
 func (c Cost) source() string {
 	switch {
 	case c.Unknown != "":

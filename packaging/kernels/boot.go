@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -74,24 +75,17 @@ func boot(ctx context.Context, b *bootable, dir string, parts []string, memoryMB
 	r.Seconds = time.Since(began).Seconds()
 	switch {
 	case ctx.Err() != nil:
-		return fail(fmt.Errorf("%w, during %s", context.Cause(ctx), nonempty(running, "boot")))
+		return fail(fmt.Errorf("%w, during %s", context.Cause(ctx), cmp.Or(running, "boot")))
 	case readErr != nil:
 		return fail(readErr)
 	case r.Release == "":
-		return fail(fmt.Errorf("it did not boot: %s", nonempty(strings.TrimSpace(stderr.String()), "see the log")))
+		return fail(fmt.Errorf("it did not boot: %s", cmp.Or(strings.TrimSpace(stderr.String()), "see the log")))
 	case !done:
-		return fail(fmt.Errorf("it ended during %s: see the log", nonempty(running, "its checks")))
+		return fail(fmt.Errorf("it ended during %s: see the log", cmp.Or(running, "its checks")))
 	case err != nil:
 		return fail(fmt.Errorf("%s: %w: %s", machine.qemu, err, strings.TrimSpace(stderr.String())))
 	}
 	return r
-}
-
-func nonempty(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }
 
 // problems are what a report has against expectation, a sentence each.

@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -349,7 +350,7 @@ func printTable(w io.Writer, checks []string, reports []report) {
 	}
 	fmt.Fprintln(w)
 	for _, r := range reports {
-		fmt.Fprintf(w, "%-11s %-28s %3.0f s", r.Kernel, nonempty(r.Release, "-"), r.Boot)
+		fmt.Fprintf(w, "%-11s %-28s %3.0f s", r.Kernel, cmp.Or(r.Release, "-"), r.Boot)
 		for _, name := range checks {
 			shown := "-"
 			for _, c := range r.Checks {

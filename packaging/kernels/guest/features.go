@@ -105,11 +105,6 @@ func checkRoute(ctx context.Context, _ result.Plan) (outcome, error) {
 		return outcome{}, err
 	}
 	defer remove()
-	s, err := sinkAt("b", addressB+":7000")
-	if err != nil {
-		return outcome{}, err
-	}
-	defer s.Close()
 	before, err := routes(ctx)
 	if err != nil {
 		return outcome{}, err
@@ -117,7 +112,7 @@ func checkRoute(ctx context.Context, _ result.Plan) (outcome, error) {
 	if _, err := longhaul(ctx, "route", "set", "--netns", "a", "--to", "10.9.0.0/24", "--cc", "reno", "--initcwnd", "20", "--mtu", "1200", "--lock"); err != nil {
 		return outcome{}, err
 	}
-	c, err := dial(ctx, "a", addressB+":7000", "")
+	c, err := dial(ctx, "a", sinkAddress, "")
 	if err != nil {
 		return outcome{}, err
 	}
@@ -158,14 +153,9 @@ func checkMSS(ctx context.Context, _ result.Plan) (outcome, error) {
 		return outcome{}, err
 	}
 	defer remove()
-	s, err := sinkAt("b", addressB+":7000")
-	if err != nil {
-		return outcome{}, err
-	}
-	defer s.Close()
 	// segment is the segment size of a new connection, which then carries data.
 	segment := func() (int, error) {
-		c, err := dial(ctx, "a", addressB+":7000", "")
+		c, err := dial(ctx, "a", sinkAddress, "")
 		if err != nil {
 			return 0, err
 		}
@@ -227,29 +217,19 @@ func checkMSS(ctx context.Context, _ result.Plan) (outcome, error) {
 	return o, err
 }
 
-// checkAlgorithm loads a congestion control, sends with it and unloads it. Where the
-// kernel has a module of the name, it loads the second name.
-func checkAlgorithm(name, second string) func(context.Context, result.Plan) (outcome, error) {
+// checkAlgorithm loads a congestion control, sends with it and unloads it.
+func checkAlgorithm(name string) func(context.Context, result.Plan) (outcome, error) {
 	return func(ctx context.Context, _ result.Plan) (outcome, error) {
-		as := name
-		if second != name {
-			as = second
-		}
 		remove, err := pair(ctx)
 		if err != nil {
 			return outcome{}, err
 		}
 		defer remove()
-		s, err := sinkAt("b", addressB+":7000")
+		said, err := longhaul(ctx, "cc", "load", name)
 		if err != nil {
 			return outcome{}, err
 		}
-		defer s.Close()
-		said, err := longhaul(ctx, "cc", "load", as)
-		if err != nil {
-			return outcome{}, err
-		}
-		c, err := dial(ctx, "a", addressB+":7000", as)
+		c, err := dial(ctx, "a", sinkAddress, name)
 		if err != nil {
 			return outcome{}, err
 		}
@@ -257,15 +237,15 @@ func checkAlgorithm(name, second string) func(context.Context, result.Plan) (out
 		if err := send(c, 2e6); err != nil {
 			return outcome{}, err
 		}
-		if again, err := longhaul(ctx, "cc", "load", as); err != nil || !strings.Contains(again, "already") {
+		if again, err := longhaul(ctx, "cc", "load", name); err != nil || !strings.Contains(again, "already") {
 			return outcome{}, fmt.Errorf("a second load: %q, %w", again, err)
 		}
-		if _, err := longhaul(ctx, "cc", "unload", as); err != nil {
+		if _, err := longhaul(ctx, "cc", "unload", name); err != nil {
 			return outcome{}, err
 		}
 		b, err := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
-		if err == nil && slices.Contains(strings.Fields(string(b)), as) {
-			err = fmt.Errorf("unload left %s in the kernel", as)
+		if err == nil && slices.Contains(strings.Fields(string(b)), name) {
+			err = fmt.Errorf("unload left %s in the kernel", name)
 		}
 		return outcome{detail: sentence(said)}, err
 	}
@@ -285,12 +265,7 @@ func checkDoctor(ctx context.Context, _ result.Plan) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	s, err := sinkAt("b", addressB+":7000")
-	if err != nil {
-		return outcome{}, err
-	}
-	defer s.Close()
-	c, err := dial(ctx, "a", addressB+":7000", "")
+	c, err := dial(ctx, "a", sinkAddress, "")
 	if err != nil {
 		return outcome{}, err
 	}
@@ -311,7 +286,7 @@ func checkDoctor(ctx context.Context, _ result.Plan) (outcome, error) {
 	case <-ctx.Done():
 		return outcome{}, ctx.Err()
 	}
-	out, err := longhaul(ctx, "doctor", "--netns", "a", "--remote", addressB+":7000", "--time", "5s", "--json")
+	out, err := longhaul(ctx, "doctor", "--netns", "a", "--remote", sinkAddress, "--time", "5s", "--json")
 	if err != nil {
 		return outcome{}, err
 	}

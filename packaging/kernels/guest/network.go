@@ -45,14 +45,15 @@ func commands(ctx context.Context, lines string) error {
 	return nil
 }
 
-// Addresses of the hosts of pair.
+// Addresses of the hosts of pair, and of the sink at b.
 const (
-	addressA = "10.9.0.1"
-	addressB = "10.9.0.2"
+	addressA    = "10.9.0.1"
+	addressB    = "10.9.0.2"
+	sinkAddress = addressB + ":7000"
 )
 
 // pair makes the hosts a and b, network namespaces with a cable between their devices
-// a0 and b0.
+// a0 and b0, and a sink at b.
 func pair(ctx context.Context) (remove func(), err error) {
 	remove = func() {
 		_ = ip(context.Background(), "netns del a") // missing after a failure
@@ -72,11 +73,20 @@ func pair(ctx context.Context) (remove func(), err error) {
 		remove()
 		return nil, err
 	}
-	return remove, nil
+	s, err := sinkAt("b", sinkAddress)
+	if err != nil {
+		remove()
+		return nil, err
+	}
+	return func() { s.Close(); remove() }, nil
 }
 
-// inside runs f in a host. Sockets that f opens stay there.
+// inside runs f in a host, in the guest itself if the name is empty. Sockets that f opens
+// stay there.
 func inside(host string, f func() error) error {
+	if host == "" {
+		return f()
+	}
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // for good: the thread ends with the goroutine
@@ -94,24 +104,13 @@ func inside(host string, f func() error) error {
 	return <-done
 }
 
-// A sink accepts connections, and answers each with the SHA-256 of what it received.
-type sink struct {
-	net.Listener
-}
-
-// sinkAt listens in a host, of the guest itself if the name is empty.
-func sinkAt(host, address string) (*sink, error) {
-	s := &sink{}
-	listen := func() (err error) {
-		s.Listener, err = net.Listen("tcp", address)
+// sinkAt listens in a host, of the guest itself if the name is empty. It answers each
+// connection with the SHA-256 of what it received.
+func sinkAt(host, address string) (s net.Listener, err error) {
+	err = inside(host, func() (err error) {
+		s, err = net.Listen("tcp", address)
 		return err
-	}
-	var err error
-	if host == "" {
-		err = listen()
-	} else {
-		err = inside(host, listen)
-	}
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +158,7 @@ func send(c *net.TCPConn, size int64) error {
 // dial connects from a host, with a congestion control unless it is empty.
 func dial(ctx context.Context, host, address, congestion string) (*net.TCPConn, error) {
 	var c net.Conn
-	f := func() (err error) {
+	err := inside(host, func() (err error) {
 		d := net.Dialer{Timeout: 10 * time.Second, Control: func(_, _ string, raw syscall.RawConn) error {
 			var setErr error
 			err := raw.Control(func(fd uintptr) {
@@ -172,13 +171,7 @@ func dial(ctx context.Context, host, address, congestion string) (*net.TCPConn, 
 		// An IP address, so the connection is made on this thread.
 		c, err = d.DialContext(ctx, "tcp", address)
 		return err
-	}
-	var err error
-	if host == "" {
-		err = f()
-	} else {
-		err = inside(host, f)
-	}
+	})
 	if err != nil {
 		return nil, err
 	}
