@@ -252,6 +252,10 @@ func (t *serverTest) run(ctx context.Context, s *Server) error {
 	own.CPUTotal, own.CPUUser, own.CPUSystem = cpu.percent()
 	if t.parameters.Longhaul != nil {
 		own.Longhaul = t.streams.longhaulResults(s.Version, cpu.used())
+	} else {
+		// iperf3's client may wait for a whole block of a stream, or its end, before it
+		// looks at the control connection again.
+		t.streams.endSending()
 	}
 	if err := t.control.SetDeadline(time.Now().Add(controlPatience)); err != nil {
 		return err
@@ -341,9 +345,6 @@ func (t *serverTest) begin(ctx context.Context, s *Server) error {
 			continue
 		}
 		st.budget = sent
-		// When an iperf3 client has ended its test, it reads whole writes before it looks
-		// at the control connection again: a part of one would block it for good.
-		st.whole = t.parameters.Longhaul == nil
 		t.streams = append(t.streams, st)
 		// What cannot be had on this side is the client's to see: the test goes
 		// on without.

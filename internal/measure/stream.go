@@ -23,7 +23,6 @@ type stream struct {
 	bytes   atomic.Int64 // that count
 	writes  int          // bytes of each write, or room of each read
 	byTime  bool         // the test ends after a time
-	whole   bool         // the last write is finished after the end
 	budget  *budget      // nil: no bound
 	omitted Sample       // what there was when the start that does not count ended
 	series  *series      // what the kernel said while it went on
@@ -78,10 +77,6 @@ func (s *stream) send() error {
 		written, err := s.conn.Write(data[:n])
 		s.bytes.Add(int64(written))
 		if err != nil {
-			if s.whole && written > 0 {
-				_ = s.conn.SetWriteDeadline(time.Now().Add(drainPatience))
-				_, _ = s.conn.Write(data[written:n]) // does not count, as it is late
-			}
 			return stopped(err)
 		}
 	}
@@ -198,6 +193,15 @@ func (all streams) moved() (sum int64) {
 func (all streams) stop() {
 	for _, s := range all {
 		s.stop()
+	}
+}
+
+// endSending ends what the other side reads, behind what is under way.
+func (all streams) endSending() {
+	for _, s := range all {
+		if s.sends {
+			_ = s.conn.CloseWrite() // fails only if the stream has ended already
+		}
 	}
 }
 
