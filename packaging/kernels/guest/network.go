@@ -55,7 +55,7 @@ const (
 // pair makes the hosts a and b, network namespaces with a cable between their devices
 // a0 and b0, and a sink at b.
 func pair(ctx context.Context) (remove func(), err error) {
-	remove = func() {
+	removeHosts := func() {
 		_ = ip(context.Background(), "netns del a") // missing after a failure
 		_ = ip(context.Background(), "netns del b")
 	}
@@ -70,15 +70,15 @@ func pair(ctx context.Context) (remove func(), err error) {
 		ip -n a link set a0 up
 		ip -n b link set b0 up`)
 	if err != nil {
-		remove()
+		removeHosts()
 		return nil, err
 	}
 	s, err := sinkAt("b", sinkAddress)
 	if err != nil {
-		remove()
+		removeHosts()
 		return nil, err
 	}
-	return func() { s.Close(); remove() }, nil
+	return func() { s.Close(); removeHosts() }, nil
 }
 
 // inside runs f in a host, in the guest itself if the name is empty. Sockets that f opens
