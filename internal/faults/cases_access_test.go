@@ -86,9 +86,8 @@ func TestCase26ProxyHeader(t *testing.T) {
 		})
 	}
 	d.expectLog(`msg="connection refused" tunnel=main .*reason=bad-proxy-header`)
-	if st := d.status().tunnel("main"); st.FlowsNow != 0 {
-		t.Errorf("%d flows are left after the headers", st.FlowsNow)
-	}
+	// A client sees its connection end before the relay has closed the other side.
+	nettest.Eventually(t, patience, func() bool { return d.status().FlowsNow == 0 }, func() string { return "flows are left after the headers" })
 }
 
 // Case 26, more of it: a client that sends half a header and then nothing is
