@@ -36,6 +36,7 @@ func testHost(t testing.TB) *Host {
 	t.Helper()
 	nettest.RequireRoot(t)
 	nettest.RequireSandbox(t)
+	requireStructOps(t)
 	h := NewHost(testBy)
 	h.BPFFS, h.Ledger, h.unregisterPatience = t.TempDir(), t.TempDir(), patience
 	must(t, os.Chmod(filepath.Dir(h.BPFFS), 0o755)) // as /sys/fs is

@@ -1,10 +1,26 @@
 package cc
 
 import (
+	"errors"
 	"testing"
 
+	"longhaul/internal/kernel"
 	"longhaul/internal/nettest"
 )
+
+// requireStructOps skips a test where the kernel takes no congestion control from BPF:
+// it has neither BTF nor struct_ops.
+func requireStructOps(t testing.TB) {
+	t.Helper()
+	if err := kernel.CheckBTF("a congestion control"); err != nil {
+		t.Skip(err)
+	}
+	_, err := readKernelTypes()
+	if _, lacks := errors.AsType[*kernel.ErrUnsupported](err); lacks {
+		t.Skip(err)
+	}
+	must(t, err)
+}
 
 // requirePaced skips a test of haul or brutal where they cannot work.
 func requirePaced(t testing.TB) {
