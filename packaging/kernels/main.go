@@ -42,6 +42,7 @@ there. It runs from the top of the repository. The console of each is in a log.
   --limit D       longest time of one kernel (default 1h)
   --memory MB     memory of a guest (default 3072)
   --seconds N     duration of a transfer of the check figures (default 60)
+  --rate MBPS     rate of the bottleneck there (default 20)
   --repeat N      transfers of each algorithm there (default 3)
   --cc LIST       algorithms there (default haul,brutal,bbr,cubic)
   --cache DIR     fetched packages (default: longhaul-kernels in the user's cache)
@@ -100,6 +101,7 @@ func parse(args []string) (o options, list bool, err error) {
 	flags.DurationVar(&o.limit, "limit", time.Hour, "")
 	flags.IntVar(&o.memory, "memory", 3072, "")
 	flags.IntVar(&o.plan.Seconds, "seconds", 60, "")
+	flags.IntVar(&o.plan.RateMbps, "rate", 20, "")
 	flags.IntVar(&o.plan.Repeat, "repeat", 3, "")
 	algorithms := flags.String("cc", "haul,brutal,bbr,cubic", "")
 	flags.StringVar(&o.cache, "cache", "", "")
@@ -112,8 +114,8 @@ func parse(args []string) (o options, list bool, err error) {
 	if flags.NArg() > 0 {
 		return o, false, fmt.Errorf("unexpected %q", flags.Arg(0))
 	}
-	if o.jobs < 1 || o.memory < 512 || o.plan.Seconds < 1 || o.plan.Repeat < 1 {
-		return o, false, errors.New("--jobs, --seconds and --repeat are at least 1, --memory at least 512")
+	if o.jobs < 1 || o.memory < 512 || o.plan.Seconds < 1 || o.plan.RateMbps < 1 || o.plan.Repeat < 1 {
+		return o, false, errors.New("--jobs, --seconds, --rate and --repeat are at least 1, --memory at least 512")
 	}
 	if o.kernels, err = choose(*names); err != nil {
 		return o, false, err

@@ -14,9 +14,9 @@ import (
 )
 
 // checkFigures measures congestion controls with iperf3 over the kernel's own netem
-// and tbf: 20 Mb/s, 300 ms, 10 % of the packets lost before the bottleneck.
+// and tbf: 300 ms, 10 % of the packets lost before the bottleneck.
 func checkFigures(ctx context.Context, plan result.Plan) (outcome, error) {
-	remove, err := lossyPath(ctx)
+	remove, err := lossyPath(ctx, plan.RateMbps)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -32,12 +32,12 @@ func checkFigures(ctx context.Context, plan result.Plan) (outcome, error) {
 	figures := map[string][]float64{}
 	for range plan.Repeat {
 		for _, name := range plan.Algorithms {
-			bps, err := transfer(ctx, name, plan.Seconds)
+			bps, err := transfer(ctx, name, plan)
 			if err != nil {
 				return outcome{}, err
 			}
 			fmt.Printf("%s: %.2f Mb/s\n", name, bps/1e6) // for the log
-			figures[name] = append(figures[name], 100*bps/limitBps)
+			figures[name] = append(figures[name], 100*bps/limitBps(plan.RateMbps))
 		}
 	}
 	o := outcome{figures: map[string]float64{}}
@@ -53,20 +53,24 @@ func checkFigures(ctx context.Context, plan result.Plan) (outcome, error) {
 }
 
 // limitBps is the payload that the bottleneck carries: 1448 bytes of each IP packet of
-// 1500, at 20 Mb/s.
-const limitBps = 20e6 * 1448 / 1500
+// 1500.
+func limitBps(rateMbps int) float64 {
+	return float64(rateMbps) * 1e6 * 1448 / 1500
+}
 
 // lossyPath makes the path a, r1, r2, b. r1 loses packets and r2 has the bottleneck,
 // with a queue of one bandwidth-delay product. netem must lose packets and not the
 // large ones that the kernel would make of several, so a makes none. tbf counts
 // Ethernet headers, so its rate is that of frames of 1514 bytes.
-func lossyPath(ctx context.Context) (remove func(), err error) {
+func lossyPath(ctx context.Context, rateMbps int) (remove func(), err error) {
+	productBytes := rateMbps * 1e6 / 8 * 3 / 10
+	buffers := fmt.Sprintf("4096 %d 16000000", 6*productBytes)
 	remove = func() {
 		for _, host := range []string{"a", "r1", "r2", "b"} {
 			_ = ip(context.Background(), "netns del "+host) // missing after a failure
 		}
 	}
-	err = commands(ctx, `
+	err = commands(ctx, fmt.Sprintf(`
 		ip netns add a
 		ip netns add r1
 		ip netns add r2
@@ -90,13 +94,14 @@ func lossyPath(ctx context.Context) (remove func(), err error) {
 		ip -n r1 route add 10.9.3.0/24 via 10.9.2.2
 		ip -n r2 route add 10.9.1.0/24 via 10.9.2.1
 		ip -n b route add default via 10.9.3.1
-		tc -n r1 qdisc add dev r11 root netem delay 150ms loss random 10% limit 100000
+		tc -n r1 qdisc add dev r11 root netem delay 150ms loss random 10%% limit 100000
 		tc -n r2 qdisc add dev r20 root netem delay 150ms limit 100000
-		tc -n r2 qdisc add dev r21 root tbf rate 20186667bit burst 16kb limit 750000`)
+		tc -n r2 qdisc add dev r21 root tbf rate %dbit burst 16kb limit %d`,
+		rateMbps*1e6*1514/1500, productBytes))
 	for host, settings := range map[string][]string{
 		"r1": {"net/ipv4/ip_forward=1"}, "r2": {"net/ipv4/ip_forward=1"},
-		"a": {"net/ipv4/tcp_wmem=4096 4500000 16000000", "net/ipv4/tcp_rmem=4096 131072 16000000"},
-		"b": {"net/ipv4/tcp_rmem=4096 4500000 16000000", "net/ipv4/tcp_wmem=4096 131072 16000000"},
+		"a": {"net/ipv4/tcp_wmem=" + buffers, "net/ipv4/tcp_rmem=4096 131072 16000000"},
+		"b": {"net/ipv4/tcp_rmem=" + buffers, "net/ipv4/tcp_wmem=4096 131072 16000000"},
 	} {
 		if err != nil {
 			break
@@ -119,7 +124,7 @@ func lossyPath(ctx context.Context) (remove func(), err error) {
 }
 
 // transfer sends with iperf3 from a to b and returns the goodput at the receiver.
-func transfer(ctx context.Context, algorithm string, seconds int) (bps float64, err error) {
+func transfer(ctx context.Context, algorithm string, plan result.Plan) (bps float64, err error) {
 	server := exec.CommandContext(ctx, "ip", "netns", "exec", "b", "iperf3", "-s")
 	if err := server.Start(); err != nil {
 		return 0, err
@@ -129,10 +134,10 @@ func transfer(ctx context.Context, algorithm string, seconds int) (bps float64, 
 	if err := inside("b", func() error { return listens(ctx, 5201) }); err != nil {
 		return 0, err
 	}
-	args := []string{"netns", "exec", "a", "iperf3", "-c", "10.9.3.2", "-t", fmt.Sprint(seconds), "-J"}
+	args := []string{"netns", "exec", "a", "iperf3", "-c", "10.9.3.2", "-t", fmt.Sprint(plan.Seconds), "-J"}
 	if algorithm == "brutal" {
 		// A route gives it its rate.
-		if _, err := longhaul(ctx, "cc", "use", "brutal", "--netns", "a", "--to", "10.9.3.0/24", "--rate", "20Mbit"); err != nil {
+		if _, err := longhaul(ctx, "cc", "use", "brutal", "--netns", "a", "--to", "10.9.3.0/24", "--rate", fmt.Sprintf("%dMbit", plan.RateMbps)); err != nil {
 			return 0, err
 		}
 		defer longhaul(context.WithoutCancel(ctx), "cc", "undo", "--netns", "a", "--to", "10.9.3.0/24")

@@ -15,8 +15,10 @@ type Plan struct {
 	// Tests are compiled test binaries, by the folder of their package in the
 	// repository: internal/cc. The binary is /src/internal/cc/test.
 	Tests []string `json:"tests"`
-	// Seconds that a transfer of the check figures takes, and its algorithms.
+	// Seconds that a transfer of the check figures takes, the bottleneck's rate there,
+	// and its algorithms.
 	Seconds    int      `json:"seconds"`
+	RateMbps   int      `json:"rate_mbps"`
 	Algorithms []string `json:"algorithms"`
 	Repeat     int      `json:"repeat"`
 }
