@@ -15,6 +15,7 @@ import (
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/congestion"
 	"longhaul/internal/lab/experiments"
+	"longhaul/internal/lab/link"
 	"longhaul/internal/ledger"
 	"longhaul/internal/monitor/history"
 )
@@ -64,7 +65,7 @@ func flagWords(cmd *cobra.Command, flag string) func() []string {
 	case "netns":
 		return func() []string { return namesIn(netnsDir) }
 	case "aqm":
-		return fixed("codel", "none")
+		return link.AQMNames
 	case "loss-place":
 		return fixed("before", "after")
 	case "atm":

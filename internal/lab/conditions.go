@@ -30,7 +30,7 @@ type Conditions struct {
 	QueueBDP         float64
 	MTUAB, MTUBA     int
 	Reorder          link.Reorder
-	CoDel            link.CoDel   // of each direction's queue
+	AQM              link.AQM     // of each direction's queue
 	Policer          link.Policer // from site A to site B
 	ATM              bool         // the bottleneck carries cells
 	PacketsPerSecond int64        // maximum of the bottleneck, each way; 0 is no bound
@@ -59,7 +59,7 @@ func (c Conditions) Directions() (ab, ba link.Settings) {
 		return link.Settings{
 			Delay: c.RTT / 2, Jitter: c.Jitter, RateBps: c.RateBps,
 			Loss: inBursts(loss, c.LossBurstPackets), LossPlace: c.LossPlace,
-			QueueBytes: c.QueueBytes, QueueBDP: c.QueueBDP, CoDel: c.CoDel,
+			QueueBytes: c.QueueBytes, QueueBDP: c.QueueBDP, AQM: c.AQM,
 			MTU: mtu, Reorder: c.Reorder, Down: down, Seed: seed,
 			ATM: c.ATM, PacketsPerSecond: c.PacketsPerSecond,
 		}
@@ -136,7 +136,7 @@ func (c *Conditions) Flags(flags *pflag.FlagSet) {
 		c.QueueBDP, c.QueueBytes = 0, int(size)
 		return nil
 	})
-	linkflag.AddCoDel(flags, &c.CoDel)
+	linkflag.AddAQM(flags, &c.AQM)
 	flagvalue.Add(flags, "BYTES", "mtu", "largest packet from site A to B", strconv.Itoa(c.MTUAB), linkflag.MTU(&c.MTUAB))
 	flagvalue.Add(flags, "BYTES", "mtu-back", "largest packet from site B to A", strconv.Itoa(c.MTUBA), linkflag.MTU(&c.MTUBA))
 	flagvalue.AddShare(flags, &c.Reorder.Probability, "reorder", "share held back, so that others overtake (0: none)")

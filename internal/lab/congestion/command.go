@@ -99,7 +99,7 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 	flags.Var(&c.losses, "loss", "share lost on the way to the receiver (10%)")
 	flags.Var(&c.queues, "queue", "queue of the bottleneck, in BDP (1)")
 	path := &c.path
-	linkflag.AddCoDel(flags, &path.CoDel)
+	linkflag.AddAQM(flags, &path.AQM)
 	linkflag.AddLossPlace(flags, &path.LossPlace)
 	flagvalue.AddShare(flags, &path.LossBA.Probability, "loss-back", "share of ACKs lost (0: none)")
 	linkflag.AddLossBurst(flags, &path.LossBurstPackets)

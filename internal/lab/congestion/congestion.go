@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"longhaul/internal/lab"
+	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/progress"
 	"longhaul/internal/units"
 )
@@ -104,8 +105,8 @@ func (p Path) conditions(o Options) map[string]any {
 	if p.QueueBytes > 0 {
 		d["queue_bytes"] = p.QueueBytes
 	}
-	if p.CoDel.Target > 0 {
-		d["codel_target_ms"] = milliseconds(p.CoDel.Target)
+	if p.AQM.Algorithm != link.NoAQM {
+		d["aqm"], d["aqm_target_ms"] = p.AQM.Algorithm.String(), milliseconds(p.AQM.TargetOrDefault())
 	}
 	return d
 }
@@ -133,8 +134,8 @@ func (p Path) String() string {
 	} else {
 		fmt.Fprintf(&b, ", queue of %g BDP", p.QueueBDP)
 	}
-	if p.CoDel.Target > 0 {
-		fmt.Fprintf(&b, " with CoDel of %g ms", milliseconds(p.CoDel.Target))
+	if aqm := p.AQM.String(); aqm != "" {
+		b.WriteString(" with " + aqm)
 	}
 	return b.String()
 }

@@ -461,8 +461,8 @@ func (r SharingResult) WriteText(w io.Writer) error {
 	path := r.path
 	queue := ", buf: the queue in BDP"
 	caption, _, _ := strings.Cut(path.String(), ", queue")
-	if path.CoDel.Target > 0 {
-		queue += fmt.Sprintf(" with CoDel of %g ms", milliseconds(path.CoDel.Target))
+	if aqm := path.AQM.String(); aqm != "" {
+		queue += " with " + aqm
 	}
 	if _, err := fmt.Fprintf(w, "%s\n%s\n\n", wrapped(caption, queue, fmt.Sprintf("; runs of %v s.", r.Conditions["seconds"])), wrapped(
 		"All figures are of the last half of a run. Mb/s, they: goodput per flow; fair: of an equal share for each flow; used: of the limit, ",

@@ -5,30 +5,30 @@ import (
 	"time"
 )
 
-// CoDel manages the bottleneck's queue by the time that packets wait in it (RFC
-// 8289). Once all packets have waited longer than Target for Interval, it drops
-// leaving packets at ever shorter intervals. It stops when one has waited less.
-// The zero value only drops packets that do not fit into the queue.
-type CoDel struct {
-	Target   time.Duration // acceptable standing wait; 0 means no CoDel
-	Interval time.Duration // about the longest round trip; 0 means 100 ms
+// The target and the interval that RFC 8289, section 4.4, recommends.
+const (
+	codelTarget   = 5 * time.Millisecond
+	codelInterval = 100 * time.Millisecond
+)
+
+// codel manages a queue by the time that packets wait in it (RFC 8289). Once all
+// packets have waited longer than target for interval, it drops leaving packets at
+// ever shorter intervals. It stops when one has waited less. Times are in
+// nanoseconds.
+type codel struct {
+	target, interval int64
+	maxPacket        int // bytes
 }
 
-// DefaultCoDel has the target and the interval that RFC 8289 recommends.
-func DefaultCoDel() CoDel {
-	return CoDel{Target: 5 * time.Millisecond, Interval: codelInterval}
-}
-
-const codelInterval = 100 * time.Millisecond
-
-func (c CoDel) interval() int64 {
-	if c.Interval == 0 {
-		return int64(codelInterval)
+func newCodel(s Settings) codel {
+	c := codel{target: int64(s.AQM.TargetOrDefault()), interval: int64(s.AQM.Interval), maxPacket: s.mtu()}
+	if c.interval == 0 {
+		c.interval = int64(codelInterval)
 	}
-	return int64(c.Interval)
+	return c
 }
 
-// codelState is CoDel's state between packets. Times are in nanoseconds.
+// codelState is the state of a queue between packets. Times are in nanoseconds.
 type codelState struct {
 	// above: the latest packet had waited too long. If that still holds at
 	// dropFrom, the queue is standing.
@@ -48,53 +48,50 @@ const codelMemory = 16
 
 // drop reports whether CoDel drops the packet at the head of the queue, which
 // has waited for waited, with behindBytes behind it.
-func (c *codelState) drop(now, waited int64, behindBytes, mtu int, s CoDel) bool {
-	if s.Target == 0 {
-		return false
-	}
-	standing := c.isStanding(now, waited, behindBytes, mtu, s)
+func (c codel) drop(q *codelState, now, waited int64, behindBytes int) bool {
+	standing := c.isStanding(q, now, waited, behindBytes)
 	switch {
-	case c.dropping && !standing:
-		c.dropping = false
+	case q.dropping && !standing:
+		q.dropping = false
 		return false
-	case c.dropping:
-		if now < c.nextDrop {
+	case q.dropping:
+		if now < q.nextDrop {
 			return false
 		}
-		c.drops++
-		c.nextDrop += c.gap(s)
+		q.drops++
+		q.nextDrop += c.gap(q)
 		return true
 	case !standing:
 		return false
 	}
-	c.dropping = true
-	needed := c.drops - c.dropsAtBeginning
-	c.drops = 1
-	if needed > 1 && now-c.nextDrop < codelMemory*s.interval() {
-		c.drops = needed
+	q.dropping = true
+	needed := q.drops - q.dropsAtBeginning
+	q.drops = 1
+	if needed > 1 && now-q.nextDrop < codelMemory*c.interval {
+		q.drops = needed
 	}
-	c.dropsAtBeginning = c.drops
-	c.nextDrop = now + c.gap(s)
+	q.dropsAtBeginning = q.drops
+	q.nextDrop = now + c.gap(q)
 	return true
 }
 
 // isStanding reports whether packets have waited longer than the target for an
 // interval. A queue of one packet does not count: on a slow link its
 // transmission exceeds the target.
-func (c *codelState) isStanding(now, waited int64, behindBytes, mtu int, s CoDel) bool {
-	if waited < int64(s.Target) || behindBytes <= mtu {
-		c.above = false
+func (c codel) isStanding(q *codelState, now, waited int64, behindBytes int) bool {
+	if waited < c.target || behindBytes <= c.maxPacket {
+		q.above = false
 		return false
 	}
-	if !c.above {
-		c.above, c.dropFrom = true, now+s.interval()
+	if !q.above {
+		q.above, q.dropFrom = true, now+c.interval
 		return false
 	}
-	return now >= c.dropFrom
+	return now >= q.dropFrom
 }
 
 // gap is the time between two drops. It shrinks with the square root of their
 // number, so that the rate of a TCP sender falls linearly.
-func (c *codelState) gap(s CoDel) int64 {
-	return int64(float64(s.interval()) / math.Sqrt(float64(c.drops)))
+func (c codel) gap(q *codelState) int64 {
+	return int64(float64(c.interval) / math.Sqrt(float64(q.drops)))
 }

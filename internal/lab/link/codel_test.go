@@ -8,23 +8,25 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+var testCodel = newCodel(Settings{AQM: AQM{Algorithm: CoDel}})
+
 // leaving passes CoDel one packet per millisecond in [from, to), each with the
 // given wait and ten packets behind it. It returns the milliseconds of the
 // drops.
 func leaving(c *codelState, from, to int64, waited time.Duration) []int64 {
 	var dropped []int64
 	for at := from; at < to; at++ {
-		if c.drop(at*ms, int64(waited), 10*1500, 1500, DefaultCoDel()) {
+		if testCodel.drop(c, at*ms, int64(waited), 10*1500) {
 			dropped = append(dropped, at)
 		}
 	}
 	return dropped
 }
 
-// TestCoDelDropsFaster checks RFC 8289. The first drop comes one interval after
+// TestAQMDropsFaster checks RFC 8289. The first drop comes one interval after
 // the wait first exceeded the target. Later drops come after 100 ms divided by
 // the root of their count.
-func TestCoDelDropsFaster(t *testing.T) {
+func TestAQMDropsFaster(t *testing.T) {
 	var want []int64
 	at := 100.0
 	for count := 1; at < 800; count++ {
@@ -53,7 +55,7 @@ func TestCoDelLetsShortWaitsPass(t *testing.T) {
 		leaving(c, from+99, from+100, 0)
 	}
 	for at := int64(3000); at < 4000; at++ {
-		if c.drop(at*ms, 50*ms, 1500, 1500, DefaultCoDel()) {
+		if testCodel.drop(c, at*ms, 50*ms, 1500) {
 			t.Fatal("dropped the last packet but one of the queue")
 		}
 	}
@@ -89,20 +91,20 @@ func TestCoDelRemembers(t *testing.T) {
 // Packets of 1 ms arrive every 0.95 ms. A plain queue fills; CoDel drops at an
 // increasing rate, at the head of the queue.
 func TestPipeCoDel(t *testing.T) {
-	run := func(codel CoDel) *bench {
-		b := newBench(Settings{RateBps: 12_000_000, QueueBytes: 200 * 1500, CoDel: codel})
+	run := func(algorithm AQMAlgorithm) *bench {
+		b := newBench(Settings{RateBps: 12_000_000, QueueBytes: 200 * 1500, AQM: AQM{Algorithm: algorithm}})
 		for i := range int64(10_000) {
 			b.run(i * 950 * us)
 			b.send(1500)
 		}
 		return b
 	}
-	plain, managed := run(CoDel{}), run(DefaultCoDel())
-	if plain.counters.CoDelDrops != 0 || plain.counters.QueueDrops < 300 {
-		t.Errorf("a plain queue dropped %d as they left and %d as they came, want 0 and 300 or more", plain.counters.CoDelDrops, plain.counters.QueueDrops)
+	plain, managed := run(NoAQM), run(CoDel)
+	if plain.counters.AQMDrops != 0 || plain.counters.QueueDrops < 300 {
+		t.Errorf("a plain queue dropped %d as they left and %d as they came, want 0 and 300 or more", plain.counters.AQMDrops, plain.counters.QueueDrops)
 	}
-	if managed.counters.QueueDrops != 0 || managed.counters.CoDelDrops < 300 {
-		t.Errorf("CoDel dropped %d as they left and %d as they came, want 300 or more and 0", managed.counters.CoDelDrops, managed.counters.QueueDrops)
+	if managed.counters.QueueDrops != 0 || managed.counters.AQMDrops < 300 {
+		t.Errorf("CoDel dropped %d as they left and %d as they came, want 300 or more and 0", managed.counters.AQMDrops, managed.counters.QueueDrops)
 	}
 	if wait := managed.queueDelay.quantiles(1)[0]; wait > 100*time.Millisecond {
 		t.Errorf("with CoDel a packet waited %v, want 100 ms at most", wait)
@@ -112,10 +114,10 @@ func TestPipeCoDel(t *testing.T) {
 		t.Errorf("%d packets left in 9.5 s, want one each millisecond", got)
 	}
 	// After the change, nothing is dropped.
-	before := managed.counters.CoDelDrops
+	before := managed.counters.AQMDrops
 	managed.set(managed.now, Settings{RateBps: 12_000_000, QueueBytes: 200 * 1500}, 200*1500)
 	managed.run(managed.now + 1000*ms)
-	if managed.counters.CoDelDrops != before {
+	if managed.counters.AQMDrops != before {
 		t.Error("CoDel dropped a packet after it was switched off")
 	}
 }

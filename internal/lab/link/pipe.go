@@ -8,26 +8,34 @@ const maxHeldBytes = 1 << 30
 // no device. All methods take the time in nanoseconds of any origin, which must
 // never go backwards.
 //
-//	arrive -> outage? -> MTU? -> loss before? -> policer -> queue -> CoDel -> bottleneck -> loss after? -> delay line -> pop
+//	arrive -> outage? -> MTU? -> loss before? -> policer -> queue with its AQM -> bottleneck -> loss after? -> delay line -> pop
 type pipe struct {
 	settings   Settings
 	queueLimit int // bytes; 0 means no bound
 	dice       *dice
 
 	bucket bucket
-	codel  codelState
 
+	// Packets wait in queue, or in fair with FQ-CoDel.
 	queue       fifo[wirePacket]
 	queuedBytes int // of the queue, including the packet in service
+	codel       codel
+	codelState  codelState // of queue
+	fair        *fairQueue // nil without FQ-CoDel
+	pie         *pie       // nil without PIE
 
-	// The bottleneck runs on exact virtual time. The head of the queue is in
-	// service from max(arrival, freeAt) until finishAt. The remaining fraction
-	// of a nanosecond is carried to the next packet.
-	serving          bool
-	startAt          int64
-	finishAt, freeAt int64
-	fraction         int64 // in 1/rate ns
-	packetFraction   int64 // in 1/PacketsPerSecond ns
+	// The bottleneck runs on exact virtual time. current is in service from
+	// startAt until finishAt, and its follower from then. freeAt is when an idle
+	// bottleneck may begin: the end of the last service, or the arrival of the
+	// first packet after it. The remaining fraction of a nanosecond is carried to
+	// the next packet.
+	serving        bool
+	current        wirePacket
+	startAt        int64
+	finishAt       int64
+	freeAt         int64
+	fraction       int64 // in 1/rate ns
+	packetFraction int64 // in 1/PacketsPerSecond ns
 
 	line      delayLine
 	heldBytes int
@@ -40,12 +48,38 @@ type pipe struct {
 }
 
 func newPipe(s Settings, queueLimit int, recycle func(*superPacket)) *pipe {
-	return &pipe{
+	p := &pipe{
 		settings:   s,
 		queueLimit: queueLimit,
 		dice:       newDice(s.Seed),
 		queueDelay: new(histogram),
 		recycle:    recycle,
+	}
+	p.manage(0)
+	return p
+}
+
+// manage sets up the queue's management, and moves the packets that wait.
+func (p *pipe) manage(now int64) {
+	s := &p.settings
+	p.codel, p.codelState = newCodel(*s), codelState{}
+	p.pie = nil
+	if s.AQM.Algorithm == PIE {
+		p.pie = newPIE(now, s.Seed)
+	}
+	was := p.fair
+	p.fair = nil
+	if s.AQM.Algorithm == FQCoDel {
+		p.fair = new(fairQueue)
+		for p.queue.len() > 0 {
+			p.push(p.queue.pop())
+		}
+	}
+	if was == nil {
+		return
+	}
+	for _, packet := range was.inOrder() {
+		p.push(packet)
 	}
 }
 
@@ -68,10 +102,11 @@ func (p *pipe) set(now int64, s Settings, queueLimit int) {
 	if s.Seed != p.settings.Seed {
 		p.dice = newDice(s.Seed)
 	}
-	if s.CoDel != p.settings.CoDel {
-		p.codel = codelState{}
-	}
+	remanage := s.AQM != p.settings.AQM || s.mtu() != p.settings.mtu()
 	p.settings, p.queueLimit = s, queueLimit
+	if remanage {
+		p.manage(now)
+	}
 	p.advance(now)
 }
 
@@ -81,6 +116,7 @@ func (p *pipe) arrive(now int64, super *superPacket) {
 	p.advance(now)
 	s, c := &p.settings, &p.counters
 	mtu := s.mtu()
+	super.refs++ // the own reference, so that a drop recycles it exactly once
 	for i := range super.segments {
 		size := super.segmentSize(i)
 		c.PacketsIn++
@@ -94,65 +130,118 @@ func (p *pipe) arrive(now int64, super *superPacket) {
 			c.Lost++
 		case s.Policer.RateBps > 0 && !p.bucket.admit(now, size, s.Policer):
 			c.Policed++
-		case s.RateBps > 0 && p.queuedBytes+size > p.queueLimit, p.heldBytes+size > maxHeldBytes:
+		case s.RateBps > 0 && p.fair == nil && p.queuedBytes+size > p.queueLimit, p.heldBytes+size > maxHeldBytes:
 			c.QueueDrops++
+		case p.pie != nil && p.pie.drop(now, p.queuedBytes, s.AQM.TargetOrDefault(), mtu):
+			c.AQMDrops++
 		default:
+			if !p.serving && p.waiting() == 0 && now > p.freeAt {
+				p.freeAt, p.fraction, p.packetFraction = now, 0, 0
+			}
 			super.refs++
 			p.queuedBytes += size
 			p.heldBytes += size
-			p.queue.push(wirePacket{super: super, index: int32(i), size: int32(size), at: now})
+			p.push(wirePacket{super: super, index: int32(i), size: int32(size), at: now})
+			if p.fair != nil {
+				p.overflow()
+			}
 		}
 	}
-	// Drop the own reference last, so that a drop of the last segment recycles
-	// the super-packet exactly once.
-	super.refs++
 	p.advance(now)
 	p.unref(super)
 }
 
+// push adds a packet to the queue.
+func (p *pipe) push(packet wirePacket) {
+	if p.fair == nil {
+		p.queue.push(packet)
+		return
+	}
+	p.fair.push(packet, packet.super.flow(p.settings.Seed), p.codel.maxPacket)
+}
+
+// waiting is the number of packets in the queue, without the one in service.
+func (p *pipe) waiting() int {
+	if p.fair != nil {
+		return p.fair.packets
+	}
+	return p.queue.len()
+}
+
+// overflow drops packets of FQ-CoDel's longest queue until the others fit.
+func (p *pipe) overflow() {
+	for p.queuedBytes > p.queueLimit && p.fair.packets > 0 {
+		p.fair.dropFattest(func(packet wirePacket) {
+			p.counters.QueueDrops++
+			p.queuedBytes -= int(packet.size)
+			p.drop(packet)
+		})
+	}
+}
+
 // advance serves the queue up to now.
 func (p *pipe) advance(now int64) {
-	for p.queue.len() > 0 {
+	for {
 		if !p.serving {
-			if p.overdue(p.queue.front()) {
-				p.counters.CoDelDrops++
-				packet := p.queue.pop()
-				p.queuedBytes -= int(packet.size)
-				p.drop(packet)
-				continue
+			if !p.dequeue() {
+				return
 			}
-			p.serve(p.queue.front())
+			p.serve()
 		}
 		if p.finishAt > now {
 			return
 		}
-		packet := p.queue.pop()
-		p.queuedBytes -= int(packet.size)
+		p.queuedBytes -= int(p.current.size)
 		p.serving = false
 		p.freeAt = p.finishAt
 		if p.settings.RateBps > 0 {
-			p.queueDelay.add(p.startAt - packet.at)
+			p.queueDelay.add(p.startAt - p.current.at)
 		}
-		p.propagate(packet, p.finishAt)
+		p.propagate(p.current, p.finishAt)
 	}
 }
 
-// overdue reports whether CoDel drops the packet at the head of the queue.
-func (p *pipe) overdue(packet *wirePacket) bool {
-	leaves := max(p.freeAt, packet.at)
-	behind := p.queuedBytes - int(packet.size)
-	return p.codel.drop(leaves, leaves-packet.at, behind, p.settings.mtu(), p.settings.CoDel)
+// dequeue takes the next packet out of the queue for service at freeAt. It returns
+// false if the queue is empty.
+func (p *pipe) dequeue() (some bool) {
+	if p.fair != nil {
+		p.current, some = p.fair.pop(p.codel.maxPacket, func(q *flowQueue, packet *wirePacket) bool {
+			return p.overdue(&q.codel, packet, q.bytes)
+		})
+		return some
+	}
+	for p.queue.len() > 0 {
+		p.current = p.queue.pop()
+		switch p.settings.AQM.Algorithm {
+		case CoDel:
+			if p.overdue(&p.codelState, &p.current, p.queuedBytes-int(p.current.size)) {
+				continue
+			}
+		case PIE:
+			p.pie.left(p.freeAt, p.freeAt-p.current.at, p.queue.len() == 0, p.settings.AQM.TargetOrDefault())
+		}
+		return true
+	}
+	return false
 }
 
-// serve starts the transmission of a packet.
-func (p *pipe) serve(packet *wirePacket) {
-	p.startAt = p.freeAt
-	if packet.at > p.freeAt {
-		p.startAt, p.fraction, p.packetFraction = packet.at, 0, 0
+// overdue reports whether CoDel dropped a packet that left a queue with behind bytes
+// in it.
+func (p *pipe) overdue(q *codelState, packet *wirePacket, behind int) bool {
+	if !p.codel.drop(q, p.freeAt, p.freeAt-packet.at, behind) {
+		return false
 	}
-	p.finishAt = p.startAt
+	p.counters.AQMDrops++
+	p.queuedBytes -= int(packet.size)
+	p.drop(*packet)
+	return true
+}
+
+// serve starts the transmission of the current packet at freeAt.
+func (p *pipe) serve() {
+	p.startAt, p.finishAt = p.freeAt, p.freeAt
 	if rate := p.settings.RateBps; rate > 0 {
-		work := int64(p.settings.wireBytes(int(packet.size)))*8e9 + p.fraction
+		work := int64(p.settings.wireBytes(int(p.current.size)))*8e9 + p.fraction
 		p.finishAt += work / rate
 		p.fraction = work % rate
 	}
@@ -230,5 +319,11 @@ func (p *pipe) unref(super *superPacket) {
 	}
 }
 
-// inFlight is the number of packets in the queue and on the delay line.
-func (p *pipe) inFlight() int { return p.queue.len() + p.line.len() }
+// inFlight is the number of packets in the bottleneck and on the delay line.
+func (p *pipe) inFlight() int {
+	packets := p.waiting() + p.line.len()
+	if p.serving {
+		packets++
+	}
+	return packets
+}

@@ -469,8 +469,14 @@ func TestPipeAccountsForEverything(t *testing.T) {
 			if r.IntN(3) == 0 {
 				s.Policer = Policer{RateBps: 2_000_000, BurstBytes: 9000}
 			}
-			if s.RateBps > 0 && r.IntN(2) == 0 {
-				s.CoDel = CoDel{Target: time.Millisecond, Interval: 5 * time.Millisecond}
+			if s.RateBps > 0 {
+				s.AQM.Algorithm = AQMAlgorithm(r.IntN(len(aqmNames)))
+				if s.AQM.Algorithm != NoAQM {
+					s.AQM.Target = time.Millisecond
+				}
+				if s.AQM.Algorithm == CoDel || s.AQM.Algorithm == FQCoDel {
+					s.AQM.Interval = 5 * time.Millisecond
+				}
 			}
 			if err := s.Validate(); err != nil {
 				t.Fatal(err)
@@ -481,7 +487,7 @@ func TestPipeAccountsForEverything(t *testing.T) {
 		check := func() {
 			t.Helper()
 			c := b.counters
-			sum := c.PacketsDelivered + c.Lost + c.Policed + c.QueueDrops + c.CoDelDrops + c.TooBig + c.Outage + c.WriteErrors + uint64(b.inFlight())
+			sum := c.PacketsDelivered + c.Lost + c.Policed + c.QueueDrops + c.AQMDrops + c.TooBig + c.Outage + c.WriteErrors + uint64(b.inFlight())
 			if sum != c.PacketsIn {
 				t.Fatalf("seed %d: %d packets came in, %d are accounted for: %+v", seed, c.PacketsIn, sum, c)
 			}

@@ -37,9 +37,9 @@ type Settings struct {
 	// BDP, at least 64 full packets.
 	QueueBDP float64
 
-	// CoDel drops packets that have waited too long in the bottleneck's queue,
-	// in addition to those that do not fit. It needs RateBps.
-	CoDel CoDel
+	// AQM drops packets of the bottleneck's queue in addition to those that do
+	// not fit. It needs RateBps.
+	AQM AQM
 
 	// MTU is the largest IP packet that passes; larger ones are dropped and
 	// counted. 0 means 1500.
@@ -105,7 +105,7 @@ type Policer struct {
 
 // Counters counts the packets of one direction since the link began. Every
 // packet is accounted for: PacketsIn = PacketsDelivered + Lost + Policed +
-// QueueDrops + CoDelDrops + TooBig + Outage + WriteErrors + InFlight. A
+// QueueDrops + AQMDrops + TooBig + Outage + WriteErrors + InFlight. A
 // super-packet of segmentation offload counts as its packets on the wire.
 type Counters struct {
 	PacketsIn, BytesIn               uint64
@@ -113,7 +113,7 @@ type Counters struct {
 	Lost                             uint64 // by the loss model
 	Policed                          uint64 // exceeded the policer's rate
 	QueueDrops                       uint64 // the queue was full
-	CoDelDrops                       uint64 // by CoDel, as they left the queue
+	AQMDrops                         uint64 // by the queue's AQM
 	TooBig                           uint64 // larger than the MTU
 	Outage                           uint64 // the link was down
 	Reordered                        uint64 // held back by Reorder

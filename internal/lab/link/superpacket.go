@@ -13,6 +13,9 @@ type superPacket struct {
 	headerLen    int // of IP and TCP, repeated in every segment; 0 with one segment
 	segmentBytes int // TCP payload of every segment except the last
 
+	flowID    uint64 // hash of the flow, once flowKnown
+	flowKnown bool
+
 	slab *slab
 	refs int // segments still in the link
 }
@@ -60,6 +63,14 @@ func (s *superPacket) parse(packet []byte, h vnetHeader) {
 	s.headerLen = headerLen
 	s.segmentBytes = int(h.gsoSize)
 	s.segments = (payload + s.segmentBytes - 1) / s.segmentBytes
+}
+
+// flow is the hash of the packet's flow under the seed of the first call.
+func (s *superPacket) flow(seed uint64) uint64 {
+	if !s.flowKnown {
+		s.flowID, s.flowKnown = flowHash(s.packet, seed), true
+	}
+	return s.flowID
 }
 
 // segmentSize is the length in bytes of segment i as an IP packet.

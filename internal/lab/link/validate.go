@@ -66,14 +66,18 @@ func (s Settings) Validate() error {
 		return refuse("QueueBDP", s.QueueBDP, "0 or a positive number")
 	case s.QueueBytes > 0 && s.QueueBDP > 0:
 		return refuse("QueueBDP", s.QueueBDP, "0, because QueueBytes is set as well")
-	case s.CoDel.Target < 0 || s.CoDel.Target > maxDelay:
-		return refuse("CoDel.Target", s.CoDel.Target, fmt.Sprintf("0 for no CoDel, or up to %v", maxDelay))
-	case s.CoDel.Interval < 0 || s.CoDel.Interval > maxDelay:
-		return refuse("CoDel.Interval", s.CoDel.Interval, fmt.Sprintf("0 for %v, or up to %v", codelInterval, maxDelay))
-	case s.CoDel.Target == 0 && s.CoDel.Interval != 0:
-		return refuse("CoDel.Interval", s.CoDel.Interval, "0, or set CoDel.Target as well")
-	case s.CoDel.Target != 0 && s.RateBps == 0:
-		return refuse("CoDel.Target", s.CoDel.Target, "0, or set RateBps as well")
+	case int(s.AQM.Algorithm) >= len(aqmNames):
+		return refuse("AQM.Algorithm", uint8(s.AQM.Algorithm), "NoAQM, CoDel, FQCoDel or PIE")
+	case s.AQM.Target < 0 || s.AQM.Target > maxDelay:
+		return refuse("AQM.Target", s.AQM.Target, fmt.Sprintf("0 for the algorithm's default, or up to %v", maxDelay))
+	case s.AQM.Interval < 0 || s.AQM.Interval > maxDelay:
+		return refuse("AQM.Interval", s.AQM.Interval, fmt.Sprintf("0 for %v, or up to %v", codelInterval, maxDelay))
+	case s.AQM.Algorithm == NoAQM && s.AQM.Target != 0:
+		return refuse("AQM.Target", s.AQM.Target, "0, or set AQM.Algorithm as well")
+	case s.AQM.Algorithm != CoDel && s.AQM.Algorithm != FQCoDel && s.AQM.Interval != 0:
+		return refuse("AQM.Interval", s.AQM.Interval, "0, or set AQM.Algorithm to CoDel or FQCoDel")
+	case s.AQM.Algorithm != NoAQM && s.RateBps == 0:
+		return refuse("AQM.Algorithm", s.AQM.Algorithm, "NoAQM, or set RateBps as well")
 	case !share(s.Reorder.Probability):
 		return refuse("Reorder.Probability", s.Reorder.Probability, "between 0 and 1")
 	case s.Reorder.Hold < 0 || s.Reorder.Hold > maxDelay:

@@ -13,8 +13,9 @@ func TestValidate(t *testing.T) {
 		{RateBps: minRateBps, QueueBDP: 0.001, Loss: Loss{ToBad: 1, ToGood: 1, BadProbability: 1}, MTU: minMTU},
 		{Reorder: Reorder{Probability: 1, Hold: 1}, Down: true, Seed: math.MaxUint64},
 		{Policer: Policer{RateBps: minRateBps, BurstBytes: DefaultMTU}},
-		{RateBps: minRateBps, CoDel: DefaultCoDel()},
-		{RateBps: minRateBps, CoDel: CoDel{Target: time.Hour}},
+		{RateBps: minRateBps, AQM: AQM{Algorithm: CoDel}},
+		{RateBps: minRateBps, AQM: AQM{Algorithm: FQCoDel, Target: time.Hour, Interval: time.Hour}},
+		{RateBps: minRateBps, AQM: AQM{Algorithm: PIE, Target: time.Second}},
 	}
 	for _, s := range good {
 		if err := s.Validate(); err != nil {
@@ -51,10 +52,12 @@ func TestValidate(t *testing.T) {
 		{Settings{Reorder: Reorder{Probability: 0.1}}, "link settings: Reorder.Hold is 0s, set it to above 0, because Reorder.Probability is set"},
 		{Settings{Policer: Policer{RateBps: 1, BurstBytes: 1500}}, "link settings: Policer.RateBps is 1, set it to 0 for no policer, or between 1000 and 1000000000000"},
 		{Settings{Policer: Policer{RateBps: 1e6}}, "link settings: Policer.BurstBytes is 0, set it to at least the MTU of 1500, so that a packet can pass, and at most 1073741824"},
-		{Settings{CoDel: DefaultCoDel()}, "link settings: CoDel.Target is 5ms, set it to 0, or set RateBps as well"},
-		{Settings{RateBps: 1e6, CoDel: CoDel{Target: -1}}, "link settings: CoDel.Target is -1ns, set it to 0 for no CoDel, or up to 1h0m0s"},
-		{Settings{RateBps: 1e6, CoDel: CoDel{Target: 1, Interval: -1}}, "link settings: CoDel.Interval is -1ns, set it to 0 for 100ms, or up to 1h0m0s"},
-		{Settings{RateBps: 1e6, CoDel: CoDel{Interval: 1}}, "link settings: CoDel.Interval is 1ns, set it to 0, or set CoDel.Target as well"},
+		{Settings{AQM: AQM{Algorithm: 9}}, "link settings: AQM.Algorithm is 9, set it to NoAQM, CoDel, FQCoDel or PIE"},
+		{Settings{AQM: AQM{Algorithm: PIE}}, "link settings: AQM.Algorithm is pie, set it to NoAQM, or set RateBps as well"},
+		{Settings{AQM: AQM{Algorithm: CoDel, Target: -1}}, "link settings: AQM.Target is -1ns, set it to 0 for the algorithm's default, or up to 1h0m0s"},
+		{Settings{AQM: AQM{Algorithm: CoDel, Interval: -1}}, "link settings: AQM.Interval is -1ns, set it to 0 for 100ms, or up to 1h0m0s"},
+		{Settings{AQM: AQM{Target: 1}}, "link settings: AQM.Target is 1ns, set it to 0, or set AQM.Algorithm as well"},
+		{Settings{RateBps: 1e6, AQM: AQM{Algorithm: PIE, Interval: 1}}, "link settings: AQM.Interval is 1ns, set it to 0, or set AQM.Algorithm to CoDel or FQCoDel"},
 		{Settings{Policer: Policer{BurstBytes: 1500}}, "link settings: Policer.BurstBytes is 1500, set it to 0, or set Policer.RateBps as well"},
 	} {
 		err := test.s.Validate()

@@ -29,9 +29,9 @@ func AddLossBurst(flags *pflag.FlagSet, packets *float64) {
 	flagvalue.Add(flags, "N", "loss-burst", "mean length of a loss burst, in packets", "1", LossBurst(packets))
 }
 
-// AddCoDel adds --aqm.
-func AddCoDel(flags *pflag.FlagSet, codel *link.CoDel) {
-	flagvalue.Add(flags, "AQM", "aqm", "management of the queue: codel (RFC 8289), or none", "none", CoDel(codel))
+// AddAQM adds --aqm.
+func AddAQM(flags *pflag.FlagSet, aqm *link.AQM) {
+	flagvalue.Add(flags, "AQM", "aqm", "the queue's management: codel, fq_codel, pie or none", "none", AQM(aqm))
 }
 
 // AddHostBuffers adds --host-buffers, which has its default already.
@@ -66,18 +66,11 @@ func LossPlace(place *link.LossPlace) func(string) error {
 	}
 }
 
-// CoDel parses the queue management: codel or none.
-func CoDel(codel *link.CoDel) func(string) error {
-	return func(s string) error {
-		switch s {
-		case "none":
-			*codel = link.CoDel{}
-		case "codel":
-			*codel = link.DefaultCoDel()
-		default:
-			return fmt.Errorf("invalid queue management %q: choose codel or none", s)
-		}
-		return nil
+// AQM parses the name of an algorithm of queue management.
+func AQM(aqm *link.AQM) func(string) error {
+	return func(s string) (err error) {
+		aqm.Algorithm, err = link.ParseAQM(s)
+		return err
 	}
 }
 

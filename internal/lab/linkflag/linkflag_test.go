@@ -10,7 +10,7 @@ import (
 func TestValues(t *testing.T) {
 	var (
 		place link.LossPlace
-		codel link.CoDel
+		aqm   link.AQM
 		burst float64
 		mtu   int
 		bdp   float64
@@ -20,7 +20,7 @@ func TestValues(t *testing.T) {
 		value, want string
 	}{
 		{LossPlace(&place), "behind", `invalid place "behind"`},
-		{CoDel(&codel), "red", "choose codel or none"},
+		{AQM(&aqm), "red", "choose none, codel, fq_codel or pie"},
 		{LossBurst(&burst), "0", `invalid burst length "0"`},
 		{MTU(&mtu), "67", "from 68 to 65535"},
 		{BDP(&bdp), "-1", "bandwidth-delay products"},
@@ -34,13 +34,13 @@ func TestValues(t *testing.T) {
 		set   func(string) error
 		value string
 	}{
-		{LossPlace(&place), "after"}, {CoDel(&codel), "codel"}, {LossBurst(&burst), "4"}, {MTU(&mtu), "576"}, {BDP(&bdp), "0.5bdp"},
+		{LossPlace(&place), "after"}, {AQM(&aqm), "fq_codel"}, {LossBurst(&burst), "4"}, {MTU(&mtu), "576"}, {BDP(&bdp), "0.5bdp"},
 	} {
 		if err := good.set(good.value); err != nil {
 			t.Errorf("%s: %v", good.value, err)
 		}
 	}
-	if place != link.LossAfter || codel != link.DefaultCoDel() || burst != 4 || mtu != 576 || bdp != 0.5 {
-		t.Errorf("got %v, %v, %v, %v, %v", place, codel, burst, mtu, bdp)
+	if place != link.LossAfter || aqm.Algorithm != link.FQCoDel || burst != 4 || mtu != 576 || bdp != 0.5 {
+		t.Errorf("got %v, %v, %v, %v, %v", place, aqm, burst, mtu, bdp)
 	}
 }

@@ -27,7 +27,8 @@ type Direction struct {
 	LossProbability float64 `json:"loss_probability"`
 	MTU             int     `json:"mtu"`
 	QueueBytes      int     `json:"queue_bytes"`
-	CoDelTargetMs   float64 `json:"codel_target_ms"` // 0 is no CoDel
+	AQM             string  `json:"aqm"`           // none, codel, fq_codel or pie
+	AQMTargetMs     float64 `json:"aqm_target_ms"` // 0 without one
 	Down            bool    `json:"down"`
 
 	PacketsIn      uint64  `json:"packets_in"`
@@ -36,7 +37,7 @@ type Direction struct {
 	Lost           uint64  `json:"packets_lost"`
 	Policed        uint64  `json:"packets_policed"`
 	QueueDrops     uint64  `json:"queue_drops"`
-	CoDelDrops     uint64  `json:"codel_drops"`
+	AQMDrops       uint64  `json:"aqm_drops"`
 	TooBig         uint64  `json:"packets_too_big"`
 	Outage         uint64  `json:"packets_lost_in_outages"`
 	Reordered      uint64  `json:"packets_reordered"`
@@ -62,7 +63,8 @@ func (s *server) state() State {
 			LossProbability: settings.Loss.Share(),
 			MTU:             settings.MTU,
 			QueueBytes:      settings.QueueLimitBytes(settings.Delay),
-			CoDelTargetMs:   display.Milliseconds(settings.CoDel.Target),
+			AQM:             settings.AQM.Algorithm.String(),
+			AQMTargetMs:     display.Milliseconds(settings.AQM.TargetOrDefault()),
 			Down:            settings.Down,
 
 			PacketsIn:      counters.PacketsIn,
@@ -71,7 +73,7 @@ func (s *server) state() State {
 			Lost:           counters.Lost,
 			Policed:        counters.Policed,
 			QueueDrops:     counters.QueueDrops,
-			CoDelDrops:     counters.CoDelDrops,
+			AQMDrops:       counters.AQMDrops,
 			TooBig:         counters.TooBig,
 			Outage:         counters.Outage,
 			Reordered:      counters.Reordered,
@@ -113,8 +115,8 @@ func (s State) WriteText(w io.Writer) error {
 	}
 	both("loss", func(d Direction) string { return fmt.Sprintf("%g%%", 100*d.LossProbability) })
 	both("queue", func(d Direction) string { return units.Size(d.QueueBytes).String() })
-	if ab.CoDelTargetMs+ba.CoDelTargetMs > 0 {
-		both("CoDel", func(d Direction) string { return fmt.Sprintf("%g ms", d.CoDelTargetMs) })
+	if ab.AQMTargetMs+ba.AQMTargetMs > 0 {
+		both("AQM", func(d Direction) string { return fmt.Sprintf("%s %g ms", d.AQM, d.AQMTargetMs) })
 	}
 	both("MTU", func(d Direction) string { return fmt.Sprint(d.MTU) })
 	if ab.Down || ba.Down {
@@ -131,8 +133,8 @@ func (s State) WriteText(w io.Writer) error {
 			count("policed", func(d Direction) uint64 { return d.Policed })
 		}
 		count("queue drops", func(d Direction) uint64 { return d.QueueDrops })
-		if ab.CoDelDrops+ba.CoDelDrops > 0 {
-			count("CoDel drops", func(d Direction) uint64 { return d.CoDelDrops })
+		if ab.AQMDrops+ba.AQMDrops > 0 {
+			count("AQM drops", func(d Direction) uint64 { return d.AQMDrops })
 		}
 		count("too big", func(d Direction) uint64 { return d.TooBig })
 		count("lost in outages", func(d Direction) uint64 { return d.Outage })
