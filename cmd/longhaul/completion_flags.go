@@ -68,7 +68,9 @@ func flagWords(cmd *cobra.Command, flag string) func() []string {
 		return link.AQMNames
 	case "loss-place":
 		return fixed("before", "after")
-	case "atm":
+	case "host-ecn":
+		return lab.HostECNNames
+	case "atm", "ecn":
 		return fixed("on", "off")
 	case "down":
 		return fixed("a-to-b", "b-to-a", "both", "none")

@@ -64,7 +64,7 @@ var flagTable = []flagRow{
 	{"wait", "DURATION", optional}, {"drain-timeout", "DURATION", usual}, {"connect-timeout", "DURATION", usual},
 	{"idle-timeout", "DURATION", usual}, {"max-time", "DURATION", usual}, {"omit", "DURATION", optional},
 	{"rto-min", "DURATION", usual}, {"rtt", "DURATION LIST", usual}, {"jitter", "DURATION", usual},
-	{"reorder-hold", "DURATION", usual},
+	{"reorder-hold", "DURATION", usual}, {"mark-above", "DURATION", usual},
 	{"since", "TIME", optional}, {"until", "TIME", optional}, {"at", "TIME", optional},
 	{"before", "PERIOD", optional}, {"after", "PERIOD", optional},
 
@@ -97,6 +97,7 @@ var flagTable = []flagRow{
 	{"ignore", "WHAT", optional}, {"wan-side", "SIDE", usual}, {"proxy-out", "VERSION", usual},
 	{"check-next", "KIND", usual}, {"transport", "MODE", usual}, {"log-format", "FORMAT", usual},
 	{"log-level", "LEVEL", usual}, {"loss-place", "PLACE", usual}, {"aqm", "AQM", usual}, {"atm", "STATE", usual},
+	{"ecn", "STATE", usual}, {"host-ecn", "ECN", usual},
 	{"down", "DIRECTION", usual}, {"grant", "LIST", usual}, {"case", "LIST", usual}, {"against", "LIST", usual},
 	{"scenario", "LIST", usual}, {"fault", "LIST", usual}, {"relays", "LIST", usual}, {"through", "LIST", usual},
 

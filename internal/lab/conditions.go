@@ -30,14 +30,16 @@ type Conditions struct {
 	QueueBDP         float64
 	MTUAB, MTUBA     int
 	Reorder          link.Reorder
-	AQM              link.AQM     // of each direction's queue
-	Policer          link.Policer // from site A to site B
-	ATM              bool         // the bottleneck carries cells
-	PacketsPerSecond int64        // maximum of the bottleneck, each way; 0 is no bound
+	AQM              link.AQM      // of each direction's queue
+	MarkAbove        time.Duration // each direction's queue marks packets that waited this long; 0 marks none
+	Policer          link.Policer  // from site A to site B
+	ATM              bool          // the bottleneck carries cells
+	PacketsPerSecond int64         // maximum of the bottleneck, each way; 0 is no bound
 	Seed             uint64
 	LANMTU           int
 	DownAB, DownBA   bool // outages
 	ClassicEndHost   bool // end hosts like the AIX hosts of the mitre report
+	HostECN          HostECN
 }
 
 // MitreConditions are the conditions of the mitre report, with a WAN of 1 Gb/s.
@@ -59,7 +61,7 @@ func (c Conditions) Directions() (ab, ba link.Settings) {
 		return link.Settings{
 			Delay: c.RTT / 2, Jitter: c.Jitter, RateBps: c.RateBps,
 			Loss: inBursts(loss, c.LossBurstPackets), LossPlace: c.LossPlace,
-			QueueBytes: c.QueueBytes, QueueBDP: c.QueueBDP, AQM: c.AQM,
+			QueueBytes: c.QueueBytes, QueueBDP: c.QueueBDP, AQM: c.AQM, MarkAbove: c.MarkAbove,
 			MTU: mtu, Reorder: c.Reorder, Down: down, Seed: seed,
 			ATM: c.ATM, PacketsPerSecond: c.PacketsPerSecond,
 		}
@@ -136,7 +138,7 @@ func (c *Conditions) Flags(flags *pflag.FlagSet) {
 		c.QueueBDP, c.QueueBytes = 0, int(size)
 		return nil
 	})
-	linkflag.AddAQM(flags, &c.AQM)
+	linkflag.AddAQM(flags, &c.AQM, &c.MarkAbove)
 	flagvalue.Add(flags, "BYTES", "mtu", "largest packet from site A to B", strconv.Itoa(c.MTUAB), linkflag.MTU(&c.MTUAB))
 	flagvalue.Add(flags, "BYTES", "mtu-back", "largest packet from site B to A", strconv.Itoa(c.MTUBA), linkflag.MTU(&c.MTUBA))
 	flagvalue.AddShare(flags, &c.Reorder.Probability, "reorder", "share held back, so that others overtake (0: none)")
@@ -172,14 +174,8 @@ func (c *Conditions) Flags(flags *pflag.FlagSet) {
 		c.PacketsPerSecond = n
 		return nil
 	})
-	flagvalue.Add(flags, "STATE", "atm", "rate counts ATM cells, 53 bytes for 48: on or off", "off", func(s string) error {
-		switch s {
-		case "on", "off":
-			c.ATM = s == "on"
-			return nil
-		}
-		return fmt.Errorf("invalid value %q: choose on or off", s)
-	})
+	flagvalue.Add(flags, "STATE", "atm", "rate counts ATM cells, 53 bytes for 48: on or off", "off", linkflag.OnOff(&c.ATM))
+	c.HostECN.Flag(flags)
 	flagvalue.AddCount(flags, &c.Seed, "seed", "seed: with the same one, the same packets are lost")
 	flagvalue.Add(flags, "DIRECTION", "down", "outage: a-to-b, b-to-a, both or none", "none", func(s string) error {
 		switch s {

@@ -39,7 +39,7 @@ func (l *Lab) build() error {
 		}
 		l.hosts[spec.Name] = h
 		for _, s := range spec.Sysctls {
-			if err := h.Sysctl(s.Name, s.Value); err != nil {
+			if err := setSysctl(h, s); err != nil {
 				return err
 			}
 		}

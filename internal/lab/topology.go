@@ -137,6 +137,7 @@ func TwoSites(c Conditions) Topology {
 	for i := range t.Hosts {
 		h := &t.Hosts[i]
 		h.TCP.CongestionControl = StockCongestionControl
+		h.Sysctls = slices.Concat(h.Sysctls, c.HostECN.sysctls())
 		if c.ClassicEndHost && (h.Name == "host-a" || h.Name == "host-b") {
 			h.makeClassic()
 		}
@@ -157,7 +158,7 @@ func TwoFarRelays(c Conditions) Topology {
 	one := func(host, device string, bits int, a netip.Addr) Endpoint {
 		return Endpoint{Host: host, Device: device, Addresses: []netip.Prefix{netip.PrefixFrom(a, bits)}}
 	}
-	second := HostSpec{Name: "relay-b2", Address: RelayB2, Sysctls: router, Routes: []hosts.Route{{To: siteA, Via: WANA2}}}
+	second := HostSpec{Name: "relay-b2", Address: RelayB2, Sysctls: slices.Concat(router, c.HostECN.sysctls()), Routes: []hosts.Route{{To: siteA, Via: WANA2}}}
 	second.TCP.CongestionControl = StockCongestionControl
 	t.Hosts = append(t.Hosts, second)
 	t.Cables = append(t.Cables, Cable{

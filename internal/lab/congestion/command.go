@@ -99,7 +99,8 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 	flags.Var(&c.losses, "loss", "share lost on the way to the receiver (10%)")
 	flags.Var(&c.queues, "queue", "queue of the bottleneck, in BDP (1)")
 	path := &c.path
-	linkflag.AddAQM(flags, &path.AQM)
+	linkflag.AddAQM(flags, &path.AQM, &path.MarkAbove)
+	path.HostECN.Flag(flags)
 	linkflag.AddLossPlace(flags, &path.LossPlace)
 	flagvalue.AddShare(flags, &path.LossBA.Probability, "loss-back", "share of ACKs lost (0: none)")
 	linkflag.AddLossBurst(flags, &path.LossBurstPackets)
@@ -295,7 +296,7 @@ func (c *command) safetyRun(flags *pflag.FlagSet) (runner, error) {
 }
 
 func (c *command) trapsRun(flags *pflag.FlagSet) (runner, error) {
-	for _, name := range []string{"rate", "rtt", "loss", "buffer", "aqm", "loss-place", "loss-back", "loss-burst", "jitter", "time", "quick"} {
+	for _, name := range []string{"rate", "rtt", "loss", "buffer", "aqm", "ecn", "mark-above", "loss-place", "loss-back", "loss-burst", "jitter", "time", "quick"} {
 		if flags.Changed(name) {
 			return nil, fmt.Errorf("--%s does not go with --traps: each case has a path and a time of its own", name)
 		}

@@ -108,6 +108,15 @@ func (p Path) conditions(o Options) map[string]any {
 	if p.AQM.Algorithm != link.NoAQM {
 		d["aqm"], d["aqm_target_ms"] = p.AQM.Algorithm.String(), milliseconds(p.AQM.TargetOrDefault())
 	}
+	if p.AQM.ECN {
+		d["ecn"] = true
+	}
+	if p.MarkAbove > 0 {
+		d["mark_above_ms"] = milliseconds(p.MarkAbove)
+	}
+	if p.HostECN != lab.HostECNDefault {
+		d["host_ecn"] = p.HostECN.String()
+	}
 	return d
 }
 
@@ -136,6 +145,12 @@ func (p Path) String() string {
 	}
 	if aqm := p.AQM.String(); aqm != "" {
 		b.WriteString(" with " + aqm)
+	}
+	if p.MarkAbove > 0 {
+		fmt.Fprintf(&b, ", marks above %g ms", milliseconds(p.MarkAbove))
+	}
+	if p.HostECN != lab.HostECNDefault {
+		fmt.Fprintf(&b, ", hosts with ECN %s", p.HostECN)
 	}
 	return b.String()
 }

@@ -16,6 +16,10 @@ type AQM struct {
 	// Interval is CoDel's and FQ-CoDel's, about the longest round trip; 0 means
 	// 100 ms.
 	Interval time.Duration
+	// ECN marks packets of ECN-capable transports where the algorithm would drop
+	// them (RFC 3168, section 5). PIE drops them too from a probability of 10 % up
+	// (RFC 8033, section 5.1).
+	ECN bool
 }
 
 // AQMAlgorithm is an algorithm of queue management.
@@ -64,11 +68,16 @@ func (a AQM) TargetOrDefault() time.Duration {
 	return codelTarget
 }
 
-// String describes the management, such as "CoDel of 5 ms"; empty without one.
+// String describes the management, such as "CoDel of 5 ms and ECN"; empty without
+// one.
 func (a AQM) String() string {
 	if a.Algorithm == NoAQM {
 		return ""
 	}
 	name := map[AQMAlgorithm]string{CoDel: "CoDel", FQCoDel: "FQ-CoDel", PIE: "PIE"}[a.Algorithm]
-	return fmt.Sprintf("%s of %g ms", name, float64(a.TargetOrDefault())/float64(time.Millisecond))
+	text := fmt.Sprintf("%s of %g ms", name, float64(a.TargetOrDefault())/float64(time.Millisecond))
+	if a.ECN {
+		text += " and ECN"
+	}
+	return text
 }

@@ -75,7 +75,7 @@ func TestDelayLineOrder(t *testing.T) {
 		due := int64(0)
 		for i := range 300 {
 			overtakes := r.IntN(2) == 0
-			p := wirePacket{index: int32(i), at: int64(r.IntN(100))}
+			p := wirePacket{index: uint16(i), at: int64(r.IntN(100))}
 			if !overtakes {
 				due += int64(r.IntN(2))
 				p.at = due

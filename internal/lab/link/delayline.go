@@ -4,8 +4,9 @@ package link
 // of a super-packet.
 type wirePacket struct {
 	super *superPacket
-	index int32 // of the segment in super
-	size  int32 // bytes of the IP packet
+	size  int32  // bytes of the IP packet
+	index uint16 // of the segment in super
+	ce    bool   // marked by the link
 	// at is the arrival at the link while the packet is queued, and the time of
 	// delivery on the delay line, in nanoseconds.
 	at  int64

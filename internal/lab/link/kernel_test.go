@@ -6,15 +6,19 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/linktest"
 	"longhaul/internal/nettest"
+	"longhaul/internal/tcpinfo"
 )
 
 // patience bounds every wait.
@@ -29,6 +33,12 @@ func forEachKind(t *testing.T, f func(t *testing.T, kind linktest.Kind)) {
 // transfer sends random bytes from a to b and compares the received ones.
 func transfer(t *testing.T, a, b *linktest.Host, to netip.Addr, size int) {
 	t.Helper()
+	sendAndLook(t, a, b, to, size, func(int) {})
+}
+
+// sendAndLook is a transfer that looks at the sender's socket once all has arrived.
+func sendAndLook(t *testing.T, a, b *linktest.Host, to netip.Addr, size int, look func(fd int)) {
+	t.Helper()
 	sender, receiver := linktest.Connect(t, a, b, to)
 	deadline := time.Now().Add(patience)
 	if err := errors.Join(sender.SetDeadline(deadline), receiver.SetDeadline(deadline)); err != nil {
@@ -42,7 +52,8 @@ func transfer(t *testing.T, a, b *linktest.Host, to netip.Addr, size int) {
 	written := make(chan error, 1)
 	go func() {
 		_, err := sender.Write(sent)
-		written <- errors.Join(err, sender.Close())
+		err = errors.Join(err, sender.(*net.TCPConn).CloseWrite())
+		written <- err
 	}()
 	hash := sha256.New()
 	n, err := io.Copy(hash, receiver)
@@ -52,6 +63,10 @@ func transfer(t *testing.T, a, b *linktest.Host, to netip.Addr, size int) {
 	if want := sha256.Sum256(sent); n != int64(size) || !bytes.Equal(hash.Sum(nil), want[:]) {
 		t.Fatalf("%d bytes arrived, not the %d that were sent", n, size)
 	}
+	raw, err := sender.(*net.TCPConn).SyscallConn()
+	nettest.Must(t, err)
+	nettest.Must(t, raw.Control(func(fd uintptr) { look(int(fd)) }))
+	nettest.Must(t, sender.Close())
 }
 
 // settled waits until nothing is in flight and checks that the counters add up.
@@ -111,6 +126,45 @@ func TestECNSurvives(t *testing.T) {
 		a.Sysctl(t, "ipv4/tcp_ecn", "1")
 		b.Sysctl(t, "ipv4/tcp_ecn", "1")
 		transfer(t, a, b, b.V4, 4<<20)
+	})
+}
+
+// Senders learn of the link's marks, with ECN and with accurate ECN, and no byte of
+// theirs changes.
+func TestMarksReachTheSender(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		for name, sysctl := range map[string]string{"ECN": "1", "accurate ECN": "3"} {
+			t.Run(name, func(t *testing.T) {
+				s := link.Settings{Delay: 2 * time.Millisecond, RateBps: 100_000_000, QueueBytes: 1 << 20, MarkAbove: time.Millisecond}
+				a, b, l := linktest.New(t, kind, 1500, s, s)
+				for _, h := range []*linktest.Host{a, b} {
+					err := h.Run(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_ecn", []byte(sysctl), 0) })
+					if errors.Is(err, unix.EINVAL) && name == "accurate ECN" {
+						t.Skip("this kernel has no accurate ECN")
+					}
+					nettest.Must(t, err)
+				}
+				for _, to := range []netip.Addr{b.V4, b.V6} {
+					before := l.Counters(link.AToB).Marked
+					var known uint32
+					sendAndLook(t, a, b, to, 4<<20, func(fd int) {
+						nettest.Eventually(t, patience, func() bool {
+							info, err := tcpinfo.Get(fd)
+							nettest.Must(t, err)
+							known = info.DeliveredCE
+							return info.Unacked == 0
+						}, func() string { return "data is not acknowledged" })
+					})
+					ab, _ := settled(t, kind, l)
+					marked := ab.Marked - before
+					// Without accurate ECN, the sender counts all that is delivered
+					// until the receiver takes back its echo.
+					if marked == 0 || known == 0 || name == "accurate ECN" && uint64(known) != marked {
+						t.Errorf("%v: the link marked %d packets, the sender knows of %d", to, marked, known)
+					}
+				}
+			})
+		}
 	})
 }
 

@@ -30,6 +30,8 @@ const (
 	// than pieSpacingMin, and is dropped from pieSpacingMax up.
 	pieSpacingMin, pieSpacingMax = 0.85, 8.5
 
+	pieMarkBelow = 0.1 // section 5.1, MARK_ECNTH: it drops from this probability up
+
 	pieMaxMissed = 4096 // updates of an idle link after which its state is the initial one
 )
 

@@ -132,16 +132,20 @@ func (p *pipe) arrive(now int64, super *superPacket) {
 			c.Policed++
 		case s.RateBps > 0 && p.fair == nil && p.queuedBytes+size > p.queueLimit, p.heldBytes+size > maxHeldBytes:
 			c.QueueDrops++
-		case p.pie != nil && p.pie.drop(now, p.queuedBytes, s.AQM.TargetOrDefault(), mtu):
-			c.AQMDrops++
 		default:
+			packet := wirePacket{super: super, index: uint16(i), size: int32(size), at: now}
+			if p.pie != nil && p.pie.drop(now, p.queuedBytes, s.AQM.TargetOrDefault(), mtu) &&
+				!(p.pie.probability < pieMarkBelow && p.mark(&packet)) {
+				c.AQMDrops++
+				continue
+			}
 			if !p.serving && p.waiting() == 0 && now > p.freeAt {
 				p.freeAt, p.fraction, p.packetFraction = now, 0, 0
 			}
 			super.refs++
 			p.queuedBytes += size
 			p.heldBytes += size
-			p.push(wirePacket{super: super, index: int32(i), size: int32(size), at: now})
+			p.push(packet)
 			if p.fair != nil {
 				p.overflow()
 			}
@@ -186,6 +190,9 @@ func (p *pipe) advance(now int64) {
 			if !p.dequeue() {
 				return
 			}
+			if mark := int64(p.settings.MarkAbove); mark > 0 && p.freeAt-p.current.at >= mark {
+				p.setCE(&p.current)
+			}
 			p.serve()
 		}
 		if p.finishAt > now {
@@ -226,14 +233,33 @@ func (p *pipe) dequeue() (some bool) {
 }
 
 // overdue reports whether CoDel dropped a packet that left a queue with behind bytes
-// in it.
+// in it. It may mark the packet instead.
 func (p *pipe) overdue(q *codelState, packet *wirePacket, behind int) bool {
-	if !p.codel.drop(q, p.freeAt, p.freeAt-packet.at, behind) {
+	if !p.codel.drop(q, p.freeAt, p.freeAt-packet.at, behind) || p.mark(packet) {
 		return false
 	}
 	p.counters.AQMDrops++
 	p.queuedBytes -= int(packet.size)
 	p.drop(*packet)
+	return true
+}
+
+// mark marks a packet that the AQM would drop, if it uses ECN and the packet is
+// capable of it.
+func (p *pipe) mark(packet *wirePacket) bool {
+	return p.settings.AQM.ECN && p.setCE(packet)
+}
+
+// setCE marks a packet if it is capable of ECN. It counts packets that are marked
+// already as they arrive, but none twice.
+func (p *pipe) setCE(packet *wirePacket) bool {
+	if !ecnCapable(packet.super.packet) {
+		return false
+	}
+	if !packet.ce {
+		packet.ce = true
+		p.counters.Marked++
+	}
 	return true
 }
 

@@ -472,8 +472,9 @@ func TestPipeAccountsForEverything(t *testing.T) {
 			if s.RateBps > 0 {
 				s.AQM.Algorithm = AQMAlgorithm(r.IntN(len(aqmNames)))
 				if s.AQM.Algorithm != NoAQM {
-					s.AQM.Target = time.Millisecond
+					s.AQM.Target, s.AQM.ECN = time.Millisecond, r.IntN(2) == 0
 				}
+				s.MarkAbove = time.Duration(r.Int64N(2)) * time.Millisecond
 				if s.AQM.Algorithm == CoDel || s.AQM.Algorithm == FQCoDel {
 					s.AQM.Interval = 5 * time.Millisecond
 				}

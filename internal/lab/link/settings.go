@@ -40,6 +40,10 @@ type Settings struct {
 	// AQM drops packets of the bottleneck's queue in addition to those that do
 	// not fit. It needs RateBps.
 	AQM AQM
+	// MarkAbove marks every packet of an ECN-capable transport that has waited in
+	// the bottleneck's queue at least this long, as shallow queues for DCTCP (RFC
+	// 8257) and L4S (RFC 9331) do; 0 marks none. It needs RateBps.
+	MarkAbove time.Duration
 
 	// MTU is the largest IP packet that passes; larger ones are dropped and
 	// counted. 0 means 1500.
@@ -114,6 +118,7 @@ type Counters struct {
 	Policed                          uint64 // exceeded the policer's rate
 	QueueDrops                       uint64 // the queue was full
 	AQMDrops                         uint64 // by the queue's AQM
+	Marked                           uint64 // delivered or on the way with CE that the link set
 	TooBig                           uint64 // larger than the MTU
 	Outage                           uint64 // the link was down
 	Reordered                        uint64 // held back by Reorder

@@ -82,16 +82,22 @@ func (s *superPacket) segmentSize(i int) int {
 }
 
 // slice describes the segments first to last as one packet, a super-packet if
-// they are several. Its bytes are head followed by body: head is written to the
-// buffer, which has maxHeaderLen bytes; body is shared with s.
-func (s *superPacket) slice(first, last int, buffer []byte) (h vnetHeader, head, body []byte) {
+// they are several, with CE if ce is set. Its bytes are head followed by body: head is
+// written to the buffer, which has maxHeaderLen bytes; body is shared with s.
+func (s *superPacket) slice(first, last int, ce bool, buffer []byte) (h vnetHeader, head, body []byte) {
 	if first == 0 && last == s.segments-1 {
+		if ce { // no other slice needs the header
+			markCE(s.packet)
+		}
 		return s.vnet, nil, s.packet
 	}
 	from := s.headerLen + first*s.segmentBytes
 	to := min(s.headerLen+(last+1)*s.segmentBytes, len(s.packet))
 	head = buffer[:s.headerLen]
 	copy(head, s.packet)
+	if ce {
+		markCE(head)
+	}
 	body = s.packet[from:to]
 	h = s.vnet
 	h.hdrLen = uint16(s.headerLen)

@@ -76,6 +76,12 @@ func (s Settings) Validate() error {
 		return refuse("AQM.Target", s.AQM.Target, "0, or set AQM.Algorithm as well")
 	case s.AQM.Algorithm != CoDel && s.AQM.Algorithm != FQCoDel && s.AQM.Interval != 0:
 		return refuse("AQM.Interval", s.AQM.Interval, "0, or set AQM.Algorithm to CoDel or FQCoDel")
+	case s.AQM.Algorithm == NoAQM && s.AQM.ECN:
+		return refuse("AQM.ECN", s.AQM.ECN, "false, or set AQM.Algorithm as well")
+	case s.MarkAbove < 0 || s.MarkAbove > maxDelay:
+		return refuse("MarkAbove", s.MarkAbove, fmt.Sprintf("0 for no marks, or up to %v", maxDelay))
+	case s.MarkAbove != 0 && s.RateBps == 0:
+		return refuse("MarkAbove", s.MarkAbove, "0, or set RateBps as well")
 	case s.AQM.Algorithm != NoAQM && s.RateBps == 0:
 		return refuse("AQM.Algorithm", s.AQM.Algorithm, "NoAQM, or set RateBps as well")
 	case !share(s.Reorder.Probability):

@@ -57,6 +57,9 @@ func TestValidate(t *testing.T) {
 		{Settings{AQM: AQM{Algorithm: CoDel, Target: -1}}, "link settings: AQM.Target is -1ns, set it to 0 for the algorithm's default, or up to 1h0m0s"},
 		{Settings{AQM: AQM{Algorithm: CoDel, Interval: -1}}, "link settings: AQM.Interval is -1ns, set it to 0 for 100ms, or up to 1h0m0s"},
 		{Settings{AQM: AQM{Target: 1}}, "link settings: AQM.Target is 1ns, set it to 0, or set AQM.Algorithm as well"},
+		{Settings{RateBps: 1e6, AQM: AQM{ECN: true}}, "link settings: AQM.ECN is true, set it to false, or set AQM.Algorithm as well"},
+		{Settings{RateBps: 1e6, MarkAbove: -1}, "link settings: MarkAbove is -1ns, set it to 0 for no marks, or up to 1h0m0s"},
+		{Settings{MarkAbove: 1}, "link settings: MarkAbove is 1ns, set it to 0, or set RateBps as well"},
 		{Settings{RateBps: 1e6, AQM: AQM{Algorithm: PIE, Interval: 1}}, "link settings: AQM.Interval is 1ns, set it to 0, or set AQM.Algorithm to CoDel or FQCoDel"},
 		{Settings{Policer: Policer{BurstBytes: 1500}}, "link settings: Policer.BurstBytes is 1500, set it to 0, or set Policer.RateBps as well"},
 	} {

@@ -159,22 +159,23 @@ func (w *worker) receive() (packets int, open bool) {
 }
 
 // deliver delivers due packets, consecutive segments of one super-packet as one
-// packet, and returns their number on the wire.
-func (w *worker) deliver() (packets int) {
-	now := monotonic()
+// packet if all or none of them are marked, and returns their number on the wire.
+func (w *worker) deliver() (packets int) { return w.deliverAt(monotonic()) }
+
+func (w *worker) deliverAt(now int64) (packets int) {
 	w.pipe.advance(now)
 	next, ok := w.pipe.pop(now)
 	for ok {
-		super, first, last, size := next.super, next.index, next.index, int(next.size)
+		super, first, last, size, ce := next.super, next.index, next.index, int(next.size), next.ce
 		for {
 			next, ok = w.pipe.pop(now)
-			if !ok || next.super != super || next.index != last+1 {
+			if !ok || next.super != super || next.index != last+1 || next.ce != ce {
 				break
 			}
 			last++
 			size += int(next.size)
 		}
-		h, head, body := super.slice(int(first), int(last), w.head[:])
+		h, head, body := super.slice(int(first), int(last), ce, w.head[:])
 		count := int(last - first + 1)
 		w.pipe.done(super, count, size, w.to.send(h, head, body) == nil)
 		packets += count

@@ -29,9 +29,22 @@ func AddLossBurst(flags *pflag.FlagSet, packets *float64) {
 	flagvalue.Add(flags, "N", "loss-burst", "mean length of a loss burst, in packets", "1", LossBurst(packets))
 }
 
-// AddAQM adds --aqm.
-func AddAQM(flags *pflag.FlagSet, aqm *link.AQM) {
+// AddAQM adds --aqm, --ecn and --mark-above.
+func AddAQM(flags *pflag.FlagSet, aqm *link.AQM, markAbove *time.Duration) {
 	flagvalue.Add(flags, "AQM", "aqm", "the queue's management: codel, fq_codel, pie or none", "none", AQM(aqm))
+	flagvalue.Add(flags, "STATE", "ecn", "the AQM marks packets instead of dropping them: on or off", "off", OnOff(&aqm.ECN))
+	flagvalue.AddDelay(flags, markAbove, "mark-above", "mark packets that waited this long in the queue (0: none)")
+}
+
+// OnOff parses on or off.
+func OnOff(on *bool) func(string) error {
+	return func(s string) error {
+		if s != "on" && s != "off" {
+			return fmt.Errorf("invalid value %q: choose on or off", s)
+		}
+		*on = s == "on"
+		return nil
+	}
 }
 
 // AddHostBuffers adds --host-buffers, which has its default already.

@@ -21,6 +21,7 @@ func TestValues(t *testing.T) {
 	}{
 		{LossPlace(&place), "behind", `invalid place "behind"`},
 		{AQM(&aqm), "red", "choose none, codel, fq_codel or pie"},
+		{OnOff(&aqm.ECN), "yes", "choose on or off"},
 		{LossBurst(&burst), "0", `invalid burst length "0"`},
 		{MTU(&mtu), "67", "from 68 to 65535"},
 		{BDP(&bdp), "-1", "bandwidth-delay products"},
@@ -34,13 +35,13 @@ func TestValues(t *testing.T) {
 		set   func(string) error
 		value string
 	}{
-		{LossPlace(&place), "after"}, {AQM(&aqm), "fq_codel"}, {LossBurst(&burst), "4"}, {MTU(&mtu), "576"}, {BDP(&bdp), "0.5bdp"},
+		{LossPlace(&place), "after"}, {AQM(&aqm), "fq_codel"}, {OnOff(&aqm.ECN), "on"}, {LossBurst(&burst), "4"}, {MTU(&mtu), "576"}, {BDP(&bdp), "0.5bdp"},
 	} {
 		if err := good.set(good.value); err != nil {
 			t.Errorf("%s: %v", good.value, err)
 		}
 	}
-	if place != link.LossAfter || aqm.Algorithm != link.FQCoDel || burst != 4 || mtu != 576 || bdp != 0.5 {
+	if place != link.LossAfter || aqm != (link.AQM{Algorithm: link.FQCoDel, ECN: true}) || burst != 4 || mtu != 576 || bdp != 0.5 {
 		t.Errorf("got %v, %v, %v, %v, %v", place, aqm, burst, mtu, bdp)
 	}
 }

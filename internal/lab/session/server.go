@@ -121,6 +121,9 @@ func (s *server) set(values map[string]string) error {
 	if err := wan.Set(link.BToA, ba); err != nil {
 		return err
 	}
+	if err := s.lab.SetHostECN(changed.HostECN); err != nil {
+		return err
+	}
 	s.conditions = changed
 	return nil
 }

@@ -168,7 +168,7 @@ func TestExecEndsWithItsClient(t *testing.T) {
 func settings(d Direction) Direction {
 	return Direction{
 		Direction: d.Direction, DelayMs: d.DelayMs, JitterMs: d.JitterMs, RateBps: d.RateBps, ATM: d.ATM, PacketRate: d.PacketRate,
-		LossProbability: d.LossProbability, MTU: d.MTU, QueueBytes: d.QueueBytes, AQM: d.AQM, AQMTargetMs: d.AQMTargetMs, Down: d.Down,
+		LossProbability: d.LossProbability, MTU: d.MTU, QueueBytes: d.QueueBytes, AQM: d.AQM, AQMTargetMs: d.AQMTargetMs, ECN: d.ECN, MarkAboveMs: d.MarkAboveMs, Down: d.Down,
 	}
 }
 

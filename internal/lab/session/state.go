@@ -29,6 +29,8 @@ type Direction struct {
 	QueueBytes      int     `json:"queue_bytes"`
 	AQM             string  `json:"aqm"`           // none, codel, fq_codel or pie
 	AQMTargetMs     float64 `json:"aqm_target_ms"` // 0 without one
+	ECN             bool    `json:"ecn"`           // the AQM marks
+	MarkAboveMs     float64 `json:"mark_above_ms"` // 0 is no marks
 	Down            bool    `json:"down"`
 
 	PacketsIn      uint64  `json:"packets_in"`
@@ -38,6 +40,7 @@ type Direction struct {
 	Policed        uint64  `json:"packets_policed"`
 	QueueDrops     uint64  `json:"queue_drops"`
 	AQMDrops       uint64  `json:"aqm_drops"`
+	Marked         uint64  `json:"packets_marked"`
 	TooBig         uint64  `json:"packets_too_big"`
 	Outage         uint64  `json:"packets_lost_in_outages"`
 	Reordered      uint64  `json:"packets_reordered"`
@@ -65,6 +68,8 @@ func (s *server) state() State {
 			QueueBytes:      settings.QueueLimitBytes(settings.Delay),
 			AQM:             settings.AQM.Algorithm.String(),
 			AQMTargetMs:     display.Milliseconds(settings.AQM.TargetOrDefault()),
+			ECN:             settings.AQM.ECN,
+			MarkAboveMs:     display.Milliseconds(settings.MarkAbove),
 			Down:            settings.Down,
 
 			PacketsIn:      counters.PacketsIn,
@@ -74,6 +79,7 @@ func (s *server) state() State {
 			Policed:        counters.Policed,
 			QueueDrops:     counters.QueueDrops,
 			AQMDrops:       counters.AQMDrops,
+			Marked:         counters.Marked,
 			TooBig:         counters.TooBig,
 			Outage:         counters.Outage,
 			Reordered:      counters.Reordered,
@@ -116,7 +122,15 @@ func (s State) WriteText(w io.Writer) error {
 	both("loss", func(d Direction) string { return fmt.Sprintf("%g%%", 100*d.LossProbability) })
 	both("queue", func(d Direction) string { return units.Size(d.QueueBytes).String() })
 	if ab.AQMTargetMs+ba.AQMTargetMs > 0 {
-		both("AQM", func(d Direction) string { return fmt.Sprintf("%s %g ms", d.AQM, d.AQMTargetMs) })
+		both("AQM", func(d Direction) string {
+			if d.ECN {
+				return fmt.Sprintf("%s %g ms, ECN", d.AQM, d.AQMTargetMs)
+			}
+			return fmt.Sprintf("%s %g ms", d.AQM, d.AQMTargetMs)
+		})
+	}
+	if ab.MarkAboveMs+ba.MarkAboveMs > 0 {
+		both("marks above", func(d Direction) string { return fmt.Sprintf("%g ms", d.MarkAboveMs) })
 	}
 	both("MTU", func(d Direction) string { return fmt.Sprint(d.MTU) })
 	if ab.Down || ba.Down {
@@ -135,6 +149,9 @@ func (s State) WriteText(w io.Writer) error {
 		count("queue drops", func(d Direction) uint64 { return d.QueueDrops })
 		if ab.AQMDrops+ba.AQMDrops > 0 {
 			count("AQM drops", func(d Direction) uint64 { return d.AQMDrops })
+		}
+		if ab.Marked+ba.Marked > 0 {
+			count("marked", func(d Direction) uint64 { return d.Marked })
 		}
 		count("too big", func(d Direction) uint64 { return d.TooBig })
 		count("lost in outages", func(d Direction) uint64 { return d.Outage })
