@@ -56,6 +56,7 @@ struct bpf_spin_lock {
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
 static u64 (*bpf_ktime_get_ns)(void) = (void *)5;
+static u32 (*bpf_get_prandom_u32)(void) = (void *)7;
 static long (*bpf_skb_store_bytes)(void *skb, u32 at, const void *from, u32 bytes, u64 flags) = (void *)9;
 static long (*bpf_l4_csum_replace)(void *skb, u32 at, u64 from, u64 to, u64 flags) = (void *)11;
 static long (*bpf_skb_load_bytes)(const void *skb, u32 at, void *to, u32 bytes) = (void *)26;

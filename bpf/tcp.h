@@ -64,6 +64,14 @@ struct minmax {
 	struct minmax_sample s[3];
 };
 
+struct tcp_options_received {
+	u16 sack_ok : 3;
+};
+
+struct tcp_rack {
+	u8 reo_wnd_steps; // a quarter of the least round trip each: RFC 8985, 6.2
+};
+
 // Counts of packets are in segments of at most mss_cache bytes of payload.
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
@@ -93,6 +101,8 @@ struct tcp_sock {
 	u32 mdev_us;
 	u32 reordering;
 	u32 reord_seen;
+	struct tcp_options_received rx_opt;
+	struct tcp_rack rack;
 	u64 tcp_mstamp; // microseconds
 	struct minmax rtt_min;
 	u8 is_cwnd_limited : 1;

@@ -43,7 +43,7 @@ static void haul_begin(struct flow *f)
 	new->path = &new->own_path;
 	for (int i = 0; i < sim.flows; i++) {
 		struct flow *other = &sim.flow[i];
-		if (other != f && other->state && other->extra_rtt == f->extra_rtt && other->clock_us == f->clock_us)
+		if (other != f && other->control == f->control && other->state && other->extra_rtt == f->extra_rtt && other->clock_us == f->clock_us)
 			new->path = ((struct haul_flow *)other->state)->path;
 	}
 }
@@ -60,4 +60,4 @@ static void haul_acked(struct flow *f, u32 acked, u32 rtt_us)
 	f->cwnd = own->haul.cwnd;
 }
 
-static const struct control haul_control = {"haul", haul_begin, haul_acked, 0, 0, 4000000};
+static const struct control haul_control = {"haul", haul_begin, haul_acked, 0, 0, 4000000, 0, 0};

@@ -51,6 +51,8 @@ struct control {
 	void (*lost)(struct flow *);    // recovery begins
 	void (*timeout)(struct flow *); // everything on the way is taken for lost
 	u64 rto_max_us;			// 0: boundless
+	void (*undo)(struct flow *);	// nothing of what a recovery sent again was lost
+	void (*resume)(struct flow *);	// it sends again after the application was the limit
 };
 
 struct sample {
@@ -73,7 +75,8 @@ struct flow {
 	u32 size, mask;	      // packets in the rings
 	// Sender.
 	struct packet *ring;
-	u32 una, next, in_flight, head, tail;
+	u32 una, next, in_flight, prior_in_flight, head, tail; // prior: before the ACK
+	u32 limited_until; // the window limits the sender until this is acknowledged
 	u32 *again; // queue of what is to be sent again
 	u32 again_first, again_count;
 	u32 delivered, lost, sent, duplicates, timeouts;
@@ -82,6 +85,8 @@ struct flow {
 	u64 reorder_until;
 	u32 srtt_us, rttvar_us, min_rtt_us, backoff, recovery_until;
 	bool recovering, in_timeout, send_planned;
+	bool undoable;	  // the last recovery
+	u32 again_in_vain; // of what it sent again, not yet known to be in vain
 	bool window_limited; // by the receiver
 	u32 app_limited;     // by the application, until so many are delivered; 0: not
 	u32 marked;	     // acknowledged, with congestion experienced
@@ -329,11 +334,15 @@ static void transmit(u32 flow, u32 seq, bool again)
 {
 	struct flow *f = &sim.flow[flow];
 	struct packet *p = packet(f, seq);
-	if (!f->in_flight)
+	if (!f->in_flight) {
 		f->first_tx = f->delivered_mstamp = sim.now;
+		if (f->app_limited && f->control->resume)
+			f->control->resume(f);
+	}
 	if (!again)
 		*p = (struct packet){0};
 	p->again |= again;
+	f->again_in_vain += again;
 	p->lost = false;
 	p->sent = sim.now;
 	p->prior_mstamp = f->delivered_mstamp;
@@ -437,6 +446,7 @@ static void try_send(u32 flow)
 			f->next_send = from + took;
 		}
 	}
+	f->limited_until = f->next;
 }
 
 static void mark_lost(struct flow *f, u32 seq)
@@ -499,19 +509,28 @@ static u64 rto(struct flow *f)
 	return us * 1000;
 }
 
+static void begin_recovery(struct flow *f)
+{
+	f->undoable = true;
+	f->again_in_vain = 0;
+}
+
 static void acknowledge(u32 flow, u32 upto)
 {
 	struct flow *f = &sim.flow[flow];
 	u32 acked = 0, rtt_us = 0;
 	f->sample = (struct sample){0};
+	f->prior_in_flight = f->in_flight;
 	u64 prior_mstamp = 0;
-	bool some = false;
+	bool some = false, undo = false;
 	u64 snd_ns = 0;
 	for (; (s32)(upto - f->read) > 0; f->read++) {
 		u32 seq = f->log[f->read & f->mask];
 		struct packet *p = packet(f, seq);
 		if ((s32)(seq - f->una) < 0 || p->delivered) {
 			f->duplicates++;
+			if (f->undoable && f->again_in_vain && --f->again_in_vain == 0)
+				undo = true;
 			// One more duplicate: packets overtake each other by more (RFC 8985).
 			if (f->reorder_steps < 20 && sim.now > f->reorder_until) {
 				f->reorder_steps++;
@@ -590,8 +609,12 @@ static void acknowledge(u32 flow, u32 upto)
 	if (lost && !f->recovering && !f->in_timeout) {
 		f->recovering = true;
 		f->recovery_until = f->next;
+		begin_recovery(f);
 		if (f->control->lost)
 			f->control->lost(f);
+	} else if (undo && !lost && f->control->undo) {
+		f->undoable = f->recovering = f->in_timeout = false;
+		f->control->undo(f);
 	}
 	f->control->ack(f, acked, rtt_us);
 	try_send(flow);
@@ -613,6 +636,7 @@ static void timer(u32 flow)
 		f->backoff++;
 		f->cwnd = 1;
 		f->next_send = 0;
+		begin_recovery(f);
 		if (f->control->timeout)
 			f->control->timeout(f);
 		try_send(flow);
@@ -883,7 +907,7 @@ static void cubic_timeout(struct flow *f)
 	f->cubic_at = -1;
 }
 
-static const struct control cubic = {"cubic", cubic_begin, cubic_ack, cubic_lost, cubic_timeout, 0};
+static const struct control cubic = {"cubic", cubic_begin, cubic_ack, cubic_lost, cubic_timeout, 0, 0, 0};
 
 // Uncontrolled cross traffic.
-static const struct control constant = {"cbr", 0, 0, 0, 0, 0};
+static const struct control constant = {"cbr", 0, 0, 0, 0, 0, 0, 0};

@@ -279,7 +279,7 @@ func (f *measureFlags) runClient(cmd *cobra.Command, env *env, host string) erro
 	}
 	if name := f.options.CongestionControl; name != "" && f.options.Direction != measure.Receive && !isAvailable(name) {
 		return remedy.New(fmt.Errorf("this kernel has no congestion control %s", name),
-			"longhaul cc load loads haul, hybla, illinois and brutal; see longhaul cc list")
+			"longhaul cc load loads haul, bbr3, hybla, illinois and brutal; see longhaul cc list")
 	}
 	if f.options.Token, err = readToken(f.token); err != nil {
 		return err

@@ -61,6 +61,7 @@ type Algorithm struct {
 
 // summaries describe each algorithm in a few words.
 var summaries = map[string]string{
+	"bbr3":     "BBR version 3: models the path, tolerates 2 % of loss",
 	"brutal":   "holds a given rate despite loss",
 	"haul":     "finds the rate of a lossy path, keeps queues short",
 	"hybla":    "long round trips grow like short ones",

@@ -27,7 +27,7 @@ func TestEveryAlgorithm(t *testing.T) {
 	h := testHost(t)
 	names, err := h.Names()
 	must(t, err)
-	for _, want := range []string{"brutal", "hybla", "illinois"} {
+	for _, want := range []string{"bbr3", "brutal", "haul", "hybla", "illinois"} {
 		if !strings.Contains(strings.Join(names, " "), want) {
 			t.Errorf("no %s among %v", want, names)
 		}

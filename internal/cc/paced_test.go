@@ -22,7 +22,7 @@ func requireStructOps(t testing.TB) {
 	must(t, err)
 }
 
-// requirePaced skips a test of haul or brutal where they cannot work.
+// requirePaced skips a test of bbr3, haul or brutal where they cannot work.
 func requirePaced(t testing.TB) {
 	t.Helper()
 	nettest.RequireRoot(t)
@@ -36,7 +36,7 @@ func requirePaced(t testing.TB) {
 // requireAlgorithm skips a test where this kernel cannot have an algorithm.
 func requireAlgorithm(t testing.TB, algorithm string) {
 	t.Helper()
-	if algorithm == "haul" || algorithm == "brutal" {
+	if algorithm == "bbr3" || algorithm == "haul" || algorithm == "brutal" {
 		requirePaced(t)
 	}
 }

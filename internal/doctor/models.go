@@ -38,6 +38,10 @@ func lossBoundBps(algorithm string, mss int, rtt time.Duration, p float64) float
 	switch units.FirstName(algorithm) {
 	case "bbr", "haul", "brutal":
 		return math.Inf(1)
+	case "bbr3":
+		if p < 0.02 { // its loss threshold: draft-ietf-ccwg-bbr-06, BBR.LossThresh
+			return math.Inf(1)
+		}
 	case "cubic", "":
 		return cubicBps(mss, rtt, p)
 	}

@@ -24,7 +24,7 @@ var bestOnWAN = []string{"bbr", "cubic"}
 var bestOnLAN = []string{"cubic", "reno"}
 
 // ours lists the algorithms that longhaul can load.
-var ours = []string{"brutal", "haul", "hybla", "illinois"}
+var ours = []string{"bbr3", "brutal", "haul", "hybla", "illinois"}
 
 // choice is a congestion control and the reason for it.
 type choice struct {

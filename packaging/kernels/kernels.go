@@ -24,18 +24,18 @@ type kernel struct {
 }
 
 // The checks of longhaul on a kernel, in the order in which they run.
-var allChecks = []string{"host", "relay", "measure", "route", "doctor", "mss", "brutal", "haul", "hybla", "illinois", "demo", "tests"}
+var allChecks = []string{"host", "relay", "measure", "route", "doctor", "mss", "bbr3", "brutal", "haul", "hybla", "illinois", "demo", "tests"}
 
 // Checks that run only when they are named: they take minutes and depend on speed.
 var slowChecks = []string{"mitre", "diagnosis", "figures"}
 
 // Debian builds its kernels for s390x for the z10, for which BPF has no compiler
 // (CONFIG_BPF_JIT), and so no struct_ops.
-var withoutStructOps = []string{"brutal", "haul", "hybla", "illinois"}
+var withoutStructOps = []string{"bbr3", "brutal", "haul", "hybla", "illinois"}
 
 var kernels = []kernel{
 	{name: "5.10", arch: "amd64", archive: "debian-security", suite: "bullseye-security", pack: "linux-image-cloud-amd64",
-		lacks: []string{"brutal", "haul"}},
+		lacks: []string{"bbr3", "brutal", "haul"}},
 	{name: "6.1", arch: "amd64", archive: "debian-security", suite: "bookworm-security", pack: "linux-image-cloud-amd64", ci: true},
 	{name: "6.12-deb12", arch: "amd64", archive: "debian-security", suite: "bookworm-security", pack: "linux-image-6.12-cloud-amd64"},
 	{name: "6.12", arch: "amd64", archive: "debian-security", suite: "trixie-security", pack: "linux-image-cloud-amd64"},

@@ -1,8 +1,8 @@
 //go:build ignore
 
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// haulsim runs haul over a simulated path, for work on haul and for the search in
-// bench/haulsearch:
+// haulsim runs haul, or bbr3, over a simulated path, for work on either and for the
+// search in bench/haulsearch:
 //
 //	gcc -O2 -o /tmp/haulsim bpf/hosttest/sim/haulsim.c -lm
 //	/tmp/haulsim rate=100 rtt=300 loss=0.1 time=60 v=1 haul
@@ -16,17 +16,37 @@
 // down=1. at=T begins a change, until=T ends it. Of the run: time= s, window= of
 // the receiver in BDP, seed=, over=FROM:TO, json=1, v=1 to 5.
 //
-// A flow is haul, cubic or cbr, then @ and its begin, then a colon and
+// A flow is haul, bbr3, cubic or cbr, then @ and its begin, then a colon and
 // until= s, rtt= ms, app= Mb/s of its application, clock= s of its host, and for
 // cbr rate= Mb/s, on= and off= s.
+#include "../bbr3path.h"
 #include "../haulpath.h"
 
 static int verbose, in_mode[MAX_FLOWS][7];
 
+static const struct haul *haul_of(const struct flow *f)
+{
+	return f->control == &haul_control ? f->state : 0;
+}
+
+// inflight_longterm and inflight_shortterm are -1 while they bound nothing.
+static void show_bbr3(const struct flow *f)
+{
+	static const char *states[] = {"start", "drain", "down", "cruise", "refill", "up", "rtt"};
+	const struct bbr3 *h = f->state;
+	printf(" | %s pace %.2f bw %.2f max %.2f min %.1f fl %u w %u long %d short %d extra %u", states[h->state], h->pace * 8e-6,
+	       bbr3_bytes(h->bw, MSS) * 8e-6, bbr3_bytes(bbr3_max_bw(h), MSS) * 8e-6, h->min_rtt_us / 1e3, f->in_flight, f->cwnd,
+	       (int)h->inflight_longterm, (int)h->inflight_shortterm, h->extra_acked);
+}
+
 static void show_flow(const struct flow *f)
 {
 	static const char *modes[] = {"start", "drain", "restore", "cruise", "probe", "compete", "raise"};
-	const struct haul *h = f->state;
+	const struct haul *h = haul_of(f);
+	if (f->control == &bbr3_control && f->state) {
+		show_bbr3(f);
+		return;
+	}
 	if (!h) {
 		printf(" | %s w %u", f->control->name, f->cwnd);
 		return;
@@ -44,7 +64,7 @@ static void show_second(int i)
 {
 	static u32 was_sent[MAX_FLOWS], was_delivered[MAX_FLOWS];
 	struct flow *f = &sim.flow[i];
-	const struct haul *h = f->state;
+	const struct haul *h = haul_of(f);
 	u32 sent = f->sent - was_sent[i], got = f->delivered - was_delivered[i];
 	was_sent[i] = f->sent, was_delivered[i] = f->delivered;
 	printf(" | %c%d %5.2f x%.2f w%u", h ? "SDRCPWU"[h->mode] : '-', h ? h->phase : 0, got * 1448 * 8 / 1e6,
@@ -58,8 +78,8 @@ static void show(double now)
 {
 	static int n;
 	for (int i = 0; i < sim.flows; i++)
-		if (sim.flow[i].state)
-			in_mode[i][((struct haul *)sim.flow[i].state)->mode]++;
+		if (haul_of(&sim.flow[i]))
+			in_mode[i][haul_of(&sim.flow[i])->mode]++;
 	if (verbose == 3 || (verbose == 1 && n++ % 5) || (verbose == 2 && now > 12) || (verbose == 5 && n++ % 10))
 		return;
 	printf("%6.1f q %5.1f", now, sim.busy_until > sim.now ? (sim.busy_until - sim.now) / 1e6 : 0);
@@ -108,7 +128,10 @@ static void flow_of(char *arg)
 		*options++ = 0;
 	if ((begins = strchr(arg, '@')))
 		*begins++ = 0;
-	const struct control *c = !strcmp(arg, "haul") ? &haul_control : !strcmp(arg, "cubic") ? &cubic : !strcmp(arg, "cbr") ? &constant : 0;
+	static const struct control *controls[] = {&haul_control, &bbr3_control, &cubic, &constant, 0};
+	const struct control *c, **at = controls;
+	while ((c = *at) && strcmp(arg, c->name))
+		at++;
 	if (!c || sim.flows == MAX_FLOWS)
 		misuse("no such flow, or too many:", arg);
 	struct flow *f = add(c, begins ? atof(begins) : 0);
@@ -194,7 +217,7 @@ static void print_text(struct path first, double time)
 		printf("\n");
 	}
 	if (verbose == 3)
-		for (int i = 0; i < sim.flows && sim.flow[i].state; i++)
+		for (int i = 0; i < sim.flows && haul_of(&sim.flow[i]); i++)
 			printf("%d: start %d drain %d restore %d cruise %d probe %d compete %d\n", i, in_mode[i][0], in_mode[i][1], in_mode[i][2], in_mode[i][3], in_mode[i][4], in_mode[i][5]);
 	printf("queue p50 %.1f p95 %.1f ms (of %.1f)\n", queue_percentile(.5), queue_percentile(.95), first.rtt * 125 > 25 ? first.rtt * 125 : 25);
 	for (int w = 0; w < sim.spans; w++)

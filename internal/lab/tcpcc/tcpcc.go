@@ -13,7 +13,7 @@ import (
 )
 
 // usualOrder is the order of the documents; other algorithms come after.
-var usualOrder = []string{"cubic", "reno", "hybla", "illinois", "bbr", "brutal", "haul"}
+var usualOrder = []string{"cubic", "reno", "hybla", "illinois", "bbr", "bbr3", "brutal", "haul"}
 
 // Available returns the kernel's congestion controls, in the order of the documents.
 func Available() ([]string, error) {

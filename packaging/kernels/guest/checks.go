@@ -38,6 +38,7 @@ var checks = map[string]struct {
 	"doctor":  {2 * time.Minute, checkDoctor},
 	"mss":     {3 * time.Minute, checkMSS},
 	"haul":    {3 * time.Minute, checkAlgorithm("haul")},
+	"bbr3":    {3 * time.Minute, checkAlgorithm("bbr3")},
 	"brutal":  {3 * time.Minute, checkAlgorithm("brutal")},
 	// The kernel has modules of these two: longhaul's by their second names.
 	"hybla":     {3 * time.Minute, checkAlgorithm("lh_hybla")},

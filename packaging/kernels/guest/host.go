@@ -65,7 +65,7 @@ func checkHost(ctx context.Context, _ result.Plan) (outcome, error) {
 // proofs returns a command that works where a part does, and the one that undoes it.
 func proofs(feature, part string) (does, undo []string) {
 	switch {
-	case feature == "cc" && slices.Contains([]string{"brutal", "haul", "hybla", "illinois"}, part):
+	case feature == "cc" && slices.Contains([]string{"bbr3", "brutal", "haul", "hybla", "illinois"}, part):
 		return []string{"cc", "load", "lh_" + part}, []string{"cc", "unload", "lh_" + part}
 	case feature == "mss":
 		return []string{"mss", "set", "--dev", "lo", "--clamp", "1200"}, []string{"mss", "undo", "--yes"}
