@@ -17,6 +17,8 @@
 //     haul's.
 //   - connections to one destination share knowledge: M. Welzl et al., "TCP
 //     Control Block Interdependence", RFC 9040.
+//   - a connection begins with what the path carried for earlier ones: N. Kuhn et al.,
+//     "Convergence of Congestion Control from Retained State", RFC 9959.
 //   - beside such a rival, CUBIC's window: RFC 9438.
 //   - leaving start-up when the delay rises: HyStart++, RFC 9406.
 
@@ -45,20 +47,34 @@ struct path_key {
 struct {
 	MAP_INT(type, BPF_MAP_TYPE_LRU_HASH);
 	MAP_INT(max_entries, 4096);
+	MAP_INT(pinning, PIN_BY_NAME);
 	MAP_TYPE(key, struct path_key);
 	MAP_TYPE(value, struct haul_path);
 } paths SEC(".maps");
 
+// Settings by user space, all 0 at first.
+struct settings {
+	u32 cold; // connections do not begin with what the path carried
+};
+
+struct {
+	MAP_INT(type, BPF_MAP_TYPE_ARRAY);
+	MAP_INT(max_entries, 1);
+	MAP_INT(pinning, PIN_BY_NAME);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct settings);
+} settings SEC(".maps");
+
 // It has a frame of its own: those of a chain of calls may have 512 bytes in all, each
 // rounded up to 32 on older kernels.
-static NOINLINE struct haul_path *path_of(struct tcp_sock *tp)
+static NOINLINE struct haul_path *path_of(struct tcp_sock *tp, bool create)
 {
 	struct path_key key;
 	destination_of(tp, &key.to);
 	key.mark = sk_of(tp)->sk_mark;
 	key.device = sk_of(tp)->__sk_common.skc_bound_dev_if;
 	struct haul_path *p = bpf_map_lookup_elem(&paths, &key);
-	if (p)
+	if (p || !create)
 		return p;
 	struct haul_path none = {};
 	bpf_map_update_elem(&paths, &key, &none, BPF_NOEXIST);
@@ -103,6 +119,10 @@ static ALWAYS_INLINE struct haul *begin(struct tcp_sock *tp)
 	struct haul_ack a = {};
 	look(tp, &a);
 	haul_init(h, &a, tp->snd_cwnd);
+	u32 only = 0;
+	struct settings *s = bpf_map_lookup_elem(&settings, &only);
+	if (s && s->cold)
+		h->resume = HAUL_NORMAL;
 	return h;
 }
 
@@ -142,7 +162,7 @@ static ALWAYS_INLINE void control(struct tcp_sock *tp, const struct rate_sample 
 		a.rtt_us = rtt_us;
 	a.limited |= rs->is_app_limited;
 	if (haul_update(h, &a))
-		haul_update_epoch(h, &a, path_of(tp));
+		haul_update_epoch(h, &a, path_of(tp, true));
 	haul_apply(h, &a);
 	apply(tp, h);
 }
@@ -155,6 +175,14 @@ SEC("struct_ops") void haul_cong_control(u64 *ctx)
 SEC("struct_ops") void haul_cong_control_before_6_10(u64 *ctx)
 {
 	control(tcp_arg(ctx), (const struct rate_sample *)ctx[1]);
+}
+
+SEC("struct_ops") void haul_release(u64 *ctx)
+{
+	struct tcp_sock *tp = tcp_arg(ctx);
+	struct haul *h = bpf_sk_storage_get(&flows, tp, 0, 0);
+	if (h)
+		haul_forget(h, path_of(tp, false));
 }
 
 SEC("struct_ops") u32 haul_ssthresh(u64 *ctx)
@@ -231,6 +259,7 @@ SEC(".struct_ops.link") struct tcp_congestion_ops haul = {
 	.name = "haul",
 	.flags = TCP_CONG_NON_RESTRICTED,
 	.init = (void *)haul_tcp_init,
+	.release = (void *)haul_release,
 	.set_state = (void *)haul_set_state,
 	.cong_control = (void *)haul_cong_control,
 	.ssthresh = (void *)haul_ssthresh,

@@ -22,6 +22,12 @@
 #define HAUL_STARTUP_FLAT_ROUNDS 3u
 #define HAUL_STARTUP_PACKETS 128u // sent in a round, before its loss may end start-up
 
+// Careful Resume (RFC 9959): a connection begins with what the path carried before.
+#define HAUL_CARRIED_US 600000000u // that it is remembered for
+#define HAUL_RESUME_PACKETS 6u	   // to arrive first: half of the first window, and the SYN
+#define HAUL_RESUME_LOST 3u	   // packets, and a share of 1/64, beyond the floor: a retreat
+#define HAUL_RESUME_ROUNDS 8u	   // to wait for a connection that lacks data or the receiver's window
+
 #define HAUL_DRAIN_GAIN_Q16 32768u // 0.5
 #define HAUL_PROBE_GAIN_Q16 58982u // 0.9, of what arrives
 
@@ -76,6 +82,14 @@ enum haul_mode {
 	HAUL_RAISE,   // send twice as much: does the same share get lost?
 };
 
+// The phases of Careful Resume.
+enum haul_resume {
+	HAUL_RECONNAISSANCE, // see whether this is the path that is remembered
+	HAUL_UNVALIDATED,    // send half of what it carried, for a round trip
+	HAUL_VALIDATING,     // that arrives: send as much as it carried
+	HAUL_NORMAL,	     // it is over, or it has not begun
+};
+
 // haul_floor is the share of packets that the path loses by itself. It is proved in
 // start-up or by a raise.
 struct haul_floor {
@@ -85,14 +99,24 @@ struct haul_floor {
 	u64 looked_us; // when a probe last looked at it
 };
 
+// haul_carried is what the path carried for connections that did not lack data.
+struct haul_carried {
+	u64 rate;    // of arrival, all connections of the host together; 0: not known
+	u64 seen_us; // when it last carried that
+	u32 rtt_us;  // least round trip
+	u32 floor_q16;
+};
+
 // haul_path is the shared state of a host's connections to one destination: RFC 9040
 // calls that ensemble sharing.
 struct haul_path {
-	u64 used_us; // when one of them last looked
+	struct haul_carried carried; // first, for user space
+	u64 used_us;		     // when one of them last looked
 	struct haul_floor floor;
 	u32 room_us;
 	u64 room_seen_us;
 	u64 raise_us, test_us; // when one of them last began to
+	u64 resume_us;	       // when one last began with what the path carried
 
 	// The number of connections, and the total goodput of those past start-up:
 	// so far in this period, and in the one before.
@@ -150,13 +174,17 @@ struct haul {
 	bool raise_holds;		  // it is no longer doubled
 
 	// The connections to the same destination.
-	u64 told;	    // the period in which this one last said what it gets
+	u64 told, told_delivery; // the period in which this one last said what it gets, and that
 	u64 together, mean; // what all get, and each on average; 0 if this one is alone
 	u32 others;	    // how many there are besides this one
 	u64 any_raise_us, any_test_us; // when one of them last began to
 	u64 joined_us;			// when this one last began or joined a test
 	u64 raise_together;		// what all got before this raise
 	bool proved;			// the floor, in this epoch
+
+	// Careful Resume: what the path carried, and the window of its first half.
+	u64 jump;
+	u32 jump_window, jump_delivered;
 
 	u32 waste_q16; // packets that were sent again in vain, for each delivered
 
@@ -192,6 +220,7 @@ struct haul {
 	u32 noise_us; // by which the least of a quarter exceeds the path's, without a queue
 
 	u8 mode;
+	u8 resume; // phase of Careful Resume
 	u8 from;   // mode before a test
 	u8 period; // epochs of the bandwidth's period
 	u8 rounds; // of the epoch
@@ -502,7 +531,9 @@ GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
 	if (!p)
 		return 0;
 	if (!p->used_us || haul_since(now_us, p->used_us) > HAUL_PATH_US) {
+		struct haul_carried carried = p->carried;
 		__builtin_memset(p, 0, sizeof *p);
+		p->carried = carried;
 		p->room_us = h->room_us;
 		p->room_seen_us = h->room_seen_us;
 		if (h->mode != HAUL_RAISE)
@@ -523,10 +554,9 @@ GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
 		h->told = period;
 		p->all++;
 		// The delivery is that of the epoch before.
-		if (!h->limited && !h->held_back && h->mode != HAUL_STARTUP && h->delivery) {
-			p->flows++;
-			p->sum += h->delivery;
-		}
+		h->told_delivery = h->limited || h->held_back || h->mode == HAUL_STARTUP ? 0 : h->delivery;
+		p->flows += h->told_delivery > 0;
+		p->sum += h->told_delivery;
 	}
 	u32 known = haul_max(p->all, p->all_before), own = h->told + 1 >= period;
 	h->others = known > own ? known - own : 0;
@@ -549,6 +579,43 @@ GLOBAL int haul_learn(struct haul *h, struct haul_path *p, u64 now_us)
 	return 0;
 }
 
+// haul_forget takes back what a connection that ends has told of its goodput.
+GLOBAL int haul_forget(const struct haul *h, struct haul_path *p)
+{
+	if (!h || !p || !h->told)
+		return 0;
+	u64 got = h->told_delivery;
+	if (h->told == p->period) {
+		p->all -= p->all > 0;
+		p->flows -= got && p->flows;
+		p->sum -= haul_min(got, p->sum);
+	} else if (h->told + 1 == p->period) {
+		p->all_before -= p->all_before > 0;
+		p->flows_before -= got && p->flows_before;
+		p->sum_before -= haul_min(got, p->sum_before);
+	}
+	return 0;
+}
+
+// Records what the path carries. Beside a rival, and after a jump that was too far, that
+// can only be less than before.
+static inline void haul_tell_carried(const struct haul *h, struct haul_carried *c)
+{
+	if (h->mode == HAUL_CRUISE && !h->was_limited) {
+		u64 rate = haul_max(haul_max(h->bw, h->bw_before), h->together);
+		c->rate = rate < c->rate ? c->rate - (c->rate - rate) / 4 : rate;
+		c->rtt_us = h->min_rtt_us;
+		c->seen_us = h->epoch_us;
+		c->floor_q16 = h->floor.share_q16;
+	} else if (h->mode == HAUL_COMPETE && !h->was_limited) {
+		if (h->delivery < c->rate)
+			c->rate -= (c->rate - h->delivery) / 4;
+		c->floor_q16 = haul_min(c->floor_q16, h->floor.share_q16);
+	} else if (h->mode == HAUL_DRAIN && h->from == HAUL_STARTUP && h->jump) {
+		c->rate = haul_min(c->rate, h->ref);
+	}
+}
+
 // haul_tell shares this connection's new knowledge; floor is the earlier floor.
 GLOBAL int haul_tell(const struct haul *h, struct haul_path *p, const struct haul_floor *floor)
 {
@@ -563,6 +630,7 @@ GLOBAL int haul_tell(const struct haul *h, struct haul_path *p, const struct hau
 	const struct haul_floor *f = &h->floor;
 	if (f->share_q16 != floor->share_q16 || f->lost != floor->lost || f->got != floor->got)
 		p->floor = *f;
+	haul_tell_carried(h, &p->carried);
 	return 0;
 }
 
@@ -739,6 +807,127 @@ GLOBAL int haul_leave_startup(struct haul *h, const struct haul_ack *a)
 		return 0;
 	h->rate = haul_needed(h, h->bw);
 	haul_test(h, a, h->bw);
+	return 0;
+}
+
+// Start-up is over: cruise at some rate of arrival, and look at the floor.
+static inline void haul_settle(struct haul *h, const struct haul_ack *a, u64 delivery)
+{
+	haul_cruise(h, a, delivery);
+	h->cut_us = a->now_us;
+	h->loss_q16 = h->floor.share_q16;
+	if (h->floor.share_q16)
+		haul_probe(h);
+}
+
+// A queue that ends start-up.
+static inline u32 haul_startup_queue_us(u32 min_rtt_us)
+{
+	return haul_max(8000, min_rtt_us / 8);
+}
+
+// Half of the first window has arrived, and more is on the way: the round trip is known.
+static inline bool haul_reconnoitred(const struct haul *h, const struct haul_ack *a)
+{
+	return h->resume == HAUL_RECONNAISSANCE && h->mode == HAUL_STARTUP && h->seen_rtt && a->in_flight &&
+	       a->delivered >= HAUL_RESUME_PACKETS;
+}
+
+// haul_resume begins with what the path carried, if it is remembered, the round trip is
+// the same, and no other connection of the host uses it, or has just begun to. RFC 9959
+// takes a round trip of half to ten times the former for the same path. For haul one
+// longer than start-up permits is a queue, or another path.
+GLOBAL int haul_resume(struct haul *h, const struct haul_ack *a, struct haul_path *p)
+{
+	if (!h || !a)
+		return 0;
+	h->resume = HAUL_NORMAL;
+	if (!p)
+		return 0;
+	u32 rtt = h->min_rtt_us, before = haul_min(p->carried.rtt_us, HAUL_RTT_MAX_US);
+	u64 carried = haul_bound_rate(p->carried.rate);
+	bool fresh = haul_since(a->now_us, p->carried.seen_us) < HAUL_CARRIED_US;
+	bool same = rtt >= before / 2 && rtt <= before + haul_startup_queue_us(before);
+	bool alone = !h->others && haul_since(a->now_us, p->resume_us) > 3 * haul_min(rtt, HAUL_RTT_MAX_US);
+	if (!fresh || !same || !alone || carried / 2 <= 2 * h->bw)
+		return 0;
+	p->resume_us = a->now_us;
+	if (p->floor.share_q16 < p->carried.floor_q16) {
+		p->floor.share_q16 = haul_min(p->carried.floor_q16, HAUL_LOSS_MAX_Q16);
+		p->floor.most_q16 = p->floor.share_q16;
+		p->floor.looked_us = a->now_us;
+	}
+	h->floor = p->floor;
+	h->loss_q16 = h->floor.share_q16;
+	h->resume = HAUL_UNVALIDATED;
+	h->jump = carried;
+	h->rate = haul_needed(h, carried / 2);
+	// Lost packets are on the way for a quarter of a round trip more (RACK, RFC 8985).
+	h->jump_window = haul_min(a->in_flight, WINDOW_MAX) + haul_segments(h->rate, rtt + rtt / 4, a->mss);
+	h->jump_delivered = a->delivered;
+	haul_begin_epoch(h, a);
+	return 0;
+}
+
+// Safe Retreat: the path does not carry the jump. What arrives of it is what the path
+// carries now. haul sends half of that until what is on the way fits.
+GLOBAL int haul_retreat(struct haul *h, const struct haul_ack *a)
+{
+	if (!h || !a)
+		return 0;
+	u64 arrives = haul_rate_of(haul_counted(a->delivered, h->epoch_delivered), a->mss, haul_since(a->now_us, h->epoch_us));
+	h->resume = HAUL_NORMAL;
+	h->bw = haul_max(haul_min(arrives, h->jump), a->mss);
+	haul_leave_startup(h, a);
+	return 0;
+}
+
+// Whether more of some packets was lost than the path loses by itself.
+static inline bool haul_jump_lossy(const struct haul *h, u32 lost, u32 got)
+{
+	u64 all = (u64)lost + got, own = all * h->floor.share_q16 >> 16;
+	return lost > own + 4 * haul_sqrt(own) + all / 64 + HAUL_RESUME_LOST;
+}
+
+GLOBAL int haul_resume_epoch(struct haul *h, const struct haul_ack *a)
+{
+	if (!h || !a)
+		return 0;
+	bool began = h->resume == HAUL_VALIDATING;
+	if (began && haul_jump_lossy(h, h->missed, h->got)) {
+		haul_retreat(h, a);
+		return 0;
+	}
+	// Flags of the first window tell nothing of the jump.
+	bool limited = began ? h->was_limited
+			     : haul_counted(a->sent, h->epoch_sent) < haul_segments(h->rate, h->took_us, a->mss) / 4 * 3;
+	if (!began) {
+		h->resume = HAUL_VALIDATING;
+		h->phase = h->flat = 0;
+		h->jump_delivered = a->delivered;
+		h->quarter_low_us = h->recent_low_us = ~0u;
+		h->quarter_samples = 0;
+		h->quarter_sum_us = 0;
+		h->quarter_start_us = a->now_us;
+	}
+	if (limited) { // it did not send so much: only what arrives is proved
+		h->phase = 0;
+		h->rate = haul_needed(h, haul_min(haul_max(2 * h->delivery, h->jump / 2), h->jump));
+		if (++h->flat >= HAUL_RESUME_ROUNDS) {
+			h->resume = HAUL_NORMAL;
+			h->bw = h->delivery;
+			h->full_bw = 0;
+			h->rate = haul_needed(h, h->bw);
+			haul_enter(h, HAUL_STARTUP);
+			h->phase = 3;
+		}
+		return 0;
+	}
+	h->rate = haul_needed(h, h->jump);
+	if (h->phase++ >= 2) { // what was sent at the whole rate has arrived
+		h->resume = HAUL_NORMAL;
+		haul_settle(h, a, h->delivery);
+	}
 	return 0;
 }
 
@@ -1126,7 +1315,7 @@ GLOBAL int haul_probe_epoch(struct haul *h, const struct haul_ack *a)
 	h->cut_lost = a->lost;
 	haul_enter(h, h->from);
 	h->calm = 0;
-	if (!compete && first && h->queue_us > haul_queue_target_us(h, a) / 2 * 3) // it was no time to tell
+	if (!compete && first && !h->was_limited && h->queue_us > haul_queue_target_us(h, a) / 2 * 3) // it was no time to tell
 		h->floor.share_q16 /= 2;
 	if (h->floor.share_q16 < floor / 4 * 3) { // what was lost was ours
 		h->mode = HAUL_CRUISE;
@@ -1279,7 +1468,10 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 	}
 	switch (h->mode) {
 	case HAUL_STARTUP:
-		haul_startup_epoch(h, a);
+		if (h->resume == HAUL_UNVALIDATED || h->resume == HAUL_VALIDATING)
+			haul_resume_epoch(h, a);
+		else
+			haul_startup_epoch(h, a);
 		break;
 	case HAUL_DRAIN:
 		haul_drain_epoch(h, a);
@@ -1343,10 +1535,14 @@ GLOBAL int haul_see_rtt(struct haul *h, const struct haul_ack *a)
 	h->quarter_samples = 0;
 	h->quarter_sum_us = 0;
 	h->quarter_start_us = a->now_us;
-	if (h->mode == HAUL_STARTUP && h->recent_low_us > h->min_rtt_us + haul_max(8000, h->min_rtt_us / 8) + h->noise_us) {
-		h->queue_us = h->recent_low_us - h->min_rtt_us;
+	if (h->mode != HAUL_STARTUP || h->resume == HAUL_UNVALIDATED ||
+	    h->recent_low_us <= h->min_rtt_us + haul_startup_queue_us(h->min_rtt_us) + h->noise_us)
+		return 0;
+	h->queue_us = h->recent_low_us - h->min_rtt_us;
+	if (h->resume == HAUL_VALIDATING)
+		haul_retreat(h, a);
+	else
 		haul_leave_startup(h, a);
-	}
 	return 0;
 }
 
@@ -1381,7 +1577,10 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 		h->pace = haul_max(haul_scale(rate, HAUL_DRAIN_GAIN_Q16), haul_rate_of(HAUL_WINDOW_MIN, a->mss, a->srtt_us));
 		return 0;
 	}
-	if (h->mode == HAUL_STARTUP)
+	bool jumps = h->mode == HAUL_STARTUP && (h->resume == HAUL_UNVALIDATED || h->resume == HAUL_VALIDATING);
+	if (jumps)
+		; // as it is
+	else if (h->mode == HAUL_STARTUP)
 		gain = HAUL_STARTUP_GAIN_Q16;
 	else if (h->mode == HAUL_DRAIN)
 		gain = HAUL_DRAIN_GAIN_Q16;
@@ -1404,7 +1603,11 @@ GLOBAL int haul_apply(struct haul *h, const struct haul_ack *a)
 	// One and a half times the data that the path holds, jitter included.
 	u32 jitter = a->srtt_us > rtt + h->queue_us ? a->srtt_us - rtt - h->queue_us : 0;
 	window = haul_segments(rate, rtt + haul_min(jitter, rtt), a->mss);
-	window = h->mode == HAUL_STARTUP ? 3 * window : window + window / 2;
+	window = h->mode == HAUL_STARTUP && !jumps ? 3 * window : window + window / 2;
+	if (jumps) { // and as in slow start: a packet more for each that arrives, or is the path's loss
+		u32 more = h->resume == HAUL_VALIDATING ? haul_counted(a->delivered, h->jump_delivered) : 0;
+		window = haul_min(window, h->jump_window + haul_made_up(more, h->floor.share_q16));
+	}
 	u32 burst = haul_max(1, haul_min(h->pace / 1000, 65536) / (a->mss ? a->mss : 1));
 	h->cwnd = window_bound(haul_max(window, HAUL_WINDOW_MIN) + 2 * burst, a->clamp);
 	return 0;
@@ -1436,6 +1639,10 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 		return;
 	h->cut_lost = a->lost;
 	h->cut_marked = a->marked;
+	u32 gone = haul_counted(a->lost, h->epoch_lost), came = haul_counted(a->delivered, h->epoch_delivered);
+	if (h->mode == HAUL_STARTUP && h->resume == HAUL_VALIDATING &&
+	    haul_since(a->now_us, h->epoch_us) > h->min_rtt_us / 4 && haul_jump_lossy(h, gone, came))
+		haul_retreat(h, a);
 	// Data on the way when the flow slowed down is of the same event.
 	if (h->mode == HAUL_STARTUP || h->mode == HAUL_DRAIN || h->mode == HAUL_RAISE || haul_just_cut(h, a))
 		return;
@@ -1473,26 +1680,30 @@ static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 		// A measurement across a silence is meaningless.
 		h->timeout = a->timeout;
 		haul_begin_epoch(h, a);
+		if (h->resume != HAUL_NORMAL) { // nor is what was to be resumed
+			h->resume = HAUL_NORMAL;
+			if (h->jump && h->mode == HAUL_STARTUP)
+				h->bw = h->rate = haul_rate_of(2 * HAUL_WINDOW_MIN, a->mss, a->srtt_us);
+		}
 	}
-	if (h->mode == HAUL_STARTUP && a->sample_us && a->sample_delivered) {
+	bool cold = h->resume == HAUL_RECONNAISSANCE || h->resume == HAUL_NORMAL;
+	if (h->mode == HAUL_STARTUP && cold && a->sample_us && a->sample_delivered) {
 		h->bw = haul_max(h->bw, haul_rate_of(a->sample_delivered, a->mss, a->sample_us));
 		h->rate = haul_needed(h, h->bw);
 	}
 	haul_see_congestion(h, a);
 	u32 holds = haul_segments(h->rate, h->min_rtt_us + h->min_rtt_us / 16, a->mss);
 	if (h->mode == HAUL_DRAIN && h->from == HAUL_STARTUP && a->in_flight <= holds) {
-		haul_cruise(h, a, h->ref);
+		haul_settle(h, a, h->ref);
 		haul_begin_epoch(h, a);
-		h->cut_us = a->now_us;
-		h->loss_q16 = h->floor.share_q16;
-		if (h->floor.share_q16)
-			haul_probe(h);
 	}
 	// At most half as large again in a round trip: RFC 9438, section 4.2.
 	u32 more = (haul_counted(a->delivered, h->grown_delivered) + 1) / 2;
 	h->grown_delivered = a->delivered;
 	if (h->mode == HAUL_COMPETE)
 		h->window = haul_min(haul_cubic(h, a->now_us, a->srtt_us), (u64)h->window + more);
+	if (haul_reconnoitred(h, a))
+		return true;
 	// A round trip is over when a packet sent in it has arrived. If packets overtake
 	// each other, that may be too early, or may not happen for long.
 	u32 took_us = haul_since(a->now_us, h->epoch_us), rtt_us = h->min_rtt_us;
@@ -1511,6 +1722,10 @@ static inline bool haul_update(struct haul *h, const struct haul_ack *a)
 static inline void haul_update_epoch(struct haul *h, const struct haul_ack *a, struct haul_path *path)
 {
 	haul_learn(h, path, a->now_us);
+	if (haul_reconnoitred(h, a)) {
+		haul_resume(h, a, path);
+		return;
+	}
 	struct haul_floor floor = h->floor;
 	bool raises = h->mode == HAUL_RAISE;
 	h->proved = false;

@@ -134,6 +134,77 @@ static void shared(void)
 	CHECK(all == 1 && path.all == 1, "%u connections, then %u", all, path.all);
 }
 
+// Which connection begins with what the path carried.
+static void resumed(void)
+{
+	const u64 now_us = 3 * (u64)HAUL_CARRIED_US;
+	struct haul_ack a = {.now_us = now_us, .srtt_us = 300000, .mss = 1448, .clamp = ~0u, .delivered = HAUL_RESUME_PACKETS, .in_flight = 4};
+	const struct haul_carried carried = {.rate = 12000000, .seen_us = now_us - 60000000, .rtt_us = 300000, .floor_q16 = 6554};
+	static const struct {
+		const char *what;
+		u32 ago_us, rtt_us, others;
+		u64 rate;
+		bool just_resumed, jumps;
+	} cases[] = {
+		{"a minute ago", 60000000, 300000, 0, 12000000, false, true},
+		{"too long ago", HAUL_CARRIED_US, 300000, 0, 12000000, false, false},
+		{"a round trip below half", 60000000, 149999, 0, 12000000, false, false},
+		{"a shorter one", 60000000, 150000, 0, 12000000, false, true},
+		{"a queue of an eighth", 60000000, 337500, 0, 12000000, false, true},
+		{"a longer one", 60000000, 337501, 0, 12000000, false, false},
+		{"beside another", 60000000, 300000, 1, 12000000, false, false},
+		{"just after another", 60000000, 300000, 0, 12000000, true, false},
+		{"nothing is known", 60000000, 300000, 0, 0, false, false},
+		{"hardly more than the first window", 60000000, 300000, 0, 100000, false, false},
+	};
+	for (u32 i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct haul h;
+		struct haul_path path = {.used_us = now_us, .carried = carried};
+		path.carried.rate = cases[i].rate;
+		path.carried.seen_us = now_us - cases[i].ago_us;
+		path.resume_us = cases[i].just_resumed ? now_us - 100000 : 0;
+		haul_init(&h, &a, 10);
+		h.seen_rtt = true;
+		h.min_rtt_us = cases[i].rtt_us;
+		h.others = cases[i].others;
+		haul_resume(&h, &a, &path);
+		CHECK(h.resume == (cases[i].jumps ? HAUL_UNVALIDATED : HAUL_NORMAL), "%s: phase %u", cases[i].what, h.resume);
+		if (!cases[i].jumps)
+			continue;
+		haul_apply(&h, &a);
+		CHECK(near(h.pace, haul_made_up(6000000, 6554), 1e-3, 0) && h.floor.share_q16 == 6554, "%s: pace %llu, floor %u", cases[i].what, h.pace, h.floor.share_q16);
+		CHECK(path.floor.share_q16 == 6554 && path.resume_us == now_us, "%s: told a floor of %u", cases[i].what, path.floor.share_q16);
+	}
+	// What is remembered: not of a connection that lacks data, and beside a rival less.
+	struct haul_carried c = {};
+	struct haul h = {.mode = HAUL_CRUISE, .bw = 1000, .was_limited = true};
+	haul_tell_carried(&h, &c);
+	CHECK(c.rate == 0, "without data: %llu", c.rate);
+	h.was_limited = false, h.floor.share_q16 = 50;
+	haul_tell_carried(&h, &c);
+	CHECK(c.rate == 1000 && c.floor_q16 == 50, "cruises: %llu, floor %u", c.rate, c.floor_q16);
+	h.mode = HAUL_COMPETE, h.floor.share_q16 = 0;
+	for (u64 got = 2000; got; got -= 1000) {
+		h.delivery = got;
+		haul_tell_carried(&h, &c);
+	}
+	CHECK(c.rate == 1000 && c.floor_q16 == 0, "a rival that leaves as much: %llu, floor %u", c.rate, c.floor_q16);
+	h.delivery = 0;
+	haul_tell_carried(&h, &c);
+	CHECK(c.rate == 750, "a rival that leaves nothing: %llu", c.rate);
+	// A connection that ends is no longer one of the others.
+	struct haul_path path = {};
+	struct haul first = {.delivery = 1000, .mode = HAUL_CRUISE, .room_us = ~0u}, second = first;
+	haul_learn(&first, &path, now_us);
+	haul_forget(&first, &path);
+	haul_learn(&second, &path, now_us + 1);
+	CHECK(second.others == 0 && path.flows == 1 && path.sum == 1000, "%u others, %u flows, %llu", second.others, path.flows, path.sum);
+	haul_learn(&second, &path, now_us + (1u << HAUL_SHARE_SLOT));
+	second.told--;
+	haul_forget(&second, &path);
+	CHECK(path.flows_before == 0 && path.sum_before == 0, "%u flows before, %llu", path.flows_before, path.sum_before);
+}
+
 // scene is a simulated path with flows on it.
 static struct path scene(double rate_mbps, double rtt_ms, double loss, double queue_bdp)
 {
@@ -415,6 +486,50 @@ static void no_traps(void)
 			CHECK(haul_since(up_us + minutes * 60000000, up_us) == minutes * 60000000, "%llu minutes", minutes);
 }
 
+// The seconds that 10 MB take after a connection of half a minute.
+static double after(struct path p, struct path then, bool cold, bool rival, double *queue_ms)
+{
+	clear(p);
+	add(&haul_control, 0)->until = 30;
+	if (rival)
+		add(&cubic, 32);
+	sim.change[0] = then, sim.change_at[0] = 35;
+	sim.changes = 1;
+	struct flow *f = add(&haul_control, 40);
+	f->bytes = rival ? 0 : 10e6;
+	f->cold = cold;
+	look(40, 70);
+	run(70);
+	*queue_ms = queued(0);
+	return f->ended - f->begins;
+}
+
+// A connection begins with what the path carried: Careful Resume.
+static void warm(void)
+{
+	double cold_s[RUNS], warm_s[RUNS], cold_ms[RUNS], warm_ms[RUNS];
+	for (int rtt_ms = 300; rtt_ms <= 600; rtt_ms += 300)
+		for (double loss = 0; loss <= 0.1; loss += 0.1) {
+			for (int i = 0; i < RUNS; i++) {
+				struct path p = scene(100, rtt_ms, loss, 1);
+				cold_s[i] = after(p, p, true, false, &cold_ms[i]);
+				warm_s[i] = after(p, p, false, false, &warm_ms[i]);
+			}
+			double saved = (median(cold_s) - median(warm_s)) / rtt_ms * 1e3;
+			CHECK(saved >= 2.8, "10 MB over %d ms, %.0f %% lost: %.2f s instead of %.2f, %.1f round trips less", rtt_ms, 100 * loss, median(warm_s), median(cold_s), saved);
+		}
+	// The path has become narrower, or a rival has come: no longer queue than after a cold start.
+	for (int kind = 0; kind < 3; kind++) {
+		for (int i = 0; i < RUNS; i++) {
+			struct path p = scene(100, kind == 1 ? 63 : 300, 0, kind == 1 ? 1 : 0.5), then = p;
+			then.rate = kind == 0 ? 50e6 : kind == 2 ? 25e6 : 100e6;
+			cold_s[i] = after(p, then, true, kind == 1, &cold_ms[i]);
+			warm_s[i] = after(p, then, false, kind == 1, &warm_ms[i]);
+		}
+		CHECK(median(warm_ms) <= 2 * median(cold_ms) + 1, "the path has changed (%d): queue of %.1f ms, %.1f after a cold start", kind, median(warm_ms), median(cold_ms));
+	}
+}
+
 // Marks of a queue that CoDel manages are congestion, as losses are.
 static void marked(void)
 {
@@ -434,6 +549,8 @@ int main(void)
 	arithmetic();
 	nonsense();
 	shared();
+	resumed();
+	warm();
 	no_traps();
 	static const double rates[] = {10, 100}, rtts[] = {20, 63, 150, 300};
 	for (int r = 0; r < 2; r++)

@@ -38,6 +38,8 @@ static void haul_begin(struct flow *f)
 	struct haul_ack a = haul_ack_of(f, 0);
 	struct haul_flow *new = f->state = calloc(1, sizeof *new);
 	haul_init(&new->haul, &a, f->cwnd);
+	if (f->cold)
+		new->haul.resume = HAUL_NORMAL;
 	f->pace = new->haul.pace;
 	// Flows of one host, with one round trip, go to one destination.
 	new->path = &new->own_path;
@@ -60,4 +62,10 @@ static void haul_acked(struct flow *f, u32 acked, u32 rtt_us)
 	f->cwnd = own->haul.cwnd;
 }
 
-static const struct control haul_control = {"haul", haul_begin, haul_acked, 0, 0, 4000000, 0, 0};
+static void haul_ended(struct flow *f)
+{
+	struct haul_flow *own = f->state;
+	haul_forget(&own->haul, own->path);
+}
+
+static const struct control haul_control = {"haul", haul_begin, haul_acked, 0, 0, haul_ended, 4000000, 0, 0};

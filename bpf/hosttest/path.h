@@ -50,6 +50,7 @@ struct control {
 	void (*ack)(struct flow *, u32 acked, u32 rtt_us);
 	void (*lost)(struct flow *);    // recovery begins
 	void (*timeout)(struct flow *); // everything on the way is taken for lost
+	void (*end)(struct flow *);	// all that the application has sent has arrived
 	u64 rto_max_us;			// 0: boundless
 	void (*undo)(struct flow *);	// nothing of what a recovery sent again was lost
 	void (*resume)(struct flow *);	// it sends again after the application was the limit
@@ -70,6 +71,9 @@ struct flow {
 	double begins, until; // seconds; until 0: to the end
 	double extra_rtt;     // beyond the path's, seconds
 	double app;	      // bits per second that the application offers, 0: all it can
+	bool cold;	      // it begins without what earlier flows have learnt
+	double bytes;	      // that the application sends, 0: no end
+	double ended;	      // seconds; when all of them have been acknowledged
 	double cbr, on, off;  // without ACKs: bits per second, seconds of sending and of silence
 	u64 clock_us;	      // of its host, when the simulation begins
 	u32 size, mask;	      // packets in the rings
@@ -366,6 +370,8 @@ static void transmit(u32 flow, u32 seq, bool again)
 static u32 offered(const struct flow *f)
 {
 	double end = f->until > 0 && sim.now > f->until * 1e9 ? f->until : sim.now / 1e9;
+	if (f->bytes > 0)
+		return ceil(f->bytes / MSS);
 	if (f->app > 0)
 		return (end - f->begins) * f->app / 8 / MSS + 2;
 	return f->until > 0 && sim.now > f->until * 1e9 ? f->next : NONE;
@@ -618,6 +624,12 @@ static void acknowledge(u32 flow, u32 upto)
 	}
 	f->control->ack(f, acked, rtt_us);
 	try_send(flow);
+	bool all = f->bytes > 0 ? f->next >= offered(f) : f->until > 0 && sim.now > f->until * 1e9;
+	if (all && f->una == f->next && !f->ended) {
+		f->ended = sim.now / 1e9;
+		if (f->control->end)
+			f->control->end(f);
+	}
 }
 
 static void timer(u32 flow)
@@ -907,7 +919,7 @@ static void cubic_timeout(struct flow *f)
 	f->cubic_at = -1;
 }
 
-static const struct control cubic = {"cubic", cubic_begin, cubic_ack, cubic_lost, cubic_timeout, 0, 0, 0};
+static const struct control cubic = {"cubic", cubic_begin, cubic_ack, cubic_lost, cubic_timeout, 0, 0, 0, 0};
 
 // Uncontrolled cross traffic.
-static const struct control constant = {"cbr", 0, 0, 0, 0, 0, 0, 0};
+static const struct control constant = {"cbr", 0, 0, 0, 0, 0, 0, 0, 0};

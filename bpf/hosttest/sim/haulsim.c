@@ -17,8 +17,9 @@
 // the receiver in BDP, seed=, over=FROM:TO, json=1, v=1 to 5.
 //
 // A flow is haul, bbr3, cubic or cbr, then @ and its begin, then a colon and
-// until= s, rtt= ms, app= Mb/s of its application, clock= s of its host, and for
-// cbr rate= Mb/s, on= and off= s.
+// until= s, rtt= ms, app= Mb/s of its application, bytes= that it sends, clock= s of
+// its host, cold=1 to begin without what earlier flows have learnt, and for cbr rate=
+// Mb/s, on= and off= s.
 #include "../bbr3path.h"
 #include "../haulpath.h"
 
@@ -143,6 +144,8 @@ static void flow_of(char *arg)
 		double v = atof(value);
 		if (!strcmp(o, "rtt")) f->extra_rtt = v / 1e3; // of the path, below
 		else if (!strcmp(o, "app")) f->app = v * 1e6;
+		else if (!strcmp(o, "bytes")) f->bytes = v;
+		else if (!strcmp(o, "cold")) f->cold = v;
 		else if (!strcmp(o, "until")) f->until = v;
 		else if (!strcmp(o, "clock")) f->clock_us = v * 1e6;
 		else if (!strcmp(o, "rate")) f->cbr = v * 1e6;
@@ -209,6 +212,8 @@ static void print_text(struct path first, double time)
 		printf("%-6s whole %5.1f %% steady %5.1f %%  t50 %4.1f t90 %4.1f  sent/delivered %.3f (limit %.3f)  timeouts %u\n", f->control->name,
 		       100 * goodput(f, f->begins, time) / l, 100 * goodput(f, time / 2, time) / l, t50, t90,
 		       f->delivered ? (double)f->sent / f->delivered : 0, 1.05 / (1 - first.loss), f->timeouts);
+		if (f->ended > 0)
+			printf("       ended after %.3f s\n", f->ended - f->begins);
 		if (!sim.changes)
 			continue;
 		double from = sim.change_at[0] > 2 ? sim.change_at[0] - 2 : 0;
