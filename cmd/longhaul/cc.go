@@ -30,11 +30,12 @@ last use, or a reboot.`,
 		Example: `  longhaul cc list
   longhaul cc load haul
   longhaul cc use haul --to 203.0.113.0/24
-  longhaul cc undo --to 203.0.113.0/24`,
+  longhaul cc undo --to 203.0.113.0/24
+  longhaul cc paths`,
 		Args: cobra.ArbitraryArgs,
 		RunE: needCommand,
 	}
-	cmd.AddCommand(newCCList(env), newCCLoad(env), newCCUnload(env), newCCUse(env), newCCUndo(env))
+	cmd.AddCommand(newCCList(env), newCCLoad(env), newCCUnload(env), newCCUse(env), newCCUndo(env), newCCPaths(env))
 	return cmd
 }
 

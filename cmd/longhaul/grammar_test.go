@@ -139,7 +139,7 @@ var commandsWith = map[string][]string{
 	"dry-run": {"cc load", "cc unload", "cc use", "cc undo", "route set", "route undo", "mss set", "mss undo", "host undo",
 		"doctor", "service install", "service uninstall"},
 	"yes": {"cc unload", "cc undo", "route undo", "mss undo", "host undo", "doctor"},
-	"netns": {"cc list", "cc load", "cc use", "cc undo", "mss list", "mss set", "mss undo", "route list", "route set",
+	"netns": {"cc list", "cc load", "cc use", "cc undo", "cc paths", "cc paths forget", "mss list", "mss set", "mss undo", "route list", "route set",
 		"route undo", "host check", "host list", "host undo", "top", "doctor", "measure"},
 }
 
@@ -388,7 +388,8 @@ func TestMeantVerb(t *testing.T) {
 		"ps": "status", "ls": "status", "show": "status", "statsu": "status", "logs": "history", "restart": "upgrade",
 		"start": "relay", "run": "relay", "diagnose": "doctor", "iperf3": "measure", "speedtest": "measure",
 		"validate": "config check", "install": "service install", "use": "cc use", "frobnicate": "",
-		"cc show": "cc list", "lab ls": "lab list", "lab show": "lab status", "lab start": "lab up",
+		"cc show": "cc list", "cc paths clear": "cc paths forget", "cc paths disable": "cc paths off",
+		"cc paths ls": "cc paths", "cc paths list": "cc paths", "lab ls": "lab list", "lab show": "lab status", "lab start": "lab up",
 		"history list": "history", "history get": "history show", "history diff": "history compare",
 		"history verify": "history check", "service start": "service install", "service rm": "service uninstall",
 		"service restart": "upgrade", "config validate": "config check", "config sample": "config example",

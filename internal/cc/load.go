@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 	"unsafe"
 
@@ -280,6 +282,9 @@ func (h *Host) load(ctx context.Context, o *object, name string) (result LoadRes
 	if err := o.rename(name); err != nil {
 		return LoadResult{}, err
 	}
+	if err := o.dropOldCaches(h.dir(name)); err != nil {
+		return LoadResult{}, err
+	}
 	collection, err := o.intoKernel(h.dir(name))
 	if err != nil {
 		return LoadResult{}, err
@@ -359,6 +364,33 @@ func (o *object) intoKernel(dir string) (*ebpf.Collection, error) {
 		return collection, nil
 	}
 	return nil, err
+}
+
+// dropOldCaches removes the pins of caches in another format than the object's. The kernel
+// may drop any entry of an LRU map, so an algorithm can do without them.
+func (o *object) dropOldCaches(dir string) error {
+	for name, spec := range o.spec.Maps {
+		if spec.Type != ebpf.LRUHash || spec.Pinning != ebpf.PinByName {
+			continue
+		}
+		pin := filepath.Join(dir, name)
+		m, err := ebpf.LoadPinnedMap(pin, nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("open the %s of %s: %w", name, o.name, err)
+		}
+		fits := spec.Compatible(m) == nil
+		m.Close()
+		if fits {
+			continue
+		}
+		if err := os.Remove(pin); err != nil {
+			return fmt.Errorf("remove the %s of %s, which are in another format: %w", name, o.name, err)
+		}
+	}
+	return nil
 }
 
 func (o *object) verify(dir string) (*ebpf.Collection, error) {
