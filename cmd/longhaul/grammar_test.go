@@ -108,6 +108,7 @@ var flagTable = []flagRow{
 	{"clamp-to-pmtu", "", usual}, {"clamp-to-route", "", usual}, {"once", "", usual}, {"relay", "", usual},
 	{"now", "", usual}, {"purge", "", usual}, {"keep-config", "", usual}, {"classic", "", usual}, {"quick", "", usual},
 	{"grid", "", usual}, {"sharing", "", usual}, {"safety", "", usual}, {"traps", "", usual}, {"short", "", usual},
+	{"warm", "", usual},
 }
 
 // forbiddenFlags are names that a thing had, or has elsewhere, with the right one.

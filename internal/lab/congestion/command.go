@@ -46,7 +46,8 @@ docs/lab.md has the defaults.`,
   longhaul lab run lossy-lfn --sharing --scenario 1v1 --queue 4 --aqm codel
   longhaul lab run lossy-lfn --safety --fault outage,policer
   longhaul lab run lossy-lfn --traps --case slow,four-flows --cc haul
-  longhaul lab run lossy-lfn --short --repeat 20`,
+  longhaul lab run lossy-lfn --short --repeat 20
+  longhaul lab run lossy-lfn --warm --cc haul --rtt 600ms --loss 0`,
 		New: func() experiment.Run { return &command{path: LossyLFN(), during: time.Minute, repeat: 1} },
 	}
 }
@@ -63,6 +64,7 @@ type command struct {
 	during     time.Duration
 	repeat     int
 	quick      bool
+	warm       bool
 	series     string
 
 	grid, sharing, safety, short, traps bool // kinds of run; none: one path
@@ -109,6 +111,7 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 	flagvalue.AddNames(flags, &c.algorithms, "cc", "congestion controls, like cubic,bbr (all there are)")
 	flagvalue.AddDuration(flags, &c.during, "time", "how long each run sends")
 	flagvalue.AddCount(flags, &c.repeat, "repeat", "run each case this many times")
+	flags.BoolVar(&c.warm, "warm", false, "have another connection use the path just before each")
 	flags.BoolVar(&c.quick, "quick", false, "15 s each: a first look, not a measurement")
 	flagvalue.AddCount(flags, &path.Seed, "seed", "seed of the random choices")
 	flags.StringVar(&c.series, "series", "", "write the points of a plot to `FILE`, as CSV")
@@ -214,6 +217,9 @@ func (c *command) oneKind(flags *pflag.FlagSet) error {
 	}
 	if len(chosen) > 1 {
 		return fmt.Errorf("%s are different experiments: choose one", strings.Join(chosen, " and "))
+	}
+	if c.warm && (c.grid || c.sharing || c.safety || c.traps) {
+		return fmt.Errorf("--warm does not go with %s: leave one out", chosen[0])
 	}
 	for name, kind := range map[string]string{"out": "grid", "against": "sharing", "scenario": "sharing", "fault": "safety", "size": "short", "case": "traps"} {
 		if name == "against" && c.traps {
@@ -348,7 +354,7 @@ func (c *command) Algorithms() experiment.Algorithms {
 }
 
 func (c *command) Run(ctx context.Context, env experiment.Environment) (experiment.Result, error) {
-	result, err := c.run(ctx, Options{Algorithms: c.algorithms, Time: c.during, Repeat: c.repeat, Report: env.Report})
+	result, err := c.run(ctx, Options{Algorithms: c.algorithms, Time: c.during, Repeat: c.repeat, Warm: c.warm, Report: env.Report})
 	if err == nil && c.series != "" {
 		if err = result.Plot().WriteFile(c.series); err != nil {
 			err = fmt.Errorf("write the series: %w", err)

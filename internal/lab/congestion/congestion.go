@@ -74,8 +74,13 @@ type Options struct {
 	Algorithms []string      // congestion controls; empty means all that the kernel has
 	Time       time.Duration // of each run
 	Repeat     int           // runs of each case, from 1
+	Warm       bool          // another connection has used the path just before
 	Report     progress.Reporter
 }
+
+// warmUp is the time of the connection that uses a path before a warm run. At 600 ms and
+// 1 Gb/s haul's start-up takes 9 s.
+func (p Path) warmUp() time.Duration { return 5*time.Second + 20*p.RTT }
 
 // rateIsTold lists the algorithms that need a rate.
 func rateIsTold(algorithm string) bool { return units.FirstName(algorithm) == "brutal" }
@@ -95,6 +100,7 @@ func (p Path) conditions(o Options) map[string]any {
 		"mtu":          p.MTUAB,
 		"jitter_ms":    milliseconds(p.Jitter),
 		"seed":         p.Seed,
+		"warm":         o.Warm,
 		"limit_bps":    p.LimitBps(),
 		"seconds":      o.Time.Seconds(),
 		"kernel":       lab.KernelRelease(),

@@ -11,6 +11,7 @@ import (
 	"longhaul/internal/display"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/stats"
 )
 
 // Run is one run of one flow.
@@ -83,6 +84,19 @@ func build(p Path, topology lab.Topology) (*network, error) {
 	return n, nil
 }
 
+// warm has another connection of the algorithm use the path, and end.
+func (n *network) warm(ctx context.Context, algorithm string, o Options, run, runs int) error {
+	if !o.Warm {
+		return nil
+	}
+	during := n.path.warmUp()
+	flows, err := runFlows(ctx, []flowSpec{n.flow(algorithm)}, during, o.progressOf("before "+algorithm, run, runs, during))
+	if err != nil {
+		return err
+	}
+	return flows[0].err
+}
+
 // flow returns a flow from host-a to host-b.
 func (n *network) flow(algorithm string) flowSpec {
 	s := flowSpec{
@@ -151,6 +165,9 @@ func oneFlow(ctx context.Context, p Path, algorithm string, o Options, run, runs
 		return Run{}, err
 	}
 	defer n.Close()
+	if err := n.warm(ctx, algorithm, o, run, runs); err != nil {
+		return Run{}, err
+	}
 	var queue curve
 	progress := o.progressOf(algorithm, run, runs, o.Time)
 	cpuBefore := processCPU()
@@ -170,6 +187,10 @@ func oneFlow(ctx context.Context, p Path, algorithm string, o Options, run, runs
 	counters := n.Link(lab.WAN).Counters(link.AToB)
 	r.QueueP50Ms, r.QueueP95Ms = milliseconds(counters.QueueDelayP50), milliseconds(counters.QueueDelayP95)
 	r.QueueSeriesMs = stateSeries(queue, o.Time)
+	if o.Warm { // the link has also counted the connection before
+		each := func(ms float64) float64 { return ms }
+		r.QueueP50Ms, r.QueueP95Ms = stats.Median(queue.value, each), stats.Quantile(queue.value, 0.95, each)
+	}
 	srtt, cwnd := curve{}, curve{}
 	for _, s := range f.samples {
 		srtt.at, srtt.value = append(srtt.at, s.at), append(srtt.value, milliseconds(s.srtt))

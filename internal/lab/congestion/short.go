@@ -83,14 +83,17 @@ func RunShort(ctx context.Context, p Path, sizes []int64, o Options) (ShortResul
 	return result, nil
 }
 
-// transfer makes one transfer in a new lab: the hosts have no cached metrics, and the
-// seed sets the losses.
+// transfer makes one transfer in a new lab: unless it is to be warm, the hosts remember
+// nothing of the path. The seed sets the losses.
 func transfer(ctx context.Context, p Path, algorithm string, bytes int64, o Options, run, total int) (flow, error) {
 	n, err := build(p, lab.TwoSites(p.Conditions))
 	if err != nil {
 		return flow{}, err
 	}
 	defer n.Close()
+	if err := n.warm(ctx, algorithm, o, run, total); err != nil {
+		return flow{}, err
+	}
 	spec := n.flow(algorithm)
 	spec.bytes = bytes
 	name := fmt.Sprintf("%s %s", sizeInWords(bytes), algorithm)
