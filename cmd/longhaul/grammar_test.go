@@ -5,7 +5,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"regexp"
 	"slices"
@@ -88,7 +90,7 @@ var flagTable = []flagRow{
 	// Files and directories.
 	{"config", "FILE", optional}, {"token", "FILE", optional}, {"tokens", "FILE", optional}, {"file", "FILE", usual},
 	{"history", "FILE", optional}, {"series", "FILE", optional}, {"binary", "FILE", optional}, {"pcap", "FILE", optional},
-	{"record", "FILE", optional}, {"replay", "FILE", optional}, {"new-key", "FILE", optional},
+	{"record", "FILE", optional}, {"trace", "FILE", optional}, {"trace-back", "FILE", optional}, {"replay", "FILE", optional}, {"new-key", "FILE", optional},
 	{"check-key", "FILE", usual}, {"out", "DIR", optional}, {"objects", "DIR", usual}, {"prefix", "DIR", usual},
 	{"root", "DIR", optional},
 
@@ -127,6 +129,8 @@ var withoutJSON = map[string]string{
 	"longhaul lab up":         "runs in the foreground",
 	"longhaul lab exec":       "prints what the program prints",
 	"longhaul lab set":        "prints nothing",
+	"longhaul lab trace lte":  "prints a file",
+	"longhaul lab trace leo":  "prints a file",
 	"longhaul completion":     "prints a script",
 	"longhaul config example": "prints a file",
 	"longhaul history export": "prints lines of JSON",
@@ -435,6 +439,9 @@ func takes(root *cobra.Command, words []string) error {
 	cmd, rest, err := root.Find(words)
 	if err == nil {
 		err = cmd.ParseFlags(rest)
+	}
+	if errors.Is(err, fs.ErrNotExist) { // an example may name a file of the reader's
+		return nil
 	}
 	if err == nil && cmd.Args != nil {
 		err = cmd.Args(cmd, cmd.Flags().Args())

@@ -42,6 +42,7 @@ programs of your own. When the command ends, everything is gone.`,
 		newLabList(env),
 		newLabRun(env),
 		newLabCalibrate(env),
+		newLabTrace(env),
 		newLabTraffic(env),
 	)
 	return cmd

@@ -19,6 +19,9 @@ type Conditions struct {
 	RTT     time.Duration
 	Jitter  time.Duration
 	RateBps int64
+	// Trace and TraceBack are the bottlenecks from site A to site B and on the way
+	// back over time, in place of RateBps, and of RTT if they have delays.
+	Trace, TraceBack *link.Trace
 	// Loss applies to packets from site A to site B, LossBA to those on the way
 	// back.
 	Loss, LossBA link.Loss
@@ -55,18 +58,52 @@ func LossyConditions() Conditions {
 	return c
 }
 
+// WithTraces returns the conditions with the rate and the round-trip time that the
+// traces have in the mean. The rate is that of Trace, if there is one; each way has the
+// delay of its own trace, or of the other one.
+func (c Conditions) WithTraces() Conditions {
+	if c.Trace != nil {
+		c.RateBps = c.Trace.MeanBps()
+	}
+	ab, ba := c.delays()
+	c.RTT = ab + ba
+	return c
+}
+
+// delays returns the propagation delay each way.
+func (c Conditions) delays() (ab, ba time.Duration) {
+	ab, ba = c.RTT/2, c.RTT/2
+	hasDelay := func(t *link.Trace) bool { return t != nil && t.HasDelay() }
+	switch {
+	case hasDelay(c.Trace) && hasDelay(c.TraceBack):
+		return c.Trace.MeanDelay(), c.TraceBack.MeanDelay()
+	case hasDelay(c.Trace):
+		return c.Trace.MeanDelay(), c.Trace.MeanDelay()
+	case hasDelay(c.TraceBack):
+		return c.TraceBack.MeanDelay(), c.TraceBack.MeanDelay()
+	}
+	return ab, ba
+}
+
 // Directions returns the settings of the WAN, each way.
 func (c Conditions) Directions() (ab, ba link.Settings) {
-	one := func(loss link.Loss, mtu int, down bool, seed uint64) link.Settings {
+	c = c.WithTraces()
+	delayAB, delayBA := c.delays()
+	one := func(delay time.Duration, trace *link.Trace, loss link.Loss, mtu int, down bool, seed uint64) link.Settings {
+		rateBps := c.RateBps
+		if trace != nil {
+			rateBps = 0
+		}
 		return link.Settings{
-			Delay: c.RTT / 2, Jitter: c.Jitter, RateBps: c.RateBps,
+			Delay: delay, Jitter: c.Jitter, RateBps: rateBps, Trace: trace,
 			Loss: inBursts(loss, c.LossBurstPackets), LossPlace: c.LossPlace,
 			QueueBytes: c.QueueBytes, QueueBDP: c.QueueBDP, AQM: c.AQM, MarkAbove: c.MarkAbove,
 			MTU: mtu, Reorder: c.Reorder, Down: down, Seed: seed,
 			ATM: c.ATM, PacketsPerSecond: c.PacketsPerSecond,
 		}
 	}
-	ab, ba = one(c.Loss, c.MTUAB, c.DownAB, c.Seed), one(c.LossBA, c.MTUBA, c.DownBA, c.Seed+1)
+	ab = one(delayAB, c.Trace, c.Loss, c.MTUAB, c.DownAB, c.Seed)
+	ba = one(delayBA, c.TraceBack, c.LossBA, c.MTUBA, c.DownBA, c.Seed+1)
 	ab.Policer = c.Policer
 	return ab, ba
 }
@@ -96,11 +133,11 @@ func (c Conditions) PayloadShare() float64 {
 
 // LimitBps returns the maximum goodput from site A to site B; 0 means no limit. It is
 // the bottleneck's rate times the payload's share of a full packet, or the payload of
-// the bottleneck's packets per second if that is less. A loss behind the bottleneck
+// the bottleneck's packets per second if that is less. A trace counts with its mean. A loss behind the bottleneck
 // reduces it by the lost share. A packet lost before it takes no capacity.
 func (c Conditions) LimitBps() float64 {
 	ab, _ := c.Directions()
-	if c.RateBps == 0 {
+	if ab.MeanBps() == 0 {
 		return 0
 	}
 	limit := ab.CarriesBps(c.MTUAB) * c.PayloadShare()
@@ -113,11 +150,18 @@ func (c Conditions) LimitBps() float64 {
 // defaultPoliceBurst is the default burst of a policer, in bytes.
 const defaultPoliceBurst = 64 << 10
 
+// TraceFlags adds --trace and --trace-back.
+func (c *Conditions) TraceFlags(flags *pflag.FlagSet) {
+	linkflag.AddTrace(flags, &c.Trace, "trace", "rate from site A to B over time, and delay, or none")
+	linkflag.AddTrace(flags, &c.TraceBack, "trace-back", "the same from site B to A, or none")
+}
+
 // Flags adds the flags that describe the WAN. Each fills its part of c.
 func (c *Conditions) Flags(flags *pflag.FlagSet) {
 	flagvalue.AddDelay(flags, &c.RTT, "rtt", "round-trip time of the WAN")
 	linkflag.AddJitter(flags, &c.Jitter)
 	flagvalue.AddRate(flags, &c.RateBps, "rate", "rate each way (0: no bound)")
+	c.TraceFlags(flags)
 	flagvalue.AddShare(flags, &c.Loss.Probability, "loss", "share lost from site A to B, like 10% (0: none)")
 	flagvalue.AddShare(flags, &c.LossBA.Probability, "loss-back", "share lost from site B to A (0: none)")
 	linkflag.AddLossPlace(flags, &c.LossPlace)

@@ -54,7 +54,14 @@ const LossPackets = 100_000
 // All runs every measurement of both directions that the settings give a meaning to.
 // It takes some 20 s, most of it for 100 000 packets twice each way.
 func (p Path) All(ctx context.Context) ([]Row, error) {
-	row, err := p.IdleRTT(ctx)
+	var row Row
+	untraced := func(s *link.Settings) { s.Trace = nil; s.AQM, s.MarkAbove = link.AQM{}, 0 }
+	err := p.with(link.AToB, untraced, func() error {
+		return p.with(link.BToA, untraced, func() (err error) {
+			row, err = p.IdleRTT(ctx)
+			return err
+		})
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +156,8 @@ func (p Path) Loss(ctx context.Context, dir link.Direction, packets int) (loss, 
 
 // noBottleneck leaves a link without bounds on what it carries.
 func noBottleneck(s *link.Settings) {
-	s.RateBps, s.PacketsPerSecond, s.ATM, s.QueueBytes, s.QueueBDP = 0, 0, false, 0, 0
+	s.RateBps, s.Trace, s.PacketsPerSecond, s.ATM, s.QueueBytes, s.QueueBDP = 0, nil, 0, false, 0, 0
+	s.AQM, s.MarkAbove = link.AQM{}, 0
 }
 
 // Rate sends faster than the bottleneck serves and times what arrives. The

@@ -35,7 +35,7 @@ func TwoSites(ctx context.Context, conditions lab.Conditions, report progress.Re
 	if err != nil {
 		return nil, err
 	}
-	if conditions.RateBps > 0 {
+	if path.Link.Settings(link.AToB).RateBps > 0 {
 		report.Notef("filling the link with TCP, about 15 s")
 		row, err := path.TCP(ctx, link.AToB, tcpDuring)
 		if err != nil {

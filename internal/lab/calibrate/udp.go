@@ -205,8 +205,8 @@ func paced(ctx context.Context, pause time.Duration, times int, f func(int) erro
 func (p Path) lastOnTheWay(rx *net.UDPConn, dir link.Direction, late time.Duration) {
 	s := p.Link.Settings(dir)
 	wait := s.Delay + s.Jitter + s.Reorder.Hold + late
-	if s.RateBps > 0 {
-		wait += time.Duration(float64(s.QueueLimitBytes(p.Link.Settings(1-dir).Delay)) * 8e9 / float64(s.RateBps))
+	if rate := s.MeanBps(); rate > 0 {
+		wait += time.Duration(float64(s.QueueLimitBytes(p.Link.Settings(1-dir).Delay)) * 8e9 / float64(rate))
 	}
 	_ = rx.SetReadDeadline(time.Now().Add(wait))
 }

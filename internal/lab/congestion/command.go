@@ -101,6 +101,7 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 	flags.Var(&c.losses, "loss", "share lost on the way to the receiver (10%)")
 	flags.Var(&c.queues, "queue", "queue of the bottleneck, in BDP (1)")
 	path := &c.path
+	path.TraceFlags(flags)
 	linkflag.AddAQM(flags, &path.AQM, &path.MarkAbove)
 	path.HostECN.Flag(flags)
 	linkflag.AddLossPlace(flags, &path.LossPlace)
@@ -241,6 +242,9 @@ func or[T any](values, usual []T) []T {
 }
 
 func (c *command) gridRun() (runner, error) {
+	if c.path.Trace != nil || c.path.TraceBack != nil {
+		return nil, errors.New("--trace does not go with --grid: each path of the grid has a rate of its own")
+	}
 	full := FullGrid()
 	grid := Grid{
 		RatesBps: or(c.rates.Values, full.RatesBps), RTTs: or(c.rtts.Values, full.RTTs),
@@ -280,6 +284,11 @@ func (c *command) sharingRun() (runner, error) {
 }
 
 func (c *command) safetyRun(flags *pflag.FlagSet) (runner, error) {
+	for _, name := range []string{"trace", "trace-back"} {
+		if flags.Changed(name) {
+			return nil, fmt.Errorf("--%s does not go with --safety: the faults change the path", name)
+		}
+	}
 	for _, name := range []string{"time", "quick"} {
 		if flags.Changed(name) {
 			return nil, fmt.Errorf("--%s does not go with --safety: a run is as long as its fault needs", name)
@@ -302,7 +311,7 @@ func (c *command) safetyRun(flags *pflag.FlagSet) (runner, error) {
 }
 
 func (c *command) trapsRun(flags *pflag.FlagSet) (runner, error) {
-	for _, name := range []string{"rate", "rtt", "loss", "buffer", "aqm", "ecn", "mark-above", "loss-place", "loss-back", "loss-burst", "jitter", "time", "quick"} {
+	for _, name := range []string{"rate", "trace", "trace-back", "rtt", "loss", "buffer", "aqm", "ecn", "mark-above", "loss-place", "loss-back", "loss-burst", "jitter", "time", "quick"} {
 		if flags.Changed(name) {
 			return nil, fmt.Errorf("--%s does not go with --traps: each case has a path and a time of its own", name)
 		}
@@ -330,6 +339,10 @@ func (c *command) onePath(path Path) (Path, error) {
 		oneInto(&path.RTT, c.rtts, "rtt"),
 		oneInto(&path.Loss.Probability, c.losses, "loss"),
 		oneInto(&path.QueueBDP, c.queues, "queue"))
+	if err == nil && path.Trace != nil && len(c.rates.Values) > 0 {
+		err = errors.New("--rate does not go with --trace: the trace has the rate")
+	}
+	path.Conditions = path.WithTraces()
 	return path, err
 }
 

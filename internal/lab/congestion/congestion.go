@@ -111,6 +111,11 @@ func (p Path) conditions(o Options) map[string]any {
 	if p.QueueBytes > 0 {
 		d["queue_bytes"] = p.QueueBytes
 	}
+	for key, trace := range map[string]*link.Trace{"trace": p.Trace, "trace_back": p.TraceBack} {
+		if trace != nil {
+			d[key] = trace.Name()
+		}
+	}
 	if p.AQM.Algorithm != link.NoAQM {
 		d["aqm"], d["aqm_target_ms"] = p.AQM.Algorithm.String(), milliseconds(p.AQM.TargetOrDefault())
 	}
@@ -129,7 +134,10 @@ func (p Path) conditions(o Options) map[string]any {
 // String describes the path as the tables' captions do.
 func (p Path) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %g ms RTT, ", Rate(float64(p.RateBps)), milliseconds(p.RTT))
+	if p.Trace != nil {
+		fmt.Fprintf(&b, "trace %s: ", p.Trace.Name())
+	}
+	fmt.Fprintf(&b, "%s, %.4g ms RTT, ", Rate(float64(p.RateBps)), milliseconds(p.RTT))
 	if p.Loss.Probability == 0 {
 		b.WriteString("no random loss")
 	} else {

@@ -118,7 +118,7 @@ func (p Path) lossless() Path {
 // sampleQueue records the present delay of the bottleneck's queue, in ms.
 func (n *network) sampleQueue(q *curve, at time.Duration) {
 	wan := n.Link(lab.WAN)
-	rate := wan.Settings(link.AToB).RateBps
+	rate := wan.Settings(link.AToB).MeanBps()
 	if rate == 0 {
 		return
 	}

@@ -12,6 +12,7 @@ import (
 type dice struct {
 	seed                  uint64
 	loss, jitter, reorder *rand.PCG
+	traceLoss             *rand.PCG
 	bad                   bool // state of the Gilbert-Elliott chain
 }
 
@@ -21,6 +22,7 @@ const (
 	lossStream    = 0x6c6f7373
 	jitterStream  = 0x6a697474
 	reorderStream = 0x72656f72
+	traceStream   = 0x74726163
 )
 
 func newDice(seed uint64) *dice {
@@ -29,6 +31,8 @@ func newDice(seed uint64) *dice {
 		loss:    rand.NewPCG(seed, lossStream),
 		jitter:  rand.NewPCG(seed, jitterStream),
 		reorder: rand.NewPCG(seed, reorderStream),
+
+		traceLoss: rand.NewPCG(seed, traceStream),
 	}
 }
 

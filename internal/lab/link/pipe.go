@@ -15,6 +15,7 @@ type pipe struct {
 	dice       *dice
 
 	bucket bucket
+	trace  *replay // nil without a trace
 
 	// Packets wait in queue, or in fair with FQ-CoDel.
 	queue       fifo[wirePacket]
@@ -29,7 +30,9 @@ type pipe struct {
 	// bottleneck may begin: the end of the last service, or the arrival of the
 	// first packet after it. The remaining fraction of a nanosecond is carried to
 	// the next packet.
+	bounded        bool // there is a bottleneck
 	serving        bool
+	readyAt        int64 // while packets wait for a trace: when it carries something
 	current        wirePacket
 	startAt        int64
 	finishAt       int64
@@ -54,9 +57,19 @@ func newPipe(s Settings, queueLimit int, recycle func(*superPacket)) *pipe {
 		dice:       newDice(s.Seed),
 		queueDelay: new(histogram),
 		recycle:    recycle,
+		bounded:    s.bounded(),
 	}
 	p.manage(0)
+	p.begin(0)
 	return p
+}
+
+// begin begins the trace, if there is one.
+func (p *pipe) begin(now int64) {
+	p.trace = nil
+	if p.settings.Trace != nil {
+		p.trace = newReplay(p.settings.Trace, now)
+	}
 }
 
 // manage sets up the queue's management, and moves the packets that wait.
@@ -84,12 +97,14 @@ func (p *pipe) manage(now int64) {
 }
 
 // set changes the settings for everything that the bottleneck has not yet
-// served. The packet in service continues at the new rate.
+// served. The packet in service continues at the new rate, and leaves at once if the
+// trace changes.
 func (p *pipe) set(now int64, s Settings, queueLimit int) {
 	p.advance(now)
-	if p.serving && s.RateBps != p.settings.RateBps {
+	retraced := s.Trace != p.settings.Trace
+	if p.serving && (retraced || s.RateBps != p.settings.RateBps) {
 		left := p.finishAt - now
-		if s.RateBps == 0 {
+		if retraced || s.RateBps == 0 || p.settings.RateBps == 0 {
 			left = 0
 		} else {
 			// No overflow: the product is at most size*8e9, or a second's
@@ -102,8 +117,14 @@ func (p *pipe) set(now int64, s Settings, queueLimit int) {
 	if s.Seed != p.settings.Seed {
 		p.dice = newDice(s.Seed)
 	}
+	if !p.serving && p.trace != nil {
+		p.freeAt = max(p.freeAt, now) // it may have waited for the old trace
+	}
 	remanage := s.AQM != p.settings.AQM || s.mtu() != p.settings.mtu()
-	p.settings, p.queueLimit = s, queueLimit
+	p.settings, p.queueLimit, p.bounded = s, queueLimit, s.bounded()
+	if retraced {
+		p.begin(now)
+	}
 	if remanage {
 		p.manage(now)
 	}
@@ -126,11 +147,11 @@ func (p *pipe) arrive(now int64, super *superPacket) {
 			c.Outage++
 		case size > mtu:
 			c.TooBig++
-		case s.LossPlace == LossBefore && p.dice.lose(&s.Loss):
+		case s.LossPlace == LossBefore && p.lose(now):
 			c.Lost++
 		case s.Policer.RateBps > 0 && !p.bucket.admit(now, size, s.Policer):
 			c.Policed++
-		case s.RateBps > 0 && p.fair == nil && p.queuedBytes+size > p.queueLimit, p.heldBytes+size > maxHeldBytes:
+		case p.bounded && p.fair == nil && p.queuedBytes+size > p.queueLimit, p.heldBytes+size > maxHeldBytes:
 			c.QueueDrops++
 		default:
 			packet := wirePacket{super: super, index: uint16(i), size: int32(size), at: now}
@@ -187,7 +208,7 @@ func (p *pipe) overflow() {
 func (p *pipe) advance(now int64) {
 	for {
 		if !p.serving {
-			if !p.dequeue() {
+			if p.trace != nil && !p.awaitTrace(now) || !p.dequeue() {
 				return
 			}
 			if mark := int64(p.settings.MarkAbove); mark > 0 && p.freeAt-p.current.at >= mark {
@@ -201,11 +222,25 @@ func (p *pipe) advance(now int64) {
 		p.queuedBytes -= int(p.current.size)
 		p.serving = false
 		p.freeAt = p.finishAt
-		if p.settings.RateBps > 0 {
+		if p.bounded {
 			p.queueDelay.add(p.startAt - p.current.at)
 		}
 		p.propagate(p.current, p.finishAt)
 	}
+}
+
+// awaitTrace moves freeAt to the time at which the trace carries something. It returns
+// false if no packet waits, or that time has not come.
+func (p *pipe) awaitTrace(now int64) bool {
+	if p.waiting() == 0 {
+		return false
+	}
+	p.readyAt = p.trace.ready(p.freeAt)
+	if p.readyAt > now {
+		return false
+	}
+	p.freeAt = p.readyAt
+	return true
 }
 
 // dequeue takes the next packet out of the queue for service at freeAt. It returns
@@ -266,7 +301,9 @@ func (p *pipe) setCE(packet *wirePacket) bool {
 // serve starts the transmission of the current packet at freeAt.
 func (p *pipe) serve() {
 	p.startAt, p.finishAt = p.freeAt, p.freeAt
-	if rate := p.settings.RateBps; rate > 0 {
+	if p.trace != nil {
+		p.finishAt, p.fraction = p.trace.serve(p.startAt, int64(p.current.size)*8e9+p.fraction)
+	} else if rate := p.settings.RateBps; rate > 0 {
 		work := int64(p.settings.wireBytes(int(p.current.size)))*8e9 + p.fraction
 		p.finishAt += work / rate
 		p.fraction = work % rate
@@ -285,12 +322,17 @@ func (p *pipe) serve() {
 // delay line.
 func (p *pipe) propagate(packet wirePacket, left int64) {
 	s := &p.settings
-	if s.LossPlace == LossAfter && p.dice.lose(&s.Loss) {
+	if s.LossPlace == LossAfter && p.lose(left) {
 		p.counters.Lost++
 		p.drop(packet)
 		return
 	}
-	delay := max(int64(s.Delay)+p.dice.jitterBy(s.Jitter), 0)
+	delay := int64(s.Delay)
+	if p.trace != nil && p.trace.HasDelay() {
+		step, _ := p.trace.at(left)
+		delay = int64(step.Delay)
+	}
+	delay = max(delay+p.dice.jitterBy(s.Jitter), 0)
 	held := p.dice.holdBack(&s.Reorder)
 	if held {
 		delay += int64(s.Reorder.Hold)
@@ -304,13 +346,33 @@ func (p *pipe) propagate(packet wirePacket, left int64) {
 // is empty.
 func (p *pipe) next() (int64, bool) {
 	due, pending := p.line.nextDue()
-	if p.serving {
-		// No queued packet can be due earlier than this.
-		if first := p.finishAt + int64(p.settings.Delay-p.settings.Jitter); !pending || first < due {
-			due, pending = first, true
-		}
+	var first int64 // no queued packet can leave the bottleneck earlier
+	switch {
+	case p.serving:
+		first = p.finishAt
+	case p.trace != nil && p.waiting() > 0:
+		first = p.readyAt
+	default:
+		return due, pending
+	}
+	delay := int64(p.settings.Delay)
+	if p.trace != nil && p.trace.HasDelay() {
+		delay = p.trace.minDelay
+	}
+	if first += max(delay-int64(p.settings.Jitter), 0); !pending || first < due {
+		return first, true
 	}
 	return due, pending
+}
+
+// lose reports whether a packet is lost at random at a time.
+func (p *pipe) lose(at int64) bool {
+	lost := p.dice.lose(&p.settings.Loss)
+	if p.trace != nil && p.trace.hasLoss {
+		step, _ := p.trace.at(at)
+		lost = hit(p.dice.traceLoss.Uint64(), step.Loss) || lost
+	}
+	return lost
 }
 
 // pop removes the next packet that is due. The caller delivers it, calls done,

@@ -448,6 +448,10 @@ func TestPipeReorder(t *testing.T) {
 // TestPipeAccountsForEverything changes everything at random and checks the
 // sums after each step.
 func TestPipeAccountsForEverything(t *testing.T) {
+	traces := []*Trace{
+		parsed(t, "0\n3\n3\n10\n"),
+		parsed(t, "time_s,rate_bps,delay_ms,loss\n0,1000000,5,0.1\n0.005,0,5,1\n0.01,100000000,1,0\n"),
+	}
 	for seed := range uint64(10) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		choose := func() Settings {
@@ -468,6 +472,9 @@ func TestPipeAccountsForEverything(t *testing.T) {
 			}
 			if r.IntN(3) == 0 {
 				s.Policer = Policer{RateBps: 2_000_000, BurstBytes: 9000}
+			}
+			if r.IntN(4) == 0 {
+				s.RateBps, s.Trace = 0, traces[r.IntN(len(traces))]
 			}
 			if s.RateBps > 0 {
 				s.AQM.Algorithm = AQMAlgorithm(r.IntN(len(aqmNames)))

@@ -19,6 +19,12 @@ type Settings struct {
 	// packets; 0 means unlimited.
 	RateBps int64
 
+	// Trace is the bottleneck's rate over time in place of RateBps. Its delays, if
+	// it has some, replace Delay, which then should be their mean. Its losses are in
+	// addition to Loss, at the same place. It begins with the link, or when Set
+	// changes it.
+	Trace *Trace
+
 	// ATM makes the bottleneck carry packets in cells: 48 bytes of payload take
 	// 53 bytes of the rate (see CarriesBps).
 	ATM bool
@@ -38,11 +44,11 @@ type Settings struct {
 	QueueBDP float64
 
 	// AQM drops packets of the bottleneck's queue in addition to those that do
-	// not fit. It needs RateBps.
+	// not fit. It needs a bottleneck.
 	AQM AQM
 	// MarkAbove marks every packet of an ECN-capable transport that has waited in
 	// the bottleneck's queue at least this long, as shallow queues for DCTCP (RFC
-	// 8257) and L4S (RFC 9331) do; 0 marks none. It needs RateBps.
+	// 8257) and L4S (RFC 9331) do; 0 marks none. It needs a bottleneck.
 	MarkAbove time.Duration
 
 	// MTU is the largest IP packet that passes; larger ones are dropped and
@@ -128,7 +134,7 @@ type Counters struct {
 	QueuedBytes                      int    // in the bottleneck's queue now
 
 	// Waiting time for the bottleneck without the own transmission; upper
-	// bounds of buckets 3 % wide. Zero while RateBps is 0.
+	// bounds of buckets 3 % wide. Zero without a bottleneck.
 	QueueDelayP50, QueueDelayP95, QueueDelayP99, QueueDelayMax time.Duration
 }
 
@@ -139,12 +145,23 @@ const (
 	atmTrailerBytes  = 8 + 8 // of AAL5 and LLC/SNAP, padded to whole cells
 )
 
+// MeanBps is the bottleneck's mean rate in bits per second; 0 means unlimited.
+func (s Settings) MeanBps() int64 {
+	if s.Trace != nil {
+		return s.Trace.MeanBps()
+	}
+	return s.RateBps
+}
+
+// bounded reports whether there is a bottleneck.
+func (s *Settings) bounded() bool { return s.RateBps > 0 || s.Trace != nil }
+
 // CarriesBps is the bottleneck's rate for packets of a size, in bits per second
 // of whole IP packets; +Inf without a bound.
 func (s Settings) CarriesBps(packet int) float64 {
 	carries := math.Inf(1)
-	if s.RateBps > 0 {
-		carries = float64(s.RateBps) * float64(packet) / float64(s.wireBytes(packet))
+	if rate := s.MeanBps(); rate > 0 {
+		carries = float64(rate) * float64(packet) / float64(s.wireBytes(packet))
 	}
 	if s.PacketsPerSecond > 0 {
 		carries = min(carries, float64(s.PacketsPerSecond)*float64(packet)*8)

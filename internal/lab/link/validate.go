@@ -36,6 +36,8 @@ func (s Settings) Validate() error {
 		return refuse("Jitter", s.Jitter, fmt.Sprintf("between 0 and Delay, which is %v", s.Delay))
 	case s.RateBps != 0 && (s.RateBps < minRateBps || s.RateBps > maxRateBps):
 		return refuse("RateBps", s.RateBps, fmt.Sprintf("0 for no bound, or between %d and %d", minRateBps, int64(maxRateBps)))
+	case s.Trace != nil && s.RateBps != 0:
+		return refuse("RateBps", s.RateBps, "0, because Trace is set as well")
 	case s.PacketsPerSecond != 0 && (s.PacketsPerSecond < 1 || s.PacketsPerSecond > maxPacketsPerSecond):
 		return refuse("PacketsPerSecond", s.PacketsPerSecond, fmt.Sprintf("0 for no bound, or between 1 and %d", maxPacketsPerSecond))
 	case s.PacketsPerSecond != 0 && s.RateBps == 0:
@@ -80,9 +82,9 @@ func (s Settings) Validate() error {
 		return refuse("AQM.ECN", s.AQM.ECN, "false, or set AQM.Algorithm as well")
 	case s.MarkAbove < 0 || s.MarkAbove > maxDelay:
 		return refuse("MarkAbove", s.MarkAbove, fmt.Sprintf("0 for no marks, or up to %v", maxDelay))
-	case s.MarkAbove != 0 && s.RateBps == 0:
+	case s.MarkAbove != 0 && !s.bounded():
 		return refuse("MarkAbove", s.MarkAbove, "0, or set RateBps as well")
-	case s.AQM.Algorithm != NoAQM && s.RateBps == 0:
+	case s.AQM.Algorithm != NoAQM && !s.bounded():
 		return refuse("AQM.Algorithm", s.AQM.Algorithm, "NoAQM, or set RateBps as well")
 	case !share(s.Reorder.Probability):
 		return refuse("Reorder.Probability", s.Reorder.Probability, "between 0 and 1")
@@ -110,13 +112,13 @@ func (s Settings) mtu() int {
 // QueueLimitBytes is the bound of the bottleneck's queue if the other
 // direction's delay is reverse. It is 0, no bound, without a rate.
 func (s Settings) QueueLimitBytes(reverse time.Duration) int {
-	if s.RateBps == 0 {
+	if !s.bounded() {
 		return 0
 	}
 	if s.QueueBytes > 0 {
 		return s.QueueBytes
 	}
-	bdp := float64(s.RateBps) / 8 * (s.Delay + reverse).Seconds()
+	bdp := float64(s.MeanBps()) / 8 * (s.Delay + reverse).Seconds()
 	if s.QueueBDP > 0 {
 		return clampBytes(bdp*s.QueueBDP, s.mtu())
 	}

@@ -91,6 +91,7 @@ func (w *worker) run() {
 		{Fd: int32(w.wakeFD), Events: unix.POLLIN},
 		{Fd: int32(w.from.descriptor()), Events: unix.POLLIN},
 	}
+	w.pipe.begin(monotonic())
 	sourceOpen, sourceFailed := true, false
 	lateness := time.Duration(0) // recent lateness of timers
 	for {

@@ -4,6 +4,7 @@ package linkflag
 
 import (
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +35,37 @@ func AddAQM(flags *pflag.FlagSet, aqm *link.AQM, markAbove *time.Duration) {
 	flagvalue.Add(flags, "AQM", "aqm", "the queue's management: codel, fq_codel, pie or none", "none", AQM(aqm))
 	flagvalue.Add(flags, "STATE", "ecn", "the AQM marks packets instead of dropping them: on or off", "off", OnOff(&aqm.ECN))
 	flagvalue.AddDelay(flags, markAbove, "mark-above", "mark packets that waited this long in the queue (0: none)")
+}
+
+// AddTrace adds a flag for the file of a trace.
+func AddTrace(flags *pflag.FlagSet, trace **link.Trace, name, usage string) {
+	flags.Var(&traceValue{trace: trace}, name, usage)
+}
+
+// traceValue is the file of a trace. Its text is the file's absolute path, for another
+// process that reads it.
+type traceValue struct {
+	path  string
+	trace **link.Trace
+}
+
+func (v *traceValue) String() string { return v.path }
+func (v *traceValue) Type() string   { return "FILE" }
+func (v *traceValue) Set(file string) error {
+	if file == "none" {
+		v.path, *v.trace = file, nil
+		return nil
+	}
+	path, err := filepath.Abs(file)
+	if err != nil {
+		return err
+	}
+	trace, err := link.ReadTrace(path)
+	if err != nil {
+		return err
+	}
+	v.path, *v.trace = path, trace
+	return nil
 }
 
 // OnOff parses on or off.

@@ -167,7 +167,7 @@ func TestExecEndsWithItsClient(t *testing.T) {
 // settings is a direction without its counters.
 func settings(d Direction) Direction {
 	return Direction{
-		Direction: d.Direction, DelayMs: d.DelayMs, JitterMs: d.JitterMs, RateBps: d.RateBps, ATM: d.ATM, PacketRate: d.PacketRate,
+		Direction: d.Direction, DelayMs: d.DelayMs, JitterMs: d.JitterMs, RateBps: d.RateBps, Trace: d.Trace, ATM: d.ATM, PacketRate: d.PacketRate,
 		LossProbability: d.LossProbability, MTU: d.MTU, QueueBytes: d.QueueBytes, AQM: d.AQM, AQMTargetMs: d.AQMTargetMs, ECN: d.ECN, MarkAboveMs: d.MarkAboveMs, Down: d.Down,
 	}
 }

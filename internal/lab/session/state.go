@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -21,7 +22,8 @@ type Direction struct {
 	Direction       string  `json:"direction"`
 	DelayMs         float64 `json:"delay_ms"`
 	JitterMs        float64 `json:"jitter_ms"`
-	RateBps         int64   `json:"rate_bps"`
+	RateBps         int64   `json:"rate_bps"` // the mean of a trace
+	Trace           string  `json:"trace"`    // its file's name; empty without one
 	ATM             bool    `json:"atm"`
 	PacketRate      int64   `json:"packet_rate"` // packets per second, 0 for no bound
 	LossProbability float64 `json:"loss_probability"`
@@ -60,7 +62,8 @@ func (s *server) state() State {
 			Direction:       dir.String(),
 			DelayMs:         display.Milliseconds(settings.Delay),
 			JitterMs:        display.Milliseconds(settings.Jitter),
-			RateBps:         settings.RateBps,
+			RateBps:         settings.MeanBps(),
+			Trace:           traceName(settings),
 			ATM:             settings.ATM,
 			PacketRate:      settings.PacketsPerSecond,
 			LossProbability: settings.Loss.Share(),
@@ -93,6 +96,13 @@ func (s *server) state() State {
 	return state
 }
 
+func traceName(s link.Settings) string {
+	if s.Trace == nil {
+		return ""
+	}
+	return s.Trace.Name()
+}
+
 // WriteText prints the settings and counters, a column for each direction.
 func (s State) WriteText(w io.Writer) error {
 	if len(s.Directions) != 2 {
@@ -116,6 +126,9 @@ func (s State) WriteText(w io.Writer) error {
 		}
 		return display.Rate(float64(d.RateBps))
 	})
+	if ab.Trace+ba.Trace != "" {
+		both("trace", func(d Direction) string { return cmp.Or(d.Trace, "none") })
+	}
 	if ab.PacketRate+ba.PacketRate > 0 {
 		both("packet rate", func(d Direction) string { return fmt.Sprintf("%d/s", d.PacketRate) })
 	}
