@@ -70,6 +70,8 @@ func flagWords(cmd *cobra.Command, flag string) func() []string {
 		return fixed("before", "after")
 	case "host-ecn":
 		return lab.HostECNNames
+	case "police-scope":
+		return fixed("link", "flow")
 	case "atm", "ecn":
 		return fixed("on", "off")
 	case "down":

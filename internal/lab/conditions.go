@@ -36,13 +36,20 @@ type Conditions struct {
 	AQM              link.AQM      // of each direction's queue
 	MarkAbove        time.Duration // each direction's queue marks packets that waited this long; 0 marks none
 	Policer          link.Policer  // from site A to site B
-	ATM              bool          // the bottleneck carries cells
-	PacketsPerSecond int64         // maximum of the bottleneck, each way; 0 is no bound
-	Seed             uint64
-	LANMTU           int
-	DownAB, DownBA   bool // outages
-	ClassicEndHost   bool // end hosts like the AIX hosts of the mitre report
-	HostECN          HostECN
+	RateLoss         link.RateLoss // from site A to site B
+	// ACKThinning passes one of so many acknowledgements from site B to site A.
+	ACKThinning int
+	// Aggregate and AggregateBack gather packets into bursts from site A to site B and
+	// on the way back. AggregateBytes ends a burst early, both ways; 0 does not.
+	Aggregate, AggregateBack time.Duration
+	AggregateBytes           int
+	ATM                      bool  // the bottleneck carries cells
+	PacketsPerSecond         int64 // maximum of the bottleneck, each way; 0 is no bound
+	Seed                     uint64
+	LANMTU                   int
+	DownAB, DownBA           bool // outages
+	ClassicEndHost           bool // end hosts like the AIX hosts of the mitre report
+	HostECN                  HostECN
 }
 
 // MitreConditions are the conditions of the mitre report, with a WAN of 1 Gb/s.
@@ -104,7 +111,15 @@ func (c Conditions) Directions() (ab, ba link.Settings) {
 	}
 	ab = one(delayAB, c.Trace, c.Loss, c.MTUAB, c.DownAB, c.Seed)
 	ba = one(delayBA, c.TraceBack, c.LossBA, c.MTUBA, c.DownBA, c.Seed+1)
-	ab.Policer = c.Policer
+	ab.Policer, ab.RateLoss, ba.ACKThinning = c.Policer, c.RateLoss, c.ACKThinning
+	for _, way := range []struct {
+		s     *link.Settings
+		every time.Duration
+	}{{&ab, c.Aggregate}, {&ba, c.AggregateBack}} {
+		if way.every > 0 {
+			way.s.Aggregate = link.Aggregation{Every: way.every, Bytes: c.AggregateBytes}
+		}
+	}
 	return ab, ba
 }
 
@@ -154,6 +169,22 @@ const defaultPoliceBurst = 64 << 10
 func (c *Conditions) TraceFlags(flags *pflag.FlagSet) {
 	linkflag.AddTrace(flags, &c.Trace, "trace", "rate from site A to B over time, and delay, or none")
 	linkflag.AddTrace(flags, &c.TraceBack, "trace-back", "the same from site B to A, or none")
+}
+
+// AccessFlags adds the flags of what access networks do to packets.
+func (c *Conditions) AccessFlags(flags *pflag.FlagSet) {
+	linkflag.AddRateLoss(flags, &c.RateLoss)
+	flagvalue.AddCount(flags, &c.ACKThinning, "ack-thinning", "one of N ACKs passes from site B to A (0: all)")
+	flagvalue.AddDelay(flags, &c.Aggregate, "aggregate", "packets leave in bursts, this far apart, A to B (0: not)")
+	flagvalue.AddDelay(flags, &c.AggregateBack, "aggregate-back", "the same from site B to A (0: not)")
+	flagvalue.Add(flags, "SIZE", "aggregate-bytes", "end of a burst, like 32KiB (0: no bound)", "0", func(s string) error {
+		size, err := units.ParseSize(s)
+		if s != "0" && (err != nil || size < 1) {
+			return fmt.Errorf("invalid burst %q: write it like 32KiB", s)
+		}
+		c.AggregateBytes = int(size)
+		return nil
+	})
 }
 
 // Flags adds the flags that describe the WAN. Each fills its part of c.
@@ -210,6 +241,8 @@ func (c *Conditions) Flags(flags *pflag.FlagSet) {
 		c.Policer.BurstBytes = int(size)
 		return nil
 	})
+	flagvalue.Add(flags, "SCOPE", "police-scope", "a policer for the whole link, or for each flow: link, flow", "link", linkflag.PoliceScope(&c.Policer.PerFlow))
+	c.AccessFlags(flags)
 	flagvalue.Add(flags, "N", "packet-rate", "maximum packets per second each way (0: no bound)", "0", func(s string) error {
 		n, err := strconv.ParseInt(s, 10, 64)
 		if err != nil || n < 0 {

@@ -108,6 +108,7 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 	flagvalue.AddShare(flags, &path.LossBA.Probability, "loss-back", "share of ACKs lost (0: none)")
 	linkflag.AddLossBurst(flags, &path.LossBurstPackets)
 	linkflag.AddJitter(flags, &path.Jitter)
+	path.AccessFlags(flags)
 	linkflag.AddHostBuffers(flags, &path.WindowBDP, "buffers of the hosts, in BDP")
 	flagvalue.AddNames(flags, &c.algorithms, "cc", "congestion controls, like cubic,bbr (all there are)")
 	flagvalue.AddDuration(flags, &c.during, "time", "how long each run sends")
@@ -311,7 +312,8 @@ func (c *command) safetyRun(flags *pflag.FlagSet) (runner, error) {
 }
 
 func (c *command) trapsRun(flags *pflag.FlagSet) (runner, error) {
-	for _, name := range []string{"rate", "trace", "trace-back", "rtt", "loss", "buffer", "aqm", "ecn", "mark-above", "loss-place", "loss-back", "loss-burst", "jitter", "time", "quick"} {
+	for _, name := range []string{"rate", "trace", "trace-back", "rtt", "loss", "buffer", "aqm", "ecn", "mark-above", "loss-place", "loss-back", "loss-burst", "jitter", "rate-loss",
+		"ack-thinning", "aggregate", "aggregate-back", "aggregate-bytes", "time", "quick"} {
 		if flags.Changed(name) {
 			return nil, fmt.Errorf("--%s does not go with --traps: each case has a path and a time of its own", name)
 		}

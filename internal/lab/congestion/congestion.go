@@ -122,6 +122,16 @@ func (p Path) conditions(o Options) map[string]any {
 	if p.AQM.ECN {
 		d["ecn"] = true
 	}
+	if l := p.RateLoss; l.Share > 0 {
+		d["rate_loss"] = map[string]any{"from_bps": l.FromBps, "to_bps": l.ToBps, "share": l.Share}
+	}
+	if p.ACKThinning > 1 {
+		d["ack_thinning"] = p.ACKThinning
+	}
+	if p.Aggregate+p.AggregateBack > 0 {
+		d["aggregate_ms"], d["aggregate_back_ms"] = milliseconds(p.Aggregate), milliseconds(p.AggregateBack)
+		d["aggregate_bytes"] = p.AggregateBytes
+	}
 	if p.MarkAbove > 0 {
 		d["mark_above_ms"] = milliseconds(p.MarkAbove)
 	}
@@ -148,6 +158,15 @@ func (p Path) String() string {
 	}
 	if p.LossBA.Probability > 0 {
 		fmt.Fprintf(&b, ", %g %% of ACKs lost", 100*p.LossBA.Probability)
+	}
+	if l := p.RateLoss; l.Share > 0 {
+		fmt.Fprintf(&b, ", %g %% lost at %s and none up to %s", 100*l.Share, Rate(float64(l.ToBps)), Rate(float64(l.FromBps)))
+	}
+	if p.ACKThinning > 1 {
+		fmt.Fprintf(&b, ", one of %d ACKs passes", p.ACKThinning)
+	}
+	if p.Aggregate+p.AggregateBack > 0 {
+		fmt.Fprintf(&b, ", bursts of %g and %g ms", milliseconds(p.Aggregate), milliseconds(p.AggregateBack))
 	}
 	if p.Jitter > 0 {
 		fmt.Fprintf(&b, ", ±%g ms jitter", milliseconds(p.Jitter))

@@ -12,7 +12,7 @@ import (
 type dice struct {
 	seed                  uint64
 	loss, jitter, reorder *rand.PCG
-	traceLoss             *rand.PCG
+	traceLoss, rateLoss   *rand.PCG
 	bad                   bool // state of the Gilbert-Elliott chain
 }
 
@@ -23,6 +23,7 @@ const (
 	jitterStream  = 0x6a697474
 	reorderStream = 0x72656f72
 	traceStream   = 0x74726163
+	rateStream    = 0x72617465
 )
 
 func newDice(seed uint64) *dice {
@@ -33,6 +34,7 @@ func newDice(seed uint64) *dice {
 		reorder: rand.NewPCG(seed, reorderStream),
 
 		traceLoss: rand.NewPCG(seed, traceStream),
+		rateLoss:  rand.NewPCG(seed, rateStream),
 	}
 }
 

@@ -1,5 +1,7 @@
 package link
 
+import "math"
+
 // maxHeldBytes bounds the memory of one direction. Only a flood over a link
 // without a rate reaches it; excess packets count as dropped by the queue.
 const maxHeldBytes = 1 << 30
@@ -8,14 +10,21 @@ const maxHeldBytes = 1 << 30
 // no device. All methods take the time in nanoseconds of any origin, which must
 // never go backwards.
 //
-//	arrive -> outage? -> MTU? -> loss before? -> policer -> queue with its AQM -> bottleneck -> loss after? -> delay line -> pop
+//	arrive -> outage? -> MTU? -> loss before? -> ACK thinning -> policer -> queue with its AQM -> bottleneck
+//	-> aggregation -> loss after? -> delay line -> pop
 type pipe struct {
 	settings   Settings
 	queueLimit int // bytes; 0 means no bound
 	dice       *dice
 
-	bucket bucket
-	trace  *replay // nil without a trace
+	policer policer
+	trace   *replay     // nil without a trace
+	thinner *ackThinner // nil without thinning
+	rate    rateMeter   // of what arrives, while RateLoss is set
+
+	losesMore bool // by RateLoss or a trace
+
+	burst burst
 
 	// Packets wait in queue, or in fair with FQ-CoDel.
 	queue       fifo[wirePacket]
@@ -61,7 +70,22 @@ func newPipe(s Settings, queueLimit int, recycle func(*superPacket)) *pipe {
 	}
 	p.manage(0)
 	p.begin(0)
+	p.setThinning(0)
 	return p
+}
+
+// setThinning begins or ends the thinning of acknowledgements. It passes on those that
+// are held.
+func (p *pipe) setThinning(now int64) {
+	if p.thinner != nil {
+		for _, some := p.thinner.next(); some; _, some = p.thinner.next() {
+			p.release(now, (*p.thinner.order.front()).flow)
+		}
+		p.thinner = nil
+	}
+	if p.settings.ACKThinning > 1 {
+		p.thinner = &ackThinner{held: map[uint64]*heldACK{}}
+	}
 }
 
 // begin begins the trace, if there is one.
@@ -70,6 +94,11 @@ func (p *pipe) begin(now int64) {
 	if p.settings.Trace != nil {
 		p.trace = newReplay(p.settings.Trace, now)
 	}
+	p.losesMore = p.hasMoreLoss()
+}
+
+func (p *pipe) hasMoreLoss() bool {
+	return p.settings.RateLoss.Share > 0 || p.trace != nil && p.trace.hasLoss
 }
 
 // manage sets up the queue's management, and moves the packets that wait.
@@ -80,19 +109,17 @@ func (p *pipe) manage(now int64) {
 	if s.AQM.Algorithm == PIE {
 		p.pie = newPIE(now, s.Seed)
 	}
-	was := p.fair
-	p.fair = nil
+	if p.fair != nil {
+		for _, packet := range p.fair.inOrder() {
+			p.queue.push(packet)
+		}
+		p.fair = nil
+	}
 	if s.AQM.Algorithm == FQCoDel {
 		p.fair = new(fairQueue)
 		for p.queue.len() > 0 {
-			p.push(p.queue.pop())
+			p.pushFair(p.queue.pop())
 		}
-	}
-	if was == nil {
-		return
-	}
-	for _, packet := range was.inOrder() {
-		p.push(packet)
 	}
 }
 
@@ -120,10 +147,18 @@ func (p *pipe) set(now int64, s Settings, queueLimit int) {
 	if !p.serving && p.trace != nil {
 		p.freeAt = max(p.freeAt, now) // it may have waited for the old trace
 	}
+	rethin := s.ACKThinning != p.settings.ACKThinning
 	remanage := s.AQM != p.settings.AQM || s.mtu() != p.settings.mtu()
 	p.settings, p.queueLimit, p.bounded = s, queueLimit, s.bounded()
 	if retraced {
 		p.begin(now)
+	}
+	p.losesMore = p.hasMoreLoss()
+	if rethin {
+		p.setThinning(now)
+	}
+	if s.Aggregate.Every == 0 {
+		p.burst.releaseAt = min(p.burst.releaseAt, now)
 	}
 	if remanage {
 		p.manage(now)
@@ -142,46 +177,69 @@ func (p *pipe) arrive(now int64, super *superPacket) {
 		size := super.segmentSize(i)
 		c.PacketsIn++
 		c.BytesIn += uint64(size)
-		switch {
-		case s.Down:
+		if s.Down {
 			c.Outage++
-		case size > mtu:
+			continue
+		}
+		if size > mtu {
 			c.TooBig++
-		case s.LossPlace == LossBefore && p.lose(now):
+			continue
+		}
+		lost := s.LossPlace == LossBefore && p.dice.lose(&s.Loss)
+		if p.losesMore {
+			lost = p.loseMoreBefore(now, size) || lost
+		}
+		if lost {
 			c.Lost++
-		case s.Policer.RateBps > 0 && !p.bucket.admit(now, size, s.Policer):
-			c.Policed++
-		case p.bounded && p.fair == nil && p.queuedBytes+size > p.queueLimit, p.heldBytes+size > maxHeldBytes:
+			continue
+		}
+		if p.heldBytes+size > maxHeldBytes {
 			c.QueueDrops++
-		default:
-			packet := wirePacket{super: super, index: uint16(i), size: int32(size), at: now}
-			if p.pie != nil && p.pie.drop(now, p.queuedBytes, s.AQM.TargetOrDefault(), mtu) &&
-				!(p.pie.probability < pieMarkBelow && p.mark(&packet)) {
-				c.AQMDrops++
-				continue
-			}
-			if !p.serving && p.waiting() == 0 && now > p.freeAt {
-				p.freeAt, p.fraction, p.packetFraction = now, 0, 0
-			}
-			super.refs++
-			p.queuedBytes += size
-			p.heldBytes += size
-			p.push(packet)
-			if p.fair != nil {
-				p.overflow()
-			}
+			continue
+		}
+		super.refs++
+		p.heldBytes += size
+		packet := wirePacket{super: super, index: uint16(i), size: int32(size), at: now}
+		if p.thinner != nil {
+			p.thin(now, packet)
+		} else {
+			p.enqueue(now, packet)
 		}
 	}
 	p.advance(now)
 	p.unref(super)
 }
 
-// push adds a packet to the queue.
-func (p *pipe) push(packet wirePacket) {
-	if p.fair == nil {
-		p.queue.push(packet)
+// enqueue puts a packet into the queue, if the policer and the queue take it.
+func (p *pipe) enqueue(now int64, packet wirePacket) {
+	s, c := &p.settings, &p.counters
+	size := int(packet.size)
+	switch {
+	case s.Policer.RateBps > 0 && !p.policer.admit(now, size, packet.super, s):
+		c.Policed++
+	case p.bounded && p.fair == nil && p.queuedBytes+size > p.queueLimit:
+		c.QueueDrops++
+	case p.pie != nil && p.pie.drop(now, p.queuedBytes, s.AQM.TargetOrDefault(), s.mtu()) &&
+		!(p.pie.probability < pieMarkBelow && p.mark(&packet)):
+		c.AQMDrops++
+	default:
+		if !p.serving && p.waiting() == 0 && now > p.freeAt {
+			p.freeAt, p.fraction, p.packetFraction = now, 0, 0
+		}
+		p.queuedBytes += size
+		if p.fair == nil {
+			p.queue.push(packet)
+		} else {
+			p.pushFair(packet)
+			p.overflow()
+		}
 		return
 	}
+	p.drop(packet)
+}
+
+// pushFair adds a packet to FQ-CoDel's queues.
+func (p *pipe) pushFair(packet wirePacket) {
 	p.fair.push(packet, packet.super.flow(p.settings.Seed), p.codel.maxPacket)
 }
 
@@ -204,8 +262,19 @@ func (p *pipe) overflow() {
 	}
 }
 
-// advance serves the queue up to now.
+// advance makes everything happen that is due up to now.
 func (p *pipe) advance(now int64) {
+	if p.thinner != nil {
+		p.releaseUntil(now)
+	}
+	p.serveUntil(now)
+	if p.burst.packets.len() > 0 {
+		p.releaseBurst(now)
+	}
+}
+
+// serveUntil serves the queue up to now.
+func (p *pipe) serveUntil(now int64) {
 	for {
 		if !p.serving {
 			if p.trace != nil && !p.awaitTrace(now) || !p.dequeue() {
@@ -225,7 +294,11 @@ func (p *pipe) advance(now int64) {
 		if p.bounded {
 			p.queueDelay.add(p.startAt - p.current.at)
 		}
-		p.propagate(p.current, p.finishAt)
+		if p.settings.Aggregate.Every > 0 {
+			p.gather(p.current, p.finishAt)
+		} else {
+			p.propagate(p.current, p.finishAt)
+		}
 	}
 }
 
@@ -322,10 +395,13 @@ func (p *pipe) serve() {
 // delay line.
 func (p *pipe) propagate(packet wirePacket, left int64) {
 	s := &p.settings
-	if s.LossPlace == LossAfter && p.lose(left) {
-		p.counters.Lost++
-		p.drop(packet)
-		return
+	if s.LossPlace == LossAfter {
+		lost := p.dice.lose(&s.Loss)
+		if p.loseByTrace(left) || lost {
+			p.counters.Lost++
+			p.drop(packet)
+			return
+		}
 	}
 	delay := int64(s.Delay)
 	if p.trace != nil && p.trace.HasDelay() {
@@ -346,13 +422,26 @@ func (p *pipe) propagate(packet wirePacket, left int64) {
 // is empty.
 func (p *pipe) next() (int64, bool) {
 	due, pending := p.line.nextDue()
-	var first int64 // no queued packet can leave the bottleneck earlier
+	const never = math.MaxInt64
+	first := int64(never) // no packet can leave the bottleneck earlier
 	switch {
 	case p.serving:
 		first = p.finishAt
 	case p.trace != nil && p.waiting() > 0:
 		first = p.readyAt
-	default:
+	}
+	if p.burst.packets.len() > 0 { // those that follow are released later
+		first = p.burst.releaseAt
+		if p.serving && p.settings.Aggregate.Bytes > 0 {
+			first = min(first, p.finishAt)
+		}
+	}
+	if p.thinner != nil {
+		if release, some := p.thinner.next(); some {
+			first = min(first, release)
+		}
+	}
+	if first == never {
 		return due, pending
 	}
 	delay := int64(p.settings.Delay)
@@ -365,14 +454,26 @@ func (p *pipe) next() (int64, bool) {
 	return due, pending
 }
 
-// lose reports whether a packet is lost at random at a time.
-func (p *pipe) lose(at int64) bool {
-	lost := p.dice.lose(&p.settings.Loss)
-	if p.trace != nil && p.trace.hasLoss {
-		step, _ := p.trace.at(at)
-		lost = hit(p.dice.traceLoss.Uint64(), step.Loss) || lost
+// loseMoreBefore reports whether a packet that arrives now is lost before the
+// bottleneck by its rate or its trace.
+func (p *pipe) loseMoreBefore(now int64, size int) (lost bool) {
+	s := &p.settings
+	if s.RateLoss.Share > 0 {
+		lost = hit(p.dice.rateLoss.Uint64(), s.RateLoss.ShareAt(p.rate.add(now, size)))
+	}
+	if s.LossPlace == LossBefore {
+		lost = p.loseByTrace(now) || lost
 	}
 	return lost
+}
+
+// loseByTrace reports whether the trace loses a packet at a time.
+func (p *pipe) loseByTrace(at int64) bool {
+	if p.trace == nil || !p.trace.hasLoss {
+		return false
+	}
+	step, _ := p.trace.at(at)
+	return hit(p.dice.traceLoss.Uint64(), step.Loss)
 }
 
 // pop removes the next packet that is due. The caller delivers it, calls done,
@@ -409,7 +510,10 @@ func (p *pipe) unref(super *superPacket) {
 
 // inFlight is the number of packets in the bottleneck and on the delay line.
 func (p *pipe) inFlight() int {
-	packets := p.waiting() + p.line.len()
+	packets := p.waiting() + p.burst.packets.len() + p.line.len()
+	if p.thinner != nil {
+		packets += len(p.thinner.held)
+	}
 	if p.serving {
 		packets++
 	}

@@ -471,7 +471,14 @@ func TestPipeAccountsForEverything(t *testing.T) {
 				s.Reorder = Reorder{Probability: 0.3, Hold: time.Millisecond}
 			}
 			if r.IntN(3) == 0 {
-				s.Policer = Policer{RateBps: 2_000_000, BurstBytes: 9000}
+				s.Policer = Policer{RateBps: 2_000_000, BurstBytes: 9000, PerFlow: r.IntN(2) == 0}
+			}
+			s.ACKThinning = r.IntN(4)
+			if r.IntN(3) == 0 {
+				s.Aggregate = Aggregation{Every: time.Duration(1 + r.Int64N(3*ms)), Bytes: r.IntN(2) * 5000}
+			}
+			if r.IntN(4) == 0 {
+				s.RateLoss = RateLoss{FromBps: 1e6, ToBps: 20e6, Share: 0.5}
 			}
 			if r.IntN(4) == 0 {
 				s.RateBps, s.Trace = 0, traces[r.IntN(len(traces))]
@@ -495,7 +502,7 @@ func TestPipeAccountsForEverything(t *testing.T) {
 		check := func() {
 			t.Helper()
 			c := b.counters
-			sum := c.PacketsDelivered + c.Lost + c.Policed + c.QueueDrops + c.AQMDrops + c.TooBig + c.Outage + c.WriteErrors + uint64(b.inFlight())
+			sum := c.PacketsDelivered + c.Lost + c.Thinned + c.Policed + c.QueueDrops + c.AQMDrops + c.TooBig + c.Outage + c.WriteErrors + uint64(b.inFlight())
 			if sum != c.PacketsIn {
 				t.Fatalf("seed %d: %d packets came in, %d are accounted for: %+v", seed, c.PacketsIn, sum, c)
 			}
@@ -507,6 +514,10 @@ func TestPipeAccountsForEverything(t *testing.T) {
 				b.set(b.now, s, s.QueueLimitBytes(s.Delay))
 			case 1, 2, 3:
 				b.send(40 + r.IntN(2000))
+			case 6:
+				for range r.IntN(20) {
+					b.sendSuper(&superPacket{packet: tcpACK(r.IntN(3), r.IntN(100)), segments: 1})
+				}
 			case 4, 5:
 				packet, h := tcpSuperPacket(4+2*r.IntN(2), 1+r.IntN(60000), 100+r.IntN(1400), 0)
 				p := new(superPacket)

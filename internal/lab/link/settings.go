@@ -35,6 +35,7 @@ type Settings struct {
 
 	Loss      Loss
 	LossPlace LossPlace
+	RateLoss  RateLoss // before the bottleneck, in addition to Loss
 
 	// QueueBytes bounds the bottleneck's queue; 0 means QueueBDP applies.
 	QueueBytes int
@@ -58,6 +59,12 @@ type Settings struct {
 	Reorder Reorder
 
 	Policer Policer
+
+	// ACKThinning passes one of so many pure acknowledgements of a flow, the latest,
+	// and holds each back for 5 ms at most; 0 and 1 pass all.
+	ACKThinning int
+
+	Aggregate Aggregation
 
 	// Down is an outage: every arriving packet is dropped and counted.
 	Down bool
@@ -111,16 +118,18 @@ type Reorder struct {
 type Policer struct {
 	RateBps    int64 // bits per second of whole IP packets
 	BurstBytes int   // depth of the bucket: the burst that passes after a pause
+	PerFlow    bool  // a bucket for each flow of addresses, protocol and ports
 }
 
 // Counters counts the packets of one direction since the link began. Every
-// packet is accounted for: PacketsIn = PacketsDelivered + Lost + Policed +
-// QueueDrops + AQMDrops + TooBig + Outage + WriteErrors + InFlight. A
-// super-packet of segmentation offload counts as its packets on the wire.
+// packet is accounted for: PacketsIn = PacketsDelivered + Lost + Thinned + Policed +
+// QueueDrops + AQMDrops + TooBig + Outage + WriteErrors + InFlight. A super-packet of
+// segmentation offload counts as its packets on the wire.
 type Counters struct {
 	PacketsIn, BytesIn               uint64
 	PacketsDelivered, BytesDelivered uint64
-	Lost                             uint64 // by the loss model
+	Lost                             uint64 // by the loss models
+	Thinned                          uint64 // acknowledgements that a later one replaced
 	Policed                          uint64 // exceeded the policer's rate
 	QueueDrops                       uint64 // the queue was full
 	AQMDrops                         uint64 // by the queue's AQM

@@ -17,6 +17,8 @@ const (
 	maxRateBps = 1_000_000_000_000
 	maxDelay   = time.Hour
 
+	maxACKThinning = 1000
+
 	maxPacketsPerSecond = 100_000_000
 
 	minQueuePackets = 64 // of the default queue limit, in full packets
@@ -58,6 +60,18 @@ func (s Settings) Validate() error {
 		return refuse("Loss.ToGood", s.Loss.ToGood, "0, or set Loss.ToBad as well")
 	case s.Loss.ToBad == 0 && s.Loss.BadProbability > 0:
 		return refuse("Loss.BadProbability", s.Loss.BadProbability, "0, or set Loss.ToBad as well")
+	case s.RateLoss != (RateLoss{}) && !(s.RateLoss.FromBps >= 0 && s.RateLoss.FromBps < s.RateLoss.ToBps && s.RateLoss.ToBps <= maxRateBps):
+		return refuse("RateLoss", fmt.Sprintf("from %d to %d", s.RateLoss.FromBps, s.RateLoss.ToBps), fmt.Sprintf("a rate from 0 and a higher one up to %d", int64(maxRateBps)))
+	case !share(s.RateLoss.Share):
+		return refuse("RateLoss.Share", s.RateLoss.Share, "between 0 and 1")
+	case s.ACKThinning < 0 || s.ACKThinning > maxACKThinning:
+		return refuse("ACKThinning", s.ACKThinning, fmt.Sprintf("between 0 and %d", maxACKThinning))
+	case s.Aggregate.Every < 0 || s.Aggregate.Every > time.Second:
+		return refuse("Aggregate.Every", s.Aggregate.Every, fmt.Sprintf("between 0 and %v", time.Second))
+	case s.Aggregate.Bytes < 0 || s.Aggregate.Bytes > maxHeldBytes:
+		return refuse("Aggregate.Bytes", s.Aggregate.Bytes, fmt.Sprintf("between 0 and %d", maxHeldBytes))
+	case s.Aggregate.Bytes > 0 && s.Aggregate.Every == 0:
+		return refuse("Aggregate.Bytes", s.Aggregate.Bytes, "0, or set Aggregate.Every as well, which ends a burst that stays small")
 	case s.LossPlace > LossAfter:
 		return refuse("LossPlace", uint8(s.LossPlace), "LossBefore or LossAfter")
 	case s.MTU != 0 && (s.MTU < minMTU || s.MTU > maxMTU):
@@ -96,6 +110,8 @@ func (s Settings) Validate() error {
 		return refuse("Policer.RateBps", s.Policer.RateBps, fmt.Sprintf("0 for no policer, or between %d and %d", minRateBps, int64(maxRateBps)))
 	case s.Policer.RateBps != 0 && (s.Policer.BurstBytes < s.mtu() || s.Policer.BurstBytes > maxHeldBytes):
 		return refuse("Policer.BurstBytes", s.Policer.BurstBytes, fmt.Sprintf("at least the MTU of %d, so that a packet can pass, and at most %d", s.mtu(), maxHeldBytes))
+	case s.Policer.RateBps == 0 && s.Policer.PerFlow:
+		return refuse("Policer.PerFlow", s.Policer.PerFlow, "false, or set Policer.RateBps as well")
 	case s.Policer.RateBps == 0 && s.Policer.BurstBytes != 0:
 		return refuse("Policer.BurstBytes", s.Policer.BurstBytes, "0, or set Policer.RateBps as well")
 	}

@@ -79,6 +79,41 @@ func OnOff(on *bool) func(string) error {
 	}
 }
 
+// AddRateLoss adds --rate-loss.
+func AddRateLoss(flags *pflag.FlagSet, loss *link.RateLoss) {
+	flagvalue.Add(flags, "RATES", "rate-loss", "loss that grows with the rate, like 10Mbit-100Mbit:10%", "none", RateLoss(loss))
+}
+
+// RateLoss parses a loss that grows between two rates, like 10Mbit-100Mbit:10%, or none.
+func RateLoss(loss *link.RateLoss) func(string) error {
+	return func(s string) error {
+		if s == "none" {
+			*loss = link.RateLoss{}
+			return nil
+		}
+		var parsed link.RateLoss
+		rates, share, _ := strings.Cut(s, ":")
+		from, to, _ := strings.Cut(rates, "-")
+		if flagvalue.Rate(&parsed.FromBps)(from) != nil || flagvalue.Rate(&parsed.ToBps)(to) != nil ||
+			flagvalue.Share(&parsed.Share)(share) != nil || parsed.FromBps >= parsed.ToBps {
+			return fmt.Errorf("invalid loss %q: write two rates and the loss at the second, like 10Mbit-100Mbit:10%%", s)
+		}
+		*loss = parsed
+		return nil
+	}
+}
+
+// PoliceScope parses link, or flow for a policer of each flow.
+func PoliceScope(perFlow *bool) func(string) error {
+	return func(s string) error {
+		if s != "link" && s != "flow" {
+			return fmt.Errorf("invalid scope %q: choose link or flow", s)
+		}
+		*perFlow = s == "flow"
+		return nil
+	}
+}
+
 // AddHostBuffers adds --host-buffers, which has its default already.
 func AddHostBuffers(flags *pflag.FlagSet, products *float64, usage string) {
 	flagvalue.Add(flags, "BDP", "host-buffers", usage, fmt.Sprint(*products), BDP(products))

@@ -166,10 +166,10 @@ func TestExecEndsWithItsClient(t *testing.T) {
 
 // settings is a direction without its counters.
 func settings(d Direction) Direction {
-	return Direction{
-		Direction: d.Direction, DelayMs: d.DelayMs, JitterMs: d.JitterMs, RateBps: d.RateBps, Trace: d.Trace, ATM: d.ATM, PacketRate: d.PacketRate,
-		LossProbability: d.LossProbability, MTU: d.MTU, QueueBytes: d.QueueBytes, AQM: d.AQM, AQMTargetMs: d.AQMTargetMs, ECN: d.ECN, MarkAboveMs: d.MarkAboveMs, Down: d.Down,
-	}
+	d.PacketsIn, d.Delivered, d.BytesDelivered, d.Lost, d.Thinned, d.Policed, d.QueueDrops, d.AQMDrops, d.Marked = 0, 0, 0, 0, 0, 0, 0, 0, 0
+	d.TooBig, d.Outage, d.Reordered, d.LostByMachine = 0, 0, 0, 0
+	d.QueueP50Ms, d.QueueP95Ms, d.QueueP99Ms, d.QueueMaxMs = 0, 0, 0, 0
+	return d
 }
 
 // Status reports the changed settings, and no other change.

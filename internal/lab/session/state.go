@@ -35,10 +35,20 @@ type Direction struct {
 	MarkAboveMs     float64 `json:"mark_above_ms"` // 0 is no marks
 	Down            bool    `json:"down"`
 
+	PoliceBps       int64   `json:"police_bps"` // 0 is no policer
+	PolicePerFlow   bool    `json:"police_per_flow"`
+	RateLossFromBps int64   `json:"rate_loss_from_bps"`
+	RateLossToBps   int64   `json:"rate_loss_to_bps"`
+	RateLossShare   float64 `json:"rate_loss_share"` // at the second rate; 0 is none
+	ACKThinning     int     `json:"ack_thinning"`    // one of so many passes; 0 is all
+	AggregateMs     float64 `json:"aggregate_ms"`    // 0 is no bursts
+	AggregateBytes  int     `json:"aggregate_bytes"`
+
 	PacketsIn      uint64  `json:"packets_in"`
 	Delivered      uint64  `json:"packets_delivered"`
 	BytesDelivered uint64  `json:"bytes_delivered"`
 	Lost           uint64  `json:"packets_lost"`
+	Thinned        uint64  `json:"packets_thinned"`
 	Policed        uint64  `json:"packets_policed"`
 	QueueDrops     uint64  `json:"queue_drops"`
 	AQMDrops       uint64  `json:"aqm_drops"`
@@ -74,11 +84,20 @@ func (s *server) state() State {
 			ECN:             settings.AQM.ECN,
 			MarkAboveMs:     display.Milliseconds(settings.MarkAbove),
 			Down:            settings.Down,
+			PoliceBps:       settings.Policer.RateBps,
+			PolicePerFlow:   settings.Policer.PerFlow,
+			RateLossFromBps: settings.RateLoss.FromBps,
+			RateLossToBps:   settings.RateLoss.ToBps,
+			RateLossShare:   settings.RateLoss.Share,
+			ACKThinning:     settings.ACKThinning,
+			AggregateMs:     display.Milliseconds(settings.Aggregate.Every),
+			AggregateBytes:  settings.Aggregate.Bytes,
 
 			PacketsIn:      counters.PacketsIn,
 			Delivered:      counters.PacketsDelivered,
 			BytesDelivered: counters.BytesDelivered,
 			Lost:           counters.Lost,
+			Thinned:        counters.Thinned,
 			Policed:        counters.Policed,
 			QueueDrops:     counters.QueueDrops,
 			AQMDrops:       counters.AQMDrops,
@@ -133,6 +152,31 @@ func (s State) WriteText(w io.Writer) error {
 		both("packet rate", func(d Direction) string { return fmt.Sprintf("%d/s", d.PacketRate) })
 	}
 	both("loss", func(d Direction) string { return fmt.Sprintf("%g%%", 100*d.LossProbability) })
+	if ab.RateLossShare+ba.RateLossShare > 0 {
+		both("loss by rate", func(d Direction) string {
+			if d.RateLossShare == 0 {
+				return "0%"
+			}
+			return fmt.Sprintf("%g%% at %s", 100*d.RateLossShare, display.Rate(float64(d.RateLossToBps)))
+		})
+	}
+	if ab.PoliceBps+ba.PoliceBps > 0 {
+		both("policer", func(d Direction) string {
+			switch {
+			case d.PoliceBps == 0:
+				return "none"
+			case d.PolicePerFlow:
+				return display.Rate(float64(d.PoliceBps)) + " a flow"
+			}
+			return display.Rate(float64(d.PoliceBps))
+		})
+	}
+	if ab.ACKThinning+ba.ACKThinning > 0 {
+		both("ACKs that pass", func(d Direction) string { return fmt.Sprintf("1 of %d", max(d.ACKThinning, 1)) })
+	}
+	if ab.AggregateMs+ba.AggregateMs > 0 {
+		both("bursts", func(d Direction) string { return fmt.Sprintf("%g ms", d.AggregateMs) })
+	}
 	both("queue", func(d Direction) string { return units.Size(d.QueueBytes).String() })
 	if ab.AQMTargetMs+ba.AQMTargetMs > 0 {
 		both("AQM", func(d Direction) string {
@@ -156,6 +200,9 @@ func (s State) WriteText(w io.Writer) error {
 		count("packets in", func(d Direction) uint64 { return d.PacketsIn })
 		count("delivered", func(d Direction) uint64 { return d.Delivered })
 		count("lost", func(d Direction) uint64 { return d.Lost })
+		if ab.Thinned+ba.Thinned > 0 {
+			count("thinned", func(d Direction) uint64 { return d.Thinned })
+		}
 		if ab.Policed+ba.Policed > 0 {
 			count("policed", func(d Direction) uint64 { return d.Policed })
 		}
