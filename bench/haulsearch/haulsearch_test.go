@@ -678,7 +678,7 @@ func TestCommandLine(t *testing.T) {
 		{"--time -1s", "--keep and --time take 0 or more"},
 		{"--time soon", `invalid value "soon" for flag -time: parse error; see --help`},
 		{"--kind alone,queer", `unknown kind "queer": choose from alone, slow, disturbed, cubic, group, hosts, policed`},
-		{"--control reno", `unknown control "reno": use haul or cubic`},
+		{"--control reno", `unknown control "reno": use haul, bbr3 or cubic`},
 		{"--swift", "flag provided but not defined: -swift; see --help"},
 		{"now", `unexpected argument "now"; see --help`},
 	} {

@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -41,8 +42,8 @@ still does, and printed as a haulsim command. It needs gcc.
   --kind LIST    kinds of paths, with commas between (default: all)
   --keep N       failures to show and to shrink (default 10)
   --no-shrink    show failures as they were found
-  --control NAME simulate this in place of haul: cubic, to see how hard the
-                 same paths are for it (commands are shown with haul)
+  --control NAME simulate this in place of haul: bbr3 or cubic, to see how
+                 hard the same paths are for it (commands are shown with haul)
   --known FILE   shares that are known to be above what is allowed, as JSON:
                  fail only where one is larger than the file says
   --json         print the result as JSON
@@ -156,8 +157,8 @@ func parseArgs(args []string) (s *search, asJSON bool, err error) {
 	case s.keep < 0 || s.time < 0:
 		return nil, false, errors.New("--keep and --time take 0 or more")
 	}
-	if s.control != "haul" && s.control != "cubic" {
-		return nil, false, fmt.Errorf("unknown control %q: use haul or cubic", s.control)
+	if !slices.Contains([]string{"haul", "bbr3", "cubic"}, s.control) {
+		return nil, false, fmt.Errorf("unknown control %q: use haul, bbr3 or cubic", s.control)
 	}
 	if s.kinds, err = flagvalue.Choose("kind", kinds, flagvalue.Names(*names), func(k kind) string { return k.name }); err != nil {
 		return nil, false, err

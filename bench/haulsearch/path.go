@@ -71,7 +71,7 @@ func (s settings) words() []string {
 
 // A flow is one sender of a path.
 type flow struct {
-	control  string // haul, cubic or cbr
+	control  string // haul, bbr3, cubic or cbr
 	beginS   float64
 	settings settings
 }
