@@ -1,7 +1,6 @@
 package link
 
 import (
-	"fmt"
 	"testing"
 	"time"
 )
@@ -38,7 +37,7 @@ func BenchmarkPipe(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(max(packets, 1)), "ns/packet")
 			if packets == 0 && b.N > 1000 {
-				b.Error(fmt.Sprintf("no packet left: %+v", p.counters))
+				b.Errorf("no packet left: %+v", p.counters)
 			}
 		})
 	}

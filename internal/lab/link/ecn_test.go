@@ -105,7 +105,7 @@ func TestPIEMarkShare(t *testing.T) {
 	none, dropped := share(0)
 	// 16 packets pass, and then each has 5 %: one of 36.
 	if marked < 220 || marked > 280 || dropsBeside > 5 || none != 0 || dropped < 220 || dropped > 290 {
-		t.Errorf("marked %d and dropped %d of ECT packets, %d and %d of others", marked, dropsBeside, none, dropped)
+		t.Errorf("marked %d and dropped %d of capable packets, %d and %d of others", marked, dropsBeside, none, dropped)
 	}
 }
 
