@@ -295,7 +295,8 @@ static void cycles(double rate_mbps, double rtt_ms, double least_s, double most_
 			      least_s, most_s);
 		}
 	}
-	CHECK(ups >= 40 / (most_s + 8 * p.rtt) - 3 && before > 30, "%.0f Mb/s, %.0f ms: %d probes, the last at %.1f s", rate_mbps, rtt_ms, ups, before);
+	// ProbeRTT begins the wait anew.
+	CHECK(ups >= 40 / (most_s + 8 * p.rtt) - 4 && before > 30, "%.0f Mb/s, %.0f ms: %d probes, the last at %.1f s", rate_mbps, rtt_ms, ups, before);
 	double share = goodput(&sim.flow[0], 10, 40) / limit(&p);
 	CHECK(share >= 0.95, "%.0f Mb/s, %.0f ms: %.3f of the path", rate_mbps, rtt_ms, share);
 }
@@ -610,6 +611,21 @@ static void undoes(void)
 	}
 }
 
+// A probe that an idle time ends goes on at the bandwidth, and ProbeRTT is over.
+static void restarts(void)
+{
+	struct bbr3_ack a = {.now_us = 10000000, .cwnd = 100, .mss = MSS, .delivered = 500};
+	struct bbr3 h;
+	bbr3_init(&h, &a, 100000);
+	h.state = BBR3_UP, h.full_bw_reached = true, h.bw = h.max_bw[0] = bbr3_bw_q28(100, 100000);
+	bbr3_set_pace(&h, MSS, 125);
+	bbr3_restart(&h, &a);
+	CHECK(near(h.pace, 1000 * MSS * 0.99, 1e-3, 1) && h.idle_restart, "after idle time: paced at %llu B/s", h.pace);
+	h.state = BBR3_PROBE_RTT, h.probe_rtt_done_us = a.now_us - 1, h.prior_cwnd = 250;
+	bbr3_restart(&h, &a);
+	CHECK(h.state == BBR3_CRUISE && h.cwnd == 250, "ProbeRTT after idle time: state %u, window %u", h.state, h.cwnd);
+}
+
 static int undone;
 
 static void count_undo(struct flow *f)
@@ -678,6 +694,22 @@ static void leaves_headroom(void)
 	run(60);
 	struct flow *f = &sim.flow[0];
 	double share = goodput(f, 10, 60) / limit(&p), sent = (double)f->sent / f->delivered;
+	// After a probe that lost too much, the next one ends where that one did, and if it
+	// loses less, another follows at once.
+	int cautious = 0, again = 0;
+	for (int i = 0; i + 1 < changed; i++) {
+		const struct change *c = &changes[i], *next = c + 1;
+		if (c->was.state != BBR3_UP || !c->is.probe_precautionary)
+			continue;
+		cautious++;
+		CHECK(c->was.probe_too_high && !c->is.probe_too_high, "a cautious probe after one that lost less");
+		while (next < changes + changed && next->is.state == BBR3_CRUISE)
+			next++;
+		again += next < changes + changed && next->is.state == BBR3_REFILL && !next->is.probe_too_high;
+		if (next < changes + changed && next->is.state == BBR3_REFILL && !next->was.probe_too_high)
+			CHECK(next->at - c->at <= 3 * p.rtt, "%.2f s after a cautious probe", next->at - c->at);
+	}
+	CHECK(cautious && again, "%d cautious probes, %d of them go on", cautious, again);
 	CHECK(bounded && share >= 0.85 && sent <= 1.02, "a short buffer: inflight_longterm %s, %.2f of the path, %.3f sent for each delivered",
 	      bounded ? "set" : "not set", share, sent);
 }
@@ -738,6 +770,7 @@ int main(void)
 	slope();
 	policed();
 	undoes();
+	restarts();
 	reordered();
 	app_limited_in_refill();
 	leaves_headroom();
