@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"longhaul/internal/lab"
+	"longhaul/internal/lab/stats"
 	"longhaul/internal/nettest"
 )
 
@@ -94,7 +95,7 @@ func TestFarHostIsNoFarther(t *testing.T) {
 	nettest.RequireSandbox(t)
 	p := quick()
 	nettest.MostOf(t, func() error {
-		n, err := build(p, withFarHost(lab.TwoSites(p.Conditions), p.RTT))
+		n, err := build(p, withFarHost(lab.TwoSites(p.Conditions), p.RTT, rttRatio))
 		if err != nil {
 			return err
 		}
@@ -150,7 +151,7 @@ func TestFaultsMeetFlows(t *testing.T) {
 					return err
 				}
 				during := func(from, to time.Duration) float64 {
-					return mean(r.delivery[from/sampleEvery:to/sampleEvery]) / p.LimitBps()
+					return stats.Mean(r.delivery[from/sampleEvery:to/sampleEvery]) / p.LimitBps()
 				}
 				if !(math.Abs(float64(r.BeforeShare)-0.9) <= 0.11) { // nor is None
 					return fmt.Errorf("delivery before is %v, want 0.9 ± 0.11", r.BeforeShare)

@@ -32,14 +32,14 @@ type lossFrom struct {
 }
 
 // lossOf returns the loss of a path that changes.
-func lossOf(p Path, changes []pathChange) pathLoss {
+func lossOf(p Path, changes []Change) pathLoss {
 	share := func(p Path) float64 {
 		ab, _ := p.Directions()
 		return ab.Loss.Share()
 	}
 	l := pathLoss{{0, share(p)}}
 	for _, c := range changes {
-		l = append(l, lossFrom{c.at, share(c.to)})
+		l = append(l, lossFrom{c.At, share(c.To)})
 	}
 	return l
 }

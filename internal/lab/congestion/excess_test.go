@@ -87,7 +87,7 @@ func TestPathLoss(t *testing.T) {
 	p := SafetyPath()
 	bad := p
 	bad.Loss, bad.LossBurstPackets = link.Loss{Probability: 0.2}, 8
-	l := lossOf(p, []pathChange{{10 * time.Second, bad}, {12 * time.Second, p}})
+	l := lossOf(p, []Change{{10 * time.Second, bad}, {12 * time.Second, p}})
 	for _, test := range []struct {
 		from, to time.Duration
 		want     float64

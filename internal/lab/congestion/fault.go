@@ -129,24 +129,35 @@ func (f Fault) excessBound(base, during Path) (bound float64, window time.Durati
 	return MaxExcessAlone, 0
 }
 
-// course returns the course of a run with the fault.
-func (f Fault) course(when shape, base, during Path) course {
-	c := course{path: base, lasts: when.time(f)}
+// trial returns the run of an algorithm's flow with the fault.
+func (f Fault) trial(when shape, base, during Path, algorithm string) Trial {
+	t := Trial{Path: base, Time: when.time(f), Groups: []Group{{Algorithm: algorithm, Flows: 1}}}
 	end := when.at + f.lasts
 	if f.during != nil {
-		c.changes = append(c.changes, pathChange{when.at, during})
+		t.Changes = append(t.Changes, Change{when.at, during})
 		if !f.stays {
-			c.changes = append(c.changes, pathChange{end, base})
+			t.Changes = append(t.Changes, Change{end, base})
 		}
 	}
 	if f.crossShare > 0 {
-		c.cross = crossTraffic{rateBps: f.crossBps(base), begins: when.at, end: end}
+		t.Cross = Cross{RateBps: f.crossBps(base), Begin: when.at, End: end}
 		if f.lasts == 0 {
-			c.cross.begins, c.cross.end = 0, c.lasts
+			t.Cross.Begin, t.Cross.End = 0, t.Time
 		}
 	}
 	if f.idle {
-		c.idleFrom, c.idleTill = when.at, end
+		t.Groups[0].IdleFrom, t.Groups[0].IdleTill = when.at, end
 	}
-	return c
+	return t
+}
+
+// Recovers reports whether a flow can recover from the fault: it does not last for the
+// whole run.
+func (f Fault) Recovers() bool { return f.lasts > 0 }
+
+// ExcessBound returns the maximum of sent ÷ delivered × (1 - random loss) on a path with
+// the fault.
+func (f Fault) ExcessBound(p Path) float64 {
+	bound, _ := f.excessBound(f.paths(p))
+	return bound
 }

@@ -35,6 +35,10 @@ type flowSpec struct {
 
 	idleFrom, idleTill time.Duration // of the run: the program sends nothing; equal for never
 
+	// arrived counts the bytes at a receiver that is no socket, at remote.
+	remote  netip.AddrPort
+	arrived func() int64
+
 	brutalBps   int64 // rate of payload for brutal; 0: none
 	unsentBytes int   // TCP_NOTSENT_LOWAT
 }
@@ -148,10 +152,12 @@ func sampleUntil(ctx context.Context, begin time.Time, during time.Duration, all
 // longer count.
 func closeAll(all []*running) {
 	for _, r := range all {
-		if r == nil || r.listener == nil {
+		if r == nil {
 			continue
 		}
-		r.listener.Close()
+		if r.listener != nil {
+			r.listener.Close()
+		}
 		r.mu.Lock()
 		if r.conn != nil {
 			_ = r.conn.SetLinger(0)
@@ -162,6 +168,9 @@ func closeAll(all []*running) {
 }
 
 func (r *running) listen(ctx context.Context) error {
+	if r.arrived != nil {
+		return nil
+	}
 	return r.to.Do(func() (err error) {
 		var config net.ListenConfig
 		config.SetMultipathTCP(false)
@@ -172,6 +181,9 @@ func (r *running) listen(ctx context.Context) error {
 
 // receive reads and compares the flow's data until its end.
 func (r *running) receive(begin time.Time) {
+	if r.listener == nil {
+		return
+	}
 	conn, err := r.listener.Accept()
 	if err != nil {
 		return // the run is over
@@ -265,7 +277,11 @@ func (r *running) connect(ctx context.Context) error {
 		var dialer net.Dialer
 		dialer.SetMultipathTCP(false)
 		dialer.Control = r.options
-		conn, err = dialer.DialContext(ctx, "tcp", r.listener.Addr().String())
+		address := r.remote.String()
+		if r.listener != nil {
+			address = r.listener.Addr().String()
+		}
+		conn, err = dialer.DialContext(ctx, "tcp", address)
 		return err
 	})
 	if err != nil {
@@ -345,6 +361,9 @@ func (r *running) fail(err error) {
 // sample records the flow's state. It takes the time after the state, so that a process
 // stopped between the two computes no rate above the link's.
 func (r *running) sample(begin time.Time) {
+	if r.arrived != nil {
+		r.received.Store(r.arrived())
+	}
 	s := sample{received: r.received.Load()}
 	if len(r.samples) > 0 {
 		last := r.samples[len(r.samples)-1]

@@ -134,10 +134,10 @@ func (f flow) srttAt(at time.Duration) time.Duration {
 	return f.samples[i].srtt
 }
 
-// jain returns the fairness index of R. Jain, D. Chiu and W. Hawe, "A quantitative
+// Jain returns the fairness index of R. Jain, D. Chiu and W. Hawe, "A quantitative
 // measure of fairness and discrimination" (1984): 1 if all get the same, 1/n
 // if one gets everything.
-func jain(values []float64) float64 {
+func Jain(values []float64) float64 {
 	sum, squares := 0.0, 0.0
 	for _, v := range values {
 		sum += v
@@ -149,10 +149,10 @@ func jain(values []float64) float64 {
 	return sum * sum / (float64(len(values)) * squares)
 }
 
-// harm returns a flow's loss to its neighbours as a share of its goodput alone:
+// Harm returns a flow's loss to its neighbours as a share of its goodput alone:
 // (solo - shared)/solo, after R. Ware et al., "Beyond Jain's fairness index" (HotNets
 // 2019). It is negative for a gain. It is missing for a flow with no goodput alone.
-func harm(solo, shared float64) float64 {
+func Harm(solo, shared float64) float64 {
 	if solo == 0 {
 		return math.NaN()
 	}

@@ -111,16 +111,16 @@ func TestJain(t *testing.T) {
 		{[]float64{3, 1}, 16.0 / 20},
 		{[]float64{7}, 1},
 	} {
-		near(t, "Jain's index", jain(test.values), test.want, 1e-12)
+		near(t, "Jain's index", Jain(test.values), test.want, 1e-12)
 	}
-	if !math.IsNaN(jain([]float64{0, 0})) || !math.IsNaN(jain(nil)) {
+	if !math.IsNaN(Jain([]float64{0, 0})) || !math.IsNaN(Jain(nil)) {
 		t.Error("nothing has a fairness")
 	}
 }
 
 func TestHarm(t *testing.T) {
 	for _, test := range []struct{ solo, shared, want float64 }{{100, 50, 0.5}, {100, 0, 1}, {100, 100, 0}, {50, 60, -0.2}} {
-		near(t, "harm", harm(test.solo, test.shared), test.want, 1e-12)
+		near(t, "harm", Harm(test.solo, test.shared), test.want, 1e-12)
 	}
 }
 

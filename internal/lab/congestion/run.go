@@ -11,7 +11,6 @@ import (
 	"longhaul/internal/display"
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/link"
-	"longhaul/internal/lab/stats"
 )
 
 // Run is one run of one flow.
@@ -56,7 +55,14 @@ const SeriesSeconds = 0.1
 // network is a lab for flows.
 type network struct {
 	*lab.Lab
-	path Path
+	path     Path
+	receiver *userReceiver // if a trial has one
+}
+
+// Close takes the lab down.
+func (n *network) Close() error {
+	n.receiver.close()
+	return n.Lab.Close()
 }
 
 // build makes the sites, with hosts whose buffers hold the path's window.
@@ -69,7 +75,7 @@ func build(p Path, topology lab.Topology) (*network, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &network{built, p}
+	n := &network{Lab: built, path: p}
 	for _, name := range built.HostNames() {
 		// Also the initial size of a socket: the window must not wait for
 		// autotuning.
@@ -86,9 +92,6 @@ func build(p Path, topology lab.Topology) (*network, error) {
 
 // warm has another connection of the algorithm use the path, and end.
 func (n *network) warm(ctx context.Context, algorithm string, o Options, run, runs int) error {
-	if !o.Warm {
-		return nil
-	}
 	during := n.path.warmUp()
 	flows, err := runFlows(ctx, []flowSpec{n.flow(algorithm)}, during, o.progressOf("before "+algorithm, run, runs, during))
 	if err != nil {
@@ -160,49 +163,27 @@ const heldBack = 0.05
 
 // oneFlow runs one flow alone in a new lab.
 func oneFlow(ctx context.Context, p Path, algorithm string, o Options, run, runs int) (Run, error) {
-	n, err := build(p, lab.TwoSites(p.Conditions))
+	t := Trial{Path: p, Time: o.Time, Warm: o.Warm, Groups: []Group{{Algorithm: algorithm, Flows: 1}}}
+	ran, err := t.run(ctx, algorithm, o, run, runs)
 	if err != nil {
 		return Run{}, err
 	}
-	defer n.Close()
-	if err := n.warm(ctx, algorithm, o, run, runs); err != nil {
-		return Run{}, err
-	}
-	var queue curve
-	progress := o.progressOf(algorithm, run, runs, o.Time)
-	cpuBefore := processCPU()
-	flows, err := runFlows(ctx, []flowSpec{n.flow(algorithm)}, o.Time, func(at time.Duration, all []*running) {
-		n.sampleQueue(&queue, at)
-		progress(at, all)
-	})
-	if err != nil {
-		return Run{}, err
-	}
-	cpu := processCPU() - cpuBefore
-	f := flows[0]
+	f := ran.flows[0]
 	if f.err != nil {
 		return Run{}, f.err
 	}
 	r := p.figures(f, o.Time)
-	counters := n.Link(lab.WAN).Counters(link.AToB)
-	r.QueueP50Ms, r.QueueP95Ms = milliseconds(counters.QueueDelayP50), milliseconds(counters.QueueDelayP95)
-	r.QueueSeriesMs = stateSeries(queue, o.Time)
-	if o.Warm { // the link has also counted the connection before
-		each := func(ms float64) float64 { return ms }
-		r.QueueP50Ms, r.QueueP95Ms = stats.Median(queue.value, each), stats.Quantile(queue.value, 0.95, each)
-	}
+	r.QueueP50Ms, r.QueueP95Ms = ran.queueP50Ms, ran.queueP95Ms
+	r.QueueSeriesMs = stateSeries(ran.queue, o.Time)
 	srtt, cwnd := curve{}, curve{}
 	for _, s := range f.samples {
 		srtt.at, srtt.value = append(srtt.at, s.at), append(srtt.value, milliseconds(s.srtt))
 		cwnd.at, cwnd.value = append(cwnd.at, s.at), append(cwnd.value, float64(s.cwnd))
 	}
 	r.RTTSeriesMs, r.CwndSeries = stateSeries(srtt, o.Time), stateSeries(cwnd, o.Time)
-	r.LabCPUPerGB = perGB(cpu, f)
+	r.LabCPUPerGB, r.LostByMachine = perGB(ran.cpu, f), ran.lost
 	if held := max(r.WindowLimited, r.BufferLimited); held.Some() && held > heldBack {
 		o.Report.Notef("%s: the buffers held the sender back for %.0f %% of the time: raise --host-buffers", algorithm, 100*float64(held))
-	}
-	if r.LostByMachine = n.LostByMachine(); r.LostByMachine > 0 {
-		o.Report.Notef("%s: %d packets were lost beside the link's settings: the machine is too busy for this rate", algorithm, r.LostByMachine)
 	}
 	return r, nil
 }

@@ -143,11 +143,11 @@ func RunSafety(ctx context.Context, p Path, s SafetyOptions, o Options) (SafetyR
 // run makes one run with the fault.
 func (f Fault) run(ctx context.Context, when shape, p Path, algorithm string, o Options, run, total int) (FaultResult, error) {
 	base, bad := f.paths(p)
-	fl, _, err := f.course(when, base, bad).run(ctx, f.Name+" "+algorithm, algorithm, o, run, total)
+	r, err := f.trial(when, base, bad, algorithm).run(ctx, f.Name+" "+algorithm, o, run, total)
 	if err != nil {
 		return FaultResult{}, err
 	}
-	return f.judge(when, fl, base, bad), nil
+	return f.judge(when, r.flows[0], base, bad), nil
 }
 
 // judge compares a flow's run with the bounds.
@@ -160,7 +160,7 @@ func (f Fault) judge(when shape, fl flow, base, bad Path) FaultResult {
 		begins: when.at, lasts: f.lasts,
 		delivery: acked.series(0, total, sampleEvery),
 	}
-	loss := lossOf(base, f.course(when, base, bad).changes)
+	loss := lossOf(base, f.trial(when, base, bad, fl.algorithm).Changes)
 	r.Excess, r.Excess10s = fl.wholeExcess(loss), fl.worstExcess(loss, policedWindow)
 	r.setBound(f, base, bad)
 	// Data in flight when the path fails arrives one round trip later.
@@ -207,7 +207,7 @@ func (f Fault) judge(when shape, fl flow, base, bad Path) FaultResult {
 	if fl.err != nil {
 		r.Broken = fl.err.Error()
 	}
-	r.OK = r.Broken == "" && float64(r.judgedExcess()) <= r.ExcessBound && r.StallSec <= MaxStall.Seconds() &&
+	r.OK = r.Broken == "" && float64(r.JudgedExcess()) <= r.ExcessBound && r.StallSec <= MaxStall.Seconds() &&
 		(f.lasts == 0 || float64(r.RecoverySec) <= MaxRecovery.Seconds())
 	return r
 }
@@ -227,8 +227,8 @@ func (r *FaultResult) setBound(f Fault, base, bad Path) {
 	}
 }
 
-// judgedExcess returns the figure of the bound.
-func (r FaultResult) judgedExcess() Value {
+// JudgedExcess returns the figure of the bound.
+func (r FaultResult) JudgedExcess() Value {
 	if r.ExcessBoundOf == of10s {
 		return r.Excess10s
 	}
@@ -282,7 +282,7 @@ func (r SafetyResult) WriteText(w io.Writer) error {
 				bound += " in 10 s"
 			}
 			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.1f s\t%s\t\n", verdict, f.Fault, c.Name,
-				share(f.BeforeShare), share(f.DuringShare), recovery, f.judgedExcess().format("%.2f"), bound, f.StallSec, f.Timeouts.format("%.0f"))
+				share(f.BeforeShare), share(f.DuringShare), recovery, f.JudgedExcess().format("%.2f"), bound, f.StallSec, f.Timeouts.format("%.0f"))
 		}
 	}
 	if err := table.Flush(); err != nil {

@@ -232,7 +232,7 @@ func TestExcessBounds(t *testing.T) {
 		base, bad := f.paths(SafetyPath())
 		r := FaultResult{Excess: 1, Excess10s: 2}
 		r.setBound(f, base, bad)
-		if r.ExcessBound != want.bound || r.ExcessBoundOf != want.of || (r.judgedExcess() == r.Excess10s) != (want.of == "10s") {
+		if r.ExcessBound != want.bound || r.ExcessBoundOf != want.of || (r.JudgedExcess() == r.Excess10s) != (want.of == "10s") {
 			t.Errorf("%s is held to %v of %s, want %+v", name, r.ExcessBound, r.ExcessBoundOf, want)
 		}
 	}
@@ -249,7 +249,7 @@ func TestFaultLimits(t *testing.T) {
 }
 
 func TestCrossTrafficPace(t *testing.T) {
-	c := crossTraffic{rateBps: 12e6, begins: time.Second, end: 3 * time.Second} // a packet each millisecond
+	c := Cross{RateBps: 12e6, Begin: time.Second, End: 3 * time.Second} // a packet each millisecond
 	for at, want := range map[time.Duration]int64{0: 0, time.Second: 0, 1500 * ms: 500, 3 * time.Second: 2000, time.Minute: 2000} {
 		if got := c.packetsBy(at); got != want {
 			t.Errorf("after %v %d packets are due, want %d", at, got, want)

@@ -4,15 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"longhaul/internal/flagvalue"
-	"longhaul/internal/lab"
-	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/stats"
 	"longhaul/internal/lab/tcpcc"
@@ -270,90 +266,36 @@ func (m party) name() string {
 	return m.scenario.Name + " " + m.ours + ":" + m.theirs
 }
 
-// far is a site beside site A, behind a link that lengthens its round trips.
-//
-//	host-a ──LAN── relay-a ══WAN══ relay-b ──LAN── host-b
-//	far-a ══access══╯
-const (
-	farHost    = "far-a"
-	accessLink = "access"
-)
-
-var (
-	farAddress    = netip.MustParseAddr("10.10.11.2")
-	farGateway    = netip.MustParseAddr("10.10.11.1")
-	farSite       = netip.MustParsePrefix("10.10.11.0/30")
-	farPrefix     = netip.PrefixFrom(farAddress, 30)
-	gatewayPrefix = netip.PrefixFrom(farGateway, 30)
-)
-
-// withFarHost adds a host whose round trips are rttRatio times those of host-a.
-func withFarHost(t lab.Topology, rtt time.Duration) lab.Topology {
-	extra := link.Settings{MTU: t.Links[0].AB.MTU, Delay: (rttRatio - 1) * rtt / 2}
-	for i := range t.Hosts {
-		switch h := &t.Hosts[i]; h.Name {
-		case "host-a":
-			far := *h
-			far.Name, far.Address = farHost, farAddress
-			far.Routes = []hosts.Route{{To: netip.MustParsePrefix("0.0.0.0/0"), Via: farGateway}}
-			t.Hosts = append(t.Hosts, far)
-		case "relay-b":
-			h.Routes = append(slices.Clone(h.Routes), hosts.Route{To: farSite, Via: lab.WANA})
+// trial returns the run, and the number of the algorithm's flows, which come first.
+func (m party) trial(p Path, during time.Duration) (t Trial, ours int) {
+	t = Trial{Path: p, Time: during}
+	ratio := func(s side) float64 {
+		if m.scenario.slower == s {
+			return rttRatio
 		}
+		return 1
 	}
-	t.Links = append(t.Links, lab.LinkSpec{
-		Name: accessLink,
-		A:    lab.Endpoint{Host: farHost, Device: accessLink, Addresses: []netip.Prefix{farPrefix}},
-		B:    lab.Endpoint{Host: "relay-a", Device: accessLink, Addresses: []netip.Prefix{gatewayPrefix}},
-		AB:   extra, BA: extra,
-	})
-	return t
+	if !m.withoutOurs {
+		ours = m.scenario.ours
+		t.Groups = append(t.Groups, Group{Algorithm: m.ours, Flows: ours, RTTRatio: ratio(ourSide),
+			Start: time.Duration(m.scenario.joins * float64(during))})
+	}
+	if m.scenario.theirs > 0 {
+		t.Groups = append(t.Groups, Group{Algorithm: m.theirs, Flows: m.scenario.theirs, RTTRatio: ratio(theirSide)})
+	}
+	return t, ours
 }
 
 // meet makes one run of a scenario.
 func meet(ctx context.Context, p Path, m party, o Options, run, total int) (meetingRun, error) {
-	topology := lab.TwoSites(p.Conditions)
-	window := p
-	if m.scenario.slower != nobody {
-		topology = withFarHost(topology, p.RTT)
-		window.RTT *= rttRatio // for the buffers
-	}
-	n, err := build(window, topology)
+	t, ours := m.trial(p, o.Time)
+	ran, err := t.run(ctx, m.name(), o, run, total)
 	if err != nil {
 		return meetingRun{}, err
 	}
-	defer n.Close()
-	flow := func(algorithm string, slow bool, of int) flowSpec {
-		s := n.flow(algorithm)
-		s.brutalBps /= int64(of) // a side's flows share one rate
-		if slow {
-			s.from = n.Host(farHost)
-		}
-		return s
-	}
-	var specs []flowSpec
-	ours := 0
-	if !m.withoutOurs {
-		ours = m.scenario.ours
-	}
-	joins := time.Duration(m.scenario.joins * float64(o.Time))
-	for range ours {
-		s := flow(m.ours, m.scenario.slower == ourSide, m.scenario.ours)
-		s.start = joins
-		specs = append(specs, s)
-	}
-	for range m.scenario.theirs {
-		specs = append(specs, flow(m.theirs, m.scenario.slower == theirSide, m.scenario.theirs))
-	}
-	flows, err := runFlows(ctx, specs, o.Time, o.progressOf(m.name(), run, total, o.Time))
-	if err != nil {
-		return meetingRun{}, err
-	}
-	if lost := n.LostByMachine(); lost > 0 {
-		o.Report.Notef("%s: %d packets were lost beside the link's settings: the machine is too busy for this rate", m.name(), lost)
-	}
+	flows := ran.flows
 	r := meetingRun{
-		queueP95: milliseconds(n.Link(lab.WAN).Counters(link.AToB).QueueDelayP95),
+		queueP95: milliseconds(ran.wan.QueueDelayP95),
 		joined:   None,
 	}
 	limit := p.LimitBps()
@@ -373,7 +315,7 @@ func meet(ctx context.Context, p Path, m party, o Options, run, total int) (meet
 		}
 		r.series = append(r.series, scaled(in.series(0, o.Time, sampleEvery), 1/limit))
 	}
-	if joins > 0 && ours > 0 {
+	if joins := t.Groups[0].Start; joins > 0 && ours > 0 {
 		fair := limit / float64(len(flows))
 		if at, reached := curveOf(flows[0], delivered).reaches(joinedShare*fair, joins, p.RTT); reached {
 			r.joined = Value((at - joins).Seconds())
@@ -388,17 +330,17 @@ const joinedShare = 0.6
 // meeting summarizes runs of a scenario: of the algorithm with the others, of the
 // others alone, and of the others among themselves.
 func (p Path) meeting(s Scenario, runs, alone, own []meetingRun) Meeting {
-	theirMean := func(r meetingRun) float64 { return mean(r.theirs) }
+	theirMean := func(r meetingRun) float64 { return stats.Mean(r.theirs) }
 	m := Meeting{
 		Scenario: s.Name, Flows: s.ours, Others: s.theirs,
-		FlowBps: stats.Median(runs, func(r meetingRun) float64 { return mean(r.ours) }),
+		FlowBps: stats.Median(runs, func(r meetingRun) float64 { return stats.Mean(r.ours) }),
 		OfFair: Value(stats.Median(runs, func(r meetingRun) float64 {
-			return mean(r.ours) / mean(slices.Concat(r.ours, r.theirs))
+			return stats.Mean(r.ours) / stats.Mean(slices.Concat(r.ours, r.theirs))
 		})),
-		Jain: Value(stats.Median(runs, func(r meetingRun) float64 { return jain(slices.Concat(r.ours, r.theirs)) })),
+		Jain: Value(stats.Median(runs, func(r meetingRun) float64 { return Jain(slices.Concat(r.ours, r.theirs)) })),
 		Used: stats.Median(runs, func(r meetingRun) float64 {
 			all := slices.Concat(r.ours, r.theirs)
-			return mean(all) * float64(len(all)) / p.LimitBps()
+			return stats.Mean(all) * float64(len(all)) / p.LimitBps()
 		}),
 		QueueP95:       stats.Median(runs, func(r meetingRun) float64 { return r.queueP95 }),
 		SecondsToShare: Value(stats.Median(runs, func(r meetingRun) float64 { return float64(r.joined) })),
@@ -411,8 +353,8 @@ func (p Path) meeting(s Scenario, runs, alone, own []meetingRun) Meeting {
 	if s.theirs > 0 {
 		solo := stats.Median(alone, theirMean)
 		m.OtherBps = Value(stats.Median(runs, theirMean))
-		m.Harm = Value(harm(solo, float64(m.OtherBps)))
-		m.HarmSelf = Value(harm(solo, stats.Median(own, theirMean)))
+		m.Harm = Value(Harm(solo, float64(m.OtherBps)))
+		m.HarmSelf = Value(Harm(solo, stats.Median(own, theirMean)))
 	}
 	return m
 }
@@ -427,17 +369,6 @@ func (m *Meeting) judgeExcess(runs []meetingRun) {
 	m.AllExcess = Value(stats.Median(runs, func(r meetingRun) float64 { return r.allExcess }))
 	m.OtherExcess = Value(stats.Median(runs, func(r meetingRun) float64 { return r.theyExcess }))
 	m.OK = m.WorstExcess <= MaxExcessShared && m.AllExcess <= MaxExcessShared
-}
-
-func mean(values []float64) float64 {
-	if len(values) == 0 {
-		return math.NaN()
-	}
-	total := 0.0
-	for _, v := range values {
-		total += v
-	}
-	return total / float64(len(values))
 }
 
 // WriteText writes a line for every meeting.
@@ -544,7 +475,7 @@ func flowsOverTime(name string, flows [][]float64) plot.Series {
 		for j := range flows {
 			column[j] = flows[j][i]
 		}
-		means = append(means, mean(column))
+		means = append(means, stats.Mean(column))
 	}
 	line := overTime(name, [][]float64{means}, plotEvery)
 	for i := range s.Points {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"time"
 
-	"longhaul/internal/lab"
 	"longhaul/internal/lab/stats"
 	"longhaul/internal/lab/tcpcc"
 	"longhaul/internal/plot"
@@ -86,22 +85,12 @@ func RunShort(ctx context.Context, p Path, sizes []int64, o Options) (ShortResul
 // transfer makes one transfer in a new lab: unless it is to be warm, the hosts remember
 // nothing of the path. The seed sets the losses.
 func transfer(ctx context.Context, p Path, algorithm string, bytes int64, o Options, run, total int) (flow, error) {
-	n, err := build(p, lab.TwoSites(p.Conditions))
+	t := Trial{Path: p, Time: o.Time, Warm: o.Warm, Groups: []Group{{Algorithm: algorithm, Flows: 1, Bytes: bytes}}}
+	ran, err := t.run(ctx, fmt.Sprintf("%s %s", sizeInWords(bytes), algorithm), o, run, total)
 	if err != nil {
 		return flow{}, err
 	}
-	defer n.Close()
-	if err := n.warm(ctx, algorithm, o, run, total); err != nil {
-		return flow{}, err
-	}
-	spec := n.flow(algorithm)
-	spec.bytes = bytes
-	name := fmt.Sprintf("%s %s", sizeInWords(bytes), algorithm)
-	flows, err := runFlows(ctx, []flowSpec{spec}, o.Time, o.progressOf(name, run, total, o.Time))
-	if err != nil {
-		return flow{}, err
-	}
-	return flows[0], flows[0].err
+	return ran.flows[0], ran.flows[0].err
 }
 
 // completion summarizes transfers of a size.

@@ -131,7 +131,7 @@ func Traps() []Trap {
 			path:  func(p *Path) { p.RateBps, p.RTT, p.QueueBDP = 100e6, 63*time.Millisecond, 0.1 },
 			lasts: 60 * time.Second, meeting: &Scenario{Name: "1v1", ours: 1, theirs: 1}, theirs: "cubic",
 			figures: []trapFigure{{key: "harm", title: "harm", ofPeer: harmBound,
-				measure: func(r trapRun) float64 { return harm(r.solo, mean(r.meeting.theirs)) }}}},
+				measure: func(r trapRun) float64 { return Harm(r.solo, stats.Mean(r.meeting.theirs)) }}}},
 	}
 }
 
@@ -313,22 +313,23 @@ func (t Trap) run(ctx context.Context, p Path, algorithm string, solo map[string
 	if t.meeting != nil {
 		return t.meet(ctx, path, algorithm, solo, o, run, total)
 	}
-	c := course{path: path, lasts: t.lasts}
+	course := Trial{Path: path, Time: t.lasts, Groups: []Group{{Algorithm: algorithm, Flows: 1}}}
 	r := trapRun{path: path}
 	if t.change != nil {
 		changed := path
 		t.change(&changed)
-		c.changes = []pathChange{{t.changeAt, changed}}
+		course.Changes = []Change{{t.changeAt, changed}}
 		if t.changeTill < t.lasts {
-			c.changes = append(c.changes, pathChange{t.changeTill, path})
+			course.Changes = append(course.Changes, Change{t.changeTill, path})
 		}
 		r.path = changed
 	}
-	r.loss = lossOf(path, c.changes)
-	var err error
-	if r.flow, r.queue, err = c.run(ctx, t.Name+" "+algorithm, algorithm, o, run, total); err != nil {
+	r.loss = lossOf(path, course.Changes)
+	ran, err := course.run(ctx, t.Name+" "+algorithm, o, run, total)
+	if err != nil {
 		return r, err
 	}
+	r.flow, r.queue = ran.flows[0], ran.queue
 	if r.flow.err != nil {
 		r.broken = r.flow.err.Error()
 	}
@@ -347,7 +348,7 @@ func (t Trap) meet(ctx context.Context, p Path, algorithm string, solo map[strin
 		if err != nil {
 			return r, err
 		}
-		solo[t.Name] = mean(alone.theirs)
+		solo[t.Name] = stats.Mean(alone.theirs)
 	}
 	var err error
 	if r.meeting, err = meet(ctx, p, with, o, run, total); err != nil {

@@ -6,6 +6,18 @@ import (
 	"slices"
 )
 
+// Mean returns the mean of values; NaN of none.
+func Mean(values []float64) float64 {
+	if len(values) == 0 {
+		return math.NaN()
+	}
+	total := 0.0
+	for _, v := range values {
+		total += v
+	}
+	return total / float64(len(values))
+}
+
 // Median of a figure over several runs; NaN of none.
 func Median[T any](runs []T, figure func(T) float64) float64 {
 	values := Sorted(runs, figure)

@@ -19,3 +19,12 @@ func TestMedian(t *testing.T) {
 		t.Errorf("median of nothing is %v, want none", got)
 	}
 }
+
+func TestMean(t *testing.T) {
+	if got := Mean([]float64{1, 2, 6}); got != 3 {
+		t.Errorf("got %v, want 3", got)
+	}
+	if got := Mean(nil); !math.IsNaN(got) {
+		t.Errorf("mean of nothing is %v, want none", got)
+	}
+}
