@@ -94,7 +94,7 @@ var flagTable = []flagRow{
 	{"history", "FILE", optional}, {"series", "FILE", optional}, {"binary", "FILE", optional}, {"pcap", "FILE", optional},
 	{"record", "FILE", optional}, {"trace", "FILE", optional}, {"trace-back", "FILE", optional}, {"replay", "FILE", optional}, {"new-key", "FILE", optional},
 	{"check-key", "FILE", usual}, {"out", "DIR", optional}, {"objects", "DIR", usual}, {"prefix", "DIR", usual},
-	{"root", "DIR", optional},
+	{"root", "DIR", optional}, {"doc", "FILE", usual},
 
 	// One of a few words, and several names.
 	{"sort", "ORDER", usual}, {"balance", "WAY", usual}, {"cause", "CAUSE", optional}, {"filter", "WORDS", usual},
@@ -104,6 +104,7 @@ var flagTable = []flagRow{
 	{"ecn", "STATE", usual}, {"host-ecn", "ECN", usual},
 	{"down", "DIRECTION", usual}, {"grant", "LIST", usual}, {"case", "LIST", usual}, {"against", "LIST", usual},
 	{"scenario", "LIST", usual}, {"fault", "LIST", usual}, {"relays", "LIST", usual}, {"through", "LIST", usual},
+	{"item", "LIST", usual},
 
 	// Switches.
 	{"apply", "", usual}, {"undo", "", usual}, {"test", "", usual}, {"receive", "", usual}, {"no-probe", "", usual},
@@ -113,6 +114,7 @@ var flagTable = []flagRow{
 	{"now", "", usual}, {"purge", "", usual}, {"keep-config", "", usual}, {"classic", "", usual}, {"quick", "", usual},
 	{"grid", "", usual}, {"sharing", "", usual}, {"safety", "", usual}, {"traps", "", usual}, {"short", "", usual},
 	{"warm", "", usual},
+	{"list", "", usual}, {"render", "", usual},
 }
 
 // forbiddenFlags are names that a thing had, or has elsewhere, with the right one.

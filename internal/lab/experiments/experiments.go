@@ -4,6 +4,7 @@ package experiments
 import (
 	"longhaul/internal/lab/chain"
 	"longhaul/internal/lab/congestion"
+	"longhaul/internal/lab/congestion/dossier"
 	"longhaul/internal/lab/diagnosis"
 	"longhaul/internal/lab/ends"
 	"longhaul/internal/lab/experiment"
@@ -23,6 +24,7 @@ func All() []experiment.Experiment {
 	}
 	return append(all,
 		congestion.Experiment(),
+		dossier.Experiment(),
 		zonetransfer.Experiment(),
 		diagnosis.Experiment(),
 		chain.Experiment(),

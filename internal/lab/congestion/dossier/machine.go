@@ -1,0 +1,99 @@
+package dossier
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"longhaul/internal/lab/congestion"
+	"longhaul/internal/lab/stats"
+)
+
+// machine watches how busy the machine is. The emulated links forward packets in threads
+// of this process: if those run late, packets are late.
+type machine struct {
+	mu   sync.Mutex
+	late []lateness // of the last lateMemory
+}
+
+// lateness is how long after its time a timer's goroutine ran.
+type lateness struct {
+	at time.Time
+	by time.Duration
+}
+
+const (
+	lateEvery  = 5 * time.Millisecond
+	lateMemory = 5 * time.Minute
+)
+
+// watch measures until the context ends.
+func (m *machine) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		due := time.Now().Add(lateEvery)
+		time.Sleep(lateEvery)
+		now := time.Now()
+		m.mu.Lock()
+		m.late = append(m.late, lateness{now, now.Sub(due)})
+		if old := now.Add(-2 * lateMemory); m.late[0].at.Before(old) {
+			keep := now.Add(-lateMemory)
+			m.late = slices.DeleteFunc(m.late, func(l lateness) bool { return l.at.Before(keep) })
+		}
+		m.mu.Unlock()
+	}
+}
+
+// lateP99Ms returns the 99th percentile of the lateness since a time.
+func (m *machine) lateP99Ms(since time.Time) congestion.Value {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	recent := slices.DeleteFunc(slices.Clone(m.late), func(l lateness) bool { return l.at.Before(since) })
+	return figure(stats.Quantile(recent, 0.99, func(l lateness) float64 { return float64(l.by) / float64(time.Millisecond) }))
+}
+
+// cpuTimes are the counts of all CPUs since the machine's start.
+type cpuTimes struct{ busy, all float64 }
+
+// readCPU reads /proc/stat; zero if it cannot.
+func readCPU() cpuTimes {
+	f, err := os.Open("/proc/stat")
+	if err != nil {
+		return cpuTimes{}
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	if !lines.Scan() {
+		return cpuTimes{}
+	}
+	return parseCPU(lines.Text())
+}
+
+// parseCPU parses the line of all CPUs: user, nice, system, idle, iowait, irq, softirq,
+// steal; guests are in user.
+func parseCPU(line string) (c cpuTimes) {
+	fields := strings.Fields(line)
+	for i, field := range fields[min(1, len(fields)):min(9, len(fields))] {
+		v, err := strconv.ParseFloat(field, 64)
+		if err != nil {
+			return cpuTimes{}
+		}
+		c.all += v
+		if i != 3 && i != 4 {
+			c.busy += v
+		}
+	}
+	return c
+}
+
+// busySince returns the busy share of the time between.
+func (c cpuTimes) busySince(before cpuTimes) float64 {
+	if c.all <= before.all {
+		return 0
+	}
+	return (c.busy - before.busy) / (c.all - before.all)
+}
