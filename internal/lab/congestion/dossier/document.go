@@ -34,6 +34,9 @@ func (r Result) head(b *bytes.Buffer) {
 			"The lab's timers ran late by %.0f ms (p99) in the median run, by %.0f ms in the worst: delays of that size are the machine's.",
 			r.Runs.Count, joined(r.Runs.Kernels), r.Runs.From.Format("2006-01-02 15:04"), r.Runs.To.Format("2006-01-02 15:04 MST"),
 			r.Runs.Parallel, 100*r.Runs.BusyP50, 100*r.Runs.BusyMax, r.Runs.LateP50, r.Runs.LateMax)
+		if r.Runs.Disturbed > 0 {
+			text += fmt.Sprintf(" Disturbed by more than %d ms, or by losses of the machine: %d runs. Their cells have the sign †, and should be measured again.", maxLateMs, r.Runs.Disturbed)
+		}
 		if r.Runs.Lost > 0 {
 			text += fmt.Sprintf(" Runs in which the machine lost packets beside the link's settings: %d.", r.Runs.Lost)
 		}

@@ -157,11 +157,13 @@ func TestDocument(t *testing.T) {
 	for i, busy := range []float64{0.2, 0.4, 0.9} {
 		m := measured{}
 		m.LostByMachine = uint64(i / 2)
-		from.add(record{Kernel: "6.12", At: at.Add(time.Duration(i) * time.Hour), Parallel: i + 1, MachineBusy: busy, LateP99Ms: congestion.Value(i), Measured: m})
+		from.add(record{Kernel: "6.12", At: at.Add(time.Duration(i) * time.Hour), Parallel: i + 1, MachineBusy: busy, LateP99Ms: congestion.Value(8 * i), Measured: m})
 	}
 	c := bounded()
 	fails := bounded()
 	fails.name = "two"
+	late := fails.judge(runs{ours: bps(90, 120, 80)}, "")
+	late.Disturbed = 2
 	later := bounded()
 	later.name = "three"
 	broken := bps(110, 111, 112)
@@ -173,7 +175,7 @@ func TestDocument(t *testing.T) {
 		Families: []FamilyResult{
 			{Name: "tiny", Title: "Tiny cells", Items: []string{"5.1.2", "6.1"}, about: "What is measured.", Cells: []CellResult{
 				c.judge(runs{ours: bps(110, 111, 112), theirs: bps(100, 100, 100)}, ""),
-				fails.judge(runs{ours: bps(90, 120, 80)}, ""),
+				late,
 				later.judge(nil, ""),
 				cut.judge(runs{ours: broken}, ""),
 			}},

@@ -27,6 +27,13 @@ type lateness struct {
 	by time.Duration
 }
 
+// maxLateMs is the p99 of the timers' lateness above which a run counts as disturbed.
+const maxLateMs = 10
+
+func (r record) isDisturbed() bool {
+	return r.LateP99Ms.Some() && r.LateP99Ms > maxLateMs || r.Measured.LostByMachine > 0
+}
+
 const (
 	lateEvery  = 5 * time.Millisecond
 	lateMemory = 5 * time.Minute

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -33,16 +34,17 @@ type FamilyResult struct {
 
 // Provenance says how the results were measured.
 type Provenance struct {
-	Count    int       `json:"count"`
-	Kernels  []string  `json:"kernels"`
-	From     time.Time `json:"from"`
-	To       time.Time `json:"to"`
-	Parallel int       `json:"parallel"`            // the most trials that could run at once
-	BusyP50  float64   `json:"machine_busy_p50"`    // share of all CPUs' time, by anything
-	BusyMax  float64   `json:"machine_busy_max"`    // of the busiest run
-	Lost     int       `json:"runs_with_losses"`    // that lost packets beside the link's settings
-	LateP50  float64   `json:"machine_late_p50_ms"` // the p99 of the timers' lateness, in the median run
-	LateMax  float64   `json:"machine_late_max_ms"` // in the worst
+	Count     int       `json:"count"`
+	Kernels   []string  `json:"kernels"`
+	From      time.Time `json:"from"`
+	To        time.Time `json:"to"`
+	Parallel  int       `json:"parallel"`            // the most trials that could run at once
+	BusyP50   float64   `json:"machine_busy_p50"`    // share of all CPUs' time, by anything
+	BusyMax   float64   `json:"machine_busy_max"`    // of the busiest run
+	Lost      int       `json:"runs_with_losses"`    // that lost packets beside the link's settings
+	LateP50   float64   `json:"machine_late_p50_ms"` // the p99 of the timers' lateness, in the median run
+	LateMax   float64   `json:"machine_late_max_ms"` // in the worst
+	Disturbed int       `json:"disturbed"`           // runs later than maxLate
 
 	busy, late []float64
 }
@@ -67,6 +69,9 @@ func (p *Provenance) add(r record) {
 	if r.Measured.LostByMachine > 0 {
 		p.Lost++
 	}
+	if r.isDisturbed() {
+		p.Disturbed++
+	}
 }
 
 // judgeAll judges the cells by the stored runs.
@@ -77,7 +82,7 @@ func judgeAll(families []family, s store, repeat int, missing lacks) ([]FamilyRe
 	for _, f := range families {
 		result := FamilyResult{Name: f.name, Title: f.title, Items: f.items, about: f.about}
 		for _, c := range f.cells {
-			r := runs{}
+			r, disturbed := runs{}, 0
 			for _, name := range c.roles() {
 				t := c.trials[name]
 				identity, err := t.identity()
@@ -94,13 +99,18 @@ func judgeAll(families []family, s store, repeat int, missing lacks) ([]FamilyRe
 						continue
 					}
 					r[name] = append(r[name], known.Measured)
+					if known.isDisturbed() {
+						disturbed++
+					}
 					if !counted[file] {
 						counted[file] = true
 						from.add(*known)
 					}
 				}
 			}
-			result.Cells = append(result.Cells, c.judge(r, missing.ofCell(c)))
+			judged := c.judge(r, missing.ofCell(c))
+			judged.Disturbed = disturbed
+			result.Cells = append(result.Cells, judged)
 		}
 		results = append(results, result)
 	}
@@ -140,7 +150,7 @@ func (r Result) WriteText(w io.Writer) error {
 			}
 			for _, cl := range c.Claims {
 				if !cl.OK {
-					fmt.Fprintf(failing, "%s\t%s/%s\t%s\t%s\n", c.mark(), f.Name, c.Name, cl.Title, cl.text())
+					fmt.Fprintf(failing, "%s\t%s/%s\t%s\t%s\n", c.mark(), f.Name, c.Name, cl.Title, strings.ReplaceAll(cl.text(), "**", ""))
 				}
 			}
 		}
@@ -155,10 +165,15 @@ func (r Result) WriteText(w io.Writer) error {
 	return nil
 }
 
-// mark is the verdict, with a sign where the intervals reach across the bounds.
+// mark is the verdict, with signs where the intervals reach across the bounds, and where
+// the machine ran late.
 func (c CellResult) mark() string {
+	text := string(c.Verdict)
 	if c.Verdict != NotRun && !c.Sure {
-		return string(c.Verdict) + " ~"
+		text += " ~"
 	}
-	return string(c.Verdict)
+	if c.Verdict != NotRun && c.Disturbed > 0 {
+		text += " †"
+	}
+	return text
 }
