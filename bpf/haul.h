@@ -203,6 +203,9 @@ struct haul {
 	u32 room_us;
 	u64 room_seen_us;
 
+	u64 mark_us;	   // when the flow last shortened its queue because of marks,
+	u32 mark_room_us; // and by them half of the queue that is not marked
+
 	// A queue above the target.
 	u32 over;	// epochs with it
 	u32 excess_us;	// the most of it
@@ -368,6 +371,12 @@ static inline u32 haul_queue_us(const struct haul *h, u32 rtt_us)
 	return rtt_us != ~0u && rtt_us > h->min_rtt_us ? rtt_us - h->min_rtt_us : 0;
 }
 
+// A queue that the target stays below at any rate.
+static inline u32 haul_usual_us(u32 min_rtt_us)
+{
+	return haul_max(14000, min_rtt_us / 16);
+}
+
 // The target of the queue. It is longer for a slower flow, so that flows with the
 // same queue reach the same rate. It has a small part of the round trip, with which
 // the rate grows without a queue. It is less if losses have shown a shorter
@@ -377,19 +386,26 @@ static inline u32 haul_target_us(u32 min_rtt_us, u64 rate, u32 mss, u32 room_us)
 	u64 per_second = rate / (mss ? mss : 1);
 	u64 own = haul_sqrt(156250000000ull / (per_second ? per_second : 1)); // 1.25 sqrt(0.1 s / rate)
 	// Its growth slows, since the queue must stay short, but never stops.
-	u32 usual = haul_max(14000, min_rtt_us / 16);
+	u32 usual = haul_usual_us(min_rtt_us);
 	u32 target = haul_max(1000 + min_rtt_us / 64 + own * usual / (own + usual), haul_grain_us(rate, mss) / 2);
 	return room_us < usual ? (u64)target * room_us / usual : target;
 }
 
+// Whether marks have shortened the queue in the last so many microseconds.
+static inline bool haul_marked(const struct haul *h, u64 now_us, u32 us)
+{
+	return h->mark_us && haul_since(now_us, h->mark_us) < us;
+}
+
 static inline u32 haul_queue_target_us(const struct haul *h, const struct haul_ack *a)
 {
+	u32 room = haul_marked(h, a->now_us, HAUL_PROBE_INTERVAL_US) ? haul_min(h->room_us, h->mark_room_us) : h->room_us;
 	if (!h->mean)
-		return haul_target_us(h->min_rtt_us, h->rate, a->mss, h->room_us) + h->noise_us;
+		return haul_target_us(h->min_rtt_us, h->rate, a->mss, room) + h->noise_us;
 	// A flow that gets less than the others has a longer target.
 	u64 more_q16 = (haul_bound_rate(h->mean) << 16) / haul_max(haul_max(h->bw, h->bw_before), 1);
 	more_q16 = haul_min(haul_max(more_q16, HAUL_ONE / 4), 4 * HAUL_ONE);
-	return (haul_target_us(h->min_rtt_us, h->mean, a->mss, h->room_us) * more_q16 >> 16) + h->noise_us;
+	return (haul_target_us(h->min_rtt_us, h->mean, a->mss, room) * more_q16 >> 16) + h->noise_us;
 }
 
 // A queue below this counts as empty.
@@ -1107,7 +1123,10 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 	h->peak = haul_max(base, h->peak - h->peak / 512);
 	bool empty = queue <= haul_empty_us(h, a);
 	h->empty = empty ? haul_min(h->empty + 1, 12) : 0;
-	u32 more = haul_max(((u64)(target - queue) << 16) / horizon, empty ? HAUL_ONE / 64 << h->empty / 4 : HAUL_ONE / 512);
+	u32 step = HAUL_ONE / 64 << h->empty / 4;
+	if (haul_marked(h, a->now_us, 6 * HAUL_PROBE_INTERVAL_US)) // at most the target in a round trip
+		step = haul_min(step, ((u64)target << 15) / (h->min_rtt_us + 1));
+	u32 more = haul_max(((u64)(target - queue) << 16) / horizon, empty ? step : HAUL_ONE / 512);
 	// If losses limit the flow, grow at least as Reno: a segment in a round trip.
 	if (empty && h->cut_queue_us <= haul_empty_us(h, a) && haul_since(a->now_us, h->cut_us) < 3 * HAUL_PROBE_INTERVAL_US)
 		more = haul_max(more, HAUL_ONE / haul_max(haul_segments(base, a->srtt_us, a->mss), HAUL_WINDOW_MIN));
@@ -1354,6 +1373,11 @@ GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a)
 	}
 	if (slot) {
 		h->rival = false;
+		// Marks without losses: as much arrives again, and no rival was found.
+		if (haul_marked(h, a->now_us, 6 * HAUL_PROBE_INTERVAL_US) && h->delivery > h->cut_delivery / 8 * 7) {
+			haul_cruise(h, a, h->delivery);
+			return 0;
+		}
 		if (h->floor.share_q16 && haul_slot(h, a, HAUL_PROBE_SLOT)) {
 			h->test_us = a->now_us;
 			haul_probe(h);
@@ -1631,6 +1655,33 @@ static inline void haul_init(struct haul *h, const struct haul_ack *a, u32 cwnd)
 	h->pace = haul_scale(h->rate, HAUL_STARTUP_GAIN_Q16);
 }
 
+// A mark of this flow's own queue: the flow sends less for a round trip, as in a probe,
+// and keeps a shorter queue for 10 s, so that the marks end. If they do not, or if there
+// is no queue to see, others fill it, and the mark is congestion as a loss is. Returns
+// whether the mark was of the first kind.
+GLOBAL int haul_shortens(struct haul *h, const struct haul_ack *a)
+{
+	if (!h || !a)
+		return 0;
+	u32 queue = haul_max(h->queue_high_us, haul_queue_us(h, h->rtt_high_us));
+	if (h->mode != HAUL_CRUISE && h->mode != HAUL_PROBE)
+		return false;
+	if (haul_marked(h, a->now_us, 4 * haul_min(a->srtt_us, HAUL_RTT_MAX_US))) // of the queue before it could become shorter
+		return true;
+	// The first may be of start-up's queue.
+	bool begins = haul_since(a->now_us, h->cut_us) < 16 * haul_min(a->srtt_us, HAUL_RTT_MAX_US);
+	bool again = haul_marked(h, a->now_us, HAUL_PROBE_INTERVAL_US) && !begins;
+	h->mark_us = a->now_us;
+	if (again || queue <= haul_empty_us(h, a) / 2)
+		return false;
+	u32 room = haul_marked(h, a->now_us, HAUL_PROBE_INTERVAL_US) && h->mark_room_us ? h->mark_room_us : haul_usual_us(h->min_rtt_us);
+	h->mark_room_us = haul_max(haul_min(queue, haul_min(h->room_us, room)) / 2, 2000);
+	h->rate = haul_min(h->rate, haul_needed(h, haul_max(h->bw, h->bw_before)));
+	if (h->mode == HAUL_CRUISE)
+		haul_probe(h);
+	return true;
+}
+
 // Evaluates losses and marks since the last cut.
 static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 {
@@ -1641,7 +1692,7 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 	h->cut_marked = a->marked;
 	u32 gone = haul_counted(a->lost, h->epoch_lost), came = haul_counted(a->delivered, h->epoch_delivered);
 	if (h->mode == HAUL_STARTUP && h->resume == HAUL_VALIDATING &&
-	    haul_since(a->now_us, h->epoch_us) > h->min_rtt_us / 4 && haul_jump_lossy(h, gone, came))
+	    haul_since(a->now_us, h->epoch_us) > h->min_rtt_us / 4 && (marked || haul_jump_lossy(h, gone, came)))
 		haul_retreat(h, a);
 	// Data on the way when the flow slowed down is of the same event.
 	if (h->mode == HAUL_STARTUP || h->mode == HAUL_DRAIN || h->mode == HAUL_RAISE || haul_just_cut(h, a))
@@ -1665,6 +1716,8 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 		if (h->mode == HAUL_PROBE)
 			return;
 	}
+	if (marked && haul_shortens(h, a))
+		return;
 	haul_congestion(h, a);
 }
 

@@ -530,9 +530,32 @@ static void warm(void)
 	}
 }
 
-// Marks of a queue that CoDel manages are congestion, as losses are.
+// A queue that CoDel or PIE marks is a queue. A flow alone keeps it shorter than the marks
+// begin, and uses the path. Beside CUBIC marks are congestion, as losses are.
 static void marked(void)
 {
+	double share[RUNS], queue[RUNS], cubics[RUNS];
+	static const double paths[][3] = {{10, 63, 0.95}, {10, 300, 0.9}, {100, 20, 0.95}, {100, 63, 0.95}, {100, 150, 0.95}, {100, 300, 0.95}};
+	for (u32 n = 0; n < sizeof paths / sizeof *paths; n++)
+		for (int with_pie = 0; with_pie < 2; with_pie++) {
+			for (int i = 0; i < 2 * RUNS; i++) {
+				struct path at = scene(paths[n][0], paths[n][1], 0, 4);
+				sim.path.ecn = true;
+				*(with_pie ? &sim.path.pie : &sim.path.codel) = with_pie ? 0.015 : 0.005;
+				struct flow *f = add(i % 2 ? &cubic : &haul_control, 0);
+				look(20, 60);
+				run(60);
+				if (i % 2) {
+					cubics[i / 2] = queued(0);
+					continue;
+				}
+				queue[i / 2] = queued(0);
+				share[i / 2] = used(0, 0, limit(&at));
+				CHECK(f->lost == 0 || with_pie, "%u lost although marked", f->lost);
+			}
+			CHECK(median(share) >= paths[n][2] && median(queue) <= median(cubics) + 1, "%.0f Mb/s, %.0f ms, %s: %.3f of the path, queue of %.1f ms, CUBIC's %.1f",
+			      paths[n][0], paths[n][1], with_pie ? "PIE" : "CoDel", median(share), median(queue), median(cubics));
+		}
 	struct path p = scene(100, 63, 0, 4);
 	p.codel = 0.005, p.ecn = true;
 	clear(p);

@@ -27,7 +27,9 @@ struct path {
 	enum place place;
 	double policer, bucket; // bits per second, 0: none; bytes, 0: 65536
 	double codel;		// target in seconds, 0: drop-tail (RFC 8289)
-	bool ecn;		// CoDel marks instead of dropping
+	double pie;		// target in seconds, 0: none (RFC 8033)
+	double step;		// marks each packet that waits longer, seconds; 0: none
+	bool ecn;		// CoDel and PIE mark instead of dropping
 	double aggregate;	// ACKs come at multiples of so many seconds
 	double wander, tau;	// standard deviation of a delay that wanders, and its correlation time, seconds
 	bool down;
@@ -149,6 +151,9 @@ static struct sim {
 	u64 first_above, drop_next;
 	u32 drops, last_drops;
 	bool dropping;
+	// PIE's state, RFC 8033, section 4.2.
+	double pie_p, pie_old;
+	u64 pie_at, pie_burst; // its last update, and the end of the burst that passes
 	// The wandering delay.
 	double wander;
 	u64 wander_at, last_arrival;
@@ -240,6 +245,31 @@ static bool codel_drops(u64 leaves, u64 waited, double target)
 	return true;
 }
 
+// Whether PIE drops (or marks) a packet that enters the queue.
+static bool pie_drops(u64 waited, double target)
+{
+	const u64 update = 15 * MS, burst = 150 * MS;
+	double delay = waited / 1e9;
+	for (; sim.now >= sim.pie_at + update; sim.pie_at = sim.pie_at + 100 * update < sim.now ? sim.now : sim.pie_at + update) {
+		double change = 0.125 * (delay - target) + 1.25 * (delay - sim.pie_old), below = 0.000001;
+		for (double by = 2048; below <= 0.1001; below *= 10, by = by > 512 ? 512 : by / 4)
+			if (sim.pie_p < below) {
+				change /= by;
+				break;
+			}
+		sim.pie_p += change;
+		if (delay == 0 && sim.pie_old == 0)
+			sim.pie_p *= 0.98;
+		sim.pie_p = sim.pie_p < 0 ? 0 : sim.pie_p > 1 ? 1 : sim.pie_p;
+		if (sim.pie_p == 0 && delay < target / 2 && sim.pie_old < target / 2)
+			sim.pie_burst = sim.now + burst;
+		sim.pie_old = delay;
+	}
+	if (sim.now < sim.pie_burst || (sim.pie_old < target / 2 && sim.pie_p < 0.2))
+		return false;
+	return uniform() < sim.pie_p;
+}
+
 static void count_queue(u64 waited)
 {
 	u64 n = waited / 100000;
@@ -294,6 +324,11 @@ static void into_path(u32 flow, u32 seq)
 			return;
 		marked = true;
 	}
+	if (p->pie > 0 && pie_drops(start - sim.now, p->pie)) {
+		if (!p->ecn || f->cbr > 0 || sim.pie_p > 0.1) // RFC 8033, section 5.1
+			return;
+		marked = true;
+	}
 	sim.busy_until = start + (u64)(PACKET * 8e9 / p->rate);
 	if (p->place == AFTER && unlucky(p->loss))
 		return;
@@ -303,6 +338,8 @@ static void into_path(u32 flow, u32 seq)
 		f->expected++;
 		return;
 	}
+	if (p->step > 0 && start - sim.now > p->step * 1e9)
+		marked = true;
 	if (marked)
 		f->ring[seq & f->mask].marked = true;
 	double delay = (p->rtt + f->extra_rtt) / 2 + p->jitter * (2 * uniform() - 1) + wander(p);

@@ -12,7 +12,7 @@
 // Keys of the path: rate= Mb/s, rtt= ms, queue= BDP (of the rate and round trip
 // at the start, or of the change that names it), loss=, ackloss= shares, burst=
 // packets, place=before|after (of the bottleneck), jitter= ms, codel= ms of its
-// target, ecn=1, policer= Mb/s, bucket= kB, aggregate= ms, wander= and tau= ms,
+// target, pie= the same, step= ms above which each packet is marked, ecn=1, policer= Mb/s, bucket= kB, aggregate= ms, wander= and tau= ms,
 // down=1. at=T begins a change, until=T ends it. Of the run: time= s, window= of
 // the receiver in BDP, seed=, over=FROM:TO, json=1, v=1 to 5.
 //
@@ -111,6 +111,8 @@ static bool path_key(struct path *p, const char *key, const char *value)
 	else if (!strcmp(key, "burst")) p->burst = v;
 	else if (!strcmp(key, "place")) p->place = *value == 'a' ? AFTER : BEFORE;
 	else if (!strcmp(key, "codel")) p->codel = v / 1e3;
+	else if (!strcmp(key, "pie")) p->pie = v / 1e3;
+	else if (!strcmp(key, "step")) p->step = v / 1e3;
 	else if (!strcmp(key, "ecn")) p->ecn = v;
 	else if (!strcmp(key, "policer")) p->policer = v * 1e6;
 	else if (!strcmp(key, "bucket")) p->bucket = v * 1e3;
