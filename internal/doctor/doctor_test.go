@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +106,39 @@ func bulk(change func(k int, s *Sample)) Observation {
 		o.Samples = append(o.Samples, s)
 	}
 	return o
+}
+
+// Where segments overtake others by more than the clock of TCP's timestamps shows, the
+// remedy is to turn those off.
+func TestTimestampsAndReordering(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		segments   int // of the kernel's estimate; at 10 Mb/s of data each takes 1.2 ms
+		timestamps bool
+		named      bool
+	}{
+		{"by 58 ms", 50, true, true},
+		{"by 58 ms, without timestamps", 50, false, false},
+		{"by 3 ms", 3, true, false},
+	} {
+		r, err := Diagnose(bulk(func(k int, s *Sample) {
+			s.Info.ReordSeen, s.Info.Reordering = uint32(k), uint32(test.segments)
+			if !test.timestamps {
+				s.Info.Options &^= tcpinfo.OptTimestamps
+			}
+		}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Cause != Reordering {
+			t.Errorf("%s: verdict %s", test.name, r.Cause)
+		}
+		named := slices.ContainsFunc(r.Remedies, func(r Remedy) bool { return strings.Contains(r.Command, "tcp_timestamps=0") })
+		said := strings.Contains(strings.Join(r.Findings[0].Evidence, "\n"), "PAWS")
+		if named != test.named || said != test.named {
+			t.Errorf("%s: remedy %v, evidence %v, want %v", test.name, named, said, test.named)
+		}
+	}
 }
 
 func TestRules(t *testing.T) {

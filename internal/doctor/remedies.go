@@ -148,8 +148,16 @@ func (c *patient) against(cause Cause) []Remedy {
 				fmt.Sprintf("AIX: no -o tcp_sendspace=%d -o sb_max=%d", window, 4*window),
 			},
 		}}
-	case RandomLoss, Reordering:
+	case RandomLoss:
 		return []Remedy{haul}
+	case Reordering:
+		if !c.looksOld() {
+			return []Remedy{haul}
+		}
+		return []Remedy{haul, {
+			Action: "turn TCP's timestamps off, at the receiver too: they can make both ends drop overtaken packets", Place: Sender,
+			Command: "sysctl -w net.ipv4.tcp_timestamps=0",
+		}}
 	case Policer:
 		held := math.Round(0.97*zeroIfInf(c.path)*float64(c.f.MSS+c.f.Headers)/float64(max(c.f.MSS, 1))/1e4) / 100
 		if held == 0 {

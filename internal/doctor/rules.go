@@ -288,7 +288,23 @@ func reordering(c *patient) *Finding {
 	if f.SpuriousShare > 0 {
 		finding.Evidence = append(finding.Evidence, fmt.Sprintf("%s of the segments were retransmitted, and the receiver had %s of those already (DSACK)", percent(f.LossShare), percent(f.SpuriousShare)))
 	}
+	if c.looksOld() {
+		finding.Evidence = append(finding.Evidence, fmt.Sprintf("at this rate that is up to %s, and TCP's timestamps can make both ends drop what looks older than earlier data (PAWS)",
+			milliseconds(c.overtakes())))
+	}
 	return finding
+}
+
+// overtakes returns the time by which segments overtake others: the kernel's estimate of
+// reordering at the connection's goodput.
+func (c *patient) overtakes() time.Duration {
+	return time.Duration(zeroIfNaN(c.f.Reordering) * float64(c.f.MSS) * 8 / c.goodput * float64(time.Second))
+}
+
+// looksOld reports whether timestamps, of a millisecond each, make overtaken segments and
+// acknowledgements look old, so that the ends drop them (PAWS, RFC 7323, section 5).
+func (c *patient) looksOld() bool {
+	return c.f.Timestamps && c.goodput > 0 && c.overtakes() >= 10*time.Millisecond
 }
 
 // policer: a policer drops packets above a rate, without a queue before it.
