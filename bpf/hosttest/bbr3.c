@@ -220,7 +220,7 @@ static void starts(double rate_mbps, double rtt_ms)
 	      rtt_ms, d->at - c->at, d->in_flight, bdp);
 }
 
-// Exiting STARTUP on Loss When Application-Limited, and not for as much as 1 %.
+// Exiting STARTUP on Loss When Application-Limited, and not for half a percent.
 static void starts_with_loss(double loss, double app_mbps, bool ends)
 {
 	scene(100, 60, loss, 4);
@@ -229,7 +229,7 @@ static void starts_with_loss(double loss, double app_mbps, bool ends)
 	const struct change *c = change_of(0, BBR3_STARTUP, BBR3_DRAIN);
 	bool plateau = c && c->is.full_bw_count == BBR3_FULL_ROUNDS;
 	CHECK(ends ? c && !plateau && c->is.full_bw_reached && c->is.inflight_longterm != BBR3_NONE : !c || plateau,
-	      "%.0f %% lost, %.0f Mb/s offered: Startup %s", 100 * loss, app_mbps, c ? plateau ? "ends on a plateau" : "ends on loss" : "goes on");
+	      "%.1f %% lost, %.0f Mb/s offered: Startup %s", 100 * loss, app_mbps, c ? plateau ? "ends on a plateau" : "ends on loss" : "goes on");
 }
 
 static struct path then;
@@ -748,7 +748,7 @@ int main(void)
 			starts(rates[r], rtts[t]);
 	starts_with_loss(0.1, 0, true);
 	starts_with_loss(0.1, 20, true);
-	starts_with_loss(0.01, 0, false);
+	starts_with_loss(0.005, 0, false);
 	starts_with_loss(0, 20, false);
 	drains_by_time();
 	cycles(100, 60, 2, 3.1);
