@@ -39,6 +39,8 @@ func TestAlgorithmsOverLoss(t *testing.T) {
 		{"hybla", 50e6, 200 * time.Millisecond, 0.01, 3},
 		// Reno's window at this loss is 5 segments, and the path holds 170.
 		{"haul", 20e6, 100 * time.Millisecond, 0.05, 15},
+		// Below its threshold of 2 % a loss costs it little. Reno's window is 12 segments.
+		{"bbr3", 20e6, 100 * time.Millisecond, 0.01, 4},
 		// The window of Illinois at this loss is seven times Reno's. The round trip
 		// is short enough for many losses in a run: few are a matter of luck.
 		{"illinois", 50e6, 60 * time.Millisecond, 0.002, 2},
