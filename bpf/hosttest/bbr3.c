@@ -331,7 +331,8 @@ static void probes_with_loss(void (*in_up)(const struct change *), double queue_
 			continue;
 		u32 target = bbr3_target_inflight(&c->was, c->was.cwnd);
 		// A flow with little in flight goes on to CRUISE at once.
-		CHECK((c->is.state == BBR3_DOWN || c->is.state == BBR3_CRUISE) && c->is.probe_too_high && c->is.undo_state == BBR3_UP, "UP with loss ends in state %u", c->is.state);
+		CHECK((c->is.state == BBR3_DOWN || c->is.state == BBR3_CRUISE) && c->is.probe_too_high && c->is.undo_state == BBR3_UP,
+		      "UP with loss ends in state %u", c->is.state);
 		if (in_up == lossy_limited)
 			CHECK(c->is.inflight_longterm == c->was.inflight_longterm, "limited by the application: inflight_longterm from %u to %u",
 			      c->was.inflight_longterm, c->is.inflight_longterm);
