@@ -227,9 +227,11 @@ func newLabCalibrate(env *env) *cobra.Command {
 the WAN, and prints each property as asked and as measured: idle RTT (within
 0.5 ms, and what this machine's timers are late), rate (1 %), loss (3 sigma over
 100 000 packets), the same packets lost under the same seed, and TCP at the full
-rate. It takes a minute, and fails if a property does not hold. Run it on an
-otherwise idle machine.`,
+rate. Traces, policers, managed queues, marks, ACK thinning and bursts have rows
+of their own if flags ask for them. It takes a minute or more, and fails if a
+property does not hold. Run it on an otherwise idle machine.`,
 		Example: `  longhaul lab calibrate
+  longhaul lab calibrate --rate 20Mbit --aqm pie --ecn on
   longhaul lab calibrate --rtt 300ms --rate 100Mbit --loss 10% --loss-burst 5`,
 		Args: noArgs,
 		RunE: inLab(env, &asJSON, func(ctx context.Context, o experiment.Environment) (experiment.Result, error) {

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"strings"
 	"time"
 
 	"longhaul/internal/lab/link"
@@ -52,30 +53,42 @@ const (
 const LossPackets = 100_000
 
 // All runs every measurement of both directions that the settings give a meaning to.
-// It takes some 20 s, most of it for 100 000 packets twice each way.
+// It takes some 20 s, most of it for 100 000 packets twice each way, and 16 s for each
+// row of a managed queue.
 func (p Path) All(ctx context.Context) ([]Row, error) {
 	var row Row
-	untraced := func(s *link.Settings) { s.Trace = nil; s.AQM, s.MarkAbove = link.AQM{}, 0 }
-	err := p.with(link.AToB, untraced, func() error {
-		return p.with(link.BToA, untraced, func() (err error) {
-			row, err = p.IdleRTT(ctx)
-			return err
-		})
+	constant := func(s *link.Settings) {
+		s.Trace, s.AQM, s.MarkAbove, s.Aggregate = nil, link.AQM{}, 0, link.Aggregation{}
+	}
+	err := p.withBoth(constant, func() (err error) {
+		row, err = p.IdleRTT(ctx)
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	rows := []Row{row}
 	for _, dir := range []link.Direction{link.AToB, link.BToA} {
-		if p.Link.Settings(dir).RateBps > 0 {
-			row, err := p.Rate(ctx, dir)
-			if err != nil {
-				return rows, err
+		s := p.Link.Settings(dir)
+		for _, m := range []struct {
+			set     bool
+			measure func(context.Context, link.Direction) (Row, error)
+		}{
+			{s.RateBps > 0, p.Rate},
+			{s.Trace != nil, p.Trace},
+			{s.Policer.RateBps > 0, p.Policer},
+			{s.AQM.Algorithm != link.NoAQM, p.Wait},
+			{s.AQM.Algorithm == link.FQCoDel, p.Isolation},
+			{s.AQM.ECN, p.Marks},
+			{s.MarkAbove > 0, p.MarkAbove},
+			{s.ACKThinning > 1, p.Thinning},
+			{s.Aggregate.Every > 0, p.Aggregation},
+			{s.RateLoss.Share > 0, p.RateLoss},
+		} {
+			if !m.set {
+				continue
 			}
-			rows = append(rows, row)
-		}
-		if p.Link.Settings(dir).Policer.RateBps > 0 {
-			row, err := p.Policer(ctx, dir)
+			row, err := m.measure(ctx, dir)
 			if err != nil {
 				return rows, err
 			}
@@ -109,6 +122,11 @@ func (p Path) with(dir link.Direction, change func(*link.Settings), f func() err
 	return f()
 }
 
+// withBoth runs f under changed settings of both directions.
+func (p Path) withBoth(change func(*link.Settings), f func() error) error {
+	return p.with(link.AToB, change, func() error { return p.with(link.BToA, change, f) })
+}
+
 // Loss sends that many packets, counts those that do not arrive, and sends
 // them again under the same seed to see the same ones go missing. Afterwards
 // the direction's random choices begin anew.
@@ -116,8 +134,10 @@ func (p Path) Loss(ctx context.Context, dir link.Direction, packets int) (loss, 
 	var first, second *arrivals
 	s := p.Link.Settings(dir)
 	isolate := func(s *link.Settings) {
+		loss, reorder, jitter := s.Loss, s.Reorder, s.Jitter
 		noBottleneck(s)
-		s.Policer = link.Policer{}
+		steady(s)
+		s.Loss, s.Reorder, s.Jitter = loss, reorder, jitter
 	}
 	for _, got := range []**arrivals{&first, &second} {
 		// Another seed and back restarts the generators.
@@ -160,6 +180,13 @@ func noBottleneck(s *link.Settings) {
 	s.AQM, s.MarkAbove = link.AQM{}, 0
 }
 
+// steady leaves a link that only its bottleneck keeps from passing everything in order.
+func steady(s *link.Settings) {
+	s.Loss, s.RateLoss, s.Reorder, s.Jitter = link.Loss{}, link.RateLoss{}, link.Reorder{}, 0
+	s.Policer, s.AQM, s.MarkAbove = link.Policer{}, link.AQM{}, 0
+	s.ACKThinning, s.Aggregate = 0, link.Aggregation{}
+}
+
 // Rate sends faster than the bottleneck serves and times what arrives. The
 // packets are as large as the link carries, and count as whole IP packets.
 func (p Path) Rate(ctx context.Context, dir link.Direction) (Row, error) {
@@ -170,7 +197,8 @@ func (p Path) Rate(ctx context.Context, dir link.Direction) (Row, error) {
 	rate := s.CarriesBps(cmp.Or(s.MTU, link.DefaultMTU))
 	var got float64
 	isolate := func(s *link.Settings) {
-		s.Loss, s.Reorder, s.Policer, s.Jitter, s.QueueBDP = link.Loss{}, link.Reorder{}, link.Policer{}, 0, 0
+		steady(s)
+		s.QueueBDP = 0
 		// The queue must bridge moments in which the sender is not scheduled.
 		s.QueueBytes = max(int(rate/8/5), 64*link.DefaultMTU, 8*s.MTU)
 	}
@@ -190,32 +218,61 @@ func (p Path) Rate(ctx context.Context, dir link.Direction) (Row, error) {
 }
 
 // Policer sends faster than the policer admits, over a bottleneck without
-// bound, and times what arrives. The bucket's depth comes on top of the rate.
+// bound, and times what arrives. Where each flow has a policer, two do so at once. The bucket's depth comes on top of the rate.
 func (p Path) Policer(ctx context.Context, dir link.Direction) (Row, error) {
 	policer := p.Link.Settings(dir).Policer
 	if policer.RateBps == 0 {
 		return Row{}, fmt.Errorf("policer %v: there is none to measure", dir)
 	}
-	var got float64
 	isolate := func(s *link.Settings) {
 		noBottleneck(s)
-		s.Loss, s.Reorder, s.Jitter = link.Loss{}, link.Reorder{}, 0
+		steady(s)
+		s.Policer = policer
 	}
-	err := p.with(dir, isolate, func() (err error) {
-		got, err = p.flood(ctx, dir, float64(policer.RateBps))
-		return err
+	flows := 1
+	if policer.PerFlow {
+		flows = 2
+	}
+	rates := make([]float64, flows)
+	err := p.with(dir, isolate, func() error {
+		return together(flows, func(i int) (err error) {
+			rates[i], err = p.flood(ctx, dir, float64(policer.RateBps))
+			return err
+		})
 	})
 	if err != nil {
 		return Row{}, fmt.Errorf("policer %v: %w", dir, err)
 	}
 	rate := float64(policer.RateBps)
 	burst := float64(policer.BurstBytes) * 8 / (rate * floodTime.Seconds())
-	return Row{
+	row := Row{
 		What:  fmt.Sprintf("policer %v", dir),
 		Asked: fmt.Sprintf("%s + %.1f %%", formatRate(rate), burst*100),
-		Got:   fmt.Sprintf("%s (%+.2f %%)", formatRate(got), (got/rate-1)*100),
-		OK:    got/rate-1 >= -RateTolerance && got/rate-1 <= burst+RateTolerance,
-	}, nil
+		OK:    true,
+	}
+	if policer.PerFlow {
+		row.Asked += " each"
+	}
+	var got []string
+	for _, r := range rates {
+		got = append(got, fmt.Sprintf("%s (%+.2f %%)", formatRate(r), (r/rate-1)*100))
+		row.OK = row.OK && r/rate-1 >= -RateTolerance && r/rate-1 <= burst+RateTolerance
+	}
+	row.Got = strings.Join(got, ", ")
+	return row, nil
+}
+
+// together runs f for each number below n at once.
+func together(n int, f func(i int) error) error {
+	ended := make(chan error, n)
+	for i := range n {
+		go func() { ended <- f(i) }()
+	}
+	var errs []error
+	for range n {
+		errs = append(errs, <-ended)
+	}
+	return errors.Join(errs...)
 }
 
 func formatRate(bps float64) string { return fmt.Sprintf("%.3f Mb/s", bps/1e6) }

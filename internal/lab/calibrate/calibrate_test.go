@@ -1,6 +1,7 @@
 package calibrate_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -114,6 +115,58 @@ func TestLoss(t *testing.T) {
 			}
 			if n := c.PacketsIn - before.PacketsIn; n != 2*packets {
 				t.Errorf("%d packets crossed the link, want those of the measurement alone, %d", n, 2*packets)
+			}
+		}
+	})
+}
+
+// real is a path with everything that real ones have beside a wire.
+func real(t *testing.T) link.Settings {
+	t.Helper()
+	trace, err := link.ParseTrace("test", strings.NewReader("time_s,rate_bps,delay_ms\n0,20e6,1\n0.05,10e6,1\n"))
+	nettest.Must(t, err)
+	return link.Settings{
+		Delay: time.Millisecond, Trace: trace, AQM: link.AQM{Algorithm: link.FQCoDel, ECN: true}, MarkAbove: 2 * time.Millisecond,
+		ACKThinning: 4, Aggregate: link.Aggregation{Every: 2 * time.Millisecond}, Loss: link.Loss{Probability: 0.1},
+		RateLoss: link.RateLoss{FromBps: 10e6, ToBps: 30e6, Share: 0.1}, Policer: link.Policer{RateBps: 10e6, BurstBytes: 16 << 10, PerFlow: true},
+	}
+}
+
+// Each row of what access networks and managed queues do is made, with the effect that it
+// is about, and the settings come back.
+func TestRealPath(t *testing.T) {
+	calibrate.Shorten(t)
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		s := real(t)
+		p := newPath(t, kind, s, s, kind.Name == "veth")
+		for _, test := range []struct {
+			what, asked string
+			measure     func(context.Context, link.Direction) (calibrate.Row, error)
+			effect      func(c link.Counters) uint64 // nil: none that is counted
+		}{
+			{"trace a-to-b", " Mb/s from ", p.Trace, nil},
+			{"policer a-to-b", "10.000 Mb/s + 13.1 % each", p.Policer, func(c link.Counters) uint64 { return c.Policed }},
+			{"queue with fq_codel a-to-b", "5ms × 0.50 to 2, ≥ 95 % used", p.Wait, nil},
+			{"TCP beside a flood a-to-b", "50 % ± 5 %", p.Isolation, func(c link.Counters) uint64 { return c.PacketsIn }},
+			{"marks of TCP with ECN a-to-b", "some, < 1 % of them drops", p.Marks, func(c link.Counters) uint64 { return c.PacketsIn }},
+			{"marks above 2ms a-to-b", "50 % ± 5 %", p.MarkAbove, func(c link.Counters) uint64 { return c.Marked }},
+			{"ACKs that pass a-to-b", "1 of 3.40 to 4", p.Thinning, func(c link.Counters) uint64 { return c.Thinned }},
+			{"time between bursts a-to-b", "2.08 ms ± 0.46 ms", p.Aggregation, nil},
+			{"loss at 20.000 Mb/s a-to-b", "5.00 % ± ", p.RateLoss, nil},
+		} {
+			before := p.Link.Counters(link.AToB)
+			row, err := test.measure(t.Context(), link.AToB)
+			nettest.Must(t, err)
+			if row.What != test.what || !strings.Contains(row.Asked, test.asked) || row.Got == "" {
+				t.Errorf("the row is %+v, want %s, asked %s", row, test.what, test.asked)
+			}
+			if test.effect != nil && test.effect(p.Link.Counters(link.AToB)) == test.effect(before) {
+				t.Errorf("%s: no effect: %+v", test.what, p.Link.Counters(link.AToB))
+			}
+			for _, dir := range []link.Direction{link.AToB, link.BToA} {
+				if got := p.Link.Settings(dir); got != s {
+					t.Fatalf("%s: the settings were left as %+v, want %+v", test.what, got, s)
+				}
 			}
 		}
 	})

@@ -3,6 +3,7 @@
 package calibrate_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -71,5 +72,32 @@ func TestTCPFillsTheLink(t *testing.T) {
 		s := tcpPath()
 		p := newPath(t, kind, s, s, false)
 		holds(t, func() (calibrate.Row, error) { return p.TCP(t.Context(), link.AToB, 2*time.Second) })
+	})
+}
+
+func TestManagedQueues(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		p := newPath(t, kind, link.Settings{}, link.Settings{}, false)
+		for _, algorithm := range []link.AQMAlgorithm{link.CoDel, link.FQCoDel, link.PIE} {
+			s := link.Settings{Delay: time.Millisecond, RateBps: 20e6, AQM: link.AQM{Algorithm: algorithm, ECN: true}}
+			nettest.Must(t, p.Link.Set(link.AToB, s))
+			holds(t, func() (calibrate.Row, error) { return p.Wait(t.Context(), link.AToB) })
+			holds(t, func() (calibrate.Row, error) { return p.Marks(t.Context(), link.AToB) })
+			if algorithm == link.FQCoDel {
+				holds(t, func() (calibrate.Row, error) { return p.Isolation(t.Context(), link.AToB) })
+			}
+		}
+	})
+}
+
+func TestAccessNetwork(t *testing.T) {
+	forEachKind(t, func(t *testing.T, kind linktest.Kind) {
+		s := real(t)
+		p := newPath(t, kind, s, s, kind.Name == "veth")
+		for _, measure := range []func(context.Context, link.Direction) (calibrate.Row, error){
+			p.Trace, p.Policer, p.MarkAbove, p.Thinning, p.Aggregation, p.RateLoss,
+		} {
+			holds(t, func() (calibrate.Row, error) { return measure(t.Context(), link.AToB) })
+		}
 	})
 }

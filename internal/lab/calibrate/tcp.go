@@ -1,6 +1,7 @@
 package calibrate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,20 +28,13 @@ func (p Path) TCP(ctx context.Context, dir link.Direction, during time.Duration)
 	}
 	rtt := ab.Delay + ba.Delay
 	window := max(int(4*rtt.Seconds()*float64(s.RateBps)/8), 4<<20)
-	mtu := s.MTU
-	if mtu == 0 {
-		mtu = link.DefaultMTU
-	}
 	from, to := p.ends(dir)
-	headers := 20 + 20 + 12
-	if from.Addr.Is6() {
-		headers += 20
-	}
-	limit := s.CarriesBps(mtu) * float64(mtu-headers) / float64(mtu)
+	limit := payloadBps(s, from)
 
 	var goodput, cpuPerGB float64
 	isolate := func(s *link.Settings) {
-		s.Loss, s.Reorder, s.Policer, s.Jitter, s.QueueBDP = link.Loss{}, link.Reorder{}, link.Policer{}, 0, 0
+		steady(s)
+		s.QueueBDP = 0
 		s.QueueBytes = 2 * window
 	}
 	err := p.with(dir, isolate, func() error {
@@ -62,23 +56,38 @@ func (p Path) TCP(ctx context.Context, dir link.Direction, during time.Duration)
 	}, nil
 }
 
-// withWindow runs f while the host's TCP may use windows that large.
-func withWindow(h Host, bytes int, f func() error) (err error) {
-	for _, name := range []string{"/proc/sys/net/ipv4/tcp_rmem", "/proc/sys/net/ipv4/tcp_wmem"} {
-		var was []byte
-		err := h.Run(func() (err error) {
-			if was, err = os.ReadFile(name); err == nil {
-				err = os.WriteFile(name, fmt.Appendf(nil, "4096 131072 %d", bytes), 0)
-			}
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("widen the host's TCP windows: %w", err)
-		}
-		defer func() {
-			err = errors.Join(err, h.Run(func() error { return os.WriteFile(name, was, 0) }))
-		}()
+// payloadBps is what full segments with timestamps carry of a rate.
+func payloadBps(s link.Settings, from Host) float64 {
+	mtu := cmp.Or(s.MTU, link.DefaultMTU)
+	headers := 20 + 20 + 12
+	if from.Addr.Is6() {
+		headers += 20
 	}
+	return s.CarriesBps(mtu) * float64(mtu-headers) / float64(mtu)
+}
+
+// withWindow runs f while the host's TCP may use windows that large.
+func withWindow(h Host, bytes int, f func() error) error {
+	size := fmt.Sprintf("4096 131072 %d", bytes)
+	return withSysctl(h, "tcp_rmem", size, func() error { return withSysctl(h, "tcp_wmem", size, f) })
+}
+
+// withSysctl runs f under another net.ipv4 setting of the host.
+func withSysctl(h Host, name, value string, f func() error) (err error) {
+	file := "/proc/sys/net/ipv4/" + name
+	var was []byte
+	err = h.Run(func() (err error) {
+		if was, err = os.ReadFile(file); err == nil {
+			err = os.WriteFile(file, []byte(value), 0)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("set the host's %s: %w", name, err)
+	}
+	defer func() {
+		err = errors.Join(err, h.Run(func() error { return os.WriteFile(file, was, 0) }))
+	}()
 	return f()
 }
 

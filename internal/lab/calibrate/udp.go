@@ -107,12 +107,28 @@ func (p Path) numbered(ctx context.Context, dir link.Direction, packets int) (*a
 }
 
 // flood sends faster than the rate and returns the rate at which the packets
-// that arrive do so, in bits per second. It goes by the kernel's time stamps,
-// and counts what the receiver's buffer could not hold.
+// that arrive do so, in bits per second.
 func (p Path) flood(ctx context.Context, dir link.Direction, rate float64) (float64, error) {
-	rx, tx, err := p.sockets(dir)
+	got, err := p.floodFor(ctx, dir, rate, floodTime)
 	if err != nil {
 		return 0, err
+	}
+	return got.bytes * 8 / got.last.Sub(got.first).Seconds(), nil
+}
+
+// flooded is what arrived of a flood: the bytes of IP packets after the first time, up
+// to the last.
+type flooded struct {
+	first, last time.Time
+	bytes       float64
+}
+
+// floodFor sends floodExcess times faster than the rate for a time. It goes by the
+// kernel's time stamps, and counts what the receiver's buffer could not hold.
+func (p Path) floodFor(ctx context.Context, dir link.Direction, rate float64, during time.Duration) (flooded, error) {
+	rx, tx, err := p.sockets(dir)
+	if err != nil {
+		return flooded{}, err
 	}
 	defer rx.Close()
 	defer tx.Close()
@@ -124,7 +140,7 @@ func (p Path) flood(ctx context.Context, dir link.Direction, rate float64) (floa
 	}
 	packet, err := pathMTU(tx, from.Addr)
 	if err != nil {
-		return 0, err
+		return flooded{}, err
 	}
 	if s := p.Link.Settings(dir); s.MTU > 0 {
 		packet = min(packet, s.MTU)
@@ -153,7 +169,7 @@ func (p Path) flood(ctx context.Context, dir link.Direction, rate float64) (floa
 	}()
 
 	perPacket := float64(packet) * 8 / rate
-	total := min(max(floodTime, time.Duration(floodPackets*perPacket*1e9)), floodTimeMax)
+	total := min(max(during, time.Duration(floodPackets*perPacket*1e9)), floodTimeMax)
 	pause := max(time.Millisecond, time.Duration(perPacket*1e9/floodExcess))
 	payload := make([]byte, segments*(packet-headers))
 	sent, start := 0.0, time.Now()
@@ -171,13 +187,12 @@ func (p Path) flood(ctx context.Context, dir link.Direction, rate float64) (floa
 	})
 	p.lastOnTheWay(rx, dir, 300*time.Millisecond)
 	if err := errors.Join(err, <-received); err != nil {
-		return 0, err
+		return flooded{}, err
 	}
-	elapsed := last.Sub(first).Seconds()
-	if elapsed <= 0 {
-		return 0, errors.New("too few packets arrived to time them, look at the link's counters")
+	if !last.After(first) {
+		return flooded{}, errors.New("too few packets arrived to time them, look at the link's counters")
 	}
-	return float64(count+lastOverflow-firstOverflow) * float64(packet) * 8 / elapsed, nil
+	return flooded{first, last, float64(count+lastOverflow-firstOverflow) * float64(packet)}, nil
 }
 
 // paced calls f times times, pause apart, catching up after a delay.

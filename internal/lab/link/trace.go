@@ -215,24 +215,31 @@ func (t *Trace) HasDelay() bool { return len(t.steps) > 0 }
 
 // MeanBps is the mean rate over a period, in bits per second of whole IP packets.
 func (t *Trace) MeanBps() int64 {
-	return int64(t.Bytes(0, t.Period()) * 8 / t.Period().Seconds())
+	return int64(t.bytesOfPeriod(t.Period()) * 8 / t.Period().Seconds())
 }
 
-// Bytes is what the trace carries between two times of its first period.
-func (t *Trace) Bytes(from, to time.Duration) float64 {
+// Bytes is what the trace carries from one time after its beginning to another.
+func (t *Trace) Bytes(from, to time.Duration) float64 { return t.bytesUntil(to) - t.bytesUntil(from) }
+
+func (t *Trace) bytesUntil(at time.Duration) float64 {
+	periods, rest := float64(at/t.Period()), at%t.Period()
+	if periods > 0 {
+		periods *= t.bytesOfPeriod(t.Period())
+	}
+	return periods + t.bytesOfPeriod(rest)
+}
+
+// bytesOfPeriod is what the first period carries until a time.
+func (t *Trace) bytesOfPeriod(until time.Duration) float64 {
+	if until == 0 {
+		return 0
+	}
 	if t.steps == nil {
-		first := sort.Search(len(t.opportunities), func(i int) bool { return t.opportunities[i] > int64(from) })
-		last := sort.Search(len(t.opportunities), func(i int) bool { return t.opportunities[i] > int64(to) })
-		if from == 0 {
-			first = 0
-		}
-		return float64(last-first) * opportunityBytes
+		return float64(sort.Search(len(t.opportunities), func(i int) bool { return t.opportunities[i] > int64(until) })) * opportunityBytes
 	}
 	bytes := 0.0
 	t.each(func(s TraceStep, end time.Duration) {
-		if during := min(end, to) - max(s.From, from); during > 0 {
-			bytes += float64(s.RateBps) / 8 * during.Seconds()
-		}
+		bytes += float64(s.RateBps) / 8 * max(min(end, until)-s.From, 0).Seconds()
 	})
 	return bytes
 }

@@ -46,6 +46,12 @@ func TestParseTrace(t *testing.T) {
 	if got := s.Bytes(time.Second, 2250*time.Millisecond); got != 750_000+750_000 {
 		t.Errorf("%v bytes, want 1.5 million", got)
 	}
+	if got := s.Bytes(2250*time.Millisecond, 8*time.Second); got != 750_000+2*3_750_000+750_000 {
+		t.Errorf("%v bytes over two periods and two parts", got)
+	}
+	if got := m.Bytes(20*time.Millisecond, 65*time.Millisecond); got != 11*1500 {
+		t.Errorf("%v bytes, want 11 packets", got)
+	}
 	if got := m.Bytes(5*time.Millisecond, 20*time.Millisecond); got != 1500 {
 		t.Errorf("%v bytes after 5 ms, want one packet", got)
 	}
