@@ -11,7 +11,6 @@ import (
 
 	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab/hosts"
-	"longhaul/internal/remedy"
 )
 
 // HostECN is the use of ECN by the TCP of the lab's hosts. The zero value leaves the
@@ -81,7 +80,7 @@ func (l *Lab) SetHostECN(e HostECN) error {
 func setSysctl(h *hosts.Host, s Sysctl) error {
 	err := h.Sysctl(s.Name, s.Value)
 	if s.Name == ecnSysctl && errors.Is(err, unix.EINVAL) {
-		return remedy.New(err, "this kernel has no accurate ECN (a net.ipv4.tcp_ecn of 3): choose --host-ecn on")
+		return fmt.Errorf("%w: this kernel has no accurate ECN, choose --host-ecn on", err)
 	}
 	return err
 }
