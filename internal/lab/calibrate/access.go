@@ -117,10 +117,7 @@ func (p Path) Aggregation(ctx context.Context, dir link.Direction) (Row, error) 
 		defer rx.Close()
 		defer tx.Close()
 		from, _ := p.ends(dir)
-		headers := 28
-		if from.Addr.Is6() {
-			headers = 48
-		}
+		headers := udpHeaders(from)
 		received := make(chan error, 1)
 		go func() {
 			received <- receiveAll(rx, func(messages []ipv4.Message, _ time.Time, _ uint32) error {

@@ -227,10 +227,7 @@ func (p Path) MarkAbove(ctx context.Context, dir link.Direction) (Row, error) {
 		defer rx.Close()
 		defer tx.Close()
 		from, _ := p.ends(dir)
-		headers := 28
-		if from.Addr.Is6() {
-			headers = 48
-		}
+		headers := udpHeaders(from)
 		if err := errors.Join(capableOfECN(tx, from.Addr.Is6()), receiveTOS(rx, from.Addr.Is6())); err != nil {
 			return err
 		}

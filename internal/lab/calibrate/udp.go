@@ -134,10 +134,7 @@ func (p Path) floodFor(ctx context.Context, dir link.Direction, rate float64, du
 	defer tx.Close()
 
 	from, _ := p.ends(dir)
-	headers := 28
-	if from.Addr.Is6() {
-		headers = 48
-	}
+	headers := udpHeaders(from)
 	packet, err := pathMTU(tx, from.Addr)
 	if err != nil {
 		return flooded{}, err
@@ -193,6 +190,14 @@ func (p Path) floodFor(ctx context.Context, dir link.Direction, rate float64, du
 		return flooded{}, errors.New("too few packets arrived to time them, look at the link's counters")
 	}
 	return flooded{first, last, float64(count+lastOverflow-firstOverflow) * float64(packet)}, nil
+}
+
+// udpHeaders is the number of bytes of an IP packet before UDP's payload.
+func udpHeaders(from Host) int {
+	if from.Addr.Is6() {
+		return 48
+	}
+	return 28
 }
 
 // paced calls f times times, pause apart, catching up after a delay.

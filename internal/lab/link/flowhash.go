@@ -11,6 +11,10 @@ const (
 	protocolUDPLite = 136
 )
 
+// moreFragmentsAndOffset are the bits of IPv4's flags and fragment offset that are
+// set in fragments (RFC 791, section 3.1).
+const moreFragmentsAndOffset = 0x3fff
+
 // flowHash identifies a packet's flow: a hash of its addresses, protocol and ports
 // under a seed. Fragments, and protocols without ports, count by addresses and
 // protocol alone; so does IPv6 with extension headers. It is the FNV-1a hash of 64
@@ -29,7 +33,6 @@ func flowHash(packet []byte, seed uint64) uint64 {
 	case len(packet) >= ipv4MinHeader && packet[0]>>4 == 4:
 		add(packet[12:20])
 		protocol = packet[9]
-		const moreFragmentsAndOffset = 0x3fff
 		if binary.BigEndian.Uint16(packet[6:])&moreFragmentsAndOffset == 0 {
 			ports = int(packet[0]&0xf) * 4
 		}

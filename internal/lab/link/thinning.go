@@ -55,7 +55,6 @@ func pureACK(packet []byte) (flags byte, pure bool) {
 	switch {
 	case len(packet) >= ipv4MinHeader && packet[0]>>4 == 4 && packet[9] == protocolTCP:
 		tcp, end = int(packet[0]&0xf)*4, int(binary.BigEndian.Uint16(packet[2:]))
-		const moreFragmentsAndOffset = 0x3fff
 		if binary.BigEndian.Uint16(packet[6:])&moreFragmentsAndOffset != 0 {
 			return 0, false
 		}
