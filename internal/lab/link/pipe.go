@@ -46,7 +46,7 @@ type pipe struct {
 	startAt        int64
 	finishAt       int64
 	freeAt         int64
-	fraction       int64 // in 1/rate ns
+	fraction       int64 // of a bit, in 1e-9
 	packetFraction int64 // in 1/PacketsPerSecond ns
 
 	line      delayLine
@@ -154,14 +154,14 @@ func (p *pipe) set(now int64, s Settings, queueLimit int) {
 		p.begin(now)
 	}
 	p.losesMore = p.hasMoreLoss()
+	if remanage {
+		p.manage(now)
+	}
 	if rethin {
 		p.setThinning(now)
 	}
 	if s.Aggregate.Every == 0 {
 		p.burst.releaseAt = min(p.burst.releaseAt, now)
-	}
-	if remanage {
-		p.manage(now)
 	}
 	p.advance(now)
 }
