@@ -414,6 +414,13 @@ static inline u32 haul_empty_us(const struct haul *h, const struct haul_ack *a)
 	return 250 + h->min_rtt_us / 64 + haul_grain_us(h->bw, a->mss) / 3 + h->noise_us;
 }
 
+// The same for the few packets that tell while losses hold the flow back: with jitter the
+// least of them exceeds the path's by more.
+static inline u32 haul_calm_us(const struct haul *h, const struct haul_ack *a)
+{
+	return haul_empty_us(h, a) + (h->noise_us > h->min_rtt_us / 16 ? 2 * h->noise_us : 0);
+}
+
 // A queue that means congestion.
 static inline u32 haul_congested_us(const struct haul *h)
 {
@@ -727,7 +734,7 @@ static inline void haul_forget_loss(struct haul *h)
 static inline void haul_remember_loss(struct haul *h, const struct haul_ack *a)
 {
 	bool sends = h->mode == HAUL_COMPETE || h->mode == HAUL_CRUISE;
-	if (h->cuts < 2 || !sends || h->queue_high_us > haul_empty_us(h, a))
+	if (h->cuts < 2 || !sends || h->queue_high_us > haul_calm_us(h, a))
 		return;
 	h->late_lost += h->missed;
 	h->late_got += h->got;
@@ -1173,7 +1180,7 @@ GLOBAL int haul_cruise_epoch(struct haul *h, const struct haul_ack *a)
 // common times of the host's flows, at ever longer intervals.
 static inline bool haul_may_raise(struct haul *h, const struct haul_ack *a)
 {
-	if (h->limited || h->queue_us > haul_empty_us(h, a))
+	if (h->limited || h->queue_us > haul_calm_us(h, a))
 		return false;
 	if (h->others && haul_since(a->now_us, h->any_raise_us) < HAUL_RAISE_ALONE_US)
 		return false;
@@ -1252,7 +1259,7 @@ GLOBAL int haul_raise_epoch(struct haul *h, const struct haul_ack *a)
 	u32 lost = h->raise_lost + h->step_lost, got = h->raise_got + h->step_got;
 	u32 most = (u64)(lost + got) * h->raise_most_q16 >> 16;
 	bool lossy = lost > most + 2 * haul_sqrt(most) + 1;
-	bool grown = h->delivery > h->raise_to / 8 * 7, queued = h->queue_us > haul_empty_us(h, a);
+	bool grown = h->delivery > h->raise_to / 8 * 7, queued = h->queue_us > haul_calm_us(h, a);
 	bool many = (lossy ? h->raise_lost + h->raise_got : lost + got) >= HAUL_RAISE_PACKETS;
 	// With few packets the proof needs more doublings, unless a queue shows it.
 	u64 enough = h->cut_delivery / 8 * 7, proof = (!many && (lossy || !queued) ? 3 : 1) * h->raise_from / 4 * 7;
@@ -1334,7 +1341,7 @@ GLOBAL int haul_probe_epoch(struct haul *h, const struct haul_ack *a)
 	h->cut_lost = a->lost;
 	haul_enter(h, h->from);
 	h->calm = 0;
-	if (!compete && first && !h->was_limited && h->queue_us > haul_queue_target_us(h, a) / 2 * 3) // it was no time to tell
+	if (!compete && first && !h->was_limited && h->rtt_low_us != ~0u && h->queue_us > haul_queue_target_us(h, a) / 2 * 3) // it was no time to tell
 		h->floor.share_q16 /= 2;
 	if (h->floor.share_q16 < floor / 4 * 3) { // what was lost was ours
 		h->mode = HAUL_CRUISE;
