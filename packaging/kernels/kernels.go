@@ -60,7 +60,7 @@ var machines = map[string]struct {
 // wanted are the kernel modules that longhaul, the tests or the path of the check
 // figures need, with what these need. They load by themselves, as on a real host.
 var wanted = strings.Fields(`tun veth dummy
-	sch_fq sch_fq_codel sch_netem sch_tbf sch_ingress cls_bpf cls_matchall cls_u32 act_bpf act_gact act_mirred
+	sch_fq sch_codel sch_fq_codel sch_pie sch_netem sch_tbf sch_ingress cls_bpf cls_matchall cls_u32 act_bpf act_gact act_mirred
 	tcp_bbr tcp_hybla tcp_illinois tcp_htcp tcp_vegas tcp_westwood tcp_dctcp
 	inet_diag tcp_diag unix_diag af_packet ipv6
 	nf_tables nft_tproxy nft_socket nft_ct nf_tproxy_ipv4 nf_tproxy_ipv6 tls`)
