@@ -104,7 +104,7 @@ func median(of role, figure func(measured) float64) func(runs) float64 {
 	return func(r runs) float64 { return stats.Median(r[of], figure) }
 }
 
-// times returns a bound as a multiple of another figure.
+// times returns a multiple of a figure.
 func times(factor float64, figure func(runs) float64) func(runs) float64 {
 	return func(r runs) float64 { return factor * figure(r) }
 }

@@ -35,12 +35,12 @@ func (r Result) head(b *bytes.Buffer) {
 			r.Runs.Count, joined(r.Runs.Kernels), r.Runs.From.Format("2006-01-02 15:04"), r.Runs.To.Format("2006-01-02 15:04 MST"),
 			r.Runs.Parallel, 100*r.Runs.BusyP50, 100*r.Runs.BusyMax, r.Runs.LateP50, r.Runs.LateMax)
 		if r.Runs.Disturbed > 0 {
-			text += fmt.Sprintf(" Disturbed by more than %d ms, or by losses of the machine: %d runs. Their cells have the sign †, and should be measured again.", maxLateMs, r.Runs.Disturbed)
-		}
-		if r.Runs.Lost > 0 {
-			text += fmt.Sprintf(" Runs in which the machine lost packets beside the link's settings: %d.", r.Runs.Lost)
+			text += fmt.Sprintf(" Runs that do not count, as the timers were late by more than %d ms or the machine lost packets: %d.", maxLateMs, r.Runs.Disturbed)
 		}
 		paragraph(b, text)
+	}
+	if r.Notes != "" {
+		b.WriteString(r.Notes + "\n\n")
 	}
 	paragraph(b, "A figure is the median of its runs, or is computed from medians. The range behind it is the 95 % interval by percentile "+
 		"bootstrap over the runs of every trial (1000 draws), given from 3 runs on; with 5 runs that of a single median is the "+

@@ -28,7 +28,7 @@ func Experiment() experiment.Experiment {
 		Name:    "dossier",
 		Summary: "one congestion control held against every criterion of RFC 9743",
 		Source:  "RFC 9743, Specifying New Congestion Control Algorithms, sections 5 to 7",
-		Cases:   familyNames(),
+		Cases:   slices.Clone(familyNames),
 		Short:   "Evaluate a congestion control by RFC 9743",
 		Long: `dossier runs an algorithm alone, beside others and beside real-time and short
 flows, on paths of many kinds. It writes a document with every item of RFC 9743,
@@ -48,12 +48,14 @@ and makes only runs that are missing. The whole takes many hours: --item and
 	}
 }
 
-func familyNames() []string {
-	var names []string
-	for _, f := range (subject{name: "haul", rivals: usualRivals()}).families() {
-		names = append(names, f.name)
-	}
-	return names
+// familyNames are the names of the families, in their order. Every command of longhaul
+// lists the experiments, and should not make all cells for that.
+var familyNames = []string{
+	"collapse", "bufferbloat", "overload", "fairness", "short", "harm-reno", "bottlenecks", "real-time",
+	"harm-cubic", "beside-bbr", "beside-bbr3", "harm-cubic-codel", "beside-bbr-codel", "beside-bbr3-codel",
+	"harm-cubic-fq-codel", "beside-bbr-fq-codel", "beside-bbr3-fq-codel", "harm-cubic-pie", "beside-bbr-pie", "beside-bbr3-pie",
+	"ecn", "misbehaving", "wired", "wireless", "traces", "pantheon", "satellite", "warm-start", "policers", "varying-delay",
+	"slow", "cpu", "high-delay", "reordering", "transients",
 }
 
 // command is a run as flags describe it.
@@ -197,7 +199,7 @@ func (c *command) Run(ctx context.Context, env experiment.Environment) (experime
 		}
 	}
 	families := c.chosen
-	kept := store{c.dir}
+	kept := store{c.dir, maxLateMs}
 	if c.list {
 		return newListing(families, kept, c.repeat)
 	}
@@ -209,7 +211,7 @@ func (c *command) Run(ctx context.Context, env experiment.Environment) (experime
 		if err != nil {
 			return nil, err
 		}
-		if err := measure(ctx, tasks, kept, options{repeat: c.repeat, parallel: c.parallel, report: env.Report}); err != nil {
+		if err := measure(ctx, tasks, kept, options{parallel: c.parallel, report: env.Report}); err != nil {
 			return nil, err
 		}
 	}
@@ -222,6 +224,9 @@ func (c *command) Run(ctx context.Context, env experiment.Environment) (experime
 		}
 	}
 	if result.Families, result.Runs, err = judgeAll(everything, kept, c.repeat, missing); err != nil {
+		return nil, err
+	}
+	if result.Notes, err = kept.notes(); err != nil {
 		return nil, err
 	}
 	return result, writeFile(c.doc, result.document())
@@ -268,7 +273,7 @@ func newListing(families []family, s store, repeat int) (listing, error) {
 		if err != nil {
 			return l, err
 		}
-		if isMissing[t.file] = known == nil; known == nil {
+		if isMissing[t.file] = known == nil || known.isDisturbed(s.maxLateMs); isMissing[t.file] {
 			missing = append(missing, t)
 		}
 	}

@@ -90,7 +90,7 @@ func TestQuickIsQuick(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tasks, err := plan(families, store{t.TempDir()}, 1, nil)
+	tasks, err := plan(families, store{t.TempDir(), maxLateMs}, 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestQuickIsQuick(t *testing.T) {
 // Trials that several cells need are run once, every trial before any is repeated, and
 // cells whose algorithms the kernel lacks not at all.
 func TestPlan(t *testing.T) {
-	s := store{t.TempDir()}
+	s := store{t.TempDir(), maxLateMs}
 	var families []family
 	for _, f := range haul().families() {
 		if f.name == "harm-cubic" || f.name == "beside-bbr" || f.name == "overload" {
@@ -120,8 +120,7 @@ func TestPlan(t *testing.T) {
 			t.Fatalf("run %d has seed %d of %d", i, task.Path.Seed, task.seed)
 		}
 	}
-	// CUBIC alone is the same for a flow of the subject's and of bbr's, beside which it
-	// would stand, and far from them or not where nothing else is.
+	// Cells share trials, such as that of CUBIC alone.
 	if perSeed[1] != perSeed[2] || perSeed[1] >= 30*3+30*4+9*3 {
 		t.Errorf("runs by seed: %v", perSeed)
 	}
@@ -227,7 +226,7 @@ func TestDossierResumes(t *testing.T) {
 			{title: "cubic", parts: []part{{unit: mbps, value: median(theirs, goodput(0))}}},
 		},
 	}}}
-	kept := store{filepath.Join(dir, "runs")}
+	kept := store{filepath.Join(dir, "runs"), congestion.None} // the machine may be busy
 	tasks, err := plan([]family{tiny}, kept, 2, nil)
 	if err != nil || len(tasks) != 4 {
 		t.Fatalf("%d tasks: %v", len(tasks), err)
@@ -259,6 +258,14 @@ func TestDossierResumes(t *testing.T) {
 	if c := results[0].Cells[0]; c.Verdict != Pass || c.Runs != 2 || from.Count != 4 || from.Parallel != 3 {
 		t.Errorf("%+v from %+v", c, from)
 	}
+	strict := store{kept.dir, -1}
+	results, from, err = judgeAll([]family{tiny}, strict, 2, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := results[0].Cells[0]; c.Verdict != NotRun || !strings.Contains(c.Reason, "ran late") || from.Count != 0 || from.Disturbed != 4 {
+		t.Errorf("disturbed runs count: %+v from %+v", c, from)
+	}
 	if err := os.WriteFile(tasks[0].file, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -270,8 +277,12 @@ func TestDossierResumes(t *testing.T) {
 // The experiment's cases are its families.
 func TestExperiment(t *testing.T) {
 	e := Experiment()
-	if len(e.Cases) != len(haul().families()) {
-		t.Errorf("cases %v", e.Cases)
+	var names []string
+	for _, f := range haul().families() {
+		names = append(names, f.name)
+	}
+	if !slices.Equal(e.Cases, names) {
+		t.Errorf("cases %v, want %v", e.Cases, names)
 	}
 	c := e.New().(*command)
 	c.cases = []string{"harm-reno"}

@@ -101,12 +101,12 @@ func (s subject) collapse() family {
 		cells: []cell{
 			{name: "outage", about: p.String() + ", nothing passes for 30 s", quick: true,
 				trials: map[role]trial{ours: deadPath(s.name), theirs: deadPath(standard)},
-				claims: []claim{atMost("sent, segments", countUnit, scale(1.0/segment, median(ours, sentDuring)), constant(20)),
-					{title: standard, parts: []part{{unit: countUnit, value: scale(1.0/segment, median(theirs, sentDuring))}}}}},
+				claims: []claim{atMost("sent, segments", countUnit, times(1.0/segment, median(ours, sentDuring)), constant(20)),
+					{title: standard, parts: []part{{unit: countUnit, value: times(1.0/segment, median(theirs, sentDuring))}}}}},
 			{name: "loss-95", about: p.String() + ", then 95 % lost for 30 s",
 				trials: map[role]trial{ours: lossy(s.name), theirs: lossy(standard)},
-				claims: []claim{atMost("sent, of the rate", percent, scale(1/(usualRate/8*28), median(ours, sentDuring)), constant(0.05)),
-					{title: standard, parts: []part{{unit: percent, value: scale(1/(usualRate/8*28), median(theirs, sentDuring))}}}}},
+				claims: []claim{atMost("sent, of the rate", percent, times(1/(usualRate/8*28), median(ours, sentDuring)), constant(0.05)),
+					{title: standard, parts: []part{{unit: percent, value: times(1/(usualRate/8*28), median(theirs, sentDuring))}}}}},
 		},
 	}
 }
@@ -118,9 +118,6 @@ func sum(values []float64) float64 {
 	}
 	return total
 }
-
-// scale multiplies a figure.
-func scale(by float64, figure func(runs) float64) func(runs) float64 { return times(by, figure) }
 
 // bufferbloat: RFC 9743, section 5.1.2.
 func (s subject) bufferbloat() family {

@@ -21,15 +21,13 @@ const (
 
 // CellResult is a cell's outcome.
 type CellResult struct {
-	Name    string  `json:"name"`
-	About   string  `json:"about"`
-	Verdict Verdict `json:"verdict"`
-	Sure    bool    `json:"sure"` // the intervals lie on the verdict's side of the bounds
-	Runs    int     `json:"runs"` // the least of its trials
-	Reason  string  `json:"reason,omitempty"`
-	// Disturbed counts the runs, of all trials, in which the machine ran late.
-	Disturbed int           `json:"disturbed,omitempty"`
-	Claims    []ClaimResult `json:"claims,omitempty"`
+	Name    string        `json:"name"`
+	About   string        `json:"about"`
+	Verdict Verdict       `json:"verdict"`
+	Sure    bool          `json:"sure"` // the intervals lie on the verdict's side of the bounds
+	Runs    int           `json:"runs"` // the least of its trials
+	Reason  string        `json:"reason,omitempty"`
+	Claims  []ClaimResult `json:"claims,omitempty"`
 }
 
 // ClaimResult is the outcome of a claim.

@@ -155,15 +155,11 @@ func TestDocument(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)
 	from := Provenance{}
 	for i, busy := range []float64{0.2, 0.4, 0.9} {
-		m := measured{}
-		m.LostByMachine = uint64(i / 2)
-		from.add(record{Kernel: "6.12", At: at.Add(time.Duration(i) * time.Hour), Parallel: i + 1, MachineBusy: busy, LateP99Ms: congestion.Value(8 * i), Measured: m})
+		from.add(record{Kernel: "6.12", At: at.Add(time.Duration(i) * time.Hour), Parallel: i + 1, MachineBusy: busy, LateP99Ms: congestion.Value(8 * i), Measured: measured{}}, maxLateMs)
 	}
 	c := bounded()
 	fails := bounded()
 	fails.name = "two"
-	late := fails.judge(runs{ours: bps(90, 120, 80)}, "")
-	late.Disturbed = 2
 	later := bounded()
 	later.name = "three"
 	broken := bps(110, 111, 112)
@@ -171,11 +167,11 @@ func TestDocument(t *testing.T) {
 	cut := bounded()
 	cut.name = "four"
 	r := Result{
-		Algorithm: "haul", Rivals: []string{"cubic", "bbr3"}, Lacks: []string{"bbr3 is not a congestion control of this kernel"}, Runs: from,
+		Algorithm: "haul", Rivals: []string{"cubic", "bbr3"}, Lacks: []string{"bbr3 is not a congestion control of this kernel"}, Runs: from, Notes: "Measured at night.",
 		Families: []FamilyResult{
 			{Name: "tiny", Title: "Tiny cells", Items: []string{"5.1.2", "6.1"}, about: "What is measured.", Cells: []CellResult{
 				c.judge(runs{ours: bps(110, 111, 112), theirs: bps(100, 100, 100)}, ""),
-				late,
+				fails.judge(runs{ours: bps(90, 120, 80)}, ""),
 				later.judge(nil, ""),
 				cut.judge(runs{ours: broken}, ""),
 			}},

@@ -30,8 +30,10 @@ type lateness struct {
 // maxLateMs is the p99 of the timers' lateness above which a run counts as disturbed.
 const maxLateMs = 10
 
-func (r record) isDisturbed() bool {
-	return r.LateP99Ms.Some() && r.LateP99Ms > maxLateMs || r.Measured.LostByMachine > 0
+// isDisturbed reports whether the machine was too busy for the run: it does not count, and
+// is made again.
+func (r record) isDisturbed(maxLateMs congestion.Value) bool {
+	return maxLateMs.Some() && (r.LateP99Ms.Some() && r.LateP99Ms > maxLateMs || r.Measured.LostByMachine > 0)
 }
 
 const (

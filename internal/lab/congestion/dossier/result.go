@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"longhaul/internal/lab/congestion"
 	"longhaul/internal/lab/stats"
 )
 
@@ -19,6 +20,7 @@ type Result struct {
 	Lacks      []string       `json:"lacks,omitempty"` // rivals that this kernel lacks
 	Runs       Provenance     `json:"runs"`
 	Families   []FamilyResult `json:"families"`
+	Notes      string         `json:"notes,omitempty"`    // of whoever measured
 	Document   string         `json:"document,omitempty"` // the file that was written
 }
 
@@ -41,15 +43,18 @@ type Provenance struct {
 	Parallel  int       `json:"parallel"`            // the most trials that could run at once
 	BusyP50   float64   `json:"machine_busy_p50"`    // share of all CPUs' time, by anything
 	BusyMax   float64   `json:"machine_busy_max"`    // of the busiest run
-	Lost      int       `json:"runs_with_losses"`    // that lost packets beside the link's settings
 	LateP50   float64   `json:"machine_late_p50_ms"` // the p99 of the timers' lateness, in the median run
 	LateMax   float64   `json:"machine_late_max_ms"` // in the worst
-	Disturbed int       `json:"disturbed"`           // runs later than maxLate
+	Disturbed int       `json:"disturbed"`           // runs that do not count
 
 	busy, late []float64
 }
 
-func (p *Provenance) add(r record) {
+func (p *Provenance) add(r record, maxLateMs congestion.Value) {
+	if r.isDisturbed(maxLateMs) {
+		p.Disturbed++
+		return
+	}
 	p.Count++
 	if !slices.Contains(p.Kernels, r.Kernel) {
 		p.Kernels = append(p.Kernels, r.Kernel)
@@ -66,12 +71,6 @@ func (p *Provenance) add(r record) {
 	same := func(v float64) float64 { return v }
 	p.BusyP50, p.LateP50 = stats.Median(p.busy, same), stats.Median(p.late, same)
 	p.BusyMax, p.LateMax = slices.Max(p.busy), slices.Max(p.late)
-	if r.Measured.LostByMachine > 0 {
-		p.Lost++
-	}
-	if r.isDisturbed() {
-		p.Disturbed++
-	}
 }
 
 // judgeAll judges the cells by the stored runs.
@@ -82,7 +81,7 @@ func judgeAll(families []family, s store, repeat int, missing lacks) ([]FamilyRe
 	for _, f := range families {
 		result := FamilyResult{Name: f.name, Title: f.title, Items: f.items, about: f.about}
 		for _, c := range f.cells {
-			r, disturbed := runs{}, 0
+			r, why := runs{}, missing.ofCell(c)
 			for _, name := range c.roles() {
 				t := c.trials[name]
 				identity, err := t.identity()
@@ -98,19 +97,18 @@ func judgeAll(families []family, s store, repeat int, missing lacks) ([]FamilyRe
 					if known == nil {
 						continue
 					}
-					r[name] = append(r[name], known.Measured)
-					if known.isDisturbed() {
-						disturbed++
+					if known.isDisturbed(s.maxLateMs) {
+						why = "measured only while the machine ran late"
+					} else {
+						r[name] = append(r[name], known.Measured)
 					}
 					if !counted[file] {
 						counted[file] = true
-						from.add(*known)
+						from.add(*known, s.maxLateMs)
 					}
 				}
 			}
-			judged := c.judge(r, missing.ofCell(c))
-			judged.Disturbed = disturbed
-			result.Cells = append(result.Cells, judged)
+			result.Cells = append(result.Cells, c.judge(r, why))
 		}
 		results = append(results, result)
 	}
@@ -148,6 +146,9 @@ func (r Result) WriteText(w io.Writer) error {
 			if c.Verdict != Fail {
 				continue
 			}
+			if c.Reason != "" {
+				fmt.Fprintf(failing, "%s\t%s/%s\t%s\n", c.mark(), f.Name, c.Name, c.Reason)
+			}
 			for _, cl := range c.Claims {
 				if !cl.OK {
 					fmt.Fprintf(failing, "%s\t%s/%s\t%s\t%s\n", c.mark(), f.Name, c.Name, cl.Title, strings.ReplaceAll(cl.text(), "**", ""))
@@ -165,15 +166,10 @@ func (r Result) WriteText(w io.Writer) error {
 	return nil
 }
 
-// mark is the verdict, with signs where the intervals reach across the bounds, and where
-// the machine ran late.
+// mark is the verdict, with a sign where the intervals reach across the bounds.
 func (c CellResult) mark() string {
-	text := string(c.Verdict)
 	if c.Verdict != NotRun && !c.Sure {
-		text += " ~"
+		return string(c.Verdict) + " ~"
 	}
-	if c.Verdict != NotRun && c.Disturbed > 0 {
-		text += " †"
-	}
-	return text
+	return string(c.Verdict)
 }

@@ -15,7 +15,6 @@ import (
 
 // options choose what is run.
 type options struct {
-	repeat   int // runs of each trial
 	parallel int // trials at once; those of fast paths run alone
 	report   progress.Reporter
 }
@@ -87,7 +86,7 @@ func measure(ctx context.Context, tasks []task, s store, o options) error {
 		if err != nil {
 			return err
 		}
-		if known == nil {
+		if known == nil || known.isDisturbed(s.maxLateMs) {
 			missing = append(missing, t)
 		}
 	}

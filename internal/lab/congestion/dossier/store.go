@@ -18,7 +18,10 @@ import (
 
 // store keeps the runs in a directory, a file for each, so that a run can be interrupted,
 // and made in parts.
-type store struct{ dir string }
+type store struct {
+	dir       string
+	maxLateMs congestion.Value // of a run that counts; None counts all
+}
 
 // record is a run with its conditions.
 type record struct {
@@ -133,6 +136,19 @@ func (s store) load(file string) (*record, error) {
 		return nil, fmt.Errorf("parse result %s, or remove it: %w", file, err)
 	}
 	return &r, nil
+}
+
+// notes returns what whoever measured wrote into notes.md of the directory: what the
+// records do not know, such as the version of an algorithm.
+func (s store) notes() (string, error) {
+	text, err := os.ReadFile(filepath.Join(s.dir, "notes.md"))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the notes: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
 }
 
 // save stores a run in one step.
