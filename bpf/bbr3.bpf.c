@@ -17,6 +17,8 @@
 //     application was the limit is read from the acknowledged packet.
 //   - Of the six separate ranges that must be lost in a round to end Startup, those that
 //     one acknowledgement finds lost count once.
+//   - What ProbeRTT sends is to be marked as limited by the application. bbr3 keeps that
+//     mark itself: Linux 6.1 does not let BPF write the kernel's.
 //   - A loss found between two acknowledgements, by a timer, counts with the next.
 //
 // Where the draft is silent, or would not work as it is written:
@@ -117,10 +119,6 @@ static ALWAYS_INLINE void control(struct tcp_sock *tp, const struct rate_sample 
 		a.reorder_us = bbr3_min((u64)h->min_rtt_us / 4 * tp->rack.reo_wnd_steps, srtt_us(tp));
 	a.random = bpf_get_prandom_u32();
 	bbr3_update(h, &a);
-	if (h->mark_app_limited) {
-		u32 until = a.delivered + a.in_flight;
-		tp->app_limited = until ? until : 1;
-	}
 	apply(tp, h);
 }
 

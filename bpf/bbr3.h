@@ -95,6 +95,12 @@ struct bbr3 {
 	// it; in flight when its newest packet was sent, and lost and marked since.
 	u64 rs_bw;
 	u32 rs_delivered, rs_in_flight, rs_lost, rs_marked;
+	bool rs_app_limited;
+
+	// What is sent in ProbeRTT is as if the application were the limit: packets with
+	// these delivered counts.
+	bool limited;
+	u32 limited_from, limited_until;
 
 	u8 state, acks, full_bw_count;
 	bool full_bw_now, full_bw_reached;
@@ -122,7 +128,6 @@ struct bbr3 {
 	// The result.
 	u64 pace; // bytes per second
 	u32 cwnd;
-	bool mark_app_limited; // what is sent from now on
 
 	u32 newest; // of sent, which is the last field: see bbr3_init
 	struct bbr3_sent sent[BBR3_SENT];
@@ -438,6 +443,13 @@ static inline void bbr3_undo(struct bbr3 *h, u32 cwnd, u32 delivered)
 
 // The steps of an acknowledgement, in their order.
 
+static inline void bbr3_see_limit(struct bbr3 *h, const struct bbr3_ack *a)
+{
+	if (h->limited && a->sample_delivered && bbr3_reached(a->prior_delivered, h->limited_until + 1))
+		h->limited = false;
+	h->rs_app_limited = a->app_limited || (h->limited && bbr3_reached(a->prior_delivered, h->limited_from));
+}
+
 // A probe lost too much. lost is what this acknowledgement found lost, the last part
 // of rs_lost: at some point in it the losses crossed the threshold.
 static inline void bbr3_answer_probe(struct bbr3 *h, const struct bbr3_ack *a, u32 lost)
@@ -448,7 +460,7 @@ static inline void bbr3_answer_probe(struct bbr3 *h, const struct bbr3_ack *a, u
 		inflight += (allowed - before) / (100 - BBR3_LOSS_THRESH);
 	h->probe_too_high = true;
 	h->probe_sample = false;
-	if (!a->app_limited)
+	if (!h->rs_app_limited)
 		h->inflight_longterm = bbr3_max(inflight, (u64)bbr3_target_inflight(h, a->cwnd) * BBR3_BETA / 100);
 	if (h->state == BBR3_UP) {
 		h->undo_state = BBR3_UP;
@@ -507,7 +519,7 @@ GLOBAL int bbr3_see_sample(struct bbr3 *h, const struct bbr3_ack *a)
 		h->rounds_since_probe_up++;
 		h->round_start = true;
 	}
-	if (h->rs_bw > h->max_bw[1] && (!a->app_limited || h->rs_bw >= bbr3_max_bw(h)))
+	if (h->rs_bw > h->max_bw[1] && (!h->rs_app_limited || h->rs_bw >= bbr3_max_bw(h)))
 		h->max_bw[1] = h->rs_bw;
 	return 0;
 }
@@ -571,9 +583,9 @@ GLOBAL int bbr3_see_aggregation(struct bbr3 *h, const struct bbr3_ack *a)
 }
 
 // Whether an accelerating rate has met a plateau.
-static inline void bbr3_check_full_bw(struct bbr3 *h, const struct bbr3_ack *a)
+static inline void bbr3_check_full_bw(struct bbr3 *h)
 {
-	if (h->full_bw_now || !h->round_start || a->app_limited || !h->rs_bw)
+	if (h->full_bw_now || !h->round_start || h->rs_app_limited || !h->rs_bw)
 		return;
 	if (h->rs_bw * 100 >= h->full_bw * BBR3_FULL_GROWTH) {
 		bbr3_reset_full_bw(h, h->rs_bw);
@@ -600,7 +612,7 @@ static inline bool bbr3_adapt_longterm(struct bbr3 *h, const struct bbr3_ack *a)
 	if (h->acks == BBR3_ACKS_STOPPING && h->round_start) {
 		h->probe_sample = false;
 		h->acks = BBR3_ACKS_INIT;
-		if (bbr3_in_probe_bw(h) && !a->app_limited && h->max_bw[1]) {
+		if (bbr3_in_probe_bw(h) && !h->rs_app_limited && h->max_bw[1]) {
 			h->max_bw[0] = h->max_bw[1];
 			h->max_bw[1] = 0;
 		}
@@ -693,7 +705,6 @@ GLOBAL int bbr3_check_probe_rtt(struct bbr3 *h, const struct bbr3_ack *a)
 {
 	if (!h || !a)
 		return 0;
-	h->mark_app_limited = false;
 	if (h->state != BBR3_PROBE_RTT && h->probe_rtt_expired && !h->idle_restart) {
 		bbr3_save_cwnd(h, a->cwnd, a->fast_recovery || a->timeout);
 		h->state = BBR3_PROBE_RTT;
@@ -702,7 +713,10 @@ GLOBAL int bbr3_check_probe_rtt(struct bbr3 *h, const struct bbr3_ack *a)
 		bbr3_start_round(h, a->delivered);
 	}
 	if (h->state == BBR3_PROBE_RTT) {
-		h->mark_app_limited = true; // low rates tell nothing of the path
+		if (!h->limited)
+			h->limited_from = a->delivered;
+		h->limited = true; // low rates tell nothing of the path
+		h->limited_until = a->delivered + a->in_flight;
 		if (!h->probe_rtt_done_us && a->in_flight <= bbr3_probe_rtt_cwnd(h)) {
 			h->probe_rtt_done_us = a->now_us + BBR3_PROBE_RTT_US;
 			h->probe_rtt_round_done = false;
@@ -759,12 +773,13 @@ static inline void bbr3_update(struct bbr3 *h, const struct bbr3_ack *a)
 		bbr3_restore_cwnd(h);
 	h->recovering = recovering;
 
+	bbr3_see_limit(h, a);
 	bbr3_see_losses(h, a);
 	bbr3_see_sample(h, a);
 	if (h->loss_round_start)
 		bbr3_end_loss_round(h, a);
 	bbr3_see_aggregation(h, a);
-	bbr3_check_full_bw(h, a);
+	bbr3_check_full_bw(h);
 	bbr3_check_startup_and_drain(h, a);
 	bbr3_advance_cycle(h, a);
 	bbr3_see_rtt(h, a);

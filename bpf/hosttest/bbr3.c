@@ -409,7 +409,7 @@ static void in_probe_rtt(const struct bbr3 *h, const struct flow *f)
 		return;
 	u32 most = bbr3_max(bbr3_segments(h->bw, h->min_rtt_us, 50), 4);
 	CHECK(f->cwnd <= most, "window of %u in ProbeRTT, want %u", f->cwnd, most);
-	CHECK(f->app_limited, "ProbeRTT does not mark what it sends");
+	CHECK(h->limited && h->limited_until == f->delivered + f->in_flight, "ProbeRTT does not mark what it sends");
 }
 
 static void probes_rtt(void)

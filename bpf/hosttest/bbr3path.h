@@ -47,8 +47,6 @@ static void bbr3_acked(struct flow *f, u32 acked, u32 rtt_us)
 	a.acked = acked;
 	a.rtt_us = rtt_us;
 	bbr3_update(h, &a);
-	if (h->mark_app_limited)
-		f->app_limited = f->delivered + f->in_flight ? f->delivered + f->in_flight : 1;
 	f->pace = h->pace;
 	f->cwnd = h->cwnd;
 }
