@@ -32,7 +32,7 @@ func (r Result) head(b *bytes.Buffer) {
 	if r.Runs.Count > 0 {
 		text := fmt.Sprintf("%d runs on Linux %s, from %s to %s, up to %d at once. Of all CPUs' time %.0f %% was busy in the median run, and %.0f %% in the busiest. "+
 			"The lab's timers ran late by %.0f ms (p99) in the median run, by %.0f ms in the worst: delays of that size are the machine's.",
-			r.Runs.Count, joined(r.Runs.Kernels), r.Runs.From.Format("2006-01-02 15:04"), r.Runs.To.Format("2006-01-02 15:04 MST"),
+			r.Runs.Count, joined(versions(r.Runs.Kernels)), r.Runs.From.Format("2006-01-02 15:04"), r.Runs.To.Format("2006-01-02 15:04 MST"),
 			r.Runs.Parallel, 100*r.Runs.BusyP50, 100*r.Runs.BusyMax, r.Runs.LateP50, r.Runs.LateMax)
 		if r.Runs.Disturbed > 0 {
 			text += fmt.Sprintf(" Runs that do not count, as the timers were late by more than %d ms or the machine lost packets: %d.", maxLateMs, r.Runs.Disturbed)
@@ -46,6 +46,18 @@ func (r Result) head(b *bytes.Buffer) {
 		"bootstrap over the runs of every trial (1000 draws), given from 3 runs on; with 5 runs that of a single median is the "+
 		"range of the runs, which covers the true median with 94 %. ≤ and ≥ precede a bound; **bold** is a figure outside of it. "+
 		"A figure without a bound stands there to compare. The verdict is by the figures; ~ marks one that the interval does not settle.")
+}
+
+// versions returns releases of kernels without what their builders append, each once.
+func versions(releases []string) []string {
+	var all []string
+	for _, release := range releases {
+		version, _, _ := strings.Cut(strings.ReplaceAll(release, "+", "-"), "-")
+		if !slices.Contains(all, version) {
+			all = append(all, version)
+		}
+	}
+	return all
 }
 
 // summary lists the items.

@@ -155,7 +155,7 @@ func TestDocument(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)
 	from := Provenance{}
 	for i, busy := range []float64{0.2, 0.4, 0.9} {
-		from.add(record{Kernel: "6.12", At: at.Add(time.Duration(i) * time.Hour), Parallel: i + 1, MachineBusy: busy, LateP99Ms: congestion.Value(8 * i), Measured: measured{}}, maxLateMs)
+		from.add(record{Kernel: "6.12.48+deb13-cloud-amd64", At: at.Add(time.Duration(i) * time.Hour), Parallel: i + 1, MachineBusy: busy, LateP99Ms: congestion.Value(8 * i), Measured: measured{}}, maxLateMs)
 	}
 	c := bounded()
 	fails := bounded()
