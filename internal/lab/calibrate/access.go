@@ -18,7 +18,7 @@ func (p Path) Trace(ctx context.Context, dir link.Direction) (Row, error) {
 	const tolerance = 0.02
 	trace := p.Link.Settings(dir).Trace
 	if trace == nil {
-		return Row{}, fmt.Errorf("trace %v: there is none to measure", dir)
+		return Row{}, fmt.Errorf("trace %v: this direction replays none", dir)
 	}
 	// The queue is never empty: the flood exceeds each tenth of a second.
 	const window = 100 * time.Millisecond

@@ -94,11 +94,13 @@ func halfRange(lo, hi, mid float64, runs int) string {
 }
 
 // wrapped joins sentences' parts and breaks them to lines of the tables' width.
-func wrapped(parts ...string) string {
-	const width = 79
+func wrapped(parts ...string) string { return Wrap(strings.Join(parts, ""), 79) }
+
+// Wrap breaks a text to lines of at most width columns.
+func Wrap(text string, width int) string {
 	var b strings.Builder
 	column := 0
-	for word := range strings.FieldsSeq(strings.Join(parts, "")) {
+	for word := range strings.FieldsSeq(text) {
 		length := len([]rune(word))
 		switch {
 		case column == 0:

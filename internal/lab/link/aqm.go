@@ -2,6 +2,7 @@ package link
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -36,7 +37,7 @@ const (
 var aqmNames = []string{NoAQM: "none", CoDel: "codel", FQCoDel: "fq_codel", PIE: "pie"}
 
 // AQMNames returns the names of the algorithms, in lower case, beginning with none.
-func AQMNames() []string { return append([]string(nil), aqmNames...) }
+func AQMNames() []string { return slices.Clone(aqmNames) }
 
 // ParseAQM returns the algorithm of a name.
 func ParseAQM(name string) (AQMAlgorithm, error) {

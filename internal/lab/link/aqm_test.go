@@ -210,8 +210,8 @@ func TestAQMChanges(t *testing.T) {
 	}
 }
 
-// A flow is told by its addresses, protocol and ports; payload, lengths and marks are
-// not part of it.
+// Addresses, protocol and ports decide the flow of a packet. Payload, length and marks do
+// not.
 func TestFlowHash(t *testing.T) {
 	v4, _ := tcpSuperPacket(4, 1000, 1000, 0)
 	v6, _ := tcpSuperPacket(6, 1000, 1000, 0)

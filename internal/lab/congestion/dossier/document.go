@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"longhaul/internal/lab/congestion"
 )
 
 // document returns the result as Markdown.
@@ -223,23 +225,7 @@ func unitIn(s string) string {
 
 // paragraph writes text in lines of at most 100 columns.
 func paragraph(b *bytes.Buffer, text string) {
-	const width = 100
-	column := 0
-	for word := range strings.FieldsSeq(text) {
-		length := len([]rune(word))
-		switch {
-		case column == 0:
-		case column+1+length > width:
-			b.WriteByte('\n')
-			column = 0
-		default:
-			b.WriteByte(' ')
-			column++
-		}
-		b.WriteString(word)
-		column += length
-	}
-	b.WriteString("\n\n")
+	b.WriteString(congestion.Wrap(text, 100) + "\n\n")
 }
 
 // joined lists names.
