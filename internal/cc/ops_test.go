@@ -185,7 +185,7 @@ func TestLooksRegisterNothing(t *testing.T) {
 		look.DryRun = true
 		tried := map[string]bool{}
 		for _, algorithm := range names {
-			if paces, err := bpfPaces(); err != nil || !paces && (algorithm == "haul" || algorithm == "brutal") {
+			if paces, err := bpfPaces(); err != nil || !paces && mustPace(algorithm) {
 				must(t, err)
 				continue // this kernel refuses them
 			}

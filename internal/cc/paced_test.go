@@ -2,6 +2,7 @@ package cc
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"longhaul/internal/kernel"
@@ -33,10 +34,15 @@ func requirePaced(t testing.TB) {
 	}
 }
 
+// mustPace reports whether an algorithm cannot work without setting a socket's pacing.
+func mustPace(algorithm string) bool {
+	return slices.Contains([]string{"bbr3", "brutal", "haul"}, algorithm)
+}
+
 // requireAlgorithm skips a test where this kernel cannot have an algorithm.
 func requireAlgorithm(t testing.TB, algorithm string) {
 	t.Helper()
-	if algorithm == "bbr3" || algorithm == "haul" || algorithm == "brutal" {
+	if mustPace(algorithm) {
 		requirePaced(t)
 	}
 }

@@ -24,7 +24,7 @@ func TestRelocations(t *testing.T) {
 	paces, err := bpfPaces()
 	old := err == nil && !paces
 	for _, name := range names {
-		if old && (name == "bbr3" || name == "haul" || name == "brutal") {
+		if old && mustPace(name) {
 			continue // they do not load there, before Linux 6.0
 		}
 		o, err := h.object(name)

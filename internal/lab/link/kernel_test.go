@@ -148,14 +148,19 @@ func TestMarksReachTheSender(t *testing.T) {
 				for _, to := range []netip.Addr{b.V4, b.V6} {
 					before := l.Counters(link.AToB).Marked
 					var known uint32
+					negotiated := false
 					sendAndLook(t, a, b, to, 1<<20, func(fd int) {
 						nettest.Eventually(t, patience, func() bool {
 							info, err := tcpinfo.Get(fd)
 							nettest.Must(t, err)
 							known = info.DeliveredCE
+							negotiated = info.Options&tcpinfo.OptECN != 0
 							return info.Unacked == 0
 						}, func() string { return "data is not acknowledged" })
 					})
+					if !negotiated && name == "accurate ECN" {
+						t.Skip("this kernel takes the value and requests no ECN by it")
+					}
 					ab, _ := settled(t, kind, l)
 					marked := ab.Marked - before
 					// Without accurate ECN, the sender counts all that is delivered
