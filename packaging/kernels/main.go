@@ -261,7 +261,8 @@ func bootAll(ctx context.Context, o options, work string, ready []*bootable, our
 	slots := make(chan struct{}, o.jobs)
 	var all sync.WaitGroup
 	var printing sync.Mutex
-	for i, b := range ready {
+	for _, i := range slowestFirst(ready) {
+		b := ready[i]
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
@@ -274,6 +275,26 @@ func bootAll(ctx context.Context, o options, work string, ready []*bootable, our
 	}
 	all.Wait()
 	return reports
+}
+
+// slowestFirst orders the kernels by their emulated processors: other ones than amd64
+// take about twice as long, and a slow kernel that begins last is waited for alone.
+func slowestFirst(ready []*bootable) []int {
+	order := make([]int, len(ready))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Compare(slowness(ready[b].arch), slowness(ready[a].arch))
+	})
+	return order
+}
+
+func slowness(arch string) int {
+	if arch == "amd64" {
+		return 0
+	}
+	return 1
 }
 
 func bootOne(ctx context.Context, o options, work string, b *bootable, ours string, say func(string, ...any), stdout io.Writer) report {
