@@ -18,7 +18,7 @@
 //   - connections to one destination share knowledge: M. Welzl et al., "TCP
 //     Control Block Interdependence", RFC 9040.
 //   - a connection begins with what the path carried for earlier ones: N. Kuhn et al.,
-//     "Convergence of Congestion Control from Retained State", RFC 9959.
+//     "Careful Resume: Convergence of Congestion Control from Retained State", RFC 9959.
 //   - beside such a rival, CUBIC's window: RFC 9438.
 //   - leaving start-up when the delay rises: HyStart++, RFC 9406.
 

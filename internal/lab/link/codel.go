@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// The target and the interval that RFC 8289, section 4.4, recommends.
+// The target and the interval that RFC 8289 recommends. Linux has the same.
 const (
-	codelTarget   = 5 * time.Millisecond
-	codelInterval = 100 * time.Millisecond
+	codelTarget   = 5 * time.Millisecond   // section 4.4
+	codelInterval = 100 * time.Millisecond // section 4.3
 )
 
 // codel manages a queue by the time that packets wait in it (RFC 8289). Once all

@@ -13,7 +13,7 @@ import (
 // bytes.
 
 const (
-	fairQueues     = 1024 // RFC 8290, section 5.2.4
+	fairQueues     = 1024 // RFC 8290, section 5.2.5
 	fairDropsBatch = 64   // section 4.1: most packets dropped at once by an overflow
 )
 

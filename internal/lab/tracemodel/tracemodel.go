@@ -21,8 +21,8 @@ const (
 
 // The defaults of the models' rates, in bits per second.
 const (
-	// LTEPeakBps is the largest rate of Sprout's model: 1000 packets of 1500 bytes a
-	// second.
+	// LTEPeakBps is the largest rate of Sprout's model, MAX_ARRIVAL_RATE: 1000 packets
+	// of 1500 bytes a second.
 	LTEPeakBps = 12_000_000
 	// LEOPeakBps is of the order of a subscriber's download over Starlink.
 	LEOPeakBps = 150_000_000
@@ -40,18 +40,21 @@ const packetBytes = 1500
 // "Stochastic Forecasts Achieve High Throughput and Low Delay over Cellular Networks",
 // NSDI 2013, section 3.1): packets leave in a Poisson process whose rate makes a
 // Brownian motion, between 0 and a peak. A rate that reaches 0 stays there, in an
-// outage, for an exponential time. The paper's constants are a standard deviation of
-// 200 packets a second after a second, a fifth of the peak, and a mean outage of a
-// second.
+// outage, for an exponential time. The constants are those of its implementation
+// (github.com/keithw/sprout, src/sprout/receiver.hh): steps of 20 ms, a standard
+// deviation of 200 packets a second after a second, which is a fifth of the peak of
+// 1000, and a mean outage of a second. Sprout infers the rate by this model, and has no
+// generator. Reflection at the peak, and a deviation that grows with it, are ours.
 //
-// It was fitted to four American networks of 2012, for one user who is alone on a base
-// station's queue. It has no delays of its own, no handovers, and no relation between
-// the two ways.
+// Sprout's constants are no fit to a data set: it was tested with them on traces of
+// four American LTE and 3G networks of 2012, for one user who is alone on a base
+// station's queue. The model has no delays of its own, no handovers, and no relation
+// between the two ways.
 func WriteLTE(w io.Writer, seed uint64, peakBps int64, during time.Duration) error {
 	const (
-		tick   = 0.02 // s
-		spread = 0.2  // of the peak, after a second
-		escape = 1.0  // from an outage, 1/s
+		tick   = 0.02 // s; TICK_LENGTH
+		spread = 0.2  // of the peak, after a second; BROWNIAN_MOTION_RATE / MAX_ARRIVAL_RATE
+		escape = 1.0  // from an outage, 1/s; OUTAGE_ESCAPE_RATE
 	)
 	r := rand.New(rand.NewPCG(seed, lteStream))
 	rate := r.Float64() // share of the peak
@@ -98,11 +101,14 @@ func poisson(r *rand.Rand, mean float64) int {
 // orbit, as a series. Two ways of one link have the same seed, and rates of their own:
 // their delays and gaps then coincide.
 //
-// What it follows is Starlink as measured (G. Huston, "A transport protocol's view of
-// Starlink", APNIC 2024; H. Tanveer and others, "Making Sense of Constellations",
-// CoNEXT Companion 2023): a terminal gets a satellite for a slot of 15 s, the delay
-// steps with each slot and drifts within it, the rate differs from slot to slot, and
-// packets are lost at the change and at times between. Its length is rounded up to 0.1 s.
+// It follows Starlink as measured: a terminal gets a satellite for a slot of 15 s (H. B.
+// Tanveer et al., "Making Sense of Constellations: Methodologies for Understanding
+// Starlink's Scheduling Algorithms", CoNEXT Companion 2023, doi 10.1145/3624354.3630586;
+// also J. Garcia et al., "A Detailed Characterization of Starlink One-way Delay", LEO-NET
+// 2025). The delay steps with each slot and drifts within it, the rate differs from slot
+// to slot, and packets are lost at the change and at times between (G. Huston, "A
+// transport protocol's view of Starlink", APNIC blog, 2024-05-17). Its length is rounded
+// up to 0.1 s.
 //
 // The figures are this model's choices, of the order of those reports and not fitted to
 // a data set: a delay each way of 13 to 33 ms, which drifts by up to 3 ms; a rate of 40

@@ -7,12 +7,13 @@ type item struct {
 	Reason string
 }
 
-// items are sections 5 to 7 of RFC 9743, "Specifying New Congestion Control Algorithms".
+// items are sections 5 to 7 of RFC 9743, "Specifying New Congestion Control Algorithms",
+// with its titles in British spelling.
 var items = []item{
 	{Section: "5.1.1", Title: "Protection against congestion collapse"},
 	{Section: "5.1.2", Title: "Protection against bufferbloat"},
 	{Section: "5.1.3", Title: "Protection against high packet loss"},
-	{Section: "5.1.4", Title: "Fairness within the algorithm"},
+	{Section: "5.1.4", Title: "Fairness within the proposed congestion control algorithm"},
 	{Section: "5.1.5", Title: "Short flows"},
 	{Section: "5.2.1", Title: "Existing general-purpose congestion control",
 		Reason: "QUIC's congestion control (RFC 9002) is not run: the lab has no QUIC. Its algorithm is that of Reno, which is run."},
@@ -30,7 +31,7 @@ var items = []item{
 	{Section: "6.4", Title: "Wireless paths"},
 	{Section: "7.1", Title: "Active queue management",
 		Reason: "L4S (RFC 9332) is not run: the algorithm never sends the codepoint of L4S, so such a queue treats it as classic traffic, and the emulated link has no dual queue."},
-	{Section: "7.2", Title: "Operation within the envelope of circuit breakers"},
+	{Section: "7.2", Title: "Operation with the envelope set by network circuit breakers"},
 	{Section: "7.3", Title: "Paths with varying delay"},
 	{Section: "7.4", Title: "Internet of Things and constrained nodes",
 		Reason: "The rates of such links are run. Memory and power of the node are not: a node with a Linux kernel that loads BPF is hardly constrained."},

@@ -44,8 +44,12 @@ const rivalsAbout = "One flow alone, the whole run from a cold start. Each colum
 	"those of a rival on the same path: the goodput is at least 0.95 of the rival's at no longer a queue, or the cell is lost. " +
 	"Queues below 1 ms count as 1 ms."
 
-// pantheon has the paths of calibrated emulators of the Pantheon (F. Y. Yan et al.,
-// USENIX ATC 2018): rate, one-way delay, queue in packets and loss behind the queue.
+// pantheon has the calibrated emulators of the Pantheon (F. Y. Yan et al., USENIX ATC
+// 2018): rate, one-way delay, queue in packets and loss behind the queue. The figures are
+// the arguments of mahimahi's tools in github.com/StanfordSNR/observatory,
+// run_scripts/run_emu.py. The real paths were measured from 2016-12-30 to 2017-01-04.
+// Later emulators of the project have other figures, and Poisson processes in place of
+// constant rates.
 func (s subject) pantheon() family {
 	f := family{
 		name: "pantheon", title: "Calibrated paths", items: []string{"6.1", "6.3", "6.4"},
@@ -57,7 +61,13 @@ func (s subject) pantheon() family {
 		oneWayMs int
 		packets  int
 		loss     float64
-	}{{6.25, 152, 362, 0.0025}, {5.65, 88, 3665, 0.0026}, {13.38, 32, 37, 0.003}, {117.65, 13, 144, 0}, {97.11, 1, 366, 0}} {
+	}{
+		{6.25, 152, 362, 0.0025}, // China, cellular, to Korea
+		{5.65, 88, 3665, 0.0026}, // Brazil to Colombia, cellular; the loss of 0.01 % of the way back is left out
+		{13.38, 32, 37, 0.003},   // Nepal to India
+		{117.65, 13, 144, 0},     // within India
+		{97.11, 1, 366, 0},       // within Brazil
+	} {
 		p := clean(int64(path.rateMbps*1e6), 2*time.Duration(path.oneWayMs)*time.Millisecond, 0)
 		p.QueueBytes = path.packets * p.MTUAB
 		p.Loss.Probability, p.LossPlace = path.loss, link.LossAfter
