@@ -18,6 +18,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/checksum"
 	"longhaul/internal/kernel"
 	"longhaul/internal/lab/sandbox"
 	"longhaul/internal/nettest"
@@ -221,7 +222,7 @@ func (s syn) build(t testing.TB) []byte {
 	must(t, gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{ComputeChecksums: true}, append(all, whole)...))
 	packet := slices.Clone(buffer.Bytes())
 	at := len(packet) - len(whole)
-	binary.BigEndian.PutUint16(packet[at+16:], ^onesSum(pseudoHeader(from, to, len(whole)), whole))
+	binary.BigEndian.PutUint16(packet[at+16:], checksum.Of(pseudoHeader(from, to, len(whole)), whole))
 	return append(packet, make([]byte, s.trailer)...)
 }
 
@@ -231,24 +232,6 @@ func pseudoHeader(from, to string, segment int) []byte {
 	b := append(netip.MustParseAddr(from).AsSlice(), netip.MustParseAddr(to).AsSlice()...)
 	b = binary.BigEndian.AppendUint32(b, uint32(segment))
 	return append(b, 0, 0, 0, 6)
-}
-
-// onesSum is the sum of RFC 1071 over all parts, each of even length but the last.
-func onesSum(parts ...[]byte) uint16 {
-	var sum uint64
-	for _, b := range parts {
-		for i := 0; i < len(b); i += 2 {
-			word := uint64(b[i]) << 8
-			if i+1 < len(b) {
-				word |= uint64(b[i+1])
-			}
-			sum += word
-		}
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return uint16(sum)
 }
 
 // decodeMSS has an independent decoder look at a packet: it verifies all of its
@@ -398,7 +381,7 @@ func TestChecksumsThatWereWrong(t *testing.T) {
 	if bytes.Equal(in, out) {
 		t.Fatal("the packet was not changed")
 	}
-	if got := onesSum(pseudoHeader("192.0.2.1", "198.51.100.2", len(out)-20), out[20:]); got == 0xffff {
+	if got := checksum.Sum(pseudoHeader("192.0.2.1", "198.51.100.2", len(out)-20), out[20:]); got == 0xffff {
 		t.Error("a wrong checksum has become right")
 	}
 }
@@ -544,17 +527,17 @@ func whatChanged(in, out []byte) string {
 			return "another value than wanted"
 		}
 		// From the checksum, at 16 of the header, to the option, at 20 or more.
-		for checksum := at - 4 - 38; checksum <= at-6; checksum++ {
-			if checksum < 0 || first < checksum {
+		for field := at - 4 - 38; field <= at-6; field++ {
+			if field < 0 || first < field {
 				continue
 			}
 			a, b := slices.Clone(in), slices.Clone(out)
-			copy(a[checksum:], []byte{0, 0})
-			copy(b[checksum:], []byte{0, 0})
+			copy(a[field:], []byte{0, 0})
+			copy(b[field:], []byte{0, 0})
 			copy(a[at:], []byte{0, 0})
 			copy(b[at:], []byte{0, 0})
-			if bytes.Equal(a, b) && first <= checksum+1 &&
-				onesSum(in[checksum:]) == onesSum(out[checksum:]) {
+			if bytes.Equal(a, b) && first <= field+1 &&
+				checksum.Sum(in[field:]) == checksum.Sum(out[field:]) {
 				return ""
 			}
 		}

@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/netip"
 
+	"longhaul/internal/checksum"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -51,7 +53,7 @@ func (p *prober) fillEcho(b []byte, large bool) {
 	binary.BigEndian.PutUint16(b[6:], p.sequence)
 	copy(b[echoHeader:], p.nonce(large))
 	if p.is4() { // for IPv6 the kernel computes it
-		binary.BigEndian.PutUint16(b[2:], checksum(b))
+		binary.BigEndian.PutUint16(b[2:], checksum.Of(b))
 	}
 }
 
@@ -75,21 +77,6 @@ func (p *prober) parseEcho(b []byte) (large, ok bool) {
 	}
 	large = p.isOurs(b[echoHeader:], true, nonceSize)
 	return large, large || p.isOurs(b[echoHeader:], false, nonceSize)
-}
-
-// checksum is the Internet checksum (RFC 1071).
-func checksum(b []byte) uint16 {
-	var sum uint32
-	for i := 0; i < len(b); i += 2 {
-		sum += uint32(b[i]) << 8
-		if i+1 < len(b) {
-			sum += uint32(b[i+1])
-		}
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }
 
 // isQuoted reports whether an ICMP error is about one of our packets. It quotes

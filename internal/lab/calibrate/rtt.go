@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/checksum"
 	"longhaul/internal/lab/link"
 )
 
@@ -107,7 +108,7 @@ func echo(ctx context.Context, from, to netip.Addr, gap, patience time.Duration)
 			binary.BigEndian.PutUint16(packet[4:], id)
 			binary.BigEndian.PutUint16(packet[6:], uint16(sent))
 			if protocol == unix.IPPROTO_ICMP { // the kernel does it for ICMPv6
-				binary.BigEndian.PutUint16(packet[2:], ^sum(packet))
+				binary.BigEndian.PutUint16(packet[2:], checksum.Of(packet))
 			}
 			sentAt[sent] = time.Now()
 			if _, err := unix.Write(fd, packet); err != nil {
@@ -153,16 +154,4 @@ func sockaddr(a netip.Addr) unix.Sockaddr {
 		return &unix.SockaddrInet4{Addr: a.As4()}
 	}
 	return &unix.SockaddrInet6{Addr: a.As16()}
-}
-
-// sum is that of RFC 1071 over an even number of bytes.
-func sum(b []byte) uint16 {
-	var s uint32
-	for i := 0; i < len(b); i += 2 {
-		s += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	for s > 0xffff {
-		s = s>>16 + s&0xffff
-	}
-	return uint16(s)
 }

@@ -1,6 +1,10 @@
 package link
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"longhaul/internal/checksum"
+)
 
 // The two bits of ECN in the IP header (RFC 3168, section 5) are the lowest of IPv4's
 // second byte, and the middle ones of IPv6's. Both set are CE, congestion experienced;
@@ -30,6 +34,6 @@ func markCE(packet []byte) {
 	}
 	was := binary.BigEndian.Uint16(packet)
 	packet[1] |= ecnIPv4
-	check := onesAdd(^binary.BigEndian.Uint16(packet[10:]), ^was)
-	binary.BigEndian.PutUint16(packet[10:], ^onesAdd(check, binary.BigEndian.Uint16(packet)))
+	check := checksum.Add(^binary.BigEndian.Uint16(packet[10:]), ^was)
+	binary.BigEndian.PutUint16(packet[10:], ^checksum.Add(check, binary.BigEndian.Uint16(packet)))
 }

@@ -1,6 +1,10 @@
 package link
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"longhaul/internal/checksum"
+)
 
 // superPacket is one IP packet from the kernel. With TCP segmentation offload
 // it represents several packets on the wire, its segments; any other packet is
@@ -114,7 +118,7 @@ func (s *superPacket) slice(first, last int, ce bool, buffer []byte) (h vnetHead
 	// The checksum field contains the sum over the pseudo-header, of which only
 	// the TCP length changes.
 	wasLen, isLen := uint16(len(s.packet)-int(h.csumStart)), uint16(len(tcp)+len(body))
-	check := onesAdd(onesAdd(binary.BigEndian.Uint16(tcp[tcpCheckOffset:]), ^wasLen), isLen)
+	check := checksum.Add(checksum.Add(binary.BigEndian.Uint16(tcp[tcpCheckOffset:]), ^wasLen), isLen)
 	binary.BigEndian.PutUint16(tcp[tcpCheckOffset:], check)
 
 	if head[0]>>4 == 4 {
@@ -123,7 +127,7 @@ func (s *superPacket) slice(first, last int, ce bool, buffer []byte) (h vnetHead
 		// Linux numbers the segments of a super-packet in ascending order.
 		binary.BigEndian.PutUint16(ip[4:], binary.BigEndian.Uint16(ip[4:])+uint16(first))
 		ip[10], ip[11] = 0, 0
-		binary.BigEndian.PutUint16(ip[10:], ^onesSum(ip))
+		binary.BigEndian.PutUint16(ip[10:], checksum.Of(ip))
 	} else {
 		binary.BigEndian.PutUint16(head[4:], uint16(len(head)-ipv6Header+len(body)))
 	}
@@ -135,23 +139,4 @@ func (s *superPacket) slice(first, last int, ce bool, buffer []byte) (h vnetHead
 		h.gsoType, h.gsoSize = vnetGSONone, 0
 	}
 	return h, head, body
-}
-
-// onesAdd is the one's complement addition of RFC 1071, section 1.
-func onesAdd(a, b uint16) uint16 {
-	sum := uint32(a) + uint32(b)
-	return uint16(sum + sum>>16)
-}
-
-// onesSum is the one's complement sum of b, which has an even length (RFC 1071,
-// section 1).
-func onesSum(b []byte) uint16 {
-	var sum uint32
-	for i := 0; i+1 < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	for sum > 0xffff {
-		sum = sum&0xffff + sum>>16
-	}
-	return uint16(sum)
 }

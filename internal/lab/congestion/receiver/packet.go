@@ -1,6 +1,10 @@
 package receiver
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"longhaul/internal/checksum"
+)
 
 const (
 	flagFIN = 1 << iota
@@ -110,7 +114,7 @@ func build(from, to endpoint, seq, ack uint32, flags byte, options []byte) []byt
 	p[8], p[9] = 64, protocolTCP
 	copy(p[12:], from.address[:])
 	copy(p[16:], to.address[:])
-	binary.BigEndian.PutUint16(p[10:], checksum(0, p[:ipHeaderBytes]))
+	binary.BigEndian.PutUint16(p[10:], checksum.Of(p[:ipHeaderBytes]))
 	tcp := p[ipHeaderBytes:]
 	binary.BigEndian.PutUint16(tcp, from.port)
 	binary.BigEndian.PutUint16(tcp[2:], to.port)
@@ -119,26 +123,13 @@ func build(from, to endpoint, seq, ack uint32, flags byte, options []byte) []byt
 	tcp[12], tcp[13] = byte((tcpHeaderBytes+len(options))/4)<<4, flags
 	binary.BigEndian.PutUint16(tcp[14:], window)
 	copy(tcp[tcpHeaderBytes:], options)
-	pseudo := uint32(protocolTCP) + uint32(len(tcp))
-	binary.BigEndian.PutUint16(tcp[16:], checksum(sum(pseudo, p[12:20]), tcp))
+	binary.BigEndian.PutUint16(tcp[16:], checksum.Of(pseudoHeader(p), tcp))
 	return p
 }
 
-// sum adds 16-bit words (RFC 1071).
-func sum(s uint32, b []byte) uint32 {
-	for ; len(b) >= 2; b = b[2:] {
-		s += uint32(binary.BigEndian.Uint16(b))
-	}
-	if len(b) == 1 {
-		s += uint32(b[0]) << 8
-	}
-	return s
-}
-
-func checksum(s uint32, b []byte) uint16 {
-	s = sum(s, b)
-	for s>>16 > 0 {
-		s = s>>16 + s&0xffff
-	}
-	return ^uint16(s)
+// pseudoHeader is the header over which TCP's checksum goes too (RFC 9293, section 3.1).
+func pseudoHeader(p []byte) []byte {
+	pseudo := append(make([]byte, 0, 12), p[12:20]...)
+	pseudo = append(pseudo, 0, protocolTCP)
+	return binary.BigEndian.AppendUint16(pseudo, uint16(len(p)-ipHeaderBytes))
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"testing"
 	"time"
+
+	"longhaul/internal/checksum"
 )
 
 const size = 1000
@@ -26,11 +28,11 @@ func sent(seq uint32, flags byte, options []byte, bytes int, tos byte) []byte {
 // ackOf returns the acknowledged offset, the flags and the first SACK block.
 func ackOf(t *testing.T, p []byte, firstByte uint32) (offset int64, flags byte, block span) {
 	t.Helper()
-	if checksum(0, p[:ipHeaderBytes]) != 0 {
+	if checksum.Of(p[:ipHeaderBytes]) != 0 {
 		t.Error("the checksum of the IP header is wrong")
 	}
 	tcp := p[ipHeaderBytes:]
-	if checksum(sum(uint32(protocolTCP)+uint32(len(tcp)), p[12:20]), tcp) != 0 {
+	if checksum.Of(pseudoHeader(p), tcp) != 0 {
 		t.Error("the checksum of the segment is wrong")
 	}
 	if len(tcp) > tcpHeaderBytes+4 && tcp[tcpHeaderBytes+2] == optionSACK {
