@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"net"
 	"slices"
 	"time"
 
@@ -109,41 +110,28 @@ func (p Path) Aggregation(ctx context.Context, dir link.Direction) (Row, error) 
 		steady(s)
 		s.RateBps, s.QueueBytes, s.Aggregate = aggregationBps, managedQueue, a
 	}
-	err := p.with(dir, isolate, func() error {
-		rx, tx, err := p.sockets(dir)
-		if err != nil {
-			return err
+	receive := func(messages []ipv4.Message, _ time.Time, _ uint32) error {
+		for i := range messages {
+			at, _ := control(messages[i].OOB[:messages[i].NN])
+			times = append(times, at)
 		}
-		defer rx.Close()
-		defer tx.Close()
-		from, _ := p.ends(dir)
-		headers := udpHeaders(from)
-		received := make(chan error, 1)
-		go func() {
-			received <- receiveAll(rx, func(messages []ipv4.Message, _ time.Time, _ uint32) error {
-				for i := range messages {
-					at, _ := control(messages[i].OOB[:messages[i].NN])
-					times = append(times, at)
+		return nil
+	}
+	from, _ := p.ends(dir)
+	payload := make([]byte, bytes-udpHeaders(from))
+	const each = 10 // packets every 1.4 ms: 57 Mb/s
+	pause := time.Duration(math.Round(each * bytes * 8e9 / (aggregationBps * floodExcess)))
+	err := p.with(dir, isolate, func() error {
+		return p.exchange(dir, receive, func(tx *net.UDPConn) error {
+			return paced(ctx, pause, int(floodTime/pause), func(int) error {
+				for range each {
+					if _, err := tx.Write(payload); err != nil {
+						return fmt.Errorf("send: %w", err)
+					}
 				}
 				return nil
 			})
-		}()
-		payload := make([]byte, bytes-headers)
-		const each = 10 // packets every 1.4 ms: 57 Mb/s
-		pause := time.Duration(math.Round(each * bytes * 8e9 / (aggregationBps * floodExcess)))
-		err = paced(ctx, pause, int(floodTime/pause), func(int) error {
-			for range each {
-				if _, err := tx.Write(payload); err != nil {
-					return fmt.Errorf("send: %w", err)
-				}
-			}
-			return nil
 		})
-		p.lastOnTheWay(rx, dir, 300*time.Millisecond)
-		if receiveErr := <-received; err == nil {
-			err = receiveErr
-		}
-		return err
 	})
 	if err != nil {
 		return Row{}, fmt.Errorf("bursts %v: %w", dir, err)

@@ -5,9 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
+	"os"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/net/ipv4"
@@ -219,51 +220,43 @@ func (p Path) MarkAbove(ctx context.Context, dir link.Direction) (Row, error) {
 		steady(s)
 		s.RateBps, s.QueueBytes, s.MarkAbove = rate, 4*burst*bytes, threshold
 	}
+	receive := func(messages []ipv4.Message, _ time.Time, _ uint32) error {
+		for i := range messages {
+			arrived++
+			if tos(messages[i].OOB[:messages[i].NN])&3 == 3 {
+				marked++
+			}
+		}
+		return nil
+	}
+	from, _ := p.ends(dir)
+	size := bytes - udpHeaders(from)
+	payload := make([]byte, burst*size)
 	err := p.with(dir, isolate, func() error {
-		rx, tx, err := p.sockets(dir)
-		if err != nil {
-			return err
-		}
-		defer rx.Close()
-		defer tx.Close()
-		from, _ := p.ends(dir)
-		headers := udpHeaders(from)
-		if err := errors.Join(capableOfECN(tx, from.Addr.Is6()), receiveTOS(rx, from.Addr.Is6())); err != nil {
-			return err
-		}
-		received := make(chan error, 1)
-		go func() {
-			received <- receiveAll(rx, func(messages []ipv4.Message, _ time.Time, _ uint32) error {
-				for i := range messages {
-					arrived++
-					if tos(messages[i].OOB[:messages[i].NN])&3 == 3 {
-						marked++
-					}
+		return p.exchange(dir, receive, func(tx *net.UDPConn) error {
+			if err := capableOfECN(tx, from.Addr.Is6()); err != nil {
+				return err
+			}
+			// The packets of one write come at once.
+			if err := setSegment(tx, size); err != nil {
+				return fmt.Errorf("have the kernel cut a burst into packets: %w", err)
+			}
+			// No burst catches up: it would wait behind the one before.
+			pause := time.NewTimer(0)
+			defer pause.Stop()
+			for range bursts {
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-pause.C:
 				}
-				return nil
-			})
-		}()
-		// The packets of one write come at once.
-		if err := setSegment(tx, bytes-headers); err != nil {
-			return fmt.Errorf("have the kernel cut a burst into packets: %w", err)
-		}
-		payload := make([]byte, burst*(bytes-headers))
-		// No burst catches up: it would wait behind the one before.
-		pause := time.NewTimer(0)
-		defer pause.Stop()
-		for range bursts {
-			select {
-			case <-ctx.Done():
-				err = ctx.Err()
-			case <-pause.C:
+				if _, err := tx.Write(payload); err != nil {
+					return fmt.Errorf("send: %w", err)
+				}
+				pause.Reset(3*burst*perPacket + 2*time.Millisecond)
 			}
-			if _, sendErr := tx.Write(payload); sendErr != nil && err == nil {
-				err = fmt.Errorf("send: %w", sendErr)
-			}
-			pause.Reset(3*burst*perPacket + 2*time.Millisecond)
-		}
-		p.lastOnTheWay(rx, dir, 300*time.Millisecond)
-		return errors.Join(err, <-received)
+			return nil
+		})
 	})
 	if err != nil {
 		return Row{}, fmt.Errorf("marks above %v %v: %w", threshold, dir, err)
@@ -280,27 +273,26 @@ func (p Path) MarkAbove(ctx context.Context, dir link.Direction) (Row, error) {
 }
 
 // capableOfECN makes a socket send packets of an ECN-capable transport.
-func capableOfECN(c syscall.Conn, v6 bool) error {
-	const codepoint = 0b10 // RFC 3168, section 5
-	return setInt(c, v6, unix.IP_TOS, unix.IPV6_TCLASS, codepoint)
-}
-
-// receiveTOS makes a socket report the field that has the bits of ECN.
-func receiveTOS(c syscall.Conn, v6 bool) error {
-	return setInt(c, v6, unix.IP_RECVTOS, unix.IPV6_RECVTCLASS, 1)
-}
-
-func setInt(c syscall.Conn, v6 bool, v4Option, v6Option, value int) error {
+func capableOfECN(c *net.UDPConn, v6 bool) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
 	}
 	return onSocket(raw, func(fd int) error {
+		const codepoint = 0b10 // RFC 3168, section 5
 		if v6 {
-			return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, v6Option, value)
+			return os.NewSyscallError("set IPV6_TCLASS", unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, codepoint))
 		}
-		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, v4Option, value)
+		return os.NewSyscallError("set IP_TOS", unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TOS, codepoint))
 	})
+}
+
+// reportTOS makes a socket report the field that has the bits of ECN.
+func reportTOS(fd int, v6 bool) error {
+	if v6 {
+		return os.NewSyscallError("set IPV6_RECVTCLASS", unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1))
+	}
+	return os.NewSyscallError("set IP_RECVTOS", unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVTOS, 1))
 }
 
 // tos reads the type of service or traffic class of a message.

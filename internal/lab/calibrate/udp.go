@@ -1,6 +1,7 @@
 package calibrate
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -126,70 +127,71 @@ type flooded struct {
 // floodFor sends floodExcess times faster than the rate for a time. It goes by the
 // kernel's time stamps, and counts what the receiver's buffer could not hold.
 func (p Path) floodFor(ctx context.Context, dir link.Direction, rate float64, during time.Duration) (flooded, error) {
-	rx, tx, err := p.sockets(dir)
-	if err != nil {
-		return flooded{}, err
-	}
-	defer rx.Close()
-	defer tx.Close()
-
 	from, _ := p.ends(dir)
 	headers := udpHeaders(from)
-	packet, err := pathMTU(tx, from.Addr)
-	if err != nil {
-		return flooded{}, err
-	}
-	if s := p.Link.Settings(dir); s.MTU > 0 {
-		packet = min(packet, s.MTU)
-	} else {
-		packet = min(packet, link.DefaultMTU)
-	}
-	segments := max(1, min(floodSegments, 65000/(packet-headers)))
-	if err := setSegment(tx, packet-headers); err != nil { // an old kernel
-		segments = 1
-	}
-
+	var packet int
 	var first, last time.Time
 	var count, firstOverflow, lastOverflow uint64
-	received := make(chan error, 1)
-	go func() {
-		received <- receiveAll(rx, func(messages []ipv4.Message, at time.Time, overflow uint32) error {
-			if first.IsZero() {
-				// Time and counts of the last message of the first batch.
-				first, firstOverflow = at, uint64(overflow)
-			} else {
-				count += uint64(len(messages))
+	receive := func(messages []ipv4.Message, at time.Time, overflow uint32) error {
+		if first.IsZero() {
+			// Time and counts of the last message of the first batch.
+			first, firstOverflow = at, uint64(overflow)
+		} else {
+			count += uint64(len(messages))
+		}
+		last, lastOverflow = at, uint64(overflow)
+		return nil
+	}
+	err := p.exchange(dir, receive, func(tx *net.UDPConn) (err error) {
+		if packet, err = pathMTU(tx, from.Addr); err != nil {
+			return err
+		}
+		packet = min(packet, cmp.Or(p.Link.Settings(dir).MTU, link.DefaultMTU))
+		segments := max(1, min(floodSegments, 65000/(packet-headers)))
+		if err := setSegment(tx, packet-headers); err != nil { // an old kernel
+			segments = 1
+		}
+		perPacket := float64(packet) * 8 / rate
+		total := min(max(during, time.Duration(floodPackets*perPacket*1e9)), floodTimeMax)
+		pause := max(time.Millisecond, time.Duration(perPacket*1e9/floodExcess))
+		payload := make([]byte, segments*(packet-headers))
+		sent, start := 0.0, time.Now()
+		return paced(ctx, pause, int(total/pause), func(int) error {
+			owed := time.Since(start).Seconds()*rate*floodExcess/8/float64(packet) + 1
+			for sent < owed {
+				n := min(segments, max(1, int(owed-sent)))
+				if _, err := tx.Write(payload[:n*(packet-headers)]); err != nil &&
+					!errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ENOBUFS) {
+					return fmt.Errorf("send: %w", err)
+				}
+				sent += float64(n)
 			}
-			last, lastOverflow = at, uint64(overflow)
 			return nil
 		})
-	}()
-
-	perPacket := float64(packet) * 8 / rate
-	total := min(max(during, time.Duration(floodPackets*perPacket*1e9)), floodTimeMax)
-	pause := max(time.Millisecond, time.Duration(perPacket*1e9/floodExcess))
-	payload := make([]byte, segments*(packet-headers))
-	sent, start := 0.0, time.Now()
-	err = paced(ctx, pause, int(total/pause), func(int) error {
-		owed := time.Since(start).Seconds()*rate*floodExcess/8/float64(packet) + 1
-		for sent < owed {
-			n := min(segments, max(1, int(owed-sent)))
-			if _, err := tx.Write(payload[:n*(packet-headers)]); err != nil &&
-				!errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ENOBUFS) {
-				return fmt.Errorf("send: %w", err)
-			}
-			sent += float64(n)
-		}
-		return nil
 	})
-	p.lastOnTheWay(rx, dir, 300*time.Millisecond)
-	if err := errors.Join(err, <-received); err != nil {
+	if err != nil {
 		return flooded{}, err
 	}
 	if !last.After(first) {
 		return flooded{}, errors.New("too few packets arrived to time them, look at the link's counters")
 	}
 	return flooded{first, last, float64(count+lastOverflow-firstOverflow) * float64(packet)}, nil
+}
+
+// exchange has send send over a direction, and hands what arrives to receive until all has
+// come that is on the way then.
+func (p Path) exchange(dir link.Direction, receive receiver, send func(tx *net.UDPConn) error) error {
+	rx, tx, err := p.sockets(dir)
+	if err != nil {
+		return err
+	}
+	defer rx.Close()
+	defer tx.Close()
+	received := make(chan error, 1)
+	go func() { received <- receiveAll(rx, receive) }()
+	err = send(tx)
+	p.lastOnTheWay(rx, dir, 300*time.Millisecond)
+	return errors.Join(err, <-received)
 }
 
 // udpHeaders is the number of bytes of an IP packet before UDP's payload.
@@ -242,7 +244,10 @@ func (p Path) sockets(dir link.Direction) (rx, tx *net.UDPConn, err error) {
 				if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1); err != nil {
 					return os.NewSyscallError("set SO_RXQ_OVFL", err)
 				}
-				return os.NewSyscallError("set SO_TIMESTAMPNS", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1))
+				if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
+					return os.NewSyscallError("set SO_TIMESTAMPNS", err)
+				}
+				return reportTOS(fd, to.Addr.Is6())
 			})
 		}}
 		c, err := config.ListenPacket(context.Background(), "udp", netip.AddrPortFrom(to.Addr, 0).String())
@@ -269,9 +274,11 @@ func (p Path) sockets(dir link.Direction) (rx, tx *net.UDPConn, err error) {
 	return rx, tx, nil
 }
 
-// receiveAll hands over batches of packets, with the time and the count of
-// overflows of the last of each, until the read deadline.
-func receiveAll(c *net.UDPConn, f func(messages []ipv4.Message, at time.Time, overflow uint32) error) error {
+// receiver takes a batch of packets, with the time and the count of overflows of the last.
+type receiver func(messages []ipv4.Message, at time.Time, overflow uint32) error
+
+// receiveAll hands over batches of packets until the read deadline.
+func receiveAll(c *net.UDPConn, f receiver) error {
 	const batch = 64
 	conn := ipv4.NewPacketConn(c) // batches are the same for IPv6
 	messages := make([]ipv4.Message, batch)
