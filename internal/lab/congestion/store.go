@@ -2,7 +2,6 @@ package congestion
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -42,16 +41,9 @@ func (s *Store) load(p Path, algorithm string, o Options) (*Run, error) {
 		return nil, nil
 	}
 	file := s.file(p, algorithm)
-	data, err := os.ReadFile(file)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read a result: %w", err)
-	}
 	var kept stored
-	if err := json.Unmarshal(data, &kept); err != nil {
-		return nil, fmt.Errorf("parse result %s, or remove it: %w", file, err)
+	if found, err := LoadResult(file, &kept); err != nil || !found {
+		return nil, err
 	}
 	want, err := asJSON(p.conditions(o))
 	if err != nil {
@@ -91,11 +83,7 @@ func (s *Store) save(p Path, algorithm string, o Options, r Run) error {
 	if err != nil {
 		return err
 	}
-	file := s.file(p, algorithm)
-	if err := os.WriteFile(file+".part", data, 0o644); err != nil {
-		return fmt.Errorf("store a result: %w", err)
-	}
-	if err := os.Rename(file+".part", file); err != nil {
+	if err := WriteFile(s.file(p, algorithm), data); err != nil {
 		return fmt.Errorf("store a result: %w", err)
 	}
 	return nil

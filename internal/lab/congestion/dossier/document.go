@@ -231,17 +231,6 @@ func paragraph(b *bytes.Buffer, text string) {
 // joined lists names.
 func joined(names []string) string { return strings.Join(names, ", ") }
 
-// writeFile writes the document in one step.
-func writeFile(file string, text []byte) error {
-	if err := os.WriteFile(file+".part", text, 0o644); err != nil {
-		return fmt.Errorf("write the document: %w", err)
-	}
-	if err := os.Rename(file+".part", file); err != nil {
-		return fmt.Errorf("write the document: %w", err)
-	}
-	return nil
-}
-
 // checkDir refuses a document whose directory is missing.
 func checkDir(file string) error {
 	dir := filepath.Dir(file)

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"longhaul/internal/flagvalue"
+	"longhaul/internal/lab/congestion"
 	"longhaul/internal/lab/experiment"
 	"longhaul/internal/lab/tcpcc"
 )
@@ -229,7 +230,10 @@ func (c *command) Run(ctx context.Context, env experiment.Environment) (experime
 	if result.Notes, err = kept.notes(); err != nil {
 		return nil, err
 	}
-	return result, writeFile(c.doc, result.document())
+	if err := congestion.WriteFile(c.doc, result.document()); err != nil {
+		return result, fmt.Errorf("write the document: %w", err)
+	}
+	return result, nil
 }
 
 // lacks returns the algorithms that the kernel lacks. It must have the subject and the

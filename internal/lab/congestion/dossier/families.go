@@ -65,11 +65,26 @@ func alone(p congestion.Path, algorithm string, during time.Duration) trial {
 	return flows(p, during, group(algorithm, 1))
 }
 
+// together returns trials of n flows of an algorithm.
+func together(p congestion.Path, n int) func(string) trial {
+	return func(name string) trial { return flows(p, usualTime, group(name, n)) }
+}
+
 // The roles of trials with one algorithm.
 const (
 	ours   role = "ours"
 	theirs role = "theirs" // the standard in the same place
 )
+
+// both returns the trials of the subject, and of the standard in its place.
+func (s subject) both(in func(string) trial) map[role]trial {
+	return map[role]trial{ours: in(s.name), theirs: in(standard)}
+}
+
+// ofQueue returns the begin of a cell of n flows at a queue.
+func ofQueue(p congestion.Path, n int) cell {
+	return cell{name: fmt.Sprintf("q%g-%d", p.QueueBDP, n), about: fmt.Sprintf("%s, flows: %d", p, n)}
+}
 
 // collapse: RFC 9743, section 5.1.1.
 func (s subject) collapse() family {
@@ -100,11 +115,11 @@ func (s subject) collapse() family {
 			"early retransmissions. At 95 % loss the bound is 5 % of the path's rate: what it delivers.",
 		cells: []cell{
 			{name: "outage", about: p.String() + ", nothing passes for 30 s", quick: true,
-				trials: map[role]trial{ours: deadPath(s.name), theirs: deadPath(standard)},
+				trials: s.both(deadPath),
 				claims: []claim{atMost("sent, segments", countUnit, times(1.0/segment, median(ours, sentDuring)), constant(20)),
 					{title: standard, parts: []part{{unit: countUnit, value: times(1.0/segment, median(theirs, sentDuring))}}}}},
 			{name: "loss-95", about: p.String() + ", then 95 % lost for 30 s",
-				trials: map[role]trial{ours: lossy(s.name), theirs: lossy(standard)},
+				trials: s.both(lossy),
 				claims: []claim{atMost("sent, of the rate", percent, times(1/(usualRate/8*28), median(ours, sentDuring)), constant(0.05)),
 					{title: standard, parts: []part{{unit: percent, value: times(1/(usualRate/8*28), median(theirs, sentDuring))}}}}},
 		},
@@ -128,14 +143,14 @@ func (s subject) bufferbloat() family {
 	for _, queue := range []float64{4, 16} {
 		for _, n := range []int{1, 4} {
 			p := clean(usualRate, usualRTT, queue)
-			f.cells = append(f.cells, cell{
-				name: fmt.Sprintf("q%g-%d", queue, n), about: fmt.Sprintf("%s, flows: %d", p, n), quick: queue == 4 && n == 1,
-				trials: map[role]trial{ours: flows(p, usualTime, group(s.name, n)), theirs: flows(p, usualTime, group(standard, n))},
-				claims: []claim{
-					atMost("queue p95", ms, median(ours, queueP95), times(0.5, median(theirs, queueP95))),
-					atLeast("goodput", percent, median(ours, used(p)), constant(0.9)),
-				},
-			})
+			c := ofQueue(p, n)
+			c.quick = queue == 4 && n == 1
+			c.trials = s.both(together(p, n))
+			c.claims = []claim{
+				atMost("queue p95", ms, median(ours, queueP95), times(0.5, median(theirs, queueP95))),
+				atLeast("goodput", percent, median(ours, used(p)), constant(0.9)),
+			}
+			f.cells = append(f.cells, c)
 		}
 	}
 	return f
@@ -156,16 +171,15 @@ func (s subject) overload() family {
 	for _, queue := range []float64{0.1, 0.5, 1} {
 		for _, n := range []int{1, 4, 16} {
 			p := clean(usualRate, usualRTT, queue)
-			c := cell{
-				name: fmt.Sprintf("q%g-%d", queue, n), about: fmt.Sprintf("%s, flows: %d", p, n), quick: queue == 0.1 && n == 4,
-				trials: map[role]trial{ours: flows(p, usualTime, group(s.name, n))},
-				claims: []claim{
-					atMost("sent ÷ delivered", ratio, median(ours, excess), constant(congestion.MaxExcessShared)),
-					atLeast("goodput", percent, median(ours, used(p)), constant(0.8)),
-				},
+			in := together(p, n)
+			c := ofQueue(p, n)
+			c.quick = queue == 0.1 && n == 4
+			c.trials = map[role]trial{ours: in(s.name)}
+			c.claims = []claim{
+				atMost("sent ÷ delivered", ratio, median(ours, excess), constant(congestion.MaxExcessShared)),
+				atLeast("goodput", percent, median(ours, used(p)), constant(0.8)),
 			}
-			f.cells = append(f.cells, s.withReferences(c, func(rival string) trial { return flows(p, usualTime, group(rival, n)) },
-				[]string{standard, "bbr"}, ratio, excess))
+			f.cells = append(f.cells, s.withReferences(c, in, []string{standard, "bbr"}, ratio, excess))
 		}
 	}
 	return f
@@ -196,7 +210,7 @@ func (s subject) fairness() family {
 	jain := func(m measured) float64 { return congestion.Jain(m.Groups[0].SteadyBps) }
 	for _, queue := range []float64{0.1, 0.5, 1, 4} {
 		p := clean(usualRate, usualRTT, queue)
-		four := func(name string) trial { return flows(p, usualTime, group(name, 4)) }
+		four := together(p, 4)
 		f.cells = append(f.cells, s.withReferences(cell{
 			name: fmt.Sprintf("four-q%g", queue), about: p.String() + ", flows: 4", quick: queue == 1,
 			trials: map[role]trial{ours: four(s.name)},
@@ -221,7 +235,7 @@ func (s subject) fairness() family {
 		}, late, []string{standard, "bbr"}, ratio, ofFair),
 		cell{
 			name: "far", about: p.String() + ", one with 6 times the round trip beside one",
-			trials: map[role]trial{ours: far(s.name), theirs: far(standard)},
+			trials: s.both(far),
 			claims: []claim{atLeast("of an equal share", ratio, median(ours, ofFair), median(theirs, ofFair))},
 		})
 	return f
@@ -282,14 +296,14 @@ func (s subject) media() family {
 			}
 			p99 := func(m measured) float64 { return float64(m.Media.DelayP99Ms) }
 			lost := func(m measured) float64 { return float64(m.Media.Lost) }
-			f.cells = append(f.cells, cell{
-				name: fmt.Sprintf("q%g-%d", queue, n), about: fmt.Sprintf("%s, flows: %d", p, n), quick: queue == 1 && n == 1,
-				trials: map[role]trial{ours: beside(s.name), theirs: beside(standard)},
-				claims: []claim{
-					atMost("delay p99", ms, median(ours, p99), times(worse, median(theirs, p99))),
-					atMost("lost", percent, median(ours, lost), func(r runs) float64 { return median(theirs, lost)(r) + 0.001 }),
-				},
-			})
+			c := ofQueue(p, n)
+			c.quick = queue == 1 && n == 1
+			c.trials = s.both(beside)
+			c.claims = []claim{
+				atMost("delay p99", ms, median(ours, p99), times(worse, median(theirs, p99))),
+				atMost("lost", percent, median(ours, lost), func(r runs) float64 { return median(theirs, lost)(r) + 0.001 }),
+			}
+			f.cells = append(f.cells, c)
 		}
 	}
 	return f
@@ -312,7 +326,7 @@ func (s subject) ecn() family {
 				f.cells = append(f.cells, cell{
 					name: fmt.Sprintf("%s-%dms-%d", strings.ToLower(words), rtt.Milliseconds(), n), about: fmt.Sprintf("%s, flows: %d", p, n),
 					quick:  aqm == link.CoDel && rtt == usualRTT && n == 1,
-					trials: map[role]trial{ours: flows(p, usualTime, group(s.name, n)), theirs: flows(p, usualTime, group(standard, n))},
+					trials: s.both(together(p, n)),
 					claims: []claim{
 						atMost("queue p95", ms, median(ours, queueP95), times(maxOfRivalDelay, median(theirs, queueP95))),
 						atLeast("goodput", percent, median(ours, used(p)), constant(0.95)),

@@ -145,7 +145,7 @@ func (s subject) slowLinks() family {
 		p.QueueBytes = max(8*p.MTUAB, int(p.BDPBytes()))
 		f.cells = append(f.cells, cell{
 			name: fmt.Sprintf("%dkbit", rate/1e3), about: p.String(),
-			trials: map[role]trial{ours: alone(p, s.name, time.Minute), theirs: alone(p, standard, time.Minute)},
+			trials: s.both(func(name string) trial { return alone(p, name, time.Minute) }),
 			claims: []claim{
 				atLeast("goodput", percent, median(ours, shareOf(p.LimitBps(), goodput(0))), constant(0.8)),
 				atMost("queue p95", ms, median(ours, queueP95), times(maxOfRivalDelay, median(theirs, queueP95))),
@@ -229,7 +229,7 @@ func (s subject) reordering() family {
 		f.cells = append(f.cells, cell{
 			name:   fmt.Sprintf("%gpct-%dms", 100*path.share, path.hold.Milliseconds()),
 			about:  fmt.Sprintf("%s, %g %% held back by %v", p, 100*path.share, path.hold),
-			trials: map[role]trial{ours: alone(p, s.name, usualTime), theirs: alone(p, standard, usualTime)},
+			trials: s.both(together(p, 1)),
 			claims: []claim{atLeast("goodput", percent, median(ours, used(p)),
 				func(r runs) float64 { return min(0.9, minOfRival*median(theirs, used(p))(r)) })},
 		})
@@ -297,7 +297,7 @@ func (s subject) cpu() family {
 		name: "cpu", title: "Processor time", items: []string{"7.4"},
 		about: "Seconds per GB at 1 Gb/s: of the sending thread, and of both ends with the emulated link. At most 1.15 times CUBIC's.",
 		cells: []cell{s.withReferences(cell{
-			name: "1gbit", about: p.String(), trials: map[role]trial{ours: in(s.name), theirs: in(standard)},
+			name: "1gbit", about: p.String(), trials: s.both(in),
 			claims: []claim{
 				atMost("sender", cpuPerGB, median(ours, sender), times(1.15, median(theirs, sender))),
 				atMost("all", cpuPerGB, median(ours, whole), times(1.15, median(theirs, whole))),

@@ -124,16 +124,9 @@ func (s store) file(t trial, identity []byte, seed uint64) string {
 
 // load returns a stored run, or nil.
 func (s store) load(file string) (*record, error) {
-	data, err := os.ReadFile(file)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read a result: %w", err)
-	}
 	var r record
-	if err := json.Unmarshal(data, &r); err != nil {
-		return nil, fmt.Errorf("parse result %s, or remove it: %w", file, err)
+	if found, err := congestion.LoadResult(file, &r); err != nil || !found {
+		return nil, err
 	}
 	return &r, nil
 }
@@ -160,10 +153,7 @@ func (s store) save(file string, r record) error {
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		return fmt.Errorf("store a result: %w", err)
 	}
-	if err := os.WriteFile(file+".part", data, 0o644); err != nil {
-		return fmt.Errorf("store a result: %w", err)
-	}
-	if err := os.Rename(file+".part", file); err != nil {
+	if err := congestion.WriteFile(file, data); err != nil {
 		return fmt.Errorf("store a result: %w", err)
 	}
 	return nil
