@@ -57,6 +57,7 @@ func TestDrawCovers(t *testing.T) {
 		"cubic":     {"codel=5", "haul@", "cubic@", "cubic cubic cubic cubic"},
 		"group":     {"haul@", " loss="},
 		"hosts":     {"haul:clock=", "haul@", ":clock=", " loss="},
+		"crowd":     {"haul@", " loss=", " aggregate="},
 		"policed":   {"policer=", "bucket=", "haul haul haul haul"},
 	} {
 		k := kinds[slices.IndexFunc(kinds, func(k kind) bool { return k.name == kindName })]
@@ -131,6 +132,7 @@ func TestHolds(t *testing.T) {
 		{"disturbed", "time of 200 s is less than 205 s", disturbedBase(change{160, 0, settings{{"rate", 5}}})},
 		{"cubic", "0 cubic flows", base(settings{{"rate", 10}, {"rtt", 100}, {"queue", 1}, {"time", 60}})},
 		{"group", "1 haul flows", base(settings{{"rate", 10}, {"rtt", 100}, {"queue", 1}, {"time", 60}})},
+		{"crowd", "packets of BDP for a flow of", path{settings: settings{{"rate", 10}, {"rtt", 100}, {"queue", 1}, {"time", 60}}, flows: []flow{{control: "haul"}, {control: "haul"}}}},
 		{"policed", "share of the policer of 0", base(settings{{"rate", 10}, {"rtt", 100}, {"queue", 1}, {"time", 60}})},
 		{"policed", "the first flow is not haul", path{settings: settings{{"rate", 10}}}},
 	} {
@@ -677,7 +679,7 @@ func TestCommandLine(t *testing.T) {
 		{"--workers -1", "--paths and --workers take 1 or more"},
 		{"--time -1s", "--keep and --time take 0 or more"},
 		{"--time soon", `invalid value "soon" for flag -time: parse error; see --help`},
-		{"--kind alone,queer", `unknown kind "queer": choose from alone, slow, disturbed, cubic, group, hosts, policed`},
+		{"--kind alone,queer", `unknown kind "queer": choose from alone, slow, disturbed, cubic, group, hosts, crowd, policed`},
 		{"--control reno", `unknown control "reno": use haul, bbr3 or cubic`},
 		{"--swift", "flag provided but not defined: -swift; see --help"},
 		{"now", `unexpected argument "now"; see --help`},

@@ -59,7 +59,7 @@ type kind struct {
 	judge func(p path, run simulate) ([]figure, error)
 }
 
-var kinds = []kind{alone, slow, disturbed, besideCubic, group, hosts, policed}
+var kinds = []kind{alone, slow, disturbed, besideCubic, group, hosts, crowd, policed}
 
 // The share of paths that may break a bound.
 const (
