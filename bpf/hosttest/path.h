@@ -31,6 +31,7 @@ struct path {
 	double step;		// marks each packet that waits longer, seconds; 0: none
 	bool ecn;		// CoDel and PIE mark instead of dropping
 	double aggregate;	// ACKs come at multiples of so many seconds
+	double batch;		// packets reach the bottleneck at multiples of so many seconds
 	double wander, tau;	// standard deviation of a delay that wanders, and its correlation time, seconds
 	bool down;
 	double window_packets; // of the receiver; 0: boundless
@@ -120,7 +121,7 @@ struct span {
 };
 
 
-enum kind { ARRIVE, ACK, DELAYED_ACK, SEND, TIMER, BEGIN, CHANGE, FROM, TO };
+enum kind { ENTER, ARRIVE, ACK, DELAYED_ACK, SEND, TIMER, BEGIN, CHANGE, FROM, TO };
 
 #define QUEUE_MOST 20000 // of the histograms, 0.1 ms
 
@@ -400,7 +401,11 @@ static void transmit(u32 flow, u32 seq, bool again)
 	p->listed = true;
 	f->in_flight++;
 	f->sent++;
-	into_path(flow, seq);
+	u64 step = sim.path.batch * 1e9;
+	if (step)
+		at((sim.now / step + 1) * step, ENTER, flow, seq);
+	else
+		into_path(flow, seq);
 }
 
 // The number of packets that the application has given the sender so far.
@@ -747,6 +752,9 @@ static void run(double seconds)
 			watch(sim.now / 1e9);
 		}
 		switch (e.kind) {
+		case ENTER:
+			into_path(e.flow, e.arg);
+			break;
 		case ARRIVE:
 			arrive(e.flow, e.arg);
 			break;

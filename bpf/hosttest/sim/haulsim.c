@@ -12,9 +12,10 @@
 // Keys of the path: rate= Mb/s, rtt= ms, queue= BDP (of the rate and round trip
 // at the start, or of the change that names it), loss=, ackloss= shares, burst=
 // packets, place=before|after (of the bottleneck), jitter= ms, codel= ms of its
-// target, pie= the same, step= ms above which each packet is marked, ecn=1, policer= Mb/s, bucket= kB, aggregate= ms, wander= and tau= ms,
-// down=1. at=T begins a change, until=T ends it. Of the run: time= s, window= of
-// the receiver in BDP, seed=, over=FROM:TO, json=1, v=1 to 5.
+// target, pie= the same, step= ms above which each packet is marked, ecn=1,
+// policer= Mb/s, bucket= kB, aggregate= ms of ACKs, batch= ms of packets before the
+// bottleneck, wander= and tau= ms, down=1. at=T begins a change, until=T ends it. Of the
+// run: time= s, window= of the receiver in BDP, seed=, over=FROM:TO, json=1, v=1 to 5.
 //
 // A flow is haul, bbr3, cubic or cbr, then @ and its begin, then a colon and
 // until= s, rtt= ms, app= Mb/s of its application, bytes= that it sends, clock= s of
@@ -117,6 +118,7 @@ static bool path_key(struct path *p, const char *key, const char *value)
 	else if (!strcmp(key, "policer")) p->policer = v * 1e6;
 	else if (!strcmp(key, "bucket")) p->bucket = v * 1e3;
 	else if (!strcmp(key, "aggregate")) p->aggregate = v / 1e3;
+	else if (!strcmp(key, "batch")) p->batch = v / 1e3;
 	else if (!strcmp(key, "wander")) p->wander = v / 1e3;
 	else if (!strcmp(key, "tau")) p->tau = v / 1e3;
 	else if (!strcmp(key, "down")) p->down = v;
