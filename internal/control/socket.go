@@ -13,10 +13,10 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/dirlock"
 	"longhaul/internal/localsocket"
 )
 
@@ -32,7 +32,7 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	}
 	// Two starting relays must not both find the old socket dead and then
 	// remove each other's. The directory's lock covers the check and the bind.
-	unlock, err := lock(dir)
+	unlock, err := dirlock.Lock(dir)
 	if err != nil {
 		return nil, fmt.Errorf("lock the directory of the control socket: %w", err)
 	}
@@ -67,27 +67,6 @@ func bind(ctx context.Context, path string) (net.Listener, error) {
 
 // maxPath is the kernel's bound of a socket's path in bytes.
 const maxPath = len(unix.RawSockaddrUnix{}.Path) - 1
-
-func lock(dir string) (unlock func(), err error) {
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	for deadline := time.Now().Add(5 * time.Second); ; {
-		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { unix.Close(fd) }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) || time.Now().After(deadline) {
-			unix.Close(fd)
-			if errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, fmt.Errorf("lock %s: another process has held it for 5 s (fuser %[1]s names it)", dir)
-			}
-			return nil, fmt.Errorf("lock %s: %w", dir, err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
 
 func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)

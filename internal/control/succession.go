@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"longhaul/internal/dirlock"
 	"longhaul/internal/localsocket"
 
 	"golang.org/x/sys/unix"
@@ -33,7 +34,7 @@ func ListenAside(ctx context.Context, path string) (net.Listener, error) {
 	if err := localsocket.CheckDirectory(dir); err != nil {
 		return nil, fmt.Errorf("make the control socket: %w; --control-socket FILE puts it elsewhere", err)
 	}
-	unlock, err := lock(dir)
+	unlock, err := dirlock.Lock(dir)
 	if err != nil {
 		return nil, fmt.Errorf("lock the directory of the control socket: %w", err)
 	}
@@ -101,7 +102,7 @@ func newNames(path string) (*names, error) {
 func (n *names) locked(f func() error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	unlock, err := lock(n.dir)
+	unlock, err := dirlock.Lock(n.dir)
 	if err != nil {
 		return fmt.Errorf("lock the directory of the control socket: %w", err)
 	}

@@ -29,13 +29,20 @@ const (
 	EndRateLimit       EndReason = "rate-limit"
 	EndShed            EndReason = "shed" // a limit on the process's or the host's resources is reached
 	EndBadProxyHeader  EndReason = "bad-proxy-header"
+
+	// Of flows that a pair of relays carries.
+	EndWANLost       EndReason = "wan-lost"       // no connection between the relays for the time of resume
+	EndPeerRestarted EndReason = "peer-restarted" // the other relay lost the flow with its process
+	EndDamaged       EndReason = "damaged"        // length or checksum of the stream were wrong at its end
+	EndPairDown      EndReason = "pair-down"      // no session with the other relay when the client came
 )
 
 // EndReasons lists all reasons in alphabetical order.
 var EndReasons = func() []EndReason {
 	all := []EndReason{EndClean, EndClientReset, EndTargetReset, EndClientTimeout, EndTargetTimeout, EndTargetRefused,
 		EndTargetUnreached, EndTargetUnknown, EndLoop, EndNoHop, EndNoLocalPort, EndNoResources, EndIdle, EndHalfClosed, EndStalled, EndDrain,
-		EndCheck, EndDenied, EndFlowLimit, EndRateLimit, EndShed, EndBadProxyHeader}
+		EndCheck, EndDenied, EndFlowLimit, EndRateLimit, EndShed, EndBadProxyHeader,
+		EndWANLost, EndPeerRestarted, EndDamaged, EndPairDown}
 	slices.Sort(all)
 	return all
 }()

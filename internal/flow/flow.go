@@ -30,7 +30,7 @@ const (
 type Sample struct {
 	ID     ID
 	Tunnel string
-	State  string // header, dialing, check, open, client-ended, target-ended, delivering or resetting
+	State  string // header, dialing, check, open, client-ended, target-ended, delivering, resetting, parked or resuming
 	Client netip.AddrPort
 	Listen netip.AddrPort
 	Target netip.AddrPort // zero: not dialed yet
@@ -89,6 +89,10 @@ type Record struct {
 
 	Reason EndReason `json:"reason"`
 	Err    error     `json:"-"` // the system's, behind Reason; nil for a clean end
+
+	// Of a flow that a pair of relays carried.
+	Resumes int64         `json:"resumes,omitempty"`        // lost connections over the WAN that others replaced
+	Outage  units.Seconds `json:"outage_seconds,omitempty"` // without a connection that it needed
 }
 
 // GoodputBps is the mean rate of both directions together, in bits per second;

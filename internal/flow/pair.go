@@ -1,0 +1,120 @@
+package flow
+
+import (
+	"time"
+
+	"longhaul/internal/units"
+)
+
+// Pairs are the pairs of a relay process at one moment.
+type Pairs struct {
+	Instance           string           `json:"instance"` // random, of this process
+	RetainedBytes      int64            `json:"retained_bytes"`
+	RetainedLimitBytes int64            `json:"retained_limit_bytes,omitempty"` // a part of memory_limit; 0: only each flow has its bound
+	Sessions           []PairSession    `json:"sessions"`
+	Strangers          map[string]int64 `json:"strangers_total"`        // connections that became part of no session, by problem
+	KeysProblem        string           `json:"keys_problem,omitempty"` // why the files of keys cannot be read; the relay goes on with those it has
+}
+
+// PairSession is what relates a tunnel of this relay to one process of a paired
+// relay, whether it stands or not.
+type PairSession struct {
+	Tunnel   string    `json:"tunnel"`
+	Peer     string    `json:"peer"`
+	Session  string    `json:"session"` // number, of the near relay
+	End      PairRole  `json:"end"`     // this relay's
+	Up       bool      `json:"up"`
+	Since    time.Time `json:"since,omitzero"` // of Up, true or false
+	Problem  string    `json:"problem,omitempty"`
+	Error    string    `json:"error,omitempty"`    // behind Problem
+	Remote   Address   `json:"remote,omitzero"`    // of the control connection
+	Instance string    `json:"instance,omitempty"` // of the other process
+	Release  string    `json:"release,omitempty"`  // of the other process
+	Draining bool      `json:"draining"`           // it takes no new flows
+
+	RTT           units.Seconds `json:"rtt_seconds,omitempty"`
+	LanesWarm     int           `json:"lanes_warm"`
+	LanesBusy     int           `json:"lanes_busy"`
+	FlowsMoving   int           `json:"flows_moving"`   // with a lane
+	FlowsParked   int           `json:"flows_parked"`   // silent, without a lane
+	FlowsResuming int           `json:"flows_resuming"` // without a lane that they need
+	FlowsTotal    int64         `json:"flows_total"`
+	RetainedBytes int64         `json:"retained_bytes"` // sent, and not acknowledged by the other relay
+	Resumes       int64         `json:"resumes_total"`  // lost lanes that others replaced
+	Outage        units.Seconds `json:"outage_seconds"` // together
+}
+
+// PairRole is an end of a pair.
+type PairRole string
+
+// The ends of a pair.
+const (
+	NearEnd PairRole = "near" // has the clients, and makes the connections
+	FarEnd  PairRole = "far"  // has the targets
+)
+
+// The problems that keep a session from standing.
+const (
+	PairUnpaired   = "unpaired"    // what answers is no paired relay
+	PairKeyUnknown = "key-unknown" // one relay does not know the key of the other
+	PairVersion    = "version"     // the relays have no version of the protocol in common
+	PairPathDown   = "path-down"   // nothing answers
+	PairDenied     = "denied"      // the far tunnel does not take this relay's flows
+	PairDraining   = "draining"    // the far process takes no new sessions
+)
+
+// State names how a session is: up, draining, lost (it was up), connecting, or its
+// problem.
+func (s *PairSession) State() string {
+	switch {
+	case s.Up && s.Draining:
+		return "draining"
+	case s.Up:
+		return "up"
+	case s.Instance != "" && (s.Problem == "" || s.Problem == PairPathDown):
+		return "lost"
+	case s.Problem != "":
+		return s.Problem
+	}
+	return "connecting"
+}
+
+// WaitingFlows is the number of flows that go on when the session is back.
+func (s *PairSession) WaitingFlows() int { return s.FlowsMoving + s.FlowsParked + s.FlowsResuming }
+
+// PairProblemText says in words what keeps a session with a relay from standing.
+// The relay is given by its name or its address.
+func PairProblemText(problem, relay string) string {
+	switch problem {
+	case PairUnpaired:
+		return "what answers at " + relay + " is no paired relay"
+	case PairKeyUnknown:
+		return relay + " and this relay do not know each other's keys"
+	case PairVersion:
+		return relay + " speaks another version of the pair protocol"
+	case PairPathDown:
+		return relay + " does not answer"
+	case PairDenied:
+		return relay + " does not take this relay's flows"
+	case PairDraining:
+		return relay + " takes no new sessions"
+	}
+	return "no session with " + relay + " stands"
+}
+
+// PairProblemRemedy says what to do about a problem; empty: nothing is known.
+func PairProblemRemedy(problem string) string {
+	switch problem {
+	case PairUnpaired:
+		return "check forward: what listens there must be a tunnel with pair_from, of a longhaul that knows pairs"
+	case PairKeyUnknown:
+		return "compare the keys of both hosts (longhaul pair list), or pair them: longhaul pair invite here, longhaul pair join there"
+	case PairVersion:
+		return "upgrade the older of the two relays"
+	case PairPathDown:
+		return "check that the far relay runs, and that no firewall stands between"
+	case PairDenied:
+		return "add this relay's name to pair_from of the far tunnel"
+	}
+	return ""
+}

@@ -1,0 +1,250 @@
+package pair
+
+import (
+	"fmt"
+	"io"
+	"longhaul/internal/pair/preface"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The sizes of a connection's buffers in bytes. A read takes many TLS records, and a
+// write carries those of a frame with their overhead.
+const (
+	smallBuffer = 20 << 10
+	largeBuffer = 272 << 10
+)
+
+var (
+	smallBuffers = sync.Pool{New: func() any { return new([smallBuffer]byte) }}
+	largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
+)
+
+func takeBuffer(large bool) []byte {
+	if large {
+		return largeBuffers.Get().(*[largeBuffer]byte)[:]
+	}
+	return smallBuffers.Get().(*[smallBuffer]byte)[:]
+}
+
+func giveBuffer(b []byte) {
+	switch cap(b) {
+	case largeBuffer:
+		largeBuffers.Put((*[largeBuffer]byte)(b[:largeBuffer]))
+	case smallBuffer:
+		smallBuffers.Put((*[smallBuffer]byte)(b[:smallBuffer]))
+	}
+}
+
+// bulkConn is the TCP connection below TLS. crypto/tls reads and writes record by
+// record; bulkConn reads and writes the kernel's socket in larger pieces. It holds no
+// buffer while it waits.
+//
+// It never gives TLS more than the record that TLS is reading. So nobody but
+// bulkConn holds bytes that TLS has not asked for, and clear text may follow.
+type bulkConn struct {
+	tcp *net.TCPConn
+	raw syscall.RawConn
+
+	// The reading side, for one goroutine.
+	in     []byte // buffer; nil: none
+	r, w   int    // bytes in[r:w] are to be read
+	record int    // bytes left of the record that TLS reads; 0: its head comes next
+	large  bool   // the last read filled its buffer
+	clear  bool   // no records any more
+
+	// The writing side, under the caller's lock.
+	out        []byte
+	corked     bool // Write waits for flush
+	flushReads bool // a read flushes: one goroutine does both, in the handshake
+
+	preface [preface.Size]byte // of an accepted connection, to pass on
+}
+
+func newBulkConn(tcp *net.TCPConn) (*bulkConn, error) {
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	return &bulkConn{tcp: tcp, raw: raw}, nil
+}
+
+// connOf takes a descriptor over.
+func connOf(fd int) (*net.TCPConn, error) {
+	file := os.NewFile(uintptr(fd), "accepted")
+	defer file.Close()
+	conn, err := net.FileConn(file)
+	if err != nil {
+		return nil, err
+	}
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		conn.Close()
+		return nil, fmt.Errorf("descriptor %d is no TCP socket", fd)
+	}
+	return tcp, nil
+}
+
+// unread puts bytes in front of what the socket has.
+func (c *bulkConn) unread(b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	c.in = takeBuffer(len(b) > smallBuffer)
+	c.r, c.w = 0, copy(c.in, b)
+}
+
+// recordHead is the length of the head of a TLS record (RFC 8446, section 5.1).
+const recordHead = 5
+
+func (c *bulkConn) Read(p []byte) (int, error) {
+	if c.clear && c.in == nil && len(p) >= smallBuffer/2 {
+		return c.readSocket(func() []byte { return p }, func() {})
+	}
+	need := 1
+	if !c.clear && c.record == 0 {
+		need = recordHead
+	}
+	for c.w-c.r < need {
+		if err := c.fill(); err != nil {
+			if c.w == c.r || err != io.EOF {
+				return 0, err
+			}
+			need = 1
+		}
+	}
+	n := min(len(p), c.w-c.r)
+	if !c.clear {
+		if c.record == 0 && c.w-c.r >= recordHead {
+			c.record = recordHead + int(c.in[c.r+3])<<8 + int(c.in[c.r+4])
+		}
+		n = min(n, max(c.record, 1))
+		c.record = max(c.record-n, 0)
+	}
+	copy(p, c.in[c.r:c.r+n])
+	c.take(n)
+	return n, nil
+}
+
+func (c *bulkConn) take(n int) {
+	if c.r += n; c.r == c.w {
+		giveBuffer(c.in)
+		c.in, c.r, c.w = nil, 0, 0
+	}
+}
+
+// ready reports whether a read will not wait: a whole record is here.
+func (c *bulkConn) ready() bool {
+	n := c.w - c.r
+	if c.clear {
+		return n > 0
+	}
+	return c.record == 0 && n >= recordHead && n >= recordHead+int(c.in[c.r+3])<<8+int(c.in[c.r+4])
+}
+
+// fill waits for bytes and reads them behind those that are here.
+func (c *bulkConn) fill() error {
+	if c.flushReads {
+		if err := c.flush(); err != nil {
+			return err
+		}
+	}
+	if c.in != nil && c.r > 0 {
+		c.w = copy(c.in, c.in[c.r:c.w])
+		c.r = 0
+	}
+	n, err := c.readSocket(func() []byte {
+		if c.in == nil {
+			c.in = takeBuffer(c.large)
+		}
+		return c.in[c.w:]
+	}, func() {
+		if c.w == 0 {
+			giveBuffer(c.in)
+			c.in = nil
+		}
+	})
+	c.w += n
+	c.large = c.w >= smallBuffer
+	return err
+}
+
+// readSocket reads once, to memory that take gives and that drop takes back while it
+// waits.
+func (c *bulkConn) readSocket(take func() []byte, drop func()) (n int, err error) {
+	waited := c.raw.Read(func(fd uintptr) bool {
+		n, err = recv(int(fd), take())
+		if err == unix.EAGAIN {
+			drop()
+			return false
+		}
+		return true
+	})
+	switch {
+	case waited != nil:
+		return 0, waited
+	case err != nil:
+		return 0, os.NewSyscallError("read", err)
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+func (c *bulkConn) Write(p []byte) (int, error) {
+	if c.clear && len(p) >= smallBuffer/2 {
+		if err := c.flush(); err != nil {
+			return 0, err
+		}
+	}
+	if !c.corked || c.clear && len(p) >= smallBuffer/2 {
+		return c.tcp.Write(p)
+	}
+	if c.out == nil {
+		c.out = takeBuffer(len(p) > smallBuffer/2)[:0]
+	}
+	if len(c.out)+len(p) > cap(c.out) && cap(c.out) < largeBuffer {
+		grown := append(takeBuffer(true)[:0], c.out...)
+		giveBuffer(c.out)
+		c.out = grown
+	}
+	if len(c.out)+len(p) > cap(c.out) {
+		if err := c.flush(); err != nil {
+			return 0, err
+		}
+		return c.Write(p)
+	}
+	c.out = append(c.out, p...)
+	return len(p), nil
+}
+
+// flush writes what Write collected.
+func (c *bulkConn) flush() error {
+	if c.out == nil {
+		return nil
+	}
+	_, err := c.tcp.Write(c.out)
+	giveBuffer(c.out)
+	c.out = nil
+	return err
+}
+
+// goClear ends the records: what follows on the socket is clear text.
+func (c *bulkConn) goClear() { c.clear = true }
+
+// control calls f with the descriptor, which is valid during the call.
+func (c *bulkConn) control(f func(fd int)) { _ = c.raw.Control(func(fd uintptr) { f(int(fd)) }) }
+
+// The rest of net.Conn.
+
+func (c *bulkConn) Close() error                       { return c.tcp.Close() }
+func (c *bulkConn) LocalAddr() net.Addr                { return c.tcp.LocalAddr() }
+func (c *bulkConn) RemoteAddr() net.Addr               { return c.tcp.RemoteAddr() }
+func (c *bulkConn) SetDeadline(t time.Time) error      { return c.tcp.SetDeadline(t) }
+func (c *bulkConn) SetReadDeadline(t time.Time) error  { return c.tcp.SetReadDeadline(t) }
+func (c *bulkConn) SetWriteDeadline(t time.Time) error { return c.tcp.SetWriteDeadline(t) }

@@ -1,0 +1,93 @@
+package pair
+
+import (
+	"bufio"
+	"sync"
+	"time"
+
+	"longhaul/internal/pair/wire"
+)
+
+// ackDelay is how long an ACK waits for others.
+const ackDelay = 20 * time.Millisecond
+
+// writeTimeout bounds a write to the control connection, whose reader never pauses.
+const writeTimeout = 30 * time.Second
+
+// control is the control connection of a session: one goroutine reads, one writes.
+type control struct {
+	c    *connection
+	kick chan struct{}
+	gone chan struct{} // closed by close
+	once sync.Once
+
+	mu     sync.Mutex
+	queue  []byte // messages that wait, besides those of flows
+	pinged time.Time
+	ping   uint64 // the number of the ping that is under way; 0: none
+	keys   string // the key that was announced on this connection
+}
+
+func newControl(c *connection) *control {
+	c.bulk.corked = false
+	return &control{c: c, kick: make(chan struct{}, 1), gone: make(chan struct{})}
+}
+
+func (c *control) close() {
+	c.once.Do(func() {
+		close(c.gone)
+		c.c.bulk.Close()
+	})
+}
+
+// post sends a message soon.
+func (c *control) post(m wire.Message) {
+	c.mu.Lock()
+	c.queue = m.Append(c.queue)
+	c.mu.Unlock()
+	c.flush()
+}
+
+func (c *control) flush() {
+	select {
+	case c.kick <- struct{}{}:
+	default:
+	}
+}
+
+// read handles messages until the connection ends.
+func (c *control) read(handle func(wire.Message)) error {
+	r := bufio.NewReaderSize(c.c.stream, 32<<10)
+	buf := make([]byte, wire.MessageBuffer)
+	for {
+		m, err := wire.ReadMessage(r, buf)
+		if err != nil {
+			return err
+		}
+		handle(m)
+	}
+}
+
+// write sends what waits, until the connection ends. fill appends the messages of flows.
+func (c *control) write(fill func([]byte) []byte) error {
+	var out []byte
+	for {
+		select {
+		case <-c.gone:
+			return nil
+		case <-c.kick:
+		}
+		c.mu.Lock()
+		out = append(out[:0], c.queue...)
+		c.queue = c.queue[:0]
+		c.mu.Unlock()
+		out = fill(out)
+		if len(out) == 0 {
+			continue
+		}
+		_ = c.c.bulk.SetWriteDeadline(time.Now().Add(writeTimeout))
+		if _, err := c.c.stream.Write(out); err != nil {
+			return err
+		}
+	}
+}

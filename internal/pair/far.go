@@ -1,0 +1,140 @@
+package pair
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/flow"
+	"longhaul/internal/pair/wire"
+)
+
+var errWrongEnd = errors.New("a frame that only a near relay sends")
+
+// open takes an OPEN of the near relay: a new flow, or a known one on another lane.
+func (s *session) open(l *lane, frame wire.Frame, b []byte) error {
+	if s.near {
+		return errWrongEnd
+	}
+	o, err := wire.ParseOpen(b)
+	if err != nil {
+		return err
+	}
+	if !l.acceptor.Admits(s.peer) {
+		l.bind(nil)
+		s.bury(o.Flow)
+		c := cause(flow.EndDenied, errors.New("the peer is not admitted any more"))
+		s.message(wire.Message{Type: wire.MessageRefused, Flow: o.Flow, Reason: c.Code, Text: c.Text})
+		return nil
+	}
+	f, fresh := s.admit(l, o)
+	switch {
+	case f == nil:
+		l.bind(nil)
+		s.message(wire.Message{Type: wire.MessageGone, Flow: o.Flow})
+		return nil
+	case !fresh:
+		f.attachFar(l, frame.Offset, nil)
+		return nil
+	}
+	a := l.acceptor
+	s.node.tasks.Go(func() { f.dial(o, a) })
+	return nil
+}
+
+// admit finds the flow of an OPEN or makes it; nil if it is over.
+func (s *session) admit(l *lane, o wire.Open) (f *Flow, fresh bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.flows[o.Flow]; f != nil {
+		return f, false
+	}
+	if s.buried.has(o.Flow) || s.node.closing.Load() {
+		return nil, false
+	}
+	f = newFlow(s, o.Flow, false, LegOptions{})
+	f.known, f.dialing, f.client, f.listen, f.done = true, true, o.Client, o.Listen, l.acceptor.Ended
+	l.bind(f)
+	f.lane = l
+	_ = f.sf.Attach(0)
+	s.flows[f.id] = f
+	s.flowsTotal.Add(1)
+	s.node.flowsNow.Add(1)
+	return f, true
+}
+
+// dial connects to the target.
+func (f *Flow) dial(o wire.Open, a Acceptor) {
+	ctx, cancel := context.WithTimeout(f.s.node.ctx, o.Deadline)
+	defer cancel()
+	t, err := a.Dial(ctx, Open{Peer: f.s.peer, Client: o.Client, Listen: o.Listen, Flow: f})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dialing = false
+	defer f.wake()
+	if err != nil {
+		f.legFailed = true
+		f.sf.LocalReset(refusal(err))
+		return
+	}
+	f.legs, f.target = t.Legs.withDefaults(), t.To.String()
+	if err := f.takeLeg(t.FD); err != nil {
+		unix.Close(t.FD)
+		f.leg.fd = -1
+		f.legFailed = true
+		f.sf.LocalReset(cause(flow.EndNoResources, err))
+		return
+	}
+	f.opened = true
+	f.s.message(wire.Message{Type: wire.MessageOpened, Flow: f.id, Text: f.target})
+}
+
+// dropped are the numbers of flows that are over, of which a late OPEN may still come.
+type dropped struct{ now, before map[uint64]struct{} }
+
+func (d *dropped) add(id uint64) {
+	if len(d.now) >= maxBuried {
+		d.before, d.now = d.now, nil
+	}
+	if d.now == nil {
+		d.now = map[uint64]struct{}{}
+	}
+	d.now[id] = struct{}{}
+}
+
+func (d *dropped) has(id uint64) bool {
+	_, now := d.now[id]
+	_, before := d.before[id]
+	return now || before
+}
+
+// released takes a RELEASE.
+func (s *session) released(l *lane, f *Flow, frame wire.Frame) error {
+	if s.near {
+		s.releasedNear(l, f, frame)
+		return nil
+	}
+	final := frame.Flags&wire.FlagFinal != 0
+	if f != nil && !f.giveLane(l, final, frame.Offset) {
+		return nil
+	}
+	return l.release(f, frame.Flags&wire.FlagFinal, 0)
+}
+
+// giveLane takes the lane from a far flow that needs it no more, and reports whether
+// it did.
+func (f *Flow) giveLane(l *lane, final bool, received uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lane != l {
+		return true
+	}
+	if !final && (!f.sf.Quiet() || f.sf.Out.Length() != received || f.greet != nil || !f.leg.open()) {
+		return false
+	}
+	f.lane, f.greet = nil, nil
+	f.sf.Detach()
+	f.wake()
+	return true
+}

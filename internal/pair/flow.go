@@ -1,0 +1,587 @@
+package pair
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/flow"
+	"longhaul/internal/pair/stream"
+	"longhaul/internal/pair/wire"
+)
+
+// Flow is one flow of a pair, at either end. While it has a lane or something to do, a
+// goroutine reads its own socket and sends; the lane's goroutine writes to the socket.
+// A parked flow has none.
+type Flow struct {
+	s    *session
+	id   uint64
+	near bool
+
+	mu      sync.Mutex
+	cond    sync.Cond // of mu: anything changed
+	sf      stream.Flow
+	leg     leg
+	lane    *lane
+	greet   []byte // OPEN or ATTACH that goes first on the lane
+	known   bool   // near: the far relay knows the flow
+	sent    bool   // near: an OPEN was sent
+	dialing bool   // far: Dial has not returned
+	opened  bool   // far: the target is connected; near: OPENED came
+
+	running    bool // the goroutine exists
+	finished   bool
+	over       atomic.Bool // finished, for those who cannot take mu
+	legFailed  bool
+	blocked    bool // the goroutine writes to the lane
+	releasing  bool // near: RELEASE is offered, and unanswered
+	releaseDue bool
+	queued     bool // waits for a lane (near)
+	wanted     bool // near: the far relay wants a lane for it
+	dirty      bool // an ACK or RESET waits for the control connection
+
+	client, listen netip.AddrPort
+	target         string
+	deadline       time.Duration
+	legs           *LegOptions
+	done           func(*Flow, End)
+
+	start     time.Time
+	moved     time.Time // the latest byte
+	laneSince time.Time // of the lane's OPEN
+	ackedAt   time.Time // of the latest progress of what is unacknowledged
+	ackedBase uint64
+	needSince time.Time // without a lane that it needs; zero: not so
+	wokeAt    time.Time // far: of the latest WAKE
+	cutSince  time.Time // a reset waits for bytes before it
+	outage    time.Duration
+	resumes   int32
+}
+
+const (
+	limitStart = 1 << 20
+	limitMax   = 64 << 20
+	ackEvery   = 256 << 10
+)
+
+func newFlow(s *session, id uint64, near bool, legs LegOptions) *Flow {
+	now := time.Now()
+	f := &Flow{s: s, id: id, near: near, start: now, moved: now, ackedAt: now, leg: leg{fd: -1}}
+	f.cond.L = &f.mu
+	f.legs = legs.withDefaults()
+	f.sf.Init(&s.node.budget, limitStart)
+	return f
+}
+
+// takeLeg gives the flow its socket. The caller holds f.mu or is alone.
+func (f *Flow) takeLeg(fd int) error {
+	prepareLeg(fd)
+	f.leg = leg{fd: fd, readable: true, writable: true}
+	return f.s.node.poller.add(fd, f)
+}
+
+// event takes what the poller saw.
+func (f *Flow) event(fd int, events uint32) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.leg.fd != fd {
+		return
+	}
+	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		f.leg.readable = true
+	}
+	if events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		f.leg.writable = true
+	}
+	f.leg.failed = f.leg.failed || events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
+	f.wake()
+}
+
+// wake makes the flow's goroutine look again. The caller holds f.mu.
+func (f *Flow) wake() {
+	f.cond.Broadcast()
+	if !f.running && !f.finished {
+		f.running = true
+		f.s.node.tasks.Go(f.run)
+	}
+}
+
+func (f *Flow) run() {
+	f.mu.Lock()
+	for f.step() {
+	}
+	f.running = false
+	end := f.takeEnd()
+	f.mu.Unlock()
+	if end != nil {
+		end()
+	}
+}
+
+// step does the next thing and reports whether the goroutine stays.
+func (f *Flow) step() bool {
+	f.sf.Out.Trim()
+	if f.near && !f.sent && f.sf.Dead() {
+		f.sf.PeerGone(stream.Cause{}) // the far relay has never heard of it
+	}
+	f.sf.ResetLocal()
+	f.noteNeed()
+	f.postDue()
+	switch {
+	case f.finished:
+		return false
+	case f.closeLeg():
+		return true
+	case f.sf.Over() && !f.leg.open() && !f.dialing:
+		f.leaveLane()
+		f.finished = true
+		f.over.Store(true)
+		return false
+	case f.lane != nil && f.sendNext():
+		return true
+	case f.readLeg():
+		return true
+	case f.checkFailed():
+		return true
+	case f.lane == nil && f.parkable():
+		return false
+	}
+	f.cond.Wait()
+	return true
+}
+
+// parkable reports that only events wake the flow.
+func (f *Flow) parkable() bool {
+	canRead := f.leg.open() && f.leg.readable && f.sf.Hungry() && !f.sf.Out.Full() && f.s.node.budget.room()
+	return !canRead && f.leg.busy == 0
+}
+
+// sendNext sends what is due on the lane, if anything is.
+func (f *Flow) sendNext() bool {
+	if f.releasing {
+		return false
+	}
+	l, greet := f.lane, f.greet
+	item, some := f.sf.Out.Item()
+	switch {
+	case f.releaseDue && (some || greet != nil || !f.sf.Quiet()):
+		f.releaseDue = false
+	case f.releaseDue:
+		f.releaseDue, f.releasing = false, true
+		greet = wire.AppendRelease(nil, 0, f.sf.In.Position())
+	}
+	if greet == nil && !some {
+		return false
+	}
+	f.greet = nil
+	f.blocked = true
+	f.mu.Unlock()
+	var err error
+	if some {
+		err = l.send(f, greet, &item)
+	} else {
+		err = l.send(f, greet, nil)
+	}
+	f.mu.Lock()
+	f.blocked = false
+	if err != nil {
+		f.loseLane(l)
+	} else if some && f.lane == l {
+		if !f.sf.Out.InFlight() {
+			f.ackedAt = time.Now()
+		}
+		f.sf.Out.Sent(item)
+		f.moved = time.Now()
+	}
+	return true
+}
+
+// readLeg reads the flow's own socket once, if it may have something.
+func (f *Flow) readLeg() bool {
+	if !f.leg.open() || !f.leg.readable || !f.sf.Hungry() {
+		return false
+	}
+	if f.sf.Out.Starved() && f.sf.Out.Limit() < limitMax {
+		f.sf.Out.SetLimit(2 * f.sf.Out.Limit())
+	}
+	b := f.sf.Out.Space()
+	if b == nil {
+		return false
+	}
+	f.leg.readable = false
+	f.leg.busy++
+	f.mu.Unlock()
+	n, err := recv(f.leg.fd, b)
+	f.mu.Lock()
+	f.leg.busy--
+	f.cond.Broadcast()
+	switch {
+	case n > 0:
+		f.leg.readable = true
+		f.sf.Out.Commit(n)
+		f.moved = time.Now()
+	case err == unix.EAGAIN:
+		f.sf.Out.Trim()
+	case err == nil:
+		f.leg.readable = true
+		f.sf.Out.End()
+		f.moved = time.Now()
+	default:
+		f.failLeg(err)
+	}
+	return true
+}
+
+// failLeg takes a failure of the flow's own socket.
+func (f *Flow) failLeg(err error) {
+	f.legFailed = true
+	f.sf.LocalReset(legCause(f.near, err))
+}
+
+// checkFailed looks at a socket that has an error and that nobody reads.
+func (f *Flow) checkFailed() bool {
+	if !f.leg.open() || !f.leg.failed || f.sf.Dead() {
+		return false
+	}
+	if f.sf.Hungry() {
+		return false // reading finds it, in its place
+	}
+	f.leg.failed = false
+	if f.sf.In.Ended() {
+		return false // both directions are shut down: the ordinary end
+	}
+	err := f.leg.failure()
+	if err != nil {
+		f.failLeg(err)
+	}
+	return err != nil
+}
+
+// closeLeg closes the socket once it has nothing left to do, and reports whether it
+// did something.
+func (f *Flow) closeLeg() bool {
+	if !f.leg.open() || !f.sf.Clean() && !f.sf.Dead() {
+		return false
+	}
+	if f.sf.Clean() {
+		f.leaveLane()
+	}
+	if f.leg.busy > 0 {
+		f.cond.Wait()
+		return true
+	}
+	clean := f.sf.Clean() && !f.legFailed
+	if f.mustDrain(clean) {
+		if f.cutSince.IsZero() {
+			f.cutSince = time.Now()
+		}
+		f.sleep()
+		return true
+	}
+	setReset(f.leg.fd, !clean)
+	f.s.node.poller.remove(f.leg.fd)
+	if f.legs.Closing != nil {
+		f.legs.Closing(f.leg.fd)
+	}
+	unix.Close(f.leg.fd)
+	f.leg.fd = -1
+	return true
+}
+
+// mustDrain reports whether the socket's peer is to get more before the close.
+func (f *Flow) mustDrain(clean bool) bool {
+	_, byPeer := f.sf.Cause()
+	if f.legFailed || !clean && !byPeer || unacknowledged(f.leg.fd) == 0 {
+		return false
+	}
+	within := f.legs.ResetDrain
+	if clean {
+		within = f.legs.HalfClose
+	}
+	return (f.cutSince.IsZero() || time.Since(f.cutSince) < within) && !f.s.node.closing.Load()
+}
+
+// sleep waits a moment for an acknowledgement of the socket's peer, which is no event.
+func (f *Flow) sleep() {
+	wait := min(max(time.Since(f.cutSince)/8, time.Millisecond), 200*time.Millisecond)
+	f.mu.Unlock()
+	time.Sleep(wait)
+	f.mu.Lock()
+}
+
+// leaveLane gives the lane back, or has it drained of what may still come.
+func (f *Flow) leaveLane() {
+	l := f.lane
+	if l == nil {
+		return
+	}
+	f.lane, f.greet, f.releasing = nil, nil, false
+	f.sf.Detach()
+	f.cond.Broadcast()
+	l.mu.Lock()
+	reusable := l.sawEnd && f.sf.Clean()
+	l.mu.Unlock()
+	if !f.near {
+		l.unbind(f)
+		return
+	}
+	if reusable {
+		l.unbind(f)
+		f.s.pool(l)
+		return
+	}
+	l.mu.Lock()
+	l.draining, l.since = true, time.Now()
+	l.mu.Unlock()
+	f.s.node.tasks.Go(func() { _ = l.release(f, wire.FlagFinal, 0) })
+}
+
+// noteNeed keeps account of the time without a lane, and asks for one.
+func (f *Flow) noteNeed() {
+	need := f.lane == nil && !f.finished && (f.sf.NeedsLane() || f.near && !f.known && !f.sf.Over() && f.leg.open())
+	switch {
+	case !need && !f.needSince.IsZero():
+		f.outage += time.Since(f.needSince)
+		f.needSince = time.Time{}
+	case need && f.needSince.IsZero():
+		f.needSince = time.Now()
+	}
+	if !need {
+		return
+	}
+	if f.near && !f.queued {
+		f.s.link.want(f)
+	} else if !f.near {
+		f.s.wakePeer(f)
+	}
+}
+
+// postDue tells the session that the control connection has something to carry.
+func (f *Flow) postDue() {
+	n, urgent := f.sf.AckWaiting()
+	reset := f.sf.ResetWaiting()
+	if urgent || reset || n > 0 {
+		f.s.post(f, urgent || reset || n >= ackEvery)
+	}
+}
+
+// deliver writes bytes of a lane to the flow's own socket, and waits for its room.
+func (f *Flow) deliver(l *lane, offset uint64, b []byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.heard(l)
+	for f.lane == l {
+		rest, err := f.sf.In.Data(offset, b)
+		switch {
+		case errors.Is(err, stream.ErrDamaged):
+			f.abort(cause(flow.EndDamaged, errors.New("bytes behind the end")))
+			return nil
+		case err != nil:
+			return err
+		case len(rest) == 0:
+			f.received()
+			return nil
+		case !f.leg.open() || !f.leg.writable || f.leg.busy > 0 && f.leg.busyOut:
+			f.postDue()
+			f.cond.Wait()
+		default:
+			f.writeLeg(rest)
+		}
+	}
+	return nil
+}
+
+// writeLeg writes to the flow's own socket once, without waiting.
+func (f *Flow) writeLeg(b []byte) {
+	fd := f.leg.fd
+	f.leg.writable, f.leg.busyOut = false, true
+	f.leg.busy++
+	f.mu.Unlock()
+	n, err := send(fd, b)
+	f.mu.Lock()
+	f.leg.busy--
+	f.leg.busyOut = false
+	f.cond.Broadcast()
+	if n > 0 {
+		f.sf.Wrote(b[:n])
+		f.leg.writable = f.leg.writable || n == len(b)
+		f.moved = time.Now()
+	}
+	if err != nil && err != unix.EAGAIN {
+		f.failLeg(os.NewSyscallError("write", err))
+	}
+}
+
+// received follows each arrival: the flow's state may have changed.
+func (f *Flow) received() {
+	f.postDue()
+	if f.sf.ResetLocal() || !f.running && (f.sf.Dead() || f.sf.Over()) {
+		f.wake()
+	}
+}
+
+// heard notes that the other end knows the flow, and that it voids a RELEASE.
+func (f *Flow) heard(l *lane) {
+	f.known = true
+	if l != nil && f.lane == l && f.releasing {
+		f.releasing = false
+		f.wake()
+	}
+}
+
+// deliverEnd passes the end on to the flow's own socket.
+func (f *Flow) deliverEnd(l *lane, length uint64, crc uint32) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.heard(l)
+	for f.lane == l && !f.sf.Dead() && (!f.leg.open() || f.leg.busyOut) {
+		f.cond.Wait()
+	}
+	if f.lane != l {
+		return nil
+	}
+	pass, err := f.sf.In.End(length, crc)
+	if err != nil {
+		f.abort(cause(flow.EndDamaged, errors.New("length or sum of the stream differs")))
+		return nil
+	}
+	if !pass || f.sf.Dead() {
+		return nil
+	}
+	if f.sf.Out.Ended() {
+		setReset(f.leg.fd, false) // in LAST_ACK the kernel cannot reset; its rest is whole
+	}
+	if err := unix.Shutdown(f.leg.fd, unix.SHUT_WR); err != nil {
+		f.failLeg(os.NewSyscallError("shutdown", err))
+	} else {
+		f.sf.EndPassed()
+		f.moved = time.Now()
+	}
+	f.wake()
+	return nil
+}
+
+// abort resets both peers at once. The caller holds f.mu.
+func (f *Flow) abort(c stream.Cause) {
+	f.sf.Abort(c)
+	f.wake()
+}
+
+// laneLost takes the news that a lane has ended.
+func (f *Flow) laneLost(l *lane) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.loseLane(l)
+}
+
+// loseLane is laneLost for a caller that holds f.mu.
+func (f *Flow) loseLane(l *lane) {
+	if f.lane != l {
+		return
+	}
+	l.unbind(f)
+	f.lane, f.greet, f.releasing, f.releaseDue = nil, nil, false, false
+	f.sf.Detach()
+	if !f.sf.Over() {
+		f.resumes++
+		f.s.resumes.Add(1)
+	}
+	f.wake()
+}
+
+// takeEnd returns the report of the end, once.
+func (f *Flow) takeEnd() func() {
+	if !f.finished || f.s == nil {
+		return nil
+	}
+	s, e, done := f.s, f.end(), f.done
+	f.done = nil
+	return func() {
+		s.forget(f)
+		if done != nil {
+			done(f, e)
+		}
+	}
+}
+
+func (f *Flow) end() End {
+	e := End{Reason: flow.EndClean, Start: f.start, Elapsed: time.Since(f.start), Target: f.target,
+		Resumes: int(f.resumes), Outage: f.outage}
+	out, in := int64(f.sf.Out.Acknowledged()), int64(f.sf.In.Position())
+	e.BytesUp, e.BytesDown = in, out
+	if f.near {
+		e.BytesUp, e.BytesDown = out, in
+	}
+	if c, byPeer := f.sf.Cause(); !f.sf.Clean() {
+		e.Reason, e.Err = reasonOf(c)
+		e.Far = byPeer == f.near
+	}
+	return e
+}
+
+// Figures are the flow at this moment.
+func (f *Flow) Figures() Figures {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	up, down := int64(f.sf.In.Position()), int64(f.sf.Out.Acknowledged())
+	if f.near {
+		up, down = down, up
+	}
+	g := Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Target: f.target,
+		Resumes: int(f.resumes), Outage: f.outage, RTT: f.s.rtt()}
+	if !f.needSince.IsZero() {
+		g.Outage += time.Since(f.needSince)
+	}
+	return g
+}
+
+func (f *Flow) state() FlowState {
+	switch {
+	case f.sf.Dead() || f.sf.Clean():
+		return FlowEnding
+	case !f.opened:
+		return FlowOpening
+	case !f.needSince.IsZero():
+		return FlowResumes
+	case f.lane == nil:
+		return FlowParked
+	}
+	return FlowOpen
+}
+
+// Inspect calls look with the flow's own socket and the socket of its lane, each -1
+// if it has none. The descriptors are valid during the call only.
+func (f *Flow) Inspect(look func(leg, lane int)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lane == nil {
+		look(f.leg.fd, -1)
+		return
+	}
+	looked := false
+	f.lane.bulk.control(func(fd int) { looked = true; look(f.leg.fd, fd) })
+	if !looked {
+		look(f.leg.fd, -1)
+	}
+}
+
+// Reset ends the flow: both peers are reset, and both relays record the reason.
+func (f *Flow) Reset(reason flow.EndReason, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.finished && !f.sf.Clean() {
+		f.abort(cause(reason, err))
+	}
+}
+
+// Idle is the time since a byte moved.
+func (f *Flow) Idle() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return time.Since(f.moved)
+}

@@ -1,0 +1,300 @@
+package pair
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"reflect"
+	"time"
+
+	"longhaul/internal/pair/preface"
+	"longhaul/internal/pair/wire"
+)
+
+// alpn is the protocol's name in the TLS handshake (RFC 7301).
+const alpn = "longhaul-pair/1"
+
+// handshakeTimeout bounds the preface and the handshake of a connection.
+const handshakeTimeout = 10 * time.Second
+
+// connection is one that has been through its handshake.
+type connection struct {
+	bulk   *bulkConn
+	stream io.ReadWriter // TLS, or bulk in clear
+	hello  wire.Hello    // of the other end
+	peer   string
+	leave  func() // ends the turn of a control connection
+}
+
+// problemError is an error of a handshake with the problem that it shows.
+type problemError struct {
+	problem Problem
+	err     error
+}
+
+func (e *problemError) Error() string { return e.err.Error() }
+func (e *problemError) Unwrap() error { return e.err }
+
+func problemOf(err error) Problem {
+	var p *problemError
+	if errors.As(err, &p) {
+		return p.problem
+	}
+	return ProblemPathDown
+}
+
+func problem(p Problem, format string, args ...any) error {
+	return &problemError{p, fmt.Errorf(format, args...)}
+}
+
+// pairTLS is a configuration of Identity with what the protocol demands.
+func pairTLS(c *tls.Config) *tls.Config {
+	c = c.Clone()
+	c.MinVersion, c.NextProtos = tls.VersionTLS13, []string{alpn}
+	c.SessionTicketsDisabled = true
+	c.DynamicRecordSizingDisabled = true
+	return c
+}
+
+// dialer makes connections of one link.
+type dialer struct {
+	node    *Node
+	options LinkOptions
+	address netip.AddrPort
+	preface preface.Preface
+	hello   wire.Hello
+	// turn asks, once connected, whether to go on; nil: yes.
+	turn func() (leave func(), mine bool)
+}
+
+// dial returns nil without an error if it is not the attempt's turn.
+func (d dialer) dial(ctx context.Context) (*connection, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	keys := d.node.identity.PeerKeys(d.options.Peer)
+	if len(keys) == 0 {
+		return nil, problem(ProblemKeyUnknown, "no key of peer %q", d.options.Peer)
+	}
+	config, err := d.node.identity.ClientTLS(d.options.Peer)
+	if err != nil {
+		return nil, problem(ProblemKeyUnknown, "%w", err)
+	}
+	tcp, err := d.connect(ctx)
+	if err != nil {
+		return nil, problem(ProblemPathDown, "%w", err)
+	}
+	leave, mine := func() {}, true
+	if d.turn != nil {
+		leave, mine = d.turn()
+	}
+	if !mine {
+		tcp.Close()
+		return nil, nil
+	}
+	c, err := d.greet(ctx, tcp, config, d.preface.Append(nil, keys[0]))
+	if err != nil {
+		tcp.Close()
+		leave()
+		return nil, err
+	}
+	c.leave = leave
+	return c, nil
+}
+
+func (d dialer) connect(ctx context.Context) (*net.TCPConn, error) {
+	nd := net.Dialer{Control: func(_, _ string, c rawConn) error {
+		if d.options.Prepare == nil {
+			return nil
+		}
+		var err error
+		if failed := c.Control(func(fd uintptr) { err = d.options.Prepare(int(fd)) }); failed != nil {
+			return failed
+		}
+		return err
+	}}
+	nd.SetMultipathTCP(false)
+	conn, err := nd.DialContext(ctx, "tcp", d.address.String())
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.TCPConn), nil
+}
+
+// greet sends the preface, goes through the TLS handshake and exchanges HELLO.
+func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config, first []byte) (*connection, error) {
+	bulk, err := newBulkConn(tcp)
+	if err != nil {
+		return nil, err
+	}
+	if d.options.Established != nil {
+		bulk.control(d.options.Established)
+	}
+	bulk.corked, bulk.flushReads = true, true
+	if _, err := bulk.Write(first); err != nil {
+		return nil, err
+	}
+	deadline, _ := ctx.Deadline()
+	_ = tcp.SetDeadline(deadline)
+	stop := context.AfterFunc(ctx, func() { tcp.Close() })
+	defer stop()
+	config = pairTLS(config)
+	conn := tls.Client(bulk, config)
+	if err := conn.Handshake(); err != nil {
+		return nil, handshakeProblem(err)
+	}
+	if _, err := conn.Write(d.hello.Append(nil)); err != nil {
+		return nil, handshakeProblem(err)
+	}
+	hello, err := wire.ReadHello(conn)
+	if err != nil {
+		return nil, handshakeProblem(err)
+	}
+	if err := refusedBy(hello); err != nil {
+		return nil, err
+	}
+	return finish(bulk, conn, hello, d.options.Peer, d.hello.Features&hello.Features), nil
+}
+
+// finish ends the handshake's deadline, and TLS if both ends agree.
+func finish(bulk *bulkConn, conn *tls.Conn, hello wire.Hello, peer string, both wire.Features) *connection {
+	bulk.flushReads = false
+	_ = bulk.SetDeadline(time.Time{})
+	c := &connection{bulk: bulk, stream: conn, hello: hello, peer: peer}
+	if both&wire.FeatureClear != 0 {
+		bulk.goClear()
+		c.stream = bulk
+	}
+	return c
+}
+
+func refusedBy(h wire.Hello) error {
+	switch {
+	case h.Problem != "":
+		return problem(Problem(h.Problem), "the other relay answers %q", h.Problem)
+	case !h.Speaks():
+		return problem(ProblemVersion, "the other relay speaks versions %d to %d, this one %d to %d",
+			h.Lowest, h.Highest, wire.LowestVersion, wire.HighestVersion)
+	}
+	return nil
+}
+
+// The alerts by which a peer refuses a certificate (RFC 8446, section 6.2).
+var certificateAlerts = map[uint8]bool{42: true, 43: true, 44: true, 45: true, 46: true, 48: true, 49: true, 116: true}
+
+const alertNoProtocol = 120 // RFC 7301, section 3.2
+
+// handshakeProblem finds the problem that an error after the connect shows.
+func handshakeProblem(err error) error {
+	alert, alerted := alertOf(err)
+	switch {
+	case alerted && certificateAlerts[alert]:
+		return problem(ProblemKeyUnknown, "the other relay does not know this host's key: %w", err)
+	case alerted && alert == alertNoProtocol:
+		return problem(ProblemVersion, "the other relay speaks another version: %w", err)
+	case errors.As(err, new(*net.OpError)), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+		errors.As(err, new(tls.RecordHeaderError)), errors.Is(err, wire.ErrMalformed), isSystem(err):
+		return problem(ProblemUnpaired, "the port answers, but no pair protocol: %w", err)
+	}
+	return problem(ProblemKeyUnknown, "%w", err) // of Identity's check
+}
+
+// alertOf returns the number of a TLS alert that the other end sent. crypto/tls does not
+// export its type, a uint8.
+func alertOf(err error) (number uint8, ok bool) {
+	var remote *net.OpError
+	if !errors.As(err, &remote) || remote.Op != "remote error" {
+		return 0, false
+	}
+	if v := reflect.ValueOf(remote.Err); v.Kind() == reflect.Uint8 {
+		return uint8(v.Uint()), true
+	}
+	return 0, false
+}
+
+// broken is an error of a handshake with one that is known to speak the protocol: it was
+// the path.
+func broken(err error) error {
+	if problemOf(err) == ProblemUnpaired && (isSystem(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) {
+		return problem(ProblemPathDown, "%w", err)
+	}
+	return err
+}
+
+// accept goes through the handshake of an accepted connection behind its preface.
+func (n *Node) accept(bulk *bulkConn, a Acceptor, lane bool) (*connection, error) {
+	bulk.corked, bulk.flushReads = true, true
+	conn := tls.Server(bulk, pairTLS(n.identity.ServerTLS()))
+	if err := conn.Handshake(); err != nil {
+		_ = bulk.flush() // the alert
+		return nil, broken(handshakeProblem(err))
+	}
+	peer, err := n.peerOf(conn)
+	if err != nil {
+		return nil, err
+	}
+	hello, err := wire.ReadHello(conn)
+	if err != nil {
+		return nil, broken(handshakeProblem(err))
+	}
+	mine := n.hello(hello.Session, a.Tunnel())
+	mine.Features = hello.Features & wire.FeaturePad
+	if lane && a.Clear() {
+		mine.Features |= hello.Features & wire.FeatureClear
+	}
+	var refusal error
+	switch {
+	case !hello.Speaks():
+		refusal = problem(ProblemVersion, "peer %s speaks versions %d to %d", peer, hello.Lowest, hello.Highest)
+	case !a.Admits(peer):
+		refusal = problem(ProblemDenied, "tunnel %s does not admit peer %s", a.Tunnel(), peer)
+	case n.draining.Load() && !lane && !n.known(peer, hello):
+		refusal = problem(ProblemDraining, "this process takes no new sessions")
+	}
+	if refusal != nil {
+		mine.Problem = string(problemOf(refusal))
+	}
+	if _, err := conn.Write(mine.Append(nil)); err != nil {
+		return nil, err
+	}
+	if err := bulk.flush(); err != nil {
+		return nil, err
+	}
+	if refusal != nil {
+		return nil, refusal
+	}
+	return finish(bulk, conn, hello, peer, mine.Features), nil
+}
+
+func (n *Node) peerOf(conn *tls.Conn) (string, error) {
+	certificates := conn.ConnectionState().PeerCertificates
+	if len(certificates) == 0 {
+		return "", problem(ProblemKeyUnknown, "no certificate")
+	}
+	key, ok := certificates[0].PublicKey.(ed25519.PublicKey)
+	if !ok {
+		return "", problem(ProblemKeyUnknown, "key of type %T", certificates[0].PublicKey)
+	}
+	peer, known := n.identity.PeerOf(key)
+	if !known {
+		return "", problem(ProblemKeyUnknown, "a key of no peer")
+	}
+	return peer, nil
+}
+
+// nearHello is the HELLO of a near end, which also says how long its flows wait for a
+// lane: the far end waits as long.
+func (n *Node) nearHello(session uint64, o LinkOptions) wire.Hello {
+	h := n.hello(session, o.Tunnel)
+	h.Resume = o.Resume
+	return h
+}
+
+func (n *Node) hello(session uint64, tunnel string) wire.Hello {
+	return wire.Hello{Lowest: wire.LowestVersion, Highest: wire.HighestVersion, Instance: n.instance,
+		Session: session, Tunnel: tunnel, Release: n.options.Release}
+}

@@ -1,0 +1,430 @@
+package pair
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/flow"
+	"longhaul/internal/nettest"
+)
+
+// keyring is an Identity in memory.
+type keyring struct {
+	mu        sync.Mutex
+	private   ed25519.PrivateKey
+	cert      tls.Certificate
+	peers     map[string][]ed25519.PublicKey
+	announced ed25519.PublicKey
+	taken     []string
+}
+
+func newKeyring(t testing.TB) *keyring {
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	nettest.Must(t, err)
+	template := x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "longhaul"}}
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, public, private)
+	nettest.Must(t, err)
+	return &keyring{private: private, cert: tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private},
+		peers: map[string][]ed25519.PublicKey{}}
+}
+
+func (k *keyring) public() ed25519.PublicKey { return k.private.Public().(ed25519.PublicKey) }
+
+func (k *keyring) trust(name string, other *keyring) {
+	k.peers[name] = append(k.peers[name], other.public())
+}
+
+func (k *keyring) forget(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.peers, name)
+}
+
+func (k *keyring) config(check func(ed25519.PublicKey) bool) *tls.Config {
+	return &tls.Config{Certificates: []tls.Certificate{k.cert}, InsecureSkipVerify: true, ClientAuth: tls.RequireAnyClientCert,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if key, ok := s.PeerCertificates[0].PublicKey.(ed25519.PublicKey); !ok || !check(key) {
+				return errors.New("key unknown")
+			}
+			return nil
+		}}
+}
+
+func (k *keyring) ServerTLS() *tls.Config {
+	return k.config(func(key ed25519.PublicKey) bool { _, ok := k.PeerOf(key); return ok })
+}
+
+func (k *keyring) ClientTLS(peer string) (*tls.Config, error) {
+	return k.config(func(key ed25519.PublicKey) bool { name, _ := k.PeerOf(key); return name == peer }), nil
+}
+
+func (k *keyring) PeerOf(key ed25519.PublicKey) (string, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for name, keys := range k.peers {
+		if slices.ContainsFunc(keys, func(known ed25519.PublicKey) bool { return known.Equal(key) }) {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+func (k *keyring) PublicKeys() []ed25519.PublicKey { return []ed25519.PublicKey{k.public()} }
+
+func (k *keyring) PeerKeys(peer string) []ed25519.PublicKey {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.peers[peer])
+}
+
+func (k *keyring) Announced(string) ed25519.PublicKey {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.announced
+}
+
+func (k *keyring) Taken(peer string, key ed25519.PublicKey) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.taken = append(k.taken, peer+string(key))
+	k.announced = nil
+	return nil
+}
+
+func (k *keyring) Learn(peer string, key ed25519.PublicKey) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.peers[peer] = append(k.peers[peer], key)
+	return nil
+}
+
+// stand is a near and a far node with a listener each, and a path between them that
+// can be cut.
+type stand struct {
+	t          testing.TB
+	near, far  *Node
+	nearKeys   *keyring
+	farKeys    *keyring
+	link       *Link
+	path       *path
+	clients    *net.TCPListener // of the near tunnel
+	lanes      *net.TCPListener // of the far tunnel
+	target     netip.AddrPort
+	clear      bool
+	tasks      sync.WaitGroup
+	nearEnds   chan End
+	farEnds    chan End
+	mu         sync.Mutex
+	admit      bool
+	farResume  time.Duration
+	opens      []Open
+	halfClose  time.Duration
+	resetDrain time.Duration
+	idle       time.Duration
+	deadline   time.Duration
+	carried    func(*Flow)
+	acceptor   Acceptor // nil: the stand itself
+}
+
+type standOption func(*stand, *Options, *LinkOptions)
+
+func newStand(t testing.TB, options ...standOption) *stand {
+	nettest.CheckLeaks(t)
+	s := &stand{t: t, admit: true, farResume: time.Minute, nearEnds: make(chan End, 10000), farEnds: make(chan End, 10000),
+		nearKeys: newKeyring(t), farKeys: newKeyring(t)}
+	s.nearKeys.trust("far", s.farKeys)
+	s.farKeys.trust("near", s.nearKeys)
+	s.clients, s.lanes = nettest.ListenTCP(t, "127.0.0.1:0"), nettest.ListenTCP(t, "127.0.0.1:0")
+	s.path = newPath(t, s.lanes.Addr().String())
+	var o Options
+	lo := LinkOptions{Tunnel: "up", Peer: "far", Resume: time.Minute, Warm: 2, Addresses: func(context.Context) ([]netip.AddrPort, error) {
+		return []netip.AddrPort{s.path.address}, nil
+	}}
+	for _, option := range options {
+		option(s, &o, &lo)
+	}
+	if s.acceptor == nil {
+		s.acceptor = s
+	}
+	s.far = s.node(o, s.farKeys)
+	s.near = s.node(o, s.nearKeys)
+	s.link = s.near.Link(lo)
+	s.accept(s.clients, func(fd int, from netip.AddrPort) {
+		c := Client{FD: fd, From: from, Listen: addrOf(s.clients), Deadline: s.deadline, Legs: s.legs()}
+		f := s.link.Carry(c, func(_ *Flow, e End) { s.nearEnds <- e })
+		if s.carried != nil {
+			s.carried(f)
+		}
+	})
+	s.accept(s.lanes, func(fd int, _ netip.AddrPort) { s.farNode().Serve(fd, nil, s.acceptor) })
+	t.Cleanup(func() {
+		s.near.Close()
+		s.farNode().Close()
+		s.clients.Close()
+		s.lanes.Close()
+		s.path.close()
+		s.tasks.Wait()
+	})
+	return s
+}
+
+func (s *stand) node(o Options, k *keyring) *Node {
+	o.Identity, o.Release = k, "test"
+	o.Log = slog.New(slog.NewTextHandler(s.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	n, err := New(o)
+	nettest.Must(s.t, err)
+	return n
+}
+
+func (s *stand) farNode() *Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.far
+}
+
+func (s *stand) legs() LegOptions {
+	return LegOptions{HalfClose: s.halfClose, ResetDrain: s.resetDrain, Idle: s.idle}
+}
+
+func addrOf(l *net.TCPListener) netip.AddrPort { return netip.MustParseAddrPort(l.Addr().String()) }
+
+// accept gives away the descriptors of accepted connections.
+func (s *stand) accept(l *net.TCPListener, take func(fd int, from netip.AddrPort)) {
+	s.tasks.Go(func() {
+		for {
+			c, err := l.AcceptTCP()
+			if err != nil {
+				return
+			}
+			take(fdOf(c), netip.MustParseAddrPort(c.RemoteAddr().String()))
+		}
+	})
+}
+
+// fdOf takes the descriptor out of a connection.
+func fdOf(c *net.TCPConn) (fd int) {
+	raw, _ := c.SyscallConn()
+	_ = raw.Control(func(d uintptr) { fd, _ = unix.FcntlInt(d, unix.F_DUPFD_CLOEXEC, 0) })
+	c.Close()
+	return fd
+}
+
+func (s *stand) Tunnel() string { return "down" }
+func (s *stand) Admits(string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.admit
+}
+func (s *stand) Resume() time.Duration { return s.farResume }
+func (s *stand) Clear() bool           { return s.clear }
+
+func (s *stand) Dial(ctx context.Context, o Open) (Target, error) {
+	s.mu.Lock()
+	s.opens = append(s.opens, o)
+	target := s.target
+	s.mu.Unlock()
+	var d net.Dialer
+	d.SetMultipathTCP(false)
+	c, err := d.DialContext(ctx, "tcp", target.String())
+	if err != nil {
+		return Target{}, &Refusal{flow.EndTargetRefused, err}
+	}
+	return Target{FD: fdOf(c.(*net.TCPConn)), To: target, Legs: s.legs()}, nil
+}
+
+func (s *stand) Ended(_ *Flow, e End) { s.farEnds <- e }
+
+func (s *stand) setTarget(a netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.target = a
+}
+
+// serve answers each connection of the target.
+func (s *stand) serve(handle func(*net.TCPConn)) {
+	l := nettest.ListenTCP(s.t, "127.0.0.1:0")
+	s.setTarget(addrOf(l))
+	s.t.Cleanup(func() { l.Close() })
+	s.tasks.Go(func() {
+		for {
+			c, err := l.AcceptTCP()
+			if err != nil {
+				return
+			}
+			s.tasks.Go(func() {
+				defer c.Close()
+				handle(c)
+			})
+		}
+	})
+}
+
+func echo(c *net.TCPConn) {
+	_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) // no splice, whose pipes stay
+	_ = c.CloseWrite()
+}
+
+func (s *stand) dial() *net.TCPConn {
+	s.t.Helper()
+	c, err := net.Dial("tcp", s.clients.Addr().String())
+	nettest.Must(s.t, err)
+	_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+	return c.(*net.TCPConn)
+}
+
+// roundTrip sends bytes and reads them back.
+func (s *stand) roundTrip(c net.Conn, b string) {
+	s.t.Helper()
+	_, err := io.WriteString(c, b)
+	nettest.Must(s.t, err)
+	got := make([]byte, len(b))
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != b {
+		s.t.Fatalf("got %q, %v, want %q; ends %+v %+v", got, err, b, receive(s.nearEnds), receive(s.farEnds))
+	}
+}
+
+func (s *stand) ends(reason flow.EndReason) {
+	s.t.Helper()
+	for name, ends := range map[string]chan End{"near": s.nearEnds, "far": s.farEnds} {
+		select {
+		case e := <-ends:
+			if e.Reason != reason {
+				s.t.Errorf("%s relay ended by %q (%v), want %q", name, e.Reason, e.Err, reason)
+			}
+		case <-time.After(30 * time.Second):
+			s.t.Fatalf("%s relay has no end of the flow: %s", name, s.dump())
+		}
+	}
+}
+
+// receive takes what is there.
+func receive(ends chan End) (all []End) {
+	for {
+		select {
+		case e := <-ends:
+			all = append(all, e)
+		case <-time.After(100 * time.Millisecond):
+			return all
+		}
+	}
+}
+
+func (s *stand) dump() string {
+	return fmt.Sprintf("near %+v\nfar %+v", s.near.State(), s.farNode().State())
+}
+
+// path forwards connections and breaks them on demand.
+type path struct {
+	t       testing.TB
+	address netip.AddrPort
+	l       *net.TCPListener
+	to      string
+	tasks   sync.WaitGroup
+	mu      sync.Mutex
+	down    bool
+	pairs   map[*hop]bool
+}
+
+type hop struct{ a, b *net.TCPConn }
+
+func newPath(t testing.TB, to string) *path {
+	l := nettest.ListenTCP(t, "127.0.0.1:0")
+	p := &path{t: t, l: l, to: to, address: addrOf(l), pairs: map[*hop]bool{}}
+	p.tasks.Go(func() {
+		for {
+			c, err := l.AcceptTCP()
+			if err != nil {
+				return
+			}
+			p.tasks.Go(func() { p.carry(c) })
+		}
+	})
+	return p
+}
+
+func (p *path) carry(a *net.TCPConn) {
+	defer a.Close()
+	b, err := net.Dial("tcp", p.to)
+	if err != nil {
+		return
+	}
+	defer b.Close()
+	h := &hop{a, b.(*net.TCPConn)}
+	p.mu.Lock()
+	p.pairs[h] = true
+	down := p.down
+	p.mu.Unlock()
+	if down {
+		h.reset()
+	}
+	var both sync.WaitGroup
+	both.Go(func() { _, _ = io.Copy(onlyWriter{h.b}, onlyReader{h.a}); _ = h.b.CloseWrite() })
+	both.Go(func() { _, _ = io.Copy(onlyWriter{h.a}, onlyReader{h.b}); _ = h.a.CloseWrite() })
+	both.Wait()
+	p.mu.Lock()
+	delete(p.pairs, h)
+	p.mu.Unlock()
+}
+
+// No splice, whose pipes outlive a test.
+type (
+	onlyReader struct{ io.Reader }
+	onlyWriter struct{ io.Writer }
+)
+
+func (h *hop) reset() {
+	for _, c := range []*net.TCPConn{h.a, h.b} {
+		_ = c.SetLinger(0)
+		c.Close()
+	}
+}
+
+// cut resets the connections that are there; down also those that come.
+func (p *path) cut(down bool) {
+	p.mu.Lock()
+	p.down = down
+	for h := range p.pairs {
+		h.reset()
+	}
+	p.mu.Unlock()
+}
+
+func (p *path) close() {
+	p.l.Close()
+	p.cut(true)
+	p.tasks.Wait()
+}
+
+// pattern is n bytes that show where they are from.
+func pattern(n int, seed byte) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i>>16) ^ byte(i>>8) ^ byte(i) ^ seed
+	}
+	return b
+}
+
+func checkEqual(t testing.TB, got, want []byte) {
+	t.Helper()
+	if !bytes.Equal(got, want) {
+		t.Errorf("%d bytes differ from the %d sent", len(got), len(want))
+	}
+}

@@ -1,0 +1,87 @@
+package identity
+
+import (
+	"bytes"
+	"path/filepath"
+	"slices"
+)
+
+// changing is a content that one process may change.
+type changing struct {
+	content
+	invitations invitationList
+}
+
+// change has f change the content while no other process can, and writes what f has
+// changed. It makes a missing directory. If f fails, nothing changes.
+func (s *Store) change(f func(c *changing) error) error {
+	return s.locked(func(d *directory, c *changing) error {
+		before := changing{content: content{keys: c.keys, peers: clonePeers(c.peers)}, invitations: slices.Clone(c.invitations)}
+		if err := f(c); err != nil {
+			return err
+		}
+		c.finishRotation()
+		defer s.forget()
+		return write(d, &before, c)
+	})
+}
+
+// locked has f see the content while no other process can change it. It makes a missing
+// directory.
+func (s *Store) locked(f func(d *directory, c *changing) error) error {
+	if err := makeDirectory(s.dir); err != nil {
+		return err
+	}
+	d, err := openDirectory(s.dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	unlock, err := d.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	c, err := readChanging(d)
+	if err != nil {
+		return err
+	}
+	return f(d, c)
+}
+
+func readChanging(d *directory) (*changing, error) {
+	c, _, err := readContent(d)
+	if err != nil {
+		return nil, err
+	}
+	text, _, err := d.read(invitationsFile)
+	if err != nil {
+		return nil, err
+	}
+	invitations, err := parseInvitations(text)
+	if err != nil {
+		return nil, damaged(filepath.Join(d.path, invitationsFile), err)
+	}
+	return &changing{*c, invitations}, nil
+}
+
+// write writes the files that differ. A peer stands before its invitation is used up, and
+// a key goes after all peers are known to have its successor.
+func write(d *directory, before, after *changing) error {
+	for _, file := range []struct {
+		name     string
+		old, new []byte
+	}{
+		{peersFile, before.peers.format(), after.peers.format()},
+		{keyFile, before.keys.format(), after.keys.format()},
+		{invitationsFile, before.invitations.format(), after.invitations.format()},
+	} {
+		if bytes.Equal(file.old, file.new) {
+			continue
+		}
+		if err := d.write(file.name, file.new); err != nil {
+			return err
+		}
+	}
+	return nil
+}

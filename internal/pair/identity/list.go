@@ -1,0 +1,94 @@
+package identity
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+)
+
+// List is everything in a store but private keys and secrets.
+type List struct {
+	Directory   string             `json:"directory"`
+	Key         string             `json:"key"`      // in use; empty: none yet
+	NextKey     string             `json:"next_key"` // of a rotation; empty: there is none
+	Peers       []ListedPeer       `json:"peers"`
+	Invitations []ListedInvitation `json:"invitations"`
+}
+
+// ListedPeer is a peer in a [List].
+type ListedPeer struct {
+	Name       string      `json:"name"`
+	Keys       []PublicKey `json:"keys"` // the newest first
+	Since      time.Time   `json:"since"`
+	HasNextKey bool        `json:"has_next_key"`
+}
+
+// ListedInvitation is an invitation in a [List] that can still be used.
+type ListedInvitation struct {
+	Name    string    `json:"name"`
+	Expires time.Time `json:"expires"`
+}
+
+// List reads everything.
+func (s *Store) List() (List, error) {
+	l := List{Directory: s.dir, Peers: []ListedPeer{}, Invitations: []ListedInvitation{}}
+	c, err := s.load()
+	if err == nil {
+		err = s.Problem()
+	}
+	if err != nil {
+		return l, err
+	}
+	var next PublicKey
+	if len(c.keys) > 0 {
+		l.Key = c.keys[c.inUse()].public().String()
+	}
+	if len(c.keys) == maxKeys {
+		next = c.keys[0].public()
+		l.NextKey = next.String()
+	}
+	for _, p := range c.peers {
+		l.Peers = append(l.Peers, ListedPeer{p.Name, slices.Clone(p.Keys), p.Since, !next.IsZero() && p.Holds == next})
+	}
+	l.Invitations, err = s.pending(time.Now())
+	return l, err
+}
+
+// WriteText writes the list for people.
+func (l *List) WriteText(w io.Writer, now time.Time) error {
+	if len(l.Peers) == 0 {
+		fmt.Fprintln(w, "no peer: longhaul pair invite NAME begins a pairing")
+	} else {
+		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(table, "PEER\tKEY\tSINCE\tNOTE")
+		for _, p := range l.Peers {
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", p.Name, p.Keys[0].Short(), p.Since.Local().Format("2006-01-02 15:04"), l.note(p))
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
+	}
+	for _, i := range l.Invitations {
+		left := max(time.Minute, i.Expires.Sub(now).Round(time.Minute))
+		fmt.Fprintf(w, "invited: %s, for %d min\n", i.Name, int(left.Minutes()))
+	}
+	if l.NextKey != "" {
+		fmt.Fprintln(w, "a rotation goes on: the old key is dropped once every peer has the new one")
+	}
+	return nil
+}
+
+// note is the state of a peer's keys.
+func (l *List) note(p ListedPeer) string {
+	switch {
+	case len(p.Keys) == maxKeys:
+		return "old key still accepted"
+	case l.NextKey != "" && !p.HasNextKey:
+		return "lacks the new key"
+	case l.NextKey != "":
+		return "has the new key"
+	}
+	return ""
+}

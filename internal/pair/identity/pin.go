@@ -1,0 +1,100 @@
+package identity
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	"longhaul/internal/remedy"
+)
+
+// Peers returns the peers by name.
+func (s *Store) Peers() ([]Peer, error) {
+	c, err := s.load()
+	if err != nil {
+		return nil, err
+	}
+	return clonePeers(c.peers), nil
+}
+
+// Pin adds a peer by the key that its host printed. It reports false if this peer has
+// the key already.
+func (s *Store) Pin(name string, key PublicKey) (added bool, err error) {
+	if err := CheckName(name); err != nil {
+		return false, err
+	}
+	err = s.change(func(c *changing) error {
+		c.needKey()
+		added, err = c.pin(Peer{Name: name, Keys: []PublicKey{key}})
+		return err
+	})
+	return added && err == nil, err
+}
+
+// pin adds a peer from now on. It reports false for a peer that is there already.
+func (c *changing) pin(p Peer) (added bool, err error) {
+	if slices.ContainsFunc(p.Keys, func(key PublicKey) bool { return slices.Contains(c.keys.public(), key) }) {
+		return false, remedy.New(errors.New("this is the key of this host itself"), "run this at the other site")
+	}
+	there := c.peers.named(p.Name)
+	if there != nil && slices.ContainsFunc(p.Keys, func(key PublicKey) bool { return slices.Contains(there.Keys, key) }) {
+		return false, nil
+	}
+	p.Since = time.Now().UTC().Truncate(time.Second)
+	peers, err := c.peers.with(p)
+	if err != nil {
+		return false, takenRemedy(err)
+	}
+	c.peers = peers
+	return true, nil
+}
+
+// pinJoined adds a peer that has authenticated itself with one of its keys and pins all
+// keys of this host. A peer that is there already gets these keys instead of its former
+// ones.
+func (c *changing) pinJoined(name string, keys []PublicKey) (added bool, err error) {
+	added, err = c.pin(Peer{Name: name, Keys: keys})
+	if err != nil {
+		return false, err
+	}
+	p := c.peers.named(name)
+	for _, key := range keys {
+		if other := c.peers.ofKey(key); other != nil && other != p {
+			return false, takenRemedy(&TakenError{Name: other.Name, Key: key})
+		}
+	}
+	p.Keys, p.Holds = slices.Clone(keys), c.keys[0].public()
+	return added, nil
+}
+
+// takenRemedy adds what to do about a [TakenError].
+func takenRemedy(err error) error {
+	var taken *TakenError
+	if !errors.As(err, &taken) {
+		return err
+	}
+	return remedy.New(err, "choose another name, or take that peer out first with longhaul pair remove "+taken.Name)
+}
+
+// ErrNoPeer is returned for a name that no peer has.
+var ErrNoPeer = errors.New("there is no such peer")
+
+// Remove takes a peer out, and makes an unused invitation for this name void. Running
+// relays end the peer's sessions.
+func (s *Store) Remove(name string) error {
+	missing := remedy.New(fmt.Errorf("%w: %s", ErrNoPeer, name), "longhaul pair list prints the peers")
+	if _, err := os.Stat(s.dir); errors.Is(err, fs.ErrNotExist) {
+		return missing // changing it would make the directory
+	}
+	return s.change(func(c *changing) error {
+		invitations := c.invitations.withoutUnused(name)
+		if c.peers.named(name) == nil && len(invitations) == len(c.invitations) {
+			return missing
+		}
+		c.peers, c.invitations = c.peers.without(name), invitations
+		return nil
+	})
+}

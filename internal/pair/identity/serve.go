@@ -1,0 +1,104 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"longhaul/internal/pair/preface"
+)
+
+const prefaceSize = preface.Size
+
+// maxJoins bounds the connections of one [Store.ServeInvitation] at a time.
+const maxJoins = 64
+
+// ErrExpired is returned by ServeInvitation if nobody has joined in time.
+var ErrExpired = errors.New("the invitation has expired")
+
+// errJoined ends a [Store.ServeInvitation] that has served its purpose.
+var errJoined = errors.New("the host has joined")
+
+// ServeInvitation takes joins at a listener, which it closes, until the peer of this name
+// has joined or [InvitationLife] is over. log gets what goes wrong with a connection;
+// many goroutines call it.
+func (s *Store) ServeInvitation(ctx context.Context, l net.Listener, name string, log func(remote net.Addr, err error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, InvitationLife, ErrExpired)
+	defer cancel()
+	ctx, end := context.WithCancelCause(ctx)
+	defer l.Close()
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	var connections sync.WaitGroup
+	defer connections.Wait()
+	defer end(nil)
+	places := make(chan struct{}, maxJoins)
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return whyEnded(ctx, err)
+		}
+		select {
+		case places <- struct{}{}:
+		default: // waiting for a place would hold up the others
+			conn.Close()
+			continue
+		}
+		connections.Go(func() {
+			defer func() { <-places }()
+			peer, err := s.serveConnection(ctx, conn)
+			switch {
+			case err != nil: // a host without an answer may join again
+				log(conn.RemoteAddr(), err)
+			case peer == name:
+				end(errJoined)
+			}
+		})
+	}
+}
+
+// whyEnded returns why a listener accepts no more; nil: the host has joined.
+func whyEnded(ctx context.Context, err error) error {
+	switch cause := context.Cause(ctx); cause {
+	case errJoined:
+		return nil
+	case nil:
+		return fmt.Errorf("take joins: %w", err)
+	default:
+		return cause
+	}
+}
+
+// serveConnection serves a connection that may be a join.
+func (s *Store) serveConnection(ctx context.Context, conn net.Conn) (peer string, err error) {
+	first, err := s.readPreface(ctx, conn)
+	if err != nil {
+		conn.Close()
+		return "", err
+	}
+	return s.ServeJoin(ctx, conn, first)
+}
+
+// readPreface reads the preface of a join.
+func (s *Store) readPreface(ctx context.Context, conn net.Conn) ([]byte, error) {
+	if err := conn.SetDeadline(time.Now().Add(JoinTimeout)); err != nil {
+		return nil, err
+	}
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+	first := make([]byte, 0, prefaceSize)
+	for {
+		n, err := conn.Read(first[len(first):prefaceSize])
+		first = first[:len(first)+n]
+		p, verdict := preface.Recognize(first, s.PublicKeys()...)
+		switch {
+		case verdict == preface.Yes && p.Kind == preface.Join:
+			return first, nil
+		case verdict != preface.Maybe:
+			return nil, errors.New("this is no join of an invitation of this host")
+		case err != nil:
+			return nil, err
+		}
+	}
+}

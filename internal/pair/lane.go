@@ -1,0 +1,237 @@
+package pair
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"longhaul/internal/pair/stream"
+	"longhaul/internal/pair/wire"
+)
+
+// errUnbound is the error of a send on a lane that the flow has no more.
+var errUnbound = errors.New("the lane is another flow's")
+
+// lane is one WAN connection that carries one flow at a time. Its goroutine reads;
+// whoever has something to send writes.
+type lane struct {
+	s        *session
+	bulk     *bulkConn
+	conn     io.ReadWriter // TLS, or bulk in clear
+	acceptor Acceptor      // far relay: the tunnel that accepted it
+	ended    chan struct{} // the reader has returned
+
+	wmu sync.Mutex // serializes writes; taken before mu
+
+	mu     sync.Mutex
+	flow   *Flow
+	sawEnd bool // of the flow, on this lane: nothing of it follows
+	// draining: a final RELEASE was sent; bytes are dropped until its answer.
+	draining bool
+	since    time.Time // of draining
+	warm     bool      // in the pool
+	pads     bool      // on its way to the pool; under the session's lock
+	closed   bool
+	dead     bool // its reader has returned
+}
+
+func newLane(s *session, c *connection, a Acceptor) *lane {
+	return &lane{s: s, bulk: c.bulk, conn: c.stream, acceptor: a, ended: make(chan struct{})}
+}
+
+func (l *lane) close() {
+	l.mu.Lock()
+	closed := l.closed
+	l.closed = true
+	l.mu.Unlock()
+	if !closed {
+		l.bulk.Close()
+	}
+}
+
+// bind gives the lane to a flow, nil: to none. It reports false if the lane has ended.
+func (l *lane) bind(f *Flow) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dead {
+		return false
+	}
+	l.flow, l.sawEnd = f, false
+	return true
+}
+
+// die ends the lane, whose reader has returned, and returns its flow.
+func (l *lane) die() *Flow {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f := l.flow
+	l.dead, l.flow = true, nil
+	return f
+}
+
+func (l *lane) isDead() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.dead
+}
+
+// unbind takes the lane from a flow, if it has it.
+func (l *lane) unbind(f *Flow) {
+	l.mu.Lock()
+	if l.flow == f {
+		l.flow = nil
+	}
+	l.mu.Unlock()
+}
+
+func (l *lane) bound() *Flow {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.flow
+}
+
+// send writes frames of a flow; item may be nil. Its error closes the lane.
+func (l *lane) send(f *Flow, frames []byte, item *stream.Item) error {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	if l.bound() != f {
+		return errUnbound
+	}
+	return l.write(frames, item)
+}
+
+// release answers or begins a RELEASE behind which nothing of the flow is sent.
+func (l *lane) release(f *Flow, flags byte, received uint64) error {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	l.unbind(f)
+	return l.write(wire.AppendRelease(nil, flags, received), nil)
+}
+
+func (l *lane) write(frames []byte, item *stream.Item) error {
+	err := l.writeCorked(frames, item)
+	if err == nil {
+		err = l.bulk.flush()
+	}
+	if err != nil {
+		l.close()
+	}
+	return err
+}
+
+func (l *lane) writeCorked(frames []byte, item *stream.Item) error {
+	if len(frames) > 0 {
+		if _, err := l.conn.Write(frames); err != nil {
+			return err
+		}
+	}
+	switch {
+	case item == nil:
+		return nil
+	case item.End:
+		_, err := l.conn.Write(wire.AppendEnd(nil, item.Offset, item.CRC))
+		return err
+	}
+	// The head goes in front of the bytes, over bytes of the stream that may be
+	// needed again: so head and bytes leave in one piece, without a copy.
+	var saved [stream.Headroom]byte
+	copy(saved[:], item.WithHead)
+	wire.Frame{Type: wire.FrameData, Length: len(item.Bytes), Offset: item.Offset}.Put(item.WithHead)
+	_, err := l.conn.Write(item.WithHead)
+	copy(item.WithHead, saved[:])
+	return err
+}
+
+// pad sends bytes that the other end skips, to open the congestion window.
+func (l *lane) pad() {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	b := make([]byte, wire.HeadSize+padSize)
+	wire.Frame{Type: wire.FramePad, Length: padSize}.Put(b)
+	_ = l.write(b, nil)
+}
+
+// run reads the lane until it ends.
+func (l *lane) run() {
+	defer close(l.ended)
+	err := l.read()
+	l.close()
+	l.s.laneEnded(l, err)
+}
+
+func (l *lane) read() error {
+	var head [wire.HeadSize]byte
+	var small [512]byte
+	for {
+		if _, err := io.ReadFull(l.conn, head[:]); err != nil {
+			return err
+		}
+		frame, err := wire.ParseFrame(head[:])
+		if err != nil {
+			return err
+		}
+		if frame.Type == wire.FrameData || frame.Type == wire.FramePad {
+			if err := l.readBytes(frame); err != nil {
+				return err
+			}
+			continue
+		}
+		if _, err := io.ReadFull(l.conn, small[:frame.Length]); err != nil {
+			return err
+		}
+		if err := l.handle(frame, small[:frame.Length]); err != nil {
+			return err
+		}
+	}
+}
+
+// readBytes delivers the bytes of a frame as they come, in as large pieces as are here.
+func (l *lane) readBytes(frame wire.Frame) error {
+	buf := takeBuffer(frame.Length > smallBuffer)
+	defer giveBuffer(buf)
+	f := l.bound()
+	for left, offset := frame.Length, frame.Offset; left > 0; {
+		want := buf[:min(left, len(buf))]
+		n, err := l.conn.Read(want)
+		for err == nil && n < len(want) && l.bulk.ready() {
+			var more int
+			more, err = l.conn.Read(want[n:])
+			n += more
+		}
+		if err != nil {
+			return err
+		}
+		if f != nil && frame.Type == wire.FrameData {
+			if err := f.deliver(l, offset, want[:n]); err != nil {
+				return err
+			}
+		}
+		left, offset = left-n, offset+uint64(n)
+	}
+	if frame.Type == wire.FramePad {
+		l.s.padded(l)
+	}
+	return nil
+}
+
+func (l *lane) handle(frame wire.Frame, b []byte) error {
+	f := l.bound()
+	switch frame.Type {
+	case wire.FrameOpen:
+		return l.s.open(l, frame, b)
+	case wire.FrameAttach:
+		return l.s.attach(l, wire.ParseAttach(b), frame.Offset)
+	case wire.FrameEnd:
+		if f == nil {
+			return nil
+		}
+		l.mu.Lock()
+		l.sawEnd = l.sawEnd || l.flow == f
+		l.mu.Unlock()
+		return f.deliverEnd(l, frame.Offset, wire.ParseEnd(b))
+	case wire.FrameRelease:
+		return l.s.released(l, f, frame)
+	}
+	return nil
+}

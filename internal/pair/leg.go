@@ -1,0 +1,75 @@
+package pair
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// leg is a flow's own socket, the client's or the target's.
+type leg struct {
+	fd int // -1: none
+	// What the poller saw since the last attempt.
+	readable, writable, failed bool
+	busy                       int  // calls that use the descriptor without the flow's lock
+	busyOut                    bool // one of them writes
+}
+
+func (l *leg) open() bool { return l.fd >= 0 }
+
+// retry calls a system call that does not block until it is not interrupted.
+func retry(call func() (int, error)) (int, error) {
+	for {
+		if n, err := call(); err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
+func recv(fd int, b []byte) (int, error) {
+	return retry(func() (int, error) { return unix.Read(fd, b) })
+}
+
+func send(fd int, b []byte) (int, error) {
+	return retry(func() (int, error) {
+		return unix.SendmsgN(fd, b, nil, nil, unix.MSG_NOSIGNAL)
+	})
+}
+
+// setReset makes close, also that of a process that dies, a reset; or not.
+func setReset(fd int, on bool) {
+	linger := unix.Linger{}
+	if on {
+		linger.Onoff = 1
+	}
+	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &linger)
+}
+
+// unacknowledged is the number of bytes, with the end, that the socket's peer lacks.
+func unacknowledged(fd int) int {
+	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// failure is why the socket is broken; nil: it is not. An event alone is no proof: it
+// may have been of an earlier socket with the same number.
+func (l *leg) failure() error {
+	look := []unix.PollFd{{Fd: int32(l.fd)}}
+	_, _ = retry(func() (int, error) { return unix.Poll(look, 0) })
+	if look[0].Revents&(unix.POLLERR|unix.POLLHUP) == 0 {
+		return nil
+	}
+	errno, err := unix.GetsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	if err != nil || errno == 0 {
+		return unix.ECONNRESET
+	}
+	return unix.Errno(errno)
+}
+
+func prepareLeg(fd int) {
+	_ = unix.SetNonblock(fd, true)
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_OOBINLINE, 1)
+	setReset(fd, true)
+}

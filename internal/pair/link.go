@@ -1,0 +1,591 @@
+package pair
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/flow"
+	"longhaul/internal/pair/preface"
+	"longhaul/internal/pair/wire"
+)
+
+const (
+	// redialEvery is the time between two attempts to reach a far relay: with a
+	// fresh socket each, since the kernel's back-off outlasts outages.
+	redialEvery = 500 * time.Millisecond
+	// maxRedials bounds attempts for a control connection at the same time.
+	maxRedials = 8
+	// maxLaneDials bounds handshakes of lanes at the same time.
+	maxLaneDials = 64
+	tickEvery    = 100 * time.Millisecond
+)
+
+// Link is the way of a near tunnel to its far relay.
+type Link struct {
+	node   *Node
+	kick   chan struct{}
+	stop   chan struct{}
+	flowID atomic.Uint64
+
+	mu      sync.Mutex
+	o       LinkOptions
+	s       *session   // takes new flows
+	old     []*session // that drain
+	waiting []*Flow    // for a lane
+	closed  bool
+
+	redialed  time.Time
+	redials   int
+	laneDials int
+	laneRetry time.Time // no lane is dialed before it
+	turn      int       // of the address to try
+}
+
+func (o LinkOptions) withDefaults() LinkOptions {
+	if o.Warm == 0 {
+		o.Warm = DefaultWarm
+	}
+	if o.Resume == 0 {
+		o.Resume = DefaultResume
+	}
+	return o
+}
+
+// Link adds the way of a near tunnel to its far relay and starts to connect.
+func (n *Node) Link(o LinkOptions) *Link {
+	l := &Link{node: n, kick: make(chan struct{}, 1), stop: make(chan struct{}), o: o.withDefaults()}
+	l.s = l.newSession()
+	n.mu.Lock()
+	n.links = append(n.links, l)
+	n.mu.Unlock()
+	n.tasks.Go(l.run)
+	return l
+}
+
+func (l *Link) newSession() *session {
+	s := newSession(l.node, l.o.Peer, randomID(), true)
+	s.link, s.tunnel = l, l.o.Tunnel
+	return s
+}
+
+// Update changes options; flows go on.
+func (l *Link) Update(o LinkOptions) {
+	l.mu.Lock()
+	o = o.withDefaults()
+	if o.Peer != l.o.Peer || o.Tunnel != l.o.Tunnel {
+		l.old = append(l.old, l.s)
+		l.o = o
+		l.s = l.newSession()
+	}
+	l.o = o
+	l.mu.Unlock()
+	l.poke()
+}
+
+// Close stops taking clients. Connections end with their last flow.
+func (l *Link) Close() {
+	l.mu.Lock()
+	l.closed = true
+	l.mu.Unlock()
+	l.poke()
+}
+
+func (l *Link) sessions() []*session {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append(slices.Clone(l.old), l.s)
+}
+
+func (l *Link) options() LinkOptions {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.o
+}
+
+func (l *Link) poke() {
+	select {
+	case l.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Carry takes over a client. done gets the flow's end, once.
+func (l *Link) Carry(c Client, done func(*Flow, End)) *Flow {
+	l.mu.Lock()
+	s, refuse := l.s, l.closed || l.node.draining.Load() || l.node.closing.Load()
+	l.mu.Unlock()
+	f := newFlow(s, l.flowID.Add(1), true, c.Legs)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.client, f.listen, f.done, f.deadline = c.From, c.Listen, done, c.Deadline
+	if f.deadline == 0 {
+		f.deadline = handshakeTimeout
+	}
+	f.sf.Out.Keep(c.Early)
+	l.node.flowsNow.Add(1)
+	s.add(f)
+	err := f.takeLeg(c.FD)
+	if err != nil {
+		unix.Close(c.FD)
+		f.leg.fd = -1
+	}
+	switch {
+	case err != nil:
+		f.sf.LocalReset(cause(flow.EndNoResources, err))
+	case refuse:
+		f.sf.Abort(cause(flow.EndDrain, errors.New("the relay takes no new flows")))
+	}
+	f.wake()
+	return f
+}
+
+// want finds a lane for a flow, now or later. The caller holds f.mu.
+func (l *Link) want(f *Flow) {
+	if lane := f.s.takeWarm(); lane != nil {
+		if f.assign(lane) {
+			l.poke() // the pool lacks one
+			return
+		}
+		lane.close()
+	}
+	f.queued = true
+	l.mu.Lock()
+	l.waiting = append(l.waiting, f)
+	l.mu.Unlock()
+	l.poke()
+}
+
+// place gives a lane to a flow that waits for one of its session, or to the pool.
+func (l *Link) place(lane *lane) {
+	for {
+		l.mu.Lock()
+		i := slices.IndexFunc(l.waiting, func(f *Flow) bool { return f.s == lane.s })
+		var f *Flow
+		if i >= 0 {
+			f = l.waiting[i]
+			l.waiting = slices.Delete(l.waiting, i, i+1)
+		}
+		warm := l.o.Warm
+		l.mu.Unlock()
+		if f == nil {
+			lane.s.putWarm(lane, warm)
+			return
+		}
+		f.mu.Lock()
+		taken := f.assign(lane)
+		again := !taken && lane.isDead()
+		f.queued = again
+		f.mu.Unlock()
+		if again {
+			l.mu.Lock()
+			l.waiting = append(l.waiting, f)
+			l.mu.Unlock()
+		}
+		if taken || again {
+			return
+		}
+	}
+}
+
+// assign gives the flow a lane and prepares what goes first on it. It reports false if
+// the flow needs none any more. The caller holds f.mu.
+func (f *Flow) assign(l *lane) bool {
+	f.queued = false
+	opening := !f.known && !f.sf.Over() && f.leg.open()
+	if f.lane != nil || f.finished || !opening && !f.sf.NeedsLane() && !f.wanted {
+		return false
+	}
+	if !l.bind(f) {
+		return false
+	}
+	f.wanted = false
+	f.lane = l
+	f.laneSince, f.ackedAt = time.Now(), time.Now()
+	if f.known {
+		f.greet = wire.AppendAttach(nil, f.id, f.sf.In.Position())
+	} else {
+		o := wire.Open{Flow: f.id, Deadline: f.deadline, Client: f.client, Listen: f.listen}
+		f.greet = o.Append(nil)
+		f.sent = true
+	}
+	if !f.known || !f.sf.Out.InFlight() {
+		_ = f.sf.Attach(f.sf.Out.Acknowledged())
+	}
+	f.noteNeed()
+	f.wake()
+	return true
+}
+
+// takeWarm takes the lane from the pool that was used last.
+func (s *session) takeWarm() *lane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.warm) > 0 {
+		l := s.warm[len(s.warm)-1]
+		s.warm = s.warm[:len(s.warm)-1]
+		l.mu.Lock()
+		closed := l.closed
+		l.warm = false
+		l.mu.Unlock()
+		if !closed {
+			return l
+		}
+	}
+	return nil
+}
+
+func (s *session) putWarm(l *lane, limit int) {
+	s.mu.Lock()
+	l.mu.Lock()
+	full := len(s.warm) >= limit || l.closed || l.warm
+	if !full {
+		l.warm = true
+		s.warm = append(s.warm, l)
+	}
+	again := l.warm && full
+	l.mu.Unlock()
+	s.mu.Unlock()
+	if full && !again {
+		l.close()
+	}
+}
+
+// pool takes back a lane that no flow has any more. The caller may hold a flow's lock.
+func (s *session) pool(l *lane) {
+	s.node.tasks.Go(func() { s.link.place(l) })
+}
+
+// padded takes the news that a lane's congestion window is open.
+func (s *session) padded(l *lane) {
+	if !s.near {
+		return
+	}
+	s.mu.Lock()
+	pads := l.pads
+	if pads {
+		l.pads = false
+		s.padding--
+	}
+	s.mu.Unlock()
+	if pads {
+		s.link.place(l)
+	}
+}
+
+// releasedNear takes the far relay's answer to a RELEASE.
+func (s *session) releasedNear(l *lane, f *Flow, frame wire.Frame) {
+	if frame.Flags&wire.FlagFinal != 0 {
+		l.mu.Lock()
+		drained := l.draining
+		l.draining = false
+		l.mu.Unlock()
+		if drained {
+			s.link.place(l)
+		}
+		return
+	}
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	given := f.lane == l && f.releasing
+	if given {
+		f.lane, f.releasing = nil, false
+		f.sf.Detach()
+		l.unbind(f)
+		f.wake()
+	}
+	f.mu.Unlock()
+	if given {
+		s.link.place(l)
+	}
+}
+
+func (l *Link) run() {
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-l.node.ctx.Done():
+			return
+		case <-l.kick:
+		case <-ticker.C:
+		}
+		if l.tick() {
+			return
+		}
+	}
+}
+
+// tick dials what is missing. It reports true when a closed link has ended.
+func (l *Link) tick() (ended bool) {
+	now := time.Now()
+	l.mu.Lock()
+	l.replaceDrained()
+	l.waiting = slices.DeleteFunc(l.waiting, func(f *Flow) bool { return f.over.Load() })
+	all := append(slices.Clone(l.old), l.s)
+	closed := l.closed
+	l.mu.Unlock()
+	for _, s := range all {
+		if s.control() == nil {
+			l.redial(s, now)
+		} else {
+			l.dialLanes(s, now)
+		}
+	}
+	if closed && l.idle(all) {
+		for _, s := range all {
+			s.close()
+		}
+		l.node.dropLink(l)
+		return true
+	}
+	return false
+}
+
+// replaceDrained begins a session for new flows if the far process takes none, and
+// ends drained ones with their last flow. The caller holds l.mu.
+func (l *Link) replaceDrained() {
+	l.s.mu.Lock()
+	draining := l.s.draining
+	l.s.mu.Unlock()
+	if draining {
+		l.old = append(l.old, l.s)
+		l.s = l.newSession()
+	}
+	l.old = slices.DeleteFunc(l.old, func(s *session) bool {
+		s.mu.Lock()
+		empty := len(s.flows) == 0
+		s.mu.Unlock()
+		if empty {
+			s.close()
+		}
+		return empty
+	})
+}
+
+func (l *Link) idle(all []*session) bool {
+	return !slices.ContainsFunc(all, func(s *session) bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.flows) > 0
+	})
+}
+
+// redial begins another attempt to get a control connection.
+func (l *Link) redial(s *session, now time.Time) {
+	l.mu.Lock()
+	due := now.Sub(l.redialed) >= redialEvery && l.redials < maxRedials
+	if due {
+		l.redialed = now
+		l.redials++
+	}
+	l.mu.Unlock()
+	if !due {
+		return
+	}
+	l.node.tasks.Go(func() {
+		err := l.dialControl(s)
+		l.mu.Lock()
+		l.redials--
+		l.mu.Unlock()
+		if err != nil {
+			s.note(err)
+		}
+		l.poke()
+	})
+}
+
+func (s *session) note(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctl != nil || s.node.closing.Load() {
+		return
+	}
+	if s.instance != 0 {
+		err = broken(err)
+	}
+	if p := problemOf(err); p != s.problem {
+		s.node.log.Warn("far relay not reached", "peer", s.peer, "tunnel", s.tunnel, "problem", string(p), "error", err)
+	}
+	s.problem, s.text = problemOf(err), err.Error()
+}
+
+// target is the address to try now, and the options for it.
+func (l *Link) target(ctx context.Context) (LinkOptions, netip.AddrPort, error) {
+	o := l.options()
+	addresses, err := o.Addresses(ctx)
+	if err != nil || len(addresses) == 0 {
+		return o, netip.AddrPort{}, problem(ProblemPathDown, "no address of the far relay: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turn++
+	return o, addresses[(l.turn-1)%len(addresses)], nil
+}
+
+func (l *Link) dialControl(s *session) error {
+	ctx, cancel := context.WithTimeout(l.node.ctx, handshakeTimeout)
+	defer cancel()
+	o, address, err := l.target(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	instance := s.instance
+	s.mu.Unlock()
+	d := dialer{node: l.node, options: o, address: address, hello: l.node.nearHello(s.id, o),
+		preface: preface.Preface{Kind: preface.Control, Instance: instance}}
+	d.turn = func() (leave func(), mine bool) { return l.controlTurn(s) }
+	c, err := d.dial(ctx)
+	if err != nil || c == nil {
+		return err
+	}
+	defer c.leave()
+	s.mu.Lock()
+	late := s.ctl != nil || s.closed || l.node.closing.Load()
+	restarted := s.instance != 0 && s.instance != c.hello.Instance
+	s.mu.Unlock()
+	if late {
+		c.bulk.Close()
+		return nil
+	}
+	if restarted {
+		s.restarted(c.hello.Instance)
+	}
+	s.begin(c)
+	return nil
+}
+
+// controlTurn lets one attempt at a time go beyond the connect: the far relay takes the
+// control connection that greets last. An attempt that hangs gives way.
+func (l *Link) controlTurn(s *session) (leave func(), mine bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	within := s.patience(handshakeTimeout/5, 8)
+	if s.ctl != nil || !s.greeting.IsZero() && time.Since(s.greeting) < within {
+		return nil, false
+	}
+	began := time.Now()
+	s.greeting = began
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.greeting.Equal(began) {
+			s.greeting = time.Time{}
+		}
+	}, true
+}
+
+// restarted drops everything that the far process had, which is gone.
+func (s *session) restarted(instance uint64) {
+	s.mu.Lock()
+	s.instance, s.draining = instance, false
+	s.mu.Unlock()
+	s.closeLanes(func(*lane) bool { return true })
+	c := cause(flow.EndPeerRestarted, errors.New("the far relay was restarted"))
+	for _, f := range s.allFlows() {
+		f.mu.Lock()
+		if f.sent && !f.finished {
+			f.sf.PeerGone(c)
+			f.wake()
+		}
+		f.mu.Unlock()
+	}
+}
+
+// dialLanes dials lanes that flows or the pool lack.
+func (l *Link) dialLanes(s *session, now time.Time) {
+	s.mu.Lock()
+	warm := len(s.warm) + s.padding
+	s.mu.Unlock()
+	l.mu.Lock()
+	waiting := 0
+	for _, f := range l.waiting {
+		if f.s == s {
+			waiting++
+		}
+	}
+	forFlows := max(waiting-s.laneDials, 0)
+	forPool := 0
+	if s == l.s && !l.closed {
+		forPool = max(l.o.Warm-warm-max(s.laneDials-waiting, 0), 0)
+	}
+	n := min(forFlows+forPool, maxLaneDials-l.laneDials)
+	if now.Before(l.laneRetry) || l.node.closing.Load() {
+		n = 0
+	}
+	n = max(n, 0)
+	l.laneDials += n
+	s.laneDials += n
+	l.mu.Unlock()
+	for i := range n {
+		pool := i >= forFlows
+		l.node.tasks.Go(func() { l.dialLane(s, pool) })
+	}
+}
+
+func (l *Link) dialLane(s *session, pool bool) {
+	lane, err := l.newLane(s, pool)
+	l.mu.Lock()
+	l.laneDials--
+	s.laneDials--
+	if err != nil {
+		l.laneRetry = time.Now().Add(tickEvery)
+	}
+	l.mu.Unlock()
+	if err != nil {
+		l.node.log.Debug("lane not made", "peer", s.peer, "tunnel", s.tunnel, "error", err)
+		return
+	}
+	if !pool {
+		l.place(lane)
+		return
+	}
+	lane.pad()
+}
+
+func (l *Link) newLane(s *session, pool bool) (*lane, error) {
+	ctx, cancel := context.WithTimeout(l.node.ctx, handshakeTimeout)
+	defer cancel()
+	o := l.options()
+	s.mu.Lock()
+	instance, remote := s.instance, s.remote
+	s.mu.Unlock()
+	hello := l.node.nearHello(s.id, o)
+	if o.Clear {
+		hello.Features |= wire.FeatureClear
+	}
+	if pool {
+		hello.Features |= wire.FeaturePad
+	}
+	d := dialer{node: l.node, options: o, address: remote, hello: hello,
+		preface: preface.Preface{Kind: preface.Lane, Instance: instance}}
+	c, err := d.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if c.hello.Instance != instance {
+		c.bulk.Close()
+		return nil, errors.New("another process answers")
+	}
+	lane := newLane(s, c, nil)
+	if !s.join(lane, pool) {
+		c.bulk.Close()
+		return nil, errors.New("the session is closed")
+	}
+	return lane, nil
+}
+
+func (n *Node) dropLink(l *Link) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.links = slices.DeleteFunc(n.links, func(x *Link) bool { return x == l })
+}

@@ -1,0 +1,215 @@
+package pair
+
+import (
+	"io"
+	mathrand "math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"longhaul/internal/flow"
+	"longhaul/internal/nettest"
+)
+
+func TestEcho(t *testing.T) {
+	s := newStand(t)
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "hello")
+	want := pattern(5<<20, 7)
+	go func() {
+		_, _ = c.Write(want)
+		_ = c.CloseWrite()
+	}()
+	got, err := io.ReadAll(c)
+	if err != nil {
+		t.Fatalf("%v after %d bytes; ends %+v %+v", err, len(got), receive(s.nearEnds), receive(s.farEnds))
+	}
+	checkEqual(t, got, want)
+	s.ends(flow.EndClean)
+}
+
+func TestHalfClose(t *testing.T) {
+	s := newStand(t)
+	s.serve(func(c *net.TCPConn) {
+		n, _ := io.Copy(io.Discard, c)
+		_, _ = c.Write(pattern(int(n), 1))
+		_ = c.CloseWrite()
+	})
+	c := s.dial()
+	defer c.Close()
+	_, err := c.Write(pattern(100000, 0))
+	nettest.Must(t, err)
+	nettest.Must(t, c.CloseWrite())
+	got, err := io.ReadAll(c)
+	if err != nil {
+		t.Fatalf("%v after %d bytes; ends %+v %+v", err, len(got), receive(s.nearEnds), receive(s.farEnds))
+	}
+	checkEqual(t, got, pattern(100000, 1))
+	s.ends(flow.EndClean)
+}
+
+// TestClientResets holds that a client's reset reaches the target as a reset, after
+// all bytes before it.
+func TestClientResets(t *testing.T) {
+	s := newStand(t)
+	got := make(chan int, 1)
+	failed := make(chan error, 1)
+	s.serve(func(c *net.TCPConn) {
+		_, _ = c.Write([]byte("!"))
+		n, err := io.Copy(io.Discard, c)
+		got <- int(n)
+		failed <- err
+	})
+	for round := range 20 {
+		c := s.dial()
+		size := round * 5000
+		_, err := c.Write(pattern(size, 0))
+		nettest.Must(t, err)
+		_, err = io.ReadFull(c, make([]byte, 1))
+		nettest.Must(t, err)
+		waitAcknowledged(t, c)
+		nettest.Must(t, c.SetLinger(0))
+		c.Close()
+		if n, err := <-got, <-failed; err == nil || n > size {
+			t.Errorf("round %d: target got %d bytes of %d, then %v", round, n, size, err)
+		}
+		s.ends(flow.EndClientReset)
+	}
+}
+
+// TestTargetResets holds that a client gets all bytes of a target that resets, then
+// the reset.
+func TestTargetResets(t *testing.T) {
+	s := newStand(t)
+	size := make(chan int, 1)
+	s.serve(func(c *net.TCPConn) {
+		_, _ = io.ReadFull(c, make([]byte, 1)) // the far relay has connected
+		_, _ = c.Write(pattern(<-size, 0))
+		waitAcknowledged(t, c)
+		_ = c.SetLinger(0)
+	})
+	for round := range 20 {
+		n := round * 5000
+		size <- n
+		c := s.dial()
+		_, err := c.Write([]byte("!"))
+		nettest.Must(t, err)
+		b, err := io.ReadAll(c)
+		c.Close()
+		if err == nil || len(b) != n {
+			t.Errorf("round %d: client got %d bytes of %d, then %v", round, len(b), n, err)
+		}
+		s.ends(flow.EndTargetReset)
+	}
+}
+
+// TestCleanEndWithRacingReset holds that the target's whole answer and its end arrive
+// although the client's reset follows.
+func TestCleanEndWithRacingReset(t *testing.T) {
+	s := newStand(t)
+	s.serve(func(c *net.TCPConn) {
+		_, _ = c.Write(pattern(30000, 0))
+		_ = c.CloseWrite()
+		_, _ = io.Copy(io.Discard, c)
+	})
+	for range 20 {
+		c := s.dial()
+		b, err := io.ReadAll(c)
+		nettest.Must(t, err)
+		checkEqual(t, b, pattern(30000, 0))
+		nettest.Must(t, c.SetLinger(0))
+		c.Close()
+		s.ends(flow.EndClientReset)
+	}
+}
+
+func TestTargetRefuses(t *testing.T) {
+	s := newStand(t)
+	l := nettest.ListenTCP(t, "127.0.0.1:0")
+	s.setTarget(addrOf(l))
+	l.Close()
+	c := s.dial()
+	defer c.Close()
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Error("the client got a byte")
+	}
+	s.ends(flow.EndTargetRefused)
+}
+
+// TestLanesLost cuts the path at random moments while random data goes both ways.
+func TestLanesLost(t *testing.T) {
+	s := newStand(t)
+	s.serve(echo)
+	const flows, size = 8, 2 << 20
+	var all sync.WaitGroup
+	var received atomic.Int64
+	for i := range flows {
+		c := s.dial()
+		want := make([]byte, size)
+		random := mathrand.NewChaCha8([32]byte{byte(i)})
+		_, _ = random.Read(want)
+		all.Go(func() {
+			for rest := want; len(rest) > 0; { // not all at once, so that cuts meet it
+				n := min(len(rest), 64<<10)
+				if _, err := c.Write(rest[:n]); err != nil {
+					t.Error(err)
+				}
+				rest = rest[n:]
+				time.Sleep(5 * time.Millisecond)
+			}
+			_ = c.CloseWrite()
+		})
+		all.Go(func() {
+			defer c.Close()
+			got := make([]byte, 0, size)
+			buf := make([]byte, 32<<10)
+			for {
+				n, err := c.Read(buf)
+				got = append(got, buf[:n]...)
+				received.Add(int64(n))
+				if err == io.EOF {
+					break
+				}
+				if err != nil {
+					t.Errorf("flow %d: %v after %d bytes", i, err, len(got))
+					break
+				}
+			}
+			checkEqual(t, got, want)
+		})
+	}
+	for i := range int64(8) {
+		at := (i + mathrand.Int64N(2)) * flows * size / 10
+		nettest.Eventually(t, 60*time.Second, func() bool { return received.Load() >= at }, s.dump)
+		s.path.cut(false)
+	}
+	all.Wait()
+	resumes := 0
+	for range flows {
+		e := <-s.nearEnds
+		if e.Reason != flow.EndClean {
+			t.Errorf("near relay ended by %q: %v", e.Reason, e.Err)
+		}
+		resumes += e.Resumes
+		if e := <-s.farEnds; e.Reason != flow.EndClean {
+			t.Errorf("far relay ended by %q: %v", e.Reason, e.Err)
+		}
+	}
+	t.Logf("%d lanes replaced", resumes)
+	if resumes == 0 {
+		t.Error("no lane was lost")
+	}
+}
+
+func waitAcknowledged(t testing.TB, c *net.TCPConn) {
+	raw, err := c.SyscallConn()
+	nettest.Must(t, err)
+	nettest.Eventually(t, 20*time.Second, func() (done bool) {
+		_ = raw.Control(func(fd uintptr) { done = unacknowledged(int(fd)) == 0 })
+		return done
+	}, func() string { return "bytes are not acknowledged" })
+}

@@ -1,0 +1,155 @@
+// Package pair is the node of a process in the pair protocol: links to far relays,
+// accepted lanes, flows that resume and park. docs/design/pairs.md has the protocol.
+//
+// The near relay gives each admitted client to a Link. The far relay gives each
+// connection that begins with a preface (package preface) to Serve.
+package pair
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"longhaul/internal/flow"
+	"longhaul/internal/pair/stream"
+)
+
+// Defaults of options that are zero.
+const (
+	DefaultWarm       = 4
+	DefaultResume     = 2 * time.Minute
+	DefaultParkAfter  = 30 * time.Second
+	DefaultResetDrain = 10 * time.Second
+	DefaultHalfClose  = time.Hour
+)
+
+// Options are what all links and sessions of a process share.
+type Options struct {
+	Identity Identity
+	Release  string // longhaul's version, as text
+	Log      *slog.Logger
+	// MemoryLimit is the bound of the process in bytes, asked for again each
+	// second; 0: none. Stores together get a quarter of it.
+	MemoryLimit func() int64
+	// Elsewhere takes a socket whose preface names another instance, such as the
+	// process that this one replaces. It reports whether it took the descriptor;
+	// first are the bytes that were read of it. Nil: there is none.
+	Elsewhere func(instance uint64, fd int, first []byte) bool
+	// ParkAfter is the silence after which a flow gives its lane back.
+	ParkAfter time.Duration
+}
+
+// LinkOptions are the way of one near tunnel to its far relay.
+type LinkOptions struct {
+	Tunnel string
+	Peer   string // its name in Identity
+	// Addresses are those of the far relay now, the one to try first first.
+	Addresses func(context.Context) ([]netip.AddrPort, error)
+	Warm      int           // idle lanes; 0: DefaultWarm
+	Resume    time.Duration // how long a flow waits for a lane; 0: DefaultResume
+	Clear     bool          // lanes in clear, if the far relay has the same
+	// Prepare sets options of a socket before it connects; nil: none.
+	Prepare func(fd int) error
+	// Established sets options of a lane or control connection that stands; nil: none.
+	Established func(fd int)
+}
+
+// Client is a near flow's client.
+type Client struct {
+	FD     int // a connected non-blocking TCP socket; the flow owns it from Carry on
+	From   netip.AddrPort
+	Listen netip.AddrPort // the address that the client dialed
+	Early  []byte         // bytes of the client that were read already, without a PROXY header
+	// Deadline is how long the far relay may take to reach the target, and how
+	// long the client waits for a session; 0: 10 s.
+	Deadline time.Duration
+	Legs     LegOptions
+}
+
+// LegOptions are what a flow does with its socket at this end.
+type LegOptions struct {
+	HalfClose  time.Duration // silence of a half-closed flow; 0: DefaultHalfClose
+	Idle       time.Duration // silence of a flow; 0: unbounded
+	ResetDrain time.Duration // for a peer to acknowledge what comes before a reset; 0: DefaultResetDrain
+	// Closing sees the socket just before it is closed, to read its figures; nil: none.
+	Closing func(fd int)
+}
+
+func (o LegOptions) withDefaults() *LegOptions {
+	if o.HalfClose == 0 {
+		o.HalfClose = DefaultHalfClose
+	}
+	if o.ResetDrain == 0 {
+		o.ResetDrain = DefaultResetDrain
+	}
+	return &o
+}
+
+// Open is what a near relay asks a far one to dial.
+type Open struct {
+	Peer   string
+	Client netip.AddrPort // at the near relay
+	Listen netip.AddrPort // that the client dialed there
+	Flow   *Flow          // known before its target is
+}
+
+// Target is a far flow's target.
+type Target struct {
+	FD   int // a connected non-blocking TCP socket; the flow owns it
+	To   netip.AddrPort
+	Legs LegOptions
+}
+
+// Acceptor is a far tunnel. Its methods are called again for each connection and
+// each flow, from many goroutines, so that a reload reaches sessions that stand.
+type Acceptor interface {
+	Tunnel() string
+	// Admits reports whether a peer may open flows here.
+	Admits(peer string) bool
+	// Resume is how long a flow waits for a lane; 0: DefaultResume.
+	Resume() time.Duration
+	// Clear reports whether lanes may go in clear.
+	Clear() bool
+	// Dial connects to the tunnel's target; ctx has the near relay's deadline. An
+	// error that is a *Refusal has the reason that both relays record; any other
+	// counts as flow.EndTargetUnreached.
+	Dial(ctx context.Context, o Open) (Target, error)
+	// Ended gets each flow that Dial was asked for, once, after its socket is closed.
+	Ended(f *Flow, e End)
+}
+
+// Refusal is an error of Acceptor.Dial with its reason.
+type Refusal struct {
+	Reason flow.EndReason
+	Err    error
+}
+
+func (r *Refusal) Error() string { return string(r.Reason) + ": " + r.Err.Error() }
+
+// refusal is the cause of an error of Acceptor.Dial.
+func refusal(err error) stream.Cause {
+	var r *Refusal
+	if errors.As(err, &r) {
+		return cause(r.Reason, r.Err)
+	}
+	return cause(flow.EndTargetUnreached, err)
+}
+
+// Unwrap returns the system's error.
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// End is how a flow ended. Both relays have the same reason.
+type End struct {
+	Reason    flow.EndReason
+	Err       error // behind the reason; nil for a clean end
+	Far       bool  // the far relay found it
+	BytesUp   int64 // client to target: at the far relay handed to the target's socket, at the near one acknowledged
+	BytesDown int64
+	Target    string // address, as text; empty: not dialed
+	Start     time.Time
+	Elapsed   time.Duration
+	Resumes   int           // lanes that were lost and replaced
+	Outage    time.Duration // time without a lane that was needed
+}

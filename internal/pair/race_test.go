@@ -1,0 +1,5 @@
+//go:build race
+
+package pair
+
+const raceDetector = true

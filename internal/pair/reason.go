@@ -1,0 +1,57 @@
+package pair
+
+import (
+	"errors"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/flow"
+	"longhaul/internal/pair/stream"
+)
+
+// codes are the reasons that both relays record, by their code on the wire. A code
+// keeps its meaning for ever.
+var codes = []flow.EndReason{
+	1: flow.EndClientReset, 2: flow.EndTargetReset, 3: flow.EndClientTimeout, 4: flow.EndTargetTimeout,
+	5: flow.EndTargetRefused, 6: flow.EndTargetUnreached, 7: flow.EndTargetUnknown, 8: flow.EndLoop,
+	9: flow.EndNoHop, 10: flow.EndNoLocalPort, 11: flow.EndNoResources, 12: flow.EndIdle,
+	13: flow.EndHalfClosed, 14: flow.EndStalled, 15: flow.EndDrain, 16: flow.EndDenied,
+	17: flow.EndFlowLimit, 18: flow.EndRateLimit, 19: flow.EndShed, 20: flow.EndBadProxyHeader,
+	21: flow.EndWANLost, 22: flow.EndPeerRestarted, 23: flow.EndDamaged, 24: flow.EndPairDown,
+}
+
+// cause makes a cause for both ends of a reason and an error; err may be nil.
+func cause(r flow.EndReason, err error) stream.Cause {
+	c := stream.Cause{Code: byte(max(slices.Index(codes, r), 0))}
+	if err != nil {
+		c.Text = err.Error()
+	}
+	return c
+}
+
+// reasonOf is the reason of a cause; of a code of a newer peer, wan-lost.
+func reasonOf(c stream.Cause) (flow.EndReason, error) {
+	r := flow.EndWANLost
+	if c.Code > 0 && int(c.Code) < len(codes) {
+		r = codes[c.Code]
+	}
+	if c.Text == "" {
+		return r, nil
+	}
+	return r, errors.New(c.Text)
+}
+
+// legCause is the cause of a failure of a flow's own socket.
+func legCause(near bool, err error) stream.Cause {
+	timeout := errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.EHOSTUNREACH)
+	switch {
+	case near && timeout:
+		return cause(flow.EndClientTimeout, err)
+	case near:
+		return cause(flow.EndClientReset, err)
+	case timeout:
+		return cause(flow.EndTargetTimeout, err)
+	}
+	return cause(flow.EndTargetReset, err)
+}

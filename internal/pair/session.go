@@ -1,0 +1,481 @@
+package pair
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"longhaul/internal/flow"
+	"longhaul/internal/pair/stream"
+	"longhaul/internal/pair/wire"
+)
+
+// padSize is what opens the congestion window of an idle lane, in bytes: beyond it a
+// flow's first 64 kB need no second round trip.
+const padSize = 128 << 10
+
+// maxBuried bounds the flows that a far session refuses because their RESET came
+// before their OPEN.
+const maxBuried = 4096
+
+// session is one relation of two processes: a control connection, lanes, flows. It
+// outlives its connections.
+type session struct {
+	node   *Node
+	near   bool
+	link   *Link  // near relay
+	peer   string // name in Identity
+	id     uint64
+	tunnel string // of this host
+
+	resumes    atomic.Int64
+	flowsTotal atomic.Int64
+	srtt       atomic.Int64 // nanoseconds; 0: not measured
+	rttvar     atomic.Int64
+
+	mu       sync.Mutex
+	instance uint64 // of the other process; 0: not known yet
+	release  string
+	remote   netip.AddrPort
+	acceptor Acceptor      // far relay: of the latest connection
+	resume   time.Duration // far relay: how long flows wait for a lane, as the near end says; 0: not said
+	ctl      *control
+	since    time.Time // of ctl, or of its loss
+	outage   time.Duration
+	draining bool
+	closed   bool
+	revoked  bool      // of the watching goroutine
+	greeting time.Time // near relay: an attempt for ctl is in its handshake since; zero: none
+	padding  int       // near relay: lanes on their way to the pool
+	flows    map[uint64]*Flow
+	buried   dropped
+	lanes    map[*lane]struct{}
+	warm     []*lane // near relay, the latest used last
+	dirty    []*Flow
+	timer    *time.Timer // of a delayed flush; nil: none
+	problem  Problem
+	text     string
+	pings    uint64
+
+	laneDials int // near relay, under the link's lock
+}
+
+func newSession(n *Node, peer string, id uint64, near bool) *session {
+	return &session{node: n, near: near, peer: peer, id: id, since: time.Now(),
+		flows: map[uint64]*Flow{}, lanes: map[*lane]struct{}{}}
+}
+
+func (s *session) rtt() time.Duration { return time.Duration(s.srtt.Load()) }
+
+// patience is max(floor, n round trips): how long an answer may take.
+func (s *session) patience(floor time.Duration, n int) time.Duration {
+	return max(floor, time.Duration(n)*s.rtt(), s.rtt()+4*time.Duration(s.rttvar.Load()))
+}
+
+// begin makes c the control connection, which replaces an older one.
+func (s *session) begin(c *connection) {
+	ctl := newControl(c)
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		ctl.close()
+		return
+	}
+	old := s.ctl
+	s.ctl = ctl
+	if s.instance != 0 {
+		s.outage += time.Since(s.since)
+	}
+	s.instance, s.release, s.since = c.hello.Instance, c.hello.Release, time.Now()
+	s.remote = addressOf(c)
+	s.problem, s.text = ProblemNone, ""
+	flows := slices.Collect(maps.Values(s.flows))
+	s.mu.Unlock()
+	if old != nil {
+		old.close()
+	}
+	if s.node.draining.Load() {
+		ctl.post(wire.Message{Type: wire.MessageDrain})
+	}
+	s.sendPing(ctl)
+	for _, f := range flows {
+		f.resync()
+	}
+	s.node.tasks.Go(func() {
+		_ = ctl.write(s.fill)
+		ctl.close()
+	})
+	s.node.tasks.Go(func() {
+		err := ctl.read(func(m wire.Message) { s.handle(ctl, m) })
+		ctl.close()
+		s.controlLost(ctl, err)
+	})
+}
+
+func (s *session) controlLost(ctl *control, err error) {
+	s.mu.Lock()
+	current := s.ctl == ctl
+	if current {
+		s.ctl = nil
+		s.since = time.Now()
+		s.problem, s.text = ProblemPathDown, errorText(err)
+	}
+	s.mu.Unlock()
+	if !current {
+		return
+	}
+	s.node.log.Debug("control connection lost", "peer", s.peer, "tunnel", s.tunnel, "error", err)
+	if s.link != nil {
+		s.link.poke()
+	}
+}
+
+func (s *session) control() *control {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ctl
+}
+
+// post notes that a flow has something for the control connection.
+func (s *session) post(f *Flow, urgent bool) { // with f.mu
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !f.dirty {
+		f.dirty = true
+		s.dirty = append(s.dirty, f)
+	}
+	if s.ctl == nil {
+		return
+	}
+	if urgent {
+		s.ctl.flush()
+	} else if s.timer == nil {
+		s.timer = time.AfterFunc(ackDelay, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.timer = nil
+			if s.ctl != nil {
+				s.ctl.flush()
+			}
+		})
+	}
+}
+
+// message sends a message, if the control connection stands.
+func (s *session) message(m wire.Message) {
+	if ctl := s.control(); ctl != nil {
+		ctl.post(m)
+	}
+}
+
+// fill appends the messages that flows have due.
+func (s *session) fill(out []byte) []byte {
+	s.mu.Lock()
+	dirty := s.dirty
+	s.dirty = nil
+	for _, f := range dirty {
+		f.dirty = false
+	}
+	s.mu.Unlock()
+	for _, f := range dirty {
+		out = f.messages(out)
+	}
+	return out
+}
+
+// messages appends the flow's messages that are due.
+func (f *Flow) messages(out []byte) []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.near && !f.sent {
+		return out // the far relay has never heard of the flow
+	}
+	if !f.known && !f.sf.ResetWaiting() {
+		return out // its OPEN may be under way, and an ACK would overtake it
+	}
+	if a, ok := f.sf.TakeAck(); ok && f.known {
+		m := wire.Message{Type: wire.MessageAck, Flow: f.id, Offset: a.Received}
+		if a.End {
+			m.Flags = wire.FlagEnd
+		}
+		out = m.Append(out)
+	}
+	if r, ok := f.sf.TakeReset(); ok {
+		m := wire.Message{Type: wire.MessageReset, Flow: f.id, Offset: r.Length, Reason: r.Cause.Code, Text: r.Cause.Text}
+		if r.End {
+			m.Flags = wire.FlagEnd
+		}
+		if !f.near && !f.opened {
+			m.Type = wire.MessageRefused
+		}
+		out = m.Append(out)
+	}
+	if f.sf.Over() {
+		f.wake()
+	}
+	return out
+}
+
+// resync makes everything due again that a lost control connection may have lost.
+func (f *Flow) resync() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.finished {
+		return
+	}
+	f.sf.Resync()
+	f.wokeAt = time.Time{}
+	if !f.near && f.opened {
+		f.s.message(wire.Message{Type: wire.MessageOpened, Flow: f.id, Text: f.target})
+	}
+	f.s.post(f, true)
+	f.wake()
+}
+
+func (s *session) flow(id uint64) *Flow {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.flows[id]
+}
+
+func (s *session) add(f *Flow) {
+	s.flowsTotal.Add(1)
+	s.mu.Lock()
+	s.flows[f.id] = f
+	s.mu.Unlock()
+}
+
+// forget drops a flow that is over.
+func (s *session) forget(f *Flow) {
+	s.mu.Lock()
+	delete(s.flows, f.id)
+	if !s.near {
+		s.buried.add(f.id)
+	}
+	s.mu.Unlock()
+	s.node.flowsNow.Add(-1)
+}
+
+// handle takes a message of the other end.
+func (s *session) handle(ctl *control, m wire.Message) {
+	switch m.Type {
+	case wire.MessagePing:
+		ctl.post(wire.Message{Type: wire.MessagePong, Bytes: m.Bytes})
+	case wire.MessagePong:
+		s.pong(ctl, binary.BigEndian.Uint64(m.Bytes))
+	case wire.MessageDrain:
+		s.mu.Lock()
+		s.draining = true
+		s.mu.Unlock()
+		if s.link != nil {
+			s.link.poke()
+		}
+	case wire.MessageKey:
+		if err := s.node.identity.Learn(s.peer, slices.Clone(m.Bytes)); err != nil {
+			s.node.log.Warn("peer's new key is not stored", "peer", s.peer, "error", err)
+			return
+		}
+		ctl.post(wire.Message{Type: wire.MessageKeyTaken, Bytes: slices.Clone(m.Bytes)})
+	case wire.MessageKeyTaken:
+		if err := s.node.identity.Taken(s.peer, slices.Clone(m.Bytes)); err != nil {
+			s.node.log.Warn("peer's receipt of the new key is not stored", "peer", s.peer, "error", err)
+		}
+	default:
+		s.handleFlow(ctl, m)
+	}
+}
+
+func (s *session) handleFlow(ctl *control, m wire.Message) {
+	f := s.flow(m.Flow)
+	if f == nil {
+		if !s.near && m.Type == wire.MessageReset {
+			s.bury(m.Flow)
+		}
+		if m.Type != wire.MessageGone {
+			ctl.post(wire.Message{Type: wire.MessageGone, Flow: m.Flow})
+		}
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.finished {
+		return
+	}
+	f.take(m)
+	f.wake()
+}
+
+// take takes a message for the flow. The caller holds f.mu and wakes the flow.
+func (f *Flow) take(m wire.Message) {
+	c := stream.Cause{Code: m.Reason, Text: m.Text}
+	switch m.Type {
+	case wire.MessageOpened:
+		f.known, f.opened, f.target = true, true, m.Text
+	case wire.MessageRefused:
+		f.known = true
+		f.sf.PeerReset(0, false, c)
+	case wire.MessageAck:
+		f.known = true
+		if err := f.sf.Ack(m.Offset, m.Flags&wire.FlagEnd != 0); err != nil {
+			f.sf.Abort(cause(flow.EndDamaged, errors.New("acknowledgement of bytes that were not sent")))
+		}
+	case wire.MessageReset:
+		f.known = true
+		f.sf.PeerReset(m.Offset, m.Flags&wire.FlagEnd != 0, c)
+	case wire.MessageGone:
+		f.sf.PeerGone(cause(flow.EndWANLost, errors.New("the other relay does not know the flow")))
+	case wire.MessageWake:
+		f.takeWake(m.Offset, m.Bytes)
+	}
+}
+
+// takeWake writes bytes that came ahead of a lane, as far as the socket takes them.
+func (f *Flow) takeWake(offset uint64, b []byte) {
+	f.known = true
+	if f.lane == nil && f.leg.open() && f.leg.busy == 0 && f.leg.writable {
+		if rest, err := f.sf.In.Data(offset, b); err == nil && len(rest) > 0 {
+			f.writeLeg(rest)
+			f.postDue()
+		}
+	}
+	if f.lane == nil && f.near && !f.queued {
+		f.wanted = true
+		f.s.link.want(f)
+	}
+}
+
+// wakePeer asks the near relay for a lane. The caller holds f.mu.
+func (s *session) wakePeer(f *Flow) {
+	if !f.wokeAt.IsZero() {
+		return
+	}
+	offset, b := f.sf.Out.Peek(wire.MaxWake)
+	if ctl := s.control(); ctl != nil {
+		f.wokeAt = time.Now()
+		ctl.post(wire.Message{Type: wire.MessageWake, Flow: f.id, Offset: offset, Bytes: b})
+	}
+}
+
+func (s *session) bury(id uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.buried.add(id)
+}
+
+// join takes a lane whose HELLO names this session.
+func (s *session) join(l *lane, pads bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.lanes[l] = struct{}{}
+	if l.pads = pads; pads {
+		s.padding++
+	}
+	s.node.tasks.Go(l.run)
+	return true
+}
+
+// laneEnded takes the news that a lane's reader has returned.
+func (s *session) laneEnded(l *lane, err error) {
+	s.mu.Lock()
+	delete(s.lanes, l)
+	if l.pads {
+		l.pads = false
+		s.padding--
+	}
+	s.warm = slices.DeleteFunc(s.warm, func(w *lane) bool { return w == l })
+	s.mu.Unlock()
+	if f := l.die(); f != nil {
+		s.node.log.Debug("lane lost", "peer", s.peer, "tunnel", s.tunnel, "error", err)
+		f.laneLost(l)
+	}
+	if s.link != nil {
+		s.link.poke()
+	}
+}
+
+// attach takes an ATTACH: at the near relay the answer to its own.
+func (s *session) attach(l *lane, id, received uint64) error {
+	if s.near {
+		f := l.bound()
+		if f == nil || f.id != id {
+			return nil
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.heard(l)
+		if f.lane == l {
+			f.attached(received)
+		}
+		return nil
+	}
+	f := s.flow(id)
+	if f == nil {
+		l.bind(nil)
+		s.message(wire.Message{Type: wire.MessageGone, Flow: id})
+		return nil
+	}
+	f.attachFar(l, received, wire.AppendAttach)
+	return nil
+}
+
+// attached takes the other end's position. The caller holds f.mu.
+func (f *Flow) attached(received uint64) {
+	var err error
+	if f.sf.Out.Attached() {
+		err = f.sf.Ack(received, false)
+	} else {
+		err = f.sf.Attach(received)
+	}
+	if err != nil {
+		f.sf.Abort(cause(flow.EndDamaged, fmt.Errorf("position %d of the other relay cannot be", received)))
+	}
+	f.ackedAt = time.Now()
+	f.wake()
+}
+
+// attachFar gives a far flow another lane; greet makes the answer, nil: none.
+func (f *Flow) attachFar(l *lane, received uint64, greet func([]byte, uint64, uint64) []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if old := f.lane; old != nil && old != l {
+		old.unbind(f)
+		old.close()
+		f.resumes++
+	}
+	f.lane, f.greet = nil, nil
+	f.sf.Detach()
+	for f.leg.busyOut {
+		f.cond.Wait()
+	}
+	l.bind(f)
+	f.lane = l
+	if greet != nil {
+		f.greet = greet(nil, f.id, f.sf.In.Position())
+	}
+	f.wokeAt = time.Time{}
+	f.attached(received)
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func addressOf(c *connection) netip.AddrPort {
+	a, err := netip.ParseAddrPort(c.bulk.RemoteAddr().String())
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}

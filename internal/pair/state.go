@@ -1,0 +1,82 @@
+package pair
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Problem is the cause that keeps a session from standing.
+type Problem string
+
+// The problems of a session.
+const (
+	ProblemNone       Problem = ""
+	ProblemUnpaired   Problem = "unpaired"    // something answers that speaks no pair protocol
+	ProblemKeyUnknown Problem = "key-unknown" // one end does not know the other's key
+	ProblemVersion    Problem = "version"     // the versions of both ends do not overlap
+	ProblemPathDown   Problem = "path-down"   // nobody answers
+	ProblemDenied     Problem = "denied"      // the far tunnel does not admit this peer
+	ProblemDraining   Problem = "draining"    // the far process takes no new sessions
+)
+
+// SessionState is one relation of two processes at one moment.
+type SessionState struct {
+	Peer     string
+	Tunnel   string // of this host
+	Near     bool   // this host opens the connections
+	Session  uint64
+	Instance uint64 // of the other process; 0: not known yet
+	Release  string // of the other process
+	Remote   netip.AddrPort
+	Up       bool      // the control connection stands and answers
+	Since    time.Time // of Up
+	Draining bool      // it takes no new flows
+	RTT      time.Duration
+
+	LanesWarm    int
+	LanesBusy    int
+	FlowsLane    int // flows that have a lane
+	FlowsParked  int // silent flows, without lane
+	FlowsWaiting int // flows that need a lane and have none
+	FlowsTotal   int64
+	Retained     int64 // bytes sent and not acknowledged
+	Resumes      int64
+	Outage       time.Duration // together, without a control connection after the first
+	Problem      Problem
+	ProblemText  string
+}
+
+// State is the node at one moment.
+type State struct {
+	Instance      uint64
+	Sessions      []SessionState
+	Retained      int64 // bytes of all stores
+	RetainedLimit int64 // bytes; 0: unbounded but for the bound of each flow
+	// Strangers counts accepted connections that did not become part of a
+	// session, by cause.
+	Strangers map[Problem]int64
+}
+
+// FlowState names what a flow is about.
+type FlowState string
+
+// The states of a flow.
+const (
+	FlowOpening FlowState = "dialing"
+	FlowOpen    FlowState = "open"
+	FlowParked  FlowState = "parked"
+	FlowResumes FlowState = "resuming" // without a lane that it needs
+	FlowEnding  FlowState = "delivering"
+)
+
+// Figures are a flow at one moment.
+type Figures struct {
+	State     FlowState
+	BytesUp   int64
+	BytesDown int64
+	Retained  int64 // bytes sent and not acknowledged by the far relay
+	Target    string
+	Resumes   int
+	Outage    time.Duration
+	RTT       time.Duration // of the session
+}

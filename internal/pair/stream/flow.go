@@ -1,0 +1,202 @@
+package stream
+
+// Cause is why a flow is cut: a code that both ends know, and a text.
+type Cause struct {
+	Code byte
+	Text string
+}
+
+// Flow is one end of a flow: what its own socket sends and what it gets.
+type Flow struct {
+	Out Sender
+	In  Receiver
+
+	dead     bool // this end's socket takes part no more
+	cutBy    Cause
+	byPeer   bool // the other end found the cause
+	peerDead bool // the other end sent RESET, or knows the flow no more
+	resetDue bool // a RESET has to be sent
+	ackDue   bool
+	acked    uint64 // sent in an ACK
+	hurry    bool   // the ACK must not wait
+}
+
+// New makes a flow that keeps at most limit bytes in memory of the budget.
+func New(budget Budget, limit int) *Flow {
+	f := &Flow{}
+	f.Init(budget, limit)
+	return f
+}
+
+// Init makes a zero flow one that keeps at most limit bytes in memory of the budget.
+func (f *Flow) Init(budget Budget, limit int) {
+	f.Out.store.budget = budget
+	f.Out.limit = limit
+}
+
+// Attach gives the flow a lane; received is the other end's position on it.
+func (f *Flow) Attach(received uint64) error { return f.Out.attach(received) }
+
+// Detach takes the lane away.
+func (f *Flow) Detach() { f.Out.detach() }
+
+// Wrote counts bytes that are in this end's socket.
+func (f *Flow) Wrote(b []byte) {
+	f.In.Wrote(b)
+	f.ackDue = true
+}
+
+// EndPassed reports that this end's socket was shut down.
+func (f *Flow) EndPassed() {
+	f.In.ended = true
+	f.ackDue, f.hurry = true, true
+}
+
+// LocalReset takes a failure of this end's socket. What it sent before is still
+// delivered, its end included.
+func (f *Flow) LocalReset(c Cause) { f.die(c, false) }
+
+// Abort cuts the flow at both ends without delivering anything more.
+func (f *Flow) Abort(c Cause) {
+	f.Out.drop()
+	f.die(c, false)
+	f.resetDue = f.resetDue || !f.peerDead // a RESET that promised bytes is void
+}
+
+func (f *Flow) die(c Cause, byPeer bool) {
+	if f.dead {
+		return
+	}
+	f.dead, f.In.dead, f.resetDue = true, true, true
+	if f.cutBy == (Cause{}) {
+		f.cutBy, f.byPeer = c, byPeer
+	}
+}
+
+// Ack takes the other end's acknowledgement.
+func (f *Flow) Ack(received uint64, end bool) error { return f.Out.ack(received, end) }
+
+// PeerReset takes the other end's RESET. Its socket is dead: nothing needs to be sent
+// any more, but for the answer once this end's socket is reset.
+func (f *Flow) PeerReset(length uint64, end bool, c Cause) {
+	f.peerDead = true
+	f.Out.drop()
+	f.In.reset(length, end)
+	if f.cutBy == (Cause{}) {
+		f.cutBy, f.byPeer = c, true
+	}
+}
+
+// PeerGone takes the news that the other end does not know the flow. Only one that
+// had passed on everything, or was told of a reset, forgets a flow cleanly.
+func (f *Flow) PeerGone(c Cause) {
+	if f.Out.ended && f.In.ended {
+		f.Out.endAcked = true
+	}
+	f.peerDead = true
+	if !f.Clean() {
+		f.Out.drop()
+		f.die(c, true)
+	}
+	f.resetDue = false
+}
+
+// Clean reports that both directions have ended and both ends know.
+func (f *Flow) Clean() bool { return f.Out.endAcked && f.In.ended }
+
+// Dead reports that this end's socket is to be reset, or was.
+func (f *Flow) Dead() bool { return f.dead }
+
+// ResetLocal reports whether this end's socket has to be reset now because of what
+// came from the other end. Reset then is its state.
+func (f *Flow) ResetLocal() bool {
+	if f.dead || f.Clean() || !f.In.due() {
+		return false
+	}
+	f.die(f.cutBy, f.byPeer)
+	return true
+}
+
+// Over reports that this end has nothing more to do for the flow: it ended cleanly, or
+// both sockets are dead and both ends know.
+func (f *Flow) Over() bool { return f.Clean() || f.dead && f.peerDead && !f.resetDue }
+
+// Cutting reports that the other end has sent a RESET and what comes before it is not
+// delivered yet.
+func (f *Flow) Cutting() bool { return f.In.cut && !f.dead && !f.In.due() }
+
+// CutNow delivers the other end's RESET although bytes before it are missing.
+func (f *Flow) CutNow() {
+	if f.In.cut {
+		f.die(f.cutBy, f.byPeer)
+	}
+}
+
+// Cause is why the flow is cut, and whether the other end found it; zero: it is not.
+func (f *Flow) Cause() (c Cause, byPeer bool) { return f.cutBy, f.byPeer }
+
+// Hungry reports whether bytes of this end's socket are to be read.
+func (f *Flow) Hungry() bool { return !f.dead && !f.peerDead && !f.Out.ended }
+
+// NeedsLane reports whether something must go over a lane, either way, as far as this
+// end knows.
+func (f *Flow) NeedsLane() bool {
+	if f.Over() {
+		return false
+	}
+	return f.Out.Unacknowledged() || f.In.cut && !f.In.dead && !f.In.due()
+}
+
+// Quiet reports that both ends have all bytes and nobody waits for anything.
+func (f *Flow) Quiet() bool {
+	return !f.dead && !f.peerDead && !f.Out.Unacknowledged() && !f.ackDue
+}
+
+// Ack is an acknowledgement to send.
+type Ack struct {
+	Received uint64
+	End      bool
+}
+
+// Reset is a RESET to send.
+type Reset struct {
+	Length uint64
+	End    bool // an end comes before it
+	Cause  Cause
+}
+
+// AckWaiting is the number of bytes that an ACK would acknowledge; urgent: it must go
+// out at once.
+func (f *Flow) AckWaiting() (n uint64, urgent bool) {
+	return f.In.pos - f.acked, f.hurry
+}
+
+// ResetWaiting reports whether a RESET is due.
+func (f *Flow) ResetWaiting() bool { return f.resetDue }
+
+// TakeAck returns the ACK that is due, once.
+func (f *Flow) TakeAck() (Ack, bool) {
+	if !f.ackDue {
+		return Ack{}, false
+	}
+	f.ackDue, f.hurry, f.acked = false, false, f.In.pos
+	return Ack{Received: f.In.pos, End: f.In.ended}, true
+}
+
+// TakeReset returns the RESET that is due, once.
+func (f *Flow) TakeReset() (Reset, bool) {
+	if !f.resetDue {
+		return Reset{}, false
+	}
+	f.resetDue = false
+	if f.Out.dropped {
+		return Reset{Cause: f.cutBy}, true
+	}
+	return Reset{Length: f.Out.length, End: f.Out.ended, Cause: f.cutBy}, true
+}
+
+// Resync makes everything due again that a lost control connection may have lost.
+func (f *Flow) Resync() {
+	f.ackDue, f.hurry = true, true
+	f.resetDue = f.dead
+}

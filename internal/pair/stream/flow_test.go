@@ -1,0 +1,245 @@
+package stream
+
+import (
+	"errors"
+	"testing"
+)
+
+// feed reads b as if the flow's own socket had sent it.
+func feed(t *testing.T, s *Sender, b string) {
+	t.Helper()
+	for len(b) > 0 {
+		n := copy(s.Space(), b)
+		if n == 0 {
+			t.Fatalf("no room for %q", b)
+		}
+		s.Commit(n)
+		b = b[n:]
+	}
+}
+
+func TestSender(t *testing.T) {
+	f := New(noBudget{}, 1<<20)
+	feed(t, &f.Out, "hello")
+	if _, ok := f.Out.Item(); ok {
+		t.Error("an item without a lane")
+	}
+	if err := f.Attach(0); err != nil {
+		t.Fatal(err)
+	}
+	item, ok := f.Out.Item()
+	if !ok || string(item.Bytes) != "hello" || item.Offset != 0 || len(item.WithHead) != len("hello")+Headroom {
+		t.Fatalf("%+v, %v", item, ok)
+	}
+	f.Out.Sent(item)
+	if offset, b := f.Out.Peek(10); len(b) > 0 {
+		t.Errorf("%q at %d are still to be sent", b, offset)
+	}
+	f.Detach()
+	for _, c := range []struct {
+		received uint64
+		want     error
+	}{{6, ErrDamaged}, {2, nil}, {1, ErrDamaged}} {
+		if err := f.Attach(c.received); !errors.Is(err, c.want) {
+			t.Errorf("position %d: %v", c.received, err)
+		}
+	}
+	if item, _ := f.Out.Item(); string(item.Bytes) != "llo" || item.Offset != 2 {
+		t.Errorf("sent again: %+v", item)
+	}
+}
+
+func TestSenderEnd(t *testing.T) {
+	f := New(noBudget{}, 1<<20)
+	_ = f.Attach(0)
+	feed(t, &f.Out, "x")
+	f.Out.End()
+	if f.Out.Space() != nil {
+		t.Error("room behind the end")
+	}
+	item, _ := f.Out.Item()
+	f.Out.Sent(item)
+	end, ok := f.Out.Item()
+	if !ok || !end.End || end.Offset != 1 || end.CRC != sum(0, []byte("x")) {
+		t.Fatalf("%+v", end)
+	}
+	f.Out.Sent(end)
+	for _, c := range []struct {
+		received uint64
+		end      bool
+		want     error
+	}{{2, false, ErrDamaged}, {0, true, ErrDamaged}, {1, true, nil}} {
+		if err := f.Ack(c.received, c.end); !errors.Is(err, c.want) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	if !f.Out.Done() || f.Out.Unacknowledged() {
+		t.Error("not done")
+	}
+}
+
+func TestReceiver(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		offset uint64
+		bytes  string
+		want   string
+		err    error
+	}{
+		{"in order", 3, "def", "def", nil},
+		{"seen", 0, "abc", "", nil},
+		{"half seen", 1, "bcde", "de", nil},
+		{"a gap", 4, "e", "", ErrGap},
+	} {
+		f := New(noBudget{}, 1)
+		f.Wrote([]byte("abc"))
+		got, err := f.In.Data(c.offset, []byte(c.bytes))
+		if string(got) != c.want || !errors.Is(err, c.err) {
+			t.Errorf("%s: %q, %v", c.name, got, err)
+		}
+	}
+}
+
+func TestReceiverEnd(t *testing.T) {
+	right := sum(0, []byte("abc"))
+	for _, c := range []struct {
+		name   string
+		length uint64
+		crc    uint32
+		before func(*Flow)
+		pass   bool
+		err    error
+	}{
+		{"right", 3, right, nil, true, nil},
+		{"short", 2, right, nil, false, ErrDamaged},
+		{"long", 4, right, nil, false, ErrDamaged},
+		{"another sum", 3, right + 1, nil, false, ErrDamaged},
+		{"twice", 3, right, func(f *Flow) { _, _ = f.In.End(3, right) }, false, nil},
+		{"behind a reset without end", 3, right, func(f *Flow) { f.PeerReset(3, false, Cause{}) }, false, nil},
+		{"before a reset", 3, right, func(f *Flow) { f.PeerReset(3, true, Cause{}) }, true, nil},
+		{"of a dead socket", 9, 0, func(f *Flow) { f.LocalReset(Cause{}) }, false, nil},
+	} {
+		f := New(noBudget{}, 1)
+		f.Wrote([]byte("abc"))
+		if c.before != nil {
+			c.before(f)
+		}
+		if pass, err := f.In.End(c.length, c.crc); pass != c.pass || !errors.Is(err, c.err) {
+			t.Errorf("%s: %v, %v", c.name, pass, err)
+		}
+	}
+	f := New(noBudget{}, 1)
+	_, _ = f.In.End(0, 0)
+	if _, err := f.In.Data(0, []byte("x")); !errors.Is(err, ErrDamaged) {
+		t.Errorf("bytes behind the end: %v", err)
+	}
+}
+
+// TestPeerReset holds that bytes before a RESET are delivered, and none behind it.
+func TestPeerReset(t *testing.T) {
+	f := New(noBudget{}, 1)
+	f.PeerReset(2, false, Cause{Code: 7})
+	if f.ResetLocal() {
+		t.Error("reset before the bytes")
+	}
+	b, err := f.In.Data(0, []byte("abc"))
+	if string(b) != "ab" || err != nil {
+		t.Errorf("%q, %v", b, err)
+	}
+	f.Wrote(b)
+	if !f.ResetLocal() || !f.Dead() || f.Over() {
+		t.Error("not reset behind the bytes")
+	}
+	if r, ok := f.TakeReset(); !ok || r.Cause.Code != 7 {
+		t.Errorf("answer %+v, %v", r, ok)
+	}
+	if !f.Over() {
+		t.Error("not over behind the answer")
+	}
+}
+
+// limited is a budget of so many bytes.
+type limited struct{ left, forced int }
+
+func (l *limited) Take(n int) bool {
+	if n > l.left {
+		return false
+	}
+	l.left -= n
+	return true
+}
+func (l *limited) Give(n int)  { l.left += n }
+func (l *limited) Force(n int) { l.left -= n; l.forced += n }
+
+func TestStore(t *testing.T) {
+	budget := &limited{left: 1 << 20}
+	f := New(budget, 1<<20)
+	want := make([]byte, 300<<10)
+	for i := range want {
+		want[i] = byte(i >> 8)
+	}
+	for rest := want; len(rest) > 0; {
+		n := copy(f.Out.Space(), rest)
+		f.Out.Commit(n)
+		rest = rest[n:]
+	}
+	_ = f.Attach(0)
+	var got []byte
+	for item, ok := f.Out.Item(); ok; item, ok = f.Out.Item() {
+		got = append(got, item.Bytes...)
+		f.Out.Sent(item)
+	}
+	if string(got) != string(want) {
+		t.Error("other bytes are sent than were read")
+	}
+	_ = f.Ack(uint64(len(want)), false)
+	f.Out.Trim()
+	if budget.left != 1<<20 {
+		t.Errorf("%d bytes of the budget are kept", 1<<20-budget.left)
+	}
+}
+
+// TestStoreWithoutBudget holds that each flow has at least the smallest chunk, and no
+// more than the budget gives.
+func TestStoreWithoutBudget(t *testing.T) {
+	budget := &limited{}
+	f := New(budget, 1<<20)
+	n := 0
+	for b := f.Out.Space(); b != nil; b = f.Out.Space() {
+		f.Out.Commit(len(b))
+		n += len(b)
+	}
+	if n != chunkSizes[0] || budget.forced != n {
+		t.Errorf("%d bytes kept, %d beyond the budget", n, budget.forced)
+	}
+	f.Out.Keep(make([]byte, 10000))
+	if kept := f.Out.Kept(); kept != int64(n+10000) {
+		t.Errorf("%d bytes kept", kept)
+	}
+	f.Abort(Cause{})
+	f.Out.Trim()
+	if budget.left != 0 || f.Out.Kept() != 0 {
+		t.Errorf("%d bytes are kept after the end", -budget.left)
+	}
+}
+
+func TestLimit(t *testing.T) {
+	f := New(noBudget{}, 10)
+	_ = f.Attach(0)
+	if n := len(f.Out.Space()); n != 10 {
+		t.Errorf("room for %d bytes", n)
+	}
+	f.Out.Commit(10)
+	if f.Out.Starved() || !f.Out.Full() {
+		t.Error("starved before anything was sent")
+	}
+	item, _ := f.Out.Item()
+	f.Out.Sent(item)
+	if !f.Out.Starved() {
+		t.Error("not starved")
+	}
+	f.Out.SetLimit(20)
+	if n := len(f.Out.Space()); n != 10 {
+		t.Errorf("room for %d bytes", n)
+	}
+}

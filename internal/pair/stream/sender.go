@@ -1,0 +1,183 @@
+package stream
+
+// Sender is the sending end of one direction.
+type Sender struct {
+	store  store
+	base   uint64 // everything before it is acknowledged
+	next   uint64 // to be sent next on the lane
+	sent   uint64 // the highest position that went out, on any lane
+	length uint64 // read
+	limit  int    // of bytes that are kept
+	crc    uint32
+
+	attached bool
+	ended    bool // the end was read
+	endSent  bool // on this lane
+	endAcked bool
+	dropped  bool // no receiver is left, or nothing may reach it any more
+}
+
+// Item is the next thing to send on a lane.
+type Item struct {
+	Offset uint64
+	// Bytes of DATA; empty for END. WithHead begins Headroom bytes earlier, in
+	// memory that may hold bytes of the stream: they must be put back.
+	Bytes    []byte
+	WithHead []byte
+	End      bool
+	CRC      uint32 // of END
+}
+
+// Length is the number of bytes read.
+func (s *Sender) Length() uint64 { return s.length }
+
+// Kept is the number of bytes that are not acknowledged.
+func (s *Sender) Kept() int64 {
+	if s.dropped {
+		return 0
+	}
+	return int64(s.length - s.base)
+}
+
+// Acknowledged is the position before which the other end has everything.
+func (s *Sender) Acknowledged() uint64 { return s.base }
+
+// Next is the position of the byte to be sent next.
+func (s *Sender) Next() uint64 { return s.next }
+
+// Ended reports whether the end was read.
+func (s *Sender) Ended() bool { return s.ended }
+
+// Attached reports whether the sender has a lane and a position on it.
+func (s *Sender) Attached() bool { return s.attached }
+
+// Done reports whether the other end has passed on the end.
+func (s *Sender) Done() bool { return s.endAcked }
+
+// Full reports whether the limit of kept bytes is reached.
+func (s *Sender) Full() bool { return s.Kept() >= int64(s.limit) }
+
+// Starved reports whether the limit alone holds the sender back: it is full, and
+// everything was sent.
+func (s *Sender) Starved() bool { return s.Full() && s.next == s.length }
+
+// SetLimit bounds the bytes that are kept.
+func (s *Sender) SetLimit(limit int) { s.limit = limit }
+
+// Limit is the bound of the bytes that are kept.
+func (s *Sender) Limit() int { return s.limit }
+
+// Space returns memory to read the next bytes to; nil if the limit or the budget has
+// none left. Commit follows before any other call that changes the sender.
+func (s *Sender) Space() []byte {
+	if s.ended || s.dropped || s.Full() {
+		return nil
+	}
+	b := s.store.space(s.length, false)
+	return b[:min(len(b), s.limit-int(s.Kept()))]
+}
+
+// Keep takes bytes that were read already, also beyond the limit and the budget.
+func (s *Sender) Keep(b []byte) {
+	for len(b) > 0 {
+		n := copy(s.store.space(s.length, true), b)
+		s.Commit(n)
+		b = b[n:]
+	}
+}
+
+// Commit counts n bytes that were read to Space.
+func (s *Sender) Commit(n int) {
+	b := s.store.chunks[len(s.store.chunks)-1].space()[:n]
+	s.crc = sum(s.crc, b)
+	s.store.commit(n)
+	s.length += uint64(n)
+}
+
+// Trim frees memory of acknowledged bytes, and what Space gave and nobody used. Bytes
+// of an Item are valid until then.
+func (s *Sender) Trim() {
+	if s.dropped {
+		s.store.trim(s.length)
+		return
+	}
+	s.store.trim(s.base)
+}
+
+// End ends the stream.
+func (s *Sender) End() { s.ended = true }
+
+// attach begins a lane whose receiver has everything before received.
+func (s *Sender) attach(received uint64) error {
+	if received < s.base || received > s.length {
+		return ErrDamaged
+	}
+	s.base, s.next = received, received
+	s.attached, s.endSent = true, false
+	return nil
+}
+
+func (s *Sender) detach() {
+	s.attached, s.endSent, s.next = false, false, s.base
+}
+
+// ack takes an acknowledgement of everything before received.
+func (s *Sender) ack(received uint64, end bool) error {
+	if received > s.length || end && (!s.ended || received != s.length) {
+		return ErrDamaged
+	}
+	s.base = max(s.base, received)
+	s.next = max(s.next, s.base)
+	s.endAcked = s.endAcked || end
+	return nil
+}
+
+// Item returns what to send next on the lane; Sent follows.
+func (s *Sender) Item() (Item, bool) {
+	switch {
+	case !s.attached || s.dropped:
+		return Item{}, false
+	case s.next < s.length:
+		b, withHead := s.store.at(s.next)
+		return Item{Offset: s.next, Bytes: b, WithHead: withHead}, true
+	case s.ended && !s.endSent && !s.endAcked:
+		return Item{Offset: s.length, End: true, CRC: s.crc}, true
+	}
+	return Item{}, false
+}
+
+// InFlight reports whether bytes went out that nobody acknowledged. If none did, a new
+// lane may carry bytes before the other end has told its position.
+func (s *Sender) InFlight() bool { return s.sent > s.base }
+
+// EndInFlight reports whether the end went out on this lane and was not acknowledged.
+func (s *Sender) EndInFlight() bool { return s.endSent && !s.endAcked }
+
+// Sent counts an item of Item as sent, on a lane that may be lost since.
+func (s *Sender) Sent(it Item) {
+	switch {
+	case !s.attached:
+	case it.End:
+		s.endSent = true
+	default:
+		s.next = max(s.next, it.Offset+uint64(len(it.Bytes)))
+		s.sent = max(s.sent, s.next)
+	}
+}
+
+// Peek returns bytes that were not sent on a lane, to go out by other means; at most
+// max of them.
+func (s *Sender) Peek(max int) (offset uint64, b []byte) {
+	if s.dropped || s.next >= s.length {
+		return s.next, nil
+	}
+	b, _ = s.store.at(s.next)
+	return s.next, b[:min(len(b), max)]
+}
+
+// Unacknowledged reports whether the other end lacks bytes or the end.
+func (s *Sender) Unacknowledged() bool {
+	return !s.dropped && (s.base < s.length || s.ended && !s.endAcked)
+}
+
+func (s *Sender) drop() { s.dropped = true }

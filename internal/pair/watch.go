@@ -1,0 +1,372 @@
+package pair
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"longhaul/internal/flow"
+	"longhaul/internal/pair/stream"
+	"longhaul/internal/pair/wire"
+	"longhaul/internal/tcpinfo"
+)
+
+const (
+	pingEvery = time.Second
+	// pongWithin bounds the wait for a PONG while the kernel believes in the path:
+	// something between acknowledges for a dead relay.
+	pongWithin    = 2 * time.Second
+	hedgeAfter    = 200 * time.Millisecond // of an OPEN without an answer
+	suspectAfter  = 500 * time.Millisecond // of bytes without an acknowledgement
+	checkKeysTick = 10                     // ticks
+	drainWithin   = 5 * time.Second        // of a lane that was released with bytes under way
+)
+
+// watch looks after sessions until the node closes.
+func (n *Node) watch() {
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	for tick := 0; ; tick++ {
+		select {
+		case <-n.ctx.Done():
+			return
+		case now := <-ticker.C:
+			if tick%checkKeysTick == 0 && n.options.MemoryLimit != nil {
+				n.budget.limit.Store(n.options.MemoryLimit() / 4)
+			}
+			for _, s := range n.sessions() {
+				s.watch(now, tick%checkKeysTick == 0)
+			}
+		}
+	}
+}
+
+func (s *session) watch(now time.Time, slow bool) {
+	resume, admitted := s.rules(slow)
+	if !admitted {
+		s.revoke()
+		return
+	}
+	s.watchControl(now, slow)
+	s.mu.Lock()
+	down := s.ctl == nil && now.Sub(s.since) > resume
+	empty := len(s.flows) == 0
+	s.mu.Unlock()
+	for _, f := range s.allFlows() {
+		f.watch(now, resume, down)
+	}
+	s.closeLanes(func(l *lane) bool { return l.overdue(now) })
+	if down && empty && !s.near {
+		s.close()
+	}
+}
+
+// revoke ends the session of a peer that is admitted no more: its flows first, so that
+// it learns why, and its connections a second later.
+func (s *session) revoke() {
+	if s.revoked {
+		s.close()
+		return
+	}
+	s.revoked = true
+	s.node.log.Warn("peer is not admitted any more", "peer", s.peer, "tunnel", s.tunnel)
+	s.resetAll(flow.EndDenied, errors.New("the peer is not admitted any more"))
+}
+
+// rules are the time that flows wait for a lane, and whether the peer may be here.
+func (s *session) rules(slow bool) (resume time.Duration, admitted bool) {
+	if s.near {
+		return s.link.options().Resume, true
+	}
+	s.mu.Lock()
+	a, said := s.acceptor, s.resume
+	s.mu.Unlock()
+	resume = cmp.Or(a.Resume(), said, DefaultResume)
+	return resume, !slow || a.Admits(s.peer) && len(s.node.identity.PeerKeys(s.peer)) > 0
+}
+
+// watchControl measures the round trip and finds a dead control connection.
+func (s *session) watchControl(now time.Time, slow bool) {
+	ctl := s.control()
+	if ctl == nil {
+		return
+	}
+	ctl.mu.Lock()
+	waiting, since := ctl.ping != 0, now.Sub(ctl.pinged)
+	ctl.mu.Unlock()
+	switch {
+	case waiting && (since > s.patience(suspectAfter, 4) && stuck(ctl.c.bulk, s.patience(suspectAfter, 4)) || since > max(pongWithin, s.patience(0, 8))):
+		s.node.log.Debug("path is dead", "peer", s.peer, "tunnel", s.tunnel)
+		ctl.close()
+		s.dropWarm()
+		s.controlLost(ctl, errors.New("no answer to PING"))
+	case !waiting && since > pingEvery:
+		s.sendPing(ctl)
+	}
+	if slow {
+		s.announce(ctl)
+	}
+}
+
+// stuck reports that the kernel repeats what nobody acknowledges.
+func stuck(bulk *bulkConn, within time.Duration) (dead bool) {
+	bulk.control(func(fd int) {
+		info, err := tcpinfo.Get(fd)
+		dead = err == nil && info.Unacked > 0 && info.Retransmits > 0 && info.LastAckRecv > within
+	})
+	return dead
+}
+
+// announce tells the peer a key that a rotation made.
+func (s *session) announce(ctl *control) {
+	key := s.node.identity.Announced(s.peer)
+	if key == nil {
+		return
+	}
+	ctl.mu.Lock()
+	fresh := ctl.keys != string(key)
+	ctl.keys = string(key)
+	ctl.mu.Unlock()
+	if fresh {
+		ctl.post(wire.Message{Type: wire.MessageKey, Bytes: key})
+	}
+}
+
+func (s *session) sendPing(ctl *control) {
+	s.mu.Lock()
+	s.pings++
+	id := s.pings
+	s.mu.Unlock()
+	ctl.mu.Lock()
+	ctl.ping, ctl.pinged = id, time.Now()
+	ctl.mu.Unlock()
+	ctl.post(wire.Message{Type: wire.MessagePing, Bytes: binary.BigEndian.AppendUint64(nil, id)})
+}
+
+// pong takes the answer to a PING. The round trip is smoothed as TCP's (RFC 6298).
+func (s *session) pong(ctl *control, id uint64) {
+	ctl.mu.Lock()
+	ours, rtt := ctl.ping == id && id != 0, time.Since(ctl.pinged)
+	if ours {
+		ctl.ping = 0
+	}
+	ctl.mu.Unlock()
+	if !ours {
+		return
+	}
+	old := time.Duration(s.srtt.Load())
+	if old == 0 {
+		s.srtt.Store(int64(rtt))
+		s.rttvar.Store(int64(rtt / 2))
+		return
+	}
+	deviation := (old - rtt).Abs()
+	s.rttvar.Store((3*s.rttvar.Load() + int64(deviation)) / 4)
+	s.srtt.Store((7*int64(old) + int64(rtt)) / 8)
+}
+
+// overdue reports that the far relay does not answer a final RELEASE.
+func (l *lane) overdue(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.draining && now.Sub(l.since) > drainWithin
+}
+
+// watch finds what has taken too long.
+func (f *Flow) watch(now time.Time, resume time.Duration, down bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.finished {
+		return
+	}
+	if base := f.sf.Out.Acknowledged(); base != f.ackedBase || !f.sf.Out.InFlight() && !f.sf.Out.EndInFlight() {
+		f.ackedBase, f.ackedAt = base, now
+	}
+	f.watchLane(now)
+	switch {
+	case (f.sent || !f.near) && (down || !f.needSince.IsZero() && now.Sub(f.needSince) > resume):
+		f.giveUp(cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits")))
+	case f.near && !f.sent && now.Sub(f.start) > f.deadline:
+		f.giveUp(cause(flow.EndPairDown, errors.New(f.s.whyDown())))
+	case !f.sf.Dead() && !f.sf.Clean():
+		f.watchReset(now)
+		f.watchSilence(now)
+	}
+	if !f.running && !f.parkable() || f.leg.failed {
+		f.wake()
+	}
+	if f.leg.readable && f.sf.Hungry() && f.sf.Out.Kept() > 0 && f.s.node.budget.room() {
+		f.wake() // the budget may have held it back
+	}
+	f.watchWake(now)
+}
+
+// giveUp ends the flow without its peer.
+func (f *Flow) giveUp(c stream.Cause) {
+	f.sf.Abort(c)
+	f.sf.PeerGone(c)
+	f.wake()
+}
+
+// watchLane closes a lane that carries nothing any more; the flow gets another.
+func (f *Flow) watchLane(now time.Time) {
+	l := f.lane
+	if l == nil {
+		return
+	}
+	within := f.s.patience(suspectAfter, 4)
+	switch {
+	case f.near && !f.known && now.Sub(f.laneSince) > f.s.patience(hedgeAfter, 3) && !f.greeted(l):
+	case now.Sub(f.ackedAt) > within && stuck(l.bulk, within):
+	default:
+		return
+	}
+	l.close()
+	f.loseLane(l)
+	f.s.dropWarm() // what made this lane silent has likely met them too
+}
+
+// dropWarm closes the lanes of the pool; others are dialed.
+func (s *session) dropWarm() {
+	for l := s.takeWarm(); l != nil; l = s.takeWarm() {
+		l.close()
+	}
+}
+
+// greeted reports that an OPEN that has no answer waits only for the far relay's
+// target: the far relay has all bytes.
+func (f *Flow) greeted(l *lane) bool {
+	acked := false
+	l.bulk.control(func(fd int) { acked = unacknowledged(fd) == 0 })
+	return acked
+}
+
+// watchReset passes on a reset of the flow's own socket that nobody reads, because what
+// comes before it does not get away: after a time, without that.
+func (f *Flow) watchReset(now time.Time) {
+	if !f.leg.failed || f.sf.In.Ended() || !f.blocked && !f.sf.Out.Full() {
+		return
+	}
+	if f.cutSince.IsZero() {
+		f.cutSince = now
+	}
+	if now.Sub(f.cutSince) <= f.legs.ResetDrain {
+		return
+	}
+	err := f.leg.failure()
+	if err == nil {
+		f.leg.failed, f.cutSince = false, time.Time{}
+		return
+	}
+	f.legFailed = true
+	f.abort(legCause(f.near, err))
+	if l := f.lane; l != nil && f.blocked {
+		l.close()
+		f.loseLane(l)
+	}
+}
+
+// watchSilence ends or parks a flow that is silent.
+func (f *Flow) watchSilence(now time.Time) {
+	silent := now.Sub(f.moved)
+	half := f.sf.Out.Ended() != f.sf.In.Ended()
+	cut := f.sf.Cutting()
+	if cut && f.cutSince.IsZero() {
+		f.cutSince = now
+	}
+	switch {
+	case cut && now.Sub(f.cutSince) > f.legs.ResetDrain && f.needSince.IsZero():
+		f.sf.CutNow()
+		f.wake()
+	case half && silent > f.legs.HalfClose:
+		f.abort(cause(flow.EndHalfClosed, nil))
+	case f.legs.Idle > 0 && silent > f.legs.Idle:
+		f.abort(cause(flow.EndIdle, nil))
+	case f.near && f.known && f.lane != nil && !f.releasing && silent > f.s.node.options.ParkAfter && f.sf.Quiet():
+		f.releaseDue = true
+		f.wake()
+	}
+}
+
+// watchWake asks the near relay again for a lane.
+func (f *Flow) watchWake(now time.Time) {
+	if f.near || f.lane != nil || f.wokeAt.IsZero() || now.Sub(f.wokeAt) < f.s.patience(time.Second, 4) {
+		return
+	}
+	f.wokeAt = time.Time{}
+	if f.sf.NeedsLane() {
+		f.wake()
+	}
+}
+
+func (s *session) whyDown() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.problem != ProblemNone {
+		return string(s.problem) + ": " + s.text
+	}
+	return "no lane to the far relay"
+}
+
+func (s *session) allFlows() []*Flow {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.flows))
+}
+
+// closeLanes closes the lanes that are meant.
+func (s *session) closeLanes(meant func(*lane) bool) {
+	s.mu.Lock()
+	lanes := slices.Collect(maps.Keys(s.lanes))
+	s.mu.Unlock()
+	for _, l := range lanes {
+		if meant(l) {
+			l.close()
+		}
+	}
+}
+
+// resetAll resets the flows at both ends.
+func (s *session) resetAll(r flow.EndReason, err error) {
+	for _, f := range s.allFlows() {
+		f.Reset(r, err)
+	}
+}
+
+// dropAll ends the flows without the other end.
+func (s *session) dropAll() {
+	for _, f := range s.allFlows() {
+		f.mu.Lock()
+		if !f.finished {
+			f.giveUp(cause(flow.EndDrain, nil))
+		}
+		f.mu.Unlock()
+	}
+}
+
+// close ends the session's connections, and flows that are left.
+func (s *session) close() {
+	defer s.dropAll()
+	s.mu.Lock()
+	s.closed = true
+	ctl, timer := s.ctl, s.timer
+	s.ctl = nil
+	s.mu.Unlock()
+	if timer != nil {
+		timer.Stop()
+	}
+	if ctl != nil {
+		ctl.close()
+	}
+	s.closeLanes(func(*lane) bool { return true })
+	s.node.mu.Lock()
+	for key, other := range s.node.accepted {
+		if other == s {
+			delete(s.node.accepted, key)
+		}
+	}
+	s.node.mu.Unlock()
+}

@@ -1,0 +1,145 @@
+package wire
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"time"
+
+	"longhaul/internal/proxyproto"
+)
+
+// HeadSize is the length of a frame's head in bytes.
+const HeadSize = 16
+
+// MaxPayload is the most that follows a frame's head, in bytes.
+const MaxPayload = 256 << 10
+
+// FrameType is the type of a lane's frame.
+type FrameType byte
+
+// The types.
+const (
+	FrameOpen    FrameType = 1
+	FrameAttach  FrameType = 2
+	FrameData    FrameType = 3
+	FrameEnd     FrameType = 4
+	FrameRelease FrameType = 5
+	FramePad     FrameType = 6 // bytes to skip: they open the congestion window of an idle lane
+)
+
+// FlagFinal on RELEASE: the flow is over. The far relay answers the same, and
+// nothing of the flow comes behind it.
+const FlagFinal = 1
+
+// Frame is the head of a frame.
+type Frame struct {
+	Type   FrameType
+	Flags  byte
+	Length int    // of what follows
+	Offset uint64 // in the sender's stream; of ATTACH and RELEASE: the sender's position as a receiver
+}
+
+const (
+	openHead  = 12 // flow, deadline
+	maxOpen   = openHead + 16 + 216
+	flowSize  = 8
+	crcSize   = 4
+	maxOffset = 1 << 62
+)
+
+// Put writes the head to the first HeadSize bytes of b.
+func (f Frame) Put(b []byte) {
+	_ = b[HeadSize-1]
+	b[0], b[1], b[2], b[3] = byte(f.Type), f.Flags, 0, 0
+	binary.BigEndian.PutUint32(b[4:], uint32(f.Length))
+	binary.BigEndian.PutUint64(b[8:], f.Offset)
+}
+
+// ParseFrame reads the head of a frame from the first HeadSize bytes of b.
+func ParseFrame(b []byte) (Frame, error) {
+	f := Frame{Type: FrameType(b[0]), Flags: b[1], Length: int(binary.BigEndian.Uint32(b[4:])), Offset: binary.BigEndian.Uint64(b[8:])}
+	low, high := 0, 0
+	switch f.Type {
+	case FrameOpen:
+		low, high = openHead, maxOpen
+	case FrameAttach:
+		low, high = flowSize, flowSize
+	case FrameData:
+		low, high = 1, MaxPayload
+	case FrameEnd:
+		low, high = crcSize, crcSize
+	case FrameRelease:
+	case FramePad:
+		high = MaxPayload
+	default:
+		return f, malformed("frame of type %d", f.Type)
+	}
+	if f.Length < low || f.Length > high || f.Offset > maxOffset {
+		return f, malformed("frame of type %d with length %d, offset %d", f.Type, f.Length, f.Offset)
+	}
+	return f, nil
+}
+
+// Open is what follows the head of OPEN.
+type Open struct {
+	Flow     uint64
+	Deadline time.Duration // for the target; whole milliseconds
+	Client   netip.AddrPort
+	Listen   netip.AddrPort // that the client dialed
+}
+
+// Append appends an OPEN with its head.
+func (o Open) Append(dst []byte) []byte {
+	start := len(dst)
+	dst = append(dst, make([]byte, HeadSize)...)
+	dst = binary.BigEndian.AppendUint64(dst, o.Flow)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(min(max(o.Deadline.Milliseconds(), 1), 1<<31)))
+	dst = proxyproto.AppendHeader(dst, 2, proxyproto.Header{Source: o.Client, Destination: o.Listen})
+	Frame{Type: FrameOpen, Length: len(dst) - start - HeadSize}.Put(dst[start:])
+	return dst
+}
+
+// ParseOpen parses what follows the head of OPEN.
+func ParseOpen(b []byte) (o Open, err error) {
+	if len(b) < openHead {
+		return o, malformed("OPEN of %d bytes", len(b))
+	}
+	o.Flow = binary.BigEndian.Uint64(b)
+	o.Deadline = time.Duration(binary.BigEndian.Uint32(b[8:])) * time.Millisecond
+	header, n, err := proxyproto.Parse(b[openHead:])
+	if err != nil || n != len(b)-openHead {
+		return o, malformed("OPEN with %d bytes of addresses: %v", len(b)-openHead, err)
+	}
+	o.Client, o.Listen = header.Source, header.Destination
+	return o, nil
+}
+
+// AppendAttach appends an ATTACH with its head; received is the sender's position
+// as a receiver.
+func AppendAttach(dst []byte, flow, received uint64) []byte {
+	dst = appendHead(dst, Frame{Type: FrameAttach, Length: flowSize, Offset: received})
+	return binary.BigEndian.AppendUint64(dst, flow)
+}
+
+// ParseAttach returns the flow of an ATTACH.
+func ParseAttach(b []byte) uint64 { return binary.BigEndian.Uint64(b) }
+
+// AppendEnd appends an END with its head; length and crc are of the whole stream.
+func AppendEnd(dst []byte, length uint64, crc uint32) []byte {
+	dst = appendHead(dst, Frame{Type: FrameEnd, Length: crcSize, Offset: length})
+	return binary.BigEndian.AppendUint32(dst, crc)
+}
+
+// ParseEnd returns the CRC-32C of an END.
+func ParseEnd(b []byte) uint32 { return binary.BigEndian.Uint32(b) }
+
+// AppendRelease appends a RELEASE; received is the sender's position as a receiver.
+func AppendRelease(dst []byte, flags byte, received uint64) []byte {
+	return appendHead(dst, Frame{Type: FrameRelease, Flags: flags, Offset: received})
+}
+
+func appendHead(dst []byte, f Frame) []byte {
+	var head [HeadSize]byte
+	f.Put(head[:])
+	return append(dst, head[:]...)
+}

@@ -1,0 +1,140 @@
+package wire
+
+import (
+	"encoding/binary"
+	"io"
+)
+
+// MessageType is the type of a message of the control connection.
+type MessageType byte
+
+// The types.
+const (
+	MessageOpened   MessageType = 1
+	MessageRefused  MessageType = 2
+	MessageAck      MessageType = 3
+	MessageReset    MessageType = 4
+	MessageGone     MessageType = 5
+	MessageWake     MessageType = 6
+	MessagePing     MessageType = 7
+	MessagePong     MessageType = 8
+	MessageDrain    MessageType = 9
+	MessageKey      MessageType = 10 // a public key of the sender that it will use
+	MessageKeyTaken MessageType = 11 // the receiver has stored it
+)
+
+// FlagEnd on ACK: the end is passed on too. On RESET: the stream had ended at the
+// offset, and an END comes with its sum.
+const FlagEnd = 1
+
+// MaxWake is the most bytes of a stream in a WAKE.
+const MaxWake = 16 << 10
+
+const (
+	messageHead = 12
+	keySize     = 32
+	offsetSize  = 8
+	pingSize    = 8
+)
+
+// Message is one message. Which fields are meant depends on the type.
+type Message struct {
+	Type   MessageType
+	Flags  byte
+	Flow   uint64
+	Offset uint64 // ACK, RESET, WAKE
+	Reason byte   // REFUSED, RESET
+	Text   string // OPENED: the target's address; REFUSED, RESET: the cause
+	Bytes  []byte // WAKE, KEY, KEY_TAKEN; PING, PONG: 8 bytes to return
+}
+
+// Append appends the message: type (1), flags (1), length (2), flow (8), value.
+func (m Message) Append(dst []byte) []byte {
+	start := len(dst)
+	dst = append(dst, byte(m.Type), m.Flags, 0, 0)
+	dst = binary.BigEndian.AppendUint64(dst, m.Flow)
+	text := m.Text[:min(len(m.Text), maxText)]
+	switch m.Type {
+	case MessageOpened:
+		dst = append(dst, text...)
+	case MessageRefused:
+		dst = append(append(dst, m.Reason), text...)
+	case MessageAck:
+		dst = binary.BigEndian.AppendUint64(dst, m.Offset)
+	case MessageReset:
+		dst = binary.BigEndian.AppendUint64(dst, m.Offset)
+		dst = append(append(dst, m.Reason), text...)
+	case MessageWake:
+		dst = binary.BigEndian.AppendUint64(dst, m.Offset)
+		dst = append(dst, m.Bytes...)
+	case MessagePing, MessagePong, MessageKey, MessageKeyTaken:
+		dst = append(dst, m.Bytes...)
+	}
+	binary.BigEndian.PutUint16(dst[start+2:], uint16(len(dst)-start-messageHead))
+	return dst
+}
+
+// ReadMessage reads one message; buf has room for the longest value and is the
+// memory of Bytes.
+func ReadMessage(r io.Reader, buf []byte) (m Message, err error) {
+	var head [messageHead]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return m, err
+	}
+	m = Message{Type: MessageType(head[0]), Flags: head[1], Flow: binary.BigEndian.Uint64(head[4:])}
+	n := int(binary.BigEndian.Uint16(head[2:]))
+	low, high := m.Type.sizes()
+	if n < low || n > high {
+		return m, malformed("message of type %d with %d bytes", m.Type, n)
+	}
+	if _, err := io.ReadFull(r, buf[:n]); err != nil {
+		return m, err
+	}
+	return m, m.set(buf[:n])
+}
+
+// MessageBuffer is the length of the buffer that ReadMessage needs.
+const MessageBuffer = offsetSize + MaxWake
+
+func (t MessageType) sizes() (low, high int) {
+	switch t {
+	case MessageOpened:
+		return 0, maxText
+	case MessageRefused:
+		return 1, 1 + maxText
+	case MessageAck:
+		return offsetSize, offsetSize
+	case MessageReset:
+		return offsetSize + 1, offsetSize + 1 + maxText
+	case MessageGone, MessageDrain:
+		return 0, 0
+	case MessageWake:
+		return offsetSize, offsetSize + MaxWake
+	case MessagePing, MessagePong:
+		return pingSize, pingSize
+	case MessageKey, MessageKeyTaken:
+		return keySize, keySize
+	}
+	return 1, 0 // no length is right
+}
+
+func (m *Message) set(b []byte) error {
+	switch m.Type {
+	case MessageAck, MessageReset, MessageWake:
+		if m.Offset = binary.BigEndian.Uint64(b); m.Offset > maxOffset {
+			return malformed("message of type %d with offset %d", m.Type, m.Offset)
+		}
+		b = b[offsetSize:]
+	}
+	switch m.Type {
+	case MessageRefused, MessageReset:
+		m.Reason, b = b[0], b[1:]
+	}
+	switch m.Type {
+	case MessageOpened, MessageRefused, MessageReset:
+		m.Text = string(b)
+	case MessageWake, MessagePing, MessagePong, MessageKey, MessageKeyTaken:
+		m.Bytes = b
+	}
+	return nil
+}

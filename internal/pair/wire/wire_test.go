@@ -1,0 +1,204 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	client = netip.MustParseAddrPort("192.0.2.1:40000")
+	listen = netip.MustParseAddrPort("[2001:db8::1]:443")
+)
+
+func TestHello(t *testing.T) {
+	want := Hello{Lowest: 1, Highest: 3, Instance: 1 << 63, Session: 7, Tunnel: "files", Release: "1.2", Features: FeatureClear, Problem: "denied"}
+	b := want.Append(nil)
+	unknown := append(bytes.Clone(b), 99, 0, 1, 'x')
+	unknown[1] += 4
+	for _, b := range [][]byte{b, unknown} {
+		r := bytes.NewReader(append(b, "behind"...))
+		got, err := ReadHello(r)
+		if err != nil || got != want {
+			t.Errorf("got %+v, %v, want %+v", got, err, want)
+		}
+		if r.Len() != len("behind") {
+			t.Errorf("%d bytes left", r.Len())
+		}
+	}
+	for n := range b {
+		if _, err := ReadHello(bytes.NewReader(b[:n])); err == nil {
+			t.Errorf("%d bytes of %d are a HELLO", n, len(b))
+		}
+	}
+}
+
+func TestHelloRefused(t *testing.T) {
+	for name, b := range map[string][]byte{
+		"without versions": {0, 0},
+		"version order":    {0, 5, 1, 0, 2, 3, 1},
+		"long":             append([]byte{0xff, 0xff}, make([]byte, 1<<16)...),
+		"value cut":        {0, 4, 1, 0, 2, 1},
+		"short number":     {0, 8, 1, 0, 2, 1, 1, 2, 0, 0},
+	} {
+		if _, err := ReadHello(bytes.NewReader(b)); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestSpeaks(t *testing.T) {
+	for _, c := range []struct {
+		low, high byte
+		want      bool
+	}{{1, 1, true}, {1, 9, true}, {2, 9, false}} {
+		if got := (Hello{Lowest: c.low, Highest: c.high}).Speaks(); got != c.want {
+			t.Errorf("%d to %d: %v", c.low, c.high, got)
+		}
+	}
+}
+
+func TestOpen(t *testing.T) {
+	for _, want := range []Open{
+		{Flow: 1, Deadline: 10 * time.Second, Client: client, Listen: netip.MustParseAddrPort("192.0.2.2:1")},
+		{Flow: 1 << 63, Deadline: time.Millisecond, Client: netip.MustParseAddrPort("[2001:db8::2]:9"), Listen: listen},
+	} {
+		b := want.Append(nil)
+		f, err := ParseFrame(b)
+		if err != nil || f.Type != FrameOpen || f.Length != len(b)-HeadSize {
+			t.Fatalf("head %+v, %v of %d bytes", f, err, len(b))
+		}
+		got, err := ParseOpen(b[HeadSize:])
+		if err != nil || got != want {
+			t.Errorf("got %+v, %v, want %+v", got, err, want)
+		}
+	}
+}
+
+func TestFrames(t *testing.T) {
+	for _, c := range []struct {
+		b    []byte
+		want Frame
+	}{
+		{AppendAttach(nil, 5, 77), Frame{Type: FrameAttach, Length: 8, Offset: 77}},
+		{AppendEnd(nil, 9, 0xdeadbeef), Frame{Type: FrameEnd, Length: 4, Offset: 9}},
+		{AppendRelease(nil, FlagFinal, 3), Frame{Type: FrameRelease, Flags: FlagFinal, Offset: 3}},
+	} {
+		if got, err := ParseFrame(c.b); err != nil || got != c.want {
+			t.Errorf("got %+v, %v, want %+v", got, err, c.want)
+		}
+	}
+	if got := ParseAttach(AppendAttach(nil, 5, 77)[HeadSize:]); got != 5 {
+		t.Errorf("flow %d", got)
+	}
+	if got := ParseEnd(AppendEnd(nil, 9, 0xdeadbeef)[HeadSize:]); got != 0xdeadbeef {
+		t.Errorf("sum %x", got)
+	}
+}
+
+func TestFramesRefused(t *testing.T) {
+	for _, f := range []Frame{
+		{}, {Type: 7}, {Type: FrameData}, {Type: FrameData, Length: MaxPayload + 1}, {Type: FrameEnd, Length: 5},
+		{Type: FrameAttach}, {Type: FrameOpen, Length: 11}, {Type: FrameRelease, Length: 1},
+		{Type: FrameData, Length: 1, Offset: 1 << 63},
+	} {
+		var b [HeadSize]byte
+		f.Put(b[:])
+		if _, err := ParseFrame(b[:]); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%+v: %v", f, err)
+		}
+	}
+}
+
+var messages = []Message{
+	{Type: MessageOpened, Flow: 1, Text: "192.0.2.1:22"},
+	{Type: MessageRefused, Flow: 2, Reason: 3, Text: "connection refused"},
+	{Type: MessageAck, Flow: 3, Flags: FlagEnd, Offset: 1 << 40},
+	{Type: MessageReset, Flow: 4, Flags: FlagEnd, Offset: 9, Reason: 1, Text: "reset"},
+	{Type: MessageGone, Flow: 5},
+	{Type: MessageWake, Flow: 6, Offset: 10, Bytes: []byte("abc")},
+	{Type: MessagePing, Bytes: []byte("12345678")},
+	{Type: MessagePong, Bytes: []byte("12345678")},
+	{Type: MessageDrain},
+	{Type: MessageKey, Bytes: bytes.Repeat([]byte{1}, 32)},
+	{Type: MessageKeyTaken, Bytes: bytes.Repeat([]byte{2}, 32)},
+}
+
+func TestMessages(t *testing.T) {
+	var stream []byte
+	for _, m := range messages {
+		stream = m.Append(stream)
+	}
+	r := bytes.NewReader(stream)
+	for _, want := range messages {
+		got, err := ReadMessage(r, make([]byte, MessageBuffer))
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("got %+v, %v, want %+v", got, err, want)
+		}
+	}
+	if r.Len() > 0 {
+		t.Errorf("%d bytes left", r.Len())
+	}
+}
+
+func TestMessageTextIsCut(t *testing.T) {
+	b := Message{Type: MessageReset, Text: strings.Repeat("x", 1000)}.Append(nil)
+	if m, err := ReadMessage(bytes.NewReader(b), make([]byte, MessageBuffer)); err != nil || len(m.Text) != maxText {
+		t.Errorf("%d bytes, %v", len(m.Text), err)
+	}
+}
+
+func FuzzHello(f *testing.F) {
+	f.Add(Hello{Lowest: 1, Highest: 1, Tunnel: "a"}.Append(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := ReadHello(bytes.NewReader(b))
+		if err != nil {
+			return
+		}
+		if again, err := ReadHello(bytes.NewReader(h.Append(nil))); err != nil || again != h {
+			t.Errorf("%+v again is %+v, %v", h, again, err)
+		}
+	})
+}
+
+func FuzzFrame(f *testing.F) {
+	f.Add(Open{Flow: 1, Deadline: time.Second, Client: client, Listen: client}.Append(nil))
+	f.Add(AppendEnd(nil, 1, 2))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < HeadSize {
+			return
+		}
+		frame, err := ParseFrame(b)
+		if err != nil || frame.Length > len(b)-HeadSize {
+			return
+		}
+		var head [HeadSize]byte
+		frame.Put(head[:])
+		if again, err := ParseFrame(head[:]); err != nil || again != frame {
+			t.Errorf("%+v again is %+v, %v", frame, again, err)
+		}
+		if frame.Type == FrameOpen {
+			_, _ = ParseOpen(b[HeadSize : HeadSize+frame.Length])
+		}
+	})
+}
+
+func FuzzMessage(f *testing.F) {
+	for _, m := range messages {
+		f.Add(m.Append(nil))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := ReadMessage(bytes.NewReader(b), make([]byte, MessageBuffer))
+		if err != nil {
+			return
+		}
+		again, err := ReadMessage(bytes.NewReader(m.Append(nil)), make([]byte, MessageBuffer))
+		if err != nil || again.Type != m.Type || again.Offset != m.Offset || again.Text != m.Text || !bytes.Equal(again.Bytes, m.Bytes) {
+			t.Errorf("%+v again is %+v, %v", m, again, err)
+		}
+	})
+}
