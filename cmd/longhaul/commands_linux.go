@@ -36,6 +36,7 @@ func commands(env *env) []*cobra.Command {
 		newReload(env),
 		newUpgrade(env),
 		newStop(env),
+		newPair(env),
 		newConfig(env),
 		newService(env),
 		newCompletion(env),

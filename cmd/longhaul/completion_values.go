@@ -56,6 +56,8 @@ func completeValues(cmd *cobra.Command) {
 		cmd.ValidArgsFunction = completeTunnels
 	case "longhaul drain", "longhaul resume":
 		cmd.ValidArgsFunction = completeTunnelsAndHops
+	case "longhaul pair remove":
+		cmd.ValidArgsFunction = completePeers
 	case "longhaul cc load", "longhaul cc use":
 		cmd.ValidArgsFunction = completeAlgorithms
 	case "longhaul cc unload", "longhaul cc undo", "longhaul route undo", "longhaul mss undo":

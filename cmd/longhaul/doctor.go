@@ -154,6 +154,7 @@ func (f *doctorFlags) observe(ctx context.Context, env *env, args []string) (doc
 		return doctor.Observation{}, err
 	}
 	f.Version = "longhaul " + version()
+	f.Pairs = func(ctx context.Context) []examine.PairedTunnel { return pairedTunnels(ctx, env) }
 	f.Note = func(err error) { note(env, err) }
 	f.Progress = func(format string, args ...any) {
 		if display.IsTerminal(env.stderr) {

@@ -17,6 +17,7 @@ import (
 	"longhaul/internal/control"
 	"longhaul/internal/manpage"
 	"longhaul/internal/manpage/commandpage"
+	"longhaul/internal/pair/identity"
 	"longhaul/internal/service"
 	"longhaul/packaging"
 )
@@ -70,7 +71,7 @@ var relatedVerbs = map[string][]string{
 	"longhaul check": {"status", "doctor", "relay"}, "longhaul history": {"status", "doctor"},
 	"longhaul drain": {"resume", "upgrade", "status"}, "longhaul resume": {"drain", "status"},
 	"longhaul upgrade": {"relay", "drain", "status"}, "longhaul reload": {"config check", "upgrade", "status"},
-	"longhaul stop": {"drain", "service", "relay"}, "longhaul doctor": {"measure", "top", "cc", "route", "mss", "relay"},
+	"longhaul stop": {"drain", "service", "relay"}, "longhaul pair": {"relay", "config check", "status"}, "longhaul doctor": {"measure", "top", "cc", "route", "mss", "relay"},
 	"longhaul measure": {"doctor", "top"}, "longhaul top": {"doctor", "status"}, "longhaul host": {"cc", "route", "mss"},
 	"longhaul cc": {"route", "host", "doctor"}, "longhaul route": {"cc", "mss", "host", "doctor"},
 	"longhaul mss": {"route", "host", "doctor"}, "longhaul demo": {"lab", "relay", "doctor"},
@@ -83,7 +84,7 @@ var documents = map[string][]string{
 	"relay": {"relay.md", "configuration.md", "availability.md"}, "service": {"install.md"},
 	"config": {"configuration.md"}, "status": {"relay.md", "metrics.md"}, "history": {"history.md", "dashboard.md"},
 	"check": {"check.md"}, "ready": {"availability.md"}, "drain": {"availability.md"}, "resume": {"availability.md"},
-	"upgrade": {"upgrade.md"}, "reload": {"relay.md"}, "stop": {"relay.md"}, "doctor": {"doctor.md", "doctor-accuracy.md"}, "measure": {"measure.md"},
+	"upgrade": {"upgrade.md"}, "reload": {"relay.md"}, "stop": {"relay.md"}, "pair": {"pairs.md"}, "doctor": {"doctor.md", "doctor-accuracy.md"}, "measure": {"measure.md"},
 	"top": {"top.md"}, "cc": {"cc.md"}, "route": {"route.md"}, "mss": {"mss.md"}, "host": {"host.md", "cc.md", "route.md", "mss.md"}, "demo": {"lab.md"},
 	"lab": {"lab.md", "soak.md"},
 }
@@ -106,6 +107,9 @@ func filesOf(cmd *cobra.Command) (files []manpage.Option) {
 	}
 	if under("history") || has("history") {
 		add(servicesHistory, "the records of the service")
+	}
+	if under("pair") {
+		add(identity.RootDirectory, "the keys of root's relays and of the service; a user's are in ~/.local/state/longhaul/pair")
 	}
 	if len(words) == 1 {
 		add(docDir, "documents and examples; below /usr/local after longhaul service install")

@@ -30,7 +30,7 @@ func isPending(cmd *cobra.Command) bool {
 
 // flagRow is a flag of docs/design/command-line.md.
 type flagRow struct {
-	name, placeholders string // several placeholders are separated by spaces; "" is a switch
+	name, placeholders string // several placeholders are separated by spaces; an empty one is a switch
 
 	// optional: without the flag, at least one command selects, changes or reads
 	// nothing. Other flags show their default, or the meaning of 0, in the help.
@@ -56,10 +56,10 @@ var flagTable = []flagRow{
 	{"client", "HOST[:PORT]", optional}, {"probe", "ADDRESS", optional}, {"via", "ADDRESS", optional},
 	{"listen", "ADDRESS:PORT ADDRESS[:PORT]", optional}, {"http-listen", "ADDRESS:PORT", usual},
 	{"dashboard", "ADDRESS:PORT", usual}, {"http", "ADDRESS:PORT", optional},
-	{"allow", "PREFIX", usual}, {"proxy-in", "PREFIX", optional},
+	{"address", "HOST:PORT", optional}, {"allow", "PREFIX", usual}, {"proxy-in", "PREFIX", optional},
 	{"port", "PORT", optional}, {"test-port", "PORT", usual}, {"pid", "PID", optional}, {"dev", "DEVICE", optional},
 	{"name", "NAME", optional}, {"control-socket", "FILE", usual}, {"socket", "FILE", usual},
-	{"tunnel", "NAME", optional}, {"as", "NAME", optional}, {"path", "NAME", usual},
+	{"tunnel", "NAME", optional}, {"as", "NAME", optional}, {"pair", "NAME", optional}, {"pair-from", "NAME", optional}, {"path", "NAME", usual},
 
 	// Lengths of time, by role, and points in time.
 	{"time", "DURATION", usual}, {"interval", "DURATION", usual}, {"timeout", "DURATION", usual},
@@ -94,7 +94,7 @@ var flagTable = []flagRow{
 	{"history", "FILE", optional}, {"series", "FILE", optional}, {"binary", "FILE", optional}, {"pcap", "FILE", optional},
 	{"record", "FILE", optional}, {"trace", "FILE", optional}, {"trace-back", "FILE", optional}, {"replay", "FILE", optional}, {"new-key", "FILE", optional},
 	{"check-key", "FILE", usual}, {"out", "DIR", optional}, {"objects", "DIR", usual}, {"prefix", "DIR", usual},
-	{"root", "DIR", optional}, {"doc", "FILE", usual},
+	{"root", "DIR", optional}, {"dir", "DIR", usual}, {"pair-keys", "DIR", usual}, {"doc", "FILE", usual},
 
 	// One of a few words, and several names.
 	{"sort", "ORDER", usual}, {"balance", "WAY", usual}, {"cause", "CAUSE", optional}, {"filter", "WORDS", usual},
@@ -108,7 +108,7 @@ var flagTable = []flagRow{
 
 	// Switches.
 	{"apply", "", usual}, {"undo", "", usual}, {"test", "", usual}, {"receive", "", usual}, {"no-probe", "", usual},
-	{"both", "", usual}, {"missing", "", usual}, {"in-turn", "", usual}, {"serve", "", usual}, {"no-delay", "", usual}, {"csv", "", usual},
+	{"both", "", usual}, {"missing", "", usual}, {"in-turn", "", usual}, {"serve", " ADDRESS:PORT", optional}, {"no-delay", "", usual}, {"csv", "", usual},
 	{"default", "", usual}, {"lock", "", usual}, {"quickack", "", usual}, {"watch", "", usual},
 	{"clamp-to-pmtu", "", usual}, {"clamp-to-route", "", usual}, {"once", "", usual}, {"relay", "", usual},
 	{"now", "", usual}, {"purge", "", usual}, {"keep-config", "", usual}, {"classic", "", usual}, {"quick", "", usual},
@@ -156,7 +156,7 @@ var commandsWith = map[string][]string{
 // meaning of their own for 1.
 var exitStatuses = []string{
 	"relay", "reload", "stop", "check", "ready", "service status", "config check", "lab exec", "lab run check", "lab run soak",
-	"lab run transparent-ends", "history check", "host check",
+	"lab run transparent-ends", "lab run pairs", "history check", "host check",
 }
 
 // grammarRun runs a command line in this process.
@@ -402,7 +402,8 @@ func TestMeantVerb(t *testing.T) {
 		"history list": "history", "history get": "history show", "history diff": "history compare",
 		"history verify": "history check", "service start": "service install", "service rm": "service uninstall",
 		"service restart": "upgrade", "config validate": "config check", "config sample": "config example",
-		"cc restart": "", "lab diagnose": "doctor",
+		"cc restart": "", "lab diagnose": "doctor", "pair rm": "pair remove", "pair ls": "pair list", "pair show": "pair list",
+		"pair keygen": "pair key", "pair add": "pair join", "unpair": "pair remove", "peers": "pair list",
 	} {
 		words := strings.Fields(line)
 		cmd := subcommand(root, strings.Join(words[:len(words)-1], " "))

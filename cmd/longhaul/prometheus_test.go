@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"longhaul/internal/nettest"
+	"longhaul/internal/pair/identity"
 )
 
 const promPatience = time.Minute
@@ -105,14 +106,18 @@ func (w *promWorld) startRelay() {
 	if out, err := (&exec.Cmd{Path: self, Args: []string{"longhaul", "check", "--new-key", key}}).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	// The relay at the far end of a chain that is checked.
+	nearKeys, farKeys := pairedHosts(t)
+	// The relay at the far end of a chain that is checked, and of a pair.
 	far, farFile := nettest.FreeAddress(t, "127.0.0.1"), filepath.Join(dir, "far.yaml")
+	farOfPair := nettest.FreeAddress(t, "127.0.0.1")
 	if err := os.WriteFile(farFile, fmt.Appendf(nil, `
 control_socket: off
 log: {level: warn}
+pair_keys: %s
 tunnels:
   - {name: far, listen: %s, forward: %s, check: {key_file: %s, next: target}}
-`, far, w.hopLater.Addr(), key), 0o600); err != nil {
+  - {name: paired, listen: %s, forward: %[3]s, pair_from: near}
+`, farKeys, far, w.hopLater.Addr(), key, farOfPair), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.run(&exec.Cmd{Path: self, Args: []string{"longhaul", "relay", "-c", farFile}})
@@ -125,6 +130,7 @@ control_socket: off
 http_listen: %s
 memory_limit: 1GiB
 log: {level: warn}
+pair_keys: %s
 tunnels:
   - name: two-hops
     listen: %s
@@ -137,11 +143,27 @@ tunnels:
     listen: %s
     forward: %s
     check: {key_file: %s, next: relay, interval: 2s}
-`, http, w.relay, w.target.Addr(), w.hopLater.Addr(), nettest.FreeAddress(t, "127.0.0.1"), far, key), 0o600); err != nil {
+  - {name: paired, listen: %s, forward: %s, pair: far}
+`, http, nearKeys, w.relay, w.target.Addr(), w.hopLater.Addr(), nettest.FreeAddress(t, "127.0.0.1"), far, key,
+		nettest.FreeAddress(t, "127.0.0.1"), farOfPair), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.run(&exec.Cmd{Path: self, Args: []string{"longhaul", "relay", "-c", file}, Env: append(os.Environ(), "STATE_DIRECTORY="+dir)})
 	nettest.Eventually(t, promPatience, func() bool { return getText("http://"+http+"/metrics") != "" }, func() string { return "the relay has no metrics" })
+}
+
+// pairedHosts returns the directories with the keys of two hosts, near and far,
+// that know each other.
+func pairedHosts(t *testing.T) (near, far string) {
+	t.Helper()
+	near, far = filepath.Join(t.TempDir(), "near"), filepath.Join(t.TempDir(), "far")
+	for _, one := range []struct{ dir, peer, name string }{{near, far, "far"}, {far, near, "near"}} {
+		key, _, _, err := identity.New(one.peer).Key()
+		nettest.Must(t, err)
+		_, err = identity.New(one.dir).Pin(one.name, key)
+		nettest.Must(t, err)
+	}
+	return near, far
 }
 
 // run runs a program until the end of the test, and shows what it said if that

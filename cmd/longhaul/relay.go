@@ -42,6 +42,8 @@ var tunnelFlags = []settingFlag{
 	{name: "listen", key: "tunnel.listen", value: "ADDRESS:PORT", many: true,
 		usage: "where to listen; no ADDRESS: on all addresses"},
 	{name: "forward", key: "tunnel.forward", value: "HOST:PORT", many: true, usage: "next hop; several are tried in order"},
+	{name: "pair", key: "tunnel.pair", value: "NAME", usage: "--forward is this paired relay, which leads on to the target"},
+	{name: "pair-from", key: "tunnel.pair_from", value: "NAME", many: true, usage: "take only the flows of these paired relays"},
 	{name: "balance", key: "tunnel.balance", value: "WAY", usage: "ordered, least-flows, round-robin, source (ordered)"},
 	{name: "allow", key: "tunnel.allow", value: "PREFIX", many: true, usage: "sources that may connect (all)"},
 	{name: "max-flows", key: "tunnel.max_flows", value: "N", usage: "flows at the same time (no bound)"},
@@ -72,6 +74,7 @@ var processFlags = []settingFlag{
 	{name: "http-listen", key: "http_listen", value: "ADDRESS:PORT", many: true, usage: "serve health checks and metrics there (off)"},
 	{name: "dashboard", key: "dashboard.listen", value: "ADDRESS:PORT", many: true, usage: "serve the dashboard there, to root and this user (off)"},
 	{name: "history", key: "history.file", value: "FILE", usage: "record ended flows in FILE, or off"},
+	{name: "pair-keys", key: "pair_keys", value: "DIR", usage: "keys of paired relays (that of longhaul pair)"},
 	{name: "log-format", key: "log.format", value: "FORMAT", usage: "logfmt or json (logfmt)"},
 	{name: "log-level", key: "log.level", value: "LEVEL", usage: "debug, info, warn or error (info)"},
 	{name: "memory-limit", key: "memory_limit", value: "SIZE", usage: "for the flows' sockets and pipes (no bound)"},
@@ -98,6 +101,7 @@ Exit codes: 0 stopped with every flow finished, 1 failed, 2 wrong command line
 or bad configuration, 3 stopped with flows reset at the drain deadline.`,
 		Example: `  longhaul relay --listen 10.10.10.20:6000 --forward rhel-vm-2:6000
   longhaul relay --listen :6000-6010 --forward far:6000-6010 --allow 10.0.0.0/8
+  longhaul relay --listen :9000 --forward relay-b:6000 --pair site-b
   longhaul relay --config /etc/longhaul/longhaul.yaml`,
 		Args: noArgs,
 	}
@@ -141,7 +145,7 @@ func given(cmd *cobra.Command, known []settingFlag) []config.Flag {
 			continue
 		}
 		values := cmd.Flags().Lookup(f.name).Value.(*settingValue).values
-		if f.value == "FILE" { // the configuration takes no path that depends on a directory
+		if f.value == "FILE" || f.value == "DIR" { // the configuration takes no path that depends on a directory
 			values = absolute(values)
 		}
 		if f.many {

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 // TestScripts runs the end-to-end specs of testdata/script: the real program,
 // over real connections. The commands that they have beyond testscript's own:
 //
-//	start NAME ARG...       run longhaul in the background; its stderr goes to NAME.err
+//	start NAME ARG...       run longhaul in the background; its output goes to NAME.out and NAME.err
 //	signal NAME SIGNAL      send it a signal
 //	exits NAME CODE         wait for it to end, with this exit code
 //	adopt NAME SOCKET       give a name to the relay that answers there, which an upgrade started
@@ -202,6 +202,10 @@ func cmdStart(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	defer f.Close()
 	cmd.Stderr = f
+	out, err := os.OpenFile(ts.MkAbs(args[0]+".out"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	ts.Check(err)
+	defer out.Close()
+	cmd.Stdout = out
 	ts.Check(cmd.Start())
 	p.process = cmd.Process
 	go p.wait()

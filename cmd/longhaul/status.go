@@ -185,6 +185,9 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 		fmt.Fprintf(w, "log lines dropped: %d\n", s.LogLinesDropped)
 	}
 	writeHistoryState(w, s.History)
+	if s.Pairs != nil && s.Pairs.KeysProblem != "" {
+		fmt.Fprintf(w, "keys of pairs: %s\n", display.FirstLine(s.Pairs.KeysProblem))
+	}
 
 	const tunnelRow = "%-14s %-9s %11s %7s %7s %7s %6s %6s %5s\n"
 	fmt.Fprintf(w, "\n"+tunnelRow, "TUNNEL", "STATE", "FLOWS/MAX", "TOTAL", "UP", "DOWN", "DENIED", "LIMIT", "FAIL")
@@ -204,6 +207,7 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 			fmt.Fprintln(w, display.Shorten("  "+listens[0]+more+" -> "+strings.Join(t.Forward, " "), 80))
 		}
 		writeHops(w, t.Hops, now)
+		writePairs(w, s.Pairs, t.Name, now)
 		for _, r := range s.Integrity {
 			if r.Tunnel == t.Name {
 				fmt.Fprintln(w, r.Line(now))
@@ -256,7 +260,7 @@ func writeHops(w io.Writer, hops []flow.Hop, now time.Time) {
 
 // flowStates abbreviates the states of a flow.
 var flowStates = map[string]string{
-	"dialing": "dial", "client-ended": "c-end", "target-ended": "t-end", "delivering": "deliv", "resetting": "reset",
+	"dialing": "dial", "client-ended": "c-end", "target-ended": "t-end", "delivering": "deliv", "resetting": "reset", "resuming": "resume",
 }
 
 func writeReload(w io.Writer, r *daemon.Reload, now time.Time) {

@@ -23,6 +23,7 @@ import (
 	"longhaul/internal/resources"
 	"longhaul/internal/route"
 	"longhaul/internal/transport"
+	"longhaul/internal/units"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -79,6 +80,12 @@ func TestStatusTable(t *testing.T) {
 			},
 		},
 	}
+	busy.Pairs = &flow.Pairs{Sessions: []flow.PairSession{
+		{Tunnel: "quiet", Peer: "site-b", End: flow.NearEnd, Up: true, Since: now.Add(-time.Hour), RTT: units.Seconds(60 * time.Millisecond), LanesWarm: 4, LanesBusy: 2,
+			FlowsMoving: 2, FlowsParked: 1000, FlowsResuming: 1, RetainedBytes: 12 << 20, Resumes: 3, Outage: units.Seconds(21 * time.Second), Draining: true},
+		{Tunnel: "quiet", Peer: "a-peer-with-a-very-long-name-that-nobody-types", End: flow.FarEnd, Problem: flow.PairPathDown, FlowsParked: 2,
+			Error: "dial tcp 10.0.0.2:6000: i/o timeout"},
+	}}
 	idle := daemon.Status{Version: "longhaul v1.0.0", PID: 1, Snapshot: relay.Snapshot{Workers: 1, Draining: true, AcceptPaused: true,
 		Tunnels: []flow.Tunnel{{Name: "a", State: "draining", Forward: []string{"h:1"}}}}}
 	for name, s := range map[string]daemon.Status{"busy": busy, "idle": idle} {

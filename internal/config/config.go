@@ -64,6 +64,10 @@ type Config struct {
 	// Workers is the number of event loops; 0 means one per usable CPU.
 	Workers int
 
+	// PairKeys is the directory of this host's pair key and the keys of its
+	// peers; empty means the default one.
+	PairKeys string `json:",omitzero"`
+
 	Log     Log
 	Tunnels []Tunnel
 
@@ -82,9 +86,11 @@ type Log struct {
 
 // Tunnel is the configuration of a tunnel.
 type Tunnel struct {
-	Name    string
-	Listen  []Listen
-	Forward []Forward
+	Name     string
+	Listen   []Listen
+	Forward  []Forward
+	Pair     Pair     `json:",omitzero"` // the far relay to which the tunnel leads
+	PairFrom []string `json:",omitzero"` // the near relays whose flows the tunnel takes; it takes no others
 	Settings
 }
 

@@ -69,6 +69,7 @@ func NeedsRestart(before, after *Config) []string {
 		{"half_close_timeout", before.HalfCloseTimeout != after.HalfCloseTimeout},
 		{"reset_drain_timeout", before.ResetDrainTimeout != after.ResetDrainTimeout},
 		{"stall_timeout", before.StallTimeout != after.StallTimeout},
+		{"pair_keys", before.PairKeys != after.PairKeys},
 		{"workers", before.Workers != after.Workers},
 		{"log.format", before.Log.Format != after.Log.Format},
 	} {

@@ -74,6 +74,7 @@ func (d *decoder) config(root *node) Config {
 		into("http_names", &c.HTTPNames, d.httpNames),
 		field{"dashboard", func(n *node) { d.dashboard(n, &c.Dashboard) }},
 		field{"history", func(n *node) { d.history(n, &c.History) }},
+		into("pair_keys", &c.PairKeys, d.pairKeys),
 		into("workers", &c.Workers, d.workers),
 		field{"log", func(n *node) {
 			d.mapping(n, "log",
@@ -179,6 +180,8 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 			})
 		}},
 		{"forward", func(n *node) { t.Forward, forwards = d.forwards(n) }},
+		{"pair", func(n *node) { d.pair(n, &t.Pair) }},
+		into("pair_from", &t.PairFrom, d.pairFrom),
 	}
 	before := len(d.errs)
 	d.mapping(n, "a tunnel", append(fields, d.settingsFields(&t.Settings)...)...)
@@ -206,8 +209,11 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 	}
 	if len(d.errs) == before {
 		d.checkPorts(t, listens, forwards)
+		d.checkPair(n, &t)
 		d.checkSettings(n, t.Settings)
-		d.warnOpen(t, listens)
+		if len(t.PairFrom) == 0 { // only peers use the others
+			d.warnOpen(t, listens)
+		}
 	}
 	d.listens = append(d.listens, listens...)
 	d.forwardNodes = append(d.forwardNodes, forwards)

@@ -24,6 +24,7 @@ import (
 	"longhaul/internal/handover"
 	"longhaul/internal/ledger"
 	"longhaul/internal/monitor"
+	"longhaul/internal/pair/identity"
 	"longhaul/internal/relay"
 )
 
@@ -64,6 +65,7 @@ type daemon struct {
 	names     httpNames // of http_listen
 	pages     *dashboard
 	integrity *integrityChecks
+	pairs     *pairs
 	started   time.Time
 	parts     []part
 
@@ -151,6 +153,9 @@ func (d *daemon) assemble() (closeAll func()) {
 	closing(d.monitor.Close)
 	d.pages = newDashboard(d.log, d.monitor)
 	closing(d.pages.close)
+	d.pairs = newPairs(d.log, d.Version, func() string { return identity.Directory(d.Getenv) }, func() *relay.Relay { return d.relay })
+	d.pairs.older.remember(d.inherited.Pairs)
+	closing(d.pairs.close)
 	d.relay = relay.New(relay.Options{
 		Workers:           d.workers(),
 		HalfCloseTimeout:  d.config.HalfCloseTimeout,

@@ -130,7 +130,7 @@ func (l *flowLog) write(r flow.Record) {
 		return
 	}
 	level := slog.LevelInfo
-	if r.Reason == flow.EndNoResources || r.Reason == flow.EndNoLocalPort || r.Reason == flow.EndLoop {
+	if r.Reason == flow.EndDamaged || r.Reason == flow.EndNoResources || r.Reason == flow.EndNoLocalPort || r.Reason == flow.EndLoop {
 		level = slog.LevelWarn
 	}
 	if r.Reason == flow.EndCheck {
@@ -221,6 +221,9 @@ func flowAttrs(r flow.Record) []slog.Attr {
 	}
 	attrs = append(attrs, legAttrs("client_", r.ClientLeg)...)
 	attrs = append(attrs, legAttrs("target_", r.TargetLeg)...)
+	if r.Resumes > 0 || r.Outage > 0 {
+		attrs = append(attrs, slog.Int64("resumes", r.Resumes), slog.Float64("outage_seconds", display.Round(r.Outage.Seconds(), 1e3)))
+	}
 	attrs = append(attrs, slog.String("end", string(r.Reason)), slog.String("ended_by", r.Reason.EndedBy()))
 	if r.Err != nil {
 		attrs = append(attrs, slog.String("error", r.Err.Error()))

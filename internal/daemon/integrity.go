@@ -192,6 +192,9 @@ func (d *daemon) checkVerb(ctx context.Context, arguments url.Values) (any, erro
 	if err != nil {
 		return nil, err
 	}
+	if forward, paired := d.pairedTo(t.tunnel); paired {
+		return d.pairs.check(ctx, t.tunnel, forward)
+	}
 	bytes := int64(0)
 	if text := arguments.Get("bytes"); text != "" {
 		bytes, err = strconv.ParseInt(text, 10, 64)

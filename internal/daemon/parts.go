@@ -76,8 +76,8 @@ type setting func()
 func (s setting) Commit() error { s(); return nil }
 func (s setting) Abort()        {}
 
-// tunnelsPart is the relay's tunnels, with the transports of their legs and
-// their checks.
+// tunnelsPart is the relay's tunnels, with the transports of their legs, their
+// checks and their pairs.
 type tunnelsPart struct{ *daemon }
 
 func (d tunnelsPart) Prepare(ctx context.Context, c *config.Config) (Change, error) {
@@ -97,8 +97,13 @@ func (d tunnelsPart) Prepare(ctx context.Context, c *config.Config) (Change, err
 	for i := range tunnels {
 		tunnels[i].Inherited = activated[tunnels[i].Name]
 	}
+	if err := d.pairs.equip(c, tunnels); err != nil {
+		d.pairs.abandon()
+		return nil, err
+	}
 	prepared, err := d.relay.Prepare(tunnels)
 	if err != nil {
+		d.pairs.abandon()
 		return nil, err
 	}
 	return &tunnelsChange{d.daemon, prepared, int64(c.MemoryLimit)}, nil
@@ -112,11 +117,13 @@ type tunnelsChange struct {
 
 func (c *tunnelsChange) Commit() error {
 	if err := c.relay.Commit(); err != nil {
+		c.pairs.abandon()
 		return err
 	}
 	c.daemon.relay.SetMemoryLimit(c.memoryLimitBytes)
 	c.legs.keep()
 	c.integrity.keep()
+	c.pairs.keep(c.memoryLimitBytes)
 	for _, s := range c.activated {
 		s.file.Close() // the relay has its own descriptors of them
 	}
@@ -124,7 +131,10 @@ func (c *tunnelsChange) Commit() error {
 	return nil
 }
 
-func (c *tunnelsChange) Abort() { c.relay.Abort() }
+func (c *tunnelsChange) Abort() {
+	c.relay.Abort()
+	c.pairs.abandon()
+}
 
 // limitsPart is the limits above which new flows are shed.
 type limitsPart struct{ *daemon }

@@ -10,6 +10,7 @@ import (
 
 	"longhaul/internal/control"
 	"longhaul/internal/display"
+	"longhaul/internal/flow"
 	"longhaul/internal/integrity"
 	"longhaul/internal/monitor/history"
 	"longhaul/internal/relay"
@@ -53,6 +54,7 @@ type Status struct {
 	OlderProcesses  []OlderProcess     `json:"older_processes"`       // that still have flows
 	Integrity       []integrity.Report `json:"checks"`                // last of each tunnel
 	History         *history.State     `json:"history"`               // null: no history
+	Pairs           *flow.Pairs        `json:"pairs"`                 // null: no tunnel is paired
 	relay.Snapshot
 }
 
@@ -72,6 +74,7 @@ func (d *daemon) status() Status {
 		OlderProcesses:  d.older.ask(context.Background()),
 		Integrity:       d.integrity.reports(),
 		History:         d.history.state(),
+		Pairs:           d.pairs.status(),
 		Snapshot:        d.relay.Snapshot(),
 	}
 	if d.shedder != nil {

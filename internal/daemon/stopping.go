@@ -174,6 +174,7 @@ func (d *daemon) outlive(signals <-chan os.Signal) error {
 // stopping is set after the first signal: older processes then finish as part of it.
 func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping bool, askers ...finishRequest) error {
 	d.integrity.close() // an ending process no longer checks the tunnels
+	d.pairs.drain()
 	ctx, reset := context.WithCancel(context.Background())
 	defer reset()
 	own := make(chan finished, 1)

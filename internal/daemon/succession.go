@@ -36,6 +36,7 @@ type inheritance struct {
 	Drained       []string       `json:"drained,omitempty"`        // tunnels
 	Hops          []hops.Memory  `json:"hops,omitempty"`
 	Names         []names.Memory `json:"names,omitempty"`
+	Pairs         []olderPair    `json:"pairs,omitempty"` // of all processes with flows of pairs
 }
 
 // introduction is the message of a successor that is ready.
@@ -194,6 +195,9 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 	}
 	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Names: d.relay.Names(),
 		Older: d.older.living()}
+	if bequest.Pairs, err = d.pairs.bequeath(); err != nil {
+		return nil, about, err
+	}
 	if d.server != nil {
 		if err := d.server.StepAside(d.socket); err != nil {
 			return nil, about, err
@@ -292,6 +296,7 @@ func (d *daemon) handOver(successor *handover.Successor) {
 	if err := d.relay.Relinquish(); err != nil {
 		d.log.Error("cannot stop accepting", "error", err)
 	}
+	d.pairs.drain()
 	// Before the successor's first message: systemd listens to one process.
 	d.manager.passOn(successor.PID())
 	if err := successor.Leave(); err != nil {

@@ -67,6 +67,9 @@ func Diagnose(o Observation) (Report, error) {
 	f := o.Figures()
 	r := Report{Observation: o, Figures: f, GoodputBps: zeroIfNaN(f.GoodputBps)}
 	r.Observation.Samples = nil
+	if o.Pair.isDown() {
+		return o.Pair.diagnose(r), nil
+	}
 	if err := enough(o, f); err != nil {
 		return r, err
 	}
@@ -75,12 +78,16 @@ func Diagnose(o Observation) (Report, error) {
 	if c.receives() {
 		return c.diagnoseReceiver(r), nil
 	}
-	for _, rule := range rules {
+	of := rules
+	if c.stands() {
+		of = standstill // the other rules need connections that move
+	}
+	for _, rule := range of {
 		if finding := rule(c); finding != nil {
 			r.Findings = append(r.Findings, *finding)
 		}
-		if c.stands() || len(r.Findings) > 0 && r.Findings[0].Cause == ShortFlow {
-			break // the other rules need connections that move and last
+		if len(r.Findings) > 0 && r.Findings[0].Cause == ShortFlow {
+			break // the other rules need connections that last
 		}
 	}
 	c.predict(r.Findings)

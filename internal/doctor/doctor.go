@@ -18,7 +18,8 @@ import (
 type Cause string
 
 // The causes. Healthy is a connection that fills its path and needs no remedy.
-// Congestion is a path full of other connections' data.
+// Congestion is a path full of other connections' data. Outage is a path that is down,
+// or that has forgotten the connection. PairDown is a pair of relays without a session.
 const (
 	Healthy        Cause = "healthy"
 	Application    Cause = "application"
@@ -35,13 +36,15 @@ const (
 	Pacing         Cause = "pacing"
 	ShortFlow      Cause = "short-flow"
 	CPU            Cause = "cpu"
+	Outage         Cause = "outage"
+	PairDown       Cause = "pair-down"
 	Unexplained    Cause = "unexplained"
 )
 
 // Causes returns all causes.
 func Causes() []Cause {
 	return []Cause{Healthy, Application, ReceiverWindow, WindowScaling, SendBuffer, RandomLoss, Congestion, Policer,
-		Reordering, SegmentSize, BlackHole, AsymmetricMTU, Pacing, ShortFlow, CPU, Unexplained}
+		Reordering, SegmentSize, BlackHole, AsymmetricMTU, Pacing, ShortFlow, CPU, Outage, PairDown, Unexplained}
 }
 
 // Sample is the state of a connection's sending end at one moment. Unknown fields
@@ -87,6 +90,9 @@ type Observation struct {
 	// SmallSegments is the same with half the segment size.
 	Capacity      *Trial `json:"capacity,omitempty"`
 	SmallSegments *Trial `json:"small_segments,omitempty"`
+	// Pair is the pair of relays that the connection belongs to; nil: none that is
+	// known.
+	Pair *Pair `json:"pair,omitempty"`
 	// Capture describes the capture that has the samples; nil: a kernel has them.
 	Capture *Capture `json:"capture,omitempty"`
 }

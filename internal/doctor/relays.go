@@ -15,6 +15,8 @@ var relayRemoves = []Cause{ReceiverWindow, WindowScaling, SendBuffer, SegmentSiz
 // relays returns the outlook of a relay at each site, whether it is worth it or not.
 func (c *patient) relays(findings []Finding) *Outlook {
 	switch {
+	case c.o.Pair != nil:
+		return nil // there are relays at both sites
 	case c.stands():
 		return nil // full packets vanish, also those of the relays
 	case findings[0].Cause == Unexplained || findings[0].Cause == Congestion:

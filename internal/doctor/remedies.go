@@ -18,6 +18,7 @@ const (
 	Receiver  Place = "receiver" // the host that receives
 	InProgram Place = "program"  // that sends
 	BothSites Place = "sites"
+	Relay     Place = "relay" // the host of this relay
 )
 
 // Remedy is a way to remove causes.
@@ -57,6 +58,9 @@ const unknownCapacity = "the path's capacity"
 
 // outlook returns the expected effect of removing causes.
 func (c *patient) outlook(findings []Finding, removed []Cause) Outlook {
+	if slices.Contains(removed, Outage) {
+		return Outlook{} // a path that is down has no figures
+	}
 	bps, next := c.without(findings, removed)
 	if math.IsInf(bps, 1) {
 		return Outlook{Unknown: unknownCapacity}
@@ -99,6 +103,10 @@ func (c *patient) remedies(findings []Finding) []Remedy {
 		}
 		all = slices.Insert(all, k, *pair)
 	}
+	if pairing := c.pairing(findings); pairing != nil {
+		all = slices.Insert(all, 0, *pairing)
+	}
+	all = c.o.Pair.ofLane(all)
 	if c.gain(findings[0]) > 0 {
 		all = slices.DeleteFunc(all, func(r Remedy) bool { return r.Gain > 0 && r.Gain < Worthwhile })
 	}
@@ -195,6 +203,11 @@ func (c *patient) against(cause Cause) []Remedy {
 				fmt.Sprintf("for all connections that a router forwards: longhaul mss set --dev DEVICE --to %s --clamp %d", prefix, mss),
 			},
 		}}
+	case Outage:
+		if c.o.Path.MTU == 0 {
+			return nil // the path is down
+		}
+		return []Remedy{{Action: "have the program send TCP keepalives more often than a NAT or a firewall on the path forgets connections", Place: InProgram}}
 	case Pacing:
 		return []Remedy{{Action: "have the program pace higher, or not at all (SO_MAX_PACING_RATE)", Place: InProgram}}
 	case Application:

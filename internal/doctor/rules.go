@@ -13,9 +13,12 @@ import (
 // Comparisons fail for an unknown figure.
 type rule func(*patient) *Finding
 
-// rules are in order of precedence for findings with the same gain.
+// standstill are the rules for a connection that stands still.
+var standstill = []rule{blackHole, outage}
+
+// rules are those for others, in order of precedence for findings with the same gain.
 var rules = []rule{
-	blackHole, shortFlow, pacing, cpu, slowReader, windowScaling, receiverWindow, sendBuffer, application,
+	shortFlow, pacing, cpu, slowReader, windowScaling, receiverWindow, sendBuffer, application,
 	segmentSize, reordering, policer, congestion, randomLoss, healthy,
 }
 

@@ -22,6 +22,11 @@ func (r Report) Sentence() string {
 		return fmt.Sprintf("Nothing to fix: the connection gets %s, which is what the path carries.", gets)
 	case Congestion:
 		return fmt.Sprintf("Nothing to fix at the hosts: the path is full of other traffic, and the connection gets %s as its share.", gets)
+	case Outage:
+		return "Nothing of the connection gets through: the path is down, or something on it has forgotten the connection."
+	case PairDown:
+		p := r.Observation.Pair
+		return fmt.Sprintf("The pair of tunnel %s with %s has no session: %s.", p.Tunnel, p.Peer, p.Text)
 	case Unexplained:
 		return fmt.Sprintf("The connection gets %s, and no figure explains its limit.", gets)
 	case Application:

@@ -20,6 +20,9 @@ func (r Report) WriteText(w io.Writer) error {
 
 func (r Report) write(b *bytes.Buffer) {
 	display.WriteParagraph(b, "", r.Sentence())
+	if text := r.Observation.Pair.text(); text != "" {
+		display.WriteParagraph(b, "", text)
+	}
 	fmt.Fprintln(b)
 	for i, finding := range r.Findings {
 		switch i {
@@ -68,6 +71,8 @@ func (p Place) text(elsewhere bool) string {
 		return "on the sending host"
 	case p == Receiver:
 		return "on the receiving host"
+	case p == Relay:
+		return "on the relay's host"
 	}
 	return "on a host beside it"
 }

@@ -89,12 +89,14 @@ type way struct {
 	name   string
 	host   string // an address of the loopback
 	relays int
+	paired bool
 }
 
 var ways = []way{
-	{"one relay, IPv4", "127.79.0.1", 1},
-	{"one relay, IPv6", "::1", 1},
-	{"two relays", "127.79.0.1", 2},
+	{"one relay, IPv4", "127.79.0.1", 1, false},
+	{"one relay, IPv6", "::1", 1, false},
+	{"two relays", "127.79.0.1", 2, false},
+	{"a pair", "127.79.0.1", 2, true},
 }
 
 // chain is a row of relays on the loopback, and the target's address behind.
@@ -111,6 +113,14 @@ func (w way) start(t *testing.T, more string) *chain {
 	t.Helper()
 	c := &chain{t: t, target: nettest.FreeAddress(t, w.host)}
 	to := c.target
+	if w.paired {
+		p := (&pairOf{t: t, listen: nettest.FreeAddress(t, w.host), wan: nettest.FreeAddress(t, w.host), target: c.target,
+			tunnelNear: ", resume: 5s", // how long the other relay waits for one that is killed
+			moreNear:   "workers: 1\n" + more, moreFar: "workers: 1\n" + more}).start()
+		c.relays, c.first = []*daemon{p.near, p.far}, p.listen
+		c.before = []daemonStatus{p.near.status(), p.far.status()}
+		return c
+	}
 	for range w.relays {
 		listen := nettest.FreeAddress(t, w.host)
 		d := startDaemon(t, nil, unsupervised, "workers: 1\n"+more+single(listen, to, ""))

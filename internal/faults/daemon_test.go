@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/procfs"
 
 	"longhaul/internal/control"
+	"longhaul/internal/flow"
 	"longhaul/internal/lab/hosts"
 	"longhaul/internal/nettest"
 )
@@ -266,6 +267,7 @@ type daemonStatus struct {
 		UsedBytes  int64 `json:"used_bytes"`
 		Short      bool  `json:"short"`
 	} `json:"memory"`
+	Pairs     *flow.Pairs     `json:"pairs"`
 	Resources resourcesStatus `json:"resources"`
 	Tunnels   []tunnelStatus  `json:"tunnels"`
 	Flows     []flowStatus    `json:"flows"`

@@ -57,6 +57,9 @@ type Snapshot struct {
 	FlowsNow int64    `json:"flows_now"`
 	Tunnels  []Tunnel `json:"tunnels"`
 	Flows    []Flow   `json:"flows"` // oldest first
+
+	Pairs      *flow.Pairs `json:"pairs,omitempty"`       // nil: no tunnel is paired
+	PairTotals []Pair      `json:"pair_totals,omitempty"` // sums of the sessions of Pairs
 }
 
 // Process is the relay's process.

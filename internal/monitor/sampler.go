@@ -57,6 +57,7 @@ type Overview struct {
 	Process  Process
 	FlowsNow int64
 	Tunnels  []Tunnel
+	Pairs    *flow.Pairs // nil: no tunnel is paired
 }
 
 // Monitor samples a relay from Start to Close. Its methods may be called from
@@ -78,17 +79,18 @@ type Monitor struct {
 		ready   chan struct{}
 	}
 
-	mu        sync.Mutex // guards the fields below
-	flows     map[flow.ID]*flowTrack
-	tunnels   map[string]*tunnelTrack
-	all       points // of all tunnels together
-	pass      uint64
-	at        time.Duration // of the latest pass
-	passBegan time.Duration
-	subs      map[chan *Snapshot]struct{}
-	stopping  chan struct{}
-	stopOnce  sync.Once
-	done      chan struct{} // nil before Start
+	mu         sync.Mutex // guards the fields below
+	flows      map[flow.ID]*flowTrack
+	tunnels    map[string]*tunnelTrack
+	pairTracks map[pairKey]*pairTrack
+	all        points // of all tunnels together
+	pass       uint64
+	at         time.Duration // of the latest pass
+	passBegan  time.Duration
+	subs       map[chan *Snapshot]struct{}
+	stopping   chan struct{}
+	stopOnce   sync.Once
+	done       chan struct{} // nil before Start
 }
 
 // New makes a monitor. Before Start it only collects the records passed to
@@ -104,13 +106,14 @@ func New(opts Options) *Monitor {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
 	m := &Monitor{
-		opts:     opts,
-		log:      opts.Log,
-		begin:    time.Now(),
-		flows:    map[flow.ID]*flowTrack{},
-		tunnels:  map[string]*tunnelTrack{},
-		subs:     map[chan *Snapshot]struct{}{},
-		stopping: make(chan struct{}),
+		opts:       opts,
+		log:        opts.Log,
+		begin:      time.Now(),
+		flows:      map[flow.ID]*flowTrack{},
+		tunnels:    map[string]*tunnelTrack{},
+		pairTracks: map[pairKey]*pairTrack{},
+		subs:       map[chan *Snapshot]struct{}{},
+		stopping:   make(chan struct{}),
 	}
 	m.ended.ready = make(chan struct{}, 1)
 	nothing := &Snapshot{At: time.Now(), Interval: units.Seconds(opts.Interval), Tunnels: []Tunnel{}, Flows: []Flow{}}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 )
 
 // Errors of an unreadable process.
@@ -75,6 +76,22 @@ func Threads(pid int) (map[int]time.Duration, error) {
 		return nil, explain(pid, whyNoTimes(pid))
 	}
 	return times, nil
+}
+
+// CPUTime returns the CPU time of a process since its start, its ended threads
+// included and its children not. The kernel counts in nanoseconds.
+func CPUTime(pid int) (time.Duration, error) {
+	// The clock of another process: its PID inverted, and CPUCLOCK_SCHED
+	// (clock_getcpuclockid(3)).
+	const cpuClockSched = 2
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|cpuClockSched), &t); err != nil {
+		if errors.Is(err, unix.EINVAL) {
+			err = fs.ErrNotExist
+		}
+		return 0, explain(pid, err)
+	}
+	return time.Duration(t.Nano()), nil
 }
 
 // whyNoTimes distinguishes a kernel without schedstat from an ended process.

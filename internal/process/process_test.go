@@ -122,6 +122,24 @@ func TestThreads(t *testing.T) {
 	}
 }
 
+func TestCPUTime(t *testing.T) {
+	before, err := CPUTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const busy = 20 * time.Millisecond
+	nettest.Eventually(t, time.Minute, func() bool {
+		after, err := CPUTime(os.Getpid())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return after-before >= busy
+	}, func() string { return "the process has used no CPU time" })
+	if _, err := CPUTime(ended(t)); !errors.Is(err, ErrNoProcess) {
+		t.Errorf("of a process that has ended: %v", err)
+	}
+}
+
 func TestBusiest(t *testing.T) {
 	before := map[int]time.Duration{1: 5 * time.Second, 2: time.Second, 3: time.Hour}
 	after := map[int]time.Duration{1: 6 * time.Second, 2: 4 * time.Second, 4: time.Second}

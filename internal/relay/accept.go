@@ -59,67 +59,26 @@ func (w *worker) acceptOne(l *listener) bool {
 func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	rt := l.route.Load()
 	t, st := rt.tunnel, rt.state
-	shed := w.relay.shedsAll()
 	switch {
 	case !contains(t.Allow, from.Addr()):
 		st.denied.Add(1)
 		w.refuse(rt, fd, from, report.EndDenied, nil)
 		return
+	case t.PairServer != nil:
+		w.admitStranger(rt, fd, from)
+		return
 	case t.ProxyIn.Required && !contains(t.ProxyIn.Trusted, from.Addr()):
 		st.denied.Add(1)
 		w.refuse(rt, fd, from, report.EndBadProxyHeader, errors.New("the source is not trusted to send a header"))
 		return
-	case shed != nil:
-		st.shedFor(shed.reason)
-		w.refuse(rt, fd, from, report.EndShed, shed.err)
-		return
-	case !st.enter(t.MaxFlows):
-		st.limited.Add(1)
-		w.refuse(rt, fd, from, report.EndFlowLimit, nil)
+	}
+	src, refusal := w.enter(rt, from.Addr())
+	if refusal != nil {
+		w.refuse(rt, fd, from, refusal.Reason, refusal.Err)
 		return
 	}
-	src := w.relay.sources.of(st, from.Addr(), w.now)
-	refuseCounted := func(reason report.EndReason, err error) {
-		st.flows.Add(-1)
-		src.flows.Add(-1)
-		w.refuse(rt, fd, from, reason, err)
-	}
-	if err := t.overShareOf(st, src); err != nil {
-		st.limited.Add(1)
-		refuseCounted(report.EndFlowLimit, err)
-		return
-	}
-	if short, err := w.relay.shedsShare(t, st, src); err != nil {
-		st.shedFor(short)
-		refuseCounted(report.EndShed, err)
-		return
-	}
-	if err := w.relay.memory.full(src); err != nil {
-		st.shedFor("memory-share")
-		refuseCounted(report.EndShed, err)
-		return
-	}
-	if !w.relay.sources.rateAllows(t, st, src, w.now) {
-		st.limited.Add(1)
-		refuseCounted(report.EndRateLimit, nil)
-		return
-	}
-	f := w.flows.get()
-	*f = flow{
-		id:         w.relay.flowIDs.Add(1),
-		route:      rt,
-		source:     src,
-		client:     from,
-		start:      w.now,
-		active:     w.now,
-		timerIndex: -1,
-		opening:    w.openings.get(),
-	}
+	f := w.begin(rt, src, from)
 	f.legs[client].fd = int32(fd)
-	f.legs[target].fd = -1
-	w.place(f)
-	st.total.Add(1)
-	w.relay.live.Add(1)
 	if errno := w.watch(fd, f, client); errno != 0 {
 		w.abort(f, report.EndNoResources, errno)
 		return
@@ -134,24 +93,108 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	w.startDialing(f)
 }
 
-func (w *worker) refuse(rt *route, fd int, from netip.AddrPort, reason report.EndReason, err error) {
-	if w.relay.opts.OnFlows != nil {
-		listen := rt.listen
-		if listen.Addr().IsUnspecified() {
-			listen = localAddr(fd)
-		}
-		w.ended = append(w.ended, report.Record{
-			Tunnel:    rt.tunnel.Name,
-			Client:    report.Address{AddrPort: from},
-			Listen:    report.Address{AddrPort: listen},
-			Start:     time.Now(),
-			ClientLeg: report.UnknownLeg(),
-			TargetLeg: report.UnknownLeg(),
-			Reason:    reason,
-			Err:       err,
-		})
+// Refusal is the reason that a flow is not admitted, or has no target.
+type Refusal struct {
+	Reason report.EndReason
+	Err    error // may be nil
+}
+
+func (r *Refusal) Error() string {
+	if r.Err == nil {
+		return string(r.Reason)
 	}
+	return string(r.Reason) + ": " + r.Err.Error()
+}
+
+// Unwrap returns the system's error.
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// enter counts a new flow of a source, or returns why the limits refuse it.
+func (w *worker) enter(rt *route, from netip.Addr) (*source, *Refusal) {
+	t, st := rt.tunnel, rt.state
+	if shed := w.relay.shedsAll(); shed != nil {
+		st.shedFor(shed.reason)
+		return nil, &Refusal{report.EndShed, shed.err}
+	}
+	if !st.enter(t.MaxFlows) {
+		st.limited.Add(1)
+		return nil, &Refusal{report.EndFlowLimit, nil}
+	}
+	src := w.relay.sources.of(st, from, w.now)
+	refusal := w.overShares(t, st, src)
+	if refusal != nil {
+		st.flows.Add(-1)
+		src.flows.Add(-1)
+		return nil, refusal
+	}
+	return src, nil
+}
+
+// overShares returns why a source gets no new flow although its tunnel has room.
+// The flow is already counted.
+func (w *worker) overShares(t *Tunnel, st *tunnelState, src *source) *Refusal {
+	if err := t.overShareOf(st, src); err != nil {
+		st.limited.Add(1)
+		return &Refusal{report.EndFlowLimit, err}
+	}
+	if short, err := w.relay.shedsShare(t, st, src); err != nil {
+		st.shedFor(short)
+		return &Refusal{report.EndShed, err}
+	}
+	if err := w.relay.memory.full(src); err != nil {
+		st.shedFor("memory-share")
+		return &Refusal{report.EndShed, err}
+	}
+	if !w.relay.sources.rateAllows(t, st, src, w.now) {
+		st.limited.Add(1)
+		return &Refusal{report.EndRateLimit, nil}
+	}
+	return nil
+}
+
+// begin makes a flow that was counted by enter.
+func (w *worker) begin(rt *route, src *source, from netip.AddrPort) *flow {
+	f := w.flows.get()
+	*f = flow{
+		id:         w.relay.flowIDs.Add(1),
+		route:      rt,
+		source:     src,
+		client:     from,
+		start:      w.now,
+		active:     w.now,
+		timerIndex: -1,
+		opening:    w.openings.get(),
+	}
+	f.legs[client].fd, f.legs[target].fd = -1, -1
+	w.place(f)
+	rt.state.total.Add(1)
+	w.relay.live.Add(1)
+	return f
+}
+
+func (w *worker) refuse(rt *route, fd int, from netip.AddrPort, reason report.EndReason, err error) {
+	listen := rt.listen
+	if w.relay.opts.OnFlows != nil && listen.Addr().IsUnspecified() {
+		listen = localAddr(fd)
+	}
+	w.recordRefusal(rt, from, listen, reason, err)
 	closeFD(fd)
+}
+
+func (w *worker) recordRefusal(rt *route, from, listen netip.AddrPort, reason report.EndReason, err error) {
+	if w.relay.opts.OnFlows == nil {
+		return
+	}
+	w.ended = append(w.ended, report.Record{
+		Tunnel:    rt.tunnel.Name,
+		Client:    report.Address{AddrPort: from},
+		Listen:    report.Address{AddrPort: listen},
+		Start:     time.Now(),
+		ClientLeg: report.UnknownLeg(),
+		TargetLeg: report.UnknownLeg(),
+		Reason:    reason,
+		Err:       err,
+	})
 }
 
 // pauseAccepting stops accepting for a while: a listener that cannot be served

@@ -28,6 +28,7 @@ type tunnelState struct {
 	held      holdings    // while memory is short
 	drained   atomic.Bool // new connections are refused
 	integrity integrityCounts
+	prefaces  atomic.Int64 // connections to a far tunnel that have not sent theirs
 
 	mu     sync.Mutex
 	sheds  map[string]int64 // by reason

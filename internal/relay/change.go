@@ -3,7 +3,6 @@ package relay
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"os"
 	"reflect"
@@ -183,7 +182,7 @@ func (r *Relay) install(p *plan) error {
 
 // attune has a listener accept, or not if its tunnel is drained.
 func (r *Relay) attune(p *plan, l *listener, fresh bool) error {
-	drained := p.routes[l].state.drained.Load()
+	drained := p.routes[l].state.drained.Load() && p.routes[l].tunnel.PairServer == nil
 	switch {
 	case drained && !l.silent:
 		p.undo = append(p.undo, func() { _ = r.wake(l) })
@@ -329,18 +328,34 @@ func (r *Relay) closeListeners(all []*listener) {
 	}
 }
 
-// emptyTable leaves the tunnels without listeners, and returns those.
-func (r *Relay) emptyTable() []*listener {
+// emptyTable leaves the tunnels without listeners, but for those that keep says,
+// and returns the listeners. Nil keeps none.
+func (r *Relay) emptyTable(keep func(*installed) bool) (gone []*listener) {
 	old := r.table.Load()
 	if len(old.listeners) == 0 {
 		return nil
 	}
-	next := &table{}
+	next := &table{listeners: map[listenKey]*listener{}}
 	for _, in := range old.tunnels {
-		next.tunnels = append(next.tunnels, &installed{tunnel: in.tunnel, state: in.state, hops: in.hops})
+		left := &installed{tunnel: in.tunnel, state: in.state, hops: in.hops}
+		if keep != nil && keep(in) {
+			left.listeners = in.listeners
+			for _, l := range in.listeners {
+				next.listeners[l.key] = l
+			}
+		} else {
+			gone = append(gone, in.listeners...)
+		}
+		next.tunnels = append(next.tunnels, left)
 	}
 	r.table.Store(next)
-	return slices.Collect(maps.Values(old.listeners))
+	return gone
+}
+
+// needsLanes reports whether a tunnel has flows that live on by connections that
+// near relays make anew.
+func (in *installed) needsLanes() bool {
+	return in.tunnel.PairServer != nil && in.state.flows.Load() > 0
 }
 
 func sameTunnel(a, b *Tunnel) bool {

@@ -19,6 +19,9 @@ var ErrNoTunnel = errors.New("no such tunnel")
 func (r *Relay) DrainTunnel(name string) error {
 	return r.withTunnel(name, func(in *installed) error {
 		in.state.drained.Store(true)
+		if in.tunnel.PairServer != nil {
+			return nil // OpenPaired refuses new flows; those that exist may need new lanes
+		}
 		r.settle(in.listeners...)
 		for _, l := range in.listeners {
 			r.silence(l)

@@ -20,6 +20,7 @@ const (
 	phaseRecognizing              // both legs are connected, and the client may be an integrity check
 	phaseMoving                   // both legs are connected
 	phaseIntegrity                // the integrity server has the sockets
+	phasePaired                   // a pairing has the socket
 	phaseGone                     // closed; the struct is garbage
 )
 
@@ -59,6 +60,7 @@ type flow struct {
 
 	opening *opening // while dialing
 	serving *serving // while it is an integrity check
+	paired  *paired  // of a flow that a pairing carries
 	closing *closing // once the flow has failed
 	ration  *ration  // while memory is short
 }

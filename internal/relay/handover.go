@@ -56,7 +56,7 @@ func (r *Relay) Relinquish() error {
 	}
 	r.giveUpChange()
 	r.draining.Store(true)
-	for _, l := range r.emptyTable() {
+	for _, l := range r.emptyTable(nil) {
 		for _, w := range r.workers {
 			w.do(func() { w.dropListener(l, false) })
 		}

@@ -142,6 +142,7 @@ func (w *worker) measureMemory() {
 	short := g.short.Load()
 	var held, queues int64
 	w.eachFlow(func(f *flow) {
+		w.lookAtPaired(f)
 		var h, n int64
 		if short {
 			h, n = w.weigh(f)
@@ -218,26 +219,28 @@ func (w *worker) weigh(f *flow) (held, queues int64) {
 		r = &ration{since: [2]time.Duration{w.now, w.now}}
 		f.ration = r
 	}
-	var inflow, outflow [2]int64 // in the queues of each leg
-	for s := client; s <= target; s++ {
-		if m, ok := socketMemory(int(f.legs[s].fd)); ok {
-			held += m.held()
-			queues += 2
-			inflow[s], outflow[s] = int64(m[skReceived]), int64(m[skSendQueued])
+	f.sockets(func(fds [2]int) {
+		var inflow, outflow [2]int64 // in the queues of each leg
+		for s := client; s <= target; s++ {
+			if m, ok := socketMemory(fds[s]); ok {
+				held += m.held()
+				queues += 2
+				inflow[s], outflow[s] = int64(m[skReceived]), int64(m[skSendQueued])
+			}
 		}
-	}
-	for s := client; s <= target; s++ {
-		dir, o := &f.dirs[s], s.other()
-		held += int64(dir.held)
-		delivered := dir.bytes
-		if fd := int(f.legs[o].fd); fd >= 0 && outflow[o] > 0 {
-			delivered -= int64(unacknowledged(fd))
+		for s := client; s <= target; s++ {
+			dir, o := &f.dirs[s], s.other()
+			held += int64(dir.held)
+			delivered := dir.bytes
+			if fd := fds[o]; fd >= 0 && outflow[o] > 0 {
+				delivered -= int64(unacknowledged(fd))
+			}
+			holds := inflow[s] + int64(dir.held) + outflow[o]
+			if holds == 0 || delivered-r.delivered[s] > holds/8 || f.inOutage() {
+				r.since[s], r.delivered[s] = w.now, delivered
+			}
 		}
-		holds := inflow[s] + int64(dir.held) + outflow[o]
-		if holds == 0 || delivered-r.delivered[s] > holds/8 {
-			r.since[s], r.delivered[s] = w.now, delivered
-		}
-	}
+	})
 	f.source.held.add(held-r.held, queues-r.queues)
 	f.route.state.held.add(held-r.held, queues-r.queues)
 	r.held, r.queues = held, queues
@@ -307,69 +310,81 @@ type queueSizes struct {
 // memory returns how many bytes the flow's sockets and pipes hold, and the
 // number of queues.
 func (f *flow) memory() (held, queues int64) {
-	for s := client; s <= target; s++ {
-		held += int64(f.dirs[s].held)
-		if m, ok := socketMemory(int(f.legs[s].fd)); ok {
-			held += m.held()
-			queues += 2
+	f.sockets(func(fds [2]int) {
+		for s := client; s <= target; s++ {
+			held += int64(f.dirs[s].held)
+			if m, ok := socketMemory(fds[s]); ok {
+				held += m.held()
+				queues += 2
+			}
 		}
-	}
+	})
 	return held, queues
 }
 
 // bound limits each queue of the flow to room bytes above its current content.
 func (f *flow) bound(room int64) {
-	for s := client; s <= target; s++ {
-		fd := int(f.legs[s].fd)
-		m, ok := socketMemory(fd)
-		if !ok {
-			continue
+	f.sockets(func(fds [2]int) {
+		for s := client; s <= target; s++ {
+			f.ration.sizes[s].bound(fds[s], room)
 		}
-		was := &f.ration.sizes[s]
-		first := was.send == 0
-		if first {
-			locks, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUF_LOCK)
-			mss, _ := unix.GetsockoptInt(fd, unix.SOL_TCP, unix.TCP_MAXSEG)
-			*was = queueSizes{
-				send: m[skSendBound], receive: m[skReceiveBound], locks: locks,
-				least: max(minQueue, int64(minSegments*mss)),
-			}
+	})
+}
+
+// bound limits both queues of a leg's socket.
+func (was *queueSizes) bound(fd int, room int64) {
+	m, ok := socketMemory(fd)
+	if !ok {
+		return
+	}
+	first := was.send == 0
+	if first {
+		locks, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUF_LOCK)
+		mss, _ := unix.GetsockoptInt(fd, unix.SOL_TCP, unix.TCP_MAXSEG)
+		*was = queueSizes{
+			send: m[skSendBound], receive: m[skReceiveBound], locks: locks,
+			least: max(minQueue, int64(minSegments*mss)),
 		}
-		for _, q := range [...]struct {
-			option         int
-			held, now, was uint32
-		}{
-			{unix.SO_RCVBUF, m[skReceived], m[skReceiveBound], was.receive},
-			{unix.SO_SNDBUF, m[skSendQueued], m[skSendBound], was.send},
-		} {
-			want := min(max(int64(q.held)+room, was.least), int64(q.was))
-			// The first call always sets the option: it ends autotuning.
-			if change := want - int64(q.now); first || change > int64(q.now)/4 || -change > int64(q.now)/4 {
-				setsockoptInt(fd, unix.SOL_SOCKET, q.option, int32(want/2)) // the kernel doubles it
-			}
+	}
+	for _, q := range [...]struct {
+		option         int
+		held, now, was uint32
+	}{
+		{unix.SO_RCVBUF, m[skReceived], m[skReceiveBound], was.receive},
+		{unix.SO_SNDBUF, m[skSendQueued], m[skSendBound], was.send},
+	} {
+		want := min(max(int64(q.held)+room, was.least), int64(q.was))
+		// The first call always sets the option: it ends autotuning.
+		if change := want - int64(q.now); first || change > int64(q.now)/4 || -change > int64(q.now)/4 {
+			setsockoptInt(fd, unix.SOL_SOCKET, q.option, int32(want/2)) // the kernel doubles it
 		}
 	}
 }
 
 // unbound restores the bounds of the queues, and autotuning where it was on.
 func (f *flow) unbound() {
-	for s := client; s <= target; s++ {
-		was, fd := &f.ration.sizes[s], int(f.legs[s].fd)
-		if was.send == 0 || fd < 0 {
-			continue
+	f.sockets(func(fds [2]int) {
+		for s := client; s <= target; s++ {
+			f.ration.sizes[s].unbound(fds[s])
 		}
-		for _, q := range [...]struct {
-			option, force int
-			size          uint32
-		}{{unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, was.receive}, {unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, was.send}} {
-			// Without CAP_NET_ADMIN the kernel grants at most rmem_max and
-			// wmem_max; autotuning grows from there.
-			if setsockoptInt(fd, unix.SOL_SOCKET, q.force, int32(q.size/2)) != 0 {
-				setsockoptInt(fd, unix.SOL_SOCKET, q.option, int32(q.size/2))
-			}
-		}
-		setsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUF_LOCK, int32(was.locks))
+	})
+}
+
+func (was *queueSizes) unbound(fd int) {
+	if was.send == 0 || fd < 0 {
+		return
 	}
+	for _, q := range [...]struct {
+		option, force int
+		size          uint32
+	}{{unix.SO_RCVBUF, unix.SO_RCVBUFFORCE, was.receive}, {unix.SO_SNDBUF, unix.SO_SNDBUFFORCE, was.send}} {
+		// Without CAP_NET_ADMIN the kernel grants at most rmem_max and
+		// wmem_max; autotuning grows from there.
+		if setsockoptInt(fd, unix.SOL_SOCKET, q.force, int32(q.size/2)) != 0 {
+			setsockoptInt(fd, unix.SOL_SOCKET, q.option, int32(q.size/2))
+		}
+	}
+	setsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUF_LOCK, int32(was.locks))
 }
 
 // meminfo is the result of SO_MEMINFO, in the kernel's order. Values are in

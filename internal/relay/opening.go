@@ -35,6 +35,7 @@ type opening struct {
 	lookup   bool          // waiting for the resolver
 	awaitFD  bool          // waiting for a descriptor
 	brief    bool          // the flow waits too short a time to blame a hop
+	within   time.Duration // bounds all attempts; 0: only the tunnel does
 	deadline time.Duration // of all attempts
 	attempt  time.Duration // deadline of the current attempt
 	batch    uint64        // of events, in which the attempt began
@@ -77,10 +78,19 @@ func (w *worker) readHeader(f *flow) {
 	}
 }
 
+// startDialing begins to connect to the target, if the far relay of a pair does
+// not.
 func (w *worker) startDialing(f *flow) {
+	if f.route.tunnel.Pairing != nil {
+		w.carry(f)
+		return
+	}
 	o := f.opening
 	f.phase = phaseDialing
 	o.deadline = w.now + f.route.tunnel.ConnectTimeout
+	if o.within > 0 {
+		o.deadline = min(o.deadline, w.now+o.within)
+	}
 	o.order = f.route.hops.Order(o.inline[:0], f.origin(), w.now)
 	w.beginRecognition(f)
 	w.dialNext(f)
@@ -370,6 +380,10 @@ func (w *worker) established(f *flow, events uint32) {
 	f.opening = nil
 	defer w.openings.put(o)
 	w.connectLegs(f, events)
+	if f.paired != nil {
+		w.handTarget(f)
+		return
+	}
 	w.queueHeader(f, o)
 	if w.recognizing(f) {
 		w.passOnResets(f, o)

@@ -132,6 +132,12 @@ type Tunnel struct {
 
 	// Integrity answers integrity checks. Nil forwards them as any other bytes.
 	Integrity IntegrityServer
+
+	// Pairing makes this a near tunnel: it carries the flows to a far relay at
+	// the first of Forward. PairServer makes it a far tunnel, which takes only
+	// the flows of near relays. Nil: the tunnel is not paired.
+	Pairing    Pairing
+	PairServer PairServer
 }
 
 // ProxyIn says from whom a PROXY protocol header (v1 or v2) is required.

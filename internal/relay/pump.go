@@ -328,6 +328,7 @@ func (w *worker) apply(f *flow, a action) {
 // closeFlow closes both legs and writes the flow's record.
 func (w *worker) closeFlow(f *flow, a action) {
 	w.settleReason(f)
+	w.endPaired(f)
 	w.account(f)
 	for s := client; s <= target; s++ {
 		w.discard(&f.dirs[s])

@@ -49,34 +49,38 @@ func (w *worker) account(f *flow) {
 			rec.TargetLeg = f.legs[target].record(&w.algorithms[target])
 		}
 	}
+	f.pairedRecord(&rec)
 	w.ended = append(w.ended, rec)
 }
 
 // leftover reports the bytes that the flow's peers have not received.
-func (f *flow) leftover() Leftover {
-	return Leftover{
-		Tunnel:        f.route.tunnel.Name,
-		Client:        f.client,
-		Target:        f.target,
-		ToClientBytes: f.undelivered(client),
-		ToTargetBytes: f.undelivered(target),
-		Delivering:    f.end.delivering(),
+func (w *worker) leftover(f *flow) Leftover {
+	w.lookAtPaired(f)
+	l := Leftover{
+		Tunnel:     f.route.tunnel.Name,
+		Client:     f.client,
+		Target:     f.target,
+		Delivering: f.end.delivering(),
 	}
+	f.sockets(func(fds [2]int) {
+		l.ToClientBytes, l.ToTargetBytes = f.undelivered(client, fds), f.undelivered(target, fds)
+	})
+	return l
 }
 
 // undelivered is the number of bytes that were received for a leg's peer and
 // not acknowledged by it.
-func (f *flow) undelivered(s side) int64 {
+func (f *flow) undelivered(s side, fds [2]int) int64 {
 	from := s.other()
 	n := f.dirs[from].held
-	if fd := int(f.legs[s].fd); fd >= 0 {
+	if fd := fds[s]; fd >= 0 {
 		queued := unacknowledged(fd)
 		if f.end.shut[s] && queued > 0 {
 			queued-- // the FIN, which counts as a byte
 		}
 		n += queued
 	}
-	if fd := int(f.legs[from].fd); fd >= 0 && f.end.in[from] == inputOpen {
+	if fd := fds[from]; fd >= 0 && f.end.in[from] == inputOpen {
 		n += unread(fd)
 	}
 	return int64(n)

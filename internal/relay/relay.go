@@ -163,7 +163,7 @@ func (r *Relay) Drain(ctx context.Context) (left []Leftover, err error) {
 	}
 	r.giveUpChange()
 	r.draining.Store(true)
-	r.closeListeners(r.emptyTable())
+	r.closeListeners(r.emptyTable((*installed).needsLanes))
 	workers := r.workers
 	r.mu.Unlock()
 
@@ -176,7 +176,7 @@ func (r *Relay) Drain(ctx context.Context) (left []Leftover, err error) {
 		for _, w := range workers {
 			w.do(func() {
 				w.eachFlow(func(f *flow) {
-					left = append(left, f.leftover())
+					left = append(left, w.leftover(f))
 					w.leave(f, report.EndDrain)
 				})
 			})
@@ -199,7 +199,7 @@ func (r *Relay) Close() {
 	r.giveUpChange()
 	r.closed = true
 	r.draining.Store(true)
-	r.closeListeners(r.emptyTable())
+	r.closeListeners(r.emptyTable(nil))
 	r.stopWorkers(report.EndDrain)
 	r.probes.Close()
 	r.integrity.Wait()

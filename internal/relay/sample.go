@@ -87,6 +87,7 @@ func (w *worker) sample(from int, into []report.Sample, t turn) (n, next int) {
 }
 
 func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now time.Duration, wall time.Time) {
+	w.lookAtPaired(f)
 	s.ID = report.ID(f.id)
 	s.Tunnel = f.route.tunnel.Name
 	s.State = f.state()
@@ -94,20 +95,26 @@ func (w *worker) sampleFlow(f *flow, s *report.Sample, t turn, now time.Duration
 	s.Hop = f.hopName()
 	s.Start = wall.Add(f.start - now)
 	s.BytesUp, s.BytesDown = max(0, f.dirs[up].bytes), max(0, f.dirs[down].bytes)
-	s.Unchanged = f.connected() && f.settled != 0 && f.active <= f.settled
+	moving := f.connected() || f.phase == phasePaired
+	s.Unchanged = moving && f.settled != 0 && f.active <= f.settled
 	s.Skipped = !s.Unchanged && f.id%t.of != t.this
 	if s.Unchanged || s.Skipped {
 		s.ClientLeg.Known, s.TargetLeg.Known = false, false
 		return
 	}
-	f.legs[client].sample(&s.ClientLeg)
-	if f.connected() {
-		f.legs[target].sample(&s.TargetLeg)
-	} else {
-		s.TargetLeg = report.LegSample{SendBuffer: -1, SendQueued: -1} // missing while the target leg connects
+	f.sockets(func(fds [2]int) {
+		f.legs[client].sample(fds[client], &s.ClientLeg)
+		if moving {
+			f.legs[target].sample(fds[target], &s.TargetLeg)
+		} else {
+			s.TargetLeg = report.LegSample{SendBuffer: -1, SendQueued: -1} // missing while the target leg connects
+		}
+	})
+	if f.phase == phasePaired {
+		f.sampleLane(s)
 	}
 	f.settled = 0
-	if f.connected() && f.dirs[up].held == 0 && f.dirs[down].held == 0 && settled(&s.ClientLeg) && settled(&s.TargetLeg) {
+	if moving && f.dirs[up].held == 0 && f.dirs[down].held == 0 && settled(&s.ClientLeg) && settled(&s.TargetLeg) {
 		f.settled = w.now - 1 // bytes that move later in this turn carry this turn's time
 	}
 }
@@ -117,22 +124,24 @@ func settled(l *report.LegSample) bool {
 	return l.Known && l.Info.Unacked == 0 && l.Info.NotsentBytes == 0
 }
 
-func (l *leg) sample(s *report.LegSample) {
+// sample fills in what the kernel knows of a leg; a negative fd means that the
+// leg has no socket.
+func (l *leg) sample(fd int, s *report.LegSample) {
 	likely := s.CongestionControl // the value of another flow
 	s.Side, s.CongestionControl, s.Known, s.SendBuffer, s.SendQueued = "", "", false, -1, -1
 	if l.setup != nil {
 		s.Side = l.setup.side
 	}
-	if l.fd < 0 {
+	if fd < 0 {
 		return
 	}
 	var err error
-	if s.Info, err = tcpinfo.Get(int(l.fd)); err != nil {
+	if s.Info, err = tcpinfo.Get(fd); err != nil {
 		return
 	}
 	s.Known = true
-	s.CongestionControl, _ = tcpinfo.LikelyCongestionControl(int(l.fd), likely)
-	if m, ok := socketMemory(int(l.fd)); ok {
+	s.CongestionControl, _ = tcpinfo.LikelyCongestionControl(fd, likely)
+	if m, ok := socketMemory(fd); ok {
 		s.SendBuffer, s.SendQueued = int64(m[skSendBound]), int64(m[skSendQueued])
 	}
 }

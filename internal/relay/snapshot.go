@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"net/netip"
 	"sort"
 	"time"
@@ -37,7 +38,7 @@ type MemorySnapshot struct {
 type FlowSnapshot struct {
 	ID          uint64         `json:"id"` // of this process
 	Tunnel      string         `json:"tunnel"`
-	State       string         `json:"state"` // header, dialing, check, open, client-ended, target-ended, delivering or resetting
+	State       string         `json:"state"` // header, dialing, check, open, client-ended, target-ended, delivering, resetting, parked or resuming
 	Client      netip.AddrPort `json:"client"`
 	Listen      netip.AddrPort `json:"listen"`
 	Target      netip.AddrPort `json:"target"`
@@ -50,6 +51,15 @@ type FlowSnapshot struct {
 	HeldDown    int            `json:"held_down_bytes"`
 	ClientLeg   LegSnapshot    `json:"client_leg"`
 	TargetLeg   LegSnapshot    `json:"target_leg"`
+	Pair        *PairSnapshot  `json:"pair,omitempty"` // of a flow that a pair of relays carries
+}
+
+// PairSnapshot is what only a paired flow has.
+type PairSnapshot struct {
+	RetainedBytes int64   `json:"retained_bytes"` // sent, and not yet acknowledged by the other relay
+	Resumes       int     `json:"resumes"`        // lost connections over the WAN that others replaced
+	OutageSeconds float64 `json:"outage_seconds"` // without a connection that it needed
+	RTTSeconds    float64 `json:"rtt_seconds"`    // between the relays
 }
 
 // LegSnapshot is the setup of a leg.
@@ -178,6 +188,7 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel, set *hops.Set, state string, now
 }
 
 func (w *worker) flowSnapshot(f *flow, now time.Duration) FlowSnapshot {
+	w.lookAtPaired(f)
 	return FlowSnapshot{
 		ID:          f.id,
 		Tunnel:      f.route.tunnel.Name,
@@ -194,6 +205,7 @@ func (w *worker) flowSnapshot(f *flow, now time.Duration) FlowSnapshot {
 		HeldDown:    f.dirs[down].held,
 		ClientLeg:   f.legs[client].snapshot(),
 		TargetLeg:   f.legs[target].snapshot(),
+		Pair:        f.pairSnapshot(),
 	}
 }
 
@@ -205,6 +217,8 @@ func (f *flow) state() string {
 		return "dialing"
 	case f.phase == phaseIntegrity:
 		return "check"
+	case f.phase == phasePaired:
+		return cmp.Or(f.paired.seen.State, "dialing")
 	case f.end.deadline:
 		return "resetting"
 	case f.end.delivering():

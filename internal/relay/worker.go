@@ -30,7 +30,8 @@ const (
 	kindLeg      = 0 // plus the side
 	kindListener = 2
 	kindWake     = 3
-	kindBits     = 2
+	kindStranger = 4
+	kindBits     = 3
 )
 
 // worker is one event loop: an epoll instance, the flows it accepted, and
@@ -64,6 +65,9 @@ type worker struct {
 	from       unix.RawSockaddrAny
 	listeners  map[int32]*listener
 	local      map[netip.Addr]locality
+
+	strangers   map[int]*stranger // by descriptor
+	strangersAt time.Duration     // when the first of them has had its time; 0: there is none
 
 	paused    bool
 	acceptAt  time.Duration // next attempt to accept
@@ -104,6 +108,7 @@ func newWorker(r *Relay) (*worker, error) {
 		buf:       make([]byte, largeRead),
 		events:    make([]unix.EpollEvent, eventsPerWait),
 		listeners: map[int32]*listener{},
+		strangers: map[int]*stranger{},
 		done:      make(chan struct{}),
 	}
 	if w.clock == nil {
@@ -172,6 +177,9 @@ func (w *worker) loop() {
 		if w.measureAt != 0 && w.now >= w.measureAt {
 			w.measureMemory()
 		}
+		if w.strangersAt != 0 && w.now >= w.strangersAt {
+			w.strangersDue()
+		}
 		if w.acceptAt != 0 && w.now >= w.acceptAt {
 			w.retryAccepting()
 		}
@@ -192,7 +200,7 @@ func (w *worker) timeout() int {
 		return 0
 	}
 	var at time.Duration
-	for _, t := range [...]time.Duration{w.timers.first(), w.acceptAt, w.settledAt, w.measureAt} {
+	for _, t := range [...]time.Duration{w.timers.first(), w.acceptAt, w.settledAt, w.measureAt, w.strangersAt} {
 		if t != 0 && (at == 0 || t < at) {
 			at = t
 		}
@@ -215,6 +223,10 @@ func (w *worker) dispatch(ev *unix.EpollEvent) {
 		}
 	case kindWake:
 		w.readMail()
+	case kindStranger:
+		if s := w.strangers[int(ev.Fd)]; s != nil {
+			w.recognizeStranger(s, ev.Events)
+		}
 	default:
 		if f := w.lookup(uint32(ev.Fd), uint32(ev.Pad)>>kindBits); f != nil {
 			w.legEvent(f, side(kind), ev.Events)
@@ -409,16 +421,17 @@ func (w *worker) nextDeadline(f *flow) (at time.Duration) {
 
 // due checks the deadlines of a flow whose time in the heap has come.
 func (w *worker) due(f *flow) {
-	if !f.connected() {
+	switch {
+	case f.phase == phasePaired:
+		w.pairedDue(f)
+		return
+	case !f.connected():
 		w.openingDue(f)
 		return
 	}
 	if f.lasting && w.now >= f.start+lastingAge {
 		f.lasting = false
-		l := &f.legs[target]
-		if err := f.route.tunnel.Transport.Lasting(int(l.fd), l.setup.side); err != nil {
-			f.route.state.warnOnce(w.log, "leg towards the target is not set up as asked", err.Error())
-		}
+		w.makeLasting(f, int(f.legs[target].fd))
 	}
 	if w.holdDue(f); !f.connected() {
 		return
@@ -443,6 +456,13 @@ func (w *worker) due(f *flow) {
 		return
 	}
 	w.schedule(f)
+}
+
+// makeLasting sets what only a connection to the target needs that lasts.
+func (w *worker) makeLasting(f *flow, fd int) {
+	if err := f.route.tunnel.Transport.Lasting(fd, f.legs[target].setup.side); err != nil {
+		f.route.state.warnOnce(w.log, "leg towards the target is not set up as asked", err.Error())
+	}
 }
 
 // lookForAcks checks whether the peers have acknowledged everything, or made
@@ -509,6 +529,7 @@ func (w *worker) readMail() {
 // stop ends the loop and all flows, see leave. It runs in the loop.
 func (w *worker) stop(reason report.EndReason) {
 	w.eachFlow(func(f *flow) { w.leave(f, reason) })
+	w.dropStrangers()
 	w.stopped = true
 	w.mail.mu.Lock()
 	w.mail.closed = true

@@ -64,6 +64,7 @@ func (d *Dashboard) alerts(s *monitor.Snapshot) []alert {
 	for i := range s.Tunnels {
 		d.tunnelAlerts(&s.Tunnels[i], s.At, add)
 	}
+	pairAlerts(s, add)
 	slices.SortStableFunc(all, func(a, b alert) int {
 		return cmp.Compare(slices.Index(levels, a.Level), slices.Index(levels, b.Level))
 	})

@@ -95,6 +95,7 @@ func answered(d *Dashboard, v view, err error) (any, error) {
 
 func (d *Dashboard) overviewOf(*http.Request) (any, error) { return answered(d, d.overview(), nil) }
 func (d *Dashboard) causesOf(*http.Request) (any, error)   { return answered(d, d.causes, nil) }
+func (d *Dashboard) pairsOf(*http.Request) (any, error)    { return answered(d, d.pairs, nil) }
 
 func (d *Dashboard) flowsOf(r *http.Request) (any, error) {
 	s, err := parseSelection(r.URL.Query())
@@ -273,6 +274,8 @@ func (d *Dashboard) viewFor(ctx context.Context, q url.Values) (view, error) {
 		return d.tunnel(q.Get("name")), nil
 	case "causes":
 		return d.causes, nil
+	case "pairs":
+		return d.pairs, nil
 	case "head":
 		return func(s *monitor.Snapshot) (any, error) {
 			return struct {
@@ -280,7 +283,7 @@ func (d *Dashboard) viewFor(ctx context.Context, q url.Values) (view, error) {
 			}{d.headOf(s)}, nil
 		}, nil
 	}
-	return nil, wrong("view is one of overview, flows, flow, tunnel, causes, head")
+	return nil, wrong("view is one of overview, flows, flow, tunnel, causes, pairs, head")
 }
 
 // whole rounds to an integer, and turns NaN and infinity, which JSON cannot

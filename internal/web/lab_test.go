@@ -21,6 +21,7 @@ import (
 	"longhaul/internal/lab/relays"
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
+	"longhaul/internal/pair/identity"
 )
 
 // site is two sites with a real relay each and real flows between them. The
@@ -42,6 +43,7 @@ const (
 	sinkPort     = 6001 // discards
 	sourcePort   = 6002 // sends as many bytes as requested
 	nearPort     = 6003 // echoes, within site A
+	pairPort     = 6004 // echoes, between paired tunnels
 )
 
 // newSite builds the two sites and starts the relays.
@@ -77,20 +79,37 @@ func newSite(t *testing.T) *site {
 	if out, err := exec.CommandContext(t.Context(), program, "check", "--new-key", key).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	nearKeys, farKeys := pairHosts(t, dir)
 	s.start(program, dir, "relay-b", fmt.Sprintf(`
   - {name: echo, listen: %[1]v:%[3]d, forward: %[2]v:%[3]d, check: {key_file: %[6]q, next: target}}
   - {name: replication, listen: %[1]v:%[4]d, forward: %[2]v:%[4]d}
   - {name: zone-transfers, listen: %[1]v:%[5]d, forward: %[2]v:%[5]d}
-`, lab.WANB, lab.HostB, echoPort, sinkPort, sourcePort, key), "")
+  - {name: from-site-a, listen: %[1]v:%[7]d, forward: %[2]v:%[3]d, pair_from: site-a}
+`, lab.WANB, lab.HostB, echoPort, sinkPort, sourcePort, key, pairPort), "pair_keys: "+farKeys+"\n")
 	// Nobody listens at the second hop of replication.
 	s.start(program, dir, "relay-a", fmt.Sprintf(`
   - {name: to-site-b, listen: %[1]v:%[3]d, forward: %[2]v:%[3]d, max_flows: 4000, check: {key_file: %[6]q, next: relay, interval: 5s}}
   - {name: replication, listen: %[1]v:%[4]d, forward: [%[2]v:%[4]d, %[2]v:6009], health: {check: connect, interval: 1s}, wan: {pacing_rate: 12Mbit}}
   - {name: zone-transfers, listen: %[1]v:%[5]d, forward: %[2]v:%[5]d}
   - {name: site-a, listen: %[1]v:%[7]d, forward: %[8]v:%[7]d}
-`, lab.RelayA, lab.WANB, echoPort, sinkPort, sourcePort, key, nearPort, lab.HostA),
-		fmt.Sprintf("history: {file: %q}\ndashboard: {listen: %s}\n", filepath.Join(dir, "history.db"), boardAddress))
+  - {name: sessions, listen: %[1]v:%[9]d, forward: %[2]v:%[9]d, pair: site-b}
+`, lab.RelayA, lab.WANB, echoPort, sinkPort, sourcePort, key, nearPort, lab.HostA, pairPort),
+		fmt.Sprintf("history: {file: %q}\ndashboard: {listen: %s}\npair_keys: %s\n", filepath.Join(dir, "history.db"), boardAddress, nearKeys))
 	return s
+}
+
+// pairHosts makes the keys of two sites that know each other, and returns their
+// directories.
+func pairHosts(t *testing.T, dir string) (near, far string) {
+	t.Helper()
+	near, far = filepath.Join(dir, "keys-a"), filepath.Join(dir, "keys-b")
+	for _, one := range []struct{ dir, peer, name string }{{near, far, "site-b"}, {far, near, "site-a"}} {
+		key, _, _, err := identity.New(one.peer).Key()
+		nettest.Must(t, err)
+		_, err = identity.New(one.dir).Pin(one.name, key)
+		nettest.Must(t, err)
+	}
+	return near, far
 }
 
 func (s *site) start(program, dir, name, tunnels, more string) {
@@ -186,12 +205,12 @@ type pulse struct{ echoes atomic.Int64 }
 const pulseEvery = time.Second
 
 // begin starts flows that carry data each second until ctx ends: near ones
-// within site A, far ones between the sites. Beside them some flows fill the
-// path, and clients fetch data repeatedly.
+// within site A, far ones between the sites, half as many through the pair.
+// Beside them some flows fill the path, and clients fetch data repeatedly.
 func (s *site) begin(ctx context.Context, near, far int) {
 	s.t.Helper()
 	random := rand.New(rand.NewPCG(1, 2))
-	for port, n := range map[int]int{nearPort: near, echoPort: far} {
+	for port, n := range map[int]int{nearPort: near - far/2, echoPort: far, pairPort: far / 2} {
 		for _, c := range s.mustConnect(port, n) {
 			f := &pulse{}
 			s.flows = append(s.flows, f)

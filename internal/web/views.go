@@ -31,6 +31,7 @@ type head struct {
 	Tunnels            []string  `json:"tunnels"`
 	Alerts             []alert   `json:"alerts"`
 	History            bool      `json:"history"` // the relay keeps one
+	Pairs              bool      `json:"pairs"`   // a tunnel is paired
 }
 
 // headOf computes the head once per snapshot, for any number of readers.
@@ -50,7 +51,7 @@ func (d *Dashboard) headOf(s *monitor.Snapshot) head {
 func (d *Dashboard) makeHead(s *monitor.Snapshot) head {
 	h := head{
 		At: s.At, IntervalSeconds: s.Interval.Seconds(), Sequence: s.Sequence, Version: s.Process.Version,
-		StartedAt: s.Process.StartedAt, FlowsNow: s.FlowsNow, History: d.past() != nil,
+		StartedAt: s.Process.StartedAt, FlowsNow: s.FlowsNow, History: d.past() != nil, Pairs: s.Pairs != nil,
 		Tunnels: make([]string, 0, len(s.Tunnels)),
 	}
 	var shares weighted
@@ -93,8 +94,9 @@ func (d *Dashboard) overview() view {
 			Head    head            `json:"head"`
 			Process monitor.Process `json:"process"`
 			Tunnels []overviewRow   `json:"tunnels"`
+			Pairs   []pairRow       `json:"pairs"`  // null: no tunnel is paired
 			Points  columns         `json:"points"` // since the last event; ten minutes at first
-		}{Head: d.headOf(s), Process: s.Process, Tunnels: make([]overviewRow, 0, len(s.Tunnels))}
+		}{Head: d.headOf(s), Process: s.Process, Tunnels: make([]overviewRow, 0, len(s.Tunnels)), Pairs: pairRows(s, "")}
 		first := course.shown.IsZero()
 		for i := range s.Tunnels {
 			row := overviewRow{Tunnel: s.Tunnels[i]}
@@ -184,7 +186,8 @@ func (d *Dashboard) tunnel(name string) view {
 			Tunnel monitor.Tunnel `json:"tunnel"`
 			Points columns        `json:"points"`
 			Flows  []monitor.Flow `json:"flows"` // the ten fastest
-		}{d.headOf(s), s.Tunnels[i], course.next(d, s, name), top.Flows}
+			Pairs  []pairRow      `json:"pairs"` // its sessions
+		}{d.headOf(s), s.Tunnels[i], course.next(d, s, name), top.Flows, pairRows(s, name)}
 		return v, nil
 	}
 }

@@ -115,6 +115,7 @@ func (d *Dashboard) Handler(a Access) http.Handler {
 		"tunnels":      d.tunnelsOf,
 		"tunnels/{id}": d.tunnelOf,
 		"causes":       d.causesOf,
+		"pairs":        d.pairsOf,
 		"points":       d.pointsOf,
 		"records":      d.recordsOf,
 		"records/{id}": d.recordOf,

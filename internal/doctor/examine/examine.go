@@ -7,6 +7,7 @@
 package examine
 
 import (
+	"context"
 	"time"
 
 	"longhaul/internal/measure"
@@ -23,6 +24,9 @@ type Examiner struct {
 	TestPort uint16
 	Token    measure.Token // for measure servers that need one
 	Version  string        // of this program, for measure servers
+
+	// Pairs returns the paired tunnels of this host's relays; nil: there are none.
+	Pairs func(context.Context) []PairedTunnel
 
 	// Progress receives a message, without a full stop, as each long step begins.
 	Progress func(format string, args ...any)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"syscall"
 	"time"
 
 	"longhaul/internal/doctor"
@@ -60,13 +61,14 @@ func carried(r pathmtu.Result, size int) int {
 	return 0
 }
 
-// answers reports whether a host answers a SYN: then small packets get through.
+// answers reports whether a host answers a SYN, be it with a reset: then small packets
+// get through.
 func answers(ctx context.Context, to netip.AddrPort) bool {
 	dialer := net.Dialer{Timeout: 2 * time.Second}
 	dialer.SetMultipathTCP(false)
 	conn, err := dialer.DialContext(ctx, "tcp", to.String())
 	if err != nil {
-		return false
+		return errors.Is(err, syscall.ECONNREFUSED)
 	}
 	conn.Close()
 	return true

@@ -27,7 +27,7 @@ func ReadRecord(path string) (o doctor.Observation, err error) {
 	if err != nil {
 		return o, err
 	}
-	if err := json.Unmarshal(b, &o); err != nil || len(o.Samples) == 0 {
+	if err := json.Unmarshal(b, &o); err != nil || len(o.Samples) == 0 && o.Pair == nil {
 		return o, remedy.New(fmt.Errorf("%s is not an observation of longhaul doctor", path),
 			"longhaul doctor --record FILE makes one")
 	}

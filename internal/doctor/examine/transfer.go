@@ -45,6 +45,9 @@ func (e *Examiner) Transfer(ctx context.Context, server string, direction measur
 	if err != nil {
 		stop()
 		<-probed
+		if pair := e.pairDownToward(ctx, server); pair != nil {
+			return doctor.Observation{Pair: pair}, nil
+		}
 		return doctor.Observation{}, e.withoutServer(ctx, server, err)
 	}
 	o, err := observed(summary)
@@ -126,6 +129,20 @@ func addrPort(a net.Addr) netip.AddrPort {
 		return netip.AddrPortFrom(both.Addr().Unmap(), both.Port())
 	}
 	return netip.AddrPort{}
+}
+
+// pairDownToward returns the pair without a session whose far relay is a server's
+// host; nil: none.
+func (e *Examiner) pairDownToward(ctx context.Context, server string) *doctor.Pair {
+	host, _, err := net.SplitHostPort(server)
+	if err != nil {
+		return nil
+	}
+	there, err := ParseEnd(ctx, host)
+	if err != nil {
+		return nil
+	}
+	return e.pairDown(ctx, End{}, there)
 }
 
 // withoutServer turns an error of a test into a [*NoVerdictError] if the host exists

@@ -63,10 +63,14 @@ func (e *Examiner) Watch(ctx context.Context, c Connections) (doctor.Observation
 	})
 	switch {
 	case errors.Is(err, errNothingSeen):
+		if pair := e.pairDown(ctx, c.Local, c.Remote); pair != nil {
+			return doctor.Observation{Pair: pair}, nil
+		}
 		return o, remedy.New(fmt.Errorf("no connection %s in %v", c, e.During), "longhaul top --once lists connections")
 	case err != nil:
 		return o, err
 	}
+	o.Pair = e.pairOf(ctx, o.Local, o.Remote)
 	if owner, ok := busy.owners.Of(busy.inode); ok {
 		o.Program = owner.Command
 	}

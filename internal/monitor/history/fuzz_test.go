@@ -90,7 +90,7 @@ func FuzzRecord(f *testing.F) {
 		r.values[0], r.values[1], r.values[2], r.values[7], r.values[8] = id, endMs, elapsedUs, up, int64(0)
 		r.values[9], r.values[10], r.values[11] = sent, sent, sent
 		r.values[13], r.values[16], r.values[17], r.values[20] = endMs, client, port, text
-		r.values[25], r.values[33] = rttUs, goodput
+		r.values[25], r.values[33], r.values[34], r.values[recordLen-1] = rttUs, elapsedUs, rttUs, goodput
 		first, facts, err := readRecord(r, words)
 		if err != nil {
 			return
@@ -106,7 +106,7 @@ func FuzzRecord(f *testing.F) {
 		r.next = 0
 		again, same, err := readRecord(r, words)
 		if err != nil || same != facts || !again.End.Equal(first.End) || !again.Start.Equal(first.Start) ||
-			again.Elapsed != first.Elapsed || again.ClientLeg != first.ClientLeg || again.TargetLeg != first.TargetLeg ||
+			again.Elapsed != first.Elapsed || again.Resumes != first.Resumes || again.Outage != first.Outage || again.ClientLeg != first.ClientLeg || again.TargetLeg != first.TargetLeg ||
 			again.Client.Addr().WithZone("") != first.Client.Addr().WithZone("") {
 			t.Fatalf("%+v became %+v, %v", first, again, err)
 		}

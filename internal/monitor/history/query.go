@@ -71,10 +71,22 @@ type Summary struct {
 	Causes []CauseCount `json:"causes"` // the most frequent first; flows without one are left out
 	Ends   []EndCount   `json:"ends"`   // the most frequent first
 
+	// Resumed is of the flows that a pair of relays carried on after they lost
+	// their connection over the WAN, as far as records are kept; nil: none.
+	Resumed *Resumed `json:"resumed,omitempty"`
+
 	// Approximate is set where records of the period have made room for newer
 	// ones: then it is made of whole hours, quantiles are right within 4 %, and
 	// MinBytes is 1.
 	Approximate bool `json:"approximate"`
+}
+
+// Resumed is of flows that lost their connection between paired relays.
+type Resumed struct {
+	Flows   int64         `json:"flows"`
+	Resumes int64         `json:"resumes"`                // lost connections that others replaced
+	Outage  units.Seconds `json:"outage_seconds"`         // that the flows waited, together
+	Longest units.Seconds `json:"longest_outage_seconds"` // of one flow
 }
 
 // CauseCount is how many flows a cause limited for most of their time.

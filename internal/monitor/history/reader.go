@@ -143,6 +143,7 @@ type view struct {
 	tx    *sql.Tx
 	words map[int64]string
 	ids   map[string]int64
+	pairs bool // the file knows pairs
 }
 
 // look calls do with a view of the history.
@@ -156,7 +157,10 @@ func (r *Reader) look(ctx context.Context, do func(*view) error) error {
 		return classify(err)
 	}
 	defer func() { _ = tx.Rollback() }()
-	v := &view{ctx, tx, map[int64]string{}, map[string]int64{}}
+	v := &view{ctx: ctx, tx: tx, words: map[int64]string{}, ids: map[string]int64{}}
+	if v.pairs, err = knowsPairs(ctx, tx); err != nil {
+		return classify(err)
+	}
 	err = v.each("SELECT id, word FROM words", nil, func(row scanner) error {
 		var id int64
 		var word string
@@ -203,7 +207,7 @@ func (v *view) facts(selection string, args []any, visit func(*facts)) error {
 // eachRecord calls visit with every record of a selection.
 func (v *view) eachRecord(selection string, args []any, visit func(*monitor.Record, *facts) error) error {
 	r := newRowReader(recordLen)
-	return v.each("SELECT "+recordColumns+" FROM records "+selection, args, func(row scanner) error {
+	return v.each("SELECT "+columnsOf(v.pairs)+" FROM records "+selection, args, func(row scanner) error {
 		if err := r.scan(row); err != nil {
 			return err
 		}

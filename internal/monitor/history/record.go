@@ -24,16 +24,26 @@ const factColumns = `id, end_ms, elapsed_us, tunnel_id, cause_id, reason_id, end
 
 // recordColumns are all columns of the table records, in the order of
 // [recordValues] and [readRecord].
-const recordColumns = factColumns + `,
+var recordColumns = columnsOf(true)
+
+// columnsOf are recordColumns; of a file that knows no pairs, theirs are NULL.
+func columnsOf(pairs bool) string {
+	if !pairs {
+		return commonColumns + ", NULL, NULL, goodput"
+	}
+	return commonColumns + ", resumes, outage_us, goodput"
+}
+
+// commonColumns are those of every file, but for the last.
+const commonColumns = factColumns + `,
 	start_ms, flow, hop_id, client, client_port, target, target_port, error, cause_leg_id, cause_permille,
 	client_side_id, client_congestion_control_id, client_rtt_us, client_min_rtt_us, client_retransmits,
-	target_side_id, target_congestion_control_id, target_rtt_us, target_min_rtt_us, target_retransmits,
-	goodput`
+	target_side_id, target_congestion_control_id, target_rtt_us, target_min_rtt_us, target_retransmits`
 
 // Numbers of columns.
 const (
 	factLen   = 13
-	recordLen = 34
+	recordLen = 36
 )
 
 // insertRecord adds one record.
@@ -79,6 +89,11 @@ func recordValues(values []any, r *monitor.Record, id int64, intern func(string)
 	for _, leg := range legs {
 		values = append(values, positive(word(leg.Side)), positive(word(leg.CongestionControl)),
 			positive(leg.RTT.Duration().Microseconds()), positive(leg.MinRTT.Duration().Microseconds()), known(leg.Retransmits))
+	}
+	if r.Resumes > 0 || r.Outage > 0 {
+		values = append(values, max(r.Resumes, 0), max(r.Outage.Duration().Microseconds(), 0))
+	} else {
+		values = append(values, nil, nil)
 	}
 	if series := encodeSeries(r.Goodput); series != nil {
 		values = append(values, series)
@@ -273,6 +288,7 @@ func readRecord(r *rowReader, words map[int64]string) (record monitor.Record, f 
 			BytesSent: sent[i][0], BytesRetransmitted: sent[i][1], Retransmits: r.count(-1),
 		}
 	}
+	record.Resumes, record.Outage = r.count(0), units.Seconds(r.micros())
 	record.Goodput = r.series()
 	return record, f, r.err()
 }

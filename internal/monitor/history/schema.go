@@ -48,29 +48,6 @@ CREATE TABLE records (
 	goodput BLOB
 );
 
-CREATE VIEW flows AS SELECT
-	id,
-	strftime('%%Y-%%m-%%d %%H:%%M:%%f', start_ms / 1000.0, 'unixepoch') AS started_utc,
-	strftime('%%Y-%%m-%%d %%H:%%M:%%f', end_ms / 1000.0, 'unixepoch') AS ended_utc,
-	(SELECT word FROM words WHERE words.id = tunnel_id) AS tunnel,
-	client, client_port, target, target_port,
-	(SELECT word FROM words WHERE words.id = hop_id) AS hop,
-	elapsed_us / 1e6 AS elapsed_s, bytes_up, bytes_down,
-	(bytes_up + bytes_down) * 8e6 / nullif(elapsed_us, 0) AS goodput_bps,
-	(SELECT word FROM words WHERE words.id = cause_id) AS cause,
-	(SELECT word FROM words WHERE words.id = cause_leg_id) AS cause_leg,
-	cause_permille / 1000.0 AS cause_share,
-	(SELECT word FROM words WHERE words.id = ended_by_id) AS ended_by,
-	(SELECT word FROM words WHERE words.id = reason_id) AS reason, error,
-	(SELECT word FROM words WHERE words.id = client_side_id) AS client_side,
-	(SELECT word FROM words WHERE words.id = client_congestion_control_id) AS client_congestion_control,
-	client_rtt_us, client_min_rtt_us, client_bytes_sent, client_bytes_retransmitted, client_retransmits,
-	(SELECT word FROM words WHERE words.id = target_side_id) AS target_side,
-	(SELECT word FROM words WHERE words.id = target_congestion_control_id) AS target_congestion_control,
-	target_rtt_us, target_min_rtt_us, target_bytes_sent, target_bytes_retransmitted, target_retransmits,
-	start_ms, end_ms, elapsed_us, flow
-FROM records;
-
 CREATE TABLE segments (
 	last INTEGER PRIMARY KEY,
 	records INTEGER NOT NULL, min_end_ms INTEGER NOT NULL, max_end_ms INTEGER NOT NULL,
@@ -96,6 +73,48 @@ INSERT INTO state VALUES (0, 0);
 PRAGMA application_id = %d;
 PRAGMA user_version = %d;
 `, applicationID, schemaVersion)
+
+// pairSchema adds what is known of flows that a pair of relays carried, to a new
+// file and to one that was begun before there were pairs. Releases that know no
+// pairs read and write the file all the same: they name their columns. The index
+// has no records but those of flows that were resumed.
+const pairSchema = `
+ALTER TABLE records ADD COLUMN resumes INTEGER;
+ALTER TABLE records ADD COLUMN outage_us INTEGER;
+CREATE INDEX records_resumed ON records (end_ms) WHERE outage_us IS NOT NULL;
+DROP VIEW IF EXISTS flows;
+CREATE VIEW flows AS SELECT
+	id,
+	strftime('%Y-%m-%d %H:%M:%f', start_ms / 1000.0, 'unixepoch') AS started_utc,
+	strftime('%Y-%m-%d %H:%M:%f', end_ms / 1000.0, 'unixepoch') AS ended_utc,
+	(SELECT word FROM words WHERE words.id = tunnel_id) AS tunnel,
+	client, client_port, target, target_port,
+	(SELECT word FROM words WHERE words.id = hop_id) AS hop,
+	elapsed_us / 1e6 AS elapsed_s, bytes_up, bytes_down,
+	(bytes_up + bytes_down) * 8e6 / nullif(elapsed_us, 0) AS goodput_bps,
+	(SELECT word FROM words WHERE words.id = cause_id) AS cause,
+	(SELECT word FROM words WHERE words.id = cause_leg_id) AS cause_leg,
+	cause_permille / 1000.0 AS cause_share,
+	(SELECT word FROM words WHERE words.id = ended_by_id) AS ended_by,
+	(SELECT word FROM words WHERE words.id = reason_id) AS reason, error,
+	(SELECT word FROM words WHERE words.id = client_side_id) AS client_side,
+	(SELECT word FROM words WHERE words.id = client_congestion_control_id) AS client_congestion_control,
+	client_rtt_us, client_min_rtt_us, client_bytes_sent, client_bytes_retransmitted, client_retransmits,
+	(SELECT word FROM words WHERE words.id = target_side_id) AS target_side,
+	(SELECT word FROM words WHERE words.id = target_congestion_control_id) AS target_congestion_control,
+	target_rtt_us, target_min_rtt_us, target_bytes_sent, target_bytes_retransmitted, target_retransmits,
+	start_ms, end_ms, elapsed_us, flow,
+	resumes, outage_us / 1e6 AS outage_s
+FROM records;
+`
+
+// knowsPairs is whether a file has the columns of pairSchema.
+func knowsPairs(ctx context.Context, conn interface {
+	QueryRowContext(context.Context, string, ...any) *sql.Row
+}) (known bool, err error) {
+	err = conn.QueryRowContext(ctx, "SELECT count(*) > 0 FROM pragma_table_info('records') WHERE name = 'outage_us'").Scan(&known)
+	return known, err
+}
 
 // Errors that a caller may want to tell apart.
 var (
@@ -197,10 +216,17 @@ func (d *database) begin(ctx context.Context) (err error) {
 	}
 	return d.transact(ctx, func() error {
 		// Another process may have made the tables meanwhile.
-		if version, err := d.version(ctx); version > 0 || err != nil {
+		version, err := d.version(ctx)
+		if err == nil && version == 0 {
+			_, err = d.conn.ExecContext(ctx, schema)
+		}
+		if err != nil {
 			return err
 		}
-		_, err := d.conn.ExecContext(ctx, schema)
+		if known, err := knowsPairs(ctx, d.conn); known || err != nil {
+			return err
+		}
+		_, err = d.conn.ExecContext(ctx, pairSchema)
 		return err
 	})
 }

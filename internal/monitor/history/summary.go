@@ -34,6 +34,31 @@ func (r *Reader) Compare(ctx context.Context, before, after Period, tunnel strin
 
 func (v *view) summary(p Period, tunnel string) (Summary, error) {
 	c := v.choice(p.Since, p.Until, tunnel, "")
+	s, err := v.summaryOf(c, p, tunnel)
+	if err == nil {
+		s.Resumed, err = v.resumed(c)
+	}
+	return s, err
+}
+
+// resumed counts the resumed flows of a choice.
+func (v *view) resumed(c choice) (*Resumed, error) {
+	if !v.pairs {
+		return nil, nil
+	}
+	var r Resumed
+	var outage, longest int64
+	err := v.tx.QueryRowContext(v.ctx, `SELECT count(*), ifnull(sum(resumes), 0), ifnull(sum(outage_us), 0), ifnull(max(outage_us), 0)
+		FROM records WHERE outage_us IS NOT NULL AND end_ms >= ? AND end_ms < ? AND (? = 0 OR tunnel_id = ?)`,
+		c.span.from, c.span.to, c.tunnel, c.tunnel).Scan(&r.Flows, &r.Resumes, &outage, &longest)
+	if err != nil || r.Flows == 0 {
+		return nil, err
+	}
+	r.Outage, r.Longest = units.Seconds(time.Duration(outage)*time.Microsecond), units.Seconds(time.Duration(longest)*time.Microsecond)
+	return &r, nil
+}
+
+func (v *view) summaryOf(c choice, p Period, tunnel string) (Summary, error) {
 	whole, err := v.covers(c.span)
 	if err != nil {
 		return Summary{}, err

@@ -63,7 +63,7 @@ var (
 	commonSheds  = []string{"descriptors", "memory", "cgroup_memory", "tcp_memory", "cpu"}
 )
 
-var families = slices.Concat(processFamilies, tunnelFamilies, legFamilies, hopFamilies, checkFamilies)
+var families = slices.Concat(processFamilies, tunnelFamilies, legFamilies, hopFamilies, checkFamilies, pairFamilies)
 
 var processFamilies = []family{
 	{"build_info", "Always 1; the labels name the program.", gauge, []string{"version", "go_version"},

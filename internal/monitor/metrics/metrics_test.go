@@ -60,6 +60,15 @@ func everything() *monitor.Snapshot {
 			LogLinesDropped: 2, RecordsDropped: 3, AcceptErrors: map[string]int64{"EMFILE": 7},
 			CongestionControl: map[string]bool{"haul": true, "bbr": false},
 		},
+		Pairs: &flow.Pairs{RetainedBytes: 1000, RetainedLimitBytes: 1 << 28, Strangers: map[string]int64{flow.PairUnpaired: 5}},
+		PairTotals: []monitor.Pair{
+			{
+				PairSession: flow.PairSession{Tunnel: "to-b", Peer: "site-b", End: flow.NearEnd, Up: true, Release: "1.2", RTT: units.Seconds(60 * time.Millisecond),
+					LanesWarm: 4, LanesBusy: 2, FlowsMoving: 2, FlowsResuming: 1, RetainedBytes: 1000, Resumes: 3, Outage: units.Seconds(2 * time.Second)},
+				Problems: []string{flow.PairPathDown}, // of another session
+			},
+			{PairSession: flow.PairSession{Tunnel: "to-c", Peer: "site-c", End: flow.NearEnd, Problem: flow.PairKeyUnknown}, Problems: []string{flow.PairKeyUnknown}},
+		},
 	}
 }
 
@@ -107,6 +116,17 @@ func TestMetrics(t *testing.T) {
 		`longhaul_check_up{tunnel="to-b"} 1`,
 		`longhaul_check_leg_loss_ratio{position="1",tunnel="to-b"} 0.001`,
 		`longhaul_reload_success 0`,
+		`longhaul_pair_up{peer="site-b",tunnel="to-b"} 1`,
+		`longhaul_pair_info{end="near",peer="site-b",release="1.2",tunnel="to-b"} 1`,
+		`longhaul_pair_retained_limit_bytes 2.68435456e+08`,
+		`longhaul_pair_outage_seconds_total{peer="site-b",tunnel="to-b"} 2`,
+		`longhaul_pair_problem{peer="site-b",problem="path-down",tunnel="to-b"} 0`,
+		`longhaul_pair_problem{peer="site-c",problem="key-unknown",tunnel="to-c"} 1`,
+		`longhaul_pair_rtt_seconds{peer="site-b",tunnel="to-b"} 0.06`,
+		`longhaul_pair_lanes{peer="site-b",state="warm",tunnel="to-b"} 4`,
+		`longhaul_pair_flows{peer="site-b",state="resuming",tunnel="to-b"} 1`,
+		`longhaul_pair_resumes_total{peer="site-b",tunnel="to-b"} 3`,
+		`longhaul_pair_strangers_total{problem="unpaired"} 5`,
 		`longhaul_congestion_control_active{name="haul"} 1`,
 		`longhaul_congestion_control_active{name="bbr"} 0`,
 		`longhaul_history_records_dropped_total 1`,
@@ -117,7 +137,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	for _, never := range []string{
-		`longhaul_hop_rtt_seconds{hop="b2.example:6000"`, `longhaul_hop_sent_bytes_total{hop="b2.example:6000"`, `position="2"`, // not known
+		`longhaul_hop_rtt_seconds{hop="b2.example:6000"`, `longhaul_hop_sent_bytes_total{hop="b2.example:6000"`, `position="2"`, `longhaul_pair_rtt_seconds{peer="site-c"`, // not known
 	} {
 		if strings.Contains(body, never) {
 			t.Errorf("%s is shown", never)
@@ -268,7 +288,7 @@ func TestThePageListsEveryMetric(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, of := range map[string][]family{
-		"process": processFamilies, "tunnels": tunnelFamilies, "legs": legFamilies, "hops": hopFamilies, "checks": checkFamilies,
+		"process": processFamilies, "tunnels": tunnelFamilies, "legs": legFamilies, "hops": hopFamilies, "checks": checkFamilies, "pairs": pairFamilies,
 	} {
 		begin, end := []byte("<!-- metrics: "+name+" -->\n"), []byte("<!-- end -->")
 		_, rest, ok := bytes.Cut(text, begin)

@@ -8,6 +8,7 @@ import flow from './pages/flow.js';
 import tunnel from './pages/tunnel.js';
 import transfers from './pages/transfers.js';
 import causes from './pages/causes.js';
+import pairs from './pages/pairs.js';
 import history from './pages/history.js';
 import record from './pages/record.js';
 
@@ -19,14 +20,17 @@ const pages = [
   [/^\/tunnels\/([^/]+)$/, tunnel],
   [/^\/transfers$/, transfers],
   [/^\/causes$/, causes],
+  [/^\/pairs$/, pairs],
   [/^\/history$/, history],
   [/^\/history\/(\d+)$/, record],
 ];
 
-const places = [['/', 'Overview'], ['/flows', 'Flows'], ['/transfers', 'Transfers'], ['/causes', 'Causes'], ['/history', 'History']];
+const places = [['/', 'Overview'], ['/flows', 'Flows'], ['/pairs', 'Pairs'], ['/transfers', 'Transfers'], ['/causes', 'Causes'], ['/history', 'History']];
 const main = document.getElementById('main');
 const links = places.map(([path, name]) => h('a', { href: path }, name));
 document.getElementById('nav').append(...links.map((link) => h('li', {}, link)));
+const pairsPlace = links.find((link) => link.getAttribute('href') === '/pairs').parentElement;
+pairsPlace.hidden = true; // until the relay has pairs
 
 let page = null;
 
@@ -84,6 +88,7 @@ const uptime = h('span');
 document.getElementById('foot').append(version, uptime, h('span', {}, 'Read-only. Times are those of this browser.'));
 
 function foot(head) {
+  pairsPlace.hidden = !head.pairs;
   setText(version, head.version);
   setText(uptime, 'up for ' + age(since(head.started_at, head.at)));
   const said = head.alerts.filter((a) => a.level !== 'notice').map((a) => a.text.replace(/[\d.]+ %.*/, '')).join('. ');

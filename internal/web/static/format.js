@@ -139,6 +139,8 @@ const causeWords = {
   'pacing': ['its own pacing', 'The sender holds the connection to a rate by itself.'],
   'short-flow': ['shortness', 'It was too short to get up to speed over this distance.'],
   'cpu': ['CPU time', 'The program’s busiest thread has no CPU time left.'],
+  'outage': ['an outage', 'Nothing gets through: the path is down, or something on it has forgotten the connection.'],
+  'pair-down': ['a pair that is down', 'The two relays of the pair have no session.'],
   'unexplained': ['unexplained', 'Nothing that was seen explains it.'],
 };
 
@@ -156,7 +158,8 @@ export function stateLevel(state) {
   switch (state) {
     case 'listening': case 'up': case 'open': case 'whole': return 'ok';
     case 'down': case 'ejected': case 'failed': case 'removed': case 'broken': return 'bad';
-    case 'lossy': case 'shedding': case 'paused': case 'draining': case 'drained': case 'returning': case 'resetting': return 'warn';
+    case 'lost': case 'unpaired': case 'key-unknown': case 'version': case 'path-down': case 'denied': return 'bad'; // of pairs
+    case 'lossy': case 'shedding': case 'paused': case 'draining': case 'drained': case 'returning': case 'resetting': case 'resuming': case 'connecting': return 'warn';
   }
   return 'none';
 }

@@ -137,6 +137,7 @@ func (m *Monitor) Step() {
 	for i, name := range Tunnels {
 		s.Tunnels = append(s.Tunnels, m.tunnel(i, name, now))
 	}
+	s.Pairs, s.PairTotals = m.pairs(now)
 	m.last = s
 	for r := range m.readers {
 		select {

@@ -6,10 +6,11 @@ import (
 	"time"
 
 	"longhaul/internal/monitor"
+	"longhaul/internal/units"
 )
 
 // Records returns n records of the last two weeks, oldest first. The flows of
-// the last week are faster.
+// the last week are faster. A pair resumed some.
 func (m *Monitor) Records(n int) []monitor.Record {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -29,7 +30,11 @@ func (m *Monitor) Records(n int) []monitor.Record {
 		f.BytesUp, f.BytesDown = int64(bytes), int64(bytes/80)
 		f.Legs[0].BytesSent, f.Legs[1].BytesSent, f.Legs[1].BytesRetransmitted = f.BytesDown, f.BytesUp*1001/1000, f.BytesUp/1000
 		f.Start = end.Add(-time.Duration(bytes * 8 / goodput * float64(time.Second))).Truncate(time.Millisecond)
-		all = append(all, m.record(f, end))
+		r := m.record(f, end)
+		if i%7 == 0 {
+			r.Resumes, r.Outage = int64(1+i%3), units.Seconds(time.Duration(1+i%40)*time.Second)
+		}
+		all = append(all, r)
 	}
 	slices.Reverse(all)
 	return all

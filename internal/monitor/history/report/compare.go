@@ -43,6 +43,7 @@ func WriteComparison(w io.Writer, c history.Comparison, courses [2]history.Chart
 	row("transfers", count(b.Transfers), count(a.Transfers), "")
 	row("bytes", display.Quantity(b.BytesUp+b.BytesDown)+"B", display.Quantity(a.BytesUp+a.BytesDown)+"B", "")
 	row("retransmitted", display.Share(b.RetransmittedShare), display.Share(a.RetransmittedShare), "")
+	writeResumed(row, b.Resumed, a.Resumed)
 	seconds := func(v float64) string { return display.Span(time.Duration(v * float64(time.Second))) }
 	rate := func(v float64) string { return display.Quantity(int64(v)) + "b/s" }
 	for _, of := range []struct {
@@ -75,6 +76,29 @@ func WriteComparison(w io.Writer, c history.Comparison, courses [2]history.Chart
 	writeCourses(w, courses)
 	writeBars(w, "TIME OF TRANSFERS", &b.TransferTime, &a.TransferTime)
 	writeCauses(w, b, a)
+}
+
+// writeResumed adds what outages between paired relays did, if there were any.
+func writeResumed(row func(label, one, other, change string), before, after *history.Resumed) {
+	if before == nil && after == nil {
+		return
+	}
+	both := [2]history.Resumed{}
+	for i, r := range []*history.Resumed{before, after} {
+		if r != nil {
+			both[i] = *r
+		}
+	}
+	b, a := &both[0], &both[1]
+	row("flows resumed", display.Quantity(b.Flows), display.Quantity(a.Flows), "")
+	row("resumes", display.Quantity(b.Resumes), display.Quantity(a.Resumes), "")
+	longest := func(r *history.Resumed) string {
+		if r.Flows == 0 {
+			return "-"
+		}
+		return display.Span(r.Longest.Duration())
+	}
+	row("outage, longest", longest(b), longest(a), "")
 }
 
 // changeText says how many times as much the one is, or a percentage.

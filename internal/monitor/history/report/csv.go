@@ -21,6 +21,7 @@ var columns = []string{
 	"cause", "cause_leg", "cause_share", "reason", "ended_by", "error",
 	"client_side", "client_congestion_control", "client_rtt_us", "client_rtt_min_us", "client_bytes_sent", "client_bytes_retransmitted", "client_retransmits_segments",
 	"target_side", "target_congestion_control", "target_rtt_us", "target_rtt_min_us", "target_bytes_sent", "target_bytes_retransmitted", "target_retransmits_segments",
+	"resumes", "outage_s",
 }
 
 // CSV writes records as lines of values, after a line of names.
@@ -60,7 +61,11 @@ func (c *CSV) Write(r *monitor.Record) {
 		row = append(row, leg.Side, leg.CongestionControl, number(leg.RTT.Duration().Microseconds(), leg.RTT > 0), number(leg.MinRTT.Duration().Microseconds(), leg.MinRTT > 0),
 			number(leg.BytesSent, leg.BytesSent >= 0), number(leg.BytesRetransmitted, leg.BytesRetransmitted >= 0), number(leg.Retransmits, leg.Retransmits >= 0))
 	}
-	_ = c.w.Write(row)
+	outage := ""
+	if r.Resumes > 0 || r.Outage > 0 {
+		outage = strconv.FormatFloat(r.Outage.Seconds(), 'f', -1, 64)
+	}
+	_ = c.w.Write(append(row, number(r.Resumes, outage != ""), outage))
 }
 
 // Flush ends the writing and returns its first error.

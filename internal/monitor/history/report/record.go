@@ -44,6 +44,9 @@ func WriteRecord(w io.Writer, r *monitor.Record) {
 	if g := r.GoodputBps(); g > 0 {
 		row("goodput", "%s, both directions over the whole time", display.Rate(g))
 	}
+	if r.Resumes > 0 || r.Outage > 0 {
+		row("resumed", "%s, waited %s in outages between the relays", display.Plural(int(r.Resumes), "time"), display.Span(r.Outage.Duration()))
+	}
 	if r.Cause != "" {
 		row("limited by", "%s on the %s leg, for %.0f %% of the time with data", r.Cause, r.CauseLeg, 100*r.CauseShare)
 	}

@@ -103,3 +103,43 @@ func TestRecordHasTheStepOfItsCourse(t *testing.T) {
 		t.Errorf("the record does not name its step:\n%s", b.String())
 	}
 }
+
+// A flow that a pair resumed shows how often and how long it waited; other flows,
+// and periods without any, show nothing of pairs.
+func TestResumedFlows(t *testing.T) {
+	plain := monitor.Record{Record: flow.Record{Tunnel: "files", ClientLeg: flow.UnknownLeg(), TargetLeg: flow.UnknownLeg()}}
+	resumed := plain
+	resumed.Resumes, resumed.Outage = 3, units.Seconds(2250*time.Millisecond)
+	texts := func(r *monitor.Record) (record, line string) {
+		var all, csv bytes.Buffer
+		WriteRecord(&all, r)
+		c := NewCSV(&csv)
+		c.Write(r)
+		if err := c.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSpace(csv.String()), "\n")
+		return all.String(), lines[len(lines)-1]
+	}
+	if record, line := texts(&resumed); !strings.Contains(record, "resumed      3 times, waited 2.2s in outages between the relays\n") || !strings.HasSuffix(line, ",3,2.25") {
+		t.Errorf("%s\n%s", record, line)
+	}
+	if record, line := texts(&plain); strings.Contains(record, "resumed") || !strings.HasSuffix(line, ",,") {
+		t.Errorf("%s\n%s", record, line)
+	}
+	compared := func(r *history.Resumed) string {
+		var b bytes.Buffer
+		WriteComparison(&b, history.Comparison{After: history.Summary{Resumed: r}}, [2]history.Chart{})
+		return b.String()
+	}
+	if text := compared(nil); strings.Contains(text, "resume") {
+		t.Error(text)
+	}
+	const want = `flows resumed        0                  4
+resumes              0                  9
+outage, longest      -                  20s
+`
+	if text := compared(&history.Resumed{Flows: 4, Resumes: 9, Longest: units.Seconds(20 * time.Second)}); !strings.Contains(text, want) {
+		t.Error(text)
+	}
+}

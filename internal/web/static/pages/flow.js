@@ -32,7 +32,7 @@ export function flowParts(content, title) {
   const figures = facts(['Tunnel', 'Hop', 'Began', 'Lasts', 'Bytes ↑ up', 'Bytes ↓ down', 'Goodput ↑ up', 'Goodput ↓ down']);
   const legNames = ['Side', 'Congestion control', 'RTT', 'Least RTT', 'Data sent', 'Retransmitted'];
   const legs = [facts(legNames), facts(legNames)];
-  const ending = facts(['Ended', 'Reason', 'Ended by', 'Error']);
+  const ending = facts(['Ended', 'Reason', 'Ended by', 'Error', 'Resumed', 'Waited in outages']);
   const endCard = section('How it ended', ending.element);
   endCard.hidden = true;
   const chart = new Chart({ title: 'Goodput over its life', titleX: 'From its start', format: f.rate, x: 'linear', formatX: f.elapsed,
@@ -83,7 +83,7 @@ export function flowParts(content, title) {
       const seconds = r.elapsed_seconds;
       show(r, r.goodput, { ended: true, legs: [r.client_leg, r.target_leg], seconds, up: mean(r.bytes_up, seconds), down: mean(r.bytes_down, seconds) });
       endCard.hidden = false;
-      ending.update(f.moment(r.end), r.reason, r.ended_by, r.error || 'none');
+      ending.update(f.moment(r.end), r.reason, r.ended_by, r.error || 'none', r.resumes ? f.plural(r.resumes, 'time') : 'never', r.outage_seconds ? f.seconds(r.outage_seconds) : 'never');
       setAttribute(content, 'data-ended', 'true');
     },
     close() { chart.close(); },

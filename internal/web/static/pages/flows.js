@@ -23,7 +23,7 @@ export function flowLink(x) {
   return `/flows/${x.id ?? x.flow}?start=${encodeURIComponent(x.start)}`;
 }
 
-const states = ['open', 'dialing', 'header', 'client-ended', 'target-ended', 'delivering', 'resetting'];
+const states = ['open', 'dialing', 'header', 'client-ended', 'target-ended', 'delivering', 'resetting', 'parked', 'resuming'];
 export const causeOptions = [['', 'anything'], ...f.allCauses.map((c) => [c, f.causeName(c)])];
 
 export default function flows(content, frame) {

@@ -152,6 +152,10 @@ function compareRows(before, after) {
     row('Transfer time, 99 % of the flows', (x) => quantile(x.transfer_time_seconds, 'p99'), f.seconds, times),
     row('Goodput, median', (x) => quantile(x.goodput_bps, 'p50'), f.rate, times),
     row('Retransmitted', (x) => x.retransmitted_share, f.share, times),
+    ...(before.resumed || after.resumed ? [
+      row('Flows resumed by pairs', (x) => x.resumed?.flows ?? 0, f.count),
+      row('Longest wait in outages', (x) => x.resumed?.longest_outage_seconds, f.seconds),
+    ] : []),
   ];
 }
 

@@ -2,6 +2,7 @@
 import { h, badge, table, keep, section, setText } from '../dom.js';
 import { Live, get } from '../live.js';
 import { Timeline, Sparkline, barRow } from '../charts.js';
+import { pairColumns, pairKey } from './pairs.js';
 import * as f from '../format.js';
 
 export const lossLevels = [[0.01, '1 % high', 'bad'], [0.001, '0.1 % raised', 'warn']];
@@ -19,6 +20,9 @@ export default function overview(content, frame) {
   const tunnels = table({
     caption: 'Tunnels', empty: 'There are no tunnels.', keyOf: (t) => t.name, columns: columns(sparks),
   });
+  const pairs = table({ caption: 'Pairs', keyOf: pairKey, columns: pairColumns });
+  const pairCard = withHead(section('Pairs', pairs.element), h('a', { href: '/pairs' }, 'More'));
+  pairCard.hidden = true;
   content.append(
     h('h1', {}, 'Overview'),
     h('div', { class: 'tiles' }, tiles.map((t) => t.element)),
@@ -27,6 +31,7 @@ export default function overview(content, frame) {
       withHead(section('Goodput', charts.goodput.element), charts.range),
       section('Data retransmitted', charts.resent.element)),
     section('Tunnels', tunnels.element),
+    pairCard,
     section('What limits flows now', noCauses, causeList),
   );
 
@@ -44,6 +49,8 @@ export default function overview(content, frame) {
       spark.add(t.up_bps + t.down_bps);
     }
     tunnels.update(data.tunnels);
+    pairCard.hidden = !data.pairs;
+    pairs.update(data.pairs ?? []);
     alerts(alertList, calm, data.head.alerts);
     const all = {};
     for (const t of data.tunnels) for (const [cause, n] of Object.entries(t.causes ?? {})) all[cause] = (all[cause] ?? 0) + n;

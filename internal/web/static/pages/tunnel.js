@@ -5,6 +5,7 @@ import { Timeline } from '../charts.js';
 import { chain, whereLoss } from '../chain.js';
 import { lossLevels, withHead, showCauses } from './overview.js';
 import { flowColumns } from './flows.js';
+import { pairColumns, pairKey } from './pairs.js';
 import * as f from '../format.js';
 
 export default function tunnel(content, frame, name) {
@@ -19,6 +20,9 @@ export default function tunnel(content, frame, name) {
   const checkCard = section('The whole chain, as the last integrity check saw it', verdict, checked.element);
   const figures = facts(['Listens on', 'Flows now', 'Peak', 'Limit', 'Total', 'Bytes ↑ up', 'Bytes ↓ down', 'Not allowed', 'Over a limit', 'Shed', 'No target', 'Errors']);
   const hops = table({ caption: 'Next hops', keyOf: (x) => x.name, columns: hopColumns });
+  const pairs = table({ caption: 'Pair', keyOf: pairKey, columns: pairColumns.filter((c) => c.title !== 'Tunnel') });
+  const pairCard = section('Its pair', pairs.element);
+  pairCard.hidden = true;
   const fastest = table({ caption: 'Fastest flows', keyOf: (x) => x.id, empty: 'There are no flows now.', columns: flowColumns().filter((c) => c.title !== 'Tunnel').map((c) => ({ ...c, sort: undefined })) });
   const closed = table({ caption: 'How flows ended', keyOf: (x) => x.ended_by + x.reason, empty: 'No flow has ended yet.', columns: closedColumns });
   const causeList = h('ul', { class: 'bars' });
@@ -29,6 +33,7 @@ export default function tunnel(content, frame, name) {
     alertList,
     section('Where it leads', now.element, loss),
     checkCard,
+    pairCard,
     h('div', { class: 'pair' },
       withHead(section('Goodput', charts.goodput.element), charts.range),
       section('Data retransmitted', charts.resent.element)),
@@ -56,6 +61,8 @@ export default function tunnel(content, frame, name) {
     figures.update(
       t.listen.join(', '), f.count(t.flows_now), f.count(t.flows_peak), t.flows_limit ? f.count(t.flows_limit) : 'none', f.count(t.flows_total),
       f.bytes(t.bytes_up), f.bytes(t.bytes_down), f.count(t.denied_total), f.count(t.limited_total), f.count(t.shed_total), f.count(t.refused_total), f.count(t.errors_total));
+    pairCard.hidden = !data.pairs?.length;
+    pairs.update(data.pairs ?? []);
     hops.update(t.hops);
     setText(hopNote, `Balance: ${t.balance}. Hops of the lowest priority that can be used get the flows.`);
     closed.update(t.ended ?? []);

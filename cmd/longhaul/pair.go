@@ -1,0 +1,175 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"longhaul/internal/display"
+	"longhaul/internal/pair/identity"
+	"longhaul/internal/remedy"
+)
+
+func newPair(env *env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pair",
+		Short: "Keys of paired relays: this host's own, and those of its peers",
+		Long: `Relays of a pair encrypt what is between them, and let nobody else in. Each host
+has a key, and a list of peers with their keys. invite at one site and join at
+the other make two hosts peers. Running relays take changes over within a
+second.
+
+A tunnel names its peer in the configuration, by pair or pair_from.`,
+		Example: `  longhaul pair invite site-a --address relay-b.example.net:6000
+  longhaul pair list
+  longhaul pair rotate`,
+		Args: cobra.ArbitraryArgs,
+		RunE: needCommand,
+	}
+	cmd.AddCommand(newPairKey(env), newPairInvite(env), newPairJoin(env), newPairList(env), newPairRemove(env),
+		newPairRotate(env))
+	return cmd
+}
+
+// pairFlags are the flags of every command on the keys of pairs.
+type pairFlags struct {
+	dir  string
+	json bool
+}
+
+func (f *pairFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.dir, "dir", "",
+		"`DIR` with the keys (default: "+identity.RootDirectory+" for root, else ~/.local/state/longhaul/pair)")
+	flags.BoolVar(&f.json, "json", false, "print the result as JSON")
+}
+
+// open returns the store of the keys.
+func (f *pairFlags) open(env *env) (*identity.Store, error) {
+	dir := f.dir
+	if dir == "" {
+		dir = identity.Directory(env.getenv)
+	}
+	if dir == "" {
+		return nil, usageError(remedy.New(errors.New("no directory for the keys: HOME is not set"), "add --dir DIR"))
+	}
+	return identity.New(dir), nil
+}
+
+func newPairKey(env *env) *cobra.Command {
+	var f pairFlags
+	cmd := &cobra.Command{
+		Use:   "key",
+		Short: "Print this host's public key; make it at the first use",
+		Long: `key prints the public key of this host. Whoever has it can make this host a peer
+with longhaul pair join, and learns nothing secret. The private key stays in
+--dir.`,
+		Example: `  longhaul pair key
+  longhaul pair key --json | jq -r .key`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			store, err := f.open(env)
+			if err != nil {
+				return err
+			}
+			key, next, made, err := store.Key()
+			if err != nil {
+				return err
+			}
+			if f.json {
+				return display.WriteJSON(env.stdout, map[string]any{
+					"directory": store.Dir(), "key": key, "next_key": keyOrEmpty(next), "made": made})
+			}
+			if made {
+				fmt.Fprintf(env.stderr, "made a new key in %s\n", store.Dir())
+			}
+			_, err = fmt.Fprintln(env.stdout, key)
+			return err
+		},
+	}
+	f.register(cmd.Flags())
+	return cmd
+}
+
+// keyOrEmpty is the text of a key; empty if there is none.
+func keyOrEmpty(key identity.PublicKey) string {
+	if key.IsZero() {
+		return ""
+	}
+	return key.String()
+}
+
+func newPairList(env *env) *cobra.Command {
+	var f pairFlags
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the peers with their keys, and open invitations",
+		Long: `list shows the peers of this host with the beginnings of their keys, and the
+invitations that can still be used. --json has the keys in full. longhaul status
+shows which peers are connected.`,
+		Example: `  longhaul pair list
+  longhaul pair list --json | jq -r '.peers[].name'`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			store, err := f.open(env)
+			if err != nil {
+				return err
+			}
+			list, err := store.List()
+			if err != nil {
+				return err
+			}
+			if f.json {
+				return display.WriteJSON(env.stdout, list)
+			}
+			return list.WriteText(env.stdout, time.Now())
+		},
+	}
+	f.register(cmd.Flags())
+	return cmd
+}
+
+func newPairRemove(env *env) *cobra.Command {
+	var f pairFlags
+	cmd := &cobra.Command{
+		Use:   "remove NAME",
+		Short: "Take a peer out of the list, or an invitation back",
+		Long: `remove forgets the keys of a peer. Running relays end its sessions, and reset
+their flows. The other host still lists this one, and is refused. An invitation
+for NAME that nobody has used is void.`,
+		Example: "  longhaul pair remove site-b",
+		Args:    exactArgs(1, "the NAME of a peer"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			store, err := f.open(env)
+			if err != nil {
+				return err
+			}
+			if err := store.Remove(args[0]); err != nil {
+				return err
+			}
+			if f.json {
+				return display.WriteJSON(env.stdout, map[string]any{"removed": args[0]})
+			}
+			_, err = fmt.Fprintf(env.stdout, "removed %s\n", args[0])
+			return err
+		},
+	}
+	f.register(cmd.Flags())
+	return cmd
+}
+
+// completePeers offers the names of the peers.
+func completePeers(cmd *cobra.Command, given []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+	f := pairFlags{dir: cmd.Flags().Lookup("dir").Value.String()}
+	store, err := f.open(&env{getenv: os.Getenv})
+	if err != nil || len(given) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	peers, _ := store.Peers() // none to offer without them
+	return namesOf(peers, func(p identity.Peer) string { return p.Name }), cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,154 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/config"
+	"longhaul/internal/pair"
+	"longhaul/internal/pair/preface"
+	"longhaul/internal/relay"
+)
+
+// farTunnel is a tunnel that takes the flows of paired relays. It stays the same
+// as long as the tunnel has its name: sessions that stand ask it for each flow.
+type farTunnel struct {
+	name   string
+	pairs  *pairs
+	server *pairServer
+	admits atomic.Pointer[farSettings]
+	next   *farSettings // to put into force
+
+	mu    sync.Mutex
+	flows map[*pair.Flow]*relay.PairTarget
+}
+
+// farSettings are what a reload may change of a far tunnel.
+type farSettings struct {
+	peers  []string
+	listen []config.Listen
+}
+
+// far returns the far tunnel of a configuration. The caller holds mu.
+func (p *pairs) far(c *config.Tunnel) *farTunnel {
+	t := p.current.far[c.Name]
+	if t == nil {
+		t = &farTunnel{name: c.Name, pairs: p, flows: map[*pair.Flow]*relay.PairTarget{}}
+		t.admits.Store(&farSettings{})
+		t.server = &pairServer{recognize: p.recognize, serve: t.serve}
+	}
+	t.next = &farSettings{peers: slices.Clone(c.PairFrom), listen: slices.Clone(c.Listen)}
+	return t
+}
+
+func (t *farTunnel) keep() { t.admits.Store(t.next) }
+
+// pairServer adapts a far tunnel to relay's PairServer. It has functions because
+// relay compares tunnels deeply at a reload.
+type pairServer struct {
+	recognize func(first []byte) relay.Recognition
+	serve     func(fd int)
+}
+
+func (s *pairServer) Recognize(first []byte) relay.Recognition { return s.recognize(first) }
+func (s *pairServer) Serve(fd int)                             { s.serve(fd) }
+
+func (p *pairs) recognize(first []byte) relay.Recognition {
+	switch _, verdict := preface.Recognize(first, p.keys.PublicKeys()...); verdict {
+	case preface.Yes:
+		return relay.IsHello
+	case preface.Maybe:
+		return relay.MaybeHello
+	}
+	return relay.NoHello
+}
+
+// serve gives a connection to the node, or to the keys if it is for an
+// invitation.
+func (t *farTunnel) serve(fd int) {
+	first := make([]byte, preface.Size)
+	n, _, err := unix.Recvfrom(fd, first, unix.MSG_PEEK)
+	if err == nil && n == len(first) {
+		if p, verdict := preface.Recognize(first, t.pairs.keys.PublicKeys()...); verdict == preface.Yes && p.Kind == preface.Join {
+			t.pairs.running.Go(func() { t.pairs.join(fd) })
+			return
+		}
+	}
+	t.pairs.node.Serve(fd, nil, t)
+}
+
+// join serves a host that answers an invitation.
+func (p *pairs) join(fd int) {
+	file := os.NewFile(uintptr(fd), "join")
+	conn, err := net.FileConn(file)
+	_ = file.Close()
+	if err != nil {
+		p.log.Warn("cannot serve an answer to an invitation", "error", err)
+		return
+	}
+	defer conn.Close()
+	first := make([]byte, preface.Size) // it has arrived: serve saw it
+	if _, err := io.ReadFull(conn, first); err != nil {
+		return
+	}
+	peer, err := p.keys.ServeJoin(p.life, conn, first)
+	if err != nil {
+		p.log.Warn("an answer to an invitation was refused", "from", conn.RemoteAddr().String(), "error", err)
+		return
+	}
+	p.log.Info("paired with a host that answered an invitation", "peer", peer, "from", conn.RemoteAddr().String())
+}
+
+// Tunnel implements pair.Acceptor.
+func (t *farTunnel) Tunnel() string { return t.name }
+
+// Admits implements pair.Acceptor.
+func (t *farTunnel) Admits(peer string) bool { return slices.Contains(t.admits.Load().peers, peer) }
+
+// Resume implements pair.Acceptor: the near relay's time counts.
+func (t *farTunnel) Resume() time.Duration { return 0 }
+
+// Clear implements pair.Acceptor.
+func (t *farTunnel) Clear() bool { return false }
+
+// Dial implements pair.Acceptor.
+func (t *farTunnel) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {
+	target, err := t.pairs.relay().OpenPaired(ctx, relay.PairOpen{
+		Tunnel: t.name, Client: o.Client, Listen: o.Listen, Carrier: pairFlow{o.Flow}})
+	var refusal *relay.Refusal
+	if errors.As(err, &refusal) {
+		return pair.Target{}, &pair.Refusal{Reason: refusal.Reason, Err: refusal.Err}
+	}
+	if err != nil {
+		return pair.Target{}, err
+	}
+	t.mu.Lock()
+	t.flows[o.Flow] = target
+	t.mu.Unlock()
+	return pair.Target{FD: target.FD, To: target.To, Legs: legsOfPair(target.Legs)}, nil
+}
+
+// Ended implements pair.Acceptor.
+func (t *farTunnel) Ended(f *pair.Flow, e pair.End) {
+	t.mu.Lock()
+	target := t.flows[f]
+	delete(t.flows, f)
+	t.mu.Unlock()
+	if target != nil { // else the relay has recorded why there was none
+		target.Ended(toPairEnd(e))
+	}
+}
+
+var (
+	_ relay.PairServer = (*pairServer)(nil)
+	_ pair.Acceptor    = (*farTunnel)(nil)
+)

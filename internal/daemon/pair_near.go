@@ -1,0 +1,141 @@
+package daemon
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"time"
+
+	"longhaul/internal/config"
+	"longhaul/internal/pair"
+	"longhaul/internal/relay"
+	"longhaul/internal/units"
+)
+
+// nearTunnel is a tunnel whose flows go to a paired relay.
+type nearTunnel struct {
+	link    *pair.Link
+	options pair.LinkOptions // to put into force
+	peer    string
+	pairing *pairing
+}
+
+// near returns the near tunnel of a configuration. One with the same peer as
+// before keeps its link. The caller holds mu.
+func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
+	o := pair.LinkOptions{
+		Tunnel:    c.Name,
+		Peer:      c.Pair.Peer,
+		Addresses: addressesOf(c.Forward[0]),
+		Warm:      c.Pair.Warm,
+		Resume:    c.Pair.Resume,
+	}
+	if transport != nil {
+		o.Prepare = func(fd int) error { return transport.Prepare(fd, true) }
+		o.Established = func(fd int) {
+			side, _ := transport.Established(fd, true)
+			_ = transport.Lasting(fd, side) // what cannot be had is told by Established
+		}
+	}
+	if was := p.current.near[c.Name]; was != nil && was.peer == o.Peer {
+		return &nearTunnel{link: was.link, options: o, peer: o.Peer, pairing: was.pairing}
+	}
+	link := p.node.Link(o)
+	return &nearTunnel{link: link, options: o, peer: o.Peer, pairing: newPairing(link)}
+}
+
+func (t *nearTunnel) keep() { t.link.Update(t.options) }
+
+// addressesOf resolves the far relay's address.
+func addressesOf(f config.Forward) func(context.Context) ([]netip.AddrPort, error) {
+	port := f.Ports.Low
+	if a, err := netip.ParseAddr(f.Host); err == nil {
+		one := []netip.AddrPort{netip.AddrPortFrom(a.Unmap(), port)}
+		return func(context.Context) ([]netip.AddrPort, error) { return one, nil }
+	}
+	return func(ctx context.Context) ([]netip.AddrPort, error) {
+		found, err := units.LookupAddresses(ctx, net.DefaultResolver, f.Host)
+		if err != nil {
+			return nil, err
+		}
+		all := make([]netip.AddrPort, len(found))
+		for i, a := range found {
+			all[i] = netip.AddrPortFrom(a, port)
+		}
+		return all, nil
+	}
+}
+
+// pairing adapts a link to relay's Pairing. It has a function in place of the
+// link: relay compares tunnels deeply at a reload.
+type pairing struct {
+	carry func(relay.PairClient, func(relay.PairEnd)) relay.PairFlow
+}
+
+func newPairing(link *pair.Link) *pairing {
+	return &pairing{func(c relay.PairClient, ended func(relay.PairEnd)) relay.PairFlow {
+		return pairFlow{link.Carry(pair.Client{
+			FD:       c.FD,
+			From:     c.From,
+			Listen:   c.Listen,
+			Early:    c.Early,
+			Deadline: c.Deadline,
+			Legs:     legsOfPair(c.Legs),
+		}, func(_ *pair.Flow, e pair.End) { ended(toPairEnd(e)) })}
+	}}
+}
+
+func (p *pairing) Carry(c relay.PairClient, ended func(relay.PairEnd)) relay.PairFlow {
+	return p.carry(c, ended)
+}
+
+// unbounded is a timeout that never ends.
+const unbounded = 100 * 365 * 24 * time.Hour
+
+func legsOfPair(l relay.PairLegs) pair.LegOptions {
+	o := pair.LegOptions{HalfClose: l.HalfClose, Idle: l.Idle, ResetDrain: l.ResetDrain, Closing: l.Closing}
+	if o.HalfClose < 0 {
+		o.HalfClose = unbounded
+	}
+	return o
+}
+
+// pairFlow adapts a flow of a pair to relay's PairFlow.
+type pairFlow struct{ *pair.Flow }
+
+func (f pairFlow) Figures() relay.PairFigures {
+	now := f.Flow.Figures()
+	return relay.PairFigures{
+		State:     string(now.State),
+		BytesUp:   now.BytesUp,
+		BytesDown: now.BytesDown,
+		Retained:  now.Retained,
+		Target:    addressOrNone(now.Target),
+		Idle:      f.Flow.Idle(),
+		Resumes:   now.Resumes,
+		Outage:    now.Outage,
+		RTT:       now.RTT,
+	}
+}
+
+func toPairEnd(e pair.End) relay.PairEnd {
+	return relay.PairEnd{
+		Reason:    e.Reason,
+		Err:       e.Err,
+		BytesUp:   e.BytesUp,
+		BytesDown: e.BytesDown,
+		Target:    addressOrNone(e.Target),
+		Resumes:   e.Resumes,
+		Outage:    e.Outage,
+	}
+}
+
+func addressOrNone(text string) netip.AddrPort {
+	a, _ := netip.ParseAddrPort(text)
+	return a
+}
+
+var (
+	_ relay.Pairing  = (*pairing)(nil)
+	_ relay.PairFlow = pairFlow{}
+)

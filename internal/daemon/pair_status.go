@@ -1,0 +1,198 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"longhaul/internal/flow"
+	"longhaul/internal/pair"
+	"longhaul/internal/units"
+)
+
+// status is the state of the pairs; nil if no tunnel was ever paired.
+func (p *pairs) status() *flow.Pairs {
+	p.mu.Lock()
+	node := p.node
+	p.mu.Unlock()
+	if node == nil {
+		return nil
+	}
+	now := node.State()
+	s := &flow.Pairs{
+		Instance:           instanceText(now.Instance),
+		RetainedBytes:      now.Retained,
+		RetainedLimitBytes: now.RetainedLimit,
+		Sessions:           []flow.PairSession{},
+		Strangers:          map[string]int64{},
+	}
+	if err := p.keys.Problem(); err != nil {
+		s.KeysProblem = err.Error()
+	}
+	for _, one := range now.Sessions {
+		s.Sessions = append(s.Sessions, toPairSession(one))
+	}
+	slices.SortStableFunc(s.Sessions, func(a, b flow.PairSession) int {
+		return cmp.Or(cmp.Compare(a.Tunnel, b.Tunnel), cmp.Compare(a.Peer, b.Peer), cmp.Compare(a.Instance, b.Instance))
+	})
+	for problem, n := range now.Strangers {
+		s.Strangers[string(problem)] = n
+	}
+	return s
+}
+
+func toPairSession(s pair.SessionState) flow.PairSession {
+	end := flow.FarEnd
+	if s.Near {
+		end = flow.NearEnd
+	}
+	out := flow.PairSession{
+		Tunnel:   s.Tunnel,
+		Peer:     s.Peer,
+		Session:  instanceText(s.Session),
+		End:      end,
+		Up:       s.Up,
+		Since:    s.Since,
+		Problem:  string(s.Problem),
+		Error:    s.ProblemText,
+		Remote:   flow.Address{AddrPort: s.Remote},
+		Release:  s.Release,
+		Draining: s.Draining,
+
+		RTT:           units.Seconds(s.RTT),
+		LanesWarm:     s.LanesWarm,
+		LanesBusy:     s.LanesBusy,
+		FlowsMoving:   s.FlowsLane,
+		FlowsParked:   s.FlowsParked,
+		FlowsResuming: s.FlowsWaiting,
+		FlowsTotal:    s.FlowsTotal,
+		RetainedBytes: s.Retained,
+		Resumes:       s.Resumes,
+		Outage:        units.Seconds(s.Outage),
+	}
+	if s.Instance != 0 {
+		out.Instance = instanceText(s.Instance)
+	}
+	return out
+}
+
+const (
+	pairWatch      = 250 * time.Millisecond // between two looks at the sessions
+	problemSettles = time.Second            // until the log tells why a session does not stand
+	strangersPause = 10 * time.Second       // between two lines about connections that are no session's
+)
+
+// watched is a session as the log last told of it.
+type watched struct {
+	pair.SessionState
+	down time.Time // since when it does not stand
+	told pair.Problem
+}
+
+type sessionKey struct {
+	peer, tunnel string
+	session      uint64
+}
+
+// watch logs every change of a session's state until the pairs are closed.
+func (p *pairs) watch(node *pair.Node) {
+	tick := time.NewTicker(pairWatch)
+	defer tick.Stop()
+	known := map[sessionKey]*watched{}
+	strangers, strangersAt := map[pair.Problem]int64{}, time.Time{}
+	for {
+		var now time.Time
+		select {
+		case <-p.life.Done():
+			return
+		case now = <-tick.C:
+		}
+		state := node.State()
+		p.watchSessions(known, state.Sessions, now)
+		if now.Sub(strangersAt) >= strangersPause && !maps.Equal(strangers, state.Strangers) {
+			for problem, n := range state.Strangers {
+				if more := n - strangers[problem]; more > 0 {
+					p.log.Warn("pair: connections are part of no session", "problem", string(problem), "connections", more)
+				}
+			}
+			strangers, strangersAt = state.Strangers, now
+		}
+	}
+}
+
+func (p *pairs) watchSessions(known map[sessionKey]*watched, sessions []pair.SessionState, now time.Time) {
+	here := map[sessionKey]bool{}
+	for _, s := range sessions {
+		key := sessionKey{s.Peer, s.Tunnel, s.Session}
+		here[key] = true
+		was := known[key]
+		if was == nil {
+			was = &watched{down: now}
+			known[key] = was
+		}
+		p.tell(was, s, now)
+	}
+	for key, was := range known {
+		if !here[key] {
+			delete(known, key)
+			p.log.Info("pair: session ended", sessionAttrs(was.SessionState)...)
+		}
+	}
+}
+
+// tell logs how a session has changed, and remembers it.
+func (p *pairs) tell(was *watched, s pair.SessionState, now time.Time) {
+	attrs := sessionAttrs(s)
+	switch {
+	case s.Up && !was.Up:
+		p.log.Info("pair: session up", append(attrs, "release", s.Release, "rtt_seconds", s.RTT.Seconds())...)
+		was.told = pair.ProblemNone
+	case !s.Up && was.Up:
+		p.log.Warn("pair: session lost", append(attrs, "error", s.ProblemText, "flows", s.FlowsLane+s.FlowsParked+s.FlowsWaiting)...)
+		was.down = now
+	case !s.Up && s.Near && s.Problem != was.told && now.Sub(was.down) >= problemSettles:
+		p.log.Warn("pair: no session: "+string(s.Problem), append(attrs, "error", s.ProblemText, "remedy", flow.PairProblemRemedy(string(s.Problem)))...)
+		was.told = s.Problem
+	case s.Up && s.Draining && !was.Draining:
+		p.log.Info("pair: the other relay takes no new flows", attrs...)
+	}
+	was.SessionState = s
+}
+
+func sessionAttrs(s pair.SessionState) []any {
+	attrs := []any{"peer", s.Peer, "tunnel", s.Tunnel, "session", instanceText(s.Session)}
+	if s.Remote.IsValid() {
+		attrs = append(attrs, "remote", s.Remote.String())
+	}
+	return attrs
+}
+
+// problemOf waits until a near tunnel has a session or a reason for having none.
+func (p *pairs) problemOf(ctx context.Context, tunnel string) (flow.PairSession, error) {
+	tick := time.NewTicker(pairWatch / 5)
+	defer tick.Stop()
+	var last flow.PairSession
+	for {
+		if s := p.status(); s != nil {
+			for _, one := range s.Sessions {
+				if one.Tunnel == tunnel && one.End == flow.NearEnd {
+					last = one
+					if one.Up {
+						return one, nil
+					}
+				}
+			}
+		}
+		if last.Problem != "" {
+			return last, nil
+		}
+		select {
+		case <-ctx.Done():
+			return last, fmt.Errorf("the pair of tunnel %s has no session, and no reason yet: %w", tunnel, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}

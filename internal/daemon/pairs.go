@@ -1,0 +1,172 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"longhaul/internal/config"
+	"longhaul/internal/pair"
+	"longhaul/internal/pair/identity"
+	"longhaul/internal/relay"
+	"longhaul/internal/remedy"
+)
+
+// pairs are the daemon's pairs with other relays: its node in the pair protocol,
+// and what connects that to the relay's tunnels.
+type pairs struct {
+	log     *slog.Logger
+	release string
+	keysDir func() string // the default directory of the keys
+	relay   func() *relay.Relay
+	memory  atomic.Int64 // memory_limit in bytes; 0: none
+	older   olderPairs
+
+	mu      sync.Mutex // guards the fields below, which status reads from other goroutines
+	keys    *identity.Store
+	node    *pair.Node // nil: no tunnel was ever paired
+	current tunnelPairs
+	next    tunnelPairs // of the last equip
+	drained bool
+	door    *pairDoor // for the successor; nil: there is none yet
+
+	life    context.Context // of the goroutines below
+	end     context.CancelFunc
+	running sync.WaitGroup
+}
+
+// tunnelPairs are the paired tunnels of a configuration, by name.
+type tunnelPairs struct {
+	near map[string]*nearTunnel
+	far  map[string]*farTunnel
+}
+
+func newPairs(log *slog.Logger, release string, keysDir func() string, relay func() *relay.Relay) *pairs {
+	p := &pairs{log: log, release: release, keysDir: keysDir, relay: relay}
+	p.life, p.end = context.WithCancel(context.Background())
+	return p
+}
+
+// equip gives paired tunnels what carries or brings their flows. Links to far
+// relays that are new begin to connect. keep or abandon follows.
+func (p *pairs) equip(from *config.Config, tunnels []relay.Tunnel) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.next = tunnelPairs{near: map[string]*nearTunnel{}, far: map[string]*farTunnel{}}
+	for i := range tunnels {
+		t, c := &tunnels[i], &from.Tunnels[i]
+		if !c.Pair.Paired() && len(c.PairFrom) == 0 {
+			continue
+		}
+		if err := p.start(from); err != nil {
+			return err
+		}
+		if c.Pair.Paired() {
+			near := p.near(c, t.Transport)
+			p.next.near[t.Name] = near
+			t.Pairing = near.pairing
+		} else {
+			far := p.far(c)
+			p.next.far[t.Name] = far
+			t.PairServer = far.server
+		}
+	}
+	return nil
+}
+
+// start makes the node, the first time. The caller holds mu.
+func (p *pairs) start(c *config.Config) error {
+	if p.node != nil {
+		return nil
+	}
+	dir := c.PairKeys
+	if dir == "" {
+		dir = p.keysDir()
+	}
+	if dir == "" {
+		return remedy.New(errors.New("there is no directory for the keys of pairs"), "name one with pair_keys")
+	}
+	keys := identity.New(dir)
+	if _, _, _, err := keys.Key(); err != nil { // makes it, the first time
+		return fmt.Errorf("read the keys of pairs: %w", err)
+	}
+	p.memory.Store(int64(c.MemoryLimit))
+	node, err := pair.New(pair.Options{
+		Identity:    keys,
+		Release:     p.release,
+		Log:         p.log,
+		MemoryLimit: p.memory.Load,
+		Elsewhere:   p.older.take,
+	})
+	if err != nil {
+		return fmt.Errorf("start the pairs: %w", err)
+	}
+	p.keys, p.node = keys, node
+	p.running.Go(func() { p.watch(node) })
+	return nil
+}
+
+// keep puts the last equip into force.
+func (p *pairs) keep(memoryLimit int64) {
+	p.memory.Store(memoryLimit)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, was := range p.current.near {
+		if now := p.next.near[name]; now == nil || now.link != was.link {
+			was.link.Close()
+		}
+	}
+	for _, t := range p.next.near {
+		t.keep()
+	}
+	for _, t := range p.next.far {
+		t.keep()
+	}
+	for name, was := range p.current.far {
+		if p.next.far[name] == nil {
+			was.admits.Store(&farSettings{})
+		}
+	}
+	p.current, p.next = p.next, tunnelPairs{}
+}
+
+// abandon gives up the last equip.
+func (p *pairs) abandon() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, t := range p.next.near {
+		if was := p.current.near[name]; was == nil || was.link != t.link {
+			t.link.Close()
+		}
+	}
+	p.next = tunnelPairs{}
+}
+
+// drain has all peers bring their new flows elsewhere. Flows go on.
+func (p *pairs) drain() {
+	p.mu.Lock()
+	node, drained := p.node, p.drained
+	p.drained = true
+	p.mu.Unlock()
+	if node != nil && !drained {
+		node.Drain()
+	}
+}
+
+// close resets what is left, after the relay was closed.
+func (p *pairs) close() {
+	p.mu.Lock()
+	node, door := p.node, p.door
+	p.mu.Unlock()
+	p.end()
+	if door != nil {
+		door.close()
+	}
+	if node != nil {
+		node.Close()
+	}
+	p.running.Wait()
+}

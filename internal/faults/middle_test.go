@@ -1,0 +1,141 @@
+package faults
+
+import (
+	"io"
+	"net"
+	"sync"
+	"testing"
+
+	"longhaul/internal/lab/tcpserver"
+	"longhaul/internal/nettest"
+	"longhaul/internal/pair/preface"
+	"longhaul/internal/tcpscript"
+)
+
+// middle is a box on the path between two paired relays that breaks connections,
+// or alters what they carry. To TCP it is the far relay.
+type middle struct {
+	t      *testing.T
+	listen string
+	to     string
+
+	mu      sync.Mutex
+	through map[*through]bool
+	flights [][]byte // the preface of every connection, and what came in the same segment
+	alters  int      // bytes still to alter, of lanes
+	refuses bool     // resets every new connection
+}
+
+// through is one connection through the box.
+type through struct {
+	kind      preface.Kind
+	near, far net.Conn
+}
+
+// prefaceKindAt is where a preface has its kind.
+const prefaceKindAt = 9
+
+func newMiddle(t *testing.T, host, to string) *middle {
+	t.Helper()
+	m := &middle{t: t, to: to, through: map[*through]bool{}}
+	l, err := tcpscript.ListenOn(nettest.FreeAddress(t, host))(t.Context())
+	nettest.Must(t, err)
+	m.listen = l.Addr().String()
+	t.Cleanup(tcpserver.Serve(l, m.serve))
+	return m
+}
+
+func (m *middle) serve(near net.Conn) {
+	first := make([]byte, 64<<10)
+	n, err := io.ReadAtLeast(near, first, preface.Size)
+	if err != nil {
+		return
+	}
+	m.mu.Lock()
+	m.flights = append(m.flights, append([]byte(nil), first[:n]...))
+	refuses := m.refuses
+	m.mu.Unlock()
+	if refuses {
+		reset(near)
+		return
+	}
+	far, err := tcpscript.DialTo(m.to)(m.t.Context())
+	if err != nil {
+		reset(near)
+		return
+	}
+	c := &through{preface.Kind(first[prefaceKindAt]), near, far}
+	m.mu.Lock()
+	m.through[c] = true
+	m.mu.Unlock()
+	var both sync.WaitGroup
+	both.Go(func() {
+		if _, err := far.Write(first[:n]); err == nil {
+			m.pass(c, far, near)
+		}
+	})
+	both.Go(func() { m.pass(c, near, far) })
+	both.Wait()
+	m.mu.Lock()
+	delete(m.through, c)
+	m.mu.Unlock()
+	far.Close()
+}
+
+// pass copies one direction and its end.
+func (m *middle) pass(c *through, to, from net.Conn) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			m.alter(c, buf[:n])
+			if _, err := to.Write(buf[:n]); err != nil {
+				reset(from)
+				return
+			}
+		}
+		if err == io.EOF {
+			_ = to.(*net.TCPConn).CloseWrite()
+			return
+		}
+		if err != nil {
+			reset(to)
+			return
+		}
+	}
+}
+
+// alter flips bits of a lane's bytes, as long as some are to be altered.
+func (m *middle) alter(c *through, b []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.alters > 0 && c.kind == preface.Lane && len(b) > 1000 { // records of data
+		m.alters--
+		b[len(b)/2] ^= 0x10
+	}
+}
+
+// reset resets the connections of a kind at both ends, and returns their number.
+func (m *middle) reset(kind preface.Kind) (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for c := range m.through {
+		if c.kind == kind {
+			reset(c.near)
+			reset(c.far)
+			n++
+		}
+	}
+	return n
+}
+
+func (m *middle) set(change func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change()
+}
+
+func reset(c net.Conn) {
+	_ = c.(*net.TCPConn).SetLinger(0)
+	_ = c.Close()
+}

@@ -1,0 +1,77 @@
+package metrics
+
+import (
+	"slices"
+
+	"longhaul/internal/flow"
+	"longhaul/internal/monitor"
+)
+
+var pairProblems = []string{flow.PairDenied, flow.PairKeyUnknown, flow.PairPathDown, flow.PairUnpaired, flow.PairVersion}
+
+var pairFamilies = []family{
+	{"pair_up", "1 if a session with a paired relay stands, 0 if not.", gauge, []string{"tunnel", "peer"},
+		ofPair(func(p *monitor.Pair) (float64, bool) { return truth(p.Up), true })},
+	{"pair_info", "Always 1: which end of the pair this relay is, and the release of the other one.", gauge, []string{"tunnel", "peer", "end", "release"},
+		pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
+			emit(1, p.Tunnel, p.Peer, string(p.End), p.Release)
+		})},
+	{"pair_problem", "1 for what keeps a session with a paired relay from standing, 0 for the others.", gauge, []string{"tunnel", "peer", "problem"},
+		pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
+			for _, problem := range pairProblems {
+				emit(truth(slices.Contains(p.Problems, problem) && !p.Up), p.Tunnel, p.Peer, problem)
+			}
+		})},
+	{"pair_rtt_seconds", "Round-trip time between the relays of a pair.", gauge, []string{"tunnel", "peer"},
+		ofPair(func(p *monitor.Pair) (float64, bool) { return p.RTT.Seconds(), p.RTT > 0 })},
+	{"pair_lanes", "Connections of a pair for data: warm ones wait for a flow, busy ones have one.", gauge, []string{"tunnel", "peer", "state"},
+		pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
+			emit(float64(p.LanesWarm), p.Tunnel, p.Peer, "warm")
+			emit(float64(p.LanesBusy), p.Tunnel, p.Peer, "busy")
+		})},
+	{"pair_flows", "Flows of a pair: moving ones have a lane, parked ones are silent, resuming ones wait for a lane.", gauge,
+		[]string{"tunnel", "peer", "state"},
+		pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
+			emit(float64(p.FlowsMoving), p.Tunnel, p.Peer, "moving")
+			emit(float64(p.FlowsParked), p.Tunnel, p.Peer, "parked")
+			emit(float64(p.FlowsResuming), p.Tunnel, p.Peer, "resuming")
+		})},
+	{"pair_retained_bytes", "Data that was sent to a paired relay and not yet acknowledged.", gauge, []string{"tunnel", "peer"},
+		ofPair(func(p *monitor.Pair) (float64, bool) { return float64(p.RetainedBytes), true })},
+	{"pair_retained_limit_bytes", "Bound of that data of all pairs together, a part of memory_limit; without one it is missing.", gauge, nil,
+		func(s *state, emit func(float64, ...string)) {
+			if s.Pairs != nil && s.Pairs.RetainedLimitBytes > 0 {
+				emit(float64(s.Pairs.RetainedLimitBytes))
+			}
+		}},
+	{"pair_resumes_total", "Lost connections of a pair that others replaced.", counter, []string{"tunnel", "peer"},
+		ofPair(func(p *monitor.Pair) (float64, bool) { return float64(p.Resumes), true })},
+	{"pair_outage_seconds_total", "Time without a connection between the relays of a pair.", counter,
+		[]string{"tunnel", "peer"},
+		ofPair(func(p *monitor.Pair) (float64, bool) { return p.Outage.Seconds(), true })},
+	{"pair_strangers_total", "Connections to far tunnels that became part of no session, by problem.", counter, []string{"problem"},
+		func(s *state, emit func(float64, ...string)) {
+			if s.Pairs == nil {
+				return
+			}
+			for _, problem := range pairProblems {
+				emit(float64(s.Pairs.Strangers[problem]), problem)
+			}
+		}},
+}
+
+func pairs(each func(*monitor.Pair, func(float64, ...string))) func(*state, func(float64, ...string)) {
+	return func(s *state, emit func(float64, ...string)) {
+		for i := range s.PairTotals {
+			each(&s.PairTotals[i], emit)
+		}
+	}
+}
+
+func ofPair(value func(*monitor.Pair) (float64, bool)) func(*state, func(float64, ...string)) {
+	return pairs(func(p *monitor.Pair, emit func(float64, ...string)) {
+		if v, known := value(p); known {
+			emit(v, p.Tunnel, p.Peer)
+		}
+	})
+}

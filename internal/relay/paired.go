@@ -1,0 +1,294 @@
+package relay
+
+import (
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	report "longhaul/internal/flow"
+	"longhaul/internal/units"
+)
+
+// Two paired relays carry a flow over connections of their own between them,
+// its lanes. The relay admits, counts, watches and records such a flow as any
+// other, and another package moves its bytes:
+//
+//	near:  header ─────────────> paired ─> gone      the pairing has the client's socket
+//	far:   dialing ─ connected ─> paired ─> gone     the pairing has the target's socket
+//
+// A paired flow has one socket here, its leg; the lane stands for the other.
+
+// PairResuming is the state of a flow that needs a lane and has none.
+const PairResuming = "resuming"
+
+// wanSide is the side of every lane, as Transport.Established names it.
+const wanSide = "wan"
+
+// Pairing carries the flows of a near tunnel to the paired far relay.
+type Pairing interface {
+	// Carry takes over an admitted client. It runs on an event loop and must
+	// not block. ended gets the flow's end, once, from any goroutine.
+	Carry(c PairClient, ended func(PairEnd)) PairFlow
+}
+
+// PairClient is a client whose flow a pairing carries.
+type PairClient struct {
+	FD           int            // non-blocking; the pairing owns it
+	From, Listen netip.AddrPort // from the PROXY header where one was required
+	Early        []byte         // what was read of its stream
+	Deadline     time.Duration  // for the target to accept
+	Legs         PairLegs
+}
+
+// PairLegs is how a pairing treats the leg of a flow at this relay.
+type PairLegs struct {
+	HalfClose  time.Duration // reset a half-closed flow after this silence; negative: never
+	Idle       time.Duration // reset a flow after this silence; 0: never
+	ResetDrain time.Duration // for the delivery of bytes that came before a reset
+
+	// Closing sees the socket before it is closed.
+	Closing func(fd int)
+}
+
+// PairFlow is a flow that a pairing carries. Its methods must not block.
+type PairFlow interface {
+	Figures() PairFigures
+
+	// Inspect calls look with the leg and the present lane; -1: none. Both stay
+	// open until look returns.
+	Inspect(look func(leg, lane int))
+
+	// Reset resets both peers. The other relay records the reason.
+	Reset(reason report.EndReason, err error)
+}
+
+// PairFigures are a paired flow at one moment.
+type PairFigures struct {
+	State              string // dialing, open, parked, resuming or delivering
+	BytesUp, BytesDown int64
+	Retained           int64 // bytes sent that the other relay has not acknowledged
+	Target             netip.AddrPort
+	Idle               time.Duration // since a byte moved
+	Resumes            int           // lost lanes that others replaced
+	Outage             time.Duration // without a lane that it needed
+	RTT                time.Duration // between the relays
+}
+
+// PairEnd is how a paired flow ended.
+type PairEnd struct {
+	Reason             report.EndReason
+	Err                error
+	BytesUp, BytesDown int64
+	Target             netip.AddrPort // zero: none was dialed
+	Resumes            int
+	Outage             time.Duration
+}
+
+// paired is the state of a flow that a pairing carries, or that waits for its
+// target on behalf of one.
+type paired struct {
+	carrier PairFlow
+	leg     side              // of this relay's socket
+	answer  chan<- pairAnswer // of OpenPaired; nil once it has one
+	seen    PairFigures
+	ended   bool                  // the carrier knows or has told
+	record  chan report.LegRecord // the leg's last figures
+}
+
+// lane is the leg that the lane stands for.
+func (p *paired) lane() side { return p.leg.other() }
+
+// carry gives an admitted client to the tunnel's pairing.
+func (w *worker) carry(f *flow) {
+	o, l, t := f.opening, &f.legs[client], f.route.tunnel
+	c := PairClient{From: f.client, Listen: w.listenAddr(f), Early: append([]byte(nil), o.header...), Deadline: t.ConnectTimeout}
+	if o.source.IsValid() {
+		c.From, c.Listen = o.source, o.dest
+		f.client = o.source
+	}
+	f.joinHop(f.route.hops.Hop(0))
+	w.leaveOpening(f)
+	w.beginPaired(f, &paired{leg: client})
+	c.Legs, c.FD = w.pairLegs(f), w.releaseLeg(l)
+	slot, gen := f.slot, f.gen
+	f.paired.carrier = t.Pairing.Carry(c, func(e PairEnd) {
+		w.post(func() { w.carried(slot, gen, e) })
+	})
+}
+
+func (w *worker) leaveOpening(f *flow) {
+	w.endAwaitFD(f.opening)
+	w.openings.put(f.opening)
+	f.opening = nil
+	w.timers.remove(f)
+}
+
+// beginPaired begins the paired phase.
+func (w *worker) beginPaired(f *flow, p *paired) {
+	f.phase, f.paired = phasePaired, p
+	p.record = make(chan report.LegRecord, 1)
+	f.active = w.now
+}
+
+// releaseLeg takes a leg's socket from the event loop and returns it.
+func (w *worker) releaseLeg(l *leg) int {
+	fd := int(l.fd)
+	epollDel(w.epfd, fd)
+	setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
+	l.fd = -1
+	return fd
+}
+
+// pairLegs is how the carrier treats the flow's leg.
+func (w *worker) pairLegs(f *flow) PairLegs {
+	p, start, setup := f.paired, f.start, f.legs[f.paired.leg].setup
+	r := w.relay
+	return PairLegs{
+		HalfClose:  r.opts.HalfCloseTimeout,
+		Idle:       f.route.tunnel.IdleTimeout,
+		ResetDrain: r.opts.ResetDrainTimeout,
+		Closing: func(fd int) {
+			if r.opts.OnFlows == nil || r.opts.LegStats != nil && !r.opts.LegStats(w.clock()-start) {
+				return
+			}
+			l, unknown := leg{fd: int32(fd), setup: setup}, ""
+			select {
+			case p.record <- l.record(&unknown):
+			default:
+			}
+		},
+	}
+}
+
+// carried ends a flow that its carrier has ended.
+func (w *worker) carried(slot, gen uint32, e PairEnd) {
+	f := w.lookup(slot, gen)
+	if f == nil || f.phase != phasePaired {
+		return // the relay has ended it, and Reset told the carrier
+	}
+	p := f.paired
+	p.ended = true
+	p.seen.Resumes, p.seen.Outage = e.Resumes, e.Outage
+	f.dirs[up].bytes, f.dirs[down].bytes, f.dirs[p.leg].held = e.BytesUp, e.BytesDown, 0
+	if p.leg == client && e.Target.IsValid() {
+		f.target = e.Target
+		f.hop.Connected()
+	}
+	if e.Reason != report.EndClean {
+		f.fail(e.Reason, e.Err)
+	}
+	w.closeFlow(f, 0)
+}
+
+// endPaired makes the carrier reset a flow that the relay ends.
+func (w *worker) endPaired(f *flow) {
+	p := f.paired
+	if p == nil || p.ended {
+		return
+	}
+	p.ended = true
+	if p.answer != nil {
+		p.answer <- pairAnswer{reason: f.closing.reason, err: f.closing.err}
+		p.answer = nil
+	}
+	if f.carried() {
+		w.lookAtPaired(f)
+		p.carrier.Reset(f.closing.reason, f.closing.err)
+	}
+}
+
+// carried reports whether a carrier has the flow's socket.
+func (f *flow) carried() bool { return f.phase == phasePaired && f.paired.carrier != nil }
+
+// lookAtPaired updates a flow from its carrier's figures.
+func (w *worker) lookAtPaired(f *flow) {
+	if !f.carried() {
+		return
+	}
+	p := f.paired
+	p.seen = p.carrier.Figures()
+	f.dirs[up].bytes, f.dirs[down].bytes = p.seen.BytesUp, p.seen.BytesDown
+	f.dirs[p.leg].held = int(p.seen.Retained)
+	f.active = max(f.active, w.now-p.seen.Idle)
+	if p.leg == client && p.seen.Target.IsValid() {
+		f.target = p.seen.Target
+	}
+}
+
+// sockets calls look with the flow's sockets; -1: none. A carrier may have them.
+func (f *flow) sockets(look func(fds [2]int)) {
+	p := f.paired
+	if !f.carried() {
+		look([2]int{int(f.legs[client].fd), int(f.legs[target].fd)})
+		return
+	}
+	p.carrier.Inspect(func(leg, lane int) {
+		fds := [2]int{leg, lane}
+		if p.leg == target {
+			fds = [2]int{lane, leg}
+		}
+		look(fds)
+	})
+}
+
+// inOutage reports whether a flow delivers nothing because the path between two
+// relays is down. Its memory is bounded, and it waits for resume.
+func (f *flow) inOutage() bool { return f.paired != nil && f.paired.seen.State == PairResuming }
+
+// pairedRecord fills in what a record has of a paired flow.
+func (f *flow) pairedRecord(rec *report.Record) {
+	p := f.paired
+	if p == nil {
+		return
+	}
+	legs := [2]*report.LegRecord{&rec.ClientLeg, &rec.TargetLeg}
+	select {
+	case *legs[p.leg] = <-p.record:
+	default: // not wanted, or the carrier still has the socket
+	}
+	legs[p.lane()].Side = wanSide
+	legs[p.lane()].RTT = units.Seconds(p.seen.RTT)
+	rec.Resumes, rec.Outage = int64(p.seen.Resumes), units.Seconds(p.seen.Outage)
+}
+
+// sampleLane fills in the side of the lane, which no transport has looked at for
+// this flow.
+func (f *flow) sampleLane(s *report.Sample) {
+	l := &s.ClientLeg
+	if f.paired.leg == client {
+		l = &s.TargetLeg
+	}
+	l.Side = wanSide
+}
+
+// pairedDue sets what only a lasting connection needs.
+func (w *worker) pairedDue(f *flow) {
+	if !f.lasting {
+		return
+	}
+	if at := f.start + lastingAge; w.now < at {
+		w.timers.schedule(f, at)
+		return
+	}
+	f.lasting = false
+	f.sockets(func(fds [2]int) {
+		if fds[target] >= 0 {
+			w.makeLasting(f, fds[target])
+		}
+	})
+}
+
+// pairSnapshot is the part of a flow's snapshot that only a paired flow has.
+func (f *flow) pairSnapshot() *PairSnapshot {
+	if f.paired == nil {
+		return nil
+	}
+	s := &f.paired.seen
+	return &PairSnapshot{
+		RetainedBytes: s.Retained,
+		Resumes:       s.Resumes,
+		OutageSeconds: s.Outage.Seconds(),
+		RTTSeconds:    s.RTT.Seconds(),
+	}
+}

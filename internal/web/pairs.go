@@ -1,0 +1,107 @@
+package web
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"time"
+
+	"longhaul/internal/display"
+	"longhaul/internal/flow"
+	"longhaul/internal/monitor"
+)
+
+// pairsShown are the pairs of the relay with their sessions in words.
+type pairsShown struct {
+	Instance           string           `json:"instance"`
+	RetainedBytes      int64            `json:"retained_bytes"`
+	RetainedLimitBytes int64            `json:"retained_limit_bytes"` // 0: only each flow has its bound
+	Sessions           []pairRow        `json:"sessions"`
+	Strangers          map[string]int64 `json:"strangers_total"`
+}
+
+// pairRow is a session with a paired relay.
+type pairRow struct {
+	flow.PairSession
+	State       string `json:"state"`
+	ProblemText string `json:"problem_text,omitempty"` // a clause; empty: there is none
+	Remedy      string `json:"remedy,omitempty"`
+}
+
+// pairRows returns the sessions of a tunnel; an empty name means all.
+func pairRows(s *monitor.Snapshot, tunnel string) []pairRow {
+	if s.Pairs == nil {
+		return nil
+	}
+	rows := make([]pairRow, 0, len(s.Pairs.Sessions))
+	for _, one := range s.Pairs.Sessions {
+		if tunnel != "" && one.Tunnel != tunnel {
+			continue
+		}
+		row := pairRow{PairSession: one, State: one.State()}
+		if !one.Up && one.Problem != "" {
+			row.ProblemText, row.Remedy = flow.PairProblemText(one.Problem, one.Peer), flow.PairProblemRemedy(one.Problem)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// pairs is the page of the pairs.
+func (d *Dashboard) pairs(s *monitor.Snapshot) (any, error) {
+	v := struct {
+		Head  head        `json:"head"`
+		Pairs *pairsShown `json:"pairs"` // null: no tunnel is paired
+	}{Head: d.headOf(s)}
+	if p := s.Pairs; p != nil {
+		v.Pairs = &pairsShown{p.Instance, p.RetainedBytes, p.RetainedLimitBytes, pairRows(s, ""), p.Strangers}
+	}
+	return v, nil
+}
+
+// pairGrace is how long a pair may be without a session before it is an alert: a
+// start, a reload or an upgrade takes less.
+const pairGrace = 2 * time.Second
+
+func pairAlerts(s *monitor.Snapshot, add func(level, link, format string, args ...any)) {
+	for i := range s.PairTotals {
+		p := &s.PairTotals[i]
+		text := pairDown(p, s.At)
+		if text == "" {
+			continue
+		}
+		level := "critical"
+		if p.End == flow.FarEnd {
+			level = "warning" // the near relay knows why, and says so
+		}
+		add(level, "/tunnels/"+url.PathEscape(p.Tunnel), "%s", text)
+	}
+	if s.Pairs == nil {
+		return
+	}
+	if limit := s.Pairs.RetainedLimitBytes; limit > 0 && s.Pairs.RetainedBytes*10 >= limit*9 {
+		add("warning", "/pairs", "Pairs hold nine tenths of the unacknowledged data that they may: senders are slowed down")
+	}
+	for _, problem := range sortedKeys(s.Pairs.Strangers) {
+		if n := s.Pairs.Strangers[problem]; n > 0 && slices.Contains([]string{flow.PairKeyUnknown, flow.PairVersion, flow.PairDenied}, problem) {
+			add("notice", "/pairs", "%s from other relays since the start became part of no pair: %s",
+				display.Plural(int(n), "connection"), problem)
+		}
+	}
+}
+
+// pairDown says that a pair has no session, and why; empty: it has one.
+func pairDown(p *monitor.Pair, now time.Time) string {
+	waiting := p.WaitingFlows()
+	switch {
+	case p.Up || p.DownFor(now) < pairGrace || p.End == flow.FarEnd && waiting == 0:
+		return ""
+	case p.Problem == "" && p.Instance == "":
+		return "" // it connects for the first time
+	}
+	text := fmt.Sprintf("Tunnel %s has no session with %s: %s", p.Tunnel, p.Peer, flow.PairProblemText(p.Problem, p.Peer))
+	if waiting > 0 {
+		text += ". Its flows wait for one"
+	}
+	return text
+}
