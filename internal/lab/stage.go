@@ -118,6 +118,13 @@ func (d *Daemon) Ended() <-chan struct{} { return d.ended }
 
 // Start starts a program in a host and waits until it listens on port.
 func (s *Stage) Start(ctx context.Context, host string, port uint16, name string, args ...string) (*Daemon, error) {
+	return s.StartUntil(ctx, host, fmt.Sprintf("listen on port %d", port),
+		func() (bool, error) { return s.Host(host).Listening(port) }, name, args...)
+}
+
+// StartUntil starts a program in a host and waits until it is ready. should says in a
+// few words what the program then does.
+func (s *Stage) StartUntil(ctx context.Context, host, should string, ready func() (bool, error), name string, args ...string) (*Daemon, error) {
 	d := &Daemon{Host: host, name: name + " on " + host, cmd: exec.Command(name, args...), output: &tail{}, ended: make(chan struct{})}
 	d.cmd.Stdout, d.cmd.Stderr = d.output, d.output
 	if err := s.Host(host).Start(d.cmd); err != nil {
@@ -130,13 +137,13 @@ func (s *Stage) Start(ctx context.Context, host string, port uint16, name string
 	s.running = append(s.running, d)
 
 	const patience = 30 * time.Second
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%s does not listen on port %d after %v", d.name, port, patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%s does not %s after %v", d.name, should, patience))
 	defer cancel()
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
 	for {
-		listening, err := s.Host(host).Listening(port)
-		if err != nil || listening {
+		is, err := ready()
+		if err != nil || is {
 			return d, err
 		}
 		select {

@@ -253,26 +253,14 @@ func (w *world) start(ctx context.Context, seed uint64) error {
 		}
 	}
 	if w.cut != "" {
-		for _, direction := range []link.Direction{link.AToB, link.BToA} {
-			s := w.lab.Link(w.cut).Settings(direction)
-			s.Down = true
-			if err := w.lab.Link(w.cut).Set(direction, s); err != nil {
-				return err
-			}
-		}
+		return w.lab.Link(w.cut).Change(func(s *link.Settings) { s.Down = true })
 	}
 	return nil
 }
 
 // serveTarget accepts connections, and sends and expects nothing.
 func (w *world) serveTarget(ctx context.Context) error {
-	var l net.Listener
-	err := w.lab.Host("target").Do(func() (err error) {
-		var lc net.ListenConfig
-		lc.SetMultipathTCP(false)
-		l, err = lc.Listen(ctx, "tcp4", fmt.Sprintf(":%d", targetPort))
-		return err
-	})
+	l, err := w.lab.Host("target").ListenTCP(ctx, targetPort)
 	if err != nil {
 		return err
 	}

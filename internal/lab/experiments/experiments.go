@@ -9,6 +9,7 @@ import (
 	"longhaul/internal/lab/ends"
 	"longhaul/internal/lab/experiment"
 	"longhaul/internal/lab/failover"
+	"longhaul/internal/lab/pairs"
 	"longhaul/internal/lab/soak"
 	"longhaul/internal/lab/transfers"
 	"longhaul/internal/lab/upgrade"
@@ -30,6 +31,7 @@ func All() []experiment.Experiment {
 		chain.Experiment(),
 		failover.Experiment(),
 		upgrade.Experiment(),
+		pairs.Experiment(),
 		soak.Experiment(),
 		ends.Experiment(),
 	)

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"time"
@@ -187,18 +186,11 @@ func newWorld(ctx context.Context, program string) (*world, error) {
 }
 
 func (w *world) start(ctx context.Context, program string) error {
-	err := w.lab.Host("host-b").Do(func() error {
-		var lc net.ListenConfig
-		lc.SetMultipathTCP(false)
-		l, err := lc.Listen(ctx, "tcp4", fmt.Sprintf(":%d", targetPort))
-		if err == nil {
-			w.stop = tcpserver.Serve(l, answer)
-		}
-		return err
-	})
+	l, err := w.lab.Host("host-b").ListenTCP(ctx, targetPort)
 	if err != nil {
 		return err
 	}
+	w.stop = tcpserver.Serve(l, answer)
 	to := netip.AddrPortFrom
 	for _, one := range []struct{ name, tunnel string }{
 		{"relay-b", fmt.Sprintf("listen: %v, forward: %v", to(lab.WANB, port), to(lab.HostB, targetPort))},
@@ -221,14 +213,7 @@ func (w *world) die(name string) error {
 	if name == CaseProcess {
 		return w.relays[0].Kill()
 	}
-	wan := w.lab.Link(lab.WAN)
-	var errs []error
-	for _, dir := range []link.Direction{link.AToB, link.BToA} {
-		s := wan.Settings(dir)
-		s.Down = true
-		errs = append(errs, wan.Set(dir, s))
-	}
-	return errors.Join(errs...)
+	return w.lab.Link(lab.WAN).Change(func(s *link.Settings) { s.Down = true })
 }
 
 func (w *world) close() {

@@ -97,16 +97,10 @@ func (w *world) stream(ctx context.Context, name string, o Options) []attempt {
 }
 
 func (w *world) dial(ctx context.Context, within time.Duration) (conn *net.TCPConn, err error) {
-	err = w.lab.Host("host-a").Do(func() error {
-		d := net.Dialer{Timeout: within}
-		d.SetMultipathTCP(false)
-		c, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(lab.RelayA, port).String())
-		if err == nil {
-			conn = c.(*net.TCPConn)
-			err = conn.SetDeadline(time.Now().Add(within))
-		}
-		return err
-	})
+	conn, err = w.lab.Host("host-a").DialTCP(ctx, netip.AddrPortFrom(lab.RelayA, port), within)
+	if err == nil {
+		err = conn.SetDeadline(time.Now().Add(within))
+	}
 	return conn, err
 }
 

@@ -97,6 +97,17 @@ func (l *Link) Set(dir Direction, s Settings) error {
 	return nil
 }
 
+// Change changes the settings of both directions, like Set.
+func (l *Link) Change(change func(*Settings)) error {
+	var errs []error
+	for _, dir := range []Direction{AToB, BToA} {
+		s := l.Settings(dir)
+		change(&s)
+		errs = append(errs, l.Set(dir, s))
+	}
+	return errors.Join(errs...)
+}
+
 func (l *Link) apply(dir Direction) {
 	w := l.workers[dir]
 	if l.state == linkRunning {

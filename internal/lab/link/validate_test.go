@@ -99,3 +99,19 @@ func TestQueueLimitBytes(t *testing.T) {
 		}
 	}
 }
+
+// Change changes both directions, and leaves their other settings.
+func TestChange(t *testing.T) {
+	l := &Link{settings: [2]Settings{{Delay: 1}, {Delay: 2}}}
+	for i := range l.workers {
+		l.workers[i] = &worker{pipe: newPipe(l.settings[i], 1<<20, func(*superPacket) {})}
+	}
+	if err := l.Change(func(s *Settings) { s.Down = true }); err != nil {
+		t.Fatal(err)
+	}
+	for dir, delay := range map[Direction]time.Duration{AToB: 1, BToA: 2} {
+		if s := l.Settings(dir); !s.Down || s.Delay != delay {
+			t.Errorf("%v: %+v", dir, s)
+		}
+	}
+}

@@ -28,8 +28,9 @@ const Patience = time.Minute
 type Process struct {
 	Name    string
 	Host    *hosts.Host
-	Program string // the longhaul binary
-	Dir     string // of its configuration and its control socket
+	Program string   // the longhaul binary
+	Dir     string   // of its configuration and its control socket
+	Env     []string // NAME=VALUE, in addition to this process's environment
 
 	// Line, unless nil, is called with every line of the log.
 	Line func(string)
@@ -69,6 +70,7 @@ func (r *Process) Start(ctx context.Context, config string) error {
 		return err
 	}
 	r.cmd = exec.Command(r.Program, "relay", "--config", r.configFile())
+	r.cmd.Env = append(os.Environ(), r.Env...)
 	r.log = &log{line: r.Line}
 	r.cmd.Stderr = r.log
 	if err := r.Host.Start(r.cmd); err != nil {

@@ -186,41 +186,16 @@ func (w *world) dial(ctx context.Context, port uint16) (conn *net.TCPConn, err e
 	return w.dialTo(ctx, "host-a", netip.AddrPortFrom(lab.RelayA, port))
 }
 
-func (w *world) dialTo(ctx context.Context, host string, to netip.AddrPort) (conn *net.TCPConn, err error) {
-	err = w.lab.Host(host).Do(func() error {
-		d := net.Dialer{Timeout: stallLimit}
-		d.SetMultipathTCP(false)
-		c, err := d.DialContext(ctx, "tcp", to.String())
-		if err == nil {
-			conn = c.(*net.TCPConn)
-		}
-		return err
-	})
-	return conn, err
+func (w *world) dialTo(ctx context.Context, host string, to netip.AddrPort) (*net.TCPConn, error) {
+	return w.lab.Host(host).DialTCP(ctx, to, stallLimit)
 }
 
 // listen opens the target's socket on host-b, for both relays there.
-func (w *world) listen(ctx context.Context) (listener *net.TCPListener, err error) {
-	err = w.lab.Host("host-b").Do(func() error {
-		var lc net.ListenConfig
-		lc.SetMultipathTCP(false)
-		l, err := lc.Listen(ctx, "tcp4", fmt.Sprintf(":%d", targetPort))
-		if err == nil {
-			listener = l.(*net.TCPListener)
-		}
-		return err
-	})
-	return listener, err
+func (w *world) listen(ctx context.Context) (*net.TCPListener, error) {
+	return w.lab.Host("host-b").ListenTCP(ctx, targetPort)
 }
 
 // setWAN changes both directions of one of the links between the sites.
 func (w *world) setWAN(name string, change func(*link.Settings)) error {
-	wan := w.lab.Link(name)
-	var errs []error
-	for _, dir := range []link.Direction{link.AToB, link.BToA} {
-		s := wan.Settings(dir)
-		change(&s)
-		errs = append(errs, wan.Set(dir, s))
-	}
-	return errors.Join(errs...)
+	return w.lab.Link(name).Change(change)
 }

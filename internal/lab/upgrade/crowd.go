@@ -80,17 +80,8 @@ func (c *crowd) enter(n int) {
 }
 
 // dial connects from host-a.
-func (w *world) dial(to netip.AddrPort) (conn *net.TCPConn, err error) {
-	err = w.lab.Host("host-a").Do(func() error {
-		d := net.Dialer{Timeout: patience}
-		d.SetMultipathTCP(false)
-		c, err := d.Dial("tcp", to.String())
-		if err == nil {
-			conn = c.(*net.TCPConn)
-		}
-		return err
-	})
-	return conn, err
+func (w *world) dial(to netip.AddrPort) (*net.TCPConn, error) {
+	return w.lab.Host("host-a").DialTCP(context.Background(), to, patience)
 }
 
 // visit runs one flow from its connect to the end of both directions.

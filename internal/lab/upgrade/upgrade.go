@@ -198,20 +198,12 @@ func newWorld(ctx context.Context, program string) (*world, error) {
 }
 
 func (w *world) start(ctx context.Context, program string) error {
-	for p, serve := range map[int]func(net.Conn){targetPort: tcpserver.Echo, sinkPort: w.bulk.sink} {
-		err := w.lab.Host("host-b").Do(func() error {
-			var lc net.ListenConfig
-			lc.SetMultipathTCP(false)
-			l, err := lc.Listen(ctx, "tcp4", fmt.Sprintf(":%d", p))
-			if err != nil {
-				return err
-			}
-			w.stops = append(w.stops, tcpserver.Serve(l, serve))
-			return nil
-		})
+	for p, serve := range map[uint16]func(net.Conn){targetPort: tcpserver.Echo, sinkPort: w.bulk.sink} {
+		l, err := w.lab.Host("host-b").ListenTCP(ctx, p)
 		if err != nil {
 			return err
 		}
+		w.stops = append(w.stops, tcpserver.Serve(l, serve))
 	}
 	to := netip.AddrPortFrom
 	for _, one := range []struct {

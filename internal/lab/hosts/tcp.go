@@ -1,0 +1,83 @@
+package hosts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// DialTCP connects from the host to a literal address, within a time. The connection
+// is plain TCP: Go's Multipath TCP lacks socket options and sock_diag's figures.
+func (h *Host) DialTCP(ctx context.Context, to netip.AddrPort, within time.Duration) (conn *net.TCPConn, err error) {
+	err = h.Do(func() error {
+		// A literal address is dialed on the calling thread, and so from this host.
+		d := net.Dialer{Timeout: within}
+		d.SetMultipathTCP(false)
+		c, err := d.DialContext(ctx, "tcp", to.String())
+		if err == nil {
+			conn = c.(*net.TCPConn)
+		}
+		return err
+	})
+	return conn, err
+}
+
+// ListenTCP listens on a port of all IPv4 addresses of the host, for plain TCP.
+func (h *Host) ListenTCP(ctx context.Context, port uint16) (listener *net.TCPListener, err error) {
+	err = h.Do(func() error {
+		var lc net.ListenConfig
+		lc.SetMultipathTCP(false)
+		l, err := lc.Listen(ctx, "tcp4", fmt.Sprintf(":%d", port))
+		if err == nil {
+			listener = l.(*net.TCPListener)
+		}
+		return err
+	})
+	return listener, err
+}
+
+// Priorities of rules that see received packets before they are delivered. The kernel's
+// own rule for delivery is the first of all, and DropTCP moves it.
+const (
+	dropPriority    = 1
+	deliverPriority = 2
+)
+
+// DropTCP has the host silently drop the TCP packets that it receives over IPv4 from one
+// port to another. Their sender does not notice, as it would if its own host dropped
+// them. The host must be a router: another one answers with ICMP. Doing so again
+// changes nothing.
+func (h *Host) DropTCP(from, to uint16) error {
+	deliver := netlink.NewRule()
+	deliver.Family, deliver.Priority, deliver.Table = unix.AF_INET, deliverPriority, unix.RT_TABLE_LOCAL
+	err := ignore(unix.EEXIST, h.nl.RuleAdd(deliver))
+	if err == nil {
+		deliver.Priority = 0
+		err = ignore(unix.ENOENT, h.nl.RuleDel(deliver))
+	}
+	if err == nil {
+		drop := netlink.NewRule()
+		drop.Family, drop.Priority = unix.AF_INET, dropPriority
+		drop.IPProto, drop.Type = unix.IPPROTO_TCP, unix.FR_ACT_BLACKHOLE
+		drop.Sport, drop.Dport = netlink.NewRulePortRange(from, from), netlink.NewRulePortRange(to, to)
+		err = ignore(unix.EEXIST, h.nl.RuleAdd(drop))
+	}
+	if err != nil {
+		return fmt.Errorf("drop TCP from port %d to %d on host %s: %w", from, to, h.Name, err)
+	}
+	return nil
+}
+
+// ignore returns err, unless it is the expected one.
+func ignore(expected, err error) error {
+	if errors.Is(err, expected) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,95 @@
+package pairs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"longhaul/internal/flagvalue"
+	"longhaul/internal/lab/experiment"
+	"longhaul/internal/remedy"
+)
+
+// Experiment measures paired relays.
+func Experiment() experiment.Experiment {
+	return experiment.Experiment{
+		Name:    "pairs",
+		Summary: "paired relays in outages, upgrades and deaths, and what they cost",
+		Source:  "no report: every flow is compared at both ends",
+		Cases:   Cases(),
+		Short:   "Paired relays in outages, upgrades and deaths, and what they cost",
+		Long: `pairs makes a pair of relays at the two sites and measures each of its
+promises, beside unpaired relays, direct TCP and other programs:
+
+  outage   the WAN is cut for 20 s under many flows, at random moments
+  nat      a NAT forgets the connections of silent flows, then all
+  upgrade  both relays are upgraded in turn, under load and in outages
+  death    the far relay is killed and started again
+  answer   64 KiB on a new flow at 300 ms
+  start    the first second of a bulk flow at 300 ms
+  parked   descriptors and memory of silent flows
+  cost     CPU time
+
+In outage, upgrade and death both ends of each flow send all the time and
+compare every byte. --through chooses the ways from site to site: pair,
+pair-clear (without encryption), plain (unpaired), direct, and for cost
+haproxy, stunnel and wireguard-go (Debian's packages).
+
+Exit codes: 0 every bound was kept, 1 one was not.`,
+		Example: `  longhaul lab run pairs --quick
+  longhaul lab run pairs --case cost --repeat 5 --json > cost.json
+  longhaul lab run pairs --case outage --flows 5000 --through pair`,
+		New: func() experiment.Run { return &command{Options{Repeat: 1, Seed: 1}} },
+	}
+}
+
+// command is a run as flags describe it.
+type command struct{ Options }
+
+func (c *command) Flags(flags *pflag.FlagSet) {
+	flags.BoolVar(&c.Quick, "quick", false, "fewer flows and less time: a first look, not a measurement")
+	flagvalue.AddCount(flags, &c.Repeat, "repeat", "run each case this many times")
+	flagvalue.AddCount(flags, &c.Options.Flows, "flows", "flows at the same time of outage and parked (0: the usual)")
+	flagvalue.AddCount(flags, &c.Seed, "seed", "seed of the flows and of the moments")
+	flagvalue.AddNames(flags, &c.Options.Cases, "case", "run only these cases (all)")
+	flagvalue.AddNames(flags, &c.Through, "through", "run only these ways (all)")
+}
+
+func (c *command) Check(*pflag.FlagSet) error {
+	if c.Repeat < 1 {
+		return fmt.Errorf("--repeat %d: choose 1 or more", c.Repeat)
+	}
+	const maxFlows = 8000 // two descriptors each, in this process and in a relay
+	if c.Options.Flows < 0 || c.Options.Flows > maxFlows {
+		return fmt.Errorf("--flows %d: choose up to %d, or 0", c.Options.Flows, maxFlows)
+	}
+	if len(c.Options.Cases) == 0 {
+		c.Options.Cases = Cases()
+	}
+	if len(c.Through) == 0 {
+		c.Through = Ways()
+	}
+	for _, way := range c.Through {
+		if !slices.Contains(Ways(), way) {
+			return remedy.New(fmt.Errorf("unknown way %q", way), "choose from "+strings.Join(Ways(), ", "))
+		}
+	}
+	if err := experiment.CheckCases(c.Options.Cases, Cases()); err != nil {
+		return err
+	}
+	for _, e := range trials() {
+		if slices.Contains(c.Options.Cases, e.name) && slices.ContainsFunc(e.ways, func(way string) bool { return slices.Contains(c.Through, way) }) {
+			return nil
+		}
+	}
+	return errors.New("no case has one of these ways")
+}
+
+func (c *command) Run(ctx context.Context, env experiment.Environment) (experiment.Result, error) {
+	c.Program, c.Report = env.Program, env.Report
+	return Run(ctx, c.Options)
+}

@@ -1,0 +1,225 @@
+package pairs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"longhaul/internal/lab"
+	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/relays"
+	"longhaul/internal/lab/tcpserver"
+)
+
+// world is two sites with a way between them, and a target on host-b:
+//
+//	client on host-a ── relay-a ══WAN══ relay-b ── target on host-b
+type world struct {
+	*lab.Stage
+	way string
+	dir string
+	env []string       // of longhaul's relays
+	to  netip.AddrPort // where clients connect
+
+	relays []*relays.Process // the far one first; none on ways without longhaul
+	stop   func()            // of the target
+	before func()            // what close does first; may be nil
+
+	mu   sync.Mutex
+	said []string // lines of the near relay's log
+}
+
+const (
+	port       = lab.RelayPort
+	targetPort = 5000
+)
+
+// The addresses of the near relay, of the far one, and of the target.
+var (
+	addressNear = lab.RelayAListens.String()
+	addressFar  = netip.AddrPortFrom(lab.WANB, port).String()
+	addressTo   = netip.AddrPortFrom(lab.HostB, targetPort).String()
+)
+
+// patience bounds every step that nothing delays on purpose.
+const patience = time.Minute
+
+// newWorld builds the sites and starts what the way needs. serve is the target.
+func newWorld(ctx context.Context, o Options, c lab.Conditions, way string, serve func(net.Conn)) (*world, error) {
+	return newWorldWith(ctx, o, c, way, serve, nil)
+}
+
+// newWorldWith is newWorld with an environment for longhaul's relays.
+func newWorldWith(ctx context.Context, o Options, c lab.Conditions, way string, serve func(net.Conn), env []string) (w *world, err error) {
+	dir, err := os.MkdirTemp("/run", "pairs-")
+	if err != nil {
+		return nil, err
+	}
+	built, err := lab.Build(lab.TwoSites(c))
+	if err != nil {
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	w = &world{Stage: &lab.Stage{Lab: built, Program: o.Program, Report: o.Report}, way: way, dir: dir, env: env}
+	defer func() {
+		if err != nil {
+			err = w.explain(err)
+			w.close()
+		}
+	}()
+	l, err := built.Host("host-b").ListenTCP(ctx, targetPort)
+	if err != nil {
+		return nil, err
+	}
+	w.stop = tcpserver.Serve(l, serve)
+	return w, w.start(ctx)
+}
+
+// start starts what stands between the sites.
+func (w *world) start(ctx context.Context) error {
+	w.to = lab.RelayAListens
+	switch w.way {
+	case WayDirect:
+		w.to = netip.AddrPortFrom(lab.HostB, targetPort)
+		return nil
+	case WayHAProxy:
+		return w.startHAProxy(ctx)
+	case WayStunnel:
+		return w.startStunnel(ctx)
+	case WayWireGuard:
+		w.to = netip.AddrPortFrom(lab.HostB, targetPort)
+		return w.startWireGuard(ctx)
+	}
+	return w.startRelays(ctx)
+}
+
+// near and far are the relays of both sites.
+func (w *world) near() *relays.Process { return w.relays[1] }
+func (w *world) far() *relays.Process  { return w.relays[0] }
+
+// startRelays starts longhaul at both sites.
+func (w *world) startRelays(ctx context.Context) error {
+	if w.way != WayPlain {
+		if err := w.makeKeys(ctx); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"relay-b", "relay-a"} {
+		r := &relays.Process{Name: name, Host: w.Host(name), Program: w.Program, Dir: w.dir, Env: w.env}
+		if name == "relay-a" {
+			r.Line = w.hear
+		}
+		w.relays = append(w.relays, r)
+		if err := w.startRelay(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startRelay starts one of the relays, or starts it again.
+func (w *world) startRelay(ctx context.Context, r *relays.Process) error {
+	tunnel := farTunnel(w.way)
+	if r.Name == "relay-a" {
+		tunnel = nearTunnel(w.way)
+	}
+	keys := ""
+	if w.way != WayPlain {
+		keys = "pair_keys: " + w.keys(r.Name)
+	}
+	return r.Start(ctx, fmt.Sprintf("control_socket: %s\n%s\ntunnels:\n  - {name: main, allow: [0.0.0.0/0], %s}\n", r.Socket(), keys, tunnel))
+}
+
+// hear keeps a line of the near relay's log.
+func (w *world) hear(line string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.said = append(w.said, line)
+}
+
+// heard returns the lines of the near relay's log that contain a text.
+func (w *world) heard(text string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var lines []string
+	for _, line := range w.said {
+		if strings.Contains(line, text) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// dial connects from host-a to the target, over the way.
+func (w *world) dial(ctx context.Context) (*net.TCPConn, error) {
+	return w.Host("host-a").DialTCP(ctx, w.to, patience)
+}
+
+// cut cuts the WAN in both directions, or mends it.
+func (w *world) cut(down bool) error {
+	w.Report.Linef("  %s: the WAN is %s", time.Now().Format(clock), map[bool]string{true: "cut", false: "mended"}[down])
+	return w.Link(lab.WAN).Change(func(s *link.Settings) { s.Down = down })
+}
+
+// explain adds the ends of all logs to an error.
+func (w *world) explain(err error) error {
+	err = w.Explain(err)
+	for _, r := range w.relays {
+		if said := r.Log(); said != "" && !errors.Is(err, context.Canceled) && !strings.Contains(err.Error(), said) {
+			err = fmt.Errorf("%w\n%s said:\n%s", err, r.Name, said)
+		}
+	}
+	return err
+}
+
+// errorf is an error with the log of what ran.
+func (w *world) errorf(format string, args ...any) error {
+	return w.explain(fmt.Errorf(format, args...))
+}
+
+// pids returns the processes of the way.
+func (w *world) pids() []int {
+	var all []int
+	for _, r := range w.relays {
+		all = append(all, r.PID())
+	}
+	for _, d := range w.Running() {
+		all = append(all, d.PID())
+	}
+	return all
+}
+
+func (w *world) close() {
+	if w.before != nil {
+		w.before()
+	}
+	for _, r := range w.relays {
+		if r.Running() {
+			_ = r.Kill() // no failure leaves it running
+		}
+	}
+	w.Stop()
+	if w.stop != nil {
+		w.stop()
+	}
+	w.Lab.Close()
+	os.RemoveAll(w.dir)
+}
+
+// pause waits, unless the context ends first.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
