@@ -40,6 +40,18 @@ func (c *control) close() {
 	})
 }
 
+// answered reports that no PING is without an answer, or that there will be none.
+func (c *control) answered() bool {
+	select {
+	case <-c.gone:
+		return true
+	default:
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ping == 0
+}
+
 // post sends a message soon.
 func (c *control) post(m wire.Message) {
 	c.mu.Lock()

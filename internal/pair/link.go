@@ -361,22 +361,33 @@ func (l *Link) replaceDrained() {
 		l.s = l.newSession()
 	}
 	l.old = slices.DeleteFunc(l.old, func(s *session) bool {
-		s.mu.Lock()
-		empty := len(s.flows) == 0
-		s.mu.Unlock()
-		if empty {
+		done := s.rested()
+		if done {
 			s.close()
 		}
-		return empty
+		return done
 	})
 }
 
 func (l *Link) idle(all []*session) bool {
 	return !slices.ContainsFunc(all, func(s *session) bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.flows) > 0
+		return !s.rested()
 	})
+}
+
+// rested reports that the session has had no flow for long enough that the other end
+// has the last acknowledgements: it would wait for a lost one until resume.
+func (s *session) rested() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.flows) > 0 {
+		s.emptySince = time.Time{}
+		return false
+	}
+	if s.emptySince.IsZero() {
+		s.emptySince = time.Now()
+	}
+	return s.ctl == nil || time.Since(s.emptySince) > s.patience(time.Second, 4)
 }
 
 // redial begins another attempt to get a control connection.

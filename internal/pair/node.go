@@ -273,12 +273,31 @@ func (n *Node) Close() {
 		s.resetAll(flow.EndDrain, errors.New("the relay ends"))
 	}
 	n.flushResets()
+	n.settle()
 	n.cancel()
 	for _, s := range n.sessions() {
 		s.close()
 	}
 	n.tasks.Wait()
 	n.poller.close()
+}
+
+// settle waits until the other ends have taken the last messages: a PONG proves it.
+func (n *Node) settle() {
+	var pinged []*control
+	for _, s := range n.sessions() {
+		if ctl := s.control(); ctl != nil {
+			s.sendPing(ctl)
+			pinged = append(pinged, ctl)
+		}
+	}
+	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); {
+		pinged = slices.DeleteFunc(pinged, (*control).answered)
+		if len(pinged) == 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // flushResets waits a moment for RESET messages to leave.

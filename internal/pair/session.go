@@ -39,29 +39,30 @@ type session struct {
 	srtt       atomic.Int64 // nanoseconds; 0: not measured
 	rttvar     atomic.Int64
 
-	mu       sync.Mutex
-	instance uint64 // of the other process; 0: not known yet
-	release  string
-	remote   netip.AddrPort
-	acceptor Acceptor      // far relay: of the latest connection
-	resume   time.Duration // far relay: how long flows wait for a lane, as the near end says; 0: not said
-	ctl      *control
-	since    time.Time // of ctl, or of its loss
-	outage   time.Duration
-	draining bool
-	closed   bool
-	revoked  bool      // of the watching goroutine
-	greeting time.Time // near relay: an attempt for ctl is in its handshake since; zero: none
-	padding  int       // near relay: lanes on their way to the pool
-	flows    map[uint64]*Flow
-	buried   dropped
-	lanes    map[*lane]struct{}
-	warm     []*lane // near relay, the latest used last
-	dirty    []*Flow
-	timer    *time.Timer // of a delayed flush; nil: none
-	problem  Problem
-	text     string
-	pings    uint64
+	mu         sync.Mutex
+	instance   uint64 // of the other process; 0: not known yet
+	release    string
+	remote     netip.AddrPort
+	acceptor   Acceptor      // far relay: of the latest connection
+	resume     time.Duration // far relay: how long flows wait for a lane, as the near end says; 0: not said
+	ctl        *control
+	since      time.Time // of ctl, or of its loss
+	outage     time.Duration
+	draining   bool
+	closed     bool
+	revoked    bool      // of the watching goroutine
+	greeting   time.Time // near relay: an attempt for ctl is in its handshake since; zero: none
+	padding    int       // near relay: lanes on their way to the pool
+	flows      map[uint64]*Flow
+	emptySince time.Time // near relay, of a session that ends: without flows since
+	buried     dropped
+	lanes      map[*lane]struct{}
+	warm       []*lane // near relay, the latest used last
+	dirty      []*Flow
+	timer      *time.Timer // of a delayed flush; nil: none
+	problem    Problem
+	text       string
+	pings      uint64
 
 	laneDials int // near relay, under the link's lock
 }
@@ -338,6 +339,12 @@ func (f *Flow) take(m wire.Message) {
 // takeWake writes bytes that came ahead of a lane, as far as the socket takes them.
 func (f *Flow) takeWake(offset uint64, b []byte) {
 	f.known = true
+	if l := f.lane; l != nil && f.near && time.Since(f.laneSince) > f.s.patience(wakeStale, 2) {
+		// The far relay has lost the lane. Nobody here saw it: the reader waits for
+		// the client, and nothing is left to write.
+		l.close()
+		f.loseLane(l)
+	}
 	if f.lane == nil && f.leg.open() && f.leg.busy == 0 && f.leg.writable {
 		if rest, err := f.sf.In.Data(offset, b); err == nil && len(rest) > 0 {
 			f.writeLeg(rest)

@@ -22,7 +22,9 @@ const (
 	hedgeAfter    = 200 * time.Millisecond // of an OPEN without an answer
 	suspectAfter  = 500 * time.Millisecond // of bytes without an acknowledgement
 	checkKeysTick = 10                     // ticks
-	drainWithin   = 5 * time.Second        // of a lane that was released with bytes under way
+	// wakeStale is the age of a lane beyond which a WAKE was sent in its knowledge.
+	wakeStale   = 100 * time.Millisecond
+	drainWithin = 5 * time.Second // of a lane that was released with bytes under way
 )
 
 // watch looks after sessions until the node closes.
@@ -118,6 +120,16 @@ func stuck(bulk *bulkConn, within time.Duration) (dead bool) {
 		dead = err == nil && info.Unacked > 0 && info.Retransmits > 0 && info.LastAckRecv > within
 	})
 	return dead
+}
+
+// isClosed reports that the kernel has closed the connection, by a reset or a timeout. A
+// reader that waits for the flow's own socket does not see it.
+func isClosed(bulk *bulkConn) (closed bool) {
+	bulk.control(func(fd int) {
+		info, err := tcpinfo.Get(fd)
+		closed = err == nil && info.State == tcpinfo.Closed
+	})
+	return closed
 }
 
 // announce tells the peer a key that a rotation made.
@@ -221,6 +233,7 @@ func (f *Flow) watchLane(now time.Time) {
 	switch {
 	case f.near && !f.known && now.Sub(f.laneSince) > f.s.patience(hedgeAfter, 3) && !f.greeted(l):
 	case now.Sub(f.ackedAt) > within && stuck(l.bulk, within):
+	case now.Sub(f.moved) > 2*tickEvery && isClosed(l.bulk):
 	default:
 		return
 	}
