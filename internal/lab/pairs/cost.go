@@ -7,10 +7,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"longhaul/internal/lab"
 	"longhaul/internal/lab/pattern"
 )
 
-// The path of the costs.
+// The WAN of cost-wan.
 const (
 	costRTT     = 10 * time.Millisecond
 	costRateBps = 1e9
@@ -18,17 +19,42 @@ const (
 
 const figureCost = "CPU of both sites, s/GB"
 
-// The bounds of the costs, in CPU seconds for a gigabyte through both relays.
+// The bounds of the costs over a cable, in CPU seconds for a gigabyte through both
+// relays. Over a WAN of a fixed rate programs wake up for fewer bytes at a time.
 const (
 	costOfPair      = 1.15
 	costOfPairClear = 0.40
 )
 
-// cost measures the CPU time of the programs at both sites while one flow fills the
-// path.
+// cost measures the CPU time of the programs at both sites while one flow goes as fast
+// as it can over a cable between the relays' hosts.
 func cost(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
+	return costOver(ctx, o, cabled(lab.TwoSites(lab.MitreConditions())), way, func(m measured) {
+		if m.name == figureCost {
+			m.bound = atMost(map[string]float64{WayPair: costOfPair, WayClear: costOfPairClear}[way])
+		}
+		note(m)
+	})
+}
+
+// costWAN does the same over a WAN.
+func costWAN(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
+	return costOver(ctx, o, lab.TwoSites(conditions(costRTT, costRateBps)), way, note)
+}
+
+// cabled returns the topology with cables in place of its emulated links: segments of up
+// to 64 kB pass whole, as between network cards that split and join them.
+func cabled(t lab.Topology) lab.Topology {
+	for _, l := range t.Links {
+		t.Cables = append(t.Cables, lab.Cable{A: l.A, B: l.B, MTU: l.AB.MTU})
+	}
+	t.Links = nil
+	return t
+}
+
+func costOver(ctx context.Context, o Options, t lab.Topology, way string, note func(measured)) error {
 	var received atomic.Int64
-	w, err := newWorld(ctx, o, conditions(costRTT, costRateBps), way, func(conn net.Conn) { countAll(conn, &received) })
+	w, err := buildWorld(ctx, o, t, way, func(conn net.Conn) { countAll(conn, &received) }, nil)
 	if err != nil {
 		return err
 	}
@@ -63,11 +89,7 @@ func cost(ctx context.Context, o Options, way string, _ int, note func(measured)
 	if bytes <= 0 {
 		return w.errorf("no byte arrived in %v", took)
 	}
-	m := measured{name: figureCost, value: (after - before).Seconds() * 1e9 / float64(bytes), bound: atMost(costOfPair)}
-	if way == WayClear {
-		m.bound = atMost(costOfPairClear)
-	}
-	note(m)
+	note(measured{name: figureCost, value: (after - before).Seconds() * 1e9 / float64(bytes)})
 	note(measured{name: "goodput, Mb/s", value: float64(bytes) * 8 / took.Seconds() / 1e6})
 	return nil
 }

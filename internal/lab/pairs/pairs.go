@@ -67,6 +67,7 @@ type trial struct {
 func trials() []trial {
 	relays := []string{WayPair, WayPlain}
 	all := []string{WayPair, WayPlain, WayDirect}
+	programs := []string{WayPair, WayClear, WayPlain, WayHAProxy, WayStunnel, WayWireGuard}
 	return []trial{
 		{name: "outage", about: "outages of 20 s at random moments, flows that begin and end all the time", ways: all, run: outage},
 		{name: "nat", about: "a NAT forgets silent connections, then all", ways: []string{WayPair}, run: nat},
@@ -75,8 +76,8 @@ func trials() []trial {
 		{name: "answer", about: "64 KiB on a new flow, after a request, at 300 ms and 100 Mb/s", ways: all, run: answer},
 		{name: "start", about: "the first second of a bulk flow at 300 ms and 100 Mb/s", ways: all, run: start},
 		{name: "parked", about: "flows that have been silent for half a minute", ways: relays, run: parked},
-		{name: "cost", about: "CPU time of the programs at both sites, one flow at up to 1 Gb/s",
-			ways: []string{WayPair, WayClear, WayPlain, WayHAProxy, WayStunnel, WayWireGuard}, run: cost, compare: compareCosts},
+		{name: "cost", about: "CPU time of the programs at both sites, one flow over a cable", ways: programs, run: cost, compare: compareCosts},
+		{name: "cost-wan", about: "the same over a WAN of 1 Gb/s and 10 ms", ways: programs, run: costWAN, compare: compareCosts},
 	}
 }
 

@@ -52,16 +52,17 @@ const patience = time.Minute
 
 // newWorld builds the sites and starts what the way needs. serve is the target.
 func newWorld(ctx context.Context, o Options, c lab.Conditions, way string, serve func(net.Conn)) (*world, error) {
-	return newWorldWith(ctx, o, c, way, serve, nil)
+	return buildWorld(ctx, o, lab.TwoSites(c), way, serve, nil)
 }
 
-// newWorldWith is newWorld with an environment for longhaul's relays.
-func newWorldWith(ctx context.Context, o Options, c lab.Conditions, way string, serve func(net.Conn), env []string) (w *world, err error) {
+// buildWorld is newWorld with any topology of the two sites, and with an environment for
+// longhaul's relays.
+func buildWorld(ctx context.Context, o Options, t lab.Topology, way string, serve func(net.Conn), env []string) (w *world, err error) {
 	dir, err := os.MkdirTemp("/run", "pairs-")
 	if err != nil {
 		return nil, err
 	}
-	built, err := lab.Build(lab.TwoSites(c))
+	built, err := lab.Build(t)
 	if err != nil {
 		os.RemoveAll(dir)
 		return nil, err
