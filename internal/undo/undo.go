@@ -30,6 +30,9 @@ func Lock(dir string) (unlock func(), err error) {
 // meanwhile.
 func lock(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
+		if errors.Is(err, fs.ErrExist) && isGone(dir) {
+			return nil, nil // it was there for mkdir, and is not any more
+		}
 		return nil, fmt.Errorf("record the changes to undo: %w", err)
 	}
 	f, err := os.Open(dir)
@@ -58,6 +61,11 @@ func lock(dir string) (*os.File, error) {
 		return nil, nil
 	}
 	return f, nil
+}
+
+func isGone(path string) bool {
+	info, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && info.IsDir()
 }
 
 // tempPath is the path of a file until it replaces the old one. The lock admits
