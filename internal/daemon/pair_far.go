@@ -134,7 +134,11 @@ func (t *farTunnel) Dial(ctx context.Context, o pair.Open) (pair.Target, error) 
 	t.mu.Lock()
 	t.flows[o.Flow] = target
 	t.mu.Unlock()
-	return pair.Target{FD: target.FD, To: target.To, Legs: legsOfPair(target.Legs)}, nil
+	out := pair.Target{FD: target.FD, To: target.To, Legs: legsOfPair(target.Legs)}
+	if target.Reset != 0 {
+		out.Reset = target.Reset
+	}
+	return out, nil
 }
 
 // Ended implements pair.Acceptor.

@@ -86,6 +86,7 @@ func (f *Flow) dial(o wire.Open, a Acceptor) {
 		f.sf.LocalReset(cause(flow.EndNoResources, err))
 		return
 	}
+	f.leg.reset = t.Reset
 	f.opened = true
 	f.s.message(wire.Message{Type: wire.MessageOpened, Flow: f.id, Text: f.target})
 }

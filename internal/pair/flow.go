@@ -227,6 +227,8 @@ func (f *Flow) readLeg() bool {
 		f.moved = time.Now()
 	case err == unix.EAGAIN:
 		f.sf.Out.Trim()
+	case err == nil && f.leg.reset != nil:
+		f.failLeg(f.leg.reset)
 	case err == nil:
 		f.leg.readable = true
 		f.sf.Out.End()

@@ -1,16 +1,21 @@
 package pair
 
 import (
+	"context"
+	"errors"
 	"io"
 	mathrand "math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"longhaul/internal/flow"
 	"longhaul/internal/nettest"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestEcho(t *testing.T) {
@@ -109,6 +114,44 @@ func TestTargetResets(t *testing.T) {
 
 // TestCleanEndWithRacingReset holds that the target's whole answer and its end arrive
 // although the client's reset follows.
+// hastyAcceptor takes the error of each target's socket before it hands it over.
+type hastyAcceptor struct {
+	*stand
+	dialed chan struct{} // closed when the target may reset
+}
+
+func (a *hastyAcceptor) Dial(ctx context.Context, o Open) (Target, error) {
+	target, err := a.stand.Dial(ctx, o)
+	if err != nil {
+		return target, err
+	}
+	close(a.dialed)
+	look := []unix.PollFd{{Fd: int32(target.FD), Events: unix.POLLRDHUP}}
+	_, err = retry(func() (int, error) { return unix.Poll(look, 60_000) })
+	nettest.Must(a.t, err)
+	errno, err := unix.GetsockoptInt(target.FD, unix.SOL_SOCKET, unix.SO_ERROR)
+	nettest.Must(a.t, err)
+	target.Reset = unix.Errno(errno)
+	return target, nil
+}
+
+// TestTargetResetsBeforeHandOver holds that a reset is none the less one when nobody can
+// read it from the socket any more: a read returns an end.
+func TestTargetResetsBeforeHandOver(t *testing.T) {
+	dialed := make(chan struct{})
+	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.acceptor = &hastyAcceptor{s, dialed} })
+	s.serve(func(c *net.TCPConn) {
+		<-dialed
+		_ = c.SetLinger(0)
+	})
+	c := s.dial()
+	defer c.Close()
+	if n, err := c.Read(make([]byte, 1)); n > 0 || !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the client got %d bytes, %v; want a reset", n, err)
+	}
+	s.ends(flow.EndTargetReset)
+}
+
 func TestCleanEndWithRacingReset(t *testing.T) {
 	s := newStand(t)
 	s.serve(func(c *net.TCPConn) {

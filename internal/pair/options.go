@@ -100,6 +100,9 @@ type Target struct {
 	FD   int // a connected non-blocking TCP socket; the flow owns it
 	To   netip.AddrPort
 	Legs LegOptions
+	// Reset is why the target has reset since it accepted, if somebody has taken
+	// that from the socket already: an end that is read then is no end.
+	Reset error
 }
 
 // Acceptor is a far tunnel. Its methods are called again for each connection and
