@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -115,7 +114,6 @@ func (t *farTunnel) Tunnel() string { return t.name }
 func (t *farTunnel) Admits(peer string) bool { return slices.Contains(t.admits.Load().peers, peer) }
 
 // Resume implements pair.Acceptor: the near relay's time counts.
-func (t *farTunnel) Resume() time.Duration { return 0 }
 
 // Clear implements pair.Acceptor.
 func (t *farTunnel) Clear() bool { return false }

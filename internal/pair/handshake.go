@@ -16,9 +16,6 @@ import (
 	"longhaul/internal/pair/wire"
 )
 
-// alpn is the protocol's name in the TLS handshake (RFC 7301).
-const alpn = "longhaul-pair/1"
-
 // handshakeTimeout bounds the preface and the handshake of a connection.
 const handshakeTimeout = 10 * time.Second
 
@@ -50,15 +47,6 @@ func problemOf(err error) Problem {
 
 func problem(p Problem, format string, args ...any) error {
 	return &problemError{p, fmt.Errorf(format, args...)}
-}
-
-// pairTLS is a configuration of Identity with what the protocol demands.
-func pairTLS(c *tls.Config) *tls.Config {
-	c = c.Clone()
-	c.MinVersion, c.NextProtos = tls.VersionTLS13, []string{alpn}
-	c.SessionTicketsDisabled = true
-	c.DynamicRecordSizingDisabled = true
-	return c
 }
 
 // dialer makes connections of one link.
@@ -142,7 +130,6 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	_ = tcp.SetDeadline(deadline)
 	stop := context.AfterFunc(ctx, func() { tcp.Close() })
 	defer stop()
-	config = pairTLS(config)
 	conn := tls.Client(bulk, config)
 	if err := conn.Handshake(); err != nil {
 		return nil, handshakeProblem(err)
@@ -228,7 +215,7 @@ func broken(err error) error {
 // accept goes through the handshake of an accepted connection behind its preface.
 func (n *Node) accept(bulk *bulkConn, a Acceptor, lane bool) (*connection, error) {
 	bulk.corked, bulk.flushReads = true, true
-	conn := tls.Server(bulk, pairTLS(n.identity.ServerTLS()))
+	conn := tls.Server(bulk, n.identity.ServerTLS())
 	if err := conn.Handshake(); err != nil {
 		_ = bulk.flush() // the alert
 		return nil, broken(handshakeProblem(err))

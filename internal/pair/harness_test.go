@@ -24,6 +24,7 @@ import (
 
 	"longhaul/internal/flow"
 	"longhaul/internal/nettest"
+	"longhaul/internal/pair/wire"
 )
 
 // keyring is an Identity in memory.
@@ -60,6 +61,7 @@ func (k *keyring) forget(name string) {
 
 func (k *keyring) config(check func(ed25519.PublicKey) bool) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{k.cert}, InsecureSkipVerify: true, ClientAuth: tls.RequireAnyClientCert,
+		MinVersion: tls.VersionTLS13, NextProtos: []string{wire.ALPN}, SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if key, ok := s.PeerCertificates[0].PublicKey.(ed25519.PublicKey); !ok || !check(key) {
 				return errors.New("key unknown")
@@ -134,7 +136,6 @@ type stand struct {
 	farEnds    chan End
 	mu         sync.Mutex
 	admit      bool
-	farResume  time.Duration
 	opens      []Open
 	halfClose  time.Duration
 	resetDrain time.Duration
@@ -148,7 +149,7 @@ type standOption func(*stand, *Options, *LinkOptions)
 
 func newStand(t testing.TB, options ...standOption) *stand {
 	nettest.CheckLeaks(t)
-	s := &stand{t: t, admit: true, farResume: time.Minute, nearEnds: make(chan End, 10000), farEnds: make(chan End, 10000),
+	s := &stand{t: t, admit: true, nearEnds: make(chan End, 10000), farEnds: make(chan End, 10000),
 		nearKeys: newKeyring(t), farKeys: newKeyring(t)}
 	s.nearKeys.trust("far", s.farKeys)
 	s.farKeys.trust("near", s.nearKeys)
@@ -233,8 +234,7 @@ func (s *stand) Admits(string) bool {
 	defer s.mu.Unlock()
 	return s.admit
 }
-func (s *stand) Resume() time.Duration { return s.farResume }
-func (s *stand) Clear() bool           { return s.clear }
+func (s *stand) Clear() bool { return s.clear }
 
 func (s *stand) Dial(ctx context.Context, o Open) (Target, error) {
 	s.mu.Lock()

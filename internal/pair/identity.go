@@ -7,13 +7,14 @@ import (
 
 // Identity knows this host's keys and its peers. The node asks it again for each
 // connection and each second for each session: a change of the keys reaches
-// sessions that stand. Methods are called from many goroutines.
+// sessions that stand. Methods are called from many goroutines. Its configurations
+// are of TLS 1.3 with wire.ALPN and without session tickets.
 type Identity interface {
 	// ServerTLS is the configuration for an accepted connection. It demands a
 	// client's certificate and refuses one whose key belongs to no peer.
 	ServerTLS() *tls.Config
 	// ClientTLS is the configuration for a connection to a peer. It refuses any
-	// other key than this peer's, with an error that ErrKeyUnknown is of.
+	// other key than this peer's: an error of that check is ProblemKeyUnknown.
 	ClientTLS(peer string) (*tls.Config, error)
 	// PeerOf names the peer that a key of a verified certificate belongs to.
 	PeerOf(key ed25519.PublicKey) (name string, known bool)

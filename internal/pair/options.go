@@ -111,8 +111,6 @@ type Acceptor interface {
 	Tunnel() string
 	// Admits reports whether a peer may open flows here.
 	Admits(peer string) bool
-	// Resume is how long a flow waits for a lane; 0: DefaultResume.
-	Resume() time.Duration
 	// Clear reports whether lanes may go in clear.
 	Clear() bool
 	// Dial connects to the tunnel's target; ctx has the near relay's deadline. An

@@ -104,8 +104,8 @@ func TestFarRestarts(t *testing.T) {
 
 // TestOutageLongerThanResume holds that both ends give up.
 func TestOutageLongerThanResume(t *testing.T) {
-	s := newStand(t, func(s *stand, _ *Options, o *LinkOptions) {
-		o.Resume, s.farResume = 300*time.Millisecond, 300*time.Millisecond
+	s := newStand(t, func(_ *stand, _ *Options, o *LinkOptions) {
+		o.Resume = 300 * time.Millisecond
 	})
 	s.serve(echo)
 	c := s.dial()

@@ -84,10 +84,9 @@ func (s *session) rules(slow bool) (resume time.Duration, admitted bool) {
 		return s.link.options().Resume, true
 	}
 	s.mu.Lock()
-	a, said := s.acceptor, s.resume
+	a, resume := s.acceptor, s.resume
 	s.mu.Unlock()
-	resume = cmp.Or(a.Resume(), said, DefaultResume)
-	return resume, !slow || a.Admits(s.peer) && len(s.node.identity.PeerKeys(s.peer)) > 0
+	return cmp.Or(resume, DefaultResume), !slow || a.Admits(s.peer) && len(s.node.identity.PeerKeys(s.peer)) > 0
 }
 
 // watchControl measures the round trip and finds a dead control connection.
