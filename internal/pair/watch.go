@@ -113,22 +113,25 @@ func (s *session) watchControl(now time.Time, slow bool) {
 }
 
 // stuck reports that the kernel repeats what nobody acknowledges.
-func stuck(bulk *bulkConn, within time.Duration) (dead bool) {
-	bulk.control(func(fd int) {
-		info, err := tcpinfo.Get(fd)
-		dead = err == nil && info.Unacked > 0 && info.Retransmits > 0 && info.LastAckRecv > within
+func stuck(bulk *bulkConn, within time.Duration) bool {
+	return kernelSays(bulk, func(i *tcpinfo.Info) bool {
+		return i.Unacked > 0 && i.Retransmits > 0 && i.LastAckRecv > within
 	})
-	return dead
 }
 
 // isClosed reports that the kernel has closed the connection, by a reset or a timeout. A
 // reader that waits for the flow's own socket does not see it.
-func isClosed(bulk *bulkConn) (closed bool) {
+func isClosed(bulk *bulkConn) bool {
+	return kernelSays(bulk, func(i *tcpinfo.Info) bool { return i.State == tcpinfo.Closed })
+}
+
+// kernelSays asks the kernel about a connection; one that is closed here says nothing.
+func kernelSays(bulk *bulkConn, what func(*tcpinfo.Info) bool) (yes bool) {
 	bulk.control(func(fd int) {
 		info, err := tcpinfo.Get(fd)
-		closed = err == nil && info.State == tcpinfo.Closed
+		yes = err == nil && what(&info)
 	})
-	return closed
+	return yes
 }
 
 // announce tells the peer a key that a rotation made.
@@ -232,7 +235,7 @@ func (f *Flow) watchLane(now time.Time) {
 	switch {
 	case f.near && !f.known && now.Sub(f.laneSince) > f.s.patience(hedgeAfter, 3) && !f.greeted(l):
 	case now.Sub(f.ackedAt) > within && stuck(l.bulk, within):
-	case now.Sub(f.moved) > 2*tickEvery && isClosed(l.bulk):
+	case !f.leg.writable && now.Sub(f.moved) > 2*tickEvery && isClosed(l.bulk): // else the reader sees it
 	default:
 		return
 	}
