@@ -24,7 +24,7 @@ import (
 
 	"longhaul/internal/flow"
 	"longhaul/internal/nettest"
-	"longhaul/internal/pair/wire"
+	"longhaul/internal/pair/preface"
 )
 
 // keyring is an Identity in memory.
@@ -61,7 +61,7 @@ func (k *keyring) forget(name string) {
 
 func (k *keyring) config(check func(ed25519.PublicKey) bool) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{k.cert}, InsecureSkipVerify: true, ClientAuth: tls.RequireAnyClientCert,
-		MinVersion: tls.VersionTLS13, NextProtos: []string{wire.ALPN}, SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true,
+		MinVersion: tls.VersionTLS13, NextProtos: []string{preface.ALPN}, SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if key, ok := s.PeerCertificates[0].PublicKey.(ed25519.PublicKey); !ok || !check(key) {
 				return errors.New("key unknown")

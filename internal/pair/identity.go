@@ -8,7 +8,7 @@ import (
 // Identity knows this host's keys and its peers. The node asks it again for each
 // connection and each second for each session: a change of the keys reaches
 // sessions that stand. Methods are called from many goroutines. Its configurations
-// are of TLS 1.3 with wire.ALPN and without session tickets.
+// are of TLS 1.3 with preface.ALPN and without session tickets.
 type Identity interface {
 	// ServerTLS is the configuration for an accepted connection. It demands a
 	// client's certificate and refuses one whose key belongs to no peer.

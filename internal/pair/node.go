@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/descriptor"
 	"longhaul/internal/flow"
 	"longhaul/internal/pair/preface"
 	"longhaul/internal/pair/wire"
@@ -171,11 +172,8 @@ func (n *Node) passElsewhere(p preface.Preface, bulk *bulkConn) (taken bool) {
 	if p.Instance == 0 || p.Instance == n.instance || n.options.Elsewhere == nil {
 		return false
 	}
-	copied := -1
-	bulk.control(func(fd int) {
-		copied, _ = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	})
-	if copied < 0 {
+	copied, err := descriptor.Duplicate(bulk.tcp)
+	if err != nil {
 		return false
 	}
 	first := append(slices.Clone(bulk.preface[:]), bulk.in[bulk.r:bulk.w]...)

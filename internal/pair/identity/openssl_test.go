@@ -20,7 +20,7 @@ import (
 
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
-	"longhaul/internal/pair/wire"
+	"longhaul/internal/pair/preface"
 )
 
 // pemFiles writes a store's certificate and key for openssl.
@@ -112,7 +112,7 @@ func TestOpenSSLConnects(t *testing.T) {
 			"-keymatexport", "EXPORTER-Channel-Binding", "-keymatexportlen", "32"}, args...)
 		return openssl(t, strings.NewReader(hello), args...)
 	}
-	out := connect(a, "-alpn", wire.ALPN)
+	out := connect(a, "-alpn", preface.ALPN)
 	binding := <-bindings
 	for _, want := range []string{"New, TLSv1.3, Cipher is TLS_", "ALPN protocol: longhaul-pair/1", "Peer signature type: (?i:ed25519)", "\n" + hello} {
 		if !regexp.MustCompile(want).MatchString(out) {
@@ -135,10 +135,10 @@ func TestOpenSSLConnects(t *testing.T) {
 		args       []string
 		out, bound string
 	}{
-		{"unknown key", stranger, []string{"-alpn", wire.ALPN}, "alert bad certificate", "unknown key: no peer has the key " + own(t, stranger).Short()},
+		{"unknown key", stranger, []string{"-alpn", preface.ALPN}, "alert bad certificate", "unknown key: no peer has the key " + own(t, stranger).Short()},
 		{"no protocol", a, nil, "alert bad certificate", "the other end does not speak longhaul-pair/1"},
 		{"another protocol", a, []string{"-alpn", "h2"}, "alert no application protocol", "unsupported application protocols"},
-		{"TLS 1.2", a, []string{"-alpn", wire.ALPN, "-tls1_2"}, "alert protocol version", "unsupported versions"},
+		{"TLS 1.2", a, []string{"-alpn", preface.ALPN, "-tls1_2"}, "alert protocol version", "unsupported versions"},
 	} {
 		out := connect(test.s, test.args...)
 		if !strings.Contains(out, test.out) {
@@ -148,7 +148,7 @@ func TestOpenSSLConnects(t *testing.T) {
 			t.Errorf("%s: the server says %s", test.name, got)
 		}
 	}
-	out = openssl(t, strings.NewReader(""), "s_client", "-connect", address, "-alpn", wire.ALPN, "-ign_eof")
+	out = openssl(t, strings.NewReader(""), "s_client", "-connect", address, "-alpn", preface.ALPN, "-ign_eof")
 	if got := <-bindings; !strings.Contains(out, "alert certificate required") || !strings.Contains(got, "didn't provide a certificate") {
 		t.Errorf("without certificate: %s\n%s", got, out)
 	}
@@ -195,16 +195,16 @@ func TestOpenSSLServes(t *testing.T) {
 		_, err = io.ReadFull(secure, reply)
 		return string(reply), err
 	}
-	if reply, err := talk(serve(b, "-alpn", wire.ALPN)); reply != "olleh\n" || err != nil {
+	if reply, err := talk(serve(b, "-alpn", preface.ALPN)); reply != "olleh\n" || err != nil {
 		t.Errorf("reply %q, %v", reply, err)
 	}
-	if _, err := talk(serve(newStore(t), "-alpn", wire.ALPN)); !IsKeyUnknown(err) {
+	if _, err := talk(serve(newStore(t), "-alpn", preface.ALPN)); !IsKeyUnknown(err) {
 		t.Errorf("another key: %v", err)
 	}
 	if _, err := talk(serve(b)); err == nil || !strings.Contains(err.Error(), "does not speak longhaul-pair/1") {
 		t.Errorf("another protocol: %v", err)
 	}
-	if _, err := talk(serve(b, "-alpn", wire.ALPN, "-tls1_2")); err == nil || !strings.Contains(err.Error(), "protocol version") {
+	if _, err := talk(serve(b, "-alpn", preface.ALPN, "-tls1_2")); err == nil || !strings.Contains(err.Error(), "protocol version") {
 		t.Errorf("TLS 1.2: %v", err)
 	}
 }

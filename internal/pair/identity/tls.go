@@ -8,7 +8,7 @@ import (
 	"net"
 	"slices"
 
-	"longhaul/internal/pair/wire"
+	"longhaul/internal/pair/preface"
 )
 
 // ErrKeyUnknown is returned by a handshake if the key of the other end is not the one
@@ -35,7 +35,7 @@ func IsKeyUnknown(err error) bool {
 func newConfig(own *tls.Certificate, check func(PublicKey) error) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, MaxVersion: tls.VersionTLS13,
-		NextProtos:             []string{wire.ALPN},
+		NextProtos:             []string{preface.ALPN},
 		Certificates:           []tls.Certificate{*own},
 		ClientAuth:             tls.RequireAnyClientCert,
 		InsecureSkipVerify:     true, // there is no chain: VerifyConnection holds the key against the pinned one
@@ -54,8 +54,8 @@ func newConfig(own *tls.Certificate, check func(PublicKey) error) *tls.Config {
 
 // keyOf returns the key of the other end.
 func keyOf(state tls.ConnectionState) (PublicKey, error) {
-	if state.NegotiatedProtocol != wire.ALPN { // a client that offers none is accepted until here
-		return PublicKey{}, fmt.Errorf("the other end does not speak %s", wire.ALPN)
+	if state.NegotiatedProtocol != preface.ALPN { // a client that offers none is accepted until here
+		return PublicKey{}, fmt.Errorf("the other end does not speak %s", preface.ALPN)
 	}
 	if len(state.PeerCertificates) == 0 {
 		return PublicKey{}, fmt.Errorf("%w: no certificate", ErrKeyUnknown)

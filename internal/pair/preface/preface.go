@@ -11,6 +11,9 @@ import (
 	"encoding/binary"
 )
 
+// ALPN is the name of the protocol in the TLS handshake that follows (RFC 7301).
+const ALPN = "longhaul-pair/1"
+
 // Size is the length of a preface in bytes.
 const Size = 48
 

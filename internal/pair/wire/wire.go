@@ -8,9 +8,6 @@ import (
 	"fmt"
 )
 
-// ALPN is the protocol's name in the TLS handshake (RFC 7301).
-const ALPN = "longhaul-pair/1"
-
 // The versions of the protocol that this package speaks.
 const (
 	LowestVersion  = 1
