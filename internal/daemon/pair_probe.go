@@ -2,13 +2,11 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"longhaul/internal/descriptor"
 	"longhaul/internal/flow"
 	"longhaul/internal/pair"
 )
@@ -65,23 +63,11 @@ func loopbackPair() (fd int, other *net.TCPConn, err error) {
 			accepted.Close()
 			continue
 		}
-		fd, err := duplicate(accepted)
+		fd, err := descriptor.Duplicate(accepted)
 		accepted.Close()
 		if err != nil {
 			dialed.Close()
 		}
 		return fd, dialed, err
 	}
-}
-
-// duplicate returns a descriptor of a connection's socket that stays open when the
-// connection is closed.
-func duplicate(c *net.TCPConn) (fd int, err error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return -1, err
-	}
-	var dupErr error
-	err = raw.Control(func(from uintptr) { fd, dupErr = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, 0) })
-	return fd, errors.Join(err, dupErr)
 }

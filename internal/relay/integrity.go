@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/connsource"
+	"longhaul/internal/descriptor"
 	report "longhaul/internal/flow"
 	"longhaul/internal/proxyproto"
 )
@@ -338,7 +339,7 @@ func (w *worker) resume(f *flow) bool {
 	for s, file := range f.serving.files {
 		fd := -1
 		if file != nil {
-			fd = duplicate(file)
+			fd, _ = descriptor.Duplicate(file)
 		}
 		if fd < 0 {
 			if s == int(target) {
@@ -365,20 +366,6 @@ func (w *worker) resume(f *flow) bool {
 	w.schedule(f)
 	w.run(f)
 	return true
-}
-
-// duplicate returns a descriptor of a file's socket that stays open when the
-// file is closed; -1 on failure.
-func duplicate(file *os.File) int {
-	fd := -1
-	if raw, err := file.SyscallConn(); err == nil {
-		_ = raw.Control(func(from uintptr) {
-			if dup, err := unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, 0); err == nil {
-				fd = dup
-			}
-		})
-	}
-	return fd
 }
 
 // endCleanly makes the sockets end without a reset when they are closed.

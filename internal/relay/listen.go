@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/descriptor"
 	"longhaul/internal/relay/hops"
 	"longhaul/internal/tcpinfo"
 )
@@ -142,14 +143,8 @@ func prepareSocket(fd int, tr Transport) error {
 
 // inherit takes over a listening socket that another process has bound.
 func inherit(f *os.File) (*listener, error) {
-	raw, err := f.SyscallConn()
+	fd, err := descriptor.Duplicate(f)
 	if err != nil {
-		return nil, fmt.Errorf("take over socket %s: %w", f.Name(), err)
-	}
-	fd := -1
-	var dupErr error
-	err = raw.Control(func(from uintptr) { fd, dupErr = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, 0) })
-	if err = errors.Join(err, dupErr); err != nil {
 		return nil, fmt.Errorf("take over socket %s: %w", f.Name(), err)
 	}
 	l := &listener{fd: fd, bound: localAddr(fd), inherited: true}
