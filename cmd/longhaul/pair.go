@@ -96,7 +96,7 @@ with longhaul pair join, and learns nothing secret. The private key stays in
 	return cmd
 }
 
-// keyOrEmpty is the text of a key; empty if there is none.
+// keyOrEmpty is the text of a key. The zero key has the empty text.
 func keyOrEmpty(key identity.PublicKey) string {
 	if key.IsZero() {
 		return ""

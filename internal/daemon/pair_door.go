@@ -192,7 +192,8 @@ func (o *olderPairs) list() (all []olderPair) {
 func instanceText(instance uint64) string { return fmt.Sprintf("%016x", instance) }
 
 // take passes a connection on to the process that its preface names. It returns
-// false if there is none, or it has ended; the caller then keeps the connection.
+// false if this host has no such process, or it has ended. Then the caller keeps the
+// connection.
 func (o *olderPairs) take(instance uint64, fd int, first []byte) bool {
 	o.mu.Lock()
 	socket := o.all[instance]

@@ -34,7 +34,7 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 		o.Prepare = func(fd int) error { return transport.Prepare(fd, true) }
 		o.Established = func(fd int) {
 			side, _ := transport.Established(fd, true)
-			_ = transport.Lasting(fd, side) // what cannot be had is told by Established
+			_ = transport.Lasting(fd, side) // Established has reported what the kernel refuses
 		}
 	}
 	if was := p.current.near[c.Name]; was != nil && was.peer == o.Peer {

@@ -12,7 +12,8 @@ import (
 )
 
 // probe asks the far relay for a flow of no client, as a check, and resets it once
-// the target has accepted. It returns the target's address, or why there is none.
+// the target has accepted. It returns the target's address, or why
+// no target accepted.
 func (t *nearTunnel) probe(ctx context.Context, timeout time.Duration) (target string, end flow.EndReason, err error) {
 	fd, other, err := loopbackPair()
 	if err != nil {

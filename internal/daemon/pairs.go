@@ -31,7 +31,7 @@ type pairs struct {
 	current tunnelPairs
 	next    tunnelPairs // of the last equip
 	drained bool
-	door    *pairDoor // for the successor; nil: there is none yet
+	door    *pairDoor // for the successor; nil until there is one
 
 	life    context.Context // of the goroutines below
 	end     context.CancelFunc

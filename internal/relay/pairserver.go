@@ -157,7 +157,7 @@ func (t *PairTarget) Ended(e PairEnd) {
 	t.worker.post(func() { t.worker.carried(t.slot, t.gen, e) })
 }
 
-// pairAnswer is the result of OpenPaired: a target, or why there is none.
+// pairAnswer is the result of OpenPaired: a target, or why none accepted.
 type pairAnswer struct {
 	target *PairTarget
 	reason report.EndReason

@@ -25,7 +25,7 @@ type Examiner struct {
 	Token    measure.Token // for measure servers that need one
 	Version  string        // of this program, for measure servers
 
-	// Pairs returns the paired tunnels of this host's relays; nil: there are none.
+	// Pairs returns the paired tunnels of this host's relays; nil: no relay has any.
 	Pairs func(context.Context) []PairedTunnel
 
 	// Progress receives a message, without a full stop, as each long step begins.

@@ -33,7 +33,7 @@ func (t *PairedTunnel) hasLane(local, remote netip.AddrPort) bool {
 // be the pair's: lanes, or clients of its near end.
 func (t *PairedTunnel) leadsTo(local, remote End) bool {
 	if !t.Near {
-		return false // lanes come from the other end, which knows why there are none
+		return false // the other end opens lanes, and knows why it cannot
 	}
 	if !remote.isAny() && !t.Remote.isAny() && remote.overlaps(t.Remote) {
 		return true

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// LoadResult parses a stored result. found is false if there is none.
+// LoadResult parses a stored result. found is false if the file does not exist.
 func LoadResult(file string, into any) (found bool, err error) {
 	data, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {

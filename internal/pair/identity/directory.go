@@ -19,7 +19,7 @@ const directoryName = "pair"
 
 // Directory is the usual directory of the keys: below systemd's state directory of the
 // unit, [RootDirectory] for root, or below the user's state directory (XDG). It is empty
-// if there is none of them.
+// if the host has none of the three.
 func Directory(getenv func(string) string) string {
 	if dir, _, _ := strings.Cut(getenv("STATE_DIRECTORY"), ":"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, directoryName)

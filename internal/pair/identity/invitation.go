@@ -119,8 +119,7 @@ func cutText(b []byte) (text string, rest []byte, ok bool) {
 	return string(b[1:end]), b[end:], true
 }
 
-// CheckAddresses refuses a list of addresses that is empty or too long, and what is not
-// HOST:PORT. The error is a [*remedy.Error].
+// CheckAddresses checks that a list has 1 to maxAddresses addresses, each HOST:PORT. The error is a [*remedy.Error].
 func CheckAddresses(addresses []string) error {
 	if len(addresses) == 0 || len(addresses) > maxAddresses {
 		return remedy.New(fmt.Errorf("%d addresses", len(addresses)), fmt.Sprintf("name 1 to %d", maxAddresses))

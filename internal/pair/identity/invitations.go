@@ -23,8 +23,8 @@ const (
 const InvitationLife = 10 * time.Minute
 
 const (
-	// keptFor is the time after which an invitation is forgotten. Until then a late join
-	// is told that it is late.
+	// keptFor is the time after which an invitation is forgotten. Until then a host
+	// that joins too late learns that.
 	keptFor = 24 * time.Hour
 	// maxInvitations bounds the file; the oldest go first.
 	maxInvitations = 100
