@@ -110,7 +110,7 @@ func (p *pairs) watch(node *pair.Node) {
 			return
 		case now = <-tick.C:
 		}
-		state := node.State()
+		state := node.Overview()
 		p.watchSessions(known, state.Sessions, now)
 		if now.Sub(strangersAt) >= strangersPause && !maps.Equal(strangers, state.Strangers) {
 			for problem, n := range state.Strangers {
@@ -151,7 +151,7 @@ func (p *pairs) tell(was *watched, s pair.SessionState, now time.Time) {
 		p.log.Info("pair: session up", append(attrs, "release", s.Release, "rtt_seconds", s.RTT.Seconds())...)
 		was.told = pair.ProblemNone
 	case !s.Up && was.Up:
-		p.log.Warn("pair: session lost", append(attrs, "error", s.ProblemText, "flows", s.FlowsLane+s.FlowsParked+s.FlowsWaiting)...)
+		p.log.Warn("pair: session lost", append(attrs, "error", s.ProblemText, "flows", s.Flows)...)
 		was.down = now
 	case !s.Up && s.Near && s.Problem != was.told && now.Sub(was.down) >= problemSettles:
 		p.log.Warn("pair: no session: "+string(s.Problem), append(attrs, "error", s.ProblemText, "remedy", flow.PairProblemRemedy(string(s.Problem)))...)

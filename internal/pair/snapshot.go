@@ -5,11 +5,17 @@ import (
 	"time"
 )
 
-// State is the node at this moment.
-func (n *Node) State() State {
+// State is the node at this moment. It looks at every flow.
+func (n *Node) State() State { return n.snapshot((*session).state) }
+
+// Overview is State without a look at the flows: of a session's counts it has Flows,
+// FlowsTotal and Resumes.
+func (n *Node) Overview() State { return n.snapshot((*session).overview) }
+
+func (n *Node) snapshot(of func(*session) SessionState) State {
 	st := State{Instance: n.instance, Retained: n.budget.used.Load(), RetainedLimit: n.budget.limit.Load()}
 	for _, s := range n.sessions() {
-		st.Sessions = append(st.Sessions, s.state())
+		st.Sessions = append(st.Sessions, of(s))
 	}
 	n.mu.Lock()
 	st.Strangers = maps.Clone(n.strangers)
@@ -17,18 +23,20 @@ func (n *Node) State() State {
 	return st
 }
 
-func (s *session) state() SessionState {
-	flows := s.allFlows()
+func (s *session) overview() SessionState {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	st := SessionState{Peer: s.peer, Tunnel: s.tunnel, Near: s.near, Session: s.id, Instance: s.instance, Release: s.release,
-		Remote: s.remote, Up: s.ctl != nil, Since: s.since, Draining: s.draining, RTT: s.rtt(),
+		Remote: s.remote, Up: s.ctl != nil, Since: s.since, Draining: s.draining, RTT: s.rtt(), Flows: len(s.flows),
 		FlowsTotal: s.flowsTotal.Load(), Resumes: s.resumes.Load(), Outage: s.outage, Problem: s.problem, ProblemText: s.text}
 	if s.ctl == nil && s.instance != 0 {
 		st.Outage += time.Since(s.since)
 	}
-	st.LanesWarm = len(s.warm)
-	lanes := len(s.lanes)
-	s.mu.Unlock()
+	return st
+}
+
+func (s *session) state() SessionState {
+	st, flows := s.overview(), s.allFlows()
 	for _, f := range flows {
 		g := f.Figures()
 		st.Retained += g.Retained
@@ -42,8 +50,10 @@ func (s *session) state() SessionState {
 		}
 	}
 	st.LanesBusy = st.FlowsLane
-	if !s.near {
-		st.LanesWarm = max(lanes-st.LanesBusy, 0)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st.LanesWarm = len(s.warm); !s.near {
+		st.LanesWarm = max(len(s.lanes)-st.LanesBusy, 0)
 	}
 	return st
 }

@@ -33,6 +33,7 @@ type SessionState struct {
 	Draining bool      // it takes no new flows
 	RTT      time.Duration
 
+	Flows        int // that have not ended
 	LanesWarm    int
 	LanesBusy    int
 	FlowsLane    int // flows that have a lane
