@@ -50,6 +50,7 @@ func testProgram(t testing.TB, linkHeader uint32, rules ...Rule) *program {
 
 // TestRejected: a refusal by the verifier is one sentence, and its log is there.
 func TestRejected(t *testing.T) {
+	nettest.RequireRoot(t)
 	must(t, needPrivilege())
 	spec, err := parseObject()
 	must(t, err)
