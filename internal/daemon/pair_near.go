@@ -29,6 +29,7 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 		Addresses: addressesOf(c.Forward[0]),
 		Warm:      c.Pair.Warm,
 		Resume:    c.Pair.Resume,
+		Origin:    p.host + " " + c.Listen[0].String(),
 	}
 	if transport != nil {
 		o.Prepare = func(fd int) error { return transport.Prepare(fd, true) }

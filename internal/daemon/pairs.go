@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 
@@ -20,6 +21,7 @@ import (
 type pairs struct {
 	log     *slog.Logger
 	release string
+	host    string // its name; empty: unknown
 	keysDir func() string // the default directory of the keys
 	relay   func() *relay.Relay
 	memory  atomic.Int64 // memory_limit in bytes; 0: none
@@ -46,6 +48,7 @@ type tunnelPairs struct {
 
 func newPairs(log *slog.Logger, release string, keysDir func() string, relay func() *relay.Relay) *pairs {
 	p := &pairs{log: log, release: release, keysDir: keysDir, relay: relay}
+	p.host, _ = os.Hostname() // without it, the listening address alone tells near tunnels apart
 	p.life, p.end = context.WithCancel(context.Background())
 	return p
 }
@@ -100,6 +103,7 @@ func (p *pairs) start(c *config.Config) error {
 		Log:         p.log,
 		MemoryLimit: p.memory.Load,
 		Elsewhere:   p.older.take,
+		Older:       p.older.instances,
 	})
 	if err != nil {
 		return fmt.Errorf("start the pairs: %w", err)

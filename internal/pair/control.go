@@ -52,6 +52,20 @@ func (c *control) answered() bool {
 	return c.ping == 0
 }
 
+// maxAhead bounds the bytes of streams on a control connection that have not arrived:
+// messages wait behind them.
+const maxAhead = 64 << 10
+
+// room is how many bytes of one stream may go ahead of its lane: no more than a quarter
+// of what is left for all.
+func (c *control) room() int {
+	c.mu.Lock()
+	waiting := len(c.queue)
+	c.mu.Unlock()
+	c.c.bulk.control(func(fd int) { waiting += unacknowledged(fd) })
+	return min(max(maxAhead-waiting, 0)/4, wire.MaxWake)
+}
+
 // post sends a message soon.
 func (c *control) post(m wire.Message) {
 	c.mu.Lock()

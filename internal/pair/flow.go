@@ -43,6 +43,7 @@ type Flow struct {
 	releaseDue bool
 	queued     bool // waits for a lane (near)
 	wanted     bool // near: the far relay wants a lane for it
+	lost       bool // a lane, and none has come in its place
 	dirty      bool // an ACK or RESET waits for the control connection
 
 	client, listen netip.AddrPort
@@ -57,7 +58,7 @@ type Flow struct {
 	ackedAt   time.Time // of the latest progress of what is unacknowledged
 	ackedBase uint64
 	needSince time.Time // without a lane that it needs; zero: not so
-	wokeAt    time.Time // far: of the latest WAKE
+	wokeAt    time.Time // of the latest WAKE; zero: none is waiting for its lane
 	cutSince  time.Time // a reset waits for bytes before it
 	outage    time.Duration
 	resumes   int32
@@ -349,7 +350,7 @@ func (f *Flow) noteNeed() {
 	switch {
 	case !need && !f.needSince.IsZero():
 		f.outage += time.Since(f.needSince)
-		f.needSince = time.Time{}
+		f.needSince, f.wokeAt = time.Time{}, time.Time{}
 	case need && f.needSince.IsZero():
 		f.needSince = time.Now()
 	}
@@ -358,7 +359,8 @@ func (f *Flow) noteNeed() {
 	}
 	if f.near && !f.queued {
 		f.s.link.want(f)
-	} else if !f.near {
+	}
+	if !f.near || f.known {
 		f.s.wakePeer(f)
 	}
 }
@@ -489,10 +491,7 @@ func (f *Flow) loseLane(l *lane) {
 	l.unbind(f)
 	f.lane, f.greet, f.releasing, f.releaseDue = nil, nil, false, false
 	f.sf.Detach()
-	if !f.sf.Over() {
-		f.resumes++
-		f.s.resumes.Add(1)
-	}
+	f.lost = !f.sf.Over()
 	f.wake()
 }
 

@@ -12,6 +12,8 @@ import (
 	"reflect"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/pair/preface"
 	"longhaul/internal/pair/wire"
 )
@@ -56,6 +58,9 @@ type dialer struct {
 	address netip.AddrPort
 	preface preface.Preface
 	hello   wire.Hello
+	within  time.Duration // for the connect
+	// early: the connection is used before the far relay's HELLO is here.
+	early bool
 	// turn asks, once connected, whether to go on; nil: yes.
 	turn func() (leave func(), mine bool)
 }
@@ -95,7 +100,7 @@ func (d dialer) dial(ctx context.Context) (*connection, error) {
 }
 
 func (d dialer) connect(ctx context.Context) (*net.TCPConn, error) {
-	nd := net.Dialer{Control: func(_, _ string, c rawConn) error {
+	nd := net.Dialer{Timeout: d.within, Control: func(_, _ string, c rawConn) error {
 		if d.options.Prepare == nil {
 			return nil
 		}
@@ -137,26 +142,54 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	if _, err := conn.Write(d.hello.Append(nil)); err != nil {
 		return nil, handshakeProblem(err)
 	}
-	hello, err := wire.ReadHello(conn)
-	if err != nil {
-		return nil, handshakeProblem(err)
+	if d.early {
+		return finish(bulk, conn, wire.Hello{}, d.options.Peer, 0), nil
 	}
-	if err := refusedBy(hello); err != nil {
+	hello, err := readHello(conn)
+	if err != nil {
 		return nil, err
 	}
 	return finish(bulk, conn, hello, d.options.Peer, d.hello.Features&hello.Features), nil
+}
+
+// readHello reads the far relay's answer.
+func readHello(r io.Reader) (wire.Hello, error) {
+	hello, err := wire.ReadHello(r)
+	if err != nil {
+		return hello, handshakeProblem(err)
+	}
+	return hello, refusedBy(hello)
 }
 
 // finish ends the handshake's deadline, and TLS if both ends agree.
 func finish(bulk *bulkConn, conn *tls.Conn, hello wire.Hello, peer string, both wire.Features) *connection {
 	bulk.flushReads = false
 	_ = bulk.SetDeadline(time.Time{})
+	bulk.control(keepAlive)
 	c := &connection{bulk: bulk, stream: conn, hello: hello, peer: peer}
 	if both&wire.FeatureClear != 0 {
 		bulk.goClear()
 		c.stream = bulk
 	}
 	return c
+}
+
+// The keepalive probes of idle connections: more often than NATs and firewalls forget
+// them, and a lane that is dead does not stay in the pool.
+const (
+	keepIdle     = 15 // s
+	keepInterval = 5  // s
+	keepCount    = 4
+)
+
+func keepAlive(fd int) {
+	if idle, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE); err == nil && idle < keepIdle {
+		return // the tunnel asks for more
+	}
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepIdle)
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, keepInterval)
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepCount)
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 }
 
 func refusedBy(h wire.Hello) error {
@@ -274,10 +307,13 @@ func (n *Node) peerOf(conn *tls.Conn) (string, error) {
 }
 
 // nearHello is the HELLO of a near end, which also says how long its flows wait for a
-// lane: the far end waits as long.
+// lane, since the far end waits as long, and which of its processes live.
 func (n *Node) nearHello(session uint64, o LinkOptions) wire.Hello {
 	h := n.hello(session, o.Tunnel)
-	h.Resume = o.Resume
+	h.Resume, h.Origin = o.Resume, o.Origin
+	if n.options.Older != nil {
+		h.Older = n.options.Older()
+	}
 	return h
 }
 

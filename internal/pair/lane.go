@@ -10,6 +10,10 @@ import (
 	"longhaul/internal/pair/wire"
 )
 
+// errOtherProcess is the error of a lane that another far process than the session's has
+// answered.
+var errOtherProcess = errors.New("another process answers")
+
 // errUnbound is the error of a send on a lane that the flow has no more.
 var errUnbound = errors.New("the lane is another flow's")
 
@@ -21,6 +25,9 @@ type lane struct {
 	conn     io.ReadWriter // TLS, or bulk in clear
 	acceptor Acceptor      // far relay: the tunnel that accepted it
 	ended    chan struct{} // the reader has returned
+	// instance is that of the far process which the reader expects in a HELLO, at
+	// first; 0: HELLO was read.
+	instance uint64
 
 	wmu sync.Mutex // serializes writes; taken before mu
 
@@ -31,6 +38,7 @@ type lane struct {
 	draining bool
 	since    time.Time // of draining
 	warm     bool      // in the pool
+	used     bool      // it has carried a flow
 	pads     bool      // on its way to the pool; under the session's lock
 	closed   bool
 	dead     bool // its reader has returned
@@ -57,7 +65,7 @@ func (l *lane) bind(f *Flow) bool {
 	if l.dead {
 		return false
 	}
-	l.flow, l.sawEnd = f, false
+	l.flow, l.sawEnd, l.used = f, false, l.used || f != nil
 	return true
 }
 
@@ -143,6 +151,13 @@ func (l *lane) writeCorked(frames []byte, item *stream.Item) error {
 	return err
 }
 
+// flush sends what waits to be sent with a flow's first bytes.
+func (l *lane) flush() {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	_ = l.write(nil, nil)
+}
+
 // pad sends bytes that the other end skips, to open the congestion window.
 func (l *lane) pad() {
 	l.wmu.Lock()
@@ -155,9 +170,30 @@ func (l *lane) pad() {
 // run reads the lane until it ends.
 func (l *lane) run() {
 	defer close(l.ended)
-	err := l.read()
+	err := l.greet()
+	if err != nil {
+		l.s.link.laneFailed(l.s, err)
+	} else {
+		err = l.read()
+	}
 	l.close()
 	l.s.laneEnded(l, err)
+}
+
+// greet reads the HELLO of a lane that was used before it came.
+func (l *lane) greet() error {
+	if l.instance == 0 {
+		return nil
+	}
+	_ = l.bulk.SetReadDeadline(time.Now().Add(handshakeTimeout))
+	hello, err := readHello(l.conn)
+	if err != nil {
+		return err
+	}
+	if hello.Instance != l.instance {
+		return errOtherProcess
+	}
+	return l.bulk.SetReadDeadline(time.Time{})
 }
 
 func (l *lane) read() error {

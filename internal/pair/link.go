@@ -3,6 +3,7 @@ package pair
 import (
 	"context"
 	"errors"
+	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -17,15 +18,26 @@ import (
 )
 
 const (
-	// redialEvery is the time between two attempts to reach a far relay: with a
-	// fresh socket each, since the kernel's back-off outlasts outages.
-	redialEvery = 500 * time.Millisecond
 	// maxRedials bounds attempts for a control connection at the same time.
-	maxRedials = 8
-	// maxLaneDials bounds handshakes of lanes at the same time.
-	maxLaneDials = 64
+	maxRedials = 16
+	// maxLaneDials bounds handshakes of lanes at the same time: after an outage each
+	// flow needs one. It stays below the far relay's maxHandshakes.
+	maxLaneDials = 768
 	tickEvery    = 100 * time.Millisecond
 )
+
+// redials is how often a far relay is tried that has been away for so long: each time
+// with a fresh socket, since the kernel's back-off outlasts outages.
+var redials = []struct{ away, every time.Duration }{
+	{30 * time.Second, 100 * time.Millisecond},
+	{5 * time.Minute, 500 * time.Millisecond},
+	{math.MaxInt64, 2 * time.Second},
+}
+
+func redialEvery(away time.Duration) time.Duration {
+	i := slices.IndexFunc(redials, func(r struct{ away, every time.Duration }) bool { return away < r.away })
+	return redials[i].every
+}
 
 // Link is the way of a near tunnel to its far relay.
 type Link struct {
@@ -241,19 +253,27 @@ func (s *session) takeWarm() *lane {
 	return nil
 }
 
+// putWarm puts a lane into the pool. In a full pool a lane that has carried a flow takes
+// the place of the one that was used longest ago: its window is open.
 func (s *session) putWarm(l *lane, limit int) {
 	s.mu.Lock()
 	l.mu.Lock()
-	full := len(s.warm) >= limit || l.closed || l.warm
-	if !full {
+	spare := l
+	if !l.closed && !l.warm && (len(s.warm) < limit || l.used && limit > 0) {
 		l.warm = true
 		s.warm = append(s.warm, l)
+		spare = nil
 	}
-	again := l.warm && full
+	if l.warm && spare == l {
+		spare = nil // it is there already
+	}
 	l.mu.Unlock()
+	if len(s.warm) > limit {
+		spare, s.warm = s.warm[0], s.warm[1:]
+	}
 	s.mu.Unlock()
-	if full && !again {
-		l.close()
+	if spare != nil {
+		spare.close()
 	}
 }
 
@@ -336,7 +356,8 @@ func (l *Link) tick() (ended bool) {
 	for _, s := range all {
 		if s.control() == nil {
 			l.redial(s, now)
-		} else {
+		}
+		if s.reachable() {
 			l.dialLanes(s, now)
 		}
 	}
@@ -392,8 +413,11 @@ func (s *session) rested() bool {
 
 // redial begins another attempt to get a control connection.
 func (l *Link) redial(s *session, now time.Time) {
+	s.mu.Lock()
+	every := redialEvery(now.Sub(s.since))
+	s.mu.Unlock()
 	l.mu.Lock()
-	due := now.Sub(l.redialed) >= redialEvery && l.redials < maxRedials
+	due := now.Sub(l.redialed) >= every && l.redials < maxRedials
 	if due {
 		l.redialed = now
 		l.redials++
@@ -452,7 +476,7 @@ func (l *Link) dialControl(s *session) error {
 	s.mu.Lock()
 	instance := s.instance
 	s.mu.Unlock()
-	d := dialer{node: l.node, options: o, address: address, hello: l.node.nearHello(s.id, o),
+	d := dialer{node: l.node, options: o, address: address, hello: l.node.nearHello(s.id, o), within: s.connectWithin(),
 		preface: preface.Preface{Kind: preface.Control, Instance: instance}}
 	d.turn = func() (leave func(), mine bool) { return l.controlTurn(s) }
 	c, err := d.dial(ctx)
@@ -486,6 +510,7 @@ func (l *Link) controlTurn(s *session) (leave func(), mine bool) {
 	}
 	began := time.Now()
 	s.greeting = began
+	l.poke() // lanes need not wait for this handshake
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -493,6 +518,14 @@ func (l *Link) controlTurn(s *session) (leave func(), mine bool) {
 			s.greeting = time.Time{}
 		}
 	}, true
+}
+
+// reachable reports whether lanes may be dialed: the control connection stands, or the
+// far process is known and its host has just answered a connect.
+func (s *session) reachable() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ctl != nil || s.instance != 0 && !s.greeting.IsZero()
 }
 
 // restarted drops everything that the far process had, which is gone.
@@ -515,7 +548,7 @@ func (s *session) restarted(instance uint64) {
 // dialLanes dials lanes that flows or the pool lack.
 func (l *Link) dialLanes(s *session, now time.Time) {
 	s.mu.Lock()
-	warm := len(s.warm) + s.padding
+	warm, up := len(s.warm)+s.padding, s.ctl != nil
 	s.mu.Unlock()
 	l.mu.Lock()
 	waiting := 0
@@ -526,7 +559,7 @@ func (l *Link) dialLanes(s *session, now time.Time) {
 	}
 	forFlows := max(waiting-s.laneDials, 0)
 	forPool := 0
-	if s == l.s && !l.closed {
+	if s == l.s && !l.closed && up {
 		forPool = max(l.o.Warm-warm-max(s.laneDials-waiting, 0), 0)
 	}
 	n := min(forFlows+forPool, maxLaneDials-l.laneDials)
@@ -548,19 +581,25 @@ func (l *Link) dialLane(s *session, pool bool) {
 	l.mu.Lock()
 	l.laneDials--
 	s.laneDials--
-	if err != nil {
-		l.laneRetry = time.Now().Add(tickEvery)
-	}
 	l.mu.Unlock()
 	if err != nil {
-		l.node.log.Debug("lane not made", "peer", s.peer, "tunnel", s.tunnel, "error", err)
+		l.laneFailed(s, err)
 		return
 	}
-	if !pool {
-		l.place(lane)
+	if pool {
+		lane.pad()
 		return
 	}
-	lane.pad()
+	l.place(lane)
+	lane.flush() // what is left of the handshake, if no flow took the lane
+}
+
+// laneFailed takes the news that a lane broke before the far relay's HELLO.
+func (l *Link) laneFailed(s *session, err error) {
+	l.node.log.Debug("lane not made", "peer", s.peer, "tunnel", s.tunnel, "error", err)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.laneRetry = time.Now().Add(tickEvery)
 }
 
 func (l *Link) newLane(s *session, pool bool) (*lane, error) {
@@ -577,17 +616,21 @@ func (l *Link) newLane(s *session, pool bool) (*lane, error) {
 	if pool {
 		hello.Features |= wire.FeaturePad
 	}
-	d := dialer{node: l.node, options: o, address: remote, hello: hello,
-		preface: preface.Preface{Kind: preface.Lane, Instance: instance}}
+	d := dialer{node: l.node, options: o, address: remote, hello: hello, within: s.connectWithin(),
+		preface: preface.Preface{Kind: preface.Lane, Instance: instance},
+		early:   !o.Clear}
 	c, err := d.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if c.hello.Instance != instance {
+	if !d.early && c.hello.Instance != instance {
 		c.bulk.Close()
-		return nil, errors.New("another process answers")
+		return nil, errOtherProcess
 	}
 	lane := newLane(s, c, nil)
+	if d.early {
+		lane.instance = instance
+	}
 	if !s.join(lane, pool) {
 		c.bulk.Close()
 		return nil, errors.New("the session is closed")

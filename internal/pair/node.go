@@ -30,7 +30,7 @@ func isSystem(err error) bool {
 }
 
 // maxHandshakes bounds accepted connections that have not ended their handshake.
-const maxHandshakes = 512
+const maxHandshakes = 2048
 
 // Node has the pairs of one process.
 type Node struct {
@@ -141,6 +141,11 @@ func (n *Node) serve(fd int, first []byte, a Acceptor) error {
 		tcp.Close()
 		return nil
 	}
+	if err == nil && p.Kind == preface.Lane && p.Instance != n.instance {
+		// Frames may follow before this end's HELLO, for a process that is gone: an OPEN
+		// among them may have been carried out.
+		err = problem(ProblemPathDown, "a lane for another process")
+	}
 	var c *connection
 	if err == nil {
 		c, err = n.accept(bulk, a, p.Kind == preface.Lane)
@@ -228,9 +233,10 @@ func (n *Node) sessionOf(c *connection, a Acceptor) (*session, error) {
 	s := n.accepted[key]
 	if s == nil {
 		s = newSession(n, c.peer, c.hello.Session, false)
-		s.tunnel = a.Tunnel()
+		s.tunnel, s.origin = a.Tunnel(), c.hello.Origin
 		n.accepted[key] = s
 	}
+	n.orphan(s, c.hello)
 	s.mu.Lock()
 	s.acceptor = a
 	if c.hello.Resume > 0 {
@@ -239,6 +245,20 @@ func (n *Node) sessionOf(c *connection, a Acceptor) (*session, error) {
 	s.instance, s.release = c.hello.Instance, c.hello.Release
 	s.mu.Unlock()
 	return s, nil
+}
+
+// orphan marks the sessions of a near relay's processes that live no more. s is of one
+// that lives. The caller holds n.mu.
+func (n *Node) orphan(s *session, h wire.Hello) {
+	if h.Origin == "" {
+		return
+	}
+	for key, other := range n.accepted {
+		if key.peer == s.peer && other.tunnel == s.tunnel && other.origin == h.Origin &&
+			key.instance != h.Instance && !slices.Contains(h.Older, key.instance) {
+			other.orphaned.Store(true)
+		}
+	}
 }
 
 // sessions lists the sessions of both kinds.

@@ -37,6 +37,9 @@ type Options struct {
 	// process that this one replaces. It reports whether it took the descriptor;
 	// first are the bytes that were read of it. Nil: there is none.
 	Elsewhere func(instance uint64, fd int, first []byte) bool
+	// Older lists the instances of older processes of this host that still have flows;
+	// nil: there are none.
+	Older func() []uint64
 	// ParkAfter is the silence after which a flow gives its lane back.
 	ParkAfter time.Duration
 }
@@ -50,6 +53,10 @@ type LinkOptions struct {
 	Warm      int           // idle lanes; 0: DefaultWarm
 	Resume    time.Duration // how long a flow waits for a lane; 0: DefaultResume
 	Clear     bool          // lanes in clear, if the far relay has the same
+	// Origin is the same for each process of this near tunnel, also after a restart, and
+	// of no other one that runs. By it the far relay finds the flows of processes that
+	// have died; empty: they wait for Resume.
+	Origin string
 	// Prepare sets options of a socket before it connects; nil: none.
 	Prepare func(fd int) error
 	// Established sets options of a lane or control connection that stands; nil: none.

@@ -33,6 +33,11 @@ type session struct {
 	peer   string // name in Identity
 	id     uint64
 	tunnel string // of this host
+	origin string // far relay: of the near tunnel; empty: not said
+
+	// orphaned, at the far relay: another process has taken the place of this
+	// session's. That counts once the control connection is gone.
+	orphaned atomic.Bool
 
 	resumes    atomic.Int64
 	flowsTotal atomic.Int64
@@ -57,7 +62,8 @@ type session struct {
 	emptySince time.Time // near relay, of a session that ends: without flows since
 	buried     dropped
 	lanes      map[*lane]struct{}
-	warm       []*lane // near relay, the latest used last
+	warm       []*lane   // near relay, the latest used last
+	renewed    time.Time // the latest renewal of one of warm
 	dirty      []*Flow
 	timer      *time.Timer // of a delayed flush; nil: none
 	problem    Problem
@@ -68,7 +74,7 @@ type session struct {
 }
 
 func newSession(n *Node, peer string, id uint64, near bool) *session {
-	return &session{node: n, near: near, peer: peer, id: id, since: time.Now(),
+	return &session{node: n, near: near, peer: peer, id: id, since: time.Now(), renewed: time.Now(),
 		flows: map[uint64]*Flow{}, lanes: map[*lane]struct{}{}}
 }
 
@@ -77,6 +83,15 @@ func (s *session) rtt() time.Duration { return time.Duration(s.srtt.Load()) }
 // patience is max(floor, n round trips): how long an answer may take.
 func (s *session) patience(floor time.Duration, n int) time.Duration {
 	return max(floor, time.Duration(n)*s.rtt(), s.rtt()+4*time.Duration(s.rttvar.Load()))
+}
+
+// connectWithin bounds a connect: beyond it a fresh socket is faster than the kernel's
+// repeated SYN, and sooner than the path is known to be slow, it is not.
+func (s *session) connectWithin() time.Duration {
+	if s.rtt() == 0 {
+		return handshakeTimeout
+	}
+	return s.patience(time.Second, 4)
 }
 
 // begin makes c the control connection, which replaces an older one.
@@ -357,16 +372,19 @@ func (f *Flow) takeWake(offset uint64, b []byte) {
 	}
 }
 
-// wakePeer asks the near relay for a lane. The caller holds f.mu.
+// wakePeer sends bytes ahead of the flow's lane; at the far relay it asks for the lane,
+// with or without bytes. The caller holds f.mu.
 func (s *session) wakePeer(f *Flow) {
-	if !f.wokeAt.IsZero() {
+	ctl := s.control()
+	if ctl == nil || !f.wokeAt.IsZero() {
 		return
 	}
-	offset, b := f.sf.Out.Peek(wire.MaxWake)
-	if ctl := s.control(); ctl != nil {
-		f.wokeAt = time.Now()
-		ctl.post(wire.Message{Type: wire.MessageWake, Flow: f.id, Offset: offset, Bytes: b})
+	offset, b := f.sf.Out.Peek(ctl.room())
+	if f.near && len(b) == 0 {
+		return
 	}
+	f.wokeAt = time.Now()
+	ctl.post(wire.Message{Type: wire.MessageWake, Flow: f.id, Offset: offset, Bytes: b})
 }
 
 func (s *session) bury(id uint64) {
@@ -446,6 +464,11 @@ func (f *Flow) attached(received uint64) {
 		f.sf.Abort(cause(flow.EndDamaged, fmt.Errorf("position %d of the other relay cannot be", received)))
 	}
 	f.ackedAt = time.Now()
+	if f.lost {
+		f.lost = false
+		f.resumes++
+		f.s.resumes.Add(1)
+	}
 	f.wake()
 }
 
@@ -456,7 +479,7 @@ func (f *Flow) attachFar(l *lane, received uint64, greet func([]byte, uint64, ui
 	if old := f.lane; old != nil && old != l {
 		old.unbind(f)
 		old.close()
-		f.resumes++
+		f.lost = true
 	}
 	f.lane, f.greet = nil, nil
 	f.sf.Detach()

@@ -25,6 +25,7 @@ const (
 	// wakeStale is the age of a lane beyond which a WAKE was sent in its knowledge.
 	wakeStale   = 100 * time.Millisecond
 	drainWithin = 5 * time.Second // of a lane that was released with bytes under way
+	renewEvery  = time.Hour       // of the pool's lanes, one at a time
 )
 
 // watch looks after sessions until the node closes.
@@ -53,10 +54,17 @@ func (s *session) watch(now time.Time, slow bool) {
 		return
 	}
 	s.watchControl(now, slow)
+	s.renew(now)
 	s.mu.Lock()
 	down := s.ctl == nil && now.Sub(s.since) > resume
+	dead := s.ctl == nil && s.orphaned.Load()
 	empty := len(s.flows) == 0
 	s.mu.Unlock()
+	if dead {
+		s.endAll(cause(flow.EndPeerRestarted, errors.New("the near relay was restarted")))
+		s.close()
+		return
+	}
 	for _, f := range s.allFlows() {
 		f.watch(now, resume, down)
 	}
@@ -244,6 +252,23 @@ func (f *Flow) watchLane(now time.Time) {
 	f.s.dropWarm() // what made this lane silent has likely met them too
 }
 
+// renew closes the lane of the pool that was used longest ago, each hour; another is
+// dialed. So each end sees the other's new key although no flow needs a lane.
+func (s *session) renew(now time.Time) {
+	s.mu.Lock()
+	var old *lane
+	if now.Sub(s.renewed) > renewEvery {
+		s.renewed = now
+		if len(s.warm) > 0 {
+			old, s.warm = s.warm[0], s.warm[1:]
+		}
+	}
+	s.mu.Unlock()
+	if old != nil {
+		old.close()
+	}
+}
+
 // dropWarm closes the lanes of the pool; others are dialed.
 func (s *session) dropWarm() {
 	for l := s.takeWarm(); l != nil; l = s.takeWarm() {
@@ -351,16 +376,18 @@ func (s *session) resetAll(r flow.EndReason, err error) {
 	}
 }
 
-// dropAll ends the flows without the other end.
-func (s *session) dropAll() {
+// endAll ends the flows without the other end.
+func (s *session) endAll(c stream.Cause) {
 	for _, f := range s.allFlows() {
 		f.mu.Lock()
 		if !f.finished {
-			f.giveUp(cause(flow.EndDrain, nil))
+			f.giveUp(c)
 		}
 		f.mu.Unlock()
 	}
 }
+
+func (s *session) dropAll() { s.endAll(cause(flow.EndDrain, nil)) }
 
 // close ends the session's connections, and flows that are left.
 func (s *session) close() {

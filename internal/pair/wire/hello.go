@@ -23,7 +23,12 @@ const (
 	helloFeatures = 6
 	helloProblem  = 7
 	helloResume   = 8
+	helloOrigin   = 9
+	helloOlder    = 10
 )
+
+// maxOlder bounds the instances in a HELLO.
+const maxOlder = maxText / 8
 
 // Features are bits of what an end offers for this connection.
 type Features byte
@@ -43,6 +48,8 @@ type Hello struct {
 	Release         string
 	Features        Features
 	Resume          time.Duration // near end: how long flows wait for a lane, in ms; 0: not said
+	Origin          string        // near end: the same for each process of one near tunnel
+	Older           []uint64      // near end: the instances of those processes that live, besides the sender
 	Problem         string        // why this end closes the connection now; empty: it does not
 }
 
@@ -59,6 +66,14 @@ func (h Hello) Append(dst []byte) []byte {
 	dst = appendText(dst, helloProblem, h.Problem)
 	if ms := min(h.Resume.Milliseconds(), math.MaxUint32); ms > 0 {
 		dst = appendValue(dst, helloResume, binary.BigEndian.AppendUint32(nil, uint32(ms)))
+	}
+	dst = appendText(dst, helloOrigin, h.Origin)
+	if len(h.Older) > 0 {
+		var older []byte
+		for _, instance := range h.Older[:min(len(h.Older), maxOlder)] {
+			older = binary.BigEndian.AppendUint64(older, instance)
+		}
+		dst = appendValue(dst, helloOlder, older)
 	}
 	binary.BigEndian.PutUint16(dst[start:], uint16(len(dst)-start-2))
 	return dst
@@ -119,6 +134,9 @@ func (h *Hello) set(kind byte, value []byte) error {
 	if want, fixed := sizes[kind]; fixed && len(value) != want {
 		return malformed("value %d of HELLO has %d bytes", kind, len(value))
 	}
+	if kind == helloOlder && len(value)%8 != 0 {
+		return malformed("value %d of HELLO has %d bytes", kind, len(value))
+	}
 	if len(value) > maxText {
 		return nil // of an unknown type, or cut by no version of ours
 	}
@@ -139,6 +157,13 @@ func (h *Hello) set(kind byte, value []byte) error {
 		h.Resume = time.Duration(binary.BigEndian.Uint32(value)) * time.Millisecond
 	case helloProblem:
 		h.Problem = string(value)
+	case helloOrigin:
+		h.Origin = string(value)
+	case helloOlder:
+		h.Older = nil
+		for ; len(value) > 0; value = value[8:] {
+			h.Older = append(h.Older, binary.BigEndian.Uint64(value))
+		}
 	}
 	return nil
 }

@@ -1,0 +1,118 @@
+package pair
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"longhaul/internal/flow"
+	"longhaul/internal/nettest"
+	"longhaul/internal/pair/preface"
+)
+
+func origin(_ *stand, _ *Options, o *LinkOptions) { o.Origin = "near host" }
+
+// another starts a second near process of the same origin.
+func (s *stand) another(o Options) *Node {
+	n := s.node(o, s.nearKeys)
+	lo := s.link.options()
+	lo.Origin = "near host"
+	n.Link(lo)
+	s.t.Cleanup(n.Close)
+	return n
+}
+
+// die ends a node's connections as a killed process does: nobody is told anything.
+func die(n *Node) {
+	for _, x := range n.sessions() {
+		x.close()
+	}
+}
+
+// TestNearRestarts holds that the flows of a near process that died are reset at the far
+// relay once the next one is there, long before resume.
+func TestNearRestarts(t *testing.T) {
+	s := newStand(t, origin)
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "hello")
+	die(s.near)
+	s.another(Options{})
+	if e := <-s.farEnds; e.Reason != flow.EndPeerRestarted {
+		t.Errorf("the far relay's flow ended by %q (%v)", e.Reason, e.Err)
+	}
+}
+
+// TestNearUpgrade holds that a near process whose successor names it keeps its flows,
+// also without a control connection for a while.
+func TestNearUpgrade(t *testing.T) {
+	s := newStand(t, origin)
+	s.serve(echo)
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "hello")
+	old := s.near.Instance()
+	next := s.another(Options{Older: func() []uint64 { return []uint64{old} }})
+	up := func() bool { st := next.State(); return len(st.Sessions) > 0 && st.Sessions[0].Up }
+	nettest.Eventually(t, 30*time.Second, up, s.dump)
+	for _, x := range s.farNode().sessions() {
+		if x.orphaned.Load() {
+			t.Error("a session of a process that lives counts as dead")
+		}
+	}
+	s.path.cut(false)
+	s.roundTrip(c, "again")
+}
+
+// TestLaneForAnotherProcess holds that a lane whose preface names another process than
+// this one is closed before anything of it is read: an OPEN may have been carried out.
+func TestLaneForAnotherProcess(t *testing.T) {
+	s := newStand(t)
+	c, err := net.Dial("tcp", s.lanes.Addr().String())
+	nettest.Must(t, err)
+	defer c.Close()
+	p := preface.Preface{Kind: preface.Lane, Instance: s.farNode().Instance() + 1}
+	_, err = c.Write(p.Append(nil, s.farKeys.public()))
+	nettest.Must(t, err)
+	nettest.Must(t, c.SetReadDeadline(time.Now().Add(30*time.Second)))
+	if b, err := io.ReadAll(c); len(b) > 0 || netTimeout(err) {
+		t.Errorf("the far relay answers %q, %v", b, err)
+	}
+}
+
+func netTimeout(err error) bool {
+	e, ok := err.(net.Error)
+	return ok && e.Timeout()
+}
+
+// TestFullPool holds that a lane that has carried a flow takes an unused one's place.
+func TestFullPool(t *testing.T) {
+	s := newStand(t)
+	s.serve(echo)
+	s.awaitWarm(2)
+	c := s.dial()
+	s.roundTrip(c, "hello")
+	s.awaitWarm(2) // another in the place of the one that is busy
+	nettest.Must(t, c.CloseWrite())
+	s.ends(flow.EndClean)
+	x := s.link.sessions()[0]
+	last := func() bool {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		n := len(x.warm)
+		return n == 2 && x.warm[1].used && !x.warm[0].used
+	}
+	nettest.Eventually(t, 30*time.Second, last, s.dump)
+}
+
+func TestRedialEvery(t *testing.T) {
+	for away, want := range map[time.Duration]time.Duration{
+		0: 100 * time.Millisecond, time.Minute: 500 * time.Millisecond, time.Hour: 2 * time.Second,
+	} {
+		if got := redialEvery(away); got != want {
+			t.Errorf("a far relay that is away for %v is tried each %v, want %v", away, got, want)
+		}
+	}
+}
