@@ -217,7 +217,6 @@ func TestCase41FarRelayIsKilled(t *testing.T) {
 func TestCase42NearRelayIsKilled(t *testing.T) {
 	t.Parallel()
 	p, _ := loopbackPair(t)
-	p.tunnelNear = ", resume: 3s"
 	p.start()
 	p.run(`
 		target listens
