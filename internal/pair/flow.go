@@ -352,7 +352,7 @@ func (f *Flow) noteNeed() {
 		f.outage += time.Since(f.needSince)
 		f.needSince, f.wokeAt = time.Time{}, time.Time{}
 	case need && f.needSince.IsZero():
-		f.needSince = time.Now()
+		f.needSince, f.wokeAt = time.Now(), time.Time{}
 	}
 	if !need {
 		return
@@ -360,7 +360,7 @@ func (f *Flow) noteNeed() {
 	if f.near && !f.queued {
 		f.s.link.want(f)
 	}
-	if !f.near || f.known {
+	if f.lane == nil && (!f.near || f.known) {
 		f.s.wakePeer(f)
 	}
 }
