@@ -3,11 +3,9 @@ package daemon
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -23,15 +21,11 @@ import (
 // the old process's instance, so the new one passes them on through the old one's
 // door: a Unix socket that takes descriptors.
 
-// olderPair is an older process with flows of pairs, and its door.
+// olderPair is the door of an older process with flows of pairs.
 type olderPair struct {
-	Instance string `json:"instance"`         // in hexadecimal
-	Socket   string `json:"socket,omitempty"` // empty: it has near tunnels only
-	PID      int    `json:"pid"`
+	Instance string `json:"instance"` // in hexadecimal
+	Socket   string `json:"socket"`
 }
-
-// lives reports whether the process runs, or another that has its PID by now.
-func (p olderPair) lives() bool { return !errors.Is(unix.Kill(p.PID, 0), unix.ESRCH) }
 
 // doorVersion is the first byte of a message; what was read of the connection
 // follows, and its descriptor comes beside.
@@ -50,26 +44,23 @@ type pairDoor struct {
 	listener *net.UnixListener
 }
 
-// bequeath opens this process's door if it has far tunnels, and returns it with the
-// older processes.
+// bequeath opens this process's door, and returns it with those of older
+// processes.
 func (p *pairs) bequeath() ([]olderPair, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := p.older.list()
-	if p.node == nil {
+	if p.node == nil || len(p.current.far) == 0 {
 		return all, nil
 	}
-	instance := instanceText(p.node.Instance())
-	if len(p.current.far) == 0 {
-		return append(all, olderPair{Instance: instance, PID: os.Getpid()}), nil
-	}
 	if p.door == nil {
+		instance := instanceText(p.node.Instance())
 		name := fmt.Sprintf("@longhaul-pair-%d-%s", os.Getpid(), instance)
 		l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: name, Net: "unixpacket"})
 		if err != nil {
 			return nil, fmt.Errorf("open the way for connections of paired relays: %w", err)
 		}
-		p.door = &pairDoor{olderPair{instance, name, os.Getpid()}, l}
+		p.door = &pairDoor{olderPair{instance, name}, l}
 		p.running.Go(func() { p.admit(l) })
 	}
 	return append(all, p.door.olderPair), nil
@@ -172,34 +163,31 @@ func receivePassed(c *net.UnixConn) (fd int, first []byte, err error) {
 	return fds[0], body[1:n], nil
 }
 
-// olderPairs are the older processes, with their doors.
+// olderPairs are the doors of older processes.
 type olderPairs struct {
 	mu  sync.Mutex
-	all map[uint64]olderPair // by instance
+	all map[uint64]string // socket by instance
 }
 
 func (o *olderPairs) remember(all []olderPair) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.all = map[uint64]olderPair{}
+	o.all = map[uint64]string{}
 	for _, one := range all {
 		if instance, err := strconv.ParseUint(one.Instance, 16, 64); err == nil {
-			o.all[instance] = one
+			o.all[instance] = one.Socket
 		}
 	}
 }
 
-// living lists those that run, by instance.
-func (o *olderPairs) living() map[uint64]olderPair {
+func (o *olderPairs) list() (all []olderPair) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	maps.DeleteFunc(o.all, func(_ uint64, p olderPair) bool { return !p.lives() })
-	return maps.Clone(o.all)
+	for instance, socket := range o.all {
+		all = append(all, olderPair{instanceText(instance), socket})
+	}
+	return all
 }
-
-func (o *olderPairs) list() []olderPair { return slices.Collect(maps.Values(o.living())) }
-
-func (o *olderPairs) instances() []uint64 { return slices.Collect(maps.Keys(o.living())) }
 
 func instanceText(instance uint64) string { return fmt.Sprintf("%016x", instance) }
 
@@ -208,7 +196,7 @@ func instanceText(instance uint64) string { return fmt.Sprintf("%016x", instance
 // connection.
 func (o *olderPairs) take(instance uint64, fd int, first []byte) bool {
 	o.mu.Lock()
-	socket := o.all[instance].Socket
+	socket := o.all[instance]
 	o.mu.Unlock()
 	if socket == "" {
 		return false

@@ -103,7 +103,6 @@ func (p *pairs) start(c *config.Config) error {
 		Log:         p.log,
 		MemoryLimit: p.memory.Load,
 		Elsewhere:   p.older.take,
-		Older:       p.older.instances,
 	})
 	if err != nil {
 		return fmt.Errorf("start the pairs: %w", err)

@@ -307,13 +307,10 @@ func (n *Node) peerOf(conn *tls.Conn) (string, error) {
 }
 
 // nearHello is the HELLO of a near end, which also says how long its flows wait for a
-// lane, since the far end waits as long, and which of its processes live.
+// lane, since the far end waits as long, and of which tunnel it is.
 func (n *Node) nearHello(session uint64, o LinkOptions) wire.Hello {
 	h := n.hello(session, o.Tunnel)
 	h.Resume, h.Origin = o.Resume, o.Origin
-	if n.options.Older != nil {
-		h.Older = n.options.Older()
-	}
 	return h
 }
 

@@ -73,6 +73,9 @@ func New(o Options) (*Node, error) {
 	if o.ParkAfter == 0 {
 		o.ParkAfter = DefaultParkAfter
 	}
+	if o.ReplacedAfter == 0 {
+		o.ReplacedAfter = DefaultReplacedAfter
+	}
 	n := &Node{options: o, identity: o.Identity, log: o.Log, instance: randomID(), poller: p,
 		accepted: map[sessionKey]*session{}, strangers: map[Problem]int64{}}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
@@ -236,7 +239,6 @@ func (n *Node) sessionOf(c *connection, a Acceptor) (*session, error) {
 		s.tunnel, s.origin = a.Tunnel(), c.hello.Origin
 		n.accepted[key] = s
 	}
-	n.orphan(s, c.hello)
 	s.mu.Lock()
 	s.acceptor = a
 	if c.hello.Resume > 0 {
@@ -245,20 +247,6 @@ func (n *Node) sessionOf(c *connection, a Acceptor) (*session, error) {
 	s.instance, s.release = c.hello.Instance, c.hello.Release
 	s.mu.Unlock()
 	return s, nil
-}
-
-// orphan marks the sessions of a near relay's processes that live no more. s is of one
-// that lives. The caller holds n.mu.
-func (n *Node) orphan(s *session, h wire.Hello) {
-	if h.Origin == "" {
-		return
-	}
-	for key, other := range n.accepted {
-		if key.peer == s.peer && other.tunnel == s.tunnel && other.origin == h.Origin &&
-			key.instance != h.Instance && !slices.Contains(h.Older, key.instance) {
-			other.orphaned.Store(true)
-		}
-	}
 }
 
 // sessions lists the sessions of both kinds.
@@ -329,4 +317,20 @@ func (n *Node) flushResets() {
 	for deadline := time.Now().Add(time.Second); n.Flows() > 0 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// replaced reports whether another process of the session's origin has been connected
+// for long. A process that lives is so too, after an upgrade as well.
+func (n *Node) replaced(s *session, now time.Time, long time.Duration) bool {
+	if s.origin == "" {
+		return false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for key, other := range n.accepted {
+		if other != s && key.peer == s.peer && other.tunnel == s.tunnel && other.origin == s.origin && other.upSince(now) > long {
+			return true
+		}
+	}
+	return false
 }

@@ -18,11 +18,12 @@ import (
 
 // Defaults of options that are zero.
 const (
-	DefaultWarm       = 4
-	DefaultResume     = 2 * time.Minute
-	DefaultParkAfter  = 30 * time.Second
-	DefaultResetDrain = 10 * time.Second
-	DefaultHalfClose  = time.Hour
+	DefaultWarm          = 4
+	DefaultResume        = 2 * time.Minute
+	DefaultParkAfter     = 30 * time.Second
+	DefaultReplacedAfter = 10 * time.Second
+	DefaultResetDrain    = 10 * time.Second
+	DefaultHalfClose     = time.Hour
 )
 
 // Options are what all links and sessions of a process share.
@@ -37,11 +38,10 @@ type Options struct {
 	// process that this one replaces. It reports whether it took the descriptor;
 	// first are the bytes that were read of it. Nil: there is none.
 	Elsewhere func(instance uint64, fd int, first []byte) bool
-	// Older lists the instances of older processes of this host that still have flows;
-	// nil: there are none.
-	Older func() []uint64
 	// ParkAfter is the silence after which a flow gives its lane back.
 	ParkAfter time.Duration
+	// ReplacedAfter is how long a near process may be away whose successor is here.
+	ReplacedAfter time.Duration
 }
 
 // LinkOptions are the way of one near tunnel to its far relay.

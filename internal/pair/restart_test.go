@@ -11,16 +11,8 @@ import (
 	"longhaul/internal/pair/preface"
 )
 
-func origin(_ *stand, _ *Options, o *LinkOptions) { o.Origin = "near host" }
-
-// another starts a second near process of the same origin.
-func (s *stand) another(o Options) *Node {
-	n := s.node(o, s.nearKeys)
-	lo := s.link.options()
-	lo.Origin = "near host"
-	n.Link(lo)
-	s.t.Cleanup(n.Close)
-	return n
+func origin(_ *stand, o *Options, lo *LinkOptions) {
+	o.ReplacedAfter, lo.Origin = 100*time.Millisecond, "near host"
 }
 
 // die ends a node's connections as a killed process does: nobody is told anything.
@@ -39,31 +31,12 @@ func TestNearRestarts(t *testing.T) {
 	defer c.Close()
 	s.roundTrip(c, "hello")
 	die(s.near)
-	s.another(Options{})
+	next := s.node(Options{}, s.nearKeys)
+	defer next.Close()
+	next.Link(s.link.options())
 	if e := <-s.farEnds; e.Reason != flow.EndPeerRestarted {
 		t.Errorf("the far relay's flow ended by %q (%v)", e.Reason, e.Err)
 	}
-}
-
-// TestNearUpgrade holds that a near process whose successor names it keeps its flows,
-// also without a control connection for a while.
-func TestNearUpgrade(t *testing.T) {
-	s := newStand(t, origin)
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
-	old := s.near.Instance()
-	next := s.another(Options{Older: func() []uint64 { return []uint64{old} }})
-	up := func() bool { st := next.State(); return len(st.Sessions) > 0 && st.Sessions[0].Up }
-	nettest.Eventually(t, 30*time.Second, up, s.dump)
-	for _, x := range s.farNode().sessions() {
-		if x.orphaned.Load() {
-			t.Error("a session of a process that lives counts as dead")
-		}
-	}
-	s.path.cut(false)
-	s.roundTrip(c, "again")
 }
 
 // TestLaneForAnotherProcess holds that a lane whose preface names another process than

@@ -35,10 +35,6 @@ type session struct {
 	tunnel string // of this host
 	origin string // far relay: of the near tunnel; empty: not said
 
-	// orphaned, at the far relay: another process has taken the place of this
-	// session's. That counts once the control connection is gone.
-	orphaned atomic.Bool
-
 	resumes    atomic.Int64
 	flowsTotal atomic.Int64
 	srtt       atomic.Int64 // nanoseconds; 0: not measured
@@ -150,6 +146,16 @@ func (s *session) controlLost(ctl *control, err error) {
 	if s.link != nil {
 		s.link.poke()
 	}
+}
+
+// upSince is for how long the control connection has stood; 0: it does not.
+func (s *session) upSince(now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctl == nil {
+		return 0
+	}
+	return now.Sub(s.since)
 }
 
 func (s *session) control() *control {

@@ -57,10 +57,13 @@ func (s *session) watch(now time.Time, slow bool) {
 	s.renew(now)
 	s.mu.Lock()
 	down := s.ctl == nil && now.Sub(s.since) > resume
-	dead := s.ctl == nil && s.orphaned.Load()
+	away := time.Duration(0)
+	if s.ctl == nil {
+		away = now.Sub(s.since)
+	}
 	empty := len(s.flows) == 0
 	s.mu.Unlock()
-	if dead {
+	if long := s.node.options.ReplacedAfter; away > long && s.node.replaced(s, now, long) {
 		s.endAll(cause(flow.EndPeerRestarted, errors.New("the near relay was restarted")))
 		s.close()
 		return

@@ -24,11 +24,7 @@ const (
 	helloProblem  = 7
 	helloResume   = 8
 	helloOrigin   = 9
-	helloOlder    = 10
 )
-
-// maxOlder bounds the instances in a HELLO.
-const maxOlder = maxText / 8
 
 // Features are bits of what an end offers for this connection.
 type Features byte
@@ -49,7 +45,6 @@ type Hello struct {
 	Features        Features
 	Resume          time.Duration // near end: how long flows wait for a lane, in ms; 0: not said
 	Origin          string        // near end: the same for each process of one near tunnel
-	Older           []uint64      // near end: the instances of those processes that live, besides the sender
 	Problem         string        // why this end closes the connection now; empty: it does not
 }
 
@@ -68,13 +63,6 @@ func (h Hello) Append(dst []byte) []byte {
 		dst = appendValue(dst, helloResume, binary.BigEndian.AppendUint32(nil, uint32(ms)))
 	}
 	dst = appendText(dst, helloOrigin, h.Origin)
-	if len(h.Older) > 0 {
-		var older []byte
-		for _, instance := range h.Older[:min(len(h.Older), maxOlder)] {
-			older = binary.BigEndian.AppendUint64(older, instance)
-		}
-		dst = appendValue(dst, helloOlder, older)
-	}
 	binary.BigEndian.PutUint16(dst[start:], uint16(len(dst)-start-2))
 	return dst
 }
@@ -134,9 +122,6 @@ func (h *Hello) set(kind byte, value []byte) error {
 	if want, fixed := sizes[kind]; fixed && len(value) != want {
 		return malformed("value %d of HELLO has %d bytes", kind, len(value))
 	}
-	if kind == helloOlder && len(value)%8 != 0 {
-		return malformed("value %d of HELLO has %d bytes", kind, len(value))
-	}
 	if len(value) > maxText {
 		return nil // of an unknown type, or cut by no version of ours
 	}
@@ -159,11 +144,6 @@ func (h *Hello) set(kind byte, value []byte) error {
 		h.Problem = string(value)
 	case helloOrigin:
 		h.Origin = string(value)
-	case helloOlder:
-		h.Older = nil
-		for ; len(value) > 0; value = value[8:] {
-			h.Older = append(h.Older, binary.BigEndian.Uint64(value))
-		}
 	}
 	return nil
 }
