@@ -305,16 +305,30 @@ func TestFarTunnelTakesOnlyPrefaces(t *testing.T) {
 	expectReset(t, waiting)
 }
 
+// TestStrangersAreBounded holds that of many silent connections the oldest gives way: a
+// paired relay's is not refused for them.
 func TestStrangersAreBounded(t *testing.T) {
 	nettest.CheckLeaks(t)
-	g := newRig(t, func(o *rigOptions) { farTunnel(o) })
-	for range maxPrefaces {
+	g := newRig(t, func(o *rigOptions) {
+		farTunnel(o)
+		o.Workers = 1 // each has its own oldest
+	})
+	await := func(n int64) {
+		nettest.Eventually(t, patience, func() bool {
+			return g.relay.table.Load().tunnels[0].state.prefaces.Load() == n
+		}, func() string { return "not all are accepted" })
+	}
+	oldest := dial(t, g.addr)
+	await(1)
+	for range maxPrefaces - 1 {
 		dial(t, g.addr)
 	}
-	nettest.Eventually(t, patience, func() bool {
-		return g.relay.table.Load().tunnels[0].state.prefaces.Load() == maxPrefaces
-	}, func() string { return "not all are accepted" })
-	expectResetOf(t, g.addr)
+	await(maxPrefaces)
+	dial(t, g.addr)
+	expectReset(t, oldest)
+	if n := g.relay.table.Load().tunnels[0].state.prefaces.Load(); n != maxPrefaces {
+		t.Errorf("%d connections wait, want %d", n, maxPrefaces)
+	}
 }
 
 var atNear = PairOpen{Tunnel: "t", Client: netip.MustParseAddrPort("192.0.2.1:1234"), Listen: netip.MustParseAddrPort("192.0.2.2:80")}

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ type PairServer interface {
 const (
 	prefacePeek    = 64               // bytes of a connection to inspect
 	prefaceTimeout = 10 * time.Second // for a connection to send its preface
-	maxPrefaces    = 256              // connections of one tunnel without a preface yet
+	maxPrefaces    = 2048             // connections of one tunnel without a preface yet
 )
 
 var (
@@ -46,11 +47,12 @@ type stranger struct {
 	route *route
 	from  netip.AddrPort
 	until time.Duration
+	place *list.Element // in worker.strangersByAge
 }
 
 // admitStranger waits for the preface of a connection to a far tunnel.
 func (w *worker) admitStranger(rt *route, fd int, from netip.AddrPort) {
-	if rt.state.prefaces.Add(1) > maxPrefaces {
+	if rt.state.prefaces.Add(1) > maxPrefaces && !w.turnAwayOldest(rt) {
 		rt.state.prefaces.Add(-1)
 		rt.state.limited.Add(1)
 		w.refuse(rt, fd, from, report.EndFlowLimit, errManyPrefaces)
@@ -64,6 +66,7 @@ func (w *worker) admitStranger(rt *route, fd int, from netip.AddrPort) {
 		return
 	}
 	w.strangers[fd] = s
+	s.place = w.strangersByAge.PushBack(s)
 	if w.strangersAt == 0 {
 		w.strangersAt = s.until
 	}
@@ -102,6 +105,7 @@ func (w *worker) recognizeStranger(s *stranger, events uint32) {
 
 func (w *worker) forgetStranger(s *stranger) {
 	delete(w.strangers, s.fd)
+	w.strangersByAge.Remove(s.place)
 	s.route.state.prefaces.Add(-1)
 }
 
@@ -112,16 +116,33 @@ func (w *worker) turnAway(s *stranger, reason report.EndReason, err error) {
 	w.refuse(s.route, s.fd, s.from, reason, err)
 }
 
+// turnAwayOldest makes room for a new connection: a paired relay's has its preface with
+// it, so who has waited longest is none. It returns false if none waits on this loop.
+func (w *worker) turnAwayOldest(rt *route) bool {
+	e := w.strangersByAge.Front()
+	for e != nil && e.Value.(*stranger).route.state != rt.state {
+		e = e.Next()
+	}
+	if e == nil {
+		return false
+	}
+	oldest := e.Value.(*stranger)
+	w.forgetStranger(oldest)
+	rt.state.limited.Add(1)
+	w.refuse(rt, oldest.fd, oldest.from, report.EndFlowLimit, errManyPrefaces)
+	return true
+}
+
 // strangersDue turns away the connections that have not sent a preface in time.
 func (w *worker) strangersDue() {
 	w.strangersAt = 0
-	for _, s := range w.strangers {
-		switch {
-		case w.now >= s.until:
-			w.turnAway(s, report.EndDenied, errSilent)
-		case w.strangersAt == 0 || s.until < w.strangersAt:
+	for e := w.strangersByAge.Front(); e != nil; e = w.strangersByAge.Front() {
+		s := e.Value.(*stranger)
+		if w.now < s.until {
 			w.strangersAt = s.until
+			return
 		}
+		w.turnAway(s, report.EndDenied, errSilent)
 	}
 }
 

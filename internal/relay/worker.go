@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"container/list"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -66,8 +67,9 @@ type worker struct {
 	listeners  map[int32]*listener
 	local      map[netip.Addr]locality
 
-	strangers   map[int]*stranger // by descriptor
-	strangersAt time.Duration     // when the first of them has had its time; 0: there is none
+	strangers      map[int]*stranger // by descriptor
+	strangersByAge list.List         // of *stranger, the oldest first
+	strangersAt    time.Duration     // when the first of them has had its time; 0: there is none
 
 	paused    bool
 	acceptAt  time.Duration // next attempt to accept
