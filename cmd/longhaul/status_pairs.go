@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"longhaul/internal/display"
@@ -20,7 +21,10 @@ func writePairs(w io.Writer, p *flow.Pairs, tunnel string, now time.Time) {
 		if s.Tunnel != tunnel {
 			continue
 		}
-		fmt.Fprintln(w, display.Shorten(fmt.Sprintf("  pair %s (%s): %s", s.Peer, s.End, pairLine(s, now)), 80))
+		line := pairLine(s, now)
+		end := fmt.Sprintf(" (%s): ", s.End)
+		fmt.Fprintf(w, "  pair %s%s%s\n", display.Shorten(s.Peer, max(80-len("  pair "+end+line), 10)), end, line)
+		writePairProblem(w, s)
 		if s.Up {
 			fmt.Fprintf(w, "    lanes %d warm %d busy, flows %d moving %d parked %d resuming\n",
 				s.LanesWarm, s.LanesBusy, s.FlowsMoving, s.FlowsParked, s.FlowsResuming)
@@ -29,6 +33,24 @@ func writePairs(w io.Writer, p *flow.Pairs, tunnel string, now time.Time) {
 			fmt.Fprintf(w, "    retained %s, %s, outage %s\n", display.Quantity(s.RetainedBytes),
 				display.Plural(int(s.Resumes), "resume"), display.Age(s.Outage.Seconds()))
 		}
+	}
+}
+
+// writePairProblem prints why a session does not stand, or makes no lanes, in whole.
+func writePairProblem(w io.Writer, s flow.PairSession) {
+	indented := func(text string) {
+		for line := range strings.Lines(display.Wrap(text, 76)) {
+			fmt.Fprintln(w, "    "+strings.TrimRight(line, "\n"))
+		}
+	}
+	switch {
+	case s.Up && s.LaneError != "":
+		indented("no new lane: " + display.FirstLine(s.LaneError))
+	case !s.Up && s.Error != "":
+		indented(display.FirstLine(s.Error))
+	}
+	if !s.Up && s.End == flow.NearEnd {
+		indented(flow.PairProblemRemedy(s.Problem))
 	}
 }
 
@@ -41,9 +63,6 @@ func pairLine(s flow.PairSession, now time.Time) string {
 		}
 		if waiting := s.FlowsMoving + s.FlowsParked + s.FlowsResuming; waiting > 0 {
 			line += ", " + display.Plural(waiting, "flow") + " wait"
-		}
-		if s.Error != "" {
-			line += ": " + display.FirstLine(s.Error)
 		}
 		return line
 	}

@@ -63,6 +63,7 @@ func toPairSession(s pair.SessionState) flow.PairSession {
 		Draining: s.Draining,
 
 		RTT:           units.Seconds(s.RTT),
+		LaneError:     s.LaneError,
 		LanesWarm:     s.LanesWarm,
 		LanesBusy:     s.LanesBusy,
 		FlowsMoving:   s.FlowsLane,
@@ -150,6 +151,8 @@ func (p *pairs) tell(was *watched, s pair.SessionState, now time.Time) {
 	case s.Up && !was.Up:
 		p.log.Info("pair: session up", append(attrs, "release", s.Release, "rtt_seconds", s.RTT.Seconds())...)
 		was.told = pair.ProblemNone
+	case s.Up && was.Up && !s.Since.Equal(was.Since):
+		p.log.Info("pair: session up again, at once", append(attrs, "rtt_seconds", s.RTT.Seconds(), "flows", s.Flows)...)
 	case !s.Up && was.Up:
 		p.log.Warn("pair: session lost", append(attrs, "error", s.ProblemText, "flows", s.Flows)...)
 		was.down = now
@@ -158,6 +161,10 @@ func (p *pairs) tell(was *watched, s pair.SessionState, now time.Time) {
 		was.told = s.Problem
 	case s.Up && s.Draining && !was.Draining:
 		p.log.Info("pair: the other relay takes no new flows", attrs...)
+	case s.Up && s.LaneError != "" && was.LaneError == "":
+		p.log.Warn("pair: no new lane", append(attrs, "error", s.LaneError)...)
+	case s.Up && s.LaneError == "" && was.LaneError != "":
+		p.log.Info("pair: new lanes again", attrs...)
 	}
 	was.SessionState = s
 }

@@ -33,6 +33,7 @@ type PairSession struct {
 	Draining bool      `json:"draining"`           // it takes no new flows
 
 	RTT           units.Seconds `json:"rtt_seconds,omitempty"`
+	LaneError     string        `json:"lane_error,omitempty"` // why lanes that it lacks cannot be made, though it is up
 	LanesWarm     int           `json:"lanes_warm"`
 	LanesBusy     int           `json:"lanes_busy"`
 	FlowsMoving   int           `json:"flows_moving"`   // with a lane

@@ -26,6 +26,8 @@ type control struct {
 	pinged time.Time
 	ping   uint64 // the number of the ping that is under way; 0: none
 	keys   string // the key that was announced on this connection
+	// announced is when.
+	announced time.Time
 }
 
 func newControl(c *connection) *control {

@@ -9,13 +9,16 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"reflect"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"longhaul/internal/pair/preface"
 	"longhaul/internal/pair/wire"
+	"longhaul/internal/tcpinfo"
 )
 
 // handshakeTimeout bounds the preface and the handshake of a connection.
@@ -132,12 +135,12 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 		return nil, err
 	}
 	deadline, _ := ctx.Deadline()
-	_ = tcp.SetDeadline(deadline)
+	_ = tcp.SetDeadline(deadline.Add(-handshakeTimeout / 20)) // before the close: a closed socket says nothing
 	stop := context.AfterFunc(ctx, func() { tcp.Close() })
 	defer stop()
 	conn := tls.Client(bulk, config)
 	if err := conn.Handshake(); err != nil {
-		return nil, handshakeProblem(err)
+		return nil, handshakeProblem(unheard(bulk, err))
 	}
 	if _, err := conn.Write(d.hello.Append(nil)); err != nil {
 		return nil, handshakeProblem(err)
@@ -212,6 +215,8 @@ const alertNoProtocol = 120 // RFC 7301, section 3.2
 func handshakeProblem(err error) error {
 	alert, alerted := alertOf(err)
 	switch {
+	case errors.As(err, new(*problemError)):
+		return err
 	case alerted && certificateAlerts[alert]:
 		return problem(ProblemKeyUnknown, "the other relay does not know this host's key: %w", err)
 	case alerted && alert == alertNoProtocol:
@@ -221,6 +226,15 @@ func handshakeProblem(err error) error {
 		return problem(ProblemUnpaired, "the port answers, but no pair protocol: %w", err)
 	}
 	return problem(ProblemKeyUnknown, "%w", err) // of Identity's check
+}
+
+// unheard finds that the other end has not even acknowledged what was sent to it: its
+// handshake of TCP alone came through.
+func unheard(bulk *bulkConn, err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) && kernelSays(bulk, func(i *tcpinfo.Info) bool { return i.Unacked > 0 && i.Retransmits > 0 }) {
+		return problem(ProblemPathDown, "connected, but what is sent then is dropped on the way, as by a firewall: %w", err)
+	}
+	return err
 }
 
 // alertOf returns the number of a TLS alert that the other end sent. crypto/tls does not
@@ -248,9 +262,14 @@ func broken(err error) error {
 // accept goes through the handshake of an accepted connection behind its preface.
 func (n *Node) accept(bulk *bulkConn, a Acceptor, lane bool) (*connection, error) {
 	bulk.corked, bulk.flushReads = true, true
-	conn := tls.Server(bulk, n.identity.ServerTLS())
+	config := n.identity.ServerTLS().Clone()
+	offered := offersAnother(config)
+	conn := tls.Server(bulk, config)
 	if err := conn.Handshake(); err != nil {
 		_ = bulk.flush() // the alert
+		if *offered {
+			return nil, problem(ProblemVersion, "the near relay speaks another version: %w", err)
+		}
 		return nil, broken(handshakeProblem(err))
 	}
 	peer, err := n.peerOf(conn)
@@ -288,6 +307,21 @@ func (n *Node) accept(bulk *bulkConn, a Acceptor, lane bool) (*connection, error
 		return nil, refusal
 	}
 	return finish(bulk, conn, hello, peer, mine.Features), nil
+}
+
+// offersAnother watches whether a client offers protocols, and this one is not among
+// them: crypto/tls has no type for that error.
+func offersAnother(config *tls.Config) *bool {
+	offered := new(bool)
+	ask := config.GetConfigForClient
+	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		*offered = len(hello.SupportedProtos) > 0 && !slices.Contains(hello.SupportedProtos, preface.ALPN)
+		if ask == nil {
+			return nil, nil
+		}
+		return ask(hello)
+	}
+	return offered
 }
 
 func (n *Node) peerOf(conn *tls.Conn) (string, error) {

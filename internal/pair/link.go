@@ -206,6 +206,39 @@ func (l *Link) place(lane *lane) {
 	}
 }
 
+// moveOn takes a flow to the session after its own, whose far process takes no new flows
+// and has refused this one: an upgrade overtook its OPEN. It reports false if the flow has
+// to end. The caller holds f.mu.
+func (l *Link) moveOn(f *Flow) bool {
+	if f.opened || f.sf.Out.Acknowledged() > 0 || f.sf.Over() || f.sf.Dead() {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.node.closing.Load() {
+		return false
+	}
+	was := f.s
+	if l.s == was { // DRAIN comes later than this answer
+		l.old = append(l.old, was)
+		l.s = l.newSession()
+	}
+	if lane := f.lane; lane != nil {
+		lane.unbind(f)
+		lane.close()
+		f.lane, f.greet = nil, nil
+		f.sf.Detach()
+	}
+	was.mu.Lock()
+	was.draining = true
+	delete(was.flows, f.id)
+	was.mu.Unlock()
+	was.message(wire.Message{Type: wire.MessageGone, Flow: f.id}) // the answer to its refusal
+	f.s, f.known, f.sent, f.lost = l.s, false, false, false
+	f.s.add(f)
+	return true
+}
+
 // assign gives the flow a lane and prepares what goes first on it. It reports false if
 // the flow needs none any more. The caller holds f.mu.
 func (f *Flow) assign(l *lane) bool {
@@ -450,7 +483,7 @@ func (s *session) note(err error) {
 	if p := problemOf(err); p != s.problem {
 		s.node.log.Warn("far relay not reached", "peer", s.peer, "tunnel", s.tunnel, "problem", string(p), "error", err)
 	}
-	s.problem, s.text = problemOf(err), err.Error()
+	s.problem, s.text, s.laneErr = problemOf(err), err.Error(), err
 }
 
 // target is the address to try now, and the options for it.
@@ -563,6 +596,7 @@ func (l *Link) dialLanes(s *session, now time.Time) {
 		forPool = max(l.o.Warm-warm-max(s.laneDials-waiting, 0), 0)
 	}
 	n := min(forFlows+forPool, maxLaneDials-l.laneDials)
+	enough := forFlows+forPool+s.laneDials == 0
 	if now.Before(l.laneRetry) || l.node.closing.Load() {
 		n = 0
 	}
@@ -570,6 +604,9 @@ func (l *Link) dialLanes(s *session, now time.Time) {
 	l.laneDials += n
 	s.laneDials += n
 	l.mu.Unlock()
+	if enough {
+		s.noteLane(nil)
+	}
 	for i := range n {
 		pool := i >= forFlows
 		l.node.tasks.Go(func() { l.dialLane(s, pool) })
@@ -586,6 +623,7 @@ func (l *Link) dialLane(s *session, pool bool) {
 		l.laneFailed(s, err)
 		return
 	}
+	s.noteLane(nil)
 	if pool {
 		lane.pad()
 		return
@@ -597,9 +635,21 @@ func (l *Link) dialLane(s *session, pool bool) {
 // laneFailed takes the news that a lane broke before the far relay's HELLO.
 func (l *Link) laneFailed(s *session, err error) {
 	l.node.log.Debug("lane not made", "peer", s.peer, "tunnel", s.tunnel, "error", err)
+	s.noteLane(err)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.laneRetry = time.Now().Add(tickEvery)
+}
+
+// noteLane takes note of whether another lane could be made; nil: it could, or none is
+// needed.
+func (s *session) noteLane(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil && s.laneErr == nil {
+		s.laneErrSince = time.Now()
+	}
+	s.laneErr = err
 }
 
 func (l *Link) newLane(s *session, pool bool) (*lane, error) {

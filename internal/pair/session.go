@@ -66,6 +66,9 @@ type session struct {
 	text       string
 	pings      uint64
 
+	laneErr      error     // near relay: why no other connection could be made; nil: it could
+	laneErrSince time.Time // of it, while the control connection stands
+
 	laneDials int // near relay, under the link's lock
 }
 
@@ -106,7 +109,7 @@ func (s *session) begin(c *connection) {
 	}
 	s.instance, s.release, s.since = c.hello.Instance, c.hello.Release, time.Now()
 	s.remote = addressOf(c)
-	s.problem, s.text = ProblemNone, ""
+	s.problem, s.text, s.laneErr = ProblemNone, "", nil
 	flows := slices.Collect(maps.Values(s.flows))
 	s.mu.Unlock()
 	if old != nil {
@@ -340,6 +343,9 @@ func (f *Flow) take(m wire.Message) {
 	case wire.MessageOpened:
 		f.known, f.opened, f.target = true, true, m.Text
 	case wire.MessageRefused:
+		if r, _ := reasonOf(c); f.near && r == flow.EndDrain && f.s.link.moveOn(f) {
+			return
+		}
 		f.known = true
 		f.sf.PeerReset(0, false, c)
 	case wire.MessageAck:

@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// laneErrSettles is how long no lane can be made until a session's state says so.
+const laneErrSettles = time.Second
+
 // State is the node at this moment. It looks at every flow.
 func (n *Node) State() State { return n.snapshot((*session).state) }
 
@@ -29,6 +32,9 @@ func (s *session) overview() SessionState {
 	st := SessionState{Peer: s.peer, Tunnel: s.tunnel, Near: s.near, Session: s.id, Instance: s.instance, Release: s.release,
 		Remote: s.remote, Up: s.ctl != nil, Since: s.since, Draining: s.draining, RTT: s.rtt(), Flows: len(s.flows),
 		FlowsTotal: s.flowsTotal.Load(), Resumes: s.resumes.Load(), Outage: s.outage, Problem: s.problem, ProblemText: s.text}
+	if s.ctl != nil && s.laneErr != nil && time.Since(s.laneErrSince) > laneErrSettles {
+		st.LaneError = s.laneErr.Error()
+	}
 	if s.ctl == nil && s.instance != 0 {
 		st.Outage += time.Since(s.since)
 	}

@@ -45,6 +45,7 @@ type SessionState struct {
 	Outage       time.Duration // together, without a control connection after the first
 	Problem      Problem
 	ProblemText  string
+	LaneError    string // why a session that stands cannot make the lanes that it lacks
 }
 
 // State is the node at one moment.

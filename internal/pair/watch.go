@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"longhaul/internal/flow"
 	"longhaul/internal/pair/stream"
@@ -23,9 +26,10 @@ const (
 	suspectAfter  = 500 * time.Millisecond // of bytes without an acknowledgement
 	checkKeysTick = 10                     // ticks
 	// wakeStale is the age of a lane beyond which a WAKE was sent in its knowledge.
-	wakeStale   = 100 * time.Millisecond
-	drainWithin = 5 * time.Second // of a lane that was released with bytes under way
-	renewEvery  = time.Hour       // of the pool's lanes, one at a time
+	wakeStale     = 100 * time.Millisecond
+	announceEvery = 10 * time.Second // a key that the peer has not taken
+	drainWithin   = 5 * time.Second  // of a lane that was released with bytes under way
+	renewEvery    = time.Hour        // of the pool's lanes, one at a time
 )
 
 // watch looks after sessions until the node closes.
@@ -145,17 +149,20 @@ func kernelSays(bulk *bulkConn, what func(*tcpinfo.Info) bool) (yes bool) {
 	return yes
 }
 
-// announce tells the peer a key that a rotation made.
+// announce tells the peer a key that a rotation made, and again while one of them could
+// not store it.
 func (s *session) announce(ctl *control) {
 	key := s.node.identity.Announced(s.peer)
 	if key == nil {
 		return
 	}
 	ctl.mu.Lock()
-	fresh := ctl.keys != string(key)
-	ctl.keys = string(key)
+	due := ctl.keys != string(key) || time.Since(ctl.announced) > announceEvery
+	if due {
+		ctl.keys, ctl.announced = string(key), time.Now()
+	}
 	ctl.mu.Unlock()
-	if fresh {
+	if due {
 		ctl.post(wire.Message{Type: wire.MessageKey, Bytes: key})
 	}
 }
@@ -215,7 +222,7 @@ func (f *Flow) watch(now time.Time, resume time.Duration, down bool) {
 	case (f.sent || !f.near) && (down || !f.needSince.IsZero() && now.Sub(f.needSince) > resume):
 		f.giveUp(cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits")))
 	case f.near && !f.sent && now.Sub(f.start) > f.deadline:
-		f.giveUp(cause(flow.EndPairDown, errors.New(f.s.whyDown())))
+		f.giveUp(f.s.whyDown())
 	case !f.sf.Dead() && !f.sf.Clean():
 		f.watchReset(now)
 		f.watchSilence(now)
@@ -345,13 +352,19 @@ func (f *Flow) watchWake(now time.Time) {
 	}
 }
 
-func (s *session) whyDown() string {
+// whyDown is why a flow has got no lane.
+func (s *session) whyDown() stream.Cause {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.problem != ProblemNone {
-		return string(s.problem) + ": " + s.text
+	switch {
+	case errors.Is(s.laneErr, unix.EADDRNOTAVAIL):
+		return cause(flow.EndNoLocalPort, s.laneErr)
+	case s.problem != ProblemNone:
+		return cause(flow.EndPairDown, errors.New(string(s.problem)+": "+s.text))
+	case s.laneErr != nil:
+		return cause(flow.EndPairDown, fmt.Errorf("no new lane: %w", s.laneErr))
 	}
-	return "no lane to the far relay"
+	return cause(flow.EndPairDown, errors.New("no lane to the far relay"))
 }
 
 func (s *session) allFlows() []*Flow {

@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+
+	"longhaul/internal/display"
 )
 
 // Tables fit into 80 columns.
@@ -94,28 +96,7 @@ func halfRange(lo, hi, mid float64, runs int) string {
 }
 
 // wrapped joins sentences' parts and breaks them to lines of the tables' width.
-func wrapped(parts ...string) string { return Wrap(strings.Join(parts, ""), 79) }
-
-// Wrap breaks a text to lines of at most width columns.
-func Wrap(text string, width int) string {
-	var b strings.Builder
-	column := 0
-	for word := range strings.FieldsSeq(text) {
-		length := len([]rune(word))
-		switch {
-		case column == 0:
-		case column+1+length > width:
-			b.WriteByte('\n')
-			column = 0
-		default:
-			b.WriteByte(' ')
-			column++
-		}
-		b.WriteString(word)
-		column += length
-	}
-	return b.String()
-}
+func wrapped(parts ...string) string { return display.Wrap(strings.Join(parts, ""), 79) }
 
 // tableOf returns a table of left-aligned words.
 func tableOf(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 2, ' ', 0) }

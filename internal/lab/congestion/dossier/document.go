@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"longhaul/internal/lab/congestion"
+	"longhaul/internal/display"
 )
 
 // document returns the result as Markdown.
@@ -225,7 +225,7 @@ func unitIn(s string) string {
 
 // paragraph writes text in lines of at most 100 columns.
 func paragraph(b *bytes.Buffer, text string) {
-	b.WriteString(congestion.Wrap(text, 100) + "\n\n")
+	b.WriteString(display.Wrap(text, 100) + "\n\n")
 }
 
 // joined lists names.

@@ -51,8 +51,10 @@ export const pairColumns = [
   { title: 'Outage', number: true, hide: 'phone', note: 'time without a connection, together', cell: (s) => (s.outage_seconds ? f.seconds(s.outage_seconds) : 'none') },
 ];
 
-// trouble says in words why a session does not stand, and what to do about it.
+// trouble says in words why a session does not stand, or makes no lanes, and what to do
+// about it.
 function trouble(s) {
+  if (s.up && s.lane_error) return 'no new lane: ' + s.lane_error;
   if (!s.problem_text) return undefined;
   return s.problem_text + (s.remedy ? ': ' + s.remedy : '');
 }
