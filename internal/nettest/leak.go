@@ -1,6 +1,7 @@
 package nettest
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"strings"
@@ -8,31 +9,63 @@ import (
 	"time"
 )
 
+// patienceForLeaks is how long goroutines and descriptors may take to end after a test.
+const patienceForLeaks = 30 * time.Second
+
 // CheckLeaks fails the test if, after it and its later cleanups, more
 // goroutines or descriptors exist than at the call. Parallel tests must not use
 // it.
 func CheckLeaks(t testing.TB) {
 	t.Helper()
+	before := holdings()
+	t.Cleanup(func() { Eventually(t, patienceForLeaks, before.noneLeaked, before.leaked) })
+}
+
+// RunWithoutLeaks runs a package's tests and returns their exit status, which is 1 if
+// more goroutines or descriptors exist after them. It is for packages with parallel tests;
+// -run finds the test that leaks.
+func RunWithoutLeaks(m *testing.M) (status int) {
+	before := holdings()
+	status = m.Run()
+	for deadline := time.Now().Add(patienceForLeaks); status == 0 && !before.noneLeaked(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			fmt.Fprintln(os.Stderr, before.leaked())
+			status = 1
+		}
+	}
+	return status
+}
+
+// held is what a process holds.
+type held struct {
+	goroutines  int
+	descriptors map[string]string // their targets
+}
+
+func holdings() held {
 	// The runtime opens its poller with the first pipe or socket and keeps it.
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()
 		w.Close()
 	}
-	goroutines, descriptors := runtime.NumGoroutine(), openDescriptors(t)
-	t.Cleanup(func() {
-		Eventually(t, 30*time.Second, func() bool {
-			return runtime.NumGoroutine() <= goroutines && len(openDescriptors(t)) <= len(descriptors)
-		}, func() string {
-			var b strings.Builder
-			for fd, target := range openDescriptors(t) {
-				if descriptors[fd] != target {
-					b.WriteString("descriptor " + fd + " -> " + target + "\n")
-				}
-			}
-			stacks := make([]byte, 1<<20)
-			return "leaked:\n" + b.String() + string(stacks[:runtime.Stack(stacks, true)])
-		})
-	})
+	return held{runtime.NumGoroutine(), openDescriptors()}
+}
+
+// noneLeaked reports whether there is no more now.
+func (h held) noneLeaked() bool {
+	return runtime.NumGoroutine() <= h.goroutines && len(openDescriptors()) <= len(h.descriptors)
+}
+
+// leaked describes what there is more now.
+func (h held) leaked() string {
+	var b strings.Builder
+	for fd, target := range openDescriptors() {
+		if h.descriptors[fd] != target {
+			b.WriteString("descriptor " + fd + " -> " + target + "\n")
+		}
+	}
+	stacks := make([]byte, 1<<20)
+	return "leaked:\n" + b.String() + string(stacks[:runtime.Stack(stacks, true)])
 }
 
 // Eventually polls cond until it holds, and fails the test with what after
@@ -57,11 +90,10 @@ func Must(t testing.TB, err error) {
 }
 
 // openDescriptors maps this process's descriptors to their targets.
-func openDescriptors(t testing.TB) map[string]string {
-	t.Helper()
+func openDescriptors() map[string]string {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	open := make(map[string]string, len(entries))
 	for _, entry := range entries {

@@ -35,6 +35,7 @@ func (s *stand) stall() {
 // TestStalledTarget holds that a client that sends to a target that reads nothing is
 // stopped, with bounded memory, and that its reset still arrives.
 func TestStalledTarget(t *testing.T) {
+	t.Parallel()
 	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.resetDrain = 300 * time.Millisecond })
 	s.stall()
 	c := s.dial()
@@ -50,6 +51,7 @@ func TestStalledTarget(t *testing.T) {
 // TestMemoryLimit holds all stores to a quarter of the limit in an outage, and that
 // flows go on behind it.
 func TestMemoryLimit(t *testing.T) {
+	t.Parallel()
 	const limit = 8 << 20
 	s := newStand(t, func(_ *stand, o *Options, _ *LinkOptions) { o.MemoryLimit = func() int64 { return limit } })
 	s.serve(func(c *net.TCPConn) {
@@ -88,6 +90,7 @@ func TestMemoryLimit(t *testing.T) {
 }
 
 func TestSilenceEnds(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		legs LegOptions
 		end  bool // of the client
@@ -97,6 +100,7 @@ func TestSilenceEnds(t *testing.T) {
 		{LegOptions{HalfClose: 300 * time.Millisecond}, true, flow.EndHalfClosed},
 	} {
 		t.Run(string(c.want), func(t *testing.T) {
+			t.Parallel()
 			s := newStand(t, parkSoon, func(s *stand, _ *Options, _ *LinkOptions) {
 				s.idle, s.halfClose = c.legs.Idle, c.legs.HalfClose
 			})
@@ -119,6 +123,7 @@ func TestSilenceEnds(t *testing.T) {
 // TestReset holds that an operator's reset reaches both ends with its reason, and that
 // the flow's figures can be read.
 func TestReset(t *testing.T) {
+	t.Parallel()
 	flows := make(chan *Flow, 1)
 	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.carried = func(f *Flow) { flows <- f } })
 	s.serve(echo)
@@ -144,6 +149,7 @@ func TestReset(t *testing.T) {
 
 // TestNoSession holds that a client is reset when no session stands in its time.
 func TestNoSession(t *testing.T) {
+	t.Parallel()
 	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = 300 * time.Millisecond; s.admit = false })
 	c := s.dial()
 	defer c.Close()
@@ -157,6 +163,7 @@ func TestNoSession(t *testing.T) {
 
 // TestStrangers holds that what is no handshake of a peer gets nothing.
 func TestStrangers(t *testing.T) {
+	t.Parallel()
 	s := newStand(t)
 	s.awaitWarm(1)
 	valid := preface.Preface{Kind: preface.Lane}.Append(nil, s.farKeys.public())

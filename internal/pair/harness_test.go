@@ -9,12 +9,14 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -26,6 +28,18 @@ import (
 	"longhaul/internal/nettest"
 	"longhaul/internal/pair/preface"
 )
+
+// parallelTests is how many tests run at the same time unless -parallel says otherwise:
+// most of them wait for timers.
+const parallelTests = "8"
+
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", parallelTests); err != nil { // the command line is parsed later
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(nettest.RunWithoutLeaks(m))
+}
 
 // keyring is an Identity in memory.
 type keyring struct {
@@ -148,7 +162,6 @@ type stand struct {
 type standOption func(*stand, *Options, *LinkOptions)
 
 func newStand(t testing.TB, options ...standOption) *stand {
-	nettest.CheckLeaks(t)
 	s := &stand{t: t, admit: true, nearEnds: make(chan End, 10000), farEnds: make(chan End, 10000),
 		nearKeys: newKeyring(t), farKeys: newKeyring(t)}
 	s.nearKeys.trust("far", s.farKeys)

@@ -19,6 +19,7 @@ import (
 )
 
 func TestEcho(t *testing.T) {
+	t.Parallel()
 	s := newStand(t)
 	s.serve(echo)
 	c := s.dial()
@@ -38,6 +39,7 @@ func TestEcho(t *testing.T) {
 }
 
 func TestHalfClose(t *testing.T) {
+	t.Parallel()
 	s := newStand(t)
 	s.serve(func(c *net.TCPConn) {
 		n, _ := io.Copy(io.Discard, c)
@@ -60,6 +62,7 @@ func TestHalfClose(t *testing.T) {
 // TestClientResets holds that a client's reset reaches the target as a reset, after
 // all bytes before it.
 func TestClientResets(t *testing.T) {
+	t.Parallel()
 	s := newStand(t)
 	got := make(chan int, 1)
 	failed := make(chan error, 1)
@@ -89,6 +92,7 @@ func TestClientResets(t *testing.T) {
 // TestTargetResets holds that a client gets all bytes of a target that resets, then
 // the reset.
 func TestTargetResets(t *testing.T) {
+	t.Parallel()
 	s := newStand(t)
 	size := make(chan int, 1)
 	s.serve(func(c *net.TCPConn) {
@@ -112,8 +116,6 @@ func TestTargetResets(t *testing.T) {
 	}
 }
 
-// TestCleanEndWithRacingReset holds that the target's whole answer and its end arrive
-// although the client's reset follows.
 // hastyAcceptor takes the error of each target's socket before it hands it over.
 type hastyAcceptor struct {
 	*stand
@@ -138,6 +140,7 @@ func (a *hastyAcceptor) Dial(ctx context.Context, o Open) (Target, error) {
 // TestTargetResetsBeforeHandOver holds that a reset is none the less one when nobody can
 // read it from the socket any more: a read returns an end.
 func TestTargetResetsBeforeHandOver(t *testing.T) {
+	t.Parallel()
 	dialed := make(chan struct{})
 	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.acceptor = &hastyAcceptor{s, dialed} })
 	s.serve(func(c *net.TCPConn) {
@@ -152,7 +155,10 @@ func TestTargetResetsBeforeHandOver(t *testing.T) {
 	s.ends(flow.EndTargetReset)
 }
 
+// TestCleanEndWithRacingReset holds that the target's whole answer and its end arrive
+// although the client's reset follows.
 func TestCleanEndWithRacingReset(t *testing.T) {
+	t.Parallel()
 	s := newStand(t)
 	s.serve(func(c *net.TCPConn) {
 		_, _ = c.Write(pattern(30000, 0))
@@ -171,6 +177,7 @@ func TestCleanEndWithRacingReset(t *testing.T) {
 }
 
 func TestTargetRefuses(t *testing.T) {
+	t.Parallel()
 	s := newStand(t)
 	l := nettest.ListenTCP(t, "127.0.0.1:0")
 	s.setTarget(addrOf(l))
@@ -185,6 +192,7 @@ func TestTargetRefuses(t *testing.T) {
 
 // TestLanesLost cuts the path at random moments while random data goes both ways.
 func TestLanesLost(t *testing.T) {
+	t.Parallel()
 	s := newStand(t)
 	s.serve(echo)
 	const flows, size = 8, 2 << 20

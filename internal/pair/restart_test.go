@@ -1,8 +1,11 @@
 package pair
 
 import (
+	"context"
+	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +28,7 @@ func die(n *Node) {
 // TestNearRestarts holds that the flows of a near process that died are reset at the far
 // relay once the next one is there, long before resume.
 func TestNearRestarts(t *testing.T) {
+	t.Parallel()
 	s := newStand(t, origin)
 	s.serve(echo)
 	c := s.dial()
@@ -42,6 +46,7 @@ func TestNearRestarts(t *testing.T) {
 // TestLaneForAnotherProcess holds that a lane whose preface names another process than
 // this one is closed before anything of it is read: an OPEN may have been carried out.
 func TestLaneForAnotherProcess(t *testing.T) {
+	t.Parallel()
 	s := newStand(t)
 	c, err := net.Dial("tcp", s.lanes.Addr().String())
 	nettest.Must(t, err)
@@ -62,6 +67,7 @@ func netTimeout(err error) bool {
 
 // TestFullPool holds that a lane that has carried a flow takes an unused one's place.
 func TestFullPool(t *testing.T) {
+	t.Parallel()
 	s := newStand(t)
 	s.serve(echo)
 	s.awaitWarm(2)
@@ -81,6 +87,7 @@ func TestFullPool(t *testing.T) {
 }
 
 func TestRedialEvery(t *testing.T) {
+	t.Parallel()
 	for away, want := range map[time.Duration]time.Duration{
 		0: 100 * time.Millisecond, time.Minute: 500 * time.Millisecond, time.Hour: 2 * time.Second,
 	} {
@@ -88,4 +95,39 @@ func TestRedialEvery(t *testing.T) {
 			t.Errorf("a far relay that is away for %v is tried each %v, want %v", away, got, want)
 		}
 	}
+}
+
+// drainedAcceptor refuses the first flow, as a process that an upgrade has replaced.
+type drainedAcceptor struct {
+	*stand
+	refused atomic.Bool
+}
+
+func (a *drainedAcceptor) Dial(ctx context.Context, o Open) (Target, error) {
+	if a.refused.CompareAndSwap(false, true) {
+		return Target{}, &Refusal{flow.EndDrain, errors.New("the relay is closed")}
+	}
+	return a.stand.Dial(ctx, o)
+}
+
+// TestUpgradeOvertakesOpen holds that a flow goes on to the next session if its OPEN came
+// to a far process that takes no new flows any more.
+func TestUpgradeOvertakesOpen(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.acceptor = &drainedAcceptor{stand: s} })
+	s.serve(echo)
+	s.awaitWarm(1)
+	before := s.near.State().Sessions[0].Session
+	c := s.dial()
+	defer c.Close()
+	s.roundTrip(c, "hello")
+	if e := <-s.farEnds; e.Reason != flow.EndDrain {
+		t.Errorf("the first attempt ended by %q", e.Reason)
+	}
+	nettest.Must(t, c.CloseWrite())
+	s.ends(flow.EndClean)
+	nettest.Eventually(t, 20*time.Second, func() bool {
+		all := s.near.State().Sessions
+		return len(all) == 1 && all[0].Session != before && all[0].Flows == 0
+	}, s.dump)
 }

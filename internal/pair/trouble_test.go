@@ -50,11 +50,13 @@ func (s *stand) awaitWarm(n int) {
 
 // TestBlackHoles holds that a flow goes on when its lane, or everything, falls silent.
 func TestBlackHoles(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name           string
 		lanes, control bool
 	}{{"lanes", true, false}, {"control", false, true}, {"both", true, true}} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			s := newStand(t, direct)
 			s.serve(echo)
 			client := s.dial()
@@ -77,6 +79,7 @@ func TestBlackHoles(t *testing.T) {
 // TestFarRestarts holds that the flows of a far process that died are reset at once,
 // and that new ones are served.
 func TestFarRestarts(t *testing.T) {
+	t.Parallel()
 	s := newStand(t)
 	s.serve(echo)
 	c := s.dial()
@@ -104,6 +107,7 @@ func TestFarRestarts(t *testing.T) {
 
 // TestOutageLongerThanResume holds that both ends give up.
 func TestOutageLongerThanResume(t *testing.T) {
+	t.Parallel()
 	s := newStand(t, func(_ *stand, _ *Options, o *LinkOptions) {
 		o.Resume = 300 * time.Millisecond
 	})
@@ -121,6 +125,7 @@ func TestOutageLongerThanResume(t *testing.T) {
 
 // TestInOutage holds that what both ends did in an outage arrives after it.
 func TestInOutage(t *testing.T) {
+	t.Parallel()
 	s := newStand(t)
 	s.serve(func(c *net.TCPConn) {
 		b, _ := io.ReadAll(c)
@@ -158,8 +163,9 @@ func TestInOutage(t *testing.T) {
 
 // TestProblems holds that the cause of a session that does not stand is named.
 func TestProblems(t *testing.T) {
+	t.Parallel()
 	garbage := nettest.ListenTCP(t, "127.0.0.1:0")
-	defer garbage.Close()
+	t.Cleanup(func() { garbage.Close() })
 	go func() {
 		for {
 			c, err := garbage.Accept()
@@ -190,6 +196,7 @@ func TestProblems(t *testing.T) {
 		{func(s *stand, _ *Options, _ *LinkOptions) { s.admit = false }, ProblemDenied},
 	} {
 		t.Run(string(c.want), func(t *testing.T) {
+			t.Parallel()
 			s := newStand(t, c.option)
 			nettest.Eventually(t, 20*time.Second, func() bool { return s.near.State().Sessions[0].Problem == c.want }, s.dump)
 		})
@@ -198,6 +205,7 @@ func TestProblems(t *testing.T) {
 
 // TestPeerRemoved holds that a peer that is admitted no more loses its flows.
 func TestPeerRemoved(t *testing.T) {
+	t.Parallel()
 	s := newStand(t)
 	s.serve(echo)
 	c := s.dial()
@@ -213,6 +221,7 @@ func TestPeerRemoved(t *testing.T) {
 
 // TestRotation holds that a new key reaches the peer over a session that stands.
 func TestRotation(t *testing.T) {
+	t.Parallel()
 	s := newStand(t)
 	next := newKeyring(t).public()
 	s.nearKeys.mu.Lock()
@@ -228,6 +237,7 @@ func TestRotation(t *testing.T) {
 // TestDrain holds that a draining far relay keeps its flows, and that new ones go to
 // its successor.
 func TestDrain(t *testing.T) {
+	t.Parallel()
 	s := newStand(t)
 	s.serve(echo)
 	c := s.dial()
@@ -261,6 +271,7 @@ func TestDrain(t *testing.T) {
 
 // TestClear carries a flow over lanes in clear.
 func TestClear(t *testing.T) {
+	t.Parallel()
 	s := newStand(t, func(s *stand, _ *Options, o *LinkOptions) { s.clear, o.Clear = true, true })
 	s.serve(echo)
 	c := s.dial()
