@@ -9,10 +9,12 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"longhaul/internal/lab/pattern"
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 	"longhaul/internal/tcpscript"
@@ -43,6 +45,16 @@ type held struct{ *net.TCPConn }
 
 // dialFunc connects to a relay.
 type dialFunc func(context.Context) (net.Conn, error)
+
+// dialFromMany connects to a relay from ever new addresses of the loopback.
+func dialFromMany(to string) dialFunc {
+	var n atomic.Uint32
+	return func(ctx context.Context) (net.Conn, error) {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 78, 0, byte(n.Add(1)))}}
+		d.SetMultipathTCP(false)
+		return d.DialContext(ctx, "tcp", to)
+	}
+}
 
 // hold opens a flow to a target that echoes, and sees that it does.
 func hold(t *testing.T, dial dialFunc) held {
@@ -196,4 +208,98 @@ func (u *traffic) release(t *testing.T) (took []time.Duration) {
 		h.release(t)
 	}
 	return took
+}
+
+// bulk is a flow to a target that echoes, with a sender that never pauses and a
+// receiver that compares.
+type bulk struct {
+	held
+	size      int64
+	sent, got atomic.Int64
+	reading   sync.Mutex // the receiver has it for each read
+	all       sync.WaitGroup
+	failed    chan error
+}
+
+// startBulk begins to send so many bytes, and ends the stream behind them.
+func startBulk(t *testing.T, dial dialFunc, size int64) *bulk {
+	t.Helper()
+	c, err := dial(t.Context())
+	nettest.Must(t, err)
+	b := &bulk{held: held{c.(*net.TCPConn)}, size: size, failed: make(chan error, 1)}
+	b.all.Go(b.send)
+	b.all.Go(func() { b.failed <- b.receive() })
+	t.Cleanup(func() {
+		b.Close()
+		b.all.Wait()
+	})
+	return b
+}
+
+func (b *bulk) send() {
+	for b.sent.Load() < b.size {
+		n, err := b.Write(pattern.At(b.sent.Load(), min(b.size-b.sent.Load(), 64<<10)))
+		b.sent.Add(int64(n))
+		if err != nil {
+			return // the receiver has an error, too
+		}
+	}
+	_ = b.CloseWrite()
+}
+
+func (b *bulk) receive() error {
+	buf := make([]byte, 64<<10)
+	for {
+		b.reading.Lock()
+		n, err := b.Read(buf)
+		b.reading.Unlock()
+		at := b.got.Load()
+		switch {
+		case !pattern.Match(at, buf[:n]) || at+int64(n) > b.size:
+			return fmt.Errorf("after %d bytes: others come back than were sent", at)
+		case err == io.EOF && at+int64(n) < b.size:
+			return fmt.Errorf("a clean end after %d of %d bytes", at+int64(n), b.size)
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return fmt.Errorf("after %d of %d bytes: %w", at+int64(n), b.size, err)
+		}
+		b.got.Add(int64(n))
+	}
+}
+
+// expectWhole waits until everything has come back, and the end.
+func (b *bulk) expectWhole(t *testing.T, what string) {
+	t.Helper()
+	select {
+	case err := <-b.failed:
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	case <-time.After(patience):
+		t.Errorf("%s: %d bytes of %d came back, %d are sent", what, b.got.Load(), b.size, b.sent.Load())
+	}
+}
+
+// expectGot waits until so many bytes have come back.
+func (b *bulk) expectGot(t *testing.T, n int64) {
+	t.Helper()
+	nettest.Eventually(t, patience, func() bool { return b.got.Load() >= n },
+		func() string {
+			return fmt.Sprintf("%d bytes of %d came back, %d are sent", b.got.Load(), n, b.sent.Load())
+		})
+}
+
+// expectStuck waits until the sender gets nothing away any more.
+func (b *bulk) expectStuck(t *testing.T) {
+	t.Helper()
+	const looks = 50
+	before, same := int64(-1), 0
+	nettest.Eventually(t, patience, func() bool {
+		now := b.sent.Load()
+		if same++; now != before {
+			before, same = now, 0
+		}
+		return same == looks || now == b.size
+	}, func() string { return "a sender that nobody reads from goes on" })
 }

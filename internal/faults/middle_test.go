@@ -2,6 +2,7 @@ package faults
 
 import (
 	"io"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"testing"
@@ -23,7 +24,9 @@ type middle struct {
 	through map[*through]bool
 	flights [][]byte // the preface of every connection, and what came in the same segment
 	alters  int      // bytes still to alter, of lanes
-	refuses bool     // resets every new connection
+	// altersAny is how many reads are still to be altered, of any connection.
+	altersAny int
+	refuses   bool // resets every new connection
 }
 
 // through is one connection through the box.
@@ -54,6 +57,8 @@ func (m *middle) serve(near net.Conn) {
 	m.mu.Lock()
 	m.flights = append(m.flights, append([]byte(nil), first[:n]...))
 	refuses := m.refuses
+	kind := preface.Kind(first[prefaceKindAt])
+	m.alterAny(first[:n])
 	m.mu.Unlock()
 	if refuses {
 		reset(near)
@@ -64,7 +69,7 @@ func (m *middle) serve(near net.Conn) {
 		reset(near)
 		return
 	}
-	c := &through{preface.Kind(first[prefaceKindAt]), near, far}
+	c := &through{kind, near, far}
 	m.mu.Lock()
 	m.through[c] = true
 	m.mu.Unlock()
@@ -109,9 +114,19 @@ func (m *middle) pass(c *through, to, from net.Conn) {
 func (m *middle) alter(c *through, b []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.alterAny(b)
 	if m.alters > 0 && c.kind == preface.Lane && len(b) > 1000 { // records of data
 		m.alters--
 		b[len(b)/2] ^= 0x10
+	}
+}
+
+// alterAny flips a bit, as long as some reads are to be altered; not of all reads, so that
+// some connections get far. The caller holds the mutex.
+func (m *middle) alterAny(b []byte) {
+	if m.altersAny > 0 && rand.IntN(3) == 0 {
+		m.altersAny--
+		b[rand.IntN(len(b))] ^= 1 << rand.IntN(8)
 	}
 }
 

@@ -17,6 +17,7 @@ type pairOf struct {
 	t                  *testing.T
 	near, far          *daemon
 	nearHost, farHost  *hosts.Host
+	supervision        supervision
 	nearKeys, farKeys  string // directories
 	listen, wan        string // where the near relay and the far one listen
 	forward            string // where the near relay looks for the far one
@@ -28,10 +29,12 @@ type pairOf struct {
 	withoutWaitForPair bool
 }
 
-// pairKeys makes the keys of two hosts that know each other.
+// pairKeys makes the keys of two hosts that know each other, in directories of their
+// own unless they have some.
 func (p *pairOf) pairKeys() {
 	p.t.Helper()
-	p.nearKeys, p.farKeys = filepath.Join(p.t.TempDir(), "near"), filepath.Join(p.t.TempDir(), "far")
+	p.nearKeys = cmp.Or(p.nearKeys, filepath.Join(p.t.TempDir(), "near"))
+	p.farKeys = cmp.Or(p.farKeys, filepath.Join(p.t.TempDir(), "far"))
 	near, far := identity.New(p.nearKeys), identity.New(p.farKeys)
 	nearKey, _, _, err := near.Key()
 	nettest.Must(p.t, err)
@@ -46,18 +49,27 @@ func (p *pairOf) pairKeys() {
 // start starts both relays and waits until the pair stands.
 func (p *pairOf) start() *pairOf {
 	p.t.Helper()
+	p.startFar()
+	p.startNear()
+	return p
+}
+
+func (p *pairOf) startFar() {
+	p.t.Helper()
 	if p.nearKeys == "" {
 		p.pairKeys()
 	}
-	if p.forward == "" {
-		p.forward = p.wan
-	}
-	p.far = startDaemon(p.t, p.farHost, unsupervised, p.farConfig())
-	p.near = startDaemon(p.t, p.nearHost, unsupervised, p.nearConfig())
+	p.far = startDaemon(p.t, p.farHost, p.supervision, p.farConfig())
+}
+
+// startNear starts the near relay and waits until the pair stands, unless told not to.
+func (p *pairOf) startNear() {
+	p.t.Helper()
+	p.forward = cmp.Or(p.forward, p.wan)
+	p.near = startDaemon(p.t, p.nearHost, p.supervision, p.nearConfig())
 	if !p.withoutWaitForPair {
 		p.expectUp()
 	}
-	return p
 }
 
 func (p *pairOf) nearConfig() string {

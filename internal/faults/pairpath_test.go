@@ -32,19 +32,29 @@ var (
 // newPairPath builds the hosts; start of the pair follows.
 func newPairPath(t *testing.T) *pairPath {
 	t.Helper()
+	return newPairPathOver(t, wan("wan", nearAddress, farAddress, link.Settings{MTU: 1500}))
+}
+
+// wan is a link between both hosts.
+func wan(name string, near, far netip.Prefix, both link.Settings) lab.LinkSpec {
+	return lab.LinkSpec{
+		Name: name,
+		A:    lab.Endpoint{Host: "near", Device: name, Addresses: []netip.Prefix{near}},
+		B:    lab.Endpoint{Host: "far", Device: name, Addresses: []netip.Prefix{far}},
+		AB:   both, BA: both,
+	}
+}
+
+// newPairPathOver is newPairPath over other links than a perfect one.
+func newPairPathOver(t *testing.T, links ...lab.LinkSpec) *pairPath {
+	t.Helper()
 	nettest.RequireSandbox(t)
-	perfect := link.Settings{MTU: 1500}
 	built, err := lab.Build(lab.Topology{
 		Hosts: []lab.HostSpec{
 			{Name: "near", Address: nearAddress.Addr(), Sysctls: buffers},
 			{Name: "far", Address: farAddress.Addr(), Sysctls: buffers},
 		},
-		Links: []lab.LinkSpec{{
-			Name: "wan",
-			A:    lab.Endpoint{Host: "near", Device: "wan", Addresses: []netip.Prefix{nearAddress}},
-			B:    lab.Endpoint{Host: "far", Device: "wan", Addresses: []netip.Prefix{farAddress}},
-			AB:   perfect, BA: perfect,
-		}},
+		Links: links,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -57,19 +67,19 @@ func newPairPath(t *testing.T) *pairPath {
 }
 
 // cut makes directions of the WAN a black hole.
-func (p *pairPath) cut(directions ...link.Direction) { p.setDown(true, directions) }
+func (p *pairPath) cut(directions ...link.Direction) { p.setDown("wan", true, directions) }
 
 // mend undoes cut.
-func (p *pairPath) mend() { p.setDown(false, bothWays) }
+func (p *pairPath) mend() { p.setDown("wan", false, bothWays) }
 
 var bothWays = []link.Direction{link.AToB, link.BToA}
 
-func (p *pairPath) setDown(down bool, directions []link.Direction) {
+func (p *pairPath) setDown(name string, down bool, directions []link.Direction) {
 	p.t.Helper()
 	for _, d := range directions {
-		s := p.Link("wan").Settings(d)
+		s := p.Link(name).Settings(d)
 		s.Down = down
-		nettest.Must(p.t, p.Link("wan").Set(d, s))
+		nettest.Must(p.t, p.Link(name).Set(d, s))
 	}
 }
 
