@@ -113,7 +113,7 @@ var flagTable = []flagRow{
 	{"clamp-to-pmtu", "", usual}, {"clamp-to-route", "", usual}, {"once", "", usual}, {"relay", "", usual},
 	{"now", "", usual}, {"purge", "", usual}, {"keep-config", "", usual}, {"classic", "", usual}, {"quick", "", usual},
 	{"grid", "", usual}, {"sharing", "", usual}, {"safety", "", usual}, {"traps", "", usual}, {"short", "", usual},
-	{"warm", "", usual},
+	{"warm", "", usual}, {"outages", "", usual},
 	{"list", "", usual}, {"render", "", usual},
 }
 

@@ -23,6 +23,8 @@ type Options struct {
 	Only    uint64 // the number of a single script; 0: all
 	Relays  []int  // how many relays, each a way of its own; 0 is none, to hold the rule against the kernel
 	Through []string
+	Outages bool   // of the WAN between paired relays
+	Repeat  int    // runs of each script; 0: one
 	Lanes   int    // scripts at a time; 0: the usual
 	Program string // the longhaul binary
 	Report  progress.Reporter
@@ -43,13 +45,17 @@ func (o *Options) Check() error {
 		}
 	}
 	for _, name := range o.Through {
-		if _, ok := programs[name]; !ok {
+		if _, ok := programs[name]; !ok && name != pairName {
 			return fmt.Errorf("--through %s: no program of that name: choose from %s", name, ProgramNames())
 		}
 	}
 	switch {
 	case o.Scripts < 1:
 		return errors.New("--scripts 0: choose 1 or more")
+	case o.Repeat < 0:
+		return fmt.Errorf("--repeat %d: choose 1 or more", o.Repeat)
+	case o.Outages && !slices.Contains(o.Through, pairName):
+		return errors.New("--outages: only --through pair has a WAN")
 	case o.Lanes < 0 || o.Lanes > 256:
 		return fmt.Errorf("--parallel %d: choose 1 to 256", o.Lanes)
 	case len(o.Relays)+len(o.Through) == 0:
@@ -85,6 +91,7 @@ type Way struct {
 	Violations int          `json:"violations"`
 	Kinds      map[Kind]int `json:"kinds,omitempty"`
 	Findings   []Finding    `json:"findings,omitempty"` // the first of each kind
+	Faults     string       `json:"faults,omitempty"`   // of the WAN, counted
 }
 
 // Finding is a script that broke the rule, and the shortest that does.
@@ -105,23 +112,47 @@ type way struct {
 	flag    string // of the command
 	foreign bool
 	route   func(l *lane, i int, s *Script) (route, func(), error)
+
+	within     time.Duration // in which a script must end
+	shrinkWays time.Duration // in which a shorter script must end
+	shrinkTime time.Duration // for all shorter scripts
+
+	// Of a way that fails at random moments, else nil.
+	delay  func(since time.Time) time.Duration // that the faults since then excuse
+	faults func() string                       // counted
 }
 
-// try runs a script once through a way. The error is not about the way.
-func (w *way) try(l *lane, i int, s *Script, within time.Duration) (Outcome, error) {
+// try runs a script once through a way, and holds the outcome against the rule. direct is
+// the outcome of the direct way, nil for that way itself. The error is not about the way.
+func (w *way) try(l *lane, i int, s *Script, direct *Outcome, within time.Duration) (o Outcome, v *Violation, err error) {
 	r, done, err := w.route(l, i, s)
 	if err != nil {
-		return Outcome{}, err
+		return o, nil, err
 	}
-	o, err := run(s, r, within)
+	began := time.Now()
+	o, err = run(s, r, within)
+	took := time.Since(began)
 	done()
 	l.empty()
-	return o, err
+	if err != nil {
+		return o, nil, err
+	}
+	errors.As(Allowed(s, direct, &o), &v)
+	if v == nil && w.delay != nil && took-w.delay(began) > scriptTime {
+		v = &Violation{KindLate, fmt.Sprintf("it took %v, of which the WAN's faults excuse %v", took, w.delay(began))}
+	}
+	return o, v, nil
 }
 
-var directWay = &way{name: "direct", flag: "--relays 0", route: func(l *lane, _ int, s *Script) (route, func(), error) {
+// local is a way over the loopback device.
+func local(w way) *way {
+	w.within, w.shrinkWays, w.shrinkTime = scriptTime, shrinkWays, shrinkTime
+	return &w
+}
+
+var directWay = local(way{name: "direct", flag: "--relays 0", route: func(l *lane, _ int, s *Script) (route, func(), error) {
 	return l.direct(s), func() {}, nil
-}}
+}})
 
 // Run makes scripts and runs each of them directly and through every way.
 func Run(ctx context.Context, o Options) (Result, error) {
@@ -140,6 +171,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		lanes[i] = l
 	}
 	var ways []*way
+	check := func() error { return nil }
 	if n := slices.Max(append([]int{0}, o.Relays...)); n > 0 {
 		c, err := newChain(n, lanes)
 		if err != nil {
@@ -148,13 +180,23 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		defer c.close()
 		for _, n := range o.Relays {
 			if n > 0 {
-				ways = append(ways, &way{name: relays(n), flag: fmt.Sprintf("--relays %d", n), route: func(l *lane, i int, s *Script) (route, func(), error) {
+				ways = append(ways, local(way{name: relayCount(n), flag: fmt.Sprintf("--relays %d", n), route: func(l *lane, i int, s *Script) (route, func(), error) {
 					return c.way(n, l, i, s)
-				}})
+				}}))
 			}
 		}
 	}
 	for _, name := range o.Through {
+		if name == pairName {
+			p, err := startPair(ctx, o, len(lanes))
+			if err != nil {
+				return Result{}, err
+			}
+			defer p.close()
+			check = p.check
+			ways = append(ways, p.way())
+			continue
+		}
 		p, err := startPrograms(ctx, name, o.Program, lanes)
 		if err != nil {
 			return Result{}, err
@@ -169,11 +211,11 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	if o.Only > 0 {
 		first, last = o.Only, o.Only
 	}
-	e.next, e.of = first, last-first+1
+	e.first, e.of = first, (last-first+1)*uint64(max(o.Repeat, 1))
 	var all sync.WaitGroup
 	errs := make([]error, len(lanes))
 	for i, l := range lanes {
-		all.Go(func() { errs[i] = e.lane(ctx, l, i, last) })
+		all.Go(func() { errs[i] = e.lane(ctx, l, i) })
 	}
 	all.Wait()
 	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
@@ -187,14 +229,17 @@ func Run(ctx context.Context, o Options) (Result, error) {
 			continue
 		}
 		for _, f := range e.firstOf(w) {
-			r.Findings = append(r.Findings, e.finding(ctx, w, lanes[0], f))
+			r.Findings = append(r.Findings, e.finding(ctx, w, lanes, f))
+		}
+		if w.faults != nil {
+			r.Faults = w.faults()
 		}
 		result.Ways = append(result.Ways, r)
 	}
-	return result, ctx.Err()
+	return result, errors.Join(check(), ctx.Err())
 }
 
-func relays(n int) string {
+func relayCount(n int) string {
 	if n == 1 {
 		return "1 relay"
 	}
@@ -207,8 +252,10 @@ type batch struct {
 	ways    []*way
 	began   time.Time
 
+	first uint64
+
 	mu      sync.Mutex
-	next    uint64
+	begun   uint64
 	done    uint64
 	of      uint64
 	results []Way
@@ -221,28 +268,23 @@ type found struct {
 }
 
 // lane runs scripts until none is left.
-func (e *batch) lane(ctx context.Context, l *lane, i int, last uint64) error {
+func (e *batch) lane(ctx context.Context, l *lane, i int) error {
 	for ctx.Err() == nil {
 		e.mu.Lock()
-		n := e.next
-		e.next++
+		begun := e.begun
+		e.begun++
 		e.mu.Unlock()
-		if n > last {
+		if begun >= e.of {
 			return nil
 		}
+		n := e.first + begun/uint64(max(e.options.Repeat, 1))
 		s := Generate(e.options.Seed, n)
 		var direct *Outcome
 		for k, w := range e.ways {
-			within := scriptTime
-			if w.foreign {
-				within = foreignTime
-			}
-			o, err := w.try(l, i, s, within)
+			o, v, err := w.try(l, i, s, direct, w.within)
 			if err != nil {
 				return fmt.Errorf("script %d, %s: %w", n, w.name, err)
 			}
-			var v *Violation
-			errors.As(Allowed(s, direct, &o), &v)
 			e.note(k, n, v)
 			if direct == nil {
 				direct = &o
@@ -294,30 +336,41 @@ func (e *batch) firstOf(w *way) []*found {
 	return slices.SortedFunc(maps.Values(e.found[w.name]), func(a, b *found) int { return cmp.Compare(a.number, b.number) })
 }
 
-func (e *batch) finding(ctx context.Context, w *way, l *lane, f *found) Finding {
-	breaks := func(s *Script) *Violation {
-		direct, err := directWay.try(l, 0, s, shrinkWays)
-		if err != nil || direct.stuck() {
-			return nil
-		}
-		if w == directWay {
-			o := direct
-			var v *Violation
-			errors.As(Allowed(s, nil, &o), &v)
-			return v
-		}
-		o, err := w.try(l, 0, s, shrinkWays)
-		if err != nil {
-			return nil
-		}
-		var v *Violation
-		errors.As(Allowed(s, &direct, &o), &v)
-		return v
+func (e *batch) finding(ctx context.Context, w *way, lanes []*lane, f *found) Finding {
+	if w.delay == nil {
+		lanes = lanes[:1]
 	}
-	shortest, says, broke, of := shrink(ctx, Generate(e.options.Seed, f.number), f.violation, breaks)
+	breaks := func(s *Script) *Violation { return breaksRule(w, lanes, s) }
+	shortest, says, broke, of := shrink(ctx, Generate(e.options.Seed, f.number), f.violation, w.shrinkTime, breaks)
 	return Finding{
 		Kind: f.violation.Kind, Script: f.number, Text: f.violation.Text,
 		Shortest: shortest.String(), Says: says.Text, Broke: broke, Of: of,
 		Command: fmt.Sprintf("longhaul lab run transparent-ends --seed %d --script %d %s", e.options.Seed, f.number, w.flag),
 	}
+}
+
+// breaksRule runs a script, in all lanes at once, and returns how it breaks the rule; nil:
+// it does not. A way that fails at random moments needs many lanes to meet the right one.
+func breaksRule(w *way, lanes []*lane, s *Script) *Violation {
+	direct, violation, err := directWay.try(lanes[0], 0, s, nil, shrinkWays)
+	if err != nil || direct.stuck() {
+		return nil
+	}
+	if w == directWay {
+		return violation
+	}
+	found := make([]*Violation, len(lanes))
+	var all sync.WaitGroup
+	for i, l := range lanes {
+		all.Go(func() {
+			if _, v, err := w.try(l, i, s, &direct, w.shrinkWays); err == nil {
+				found[i] = v
+			}
+		})
+	}
+	all.Wait()
+	if i := slices.IndexFunc(found, func(v *Violation) bool { return v != nil }); i >= 0 {
+		return found[i]
+	}
+	return nil
 }

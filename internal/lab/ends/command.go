@@ -38,13 +38,20 @@ each kind that breaks it, the shortest script that still does is printed.
 
 With --through, scripts run through a program instead:
 ` + ProgramNames() + `.
-longhaul is this program as a process of its own.
+longhaul is this program as a process of its own. pair is two paired relays with
+a WAN between their hosts. With --outages that WAN fails at random moments:
+outages in both directions or one, reset lanes and control connections, and
+black holes for some of them. An outage may delay what the ends see, and
+change nothing.
 
 Exit codes: 0 longhaul kept the rule, 1 it broke it.`,
 		Example: `  longhaul lab run transparent-ends --scripts 100000
   longhaul lab run transparent-ends --seed 7 --script 1234 --relays 2
+  longhaul lab run transparent-ends --through pair --outages --scripts 100000
   longhaul lab run transparent-ends --relays 0 --through haproxy,nginx --json`,
-		New: func() experiment.Run { return &command{Options{Scripts: 10_000, Seed: 1, Relays: []int{1, 2}}} },
+		New: func() experiment.Run {
+			return &command{Options{Scripts: 10_000, Seed: 1, Repeat: 1, Relays: []int{1, 2}}}
+		},
 	}
 }
 
@@ -63,6 +70,8 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 			return err
 		})
 	flagvalue.AddNames(flags, &c.Through, "through", "programs on the way, in place of relays (none)")
+	flags.BoolVar(&c.Outages, "outages", false, "the WAN of --through pair fails at random moments")
+	flagvalue.AddCount(flags, &c.Repeat, "repeat", "run each script this many times")
 	flagvalue.AddCount(flags, &c.Lanes, "parallel", "scripts at once (0: the usual)")
 }
 
@@ -92,6 +101,9 @@ func (r Result) WriteText(w io.Writer) error {
 		fmt.Fprintf(w, "%s: %d scripts, %d outcomes that direct TCP does not allow\n", way.Name, way.Scripts, way.Violations)
 		for _, kind := range slices.SortedFunc(maps.Keys(way.Kinds), func(a, b Kind) int { return way.Kinds[b] - way.Kinds[a] }) {
 			fmt.Fprintf(w, "  %6d  %s\n", way.Kinds[kind], kind)
+		}
+		if way.Faults != "" {
+			fmt.Fprintf(w, "  faults of the WAN: %s\n", way.Faults)
 		}
 		for _, f := range way.Findings {
 			fmt.Fprintf(w, "\n  %s, script %d: %s\n  the shortest that breaks the rule so (%d of %d runs): %s\n\n    %s\n\n  to repeat it: %s\n\n",

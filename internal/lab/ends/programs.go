@@ -29,7 +29,9 @@ var programs = map[string]func(binary string) peers.Relay{
 }
 
 // ProgramNames lists what Options.Through can name.
-func ProgramNames() string { return strings.Join(slices.Sorted(maps.Keys(programs)), ", ") }
+func ProgramNames() string {
+	return strings.Join(append(slices.Sorted(maps.Keys(programs)), pairName), ", ")
+}
 
 // silence is for how long nothing must have come of a connection through another
 // program until it is given up: nothing tells when that program is done with it.
@@ -118,7 +120,7 @@ func (p *running) close() {
 }
 
 func (p *running) way() *way {
-	return &way{name: p.name + " " + p.version, flag: "--through " + p.name, foreign: p.name != "longhaul",
+	w := local(way{name: p.name + " " + p.version, flag: "--through " + p.name, foreign: p.name != "longhaul",
 		route: func(l *lane, i int, s *Script) (route, func(), error) {
 			plain := *s
 			plain.Family = IPv4
@@ -135,5 +137,9 @@ func (p *running) way() *way {
 				return time.Since(asked) > silence
 			}
 			return r, func() {}, nil
-		}}
+		}})
+	if w.foreign {
+		w.within = foreignTime
+	}
+	return w
 }

@@ -148,6 +148,8 @@ func prepareNetwork() error {
 	if err != nil {
 		return fmt.Errorf("bring the loopback device up: %w", err)
 	}
-	const clientAndServer = "3"
-	return os.WriteFile("/proc/sys/net/ipv4/tcp_fastopen", []byte(clientAndServer), 0)
+	return os.WriteFile("/proc/sys/net/ipv4/tcp_fastopen", []byte(fastOpenBoth), 0)
 }
+
+// fastOpenBoth is the value of net.ipv4.tcp_fastopen for clients and servers.
+const fastOpenBoth = "3"

@@ -74,6 +74,7 @@ const (
 	KindRefusal   Kind = "refusal hidden"
 	KindNeverCame Kind = "connection not passed on"
 	KindHang      Kind = "hang"
+	KindLate      Kind = "later than the outage"
 	KindScript    Kind = "direct TCP breaks the rule"
 )
 
@@ -105,7 +106,8 @@ func violation(kind Kind, format string, args ...any) error {
 //     end, and its writer no error.
 //  5. A refused connection is refused, or is reset before the first byte.
 //  6. A connection reaches the target, unless the client has reset it before.
-//  7. What ends without a relay ends with one.
+//  7. What ends without a relay ends with one. An outage between relays may delay
+//     it for the time it takes, and no more.
 func Allowed(s *Script, direct, relayed *Outcome) error {
 	if direct != nil && direct.stuck() {
 		return violation(KindScript, "the script does not end: client %q, target %q", direct.Client.Stuck, direct.Target.Stuck)

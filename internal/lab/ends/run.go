@@ -67,6 +67,9 @@ type route struct {
 	dial     netip.AddrPort
 	listener int // where the target accepts; -1: it refuses
 
+	// socket makes the client's socket; nil: this network namespace's.
+	socket func(family int) (int, error)
+
 	// takeOver is called once the client has connected, where the relay is to
 	// have its listener only then.
 	takeOver func() error
@@ -138,7 +141,11 @@ func (e *runner) client(s *Script, r route) error {
 	if r.dial.Addr().Is4() {
 		family = unix.AF_INET
 	}
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	newSocket := newSocket
+	if r.socket != nil {
+		newSocket = r.socket
+	}
+	fd, err := newSocket(family)
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,8 @@ const (
 
 // shrink looks for the shortest script that breaks the rule in the same way. It
 // takes steps away, then makes sizes and options smaller, as long as that helps.
-func shrink(ctx context.Context, s *Script, v *Violation, breaks func(*Script) *Violation) (shortest *Script, says *Violation, broke, of int) {
-	until := time.Now().Add(shrinkTime)
+func shrink(ctx context.Context, s *Script, v *Violation, within time.Duration, breaks func(*Script) *Violation) (shortest *Script, says *Violation, broke, of int) {
+	until := time.Now().Add(within)
 	says = v
 	runs, wanted := shrinkRuns, shrinkWanted
 	if v.Kind == KindHang {

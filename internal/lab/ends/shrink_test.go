@@ -22,7 +22,7 @@ func TestShrink(t *testing.T) {
 		s = Generate(1, n)
 	}
 	v := &Violation{KindTruncated, "lost"}
-	s, _, broke, of := shrink(t.Context(), s, v, loses)
+	s, _, broke, of := shrink(t.Context(), s, v, shrinkTime, loses)
 	want := `IPv4
 client
   1  send 1000

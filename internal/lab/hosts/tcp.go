@@ -62,14 +62,39 @@ func (h *Host) DropTCP(from, to uint16) error {
 		err = ignore(unix.ENOENT, h.nl.RuleDel(deliver))
 	}
 	if err == nil {
-		drop := netlink.NewRule()
-		drop.Family, drop.Priority = unix.AF_INET, dropPriority
-		drop.IPProto, drop.Type = unix.IPPROTO_TCP, unix.FR_ACT_BLACKHOLE
-		drop.Sport, drop.Dport = netlink.NewRulePortRange(from, from), netlink.NewRulePortRange(to, to)
-		err = ignore(unix.EEXIST, h.nl.RuleAdd(drop))
+		err = ignore(unix.EEXIST, h.nl.RuleAdd(dropRule(from, to)))
 	}
 	if err != nil {
 		return fmt.Errorf("drop TCP from port %d to %d on host %s: %w", from, to, h.Name, err)
+	}
+	return nil
+}
+
+// DeliverTCP undoes DropTCP.
+func (h *Host) DeliverTCP(from, to uint16) error {
+	if err := ignore(unix.ENOENT, h.nl.RuleDel(dropRule(from, to))); err != nil {
+		return fmt.Errorf("deliver TCP from port %d to %d on host %s: %w", from, to, h.Name, err)
+	}
+	return nil
+}
+
+func dropRule(from, to uint16) *netlink.Rule {
+	drop := netlink.NewRule()
+	drop.Family, drop.Priority = unix.AF_INET, dropPriority
+	drop.IPProto, drop.Type = unix.IPPROTO_TCP, unix.FR_ACT_BLACKHOLE
+	drop.Sport, drop.Dport = netlink.NewRulePortRange(from, from), netlink.NewRulePortRange(to, to)
+	return drop
+}
+
+// ResetTCP ends an IPv4 connection of the host: its program gets ECONNABORTED, and the
+// other end a reset. It needs CONFIG_INET_DIAG_DESTROY. Without such a connection it
+// does nothing.
+func (h *Host) ResetTCP(local, remote netip.AddrPort) error {
+	err := h.Do(func() error {
+		return netlink.SocketDestroy(net.TCPAddrFromAddrPort(local), net.TCPAddrFromAddrPort(remote))
+	})
+	if err := ignore(unix.ENOENT, err); err != nil {
+		return fmt.Errorf("reset TCP %v to %v on host %s: %w", local, remote, h.Name, err)
 	}
 	return nil
 }

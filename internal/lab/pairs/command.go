@@ -29,12 +29,13 @@ promises, beside unpaired relays, direct TCP and other programs:
   nat      a NAT forgets the connections of silent flows, then all
   upgrade  both relays are upgraded in turn, under load and in outages
   death    the far relay is killed and started again
+  soak     all of that and more at random moments
   answer   64 KiB on a new flow at 300 ms
   start    the first second of a bulk flow at 300 ms
   parked   descriptors and memory of silent flows
   cost     CPU time over a cable, and with cost-wan over a WAN of 1 Gb/s
 
-In outage, upgrade and death both ends of each flow send all the time and
+In outage, upgrade, death and soak both ends of each flow send all the time and
 compare every byte. --through chooses the ways from site to site: pair,
 pair-clear (without encryption), plain (unpaired), direct, and for cost
 haproxy, stunnel and wireguard-go (Debian's packages).
@@ -42,7 +43,8 @@ haproxy, stunnel and wireguard-go (Debian's packages).
 Exit codes: 0 every bound was kept, 1 one was not.`,
 		Example: `  longhaul lab run pairs --quick
   longhaul lab run pairs --case cost --repeat 5 --json > cost.json
-  longhaul lab run pairs --case outage --flows 5000 --through pair`,
+  longhaul lab run pairs --case outage --flows 5000 --through pair
+  longhaul lab run pairs --case soak --time 30m`,
 		New: func() experiment.Run { return &command{Options{Repeat: 1, Seed: 1}} },
 	}
 }
@@ -54,6 +56,7 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 	flags.BoolVar(&c.Quick, "quick", false, "fewer flows and less time: a first look, not a measurement")
 	flagvalue.AddCount(flags, &c.Repeat, "repeat", "run each case this many times")
 	flagvalue.AddCount(flags, &c.Options.Flows, "flows", "flows at the same time of outage and parked (0: the usual)")
+	flagvalue.AddDuration(flags, &c.Options.Time, "time", "how long soak lasts, usually 10m, 1m with --quick")
 	flagvalue.AddCount(flags, &c.Seed, "seed", "seed of the flows and of the moments")
 	flagvalue.AddNames(flags, &c.Options.Cases, "case", "run only these cases (all)")
 	flagvalue.AddNames(flags, &c.Through, "through", "run only these ways (all)")

@@ -54,7 +54,7 @@ func cabled(t lab.Topology) lab.Topology {
 
 func costOver(ctx context.Context, o Options, t lab.Topology, way string, note func(measured)) error {
 	var received atomic.Int64
-	w, err := buildWorld(ctx, o, t, way, func(conn net.Conn) { countAll(conn, &received) }, nil)
+	w, err := buildWorld(ctx, o, t, way, func(conn net.Conn) { countAll(conn, &received) }, settings{})
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,13 @@ type crowdOptions struct {
 	once             bool // none begins for one that ends
 	pace             pace
 	seed             uint64
+
+	// plan chooses the manners of a flow; nil: both sides have the crowd's pace.
+	plan func(*rand.Rand) manners
+	// ended takes each flow that is done, which the crowd then forgets; nil: it keeps all.
+	ended func(*flow)
+	// refused takes each connect that fails; nil: the crowd counts them.
+	refused func(began time.Time, err error)
 }
 
 // crowd keeps flows open: another begins for each that ends.
@@ -45,28 +52,37 @@ type crowd struct {
 	refused int    // connects that failed
 	example string // of their errors
 	twice   int    // connections at the target for flows that had one, or were over
+
+	// abandoned are flows whose client failed before their target had them.
+	abandoned map[uint64]bool
 }
 
 // crowded builds a world with a path of 100 ms, and a crowd that goes over it. It returns
 // when the first of all flows have had the time to open.
 func crowded(ctx context.Context, o Options, way string, co crowdOptions) (*world, *crowd, error) {
-	c := &crowd{crowdOptions: co, flows: map[uint64]*flow{}}
+	c := &crowd{crowdOptions: co, flows: map[uint64]*flow{}, abandoned: map[uint64]bool{}}
 	w, err := newWorld(ctx, o, conditions(outageRTT, outageRateBps), way, c.serve)
 	if err != nil {
 		return nil, nil, err
 	}
+	return w, c, c.gather(ctx, w)
+}
+
+// gather has the crowd go over a world. It returns when the first of all flows have had
+// the time to open. If it fails, the world is closed.
+func (c *crowd) gather(ctx context.Context, w *world) error {
 	c.w = w
 	c.ending, c.end = context.WithCancel(ctx)
 	c.interrupted = context.AfterFunc(ctx, c.giveUp)
-	for i := range co.flows {
+	for i := range c.crowdOptions.flows {
 		c.all.Go(func() { c.keep(i) })
 	}
 	w.before = c.finish
-	if err := pause(ctx, co.opening+time.Second); err != nil {
+	err := pause(ctx, c.opening+time.Second)
+	if err != nil {
 		w.close()
-		return nil, nil, err
 	}
-	return w, c, nil
+	return err
 }
 
 // finish has all flows end, and waits for them. It gives up those that hang.
@@ -112,15 +128,19 @@ func (c *crowd) one(number uint64, life time.Duration, dice *rand.Rand) bool {
 	began := time.Now()
 	conn, err := c.w.dial(c.ending)
 	if err != nil {
-		c.refuse(err)
+		c.refuse(began, err)
 		return false
 	}
 	until, cancel := context.WithTimeout(c.ending, life)
 	defer cancel()
-	f := &flow{number: number, began: began, local: conn.LocalAddr().String(), seed: dice.Uint64(), targetUntil: until, targetDone: make(chan struct{})}
+	plan := manners{client: manner{pace: c.pace}, target: manner{pace: c.pace}}
+	if c.plan != nil {
+		plan = c.plan(dice)
+	}
+	f := &flow{manners: plan, number: number, began: began, local: conn.LocalAddr().String(), seed: dice.Uint64(), targetUntil: until, targetDone: make(chan struct{})}
 	if number%2 == 0 { // the client ends first
 		var cancelTarget context.CancelFunc
-		f.targetUntil, cancelTarget = context.WithTimeout(c.ending, life+c.pace.every)
+		f.targetUntil, cancelTarget = context.WithTimeout(c.ending, life+plan.target.every)
 		defer cancelTarget()
 	}
 	c.mu.Lock()
@@ -130,18 +150,41 @@ func (c *crowd) one(number uint64, life time.Duration, dice *rand.Rand) bool {
 		f.client.fail(fmt.Errorf("write: %w", err))
 		conn.Close()
 	} else {
-		f.client.run(until, conn, f.shift(true), f.shift(false), c.pace, f.dice(1))
+		f.client.run(until, conn, f.shift(true), f.shift(false), plan.client, f.dice(1))
 	}
-	if c.take(number) == nil {
+	if !c.abandon(f) {
 		<-f.targetDone
+	}
+	if c.ended != nil {
+		f.done = time.Now()
+		c.ended(f)
+		c.mu.Lock()
+		delete(c.flows, number)
+		c.mu.Unlock()
 	}
 	return true
 }
 
-func (c *crowd) refuse(err error) {
+// abandon has a flow whose client is done never reach its target. It returns false if it
+// has reached it.
+func (c *crowd) abandon(f *flow) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ending.Err() == nil {
+	if f.taken {
+		return false
+	}
+	f.taken, c.abandoned[f.number] = true, true
+	return true
+}
+
+func (c *crowd) refuse(began time.Time, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.ending.Err() != nil:
+	case c.crowdOptions.refused != nil:
+		c.crowdOptions.refused(began, err)
+	default:
 		c.refused++
 		c.example = err.Error()
 	}
@@ -177,11 +220,20 @@ func (c *crowd) serve(conn net.Conn) {
 	if f == nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.twice++
+		if !c.abandoned[number] {
+			c.twice++
+		}
 		return
 	}
 	defer close(f.targetDone)
-	f.target.run(f.targetUntil, conn.(*net.TCPConn), f.shift(false), f.shift(true), c.pace, f.dice(2))
+	f.target.run(f.targetUntil, conn.(*net.TCPConn), f.shift(false), f.shift(true), f.manners.target, f.dice(2))
+}
+
+// doubled counts the connections at the target for flows that had one, or of strangers.
+func (c *crowd) doubled() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.twice
 }
 
 // dice is the random choices of one side.

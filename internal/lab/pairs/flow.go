@@ -31,6 +31,8 @@ type flow struct {
 	seed        uint64          // of the sizes and moments of its writes
 	targetUntil context.Context // done: the target ends its stream
 	taken       bool            // the target has it, or never will; the crowd's lock guards it
+	manners     manners
+	done        time.Time // both sides are done; zero: not yet
 	targetDone  chan struct{}
 }
 
@@ -47,7 +49,8 @@ type account struct {
 	ended    bool  // it has ended its stream behind them
 	got      int64
 	sawEnd   bool
-	err      error // the first
+	left     time.Time // it has reset the flow, as it wanted; zero: it has not
+	err      error     // the first
 	failedAt time.Time
 	arrivals []time.Time
 }
@@ -68,18 +71,28 @@ type pace struct {
 	bytes int           // mean size of a write
 }
 
-// fail keeps the first error of a side.
+// manner is how a side behaves.
+type manner struct {
+	pace
+	stall time.Duration // for which it reads nothing in the beginning
+	reset bool          // it resets the flow in place of ending its stream
+}
+
+// manners are those of both sides of a flow.
+type manners struct{ client, target manner }
+
+// fail keeps the first error of a side that has not left.
 func (s *side) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err == nil && err != nil {
+	if s.err == nil && err != nil && s.left.IsZero() {
 		s.err, s.failedAt = err, time.Now()
 	}
 }
 
 // write sends pieces of random sizes at random moments until a context is done, and
-// then ends the stream.
-func (s *side) write(until context.Context, conn *net.TCPConn, shift int64, p pace, dice *rand.Rand) {
+// then ends the stream or resets the flow.
+func (s *side) write(until context.Context, conn *net.TCPConn, shift int64, p manner, dice *rand.Rand) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for open := true; open; {
@@ -98,6 +111,10 @@ func (s *side) write(until context.Context, conn *net.TCPConn, shift int64, p pa
 			s.fail(fmt.Errorf("write: %w", err))
 			return
 		}
+	}
+	if p.reset && !s.failed() {
+		s.leave()
+		return
 	}
 	if err := conn.CloseWrite(); err != nil {
 		s.fail(fmt.Errorf("end: %w", err))
@@ -140,8 +157,17 @@ func (s *side) read(conn net.Conn, shift int64) {
 	}
 }
 
+// leave resets the flow.
+func (s *side) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left = time.Now()
+	_ = s.conn.SetLinger(0)
+	s.conn.Close()
+}
+
 // run sends and compares until both directions have ended, or one side has failed.
-func (s *side) run(until context.Context, conn *net.TCPConn, out, in int64, p pace, dice *rand.Rand) {
+func (s *side) run(until context.Context, conn *net.TCPConn, out, in int64, p manner, dice *rand.Rand) {
 	s.mu.Lock()
 	s.conn = conn
 	s.mu.Unlock()
@@ -149,6 +175,9 @@ func (s *side) run(until context.Context, conn *net.TCPConn, out, in int64, p pa
 	defer cancel()
 	var both sync.WaitGroup
 	both.Go(func() { s.write(until, conn, out, p, dice) })
+	if p.stall > 0 {
+		_ = pause(until, p.stall)
+	}
 	s.read(conn, in)
 	if s.failed() {
 		cancel()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"longhaul/internal/lab/tcpserver"
+	"longhaul/internal/lab/wan"
 	"longhaul/internal/tcpinfo"
 )
 
@@ -78,36 +79,24 @@ func everyConnection(*tcpinfo.Connection) bool { return true }
 // forgetFor forgets the connections between the relays that a rule picks, which it
 // looks up every second for a time. No packet of theirs arrives from then on.
 func (w *world) forgetFor(ctx context.Context, lasts time.Duration, rule func(*tcpinfo.Connection) bool) (forgotten int, err error) {
-	var diag *tcpinfo.Diag
-	err = w.Host("relay-a").Do(func() error {
-		diag, err = tcpinfo.OpenDiag()
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	defer diag.Close()
-	done := map[uint16]bool{}
+	path := w.path()
+	done := map[wan.Connection]bool{}
 	for end := time.Now().Add(lasts); time.Now().Before(end); {
-		var ports []uint16
-		err := diag.Each(tcpinfo.Connections, func(c *tcpinfo.Connection) {
-			if c.Remote.Port() == port && !done[c.Local.Port()] && rule(c) {
-				done[c.Local.Port()] = true
-				ports = append(ports, c.Local.Port())
+		picked, err := path.Connections(rule)
+		for _, c := range picked {
+			if !done[c] {
+				done[c] = true
+				err = errors.Join(err, path.Forget(c))
 			}
-		})
-		for _, p := range ports {
-			err = errors.Join(err, w.Host("relay-a").DropTCP(port, p), w.Host("relay-b").DropTCP(p, port))
 		}
 		if err != nil {
-			return forgotten, err
+			return len(done), err
 		}
-		forgotten += len(ports)
 		if err := pause(ctx, time.Second); err != nil {
-			return forgotten, err
+			return len(done), err
 		}
 	}
-	return forgotten, nil
+	return len(done), nil
 }
 
 // standing are flows that are silent most of the time.

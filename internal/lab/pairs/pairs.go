@@ -6,6 +6,7 @@ package pairs
 import (
 	"context"
 	"slices"
+	"time"
 
 	"longhaul/internal/lab/progress"
 	"longhaul/internal/lab/sandbox"
@@ -34,10 +35,11 @@ func Ways() []string {
 type Options struct {
 	Program string // the longhaul binary
 	Cases   []string
-	Through []string // the ways
-	Repeat  int      // runs of each case
-	Quick   bool     // fewer flows, less time: a first look
-	Flows   int      // of case outage; 0: the usual
+	Through []string      // the ways
+	Repeat  int           // runs of each case
+	Quick   bool          // fewer flows, less time: a first look
+	Flows   int           // of case outage; 0: the usual
+	Time    time.Duration // of case soak; 0: the usual
 	Seed    uint64
 
 	Report progress.Reporter
@@ -73,6 +75,7 @@ func trials() []trial {
 		{name: "nat", about: "a NAT forgets silent connections, then all", ways: []string{WayPair}, run: nat},
 		{name: "upgrade", about: "upgrades of both relays, under load and in outages of 5 s", ways: relays, run: upgrade},
 		{name: "death", about: "kill -9 of the far relay, which is started again", ways: relays, run: death},
+		{name: "soak", about: "outages, resets, black holes, deaths, upgrades and strangers at random moments", ways: []string{WayPair, WayClear}, run: soak},
 		{name: "answer", about: "64 KiB on a new flow, after a request, at 300 ms and 100 Mb/s", ways: all, run: answer},
 		{name: "start", about: "the first second of a bulk flow at 300 ms and 100 Mb/s", ways: all, run: start},
 		{name: "parked", about: "flows that have been silent for half a minute", ways: relays, run: parked},

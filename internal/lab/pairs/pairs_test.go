@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -311,15 +313,6 @@ func TestDigits(t *testing.T) {
 	}
 }
 
-func TestInvitation(t *testing.T) {
-	if line, err := invitation(strings.NewReader("longhaul-pair-invite-1:abc\nsite-a has joined\n")); line != "longhaul-pair-invite-1:abc" || err != nil {
-		t.Errorf("%q, %v", line, err)
-	}
-	if _, err := invitation(strings.NewReader("")); err == nil {
-		t.Error("no invitation, and no error")
-	}
-}
-
 // An interrupt ends a run soon.
 func TestInterrupt(t *testing.T) {
 	o := prepare(t)
@@ -328,5 +321,76 @@ func TestInterrupt(t *testing.T) {
 	time.AfterFunc(100*time.Millisecond, cancel)
 	if err := outage(ctx, o, WayDirect, 1, func(measured) {}); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
+	}
+}
+
+// A soak of some seconds breaks no rule.
+func TestSoak(t *testing.T) {
+	o := prepare(t)
+	o.Time = 4 * time.Second // no relay dies so soon
+	if reason := missing(t.Context(), o, WayPair); reason != "" {
+		t.Skip(reason)
+	}
+	nettest.CheckLeaks(t)
+	c := CaseResult{}
+	if err := soak(t.Context(), o, WayPair, 1, func(m measured) { c.add(WayPair, m) }); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range c.Figures {
+		if f.OK != nil && !*f.OK {
+			t.Errorf("%s: %v, like %s", f.Name, f.Runs, f.First)
+		}
+	}
+	if flows := c.of(WayPair, "flows"); len(flows) != 1 || flows[0] < 40 {
+		t.Errorf("%v flows", flows)
+	}
+}
+
+func TestJudge(t *testing.T) {
+	at := func(seconds int) time.Time { return time.Unix(1000+int64(seconds), 0) }
+	clean := func(sent, got int64) account { return account{sent: sent, got: got, ended: true, sawEnd: true} }
+	reset := account{sent: 5, got: 3, err: syscall.ECONNRESET, failedAt: at(10)}
+	for _, tt := range []struct {
+		name           string
+		client, target account
+		mayCut         bool
+		want           string
+	}{
+		{"whole", clean(10, 20), clean(20, 10), false, ""},
+		{"lost", clean(10, 20), clean(20, 7), true, ruleLost},
+		{"doubled", clean(10, 25), clean(20, 10), true, ruleLost},
+		{"wrong", account{sent: 10, err: errWrong}, clean(20, 10), true, ruleWrong},
+		{"short, with a clean end", account{sent: 10, err: syscall.EPIPE}, account{got: 3, sawEnd: true, ended: true}, true, ruleWrong},
+		{"reset by nobody", reset, reset, false, ruleCut},
+		{"reset by a death", reset, reset, true, ""},
+		{"reset by the client", account{sent: 3, left: at(9)}, reset, false, ""},
+		{"reset by the client, later", account{sent: 3, left: at(11)}, reset, false, ruleCut},
+		{"reset by the client, as a clean end", account{sent: 3, left: at(9)}, account{got: 3, sawEnd: true}, true, ruleWrong},
+		{"hangs", account{err: fmt.Errorf("read: %w", os.ErrDeadlineExceeded)}, account{}, true, ruleHang},
+	} {
+		rule, _ := judge(&flow{client: side{account: tt.client}, target: side{account: tt.target}}, tt.mayCut)
+		if rule != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, rule, tt.want)
+		}
+	}
+}
+
+func TestMayCut(t *testing.T) {
+	at := func(seconds float64) time.Time { return time.Unix(1000, int64(seconds*1e9)) }
+	spells := []spell{
+		{from: at(0), to: at(5)},
+		{from: at(10), to: at(11), deadly: true}, // noticed at 15
+		{from: at(30), to: at(31), deadly: true}, // in the outage, noticed at 44
+		{from: at(29.5), to: at(40)},
+		{from: at(60), deadly: true},
+	}
+	slices.SortFunc(spells, func(a, b spell) int { return a.from.Compare(b.from) })
+	for _, tt := range []struct {
+		from, to float64
+		want     bool
+	}{{1, 9, false}, {1, 10.5, true}, {14, 16, true}, {16, 20, false}, {43, 44, true}, {45, 50, false}, {45, 61, true}, {62, 63, true}} {
+		if got := mayCut(spells, at(tt.from), at(tt.to)); got != tt.want {
+			t.Errorf("%v to %v s: %t", tt.from, tt.to, got)
+		}
 	}
 }

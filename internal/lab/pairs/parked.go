@@ -31,7 +31,7 @@ func parked(ctx context.Context, o Options, way string, _ int, note func(measure
 	if o.Flows > 0 {
 		n = o.Flows
 	}
-	w, err := buildWorld(ctx, o, lab.TwoSites(conditions(outageRTT, outageRateBps)), way, tcpserver.Echo, littleGarbage)
+	w, err := buildWorld(ctx, o, lab.TwoSites(conditions(outageRTT, outageRateBps)), way, tcpserver.Echo, settings{env: littleGarbage})
 	if err != nil {
 		return err
 	}

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"longhaul/internal/lab"
-	"longhaul/internal/lab/link"
 	"longhaul/internal/lab/relays"
 	"longhaul/internal/lab/tcpserver"
+	"longhaul/internal/lab/wan"
 )
 
 // world is two sites with a way between them, and a target on host-b:
@@ -24,8 +24,8 @@ type world struct {
 	*lab.Stage
 	way string
 	dir string
-	env []string       // of longhaul's relays
-	to  netip.AddrPort // where clients connect
+	settings
+	to netip.AddrPort // where clients connect
 
 	relays []*relays.Process // the far one first; none on ways without longhaul
 	stop   func()            // of the target
@@ -35,9 +35,20 @@ type world struct {
 	said []string // lines of the near relay's log
 }
 
+// settings are those of longhaul's relays, beside the usual ones.
+type settings struct {
+	env     []string // of the processes
+	process string   // lines of both configurations
+	pair    string   // of the near tunnel's pair, like ", resume: 5s"
+	tunnels uint16   // 0: one
+}
+
 const (
 	port       = lab.RelayPort
 	targetPort = 5000
+	// refusedTunnel is the number of a tunnel whose target refuses. The ports of a tunnel
+	// are those of the first one and its number.
+	refusedTunnel = 1
 )
 
 // The addresses of the near relay, of the far one, and of the target.
@@ -52,12 +63,12 @@ const patience = time.Minute
 
 // newWorld builds the sites and starts what the way needs. serve is the target.
 func newWorld(ctx context.Context, o Options, c lab.Conditions, way string, serve func(net.Conn)) (*world, error) {
-	return buildWorld(ctx, o, lab.TwoSites(c), way, serve, nil)
+	return buildWorld(ctx, o, lab.TwoSites(c), way, serve, settings{})
 }
 
-// buildWorld is newWorld with any topology of the two sites, and with an environment for
+// buildWorld is newWorld with any topology of the two sites, and with settings for
 // longhaul's relays.
-func buildWorld(ctx context.Context, o Options, t lab.Topology, way string, serve func(net.Conn), env []string) (w *world, err error) {
+func buildWorld(ctx context.Context, o Options, t lab.Topology, way string, serve func(net.Conn), s settings) (w *world, err error) {
 	dir, err := os.MkdirTemp("/run", "pairs-")
 	if err != nil {
 		return nil, err
@@ -67,7 +78,7 @@ func buildWorld(ctx context.Context, o Options, t lab.Topology, way string, serv
 		os.RemoveAll(dir)
 		return nil, err
 	}
-	w = &world{Stage: &lab.Stage{Lab: built, Program: o.Program, Report: o.Report}, way: way, dir: dir, env: env}
+	w = &world{Stage: &lab.Stage{Lab: built, Program: o.Program, Report: o.Report}, way: way, dir: dir, settings: s}
 	defer func() {
 		if err != nil {
 			err = w.explain(err)
@@ -126,15 +137,26 @@ func (w *world) startRelays(ctx context.Context) error {
 
 // startRelay starts one of the relays, or starts it again.
 func (w *world) startRelay(ctx context.Context, r *relays.Process) error {
-	tunnel := farTunnel(w.way)
-	if r.Name == "relay-a" {
-		tunnel = nearTunnel(w.way)
-	}
 	keys := ""
 	if w.way != WayPlain {
 		keys = "pair_keys: " + w.keys(r.Name)
 	}
-	return r.Start(ctx, fmt.Sprintf("control_socket: %s\n%s\ntunnels:\n  - {name: main, allow: [0.0.0.0/0], %s}\n", r.Socket(), keys, tunnel))
+	config := fmt.Sprintf("control_socket: %s\n%s\n%s\ntunnels:\n", r.Socket(), keys, w.process)
+	for n := range max(w.tunnels, 1) {
+		tunnel := farTunnel(w.way, n)
+		if r.Name == "relay-a" {
+			tunnel = nearTunnel(w.way, n, w.pair)
+		}
+		config += fmt.Sprintf("  - {name: %s, allow: [0.0.0.0/0], %s}\n", tunnelName(n), tunnel)
+	}
+	return r.Start(ctx, config)
+}
+
+func tunnelName(n uint16) string {
+	if n == 0 {
+		return "main"
+	}
+	return fmt.Sprintf("tunnel-%d", n)
 }
 
 // hear keeps a line of the near relay's log.
@@ -162,10 +184,16 @@ func (w *world) dial(ctx context.Context) (*net.TCPConn, error) {
 	return w.Host("host-a").DialTCP(ctx, w.to, patience)
 }
 
+// path is the WAN between the relays.
+func (w *world) path() *wan.Path {
+	return &wan.Path{Near: w.Host("relay-a"), Far: w.Host("relay-b"), Link: w.Link(lab.WAN),
+		Serves: func(p uint16) bool { return p == port || p == port+refusedTunnel }}
+}
+
 // cut cuts the WAN in both directions, or mends it.
 func (w *world) cut(down bool) error {
 	w.Report.Linef("  %s: the WAN is %s", time.Now().Format(clock), map[bool]string{true: "cut", false: "mended"}[down])
-	return w.Link(lab.WAN).Change(func(s *link.Settings) { s.Down = down })
+	return w.path().Cut(down, wan.BothWays...)
 }
 
 // explain adds the ends of all logs to an error.

@@ -202,15 +202,30 @@ type Status struct {
 	Memory    struct {
 		UsedBytes int64 `json:"used_bytes"`
 	} `json:"memory"`
-	Tunnels []struct {
-		Name       string `json:"name"`
-		State      string `json:"state"`
-		FlowsTotal int64  `json:"flows_total"`
-		BytesUp    int64  `json:"bytes_up"`
-		BytesDown  int64  `json:"bytes_down"`
-		Refused    int64  `json:"refused_total"`
-		Errors     int64  `json:"errors_total"`
-	} `json:"tunnels"`
+	Tunnels []TunnelStatus `json:"tunnels"`
+}
+
+// TunnelStatus is a tunnel's part of Status.
+type TunnelStatus struct {
+	Name         string `json:"name"`
+	State        string `json:"state"`
+	FlowsNow     int64  `json:"flows_now"`
+	FlowsTotal   int64  `json:"flows_total"`
+	BytesUp      int64  `json:"bytes_up"`
+	BytesDown    int64  `json:"bytes_down"`
+	Refused      int64  `json:"refused_total"`
+	Errors       int64  `json:"errors_total"`
+	AcceptQueues []struct {
+		Waiting int64 `json:"waiting"`
+	} `json:"accept_queues"`
+}
+
+// Waiting counts the connections that wait to be accepted.
+func (t TunnelStatus) Waiting() (n int64) {
+	for _, q := range t.AcceptQueues {
+		n += q.Waiting
+	}
+	return n
 }
 
 // FlowsTotal returns the number of a tunnel's flows since its start, -1 without such

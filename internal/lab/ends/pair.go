@@ -1,0 +1,276 @@
+//go:build linux
+
+package ends
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/lab"
+	"longhaul/internal/lab/hosts"
+	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/relays"
+	"longhaul/internal/lab/wan"
+)
+
+// pairName is what Options.Through calls a pair of relays.
+const pairName = "pair"
+
+// pair is two paired relays, each a process on a host of its own, with a WAN between
+// them. Clients are on the near relay's host and targets on the far one's, so that
+// both legs are like those of the other ways. It has a tunnel for every family of
+// every lane, and another to what refuses there.
+type pair struct {
+	lab       *lab.Lab
+	dir       string
+	near, far *relays.Process
+	targets   []*lane // on the far relay's host
+	weather   *weather
+	calm      func() error // ends the weather
+
+	mu     sync.Mutex
+	looked time.Time
+	busy   map[string]bool // tunnels with flows
+}
+
+var (
+	pairNear = netip.MustParsePrefix("10.1.0.1/24")
+	pairFar  = netip.MustParsePrefix("10.1.0.2/24")
+)
+
+const (
+	pairWAN = "wan"
+	// pairDelay is the WAN's, each way: what one end does must be able to overtake what
+	// is under way from the other.
+	pairDelay = 500 * time.Microsecond
+
+	// Of tunnels; they are below the ports that the kernel chooses.
+	nearPorts, farPorts = 10_000, 20_000
+	mostPorts           = 10_000
+
+	outageTime       = time.Minute      // in which a script must end, whatever happens to the WAN
+	pairShrinkWays   = 5 * time.Second  // as shrinkWays
+	outageShrinkWays = 20 * time.Second // the same
+	outageShrinkTime = 3 * time.Minute  // as shrinkTime
+)
+
+// startPair starts a pair for scripts in some lanes, and the weather if there is to be
+// some.
+func startPair(ctx context.Context, o Options, lanes int) (p *pair, err error) {
+	p = &pair{calm: func() error { return nil }}
+	defer func() {
+		if err != nil {
+			p.close()
+			err = fmt.Errorf("%s: %w", pairName, err)
+		}
+	}()
+	if p.dir, err = os.MkdirTemp("", "longhaul-ends-"); err != nil {
+		return p, err
+	}
+	if err := p.build(); err != nil {
+		return p, err
+	}
+	for range lanes {
+		var l *lane
+		err := p.farHost().Do(func() (err error) {
+			l, err = newLane()
+			return err
+		})
+		if err != nil {
+			return p, err
+		}
+		p.targets = append(p.targets, l)
+	}
+	if err := p.start(ctx, o.Program); err != nil {
+		return p, err
+	}
+	if o.Outages {
+		p.startWeather(ctx, o.Seed)
+	}
+	return p, nil
+}
+
+func (p *pair) nearHost() *hosts.Host { return p.lab.Host("near") }
+func (p *pair) farHost() *hosts.Host  { return p.lab.Host("far") }
+
+// build builds the two hosts and the WAN.
+func (p *pair) build() (err error) {
+	settings := link.Settings{MTU: 1500, Delay: pairDelay}
+	fastOpen := []lab.Sysctl{{Name: "net.ipv4.tcp_fastopen", Value: fastOpenBoth}}
+	p.lab, err = lab.Build(lab.Topology{
+		Hosts: []lab.HostSpec{
+			{Name: "near", Address: pairNear.Addr(), Sysctls: fastOpen},
+			{Name: "far", Address: pairFar.Addr(), Sysctls: fastOpen},
+		},
+		Links: []lab.LinkSpec{{
+			Name: pairWAN,
+			A:    lab.Endpoint{Host: "near", Device: pairWAN, Addresses: []netip.Prefix{pairNear}},
+			B:    lab.Endpoint{Host: "far", Device: pairWAN, Addresses: []netip.Prefix{pairFar}},
+			AB:   settings, BA: settings,
+		}},
+	})
+	return err
+}
+
+// pairTunnel is one tunnel of both relays.
+type pairTunnel struct {
+	name    string
+	listen  netip.AddrPort // of the near relay
+	far     netip.AddrPort // of the far one
+	forward netip.AddrPort
+}
+
+func (p *pair) tunnel(lane int, f Family, refused bool) pairTunnel {
+	number := uint16((lane*int(families)+int(f))*2 + flag(refused))
+	target := p.targets[lane].target(f, refused)
+	return pairTunnel{
+		name:    fmt.Sprintf("t%d", number),
+		listen:  netip.AddrPortFrom(bindTo[f], nearPorts+number),
+		far:     netip.AddrPortFrom(pairFar.Addr(), farPorts+number),
+		forward: netip.AddrPortFrom(target.Addr().Unmap(), target.Port()),
+	}
+}
+
+// start makes the keys and starts both relays.
+func (p *pair) start(ctx context.Context, program string) error {
+	near := relays.Peer{Host: p.nearHost(), Name: "near", Keys: filepath.Join(p.dir, "near-keys")}
+	far := relays.Peer{Host: p.farHost(), Name: "far", Keys: filepath.Join(p.dir, "far-keys")}
+	if err := relays.Introduce(ctx, program, far, near, netip.AddrPortFrom(pairFar.Addr(), farPorts).String()); err != nil {
+		return err
+	}
+	p.near = &relays.Process{Name: "near", Host: near.Host, Program: program, Dir: p.dir}
+	p.far = &relays.Process{Name: "far", Host: far.Host, Program: program, Dir: p.dir}
+	nearConfig, farConfig := p.config(p.near, near.Keys), p.config(p.far, far.Keys)
+	for i := range p.targets {
+		for f := range families {
+			for _, refused := range []bool{false, true} {
+				t := p.tunnel(i, f, refused)
+				fmt.Fprintf(nearConfig, "  - {name: %s, listen: %q, forward: %q, allow: [0.0.0.0/0, \"::/0\"], pair: {peer: far, warm: 1}}\n", t.name, t.listen, t.far)
+				fmt.Fprintf(farConfig, "  - {name: %s, listen: %q, forward: %q, pair_from: near}\n", t.name, t.far, t.forward)
+			}
+		}
+	}
+	if err := p.far.Start(ctx, farConfig.String()); err != nil {
+		return err
+	}
+	return p.near.Start(ctx, nearConfig.String())
+}
+
+// config is what a relay's configuration begins with.
+func (p *pair) config(r *relays.Process, keys string) *strings.Builder {
+	b := &strings.Builder{}
+	fmt.Fprintf(b, "control_socket: %s\npair_keys: %s\nreset_drain_timeout: %s\ndefaults: {connect_timeout: %s}\ntunnels:\n", r.Socket(), keys, resetDrain, outageTime)
+	return b
+}
+
+func (p *pair) startWeather(ctx context.Context, seed uint64) {
+	ctx, cancel := context.WithCancel(ctx)
+	p.weather = newWeather(&wan.Path{
+		Near: p.nearHost(), Far: p.farHost(), Link: p.lab.Link(pairWAN),
+		Serves: func(port uint16) bool { return port >= farPorts && port < farPorts+mostPorts },
+	}, seed)
+	ended := make(chan error, 1)
+	go func() { ended <- p.weather.run(ctx) }()
+	p.calm = sync.OnceValue(func() error {
+		cancel()
+		return <-ended
+	})
+}
+
+func (p *pair) close() {
+	_ = p.calm() // whoever needs its error has asked before
+	for _, r := range []*relays.Process{p.near, p.far} {
+		if r != nil && r.Running() {
+			_ = r.Kill()
+		}
+	}
+	for _, l := range p.targets {
+		l.close()
+	}
+	if p.lab != nil {
+		p.lab.Close()
+	}
+	os.RemoveAll(p.dir)
+}
+
+// check returns an error if a relay has died, or if the weather could not be made.
+func (p *pair) check() error {
+	err := p.calm()
+	for _, r := range []*relays.Process{p.near, p.far} {
+		if !r.Running() {
+			err = errors.Join(err, fmt.Errorf("the %s relay has ended:\n%s", r.Name, r.Log()))
+		}
+	}
+	return err
+}
+
+func (p *pair) way() *way {
+	w := &way{name: "a pair of relays", flag: "--through " + pairName, within: scriptTime, shrinkWays: pairShrinkWays, shrinkTime: shrinkTime, route: p.route}
+	if p.weather != nil {
+		w.name, w.flag = "a pair of relays, with outages", w.flag+" --outages --repeat 100"
+		w.within, w.shrinkWays, w.shrinkTime = outageTime, outageShrinkWays, outageShrinkTime
+		w.delay, w.faults = p.weather.delay, p.weather.String
+	}
+	return w
+}
+
+func (p *pair) route(_ *lane, i int, s *Script) (route, func(), error) {
+	l, t := p.targets[i], p.tunnel(i, s.Family, s.Refused)
+	r := l.direct(s)
+	r.dial = netip.AddrPortFrom(dialTo[s.Family], t.listen.Port())
+	r.socket = func(family int) (fd int, err error) {
+		err = p.nearHost().Do(func() error {
+			fd, err = newSocket(family)
+			return err
+		})
+		return fd, err
+	}
+	r.quiet = twice(func() bool { return p.idle(t.name) })
+	return r, l.empty, nil
+}
+
+// idle says whether a tunnel has no flow in either relay, and none is about to be
+// accepted.
+func (p *pair) idle(tunnel string) bool {
+	asked := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.looked.Before(asked) { // else another lane has looked since
+		p.looked = time.Now()
+		p.busy = map[string]bool{}
+		for _, r := range []*relays.Process{p.near, p.far} {
+			p.look(r)
+		}
+	}
+	return !p.busy[""] && !p.busy[tunnel]
+}
+
+// look notes the tunnels of a relay that have flows; that of no name means that the relay
+// does not say.
+func (p *pair) look(r *relays.Process) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	status, err := r.Status(ctx)
+	if err != nil {
+		p.busy[""] = true
+		return
+	}
+	for _, t := range status.Tunnels {
+		if t.FlowsNow > 0 || t.Waiting() > 0 {
+			p.busy[t.Name] = true
+		}
+	}
+}
+
+func newSocket(family int) (int, error) {
+	return unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+}

@@ -1,0 +1,71 @@
+//go:build linux
+
+package ends
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"longhaul/internal/nettest"
+)
+
+// TestPair runs scripts through two paired relays, with outages of the WAN and without.
+func TestPair(t *testing.T) {
+	nettest.RequireSandbox(t)
+	for name, outages := range map[string]bool{"calm": false, "outages": true} {
+		t.Run(name, func(t *testing.T) {
+			nettest.CheckLeaks(t)
+			r, err := Run(t.Context(), Options{Seed: 3, Scripts: 60, Through: []string{pairName}, Outages: outages, Lanes: 8, Program: nettest.Longhaul(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(r.Ways) != 1 {
+				t.Fatalf("%d ways", len(r.Ways))
+			}
+			w := r.Ways[0]
+			if w.Scripts != 60 || w.Violations > 0 || outages != (w.Faults != "") {
+				t.Errorf("%s: %d scripts, %d violations: %v; faults %q", w.Name, w.Scripts, w.Violations, w.Kinds, w.Faults)
+			}
+			for _, f := range w.Findings {
+				t.Errorf("script %d: %s\n%s%s", f.Script, f.Text, f.Shortest, f.Says)
+			}
+		})
+	}
+}
+
+func TestDelay(t *testing.T) {
+	at := func(seconds float64) time.Time { return time.Unix(1000, int64(seconds*1e9)) }
+	w := &weather{spells: []spell{{at(0), at(2)}, {at(10), at(11)}, {at(20), at(23)}}}
+	for _, tt := range []struct{ since, seconds float64 }{
+		{0, 2 + 1 + 3 + 3*aftermath.Seconds()},
+		{1, 1 + 1 + 3 + 3*aftermath.Seconds()},
+		{5, 1 + 3 + 3*aftermath.Seconds()}, // the first one's aftermath lasts
+		{12, 3 + 2*aftermath.Seconds()},
+		{30, 0},
+	} {
+		if got := w.delay(at(tt.since)); got.Seconds() != tt.seconds {
+			t.Errorf("since %v s: %v, want %v s", tt.since, got, tt.seconds)
+		}
+	}
+	if w.counts = map[faultKind]int{faultReset: 2, faultOutage: 1}; w.String() != "1 × outage, 2 × reset of connections" {
+		t.Error(w)
+	}
+}
+
+// A tunnel of each lane and family has ports of its own.
+func TestPairTunnels(t *testing.T) {
+	p := &pair{targets: []*lane{{}, {}}}
+	names := map[string]bool{}
+	for i := range p.targets {
+		for f := range families {
+			for _, refused := range []bool{false, true} {
+				tunnel := p.tunnel(i, f, refused)
+				if names[tunnel.name] || names[tunnel.far.String()] || !strings.HasPrefix(tunnel.far.String(), "10.1.0.2:200") {
+					t.Errorf("%+v", tunnel)
+				}
+				names[tunnel.name], names[tunnel.far.String()] = true, true
+			}
+		}
+	}
+}

@@ -1,0 +1,189 @@
+//go:build linux
+
+package ends
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/wan"
+	"longhaul/internal/tcpinfo"
+)
+
+const (
+	calmLeast, calmMost     = 300 * time.Millisecond, 3 * time.Second // between two faults
+	outageLeast, outageMost = 50 * time.Millisecond, 2500 * time.Millisecond
+
+	// aftermath is how much later than the end of a fault a flow may go on: the far
+	// relay is dialed every 500 ms, and a dead connection is found after a second.
+	aftermath = 4 * time.Second
+
+	// mostForgotten bounds the rules that drop packets, which every packet passes.
+	mostForgotten = 60
+)
+
+// faultKind is what happens to the WAN of a pair.
+type faultKind string
+
+const (
+	faultOutage faultKind = "outage"
+	faultThere  faultKind = "outage to the far relay"
+	faultBack   faultKind = "outage to the near relay"
+	faultReset  faultKind = "reset of connections"
+	faultForget faultKind = "black hole for connections"
+)
+
+var faultKinds = []faultKind{faultOutage, faultThere, faultBack, faultReset, faultForget}
+
+// weather has a pair's WAN fail at random moments.
+type weather struct {
+	path *wan.Path
+	dice *rand.Rand
+
+	mu     sync.Mutex
+	spells []spell
+	counts map[faultKind]int
+}
+
+// spell is the time of a fault.
+type spell struct{ from, to time.Time }
+
+func newWeather(path *wan.Path, seed uint64) *weather {
+	return &weather{path: path, dice: rand.New(rand.NewPCG(seed, 1<<63)), counts: map[faultKind]int{}}
+}
+
+// run makes one fault after the other until the context ends. Then the WAN is whole.
+func (w *weather) run(ctx context.Context) error {
+	for {
+		calm := time.NewTimer(w.between(calmLeast, calmMost))
+		select {
+		case <-ctx.Done():
+			calm.Stop()
+			return nil
+		case <-calm.C:
+		}
+		kind := faultKinds[w.dice.IntN(len(faultKinds))]
+		if err := w.fault(ctx, kind); err != nil {
+			return fmt.Errorf("%s: %w", kind, err)
+		}
+	}
+}
+
+func (w *weather) between(least, most time.Duration) time.Duration {
+	return least + time.Duration(w.dice.Int64N(int64(most-least)))
+}
+
+// fault makes a fault and waits for its end.
+func (w *weather) fault(ctx context.Context, kind faultKind) error {
+	at := w.begin(kind)
+	defer w.end(at)
+	switch kind {
+	case faultThere:
+		return w.outage(ctx, link.AToB)
+	case faultBack:
+		return w.outage(ctx, link.BToA)
+	case faultReset:
+		return w.reset()
+	case faultForget:
+		return w.forget(ctx)
+	}
+	return w.outage(ctx, wan.BothWays...)
+}
+
+func (w *weather) begin(kind faultKind) (at int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.counts[kind]++
+	w.spells = append(w.spells, spell{from: time.Now()})
+	return len(w.spells) - 1
+}
+
+func (w *weather) end(at int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.spells[at].to = time.Now()
+}
+
+// wait waits for the length of an outage.
+func (w *weather) wait(ctx context.Context) {
+	timer := time.NewTimer(w.between(outageLeast, outageMost))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+func (w *weather) outage(ctx context.Context, directions ...link.Direction) error {
+	err := w.path.Cut(true, directions...)
+	w.wait(ctx)
+	return errors.Join(err, w.path.Cut(false, directions...))
+}
+
+// some picks a random share of the connections: a few, half of them, or all.
+func (w *weather) some() ([]wan.Connection, error) {
+	share := [...]float64{0.2, 0.5, 1}[w.dice.IntN(3)]
+	return w.path.Connections(func(*tcpinfo.Connection) bool { return w.dice.Float64() < share })
+}
+
+// reset resets lanes and control connections, each at one of its ends.
+func (w *weather) reset() error {
+	picked, err := w.some()
+	for _, c := range picked {
+		err = errors.Join(err, w.path.Reset(c, w.dice.IntN(2) == 0))
+	}
+	return err
+}
+
+// forget drops the packets of some lanes and control connections, and lets others pass.
+func (w *weather) forget(ctx context.Context) error {
+	picked, err := w.some()
+	w.dice.Shuffle(len(picked), func(i, k int) { picked[i], picked[k] = picked[k], picked[i] })
+	picked = picked[:min(len(picked), mostForgotten)]
+	for _, c := range picked {
+		err = errors.Join(err, w.path.Forget(c))
+	}
+	w.wait(ctx)
+	for _, c := range picked {
+		err = errors.Join(err, w.path.Remember(c))
+	}
+	return err
+}
+
+// delay is how much later the faults since a moment may have made a flow.
+func (w *weather) delay(since time.Time) (sum time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range slices.Backward(w.spells) {
+		if s.to.IsZero() {
+			s.to = time.Now()
+		}
+		if !s.to.Add(aftermath).After(since) {
+			break
+		}
+		if s.from.Before(since) {
+			s.from = since
+		}
+		sum += max(s.to.Sub(s.from), 0) + aftermath
+	}
+	return sum
+}
+
+// String counts the faults of each kind.
+func (w *weather) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var parts []string
+	for _, kind := range slices.Sorted(maps.Keys(w.counts)) {
+		parts = append(parts, fmt.Sprintf("%d × %s", w.counts[kind], kind))
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,216 @@
+package pairs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"longhaul/internal/lab/link"
+	"longhaul/internal/lab/relays"
+	"longhaul/internal/lab/wan"
+	"longhaul/internal/tcpinfo"
+)
+
+// trouble makes faults for a time: one after the other of the WAN, beside them one after
+// the other of the relays, and strangers beside both.
+func (s *soaking) trouble(ctx context.Context, lasts time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, lasts)
+	defer cancel()
+	causes := []func(context.Context, *rand.Rand) error{s.wanTrouble, s.relayTrouble, s.strangers, s.tryRefused, s.watch}
+	ended := make(chan error)
+	for i, cause := range causes {
+		go func() { ended <- cause(ctx, rand.New(rand.NewPCG(s.seed, uint64(1<<62+i)))) }()
+	}
+	var errs []error
+	for range causes {
+		err := <-ended
+		if err != nil {
+			cancel() // there is nothing to test any more
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// faults are kinds of faults with their shares.
+type faults []struct {
+	share int
+	name  string
+	// deadly: flows may be cut.
+	deadly bool
+	make   func(context.Context, *rand.Rand) error
+}
+
+// pick picks one by its share.
+func (f faults) pick(dice *rand.Rand) int {
+	sum := 0
+	for _, one := range f {
+		sum += one.share
+	}
+	n := dice.IntN(sum)
+	for i, one := range f {
+		if n -= one.share; n < 0 {
+			return i
+		}
+	}
+	return 0
+}
+
+// makeAll makes one fault after the other, with pauses of random length between them.
+func (s *soaking) makeAll(ctx context.Context, dice *rand.Rand, all faults, least, most time.Duration) error {
+	for pause(ctx, between(dice, least, most)) == nil {
+		one := all[all.pick(dice)]
+		end := s.begin(one.name, one.deadly)
+		err := one.make(ctx, dice)
+		end()
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("%s: %w", one.name, err)
+		}
+	}
+	return nil
+}
+
+func between(dice *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(dice.Int64N(int64(most-least)))
+}
+
+// shortOutage is the length of an outage that no flow may notice.
+func shortOutage(dice *rand.Rand) time.Duration {
+	return between(dice, 100*time.Millisecond, 6*time.Second)
+}
+
+func (s *soaking) wanTrouble(ctx context.Context, dice *rand.Rand) error {
+	outage := func(directions ...link.Direction) func(context.Context, *rand.Rand) error {
+		return func(ctx context.Context, dice *rand.Rand) error {
+			return s.outage(ctx, shortOutage(dice), directions...)
+		}
+	}
+	return s.makeAll(ctx, dice, faults{
+		{6, "outages", false, outage(wan.BothWays...)},
+		{3, "outages to the far relay", false, outage(link.AToB)},
+		{3, "outages to the near relay", false, outage(link.BToA)},
+		{1, "outages longer than resume", true, func(ctx context.Context, _ *rand.Rand) error {
+			return s.outage(ctx, soakResume+5*time.Second, wan.BothWays...)
+		}},
+		{6, "resets of lanes and controls", false, s.resetSome},
+		{6, "lanes and controls that went black", false, s.forgetSome},
+		{3, "NATs that forgot everything", false, s.forgetAll},
+		{3, "firewalls that drop what is new", false, s.blockNew},
+	}, 2*time.Second, 8*time.Second)
+}
+
+func (s *soaking) outage(ctx context.Context, lasts time.Duration, directions ...link.Direction) error {
+	path := s.w.path()
+	err := path.Cut(true, directions...)
+	_ = pause(ctx, lasts) // the WAN is mended in any case
+	return errors.Join(err, path.Cut(false, directions...))
+}
+
+// some picks a random share of the connections.
+func (s *soaking) some(dice *rand.Rand) ([]wan.Connection, error) {
+	share := [...]float64{0.1, 0.5, 1}[dice.IntN(3)]
+	return s.w.path().Connections(func(*tcpinfo.Connection) bool { return dice.Float64() < share })
+}
+
+func (s *soaking) resetSome(_ context.Context, dice *rand.Rand) error {
+	picked, err := s.some(dice)
+	for _, c := range picked {
+		err = errors.Join(err, s.w.path().Reset(c, dice.IntN(2) == 0))
+	}
+	return err
+}
+
+// forgotten drops the packets of connections for a time.
+func (s *soaking) forgotten(ctx context.Context, picked []wan.Connection, lasts time.Duration) (err error) {
+	for _, c := range picked {
+		err = errors.Join(err, s.w.path().Forget(c))
+	}
+	_ = pause(ctx, lasts)
+	for _, c := range picked {
+		err = errors.Join(err, s.w.path().Remember(c))
+	}
+	return err
+}
+
+func (s *soaking) forgetSome(ctx context.Context, dice *rand.Rand) error {
+	picked, err := s.some(dice)
+	if err != nil {
+		return err
+	}
+	return s.forgotten(ctx, picked, shortOutage(dice))
+}
+
+// forgetAll has all connections dead until the relays have given them up.
+func (s *soaking) forgetAll(ctx context.Context, _ *rand.Rand) error {
+	picked, err := s.w.path().Connections(everyConnection)
+	if err != nil {
+		return err
+	}
+	return s.forgotten(ctx, picked, 15*time.Second)
+}
+
+// blockNew has every connection go black that begins meanwhile: its preface does not
+// arrive.
+func (s *soaking) blockNew(ctx context.Context, dice *rand.Rand) (err error) {
+	path := s.w.path()
+	known := map[wan.Connection]bool{}
+	old, err := path.Connections(everyConnection)
+	for _, c := range old {
+		known[c] = true
+	}
+	var blocked []wan.Connection
+	for until := time.Now().Add(shortOutage(dice)); err == nil && time.Now().Before(until); {
+		var all []wan.Connection
+		all, err = path.Connections(func(c *tcpinfo.Connection) bool { return !known[wan.Connection{Near: c.Local, Far: c.Remote}] })
+		for _, c := range all {
+			known[c] = true
+			blocked = append(blocked, c)
+			err = errors.Join(err, path.Forget(c))
+		}
+		if pause(ctx, 10*time.Millisecond) != nil {
+			break
+		}
+	}
+	for _, c := range blocked {
+		err = errors.Join(err, path.Remember(c))
+	}
+	return err
+}
+
+func (s *soaking) relayTrouble(ctx context.Context, dice *rand.Rand) error {
+	upgrade := func(all ...*relays.Process) func(context.Context, *rand.Rand) error {
+		return func(ctx context.Context, _ *rand.Rand) error {
+			var errs []error
+			for _, r := range all {
+				_, err := r.Upgrade(ctx)
+				errs = append(errs, err)
+			}
+			return errors.Join(errs...)
+		}
+	}
+	kill := func(r *relays.Process) func(context.Context, *rand.Rand) error {
+		return func(ctx context.Context, dice *rand.Rand) error {
+			return s.kill(ctx, r, between(dice, 0, 3*time.Second))
+		}
+	}
+	near, far := s.w.near(), s.w.far()
+	return s.makeAll(ctx, dice, faults{
+		{3, "upgrades of the near relay", false, upgrade(near)},
+		{3, "upgrades of the far relay", false, upgrade(far)},
+		{2, "upgrades of both", false, upgrade(far, near)},
+		{1, "kill -9 of the near relay", true, kill(near)},
+		{1, "kill -9 of the far relay", true, kill(far)},
+	}, 5*time.Second, 25*time.Second)
+}
+
+// kill ends a relay and starts it again after a time.
+func (s *soaking) kill(ctx context.Context, r *relays.Process, dead time.Duration) error {
+	if err := r.Kill(); err != nil {
+		return err
+	}
+	_ = pause(ctx, dead)
+	// Even if the soak ends now: flows that are under way need it.
+	return s.w.startRelay(context.WithoutCancel(ctx), r)
+}
