@@ -32,6 +32,7 @@ type Options struct {
 
 const (
 	usualLanes  = 16
+	outageLanes = 32 // the usual with outages, in which they wait
 	mostRelays  = 8
 	scriptTime  = 20 * time.Second // in which a script must end; without a relay the slowest take 1 s
 	foreignTime = 3 * time.Second  // the same through another program
@@ -92,6 +93,7 @@ type Way struct {
 	Kinds      map[Kind]int `json:"kinds,omitempty"`
 	Findings   []Finding    `json:"findings,omitempty"` // the first of each kind
 	Faults     string       `json:"faults,omitempty"`   // of the WAN, counted
+	Met        int          `json:"met,omitempty"`      // scripts during which there was one
 }
 
 // Finding is a script that broke the rule, and the shortest that does.
@@ -117,31 +119,40 @@ type way struct {
 	shrinkWays time.Duration // in which a shorter script must end
 	shrinkTime time.Duration // for all shorter scripts
 
-	// Of a way that fails at random moments, else nil.
-	delay  func(since time.Time) time.Duration // that the faults since then excuse
-	faults func() string                       // counted
+	weather *weather // nil: nothing fails
+}
+
+// attempt is one run of a script.
+type attempt struct {
+	Outcome
+	broken *Violation // nil: direct TCP allows the outcome
+	met    bool       // there was a fault of the WAN meanwhile
 }
 
 // try runs a script once through a way, and holds the outcome against the rule. direct is
 // the outcome of the direct way, nil for that way itself. The error is not about the way.
-func (w *way) try(l *lane, i int, s *Script, direct *Outcome, within time.Duration) (o Outcome, v *Violation, err error) {
+func (w *way) try(l *lane, i int, s *Script, direct *Outcome, within time.Duration) (a attempt, err error) {
 	r, done, err := w.route(l, i, s)
 	if err != nil {
-		return o, nil, err
+		return a, err
 	}
 	began := time.Now()
-	o, err = run(s, r, within)
+	a.Outcome, err = run(s, r, within)
 	took := time.Since(began)
 	done()
 	l.empty()
 	if err != nil {
-		return o, nil, err
+		return a, err
 	}
-	errors.As(Allowed(s, direct, &o), &v)
-	if v == nil && w.delay != nil && took-w.delay(began) > scriptTime {
-		v = &Violation{KindLate, fmt.Sprintf("it took %v, of which the WAN's faults excuse %v", took, w.delay(began))}
+	errors.As(Allowed(s, direct, &a.Outcome), &a.broken)
+	if w.weather == nil {
+		return a, nil
 	}
-	return o, v, nil
+	a.met = w.weather.met(began)
+	if excused := w.weather.delay(began); a.broken == nil && took-excused > scriptTime {
+		a.broken = &Violation{KindLate, fmt.Sprintf("it took %v, of which the WAN's faults excuse %v", took, excused)}
+	}
+	return a, nil
 }
 
 // local is a way over the loopback device.
@@ -161,7 +172,11 @@ func Run(ctx context.Context, o Options) (Result, error) {
 			return Result{}, err
 		}
 	}
-	lanes := make([]*lane, cmp.Or(o.Lanes, usualLanes))
+	usual := usualLanes
+	if o.Outages {
+		usual = outageLanes
+	}
+	lanes := make([]*lane, cmp.Or(o.Lanes, usual))
 	for i := range lanes {
 		l, err := newLane()
 		if err != nil {
@@ -231,8 +246,8 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		for _, f := range e.firstOf(w) {
 			r.Findings = append(r.Findings, e.finding(ctx, w, lanes, f))
 		}
-		if w.faults != nil {
-			r.Faults = w.faults()
+		if w.weather != nil {
+			r.Faults = w.weather.String()
 		}
 		result.Ways = append(result.Ways, r)
 	}
@@ -281,14 +296,14 @@ func (e *batch) lane(ctx context.Context, l *lane, i int) error {
 		s := Generate(e.options.Seed, n)
 		var direct *Outcome
 		for k, w := range e.ways {
-			o, v, err := w.try(l, i, s, direct, w.within)
+			a, err := w.try(l, i, s, direct, w.within)
 			if err != nil {
 				return fmt.Errorf("script %d, %s: %w", n, w.name, err)
 			}
-			e.note(k, n, v)
+			e.note(k, n, a)
 			if direct == nil {
-				direct = &o
-				if o.stuck() {
+				direct = &a.Outcome
+				if a.stuck() {
 					break // nothing to hold the others against
 				}
 			}
@@ -305,11 +320,15 @@ func (e *batch) lane(ctx context.Context, l *lane, i int) error {
 	return nil
 }
 
-func (e *batch) note(k int, n uint64, v *Violation) {
+func (e *batch) note(k int, n uint64, a attempt) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := &e.results[k]
 	r.Scripts++
+	if a.met {
+		r.Met++
+	}
+	v := a.broken
 	if v == nil {
 		return
 	}
@@ -337,7 +356,7 @@ func (e *batch) firstOf(w *way) []*found {
 }
 
 func (e *batch) finding(ctx context.Context, w *way, lanes []*lane, f *found) Finding {
-	if w.delay == nil {
+	if w.weather == nil {
 		lanes = lanes[:1]
 	}
 	breaks := func(s *Script) *Violation { return breaksRule(w, lanes, s) }
@@ -352,19 +371,19 @@ func (e *batch) finding(ctx context.Context, w *way, lanes []*lane, f *found) Fi
 // breaksRule runs a script, in all lanes at once, and returns how it breaks the rule; nil:
 // it does not. A way that fails at random moments needs many lanes to meet the right one.
 func breaksRule(w *way, lanes []*lane, s *Script) *Violation {
-	direct, violation, err := directWay.try(lanes[0], 0, s, nil, shrinkWays)
+	direct, err := directWay.try(lanes[0], 0, s, nil, shrinkWays)
 	if err != nil || direct.stuck() {
 		return nil
 	}
 	if w == directWay {
-		return violation
+		return direct.broken
 	}
 	found := make([]*Violation, len(lanes))
 	var all sync.WaitGroup
 	for i, l := range lanes {
 		all.Go(func() {
-			if _, v, err := w.try(l, i, s, &direct, w.shrinkWays); err == nil {
-				found[i] = v
+			if a, err := w.try(l, i, s, &direct.Outcome, w.shrinkWays); err == nil {
+				found[i] = a.broken
 			}
 		})
 	}

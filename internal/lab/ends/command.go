@@ -103,7 +103,7 @@ func (r Result) WriteText(w io.Writer) error {
 			fmt.Fprintf(w, "  %6d  %s\n", way.Kinds[kind], kind)
 		}
 		if way.Faults != "" {
-			fmt.Fprintf(w, "  faults of the WAN: %s\n", way.Faults)
+			fmt.Fprintf(w, "  %d scripts met a fault of the WAN: %s\n", way.Met, way.Faults)
 		}
 		for _, f := range way.Findings {
 			fmt.Fprintf(w, "\n  %s, script %d: %s\n  the shortest that breaks the rule so (%d of %d runs): %s\n\n    %s\n\n  to repeat it: %s\n\n",

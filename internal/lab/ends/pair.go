@@ -218,7 +218,7 @@ func (p *pair) way() *way {
 	if p.weather != nil {
 		w.name, w.flag = "a pair of relays, with outages", w.flag+" --outages --repeat 100"
 		w.within, w.shrinkWays, w.shrinkTime = outageTime, outageShrinkWays, outageShrinkTime
-		w.delay, w.faults = p.weather.delay, p.weather.String
+		w.weather = p.weather
 	}
 	return w
 }

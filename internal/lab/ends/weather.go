@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	calmLeast, calmMost     = 300 * time.Millisecond, 3 * time.Second // between two faults
+	calmLeast, calmMost     = 100 * time.Millisecond, 1500 * time.Millisecond // between two faults
 	outageLeast, outageMost = 50 * time.Millisecond, 2500 * time.Millisecond
 
 	// aftermath is how much later than the end of a fault a flow may go on: the far
@@ -60,21 +60,17 @@ func newWeather(path *wan.Path, seed uint64) *weather {
 	return &weather{path: path, dice: rand.New(rand.NewPCG(seed, 1<<63)), counts: map[faultKind]int{}}
 }
 
-// run makes one fault after the other until the context ends. Then the WAN is whole.
+// run makes one fault after the other until the context ends, the first at once. Then
+// the WAN is whole.
 func (w *weather) run(ctx context.Context) error {
-	for {
-		calm := time.NewTimer(w.between(calmLeast, calmMost))
-		select {
-		case <-ctx.Done():
-			calm.Stop()
-			return nil
-		case <-calm.C:
-		}
+	for ctx.Err() == nil {
 		kind := faultKinds[w.dice.IntN(len(faultKinds))]
 		if err := w.fault(ctx, kind); err != nil {
 			return fmt.Errorf("%s: %w", kind, err)
 		}
+		wait(ctx, w.between(calmLeast, calmMost))
 	}
+	return nil
 }
 
 func (w *weather) between(least, most time.Duration) time.Duration {
@@ -112,9 +108,11 @@ func (w *weather) end(at int) {
 	w.spells[at].to = time.Now()
 }
 
-// wait waits for the length of an outage.
-func (w *weather) wait(ctx context.Context) {
-	timer := time.NewTimer(w.between(outageLeast, outageMost))
+// lasts waits for the length of an outage.
+func (w *weather) lasts(ctx context.Context) { wait(ctx, w.between(outageLeast, outageMost)) }
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -124,7 +122,7 @@ func (w *weather) wait(ctx context.Context) {
 
 func (w *weather) outage(ctx context.Context, directions ...link.Direction) error {
 	err := w.path.Cut(true, directions...)
-	w.wait(ctx)
+	w.lasts(ctx)
 	return errors.Join(err, w.path.Cut(false, directions...))
 }
 
@@ -151,7 +149,7 @@ func (w *weather) forget(ctx context.Context) error {
 	for _, c := range picked {
 		err = errors.Join(err, w.path.Forget(c))
 	}
-	w.wait(ctx)
+	w.lasts(ctx)
 	for _, c := range picked {
 		err = errors.Join(err, w.path.Remember(c))
 	}
@@ -175,6 +173,17 @@ func (w *weather) delay(since time.Time) (sum time.Duration) {
 		sum += max(s.to.Sub(s.from), 0) + aftermath
 	}
 	return sum
+}
+
+// met reports whether a fault has lasted since a moment, or has begun.
+func (w *weather) met(since time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.spells) == 0 {
+		return false
+	}
+	last := w.spells[len(w.spells)-1]
+	return last.to.IsZero() || last.to.After(since)
 }
 
 // String counts the faults of each kind.

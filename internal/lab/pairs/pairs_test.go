@@ -327,7 +327,7 @@ func TestInterrupt(t *testing.T) {
 // A soak of some seconds breaks no rule.
 func TestSoak(t *testing.T) {
 	o := prepare(t)
-	o.Time = 4 * time.Second // no relay dies so soon
+	o.Time = 2 * time.Second // no relay dies so soon
 	if reason := missing(t.Context(), o, WayPair); reason != "" {
 		t.Skip(reason)
 	}
