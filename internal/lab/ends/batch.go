@@ -333,6 +333,9 @@ func (e *batch) note(k int, n uint64, a attempt) {
 		return
 	}
 	r.Violations++
+	if !e.ways[k].foreign {
+		e.options.Report.Linef("script %d, %s: %v", n, e.ways[k].name, v)
+	}
 	if r.Kinds == nil {
 		r.Kinds = map[Kind]int{}
 	}

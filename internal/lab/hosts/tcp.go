@@ -86,19 +86,6 @@ func dropRule(from, to uint16) *netlink.Rule {
 	return drop
 }
 
-// ResetTCP ends an IPv4 connection of the host: its program gets ECONNABORTED, and the
-// other end a reset. It needs CONFIG_INET_DIAG_DESTROY. Without such a connection it
-// does nothing.
-func (h *Host) ResetTCP(local, remote netip.AddrPort) error {
-	err := h.Do(func() error {
-		return netlink.SocketDestroy(net.TCPAddrFromAddrPort(local), net.TCPAddrFromAddrPort(remote))
-	})
-	if err := ignore(unix.ENOENT, err); err != nil {
-		return fmt.Errorf("reset TCP %v to %v on host %s: %w", local, remote, h.Name, err)
-	}
-	return nil
-}
-
 // ignore returns err, unless it is the expected one.
 func ignore(expected, err error) error {
 	if errors.Is(err, expected) {

@@ -110,6 +110,9 @@ func TestReset(t *testing.T) {
 			t.Errorf("reset at the far host %t: %v, want %v", tt.atFar, err, tt.want)
 		}
 	}
+	conn := dial() // the listener is none of the connections
+	say(t, conn)
+	nettest.Must(t, hears(conn, time.Minute))
 }
 
 func TestCut(t *testing.T) {
