@@ -119,7 +119,8 @@ type way struct {
 	shrinkWays time.Duration // in which a shorter script must end
 	shrinkTime time.Duration // for all shorter scripts
 
-	weather *weather // nil: nothing fails
+	weather *weather                      // nil: nothing fails
+	said    func(i int, s *Script) string // what the relays say of a lane's last script; may be nil
 }
 
 // attempt is one run of a script.
@@ -145,12 +146,14 @@ func (w *way) try(l *lane, i int, s *Script, direct *Outcome, within time.Durati
 		return a, err
 	}
 	errors.As(Allowed(s, direct, &a.Outcome), &a.broken)
-	if w.weather == nil {
-		return a, nil
+	if w.weather != nil {
+		a.met = w.weather.met(began)
+		if excused := w.weather.delay(began); a.broken == nil && took-excused > scriptTime {
+			a.broken = &Violation{KindLate, fmt.Sprintf("it took %v, of which the WAN's faults excuse %v", took, excused)}
+		}
 	}
-	a.met = w.weather.met(began)
-	if excused := w.weather.delay(began); a.broken == nil && took-excused > scriptTime {
-		a.broken = &Violation{KindLate, fmt.Sprintf("it took %v, of which the WAN's faults excuse %v", took, excused)}
+	if a.broken != nil && w.said != nil {
+		a.broken.Text += w.said(i, s)
 	}
 	return a, nil
 }

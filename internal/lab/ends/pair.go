@@ -40,6 +40,9 @@ type pair struct {
 	mu     sync.Mutex
 	looked time.Time
 	busy   map[string]bool // tunnels with flows
+
+	logs sync.Mutex
+	ends map[string]string // by relay and tunnel, what the log says of the last flow
 }
 
 var (
@@ -66,7 +69,7 @@ const (
 // startPair starts a pair for scripts in some lanes, and the weather if there is to be
 // some.
 func startPair(ctx context.Context, o Options, lanes int) (p *pair, err error) {
-	p = &pair{calm: func() error { return nil }}
+	p = &pair{calm: func() error { return nil }, ends: map[string]string{}}
 	defer func() {
 		if err != nil {
 			p.close()
@@ -147,8 +150,8 @@ func (p *pair) start(ctx context.Context, program string) error {
 	if err := relays.Introduce(ctx, program, far, near, netip.AddrPortFrom(pairFar.Addr(), farPorts).String()); err != nil {
 		return err
 	}
-	p.near = &relays.Process{Name: "near", Host: near.Host, Program: program, Dir: p.dir}
-	p.far = &relays.Process{Name: "far", Host: far.Host, Program: program, Dir: p.dir}
+	p.near = &relays.Process{Name: "near", Host: near.Host, Program: program, Dir: p.dir, Line: p.listener("near")}
+	p.far = &relays.Process{Name: "far", Host: far.Host, Program: program, Dir: p.dir, Line: p.listener("far")}
 	nearConfig, farConfig := p.config(p.near, near.Keys), p.config(p.far, far.Keys)
 	for i := range p.targets {
 		for f := range families {
@@ -214,7 +217,7 @@ func (p *pair) check() error {
 }
 
 func (p *pair) way() *way {
-	w := &way{name: "a pair of relays", flag: "--through " + pairName, within: scriptTime, shrinkWays: pairShrinkWays, shrinkTime: shrinkTime, route: p.route}
+	w := &way{name: "a pair of relays", flag: "--through " + pairName, within: scriptTime, shrinkWays: pairShrinkWays, shrinkTime: shrinkTime, route: p.route, said: p.said}
 	if p.weather != nil {
 		w.name, w.flag = "a pair of relays, with outages", w.flag+" --outages --repeat 100"
 		w.within, w.shrinkWays, w.shrinkTime = outageTime, outageShrinkWays, outageShrinkTime
@@ -236,6 +239,34 @@ func (p *pair) route(_ *lane, i int, s *Script) (route, func(), error) {
 	}
 	r.quiet = twice(func() bool { return p.idle(t.name) })
 	return r, l.empty, nil
+}
+
+// listener keeps what a relay's log says of the end of the last flow of each tunnel.
+func (p *pair) listener(relay string) func(string) {
+	return func(line string) {
+		_, after, found := strings.Cut(line, " tunnel=")
+		_, end, ended := strings.Cut(line, " end=")
+		if !found || !ended {
+			return
+		}
+		tunnel, _, _ := strings.Cut(after, " ")
+		p.logs.Lock()
+		defer p.logs.Unlock()
+		p.ends[relay+" "+tunnel] = end
+	}
+}
+
+// said returns what both relays say of the end of a lane's last flow, once they have
+// none.
+func (p *pair) said(i int, s *Script) string {
+	tunnel := p.tunnel(i, s.Family, s.Refused).name
+	over := twice(func() bool { return p.idle(tunnel) })
+	for until := time.Now().Add(scriptTime); !over() && time.Now().Before(until); {
+		time.Sleep(slice)
+	}
+	p.logs.Lock()
+	defer p.logs.Unlock()
+	return fmt.Sprintf("; the near relay says %s; the far relay says %s", p.ends["near "+tunnel], p.ends["far "+tunnel])
 }
 
 // idle says whether a tunnel has no flow in either relay, and none is about to be
