@@ -96,8 +96,8 @@ func TestSilenceEnds(t *testing.T) {
 		end  bool // of the client
 		want flow.EndReason
 	}{
-		{LegOptions{Idle: 300 * time.Millisecond}, false, flow.EndIdle},
-		{LegOptions{HalfClose: 300 * time.Millisecond}, true, flow.EndHalfClosed},
+		{LegOptions{Idle: time.Second}, false, flow.EndIdle},
+		{LegOptions{HalfClose: time.Second}, true, flow.EndHalfClosed},
 	} {
 		t.Run(string(c.want), func(t *testing.T) {
 			t.Parallel()
@@ -105,6 +105,7 @@ func TestSilenceEnds(t *testing.T) {
 				s.idle, s.halfClose = c.legs.Idle, c.legs.HalfClose
 			})
 			s.stall()
+			s.awaitWarm(1) // the far relay learns of the flow before its silence ends
 			client := s.dial()
 			defer client.Close()
 			_, err := client.Write([]byte("x"))
