@@ -21,7 +21,7 @@ import (
 type pairs struct {
 	log     *slog.Logger
 	release string
-	host    string // its name; empty: unknown
+	host    string        // its name; empty: unknown
 	keysDir func() string // the default directory of the keys
 	relay   func() *relay.Relay
 	memory  atomic.Int64 // memory_limit in bytes; 0: none

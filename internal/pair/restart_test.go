@@ -61,8 +61,8 @@ func TestLaneForAnotherProcess(t *testing.T) {
 }
 
 func netTimeout(err error) bool {
-	e, ok := err.(net.Error)
-	return ok && e.Timeout()
+	var e net.Error
+	return errors.As(err, &e) && e.Timeout()
 }
 
 // TestFullPool holds that a lane that has carried a flow takes an unused one's place.
