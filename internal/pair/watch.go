@@ -257,6 +257,8 @@ func (f *Flow) watchLane(now time.Time) {
 	default:
 		return
 	}
+	// By a reset: what the kernel has queued would come late, behind the next lane's.
+	l.bulk.control(func(fd int) { setReset(fd, true) })
 	l.close()
 	f.loseLane(l)
 	f.s.dropWarm() // what made this lane silent has likely met them too

@@ -236,7 +236,7 @@ func (w *world) stepsOf(i int) (all []step) {
 			w.ends[i].lane = w.ends[i].lane[1:]
 			w.arriveLane(i, p)
 		}})
-		if w.doubles > 0 && e.lane[0].kind != 'a' {
+		if w.doubles > 0 {
 			all = append(all, step{names[4][i], func(w *world) {
 				w.doubles--
 				w.arriveLane(i, w.ends[i].lane[0])
@@ -279,7 +279,10 @@ func (w *world) arriveLane(i int, p packet) {
 	var err error
 	switch p.kind {
 	case 'a':
-		if i == 0 && e.flow.Out.attached {
+		if i == 1 {
+			e.flow.Detach() // it may come late, on a lane that was given up
+		}
+		if e.flow.Out.attached {
 			err = e.flow.Ack(p.offset, false)
 		} else if err = e.flow.Attach(p.offset); err == nil && i == 1 {
 			w.ends[0].lane = append(w.ends[0].lane, packet{kind: 'a', offset: e.flow.In.pos})
@@ -388,6 +391,7 @@ func TestModel(t *testing.T) {
 	}{
 		{script{1, 'e'}, script{1, 'e'}, 1, 1, 0, 0},
 		{script{2, 'e'}, script{0, 'e'}, 2, 0, 1, 0},
+		{script{0, 'e'}, script{2, 'e'}, 1, 0, 1, 0}, // an ATTACH comes late
 		{script{2, 'e'}, script{0, 'r'}, 1, 1, 0, 0},
 		{script{1, 'r'}, script{1, 'e'}, 1, 1, 0, 0},
 		{script{1, 'r'}, script{1, 'r'}, 1, 1, 0, 0},

@@ -107,13 +107,14 @@ func (s *Sender) Trim() {
 // End ends the stream.
 func (s *Sender) End() { s.ended = true }
 
-// attach begins a lane whose receiver has everything before received.
+// attach begins a lane whose receiver has everything before received. An acknowledgement
+// on the control connection may have overtaken that position.
 func (s *Sender) attach(received uint64) error {
-	if received < s.base || received > s.length {
+	if received > s.length {
 		return ErrDamaged
 	}
-	s.base, s.next = received, received
-	s.attached, s.endSent = true, false
+	s.base = max(s.base, received)
+	s.next, s.attached, s.endSent = s.base, true, false
 	return nil
 }
 
