@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -54,6 +55,7 @@ type soaking struct {
 type spell struct {
 	from, to time.Time // to is zero while it lasts
 	deadly   bool      // flows may be cut
+	name     string
 }
 
 // breach counts what broke a rule.
@@ -143,7 +145,7 @@ func (s *soaking) begin(name string, deadly bool) (end func()) {
 	defer s.mu.Unlock()
 	s.counts[name]++
 	at := len(s.spells)
-	s.spells = append(s.spells, spell{from: time.Now(), deadly: deadly})
+	s.spells = append(s.spells, spell{from: time.Now(), deadly: deadly, name: name})
 	if deadly {
 		s.w.Report.Linef("  %s: %s", time.Now().Format(clock), name)
 	}
@@ -207,12 +209,36 @@ func (s *soaking) ended(f *flow) {
 		}
 		return
 	}
+	s.breaks(rule, "flow %d of %s, %s to %s: %s; %s; it met %s", f.number, f.local, f.began.Format(clock), f.done.Format(clock), what, s.said(f), s.met(f))
+}
+
+// said is what the near relay's log says of a flow's end.
+func (s *soaking) said(f *flow) string {
 	lines := s.w.heard("client=" + f.local + " ")
-	said := "nothing"
-	if len(lines) > 0 {
-		said = lines[len(lines)-1]
+	if len(lines) == 0 {
+		return "the near relay says nothing"
 	}
-	s.breaks(rule, "flow %d of %s, %s to %s: %s; the near relay says %s", f.number, f.local, f.began.Format(clock), f.done.Format(clock), what, said)
+	last := lines[len(lines)-1]
+	if _, end, found := strings.Cut(last, " end="); found {
+		last = end
+	}
+	return "the near relay says " + last
+}
+
+// met lists the faults that a flow met, with their times since its beginning.
+func (s *soaking) met(f *flow) string {
+	var all []string
+	for _, spell := range s.spells {
+		if spell.from.After(f.done) || !spell.to.IsZero() && spell.to.Add(unnoticed).Before(f.began) || strings.HasPrefix(spell.name, "strangers") {
+			continue
+		}
+		to := "now"
+		if !spell.to.IsZero() {
+			to = fmt.Sprintf("%+.3f s", spell.to.Sub(f.began).Seconds())
+		}
+		all = append(all, fmt.Sprintf("%s from %+.3f s to %s", spell.name, spell.from.Sub(f.began).Seconds(), to))
+	}
+	return strings.Join(all, ", ")
 }
 
 // judge returns the rule that a flow breaks, "" if none, and what happened to it.
