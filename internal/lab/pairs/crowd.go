@@ -49,9 +49,9 @@ type crowd struct {
 
 	mu      sync.Mutex
 	flows   map[uint64]*flow
-	refused int    // connects that failed
-	example string // of their errors
-	twice   int    // connections at the target for flows that had one, or were over
+	refused int      // connects that failed
+	example string   // of their errors
+	twice   []string // connections at the target for flows that had one, or were over
 
 	// abandoned are flows whose client failed before their target had them.
 	abandoned map[uint64]bool
@@ -221,7 +221,7 @@ func (c *crowd) serve(conn net.Conn) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if !c.abandoned[number] {
-			c.twice++
+			c.twice = append(c.twice, fmt.Sprintf("flow %d again at %s", number, time.Now().Format(clock)))
 		}
 		return
 	}
@@ -229,8 +229,8 @@ func (c *crowd) serve(conn net.Conn) {
 	f.target.run(f.targetUntil, conn.(*net.TCPConn), f.shift(false), f.shift(true), f.manners.target, f.dice(2))
 }
 
-// doubled counts the connections at the target for flows that had one, or of strangers.
-func (c *crowd) doubled() int {
+// doubled lists the connections at the target for flows that had one, or of strangers.
+func (c *crowd) doubled() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.twice
@@ -257,9 +257,9 @@ type tally struct {
 func (c *crowd) tally() tally {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := tally{flows: len(c.flows), refused: c.refused, wrong: c.twice, example: c.example}
-	if c.twice > 0 {
-		t.example = "a flow reached the target twice"
+	t := tally{flows: len(c.flows), refused: c.refused, wrong: len(c.twice), example: c.example}
+	if len(c.twice) > 0 {
+		t.example = "reached the target twice: " + c.twice[0]
 	}
 	for _, f := range c.flows {
 		failed := t.cut + t.wrong

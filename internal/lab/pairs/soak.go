@@ -71,11 +71,12 @@ const (
 	ruleHang    = "flows that hang"
 	ruleWrong   = "flows with wrong bytes or ends"
 	ruleLost    = "flows with bytes lost or doubled"
+	ruleTwice   = "flows twice at the target, or a stranger's"
 	ruleRefuse  = "refusals that looked otherwise"
 	ruleLeft    = "relays with flows left"
 )
 
-var soakRules = []string{ruleConnect, ruleCut, ruleHang, ruleWrong, ruleLost, ruleRefuse, ruleLeft}
+var soakRules = []string{ruleConnect, ruleCut, ruleHang, ruleWrong, ruleLost, ruleTwice, ruleRefuse, ruleLeft}
 
 // soak has everything happen to a pair at random moments under a crowd whose every byte
 // is compared.
@@ -359,8 +360,8 @@ func (s *soaking) figures(note func(measured)) {
 	twice := s.c.doubled()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if twice > 0 {
-		s.breaks(ruleLost, "%d flows reached the target twice, or were a stranger's", twice)
+	for _, one := range twice {
+		s.breaks(ruleTwice, "%s", one)
 	}
 	note(measured{name: "flows", value: float64(s.flows)})
 	note(measured{name: "bytes compared, GB", value: float64(s.bytes) / 1e9})
