@@ -29,6 +29,9 @@ func writePairs(w io.Writer, p *flow.Pairs, tunnel string, now time.Time) {
 			fmt.Fprintf(w, "    lanes %d warm %d busy, flows %d moving %d parked %d resuming\n",
 				s.LanesWarm, s.LanesBusy, s.FlowsMoving, s.FlowsParked, s.FlowsResuming)
 		}
+		for _, note := range s.Notes() {
+			fmt.Fprintf(w, "    %s\n", note)
+		}
 		if s.RetainedBytes+s.Resumes > 0 || s.Outage > 0 {
 			fmt.Fprintf(w, "    retained %s, %s, outage %s\n", display.Quantity(s.RetainedBytes),
 				display.Plural(int(s.Resumes), "resume"), display.Age(s.Outage.Seconds()))

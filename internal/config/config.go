@@ -90,7 +90,7 @@ type Tunnel struct {
 	Listen   []Listen
 	Forward  []Forward
 	Pair     Pair     `json:",omitzero"` // the far relay to which the tunnel leads
-	PairFrom []string `json:",omitzero"` // the near relays whose flows the tunnel takes; it takes no others
+	PairFrom PairFrom `json:",omitzero"` // the near relays whose flows the tunnel takes
 	Settings
 }
 

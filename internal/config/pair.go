@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -10,10 +11,41 @@ import (
 // Pair makes a tunnel the near end of a pair of relays. The zero value means
 // that the tunnel is not paired.
 type Pair struct {
-	Peer   string        // name of the far relay among the keys of this host
-	Warm   int           // idle WAN connections that are kept ready
-	Resume time.Duration // longest outage that a flow survives
+	Peer     string        // name of the far relay among the keys of this host
+	Warm     int           // idle WAN connections that are kept ready
+	Resume   time.Duration // longest outage that a flow survives; 0: a flow ends with its connection
+	Encrypt  Encrypt       // the far relay must have the same
+	Fallback Fallback
 }
+
+// Encrypt is whether a pair encrypts the bytes of flows.
+type Encrypt string
+
+// The values of encrypt. Without encryption, relays still authenticate each other, but
+// the bytes of flows are neither encrypted nor authenticated.
+const (
+	EncryptOn  Encrypt = "on"
+	EncryptOff Encrypt = Off
+)
+
+// Fallback is what becomes of flows if no paired relay answers at the far address, but
+// something else does.
+type Fallback string
+
+// The values of fallback.
+const (
+	FallbackNever Fallback = "never" // they wait
+	FallbackPlain Fallback = "plain" // they are forwarded unpaired
+)
+
+// PairFrom makes a tunnel the far end of pairs. The zero value means that it is none.
+type PairFrom struct {
+	Peers   []string // the near relays whose flows the tunnel takes; it takes no others
+	Encrypt Encrypt  // the near relays must have the same
+}
+
+// Paired reports whether the tunnel is the far end of pairs.
+func (p PairFrom) Paired() bool { return len(p.Peers) > 0 }
 
 // Paired reports whether the tunnel is the near end of a pair.
 func (p Pair) Paired() bool { return p.Peer != "" }
@@ -27,7 +59,9 @@ const (
 )
 
 // DefaultPair is a pair without settings of its own, and without a peer.
-func DefaultPair() Pair { return Pair{Warm: 4, Resume: 2 * time.Minute} }
+func DefaultPair() Pair {
+	return Pair{Warm: 4, Resume: 2 * time.Minute, Encrypt: EncryptOn, Fallback: FallbackNever}
+}
 
 // pair decodes `pair`: the name of the peer, or a mapping.
 func (d *decoder) pair(n *node, p *Pair) {
@@ -41,28 +75,38 @@ func (d *decoder) pair(n *node, p *Pair) {
 	d.mapping(n, "pair",
 		into("peer", &p.Peer, d.tunnelName),
 		into("warm", &p.Warm, d.integer(0, maxWarm)),
-		into("resume", &p.Resume, d.duration(minResume, maxResume, nil)),
-		field{"encrypt", func(n *node) {
-			d.onlyWord(n, "encrypt", "on", "a pair without encryption is not supported yet")
-		}},
-		field{"fallback", func(n *node) {
-			d.onlyWord(n, "fallback", "never", "a fallback to an unpaired relay is not supported yet")
-		}},
+		into("resume", &p.Resume, d.duration(minResume, maxResume, new(time.Duration))),
+		d.encrypt(&p.Encrypt),
+		into("fallback", &p.Fallback, oneOf(d, FallbackNever, FallbackPlain)),
 	)
 	if n.kind == mapping && n.lookup("peer") == nil {
 		d.errorf(n, "add peer: with the name that longhaul pair list shows", "pair has no peer")
 	}
-}
-
-// onlyWord decodes a setting that has one value so far.
-func (d *decoder) onlyWord(n *node, key, word, why string) {
-	if s, ok := d.text(n, key); ok && s != word {
-		d.errorf(n, "write "+key+": "+word+", or remove the line", "%s cannot be %q: %s", key, s, why)
+	if p.Fallback == FallbackPlain && p.Encrypt == EncryptOn {
+		d.errorf(n.lookup("fallback"), "add encrypt: off at both relays if that may be, or remove fallback",
+			"fallback: plain would send flows without encryption, and encrypt is on")
 	}
 }
 
-// pairFrom decodes the names of the near relays of a far tunnel.
-func (d *decoder) pairFrom(n *node, key string) ([]string, bool) {
+func (d *decoder) encrypt(to *Encrypt) field {
+	return into("encrypt", to, oneOf(d, EncryptOn, EncryptOff))
+}
+
+// pairFrom decodes `pair_from`: the names of near relays, or a mapping.
+func (d *decoder) pairFrom(n *node, p *PairFrom) {
+	p.Encrypt = EncryptOn
+	if n.kind != mapping {
+		p.Peers, _ = d.peers(n, "pair_from")
+		return
+	}
+	d.mapping(n, "pair_from", into("peer", &p.Peers, d.peers), d.encrypt(&p.Encrypt))
+	if n.lookup("peer") == nil {
+		d.errorf(n, "add peer: with the names that longhaul pair list shows", "pair_from has no peer")
+	}
+}
+
+// peers decodes the names of the near relays of a far tunnel.
+func (d *decoder) peers(n *node, key string) ([]string, bool) {
 	var peers []string
 	before := len(d.errs)
 	d.each(n, key, func(n *node, _ string) {
@@ -93,7 +137,7 @@ func (d *decoder) pairKeys(n *node, key string) (string, bool) {
 
 // checkPair finds settings that do not go with a pair.
 func (d *decoder) checkPair(n *node, t *Tunnel) {
-	near, far := t.Pair.Paired(), len(t.PairFrom) > 0
+	near, far := t.Pair.Paired(), t.PairFrom.Paired()
 	if !near && !far {
 		return
 	}
@@ -136,4 +180,18 @@ func (d *decoder) checkPair(n *node, t *Tunnel) {
 	} else {
 		t.ProxyIn = ProxyIn{}
 	}
+}
+
+// warnClear warns of a pair whose flows cross the WAN in clear.
+func (d *decoder) warnClear(n *node, t *Tunnel) {
+	key, encrypt := "pair", t.Pair.Encrypt
+	if t.PairFrom.Paired() {
+		key, encrypt = "pair_from", t.PairFrom.Encrypt
+	}
+	if encrypt != EncryptOff {
+		return
+	}
+	d.warnings = append(d.warnings, &Error{n.lookup(key).lookup("encrypt").at,
+		fmt.Sprintf("the tunnel %s has encrypt: off: bytes cross the WAN unprotected and unauthenticated", t.Name),
+		"remove encrypt at both relays, unless the network between them is trusted"})
 }

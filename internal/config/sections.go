@@ -181,7 +181,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 		}},
 		{"forward", func(n *node) { t.Forward, forwards = d.forwards(n) }},
 		{"pair", func(n *node) { d.pair(n, &t.Pair) }},
-		into("pair_from", &t.PairFrom, d.pairFrom),
+		{"pair_from", func(n *node) { d.pairFrom(n, &t.PairFrom) }},
 	}
 	before := len(d.errs)
 	d.mapping(n, "a tunnel", append(fields, d.settingsFields(&t.Settings)...)...)
@@ -210,8 +210,9 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 	if len(d.errs) == before {
 		d.checkPorts(t, listens, forwards)
 		d.checkPair(n, &t)
+		d.warnClear(n, &t)
 		d.checkSettings(n, t.Settings)
-		if len(t.PairFrom) == 0 { // only peers use the others
+		if !t.PairFrom.Paired() { // only peers use the others
 			d.warnOpen(t, listens)
 		}
 	}

@@ -36,6 +36,9 @@ func (p *pairs) check(ctx context.Context, tunnel, forward string) (*integrity.R
 	r := integrity.NewReport(tunnel, began, []integrity.Chain{chain})
 	if r.State == integrity.Whole {
 		r.Summary = fmt.Sprintf("the pair with %s stands, %.1f ms away, and %s accepts", s.Peer, s.RTT.Seconds()*1e3, chain.Hops[1].Address)
+		if !s.Encrypted {
+			r.Summary += "; " + flow.ClearWarning
+		}
 	}
 	return &r, nil
 }
@@ -91,6 +94,9 @@ func pairChain(s flow.PairSession, forward string) integrity.Chain {
 // pairProblemText says in a sentence why a session does not stand.
 func pairProblemText(s flow.PairSession, forward string) string {
 	text := s.Problem + ": " + flow.PairProblemText(s.Problem, forward)
+	if s.Fallback {
+		text += "; new flows go to it unpaired and in clear"
+	}
 	if s.Error != "" {
 		text += " (" + s.Error + ")"
 	}

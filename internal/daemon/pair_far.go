@@ -35,6 +35,7 @@ type farTunnel struct {
 type farSettings struct {
 	peers  []string
 	listen []config.Listen
+	clear  bool // lanes in clear
 }
 
 // far returns the far tunnel of a configuration. The caller holds mu.
@@ -45,7 +46,8 @@ func (p *pairs) far(c *config.Tunnel) *farTunnel {
 		t.admits.Store(&farSettings{})
 		t.server = &pairServer{recognize: p.recognize, serve: t.serve}
 	}
-	t.next = &farSettings{peers: slices.Clone(c.PairFrom), listen: slices.Clone(c.Listen)}
+	t.next = &farSettings{peers: slices.Clone(c.PairFrom.Peers), listen: slices.Clone(c.Listen),
+		clear: c.PairFrom.Encrypt == config.EncryptOff}
 	return t
 }
 
@@ -113,10 +115,8 @@ func (t *farTunnel) Tunnel() string { return t.name }
 // Admits implements pair.Acceptor.
 func (t *farTunnel) Admits(peer string) bool { return slices.Contains(t.admits.Load().peers, peer) }
 
-// Resume implements pair.Acceptor: the near relay's time counts.
-
 // Clear implements pair.Acceptor.
-func (t *farTunnel) Clear() bool { return false }
+func (t *farTunnel) Clear() bool { return t.admits.Load().clear }
 
 // Dial implements pair.Acceptor.
 func (t *farTunnel) Dial(ctx context.Context, o pair.Open) (pair.Target, error) {

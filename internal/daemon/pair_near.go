@@ -30,6 +30,9 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 		Warm:      c.Pair.Warm,
 		Resume:    c.Pair.Resume,
 		Origin:    p.host + " " + c.Listen[0].String(),
+		NoResume:  c.Pair.Resume == 0,
+		Clear:     c.Pair.Encrypt == config.EncryptOff,
+		Fallback:  c.Pair.Fallback == config.FallbackPlain,
 	}
 	if transport != nil {
 		o.Prepare = func(fd int) error { return transport.Prepare(fd, true) }
@@ -67,14 +70,15 @@ func addressesOf(f config.Forward) func(context.Context) ([]netip.AddrPort, erro
 	}
 }
 
-// pairing adapts a link to relay's Pairing. It has a function in place of the
+// pairing adapts a link to relay's Pairing. It has functions in place of the
 // link: relay compares tunnels deeply at a reload.
 type pairing struct {
 	carry func(relay.PairClient, func(relay.PairEnd)) relay.PairFlow
+	plain func() bool
 }
 
 func newPairing(link *pair.Link) *pairing {
-	return &pairing{func(c relay.PairClient, ended func(relay.PairEnd)) relay.PairFlow {
+	carry := func(c relay.PairClient, ended func(relay.PairEnd)) relay.PairFlow {
 		return pairFlow{link.Carry(pair.Client{
 			FD:       c.FD,
 			From:     c.From,
@@ -83,8 +87,12 @@ func newPairing(link *pair.Link) *pairing {
 			Deadline: c.Deadline,
 			Legs:     legsOfPair(c.Legs),
 		}, func(_ *pair.Flow, e pair.End) { ended(toPairEnd(e)) })}
-	}}
+	}
+	return &pairing{carry, link.InFallback}
 }
+
+// Plain implements relay.Pairing.
+func (p *pairing) Plain() bool { return p.plain() }
 
 func (p *pairing) Carry(c relay.PairClient, ended func(relay.PairEnd)) relay.PairFlow {
 	return p.carry(c, ended)
@@ -121,6 +129,7 @@ func (f pairFlow) Figures() relay.PairFigures {
 
 func toPairEnd(e pair.End) relay.PairEnd {
 	return relay.PairEnd{
+		Back:      (*relay.PairBack)(e.Back),
 		Reason:    e.Reason,
 		Err:       e.Err,
 		BytesUp:   e.BytesUp,

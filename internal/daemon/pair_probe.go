@@ -6,6 +6,8 @@ import (
 	"net"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/descriptor"
 	"longhaul/internal/flow"
 	"longhaul/internal/pair"
@@ -31,6 +33,9 @@ func (t *nearTunnel) probe(ctx context.Context, timeout time.Duration) (target s
 		}
 		select {
 		case e := <-ended:
+			if e.Back != nil {
+				_ = unix.Close(e.Back.FD)
+			}
 			if e.Target != "" {
 				return e.Target, "", nil
 			}

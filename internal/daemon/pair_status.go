@@ -62,6 +62,10 @@ func toPairSession(s pair.SessionState) flow.PairSession {
 		Release:  s.Release,
 		Draining: s.Draining,
 
+		Encrypted: !s.Clear,
+		Resumable: !s.NoResume,
+		Fallback:  s.Fallback,
+
 		RTT:           units.Seconds(s.RTT),
 		LaneError:     s.LaneError,
 		LanesWarm:     s.LanesWarm,
@@ -150,9 +154,17 @@ func (p *pairs) tell(was *watched, s pair.SessionState, now time.Time) {
 	switch {
 	case s.Up && !was.Up:
 		p.log.Info("pair: session up", append(attrs, "release", s.Release, "rtt_seconds", s.RTT.Seconds())...)
+		if s.Clear {
+			p.log.Warn("pair: "+flow.ClearWarning, attrs...)
+		}
 		was.told = pair.ProblemNone
 	case s.Up && was.Up && !s.Since.Equal(was.Since):
 		p.log.Info("pair: session up again, at once", append(attrs, "rtt_seconds", s.RTT.Seconds(), "flows", s.Flows)...)
+	case s.Fallback && !was.Fallback:
+		p.log.Warn("pair: what answers is no paired relay: new flows go to it unpaired and in clear", append(attrs, "error", s.ProblemText)...)
+		was.told = s.Problem
+	case was.Fallback && !s.Fallback:
+		p.log.Info("pair: new flows do not go unpaired any more", attrs...)
 	case !s.Up && was.Up:
 		p.log.Warn("pair: session lost", append(attrs, "error", s.ProblemText, "flows", s.Flows)...)
 		was.down = now

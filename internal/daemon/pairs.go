@@ -61,7 +61,7 @@ func (p *pairs) equip(from *config.Config, tunnels []relay.Tunnel) error {
 	p.next = tunnelPairs{near: map[string]*nearTunnel{}, far: map[string]*farTunnel{}}
 	for i := range tunnels {
 		t, c := &tunnels[i], &from.Tunnels[i]
-		if !c.Pair.Paired() && len(c.PairFrom) == 0 {
+		if !c.Pair.Paired() && !c.PairFrom.Paired() {
 			continue
 		}
 		if err := p.start(from); err != nil {

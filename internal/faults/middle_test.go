@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"bytes"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -26,7 +27,9 @@ type middle struct {
 	alters  int      // bytes still to alter, of lanes
 	// altersAny is how many reads are still to be altered, of any connection.
 	altersAny int
-	refuses   bool // resets every new connection
+	refuses   bool   // resets every new connection
+	marker    string // a text of flows
+	saw       bool   // marker passed on a lane
 }
 
 // through is one connection through the box.
@@ -93,6 +96,7 @@ func (m *middle) pass(c *through, to, from net.Conn) {
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
+			m.look(c, buf[:n])
 			m.alter(c, buf[:n])
 			if _, err := to.Write(buf[:n]); err != nil {
 				reset(from)
@@ -108,6 +112,13 @@ func (m *middle) pass(c *through, to, from net.Conn) {
 			return
 		}
 	}
+}
+
+// look notes whether a lane's bytes have the marker.
+func (m *middle) look(c *through, b []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.saw = m.saw || m.marker != "" && c.kind == preface.Lane && bytes.Contains(b, []byte(m.marker))
 }
 
 // alter flips bits of a lane's bytes, as long as some are to be altered.

@@ -32,6 +32,10 @@ type PairSession struct {
 	Release  string    `json:"release,omitempty"`  // of the other process
 	Draining bool      `json:"draining"`           // it takes no new flows
 
+	Encrypted bool `json:"encrypted"` // false: bytes cross the WAN in clear
+	Resumable bool `json:"resumable"` // false: a flow ends with its connection over the WAN
+	Fallback  bool `json:"fallback"`  // new flows go unpaired now
+
 	RTT           units.Seconds `json:"rtt_seconds,omitempty"`
 	LaneError     string        `json:"lane_error,omitempty"` // why lanes that it lacks cannot be made, though it is up
 	LanesWarm     int           `json:"lanes_warm"`
@@ -62,6 +66,7 @@ const (
 	PairPathDown   = "path-down"   // nothing answers
 	PairDenied     = "denied"      // the far tunnel does not take this relay's flows
 	PairDraining   = "draining"    // the far process takes no new sessions
+	PairEncrypt    = "encrypt"     // one relay has encrypt: off, the other has not
 )
 
 // State names how a session is: up, draining, lost (it was up), connecting, or its
@@ -78,6 +83,23 @@ func (s *PairSession) State() string {
 		return s.Problem
 	}
 	return "connecting"
+}
+
+// ClearWarning is what users of a pair without encryption must know.
+const ClearWarning = "encrypt: off: bytes cross the WAN unprotected and unauthenticated"
+
+// Notes tells the mode of a session, if it is not the usual one.
+func (s *PairSession) Notes() (notes []string) {
+	if s.Fallback {
+		notes = append(notes, "fallback: new flows go unpaired and in clear")
+	}
+	if !s.Encrypted {
+		notes = append(notes, ClearWarning)
+	}
+	if !s.Resumable {
+		notes = append(notes, "resume: off: a flow ends with its connection over the WAN")
+	}
+	return notes
 }
 
 // WaitingFlows is the number of flows that go on when the session is back.
@@ -99,6 +121,8 @@ func PairProblemText(problem, relay string) string {
 		return relay + " does not take this relay's flows"
 	case PairDraining:
 		return relay + " takes no new sessions"
+	case PairEncrypt:
+		return relay + " and this relay differ in encrypt, so they exchange nothing"
 	}
 	return "no session with " + relay + " stands"
 }
@@ -116,6 +140,8 @@ func PairProblemRemedy(problem string) string {
 		return "check that the far relay runs, and that no firewall stands between"
 	case PairDenied:
 		return "add this relay's name to pair_from of the far tunnel"
+	case PairEncrypt:
+		return "write the same encrypt in pair of the near tunnel and in pair_from of the far one"
 	}
 	return ""
 }

@@ -1,9 +1,7 @@
 package pair
 
 import (
-	"context"
 	"net"
-	"net/netip"
 	"runtime"
 	"testing"
 	"time"
@@ -16,18 +14,15 @@ import (
 // BenchmarkCPU measures the processor time of both relays together, in seconds for each
 // GB, without that of the sender and the receiver, whose threads are accounted apart.
 func BenchmarkCPU(b *testing.B) {
-	b.Run("tls", func(b *testing.B) { benchmarkCPU(b, false) })
-	b.Run("clear", func(b *testing.B) { benchmarkCPU(b, true) })
+	for _, m := range modes {
+		b.Run(m.name, func(b *testing.B) { benchmarkCPU(b, m.in()) })
+	}
 }
 
 const benchBytes = 1 << 30
 
-func benchmarkCPU(b *testing.B, inClear bool) {
-	s := newStand(b, func(s *stand, _ *Options, o *LinkOptions) {
-		s.clear, o.Clear = inClear, inClear
-		address := addrOf(s.lanes)
-		o.Addresses = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{address}, nil }
-	})
+func benchmarkCPU(b *testing.B, in standOption) {
+	s := newStand(b, in, direct)
 	received := make(chan time.Duration)
 	s.serve(func(c *net.TCPConn) { received <- onThread(b, c, drain) })
 	b.SetBytes(benchBytes)

@@ -57,6 +57,7 @@ type bulkConn struct {
 	record int    // bytes left of the record that TLS reads; 0: its head comes next
 	large  bool   // the last read filled its buffer
 	clear  bool   // no records any more
+	exact  bool   // in clear: a read takes no more than is asked for, so that splice may take what follows
 
 	// The writing side, under the caller's lock.
 	out        []byte
@@ -103,7 +104,7 @@ func (c *bulkConn) unread(b []byte) {
 const recordHead = 5
 
 func (c *bulkConn) Read(p []byte) (int, error) {
-	if c.clear && c.in == nil && len(p) >= smallBuffer/2 {
+	if c.clear && c.in == nil && (c.exact || len(p) >= smallBuffer/2) {
 		return c.readSocket(func() []byte { return p }, func() {})
 	}
 	need := 1

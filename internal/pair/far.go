@@ -55,6 +55,9 @@ func (s *session) admit(l *lane, o wire.Open) (f *Flow, fresh bool) {
 	}
 	f = newFlow(s, o.Flow, false, LegOptions{})
 	f.known, f.dialing, f.client, f.listen, f.done = true, true, o.Client, o.Listen, l.acceptor.Ended
+	if s.noResume {
+		f.sf.NoResume()
+	}
 	l.bind(f)
 	f.lane = l
 	_ = f.sf.Attach(0)

@@ -44,6 +44,7 @@ type Flow struct {
 	queued     bool // waits for a lane (near)
 	wanted     bool // near: the far relay wants a lane for it
 	lost       bool // a lane, and none has come in its place
+	copyNext   bool // the next bytes of the flow's own socket are too few to pass unseen, or none
 	dirty      bool // an ACK or RESET waits for the control connection
 
 	client, listen netip.AddrPort
@@ -51,6 +52,7 @@ type Flow struct {
 	deadline       time.Duration
 	legs           *LegOptions
 	done           func(*Flow, End)
+	back           *Back
 
 	start     time.Time
 	moved     time.Time // the latest byte
@@ -143,7 +145,7 @@ func (f *Flow) step() bool {
 		f.finished = true
 		f.over.Store(true)
 		return false
-	case f.lane != nil && f.sendNext():
+	case f.lane != nil && f.sendNext(), f.passOut():
 		return true
 	case f.readLeg():
 		return true
@@ -223,7 +225,7 @@ func (f *Flow) readLeg() bool {
 	f.cond.Broadcast()
 	switch {
 	case n > 0:
-		f.leg.readable = true
+		f.leg.readable, f.copyNext = true, n < minSplice
 		f.sf.Out.Commit(n)
 		f.moved = time.Now()
 	case err == unix.EAGAIN:
@@ -473,6 +475,9 @@ func (f *Flow) deliverEnd(l *lane, length uint64, crc uint32) error {
 // abort resets both peers at once. The caller holds f.mu.
 func (f *Flow) abort(c stream.Cause) {
 	f.sf.Abort(c)
+	if f.blocked && f.lane != nil {
+		f.lane.close() // nobody is to wait for its room
+	}
 	f.wake()
 }
 
@@ -490,8 +495,12 @@ func (f *Flow) loseLane(l *lane) {
 	}
 	l.unbind(f)
 	f.lane, f.greet, f.releasing, f.releaseDue = nil, nil, false, false
+	atRisk := f.sf.Out.AtRisk()
 	f.sf.Detach()
-	f.lost = !f.sf.Over()
+	f.lost = !f.sf.Over() && !atRisk
+	if atRisk {
+		f.abort(cause(flow.EndWANLost, errNoResume))
+	}
 	f.wake()
 }
 
@@ -512,7 +521,7 @@ func (f *Flow) takeEnd() func() {
 
 func (f *Flow) end() End {
 	e := End{Reason: flow.EndClean, Start: f.start, Elapsed: time.Since(f.start), Target: f.target,
-		Resumes: int(f.resumes), Outage: f.outage}
+		Resumes: int(f.resumes), Outage: f.outage, Back: f.back}
 	out, in := int64(f.sf.Out.Acknowledged()), int64(f.sf.In.Position())
 	e.BytesUp, e.BytesDown = in, out
 	if f.near {

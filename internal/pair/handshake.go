@@ -30,7 +30,8 @@ type connection struct {
 	stream io.ReadWriter // TLS, or bulk in clear
 	hello  wire.Hello    // of the other end
 	peer   string
-	leave  func() // ends the turn of a control connection
+	both   wire.Features // that both ends want
+	leave  func()        // ends the turn of a control connection
 }
 
 // problemError is an error of a handshake with the problem that it shows.
@@ -145,34 +146,35 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 	if _, err := conn.Write(d.hello.Append(nil)); err != nil {
 		return nil, handshakeProblem(err)
 	}
-	if d.early {
-		return finish(bulk, conn, wire.Hello{}, d.options.Peer, 0), nil
+	c := &connection{bulk: bulk, stream: conn, peer: d.options.Peer, both: d.hello.Features}
+	if !d.early {
+		if c.hello, err = readHello(conn, d.hello.Features); err != nil {
+			return nil, err
+		}
 	}
-	hello, err := readHello(conn)
-	if err != nil {
-		return nil, err
-	}
-	return finish(bulk, conn, hello, d.options.Peer, d.hello.Features&hello.Features), nil
+	return c.finish(d.preface.Kind == preface.Lane), nil
 }
 
-// readHello reads the far relay's answer.
-func readHello(r io.Reader) (wire.Hello, error) {
+// readHello reads the far relay's answer to a HELLO with these features.
+func readHello(r io.Reader, want wire.Features) (wire.Hello, error) {
 	hello, err := wire.ReadHello(r)
 	if err != nil {
 		return hello, handshakeProblem(err)
 	}
-	return hello, refusedBy(hello)
+	if err := refusedBy(hello); err != nil {
+		return hello, err
+	}
+	return hello, agreed(want, hello.Features)
 }
 
-// finish ends the handshake's deadline, and TLS if both ends agree.
-func finish(bulk *bulkConn, conn *tls.Conn, hello wire.Hello, peer string, both wire.Features) *connection {
-	bulk.flushReads = false
-	_ = bulk.SetDeadline(time.Time{})
-	bulk.control(keepAlive)
-	c := &connection{bulk: bulk, stream: conn, hello: hello, peer: peer}
-	if both&wire.FeatureClear != 0 {
-		bulk.goClear()
-		c.stream = bulk
+// finish ends the handshake's deadline, and TLS of a lane if both ends want that.
+func (c *connection) finish(lane bool) *connection {
+	c.bulk.flushReads = false
+	_ = c.bulk.SetDeadline(time.Time{})
+	c.bulk.control(keepAlive)
+	if lane && c.both&wire.FeatureClear != 0 {
+		c.bulk.goClear()
+		c.stream = c.bulk
 	}
 	return c
 }
@@ -280,9 +282,10 @@ func (n *Node) accept(bulk *bulkConn, a Acceptor, lane bool) (*connection, error
 	if err != nil {
 		return nil, broken(handshakeProblem(err))
 	}
+	older := !lane && n.known(peer, hello)
 	mine := n.hello(hello.Session, a.Tunnel())
-	mine.Features = hello.Features & wire.FeaturePad
-	if lane && a.Clear() {
+	mine.Features = hello.Features & (wire.FeaturePad | wire.FeatureNoResume)
+	if a.Clear() || older { // the tunnel may have had the session's mode before
 		mine.Features |= hello.Features & wire.FeatureClear
 	}
 	var refusal error
@@ -291,7 +294,9 @@ func (n *Node) accept(bulk *bulkConn, a Acceptor, lane bool) (*connection, error
 		refusal = problem(ProblemVersion, "peer %s speaks versions %d to %d", peer, hello.Lowest, hello.Highest)
 	case !a.Admits(peer):
 		refusal = problem(ProblemDenied, "tunnel %s does not admit peer %s", a.Tunnel(), peer)
-	case n.draining.Load() && !lane && !n.known(peer, hello):
+	case modeOf(hello.Features).clear != a.Clear() && !older:
+		refusal = encryptRefusal(peer, !a.Clear(), a.Clear(), a.Tunnel())
+	case n.draining.Load() && !lane && !older:
 		refusal = problem(ProblemDraining, "this process takes no new sessions")
 	}
 	if refusal != nil {
@@ -306,7 +311,7 @@ func (n *Node) accept(bulk *bulkConn, a Acceptor, lane bool) (*connection, error
 	if refusal != nil {
 		return nil, refusal
 	}
-	return finish(bulk, conn, hello, peer, mine.Features), nil
+	return (&connection{bulk: bulk, stream: conn, hello: hello, peer: peer, both: mine.Features}).finish(lane), nil
 }
 
 // offersAnother watches whether a client offers protocols, and this one is not among
@@ -342,9 +347,9 @@ func (n *Node) peerOf(conn *tls.Conn) (string, error) {
 
 // nearHello is the HELLO of a near end, which also says how long its flows wait for a
 // lane, since the far end waits as long, and of which tunnel it is.
-func (n *Node) nearHello(session uint64, o LinkOptions) wire.Hello {
-	h := n.hello(session, o.Tunnel)
-	h.Resume, h.Origin = o.Resume, o.Origin
+func (n *Node) nearHello(s *session, o LinkOptions) wire.Hello {
+	h := n.hello(s.id, o.Tunnel)
+	h.Resume, h.Features, h.Origin = s.waits(o), s.features(), o.Origin
 	return h
 }
 

@@ -247,7 +247,17 @@ func (s *stand) Admits(string) bool {
 	defer s.mu.Unlock()
 	return s.admit
 }
-func (s *stand) Clear() bool { return s.clear }
+func (s *stand) Clear() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.clear
+}
+
+func (s *stand) setClear(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clear = on
+}
 
 func (s *stand) Dial(ctx context.Context, o Open) (Target, error) {
 	s.mu.Lock()
@@ -407,6 +417,17 @@ func (h *hop) reset() {
 	for _, c := range []*net.TCPConn{h.a, h.b} {
 		_ = c.SetLinger(0)
 		c.Close()
+	}
+}
+
+// end ends the connections that are there in good order, as a proxy does.
+func (p *path) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for h := range p.pairs {
+		for _, c := range []*net.TCPConn{h.a, h.b} {
+			_ = c.CloseWrite()
+		}
 	}
 }
 

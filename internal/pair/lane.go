@@ -45,7 +45,9 @@ type lane struct {
 }
 
 func newLane(s *session, c *connection, a Acceptor) *lane {
-	return &lane{s: s, bulk: c.bulk, conn: c.stream, acceptor: a, ended: make(chan struct{})}
+	l := &lane{s: s, bulk: c.bulk, conn: c.stream, acceptor: a, ended: make(chan struct{})}
+	l.bulk.exact = l.spliced()
+	return l
 }
 
 func (l *lane) close() {
@@ -186,7 +188,7 @@ func (l *lane) greet() error {
 		return nil
 	}
 	_ = l.bulk.SetReadDeadline(time.Now().Add(handshakeTimeout))
-	hello, err := readHello(l.conn)
+	hello, err := readHello(l.conn, l.s.features())
 	if err != nil {
 		return err
 	}
@@ -228,6 +230,16 @@ func (l *lane) readBytes(frame wire.Frame) error {
 	defer giveBuffer(buf)
 	f := l.bound()
 	for left, offset := frame.Length, frame.Offset; left > 0; {
+		if frame.Type == wire.FrameData {
+			n, err := l.passIn(f, offset, left)
+			if err != nil {
+				return err
+			}
+			if n > 0 {
+				left, offset = left-n, offset+uint64(n)
+				continue
+			}
+		}
 		want := buf[:min(left, len(buf))]
 		n, err := l.conn.Read(want)
 		for err == nil && n < len(want) && l.bulk.ready() {

@@ -83,7 +83,7 @@ func (n *Node) Link(o LinkOptions) *Link {
 
 func (l *Link) newSession() *session {
 	s := newSession(l.node, l.o.Peer, randomID(), true)
-	s.link, s.tunnel = l, l.o.Tunnel
+	s.link, s.tunnel, s.mode = l, l.o.Tunnel, l.o.mode()
 	return s
 }
 
@@ -91,12 +91,13 @@ func (l *Link) newSession() *session {
 func (l *Link) Update(o LinkOptions) {
 	l.mu.Lock()
 	o = o.withDefaults()
-	if o.Peer != l.o.Peer || o.Tunnel != l.o.Tunnel {
+	if o.Peer != l.o.Peer || o.Tunnel != l.o.Tunnel || o.mode() != l.o.mode() {
 		l.old = append(l.old, l.s)
 		l.o = o
 		l.s = l.newSession()
 	}
 	l.o = o
+	l.redialed = time.Time{} // a reload tries at once
 	l.mu.Unlock()
 	l.poke()
 }
@@ -113,6 +114,13 @@ func (l *Link) sessions() []*session {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append(slices.Clone(l.old), l.s)
+}
+
+// current is the session that takes new flows.
+func (l *Link) current() *session {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.s
 }
 
 func (l *Link) options() LinkOptions {
@@ -139,6 +147,9 @@ func (l *Link) Carry(c Client, done func(*Flow, End)) *Flow {
 	f.client, f.listen, f.done, f.deadline = c.From, c.Listen, done, c.Deadline
 	if f.deadline == 0 {
 		f.deadline = handshakeTimeout
+	}
+	if s.noResume {
+		f.sf.NoResume()
 	}
 	f.sf.Out.Keep(c.Early)
 	l.node.flowsNow.Add(1)
@@ -386,6 +397,9 @@ func (l *Link) tick() (ended bool) {
 	all := append(slices.Clone(l.old), l.s)
 	closed := l.closed
 	l.mu.Unlock()
+	if l.InFallback() {
+		l.current().handBack()
+	}
 	for _, s := range all {
 		if s.control() == nil {
 			l.redial(s, now)
@@ -450,6 +464,9 @@ func (l *Link) redial(s *session, now time.Time) {
 	every := redialEvery(now.Sub(s.since))
 	s.mu.Unlock()
 	l.mu.Lock()
+	if l.o.Fallback && s.inFallback() {
+		every = fallbackRetry
+	}
 	due := now.Sub(l.redialed) >= every && l.redials < maxRedials
 	if due {
 		l.redialed = now
@@ -472,12 +489,13 @@ func (l *Link) redial(s *session, now time.Time) {
 }
 
 func (s *session) note(err error) {
+	fallback := s.link.options().Fallback
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctl != nil || s.node.closing.Load() {
 		return
 	}
-	if s.instance != 0 {
+	if s.instance != 0 && !(fallback && time.Since(s.since) > unpairedAfter) {
 		err = broken(err)
 	}
 	if p := problemOf(err); p != s.problem {
@@ -509,7 +527,7 @@ func (l *Link) dialControl(s *session) error {
 	s.mu.Lock()
 	instance := s.instance
 	s.mu.Unlock()
-	d := dialer{node: l.node, options: o, address: address, hello: l.node.nearHello(s.id, o), within: s.connectWithin(),
+	d := dialer{node: l.node, options: o, address: address, hello: l.node.nearHello(s, o), within: s.connectWithin(),
 		preface: preface.Preface{Kind: preface.Control, Instance: instance}}
 	d.turn = func() (leave func(), mine bool) { return l.controlTurn(s) }
 	c, err := d.dial(ctx)
@@ -659,16 +677,13 @@ func (l *Link) newLane(s *session, pool bool) (*lane, error) {
 	s.mu.Lock()
 	instance, remote := s.instance, s.remote
 	s.mu.Unlock()
-	hello := l.node.nearHello(s.id, o)
-	if o.Clear {
-		hello.Features |= wire.FeatureClear
-	}
+	hello := l.node.nearHello(s, o)
 	if pool {
 		hello.Features |= wire.FeaturePad
 	}
 	d := dialer{node: l.node, options: o, address: remote, hello: hello, within: s.connectWithin(),
 		preface: preface.Preface{Kind: preface.Lane, Instance: instance},
-		early:   !o.Clear}
+		early:   !s.clear}
 	c, err := d.dial(ctx)
 	if err != nil {
 		return nil, err

@@ -40,6 +40,7 @@ type Node struct {
 	instance uint64
 	poller   *poller
 	budget   budget
+	pipes    pipes
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
 	tasks    sync.WaitGroup
@@ -203,6 +204,10 @@ func (n *Node) enter(c *connection, kind preface.Kind, a Acceptor) error {
 		s.begin(c)
 		return nil
 	}
+	if modeOf(c.both) != s.mode {
+		c.bulk.Close()
+		return problem(ProblemEncrypt, "a lane of peer %s has another mode than its session", c.peer)
+	}
 	l := newLane(s, c, a)
 	if !s.join(l, false) {
 		c.bulk.Close()
@@ -236,7 +241,7 @@ func (n *Node) sessionOf(c *connection, a Acceptor) (*session, error) {
 	s := n.accepted[key]
 	if s == nil {
 		s = newSession(n, c.peer, c.hello.Session, false)
-		s.tunnel, s.origin = a.Tunnel(), c.hello.Origin
+		s.tunnel, s.origin, s.mode = a.Tunnel(), c.hello.Origin, modeOf(c.hello.Features)
 		n.accepted[key] = s
 	}
 	s.mu.Lock()
@@ -285,6 +290,7 @@ func (n *Node) Close() {
 		s.close()
 	}
 	n.tasks.Wait()
+	n.pipes.close()
 	n.poller.close()
 }
 

@@ -18,9 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestEcho(t *testing.T) {
+func TestEcho(t *testing.T) { eachMode(t, testEcho) }
+
+func testEcho(t *testing.T, in standOption) {
 	t.Parallel()
-	s := newStand(t)
+	s := newStand(t, in)
 	s.serve(echo)
 	c := s.dial()
 	defer c.Close()
@@ -38,9 +40,11 @@ func TestEcho(t *testing.T) {
 	s.ends(flow.EndClean)
 }
 
-func TestHalfClose(t *testing.T) {
+func TestHalfClose(t *testing.T) { eachMode(t, testHalfClose) }
+
+func testHalfClose(t *testing.T, in standOption) {
 	t.Parallel()
-	s := newStand(t)
+	s := newStand(t, in)
 	s.serve(func(c *net.TCPConn) {
 		n, _ := io.Copy(io.Discard, c)
 		_, _ = c.Write(pattern(int(n), 1))
@@ -61,9 +65,11 @@ func TestHalfClose(t *testing.T) {
 
 // TestClientResets holds that a client's reset reaches the target as a reset, after
 // all bytes before it.
-func TestClientResets(t *testing.T) {
+func TestClientResets(t *testing.T) { eachMode(t, testClientResets) }
+
+func testClientResets(t *testing.T, in standOption) {
 	t.Parallel()
-	s := newStand(t)
+	s := newStand(t, in)
 	got := make(chan int, 1)
 	failed := make(chan error, 1)
 	s.serve(func(c *net.TCPConn) {
@@ -91,9 +97,11 @@ func TestClientResets(t *testing.T) {
 
 // TestTargetResets holds that a client gets all bytes of a target that resets, then
 // the reset.
-func TestTargetResets(t *testing.T) {
+func TestTargetResets(t *testing.T) { eachMode(t, testTargetResets) }
+
+func testTargetResets(t *testing.T, in standOption) {
 	t.Parallel()
-	s := newStand(t)
+	s := newStand(t, in)
 	size := make(chan int, 1)
 	s.serve(func(c *net.TCPConn) {
 		_, _ = io.ReadFull(c, make([]byte, 1)) // the far relay has connected
@@ -157,9 +165,11 @@ func TestTargetResetsBeforeHandOver(t *testing.T) {
 
 // TestCleanEndWithRacingReset holds that the target's whole answer and its end arrive
 // although the client's reset follows.
-func TestCleanEndWithRacingReset(t *testing.T) {
+func TestCleanEndWithRacingReset(t *testing.T) { eachMode(t, testCleanEndWithRacingReset) }
+
+func testCleanEndWithRacingReset(t *testing.T, in standOption) {
 	t.Parallel()
-	s := newStand(t)
+	s := newStand(t, in)
 	s.serve(func(c *net.TCPConn) {
 		_, _ = c.Write(pattern(30000, 0))
 		_ = c.CloseWrite()

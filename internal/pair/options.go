@@ -26,6 +26,10 @@ const (
 	DefaultHalfClose     = time.Hour
 )
 
+// waitNoResume is how long a flow that does not resume waits for its first lane, or for
+// another while nothing was lost with the one before.
+const waitNoResume = 10 * time.Second
+
 // Options are what all links and sessions of a process share.
 type Options struct {
 	Identity Identity
@@ -52,7 +56,9 @@ type LinkOptions struct {
 	Addresses func(context.Context) ([]netip.AddrPort, error)
 	Warm      int           // idle lanes; 0: DefaultWarm
 	Resume    time.Duration // how long a flow waits for a lane; 0: DefaultResume
-	Clear     bool          // lanes in clear, if the far relay has the same
+	NoResume  bool          // a flow ends with its lane; Resume has no meaning then
+	Clear     bool          // lanes in clear; the far relay must want the same
+	Fallback  bool          // hand flows back, in their end, while something unpaired answers
 	// Origin is the same for each process of this near tunnel, also after a restart, and
 	// of no other one that runs. By it the far relay finds the flows of processes that
 	// have died; empty: they wait for Resume.
@@ -118,7 +124,7 @@ type Acceptor interface {
 	Tunnel() string
 	// Admits reports whether a peer may open flows here.
 	Admits(peer string) bool
-	// Clear reports whether lanes may go in clear.
+	// Clear reports whether lanes go in clear. A peer that wants it otherwise is refused.
 	Clear() bool
 	// Dial connects to the tunnel's target; ctx has the near relay's deadline. An
 	// error that is a *Refusal has the reason that both relays record; any other
@@ -160,4 +166,5 @@ type End struct {
 	Elapsed   time.Duration
 	Resumes   int           // lanes that were lost and replaced
 	Outage    time.Duration // time without a lane that was needed
+	Back      *Back         // the flow has not ended: its client is handed back; nil: it has
 }

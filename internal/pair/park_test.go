@@ -30,9 +30,11 @@ func (s *stand) awaitParked(n int) {
 
 // TestParked holds that silent flows give their lanes back, and that either end's next
 // bytes, end or reset find the other.
-func TestParked(t *testing.T) {
+func TestParked(t *testing.T) { eachMode(t, testParked) }
+
+func testParked(t *testing.T, in standOption) {
 	t.Parallel()
-	s := newStand(t, parkSoon)
+	s := newStand(t, parkSoon, in)
 	order := make(chan string)
 	s.serve(func(c *net.TCPConn) {
 		b := make([]byte, 4)

@@ -34,6 +34,7 @@ type session struct {
 	id     uint64
 	tunnel string // of this host
 	origin string // far relay: of the near tunnel; empty: not said
+	mode          // of its lanes
 
 	resumes    atomic.Int64
 	flowsTotal atomic.Int64
@@ -54,6 +55,7 @@ type session struct {
 	revoked    bool      // of the watching goroutine
 	greeting   time.Time // near relay: an attempt for ctl is in its handshake since; zero: none
 	padding    int       // near relay: lanes on their way to the pool
+	stale      bool      // far relay: the tunnel's mode has changed since
 	flows      map[uint64]*Flow
 	emptySince time.Time // near relay, of a session that ends: without flows since
 	buried     dropped
@@ -75,6 +77,14 @@ type session struct {
 func newSession(n *Node, peer string, id uint64, near bool) *session {
 	return &session{node: n, near: near, peer: peer, id: id, since: time.Now(), renewed: time.Now(),
 		flows: map[uint64]*Flow{}, lanes: map[*lane]struct{}{}}
+}
+
+// waits is how long a near session's flows wait for a lane.
+func (s *session) waits(o LinkOptions) time.Duration {
+	if s.noResume {
+		return waitNoResume
+	}
+	return o.Resume
 }
 
 func (s *session) rtt() time.Duration { return time.Duration(s.srtt.Load()) }
@@ -115,7 +125,7 @@ func (s *session) begin(c *connection) {
 	if old != nil {
 		old.close()
 	}
-	if s.node.draining.Load() {
+	if s.node.draining.Load() || s.isStale() {
 		ctl.post(wire.Message{Type: wire.MessageDrain})
 	}
 	s.sendPing(ctl)
@@ -472,8 +482,11 @@ func (f *Flow) attached(received uint64) {
 	} else {
 		err = f.sf.Attach(received)
 	}
-	if err != nil {
-		f.sf.Abort(cause(flow.EndDamaged, fmt.Errorf("position %d of the other relay cannot be", received)))
+	switch {
+	case err != nil && f.s.noResume:
+		f.abort(cause(flow.EndWANLost, errNoResume))
+	case err != nil:
+		f.abort(cause(flow.EndDamaged, fmt.Errorf("position %d of the other relay cannot be", received)))
 	}
 	f.ackedAt = time.Now()
 	if f.lost {

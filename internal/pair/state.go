@@ -17,6 +17,7 @@ const (
 	ProblemPathDown   Problem = "path-down"   // nobody answers
 	ProblemDenied     Problem = "denied"      // the far tunnel does not admit this peer
 	ProblemDraining   Problem = "draining"    // the far process takes no new sessions
+	ProblemEncrypt    Problem = "encrypt"     // one end has lanes in clear, the other one encrypts
 )
 
 // SessionState is one relation of two processes at one moment.
@@ -31,6 +32,9 @@ type SessionState struct {
 	Up       bool      // the control connection stands and answers
 	Since    time.Time // of Up
 	Draining bool      // it takes no new flows
+	Clear    bool      // lanes go in clear
+	NoResume bool      // flows end with their lanes
+	Fallback bool      // new flows go unpaired
 	RTT      time.Duration
 
 	Flows        int // that have not ended

@@ -268,23 +268,3 @@ func TestDrain(t *testing.T) {
 	s.ends(flow.EndClean)
 	nettest.Eventually(t, 20*time.Second, func() bool { return len(s.near.State().Sessions) == 1 }, s.dump)
 }
-
-// TestClear carries a flow over lanes in clear.
-func TestClear(t *testing.T) {
-	t.Parallel()
-	s := newStand(t, func(s *stand, _ *Options, o *LinkOptions) { s.clear, o.Clear = true, true })
-	s.serve(echo)
-	c := s.dial()
-	defer c.Close()
-	s.roundTrip(c, "hello")
-	s.path.cut(false)
-	want := pattern(3<<20, 9)
-	go func() {
-		_, _ = c.Write(want)
-		_ = c.CloseWrite()
-	}()
-	got, err := io.ReadAll(c)
-	nettest.Must(t, err)
-	checkEqual(t, got, want)
-	s.ends(flow.EndClean)
-}

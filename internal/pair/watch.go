@@ -96,11 +96,14 @@ func (s *session) revoke() {
 // rules are the time that flows wait for a lane, and whether the peer may be here.
 func (s *session) rules(slow bool) (resume time.Duration, admitted bool) {
 	if s.near {
-		return s.link.options().Resume, true
+		return s.waits(s.link.options()), true
 	}
 	s.mu.Lock()
 	a, resume := s.acceptor, s.resume
 	s.mu.Unlock()
+	if slow {
+		s.setStale(a.Clear() != s.clear)
+	}
 	return cmp.Or(resume, DefaultResume), !slow || a.Admits(s.peer) && len(s.node.identity.PeerKeys(s.peer)) > 0
 }
 
@@ -219,7 +222,7 @@ func (f *Flow) watch(now time.Time, resume time.Duration, down bool) {
 	}
 	f.watchLane(now)
 	switch {
-	case (f.sent || !f.near) && (down || !f.needSince.IsZero() && now.Sub(f.needSince) > resume):
+	case (f.sent || !f.near) && (down && !f.onOwn() || !f.needSince.IsZero() && now.Sub(f.needSince) > resume):
 		f.giveUp(cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits")))
 	case f.near && !f.sent && now.Sub(f.start) > f.deadline:
 		f.giveUp(f.s.whyDown())
@@ -235,6 +238,10 @@ func (f *Flow) watch(now time.Time, resume time.Duration, down bool) {
 	}
 	f.watchWake(now)
 }
+
+// onOwn reports that the flow goes on without a control connection: the kernel decides how
+// long its lane lives.
+func (f *Flow) onOwn() bool { return f.lane != nil && f.s.noResume && !f.sf.Dead() }
 
 // giveUp ends the flow without its peer.
 func (f *Flow) giveUp(c stream.Cause) {

@@ -8,6 +8,7 @@ import (
 
 	report "longhaul/internal/flow"
 	"longhaul/internal/relay/hops"
+	"longhaul/internal/splice"
 )
 
 // phase is the stage that a flow has reached.
@@ -108,13 +109,13 @@ type leg struct {
 // direction holds the bytes that were read from one leg and not yet written to
 // the other.
 type direction struct {
-	pipe   *pipe  // contains held bytes, or is borrowed for a burst
-	own    []byte // ends with held bytes of a copied read
-	held   int    // bytes in either
-	bytes  int64  // handed to the receiving leg's socket
-	oob    bool   // the held byte is urgent
-	bulk   bool   // the last reads were large: splice
-	corked bool   // the last bytes wait in the socket for the FIN behind them
+	pipe   *splice.Pipe // contains held bytes, or is borrowed for a burst
+	own    []byte       // ends with held bytes of a copied read
+	held   int          // bytes in either
+	bytes  int64        // handed to the receiving leg's socket
+	oob    bool         // the held byte is urgent
+	bulk   bool         // the last reads were large: splice
+	corked bool         // the last bytes wait in the socket for the FIN behind them
 }
 
 // closing holds the cause and the deadline of a flow that does not end cleanly.

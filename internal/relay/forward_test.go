@@ -19,6 +19,7 @@ import (
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 	"longhaul/internal/relay/hops"
+	"longhaul/internal/splice"
 )
 
 // echo starts an echoing target.
@@ -63,17 +64,17 @@ func TestManyFlowsAtOnce(t *testing.T) {
 	nettest.CheckLeaks(t)
 	for _, tt := range []struct {
 		name  string
-		pipes func() func() *pipe
+		pipes func() func() *splice.Pipe
 	}{
-		{"pipes", func() func() *pipe { return openPipe }},
-		{"no pipes", func() func() *pipe { return func() *pipe { return nil } }},
-		{"three pipes", func() func() *pipe {
+		{"pipes", func() func() *splice.Pipe { return splice.Open }},
+		{"no pipes", func() func() *splice.Pipe { return func() *splice.Pipe { return nil } }},
+		{"three pipes", func() func() *splice.Pipe {
 			var n atomic.Int32
-			return func() *pipe {
+			return func() *splice.Pipe {
 				if n.Add(1) > 3 {
 					return nil
 				}
-				return openPipe()
+				return splice.Open()
 			}
 		}},
 	} {

@@ -12,6 +12,7 @@ import (
 
 	report "longhaul/internal/flow"
 	"longhaul/internal/relay/monotime"
+	"longhaul/internal/splice"
 )
 
 // The shares of the memory limit at which the guard begins and ends to bound
@@ -179,7 +180,7 @@ func (w *worker) measureMemory() {
 		free := max(0, limit-used)
 		room := free / max(1, g.held.queues.Load())
 		w.bounding = true
-		w.maxSplice = int(min(max(minQueue, room), pipeWanted))
+		w.maxSplice = int(min(max(minQueue, room), splice.Wanted))
 		w.eachFlow(func(f *flow) {
 			if f.ration == nil {
 				return // the flow began, or memory became short, after the measurement; the next is soon
@@ -190,7 +191,7 @@ func (w *worker) measureMemory() {
 	default:
 		if w.bounding {
 			w.bounding = false
-			w.maxSplice = pipeWanted
+			w.maxSplice = splice.Wanted
 			w.eachFlow(w.unration)
 		}
 		w.measureAt = 0

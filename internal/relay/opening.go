@@ -81,10 +81,15 @@ func (w *worker) readHeader(f *flow) {
 // startDialing begins to connect to the target, if the far relay of a pair does
 // not.
 func (w *worker) startDialing(f *flow) {
-	if f.route.tunnel.Pairing != nil {
+	if p := f.route.tunnel.Pairing; p != nil && !p.Plain() {
 		w.carry(f)
 		return
 	}
+	w.dialTarget(f)
+}
+
+// dialTarget begins to connect to the target.
+func (w *worker) dialTarget(f *flow) {
 	o := f.opening
 	f.phase = phaseDialing
 	o.deadline = w.now + f.route.tunnel.ConnectTimeout

@@ -17,6 +17,7 @@ import (
 	report "longhaul/internal/flow"
 	"longhaul/internal/relay/hops"
 	"longhaul/internal/relay/names"
+	"longhaul/internal/splice"
 )
 
 // Options describe a relay. The zero value of every field is usable.
@@ -75,7 +76,7 @@ type Options struct {
 	Resolve names.Resolver
 
 	// openPipe stands in for the making of pipes, in tests of their exhaustion.
-	openPipe func() *pipe
+	openPipe func() *splice.Pipe
 
 	// clock stands in for the monotonic clock of the event loops, in tests of deadlines.
 	clock func() time.Duration

@@ -1,6 +1,10 @@
 package relay
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/splice"
+)
 
 const (
 	smallRead = 16 << 10  // bytes of a read at or above which a direction splices
@@ -56,7 +60,7 @@ func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 				return false
 			}
 			n, errno := w.flush(dir, dst)
-			if errno != 0 && dir.own == nil && noSplice(errno) && w.unsplice(dir) {
+			if errno != 0 && dir.own == nil && splice.Unsupported(errno) && w.unsplice(dir) {
 				src.urgent = true // copy from now on
 				continue
 			}
@@ -80,7 +84,7 @@ func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 		var n int
 		var errno unix.Errno
 		if w.borrow(dir, src) {
-			n, errno = splice(int(src.fd), dir.pipe.w, min(dir.pipe.size, w.maxSplice))
+			n, errno = splice.Move(int(src.fd), dir.pipe.W, min(dir.pipe.Size, w.maxSplice))
 			if n > 0 && errno == 0 {
 				dir.held = n
 				dir.bulk = n >= smallRead
@@ -142,7 +146,7 @@ func (w *worker) pump(f *flow, s side, budget int) (more bool) {
 		case errno == unix.EAGAIN:
 			src.readable = false
 		case errno == unix.EINTR:
-		case dir.pipe != nil && noSplice(errno):
+		case dir.pipe != nil && splice.Unsupported(errno):
 			src.urgent = true // copying may still work
 		default:
 			w.readFailed(f, s, errno)
@@ -161,7 +165,7 @@ func (w *worker) flush(dir *direction, dst *leg) (int, unix.Errno) {
 		}
 		n, errno = send(int(dst.fd), dir.own[len(dir.own)-dir.held:], flags)
 	} else {
-		n, errno = splice(dir.pipe.r, int(dst.fd), dir.held)
+		n, errno = splice.Move(dir.pipe.R, int(dst.fd), dir.held)
 	}
 	switch errno {
 	case 0:
@@ -181,21 +185,12 @@ func (w *worker) flush(dir *direction, dst *leg) (int, unix.Errno) {
 	return n, 0
 }
 
-// noSplice reports whether an error concerns splice only, not the connection.
-func noSplice(errno unix.Errno) bool {
-	switch errno {
-	case unix.ENOMEM, unix.ENOBUFS, unix.EINVAL, unix.EOPNOTSUPP:
-		return true
-	}
-	return false
-}
-
 // unsplice moves the pipe's content into a buffer. It returns false if bytes
 // were lost.
 func (w *worker) unsplice(dir *direction) bool {
 	own := make([]byte, dir.held)
 	for got := 0; got < len(own); {
-		n, err := unix.Read(dir.pipe.r, own[got:])
+		n, err := unix.Read(dir.pipe.R, own[got:])
 		if err == unix.EINTR {
 			continue
 		}

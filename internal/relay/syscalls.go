@@ -39,13 +39,6 @@ func send(fd int, buf []byte, flags uintptr) (int, unix.Errno) {
 // MSG_MORE.
 func setNoDelay(fd int) { setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) }
 
-// splice moves up to n bytes between a socket and a pipe.
-func splice(from, to, n int) (int, unix.Errno) {
-	moved, _, errno := unix.RawSyscall6(unix.SYS_SPLICE, uintptr(from), 0, uintptr(to), 0,
-		uintptr(n), unix.SPLICE_F_NONBLOCK|unix.SPLICE_F_MOVE)
-	return int(moved), errno
-}
-
 func accept(fd int, from *unix.RawSockaddrAny) (int, unix.Errno) {
 	size := uint32(unix.SizeofSockaddrAny)
 	conn, _, errno := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), uintptr(unsafe.Pointer(from)),

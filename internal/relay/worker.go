@@ -14,6 +14,7 @@ import (
 
 	report "longhaul/internal/flow"
 	"longhaul/internal/relay/monotime"
+	"longhaul/internal/splice"
 )
 
 const (
@@ -104,7 +105,7 @@ func newWorker(r *Relay) (*worker, error) {
 		log:       r.log,
 		epfd:      -1,
 		wake:      -1,
-		maxSplice: pipeWanted,
+		maxSplice: splice.Wanted,
 		spare:     -1,
 		clock:     r.opts.clock,
 		buf:       make([]byte, largeRead),
@@ -119,7 +120,7 @@ func newWorker(r *Relay) (*worker, error) {
 	w.now = w.clock()
 	w.pipes = pipePool{open: r.opts.openPipe, budget: &r.pipeBudget}
 	if w.pipes.open == nil {
-		w.pipes.open = openPipe
+		w.pipes.open = splice.Open
 	}
 	var err error
 	if w.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err == nil {

@@ -26,6 +26,8 @@ type pairRow struct {
 	State       string `json:"state"`
 	ProblemText string `json:"problem_text,omitempty"` // a clause; empty: there is none
 	Remedy      string `json:"remedy,omitempty"`
+
+	Notes []string `json:"notes,omitempty"` // its mode, if it is not the usual one
 }
 
 // pairRows returns the sessions of a tunnel; an empty name means all.
@@ -38,7 +40,7 @@ func pairRows(s *monitor.Snapshot, tunnel string) []pairRow {
 		if tunnel != "" && one.Tunnel != tunnel {
 			continue
 		}
-		row := pairRow{PairSession: one, State: one.State()}
+		row := pairRow{PairSession: one, State: one.State(), Notes: one.Notes()}
 		if !one.Up && one.Problem != "" {
 			row.ProblemText, row.Remedy = flow.PairProblemText(one.Problem, one.Peer), flow.PairProblemRemedy(one.Problem)
 		}

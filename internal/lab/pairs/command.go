@@ -37,8 +37,9 @@ promises, beside unpaired relays, direct TCP and other programs:
 
 In outage, upgrade, death and soak both ends of each flow send all the time and
 compare every byte. --through chooses the ways from site to site: pair,
-pair-clear (without encryption), plain (unpaired), direct, and for cost
-haproxy, stunnel and wireguard-go (Debian's packages).
+plain (unpaired), direct, and for cost pair-no-resume (resume: off),
+pair-clear (encrypt: off), pair-clear-no-resume (both), haproxy, stunnel and
+wireguard-go (Debian's packages).
 
 Exit codes: 0 every bound was kept, 1 one was not.`,
 		Example: `  longhaul lab run pairs --quick

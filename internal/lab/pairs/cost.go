@@ -24,6 +24,7 @@ const figureCost = "CPU of both sites, s/GB"
 const (
 	costOfPair      = 1.15
 	costOfPairClear = 0.40
+	costOfSplicing  = 0.26
 )
 
 // cost measures the CPU time of the programs at both sites while one flow goes as fast
@@ -31,7 +32,7 @@ const (
 func cost(ctx context.Context, o Options, way string, _ int, note func(measured)) error {
 	return costOver(ctx, o, cabled(lab.TwoSites(lab.MitreConditions())), way, func(m measured) {
 		if m.name == figureCost {
-			m.bound = atMost(map[string]float64{WayPair: costOfPair, WayClear: costOfPairClear}[way])
+			m.bound = atMost(map[string]float64{WayPair: costOfPair, WayNoResume: costOfPair, WayClear: costOfPairClear, WayClearNoResume: costOfSplicing}[way])
 		}
 		note(m)
 	})

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/relays"
@@ -22,8 +20,11 @@ const (
 // farTunnel is the far relay's n-th tunnel: 0, or refusedTunnel.
 func farTunnel(way string, n uint16) string {
 	t := fmt.Sprintf("listen: %v, forward: %v", netip.AddrPortFrom(lab.WANB, port+n), netip.AddrPortFrom(lab.HostB, targetPort+n))
-	if way == WayPlain {
+	switch way {
+	case WayPlain:
 		return t
+	case WayClear, WayClearNoResume:
+		return t + ", pair_from: {peer: " + siteA + ", encrypt: off}"
 	}
 	return t + ", pair_from: " + siteA
 }
@@ -36,6 +37,10 @@ func nearTunnel(way string, n uint16, more string) string {
 		return t
 	case WayClear:
 		more += ", encrypt: off"
+	case WayNoResume:
+		more += ", resume: off"
+	case WayClearNoResume:
+		more += ", encrypt: off, resume: off"
 	}
 	return t + ", pair: {peer: " + siteB + more + "}"
 }
@@ -51,7 +56,7 @@ func (w *world) makeKeys(ctx context.Context) error {
 }
 
 // missing says why a way cannot run on this machine; empty if it can.
-func missing(ctx context.Context, o Options, way string) string {
+func missing(way string) string {
 	switch way {
 	case WayHAProxy:
 		return lab.MissingProgram("haproxy", "haproxy")
@@ -64,24 +69,6 @@ func missing(ctx context.Context, o Options, way string) string {
 		if _, err := os.Stat("/dev/net/tun"); err != nil {
 			return "needs /dev/net/tun"
 		}
-	case WayPair, WayClear:
-		return refusedBy(ctx, o.Program, way)
 	}
 	return ""
-}
-
-// refusedBy says why this longhaul's configuration has no such pair.
-func refusedBy(ctx context.Context, program, way string) string {
-	file := filepath.Join("/run", "pairs-"+way+".yaml")
-	text := fmt.Sprintf("tunnels:\n  - {name: main, %s}\n", nearTunnel(way, 0, ""))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		return err.Error()
-	}
-	defer os.Remove(file)
-	out, err := exec.CommandContext(ctx, program, "config", "check", file).CombinedOutput()
-	if err == nil {
-		return ""
-	}
-	first, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	return strings.TrimPrefix(first, "longhaul: "+file+":")
 }

@@ -21,14 +21,19 @@ const (
 	WayHAProxy   = "haproxy"      // HAProxy at both sites, TLS between them
 	WayStunnel   = "stunnel"      // the same with stunnel
 	WayWireGuard = "wireguard-go" // a VPN between the relays' hosts, no relay
+
+	WayNoResume      = "pair-no-resume"       // paired relays with TLS and resume: off
+	WayClearNoResume = "pair-clear-no-resume" // paired relays with encrypt: off and resume: off
 )
 
 // ours are the ways whose figures have bounds.
-func ours(way string) bool { return way == WayPair || way == WayClear }
+func ours(way string) bool {
+	return way == WayPair || way == WayClear || way == WayNoResume || way == WayClearNoResume
+}
 
 // Ways returns all ways.
 func Ways() []string {
-	return []string{WayPair, WayClear, WayPlain, WayDirect, WayHAProxy, WayStunnel, WayWireGuard}
+	return []string{WayPair, WayNoResume, WayClear, WayClearNoResume, WayPlain, WayDirect, WayHAProxy, WayStunnel, WayWireGuard}
 }
 
 // Options are the options of a run.
@@ -69,7 +74,7 @@ type trial struct {
 func trials() []trial {
 	relays := []string{WayPair, WayPlain}
 	all := []string{WayPair, WayPlain, WayDirect}
-	programs := []string{WayPair, WayClear, WayPlain, WayHAProxy, WayStunnel, WayWireGuard}
+	programs := []string{WayPair, WayNoResume, WayClear, WayClearNoResume, WayPlain, WayHAProxy, WayStunnel, WayWireGuard}
 	return []trial{
 		{name: "outage", about: "outages of 20 s at random moments, flows that begin and end all the time", ways: all, run: outage},
 		{name: "nat", about: "a NAT forgets silent connections, then all", ways: []string{WayPair}, run: nat},
@@ -122,7 +127,7 @@ func (e trial) measure(ctx context.Context, o Options) (CaseResult, error) {
 		if !slices.Contains(o.Through, way) {
 			return true
 		}
-		reason := missing(ctx, o, way)
+		reason := missing(way)
 		if reason == "" {
 			return false
 		}

@@ -35,7 +35,7 @@ func TestWaysCarryBytes(t *testing.T) {
 	o := prepare(t)
 	for _, way := range Ways() {
 		t.Run(way, func(t *testing.T) {
-			if reason := missing(t.Context(), o, way); reason != "" {
+			if reason := missing(way); reason != "" {
 				t.Skip(reason)
 			}
 			nettest.CheckLeaks(t)

@@ -19,6 +19,9 @@ type Flow struct {
 	ackDue   bool
 	acked    uint64 // sent in an ACK
 	hurry    bool   // the ACK must not wait
+
+	noResume bool // see NoResume
+	ackFirst bool // the first bytes of a lane are to be acknowledged
 }
 
 // New makes a flow that keeps at most limit bytes in memory of the budget.
@@ -34,8 +37,17 @@ func (f *Flow) Init(budget Budget, limit int) {
 	f.Out.limit = limit
 }
 
+// NoResume makes a flow, before anything else happens to it, one that does not survive
+// its lane. Each end acknowledges the first bytes that a lane brings, which proves
+// the lane, and after that nothing but the end. It keeps what it has sent until then
+// only, and makes no checksums.
+func (f *Flow) NoResume() { f.noResume, f.Out.noResume, f.In.noSum = true, true, true }
+
 // Attach gives the flow a lane; received is the other end's position on it.
-func (f *Flow) Attach(received uint64) error { return f.Out.attach(received) }
+func (f *Flow) Attach(received uint64) error {
+	f.ackFirst = f.noResume
+	return f.Out.attach(received)
+}
 
 // Detach takes the lane away.
 func (f *Flow) Detach() { f.Out.detach() }
@@ -43,7 +55,19 @@ func (f *Flow) Detach() { f.Out.detach() }
 // Wrote counts bytes that are in this end's socket.
 func (f *Flow) Wrote(b []byte) {
 	f.In.Wrote(b)
-	f.ackDue = true
+	f.delivered()
+}
+
+// Passed is Wrote for n bytes that nobody looked at.
+func (f *Flow) Passed(n int) {
+	f.In.pos += uint64(n)
+	f.delivered()
+}
+
+func (f *Flow) delivered() {
+	f.ackDue = f.ackDue || f.ackFirst || !f.noResume
+	f.hurry = f.hurry || f.ackFirst
+	f.ackFirst = false
 }
 
 // EndPassed reports that this end's socket was shut down.
@@ -168,6 +192,9 @@ type Reset struct {
 // AckWaiting is the number of bytes that an ACK would acknowledge; urgent: it must go
 // out at once.
 func (f *Flow) AckWaiting() (n uint64, urgent bool) {
+	if !f.ackDue {
+		return 0, false
+	}
 	return f.In.pos - f.acked, f.hurry
 }
 

@@ -243,3 +243,79 @@ func TestLimit(t *testing.T) {
 		t.Errorf("room for %d bytes", n)
 	}
 }
+
+// TestNoResume follows a flow that does not resume: it keeps its bytes until a lane is
+// proven, and nothing after that.
+func TestNoResume(t *testing.T) {
+	f := New(noBudget{}, 1<<20)
+	f.NoResume()
+	_ = f.Attach(0)
+	send := func() {
+		item, _ := f.Out.Item()
+		f.Out.Sent(item)
+	}
+	feed(t, &f.Out, "open")
+	send()
+	if f.Out.AtRisk() || f.Out.Passable() || f.Out.Kept() != 4 {
+		t.Error("the lane counts as proven before an acknowledgement")
+	}
+	f.Detach()
+	_ = f.Attach(0) // another lane
+	send()
+	_ = f.Ack(1, false)
+	if !f.Out.AtRisk() || !f.Out.Passable() || f.Out.Kept() != 0 {
+		t.Error("the lane does not count as proven")
+	}
+	f.Out.Take(10)
+	if f.Out.Passable() || f.Quiet() {
+		t.Error("bytes that are on their way do not count")
+	}
+	f.Out.Passed()
+	if f.Out.Length() != 14 || f.Out.Kept() != 0 {
+		t.Errorf("%d bytes, %d kept", f.Out.Length(), f.Out.Kept())
+	}
+	f.Out.End()
+	if item, _ := f.Out.Item(); !item.End || item.Offset != 14 || item.CRC != 0 {
+		t.Errorf("the end is %+v", item)
+	}
+	send()
+	_ = f.Ack(14, true)
+	if f.Out.AtRisk() {
+		t.Error("an acknowledged end is at risk")
+	}
+	f.Detach()
+	if err := f.Attach(13); !errors.Is(err, ErrDamaged) {
+		t.Errorf("attached to lost bytes: %v", err)
+	}
+}
+
+// TestNoResumeAcknowledges holds that a receiver acknowledges the first bytes of each lane
+// and the end.
+func TestNoResumeAcknowledges(t *testing.T) {
+	f := New(noBudget{}, 1<<20)
+	f.NoResume()
+	for range 2 {
+		_ = f.Attach(0)
+		f.Passed(5)
+		if n, urgent := f.AckWaiting(); n != 5 || !urgent {
+			t.Errorf("%d bytes to acknowledge, urgent %v", n, urgent)
+		}
+		_, _ = f.TakeAck()
+		f.Wrote([]byte("more"))
+		if n, urgent := f.AckWaiting(); n != 0 || urgent {
+			t.Errorf("%d bytes to acknowledge behind the first, urgent %v", n, urgent)
+		}
+		f.Detach()
+		f.acked = f.In.pos
+	}
+	if pass, err := f.In.End(18, 7); !pass || err != nil {
+		t.Errorf("end: %v, %v", pass, err)
+	}
+	f.EndPassed()
+	if a, ok := f.TakeAck(); !ok || !a.End || a.Received != 18 {
+		t.Errorf("ACK %+v, %v", a, ok)
+	}
+	if f.In.Passable(18, 1) {
+		t.Error("bytes behind the end may pass")
+	}
+}

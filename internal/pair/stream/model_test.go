@@ -44,6 +44,7 @@ type world struct {
 	doubles  int
 	aborts   int
 	aborted  bool
+	noResume bool
 	trace    *history
 }
 
@@ -55,11 +56,14 @@ func (noBudget) Force(int)     {}
 
 func content(side, i int) byte { return byte('a' + side*13 + i) }
 
-func newWorld(a, b script, laneLoss, ctlLoss, doubles, aborts int) *world {
-	w := &world{laneLoss: laneLoss, ctlLoss: ctlLoss, doubles: doubles, aborts: aborts}
+func newWorld(a, b script, noResume bool, laneLoss, ctlLoss, doubles, aborts int) *world {
+	w := &world{noResume: noResume, laneLoss: laneLoss, ctlLoss: ctlLoss, doubles: doubles, aborts: aborts}
 	for i, s := range []script{a, b} {
 		w.ends[i] = end{script: s}
 		w.ends[i].flow.Init(noBudget{}, 1<<20)
+		if noResume {
+			w.ends[i].flow.NoResume()
+		}
 	}
 	return w
 }
@@ -88,9 +92,9 @@ func (w *world) key() string {
 		f := &e.flow
 		o, in := &f.Out, &f.In
 		b = encode(b, e.read, e.fin, e.reset, e.got, e.shown, e.gone,
-			o.base, o.next, o.sent, o.length, o.attached, o.ended, o.endSent, o.endAcked, o.dropped,
+			o.base, o.next, o.sent, o.length, o.attached, o.from, o.ended, o.endSent, o.endAcked, o.dropped,
 			in.pos, in.ending, in.ended, in.cut, in.cutAt, in.cutEnd, in.dead,
-			f.dead, f.cutBy.Code, f.byPeer, f.peerDead, f.resetDue, f.ackDue, f.acked, f.hurry)
+			f.dead, f.cutBy.Code, f.byPeer, f.peerDead, f.resetDue, f.ackDue, f.ackFirst, f.acked, f.hurry)
 		for _, queue := range [][]packet{e.lane, e.ctl} {
 			b = encode(b, len(queue))
 			for _, p := range queue {
@@ -178,8 +182,7 @@ func (w *world) steps() (steps, losses []step) {
 		if w.aborts > 0 && !w.ends[i].gone {
 			losses = append(losses, step{names[7][i], func(w *world) {
 				w.aborts--
-				w.aborted = true
-				w.ends[i].flow.Abort(Cause{Code: 9})
+				w.abort(i)
 			}})
 		}
 	}
@@ -189,9 +192,18 @@ func (w *world) steps() (steps, losses []step) {
 func (w *world) dropLane() {
 	w.laneUp = false
 	for i := range w.ends {
+		f := &w.ends[i].flow
 		w.ends[i].lane = nil
-		w.ends[i].flow.Detach()
+		lost := f.Out.AtRisk()
+		if f.Detach(); lost {
+			w.abort(i)
+		}
 	}
+}
+
+func (w *world) abort(i int) {
+	w.aborted = true
+	w.ends[i].flow.Abort(Cause{Code: 9})
 }
 
 func (w *world) stepsOf(i int) (all []step) {
@@ -300,6 +312,10 @@ func (w *world) arriveLane(i int, p packet) {
 			e.flow.EndPassed()
 		}
 	}
+	if w.noResume && p.kind == 'a' && err != nil {
+		w.abort(i) // what the other end lacks is not kept
+		err = nil
+	}
 	if err != nil {
 		panic(fmt.Sprintf("%v of %+v at %d after %v", err, p, i, w.trace))
 	}
@@ -398,8 +414,10 @@ func TestModel(t *testing.T) {
 		{script{1, 'e'}, script{0, 'e'}, 0, 1, 0, 1},
 		{script{1, 'r'}, script{0, 'e'}, 1, 0, 0, 1},
 	} {
-		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			t.Logf("%d states", explore(t, newWorld(c.a, c.b, c.laneLoss, c.ctlLoss, c.doubles, c.aborts)))
-		})
+		for _, noResume := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%+v, no resume %v", c, noResume), func(t *testing.T) {
+				t.Logf("%d states", explore(t, newWorld(c.a, c.b, noResume, c.laneLoss, c.ctlLoss, c.doubles, c.aborts)))
+			})
+		}
 	}
 }

@@ -5,6 +5,7 @@ type Receiver struct {
 	pos uint64 // everything before it is in the next socket's queue
 	crc uint32
 
+	noSum  bool // nobody has made sums
 	ending bool // END came with the right length and sum
 	ended  bool // and was passed on
 	cut    bool // a RESET came
@@ -22,29 +23,40 @@ func (r *Receiver) Ended() bool { return r.ended }
 // Data takes the arrival of bytes and returns those to write to the next socket; each
 // write is counted by Wrote.
 func (r *Receiver) Data(offset uint64, b []byte) ([]byte, error) {
+	from, to, err := r.wanted(offset, len(b))
+	return b[from:to], err
+}
+
+// Passable reports whether the next n bytes may go from lane to socket unseen: all
+// of them are to be written.
+func (r *Receiver) Passable(offset uint64, n int) bool {
+	from, to, err := r.wanted(offset, n)
+	return r.noSum && err == nil && from == 0 && to == n
+}
+
+// wanted returns which of n bytes are to be written.
+func (r *Receiver) wanted(offset uint64, n int) (from, to int, err error) {
 	if r.dead {
-		return nil, nil
+		return 0, 0, nil
 	}
 	if offset > r.pos {
-		return nil, ErrGap
+		return 0, 0, ErrGap
 	}
-	if seen := r.pos - offset; seen < uint64(len(b)) {
-		b = b[seen:]
-	} else {
-		b = nil
-	}
-	if len(b) > 0 && (r.ending || r.ended) {
-		return nil, ErrDamaged
+	from, to = int(min(r.pos-offset, uint64(n))), n
+	if from < to && (r.ending || r.ended) {
+		return 0, 0, ErrDamaged
 	}
 	if r.cut {
-		b = b[:min(uint64(len(b)), r.cutAt-min(r.pos, r.cutAt))]
+		to = from + int(min(uint64(n-from), r.cutAt-min(r.pos, r.cutAt)))
 	}
-	return b, nil
+	return from, to, nil
 }
 
 // Wrote counts bytes that are in the next socket's queue.
 func (r *Receiver) Wrote(b []byte) {
-	r.crc = sum(r.crc, b)
+	if !r.noSum {
+		r.crc = sum(r.crc, b)
+	}
 	r.pos += uint64(len(b))
 }
 
@@ -54,7 +66,7 @@ func (r *Receiver) End(length uint64, crc uint32) (pass bool, err error) {
 	if r.dead || r.cut && !r.cutEnd {
 		return false, nil
 	}
-	if length != r.pos || crc != r.crc {
+	if length != r.pos || !r.noSum && crc != r.crc {
 		return false, ErrDamaged
 	}
 	pass = !r.ending

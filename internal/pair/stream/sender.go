@@ -15,6 +15,9 @@ type Sender struct {
 	endSent  bool // on this lane
 	endAcked bool
 	dropped  bool // no receiver is left, or nothing may reach it any more
+
+	noResume bool   // see Flow.NoResume
+	from     uint64 // position at which the lane began
 }
 
 // Item is the next thing to send on a lane.
@@ -89,9 +92,43 @@ func (s *Sender) Keep(b []byte) {
 // Commit counts n bytes that were read to Space.
 func (s *Sender) Commit(n int) {
 	b := s.store.chunks[len(s.store.chunks)-1].space()[:n]
-	s.crc = sum(s.crc, b)
+	if !s.noResume {
+		s.crc = sum(s.crc, b)
+	}
 	s.store.commit(n)
 	s.length += uint64(n)
+}
+
+// Proven reports whether the other end has acknowledged something of the present lane, so
+// that the sender, which does not resume, keeps nothing any more.
+func (s *Sender) Proven() bool { return s.noResume && s.attached && s.base > s.from }
+
+// AtRisk reports whether the present lane has bytes or an end that may be lost with it.
+func (s *Sender) AtRisk() bool { return s.Proven() && !s.endAcked && !s.dropped }
+
+// Passable reports whether the next bytes may go from socket to lane unseen: nothing is
+// kept that comes before them.
+func (s *Sender) Passable() bool {
+	return s.Proven() && s.next == s.length && !s.ended && !s.dropped
+}
+
+// Take counts n bytes that were read unseen; Passed follows, or the lane is lost.
+func (s *Sender) Take(n int) { s.length += uint64(n) }
+
+// Passed counts the bytes of Take as sent.
+func (s *Sender) Passed() {
+	if s.attached {
+		s.next = s.length
+		s.sent = max(s.sent, s.next)
+		s.forget()
+	}
+}
+
+// forget drops what was sent, once the lane is proven.
+func (s *Sender) forget() {
+	if s.Proven() {
+		s.base = max(s.base, s.next)
+	}
 }
 
 // Trim frees memory of acknowledged bytes, and what Space gave and nobody used. Bytes
@@ -114,7 +151,8 @@ func (s *Sender) attach(received uint64) error {
 		return ErrDamaged
 	}
 	s.base = max(s.base, received)
-	s.next, s.attached, s.endSent = s.base, true, false
+	s.next, s.from = s.base, s.base
+	s.attached, s.endSent = true, false
 	return nil
 }
 
@@ -130,6 +168,7 @@ func (s *Sender) ack(received uint64, end bool) error {
 	s.base = max(s.base, received)
 	s.next = max(s.next, s.base)
 	s.endAcked = s.endAcked || end
+	s.forget()
 	return nil
 }
 
@@ -163,6 +202,7 @@ func (s *Sender) Sent(it Item) {
 	default:
 		s.next = max(s.next, it.Offset+uint64(len(it.Bytes)))
 		s.sent = max(s.sent, s.next)
+		s.forget()
 	}
 }
 
@@ -174,6 +214,16 @@ func (s *Sender) Peek(max int) (offset uint64, b []byte) {
 	}
 	b, _ = s.store.at(s.next)
 	return s.next, b[:min(len(b), max)]
+}
+
+// Bytes returns a copy of all bytes that are kept.
+func (s *Sender) Bytes() (all []byte) {
+	for at := s.base; at < s.length; {
+		b, _ := s.store.at(at)
+		all = append(all, b...)
+		at += uint64(len(b))
+	}
+	return all
 }
 
 // Unacknowledged reports whether the other end lacks bytes or the end.

@@ -31,8 +31,9 @@ type Features byte
 
 // The features.
 const (
-	FeatureClear Features = 1 << iota // the lane goes on in clear
-	FeaturePad                        // the lane goes to the pool: both ends send PAD
+	FeatureClear    Features = 1 << iota // the lane goes on in clear
+	FeaturePad                           // the lane goes to the pool: both ends send PAD
+	FeatureNoResume                      // flows of the lane end with it
 )
 
 // Hello is what each end says of itself at first.

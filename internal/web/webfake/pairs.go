@@ -19,17 +19,17 @@ func (m *Monitor) pairs(now time.Time) (*flow.Pairs, []monitor.Pair) {
 		Strangers: map[string]int64{flow.PairUnpaired: 12, flow.PairKeyUnknown: 3},
 		Sessions: []flow.PairSession{
 			{
-				Tunnel: Tunnels[0], Peer: Peers[0], Session: "01", End: flow.NearEnd, Up: true, Since: now.Add(-3 * time.Hour), Release: "longhaul 0.8.0",
+				Tunnel: Tunnels[0], Peer: Peers[0], Session: "01", End: flow.NearEnd, Up: true, Encrypted: true, Resumable: true, Since: now.Add(-3 * time.Hour), Release: "longhaul 0.8.0",
 				Instance: "beefbeefbeefbeef", Remote: address("10.20.20.20:6000"), RTT: units.Seconds(62400 * time.Microsecond), LanesWarm: 4, LanesBusy: 37,
 				FlowsMoving: 37, FlowsParked: 12, FlowsTotal: 81234, RetainedBytes: 40_800_000, Resumes: 19, Outage: units.Seconds(23400 * time.Millisecond),
 			},
 			{
-				Tunnel: Tunnels[1], Peer: Peers[0], Session: "02", End: flow.FarEnd, Up: true, Since: now.Add(-3 * time.Hour), Release: "longhaul 0.8.0",
+				Tunnel: Tunnels[1], Peer: Peers[0], Session: "02", End: flow.FarEnd, Up: true, Resumable: true, Since: now.Add(-3 * time.Hour), Release: "longhaul 0.8.0",
 				Instance: "beefbeefbeefbeef", Remote: address("10.20.20.20:41200"), RTT: units.Seconds(62900 * time.Microsecond), LanesWarm: 4, LanesBusy: 2,
 				FlowsMoving: 2, FlowsResuming: 1, FlowsTotal: 240, RetainedBytes: 200_000,
 			},
 			{
-				Tunnel: Tunnels[2], Peer: Peers[1], Session: "03", End: flow.NearEnd, Since: now.Add(-9 * time.Minute),
+				Tunnel: Tunnels[2], Peer: Peers[1], Session: "03", End: flow.NearEnd, Encrypted: true, Resumable: true, Since: now.Add(-9 * time.Minute),
 				Problem: flow.PairKeyUnknown, Error: "the key of site-c is not the pinned one",
 			},
 		},

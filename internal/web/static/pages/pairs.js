@@ -51,12 +51,13 @@ export const pairColumns = [
   { title: 'Outage', number: true, hide: 'phone', note: 'time without a connection, together', cell: (s) => (s.outage_seconds ? f.seconds(s.outage_seconds) : 'none') },
 ];
 
-// trouble says in words why a session does not stand, or makes no lanes, and what to do
-// about it.
+// trouble says in words why a session does not stand, or makes no lanes, what to do about
+// it, and what to know of its mode.
 function trouble(s) {
-  if (s.up && s.lane_error) return 'no new lane: ' + s.lane_error;
-  if (!s.problem_text) return undefined;
-  return s.problem_text + (s.remedy ? ': ' + s.remedy : '');
+  const words = [...(s.notes ?? [])];
+  if (s.problem_text) words.unshift(s.problem_text + (s.remedy ? ': ' + s.remedy : ''));
+  if (s.up && s.lane_error) words.unshift('no new lane: ' + s.lane_error);
+  return words.join('; ') || undefined;
 }
 
 const strangerColumns = [

@@ -1,0 +1,71 @@
+package pair
+
+import (
+	"errors"
+
+	"longhaul/internal/pair/wire"
+)
+
+// mode is how the lanes of a session carry flows. It never changes: a link whose
+// options change begins another session.
+type mode struct {
+	clear    bool // lanes go on in clear behind their handshake
+	noResume bool // a flow ends with its lane
+}
+
+const modeFeatures = wire.FeatureClear | wire.FeatureNoResume
+
+var errNoResume = errors.New("the lane was lost, and flows of this pair do not resume")
+
+func (o LinkOptions) mode() mode { return mode{o.Clear, o.NoResume} }
+
+func modeOf(f wire.Features) mode {
+	return mode{f&wire.FeatureClear != 0, f&wire.FeatureNoResume != 0}
+}
+
+func (m mode) features() (f wire.Features) {
+	if m.clear {
+		f |= wire.FeatureClear
+	}
+	if m.noResume {
+		f |= wire.FeatureNoResume
+	}
+	return f
+}
+
+// agreed reports why an answer does not have what the near end wants; nil: it has. A
+// far relay of this release has refused already; an older one leaves features out.
+func agreed(want, got wire.Features) error {
+	switch missing := want & modeFeatures &^ got; {
+	case missing&wire.FeatureClear != 0:
+		return problem(ProblemEncrypt, "this relay has encrypt: off, the other one encrypts")
+	case missing != 0:
+		return problem(ProblemVersion, "the other relay does not know resume: off")
+	}
+	return nil
+}
+
+// encryptRefusal is why a far tunnel refuses a peer that wants it otherwise.
+func encryptRefusal(peer string, theirs, ours bool, tunnel string) error {
+	words := map[bool]string{true: "off", false: "on"}
+	return problem(ProblemEncrypt, "peer %s has encrypt: %s, tunnel %s has encrypt: %s", peer, words[theirs], tunnel, words[ours])
+}
+
+func (s *session) isStale() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stale
+}
+
+// setStale notes whether the far tunnel wants another mode by now. Such a session keeps its
+// flows on the lanes that they have; the near relay is told to begin another.
+func (s *session) setStale(stale bool) {
+	s.mu.Lock()
+	fresh := stale && !s.stale
+	s.stale = stale
+	s.mu.Unlock()
+	if fresh {
+		s.node.log.Info("peer has another encrypt than the tunnel now", "peer", s.peer, "tunnel", s.tunnel)
+		s.message(wire.Message{Type: wire.MessageDrain})
+	}
+}
