@@ -328,7 +328,7 @@ func TestInterrupt(t *testing.T) {
 func TestSoak(t *testing.T) {
 	o := prepare(t)
 	o.Time = 2 * time.Second // no relay dies so soon
-	if reason := missing(t.Context(), o, WayPair); reason != "" {
+	if reason := missing(WayPair); reason != "" {
 		t.Skip(reason)
 	}
 	nettest.CheckLeaks(t)
