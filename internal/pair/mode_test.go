@@ -89,7 +89,11 @@ func TestLaneIsCut(t *testing.T) {
 				s.serve(func(c *net.TCPConn) { saw <- bothWays(c, nil) })
 				c := s.dial()
 				defer c.Close()
-				if bothWays(c, func() { break_(s.path) }) == nil {
+				breaks := func() {
+					s.awaitProven()
+					break_(s.path)
+				}
+				if bothWays(c, breaks) == nil {
 					t.Error("the client sees an end")
 				}
 				if <-saw == nil {
@@ -105,12 +109,32 @@ func TestLaneIsCut(t *testing.T) {
 	})
 }
 
+// awaitProven waits until both ends of the flows keep nothing any more.
+func (s *stand) awaitProven() {
+	s.t.Helper()
+	nettest.Eventually(s.t, 30*time.Second, func() bool {
+		proven := 0
+		for _, n := range []*Node{s.near, s.far} {
+			for _, x := range n.sessions() {
+				for _, f := range x.allFlows() {
+					f.mu.Lock()
+					if f.sf.Out.Proven() {
+						proven++
+					}
+					f.mu.Unlock()
+				}
+			}
+		}
+		return proven == 2
+	}, s.dump)
+}
+
 // bothWays sends and receives many bytes, and calls then after some of them. It returns the
 // reset that either direction meets: the kernel tells it once.
 func bothWays(c *net.TCPConn, then func()) error {
 	sent := make(chan error, 1)
 	go func() {
-		_, err := c.Write(pattern(64<<20, 1))
+		_, err := c.Write(pattern(256<<20, 1))
 		sent <- err
 	}()
 	if then != nil {
