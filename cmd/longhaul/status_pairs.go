@@ -5,7 +5,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"longhaul/internal/display"
@@ -41,19 +40,15 @@ func writePairs(w io.Writer, p *flow.Pairs, tunnel string, now time.Time) {
 
 // writePairProblem prints why a session does not stand, or makes no lanes, in whole.
 func writePairProblem(w io.Writer, s flow.PairSession) {
-	indented := func(text string) {
-		for line := range strings.Lines(display.Wrap(text, 76)) {
-			fmt.Fprintln(w, "    "+strings.TrimRight(line, "\n"))
-		}
-	}
+	const lead = "    "
 	switch {
 	case s.Up && s.LaneError != "":
-		indented("no new lane: " + display.FirstLine(s.LaneError))
+		display.WriteParagraph(w, lead, "no new lane: "+display.FirstLine(s.LaneError))
 	case !s.Up && s.Error != "":
-		indented(display.FirstLine(s.Error))
+		display.WriteParagraph(w, lead, display.FirstLine(s.Error))
 	}
-	if !s.Up && s.End == flow.NearEnd {
-		indented(flow.PairProblemRemedy(s.Problem))
+	if remedy := flow.PairProblemRemedy(s.Problem); !s.Up && s.End == flow.NearEnd && remedy != "" {
+		display.WriteParagraph(w, lead, remedy)
 	}
 }
 

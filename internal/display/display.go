@@ -145,27 +145,6 @@ func Cut(s string, width int) string {
 	return string(runes[:min(len(runes), max(width, 0))])
 }
 
-// Wrap breaks a text to lines of at most width columns.
-func Wrap(text string, width int) string {
-	var b strings.Builder
-	column := 0
-	for word := range strings.FieldsSeq(text) {
-		length := len([]rune(word))
-		switch {
-		case column == 0:
-		case column+1+length > width:
-			b.WriteByte('\n')
-			column = 0
-		default:
-			b.WriteByte(' ')
-			column++
-		}
-		b.WriteString(word)
-		column += length
-	}
-	return b.String()
-}
-
 // FirstLine is a text up to its first line break.
 func FirstLine(s string) string {
 	line, _, _ := strings.Cut(s, "\n")

@@ -41,10 +41,15 @@ func (r Report) Line(now time.Time) string {
 
 // writeTable writes a row for each hop, and notes below.
 func (c Chain) writeTable(b *bytes.Buffer) {
-	const row = "%2s  %-32s %-7s %8s %8s %8s %6s\n"
-	fmt.Fprintf(b, row, "", "HOP", "STATE", "RTT", "UP", "DOWN", "LOSS")
+	const (
+		labelWidth, stateWidth = 32, 7
+		row                    = "%2s  %-*s %-*s %8s %8s %8s %6s\n"
+	)
+	fmt.Fprintf(b, row, "", labelWidth, "HOP", stateWidth, "STATE", "RTT", "UP", "DOWN", "LOSS")
 	for i, h := range c.Hops {
-		fmt.Fprintf(b, row, strconv.Itoa(i+1), display.Shorten(h.label(), 32), c.hopState(i), h.rttText(), h.Up.goodputText(), h.Down.goodputText(), h.lossText())
+		state := c.hopState(i)
+		label := labelWidth - max(0, len(state)-stateWidth) // a long word takes the room of the name
+		fmt.Fprintf(b, row, strconv.Itoa(i+1), label, display.Shorten(h.label(), label), stateWidth, state, h.rttText(), h.Up.goodputText(), h.Down.goodputText(), h.lossText())
 	}
 	for _, h := range c.Hops {
 		if ahead, off := h.ClockIsOff(); off {
@@ -86,7 +91,7 @@ func (h Hop) label() string {
 func (c Chain) hopState(i int) string {
 	switch f := c.Fault; {
 	case f != nil && f.Hop == i+1 && c.Hops[i].State == Broken:
-		return display.Shorten(string(f.Reason), 7)
+		return string(f.Reason)
 	case c.Hops[i].State == Lossy:
 		return "lossy"
 	}

@@ -521,7 +521,7 @@ func (f *Flow) takeEnd() func() {
 
 func (f *Flow) end() End {
 	e := End{Reason: flow.EndClean, Start: f.start, Elapsed: time.Since(f.start), Target: f.target,
-		Resumes: int(f.resumes), Outage: f.outage, Back: f.back}
+		Resumes: int(f.resumes), Outage: f.outage.Truncate(time.Millisecond), Back: f.back} // a lane at once is no outage
 	out, in := int64(f.sf.Out.Acknowledged()), int64(f.sf.In.Position())
 	e.BytesUp, e.BytesDown = in, out
 	if f.near {

@@ -39,6 +39,7 @@ func (s *session) overview() SessionState {
 	if s.ctl == nil && s.instance != 0 {
 		st.Outage += time.Since(s.since)
 	}
+	st.Outage = st.Outage.Truncate(time.Millisecond) // the far end's first connection takes microseconds
 	return st
 }
 

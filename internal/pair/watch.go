@@ -119,9 +119,9 @@ func (s *session) watchControl(now time.Time, slow bool) {
 	switch {
 	case waiting && (since > s.patience(suspectAfter, 4) && stuck(ctl.c.bulk, s.patience(suspectAfter, 4)) || since > max(pongWithin, s.patience(0, 8))):
 		s.node.log.Debug("path is dead", "peer", s.peer, "tunnel", s.tunnel)
+		s.controlLost(ctl, errors.New("no answer to PING")) // before the close, of which the reader tells
 		ctl.close()
 		s.dropWarm()
-		s.controlLost(ctl, errors.New("no answer to PING"))
 	case !waiting && since > pingEvery:
 		s.sendPing(ctl)
 	}

@@ -225,7 +225,7 @@ func unitIn(s string) string {
 
 // paragraph writes text in lines of at most 100 columns.
 func paragraph(b *bytes.Buffer, text string) {
-	b.WriteString(display.Wrap(text, 100) + "\n\n")
+	b.WriteString(display.Fold(text, 100, 0) + "\n\n")
 }
 
 // joined lists names.
