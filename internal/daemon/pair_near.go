@@ -127,6 +127,15 @@ func (f pairFlow) Figures() relay.PairFigures {
 	}
 }
 
+// Inspect implements relay.PairFlow.
+func (f pairFlow) Inspect(look func(leg, lane int, add relay.PairCounters)) {
+	f.Flow.Inspect(func(leg, lane int, add pair.Counters) { look(leg, lane, toPairCounters(add)) })
+}
+
+func toPairCounters(c pair.Counters) relay.PairCounters {
+	return relay.PairCounters{BytesSent: c.Sent, BytesRetransmitted: c.Retransmitted, Retransmits: c.Retransmits}
+}
+
 func toPairEnd(e pair.End) relay.PairEnd {
 	return relay.PairEnd{
 		Back:      (*relay.PairBack)(e.Back),
@@ -137,6 +146,9 @@ func toPairEnd(e pair.End) relay.PairEnd {
 		Target:    addressOrNone(e.Target),
 		Resumes:   e.Resumes,
 		Outage:    e.Outage,
+
+		Lanes:             toPairCounters(e.Lanes),
+		CongestionControl: e.CongestionControl,
 	}
 }
 

@@ -132,7 +132,7 @@ func TestReset(t *testing.T) {
 	defer c.Close()
 	s.roundTrip(c, "hello")
 	f := <-flows
-	f.Inspect(func(leg, lane int) {
+	f.Inspect(func(leg, lane int, _ Counters) {
 		if leg < 0 || lane < 0 {
 			t.Errorf("descriptors %d and %d", leg, lane)
 		}

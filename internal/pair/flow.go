@@ -64,6 +64,7 @@ type Flow struct {
 	cutSince  time.Time // a reset waits for bytes before it
 	outage    time.Duration
 	resumes   int32
+	lanes     sentOver
 }
 
 const (
@@ -329,6 +330,7 @@ func (f *Flow) leaveLane() {
 	f.sf.Detach()
 	f.cond.Broadcast()
 	l.mu.Lock()
+	l.settle() // the release may come after the end
 	reusable := l.sawEnd && f.sf.Clean()
 	l.mu.Unlock()
 	if !f.near {
@@ -522,6 +524,7 @@ func (f *Flow) takeEnd() func() {
 func (f *Flow) end() End {
 	e := End{Reason: flow.EndClean, Start: f.start, Elapsed: time.Since(f.start), Target: f.target,
 		Resumes: int(f.resumes), Outage: f.outage.Truncate(time.Millisecond), Back: f.back} // a lane at once is no outage
+	e.Lanes, e.CongestionControl = f.lanes.load(), f.s.laneCongestionControl()
 	out, in := int64(f.sf.Out.Acknowledged()), int64(f.sf.In.Position())
 	e.BytesUp, e.BytesDown = in, out
 	if f.near {
@@ -565,18 +568,20 @@ func (f *Flow) state() FlowState {
 }
 
 // Inspect calls look with the flow's own socket and the socket of its lane, each -1
-// if it has none. The descriptors are valid during the call only.
-func (f *Flow) Inspect(look func(leg, lane int)) {
+// if it has none. The descriptors are valid during the call only. The lane's counters, with
+// add, are those of the flow.
+func (f *Flow) Inspect(look func(leg, lane int, add Counters)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.lane == nil {
-		look(f.leg.fd, -1)
-		return
+	sent, looked := f.lanes.load(), false
+	if l := f.lane; l != nil {
+		l.mu.Lock()
+		add := sent.plus(l.settled, -1)
+		l.mu.Unlock()
+		l.bulk.control(func(fd int) { looked = true; look(f.leg.fd, fd, add) })
 	}
-	looked := false
-	f.lane.bulk.control(func(fd int) { looked = true; look(f.leg.fd, fd) })
 	if !looked {
-		look(f.leg.fd, -1)
+		look(f.leg.fd, -1, sent)
 	}
 }
 

@@ -31,9 +31,11 @@ type lane struct {
 
 	wmu sync.Mutex // serializes writes; taken before mu
 
-	mu     sync.Mutex
-	flow   *Flow
-	sawEnd bool // of the flow, on this lane: nothing of it follows
+	mu   sync.Mutex
+	flow *Flow
+	// settled are the connection's counters up to which its flows have their shares.
+	settled Counters
+	sawEnd  bool // of the flow, on this lane: nothing of it follows
 	// draining: a final RELEASE was sent; bytes are dropped until its answer.
 	draining bool
 	since    time.Time // of draining
@@ -54,6 +56,7 @@ func (l *lane) close() {
 	l.mu.Lock()
 	closed := l.closed
 	l.closed = true
+	l.settle()
 	l.mu.Unlock()
 	if !closed {
 		l.bulk.Close()
@@ -67,6 +70,10 @@ func (l *lane) bind(f *Flow) bool {
 	if l.dead {
 		return false
 	}
+	l.settle()
+	if f != nil && f != l.flow {
+		l.settled, _ = l.counters()
+	}
 	l.flow, l.sawEnd, l.used = f, false, l.used || f != nil
 	return true
 }
@@ -76,6 +83,7 @@ func (l *lane) die() *Flow {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f := l.flow
+	l.settle()
 	l.dead, l.flow = true, nil
 	return f
 }
@@ -90,6 +98,7 @@ func (l *lane) isDead() bool {
 func (l *lane) unbind(f *Flow) {
 	l.mu.Lock()
 	if l.flow == f {
+		l.settle()
 		l.flow = nil
 	}
 	l.mu.Unlock()

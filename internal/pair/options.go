@@ -167,4 +167,7 @@ type End struct {
 	Resumes   int           // lanes that were lost and replaced
 	Outage    time.Duration // time without a lane that was needed
 	Back      *Back         // the flow has not ended: its client is handed back; nil: it has
+	Lanes     Counters      // of this end
+	// CongestionControl is that of the session's lanes; empty: there was none.
+	CongestionControl string
 }

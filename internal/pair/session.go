@@ -36,10 +36,11 @@ type session struct {
 	origin string // far relay: of the near tunnel; empty: not said
 	mode          // of its lanes
 
-	resumes    atomic.Int64
-	flowsTotal atomic.Int64
-	srtt       atomic.Int64 // nanoseconds; 0: not measured
-	rttvar     atomic.Int64
+	resumes           atomic.Int64
+	flowsTotal        atomic.Int64
+	congestionControl atomic.Pointer[string] // of the latest lane
+	srtt              atomic.Int64           // nanoseconds; 0: not measured
+	rttvar            atomic.Int64
 
 	mu         sync.Mutex
 	instance   uint64 // of the other process; 0: not known yet
@@ -423,6 +424,7 @@ func (s *session) join(l *lane, pads bool) bool {
 		return false
 	}
 	s.lanes[l] = struct{}{}
+	s.noteCongestionControl(l)
 	if l.pads = pads; pads {
 		s.padding++
 	}

@@ -60,8 +60,8 @@ type PairFlow interface {
 	Figures() PairFigures
 
 	// Inspect calls look with the leg and the present lane; -1: none. Both stay
-	// open until look returns.
-	Inspect(look func(leg, lane int))
+	// open until look returns. The lane's counters and add are those of the flow.
+	Inspect(look func(leg, lane int, add PairCounters))
 
 	// Reset resets both peers. The other relay records the reason.
 	Reset(reason report.EndReason, err error)
@@ -79,6 +79,13 @@ type PairFigures struct {
 	RTT                time.Duration // between the relays
 }
 
+// PairCounters are what the kernel has sent over lanes for a flow.
+type PairCounters struct {
+	BytesSent          int64 // with those that were sent again
+	BytesRetransmitted int64
+	Retransmits        int64 // segments
+}
+
 // PairEnd is how a paired flow ended.
 type PairEnd struct {
 	Reason             report.EndReason
@@ -87,6 +94,8 @@ type PairEnd struct {
 	Target             netip.AddrPort // zero: none was dialed
 	Resumes            int
 	Outage             time.Duration
+	Lanes              PairCounters
+	CongestionControl  string // of lanes
 
 	// Back is the client of a flow that has not ended, and of which nothing was sent:
 	// the relay forwards it unpaired. Nil: the flow has ended.
@@ -108,6 +117,8 @@ type paired struct {
 	seen    PairFigures
 	ended   bool                  // the carrier knows or has told
 	record  chan report.LegRecord // the leg's last figures
+	add     PairCounters          // to the lane's counters at the last look
+	sent    *report.LegRecord     // over lanes, at the end; nil: not known
 }
 
 // lane is the leg that the lane stands for.
@@ -191,6 +202,8 @@ func (w *worker) carried(slot, gen uint32, e PairEnd) {
 	p := f.paired
 	p.ended = true
 	p.seen.Resumes, p.seen.Outage = e.Resumes, e.Outage
+	p.sent = &report.LegRecord{CongestionControl: e.CongestionControl, BytesSent: e.Lanes.BytesSent,
+		BytesRetransmitted: e.Lanes.BytesRetransmitted, Retransmits: e.Lanes.Retransmits}
 	f.dirs[up].bytes, f.dirs[down].bytes, f.dirs[p.leg].held = e.BytesUp, e.BytesDown, 0
 	if p.leg == client && e.Target.IsValid() {
 		f.target = e.Target
@@ -256,7 +269,8 @@ func (f *flow) sockets(look func(fds [2]int)) {
 		look([2]int{int(f.legs[client].fd), int(f.legs[target].fd)})
 		return
 	}
-	p.carrier.Inspect(func(leg, lane int) {
+	p.carrier.Inspect(func(leg, lane int, add PairCounters) {
+		p.add = add
 		fds := [2]int{leg, lane}
 		if p.leg == target {
 			fds = [2]int{lane, leg}
@@ -280,19 +294,26 @@ func (f *flow) pairedRecord(rec *report.Record) {
 	case *legs[p.leg] = <-p.record:
 	default: // not wanted, or the carrier still has the socket
 	}
+	if p.sent != nil && p.sent.CongestionControl != "" {
+		*legs[p.lane()] = *p.sent
+	}
 	legs[p.lane()].Side = wanSide
 	legs[p.lane()].RTT = units.Seconds(p.seen.RTT)
 	rec.Resumes, rec.Outage = int64(p.seen.Resumes), units.Seconds(p.seen.Outage)
 }
 
 // sampleLane fills in the side of the lane, which no transport has looked at for
-// this flow.
+// this flow, and makes its counters the flow's.
 func (f *flow) sampleLane(s *report.Sample) {
 	l := &s.ClientLeg
 	if f.paired.leg == client {
 		l = &s.TargetLeg
 	}
 	l.Side = wanSide
+	add := f.paired.add
+	l.Info.BytesSent += uint64(add.BytesSent)
+	l.Info.BytesRetrans += uint64(add.BytesRetransmitted)
+	l.Info.TotalRetrans += uint32(add.Retransmits)
 }
 
 // pairedDue sets what only a lasting connection needs.

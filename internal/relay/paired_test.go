@@ -44,10 +44,10 @@ func (f *carriedFlow) set(figures PairFigures) {
 	f.figures = figures
 }
 
-func (f *carriedFlow) Inspect(look func(leg, lane int)) {
+func (f *carriedFlow) Inspect(look func(leg, lane int, add PairCounters)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	look(f.leg, -1)
+	look(f.leg, -1, PairCounters{})
 }
 
 func (f *carriedFlow) Reset(reason report.EndReason, _ error) {
@@ -161,11 +161,13 @@ func TestPairingGetsAdmittedClients(t *testing.T) {
 		t.Errorf("%d samples", sampled)
 	}
 
-	f.end(PairEnd{Reason: report.EndWANLost, Err: errors.New("no path"), BytesUp: 11, BytesDown: 21, Target: far, Resumes: 3, Outage: 2 * time.Second})
+	f.end(PairEnd{Reason: report.EndWANLost, Err: errors.New("no path"), BytesUp: 11, BytesDown: 21, Target: far, Resumes: 3, Outage: 2 * time.Second,
+		Lanes: PairCounters{100, 10, 1}, CongestionControl: "haul"})
 	nettest.Eventually(t, patience, func() bool { return len(g.flows.all()) == 2 }, func() string { return "no record" })
 	r := g.flows.all()[1]
 	if r.Reason != report.EndWANLost || r.Err == nil || r.BytesUp != 11 || r.BytesDown != 21 || r.Target.AddrPort != far || r.Client.AddrPort != from ||
-		r.Resumes != 3 || r.Outage.Duration() != 2*time.Second || r.ClientLeg.RTT == 0 || r.TargetLeg.Side != "wan" {
+		r.Resumes != 3 || r.Outage.Duration() != 2*time.Second || r.ClientLeg.RTT == 0 ||
+		r.TargetLeg.Side != "wan" || r.TargetLeg.BytesSent != 100 || r.TargetLeg.Retransmits != 1 || r.TargetLeg.CongestionControl != "haul" {
 		t.Errorf("the record is %+v", r)
 	}
 	if s := g.relay.Snapshot(); s.FlowsNow != 0 || len(s.Flows) != 0 || s.Tunnels[0].Hops[0].FlowsNow != 0 || s.Tunnels[0].Errors != 1 {
