@@ -53,10 +53,11 @@ type session struct {
 	outage     time.Duration
 	draining   bool
 	closed     bool
-	revoked    bool      // of the watching goroutine
-	greeting   time.Time // near relay: an attempt for ctl is in its handshake since; zero: none
-	padding    int       // near relay: lanes on their way to the pool
-	stale      bool      // far relay: the tunnel's mode has changed since
+	revoked    bool          // of the watching goroutine
+	greeting   time.Time     // near relay: an attempt for ctl is in its handshake since; zero: none
+	padding    int           // near relay: lanes on their way to the pool
+	writer     chan struct{} // closed when the goroutine that writes to ctl, or did, has ended; nil: none yet
+	stale      bool          // far relay: the tunnel's mode has changed since
 	flows      map[uint64]*Flow
 	emptySince time.Time // near relay, of a session that ends: without flows since
 	buried     dropped
@@ -113,8 +114,8 @@ func (s *session) begin(c *connection) {
 		ctl.close()
 		return
 	}
-	old := s.ctl
-	s.ctl = ctl
+	old, oldWriter, writer := s.ctl, s.writer, make(chan struct{})
+	s.ctl, s.writer = ctl, writer
 	if s.instance != 0 {
 		s.outage += time.Since(s.since)
 	}
@@ -126,6 +127,9 @@ func (s *session) begin(c *connection) {
 	if old != nil {
 		old.close()
 	}
+	if oldWriter != nil {
+		<-oldWriter // else it may take what becomes due again below
+	}
 	if s.node.draining.Load() || s.isStale() {
 		ctl.post(wire.Message{Type: wire.MessageDrain})
 	}
@@ -134,6 +138,7 @@ func (s *session) begin(c *connection) {
 		f.resync()
 	}
 	s.node.tasks.Go(func() {
+		defer close(writer)
 		_ = ctl.write(s.fill)
 		ctl.close()
 	})
