@@ -62,6 +62,7 @@ func (s *session) admit(l *lane, o wire.Open) (f *Flow, fresh bool) {
 	f.lane = l
 	_ = f.sf.Attach(0)
 	s.flows[f.id] = f
+	s.watched[f] = struct{}{}
 	s.flowsTotal.Add(1)
 	s.node.flowsNow.Add(1)
 	return f, true

@@ -46,6 +46,7 @@ type Flow struct {
 	lost       bool // a lane, and none has come in its place
 	copyNext   bool // the next bytes of the flow's own socket are too few to pass unseen, or none
 	dirty      bool // an ACK or RESET waits for the control connection
+	resting    bool // parked: watch looks at it only now and then
 
 	client, listen netip.AddrPort
 	target         string
@@ -109,6 +110,7 @@ func (f *Flow) event(fd int, events uint32) {
 // wake makes the flow's goroutine look again. The caller holds f.mu.
 func (f *Flow) wake() {
 	f.cond.Broadcast()
+	f.setResting(false)
 	if !f.running && !f.finished {
 		f.running = true
 		f.s.node.tasks.Go(f.run)

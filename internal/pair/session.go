@@ -59,7 +59,8 @@ type session struct {
 	writer     chan struct{} // closed when the goroutine that writes to ctl, or did, has ended; nil: none yet
 	stale      bool          // far relay: the tunnel's mode has changed since
 	flows      map[uint64]*Flow
-	emptySince time.Time // near relay, of a session that ends: without flows since
+	watched    map[*Flow]struct{} // those that do not rest
+	emptySince time.Time          // near relay, of a session that ends: without flows since
 	buried     dropped
 	lanes      map[*lane]struct{}
 	warm       []*lane   // near relay, the latest used last
@@ -78,7 +79,7 @@ type session struct {
 
 func newSession(n *Node, peer string, id uint64, near bool) *session {
 	return &session{node: n, near: near, peer: peer, id: id, since: time.Now(), renewed: time.Now(),
-		flows: map[uint64]*Flow{}, lanes: map[*lane]struct{}{}}
+		flows: map[uint64]*Flow{}, watched: map[*Flow]struct{}{}, lanes: map[*lane]struct{}{}}
 }
 
 // waits is how long a near session's flows wait for a lane.
@@ -289,6 +290,7 @@ func (s *session) add(f *Flow) {
 	s.flowsTotal.Add(1)
 	s.mu.Lock()
 	s.flows[f.id] = f
+	s.watched[f] = struct{}{}
 	s.mu.Unlock()
 }
 
@@ -296,6 +298,7 @@ func (s *session) add(f *Flow) {
 func (s *session) forget(f *Flow) {
 	s.mu.Lock()
 	delete(s.flows, f.id)
+	delete(s.watched, f)
 	if !s.near {
 		s.buried.add(f.id)
 	}

@@ -45,13 +45,13 @@ func (n *Node) watch() {
 				n.budget.limit.Store(n.options.MemoryLimit() / 4)
 			}
 			for _, s := range n.sessions() {
-				s.watch(now, tick%checkKeysTick == 0)
+				s.watch(now, tick%checkKeysTick == 0, tick%sweepEvery == 0)
 			}
 		}
 	}
 }
 
-func (s *session) watch(now time.Time, slow bool) {
+func (s *session) watch(now time.Time, slow, sweep bool) {
 	resume, admitted := s.rules(slow)
 	if !admitted {
 		s.revoke()
@@ -72,7 +72,7 @@ func (s *session) watch(now time.Time, slow bool) {
 		s.close()
 		return
 	}
-	for _, f := range s.allFlows() {
+	for _, f := range s.watchedFlows(sweep || down) {
 		f.watch(now, resume, down)
 	}
 	s.closeLanes(func(l *lane) bool { return l.overdue(now) })
@@ -237,6 +237,7 @@ func (f *Flow) watch(now time.Time, resume time.Duration, down bool) {
 		f.wake() // the budget may have held it back
 	}
 	f.watchWake(now)
+	f.rest(now)
 }
 
 // onOwn reports that the flow goes on without a control connection: the kernel decides how
