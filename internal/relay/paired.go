@@ -2,6 +2,7 @@ package relay
 
 import (
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -114,11 +115,19 @@ type paired struct {
 	carrier PairFlow
 	leg     side              // of this relay's socket
 	answer  chan<- pairAnswer // of OpenPaired; nil once it has one
-	seen    PairFigures
-	ended   bool                  // the carrier knows or has told
-	record  chan report.LegRecord // the leg's last figures
-	add     PairCounters          // to the lane's counters at the last look
-	sent    *report.LegRecord     // over lanes, at the end; nil: not known
+	seen    pairSeen
+	ended   bool                             // the carrier knows or has told
+	record  atomic.Pointer[report.LegRecord] // the leg's last figures; nil: not wanted, or the carrier still has the socket
+	add     PairCounters                     // to the lane's counters at the last look
+	sent    *report.LegRecord                // over lanes, at the end; nil: not known
+}
+
+// pairSeen is what only the carrier knows of a flow, as of the latest look.
+type pairSeen struct {
+	state       string
+	retained    int64
+	resumes     int
+	outage, rtt time.Duration
 }
 
 // lane is the leg that the lane stands for.
@@ -152,7 +161,6 @@ func (w *worker) leaveOpening(f *flow) {
 // beginPaired begins the paired phase.
 func (w *worker) beginPaired(f *flow, p *paired) {
 	f.phase, f.paired = phasePaired, p
-	p.record = make(chan report.LegRecord, 1)
 	f.active = w.now
 }
 
@@ -178,10 +186,8 @@ func (w *worker) pairLegs(f *flow) PairLegs {
 				return
 			}
 			l, unknown := leg{fd: int32(fd), setup: setup}, ""
-			select {
-			case p.record <- l.record(&unknown):
-			default:
-			}
+			last := l.record(&unknown)
+			p.record.Store(&last)
 		},
 	}
 }
@@ -201,7 +207,7 @@ func (w *worker) carried(slot, gen uint32, e PairEnd) {
 	}
 	p := f.paired
 	p.ended = true
-	p.seen.Resumes, p.seen.Outage = e.Resumes, e.Outage
+	p.seen.resumes, p.seen.outage = e.Resumes, e.Outage
 	p.sent = &report.LegRecord{CongestionControl: e.CongestionControl, BytesSent: e.Lanes.BytesSent,
 		BytesRetransmitted: e.Lanes.BytesRetransmitted, Retransmits: e.Lanes.Retransmits}
 	f.dirs[up].bytes, f.dirs[down].bytes, f.dirs[p.leg].held = e.BytesUp, e.BytesDown, 0
@@ -253,12 +259,13 @@ func (w *worker) lookAtPaired(f *flow) {
 		return
 	}
 	p := f.paired
-	p.seen = p.carrier.Figures()
-	f.dirs[up].bytes, f.dirs[down].bytes = p.seen.BytesUp, p.seen.BytesDown
-	f.dirs[p.leg].held = int(p.seen.Retained)
-	f.active = max(f.active, w.now-p.seen.Idle)
-	if p.leg == client && p.seen.Target.IsValid() {
-		f.target = p.seen.Target
+	now := p.carrier.Figures()
+	p.seen = pairSeen{state: now.State, retained: now.Retained, resumes: now.Resumes, outage: now.Outage, rtt: now.RTT}
+	f.dirs[up].bytes, f.dirs[down].bytes = now.BytesUp, now.BytesDown
+	f.dirs[p.leg].held = int(now.Retained)
+	f.active = max(f.active, w.now-now.Idle)
+	if p.leg == client && now.Target.IsValid() {
+		f.target = now.Target
 	}
 }
 
@@ -281,7 +288,7 @@ func (f *flow) sockets(look func(fds [2]int)) {
 
 // inOutage reports whether a flow delivers nothing because the path between two
 // relays is down. Its memory is bounded, and it waits for resume.
-func (f *flow) inOutage() bool { return f.paired != nil && f.paired.seen.State == PairResuming }
+func (f *flow) inOutage() bool { return f.paired != nil && f.paired.seen.state == PairResuming }
 
 // pairedRecord fills in what a record has of a paired flow.
 func (f *flow) pairedRecord(rec *report.Record) {
@@ -290,16 +297,15 @@ func (f *flow) pairedRecord(rec *report.Record) {
 		return
 	}
 	legs := [2]*report.LegRecord{&rec.ClientLeg, &rec.TargetLeg}
-	select {
-	case *legs[p.leg] = <-p.record:
-	default: // not wanted, or the carrier still has the socket
+	if last := p.record.Load(); last != nil {
+		*legs[p.leg] = *last
 	}
 	if p.sent != nil && p.sent.CongestionControl != "" {
 		*legs[p.lane()] = *p.sent
 	}
 	legs[p.lane()].Side = wanSide
-	legs[p.lane()].RTT = units.Seconds(p.seen.RTT)
-	rec.Resumes, rec.Outage = int64(p.seen.Resumes), units.Seconds(p.seen.Outage)
+	legs[p.lane()].RTT = units.Seconds(p.seen.rtt)
+	rec.Resumes, rec.Outage = int64(p.seen.resumes), units.Seconds(p.seen.outage)
 }
 
 // sampleLane fills in the side of the lane, which no transport has looked at for
@@ -340,9 +346,9 @@ func (f *flow) pairSnapshot() *PairSnapshot {
 	}
 	s := &f.paired.seen
 	return &PairSnapshot{
-		RetainedBytes: s.Retained,
-		Resumes:       s.Resumes,
-		OutageSeconds: s.Outage.Seconds(),
-		RTTSeconds:    s.RTT.Seconds(),
+		RetainedBytes: s.retained,
+		Resumes:       s.resumes,
+		OutageSeconds: s.outage.Seconds(),
+		RTTSeconds:    s.rtt.Seconds(),
 	}
 }
