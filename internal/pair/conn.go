@@ -58,6 +58,9 @@ type bulkConn struct {
 	large  bool   // the last read filled its buffer
 	clear  bool   // no records any more
 	exact  bool   // in clear: a read takes no more than is asked for, so that splice may take what follows
+	given  int    // bytes of that record that TLS has
+	due    int    // bytes of the stream that the other end has sent for certain, as the frame says
+	batch  batch
 
 	// The writing side, under the caller's lock.
 	out        []byte
@@ -126,6 +129,9 @@ func (c *bulkConn) Read(p []byte) (int, error) {
 		}
 		n = min(n, max(c.record, 1))
 		c.record = max(c.record-n, 0)
+		if c.given += n; c.record == 0 {
+			c.given = 0
+		}
 	}
 	copy(p, c.in[c.r:c.r+n])
 	c.take(n)
@@ -146,6 +152,19 @@ func (c *bulkConn) ready() bool {
 		return n > 0
 	}
 	return c.record == 0 && n >= recordHead && n >= recordHead+int(c.in[c.r+3])<<8+int(c.in[c.r+4])
+}
+
+// lacking is the number of bytes without which the next ones are of no use: the rest of
+// a record or of its head. At least 1.
+func (c *bulkConn) lacking() int {
+	n := c.w - c.r
+	switch {
+	case c.clear:
+		return 1
+	case c.record > 0:
+		return max(c.record-n, 1)
+	}
+	return max(recordHead-n, 1)
 }
 
 // fill waits for bytes and reads them behind those that are here.
@@ -182,6 +201,7 @@ func (c *bulkConn) readSocket(take func() []byte, drop func()) (n int, err error
 		n, err = recv(int(fd), take())
 		if err == unix.EAGAIN {
 			drop()
+			c.batch.wait(int(fd), c.lacking(), c.due-c.given-(c.w-c.r))
 			return false
 		}
 		return true

@@ -250,12 +250,15 @@ func (l *lane) readBytes(frame wire.Frame) error {
 			}
 		}
 		want := buf[:min(left, len(buf))]
+		l.bulk.due = left
 		n, err := l.conn.Read(want)
 		for err == nil && n < len(want) && l.bulk.ready() {
 			var more int
+			l.bulk.due = left - n
 			more, err = l.conn.Read(want[n:])
 			n += more
 		}
+		l.bulk.due = 0
 		if err != nil {
 			return err
 		}
