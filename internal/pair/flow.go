@@ -97,6 +97,7 @@ func (f *Flow) event(fd int, events uint32) {
 	if f.leg.fd != fd {
 		return
 	}
+	was := f.leg
 	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		f.leg.readable = true
 	}
@@ -104,7 +105,20 @@ func (f *Flow) event(fd int, events uint32) {
 		f.leg.writable = true
 	}
 	f.leg.failed = f.leg.failed || events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
+	if was.readable && was.writable && events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) == 0 {
+		f.mute(true) // bytes come faster than they are read
+		return
+	}
 	f.wake()
+}
+
+// mute has the poller report no bytes that arrive, while nobody waits for them.
+func (f *Flow) mute(on bool) {
+	if f.leg.muted == on {
+		return
+	}
+	f.leg.muted = on
+	f.s.node.poller.change(f.leg.fd, !on)
 }
 
 // wake makes the flow's goroutine look again. The caller holds f.mu.
@@ -233,6 +247,7 @@ func (f *Flow) readLeg() bool {
 		f.moved = time.Now()
 	case err == unix.EAGAIN:
 		f.sf.Out.Trim()
+		f.mute(false)
 	case err == nil && f.leg.reset != nil:
 		f.failLeg(f.leg.reset)
 	case err == nil:

@@ -9,6 +9,7 @@ type leg struct {
 	fd int // -1: none
 	// What the poller saw since the last attempt.
 	readable, writable, failed bool
+	muted                      bool  // the poller reports no bytes that arrive
 	busy                       int   // calls that use the descriptor without the flow's lock
 	busyOut                    bool  // one of them writes
 	reset                      error // that the socket does not tell any more: what it shows as an end is this

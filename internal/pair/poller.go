@@ -19,7 +19,7 @@ type poller struct {
 	flows []*Flow // by descriptor
 }
 
-const pollEvents = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
+const pollEvents uint32 = unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET
 
 func newPoller() (*poller, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
@@ -79,6 +79,15 @@ func (p *poller) add(fd int, f *Flow) error {
 	p.flows[fd] = f
 	p.mu.Unlock()
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: pollEvents, Fd: int32(fd)}))
+}
+
+// change has arrivals of bytes reported or not. Bytes that are here already are an event.
+func (p *poller) change(fd int, arrivals bool) {
+	events := pollEvents
+	if !arrivals {
+		events &^= unix.EPOLLIN
+	}
+	_ = unix.EpollCtl(p.fd, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 }
 
 // remove forgets a socket that is about to be closed.

@@ -2,6 +2,7 @@ package pair
 
 import (
 	"io"
+	"net"
 	"testing"
 	"time"
 
@@ -51,4 +52,43 @@ func TestRest(t *testing.T) {
 	}
 	s.ends(flow.EndIdle)
 	s.awaitWatched(0)
+}
+
+// TestMuted holds that a flow whose bytes nobody reads for now hears of its client again.
+func TestMuted(t *testing.T) {
+	for _, reset := range []bool{false, true} {
+		flows := make(chan *Flow, 1)
+		s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) {
+			s.carried = func(f *Flow) { flows <- f }
+			s.resetDrain = 300 * time.Millisecond
+		})
+		read := make(chan struct{})
+		s.serve(func(c *net.TCPConn) {
+			<-read
+			echo(c)
+		})
+		c := s.dial()
+		defer c.Close()
+		n, f := fill(c), <-flows
+		nettest.Eventually(t, 10*time.Second, func() bool {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.leg.muted
+		}, s.dump)
+		if reset {
+			nettest.Must(t, c.SetLinger(0))
+			c.Close()
+			s.ends(flow.EndClientReset)
+			close(read)
+			continue
+		}
+		close(read)
+		_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+		if _, err := io.CopyN(io.Discard, c, int64(n)); err != nil {
+			t.Fatal(err)
+		}
+		s.roundTrip(c, "and more")
+		nettest.Must(t, c.CloseWrite())
+		s.ends(flow.EndClean)
+	}
 }
