@@ -224,7 +224,7 @@ func (c *bulkConn) Write(p []byte) (int, error) {
 		}
 	}
 	if !c.corked || c.clear && len(p) >= smallBuffer/2 {
-		return c.tcp.Write(p)
+		return c.writeSocket(p)
 	}
 	if c.out == nil {
 		c.out = takeBuffer(len(p) > smallBuffer/2)[:0]
@@ -244,12 +244,33 @@ func (c *bulkConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// writeSocket writes all of p.
+func (c *bulkConn) writeSocket(p []byte) (n int, err error) {
+	waited := c.raw.Write(func(fd uintptr) bool {
+		for n < len(p) {
+			var m int
+			if m, err = send(int(fd), p[n:]); err != nil {
+				return err != unix.EAGAIN
+			}
+			n += m
+		}
+		return true
+	})
+	switch {
+	case waited != nil:
+		return n, waited
+	case err != nil:
+		return n, os.NewSyscallError("write", err)
+	}
+	return n, nil
+}
+
 // flush writes what Write collected.
 func (c *bulkConn) flush() error {
 	if c.out == nil {
 		return nil
 	}
-	_, err := c.tcp.Write(c.out)
+	_, err := c.writeSocket(c.out)
 	giveBuffer(c.out)
 	c.out = nil
 	return err

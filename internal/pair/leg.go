@@ -1,6 +1,8 @@
 package pair
 
 import (
+	"unsafe"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -26,13 +28,24 @@ func retry(call func() (int, error)) (int, error) {
 	}
 }
 
+// recv and send never block: the sockets do not. So they skip the scheduler's
+// bookkeeping of a system call, which takes the processor from one that lasts 20 µs.
+
 func recv(fd int, b []byte) (int, error) {
-	return retry(func() (int, error) { return unix.Read(fd, b) })
+	return transfer(unix.SYS_RECVFROM, fd, b, 0)
 }
 
 func send(fd int, b []byte) (int, error) {
+	return transfer(unix.SYS_SENDTO, fd, b, unix.MSG_NOSIGNAL)
+}
+
+func transfer(call uintptr, fd int, b []byte, flags uintptr) (int, error) {
 	return retry(func() (int, error) {
-		return unix.SendmsgN(fd, b, nil, nil, unix.MSG_NOSIGNAL)
+		n, _, errno := unix.RawSyscall6(call, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), flags, 0, 0)
+		if errno != 0 {
+			return 0, errno
+		}
+		return int(n), nil
 	})
 }
 
