@@ -6,11 +6,11 @@ import "sync"
 const Headroom = 16
 
 // The sizes of chunks in bytes: a flow begins with the smallest and takes the next
-// one when it has filled one.
-var chunkSizes = [...]int{4 << 10, 32 << 10, 256 << 10}
+// one when it has filled one. With the head of their frame they fill TLS records.
+var chunkSizes = [...]int{4<<10 - Headroom, 32<<10 - Headroom, ChunkMax}
 
 // ChunkMax is the most bytes of one chunk, and so of one frame.
-const ChunkMax = 256 << 10
+const ChunkMax = 256<<10 - Headroom
 
 var pools = [len(chunkSizes)]sync.Pool{}
 
