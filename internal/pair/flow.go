@@ -19,34 +19,35 @@ import (
 // goroutine reads its own socket and sends; the lane's goroutine writes to the socket.
 // A parked flow has none.
 type Flow struct {
-	s    *session
-	id   uint64
-	near bool
+	s  *session
+	id uint64
 
-	mu      sync.Mutex
-	cond    sync.Cond // of mu: anything changed
-	sf      stream.Flow
-	leg     leg
-	lane    *lane
-	greet   []byte // OPEN or ATTACH that goes first on the lane
-	known   bool   // near: the far relay knows the flow
-	sent    bool   // near: an OPEN was sent
-	dialing bool   // far: Dial has not returned
-	opened  bool   // far: the target is connected; near: OPENED came
+	mu    sync.Mutex
+	cond  cond // of mu: anything changed
+	sf    stream.Flow
+	leg   leg
+	lane  *lane
+	greet []byte // OPEN or ATTACH that goes first on the lane
 
+	near       bool
+	known      bool // near: the far relay knows the flow
+	sent       bool // near: an OPEN was sent
+	dialing    bool // far: Dial has not returned
+	opened     bool // far: the target is connected; near: OPENED came
 	running    bool // the goroutine exists
 	finished   bool
-	over       atomic.Bool // finished, for those who cannot take mu
 	legFailed  bool
 	blocked    bool // the goroutine writes to the lane
 	releasing  bool // near: RELEASE is offered, and unanswered
 	releaseDue bool
-	queued     bool // waits for a lane (near)
-	wanted     bool // near: the far relay wants a lane for it
-	lost       bool // a lane, and none has come in its place
-	copyNext   bool // the next bytes of the flow's own socket are too few to pass unseen, or none
-	dirty      bool // an ACK or RESET waits for the control connection
-	resting    bool // parked: watch looks at it only now and then
+	queued     bool        // waits for a lane (near)
+	wanted     bool        // near: the far relay wants a lane for it
+	lost       bool        // a lane, and none has come in its place
+	copyNext   bool        // the next bytes of the flow's own socket are too few to pass unseen, or none
+	dirty      bool        // an ACK or RESET waits for the control connection
+	resting    bool        // parked: watch looks at it only now and then
+	over       atomic.Bool // finished, for those who cannot take mu
+	resumes    int32
 
 	client, listen netip.AddrPort
 	target         string
@@ -55,16 +56,15 @@ type Flow struct {
 	done           func(*Flow, End)
 	back           *Back
 
-	start     time.Time
-	moved     time.Time // the latest byte
-	laneSince time.Time // of the lane's OPEN
-	ackedAt   time.Time // of the latest progress of what is unacknowledged
+	start     stamp
+	moved     stamp // the latest byte
+	laneSince stamp // of the lane's OPEN
+	ackedAt   stamp // of the latest progress of what is unacknowledged
 	ackedBase uint64
-	needSince time.Time // without a lane that it needs; zero: not so
-	wokeAt    time.Time // of the latest WAKE; zero: none is waiting for its lane
-	cutSince  time.Time // a reset waits for bytes before it
+	needSince stamp // without a lane that it needs; zero: not so
+	wokeAt    stamp // of the latest WAKE; zero: none is waiting for its lane
+	cutSince  stamp // a reset waits for bytes before it
 	outage    time.Duration
-	resumes   int32
 	lanes     sentOver
 }
 
@@ -75,9 +75,8 @@ const (
 )
 
 func newFlow(s *session, id uint64, near bool, legs LegOptions) *Flow {
-	now := time.Now()
+	now := stampNow()
 	f := &Flow{s: s, id: id, near: near, start: now, moved: now, ackedAt: now, leg: leg{fd: -1}}
-	f.cond.L = &f.mu
 	f.legs = legs.withDefaults()
 	f.sf.Init(&s.node.budget, limitStart)
 	return f
@@ -123,7 +122,7 @@ func (f *Flow) mute(on bool) {
 
 // wake makes the flow's goroutine look again. The caller holds f.mu.
 func (f *Flow) wake() {
-	f.cond.Broadcast()
+	f.cond.broadcast()
 	f.setResting(false)
 	if !f.running && !f.finished {
 		f.running = true
@@ -171,7 +170,7 @@ func (f *Flow) step() bool {
 	case f.lane == nil && f.parkable():
 		return false
 	}
-	f.cond.Wait()
+	f.cond.wait(&f.mu)
 	return true
 }
 
@@ -213,10 +212,10 @@ func (f *Flow) sendNext() bool {
 		f.loseLane(l)
 	} else if some && f.lane == l {
 		if !f.sf.Out.InFlight() {
-			f.ackedAt = time.Now()
+			f.ackedAt = stampNow()
 		}
 		f.sf.Out.Sent(item)
-		f.moved = time.Now()
+		f.moved = stampNow()
 	}
 	return true
 }
@@ -239,12 +238,12 @@ func (f *Flow) readLeg() bool {
 	n, err := recv(f.leg.fd, b)
 	f.mu.Lock()
 	f.leg.busy--
-	f.cond.Broadcast()
+	f.cond.broadcast()
 	switch {
 	case n > 0:
 		f.leg.readable, f.copyNext = true, n < minSplice
 		f.sf.Out.Commit(n)
-		f.moved = time.Now()
+		f.moved = stampNow()
 	case err == unix.EAGAIN:
 		f.sf.Out.Trim()
 		f.mute(false)
@@ -253,7 +252,7 @@ func (f *Flow) readLeg() bool {
 	case err == nil:
 		f.leg.readable = true
 		f.sf.Out.End()
-		f.moved = time.Now()
+		f.moved = stampNow()
 	default:
 		f.failLeg(err)
 	}
@@ -295,13 +294,13 @@ func (f *Flow) closeLeg() bool {
 		f.leaveLane()
 	}
 	if f.leg.busy > 0 {
-		f.cond.Wait()
+		f.cond.wait(&f.mu)
 		return true
 	}
 	clean := f.sf.Clean() && !f.legFailed
 	if f.mustDrain(clean) {
 		if f.cutSince.IsZero() {
-			f.cutSince = time.Now()
+			f.cutSince = stampNow()
 		}
 		f.sleep()
 		return true
@@ -326,12 +325,12 @@ func (f *Flow) mustDrain(clean bool) bool {
 	if clean {
 		within = f.legs.HalfClose
 	}
-	return (f.cutSince.IsZero() || time.Since(f.cutSince) < within) && !f.s.node.closing.Load()
+	return (f.cutSince.IsZero() || f.cutSince.since() < within) && !f.s.node.closing.Load()
 }
 
 // sleep waits a moment for an acknowledgement of the socket's peer, which is no event.
 func (f *Flow) sleep() {
-	wait := min(max(time.Since(f.cutSince)/8, time.Millisecond), 200*time.Millisecond)
+	wait := min(max(f.cutSince.since()/8, time.Millisecond), 200*time.Millisecond)
 	f.mu.Unlock()
 	time.Sleep(wait)
 	f.mu.Lock()
@@ -345,7 +344,7 @@ func (f *Flow) leaveLane() {
 	}
 	f.lane, f.greet, f.releasing = nil, nil, false
 	f.sf.Detach()
-	f.cond.Broadcast()
+	f.cond.broadcast()
 	l.mu.Lock()
 	l.settle() // the release may come after the end
 	reusable := l.sawEnd && f.sf.Clean()
@@ -370,10 +369,10 @@ func (f *Flow) noteNeed() {
 	need := f.lane == nil && !f.finished && (f.sf.NeedsLane() || f.near && !f.known && !f.sf.Over() && f.leg.open())
 	switch {
 	case !need && !f.needSince.IsZero():
-		f.outage += time.Since(f.needSince)
-		f.needSince, f.wokeAt = time.Time{}, time.Time{}
+		f.outage += f.needSince.since()
+		f.needSince, f.wokeAt = 0, 0
 	case need && f.needSince.IsZero():
-		f.needSince, f.wokeAt = time.Now(), time.Time{}
+		f.needSince, f.wokeAt = stampNow(), 0
 	}
 	if !need {
 		return
@@ -413,7 +412,7 @@ func (f *Flow) deliver(l *lane, offset uint64, b []byte) error {
 			return nil
 		case !f.leg.open() || !f.leg.writable || f.leg.busy > 0 && f.leg.busyOut:
 			f.postDue()
-			f.cond.Wait()
+			f.cond.wait(&f.mu)
 		default:
 			f.writeLeg(rest)
 		}
@@ -431,11 +430,11 @@ func (f *Flow) writeLeg(b []byte) {
 	f.mu.Lock()
 	f.leg.busy--
 	f.leg.busyOut = false
-	f.cond.Broadcast()
+	f.cond.broadcast()
 	if n > 0 {
 		f.sf.Wrote(b[:n])
 		f.leg.writable = f.leg.writable || n == len(b)
-		f.moved = time.Now()
+		f.moved = stampNow()
 	}
 	if err != nil && err != unix.EAGAIN {
 		f.failLeg(os.NewSyscallError("write", err))
@@ -465,7 +464,7 @@ func (f *Flow) deliverEnd(l *lane, length uint64, crc uint32) error {
 	defer f.mu.Unlock()
 	f.heard(l)
 	for f.lane == l && !f.sf.Dead() && (!f.leg.open() || f.leg.busyOut) {
-		f.cond.Wait()
+		f.cond.wait(&f.mu)
 	}
 	if f.lane != l {
 		return nil
@@ -485,7 +484,7 @@ func (f *Flow) deliverEnd(l *lane, length uint64, crc uint32) error {
 		f.failLeg(os.NewSyscallError("shutdown", err))
 	} else {
 		f.sf.EndPassed()
-		f.moved = time.Now()
+		f.moved = stampNow()
 	}
 	f.wake()
 	return nil
@@ -539,7 +538,7 @@ func (f *Flow) takeEnd() func() {
 }
 
 func (f *Flow) end() End {
-	e := End{Reason: flow.EndClean, Start: f.start, Elapsed: time.Since(f.start), Target: f.target,
+	e := End{Reason: flow.EndClean, Start: f.start.time(), Elapsed: f.start.since(), Target: f.target,
 		Resumes: int(f.resumes), Outage: f.outage.Truncate(time.Millisecond), Back: f.back} // a lane at once is no outage
 	e.Lanes, e.CongestionControl = f.lanes.load(), f.s.laneCongestionControl()
 	out, in := int64(f.sf.Out.Acknowledged()), int64(f.sf.In.Position())
@@ -565,7 +564,7 @@ func (f *Flow) Figures() Figures {
 	g := Figures{State: f.state(), BytesUp: up, BytesDown: down, Retained: f.sf.Out.Kept(), Target: f.target,
 		Resumes: int(f.resumes), Outage: f.outage, RTT: f.s.rtt()}
 	if !f.needSince.IsZero() {
-		g.Outage += time.Since(f.needSince)
+		g.Outage += f.needSince.since()
 	}
 	return g
 }
@@ -615,5 +614,5 @@ func (f *Flow) Reset(reason flow.EndReason, err error) {
 func (f *Flow) Idle() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return time.Since(f.moved)
+	return f.moved.since()
 }

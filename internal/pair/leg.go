@@ -8,13 +8,13 @@ import (
 
 // leg is a flow's own socket, the client's or the target's.
 type leg struct {
-	fd int // -1: none
+	fd    int   // -1: none
+	busy  int   // calls that use the descriptor without the flow's lock
+	reset error // that the socket does not tell any more: what it shows as an end is this
 	// What the poller saw since the last attempt.
 	readable, writable, failed bool
-	muted                      bool  // the poller reports no bytes that arrive
-	busy                       int   // calls that use the descriptor without the flow's lock
-	busyOut                    bool  // one of them writes
-	reset                      error // that the socket does not tell any more: what it shows as an end is this
+	muted                      bool // the poller reports no bytes that arrive
+	busyOut                    bool // one of the calls writes
 }
 
 func (l *leg) open() bool { return l.fd >= 0 }

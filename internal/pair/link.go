@@ -263,7 +263,7 @@ func (f *Flow) assign(l *lane) bool {
 	}
 	f.wanted = false
 	f.lane = l
-	f.laneSince, f.ackedAt = time.Now(), time.Now()
+	f.laneSince, f.ackedAt = stampNow(), stampNow()
 	if f.known {
 		f.greet = wire.AppendAttach(nil, f.id, f.sf.In.Position())
 	} else {

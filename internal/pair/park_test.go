@@ -108,10 +108,13 @@ func heap() int64 {
 // TestParkedCost holds a parked flow to one descriptor, no goroutine and 1 kB. It counts
 // those of the process, so no other test runs beside it.
 func TestParkedCost(t *testing.T) {
-	const batch = 50 // flows that begin at the same time, and wait until they are parked
+	const (
+		batch = 50 // flows that begin at the same time, and wait until they are parked
+		lanes = 2
+	)
 	var targets, clients local
 	s := newStand(t, parkSoon, func(s *stand, _ *Options, lo *LinkOptions) {
-		lo.Warm = batch
+		lo.Warm = lanes // whose buffers are not the flows'
 		s.acceptor = &localAcceptor{s, &targets}
 	})
 	t.Cleanup(func() {
@@ -129,11 +132,11 @@ func TestParkedCost(t *testing.T) {
 		open(batch)
 		s.awaitParked(len(clients.mine))
 	}
-	flows := 600
+	flows := 300
 	if raceDetector {
 		flows = 100 // whose memory is not the relay's
 	}
-	s.awaitWarm(batch)
+	s.awaitWarm(lanes)
 	descriptors, goroutines, before := countDescriptors(t), runtime.NumGoroutine(), heap()
 	for range 5 { // buffers that lanes still hold would hide as much
 		before = min(before, heap())

@@ -272,7 +272,7 @@ func (f *Flow) resync() {
 		return
 	}
 	f.sf.Resync()
-	f.wokeAt = time.Time{}
+	f.wokeAt = 0
 	if !f.near && f.opened {
 		f.s.message(wire.Message{Type: wire.MessageOpened, Flow: f.id, Text: f.target})
 	}
@@ -385,7 +385,7 @@ func (f *Flow) take(m wire.Message) {
 // takeWake writes bytes that came ahead of a lane, as far as the socket takes them.
 func (f *Flow) takeWake(offset uint64, b []byte) {
 	f.known = true
-	if l := f.lane; l != nil && f.near && time.Since(f.laneSince) > f.s.patience(wakeStale, 2) {
+	if l := f.lane; l != nil && f.near && f.laneSince.since() > f.s.patience(wakeStale, 2) {
 		// The far relay has lost the lane. Nobody here saw it: the reader waits for
 		// the client, and nothing is left to write.
 		l.close()
@@ -414,7 +414,7 @@ func (s *session) wakePeer(f *Flow) {
 	if f.near && len(b) == 0 {
 		return
 	}
-	f.wokeAt = time.Now()
+	f.wokeAt = stampNow()
 	ctl.post(wire.Message{Type: wire.MessageWake, Flow: f.id, Offset: offset, Bytes: b})
 }
 
@@ -498,7 +498,7 @@ func (f *Flow) attached(received uint64) {
 	case err != nil:
 		f.abort(cause(flow.EndDamaged, fmt.Errorf("position %d of the other relay cannot be", received)))
 	}
-	f.ackedAt = time.Now()
+	f.ackedAt = stampNow()
 	if f.lost {
 		f.lost = false
 		f.resumes++
@@ -519,14 +519,14 @@ func (f *Flow) attachFar(l *lane, received uint64, greet func([]byte, uint64, ui
 	f.lane, f.greet = nil, nil
 	f.sf.Detach()
 	for f.leg.busyOut {
-		f.cond.Wait()
+		f.cond.wait(&f.mu)
 	}
 	l.bind(f)
 	f.lane = l
 	if greet != nil {
 		f.greet = greet(nil, f.id, f.sf.In.Position())
 	}
-	f.wokeAt = time.Time{}
+	f.wokeAt = 0
 	f.attached(received)
 }
 

@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -88,7 +87,7 @@ func (f *Flow) passOut() bool {
 	n, errno := splice.Move(f.leg.fd, pipe.W, min(pipe.Size, wire.MaxPayload))
 	f.mu.Lock()
 	f.leg.busy--
-	f.cond.Broadcast()
+	f.cond.broadcast()
 	if n <= 0 {
 		f.s.node.pipes.give(pipe, true)
 		switch {
@@ -137,7 +136,7 @@ func (f *Flow) passPipe(pipe *splice.Pipe, n int) {
 	case f.lane == l:
 		f.sf.Out.Passed()
 	}
-	f.moved = time.Now()
+	f.moved = stampNow()
 }
 
 // sendPipe writes a DATA frame whose bytes a pipe holds. Its error closes the lane.
@@ -253,7 +252,7 @@ func (f *Flow) deliverPipe(l *lane, pipe *splice.Pipe, n int) (empty bool) {
 	for n > 0 && f.lane == l && !f.sf.Dead() {
 		if !f.leg.open() || !f.leg.writable || f.leg.busyOut {
 			f.postDue()
-			f.cond.Wait()
+			f.cond.wait(&f.mu)
 			continue
 		}
 		n -= f.writePipe(pipe, n)
@@ -272,10 +271,10 @@ func (f *Flow) writePipe(pipe *splice.Pipe, n int) int {
 	f.mu.Lock()
 	f.leg.busy--
 	f.leg.busyOut = false
-	f.cond.Broadcast()
+	f.cond.broadcast()
 	if sent > 0 {
 		f.sf.Passed(sent)
-		f.moved = time.Now()
+		f.moved = stampNow()
 	}
 	f.leg.writable = f.leg.writable || err == nil
 	if err != nil && err != unix.EAGAIN {

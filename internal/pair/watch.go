@@ -218,13 +218,13 @@ func (f *Flow) watch(now time.Time, resume time.Duration, down bool) {
 		return
 	}
 	if base := f.sf.Out.Acknowledged(); base != f.ackedBase || !f.sf.Out.InFlight() && !f.sf.Out.EndInFlight() {
-		f.ackedBase, f.ackedAt = base, now
+		f.ackedBase, f.ackedAt = base, stampOf(now)
 	}
 	f.watchLane(now)
 	switch {
-	case (f.sent || !f.near) && (down && !f.onOwn() || !f.needSince.IsZero() && now.Sub(f.needSince) > resume):
+	case (f.sent || !f.near) && (down && !f.onOwn() || !f.needSince.IsZero() && f.needSince.until(now) > resume):
 		f.giveUp(cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits")))
-	case f.near && !f.sent && now.Sub(f.start) > f.deadline:
+	case f.near && !f.sent && f.start.until(now) > f.deadline:
 		f.giveUp(f.s.whyDown())
 	case !f.sf.Dead() && !f.sf.Clean():
 		f.watchReset(now)
@@ -259,9 +259,9 @@ func (f *Flow) watchLane(now time.Time) {
 	}
 	within := f.s.patience(suspectAfter, 4)
 	switch {
-	case f.near && !f.known && now.Sub(f.laneSince) > f.s.patience(hedgeAfter, 3) && !f.greeted(l):
-	case now.Sub(f.ackedAt) > within && stuck(l.bulk, within):
-	case !f.leg.writable && now.Sub(f.moved) > 2*tickEvery && isClosed(l.bulk): // else the reader sees it
+	case f.near && !f.known && f.laneSince.until(now) > f.s.patience(hedgeAfter, 3) && !f.greeted(l):
+	case f.ackedAt.until(now) > within && stuck(l.bulk, within):
+	case !f.leg.writable && f.moved.until(now) > 2*tickEvery && isClosed(l.bulk): // else the reader sees it
 	default:
 		return
 	}
@@ -311,14 +311,14 @@ func (f *Flow) watchReset(now time.Time) {
 		return
 	}
 	if f.cutSince.IsZero() {
-		f.cutSince = now
+		f.cutSince = stampOf(now)
 	}
-	if now.Sub(f.cutSince) <= f.legs.ResetDrain {
+	if f.cutSince.until(now) <= f.legs.ResetDrain {
 		return
 	}
 	err := f.leg.failure()
 	if err == nil {
-		f.leg.failed, f.cutSince = false, time.Time{}
+		f.leg.failed, f.cutSince = false, 0
 		return
 	}
 	f.legFailed = true
@@ -331,14 +331,14 @@ func (f *Flow) watchReset(now time.Time) {
 
 // watchSilence ends or parks a flow that is silent.
 func (f *Flow) watchSilence(now time.Time) {
-	silent := now.Sub(f.moved)
+	silent := f.moved.until(now)
 	half := f.sf.Out.Ended() != f.sf.In.Ended()
 	cut := f.sf.Cutting()
 	if cut && f.cutSince.IsZero() {
-		f.cutSince = now
+		f.cutSince = stampOf(now)
 	}
 	switch {
-	case cut && now.Sub(f.cutSince) > f.legs.ResetDrain && f.needSince.IsZero():
+	case cut && f.cutSince.until(now) > f.legs.ResetDrain && f.needSince.IsZero():
 		f.sf.CutNow()
 		f.wake()
 	case half && silent > f.legs.HalfClose:
@@ -353,10 +353,10 @@ func (f *Flow) watchSilence(now time.Time) {
 
 // watchWake asks the near relay again for a lane.
 func (f *Flow) watchWake(now time.Time) {
-	if f.near || f.lane != nil || f.wokeAt.IsZero() || now.Sub(f.wokeAt) < f.s.patience(time.Second, 4) {
+	if f.near || f.lane != nil || f.wokeAt.IsZero() || f.wokeAt.until(now) < f.s.patience(time.Second, 4) {
 		return
 	}
-	f.wokeAt = time.Time{}
+	f.wokeAt = 0
 	if f.sf.NeedsLane() {
 		f.wake()
 	}

@@ -42,14 +42,16 @@ func (f *Flow) silenceLeft(now time.Time) time.Duration {
 	if f.legs.Idle > 0 {
 		bound = min(bound, f.legs.Idle)
 	}
-	return bound - now.Sub(f.moved)
+	return bound - f.moved.until(now)
 }
 
 func (f *Flow) setResting(on bool) {
 	if f.resting == on {
 		return
 	}
-	f.resting = on
+	if f.resting = on; on {
+		f.cond = cond{} // who waited was woken when the flow lost its lane
+	}
 	f.s.mu.Lock()
 	defer f.s.mu.Unlock()
 	if on {

@@ -11,14 +11,14 @@ type Flow struct {
 	Out Sender
 	In  Receiver
 
-	dead     bool // this end's socket takes part no more
 	cutBy    Cause
-	byPeer   bool // the other end found the cause
-	peerDead bool // the other end sent RESET, or knows the flow no more
-	resetDue bool // a RESET has to be sent
-	ackDue   bool
 	acked    uint64 // sent in an ACK
-	hurry    bool   // the ACK must not wait
+	byPeer   bool   // the other end found the cause
+	dead     bool   // this end's socket takes part no more
+	peerDead bool   // the other end sent RESET, or knows the flow no more
+	resetDue bool   // a RESET has to be sent
+	ackDue   bool
+	hurry    bool // the ACK must not wait
 
 	noResume bool // see NoResume
 	ackFirst bool // the first bytes of a lane are to be acknowledged

@@ -2,14 +2,13 @@ package stream
 
 // Receiver is the receiving end of one direction.
 type Receiver struct {
-	pos uint64 // everything before it is in the next socket's queue
-	crc uint32
-
+	pos    uint64 // everything before it is in the next socket's queue
+	cutAt  uint64 // up to which a RESET promises bytes
+	crc    uint32
 	noSum  bool // nobody has made sums
 	ending bool // END came with the right length and sum
 	ended  bool // and was passed on
 	cut    bool // a RESET came
-	cutAt  uint64
 	cutEnd bool // an end comes before the reset
 	dead   bool // the next socket takes no more
 }
