@@ -279,13 +279,14 @@ func TestNoResume(t *testing.T) {
 		t.Errorf("the end is %+v", item)
 	}
 	send()
+	lost := *f
+	lost.Detach()
+	if err := lost.Attach(13); !errors.Is(err, ErrDamaged) {
+		t.Errorf("attached to lost bytes: %v", err)
+	}
 	_ = f.Ack(14, true)
 	if f.Out.AtRisk() {
 		t.Error("an acknowledged end is at risk")
-	}
-	f.Detach()
-	if err := f.Attach(13); !errors.Is(err, ErrDamaged) {
-		t.Errorf("attached to lost bytes: %v", err)
 	}
 }
 

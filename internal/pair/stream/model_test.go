@@ -92,7 +92,7 @@ func (w *world) key() string {
 		f := &e.flow
 		o, in := &f.Out, &f.In
 		b = encode(b, e.read, e.fin, e.reset, e.got, e.shown, e.gone,
-			o.base, o.next, o.sent, o.length, o.attached, o.from, o.ended, o.endSent, o.endAcked, o.dropped,
+			o.base, o.acked, o.next, o.sent, o.length, o.attached, o.from, o.ended, o.endSent, o.endAcked, o.dropped,
 			in.pos, in.ending, in.ended, in.cut, in.cutAt, in.cutEnd, in.dead,
 			f.dead, f.cutBy.Code, f.byPeer, f.peerDead, f.resetDue, f.ackDue, f.ackFirst, f.acked, f.hurry)
 		for _, queue := range [][]packet{e.lane, e.ctl} {

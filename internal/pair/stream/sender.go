@@ -3,7 +3,8 @@ package stream
 // Sender is the sending end of one direction.
 type Sender struct {
 	store  store
-	base   uint64 // everything before it is acknowledged
+	base   uint64 // everything before it is acknowledged, or with noResume no longer kept
+	acked  uint64 // everything before it is acknowledged
 	next   uint64 // to be sent next on the lane
 	sent   uint64 // the highest position that went out, on any lane
 	length uint64 // read
@@ -145,9 +146,11 @@ func (s *Sender) Trim() {
 func (s *Sender) End() { s.ended = true }
 
 // attach begins a lane whose receiver has everything before received. An acknowledgement
-// on the control connection may have overtaken that position.
+// on the control connection may have overtaken that position. Bytes that are kept no more
+// and that nobody has acknowledged are lost.
 func (s *Sender) attach(received uint64) error {
-	if received > s.length {
+	s.acked = max(s.acked, received)
+	if received > s.length || s.acked < s.base {
 		return ErrDamaged
 	}
 	s.base = max(s.base, received)
@@ -165,6 +168,7 @@ func (s *Sender) ack(received uint64, end bool) error {
 	if received > s.length || end && (!s.ended || received != s.length) {
 		return ErrDamaged
 	}
+	s.acked = max(s.acked, received)
 	s.base = max(s.base, received)
 	s.next = max(s.next, s.base)
 	s.endAcked = s.endAcked || end
