@@ -178,7 +178,7 @@ func TestAloneWithoutControl(t *testing.T) {
 	for _, n := range []*Node{s.near, s.far} {
 		for _, x := range n.sessions() {
 			for _, f := range x.allFlows() {
-				f.watch(past.Add(time.Minute), waitNoResume, true)
+				f.watch(past.Add(time.Minute), wait{resume: waitNoResume, down: true})
 			}
 		}
 	}

@@ -76,7 +76,8 @@ type Client struct {
 	Listen netip.AddrPort // the address that the client dialed
 	Early  []byte         // bytes of the client that were read already, without a PROXY header
 	// Deadline is how long the far relay may take to reach the target, and how
-	// long the client waits for a session; 0: 10 s.
+	// long the client waits for a session, but for an outage, which it waits for as
+	// long as other flows; 0: 10 s.
 	Deadline time.Duration
 	Legs     LegOptions
 }

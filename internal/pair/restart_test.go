@@ -131,3 +131,32 @@ func TestUpgradeOvertakesOpen(t *testing.T) {
 		return len(all) == 1 && all[0].Session != before && all[0].Flows == 0
 	}, s.dump)
 }
+
+// TestNewFlowInAnOutage holds that a client that comes in an outage is served after it,
+// however short its deadline: the flows that stand wait as well.
+func TestNewFlowInAnOutage(t *testing.T) {
+	t.Parallel()
+	s := newStand(t, func(s *stand, _ *Options, _ *LinkOptions) { s.deadline = 200 * time.Millisecond })
+	s.serve(echo)
+	s.awaitWarm(2)
+	s.path.cut(true)
+	down := func() bool { return !s.near.State().Sessions[0].Up }
+	nettest.Eventually(t, 30*time.Second, down, s.dump)
+	c := s.dial()
+	defer c.Close()
+	if b, err := readFor(c, time.Second); err == nil || !netTimeout(err) {
+		t.Fatalf("the client sees %q, %v in the outage", b, err)
+	}
+	s.path.cut(false)
+	s.roundTrip(c, "hello")
+}
+
+func readFor(c net.Conn, d time.Duration) ([]byte, error) {
+	defer func() { _ = c.SetReadDeadline(time.Time{}) }()
+	if err := c.SetReadDeadline(time.Now().Add(d)); err != nil {
+		return nil, err
+	}
+	b := make([]byte, 1)
+	n, err := c.Read(b)
+	return b[:n], err
+}

@@ -60,11 +60,11 @@ func (s *session) watch(now time.Time, slow, sweep bool) {
 	s.watchControl(now, slow)
 	s.renew(now)
 	s.mu.Lock()
-	down := s.ctl == nil && now.Sub(s.since) > resume
 	away := time.Duration(0)
 	if s.ctl == nil {
 		away = now.Sub(s.since)
 	}
+	w := wait{resume: resume, outage: s.ctl == nil && s.instance != 0 && away <= resume, down: away > resume}
 	empty := len(s.flows) == 0
 	s.mu.Unlock()
 	if long := s.node.options.ReplacedAfter; away > long && s.node.replaced(s, now, long) {
@@ -72,13 +72,20 @@ func (s *session) watch(now time.Time, slow, sweep bool) {
 		s.close()
 		return
 	}
-	for _, f := range s.watchedFlows(sweep || down) {
-		f.watch(now, resume, down)
+	for _, f := range s.watchedFlows(sweep || w.down) {
+		f.watch(now, w)
 	}
 	s.closeLanes(func(l *lane) bool { return l.overdue(now) })
-	if down && empty && !s.near {
+	if w.down && empty && !s.near {
 		s.close()
 	}
+}
+
+// wait is what flows without a lane have to wait for.
+type wait struct {
+	resume time.Duration // so long at most
+	outage bool          // the control connection is away, for less than resume
+	down   bool          // for longer
 }
 
 // revoke ends the session of a peer that is admitted no more: its flows first, so that
@@ -211,7 +218,7 @@ func (l *lane) overdue(now time.Time) bool {
 }
 
 // watch finds what has taken too long.
-func (f *Flow) watch(now time.Time, resume time.Duration, down bool) {
+func (f *Flow) watch(now time.Time, w wait) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.finished {
@@ -222,9 +229,9 @@ func (f *Flow) watch(now time.Time, resume time.Duration, down bool) {
 	}
 	f.watchLane(now)
 	switch {
-	case (f.sent || !f.near) && (down && !f.onOwn() || !f.needSince.IsZero() && f.needSince.until(now) > resume):
+	case (f.sent || !f.near) && (w.down && !f.onOwn() || !f.needSince.IsZero() && f.needSince.until(now) > w.resume):
 		f.giveUp(cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits")))
-	case f.near && !f.sent && f.start.until(now) > f.deadline:
+	case f.near && !f.sent && f.start.until(now) > f.deadline && (!w.outage || f.start.until(now) > w.resume):
 		f.giveUp(f.s.whyDown())
 	case !f.sf.Dead() && !f.sf.Clean():
 		f.watchReset(now)

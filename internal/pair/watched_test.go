@@ -46,7 +46,7 @@ func TestRest(t *testing.T) {
 		t.Errorf("%d flows are looked at, although one ends before the next sweep but one", n)
 	}
 	f.mu.Unlock()
-	f.watch(time.Now().Add(2*time.Hour), time.Minute, false)
+	f.watch(time.Now().Add(2*time.Hour), wait{resume: time.Minute})
 	if _, err := io.ReadAll(c); err == nil {
 		t.Error("the client sees an end")
 	}
