@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"longhaul/internal/display"
 	"longhaul/internal/flagvalue"
 	"longhaul/internal/lab/experiment"
 )
@@ -37,7 +38,7 @@ see "How a flow ends" in the documentation for the rule. For the first script of
 each kind that breaks it, the shortest script that still does is printed.
 
 With --through, scripts run through a program instead:
-` + ProgramNames() + `.
+` + display.Fold(ProgramNames()+".", 80, 0) + `
 longhaul is this program as a process of its own. pair is two paired relays with
 a WAN between their hosts. With --outages that WAN fails at random moments:
 outages in both directions or one, reset lanes and control connections, and

@@ -46,7 +46,7 @@ Exit codes: 0 every bound was kept, 1 one was not.`,
   longhaul lab run pairs --case cost --repeat 5 --json > cost.json
   longhaul lab run pairs --case outage --flows 5000 --through pair
   longhaul lab run pairs --case soak --time 30m`,
-		New: func() experiment.Run { return &command{Options{Repeat: 1, Seed: 1}} },
+		New: func() experiment.Run { return &command{Options{Repeat: 1, Seed: 1, Time: soakUsual}} },
 	}
 }
 
@@ -57,13 +57,16 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 	flags.BoolVar(&c.Quick, "quick", false, "fewer flows and less time: a first look, not a measurement")
 	flagvalue.AddCount(flags, &c.Repeat, "repeat", "run each case this many times")
 	flagvalue.AddCount(flags, &c.Options.Flows, "flows", "flows at the same time of outage and parked (0: the usual)")
-	flagvalue.AddDuration(flags, &c.Options.Time, "time", "how long soak lasts, usually 10m, 1m with --quick")
+	flagvalue.AddDuration(flags, &c.Options.Time, "time", "how long soak lasts; with --quick usually 1m")
 	flagvalue.AddCount(flags, &c.Seed, "seed", "seed of the flows and of the moments")
 	flagvalue.AddNames(flags, &c.Options.Cases, "case", "run only these cases (all)")
 	flagvalue.AddNames(flags, &c.Through, "through", "run only these ways (all)")
 }
 
-func (c *command) Check(*pflag.FlagSet) error {
+func (c *command) Check(flags *pflag.FlagSet) error {
+	if c.Quick && !flags.Changed("time") {
+		c.Options.Time = soakQuick
+	}
 	if c.Repeat < 1 {
 		return fmt.Errorf("--repeat %d: choose 1 or more", c.Repeat)
 	}

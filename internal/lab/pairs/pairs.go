@@ -44,7 +44,7 @@ type Options struct {
 	Repeat  int           // runs of each case
 	Quick   bool          // fewer flows, less time: a first look
 	Flows   int           // of case outage; 0: the usual
-	Time    time.Duration // of case soak; 0: the usual
+	Time    time.Duration // of case soak
 	Seed    uint64
 
 	Report progress.Reporter

@@ -97,7 +97,7 @@ func soak(ctx context.Context, o Options, way string, run int, note func(measure
 		return err
 	}
 	defer w.close()
-	if err := s.trouble(ctx, soakTime(o)); err != nil {
+	if err := s.trouble(ctx, o.Time); err != nil {
 		return w.explain(err)
 	}
 	s.c.finish()
@@ -106,13 +106,6 @@ func soak(ctx context.Context, o Options, way string, run int, note func(measure
 	}
 	s.figures(note)
 	return ctx.Err()
-}
-
-func soakTime(o Options) time.Duration {
-	if o.Time > 0 {
-		return o.Time
-	}
-	return pick(o, soakUsual, soakQuick)
 }
 
 // soakPlan chooses what a flow is like.
