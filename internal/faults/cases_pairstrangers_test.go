@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"longhaul/internal/flow"
+	"longhaul/internal/lab/pattern"
 	"longhaul/internal/nettest"
 	"longhaul/internal/pair/identity"
 	"longhaul/internal/pair/preface"
@@ -188,6 +189,54 @@ func TestCase50AlteredAnywhere(t *testing.T) {
 			t.Errorf("altered bytes got past TLS:\n%s", d.log)
 		}
 	}
+}
+
+// Case 50: bits are altered of lanes in clear, where nothing but the checksum at the end
+// finds them. A stream with altered bytes has no clean end, and both logs say why.
+func TestCase50AlteredInClear(t *testing.T) {
+	t.Parallel()
+	const size = 4 << 20
+	p, m := loopbackPair(t)
+	p.in(inClear)
+	type got struct {
+		whole bool
+		err   error // nil: a clean end
+	}
+	results := make(chan got, 1)
+	serve(t, p.target, func(c net.Conn) {
+		b, err := io.ReadAll(c)
+		results <- got{len(b) == size && pattern.Match(0, b), err}
+	})
+	p.start()
+	const rounds = 8
+	damaged := 0
+	for round := range rounds {
+		m.set(func() { m.alters = 1 })
+		c, err := p.dial()(t.Context())
+		nettest.Must(t, err)
+		nettest.Must(t, c.SetDeadline(time.Now().Add(patience)))
+		for sent := int64(0); sent < size && err == nil; {
+			var n int
+			n, err = c.Write(pattern.At(sent, size-sent))
+			sent += int64(n)
+		}
+		_ = c.(*net.TCPConn).CloseWrite() // of one that is reset already, too
+		r := <-results
+		switch {
+		case r.err == nil && !r.whole:
+			t.Errorf("round %d: the target sees a clean end behind altered bytes", round)
+		case r.err != nil:
+			damaged++
+		}
+		c.Close()
+	}
+	if damaged == 0 {
+		t.Errorf("no flow of %d was damaged", rounds)
+	}
+	p.near.expectLog(`msg=flow .*\bend=damaged `)
+	p.far.expectLog(`msg=flow .*\bend=damaged `)
+	m.set(func() { m.alters = 0 })
+	p.expectNoFlows()
 }
 
 // Case 51: socat and sshd listen in place of the far relay.
