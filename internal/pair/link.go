@@ -34,6 +34,10 @@ var redials = []struct{ away, every time.Duration }{
 	{math.MaxInt64, 2 * time.Second},
 }
 
+// refusedEvery is the time between two attempts while something answers and refuses:
+// it may be somebody's server, to which each of them is an odd client.
+const refusedEvery = 2 * time.Second
+
 func redialEvery(away time.Duration) time.Duration {
 	i := slices.IndexFunc(redials, func(r struct{ away, every time.Duration }) bool { return away < r.away })
 	return redials[i].every
@@ -462,6 +466,9 @@ func (s *session) rested() bool {
 func (l *Link) redial(s *session, now time.Time) {
 	s.mu.Lock()
 	every := redialEvery(now.Sub(s.since))
+	if s.problem.refuses() {
+		every = max(every, refusedEvery)
+	}
 	s.mu.Unlock()
 	l.mu.Lock()
 	if l.o.Fallback && s.inFallback() {

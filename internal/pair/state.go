@@ -20,6 +20,12 @@ const (
 	ProblemEncrypt    Problem = "encrypt"     // one end has lanes in clear, the other one encrypts
 )
 
+// refuses reports whether somebody answers, and no session will stand until something is
+// changed there or here.
+func (p Problem) refuses() bool {
+	return p != ProblemNone && p != ProblemPathDown && p != ProblemDraining
+}
+
 // SessionState is one relation of two processes at one moment.
 type SessionState struct {
 	Peer     string

@@ -199,6 +199,9 @@ func TestProblems(t *testing.T) {
 			t.Parallel()
 			s := newStand(t, c.option)
 			nettest.Eventually(t, 20*time.Second, func() bool { return s.near.State().Sessions[0].Problem == c.want }, s.dump)
+			if c.want.refuses() != (c.want != ProblemPathDown) {
+				t.Errorf("somebody answers: %v", c.want.refuses())
+			}
 		})
 	}
 }
