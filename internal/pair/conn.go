@@ -58,8 +58,9 @@ type bulkConn struct {
 	large  bool   // the last read filled its buffer
 	clear  bool   // no records any more
 	exact  bool   // in clear: a read takes no more than is asked for, so that splice may take what follows
-	given  int    // bytes of that record that TLS has
-	due    int    // bytes of the stream that the other end has sent for certain, as the frame says
+	linger *linger
+	given  int // bytes of that record that TLS has
+	due    int // bytes of the stream that the other end has sent for certain, as the frame says
 	batch  batch
 
 	// The writing side, under the caller's lock.
@@ -199,6 +200,9 @@ func (c *bulkConn) fill() error {
 func (c *bulkConn) readSocket(take func() []byte, drop func()) (n int, err error) {
 	waited := c.raw.Read(func(fd uintptr) bool {
 		n, err = recv(int(fd), take())
+		if err == unix.EAGAIN && c.linger.wait(int(fd), unix.POLLIN) {
+			n, err = recv(int(fd), take())
+		}
 		if err == unix.EAGAIN {
 			drop()
 			c.batch.wait(int(fd), c.lacking(), c.due-c.given-(c.w-c.r))

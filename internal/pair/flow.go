@@ -170,7 +170,11 @@ func (f *Flow) step() bool {
 	case f.lane == nil && f.parkable():
 		return false
 	}
-	f.cond.wait(&f.mu)
+	if f.lane == nil {
+		f.await()
+	} else {
+		f.cond.wait(&f.mu)
+	}
 	return true
 }
 
@@ -237,8 +241,7 @@ func (f *Flow) readLeg() bool {
 	f.mu.Unlock()
 	n, err := recv(f.leg.fd, b)
 	f.mu.Lock()
-	f.leg.busy--
-	f.cond.broadcast()
+	f.release()
 	switch {
 	case n > 0:
 		f.leg.readable, f.copyNext = true, n < minSplice
@@ -257,6 +260,22 @@ func (f *Flow) readLeg() bool {
 		f.failLeg(err)
 	}
 	return true
+}
+
+// release ends a call that uses the descriptor without the flow's lock. It wakes nobody who
+// does not wait for that: each wakeup costs more than the lock.
+func (f *Flow) release() {
+	f.leg.busy--
+	if f.leg.awaited {
+		f.leg.awaited = false
+		f.cond.broadcast()
+	}
+}
+
+// await waits for the end of such calls, or for any other news.
+func (f *Flow) await() {
+	f.leg.awaited = f.leg.awaited || f.leg.busy > 0
+	f.cond.wait(&f.mu)
 }
 
 // failLeg takes a failure of the flow's own socket.
@@ -294,7 +313,7 @@ func (f *Flow) closeLeg() bool {
 		f.leaveLane()
 	}
 	if f.leg.busy > 0 {
-		f.cond.wait(&f.mu)
+		f.await()
 		return true
 	}
 	clean := f.sf.Clean() && !f.legFailed
@@ -412,7 +431,7 @@ func (f *Flow) deliver(l *lane, offset uint64, b []byte) error {
 			return nil
 		case !f.leg.open() || !f.leg.writable || f.leg.busy > 0 && f.leg.busyOut:
 			f.postDue()
-			f.cond.wait(&f.mu)
+			f.await()
 		default:
 			f.writeLeg(rest)
 		}
@@ -428,9 +447,8 @@ func (f *Flow) writeLeg(b []byte) {
 	f.mu.Unlock()
 	n, err := send(fd, b)
 	f.mu.Lock()
-	f.leg.busy--
 	f.leg.busyOut = false
-	f.cond.broadcast()
+	f.release()
 	if n > 0 {
 		f.sf.Wrote(b[:n])
 		f.leg.writable = f.leg.writable || n == len(b)
@@ -464,7 +482,7 @@ func (f *Flow) deliverEnd(l *lane, length uint64, crc uint32) error {
 	defer f.mu.Unlock()
 	f.heard(l)
 	for f.lane == l && !f.sf.Dead() && (!f.leg.open() || f.leg.busyOut) {
-		f.cond.wait(&f.mu)
+		f.await()
 	}
 	if f.lane != l {
 		return nil

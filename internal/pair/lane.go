@@ -48,7 +48,9 @@ type lane struct {
 
 func newLane(s *session, c *connection, a Acceptor) *lane {
 	l := &lane{s: s, bulk: c.bulk, conn: c.stream, acceptor: a, ended: make(chan struct{})}
-	l.bulk.exact = l.spliced()
+	if l.spliced() {
+		l.bulk.exact, l.bulk.linger = true, &s.node.linger
+	}
 	return l
 }
 

@@ -15,6 +15,7 @@ type leg struct {
 	readable, writable, failed bool
 	muted                      bool // the poller reports no bytes that arrive
 	busyOut                    bool // one of the calls writes
+	awaited                    bool // somebody waits for the end of such a call
 }
 
 func (l *leg) open() bool { return l.fd >= 0 }

@@ -41,6 +41,7 @@ type Node struct {
 	poller   *poller
 	budget   budget
 	pipes    pipes
+	linger   linger
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
 	tasks    sync.WaitGroup

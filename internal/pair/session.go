@@ -519,7 +519,7 @@ func (f *Flow) attachFar(l *lane, received uint64, greet func([]byte, uint64, ui
 	f.lane, f.greet = nil, nil
 	f.sf.Detach()
 	for f.leg.busyOut {
-		f.cond.wait(&f.mu)
+		f.await()
 	}
 	l.bind(f)
 	f.lane = l

@@ -83,15 +83,19 @@ func (f *Flow) passOut() bool {
 	}
 	f.leg.readable = false
 	f.leg.busy++
+	fd := f.leg.fd
 	f.mu.Unlock()
-	n, errno := splice.Move(f.leg.fd, pipe.W, min(pipe.Size, wire.MaxPayload))
+	n, errno := splice.Move(fd, pipe.W, min(pipe.Size, wire.MaxPayload))
+	if errno == unix.EAGAIN && f.s.node.linger.wait(fd, unix.POLLIN) {
+		n, errno = splice.Move(fd, pipe.W, min(pipe.Size, wire.MaxPayload))
+	}
 	f.mu.Lock()
-	f.leg.busy--
-	f.cond.broadcast()
+	f.release()
 	if n <= 0 {
 		f.s.node.pipes.give(pipe, true)
 		switch {
 		case errno == unix.EAGAIN:
+			f.mute(false)
 		case errno != 0 && errno != unix.EINTR && !splice.Unsupported(errno):
 			f.failLeg(errno) // a read would not find it again
 		default: // the end or an urgent byte: a read tells which
@@ -100,6 +104,7 @@ func (f *Flow) passOut() bool {
 		return true
 	}
 	f.leg.readable, f.copyNext = true, n < minSplice
+	f.mute(!f.copyNext)
 	if f.lane != l {
 		f.keepPipe(pipe, n)
 	} else {
@@ -113,7 +118,7 @@ func (f *Flow) passOut() bool {
 func (f *Flow) keepPipe(pipe *splice.Pipe, n int) {
 	b := make([]byte, n)
 	for got := 0; got < n; { // they are there
-		more, _ := recv(pipe.R, b[got:])
+		more, _ := retry(func() (int, error) { return unix.Read(pipe.R, b[got:]) })
 		got += max(more, 0)
 	}
 	f.s.node.pipes.give(pipe, true)
@@ -173,6 +178,9 @@ func (c *bulkConn) writeFrom(head []byte, pipe *splice.Pipe, n int) error {
 				sent, err = movePipe(pipe.R, int(fd), n)
 				n -= sent
 			}
+			if err == unix.EAGAIN && c.linger.wait(int(fd), unix.POLLOUT) {
+				continue
+			}
 			if err != nil {
 				return err != unix.EAGAIN
 			}
@@ -222,7 +230,8 @@ func (c *bulkConn) fillPipe(pool *pipes, n int) (pipe *splice.Pipe, got int, err
 			return true
 		}
 		var errno unix.Errno
-		for got, errno = splice.Move(int(fd), pipe.W, min(n, pipe.Size)); errno == unix.EINTR; {
+		got, errno = splice.Move(int(fd), pipe.W, min(n, pipe.Size))
+		for errno == unix.EINTR || errno == unix.EAGAIN && c.linger.wait(int(fd), unix.POLLIN) {
 			got, errno = splice.Move(int(fd), pipe.W, min(n, pipe.Size))
 		}
 		if errno == 0 && got > 0 {
@@ -232,6 +241,7 @@ func (c *bulkConn) fillPipe(pool *pipes, n int) (pipe *splice.Pipe, got int, err
 		pipe, got = nil, 0
 		switch {
 		case errno == unix.EAGAIN:
+			c.batch.wait(int(fd), 1, n)
 			return false
 		case errno != 0 && !splice.Unsupported(errno):
 			err = os.NewSyscallError("splice", errno)
@@ -252,7 +262,7 @@ func (f *Flow) deliverPipe(l *lane, pipe *splice.Pipe, n int) (empty bool) {
 	for n > 0 && f.lane == l && !f.sf.Dead() {
 		if !f.leg.open() || !f.leg.writable || f.leg.busyOut {
 			f.postDue()
-			f.cond.wait(&f.mu)
+			f.await()
 			continue
 		}
 		n -= f.writePipe(pipe, n)
@@ -268,10 +278,12 @@ func (f *Flow) writePipe(pipe *splice.Pipe, n int) int {
 	f.leg.busy++
 	f.mu.Unlock()
 	sent, err := movePipe(pipe.R, fd, n)
+	if err == unix.EAGAIN && f.s.node.linger.wait(fd, unix.POLLOUT) {
+		sent, err = movePipe(pipe.R, fd, n)
+	}
 	f.mu.Lock()
-	f.leg.busy--
 	f.leg.busyOut = false
-	f.cond.broadcast()
+	f.release()
 	if sent > 0 {
 		f.sf.Passed(sent)
 		f.moved = stampNow()
