@@ -200,12 +200,14 @@ func (c *bulkConn) fill() error {
 func (c *bulkConn) readSocket(take func() []byte, drop func()) (n int, err error) {
 	waited := c.raw.Read(func(fd uintptr) bool {
 		n, err = recv(int(fd), take())
-		if err == unix.EAGAIN && c.linger.wait(int(fd), unix.POLLIN) {
-			n, err = recv(int(fd), take())
+		if err == unix.EAGAIN {
+			c.batch.wait(int(fd), c.lacking(), c.due-c.given-(c.w-c.r))
+			if c.linger.wait(int(fd), unix.POLLIN) {
+				n, err = recv(int(fd), take())
+			}
 		}
 		if err == unix.EAGAIN {
 			drop()
-			c.batch.wait(int(fd), c.lacking(), c.due-c.given-(c.w-c.r))
 			return false
 		}
 		return true

@@ -122,9 +122,38 @@ func (s *session) released(l *lane, f *Flow, frame wire.Frame) error {
 	}
 	final := frame.Flags&wire.FlagFinal != 0
 	if f != nil && !f.giveLane(l, final, frame.Offset) {
+		l.keepOffer(f, frame)
 		return nil
 	}
 	return l.release(f, frame.Flags&wire.FlagFinal, 0)
+}
+
+// keepOffer keeps a RELEASE that has overtaken an acknowledgement.
+func (l *lane) keepOffer(f *Flow, offer wire.Frame) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.flow == f {
+		l.offer = offer
+	}
+}
+
+// takeOffer answers a RELEASE that was kept. The caller holds f.mu.
+func (f *Flow) takeOffer() {
+	l := f.lane
+	if l == nil || f.near {
+		return
+	}
+	l.mu.Lock()
+	offer := l.offer
+	l.offer = wire.Frame{}
+	l.mu.Unlock()
+	if offer.Type == wire.FrameRelease {
+		f.s.node.tasks.Go(func() {
+			if l.bound() == f {
+				_ = f.s.released(l, f, offer)
+			}
+		})
+	}
 }
 
 // giveLane takes the lane from a far flow that needs it no more, and reports whether

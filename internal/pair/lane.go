@@ -35,7 +35,8 @@ type lane struct {
 	flow *Flow
 	// settled are the connection's counters up to which its flows have their shares.
 	settled Counters
-	sawEnd  bool // of the flow, on this lane: nothing of it follows
+	sawEnd  bool       // of the flow, on this lane: nothing of it follows
+	offer   wire.Frame // far: a RELEASE of the flow without an answer yet
 	// draining: a final RELEASE was sent; bytes are dropped until its answer.
 	draining bool
 	since    time.Time // of draining
@@ -77,6 +78,7 @@ func (l *lane) bind(f *Flow) bool {
 		l.settled, _ = l.counters()
 	}
 	l.flow, l.sawEnd, l.used = f, false, l.used || f != nil
+	l.offer = wire.Frame{}
 	return true
 }
 

@@ -372,6 +372,7 @@ func (f *Flow) take(m wire.Message) {
 		if err := f.sf.Ack(m.Offset, m.Flags&wire.FlagEnd != 0); err != nil {
 			f.sf.Abort(cause(flow.EndDamaged, errors.New("acknowledgement of bytes that were not sent")))
 		}
+		f.takeOffer()
 	case wire.MessageReset:
 		f.known = true
 		f.sf.PeerReset(m.Offset, m.Flags&wire.FlagEnd != 0, c)

@@ -231,6 +231,9 @@ func (c *bulkConn) fillPipe(pool *pipes, n int) (pipe *splice.Pipe, got int, err
 		}
 		var errno unix.Errno
 		got, errno = splice.Move(int(fd), pipe.W, min(n, pipe.Size))
+		if errno == unix.EAGAIN {
+			c.batch.wait(int(fd), 1, n)
+		}
 		for errno == unix.EINTR || errno == unix.EAGAIN && c.linger.wait(int(fd), unix.POLLIN) {
 			got, errno = splice.Move(int(fd), pipe.W, min(n, pipe.Size))
 		}
@@ -241,7 +244,6 @@ func (c *bulkConn) fillPipe(pool *pipes, n int) (pipe *splice.Pipe, got int, err
 		pipe, got = nil, 0
 		switch {
 		case errno == unix.EAGAIN:
-			c.batch.wait(int(fd), 1, n)
 			return false
 		case errno != 0 && !splice.Unsupported(errno):
 			err = os.NewSyscallError("splice", errno)

@@ -12,7 +12,7 @@ import (
 const HeadSize = 16
 
 // MaxPayload is the most that follows a frame's head, in bytes.
-const MaxPayload = 256 << 10
+const MaxPayload = 512 << 10
 
 // FrameType is the type of a lane's frame.
 type FrameType byte
