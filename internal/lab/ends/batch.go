@@ -46,8 +46,12 @@ func (o *Options) Check() error {
 		}
 	}
 	for _, name := range o.Through {
-		if _, ok := programs[name]; !ok && name != pairName {
+		mode, paired := pairModes[name]
+		if _, ok := programs[name]; !ok && !paired {
 			return fmt.Errorf("--through %s: no program of that name: choose from %s", name, ProgramNames())
+		}
+		if o.Outages && (!paired || mode.mortal) {
+			return fmt.Errorf("--outages: %s has no WAN, or does not outlive its outages", name)
 		}
 	}
 	switch {
@@ -55,8 +59,8 @@ func (o *Options) Check() error {
 		return errors.New("--scripts 0: choose 1 or more")
 	case o.Repeat < 0:
 		return fmt.Errorf("--repeat %d: choose 1 or more", o.Repeat)
-	case o.Outages && !slices.Contains(o.Through, pairName):
-		return errors.New("--outages: only --through pair has a WAN")
+	case o.Outages && len(o.Through) == 0:
+		return errors.New("--outages: only --through pair and pair-clear have a WAN")
 	case o.Lanes < 0 || o.Lanes > 256:
 		return fmt.Errorf("--parallel %d: choose 1 to 256", o.Lanes)
 	case len(o.Relays)+len(o.Through) == 0:
@@ -189,7 +193,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		lanes[i] = l
 	}
 	var ways []*way
-	check := func() error { return nil }
+	var checks []func() error
 	if n := slices.Max(append([]int{0}, o.Relays...)); n > 0 {
 		c, err := newChain(n, lanes)
 		if err != nil {
@@ -205,13 +209,13 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		}
 	}
 	for _, name := range o.Through {
-		if name == pairName {
-			p, err := startPair(ctx, o, len(lanes))
+		if _, paired := pairModes[name]; paired {
+			p, err := startPair(ctx, name, o, len(lanes))
 			if err != nil {
 				return Result{}, err
 			}
 			defer p.close()
-			check = p.check
+			checks = append(checks, p.check)
 			ways = append(ways, p.way())
 			continue
 		}
@@ -254,7 +258,11 @@ func Run(ctx context.Context, o Options) (Result, error) {
 		}
 		result.Ways = append(result.Ways, r)
 	}
-	return result, errors.Join(check(), ctx.Err())
+	err := ctx.Err()
+	for _, check := range checks {
+		err = errors.Join(err, check())
+	}
+	return result, err
 }
 
 func relayCount(n int) string {

@@ -40,10 +40,10 @@ each kind that breaks it, the shortest script that still does is printed.
 With --through, scripts run through a program instead:
 ` + display.Fold(ProgramNames()+".", 80, 0) + `
 longhaul is this program as a process of its own. pair is two paired relays with
-a WAN between their hosts. With --outages that WAN fails at random moments:
-outages in both directions or one, reset lanes and control connections, and
-black holes for some of them. An outage may delay what the ends see, and
-change nothing.
+a WAN between their hosts; the other pairs have encrypt: off, resume: off, or
+both. With --outages that WAN fails at random moments: outages in both
+directions or one, reset lanes and control connections, and black holes for some
+of them. An outage may delay what the ends see, and change nothing.
 
 Exit codes: 0 longhaul kept the rule, 1 it broke it.`,
 		Example: `  longhaul lab run transparent-ends --scripts 100000
@@ -71,7 +71,7 @@ func (c *command) Flags(flags *pflag.FlagSet) {
 			return err
 		})
 	flagvalue.AddNames(flags, &c.Through, "through", "programs on the way, in place of relays (none)")
-	flags.BoolVar(&c.Outages, "outages", false, "the WAN of --through pair fails at random moments")
+	flags.BoolVar(&c.Outages, "outages", false, "the WAN of pair and pair-clear fails at random moments")
 	flagvalue.AddCount(flags, &c.Repeat, "repeat", "run each script this many times")
 	flagvalue.AddCount(flags, &c.Lanes, "parallel", "scripts at once (0: the usual)")
 }

@@ -22,20 +22,33 @@ import (
 	"longhaul/internal/lab/wan"
 )
 
-// pairName is what Options.Through calls a pair of relays.
-const pairName = "pair"
+// pairModes are the pairs that Options.Through can name.
+var pairModes = map[string]pairMode{
+	"pair":                 {},
+	"pair-no-resume":       {near: ", resume: off", mortal: true},
+	"pair-clear":           {near: ", encrypt: off", far: ", encrypt: off"},
+	"pair-clear-no-resume": {near: ", encrypt: off, resume: off", far: ", encrypt: off", mortal: true},
+}
+
+// pairMode is how two relays carry flows.
+type pairMode struct {
+	near, far string // settings of both tunnels' pair
+	mortal    bool   // an outage cuts flows
+}
 
 // pair is two paired relays, each a process on a host of its own, with a WAN between
 // them. Clients are on the near relay's host and targets on the far one's, so that
 // both legs are like those of the other ways. It has a tunnel for every family of
 // every lane, and another to what refuses there.
 type pair struct {
-	lab       *lab.Lab
-	dir       string
-	near, far *relays.Process
-	targets   []*lane // on the far relay's host
-	weather   *weather
-	calm      func() error // ends the weather
+	name string
+	pairMode
+	lab                 *lab.Lab
+	dir                 string
+	nearRelay, farRelay *relays.Process
+	targets             []*lane // on the far relay's host
+	weather             *weather
+	calm                func() error // ends the weather
 
 	mu     sync.Mutex
 	looked time.Time
@@ -68,12 +81,12 @@ const (
 
 // startPair starts a pair for scripts in some lanes, and the weather if there is to be
 // some.
-func startPair(ctx context.Context, o Options, lanes int) (p *pair, err error) {
-	p = &pair{calm: func() error { return nil }, ends: map[string]string{}}
+func startPair(ctx context.Context, name string, o Options, lanes int) (p *pair, err error) {
+	p = &pair{name: name, pairMode: pairModes[name], calm: func() error { return nil }, ends: map[string]string{}}
 	defer func() {
 		if err != nil {
 			p.close()
-			err = fmt.Errorf("%s: %w", pairName, err)
+			err = fmt.Errorf("%s: %w", name, err)
 		}
 	}()
 	if p.dir, err = os.MkdirTemp("", "longhaul-ends-"); err != nil {
@@ -150,22 +163,22 @@ func (p *pair) start(ctx context.Context, program string) error {
 	if err := relays.Introduce(ctx, program, far, near, netip.AddrPortFrom(pairFar.Addr(), farPorts).String()); err != nil {
 		return err
 	}
-	p.near = &relays.Process{Name: "near", Host: near.Host, Program: program, Dir: p.dir, Line: p.listener("near")}
-	p.far = &relays.Process{Name: "far", Host: far.Host, Program: program, Dir: p.dir, Line: p.listener("far")}
-	nearConfig, farConfig := p.config(p.near, near.Keys), p.config(p.far, far.Keys)
+	p.nearRelay = &relays.Process{Name: "near", Host: near.Host, Program: program, Dir: p.dir, Line: p.listener("near")}
+	p.farRelay = &relays.Process{Name: "far", Host: far.Host, Program: program, Dir: p.dir, Line: p.listener("far")}
+	nearConfig, farConfig := p.config(p.nearRelay, near.Keys), p.config(p.farRelay, far.Keys)
 	for i := range p.targets {
 		for f := range families {
 			for _, refused := range []bool{false, true} {
 				t := p.tunnel(i, f, refused)
-				fmt.Fprintf(nearConfig, "  - {name: %s, listen: %q, forward: %q, allow: [0.0.0.0/0, \"::/0\"], pair: {peer: far, warm: 1}}\n", t.name, t.listen, t.far)
-				fmt.Fprintf(farConfig, "  - {name: %s, listen: %q, forward: %q, pair_from: near}\n", t.name, t.far, t.forward)
+				fmt.Fprintf(nearConfig, "  - {name: %s, listen: %q, forward: %q, allow: [0.0.0.0/0, \"::/0\"], pair: {peer: far, warm: 1%s}}\n", t.name, t.listen, t.far, p.near)
+				fmt.Fprintf(farConfig, "  - {name: %s, listen: %q, forward: %q, pair_from: {peer: near%s}}\n", t.name, t.far, t.forward, p.far)
 			}
 		}
 	}
-	if err := p.far.Start(ctx, farConfig.String()); err != nil {
+	if err := p.farRelay.Start(ctx, farConfig.String()); err != nil {
 		return err
 	}
-	return p.near.Start(ctx, nearConfig.String())
+	return p.nearRelay.Start(ctx, nearConfig.String())
 }
 
 // config is what a relay's configuration begins with.
@@ -191,7 +204,7 @@ func (p *pair) startWeather(ctx context.Context, seed uint64) {
 
 func (p *pair) close() {
 	_ = p.calm() // whoever needs its error has asked before
-	for _, r := range []*relays.Process{p.near, p.far} {
+	for _, r := range []*relays.Process{p.nearRelay, p.farRelay} {
 		if r != nil && r.Running() {
 			_ = r.Kill()
 		}
@@ -208,7 +221,7 @@ func (p *pair) close() {
 // check returns an error if a relay has died, or if the weather could not be made.
 func (p *pair) check() error {
 	err := p.calm()
-	for _, r := range []*relays.Process{p.near, p.far} {
+	for _, r := range []*relays.Process{p.nearRelay, p.farRelay} {
 		if !r.Running() {
 			err = errors.Join(err, fmt.Errorf("the %s relay has ended:\n%s", r.Name, r.Log()))
 		}
@@ -217,9 +230,9 @@ func (p *pair) check() error {
 }
 
 func (p *pair) way() *way {
-	w := &way{name: "a pair of relays", flag: "--through " + pairName, within: scriptTime, shrinkWays: pairShrinkWays, shrinkTime: shrinkTime, route: p.route, said: p.said}
+	w := &way{name: p.name, flag: "--through " + p.name, within: scriptTime, shrinkWays: pairShrinkWays, shrinkTime: shrinkTime, route: p.route, said: p.said}
 	if p.weather != nil {
-		w.name, w.flag = "a pair of relays, with outages", w.flag+" --outages --repeat 100"
+		w.name, w.flag = p.name+" with outages", w.flag+" --outages --repeat 100"
 		w.within, w.shrinkWays, w.shrinkTime = outageTime, outageShrinkWays, outageShrinkTime
 		w.weather = p.weather
 	}
@@ -278,7 +291,7 @@ func (p *pair) idle(tunnel string) bool {
 	if p.looked.Before(asked) { // else another lane has looked since
 		p.looked = time.Now()
 		p.busy = map[string]bool{}
-		for _, r := range []*relays.Process{p.near, p.far} {
+		for _, r := range []*relays.Process{p.nearRelay, p.farRelay} {
 			p.look(r)
 		}
 	}

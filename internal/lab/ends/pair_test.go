@@ -3,6 +3,8 @@
 package ends
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,25 +12,34 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// TestPair runs scripts through two paired relays, with outages of the WAN and without.
+// TestPair runs scripts through paired relays, and in outages through those that outlive
+// them.
 func TestPair(t *testing.T) {
 	nettest.RequireSandbox(t)
-	for name, outages := range map[string]bool{"calm": false, "outages": true} {
-		t.Run(name, func(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		through []string
+		outages bool
+	}{
+		{"calm", slices.Sorted(maps.Keys(pairModes)), false},
+		{"outages", []string{"pair", "pair-clear"}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
 			nettest.CheckLeaks(t)
-			r, err := Run(t.Context(), Options{Seed: 3, Scripts: 40, Through: []string{pairName}, Outages: outages, Lanes: 8, Program: nettest.Longhaul(t)})
+			r, err := Run(t.Context(), Options{Seed: 3, Scripts: 30, Through: tt.through, Outages: tt.outages, Lanes: 8, Program: nettest.Longhaul(t)})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(r.Ways) != 1 {
+			if len(r.Ways) != len(tt.through) {
 				t.Fatalf("%d ways", len(r.Ways))
 			}
-			w := r.Ways[0]
-			if w.Scripts != 40 || w.Violations > 0 || outages != (w.Met > 0) {
-				t.Errorf("%s: %d scripts, %d violations: %v; faults %q", w.Name, w.Scripts, w.Violations, w.Kinds, w.Faults)
-			}
-			for _, f := range w.Findings {
-				t.Errorf("script %d: %s\n%s%s", f.Script, f.Text, f.Shortest, f.Says)
+			for _, w := range r.Ways {
+				if w.Scripts != 30 || w.Violations > 0 || tt.outages != (w.Met > 0) {
+					t.Errorf("%s: %d scripts, %d violations: %v; faults %q", w.Name, w.Scripts, w.Violations, w.Kinds, w.Faults)
+				}
+				for _, f := range w.Findings {
+					t.Errorf("script %d: %s\n%s%s", f.Script, f.Text, f.Shortest, f.Says)
+				}
 			}
 		})
 	}

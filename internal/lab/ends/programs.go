@@ -30,7 +30,7 @@ var programs = map[string]func(binary string) peers.Relay{
 
 // ProgramNames lists what Options.Through can name.
 func ProgramNames() string {
-	return strings.Join(append(slices.Sorted(maps.Keys(programs)), pairName), ", ")
+	return strings.Join(slices.Concat(slices.Sorted(maps.Keys(programs)), slices.Sorted(maps.Keys(pairModes))), ", ")
 }
 
 // silence is for how long nothing must have come of a connection through another
