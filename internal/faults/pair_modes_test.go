@@ -100,8 +100,11 @@ func exchangeText(c net.Conn, text string) error {
 		return err
 	}
 	got := make([]byte, len(text))
-	if _, err := io.ReadFull(c, got); err != nil || string(got) != text {
-		return fmt.Errorf("got %q, %v", got, err)
+	if _, err := io.ReadFull(c, got); err != nil {
+		return fmt.Errorf("got %q: %w", got, err)
+	}
+	if string(got) != text {
+		return fmt.Errorf("got %q, want %q", got, text)
 	}
 	return nil
 }

@@ -210,6 +210,8 @@ func TestEncryptDiffers(t *testing.T) {
 			}
 			options.Clear = !clear
 			s.link.Update(options)
+			up := func() bool { all := s.near.State().Sessions; return all[len(all)-1].Up }
+			nettest.Eventually(t, 20*time.Second, up, s.dump)
 			fresh := s.dial()
 			defer fresh.Close()
 			s.roundTrip(fresh, "hello")
