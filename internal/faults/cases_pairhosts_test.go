@@ -82,14 +82,7 @@ func TestCase59ClocksJump(t *testing.T) {
 		hold(t, p.dial()).release(t)
 		mend := m.cut()
 		jump(ahead / 2)
-		began := make(chan error, 1)
-		go func() {
-			h, err := tryHold(t.Context(), p.dial(), patience)
-			if err == nil {
-				h.Close()
-			}
-			began <- err
-		}()
+		began := begin(t, p.dial())
 		nettest.Eventually(t, patience, func() bool { return !p.near.session().Up && !p.far.session().Up },
 			func() string { return "the path is not down" })
 		jump(ahead)

@@ -33,7 +33,7 @@ type crowd struct {
 	busy   *traffic
 	silent held
 	bulk   *bulk
-	opened chan error // of the flow that began in the outage; nil: none did
+	opened <-chan error // of the flow that began in the outage; nil: none did
 }
 
 // gather opens flows to a target that echoes.
@@ -45,16 +45,7 @@ func (p *pairOf) gather(dial dialFunc, bulkBytes int64) *crowd {
 }
 
 // join begins a flow, which needs not be served before expectWhole.
-func (c *crowd) join() {
-	c.opened = make(chan error, 1)
-	go func() {
-		h, err := tryHold(c.p.t.Context(), c.dial, patience)
-		if err == nil {
-			h.Close()
-		}
-		c.opened <- err
-	}()
-}
+func (c *crowd) join() { c.opened = begin(c.p.t, c.dial) }
 
 // expectWhole ends all flows; none may have lost a byte, and none may have been reset.
 func (c *crowd) expectWhole() {
@@ -209,16 +200,6 @@ func TestCase54OneWayOutageLongerThanResume(t *testing.T) {
 // Case 54: ends and resets while one direction of the path is down arrive after it.
 func TestCase54EndsInAOneWayOutage(t *testing.T) {
 	t.Parallel()
-	const begin = `
-		target listens
-		client connects
-		target accepts
-		client sends 1K
-		target expects 1K
-		target sends 1K
-		client expects 1K
-		does cut
-	`
 	for direction, way := range oneWay {
 		for _, c := range []struct{ name, script, ends string }{
 			{"client resets", "client resets\nwaits 1s\ndoes mend\ntarget expects reset", "client-reset"},
@@ -227,12 +208,7 @@ func TestCase54EndsInAOneWayOutage(t *testing.T) {
 		} {
 			t.Run(direction+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
-				p := newPairPath(t)
-				p.start()
-				p.run(begin+c.script, map[string]func(){"cut": func() { p.cut(way) }, "mend": p.mend})
-				p.near.expectLog(`msg=flow .*\bend=` + c.ends + ` `)
-				p.far.expectLog(`msg=flow .*\bend=` + c.ends + ` `)
-				p.expectNoFlows()
+				newPairPath(t).endInAnOutage(c.script, c.ends, way)
 			})
 		}
 	}

@@ -129,14 +129,7 @@ func TestCase38BlackHole(t *testing.T) {
 			p.echo()
 			silent := hold(t, p.dial)
 			p.cut(directions...)
-			opened := make(chan error, 1)
-			go func() {
-				h, err := tryHold(t.Context(), p.dial, patience)
-				if err == nil {
-					h.Close()
-				}
-				opened <- err
-			}()
+			opened := begin(t, p.dial)
 			time.Sleep(1500 * time.Millisecond) // the fault, not a condition
 			p.mend()
 			silent.alive(t, "after the outage")
@@ -272,10 +265,12 @@ func TestCase43UpgradeWithFlows(t *testing.T) {
 	}
 }
 
-// Case 44: in an outage the client resets or half-closes, or the target resets.
-func TestCase44EndsInAnOutage(t *testing.T) {
-	t.Parallel()
-	const begin = `
+// endInAnOutage runs a script that begins when the path is cut, with a flow that stands.
+// Both relays record the same end of it.
+func (p *pairPath) endInAnOutage(script, ends string, directions ...link.Direction) {
+	p.t.Helper()
+	p.start()
+	p.run(`
 		target listens
 		client connects
 		target accepts
@@ -284,8 +279,16 @@ func TestCase44EndsInAnOutage(t *testing.T) {
 		target sends 1K
 		client expects 1K
 		does cut
-	`
-	for _, c := range []struct{ name, script, near string }{
+	`+script, map[string]func(){"cut": func() { p.cut(directions...) }, "mend": p.mend})
+	p.near.expectLog(`msg=flow .*\bend=` + ends + ` `)
+	p.far.expectLog(`msg=flow .*\bend=` + ends + ` `)
+	p.expectNoFlows()
+}
+
+// Case 44: in an outage the client resets or half-closes, or the target resets.
+func TestCase44EndsInAnOutage(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, script, ends string }{
 		{"client resets", "client resets\nwaits 1s\ndoes mend\ntarget expects reset", "client-reset"},
 		{"client half-closes", "client sends 10K\nclient ends\nwaits 1s\ndoes mend\ntarget expects 10K, end\ntarget sends 1M\ntarget ends\nclient expects 1M, end", "end"},
 		{"target resets", "target resets\nwaits 1s\ndoes mend\nclient expects reset", "target-reset"},
@@ -293,12 +296,7 @@ func TestCase44EndsInAnOutage(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			p := newPairPath(t)
-			p.start()
-			p.run(begin+c.script, map[string]func(){"cut": func() { p.cut(bothWays...) }, "mend": p.mend})
-			p.near.expectLog(`msg=flow .*\bend=` + c.near + ` `)
-			p.far.expectLog(`msg=flow .*\bend=` + c.near + ` `)
-			p.expectNoFlows()
+			newPairPath(t).endInAnOutage(c.script, c.ends, bothWays...)
 		})
 	}
 }
@@ -392,10 +390,7 @@ func TestCase48StrangersAtTheFarRelay(t *testing.T) {
 	m.set(func() { m.flights = append(m.flights, []byte("GET / HTTP/1.0\r\n\r\n"), make([]byte, 4096)) })
 	before := p.far.session()
 	for _, flight := range m.flights {
-		c, err := tcpscript.DialTo(p.wan)(t.Context())
-		nettest.Must(t, err)
-		nettest.Must(t, c.SetDeadline(time.Now().Add(patience)))
-		_, _ = c.Write(flight)
+		c := p.stranger(flight)
 		// A replay meets a handshake that it cannot end; the rest is reset at once.
 		if flight[0] == 'G' || len(flight) == 4096 {
 			if n, err := c.Read(make([]byte, 1)); n > 0 || !errors.Is(err, syscall.ECONNRESET) {
@@ -411,6 +406,18 @@ func TestCase48StrangersAtTheFarRelay(t *testing.T) {
 	flow.release(t)
 	p.expectNoFlows()
 	p.far.expectLog(`msg="connection refused" .*reason=denied`)
+}
+
+// stranger connects to the far relay and sends some bytes.
+func (p *pairOf) stranger(first []byte) net.Conn {
+	p.t.Helper()
+	c, err := tcpscript.DialTo(p.wan)(p.t.Context())
+	nettest.Must(p.t, err)
+	p.t.Cleanup(func() { c.Close() })
+	nettest.Must(p.t, c.SetDeadline(time.Now().Add(patience)))
+	_, err = c.Write(first)
+	nettest.Must(p.t, err)
+	return c
 }
 
 // Case 49: the keys do not match: the far relay does not know the near one's, or

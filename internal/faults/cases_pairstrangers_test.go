@@ -93,13 +93,7 @@ func TestCase60OtherVersionAtNearRelay(t *testing.T) {
 		config, err := near.ClientTLS("far")
 		nettest.Must(t, err)
 		config.NextProtos = []string{c.alpn}
-		conn, err := tcpscript.DialTo(p.wan)(t.Context())
-		nettest.Must(t, err)
-		defer conn.Close()
-		nettest.Must(t, conn.SetDeadline(time.Now().Add(patience)))
-		_, err = conn.Write(preface.Preface{Kind: preface.Control}.Append(nil, near.PeerKeys("far")[0]))
-		nettest.Must(t, err)
-		over := tls.Client(conn, config)
+		over := tls.Client(p.stranger(preface.Preface{Kind: preface.Control}.Append(nil, near.PeerKeys("far")[0])), config)
 		err = over.Handshake()
 		if c.alpn == otherALPN {
 			if err == nil || !strings.Contains(err.Error(), "no application protocol") {
@@ -131,23 +125,14 @@ func TestCase63SlowPrefaces(t *testing.T) {
 	p.start()
 	h := hold(t, p.dial())
 	valid := preface.Preface{Kind: preface.Lane}.Append(nil, identity.New(p.nearKeys).PeerKeys("far")[0])
-	open := func(first []byte) net.Conn {
-		c, err := tcpscript.DialTo(p.wan)(t.Context())
-		nettest.Must(t, err)
-		t.Cleanup(func() { c.Close() })
-		nettest.Must(t, c.SetDeadline(time.Now().Add(patience)))
-		_, err = c.Write(first)
-		nettest.Must(t, err)
-		return c
-	}
 	slow := map[string]net.Conn{
-		"half a preface":              open(valid[:20]),
-		"a preface, and then nothing": open(valid),
-		"a preface and half a hello":  open(append(append([]byte{}, valid...), 22, 3, 1, 2, 0)),
+		"half a preface":              p.stranger(valid[:20]),
+		"a preface, and then nothing": p.stranger(valid),
+		"a preface and half a hello":  p.stranger(append(append([]byte{}, valid...), 22, 3, 1, 2, 0)),
 	}
 	const more = 2200 // than the far relay keeps
 	for range more {
-		open(nil)
+		p.stranger(nil)
 	}
 	m.reset(preface.Lane)
 	m.reset(preface.Control)

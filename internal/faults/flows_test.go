@@ -81,6 +81,19 @@ func tryHold(ctx context.Context, dial dialFunc, within time.Duration) (held, er
 	return h, nil
 }
 
+// begin opens a flow that need not be served soon, and reports whether it echoed.
+func begin(t *testing.T, dial dialFunc) (echoed <-chan error) {
+	result := make(chan error, 1)
+	go func() {
+		h, err := tryHold(t.Context(), dial, patience)
+		if err == nil {
+			h.Close()
+		}
+		result <- err
+	}()
+	return result
+}
+
 // ping sends some bytes through and waits for their echo.
 func (h held) ping(within time.Duration) error {
 	h.SetDeadline(time.Now().Add(within))
