@@ -68,6 +68,15 @@ func unacknowledged(fd int) int {
 	return n
 }
 
+// unread is the number of bytes that the socket has for a read.
+func unread(fd int) int {
+	n, err := unix.IoctlGetInt(fd, unix.SIOCINQ)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 // failure is why the socket is broken; nil: it is not. An event alone is no proof: it
 // may have been of an earlier socket with the same number.
 func (l *leg) failure() error {

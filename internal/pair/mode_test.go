@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/flow"
 	"longhaul/internal/nettest"
 )
@@ -73,6 +75,29 @@ func TestBulk(t *testing.T) {
 		}
 		if st := s.near.State(); st.Retained != 0 {
 			t.Errorf("%d bytes are kept after the last flow", st.Retained)
+		}
+	})
+}
+
+// TestUrgentByte sends an urgent byte behind bulk. It arrives, although splice stops before
+// an urgent byte as if nothing had come.
+func TestUrgentByte(t *testing.T) {
+	eachMode(t, func(t *testing.T, in standOption) {
+		t.Parallel()
+		s := newStand(t, in)
+		s.serve(echo)
+		c := s.dial()
+		defer c.Close()
+		raw, err := c.SyscallConn()
+		nettest.Must(t, err)
+		for range 4 {
+			s.roundTrip(c, string(pattern(64<<10, 1))) // by splice, if the mode has it
+			nettest.Must(t, raw.Control(func(fd uintptr) { err = unix.Sendto(int(fd), []byte("!"), unix.MSG_OOB, nil) }))
+			nettest.Must(t, err)
+			got := make([]byte, 1)
+			if _, err := io.ReadFull(c, got); err != nil || got[0] != '!' {
+				t.Fatalf("%q, %v in place of the urgent byte", got, err)
+			}
 		}
 	})
 }

@@ -89,16 +89,17 @@ func (f *Flow) passOut() bool {
 	if errno == unix.EAGAIN && f.s.node.linger.wait(fd, unix.POLLIN) {
 		n, errno = splice.Move(fd, pipe.W, min(pipe.Size, wire.MaxPayload))
 	}
+	empty := errno == unix.EAGAIN && unread(fd) == 0
 	f.mu.Lock()
 	f.release()
 	if n <= 0 {
 		f.s.node.pipes.give(pipe, true)
 		switch {
-		case errno == unix.EAGAIN:
+		case empty:
 			f.mute(false)
-		case errno != 0 && errno != unix.EINTR && !splice.Unsupported(errno):
+		case errno != 0 && errno != unix.EAGAIN && errno != unix.EINTR && !splice.Unsupported(errno):
 			f.failLeg(errno) // a read would not find it again
-		default: // the end or an urgent byte: a read tells which
+		default: // the end, or an urgent byte, before which splice stops: a read tells which
 			f.leg.readable, f.copyNext = true, true
 		}
 		return true
