@@ -267,7 +267,7 @@ func (f *Flow) watchLane(now time.Time) {
 	within := f.s.patience(suspectAfter, 4)
 	switch {
 	case f.near && !f.known && f.laneSince.until(now) > f.s.patience(hedgeAfter, 3) && !f.greeted(l):
-	case f.ackedAt.until(now) > within && stuck(l.bulk, within):
+	case !f.s.noResume && f.ackedAt.until(now) > within && stuck(l.bulk, within): // without resumption the kernel decides
 	case !f.leg.writable && f.moved.until(now) > 2*tickEvery && isClosed(l.bulk): // else the reader sees it
 	default:
 		return
