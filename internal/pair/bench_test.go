@@ -87,3 +87,19 @@ func drain(fd int) {
 		}
 	}
 }
+
+// BenchmarkRoundTrip measures how long a message and its echo take through both relays.
+func BenchmarkRoundTrip(b *testing.B) {
+	for name, size := range map[string]int{"100B": 100, "20kB": 20000} {
+		b.Run(name, func(b *testing.B) {
+			s := newStand(b)
+			s.serve(echo)
+			c := s.dial()
+			defer c.Close()
+			message := string(pattern(size, 1))
+			for b.Loop() {
+				s.roundTrip(c, message)
+			}
+		})
+	}
+}
