@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/relays"
 )
@@ -284,7 +286,8 @@ func (s *soaking) tryRefused(ctx context.Context, _ *rand.Rand) error {
 		began := time.Now()
 		conn, err := s.w.Host("host-a").DialTCP(ctx, at, patience)
 		if err != nil {
-			if ctx.Err() == nil {
+			// The reset may come before the program has looked at its connection.
+			if ctx.Err() == nil && !errors.Is(err, unix.ECONNRESET) {
 				s.refused(began, err)
 			}
 			continue
