@@ -81,13 +81,13 @@ func TestStatusTable(t *testing.T) {
 		},
 	}
 	busy.Pairs = &flow.Pairs{Sessions: []flow.PairSession{
-		{Tunnel: "quiet", Peer: "site-b", End: flow.NearEnd, Up: true, Since: now.Add(-time.Hour), RTT: units.Seconds(60 * time.Millisecond), LanesWarm: 4, LanesBusy: 2,
+		{Tunnel: "quiet", Peer: "site-b", End: flow.NearEnd, Encrypted: true, Resumable: true, Up: true, Since: now.Add(-time.Hour), RTT: units.Seconds(60 * time.Millisecond), LanesWarm: 4, LanesBusy: 2,
 			FlowsMoving: 2, FlowsParked: 1000, FlowsResuming: 1, RetainedBytes: 12 << 20, Resumes: 3, Outage: units.Seconds(21 * time.Second), Draining: true},
-		{Tunnel: "quiet", Peer: "a-peer-with-a-very-long-name-that-nobody-types", End: flow.FarEnd, Problem: flow.PairPathDown, FlowsParked: 2,
+		{Tunnel: "quiet", Peer: "a-peer-with-a-very-long-name-that-nobody-types", End: flow.FarEnd, Encrypted: true, Resumable: true, Problem: flow.PairPathDown, FlowsParked: 2,
 			Error: "dial tcp 10.0.0.2:6000: i/o timeout"},
-		{Tunnel: "quiet", Peer: "site-c", End: flow.NearEnd, Problem: flow.PairUnpaired,
+		{Tunnel: "quiet", Peer: "site-c", End: flow.NearEnd, Fallback: true, Problem: flow.PairUnpaired,
 			Error: "the port answers, but no pair protocol: read tcp 10.0.0.1:40000->10.0.0.2:6000: read: connection reset by peer"},
-		{Tunnel: "quiet", Peer: "site-d", End: flow.NearEnd, Up: true, Since: now.Add(-time.Hour), LanesBusy: 28232, FlowsMoving: 28232, FlowsResuming: 7,
+		{Tunnel: "quiet", Peer: "site-d", End: flow.NearEnd, Encrypted: true, Resumable: true, Up: true, Since: now.Add(-time.Hour), LanesBusy: 28232, FlowsMoving: 28232, FlowsResuming: 7,
 			LaneError: "dial tcp 10.0.0.2:6000: connect: cannot assign requested address"},
 	}}
 	idle := daemon.Status{Version: "longhaul v1.0.0", PID: 1, Snapshot: relay.Snapshot{Workers: 1, Draining: true, AcceptPaused: true,
