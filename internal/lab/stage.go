@@ -207,6 +207,9 @@ func (s *Stage) Explain(err error) error {
 
 // CauseOr returns the cause of a cancelled context, or else err.
 func CauseOr(ctx context.Context, err error) error {
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		<-ctx.Done() // the timer of a socket may be ahead of the context's
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

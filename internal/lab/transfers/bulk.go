@@ -101,7 +101,7 @@ func sendBulk(ctx context.Context, from *hosts.Host, addr netip.AddrPort, n int6
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("sender: %w", err)
+		return fmt.Errorf("sender: %w", lab.CauseOr(ctx, err))
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()

@@ -13,12 +13,21 @@ import (
 	"longhaul/internal/nettest"
 )
 
-// A transfer ends when its time is up, with what has arrived, and says so.
+// A transfer ends when its time is up, with what has arrived, and says so: also while it
+// connects.
 func TestMaxTime(t *testing.T) {
+	slow := linktest.Fast()
+	slow.RTT = 10 * time.Second
+	for name, conditions := range map[string]lab.Conditions{"while it sends": linktest.Fast(), "while it connects": slow} {
+		t.Run(name, func(t *testing.T) { maxTime(t, conditions) })
+	}
+}
+
+func maxTime(t *testing.T, conditions lab.Conditions) {
 	nettest.RequireSandbox(t)
 	nettest.CheckLeaks(t)
 	const endless = 1 << 40
-	e := Experiment{Name: "endless", Conditions: linktest.Fast(), Cases: []Case{{
+	e := Experiment{Name: "endless", Conditions: conditions, Cases: []Case{{
 		Name: "direct", Bytes: endless, QuickBytes: endless,
 		Setup: func(context.Context, *lab.Stage) (netip.AddrPort, error) {
 			return netip.AddrPortFrom(lab.HostB, bulkPort), nil
