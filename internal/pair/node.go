@@ -80,9 +80,17 @@ func New(o Options) (*Node, error) {
 	}
 	n := &Node{options: o, identity: o.Identity, log: o.Log, instance: randomID(), poller: p,
 		accepted: map[sessionKey]*session{}, strangers: map[Problem]int64{}}
+	n.boundStores()
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.tasks.Go(n.watch)
 	return n, nil
+}
+
+// boundStores gives all stores together a quarter of the memory limit.
+func (n *Node) boundStores() {
+	if n.options.MemoryLimit != nil {
+		n.budget.limit.Store(n.options.MemoryLimit() / 4)
+	}
 }
 
 // randomID is a random number that is not 0.

@@ -41,8 +41,8 @@ func (n *Node) watch() {
 		case <-n.ctx.Done():
 			return
 		case now := <-ticker.C:
-			if tick%checkKeysTick == 0 && n.options.MemoryLimit != nil {
-				n.budget.limit.Store(n.options.MemoryLimit() / 4)
+			if tick%checkKeysTick == 0 {
+				n.boundStores()
 			}
 			for _, s := range n.sessions() {
 				s.watch(now, tick%checkKeysTick == 0, tick%sweepEvery == 0)
