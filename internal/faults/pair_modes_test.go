@@ -27,7 +27,7 @@ func (p *pairOf) in(m pairMode) *pairOf {
 	return p
 }
 
-// clearWarning is what users of a pair in clear are told, everywhere.
+// clearWarning is the warning about a pair in clear, in each command and in the log.
 const clearWarning = "bytes cross the WAN unprotected and unauthenticated"
 
 // TestPairModes runs all endings of flows in each mode, and looks whether a box on the path

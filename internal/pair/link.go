@@ -3,7 +3,6 @@ package pair
 import (
 	"context"
 	"errors"
-	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -26,21 +25,20 @@ const (
 	tickEvery    = 100 * time.Millisecond
 )
 
-// redials is how often a far relay is tried that has been away for so long: each time
-// with a fresh socket, since the kernel's back-off outlasts outages.
-var redials = []struct{ away, every time.Duration }{
-	{30 * time.Second, 100 * time.Millisecond},
-	{5 * time.Minute, 500 * time.Millisecond},
-	{math.MaxInt64, 2 * time.Second},
-}
-
 // refusedEvery is the time between two attempts while something answers and refuses:
 // it may be somebody's server, to which each of them is an odd client.
 const refusedEvery = 2 * time.Second
 
+// redialEvery is the time between two attempts to reach a far relay that has been away
+// for so long: each with a fresh socket, since the kernel's back-off outlasts outages.
 func redialEvery(away time.Duration) time.Duration {
-	i := slices.IndexFunc(redials, func(r struct{ away, every time.Duration }) bool { return away < r.away })
-	return redials[i].every
+	switch {
+	case away < 30*time.Second:
+		return 100 * time.Millisecond
+	case away < 5*time.Minute:
+		return 500 * time.Millisecond
+	}
+	return 2 * time.Second
 }
 
 // Link is the way of a near tunnel to its far relay.
@@ -310,10 +308,9 @@ func (s *session) putWarm(l *lane, limit int) {
 	if !l.closed && !l.warm && (len(s.warm) < limit || l.used && limit > 0) {
 		l.warm = true
 		s.warm = append(s.warm, l)
-		spare = nil
 	}
-	if l.warm && spare == l {
-		spare = nil // it is there already
+	if l.warm {
+		spare = nil // it is there, perhaps since before
 	}
 	l.mu.Unlock()
 	if len(s.warm) > limit {

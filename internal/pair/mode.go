@@ -58,7 +58,7 @@ func (s *session) isStale() bool {
 }
 
 // setStale notes whether the far tunnel wants another mode by now. Such a session keeps its
-// flows on the lanes that they have; the near relay is told to begin another.
+// flows on the lanes that they have. DRAIN makes the near relay begin another session.
 func (s *session) setStale(stale bool) {
 	s.mu.Lock()
 	fresh := stale && !s.stale

@@ -18,7 +18,8 @@ func origin(_ *stand, o *Options, lo *LinkOptions) {
 	o.ReplacedAfter, lo.Origin = 100*time.Millisecond, "near host"
 }
 
-// die ends a node's connections as a killed process does: nobody is told anything.
+// die closes a node's connections without a message to the other end, as the death of its
+// process does.
 func die(n *Node) {
 	for _, x := range n.sessions() {
 		x.close()

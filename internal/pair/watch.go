@@ -58,7 +58,9 @@ func (s *session) watch(now time.Time, slow, sweep bool) {
 		return
 	}
 	s.watchControl(now, slow)
-	s.renew(now)
+	if slow {
+		s.renew(now)
+	}
 	s.mu.Lock()
 	away := time.Duration(0)
 	if s.ctl == nil {

@@ -70,7 +70,7 @@ type worker struct {
 
 	strangers      map[int]*stranger // by descriptor
 	strangersByAge list.List         // of *stranger, the oldest first
-	strangersAt    time.Duration     // when the first of them has had its time; 0: there is none
+	strangersAt    time.Duration     // deadline of the oldest stranger; 0: no stranger
 
 	paused    bool
 	acceptAt  time.Duration // next attempt to accept
