@@ -39,7 +39,7 @@ func TestCase58FullBothWays(t *testing.T) {
 	const size, rounds = 192 << 20, 4
 	var flows []*bulk
 	for range 3 {
-		flows = append(flows, startBulk(t, p.dial(), size))
+		flows = append(flows, startBulk(t, tcpscript.DialTo(p.listen), size))
 	}
 	for round := range rounds {
 		for _, b := range flows {

@@ -30,12 +30,12 @@ func loopbackPair(t *testing.T) (*pairOf, *middle) {
 	return p, m
 }
 
-func (p *pairOf) dial() dialFunc { return tcpscript.DialTo(p.listen) }
+func (p *pairOf) dial() dialFunc { return dialAsEthernet(p.listen) }
 
 // run runs a script through a pair on the loopback.
 func (p *pairOf) run(script string, do map[string]func()) {
 	p.t.Helper()
-	runScript(p.t, p.dial(), tcpscript.ListenOn(p.target), script, do)
+	runScript(p.t, p.dial(), listenAsEthernet(p.target), script, do)
 }
 
 // expectNoFlows waits until neither relay has a flow.

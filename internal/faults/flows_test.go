@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"longhaul/internal/lab/pattern"
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
@@ -45,6 +47,31 @@ type held struct{ *net.TCPConn }
 
 // dialFunc connects to a relay.
 type dialFunc func(context.Context) (net.Conn, error)
+
+// ethernet gives a client's or a listener's connections the segments of an Ethernet.
+// With those of the loopback, 65 483 bytes, Linux 6.17 and later may stop a connection
+// that is full both ways for good (docs/faults.md).
+func ethernet(_, _ string, raw syscall.RawConn) (err error) {
+	return errors.Join(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_MAXSEG, 1460) }), err)
+}
+
+// dialAsEthernet is tcpscript.DialTo with the segments of an Ethernet.
+func dialAsEthernet(address string) dialFunc {
+	return func(ctx context.Context) (net.Conn, error) {
+		d := net.Dialer{Control: ethernet}
+		d.SetMultipathTCP(false)
+		return d.DialContext(ctx, "tcp", address)
+	}
+}
+
+// listenAsEthernet is tcpscript.ListenOn with the segments of an Ethernet.
+func listenAsEthernet(address string) func(context.Context) (net.Listener, error) {
+	return func(ctx context.Context) (net.Listener, error) {
+		config := net.ListenConfig{Control: ethernet}
+		config.SetMultipathTCP(false)
+		return config.Listen(ctx, "tcp", address)
+	}
+}
 
 // dialFromMany connects to a relay from ever new addresses of the loopback.
 func dialFromMany(to string) dialFunc {

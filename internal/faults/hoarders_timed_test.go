@@ -4,14 +4,12 @@ package faults
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -32,12 +30,7 @@ func TestTimedHoarders(t *testing.T) {
 		within            = 100 * time.Millisecond
 		lasts             = 20 * time.Second
 	)
-	ethernet := func(_, _ string, raw syscall.RawConn) (err error) {
-		return errors.Join(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_TCP, unix.TCP_MAXSEG, 1460) }), err)
-	}
-	config := net.ListenConfig{Control: ethernet}
-	config.SetMultipathTCP(false)
-	l, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	l, err := listenAsEthernet("127.0.0.1:0")(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

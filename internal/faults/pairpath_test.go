@@ -85,7 +85,7 @@ func (p *pairPath) setDown(name string, down bool, directions []link.Direction) 
 
 func (p *pairPath) dial(ctx context.Context) (c net.Conn, err error) {
 	err = p.nearHost.Do(func() error {
-		c, err = tcpscript.DialTo(p.listen)(ctx)
+		c, err = dialAsEthernet(p.listen)(ctx)
 		return err
 	})
 	return c, err
@@ -93,7 +93,7 @@ func (p *pairPath) dial(ctx context.Context) (c net.Conn, err error) {
 
 func (p *pairPath) listenTarget(ctx context.Context) (l net.Listener, err error) {
 	err = p.farHost.Do(func() error {
-		l, err = tcpscript.ListenOn(p.target)(ctx)
+		l, err = listenAsEthernet(p.target)(ctx)
 		return err
 	})
 	return l, err
