@@ -7,7 +7,7 @@
 package intercept
 
 import (
-	"errors"
+	"cmp"
 	"net/netip"
 
 	"longhaul/internal/ledger"
@@ -31,9 +31,11 @@ type Tunnel struct {
 	From      []netip.Prefix // empty: everybody behind the interface
 	To        []netip.Prefix
 	Ports     []PortRange // empty: all
-	// ListenPort is the port of the relay's transparent listeners on 127.0.0.1 and
-	// [::1]. Without a listener there, new connections pass directly.
-	ListenPort uint16
+	// ListenPort is the port of the relay's transparent listener on 127.0.0.1, and
+	// ListenPort6 of that on [::1]. Without a listener there, new connections pass
+	// directly. A port may be 0 if To has no prefix of its family, and in a plan.
+	ListenPort  uint16
+	ListenPort6 uint16
 	// Paused: new connections pass directly, as of a relay that drains or sheds.
 	// Connections that the relay has stay with it.
 	Paused bool
@@ -47,6 +49,10 @@ type Options struct {
 	Tunnels []Tunnel
 }
 
+func (o Options) mark() uint32 { return cmp.Or(o.Mark, DefaultMark) }
+
+func (o Options) table() uint32 { return cmp.Or(o.Table, DefaultTable) }
+
 // Host is this machine, in the calling thread's network namespace. Its methods may be
 // called from several processes at once, but with open sockets in between only from a
 // thread that stays in that namespace.
@@ -59,23 +65,19 @@ type Host struct {
 // NewHost returns this machine. by claims what is changed.
 func NewHost(by ledger.By) *Host { return &Host{Ledger: ledger.DefaultDir, By: by} }
 
-// Check returns the first thing on this host that interception would collide with, with
-// its remedy, or a [*kernel.ErrUnsupported]. It changes nothing. What a relay of the
-// same name left does not collide.
-func (h *Host) Check(o Options) error { return errors.New("not yet") }
-
-// Set has the host intercept exactly what o says, in place of what the relay of that
-// name intercepted. The rules change in one atomic step: call it again with another
-// Tunnel.Paused to take a tunnel out, or back. It completes or replaces what an
-// interrupted Set left.
-func (h *Host) Set(o Options) error { return errors.New("not yet") }
-
-// Clear takes back what the relay of that name set. It is no error if there is nothing.
-func (h *Host) Clear(relay string) error { return errors.New("not yet") }
-
 // Commands returns the nft and ip commands that do what [Host.Set] does, as a shell
 // takes them.
-func Commands(o Options) []string { return nil }
+func Commands(o Options) (lines []string) {
+	for _, d := range deliveries(o) {
+		for _, arguments := range d.commands() {
+			lines = append(lines, "ip "+arguments)
+		}
+	}
+	for _, arguments := range newRuleset(o).commands() {
+		lines = append(lines, "nft '"+arguments+"'")
+	}
+	return lines
+}
 
 // Status is what a relay intercepts, with counters.
 type Status struct {
@@ -94,6 +96,3 @@ type TunnelStatus struct {
 	// Connections counts the SYNs that were given to the relay.
 	Connections uint64 `json:"connections"`
 }
-
-// Show returns what stands in this network namespace, by relay.
-func (h *Host) Show() ([]Status, error) { return nil, errors.New("not yet") }

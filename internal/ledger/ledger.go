@@ -43,13 +43,14 @@ const (
 	Default   Kind = "default"   // the default congestion control of a namespace
 	Route     Kind = "route"     // a metric of a route
 	MSS       Kind = "mss"       // a rule that rewrites the MSS
+	Intercept Kind = "intercept" // connections that a relay takes out of the routed path
 )
 
 // Key names a thing that longhaul changes.
 type Key struct {
 	Kind  Kind   `json:"kind"`
 	NetNS uint64 `json:"netns,omitempty"` // [Here]; 0 for things of the whole machine
-	// Name is the algorithm, the prefix of the route, or the index of the device.
+	// Name is the algorithm, the prefix of the route, the index of the device, or the relay.
 	Name string `json:"name,omitempty"`
 	// Part is the metric of the route, or the data of the rule.
 	Part string `json:"part,omitempty"`

@@ -1,0 +1,380 @@
+package intercept
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"longhaul/internal/kernel"
+	"longhaul/internal/ledger"
+	"longhaul/internal/remedy"
+)
+
+// ErrNoInterface reports that this host has no interface of a tunnel's name. It comes
+// wrapped.
+var ErrNoInterface = errors.New("no such interface")
+
+// Check returns the first thing on this host that interception would collide with, with
+// its remedy, or a [*kernel.ErrUnsupported]. It changes nothing. What a relay of the
+// same name left does not collide.
+func (h *Host) Check(o Options) error {
+	if len(o.Tunnels) == 0 {
+		return nil
+	}
+	if err := needPrivilege(); err != nil {
+		return err
+	}
+	if bits.OnesCount32(o.mark()) != 1 {
+		return remedy.New(fmt.Errorf("the mark %#x is not one bit", o.mark()), fmt.Sprintf("use one such as %#x", DefaultMark))
+	}
+	book, err := ledger.Read(h.Ledger)
+	if err != nil {
+		return err
+	}
+	c := checking{Options: o, book: book}
+	for _, step := range []func() error{
+		c.modules, c.interfaces, c.relays, c.forwarding, c.reversePath, c.routingRules, c.routingTable, c.nftables,
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type checking struct {
+	Options
+	book *ledger.Book
+}
+
+// modules names a missing module, before Set needs it.
+func (c checking) modules() error {
+	for _, m := range neededModules {
+		if state := (kernel.Modules{}).State(m.name); state == kernel.ModuleMissing || state == kernel.ModuleBarred {
+			return kernel.LacksModule(unix.ENOENT, feature, m.name, m.option)
+		}
+	}
+	return nil
+}
+
+func (c checking) interfaces() error {
+	for _, t := range c.Tunnels {
+		device, err := netlink.LinkByName(t.Interface)
+		if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) {
+			return remedy.New(fmt.Errorf("tunnel %s intercepts at %s: %w", t.Name, t.Interface, ErrNoInterface), "see ip link")
+		}
+		if err != nil {
+			return fmt.Errorf("find the interface %s of tunnel %s: %w", t.Interface, t.Name, err)
+		}
+		for _, p := range t.From {
+			if p.Bits() == 0 {
+				continue
+			}
+			index, ok := routeTo(p.Masked())
+			if !ok || index == device.Attrs().Index {
+				continue // an unreachable client sends nothing
+			}
+			by := fmt.Sprint("interface ", index)
+			if other, err := netlink.LinkByIndex(index); err == nil {
+				by = other.Attrs().Name
+			}
+			return remedy.New(fmt.Errorf("tunnel %s intercepts at %s, but the route to its clients in %s goes by %s", t.Name, t.Interface, p, by),
+				fmt.Sprintf("intercept at %s, or route %s by %s", by, p, t.Interface))
+		}
+	}
+	return nil
+}
+
+// routeTo returns the device of the route to a prefix, by its first address that is not
+// this host's.
+func routeTo(p netip.Prefix) (index int, ok bool) {
+	const tries = 4
+	for range tries {
+		address := firstHost(p)
+		routes, err := netlink.RouteGet(address.AsSlice())
+		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_UNICAST {
+			return routes[0].LinkIndex, true
+		}
+		p = netip.PrefixFrom(address, p.Bits())
+	}
+	return 0, false
+}
+
+// firstHost is the next address in a prefix, the only one if it has no other.
+func firstHost(p netip.Prefix) netip.Addr {
+	if next := p.Addr().Next(); p.Contains(next) {
+		return next
+	}
+	return p.Addr()
+}
+
+// relays finds another running relay that intercepts the same.
+func (c checking) relays() error {
+	here, err := ledger.Here()
+	if err != nil {
+		return err
+	}
+	for _, e := range c.book.Of(ledger.Intercept, here) {
+		if e.Name == c.Relay || !slices.ContainsFunc(e.Claims, func(c ledger.Claim) bool { return !c.Ended() }) {
+			continue
+		}
+		for _, other := range ledger.Decode[Options](e.InForce()).Tunnels {
+			for _, t := range c.Tunnels {
+				if t.overlaps(other) {
+					return remedy.New(fmt.Errorf("tunnel %s intercepts connections that tunnel %s of relay %s also intercepts", t.Name, other.Name, e.Name),
+						"give the two other prefixes, ports or interfaces")
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (t Tunnel) overlaps(other Tunnel) bool {
+	overlap := func(a, b []netip.Prefix) bool {
+		return len(a) == 0 || len(b) == 0 || slices.ContainsFunc(a, func(p netip.Prefix) bool {
+			return slices.ContainsFunc(b, p.Overlaps)
+		})
+	}
+	samePort := len(t.Ports) == 0 || len(other.Ports) == 0 || slices.ContainsFunc(t.Ports, func(a PortRange) bool {
+		return slices.ContainsFunc(other.Ports, func(b PortRange) bool { return a.First <= b.Last && b.First <= a.Last })
+	})
+	return t.Interface == other.Interface && samePort && overlap(t.From, other.From) && overlap(t.To, other.To)
+}
+
+// has reports whether a tunnel has targets of the family.
+func (c checking) has(f family) bool {
+	return slices.ContainsFunc(c.Tunnels, func(t Tunnel) bool { return f.in(t.To) })
+}
+
+func sysctl(name string) string {
+	b, err := os.ReadFile("/proc/sys/" + strings.ReplaceAll(name, ".", "/"))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func (c checking) forwarding() error {
+	for i, name := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
+		if c.has(families[i]) && sysctl(name) == "0" {
+			return remedy.New(fmt.Errorf("%s is 0: without forwarding no connection passes while the relay is down", name), "sysctl -w "+name+"=1")
+		}
+	}
+	return nil
+}
+
+// reversePath finds settings with which the kernel looks up the route back with the mark,
+// finds this host and drops the packet. It does so even without a filter.
+func (c checking) reversePath() error {
+	if !c.has(families[0]) {
+		return nil
+	}
+	names := []string{"all"}
+	for _, t := range c.Tunnels {
+		names = append(names, t.Interface)
+	}
+	for _, device := range names {
+		name := "net.ipv4.conf." + device + ".src_valid_mark"
+		if v, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + device + "/src_valid_mark"); err == nil && strings.TrimSpace(string(v)) == "1" {
+			return remedy.New(fmt.Errorf("%s is 1, as wg-quick sets it: the kernel would drop intercepted packets by their mark", name),
+				"sysctl -w "+name+"=0, and net.ipv4.conf.all.rp_filter=2 where a VPN needs it")
+		}
+	}
+	return nil
+}
+
+// ours are the deliveries of relays, which share them.
+func (c checking) ours() (all []delivery) {
+	here, _ := ledger.Here()
+	for _, e := range c.book.Of(ledger.Intercept, here) {
+		all = append(all, ledger.Decode[[]delivery](e.Detail)...)
+	}
+	return all
+}
+
+func (c checking) routingRules() error {
+	for _, d := range deliveries(c.Options) {
+		rules, err := netlink.RuleList(d.Family)
+		if err != nil {
+			return fmt.Errorf("list routing rules: %w", err)
+		}
+		for _, r := range rules {
+			if slices.ContainsFunc(c.ours(), func(o delivery) bool { return o.Family == d.Family && o.isRule(r) }) {
+				continue
+			}
+			mask := ^uint32(0)
+			if r.Mask != nil {
+				mask = *r.Mask
+			}
+			if r.Mark&mask&d.Mark != 0 {
+				return markTaken(fmt.Sprintf("the routing rule of priority %d", r.Priority), d.Mark)
+			}
+			if r.Table == int(d.Table) {
+				return tableTaken(fmt.Sprintf("the routing rule of priority %d looks up table %d", r.Priority, d.Table))
+			}
+		}
+	}
+	return nil
+}
+
+func markTaken(by string, bit uint32) error {
+	return remedy.New(fmt.Errorf("%s uses the mark %#x", by, bit),
+		"choose another bit for the relay: interception: {mark: 0x2000}, or one that no rule of ip rule and nft list ruleset has")
+}
+
+func tableTaken(by string) error {
+	return remedy.New(errors.New(by), "choose another table for the relay: interception: {table: 1813}, or one for which ip route show table N prints nothing")
+}
+
+func (c checking) routingTable() error {
+	for _, d := range deliveries(c.Options) {
+		routes, err := d.routes()
+		if err != nil {
+			return err
+		}
+		shared := slices.Contains(c.ours(), d)
+		for _, r := range routes {
+			if !shared || !isDelivery(r) {
+				return tableTaken(fmt.Sprintf("table %d has routes of another program", d.Table))
+			}
+		}
+	}
+	return nil
+}
+
+// nftables finds rules that use the mark, and input chains that drop what the relay must
+// get.
+func (c checking) nftables() error {
+	r, err := newReader()
+	if err != nil {
+		return fmt.Errorf("read nftables: %w", err)
+	}
+	defer r.conn.Close()
+	all, err := r.chains()
+	if err != nil {
+		return err
+	}
+	isOurs := func(f foreignChain) bool {
+		return f.family == unix.NFPROTO_INET && strings.HasPrefix(f.table, tablePrefix)
+	}
+	all = slices.DeleteFunc(all, isOurs)
+	for _, chain := range all {
+		for _, rule := range chain.rules {
+			accepts := chain.base && chain.hook == unix.NF_INET_LOCAL_IN || !chain.base
+			if marksOf(rule)&c.mark() != 0 && !(accepts && ends(rule)) {
+				return markTaken(fmt.Sprintf("a rule in the nftables chain %s", chain), c.mark())
+			}
+		}
+	}
+	for _, t := range c.Tunnels {
+		device, err := netlink.LinkByName(t.Interface)
+		if err != nil {
+			return err
+		}
+		for _, f := range families {
+			p, ok := sample(t, f)
+			if !ok {
+				continue
+			}
+			p.index, p.mark = uint32(device.Attrs().Index), c.mark()
+			if chain := dropper(r, all, p); chain != nil {
+				return dropped(t, *chain, c.mark())
+			}
+		}
+	}
+	return nil
+}
+
+// ends reports whether a rule accepts, as the one that an operator adds for the mark does.
+func ends(rule []foreignExpr) bool {
+	n := len(rule)
+	return n > 0 && rule[n-1].name == "immediate" && verdictOf(rule[n-1].attributes[unix.NFTA_IMMEDIATE_DATA]).code == nfAccept
+}
+
+// sample is a client's first packet to the tunnel.
+func sample(t Tunnel, f family) (packet, bool) {
+	if !f.in(t.To) {
+		return packet{}, false
+	}
+	p := packet{family: f, device: t.Interface, port: 1024}
+	if len(t.Ports) > 0 {
+		p.port = t.Ports[0].First
+	}
+	p.from, p.to = firstIn(f, t.From), firstIn(f, t.To)
+	return p, true
+}
+
+func firstIn(f family, prefixes []netip.Prefix) netip.Addr {
+	for _, p := range prefixes {
+		if f.in([]netip.Prefix{p}) {
+			return firstHost(p.Masked())
+		}
+	}
+	if f.bits == 32 {
+		return netip.AddrFrom4([4]byte{192, 0, 2, 1})
+	}
+	return netip.MustParseAddr("2001:db8::1")
+}
+
+// dropped says which chain drops a tunnel's packets, and which rule lets them in.
+func dropped(t Tunnel, chain foreignChain, bit uint32) error {
+	fix := fmt.Sprintf("nft insert rule %s meta mark and %#x == %#x accept", chain, bit, bit)
+	switch {
+	case chain.table == "firewalld":
+		fix = fmt.Sprintf("firewall-cmd --permanent --direct --add-rule ipv4 filter INPUT 0 -m mark --mark %#x/%#x -j ACCEPT, likewise for ipv6, then firewall-cmd --reload; or put %s into a zone that accepts: firewall-cmd --zone=trusted --change-interface=%s",
+			bit, bit, t.Interface, t.Interface)
+	case chain.family != unix.NFPROTO_INET && chain.table == "filter" && chain.name == "INPUT":
+		program := "iptables"
+		if chain.family == unix.NFPROTO_IPV6 {
+			program = "ip6tables"
+		}
+		fix = fmt.Sprintf("%s -I INPUT -m mark --mark %#x/%#x -j ACCEPT", program, bit, bit)
+	}
+	return remedy.New(fmt.Errorf("the nftables chain %s drops connections that tunnel %s intercepts", chain, t.Name), fix)
+}
+
+// unrecorded returns the deliveries of a table of longhaul's without a record: those of
+// the mark that its rules set.
+func unrecorded(table string) (found []delivery, err error) {
+	r, err := newReader()
+	if err != nil {
+		return nil, err
+	}
+	defer r.conn.Close()
+	all, err := r.chains()
+	if err != nil {
+		return nil, err
+	}
+	var mark uint32
+	for _, c := range all {
+		if c.family == unix.NFPROTO_INET && c.table == table {
+			for _, rule := range c.rules {
+				mark |= marksOf(rule)
+			}
+		}
+	}
+	if mark == 0 {
+		return nil, nil
+	}
+	for _, f := range families {
+		rules, err := netlink.RuleList(f.rtnl)
+		if err != nil {
+			continue // a kernel without the family
+		}
+		for _, rule := range rules {
+			d := delivery{f.rtnl, mark, uint32(rule.Table)}
+			if d.isRule(rule) {
+				found = append(found, d)
+			}
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,508 @@
+package intercept
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"longhaul/internal/ledger"
+	"longhaul/internal/nettest"
+	"longhaul/internal/remedy"
+)
+
+// TestIntercepts: connections go by the relay while it listens, and directly without it;
+// everything else passes.
+func TestIntercepts(t *testing.T) {
+	s := newSite(t)
+	o := options()
+	s.expect(direct, 5000)
+	s.set(o)
+	s.expect(direct, 5000)
+	stop := s.relay(o.Tunnels[0])
+	s.expect(byRelay, 5000)
+	s.expect(direct, 5001)
+	s.expectDatagrams(100)
+	s.expectDatagrams(4000) // in fragments
+
+	o.Tunnels[0].Paused = true
+	s.set(o)
+	s.expect(direct, 5000)
+	o.Tunnels[0].Paused = false
+	s.set(o)
+	s.expect(byRelay, 5000)
+	var shown []Status
+	must(t, s.on(func(h *Host) (err error) {
+		shown, err = h.Show()
+		return err
+	}))
+	if len(shown) != 1 || shown[0].Problem != "" || shown[0].HasEnded() || len(shown[0].Tunnels) != 1 || shown[0].Tunnels[0].Connections != 4 {
+		t.Errorf("shown: %+v", shown)
+	}
+	stop()
+	s.expect(direct, 5000)
+	must(t, s.on(func(h *Host) error { return h.Clear("test") }))
+	s.expect(direct, 5000)
+}
+
+// expectDatagrams sends a datagram of that size to the target, which comes back.
+func (s *site) expectDatagrams(size int) {
+	s.t.Helper()
+	for _, target := range targets {
+		var c net.Conn
+		must(s.t, s.A.Do(func() (err error) {
+			c, err = net.Dial("udp", net.JoinHostPort(target, "5000"))
+			return err
+		}))
+		must(s.t, c.SetDeadline(time.Now().Add(patience)))
+		sent, back := bytes.Repeat([]byte{7}, size), make([]byte, size+1)
+		_, err := c.Write(sent)
+		n := 0
+		if err == nil {
+			n, err = c.Read(back)
+		}
+		if err != nil || !bytes.Equal(back[:n], sent) {
+			s.t.Errorf("a datagram of %d bytes to %s: %d came back, %v", size, target, n, err)
+		}
+		c.Close()
+	}
+}
+
+// TestEstablishedStays: a standing connection of the relay outlives a pause, and a
+// standing direct connection the beginning of interception.
+func TestEstablishedStays(t *testing.T) {
+	s := newSite(t)
+	o := options()
+	defer s.relay(o.Tunnels[0])()
+	talk := func() func() {
+		conn, err := s.A.DialTCP(t.Context(), netip.MustParseAddrPort("10.9.2.2:5000"), patience)
+		must(t, err)
+		t.Cleanup(func() { conn.Close() })
+		must(t, conn.SetDeadline(time.Now().Add(patience)))
+		b := make([]byte, 100)
+		_, err = conn.Read(b)
+		must(t, err)
+		return func() {
+			t.Helper()
+			_, err := conn.Write([]byte("x"))
+			must(t, err)
+			n, err := conn.Read(b)
+			if err != nil || n != 1 {
+				t.Errorf("%d bytes, %v", n, err)
+			}
+		}
+	}
+	unrelayed := talk()
+	s.set(o)
+	unrelayed()
+	relayed := talk()
+	relayed()
+	if n := s.relayed.Load(); n != 1 {
+		t.Errorf("%d connections by the relay, want 1", n)
+	}
+	o.Tunnels[0].Paused = true
+	s.set(o)
+	relayed()
+	unrelayed()
+}
+
+// TestBesideFirewalls: interception works beside what firewalls and routers have.
+func TestBesideFirewalls(t *testing.T) {
+	for _, tt := range []struct{ name, rules string }{
+		{"invalid packets are dropped", `table inet fw {
+			chain in { type filter hook input priority 0; ct state invalid counter drop; }
+			chain through { type filter hook forward priority 0; ct state invalid counter drop; }
+			chain out { type filter hook output priority 0; ct state invalid counter drop; }
+		}`},
+		{"policy drop", `table inet fw {
+			chain in { type filter hook input priority 0; policy drop; ct state invalid counter drop; ct state established,related accept; meta mark and 0x1000 == 0x1000 accept; ip6 nexthdr icmpv6 accept; }
+			chain through { type filter hook forward priority 0; policy drop; ct state invalid drop; ct state established,related accept; iifname "left" accept; ip6 nexthdr icmpv6 accept; }
+		}`},
+		{"as firewalld filters reverse paths", `table inet firewalld {
+			chain filter_PREROUTING { type filter hook prerouting priority filter + 10; icmpv6 type { nd-router-advert, nd-neighbor-solicit } accept; meta nfproto ipv6 fib saddr . mark . iif oif missing drop; }
+			chain filter_INPUT { type filter hook input priority filter + 10; ct state { established, related } accept; iifname "lo" accept; iifname "left" accept; ct state invalid drop; ip6 nexthdr icmpv6 accept; reject with icmpx admin-prohibited; }
+		}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newSite(t)
+			s.nft(tt.rules)
+			o := options()
+			must(t, s.on(func(h *Host) error { return h.Check(o) }))
+			s.set(o)
+			stop := s.relay(o.Tunnels[0])
+			s.expect(byRelay, 5000)
+			if list := s.run("nft list ruleset"); strings.Contains(strings.ReplaceAll(list, "counter packets 0", ""), "counter packets") && tt.name == "invalid packets are dropped" {
+				t.Errorf("packets were dropped as invalid:\n%s", list)
+			}
+			stop()
+			s.expect(direct, 5000)
+		})
+	}
+}
+
+// TestMasquerade: addresses are translated as for a direct connection.
+func TestMasquerade(t *testing.T) {
+	s := newSite(t)
+	s.nft(`table inet nat { chain post { type nat hook postrouting priority srcnat; oifname "right" masquerade; }; chain in { type filter hook input priority 0; ct state invalid counter drop; }; }`)
+	s.set(options())
+	defer s.relay(options().Tunnels[0])()
+	for target, router := range map[string]string{"10.9.2.2": "10.9.2.1", "fd09:2::2": "fd09:2::1"} {
+		_, peer, err := s.exchange(target, 5000, 1<<20)
+		if host, _, _ := net.SplitHostPort(peer); err != nil || host != router {
+			t.Errorf("the target sees %s, %v", peer, err)
+		}
+	}
+	if n := s.relayed.Load(); n != 2 {
+		t.Errorf("%d connections by the relay, want 2", n)
+	}
+}
+
+// TestOwnAddresses: connections to the router itself are not intercepted, and its own
+// servers keep their connection tracking.
+func TestOwnAddresses(t *testing.T) {
+	s := newSite(t)
+	s.nft(`table inet fw { chain in { type filter hook input priority 0; ct state invalid counter drop; }; }`)
+	l, err := s.R.ListenTCP(t.Context(), 5002)
+	must(t, err)
+	s.accept(l, func(c *net.TCPConn) { fmt.Fprintf(c, "%s\n", c.RemoteAddr()) })
+	s.set(options())
+	defer s.relay(options().Tunnels[0])()
+	if _, _, err := s.exchange("10.9.2.1", 5002, 0); err != nil {
+		t.Error(err)
+	}
+	if n := s.relayed.Load(); n != 0 {
+		t.Errorf("%d connections by the relay, want 0", n)
+	}
+}
+
+// TestCollisions: each gives one sentence and a remedy, before anything is changed.
+func TestCollisions(t *testing.T) {
+	s := newSite(t)
+	nettest.RequireProgram(t, "nft", "nftables")
+	nettest.RequireProgram(t, "ip", "iproute2")
+	before := s.state()
+	for _, tt := range []struct {
+		name, prepare, undo string
+		change              func(*Options)
+		want                string
+	}{
+		{name: "nothing", want: ""},
+		{name: "no such interface", change: func(o *Options) { o.Tunnels[0].Interface = "lan9" },
+			want: "tunnel to-b intercepts at lan9: no such interface; see ip link"},
+		{name: "the other interface", change: func(o *Options) { o.Tunnels[0].Interface = "right" },
+			want: "tunnel to-b intercepts at right, but the route to its clients in 10.9.1.0/24 goes by left; intercept at left"},
+		{name: "two bits", change: func(o *Options) { o.Mark = 3 }, want: "the mark 0x3 is not one bit; use one such as 0x1000"},
+		{name: "forwarding", prepare: "sysctl -qw net.ipv4.ip_forward=0", undo: "sysctl -qw net.ipv4.ip_forward=1",
+			want: "net.ipv4.ip_forward is 0: without forwarding no connection passes while the relay is down; sysctl -w net.ipv4.ip_forward=1"},
+		{name: "marks in reverse lookups", prepare: "sysctl -qw net.ipv4.conf.all.src_valid_mark=1", undo: "sysctl -qw net.ipv4.conf.all.src_valid_mark=0",
+			want: "net.ipv4.conf.all.src_valid_mark is 1, as wg-quick sets it"},
+		{name: "a rule has the mark", prepare: "ip rule add pref 99 fwmark 0x3000/0x3000 lookup main", undo: "ip rule del pref 99",
+			want: "the routing rule of priority 99 uses the mark 0x1000; choose another bit"},
+		{name: "a rule has other bits", prepare: "ip rule add pref 99 fwmark 0xca6c lookup 51820", undo: "ip rule del pref 99"},
+		{name: "a rule has the table", prepare: "ip -6 rule add pref 99 from fd09:1::2 lookup 1812", undo: "ip -6 rule del pref 99",
+			want: "the routing rule of priority 99 looks up table 1812; choose another table"},
+		{name: "the table has routes", prepare: "ip route add 10.77.0.0/16 dev right table 1812", undo: "ip route flush table 1812",
+			want: "table 1812 has routes of another program; choose another table"},
+		{name: "nftables set the mark", prepare: `nft add table inet other; nft 'add chain inet other pre { type filter hook prerouting priority 0 ; }'; nft add rule inet other pre tcp dport 80 meta mark set 0x1001`,
+			undo: "nft delete table inet other", want: "a rule in the nftables chain inet other pre uses the mark 0x1000; choose another bit"},
+		{name: "nftables or the mark", prepare: `nft add table ip other; nft 'add chain ip other pre { type filter hook prerouting priority 0 ; }'; nft add rule ip other pre meta mark set mark or 0x1000`,
+			undo: "nft delete table ip other", want: "a rule in the nftables chain ip other pre uses the mark 0x1000"},
+		{name: "nftables test for the mark", prepare: `nft add table inet other; nft 'add chain inet other pre { type filter hook prerouting priority 0 ; }'; nft add rule inet other pre meta mark and 0xf000 == 0x1000 drop`,
+			undo: "nft delete table inet other", want: "a rule in the nftables chain inet other pre uses the mark 0x1000"},
+		{name: "policy drop", prepare: `nft add table inet fw; nft 'add chain inet fw in { type filter hook input priority 0 ; policy drop ; }'; nft add rule inet fw in ct state established,related accept; nft add rule inet fw in tcp dport 22 accept; nft add rule inet fw in iifname right accept`,
+			undo: "nft delete table inet fw", want: "the nftables chain inet fw in drops connections that tunnel to-b intercepts; nft insert rule inet fw in meta mark and 0x1000 == 0x1000 accept"},
+		{name: "policy drop and the rule", prepare: `nft add table inet fw; nft 'add chain inet fw in { type filter hook input priority 0 ; policy drop ; }'; nft insert rule inet fw in meta mark and 0x1000 == 0x1000 accept`,
+			undo: "nft delete table inet fw"},
+		{name: "policy drop and a trusted interface", prepare: `nft add table inet fw; nft 'add chain inet fw in { type filter hook input priority 0 ; policy drop ; }'; nft 'add chain inet fw zones'; nft add rule inet fw in jump zones; nft 'add rule inet fw zones iifname vmap { left : accept, right : drop }'`,
+			undo: "nft delete table inet fw"},
+		{name: "policy drop and ports", prepare: `nft add table inet fw; nft 'add chain inet fw in { type filter hook input priority 0 ; policy drop ; }'; nft 'add rule inet fw in ip saddr { 10.8.0.0/16, 10.9.1.0-10.9.1.99 } tcp dport { 22, 4000-5000 } accept'; nft 'add rule inet fw in ip6 saddr fd09::/16 tcp dport 5000 accept'`,
+			undo: "nft delete table inet fw"},
+		{name: "policy drop and other ports", prepare: `nft add table inet fw; nft 'add chain inet fw in { type filter hook input priority 0 ; policy drop ; }'; nft 'add rule inet fw in ip saddr { 10.8.0.0/16, 10.9.2.0-10.9.2.99 } tcp dport { 22, 4000-5000 } accept'`,
+			undo: "nft delete table inet fw", want: "the nftables chain inet fw in drops"},
+		{name: "firewalld", prepare: `nft add table inet firewalld; nft 'add chain inet firewalld filter_INPUT { type filter hook input priority 10 ; }'; nft 'add rule inet firewalld filter_INPUT ct state { established, related } accept'; nft 'add rule inet firewalld filter_INPUT iifname lo accept'; nft add rule inet firewalld filter_INPUT ct state invalid drop; nft add rule inet firewalld filter_INPUT reject with icmpx type admin-prohibited`,
+			undo: "nft delete table inet firewalld", want: "the nftables chain inet firewalld filter_INPUT drops connections that tunnel to-b intercepts; firewall-cmd --permanent --direct"},
+		{name: "not understood", prepare: `nft add table inet fw; nft 'add chain inet fw in { type filter hook input priority 0 ; policy drop ; }'; nft add rule inet fw in tcp option maxseg size 1-1460 accept`,
+			undo: "nft delete table inet fw"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.prepare != "" {
+				s.run(tt.prepare)
+				defer s.run(tt.undo)
+			}
+			o := options()
+			if tt.change != nil {
+				tt.change(&o)
+			}
+			err := s.on(func(h *Host) error { return h.Check(o) })
+			text := ""
+			if err != nil {
+				text = remedy.Line(err)
+			}
+			if !strings.HasPrefix(text, tt.want) || tt.want == "" && err != nil || strings.Contains(text, "\n") {
+				t.Errorf("got  %q\nwant %q", text, tt.want)
+			}
+		})
+	}
+	if after := s.state(); after != before {
+		t.Errorf("the checks left\n%s", after)
+	}
+}
+
+// TestTwoRelays: they share the routing rule, which goes with the last one. What both
+// would intercept is a collision.
+func TestTwoRelays(t *testing.T) {
+	s := newSite(t)
+	before := s.state()
+	first, second := options(), options()
+	second.Relay, second.Tunnels[0].Name = "other", "to-c"
+	s.set(first)
+	err := s.on(func(h *Host) error { return h.Check(second) })
+	if want := "tunnel to-c intercepts connections that tunnel to-b of relay test also intercepts"; err == nil || err.Error() != want {
+		t.Errorf("got %v", err)
+	}
+	second.Tunnels[0].Ports = []PortRange{{6000, 6000}}
+	must(t, s.on(func(h *Host) error { return h.Check(second) }))
+	s.set(second)
+	must(t, s.on(func(h *Host) error { return h.Clear("test") }))
+	var shown []Status
+	must(t, s.on(func(h *Host) (err error) {
+		shown, err = h.Show()
+		return err
+	}))
+	if len(shown) != 1 || shown[0].Relay != "other" || shown[0].Problem != "" {
+		t.Errorf("shown: %+v", shown)
+	}
+	must(t, s.on(func(h *Host) error { return h.Clear("other") }))
+	if after := s.state(); after != before {
+		t.Errorf("left\n%s", after)
+	}
+}
+
+// TestReload: another mark, table and set of families take the place of the former ones.
+func TestReload(t *testing.T) {
+	s := newSite(t)
+	before := s.state()
+	o := options()
+	s.set(o)
+	o.Mark, o.Table = 0x2000, 1900
+	o.Tunnels[0].From, o.Tunnels[0].To = prefixes("10.9.1.0/24"), prefixes("10.9.2.0/24")
+	must(t, s.on(func(h *Host) error { return h.Check(o) }))
+	s.set(o)
+	once := s.state()
+	if strings.Contains(once, "1812:\tfrom all fwmark 0x1000") || !strings.Contains(once, "lookup 1900") || strings.Contains(once, "ip6") {
+		t.Errorf("after the reload\n%s", once)
+	}
+	s.set(o)
+	if again := s.state(); again != once {
+		t.Errorf("set again\n%s", again)
+	}
+	s.set(Options{Relay: "test"})
+	if after := s.state(); after != before {
+		t.Errorf("left\n%s", after)
+	}
+}
+
+// TestLost: what other programs removed, and rules without a record, are named and put
+// right.
+func TestLost(t *testing.T) {
+	s := newSite(t)
+	before := s.state()
+	problem := func() string {
+		t.Helper()
+		var shown []Status
+		must(t, s.on(func(h *Host) (err error) {
+			shown, err = h.Show()
+			return err
+		}))
+		if len(shown) != 1 {
+			t.Fatalf("shown: %+v", shown)
+		}
+		return shown[0].Problem
+	}
+	s.set(options())
+	whole := s.state()
+	for _, tt := range []struct{ command, want string }{
+		{"nft flush ruleset", "the nftables table longhaul-test is missing"},
+		{"ip -6 rule del pref 1812", "the routing rule for mark 0x1000"},
+	} {
+		s.run(tt.command)
+		if got := problem(); !strings.HasPrefix(got, tt.want) {
+			t.Errorf("after %s: %q", tt.command, got)
+		}
+		s.set(options())
+		if got := s.state(); got != whole {
+			t.Errorf("after %s and Set\n%s", tt.command, got)
+		}
+	}
+	must(t, os.RemoveAll(s.host.Ledger))
+	if got := problem(); !strings.HasPrefix(got, "without a record") {
+		t.Errorf("without the ledger: %q", got)
+	}
+	must(t, s.on(func(h *Host) error { return h.Clear("test") }))
+	if after := s.state(); after != before {
+		t.Errorf("left\n%s", after)
+	}
+}
+
+// TestCommands: the commands of the dry run do what Set does.
+func TestCommands(t *testing.T) {
+	nettest.RequireProgram(t, "nft", "nftables")
+	for name, change := range map[string]func(*Options){
+		"as it is": func(*Options) {},
+		"everybody, all ports": func(o *Options) {
+			o.Tunnels[0].From, o.Tunnels[0].Ports = nil, nil
+		},
+		"everywhere": func(o *Options) {
+			o.Tunnels[0].From, o.Tunnels[0].To, o.Tunnels[0].Ports = nil, prefixes("0.0.0.0/0", "::/0"), []PortRange{{22, 22}}
+		},
+		"touching prefixes and ports": func(o *Options) {
+			o.Tunnels[0].To = prefixes("10.9.2.0/24", "10.9.3.0/24", "10.9.2.128/25", "10.9.4.4/32", "255.255.255.0/24", "0.0.0.0/8")
+			o.Tunnels[0].From = prefixes("10.9.1.0/25", "10.9.1.128/25", "10.9.2.0/24")
+			o.Tunnels[0].Ports = []PortRange{{0, 10}, {9, 20}, {30, 30}, {31, 40}, {65535, 65535}}
+		},
+		"single ports": func(o *Options) { o.Tunnels[0].Ports = []PortRange{{22, 22}, {1521, 1521}} },
+		"a range":      func(o *Options) { o.Tunnels[0].Ports = []PortRange{{5432, 5440}} },
+		"two tunnels": func(o *Options) {
+			o.Tunnels[0].Paused = true
+			o.Tunnels = append(o.Tunnels, Tunnel{Name: "2.x_y", Interface: "right", To: prefixes("fd09:3::/64", "fd09:5::7/128"), ListenPort6: 8000})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options()
+			change(&o)
+			byProgram, byHand := newSite(t), newSite(t)
+			byProgram.set(o)
+			byHand.run(strings.Join(Commands(o), "\n"))
+			if got, want := byProgram.state(), byHand.state(); got != want {
+				t.Errorf("by the program\n%s\nby hand\n%s", got, want)
+			}
+		})
+	}
+}
+
+// A child process sets or clears, see [TestMain].
+const (
+	childOrder  = "LONGHAUL_TEST_INTERCEPT"
+	childLedger = "LONGHAUL_TEST_LEDGER"
+)
+
+func obey(order, dir string) error {
+	h := testHost(dir)
+	if order == "clear" {
+		return h.Clear("test")
+	}
+	return h.Set(options())
+}
+
+// TestKilled kills a process that sets or clears before each system call that may change
+// something. Clear then restores the host, and so does Set with Clear.
+func TestKilled(t *testing.T) {
+	strace := nettest.RequireProgram(t, "strace", "strace")
+	s := newSite(t)
+	before, sysctls := s.state(), s.sysctls()
+	clean := func(what string) {
+		t.Helper()
+		if after := s.state(); after != before {
+			t.Fatalf("%s left\n%s", what, after)
+		}
+		book, err := ledger.Read(s.host.Ledger)
+		if err != nil || len(book.Entries) > 0 {
+			t.Fatalf("%s left in the ledger %+v, %v", what, book, err)
+		}
+	}
+	child := func(order string, call string, n int) (killed bool) {
+		t.Helper()
+		cmd := exec.Command(strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace="+call, "-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", call, n), "/proc/self/exe")
+		self, err := os.Executable()
+		must(t, err)
+		cmd.Args[len(cmd.Args)-1] = self
+		cmd.Env = append(os.Environ(), childOrder+"="+order, childLedger+"="+s.host.Ledger)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		must(t, s.R.Start(cmd))
+		err = cmd.Wait()
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() > 0 {
+			t.Fatalf("%s: %v\n%s", order, err, out.String())
+		}
+		return err != nil
+	}
+	kills := 0
+	for _, call := range []string{"sendto,sendmsg", "openat,mkdirat,write,renameat,unlinkat"} {
+		for _, order := range []string{"set", "clear"} {
+			for n := 1; ; n++ {
+				if order == "clear" {
+					s.set(options())
+				}
+				if !child(order, call, n) {
+					must(t, s.on(func(h *Host) error { return h.Clear("test") }))
+					break
+				}
+				kills++
+				what := fmt.Sprintf("%s killed before call %d of %s", order, n, call)
+				if n%2 == 0 {
+					s.set(options())
+				}
+				must(t, s.on(func(h *Host) error { return h.Clear("test") }))
+				clean(what)
+			}
+		}
+	}
+	t.Logf("killed %d times", kills)
+	if s.sysctls() != sysctls {
+		t.Error("a sysctl has changed")
+	}
+}
+
+// TestDryRun: a dry run only says what would change.
+func TestDryRun(t *testing.T) {
+	s := newSite(t)
+	before := s.state()
+	s.host.DryRun = true
+	s.set(options())
+	if after := s.state(); after != before {
+		t.Errorf("a dry run left\n%s", after)
+	}
+	s.host.DryRun = false
+	s.set(options())
+	whole := s.state()
+	s.host.DryRun = true
+	var undone []Undone
+	must(t, s.on(func(h *Host) (err error) {
+		undone, err = h.Undo(ledger.AllClaims)
+		return err
+	}))
+	if len(undone) != 1 || undone[0].Relay != "test" || len(undone[0].Taken) != 1 {
+		t.Errorf("undone: %+v", undone)
+	}
+	if after := s.state(); after != whole {
+		t.Errorf("a dry run changed\n%s", after)
+	}
+}
+
+// TestFailedSet: a Set that the kernel refuses leaves nothing.
+func TestFailedSet(t *testing.T) {
+	s := newSite(t)
+	before := s.state()
+	must(t, s.R.Do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetDown(lo)
+	}))
+	if err := s.on(func(h *Host) error { return h.Set(options()) }); err == nil {
+		t.Error("no error without a loopback device")
+	}
+	must(t, s.R.Up("lo"))
+	if after := s.state(); after != before {
+		t.Errorf("left\n%s", after)
+	}
+}

@@ -1,0 +1,524 @@
+package intercept
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// Priorities of the chains, among those of other programs at the same hook.
+const (
+	// beforeConntrack is also before the raw table's.
+	beforeConntrack = -310
+	// afterAll is after the translation of addresses, with which an answer gets the
+	// address of the relay's socket, and after filters that look up a packet's route
+	// back with its mark, as firewalld's for IPv6.
+	afterAll = 300
+)
+
+// tablePrefix begins the names of longhaul's tables. The name of a relay follows.
+const tablePrefix = "longhaul-"
+
+// chain is a chain of nftables.
+type chain struct {
+	name     string
+	hook     *nftables.ChainHook // nil: other chains jump to it
+	hookName string
+	priority nftables.ChainPriority
+	rules    []rule
+}
+
+// rule is a rule as the nft command takes it and as the kernel does.
+type rule []statement
+
+// statement is a part of a rule.
+type statement struct {
+	text string
+	// kernel returns the expressions. It may add sets to the transaction.
+	kernel func(t *transaction) []expr.Any
+}
+
+// ruleset is what a relay's table has.
+type ruleset struct {
+	table    string
+	counters []string
+	chains   []chain
+}
+
+// newRuleset returns the rules for o:
+//
+//	divert   gives the first SYNs of clients to the listener, and keeps connection
+//	         tracking off the clients' packets
+//	deliver  marks the packets of the relay's sockets, for the routing rule
+//	answer   keeps connection tracking off the packets to the clients
+//
+// With the client's address as the source, both connections of a flow have the same
+// addresses and ports. Connection tracking would take the two for one, and most of their
+// packets for invalid. So it sees only the packets between relay and target.
+func newRuleset(o Options) ruleset {
+	r := ruleset{table: tablePrefix + o.Relay}
+	divert := chain{name: "divert", hook: nftables.ChainHookPrerouting, hookName: "prerouting", priority: beforeConntrack}
+	deliver := chain{name: "deliver", hook: nftables.ChainHookPrerouting, hookName: "prerouting", priority: afterAll}
+	answer := chain{name: "answer", hook: nftables.ChainHookOutput, hookName: "output", priority: beforeConntrack}
+	var tunnels []chain
+	for _, t := range o.Tunnels {
+		r.counters = append(r.counters, counterName(t.Name))
+		for _, f := range families {
+			if !f.in(t.To) {
+				continue
+			}
+			of := chain{name: f.name + "-" + t.Name}
+			if !t.Paused {
+				of.rules = append(of.rules, rule{
+					firstSYN, notToThisHost, f.tproxy(f.port(t)), countIn(counterName(t.Name)), notrack, accept,
+				})
+			}
+			of.rules = append(of.rules, rule{ofTransparentSocket, notrack})
+			tunnels = append(tunnels, of)
+			// A rule that names no addresses of one family names the family.
+			from, to := f.ranges(t.From), f.ranges(t.To)
+			clients, targets := f.addresses("saddr", from), f.addresses("daddr", to)
+			divert.rules = append(divert.rules, join(
+				device("iifname", expr.MetaKeyIIFNAME, t.Interface), f.match(len(clients)+len(targets) == 0), clients, targets,
+				ports("dport", t.Ports), rule{jump(of.name)}))
+			targets, clients = f.addresses("saddr", to), f.addresses("daddr", from)
+			answer.rules = append(answer.rules, join(
+				device("oifname", expr.MetaKeyOIFNAME, t.Interface), f.match(len(clients)+len(targets) == 0), targets, clients,
+				ports("sport", t.Ports), rule{notFromThisHost, notrack}))
+		}
+	}
+	deliver.rules = []rule{{isTCP, ofTransparentSocket, setMark(o.mark())}}
+	r.chains = append(tunnels, divert, deliver, answer)
+	return r
+}
+
+func counterName(tunnel string) string { return "connections-" + tunnel }
+
+func join(parts ...rule) rule { return slices.Concat(parts...) }
+
+func (r rule) text() string {
+	words := make([]string, len(r))
+	for i, s := range r {
+		words[i] = s.text
+	}
+	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " ")
+}
+
+// commands returns the arguments of nft that make the table.
+func (r ruleset) commands() (lines []string) {
+	table := "inet " + r.table
+	lines = append(lines, "add table "+table)
+	for _, c := range r.counters {
+		lines = append(lines, fmt.Sprintf("add counter %s %s", table, c))
+	}
+	for _, c := range r.chains {
+		line := fmt.Sprintf("add chain %s %s", table, c.name)
+		if c.hook != nil {
+			line += fmt.Sprintf(" { type filter hook %s priority %d ; policy accept ; }", c.hookName, c.priority)
+		}
+		lines = append(lines, line)
+	}
+	for _, c := range r.chains {
+		for _, rule := range c.rules {
+			lines = append(lines, fmt.Sprintf("add rule %s %s %s", table, c.name, rule.text()))
+		}
+	}
+	return lines
+}
+
+// transaction is a change of nftables that happens as a whole.
+type transaction struct {
+	conn  *nftables.Conn
+	table *nftables.Table
+	err   error
+}
+
+// replace puts the ruleset in place of the table of that name, in one step. Counters go
+// on from former.
+func (r ruleset) replace(former map[string]expr.Counter) error {
+	t, err := newTransaction(r.table)
+	if err != nil {
+		return err
+	}
+	t.deleteTable()
+	t.conn.AddTable(t.table)
+	for _, name := range r.counters {
+		count := former[name]
+		t.conn.AddObj(&nftables.NamedObj{Table: t.table, Name: name, Type: nftables.ObjTypeCounter, Obj: &count})
+	}
+	policy := nftables.ChainPolicyAccept
+	for _, c := range r.chains {
+		nc := &nftables.Chain{Table: t.table, Name: c.name}
+		if c.hook != nil {
+			nc.Type, nc.Hooknum, nc.Priority, nc.Policy = nftables.ChainTypeFilter, c.hook, &c.priority, &policy
+		}
+		t.conn.AddChain(nc)
+	}
+	for _, c := range r.chains {
+		for _, rule := range c.rules {
+			var all []expr.Any
+			for _, s := range rule {
+				all = append(all, s.kernel(t)...)
+			}
+			t.conn.AddRule(&nftables.Rule{Table: t.table, Chain: &nftables.Chain{Name: c.name}, Exprs: all})
+		}
+	}
+	return t.commit()
+}
+
+// deleteTable removes a table, in one step.
+func deleteTable(name string) error {
+	t, err := newTransaction(name)
+	if err != nil {
+		return err
+	}
+	t.deleteTable()
+	return t.commit()
+}
+
+func newTransaction(table string) (*transaction, error) {
+	conn, err := nftables.New()
+	return &transaction{conn: conn, table: &nftables.Table{Family: nftables.TableFamilyINet, Name: table}}, err
+}
+
+// deleteTable makes sure that the table exists, whose deletion would fail otherwise.
+func (t *transaction) deleteTable() {
+	t.conn.AddTable(t.table)
+	t.conn.DelTable(t.table)
+}
+
+func (t *transaction) commit() error {
+	if t.err != nil {
+		return t.err
+	}
+	return t.conn.Flush()
+}
+
+// set adds an anonymous set of ranges, and returns the expression that looks the value
+// in register 1 up in it.
+func (t *transaction) set(of nftables.SetDatatype, elements []nftables.SetElement, interval bool) expr.Any {
+	s := &nftables.Set{Table: t.table, Anonymous: true, Constant: true, Interval: interval, KeyType: of}
+	if err := t.conn.AddSet(s, elements); err != nil {
+		t.err = err
+	}
+	return &expr.Lookup{SourceRegister: 1, SetName: s.Name, SetID: s.ID}
+}
+
+// plain is a statement with the same expressions in every transaction.
+func plain(text string, all ...expr.Any) statement {
+	return statement{text, func(*transaction) []expr.Any { return all }}
+}
+
+func equal(data ...byte) *expr.Cmp { return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data} }
+
+func native(v uint32) []byte { return binaryutil.NativeEndian.PutUint32(v) }
+
+var (
+	l4tcp = []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equal(unix.IPPROTO_TCP)}
+	isTCP = plain("meta l4proto tcp", l4tcp...)
+
+	firstSYN = plain("tcp flags & (fin | syn | rst | ack) == syn", append(slices.Clip(l4tcp),
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{0x17}, Xor: []byte{0}},
+		equal(0x02))...)
+
+	notToThisHost = plain("fib daddr type != local", &expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true}, notLocal)
+	// Answers of this host's own servers have one of its addresses.
+	notFromThisHost = plain("fib saddr type != local", &expr.Fib{Register: 1, FlagSADDR: true, ResultADDRTYPE: true}, notLocal)
+	notLocal        = &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: native(unix.RTN_LOCAL)}
+
+	ofTransparentSocket = plain("socket transparent 1", &expr.Socket{Key: expr.SocketKeyTransparent, Register: 1}, equal(1))
+
+	notrack = plain("notrack", &expr.Notrack{})
+	accept  = plain("accept", &expr.Verdict{Kind: expr.VerdictAccept})
+)
+
+func jump(to string) statement {
+	return plain("jump "+to, &expr.Verdict{Kind: expr.VerdictJump, Chain: to})
+}
+
+func countIn(counter string) statement {
+	return plain("counter name "+counter, &expr.Objref{Type: int(nftables.ObjTypeCounter), Name: counter})
+}
+
+func setMark(bit uint32) statement {
+	return plain(fmt.Sprintf("meta mark set meta mark or %#x", bit),
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(^bit), Xor: native(bit)},
+		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1})
+}
+
+func device(word string, key expr.MetaKey, name string) rule {
+	var padded [unix.IFNAMSIZ]byte
+	copy(padded[:], name)
+	return rule{plain(fmt.Sprintf("%s %q", word, name), &expr.Meta{Key: key, Register: 1}, equal(padded[:]...))}
+}
+
+// family is an address family in the words of nft.
+type family struct {
+	name, word string // "ipv4", "ip"
+	number     byte   // NFPROTO_IPV4
+	rtnl       int    // AF_INET
+	loopback   netip.Addr
+	bits       int
+	source     uint32 // offset of the source address in a packet; the destination follows
+	set        nftables.SetDatatype
+}
+
+var families = []family{
+	{"ipv4", "ip", unix.NFPROTO_IPV4, unix.AF_INET, netip.AddrFrom4([4]byte{127, 0, 0, 1}), 32, 12, nftables.TypeIPAddr},
+	{"ipv6", "ip6", unix.NFPROTO_IPV6, unix.AF_INET6, netip.IPv6Loopback(), 128, 8, nftables.TypeIP6Addr},
+}
+
+// in reports whether one of the prefixes is of the family.
+func (f family) in(prefixes []netip.Prefix) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Addr().BitLen() == f.bits })
+}
+
+// match is the match of the family itself, if nothing else in the rule implies it.
+func (f family) match(needed bool) rule {
+	s := f.expressions()
+	if !needed {
+		return nil
+	}
+	return rule{plain("meta nfproto "+f.name, s...)}
+}
+
+func (f family) expressions() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, equal(f.number)}
+}
+
+func (f family) port(t Tunnel) uint16 {
+	if f.bits == 32 {
+		return t.ListenPort
+	}
+	return t.ListenPort6
+}
+
+// tproxy ends the rule if nobody listens at the port.
+func (f family) tproxy(port uint16) statement {
+	text := "PORT" // of a plan, before the relay listens
+	if port != 0 {
+		text = fmt.Sprint(port)
+	}
+	address := f.loopback.String()
+	if f.loopback.Is6() {
+		address = "[" + address + "]"
+	}
+	return plain(fmt.Sprintf("tproxy %s to %s:%s", f.word, address, text),
+		&expr.Immediate{Register: 1, Data: f.loopback.AsSlice()},
+		&expr.Immediate{Register: 2, Data: binary.BigEndian.AppendUint16(nil, port)},
+		&expr.TProxy{Family: f.number, TableFamily: byte(nftables.TableFamilyINet), RegAddr: 1, RegPort: 2})
+}
+
+// addressRange is an inclusive range of addresses.
+type addressRange struct{ first, last netip.Addr }
+
+func (r addressRange) text(bits int) string {
+	for n := range bits + 1 {
+		if p := netip.PrefixFrom(r.first, n); p.Masked().Addr() == r.first && lastOf(p) == r.last {
+			if n == bits {
+				return r.first.String()
+			}
+			return p.String()
+		}
+	}
+	return r.first.String() + "-" + r.last.String()
+}
+
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// ranges returns the family's prefixes as disjoint ranges that do not touch: nft merges
+// others. It returns nothing if they are all addresses.
+func (f family) ranges(prefixes []netip.Prefix) (merged []addressRange) {
+	var all []addressRange
+	for _, p := range prefixes {
+		if p.Addr().BitLen() == f.bits {
+			all = append(all, addressRange{p.Masked().Addr(), lastOf(p)})
+		}
+	}
+	slices.SortFunc(all, func(a, b addressRange) int { return a.first.Compare(b.first) })
+	for _, r := range all {
+		if n := len(merged); n > 0 && (!merged[n-1].last.Less(r.first) || merged[n-1].last.Next() == r.first) {
+			if merged[n-1].last.Less(r.last) {
+				merged[n-1].last = r.last
+			}
+			continue
+		}
+		merged = append(merged, r)
+	}
+	if len(merged) == 1 && !merged[0].first.Prev().IsValid() && !merged[0].last.Next().IsValid() {
+		return nil
+	}
+	return merged
+}
+
+// addresses matches one of the ranges; an empty rule matches all.
+func (f family) addresses(which string, ranges []addressRange) rule {
+	if len(ranges) == 0 {
+		return nil
+	}
+	length := uint32(f.bits / 8)
+	offset := f.source
+	if which == "daddr" {
+		offset += length
+	}
+	texts := make([]string, len(ranges))
+	var elements []nftables.SetElement
+	if ranges[0].first != netip.PrefixFrom(ranges[0].first, 0).Masked().Addr() {
+		elements = append(elements, nftables.SetElement{Key: make([]byte, length), IntervalEnd: true})
+	}
+	for i, r := range ranges {
+		texts[i] = r.text(f.bits)
+		elements = append(elements, nftables.SetElement{Key: r.first.AsSlice()})
+		if next := r.last.Next(); next.IsValid() {
+			elements = append(elements, nftables.SetElement{Key: next.AsSlice(), IntervalEnd: true})
+		}
+	}
+	return rule{{
+		fmt.Sprintf("%s %s %s", f.word, which, setText(texts)),
+		func(t *transaction) []expr.Any {
+			load := append(f.expressions(), &expr.Payload{
+				DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length,
+			})
+			if len(ranges) > 1 {
+				return append(load, t.set(f.set, elements, true))
+			}
+			return append(load, between(ranges[0].first.AsSlice(), ranges[0].last.AsSlice())...)
+		},
+	}}
+}
+
+// between matches a value of register 1 from first to last.
+func between(first, last []byte) []expr.Any {
+	if slices.Equal(first, last) {
+		return []expr.Any{equal(first...)}
+	}
+	// A prefix is written as such, for listings.
+	mask := make([]byte, len(first))
+	for i := range mask {
+		mask[i] = ^(first[i] ^ last[i])
+	}
+	if isPrefix(mask) && slices.Equal(and(first, mask), first) && slices.Equal(and(last, mask), first) {
+		return []expr.Any{
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))},
+			equal(first...),
+		}
+	}
+	return []expr.Any{
+		&expr.Cmp{Op: expr.CmpOpGte, Register: 1, Data: first},
+		&expr.Cmp{Op: expr.CmpOpLte, Register: 1, Data: last},
+	}
+}
+
+func isPrefix(mask []byte) bool {
+	seenZero := false
+	for i := range len(mask) * 8 {
+		one := mask[i/8]&(0x80>>(i%8)) != 0
+		if one && seenZero {
+			return false
+		}
+		seenZero = seenZero || !one
+	}
+	return true
+}
+
+func and(a, b []byte) []byte {
+	r := make([]byte, len(a))
+	for i := range a {
+		r[i] = a[i] & b[i]
+	}
+	return r
+}
+
+// setText is a set with more than one element in braces, as nft lists it.
+func setText(elements []string) string {
+	if len(elements) == 1 {
+		return elements[0]
+	}
+	return "{ " + strings.Join(elements, ", ") + " }"
+}
+
+func (r PortRange) String() string {
+	if r.First == r.Last {
+		return fmt.Sprint(r.First)
+	}
+	return fmt.Sprintf("%d-%d", r.First, r.Last)
+}
+
+const lastPort = 1<<16 - 1
+
+// mergePorts returns disjoint ranges that do not touch, nothing if they are all ports.
+func mergePorts(ranges []PortRange) (merged []PortRange) {
+	all := slices.Clone(ranges)
+	slices.SortFunc(all, func(a, b PortRange) int { return int(a.First) - int(b.First) })
+	for _, r := range all {
+		if n := len(merged); n > 0 && int(r.First) <= int(merged[n-1].Last)+1 {
+			merged[n-1].Last = max(merged[n-1].Last, r.Last)
+			continue
+		}
+		merged = append(merged, r)
+	}
+	if len(merged) == 1 && merged[0].First <= 1 && merged[0].Last == lastPort {
+		return nil
+	}
+	return merged
+}
+
+// ports matches TCP packets with one of the ports.
+func ports(which string, ranges []PortRange) rule {
+	ranges = mergePorts(ranges)
+	if len(ranges) == 0 {
+		return rule{isTCP}
+	}
+	offset := uint32(0)
+	if which == "dport" {
+		offset = 2
+	}
+	key := func(port int) []byte { return binary.BigEndian.AppendUint16(nil, uint16(port)) }
+	texts := make([]string, len(ranges))
+	interval := slices.ContainsFunc(ranges, func(r PortRange) bool { return r.First != r.Last })
+	var elements []nftables.SetElement
+	if interval && ranges[0].First > 0 {
+		elements = append(elements, nftables.SetElement{Key: key(0), IntervalEnd: true})
+	}
+	for i, r := range ranges {
+		texts[i] = r.String()
+		elements = append(elements, nftables.SetElement{Key: key(int(r.First))})
+		if interval && r.Last < lastPort {
+			elements = append(elements, nftables.SetElement{Key: key(int(r.Last) + 1), IntervalEnd: true})
+		}
+	}
+	return rule{{
+		fmt.Sprintf("tcp %s %s", which, setText(texts)),
+		func(t *transaction) []expr.Any {
+			load := append(slices.Clip(l4tcp), &expr.Payload{
+				DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2,
+			})
+			if len(ranges) > 1 {
+				return append(load, t.set(nftables.TypeInetService, elements, interval))
+			}
+			first, last := key(int(ranges[0].First)), key(int(ranges[0].Last))
+			if ranges[0].First == ranges[0].Last {
+				return append(load, equal(first...))
+			}
+			return append(load,
+				&expr.Cmp{Op: expr.CmpOpGte, Register: 1, Data: first},
+				&expr.Cmp{Op: expr.CmpOpLte, Register: 1, Data: last})
+		},
+	}}
+}
