@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"longhaul/internal/lab/hosts"
 	"longhaul/internal/ledger"
 	"longhaul/internal/nettest"
 	"longhaul/internal/remedy"
@@ -163,6 +165,70 @@ func TestMasquerade(t *testing.T) {
 	if n := s.relayed.Load(); n != 2 {
 		t.Errorf("%d connections by the relay, want 2", n)
 	}
+}
+
+// TestPathMTU: the relay's connection learns from ICMP that the path is narrower than both
+// ends assume. The router that says so writes to the client, whose address the packets
+// have.
+func TestPathMTU(t *testing.T) {
+	s := newSite(t)
+	s.nft(`table inet fw { chain in { type filter hook input priority 0; ct state invalid counter drop; }; }`)
+	narrow, far := newHost(t, "narrow"), newHost(t, "far")
+	must(t, hosts.Cable(s.R, "wan", narrow, "near", 1500))
+	must(t, hosts.Cable(narrow, "far", far, "eth0", 1500))
+	must(t, narrow.MTU("far", 1300))
+	for _, a := range []struct {
+		host            *hosts.Host
+		device, address string
+		to, via         string
+	}{
+		{s.R, "wan", "10.9.3.1/24", "10.9.4.0/24", "10.9.3.2"}, {s.R, "wan", "fd09:3::1/64", "fd09:4::/64", "fd09:3::2"},
+		{narrow, "near", "10.9.3.2/24", "0.0.0.0/0", "10.9.3.1"}, {narrow, "near", "fd09:3::2/64", "::/0", "fd09:3::1"},
+		{narrow, "far", "10.9.4.1/24", "", ""}, {narrow, "far", "fd09:4::1/64", "", ""},
+		{far, "eth0", "10.9.4.2/24", "0.0.0.0/0", "10.9.4.1"}, {far, "eth0", "fd09:4::2/64", "::/0", "fd09:4::1"},
+	} {
+		must(t, a.host.Address(a.device, netip.MustParsePrefix(a.address)))
+		if a.to != "" {
+			must(t, a.host.Route(hosts.Route{To: netip.MustParsePrefix(a.to), Via: netip.MustParseAddr(a.via)}))
+		}
+	}
+	must(t, narrow.Sysctl("net.ipv4.ip_forward", "1"))
+	must(t, narrow.Sysctl("net.ipv6.conf.all.forwarding", "1"))
+	o := options()
+	o.Tunnels[0].To = prefixes("10.9.4.0/24", "fd09:4::/64")
+	s.set(o)
+	defer s.relay(o.Tunnels[0])()
+	for _, address := range []string{"10.9.4.2:5000", "[fd09:4::2]:5000"} {
+		var l net.Listener
+		must(t, far.Do(func() (err error) {
+			l, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+			return err
+		}))
+		s.accept(l, func(c *net.TCPConn) {
+			n, _ := io.Copy(io.Discard, c)
+			fmt.Fprint(c, n)
+		})
+		conn, err := s.A.DialTCP(t.Context(), netip.MustParseAddrPort(address), patience)
+		must(t, err)
+		t.Cleanup(func() { conn.Close() })
+		must(t, conn.SetDeadline(time.Now().Add(patience)))
+		_, err = conn.Write(make([]byte, 1<<20))
+		must(t, err)
+		must(t, conn.CloseWrite())
+		if got, err := io.ReadAll(conn); err != nil || string(got) != fmt.Sprint(1<<20) {
+			t.Errorf("%s got %q, %v\n%s", address, got, err, s.run("nft list ruleset"))
+		}
+	}
+	if n := s.relayed.Load(); n != 2 {
+		t.Errorf("%d connections by the relay, want 2", n)
+	}
+}
+
+func newHost(t *testing.T, name string) *hosts.Host {
+	h, err := hosts.New(name)
+	must(t, err)
+	t.Cleanup(h.Close)
+	return h
 }
 
 // TestOwnAddresses: connections to the router itself are not intercepted, and its own

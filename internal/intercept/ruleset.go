@@ -56,7 +56,8 @@ type ruleset struct {
 //
 //	divert   gives the first SYNs of clients to the listener, and keeps connection
 //	         tracking off the clients' packets
-//	deliver  marks the packets of the relay's sockets, for the routing rule
+//	deliver  marks the packets of the relay's sockets, for the routing rule, and ICMP
+//	         errors about them: on the way to the address of the client or target
 //	answer   keeps connection tracking off the packets to the clients
 //
 // With the client's address as the source, both connections of a flow have the same
@@ -94,9 +95,22 @@ func newRuleset(o Options) ruleset {
 				ports("sport", t.Ports), rule{notFromThisHost, notrack}))
 		}
 	}
-	deliver.rules = []rule{{isTCP, ofTransparentSocket, setMark(o.mark())}}
+	for _, name := range interfaces(o.Tunnels) {
+		divert.rules = append(divert.rules, join(device("iifname", expr.MetaKeyIIFNAME, name),
+			rule{isOneOf(icmp...), ofTransparentSocket, notrack}))
+	}
+	deliver.rules = []rule{{isOneOf(append(icmp, tcp)...), ofTransparentSocket, setMark(o.mark())}}
 	r.chains = append(tunnels, divert, deliver, answer)
 	return r
+}
+
+func interfaces(tunnels []Tunnel) (names []string) {
+	for _, t := range tunnels {
+		if !slices.Contains(names, t.Interface) {
+			names = append(names, t.Interface)
+		}
+	}
+	return names
 }
 
 func counterName(tunnel string) string { return "connections-" + tunnel }
@@ -201,7 +215,7 @@ func (t *transaction) commit() error {
 	return t.conn.Flush()
 }
 
-// set adds an anonymous set of ranges, and returns the expression that looks the value
+// set adds an anonymous set, of ranges or of single values, and returns the expression that looks the value
 // in register 1 up in it.
 func (t *transaction) set(of nftables.SetDatatype, elements []nftables.SetElement, interval bool) expr.Any {
 	s := &nftables.Set{Table: t.table, Anonymous: true, Constant: true, Interval: interval, KeyType: of}
@@ -239,6 +253,29 @@ var (
 	notrack = plain("notrack", &expr.Notrack{})
 	accept  = plain("accept", &expr.Verdict{Kind: expr.VerdictAccept})
 )
+
+// protocol is a protocol in the words of nft.
+type protocol struct {
+	word   string
+	number byte
+}
+
+var (
+	tcp  = protocol{"tcp", unix.IPPROTO_TCP}
+	icmp = []protocol{{"icmp", unix.IPPROTO_ICMP}, {"ipv6-icmp", unix.IPPROTO_ICMPV6}}
+)
+
+// isOneOf matches packets of the protocols.
+func isOneOf(protocols ...protocol) statement {
+	words := make([]string, len(protocols))
+	elements := make([]nftables.SetElement, len(protocols))
+	for i, p := range protocols {
+		words[i], elements[i].Key = p.word, []byte{p.number}
+	}
+	return statement{"meta l4proto " + setText(words), func(t *transaction) []expr.Any {
+		return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, t.set(nftables.TypeInetProto, elements, false)}
+	}}
+}
 
 func jump(to string) statement {
 	return plain("jump "+to, &expr.Verdict{Kind: expr.VerdictJump, Chain: to})
