@@ -1,7 +1,8 @@
 // Package hostchanges lists longhaul's changes of this host, with their owners, and
 // takes claims on them back.
 //
-// It puts [destination] and [mss] together, in all network namespaces that it finds.
+// It puts [destination], [mss] and [intercept] together, in all network namespaces that
+// it finds.
 package hostchanges
 
 import (
@@ -12,6 +13,7 @@ import (
 
 	"longhaul/internal/cc"
 	"longhaul/internal/destination"
+	"longhaul/internal/intercept"
 	"longhaul/internal/ledger"
 	"longhaul/internal/mss"
 )
@@ -20,17 +22,19 @@ import (
 type Host struct {
 	Destinations *destination.Host
 	MSS          *mss.Host
+	Intercept    *intercept.Host
 }
 
 // NewHost returns this machine. by is who lists or takes back.
 func NewHost(by ledger.By) *Host {
-	return &Host{destination.NewHost(by), mss.NewHost(by)}
+	return &Host{destination.NewHost(by), mss.NewHost(by), intercept.NewHost(by)}
 }
 
 // DryRun makes the host only say what would change.
 func (h *Host) DryRun() {
 	h.Destinations.DryRun()
 	h.MSS.DryRun = true
+	h.Intercept.DryRun = true
 }
 
 func (h *Host) open() (*ledger.Book, error) { return ledger.Open(h.MSS.Ledger, h.MSS.DryRun) }
@@ -117,7 +121,7 @@ func (h *Host) List(s Selection) ([]Change, error) {
 }
 
 // kinds is the order of lists.
-var kinds = []ledger.Kind{ledger.Algorithm, ledger.Default, ledger.Route, ledger.MSS}
+var kinds = []ledger.Kind{ledger.Algorithm, ledger.Default, ledger.Route, ledger.MSS, ledger.Intercept}
 
 // usersOf describes the claims that keep an algorithm loaded, without those on the
 // algorithm itself.
@@ -137,6 +141,7 @@ func usersOf(book *ledger.Book, algorithm string) (texts []string) {
 func (h *Host) adopt(book *ledger.Book) {
 	_ = h.Destinations.CC.AdoptIn(book)
 	_ = h.MSS.AdoptIn(book)
+	_ = h.Intercept.AdoptIn(book)
 }
 
 // others finds the network namespaces of entries and of pinned rules.
@@ -172,7 +177,8 @@ type Outcome struct {
 type Place struct {
 	NetNS string // empty for the calling thread's
 	destination.Undone
-	MSS []mss.Undone
+	MSS       []mss.Undone
+	Intercept []intercept.Undone
 }
 
 // Undo takes back the chosen claims. A thing gets the value of the last claim left, or
@@ -230,7 +236,7 @@ func (h *Host) nothing() bool {
 		return false
 	}
 	ids, err := h.MSS.Namespaces()
-	return err == nil && len(ids) == 0
+	return err == nil && len(ids) == 0 && h.Intercept.IsClean()
 }
 
 func (h *Host) undoHere(ctx context.Context, book *ledger.Book, choose func(ledger.Key, ledger.Claim) bool) (p Place, released []string, err error) {
@@ -238,7 +244,10 @@ func (h *Host) undoHere(ctx context.Context, book *ledger.Book, choose func(ledg
 	if err != nil {
 		return p, released, err
 	}
-	p.MSS, err = h.MSS.UndoIn(ctx, book, choose)
+	if p.MSS, err = h.MSS.UndoIn(ctx, book, choose); err != nil {
+		return p, released, err
+	}
+	p.Intercept, err = h.Intercept.UndoIn(book, choose)
 	return p, released, err
 }
 
@@ -293,7 +302,7 @@ func (h *Host) forgetDeleted(ctx context.Context, book *ledger.Book, here uint64
 }
 
 func (o *Outcome) add(p Place) {
-	if len(p.Routes) > 0 || p.Default != nil || len(p.MSS) > 0 {
+	if len(p.Routes) > 0 || p.Default != nil || len(p.MSS) > 0 || len(p.Intercept) > 0 {
 		o.Places = append(o.Places, p)
 	}
 }

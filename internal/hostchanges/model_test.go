@@ -101,6 +101,7 @@ func ipNet(s string) *net.IPNet {
 func (l *lab) host(owner string, means ledger.Means) *Host {
 	h := NewHost(ledger.By{Owner: owner, Means: means, Command: "a test"})
 	h.MSS.BPFFS, h.MSS.Ledger = l.bpffs, l.ledger
+	h.Intercept.Ledger = l.ledger
 	h.Destinations.CC.BPFFS, h.Destinations.CC.Ledger, h.Destinations.CC.Objects = l.bpffs, l.ledger, l.objects
 	h.Destinations.Routes.Ledger = l.ledger
 	return h

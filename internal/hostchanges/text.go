@@ -95,6 +95,9 @@ func (o Outcome) WriteText(w io.Writer) error {
 		for _, u := range p.MSS {
 			_ = u.WriteText(&b)
 		}
+		for _, u := range p.Intercept {
+			fmt.Fprintf(&b, "relay %s intercepts no more\n", u.Relay)
+		}
 	}
 	for _, u := range o.Algorithms {
 		b.WriteString(algorithmText(u) + "\n")
@@ -191,6 +194,9 @@ func (o Outcome) Undone() []Undone {
 				one.Now = u.Now.Text()
 			}
 			all = append(all, one)
+		}
+		for _, u := range p.Intercept {
+			all = append(all, Undone{Kind: ledger.Intercept, What: "relay " + u.Relay, NetNS: p.NetNS, Taken: u.Taken})
 		}
 	}
 	for _, u := range o.Algorithms {

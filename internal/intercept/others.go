@@ -111,8 +111,8 @@ type foreignObject struct {
 // chains returns all chains with their rules.
 func (r reader) chains() ([]foreignChain, error) {
 	objects, err := r.dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC, nil)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT) {
-		return nil, nil // a kernel without nftables
+	if isAbsent(err) {
+		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list the chains of nftables: %w", err)
@@ -226,3 +226,8 @@ const (
 	nfDrop   = 0
 	nfAccept = 1
 )
+
+// isAbsent reports whether an error means that the kernel has no nftables.
+func isAbsent(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT)
+}

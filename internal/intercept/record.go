@@ -162,11 +162,8 @@ type Undone struct {
 // Undo takes back the interception of the relays that are chosen, in this network
 // namespace.
 func (h *Host) Undo(choose func(ledger.Key, ledger.Claim) bool) ([]Undone, error) {
-	if h.isClean() {
+	if h.IsClean() {
 		return nil, nil
-	}
-	if err := needPrivilege(); err != nil {
-		return nil, err
 	}
 	book, err := ledger.Open(h.Ledger, h.DryRun)
 	if err != nil {
@@ -176,8 +173,9 @@ func (h *Host) Undo(choose func(ledger.Key, ledger.Claim) bool) ([]Undone, error
 	return h.UndoIn(book, choose)
 }
 
-// isClean reports whether there is nothing to undo, for which no privilege is needed.
-func (h *Host) isClean() bool {
+// IsClean reports whether there is nothing to undo in this network namespace, for which
+// no privilege is needed.
+func (h *Host) IsClean() bool {
 	book, err := ledger.Read(h.Ledger)
 	if err != nil {
 		return false
@@ -197,6 +195,12 @@ func (h *Host) UndoIn(book *ledger.Book, choose func(ledger.Key, ledger.Claim) b
 		return nil, err
 	}
 	if err := h.AdoptIn(book); err != nil {
+		return nil, err
+	}
+	if len(book.Of(ledger.Intercept, here)) == 0 {
+		return nil, nil
+	}
+	if err := needPrivilege(); err != nil {
 		return nil, err
 	}
 	for _, e := range slices.Clone(book.Of(ledger.Intercept, here)) {
@@ -252,15 +256,15 @@ func (h *Host) AdoptIn(book *ledger.Book) error {
 	return nil
 }
 
-// tables returns the names of longhaul's tables.
+// tables returns the names of longhaul's tables. Without privilege it sees none.
 func tables() (names []string, err error) {
 	conn, err := nftables.New()
 	if err != nil {
 		return nil, err
 	}
 	all, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT) {
-		return nil, nil // a kernel without nftables has no tables
+	if errors.Is(err, unix.EPERM) || isAbsent(err) {
+		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list nftables: %w", err)
