@@ -47,7 +47,16 @@ func splitAddress(s string) (host string, ports Ports, bad *mistake) {
 	return host, ports, bad
 }
 
+// parsePorts parses the ports of an address: one, or a range of at most maxRange.
 func parsePorts(s string) (Ports, *mistake) {
+	p, bad := parsePortRange(s)
+	if bad == nil && p.Len() > maxRange {
+		bad = &mistake{fmt.Sprintf("port range %q has %d ports, and at most %d are allowed", s, p.Len(), maxRange), "make it shorter, or split it into several tunnels"}
+	}
+	return p, bad
+}
+
+func parsePortRange(s string) (Ports, *mistake) {
 	lowText, highText, isRange := strings.Cut(s, "-")
 	low, bad := parsePort(lowText)
 	if bad != nil {
@@ -62,8 +71,6 @@ func parsePorts(s string) (Ports, *mistake) {
 		return Ports{}, bad
 	case high < low:
 		return Ports{}, &mistake{fmt.Sprintf("port range %q runs backwards", s), fmt.Sprintf("write %d-%d", high, low)}
-	case int(high)-int(low) >= maxRange:
-		return Ports{}, &mistake{fmt.Sprintf("port range %q has %d ports, and at most %d are allowed", s, int(high)-int(low)+1, maxRange), "make it shorter, or split it into several tunnels"}
 	}
 	return Ports{low, high}, nil
 }
@@ -217,7 +224,7 @@ func (p Ports) String() string {
 // overlaps reports whether one host cannot listen on both. The wildcard [::]
 // also accepts IPv4 connections, unless 0.0.0.0 has the same port.
 func (l Listen) overlaps(o Listen) bool {
-	if l.Ports.High < o.Ports.Low || o.Ports.High < l.Ports.Low {
+	if !l.Ports.overlaps(o.Ports) {
 		return false
 	}
 	return l.Addr == o.Addr || covers(l.Addr, o.Addr) || covers(o.Addr, l.Addr)

@@ -68,6 +68,9 @@ type Config struct {
 	// peers; empty means the default one.
 	PairKeys string `json:",omitzero"`
 
+	// Interception is what the rules of intercepting tunnels use.
+	Interception Interception `json:",omitzero"`
+
 	Log     Log
 	Tunnels []Tunnel
 
@@ -84,13 +87,15 @@ type Log struct {
 	Level  string // "debug", "info", "warn" or "error"
 }
 
-// Tunnel is the configuration of a tunnel.
+// Tunnel is the configuration of a tunnel. It listens or intercepts.
 type Tunnel struct {
-	Name     string
-	Listen   []Listen
-	Forward  []Forward
-	Pair     Pair     `json:",omitzero"` // the far relay to which the tunnel leads
-	PairFrom PairFrom `json:",omitzero"` // the near relays whose flows the tunnel takes
+	Name      string
+	Listen    []Listen
+	Intercept Intercept `json:",omitzero"`
+	Source    Source    `json:",omitzero"` // empty without Intercept
+	Forward   []Forward // empty: to the address that the client dialed
+	Pair      Pair      `json:",omitzero"` // the far relay to which the tunnel leads
+	PairFrom  PairFrom  `json:",omitzero"` // the near relays whose flows the tunnel takes
 	Settings
 }
 

@@ -27,6 +27,7 @@ type decoder struct {
 
 	listens      []placedListen
 	forwardNodes [][]*node               // of the hops of each tunnel
+	intercepts   []*node                 // of each tunnel
 	names        map[string][]netip.Addr // of listening addresses
 }
 

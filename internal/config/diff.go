@@ -48,6 +48,7 @@ func ChangedSettings(before, after *Config) []string {
 		{"http_names", before.HTTPNames, after.HTTPNames},
 		{"dashboard", before.Dashboard, after.Dashboard},
 		{"history", before.History, after.History},
+		{"interception", before.Interception, after.Interception},
 		{"log.level", before.Log.Level, after.Log.Level},
 	} {
 		if !reflect.DeepEqual(s.before, s.after) {

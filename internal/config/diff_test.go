@@ -14,6 +14,8 @@ func TestChangedSettings(t *testing.T) {
 			v.SetString(v.String() + "x")
 		case reflect.Int, reflect.Int64:
 			v.SetInt(v.Int() + 1)
+		case reflect.Uint32:
+			v.SetUint(v.Uint() + 1)
 		case reflect.Float64:
 			v.SetFloat(v.Float() + 1)
 		case reflect.Slice:

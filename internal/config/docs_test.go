@@ -24,7 +24,7 @@ func TestPageNamesEveryKey(t *testing.T) {
 	}
 	d := &decoder{ctx: t.Context(), loader: testLoader(), keys: map[string][]string{}}
 	d.config(tree)
-	within := map[string]string{"log": "log.", "limits": "limits.", "history": "history.", "proxy_protocol": "proxy_protocol.", "proxy_protocol.in": "proxy_protocol.in.", "health": "health.", "dashboard": "dashboard.", "pair": "pair.", "pair_from": "pair_from."}
+	within := map[string]string{"log": "log.", "limits": "limits.", "history": "history.", "proxy_protocol": "proxy_protocol.", "proxy_protocol.in": "proxy_protocol.in.", "health": "health.", "dashboard": "dashboard.", "pair": "pair.", "pair_from": "pair_from.", "intercept": "intercept.", "interception": "interception."}
 	for section, keys := range d.keys {
 		for _, key := range keys {
 			switch {
@@ -34,7 +34,7 @@ func TestPageNamesEveryKey(t *testing.T) {
 				key = "`check." + key + "`"
 			case key == "check" && section != "health":
 				continue // its keys are there
-			case key == "log", key == "limits", key == "history", key == "dashboard", key == "proxy_protocol", key == "health", section == "proxy_protocol" && key == "in": // their keys are there
+			case key == "interception", key == "log", key == "limits", key == "history", key == "dashboard", key == "proxy_protocol", key == "health", section == "proxy_protocol" && key == "in": // their keys are there
 				continue
 			default:
 				key = "`" + within[section] + key + "`"

@@ -258,12 +258,14 @@ func FuzzLoad(f *testing.F) {
 		}
 		names := map[string]bool{}
 		for _, tun := range c.Tunnels {
-			if tun.Name == "" || names[tun.Name] || len(tun.Listen) == 0 || len(tun.Forward) == 0 {
+			intercepts := tun.Intercept.Enabled()
+			if tun.Name == "" || names[tun.Name] || (len(tun.Listen) == 0) != intercepts || len(tun.Forward) == 0 && !intercepts ||
+				intercepts && len(tun.Intercept.To) == 0 || (tun.Source == "") == intercepts {
 				t.Errorf("an invalid tunnel was accepted: %+v", tun)
 			}
 			names[tun.Name] = true
 			for _, fw := range tun.Forward {
-				if fw.Ports.Len() != tun.Listen[0].Ports.Len() || fw.Host == "" || fw.Ports.Low == 0 {
+				if fw.Ports.Len() != tun.ports().Len() || fw.Host == "" || fw.Ports.Low == 0 {
 					t.Errorf("ports do not map one to one: %+v", tun)
 				}
 			}

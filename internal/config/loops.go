@@ -92,8 +92,14 @@ func (d *decoder) reportLoop(tunnels []placedTunnel, loop []step) {
 		"%s leads back in a loop: %s", f, strings.Join(names, " -> "))
 }
 
-// ports is the range of ports on which the tunnel listens.
-func (t Tunnel) ports() Ports { return t.Listen[0].Ports }
+// ports is the range of ports on which the tunnel listens. To an intercepting tunnel no
+// port leads, so that it stands for one.
+func (t Tunnel) ports() Ports {
+	if len(t.Listen) == 0 {
+		return Ports{}
+	}
+	return t.Listen[0].Ports
+}
 
 // reached lists the ports of tunnels at which a connection to a port of one of these
 // addresses of the network arrives.

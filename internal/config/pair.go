@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -141,15 +140,7 @@ func (d *decoder) checkPair(n *node, t *Tunnel) {
 	if !near && !far {
 		return
 	}
-	clash := func(path, fix, format string, args ...any) {
-		at := n
-		for key := range strings.SplitSeq(path, ".") {
-			at = at.lookup(key)
-		}
-		if at != nil && !(at.kind == scalar && at.text == Off) {
-			d.errorf(at, fix, format, args...)
-		}
-	}
+	clash := func(path, fix, format string, args ...any) { d.clash(n, path, fix, format, args...) }
 	if near && far {
 		clash("pair_from", "make two tunnels, the second behind the first", "pair and pair_from in one tunnel are not supported yet")
 		return

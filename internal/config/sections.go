@@ -75,6 +75,7 @@ func (d *decoder) config(root *node) Config {
 		field{"dashboard", func(n *node) { d.dashboard(n, &c.Dashboard) }},
 		field{"history", func(n *node) { d.history(n, &c.History) }},
 		into("pair_keys", &c.PairKeys, d.pairKeys),
+		field{"interception", func(n *node) { d.interception(n, &c.Interception) }},
 		into("workers", &c.Workers, d.workers),
 		field{"log", func(n *node) {
 			d.mapping(n, "log",
@@ -105,6 +106,7 @@ func (d *decoder) config(root *node) Config {
 		}
 		d.checkClashes()
 		if len(d.errs) == 0 {
+			d.checkIntercepts(c.Tunnels)
 			d.checkLoops(c.Tunnels)
 		}
 	}
@@ -179,6 +181,8 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 				}
 			})
 		}},
+		{"intercept", func(n *node) { d.intercept(n, &t.Intercept) }},
+		into("source", &t.Source, oneOf(d, SourceClient, SourceRelay)),
 		{"forward", func(n *node) { t.Forward, forwards = d.forwards(n) }},
 		{"pair", func(n *node) { d.pair(n, &t.Pair) }},
 		{"pair_from", func(n *node) { d.pairFrom(n, &t.PairFrom) }},
@@ -193,7 +197,8 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 		{"listen", "add where it listens, such as listen: 10.10.10.20:6000"},
 		{"forward", "add where it leads, such as forward: rhel-vm-2:6000"},
 	} {
-		if n.lookup(required.key) == nil {
+		intercepts := n.lookup("intercept") != nil && required.key != "name"
+		if n.lookup(required.key) == nil && !intercepts {
 			// The position of a tunnel from flags is the first flag.
 			if n.at.Flag != "" {
 				d.errs = append(d.errs, &Error{Position{Flag: "command line"}, "--" + required.key + " is missing", strings.Replace(required.fix, required.key+": ", "--"+required.key+" ", 1)})
@@ -202,6 +207,9 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 			d.errorf(n, required.fix, "the tunnel has no %s", required.key)
 		}
 	}
+	if v := n.lookup("intercept"); v != nil && n.lookup("listen") != nil {
+		d.errorf(v, "remove one, or make two tunnels", "a tunnel cannot listen and intercept")
+	}
 	if at, again := names[t.Name]; again && t.Name != "" {
 		d.errorf(n.lookup("name"), "give each tunnel its own name", "the name %s is taken by the tunnel on line %d", t.Name, at.Line)
 	} else {
@@ -209,6 +217,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 	}
 	if len(d.errs) == before {
 		d.checkPorts(t, listens, forwards)
+		d.checkIntercept(n, &t)
 		d.checkPair(n, &t)
 		d.warnClear(n, &t)
 		d.checkSettings(n, t.Settings)
@@ -218,6 +227,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 	}
 	d.listens = append(d.listens, listens...)
 	d.forwardNodes = append(d.forwardNodes, forwards)
+	d.intercepts = append(d.intercepts, n.lookup("intercept"))
 	return t
 }
 

@@ -1,0 +1,277 @@
+package config
+
+import (
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Intercept selects the routed connections that a tunnel takes, in place of listening
+// addresses. The zero value means that the tunnel listens.
+type Intercept struct {
+	Interface string         // on which the clients' packets arrive
+	From      []netip.Prefix // clients; empty: everybody behind Interface
+	To        []netip.Prefix // targets
+	Ports     []Ports        // of the targets; empty: all
+}
+
+// Enabled reports whether the tunnel intercepts.
+func (i Intercept) Enabled() bool { return i.Interface != "" }
+
+// String is the interception in one word, as logs and lists show it.
+func (i Intercept) String() string {
+	to := make([]string, len(i.To))
+	for n, p := range i.To {
+		to[n] = p.String()
+	}
+	s := i.Interface + ">" + strings.Join(to, ",")
+	ports := make([]string, len(i.Ports))
+	for n, p := range i.Ports {
+		ports[n] = p.String()
+	}
+	if len(ports) > 0 {
+		s += ":" + strings.Join(ports, ",")
+	}
+	return s
+}
+
+// Source is the address from which the relay dials.
+type Source string
+
+// The values of source.
+const (
+	SourceClient Source = "client" // the client's address and port
+	SourceRelay  Source = "relay"
+)
+
+// Interception is what the host's rules for intercepting tunnels use. The zero value of
+// a field means that longhaul chooses.
+type Interception struct {
+	Mark  uint32 // one bit of a packet's mark
+	Table uint32 // number of the routing table
+}
+
+// Bounds of an interception.
+const (
+	maxInterfaceName = 15  // IFNAMSIZ less its terminator
+	maxIntercepted   = 256 // prefixes, and ranges of ports, of a tunnel
+)
+
+// interception decodes `interception`.
+func (d *decoder) interception(n *node, i *Interception) {
+	d.mapping(n, "interception", into("mark", &i.Mark, d.packetMark), into("table", &i.Table, d.routingTable))
+}
+
+func (d *decoder) packetMark(n *node, key string) (uint32, bool) {
+	v, ok := d.uint32(n, key)
+	if ok && bits.OnesCount32(v) != 1 {
+		d.errorf(n, "use one bit that nobody else on this host sets, such as 0x200000", "%s cannot be %s", key, n.text)
+		return 0, false
+	}
+	return v, ok
+}
+
+func (d *decoder) routingTable(n *node, key string) (uint32, bool) {
+	v, ok := d.uint32(n, key)
+	if ok && (v == 0 || v >= 253 && v <= 255) {
+		d.errorf(n, "use the number of a table that nobody else uses, such as 1812", "%s cannot be %s, a table of the system", key, n.text)
+		return 0, false
+	}
+	return v, ok
+}
+
+// uint32 decodes a decimal number, or a hexadecimal one after 0x.
+func (d *decoder) uint32(n *node, key string) (uint32, bool) {
+	s, ok := d.text(n, key)
+	if !ok {
+		return 0, false
+	}
+	digits, base := s, 10
+	if hex, found := strings.CutPrefix(s, "0x"); found {
+		digits, base = hex, 16
+	}
+	v, err := strconv.ParseUint(digits, base, 32)
+	if err != nil {
+		d.errorf(n, "use a number such as 1812 or 0x200000", "%s cannot be %q", key, s)
+		return 0, false
+	}
+	return uint32(v), true
+}
+
+// intercept decodes `intercept`.
+func (d *decoder) intercept(n *node, i *Intercept) {
+	before := len(d.errs)
+	d.mapping(n, "intercept",
+		into("interface", &i.Interface, d.interfaceName),
+		into("from", &i.From, d.distinctPrefixes),
+		into("to", &i.To, d.distinctPrefixes),
+		into("ports", &i.Ports, d.distinctPorts),
+	)
+	if n.kind != mapping {
+		return
+	}
+	for _, required := range []struct{ key, fix string }{
+		{"interface", "add the interface on which the clients' packets arrive, such as interface: lan0"},
+		{"to", "add the targets' networks, such as to: 10.20.20.0/24"},
+	} {
+		if n.lookup(required.key) == nil {
+			d.errorf(n, required.fix, "intercept has no %s", required.key)
+		}
+	}
+	if len(d.errs) > before || len(i.From) == 0 {
+		return
+	}
+	for _, family := range []struct {
+		name string
+		has  func(netip.Prefix) bool
+	}{
+		{"IPv4", func(p netip.Prefix) bool { return p.Addr().Is4() }},
+		{"IPv6", func(p netip.Prefix) bool { return p.Addr().Is6() }},
+	} {
+		from, to := slices.ContainsFunc(i.From, family.has), slices.ContainsFunc(i.To, family.has)
+		with, without := "from", "to"
+		if to {
+			with, without = "to", "from"
+		}
+		if from != to {
+			d.errorf(n.lookup(with), fmt.Sprintf("add %s networks to %s, or remove those of %s", family.name, without, with),
+				"%s has %s networks and %s has none", with, family.name, without)
+		}
+	}
+}
+
+func (d *decoder) interfaceName(n *node, key string) (string, bool) {
+	s, ok := d.text(n, key)
+	if !ok {
+		return "", false
+	}
+	valid := s != "" && s != "." && s != ".." && len(s) <= maxInterfaceName
+	for _, c := range s {
+		valid = valid && c > ' ' && c < 0x7f && !strings.ContainsRune(`/:"\*`, c)
+	}
+	switch {
+	case !valid:
+		d.errorf(n, "use the name of a network interface; ip link shows them", "%s cannot be %q", key, s)
+		return "", false
+	case s == "lo":
+		d.errorf(n, "use the interface on which the clients' packets arrive", "%s cannot be lo: routed packets do not arrive there", key)
+		return "", false
+	}
+	return s, true
+}
+
+// distinctPrefixes decodes prefixes of which none is within another.
+func (d *decoder) distinctPrefixes(n *node, key string) ([]netip.Prefix, bool) {
+	all, ok := d.prefixes(n, key)
+	for i, p := range all {
+		for _, other := range all[:i] {
+			if ok && p.Overlaps(other) {
+				d.errorf(n, fmt.Sprintf("remove %s", narrower(p, other)), "%s has %s and %s, which overlap", key, other, p)
+				return nil, false
+			}
+		}
+	}
+	return all, ok && d.atMost(n, key, len(all))
+}
+
+func narrower(a, b netip.Prefix) netip.Prefix {
+	if a.Bits() >= b.Bits() {
+		return a
+	}
+	return b
+}
+
+// distinctPorts decodes ports and ranges of ports that do not overlap.
+func (d *decoder) distinctPorts(n *node, key string) ([]Ports, bool) {
+	before := len(d.errs)
+	var all []Ports
+	d.each(n, key, func(n *node, s string) {
+		p, bad := parsePortRange(s)
+		if bad != nil {
+			d.mistake(n, bad)
+			return
+		}
+		if i := slices.IndexFunc(all, p.overlaps); i >= 0 {
+			d.errorf(n, "remove one of them", "%s has %s and %s, which overlap", key, all[i], p)
+			return
+		}
+		all = append(all, p)
+	})
+	return all, len(d.errs) == before && d.atMost(n, key, len(all))
+}
+
+func (d *decoder) atMost(n *node, key string, length int) bool {
+	if length > maxIntercepted {
+		d.errorf(n, "make them wider, or make a second tunnel", "%s has %d entries, and at most %d are allowed", key, length, maxIntercepted)
+	}
+	return length <= maxIntercepted
+}
+
+// checkIntercept finds settings that do not go with an interception, and resets those
+// that come from defaults.
+func (d *decoder) checkIntercept(n *node, t *Tunnel) {
+	if !t.Intercept.Enabled() {
+		if v := n.lookup("source"); v != nil {
+			d.errorf(v, "remove source, or replace listen by intercept", "source has no effect without intercept")
+		}
+		return
+	}
+	clash := func(path, fix, problem string) { d.clash(n, path, fix, "%s", problem) }
+	clash("pair", "remove pair; both relays may intercept without it", "pair and intercept in one tunnel are not supported yet")
+	clash("pair_from", "make two tunnels", "pair_from takes the flows of near relays alone, and intercept those of routed clients")
+	clash("check", "remove check; a tunnel with listen and the same target can have one", "check has no effect with intercept")
+	clash("proxy_protocol.in", "remove it; the relay sees the client's own address", "proxy_protocol.in has no effect with intercept")
+	t.ProxyIn, t.Check = ProxyIn{}, defaultCheck()
+	if len(t.Forward) == 0 {
+		const everyFlow = "without forward, every flow leads to the address that its client dialed"
+		clash("health", "remove health; "+everyFlow, "health has no effect with intercept and without forward")
+		clash("balance", "remove balance; "+everyFlow, "balance has no effect with intercept and without forward")
+		t.Health, t.Balance = DefaultSettings().Health, BalanceOrdered
+	} else if t.Forward[0].Ports.Len() > 1 {
+		clash("forward", "give one port, or leave forward out", "forward with intercept cannot have a range of ports")
+	}
+	if t.Source == "" {
+		t.Source = SourceClient
+		if len(t.Forward) > 0 {
+			t.Source = SourceRelay
+		}
+	}
+}
+
+// clash reports a setting of a tunnel at a dotted path, unless it is absent or off.
+func (d *decoder) clash(n *node, path, fix, format string, args ...any) {
+	for key := range strings.SplitSeq(path, ".") {
+		n = n.lookup(key)
+	}
+	if n != nil && !(n.kind == scalar && n.text == Off) {
+		d.errorf(n, fix, format, args...)
+	}
+}
+
+// checkIntercepts finds tunnels that intercept the same connections.
+func (d *decoder) checkIntercepts(tunnels []Tunnel) {
+	for i, t := range tunnels {
+		for _, other := range tunnels[:i] {
+			if t.Intercept.overlaps(other.Intercept) {
+				d.errorf(d.intercepts[i], "give them other networks, ports or interfaces",
+					"the tunnels %s and %s intercept the same connections", other.Name, t.Name)
+				break
+			}
+		}
+	}
+}
+
+func (i Intercept) overlaps(o Intercept) bool {
+	return i.Enabled() && i.Interface == o.Interface && prefixesOverlap(i.To, o.To) &&
+		(len(i.From) == 0 || len(o.From) == 0 || prefixesOverlap(i.From, o.From)) &&
+		(len(i.Ports) == 0 || len(o.Ports) == 0 || slices.ContainsFunc(i.Ports, func(p Ports) bool { return slices.ContainsFunc(o.Ports, p.overlaps) }))
+}
+
+func prefixesOverlap(all, others []netip.Prefix) bool {
+	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return slices.ContainsFunc(others, p.Overlaps) })
+}
+
+func (p Ports) overlaps(o Ports) bool { return p.Low <= o.High && o.Low <= p.High }
