@@ -68,7 +68,7 @@ func (d *decoder) interception(n *node, i *Interception) {
 func (d *decoder) packetMark(n *node, key string) (uint32, bool) {
 	v, ok := d.uint32(n, key)
 	if ok && bits.OnesCount32(v) != 1 {
-		d.errorf(n, "use one bit that nobody else on this host sets, such as 0x200000", "%s cannot be %s", key, n.text)
+		d.errorf(n, "use one bit that nobody else on this host sets, such as 0x1000", "%s cannot be %s", key, n.text)
 		return 0, false
 	}
 	return v, ok
@@ -95,7 +95,7 @@ func (d *decoder) uint32(n *node, key string) (uint32, bool) {
 	}
 	v, err := strconv.ParseUint(digits, base, 32)
 	if err != nil {
-		d.errorf(n, "use a number such as 1812 or 0x200000", "%s cannot be %q", key, s)
+		d.errorf(n, "use a number such as 1812 or 0x1000", "%s cannot be %q", key, s)
 		return 0, false
 	}
 	return uint32(v), true
