@@ -13,6 +13,7 @@ type Tunnel struct {
 	Name       string           `json:"name"`
 	State      string           `json:"state"` // listening, shedding, paused, drained, draining or removed
 	Listen     []netip.AddrPort `json:"listen"`
+	Intercepts string           `json:"intercepts,omitempty"` // routed connections that it takes; Listen has its transparent listeners then
 	Forward    []string         `json:"forward"`
 	Balance    string           `json:"balance"`
 	Hops       []Hop            `json:"hops"`

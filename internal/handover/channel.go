@@ -42,6 +42,7 @@ type socketNames struct {
 	Configured netip.AddrPort `json:"configured"`
 	Bound      netip.AddrPort `json:"bound"`
 	Inherited  bool           `json:"inherited,omitempty"`
+	Tunnel     string         `json:"tunnel,omitempty"`
 }
 
 const (
@@ -229,7 +230,7 @@ func (c channel) sendOffer(o Offer) error {
 		rest = rest[len(batch):]
 		m, files := message{Kind: kindOffer, Version: protocolVersion, More: true}, []*os.File(nil)
 		for _, s := range batch {
-			m.Sockets = append(m.Sockets, socketNames{s.Configured, s.Bound, s.Inherited})
+			m.Sockets = append(m.Sockets, socketNames{s.Configured, s.Bound, s.Inherited, s.Tunnel})
 			files = append(files, s.File)
 		}
 		if err := c.send(m, files...); err != nil {
@@ -252,7 +253,7 @@ func (c channel) receiveOffer() (o Offer, err error) {
 		m, files, err := c.receive()
 		for i, f := range files {
 			n := m.Sockets[i]
-			o.Sockets = append(o.Sockets, Socket{n.Configured, n.Bound, n.Inherited, f})
+			o.Sockets = append(o.Sockets, Socket{n.Configured, n.Bound, n.Inherited, n.Tunnel, f})
 		}
 		switch {
 		case err != nil:

@@ -42,6 +42,7 @@ type Socket struct {
 	Configured netip.AddrPort // the configured address; its port may be 0
 	Bound      netip.AddrPort // the actual address
 	Inherited  bool           // a service manager shares it
+	Tunnel     string         // whose transparent listener it is; empty: it is not transparent
 	File       *os.File
 }
 

@@ -59,10 +59,18 @@ func (w *worker) acceptOne(l *listener) bool {
 func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	rt := l.route.Load()
 	t, st := rt.tunnel, rt.state
+	var dialed netip.AddrPort // the listening address, if that is the client's choice
+	if t.Transparent {
+		dialed = localAddr(fd)
+	}
 	switch {
 	case !contains(t.Allow, from.Addr()):
 		st.denied.Add(1)
 		w.refuse(rt, fd, from, report.EndDenied, nil)
+		return
+	case t.Transparent && dialed == rt.listen:
+		st.denied.Add(1)
+		w.refuse(rt, fd, from, report.EndDenied, errors.New("the client dialed the transparent listener itself"))
 		return
 	case t.PairServer != nil:
 		w.admitStranger(rt, fd, from)
@@ -78,6 +86,7 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 		return
 	}
 	f := w.begin(rt, src, from)
+	f.listen = dialed
 	f.legs[client].fd = int32(fd)
 	if errno := w.watch(fd, f, client); errno != 0 {
 		w.abort(f, report.EndNoResources, errno)
@@ -174,7 +183,7 @@ func (w *worker) begin(rt *route, src *source, from netip.AddrPort) *flow {
 
 func (w *worker) refuse(rt *route, fd int, from netip.AddrPort, reason report.EndReason, err error) {
 	listen := rt.listen
-	if w.relay.opts.OnFlows != nil && listen.Addr().IsUnspecified() {
+	if w.relay.opts.OnFlows != nil && (listen.Addr().IsUnspecified() || rt.tunnel.Transparent) {
 		listen = localAddr(fd)
 	}
 	w.recordRefusal(rt, from, listen, reason, err)

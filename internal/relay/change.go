@@ -182,7 +182,7 @@ func (r *Relay) install(p *plan) error {
 
 // attune has a listener accept, or not if its tunnel is drained.
 func (r *Relay) attune(p *plan, l *listener, fresh bool) error {
-	drained := p.routes[l].state.drained.Load() && p.routes[l].tunnel.PairServer == nil
+	drained := p.routes[l].state.drained.Load() && !p.routes[l].tunnel.listensDrained()
 	switch {
 	case drained && !l.silent:
 		p.undo = append(p.undo, func() { _ = r.wake(l) })
@@ -249,6 +249,9 @@ func (r *Relay) planTunnel(p *plan, old *table, t *Tunnel, all []Tunnel) error {
 	in.hops.Remember(t.Name, r.opts.Hops)
 	for _, a := range addrs {
 		key := listenKey{addr: a}
+		if t.Transparent {
+			key.tunnel = t.Name
+		}
 		for ; p.next.listeners[key] != nil; key.ordinal++ {
 			if a.Port() != 0 {
 				return fmt.Errorf("tunnel %q and tunnel %q both listen on %s; give each its own address",
@@ -351,6 +354,10 @@ func (r *Relay) emptyTable(keep func(*installed) bool) (gone []*listener) {
 	r.table.Store(next)
 	return gone
 }
+
+// listensDrained reports whether the tunnel goes on listening while it is drained. A far
+// tunnel's flows may need new lanes, and OpenPaired refuses new flows.
+func (t *Tunnel) listensDrained() bool { return t.Transparent || t.PairServer != nil }
 
 // needsLanes reports whether a tunnel has flows that live on by connections that
 // near relays make anew.

@@ -19,8 +19,8 @@ var ErrNoTunnel = errors.New("no such tunnel")
 func (r *Relay) DrainTunnel(name string) error {
 	return r.withTunnel(name, func(in *installed) error {
 		in.state.drained.Store(true)
-		if in.tunnel.PairServer != nil {
-			return nil // OpenPaired refuses new flows; those that exist may need new lanes
+		if in.tunnel.listensDrained() {
+			return nil
 		}
 		r.settle(in.listeners...)
 		for _, l := range in.listeners {

@@ -16,7 +16,8 @@ import (
 type Listener struct {
 	Configured netip.AddrPort // the entry of Listen; its port may be 0
 	Bound      netip.AddrPort
-	Inherited  bool // the service manager (systemd) has the socket
+	Inherited  bool   // the service manager (systemd) has the socket
+	Tunnel     string // of a transparent listener; empty: the listener is not transparent
 	File       *os.File
 }
 
@@ -38,7 +39,7 @@ func (r *Relay) Listeners() ([]Listener, error) {
 				}
 				return nil, fmt.Errorf("hand over the listener on %s: %w; raise the limit of open files", l.bound, err)
 			}
-			all = append(all, Listener{l.key.addr, l.bound, l.inherited, os.NewFile(uintptr(fd), l.bound.String())})
+			all = append(all, Listener{l.key.addr, l.bound, l.inherited, l.key.tunnel, os.NewFile(uintptr(fd), l.bound.String())})
 		}
 	}
 	return all, nil
@@ -121,7 +122,7 @@ func (r *Relay) handedOver(p *plan, key listenKey, tr Transport) (*listener, err
 	for i, h := range r.opts.Listeners {
 		same := h.Configured == key.addr ||
 			key.addr.Port() != 0 && h.Bound.Port() == key.addr.Port() && h.Bound.Addr().WithZone("") == key.addr.Addr().WithZone("")
-		if !same {
+		if !same || h.Tunnel != key.tunnel {
 			continue
 		}
 		l, err := inherit(h.File)

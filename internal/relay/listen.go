@@ -35,10 +35,12 @@ type listener struct {
 }
 
 // listenKey identifies a listener across reloads by its configured address. The
-// ordinal distinguishes several entries with port 0.
+// ordinal distinguishes several entries with port 0, and the tunnel transparent
+// ones.
 type listenKey struct {
 	addr    netip.AddrPort
 	ordinal int
+	tunnel  string // empty: the listener is not transparent
 }
 
 // route is the configuration of a listener's tunnel at the time a flow was
@@ -52,10 +54,11 @@ type route struct {
 }
 
 type routeTarget struct {
-	host    string
-	literal netip.Addr    // the host, if it is an address
-	one     [1]netip.Addr // literal, as a slice's backing array
-	port    uint16
+	original bool // the address that the client dialed
+	host     string
+	literal  netip.Addr    // the host, if it is an address
+	one      [1]netip.Addr // literal, as a slice's backing array
+	port     uint16
 }
 
 // newRoute maps the listening port to each target. A port that is offset above
@@ -63,7 +66,7 @@ type routeTarget struct {
 func newRoute(t *Tunnel, st *tunnelState, set *hops.Set, bound netip.AddrPort, offset uint16) *route {
 	rt := &route{tunnel: t, state: st, listen: bound, hops: set}
 	for _, f := range t.Forward {
-		rtt := routeTarget{host: f.Host, port: f.Port + offset}
+		rtt := routeTarget{original: f.Original, host: f.Host, port: f.Port + offset}
 		if a, err := netip.ParseAddr(f.Host); err == nil {
 			rtt.literal = a.Unmap()
 			rtt.one[0] = rtt.literal
@@ -84,6 +87,12 @@ func openListener(key listenKey, v6only bool, tr Transport) (*listener, error) {
 	}
 	l := &listener{fd: fd, key: key}
 	setsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	if key.tunnel != "" {
+		if errno := setTransparent(fd, as); errno != 0 {
+			closeFD(fd)
+			return nil, transparentError(key.tunnel, errno)
+		}
+	}
 	if as == unix.AF_INET6 {
 		only := int32(1)
 		if key.addr.Addr().IsUnspecified() && !v6only {
@@ -161,6 +170,18 @@ func inherit(f *os.File) (*listener, error) {
 		return nil, fmt.Errorf("take over socket %s: %w", f.Name(), err)
 	}
 	return l, nil
+}
+
+// transparentError adds the tunnel and a remedy to an error of a transparent socket.
+func transparentError(tunnel string, errno unix.Errno) error {
+	remedy := ""
+	switch errno {
+	case unix.EPERM:
+		remedy = "; run as root, or give the process CAP_NET_ADMIN (longhaul service install does)"
+	case unix.ENOPROTOOPT:
+		remedy = "; this kernel has no transparent sockets (CONFIG_NETFILTER_XT_TARGET_TPROXY or CONFIG_NFT_TPROXY)"
+	}
+	return fmt.Errorf("tunnel %s: make a transparent listener: %w%s", tunnel, errno, remedy)
 }
 
 // listenError adds the address and a remedy to an error of bind or listen.

@@ -121,7 +121,10 @@ func (w *worker) dialNext(f *flow) {
 			f.joinHop(rt.hops.Hop(o.order[o.next]))
 			o.next++
 			o.port = t.port
-			if t.literal.IsValid() {
+			if t.original {
+				original := w.listenAddr(f)
+				o.addrs, o.port = []netip.Addr{original.Addr()}, original.Port()
+			} else if t.literal.IsValid() {
 				o.addrs = t.one[:]
 			} else {
 				addrs, err, known := w.relay.names.Cached(t.host, w.now)
@@ -305,8 +308,13 @@ func (w *worker) dial(f *flow, to netip.AddrPort) unix.Errno {
 		// once, with something to read.
 		setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
 	}
-	sa := toSockaddr(to, as)
-	errno = connect(fd, &sa)
+	if f.route.tunnel.SourceClient {
+		errno = bindAsClient(fd, as, f.client)
+	}
+	if errno == 0 {
+		sa := toSockaddr(to, as)
+		errno = connect(fd, &sa)
+	}
 	if errno == 0 || errno == unix.EINPROGRESS {
 		f.target = to
 		f.legs[target], f.opening.batch = leg{fd: int32(fd)}, w.batch

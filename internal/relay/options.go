@@ -97,6 +97,16 @@ type Tunnel struct {
 	// place of the equal entry of Listen, or in addition to Listen.
 	Inherited []*os.File
 
+	// Transparent listeners take connections to any address that the kernel
+	// delivers to them (TPROXY). The listening address of a flow is the one that
+	// its client dialed. Listen has loopback addresses; a connection to one of
+	// them is refused. A drained tunnel goes on listening: whoever has the kernel
+	// deliver connections stops that.
+	Transparent bool
+	Intercepts  string // what the kernel delivers there, for status
+	// SourceClient dials from the client's own address and port. The network has
+	// to bring the target's packets back to this host.
+	SourceClient bool
 	// Forward are the next hops. A flow's connect is tried on one after the
 	// other, by priority and Balance, until one accepts.
 	Forward []hops.Target

@@ -160,6 +160,7 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel, set *hops.Set, state string, now
 		Name:       t.Name,
 		State:      state,
 		Listen:     []netip.AddrPort{},
+		Intercepts: t.Intercepts,
 		Forward:    []string{},
 		Balance:    string(t.Balance),
 		Hops:       set.Snapshot(now),

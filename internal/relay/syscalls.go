@@ -219,6 +219,28 @@ func localPortRange() portRange {
 	return portRange{0, 0xffff}
 }
 
+// setTransparent lets a socket use addresses that this host does not have.
+func setTransparent(fd, as int) unix.Errno {
+	if as == unix.AF_INET6 {
+		return setsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TRANSPARENT, 1)
+	}
+	return setsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TRANSPARENT, 1)
+}
+
+// bindAsClient has a socket dial from an address and port that a client uses.
+func bindAsClient(fd, as int, client netip.AddrPort) unix.Errno {
+	if family(client.Addr()) != as {
+		return unix.EAFNOSUPPORT
+	}
+	if errno := setTransparent(fd, as); errno != 0 {
+		return errno
+	}
+	// The client may have flows to several targets from one port.
+	setsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	sa := toSockaddr(client, as)
+	return bind(fd, &sa)
+}
+
 // localAddr is the local address of a socket.
 func localAddr(fd int) netip.AddrPort {
 	var any unix.RawSockaddrAny

@@ -15,6 +15,9 @@ import (
 
 // Target is a next hop: another relay, or the final target.
 type Target struct {
+	// Original stands for the address that a flow's client dialed, in place of Host
+	// and Port. One hop holds the state of all such addresses.
+	Original bool
 	Host     string // name or literal address
 	Port     uint16
 	Ports    int // from Port on; 0 means 1
@@ -22,8 +25,12 @@ type Target struct {
 	Priority int // the least is chosen first; 0 means 1
 }
 
-// String is the target in the form host:port or host:low-high, as configured.
+// String is the target in the form host:port or host:low-high, as configured, or
+// "original".
 func (t Target) String() string {
+	if t.Original {
+		return "original"
+	}
 	ports := strconv.Itoa(int(t.Port))
 	if t.Ports > 1 {
 		ports += "-" + strconv.Itoa(int(t.Port)+t.Ports-1)
