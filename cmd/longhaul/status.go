@@ -199,7 +199,9 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 		fmt.Fprintf(w, tunnelRow, display.Shorten(t.Name, 14), display.Shorten(t.State, 9), fmt.Sprintf("%d/%s", t.FlowsNow, limit),
 			display.Quantity(t.FlowsTotal), display.Quantity(t.BytesUp), display.Quantity(t.BytesDown),
 			display.Quantity(t.Denied), display.Quantity(t.Limited+t.Shed), display.Quantity(t.Refused+t.Errors))
-		if listens := flow.PortRanges(t.Listen); len(listens) > 0 {
+		if t.Intercepts != "" {
+			fmt.Fprintln(w, display.Shorten("  intercepts "+t.Intercepts+" -> "+strings.Join(t.Forward, " "), 80))
+		} else if listens := flow.PortRanges(t.Listen); len(listens) > 0 {
 			more := ""
 			if len(listens) > 1 {
 				more = fmt.Sprintf(" +%d", len(listens)-1)

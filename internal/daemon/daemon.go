@@ -66,6 +66,7 @@ type daemon struct {
 	pages     *dashboard
 	integrity *integrityChecks
 	pairs     *pairs
+	rules     *interception
 	started   time.Time
 	parts     []part
 
@@ -156,6 +157,8 @@ func (d *daemon) assemble() (closeAll func()) {
 	d.pairs = newPairs(d.log, d.Version, func() string { return identity.Directory(d.Getenv) }, func() *relay.Relay { return d.relay })
 	d.pairs.older.remember(d.inherited.Pairs)
 	closing(d.pairs.close)
+	d.rules = newInterception(d.log, func() *relay.Relay { return d.relay }, func() bool { return len(d.older.living()) > 0 }, d.inherited.Intercepted)
+	closing(d.rules.close) // after the relay, whose flows need the rules
 	d.relay = relay.New(relay.Options{
 		Workers:           d.workers(),
 		HalfCloseTimeout:  d.config.HalfCloseTimeout,
@@ -183,7 +186,7 @@ func (d *daemon) assemble() (closeAll func()) {
 
 	d.parts = []part{
 		tunnelsPart{d}, // first: only this part may fail to commit
-		limitsPart{d}, historyPart{d}, monitorPart{d}, httpPart{d}, dashboardPart{d}, controlPart{d}, logPart{d},
+		interceptionPart{d}, limitsPart{d}, historyPart{d}, monitorPart{d}, httpPart{d}, dashboardPart{d}, controlPart{d}, logPart{d},
 	}
 	return func() {
 		for _, closeOne := range slices.Backward(closers) {
@@ -218,7 +221,13 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 	if err := prepared.Commit(); err != nil {
 		return err
 	}
+	if err := d.rules.failure(); err != nil {
+		return err
+	}
 	for _, t := range d.config.Tunnels {
+		if t.Intercept.Enabled() {
+			continue // logged by interception
+		}
 		d.log.Info("listening", "tunnel", t.Name, "listen", join(t.Listen), "forward", join(t.Forward))
 	}
 	d.warn()

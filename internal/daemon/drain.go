@@ -108,6 +108,7 @@ func (d *daemon) setDrained(name string, out bool) (*Drained, error) {
 		if err := set(found.tunnel); err != nil {
 			return nil, err
 		}
+		d.rules.update()
 		if was != out {
 			d.log.Info("tunnel "+word, "tunnel", found.tunnel)
 		}

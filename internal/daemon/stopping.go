@@ -175,6 +175,9 @@ func (d *daemon) outlive(signals <-chan os.Signal) error {
 func (d *daemon) finish(signals <-chan os.Signal, within time.Duration, stopping bool, askers ...finishRequest) error {
 	d.integrity.close() // an ending process no longer checks the tunnels
 	d.pairs.drain()
+	if stopping {
+		d.rules.stop()
+	}
 	ctx, reset := context.WithCancel(context.Background())
 	defer reset()
 	own := make(chan finished, 1)

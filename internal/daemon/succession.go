@@ -17,6 +17,7 @@ import (
 	"longhaul/internal/control"
 	"longhaul/internal/display"
 	"longhaul/internal/handover"
+	"longhaul/internal/intercept"
 	"longhaul/internal/relay"
 	"longhaul/internal/relay/hops"
 	"longhaul/internal/relay/names"
@@ -37,6 +38,8 @@ type inheritance struct {
 	Hops          []hops.Memory  `json:"hops,omitempty"`
 	Names         []names.Memory `json:"names,omitempty"`
 	Pairs         []olderPair    `json:"pairs,omitempty"` // of all processes with flows of pairs
+
+	Intercepted []intercept.Tunnel `json:"intercepted,omitempty"` // that may have flows
 }
 
 // introduction is the message of a successor that is ready.
@@ -161,6 +164,7 @@ func (d *daemon) upgrade(ctx context.Context, signals <-chan os.Signal, r upgrad
 		if err := d.relay.Reclaim(); err != nil {
 			d.log.Error("cannot restore a listener after a failed upgrade", "error", err)
 		}
+		d.rules.reclaim()
 		_ = d.enter(serving)
 		d.manager.ready(d.statusLine())
 		d.log.Error("upgrade failed, this process serves on", "error", o.err)
@@ -194,7 +198,7 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 		p.Path, p.Args[0] = program, program
 	}
 	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Names: d.relay.Names(),
-		Older: d.older.living()}
+		Older: d.older.living(), Intercepted: d.rules.hold()}
 	if bequest.Pairs, err = d.pairs.bequeath(); err != nil {
 		return nil, about, err
 	}

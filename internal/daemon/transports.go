@@ -80,6 +80,14 @@ func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
 			ProxyIn:        relay.ProxyIn{Required: tun.ProxyIn.Required, Trusted: slices.Clone(tun.ProxyIn.Trusted)},
 			ProxyOut:       relay.ProxyVersion(tun.ProxyOut),
 		}
+		if tun.Intercept.Enabled() {
+			rt.Listen, rt.Transparent, rt.SourceClient = transparentListens(tun.Intercept), true, tun.Source == config.SourceClient
+			rt.Intercepts = tun.Intercept.String()
+		}
+		if len(tun.Forward) == 0 {
+			rt.Forward = []hops.Target{{Original: true}}
+			rt.Health.EjectAfter = -1 // an unreachable address says nothing of the others
+		}
 		for _, f := range tun.Forward {
 			rt.Forward = append(rt.Forward, hops.Target{Host: f.Host, Port: f.Ports.Low, Ports: f.Ports.Len(), Weight: f.Weight, Priority: f.Priority})
 		}

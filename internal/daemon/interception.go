@@ -1,0 +1,279 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"longhaul/internal/config"
+	"longhaul/internal/flow"
+	"longhaul/internal/intercept"
+	"longhaul/internal/ledger"
+	"longhaul/internal/relay"
+	"longhaul/internal/remedy"
+)
+
+// interception is the host's rules that bring connections to the intercepting tunnels.
+// A tunnel that takes no new flow is paused there: new connections pass the relay.
+type interception struct {
+	log    *slog.Logger
+	relay  func() *relay.Relay
+	others func() bool // whether an older process has flows
+
+	mu      sync.Mutex
+	host    ruler
+	wanted  intercept.Options  // of the configuration, without ports
+	left    []intercept.Tunnel // removed tunnels that may still have flows
+	inForce intercept.Options  // no tunnels: none
+	full    map[string]bool    // tunnels that were at their limit of flows
+	err     error              // of the last attempt
+	retryAt time.Time
+	held    bool // another process may have taken over
+	ending  bool // this process takes no new flow
+	passes  bool // the rules let every new connection pass, for good
+
+	life    context.Context
+	end     context.CancelFunc
+	running sync.WaitGroup
+}
+
+// ruler sets this host's rules.
+type ruler interface {
+	Check(intercept.Options) error
+	Set(intercept.Options) error
+	Clear(relay string) error
+}
+
+const (
+	// interceptionBeat is how often the state of the tunnels is compared with the rules.
+	interceptionBeat = 100 * time.Millisecond
+	// interceptionRetry is the time to the next attempt after a failed one.
+	interceptionRetry = time.Second
+)
+
+func newInterception(log *slog.Logger, relay func() *relay.Relay, others func() bool, left []intercept.Tunnel) *interception {
+	i := &interception{log: log, relay: relay, others: others, left: left, full: map[string]bool{}}
+	i.life, i.end = context.WithCancel(context.Background())
+	return i
+}
+
+// interceptionPart brings connections to the intercepting tunnels, once the relay
+// listens.
+type interceptionPart struct{ *daemon }
+
+func (d interceptionPart) Prepare(_ context.Context, c *config.Config) (Change, error) {
+	name := d.nameOf(c)
+	wanted := InterceptOptions(name, c)
+	host := intercept.NewHost(ledger.OfRelay(d.Getenv, name))
+	if len(wanted.Tunnels) > 0 {
+		if path, _ := d.controlSocket(c); path == config.Off {
+			return nil, remedy.New(errors.New("a relay without a control socket has no name for its rules of interception"),
+				"remove control_socket: off")
+		}
+		if err := host.Check(wanted); err != nil {
+			return nil, err
+		}
+	}
+	return setting(func() { d.rules.follow(host, wanted) }), nil
+}
+
+// transparentListens are the addresses where an intercepting tunnel listens: one for
+// each family of its targets.
+func transparentListens(i config.Intercept) (all []netip.AddrPort) {
+	if slices.ContainsFunc(i.To, func(p netip.Prefix) bool { return p.Addr().Is4() }) {
+		all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0))
+	}
+	if slices.ContainsFunc(i.To, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
+		all = append(all, netip.AddrPortFrom(netip.IPv6Loopback(), 0))
+	}
+	return all
+}
+
+// follow puts the tunnels of a configuration into force.
+func (i *interception) follow(host ruler, wanted intercept.Options) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(i.inForce.Tunnels) > 0 {
+		i.left = slices.Clone(i.inForce.Tunnels)
+	}
+	i.left = slices.DeleteFunc(i.left, func(t intercept.Tunnel) bool {
+		return slices.ContainsFunc(wanted.Tunnels, func(now intercept.Tunnel) bool { return now.Name == t.Name })
+	})
+	idle := i.idle()
+	i.host, i.wanted, i.retryAt = host, wanted, time.Time{}
+	i.refresh()
+	if idle && !i.idle() {
+		i.running.Go(i.watch)
+	}
+}
+
+// idle reports whether nothing was ever intercepted, so that nobody watches.
+func (i *interception) idle() bool {
+	return len(i.wanted.Tunnels) == 0 && len(i.left) == 0 && len(i.inForce.Tunnels) == 0
+}
+
+// watch pauses and resumes tunnels with the relay's state.
+func (i *interception) watch() {
+	beat := time.NewTicker(interceptionBeat)
+	defer beat.Stop()
+	for {
+		select {
+		case <-i.life.Done():
+			return
+		case <-beat.C:
+		}
+		i.mu.Lock()
+		i.refresh()
+		idle := i.idle()
+		i.mu.Unlock()
+		if idle {
+			return
+		}
+	}
+}
+
+// update is refresh for a change of the relay's state that cannot wait for the watch.
+func (i *interception) update() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.refresh()
+}
+
+// refresh has the host's rules follow the relay. The caller holds mu.
+func (i *interception) refresh() {
+	if i.held || i.idle() || i.passes || time.Now().Before(i.retryAt) {
+		return
+	}
+	if len(i.left) > 0 && i.relay().FlowsNow() == 0 && !i.others() {
+		i.left = nil
+	}
+	next := i.now()
+	if reflect.DeepEqual(next, i.inForce) {
+		return
+	}
+	var err error
+	if len(next.Tunnels) == 0 {
+		err = i.host.Clear(next.Relay)
+	} else {
+		err = i.host.Set(next)
+	}
+	if err != nil {
+		if i.err == nil || i.err.Error() != err.Error() {
+			i.log.Error("cannot set the rules of interception", "error", err, "remedy", remedy.Of(err))
+		}
+		i.err, i.retryAt = err, time.Now().Add(interceptionRetry)
+		return
+	}
+	i.err = nil
+	i.tell(next)
+	i.inForce, i.passes = next, i.ending
+}
+
+// now is what the host's rules should be. The caller holds mu.
+func (i *interception) now() intercept.Options {
+	o := i.wanted
+	o.Tunnels = nil
+	states := map[string]flow.Tunnel{}
+	overview := i.relay().Overview()
+	for _, t := range overview.Tunnels {
+		states[t.Name] = t
+	}
+	for _, t := range i.wanted.Tunnels {
+		state := states[t.Name]
+		for _, at := range state.Listen {
+			if at.Addr().Is4() {
+				t.ListenPort = at.Port()
+			} else {
+				t.ListenPort6 = at.Port()
+			}
+		}
+		i.full[t.Name] = isFull(state, i.full[t.Name])
+		t.Paused = i.ending || i.full[t.Name] || state.State != "listening"
+		o.Tunnels = append(o.Tunnels, t)
+	}
+	for _, t := range i.left {
+		t.Paused = true
+		o.Tunnels = append(o.Tunnels, t)
+	}
+	return o
+}
+
+// isFull reports whether a tunnel is at its limit of flows. One that was there takes
+// new flows once a tenth is free.
+func isFull(t flow.Tunnel, was bool) bool {
+	limit := int64(t.FlowsLimit)
+	if was {
+		limit -= limit / 10
+	}
+	return t.FlowsLimit > 0 && t.FlowsNow >= limit
+}
+
+// tell logs which tunnels began or ceased to intercept.
+func (i *interception) tell(next intercept.Options) {
+	before := map[string]bool{}
+	for _, t := range i.inForce.Tunnels {
+		before[t.Name] = !t.Paused
+	}
+	for _, t := range next.Tunnels {
+		switch live := !t.Paused; {
+		case live && !before[t.Name]:
+			i.log.Info("intercepting", "tunnel", t.Name, "interface", t.Interface)
+		case !live && before[t.Name]:
+			i.log.Info("new connections pass the relay", "tunnel", t.Name)
+		}
+	}
+}
+
+// failure returns the error of the last attempt.
+func (i *interception) failure() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.err
+}
+
+// stop has every new connection pass, before the relay stops accepting.
+func (i *interception) stop() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.ending, i.retryAt = true, time.Time{}
+	i.refresh()
+}
+
+// hold leaves the rules alone while another process prepares to take over, and for
+// good once it has. It returns the tunnels that may have flows, for that process.
+func (i *interception) hold() []intercept.Tunnel {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.held = true
+	return i.inForce.Tunnels
+}
+
+// reclaim ends a hold after the other process has failed. It may have set rules.
+func (i *interception) reclaim() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.held, i.retryAt = false, time.Time{}
+	if len(i.inForce.Tunnels) > 0 {
+		i.inForce.Relay = "" // unequal to every other
+		i.refresh()
+	}
+}
+
+// close removes the rules, unless another process has them.
+func (i *interception) close() {
+	i.end()
+	i.running.Wait()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.held || len(i.inForce.Tunnels) == 0 && i.err == nil {
+		return
+	}
+	if err := i.host.Clear(i.wanted.Relay); err != nil {
+		i.log.Error("cannot remove the rules of interception", "error", err, "remedy", "run longhaul intercept clear")
+	}
+}
