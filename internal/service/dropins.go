@@ -20,11 +20,14 @@ const (
 	NetAdmin    = "net-admin"
 	LoadCC      = "load-congestion-control"
 	UseCC       = "congestion-control"
+	Intercept   = "interception"
 	Credentials = "credentials"
 )
 
 // DropInNames lists the names of all drop-ins.
-func DropInNames() []string { return []string{LowPorts, NetAdmin, LoadCC, UseCC, Credentials} }
+func DropInNames() []string {
+	return []string{LowPorts, NetAdmin, LoadCC, UseCC, Intercept, Credentials}
+}
 
 // DropIn is a drop-in of the unit, and the reason for it.
 type DropIn struct {
@@ -129,6 +132,9 @@ func neededDropIns(c *config.Config, l limits, ownCC []string) []DropIn {
 				add(LowPorts, "tunnel %s listens on port %d", t.Name, a.Port())
 				break
 			}
+		}
+		if t.Intercept.Enabled() {
+			add(Intercept, "tunnel %s intercepts connections", t.Name)
 		}
 		if t.Transport == config.TransportKernel {
 			continue
