@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -20,8 +21,7 @@ import (
 // sequences are the endings that bench/endings compares relays by.
 const sequences = "../../bench/endings/sequences/"
 
-// scripted are the cases that a script says all of. Each runs through one
-// relay over IPv4, through one over IPv6, and through two in a row.
+// scripted are the cases that a script says all of. Each runs in all ways.
 var scripted = []struct {
 	number int
 	file   string
@@ -86,38 +86,48 @@ func TestScriptedCases(t *testing.T) {
 
 // way is how a client reaches its target.
 type way struct {
-	name   string
-	host   string // an address of the loopback
-	relays int
-	paired bool
+	name        string
+	host        string // an address of the loopback; of the target, if intercepted
+	relays      int
+	paired      bool
+	intercepted bool
 }
 
 var ways = []way{
-	{"one relay, IPv4", "127.79.0.1", 1, false},
-	{"one relay, IPv6", "::1", 1, false},
-	{"two relays", "127.79.0.1", 2, false},
-	{"a pair", "127.79.0.1", 2, true},
+	{name: "one relay, IPv4", host: "127.79.0.1", relays: 1},
+	{name: "one relay, IPv6", host: "::1", relays: 1},
+	{name: "two relays", host: "127.79.0.1", relays: 2},
+	{name: "a pair", host: "127.79.0.1", relays: 2, paired: true},
+	{name: "intercepted, IPv4", host: routedTargets[0], relays: 1, intercepted: true},
+	{name: "intercepted, IPv6", host: routedTargets[1], relays: 1, intercepted: true},
 }
 
 // chain is a row of relays on the loopback, and the target's address behind.
 type chain struct {
 	t      *testing.T
 	relays []*daemon // the client's first
-	first  string
-	target string
+	dial   dialFunc
+	listen func(context.Context) (net.Listener, error)
 	before []daemonStatus
 }
 
 // start starts the relays, with further settings of each.
 func (w way) start(t *testing.T, more string) *chain {
 	t.Helper()
-	c := &chain{t: t, target: nettest.FreeAddress(t, w.host)}
-	to := c.target
+	if w.intercepted {
+		s := newRouted(t)
+		s.before = more
+		s.start("")
+		return &chain{t, []*daemon{s.relay}, s.dial(w.host), s.listen(w.host), []daemonStatus{s.relay.status()}}
+	}
+	target := nettest.FreeAddress(t, w.host)
+	c := &chain{t: t, listen: tcpscript.ListenOn(target)}
+	to := target
 	if w.paired {
-		p := (&pairOf{t: t, listen: nettest.FreeAddress(t, w.host), wan: nettest.FreeAddress(t, w.host), target: c.target,
+		p := (&pairOf{t: t, listen: nettest.FreeAddress(t, w.host), wan: nettest.FreeAddress(t, w.host), target: target,
 			tunnelNear: ", resume: 5s", // how long the other relay waits for one that is killed
 			moreNear:   "workers: 1\n" + more, moreFar: "workers: 1\n" + more}).start()
-		c.relays, c.first = []*daemon{p.near, p.far}, p.listen
+		c.relays, c.dial = []*daemon{p.near, p.far}, p.dial()
 		c.before = []daemonStatus{p.near.status(), p.far.status()}
 		return c
 	}
@@ -127,7 +137,7 @@ func (w way) start(t *testing.T, more string) *chain {
 		c.relays = append([]*daemon{d}, c.relays...)
 		to = listen
 	}
-	c.first = to
+	c.dial = tcpscript.DialTo(to)
 	for _, d := range c.relays {
 		c.before = append(c.before, d.status())
 	}
@@ -136,8 +146,8 @@ func (w way) start(t *testing.T, more string) *chain {
 
 func (c *chain) env() tcpscript.Env {
 	return tcpscript.Env{
-		Dial:   tcpscript.DialTo(c.first),
-		Listen: tcpscript.ListenOn(c.target),
+		Dial:   c.dial,
+		Listen: c.listen,
 		Do: map[string]func() error{
 			"expect-no-flows":  func() error { c.expectNoFlows(); return nil },
 			"expect-flow-down": func() error { c.expectFlowDown(); return nil },
@@ -263,12 +273,12 @@ func oneByte(i int) byte { return byte(i ^ i>>8 ^ i>>16) }
 // connect opens a flow and returns its two ends.
 func (c *chain) connect() (client, target *net.TCPConn) {
 	c.t.Helper()
-	l, err := tcpscript.ListenOn(c.target)(c.t.Context())
+	l, err := c.listen(c.t.Context())
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	defer l.Close()
-	a, err := tcpscript.DialTo(c.first)(c.t.Context())
+	a, err := c.dial(c.t.Context())
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -288,13 +298,15 @@ func TestCase12ManyWithoutAByte(t *testing.T) {
 	t.Parallel()
 	c := ways[2].start(t, "")
 	var accepted atomic.Int64
-	serve(t, c.target, func(s net.Conn) {
+	l, err := c.listen(t.Context())
+	nettest.Must(t, err)
+	t.Cleanup(tcpserver.Serve(l, func(s net.Conn) {
 		accepted.Add(1)
 		tcpserver.Discard(s)
-	})
+	}))
 	const many = 300
 	for i := range many {
-		client, err := tcpscript.DialTo(c.first)(t.Context())
+		client, err := c.dial(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -276,6 +276,8 @@ type daemonStatus struct {
 type flowStatus struct {
 	Tunnel    string    `json:"tunnel"`
 	Client    string    `json:"client"`
+	Listen    string    `json:"listen"`
+	Target    string    `json:"target"`
 	State     string    `json:"state"`
 	BytesUp   int64     `json:"bytes_up"`
 	BytesDown int64     `json:"bytes_down"`
@@ -288,11 +290,12 @@ type legStatus struct {
 }
 
 type tunnelStatus struct {
-	Name       string `json:"name"`
-	FlowsNow   int64  `json:"flows_now"`
-	FlowsTotal int64  `json:"flows_total"`
-	Limited    int64  `json:"limited_total"`
-	Shed       int64  `json:"shed_total"`
+	Name       string   `json:"name"`
+	Listen     []string `json:"listen"`
+	FlowsNow   int64    `json:"flows_now"`
+	FlowsTotal int64    `json:"flows_total"`
+	Limited    int64    `json:"limited_total"`
+	Shed       int64    `json:"shed_total"`
 
 	AcceptQueues []struct {
 		Waiting int `json:"waiting"`

@@ -1,0 +1,386 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"longhaul/internal/lab/linktest"
+	"longhaul/internal/lab/tcpserver"
+	"longhaul/internal/nettest"
+	"longhaul/internal/tcpscript"
+)
+
+// routed is a client and a target, each at a site of its own, that know nothing of the
+// relay on the router between them:
+//
+//	client A ══left══ router R ══right══ target B
+type routed struct {
+	linktest.Row
+	t      *testing.T
+	before string // settings of the relay before its tunnel
+	relay  *daemon
+	peers  sync.Map // of the target: addresses of connections
+}
+
+// The target's addresses, and a port that is intercepted.
+var routedTargets = []string{"10.9.2.2", "fd09:2::2"}
+
+const routedPort = 5000
+
+func newRouted(t *testing.T) *routed {
+	t.Helper()
+	s := &routed{Row: linktest.NewRow(t, 1500), t: t}
+	for _, name := range []string{"all", "left", "right"} {
+		nettest.Must(t, s.R.Sysctl("net.ipv4.conf."+name+".rp_filter", "1"))
+	}
+	return s
+}
+
+// serve has the target echo at all its addresses.
+func (s *routed) serve() *routed {
+	s.t.Helper()
+	for _, address := range routedTargets {
+		l, err := s.listen(address)(s.t.Context())
+		nettest.Must(s.t, err)
+		s.t.Cleanup(tcpserver.Serve(l, func(c net.Conn) {
+			s.peers.Store(c.RemoteAddr().String(), true)
+			tcpserver.Echo(c)
+		}))
+	}
+	return s
+}
+
+// start starts the relay, with further settings of its tunnel.
+func (s *routed) start(more string) *routed {
+	s.t.Helper()
+	s.relay = startDaemon(s.t, s.R, unsupervised, s.config(more))
+	return s
+}
+
+func (s *routed) config(more string) string {
+	return fmt.Sprintf(`control_socket: SOCKET
+workers: 1
+%stunnels:
+  - name: main
+    intercept: {interface: left, from: [10.9.1.0/24, "fd09:1::/64"], to: [10.9.2.0/24, "fd09:2::/64"], ports: %d}
+%s
+`, s.before, routedPort, more)
+}
+
+// dial connects from the client to an address of the target.
+func (s *routed) dial(address string) dialFunc {
+	return func(ctx context.Context) (c net.Conn, err error) {
+		err = s.A.Do(func() error {
+			c, err = tcpscript.DialTo(routedAddress(address))(ctx)
+			return err
+		})
+		return c, err
+	}
+}
+
+func (s *routed) listen(address string) func(context.Context) (net.Listener, error) {
+	return func(ctx context.Context) (l net.Listener, err error) {
+		err = s.B.Do(func() error {
+			l, err = tcpscript.ListenOn(routedAddress(address))(ctx)
+			return err
+		})
+		return l, err
+	}
+}
+
+func routedAddress(address string) string {
+	return netip.AddrPortFrom(netip.MustParseAddr(address), routedPort).String()
+}
+
+// run runs a command on the router.
+func (s *routed) run(name, debianPackage string, args ...string) string {
+	s.t.Helper()
+	var out bytes.Buffer
+	cmd := exec.Command(nettest.RequireProgram(s.t, name, debianPackage), args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := s.R.Start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		s.t.Fatalf("%v: %v\n%s", args, err, out.String())
+	}
+	return out.String()
+}
+
+// expect opens a connection to each address of the target, and checks that it goes
+// through the relay, or past it. The target must see the client's address and port.
+func (s *routed) expect(throughRelay bool, when string) (all []held) {
+	s.t.Helper()
+	for _, address := range routedTargets {
+		before := s.relay.status().tunnel("main").FlowsTotal
+		h, err := tryHold(s.t.Context(), s.dial(address), patience)
+		if err != nil {
+			s.t.Fatalf("%s: to %s: %v\n%s", when, address, err, s.run("nft", "nftables", "list", "ruleset"))
+		}
+		s.t.Cleanup(func() { h.Close() })
+		if got := s.relay.status().tunnel("main").FlowsTotal > before; got != throughRelay {
+			s.t.Errorf("%s: to %s: through the relay: %v, want %v\n%s", when, address, got, throughRelay, s.run("nft", "nftables", "list", "ruleset"))
+		}
+		s.expectSeen(h)
+		all = append(all, h)
+	}
+	return all
+}
+
+// expectSeen checks that the target sees the client's own address and port.
+func (s *routed) expectSeen(h held) {
+	s.t.Helper()
+	if _, seen := s.peers.Load(h.LocalAddr().String()); !seen {
+		s.t.Errorf("the target does not see the client %s", h.LocalAddr())
+	}
+}
+
+// awaitWay waits until new connections go through the relay, or past it.
+func (s *routed) awaitWay(throughRelay bool, when string) {
+	s.t.Helper()
+	nettest.Eventually(s.t, patience, func() bool {
+		before := s.relay.status().tunnel("main").FlowsTotal
+		h, err := tryHold(s.t.Context(), s.dial(routedTargets[0]), patience)
+		if err != nil {
+			return false
+		}
+		h.Close()
+		return s.relay.status().tunnel("main").FlowsTotal > before == throughRelay
+	}, func() string { return fmt.Sprintf("%s: new connections do not change their way", when) })
+}
+
+// Status, the log and the rules show an intercepted connection with both its addresses,
+// and a stop takes all rules away.
+func TestInterceptedFlow(t *testing.T) {
+	t.Parallel()
+	s := newRouted(t).serve()
+	clean := s.run("nft", "nftables", "list", "ruleset")
+	s.start("")
+	for _, h := range s.expect(true, "at first") {
+		f := flowOf(s.relay, h)
+		if f.Listen != h.RemoteAddr().String() || f.Target != h.RemoteAddr().String() {
+			t.Errorf("status has %+v of the flow to %s", f, h.RemoteAddr())
+		}
+		h.release(t)
+	}
+	output, status := command(t, "status", "--control-socket", s.relay.socket())
+	if want := "  intercepts left>10.9.2.0/24,fd09:2::/64:5000 -> original\n"; status != 0 || !bytes.Contains([]byte(output), []byte(want)) {
+		t.Errorf("status does not print %q:\n%s", want, output)
+	}
+	s.relay.expectLog(`msg=flow .*\bclient=10\.9\.1\.2:\d+ .*\btarget=10\.9\.2\.2:5000 .*\bend=end `)
+	s.relay.reload(s.config("    allow: 10.9.1.7"))
+	for _, address := range routedTargets {
+		if h, err := tryHold(t.Context(), s.dial(address), patience); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a client that allow excludes gets %v", err)
+			h.Close()
+		}
+	}
+	s.relay.expectLog(`msg="connection refused" tunnel=main .*\blisten=10\.9\.2\.2:5000 reason=denied`)
+	s.relay.signal(syscall.SIGTERM)
+	s.relay.expectExit(0)
+	if left := s.run("nft", "nftables", "list", "ruleset"); left != clean {
+		t.Errorf("a stop leaves rules:\n%s", left)
+	}
+}
+
+func flowOf(d *daemon, h held) (found flowStatus) {
+	for _, f := range d.status().Flows {
+		if f.Client == h.LocalAddr().String() {
+			found = f
+		}
+	}
+	return found
+}
+
+// The relay's own address is what the target sees with source: relay. Somebody who dials
+// the transparent listener itself is refused.
+func TestInterceptedFlowFromTheRelay(t *testing.T) {
+	t.Parallel()
+	s := newRouted(t).serve().start("    source: relay")
+	for i, address := range routedTargets {
+		h := hold(t, s.dial(address))
+		var seen []string
+		s.peers.Range(func(peer, _ any) bool { seen = append(seen, peer.(string)); return true })
+		want := []string{"10.9.2.1", "fd09:2::1"}[i]
+		if len(seen) != i+1 || !containsHost(seen, want) {
+			t.Errorf("the target sees %v, want %s", seen, want)
+		}
+		h.release(t)
+	}
+	listeners := s.relay.status().tunnel("main").Listen
+	if len(listeners) != 2 {
+		t.Fatalf("the tunnel listens on %v", listeners)
+	}
+	for _, address := range listeners {
+		dial := func(ctx context.Context) (c net.Conn, err error) {
+			err = s.R.Do(func() error { c, err = tcpscript.DialTo(address)(ctx); return err })
+			return c, err
+		}
+		if h, err := tryHold(t.Context(), dial, patience); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("who dials %s gets %v", address, err)
+			h.Close()
+		}
+	}
+}
+
+func containsHost(addresses []string, host string) bool {
+	for _, a := range addresses {
+		if netip.MustParseAddrPort(a).Addr() == netip.MustParseAddr(host) {
+			return true
+		}
+	}
+	return false
+}
+
+// Case 65: kill -9 of an intercepting relay resets its flows. The next connection goes
+// directly, and a new start intercepts again.
+func TestCase65InterceptingRelayIsKilled(t *testing.T) {
+	t.Parallel()
+	s := newRouted(t).serve().start("")
+	flows := s.expect(true, "at first")
+	nettest.Must(t, s.relay.cmd.Process.Kill())
+	<-s.relay.exited
+	for _, h := range flows {
+		expectGone(t, h)
+	}
+	var direct []held
+	for _, address := range routedTargets {
+		h := hold(t, s.dial(address))
+		s.expectSeen(h)
+		direct = append(direct, h)
+	}
+	s.relay = restartDaemon(t, s.R, s.relay)
+	s.expect(true, "after the restart")
+	for _, h := range direct {
+		h.alive(t, "a connection from before the relay's start")
+	}
+}
+
+// Case 66: an intercepting tunnel that takes no new flow lets new connections pass: while
+// it is drained, at max_flows, or when its relay stops. Its flows go on.
+func TestCase66InterceptionIsBypassed(t *testing.T) {
+	t.Parallel()
+	s := newRouted(t).serve().start("    max_flows: 4\n    max_flows_per_source: off")
+	flows := s.expect(true, "at first")
+	drain := func(verb string) {
+		if output, status := command(t, verb, "main", "--control-socket", s.relay.socket()); status != 0 {
+			t.Fatalf("%s: %s", verb, output)
+		}
+	}
+	drain("drain")
+	s.expect(false, "while the tunnel is drained")
+	drain("resume")
+	flows = append(flows, s.expect(true, "after resume")...)
+	s.awaitWay(false, "at max_flows")
+	s.expect(false, "at max_flows")
+	for _, h := range flows {
+		h.alive(t, "at max_flows")
+		h.release(t)
+	}
+	s.awaitWay(true, "below max_flows")
+	lasting := s.expect(true, "below max_flows")
+	s.relay.signal(syscall.SIGTERM)
+	s.relay.expectLog(`(?s)msg=stopping.*msg="new connections pass the relay"`)
+	for _, address := range routedTargets {
+		s.expectSeen(hold(t, s.dial(address)))
+	}
+	for _, h := range lasting {
+		h.alive(t, "while the relay stops")
+		h.release(t)
+	}
+	s.relay.expectExit(0)
+	for _, address := range routedTargets {
+		s.expectSeen(hold(t, s.dial(address)))
+	}
+}
+
+// Case 67: upgrades and reloads of an intercepting relay. Its flows go on, no connection
+// fails, and each new one is intercepted.
+func TestCase67InterceptingRelayIsUpgraded(t *testing.T) {
+	t.Parallel()
+	s := newRouted(t).serve().start("")
+	flows := s.expect(true, "at first")
+	newcomers := startNewcomers(t, 20*time.Millisecond, s.dial(routedTargets[0]))
+	for range 2 {
+		_, err := s.relay.upgrade("")
+		nettest.Must(t, err)
+		flows = append(flows, s.expect(true, "after an upgrade")...)
+	}
+	if _, err := s.relay.upgrade("/bin/false"); err == nil {
+		t.Error("an upgrade to false succeeds")
+	}
+	flows = append(flows, s.expect(true, "after a failed upgrade")...)
+	newcomers.stop()
+	newcomers.all.Wait()
+	if len(newcomers.broken) > 0 || newcomers.refused.Load() > 0 || newcomers.served.Load() == 0 {
+		t.Errorf("%d served, %d refused, %d broken: %v", newcomers.served.Load(), newcomers.refused.Load(), len(newcomers.broken), newcomers.broken)
+	}
+	for _, h := range flows {
+		h.alive(t, "after the upgrades")
+		h.release(t)
+	}
+	if log := s.relay.log.String(); bytes.Contains([]byte(log), []byte("new connections pass the relay")) {
+		t.Errorf("the rules had a gap:\n%s", log)
+	}
+}
+
+// Case 68: the target of an intercepted connection refuses, or is unreachable. The client
+// is reset, and one that can be reached is served all the while.
+func TestCase68InterceptedTargetFails(t *testing.T) {
+	t.Parallel()
+	s := newRouted(t).start("    connect_timeout: 2s")
+	for _, address := range append([]string{"10.9.2.9", "fd09:2::9"}, routedTargets...) {
+		if h, err := tryHold(t.Context(), s.dial(address), patience); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a client of %s gets %v, want a reset", address, err)
+			h.Close()
+		}
+	}
+	s.relay.expectLog(`msg=flow .*\btarget=10\.9\.2\.2:5000 .*\bend=target-refused`)
+	s.relay.expectLog(`msg=flow .*\btarget=10\.9\.2\.9:5000 .*\bend=target-unreached`)
+	s.serve()
+	s.expect(true, "beside others that fail")
+}
+
+// Case 69: beside a firewall that drops what conntrack calls invalid, and with source NAT
+// towards the target.
+func TestCase69InterceptionWithConntrack(t *testing.T) {
+	t.Parallel()
+	s := newRouted(t).serve()
+	rules := s.t.TempDir() + "/rules"
+	nettest.Must(t, os.WriteFile(rules, []byte(`
+		table inet filter {
+			chain forward { type filter hook forward priority filter; policy accept; ct state invalid drop; }
+			chain input { type filter hook input priority filter; policy accept; ct state invalid drop; }
+			chain output { type filter hook output priority filter; policy accept; ct state invalid drop; }
+		}
+		table ip nat {
+			chain postrouting { type nat hook postrouting priority srcnat; oifname "right" masquerade; }
+		}
+	`), 0o600))
+	s.run("nft", "nftables", "-f", rules)
+	s.start("")
+	h := hold(t, s.dial(routedTargets[0]))
+	if s.relay.status().tunnel("main").FlowsTotal != 1 {
+		t.Error("the connection is not intercepted")
+	}
+	if _, own := s.peers.Load(h.LocalAddr().String()); own {
+		t.Error("the target sees the client in spite of NAT")
+	}
+	b := startBulk(t, s.dial(routedTargets[0]), 8<<20)
+	b.expectWhole(t, "a transfer behind NAT")
+	six := hold(t, s.dial(routedTargets[1]))
+	s.expectSeen(six)
+	h.release(t)
+	six.release(t)
+}
