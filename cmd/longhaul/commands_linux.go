@@ -23,6 +23,7 @@ func commands(env *env) []*cobra.Command {
 		newCC(env),
 		newMSS(env),
 		newRoute(env),
+		newIntercept(env),
 		newHost(env),
 		newMeasure(env),
 		newDoctor(env),

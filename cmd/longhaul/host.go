@@ -19,7 +19,8 @@ func newHost(env *env) *cobra.Command {
 		Long: `host check tries out which features of longhaul work on this host.
 
 host list shows every change of this host by a command or relay of longhaul:
-loaded algorithms, defaults, metrics of routes, rules for the MSS. Each has its
+loaded algorithms, defaults, metrics of routes, rules for the MSS, connections
+that relays intercept. Each has its
 owners, and what uses it. A change ends with its undo, or with a restart of the
 machine.`,
 		Example: `  longhaul host check

@@ -21,32 +21,35 @@ const (
 )
 
 // PortRange is an inclusive range of ports. A single port has Last equal to First.
-type PortRange struct{ First, Last uint16 }
+type PortRange struct {
+	First uint16 `json:"first"`
+	Last  uint16 `json:"last"`
+}
 
 // Tunnel is what one tunnel of a relay intercepts: TCP connections that arrive at
 // Interface, from a client in From to an address in To and a port in Ports.
 type Tunnel struct {
-	Name      string
-	Interface string         // on which the clients' packets arrive
-	From      []netip.Prefix // empty: everybody behind the interface
-	To        []netip.Prefix
-	Ports     []PortRange // empty: all
+	Name      string         `json:"name"`
+	Interface string         `json:"interface"`      // on which the clients' packets arrive
+	From      []netip.Prefix `json:"from,omitempty"` // empty: everybody behind the interface
+	To        []netip.Prefix `json:"to"`
+	Ports     []PortRange    `json:"ports,omitempty"` // empty: all
 	// ListenPort is the port of the relay's transparent listener on 127.0.0.1, and
 	// ListenPort6 of that on [::1]. Without a listener there, new connections pass
 	// directly. A port may be 0 if To has no prefix of its family, and in a plan.
-	ListenPort  uint16
-	ListenPort6 uint16
+	ListenPort  uint16 `json:"listen_port,omitempty"`
+	ListenPort6 uint16 `json:"listen_port6,omitempty"`
 	// Paused: new connections pass directly, as of a relay that drains or sheds.
 	// Connections that the relay has stay with it.
-	Paused bool
+	Paused bool `json:"paused,omitempty"`
 }
 
 // Options are what a relay intercepts.
 type Options struct {
-	Relay   string // its name
-	Mark    uint32 // one bit; 0: DefaultMark
-	Table   uint32 // 0: DefaultTable
-	Tunnels []Tunnel
+	Relay   string   `json:"relay"`           // its name
+	Mark    uint32   `json:"mark,omitempty"`  // one bit; 0: DefaultMark
+	Table   uint32   `json:"table,omitempty"` // 0: DefaultTable
+	Tunnels []Tunnel `json:"tunnels"`
 }
 
 func (o Options) mark() uint32 { return cmp.Or(o.Mark, DefaultMark) }

@@ -1,0 +1,168 @@
+//go:build linux
+
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"longhaul/internal/control"
+	"longhaul/internal/daemon"
+	"longhaul/internal/display"
+	"longhaul/internal/intercept"
+	"longhaul/internal/ledger"
+	"longhaul/internal/remedy"
+)
+
+func newIntercept(env *env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "intercept",
+		Short: "What relays take out of the routed path: plan, show, clear",
+		Long: `A relay whose tunnels intercept takes TCP connections that this host routes, and
+needs no change of any client or target. It sets nftables rules, a routing rule
+and a local route when it starts, and removes them when it ends. These commands
+show them, before and while they stand, and remove what a killed relay left.`,
+		Example: `  longhaul intercept plan --config longhaul.yaml
+  longhaul intercept show
+  longhaul intercept clear`,
+		Args: cobra.ArbitraryArgs,
+		RunE: needCommand,
+	}
+	cmd.AddCommand(newInterceptPlan(env), newInterceptShow(env), newInterceptClear(env))
+	return cmd
+}
+
+func newInterceptPlan(env *env) *cobra.Command {
+	var (
+		file, namespace string
+		asJSON, check   bool
+	)
+	cmd := &cobra.Command{
+		Use:   "plan --config FILE",
+		Short: "Print the nft and ip commands that do what a relay would do",
+		Long: `plan prints the commands that have the effect of a relay's start with the
+configuration. It changes nothing. PORT stands for the port on which the relay
+listens, which the kernel chooses.
+
+With --check it looks for what interception would collide with on this host, as
+the relay does when it starts: marks, routing tables, firewalls, settings.
+
+Exit codes: 0; 1 with --check, if something collides; 2 the file is invalid.`,
+		Example: `  longhaul intercept plan --config /etc/longhaul/longhaul.yaml
+  longhaul intercept plan --config longhaul.yaml --check
+  longhaul intercept plan --config longhaul.yaml --json | jq -r '.commands[]'`,
+		Args: noArgs,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&file, "config", "", "configuration `FILE`")
+	flags.BoolVar(&check, "check", false, "look for collisions on this host")
+	flags.BoolVar(&asJSON, "json", false, "print the commands as JSON")
+	namespaceFlag(flags, &namespace)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if file == "" {
+			return usageError(remedy.New(errors.New("missing --config"), "add --config FILE, the relay's configuration"))
+		}
+		if err := enterNamespace(namespace); err != nil {
+			return err
+		}
+		l := loader()
+		l.Elsewhere = !check
+		c, err := l.Load(cmd.Context(), file)
+		if err != nil {
+			return err
+		}
+		o := daemon.InterceptOptions(cmp.Or(c.Name, control.DefaultName), c)
+		if len(o.Tunnels) == 0 {
+			return remedy.New(fmt.Errorf("no tunnel of %s intercepts", file), "give one intercept in place of listen: longhaul help intercept")
+		}
+		if check {
+			if err := intercept.NewHost(env.by()).Check(o); err != nil {
+				return err
+			}
+		}
+		commands := intercept.Commands(o)
+		if asJSON {
+			return display.WriteJSON(env.stdout, map[string]any{"relay": o.Relay, "commands": commands})
+		}
+		for _, line := range commands {
+			if _, err := fmt.Fprintln(env.stdout, line); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+func newInterceptShow(env *env) *cobra.Command {
+	var (
+		asJSON    bool
+		namespace string
+	)
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Show what relays intercept, with counters and problems",
+		Long: `show lists the relays that intercept in this network namespace, and the
+connections that each tunnel took. It names rules that another program removed,
+and what a killed relay left.`,
+		Example: `  longhaul intercept show
+  longhaul intercept show --json | jq '.relays[].tunnels[] | {name, connections}'`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if err := enterNamespace(namespace); err != nil {
+				return err
+			}
+			all, err := intercept.NewHost(env.by()).Show()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return display.WriteJSON(env.stdout, map[string]any{"relays": append([]intercept.Status{}, all...)})
+			}
+			for _, s := range all {
+				if err := s.WriteText(env.stdout); err != nil {
+					return err
+				}
+			}
+			if len(all) == 0 {
+				fmt.Fprintln(env.stdout, "no relay intercepts here")
+			}
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&asJSON, "json", false, "print everything as JSON")
+	namespaceFlag(flags, &namespace)
+	return cmd
+}
+
+func newInterceptClear(env *env) *cobra.Command {
+	var f undoFlags
+	cmd := &cobra.Command{
+		Use:   "clear [RELAY]",
+		Short: "Remove the rules that a killed relay left",
+		Long: `clear removes the rules, the routing rule and the route of relays that have
+ended, or of the one named. A start of that relay does the same. The rules of a
+running relay stay without --yes: its standing connections would break.`,
+		Example: `  longhaul intercept clear
+  longhaul intercept clear site-a --dry-run
+  longhaul intercept clear site-a --yes`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.enter(env); err != nil {
+				return err
+			}
+			return f.undo(cmd, env, undoing{
+				named: true,
+				which: func(k ledger.Key, _ ledger.Claim) bool {
+					return k.Kind == ledger.Intercept && (len(args) == 0 || k.Name == args[0])
+				},
+			})
+		},
+	}
+	f.register(cmd.Flags())
+	return cmd
+}
