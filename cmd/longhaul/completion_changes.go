@@ -40,6 +40,13 @@ func completeChanges(cmd *cobra.Command) {
 	case "longhaul mss undo":
 		flag("to", func() []string { return ruleWords("to ") })
 		flag("from", func() []string { return ruleWords("from ") })
+	case "longhaul intercept clear":
+		cmd.ValidArgsFunction = func(_ *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(given) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return changedNames(func(k ledger.Key) bool { return k.Kind == ledger.Intercept }), cobra.ShellCompDirectiveNoFileComp
+		}
 	}
 }
 

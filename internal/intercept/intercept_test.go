@@ -403,7 +403,19 @@ func TestLost(t *testing.T) {
 		if got := problem(); !strings.HasPrefix(got, tt.want) {
 			t.Errorf("after %s: %q", tt.command, got)
 		}
+		must(t, s.on(func(h *Host) error {
+			if got, err := h.Missing(options()); err != nil || !strings.HasPrefix(got, tt.want) {
+				t.Errorf("after %s: %q, %v", tt.command, got, err)
+			}
+			return nil
+		}))
 		s.set(options())
+		must(t, s.on(func(h *Host) error {
+			if got, err := h.Missing(options()); err != nil || got != "" {
+				t.Errorf("after %s and Set: %q, %v", tt.command, got, err)
+			}
+			return nil
+		}))
 		if got := s.state(); got != whole {
 			t.Errorf("after %s and Set\n%s", tt.command, got)
 		}

@@ -251,7 +251,7 @@ func (h *Host) AdoptIn(book *ledger.Book) error {
 			return err
 		}
 		e := book.Add(&ledger.Entry{Key: key, Label: "relay " + relay, FormerText: "none", Detail: ledger.Encode(found), Adopted: true})
-		e.Put(ledger.Claim{By: ledger.By{Owner: ledger.Unknown, Means: ledger.Relay}, Text: "rules without a record"})
+		e.Put(ledger.Claim{By: ledger.By{Owner: ledger.Unknown, Means: ledger.Relay}, Text: "without a record"})
 	}
 	return nil
 }
@@ -340,25 +340,40 @@ func statusOf(e *ledger.Entry) (Status, error) {
 	for _, t := range o.Tunnels {
 		s.Tunnels = append(s.Tunnels, TunnelStatus{t, counts[counterName(t.Name)].Packets})
 	}
-	if counts == nil {
-		s.Problem = "the nftables table " + tablePrefix + e.Name + " is missing: another program has flushed the ruleset"
-	}
-	for _, d := range ledger.Decode[[]delivery](e.Detail) {
-		ok, err := d.stands()
-		if err != nil {
-			return s, err
-		}
-		if !ok {
-			s.Problem = fmt.Sprintf("the routing rule for mark %#x or its route in table %d is missing: another program has removed it", d.Mark, d.Table)
-		}
+	if s.Problem, err = missing(e.Name, ledger.Decode[[]delivery](e.Detail), counts != nil); err != nil {
+		return s, err
 	}
 	switch {
 	case e.Pending != nil:
 		s.Problem = "interrupted: the next start of the relay completes it, longhaul intercept clear takes it back"
 	case e.Adopted:
-		s.Problem = "without a record: longhaul intercept clear takes it back"
+		s.Problem = "without a record: longhaul intercept clear " + s.Relay + " --yes takes it back"
 	}
 	return s, nil
+}
+
+// Missing says which part of what Set set for o another program has removed; it is empty
+// if all stands.
+func (h *Host) Missing(o Options) (problem string, err error) {
+	names, err := tables()
+	if err != nil {
+		return "", err
+	}
+	return missing(o.Relay, deliveries(o), slices.Contains(names, tablePrefix+o.Relay))
+}
+
+func missing(relay string, needed []delivery, hasTable bool) (problem string, err error) {
+	if !hasTable {
+		return "the nftables table " + tablePrefix + relay + " is missing: another program has flushed the ruleset", nil
+	}
+	for _, d := range needed {
+		if ok, err := d.stands(); err != nil {
+			return "", err
+		} else if !ok {
+			return fmt.Sprintf("the routing rule for mark %#x or its route in table %d is missing: another program has removed it", d.Mark, d.Table), nil
+		}
+	}
+	return "", nil
 }
 
 // HasEnded reports whether the relay has ended, so that new connections pass directly.
