@@ -72,7 +72,7 @@ var relatedVerbs = map[string][]string{
 	"longhaul drain": {"resume", "upgrade", "status"}, "longhaul resume": {"drain", "status"},
 	"longhaul upgrade": {"relay", "drain", "status"}, "longhaul reload": {"config check", "upgrade", "status"},
 	"longhaul stop": {"drain", "service", "relay"}, "longhaul pair": {"relay", "config check", "status"}, "longhaul doctor": {"measure", "top", "cc", "route", "mss", "relay"},
-	"longhaul measure": {"doctor", "top"}, "longhaul top": {"doctor", "status"}, "longhaul host": {"cc", "route", "mss"},
+	"longhaul measure": {"doctor", "top"}, "longhaul top": {"doctor", "status"}, "longhaul host": {"cc", "route", "mss"}, "longhaul intercept": {"relay", "config check", "host"},
 	"longhaul cc": {"route", "host", "doctor"}, "longhaul route": {"cc", "mss", "host", "doctor"},
 	"longhaul mss": {"route", "host", "doctor"}, "longhaul demo": {"lab", "relay", "doctor"},
 	"longhaul lab": {"demo", "relay", "doctor"}, "longhaul lab calibrate": {"lab up"}, "longhaul completion": {},
@@ -84,7 +84,7 @@ var documents = map[string][]string{
 	"relay": {"relay.md", "configuration.md", "availability.md"}, "service": {"install.md"},
 	"config": {"configuration.md"}, "status": {"relay.md", "metrics.md"}, "history": {"history.md", "dashboard.md"},
 	"check": {"check.md"}, "ready": {"availability.md"}, "drain": {"availability.md"}, "resume": {"availability.md"},
-	"upgrade": {"upgrade.md"}, "reload": {"relay.md"}, "stop": {"relay.md"}, "pair": {"pairs.md"}, "doctor": {"doctor.md", "doctor-accuracy.md"}, "measure": {"measure.md"},
+	"upgrade": {"upgrade.md"}, "reload": {"relay.md"}, "stop": {"relay.md"}, "pair": {"pairs.md"}, "intercept": {"interception.md"}, "doctor": {"doctor.md", "doctor-accuracy.md"}, "measure": {"measure.md"},
 	"top": {"top.md"}, "cc": {"cc.md"}, "route": {"route.md"}, "mss": {"mss.md"}, "host": {"host.md", "cc.md", "route.md", "mss.md"}, "demo": {"lab.md"},
 	"lab": {"lab.md", "soak.md"},
 }

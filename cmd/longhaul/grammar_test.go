@@ -146,10 +146,11 @@ var withoutJSON = map[string]string{
 // The commands that have a flag because of what they do.
 var commandsWith = map[string][]string{
 	"dry-run": {"cc load", "cc unload", "cc use", "cc undo", "route set", "route undo", "mss set", "mss undo", "host undo",
-		"doctor", "service install", "service uninstall"},
-	"yes": {"cc unload", "cc undo", "route undo", "mss undo", "host undo", "doctor"},
+		"intercept clear", "doctor", "service install", "service uninstall"},
+	"yes": {"cc unload", "cc undo", "route undo", "mss undo", "host undo", "intercept clear", "doctor"},
 	"netns": {"cc list", "cc load", "cc use", "cc undo", "cc paths", "cc paths forget", "mss list", "mss set", "mss undo", "route list", "route set",
-		"route undo", "host check", "host list", "host undo", "top", "doctor", "measure"},
+		"route undo", "host check", "host list", "host undo", "intercept plan", "intercept check", "intercept show", "intercept clear",
+		"top", "doctor", "measure"},
 }
 
 // exitStatuses are commands with statuses beside 0, 1 for a failure and 2, or with a

@@ -22,7 +22,7 @@ var verbGroups = []struct {
 }{
 	{"Start here", []string{"doctor", "relay"}},
 	{"Find and fix the cause", []string{"measure", "top", "cc", "route", "mss", "host"}},
-	{"Run relays", []string{"service", "config", "pair", "reload", "upgrade", "drain", "resume", "stop"}},
+	{"Run relays", []string{"service", "config", "pair", "intercept", "reload", "upgrade", "drain", "resume", "stop"}},
 	{"Watch relays", []string{"status", "history", "check", "ready"}},
 	{"Try it on this machine", []string{"demo", "lab"}},
 	{"About this program", []string{"help", "version", "completion"}},

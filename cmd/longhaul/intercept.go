@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"longhaul/internal/control"
 	"longhaul/internal/daemon"
@@ -20,80 +21,114 @@ import (
 func newIntercept(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "intercept",
-		Short: "What relays take out of the routed path: plan, show, clear",
+		Short: "What relays take out of the routed path: plan, check, show, clear",
 		Long: `A relay whose tunnels intercept takes TCP connections that this host routes, and
 needs no change of any client or target. It sets nftables rules, a routing rule
 and a local route when it starts, and removes them when it ends. These commands
 show them, before and while they stand, and remove what a killed relay left.`,
-		Example: `  longhaul intercept plan --config longhaul.yaml
+		Example: `  longhaul intercept check --config longhaul.yaml
   longhaul intercept show
   longhaul intercept clear`,
 		Args: cobra.ArbitraryArgs,
 		RunE: needCommand,
 	}
-	cmd.AddCommand(newInterceptPlan(env), newInterceptShow(env), newInterceptClear(env))
+	cmd.AddCommand(newInterceptPlan(env), newInterceptCheck(env), newInterceptShow(env), newInterceptClear(env))
 	return cmd
 }
 
+// interceptFile are the flags of commands that read what a configuration intercepts.
+type interceptFile struct {
+	file, namespace string
+	json            bool
+}
+
+func (f *interceptFile) register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.file, "config", "", "configuration `FILE`")
+	flags.BoolVar(&f.json, "json", false, "print the outcome as JSON")
+	namespaceFlag(flags, &f.namespace)
+}
+
+// options enters the namespace and reads what the file intercepts. elsewhere: the file may
+// be another host's.
+func (f *interceptFile) options(cmd *cobra.Command, elsewhere bool) (intercept.Options, error) {
+	if f.file == "" {
+		return intercept.Options{}, usageError(remedy.New(errors.New("missing --config"), "add --config FILE, the relay's configuration"))
+	}
+	if err := enterNamespace(f.namespace); err != nil {
+		return intercept.Options{}, err
+	}
+	l := loader()
+	l.Elsewhere = elsewhere
+	c, err := l.Load(cmd.Context(), f.file)
+	if err != nil {
+		return intercept.Options{}, err
+	}
+	o := daemon.InterceptOptions(cmp.Or(c.Name, control.DefaultName), c)
+	if len(o.Tunnels) == 0 {
+		err = remedy.New(fmt.Errorf("no tunnel of %s intercepts", f.file), "give one intercept in place of listen")
+	}
+	return o, err
+}
+
 func newInterceptPlan(env *env) *cobra.Command {
-	var (
-		file, namespace string
-		asJSON, check   bool
-	)
+	var f interceptFile
 	cmd := &cobra.Command{
 		Use:   "plan --config FILE",
 		Short: "Print the nft and ip commands that do what a relay would do",
 		Long: `plan prints the commands that have the effect of a relay's start with the
 configuration. It changes nothing. PORT stands for the port on which the relay
-listens, which the kernel chooses.
-
-With --check it looks for what interception would collide with on this host, as
-the relay does when it starts: marks, routing tables, firewalls, settings.
-
-Exit codes: 0; 1 with --check, if something collides; 2 the file is invalid.`,
+listens, which the kernel chooses.`,
 		Example: `  longhaul intercept plan --config /etc/longhaul/longhaul.yaml
-  longhaul intercept plan --config longhaul.yaml --check
   longhaul intercept plan --config longhaul.yaml --json | jq -r '.commands[]'`,
 		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := f.options(cmd, true)
+			if err != nil {
+				return err
+			}
+			commands := intercept.Commands(o)
+			if f.json {
+				return display.WriteJSON(env.stdout, map[string]any{"relay": o.Relay, "commands": commands})
+			}
+			for _, line := range commands {
+				if _, err := fmt.Fprintln(env.stdout, line); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&file, "config", "", "configuration `FILE`")
-	flags.BoolVar(&check, "check", false, "look for collisions on this host")
-	flags.BoolVar(&asJSON, "json", false, "print the commands as JSON")
-	namespaceFlag(flags, &namespace)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if file == "" {
-			return usageError(remedy.New(errors.New("missing --config"), "add --config FILE, the relay's configuration"))
-		}
-		if err := enterNamespace(namespace); err != nil {
-			return err
-		}
-		l := loader()
-		l.Elsewhere = !check
-		c, err := l.Load(cmd.Context(), file)
-		if err != nil {
-			return err
-		}
-		o := daemon.InterceptOptions(cmp.Or(c.Name, control.DefaultName), c)
-		if len(o.Tunnels) == 0 {
-			return remedy.New(fmt.Errorf("no tunnel of %s intercepts", file), "give one intercept in place of listen: longhaul help intercept")
-		}
-		if check {
+	f.register(cmd.Flags())
+	return cmd
+}
+
+func newInterceptCheck(env *env) *cobra.Command {
+	var f interceptFile
+	cmd := &cobra.Command{
+		Use:   "check --config FILE",
+		Short: "Look for what a relay's interception would collide with here",
+		Long: `check looks at this host as the relay does when it starts: marks, routing
+tables, firewalls, settings, the kernel's modules. It names the first collision
+with its remedy, and changes nothing.`,
+		Example: `  longhaul intercept check --config /etc/longhaul/longhaul.yaml
+  longhaul intercept check --config longhaul.yaml && longhaul reload`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := f.options(cmd, false)
+			if err != nil {
+				return err
+			}
 			if err := intercept.NewHost(env.by()).Check(o); err != nil {
 				return err
 			}
-		}
-		commands := intercept.Commands(o)
-		if asJSON {
-			return display.WriteJSON(env.stdout, map[string]any{"relay": o.Relay, "commands": commands})
-		}
-		for _, line := range commands {
-			if _, err := fmt.Fprintln(env.stdout, line); err != nil {
-				return err
+			if f.json {
+				return display.WriteJSON(env.stdout, map[string]any{"relay": o.Relay, "ok": true})
 			}
-		}
-		return nil
+			_, err = fmt.Fprintf(env.stdout, "relay %s: ok, %s may intercept here\n", o.Relay, display.Plural(len(o.Tunnels), "tunnel"))
+			return err
+		},
 	}
+	f.register(cmd.Flags())
 	return cmd
 }
 
@@ -109,7 +144,7 @@ func newInterceptShow(env *env) *cobra.Command {
 connections that each tunnel took. It names rules that another program removed,
 and what a killed relay left.`,
 		Example: `  longhaul intercept show
-  longhaul intercept show --json | jq '.relays[].tunnels[] | {name, connections}'`,
+  longhaul intercept show --json | jq '.relays[].tunnels[].connections'`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if err := enterNamespace(namespace); err != nil {
