@@ -31,13 +31,15 @@ func (s *sentOver) load() Counters {
 	return Counters{s.sent.Load(), s.retransmitted.Load(), s.retransmits.Load()}
 }
 
-// counters are those of the lane's connection; false: it is closed.
-func (l *lane) counters() (c Counters, known bool) {
+// counters are those of the lane's connection, and the window that it has filled of late;
+// false: it is closed.
+func (l *lane) counters() (c Counters, window int64, known bool) {
 	known = kernelSays(l.bulk, func(i *tcpinfo.Info) bool {
+		window = filledWindow(i)
 		c = Counters{int64(i.BytesSent), int64(i.BytesRetrans), int64(i.TotalRetrans)}
 		return i.Has(tcpinfo.FieldBytesSent)
 	})
-	return c, known
+	return c, window, known
 }
 
 // settle credits the lane's flow with what was sent since the last time. The caller holds
@@ -46,9 +48,11 @@ func (l *lane) settle() {
 	if l.flow == nil {
 		return
 	}
-	if now, known := l.counters(); known {
-		l.flow.lanes.add(now.plus(l.settled, -1))
+	if now, window, known := l.counters(); known {
+		sent := now.plus(l.settled, -1)
+		l.flow.lanes.add(sent)
 		l.settled = now
+		l.s.warmth.note(window, sent.Sent)
 	}
 }
 

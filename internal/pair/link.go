@@ -299,15 +299,20 @@ func (s *session) takeWarm() *lane {
 	return nil
 }
 
-// putWarm puts a lane into the pool. In a full pool a lane that has carried a flow takes
-// the place of the one that was used longest ago: its window is open.
+// putWarm puts a lane into the pool: behind all others, if it has carried no flow. In a
+// full pool one that has takes the place of the one that was used longest ago: its window
+// is open.
 func (s *session) putWarm(l *lane, limit int) {
 	s.mu.Lock()
 	l.mu.Lock()
 	spare := l
 	if !l.closed && !l.warm && (len(s.warm) < limit || l.used && limit > 0) {
-		l.warm = true
-		s.warm = append(s.warm, l)
+		l.warm, l.since = true, time.Now()
+		if l.used {
+			s.warm = append(s.warm, l)
+		} else {
+			s.warm = slices.Insert(s.warm, 0, l)
+		}
 	}
 	if l.warm {
 		spare = nil // it is there, perhaps since before
@@ -647,7 +652,7 @@ func (l *Link) dialLane(s *session, pool bool) {
 	}
 	s.noteLane(nil)
 	if pool {
-		lane.pad()
+		_ = lane.pad(padSize, 0)
 		return
 	}
 	l.place(lane)

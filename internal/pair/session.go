@@ -16,10 +16,6 @@ import (
 	"longhaul/internal/pair/wire"
 )
 
-// padSize is what opens the congestion window of an idle lane, in bytes: beyond it a
-// flow's first 64 kB need no second round trip.
-const padSize = 128 << 10
-
 // maxBuried bounds the flows that a far session refuses because their RESET came
 // before their OPEN.
 const maxBuried = 4096
@@ -41,6 +37,7 @@ type session struct {
 	congestionControl atomic.Pointer[string] // of the latest lane
 	srtt              atomic.Int64           // nanoseconds; 0: not measured
 	rttvar            atomic.Int64
+	warmth            warmth
 
 	mu         sync.Mutex
 	instance   uint64 // of the other process; 0: not known yet
