@@ -54,18 +54,28 @@ func (c *control) answered() bool {
 	return c.ping == 0
 }
 
-// maxAhead bounds the bytes of streams on a control connection that have not arrived:
-// messages wait behind them.
-const maxAhead = 64 << 10
+const (
+	// maxAhead bounds the bytes of streams on a control connection that have not
+	// arrived: messages wait behind them.
+	maxAhead = 64 << 10
+	// crowd is the least number of flows without a lane of which each gets no more than
+	// crowdShare bytes ahead, as long as the kernel sends them at once: all go on soon.
+	crowd      = 32
+	crowdShare = 512
+)
 
-// room is how many bytes of one stream may go ahead of its lane: no more than a quarter
-// of what is left for all.
-func (c *control) room() int {
+// room is how many bytes of one stream may go ahead of its lane while so many flows wait
+// for theirs. If they are few, that is no more than a quarter of what is left for all.
+func (c *control) room(waiting int) int {
 	c.mu.Lock()
-	waiting := len(c.queue)
+	queued := len(c.queue)
 	c.mu.Unlock()
-	c.c.bulk.control(func(fd int) { waiting += unacknowledged(fd) })
-	return min(max(maxAhead-waiting, 0)/4, wire.MaxWake)
+	if waiting >= crowd {
+		_, room := c.c.bulk.window()
+		return min(max(int(room)-queued, 0), crowdShare)
+	}
+	c.c.bulk.control(func(fd int) { queued += unacknowledged(fd) })
+	return min(max(maxAhead-queued, 0)/4, wire.MaxWake)
 }
 
 // post sends a message soon.

@@ -43,6 +43,7 @@ type Flow struct {
 	queued     bool        // waits for a lane (near)
 	wanted     bool        // near: the far relay wants a lane for it
 	lost       bool        // a lane, and none has come in its place
+	unanswered bool        // near: the lane's ATTACH has no answer yet
 	copyNext   bool        // the next bytes of the flow's own socket are too few to pass unseen, or none
 	dirty      bool        // an ACK or RESET waits for the control connection
 	resting    bool        // parked: watch looks at it only now and then
@@ -390,8 +391,10 @@ func (f *Flow) noteNeed() {
 	case !need && !f.needSince.IsZero():
 		f.outage += f.needSince.since()
 		f.needSince, f.wokeAt = 0, 0
+		f.s.waiting.Add(-1)
 	case need && f.needSince.IsZero():
 		f.needSince, f.wokeAt = stampNow(), 0
+		f.s.waiting.Add(1)
 	}
 	if !need {
 		return
@@ -399,7 +402,12 @@ func (f *Flow) noteNeed() {
 	if f.near && !f.queued {
 		f.s.link.want(f)
 	}
-	if f.lane == nil && (!f.near || f.known) {
+	f.goAhead()
+}
+
+// goAhead sends the first bytes ahead of the lane that the flow needs.
+func (f *Flow) goAhead() {
+	if f.lane == nil && !f.needSince.IsZero() && (!f.near || f.known) {
 		f.s.wakePeer(f)
 	}
 }

@@ -248,6 +248,10 @@ func (l *Link) moveOn(f *Flow) bool {
 	was.mu.Unlock()
 	was.message(wire.Message{Type: wire.MessageGone, Flow: f.id}) // the answer to its refusal
 	f.s, f.known, f.sent, f.lost = l.s, false, false, false
+	if !f.needSince.IsZero() {
+		was.waiting.Add(-1)
+		f.s.waiting.Add(1)
+	}
 	f.s.add(f)
 	return true
 }
@@ -265,7 +269,7 @@ func (f *Flow) assign(l *lane) bool {
 	}
 	f.wanted = false
 	f.lane = l
-	f.laneSince, f.ackedAt = stampNow(), stampNow()
+	f.laneSince, f.ackedAt, f.unanswered = stampNow(), stampNow(), f.known
 	if f.known {
 		f.greet = wire.AppendAttach(nil, f.id, f.sf.In.Position())
 	} else {

@@ -37,6 +37,7 @@ type session struct {
 	congestionControl atomic.Pointer[string] // of the latest lane
 	srtt              atomic.Int64           // nanoseconds; 0: not measured
 	rttvar            atomic.Int64
+	waiting           atomic.Int64 // flows that need a lane and have none
 	warmth            warmth
 
 	mu         sync.Mutex
@@ -383,7 +384,11 @@ func (f *Flow) take(m wire.Message) {
 // takeWake writes bytes that came ahead of a lane, as far as the socket takes them.
 func (f *Flow) takeWake(offset uint64, b []byte) {
 	f.known = true
-	if l := f.lane; l != nil && f.near && f.laneSince.since() > f.s.patience(wakeStale, 2) {
+	within := f.s.patience(wakeStale, 2)
+	if f.unanswered {
+		within = f.s.patience(pongWithin, 8) // a far relay with many lanes may not have come to it
+	}
+	if l := f.lane; l != nil && f.near && f.laneSince.since() > within {
 		// The far relay has lost the lane. Nobody here saw it: the reader waits for
 		// the client, and nothing is left to write.
 		l.close()
@@ -408,9 +413,10 @@ func (s *session) wakePeer(f *Flow) {
 	if ctl == nil || !f.wokeAt.IsZero() {
 		return
 	}
-	offset, b := f.sf.Out.Peek(ctl.room())
-	if f.near && len(b) == 0 {
-		return
+	waiting := int(s.waiting.Load())
+	offset, b := f.sf.Out.Peek(ctl.room(waiting))
+	if len(b) == 0 && (f.near || b != nil && waiting >= crowd) {
+		return // nothing, or no room yet
 	}
 	f.wokeAt = stampNow()
 	ctl.post(wire.Message{Type: wire.MessageWake, Flow: f.id, Offset: offset, Bytes: b})
@@ -468,6 +474,7 @@ func (s *session) attach(l *lane, id, received uint64) error {
 		defer f.mu.Unlock()
 		f.heard(l)
 		if f.lane == l {
+			f.unanswered = false
 			f.attached(received)
 		}
 		return nil

@@ -108,7 +108,7 @@ func (s *session) beginWarming(l *lane, now time.Time) {
 	}
 	w.lane = nil
 	goal := w.goal()
-	if window, _ := l.window(); window < goal-goal/4 { // a flow notices no less
+	if window, _ := l.bulk.window(); window < goal-goal/4 { // a flow notices no less
 		w.lane, w.since = l, now
 		w.left = min(2*goal, maxWarmHour-w.spent) // slow start takes twice the window
 	}
@@ -123,7 +123,7 @@ func (s *session) warmLane(now time.Time) {
 	if l == nil {
 		return
 	}
-	window, room := l.window()
+	window, room := l.bulk.window()
 	n := min(room, w.left)
 	switch {
 	case window == 0, l.bound() != nil, window >= w.goal(), w.left <= 0, now.Sub(w.since) > warmWithin:
@@ -135,10 +135,10 @@ func (s *session) warmLane(now time.Time) {
 	}
 }
 
-// window is the lane's congestion window in bytes, and how many more the kernel sends at
-// once; 0: the lane is closed.
-func (l *lane) window() (window, room int64) {
-	l.bulk.control(func(fd int) {
+// window is the congestion window in bytes, and how many more the kernel sends at once; 0:
+// the connection is closed.
+func (c *bulkConn) window() (window, room int64) {
+	c.control(func(fd int) {
 		if info, err := tcpinfo.Get(fd); err == nil {
 			window = windowOf(&info)
 			room = window - int64(unacknowledged(fd))

@@ -248,6 +248,7 @@ func (f *Flow) watch(now time.Time, w wait) {
 		f.wake() // the budget may have held it back
 	}
 	f.watchWake(now)
+	f.goAhead() // there may be room by now
 	f.rest(now)
 }
 
