@@ -59,7 +59,7 @@ type Flow struct {
 
 	start     stamp
 	moved     stamp // the latest byte
-	laneSince stamp // of the lane's OPEN
+	laneSince stamp // of the lane's OPEN, or the answer to its ATTACH
 	ackedAt   stamp // of the latest progress of what is unacknowledged
 	ackedBase uint64
 	needSince stamp // without a lane that it needs; zero: not so

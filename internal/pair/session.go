@@ -474,7 +474,7 @@ func (s *session) attach(l *lane, id, received uint64) error {
 		defer f.mu.Unlock()
 		f.heard(l)
 		if f.lane == l {
-			f.unanswered = false
+			f.unanswered, f.laneSince = false, stampNow()
 			f.attached(received)
 		}
 		return nil
