@@ -41,6 +41,11 @@
 #define HAUL_LOSS_MAX_Q16 32768u  // 0.5
 #define HAUL_LOSS_PACKETS 1024u   // that the recent share of loss is pooled over
 
+// Losses that are no overflow: the path has carried twice the queue.
+#define HAUL_PASSED_US 4000u // such a queue, at least
+#define HAUL_SPARED_US 4000u // CoDel drops nothing below 5 ms: RFC 8289, section 4.4
+#define HAUL_SPARED_Q16 512u // 1/128: a larger share may be a policer's
+
 // Losses that show the path's own share: fewer may be a burst.
 #define HAUL_FLOOR_LOSSES 6u
 #define HAUL_FLOOR_SURE 16u    // that tell it well
@@ -202,6 +207,8 @@ struct haul {
 	// Half of the queue that fits the buffer, as far as losses have shown it.
 	u32 room_us;
 	u64 room_seen_us;
+
+	u32 passed_us; // the longest queue that the path has carried without overflowing
 
 	u64 mark_us;	   // when the flow last shortened its queue because of marks,
 	u32 mark_room_us; // and by them half of the queue that is not marked
@@ -761,6 +768,7 @@ GLOBAL int haul_congestion(struct haul *h, const struct haul_ack *a)
 	if (queue > haul_empty_us(h, a)) {
 		h->room_us = queue / 2;
 		h->room_seen_us = a->now_us;
+		h->passed_us = haul_min(h->passed_us, queue);
 	}
 	if (h->mode != HAUL_COMPETE) {
 		h->calm = 0;
@@ -1380,8 +1388,10 @@ GLOBAL int haul_compete_epoch(struct haul *h, const struct haul_ack *a)
 	}
 	if (slot) {
 		h->rival = false;
-		// Marks without losses: as much arrives again, and no rival was found.
-		if (haul_marked(h, a->now_us, 6 * HAUL_PROBE_INTERVAL_US) && h->delivery > h->cut_delivery / 8 * 7) {
+		// As much arrives again, and no rival was found, which marks or a longer queue
+		// would have shown.
+		bool shows = haul_marked(h, a->now_us, 6 * HAUL_PROBE_INTERVAL_US) || h->passed_us >= HAUL_PASSED_US;
+		if (shows && h->delivery > h->cut_delivery / 8 * 7) {
 			haul_cruise(h, a, h->delivery);
 			return 0;
 		}
@@ -1435,6 +1445,15 @@ static inline void haul_see_lateness(struct haul *h, const struct haul_ack *a, u
 		h->late++;
 }
 
+// The queue of the epoch before has passed if it has lost nothing by now. Start-up's would
+// lose many packets, so a few are the path's own.
+static inline void haul_see_passed(struct haul *h, u32 lost, u32 delivered)
+{
+	bool begins = h->mode == HAUL_STARTUP || h->mode == HAUL_DRAIN;
+	if (haul_max(lost, h->missed) <= (begins ? delivered / 64 : 0))
+		h->passed_us = haul_max(h->passed_us, haul_max(h->queue_us, h->queue_high_us));
+}
+
 GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 {
 	if (!h || !a)
@@ -1447,6 +1466,7 @@ GLOBAL int haul_end_epoch(struct haul *h, const struct haul_ack *a)
 
 	h->took_us = us;
 	h->got = delivered;
+	haul_see_passed(h, lost, delivered);
 	h->missed = lost;
 	h->queue_before_us = h->queue_us;
 	// More arrives than was sent only from a queue, or over a path that has just
@@ -1689,6 +1709,14 @@ GLOBAL int haul_shortens(struct haul *h, const struct haul_ack *a)
 	return true;
 }
 
+// Whether losses are too few, and the queue is too short, for an overflow: the path has
+// carried twice the queue. A rival's losses are not spared.
+static inline bool haul_spares(const struct haul *h, u32 queue_us, u32 lost, u32 came, u32 share_q16)
+{
+	return !h->rival && h->passed_us >= HAUL_PASSED_US && queue_us <= h->passed_us / 2 && lost <= 2 + came / 64 &&
+	       share_q16 <= HAUL_SPARED_Q16;
+}
+
 // Evaluates losses and marks since the last cut.
 static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 {
@@ -1708,6 +1736,7 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 		h->restore_lossy = true;
 		return;
 	}
+	bool few = false;
 	if (!marked) {
 		// The pool holds the packets before this epoch.
 		u32 n = haul_counted(a->delivered, h->epoch_delivered), l = haul_counted(a->lost, h->epoch_lost);
@@ -1722,9 +1751,17 @@ static inline void haul_see_congestion(struct haul *h, const struct haul_ack *a)
 			return;
 		if (h->mode == HAUL_PROBE)
 			return;
+		few = haul_spares(h, queue, l, n, share);
+		if (few && queue <= HAUL_SPARED_US)
+			return;
 	}
-	if (marked && haul_shortens(h, a))
+	if ((marked || few) && haul_shortens(h, a)) {
+		// Below CoDel's target the next losses tell.
+		u32 target = haul_target_us(h->min_rtt_us, h->rate, a->mss, ~0u);
+		if (few)
+			h->mark_room_us = haul_min(h->mark_room_us, (u64)haul_usual_us(h->min_rtt_us) * HAUL_SPARED_US / 2 / haul_max(target, 1));
 		return;
+	}
 	haul_congestion(h, a);
 }
 
