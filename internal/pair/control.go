@@ -71,8 +71,7 @@ func (c *control) room(waiting int) int {
 	queued := len(c.queue)
 	c.mu.Unlock()
 	if waiting >= crowd {
-		_, room := c.c.bulk.window()
-		return min(max(int(room)-queued, 0), crowdShare)
+		return min(max(c.c.bulk.room()-queued, 0), crowdShare)
 	}
 	c.c.bulk.control(func(fd int) { queued += unacknowledged(fd) })
 	return min(max(maxAhead-queued, 0)/4, wire.MaxWake)

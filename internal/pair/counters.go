@@ -31,15 +31,13 @@ func (s *sentOver) load() Counters {
 	return Counters{s.sent.Load(), s.retransmitted.Load(), s.retransmits.Load()}
 }
 
-// counters are those of the lane's connection, and the window that it has filled of late;
-// false: it is closed.
-func (l *lane) counters() (c Counters, window int64, known bool) {
+// counters are those of the lane's connection; false: it is closed.
+func (l *lane) counters() (c Counters, known bool) {
 	known = kernelSays(l.bulk, func(i *tcpinfo.Info) bool {
-		window = filledWindow(i)
 		c = Counters{int64(i.BytesSent), int64(i.BytesRetrans), int64(i.TotalRetrans)}
 		return i.Has(tcpinfo.FieldBytesSent)
 	})
-	return c, window, known
+	return c, known
 }
 
 // settle credits the lane's flow with what was sent since the last time. The caller holds
@@ -48,11 +46,9 @@ func (l *lane) settle() {
 	if l.flow == nil {
 		return
 	}
-	if now, window, known := l.counters(); known {
-		sent := now.plus(l.settled, -1)
-		l.flow.lanes.add(sent)
+	if now, known := l.counters(); known {
+		l.flow.lanes.add(now.plus(l.settled, -1))
 		l.settled = now
-		l.s.warmth.note(window, sent.Sent)
 	}
 }
 
@@ -71,4 +67,14 @@ func (s *session) noteCongestionControl(l *lane) {
 			s.congestionControl.Store(&name)
 		}
 	})
+}
+
+// room is how many more bytes the kernel sends at once.
+func (c *bulkConn) room() (room int) {
+	c.control(func(fd int) {
+		if info, err := tcpinfo.Get(fd); err == nil {
+			room = int(info.SndCwnd)*int(info.SndMSS) - unacknowledged(fd)
+		}
+	})
+	return room
 }

@@ -39,9 +39,8 @@ type lane struct {
 	offer   wire.Frame // far: a RELEASE of the flow without an answer yet
 	// draining: a final RELEASE was sent; bytes are dropped until its answer.
 	draining bool
-	since    time.Time // of draining or warm
+	since    time.Time // of draining
 	warm     bool      // in the pool
-	asked    bool      // both ends open its window, since its latest flow
 	used     bool      // it has carried a flow
 	pads     bool      // on its way to the pool; under the session's lock
 	closed   bool
@@ -76,9 +75,9 @@ func (l *lane) bind(f *Flow) bool {
 	}
 	l.settle()
 	if f != nil && f != l.flow {
-		l.settled, _, _ = l.counters()
+		l.settled, _ = l.counters()
 	}
-	l.flow, l.sawEnd, l.used, l.asked = f, false, l.used || f != nil, false
+	l.flow, l.sawEnd, l.used = f, false, l.used || f != nil
 	l.offer = wire.Frame{}
 	return true
 }
@@ -174,6 +173,15 @@ func (l *lane) flush() {
 	_ = l.write(nil, nil)
 }
 
+// pad sends bytes that the other end skips, to open the congestion window.
+func (l *lane) pad() {
+	l.wmu.Lock()
+	defer l.wmu.Unlock()
+	b := make([]byte, wire.HeadSize+padSize)
+	wire.Frame{Type: wire.FramePad, Length: padSize}.Put(b)
+	_ = l.write(b, nil)
+}
+
 // run reads the lane until it ends.
 func (l *lane) run() {
 	defer close(l.ended)
@@ -267,9 +275,6 @@ func (l *lane) readBytes(frame wire.Frame) error {
 	}
 	if frame.Type == wire.FramePad {
 		l.s.padded(l)
-		if frame.Flags&wire.FlagWarm != 0 {
-			l.s.asked(l)
-		}
 	}
 	return nil
 }

@@ -311,7 +311,7 @@ func (s *session) putWarm(l *lane, limit int) {
 	l.mu.Lock()
 	spare := l
 	if !l.closed && !l.warm && (len(s.warm) < limit || l.used && limit > 0) {
-		l.warm, l.since = true, time.Now()
+		l.warm = true
 		if l.used {
 			s.warm = append(s.warm, l)
 		} else {
@@ -656,7 +656,7 @@ func (l *Link) dialLane(s *session, pool bool) {
 	}
 	s.noteLane(nil)
 	if pool {
-		_ = lane.pad(padSize, 0)
+		lane.pad()
 		return
 	}
 	l.place(lane)

@@ -223,7 +223,7 @@ func (n *Node) enter(c *connection, kind preface.Kind, a Acceptor) error {
 		return nil
 	}
 	if c.hello.Features&wire.FeaturePad != 0 {
-		_ = l.pad(padSize, 0)
+		l.pad()
 	}
 	return nil
 }

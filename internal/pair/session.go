@@ -16,6 +16,10 @@ import (
 	"longhaul/internal/pair/wire"
 )
 
+// padSize is what opens the congestion window of an idle lane, in bytes: beyond it a
+// flow's first 64 kB need no second round trip.
+const padSize = 128 << 10
+
 // maxBuried bounds the flows that a far session refuses because their RESET came
 // before their OPEN.
 const maxBuried = 4096
@@ -38,7 +42,6 @@ type session struct {
 	srtt              atomic.Int64           // nanoseconds; 0: not measured
 	rttvar            atomic.Int64
 	waiting           atomic.Int64 // flows that need a lane and have none
-	warmth            warmth
 
 	mu         sync.Mutex
 	instance   uint64 // of the other process; 0: not known yet

@@ -61,8 +61,6 @@ func (s *session) watch(now time.Time, slow, sweep bool) {
 	if slow {
 		s.renew(now)
 	}
-	s.warmNext(now)
-	s.warmLane(now)
 	s.mu.Lock()
 	away := time.Duration(0)
 	if s.ctl == nil {

@@ -31,10 +31,6 @@ const (
 // nothing of the flow comes behind it.
 const FlagFinal = 1
 
-// FlagWarm on PAD: the near relay rests the lane for the next flow. The far relay opens
-// the congestion window of its direction.
-const FlagWarm = 1
-
 // Frame is the head of a frame.
 type Frame struct {
 	Type   FrameType
