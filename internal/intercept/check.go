@@ -154,8 +154,10 @@ func (c checking) has(f family) bool {
 	return slices.ContainsFunc(c.Tunnels, func(t Tunnel) bool { return f.in(t.To) })
 }
 
-func sysctl(name string) string {
-	b, err := os.ReadFile("/proc/sys/" + strings.ReplaceAll(name, ".", "/"))
+// sysctl reads a setting by its file below /proc/sys, since the names of devices have
+// dots; empty: there is none.
+func sysctl(file string) string {
+	b, err := os.ReadFile("/proc/sys/" + file)
 	if err != nil {
 		return ""
 	}
@@ -164,7 +166,7 @@ func sysctl(name string) string {
 
 func (c checking) forwarding() error {
 	for i, name := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
-		if c.has(families[i]) && sysctl(name) == "0" {
+		if c.has(families[i]) && sysctl(strings.ReplaceAll(name, ".", "/")) == "0" {
 			return remedy.New(fmt.Errorf("%s is 0: without forwarding no connection passes while the relay is down", name), "sysctl -w "+name+"=1")
 		}
 	}
@@ -183,7 +185,7 @@ func (c checking) reversePath() error {
 	}
 	for _, device := range names {
 		name := "net.ipv4.conf." + device + ".src_valid_mark"
-		if v, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + device + "/src_valid_mark"); err == nil && strings.TrimSpace(string(v)) == "1" {
+		if sysctl("net/ipv4/conf/"+device+"/src_valid_mark") == "1" {
 			return remedy.New(fmt.Errorf("%s is 1, as wg-quick sets it: the kernel would drop intercepted packets by their mark", name),
 				"sysctl -w "+name+"=0, and net.ipv4.conf.all.rp_filter=2 where a VPN needs it")
 		}

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -132,13 +133,15 @@ func (s *site) state() string {
 	return s.run("nft list ruleset; for f in -4 -6; do ip $f rule; ip $f route show table all; done | grep -vE 'fe80|ff00'")
 }
 
-// sysctls are the settings of the router's network.
+// sysctls are the settings of the router's network. The lists of congestion controls are
+// the whole machine's, and other tests load some.
 func (s *site) sysctls() string {
 	s.t.Helper()
+	machineWide := []string{"tcp_available_congestion_control", "tcp_allowed_congestion_control"}
 	var b strings.Builder
 	must(s.t, s.R.Do(func() error {
 		return filepath.WalkDir("/proc/sys/net", func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
+			if err != nil || d.IsDir() || slices.Contains(machineWide, d.Name()) {
 				return err
 			}
 			if value, err := os.ReadFile(path); err == nil { // some can only be written

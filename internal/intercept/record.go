@@ -352,16 +352,8 @@ func statusOf(e *ledger.Entry) (Status, error) {
 	return s, nil
 }
 
-// Missing says which part of what Set set for o another program has removed; it is empty
-// if all stands.
-func (h *Host) Missing(o Options) (problem string, err error) {
-	names, err := tables()
-	if err != nil {
-		return "", err
-	}
-	return missing(o.Relay, deliveries(o), slices.Contains(names, tablePrefix+o.Relay))
-}
-
+// missing says which part of what Set set another program has removed; it is empty if all
+// stands.
 func missing(relay string, needed []delivery, hasTable bool) (problem string, err error) {
 	if !hasTable {
 		return "the nftables table " + tablePrefix + relay + " is missing: another program has flushed the ruleset", nil
