@@ -288,7 +288,7 @@ func (c checking) nftables() error {
 			}
 			p.index, p.mark = uint32(device.Attrs().Index), c.mark()
 			if chain := dropper(r, all, p); chain != nil {
-				return dropped(t, *chain, c.mark())
+				return dropped(t, *chain, f, all, c.mark())
 			}
 		}
 	}
@@ -326,21 +326,44 @@ func firstIn(f family, prefixes []netip.Prefix) netip.Addr {
 	return netip.MustParseAddr("2001:db8::1")
 }
 
-// dropped says which chain drops a tunnel's packets, and which rule lets them in.
-func dropped(t Tunnel, chain foreignChain, bit uint32) error {
+// dropped says which chain of all drops a tunnel's packets of a family, and which rule
+// lets them in.
+func dropped(t Tunnel, chain foreignChain, f family, all []foreignChain, bit uint32) error {
 	fix := fmt.Sprintf("nft insert rule %s meta mark and %#x == %#x accept", chain, bit, bit)
 	switch {
 	case chain.table == "firewalld":
-		fix = fmt.Sprintf("firewall-cmd --permanent --direct --add-rule ipv4 filter INPUT 0 -m mark --mark %#x/%#x -j ACCEPT, likewise for ipv6, then firewall-cmd --reload; or put %s into a zone that accepts: firewall-cmd --zone=trusted --change-interface=%s",
-			bit, bit, t.Interface, t.Interface)
+		// What an iptables rule accepts, as firewalld's direct rules are, firewalld rejects
+		// all the same.
+		fix = fmt.Sprintf("firewall-cmd --permanent --zone=\"$(firewall-cmd --get-zone-of-interface=%s || firewall-cmd --get-default-zone)\" --add-rich-rule='%s', likewise for its other networks, then firewall-cmd --reload; or put %s into a zone that accepts: firewall-cmd --permanent --zone=trusted --change-interface=%s",
+			t.Interface, richRule(t, f), t.Interface, t.Interface)
 	case chain.family != unix.NFPROTO_INET && chain.table == "filter" && chain.name == "INPUT":
-		program := "iptables"
+		program, six := "iptables", ""
 		if chain.family == unix.NFPROTO_IPV6 {
-			program = "ip6tables"
+			program, six = "ip6tables", "6"
 		}
-		fix = fmt.Sprintf("%s -I INPUT -m mark --mark %#x/%#x -j ACCEPT", program, bit, bit)
+		match := fmt.Sprintf("-m mark --mark %#x/%#x -j ACCEPT", bit, bit)
+		fix = fmt.Sprintf("%s -I INPUT %s", program, match)
+		// ufw's rules for users come behind one that drops what is not for this host.
+		ufw := "ufw" + six + "-before-input"
+		if slices.ContainsFunc(all, func(c foreignChain) bool { return c.family == chain.family && c.name == ufw }) {
+			fix = fmt.Sprintf("sed -i '/^-A %s -i lo/i -A %s %s' /etc/ufw/before%s.rules, then ufw reload", ufw, ufw, match, six)
+		}
 	}
 	return remedy.New(fmt.Errorf("the nftables chain %s drops connections that tunnel %s intercepts", chain, t.Name), fix)
+}
+
+// richRule is firewalld's, for the first networks of a family.
+func richRule(t Tunnel, f family) string {
+	rule := fmt.Sprintf("rule family=%q", f.name)
+	for _, side := range []struct {
+		name     string
+		prefixes []netip.Prefix
+	}{{"source", t.From}, {"destination", t.To}} {
+		if i := slices.IndexFunc(side.prefixes, func(p netip.Prefix) bool { return f.in([]netip.Prefix{p}) }); i >= 0 {
+			rule += fmt.Sprintf(" %s address=%q", side.name, side.prefixes[i])
+		}
+	}
+	return rule + " accept"
 }
 
 // unrecorded returns the deliveries of a table of longhaul's without a record: those of

@@ -295,7 +295,7 @@ func TestCollisions(t *testing.T) {
 		{name: "policy drop and other ports", prepare: `nft add table inet fw; nft 'add chain inet fw in { type filter hook input priority 0 ; policy drop ; }'; nft 'add rule inet fw in ip saddr { 10.8.0.0/16, 10.9.2.0-10.9.2.99 } tcp dport { 22, 4000-5000 } accept'`,
 			undo: "nft delete table inet fw", want: "the nftables chain inet fw in drops"},
 		{name: "firewalld", prepare: `nft add table inet firewalld; nft 'add chain inet firewalld filter_INPUT { type filter hook input priority 10 ; }'; nft 'add rule inet firewalld filter_INPUT ct state { established, related } accept'; nft 'add rule inet firewalld filter_INPUT iifname lo accept'; nft add rule inet firewalld filter_INPUT ct state invalid drop; nft add rule inet firewalld filter_INPUT reject with icmpx type admin-prohibited`,
-			undo: "nft delete table inet firewalld", want: "the nftables chain inet firewalld filter_INPUT drops connections that tunnel to-b intercepts; firewall-cmd --permanent --direct"},
+			undo: "nft delete table inet firewalld", want: "the nftables chain inet firewalld filter_INPUT drops connections that tunnel to-b intercepts; firewall-cmd --permanent --zone="},
 		{name: "not understood", prepare: `nft add table inet fw; nft 'add chain inet fw in { type filter hook input priority 0 ; policy drop ; }'; nft add rule inet fw in tcp option maxseg size 1-1460 accept`,
 			undo: "nft delete table inet fw"},
 	} {
