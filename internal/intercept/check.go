@@ -56,10 +56,8 @@ type checking struct {
 
 // modules names a missing module, before Set needs it.
 func (c checking) modules() error {
-	for _, m := range neededModules {
-		if state := (kernel.Modules{}).State(m.name); state == kernel.ModuleMissing || state == kernel.ModuleBarred {
-			return kernel.LacksModule(unix.ENOENT, feature, m.name, m.option)
-		}
+	if m, found := missingModule(neededModules); found {
+		return kernel.LacksModule(unix.ENOENT, feature, m.name, m.option)
 	}
 	return nil
 }

@@ -91,16 +91,38 @@ func (h *Host) install(o Options, wanted []delivery) error {
 		return err
 	}
 	if err := r.replace(counters); err != nil {
-		return fmt.Errorf("set the nftables rules of %s: %w", r.table, kernel.LacksModule(err, feature, "nft_tproxy", "CONFIG_NFT_TPROXY"))
+		return fmt.Errorf("set the nftables rules of %s: %w", r.table, lacks(err))
 	}
 	return nil
 }
 
+type neededModule struct{ name, option string }
+
 // neededModules are the kernel's modules that the rules need, and their options in its
 // configuration.
-var neededModules = []struct{ name, option string }{
+var neededModules = []neededModule{
 	{"nf_tables", "CONFIG_NF_TABLES_INET"}, {"nft_tproxy", "CONFIG_NFT_TPROXY"}, {"nft_socket", "CONFIG_NFT_SOCKET"},
 	{"nft_fib_inet", "CONFIG_NFT_FIB_INET"}, {"nft_ct", "CONFIG_NFT_CT"},
+}
+
+// lacks names the module without which the kernel refused the rules.
+func lacks(err error) error {
+	// Named counters need it before Linux 6.2, which has it in nf_tables.
+	m, found := missingModule(append(slices.Clone(neededModules), neededModule{"nft_objref", "CONFIG_NFT_OBJREF"}))
+	if !found {
+		m = neededModule{"nft_tproxy", "CONFIG_NFT_TPROXY"}
+	}
+	return kernel.LacksModule(err, feature, m.name, m.option)
+}
+
+// missingModule returns the first of the modules that the kernel cannot load.
+func missingModule(modules []neededModule) (m neededModule, found bool) {
+	for _, m := range modules {
+		if state := (kernel.Modules{}).State(m.name); state == kernel.ModuleMissing || state == kernel.ModuleBarred {
+			return m, true
+		}
+	}
+	return m, false
 }
 
 const feature = "taking connections out of the routed path"

@@ -262,7 +262,7 @@ type protocol struct {
 
 var (
 	tcp  = protocol{"tcp", unix.IPPROTO_TCP}
-	icmp = []protocol{{"icmp", unix.IPPROTO_ICMP}, {"ipv6-icmp", unix.IPPROTO_ICMPV6}}
+	icmp = []protocol{{"icmp", unix.IPPROTO_ICMP}, {"icmpv6", unix.IPPROTO_ICMPV6}}
 )
 
 // isOneOf matches packets of the protocols.

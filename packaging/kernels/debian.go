@@ -15,11 +15,11 @@ import (
 const userland = "bookworm"
 
 // Programs in the guests, Debian packages.
-var programs = []string{"dash", "busybox-static", "kmod", "iproute2", "iperf3"}
+var programs = []string{"dash", "busybox-static", "kmod", "iproute2", "iperf3", "nftables"}
 
 // applets are programs that busybox is in the guests.
 var applets = strings.Fields(`awk cat chmod cp cut date dd dmesg env false grep head id kill ls mkdir mount mv nc od
-	pidof ping ps rm rmdir sed seq sha256sum sleep sort stat sync tail tee test timeout tr true umount uname wc xargs`)
+	pidof ping ps rm rmdir sed seq sha256sum sleep sort stat sync sysctl tail tee test timeout tr true umount uname wc xargs`)
 
 // An index is a package index of its own, apart from this host's.
 type index struct {
