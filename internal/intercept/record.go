@@ -107,8 +107,9 @@ var neededModules = []neededModule{
 
 // lacks names the module without which the kernel refused the rules.
 func lacks(err error) error {
-	// Named counters need it before Linux 6.2, which has it in nf_tables.
-	m, found := missingModule(append(slices.Clone(neededModules), neededModule{"nft_objref", "CONFIG_NFT_OBJREF"}))
+	// Linux 6.1 and 5.10 have what named counters need in modules of their own.
+	older := []neededModule{{"nft_counter", "CONFIG_NFT_COUNTER"}, {"nft_objref", "CONFIG_NFT_OBJREF"}}
+	m, found := missingModule(slices.Concat(neededModules, older))
 	if !found {
 		m = neededModule{"nft_tproxy", "CONFIG_NFT_TPROXY"}
 	}
