@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -64,8 +65,9 @@ func (f *interceptFile) options(cmd *cobra.Command, elsewhere bool) (intercept.O
 		return intercept.Options{}, err
 	}
 	o := daemon.InterceptOptions(cmp.Or(c.Name, control.DefaultName), c)
-	if len(o.Tunnels) == 0 {
-		err = remedy.New(fmt.Errorf("no tunnel of %s intercepts", f.file), "give one intercept in place of listen")
+	if o.IsEmpty() {
+		err = remedy.New(fmt.Errorf("no tunnel of %s intercepts or dials from its clients' addresses", f.file),
+			"give one intercept in place of listen, or original in place of forward")
 	}
 	return o, err
 }
@@ -124,7 +126,14 @@ with its remedy, and changes nothing.`,
 			if f.json {
 				return display.WriteJSON(env.stdout, map[string]any{"relay": o.Relay, "ok": true})
 			}
-			_, err = fmt.Fprintf(env.stdout, "relay %s: ok, %s may intercept here\n", o.Relay, display.Plural(len(o.Tunnels), "tunnel"))
+			var may []string
+			if n := len(o.Tunnels); n > 0 {
+				may = append(may, display.Plural(n, "tunnel")+" may intercept here")
+			}
+			if n := len(o.Dialers); n > 0 {
+				may = append(may, display.Plural(n, "tunnel")+" may dial from clients' addresses")
+			}
+			_, err = fmt.Fprintf(env.stdout, "relay %s: ok, %s\n", o.Relay, strings.Join(may, ", "))
 			return err
 		},
 	}

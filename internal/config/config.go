@@ -92,8 +92,10 @@ type Tunnel struct {
 	Name      string
 	Listen    []Listen
 	Intercept Intercept `json:",omitzero"`
-	Source    Source    `json:",omitzero"` // empty without Intercept
+	Source    Source    `json:",omitzero"` // empty without Intercept and Original
+	WhenDown  WhenDown  `json:",omitzero"` // empty without Intercept
 	Forward   []Forward // empty: to the address that the client dialed
+	Original  Original  `json:",omitzero"` // of a far tunnel without Forward
 	Pair      Pair      `json:",omitzero"` // the far relay to which the tunnel leads
 	PairFrom  PairFrom  `json:",omitzero"` // the near relays whose flows the tunnel takes
 	Settings
@@ -240,6 +242,23 @@ func (t Tunnel) Addresses() []netip.AddrPort {
 		}
 	}
 	return all
+}
+
+// Entrance is where the tunnel's flows come from, in one word that no other tunnel of the
+// host has: its first listening address, or the first connections that it intercepts.
+func (t Tunnel) Entrance() string {
+	if !t.Intercept.Enabled() {
+		return t.Listen[0].String()
+	}
+	i := t.Intercept
+	if len(i.Ports) > 0 {
+		i.Ports = i.Ports[:1]
+	}
+	i.To = i.To[:1]
+	if len(i.From) > 0 {
+		return i.From[0].String() + "," + i.String()
+	}
+	return i.String()
 }
 
 // Default is the base to which a file or flags add.

@@ -23,19 +23,19 @@ func (i Intercept) Enabled() bool { return i.Interface != "" }
 
 // String is the interception in one word, as logs and lists show it.
 func (i Intercept) String() string {
-	to := make([]string, len(i.To))
-	for n, p := range i.To {
-		to[n] = p.String()
-	}
-	s := i.Interface + ">" + strings.Join(to, ",")
-	ports := make([]string, len(i.Ports))
-	for n, p := range i.Ports {
-		ports[n] = p.String()
-	}
-	if len(ports) > 0 {
-		s += ":" + strings.Join(ports, ",")
+	s := i.Interface + ">" + commas(i.To)
+	if len(i.Ports) > 0 {
+		s += ":" + commas(i.Ports)
 	}
 	return s
+}
+
+func commas[T fmt.Stringer](all []T) string {
+	texts := make([]string, len(all))
+	for i, one := range all {
+		texts[i] = one.String()
+	}
+	return strings.Join(texts, ",")
 }
 
 // Source is the address from which the relay dials.
@@ -45,6 +45,16 @@ type Source string
 const (
 	SourceClient Source = "client" // the client's address and port
 	SourceRelay  Source = "relay"
+)
+
+// WhenDown is what becomes of new connections of an intercepting tunnel while its pair or
+// every hop is down.
+type WhenDown string
+
+// The values of when_down.
+const (
+	WhenDownBypass WhenDown = "bypass" // they go directly, as while the tunnel is drained
+	WhenDownRefuse WhenDown = "refuse" // the tunnel takes them all the same
 )
 
 // Interception is what the host's rules for intercepting tunnels use. The zero value of
@@ -121,7 +131,15 @@ func (d *decoder) intercept(n *node, i *Intercept) {
 			d.errorf(n, required.fix, "intercept has no %s", required.key)
 		}
 	}
-	if len(d.errs) > before || len(i.From) == 0 {
+	if len(d.errs) == before {
+		d.checkFamilies(n, i.From, i.To)
+	}
+}
+
+// checkFamilies finds clients without targets of their family, and the reverse. No
+// clients are all clients.
+func (d *decoder) checkFamilies(n *node, clients, targets []netip.Prefix) {
+	if len(clients) == 0 {
 		return
 	}
 	for _, family := range []struct {
@@ -131,7 +149,7 @@ func (d *decoder) intercept(n *node, i *Intercept) {
 		{"IPv4", func(p netip.Prefix) bool { return p.Addr().Is4() }},
 		{"IPv6", func(p netip.Prefix) bool { return p.Addr().Is6() }},
 	} {
-		from, to := slices.ContainsFunc(i.From, family.has), slices.ContainsFunc(i.To, family.has)
+		from, to := slices.ContainsFunc(clients, family.has), slices.ContainsFunc(targets, family.has)
 		with, without := "from", "to"
 		if to {
 			with, without = "to", "from"
@@ -214,30 +232,58 @@ func (d *decoder) atMost(n *node, key string, length int) bool {
 // that come from defaults.
 func (d *decoder) checkIntercept(n *node, t *Tunnel) {
 	if !t.Intercept.Enabled() {
-		if v := n.lookup("source"); v != nil {
-			d.errorf(v, "remove source, or replace listen by intercept", "source has no effect without intercept")
+		const without = "%s has no effect without intercept"
+		if v := n.lookup("source"); v != nil && !t.Original.Enabled() {
+			d.errorf(v, "remove source, or replace listen by intercept", without, "source")
+		}
+		if v := n.lookup("when_down"); v != nil {
+			d.errorf(v, "remove when_down, or replace listen by intercept", without, "when_down")
 		}
 		return
 	}
 	clash := func(path, fix, problem string) { d.clash(n, path, fix, "%s", problem) }
-	clash("pair", "remove pair; both relays may intercept without it", "pair and intercept in one tunnel are not supported yet")
 	clash("pair_from", "make two tunnels", "pair_from takes the flows of near relays alone, and intercept those of routed clients")
+	if t.Pair.Paired() {
+		d.checkInterceptPair(n, t)
+	}
 	clash("check", "remove check; a tunnel with listen and the same target can have one", "check has no effect with intercept")
 	clash("proxy_protocol.in", "remove it; the relay sees the client's own address", "proxy_protocol.in has no effect with intercept")
 	t.ProxyIn, t.Check = ProxyIn{}, defaultCheck()
 	if len(t.Forward) == 0 {
-		const everyFlow = "without forward, every flow leads to the address that its client dialed"
-		clash("health", "remove health; "+everyFlow, "health has no effect with intercept and without forward")
-		clash("balance", "remove balance; "+everyFlow, "balance has no effect with intercept and without forward")
-		t.Health, t.Balance = DefaultSettings().Health, BalanceOrdered
+		d.checkOriginalHop(n, t, "intercept")
 	} else if t.Forward[0].Ports.Len() > 1 {
 		clash("forward", "give one port, or leave forward out", "forward with intercept cannot have a range of ports")
 	}
-	if t.Source == "" {
+	if t.Source == "" && !t.Pair.Paired() {
 		t.Source = SourceClient
 		if len(t.Forward) > 0 {
 			t.Source = SourceRelay
 		}
+	}
+	switch v := n.lookup("when_down"); {
+	case len(t.Forward) == 0:
+		if v != nil {
+			d.errorf(v, "remove when_down; a target that fails says nothing of the others", "when_down has no effect without forward")
+		}
+	case v == nil:
+		t.WhenDown = WhenDownBypass
+		if t.Pair.Paired() && t.Pair.Encrypt == EncryptOn {
+			t.WhenDown = WhenDownRefuse
+		}
+	}
+}
+
+// checkInterceptPair finds settings that do not go with a pair behind an interception.
+func (d *decoder) checkInterceptPair(n *node, t *Tunnel) {
+	if len(t.Forward) == 0 {
+		d.errorf(n.lookup("pair"), "add forward with the address of the far relay, such as forward: relay-b:6000", "the tunnel has pair and no forward")
+	}
+	if v := n.lookup("source"); v != nil {
+		d.errorf(v, "remove source; the far relay's tunnel has it", "source has no effect with pair")
+	}
+	if t.Pair.Fallback == FallbackPlain {
+		d.errorf(n.lookup("pair").lookup("fallback"), "write when_down: bypass in place of it",
+			"fallback: plain with intercept would lead every flow to the far relay's address")
 	}
 }
 

@@ -259,8 +259,11 @@ func FuzzLoad(f *testing.F) {
 		names := map[string]bool{}
 		for _, tun := range c.Tunnels {
 			intercepts := tun.Intercept.Enabled()
-			if tun.Name == "" || names[tun.Name] || (len(tun.Listen) == 0) != intercepts || len(tun.Forward) == 0 && !intercepts ||
-				intercepts && len(tun.Intercept.To) == 0 || (tun.Source == "") == intercepts {
+			original := tun.Original.Enabled()
+			dialsOriginal := original || intercepts && !tun.Pair.Paired()
+			if tun.Name == "" || names[tun.Name] || (len(tun.Listen) == 0) != intercepts || len(tun.Forward) == 0 && !intercepts && !original ||
+				intercepts && len(tun.Intercept.To) == 0 || (tun.Source == "") == dialsOriginal || original && !tun.PairFrom.Paired() ||
+				original && tun.Source == SourceClient && len(tun.Original.From) == 0 {
 				t.Errorf("an invalid tunnel was accepted: %+v", tun)
 			}
 			names[tun.Name] = true

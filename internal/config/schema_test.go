@@ -152,7 +152,7 @@ func TestSchemaHasExactlyTheKnownKeys(t *testing.T) {
 		"proxy_protocol": proxy, "proxy_protocol.in": proxy.Properties["in"], "lan": root.Defs["leg"], "wan": root.Defs["leg"],
 		"keepalive": root.Defs["keepalive"].AnyOf[1], "a hop of forward": root.Defs["hop"].AnyOf[1], "health": root.Defs["health"].AnyOf[1],
 		"check": root.Defs["check"].AnyOf[1], "pair": root.Defs["pair"].AnyOf[1], "pair_from": root.Defs["pair_from"].AnyOf[1],
-		"intercept": root.Defs["intercept"], "interception": root.Properties["interception"],
+		"intercept": root.Defs["intercept"], "original": root.Defs["original"], "interception": root.Properties["interception"],
 	}
 	for section, known := range d.keys {
 		s := sections[section]
@@ -216,7 +216,7 @@ func TestSchemaFindsMistakes(t *testing.T) {
 		"congestion-control-long", "congestion-control-empty", "rate-bytes", "rate-no-unit", "size-bad", "mss-small", "mss-large", "mtu-probing",
 		"keepalive-word", "keepalive-count", "check-word", "check-next", "check-key-relative", "check-interval", "check-unknown-key", "dscp-range", "dscp-name", "log-format", "log-level", "log-scalar",
 		"control-socket-relative", "control-socket-long", "workers-range", "limits-share-bad", "limits-share-range", "limits-no-amount", "limits-no-share", "limits-unknown", "history-word", "history-file-relative", "history-file-suffix", "history-size-bad", "history-age-bad", "history-unknown", "drain-timeout-negative", "defaults-name", "pair-word", "pair-no-peer", "pair-unknown-key", "pair-warm", "pair-resume", "pair-encrypt", "pair-fallback-word", "pair-from-encrypt", "pair-from-no-peer", "pair-from-unknown-key", "pair-from-empty", "pair-keys-relative",
-		"intercept-word", "intercept-unknown-key", "intercept-no-interface", "intercept-no-to", "intercept-interface-long", "intercept-port-word", "source-word", "interception-table-word",
+		"intercept-word", "intercept-unknown-key", "intercept-no-interface", "intercept-no-to", "intercept-interface-long", "intercept-port-word", "source-word", "when-down-word", "original-no-to", "original-unknown-key", "interception-table-word",
 	} {
 		data, err := os.ReadFile("testdata/bad/" + name + ".yaml")
 		if err != nil {

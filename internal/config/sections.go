@@ -183,7 +183,9 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 		}},
 		{"intercept", func(n *node) { d.intercept(n, &t.Intercept) }},
 		into("source", &t.Source, oneOf(d, SourceClient, SourceRelay)),
+		into("when_down", &t.WhenDown, oneOf(d, WhenDownBypass, WhenDownRefuse)),
 		{"forward", func(n *node) { t.Forward, forwards = d.forwards(n) }},
+		{"original", func(n *node) { d.original(n, &t.Original) }},
 		{"pair", func(n *node) { d.pair(n, &t.Pair) }},
 		{"pair_from", func(n *node) { d.pairFrom(n, &t.PairFrom) }},
 	}
@@ -197,8 +199,8 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 		{"listen", "add where it listens, such as listen: 10.10.10.20:6000"},
 		{"forward", "add where it leads, such as forward: rhel-vm-2:6000"},
 	} {
-		intercepts := n.lookup("intercept") != nil && required.key != "name"
-		if n.lookup(required.key) == nil && !intercepts {
+		replaced := required.key != "name" && n.lookup("intercept") != nil || required.key == "forward" && n.lookup("original") != nil
+		if n.lookup(required.key) == nil && !replaced {
 			// The position of a tunnel from flags is the first flag.
 			if n.at.Flag != "" {
 				d.errs = append(d.errs, &Error{Position{Flag: "command line"}, "--" + required.key + " is missing", strings.Replace(required.fix, required.key+": ", "--"+required.key+" ", 1)})
@@ -218,6 +220,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 	if len(d.errs) == before {
 		d.checkPorts(t, listens, forwards)
 		d.checkIntercept(n, &t)
+		d.checkOriginal(n, &t)
 		d.checkPair(n, &t)
 		d.warnClear(n, &t)
 		d.checkSettings(n, t.Settings)

@@ -4,6 +4,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ import (
 	"longhaul/internal/config"
 	"longhaul/internal/control"
 	"longhaul/internal/handover"
+	"longhaul/internal/intercept"
 	"longhaul/internal/ledger"
 	"longhaul/internal/monitor"
 	"longhaul/internal/pair/identity"
@@ -157,7 +159,13 @@ func (d *daemon) assemble() (closeAll func()) {
 	d.pairs = newPairs(d.log, d.Version, func() string { return identity.Directory(d.Getenv) }, func() *relay.Relay { return d.relay })
 	d.pairs.older.remember(d.inherited.Pairs)
 	closing(d.pairs.close)
-	d.rules = newInterception(d.log, func() *relay.Relay { return d.relay }, func() bool { return len(d.older.living()) > 0 }, d.inherited.Intercepted)
+	d.rules = newInterception(interceptionOptions{
+		log:    d.log,
+		relay:  func() *relay.Relay { return d.relay },
+		others: func() bool { return len(d.older.living()) > 0 },
+		pairUp: d.pairs.takesFlows,
+		left:   intercept.Options{Tunnels: d.inherited.Intercepted, Dialers: d.inherited.Dialers},
+	})
 	closing(d.rules.close) // after the relay, whose flows need the rules
 	d.relay = relay.New(relay.Options{
 		Workers:           d.workers(),
@@ -228,7 +236,7 @@ func (d *daemon) serve(ctx context.Context, signals <-chan os.Signal) error {
 		if t.Intercept.Enabled() {
 			continue // logged by interception
 		}
-		d.log.Info("listening", "tunnel", t.Name, "listen", join(t.Listen), "forward", join(t.Forward))
+		d.log.Info("listening", "tunnel", t.Name, "listen", join(t.Listen), "forward", cmp.Or(join(t.Forward), "original"))
 	}
 	d.warn()
 	d.takeOver(ctx)

@@ -18,20 +18,19 @@ import (
 	"longhaul/internal/remedy"
 )
 
-// interception is the host's rules that bring connections to the intercepting tunnels.
-// A tunnel that takes no new flow is paused there: new connections pass the relay.
+// interception is the host's rules that bring connections to the intercepting tunnels,
+// and targets' answers to tunnels that dial from their clients' addresses. A tunnel that
+// takes no new flow is paused there: new connections pass the relay.
 type interception struct {
-	log    *slog.Logger
-	relay  func() *relay.Relay
-	others func() bool // whether an older process has flows
+	interceptionOptions
 
 	mu      sync.Mutex
 	host    ruler
 	wanted  intercept.Options  // of the configuration, without ports
-	left    []intercept.Tunnel // removed tunnels that may still have flows
-	inForce intercept.Options  // no tunnels: none
-	full    map[string]bool    // tunnels that were at their limit of flows
-	err     error              // of the last attempt
+	bypass  map[string]*bypass // tunnels with when_down: bypass
+	inForce intercept.Options
+	full    map[string]bool // tunnels that were at their limit of flows
+	err     error           // of the last attempt
 	retryAt time.Time
 	held    bool // another process may have taken over
 	ending  bool // this process takes no new flow
@@ -40,6 +39,14 @@ type interception struct {
 	life    context.Context
 	end     context.CancelFunc
 	running sync.WaitGroup
+}
+
+type interceptionOptions struct {
+	log    *slog.Logger
+	relay  func() *relay.Relay
+	others func() bool              // whether an older process has flows
+	pairUp func(tunnel string) bool // whether the pair of a near tunnel takes flows
+	left   intercept.Options        // removed tunnels that may still have flows; guarded by mu
 }
 
 // ruler sets this host's rules.
@@ -54,10 +61,13 @@ const (
 	interceptionBeat = 100 * time.Millisecond
 	// interceptionRetry is the time to the next attempt after a failed one.
 	interceptionRetry = time.Second
+	// downSettles is how long a pair or all hops are down until new connections pass: a
+	// control connection that breaks is replaced in less time.
+	downSettles = 500 * time.Millisecond
 )
 
-func newInterception(log *slog.Logger, relay func() *relay.Relay, others func() bool, left []intercept.Tunnel) *interception {
-	i := &interception{log: log, relay: relay, others: others, left: left, full: map[string]bool{}}
+func newInterception(o interceptionOptions) *interception {
+	i := &interception{interceptionOptions: o, full: map[string]bool{}}
 	i.life, i.end = context.WithCancel(context.Background())
 	return i
 }
@@ -70,7 +80,7 @@ func (d interceptionPart) Prepare(_ context.Context, c *config.Config) (Change, 
 	name := d.nameOf(c)
 	wanted := InterceptOptions(name, c)
 	host := intercept.NewHost(ledger.OfRelay(d.Getenv, name))
-	if len(wanted.Tunnels) > 0 {
+	if !wanted.IsEmpty() {
 		if path, _ := d.controlSocket(c); path == config.Off {
 			return nil, remedy.New(errors.New("a relay without a control socket has no name for its rules of interception"),
 				"remove control_socket: off")
@@ -79,7 +89,7 @@ func (d interceptionPart) Prepare(_ context.Context, c *config.Config) (Change, 
 			return nil, err
 		}
 	}
-	return setting(func() { d.rules.follow(host, wanted) }), nil
+	return setting(func() { d.rules.follow(host, wanted, c.Tunnels) }), nil
 }
 
 // transparentListens are the addresses where an intercepting tunnel listens: one for
@@ -95,15 +105,19 @@ func transparentListens(i config.Intercept) (all []netip.AddrPort) {
 }
 
 // follow puts the tunnels of a configuration into force.
-func (i *interception) follow(host ruler, wanted intercept.Options) {
+func (i *interception) follow(host ruler, wanted intercept.Options, tunnels []config.Tunnel) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if len(i.inForce.Tunnels) > 0 {
-		i.left = slices.Clone(i.inForce.Tunnels)
+	if !i.inForce.IsEmpty() {
+		i.left.Tunnels, i.left.Dialers = slices.Clone(i.inForce.Tunnels), slices.Clone(i.inForce.Dialers)
 	}
-	i.left = slices.DeleteFunc(i.left, func(t intercept.Tunnel) bool {
+	i.left.Tunnels = slices.DeleteFunc(i.left.Tunnels, func(t intercept.Tunnel) bool {
 		return slices.ContainsFunc(wanted.Tunnels, func(now intercept.Tunnel) bool { return now.Name == t.Name })
 	})
+	i.left.Dialers = slices.DeleteFunc(i.left.Dialers, func(d intercept.Dialer) bool {
+		return slices.ContainsFunc(wanted.Dialers, func(now intercept.Dialer) bool { return now.Name == d.Name })
+	})
+	i.bypass = bypasses(tunnels, i.bypass)
 	idle := i.idle()
 	i.host, i.wanted, i.retryAt = host, wanted, time.Time{}
 	i.refresh()
@@ -112,9 +126,9 @@ func (i *interception) follow(host ruler, wanted intercept.Options) {
 	}
 }
 
-// idle reports whether nothing was ever intercepted, so that nobody watches.
+// idle reports whether there never was a rule, so that nobody watches.
 func (i *interception) idle() bool {
-	return len(i.wanted.Tunnels) == 0 && len(i.left) == 0 && len(i.inForce.Tunnels) == 0
+	return i.wanted.IsEmpty() && i.left.IsEmpty() && i.inForce.IsEmpty()
 }
 
 // watch pauses and resumes tunnels with the relay's state.
@@ -149,15 +163,15 @@ func (i *interception) refresh() {
 	if i.held || i.idle() || i.passes || time.Now().Before(i.retryAt) {
 		return
 	}
-	if len(i.left) > 0 && i.relay().FlowsNow() == 0 && !i.others() {
-		i.left = nil
+	if !i.left.IsEmpty() && i.relay().FlowsNow() == 0 && !i.others() {
+		i.left = intercept.Options{}
 	}
 	next := i.now()
 	if reflect.DeepEqual(next, i.inForce) {
 		return
 	}
 	var err error
-	if len(next.Tunnels) == 0 {
+	if next.IsEmpty() {
 		err = i.host.Clear(next.Relay)
 	} else {
 		err = i.host.Set(next)
@@ -177,7 +191,7 @@ func (i *interception) refresh() {
 // now is what the host's rules should be. The caller holds mu.
 func (i *interception) now() intercept.Options {
 	o := i.wanted
-	o.Tunnels = nil
+	o.Tunnels, o.Dialers = nil, append(slices.Clip(o.Dialers), i.left.Dialers...)
 	states := map[string]flow.Tunnel{}
 	overview := i.relay().Overview()
 	for _, t := range overview.Tunnels {
@@ -193,10 +207,11 @@ func (i *interception) now() intercept.Options {
 			}
 		}
 		i.full[t.Name] = isFull(state, i.full[t.Name])
-		t.Paused = i.ending || i.full[t.Name] || state.State != "listening"
+		down := i.bypass[t.Name].update(state, i.pairUp, time.Now())
+		t.Paused = i.ending || i.full[t.Name] || state.State != "listening" || down
 		o.Tunnels = append(o.Tunnels, t)
 	}
-	for _, t := range i.left {
+	for _, t := range i.left.Tunnels {
 		t.Paused = true
 		o.Tunnels = append(o.Tunnels, t)
 	}
@@ -224,7 +239,11 @@ func (i *interception) tell(next intercept.Options) {
 		case live && !before[t.Name]:
 			i.log.Info("intercepting", "tunnel", t.Name, "interface", t.Interface)
 		case !live && before[t.Name]:
-			i.log.Info("new connections pass the relay", "tunnel", t.Name)
+			attrs := []any{"tunnel", t.Name}
+			if now := i.bypass[t.Name].state(); now != nil && now.Reason != "" {
+				attrs = append(attrs, "reason", now.Reason)
+			}
+			i.log.Info("new connections pass the relay", attrs...)
 		}
 	}
 }
@@ -245,12 +264,12 @@ func (i *interception) stop() {
 }
 
 // hold leaves the rules alone while another process prepares to take over, and for
-// good once it has. It returns the tunnels that may have flows, for that process.
-func (i *interception) hold() []intercept.Tunnel {
+// good once it has. It returns the rules, whose tunnels may have flows, for that process.
+func (i *interception) hold() intercept.Options {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.held = true
-	return i.inForce.Tunnels
+	return i.inForce
 }
 
 // reclaim ends a hold after the other process has failed. It may have set rules.
@@ -258,7 +277,7 @@ func (i *interception) reclaim() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.held, i.retryAt = false, time.Time{}
-	if len(i.inForce.Tunnels) > 0 {
+	if !i.inForce.IsEmpty() {
 		i.inForce.Relay = "" // unequal to every other
 		i.refresh()
 	}
@@ -270,7 +289,7 @@ func (i *interception) close() {
 	i.running.Wait()
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.held || len(i.inForce.Tunnels) == 0 && i.err == nil {
+	if i.held || i.inForce.IsEmpty() && i.err == nil {
 		return
 	}
 	if err := i.host.Clear(i.wanted.Relay); err != nil {

@@ -10,14 +10,21 @@ import (
 func InterceptOptions(relayName string, c *config.Config) intercept.Options {
 	o := intercept.Options{Relay: relayName, Mark: c.Interception.Mark, Table: c.Interception.Table}
 	for _, t := range c.Tunnels {
-		if !t.Intercept.Enabled() {
-			continue
+		switch {
+		case t.Intercept.Enabled():
+			o.Tunnels = append(o.Tunnels, intercept.Tunnel{Name: t.Name, Interface: t.Intercept.Interface,
+				From: t.Intercept.From, To: t.Intercept.To, Ports: portRanges(t.Intercept.Ports)})
+		case t.Source == config.SourceClient:
+			o.Dialers = append(o.Dialers, intercept.Dialer{Name: t.Name,
+				From: t.Original.From, To: t.Original.To, Ports: portRanges(t.Original.Ports)})
 		}
-		one := intercept.Tunnel{Name: t.Name, Interface: t.Intercept.Interface, From: t.Intercept.From, To: t.Intercept.To}
-		for _, p := range t.Intercept.Ports {
-			one.Ports = append(one.Ports, intercept.PortRange{First: p.Low, Last: p.High})
-		}
-		o.Tunnels = append(o.Tunnels, one)
 	}
 	return o
+}
+
+func portRanges(all []config.Ports) (ranges []intercept.PortRange) {
+	for _, p := range all {
+		ranges = append(ranges, intercept.PortRange{First: p.Low, Last: p.High})
+	}
+	return ranges
 }

@@ -29,7 +29,7 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 		Addresses: addressesOf(c.Forward[0]),
 		Warm:      c.Pair.Warm,
 		Resume:    c.Pair.Resume,
-		Origin:    p.host + " " + c.Listen[0].String(),
+		Origin:    p.host + " " + c.Entrance(),
 		NoResume:  c.Pair.Resume == 0,
 		Clear:     c.Pair.Encrypt == config.EncryptOff,
 		Fallback:  c.Pair.Fallback == config.FallbackPlain,

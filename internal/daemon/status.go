@@ -75,7 +75,7 @@ func (d *daemon) status() Status {
 		Integrity:       d.integrity.reports(),
 		History:         d.history.state(),
 		Pairs:           d.pairs.status(),
-		Snapshot:        d.relay.Snapshot(),
+		Snapshot:        d.rules.addBypasses(d.relay.Snapshot()),
 	}
 	if d.shedder != nil {
 		state := d.shedder.monitor.State()

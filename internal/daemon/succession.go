@@ -40,6 +40,7 @@ type inheritance struct {
 	Pairs         []olderPair    `json:"pairs,omitempty"` // of all processes with flows of pairs
 
 	Intercepted []intercept.Tunnel `json:"intercepted,omitempty"` // that may have flows
+	Dialers     []intercept.Dialer `json:"dialers,omitempty"`     // likewise
 }
 
 // introduction is the message of a successor that is ready.
@@ -198,7 +199,9 @@ func (d *daemon) raise(ctx context.Context, program string) (s *handover.Success
 		p.Path, p.Args[0] = program, program
 	}
 	bequest := inheritance{Drained: d.relay.Drained(), Hops: d.relay.Hops(), Names: d.relay.Names(),
-		Older: d.older.living(), Intercepted: d.rules.hold()}
+		Older: d.older.living()}
+	inForce := d.rules.hold()
+	bequest.Intercepted, bequest.Dialers = inForce.Tunnels, inForce.Dialers
 	if bequest.Pairs, err = d.pairs.bequeath(); err != nil {
 		return nil, about, err
 	}

@@ -81,8 +81,13 @@ func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
 			ProxyOut:       relay.ProxyVersion(tun.ProxyOut),
 		}
 		if tun.Intercept.Enabled() {
-			rt.Listen, rt.Transparent, rt.SourceClient = transparentListens(tun.Intercept), true, tun.Source == config.SourceClient
+			rt.Listen, rt.Transparent = transparentListens(tun.Intercept), true
 			rt.Intercepts = tun.Intercept.String()
+		}
+		rt.SourceClient = tun.Source == config.SourceClient
+		rt.Dialable = relay.Dialable{From: tun.Original.From, To: tun.Original.To}
+		for _, p := range tun.Original.Ports {
+			rt.Dialable.Ports = append(rt.Dialable.Ports, relay.PortRange{First: p.Low, Last: p.High})
 		}
 		if len(tun.Forward) == 0 {
 			rt.Forward = []hops.Target{{Original: true}}

@@ -14,6 +14,7 @@ type Tunnel struct {
 	State      string           `json:"state"` // listening, shedding, paused, drained, draining or removed
 	Listen     []netip.AddrPort `json:"listen"`
 	Intercepts string           `json:"intercepts,omitempty"` // routed connections that it takes; Listen has its transparent listeners then
+	Bypass     *Bypass          `json:"bypass,omitempty"`     // of a tunnel that may let new connections pass by when_down
 	Forward    []string         `json:"forward"`
 	Balance    string           `json:"balance"`
 	Hops       []Hop            `json:"hops"`
@@ -34,6 +35,20 @@ type Tunnel struct {
 	Ended        []Ended          `json:"ended"` // flows that were admitted and have ended
 	AcceptQueues []AcceptQueue    `json:"accept_queues"`
 }
+
+// Bypass says whether new connections of an intercepting tunnel pass the relay because
+// its pair or every hop is down.
+type Bypass struct {
+	Reason string    `json:"reason,omitempty"` // BypassPairDown or BypassHopsDown; empty: the tunnel takes new connections
+	Since  time.Time `json:"since,omitzero"`   // of Reason
+	Total  int64     `json:"times_total"`
+}
+
+// The reasons of a bypass.
+const (
+	BypassPairDown = "pair-down"
+	BypassHopsDown = "hops-down"
+)
 
 // HopState is the state of a hop in the choice for new flows.
 type HopState string

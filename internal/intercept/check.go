@@ -25,7 +25,7 @@ var ErrNoInterface = errors.New("no such interface")
 // its remedy, or a [*kernel.ErrUnsupported]. It changes nothing. What a relay of the
 // same name left does not collide.
 func (h *Host) Check(o Options) error {
-	if len(o.Tunnels) == 0 {
+	if o.IsEmpty() {
 		return nil
 	}
 	if err := needPrivilege(); err != nil {
@@ -147,11 +147,6 @@ func (t Tunnel) overlaps(other Tunnel) bool {
 	return t.Interface == other.Interface && samePort && overlap(t.From, other.From) && overlap(t.To, other.To)
 }
 
-// has reports whether a tunnel has targets of the family.
-func (c checking) has(f family) bool {
-	return slices.ContainsFunc(c.Tunnels, func(t Tunnel) bool { return f.in(t.To) })
-}
-
 // sysctl reads a setting by its file below /proc/sys, since the names of devices have
 // dots; empty: there is none.
 func sysctl(file string) string {
@@ -164,7 +159,9 @@ func sysctl(file string) string {
 
 func (c checking) forwarding() error {
 	for i, name := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
-		if c.has(families[i]) && sysctl(strings.ReplaceAll(name, ".", "/")) == "0" {
+		f := families[i]
+		intercepts := slices.ContainsFunc(c.Tunnels, func(t Tunnel) bool { return f.in(t.To) })
+		if intercepts && sysctl(strings.ReplaceAll(name, ".", "/")) == "0" {
 			return remedy.New(fmt.Errorf("%s is 0: without forwarding no connection passes while the relay is down", name), "sysctl -w "+name+"=1")
 		}
 	}
@@ -177,9 +174,15 @@ func (c checking) reversePath() error {
 	if !c.has(families[0]) {
 		return nil
 	}
-	names := []string{"all"}
-	for _, t := range c.Tunnels {
-		names = append(names, t.Interface)
+	names := append([]string{"all"}, interfaces(c.Tunnels)...)
+	for _, d := range c.Dialers {
+		for _, p := range d.To {
+			if index, ok := routeTo(p.Masked()); ok && p.Bits() > 0 {
+				if device, err := netlink.LinkByIndex(index); err == nil {
+					names = append(names, device.Attrs().Name)
+				}
+			}
+		}
 	}
 	for _, device := range names {
 		name := "net.ipv4.conf." + device + ".src_valid_mark"

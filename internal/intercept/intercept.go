@@ -9,6 +9,7 @@ package intercept
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 
 	"longhaul/internal/ledger"
 )
@@ -44,12 +45,31 @@ type Tunnel struct {
 	Paused bool `json:"paused,omitempty"`
 }
 
+// Dialer is a tunnel that intercepts nothing, and dials targets from its clients' own
+// addresses: the rules bring the targets' answers to its sockets.
+type Dialer struct {
+	Name  string         `json:"name"`
+	From  []netip.Prefix `json:"from"` // clients
+	To    []netip.Prefix `json:"to"`   // targets
+	Ports []PortRange    `json:"ports,omitempty"`
+}
+
 // Options are what a relay intercepts.
 type Options struct {
 	Relay   string   `json:"relay"`           // its name
 	Mark    uint32   `json:"mark,omitempty"`  // one bit; 0: DefaultMark
 	Table   uint32   `json:"table,omitempty"` // 0: DefaultTable
 	Tunnels []Tunnel `json:"tunnels"`
+	Dialers []Dialer `json:"dialers,omitempty"`
+}
+
+// IsEmpty reports whether a relay needs no rules.
+func (o Options) IsEmpty() bool { return len(o.Tunnels)+len(o.Dialers) == 0 }
+
+// has reports whether there are targets of the family.
+func (o Options) has(f family) bool {
+	return slices.ContainsFunc(o.Tunnels, func(t Tunnel) bool { return f.in(t.To) }) ||
+		slices.ContainsFunc(o.Dialers, func(d Dialer) bool { return f.in(d.To) })
 }
 
 func (o Options) mark() uint32 { return cmp.Or(o.Mark, DefaultMark) }
@@ -88,6 +108,7 @@ type Status struct {
 	Mark    uint32         `json:"mark"`
 	Table   uint32         `json:"table"`
 	Tunnels []TunnelStatus `json:"tunnels"`
+	Dialers []DialerStatus `json:"dialers,omitempty"`
 	// Problem says what is missing, if something else removed a part.
 	Problem string         `json:"problem,omitempty"`
 	Claims  []ledger.Claim `json:"claims,omitempty"`
@@ -97,5 +118,14 @@ type Status struct {
 type TunnelStatus struct {
 	Tunnel
 	// Connections counts the SYNs that were given to the relay.
+	Connections uint64 `json:"connections"`
+	// Bypassed counts the SYNs that passed directly because the tunnel was paused.
+	Bypassed uint64 `json:"bypassed"`
+}
+
+// DialerStatus is a dialer with its counter.
+type DialerStatus struct {
+	Dialer
+	// Connections counts the targets' answers to a SYN.
 	Connections uint64 `json:"connections"`
 }

@@ -25,7 +25,7 @@ func (h *Host) key(relay string) (ledger.Key, error) {
 // Tunnel.Paused to take a tunnel out, or back. It completes or replaces what an
 // interrupted Set left.
 func (h *Host) Set(o Options) error {
-	if len(o.Tunnels) == 0 {
+	if o.IsEmpty() {
 		return h.Clear(o.Relay)
 	}
 	for _, t := range o.Tunnels {
@@ -361,7 +361,10 @@ func statusOf(e *ledger.Entry) (Status, error) {
 		return s, err
 	}
 	for _, t := range o.Tunnels {
-		s.Tunnels = append(s.Tunnels, TunnelStatus{t, counts[counterName(t.Name)].Packets})
+		s.Tunnels = append(s.Tunnels, TunnelStatus{t, counts[counterName(t.Name)].Packets, counts[bypassCounter(t.Name)].Packets})
+	}
+	for _, d := range o.Dialers {
+		s.Dialers = append(s.Dialers, DialerStatus{d, counts[counterName(d.Name)].Packets})
 	}
 	if s.Problem, err = missing(e.Name, ledger.Decode[[]delivery](e.Detail), counts != nil); err != nil {
 		return s, err
@@ -397,12 +400,16 @@ func (s Status) HasEnded() bool {
 }
 
 func (o Options) summary() string {
-	names := make([]string, len(o.Tunnels))
-	for i, t := range o.Tunnels {
-		names[i] = t.Name
+	var names []string
+	for _, t := range o.Tunnels {
+		name := t.Name
 		if t.Paused {
-			names[i] += " (paused)"
+			name += " (paused)"
 		}
+		names = append(names, name)
+	}
+	for _, d := range o.Dialers {
+		names = append(names, d.Name)
 	}
 	return strings.Join(names, ", ")
 }

@@ -24,7 +24,7 @@ type delivery struct {
 // deliveries returns what o needs.
 func deliveries(o Options) (all []delivery) {
 	for _, f := range families {
-		if slices.ContainsFunc(o.Tunnels, func(t Tunnel) bool { return f.in(t.To) }) {
+		if o.has(f) {
 			all = append(all, delivery{f.rtnl, o.mark(), o.table()})
 		}
 	}

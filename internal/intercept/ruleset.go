@@ -70,13 +70,15 @@ func newRuleset(o Options) ruleset {
 	answer := chain{name: "answer", hook: nftables.ChainHookOutput, hookName: "output", priority: beforeConntrack}
 	var tunnels []chain
 	for _, t := range o.Tunnels {
-		r.counters = append(r.counters, counterName(t.Name))
+		r.counters = append(r.counters, counterName(t.Name), bypassCounter(t.Name))
 		for _, f := range families {
 			if !f.in(t.To) {
 				continue
 			}
 			of := chain{name: f.name + "-" + t.Name}
-			if !t.Paused {
+			if t.Paused {
+				of.rules = append(of.rules, rule{firstSYN, notToThisHost, countIn(bypassCounter(t.Name))})
+			} else {
 				of.rules = append(of.rules, rule{
 					firstSYN, notToThisHost, f.tproxy(f.port(t)), countIn(counterName(t.Name)), notrack, accept,
 				})
@@ -100,6 +102,21 @@ func newRuleset(o Options) ruleset {
 			rule{isOneOf(icmp...), ofTransparentSocket, notrack}))
 	}
 	deliver.rules = []rule{{isOneOf(append(icmp, tcp)...), ofTransparentSocket, setMark(o.mark())}}
+	for _, d := range o.Dialers {
+		r.counters = append(r.counters, counterName(d.Name))
+		for _, f := range families {
+			if !f.in(d.To) {
+				continue
+			}
+			targets, clients := f.addresses("saddr", f.ranges(d.To)), f.addresses("daddr", f.ranges(d.From))
+			deliver.rules = append(deliver.rules, join(f.match(len(clients)+len(targets) == 0), targets, clients,
+				ports("sport", d.Ports), rule{firstAnswer, ofTransparentSocket, countIn(counterName(d.Name))}))
+		}
+	}
+	if len(o.Tunnels) == 0 {
+		r.chains = []chain{deliver}
+		return r
+	}
 	r.chains = append(tunnels, divert, deliver, answer)
 	return r
 }
@@ -114,6 +131,8 @@ func interfaces(tunnels []Tunnel) (names []string) {
 }
 
 func counterName(tunnel string) string { return "connections-" + tunnel }
+
+func bypassCounter(tunnel string) string { return "bypassed-" + tunnel }
 
 func join(parts ...rule) rule { return slices.Concat(parts...) }
 
@@ -238,10 +257,8 @@ var (
 	l4tcp = []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equal(unix.IPPROTO_TCP)}
 	isTCP = plain("meta l4proto tcp", l4tcp...)
 
-	firstSYN = plain("tcp flags & (fin | syn | rst | ack) == syn", append(slices.Clip(l4tcp),
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{0x17}, Xor: []byte{0}},
-		equal(0x02))...)
+	firstSYN    = flags("syn", 0x02)
+	firstAnswer = flags("syn | ack", 0x12)
 
 	notToThisHost = plain("fib daddr type != local", &expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true}, notLocal)
 	// Answers of this host's own servers have one of its addresses.
@@ -253,6 +270,14 @@ var (
 	notrack = plain("notrack", &expr.Notrack{})
 	accept  = plain("accept", &expr.Verdict{Kind: expr.VerdictAccept})
 )
+
+// flags matches TCP segments of which these flags and no others begin or end a connection.
+func flags(words string, bits byte) statement {
+	return plain("tcp flags & (fin | syn | rst | ack) == "+words, append(slices.Clip(l4tcp),
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{0x17}, Xor: []byte{0}},
+		equal(bits))...)
+}
 
 // protocol is a protocol in the words of nft.
 type protocol struct {

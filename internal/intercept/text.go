@@ -3,6 +3,7 @@ package intercept
 import (
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 
 	"longhaul/internal/display"
@@ -14,9 +15,15 @@ func (s Status) WriteText(w io.Writer) error {
 	fmt.Fprintf(&b, "relay %s  mark %#x, table %d\n", s.Relay, s.Mark, s.Table)
 	for _, t := range s.Tunnels {
 		fmt.Fprintf(&b, "  %s  %s  %s\n", t.Name, t.Tunnel, display.Plural(int(t.Connections), "connection"))
+		if t.Bypassed > 0 {
+			fmt.Fprintf(&b, "    %s went directly while it was paused\n", display.Plural(int(t.Bypassed), "connection"))
+		}
 		if t.Paused {
 			b.WriteString("    paused: new connections go directly\n")
 		}
+	}
+	for _, d := range s.Dialers {
+		fmt.Fprintf(&b, "  %s  %s  %s\n", d.Name, d.Dialer, display.Plural(int(d.Connections), "connection"))
 	}
 	if s.HasEnded() {
 		fmt.Fprintf(&b, "  the relay has ended: new connections go directly; longhaul intercept clear %s removes the rules\n", s.Relay)
@@ -29,14 +36,18 @@ func (s Status) WriteText(w io.Writer) error {
 }
 
 // String is what the tunnel intercepts: "lan0: 10.1.0.0/16 > 10.2.0.0/16 ports 22, 5432-5440".
-func (t Tunnel) String() string {
-	text := t.Interface + ": "
-	if len(t.From) > 0 {
-		text += list(t.From) + " "
+func (t Tunnel) String() string { return t.Interface + ": " + connections(t.From, t.To, t.Ports) }
+
+// String is what the tunnel dials: "dials 10.1.0.0/16 > 10.2.0.0/16 ports 22, 5432-5440".
+func (d Dialer) String() string { return "dials " + connections(d.From, d.To, d.Ports) }
+
+func connections(from, to []netip.Prefix, ports []PortRange) (text string) {
+	if len(from) > 0 {
+		text = list(from) + " "
 	}
-	text += "> " + list(t.To)
-	if len(t.Ports) > 0 {
-		text += " ports " + list(t.Ports)
+	text += "> " + list(to)
+	if len(ports) > 0 {
+		text += " ports " + list(ports)
 	}
 	return text
 }

@@ -149,7 +149,20 @@ type Tunnel struct {
 	// the flows of near relays. Nil: the tunnel is not paired.
 	Pairing    Pairing
 	PairServer PairServer
+	// Dialable bounds what near relays may have a far tunnel dial whose hop is the
+	// address that the client dialed.
+	Dialable Dialable
 }
+
+// Dialable are the flows that a far tunnel dials as their clients did.
+type Dialable struct {
+	From  []netip.Prefix // clients; empty: all
+	To    []netip.Prefix // targets; empty: none
+	Ports []PortRange    // of the targets; empty: all
+}
+
+// PortRange is an inclusive range of ports.
+type PortRange struct{ First, Last uint16 }
 
 // ProxyIn says from whom a PROXY protocol header (v1 or v2) is required.
 // A connection of any other source is refused when Required is set.

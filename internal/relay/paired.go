@@ -141,6 +141,9 @@ func (w *worker) carry(f *flow) {
 		c.From, c.Listen = o.source, o.dest
 		f.client = o.source
 	}
+	if t.Transparent {
+		f.target = c.Listen // what the far relay is to dial, also if it does not
+	}
 	f.joinHop(f.route.hops.Hop(0))
 	w.leaveOpening(f)
 	w.beginPaired(f, &paired{leg: client})

@@ -255,7 +255,13 @@ func gaveUp(ctx context.Context) report.EndReason {
 // openPaired begins a flow without a client's leg. It returns false if the flow
 // is refused.
 func (w *worker) openPaired(rt *route, o PairOpen, until time.Duration, answers chan<- pairAnswer) (slot, gen uint32, began bool) {
-	src, refused := w.enter(rt, o.Client.Addr())
+	var src *source
+	refused := rt.notDialable(o)
+	if refused != nil {
+		rt.state.denied.Add(1)
+	} else {
+		src, refused = w.enter(rt, o.Client.Addr())
+	}
 	if refused != nil {
 		w.recordRefusal(rt, o.Client, o.Listen, refused.Reason, refused.Err)
 		answers <- pairAnswer{reason: refused.Reason, err: refused.Err}
@@ -271,6 +277,26 @@ func (w *worker) openPaired(rt *route, o PairOpen, until time.Duration, answers 
 	f.opening.within = until
 	w.startDialing(f)
 	return slot, gen, true
+}
+
+// notDialable returns why a far tunnel does not dial the address that a client dialed.
+func (rt *route) notDialable(o PairOpen) *Refusal {
+	d, to := &rt.tunnel.Dialable, o.Listen.Addr().Unmap()
+	switch {
+	case !rt.targets[0].original:
+		return nil
+	case !o.Client.IsValid() || !o.Listen.IsValid():
+		return &Refusal{report.EndDenied, errors.New("the near relay names no address that a client dialed")}
+	case len(d.To) == 0 || !contains(d.To, to) || !to.IsGlobalUnicast() || !d.hasPort(o.Listen.Port()):
+		return &Refusal{report.EndDenied, fmt.Errorf("the far tunnel does not dial %s: see its original", o.Listen)}
+	case !contains(d.From, o.Client.Addr().Unmap()):
+		return &Refusal{report.EndDenied, fmt.Errorf("the far tunnel does not dial for %s: see from of its original", o.Client.Addr())}
+	}
+	return nil
+}
+
+func (d *Dialable) hasPort(p uint16) bool {
+	return len(d.Ports) == 0 || slices.ContainsFunc(d.Ports, func(r PortRange) bool { return r.First <= p && p <= r.Last })
 }
 
 // handTarget gives the connected target of a far flow to its carrier.

@@ -135,6 +135,8 @@ func neededDropIns(c *config.Config, l limits, ownCC []string) []DropIn {
 		}
 		if t.Intercept.Enabled() {
 			add(Intercept, "tunnel %s intercepts connections", t.Name)
+		} else if t.Source == config.SourceClient {
+			add(Intercept, "tunnel %s dials from its clients' addresses", t.Name)
 		}
 		if t.Transport == config.TransportKernel {
 			continue

@@ -1,0 +1,92 @@
+package daemon
+
+import (
+	"slices"
+	"time"
+
+	"longhaul/internal/config"
+	"longhaul/internal/flow"
+	"longhaul/internal/relay"
+)
+
+// bypass is what becomes of the new connections of a tunnel with when_down: bypass. The
+// methods of nil are those of a tunnel without it.
+type bypass struct {
+	paired bool
+	now    flow.Bypass
+	down   time.Time // since when the pair or every hop is down; zero: it is up
+}
+
+// bypasses are those of a configuration. One that was there goes on.
+func bypasses(tunnels []config.Tunnel, before map[string]*bypass) map[string]*bypass {
+	all := map[string]*bypass{}
+	for _, t := range tunnels {
+		if t.WhenDown != config.WhenDownBypass {
+			continue
+		}
+		one := &bypass{}
+		if was := before[t.Name]; was != nil {
+			*one = *was
+		}
+		one.paired = t.Pair.Paired()
+		all[t.Name] = one
+	}
+	return all
+}
+
+// update reports whether new connections are to pass the relay.
+func (b *bypass) update(t flow.Tunnel, pairUp func(tunnel string) bool, now time.Time) bool {
+	if b == nil {
+		return false
+	}
+	up, reason := false, flow.BypassHopsDown
+	if b.paired {
+		up, reason = pairUp(t.Name), flow.BypassPairDown
+	} else {
+		up = slices.ContainsFunc(t.Hops, func(h flow.Hop) bool { return h.State.Usable() })
+	}
+	switch {
+	case up:
+		b.down, b.now.Reason, b.now.Since = time.Time{}, "", time.Time{}
+	case b.down.IsZero():
+		b.down = now
+	case b.now.Reason == "" && now.Sub(b.down) >= downSettles:
+		b.now.Reason, b.now.Since = reason, now
+		b.now.Total++
+	}
+	return b.now.Reason != ""
+}
+
+func (b *bypass) state() *flow.Bypass {
+	if b == nil {
+		return nil
+	}
+	now := b.now
+	return &now
+}
+
+// addBypasses fills in what only the rules of interception know of tunnels.
+func (i *interception) addBypasses(s relay.Snapshot) relay.Snapshot {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for n := range s.Tunnels {
+		s.Tunnels[n].Bypass = i.bypass[s.Tunnels[n].Name].state()
+	}
+	return s
+}
+
+// takesFlows reports whether the pair of a near tunnel takes new flows.
+func (p *pairs) takesFlows(tunnel string) bool {
+	p.mu.Lock()
+	node := p.node
+	p.mu.Unlock()
+	if node == nil {
+		return false
+	}
+	for _, s := range node.Overview().Sessions {
+		if s.Near && s.Tunnel == tunnel && s.Up && !s.Draining {
+			return true
+		}
+	}
+	return false
+}
