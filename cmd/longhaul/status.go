@@ -208,6 +208,7 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 			}
 			fmt.Fprintln(w, display.Shorten("  "+listens[0]+more+" -> "+strings.Join(t.Forward, " "), 80))
 		}
+		writeInterception(w, t, now)
 		writeHops(w, t.Hops, now)
 		writePairs(w, s.Pairs, t.Name, now)
 		for _, r := range s.Integrity {
@@ -243,6 +244,16 @@ func writeStatus(w io.Writer, s daemon.Status, flows []relay.FlowSnapshot, now t
 }
 
 // writeHops lists a tunnel's hops, unless the only one is up.
+// writeInterception writes what keeps an intercepting tunnel from its best.
+func writeInterception(w io.Writer, t flow.Tunnel, now time.Time) {
+	if b := t.Bypass; b != nil && b.Reason != "" {
+		fmt.Fprintf(w, "  %s: new connections go directly, for %s\n", b.Reason, display.Age(now.Sub(b.Since).Seconds()))
+	}
+	if t.Relayed > 0 {
+		fmt.Fprintf(w, "  another relay intercepted %s before: pair the two\n", display.Plural(int(t.Relayed), "connection"))
+	}
+}
+
 func writeHops(w io.Writer, hops []flow.Hop, now time.Time) {
 	if len(hops) == 1 && hops[0].State == flow.HopUp {
 		return

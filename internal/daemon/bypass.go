@@ -14,8 +14,18 @@ import (
 type bypass struct {
 	paired bool
 	now    flow.Bypass
+	wasUp  bool
 	down   time.Time // since when the pair or every hop is down; zero: it is up
 }
+
+const (
+	// downSettles is how long a pair or every hop is down until new connections pass: a
+	// control connection that breaks is replaced in less time.
+	downSettles = 500 * time.Millisecond
+	// firstSettles is the same for a pair that has not stood yet, as after an upgrade: a
+	// handshake over a long path.
+	firstSettles = 2 * time.Second
+)
 
 // bypasses are those of a configuration. One that was there goes on.
 func bypasses(tunnels []config.Tunnel, before map[string]*bypass) map[string]*bypass {
@@ -45,12 +55,16 @@ func (b *bypass) update(t flow.Tunnel, pairUp func(tunnel string) bool, now time
 	} else {
 		up = slices.ContainsFunc(t.Hops, func(h flow.Hop) bool { return h.State.Usable() })
 	}
+	settles := downSettles
+	if !b.wasUp {
+		settles = firstSettles
+	}
 	switch {
 	case up:
-		b.down, b.now.Reason, b.now.Since = time.Time{}, "", time.Time{}
+		b.wasUp, b.down, b.now.Reason, b.now.Since = true, time.Time{}, "", time.Time{}
 	case b.down.IsZero():
 		b.down = now
-	case b.now.Reason == "" && now.Sub(b.down) >= downSettles:
+	case b.now.Reason == "" && now.Sub(b.down) >= settles:
 		b.now.Reason, b.now.Since = reason, now
 		b.now.Total++
 	}

@@ -61,9 +61,6 @@ const (
 	interceptionBeat = 100 * time.Millisecond
 	// interceptionRetry is the time to the next attempt after a failed one.
 	interceptionRetry = time.Second
-	// downSettles is how long a pair or all hops are down until new connections pass: a
-	// control connection that breaks is replaced in less time.
-	downSettles = 500 * time.Millisecond
 )
 
 func newInterception(o interceptionOptions) *interception {

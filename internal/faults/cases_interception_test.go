@@ -105,8 +105,13 @@ func routedAddress(address string) string {
 // run runs a command on the router.
 func (s *routed) run(name, debianPackage string, args ...string) string {
 	s.t.Helper()
+	return s.runFile(nettest.RequireProgram(s.t, name, debianPackage), args...)
+}
+
+func (s *routed) runFile(path string, args ...string) string {
+	s.t.Helper()
 	var out bytes.Buffer
-	cmd := exec.Command(nettest.RequireProgram(s.t, name, debianPackage), args...)
+	cmd := exec.Command(path, args...)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := s.R.Start(cmd)
 	if err == nil {

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"longhaul/internal/flow"
 	"longhaul/internal/nettest"
 )
 
@@ -133,4 +134,159 @@ func TestCase77OutageUnderInterceptedPair(t *testing.T) {
 
 func quoted(address string) string {
 	return strings.NewReplacer(".", `\.`, "[", `\[`, "]", `\]`).Replace(address)
+}
+
+// awaitReason waits until the near relay says why new connections pass it; "": they do not.
+func (p *routedPair) awaitReason(reason string) {
+	p.t.Helper()
+	nettest.Eventually(p.t, patience, func() bool {
+		b := p.relay.status().tunnel("main").Bypass
+		return b != nil && b.Reason == reason
+	}, func() string {
+		return fmt.Sprintf("status has %+v, want %q", p.relay.status().tunnel("main").Bypass, reason)
+	})
+}
+
+// Case 78: with when_down: bypass, new connections pass an intercepting relay while its
+// pair is down, and go over the pair again once it is up.
+func TestCase78InterceptedPairIsBypassed(t *testing.T) {
+	t.Parallel()
+	p := newRoutedPair(t)
+	p.serve()
+	p.start("", "    when_down: bypass", "    pair_from: near")
+	p.awaitReason("")
+	p.expect(true, "at first")
+	for range 2 {
+		nettest.Must(t, p.pairOf.far.cmd.Process.Kill())
+		<-p.pairOf.far.exited
+		p.awaitReason(flow.BypassPairDown)
+		direct := p.expect(false, "while the far relay is dead")
+		p.relay.expectLog(`msg="new connections pass the relay" tunnel=main reason=pair-down`)
+		p.pairOf.far = restartDaemon(t, p.F, p.pairOf.far)
+		p.awaitReason("")
+		over := p.expect(true, "with a new far relay")
+		for _, h := range append(direct, over...) {
+			h.alive(t, "after the far relay's restart")
+			h.release(t)
+		}
+	}
+	if b := p.relay.status().tunnel("main").Bypass; b.Total != 2 {
+		t.Errorf("status counts %d bypasses", b.Total)
+	}
+	show := p.runFile(nettest.Longhaul(t), "intercept", "show")
+	if !strings.Contains(show, "4 connections went directly while it was paused") {
+		t.Errorf("intercept show has no bypassed connections:\n%s", show)
+	}
+	last := p.expect(true, "before the far relay stops")
+	p.pairOf.far.signal(syscall.SIGTERM)
+	p.awaitReason(flow.BypassPairDown)
+	p.expect(false, "while the far relay takes no flows")
+	for _, h := range last {
+		h.alive(t, "while the far relay stops")
+		h.release(t)
+	}
+	p.pairOf.far.expectExit(0)
+}
+
+// Case 79: an encrypted pair is down, and the tunnel has no when_down. No connection goes
+// directly: clients are reset, or served once the pair is up.
+func TestCase79InterceptedPairIsNotBypassed(t *testing.T) {
+	t.Parallel()
+	p := newRoutedPair(t)
+	p.serve()
+	p.start(", resume: 2s", "    connect_timeout: 2s", "    pair_from: near")
+	nettest.Must(t, p.pairOf.far.cmd.Process.Kill())
+	<-p.pairOf.far.exited
+	nettest.Eventually(t, patience, func() bool { return !p.relay.session().Up }, func() string { return "the near relay does not see the death" })
+	for _, address := range routedTargets {
+		if _, err := tryHold(t.Context(), p.dial(address), patience); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a client of %s gets %v, want a reset", address, err)
+		}
+	}
+	if seen := p.seen(); len(seen) > 0 {
+		t.Errorf("connections went directly: %v", seen)
+	}
+	p.pairOf.far = restartDaemon(t, p.F, p.pairOf.far)
+	p.pairOf.expectUp()
+	p.expect(true, "with a new far relay")
+}
+
+// Case 80: both sites' routers intercept the same connections, without a pair. Each leg is
+// split, and the second relay says that the two should be paired. Over a pair, its own
+// connections cross the other router's rules.
+func TestCase80BothRoutersIntercept(t *testing.T) {
+	t.Parallel()
+	p := newRoutedPair(t)
+	p.serve()
+	far := fmt.Sprintf("control_socket: SOCKET\nworkers: 1\ntunnels:\n"+
+		"  - name: main\n    intercept: {interface: wan, to: [10.9.2.0/24, 10.9.9.0/24, \"fd09:2::/64\"], ports: [%d, 6000]}\n", routedPort)
+	second := startDaemon(t, p.F, unsupervised, far)
+	first := p.routed.start("")
+	flows := p.expect(true, "through both relays")
+	if n := second.status().tunnel("main").FlowsTotal; n != int64(len(routedTargets)) {
+		t.Errorf("the second relay has had %d flows", n)
+	}
+	for i, address := range routedTargets {
+		flows[i].alive(t, "through both relays")
+		startBulk(t, p.dial(address), 4<<20).expectWhole(t, "through both relays to "+address)
+	}
+	if n := second.status().tunnel("main").Relayed; n != 4 {
+		t.Errorf("the second relay counts %d relayed connections, want 4", n)
+	}
+	if n := first.relay.status().tunnel("main").Relayed; n != 0 {
+		t.Errorf("the first relay counts %d relayed connections", n)
+	}
+	second.expectLog(`level=WARN msg="another relay has intercepted the same connections before" tunnel=main`)
+	output, _ := command(t, "status", "--control-socket", second.socket())
+	if want := "  another relay intercepted 4 connections before: pair the two\n"; !strings.Contains(output, want) {
+		t.Errorf("status does not print %q:\n%s", want, output)
+	}
+	for _, h := range flows {
+		h.release(t)
+	}
+	p.relay.signal(syscall.SIGTERM)
+	p.relay.expectExit(0)
+
+	// The second router goes on intercepting, all and everybody, beside a far relay.
+	paired := strings.Replace(far, "control_socket: SOCKET\n", fmt.Sprintf("control_socket: SOCKET\npair_keys: %s\n", p.pairOf.farKeys), 1)
+	tunnel := p.farConfig("    pair_from: near")
+	second.reload(strings.Replace(paired, "workers: 1\n", "", 1) + tunnel[strings.Index(tunnel, "  - name: from-near"):])
+	p.pairOf.far = second
+	before := second.status().tunnel("main").FlowsTotal
+	p.startNear("", "")
+	p.pairOf.expectUp()
+	for _, h := range p.expect(true, "over the pair") {
+		h.alive(t, "over the pair")
+		h.release(t)
+	}
+	if n := second.status().tunnel("main").FlowsTotal - before; n != 0 {
+		t.Errorf("the far router has intercepted %d connections of the pair", n)
+	}
+}
+
+// Case 81: every hop in forward of an intercepting tunnel is down by its health checks.
+func TestCase81HopsOfInterceptionAreDown(t *testing.T) {
+	t.Parallel()
+	p := newRoutedPair(t)
+	p.serve()
+	relay := fmt.Sprintf("control_socket: SOCKET\ntunnels:\n  - name: main\n    listen: \"10.9.9.2:6000\"\n    forward: \"10.9.2.2:%d\"\n", routedPort)
+	far := startDaemon(t, p.F, unsupervised, relay)
+	p.routed.start("    forward: 10.9.9.2:6000\n    health: {check: connect, interval: 100ms, fall: 2, rise: 1, slow_return: off}")
+	p.awaitReason("")
+	through := func(want bool, when string) {
+		t.Helper()
+		before := p.relay.status().tunnel("main").FlowsTotal
+		hold(t, p.dial(routedTargets[0])).release(t)
+		if got := p.relay.status().tunnel("main").FlowsTotal > before; got != want {
+			t.Errorf("%s: through the relay: %v", when, got)
+		}
+	}
+	through(true, "at first")
+	nettest.Must(t, far.cmd.Process.Kill())
+	<-far.exited
+	p.awaitReason(flow.BypassHopsDown)
+	through(false, "while the hop is down")
+	restartDaemon(t, p.F, far)
+	p.awaitReason("")
+	through(true, "with the hop")
 }

@@ -296,6 +296,9 @@ type tunnelStatus struct {
 	FlowsTotal int64    `json:"flows_total"`
 	Limited    int64    `json:"limited_total"`
 	Shed       int64    `json:"shed_total"`
+	Relayed    int64    `json:"relayed_total"`
+
+	Bypass *flow.Bypass `json:"bypass"`
 
 	AcceptQueues []struct {
 		Waiting int `json:"waiting"`

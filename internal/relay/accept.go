@@ -62,6 +62,7 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	var dialed netip.AddrPort // the listening address, if that is the client's choice
 	if t.Transparent {
 		dialed = localAddr(fd)
+		w.noticeRelayed(rt, fd)
 	}
 	switch {
 	case !contains(t.Allow, from.Addr()):

@@ -17,6 +17,7 @@ type tunnelState struct {
 	peak     atomic.Int64
 	total    atomic.Int64
 	up, down atomic.Int64 // bytes of flows that have ended
+	relayed  atomic.Int64 // connections that another relay intercepted before
 	denied   atomic.Int64 // source not allowed, or bad PROXY header
 	limited  atomic.Int64 // by the limits on flows and on their rate
 	shed     atomic.Int64 // refused because a resource is short

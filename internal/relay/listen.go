@@ -120,6 +120,9 @@ func openListener(key listenKey, v6only bool, tr Transport) (*listener, error) {
 
 // prepare sets the options that accepted sockets inherit.
 func (l *listener) prepare(tr Transport) error {
+	if l.key.tunnel != "" {
+		setsockoptInt(l.fd, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN, 1) // see noticeRelayed
+	}
 	if err := prepareSocket(l.fd, tr); err != nil {
 		return fmt.Errorf("set up the listener on %s: %w", l.key.addr, err)
 	}

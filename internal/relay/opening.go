@@ -308,6 +308,9 @@ func (w *worker) dial(f *flow, to netip.AddrPort) unix.Errno {
 		// once, with something to read.
 		setsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
 	}
+	if f.route.tunnel.marksSYNs() {
+		setHops(fd, as, synHops)
+	}
 	if f.route.tunnel.SourceClient {
 		errno = bindAsClient(fd, as, f.client)
 	}
@@ -392,6 +395,9 @@ func (w *worker) established(f *flow, events uint32) {
 	o := f.opening
 	f.opening = nil
 	defer w.openings.put(o)
+	if f.route.tunnel.marksSYNs() {
+		setHops(int(f.legs[target].fd), family(f.target.Addr()), -1)
+	}
 	w.connectLegs(f, events)
 	if f.paired != nil {
 		w.handTarget(f)

@@ -170,6 +170,7 @@ func tunnelSnapshot(st *tunnelState, t *Tunnel, set *hops.Set, state string, now
 		FlowsTotal: st.total.Load(),
 		BytesUp:    st.up.Load(),
 		BytesDown:  st.down.Load(),
+		Relayed:    st.relayed.Load(),
 		Denied:     st.denied.Load(),
 		Limited:    st.limited.Load(),
 		Shed:       st.shed.Load(),

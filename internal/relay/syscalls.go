@@ -73,6 +73,17 @@ func setLinger(fd int, armed bool) unix.Errno {
 	return errno
 }
 
+// savedSYN copies the headers of the SYN that began an accepted connection, which its
+// listener has kept (TCP_SAVE_SYN), into b and returns their length; 0: there are none.
+func savedSYN(fd int, b []byte) int {
+	n := uint32(len(b))
+	if _, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.IPPROTO_TCP, unix.TCP_SAVED_SYN,
+		uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(unsafe.Pointer(&n)), 0); errno != 0 {
+		return 0
+	}
+	return int(n)
+}
+
 func socketError(fd int) unix.Errno {
 	v, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil {

@@ -199,6 +199,24 @@ var tunnelFamilies = []family{
 			emit(float64(t.BytesUp), t.Name, "up")
 			emit(float64(t.BytesDown), t.Name, "down")
 		})},
+	{"tunnel_bypassed", "1 while new connections pass a tunnel that intercepts because its pair or every hop is down; only with when_down: bypass.", gauge, []string{"tunnel"},
+		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+			if t.Bypass != nil {
+				emit(truth(t.Bypass.Reason != ""), t.Name)
+			}
+		})},
+	{"tunnel_bypasses_total", "Times that new connections began to pass such a tunnel.", counter, []string{"tunnel"},
+		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+			if t.Bypass != nil {
+				emit(float64(t.Bypass.Total), t.Name)
+			}
+		})},
+	{"intercepted_twice_total", "Connections that another relay had intercepted before.", counter, []string{"tunnel"},
+		tunnels(func(t *monitor.Tunnel, emit func(float64, ...string)) {
+			if t.Intercepts != "" {
+				emit(float64(t.Relayed), t.Name)
+			}
+		})},
 	{"acl_denied_total", "Connections refused for their source or a bad PROXY header.", counter, []string{"tunnel"},
 		ofTunnel(func(t *monitor.Tunnel) int64 { return t.Denied })},
 	{"limited_total",

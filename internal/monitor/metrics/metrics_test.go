@@ -35,6 +35,7 @@ func everything() *monitor.Snapshot {
 	tunnel := monitor.Tunnel{
 		Tunnel: flow.Tunnel{
 			Name: "to-b", State: "listening", FlowsNow: 3, FlowsPeak: 9, FlowsLimit: 100, FlowsTotal: 1234, BytesUp: 5e9, BytesDown: 7e9,
+			Intercepts: "lan0>10.20.20.0/24", Relayed: 2, Bypass: &flow.Bypass{Reason: flow.BypassPairDown, Total: 3},
 			Denied: 4, Limited: 5, Shed: 6, ShedBy: map[string]int64{"descriptors": 6},
 			Ended: []flow.Ended{{EndedBy: "both", Reason: "end", Flows: 1200}, {EndedBy: "client", Reason: "client-reset", Flows: 31}},
 		},
@@ -113,6 +114,9 @@ func TestMetrics(t *testing.T) {
 		`longhaul_accept_errors_total{errno="ENOBUFS"} 0`,
 		`longhaul_shed_total{reason="descriptors",tunnel="to-b"} 6`,
 		`longhaul_acl_denied_total{tunnel="to-b"} 4`,
+		`longhaul_tunnel_bypassed{tunnel="to-b"} 1`,
+		`longhaul_tunnel_bypasses_total{tunnel="to-b"} 3`,
+		`longhaul_intercepted_twice_total{tunnel="to-b"} 2`,
 		`longhaul_check_up{tunnel="to-b"} 1`,
 		`longhaul_check_leg_loss_ratio{position="1",tunnel="to-b"} 0.001`,
 		`longhaul_reload_success 0`,
