@@ -141,14 +141,16 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestExamplesOfAvailabilityLoad checks those that internal/faults runs.
-func TestExamplesOfAvailabilityLoad(t *testing.T) {
-	files, err := filepath.Glob("../../packaging/examples/ha/longhaul*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no examples: %v", err)
-	}
-	for _, file := range files {
-		loadExample(t, file)
+// TestExamplesOfFaultsLoad checks those that internal/faults runs.
+func TestExamplesOfFaultsLoad(t *testing.T) {
+	for _, pattern := range []string{"ha/longhaul*.yaml", "routed/*.yaml"} {
+		files, err := filepath.Glob("../../packaging/examples/" + pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no examples %s: %v", pattern, err)
+		}
+		for _, file := range files {
+			loadExample(t, file)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package faults
 import (
 	"errors"
 	"fmt"
+	"longhaul/internal/lab/linktest"
 	"strings"
 	"syscall"
 	"testing"
@@ -289,4 +290,43 @@ func TestCase81HopsOfInterceptionAreDown(t *testing.T) {
 	restartDaemon(t, p.F, far)
 	p.awaitReason("")
 	through(true, "with the hop")
+}
+
+// The examples of both routers carry connections in both directions.
+func TestRoutedExamples(t *testing.T) {
+	t.Parallel()
+	p := newRoutedPair(t)
+	p.serve()
+	of := func(name, device, keys, peer, peerHere, router, address string) string {
+		return "control_socket: SOCKET\npair_keys: " + keys + "\n" + exampleOf(t, "routed", name,
+			"name: "+strings.TrimSuffix(name, ".yaml")+"\n", "", "pair: "+peer, "pair: "+peerHere, "pair_from: "+peer, "pair_from: "+peerHere,
+			"lan0", device, router, address, "10.10.10.0/24", "10.9.1.0/24", "10.20.20.0/24", "10.9.2.0/24", "1521", fmt.Sprint(routedPort))
+	}
+	near := startDaemon(t, p.R, unsupervised, of("site-a.yaml", "left", p.pairOf.nearKeys, "site-b", "far", "router-b.example.net", "10.9.9.2"))
+	far := startDaemon(t, p.F, unsupervised, of("site-b.yaml", "right", p.pairOf.farKeys, "site-a", "near", "router-a.example.net", "10.9.9.1"))
+	l := &routed{Row: linktest.Row{B: p.A}, t: t}
+	back, err := l.listen("10.9.1.2")(t.Context())
+	nettest.Must(t, err)
+	serveEcho(t, back)
+	for _, way := range []struct {
+		dial      dialFunc
+		near, far *daemon
+		tunnel    string
+	}{
+		{p.dial(routedTargets[0]), near, far, "to-site-b"},
+		{dialFrom(p.B, routedAddress("10.9.1.2")), far, near, "to-site-a"},
+	} {
+		h := hold(t, way.dial)
+		for _, d := range []*daemon{way.near, way.far} {
+			if f := flowOf(d, h); f.Target != h.RemoteAddr().String() {
+				t.Errorf("%s: status has %+v", way.tunnel, f)
+			}
+		}
+		if n := way.near.status().tunnel(way.tunnel).FlowsTotal; n != 1 {
+			t.Errorf("%s has had %d flows", way.tunnel, n)
+		}
+		h.release(t)
+		startBulk(t, way.dial, 4<<20).expectWhole(t, way.tunnel)
+	}
+	p.expectSeen(hold(t, p.dial(routedTargets[0])))
 }

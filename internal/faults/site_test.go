@@ -107,7 +107,13 @@ func (s *site) expectPath(from string) {
 // some, each of which must be there.
 func example(t *testing.T, name string, other ...string) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("../../packaging/examples/ha", name))
+	return exampleOf(t, "ha", name, other...)
+}
+
+// exampleOf is example for another folder of packaging/examples.
+func exampleOf(t *testing.T, folder, name string, other ...string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("../../packaging/examples", folder, name))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func TestIntercepts(t *testing.T) {
 		shown, err = h.Show()
 		return err
 	}))
-	if len(shown) != 1 || shown[0].Problem != "" || shown[0].HasEnded() || len(shown[0].Tunnels) != 1 || shown[0].Tunnels[0].Connections != 4 {
+	if len(shown) != 1 || shown[0].Problem != "" || shown[0].HasEnded() || len(shown[0].Tunnels) != 1 || shown[0].Tunnels[0].Connections != 4 || shown[0].Tunnels[0].Bypassed != 2 {
 		t.Errorf("shown: %+v", shown)
 	}
 	stop()
@@ -115,6 +115,46 @@ func TestEstablishedStays(t *testing.T) {
 	s.set(o)
 	relayed()
 	unrelayed()
+}
+
+// TestDialer: a relay that intercepts nothing dials from the client's address, on a host
+// that forwards nothing else. Firewalls for the answers of known connections let it.
+func TestDialer(t *testing.T) {
+	s := newSite(t)
+	must(t, s.R.Sysctl("net.ipv4.ip_forward", "0"))
+	must(t, s.R.Sysctl("net.ipv6.conf.all.forwarding", "0"))
+	before := s.state()
+	s.nft(`table inet fw {
+		chain in { type filter hook input priority 0; policy drop; ct state established,related accept; ip6 nexthdr icmpv6 accept; }
+	}`)
+	o := Options{Relay: "test", Dialers: []Dialer{dialer()}}
+	must(t, s.on(func(h *Host) error { return h.Check(o) }))
+	s.set(o)
+	for i, target := range targets {
+		client := &net.TCPAddr{IP: net.ParseIP([]string{"10.9.1.2", "fd09:1::2"}[i]), Port: 4444}
+		c, err := s.dialFrom(client, net.JoinHostPort(target, "5000"), patience)
+		must(t, err)
+		must(t, c.SetDeadline(time.Now().Add(patience)))
+		must(t, c.CloseWrite())
+		all, err := io.ReadAll(c)
+		if want := client.String() + "\n"; err != nil || string(all) != want {
+			t.Errorf("the target at %s sees %q, %v; want %q", target, all, err, want)
+		}
+		c.Close()
+	}
+	var shown []Status
+	must(t, s.on(func(h *Host) (err error) {
+		shown, err = h.Show()
+		return err
+	}))
+	if len(shown) != 1 || shown[0].Problem != "" || len(shown[0].Tunnels) != 0 || len(shown[0].Dialers) != 1 || shown[0].Dialers[0].Connections != 2 {
+		t.Errorf("shown: %+v", shown)
+	}
+	must(t, s.on(func(h *Host) error { return h.Clear("test") }))
+	s.run("nft delete table inet fw")
+	if after := s.state(); after != before {
+		t.Errorf("left\n%s", after)
+	}
 }
 
 // TestBesideFirewalls: interception works beside what firewalls and routers have.
@@ -444,6 +484,10 @@ func TestCommands(t *testing.T) {
 			o.Tunnels[0].Paused = true
 			o.Tunnels = append(o.Tunnels, Tunnel{Name: "2.x_y", Interface: "right", To: prefixes("fd09:3::/64", "fd09:5::7/128"), ListenPort6: 8000})
 		},
+		"a dialer": func(o *Options) { o.Tunnels, o.Dialers = nil, []Dialer{dialer()} },
+		"a dialer to all ports of one family, beside a tunnel": func(o *Options) {
+			o.Dialers = []Dialer{{Name: "from-a", From: prefixes("0.0.0.0/0"), To: prefixes("0.0.0.0/0")}}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := options()
@@ -469,7 +513,13 @@ func obey(order, dir string) error {
 	if order == "clear" {
 		return h.Clear("test")
 	}
-	return h.Set(options())
+	return h.Set(killed())
+}
+
+func killed() Options {
+	o := options()
+	o.Dialers = []Dialer{dialer()}
+	return o
 }
 
 // TestKilled kills a process that sets or clears before each system call that may change
@@ -509,7 +559,7 @@ func TestKilled(t *testing.T) {
 		for _, order := range []string{"set", "clear"} {
 			for n := 1; ; n++ {
 				if order == "clear" {
-					s.set(options())
+					s.set(killed())
 				}
 				if !child(order, call, n) {
 					must(t, s.on(func(h *Host) error { return h.Clear("test") }))
@@ -518,7 +568,7 @@ func TestKilled(t *testing.T) {
 				kills++
 				what := fmt.Sprintf("%s killed before call %d of %s", order, n, call)
 				if n%2 == 0 {
-					s.set(options())
+					s.set(killed())
 				}
 				must(t, s.on(func(h *Host) error { return h.Clear("test") }))
 				clean(what)

@@ -83,6 +83,12 @@ func options() Options {
 	}}}
 }
 
+// dialer dials from the client's address what options intercept.
+func dialer() Dialer {
+	t := options().Tunnels[0]
+	return Dialer{Name: "from-a", From: t.From, To: t.To, Ports: t.Ports}
+}
+
 func prefixes(texts ...string) (all []netip.Prefix) {
 	for _, text := range texts {
 		all = append(all, netip.MustParsePrefix(text))
@@ -270,13 +276,17 @@ func (s *site) relay(t Tunnel) (stop func()) {
 
 // dialAsClient dials the address that a client dialed, from the client's address.
 func (s *site) dialAsClient(c *net.TCPConn) (out *net.TCPConn, err error) {
-	client := c.RemoteAddr().(*net.TCPAddr)
-	d := net.Dialer{Timeout: patience, LocalAddr: client, Control: controlled(func(fd int) error {
+	return s.dialFrom(c.RemoteAddr().(*net.TCPAddr), c.LocalAddr().String(), patience)
+}
+
+// dialFrom dials on the router, from an address of the client.
+func (s *site) dialFrom(client *net.TCPAddr, target string, within time.Duration) (out *net.TCPConn, err error) {
+	d := net.Dialer{Timeout: within, LocalAddr: client, Control: controlled(func(fd int) error {
 		return errors.Join(transparent(fd, client.IP.To4() == nil), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
 	})}
 	d.SetMultipathTCP(false)
 	err = s.R.Do(func() error {
-		conn, err := d.Dial("tcp", c.LocalAddr().String())
+		conn, err := d.Dial("tcp", target)
 		if err == nil {
 			out = conn.(*net.TCPConn)
 		}

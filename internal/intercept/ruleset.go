@@ -110,7 +110,7 @@ func newRuleset(o Options) ruleset {
 			}
 			targets, clients := f.addresses("saddr", f.ranges(d.To)), f.addresses("daddr", f.ranges(d.From))
 			deliver.rules = append(deliver.rules, join(f.match(len(clients)+len(targets) == 0), targets, clients,
-				ports("sport", d.Ports), rule{firstAnswer, ofTransparentSocket, countIn(counterName(d.Name))}))
+				someOf("sport", d.Ports), rule{firstAnswer, ofTransparentSocket, countIn(counterName(d.Name))}))
 		}
 	}
 	if len(o.Tunnels) == 0 {
@@ -543,9 +543,17 @@ func mergePorts(ranges []PortRange) (merged []PortRange) {
 
 // ports matches TCP packets with one of the ports.
 func ports(which string, ranges []PortRange) rule {
+	if some := someOf(which, ranges); some != nil {
+		return some
+	}
+	return rule{isTCP}
+}
+
+// someOf is ports, or nothing if they are all ports.
+func someOf(which string, ranges []PortRange) rule {
 	ranges = mergePorts(ranges)
 	if len(ranges) == 0 {
-		return rule{isTCP}
+		return nil
 	}
 	offset := uint32(0)
 	if which == "dport" {
