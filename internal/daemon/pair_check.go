@@ -28,14 +28,19 @@ func (p *pairs) check(ctx context.Context, tunnel, forward string) (*integrity.R
 		p.mu.Lock()
 		near := p.current.near[tunnel]
 		p.mu.Unlock()
-		if near != nil {
+		if near != nil && !near.original {
 			target, end, err := near.probe(ctx, pairCheckTime/2)
 			addTarget(&chain, s.Peer, target, end, err)
 		}
 	}
 	r := integrity.NewReport(tunnel, began, []integrity.Chain{chain})
 	if r.State == integrity.Whole {
-		r.Summary = fmt.Sprintf("the pair with %s stands, %.1f ms away, and %s accepts", s.Peer, s.RTT.Seconds()*1e3, chain.Hops[1].Address)
+		r.Summary = fmt.Sprintf("the pair with %s stands, %.1f ms away, and ", s.Peer, s.RTT.Seconds()*1e3)
+		if len(chain.Hops) > 1 {
+			r.Summary += chain.Hops[1].Address.String() + " accepts"
+		} else {
+			r.Summary += "each flow has a target of its own"
+		}
 		if !s.Encrypted {
 			r.Summary += "; " + flow.ClearWarning
 		}

@@ -18,6 +18,8 @@ type nearTunnel struct {
 	options pair.LinkOptions // to put into force
 	peer    string
 	pairing *pairing
+	// original: the far relay dials what each client dialed.
+	original bool
 }
 
 // near returns the near tunnel of a configuration. One with the same peer as
@@ -42,10 +44,10 @@ func (p *pairs) near(c *config.Tunnel, transport relay.Transport) *nearTunnel {
 		}
 	}
 	if was := p.current.near[c.Name]; was != nil && was.peer == o.Peer {
-		return &nearTunnel{link: was.link, options: o, peer: o.Peer, pairing: was.pairing}
+		return &nearTunnel{was.link, o, o.Peer, was.pairing, c.Intercept.Enabled()}
 	}
 	link := p.node.Link(o)
-	return &nearTunnel{link: link, options: o, peer: o.Peer, pairing: newPairing(link)}
+	return &nearTunnel{link, o, o.Peer, newPairing(link), c.Intercept.Enabled()}
 }
 
 func (t *nearTunnel) keep() { t.link.Update(t.options) }

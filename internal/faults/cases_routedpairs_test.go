@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"longhaul/internal/flow"
 	"longhaul/internal/nettest"
@@ -46,6 +47,9 @@ func TestCase75InterceptedPair(t *testing.T) {
 				}
 				h.release(t)
 				startBulk(t, p.dial(address), 4<<20).expectWhole(t, "a transfer to "+address)
+			}
+			if output, status := command(t, "check", "main", "--control-socket", p.relay.socket()); status != 0 || !strings.Contains(output, "and each flow has a target") {
+				t.Errorf("check: %d, %s", status, output)
 			}
 			show := p.onFar().run("ip", "iproute2", "rule")
 			if got := strings.Contains(show, "fwmark"); got != (source == "client") {
@@ -290,6 +294,50 @@ func TestCase81HopsOfInterceptionAreDown(t *testing.T) {
 	restartDaemon(t, p.F, far)
 	p.awaitReason("")
 	through(true, "with the hop")
+}
+
+// Case 82: both relays of an intercepting pair are upgraded. Flows go on, and no new
+// connection fails or passes the relays.
+func TestCase82InterceptingPairIsUpgraded(t *testing.T) {
+	t.Parallel()
+	p := newRoutedPair(t)
+	p.serve()
+	p.start("", "", "    pair_from: near")
+	flows := p.expect(true, "at first")
+	newcomers := startNewcomers(t, 20*time.Millisecond, p.dial(routedTargets[0]))
+	for _, d := range []*daemon{p.pairOf.far, p.pairOf.near, p.pairOf.far} {
+		_, err := d.upgrade("")
+		nettest.Must(t, err)
+		p.pairOf.expectUp()
+		flows = append(flows, p.expect(true, "after an upgrade")...)
+	}
+	newcomers.stop()
+	newcomers.all.Wait()
+	if len(newcomers.broken) > 0 || newcomers.refused.Load() > 0 || newcomers.served.Load() == 0 {
+		t.Errorf("%d served, %d refused, %d broken: %v", newcomers.served.Load(), newcomers.refused.Load(), len(newcomers.broken), newcomers.broken)
+	}
+	for _, h := range flows {
+		h.alive(t, "after the upgrades")
+		h.release(t)
+	}
+}
+
+// Case 83: a reload takes the far tunnel of an intercepting pair away. Its flows go on, and
+// the rules go with the last of them.
+func TestCase83FarTunnelOfInterceptingPairIsRemoved(t *testing.T) {
+	t.Parallel()
+	p := newRoutedPair(t)
+	p.serve()
+	p.start("", "", "    pair_from: near")
+	flows := p.expect(true, "at first")
+	other := "control_socket: SOCKET\npair_keys: " + p.pairOf.farKeys + "\ntunnels: [{name: other, listen: 127.0.0.1:6001, forward: 127.0.0.1:1}]\n"
+	p.pairOf.far.reload(other)
+	for _, h := range flows {
+		h.alive(t, "after its tunnel was removed")
+		h.release(t)
+	}
+	none := func() string { return p.onFar().run("nft", "nftables", "list", "ruleset") }
+	nettest.Eventually(t, patience, func() bool { return none() == "" }, none)
 }
 
 // The examples of both routers carry connections in both directions.
