@@ -9,13 +9,16 @@ import (
 	"longhaul/internal/relay"
 )
 
-// bypass is what becomes of the new connections of a tunnel with when_down: bypass. The
-// methods of nil are those of a tunnel without it.
+// bypass says when new connections are to pass a tunnel with when_down. The methods of nil
+// are those of a tunnel without it.
 type bypass struct {
 	paired bool
-	now    flow.Bypass
-	wasUp  bool
-	down   time.Time // since when the pair or every hop is down; zero: it is up
+	// refuses: never because the pair is down or a limit is reached, for bypassed
+	// connections are not encrypted.
+	refuses bool
+	now     flow.Bypass
+	wasUp   bool
+	down    time.Time // since when the pair or every hop is down; zero: it is up
 }
 
 const (
@@ -31,14 +34,14 @@ const (
 func bypasses(tunnels []config.Tunnel, before map[string]*bypass) map[string]*bypass {
 	all := map[string]*bypass{}
 	for _, t := range tunnels {
-		if t.WhenDown != config.WhenDownBypass {
+		if t.WhenDown == "" {
 			continue
 		}
 		one := &bypass{}
 		if was := before[t.Name]; was != nil {
 			*one = *was
 		}
-		one.paired = t.Pair.Paired()
+		one.paired, one.refuses = t.Pair.Paired(), t.WhenDown == config.WhenDownRefuse
 		all[t.Name] = one
 	}
 	return all
@@ -46,7 +49,7 @@ func bypasses(tunnels []config.Tunnel, before map[string]*bypass) map[string]*by
 
 // update reports whether new connections are to pass the relay.
 func (b *bypass) update(t flow.Tunnel, pairUp func(tunnel string) bool, now time.Time) bool {
-	if b == nil {
+	if b == nil || b.refuses {
 		return false
 	}
 	up, reason := false, flow.BypassHopsDown
@@ -71,8 +74,11 @@ func (b *bypass) update(t flow.Tunnel, pairUp func(tunnel string) bool, now time
 	return b.now.Reason != ""
 }
 
+// atLimits reports whether new connections pass a tunnel that takes no more of them.
+func (b *bypass) atLimits() bool { return b == nil || !b.refuses || !b.paired }
+
 func (b *bypass) state() *flow.Bypass {
-	if b == nil {
+	if b == nil || b.refuses {
 		return nil
 	}
 	now := b.now

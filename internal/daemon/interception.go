@@ -27,7 +27,7 @@ type interception struct {
 	mu      sync.Mutex
 	host    ruler
 	wanted  intercept.Options  // of the configuration, without ports
-	bypass  map[string]*bypass // tunnels with when_down: bypass
+	bypass  map[string]*bypass // tunnels with when_down
 	inForce intercept.Options
 	full    map[string]bool // tunnels that were at their limit of flows
 	err     error           // of the last attempt
@@ -204,8 +204,16 @@ func (i *interception) now() intercept.Options {
 			}
 		}
 		i.full[t.Name] = isFull(state, i.full[t.Name])
-		down := i.bypass[t.Name].update(state, i.pairUp, time.Now())
-		t.Paused = i.ending || i.full[t.Name] || state.State != "listening" || down
+		b := i.bypass[t.Name]
+		t.Paused = b.update(state, i.pairUp, time.Now()) || i.ending
+		switch state.State {
+		case "listening":
+			t.Paused = t.Paused || i.full[t.Name] && b.atLimits()
+		case "shedding", "paused":
+			t.Paused = t.Paused || b.atLimits()
+		default: // by the operator's order
+			t.Paused = true
+		}
 		o.Tunnels = append(o.Tunnels, t)
 	}
 	for _, t := range i.left.Tunnels {

@@ -1,9 +1,12 @@
 package faults
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"longhaul/internal/lab/linktest"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -194,12 +197,13 @@ func TestCase78InterceptedPairIsBypassed(t *testing.T) {
 }
 
 // Case 79: an encrypted pair is down, and the tunnel has no when_down. No connection goes
-// directly: clients are reset, or served once the pair is up.
+// directly: clients are reset, or served once the pair is up. The same at max_flows, and with
+// a rule against forwarding when the near relay dies.
 func TestCase79InterceptedPairIsNotBypassed(t *testing.T) {
 	t.Parallel()
 	p := newRoutedPair(t)
 	p.serve()
-	p.start(", resume: 2s", "    connect_timeout: 2s", "    pair_from: near")
+	p.start(", resume: 2s", "    connect_timeout: 2s\n    max_flows: 1\n    max_flows_per_source: off", "    pair_from: near")
 	nettest.Must(t, p.pairOf.far.cmd.Process.Kill())
 	<-p.pairOf.far.exited
 	nettest.Eventually(t, patience, func() bool { return !p.relay.session().Up }, func() string { return "the near relay does not see the death" })
@@ -213,7 +217,36 @@ func TestCase79InterceptedPairIsNotBypassed(t *testing.T) {
 	}
 	p.pairOf.far = restartDaemon(t, p.F, p.pairOf.far)
 	p.pairOf.expectUp()
-	p.expect(true, "with a new far relay")
+	h := hold(t, p.dial(routedTargets[0]))
+	if _, err := tryHold(t.Context(), p.dial(routedTargets[0]), patience); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("a client at max_flows gets %v, want a reset", err)
+	}
+	rules := filepath.Join(t.TempDir(), "rules")
+	nettest.Must(t, os.WriteFile(rules, []byte(`table inet filter {
+		chain forward { type filter hook forward priority filter; policy accept; iifname "left" ip daddr 10.9.2.0/24 drop; iifname "left" ip6 daddr fd09:2::/64 drop; }
+	}`), 0o600))
+	p.run("nft", "nftables", "-f", rules)
+	h.alive(t, "beside a rule against forwarding")
+	h.release(t)
+	seen := len(p.seen())
+	for _, address := range routedTargets {
+		nettest.Eventually(t, patience, func() bool { return p.relay.status().tunnel("main").FlowsNow == 0 }, func() string { return "a flow is left" })
+		hold(t, p.dial(address)).release(t)
+	}
+	nettest.Must(t, p.relay.cmd.Process.Kill())
+	<-p.relay.exited
+	for _, address := range routedTargets {
+		const within = 500 * time.Millisecond // nothing answers
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		if h, err := tryHold(ctx, p.dial(address), within); err == nil {
+			t.Errorf("a client of %s passes the rule", address)
+			h.Close()
+		}
+		cancel()
+	}
+	if n := len(p.seen()); n != seen+len(routedTargets) {
+		t.Errorf("the target has seen %d connections, want %d", n, seen+len(routedTargets))
+	}
 }
 
 // Case 80: both sites' routers intercept the same connections, without a pair. Each leg is
