@@ -47,7 +47,7 @@ func (o *Options) Check() error {
 	}
 	for _, name := range o.Through {
 		mode, paired := pairModes[name]
-		if _, ok := programs[name]; !ok && !paired {
+		if !slices.Contains(programNames(), name) {
 			return fmt.Errorf("--through %s: no program of that name: choose from %s", name, ProgramNames())
 		}
 		if o.Outages && (!paired || mode.mortal) {
@@ -114,10 +114,11 @@ type Finding struct {
 
 // way is how scripts get from a client to its target.
 type way struct {
-	name    string
-	flag    string // of the command
-	foreign bool
-	route   func(l *lane, i int, s *Script) (route, func(), error)
+	name        string
+	flag        string // of the command
+	foreign     bool
+	sameAddress bool // the target sees the client's address and port
+	route       func(l *lane, i int, s *Script) (route, func(), error)
 
 	within     time.Duration // in which a script must end
 	shrinkWays time.Duration // in which a shorter script must end
@@ -149,7 +150,11 @@ func (w *way) try(l *lane, i int, s *Script, direct *Outcome, within time.Durati
 	if err != nil {
 		return a, err
 	}
-	errors.As(Allowed(s, direct, &a.Outcome), &a.broken)
+	broken := Allowed(s, direct, &a.Outcome)
+	if broken == nil && w.sameAddress {
+		broken = sameAddress(&a.Outcome)
+	}
+	errors.As(broken, &a.broken)
 	if w.weather != nil {
 		a.met = w.weather.met(began)
 		if excused := w.weather.delay(began); a.broken == nil && took-excused > scriptTime {
@@ -185,7 +190,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	}
 	lanes := make([]*lane, cmp.Or(o.Lanes, usual))
 	for i := range lanes {
-		l, err := newLane()
+		l, err := newLane(onLoopback)
 		if err != nil {
 			return Result{}, err
 		}
@@ -211,6 +216,16 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	for _, name := range o.Through {
 		if _, paired := pairModes[name]; paired {
 			p, err := startPair(ctx, name, o, len(lanes))
+			if err != nil {
+				return Result{}, err
+			}
+			defer p.close()
+			checks = append(checks, p.check)
+			ways = append(ways, p.way())
+			continue
+		}
+		if _, routed := interceptModes[name]; routed {
+			p, err := startInterceptor(ctx, name, o, len(lanes))
 			if err != nil {
 				return Result{}, err
 			}

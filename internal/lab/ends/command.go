@@ -39,7 +39,10 @@ each kind that breaks it, the shortest script that still does is printed.
 
 With --through, scripts run through a program instead:
 ` + display.Fold(ProgramNames()+".", 80, 0) + `
-longhaul is this program as a process of its own. pair is two paired relays with
+longhaul is this program as a process of its own. intercept is a router with an
+intercepting relay, between hosts that know nothing of it: the target must see
+the client's address and port. intercept-source-relay does not preserve them.
+pair is two paired relays with
 a WAN between their hosts; the other pairs have encrypt: off, resume: off, or
 both. With --outages that WAN fails at random moments: outages in both
 directions or one, reset lanes and control connections, and black holes for some
@@ -49,6 +52,7 @@ Exit codes: 0 longhaul kept the rule, 1 it broke it.`,
 		Example: `  longhaul lab run transparent-ends --scripts 100000
   longhaul lab run transparent-ends --seed 7 --script 1234 --relays 2
   longhaul lab run transparent-ends --through pair --outages --scripts 100000
+  longhaul lab run transparent-ends --through intercept,intercept-source-relay
   longhaul lab run transparent-ends --relays 0 --through haproxy,nginx --json`,
 		New: func() experiment.Run {
 			return &command{Options{Scripts: 10_000, Seed: 1, Repeat: 1, Relays: []int{1, 2}}}

@@ -13,39 +13,43 @@ import (
 // lane is where one script at a time runs: listening sockets for its targets,
 // and addresses that refuse.
 type lane struct {
+	at        place
 	listeners [families]int
 	accepts   [families]netip.AddrPort // of the listeners
 	refusing  [families]int
 	refuses   [families]netip.AddrPort
 }
 
+// place is where a family's targets listen, and where its clients find them.
+type place struct{ bind, dial [families]netip.Addr }
+
+// placeOf is a host with these addresses.
+func placeOf(v4, v6 netip.Addr) place {
+	return place{
+		bind: [families]netip.Addr{v4, v6, netip.IPv6Unspecified()},
+		dial: [families]netip.Addr{v4, v6, netip.AddrFrom16(v4.As16())},
+	}
+}
+
 var (
-	loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	mapped4   = netip.AddrFrom16(loopback4.As16())
-	wildcard6 = netip.IPv6Unspecified()
-	loopback6 = netip.IPv6Loopback()
+	onLoopback = placeOf(netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
+	bindTo     = onLoopback.bind
+	dialTo     = onLoopback.dial
 )
 
-// bindTo and dialTo are where a family's targets listen, and where its clients
-// find them.
-var (
-	bindTo = [families]netip.Addr{loopback4, loopback6, wildcard6}
-	dialTo = [families]netip.Addr{loopback4, loopback6, mapped4}
-)
-
-func newLane() (*lane, error) {
-	l := &lane{}
+func newLane(at place) (*lane, error) {
+	l := &lane{at: at}
 	for f := range families {
 		l.listeners[f], l.refusing[f] = -1, -1
 	}
 	for f := range families {
 		var err error
-		if l.listeners[f], l.accepts[f], err = bound(bindTo[f], true); err == nil {
-			l.refusing[f], l.refuses[f], err = bound(bindTo[f], false)
+		if l.listeners[f], l.accepts[f], err = bound(at.bind[f], true); err == nil {
+			l.refusing[f], l.refuses[f], err = bound(at.bind[f], false)
 		}
 		if err != nil {
 			l.close()
-			return nil, fmt.Errorf("no place for a target on %v: %w", bindTo[f], err)
+			return nil, fmt.Errorf("no place for a target on %v: %w", at.bind[f], err)
 		}
 	}
 	return l, nil
@@ -86,11 +90,8 @@ func bound(at netip.Addr, listens bool) (fd int, addr netip.AddrPort, err error)
 	if err == nil {
 		name, err = unix.Getsockname(fd)
 	}
-	switch name := name.(type) {
-	case *unix.SockaddrInet4:
-		return fd, netip.AddrPortFrom(at, uint16(name.Port)), nil
-	case *unix.SockaddrInet6:
-		return fd, netip.AddrPortFrom(at, uint16(name.Port)), nil
+	if port := addrPort(name).Port(); port > 0 {
+		return fd, netip.AddrPortFrom(at, port), nil
 	}
 	unix.Close(fd)
 	return -1, addr, errors.Join(err, errors.New("it has no address"))
@@ -102,7 +103,7 @@ func (l *lane) target(f Family, refused bool) netip.AddrPort {
 	if refused {
 		at = l.refuses[f]
 	}
-	return netip.AddrPortFrom(dialTo[f], at.Port())
+	return netip.AddrPortFrom(l.at.dial[f], at.Port())
 }
 
 // empty closes connections that a script has left behind.

@@ -49,13 +49,7 @@ type pair struct {
 	targets             []*lane // on the far relay's host
 	weather             *weather
 	calm                func() error // ends the weather
-
-	mu     sync.Mutex
-	looked time.Time
-	busy   map[string]bool // tunnels with flows
-
-	logs sync.Mutex
-	ends map[string]string // by relay and tunnel, what the log says of the last flow
+	observer            observer
 }
 
 var (
@@ -82,7 +76,7 @@ const (
 // startPair starts a pair for scripts in some lanes, and the weather if there is to be
 // some.
 func startPair(ctx context.Context, name string, o Options, lanes int) (p *pair, err error) {
-	p = &pair{name: name, pairMode: pairModes[name], calm: func() error { return nil }, ends: map[string]string{}}
+	p = &pair{name: name, pairMode: pairModes[name], calm: func() error { return nil }}
 	defer func() {
 		if err != nil {
 			p.close()
@@ -98,7 +92,7 @@ func startPair(ctx context.Context, name string, o Options, lanes int) (p *pair,
 	for range lanes {
 		var l *lane
 		err := p.farHost().Do(func() (err error) {
-			l, err = newLane()
+			l, err = newLane(onLoopback)
 			return err
 		})
 		if err != nil {
@@ -163,8 +157,9 @@ func (p *pair) start(ctx context.Context, program string) error {
 	if err := relays.Introduce(ctx, program, far, near, netip.AddrPortFrom(pairFar.Addr(), farPorts).String()); err != nil {
 		return err
 	}
-	p.nearRelay = &relays.Process{Name: "near", Host: near.Host, Program: program, Dir: p.dir, Line: p.listener("near")}
-	p.farRelay = &relays.Process{Name: "far", Host: far.Host, Program: program, Dir: p.dir, Line: p.listener("far")}
+	p.nearRelay = &relays.Process{Name: "near", Host: near.Host, Program: program, Dir: p.dir, Line: p.observer.listener("near")}
+	p.farRelay = &relays.Process{Name: "far", Host: far.Host, Program: program, Dir: p.dir, Line: p.observer.listener("far")}
+	p.observer.relays = []*relays.Process{p.nearRelay, p.farRelay}
 	nearConfig, farConfig := p.config(p.nearRelay, near.Keys), p.config(p.farRelay, far.Keys)
 	for i := range p.targets {
 		for f := range families {
@@ -243,75 +238,24 @@ func (p *pair) route(_ *lane, i int, s *Script) (route, func(), error) {
 	l, t := p.targets[i], p.tunnel(i, s.Family, s.Refused)
 	r := l.direct(s)
 	r.dial = netip.AddrPortFrom(dialTo[s.Family], t.listen.Port())
-	r.socket = func(family int) (fd int, err error) {
-		err = p.nearHost().Do(func() error {
+	r.socket = socketsOf(p.nearHost())
+	r.quiet = twice(func() bool { return p.observer.idle(t.name) })
+	return r, l.empty, nil
+}
+
+// said returns what both relays say of a lane's last flow.
+func (p *pair) said(i int, s *Script) string {
+	return p.observer.said(p.tunnel(i, s.Family, s.Refused).name)
+}
+
+// socketsOf makes a client's sockets on a host.
+func socketsOf(h *hosts.Host) func(family int) (int, error) {
+	return func(family int) (fd int, err error) {
+		err = h.Do(func() error {
 			fd, err = newSocket(family)
 			return err
 		})
 		return fd, err
-	}
-	r.quiet = twice(func() bool { return p.idle(t.name) })
-	return r, l.empty, nil
-}
-
-// listener keeps what a relay's log says of the end of the last flow of each tunnel.
-func (p *pair) listener(relay string) func(string) {
-	return func(line string) {
-		_, after, found := strings.Cut(line, " tunnel=")
-		_, end, ended := strings.Cut(line, " end=")
-		if !found || !ended {
-			return
-		}
-		tunnel, _, _ := strings.Cut(after, " ")
-		p.logs.Lock()
-		defer p.logs.Unlock()
-		p.ends[relay+" "+tunnel] = end
-	}
-}
-
-// said returns what both relays say of the end of a lane's last flow, once they have
-// none.
-func (p *pair) said(i int, s *Script) string {
-	tunnel := p.tunnel(i, s.Family, s.Refused).name
-	over := twice(func() bool { return p.idle(tunnel) })
-	for until := time.Now().Add(scriptTime); !over() && time.Now().Before(until); {
-		time.Sleep(slice)
-	}
-	p.logs.Lock()
-	defer p.logs.Unlock()
-	return fmt.Sprintf("; the near relay says %s; the far relay says %s", p.ends["near "+tunnel], p.ends["far "+tunnel])
-}
-
-// idle says whether a tunnel has no flow in either relay, and none is about to be
-// accepted.
-func (p *pair) idle(tunnel string) bool {
-	asked := time.Now()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.looked.Before(asked) { // else another lane has looked since
-		p.looked = time.Now()
-		p.busy = map[string]bool{}
-		for _, r := range []*relays.Process{p.nearRelay, p.farRelay} {
-			p.look(r)
-		}
-	}
-	return !p.busy[""] && !p.busy[tunnel]
-}
-
-// look notes the tunnels of a relay that have flows; that of no name means that the relay
-// does not say.
-func (p *pair) look(r *relays.Process) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	status, err := r.Status(ctx)
-	if err != nil {
-		p.busy[""] = true
-		return
-	}
-	for _, t := range status.Tunnels {
-		if t.FlowsNow > 0 || t.Waiting() > 0 {
-			p.busy[t.Name] = true
-		}
 	}
 }
 

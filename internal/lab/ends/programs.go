@@ -29,8 +29,10 @@ var programs = map[string]func(binary string) peers.Relay{
 }
 
 // ProgramNames lists what Options.Through can name.
-func ProgramNames() string {
-	return strings.Join(slices.Concat(slices.Sorted(maps.Keys(programs)), slices.Sorted(maps.Keys(pairModes))), ", ")
+func ProgramNames() string { return strings.Join(programNames(), ", ") }
+
+func programNames() []string {
+	return slices.Concat(slices.Sorted(maps.Keys(programs)), slices.Sorted(maps.Keys(pairModes)), slices.Sorted(maps.Keys(interceptModes)))
 }
 
 // silence is for how long nothing must have come of a connection through another

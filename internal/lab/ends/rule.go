@@ -1,6 +1,9 @@
 package ends
 
-import "fmt"
+import (
+	"fmt"
+	"net/netip"
+)
 
 // Seen records the actions and observations of one end of a connection. Times are
 // numbers of a clock that both ends share: the event with the lower number was first.
@@ -27,6 +30,10 @@ type Seen struct {
 	Unread   int   `json:"unread"` // bytes that had come when it closed, and that it had not read
 
 	Stuck string `json:"stuck,omitempty"` // the step that did not end
+
+	// Address is the client's, as it knows it itself and as the target sees it; it has no
+	// port where the client's first write connects.
+	Address netip.AddrPort `json:"-"`
 }
 
 // EndKind is how the peer's stream ended, as it looked to the reader.
@@ -75,6 +82,7 @@ const (
 	KindNeverCame Kind = "connection not passed on"
 	KindHang      Kind = "hang"
 	KindLate      Kind = "later than the outage"
+	KindAddress   Kind = "client's address changed"
 	KindScript    Kind = "direct TCP breaks the rule"
 )
 
@@ -215,6 +223,15 @@ func whatPeerDid(peer *Seen) string {
 		return "had reset it"
 	}
 	return "had not ended"
+}
+
+// sameAddress returns an error if the target sees another client.
+func sameAddress(o *Outcome) error {
+	own, seen := o.Client.Address, o.Target.Address
+	if own.Port() == 0 || !seen.IsValid() || own == seen {
+		return nil
+	}
+	return violation(KindAddress, "the target sees %s, the client is %s", seen, own)
 }
 
 // refusedAllowed holds what a client sees of a target that refuses. A relay has

@@ -2,6 +2,7 @@ package ends
 
 import (
 	"errors"
+	"net/netip"
 	"testing"
 )
 
@@ -113,6 +114,24 @@ func TestWhole(t *testing.T) {
 	} {
 		if got := test.script.whole(); got != test.want {
 			t.Errorf("%s: %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+func TestSameAddress(t *testing.T) {
+	at := netip.MustParseAddrPort
+	for _, tt := range []struct {
+		own, seen netip.AddrPort
+		same      bool
+	}{
+		{at("10.2.1.2:1000"), at("10.2.1.2:1000"), true},
+		{at("10.2.1.2:1000"), at("10.2.1.2:1001"), false},
+		{at("10.2.1.2:1000"), at("10.2.2.1:1000"), false},
+		{at("10.2.1.2:1000"), netip.AddrPort{}, true}, // the target accepted nothing
+		{at("0.0.0.0:0"), at("10.2.1.2:1000"), true},  // the first write connects
+	} {
+		if err := sameAddress(&Outcome{Client: Seen{Address: tt.own}, Target: Seen{Address: tt.seen}}); (err == nil) != tt.same {
+			t.Errorf("client %v, seen %v: %v", tt.own, tt.seen, err)
 		}
 	}
 }

@@ -175,6 +175,9 @@ func (e *runner) client(s *Script, r route) error {
 		e.seen.ConnectErr, e.seen.ConnectAt = errnoName(err), e.m.tick()
 	default:
 		e.seen.Connected = true
+		if own, err := unix.Getsockname(fd); err == nil {
+			e.seen.Address = addrPort(own)
+		}
 	}
 	e.m.set(func() { e.m.connects = true })
 	if err == nil && r.takeOver != nil {
@@ -235,9 +238,10 @@ func (e *runner) accept(r route) (int, error) {
 		if alone {
 			quiet = r.quiet()
 		}
-		fd, _, err := unix.Accept4(r.listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		fd, client, err := unix.Accept4(r.listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		switch err {
 		case nil:
+			e.seen.Address = addrPort(client)
 			return fd, nil
 		case unix.EAGAIN, unix.EINTR, unix.ECONNABORTED:
 		default:
@@ -586,4 +590,14 @@ func sockaddr(a netip.AddrPort, family int) unix.Sockaddr {
 		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().Unmap().As4()}
 	}
 	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+}
+
+func addrPort(of unix.Sockaddr) netip.AddrPort {
+	switch of := of.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(of.Addr), uint16(of.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(of.Addr).Unmap(), uint16(of.Port))
+	}
+	return netip.AddrPort{}
 }

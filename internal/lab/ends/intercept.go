@@ -1,0 +1,178 @@
+//go:build linux
+
+package ends
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+
+	"longhaul/internal/lab"
+	"longhaul/internal/lab/hosts"
+	"longhaul/internal/lab/relays"
+)
+
+// interceptModes are the intercepting relays that Options.Through can name.
+var interceptModes = map[string]interceptMode{
+	"intercept":              {sameAddress: true},
+	"intercept-source-relay": {settings: ", source: relay"},
+}
+
+// interceptMode is how a relay takes connections out of the routed path.
+type interceptMode struct {
+	settings    string // of its tunnels
+	sameAddress bool   // the target sees the client's address and port
+}
+
+// interceptor is a router with an intercepting relay, between a client's host and a
+// target's, which know nothing of it:
+//
+//	client ── router ── target
+//
+// It has a tunnel for every lane, for all families and for what refuses there.
+type interceptor struct {
+	name string
+	interceptMode
+	lab      *lab.Lab
+	dir      string
+	relay    *relays.Process
+	targets  []*lane // on the target's host
+	observer observer
+	came     atomic.Int64 // scripts
+}
+
+var (
+	clientAddress, clientAddress6 = netip.MustParsePrefix("10.2.1.2/24"), netip.MustParsePrefix("fd00:2:1::2/64")
+	targetAddress, targetAddress6 = netip.MustParsePrefix("10.2.2.2/24"), netip.MustParsePrefix("fd00:2:2::2/64")
+	nearRouter, nearRouter6       = netip.MustParsePrefix("10.2.1.1/24"), netip.MustParsePrefix("fd00:2:1::1/64")
+	farRouter, farRouter6         = netip.MustParsePrefix("10.2.2.1/24"), netip.MustParsePrefix("fd00:2:2::1/64")
+)
+
+func startInterceptor(ctx context.Context, name string, o Options, lanes int) (p *interceptor, err error) {
+	p = &interceptor{name: name, interceptMode: interceptModes[name]}
+	defer func() {
+		if err != nil {
+			p.close()
+			err = fmt.Errorf("%s: %w", name, err)
+		}
+	}()
+	if p.dir, err = os.MkdirTemp("", "longhaul-ends-"); err != nil {
+		return p, err
+	}
+	if p.lab, err = lab.Build(routedTopology()); err != nil {
+		return p, err
+	}
+	for range lanes {
+		var l *lane
+		err := p.lab.Host("target").Do(func() (err error) {
+			l, err = newLane(placeOf(targetAddress.Addr(), targetAddress6.Addr()))
+			return err
+		})
+		if err != nil {
+			return p, err
+		}
+		p.targets = append(p.targets, l)
+	}
+	p.relay = &relays.Process{Name: "intercepting", Host: p.lab.Host("router"), Program: o.Program, Dir: p.dir, Line: p.observer.listener("intercepting")}
+	p.observer.relays = []*relays.Process{p.relay}
+	return p, p.relay.Start(ctx, p.config())
+}
+
+// routedTopology is a client and a target with a router between them.
+func routedTopology() lab.Topology {
+	endpoint := func(host, device string, addresses ...netip.Prefix) lab.Endpoint {
+		return lab.Endpoint{Host: host, Device: device, Addresses: addresses}
+	}
+	by := func(v4, v6 netip.Prefix) []hosts.Route {
+		return []hosts.Route{
+			{To: netip.MustParsePrefix("0.0.0.0/0"), Via: v4.Addr()},
+			{To: netip.MustParsePrefix("::/0"), Via: v6.Addr()},
+		}
+	}
+	fastOpen := []lab.Sysctl{{Name: "net.ipv4.tcp_fastopen", Value: fastOpenBoth}}
+	return lab.Topology{
+		Hosts: []lab.HostSpec{
+			{Name: "client", Sysctls: fastOpen, Routes: by(nearRouter, nearRouter6)},
+			{Name: "router", Sysctls: append([]lab.Sysctl{
+				{Name: "net.ipv4.ip_forward", Value: "1"},
+				{Name: "net.ipv6.conf.all.forwarding", Value: "1"},
+			}, fastOpen...)},
+			{Name: "target", Sysctls: fastOpen, Routes: by(farRouter, farRouter6)},
+		},
+		Cables: []lab.Cable{
+			{MTU: 1500, A: endpoint("client", "lan", clientAddress, clientAddress6), B: endpoint("router", "clients", nearRouter, nearRouter6)},
+			{MTU: 1500, A: endpoint("target", "lan", targetAddress, targetAddress6), B: endpoint("router", "targets", farRouter, farRouter6)},
+		},
+	}
+}
+
+func laneTunnel(i int) string { return fmt.Sprintf("lane-%d", i) }
+
+func (p *interceptor) config() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "control_socket: %s\nreset_drain_timeout: %s\ntunnels:\n", p.relay.Socket(), resetDrain)
+	for i, l := range p.targets {
+		var ports []string
+		for f := range families {
+			for _, refused := range []bool{false, true} {
+				ports = append(ports, fmt.Sprint(l.target(f, refused).Port()))
+			}
+		}
+		fmt.Fprintf(&b, "  - {name: %s, intercept: {interface: clients, to: [%s, %q], ports: [%s]}%s}\n",
+			laneTunnel(i), targetAddress.Masked(), targetAddress6.Masked(), strings.Join(ports, ", "), p.settings)
+	}
+	return b.String()
+}
+
+func (p *interceptor) close() {
+	if p.relay != nil && p.relay.Running() {
+		_ = p.relay.Kill()
+	}
+	for _, l := range p.targets {
+		l.close()
+	}
+	if p.lab != nil {
+		p.lab.Close()
+	}
+	os.RemoveAll(p.dir)
+}
+
+// check returns an error if the relay has died, or if connections went past it.
+func (p *interceptor) check() error {
+	if !p.relay.Running() {
+		return fmt.Errorf("the intercepting relay has ended:\n%s", p.relay.Log())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), relays.Patience)
+	defer cancel()
+	status, err := p.relay.Status(ctx)
+	if err != nil {
+		return err
+	}
+	var flows int64
+	for _, t := range status.Tunnels {
+		flows += t.FlowsTotal
+	}
+	if came := p.came.Load(); flows < came {
+		return fmt.Errorf("%s: only %d of %d connections went through the relay:\n%s", p.name, flows, came, p.relay.Log())
+	}
+	return nil
+}
+
+func (p *interceptor) way() *way {
+	return local(way{
+		name: p.name, flag: "--through " + p.name, sameAddress: p.sameAddress, route: p.route,
+		said: func(i int, _ *Script) string { return p.observer.said(laneTunnel(i)) },
+	})
+}
+
+func (p *interceptor) route(_ *lane, i int, s *Script) (route, func(), error) {
+	p.came.Add(1)
+	l := p.targets[i]
+	r := l.direct(s)
+	r.socket = socketsOf(p.lab.Host("client"))
+	r.quiet = twice(func() bool { return p.observer.idle(laneTunnel(i)) })
+	return r, l.empty, nil
+}
