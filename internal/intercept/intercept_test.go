@@ -417,6 +417,27 @@ func TestReload(t *testing.T) {
 	}
 }
 
+// The answers to a transaction come all at once, and must not be too many.
+func TestManyTunnels(t *testing.T) {
+	s := newSite(t)
+	o := options()
+	first := o.Tunnels[0]
+	for i := range 150 {
+		next := first
+		port := uint16(10_000 + 3*i)
+		next.Name, next.Ports = fmt.Sprintf("to-%d", i), []PortRange{{port, port}, {port + 2, port + 2}}
+		o.Tunnels = append(o.Tunnels, next)
+	}
+	clean := s.state()
+	s.set(o)
+	defer s.relay(first)()
+	s.expect(byRelay, 5000)
+	must(t, s.on(func(h *Host) error { return h.Clear(o.Relay) }))
+	if left := s.state(); left != clean {
+		t.Errorf("clear leaves:\n%s", left)
+	}
+}
+
 // TestLost: what other programs removed, and rules without a record, are named and put
 // right.
 func TestLost(t *testing.T) {

@@ -2,6 +2,7 @@ package intercept
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -216,8 +218,16 @@ func deleteTable(name string) error {
 	return t.commit()
 }
 
+// netlinkBufferBytes is room for a transaction and for the answers to its messages, which
+// the kernel sends all at once: some thousand of them.
+const netlinkBufferBytes = 16 << 20
+
 func newTransaction(table string) (*transaction, error) {
-	conn, err := nftables.New()
+	conn, err := nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
+		return errors.Join(
+			c.SetReadBuffer(netlinkBufferBytes), c.SetWriteBuffer(netlinkBufferBytes),
+			c.SetOption(netlink.CapAcknowledge, true)) // without the messages themselves
+	}))
 	return &transaction{conn: conn, table: &nftables.Table{Family: nftables.TableFamilyINet, Name: table}}, err
 }
 
