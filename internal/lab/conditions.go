@@ -50,6 +50,7 @@ type Conditions struct {
 	DownAB, DownBA           bool // outages
 	ClassicEndHost           bool // end hosts like the AIX hosts of the mitre report
 	HostECN                  HostECN
+	IPv6                     bool // of the transfer whose limit is of interest
 }
 
 // MitreConditions are the conditions of the mitre report, with a WAN of 1 Gb/s.
@@ -138,12 +139,17 @@ func inBursts(loss link.Loss, length float64) link.Loss {
 // Overheads of a full packet, in bytes.
 const (
 	ipv4HeaderBytes          = 20
+	ipv6HeaderBytes          = 40
 	tcpHeaderTimestampsBytes = 32 // 20, and the timestamps option padded to 12 (RFC 7323)
 )
 
 // PayloadShare is the payload's share of a full packet from site A to site B.
 func (c Conditions) PayloadShare() float64 {
-	return float64(c.MTUAB-ipv4HeaderBytes-tcpHeaderTimestampsBytes) / float64(c.MTUAB)
+	header := ipv4HeaderBytes
+	if c.IPv6 {
+		header = ipv6HeaderBytes
+	}
+	return float64(c.MTUAB-header-tcpHeaderTimestampsBytes) / float64(c.MTUAB)
 }
 
 // LimitBps returns the maximum goodput from site A to site B; 0 means no limit. It is

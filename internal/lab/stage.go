@@ -57,9 +57,9 @@ var (
 // StartRelays starts longhaul relays at both sites, from site A to target, with
 // further arguments. It returns the address of the first relay.
 func (s *Stage) StartRelays(ctx context.Context, target netip.AddrPort, args ...string) (netip.AddrPort, error) {
-	err := s.startRelay(ctx, "relay-b", RelayBListens, target, args)
+	_, err := s.StartRelay(ctx, "relay-b", RelayBListens, target, args...)
 	if err == nil {
-		err = s.startRelay(ctx, "relay-a", RelayAListens, RelayBListens, args)
+		_, err = s.StartRelay(ctx, "relay-a", RelayAListens, RelayBListens, args...)
 	}
 	return RelayAListens, err
 }
@@ -67,19 +67,60 @@ func (s *Stage) StartRelays(ctx context.Context, target netip.AddrPort, args ...
 // StartRelaysBack starts longhaul relays at both sites, from site B to target. It
 // returns the address of the first relay.
 func (s *Stage) StartRelaysBack(ctx context.Context, target netip.AddrPort) (netip.AddrPort, error) {
-	err := s.startRelay(ctx, "relay-a", RelayAListens, target, nil)
+	_, err := s.StartRelay(ctx, "relay-a", RelayAListens, target)
 	if err == nil {
-		err = s.startRelay(ctx, "relay-b", RelayBListens, RelayAListens, nil)
+		_, err = s.StartRelay(ctx, "relay-b", RelayBListens, RelayAListens)
 	}
 	return RelayBListens, err
 }
 
-func (s *Stage) startRelay(ctx context.Context, host string, listen, forward netip.AddrPort, args []string) error {
-	_, err := s.Start(ctx, host, RelayPort, s.Program, append([]string{
+// StartRelay starts a longhaul relay on a host, with further arguments.
+func (s *Stage) StartRelay(ctx context.Context, host string, listen, forward netip.AddrPort, args ...string) (*Daemon, error) {
+	dir, err := runDir(host)
+	if err != nil {
+		return nil, err
+	}
+	return s.Start(ctx, host, listen.Port(), s.Program, append([]string{
 		"relay", "--listen", listen.String(), "--forward", forward.String(),
-		"--control-socket", filepath.Join("/run", host, "control.sock"),
+		"--control-socket", filepath.Join(dir, "control.sock"),
 	}, args...)...)
-	return err
+}
+
+// runDir makes a directory for a program of a host. It disappears with the sandbox.
+func runDir(host string) (string, error) { return os.MkdirTemp("/run", host+"-") }
+
+// Interception is what an intercepting relay takes out of the routed path.
+type Interception struct {
+	Device   string // on which the clients' packets arrive
+	To       []netip.Prefix
+	Port     uint16
+	Settings []string // of the tunnel, like "source: relay"
+}
+
+// StartInterceptor starts an intercepting longhaul relay on a host.
+func (s *Stage) StartInterceptor(ctx context.Context, host string, i Interception) (*Daemon, error) {
+	dir, err := runDir(host)
+	if err != nil {
+		return nil, err
+	}
+	config, socket := filepath.Join(dir, "relay.yaml"), filepath.Join(dir, "control.sock")
+	to := make([]string, len(i.To))
+	for n, prefix := range i.To {
+		to[n] = fmt.Sprintf("%q", prefix)
+	}
+	text := fmt.Sprintf("control_socket: %s\ntunnels:\n  - name: main\n    intercept: {interface: %s, to: [%s], ports: %d}\n",
+		socket, i.Device, strings.Join(to, ", "), i.Port)
+	for _, line := range i.Settings {
+		text += "    " + line + "\n"
+	}
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	// The control socket comes after the rules.
+	intercepts := func() (bool, error) {
+		return s.Longhaul(ctx, host, "status", "--control-socket", socket) == nil, nil
+	}
+	return s.StartUntil(ctx, host, "intercept", intercepts, s.Program, "relay", "--config", config)
 }
 
 // AllowBuffers raises the buffer limits of the relays' hosts in a user namespace,

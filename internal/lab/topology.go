@@ -77,6 +77,9 @@ var (
 	siteB  = netip.MustParsePrefix("10.20.20.0/24")
 	siteA6 = netip.MustParsePrefix("fd00:10::/64")
 	siteB6 = netip.MustParsePrefix("fd00:20::/64")
+
+	// SiteB has the prefixes of site B.
+	SiteB = []netip.Prefix{siteB, siteB6}
 )
 
 // WAN is the name of the link between the two sites. WAN2 is the name of the link to
@@ -174,6 +177,49 @@ func TwoFarRelays(c Conditions) Topology {
 		BA:   ba,
 	})
 	return t
+}
+
+// RoutedClient and RoutedTarget are the hosts of OneRouter, by IPv4 and IPv6.
+var (
+	RoutedClient = [2]netip.Prefix{netip.MustParsePrefix("10.40.1.2/24"), netip.MustParsePrefix("fd00:40:1::2/64")}
+	RoutedTarget = [2]netip.Prefix{netip.MustParsePrefix("10.40.2.2/24"), netip.MustParsePrefix("fd00:40:2::2/64")}
+
+	// RouterOfClient and RouterOfTarget are the addresses of the router between them.
+	RouterOfClient = [2]netip.Prefix{netip.MustParsePrefix("10.40.1.1/24"), netip.MustParsePrefix("fd00:40:1::1/64")}
+	RouterOfTarget = [2]netip.Prefix{netip.MustParsePrefix("10.40.2.1/24"), netip.MustParsePrefix("fd00:40:2::1/64")}
+)
+
+// The router's devices in OneRouter.
+const (
+	ToClient = "clients"
+	ToTarget = "targets"
+)
+
+// OneRouter returns a topology of a client and a target that a router joins. settings are
+// the kernel's of all three.
+//
+//	client ──clients── router ──targets── target
+func OneRouter(settings ...Sysctl) Topology {
+	end := func(name string, own, router [2]netip.Prefix) HostSpec {
+		return HostSpec{Name: name, Address: own[0].Addr(), Sysctls: settings, Routes: []hosts.Route{
+			{To: netip.MustParsePrefix("0.0.0.0/0"), Via: router[0].Addr()},
+			{To: netip.MustParsePrefix("::/0"), Via: router[1].Addr()},
+		}}
+	}
+	cable := func(name string, own [2]netip.Prefix, device string, router [2]netip.Prefix) Cable {
+		return Cable{MTU: 1500, A: Endpoint{Host: name, Device: "lan", Addresses: own[:]}, B: Endpoint{Host: "router", Device: device, Addresses: router[:]}}
+	}
+	return Topology{
+		Hosts: []HostSpec{
+			end("client", RoutedClient, RouterOfClient),
+			{Name: "router", Address: RouterOfClient[0].Addr(), Sysctls: slices.Concat(router, settings)},
+			end("target", RoutedTarget, RouterOfTarget),
+		},
+		Cables: []Cable{
+			cable("client", RoutedClient, ToClient, RouterOfClient),
+			cable("target", RoutedTarget, ToTarget, RouterOfTarget),
+		},
+	}
 }
 
 // minIPv6MTU is the smallest MTU of a link for IPv6 (RFC 8200, 5).

@@ -5,13 +5,11 @@ package ends
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
 	"strings"
 	"sync/atomic"
 
 	"longhaul/internal/lab"
-	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/relays"
 )
 
@@ -28,11 +26,7 @@ type interceptMode struct {
 }
 
 // interceptor is a router with an intercepting relay, between a client's host and a
-// target's, which know nothing of it:
-//
-//	client ── router ── target
-//
-// It has a tunnel for every lane, for all families and for what refuses there.
+// target's, which know nothing of it: see lab.OneRouter. It has a tunnel for every lane, for all families and for what refuses there.
 type interceptor struct {
 	name string
 	interceptMode
@@ -43,13 +37,6 @@ type interceptor struct {
 	observer observer
 	came     atomic.Int64 // scripts
 }
-
-var (
-	clientAddress, clientAddress6 = netip.MustParsePrefix("10.2.1.2/24"), netip.MustParsePrefix("fd00:2:1::2/64")
-	targetAddress, targetAddress6 = netip.MustParsePrefix("10.2.2.2/24"), netip.MustParsePrefix("fd00:2:2::2/64")
-	nearRouter, nearRouter6       = netip.MustParsePrefix("10.2.1.1/24"), netip.MustParsePrefix("fd00:2:1::1/64")
-	farRouter, farRouter6         = netip.MustParsePrefix("10.2.2.1/24"), netip.MustParsePrefix("fd00:2:2::1/64")
-)
 
 func startInterceptor(ctx context.Context, name string, o Options, lanes int) (p *interceptor, err error) {
 	p = &interceptor{name: name, interceptMode: interceptModes[name]}
@@ -62,13 +49,13 @@ func startInterceptor(ctx context.Context, name string, o Options, lanes int) (p
 	if p.dir, err = os.MkdirTemp("", "longhaul-ends-"); err != nil {
 		return p, err
 	}
-	if p.lab, err = lab.Build(routedTopology()); err != nil {
+	if p.lab, err = lab.Build(lab.OneRouter(lab.Sysctl{Name: "net.ipv4.tcp_fastopen", Value: fastOpenBoth})); err != nil {
 		return p, err
 	}
 	for range lanes {
 		var l *lane
 		err := p.lab.Host("target").Do(func() (err error) {
-			l, err = newLane(placeOf(targetAddress.Addr(), targetAddress6.Addr()))
+			l, err = newLane(placeOf(lab.RoutedTarget[0].Addr(), lab.RoutedTarget[1].Addr()))
 			return err
 		})
 		if err != nil {
@@ -79,34 +66,6 @@ func startInterceptor(ctx context.Context, name string, o Options, lanes int) (p
 	p.relay = &relays.Process{Name: "intercepting", Host: p.lab.Host("router"), Program: o.Program, Dir: p.dir, Line: p.observer.listener("intercepting")}
 	p.observer.relays = []*relays.Process{p.relay}
 	return p, p.relay.Start(ctx, p.config())
-}
-
-// routedTopology is a client and a target with a router between them.
-func routedTopology() lab.Topology {
-	endpoint := func(host, device string, addresses ...netip.Prefix) lab.Endpoint {
-		return lab.Endpoint{Host: host, Device: device, Addresses: addresses}
-	}
-	by := func(v4, v6 netip.Prefix) []hosts.Route {
-		return []hosts.Route{
-			{To: netip.MustParsePrefix("0.0.0.0/0"), Via: v4.Addr()},
-			{To: netip.MustParsePrefix("::/0"), Via: v6.Addr()},
-		}
-	}
-	fastOpen := []lab.Sysctl{{Name: "net.ipv4.tcp_fastopen", Value: fastOpenBoth}}
-	return lab.Topology{
-		Hosts: []lab.HostSpec{
-			{Name: "client", Sysctls: fastOpen, Routes: by(nearRouter, nearRouter6)},
-			{Name: "router", Sysctls: append([]lab.Sysctl{
-				{Name: "net.ipv4.ip_forward", Value: "1"},
-				{Name: "net.ipv6.conf.all.forwarding", Value: "1"},
-			}, fastOpen...)},
-			{Name: "target", Sysctls: fastOpen, Routes: by(farRouter, farRouter6)},
-		},
-		Cables: []lab.Cable{
-			{MTU: 1500, A: endpoint("client", "lan", clientAddress, clientAddress6), B: endpoint("router", "clients", nearRouter, nearRouter6)},
-			{MTU: 1500, A: endpoint("target", "lan", targetAddress, targetAddress6), B: endpoint("router", "targets", farRouter, farRouter6)},
-		},
-	}
 }
 
 func laneTunnel(i int) string { return fmt.Sprintf("lane-%d", i) }
@@ -121,8 +80,8 @@ func (p *interceptor) config() string {
 				ports = append(ports, fmt.Sprint(l.target(f, refused).Port()))
 			}
 		}
-		fmt.Fprintf(&b, "  - {name: %s, intercept: {interface: clients, to: [%s, %q], ports: [%s]}%s}\n",
-			laneTunnel(i), targetAddress.Masked(), targetAddress6.Masked(), strings.Join(ports, ", "), p.settings)
+		fmt.Fprintf(&b, "  - {name: %s, intercept: {interface: %s, to: [%s, %q], ports: [%s]}%s}\n",
+			laneTunnel(i), lab.ToClient, lab.RoutedTarget[0].Masked(), lab.RoutedTarget[1].Masked(), strings.Join(ports, ", "), p.settings)
 	}
 	return b.String()
 }

@@ -9,6 +9,7 @@ import (
 	"longhaul/internal/lab/ends"
 	"longhaul/internal/lab/experiment"
 	"longhaul/internal/lab/failover"
+	"longhaul/internal/lab/interception"
 	"longhaul/internal/lab/pairs"
 	"longhaul/internal/lab/soak"
 	"longhaul/internal/lab/transfers"
@@ -32,6 +33,7 @@ func All() []experiment.Experiment {
 		failover.Experiment(),
 		upgrade.Experiment(),
 		pairs.Experiment(),
+		interception.Experiment(),
 		soak.Experiment(),
 		ends.Experiment(),
 	)

@@ -169,6 +169,28 @@ func (h *Host) MTU(device string, mtu int) error {
 	return nil
 }
 
+// MaxSegments bounds the segments of TCP that a device of the host takes as one packet: 1
+// has each go alone.
+func (h *Host) MaxSegments(device string, n int) error {
+	link, err := h.nl.LinkByName(device)
+	if err == nil {
+		err = h.nl.LinkSetGSOMaxSegs(link, n)
+	}
+	if err != nil {
+		return fmt.Errorf("bound the segments of %s on host %s: %w", device, h.Name, err)
+	}
+	return nil
+}
+
+// Received counts the packets that a device of the host has received.
+func (h *Host) Received(device string) (uint64, error) {
+	link, err := h.nl.LinkByName(device)
+	if err != nil {
+		return 0, fmt.Errorf("count the packets of %s on host %s: %w", device, h.Name, err)
+	}
+	return link.Attrs().Statistics.RxPackets, nil
+}
+
 // Up brings a device of the host up.
 func (h *Host) Up(device string) error {
 	link, err := h.nl.LinkByName(device)

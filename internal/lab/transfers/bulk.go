@@ -33,6 +33,8 @@ func control(set func(fd int) error) func(network, address string, c syscall.Raw
 type transfer struct {
 	Bytes   int64
 	Elapsed time.Duration // from the sender's connect to the receiver's last byte
+
+	sender, seen string // addresses: the sender's, and the one that the receiver sees
 }
 
 func (t transfer) goodputBps() float64 { return float64(t.Bytes) * 8 / t.Elapsed.Seconds() }
@@ -60,20 +62,21 @@ func bulk(ctx context.Context, from, to *hosts.Host, addr netip.AddrPort, n int6
 	defer listener.Close()
 
 	type arrival struct {
-		at  time.Time
-		err error
+		at   time.Time
+		from string
+		err  error
 	}
 	arrived := make(chan arrival, 1)
 	go func() {
-		at, err := receiveBulk(ctx, listener, n, received)
+		at, from, err := receiveBulk(ctx, listener, n, received)
 		if err != nil {
 			cancel() // the sender need not go on
 		}
-		arrived <- arrival{at, err}
+		arrived <- arrival{at, from, err}
 	}()
 
 	start := time.Now()
-	sendErr := sendBulk(ctx, from, addr, n, o)
+	sender, sendErr := sendBulk(ctx, from, addr, n, o)
 	if sendErr != nil {
 		cancel()
 	}
@@ -87,12 +90,13 @@ func bulk(ctx context.Context, from, to *hosts.Host, addr netip.AddrPort, n int6
 	if end.err != nil {
 		return transfer{}, end.err
 	}
-	return transfer{Bytes: n, Elapsed: end.at.Sub(start)}, nil
+	return transfer{Bytes: n, Elapsed: end.at.Sub(start), sender: sender, seen: end.from}, nil
 }
 
-func sendBulk(ctx context.Context, from *hosts.Host, addr netip.AddrPort, n int64, o lab.Sockets) error {
+// sendBulk returns the address of the sending socket.
+func sendBulk(ctx context.Context, from *hosts.Host, addr netip.AddrPort, n int64, o lab.Sockets) (own string, err error) {
 	var conn net.Conn
-	err := from.Do(func() (err error) {
+	err = from.Do(func() (err error) {
 		// A literal address is dialed on the calling thread, and so from
 		// this host.
 		dialer := net.Dialer{Control: control(o.Sender)}
@@ -101,32 +105,32 @@ func sendBulk(ctx context.Context, from *hosts.Host, addr netip.AddrPort, n int6
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("sender: %w", lab.CauseOr(ctx, err))
+		return "", fmt.Errorf("sender: %w", lab.CauseOr(ctx, err))
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
 	for sent := int64(0); sent < n; {
 		w, err := conn.Write(pattern.At(sent, min(256<<10, n-sent)))
 		if err != nil {
-			return fmt.Errorf("sender: %w", lab.CauseOr(ctx, err))
+			return "", fmt.Errorf("sender: %w", lab.CauseOr(ctx, err))
 		}
 		sent += int64(w)
 	}
 	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
-		return fmt.Errorf("sender: %w", err)
+		return "", fmt.Errorf("sender: %w", err)
 	}
 	// The receiver closes once it has everything.
 	if _, err := conn.Read(make([]byte, 1)); err != io.EOF {
-		return fmt.Errorf("sender: waiting for the receiver's end: %w", lab.CauseOr(ctx, err))
+		return "", fmt.Errorf("sender: waiting for the receiver's end: %w", lab.CauseOr(ctx, err))
 	}
-	return nil
+	return conn.LocalAddr().String(), nil
 }
 
-// receiveBulk accepts one connection, and returns when its last byte came.
-func receiveBulk(ctx context.Context, listener net.Listener, n int64, received *atomic.Int64) (time.Time, error) {
+// receiveBulk accepts one connection, and returns when its last byte came, and from where.
+func receiveBulk(ctx context.Context, listener net.Listener, n int64, received *atomic.Int64) (at time.Time, from string, err error) {
 	conn, err := listener.Accept()
 	if err != nil {
-		return time.Time{}, fmt.Errorf("receiver: %w", err)
+		return time.Time{}, "", fmt.Errorf("receiver: %w", err)
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
@@ -134,17 +138,17 @@ func receiveBulk(ctx context.Context, listener net.Listener, n int64, received *
 	for total := int64(0); ; {
 		r, err := conn.Read(buf)
 		if !pattern.Match(total, buf[:r]) {
-			return time.Time{}, fmt.Errorf("receiver: the data differ within %d bytes of offset %d", r, total)
+			return time.Time{}, "", fmt.Errorf("receiver: the data differ within %d bytes of offset %d", r, total)
 		}
 		total += int64(r)
 		received.Store(total)
 		switch {
 		case total > n || (err == io.EOF && total < n):
-			return time.Time{}, fmt.Errorf("receiver: got %d bytes and a clean end, want %d", total, n)
+			return time.Time{}, "", fmt.Errorf("receiver: got %d bytes and a clean end, want %d", total, n)
 		case err == io.EOF:
-			return time.Now(), nil
+			return time.Now(), conn.RemoteAddr().String(), nil
 		case err != nil:
-			return time.Time{}, fmt.Errorf("receiver: after %d bytes: %w", total, lab.CauseOr(ctx, err))
+			return time.Time{}, "", fmt.Errorf("receiver: after %d bytes: %w", total, lab.CauseOr(ctx, err))
 		}
 	}
 }

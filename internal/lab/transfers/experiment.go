@@ -58,6 +58,9 @@ type Case struct {
 	// GiveUp ends a case that is expected to hang, with what has arrived by
 	// then; 0 waits for the end.
 	GiveUp time.Duration
+	// SameAddress makes it an error if the receiver sees another address or port than
+	// the sender's.
+	SameAddress bool
 	// Capture has the handshake and the segments on the WAN read, at site A.
 	Capture bool
 
@@ -272,6 +275,9 @@ func (e Experiment) runCase(ctx context.Context, c Case, conditions lab.Conditio
 	}
 	close(finished)
 	<-watched
+	if err == nil && c.SameAddress && s.seen != s.sender {
+		err = fmt.Errorf("the receiver sees %s, the sender is %s", s.seen, s.sender)
+	}
 	if err != nil {
 		return s, st.Explain(err)
 	}

@@ -70,7 +70,12 @@ func Mitre() Experiment {
 					}
 					return s.StartRelays(ctx, atHostB, "--wan-cc", "haul")
 				},
-			}, {
+			},
+			intercepting("intercept", "routers that intercept at both sites (BBR)", 2048*MiB, atHostB, "relay-a", "relay-b"),
+			intercepting("intercept-ipv6", "the same over IPv6", 2048*MiB, atHostB6, "relay-a", "relay-b"),
+			intercepting("intercept-a", "a router that intercepts at the sender's site only", 32*MiB, atHostB, "relay-a"),
+			intercepting("intercept-b", "a router that intercepts at the receiver's site only", 512*MiB, atHostB, "relay-b"),
+			{
 				Name: "socat", About: "socat pair, the report's own relays",
 				Reference: "26 MB/s, 7 to 10 times direct", ReferenceBps: times(7, 10),
 				Bytes: 1024 * MiB, QuickBytes: 384 * MiB,
@@ -88,7 +93,34 @@ func Mitre() Experiment {
 }
 
 // atHostB is where the receiver listens on the relayed path.
-var atHostB = netip.AddrPortFrom(lab.HostB, bulkPort)
+var (
+	atHostB  = netip.AddrPortFrom(lab.HostB, bulkPort)
+	atHostB6 = netip.AddrPortFrom(lab.HostB6, bulkPort)
+)
+
+// intercepting is a case in which routers take the connection out of the routed path. The
+// hosts know nothing of them.
+func intercepting(name, about string, bytes int64, to netip.AddrPort, routers ...string) Case {
+	return Case{
+		Name: name, About: about, Bytes: bytes, QuickBytes: bytes / 2, SameAddress: true,
+		Adjust: func(c *lab.Conditions) { c.IPv6 = to.Addr().Is6() },
+		Setup: func(ctx context.Context, s *lab.Stage) (netip.AddrPort, error) {
+			if err := s.AllowBuffers(); err != nil {
+				return netip.AddrPort{}, err
+			}
+			for _, router := range routers {
+				i := lab.Interception{Device: "lan", To: lab.SiteB, Port: to.Port(), Settings: []string{"wan: {congestion_control: bbr}"}}
+				if router == "relay-b" {
+					i.Device = "wan"
+				}
+				if _, err := s.StartInterceptor(ctx, router, i); err != nil {
+					return netip.AddrPort{}, err
+				}
+			}
+			return to, nil
+		},
+	}
+}
 
 // socats starts the relays of the report, with its own command line.
 func socats(ctx context.Context, s *lab.Stage) (netip.AddrPort, error) {

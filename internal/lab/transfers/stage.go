@@ -2,6 +2,7 @@ package transfers
 
 import (
 	"net"
+	"slices"
 
 	"longhaul/internal/lab"
 	"longhaul/internal/lab/capture"
@@ -16,10 +17,10 @@ type stage struct {
 // isRelayed says whether anything relays.
 func (s *stage) isRelayed() bool { return len(s.Running()) > 0 }
 
-// wanSender is the host whose TCP sends into the WAN: the sender on the direct
-// path, relay-a where anything relays.
+// wanSender is the host whose TCP sends into the WAN: relay-a where anything relays
+// there, else the sender.
 func (s *stage) wanSender() string {
-	if s.isRelayed() {
+	if slices.ContainsFunc(s.Running(), func(d *lab.Daemon) bool { return d.Host == "relay-a" }) {
 		return "relay-a"
 	}
 	return s.from

@@ -102,7 +102,7 @@ func TestClassicEndHosts(t *testing.T) {
 
 func TestSummary(t *testing.T) {
 	second := func(bytes int64, seconds float64, ratio float64) sample {
-		return sample{transfer: transfer{bytes, time.Duration(seconds * float64(time.Second))}, retransmitRatio: ratio, relayCPU: time.Second}
+		return sample{transfer: transfer{Bytes: bytes, Elapsed: time.Duration(seconds * float64(time.Second))}, retransmitRatio: ratio, relayCPU: time.Second}
 	}
 	r := summarize(Case{Name: "x"}, []sample{second(1e9, 8, 0.3), second(1e9, 4, 0.1), second(1e9, 10, 0.2)}, linktest.Fast())
 	if r.GoodputBps != 1e9 || r.GoodputMinBps != 0.8e9 || r.GoodputMaxBps != 2e9 || r.Seconds != 8 || r.RetransmitRatio != 0.2 || *r.RelayCPUPerGB != 1 {
