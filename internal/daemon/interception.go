@@ -28,6 +28,7 @@ type interception struct {
 	host    ruler
 	wanted  intercept.Options  // of the configuration, without ports
 	bypass  map[string]*bypass // tunnels with when_down
+	anyPort bool               // flows may be left of other ports than the tunnels'
 	inForce intercept.Options
 	full    map[string]bool // tunnels that were at their limit of flows
 	err     error           // of the last attempt
@@ -106,10 +107,14 @@ func (i *interception) follow(host ruler, wanted intercept.Options, tunnels []co
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if !i.inForce.IsEmpty() {
+		i.left = i.inForce
 		i.left.Tunnels, i.left.Dialers = slices.Clone(i.inForce.Tunnels), slices.Clone(i.inForce.Dialers)
 	}
+	i.anyPort = i.anyPort || !i.left.IsEmpty() && !i.left.AnswerPorts
 	i.left.Tunnels = slices.DeleteFunc(i.left.Tunnels, func(t intercept.Tunnel) bool {
-		return slices.ContainsFunc(wanted.Tunnels, func(now intercept.Tunnel) bool { return now.Name == t.Name })
+		at := slices.IndexFunc(wanted.Tunnels, func(now intercept.Tunnel) bool { return now.Name == t.Name })
+		i.anyPort = i.anyPort || at >= 0 && !slices.Equal(wanted.Tunnels[at].Ports, t.Ports)
+		return at >= 0
 	})
 	i.left.Dialers = slices.DeleteFunc(i.left.Dialers, func(d intercept.Dialer) bool {
 		return slices.ContainsFunc(wanted.Dialers, func(now intercept.Dialer) bool { return now.Name == d.Name })
@@ -160,8 +165,8 @@ func (i *interception) refresh() {
 	if i.held || i.idle() || i.passes || time.Now().Before(i.retryAt) {
 		return
 	}
-	if !i.left.IsEmpty() && i.relay().FlowsNow() == 0 && !i.others() {
-		i.left = intercept.Options{}
+	if (!i.left.IsEmpty() || i.anyPort) && i.relay().FlowsNow() == 0 && !i.others() {
+		i.left, i.anyPort = intercept.Options{}, false
 	}
 	next := i.now()
 	if reflect.DeepEqual(next, i.inForce) {
@@ -189,6 +194,7 @@ func (i *interception) refresh() {
 func (i *interception) now() intercept.Options {
 	o := i.wanted
 	o.Tunnels, o.Dialers = nil, append(slices.Clip(o.Dialers), i.left.Dialers...)
+	o.AnswerPorts = o.AnswerPorts && !i.anyPort
 	states := map[string]flow.Tunnel{}
 	overview := i.relay().Overview()
 	for _, t := range overview.Tunnels {

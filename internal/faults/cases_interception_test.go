@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -78,10 +79,12 @@ workers: 1
 }
 
 // dial connects from the client to an address of the target.
-func (s *routed) dial(address string) dialFunc {
+func (s *routed) dial(address string) dialFunc { return s.dialPort(address, routedPort) }
+
+func (s *routed) dialPort(address string, port uint16) dialFunc {
 	return func(ctx context.Context) (c net.Conn, err error) {
 		err = s.A.Do(func() error {
-			c, err = tcpscript.DialTo(routedAddress(address))(ctx)
+			c, err = tcpscript.DialTo(netip.AddrPortFrom(netip.MustParseAddr(address), port).String())(ctx)
 			return err
 		})
 		return c, err
@@ -337,6 +340,31 @@ func TestCase67InterceptingRelayIsUpgraded(t *testing.T) {
 	}
 	if log := s.relay.log.String(); bytes.Contains([]byte(log), []byte("new connections pass the relay")) {
 		t.Errorf("the rules had a gap:\n%s", log)
+	}
+}
+
+// Flows go on when a reload takes their port from the tunnel, or leads new flows elsewhere.
+func TestInterceptedFlowOutlivesItsPort(t *testing.T) {
+	t.Parallel()
+	s := newRouted(t).serve().start("")
+	flows := s.expect(true, "at first")
+	s.relay.reload(strings.Replace(s.config(""), "ports: 5000", "ports: 5999", 1))
+	flows = append(flows, s.expect(false, "with another port")...)
+	for _, h := range flows {
+		h.alive(t, "with another port")
+	}
+	// The flows through a next hop have a port that no tunnel has.
+	s.relay.reload(strings.Replace(s.config("    forward: 10.9.2.2:5000"), "ports: 5000", "ports: 5999", 1))
+	var elsewhere []held
+	for _, address := range routedTargets[:1] {
+		h, err := tryHold(t.Context(), s.dialPort(address, 5999), patience)
+		nettest.Must(t, err)
+		elsewhere = append(elsewhere, h)
+	}
+	s.relay.reload(s.config(""))
+	for _, h := range append(flows, elsewhere...) {
+		h.alive(t, "after the reloads")
+		h.release(t)
 	}
 }
 

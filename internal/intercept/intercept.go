@@ -61,6 +61,9 @@ type Options struct {
 	Table   uint32   `json:"table,omitempty"` // 0: DefaultTable
 	Tunnels []Tunnel `json:"tunnels"`
 	Dialers []Dialer `json:"dialers,omitempty"`
+	// AnswerPorts: the relay has only connections to the ports of its tunnels. Packets of
+	// other ports then cost less.
+	AnswerPorts bool `json:"answer_ports,omitempty"`
 }
 
 // IsEmpty reports whether a relay needs no rules.

@@ -487,7 +487,9 @@ func TestLost(t *testing.T) {
 func TestCommands(t *testing.T) {
 	nettest.RequireProgram(t, "nft", "nftables")
 	for name, change := range map[string]func(*Options){
-		"as it is": func(*Options) {},
+		"as it is":             func(*Options) {},
+		"answers of any port":  func(o *Options) { o.AnswerPorts = false },
+		"many ports, in parts": func(o *Options) { o.Tunnels[0].Ports = []PortRange{{22, 22}, {5000, 5100}} },
 		"everybody, all ports": func(o *Options) {
 			o.Tunnels[0].From, o.Tunnels[0].Ports = nil, nil
 		},

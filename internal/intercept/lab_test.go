@@ -75,7 +75,7 @@ func testHost(dir string) *Host {
 
 // options intercept both families, ports 5000 and 5002 to 5003.
 func options() Options {
-	return Options{Relay: "test", Tunnels: []Tunnel{{
+	return Options{Relay: "test", AnswerPorts: true, Tunnels: []Tunnel{{
 		Name: "to-b", Interface: "left",
 		From:  prefixes("10.9.1.0/24", "fd09:1::/64"),
 		To:    prefixes("10.9.2.0/24", "10.9.3.0/24", "fd09:2::/64"),

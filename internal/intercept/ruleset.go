@@ -65,11 +65,22 @@ type ruleset struct {
 // With the client's address as the source, both connections of a flow have the same
 // addresses and ports. Connection tracking would take the two for one, and most of their
 // packets for invalid. So it sees only the packets between relay and target.
+//
+// Every packet that the host forwards passes the first two. They begin with what dismisses
+// most packets soonest.
 func newRuleset(o Options) ruleset {
 	r := ruleset{table: tablePrefix + o.Relay}
 	divert := chain{name: "divert", hook: nftables.ChainHookPrerouting, hookName: "prerouting", priority: beforeConntrack}
 	deliver := chain{name: "deliver", hook: nftables.ChainHookPrerouting, hookName: "prerouting", priority: afterAll}
 	answer := chain{name: "answer", hook: nftables.ChainHookOutput, hookName: "output", priority: beforeConntrack}
+	divert.rules = []rule{{isUDP, accept}}
+	deliver.rules = []rule{{isUDP, accept}}
+	if all := o.ports(); all != nil {
+		divert.rules = append(divert.rules, rule{noneOf("dport", all), accept})
+		if o.AnswerPorts && len(o.Dialers) == 0 {
+			deliver.rules = append(deliver.rules, rule{noneOf("sport", all), noneOf("dport", all), accept})
+		}
+	}
 	var tunnels []chain
 	for _, t := range o.Tunnels {
 		r.counters = append(r.counters, counterName(t.Name), bypassCounter(t.Name))
@@ -103,7 +114,7 @@ func newRuleset(o Options) ruleset {
 		divert.rules = append(divert.rules, join(device("iifname", expr.MetaKeyIIFNAME, name),
 			rule{isOneOf(icmp...), ofTransparentSocket, notrack}))
 	}
-	deliver.rules = []rule{{isOneOf(append(icmp, tcp)...), ofTransparentSocket, setMark(o.mark())}}
+	deliver.rules = append(deliver.rules, rule{isOneOf(append(icmp, tcp)...), ofTransparentSocket, setMark(o.mark())})
 	for _, d := range o.Dialers {
 		r.counters = append(r.counters, counterName(d.Name))
 		for _, f := range families {
@@ -121,6 +132,17 @@ func newRuleset(o Options) ruleset {
 	}
 	r.chains = append(tunnels, divert, deliver, answer)
 	return r
+}
+
+// ports are those of all tunnels; nil: any port.
+func (o Options) ports() (all []PortRange) {
+	for _, t := range o.Tunnels {
+		if len(mergePorts(t.Ports)) == 0 {
+			return nil
+		}
+		all = append(all, t.Ports...)
+	}
+	return mergePorts(all)
 }
 
 func interfaces(tunnels []Tunnel) (names []string) {
@@ -246,7 +268,7 @@ func (t *transaction) commit() error {
 
 // set adds an anonymous set, of ranges or of single values, and returns the expression that looks the value
 // in register 1 up in it.
-func (t *transaction) set(of nftables.SetDatatype, elements []nftables.SetElement, interval bool) expr.Any {
+func (t *transaction) set(of nftables.SetDatatype, elements []nftables.SetElement, interval bool) *expr.Lookup {
 	s := &nftables.Set{Table: t.table, Anonymous: true, Constant: true, Interval: interval, KeyType: of}
 	if err := t.conn.AddSet(s, elements); err != nil {
 		t.err = err
@@ -266,6 +288,7 @@ func native(v uint32) []byte { return binaryutil.NativeEndian.PutUint32(v) }
 var (
 	l4tcp = []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equal(unix.IPPROTO_TCP)}
 	isTCP = plain("meta l4proto tcp", l4tcp...)
+	isUDP = plain("meta l4proto udp", &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equal(unix.IPPROTO_UDP))
 
 	firstSYN    = flags("syn", 0x02)
 	firstAnswer = flags("syn | ack", 0x12)
@@ -565,9 +588,40 @@ func someOf(which string, ranges []PortRange) rule {
 	if len(ranges) == 0 {
 		return nil
 	}
+	return rule{matchPorts(which, ranges, false)}
+}
+
+// mostSinglePorts bounds the ports that noneOf looks up one by one.
+const mostSinglePorts = 64
+
+// noneOf matches TCP packets with none of the ports, which are merged. The kernel finds a
+// range in a set more slowly than a value: a few ports are values. With more, it compares
+// with the range that has them all.
+func noneOf(which string, ranges []PortRange) statement {
+	if len(ranges) > 1 {
+		var single []PortRange
+		for _, r := range ranges {
+			for port := int(r.First); port <= int(r.Last) && len(single) <= mostSinglePorts; port++ {
+				single = append(single, PortRange{uint16(port), uint16(port)})
+			}
+		}
+		if len(single) > mostSinglePorts {
+			single = []PortRange{{ranges[0].First, ranges[len(ranges)-1].Last}}
+		}
+		ranges = single
+	}
+	return matchPorts(which, ranges, true)
+}
+
+// matchPorts matches TCP packets whose port is in one of the ranges, or in none of them.
+func matchPorts(which string, ranges []PortRange, none bool) statement {
 	offset := uint32(0)
 	if which == "dport" {
 		offset = 2
+	}
+	is, op := "", expr.CmpOpEq
+	if none {
+		is, op = "!= ", expr.CmpOpNeq
 	}
 	key := func(port int) []byte { return binary.BigEndian.AppendUint16(nil, uint16(port)) }
 	texts := make([]string, len(ranges))
@@ -583,22 +637,27 @@ func someOf(which string, ranges []PortRange) rule {
 			elements = append(elements, nftables.SetElement{Key: key(int(r.Last) + 1), IntervalEnd: true})
 		}
 	}
-	return rule{{
-		fmt.Sprintf("tcp %s %s", which, setText(texts)),
+	return statement{
+		fmt.Sprintf("tcp %s %s%s", which, is, setText(texts)),
 		func(t *transaction) []expr.Any {
 			load := append(slices.Clip(l4tcp), &expr.Payload{
 				DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2,
 			})
 			if len(ranges) > 1 {
-				return append(load, t.set(nftables.TypeInetService, elements, interval))
+				lookup := t.set(nftables.TypeInetService, elements, interval)
+				lookup.Invert = none
+				return append(load, lookup)
 			}
 			first, last := key(int(ranges[0].First)), key(int(ranges[0].Last))
-			if ranges[0].First == ranges[0].Last {
-				return append(load, equal(first...))
+			switch {
+			case ranges[0].First == ranges[0].Last:
+				return append(load, &expr.Cmp{Op: op, Register: 1, Data: first})
+			case none:
+				return append(load, &expr.Range{Op: op, Register: 1, FromData: first, ToData: last})
 			}
 			return append(load,
 				&expr.Cmp{Op: expr.CmpOpGte, Register: 1, Data: first},
 				&expr.Cmp{Op: expr.CmpOpLte, Register: 1, Data: last})
 		},
-	}}
+	}
 }

@@ -68,15 +68,15 @@ const (
 func trials() (all []trial) {
 	for _, segments := range []struct {
 		suffix, about string
-		most          int
+		most, turns   int
 	}{
-		{"", "segments of up to 64 kB, as with offloads", 0},
-		{"-small", "segments of 1448 bytes, as without offloads", 1},
+		{"", "segments of up to 64 kB, as with offloads", 0, 20},
+		{"-small", "segments of 1448 bytes, as without offloads", 1, 5},
 	} {
 		all = append(all, trial{
 			name: "relay" + segments.suffix, about: "a flow through a relay, " + segments.about,
 			unit: "s/GB", per: 1e9, ways: []string{wayAddressed, wayControl, wayIntercept, waySource},
-			reference: wayAddressed, atMost: mostOfRelay, turns: 20,
+			reference: wayAddressed, atMost: mostOfRelay, turns: segments.turns,
 			start: func(ctx context.Context, o Options, way string) (meter, error) {
 				return startFlow(ctx, o, way, segments.most)
 			},
@@ -88,7 +88,7 @@ func trials() (all []trial) {
 		all = append(all, trial{
 			name: "forward-" + p.name(), about: "packets that a router forwards past its relay, " + p.about(),
 			unit: "ns/packet", per: 1e9, ways: []string{wayDropped, wayPlain, wayControl, wayIntercept},
-			zero: wayDropped, reference: wayPlain, atMost: mostOfForward, turns: 40,
+			zero: wayDropped, reference: wayPlain, atMost: mostOfForward, turns: 20,
 			start: func(ctx context.Context, o Options, way string) (meter, error) {
 				return startPackets(ctx, o, way, p)
 			},
