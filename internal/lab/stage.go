@@ -93,7 +93,7 @@ func runDir(host string) (string, error) { return os.MkdirTemp("/run", host+"-")
 type Interception struct {
 	Device   string // on which the clients' packets arrive
 	To       []netip.Prefix
-	Port     uint16
+	Ports    []uint16
 	Settings []string // of the tunnel, like "source: relay"
 }
 
@@ -104,12 +104,15 @@ func (s *Stage) StartInterceptor(ctx context.Context, host string, i Interceptio
 		return nil, err
 	}
 	config, socket := filepath.Join(dir, "relay.yaml"), filepath.Join(dir, "control.sock")
-	to := make([]string, len(i.To))
-	for n, prefix := range i.To {
-		to[n] = fmt.Sprintf("%q", prefix)
+	var to, ports []string
+	for _, prefix := range i.To {
+		to = append(to, fmt.Sprintf("%q", prefix))
 	}
-	text := fmt.Sprintf("control_socket: %s\ntunnels:\n  - name: main\n    intercept: {interface: %s, to: [%s], ports: %d}\n",
-		socket, i.Device, strings.Join(to, ", "), i.Port)
+	for _, port := range i.Ports {
+		ports = append(ports, fmt.Sprint(port))
+	}
+	text := fmt.Sprintf("control_socket: %s\ntunnels:\n  - name: main\n    intercept: {interface: %s, to: [%s], ports: [%s]}\n",
+		socket, i.Device, strings.Join(to, ", "), strings.Join(ports, ", "))
 	for _, line := range i.Settings {
 		text += "    " + line + "\n"
 	}

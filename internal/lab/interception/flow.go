@@ -80,7 +80,7 @@ func startFlow(ctx context.Context, o Options, way string, mostSegments int) (m 
 func interception(settings ...string) lab.Interception {
 	return lab.Interception{
 		Device: lab.ToClient, To: []netip.Prefix{lab.RoutedTarget[0].Masked(), lab.RoutedTarget[1].Masked()},
-		Port: targetPort, Settings: settings,
+		Ports: []uint16{targetPort}, Settings: settings,
 	}
 }
 

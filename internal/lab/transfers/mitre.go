@@ -108,18 +108,29 @@ func intercepting(name, about string, bytes int64, to netip.AddrPort, routers ..
 			if err := s.AllowBuffers(); err != nil {
 				return netip.AddrPort{}, err
 			}
-			for _, router := range routers {
-				i := lab.Interception{Device: "lan", To: lab.SiteB, Port: to.Port(), Settings: []string{"wan: {congestion_control: bbr}"}}
-				if router == "relay-b" {
-					i.Device = "wan"
-				}
-				if _, err := s.StartInterceptor(ctx, router, i); err != nil {
-					return netip.AddrPort{}, err
-				}
+			i := lab.Interception{Ports: []uint16{to.Port()}, Settings: []string{"wan: {congestion_control: bbr}"}}
+			if err := startInterceptors(ctx, s, i, routers...); err != nil {
+				return netip.AddrPort{}, err
 			}
 			return to, nil
 		},
 	}
+}
+
+// startInterceptors has routers of the sites take connections from site A to site B out of
+// the routed path.
+func startInterceptors(ctx context.Context, s *lab.Stage, i lab.Interception, routers ...string) error {
+	i.To = lab.SiteB
+	for _, router := range routers {
+		i.Device = "lan"
+		if router == "relay-b" {
+			i.Device = "wan" // where the clients' packets arrive
+		}
+		if _, err := s.StartInterceptor(ctx, router, i); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // socats starts the relays of the report, with its own command line.

@@ -263,30 +263,8 @@ func TestNetcatHalfClose(t *testing.T) {
 }
 
 func TestPostgreSQL(t *testing.T) {
-	nettest.RequireRoot(t)
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
-	if len(found) == 0 {
-		nettest.RequireProgram(t, "initdb", "postgresql")
-	}
-	bin := filepath.Dir(found[len(found)-1])
-	setpriv := nettest.RequireProgram(t, "setpriv", "util-linux")
 	s := newSites(t)
-	dir, err := os.MkdirTemp("/run", "pg-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.must("host-b", nil, "chown", "postgres", dir)
-	// In its place, not as its child as runuser does, which ends two seconds after it.
-	as := func(args ...string) []string {
-		return append([]string{"--reuid=postgres", "--regid=postgres", "--clear-groups"}, args...)
-	}
-	s.must("host-b", nil, setpriv, as(bin+"/initdb", "-D", dir+"/data", "-A", "trust", "-N")...)
-	hba := "host all all 0.0.0.0/0 trust\n"
-	if err := os.WriteFile(dir+"/data/pg_hba.conf", []byte(hba), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s.must("host-b", nil, "chown", "postgres", dir+"/data/pg_hba.conf")
-	s.spawn("host-b", 5432, setpriv, as(bin+"/postgres", "-D", dir+"/data", "-h", "*", "-k", dir, "-c", "fsync=off")...)
+	bin := s.postgres()
 	s.relay(5432)
 
 	client := func(name string, stdin io.Reader, args ...string) string {
@@ -315,6 +293,36 @@ func TestPostgreSQL(t *testing.T) {
 	if got := sha256.Sum256([]byte(client("psql", nil, "-c", "copy (select * from t order by i) to stdout", "postgres"))); got != sum {
 		t.Error("COPY brought other rows back")
 	}
+}
+
+// postgres starts a server on host-b that trusts everybody, and returns the directory of its
+// programs.
+func (s *sites) postgres() (bin string) {
+	s.t.Helper()
+	nettest.RequireRoot(s.t)
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
+	if len(found) == 0 {
+		nettest.RequireProgram(s.t, "initdb", "postgresql")
+	}
+	bin = filepath.Dir(found[len(found)-1])
+	setpriv := nettest.RequireProgram(s.t, "setpriv", "util-linux")
+	dir, err := os.MkdirTemp("/run", "pg-")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.must("host-b", nil, "chown", "postgres", dir)
+	// In its place, not as its child as runuser does, which ends two seconds after it.
+	as := func(args ...string) []string {
+		return append([]string{"--reuid=postgres", "--regid=postgres", "--clear-groups"}, args...)
+	}
+	s.must("host-b", nil, setpriv, as(bin+"/initdb", "-D", dir+"/data", "-A", "trust", "-N")...)
+	hba := "host all all 0.0.0.0/0 trust\nhost all all ::/0 trust\n"
+	if err := os.WriteFile(dir+"/data/pg_hba.conf", []byte(hba), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	s.must("host-b", nil, "chown", "postgres", dir+"/data/pg_hba.conf")
+	s.spawn("host-b", 5432, setpriv, as(bin+"/postgres", "-D", dir+"/data", "-h", "*", "-k", dir, "-c", "fsync=off")...)
+	return bin
 }
 
 // A download whose relay is killed fails, and is resumed.
@@ -399,7 +407,7 @@ events {}
 http {
   access_log off;
   client_body_temp_path DIR; proxy_temp_path DIR; fastcgi_temp_path DIR; uwsgi_temp_path DIR; scgi_temp_path DIR;
-  server { listen 8080; root ROOT; }
+  server { listen 8080; listen [::]:8080; root ROOT; add_header Seen "$remote_addr"; }
 }
 `)
 	if os.Geteuid() == 0 {
