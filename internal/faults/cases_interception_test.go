@@ -19,6 +19,9 @@ import (
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 	"longhaul/internal/tcpscript"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // routed is a client and a target, each at a site of its own, that know nothing of the
@@ -311,6 +314,114 @@ func TestCase66InterceptionIsBypassed(t *testing.T) {
 	for _, address := range routedTargets {
 		s.expectSeen(hold(t, s.dial(address)))
 	}
+}
+
+// Case 66 with another limit: while descriptors run short, new connections pass the relay,
+// and no client is left waiting.
+func TestCase66InterceptionIsBypassedWhileShedding(t *testing.T) {
+	t.Parallel()
+	const most = 160
+	s := newRouted(t).serve()
+	s.before = "limits: {descriptors: 80%}\n"
+	s.start("    max_flows_per_source: off")
+	pid := s.relay.cmd.Process.Pid
+	nettest.Must(t, unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most}, nil))
+	nettest.Eventually(t, patience, func() bool {
+		_, limit, capacity := s.relay.status().Resources.of("descriptors")
+		return capacity == most && limit > 0
+	}, func() string { return "the limit is not seen" })
+
+	var flows []held
+	reset := 0
+	for bypassed := false; !bypassed; {
+		before := s.relay.status().tunnel("main").FlowsTotal
+		h, err := tryHold(t.Context(), s.dial(routedTargets[len(flows)%2]), patience)
+		switch {
+		case errors.Is(err, syscall.ECONNRESET): // the rules follow within a moment
+			if reset++; reset > most {
+				t.Fatal("new connections do not pass the relay")
+			}
+			continue
+		case err != nil:
+			t.Fatal(err)
+		}
+		s.expectSeen(h)
+		flows = append(flows, h)
+		bypassed = s.relay.status().tunnel("main").FlowsTotal == before
+	}
+	if n := len(flows); n < 20 || n > most/2 {
+		t.Errorf("%d connections until they pass a relay with %d descriptors", n, most)
+	}
+	s.expect(false, "while it sheds")
+	s.relay.expectLog(`resource=descriptors`)
+	for _, h := range flows {
+		h.alive(t, "while it sheds")
+		h.release(t)
+	}
+	s.awaitWay(true, "with descriptors to spare")
+	s.expect(true, "with descriptors to spare")
+}
+
+// What a relay leaves of its rules and of the host's settings is nothing, however it ends.
+func TestInterceptionLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s := newRouted(t).serve()
+	before := s.everything()
+	kill := func() {
+		nettest.Must(t, s.relay.cmd.Process.Kill())
+		<-s.relay.exited
+	}
+	longhaul := func(args ...string) {
+		t.Helper()
+		s.run(nettest.Longhaul(t), "longhaul", args...)
+	}
+	for _, way := range []struct {
+		name string
+		end  func()
+	}{
+		{"stop", func() {
+			s.relay.signal(syscall.SIGTERM)
+			s.relay.expectExit(0)
+		}},
+		{"reload without the tunnel, and stop", func() {
+			s.relay.reload("control_socket: SOCKET\ntunnels: [{name: other, listen: 127.0.0.1:6000, forward: 127.0.0.1:1}]\n")
+			s.relay.signal(syscall.SIGTERM)
+			s.relay.expectExit(0)
+		}},
+		{"kill and intercept clear", func() { kill(); longhaul("intercept", "clear", "--yes") }},
+		{"kill and host undo", func() { kill(); longhaul("host", "undo", "--yes") }},
+		{"kill, start and stop", func() {
+			kill()
+			s.relay = restartDaemon(t, s.R, s.relay)
+			s.relay.signal(syscall.SIGTERM)
+			s.relay.expectExit(0)
+		}},
+	} {
+		s.start("")
+		for _, h := range s.expect(true, way.name) {
+			h.release(t)
+		}
+		if s.everything() == before {
+			t.Errorf("%s: the state does not show what a relay sets", way.name)
+		}
+		way.end()
+		if left := s.everything(); left != before {
+			t.Errorf("%s leaves (-before +after):\n%s", way.name, cmp.Diff(strings.Split(before, "\n"), strings.Split(left, "\n")))
+		}
+	}
+}
+
+// everything is the router's rules, routes and settings. Link-local addresses come late.
+// The lists of congestion controls are the whole machine's.
+func (s *routed) everything() string {
+	s.t.Helper()
+	return s.run("sh", "dash", "-c", `PATH=$PATH:/usr/sbin:/sbin
+		nft list ruleset
+		for f in -4 -6; do ip $f rule; ip $f route show table all; done | grep -vE 'fe80|ff00'
+		cd /proc/sys/net
+		find . -type f ! -name 'tcp_*_congestion_control' | sort | while read -r name; do
+			echo "$name $(cat "$name" 2>/dev/null)"
+		done`)
 }
 
 // Case 67: upgrades and reloads of an intercepting relay. Its flows go on, no connection
