@@ -157,6 +157,18 @@ func TestDialer(t *testing.T) {
 	}
 }
 
+// TestManyPorts: with more ports than the first rules compare one by one, all are
+// intercepted.
+func TestManyPorts(t *testing.T) {
+	s := newSite(t)
+	o := options()
+	o.Tunnels[0].Ports = []PortRange{{22, 22}, {4000, 5000}}
+	s.set(o)
+	defer s.relay(o.Tunnels[0])()
+	s.expect(byRelay, 5000)
+	s.expect(direct, 5001)
+}
+
 // TestBesideFirewalls: interception works beside what firewalls and routers have.
 func TestBesideFirewalls(t *testing.T) {
 	for _, tt := range []struct{ name, rules string }{
