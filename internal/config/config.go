@@ -93,6 +93,7 @@ type Tunnel struct {
 	Listen    []Listen
 	Intercept Intercept `json:",omitzero"`
 	Source    Source    `json:",omitzero"` // empty without Intercept and Original
+	Refuse    Refuse    `json:",omitzero"` // empty without Intercept
 	WhenDown  WhenDown  `json:",omitzero"` // empty without Intercept
 	Forward   []Forward // empty: to the address that the client dialed
 	Original  Original  `json:",omitzero"` // of a far tunnel without Forward

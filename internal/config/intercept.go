@@ -57,6 +57,15 @@ const (
 	WhenDownRefuse WhenDown = "refuse" // the tunnel takes them all the same
 )
 
+// Refuse is when a client learns that its target refuses or cannot be reached.
+type Refuse string
+
+// The values of refuse.
+const (
+	RefuseAfter  Refuse = "after"  // its connect succeeds, and a reset follows
+	RefuseMirror Refuse = "mirror" // its connect fails, as without the relay
+)
+
 // Interception is what the host's rules for intercepting tunnels use. The zero value of
 // a field means that longhaul chooses.
 type Interception struct {
@@ -232,12 +241,10 @@ func (d *decoder) atMost(n *node, key string, length int) bool {
 // that come from defaults.
 func (d *decoder) checkIntercept(n *node, t *Tunnel) {
 	if !t.Intercept.Enabled() {
-		const without = "%s has no effect without intercept"
-		if v := n.lookup("source"); v != nil && !t.Original.Enabled() {
-			d.errorf(v, "remove source, or replace listen by intercept", without, "source")
-		}
-		if v := n.lookup("when_down"); v != nil {
-			d.errorf(v, "remove when_down, or replace listen by intercept", without, "when_down")
+		for _, key := range []string{"source", "refuse", "when_down"} {
+			if v := n.lookup(key); v != nil && !(key == "source" && t.Original.Enabled()) {
+				d.errorf(v, fmt.Sprintf("remove %s, or replace listen by intercept", key), "%s has no effect without intercept", key)
+			}
 		}
 		return
 	}
@@ -253,6 +260,12 @@ func (d *decoder) checkIntercept(n *node, t *Tunnel) {
 		d.checkOriginalHop(n, t, "intercept")
 	} else if t.Forward[0].Ports.Len() > 1 {
 		clash("forward", "give one port, or leave forward out", "forward with intercept cannot have a range of ports")
+	}
+	if t.Refuse == RefuseMirror {
+		clash("pair", "remove refuse", "refuse: mirror has no effect with pair, whose far relay dials the target")
+	}
+	if t.Refuse == "" {
+		t.Refuse = RefuseAfter
 	}
 	if t.Source == "" && !t.Pair.Paired() {
 		t.Source = SourceClient

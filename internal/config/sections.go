@@ -183,6 +183,7 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 		}},
 		{"intercept", func(n *node) { d.intercept(n, &t.Intercept) }},
 		into("source", &t.Source, oneOf(d, SourceClient, SourceRelay)),
+		into("refuse", &t.Refuse, oneOf(d, RefuseAfter, RefuseMirror)),
 		into("when_down", &t.WhenDown, oneOf(d, WhenDownBypass, WhenDownRefuse)),
 		{"forward", func(n *node) { t.Forward, forwards = d.forwards(n) }},
 		{"original", func(n *node) { d.original(n, &t.Original) }},

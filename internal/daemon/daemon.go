@@ -166,6 +166,7 @@ func (d *daemon) assemble() (closeAll func()) {
 		pairUp: d.pairs.takesFlows,
 		left:   intercept.Options{Tunnels: d.inherited.Intercepted, Dialers: d.inherited.Dialers},
 	})
+	d.rules.follows = d.predecessor != nil
 	closing(d.rules.close) // after the relay, whose flows need the rules
 	d.relay = relay.New(relay.Options{
 		Workers:           d.workers(),

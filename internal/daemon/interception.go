@@ -26,6 +26,7 @@ type interception struct {
 
 	mu      sync.Mutex
 	host    ruler
+	mirror  *mirror
 	wanted  intercept.Options  // of the configuration, without ports
 	bypass  map[string]*bypass // tunnels with when_down
 	anyPort bool               // flows may be left of other ports than the tunnels'
@@ -34,6 +35,7 @@ type interception struct {
 	err     error           // of the last attempt
 	retryAt time.Time
 	held    bool // another process may have taken over
+	follows bool // another process still accepts
 	ending  bool // this process takes no new flow
 	passes  bool // the rules let every new connection pass, for good
 
@@ -65,7 +67,7 @@ const (
 )
 
 func newInterception(o interceptionOptions) *interception {
-	i := &interception{interceptionOptions: o, full: map[string]bool{}}
+	i := &interception{interceptionOptions: o, full: map[string]bool{}, mirror: &mirror{relay: o.relay}}
 	i.life, i.end = context.WithCancel(context.Background())
 	return i
 }
@@ -92,11 +94,11 @@ func (d interceptionPart) Prepare(_ context.Context, c *config.Config) (Change, 
 
 // transparentListens are the addresses where an intercepting tunnel listens: one for
 // each family of its targets.
-func transparentListens(i config.Intercept) (all []netip.AddrPort) {
-	if slices.ContainsFunc(i.To, func(p netip.Prefix) bool { return p.Addr().Is4() }) {
+func transparentListens(to []netip.Prefix) (all []netip.AddrPort) {
+	if slices.ContainsFunc(to, func(p netip.Prefix) bool { return p.Addr().Is4() }) {
 		all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0))
 	}
-	if slices.ContainsFunc(i.To, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
+	if slices.ContainsFunc(to, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
 		all = append(all, netip.AddrPortFrom(netip.IPv6Loopback(), 0))
 	}
 	return all
@@ -162,20 +164,21 @@ func (i *interception) update() {
 
 // refresh has the host's rules follow the relay. The caller holds mu.
 func (i *interception) refresh() {
-	if i.held || i.idle() || i.passes || time.Now().Before(i.retryAt) {
+	if i.held || i.waits() || i.idle() || i.passes || time.Now().Before(i.retryAt) {
 		return
 	}
 	if (!i.left.IsEmpty() || i.anyPort) && i.relay().FlowsNow() == 0 && !i.others() {
 		i.left, i.anyPort = intercept.Options{}, false
 	}
+	err := i.mirror.follow(i.wanted.Tunnels)
 	next := i.now()
-	if reflect.DeepEqual(next, i.inForce) {
+	switch {
+	case err != nil:
+	case reflect.DeepEqual(next, i.inForce):
 		return
-	}
-	var err error
-	if next.IsEmpty() {
+	case next.IsEmpty():
 		err = i.host.Clear(next.Relay)
-	} else {
+	default:
 		err = i.host.Set(next)
 	}
 	if err != nil {
@@ -186,8 +189,23 @@ func (i *interception) refresh() {
 		return
 	}
 	i.err = nil
+	i.mirror.forget(i.wanted.Tunnels)
 	i.tell(next)
 	i.inForce, i.passes = next, i.ending
+}
+
+// waits reports whether the rules are left to the process that this one follows: the
+// connection of a held SYN must come to the process that dialed its target.
+func (i *interception) waits() bool {
+	return i.follows && slices.ContainsFunc(i.wanted.Tunnels, func(t intercept.Tunnel) bool { return t.Mirror })
+}
+
+// begin has the rules follow the relay once no other process accepts.
+func (i *interception) begin() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.follows = false
+	i.refresh()
 }
 
 // now is what the host's rules should be. The caller holds mu.
@@ -209,6 +227,8 @@ func (i *interception) now() intercept.Options {
 				t.ListenPort6 = at.Port()
 			}
 		}
+		holds := i.mirror.ports[t.Name]
+		t.HoldPort, t.HoldPort6 = holds.four, holds.six
 		i.full[t.Name] = isFull(state, i.full[t.Name])
 		b := i.bypass[t.Name]
 		t.Paused = b.update(state, i.pairUp, time.Now()) || i.ending
@@ -300,6 +320,7 @@ func (i *interception) close() {
 	i.running.Wait()
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	defer i.mirror.close()
 	if i.held || i.inForce.IsEmpty() && i.err == nil {
 		return
 	}

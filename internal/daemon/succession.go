@@ -363,6 +363,7 @@ func (d *daemon) takeOver(ctx context.Context) {
 	if err := p.Serving(ctx); err != nil {
 		d.log.Warn("the old process may still accept", "error", err)
 	}
+	d.rules.begin()
 	p.Close()
 	d.predecessor, d.http.handed, d.pages.handed = nil, nil, nil
 	d.relay.Sweep()

@@ -81,7 +81,7 @@ func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
 			ProxyOut:       relay.ProxyVersion(tun.ProxyOut),
 		}
 		if tun.Intercept.Enabled() {
-			rt.Listen, rt.Transparent = transparentListens(tun.Intercept), true
+			rt.Listen, rt.Transparent = transparentListens(tun.Intercept.To), true
 			rt.Intercepts = tun.Intercept.String()
 		}
 		rt.SourceClient = tun.Source == config.SourceClient

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,12 +16,13 @@ import (
 	"testing"
 	"time"
 
+	"longhaul/internal/lab/hosts"
 	"longhaul/internal/lab/linktest"
 	"longhaul/internal/lab/tcpserver"
 	"longhaul/internal/nettest"
 	"longhaul/internal/tcpscript"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,6 +34,7 @@ type routed struct {
 	linktest.Row
 	t      *testing.T
 	before string // settings of the relay before its tunnel
+	to     string // networks of targets; empty: those of B
 	relay  *daemon
 	peers  sync.Map // of the target: addresses of connections
 }
@@ -76,9 +79,9 @@ func (s *routed) config(more string) string {
 workers: 1
 %stunnels:
   - name: main
-    intercept: {interface: left, from: [10.9.1.0/24, "fd09:1::/64"], to: [10.9.2.0/24, "fd09:2::/64"], ports: %d}
+    intercept: {interface: left, from: [10.9.1.0/24, "fd09:1::/64"], to: [%s], ports: %d}
 %s
-`, s.before, routedPort, more)
+`, s.before, cmp.Or(s.to, `10.9.2.0/24, "fd09:2::/64"`), routedPort, more)
 }
 
 // dial connects from the client to an address of the target.
@@ -116,15 +119,29 @@ func (s *routed) run(name, debianPackage string, args ...string) string {
 
 func (s *routed) runFile(path string, args ...string) string {
 	s.t.Helper()
+	return s.runOn(s.R, exec.Command(path, args...))
+}
+
+// shellOn runs a script that uses ip and nft.
+func (s *routed) shellOn(h *hosts.Host, script string) string {
+	s.t.Helper()
+	nettest.RequireProgram(s.t, "nft", "nftables")
+	nettest.RequireProgram(s.t, "ip", "iproute2")
+	cmd := exec.Command("/bin/sh", "-euc", script)
+	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin")
+	return s.runOn(h, cmd)
+}
+
+func (s *routed) runOn(h *hosts.Host, cmd *exec.Cmd) string {
+	s.t.Helper()
 	var out bytes.Buffer
-	cmd := exec.Command(path, args...)
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err := s.R.Start(cmd)
+	err := h.Start(cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}
 	if err != nil {
-		s.t.Fatalf("%v: %v\n%s", args, err, out.String())
+		s.t.Fatalf("%v: %v\n%s", cmd.Args, err, out.String())
 	}
 	return out.String()
 }
@@ -169,6 +186,17 @@ func (s *routed) awaitWay(throughRelay bool, when string) {
 		h.Close()
 		return s.relay.status().tunnel("main").FlowsTotal > before == throughRelay
 	}, func() string { return fmt.Sprintf("%s: new connections do not change their way", when) })
+}
+
+// eachRefuse runs a test for tunnels without and with refuse: mirror.
+func eachRefuse(t *testing.T, f func(t *testing.T, more string)) {
+	t.Parallel()
+	for _, refuse := range []string{"after", "mirror"} {
+		t.Run(refuse, func(t *testing.T) {
+			t.Parallel()
+			f(t, "    refuse: "+refuse+"\n")
+		})
+	}
 }
 
 // Status, the log and the rules show an intercepted connection with both its addresses,
@@ -257,63 +285,65 @@ func containsHost(addresses []string, host string) bool {
 // Case 65: kill -9 of an intercepting relay resets its flows. The next connection goes
 // directly, and a new start intercepts again.
 func TestCase65InterceptingRelayIsKilled(t *testing.T) {
-	t.Parallel()
-	s := newRouted(t).serve().start("")
-	flows := s.expect(true, "at first")
-	nettest.Must(t, s.relay.cmd.Process.Kill())
-	<-s.relay.exited
-	for _, h := range flows {
-		expectGone(t, h)
-	}
-	var direct []held
-	for _, address := range routedTargets {
-		h := hold(t, s.dial(address))
-		s.expectSeen(h)
-		direct = append(direct, h)
-	}
-	s.relay = restartDaemon(t, s.R, s.relay)
-	s.expect(true, "after the restart")
-	for _, h := range direct {
-		h.alive(t, "a connection from before the relay's start")
-	}
+	eachRefuse(t, func(t *testing.T, more string) {
+		s := newRouted(t).serve().start(more)
+		flows := s.expect(true, "at first")
+		nettest.Must(t, s.relay.cmd.Process.Kill())
+		<-s.relay.exited
+		for _, h := range flows {
+			expectGone(t, h)
+		}
+		var direct []held
+		for _, address := range routedTargets {
+			h := hold(t, s.dial(address))
+			s.expectSeen(h)
+			direct = append(direct, h)
+		}
+		s.relay = restartDaemon(t, s.R, s.relay)
+		s.expect(true, "after the restart")
+		for _, h := range direct {
+			h.alive(t, "a connection from before the relay's start")
+		}
+	})
 }
 
 // Case 66: an intercepting tunnel that takes no new flow lets new connections pass: while
 // it is drained, at max_flows, or when its relay stops. Its flows go on.
 func TestCase66InterceptionIsBypassed(t *testing.T) {
-	t.Parallel()
-	s := newRouted(t).serve().start("    max_flows: 4\n    max_flows_per_source: off")
-	flows := s.expect(true, "at first")
-	drain := func(verb string) {
-		if output, status := command(t, verb, "main", "--control-socket", s.relay.socket()); status != 0 {
-			t.Fatalf("%s: %s", verb, output)
+	eachRefuse(t, func(t *testing.T, more string) {
+		s := newRouted(t).serve().start(more + "    max_flows: 4\n    max_flows_per_source: off")
+		flows := s.expect(true, "at first")
+		drain := func(verb string) {
+			if output, status := command(t, verb, "main", "--control-socket", s.relay.socket()); status != 0 {
+				t.Fatalf("%s: %s", verb, output)
+			}
 		}
-	}
-	drain("drain")
-	s.expect(false, "while the tunnel is drained")
-	drain("resume")
-	flows = append(flows, s.expect(true, "after resume")...)
-	s.awaitWay(false, "at max_flows")
-	s.expect(false, "at max_flows")
-	for _, h := range flows {
-		h.alive(t, "at max_flows")
-		h.release(t)
-	}
-	s.awaitWay(true, "below max_flows")
-	lasting := s.expect(true, "below max_flows")
-	s.relay.signal(syscall.SIGTERM)
-	s.relay.expectLog(`(?s)msg=stopping.*msg="new connections pass the relay"`)
-	for _, address := range routedTargets {
-		s.expectSeen(hold(t, s.dial(address)))
-	}
-	for _, h := range lasting {
-		h.alive(t, "while the relay stops")
-		h.release(t)
-	}
-	s.relay.expectExit(0)
-	for _, address := range routedTargets {
-		s.expectSeen(hold(t, s.dial(address)))
-	}
+		drain("drain")
+		s.expect(false, "while the tunnel is drained")
+		drain("resume")
+		flows = append(flows, s.expect(true, "after resume")...)
+		s.awaitWay(false, "at max_flows")
+		s.expect(false, "at max_flows")
+		for _, h := range flows {
+			h.alive(t, "at max_flows")
+			h.release(t)
+		}
+		s.awaitWay(true, "below max_flows")
+		lasting := s.expect(true, "below max_flows")
+		s.relay.signal(syscall.SIGTERM)
+		s.relay.expectLog(`(?s)msg=stopping.*msg="new connections pass the relay"`)
+		for _, address := range routedTargets {
+			s.expectSeen(hold(t, s.dial(address)))
+		}
+		for _, h := range lasting {
+			h.alive(t, "while the relay stops")
+			h.release(t)
+		}
+		s.relay.expectExit(0)
+		for _, address := range routedTargets {
+			s.expectSeen(hold(t, s.dial(address)))
+		}
+	})
 }
 
 // Case 66 with another limit: while descriptors run short, new connections pass the relay,
@@ -406,7 +436,7 @@ func TestInterceptionLeavesNothing(t *testing.T) {
 		}
 		way.end()
 		if left := s.everything(); left != before {
-			t.Errorf("%s leaves (-before +after):\n%s", way.name, cmp.Diff(strings.Split(before, "\n"), strings.Split(left, "\n")))
+			t.Errorf("%s leaves (-before +after):\n%s", way.name, gocmp.Diff(strings.Split(before, "\n"), strings.Split(left, "\n")))
 		}
 	}
 }
@@ -427,31 +457,32 @@ func (s *routed) everything() string {
 // Case 67: upgrades and reloads of an intercepting relay. Its flows go on, no connection
 // fails, and each new one is intercepted.
 func TestCase67InterceptingRelayIsUpgraded(t *testing.T) {
-	t.Parallel()
-	s := newRouted(t).serve().start("")
-	flows := s.expect(true, "at first")
-	newcomers := startNewcomers(t, 20*time.Millisecond, s.dial(routedTargets[0]))
-	for range 2 {
-		_, err := s.relay.upgrade("")
-		nettest.Must(t, err)
-		flows = append(flows, s.expect(true, "after an upgrade")...)
-	}
-	if _, err := s.relay.upgrade("/bin/false"); err == nil {
-		t.Error("an upgrade to false succeeds")
-	}
-	flows = append(flows, s.expect(true, "after a failed upgrade")...)
-	newcomers.stop()
-	newcomers.all.Wait()
-	if len(newcomers.broken) > 0 || newcomers.refused.Load() > 0 || newcomers.served.Load() == 0 {
-		t.Errorf("%d served, %d refused, %d broken: %v", newcomers.served.Load(), newcomers.refused.Load(), len(newcomers.broken), newcomers.broken)
-	}
-	for _, h := range flows {
-		h.alive(t, "after the upgrades")
-		h.release(t)
-	}
-	if log := s.relay.log.String(); bytes.Contains([]byte(log), []byte("new connections pass the relay")) {
-		t.Errorf("the rules had a gap:\n%s", log)
-	}
+	eachRefuse(t, func(t *testing.T, more string) {
+		s := newRouted(t).serve().start(more)
+		flows := s.expect(true, "at first")
+		newcomers := startNewcomers(t, 20*time.Millisecond, s.dial(routedTargets[0]))
+		for range 2 {
+			_, err := s.relay.upgrade("")
+			nettest.Must(t, err)
+			flows = append(flows, s.expect(true, "after an upgrade")...)
+		}
+		if _, err := s.relay.upgrade("/bin/false"); err == nil {
+			t.Error("an upgrade to false succeeds")
+		}
+		flows = append(flows, s.expect(true, "after a failed upgrade")...)
+		newcomers.stop()
+		newcomers.all.Wait()
+		if len(newcomers.broken) > 0 || newcomers.refused.Load() > 0 || newcomers.served.Load() == 0 {
+			t.Errorf("%d served, %d refused, %d broken: %v", newcomers.served.Load(), newcomers.refused.Load(), len(newcomers.broken), newcomers.broken)
+		}
+		for _, h := range flows {
+			h.alive(t, "after the upgrades")
+			h.release(t)
+		}
+		if log := s.relay.log.String(); bytes.Contains([]byte(log), []byte("new connections pass the relay")) {
+			t.Errorf("the rules had a gap:\n%s", log)
+		}
+	})
 }
 
 // Flows go on when a reload takes their port from the tunnel, or leads new flows elsewhere.
@@ -499,10 +530,10 @@ func TestCase68InterceptedTargetFails(t *testing.T) {
 // Case 69: beside a firewall that drops what conntrack calls invalid, and with source NAT
 // towards the target.
 func TestCase69InterceptionWithConntrack(t *testing.T) {
-	t.Parallel()
-	s := newRouted(t).serve()
-	rules := s.t.TempDir() + "/rules"
-	nettest.Must(t, os.WriteFile(rules, []byte(`
+	eachRefuse(t, func(t *testing.T, more string) {
+		s := newRouted(t).serve()
+		rules := s.t.TempDir() + "/rules"
+		nettest.Must(t, os.WriteFile(rules, []byte(`
 		table inet filter {
 			chain forward { type filter hook forward priority filter; policy accept; ct state invalid drop; }
 			chain input { type filter hook input priority filter; policy accept; ct state invalid drop; }
@@ -512,19 +543,20 @@ func TestCase69InterceptionWithConntrack(t *testing.T) {
 			chain postrouting { type nat hook postrouting priority srcnat; oifname "right" masquerade; }
 		}
 	`), 0o600))
-	s.run("nft", "nftables", "-f", rules)
-	s.start("")
-	h := hold(t, s.dial(routedTargets[0]))
-	if s.relay.status().tunnel("main").FlowsTotal != 1 {
-		t.Error("the connection is not intercepted")
-	}
-	if _, own := s.peers.Load(h.LocalAddr().String()); own {
-		t.Error("the target sees the client in spite of NAT")
-	}
-	b := startBulk(t, s.dial(routedTargets[0]), 8<<20)
-	b.expectWhole(t, "a transfer behind NAT")
-	six := hold(t, s.dial(routedTargets[1]))
-	s.expectSeen(six)
-	h.release(t)
-	six.release(t)
+		s.run("nft", "nftables", "-f", rules)
+		s.start(more)
+		h := hold(t, s.dial(routedTargets[0]))
+		if s.relay.status().tunnel("main").FlowsTotal != 1 {
+			t.Error("the connection is not intercepted")
+		}
+		if _, own := s.peers.Load(h.LocalAddr().String()); own {
+			t.Error("the target sees the client in spite of NAT")
+		}
+		b := startBulk(t, s.dial(routedTargets[0]), 8<<20)
+		b.expectWhole(t, "a transfer behind NAT")
+		six := hold(t, s.dial(routedTargets[1]))
+		s.expectSeen(six)
+		h.release(t)
+		six.release(t)
+	})
 }

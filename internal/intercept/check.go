@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"longhaul/internal/intercept/hold"
 	"longhaul/internal/kernel"
 	"longhaul/internal/ledger"
 	"longhaul/internal/remedy"
@@ -40,7 +41,7 @@ func (h *Host) Check(o Options) error {
 	}
 	c := checking{Options: o, book: book}
 	for _, step := range []func() error{
-		c.modules, c.interfaces, c.relays, c.forwarding, c.reversePath, c.routingRules, c.routingTable, c.nftables,
+		c.modules, c.mirror, c.interfaces, c.relays, c.forwarding, c.reversePath, c.routingRules, c.routingTable, c.nftables,
 	} {
 		if err := step(); err != nil {
 			return err
@@ -60,6 +61,18 @@ func (c checking) modules() error {
 		return kernel.LacksModule(unix.ENOENT, feature, m.name, m.option)
 	}
 	return nil
+}
+
+// mirror tries what only refuse: mirror needs.
+func (c checking) mirror() error {
+	if !slices.ContainsFunc(c.Tunnels, func(t Tunnel) bool { return t.Mirror }) {
+		return nil
+	}
+	const module = "nft_reject_inet"
+	if state := (kernel.Modules{}).State(module); state == kernel.ModuleMissing || state == kernel.ModuleBarred {
+		return kernel.LacksModule(unix.ENOENT, "refuse: mirror", module, "CONFIG_NFT_REJECT_INET")
+	}
+	return hold.Check()
 }
 
 func (c checking) interfaces() error {

@@ -40,6 +40,11 @@ type Tunnel struct {
 	// directly. A port may be 0 if To has no prefix of its family, and in a plan.
 	ListenPort  uint16 `json:"listen_port,omitempty"`
 	ListenPort6 uint16 `json:"listen_port6,omitempty"`
+	// Mirror has SYNs wait at HoldPort on 127.0.0.1 and HoldPort6 on [::1], where
+	// nobody answers them, until they come again with an answer (see package hold).
+	Mirror    bool   `json:"mirror,omitempty"`
+	HoldPort  uint16 `json:"hold_port,omitempty"`
+	HoldPort6 uint16 `json:"hold_port6,omitempty"`
 	// Paused: new connections pass directly, as of a relay that drains or sheds.
 	// Connections that the relay has stay with it.
 	Paused bool `json:"paused,omitempty"`

@@ -30,7 +30,7 @@ func (h *Host) Set(o Options) error {
 	}
 	for _, t := range o.Tunnels {
 		for _, f := range families {
-			if f.in(t.To) && f.port(t) == 0 {
+			if f.in(t.To) && (f.port(t) == 0 || t.Mirror && f.holdPort(t) == 0) {
 				return fmt.Errorf("tunnel %s has no listener for %s", t.Name, f.name)
 			}
 		}

@@ -61,6 +61,7 @@ type ruleset struct {
 //	deliver  marks the packets of the relay's sockets, for the routing rule, and ICMP
 //	         errors about them: on the way to the address of the client or target
 //	answer   keeps connection tracking off the packets to the clients
+//	refuse   refuses SYNs as their targets have, see mirror.go
 //
 // With the client's address as the source, both connections of a flow have the same
 // addresses and ports. Connection tracking would take the two for one, and most of their
@@ -89,13 +90,7 @@ func newRuleset(o Options) ruleset {
 				continue
 			}
 			of := chain{name: f.name + "-" + t.Name}
-			if t.Paused {
-				of.rules = append(of.rules, rule{firstSYN, notToThisHost, countIn(bypassCounter(t.Name))})
-			} else {
-				of.rules = append(of.rules, rule{
-					firstSYN, notToThisHost, f.tproxy(f.port(t)), countIn(counterName(t.Name)), notrack, accept,
-				})
-			}
+			of.rules = f.divert(t)
 			of.rules = append(of.rules, rule{ofTransparentSocket, notrack})
 			tunnels = append(tunnels, of)
 			// A rule that names no addresses of one family names the family.
@@ -108,6 +103,11 @@ func newRuleset(o Options) ruleset {
 			answer.rules = append(answer.rules, join(
 				device("oifname", expr.MetaKeyOIFNAME, t.Interface), f.match(len(clients)+len(targets) == 0), targets, clients,
 				ports("sport", t.Ports), rule{notFromThisHost, notrack}))
+		}
+	}
+	for _, f := range families {
+		if slices.ContainsFunc(o.Tunnels, func(t Tunnel) bool { return t.Mirror && f.in(t.To) }) {
+			tunnels = append(tunnels, f.refusals())
 		}
 	}
 	for _, name := range interfaces(o.Tunnels) {
@@ -390,11 +390,15 @@ func (f family) expressions() []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, equal(f.number)}
 }
 
-func (f family) port(t Tunnel) uint16 {
+func (f family) port(t Tunnel) uint16 { return f.choose(t.ListenPort, t.ListenPort6) }
+
+func (f family) holdPort(t Tunnel) uint16 { return f.choose(t.HoldPort, t.HoldPort6) }
+
+func (f family) choose(four, six uint16) uint16 {
 	if f.bits == 32 {
-		return t.ListenPort
+		return four
 	}
-	return t.ListenPort6
+	return six
 }
 
 // tproxy ends the rule if nobody listens at the port.

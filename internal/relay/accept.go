@@ -63,6 +63,9 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 	if t.Transparent {
 		dialed = localAddr(fd)
 		w.noticeRelayed(rt, fd)
+		if w.joinHeld(l, fd, from, dialed) {
+			return
+		}
 	}
 	switch {
 	case !contains(t.Allow, from.Addr()):

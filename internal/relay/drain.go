@@ -20,6 +20,7 @@ func (r *Relay) DrainTunnel(name string) error {
 	return r.withTunnel(name, func(in *installed) error {
 		in.state.drained.Store(true)
 		if in.tunnel.listensDrained() {
+			r.ReleaseHeld(name)
 			return nil
 		}
 		r.settle(in.listeners...)

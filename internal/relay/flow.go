@@ -22,6 +22,7 @@ const (
 	phaseMoving                   // both legs are connected
 	phaseIntegrity                // the integrity server has the sockets
 	phasePaired                   // a pairing has the socket
+	phaseHeld                     // the target has accepted, and the client's SYN was held for that
 	phaseGone                     // closed; the struct is garbage
 )
 
@@ -62,6 +63,7 @@ type flow struct {
 	opening *opening // while dialing
 	serving *serving // while it is an integrity check
 	paired  *paired  // of a flow that a pairing carries
+	held    *held    // until the client connects, if its SYN was held
 	closing *closing // once the flow has failed
 	ration  *ration  // while memory is short
 }

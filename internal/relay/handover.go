@@ -56,6 +56,7 @@ func (r *Relay) Relinquish() error {
 		return ErrClosed
 	}
 	r.giveUpChange()
+	r.relinquished.Store(true)
 	r.draining.Store(true)
 	for _, l := range r.emptyTable(nil) {
 		for _, w := range r.workers {
@@ -63,6 +64,9 @@ func (r *Relay) Relinquish() error {
 		}
 		closeFD(l.fd)
 	}
+	// The process that accepts their clients dials anew.
+	r.releaseHeld("", phaseHeld)
+	r.releaseHeld("", phaseDialing)
 	r.probes.Close()
 	return nil
 }

@@ -17,30 +17,35 @@ import (
 const (
 	headerTimeout = 5 * time.Second       // for a client to send its PROXY header
 	socketRetry   = 20 * time.Millisecond // until the next attempt after descriptors or memory ran out
+
+	// addressPatience is for a predecessor to reset the target of a held SYN, of which
+	// this process accepts the client.
+	addressPatience = time.Second
 )
 
 // opening is the state of a flow until both legs are connected.
 type opening struct {
-	header   []byte // PROXY header read so far, then the bytes behind it
-	source   netip.AddrPort
-	dest     netip.AddrPort
-	order    []uint16         // indices of the hops to try
-	inline   [hops.Few]uint16 // room for order
-	next     int              // number of hops already begun
-	blamed   bool             // an attempt at the current hop failed, not caused by this host
-	addrs    []netip.Addr     // of the current hop, not tried yet
-	port     uint16
-	broken   bool          // the client has reset after it had sent bytes
-	ackHeld  bool          // the handshake's ACK waits for the first bytes
-	lookup   bool          // waiting for the resolver
-	awaitFD  bool          // waiting for a descriptor
-	brief    bool          // the flow waits too short a time to blame a hop
-	within   time.Duration // bounds all attempts; 0: only the tunnel does
-	deadline time.Duration // of all attempts
-	attempt  time.Duration // deadline of the current attempt
-	batch    uint64        // of events, in which the attempt began
-	reason   report.EndReason
-	err      error
+	header    []byte // PROXY header read so far, then the bytes behind it
+	source    netip.AddrPort
+	dest      netip.AddrPort
+	order     []uint16         // indices of the hops to try
+	inline    [hops.Few]uint16 // room for order
+	next      int              // number of hops already begun
+	blamed    bool             // an attempt at the current hop failed, not caused by this host
+	addrs     []netip.Addr     // of the current hop, not tried yet
+	port      uint16
+	broken    bool          // the client has reset after it had sent bytes
+	ackHeld   bool          // the handshake's ACK waits for the first bytes
+	lookup    bool          // waiting for the resolver
+	awaitFD   bool          // waiting for a descriptor
+	awaitAddr bool          // waiting for the client's address, which the predecessor's leg may still have
+	brief     bool          // the flow waits too short a time to blame a hop
+	within    time.Duration // bounds all attempts; 0: only the tunnel does
+	deadline  time.Duration // of all attempts
+	attempt   time.Duration // deadline of the current attempt
+	batch     uint64        // of events, in which the attempt began
+	reason    report.EndReason
+	err       error
 }
 
 // readHeader reads the required PROXY header of a trusted source.
@@ -156,6 +161,10 @@ func (w *worker) dialNext(f *flow) {
 			o.addrs = o.addrs[1:]
 			o.attempt = o.share(w.now)
 			w.timers.schedule(f, o.attempt)
+			return
+		case errno == unix.EADDRNOTAVAIL && rt.tunnel.SourceClient && w.now < f.start+addressPatience:
+			o.awaitAddr = true
+			w.timers.schedule(f, w.now+socketRetry)
 			return
 		case outOfResources(errno):
 			// The client keeps waiting: descriptors may become free in time.
@@ -392,6 +401,10 @@ func (w *worker) clientEvent(f *flow, events uint32) {
 
 // established begins to move bytes.
 func (w *worker) established(f *flow, events uint32) {
+	if f.held != nil {
+		w.targetAccepted(f, events)
+		return
+	}
 	o := f.opening
 	f.opening = nil
 	defer w.openings.put(o)
@@ -483,7 +496,10 @@ func (w *worker) openingDue(f *flow) {
 		w.timers.schedule(f, f.start+headerTimeout)
 	case f.phase == phaseAwaiting:
 		w.abort(f, o.reason, o.err)
-	case o.awaitFD:
+	case f.phase == phaseHeld:
+		w.abort(f, report.EndClientTimeout, errHeldTimeout)
+	case o.awaitFD, o.awaitAddr:
+		o.awaitAddr = false
 		w.dialNext(f)
 	case w.now < o.attempt:
 		w.timers.schedule(f, o.attempt)

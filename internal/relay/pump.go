@@ -324,6 +324,7 @@ func (w *worker) apply(f *flow, a action) {
 func (w *worker) closeFlow(f *flow, a action) {
 	w.settleReason(f)
 	w.endPaired(f)
+	w.endHeld(f)
 	w.account(f)
 	for s := client; s <= target; s++ {
 		w.discard(&f.dirs[s])

@@ -50,6 +50,7 @@ type Relay struct {
 	pauseLogged   atomic.Bool
 	memory        memoryGuard
 	sources       sources
+	held          heldFlows
 	flowIDs       atomic.Uint64 // the last one given out
 	acceptErrors  errnoCounts
 	sampling      sampling
@@ -63,8 +64,10 @@ type Relay struct {
 	change   *Change // prepared, and neither committed nor aborted
 	closed   bool
 	draining atomic.Bool
-	table    atomic.Pointer[table]
-	nextID   int32
+
+	relinquished atomic.Bool // another process accepts
+	table        atomic.Pointer[table]
+	nextID       int32
 }
 
 // New makes a relay without tunnels, which does nothing. The first change that is
@@ -163,7 +166,9 @@ func (r *Relay) Drain(ctx context.Context) (left []Leftover, err error) {
 	}
 	r.giveUpChange()
 	r.draining.Store(true)
+	r.releaseHeld("", phaseDialing)
 	r.closeListeners(r.emptyTable((*installed).needsLanes))
+	r.releaseHeld("", phaseHeld) // who has not connected by now cannot
 	workers := r.workers
 	r.mu.Unlock()
 

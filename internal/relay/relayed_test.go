@@ -5,7 +5,9 @@ import "testing"
 // Only SYNs whose hop limit began where a relay's does are a relay's.
 func TestIsRelayed(t *testing.T) {
 	v4 := func(ttl byte) []byte { return append([]byte{0x45, 0, 0, 60, 0, 0, 0, 0, ttl, 6}, make([]byte, 50)...) }
-	v6 := func(hops byte) []byte { return append([]byte{0x60, 0, 0, 0, 0, 40, 6, hops, ^hops}, make([]byte, 71)...) }
+	v6 := func(hops byte) []byte {
+		return append([]byte{0x60, 0, 0, 0, 0, 40, 6, hops, ^hops}, make([]byte, 71)...)
+	}
 	for _, c := range []struct {
 		ttl  byte
 		want bool

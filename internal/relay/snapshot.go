@@ -215,7 +215,7 @@ func (f *flow) state() string {
 	switch {
 	case f.phase == phaseHeader:
 		return "header"
-	case f.phase == phaseDialing, f.phase == phaseAwaiting:
+	case f.phase == phaseDialing, f.phase == phaseAwaiting, f.phase == phaseHeld:
 		return "dialing"
 	case f.phase == phaseIntegrity:
 		return "check"

@@ -266,6 +266,8 @@ func (w *worker) legEvent(f *flow, s side, events uint32) {
 	case phaseHeader:
 		l.note(events)
 		w.readHeader(f)
+	case phaseHeld:
+		l.note(events)
 	}
 }
 
