@@ -2,6 +2,7 @@ package faults
 
 import (
 	"errors"
+	"longhaul/internal/nettest"
 	"syscall"
 	"testing"
 )
@@ -108,5 +109,146 @@ func TestCase70InterceptedTargetFailsMirrored(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// silence has the target drop first SYNs until hear is called.
+func (s *routed) silence() (hear func()) {
+	s.t.Helper()
+	s.shellOn(s.B, `
+		nft add table inet silence
+		nft add chain inet silence input '{ type filter hook input priority 0 ; }'
+		nft add rule inet silence input tcp dport 5000 'tcp flags & (syn | ack) == syn' drop
+	`)
+	return func() { s.t.Helper(); s.shellOn(s.B, "nft delete table inet silence") }
+}
+
+// dialing begins a connection to each address of a silent target, and returns once the
+// relay dials both.
+func (s *routed) dialing() (all []<-chan error) {
+	s.t.Helper()
+	before := s.relay.status().tunnel("main").FlowsTotal
+	for _, address := range routedTargets {
+		all = append(all, begin(s.t, s.dial(address)))
+	}
+	nettest.Eventually(s.t, patience, func() bool { return s.relay.status().tunnel("main").FlowsTotal == before+2 },
+		func() string { return "the relay does not dial" })
+	return all
+}
+
+func expectEchoes(t *testing.T, when string, all []<-chan error) {
+	t.Helper()
+	for i, echoed := range all {
+		if err := <-echoed; err != nil {
+			t.Errorf("%s: to %s: %v", when, routedTargets[i], err)
+		}
+	}
+}
+
+// Case 70, more of it: connections whose SYN is held while the target is slow to answer,
+// the tunnel is drained, the relay stops, is upgraded or killed. None is refused.
+func TestCase70SYNIsHeld(t *testing.T) {
+	t.Parallel()
+	s := newRouted(t).serve()
+	s.start("    refuse: mirror")
+	flows := func() int64 { return s.relay.status().tunnel("main").FlowsTotal }
+	s.expect(true, "at first")
+
+	hear := s.silence()
+	waiting := s.dialing()
+	hear()
+	before := flows()
+	expectEchoes(t, "a slow target", waiting)
+	if n := flows(); n != before {
+		t.Errorf("%d flows more for copies of a SYN", n-before)
+	}
+
+	hear = s.silence()
+	waiting = s.dialing()
+	if output, status := command(t, "drain", "main", "--control-socket", s.relay.socket()); status != 0 {
+		t.Fatal(output)
+	}
+	hear()
+	before = flows()
+	expectEchoes(t, "drained while it dialed", waiting)
+	if n := flows(); n != before {
+		t.Errorf("%d flows while the tunnel is drained", n-before)
+	}
+	if output, status := command(t, "resume", "main", "--control-socket", s.relay.socket()); status != 0 {
+		t.Fatal(output)
+	}
+	s.awaitWay(true, "after resume")
+
+	hear = s.silence()
+	waiting = s.dialing()
+	nettest.Must(t, s.relay.cmd.Process.Kill())
+	<-s.relay.exited
+	hear()
+	expectEchoes(t, "killed while it dialed", waiting)
+	s.relay = restartDaemon(t, s.R, s.relay)
+	for _, h := range s.expect(true, "after the restart") {
+		h.release(t)
+	}
+
+	hear = s.silence()
+	waiting = s.dialing()
+	s.relay.signal(syscall.SIGTERM)
+	s.relay.expectLog(`(?s)msg=stopping.*msg="new connections pass the relay"`)
+	hear()
+	expectEchoes(t, "stopped while it dialed", waiting)
+	s.relay.expectExit(0)
+	s.relay = restartDaemon(t, s.R, s.relay)
+
+	hear = s.silence()
+	waiting = s.dialing()
+	_, err := s.relay.upgrade("")
+	nettest.Must(t, err)
+	hear()
+	expectEchoes(t, "upgraded while it dialed", waiting)
+	s.expect(true, "after the upgrade")
+}
+
+// Case 70, more of it: many clients connect at once, through firewalls that drop what
+// they do not know.
+func TestCase70CrowdIsHeld(t *testing.T) {
+	t.Parallel()
+	s := newRouted(t).serve()
+	s.shellOn(s.R, `nft -f - <<-END
+		table inet filter {
+			chain prerouting {
+				type filter hook prerouting priority filter
+				fib saddr . iif oif missing drop
+			}
+			chain input {
+				type filter hook input priority filter; policy drop
+				ct state invalid drop
+				ct state established,related accept
+				meta mark & 0x1000 == 0x1000 accept
+				ip6 nexthdr icmpv6 accept
+			}
+			chain forward {
+				type filter hook forward priority filter; policy drop
+			}
+			chain output {
+				type filter hook output priority filter
+				ct state invalid drop
+			}
+		}
+		END
+	`)
+	s.start("    refuse: mirror\n    max_flows_per_source: off")
+	const crowd = 200
+	var waiting []<-chan error
+	for n := range crowd {
+		waiting = append(waiting, begin(t, s.dial(routedTargets[n%2])))
+	}
+	for _, echoed := range waiting {
+		if err := <-echoed; err != nil {
+			t.Error(err)
+		}
+	}
+	nettest.Eventually(t, patience, func() bool { return s.relay.status().FlowsNow == 0 }, func() string { return "flows are left" })
+	if n := s.relay.status().tunnel("main").FlowsTotal; n != crowd {
+		t.Errorf("%d flows of %d clients", n, crowd)
 	}
 }

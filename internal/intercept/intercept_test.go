@@ -515,6 +515,12 @@ func TestCommands(t *testing.T) {
 		},
 		"single ports": func(o *Options) { o.Tunnels[0].Ports = []PortRange{{22, 22}, {1521, 1521}} },
 		"a range":      func(o *Options) { o.Tunnels[0].Ports = []PortRange{{5432, 5440}} },
+		"mirrored": mirrored,
+		"mirrored and paused": func(o *Options) {
+			mirrored(o)
+			o.Tunnels[0].Paused = true
+			o.Tunnels[0].To = prefixes("10.9.2.0/24")
+		},
 		"two tunnels": func(o *Options) {
 			o.Tunnels[0].Paused = true
 			o.Tunnels = append(o.Tunnels, Tunnel{Name: "2.x_y", Interface: "right", To: prefixes("fd09:3::/64", "fd09:5::7/128"), ListenPort6: 8000})
@@ -535,6 +541,10 @@ func TestCommands(t *testing.T) {
 			}
 		})
 	}
+}
+
+func mirrored(o *Options) {
+	o.Tunnels[0].Mirror, o.Tunnels[0].HoldPort, o.Tunnels[0].HoldPort6 = true, 7100, 7106
 }
 
 // A child process sets or clears, see [TestMain].

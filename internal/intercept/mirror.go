@@ -16,7 +16,7 @@ import (
 // divert gives a tunnel's first SYNs to the relay.
 func (f family) divert(t Tunnel) (rules []rule) {
 	bypassed := rule{firstSYN, notToThisHost, countIn(bypassCounter(t.Name))}
-	toRelay := rule{f.tproxy(f.port(t)), countIn(counterName(t.Name)), notrack, accept}
+	toRelay := rule{f.tproxy(f.port(t), "PORT"), countIn(counterName(t.Name)), notrack, accept}
 	if !t.Mirror {
 		if t.Paused {
 			return []rule{bypassed}
@@ -32,7 +32,7 @@ func (f family) divert(t Tunnel) (rules []rule) {
 	if t.Paused {
 		return append(rules, bypassed)
 	}
-	return append(rules, rule{firstSYN, notToThisHost, f.tproxy(f.holdPort(t)), notrack, accept})
+	return append(rules, rule{firstSYN, notToThisHost, f.tproxy(f.holdPort(t), "HOLD"), notrack, accept})
 }
 
 // refusals is the chain that refuses what was put back.

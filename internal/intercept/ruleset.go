@@ -402,8 +402,8 @@ func (f family) choose(four, six uint16) uint16 {
 }
 
 // tproxy ends the rule if nobody listens at the port.
-func (f family) tproxy(port uint16) statement {
-	text := "PORT" // of a plan, before the relay listens
+func (f family) tproxy(port uint16, planned string) statement {
+	text := planned // before the relay listens
 	if port != 0 {
 		text = fmt.Sprint(port)
 	}

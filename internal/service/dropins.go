@@ -21,12 +21,13 @@ const (
 	LoadCC      = "load-congestion-control"
 	UseCC       = "congestion-control"
 	Intercept   = "interception"
+	Mirror      = "interception-mirror"
 	Credentials = "credentials"
 )
 
 // DropInNames lists the names of all drop-ins.
 func DropInNames() []string {
-	return []string{LowPorts, NetAdmin, LoadCC, UseCC, Intercept, Credentials}
+	return []string{LowPorts, NetAdmin, LoadCC, UseCC, Intercept, Mirror, Credentials}
 }
 
 // DropIn is a drop-in of the unit, and the reason for it.
@@ -137,6 +138,9 @@ func neededDropIns(c *config.Config, l limits, ownCC []string) []DropIn {
 			add(Intercept, "tunnel %s intercepts connections", t.Name)
 		} else if t.Source == config.SourceClient {
 			add(Intercept, "tunnel %s dials from its clients' addresses", t.Name)
+		}
+		if t.Refuse == config.RefuseMirror {
+			add(Mirror, "tunnel %s has refuse: mirror", t.Name)
 		}
 		if t.Transport == config.TransportKernel {
 			continue
