@@ -40,6 +40,8 @@ type doctorFlags struct {
 	undo          bool
 	json          bool
 	namespace     string
+	intercept     bool
+	client        string
 }
 
 func newDoctor(env *env) *cobra.Command {
@@ -54,11 +56,17 @@ figures behind each finding, and the remedies with the gain of each.
 
 With --remote, --local or --pid it only watches and does not change the
 connections. It sends a few probe packets to find the packet sizes that the path
-carries (--no-probe: none). With --test it sends data to find the throughput.`,
+carries (--no-probe: none). With --test it sends data to find the throughput.
+
+With --intercept, on the host of a relay that intercepts, it sends one probe
+toward the targets that are given, or toward those of a flow of each tunnel, and
+one toward a client. It names routes, filters and firewalls because of which
+packets of one direction do not pass this host.`,
 		Example: `  longhaul doctor far.example.net
   longhaul doctor --remote 203.0.113.9:5432 --test
   longhaul doctor --pid 4711 --time 20s
-  longhaul doctor --pcap sender.pcap`,
+  longhaul doctor --pcap sender.pcap
+  longhaul doctor --intercept 10.20.20.5:22 --client 10.10.10.7`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := restartInNamespace(f.namespace); err != nil {
@@ -73,6 +81,9 @@ carries (--no-probe: none). With --test it sends data to find the throughput.`,
 			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
+			if f.intercept || f.client != "" {
+				return examineInterception(ctx, cmd, env, &f, args)
+			}
 			observation, err := f.observe(ctx, env, args)
 			var none *examine.NoVerdictError
 			switch {
@@ -108,6 +119,8 @@ carries (--no-probe: none). With --test it sends data to find the throughput.`,
 	flags.IntVar(&f.pid, "pid", 0, "watch connections of process `PID`")
 	f.During = 5 * time.Second
 	flagvalue.AddDuration(flags, &f.During, "time", "how long to watch")
+	flags.BoolVar(&f.intercept, "intercept", false, "find why intercepted connections fail")
+	flags.StringVar(&f.client, "client", "", "with --intercept: `ADDRESS` of a client, for the probes")
 	flags.BoolVar(&f.receive, "receive", false, "with HOST: have that host send")
 	flags.BoolVar(&f.Test, "test", false, "also send data to a longhaul measure there")
 	flags.Uint16Var(&f.TestPort, "test-port", measure.DefaultPort, "`PORT` of that longhaul measure")

@@ -53,7 +53,7 @@ var flagTable = []flagRow{
 	{"cc", "NAME LIST", optional}, {"wan-cc", "NAME", usual}, {"lan-cc", "NAME", usual},
 	{"to", "DEST", optional}, {"from", "DEST", optional},
 	{"local", "HOST[:PORT]", optional}, {"remote", "HOST[:PORT]", optional}, {"forward", "HOST:PORT", optional},
-	{"client", "HOST[:PORT]", optional}, {"probe", "ADDRESS", optional}, {"via", "ADDRESS", optional},
+	{"client", "HOST[:PORT] ADDRESS", optional}, {"probe", "ADDRESS", optional}, {"via", "ADDRESS", optional},
 	{"listen", "ADDRESS:PORT ADDRESS[:PORT]", optional}, {"http-listen", "ADDRESS:PORT", usual},
 	{"dashboard", "ADDRESS:PORT", usual}, {"http", "ADDRESS:PORT", optional},
 	{"address", "HOST:PORT", optional}, {"allow", "PREFIX", usual}, {"proxy-in", "PREFIX", optional},
@@ -107,7 +107,7 @@ var flagTable = []flagRow{
 	{"item", "LIST", usual},
 
 	// Switches.
-	{"apply", "", usual}, {"undo", "", usual}, {"test", "", usual}, {"receive", "", usual}, {"no-probe", "", usual},
+	{"apply", "", usual}, {"undo", "", usual}, {"test", "", usual}, {"intercept", "", usual}, {"receive", "", usual}, {"no-probe", "", usual},
 	{"both", "", usual}, {"missing", "", usual}, {"in-turn", "", usual}, {"serve", " ADDRESS:PORT", optional}, {"no-delay", "", usual}, {"csv", "", usual},
 	{"default", "", usual}, {"lock", "", usual}, {"quickack", "", usual}, {"watch", "", usual},
 	{"clamp-to-pmtu", "", usual}, {"clamp-to-route", "", usual}, {"once", "", usual}, {"relay", "", usual},

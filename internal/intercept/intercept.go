@@ -45,9 +45,26 @@ type Tunnel struct {
 	Mirror    bool   `json:"mirror,omitempty"`
 	HoldPort  uint16 `json:"hold_port,omitempty"`
 	HoldPort6 uint16 `json:"hold_port6,omitempty"`
+	// SourceRelay: the relay dials from its own address. The rules are the same.
+	SourceRelay bool `json:"source_relay,omitempty"`
 	// Paused: new connections pass directly, as of a relay that drains or sheds.
 	// Connections that the relay has stay with it.
 	Paused bool `json:"paused,omitempty"`
+}
+
+// Takes reports whether the tunnel intercepts connections of a client to a target.
+func (t Tunnel) Takes(client netip.Addr, target netip.AddrPort) bool {
+	return t.LeadsTo(target) && (len(t.From) == 0 || contain(t.From, client))
+}
+
+// LeadsTo reports whether the tunnel intercepts connections to a target.
+func (t Tunnel) LeadsTo(target netip.AddrPort) bool {
+	return contain(t.To, target.Addr()) && (len(t.Ports) == 0 ||
+		slices.ContainsFunc(t.Ports, func(r PortRange) bool { return r.First <= target.Port() && target.Port() <= r.Last }))
+}
+
+func contain(all []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // Dialer is a tunnel that intercepts nothing, and dials targets from its clients' own

@@ -515,7 +515,7 @@ func TestCommands(t *testing.T) {
 		},
 		"single ports": func(o *Options) { o.Tunnels[0].Ports = []PortRange{{22, 22}, {1521, 1521}} },
 		"a range":      func(o *Options) { o.Tunnels[0].Ports = []PortRange{{5432, 5440}} },
-		"mirrored": mirrored,
+		"mirrored":     mirrored,
 		"mirrored and paused": func(o *Options) {
 			mirrored(o)
 			o.Tunnels[0].Paused = true
