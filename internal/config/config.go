@@ -99,6 +99,8 @@ type Tunnel struct {
 	Original  Original  `json:",omitzero"` // of a far tunnel without Forward
 	Pair      Pair      `json:",omitzero"` // the far relay to which the tunnel leads
 	PairFrom  PairFrom  `json:",omitzero"` // the near relays whose flows the tunnel takes
+	// Destinations replace LAN and WAN for legs to targets in their prefixes.
+	Destinations []Destination `json:",omitempty"` // the longest prefix first
 	Settings
 }
 
@@ -294,7 +296,12 @@ func (c *Config) CongestionControls() []string {
 		if tunnel.Transport == TransportKernel {
 			continue
 		}
-		for _, name := range []string{tunnel.LAN.CongestionControl, tunnel.WAN.CongestionControl} {
+		legs := []Leg{tunnel.LAN, tunnel.WAN}
+		for _, d := range tunnel.Destinations {
+			legs = append(legs, d.LAN, d.WAN)
+		}
+		for _, leg := range legs {
+			name := leg.CongestionControl
 			if name != "" && !slices.Contains(names, name) {
 				names = append(names, name)
 			}

@@ -152,7 +152,7 @@ func TestSchemaHasExactlyTheKnownKeys(t *testing.T) {
 		"proxy_protocol": proxy, "proxy_protocol.in": proxy.Properties["in"], "lan": root.Defs["leg"], "wan": root.Defs["leg"],
 		"keepalive": root.Defs["keepalive"].AnyOf[1], "a hop of forward": root.Defs["hop"].AnyOf[1], "health": root.Defs["health"].AnyOf[1],
 		"check": root.Defs["check"].AnyOf[1], "pair": root.Defs["pair"].AnyOf[1], "pair_from": root.Defs["pair_from"].AnyOf[1],
-		"intercept": root.Defs["intercept"], "original": root.Defs["original"], "interception": root.Properties["interception"],
+		"intercept": root.Defs["intercept"], "original": root.Defs["original"], "a destination": root.Defs["destination"], "interception": root.Properties["interception"],
 	}
 	for section, known := range d.keys {
 		s := sections[section]

@@ -189,12 +189,14 @@ func (d *decoder) tunnel(n *node, base Settings, names map[string]Position) Tunn
 		{"original", func(n *node) { d.original(n, &t.Original) }},
 		{"pair", func(n *node) { d.pair(n, &t.Pair) }},
 		{"pair_from", func(n *node) { d.pairFrom(n, &t.PairFrom) }},
+		{"destinations", func(*node) {}}, // after what they replace
 	}
 	before := len(d.errs)
 	d.mapping(n, "a tunnel", append(fields, d.settingsFields(&t.Settings)...)...)
 	if n.kind != mapping {
 		return t
 	}
+	d.destinations(n.lookup("destinations"), &t)
 	for _, required := range []struct{ key, fix string }{
 		{"name", "add a name; logs and status use it"},
 		{"listen", "add where it listens, such as listen: 10.10.10.20:6000"},

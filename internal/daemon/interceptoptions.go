@@ -14,7 +14,7 @@ func InterceptOptions(relayName string, c *config.Config) intercept.Options {
 		case t.Intercept.Enabled():
 			o.Tunnels = append(o.Tunnels, intercept.Tunnel{Name: t.Name, Interface: t.Intercept.Interface,
 				From: t.Intercept.From, To: t.Intercept.To, Ports: portRanges(t.Intercept.Ports),
-				Mirror: t.Refuse == config.RefuseMirror, SourceRelay: t.Source == config.SourceRelay})
+				Mirror: t.Refuse == config.RefuseMirror, SourceRelay: t.Source != config.SourceClient})
 			o.AnswerPorts = o.AnswerPorts && len(t.Forward) == 0 // else flows lead elsewhere
 		case t.Source == config.SourceClient:
 			o.Dialers = append(o.Dialers, intercept.Dialer{Name: t.Name,

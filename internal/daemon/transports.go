@@ -102,6 +102,16 @@ func (t *transports) translate(c *config.Config) ([]relay.Tunnel, error) {
 				return nil, fmt.Errorf("tunnel %s: %w", tun.Name, err)
 			}
 			rt.Transport = l
+			for _, d := range tun.Destinations {
+				there := tun.Settings
+				there.LAN, there.WAN = d.LAN, d.WAN
+				// A rate that connections share is one of each destination.
+				l, err := t.legs(fmt.Sprintf("%s to %s", tun.Name, d.Prefix), there)
+				if err != nil {
+					return nil, fmt.Errorf("tunnel %s: destination %s: %w", tun.Name, d.Prefix, err)
+				}
+				rt.Destinations = append(rt.Destinations, relay.Destination{Prefix: d.Prefix, Transport: l})
+			}
 		}
 		out = append(out, rt)
 	}

@@ -560,3 +560,41 @@ func TestCase69InterceptionWithConntrack(t *testing.T) {
 		six.release(t)
 	})
 }
+
+// Legs to targets in a prefix of destinations have its settings, by the longest match.
+// A reload applies to new flows.
+func TestInterceptedFlowByDestination(t *testing.T) {
+	t.Parallel()
+	s := newRouted(t).serve()
+	nettest.Must(t, s.B.Address("eth0", netip.MustParsePrefix("10.9.2.3/24")))
+	l, err := s.listen("10.9.2.3")(t.Context())
+	nettest.Must(t, err)
+	t.Cleanup(tcpserver.Serve(l, tcpserver.Echo))
+	const settings = `    wan_side: forward
+    wan: {congestion_control: cubic}
+    destinations:
+      - {prefix: 10.9.2.0/24, wan: {congestion_control: cubic}}
+      - {prefix: 10.9.2.%d, wan: {congestion_control: reno}}
+`
+	s.start(fmt.Sprintf(settings, 2))
+	// expect checks the algorithm of the target leg, and the prefix that status shows.
+	expect := func(h held, congestionControl, destination string) {
+		t.Helper()
+		f := flowOf(s.relay, h)
+		if f.TargetLeg.Destination != destination {
+			t.Errorf("to %s: status has the settings of %q, want %q", h.RemoteAddr(), f.TargetLeg.Destination, destination)
+		}
+		out := s.run("ss", "iproute2", "-Htin", "state", "established", "src", h.LocalAddr().String(), "dst", h.RemoteAddr().String())
+		if !bytes.Contains([]byte(out), []byte(" "+congestionControl+" ")) {
+			t.Errorf("to %s: want %s: %s", h.RemoteAddr(), congestionControl, out)
+		}
+	}
+	hosts, six := hold(t, s.dial("10.9.2.2")), hold(t, s.dial(routedTargets[1]))
+	expect(hosts, "reno", "10.9.2.2/32")
+	expect(hold(t, s.dial("10.9.2.3")), "cubic", "10.9.2.0/24")
+	expect(six, "cubic", "")
+	s.relay.reload(s.config(fmt.Sprintf(settings, 3)))
+	expect(hosts, "reno", "10.9.2.2/32")
+	expect(hold(t, s.dial("10.9.2.2")), "cubic", "10.9.2.0/24")
+	expect(hold(t, s.dial("10.9.2.3")), "reno", "10.9.2.3/32")
+}

@@ -286,7 +286,8 @@ type flowStatus struct {
 }
 
 type legStatus struct {
-	Side string `json:"side"` // lan or wan
+	Side        string `json:"side"` // lan or wan
+	Destination string `json:"destination"`
 }
 
 type tunnelStatus struct {

@@ -97,7 +97,7 @@ func (w *worker) admit(l *listener, fd int, from netip.AddrPort) {
 		return
 	}
 	if t.Transport != nil {
-		w.setUp(f, client, t.Transport)
+		w.setUp(f, client, t.Transport, netip.Prefix{})
 	}
 	if t.ProxyIn.Required {
 		w.timers.schedule(f, f.start+headerTimeout)

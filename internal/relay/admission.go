@@ -39,8 +39,9 @@ type tunnelState struct {
 
 // legSetup is what the transport reported about a leg.
 type legSetup struct {
-	side     string
-	degraded string
+	side        string
+	degraded    string
+	destination netip.Prefix // whose transport it has; not valid: the tunnel's
 }
 
 // enter counts a new flow unless the tunnel already has limit flows; 0 means no

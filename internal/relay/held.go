@@ -219,7 +219,7 @@ func (w *worker) join(place heldPlace, fd int) bool {
 		return true
 	}
 	if t := f.route.tunnel; t.Transport != nil {
-		w.setUp(f, client, t.Transport)
+		w.setUp(f, client, t.Transport, netip.Prefix{})
 	}
 	if f.phase == phaseHeld { // otherwise it came by a SYN that another process held
 		w.timers.remove(f)

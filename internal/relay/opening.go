@@ -306,7 +306,7 @@ func (w *worker) dial(f *flow, to netip.AddrPort) unix.Errno {
 	}
 	setLinger(fd, true)
 	keepUrgentInLine(fd)
-	if tr := f.route.tunnel.Transport; tr == nil {
+	if tr, _ := f.route.tunnel.transportTo(to.Addr()); tr == nil {
 		setNoDelay(fd)
 	} else if err := tr.Prepare(fd, true); err != nil {
 		f.route.state.warnOnce(w.relay.log, "leg towards the target is not set up as asked", err.Error())
@@ -431,8 +431,8 @@ func (w *worker) connectLegs(f *flow, events uint32) {
 	f.legs[target].note(events)
 	f.legs[target].writable = true
 	f.legs[client].writable = true
-	if tr := f.route.tunnel.Transport; tr != nil {
-		w.setUp(f, target, tr)
+	if tr, destination := f.route.tunnel.transportTo(f.target.Addr()); tr != nil {
+		w.setUp(f, target, tr, destination)
 		f.lasting = true
 	}
 	w.timers.remove(f)

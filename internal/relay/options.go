@@ -141,6 +141,10 @@ type Tunnel struct {
 	// defaults in place.
 	Transport Transport
 
+	// Destinations replace Transport for legs to targets in their prefixes, the
+	// longest prefix first.
+	Destinations []Destination
+
 	// Integrity answers integrity checks. Nil forwards them as any other bytes.
 	Integrity IntegrityServer
 
@@ -163,6 +167,24 @@ type Dialable struct {
 
 // PortRange is an inclusive range of ports.
 type PortRange struct{ First, Last uint16 }
+
+// Destination is the transport of legs to the targets in a prefix.
+type Destination struct {
+	Prefix    netip.Prefix
+	Transport Transport
+}
+
+// transportTo returns the transport of legs to a target, and the prefix of the
+// destination that has it, which is not valid if none has.
+func (t *Tunnel) transportTo(target netip.Addr) (Transport, netip.Prefix) {
+	target = target.Unmap()
+	for _, d := range t.Destinations {
+		if d.Prefix.Contains(target) {
+			return d.Transport, d.Prefix
+		}
+	}
+	return t.Transport, netip.Prefix{}
+}
 
 // ProxyIn says from whom a PROXY protocol header (v1 or v2) is required.
 // A connection of any other source is refused when Required is set.

@@ -66,6 +66,8 @@ type PairSnapshot struct {
 type LegSnapshot struct {
 	Side     string `json:"side,omitempty"` // lan or wan
 	Degraded string `json:"degraded,omitempty"`
+	// Destination is the prefix of the tunnel's destinations whose settings it has.
+	Destination netip.Prefix `json:"destination,omitzero"`
 }
 
 // Snapshot describes the relay now. Flows are sorted by age, oldest first.
@@ -237,5 +239,5 @@ func (l *leg) snapshot() LegSnapshot {
 	if l.setup == nil {
 		return LegSnapshot{}
 	}
-	return LegSnapshot{Side: l.setup.side, Degraded: l.setup.degraded}
+	return LegSnapshot{Side: l.setup.side, Degraded: l.setup.degraded, Destination: l.setup.destination}
 }

@@ -465,7 +465,8 @@ func (w *worker) due(f *flow) {
 
 // makeLasting sets what only a connection to the target needs that lasts.
 func (w *worker) makeLasting(f *flow, fd int) {
-	if err := f.route.tunnel.Transport.Lasting(fd, f.legs[target].setup.side); err != nil {
+	tr, _ := f.route.tunnel.transportTo(f.target.Addr())
+	if err := tr.Lasting(fd, f.legs[target].setup.side); err != nil {
 		f.route.state.warnOnce(w.log, "leg towards the target is not set up as asked", err.Error())
 	}
 }
@@ -554,9 +555,9 @@ func (w *worker) eachFlow(do func(*flow)) {
 	}
 }
 
-func (w *worker) setUp(f *flow, s side, tr Transport) {
+func (w *worker) setUp(f *flow, s side, tr Transport, destination netip.Prefix) {
 	side, degraded := tr.Established(int(f.legs[s].fd), s == target)
-	f.legs[s].setup = f.route.state.setup(legSetup{side, degraded})
+	f.legs[s].setup = f.route.state.setup(legSetup{side, degraded, destination})
 	if degraded != "" {
 		f.route.state.warnOnce(w.log, "leg is not as asked", degraded)
 	}
