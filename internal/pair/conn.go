@@ -65,8 +65,9 @@ type bulkConn struct {
 
 	// The writing side, under the caller's lock.
 	out        []byte
-	corked     bool // Write waits for flush
-	flushReads bool // a read flushes: one goroutine does both, in the handshake
+	corked     bool   // Write waits for flush
+	flushReads bool   // a read flushes: one goroutine does both, in the handshake
+	turns      *turns // the handshake has one of them, but for the time that it waits
 
 	preface [preface.Size]byte // of an accepted connection, to pass on
 }
@@ -174,6 +175,8 @@ func (c *bulkConn) fill() error {
 		if err := c.flush(); err != nil {
 			return err
 		}
+		c.turns.give()
+		defer c.turns.goOn()
 	}
 	if c.in != nil && c.r > 0 {
 		c.w = copy(c.in, c.in[c.r:c.w])

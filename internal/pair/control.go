@@ -61,7 +61,7 @@ const (
 	// crowd is the least number of flows without a lane of which each gets no more than
 	// crowdShare bytes ahead, as long as the kernel sends them at once: all go on soon.
 	crowd      = 32
-	crowdShare = 512
+	crowdShare = 64
 )
 
 // room is how many bytes of one stream may go ahead of its lane while so many flows wait

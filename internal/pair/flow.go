@@ -41,6 +41,7 @@ type Flow struct {
 	releasing  bool // near: RELEASE is offered, and unanswered
 	releaseDue bool
 	queued     bool        // waits for a lane (near)
+	needsOpen  bool        // near, under the link's lock: the lane that it waits for is to bring its OPEN
 	wanted     bool        // near: the far relay wants a lane for it
 	lost       bool        // a lane, and none has come in its place
 	unanswered bool        // near: the lane's ATTACH has no answer yet

@@ -132,6 +132,11 @@ func (d dialer) greet(ctx context.Context, tcp *net.TCPConn, config *tls.Config,
 		bulk.control(d.options.Established)
 	}
 	bulk.corked, bulk.flushReads = true, true
+	if d.preface.Kind == preface.Lane {
+		bulk.turns = d.node.turns
+	}
+	bulk.turns.begin()
+	defer bulk.turns.give()
 	if _, err := bulk.Write(first); err != nil {
 		return nil, err
 	}
@@ -264,6 +269,11 @@ func broken(err error) error {
 // accept goes through the handshake of an accepted connection behind its preface.
 func (n *Node) accept(bulk *bulkConn, a Acceptor, lane bool) (*connection, error) {
 	bulk.corked, bulk.flushReads = true, true
+	if lane {
+		bulk.turns = n.turns
+	}
+	bulk.turns.begin()
+	defer bulk.turns.give()
 	config := n.identity.ServerTLS().Clone()
 	offered := offersAnother(config)
 	conn := tls.Server(bulk, config)

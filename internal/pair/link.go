@@ -182,21 +182,32 @@ func (l *Link) want(f *Flow) {
 	}
 	f.queued = true
 	l.mu.Lock()
+	f.needsOpen = !f.known
 	l.waiting = append(l.waiting, f)
 	l.mu.Unlock()
 	l.poke()
+}
+
+// takeWaiting takes a flow of a session that waits for a lane: first of those of which
+// nothing can go ahead on the control connection. The caller holds l.mu.
+func (l *Link) takeWaiting(s *session) *Flow {
+	i := slices.IndexFunc(l.waiting, func(f *Flow) bool { return f.s == s && f.needsOpen })
+	if i < 0 {
+		i = slices.IndexFunc(l.waiting, func(f *Flow) bool { return f.s == s })
+	}
+	if i < 0 {
+		return nil
+	}
+	f := l.waiting[i]
+	l.waiting = slices.Delete(l.waiting, i, i+1)
+	return f
 }
 
 // place gives a lane to a flow that waits for one of its session, or to the pool.
 func (l *Link) place(lane *lane) {
 	for {
 		l.mu.Lock()
-		i := slices.IndexFunc(l.waiting, func(f *Flow) bool { return f.s == lane.s })
-		var f *Flow
-		if i >= 0 {
-			f = l.waiting[i]
-			l.waiting = slices.Delete(l.waiting, i, i+1)
-		}
+		f := l.takeWaiting(lane.s)
 		warm := l.o.Warm
 		l.mu.Unlock()
 		if f == nil {

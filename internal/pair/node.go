@@ -42,6 +42,7 @@ type Node struct {
 	budget   budget
 	pipes    pipes
 	linger   linger
+	turns    *turns
 	ctx      context.Context // ends with Close
 	cancel   context.CancelFunc
 	tasks    sync.WaitGroup
@@ -78,7 +79,7 @@ func New(o Options) (*Node, error) {
 	if o.ReplacedAfter == 0 {
 		o.ReplacedAfter = DefaultReplacedAfter
 	}
-	n := &Node{options: o, identity: o.Identity, log: o.Log, instance: randomID(), poller: p,
+	n := &Node{options: o, identity: o.Identity, log: o.Log, instance: randomID(), poller: p, turns: newTurns(),
 		accepted: map[sessionKey]*session{}, strangers: map[Problem]int64{}}
 	n.boundStores()
 	n.ctx, n.cancel = context.WithCancel(context.Background())

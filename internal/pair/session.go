@@ -397,7 +397,8 @@ func (f *Flow) takeWake(offset uint64, b []byte) {
 		l.close()
 		f.loseLane(l)
 	}
-	if f.lane == nil && f.leg.open() && f.leg.busy == 0 && f.leg.writable {
+	ahead := f.lane == nil || f.unanswered && !f.s.noResume // nothing has come over a lane
+	if ahead && f.leg.open() && f.leg.busy == 0 && f.leg.writable {
 		if rest, err := f.sf.In.Data(offset, b); err == nil && len(rest) > 0 {
 			f.writeLeg(rest)
 			f.postDue()

@@ -1,0 +1,53 @@
+package pair
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+)
+
+// TestTurns holds that a handshake that has begun comes before one that begins, and that
+// no turn is lost.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := &turns{free: 1}
+		turns.begin()
+		var order []string
+		wait := func(name string, take func()) {
+			go func() {
+				take()
+				order = append(order, name)
+				turns.give()
+			}()
+			synctest.Wait()
+		}
+		wait("begins", turns.begin)
+		wait("begins later", turns.begin)
+		wait("goes on", turns.goOn)
+		wait("goes on later", turns.goOn)
+		turns.give()
+		synctest.Wait()
+		if want := []string{"goes on", "goes on later", "begins", "begins later"}; !slices.Equal(order, want) {
+			t.Errorf("order %q, want %q", order, want)
+		}
+		if turns.free != 1 {
+			t.Errorf("%d turns are free in the end, of 1", turns.free)
+		}
+	})
+}
+
+// TestFirstLanes holds that a lane goes first to a flow that the far relay does not know:
+// nothing of it can go ahead.
+func TestFirstLanes(t *testing.T) {
+	s, other := &session{}, &session{}
+	known, fresh, later := &Flow{s: s}, &Flow{s: s, needsOpen: true}, &Flow{s: s}
+	l := &Link{waiting: []*Flow{{s: other, needsOpen: true}, known, fresh, later}}
+	for i, want := range []*Flow{fresh, known, later, nil} {
+		if got := l.takeWaiting(s); got != want {
+			t.Errorf("lane %d goes to another flow", i)
+		}
+	}
+	if len(l.waiting) != 1 {
+		t.Errorf("%d flows of the other session wait", len(l.waiting))
+	}
+}
