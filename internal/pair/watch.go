@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -61,14 +62,7 @@ func (s *session) watch(now time.Time, slow, sweep bool) {
 	if slow {
 		s.renew(now)
 	}
-	s.mu.Lock()
-	away := time.Duration(0)
-	if s.ctl == nil {
-		away = now.Sub(s.since)
-	}
-	w := wait{resume: resume, outage: s.ctl == nil && s.instance != 0 && away <= resume, down: away > resume}
-	empty := len(s.flows) == 0
-	s.mu.Unlock()
+	w, away, empty := s.waitAt(now, resume)
 	if long := s.node.options.ReplacedAfter; away > long && s.node.replaced(s, now, long) {
 		s.endAll(cause(flow.EndPeerRestarted, errors.New("the near relay was restarted")))
 		s.close()
@@ -88,6 +82,30 @@ type wait struct {
 	resume time.Duration // so long at most
 	outage bool          // the control connection is away, for less than resume
 	down   bool          // for longer
+	after  time.Duration // since the end of the latest outage; without one, and after resume, endless
+}
+
+// waitAt is what flows wait for at a moment. away is how long the control connection has
+// been away; 0: it stands.
+func (s *session) waitAt(now time.Time, resume time.Duration) (w wait, away time.Duration, empty bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w = wait{resume: resume, after: math.MaxInt64}
+	if s.ctl == nil {
+		away = now.Sub(s.since)
+		w.outage, w.down = s.instance != 0 && away <= resume, away > resume
+	} else if s.outage > 0 {
+		w.after = now.Sub(s.since)
+	}
+	return w, away, len(s.flows) == 0
+}
+
+// unserved reports that a near flow's client has waited long enough for a lane: for its
+// deadline, in which an outage does not count, since its end found no lane ready. With
+// the outage that is no longer than others wait.
+func (f *Flow) unserved(now time.Time, w wait) bool {
+	waited := f.start.until(now)
+	return f.near && !f.sent && waited > f.deadline && (waited > w.resume || !w.outage && w.after > f.deadline)
 }
 
 // revoke ends the session of a peer that is admitted no more: its flows first, so that
@@ -233,7 +251,7 @@ func (f *Flow) watch(now time.Time, w wait) {
 	switch {
 	case (f.sent || !f.near) && (w.down && !f.onOwn() || !f.needSince.IsZero() && f.needSince.until(now) > w.resume):
 		f.giveUp(cause(flow.EndWANLost, errors.New("no lane for the time that a flow waits")))
-	case f.near && !f.sent && f.start.until(now) > f.deadline && (!w.outage || f.start.until(now) > w.resume):
+	case f.unserved(now, w):
 		f.giveUp(f.s.whyDown())
 	case !f.sf.Dead() && !f.sf.Clean():
 		f.watchReset(now)

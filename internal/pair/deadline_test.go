@@ -1,0 +1,66 @@
+package pair
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestClientsOfAnOutage holds how long a client waits that comes before a session, in an
+// outage, or while nothing is wrong but that no lane can be made.
+func TestClientsOfAnOutage(t *testing.T) {
+	const deadline, resume = 10 * time.Second, time.Minute
+	for _, test := range []struct {
+		name   string
+		before time.Duration // of the first session, in which there is none
+		comes  time.Duration // after that
+		outage time.Duration // after the client has come; it begins at once
+		waits  time.Duration
+	}{
+		{"while the session stands", 0, time.Minute, 0, deadline},
+		{"before the first session", 9 * time.Second, -5 * time.Second, 0, deadline},
+		{"in a short outage", 0, time.Second, 2 * time.Second, 2*time.Second + deadline},
+		{"in an outage beyond its deadline", 0, time.Second, 20 * time.Second, 20*time.Second + deadline},
+		{"in an outage of almost resume", 0, time.Second, resume - time.Second, resume},
+		{"in an outage beyond resume", 0, time.Second, 2 * resume, resume},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := &Node{}
+				s := newSession(n, "b", 1, true)
+				stands := func(on bool) {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					if s.ctl = nil; !on {
+						s.since = time.Now()
+						return
+					}
+					if s.ctl = (&control{}); s.instance != 0 {
+						s.outage += time.Since(s.since)
+					}
+					s.instance, s.since = 1, time.Now()
+				}
+				came := test.before + test.comes
+				time.AfterFunc(test.before, func() { stands(true) })
+				if test.outage > 0 {
+					time.AfterFunc(came, func() { stands(false) })
+					time.AfterFunc(came+test.outage, func() { stands(true) })
+				}
+				time.Sleep(came)
+				synctest.Wait()
+				f := newFlow(s, 1, true, LegOptions{})
+				f.deadline = deadline
+				began := time.Now()
+				for !f.over.Load() {
+					time.Sleep(tickEvery)
+					w, _, _ := s.waitAt(time.Now(), resume)
+					f.watch(time.Now(), w)
+					synctest.Wait()
+				}
+				if waited := time.Since(began); waited < test.waits || waited > test.waits+2*tickEvery {
+					t.Errorf("the client waits %v, want %v", waited, test.waits)
+				}
+			})
+		})
+	}
+}
