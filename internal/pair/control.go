@@ -3,6 +3,7 @@ package pair
 import (
 	"bufio"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"longhaul/internal/pair/wire"
@@ -20,6 +21,8 @@ type control struct {
 	kick chan struct{}
 	gone chan struct{} // closed by close
 	once sync.Once
+
+	heard atomic.Int64 // stamp of the latest message of the other end
 
 	mu     sync.Mutex
 	queue  []byte // messages that wait, besides those of flows
@@ -52,6 +55,17 @@ func (c *control) answered() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ping == 0
+}
+
+// silent reports that the other end has said nothing for so long. What it has said may
+// wait here: a process that gets no processor does not look at it.
+func (c *control) silent(now time.Time, within time.Duration) bool {
+	if stamp(c.heard.Load()).until(now) <= within {
+		return false
+	}
+	unseen := 0
+	c.c.bulk.control(func(fd int) { unseen = unread(fd) })
+	return unseen == 0
 }
 
 const (
@@ -101,6 +115,7 @@ func (c *control) read(handle func(wire.Message)) error {
 		if err != nil {
 			return err
 		}
+		c.heard.Store(int64(stampNow()))
 		handle(m)
 	}
 }

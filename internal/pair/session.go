@@ -394,6 +394,7 @@ func (f *Flow) takeWake(offset uint64, b []byte) {
 	if l := f.lane; l != nil && f.near && f.laneSince.since() > within {
 		// The far relay has lost the lane. Nobody here saw it: the reader waits for
 		// the client, and nothing is left to write.
+		f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", "the other relay asks for one")
 		l.close()
 		f.loseLane(l)
 	}

@@ -22,7 +22,10 @@ const (
 	pingEvery = time.Second
 	// pongWithin bounds the wait for a PONG while the kernel believes in the path:
 	// something between acknowledges for a dead relay.
-	pongWithin    = 2 * time.Second
+	pongWithin = 2 * time.Second
+	// maxRTT is the longest round trip that a path has. A PONG that takes longer has met
+	// a relay without a processor, of which no deadline may depend for long.
+	maxRTT        = 2 * time.Second
 	hedgeAfter    = 200 * time.Millisecond // of an OPEN without an answer
 	suspectAfter  = 500 * time.Millisecond // of bytes without an acknowledgement
 	checkKeysTick = 10                     // ticks
@@ -143,8 +146,9 @@ func (s *session) watchControl(now time.Time, slow bool) {
 	ctl.mu.Lock()
 	waiting, since := ctl.ping != 0, now.Sub(ctl.pinged)
 	ctl.mu.Unlock()
+	within := s.patience(suspectAfter, 4)
 	switch {
-	case waiting && (since > s.patience(suspectAfter, 4) && stuck(ctl.c.bulk, s.patience(suspectAfter, 4)) || since > max(pongWithin, s.patience(0, 8))):
+	case waiting && (since > within && stuck(ctl.c.bulk, within) || since > max(pongWithin, s.patience(0, 8)) && ctl.silent(now, pongWithin)):
 		s.node.log.Debug("path is dead", "peer", s.peer, "tunnel", s.tunnel)
 		s.controlLost(ctl, errors.New("no answer to PING")) // before the close, of which the reader tells
 		ctl.close()
@@ -219,6 +223,7 @@ func (s *session) pong(ctl *control, id uint64) {
 	if !ours {
 		return
 	}
+	rtt = min(rtt, maxRTT)
 	old := time.Duration(s.srtt.Load())
 	if old == 0 {
 		s.srtt.Store(int64(rtt))
@@ -286,13 +291,18 @@ func (f *Flow) watchLane(now time.Time) {
 		return
 	}
 	within := f.s.patience(suspectAfter, 4)
+	why := ""
 	switch {
 	case f.near && !f.known && f.laneSince.until(now) > f.s.patience(hedgeAfter, 3) && !f.greeted(l):
+		why = "no answer to OPEN"
 	case !f.s.noResume && f.ackedAt.until(now) > within && stuck(l.bulk, within): // without resumption the kernel decides
+		why = "no acknowledgement"
 	case !f.leg.writable && f.moved.until(now) > 2*tickEvery && isClosed(l.bulk): // else the reader sees it
+		why = "closed by the kernel"
 	default:
 		return
 	}
+	f.s.node.log.Debug("lane given up", "peer", f.s.peer, "tunnel", f.s.tunnel, "error", why)
 	// By a reset: what the kernel has queued would come late, behind the next lane's.
 	l.bulk.control(func(fd int) { setReset(fd, true) })
 	l.close()
